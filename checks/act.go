@@ -15,9 +15,9 @@ import (
 )
 
 // Acts reports whether the run carries out the action that the arguments
-// describe: "kill process 4711 (sleep) of alice". Every action of a check (kill,
-// mount, restart, remove, mkdir, -e) asks here directly before it acts. A run
-// that holds its actions notes the text instead, and the report shows it as
+// describe: "kill process 4711 (sleep) of alice". A check must call Acts directly
+// before each action (kill, mount, restart, remove, mkdir, -e). If e.Hold is set, Acts
+// records the text and returns false, and the report shows
 // "not done: would kill process 4711 (sleep) of alice".
 func (e *Env) Acts(format string, args ...any) bool {
 	if !e.Hold {
@@ -31,15 +31,15 @@ func (e *Env) Acts(format string, args ...any) bool {
 func (e *Env) Held() []string { return e.held }
 
 // HeldCode is the code of a finding about an action that a run with Hold did not
-// carry out. Its severity is [Skip]: it says nothing about the node.
+// carry out. Its severity is [Skip]: the finding does not judge the node.
 const HeldCode = "act.held"
 
-// Aside reports whether a finding is a note about an action or a command, which the
-// log always has, and not a result of the check.
+// Aside reports whether a finding is a note about an action or a command. Such a note
+// always goes to the log and is not a result of the check.
 func (f Finding) Aside() bool { return f.Code == HeldCode || f.Code == StderrCode }
 
-// NotDone returns a finding for each action that [Env.Held] lists, and for each line
-// that [Env.SaidBy] has noted.
+// NotDone returns a finding for each action in [Env.Held], and for each line that
+// [Env.SaidBy] recorded.
 func (e *Env) NotDone() (findings []Finding) {
 	for _, line := range e.said {
 		findings = append(findings, Finding{Code: StderrCode, Severity: OK, Message: line})
@@ -50,18 +50,18 @@ func (e *Env) NotDone() (findings []Finding) {
 	return findings
 }
 
-// ProcessText names a process in the text of an action: process 4711 (sleep) of alice.
+// ProcessText describes a process: "process 4711 (sleep) of alice".
 func (e *Env) ProcessText(p probe.Process) string {
 	return fmt.Sprintf("process %d (%.40s) of %s", p.PID, filepath.Base(p.Command()), OwnerOrUID(e, p))
 }
 
-// byHand is added to the name of what a run with Hold keeps for later runs.
+// byHand is the suffix of the files in which a run with Hold stores its data.
 const byHand = ".by-hand"
 
-// Remember keeps v for later runs, as [probe.Host.Keep] does. A run with Hold
-// leaves what the health check has kept as it is, so that the next health check
-// reports all that has happened since the last one; where no health check has
-// kept anything it keeps v apart, for later runs with Hold.
+// Remember stores v for later runs, as [probe.Host.Keep] does. A run with Hold does not
+// overwrite data of the health check: the next health check must still report everything
+// since its previous run. If the health check has stored nothing under this name, a run with
+// Hold stores v under a name of its own.
 func (e *Env) Remember(name string, v any) error {
 	if !e.Hold {
 		return e.Host.Keep(name, v)
@@ -75,7 +75,7 @@ func (e *Env) Remember(name string, v any) error {
 	return nil
 }
 
-// Recall reads what an earlier run has kept by [Env.Remember].
+// Recall reads data that an earlier run stored with [Env.Remember].
 func (e *Env) Recall(name string, v any) error {
 	err := e.Host.Recall(name, v)
 	if e.Hold && errors.Is(err, fs.ErrNotExist) {
@@ -84,9 +84,9 @@ func (e *Env) Recall(name string, v any) error {
 	return err
 }
 
-// Spawn runs an action in the background; text is the action as the
-// configuration has it. spawn reports whether the run carries out actions:
-// the check does not depend on the action's success.
+// Spawn starts an action in the background. text is the action as written in the
+// configuration. acted is false if the run carries out no actions. The check does not depend
+// on the action's success.
 func (e *Env) Spawn(ctx context.Context, text string, c probe.Command) (acted bool) {
 	if !e.Acts("run %s", text) {
 		return false
@@ -97,8 +97,8 @@ func (e *Env) Spawn(ctx context.Context, text string, c probe.Command) (acted bo
 	return true
 }
 
-// Do runs an action, waits for it and returns its status. What the action
-// starts lives on. acted is false in a run that carries out no actions.
+// Do runs an action, waits for it and returns its status. Processes that the action starts
+// keep running. acted is false if the run carries out no actions.
 func (e *Env) Do(ctx context.Context, text string, c probe.Command) (status int, acted bool) {
 	if !e.Acts("run %s", text) {
 		return 0, false
@@ -111,10 +111,10 @@ func (e *Env) Do(ctx context.Context, text string, c probe.Command) (status int,
 }
 
 // StderrCode is the code of a finding with the last line of a command's standard
-// error. The finding goes to the log, and says nothing about the node.
+// error. The finding goes to the log and does not judge the node.
 const StderrCode = "cmd.stderr"
 
-// SaidBy notes the last line of a command's standard error.
+// SaidBy records the last line of a command's standard error.
 func (e *Env) SaidBy(command, line string) {
 	if line != "" {
 		e.said = append(e.said, fmt.Sprintf("stderr of \"%s\": %s", command, line))
@@ -122,8 +122,8 @@ func (e *Env) SaidBy(command, line string) {
 }
 
 // KillProcess sends SIGKILL to a process and does not wait for its end. A process that has
-// ended already counts as killed. It returns false if the run holds its actions, or
-// the process is spared.
+// already ended counts as killed. KillProcess returns false if the run holds its actions, or
+// if the process must not be killed.
 func KillProcess(env *Env, check string, p probe.Process, notes *[]Finding) bool {
 	if why := probe.Spared(env.Host, p.PID); why != "" {
 		*notes = append(*notes, ActionFailed(check, "process ID %d not killed: %s", p.PID, why))
@@ -139,9 +139,9 @@ func KillProcess(env *Env, check string, p probe.Process, notes *[]Finding) bool
 	return true
 }
 
-// KillUser ends a process that must not be here, unless it belongs to a job that
-// has a slurmstepd on this node: it was adopted by the job (pam_slurm_adopt), or
-// Slurm's answer is older than the job.
+// KillUser kills a process that must not run here, unless it belongs to a job that has a
+// slurmstepd on this node: the job adopted the process (pam_slurm_adopt), or the job is newer
+// than Slurm's answer.
 func KillUser(env *Env, check string, p probe.Process, notes *[]Finding) {
 	job, err := jobscan.RunningJobOf(env.Host, p.PID)
 	switch {
@@ -154,17 +154,17 @@ func KillUser(env *Env, check string, p probe.Process, notes *[]Finding) {
 	}
 }
 
-// ActionFailed returns a finding about an action that failed. In LBNL NHC only the
-// command's standard error shows that.
+// ActionFailed returns a finding about an action that failed. LBNL NHC shows such a failure
+// only by the command's standard error.
 func ActionFailed(check, format string, args ...any) Finding {
 	return Finding{Code: "ps.action.failed", Severity: Warn}.Phrase(check, format, args...)
 }
 
-// DoActionFailed is the advice for it.
+// DoActionFailed is the advice on that finding.
 const DoActionFailed = "The action failed, or nhc-gpu spared the process; the message gives the reason. To do it anyway, do it by hand as root."
 
-// KeepForLater writes what later runs need. A run of somebody else than root keeps
-// nothing, which is no finding.
+// KeepForLater stores data for later runs. A run that is not root's stores nothing, which is
+// not a finding.
 func KeepForLater(env *Env, check, name string, v any) []Finding {
 	err := env.Remember(name, v)
 	if err == nil || errors.Is(err, probe.ErrNoMemory) {

@@ -10,7 +10,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// TestActs shows what a check says in a run that carries out no actions.
+// TestActs shows the findings of a check in a run that carries out no actions.
 func TestActs(t *testing.T) {
 	t.Parallel()
 	env := &Env{}
@@ -30,7 +30,7 @@ func TestActs(t *testing.T) {
 	}
 }
 
-// TestHoldLeavesMemory shows that a run with Hold changes nothing that the next
+// TestHoldLeavesMemory shows that a run with Hold does not change the data that the next
 // health check compares with.
 func TestHoldLeavesMemory(t *testing.T) {
 	t.Parallel()
@@ -49,9 +49,9 @@ func TestHoldLeavesMemory(t *testing.T) {
 	for i, step := range []struct {
 		hold       bool
 		keep       string
-		check, all string // what a run with Hold knows then, and what a health check knows
+		check, all string // the data that a run with Hold then reads, and that of a health check
 	}{
-		{true, "by hand", "by hand", ""}, // nothing is there yet: kept apart
+		{true, "by hand", "by hand", ""}, // the health check has stored nothing: kept separately
 		{true, "again", "again", ""},
 		{false, "health", "health", "health"},
 		{true, "later", "health", "health"},

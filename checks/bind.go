@@ -12,25 +12,25 @@ import (
 	"time"
 )
 
-// UsageKind tells the kinds of usage errors apart.
+// UsageKind is the kind of a usage error.
 type UsageKind int
 
 // The kinds of usage errors.
 const (
-	BadOption   UsageKind = iota // an option the check does not know
+	BadOption   UsageKind = iota // the check does not have this option
 	NoArgument                   // an option without its argument
-	Surplus                      // a word too many
-	BadValue                     // a word of the wrong form
-	BadKey                       // a TOML key the check does not know
-	MissingWord                  // a required word is missing
+	Surplus                      // one argument too many
+	BadValue                     // a value that cannot be parsed
+	BadKey                       // a TOML key that the check does not have
+	MissingWord                  // a required argument is missing
 )
 
-// UsageError says what is wrong with the words of a check.
+// UsageError is an error in the arguments of a check.
 type UsageError struct {
 	Kind UsageKind
-	Word string // the option letter, the word or the key
-	Name string // what the check was told to call itself (-C), if it was
-	Want string // what would be right
+	Word string // the option letter, the argument or the key
+	Name string // the name that -C gives the check, "" without -C
+	Want string // the values that are allowed
 }
 
 func (e *UsageError) Error() string {
@@ -40,7 +40,7 @@ func (e *UsageError) Error() string {
 	case NoArgument:
 		return fmt.Sprintf("option -%s requires an argument", e.Word)
 	case Surplus:
-		return fmt.Sprintf("surplus argument %q, want %s", e.Word, e.Want)
+		return fmt.Sprintf("unexpected argument %q, want %s", e.Word, e.Want)
 	case BadKey:
 		return fmt.Sprintf("unknown key %q, want one of %s", e.Word, e.Want)
 	case MissingWord:
@@ -50,10 +50,10 @@ func (e *UsageError) Error() string {
 	}
 }
 
-// Getopts walks args as bash's getopts does with a silent spec (":0rf:"): it
-// calls each for every option, and returns the words left over. An option may
-// be bundled (-0r) and may carry its argument (-fHOME); "--" ends the options. With "-:" in
-// the spec "--long" is the option - with the argument long.
+// Getopts parses args as bash's getopts does with a silent spec (":0rf:"). It calls each for
+// every option, and returns the arguments that remain. Options can be bundled (-0r) and can
+// carry their argument (-fHOME); "--" ends the options. With "-:" in the spec, "--long" is the
+// option "-" with the argument "long".
 func Getopts(spec string, args []string, each func(opt byte, arg string)) (rest []string, err error) {
 	spec = strings.TrimPrefix(spec, ":")
 	for len(args) > 0 {
@@ -68,7 +68,7 @@ func Getopts(spec string, args []string, each func(opt byte, arg string)) (rest 
 		for i := 1; i < len(word); i++ {
 			at := strings.IndexByte(spec, word[i])
 			if at < 0 || word[i] == ':' {
-				return args, &UsageError{Kind: BadOption, Word: word[i : i+1], Want: "one of " + letters(spec)}
+				return args, &UsageError{Kind: BadOption, Word: word[i : i+1], Want: "one of " + listLetters(spec)}
 			}
 			if at+1 >= len(spec) || spec[at+1] != ':' {
 				each(word[i], "")
@@ -88,7 +88,7 @@ func Getopts(spec string, args []string, each func(opt byte, arg string)) (rest 
 	return args, nil
 }
 
-func letters(spec string) string {
+func listLetters(spec string) string {
 	var b strings.Builder
 	for i := 0; i < len(spec); i++ {
 		if spec[i] != ':' && spec[i] != '-' {
@@ -101,12 +101,11 @@ func letters(spec string) string {
 	return b.String()
 }
 
-// Bind fills a check from the words behind its name in nhc.conf. A check with
-// a grammar of its own implements Bind([]string) error; every other is bound by
-// its field tags: `opt:"f"` names an option letter (a bool field takes no
-// argument, a slice collects), `long:"max-age"` an option that is a word, written
-// --max-age VALUE or --max-age=VALUE, `arg:"1"` a position, `arg:"*"` the words
-// left. The fields of an embedded struct are the check's, too.
+// Bind fills a check from its arguments in nhc.conf. A check with its own syntax implements
+// Bind([]string) error. All others are bound by their field tags: `opt:"f"` is an option
+// letter (a bool field takes no argument, a slice collects all values), `long:"max-age"` is a
+// long option, written --max-age VALUE or --max-age=VALUE, `arg:"1"` is the first argument,
+// `arg:"*"` takes the rest. The fields of an embedded struct belong to the check, too.
 func Bind(c Check, args []string) error {
 	if b, ok := c.(interface{ Bind([]string) error }); ok {
 		return b.Bind(args)
@@ -120,7 +119,7 @@ func Bind(c Check, args []string) error {
 	return err
 }
 
-// SetField sets a parameter of a check from a word of its line or a value of TOML.
+// SetField sets a parameter of a check from an argument in nhc.conf or a TOML value.
 func SetField(f reflect.Value, word string) error {
 	switch p := f.Addr().Interface().(type) {
 	case *string:
@@ -189,7 +188,7 @@ func BindTable(c Check, table map[string]any) error {
 			text := fmt.Sprint(w)
 			switch n := w.(type) {
 			case string, bool, int64, int:
-			case float64: // what has been sent to a worker has no other numbers
+			case float64: // JSON to a worker turns every number into a float64
 				text = strconv.FormatFloat(n, 'f', -1, 64)
 			default:
 				return &UsageError{Kind: BadValue, Word: k, Want: "a string, a number, true or false, or a list of them"}
@@ -199,13 +198,13 @@ func BindTable(c Check, table map[string]any) error {
 			}
 		}
 	}
-	if c, ok := c.(Validator); ok { // what Bind would refuse of words
+	if c, ok := c.(Validator); ok { // Bind does the same for arguments
 		return c.Validate()
 	}
 	return nil
 }
 
-// BindUsable is BindTags, and what the check itself refuses.
+// BindUsable calls BindTags and then the Validate method of the check.
 func BindUsable(c Validator, args []string) error {
 	if err := BindTags(c, args); err != nil {
 		return err

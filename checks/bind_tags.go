@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// BindTags binds words by the field tags of the struct that c points to.
+// BindTags binds arguments by the field tags of the struct that c points to.
 func BindTags(c any, args []string) error {
 	t := TagsOf(reflect.ValueOf(c).Elem())
 	var bad error
@@ -19,13 +19,13 @@ func BindTags(c any, args []string) error {
 			bad = err
 		}
 	}
-	words, err := t.longOptions(args, set)
+	words, err := t.takeLongs(args, set)
 	if err != nil {
 		return err
 	}
-	words, err = t.letterOptions(words, set)
+	words, err = t.takeLetters(words, set)
 	if usage, ok := errors.AsType[*UsageError](err); ok && usage.Kind == BadOption && len(t.longs) > 0 {
-		usage.Want = t.options()
+		usage.Want = t.listOptions()
 	}
 	if err != nil {
 		return err
@@ -43,18 +43,18 @@ func BindTags(c any, args []string) error {
 	return bad
 }
 
-// Tags are the fields of a check by what fills them.
+// Tags holds the fields of a check, by option, TOML key and position.
 type Tags struct {
 	opts      map[byte]reflect.Value
 	longs     map[string]reflect.Value
 	Tables    map[string]reflect.Value // by TOML key
 	positions map[int]reflect.Value
 	rest      reflect.Value
-	spec      string // of the option letters, as getopts has it
+	spec      string // option letters in getopts syntax
 	most      int    // the highest position
 }
 
-// TagsOf collects what the tags of a struct say.
+// TagsOf collects the field tags of a struct.
 func TagsOf(v reflect.Value) *Tags {
 	t := &Tags{opts: map[byte]reflect.Value{}, longs: map[string]reflect.Value{}, Tables: map[string]reflect.Value{}, positions: map[int]reflect.Value{}}
 	t.add(v)
@@ -97,15 +97,15 @@ func (t *Tags) add(v reflect.Value) {
 	}
 }
 
-// options are all of them, for who has written another.
-func (t *Tags) options() string {
-	return strings.TrimSuffix("one of "+letters(t.spec), " ") + " --" + strings.Join(slices.Sorted(maps.Keys(t.longs)), " --")
+// listOptions lists all options for an error message.
+func (t *Tags) listOptions() string {
+	return strings.TrimSuffix("one of "+listLetters(t.spec), " ") + " --" + strings.Join(slices.Sorted(maps.Keys(t.longs)), " --")
 }
 
-// letterOptions takes the options that are letters. A check that has words as options, too,
-// may have them behind its other words, as a program of today: check_nccl all_reduce -b 8G.
-// LBNL NHC's end at the first other word, as with bash's getopts.
-func (t *Tags) letterOptions(args []string, set func(reflect.Value, string)) (rest []string, err error) {
+// takeLetters takes the letter options out of args. If the check also has long options, letter
+// options can follow other arguments: check_nccl all_reduce -b 8G. Otherwise, as in LBNL NHC
+// and bash's getopts, options end at the first other argument.
+func (t *Tags) takeLetters(args []string, set func(reflect.Value, string)) (rest []string, err error) {
 	if len(t.opts) == 0 && len(t.longs) == 0 {
 		return args, nil
 	}
@@ -131,9 +131,9 @@ func (t *Tags) letterOptions(args []string, set func(reflect.Value, string)) (re
 	}
 }
 
-// longOptions takes the options that are words out of args, wherever they stand
-// before "--"; a check that has none keeps its words as they are.
-func (t *Tags) longOptions(args []string, set func(reflect.Value, string)) (rest []string, err error) {
+// takeLongs takes the long options out of args, at any place before "--". If the check has no
+// long options, it returns args unchanged.
+func (t *Tags) takeLongs(args []string, set func(reflect.Value, string)) (rest []string, err error) {
 	if len(t.longs) == 0 {
 		return args, nil
 	}
@@ -152,7 +152,7 @@ func (t *Tags) longOptions(args []string, set func(reflect.Value, string)) (rest
 		f, ok := t.longs[name]
 		switch {
 		case !ok:
-			return nil, &UsageError{Kind: BadOption, Word: "-" + name, Want: t.options()}
+			return nil, &UsageError{Kind: BadOption, Word: "-" + name, Want: t.listOptions()}
 		case f.Kind() == reflect.Bool && !given:
 			f.SetBool(true)
 			continue

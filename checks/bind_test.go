@@ -45,7 +45,7 @@ func TestGetopts(t *testing.T) {
 	}
 }
 
-// sample is a check with a field of every kind.
+// sample is a check with one field of every kind.
 type sample struct {
 	List  []string      `opt:"l" toml:"list"`
 	On    bool          `opt:"o" toml:"on"`
@@ -72,7 +72,7 @@ func TestBind(t *testing.T) {
 		"eight":    `bad value "eight", want a whole number`,
 		"-s x":     `bad value "x", want a number`,
 		"-w -1":    `bad value "-1", want seconds, or 15m, 24h, 7d`,
-		"1 2 3":    `surplus argument "3", want at most 2`,
+		"1 2 3":    `unexpected argument "3", want at most 2`,
 		"-x":       "invalid option -x, want one of -l -o -s -w",
 		"-w x one": `bad value "x", want seconds, or 15m, 24h, 7d`,
 	} {
@@ -116,7 +116,7 @@ func TestMissingWord(t *testing.T) {
 	}
 }
 
-// An option that is a word stands anywhere before "--", with its value behind it or in it.
+// A long option can be anywhere before "--". Its value follows it, or is joined to it by "=".
 func TestBindLongOptions(t *testing.T) {
 	t.Parallel()
 	type common struct {

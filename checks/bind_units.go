@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// ParseTime reads seconds, or a number with s, m, h or d behind it.
+// ParseTime parses a number of seconds, or a number with the suffix s, m, h or d.
 func ParseTime(word string) (time.Duration, bool) {
 	units := map[byte]time.Duration{'s': time.Second, 'm': time.Minute, 'h': time.Hour, 'd': 24 * time.Hour}
 	unit := time.Second
@@ -24,8 +24,8 @@ func ParseTime(word string) (time.Duration, bool) {
 	return time.Duration(n * float64(unit)), true
 }
 
-// Size is a number of bytes, in words with the binary units of nccl-tests and
-// perftest: 8M is 8 MiB.
+// Size is a number of bytes. In arguments it has the binary units of nccl-tests and perftest:
+// 8M is 8 MiB.
 type Size int64
 
 var binaryUnits = []struct {
@@ -33,8 +33,8 @@ var binaryUnits = []struct {
 	bytes Size
 }{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
 
-// String is the size in the largest unit that has it whole, or else, from a mebibyte
-// on, with one digit behind the point.
+// String returns the size in the largest unit that divides it. If none does, a size of 1 MiB
+// or more gets one decimal.
 func (s Size) String() string {
 	for _, u := range binaryUnits {
 		if s >= u.bytes && s%u.bytes == 0 {
@@ -49,7 +49,7 @@ func (s Size) String() string {
 	return fmt.Sprintf("%d bytes", int64(s))
 }
 
-// ParseBytes reads 512M, 512MB, 512MiB, or bytes.
+// ParseBytes parses 512M, 512MB, 512MiB, or a number of bytes.
 func ParseBytes(word string) (Size, bool) {
 	digits := strings.TrimRight(word, "iBbKkMmGgTt")
 	unit := strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(word[len(digits):]), "b"), "i"))

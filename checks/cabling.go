@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// discovered is a line of ibnetdiscover -p, from the port report of infiniband-diags: type,
-// LID, port number and GUID of a port, width and speed, the same of the port at the other
+// discovered matches a line of ibnetdiscover -p, from the port report of infiniband-diags: type,
+// LID, port number and GUID of a port, width and speed, the same for the port at the far
 // end, and the names of the two nodes.
 var discovered = Lazily(`^(CA|RT|SW)\s+\d+\s+(\d+)\s+0x([0-9a-fA-F]{1,16})\s+\S+\s+\S+\s+-\s+(CA|RT|SW)\s+\d+\s+(\d+)\s+0x([0-9a-fA-F]{1,16})\s+\(\s*'(.*)' - '(.*)'\s*\)\s*$`)
 
-// switchName cuts what subnet managers wrap around the name of a managed switch:
+// switchName cuts the name of a managed switch out of a subnet manager's node description,
 // "MF0;leaf03:MQM9700/U1".
 var switchName = Lazily(`^[A-Z]+\d*;(.+):[^:]*$`)
 
-// Cabling makes the list of far ends from what "ibnetdiscover -p" printed: a line for each
-// port of an adapter. Switches that share a name are told apart by their GUID. It returns
-// how many ports there are.
+// Cabling turns the output of "ibnetdiscover -p" into the list of far ends, one line for each
+// adapter port. Switches with the same name get their GUID added. It also returns the number
+// find ports.
 func Cabling(text string) (list string, ports int) {
 	type link struct{ guid, port, far, farPort, farGUID, near string }
 	var links []link

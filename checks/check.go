@@ -1,11 +1,11 @@
-// Package checks is what every check needs: the registry, parameters, findings, advice, and the
-// data that families of checks share. The checks stand in the packages below it.
+// Package checks holds the parts that all checks share: the registry, parameters, findings,
+// advice, and the data that families of checks have in common. The checks themselves are in
+// the packages below it.
 //
-// A check is one file: a doc comment, a struct whose fields are its
-// parameters, an init function that registers it, and Run. Adding one edits no
-// other file. Checks never touch the machine themselves: all they learn comes
-// from the [probe.Host] in their [Env], so that a test can put a tree of files
-// in its place.
+// A check is one file: a doc comment, a struct with the parameters as fields, an init function
+// that registers the check, and Run. A new check requires no edit of another file. Checks never
+// access the machine directly: they read it through the [probe.Host] in their [Env], so a test
+// can replace the machine by a tree of files.
 package checks
 
 import (
@@ -19,45 +19,45 @@ import (
 	"time"
 )
 
-// Check is one bound check. Its fields are its parameters, filled by [Bind]
-// (nhc.conf words) or [BindTable] (TOML).
+// Check is one bound check. Its fields are its parameters, filled by [Bind] from the arguments
+// in nhc.conf or by [BindTable] from TOML.
 type Check interface {
-	// Run looks at the node and says what it found. No finding, or none worse
-	// than Warn, is a pass. Run may block for ever: it is only ever called in a
-	// worker process, under the deadline of its step, which ctx has ([WithDeadline]).
+	// Run inspects the node and returns its findings. The check passes if no finding is
+	// worse than Warn. Run can block forever: it must be called only in a worker process,
+	// under the deadline of its step, which is in ctx ([WithDeadline]).
 	Run(ctx context.Context, env *Env) []Finding
 }
 
-// Namer is a check that a line can give another name for its messages (-C).
+// Namer is a check whose name in messages can be set on its line (-C).
 type Namer interface {
 	// CalledAs returns that name.
 	CalledAs() string
 }
 
-// Validator is a check that refuses some values of its parameters.
+// Validator is a check that rejects some values of its parameters.
 type Validator interface {
-	// Validate returns what is wrong with the parameters. [BindTable] calls it; a Bind of
-	// the check's own does, too.
+	// Validate returns the error in the parameters. [BindTable] calls it; a Bind method
+	// must call it itself.
 	Validate() error
 }
 
-// Lane is a class of checks that share one worker process, so that what hangs
-// in one lane does not hold up the others.
+// Lane is a class of checks that share one worker process. A hang in one lane does not delay
+// the others.
 type Lane string
 
-// The lanes. Local reads files, mounts, /proc and /sys; Cmd runs commands, each
-// alone; the others stand for the vendor library they load.
+// The lanes. Local reads files, mounts, /proc and /sys. Cmd runs commands, one at a time.
+// The others are named after the vendor library that they load.
 const (
 	Local Lane = "local"
 	Cmd   Lane = "cmd"
 	NVML  Lane = "nvml"
 	DCGM  Lane = "dcgm"
-	CUDA  Lane = "cuda" // NCCL and cuBLASLt, too, which work in its contexts
+	CUDA  Lane = "cuda" // includes NCCL and cuBLASLt, which use CUDA's contexts
 	Shell Lane = "shell"
 )
 
-// Worker is the lane whose worker runs the steps of this one. A command does not
-// hang its worker, so that one process serves files and commands.
+// Worker returns the lane whose worker runs the steps of this lane. A command cannot hang its
+// worker, so one process serves files and commands.
 func (l Lane) Worker() Lane {
 	if l == Cmd {
 		return Local
@@ -65,16 +65,16 @@ func (l Lane) Worker() Lane {
 	return l
 }
 
-// Vendor says whether the lane loads a vendor library: after a hang in such a
-// lane the rest of it is not run, since the next call would hang too.
+// Vendor reports whether the lane loads a vendor library. After a hang in such a lane, its
+// remaining steps are skipped: the next call would hang, too.
 func (l Lane) Vendor() bool { return l == NVML || l == DCGM || l == CUDA }
 
 // ClassShell is the class of the lines that bash runs.
 const ClassShell = "shell"
 
-// Class is the family of a check, by which a site gives policies: "gpu", "fs",
-// "ps": the word behind check_, but "gpu" for all that looks at GPUs, whatever a
-// job has left there apart, and "active" for the tests that load the node.
+// Class returns the class of a check, for which a site can set policies: "gpu", "fs", "ps".
+// It is the part of the name after check_, with two exceptions: "gpu" for all checks of GPUs
+// except those of what a job leaves behind, and "active" for the tests that load the node.
 func (i Info) Class() string {
 	if i.Active {
 		return ClassActive
@@ -97,57 +97,57 @@ func Classes() []string {
 
 // Info describes a check to the registry.
 type Info struct {
-	Name    string        // the word in nhc.conf: check_fs_mount
-	Usage   string        // what may stand behind the word: "[-0] -f FS ..."
+	Name    string        // the name in nhc.conf: check_fs_mount
+	Usage   string        // the arguments: "[-0] -f FS ..."
 	Summary string        // one line, for lists
-	Lane    Lane          // the worker it runs in
-	Timeout time.Duration // deadline of one step; 0 means the lane's own
-	New     func() Check  // a check with its defaults
+	Lane    Lane          // the worker that runs it
+	Timeout time.Duration // deadline of one step; 0 means the lane's default
+	New     func() Check  // returns a check with its defaults
 
-	// Acts says whether a bound check may change something on the node: such a
-	// step runs alone, after every earlier step has passed. Nil means it never does.
+	// Acts reports whether a bound check can change something on the node. Such a
+	// step runs alone, after every earlier step has passed. Nil means never.
 	Acts func(Check) bool
 
-	// Active says that the check loads the node to measure it, see active: it runs
-	// alone, never beside a job, for no longer than its [Bounded] says.
+	// Active is set if the check loads the node to measure it (package active). It runs alone,
+	// never beside a job, and no longer than its [Bounded] allows.
 	Active bool
 
-	// Slurm says whether a bound check judges by Slurm's configuration, Env.Slurm.
-	// Nil means it never does.
+	// Slurm reports whether a bound check needs Slurm's configuration, Env.Slurm.
+	// Nil means never.
 	Slurm func(Check) bool
 
-	// Waits says that the check may wait for something to go by itself: it has two
-	// thirds of the run, and must end before its context's deadline.
+	// Waits is set if the check can wait for a condition to end without intervention. It gets
+	// two thirds of the run's time, and must return before its context's deadline.
 	Waits bool
 
-	// BadUsage turns a usage error into the finding that LBNL NHC gives for it
-	// when the step's turn comes. Nil means that a usage error is an error of
-	// the configuration: reported with its position, draining nobody.
+	// BadUsage turns a usage error into the finding that LBNL NHC reports for it
+	// when the step runs. Nil means that a usage error is an error of the configuration:
+	// it is reported with its position and drains no node.
 	BadUsage func(line string, err *UsageError) Finding
 
-	// Vars are the variables of nhc.conf that the check reads, with the values
-	// they have if nobody sets them.
+	// Vars are the variables of nhc.conf that the check reads, with their
+	// defaults.
 	Vars map[string]string
 
-	// Do says what to do about each code that the check's findings bear, for an
-	// administrator at night: one or two sentences. Checks that share a code
-	// share its advice. [RegisterAdvice] has the advice on codes of a whole family. It is a
-	// function so that a run without findings makes no tables of texts.
+	// Do returns the advice on each code that the check reports, for an administrator at
+	// night: one or two sentences. Checks that share a code share its advice.
+	// [RegisterAdvice] adds the advice on codes of a whole family. Do is a function so that
+	// a run without findings builds no tables of texts.
 	Do func() map[string]string
 
-	// DoOf is the advice on codes that are made of data, "gpu.xid.79"; "" for
-	// those of other checks. Nil means that there are none.
+	// DoOf returns the advice on codes with a number, such as "gpu.xid.79", and "" for
+	// codes of other checks. Nil means that the check has no such codes.
 	DoOf func(code string) string
 }
 
-// shared has the advice on codes that belong to no single check.
-var shared = []func() map[string]string{commonDo}
+// shared holds the advice on codes that several checks report.
+var shared = []func() map[string]string{adviseCommon}
 
-// RegisterAdvice adds what to do about codes that several checks share. It is called from
-// init functions.
+// RegisterAdvice adds advice on codes that several checks report. Call it from init
+// functions.
 func RegisterAdvice(do func() map[string]string) { shared = append(shared, do) }
 
-// SharedAdvice is what to do about codes that belong to no single check.
+// SharedAdvice returns the advice on codes that several checks report.
 var SharedAdvice = sync.OnceValue(func() map[string]string {
 	all := map[string]string{}
 	for _, do := range shared {
@@ -156,7 +156,8 @@ var SharedAdvice = sync.OnceValue(func() map[string]string {
 	return all
 })
 
-// advice is what to do about the codes of findings. A run that finds nothing does not pay for it.
+// advice returns the advice on all codes. It is built lazily: a run without findings never
+// needs it.
 var advice = sync.OnceValue(func() map[string]string {
 	all := maps.Clone(SharedAdvice())
 	for _, name := range Names() {
@@ -165,8 +166,8 @@ var advice = sync.OnceValue(func() map[string]string {
 	return all
 })
 
-// advise adds to all advice and returns the codes that have other advice already, which stays.
-// A test wants none.
+// advise adds do to all. It returns the codes that already have different advice; that advice
+// stays.
 func advise(all, do map[string]string) (conflicts []string) {
 	for code, text := range do {
 		if old, ok := all[code]; !ok {
@@ -178,7 +179,7 @@ func advise(all, do map[string]string) (conflicts []string) {
 	return conflicts
 }
 
-// AdviceConflicts are the codes that two checks have different advice on.
+// AdviceConflicts returns the codes on which two checks give different advice.
 func AdviceConflicts() (codes []string) {
 	all := map[string]string{}
 	for _, do := range shared {
@@ -190,7 +191,7 @@ func AdviceConflicts() (codes []string) {
 	return codes
 }
 
-// Advice returns what Do says.
+// Advice returns the advice on the codes of the check.
 func (i Info) Advice() map[string]string {
 	if i.Do == nil {
 		return nil
@@ -203,32 +204,32 @@ func (i Info) Bears(code string) bool {
 	return i.Advice()[code] != "" || i.DoOf != nil && i.DoOf(code) != ""
 }
 
-// commonDo is the advice on codes that any check may give.
-func commonDo() map[string]string {
+// adviseCommon returns the advice on codes that any check can report.
+func adviseCommon() map[string]string {
 	return map[string]string{
 		"config.command":   "Correct the name in the line, or install the command; nhc-gpu lint lists such lines. CONFIG_ERRORS=drain drains the node for them.",
 		"config.usage":     "Correct the line in nhc.conf; docs/reference/checks lists the arguments of each check.",
 		"config.value":     "Correct the number in nhc.conf.",
 		"config.match":     "Correct the match string in nhc.conf: a glob, /regular expression/ or {node range}.",
-		"probe.unreadable": "Try to read what the message names, as root; see its mount and dmesg. The check could not tell, and leaves the node as it is.",
+		"probe.unreadable": "As root, read the file that the message names; look at its mount and at dmesg. The check has no result and does not change the node's state.",
 		"probe.contained":  "Nothing: run the check on the node itself, or give the container /dev/kmsg.",
 
-		// Those that any check may come to without a word of its own.
-		"probe.hung":        "The driver, mount or device that is named did not answer: see dmesg for it. docs/reference/run.md has the rest.",
-		"probe.died":        "The check's process ended in mid-run, often by a fault in a vendor's library: see dmesg and the core dump, report it there.",
-		"probe.crashed":     "NVIDIA's library ends every process that uses it: try nvidia-smi, see dmesg, reboot the node. If it goes on install the driver again.",
-		"probe.error":       "The check could not be carried out; the message says why.",
-		"probe.lost":        "A check before it in the same library hung, died or used all the time: see that check.",
-		"probe.slow":        "NVML takes longer than the run has: switch on persistence mode (nvidia-persistenced), or give the run more time.",
-		"probe.interrupted": "The run was ended from outside: start it again.",
-		"run.timeout":       "TIMEOUT of the whole run was over: see which line took so long, or raise TIMEOUT in /etc/sysconfig/nhc.",
+		// Codes that the supervisor and the workers report for any check.
+		"probe.hung":        "The named driver, mount or device did not answer: search dmesg for it. See docs/reference/run.md.",
+		"probe.died":        "The check's process crashed, usually in a vendor library: look at dmesg and the core dump, and report the crash to the vendor.",
+		"probe.crashed":     "NVIDIA's library crashes every process that uses it: try nvidia-smi, look at dmesg, reboot the node. If it still crashes, reinstall the driver.",
+		"probe.error":       "The check could not run; the message gives the reason.",
+		"probe.lost":        "An earlier check in the same library hung, crashed or used all the time: look at that check.",
+		"probe.slow":        "NVML needs more time than the run has: enable persistence mode (nvidia-persistenced), or raise TIMEOUT in /etc/sysconfig/nhc.",
+		"probe.interrupted": "A signal ended the run: start it again.",
+		"run.timeout":       "The run reached its TIMEOUT: find the line that took so long, or raise TIMEOUT in /etc/sysconfig/nhc.",
 		"shell.not-run":     "Run nhc-gpu --check without --no-shell: bash runs the line.",
-		"shell.broken":      "bash could not be started or ended in mid-run: try bash -c true, see dmesg for the OOM killer.",
-		"scripts.unusable":  "The scripts of /etc/nhc/scripts were not read; the message says why. Built-in checks were run.",
+		"shell.broken":      "bash did not start, or ended before the run: try bash -c true, search dmesg for the OOM killer.",
+		"scripts.unusable":  "The scripts in /etc/nhc/scripts were not read; the message gives the reason. The built-in checks ran.",
 	}
 }
 
-// WhatToDo is what to do about a finding of this code, "" if nobody knows.
+// WhatToDo returns the advice on a code, "" if there is none.
 func WhatToDo(code string) string {
 	if do, ok := advice()[code]; ok {
 		return do
@@ -244,11 +245,11 @@ func WhatToDo(code string) string {
 	return ""
 }
 
-// registry has all checks by name.
+// registry holds all checks by name.
 var registry = map[string]Info{}
 
-// Register adds a check. It is called from init functions and panics on a
-// duplicate or an incomplete Info, which is a mistake in the program.
+// Register adds a check. Call it from init functions. It panics on a duplicate or an
+// incomplete Info: both are errors in the program.
 func Register(info Info) {
 	if info.Name == "" || info.New == nil || info.Lane == "" || info.Summary == "" {
 		panic(fmt.Sprintf("checks: incomplete registration of %q", info.Name))
@@ -259,13 +260,13 @@ func Register(info Info) {
 	registry[info.Name] = info
 }
 
-// Lookup finds a check by its word in nhc.conf.
+// Lookup finds a check by its name in nhc.conf.
 func Lookup(name string) (Info, bool) {
 	info, ok := registry[name]
 	return info, ok
 }
 
-// Variables are the variables that checks read, with their defaults.
+// Variables returns the variables that checks read, with their defaults.
 func Variables() map[string]string {
 	vars := map[string]string{}
 	for _, info := range registry {
@@ -290,30 +291,30 @@ const ClassActive = "active"
 // ClassJob is the class of the checks that look at what a job leaves behind.
 const ClassJob = "job"
 
-// Bounded is an active check, which knows how long it may take.
+// Bounded is an active check. It limits its own duration.
 type Bounded interface {
 	Check
-	// Bound is the most that the test takes with its parameters.
+	// Bound returns the longest time that the test takes with its parameters.
 	Bound() time.Duration
-	// Freshness is how old a result may be that counts in place of a run.
+	// Freshness returns the greatest age of an earlier result that replaces a run.
 	Freshness() time.Duration
 }
 
-// Usable returns the time that a run of this length leaves an active test: a sixth is
-// kept for the steps after a hang.
+// Usable returns the part of a run's duration that an active test can use. One sixth is
+// reserved for the steps after a hang.
 func Usable(run time.Duration) time.Duration { return run - run/6 }
 
-// folds are called in turn with what a check has found.
+// folds are called in order with the findings of each check.
 var folds []func(env *Env, check string, findings []Finding) []Finding
 
-// RegisterFold adds a function that is called with the findings of each check, whose name
-// begins its messages, and returns what is to be reported. Call it from init.
+// RegisterFold adds a function that receives the findings of each check and returns the
+// findings to report. check is the name that begins the messages. Call it from init.
 func RegisterFold(fold func(env *Env, check string, findings []Finding) []Finding) {
 	folds = append(folds, fold)
 }
 
-// Look runs a check and returns its findings, as the folds of all families leave them.
-// name is the one that its messages begin with.
+// Look runs a check, applies all folds and returns the findings. name is the name that begins
+// the messages.
 func Look(ctx context.Context, env *Env, name string, c Check) []Finding {
 	findings := c.Run(ctx, env)
 	for _, fold := range folds {

@@ -8,7 +8,7 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// codes.toml holds what a code of a finding is in a few words.
+// codes.toml holds a short text for each finding code.
 
 //go:embed codes.toml
 var codesFile string
@@ -27,12 +27,11 @@ var CodeRows = sync.OnceValue(func() (t codeTable) {
 	return t
 })
 
-// maxWords is the length of the words of a code, in characters.
+// maxWords is the greatest length of the short text, in characters.
 const maxWords = 14
 
-// Words returns the fault that a code stands for in at most maxWords characters:
-// "lost", "Xid 79". A code without a row is a mistake in the program, which a test finds;
-// at run time its last part stands for it.
+// Words returns the short text of a code, at most maxWords characters: "lost", "Xid 79". A test
+// ensures that every code has a row; if one has not, Words returns the code's last part.
 func Words(code string) string {
 	if words, ok := CodeRows().Words[code]; ok {
 		return words
@@ -52,9 +51,9 @@ func Words(code string) string {
 
 func shorten(words string) string { return words[:min(len(words), maxWords)] }
 
-// lbnl are the checks of LBNL NHC, and those of its branches. Sites search logs and
-// reasons for their texts, so these stay to the letter.
-var lbnl = set(
+// lbnl holds the checks of LBNL NHC and of its branches. Sites search logs and reasons for
+// their texts, so these texts must stay unchanged.
+var lbnl = makeSet(
 	"check_all_fs_free check_all_fs_ifree check_all_fs_inodes check_all_fs_iused check_all_fs_size check_all_fs_used " +
 		"check_cmd_dmesg check_cmd_output check_cmd_status check_dmi_data_match check_dmi_raw_data_match " +
 		"check_file_contents check_file_stat check_file_test check_fs_free check_fs_ifree check_fs_inodes check_fs_iused " +
@@ -66,7 +65,7 @@ var lbnl = set(
 		"check_ps_blacklist check_ps_cpu check_ps_daemon check_ps_kswapd check_ps_loadavg check_ps_mem check_ps_physmem " +
 		"check_ps_service check_ps_time check_ps_unauth_users check_ps_userproc_lineage")
 
-func set(words string) map[string]bool {
+func makeSet(words string) map[string]bool {
 	m := map[string]bool{}
 	for w := range strings.FieldsSeq(words) {
 		m[w] = true
@@ -77,25 +76,25 @@ func set(words string) map[string]bool {
 // OfLBNL reports whether a check is one of LBNL NHC's.
 func OfLBNL(name string) bool { return lbnl[name] }
 
-// losses are the codes of devices that do not answer any more: their other faults are
-// consequences. counts are those of a number of devices, which is one too small then.
+// losses are the codes of devices that no longer answer; other faults of such a device are
+// consequences. counts are the codes of device counts, which are too small in that case.
 var (
-	losses = set("gpu.recovery.lost gpu.xid.79 gpu.count.gone gpu.count.nvml ib.pcie.gone ib.ports.gone pcie.gone pcie.missing nvme.gone nvme.missing nvme.state nvme.log.dead eth.missing")
-	counts = set("gpu.count ib.count ib.ports.count pcie.count nvme.count")
+	losses = makeSet("gpu.recovery.lost gpu.xid.79 gpu.count.gone gpu.count.nvml ib.pcie.gone ib.ports.gone pcie.gone pcie.missing nvme.gone nvme.missing nvme.state nvme.log.dead eth.missing")
+	counts = makeSet("gpu.count ib.count ib.ports.count pcie.count nvme.count")
 )
 
 // IsLoss reports whether a code is that of a lost device.
 func IsLoss(code string) bool { return losses[code] }
 
-// IsCountOf reports whether a code is that of a number of devices which is too small if
-// a device of the code lost is lost.
+// IsCountOf reports whether code is a device count that is too small when a device with the
+// code lost is lost.
 func IsCountOf(code, lost string) bool {
 	class, _, _ := strings.Cut(code, ".")
 	return counts[code] && (class == "pcie" || strings.HasPrefix(lost, class+"."))
 }
 
-// FaultOf returns the code that stands for a fault which several codes have: a GPU that is
-// lost is also in the kernel's log.
+// FaultOf returns the code that represents a fault with several codes: a lost GPU also
+// appears in the kernel log.
 func FaultOf(code string) string {
 	if same, ok := CodeRows().Same[code]; ok {
 		return same
@@ -103,7 +102,7 @@ func FaultOf(code string) string {
 	return code
 }
 
-// RemedyOf returns the remedy of a failing finding: its own, or that of its code.
+// RemedyOf returns the remedy of a failing finding: its own, or else that of its code.
 func RemedyOf(f Finding) Remedy {
 	if f.Remedy != NoRemedy || f.Severity != Fail {
 		return f.Remedy

@@ -23,7 +23,7 @@ func TestCodesOfDevices(t *testing.T) {
 	}
 }
 
-// TestGoneIsLost: a device that is gone is lost; the reason names it, and not how many there are.
+// TestGoneIsLost: a device that is gone is lost; the reason names the device, not the count.
 func TestGoneIsLost(t *testing.T) {
 	t.Parallel()
 	for code := range CodeRows().Words {
@@ -33,8 +33,8 @@ func TestGoneIsLost(t *testing.T) {
 	}
 }
 
-// TestWordsAreClear refuses words that are too long, or that two codes share which are not
-// of one check: "gpu.temp.limit" and "nvme.temp" differ by their device.
+// TestWordsAreClear rejects texts that are too long, and texts that codes of different checks
+// share: "gpu.temp.limit" and "nvme.temp" may share one because their devices differ.
 func TestWordsAreClear(t *testing.T) {
 	t.Parallel()
 	plain := regexp.MustCompile(`^[A-Za-z0-9/&-]+( ([A-Za-z0-9/_&-]+|\*))*$`)
@@ -43,7 +43,7 @@ func TestWordsAreClear(t *testing.T) {
 		return strings.Join(parts[:2], ".")
 	}
 	by := map[string]string{}
-	shared := map[string]bool{ // the same thing, found by several checks
+	shared := map[string]bool{ // the same fault, found by several checks
 		"memory in use": true, "no state file": true, "unreadable": true, "throttled": true, "own kernels": true, "types skipped": true,
 		"all wrong": true, "wrong result": true, "slow memory": true, "not measured": true, "link down": true, "no time left": true,
 		"memory held": true, "slow NCCL": true, "slow overlap": true, "PCIe width": true, "left out": true, "lost": true, "no perftest": true, "no log file": true,

@@ -13,44 +13,44 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// Env is what a running check may use.
+// Env is the environment of a running check.
 type Env struct {
 	Host      *probe.Host         // the node
-	Line      string              // the check line as written, LBNL's $CHECK
+	Line      string              // the line as written, LBNL's $CHECK
 	Timeout   time.Duration       // TIMEOUT of the whole run; 0 means none
-	Job       *Job                // the job that the run is for; nil: there is none
+	Job       *Job                // the job of a prolog or an epilog, or nil
 	Vars      map[string]string   // NHC variables that checks read: MAX_SYS_UID ...
-	Arrays    map[string][]string // the same of arrays: NHC_MCHECK_DELIM, NHC_MCHECK_COMMAND
-	Doing     func(what string)   // names a call that might block, so that a hang can be reported by name; may be nil
-	AskPorts  PortAsker           // asks bad ports for what is plugged in; nil: no port is asked
-	GPUStates func() []GPUState   // what the driver says of the GPUs now; nil: nobody has asked it
-	Platform  PlatformOf          // what is known of a kind of GPU; may be nil
-	Periodic  bool                // slurmd has started the run, as its health check
-	Learn     bool                // what active tests measure becomes the baseline of this node
-	Slurm     *jobscan.SlurmGPUs  // what Slurm's configuration says of the node, for checks with Info.Slurm; nil: nothing
-	Hold      bool                // no action is carried out, see acts
+	Arrays    map[string][]string // NHC arrays that checks read: NHC_MCHECK_DELIM, NHC_MCHECK_COMMAND
+	Doing     func(what string)   // names a call that can block, for the report of a hang; can be nil
+	AskPorts  PortAsker           // reads the transceivers of bad ports; nil: no port is read
+	GPUStates func() []GPUState   // the state of the GPUs according to the driver; nil: the driver was not queried
+	Platform  PlatformOf          // finds the platform of a GPU model; can be nil
+	Periodic  bool                // slurmd started the run as its health check
+	Learn     bool                // measurements of active tests become this node's baseline
+	Slurm     *jobscan.SlurmGPUs  // the node's GPUs in Slurm's configuration, for checks with Info.Slurm; nil: unknown
+	Hold      bool                // no action is carried out, see [Env.Acts]
 
-	WantedGPUs int // how many GPUs a line of check_gpu_count wants of this node; 0: none says a number
+	WantedGPUs int // number of GPUs that a check_gpu_count line requires of this node; 0: no line has a number
 
 	held []string // actions that were not carried out because of Hold
 	said []string // last lines of commands' standard error, see [Env.SaidBy]
 }
 
-// PortAnswer is what the worker's helper has read of a port.
+// PortAnswer is the data that the worker's helper has read from a port.
 type PortAnswer struct {
 	PCI         string             `json:"pci"`
-	NetDev      string             `json:"netdev,omitempty"` // "": it has none
+	NetDev      string             `json:"netdev,omitempty"` // "" if it has none
 	Transceiver *network.Module    `json:"transceiver,omitempty"`
 	Devlink     []network.Reporter `json:"devlink,omitempty"`
 }
 
-// PortAsker answers for as many of some ports as it can within a time.
+// PortAsker reads as many of the given ports as it can within limit.
 type PortAsker func(ask []PortAnswer, limit time.Duration) []PortAnswer
 
-// WithDeadline returns ctx with the time at which the supervisor gives the step up. Nothing is
-// cancelled then: a command killed at that moment would look like a failure of the node, and the
-// supervisor reports the check that has not answered. A context derived from it has a timer only
-// for a time before that one.
+// WithDeadline returns ctx with the time at which the supervisor abandons the step. The deadline
+// cancels nothing: a command killed at that moment would look like a failure of the node, and
+// the supervisor reports the check that has not answered. A context derived from it has a timer
+// only for an earlier deadline.
 func WithDeadline(ctx context.Context, at time.Time) context.Context { return stepContext{ctx, at} }
 
 type stepContext struct {
@@ -61,7 +61,7 @@ type stepContext struct {
 
 func (c stepContext) Deadline() (time.Time, bool) { return c.at, true }
 
-// Room is how long a check may wait: three quarters of what its step has left.
+// Room returns how long a check can wait: three quarters of its step's remaining time.
 func Room(ctx context.Context) time.Duration {
 	at, ok := ctx.Deadline()
 	if !ok {
@@ -70,12 +70,12 @@ func Room(ctx context.Context) time.Duration {
 	return max(time.Until(at)*3/4, 0)
 }
 
-// forEver is more than any run takes.
+// forEver is longer than any run.
 const forEver = time.Hour
 
-// spare is a time that the step has left for what it can do without: a quarter of the rest
-// at most.
-func spare(ctx context.Context, most time.Duration) time.Duration {
+// allotSpare returns the time for an optional part of a step: at most a quarter of the remaining
+// time, and at most most.
+func allotSpare(ctx context.Context, most time.Duration) time.Duration {
 	at, ok := ctx.Deadline()
 	if !ok {
 		return most
@@ -83,14 +83,14 @@ func spare(ctx context.Context, most time.Duration) time.Duration {
 	return min(most, time.Until(at)/4)
 }
 
-// At names what the check is about to do, for the report should it never return.
+// At names the next call of the check, for the report if that call never returns.
 func (e *Env) At(format string, args ...any) {
 	if e.Doing != nil {
 		e.Doing(fmt.Sprintf(format, args...))
 	}
 }
 
-// Lookup is the value of a variable as the checks of nhc.conf see it.
+// Lookup returns the value of a variable as the checks of nhc.conf see it.
 func (e *Env) Lookup(name string) string {
 	if v, ok := e.Vars[name]; ok {
 		return v
@@ -98,9 +98,9 @@ func (e *Env) Lookup(name string) string {
 	return e.Host.Getenv(name)
 }
 
-// array is the value of an array as the checks of nhc.conf see it. A plain
-// variable is one with one element.
-func (e *Env) array(name string) []string {
+// lookupArray returns the value of an array as the checks of nhc.conf see it. A plain variable is
+// an array with one element.
+func (e *Env) lookupArray(name string) []string {
 	if a, ok := e.Arrays[name]; ok {
 		return a
 	}
@@ -110,8 +110,8 @@ func (e *Env) array(name string) []string {
 	return nil
 }
 
-// Matcher matches strings as LBNL's mcheck does. What is wrong with the
-// expressions goes to notes, once each; one that cannot be told to match does not.
+// Matcher returns a function that matches strings as LBNL's mcheck does. It appends each error
+// of an expression to notes once. An invalid expression matches nothing.
 func (e *Env) Matcher(notes *[]Finding) func(s, expr string) bool {
 	note := func(severity Severity, text string) {
 		f := Finding{Code: "config.match", Severity: severity, Message: text, Remedy: FixConfig}
@@ -120,11 +120,11 @@ func (e *Env) Matcher(notes *[]Finding) func(s, expr string) bool {
 		}
 	}
 	m := match.Matcher{
-		External: match.Externals(e.array("NHC_MCHECK_DELIM"), e.array("NHC_MCHECK_COMMAND")),
+		External: match.Externals(e.lookupArray("NHC_MCHECK_DELIM"), e.lookupArray("NHC_MCHECK_COMMAND")),
 		Warn:     func(text string) { note(Warn, text) },
 	}
 	if m.External != nil {
-		m.Run = e.external(func(err error) { note(Unknown, err.Error()) })
+		m.Run = e.runExternal(func(err error) { note(Unknown, err.Error()) })
 	}
 	return func(s, expr string) bool {
 		ok, err := m.Match(s, expr)
@@ -135,11 +135,10 @@ func (e *Env) Matcher(notes *[]Finding) func(s, expr string) bool {
 	}
 }
 
-// external runs the site's own matchers, each string and expression once. What
-// they print is dropped. LBNL NHC evaluates the string as a part of the command;
-// here it is handed over as $1, for it may be a command line, a path or an
-// output that any user has chosen.
-func (e *Env) external(broken func(error)) func(match.External, string, string) bool {
+// runExternal runs the site's own matchers, once for each string and expression, and drops their
+// output. LBNL NHC evaluates the string as a part of the command. Here the string is passed as
+// $1: any user can choose it (a command line, a path, an output), so bash must not evaluate it.
+func (e *Env) runExternal(broken func(error)) func(match.External, string, string) bool {
 	type pair struct{ command, s string }
 	known := map[pair]bool{}
 	return func(x match.External, s, expr string) bool {
@@ -148,7 +147,7 @@ func (e *Env) external(broken func(error)) func(match.External, string, string) 
 		if seen {
 			return ok
 		}
-		// Unquoted, so that runs of blanks collapse; without pathname expansion, as in LBNL NHC.
+		// Unquoted, so runs of blanks collapse; set -f: no pathname expansion. LBNL NHC does the same.
 		c := e.Shell("shopt -s extglob; set -f; eval $2", "nhc", s, p.command)
 		e.At("run external matcher %s", x.Command)
 		exit := e.Host.Run(context.Background(), c)
@@ -160,8 +159,8 @@ func (e *Env) external(broken func(error)) func(match.External, string, string) 
 	}
 }
 
-// Abs makes a path of the configuration absolute: a relative one begins where
-// the shell lines before it have gone.
+// Abs makes a path of the configuration absolute. A relative path starts at the directory
+// that earlier shell lines changed to.
 func (e *Env) Abs(p string) string {
 	if pwd := e.Vars["PWD"]; pwd != "" && p != "" && !strings.HasPrefix(p, "/") {
 		return pwd + "/" + p
@@ -169,13 +168,13 @@ func (e *Env) Abs(p string) string {
 	return p
 }
 
-// Command is a program as the configuration asks for it: it runs where the
-// shell lines before it have gone.
+// Command returns a command of the configuration. It runs in the directory that earlier shell
+// lines changed to.
 func (e *Env) Command(argv ...string) probe.Command {
 	return probe.Command{Argv: argv, Dir: e.Vars["PWD"]}
 }
 
-// Shell is a command line of the configuration, run by bash. Words are $0, $1 ...
+// Shell returns a command line of the configuration, run by bash. words are $0, $1 ...
 func (e *Env) Shell(line string, words ...string) probe.Command {
 	return e.Command(append([]string{"/bin/bash", "-c", line}, words...)...)
 }

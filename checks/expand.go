@@ -2,10 +2,10 @@ package checks
 
 import "strings"
 
-// ExpandWords expands a word of nhc.conf once more, as eval does: quotes, ~ at
-// the beginning, $NAME and ${NAME}, and blanks outside of quotes split it. It
-// gives up, and says so, on anything that takes a shell: commands, redirections,
-// braces, other parameter expansions, unfinished quotes.
+// ExpandWords expands an argument of nhc.conf once more, as eval does: quotes, ~ at
+// the beginning, $NAME and ${NAME}; blanks outside of quotes separate words. ok is
+// false if the text requires a shell: commands, redirections, braces, other parameter
+// expansions, unfinished quotes.
 func ExpandWords(text string, lookup func(name string) string) (words []string, ok bool) {
 	x := expander{text: text, lookup: lookup}
 	for x.at < len(x.text) {
@@ -23,7 +23,7 @@ type expander struct {
 	lookup func(name string) string
 	words  []string
 	word   strings.Builder
-	open   bool // there is a word, even if it is empty so far
+	open   bool // a word has begun; it can still be empty
 }
 
 func (x *expander) flush() {
@@ -39,7 +39,7 @@ func (x *expander) add(s string) {
 	x.open = true
 }
 
-// step takes one character, or one construct, outside of quotes.
+// step reads one character, or one construct, outside of quotes.
 func (x *expander) step() bool {
 	c := x.text[x.at]
 	x.at++
@@ -52,7 +52,7 @@ func (x *expander) step() bool {
 		x.at = len(x.text) - len(rest)
 		return ok
 	case '"':
-		return x.double()
+		return x.readQuoted()
 	case '\\':
 		if x.at == len(x.text) {
 			return false
@@ -60,7 +60,7 @@ func (x *expander) step() bool {
 		x.add(x.text[x.at : x.at+1])
 		x.at++
 	case '$':
-		value, ok := x.variable()
+		value, ok := x.readVariable()
 		x.split(value)
 		return ok
 	case '~':
@@ -68,7 +68,7 @@ func (x *expander) step() bool {
 			x.add("~")
 			return true
 		}
-		return x.home()
+		return x.expandHome()
 	case '#':
 		if !x.open {
 			return false
@@ -82,7 +82,7 @@ func (x *expander) step() bool {
 	return true
 }
 
-// split adds the value of an unquoted variable, which blanks split into words.
+// split adds the value of an unquoted variable. Blanks split it into words.
 func (x *expander) split(value string) {
 	for i := 0; i < len(value); i++ {
 		switch value[i] {
@@ -94,18 +94,18 @@ func (x *expander) split(value string) {
 	}
 }
 
-// home expands ~ if it stands for the home directory.
-func (x *expander) home() bool {
+// expandHome expands ~ if it means the home directory.
+func (x *expander) expandHome() bool {
 	if x.at < len(x.text) && strings.IndexByte("/ \t", x.text[x.at]) < 0 {
-		return false // another user's
+		return false // ~user
 	}
 	dir := x.lookup("HOME")
 	x.add(dir)
 	return dir != ""
 }
 
-// double takes what is between double quotes.
-func (x *expander) double() bool {
+// readQuoted reads up to the closing double quote.
+func (x *expander) readQuoted() bool {
 	x.open = true
 	for x.at < len(x.text) {
 		c := x.text[x.at]
@@ -121,7 +121,7 @@ func (x *expander) double() bool {
 			}
 			x.add(x.text[x.at-1 : x.at])
 		case '$':
-			value, ok := x.variable()
+			value, ok := x.readVariable()
 			if !ok && !strings.HasPrefix(x.text[x.at:], `"`) {
 				return false
 			}
@@ -133,8 +133,8 @@ func (x *expander) double() bool {
 	return false
 }
 
-// variable takes a name behind a dollar sign.
-func (x *expander) variable() (value string, ok bool) {
+// readVariable reads a name after a dollar sign and returns its value.
+func (x *expander) readVariable() (value string, ok bool) {
 	rest := x.text[x.at:]
 	if body, braced := strings.CutPrefix(rest, "{"); braced {
 		name, _, closed := strings.Cut(body, "}")
@@ -145,14 +145,14 @@ func (x *expander) variable() (value string, ok bool) {
 		return x.lookup(name), true
 	}
 	n := NameLength(rest)
-	if n == 0 { // only a dollar sign before a blank, a slash or the end
+	if n == 0 { // a literal dollar sign: before a blank, a slash or the end
 		return "$", rest == "" || strings.IndexByte(" \t/.,:=%+]^~", rest[0]) >= 0
 	}
 	x.at += n
 	return x.lookup(rest[:n]), true
 }
 
-// NameLength is how much of s is the name of a variable.
+// NameLength returns how many leading bytes of s can be the name of a variable.
 func NameLength(s string) int {
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {

@@ -11,11 +11,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// Severity is how bad a finding is. Only Fail takes a node out of service.
+// Severity is the severity of a finding. Only Fail drains a node.
 type Severity int
 
-// The severities in rising order. Skip: does not apply to this node. Unknown:
-// could not tell, which is never OK, but no reason to drain either.
+// The severities in rising order. Skip: the check does not apply to this node. Unknown: the
+// check could not be evaluated; this neither passes nor drains.
 const (
 	OK Severity = iota
 	Skip
@@ -48,13 +48,13 @@ func (s *Severity) UnmarshalJSON(b []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("severity %q: want one of %v", name, severityNames)
+	return fmt.Errorf("severity %q: want one of %s", name, strings.Join(severityNames[:], ", "))
 }
 
-// Remedy is what cures a finding.
+// Remedy is the repair for a finding.
 type Remedy string
 
-// The remedies: there are no others. Data files write NoRemedy as "none".
+// The remedies; the list is closed. Data files write NoRemedy as "none".
 const (
 	NoRemedy    Remedy = ""
 	RestartApp  Remedy = "restart-app"
@@ -67,8 +67,8 @@ const (
 	ReseatOrRMA Remedy = "reseat-or-rma"
 )
 
-// remedies has each remedy in the words of a reason, and its rank: of several failures the
-// one with the highest rank is named.
+// remedies holds each remedy's text in a drain reason, and its rank: of several failures, the
+// reason names the remedy with the highest rank.
 var remedies = map[Remedy]struct {
 	words string
 	rank  int
@@ -84,14 +84,14 @@ var remedies = map[Remedy]struct {
 	ReseatOrRMA: {"reseat or RMA", 5},
 }
 
-// Words returns the remedy as an order, "" for none: "reset the GPU".
+// Words returns the remedy as an imperative, "" for none: "reset the GPU".
 func (r Remedy) Words() string { return remedies[r].words }
 
-// Rank returns how much the remedy takes: 1 where the node can go on, more for a reset, a
+// Rank returns the effort of the remedy: 1 if the node can stay in service, more for a reset, a
 // reboot, a power cycle and the replacement of a part.
 func (r Remedy) Rank() int { return remedies[r].rank }
 
-// Device names the thing a finding is about. Empty fields are unknown.
+// Device identifies the device of a finding. Empty fields are unknown.
 type Device struct {
 	Kind   string `json:"kind,omitempty"`   // "mount", "port", "gpu" ...
 	Name   string `json:"name,omitempty"`   // /home, mlx5_0:1, gpu3
@@ -107,27 +107,27 @@ func (d Device) String() string {
 	return d.Name + d.PCI
 }
 
-// Finding is one thing a check found. It is data: policies, alerts and tests
-// key on Code, never on the text.
+// Finding is one result of a check. Policies, alerts and tests must use Code, never the
+// text.
 type Finding struct {
 	Code     string   `json:"code"` // stable: "fs.mount.missing"
 	Severity Severity `json:"severity"`
 	Device   Device   `json:"device,omitzero"`
-	Message  string   `json:"message"` // one line, complete: what LBNL prints after "Health check failed:  "
+	Message  string   `json:"message"` // one complete line: the text that LBNL prints after "Health check failed:  "
 	Want     string   `json:"want,omitempty"`
 	Got      string   `json:"got,omitempty"`
 	Remedy   Remedy   `json:"remedy,omitempty"`
-	Status   int      `json:"status,omitempty"` // exit status that LBNL's die gives; 0 stands for 1
-	Place    *Place   `json:"place,omitempty"`  // where a bad port is, and what is plugged in; nil: not known
-	Syslog   bool     `json:"syslog,omitempty"` // a warning that goes to syslog, and not to the log
+	Status   int      `json:"status,omitempty"` // exit status of LBNL's die; 0 means 1
+	Place    *Place   `json:"place,omitempty"`  // location of a bad port, and its transceiver; nil: unknown
+	Syslog   bool     `json:"syslog,omitempty"` // a warning that goes to syslog instead of the log
 	Loud     bool     `json:"loud,omitempty"`   // a warning that goes to syslog as well
 
-	// Whole says that the device as a whole is in this state: what else is found of it
-	// in the same run is a consequence, and is only counted.
+	// Whole is set if the device as a whole is in this state. Other findings about it in the
+	// same run are consequences and are only counted.
 	Whole bool `json:"whole,omitempty"`
 
-	// Check is the check that found it, Jobs are those in which it began. They are set
-	// where the results of a run are judged. Without a Check the message is the reason.
+	// Check is the name of the check, Jobs the jobs in which the fault began. They are set
+	// when the results of a run are judged. Without a Check, the message is the whole reason.
 	Check string `json:"-"`
 	Jobs  string `json:"-"`
 }
@@ -138,33 +138,33 @@ func (d Device) Of(other Device) bool {
 	return d.Kind == other.Kind && (d == other || same(d.UUID, other.UUID) || same(d.PCI, other.PCI) || d.PCI == "" && other.PCI == "" && same(d.Name, other.Name))
 }
 
-// ArrayCode is the code of a finding that is none: Got is what an array of the
-// shell, Device.Name, is to hold, a line each item. Its severity is [OK].
+// ArrayCode is the code of a finding that only carries data: Device.Name is the name of a
+// shell array, Got its new items, one a line. Its severity is [OK].
 const ArrayCode = "shell.array"
 
-// Hung describes a step whose worker never answered.
+// Hung describes a step that the worker never answered.
 type Hung struct {
 	PID   int           `json:"pid"`
-	State string        `json:"state"` // of the process, as in /proc/PID/stat: "D"
-	Wchan string        `json:"wchan"` // the kernel function it sleeps in, "" if the kernel does not say
-	Doing string        `json:"doing"` // what the check said it was about to do
+	State string        `json:"state"` // state of the process in /proc/PID/stat: "D"
+	Wchan string        `json:"wchan"` // the kernel function in which it sleeps, "" if unknown
+	Doing string        `json:"doing"` // the call that the check announced with Env.At
 	For   time.Duration `json:"for"`
-	Stuck bool          `json:"stuck"`         // survived SIGKILL
-	Moved bool          `json:"moved"`         // it made new calls in the second half of that time: it is slow
-	Cut   bool          `json:"cut,omitempty"` // the end of the run has ended it, before its own time was up
+	Stuck bool          `json:"stuck"`         // it survived SIGKILL
+	Moved bool          `json:"moved"`         // it made new calls in the second half of that time: slow, not stuck
+	Cut   bool          `json:"cut,omitempty"` // the end of the run ended it before its own deadline
 }
 
-// Result is what one step came to.
+// Result is the result of one step.
 type Result struct {
 	Step     int           `json:"step"` // index in the plan
 	Findings []Finding     `json:"findings,omitempty"`
 	Took     time.Duration `json:"took"`
 	Hung     *Hung         `json:"hung,omitempty"`
-	Skipped  string        `json:"skipped,omitempty"` // why it was not run
-	Earlier  bool          `json:"earlier,omitempty"` // of an earlier run of an active test
+	Skipped  string        `json:"skipped,omitempty"` // why the step did not run
+	Earlier  bool          `json:"earlier,omitempty"` // the result of an earlier run of an active test
 }
 
-// Worst is the highest severity among the findings, OK without any.
+// Worst returns the highest severity among the findings, OK if there are none.
 func Worst(findings []Finding) Severity {
 	worst := OK
 	for _, f := range findings {
@@ -173,7 +173,7 @@ func Worst(findings []Finding) Severity {
 	return worst
 }
 
-// Report makes f a finding about a device. A state that is wrong as such is what was got.
+// Report sets the device and the message of f. If f has neither Want nor Got, the text becomes Got.
 func (f Finding) Report(check string, d Device, format string, args ...any) Finding {
 	f.Device = d
 	text := oneLine(fmt.Sprintf(format, args...))
@@ -184,13 +184,13 @@ func (f Finding) Report(check string, d Device, format string, args ...any) Find
 	return f
 }
 
-// Describe writes the message of f: check, device, text, want and got, as far as f has them.
+// Describe sets the message of f: check, device, text, and want and got if f has them.
 func (f Finding) Describe(check, format string, args ...any) Finding {
 	return f.Phrase(check, "%s%s%s%s", Before("", f.Device.String(), ": "), fmt.Sprintf(format, args...), Before(", want ", f.Want, ""), Before(", got ", f.Got, ""))
 }
 
-// Phrase writes the message of f where the text itself names device, want and got, or none
-// of them: the check and the text, on one line. Texts of LBNL NHC's checks stay as they are.
+// Phrase sets the message of f to the check and the text, on one line. Use it if the text already
+// contains device, want and got. Texts of LBNL NHC's checks keep their line breaks.
 func (f Finding) Phrase(check, format string, args ...any) Finding {
 	text := fmt.Sprintf(format, args...)
 	if !OfLBNL(check) {
@@ -200,43 +200,43 @@ func (f Finding) Phrase(check, format string, args ...any) Finding {
 	return f
 }
 
-// Text returns the message without the check that it begins with.
+// Text returns the message without the name of the check.
 func (f Finding) Text(check string) string { return strings.TrimPrefix(f.Message, check+":  ") }
 
-// Unreadable is what a check says when it could not read what it judges.
+// Unreadable returns the finding of a check that could not read its input.
 func Unreadable(err error) []Finding {
 	return []Finding{{Code: "probe.unreadable", Severity: Unknown, Message: err.Error()}}
 }
 
-// WrongValue is the failure of a check that was given a word which is no number.
+// WrongValue returns the failure for an argument that is not a number.
 func WrongValue(check, what, word, want string) Finding {
 	return Finding{Code: "config.value", Severity: Fail, Want: want, Got: word, Remedy: FixConfig}.Phrase(check, "Invalid %s \"%s\"; want %s.", what, word, want)
 }
 
-// BadWord is that a word of nhc.conf means nothing to a check, which judges nothing then.
+// BadWord returns the finding for an argument that the check cannot interpret. The check then judges nothing.
 func BadWord(check, what, got, want string) Finding {
 	return Finding{Code: "config.value", Severity: Unknown, Want: want, Got: got, Remedy: FixConfig}.Phrase(check, "%s %q, want %s", what, got, want)
 }
 
-// GPUDevice is how a finding names a GPU.
+// GPUDevice returns the device of a GPU for a finding.
 func GPUDevice(g *nvml.GPU) Device {
 	return Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", g.Index), PCI: g.PCI, Serial: g.Serial.Value, UUID: g.UUID.Value}
 }
 
-// GPUName is gpu3, by NVML's index.
+// GPUName returns the name of a GPU by its NVML index: gpu3.
 func GPUName(g *nvml.GPU) string { return fmt.Sprintf("gpu%d", g.Index) }
 
-// Place is where a bad port is, and what is plugged into it.
+// Place is the location of a bad port, and its transceiver.
 type Place struct {
-	Slot        string             `json:"slot,omitempty"`        // of the PCI bus, as it is printed on the machine
+	Slot        string             `json:"slot,omitempty"`        // PCI slot, as printed on the machine
 	FarEnd      string             `json:"far_end,omitempty"`     // switch and port: leaf03 port 12
-	NetDev      string             `json:"netdev,omitempty"`      // the interface that was asked
-	Transceiver *network.Module    `json:"transceiver,omitempty"` // nil: there is none, or it did not answer
-	Devlink     []network.Reporter `json:"devlink,omitempty"`     // health reporters that have counted an error
+	NetDev      string             `json:"netdev,omitempty"`      // the network interface that was queried
+	Transceiver *network.Module    `json:"transceiver,omitempty"` // nil: not plugged in, or no answer
+	Devlink     []network.Reporter `json:"devlink,omitempty"`     // health reporters with at least one error
 }
 
-// short is the place as a message has it, "" if nothing is known.
-func (p *Place) short() string {
+// text returns the place for a message, "" if nothing is known.
+func (p *Place) text() string {
 	var words []string
 	if p.Slot != "" {
 		words = append(words, "slot "+p.Slot)
@@ -247,7 +247,7 @@ func (p *Place) short() string {
 	return strings.Join(words, ", ")
 }
 
-// Detail is what the message of a finding does not say of the place, "" if nothing is known.
+// Detail returns the data about the place that the message does not contain, "" if there is none.
 func (f *Finding) Detail() string {
 	if f.Place == nil {
 		return ""
@@ -265,10 +265,10 @@ func (f *Finding) Detail() string {
 	return f.Device.String() + ": " + strings.Join(words, "; ")
 }
 
-// NVMeDevice is how a finding names a disk.
+// NVMeDevice returns the device of a disk for a finding.
 func NVMeDevice(d *disk.NVMe) Device {
 	return Device{Kind: "nvme", Name: d.Name, PCI: d.PCI, Serial: d.Serial}
 }
 
-// NVMeLive is the state of a controller that serves its disk.
+// NVMeLive is the state of a controller that works normally.
 const NVMeLive = "live"

@@ -36,7 +36,7 @@ func TestFindingJSON(t *testing.T) {
 	}
 }
 
-// TestWorst holds the order: could not tell is worse than a warning, and never OK.
+// TestWorst holds the order: Unknown is worse than a warning, and never OK.
 func TestWorst(t *testing.T) {
 	t.Parallel()
 	var findings []Finding
@@ -65,7 +65,7 @@ func TestDevice(t *testing.T) {
 	}
 }
 
-// TestText compares what the three ways to write a text make of the same finding.
+// TestText compares the messages that the three functions make from the same finding.
 func TestText(t *testing.T) {
 	t.Parallel()
 	gpu3, left := Device{Name: "gpu3", PCI: "0000:c1:00.0"}, Finding{Want: "4", Got: "3"}

@@ -2,27 +2,27 @@ package checks
 
 import "github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 
-// GPUState is what the driver says of a GPU now. It is worth more than any
-// line of a log: a log tells what was. A nil pointer means that nobody knows.
+// GPUState is the present state of a GPU according to the driver. It takes precedence over the
+// log, which describes the past. A nil field is unknown.
 type GPUState struct {
-	Index  int    // NVML's
+	Index  int    // NVML index
 	PCI    string // 0000:c1:00.0
 	UUID   string
 	Serial string
 	Name   string // NVIDIA A100-SXM4-80GB
 
-	Lost *nvml.Error // the GPU is lost or requires a reset; nothing else is known then
+	Lost *nvml.Error // the GPU is lost or requires a reset; all other fields are unknown
 
 	Recovery      *int   // the recovery action, NVML field 230
 	RemapPending  *bool  // rows wait for a reset to be remapped
-	RemapFailed   *bool  // rows could not be remapped
-	SRAMThreshold *bool  // uncorrected SRAM errors are beyond their threshold
-	MIG           *bool  // it is divided into instances
-	Links         []bool // whether each NVLink is up, by its number; empty: nobody knows
+	RemapFailed   *bool  // a row remapping failed
+	SRAMThreshold *bool  // uncorrected SRAM errors exceed their threshold
+	MIG           *bool  // MIG is enabled
+	Links         []bool // by link number: the NVLink is up; empty: unknown
 }
 
-// LostError is the error by which NVML has reported a state of the GPU ([nvml.IsGPUState]), nil
-// if it has not.
+// LostError returns the error that reports a lost GPU or one that requires a reset
+// ([nvml.IsGPUState]), or nil.
 func (s *GPUState) LostError() error {
 	if s.Lost == nil {
 		return nil

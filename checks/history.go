@@ -14,47 +14,46 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// What counters have been, so that they are judged by how much they grew in a
-// window of time and never by what they are: one that counted a bad cable last
-// month says nothing of today. A file holds the history of one boot; each counter
-// is there with the moments at which it changed, so that one that stands still
-// costs one line however long it does.
+// Checks judge counters by their growth within a period, never by their value: a value can
+// include a bad cable that was replaced last month. A file holds the history of one boot. For
+// each counter it holds the times at which the value changed, so a constant counter needs
+// one line.
 
 func init() {
 	RegisterAdvice(func() map[string]string {
 		return map[string]string{
-			"fabric.past": "What checks keep between runs cannot be read or written: see the directory /var/lib/nhc-gpu. A file that is not understood is begun anew, and said once.",
+			"fabric.past": "nhc-gpu cannot read or write its files in /var/lib/nhc-gpu: check that directory. A file that cannot be parsed is replaced, and reported once.",
 		}
 	})
 }
 
-// The bounds of a history. What is beyond them is forgotten, the oldest first.
+// The limits of a history. Beyond them, the oldest entries are removed first.
 const (
 	HistoryVersion  = 1
 	historyDevices  = 256
-	historyCounters = 200 // of a device
-	historyPoints   = 32  // of a counter
-	HistoryMarks    = 64  // of a kind, of a device
+	historyCounters = 200 // for each device
+	historyPoints   = 32  // for each counter
+	HistoryMarks    = 64  // for each kind and device
 	HistoryAge      = 31 * 24 * time.Hour
 )
 
-// HistoryFile is what is kept.
+// HistoryFile is the content of the file.
 type HistoryFile struct {
 	Version int                       `json:"version"`
 	Boot    string                    `json:"boot"`
 	Devices map[string]*DeviceHistory `json:"devices"`
 }
 
-// DeviceHistory is that of a device or port, by a name that a reboot does not
-// change.
+// DeviceHistory is the history of a device or port. Its key is a name that survives a
+// reboot.
 type DeviceHistory struct {
 	Seen   int64              `json:"seen"`             // when it was last read, Unix seconds
 	Before int64              `json:"before,omitempty"` // when it was read before that
-	Series map[string][]Point `json:"series,omitempty"` // of this boot, by counter
-	Marks  map[string][]int64 `json:"marks,omitempty"`  // moments of things that happened, whatever the boot, Unix seconds
+	Series map[string][]Point `json:"series,omitempty"` // by counter; of this boot only
+	Marks  map[string][]int64 `json:"marks,omitempty"`  // by kind of event: when it happened, in any boot, Unix seconds
 }
 
-// Point is that a counter had this value at this moment, and not before.
+// Point is the time at which a counter reached a value.
 type Point struct {
 	At    int64 // Unix seconds
 	Value uint64
@@ -78,7 +77,7 @@ func (p *Point) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// History is the past of some devices, and what it is to be from now on.
+// History is the history of some devices, which a run reads, extends and stores.
 type History struct {
 	Check, name string
 	Now         time.Time
@@ -86,8 +85,8 @@ type History struct {
 	Findings    []Finding
 }
 
-// RecallHistory reads what earlier runs have kept under a name. A file that is
-// broken or of another version is one warning, and is begun anew.
+// RecallHistory reads the history that earlier runs stored under a name. If the file is
+// broken or has another version, it returns an empty history with one warning.
 func (e *Env) RecallHistory(check, name string) *History {
 	h := &History{Check: check, name: name, Now: probe.Now(e.Host)}
 	boot, err := probe.BootID(e.Host)
@@ -101,7 +100,7 @@ func (e *Env) RecallHistory(check, name string) *History {
 		fallthrough
 	case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, probe.ErrNoMemory):
 		h.File = HistoryFile{}
-		h.Findings = []Finding{Finding{Code: "fabric.past", Severity: Warn}.Describe(check, "%v; it is begun anew", err)}
+		h.Findings = []Finding{Finding{Code: "fabric.past", Severity: Warn}.Describe(check, "%v; a new history begins", err)}
 	}
 	if h.File.Devices == nil {
 		h.File.Devices = map[string]*DeviceHistory{}
@@ -111,7 +110,7 @@ func (e *Env) RecallHistory(check, name string) *History {
 	maps.DeleteFunc(h.File.Devices, func(_ string, d *DeviceHistory) bool {
 		return d == nil || d.Seen > h.Now.Unix() || d.Seen < h.Now.Add(-HistoryAge).Unix()
 	})
-	if !sameBoot { // every counter has begun anew
+	if !sameBoot { // a reboot resets every counter
 		for _, d := range h.File.Devices {
 			d.Series = nil
 		}
@@ -119,22 +118,22 @@ func (e *Env) RecallHistory(check, name string) *History {
 	return h
 }
 
-// Growth is how much a counter has grown, and in which time.
+// Growth is the growth of a counter and the period of that growth.
 type Growth struct {
 	N     uint64
 	Over  time.Duration
-	Known bool // false: nothing to compare with, or too soon after
+	Known bool // false: no earlier value, or it is too recent
 }
 
-// Per is the growth in a unit of time.
+// Per returns the growth in a unit of time.
 func (g Growth) Per(unit time.Duration) float64 {
 	return float64(g.N) / (float64(g.Over) / float64(unit))
 }
 
-// Grown is how much a counter that is at now has grown within a window; window 0
-// is the time since the last run. bits is how wide the counter is: one that is
-// less than it was and was in its upper half has wrapped, another was reset.
-// What [History.Add] has been told in this run does not count as the past.
+// Grown returns the growth of a counter within a window. now is the present value; window 0
+// means since the last run. bits is the width of the counter: a value that decreased from
+// its upper half has wrapped, any other decrease is a reset. Values that this run passed to
+// [History.Add] do not count as the past.
 func (h *History) Grown(device, counter string, now uint64, bits int, window time.Duration) Growth {
 	d := h.File.Devices[device]
 	if d == nil || len(d.Series[counter]) == 0 {
@@ -161,9 +160,9 @@ func (h *History) Grown(device, counter string, now uint64, bits int, window tim
 	return g
 }
 
-// SinceLast is the time since the last run that was long enough ago: a second line of
-// one run, and one of two runs at once, judge the same window as the first. 0: there
-// was none.
+// SinceLast returns the time since the last run, or 0 without one. It ignores a run less than
+// MinPast ago, so that a second line of one run, or of a simultaneous run, judges the same
+// window as the first.
 func (h *History) SinceLast(device string) time.Duration {
 	d := h.File.Devices[device]
 	if d == nil {
@@ -176,8 +175,8 @@ func (h *History) SinceLast(device string) time.Duration {
 	return time.Duration(h.Now.Unix()-seen) * time.Second
 }
 
-// Begun says whether there is a history of a counter in this boot, when it begins,
-// and with what.
+// Begun returns the first point of a counter in this boot. known is false if it has
+// no history.
 func (h *History) Begun(device, counter string) (first Point, known bool) {
 	d := h.File.Devices[device]
 	if d == nil || len(d.Series[counter]) == 0 {
@@ -186,7 +185,7 @@ func (h *History) Begun(device, counter string) (first Point, known bool) {
 	return d.Series[counter][0], true
 }
 
-// Last is what a counter was in the last run of this boot.
+// Last returns the value of a counter in the last run of this boot.
 func (h *History) Last(device, counter string) (n uint64, known bool) {
 	if d := h.File.Devices[device]; d != nil && len(d.Series[counter]) > 0 {
 		list := d.Series[counter]
@@ -195,7 +194,7 @@ func (h *History) Last(device, counter string) (n uint64, known bool) {
 	return 0, false
 }
 
-// GrownFrom is the growth from one value to the next.
+// GrownFrom returns the growth from one value to the next.
 func GrownFrom(then, now uint64, bits int) uint64 {
 	switch {
 	case now >= then:
@@ -206,8 +205,8 @@ func GrownFrom(then, now uint64, bits int) uint64 {
 	return now // it was reset
 }
 
-// Add takes what a device counts now into its history. Counters that could not be
-// read have none from now on: what they will be next is no growth.
+// Add adds the present values of a device's counters to its history. A counter that is not in
+// values loses its history: its next value does not count as growth.
 func (h *History) Add(device string, values map[string]uint64) {
 	d := h.File.Devices[device]
 	if d == nil {
@@ -219,7 +218,7 @@ func (h *History) Add(device string, values map[string]uint64) {
 	}
 	now := h.Now.Unix()
 	if d.Series != nil && now-d.Seen < int64(MinPast/time.Second) && now != d.Seen {
-		return // two runs at once: the past stays what it is
+		return // two runs at the same time: keep the past unchanged
 	}
 	series := make(map[string][]Point, len(values))
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -230,7 +229,7 @@ func (h *History) Add(device string, values map[string]uint64) {
 		if n := len(old); n == 0 || old[n-1].Value != values[name] {
 			old = append(old, Point{now, values[name]})
 		}
-		series[name] = bounded(old)
+		series[name] = thinOut(old)
 	}
 	if d.Seen != now {
 		d.Before = d.Seen
@@ -238,9 +237,9 @@ func (h *History) Add(device string, values map[string]uint64) {
 	d.Series, d.Seen = series, now
 }
 
-// bounded forgets changes of which others near by tell enough: the older they are,
-// the farther apart the ones that are left. The next one takes over their growth.
-func bounded(list []Point) []Point {
+// thinOut removes the points that add least information, until historyPoints are left: the older
+// the points, the wider their spacing. The next point takes over the growth of a removed one.
+func thinOut(list []Point) []Point {
 	for len(list) > historyPoints {
 		now, drop, least := list[len(list)-1].At, 1, math.Inf(1)
 		for i := 1; i < len(list)-1; i++ {
@@ -253,7 +252,7 @@ func bounded(list []Point) []Point {
 	return list
 }
 
-// Mark notes that something happened to a device.
+// Mark records that an event happened to a device.
 func (h *History) Mark(device, kind string, at time.Time) {
 	d := h.File.Devices[device]
 	if d == nil {
@@ -271,7 +270,7 @@ func (h *History) Mark(device, kind string, at time.Time) {
 	d.Marks[kind] = list
 }
 
-// Marks are the moments within a window at which something happened to a device.
+// Marks returns the times of the events of a kind within a window.
 func (h *History) Marks(device, kind string, window time.Duration) (list []time.Time) {
 	if d := h.File.Devices[device]; d != nil {
 		for _, at := range d.Marks[kind] {
@@ -283,7 +282,7 @@ func (h *History) Marks(device, kind string, window time.Duration) (list []time.
 	return list
 }
 
-// Forget takes what has happened to a device until a moment as never having been.
+// Forget deletes the history of a device up to a time.
 func (h *History) Forget(device string, until time.Time) {
 	d := h.File.Devices[device]
 	if d == nil {
@@ -300,8 +299,8 @@ func (h *History) Forget(device string, until time.Time) {
 	}
 }
 
-// Store keeps the history for the next run. A run of somebody else than root keeps
-// nothing, which is no finding.
+// Store stores the history for the next run. A run that is not root's stores nothing, which is
+// not a finding.
 func (h *History) Store(e *Env) []Finding {
 	err := e.Remember(h.name, h.File)
 	if err != nil && !errors.Is(err, probe.ErrNoMemory) {
@@ -310,11 +309,11 @@ func (h *History) Store(e *Env) []Finding {
 	return h.Findings
 }
 
-// MinPast is the shortest time over which a rate is judged: counters of two runs
-// at once tell nothing.
+// MinPast is the shortest period for which a rate is judged: two runs at the same time give no
+// rate.
 const MinPast = 30 * time.Second
 
-// Grew says whether any counter has grown as far as is known.
+// Grew reports whether any counter of the device has grown in this boot.
 func (d *DeviceHistory) Grew() bool {
 	for _, list := range d.Series {
 		if len(list) > 1 {
@@ -324,10 +323,10 @@ func (d *DeviceHistory) Grew() bool {
 	return false
 }
 
-// MaxClears bounds what is kept of operators' words.
+// MaxClears is the largest number of operators' clears that a file keeps.
 const MaxClears = 64
 
-// Since is how long a counter has had a value that it has now; 0 if that is new.
+// Since returns how long a counter has had its present value; 0 if the value is new.
 func (h *History) Since(device, counter string, value uint64) time.Duration {
 	if d := h.File.Devices[device]; d != nil && len(d.Series[counter]) > 0 {
 		if last := d.Series[counter][len(d.Series[counter])-1]; last.Value == value {

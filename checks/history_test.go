@@ -28,7 +28,7 @@ func newTicker(t *testing.T) *ticker {
 	return &ticker{t: t, root: t.TempDir(), boot: "a", now: 1767323045}
 }
 
-// run is one run of a check, in which a counter of the device d is what it is.
+// run is one run of a check that reads a counter of the device d.
 func (c *ticker) run(after time.Duration, value uint64, bits int, window time.Duration) Growth {
 	c.t.Helper()
 	h, env := c.recall(after)
@@ -64,7 +64,7 @@ func TestHistoryGrowth(t *testing.T) {
 		window time.Duration
 		bits   int
 		runs   []uint64 // five minutes apart
-		want   Growth   // of the last
+		want   Growth   // of the last run
 	}{
 		{"the first run", 0, 64, []uint64{7}, Growth{}},
 		{"nothing grew", 0, 64, []uint64{7, 7}, Growth{N: 0, Over: 300 * time.Second, Known: true}},
@@ -109,7 +109,7 @@ func TestHistoryPace(t *testing.T) {
 	}
 }
 
-// A counter that could not be read once is no growth when it can be again.
+// A counter that was unreadable once has not grown when it becomes readable again.
 func TestHistoryUnread(t *testing.T) {
 	t.Parallel()
 	c := newTicker(t)
@@ -131,7 +131,7 @@ func TestHistoryMarks(t *testing.T) {
 	}
 	h.Mark("d", "flap", h.Now)
 	h.Store(env)
-	c.boot = "b" // a reboot forgets none
+	c.boot = "b" // a reboot deletes no mark
 	h, _ = c.recall(time.Minute)
 	if got := h.Marks("d", "flap", 11*time.Minute); len(got) != 11 {
 		t.Errorf("%d in the window: %v", len(got), got)
@@ -144,13 +144,13 @@ func TestHistoryMarks(t *testing.T) {
 	}
 }
 
-// What is not understood is one warning, and is begun anew.
+// A file that cannot be parsed gives one warning, and a new history begins.
 func TestHistoryBroken(t *testing.T) {
 	t.Parallel()
 	for content, want := range map[string]string{
-		`{"version":1,"boot":"a","devices":{"d":{"seen":17`: "check_x:  read /past/x.json: unexpected end of JSON input; it is begun anew",
-		`{"version":7}`: "check_x:  x.json: version 7, want 1; it is begun anew",
-		`{"version":1,"boot":"a","devices":{"d":{"seen":1,"series":{"c":[[1,-2]]}}}}`: `check_x:  read /past/x.json: strconv.ParseUint: parsing "-2": invalid syntax; it is begun anew`,
+		`{"version":1,"boot":"a","devices":{"d":{"seen":17`: "check_x:  /past/x.json is damaged; a new history begins",
+		`{"version":7}`: "check_x:  x.json: version 7, want 1; a new history begins",
+		`{"version":1,"boot":"a","devices":{"d":{"seen":1,"series":{"c":[[1,-2]]}}}}`: `check_x:  /past/x.json is damaged; a new history begins`,
 	} {
 		c := newTicker(t)
 		if err := writeBelow(c.root, "past/x.json", content); err != nil {
@@ -167,7 +167,7 @@ func TestHistoryBroken(t *testing.T) {
 	}
 }
 
-// A history stays small whatever the node does, and for however long.
+// The size of a history is limited.
 func TestHistoryIsBounded(t *testing.T) {
 	t.Parallel()
 	c := newTicker(t)

@@ -2,32 +2,32 @@ package checks
 
 import "time"
 
-// Job is the job that a prolog or an epilog runs for.
+// Job is the job of a prolog or an epilog.
 type Job struct {
 	ID    string    `json:"id"`             // digits
-	UID   int       `json:"uid"`            // of its user; -1 if it is not known
-	User  string    `json:"user,omitempty"` // "" if it is not known
-	Node  string    `json:"node,omitempty"` // what Slurm calls this node; "" if no other one shares the machine
-	Began time.Time `json:"began,omitzero"` // zero if it is not known
-	GPUs  []JobGPU  `json:"gpus,omitempty"` // those that it had; none if it is not known which
+	UID   int       `json:"uid"`            // find its user; -1 if unknown
+	User  string    `json:"user,omitempty"` // "" if unknown
+	Node  string    `json:"node,omitempty"` // Slurm's name of this node; "" if no other node shares the machine
+	Began time.Time `json:"began,omitzero"` // zero if unknown
+	GPUs  []JobGPU  `json:"gpus,omitempty"` // the GPUs of the job; empty if unknown
 
-	Whole  bool  `json:"whole,omitempty"`  // it has the node for itself
-	Part   bool  `json:"part,omitempty"`   // it has not: other jobs may be on the node; where neither is set nothing tells
-	Shared bool  `json:"shared,omitempty"` // other jobs may have parts of its GPUs
-	Beside []int `json:"beside,omitempty"` // uids of jobs that have begun here, too, and whose end nobody has seen
+	Whole  bool  `json:"whole,omitempty"`  // the job has the whole node
+	Part   bool  `json:"part,omitempty"`   // other jobs can be on the node; if neither Whole nor Part is set: unknown
+	Shared bool  `json:"shared,omitempty"` // other jobs can have parts of its GPUs
+	Beside []int `json:"beside,omitempty"` // uids of other jobs that started here and have no recorded end
 
-	Het     string `json:"het,omitempty"`     // the id of the heterogeneous job that it is a component of; "" if of none
+	Het     string `json:"het,omitempty"`     // the ID of its heterogeneous job, "" if it is not a component
 	Restart int    `json:"restart,omitempty"` // number of requeues
-	Again   bool   `json:"again,omitempty"`   // it started on this node again after a requeue
+	Again   bool   `json:"again,omitempty"`   // it was requeued and started on this node again
 
-	Ended bool          `json:"ended,omitempty"` // this is its epilog
-	End   bool          `json:"end,omitempty"`   // of the site's policy: what it leaves behind is ended
-	Grace time.Duration `json:"grace,omitempty"` // and how long that may take to go by itself
+	Ended bool          `json:"ended,omitempty"` // the run is the epilog
+	End   bool          `json:"end,omitempty"`   // the site's policy: end the processes that it leaves behind
+	Grace time.Duration `json:"grace,omitempty"` // how long they may take to end on their own
 }
 
 // JobGPU is a GPU of a job.
 type JobGPU struct {
-	Minor int    `json:"minor"` // the N of /dev/nvidiaN; -1 if it is not known
+	Minor int    `json:"minor"` // the N of /dev/nvidiaN; -1 if unknown
 	PCI   string `json:"pci,omitempty"`
 	UUID  string `json:"uuid,omitempty"`
 }

@@ -8,27 +8,25 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// This file alone decides which lines of the kernel's log are believed, and why.
-// A check that wants another line adds a row to kernelForms or, if it is a message of a
-// driver about its device, to klog.toml; the test beside it then tries to forge the row
-// with every line that carries a user's text.
+// This file alone decides which lines of the kernel log are trusted, and why. To use another
+// line, add a row to kernelForms or, for a driver's message about its device, to klog.toml. The
+// test of this file then tries to forge the row with every line that contains a user's text.
 //
-// What a user can put into a record of facility 0 (a process cannot write one, not
-// even root, by /dev/kmsg):
+// A process cannot write a record of facility 0, not even root through /dev/kmsg. But such a
+// record can contain text that a user chooses:
 //
-//   - a process name, up to 15 bytes of anything, even as the first bytes of the
+//   - a process name, up to 15 arbitrary bytes, also as the first bytes of the
 //     record: "NAME[PID]: segfault at ...". One of "[", ":", " ", "/" and "(" follows;
-//   - a file's name, a cgroup's, a label, a mount option: any length, never first;
+//   - the name of a file or a cgroup, a label, a mount option: any length, never first;
 //   - the name of a network interface: 15 bytes without blank, colon and slash;
-//   - the version string of a client of the NVIDIA driver, 63 bytes behind
+//   - the version string of a client of the NVIDIA driver, 63 bytes after
 //     "NVRM: API mismatch: the client ";
-//   - a prefix of netfilter's, 127 bytes and first, where net.netfilter.nf_log_all_netns
+//   - a prefix of netfilter, 127 bytes, first, if net.netfilter.nf_log_all_netns
 //     lets user namespaces log: see netfilterLine;
-//   - the name of a cpuset as a fragment of its own, which [probe.KernelLog] holds
-//     back.
+//   - the name of a cpuset as a separate fragment, which [probe.KernelLog] removes.
 //
-// So a form is matched from the first byte of the record to its last, and its fixed
-// bytes go on behind the first 15.
+// Therefore a form must match the whole record, from the first byte to the last, and must have
+// fixed bytes after the first 15.
 
 // kernelSubject is the subject of a form.
 type kernelSubject int
@@ -59,28 +57,29 @@ const (
 	saysMessage // a row of klog.toml
 )
 
-// kernelForm is one form of the lines that are believed. Form may contain
+// kernelForm is the form of one kind of trusted line. Form can contain
 //
-//	{pci}     a PCI address; {pcifn} one with its function
-//	{mig}     nothing, or the parts of MIG: " GPU-I:02 GPU-CI:00"
-//	{code N}  a number of up to N digits, and behind a comma any text
-//	{rest}    any text
-//	{dev}     a network interface
-//	{a|b}     one of these
-//	{br}      a line break, as the kernel or syslog writes it, with the driver's prefix
-//	{fn}      nothing, or which GPU and which function: "GPU0 nvAssertFailed: "
-//	{at}      nothing, or function, line and process: "poll_health:174:(pid 0): "
-//	{ibdev}   nothing, or a blank and an RDMA device
-//	{ctrl}    a disk's controller: nvme0
-//	{text}    any text up to what follows it in the form
+// {pci}     a PCI address; {pcifn} one with its function
+// {mig}     nothing, or the MIG instances: " GPU-I:02 GPU-CI:00"
+// {code N}  a number of up to N digits, followed by a comma and any text
+// {rest}    any text
+// {dev}     a network interface
+// {a|b}     one of these
+// {br}      a line break, as the kernel or syslog writes it, with the driver's prefix
+// {fn}      nothing, or a GPU and a function: "GPU0 nvAssertFailed: "
+// {at}      nothing, or function, line and process: "poll_health:174:(pid 0): "
+// {ibdev}   nothing, or a blank and an RDMA device
+// {ctrl}    a disk's controller: nvme0
+// {text}    any text up to the next part of the form
+//
 //	{uuid} {hex} {digits} {n} {module} {word}
 type kernelForm struct {
 	Subject kernelSubject
 	Kind    kernelKind
-	Cont    bool // also in a record of flag c: the driver prints with KERN_CONT
+	Cont    bool // also in a record with flag c: the driver prints with KERN_CONT
 	Form    string
-	Source  string // the function that prints it
-	Proof   string // why no user can print it
+	Source  string // the kernel or driver function that prints it
+	Proof   string // why no user can forge it
 }
 
 // Drivers whose messages name a GPU's reset or a lost link.
@@ -94,7 +93,7 @@ var kernelForms = []kernelForm{
 	{
 		AboutGPU, SaysXid, true, "NVRM: Xid (PCI:{pci}{mig}): {code 4}",
 		"NVIDIA open-gpu-kernel-modules, src/nvidia/src/kernel/gpu/rc/kernel_rc.c, krcReportXid",
-		`"NVRM: Xid (PCI:" is 15 bytes: a name ends there at the latest, and no format goes on with a hexadecimal digit`,
+		`"NVRM: Xid (PCI:" is 15 bytes: a name ends there at the latest, and no format continues with a hexadecimal digit`,
 	},
 	{
 		AboutGPU, SaysXid, true, "NVRM: Xid ({pci}{mig}): {code 4}",
@@ -110,7 +109,7 @@ var kernelForms = []kernelForm{
 		AboutGPU, SaysLostLong, true,
 		"NVRM: The NVIDIA GPU {pci}{br}(PCI ID: {hex}:{hex}){br}installed in this system has{br}fallen off the bus and is not responding to commands.",
 		"NVIDIA open-gpu-kernel-modules, src/nvidia/arch/nvalloc/unix/src/osapi.c, rm_is_supported_device",
-		`a name ends at "NVRM: The NVIDI" at the latest, where no format goes on with "A"`,
+		`a name ends at "NVRM: The NVIDI" at the latest, where no format continues with "A"`,
 	},
 	{
 		AboutGPU, SaysResetRequired, true, "NVRM: {fn}Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x{hex}){rest}",
@@ -120,42 +119,42 @@ var kernelForms = []kernelForm{
 	{
 		AboutGPU, SaysUUID, true, "NVRM: GPU at PCI:{pci}: {uuid}",
 		"NVIDIA open-gpu-kernel-modules, src/nvidia/src/kernel/gpu/rc/kernel_rc.c, _krcLogUuidOnce",
-		`a name ends at "NVRM: GPU at PC" at the latest, where no format goes on with "I"`,
+		`a name ends at "NVRM: GPU at PC" at the latest, where no format continues with "I"`,
 	},
 	{
 		AboutGPU, SaysLoad, true, "NVRM: loading NVIDIA UNIX {rest}",
 		"NVIDIA open-gpu-kernel-modules, kernel-open/nvidia/nv.c, nvidia_init_module",
-		`a name ends at "NVRM: loading N" at the latest, where no format goes on with "V"`,
+		`a name ends at "NVRM: loading N" at the latest, where no format continues with "V"`,
 	},
 	{
 		AboutGPU, SaysNoDriver, true, "NVRM: None of the NVIDIA devices were initialized.",
 		"NVIDIA open-gpu-kernel-modules, kernel-open/nvidia/nv.c, nvidia_init_module",
-		`a name ends at "NVRM: None of t" at the latest, where no format goes on with "h"`,
+		`a name ends at "NVRM: None of t" at the latest, where no format continues with "h"`,
 	},
 	{
 		AboutGPU, SaysNoDriver, true, "NVRM: The NVIDIA probe routine failed for {digits} device(s).",
 		"the same",
-		`a name ends at "NVRM: The NVIDI" at the latest, where no format goes on with "A"`,
+		`a name ends at "NVRM: The NVIDI" at the latest, where no format continues with "A"`,
 	},
 	{
 		AboutGPU, SaysNoDriver, false, "nvidia: {version magic|disagrees about version of symbol|Unknown symbol} {rest}",
 		"Linux, kernel/module/main.c and version.c, check_modinfo, check_version and simplify_symbols",
-		`a name ends at "nvidia: version", "nvidia: disagre" or "nvidia: Unknown" at the latest, where no format goes on with these words`,
+		`a name ends at "nvidia: version", "nvidia: disagre" or "nvidia: Unknown" at the latest, where no format continues with these words`,
 	},
 	{
 		AboutGPU, SaysSXid, false, "nvidia-nvswitch{digits}: SXid (PCI:{pci}): {code 5}",
 		"NVIDIA open-gpu-kernel-modules, src/common/nvswitch/kernel/inc/common_nvswitch.h, NVSWITCH_PRINT_SXID",
-		`"nvidia-nvswitch" is 15 bytes: a name ends there at the latest, and no format goes on with a digit`,
+		`"nvidia-nvswitch" is 15 bytes: a name ends there at the latest, and no format continues with a digit`,
 	},
 	{
 		AboutGPU, SaysReset, false, resetDrivers + " {pcifn}: reset done",
 		"Linux, drivers/pci/pci.c, pci_dev_restore",
-		`the shortest, "pci 0000:c1:00.0", is 16 bytes: a name ends in the address, and no format goes on with what is left of it`,
+		`the shortest, "pci 0000:c1:00.0", is 16 bytes: a name ends in the address, and no format continues with the rest of it`,
 	},
 	{
 		AboutLink, saysLinkDown, false, linkDrivers + " {pcifn} {dev}: " + linkTexts,
 		"Linux, netdev_info of drivers/net/ethernet/.../ (mlx5_core: en_main.c, mlx5e_update_carrier)",
-		`the shortest, "ice 0000:23:00.0", is 16 bytes: a name ends in the address, and no format goes on with what is left of it; an interface's name has no blank`,
+		`the shortest, "ice 0000:23:00.0", is 16 bytes: a name ends in the address, and no format continues with the rest of it; an interface's name has no blank`,
 	},
 	{
 		AboutLink, SaysUnplugged, false, "mlx5_core {pcifn}: Port module event: module {digits}, Cable unplugged",
@@ -164,7 +163,7 @@ var kernelForms = []kernelForm{
 	},
 }
 
-// KernelLine is a line that is believed.
+// KernelLine is a trusted line.
 type KernelLine struct {
 	*kernelForm
 
@@ -178,20 +177,20 @@ type KernelLine struct {
 	Module string
 	Text   string // the whole line
 
-	Row *MessageRow // of a line about a device
+	Row *MessageRow // the row of klog.toml that matched
 }
 
-// Words is the line without the driver's name and without line breaks.
+// Words returns the line without the driver's name and without line breaks.
 func (l KernelLine) Words() string {
 	return XidText(lineBreaks.Replace(strings.TrimPrefix(l.Text, "NVRM: ")))
 }
 
-// lineBreaks are those of a record of several lines, as /dev/kmsg and as rsyslog
-// write them.
+// lineBreaks replaces the line breaks of a multi-line record, as /dev/kmsg and rsyslog write
+// them.
 var lineBreaks = strings.NewReplacer(`\x0a`, " ", "#012", " ", "\n", " ")
 
-// ReadKernelLog gives the believed lines of the kernel's own log about a subject, from
-// record number from on.
+// ReadKernelLog calls each with the trusted lines of the kernel log about a subject, starting
+// at the record number from.
 func ReadKernelLog(env *Env, from uint64, about kernelSubject, each func(probe.KernelRecord, KernelLine)) (probe.KernelLogEnd, error) {
 	env.At("read /dev/kmsg")
 	return probe.KernelLog(env.Host, from, func(r probe.KernelRecord) {
@@ -201,17 +200,17 @@ func ReadKernelLog(env *Env, from uint64, about kernelSubject, each func(probe.K
 	})
 }
 
-// UnreadableLog returns the finding of a kernel's log that cannot be read. A container that
-// was not given the log is skipped.
+// UnreadableLog returns the finding for a kernel log that cannot be read. In a container
+// without the log, the check is skipped.
 func UnreadableLog(env *Env, check string, err error) []Finding {
 	if env.Host.InContainer() && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)) {
-		return []Finding{Finding{Code: "probe.contained", Severity: Skip}.Describe(check, "this container does not show the kernel's log")}
+		return []Finding{Finding{Code: "probe.contained", Severity: Skip}.Describe(check, "this container has no access to the kernel log")}
 	}
 	return Unreadable(err)
 }
 
-// Believe matches the text of a record of facility 0. Any user can write text of another
-// origin, such as a file of syslog: the result is then only what the line would mean.
+// Believe matches the text of a record of facility 0. If the text has another origin, such as a
+// syslog file, any user could have written it: the caller must not trust the result.
 func Believe(text []byte, cont bool, about kernelSubject) (KernelLine, bool) {
 	if len(text) == 0 || len(text) > maxKernelLine {
 		return KernelLine{}, false
@@ -238,10 +237,10 @@ func Believe(text []byte, cont bool, about kernelSubject) (KernelLine, bool) {
 	return KernelLine{}, false
 }
 
-// maxKernelLine is the largest length of a line, bytes: a record ends there.
+// maxKernelLine is the maximum length of a record, in bytes.
 const maxKernelLine = 8 << 10
 
-// Match matches the whole of a text.
+// Match matches the whole text.
 func (f *kernelForm) Match(text string) (l KernelLine, ok bool) {
 	l = KernelLine{kernelForm: f, Text: text}
 	for form := f.Form; form != ""; {
@@ -266,23 +265,23 @@ func (f *kernelForm) Match(text string) (l KernelLine, ok bool) {
 			text = text[i:]
 			continue
 		}
-		if text, ok = l.field(field, text); !ok {
+		if text, ok = l.takeField(field, text); !ok {
 			return l, false
 		}
 	}
-	return l, text == "" && !netfilterLine(l.Rest)
+	return l, text == "" && !isNetfilterLine(l.Rest)
 }
 
-// field takes a field off the text.
-func (l *KernelLine) field(name, text string) (rest string, ok bool) {
+// takeField matches one field at the beginning of the text and returns the rest.
+func (l *KernelLine) takeField(name, text string) (rest string, ok bool) {
 	n := 0
 	switch name {
 	case "pci", "pcifn":
-		n = addressLength(text)
+		n = countAddress(text)
 		l.PCI, ok = PCIAddress(text[:n])
 		return text[n:], ok && (name == "pci" || strings.Contains(text[:n], "."))
 	case "code 4", "code 5":
-		n = span(text, isDigit)
+		n = countWhile(text, isDigit)
 		if n == 0 || n > int(name[5]-'0') || n < len(text) && text[n] != ',' {
 			return "", false
 		}
@@ -292,23 +291,23 @@ func (l *KernelLine) field(name, text string) (rest string, ok bool) {
 		l.Rest = text
 		return "", true
 	case "dev":
-		n = span(text, func(c byte) bool { return c > ' ' && c != ':' && c != '/' && c != 0x7f })
+		n = countWhile(text, func(c byte) bool { return c > ' ' && c != ':' && c != '/' && c != 0x7f })
 		l.Dev = text[:n]
 		return text[n:], n > 0 && n <= maxDev
 	case "uuid":
-		n = span(text, func(c byte) bool { return IsHex(c) || c == '-' || c == 'G' || c == 'P' || c == 'U' })
+		n = countWhile(text, func(c byte) bool { return IsHex(c) || c == '-' || c == 'G' || c == 'P' || c == 'U' })
 		l.UUID = text[:n]
 		return text[n:], n <= 64 && strings.HasPrefix(l.UUID, "GPU-")
 	case "hex":
-		n = span(text, IsHex)
+		n = countWhile(text, IsHex)
 		return text[n:], n > 0
 	case "digits":
-		n = span(text, isDigit)
+		n = countWhile(text, isDigit)
 		return text[n:], n > 0 && n <= 4
 	case "mig":
 		for _, part := range []string{" GPU-I:", " GPU-CI:"} {
 			if after, ok := strings.CutPrefix(text, part); ok {
-				text = after[span(after, isDigit):]
+				text = after[countWhile(after, isDigit):]
 			}
 		}
 		return text, true
@@ -325,17 +324,17 @@ func (l *KernelLine) field(name, text string) (rest string, ok bool) {
 		return cutPlace(text), true
 	case "ibdev":
 		if after, ok := strings.CutPrefix(text, " "); ok {
-			n = span(after, func(c byte) bool { return c > ' ' && c != ':' && c != '/' && c != 0x7f })
+			n = countWhile(after, func(c byte) bool { return c > ' ' && c != ':' && c != '/' && c != 0x7f })
 			return after[n:], n > 0 && n <= 64
 		}
 		return text, true
 	case "ctrl":
 		after, ok := strings.CutPrefix(text, "nvme")
-		n = span(after, isDigit)
+		n = countWhile(after, isDigit)
 		l.Dev = text[:len(text)-len(after)+n]
 		return after[n:], ok && n > 0 && n <= 4
 	case "n", "module":
-		if n = span(text, isDigit); n == 0 || n > 10 {
+		if n = countWhile(text, isDigit); n == 0 || n > 10 {
 			return "", false
 		}
 		if name == "n" {
@@ -345,7 +344,7 @@ func (l *KernelLine) field(name, text string) (rest string, ok bool) {
 		}
 		return text[n:], true
 	case "word":
-		n = span(text, func(c byte) bool { return c > ' ' && c != 0x7f })
+		n = countWhile(text, func(c byte) bool { return c > ' ' && c != 0x7f })
 		return text[n:], n > 0
 	}
 	best := ""
@@ -359,32 +358,32 @@ func (l *KernelLine) field(name, text string) (rest string, ok bool) {
 
 const maxDev = 15 // IFNAMSIZ without its end
 
-// cutFunction takes "GPU0 " and "nvAssertOkFailedNoLog: " off, if they are there.
+// cutFunction cuts off "GPU0 " and "nvAssertOkFailedNoLog: " if present.
 func cutFunction(text string) string {
 	if after, ok := strings.CutPrefix(text, "GPU"); ok {
-		if n := span(after, isDigit); n > 0 && strings.HasPrefix(after[n:], " ") {
+		if n := countWhile(after, isDigit); n > 0 && strings.HasPrefix(after[n:], " ") {
 			text = after[n+1:]
 		}
 	}
-	n := span(text, isWordByte)
+	n := countWhile(text, isWordByte)
 	if after, ok := strings.CutPrefix(text[n:], ": "); ok && n > 0 {
 		return after
 	}
 	return text
 }
 
-// cutPlace takes "poll_health:174:(pid 0): " off, if it is there; some kernels leave the
-// process out.
+// cutPlace cuts off "poll_health:174:(pid 0): " if present; some kernels omit the
+// process.
 func cutPlace(text string) string {
-	n := span(text, isWordByte)
+	n := countWhile(text, isWordByte)
 	after, ok := strings.CutPrefix(text[n:], ":")
-	digits := span(after, isDigit)
+	digits := countWhile(after, isDigit)
 	after, ok2 := strings.CutPrefix(after[digits:], ":")
 	if !ok || !ok2 || n == 0 || digits == 0 {
 		return text
 	}
 	if rest, ok := strings.CutPrefix(after, "(pid "); ok {
-		rest = rest[span(rest, isDigit):]
+		rest = rest[countWhile(rest, isDigit):]
 		if after, ok = strings.CutPrefix(rest, "):"); !ok {
 			return text
 		}
@@ -397,9 +396,9 @@ func cutPlace(text string) string {
 
 func isWordByte(c byte) bool { return c == '_' || isDigit(c) || c|0x20 >= 'a' && c|0x20 <= 'z' }
 
-// addressLength returns the number of leading bytes that may be a PCI address.
-func addressLength(text string) int {
-	n := span(text, func(c byte) bool { return IsHex(c) || c == ':' })
+// countAddress returns the number of leading bytes that can be a PCI address.
+func countAddress(text string) int {
+	n := countWhile(text, func(c byte) bool { return IsHex(c) || c == ':' })
 	if n+1 < len(text) && text[n] == '.' && IsHex(text[n+1]) {
 		return n + 2
 	}
@@ -409,8 +408,8 @@ func addressLength(text string) int {
 	return n
 }
 
-// span returns the number of leading bytes of a kind.
-func span(text string, is func(byte) bool) int {
+// countWhile returns the number of leading bytes for which is returns true.
+func countWhile(text string, is func(byte) bool) int {
 	n := 0
 	for n < len(text) && is(text[n]) {
 		n++
@@ -420,15 +419,15 @@ func span(text string, is func(byte) bool) int {
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
-// IsHex says whether c is a hexadecimal digit.
+// IsHex reports whether c is a hexadecimal digit.
 func IsHex(c byte) bool {
 	return isDigit(c) || c|0x20 >= 'a' && c|0x20 <= 'f'
 }
 
-// netfilterLine reports whether a text has the fields that netfilter writes behind a rule's prefix,
-// "IN=lo OUT= ... PREC=0x00": with nf_log_all_netns the prefix is a user's. The name
-// of a process is too short to hold as much, so that no user can hide a line.
-func netfilterLine(text string) bool {
+// isNetfilterLine reports whether a text has the fields that netfilter writes after a rule's
+// prefix, "IN=lo OUT= ... PREC=0x00": with nf_log_all_netns a user chooses the prefix. A process
+// name is too short for these fields, so a user cannot make a real line look like netfilter's.
+func isNetfilterLine(text string) bool {
 	_, text, ok := strings.Cut(text, "IN=")
 	if !ok {
 		return false
@@ -444,14 +443,14 @@ func netfilterLine(text string) bool {
 	return false
 }
 
-// LogReader is a check that can judge by files of syslog.
+// LogReader is a check that can read syslog files.
 type LogReader interface {
 	// LogFiles returns the files.
 	LogFiles() []string
 }
 
-// UserWritten returns the files of syslog that a check judges by. Any user can write to
-// them with logger(1), but not to the kernel's own log.
+// UserWritten returns the syslog files that a check reads. Any user can write to
+// them with logger(1), but not to the kernel log.
 func UserWritten(name string, args []string, table map[string]any) []string {
 	info, ok := Lookup(name)
 	if !ok {
@@ -471,8 +470,8 @@ func UserWritten(name string, args []string, table map[string]any) []string {
 	return c.LogFiles()
 }
 
-// PastedLine finds a driver's text about a subject in a line that a person pasted, with
-// or without what dmesg and syslog write before it. It serves to explain, not to judge.
+// PastedLine finds a driver's message about a subject in a line that a user pasted, with
+// or without the prefix of dmesg or syslog. Use it to explain a line, not to judge a node.
 func PastedLine(text string, about kernelSubject) (KernelLine, bool) {
 	starts := map[kernelSubject][]string{
 		AboutGPU: {"NVRM: ", "nvidia-nvswitch", "vfio-pci ", "nvidia ", "pci "}, AboutLink: strings.Split(strings.Trim(linkDrivers, "{}"), "|"), AboutDevice: deviceDrivers,
@@ -487,7 +486,7 @@ func PastedLine(text string, about kernelSubject) (KernelLine, bool) {
 	return KernelLine{}, false
 }
 
-// XidText keeps what can stand in one line of a log.
+// XidText turns s into one printable line of at most MaxXidText bytes.
 func XidText(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
@@ -499,5 +498,5 @@ func XidText(s string) string {
 	return s[:min(len(s), MaxXidText)]
 }
 
-// MaxXidText bounds what is kept of a line, bytes.
+// MaxXidText is the maximum length of a stored line, in bytes.
 const MaxXidText = 160

@@ -10,12 +10,12 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// klog.toml holds the messages of drivers about their devices, and what they mean.
+// klog.toml holds the drivers' messages about their devices, and how they are judged.
 
 //go:embed klog.toml
 var klogTOML string
 
-// MessageRow is one [[message]] of klog.toml, which explains the fields.
+// MessageRow is one [[message]] of klog.toml. The fields are explained there.
 type MessageRow struct {
 	Driver  string   `toml:"driver"`
 	Code    string   `toml:"code"`
@@ -46,13 +46,13 @@ type messageDriver struct {
 	Proof  string `toml:"proof"`
 }
 
-// messages are the rows of klog.toml, and the forms that they match.
+// messages holds the rows of klog.toml and their compiled forms.
 type messages struct {
 	Version string          `toml:"version"`
 	Drivers []messageDriver `toml:"driver"`
 	Rows    []MessageRow    `toml:"message"`
 	Forms   []kernelForm
-	RowOf   []*MessageRow // of each form
+	RowOf   []*MessageRow // by index of the form
 }
 
 // MessageTable reads klog.toml.
@@ -66,7 +66,7 @@ var MessageTable = sync.OnceValue(func() *messages {
 		if r.Remedy == "none" {
 			r.Remedy = NoRemedy
 		}
-		d := m.driver(r.Driver)
+		d := m.findDriver(r.Driver)
 		for _, form := range r.Forms {
 			m.Forms = append(m.Forms, kernelForm{Subject: AboutDevice, Kind: saysMessage, Form: d.Start + form, Source: r.Source, Proof: d.Proof})
 			m.RowOf = append(m.RowOf, r)
@@ -75,7 +75,7 @@ var MessageTable = sync.OnceValue(func() *messages {
 	return &m
 })
 
-func (m *messages) driver(name string) messageDriver {
+func (m *messages) findDriver(name string) messageDriver {
 	i := slices.IndexFunc(m.Drivers, func(d messageDriver) bool { return d.Name == name })
 	if i < 0 {
 		panic("checks: klog.toml: no driver " + name)
@@ -83,7 +83,7 @@ func (m *messages) driver(name string) messageDriver {
 	return m.Drivers[i]
 }
 
-// Row returns the row of a driver's code, nil if there is none.
+// Row returns the row with a driver and a code, nil if there is none.
 func (m *messages) Row(driver, code string) *MessageRow {
 	for i := range m.Rows {
 		if r := &m.Rows[i]; r.Driver == driver && r.Code == code {
@@ -93,16 +93,16 @@ func (m *messages) Row(driver, code string) *MessageRow {
 	return nil
 }
 
-// deviceDrivers are what the lines of klog.toml begin with. They keep a log without
-// such a line from costing the reading of the table.
+// deviceDrivers are the beginnings of the lines in klog.toml. A log without such a line does
+// not cause the table to be parsed.
 var deviceDrivers = []string{"mlx5_core ", "bnxt_en ", "ice ", "i40e ", "irdma ", "idpf ", "efa ", "hfi1 ", "nvme nvme"}
 
-// OfDevice says whether a line begins as those of the drivers in klog.toml.
+// OfDevice reports whether a line begins like those of the drivers in klog.toml.
 func OfDevice(text []byte) bool {
 	return slices.ContainsFunc(deviceDrivers, func(start string) bool { return len(text) > len(start) && string(text[:len(start)]) == start })
 }
 
-// DoMessage is what to do about a finding of klog.toml.
+// DoMessage returns the advice on a code of klog.toml.
 func DoMessage(code string) string {
 	if !strings.HasPrefix(code, "nic.") && !strings.HasPrefix(code, "nvme.log.") {
 		return ""
@@ -115,29 +115,29 @@ func DoMessage(code string) string {
 	return ""
 }
 
-// Does is what check_kernel_log does with a message, in a few words.
+// Does returns how check_kernel_log judges a message, in a few words.
 func (r *MessageRow) Does() (text string) {
 	switch {
 	case r.Begins:
-		return "ends what was logged about the device before"
+		return "ends all earlier faults of the device"
 	case len(r.Clears) > 0:
-		return "ends such faults of the device"
+		return "ends faults of this kind on the device"
 	case r.Expects:
-		return "nothing, nor for what follows within five minutes"
+		return "no effect; also ignores the device's faults of the next five minutes"
 	case r.Class == XidIgnore:
-		return "nothing"
+		return "no effect"
 	case r.State == "link":
-		return "fails while a port of the device is down, otherwise a warning"
+		return "fails while a port of the device is down, otherwise warns"
 	case r.State == "live":
-		return "fails unless the disk is live, otherwise a warning"
+		return "fails unless the disk is live, otherwise warns"
 	case r.Until == "boot":
-		return "fails until the next boot"
+		return "fails until the next reboot"
 	case r.Class == XidReboot:
-		text = "fails until the driver starts the device anew, or a boot"
+		text = "fails until the driver restarts the device, or a reboot"
 	case r.Peers:
-		text = "a warning, unless every device says so"
+		text = "warns, unless every device reports it"
 	default:
-		text = "a warning"
+		text = "warns"
 	}
 	if r.Repeat != nil {
 		text += fmt.Sprintf("; fails at %d within %d hours", r.Repeat.Events, r.Repeat.Hours)
@@ -145,7 +145,7 @@ func (r *MessageRow) Does() (text string) {
 	return strings.ReplaceAll(text, " 1 hours", " an hour")
 }
 
-// Meaning is what a message means, with the meaning of its number.
+// Meaning returns the meaning of a message, with the meaning of its number.
 func (r *MessageRow) Meaning(number int) string {
 	if number > 0 && number < len(r.Numbers) {
 		return fmt.Sprintf("%s (%s)", r.Means, r.Numbers[number])

@@ -15,8 +15,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
-// genuineLines are what the drivers print, for each form of klog.go in its order, each
-// variant of its fields among them.
+// genuineLines are lines of the drivers: for each form of klog.go, in its order, every variant of
+// its fields.
 var genuineLines = [][]string{
 	{
 		"NVRM: Xid (PCI:0000:c1:00): 79, pid=4711, name=python, GPU has fallen off the bus.",
@@ -68,8 +68,8 @@ var genuineLines = [][]string{
 
 var everySubject = []kernelSubject{AboutGPU, AboutLink, AboutDevice}
 
-// genuine are those lines and the ones of klog.toml.
-func genuine() [][]string {
+// listGenuine returns those lines and those of klog.toml.
+func listGenuine() [][]string {
 	lines := slices.Clone(genuineLines)
 	for i := range MessageTable().Rows {
 		lines = append(lines, MessageTable().Rows[i].Lines)
@@ -77,7 +77,7 @@ func genuine() [][]string {
 	return lines
 }
 
-// What is true of the forms of klog.go is true of those of klog.toml.
+// The forms of klog.toml meet the same conditions as those of klog.go.
 func TestMessageForms(t *testing.T) {
 	t.Parallel()
 	for i := range MessageTable().Rows {
@@ -130,7 +130,7 @@ func TestKernelForms(t *testing.T) {
 	}
 }
 
-// userFormats are lines of the kernel that carry what a user has chosen:
+// userFormats are kernel lines with text that a user chooses:
 //
 //	{c} a process name, 15 bytes    {f} anything, any length     {g} a cgroup, without "/"
 //	{n} an interface                {v} the version of a client  {p} a prefix of netfilter's
@@ -242,7 +242,7 @@ nf_conntrack: nf_conntrack: table full, dropping packet {c}
 NVRM: API mismatch: the client '{c}' (pid 4711)\x0aNVRM: has the version {v}, but this kernel module has\x0aNVRM: the version 580.65.06.  Please make sure that this\x0aNVRM: kernel module and all NVIDIA driver components\x0aNVRM: have the same version.
 `), "\n")
 
-// fills are the slots of userFormats with what their bytes may be.
+// fills are the slots of userFormats and the bytes that are allowed there.
 var fills = map[byte]func(s string) string{
 	'c': func(s string) string { return s[:min(len(s), 15)] },
 	'f': func(s string) string { return s },
@@ -260,7 +260,7 @@ var fills = map[byte]func(s string) string{
 	'p': func(s string) string { return s[:min(len(s), 127)] },
 }
 
-// fill fills a format: its first slot with one text, the others with another.
+// fill replaces the first slot of a format by one text and the others by another.
 func fill(format, first, others string) string {
 	var b strings.Builder
 	text := first
@@ -276,22 +276,22 @@ func fill(format, first, others string) string {
 	return b.String()
 }
 
-// No line that carries what a user has chosen is believed, wherever it carries what
-// part of a genuine line.
+// No line with a user's text is trusted, whatever part of a genuine line the text is, at any
+// place.
 func TestHostileKernelLines(t *testing.T) {
 	t.Parallel()
-	hostileKernelLines(t, 7)
+	tryHostileLines(t, 7)
 }
 
-// The same with every length of a name.
+// The same with names of every length.
 func TestAllHostileKernelLines(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	hostileKernelLines(t, 1)
+	tryHostileLines(t, 1)
 }
 
-// hostileKernelLines tries a part of the lengths of a name: one of so many.
-func hostileKernelLines(t *testing.T, part int) {
+// tryHostileLines tries every part-th length of a name.
+func tryHostileLines(t *testing.T, part int) {
 	t.Helper()
 	tried := 0
 	try := func(line string) {
@@ -306,12 +306,12 @@ func hostileKernelLines(t *testing.T, part int) {
 	}
 	for _, format := range userFormats {
 		slots := strings.Count(format, "{")
-		for _, lines := range genuine() {
+		for _, lines := range listGenuine() {
 			for _, line := range lines {
-				for n := tried % part; n <= len(line); n += part { // the name is the line's begin, the file its rest
+				for n := tried % part; n <= len(line); n += part { // the process name is the beginning of the line, the file name the rest
 					try(fill(format, line[:n], line[n:]))
 				}
-				for n := tried % part; n < 17; n += part { // the name ends so far into the line, or begins so far before it
+				for n := tried % part; n < 17; n += part { // the offset of the name's end in the line, or of its beginning before the line
 					head := line[:min(n, len(line))]
 					try(fill(format, strings.Repeat(" ", n)+line, line))
 					try(fill(format, strings.Repeat("x", n)+": "+line, line))
@@ -330,8 +330,8 @@ func hostileKernelLines(t *testing.T, part int) {
 	}
 }
 
-// The test above finds a format that begins with more of a user's text. The kernel has
-// this one (get_tree_bdev), for those who may mount a disk: root.
+// The test above detects a format that begins with a longer text of a user. The kernel has one
+// (get_tree_bdev), but only root, who may mount a disk, can use it.
 func TestHostileKernelLinesCanFail(t *testing.T) {
 	t.Parallel()
 	line := fill("{f}: Can't open blockdev", "NVRM: Xid (PCI:0000:c1:00): 79, x", "")
@@ -340,7 +340,7 @@ func TestHostileKernelLinesCanFail(t *testing.T) {
 	}
 }
 
-// Process and file can be anything: none begins a line that is believed.
+// Process and file names can be anything: none can begin a trusted line.
 func FuzzHostileKernelLine(f *testing.F) {
 	f.Add("NVRM: GPU", "x 0000:c1:00.0: GPU has fallen off the bus.")
 	f.Add("nvidia-nvswitch", "y: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 01 x")
@@ -361,7 +361,7 @@ func FuzzHostileKernelLine(f *testing.F) {
 	})
 }
 
-// Nothing but klog.go reads the kernel's log or knows what its lines look like.
+// Only klog.go reads the kernel log or contains the form of its lines.
 func TestKernelLogHasOneReader(t *testing.T) {
 	t.Parallel()
 	words := []string{"poll_health", "nvme nvme", "health compromised", "NVRM: ", "Xid (", "nvidia-nvswitch", "off the bus", "mlx5_core ", "Link down", "Link is", "reset done", "Port module event"}

@@ -5,10 +5,9 @@ import (
 	"strings"
 )
 
-// What the checks of LBNL NHC have in common: their texts, and how they look
-// at words and paths.
+// This file holds the texts and the parsing of arguments that the checks of LBNL NHC share.
 
-// WrongOption renders an option error after the name that LBNL NHC puts before it.
+// WrongOption returns the finding of an option error. Its message begins with name, as in LBNL NHC.
 func WrongOption(name string, err *UsageError) Finding {
 	var text string
 	switch err.Kind {
@@ -25,17 +24,17 @@ func WrongOption(name string, err *UsageError) Finding {
 	return Usage(name+":  "+text, err.Want)
 }
 
-// UsageOf is the BadUsage of a check whose option errors begin with its name.
+// UsageOf returns the BadUsage of a check that begins its option errors with its name.
 func UsageOf(name string) func(string, *UsageError) Finding {
 	return func(_ string, err *UsageError) Finding { return WrongOption(name, err) }
 }
 
-// Usage is the failure of a check that was given the wrong words.
+// Usage returns the failure of a check with wrong arguments.
 func Usage(message, want string) Finding {
 	return Finding{Code: "config.usage", Severity: Fail, Message: message, Want: want, Remedy: FixConfig}
 }
 
-// NumberLimits reads limits; nil is one that is not given.
+// NumberLimits parses limits. An empty word gives nil.
 func NumberLimits(check string, words ...string) ([]*big.Rat, *Finding) {
 	limits := make([]*big.Rat, len(words))
 	for i, w := range words {
@@ -52,7 +51,7 @@ func NumberLimits(check string, words ...string) ([]*big.Rat, *Finding) {
 	return limits, nil
 }
 
-// Should says in LBNL's words what a match string demands.
+// Should returns LBNL's text for a match string.
 func Should(expr string) string {
 	if rest, not := strings.CutPrefix(expr, "!"); not {
 		return "should NOT match " + rest

@@ -8,16 +8,16 @@ import (
 	"sync"
 )
 
-// integerForm is what an arithmetic context of bash takes for a number:
-// decimal, 0x hexadecimal, octal behind a zero.
+// integerForm matches the numbers of an arithmetic context in bash:
+// decimal, hexadecimal with 0x, octal with a leading zero.
 var integerForm = Lazily(`^[-+]?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)$`)
 
-// ParseInteger reads a count of nhc.conf. An empty word is 0.
+// ParseInteger parses a count of nhc.conf. An empty word is 0.
 func ParseInteger(word string) (int64, bool) {
 	if word == "" {
 		return 0, true
 	}
-	word = strings.Trim(word, " \t\n") // so does bash
+	word = strings.Trim(word, " \t\n") // as bash does
 	if !integerForm().MatchString(word) {
 		return 0, false
 	}
@@ -28,11 +28,11 @@ func ParseInteger(word string) (int64, bool) {
 	return n.Int64(), true
 }
 
-// fractionForm is a decimal number with a fraction, which bash does not know
-// but sizes and percentages may be.
+// fractionForm matches a decimal fraction. bash has none, but sizes and percentages can be
+// fractions.
 var fractionForm = Lazily(`^[-+]?[0-9]+\.[0-9]+$`)
 
-// ParseNumber reads a number that may have a fraction, without loss.
+// ParseNumber parses an integer or a decimal fraction, without loss.
 func ParseNumber(word string) (*big.Rat, bool) {
 	switch {
 	case integerForm().MatchString(word):
@@ -51,13 +51,13 @@ func ParseNumber(word string) (*big.Rat, bool) {
 // "1048576".
 type SizeKB struct {
 	KB   *big.Rat // units of 1024 bytes
-	Text string   // the amount in kB as LBNL NHC prints it; "" if none was given
+	Text string   // the number of kB as LBNL NHC prints it; "" for an empty word
 }
 
 const sizeUnits = "kmgtpe"
 
-// ParseSize reads a size: a number of kB, or with a unit of base 1024. Upper
-// and lower case are the same, a "b" behind it means nothing. An empty word is 0.
+// ParseSize parses a size: a number of kB, or with a unit of base 1024. Case does not matter,
+// and a trailing "b" is ignored. An empty word is 0.
 func ParseSize(word string) (SizeKB, bool) {
 	if word == "" {
 		return SizeKB{KB: new(big.Rat)}, true
@@ -81,11 +81,10 @@ func ParseSize(word string) (SizeKB, bool) {
 // Count is a number of things as written in nhc.conf: "1500000", "1.5M", "20k".
 type Count struct {
 	N    *big.Rat
-	text string // the number as LBNL NHC prints it; "" if none was given
+	text string // the number as LBNL NHC prints it; "" for an empty word
 }
 
-// ParseCount reads a count, with a unit of base 1000 or without one. An empty
-// word is 0.
+// ParseCount parses a count, with or without a unit of base 1000. An empty word is 0.
 func ParseCount(word string) (Count, bool) {
 	if word == "" {
 		return Count{N: new(big.Rat)}, true
@@ -102,7 +101,7 @@ func ParseCount(word string) (Count, bool) {
 	return Count{N: n, text: Decimal(n)}, true
 }
 
-// cutUnit takes the unit off an amount. The power of a k is 1, that of no unit 0.
+// cutUnit cuts off the unit of an amount. The power is 1 for k, and 0 without a unit.
 func cutUnit(word string) (number string, power int) {
 	n := len(word)
 	if n == 0 {
@@ -118,7 +117,7 @@ func scale(r *big.Rat, base int64, power int) {
 	r.Mul(r, new(big.Rat).SetInt(unit))
 }
 
-// Decimal prints a number with as many digits as it needs, six at most.
+// Decimal formats a number with as many digits as it needs, at most six.
 func Decimal(r *big.Rat) string {
 	if r.IsInt() {
 		return r.Num().String()
@@ -126,13 +125,13 @@ func Decimal(r *big.Rat) string {
 	return strings.TrimRight(strings.TrimRight(r.FloatString(6), "0"), ".")
 }
 
-// Lazily compiles an expression when it is first needed: most runs need none,
-// and every process of a run would pay for it at its start.
+// Lazily compiles an expression at its first use: most runs need none of them, and every
+// process of a run would compile them at its start.
 func Lazily(expr string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }
 
-// Commonest is the key with the highest count, the first of them by the alphabet.
+// Commonest returns the key with the highest count; of several, the first in alphabetical order.
 func Commonest(count map[string]int) string {
 	best := ""
 	for v, n := range count {
@@ -143,7 +142,7 @@ func Commonest(count map[string]int) string {
 	return best
 }
 
-// ParseCode reads the number of an error: digits only.
+// ParseCode parses the number of an error: digits only.
 func ParseCode(word string) (int, bool) {
 	if word == "" || len(word) > 5 || strings.Trim(word, "0123456789") != "" {
 		return 0, false
@@ -152,5 +151,5 @@ func ParseCode(word string) (int, bool) {
 	return n, err == nil
 }
 
-// MaxCode is more than any number of an error.
+// MaxCode is greater than the number of any error.
 const MaxCode = 99999

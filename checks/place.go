@@ -15,19 +15,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// What saves a technician an hour a ticket: the slot of a bad port's adapter, where its
-// cable goes, and what is plugged in. All of it is read only if a port is bad.
+// For a bad port, a technician needs the slot of its adapter, the far end of its cable and the
+// transceiver. They are read only if a port is bad.
 
-// The times that lldpd and bad ports have to answer, and the least for which they are asked.
+// The time limits of lldpd and of bad ports, and the least time for which a query is worth starting.
 const (
 	lldpLimit  = time.Second
 	portsLimit = 2 * time.Second
 	leastLimit = 50 * time.Millisecond
 )
 
-// Locate adds to findings about bad ports where they are, and to those about disks their slot.
-// LBNL NHC's own findings name no PCI device, and keep their text. What cannot be read, or does not
-// answer in time, is left out: the finding stands without it.
+// Locate adds the location to findings about bad ports, and the slot to those about disks.
+// Findings of LBNL NHC's own checks name no PCI device and keep their text. Data that cannot be
+// read in time is omitted.
 func Locate(ctx context.Context, env *Env, findings []Finding) {
 	var bad []int
 	for i := range findings {
@@ -42,18 +42,18 @@ func Locate(ctx context.Context, env *Env, findings []Finding) {
 	env.At("look up where bad ports are")
 	ends, err := readCabling(env)
 	if err != nil {
-		env.At("%v", err) // lint reports it; a finding about a port does not wait for it
+		env.At("%v", err) // lint reports this error; the finding does not need the file
 	}
 	var neighbors map[string]string
-	if limit := spare(ctx, lldpLimit); limit >= leastLimit {
+	if limit := allotSpare(ctx, lldpLimit); limit >= leastLimit {
 		neighbors, _ = network.Neighbors(ctx, env.Host, limit)
 	}
 	devs := map[int]string{}
 	var ask []PortAnswer
 	for _, i := range bad {
 		f := &findings[i]
-		f.Place = &Place{Slot: pci.SlotName(env.Host, f.Device.PCI), FarEnd: ends.of(env.Host, f.Device)}
-		for _, dev := range netDevsOf(env, f.Device) {
+		f.Place = &Place{Slot: pci.SlotName(env.Host, f.Device.PCI), FarEnd: ends.find(env.Host, f.Device)}
+		for _, dev := range findNetDevs(env, f.Device) {
 			if devs[i] == "" {
 				devs[i] = dev
 			}
@@ -66,7 +66,7 @@ func Locate(ctx context.Context, env *Env, findings []Finding) {
 		}
 	}
 	var answers []PortAnswer
-	if limit := spare(ctx, portsLimit); env.AskPorts != nil && len(ask) > 0 && limit >= leastLimit {
+	if limit := allotSpare(ctx, portsLimit); env.AskPorts != nil && len(ask) > 0 && limit >= leastLimit {
 		env.At("ask bad ports for their transceivers")
 		answers = env.AskPorts(ask, limit)
 	}
@@ -77,17 +77,17 @@ func Locate(ctx context.Context, env *Env, findings []Finding) {
 				f.Place.NetDev, f.Place.Transceiver, f.Place.Devlink = a.NetDev, a.Transceiver, a.Devlink
 			}
 		}
-		if text := f.Place.short(); text != "" {
+		if text := f.Place.text(); text != "" {
 			f.Message += " (" + text + ")"
 		}
-		if f.Place.short() == "" && f.Place.Transceiver == nil && len(f.Place.Devlink) == 0 {
+		if f.Place.text() == "" && f.Place.Transceiver == nil && len(f.Place.Devlink) == 0 {
 			f.Place = nil
 		}
 	}
 }
 
-// netDevsOf are the network interfaces of the port or the adapter that a finding is about.
-func netDevsOf(env *Env, d Device) []string {
+// findNetDevs returns the network interfaces of the port or adapter of a finding.
+func findNetDevs(env *Env, d Device) []string {
 	if d.Kind == "netdev" {
 		return []string{d.Name}
 	}
@@ -105,16 +105,16 @@ func netDevsOf(env *Env, d Device) []string {
 	return nil
 }
 
-// CablingFile is where a site says which port goes where, unless IB_CABLING names another.
+// CablingFile is the default of IB_CABLING: the site's list of ports and far ends.
 const CablingFile = "/etc/nhc/cabling"
 
-// cablingTable is a site's list of far ends: by the GUID of a port or adapter, without
+// cablingTable is the site's list of far ends. A key is the GUID of a port or adapter, without
 // colons, and the number of the port.
 type cablingTable map[string]string
 
-// of is the far end of a device, "" if the list has none. ibnetdiscover names ports by their
-// own GUID, which the first GID of the port has; people name them by that of the adapter.
-func (c cablingTable) of(h *probe.Host, d Device) string {
+// find returns the far end of a device, "" if the list has none. ibnetdiscover writes the GUID
+// of the port, which its first GID contains; administrators often write that of the adapter.
+func (c cablingTable) find(h *probe.Host, d Device) string {
 	if len(c) == 0 || d.Kind == "netdev" {
 		return ""
 	}
@@ -123,19 +123,19 @@ func (c cablingTable) of(h *probe.Host, d Device) string {
 		port = "1"
 	}
 	for _, guid := range []string{rdma.PortGUID(h, device, port), d.UUID} {
-		if end := c[cablingKey(guid, port)]; guid != "" && end != "" {
+		if end := c[formatCablingKey(guid, port)]; guid != "" && end != "" {
 			return end
 		}
 	}
 	return ""
 }
 
-func cablingKey(guid, port string) string {
+func formatCablingKey(guid, port string) string {
 	guid = strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(guid), "0x"), ":", ""))
 	return guid + "," + port
 }
 
-// readCabling reads the site's list of far ends: none without the file.
+// readCabling reads the site's list of far ends. Without the file the list is empty.
 func readCabling(env *Env) (cablingTable, error) {
 	file := env.Lookup("IB_CABLING")
 	if file == "" {
@@ -151,13 +151,13 @@ func readCabling(env *Env) (cablingTable, error) {
 	return parseCabling(file, string(data))
 }
 
-// CablingErrors is what is wrong with a site's list of far ends, nil if nothing is.
+// CablingErrors returns the errors in a site's list of far ends, or nil.
 func CablingErrors(file string, text []byte) error {
 	_, err := parseCabling(file, string(text))
 	return err
 }
 
-// parseCabling reads lines "GUID,PORT FAR END". A line that is wrong costs its port alone.
+// parseCabling parses lines "GUID,PORT FAR END". It skips a wrong line and returns an error for it.
 func parseCabling(file, text string) (cablingTable, error) {
 	table, number := cablingTable{}, 0
 	var errs []error
@@ -174,15 +174,15 @@ func parseCabling(file, text string) (cablingTable, error) {
 			errs = append(errs, fmt.Errorf("%s:%d: want GUID,PORT and the far end: 0x506b4b0300f4a8d2,1 leaf03 port 12", file, number))
 			continue
 		}
-		table[cablingKey(guid, port)] = short(end)
+		table[formatCablingKey(guid, port)] = shortenEnd(end)
 	}
 	return table, errors.Join(errs...)
 }
 
 func isNumber(text string) bool { return text != "" && strings.Trim(text, "0123456789") == "" }
 
-// short bounds the far end that a message has.
-func short(text string) string {
+// shortenEnd limits the length of a far end in a message.
+func shortenEnd(text string) string {
 	const most = 60
 	return text[:min(len(text), most)]
 }

@@ -9,50 +9,50 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// Platform are the figures of a kind of node; 0 is one that nobody knows. All
-// are of one GPU, but for GPUs and those of the network.
+// Platform holds the reference figures of a platform; 0 is unknown. All figures are of one
+// GPU, except GPUs and those of the network.
 type Platform struct {
 	Name string `toml:"name"`
-	File string `toml:"file"` // where it is from: conf/profiles/h100.toml
+	File string `toml:"file"` // the file that defines it: conf/profiles/h100.toml
 
-	GPUs          []int `toml:"gpus"`           // how many a node may have, in order; none: any number
-	PowerLimit    int   `toml:"power_limit"`    // lowest default power limit, W
-	GraphicsClock int   `toml:"graphics_clock"` // highest clocks, MHz
+	GPUs          []int `toml:"gpus"`           // allowed numbers of GPUs in a node, ascending; empty: any number
+	PowerLimit    int   `toml:"power_limit"`    // minimum of the default power limit, W
+	GraphicsClock int   `toml:"graphics_clock"` // maximum clocks, MHz
 	MemoryClock   int   `toml:"memory_clock"`
-	PCIeGen       int   `toml:"pcie_gen"`      // lowest generation of GPU and slot
-	PCIeWidth     int   `toml:"pcie_width"`    // fewest lanes in use
-	MemoryNode    int   `toml:"memory_node"`   // 1: the GPU's memory may be a NUMA node of the kernel
-	RemappedRows  int   `toml:"remapped_rows"` // so many rows remapped for uncorrected errors are too many
-	DRAMErrors    int   `toml:"dram_errors"`   // errors of DRAM above which there is a warning
-	SRAMErrors    int   `toml:"sram_errors"`   // the same of corrected errors of SRAM
+	PCIeGen       int   `toml:"pcie_gen"`      // minimum generation of GPU and slot
+	PCIeWidth     int   `toml:"pcie_width"`    // minimum number of lanes in use
+	MemoryNode    int   `toml:"memory_node"`   // 1: the GPU's memory can be a NUMA node of the kernel
+	RemappedRows  int   `toml:"remapped_rows"` // limit of rows remapped for uncorrected errors
+	DRAMErrors    int   `toml:"dram_errors"`   // corrected DRAM errors above this number warn
+	SRAMErrors    int   `toml:"sram_errors"`   // corrected SRAM errors above this number warn
 
 	NVLinks         int `toml:"nvlinks"`          // active NVLinks
-	NVLinkBandwidth int `toml:"nvlink_bandwidth"` // one of them, one way, MB/s
-	NVLinkGPUs      int `toml:"nvlink_gpus"`      // GPUs of the smallest node that has them all up without NVSwitches
+	NVLinkBandwidth int `toml:"nvlink_bandwidth"` // of one link in one direction, MB/s
+	NVLinkGPUs      int `toml:"nvlink_gpus"`      // GPUs of the smallest node in which all links are up without NVSwitches
 	NVSwitchGPUs    int `toml:"nvswitch_gpus"`    // GPUs of the smallest node with NVSwitches, see HasNVSwitches
-	NVLinkDomain    int `toml:"nvlink_domain"`    // most GPUs that NVLink joins across nodes: no Fabric Manager there
+	NVLinkDomain    int `toml:"nvlink_domain"`    // largest number of GPUs that NVLink connects across nodes; such nodes run no Fabric Manager
 
-	// Nobody but the site knows how its network was built, so what follows only
-	// warns. It is about HCAs, not about AWS's EFA, whose ports are smaller and
-	// more. Rate and PCIe are about ports whose board can do NetworkRate.
+	// Only the site knows how its network was built, so the network figures only warn. They are
+	// for HCAs, not for AWS's EFA, which has more and smaller ports. Rate and PCIe figures are
+	// for ports whose board supports NetworkRate.
 
-	NetworkPorts     int    `toml:"network_ports"`      // where a node has all, see PortsMissing; all planes of a port are one
-	NetworkRate      int    `toml:"network_rate"`       // lowest of such a port, all its planes together, Gb/s
-	NetworkPlanes    int    `toml:"network_planes"`     // of such a port, where the HCA shows each as a port; it may show one
-	NetworkGPUs      int    `toml:"network_gpus"`       // most that share a port on a node with all ports, see FullNetwork
-	NetworkPCIeGen   int    `toml:"network_pcie_gen"`   // lowest generation of HCA and slot
-	NetworkPCIeWidth int    `toml:"network_pcie_width"` // fewest lanes
-	NetworkTreeGen   int    `toml:"network_tree_gen"`   // lowest generation between HCA and root port
-	GPUNetwork       string `toml:"gpu_network"`        // what a GPU and the nearest port have in common where FullNetwork: a Near word
+	NetworkPorts     int    `toml:"network_ports"`      // ports of a complete node, see PortsMissing; the planes of a port count as one
+	NetworkRate      int    `toml:"network_rate"`       // minimum rate of such a port, the sum of its planes, Gb/s
+	NetworkPlanes    int    `toml:"network_planes"`     // planes of such a port if the HCA shows each plane as a port; an HCA can show one
+	NetworkGPUs      int    `toml:"network_gpus"`       // most GPUs that share a port on a complete node, see FullNetwork
+	NetworkPCIeGen   int    `toml:"network_pcie_gen"`   // minimum generation of HCA and slot
+	NetworkPCIeWidth int    `toml:"network_pcie_width"` // minimum number of lanes
+	NetworkTreeGen   int    `toml:"network_tree_gen"`   // minimum generation of each link between HCA and root port
+	GPUNetwork       string `toml:"gpu_network"`        // connection of a GPU and its nearest port if FullNetwork: a Near constant
 
-	MemoryPeak int `toml:"memory_peak"` // memory bandwidth by the data sheet, GB/s
-	BF16       int `toml:"bf16"`        // best rate of BF16 products that was measured, TFLOP/s
+	MemoryPeak int `toml:"memory_peak"` // memory bandwidth in the data sheet, GB/s
+	BF16       int `toml:"bf16"`        // best measured rate of BF16 matrix products, TFLOP/s
 
-	Floors []Floor `toml:"floors"` // what tests reach at least, see FloorOf
+	Floors []Floor `toml:"floors"` // minimum results of tests, see FloorOf
 }
 
-// Figure returns the figure that a floor of active.toml is a part of; 0 is one that
-// nobody knows. known: there is such a figure.
+// Figure returns the figure to which a floor of active.toml is relative; 0 is unknown. known
+// is false if there is no such figure.
 func (p *Platform) Figure(key string) (value int, known bool) {
 	switch {
 	case p == nil:
@@ -65,24 +65,24 @@ func (p *Platform) Figure(key string) (value int, known bool) {
 	return 0, false
 }
 
-// What a GPU and a port of the network may have in common, nearest first. A
+// The nearest common part of the PCIe paths of a GPU and a network port, nearest first. A
 // virtual machine shows no switches, and often no NUMA node.
 const (
 	NearSwitch   = "switch"    // one PCIe switch
-	NearRootPort = "root-port" // a root port, with several switches below it
+	NearRootPort = "root-port" // a root port with several switches below it
 	NearNUMA     = "numa"      // a NUMA node
-	NearSystem   = "system"    // nothing but the node: anything will do
+	NearSystem   = "system"    // only the node: no requirement
 )
 
-// HasNVSwitches says whether NVSwitches should join the GPUs of a node that has
-// so many on its bus, so that it needs Fabric Manager: boards of four GPUs have
-// none, nor does a virtual machine with a part of a board see any.
+// HasNVSwitches reports whether a node with this number of GPUs on its bus should have
+// NVSwitches, and therefore requires Fabric Manager. Boards of four GPUs have none, and a
+// virtual machine with a part of a board sees none.
 func (p *Platform) HasNVSwitches(gpus int) bool {
 	if p.NVSwitchGPUs == 0 {
 		return false
 	}
 	for _, size := range p.GPUs {
-		if size >= gpus { // one may be missing
+		if size >= gpus { // a GPU can be missing
 			gpus = size
 			break
 		}
@@ -90,33 +90,33 @@ func (p *Platform) HasNVSwitches(gpus int) bool {
 	return gpus >= p.NVSwitchGPUs
 }
 
-// FullNetwork says whether so many ports are what the platform has at best for so
-// many GPUs. Only then is it known where they are: a node with fewer may have
-// them anywhere.
+// FullNetwork reports whether a node has all ports of the platform for this number of GPUs.
+// Only then is the location of the ports known: a node with fewer ports can have them
+// anywhere.
 func (p *Platform) FullNetwork(gpus, ports int) bool {
 	return p.NetworkGPUs > 0 && gpus > 0 && ports*p.NetworkGPUs >= gpus
 }
 
-// PortsMissing says whether so many ports are a few fewer than the platform has,
-// at most a quarter: a node with fewer still was built so. More are right, too.
+// PortsMissing reports whether the node has slightly fewer ports than the platform, at most a
+// quarter: a node with still fewer was built that way. More ports are correct, too.
 func (p *Platform) PortsMissing(ports int) bool {
 	return ports < p.NetworkPorts && p.NetworkPorts-ports <= p.NetworkPorts/4
 }
 
-// PlatformOf finds the platform of a node that has so many GPUs of a device on
-// its PCI bus, nil if none fits. Device and subsystem are as in [pci.ID].
+// PlatformOf returns the platform of a node with this number of GPUs of one device ID on its PCI
+// bus, nil if none matches. Device and subsystem are as in [pci.ID].
 type PlatformOf func(device, subsystem string, gpus int) *Platform
 
-// PlatformGroup are the GPUs of one device on the PCI bus.
+// PlatformGroup is the set of GPUs with the same PCI device ID.
 type PlatformGroup struct {
 	Device    string
-	Subsystem string    // that of most of them
-	Addresses []string  // in order
-	Platform  *Platform // nil: none fits
+	Subsystem string    // the most common one
+	Addresses []string  // sorted
+	Platform  *Platform // nil: none matches
 }
 
-// GroupPlatforms sorts the GPUs of a node by what they are, and finds the
-// platform of each kind. A node with two kinds of GPU has two groups.
+// GroupPlatforms groups the GPUs of a node by PCI device ID, and finds the platform of each
+// group.
 func GroupPlatforms(ids []pci.ID, find PlatformOf) (groups []PlatformGroup) {
 	subsystems := map[string]map[string]int{}
 	for _, id := range ids {
@@ -139,8 +139,8 @@ func GroupPlatforms(ids []pci.ID, find PlatformOf) (groups []PlatformGroup) {
 	return groups
 }
 
-// Tell is one line about a group, for a person.
-func (g *PlatformGroup) Tell() string {
+// String returns one line about a group, for a user.
+func (g *PlatformGroup) String() string {
 	what := fmt.Sprintf("%s, PCI device 10de:%s%s", Plural(len(g.Addresses), "GPU"), g.Device, Before(", subsystem ", g.Subsystem, ""))
 	if p := g.Platform; p != nil {
 		return fmt.Sprintf("%s (%s); %s", p.Name, p.File, what)
@@ -148,15 +148,15 @@ func (g *PlatformGroup) Tell() string {
 	return "unknown; " + what
 }
 
-// PlatformGroups are those of this node, found once.
+// PlatformGroups returns the groups of this node. It computes them once.
 func PlatformGroups(env *Env) []PlatformGroup {
 	groups := probe.Kept[[]PlatformGroup](env.Host, "platforms")
 	if *groups == nil && env.Platform != nil {
 		ids, err := pci.GPUIDs(env.Host)
-		if err != nil { // the check that has asked NVML has reported it
+		if err != nil { // the check that queried NVML has reported it
 			return nil
 		}
-		n, _ := nvml.Asked(env.Host) // without NVML no GPU is known to be a vGPU
+		n, _ := nvml.Asked(env.Host) // without NVML, no GPU counts as a vGPU
 		*groups = GroupPlatforms(slices.DeleteFunc(slices.Clone(ids), func(id pci.ID) bool {
 			return n != nil && slices.ContainsFunc(n.GPUs, func(g nvml.GPU) bool { return g.PCI == id.Address && g.VGPU.Value })
 		}), env.Platform)
@@ -164,8 +164,8 @@ func PlatformGroups(env *Env) []PlatformGroup {
 	return *groups
 }
 
-// NodePlatform is that of the node's GPUs, and how many they are: one without any
-// figure if none is known, or if there are several kinds of GPU.
+// NodePlatform returns the platform of the node's GPUs, and their number. If the platform is
+// unknown, or the node has several GPU models, it returns an empty one.
 func NodePlatform(env *Env) (p *Platform, gpus int) {
 	groups := PlatformGroups(env)
 	if len(groups) != 1 || groups[0].Platform == nil {
@@ -174,23 +174,23 @@ func NodePlatform(env *Env) (p *Platform, gpus int) {
 	return groups[0].Platform, len(groups[0].Addresses)
 }
 
-// Floor is what a test of a healthy node reaches at least, of a platform's
-// profile or a site's. It says nothing of another algorithm, size or number of
-// ranks: NCCL's rings reach three quarters of what its NVLS does on the same GPUs.
+// Floor is the minimum result of a test on a healthy node, from a platform's profile or from
+// the site. It does not apply to another algorithm, size or number of ranks: NCCL's rings reach
+// three quarters of the rate of its NVLS on the same GPUs.
 type Floor struct {
 	Test      string  `toml:"test"`      // all_reduce
 	Algorithm string  `toml:"algorithm"` // ring
-	Size      int64   `toml:"size"`      // bytes, or n of matrices of n x n; 0 where the test has none
-	Ranks     int     `toml:"ranks"`     // GPUs or ports at work together; 1 is one alone
+	Size      int64   `toml:"size"`      // bytes, or n for n x n matrices; 0 if the test has no size
+	Ranks     int     `toml:"ranks"`     // number of GPUs or ports that work together
 	Value     float64 `toml:"value"`
 	Unit      string  `toml:"unit"`     // GB/s (10^9), TFLOP/s, us, Gb/s, MB/s
-	Source    string  `toml:"source"`   // where the number is from
-	Verified  bool    `toml:"verified"` // this program has measured more on such a node
-	File      string  `toml:"file"`     // where it stands: conf/profiles/h100.toml:80
+	Source    string  `toml:"source"`   // source of the number
+	Verified  bool    `toml:"verified"` // this program has measured a higher value on such a node
+	File      string  `toml:"file"`     // file and line: conf/profiles/h100.toml:80
 }
 
-// FloorOf is the floor of exactly this run; known is false if there is none. No
-// ranks, and one, are the same. It may be asked of a platform that nobody knows.
+// FloorOf returns the floor of exactly this run; known is false if there is none. 0 ranks
+// mean 1. p can be nil.
 func (p *Platform) FloorOf(test, algorithm string, size int64, ranks int) (f Floor, known bool) {
 	if p == nil || algorithm == "" {
 		return Floor{}, false

@@ -6,8 +6,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// The words of the kernel for what a port is, state and phys_state. One that carries
-// traffic is ACTIVE and LinkUp.
+// The kernel's names of a port's state and phys_state. A port that carries traffic is ACTIVE and
+// LinkUp.
 const (
 	IBActive = "ACTIVE"
 	IBDown   = "DOWN"
@@ -23,8 +23,9 @@ const (
 // PortActive reports whether a port carries traffic.
 func PortActive(p *rdma.IBPort) bool { return p.State == IBActive && p.Phys == IBLinkUp }
 
-// PortRemedy is a remedy for a port that is not up. A link that does not train, or trains at the wrong rate, points
-// to the cable; one that is up but not active waits for the subnet manager.
+// PortRemedy returns the remedy for a port that is not up. A link that does not train, or trains
+// at the wrong rate, needs a cable check; a link that is up but not active waits for the subnet
+// manager.
 func PortRemedy(p rdma.IBPort) Remedy {
 	switch {
 	case p.Err != nil:
@@ -36,7 +37,7 @@ func PortRemedy(p rdma.IBPort) Remedy {
 	}
 }
 
-// DescribePort is a port as check_hw_ib has it: mlx5_0:1 ACTIVE LinkUp 400 Gb/sec.
+// DescribePort formats a port as check_hw_ib does: mlx5_0:1 ACTIVE LinkUp 400 Gb/sec.
 func DescribePort(p rdma.IBPort) string {
 	if p.Err != nil {
 		return p.Name() + " " + OneLine(p.Err)

@@ -9,10 +9,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// How the checks of processes look at their owners.
+// This file looks up the owners of processes.
 
-// OwnerName turns a uid into a name. One without an account asks for no owner
-// at all, as in LBNL NHC.
+// OwnerName turns a uid into a name. For a uid without an account it returns "", which matches
+// any owner, as in LBNL NHC.
 func OwnerName(env *Env, word string) string {
 	uid, err := strconv.ParseUint(word, 10, 32)
 	if err != nil {
@@ -22,16 +22,16 @@ func OwnerName(env *Env, word string) string {
 	return probe.UserName(env.Host, uint32(uid))
 }
 
-// OwnerOrUID is the name of a process's user, the number if it has no account.
+// OwnerOrUID returns the user name of a process, or the uid if it has no account.
 func OwnerOrUID(env *Env, p probe.Process) string {
 	return cmp.Or(OwnerOf(env, p), strconv.FormatUint(uint64(p.UID), 10))
 }
 
-// classicMaxSystemUID is the last uid of the system without a login.defs.
+// classicMaxSystemUID is the last system uid if there is no login.defs.
 const classicMaxSystemUID = 99
 
-// MaxSystemUID is the last uid that belongs to the system and not to a person:
-// MAX_SYS_UID, or what /etc/login.defs says.
+// MaxSystemUID returns the last uid that belongs to the system and not to a person:
+// MAX_SYS_UID, or the value in /etc/login.defs.
 func MaxSystemUID(env *Env, check string) (int64, []Finding) {
 	if word := env.Lookup("MAX_SYS_UID"); word != "" {
 		n, ok := ParseInteger(word)
@@ -52,7 +52,7 @@ func MaxSystemUID(env *Env, check string) (int64, []Finding) {
 	return uid, nil
 }
 
-// OwnerOf is the name of a process's user, "" if its uid has no account.
+// OwnerOf returns the user name of a process, "" if its uid has no account.
 func OwnerOf(env *Env, p probe.Process) string {
 	env.At("look up uid %d", p.UID)
 	return probe.UserName(env.Host, p.UID)

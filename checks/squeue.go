@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The bounds of a question to Slurm: how long it may take where the run has no
-// time limit, and how much of the answer is read, in bytes.
+// The limits of a squeue call: its duration if the run has no time limit, and the bytes of
+// output that are read.
 const (
 	DefaultSqueue = "/usr/bin/squeue"
 
@@ -15,9 +15,9 @@ const (
 	SqueueErrors = 4 << 10
 )
 
-// SlurmError is the last of Slurm's own errors, "" if there is none. slurmctld that
-// does not answer is the fault of none of the nodes that ask it. A squeue that
-// fails without a word has no jobs to name, as in LBNL NHC.
+// SlurmError returns the last error message of Slurm, "" if there is none. A slurmctld that
+// does not answer is not a fault of this node. A squeue that fails without a message has no
+// jobs to list, as in LBNL NHC.
 func SlurmError(errs []byte) (said string) {
 	for line := range bytes.Lines(errs) {
 		line = bytes.TrimSpace(line)

@@ -7,9 +7,7 @@ import (
 	"time"
 )
 
-// How messages word things.
-
-// Before puts text around a word unless the word is empty.
+// Before returns word between prefix and suffix, or "" for an empty word.
 func Before(prefix, word, suffix string) string {
 	if word == "" {
 		return ""
@@ -17,7 +15,7 @@ func Before(prefix, word, suffix string) string {
 	return prefix + word + suffix
 }
 
-// Plural is "1 GPU", "2 GPUs".
+// Plural returns "1 GPU", "2 GPUs".
 func Plural(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -25,16 +23,16 @@ func Plural(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// OneLine is an error without its line breaks.
+// OneLine returns the text of an error without line breaks.
 func OneLine(err error) string { return oneLine(err.Error()) }
 
 func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
 
-// MiB is a size in whole MiB.
+// MiB formats a size in whole MiB.
 func MiB(bytes uint64) string { return fmt.Sprintf("%d MiB", bytes>>20) }
 
-// PCIAddress makes 0000:c1:00.0 of an address as the driver prints it, in
-// either case and without the function.
+// PCIAddress turns an address of the driver, in upper or lower case and without the function,
+// into 0000:c1:00.0.
 func PCIAddress(s string) (string, bool) {
 	s, function, has := strings.Cut(s, ".")
 	if !has {
@@ -57,12 +55,12 @@ func PCIAddress(s string) (string, bool) {
 	return strings.ToLower(fmt.Sprintf("%04x:%s:%s.%s", n, bus, slot, function)), true
 }
 
-// BareID is a PCI id as sysfs has it, without 0x.
+// BareID returns a PCI ID from sysfs without 0x.
 func BareID(id string) string {
 	return strings.TrimPrefix(strings.ToLower(strings.TrimSpace(id)), "0x")
 }
 
-// ModuleNames are the alternatives of one -m, as /proc/modules writes them.
+// ModuleNames returns the alternatives of one -m, as /proc/modules writes them.
 func ModuleNames(m string) []string {
 	names := strings.Split(strings.ReplaceAll(m, "-", "_"), "|")
 	for i := range names {
@@ -71,10 +69,10 @@ func ModuleNames(m string) []string {
 	return names
 }
 
-// Clock is a time in a message; in UTC, so that it is the same whoever looks.
+// Clock formats a time for a message, in UTC so that it is the same for every reader.
 func Clock(unix int64) string { return time.Unix(unix, 0).UTC().Format("2006-01-02T15:04:05Z") }
 
-// Explained is a title and what is known, a line each; what is empty is left out.
+// Explained returns a title and a line for each pair of name and value that is not empty.
 func Explained(title string, pairs ...string) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, title)

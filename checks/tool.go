@@ -7,11 +7,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// What the checks have in common that judge what a vendor's tool says of the
-// hardware: where its name comes from, and what is left of its output.
+// This file holds the parts that checks of a vendor's tool share: the settings with its name,
+// and the handling of its output.
 
-// Setting is a variable that LBNL NHC fills with a default while it loads. A line
-// of nhc.conf may empty it after that, so an empty variable is not a missing one.
+// Setting returns a variable that LBNL NHC sets to a default when it loads. A line of nhc.conf
+// can empty it later, so an empty variable is not a missing one.
 func (e *Env) Setting(name, preset string) string {
 	if v, ok := e.Vars[name]; ok {
 		return v
@@ -22,14 +22,14 @@ func (e *Env) Setting(name, preset string) string {
 	return preset
 }
 
-// Words are a command and its arguments out of two such variables, split at
-// blanks. There may be none.
+// Words returns a command and its arguments from two such variables, split at blanks. The
+// result can be empty.
 func (e *Env) Words(program, preset, args, presetArgs string) []string {
 	return append(strings.Fields(e.Setting(program, preset)), strings.Fields(e.Setting(args, presetArgs))...)
 }
 
-// RunTool runs a command, once in a run if key is not empty, and at most as long
-// as the run itself may last. No command at all succeeds, as in a shell.
+// RunTool runs a command, at most as long as the run itself may last. If key is not empty, the
+// command runs once in a run. An empty command succeeds, as in a shell.
 func (e *Env) RunTool(ctx context.Context, key string, c probe.Command) probe.Exit {
 	if len(c.Argv) == 0 {
 		return probe.Exit{}
@@ -41,17 +41,17 @@ func (e *Env) RunTool(ctx context.Context, key string, c probe.Command) probe.Ex
 	return e.Host.RunOnce(ctx, key, c)
 }
 
-// MaxReport is how much of a tool's output is kept for the log, in bytes.
+// MaxReport is the maximum of a tool's output in the log, in bytes.
 const MaxReport = 256 << 10
 
-// What a shell makes of a command's end.
+// The exit statuses of a shell for a command that did not exit normally.
 const (
 	NotFound = 127
-	KilledBy = 128 // plus the number of the signal
+	KilledBy = 128 // plus the signal number
 )
 
-// OutputText is an output as the shell's $(...) has it: without zero bytes and
-// without newlines at the end.
+// OutputText returns an output as the shell's $(...) does: without zero bytes and trailing
+// newlines.
 func OutputText(output []byte) string {
 	return strings.TrimRight(strings.ReplaceAll(string(output), "\x00", ""), "\n")
 }

@@ -2,23 +2,22 @@ package checks
 
 import "math/big"
 
-// UnparseSize prints kB as LBNL NHC does in its messages: in the largest unit
-// that is wrong by no more than a tenth, rounded: 5121 is "5MB", 5632 is
-// "5632kB". What there is of a kB beyond the last whole one is not printed.
+// UnparseSize formats kB as LBNL NHC does in its messages: in the largest unit with an error of
+// at most a tenth, rounded: 5121 is "5MB", 5632 is "5632kB". It drops fractions of a kB.
 func UnparseSize(kB *big.Rat) string {
 	number, power := unparse(kB, 1024, len(sizeUnits)-1)
 	return number + sizeSuffixes[power] + "B"
 }
 
-// unparseCount does the same to a number of things, in powers of 1000: 1048576
-// is "1M", 1500000 is "1500k".
+// unparseCount does the same for a count, in powers of 1000: 1048576 is "1M", 1500000 is
+// "1500k".
 func unparseCount(n *big.Rat) string {
 	number, power := unparse(n, 1000, len(sizeUnits))
 	return number + append([]string{""}, sizeSuffixes[:]...)[power]
 }
 
-// LimitText is the text of a limit: as the two above, but a whole number that
-// is not divided stays as it was written, "0x10kB".
+// LimitText formats a limit as UnparseSize does, but a whole number that
+// is not divided stays as written: "0x10kB".
 func (s SizeKB) LimitText() string {
 	number, power := unparse(s.KB, 1024, len(sizeUnits)-1)
 	if power == 0 && integerForm().MatchString(s.Text) {
@@ -27,7 +26,7 @@ func (s SizeKB) LimitText() string {
 	return number + sizeSuffixes[power] + "B"
 }
 
-// LimitText is that of a count.
+// LimitText formats a limit of a count.
 func (c Count) LimitText() string {
 	if _, power := unparse(c.N, 1000, len(sizeUnits)); power == 0 && integerForm().MatchString(c.text) {
 		return c.text
@@ -37,7 +36,7 @@ func (c Count) LimitText() string {
 
 var sizeSuffixes = [len(sizeUnits)]string{"k", "M", "G", "T", "P", "E"}
 
-// unparse divides by base at most most times. It says how often it has.
+// unparse divides r by base at most most times. power is the number of divisions.
 func unparse(r *big.Rat, base int64, most int) (number string, power int) {
 	n := new(big.Int).Quo(r.Num(), r.Denom())
 	unit, rest := big.NewInt(base), new(big.Int)
@@ -54,5 +53,5 @@ func unparse(r *big.Rat, base int64, most int) (number string, power int) {
 	return n.String(), power
 }
 
-// Kilobytes is a number of kB with the largest unit that divides it.
+// Kilobytes formats a number of kB in the largest unit that divides it.
 func Kilobytes(n uint64) string { return UnparseSize(new(big.Rat).SetInt(new(big.Int).SetUint64(n))) }

@@ -16,11 +16,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// actingCalls are the functions of checks/probe by which a check changes the node.
+// actingCalls lists the functions of checks/probe through which a check changes the node.
 var actingCalls = []string{"EndJobProcess", "Kill", "MakeDir", "RemoveIPC", "RemoveShm", "Renice", "SetPersistence", "Spawn"}
 
-// observingRuns are the functions of this package that run a program to look at
-// the node. Every other function that runs one must ask [checks.Env.Acts].
+// observingRuns lists the functions of this package that run a program to inspect the node.
+// Every other function that runs one must call [checks.Env.Acts].
 var observingRuns = map[string]string{
 	"cmdOutput.examine": "check_cmd_output: the command is the check",
 	"cmdStatus.Run":     "check_cmd_status: the command is the check",
@@ -34,8 +34,8 @@ var observingRuns = map[string]string{
 	"runProgram":        "a test of nccl-tests",
 }
 
-// changing are the calls of the kernel and of the standard library that change
-// something, as they are written in checks/probe.
+// changing lists the system calls and standard library functions that change something, as
+// written in checks/probe.
 var changing = []string{
 	"os.Chmod", "os.Chown", "os.Create", "os.CreateTemp", "os.FindProcess", "os.Link", "os.Mkdir", "os.MkdirAll", "os.MkdirTemp", "os.O_CREATE", "os.Remove",
 	"os.RemoveAll", "os.Rename", "os.StartProcess", "os.Symlink", "os.Truncate", "os.WriteFile", "exec.Command", "exec.CommandContext", "syscall.Kill",
@@ -43,8 +43,8 @@ var changing = []string{
 	"unix.SYS_MSGCTL", "unix.SYS_SEMCTL", "unix.SYS_SHMCTL", "unix.Setpriority", "unix.Tgkill", "unix.Umount", "unix.Unlink", "unix.Unlinkat", "unix.Unmount",
 }
 
-// knownChanges are the functions of checks/probe that change something: actions,
-// which are [actingCalls] or run behind one, and functions that are no action.
+// knownChanges lists the functions of checks/probe that change something: actions, which are in
+// [actingCalls] or run through one, and functions that are not actions.
 var knownChanges = map[string]string{
 	"MakeDir": "action", "RemoveShm": "action", "Renice": "action", "removeIPC": "action", "Send": "action", "signal": "ends a command that this process has started",
 	"Forget": "our own records", "Keep": "our own records", "appendFile": "our own journal", "keepIn": "our own records", "lockFile": "our own lock",
@@ -52,16 +52,16 @@ var knownChanges = map[string]string{
 	"namelessFile": "check_disk_write: a file without a name", "unnamed": "check_disk_write: a file that loses its name at once",
 }
 
-// TestEveryActionAsks reads the source of the checks: each call that changes the
-// node stands behind a call of Acts in the same function.
+// TestEveryActionAsks parses the source of the checks: before each call that changes the node,
+// the same function must call Acts.
 func TestEveryActionAsks(t *testing.T) {
 	t.Parallel()
 	used, running := map[string]bool{}, map[string]bool{}
 	eachFunction(t, families(t), func(fn *ast.FuncDecl, pos func(ast.Node) token.Position) {
-		var asked token.Pos // of the first question
+		var asked token.Pos // position of the first call of Acts
 		ast.Inspect(fn, func(n ast.Node) bool {
 			switch n := n.(type) {
-			case *ast.KeyValueExpr: // remove: func() error {...}: who calls it asks
+			case *ast.KeyValueExpr: // remove: func() error {...}: its caller calls Acts
 				if key, ok := n.Key.(*ast.Ident); ok && key.Name == "remove" {
 					ast.Inspect(n.Value, func(c ast.Node) bool {
 						name, _ := methodOf(c)
@@ -106,9 +106,9 @@ func TestEveryActionAsks(t *testing.T) {
 	}
 }
 
-// TestMemoryAsks reads the source of the checks: what a check keeps for its next
-// run goes through [checks.Env.Remember], but for results of active tests and orders of
-// an operator, which any run may give.
+// TestMemoryAsks parses the source of the checks: a check must keep data for its next run
+// through [checks.Env.Remember]. Results of active tests and an operator's clear are
+// exceptions: any run may write them.
 func TestMemoryAsks(t *testing.T) {
 	t.Parallel()
 	eachFunction(t, families(t), func(fn *ast.FuncDecl, pos func(ast.Node) token.Position) {
@@ -126,16 +126,16 @@ func TestMemoryAsks(t *testing.T) {
 	})
 }
 
-// handMade are the functions that put two blanks after the name of a check themselves.
+// handMade lists the functions that write the two blanks after a check's name themselves.
 var handMade = map[string]string{
 	"Finding.Phrase": "the builder",
 	"Finding.Text":   "the builder's inverse",
 	"WrongOption":    "LBNL NHC's texts of wrong options",
 }
 
-// TestTextsAreBuilt reads the source of the checks: the message of a finding begins with its
-// check, which [checks.Finding.Phrase] and its callers put there. checks/lbnl is left out: it
-// has LBNL NHC's texts to the letter, and some have several lines.
+// TestTextsAreBuilt parses the source of the checks: only [checks.Finding.Phrase] and its callers
+// may begin a message with the name of the check. checks/lbnl is excluded: its texts are those
+// of LBNL NHC, and some have several lines.
 func TestTextsAreBuilt(t *testing.T) {
 	t.Parallel()
 	used := map[string]bool{}
@@ -160,7 +160,7 @@ func TestTextsAreBuilt(t *testing.T) {
 	}
 }
 
-// fullName returns the name of a function, with the type that it is a method of.
+// fullName returns the name of a function, with its receiver type.
 func fullName(fn *ast.FuncDecl) string {
 	if fn.Recv == nil {
 		return fn.Name.Name
@@ -175,8 +175,8 @@ func fullName(fn *ast.FuncDecl) string {
 	return fn.Name.Name
 }
 
-// methodOf returns the method that an expression calls, and the field or variable
-// that it is called on.
+// methodOf returns the method that an expression calls, and the field or variable on
+// which it is called.
 func methodOf(n ast.Node) (name, on string) {
 	call, ok := n.(*ast.CallExpr)
 	if !ok {
@@ -195,8 +195,8 @@ func methodOf(n ast.Node) (name, on string) {
 	return sel.Sel.Name, on
 }
 
-// TestEveryChangeIsKnown refuses a function of checks/probe that changes something
-// and is not listed: the list states whether it is an action.
+// TestEveryChangeIsKnown rejects a function of checks/probe that changes something and is not
+// listed: the list states whether it is an action.
 func TestEveryChangeIsKnown(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
@@ -227,7 +227,7 @@ func TestEveryChangeIsKnown(t *testing.T) {
 	}
 }
 
-// probes are the directories of checks/probe.
+// probes lists the directories of checks/probe.
 var probes = sync.OnceValues(func() (dirs []string, err error) {
 	entries, err := os.ReadDir("../probe")
 	dirs = []string{"../probe"}
@@ -239,13 +239,13 @@ var probes = sync.OnceValues(func() (dirs []string, err error) {
 	return dirs, err
 })
 
-// onProbe says whether a call is one of checks/probe, by what stands before its name.
+// onProbe reports whether a call is one of checks/probe, by the text before its name.
 func onProbe(name string) bool {
 	dirs, _ := probes()
 	return name == "Host" || slices.ContainsFunc(dirs, func(dir string) bool { return filepath.Base(dir) == name })
 }
 
-// families are the directories of the core and of all checks.
+// families lists the directories of the core and of all checks.
 func families(t *testing.T) []string {
 	t.Helper()
 	dirs := []string{"..", "../gpustate"}
@@ -258,7 +258,7 @@ func families(t *testing.T) []string {
 	return dirs
 }
 
-// eachFunction calls f for every function in the source of directories, tests aside.
+// eachFunction calls f for every function in the source of the directories, except tests.
 func eachFunction(t *testing.T, dirs []string, f func(fn *ast.FuncDecl, pos func(ast.Node) token.Position)) {
 	t.Helper()
 	files := token.NewFileSet()

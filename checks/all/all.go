@@ -1,5 +1,5 @@
-// Package all registers the checks of every family. A family is a package below checks; its
-// line here makes it part of the program.
+// Package all registers the checks of every family. To add a family (a package below checks) to
+// the program, add a line here.
 package all
 
 import (

@@ -12,8 +12,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// TestOptionalMethods: a check with a method of an optional interface matches that interface;
-// else Bind and others would pass it over in silence.
+// TestOptionalMethods: a check with a method of an optional interface must implement that
+// interface; otherwise Bind and others would silently ignore the method.
 func TestOptionalMethods(t *testing.T) {
 	t.Parallel()
 	found := map[reflect.Type]int{}
@@ -36,11 +36,11 @@ func TestOptionalMethods(t *testing.T) {
 	}
 }
 
-// TestInterfacesAreExported refuses an interface with an unexported method: a check in another
-// package has no method of that name, however it is called there.
+// TestInterfacesAreExported rejects an interface with an unexported method: a check in another
+// package cannot implement it, even with a method of the same name.
 func TestInterfacesAreExported(t *testing.T) {
 	t.Parallel()
-	inFamily := []string{"fromSite", "mounts"} // asked by a check of the type's own family
+	inFamily := []string{"fromSite", "mounts"} // used only within the family of the type
 	var files []string
 	for _, dir := range families(t) {
 		found, err := filepath.Glob(filepath.Join(dir, "*.go"))

@@ -22,9 +22,9 @@ func TestLocate(t *testing.T) {
 		asked = append(asked, ask)
 		return []checks.PortAnswer{{NetDev: "eth13"}, {PCI: "0000:23:00.0", NetDev: "ib3", Transceiver: module, Devlink: []network.Reporter{{Name: "fw", State: "error", Errors: 3}}}}
 	}
-	env := placed(t, fakesys.DGXH100().Down("mlx5_3"))
+	env := makePlaced(t, fakesys.DGXH100().Down("mlx5_3"))
 	env.AskPorts = answer
-	got := bound(t, "check_ib_ports").Run(t.Context(), env)
+	got := bind(t, "check_ib_ports").Run(t.Context(), env)
 	checks.Locate(t.Context(), env, got)
 	if len(got) != 1 || got[0].Message != "check_ib_ports:  mlx5_3:1 0000:23:00.0: no link: the cable or the far end, want ACTIVE LinkUp, got DOWN Polling (slot 7, to leaf03 port 13)" {
 		t.Fatalf("%+v", got)
@@ -40,63 +40,63 @@ func TestLocate(t *testing.T) {
 		t.Errorf("asked (-want +got):\n%s", diff)
 	}
 
-	// A RoCE port has its switch from lldpd; one that nobody answers of has what is known.
-	env = placed(t, fakesys.RoCE().Down("rocep3s0"))
+	// The switch of a RoCE port comes from lldpd; a port without an answer keeps the other data.
+	env = makePlaced(t, fakesys.RoCE().Down("rocep3s0"))
 	env.AskPorts = func([]checks.PortAnswer, time.Duration) []checks.PortAnswer { return nil }
 	env.Vars = map[string]string{"IB_CABLING": "/none"}
-	got = bound(t, "check_ib_ports").Run(t.Context(), env)
+	got = bind(t, "check_ib_ports").Run(t.Context(), env)
 	checks.Locate(t.Context(), env, got)
 	if len(got) != 1 || !strings.HasSuffix(got[0].Message, "got DOWN Disabled (slot 7, to leaf09 swp4)") || got[0].Detail() != "" {
 		t.Errorf("%+v", got)
 	}
 
-	// Nothing is asked of a healthy node, or of one that only could not be read.
+	// Nothing is queried on a healthy node, or if the node could not be read.
 	asked = nil
-	env = placed(t, fakesys.DGXH100())
+	env = makePlaced(t, fakesys.DGXH100())
 	env.AskPorts = answer
-	checks.Locate(t.Context(), env, bound(t, "check_ib_ports").Run(t.Context(), env))
+	checks.Locate(t.Context(), env, bind(t, "check_ib_ports").Run(t.Context(), env))
 	unknown := []checks.Finding{{Severity: checks.Unknown, Device: checks.Device{Kind: "port", Name: "mlx5_3:1", PCI: "0000:23:00.0"}, Message: "x"}, {Severity: checks.Fail, Device: checks.Device{Kind: "mount", Name: "/home"}, Message: "y"}}
 	checks.Locate(t.Context(), env, unknown)
 	if asked != nil || unknown[0].Message != "x" || unknown[1].Message != "y" || unknown[0].Place != nil {
 		t.Errorf("asked %v, said %v", asked, unknown)
 	}
 
-	// A step without time asks no one.
-	env = placed(t, fakesys.DGXH100().Down("mlx5_3"))
+	// A step without remaining time queries nothing.
+	env = makePlaced(t, fakesys.DGXH100().Down("mlx5_3"))
 	env.AskPorts = answer
 	over := checks.WithDeadline(t.Context(), time.Now())
-	got = bound(t, "check_ib_ports").Run(over, env)
+	got = bind(t, "check_ib_ports").Run(over, env)
 	checks.Locate(over, env, got)
 	if len(got) != 1 || !strings.HasSuffix(got[0].Message, "(slot 7, to leaf03 port 13)") || asked != nil {
 		t.Errorf("%+v, asked %v", got, asked)
 	}
 
-	// A disk has its slot; its adapter is none to be asked.
+	// A disk gets its slot; it has no port to query.
 	n := fakesys.DGXH100().Set("nvme3", "state", "dead")
 	n.Files["sys/bus/pci/slots/Bay4/address"] = "0000:43:00\n"
-	env = placed(t, n)
+	env = makePlaced(t, n)
 	env.AskPorts = answer
-	got = bound(t, "check_nvme", "nvme3").Run(t.Context(), env)
+	got = bind(t, "check_nvme", "nvme3").Run(t.Context(), env)
 	checks.Locate(t.Context(), env, got)
 	if len(got) != 1 || !strings.HasSuffix(got[0].Message, "got dead (slot Bay4)") || asked != nil {
 		t.Errorf("%+v, asked %v", got, asked)
 	}
 
-	// A node of which nothing is known says nothing more.
+	// A node without any data gets no addition.
 	bare := t.TempDir()
 	if err := fakesys.DGXH100().Down("mlx5_3").Write(bare); err != nil {
 		t.Fatal(err)
 	}
 	env = &checks.Env{Host: probe.NewHost(bare)}
-	got = bound(t, "check_ib_ports").Run(t.Context(), env)
+	got = bind(t, "check_ib_ports").Run(t.Context(), env)
 	checks.Locate(t.Context(), env, got)
 	if len(got) != 1 || got[0].Place != nil || !strings.HasSuffix(got[0].Message, "got DOWN Polling") {
 		t.Errorf("%+v", got)
 	}
 }
 
-// placed is a node whose third port is down, with all that tells where it is.
-func placed(t *testing.T, n *fakesys.Node) *checks.Env {
+// makePlaced returns a node whose third port is down, with all data about its location.
+func makePlaced(t *testing.T, n *fakesys.Node) *checks.Env {
 	t.Helper()
 	n.Files["sys/bus/pci/slots/7/address"] = "0000:23:00\n"
 	n.Files["etc/nhc/cabling"] = "0xb83fd20300c51a03,1 leaf03 port 13\n"
@@ -108,8 +108,8 @@ func placed(t *testing.T, n *fakesys.Node) *checks.Env {
 	return &checks.Env{Host: probe.NewHost(root)}
 }
 
-// bound is a check with its words.
-func bound(t *testing.T, words ...string) checks.Check {
+// bind returns a check bound to its arguments.
+func bind(t *testing.T, words ...string) checks.Check {
 	t.Helper()
 	return checktest.Bound(t, words)
 }

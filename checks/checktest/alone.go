@@ -11,12 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// aloneEnv is set in the process that runs a test in namespaces of its own.
+// aloneEnv is set in the process that runs a test in its own namespaces.
 const aloneEnv = "CHECKS_TEST_ALONE"
 
-// Alone runs a test once more, where there are no other processes, no IPC and no
-// files in /dev/shm: a Slurm on this machine has jobs, too. It says whether this is
-// that run.
+// Alone runs a test again in namespaces without other processes, IPC and files in /dev/shm: a
+// Slurm on this machine can have jobs. It returns true in that second run.
 func Alone(t *testing.T) bool {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -48,7 +47,7 @@ func Alone(t *testing.T) bool {
 	return true
 }
 
-// TestDevice is the number of the device on which the files of a test lie.
+// TestDevice returns the device number of the file system with the files of a test.
 func TestDevice() string {
 	var st unix.Stat_t
 	_ = unix.Stat(os.TempDir(), &st)

@@ -15,9 +15,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
 )
 
-// What of a snapshot of NVML is other than in another.
+// This file computes the differences between two snapshots of NVML.
 
-// flatten is what NVML tells, by path.
+// flatten returns the values of a snapshot by path.
 func flatten(n *nvml.Snapshot) map[string]any {
 	fields := map[string]any{}
 	if n == nil {
@@ -39,24 +39,24 @@ func walk(fields map[string]any, prefix string, v reflect.Value) {
 			if err, ok := reflect.TypeAssert[error](f.FieldByName("Err")); ok {
 				fields[prefix+name] = errorTable(err)
 			} else if f.FieldByName("Known").Bool() {
-				fields[prefix+name] = asJSON(f.FieldByName("Value").Interface())
+				fields[prefix+name] = toJSON(f.FieldByName("Value").Interface())
 			}
 		case f.Type() == reflect.TypeFor[error]():
 			fields[prefix+name] = errorTable(f.Interface().(error))
 		case f.Type() == reflect.TypeFor[time.Time]():
 			if !f.IsZero() {
-				fields[prefix+name] = asJSON(f.Interface())
+				fields[prefix+name] = toJSON(f.Interface())
 			}
 		case f.Kind() == reflect.Struct:
 			walk(fields, prefix+name+".", f)
 		default:
-			fields[prefix+name] = asJSON(f.Interface())
+			fields[prefix+name] = toJSON(f.Interface())
 		}
 	}
 }
 
-// asJSON is a value as JSON has it: strings, numbers, tables.
-func asJSON(v any) any {
+// toJSON returns a value as JSON represents it: strings, numbers, tables.
+func toJSON(v any) any {
 	switch v := reflect.ValueOf(v); {
 	case v.Kind() == reflect.Bool:
 		return v.Bool()
@@ -73,7 +73,7 @@ func asJSON(v any) any {
 	if err := d.Decode(&out); err != nil {
 		panic(err)
 	}
-	if out == nil { // a list of nothing
+	if out == nil { // an empty list
 		return []any{}
 	}
 	return out
@@ -89,8 +89,8 @@ func errorTable(err error) map[string]any {
 	return map[string]any{"message": err.Error()}
 }
 
-// changes are what makes one snapshot of another.
-func changes(from, to *nvml.Snapshot) map[string]any {
+// diffSnapshots returns the changes from one snapshot to another.
+func diffSnapshots(from, to *nvml.Snapshot) map[string]any {
 	what := map[string]any{}
 	old := flatten(from)
 	kept := map[int]bool{}
@@ -127,16 +127,16 @@ func changes(from, to *nvml.Snapshot) map[string]any {
 		}
 	}
 	gather(what, old, after)
-	return joined(what)
+	return joinGPUs(what)
 }
 
-// gather says of parts of a GPU that are not told, and of single fields.
+// gather merges missing values of one part of a GPU into one entry.
 func gather(what, old, after map[string]any) {
 	lost := map[string]int{} // by the part of a GPU: gpu3.ECC
 	for p := range old {
 		if _, ok := after[p]; !ok {
 			what[p] = unsupported
-			lost[partOf(p)]++
+			lost[cutPart(p)]++
 		}
 	}
 	for part, n := range lost {
@@ -144,12 +144,12 @@ func gather(what, old, after map[string]any) {
 			continue
 		}
 		for p := range old {
-			if partOf(p) == part {
+			if cutPart(p) == part {
 				delete(what, p)
 			}
 		}
 		for p, v := range after {
-			if partOf(p) == part {
+			if cutPart(p) == part {
 				what[p] = v
 			}
 		}
@@ -159,16 +159,16 @@ func gather(what, old, after map[string]any) {
 
 var unsupported = map[string]any{"unsupported": true}
 
-// partOf is the part of a GPU that a field belongs to: gpu3.ECC.SRAM.Corrected is of gpu3.ECC.
-func partOf(p string) string {
+// cutPart returns the part of a GPU with a field: gpu3.ECC for gpu3.ECC.SRAM.Corrected.
+func cutPart(p string) string {
 	if words := strings.Split(p, "."); len(words) > 2 {
 		return words[0] + "." + words[1]
 	}
 	return ""
 }
 
-// joined writes what is alike of all eight GPUs once.
-func joined(what map[string]any) map[string]any {
+// joinGPUs writes a change that is the same for all eight GPUs only once.
+func joinGPUs(what map[string]any) map[string]any {
 	for p, v := range maps.Clone(what) {
 		rest, ok := strings.CutPrefix(p, "gpu0")
 		if !ok {

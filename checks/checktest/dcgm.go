@@ -12,15 +12,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-// FakeDCGM is an engine that says what it was told to.
+// FakeDCGM is an engine with fixed answers.
 type FakeDCGM struct {
 	Says    hostengine.Health
 	Results []hostengine.Result
-	Err     error // of Health and Diag
-	GPUErr  error // of GPUs
+	Err     error // returned by Health and Diag
+	GPUErr  error // returned by GPUs
 	Listed  []hostengine.GPU
 	Asked   hostengine.DiagRequest
-	Wait    bool // Diag takes until it is stopped
+	Wait    bool // Diag runs until it is stopped
 }
 
 // Via implements [hostengine.Engine].
@@ -50,7 +50,7 @@ func (f *FakeDCGM) Diag(ctx context.Context, r hostengine.DiagRequest) ([]hosten
 	return slices.Clone(f.Results), f.Err
 }
 
-// FromLast are the GPUs of a node as DCGM may count them: from the last.
+// FromLast returns the GPUs of a node in reverse order: DCGM can number them differently.
 func FromLast() (list []hostengine.GPU) {
 	for i := range 8 {
 		list = append(list, hostengine.GPU{ID: 7 - i, PCI: fakenvml.Address(i), UUID: fakenvml.UUID(i)})
@@ -58,7 +58,7 @@ func FromLast() (list []hostengine.GPU) {
 	return list
 }
 
-// OnDCGM is a line on a node with eight H100, whose DCGM is e.
+// OnDCGM returns a scenario on a node with eight H100 and the DCGM engine e.
 func OnDCGM(name string, words []string, e *FakeDCGM, want ...checks.Finding) Scenario {
 	s := OnGPUs(name, words, nil, want...)
 	if e.Listed == nil {
@@ -68,7 +68,7 @@ func OnDCGM(name string, words []string, e *FakeDCGM, want ...checks.Finding) Sc
 	return s
 }
 
-// noDCGM is a line on a node whose DCGM is not to be asked.
+// noDCGM returns a scenario on a node whose DCGM cannot be queried.
 func noDCGM(check, name string, words []string, err error, f checks.Finding) Scenario {
 	f.Message = fmt.Sprintf("%s:  cannot ask DCGM: %v", check, err)
 	s := OnGPUs(name, words, nil, f)
@@ -76,7 +76,7 @@ func noDCGM(check, name string, words []string, err error, f checks.Finding) Sce
 	return s
 }
 
-// DCGMCommon are the scenarios of a DCGM that cannot be asked.
+// DCGMCommon returns the scenarios of a DCGM that cannot be queried.
 func DCGMCommon(check string, words ...string) []Scenario {
 	hung := &hostengine.HungError{Doing: "dcgmConnect", For: 8 * time.Second}
 	none := fmt.Errorf("load libdcgm.so.4: %w", probe.ErrNoLibrary)
@@ -97,5 +97,5 @@ func DCGMCommon(check string, words ...string) []Scenario {
 	}
 }
 
-// DCGMGPU is an entity of a node of eight whose GPUs DCGM counts from the last.
+// DCGMGPU returns the entity of a GPU, by its NVML index, on a node of [FromLast].
 func DCGMGPU(i int) hostengine.Entity { return hostengine.Entity{Kind: "gpu", ID: 7 - i} }

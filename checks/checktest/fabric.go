@@ -8,18 +8,18 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// OnFabric is a line on a node with eight GPUs, eight InfiniBand adapters and eight
-// disks, of which something is changed.
+// OnFabric returns a scenario on a node with eight GPUs, eight InfiniBand adapters and eight
+// disks, changed by change.
 func OnFabric(name string, words []string, change func(*fakesys.Node), want ...checks.Finding) Scenario {
 	return onSys("fabric", fakesys.DGXH100(), name, words, change, want)
 }
 
-// OnRoCE is the same with RoCE adapters.
+// OnRoCE does the same with RoCE adapters.
 func OnRoCE(name string, words []string, change func(*fakesys.Node), want ...checks.Finding) Scenario {
 	return onSys("roce", fakesys.RoCE(), name, words, change, want)
 }
 
-// OnNode is a line on another node, which the self-test has not.
+// OnNode returns a scenario on another node, which the self-test does not have.
 func OnNode(sys *fakesys.Node, name string, words []string, want ...checks.Finding) Scenario {
 	return Scenario{Name: name, Words: words, Files: sys.Files, Links: sys.Links, Past: "/past", Want: want, UnitOnly: true}
 }
@@ -32,13 +32,13 @@ func onSys(base string, sys *fakesys.Node, name string, words []string, change f
 	return Scenario{Name: name, Words: words, Files: n.Files, Links: n.Links, NVML: n.NVML, Node: base, Want: want}
 }
 
-// PortFinding is what is said of port 1 of an adapter of those nodes, by its number.
+// PortFinding returns a finding about port 1 of adapter i of those nodes.
 func PortFinding(check, name string, i int, f checks.Finding, text string) checks.Finding {
 	sys := fakesys.DGXH100()
 	return About(check, checks.Device{Kind: "port", Name: name + ":1", PCI: fakesys.HCAAddress(i), UUID: strings.TrimSpace(sys.Files[sys.Dir("mlx5_0")+"/node_guid"][:17]) + "0" + string(rune('0'+i))}, f, text)
 }
 
-// HCAFinding is the same of the adapter itself.
+// HCAFinding does the same for the adapter itself.
 func HCAFinding(check, name string, i int, f checks.Finding, text string) checks.Finding {
 	f = PortFinding(check, name, i, f, text)
 	port := f.Device.String()
@@ -47,7 +47,7 @@ func HCAFinding(check, name string, i int, f checks.Finding, text string) checks
 	return f
 }
 
-// NVMeFinding is what is said of a disk of those nodes, by its number.
+// NVMeFinding returns a finding about disk i of those nodes.
 func NVMeFinding(check string, i int, f checks.Finding, text string) checks.Finding {
 	return About(check, checks.Device{Kind: "nvme", Name: fmt.Sprintf("nvme%d", i), PCI: fakesys.NVMeAddress(i), Serial: fmt.Sprintf("S6PENN0T0%05d", i)}, f, text)
 }
@@ -55,7 +55,7 @@ func NVMeFinding(check string, i int, f checks.Finding, text string) checks.Find
 // Switch3 is the PCIe switch above GPU 3.
 var Switch3 = checks.Device{Kind: "bridge", PCI: "0000:53:00.0"}
 
-// Links sets files of a device in turn: current_link_width, 8, max_link_width, 8.
+// Links sets files of a device: pairs such as current_link_width, 8, max_link_width, 8.
 func Links(device string, words ...string) func(*fakesys.Node) {
 	return func(n *fakesys.Node) {
 		for i := 0; i+1 < len(words); i += 2 {

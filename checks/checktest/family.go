@@ -19,8 +19,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// Family tests the checks of the package that calls it. NHC_GPU_WRITE=docs writes their
-// sections of docs/reference/checks in place of that, NHC_GPU_WRITE=selftests their files of
+// Family tests the checks of the calling package. With NHC_GPU_WRITE=docs it writes their
+// sections of docs/reference/checks instead, with NHC_GPU_WRITE=selftests their files in
 // checks/selftest.
 func Family(t *testing.T) {
 	t.Helper()
@@ -40,7 +40,7 @@ func Family(t *testing.T) {
 	}
 }
 
-// FamilyAll is the part of [Family] that takes long.
+// FamilyAll runs the slow tests of a family.
 func FamilyAll(t *testing.T) {
 	t.Helper()
 	if os.Getenv(WriteSetting) != "" {
@@ -51,7 +51,7 @@ func FamilyAll(t *testing.T) {
 	})
 }
 
-// WriteSetting is the environment variable that has the tests write a file in place of
+// WriteSetting is the environment variable that makes the tests write a file instead of
 // comparing it.
 const WriteSetting = "NHC_GPU_WRITE"
 
@@ -71,7 +71,7 @@ func runEach(t *testing.T, own []string, tests []familyTest) {
 	}
 }
 
-// callerPackage is the path of the package whose test has called the function that asks.
+// callerPackage returns the path of the package whose test called the calling function.
 func callerPackage() string {
 	pc := make([]uintptr, 1)
 	runtime.Callers(3, pc)
@@ -81,7 +81,7 @@ func callerPackage() string {
 	return frame.Function[:base] + strings.TrimSuffix(name, "_test")
 }
 
-// checksOf are the checks whose types a package declares, sorted.
+// checksOf returns the checks whose types a package declares, sorted.
 func checksOf(t *testing.T, pkg string) []string {
 	t.Helper()
 	own := slices.DeleteFunc(checks.Names(), func(name string) bool { return typeOf(name).PkgPath() != pkg })
@@ -91,13 +91,13 @@ func checksOf(t *testing.T, pkg string) []string {
 	return own
 }
 
-// typeOf is the struct that a check is.
+// typeOf returns the struct of a check.
 func typeOf(name string) reflect.Type {
 	info, _ := checks.Lookup(name)
 	return reflect.TypeOf(info.New()).Elem()
 }
 
-// FromRoot is the path of a file of the project.
+// FromRoot returns the path of a file of the project.
 func FromRoot(t *testing.T, name string) string {
 	t.Helper()
 	root, err := os.Getwd()
@@ -113,15 +113,15 @@ func FromRoot(t *testing.T, name string) string {
 	return ""
 }
 
-// isUnsupported says whether a check can never be carried out.
+// isUnsupported reports whether a check can never run.
 func isUnsupported(name string) bool {
 	info, _ := checks.Lookup(name)
 	u, ok := info.New().(interface{ Unsupported() string })
 	return ok && u.Unsupported() != ""
 }
 
-// checkTables refuses a table of scenarios that no test runs by the name of its check, or
-// whose check is of another package.
+// checkTables rejects a table of scenarios that no test runs by the name of its check, and a
+// table whose check is in another package.
 func checkTables(t *testing.T, own []string) {
 	var want []string
 	for _, name := range own {
@@ -144,8 +144,8 @@ func checkTables(t *testing.T, own []string) {
 	}
 }
 
-// checkScenarios refuses a check that is not known to pass, to fail, and to cope with a
-// broken node.
+// checkScenarios rejects a check without scenarios that show it pass, fail, and handle a broken
+// node.
 func checkScenarios(t *testing.T, own []string) {
 	for _, name := range own {
 		if isUnsupported(name) {
@@ -164,8 +164,8 @@ func checkScenarios(t *testing.T, own []string) {
 	}
 }
 
-// checkOneOfEight refuses a check of GPUs that is not known to fail on one bad GPU of
-// eight, and to name it.
+// checkOneOfEight rejects a check of GPUs without a scenario in which it fails for one bad GPU
+// of eight and names that GPU.
 func checkOneOfEight(t *testing.T, own []string) {
 	for _, name := range own {
 		if info, _ := checks.Lookup(name); info.Lane != checks.NVML {
@@ -176,13 +176,12 @@ func checkOneOfEight(t *testing.T, own []string) {
 				s.Want[0].Device.Name == "gpu3" && strings.Contains(s.Want[0].Message, s.Want[0].Device.PCI)
 		})
 		if !found {
-			t.Errorf("%s: no scenario in which gpu3 of eight alone fails", name)
+			t.Errorf("%s: no scenario in which only gpu3 of eight GPUs fails", name)
 		}
 	}
 }
 
-// checkAdvice refuses findings that leave an administrator alone, and advice that belongs
-// to no finding.
+// checkAdvice rejects findings without advice, and advice on codes that no scenario shows.
 func checkAdvice(t *testing.T, own []string) {
 	seen := map[string]bool{}
 	for _, name := range own {
@@ -190,7 +189,7 @@ func checkAdvice(t *testing.T, own []string) {
 			for _, f := range s.Want {
 				seen[f.Code] = true
 				if checks.WhatToDo(f.Code) == "" && f.Code != checks.ArrayCode {
-					t.Errorf("%s: %s: no Info.Do has a word on the code %q", name, s.Name, f.Code)
+					t.Errorf("%s: %s: no Info.Do has advice on the code %q", name, s.Name, f.Code)
 				}
 			}
 		}
@@ -198,7 +197,7 @@ func checkAdvice(t *testing.T, own []string) {
 	for _, name := range own {
 		info, _ := checks.Lookup(name)
 		for code := range info.Advice() {
-			if !seen[code] && (!info.Active || !strings.HasSuffix(code, ".baseline")) { // which the frame's own test shows
+			if !seen[code] && (!info.Active || !strings.HasSuffix(code, ".baseline")) { // a test of package active shows these
 				t.Errorf("%s: Info.Do has the code %q, which no scenario shows", name, code)
 			}
 		}
@@ -222,8 +221,7 @@ func ReadCodes(t *testing.T) (table Codes) {
 	return table
 }
 
-// RowOf is the row with the words of a code: its own or that of its family, with a star; ""
-// if there is none.
+// RowOf returns the row of a code: its own, or that of its family (with a star), or "".
 func (c Codes) RowOf(code string) string {
 	if _, ok := c.Words[code]; ok {
 		return code
@@ -236,10 +234,10 @@ func (c Codes) RowOf(code string) string {
 	return ""
 }
 
-// IsRemedy says whether a remedy is in the list.
+// IsRemedy reports whether a remedy is in the list.
 func IsRemedy(r checks.Remedy) bool { return r == checks.NoRemedy || r.Words() != "" }
 
-// checkCodes refuses a code that our own checks find and codes.toml has no words for.
+// checkCodes rejects a code of our own checks without a text in codes.toml.
 func checkCodes(t *testing.T, own []string) {
 	table := ReadCodes(t)
 	for _, name := range own {
@@ -256,8 +254,8 @@ func checkCodes(t *testing.T, own []string) {
 	}
 }
 
-// checkRemedies refuses a failing finding of our own checks that leaves open what is to be
-// done, and a remedy that is not in the list.
+// checkRemedies rejects a failing finding of our own checks without a remedy, and a remedy that
+// is not in the list.
 func checkRemedies(t *testing.T, own []string) {
 	table := ReadCodes(t)
 	for _, name := range own {
@@ -269,7 +267,7 @@ func checkRemedies(t *testing.T, own []string) {
 				if !IsRemedy(f.Remedy) {
 					t.Errorf("%s: %s: remedy %q is not in the list", name, s.Name, f.Remedy)
 				}
-				if f.Severity != checks.Fail || f.Remedy != checks.NoRemedy || strings.HasPrefix(f.Code, "dcgm.fr.") { // whose class a site may change
+				if f.Severity != checks.Fail || f.Remedy != checks.NoRemedy || strings.HasPrefix(f.Code, "dcgm.fr.") { // a site can change the class of these
 					continue
 				}
 				if _, ok := table.Remedy[f.Code]; !ok {
@@ -284,9 +282,9 @@ func checkRemedies(t *testing.T, own []string) {
 // a program of the site. The program is the check, not an action on what it found.
 var observesByCommand = []string{"check_cmd_dmesg", "check_cmd_output", "check_cmd_status", "check_net_ping"}
 
-// checkHold runs every scenario of a check that acts with [checks.Env.Hold]: the files of the node
-// stay as they are, and at least one scenario of each struct of checks names an action that
-// was not done.
+// checkHold runs every scenario of a check that acts with [checks.Env.Hold]. The files of the node
+// must not change, and at least one scenario of each struct of checks must report an action
+// that was not carried out.
 func checkHold(t *testing.T, own []string) {
 	held := map[reflect.Type]int{}
 	for _, name := range own {
@@ -299,7 +297,7 @@ func checkHold(t *testing.T, own []string) {
 		}
 		for _, s := range scenariosOf(name) {
 			if s.Acts {
-				held[typeOf(name)] += len(s.held(t, name))
+				held[typeOf(name)] += len(s.runHeld(t, name))
 			}
 		}
 	}
@@ -310,8 +308,8 @@ func checkHold(t *testing.T, own []string) {
 	}
 }
 
-// held runs a scenario with Hold and returns the actions that were not done.
-func (s Scenario) held(t *testing.T, name string) []string {
+// runHeld runs a scenario with Hold and returns the actions that were not carried out.
+func (s Scenario) runHeld(t *testing.T, name string) []string {
 	t.Helper()
 	root, words, env := s.prepare(t, name)
 	env.Hold = true
@@ -323,8 +321,8 @@ func (s Scenario) held(t *testing.T, name string) []string {
 	return env.Held()
 }
 
-// snapshot describes every file below a directory but what the checks keep for
-// later runs: mode, time of the last change and content.
+// snapshot describes every file below a directory: mode, modification time and content. It
+// omits the data that checks keep for later runs.
 func snapshot(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}

@@ -12,7 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-// H100s is what NVML says of eight healthy H100.
+// H100s returns the NVML snapshot of eight healthy H100.
 func H100s() *nvml.Snapshot {
 	n := &nvml.Snapshot{
 		Taken: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Library: nvml.Known(fakenvml.Driver), Driver: nvml.Known(fakenvml.Driver), CC: nvml.Known(false),
@@ -47,7 +47,7 @@ func H100s() *nvml.Snapshot {
 	return n
 }
 
-// Repeat is a list of n times v.
+// Repeat returns a list of n times v.
 func Repeat[T any](n int, v T) (list []T) {
 	for range n {
 		list = append(list, v)
@@ -55,7 +55,7 @@ func Repeat[T any](n int, v T) (list []T) {
 	return list
 }
 
-// Linked is what NVML says of the NVLinks of GPU i of eight, all of which are up.
+// Linked returns the NVLinks of GPU i of eight; all of them are up.
 func Linked(i, links, speed int, far string) nvml.NVLink {
 	l := nvml.NVLink{
 		Speed: nvml.Known(Repeat(links, speed)), Far: nvml.Known(Repeat(links, far)),
@@ -74,8 +74,8 @@ func Linked(i, links, speed int, far string) nvml.NVLink {
 	return l
 }
 
-// V100s is the same of eight V100, which know less: no row remapper, no
-// recovery action, no times of throttling.
+// V100s does the same for eight V100. They have no row remapper, no recovery action and
+// no throttling times.
 func V100s() *nvml.Snapshot {
 	n := H100s()
 	n.CC = nvml.Reading[bool]{}
@@ -88,12 +88,12 @@ func V100s() *nvml.Snapshot {
 		g.Throttle = nvml.Throttle{Now: g.Throttle.Now}
 		g.Link.Gen, g.Link.MaxGen, g.Link.GPUMaxGen = nvml.Known(3), nvml.Known(3), nvml.Reading[int]{}
 		g.NVLinks, g.NVLink, g.Fabric = nvml.Known(Repeat(6, true)), Linked(i, 6, 25781, "gpu"), nvml.Reading[nvml.Fabric]{}
-		g.NVLink.FarPCI = nvml.Reading[[]string]{} // the other GPUs, in a mesh
+		g.NVLink.FarPCI = nvml.Reading[[]string]{} // the GPUs are connected directly, in a mesh
 	}
 	return n
 }
 
-// OnGPUs is a line on a node with eight H100, of which something is changed.
+// OnGPUs returns a scenario on a node with eight H100, changed by change.
 func OnGPUs(name string, words []string, change func(*nvml.Snapshot), want ...checks.Finding) Scenario {
 	n := H100s()
 	if change != nil {
@@ -102,12 +102,12 @@ func OnGPUs(name string, words []string, change func(*nvml.Snapshot), want ...ch
 	return Scenario{Name: name, Words: words, NVML: n, Want: want, Files: maps.Clone(fakenvml.Files(fakenvml.H100, 8))}
 }
 
-// Gpu3 changes one GPU of eight.
+// Gpu3 returns a function that changes GPU 3 only.
 func Gpu3(change func(g *nvml.GPU)) func(*nvml.Snapshot) {
 	return func(n *nvml.Snapshot) { change(&n.GPUs[3]) }
 }
 
-// OnV100s is a line on a node with eight V100.
+// OnV100s returns a scenario on a node with eight V100.
 func OnV100s(name string, words []string, change func(*nvml.Snapshot), want ...checks.Finding) Scenario {
 	s := OnGPUs(name, words, nil, want...)
 	if s.NVML = V100s(); change != nil {
@@ -116,12 +116,12 @@ func OnV100s(name string, words []string, change func(*nvml.Snapshot), want ...c
 	return s
 }
 
-// GPUFinding is what is said of a GPU.
+// GPUFinding returns a finding about a GPU.
 func GPUFinding(check string, i int, f checks.Finding, text string) checks.Finding {
 	return About(check, checks.Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", i), PCI: fakenvml.Address(i), Serial: fakenvml.Serial(i), UUID: fakenvml.UUID(i)}, f, text)
 }
 
-// About composes by itself what [checks.Finding.Report] should.
+// About composes the text of [checks.Finding.Report] independently of it.
 func About(check string, d checks.Device, f checks.Finding, text string) checks.Finding {
 	f.Device = d
 	f.Message = check + ":  " + d.String() + ": " + text + WantGot(f)
@@ -131,12 +131,12 @@ func About(check string, d checks.Device, f checks.Finding, text string) checks.
 	return f
 }
 
-// WantGot is the end of a message.
+// WantGot returns the end of a message.
 func WantGot(f checks.Finding) string {
 	return checks.Before(", want ", f.Want, "") + checks.Before(", got ", f.Got, "")
 }
 
-// ErrOdd is an error that says nothing of the GPU; the others say its state.
+// ErrOdd is an error without information about the GPU; the others describe its state.
 var (
 	ErrOdd   = &nvml.Error{Call: "nvmlDeviceGetX(3)", Code: 999}
 	ErrLost  = &nvml.Error{Call: "nvmlDeviceGetX(3)", Code: 15}
@@ -148,7 +148,7 @@ var (
 // OddText is the text of [ErrOdd].
 const OddText = "nvmlDeviceGetX(3): unknown error (NVML error 999)"
 
-// Gpu3In is the finding about one GPU of eight that is in a state.
+// Gpu3In returns the finding about GPU 3 in the state of an error.
 func Gpu3In(check string, err error) checks.Finding {
 	f := GPUFinding(check, 3, checks.Finding{Code: "gpu.recovery.lost", Severity: checks.Fail, Remedy: checks.RebootNode, Whole: true}, "")
 	text := "the GPU is lost"
@@ -166,9 +166,9 @@ func Gpu3In(check string, err error) checks.Finding {
 	return f
 }
 
-// GPUCommon are the scenarios that every check of GPUs has: a node without GPUs,
-// one whose NVML does not answer, a GPU that cannot be asked, GPUs that do not
-// know what is asked of them.
+// GPUCommon returns the scenarios that every check of GPUs must have: a node without GPUs, an
+// NVML that does not answer, a GPU that cannot be queried, GPUs that do not support the
+// reading.
 func GPUCommon(check string, words ...string) []Scenario {
 	nothing := Scenario{Name: "no GPU", Words: words, NVMLErr: fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary),
 		Want: []checks.Finding{{Code: "gpu.none", Severity: checks.Skip, Message: check + ":  no NVIDIA GPU on this node"}}}
@@ -197,8 +197,8 @@ func GPUCommon(check string, words ...string) []Scenario {
 	return []Scenario{nothing, empty, noDriver, none, odd, noHandle(ErrLost, Gpu3In(check, ErrLost)), noHandle(ErrReset, Gpu3In(check, ErrReset)), bus, passed}
 }
 
-// GPULacks are the scenarios of a value that one GPU of eight does not have: a fault, unless
-// the GPU is of another kind, or too few others have it.
+// GPULacks returns the scenarios of a value that one GPU of eight does not have. This is a fault,
+// unless the GPU is of another model, or too few other GPUs have the value.
 func GPULacks(check, what string, drop func(*nvml.GPU), words ...string) []Scenario {
 	want := GPUFinding(check, 3, checks.Finding{Code: "gpu.reading", Severity: checks.Warn, Got: "not supported"}, what+", which 7 others have")
 	other := OnGPUs("no "+what+" of a GPU of another device", words, Gpu3(drop))
@@ -209,7 +209,7 @@ func GPULacks(check, what string, drop func(*nvml.GPU), words ...string) []Scena
 	}
 }
 
-// GPUDumb is the scenario of GPUs that know nothing of what is asked.
+// GPUDumb returns the scenario of GPUs that support none of the readings.
 func GPUDumb(check string, words ...string) Scenario {
 	return OnGPUs("not supported", words, func(n *nvml.Snapshot) {
 		n.CC = nvml.Reading[bool]{}
@@ -219,7 +219,7 @@ func GPUDumb(check string, words ...string) Scenario {
 	}, checks.Finding{Code: "gpu.unsupported", Severity: checks.Skip, Message: check + ":  not supported by these GPUs or their driver"})
 }
 
-// Hgx is the platform of h100s.
+// Hgx returns the platform of [H100s].
 func Hgx() *checks.Platform {
 	return &checks.Platform{Name: "HGX H100", File: "conf/profiles/h100.toml", GPUs: []int{4, 8}, PowerLimit: 700, GraphicsClock: 1980, MemoryClock: 2619, PCIeGen: 5, PCIeWidth: 16}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// The node of the tests: eight GPUs, booted at a time of their own.
+// The node of the tests: eight GPUs, and a fixed boot time.
 const (
 	XidBooted = 1790000000 // 2026-09-21T14:13:20Z
 	XidBoot   = "658f832e-2c36-42e1-a29c-a17c2e3298d2"
@@ -19,8 +19,8 @@ var xidGPUs = []string{
 	"0000:18:00.0", "0000:2a:00.0", "0000:3a:00.0", "0000:5d:00.0", "0000:9a:00.0", "0000:ab:00.0", "0000:c1:00.0", "0000:db:00.0",
 }
 
-// XidNode is a node that has logged lines, each "SECONDS TEXT", 100,000 seconds
-// after its boot.
+// XidNode returns the files of a node that has logged lines, each "SECONDS TEXT", 100,000
+// seconds after its boot.
 func XidNode(lines ...string) map[string]string {
 	files := map[string]string{
 		"dev/kmsg":                       KmsgOf(lines...),
@@ -35,7 +35,7 @@ func XidNode(lines ...string) map[string]string {
 	return files
 }
 
-// KmsgOf are records of the kernel itself.
+// KmsgOf returns lines as records of the kernel itself.
 func KmsgOf(lines ...string) string {
 	var b strings.Builder
 	b.WriteString("5,0,0,-;Linux version 6.8.0\n")
@@ -46,10 +46,10 @@ func KmsgOf(lines ...string) string {
 	return b.String()
 }
 
-// OnC1 begins a line about an Xid of a GPU of that node.
+// OnC1 is the beginning of a line about an Xid of GPU 6 of that node.
 const OnC1 = "NVRM: Xid (PCI:0000:c1:00): "
 
-// ExplainEnv is the environment of a node of some files.
+// ExplainEnv returns the environment of a node with some files.
 func ExplainEnv(t *testing.T, files map[string]string) *checks.Env {
 	t.Helper()
 	s := Scenario{Files: files}

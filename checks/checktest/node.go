@@ -15,7 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// Build lays the scenario's node and returns its directory.
+// Build creates the scenario's node and returns its directory.
 func (s Scenario) Build(t testing.TB) (root string) {
 	t.Helper()
 	root = t.TempDir()
@@ -26,7 +26,7 @@ func (s Scenario) Build(t testing.TB) (root string) {
 		}
 	}
 	files, links := s.Files, s.Links
-	if s.Node != "" { // they have far more files than a scenario changes
+	if s.Node != "" { // these nodes have far more files than a scenario changes
 		files, links = s.onBench(t, root)
 	}
 	for name, content := range files {
@@ -52,11 +52,11 @@ func (s Scenario) Build(t testing.TB) (root string) {
 	return root
 }
 
-// theBench has the healthy nodes of all scenarios.
+// theBench holds the healthy nodes of all scenarios.
 var theBench = sync.OnceValues(selftest.NewBench)
 
-// onBench lays what a scenario has of a healthy node of the self-test. What is
-// left to be written is returned.
+// onBench links the files that a scenario shares with a healthy node of the self-test. It
+// returns the files and links that remain to be written.
 func (s Scenario) onBench(t testing.TB, root string) (files, links map[string]string) {
 	t.Helper()
 	b, err := theBench()
@@ -91,7 +91,7 @@ func (s Scenario) onBench(t testing.TB, root string) (files, links map[string]st
 	return nil, nil
 }
 
-// healthyNodes are the nodes that scenarios begin with.
+// healthyNodes returns the nodes from which scenarios start.
 func healthyNodes() map[string]*selftest.Node {
 	files := fakenvml.Files(fakenvml.H100, 8)
 	return map[string]*selftest.Node{
@@ -100,13 +100,13 @@ func healthyNodes() map[string]*selftest.Node {
 	}
 }
 
-// healthyNode is one of them.
+// healthyNode returns one of them.
 var healthyNode = func() func(string) *selftest.Node {
 	nodes := sync.OnceValue(healthyNodes)
 	return func(name string) *selftest.Node { return nodes()[name] }
 }()
 
-// FabricNode is a node of eight GPUs, with an adapter and a disk beside each.
+// FabricNode returns a node of eight GPUs, with an adapter and a disk next to each.
 func FabricNode(sys *fakesys.Node) *selftest.Node {
 	files := maps.Clone(sys.Files)
 	for name, content := range fakenvml.Files(fakenvml.H100, 8) {
@@ -117,7 +117,7 @@ func FabricNode(sys *fakesys.Node) *selftest.Node {
 	return &selftest.Node{NVML: H100s(), Files: files, Links: maps.Clone(sys.Links)}
 }
 
-// Nodes are put up where that is quick, before any test asks where.
+// Nodes are created on a fast file system, before any test needs the directory.
 var _ = func() error {
 	var fs syscall.Statfs_t
 	const quick, noExec = "/dev/shm", 0x8
@@ -127,7 +127,7 @@ var _ = func() error {
 	return nil
 }()
 
-// RunTests is what TestMain of each package with checks does.
+// RunTests is the TestMain of each package with checks.
 func RunTests(m *testing.M) {
 	code := m.Run()
 	if b, err := theBench(); err == nil {
@@ -136,9 +136,9 @@ func RunTests(m *testing.M) {
 	os.Exit(code)
 }
 
-// WriteProgram writes a file that may be run. No other test may fork meanwhile:
-// its child would hold the file open for writing, and running it would fail
-// ("text file busy").
+// WriteProgram writes an executable file. No other test may fork at the same time: its child
+// would hold the file open for writing, and starting the program would fail ("text file
+// busy").
 func WriteProgram(path, text string) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

@@ -20,19 +20,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-// The scenarios of the self-test are those of the unit tests of the checks of
-// GPUs, written as text: what differs from a healthy node.
+// The scenarios of the self-test are generated from those of the unit tests, as text: the
+// differences from a healthy node.
 
-// selftested says whether the self-test tries a check.
+// selftested reports whether the self-test covers a check.
 func selftested(name string) bool {
 	info, _ := checks.Lookup(name)
-	if info.Active || isUnsupported(name) { // they need libraries that answer, and are shown by the fake ones; no node can pass or fail it
+	if info.Active || isUnsupported(name) { // active tests need libraries that answer, and are shown by the fake ones; an unsupported check can neither pass nor fail
 		return false
 	}
 	return info.Lane == checks.NVML || slices.ContainsFunc(selftestFamilies, func(f string) bool { return strings.HasPrefix(name, f) })
 }
 
-// selftestFamilies are the checks that the self-test tries beside those that ask NVML.
+// selftestFamilies are the checks that the self-test covers besides those that query NVML.
 var selftestFamilies = []string{
 	"check_gpu_", "check_ib_", "check_eth_", "check_net_route", "check_net_dns", "check_pcie", "check_nvme", "check_hw_topology", "check_kernel_log",
 }
@@ -42,7 +42,7 @@ const (
 	selftestWrite = "NHC_GPU_WRITE=selftests go test ./checks/... -run 'TestFamily|TestSelftestNodes'"
 )
 
-// nodePages are the files of the healthy nodes, by name.
+// nodePages returns the files of the healthy nodes, by name.
 func nodePages(t *testing.T) map[string]string {
 	t.Helper()
 	pages := map[string]string{}
@@ -54,11 +54,11 @@ func nodePages(t *testing.T) map[string]string {
 	return pages
 }
 
-// selftestPages are the files of the scenarios of some checks, by name.
+// selftestPages returns the files of the scenarios of some checks, by name.
 func selftestPages(t *testing.T, own []string) map[string]string {
 	t.Helper()
 	pages := map[string]string{}
-	names := map[string][]string{} // of one check, by its scenarios
+	names := map[string][]string{} // names of one check, by its scenarios
 	var order []string
 	for _, name := range own {
 		if !selftested(name) {
@@ -72,7 +72,7 @@ func selftestPages(t *testing.T, own []string) map[string]string {
 	}
 	for _, body := range order {
 		file := names[body][0]
-		for _, name := range names[body] { // the name of our own before AzureHPC's
+		for _, name := range names[body] { // our own name takes precedence over AzureHPC's
 			if strings.HasPrefix(name, "check_gpu_") && len(name) < len(file) || !strings.HasPrefix(file, "check_gpu_") {
 				file = name
 			}
@@ -84,7 +84,7 @@ func selftestPages(t *testing.T, own []string) map[string]string {
 
 const selftestHead = "# Generated from the tests of the check: " + selftestWrite + "\n\n"
 
-// nodePage is a healthy node. What all its GPUs have alike is written once.
+// nodePage returns the page of a healthy node. A value that all its GPUs share is written once.
 func nodePage(t *testing.T, n *selftest.Node) string {
 	t.Helper()
 	var b strings.Builder
@@ -93,9 +93,9 @@ func nodePage(t *testing.T, n *selftest.Node) string {
 	written := map[string]bool{}
 	for _, p := range slices.Sorted(maps.Keys(fields)) {
 		v, key := fields[p], p
-		if all := strings.Replace(p, "gpu3.", "gpu*.", 1); all != p && alike(fields, p) {
-			key, v = all, template(v)
-		} else if m := gpuPath(p); m != "" && alike(fields, "gpu3."+m) {
+		if all := strings.Replace(p, "gpu3.", "gpu*.", 1); all != p && isAlike(fields, p) {
+			key, v = all, makeTemplate(v)
+		} else if m := gpuPath(p); m != "" && isAlike(fields, "gpu3."+m) {
 			continue
 		}
 		if !written[key] {
@@ -108,7 +108,7 @@ func nodePage(t *testing.T, n *selftest.Node) string {
 	return b.String()
 }
 
-// writeAll writes a table. What is alike for all GPUs, but for their names, is
+// writeAll writes a table. A value that is the same for all GPUs, except for their names, is
 // written once.
 func writeAll(t *testing.T, b *strings.Builder, name string, table map[string]string) {
 	t.Helper()
@@ -117,13 +117,13 @@ func writeAll(t *testing.T, b *strings.Builder, name string, table map[string]st
 	}
 	once := map[string]string{}
 	for key, content := range table {
-		all := ofAll(key)
-		alike := true
+		all := makeTemplateText(key)
+		isAlike := true
 		for i := range 8 {
-			alike = alike && ofAll(table[selftest.OfGPU(all, i)]) == ofAll(content)
+			isAlike = isAlike && makeTemplateText(table[selftest.OfGPU(all, i)]) == makeTemplateText(content)
 		}
-		if alike {
-			once[all] = ofAll(content)
+		if isAlike {
+			once[all] = makeTemplateText(content)
 		} else {
 			once[key] = content
 		}
@@ -135,7 +135,7 @@ func writeAll(t *testing.T, b *strings.Builder, name string, table map[string]st
 		}
 	}
 	if diff := cmp.Diff(table, expanded); diff != "" {
-		t.Fatalf("what is written is not what was (-want +got):\n%s", diff)
+		t.Fatalf("the written table differs from the original (-want +got):\n%s", diff)
 	}
 	fmt.Fprintf(b, "\n[%s]\n", name)
 	for _, key := range slices.Sorted(maps.Keys(once)) {
@@ -143,7 +143,7 @@ func writeAll(t *testing.T, b *strings.Builder, name string, table map[string]st
 	}
 }
 
-// gpuPath is a path without its GPU, "" if it is not about one.
+// gpuPath returns a path without its GPU, "" if it is not about a GPU.
 func gpuPath(p string) string {
 	head, rest, _ := strings.Cut(p, ".")
 	if _, ok := strings.CutPrefix(head, "gpu"); !ok {
@@ -152,9 +152,9 @@ func gpuPath(p string) string {
 	return rest
 }
 
-// alike says whether a field of gpu3 is that of the others, but for their names.
-func alike(fields map[string]any, p string) bool {
-	want := template(fields[p])
+// isAlike reports whether a field of gpu3 equals that of the other GPUs, except for their names.
+func isAlike(fields map[string]any, p string) bool {
+	want := makeTemplate(fields[p])
 	for i := range 8 {
 		v := fields[strings.Replace(p, "gpu3.", fmt.Sprintf("gpu%d.", i), 1)]
 		if text, ok := want.(string); ok {
@@ -168,16 +168,16 @@ func alike(fields map[string]any, p string) bool {
 	return true
 }
 
-// template has {i} for the number of gpu3.
-func template(v any) any {
+// makeTemplate replaces the number of gpu3 by {i}.
+func makeTemplate(v any) any {
 	if text, ok := v.(string); ok {
-		return ofAll(text)
+		return makeTemplateText(text)
 	}
 	return v
 }
 
-// ofAll puts {i} in the place of the number of any GPU.
-func ofAll(text string) string {
+// makeTemplateText replaces the number of any GPU by {i}.
+func makeTemplateText(text string) string {
 	for i := range 8 {
 		n := strconv.Itoa(i)
 		for _, s := range []string{fakenvml.Address(i), fakenvml.UUID(i), fakenvml.Serial(i)} {
@@ -194,7 +194,7 @@ func ofAll(text string) string {
 	return text
 }
 
-// scenarioPage are the scenarios of one check.
+// scenarioPage returns the scenarios of one check.
 func scenarioPage(t *testing.T, name string) string {
 	t.Helper()
 	common := commonFiles(scenariosOf(name))
@@ -204,9 +204,9 @@ func scenarioPage(t *testing.T, name string) string {
 	}
 	for _, s := range scenariosOf(name) {
 		if s.Live || len(s.Tools) > 0 || len(s.Mtimes) > 0 {
-			t.Fatalf("%s: %s: needs this machine, or times of files: the self-test has no word for them", name, s.Name)
+			t.Fatalf("%s: %s: needs this machine, or times of files: the self-test cannot express them", name, s.Name)
 		}
-		if leftOut(s) {
+		if isLeftOut(s) {
 			continue
 		}
 		writeSelftest(t, &b, name, s, common)
@@ -214,13 +214,13 @@ func scenarioPage(t *testing.T, name string) string {
 	return b.String()
 }
 
-// leftOut says whether a scenario is not for selftest: a mistake of the
-// configuration, or on a node of its own.
-func leftOut(s Scenario) bool {
+// isLeftOut reports whether the self-test excludes a scenario: an error of the configuration, or a
+// node of its own.
+func isLeftOut(s Scenario) bool {
 	return s.UnitOnly || slices.ContainsFunc(s.Want, func(f checks.Finding) bool { return f.Code == "config.usage" })
 }
 
-// commonFiles are those that most scenarios without a snapshot of NVML have.
+// commonFiles returns the files that most scenarios without a snapshot of NVML share.
 func commonFiles(list []Scenario) map[string]string {
 	count, all := map[[2]string]int{}, 0
 	for _, s := range list {
@@ -240,7 +240,7 @@ func commonFiles(list []Scenario) map[string]string {
 	return common
 }
 
-// baseOf is the healthy node that a scenario was made from.
+// baseOf returns the healthy node from which a scenario was made.
 func baseOf(s Scenario) string {
 	switch {
 	case s.Node != "":
@@ -274,7 +274,7 @@ func writeSelftest(t *testing.T, b *strings.Builder, name string, s Scenario, co
 		fmt.Fprintf(b, "words = %s\n", inline(t, s.Words))
 	}
 	switch {
-	case s.Past == "/past", s.Past == "" && (s.NVML != nil || s.NVMLErr != nil || s.Node != ""): // as a scenario has it without a word
+	case s.Past == "/past", s.Past == "" && (s.NVML != nil || s.NVMLErr != nil || s.Node != ""): // the default of a scenario
 	case s.Past == "":
 		fmt.Fprintln(b, `past = "none"`)
 	default:
@@ -325,7 +325,7 @@ func writeSelftest(t *testing.T, b *strings.Builder, name string, s Scenario, co
 	if j := s.Job; j != nil {
 		fmt.Fprintf(b, "[scenario.job]\nid = %s\nuid = %d\nuser = %s\n", inline(t, j.ID), j.UID, inline(t, j.User))
 		if len(j.GPUs) > 0 {
-			fmt.Fprintf(b, "gpus = %s\n", inline(t, asJSON(j.GPUs)))
+			fmt.Fprintf(b, "gpus = %s\n", inline(t, toJSON(j.GPUs)))
 		}
 		if j.Shared {
 			b.WriteString("shared = true\n")
@@ -334,14 +334,13 @@ func writeSelftest(t *testing.T, b *strings.Builder, name string, s Scenario, co
 	writeTable(t, b, "scenario.vars", s.Vars)
 	writeTable(t, b, "scenario.platform", platformTable(s.Platform))
 	if s.NVML != nil && node.NVML != nil {
-		writeTable(t, b, "scenario.nvml", changes(node.NVML, s.NVML))
+		writeTable(t, b, "scenario.nvml", diffSnapshots(node.NVML, s.NVML))
 	}
 	writeTable(t, b, "scenario.files", files)
 	writeTable(t, b, "scenario.links", links)
 }
 
-// platformTable is a platform by the keys of TOML; figures that are not known are
-// left out.
+// platformTable returns a platform by its TOML keys, without unknown figures.
 func platformTable(p *checks.Platform) map[string]any {
 	if p == nil {
 		return nil
@@ -350,14 +349,14 @@ func platformTable(p *checks.Platform) map[string]any {
 	v := reflect.ValueOf(*p)
 	for i := range v.NumField() {
 		if !v.Field(i).IsZero() {
-			table[v.Type().Field(i).Tag.Get("toml")] = asJSON(v.Field(i).Interface())
+			table[v.Type().Field(i).Tag.Get("toml")] = toJSON(v.Field(i).Interface())
 		}
 	}
 	return table
 }
 
-// widestOf is the file, or the outermost directory of it of which the scenario has
-// neither a file nor a link.
+// widestOf returns the file, or its outermost directory in which the scenario has neither files
+// nor links.
 func widestOf(file string, files, links map[string]string) string {
 	for i, r := range file {
 		if r != '/' {
@@ -372,7 +371,7 @@ func widestOf(file string, files, links map[string]string) string {
 	return file
 }
 
-// readPages are the files of checks/selftest that are wanted, by name.
+// readPages returns the wanted files of checks/selftest, by name.
 func readPages(t *testing.T, wanted func(name, text string) bool) map[string]string {
 	t.Helper()
 	pages, dir := map[string]string{}, FromRoot(t, selftestDir)
@@ -391,14 +390,14 @@ func readPages(t *testing.T, wanted func(name, text string) bool) map[string]str
 	return pages
 }
 
-// checksIn are the names of the checks whose scenarios a file has.
+// checksIn returns the names of the checks with scenarios in a file.
 func checksIn(page string) []string {
 	_, line, _ := strings.Cut(page, "\nchecks = [")
 	line, _, _ = strings.Cut(line, "]")
 	return strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(`", `, r) })
 }
 
-// hasAny says whether a file has scenarios of one of some checks.
+// hasAny returns a function that reports whether a file has scenarios of the given checks.
 func hasAny(names []string) func(name, page string) bool {
 	return func(_, page string) bool {
 		return slices.ContainsFunc(checksIn(page), func(name string) bool { return slices.Contains(names, name) })
@@ -407,7 +406,7 @@ func hasAny(names []string) func(name, page string) bool {
 
 func isNode(name, _ string) bool { return strings.HasPrefix(name, "nodes/") }
 
-// isLeft says whether a file has scenarios of checks that are no more.
+// isLeft reports whether a file has scenarios of checks that no longer exist.
 func isLeft(name, page string) bool {
 	return len(checksIn(page)) > 0 && !hasAny(checks.Names())(name, page)
 }
@@ -415,11 +414,11 @@ func isLeft(name, page string) bool {
 func comparePages(t *testing.T, want, got map[string]string) {
 	t.Helper()
 	if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
-		t.Errorf("%s is not what the unit tests say; %s writes it (-want +got):\n%s", selftestDir, selftestWrite, diff)
+		t.Errorf("%s differs from the unit tests; %s updates it (-want +got):\n%s", selftestDir, selftestWrite, diff)
 	}
 }
 
-// writePages puts some files in the place of others.
+// writePages replaces old files.
 func writePages(t *testing.T, want, old map[string]string) {
 	t.Helper()
 	dir := FromRoot(t, selftestDir)
@@ -445,8 +444,8 @@ func checkSelftestIsWritten(t *testing.T, own []string) {
 	comparePages(t, selftestPages(t, own), readPages(t, hasAny(own)))
 }
 
-// CheckNodes compares the healthy nodes, and which files there are, with the registry. If it
-// is asked to it writes the nodes, and removes files of checks that are no more.
+// CheckNodes compares the healthy nodes and the list of files with the registry. In write mode it
+// writes the nodes and removes files of checks that no longer exist.
 func CheckNodes(t *testing.T) {
 	t.Helper()
 	if os.Getenv(WriteSetting) == "selftests" {
@@ -462,14 +461,14 @@ func CheckNodes(t *testing.T) {
 		}
 		for _, name := range checksIn(page) {
 			if other := files[name]; other != "" || !selftested(name) {
-				t.Errorf("%s: %s, want no scenarios of it, for they are in %q", file, name, other)
+				t.Errorf("%s: scenarios of %s must only be in %q", file, name, other)
 			}
 			files[name] = file
 		}
 	}
 	for _, name := range checks.Names() {
 		if selftested(name) && files[name] == "" {
-			t.Errorf("%s: no scenarios; %s writes them", name, selftestWrite)
+			t.Errorf("%s: no scenarios; %s updates them", name, selftestWrite)
 		}
 	}
 }

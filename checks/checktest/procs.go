@@ -7,15 +7,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// UseProc is a process of a node whose machine has been up for 10000 seconds.
+// UseProc is a process on a node with an uptime of 10000 seconds.
 type UseProc struct {
 	PID, Parent, UID int
-	Args             string // a kernel thread of the name in brackets
+	Args             string // a name in brackets is a kernel thread
 	Ticks            int    // hundredths of a second of CPU time; 10000 are 1.0% of a processor
 	RSS, VSZ         int    // kB
 }
 
-// UseNode is a node with those processes, 100 GiB of RAM and a shell for actions.
+// UseNode returns a node with those processes, 100 GiB of RAM and a shell for actions.
 func UseNode(procs ...UseProc) map[string]string {
 	files := map[string]string{
 		"etc/passwd":     "root:x:0:0::/root:/bin/sh\nntpsec:x:120:120::/:/bin/false\nalice:x:5001:100::/:/bin/sh\nbob:x:5002:100::/:/bin/sh\n",
@@ -40,12 +40,12 @@ func UseNode(procs ...UseProc) map[string]string {
 	return files
 }
 
-// Unknown is a finding of what could not be told.
+// Unknown returns a finding of a value that cannot be determined.
 func Unknown(message string) checks.Finding {
 	return checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: message}
 }
 
-// ValueFinding is the failure of a check that was given a word which is no number.
+// ValueFinding returns the failure of a check for an argument that is not a number.
 func ValueFinding(check, what, word, want string) checks.Finding {
 	return checks.Finding{Code: "config.value", Severity: checks.Fail, Want: want, Got: word, Remedy: checks.FixConfig,
 		Message: fmt.Sprintf("%s:  Invalid %s \"%s\"; want %s.", check, what, word, want)}

@@ -15,16 +15,16 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// beyond are the places in which a finding is made that no scenario can reach, and why.
+// beyond lists the findings in the code that no scenario can produce, and why.
 var beyond = map[string]string{
-	"gpu/fabric.go Run: config.value":            "a mistake of the configuration, in TOML: TestFabricWords",
+	"gpu/fabric.go Run: config.value":            "an error in TOML: TestFabricWords",
 	"active/gpu_launch.go tell: gpu.launch.slow": "the CPU's own time: TestLaunchRoundTrip",
-	"xid/gpu_xid.go Run: config.value":           "a mistake of the configuration, in TOML: TestXidWords",
-	"fabric/kernel_log.go Run: config.value":     "a mistake of the configuration, in TOML: TestMessageWords",
+	"xid/gpu_xid.go Run: config.value":           "an error in TOML: TestXidWords",
+	"fabric/kernel_log.go Run: config.value":     "an error in TOML: TestMessageWords",
 	"fabric/kernel_log.go keep: klog.past":       "a full disk: TestMessagesThatCannotBeKept",
 }
 
-// reachable are the files whose places must be reached, by family.
+// reachable lists the files that scenarios must cover, by family.
 var reachable = map[string][]string{
 	"active":   {"gpu*.go", "ib_*.go"},
 	"fabric":   {"ib_*.go", "eth_*.go", "kernel_log*.go"},
@@ -35,16 +35,15 @@ var reachable = map[string][]string{
 	"xid":      {"*.go"},
 }
 
-// checkReach refuses a place in the checks of GPUs where a finding
-// is made that no scenario of the self-test comes to: a second way to fail under
-// a code that is known already counts, too. It has the compiler count.
+// checkReach rejects code that produces a finding if no scenario of the self-test executes it.
+// This includes a second place with the same code. It uses the compiler's coverage counters.
 func checkReach(t *testing.T, _ []string) {
 	files := sourcesOf(t)
 	if len(files) == 0 {
 		return
 	}
-	program := countingProgram(t)
-	inSelftest := covered(t, program, "^TestFamilyAll$/^Selftests$")
+	program := buildCounting(t)
+	inSelftest := runCovered(t, program, "^TestFamilyAll$/^Selftests$")
 	var active []string
 	for name, test := range testsOfChecks(t) {
 		if info, _ := checks.Lookup(name); info.Active {
@@ -53,12 +52,12 @@ func checkReach(t *testing.T, _ []string) {
 	}
 	inScenarios := map[string][]coverBlock{}
 	if len(active) > 0 {
-		inScenarios = covered(t, program, "^("+strings.Join(active, "|")+")$")
+		inScenarios = runCovered(t, program, "^("+strings.Join(active, "|")+")$")
 	}
 	found := map[string]bool{}
 	for _, f := range files {
 		blocks, by := inSelftest, "the self-test"
-		if ofActive(t, f) { // they need libraries that answer
+		if ofActive(t, f) { // active tests need libraries that answer
 			blocks, by = inScenarios, "its check"
 		}
 		for _, s := range findingSites(t, f) {
@@ -68,9 +67,9 @@ func checkReach(t *testing.T, _ []string) {
 			_, known := beyond[place]
 			switch {
 			case !reached && !known:
-				t.Errorf("%s:%d: %s: no scenario of %s comes here", f, s.line, s, by)
+				t.Errorf("%s:%d: %s: no scenario of %s covers this finding", f, s.line, s, by)
 			case reached && known:
-				t.Errorf("%s:%d: %s: is reached, take it out of the list", f, s.line, s)
+				t.Errorf("%s:%d: %s: is covered: remove it from the list", f, s.line, s)
 			}
 		}
 	}
@@ -81,7 +80,7 @@ func checkReach(t *testing.T, _ []string) {
 	}
 }
 
-// underTest is the name of the package under test.
+// underTest returns the name of the package under test.
 func underTest(t *testing.T) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -91,7 +90,7 @@ func underTest(t *testing.T) string {
 	return filepath.Base(dir)
 }
 
-// sourcesOf are the files that [reachable] has of the package under test.
+// sourcesOf returns the files in [reachable] of the package under test.
 func sourcesOf(t *testing.T) (files []string) {
 	t.Helper()
 	for _, pattern := range reachable[underTest(t)] {
@@ -102,7 +101,7 @@ func sourcesOf(t *testing.T) (files []string) {
 		files = append(files, match...)
 	}
 	return slices.DeleteFunc(files, func(f string) bool {
-		return strings.HasSuffix(f, "_test.go") || f == "clear.go" // that is an operator's command
+		return strings.HasSuffix(f, "_test.go") || f == "clear.go" // a command of the operator
 	})
 }
 
@@ -111,7 +110,7 @@ var (
 	ofFrame    = checks.Lazily(`(?i)\*(\w+\.)?(active|bw)Run\b`)
 )
 
-// ofActive says whether a file is that of an active test, or one of its family.
+// ofActive reports whether a file belongs to an active test or to the family of one.
 func ofActive(t *testing.T, file string) bool {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -129,12 +128,12 @@ func ofActive(t *testing.T, file string) bool {
 	return false
 }
 
-// covered runs some tests of a program in which the compiler counts.
-func covered(t *testing.T, program, run string) map[string][]coverBlock {
+// runCovered runs some tests of a program with coverage counters.
+func runCovered(t *testing.T, program, run string) map[string][]coverBlock {
 	t.Helper()
 	profile := filepath.Join(t.TempDir(), "cover.out")
 	cmd := exec.CommandContext(t.Context(), program, "-test.run="+run, "-test.coverprofile="+profile)
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { // those that tests beside this one have set
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { // variables that parallel tests set
 		return strings.HasPrefix(v, "NCCL_") || strings.HasPrefix(v, "CUDA_")
 	})
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -147,8 +146,8 @@ func covered(t *testing.T, program, run string) map[string][]coverBlock {
 	return coverBlocks(t, string(data))
 }
 
-// countingProgram builds that program.
-func countingProgram(t *testing.T) (program string) {
+// buildCounting builds that program.
+func buildCounting(t *testing.T) (program string) {
 	t.Helper()
 	program = filepath.Join(t.TempDir(), "checks.test")
 	if out, err := exec.CommandContext(t.Context(), "go", "test", "-c", "-coverpkg=.,../gpustate", "-ldflags=-s -w", "-o", program, ".").CombinedOutput(); err != nil {
@@ -157,7 +156,7 @@ func countingProgram(t *testing.T) (program string) {
 	return program
 }
 
-// coverBlock is a line of a profile: from, to, how often.
+// coverBlock is a line of a profile: beginning, end, count.
 type coverBlock struct{ line, column, endLine, endColumn, count int }
 
 func (b coverBlock) has(line, column int) bool {
@@ -183,7 +182,7 @@ func coverBlocks(t *testing.T, profile string) map[string][]coverBlock {
 	return blocks
 }
 
-// findingSite is where a finding gets its code.
+// findingSite is a place in the code that sets the code of a finding.
 type findingSite struct {
 	file, function, code string
 	line, column         int
@@ -191,7 +190,7 @@ type findingSite struct {
 
 func (s findingSite) String() string { return s.file + " " + s.function + ": " + s.code }
 
-// findingSites are the places of a file: a Finding with a code, and a code that is set.
+// findingSites returns the sites of a file: a Finding with a code, and an assignment to Code.
 func findingSites(t *testing.T, file string) (sites []findingSite) {
 	t.Helper()
 	set := token.NewFileSet()
@@ -248,7 +247,7 @@ func addCodes(add func(ast.Node, ast.Expr), of ast.Expr, lit *ast.CompositeLit) 
 	}
 }
 
-// TypeName is the name of a type, of whichever package; "" for a list.
+// TypeName returns the name of a type without its package; "" for a list.
 func TypeName(of ast.Expr) string {
 	switch of := of.(type) {
 	case *ast.Ident:
@@ -259,8 +258,8 @@ func TypeName(of ast.Expr) string {
 	return ""
 }
 
-// codeText is a code as the source has it: "gpu.ecc.*" if it is made of parts,
-// the name of the variable or function if it comes from there.
+// codeText returns a code as in the source: "gpu.ecc.*" if it is composed, or the name of the
+// variable or function that supplies it.
 func codeText(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:

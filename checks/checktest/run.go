@@ -21,7 +21,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// prepare makes the scenario's node, and the line's arguments and environment on it.
+// prepare creates the scenario's node, and the line's arguments and environment on it.
 func (s Scenario) prepare(t *testing.T, name string) (root string, words []string, env *checks.Env) {
 	t.Helper()
 	root = s.Build(t)
@@ -57,7 +57,7 @@ func (s Scenario) prepare(t *testing.T, name string) (root string, words []strin
 	}
 	if s.NVML != nil || s.NVMLErr != nil {
 		n := s.NVML
-		if n != nil { // a check may set something
+		if n != nil { // a check can change a setting
 			own := *n
 			own.GPUs = slices.Clone(n.GPUs)
 			n = &own
@@ -72,7 +72,7 @@ func (s Scenario) prepare(t *testing.T, name string) (root string, words []strin
 	return root, words, env
 }
 
-// Run runs the check and compares what it finds.
+// Run runs the check and compares its findings.
 func (s Scenario) Run(t *testing.T, name string) {
 	t.Helper()
 	root, words, env := s.prepare(t, name)
@@ -90,8 +90,8 @@ func (s Scenario) Run(t *testing.T, name string) {
 	}
 }
 
-// WithoutRates leaves out the numbers that an active test tells, unless the scenario
-// wants some.
+// WithoutRates drops the measured values of an active test, unless the scenario expects
+// some.
 func (s Scenario) WithoutRates(got []checks.Finding) []checks.Finding {
 	isRate := func(f checks.Finding) bool { return f.Severity == checks.OK && strings.HasSuffix(f.Code, ".rates") }
 	if slices.ContainsFunc(s.Want, isRate) {
@@ -103,7 +103,7 @@ func (s Scenario) WithoutRates(got []checks.Finding) []checks.Finding {
 	return got
 }
 
-// bindAndRun does what a plan does with a line.
+// bindAndRun binds and runs a line as a plan does.
 func (s Scenario) bindAndRun(t *testing.T, name string, words []string, env *checks.Env) []checks.Finding {
 	t.Helper()
 	info, ok := checks.Lookup(name)
@@ -125,7 +125,7 @@ func (s Scenario) bindAndRun(t *testing.T, name string, words []string, env *che
 		}
 		everything := cmp.Exporter(func(reflect.Type) bool { return true })
 		if diff := cmp.Diff(c, same, everything); diff != "" {
-			t.Errorf("the table is another check (-words +table):\n%s", diff)
+			t.Errorf("the table binds another check (-words +table):\n%s", diff)
 		}
 	}
 	if acts := info.Acts != nil && info.Acts(c); acts != s.Acts {
@@ -134,7 +134,7 @@ func (s Scenario) bindAndRun(t *testing.T, name string, words []string, env *che
 	return checks.Look(t.Context(), env, name, c)
 }
 
-// asSent is a table as a worker gets it, whose numbers are all of one kind.
+// asSent returns a table as a worker receives it: JSON has one kind of number.
 func asSent(t *testing.T, table map[string]any) (sent map[string]any) {
 	t.Helper()
 	data, err := json.Marshal(table)
@@ -147,7 +147,7 @@ func asSent(t *testing.T, table map[string]any) (sent map[string]any) {
 	return sent
 }
 
-// AwaitContent waits for what an action in the background writes.
+// AwaitContent waits for the output of an action in the background.
 func AwaitContent(t *testing.T, path, want string) {
 	t.Helper()
 	if want == "" {

@@ -1,5 +1,5 @@
-// Package checktest is what the tests of checks are written with: scenarios, tables of them, and
-// the tests that every family must pass.
+// Package checktest provides the tools for testing checks: scenarios, tables of them, and the
+// tests that every family must pass.
 package checktest
 
 import (
@@ -14,54 +14,54 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
 )
 
-// Scenario is one line of nhc.conf on a small node. "{root}" stands for the
-// directory that holds the node, in words and files as in the wanted findings.
+// Scenario is one line of nhc.conf on a small node. "{root}" means the directory of the node, in
+// arguments, files and expected findings.
 type Scenario struct {
 	Name    string
-	Words   []string          // what stands behind the check's name
+	Words   []string          // the arguments of the check
 	Files   map[string]string // the node's files; a name that ends in a slash is a directory
 	Links   map[string]string // the node's symbolic links
 	Tools   []string          // programs of this machine that the node has, too
-	Live    bool              // the check looks at this machine; files are only there
+	Live    bool              // the check reads this machine; files are additional
 	Vars    map[string]string // Env.Vars
 	timeout time.Duration     // Env.Timeout
-	Table   map[string]any    // the TOML table that means the same as words
-	Acts    bool              // the bound check may change something
-	Broken  bool              // what the check reads is missing, unreadable or garbage
+	Table   map[string]any    // the equivalent TOML table
+	Acts    bool              // the bound check can change something
+	Broken  bool              // the input of the check is missing, unreadable or garbage
 	Want    []checks.Finding
-	Leaves  map[string]string // what is in the node's files afterwards; "" is no such file
-	Past    string            // where on the node earlier runs have kept what they know; "": nowhere
+	Leaves  map[string]string // the node's files afterwards; "" means that the file must not exist
+	Past    string            // the directory with data of earlier runs; "": none
 
-	Mtimes map[string]time.Time // when some of the files were last written
+	Mtimes map[string]time.Time // modification times of some files
 
-	NVML    *nvml.Snapshot // what NVML says
-	NVMLErr error          // why it says nothing
+	NVML    *nvml.Snapshot // the state that NVML reports
+	NVMLErr error          // the error that NVML returns
 
-	Platform *checks.Platform   // of every GPU
-	Slurm    *jobscan.SlurmGPUs // what Slurm's configuration says
+	Platform *checks.Platform   // the platform of every GPU
+	Slurm    *jobscan.SlurmGPUs // the node's GPUs in Slurm's configuration
 
-	Job *selftest.Job // that the run is for
+	Job *selftest.Job // the job of a prolog or an epilog
 
-	// Libraries puts fake libraries of vendors, or fake programs, into a directory, and
-	// gives the variables of nhc.conf that name them.
+	// Libraries writes fake vendor libraries or fake programs to a directory and returns the
+	// variables of nhc.conf that name them.
 	Libraries func(t *testing.T, dir string) map[string]string
 
-	dcgm func(h *probe.Host) // gives it a DCGM
+	dcgm func(h *probe.Host) // installs a fake DCGM
 
-	Node     string // the healthy node of the self-test that files, links and nvml began as; "": see baseOf
-	Still    bool   // it matters which of eight devices is the one
-	UnitOnly bool   // not for the self-test: on a node that it has not
+	Node     string // the healthy node of the self-test from which files, links and nvml were made; "": see baseOf
+	Still    bool   // the scenario depends on the position of the faulty device among the eight
+	UnitOnly bool   // not for the self-test: its node is not there
 }
 
-// Of are the words behind the name of a check.
+// Of returns its arguments as a list.
 func Of(words ...string) []string { return words }
 
-// UsageFinding is the failure of a check that was given the wrong words.
+// UsageFinding returns the failure of a check with wrong arguments.
 func UsageFinding(message, want string) checks.Finding {
 	return checks.Finding{Code: "config.usage", Severity: checks.Fail, Remedy: checks.FixConfig, Want: want, Message: message}
 }
 
-// On gives every GPU a platform.
+// On sets the platform of every GPU.
 func (s Scenario) On(p *checks.Platform) Scenario {
 	s.Platform = p
 	return s
@@ -81,7 +81,7 @@ func (s Scenario) Holding(name, content string) Scenario {
 	return s
 }
 
-// Linked adds symbolic links: pairs of a name and where it leads.
+// Linked adds symbolic links: pairs of name and target.
 func (s Scenario) Linked(pairs ...string) Scenario {
 	s.Links = maps.Clone(s.Links)
 	if s.Links == nil {
@@ -93,40 +93,40 @@ func (s Scenario) Linked(pairs ...string) Scenario {
 	return s
 }
 
-// Contained is the same in a container with a PID namespace of its own.
+// Contained moves the scenario into a container with its own PID namespace.
 func (s Scenario) Contained() Scenario { return s.Linked("proc/self/ns/pid", "pid:[4026532000]") }
 
-// Leaving is a scenario in which the check changes the node.
+// Leaving sets the files that the check must leave on the node.
 func (s Scenario) Leaving(leaves map[string]string) Scenario {
 	s.Leaves, s.Acts = leaves, true
 	return s
 }
 
-// OrTable adds the TOML table that means the same as the words.
+// OrTable adds the equivalent TOML table.
 func (s Scenario) OrTable(table map[string]any) Scenario {
 	s.Table = table
 	return s
 }
 
-// OnBroken says that what the check reads is missing, unreadable or garbage.
+// OnBroken marks the input of the check as missing, unreadable or garbage.
 func (s Scenario) OnBroken() Scenario {
 	s.Broken = true
 	return s
 }
 
-// In limits the whole run.
+// In sets the time limit of the run.
 func (s Scenario) In(timeout time.Duration) Scenario {
 	s.timeout = timeout
 	return s
 }
 
-// UnderVars gives a scenario other variables.
+// UnderVars sets the variables of a scenario.
 func (s Scenario) UnderVars(vars map[string]string) Scenario {
 	s.Vars = vars
 	return s
 }
 
-// Changed is a scenario of which something else is changed.
+// Changed returns a scenario after change.
 func Changed(s Scenario, change func(*Scenario)) Scenario {
 	change(&s)
 	return s
@@ -138,7 +138,7 @@ func Odd(s Scenario) Scenario {
 	return s
 }
 
-// UnreadableAt has a file where a directory should be.
+// UnreadableAt puts a file at the path of a directory.
 func UnreadableAt(s Scenario, dir string) Scenario {
 	for f := range s.Files {
 		if len(f) > len(dir) && f[:len(dir)+1] == dir+"/" {
@@ -159,19 +159,19 @@ func (s Scenario) Changed(files map[string]string) Scenario {
 	return s
 }
 
-// Saying gives a scenario its words.
+// Saying sets the arguments.
 func (s Scenario) Saying(words ...string) Scenario {
 	s.Words = words
 	return s
 }
 
-// AsIs keeps a scenario from being tried with another GPU: its neighbours matter.
+// AsIs prevents the scenario from being repeated with another GPU: the neighbours matter.
 func AsIs(s Scenario) Scenario {
 	s.Still = true
 	return s
 }
 
-// Bound is a check with the words of a line.
+// Bound returns a check bound to the arguments of a line.
 func Bound(t *testing.T, line []string) checks.Check {
 	t.Helper()
 	info, ok := checks.Lookup(line[0])

@@ -18,8 +18,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
 )
 
-// selftestsOf are the scenarios of checks/selftest of some checks. The program has them all,
-// and a test of one package does not know the checks of others.
+// selftestsOf returns the scenarios of some checks in checks/selftest. The program has all of
+// them, but a test of one package does not have the checks of the others.
 func selftestsOf(t *testing.T, own []string) map[string][]selftest.Scenario {
 	t.Helper()
 	by := map[string][]selftest.Scenario{}
@@ -35,7 +35,7 @@ func selftestsOf(t *testing.T, own []string) map[string][]selftest.Scenario {
 	return by
 }
 
-// checkSelftests has each check judge the nodes of its scenarios in checks/selftest.
+// checkSelftests runs each check on the nodes of its scenarios in checks/selftest.
 func checkSelftests(t *testing.T, own []string) {
 	b, err := theBench()
 	if err != nil {
@@ -53,7 +53,7 @@ func checkSelftests(t *testing.T, own []string) {
 	}
 }
 
-// wholeNode are the codes that are not about one GPU.
+// wholeNode lists the codes that are not about one GPU.
 var wholeNode = []string{
 	"gpu.amd", "gpu.none", "gpu.nvml", "gpu.past", "gpu.unsupported",
 	"gpu.count", "gpu.count.slurm", "gpu.driver.library", "gpu.driver.mismatch", "gpu.driver.missing", "gpu.driver.module", "gpu.driver.unloaded", "gpu.driver.uvm", "gpu.driver.version", "gpu.mode.cc",
@@ -71,13 +71,13 @@ var wholeNode = []string{
 	"topology.none", "topology.hidden", "topology.unbalanced", "topology.file",
 }
 
-// deviceless are the checks that are about no device at all: of them some scenario
-// fails, whatever it names.
+// deviceless lists the checks without a device: one failing scenario is enough for them,
+// whatever it names.
 var deviceless = []string{"check_ib_modules", "check_net_dns", "check_net_route", "check_num_nvme_devs", "check_nvme_count"}
 
-// checkSelftestOneOfEight refuses a check of GPUs of which the self-test
-// does not show that it passes on eight healthy GPUs, and, for every code it can
-// give, that of eight it names the one that is ill and no other.
+// checkSelftestOneOfEight rejects a check of GPUs unless the self-test shows that it passes
+// on eight healthy GPUs and, for every code that it can report, that it names the one faulty
+// GPU of eight and no other.
 func checkSelftestOneOfEight(t *testing.T, own []string) {
 	by := selftestsOf(t, own)
 	for _, name := range own {
@@ -85,7 +85,7 @@ func checkSelftestOneOfEight(t *testing.T, own []string) {
 			continue
 		}
 		healthy, fails, shown, alone := false, false, map[string]bool{}, map[string]bool{}
-		ofGPUs := map[string]bool{} // codes that some scenario has of a GPU
+		ofGPUs := map[string]bool{} // codes that some scenario reports for a GPU
 		for _, s := range by[name] {
 			healthy = healthy || len(s.Want) == 0 && hasEight(&s)
 			named := map[string]bool{}
@@ -103,10 +103,10 @@ func checkSelftestOneOfEight(t *testing.T, own []string) {
 			}
 		}
 		if !healthy {
-			t.Errorf("%s: no scenario in which eight GPUs pass", name)
+			t.Errorf("%s: no scenario with eight GPUs that passes", name)
 		}
 		if !fails {
-			t.Errorf("%s: no scenario in which one GPU of eight fails that can be another", name)
+			t.Errorf("%s: no scenario with one failing GPU of eight that works with any GPU", name)
 		}
 		info, _ := checks.Lookup(name)
 		codes := map[string]bool{}
@@ -121,13 +121,13 @@ func checkSelftestOneOfEight(t *testing.T, own []string) {
 			case !shown[code]:
 				t.Errorf("%s: no scenario shows %s", name, code)
 			case !alone[code] && (ofGPUs[code] || !slices.Contains(wholeNode, code)):
-				t.Errorf("%s: no scenario in which %s names one GPU of eight alone", name, code)
+				t.Errorf("%s: no scenario in which %s names exactly one GPU of eight", name, code)
 			}
 		}
 	}
 }
 
-// hasEight says whether the node of a scenario has eight GPUs, as far as the driver says.
+// hasEight reports whether the node of a scenario has eight GPUs according to the driver.
 func hasEight(s *selftest.Scenario) bool {
 	node, err := selftest.ReadNode(s.Node)
 	if err != nil {
@@ -144,8 +144,8 @@ func hasEight(s *selftest.Scenario) bool {
 	return len(gpus) == 8
 }
 
-// isOne says whether a device is one of several: a GPU, a port, a disk by its name
-// and address, or by address alone.
+// isOne reports whether a device is one of several: a GPU, a port or a disk with name and
+// address, or an address alone.
 func isOne(device string) bool {
 	name, address, found := strings.Cut(device, " ")
 	if !found {
@@ -154,7 +154,7 @@ func isOne(device string) bool {
 	return strings.Count(address, ":") == 2
 }
 
-// checkSelftestIsTheUnitTests compares what is written with the scenarios of the unit tests:
+// checkSelftestIsTheUnitTests compares the written files with the scenarios of the unit tests:
 // each node, snapshot and file.
 func checkSelftestIsTheUnitTests(t *testing.T, own []string) {
 	by := selftestsOf(t, own)
@@ -162,7 +162,7 @@ func checkSelftestIsTheUnitTests(t *testing.T, own []string) {
 		if !selftested(name) {
 			continue
 		}
-		list := slices.DeleteFunc(scenariosOf(name), leftOut)
+		list := slices.DeleteFunc(scenariosOf(name), isLeftOut)
 		if len(list) != len(by[name]) {
 			t.Errorf("%s: %d scenarios, want %d: %s writes them", name, len(by[name]), len(list), selftestWrite)
 			continue

@@ -13,7 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// tables are the scenarios of each check, in the order of the files that have them.
+// tables holds the scenarios of each check, in the order of their files.
 var tables = map[string][]scenarioTable{}
 
 type scenarioTable struct {
@@ -21,8 +21,8 @@ type scenarioTable struct {
 	list func() []Scenario
 }
 
-// Table adds scenarios to those of a check, made when a test first asks for them. Each
-// table stands in a package variable: var _ = table(...).
+// Table adds scenarios to a check. list runs when a test first needs them. Declare each table
+// as a package variable: var _ = checktest.Table(...).
 func Table(check string, list func(check string) []Scenario) (added bool) {
 	_, file, line, _ := runtime.Caller(1)
 	t := scenarioTable{fmt.Sprintf("%s:%06d", file, line), sync.OnceValue(func() []Scenario { return list(check) })}
@@ -38,8 +38,8 @@ func scenariosOf(check string) (list []Scenario) {
 	return list
 }
 
-// Run runs all scenarios of a check. [checkTables] wants one test of each
-// check that does nothing else.
+// Run runs all scenarios of a check. [checkTables] requires one test of each check that only
+// calls Run.
 func Run(t *testing.T, check string) {
 	t.Helper()
 	t.Parallel()
@@ -51,7 +51,7 @@ func Run(t *testing.T, check string) {
 	}
 }
 
-// testsOfChecks are the tests func TestX(t *testing.T) { checktest.Run(t, "check_x") }, by check.
+// testsOfChecks returns the tests func TestX(t *testing.T) { checktest.Run(t, "check_x") }, by check.
 func testsOfChecks(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("*_test.go")

@@ -21,7 +21,7 @@ func writeTable[T any](t *testing.T, b *strings.Builder, head string, m map[stri
 	}
 }
 
-// quoteKey is a key as TOML wants it.
+// quoteKey returns a key in TOML syntax.
 func quoteKey(k string) string {
 	if strings.Trim(k, "abcdefghijklmnopqrstuvwxyz_ABCDEFGHIJKLMNOPQRSTUVWXYZ") == "" {
 		return k
@@ -29,7 +29,7 @@ func quoteKey(k string) string {
 	return tomlString(k)
 }
 
-// inline is a value on one line.
+// inline returns a value on one line of TOML.
 func inline(t *testing.T, v any) string {
 	t.Helper()
 	switch v := v.(type) {
@@ -48,7 +48,7 @@ func inline(t *testing.T, v any) string {
 		}
 		return "[" + strings.Join(parts, ", ") + "]"
 	case []string:
-		return inline(t, asJSON(v))
+		return inline(t, toJSON(v))
 	case bool, json.Number:
 		return fmt.Sprint(v)
 	}
@@ -56,7 +56,7 @@ func inline(t *testing.T, v any) string {
 	return ""
 }
 
-// tomlString is a string of TOML; bytes that are no UTF-8 become {xNN}.
+// tomlString returns a TOML string; bytes that are not UTF-8 become {xNN}.
 func tomlString(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')

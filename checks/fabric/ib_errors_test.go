@@ -191,7 +191,7 @@ var _ = checktest.Table("check_ib_errors", func(string) []checktest.Scenario {
 		checktest.OnFabric("the first run", nil, countsOn(bad, "counters/symbol_error", 60000)),
 		checktest.OnFabric("the first run after a boot", nil, countsOn(bad, "counters/symbol_error", 60000)).
 			Holding("past/ib-errors.json", strings.ReplaceAll(portPast("mlx5_%d:1", layerIB, nil), fabricBoot, "another")),
-		checktest.OnFabric("a past that is broken", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: "check_ib_errors:  read /past/ib-errors.json: unexpected end of JSON input; it is begun anew"}).
+		checktest.OnFabric("a past that is broken", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: "check_ib_errors:  /past/ib-errors.json is damaged; a new history begins"}).
 			Holding("past/ib-errors.json", `{"version":1,`),
 		errorsOnRoCE("RoCE begins anew slowly", nil, countsOn("rocep3s0", "hw_counters/roce_slow_restart", 6000), errorFinding("rocep3s0", "roce_slow_restart", checks.Warn, second, "20", "")),
 		errorsOnRoCE("RoCE packets changed on their way", nil, countsOn("rocep3s0", "hw_counters/rx_icrc_encapsulated", 1), errorFinding("rocep3s0", "rx_icrc_encapsulated", checks.Warn, once, "1", "")),

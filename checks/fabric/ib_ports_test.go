@@ -171,7 +171,7 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 		checktest.OnFabric("one is in Ethernet mode", nil, set("ports/1/link_layer", "Ethernet"),
 			checktest.HCAFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.ports.layer", Severity: checks.Warn, Remedy: checks.FixConfig, Want: "InfiniBand", Got: "Ethernet"}, "link layer is not what it was")).
 			Holding(ibPastFile, ibPast(3, "InfiniBand", "another", "")),
-		broken(checktest.OnFabric("a past that is broken", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: name + ":  read /past/ib-ports.json: unexpected end of JSON input; it is begun anew"}).Holding(ibPastFile, `{"version`)),
+		broken(checktest.OnFabric("a past that is broken", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: name + ":  /past/ib-ports.json is damaged; a new history begins"}).Holding(ibPastFile, `{"version`)),
 
 		checktest.OnFabric("each that is named has to pass", checktest.Of("mlx5_0", "mlx5_3"), func(n *fakesys.Node) { n.Down("mlx5_3") }, down("polling", checks.CheckCable, "DOWN Polling", "no link: the cable or the far end")),
 		checktest.OnFabric("the one that is named is well", checktest.Of("mlx5_0:1"), func(n *fakesys.Node) { n.Down("mlx5_3") }),

@@ -194,7 +194,7 @@ func (j *messageJudge) recall() {
 	if past != nil {
 		j.log = messageLog{}
 		if !errors.Is(past, fs.ErrNotExist) && !errors.Is(past, probe.ErrNoMemory) {
-			j.notes = append(j.notes, checks.Finding{Code: "klog.past", Severity: checks.Warn}.Describe(KernelLogName, "%v; it is begun anew", past))
+			j.notes = append(j.notes, checks.Finding{Code: "klog.past", Severity: checks.Warn}.Describe(KernelLogName, "%v; a new record begins", past))
 		}
 	}
 	if j.log.Boot != boot {

@@ -117,9 +117,9 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 	cleared := func(s checktest.Scenario, json string) checktest.Scenario {
 		return s.Holding("past/ib-clear.json", json)
 	}
-	again := checks.Finding{Code: "klog.past", Severity: checks.Warn, Message: KernelLogName + ":  read /past/kernel-log.json: unexpected end of JSON input; it is begun anew"}
-	senseless := checks.Finding{Code: "klog.past", Severity: checks.Warn, Message: KernelLogName + ":  kernel-log.json: it does not make sense; it is begun anew"}
-	uncleared := checks.Finding{Code: "ib.clear", Severity: checks.Warn, Message: KernelLogName + ":  what operators have cleared is lost, clear it again: read /past/ib-clear.json: unexpected end of JSON input"}
+	again := checks.Finding{Code: "klog.past", Severity: checks.Warn, Message: KernelLogName + ":  /past/kernel-log.json is damaged; a new record begins"}
+	senseless := checks.Finding{Code: "klog.past", Severity: checks.Warn, Message: KernelLogName + ":  kernel-log.json: it does not make sense; a new record begins"}
+	uncleared := checks.Finding{Code: "ib.clear", Severity: checks.Warn, Message: KernelLogName + ":  what operators have cleared is lost, clear it again: /past/ib-clear.json is damaged"}
 	overrun := checks.Finding{Code: "klog.lost", Severity: checks.Warn, Message: KernelLogName + ":  records of the kernel's log were overwritten before they were read: a fault may have been among them"}
 	garbage := on("garbage", nil, func(n *fakesys.Node) {
 		n.Files["dev/kmsg"] = "6,1,1,-;" + checktest.Fatal23[:60] + "\n6,2,1,-;mlx5_core : Fatal error 5 detected\n6,3,1,-; " + checktest.Fatal23 + "\n\x00\xff\n6,x;y\n" +
@@ -129,7 +129,7 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 	unread := on("no log", nil, func(n *fakesys.Node) { delete(n.Files, "dev/kmsg") },
 		checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "open /dev/kmsg: no such file or directory"})
 	hidden := on("a container without the log", nil, func(n *fakesys.Node) { delete(n.Files, "dev/kmsg") },
-		checks.Finding{Code: "probe.contained", Severity: checks.Skip, Message: KernelLogName + ":  this container does not show the kernel's log"}).Contained()
+		checks.Finding{Code: "probe.contained", Severity: checks.Skip, Message: KernelLogName + ":  this container has no access to the kernel log"}).Contained()
 	unread.Broken, hidden.Broken = true, true
 
 	numbered := func(s checktest.Scenario) checktest.Scenario { // by more than its devices
@@ -188,8 +188,8 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 			said(checks.Warn, "nic.module.cable", checks.CheckCable, 1, 100, 100, checktest.Shorted23, shorted, "watch it")),
 		on("a shorted cable, and another was plugged in", []string{"100 " + checktest.Shorted23, "90 " + checktest.On23 + "Port module event: module 0, Cable plugged"}, nil),
 		on("a disk is given up", []string{"100 " + given}, func(n *fakesys.Node) { n.Set("nvme3", "state", "dead") },
-			saidOfDisk(checks.Fail, "nvme.log.dead", given, "the driver has given the disk up", "a new boot clears it")),
-		on("a disk was given up, and is back", []string{"100 " + given}, nil, saidOfDisk(checks.Warn, "nvme.log.dead", given, "the driver has given the disk up, which is live again", "watch it")),
+			saidOfDisk(checks.Fail, "nvme.log.dead", given, "the driver has given up the disk", "a new boot clears it")),
+		on("a disk was given up, and is back", []string{"100 " + given}, nil, saidOfDisk(checks.Warn, "nvme.log.dead", given, "the driver has given up the disk, which is live again", "watch it")),
 		on("a disk across the network is reset", []string{"100 " + reset3}, func(n *fakesys.Node) { n.Set("nvme3", "transport", "tcp") }),
 		on("a disk is reset", []string{"100 " + reset3}, nil, saidOfDisk(checks.Warn, "nvme.log.down", reset3, "the disk has stopped answering and was reset", "watch it")),
 		on("remembered from before the log was overwritten", nil, nil,

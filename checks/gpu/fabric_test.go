@@ -120,7 +120,7 @@ func fabricStates() []checktest.Scenario {
 	strange := checktest.OnGPUs("a state that nobody knows", nil, state(200),
 		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.fabric.unknown", Severity: checks.Unknown, Want: "completed", Got: "state 200, which is not known here"}, text))
 	past := checktest.OnGPUs("the past is garbage", nil, nil,
-		checks.Finding{Code: "gpu.past", Severity: checks.Warn, Message: name + ":  read /past/gpu-fabric.json: invalid character 'x' looking for beginning of value"}).Holding(file, "x")
+		checks.Finding{Code: "gpu.past", Severity: checks.Warn, Message: name + ":  /past/gpu-fabric.json is damaged"}).Holding(file, "x")
 	odd.Broken, strange.Broken, past.Broken = true, true, true
 	logged := says(checks.Fail, "status", "success", "insufficient resources", "state of the fabric is completed, but its status")
 	logged.Message += "; the kernel has logged SXid 20034 of 0000:05:00.0"

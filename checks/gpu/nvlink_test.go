@@ -299,7 +299,7 @@ func nvlinkBroken(name string) (list []checktest.Scenario) {
 		odd("peers that cannot be read", func(g *nvml.GPU) { g.NVLink.PeerP2P = nvml.Failed[nvml.PeerP2P](checktest.ErrOdd) }),
 	)
 	past := checktest.OnGPUs("the past of the errors is garbage", nil, nil,
-		checks.Finding{Code: "gpu.past", Severity: checks.Warn, Message: name + ":  read /past/gpu-nvlink-errors.json: invalid character 'x' looking for beginning of value"}).
+		checks.Finding{Code: "gpu.past", Severity: checks.Warn, Message: name + ":  /past/gpu-nvlink-errors.json is damaged"}).
 		Holding("past/gpu-nvlink-errors.json", "x")
 	past.Broken = true
 	list = append(list, past)

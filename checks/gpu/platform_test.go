@@ -177,7 +177,7 @@ func TestGroupPlatforms(t *testing.T) {
 	for i, want := range []string{
 		"HGX H100 (conf/profiles/h100.toml); 3 GPUs, PCI device 10de:2330, subsystem 10de:16c1", "unknown; 1 GPU, PCI device 10de:1fb0",
 	} {
-		if tell := got[i].Tell(); tell != want {
+		if tell := got[i].String(); tell != want {
 			t.Errorf("%q, want %q", tell, want)
 		}
 	}

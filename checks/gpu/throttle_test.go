@@ -45,7 +45,7 @@ func throttleScenarios(name string) []checktest.Scenario {
 	const hot = "slowed down by the hardware, for it was too hot, in the last 5m0s"
 	just := func(what string) checks.Finding { return says(checks.Warn, "now", "", what, "slowed down just now") }
 	garbage := checktest.OnGPUs("garbage in what was kept", nil, nil, checks.Finding{Code: "gpu.past", Severity: checks.Warn,
-		Message: name + ":  read /past/gpu-throttle.json: invalid character '\\x00' looking for beginning of object key string"}).Holding(file, "{\x00")
+		Message: name + ":  /past/gpu-throttle.json is damaged"}).Holding(file, "{\x00")
 	garbage.Broken = true
 	future := checktest.OnGPUs("a clock that was set back", nil, hardware(600)).Holding(file, pastAt(-time.Hour, `{}`))
 	future.Broken = true

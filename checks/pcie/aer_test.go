@@ -102,7 +102,7 @@ var _ = checktest.Table("check_pcie_aer", func(name string) []checktest.Scenario
 		odd(checktest.OnFabric("unreadable counters", nil, checktest.Links(adapter, fatal+"/", ""), unreadableFatal)),
 		odd(checktest.OnFabric("garbage in counters", nil, checktest.Links(adapter, fatal, "TOTAL_ERR_FATAL \xff"))),
 		odd(checktest.Scenario{Name: "unreadable PCI bus", Files: map[string]string{"sys/bus/pci/devices": ""}, Want: checks.Unreadable(fmt.Errorf("read /sys/bus/pci/devices: not a directory"))}),
-		odd(checktest.OnFabric("a past that is broken", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: name + ":  read /past/pcie-aer.json: unexpected end of JSON input; it is begun anew"}).Holding(file, "{")),
+		odd(checktest.OnFabric("a past that is broken", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: name + ":  /past/pcie-aer.json is damaged; a new history begins"}).Holding(file, "{")),
 	}
 })
 

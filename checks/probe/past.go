@@ -80,7 +80,7 @@ func (h *Host) Recall(name string, v any) error {
 		return err
 	}
 	if err := json.Unmarshal(data, v); err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
+		return fmt.Errorf("%s is damaged", path) // the error of encoding/json has only names of Go
 	}
 	return nil
 }

@@ -238,7 +238,7 @@ func TestTopologyWords(t *testing.T) {
 	t.Parallel()
 	for words, want := range map[string]string{
 		"-l socket": `bad value "socket", want switch, root-port, numa, system`, "-g -1": `bad value "-1", want a number of GPUs`,
-		"-g x": `bad value "x", want a whole number`, "a b": `surplus argument "b", want at most 1`,
+		"-g x": `bad value "x", want a whole number`, "a b": `unexpected argument "b", want at most 1`,
 	} {
 		err := checks.Bind(new(hwTopology), strings.Fields(words))
 		if usage := new(checks.UsageError); !errors.As(err, &usage) || err.Error() != want {

@@ -189,7 +189,7 @@ func AskTopology(e *checks.Env) *Topology {
 	doubt(err)
 	t.GPUs = append([]Located{}, gpus...)
 	for _, g := range checks.PlatformGroups(e) {
-		t.Kinds = append(t.Kinds, g.Tell())
+		t.Kinds = append(t.Kinds, g.String())
 	}
 	if list, err := pci.List(e.Host); err == nil && len(list) == 0 {
 		doubt(errors.New("no device on the PCI bus: /sys/bus/pci/devices is empty, or is not there"))

@@ -19,8 +19,8 @@ func TestExplainXid(t *testing.T) {
   process    7 a
   means      NVLink error, unit RLW
   NVIDIA     WORKFLOW_NVLINK5_ERR / WORKFLOW_NVLINK5_ERR
-  class      DECODE: the numbers of its line decide
-  this line  RESET: drains the node; a GPU reset or a new boot clears it
+  class      DECODE: the numbers in its line decide
+  this line  RESET: drains the node; a GPU reset or a reboot clears it
   decoded    RLW_RSPCOL on link 5, fatal
   severity   fail
   remedy     reset-gpu

@@ -160,7 +160,7 @@ func (n *Node) PlatformRows() (rows []verdict.Row) {
 		if groups[i].Platform == nil {
 			severity = checks.Skip
 		}
-		rows = append(rows, verdict.Row{Severity: severity, Name: name, Message: groups[i].Tell()})
+		rows = append(rows, verdict.Row{Severity: severity, Name: name, Message: groups[i].String()})
 	}
 	return rows
 }
