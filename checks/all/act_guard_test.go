@@ -26,7 +26,7 @@ var observingRuns = map[string]string{
 	"cmdStatus.Run":     "check_cmd_status: the command is the check",
 	"netPing.Run":       "check_net_ping: the command is the check",
 	"shellTest":         "test(1)",
-	"Env.external":      "a matcher of the site",
+	"Env.runExternal":   "a matcher of the site",
 	"serviceRun.status": "service NAME status",
 	"Env.RunTool":       "a vendor's tool that reads",
 	"jobsOf":            "squeue",

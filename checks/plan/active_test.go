@@ -11,8 +11,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// An active test runs alone and for as long as it says; around a job it is left out, but
-// for the look at its last result in a prolog, which needs no worker of a library.
+// An active test runs alone and for at most the time that it declares. Around a job it is
+// skipped; a prolog only reads its last result, which needs no worker of a library.
 func TestActiveSteps(t *testing.T) {
 	t.Parallel()
 	lines := []conf.Line{{Check: "check_gpu_soak 60"}, {Check: "check_gpu_soak --max-age 24h 60"}}
@@ -48,7 +48,7 @@ func TestActiveSteps(t *testing.T) {
 	}
 }
 
-// A test that takes longer than the run leaves it is never run.
+// A test that takes longer than the run allows never runs.
 func TestActiveFits(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -57,7 +57,7 @@ func TestActiveFits(t *testing.T) {
 		run    time.Duration
 		want   bool
 	}{
-		{true, 25 * time.Second, 30 * time.Second, false}, // just as long as a vendor's library has
+		{true, 25 * time.Second, 30 * time.Second, false}, // the same time as for a vendor's library
 		{true, 24 * time.Second, 30 * time.Second, true},
 		{true, time.Hour, 0, true},
 		{false, time.Hour, 30 * time.Second, true},

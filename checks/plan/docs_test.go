@@ -9,7 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// The example of the manual is right.
+// The example in the documentation is correct.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	manual, err := os.ReadFile("../../docs/jobs.md")
@@ -33,8 +33,8 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// The settings of NCCL in nhc.toml reach the tests of NCCL, and a wrong one is an error with
-// its line.
+// The NCCL settings of nhc.toml reach the tests of NCCL, and a wrong one is an error with its
+// line.
 func TestNCCLEnv(t *testing.T) {
 	t.Parallel()
 	const text = "[active]\nnccl_env = [\"NCCL_IB_HCA=mlx5\", \"LD_PRELOAD=/tmp/x.so\", \"NCCL_IB_TC=106\"]\n[[check]]\nname = \"nccl\"\nop = \"all_reduce\"\n[[check]]\nname = \"gpu_count\"\n"

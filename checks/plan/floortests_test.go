@@ -14,12 +14,12 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// A floor can be given of every test that measures: its name in the sources is one of
+// A floor can be set for every test that measures: the test's name in the sources is in
 // conf.FloorTests.
 func TestEveryMeasureMayHaveAFloor(t *testing.T) {
 	t.Parallel()
-	seen, words := measuredNames(t)
-	for _, op := range wordsBehind(t, "../active/nccl_ops.go", `\bname: "(\w+)"`) {
+	seen, words := findMeasured(t)
+	for _, op := range findWords(t, "../active/nccl_ops.go", `\bname: "(\w+)"`) {
 		for _, name := range []string{op, "multi_" + op, op + "_no_p2p", "multi_" + op + "_no_p2p"} {
 			seen[name], words[name] = true, true
 		}
@@ -34,15 +34,15 @@ func TestEveryMeasureMayHaveAFloor(t *testing.T) {
 			t.Errorf("conf.FloorTests has %q, which no check measures", name)
 		}
 	}
-	for _, name := range wordsBehind(t, "../active/active.toml", `(?m)^test = "(\w+)"`) {
+	for _, name := range findWords(t, "../active/active.toml", `(?m)^test = "(\w+)"`) {
 		if _, ok := conf.FloorTests[name]; !ok {
 			t.Errorf("active.toml has %q, which is no test", name)
 		}
 	}
 }
 
-// wordsBehind are what an expression finds in a file.
-func wordsBehind(t *testing.T, file, expression string) (list []string) {
+// findWords returns the matches of an expression in a file.
+func findWords(t *testing.T, file, expression string) (list []string) {
 	t.Helper()
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -57,9 +57,9 @@ func wordsBehind(t *testing.T, file, expression string) (list []string) {
 	return list
 }
 
-// measuredNames are the words that the sources give as the Test of a measure, and all
-// words of them.
-func measuredNames(t *testing.T) (names, words map[string]bool) {
+// findMeasured returns the texts that the sources assign to the field Test of a measure, and all
+// their words.
+func findMeasured(t *testing.T) (names, words map[string]bool) {
 	t.Helper()
 	names, words = map[string]bool{}, map[string]bool{}
 	files, err := filepath.Glob("../active/*.go")
@@ -90,8 +90,8 @@ func measuredNames(t *testing.T) (names, words map[string]bool) {
 	return names, words
 }
 
-// testOf is what a part of the sources puts into a field Test, by its name in a struct
-// or by the first of an assignment; nil where it does not.
+// testOf returns the value that a node assigns to a field Test, by name in a struct or as the
+// first in an assignment; nil if it assigns none.
 func testOf(n ast.Node) ast.Node {
 	switch n := n.(type) {
 	case *ast.KeyValueExpr:

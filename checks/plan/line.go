@@ -14,32 +14,32 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// line plans one check line.
-func (b *builder) line(l conf.Line) {
+// planLine plans one check line.
+func (b *builder) planLine(l conf.Line) {
 	s := Step{Pos: l.Pos, Text: l.Check}
-	// bash evaluates $CHECK unquoted: runs of blanks become one, also in quotes.
+	// bash evaluates $CHECK unquoted: each run of blanks becomes one blank, also in quotes.
 	text := strings.Join(strings.FieldsFunc(l.Check, isBlank), " ")
 	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(text), "")
 	if err != nil {
 		s.Garbled = true
-		b.shell(s, nil, "not the grammar of a shell: "+err.Error())
+		b.planShell(s, nil, "shell syntax error: "+err.Error())
 		return
 	}
-	why := b.simple(&s, file)
+	why := b.planSimple(&s, file)
 	if why == "" {
 		b.add(s)
 		return
 	}
-	b.shell(s, file, why)
+	b.planShell(s, file, why)
 }
 
 func isBlank(r rune) bool { return r == ' ' || r == '\t' || r == '\n' }
 
-// simple plans a line that is one simple command without anything that needs a
-// shell; else it says why a shell is needed.
-func (b *builder) simple(s *Step, file *syntax.File) (why string) {
+// planSimple plans a line that is one simple command and needs no shell. Otherwise it returns
+// the reason why the line needs a shell.
+func (b *builder) planSimple(s *Step, file *syntax.File) (why string) {
 	if len(file.Stmts) == 0 {
-		s.Kind = Assign // a comment: a check that passes
+		s.Kind = Assign // a comment counts as a check that passes
 		return ""
 	}
 	st := file.Stmts[0]
@@ -49,35 +49,35 @@ func (b *builder) simple(s *Step, file *syntax.File) (why string) {
 	switch cmd := st.Cmd.(type) {
 	case *syntax.CallExpr:
 		if len(cmd.Args) == 0 {
-			return b.assignment(s, cmd.Assigns, false)
+			return b.planAssignment(s, cmd.Assigns, false)
 		}
 		if len(cmd.Assigns) > 0 {
 			return "a variable for one command"
 		}
-		return b.call(s, cmd.Args)
+		return b.planCall(s, cmd.Args)
 	case *syntax.DeclClause:
 		if cmd.Variant.Value != "export" {
 			return "a declaration"
 		}
-		return b.assignment(s, cmd.Args, true)
+		return b.planAssignment(s, cmd.Args, true)
 	default:
 		return "more than one simple command"
 	}
 }
 
-// assignment plans a line of assignments, unless the shell gives them another
-// meaning: it forgets those of a forked line, and refuses what is read-only.
-func (b *builder) assignment(s *Step, assigns []*syntax.Assign, export bool) (why string) {
+// planAssignment plans a line of assignments, unless it has another effect in the shell: a
+// forked line loses them, and a read-only variable rejects them.
+func (b *builder) planAssignment(s *Step, assigns []*syntax.Assign, export bool) (why string) {
 	if f := b.vars["NHC_CHECK_FORKED"]; f != "" && f != "0" && b.opts.InPlace != nil && !b.opts.InPlace(s.Text) {
-		return "forked, so that what it assigns is lost"
+		return "runs in a forked process, so its assignments are lost"
 	}
 	if b.typed {
-		return "an earlier line has declared variables"
+		return "an earlier line declares variables"
 	}
-	return b.assign(s, assigns, export)
+	return b.addAssignments(s, assigns, export)
 }
 
-func (b *builder) call(s *Step, words []*syntax.Word) (why string) {
+func (b *builder) planCall(s *Step, words []*syntax.Word) (why string) {
 	name := words[0].Lit()
 	info, ok := checks.Lookup(name)
 	switch {
@@ -87,47 +87,47 @@ func (b *builder) call(s *Step, words []*syntax.Word) (why string) {
 		}
 		return "not a check of this program"
 	case b.funcs[name]:
-		return "a shell function bears that name"
+		return "a shell function has that name"
 	case b.opaque.Line != 0:
-		return fmt.Sprintf("line %d may have changed what it means", b.opaque.Line)
+		return fmt.Sprintf("line %d may have changed its meaning", b.opaque.Line)
 	case b.opts.Trace:
 		return "traced by -x"
 	}
-	args, why := b.expand(words[1:])
+	args, why := b.expandWords(words[1:])
 	if why != "" {
 		return why
 	}
 	c := info.New()
 	err := checks.Bind(c, args)
 	if b.path && err == nil && runsCommands(info, c) {
-		return "an earlier line has changed PATH"
+		return "an earlier line changes PATH"
 	}
 	if v, ok := c.(interface{ Sets() string }); ok && err == nil && v.Sets() != "" {
-		return "sets a variable of the shell"
+		return "sets a shell variable"
 	}
 	if v, ok := c.(interface{ Runs() string }); ok && (b.funcs[v.Runs()] || b.opts.Sourced) {
-		return "its command may be a function of the shell"
+		return "its command may be a shell function"
 	}
 	s.Kind, s.Name, s.Args = Native, name, args
-	b.native(s, info, c, err)
+	b.planNative(s, info, c, err)
 	return ""
 }
 
-// shellVars are variables whose assignment changes how bash reads later lines.
+// shellVars are the variables that change how bash reads later lines.
 var shellVars = []string{"IFS", "PATH", "BASH_ENV", "POSIXLY_CORRECT", "SHELLOPTS", "BASHOPTS", "PWD", "HOME", "CHECKS", "CNUM", "SHELL"}
 
-func (b *builder) assign(s *Step, assigns []*syntax.Assign, export bool) (why string) {
+func (b *builder) addAssignments(s *Step, assigns []*syntax.Assign, export bool) (why string) {
 	var sets []Var
 	for _, a := range assigns {
 		if a.Name == nil || a.Array != nil || a.Index != nil || a.Append || a.Naked {
 			return "not a plain assignment"
 		}
 		if slices.Contains(shellVars, a.Name.Value) {
-			return "a variable of the shell itself"
+			return "a variable that the shell sets"
 		}
 		value := ""
 		if a.Value != nil {
-			if why := b.static(a.Value); why != "" {
+			if why := b.explainDynamic(a.Value); why != "" {
 				return why
 			}
 			v, err := expand.Literal(b.config(sets), a.Value)
@@ -150,10 +150,10 @@ func (b *builder) assign(s *Step, assigns []*syntax.Assign, export bool) (why st
 	return ""
 }
 
-// expand does with words what bash would, where no shell is needed to know.
-func (b *builder) expand(words []*syntax.Word) (args []string, why string) {
+// expandWords expands words as bash would, if that needs no shell.
+func (b *builder) expandWords(words []*syntax.Word) (args []string, why string) {
 	for _, w := range words {
-		if why := b.static(w); why != "" {
+		if why := b.explainDynamic(w); why != "" {
 			return nil, why
 		}
 	}
@@ -164,8 +164,8 @@ func (b *builder) expand(words []*syntax.Word) (args []string, why string) {
 	return args, ""
 }
 
-// config looks variables up in what is known here; pending are assignments of
-// the same line.
+// config returns the lookup of variables that are known here; pending are assignments of the
+// same line.
 func (b *builder) config(pending []Var) *expand.Config {
 	return &expand.Config{Env: expand.FuncEnviron(func(name string) string {
 		for _, v := range slices.Backward(pending) {
@@ -177,8 +177,8 @@ func (b *builder) config(pending []Var) *expand.Config {
 	})}
 }
 
-// static says why a word's value is not known here, "" if it is.
-func (b *builder) static(w *syntax.Word) (why string) {
+// explainDynamic returns why the value of a word is not known here, "" if it is.
+func (b *builder) explainDynamic(w *syntax.Word) (why string) {
 	syntax.Walk(w, func(n syntax.Node) bool {
 		switch n := n.(type) {
 		case nil, *syntax.Word, *syntax.Lit, *syntax.DblQuoted, *syntax.ArithmExp, *syntax.BinaryArithm, *syntax.ParenArithm:
@@ -191,25 +191,25 @@ func (b *builder) static(w *syntax.Word) (why string) {
 				why = `a $'...' string`
 			}
 		case *syntax.ParamExp:
-			why = b.param(n)
+			why = b.explainParam(n)
 		default:
-			why = "an expansion that only a shell can do"
+			why = "an expansion that needs a shell"
 		}
-		if n, ok := n.(*syntax.BinaryArithm); ok && assigns(n.Op) {
+		if n, ok := n.(*syntax.BinaryArithm); ok && isAssigning(n.Op) {
 			why = "arithmetic that assigns"
 		}
-		if n, ok := n.(*syntax.ArithmExp); ok && (n.Bracket || b.unknown || !b.numeric(n)) {
-			why = "arithmetic that only the shell can do"
+		if n, ok := n.(*syntax.ArithmExp); ok && (n.Bracket || b.unknown || !b.isPlainNumeric(n)) {
+			why = "arithmetic that needs a shell"
 		}
 		return why == ""
 	})
 	return why
 }
 
-// numeric says whether all numbers of an arithmetic expression, those in variables
-// too, are such that bash takes them for what they look like: 08 is an error to it, and
-// a variable may hold another expression.
-func (b *builder) numeric(n *syntax.ArithmExp) bool {
+// isPlainNumeric reports whether all numbers of an arithmetic expression, including those in
+// variables, mean the same in bash: 08 is an error there, and a variable can contain another
+// expression.
+func (b *builder) isPlainNumeric(n *syntax.ArithmExp) bool {
 	good := true
 	word := func(s string) {
 		if syntax.ValidName(s) {
@@ -229,10 +229,10 @@ func (b *builder) numeric(n *syntax.ArithmExp) bool {
 	return good
 }
 
-// numberForm finds a number of few enough digits in bash's notations.
+// numberForm matches a number in bash's notations that fits in 64 bits.
 var numberForm = checks.Lazily(`^(0[xX][0-9a-fA-F]{1,15}|0[0-7]{0,18}|[1-9][0-9]{0,17})$`)
 
-func assigns(op syntax.BinAritOperator) bool {
+func isAssigning(op syntax.BinAritOperator) bool {
 	switch op {
 	case syntax.Assgn, syntax.AddAssgn, syntax.SubAssgn, syntax.MulAssgn, syntax.QuoAssgn, syntax.RemAssgn,
 		syntax.AndAssgn, syntax.OrAssgn, syntax.XorAssgn, syntax.ShlAssgn, syntax.ShrAssgn:
@@ -241,14 +241,14 @@ func assigns(op syntax.BinAritOperator) bool {
 	return false
 }
 
-// ownVars are variables that bash makes up itself; only it knows their values.
+// ownVars are variables that bash sets itself; only bash knows their values.
 var ownVars = []string{
 	"RANDOM", "SRANDOM", "SECONDS", "LINENO", "PPID", "UID", "EUID", "PWD", "OLDPWD", "OSTYPE", "HOSTTYPE", "MACHTYPE",
 	"FUNCNAME", "GROUPS", "DIRSTACK", "OPTIND", "OPTARG", "COLUMNS", "LINES", "SHLVL", "SHELL", "IFS", "PATH", "CHECK", "CHECKS",
 	"CNUM", "FAIL_CNT", "CHECK_DIED", "REPLY",
 }
 
-func (b *builder) param(p *syntax.ParamExp) (why string) {
+func (b *builder) explainParam(p *syntax.ParamExp) (why string) {
 	name := ""
 	if p.Param != nil {
 		name = p.Param.Value
@@ -257,27 +257,27 @@ func (b *builder) param(p *syntax.ParamExp) (why string) {
 		p.Names == 0 && p.Exp == nil && p.NestedParam == nil
 	switch {
 	case !plain || !syntax.ValidName(name):
-		return "an expansion that only a shell can do"
+		return "an expansion that needs a shell"
 	case slices.Contains(ownVars, name) || strings.HasPrefix(name, "BASH") || strings.HasPrefix(name, "EPOCH"):
-		return "a variable of the shell itself"
+		return "a variable that the shell sets"
 	case b.unknown:
 		return "a variable that a script or an earlier line may have set"
 	}
 	return ""
 }
 
-// shell plans a line for bash and notes what it may leave behind.
-func (b *builder) shell(s Step, file *syntax.File, why string) {
+// planShell plans a line for bash and records its possible effects on later lines.
+func (b *builder) planShell(s Step, file *syntax.File, why string) {
 	s.Kind, s.Lane, s.Barrier, s.Why, s.Class = ShellLine, checks.Shell, true, why, checks.ClassShell
 	s.Calls = b.calls(file)
 	b.add(s)
 	b.pos = s.Pos
-	b.set = nil // when it has run, what it has left of these is known
+	b.set = nil // bash reports the values of these after the line
 	if file == nil {
 		return // a syntax error changes nothing
 	}
 	syntax.Walk(file, func(n syntax.Node) bool {
-		b.effect(n)
+		b.noteEffects(n)
 		return true
 	})
 }
@@ -300,15 +300,15 @@ func (b *builder) calls(file *syntax.File) []string {
 
 var errDynamic = errors.New("not a literal")
 
-// setters are builtins that set variables; changers may change anything that
-// later lines rest on.
+// setters are builtins that set variables; changers are builtins that can change anything that
+// later lines depend on.
 var (
 	setters  = []string{"read", "mapfile", "readarray", "getopts", "unset", "let", "printf", "shift", "wait", "export", "declare", "typeset", "local", "readonly"}
 	changers = []string{"eval", ".", "source", "cd", "pushd", "popd", "set", "shopt", "exec", "alias", "unalias", "enable", "builtin", "trap", "umask", "ulimit"}
 )
 
-// effect notes what a node of a shell line may leave behind.
-func (b *builder) effect(n syntax.Node) {
+// noteEffects records the possible effects of one node of a shell line on later lines.
+func (b *builder) noteEffects(n syntax.Node) {
 	switch n := n.(type) {
 	case *syntax.FuncDecl:
 		b.unknown = true
@@ -325,7 +325,7 @@ func (b *builder) effect(n syntax.Node) {
 		a, ok := n.(*syntax.Assign)
 		switch {
 		case !ok || a.Name == nil || !slices.Contains(shellVars, a.Name.Value):
-		case a.Name.Value == "PATH": // decides which commands are run, and nothing else
+		case a.Name.Value == "PATH": // only selects the commands that run
 			b.path = true
 		default:
 			b.opaque = b.pos
@@ -348,7 +348,7 @@ func (b *builder) effect(n syntax.Node) {
 	}
 }
 
-// commandName is the literal name of a command, through "command".
+// commandName returns the literal name of a command, also behind "command".
 func commandName(words []*syntax.Word) (string, error) {
 	for _, w := range words {
 		name := w.Lit()

@@ -1,6 +1,5 @@
-// Package plan turns the lines of a configuration into steps: which check, with
-// which words, in which worker, behind which barrier. It is a pure function of
-// its input and touches no machine.
+// Package plan turns the lines of a configuration into steps: check, arguments, worker and
+// barrier. It is a pure function of its input and does not access the machine.
 package plan
 
 import (
@@ -18,19 +17,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// Kind says how a step is carried out.
+// Kind is how a step runs.
 type Kind int
 
 // The kinds of steps.
 const (
 	Native    Kind = iota // a registered check, in the worker of its lane
 	ShellLine             // anything else: verbatim, in the one bash of the run
-	Assign                // literal assignments: settings of the run, also told to bash
+	Assign                // literal assignments: settings of the run, which bash gets, too
 )
 
 func (k Kind) String() string { return [...]string{"native", "shell", "assign"}[k] }
 
-// Var is one assignment that was carried out while planning.
+// Var is one assignment that the planner evaluated.
 type Var struct {
 	Name, Value string
 	Export      bool
@@ -44,45 +43,45 @@ type Step struct {
 	Kind    Kind
 	Lane    checks.Lane
 	Name    string          // native: the check
-	Args    []string        // native: its words, expanded
-	Table   map[string]any  // native: its parameters, where they came from TOML
-	Vars    []Var           // native: what earlier lines assigned
-	Usage   *checks.Finding // native: the error in its arguments; it is not run
-	Lacks   string          // native: the argument that it needs and does not have, where LBNL NHC runs it all the same
+	Args    []string        // native: its arguments, expanded
+	Table   map[string]any  // native: its parameters from TOML
+	Vars    []Var           // native: the assignments of earlier lines
+	Usage   *checks.Finding // native: the error in its arguments; the step does not run
+	Lacks   string          // native: a required argument that is missing, if LBNL NHC runs the check nevertheless
 	Sets    []Var           // assign
-	Barrier bool            // may change something, or runs a command: alone, after all earlier steps have passed
-	Timeout time.Duration   // deadline of the step; 0: none but the run's
-	Why     string          // shell: why it is no native step
-	Garbled bool            // shell: the line is not the grammar of a shell
-	Command string          // shell: the command, where no earlier line can have defined it
-	Calls   []string        // shell: the commands in the line, where nothing earlier can have defined them
-	NewPath bool            // shell: an earlier line has set PATH, where Command may be
+	Barrier bool            // it can change something, or runs a command: it runs alone, after all earlier steps have passed
+	Timeout time.Duration   // deadline of the step; 0: only the run's deadline
+	Why     string          // shell: why it is not a native step
+	Garbled bool            // shell: the line has a syntax error
+	Command string          // shell: the command, if no earlier line can have defined it
+	Calls   []string        // shell: the commands in the line that nothing earlier can have defined
+	NewPath bool            // shell: an earlier line sets PATH, which can contain Command
 	Class   string          // of the check, see [checks.Info.Class]
 	Active  bool            // native: it loads the node, see [checks.Info.Active]
-	Bound   time.Duration   // native: the most that an active test takes, by its own word
-	MaxAge  time.Duration   // native: a result of an active test that is no older counts in place of a run
-	OnlyOld bool            // native: it is not run, only its last result is looked at
-	Policy  conf.Policy     // of the site; its action is never empty
+	Bound   time.Duration   // native: the longest time that an active test takes, as it declares
+	MaxAge  time.Duration   // native: a result of an active test that is not older replaces a run
+	OnlyOld bool            // native: it does not run; only its last result is read
+	Policy  conf.Policy     // the site's policy; its action is never empty
 }
 
-// Plan is all steps of a run, in order.
+// Plan holds all steps of a run, in order.
 type Plan struct {
 	Steps []Step
-	Left  []Left // what is not run in this context
-	// Problems are the errors of the configuration that LBNL NHC has no
-	// verdict for: each drains nobody and is reported with its position.
+	Left  []Left // the steps that are skipped in this context
+	// Problems are the errors of the configuration for which LBNL NHC has no message.
+	// They drain no node, and are reported with their position.
 	Problems *multierror.Error
 }
 
-// Left is a step that is left out, and why.
+// Left is a skipped step, and why.
 type Left struct {
 	Step
 
 	Because string
 }
 
-// Lanes are those of the native steps, but of active tests whose last result will do
-// as a rule: they are not worth a worker that waits for them.
+// Lanes returns the lanes of the native steps. It omits those of active tests that usually
+// need only their last result: no worker should wait for them.
 func (p *Plan) Lanes() (lanes []checks.Lane) {
 	for i := range p.Steps {
 		if s := &p.Steps[i]; s.Kind == Native && s.Usage == nil && s.MaxAge == 0 && !slices.Contains(lanes, s.Lane) {
@@ -92,7 +91,7 @@ func (p *Plan) Lanes() (lanes []checks.Lane) {
 	return lanes
 }
 
-// NeedsShell says whether any step needs a bash.
+// NeedsShell reports whether any step needs bash.
 func (p *Plan) NeedsShell() bool {
 	for i := range p.Steps {
 		if p.Steps[i].Kind == ShellLine {
@@ -102,40 +101,40 @@ func (p *Plan) NeedsShell() bool {
 	return false
 }
 
-// Options is what the planner knows beside the lines.
+// Options is the input of the planner besides the lines.
 type Options struct {
 	Vars      map[string]string // variables as bash will have them: settings and environment
 	Timeout   time.Duration     // TIMEOUT of the run; 0: none
 	Functions map[string]bool   // shell functions that site scripts define
-	Sourced   bool              // site scripts or a sysconfig file ran in bash: its variables are not known here
-	Trace     bool              // -x: everything that can is run by bash, which prints it
-	InPlace   func(string) bool // says whether a line stays in the main shell where others are forked (-f)
+	Sourced   bool              // site scripts or a sysconfig file ran in bash; their variables are not known here
+	Trace     bool              // -x: bash runs everything that it can, and prints it
+	InPlace   func(string) bool // reports whether a line runs in the main shell although -f forks
 
-	Context  string       // of the run, as in nhc.toml; "": everything is planned
-	Own      bool         // the lines are for this context alone: nhc-prolog.conf
-	NoGPUs   string       // why nothing of GPUs is looked at; "": it is
-	Policies *conf.Config // of the site; may be nil
+	Context  string       // the run's context, as in nhc.toml; "": plan everything
+	Own      bool         // the lines are only for this context: nhc-prolog.conf
+	NoGPUs   string       // why checks of GPUs are skipped; "": they are not
+	Policies *conf.Config // the site's policies; can be nil
 }
 
-// longestStep bounds a native step where the run has no deadline or a long
-// one: no local read takes that long on a node that works.
+// longestStep limits a native step if the run has no deadline or a long one: no local read
+// takes longer on a working node.
 const longestStep = 10 * time.Second
 
-// longestVendor is that of a step in a vendor's library where the run has no
+// longestVendor is the same limit for a step in a vendor's library, if the run has no
 // deadline.
 const longestVendor = 25 * time.Second
 
-// activeGrace is what an active test has beyond its own bound: to load its library,
-// to wake the GPUs, to clean up.
+// activeGrace is the time that an active test gets in addition to its own bound: to load its
+// library, to wake the GPUs, to clean up.
 const activeGrace = 15 * time.Second
 
-// Fits says whether a run of some length, 0 for ever, leaves a step the time that it
-// says itself it may take; else it is never run.
+// Fits reports whether a run of this length, 0 for no limit, has enough time for the bound that
+// the step declares; otherwise the step never runs.
 func (s *Step) Fits(run time.Duration) bool {
 	return !s.Active || run <= 0 || s.Bound < checks.Usable(run)
 }
 
-// Build plans lines in their order.
+// Build plans lines in order.
 func Build(lines []conf.Line, opts Options) *Plan {
 	b := &builder{
 		opts:    opts,
@@ -151,25 +150,25 @@ func Build(lines []conf.Line, opts Options) *Plan {
 		b.funcs = map[string]bool{}
 	}
 	for _, line := range lines {
-		b.line(line)
+		b.planLine(line)
 	}
 	return b.plan
 }
 
 // BuildTables plans the entries of a TOML configuration.
 func BuildTables(entries []conf.Entry, opts Options) *Plan {
-	opts.Own = false // they name the contexts that they are for
+	opts.Own = false // each entry names its contexts
 	b := &builder{opts: opts, plan: new(Plan)}
 	for _, e := range entries {
 		s := Step{Pos: e.Pos, Text: e.Name, Kind: Native, Name: e.Name, Table: e.Params, Policy: e.Policy}
 		info, ok := checks.Lookup(e.Name)
 		if !ok {
-			s.Usage = b.problem(e.Pos, e.Name, errors.New("no check of that name, docs/reference/checks has them all"))
+			s.Usage = b.reportProblem(e.Pos, e.Name, errors.New("no check has this name; docs/reference/checks lists all"))
 			b.add(s)
 			continue
 		}
 		c := info.New()
-		b.native(&s, info, c, checks.BindTable(c, e.Params))
+		b.planNative(&s, info, c, checks.BindTable(c, e.Params))
 		b.add(s)
 	}
 	return b.plan
@@ -178,20 +177,20 @@ func BuildTables(entries []conf.Entry, opts Options) *Plan {
 type builder struct {
 	opts     Options
 	vars     map[string]string
-	set      []Var    // by the lines since the last shell line
-	exported []string // names that they export
+	set      []Var    // assignments since the last shell line
+	exported []string // names exported by them
 	funcs    map[string]bool
-	unknown  bool     // a shell line may have set variables: their values are not known here
-	typed    bool     // a shell line has declared variables, read-only ones perhaps
-	path     bool     // a shell line has set PATH: checks that run commands are called by bash
-	pos      conf.Pos // of the shell line whose effects are looked at
-	opaque   conf.Pos // the shell line that may have changed anything: native checks are called by bash
+	unknown  bool     // a shell line can have set variables; their values are not known here
+	typed    bool     // a shell line has declared variables, possibly read-only ones
+	path     bool     // a shell line has set PATH: bash calls the checks that run commands
+	pos      conf.Pos // position of the shell line that is analysed
+	opaque   conf.Pos // the shell line that can have changed anything: bash calls the native checks
 	plan     *Plan
 }
 
 func (b *builder) add(s Step) {
 	s.Policy = s.Policy.Or(b.opts.Policies.Of(s.Name, s.Class)).Or(conf.Policy{Action: conf.FailJob})
-	if why := b.leftOut(&s); why != "" {
+	if why := b.explainLeft(&s); why != "" {
 		b.plan.Left = append(b.plan.Left, Left{s, why})
 		return
 	}
@@ -199,10 +198,10 @@ func (b *builder) add(s Step) {
 	b.plan.Steps = append(b.plan.Steps, s)
 }
 
-// leftOut says why a step is not run in the context of the run. Around a job only
-// what is cheap and changes nothing runs unasked: a check of this program that
-// reads files or a vendor's library.
-func (b *builder) leftOut(s *Step) (why string) {
+// explainLeft returns why a step is skipped in the context of the run, "" if it is not. Around a
+// job, only cheap steps without side effects run by default: checks of this program that read
+// files or a vendor's library.
+func (b *builder) explainLeft(s *Step) (why string) {
 	around := b.opts.Context == conf.Prolog || b.opts.Context == conf.Epilog
 	switch {
 	case b.opts.Context == "" || s.Kind == Assign:
@@ -210,8 +209,8 @@ func (b *builder) leftOut(s *Step) (why string) {
 	case (s.Class == "gpu" || s.Lane.Vendor()) && b.opts.NoGPUs != "":
 		return b.opts.NoGPUs
 	case s.Class == checks.ClassJob && b.opts.Context == conf.Prolog:
-		return "the job has left nothing yet"
-	case s.OnlyOld && s.Policy.Contexts == nil: // that costs next to nothing
+		return "the job has not started yet"
+	case s.OnlyOld && s.Policy.Contexts == nil: // this is cheap
 		return ""
 	case s.Policy.Contexts != nil:
 		if !slices.Contains(s.Policy.Contexts, b.opts.Context) {
@@ -221,11 +220,11 @@ func (b *builder) leftOut(s *Step) (why string) {
 	case !around || b.opts.Own:
 		return ""
 	case s.Kind == ShellLine:
-		return "what a line for the shell costs and does is not known"
+		return "a shell line can take long or change something"
 	case s.Active:
-		return "it loads the node; with --max-age a prolog looks at its last result"
-	case s.Barrier && s.Class != checks.ClassJob: // that is for an epilog, and the site has asked for it
-		return "it runs commands, or changes something"
+		return "it loads the node; with --max-age a prolog reads its last result"
+	case s.Barrier && s.Class != checks.ClassJob: // the site wrote it for the epilog
+		return "it runs commands or changes something"
 	}
 	return ""
 }
@@ -242,9 +241,8 @@ func (p *Plan) Add(other *Plan) {
 	}
 }
 
-// UnknownPolicy is an error for each policy whose name is neither a check nor a
-// class of checks: it would be in force for nothing. So is one for each setting of NCCL
-// that its tests do not take.
+// UnknownPolicy returns an error for each policy whose name is neither a check nor a class of
+// checks, and for each setting of NCCL that the tests do not accept.
 func UnknownPolicy(c *conf.Config) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(c.Policies)) {
@@ -264,14 +262,14 @@ func UnknownPolicy(c *conf.Config) error {
 	return errors.Join(errs...)
 }
 
-func (b *builder) problem(pos conf.Pos, name string, err error) *checks.Finding {
+func (b *builder) reportProblem(pos conf.Pos, name string, err error) *checks.Finding {
 	err = fmt.Errorf("%s: %s: %w", pos, name, err)
 	b.plan.Problems = multierror.Append(b.plan.Problems, err)
 	return &checks.Finding{Code: "config.usage", Severity: checks.Unknown, Message: err.Error(), Remedy: checks.FixConfig}
 }
 
-// native completes a step whose check c has been bound, or not (err).
-func (b *builder) native(s *Step, info checks.Info, c checks.Check, err error) {
+// planNative completes a native step with its bound check c or with the error of binding.
+func (b *builder) planNative(s *Step, info checks.Info, c checks.Check, err error) {
 	s.Lane, s.Class = info.Lane, info.Class()
 	s.Timeout = StepTimeout(info, c, b.opts.Timeout)
 	if test, ok := c.(checks.Bounded); ok && info.Active {
@@ -287,14 +285,14 @@ func (b *builder) native(s *Step, info checks.Info, c checks.Check, err error) {
 		s.Lacks = lacking(s, info)
 		return
 	}
-	// In a line of nhc.conf LBNL NHC's verdict on its own checks stands; TOML is ours.
+	// In nhc.conf, the checks of LBNL NHC report a usage error as LBNL NHC does. TOML has no such rule.
 	usage, isUsage := errors.AsType[*checks.UsageError](err)
 	if isUsage && info.BadUsage != nil && s.Table == nil {
 		f := info.BadUsage(s.Text, usage)
 		s.Usage = &f
 		return
 	}
-	s.Usage = b.problem(s.Pos, info.Name, fmt.Errorf("%w; usage: %s %s", err, info.Name, info.Usage))
+	s.Usage = b.reportProblem(s.Pos, info.Name, fmt.Errorf("%w; usage: %s %s", err, info.Name, info.Usage))
 }
 
 // lacking returns which argument a line needs and does not have, "" if it has all of them.
@@ -310,19 +308,18 @@ func lacking(s *Step, info checks.Info) string {
 	return ""
 }
 
-// runsCommands says whether a bound check runs commands, or changes something
-// by one.
+// runsCommands reports whether a bound check runs commands, including those that change
+// something.
 func runsCommands(info checks.Info, c checks.Check) bool {
 	return info.Active || info.Lane == checks.Cmd || info.Acts != nil && info.Acts(c)
 }
 
-// StepTimeout gives a native step half of the run, so that a hang leaves time
-// for what comes after it, and at most [longestStep]. A check that waits for a
-// command has that command's own limit, and the run's: 0. A vendor's library has
-// five sixths of the run: without persistence mode the driver takes a second or
-// two to wake each GPU, and a node that is slow is not one that hangs. A check that
-// waits has two thirds. An active test has what it says itself, and a moment more.
-// timeout is TIMEOUT.
+// StepTimeout returns the deadline of a native step; timeout is TIMEOUT. A step gets half of
+// the run, at most [longestStep], so that a hang leaves time for the following steps. A check
+// that waits for a command has that command's own limit, and the run's: 0. A vendor's library
+// gets five sixths of the run: without persistence mode the driver takes a second or two to
+// wake each GPU, and a slow node does not hang. A check that waits gets two thirds. An active
+// test gets its own bound plus activeGrace.
 func StepTimeout(info checks.Info, c checks.Check, timeout time.Duration) time.Duration {
 	if info.Timeout > 0 {
 		return info.Timeout

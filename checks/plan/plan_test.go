@@ -14,7 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// probeCheck takes any words; -z is refused.
+// probeCheck takes any arguments; -z is an error.
 type probeCheck struct {
 	Act   bool     `opt:"e" toml:"act"`
 	Words []string `arg:"*" toml:"words"`
@@ -49,7 +49,7 @@ func init() {
 	checks.Register(checks.Info{Name: "check_job_y", Summary: "test", Lane: checks.NVML, New: func() checks.Check { return new(jobCheck) }})
 }
 
-// runCheck runs a command, and may set a variable of the shell.
+// runCheck runs a command, and can set a shell variable.
 type runCheck struct {
 	Variable string   `opt:"O"`
 	Words    []string `arg:"*"`
@@ -132,7 +132,7 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// With -f an assignment that does not look like one is lost with its process.
+// With -f, an assignment that does not look like one is lost with its process.
 func TestForkedAssignment(t *testing.T) {
 	t.Parallel()
 	inPlace := func(line string) bool { return line != "A=" }
@@ -144,7 +144,7 @@ func TestForkedAssignment(t *testing.T) {
 	}
 }
 
-// What is expanded here is what bash would have made of it.
+// The planner expands words exactly as bash does.
 func TestExpandAgainstBash(t *testing.T) {
 	t.Parallel()
 	bash, err := exec.LookPath("bash")
@@ -216,7 +216,7 @@ func TestBuildTables(t *testing.T) {
 	if f := p.Steps[1].Usage; f == nil || f.Severity != checks.Unknown || f.Message != want {
 		t.Errorf("unknown key: got %+v, want Unknown %q", f, want)
 	}
-	if f := p.Steps[2].Usage; f == nil || !strings.HasPrefix(f.Message, "t.toml:9: check_nosuch: no check of that name") {
+	if f := p.Steps[2].Usage; f == nil || !strings.HasPrefix(f.Message, "t.toml:9: check_nosuch: no check has this name") {
 		t.Errorf("unknown check: %+v", f)
 	}
 }
@@ -249,15 +249,15 @@ func TestStepTimeout(t *testing.T) {
 	}
 }
 
-// jobCheck looks at what a job leaves behind, in the lane of a vendor's library.
+// jobCheck looks for remains of a job, in the lane of a vendor's library.
 type jobCheck struct {
 	End bool `opt:"e" toml:"end"`
 }
 
 func (*jobCheck) Run(context.Context, *checks.Env) []checks.Finding { return nil }
 
-// What a job leaves behind is looked for in its epilog, and changed if the site
-// wants it: by a word of the line, or for all.
+// The epilog looks for the remains of a job. It removes them only if the site asks for it, by
+// an option of the line or for all lines.
 func TestChecksOfTheJob(t *testing.T) {
 	t.Parallel()
 	end := &conf.Config{Roles: map[string]conf.Role{conf.Epilog: {End: true}}}
@@ -272,11 +272,11 @@ func TestChecksOfTheJob(t *testing.T) {
 		{line: "check_job_x", context: conf.Epilog, policies: end, barrier: true},
 		{line: "check_job_y", context: conf.Epilog, policies: end},
 		{line: "check_job_x", context: conf.HealthCheck, policies: end},
-		{line: "check_job_x", context: conf.Prolog, left: "the job has left nothing yet"},
+		{line: "check_job_x", context: conf.Prolog, left: "the job has not started yet"},
 		{line: "check_job_x", context: conf.Epilog, noGPUs: "none", left: ""},
 		{line: "check_job_y", context: conf.Epilog, noGPUs: "the job has no GPU", left: "the job has no GPU"},
 		{line: "check_job_x", context: conf.Epilog, policies: &conf.Config{Policies: map[string]conf.Policy{"job": {Contexts: []string{}}}}, left: "its contexts are none"},
-		{line: "check_x -e", context: conf.Epilog, left: "it runs commands, or changes something"},
+		{line: "check_x -e", context: conf.Epilog, left: "it runs commands or changes something"},
 	} {
 		p := Build(lines(c.line), Options{Context: c.context, NoGPUs: c.noGPUs, Policies: c.policies})
 		var got []string
@@ -296,7 +296,7 @@ func TestChecksOfTheJob(t *testing.T) {
 	}
 }
 
-// FuzzBuild: whatever stands in a line, planning it ends and loses nothing.
+// FuzzBuild: planning any line terminates and loses nothing.
 func FuzzBuild(f *testing.F) {
 	for _, s := range []string{"check_x $((1+2))", "A=1", "check_x \"$A\" '", "f() { :; }", "check_x ${A[1]}", "\x00", "a\nb"} {
 		f.Add(s)

@@ -1,7 +1,6 @@
-// Package verdict folds the results of a run, in the order of its plan, into
-// what LBNL NHC would have said and done: the lines of its log, its standard
-// output and syslog, whether the node is taken out of service, the exit status.
-// It is a pure state machine: it says what is to be done, others do it.
+// Package verdict combines the results of a run, in the order of its plan, as LBNL NHC would:
+// into the lines of its log, its standard output and syslog, the decision to drain the node,
+// and the exit status. It is a pure state machine: it returns events, and others act on them.
 package verdict
 
 import (
@@ -13,59 +12,59 @@ import (
 // Dest is where an event goes.
 type Dest int
 
-// The destinations. Log is LBNL's standard output after LOGFILE has been
-// applied to it; Out is the standard output the program was started with.
+// The destinations. Log is LBNL's standard output after LOGFILE is applied. Out is the standard
+// output with which the program was started.
 const (
 	Log Dest = iota
 	Out
 	Syslog
-	Offline // take the node out of service; Text is the message
-	Online  // return the node to service
-	Result  // what a detached run leaves behind; Text is "STATUS MESSAGE"
+	Offline // drain the node; Text is the message
+	Online  // resume the node
+	Result  // the result of a detached run; Text is "STATUS MESSAGE"
 )
 
-// Event is one thing to be done.
+// Event is one action for the caller.
 type Event struct {
 	To   Dest
 	Text string
 }
 
-// Settings steer the fold. A check line may change them in mid-run.
+// Settings control the fold. A check line can change them during the run.
 type Settings struct {
 	Name    string // NAME, in every text and the syslog tag
 	Silent  bool   // -q
 	Verbose bool   // -v
-	Stamp   bool   // TS: a time stamp before every line; put there by whoever writes it
-	All     bool   // -a: go on after a failure
+	Stamp   bool   // TS: the writer adds a time stamp to every line
+	All     bool   // -a: continue after a failure
 	Forked  bool   // -f
-	Apart   bool   // lines run in processes of their own: NHC_CHECK_FORKED is anything but 0
-	Eval    bool   // -e: one line, nothing is marked
-	Logged  bool   // there is a LOGFILE: errors go to standard output, too
+	Apart   bool   // each line runs in a separate process: NHC_CHECK_FORKED is not 0
+	Eval    bool   // -e: run one line, do not mark the node
+	Logged  bool   // LOGFILE is set: errors also go to standard output
 	Mark    bool   // MARK_OFFLINE is 1 and NHC_RM is set
 	Detach  bool   // this is the background half of detached mode
-	Late    bool   // with All: the node is marked when the run ends, for the worst failure
+	Late    bool   // with All: mark the node at the end of the run, for the worst failure
 }
 
 // Fold is the state of a run's verdict.
 type Fold struct {
 	Settings
-	queue    []string // syslog lines not yet sent
-	check    string   // the line whose turn it is
-	forked   bool     // that line runs in a process of its own
+	queue    []string // syslog lines that are not sent yet
+	check    string   // the present line
+	forked   bool     // the present line runs in a separate process
 	died     int      // how often the line died in the main shell
 	subDied  *failure // the first death in a subshell of the line
-	tainted  bool     // a check has died whose line passed
+	tainted  bool     // a check died although its line passed
 	failures int
 	unknowns int
 	findings []checks.Finding
 	wholes   Wholes
 	failed   []checks.Finding
-	called   []checks.Finding // of checks that the line has called from bash
-	advised  map[string]bool  // advice that syslog has
+	called   []checks.Finding // findings of checks that the line called from bash
+	advised  map[string]bool  // codes whose advice went to syslog
 	blamed   int
-	message  string // the reason of the node
+	message  string // the drain reason
 	marked   bool   // the node has been marked
-	left     bool   // the first failure has been left as the result
+	left     bool   // the first failure has been written as the result
 	over     bool
 	exit     int
 }
@@ -73,23 +72,23 @@ type Fold struct {
 type failure struct {
 	status  int
 	message string
-	heard   bool // its log line is where the log is
+	heard   bool // its line is in the log
 }
 
-// ExitUnknown is the exit status of a run in which something could not be told
-// and nothing failed. LBNL NHC has no such status.
+// ExitUnknown is the exit status of a run in which a check could not be evaluated and none
+// failed. LBNL NHC has no such status.
 const ExitUnknown = 3
 
 var assignment = checks.Lazily(`( |^)(export )?[A-Za-z_][A-Za-z0-9_]*=[^ =]`)
 
-// InPlace says whether -f runs a line in the main shell all the same: it looks
-// like an assignment.
+// InPlace reports whether -f runs a line in the main shell nevertheless: it looks like an
+// assignment.
 func InPlace(line string) bool { return assignment().MatchString(line) }
 
-// Forks says whether -f runs a line in a process of its own.
+// Forks reports whether -f runs a line in a separate process.
 func (f *Fold) Forks(line string) bool { return f.Apart && !InPlace(line) }
 
-// Start opens the run.
+// Start begins the run.
 func (f *Fold) Start() []Event { return f.verbose("Node Health Check starting.") }
 
 func (f *Fold) verbose(text string) []Event {
@@ -106,7 +105,7 @@ func (f *Fold) log(text string) []Event {
 	return []Event{{Log, text}}
 }
 
-// Begin opens a step. pid is the process of a forked line.
+// Begin begins a step. pid is the process of a forked line.
 func (f *Fold) Begin(line string, pid int) []Event {
 	f.check, f.died, f.subDied, f.forked = line, 0, nil, f.Forks(line)
 	f.called = nil
@@ -120,10 +119,10 @@ func (f *Fold) Begin(line string, pid int) []Event {
 	return f.verbose(text)
 }
 
-// Findings takes the findings of a native step, in their order.
+// Findings takes the findings of a native step, in order.
 func (f *Fold) Findings(list []checks.Finding) (events []Event) {
 	list = f.wholes.Take(list)
-	for _, x := range list { // first of all, since a failure may end the run
+	for _, x := range list { // before everything else: a failure can end the run
 		if x.Aside() {
 			events = append(events, f.log(x.Message)...)
 		}
@@ -138,7 +137,7 @@ func (f *Fold) Findings(list []checks.Finding) (events []Event) {
 			f.Queue(detail)
 		}
 		switch x.Severity {
-		case checks.OK, checks.Skip: // what an active test has measured, why a check does not apply
+		case checks.OK, checks.Skip: // the measurement of an active test, or why a check does not apply
 			if x.Message != "" {
 				events = append(events, f.verbose(x.Message)...)
 			}
@@ -152,7 +151,7 @@ func (f *Fold) Findings(list []checks.Finding) (events []Event) {
 			}
 			events = append(events, f.log(x.Message)...)
 		case checks.Unknown:
-			events = append(events, f.unknown(x.Message)...)
+			events = append(events, f.reportUnknown(x.Message)...)
 		default:
 			events = append(events, f.log(f.errorText(x.Message))...)
 			failed = append(failed, x)
@@ -170,8 +169,8 @@ func (f *Fold) errorText(message string) string {
 	return "ERROR:  " + f.Name + ":  Health check failed:  " + message
 }
 
-// unknown reports what could not be told: loudly, but it fails nothing.
-func (f *Fold) unknown(message string) []Event {
+// reportUnknown reports a check that could not be evaluated, without failing the run.
+func (f *Fold) reportUnknown(message string) []Event {
 	f.unknowns++
 	text := "ERROR:  " + f.Name + ":  Health check unknown:  " + message
 	events := append(f.log(text), f.Flush()...)
@@ -182,15 +181,15 @@ func (f *Fold) unknown(message string) []Event {
 	return events
 }
 
-// die is all that follows the log line of a failure that is no finding, or that of a
-// check which bash has called.
+// die returns the events after the log line of a failure without a finding, or of a check that
+// bash called.
 func (f *Fold) die(status int, message string) []Event {
-	return f.fail(status, f.known(message, status))
+	return f.fail(status, f.findCalled(message, status))
 }
 
-// known returns the finding of that message which the line's checks have reported, or one
-// that is nothing but the message.
-func (f *Fold) known(message string, status int) checks.Finding {
+// findCalled returns the finding with this message that the line's checks have reported, or a new
+// one with only the message.
+func (f *Fold) findCalled(message string, status int) checks.Finding {
 	for _, x := range f.called {
 		if x.Message == message && x.Severity == checks.Fail {
 			return x
@@ -199,17 +198,17 @@ func (f *Fold) known(message string, status int) checks.Finding {
 	return checks.Finding{Severity: checks.Fail, Message: message, Status: status}
 }
 
-// Called takes note of what a check has found that the line called from bash.
+// Called records the findings of a check that the line called from bash.
 func (f *Fold) Called(list []checks.Finding) { f.called = append(f.called, list...) }
 
-// fail is all that follows the log lines of the failures of one step.
+// fail returns the events after the log lines of one step's failures.
 func (f *Fold) fail(status int, list ...checks.Finding) []Event {
-	again := f.over && len(f.failed) > 0 // what ends badly after a failure is no news of the node
+	again := f.over && len(f.failed) > 0 // a bad end after a failure is not a new fault of the node
 	f.failed = append(f.failed, list...)
 	events := f.Flush()
 	for _, x := range list {
 		events = append(events, Event{Syslog, "Health check failed:  " + x.Message})
-		events = append(events, f.advice(x)...)
+		events = append(events, f.advise(x)...)
 	}
 	if f.failures == 0 && !again {
 		events = append(events, f.mark()...)
@@ -231,8 +230,8 @@ func (f *Fold) fail(status int, list ...checks.Finding) []Event {
 	return events
 }
 
-// advice is what to do about a failure, once for each code: syslog has no column for it.
-func (f *Fold) advice(x checks.Finding) []Event {
+// advise returns the advice on a failure, once for each code, for syslog.
+func (f *Fold) advise(x checks.Finding) []Event {
 	do := checks.WhatToDo(x.Code)
 	if x.Check == "" || do == "" || f.advised[x.Code] {
 		return nil
@@ -247,8 +246,8 @@ func (f *Fold) advice(x checks.Finding) []Event {
 	return []Event{{Syslog, fmt.Sprintf("Advice [%s]:  %s", x.Code, do)}}
 }
 
-// mark takes the node out of service for the worst failure so far, unless that is for the
-// end of the run.
+// mark drains the node for the worst failure so far, unless that happens at the end of the
+// run.
 func (f *Fold) mark() []Event {
 	if !f.Mark || f.Eval || f.marked || f.Late && f.All && !f.over {
 		return nil
@@ -256,8 +255,8 @@ func (f *Fold) mark() []Event {
 	return f.Blame(Worst(f.failed))
 }
 
-// late marks the node at the end of the run.
-func (f *Fold) late() []Event {
+// markLate drains the node at the end of the run.
+func (f *Fold) markLate() []Event {
 	if len(f.failed) == 0 {
 		return nil
 	}
@@ -268,7 +267,7 @@ func (f *Fold) late() []Event {
 	return events
 }
 
-// finish ends the run with a status as the shell counts them.
+// finish ends the run with a shell's exit status.
 func (f *Fold) finish(status int) {
 	f.over = true
 	if f.Forked && (!f.forked || f.Eval) {
@@ -278,7 +277,7 @@ func (f *Fold) finish(status int) {
 }
 
 // Exited takes the status of a line that ended the shell: "exit 0" ends the run
-// in silence, any other status is a failure that ends it, also with -a.
+// silently, any other status is a failure that ends it, also with -a.
 func (f *Fold) Exited(status int) []Event {
 	if f.over {
 		return nil
@@ -292,17 +291,17 @@ func (f *Fold) Exited(status int) []Event {
 	case f.died > 0 || f.subDied != nil:
 		// The death has been reported; the shell ended because of it.
 	case status != 0:
-		events = f.plainFailure(status)
+		events = f.failPlain(status)
 	}
 	f.over, f.exit = true, status&0xff
 	return events
 }
 
-// Expired is the end of a run by TIMEOUT, also with -a. why is added to the
-// text if the line could not be killed.
+// Expired ends a run at its TIMEOUT, also with -a. why is added to the text if the line could
+// not be killed.
 func (f *Fold) Expired(why string) []Event { return f.Abort(142, f.ExpiredText(why)) }
 
-// ExpiredText is the text of that failure.
+// ExpiredText returns the text of that failure.
 func (f *Fold) ExpiredText(why string) string {
 	text := "Script timed out."
 	if f.check != "" {
@@ -314,7 +313,7 @@ func (f *Fold) ExpiredText(why string) string {
 	return text
 }
 
-// Abort ends the run with a failure that is not one of a check, also with -a.
+// Abort ends the run with a failure that does not come from a check, also with -a.
 func (f *Fold) Abort(status int, message string) []Event {
 	events := f.log(f.errorText(message))
 	all := f.All
@@ -327,18 +326,17 @@ func (f *Fold) Abort(status int, message string) []Event {
 	return events
 }
 
-// Quit is the end of a run without a word: a script of the site has left.
+// Quit ends the run without a message: a script of the site exited.
 func (f *Fold) Quit(status int) { f.over, f.exit = true, status&0xff }
 
-// Queue keeps a syslog line until something flushes it. There is no empty line to
-// begin with.
+// Queue keeps a syslog line until [Fold.Flush]. It ignores empty lines at the beginning.
 func (f *Fold) Queue(text string) {
 	if text != "" || len(f.queue) > 0 {
 		f.queue = append(f.queue, text)
 	}
 }
 
-// Flush sends the queued syslog lines.
+// Flush returns the queued syslog lines as events.
 func (f *Fold) Flush() (events []Event) {
 	for _, q := range f.queue {
 		events = append(events, Event{Syslog, q})
@@ -347,38 +345,37 @@ func (f *Fold) Flush() (events []Event) {
 	return events
 }
 
-// Over says whether the run has ended before its plan.
+// Over reports whether the run ended before its plan.
 func (f *Fold) Over() bool { return f.over }
 
-// Failed says whether anything failed.
+// Failed reports whether anything failed.
 func (f *Fold) Failed() bool { return f.failures > 0 || f.over && f.exit != 0 }
 
-// LastMessage is the reason for which the node was marked.
+// LastMessage returns the reason for which the node was marked.
 func (f *Fold) LastMessage() string { return f.message }
 
-// List is every finding so far.
+// List returns all findings so far.
 func (f *Fold) List() []checks.Finding { return f.findings }
 
-// Failures is every failure so far. One of a shell line, or of the run itself, is
-// a finding without a code.
+// Failures returns all failures so far. A failure of a shell line or of the run itself is a
+// finding without a code.
 func (f *Fold) Failures() []checks.Finding { return f.failed }
 
-// Blame takes the node out of service for the failure of that number.
+// Blame drains the node for the failure with this index.
 func (f *Fold) Blame(failure int) []Event {
 	f.blamed, f.marked = failure, true
 	f.message = Reason(f.failed[failure], len(f.failed)-1)
 	return []Event{{Offline, f.message}}
 }
 
-// Blamed is the number of the failure that [Fold.Blame] was told.
+// Blamed returns the index that was passed to [Fold.Blame].
 func (f *Fold) Blamed() int { return f.blamed }
 
-// Finish closes the run and gives its exit status. took is how long it took,
-// in whole seconds.
+// Finish ends the run and returns its exit status. took is its duration in seconds.
 func (f *Fold) Finish(took int) (events []Event, exit int) {
 	f.check = ""
 	if f.Late {
-		events = f.late()
+		events = f.markLate()
 	}
 	switch {
 	case f.over:

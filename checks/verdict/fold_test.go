@@ -14,15 +14,15 @@ func fail(message string) []checks.Finding {
 	return []checks.Finding{{Severity: checks.Fail, Message: message}}
 }
 
-// said renders events: L log, O standard output, S syslog.
-func said(events []Event) (out []string) {
+// render formats events: L log, O standard output, S syslog.
+func render(events []Event) (out []string) {
 	for _, e := range events {
 		out = append(out, [...]string{"L ", "O ", "S ", "offline ", "online", "result "}[e.To]+e.Text)
 	}
 	return out
 }
 
-// tape plays a run and collects what is to be done.
+// tape runs a fold and collects its events.
 type tape struct {
 	Fold
 	events []Event
@@ -201,7 +201,7 @@ func TestFold(t *testing.T) {
 			tc.play(p)
 			events, exit := p.Finish(2)
 			p.do(events)
-			if diff := cmp.Diff(tc.want, said(p.events)); diff != "" {
+			if diff := cmp.Diff(tc.want, render(p.events)); diff != "" {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
 			if exit != tc.exit {
@@ -211,7 +211,7 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// With -a the exit status counts, and stops at 255.
+// With -a the exit status is the number of failures, at most 255.
 func TestManyFailures(t *testing.T) {
 	t.Parallel()
 	p := &tape{Fold: Fold{Settings: Settings{Name: "nhc", All: true}}}
@@ -223,7 +223,7 @@ func TestManyFailures(t *testing.T) {
 	}
 }
 
-// A run that fails and then ends badly marks the node once, with the fault that it found.
+// A run that fails and then times out marks the node once, for the fault that it found.
 func TestTimeoutAfterFailureMarksOnce(t *testing.T) {
 	t.Parallel()
 	for _, failed := range []bool{true, false} {
@@ -239,7 +239,7 @@ func TestTimeoutAfterFailureMarksOnce(t *testing.T) {
 		var marks []string
 		for i, e := range p.events {
 			if e.To == Offline {
-				marks = append(marks, said(p.events)[i])
+				marks = append(marks, render(p.events)[i])
 			}
 		}
 		if diff := cmp.Diff(want, marks); diff != "" {

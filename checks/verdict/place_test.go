@@ -13,7 +13,7 @@ import (
 const badPlace = `{"slot":"7","far_end":"leaf03 port 13","netdev":"ib3","transceiver":{"form":"OSFP","vendor":"NVIDIA","part":"MMA4Z00-NS","serial":"MT2240FT00001"},` +
 	`"devlink":[{"name":"fw","state":"error","errors":3,"recoveries":0}]}`
 
-// badPort is a finding about a port of which all is known.
+// badPort returns a finding about a port with a complete place.
 func badPort(t *testing.T) checks.Finding {
 	t.Helper()
 	f := checks.Finding{
@@ -26,7 +26,7 @@ func badPort(t *testing.T) checks.Finding {
 	return f
 }
 
-// What a message does not say of the place of a bad port goes to syslog, and never to the
+// The part of a bad port's place that is not in the message goes to syslog, never to the
 // reason in Slurm.
 func TestDetailGoesToSyslog(t *testing.T) {
 	t.Parallel()
@@ -34,7 +34,7 @@ func TestDetailGoesToSyslog(t *testing.T) {
 	p.Mark = true
 	p.native("check_ib_ports", []checks.Finding{badPort(t)})
 	const detail = "S mlx5_3:1 0000:23:00.0: transceiver OSFP NVIDIA MMA4Z00-NS, serial MT2240FT00001; devlink health fw: error, 3 errors, 0 recoveries"
-	out := said(p.events)
+	out := render(p.events)
 	if !slices.Contains(out, detail) {
 		t.Errorf("no detail: %q", out)
 	}

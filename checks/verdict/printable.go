@@ -6,10 +6,10 @@ import (
 	"unicode/utf8"
 )
 
-// Printable makes text safe for a terminal, a log, syslog and mail: each character that
-// does not print is a question mark, but for newlines and tabs. Users choose the names
-// of processes, files and jobs, and some characters make a terminal do things (ESC, and
-// U+009B, which is the same), or show a line in another order than it is (U+202E).
+// Printable makes text safe for a terminal, a log, syslog and mail. It replaces each character
+// that does not print, except newlines and tabs, by a question mark. Users choose the names of
+// processes, files and jobs; some characters control a terminal (ESC, and U+009B, which means
+// the same), or reorder a line (U+202E).
 func Printable(text string) string {
 	clean := func(r rune) bool { return unicode.IsPrint(r) || r == '\n' || r == '\t' }
 	if utf8.ValidString(text) && strings.IndexFunc(text, func(r rune) bool { return !clean(r) }) < 0 {
@@ -23,7 +23,7 @@ func Printable(text string) string {
 	}, text)
 }
 
-// printable is the report with nothing in it that does not print.
+// printable returns the report with every text made printable.
 func (r *Report) printable() *Report {
 	c := *r
 	c.From, c.Node = Printable(r.From), Printable(r.Node)

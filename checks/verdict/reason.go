@@ -8,13 +8,13 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// Reason returns what Slurm is to show for a failure, without the prefix:
+// Reason returns the drain reason of a failure, without the prefix:
 //
 //	gpu3 lost 0000:66:00.0: reboot (check_gpu_count) [gpu.recovery.lost] +2
 //
 // sinfo -R shows the first 20 characters, so the device and the fault come first. others is
-// the number of the other failures. The failure of a check of LBNL NHC's, or of a line that
-// bash runs, is its own reason: sites search for it.
+// the number of other failures. A failure of a check of LBNL NHC, or of a line that bash runs,
+// keeps its message as the reason: sites search for it.
 func Reason(x checks.Finding, others int) string {
 	if x.Check == "" {
 		return x.Message
@@ -33,15 +33,15 @@ func Reason(x checks.Finding, others int) string {
 	return text
 }
 
-// maxName is the longest name of a device in a reason, in bytes: a path may be longer.
+// maxName is the maximum length of a device name in a reason, in bytes: a path can be longer.
 const maxName = 60
 
-// headline is the device, the fault, and the address of the device. A fault of no one
-// device has what is wanted and what was found.
+// headline returns the device, the fault and the address of the device. For a fault without a
+// device it adds the values found and wanted.
 func headline(x checks.Finding) string {
 	words := checks.Words(x.Code)
 	d := x.Device
-	if strings.HasPrefix(x.Code, "job.left.") { // no device, but somebody's process or file
+	if strings.HasPrefix(x.Code, "job.left.") { // not a device, but a user's process or file
 		text := strings.TrimSuffix(x.Text(x.Check), " [job "+x.Jobs+"]")
 		return words + ", " + text
 	}
@@ -63,7 +63,7 @@ func headline(x checks.Finding) string {
 	return name + " " + words + " " + d.PCI
 }
 
-// maxNumber is the longest text that is wanted, or was found, in a reason.
+// maxNumber is the maximum length of a found or wanted value in a reason.
 const maxNumber = 24
 
 func numbers(x checks.Finding) string {
@@ -73,9 +73,9 @@ func numbers(x checks.Finding) string {
 	return fmt.Sprintf(" %s, want %s", x.Got, x.Want)
 }
 
-// Worst returns the place of the failure that a drain is for, -1 if there is none: the one
-// whose remedy takes most, RMA before reboot before reset before all others; among equals
-// a lost device, then the first. What a lost device entails comes last.
+// Worst returns the index of the failure that a drain names, -1 if there is none: the one
+// with the highest remedy (RMA, reboot, reset, all others); among equals a lost device,
+// then the first. Consequences of a lost device come last.
 func Worst(list []checks.Finding) int {
 	worst, best := -1, -1
 	lost := slices.DeleteFunc(slices.Clone(list), func(x checks.Finding) bool { return !checks.IsLoss(x.Code) })
@@ -84,7 +84,7 @@ func Worst(list []checks.Finding) int {
 		switch {
 		case checks.IsLoss(x.Code):
 			rank++
-		case entailed(x, lost):
+		case isEntailed(x, lost):
 			rank = 1
 		}
 		if rank > best {
@@ -94,9 +94,9 @@ func Worst(list []checks.Finding) int {
 	return worst
 }
 
-// entailed reports whether a failure follows from a lost device: it is of the same device,
-// or it counts devices.
-func entailed(x checks.Finding, lost []checks.Finding) bool {
+// isEntailed reports whether a failure is a consequence of a lost device: it is about the same
+// device, or it counts devices.
+func isEntailed(x checks.Finding, lost []checks.Finding) bool {
 	return slices.ContainsFunc(lost, func(l checks.Finding) bool {
 		switch {
 		case x.Device.PCI != "" && l.Device.PCI != "":
@@ -108,8 +108,8 @@ func entailed(x checks.Finding, lost []checks.Finding) bool {
 	})
 }
 
-// Plain returns a message for a person, without the functions and error numbers of vendors'
-// libraries. The log and the detail of JSON have them.
+// Plain returns a message for an administrator, without the functions and error numbers of vendors'
+// libraries. The log and the detail in JSON have them.
 func Plain(message string) string {
 	if !functions().MatchString(message) {
 		return message
@@ -120,7 +120,7 @@ func Plain(message string) string {
 	return strings.ReplaceAll(message, "(: ", "(")
 }
 
-// library is a function of a vendor's library: nvmlDeviceGetSerial(3).
+// library matches a function of a vendor's library: nvmlDeviceGetSerial(3).
 const library = `\b(?:nvml|cu|cublas\w*|dcgm|nccl)[A-Z]\w*(?:\([^()]*\))?(?: of gpu\d+ [0-9a-f:.]*[0-9a-f])?`
 
 var (

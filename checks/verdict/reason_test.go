@@ -18,8 +18,8 @@ func faulty(check, code string, d checks.Device, remedy checks.Remedy) checks.Fi
 	return checks.Finding{Check: check, Code: code, Severity: checks.Fail, Device: d, Remedy: remedy, Message: check + ":  what the log has"}
 }
 
-// typical are faults as nodes have them, and how sinfo -R shows each at its default width.
-// docs/reference/slurm.md has the same table.
+// typical are common faults, and how sinfo -R shows each at its default width. docs/reference/slurm.md has
+// the same table.
 var typical = []struct {
 	fault  string
 	x      checks.Finding
@@ -53,8 +53,8 @@ var typical = []struct {
 		"NHC: nvme2 worn out ", "NHC: nvme2 worn out 0000:81:00.0: reseat or RMA (check_nvme) [nvme.spare]"},
 }
 
-// TestReasonsAtSinfosWidth holds what sinfo -R shows of typical faults: its default format
-// has 20 characters for the reason, in which device and fault must be.
+// TestReasonsAtSinfosWidth shows the output of sinfo -R for common faults: its default format
+// has 20 characters for the reason, and they must contain device and fault.
 func TestReasonsAtSinfosWidth(t *testing.T) {
 	t.Parallel()
 	docs, err := os.ReadFile("../../docs/reference/slurm.md")

@@ -8,52 +8,52 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// Row is one line of a report for a person: a finding, a check without one, or
-// a fact about the node.
+// Row is one line of a report: a finding, a check without one, or a fact about the
+// node.
 type Row struct {
 	Severity checks.Severity
 	Name     string
-	Line     string // the check line as it is written
+	Line     string // the check line as written
 	Code     string
 	Device   checks.Device
 	Message  string
-	Detail   string // the message with the functions of vendors' libraries, if it has some
+	Detail   string // the message with the functions of vendors' libraries, if it names any
 	Want     string
 	Got      string
 	Took     time.Duration
 	Remedy   checks.Remedy
-	Do       string // what to do about it
+	Do       string // the advice
 	Place    *checks.Place
-	Output   string // what a shell line printed, where that is not printed itself
+	Output   string // the output of a shell line, unless it is printed directly
 }
 
-// Report is what was found on the node, and what the checks came to.
+// Report is the result of a run: the facts about the node and the results of the checks.
 type Report struct {
-	Version string // of this program
+	Version string // find this program
 	Node    string
-	From    string // the configuration
+	From    string // the name of the configuration
 	Facts   []Row
 	Rows    []Row
 
 	ShellLines int  // how many lines of the configuration bash runs
-	NoShell    bool // they were not run
+	NoShell    bool // --no-shell: these lines did not run
 }
 
-// held reports whether the row is about an action that was not carried out.
-func (r *Row) held() bool { return r.Code == checks.HeldCode }
+// isHeld reports whether the row is about an action that was not carried out.
+func (r *Row) isHeld() bool { return r.Code == checks.HeldCode }
 
-// notDone counts the actions that were not carried out.
-func (r *Report) notDone() (n int) {
+// countNotDone counts the actions that were not carried out.
+func (r *Report) countNotDone() (n int) {
 	for i := range r.Rows {
-		if r.Rows[i].held() {
+		if r.Rows[i].isHeld() {
 			n++
 		}
 	}
 	return n
 }
 
-// Exit is the exit status: 0 ok, 1 warn, 2 fail, 3 unknown. A failure outweighs
-// what could not be told.
+// Exit returns the exit status: 0 ok, 1 warn, 2 fail, 3 unknown. Fail takes precedence over
+// unknown.
 func (r *Report) Exit() int {
 	switch r.worst() {
 	case checks.Warn:
@@ -77,19 +77,19 @@ func (r *Report) worst() checks.Severity {
 func (r *Report) count() map[checks.Severity]int {
 	count := map[checks.Severity]int{}
 	for i := range r.Rows {
-		if !r.Rows[i].held() {
+		if !r.Rows[i].isHeld() {
 			count[r.Rows[i].Severity]++
 		}
 	}
 	return count
 }
 
-// redacted stands in the place of what names one board of all that were made.
+// redacted replaces the identity of a single board.
 const redacted = "redacted"
 
 var boardID = checks.Lazily(`\b(GPU|MIG)-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b`)
 
-// Redact takes serial numbers and UUIDs out.
+// Redact removes serial numbers and UUIDs.
 func (r *Report) Redact() {
 	for _, rows := range [][]Row{r.Facts, r.Rows} {
 		for i := range rows {
@@ -111,7 +111,7 @@ func (r *Report) Redact() {
 	}
 }
 
-// found is whether a fact is one.
+// found returns the word for the severity of a fact.
 func found(s checks.Severity) string {
 	switch s {
 	case checks.Skip:
@@ -164,7 +164,7 @@ type (
 // JSON writes one object.
 func (r *Report) JSON(w io.Writer) error {
 	out := jsonReport{
-		Version: r.Version, Node: r.Node, Config: r.From, Result: r.worst().String(), Exit: r.Exit(), Count: map[string]int{}, NotDone: r.notDone(),
+		Version: r.Version, Node: r.Node, Config: r.From, Result: r.worst().String(), Exit: r.Exit(), Count: map[string]int{}, NotDone: r.countNotDone(),
 		Facts: []jsonFact{}, Results: []jsonResult{},
 	}
 	if r.NoShell {

@@ -55,8 +55,8 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// What many checks say alike is said once, and counted in full; a failure is
-// never among them.
+// Rows with the same message from many checks become one row, and are counted in full; a
+// failure is never one of them.
 func TestTableFolds(t *testing.T) {
 	t.Parallel()
 	r := &Report{}
@@ -73,7 +73,7 @@ func TestTableFolds(t *testing.T) {
 	}
 }
 
-// No line is longer than the terminal, and nothing is lost.
+// No line is longer than the terminal, and no text is lost.
 func TestTableIsWrapped(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("word ", 40)

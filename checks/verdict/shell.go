@@ -7,13 +7,13 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// Died takes a death in the shell, which has written its log line itself. One in
-// a subshell, or in a part of a pipeline, counts when the line has ended. heard is
-// false if a command substitution has caught its log line.
+// Died takes a death in the shell, which has written the log line itself. A death in a subshell,
+// or in a part of a pipeline, counts when the line has ended. heard is false if a command
+// substitution has caught the log line.
 func (f *Fold) Died(status, message string, subshell, heard bool) []Event {
 	n, err := strconv.Atoi(status)
 	if err != nil {
-		n = 2 // exit with a word that is no number
+		n = 2 // exit with an argument that is not a number
 	}
 	if subshell && !f.forked {
 		if f.subDied == nil {
@@ -26,28 +26,28 @@ func (f *Fold) Died(status, message string, subshell, heard bool) []Event {
 	return f.die(n, message)
 }
 
-// Ended takes the status of a shell line that left the shell alive.
+// Ended takes the status of a shell line after which the shell continues.
 func (f *Fold) Ended(status int) []Event {
 	if f.subDied != nil {
 		if status != 0 || f.All {
-			return f.subFailed(status)
+			return f.failSubshell(status)
 		}
-		return f.swallowed()
+		return f.markSwallowed()
 	}
 	switch {
 	case status == 0 || f.over:
 		return nil
-	case f.Eval: // with -a a line may go on after a death
+	case f.Eval: // with -a a line can continue after a death
 		f.Quit(status)
 		return nil
 	case f.died > 0:
 		return nil
 	}
-	return f.plainFailure(status)
+	return f.failPlain(status)
 }
 
-// Missed takes the status of a shell line that left the shell alive, and failed because it calls
-// a command that does not exist. That says nothing about the node.
+// Missed takes the status of a shell line that failed because it calls a command that does not
+// exist. This is not a fault of the node.
 func (f *Fold) Missed(status int, command string) []Event {
 	if f.subDied != nil || f.died > 0 || f.over || f.Eval {
 		return f.Ended(status)
@@ -58,11 +58,11 @@ func (f *Fold) Missed(status int, command string) []Event {
 	}})
 }
 
-// Broken takes a line whose shell was lost in the middle of it. A death in a subshell is
-// a failure all the same: the shell was told of it before.
+// Broken takes a line during which the shell was lost. A death in a subshell that the shell
+// reported before is still a failure.
 func (f *Fold) Broken(x checks.Finding) (events []Event) {
 	if f.subDied != nil && !f.over {
-		events = f.subFailed(1)
+		events = f.failSubshell(1)
 	}
 	if f.over {
 		return events
@@ -70,26 +70,26 @@ func (f *Fold) Broken(x checks.Finding) (events []Event) {
 	return append(events, f.Findings([]checks.Finding{x})...)
 }
 
-// swallowed is a death in a subshell whose line passes: "check_x | tee f", or
-// X=$(check_x). The run goes on, as in LBNL NHC, but a check has said that the
-// node is bad: it is marked, and not resumed by this run.
-func (f *Fold) swallowed() []Event {
+// markSwallowed handles a death in a subshell whose line passes: "check_x | tee f", or
+// X=$(check_x). The run continues, as in LBNL NHC, but a check has found a fault: the node is
+// marked, and this run does not resume it.
+func (f *Fold) markSwallowed() []Event {
 	events := f.Flush()
 	if f.tainted {
 		return events
 	}
 	f.tainted = true
-	f.failed = append(f.failed, f.known(f.subDied.message, f.subDied.status))
+	f.failed = append(f.failed, f.findCalled(f.subDied.message, f.subDied.status))
 	if f.failures == 0 {
 		events = append(events, f.mark()...)
 	}
 	return events
 }
 
-// subFailed completes a death in a subshell, whose log line is written already
-// unless nobody has heard it.
-func (f *Fold) subFailed(status int) (events []Event) {
-	f.failed = append(f.failed, f.known(f.subDied.message, f.subDied.status))
+// failSubshell completes a death in a subshell. It writes the log line if a command
+// substitution has caught it.
+func (f *Fold) failSubshell(status int) (events []Event) {
+	f.failed = append(f.failed, f.findCalled(f.subDied.message, f.subDied.status))
 	if !f.subDied.heard {
 		events = f.log(f.errorText(f.subDied.message))
 	}
@@ -108,8 +108,8 @@ func (f *Fold) subFailed(status int) (events []Event) {
 	return events
 }
 
-// plainFailure is a line that failed without a death of its own.
-func (f *Fold) plainFailure(status int) []Event {
+// failPlain handles a line that failed without a death.
+func (f *Fold) failPlain(status int) []Event {
 	message := fmt.Sprintf("Check %s returned %d", f.check, status)
 	events := f.log("Node Health Check failed.  " + message)
 	events = append(events, f.log(f.errorText(message))...)

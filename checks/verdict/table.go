@@ -12,8 +12,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// Table prints the report for a person. width is that of the terminal, in
-// characters; 0 lets lines be as long as they are. coloured is for a terminal.
+// Table prints the report. width is the width of the terminal in characters; 0 does not limit
+// the lines. coloured is for a terminal.
 func (r *Report) Table(w io.Writer, width int, coloured bool) {
 	r = r.printable()
 	fmt.Fprintf(w, "nhc-gpu %s on %s, checking %s\n%s\n", r.Version, r.Node, r.From, r.shellText())
@@ -26,7 +26,7 @@ func (r *Report) Table(w io.Writer, width int, coloured bool) {
 		fmt.Fprintln(w)
 	}
 	t := newTable(w, table.Row{"result", "check", "device", "message", "ms"})
-	for _, row := range folded(r.Rows) {
+	for _, row := range mergeRows(r.Rows) {
 		message := strings.TrimPrefix(row.Message, row.Device.String()+": ")
 		if message == "" {
 			message = row.Line
@@ -43,7 +43,7 @@ func (r *Report) Table(w io.Writer, width int, coloured bool) {
 	t.print(width, 4)
 	count := r.count()
 	fmt.Fprintf(w, "\n%d ok, %d skipped, %d warn, %d unknown, %d fail\n", count[checks.OK], count[checks.Skip], count[checks.Warn], count[checks.Unknown], count[checks.Fail])
-	if n := r.notDone(); n > 0 {
+	if n := r.countNotDone(); n > 0 {
 		actions, them := "actions", "them"
 		if n == 1 {
 			actions, them = "action", "it"
@@ -54,7 +54,7 @@ func (r *Report) Table(w io.Writer, width int, coloured bool) {
 	r.advise(w, width)
 }
 
-// shellText says how many lines bash ran, in one line; "" without any.
+// shellText returns one line with the number of lines that bash ran; "" for none.
 func (r *Report) shellText() string {
 	lines, them := "1 shell line was", "it"
 	if r.ShellLines != 1 {
@@ -66,12 +66,12 @@ func (r *Report) shellText() string {
 	case r.NoShell:
 		return fmt.Sprintf("%s not run (--no-shell)\n", lines)
 	}
-	return fmt.Sprintf("%s run; --no-shell leaves %s out\n", lines, them)
+	return fmt.Sprintf("%s run; --no-shell skips %s\n", lines, them)
 }
 
-// folded has one row where many checks have nothing to say but the same: that
-// there is no GPU, or that its driver does not answer.
-func folded(rows []Row) (list []Row) {
+// mergeRows merges the rows of checks with the same message: the node has no GPU, or its driver
+// does not answer.
+func mergeRows(rows []Row) (list []Row) {
 	type saying struct {
 		checks.Severity
 		device, message string
@@ -86,7 +86,7 @@ func folded(rows []Row) (list []Row) {
 		switch {
 		case n < 0:
 			continue
-		case n > 2 && !row.held() && (row.Severity == checks.Skip || row.Severity == checks.Unknown):
+		case n > 2 && !row.isHeld() && (row.Severity == checks.Skip || row.Severity == checks.Unknown):
 			same[of(&row)] = -1
 			row.Name = fmt.Sprintf("%s and %d more", row.Name, n-1)
 		}
@@ -95,8 +95,8 @@ func folded(rows []Row) (list []Row) {
 	return list
 }
 
-// devices tells of each device about which there is something how its board is
-// known to whoever has sold it.
+// devices prints, for each device with a finding, the serial number and UUID that its vendor
+// needs.
 func (r *Report) devices(w io.Writer) {
 	told := map[checks.Device]bool{}
 	for _, row := range r.Rows {
@@ -119,10 +119,10 @@ func (r *Report) devices(w io.Writer) {
 	}
 }
 
-// advise says once what to do about each kind of finding.
+// advise prints the advice on each kind of finding once.
 func (r *Report) advise(w io.Writer, width int) {
 	var order []string
-	names := map[string][]string{} // of the checks, by what is to be done
+	names := map[string][]string{} // names of the checks, by advice
 	seen := map[string]bool{}
 	for _, row := range r.Rows {
 		if row.Do == "" || row.Severity < checks.Warn || seen[row.Name+row.Do] {
@@ -150,10 +150,10 @@ func (r *Report) advise(w io.Writer, width int) {
 	}
 }
 
-// minWidth is the least that a column which is wrapped is left.
+// minWidth is the minimum width of a wrapped column.
 const minWidth = 24
 
-// grid is a table of which one column is wrapped where the terminal is narrow.
+// grid is a table with one column that is wrapped on a narrow terminal.
 type grid struct {
 	table.Writer
 	widths []int
@@ -182,7 +182,7 @@ func (g *grid) measure(cells []any) {
 	}
 }
 
-// print wraps the column of that number, from 1. A cell has a blank at each side.
+// print prints the table, with the column number wrapped (from 1) wrapped to fit.
 func (g *grid) print(width, wrapped int) {
 	if width > 0 {
 		left := width - 2*len(g.widths)

@@ -6,9 +6,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// Wholes are the devices of a run that are in a state as a whole, a GPU that is lost, and
-// how much else was found of each afterwards: checks that can tell nothing of a lost GPU
-// are no faults of their own.
+// Wholes holds the devices of a run that are faulty as a whole, such as a lost GPU, and counts
+// the later findings about each: a check that cannot query a lost GPU is not a separate
+// fault.
 type Wholes struct {
 	list []whole
 }
@@ -18,10 +18,10 @@ type whole struct {
 	folded  int
 }
 
-// Take returns the findings that stand for themselves, and counts the rest.
+// Take returns the findings that must be reported, and counts the others.
 func (w *Wholes) Take(list []checks.Finding) (rest []checks.Finding) {
 	for _, x := range list {
-		if of := w.of(x); of != nil {
+		if of := w.find(x); of != nil {
 			of.folded++
 			continue
 		}
@@ -33,14 +33,14 @@ func (w *Wholes) Take(list []checks.Finding) (rest []checks.Finding) {
 	return rest
 }
 
-// of returns the device that a finding is about, nil if it is to be reported. One that is
-// worse than what was said of the device is: a policy may have softened that.
-func (w *Wholes) of(x checks.Finding) *whole {
+// find returns the faulty device of a finding, nil if the finding must be reported. It must be
+// reported if it is worse than the finding about the device, which a policy can have softened.
+func (w *Wholes) find(x checks.Finding) *whole {
 	for i := range w.list {
 		at := w.list[i].finding
 		switch {
 		case x.Aside() || x.Severity > at.Severity || x.Severity <= checks.Skip && !x.Whole:
-		case at.Severity == checks.Unknown && x.Code != at.Code: // a device that does not answer may be known otherwise
+		case at.Severity == checks.Unknown && x.Code != at.Code: // another source can know a device that does not answer
 		case at.Device == (checks.Device{}):
 			if x.Whole && x.Device == at.Device && x.Code == at.Code {
 				return &w.list[i]
@@ -52,15 +52,15 @@ func (w *Wholes) of(x checks.Finding) *whole {
 	return nil
 }
 
-// About returns the finding that a finding is counted with, and whether there is one.
+// About returns the finding with which a finding is counted, if there is one.
 func (w *Wholes) About(x checks.Finding) (checks.Finding, bool) {
-	if of := w.of(x); of != nil {
+	if of := w.find(x); of != nil {
 		return of.finding, true
 	}
 	return checks.Finding{}, false
 }
 
-// Folded is how many findings were not reported.
+// Folded returns the number of findings that were counted and not reported.
 func (w *Wholes) Folded() (n int) {
 	for i := range w.list {
 		n += w.list[i].folded
@@ -68,12 +68,12 @@ func (w *Wholes) Folded() (n int) {
 	return n
 }
 
-// Texts are a line for each device of which more was found.
+// Texts returns a line for each device with counted findings.
 func (w *Wholes) Texts() (lines []string) {
 	for i := range w.list {
 		d, n := w.list[i].finding.Device.String(), w.list[i].folded
 		switch {
-		case n == 0, w.list[i].finding.Severity <= checks.Skip: // a policy has silenced it
+		case n == 0, w.list[i].finding.Severity <= checks.Skip: // a policy ignores it
 			continue
 		case d == "":
 			d = w.list[i].finding.Code

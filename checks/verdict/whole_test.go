@@ -8,8 +8,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// What else is found of a GPU that is lost is counted, never a failure of its own; what is
-// found of another, or is worse than a softened finding of the GPU, stands for itself.
+// Other findings about a lost GPU are counted and are not failures. Findings about another GPU,
+// and findings that are worse than a softened finding about the lost GPU, are reported.
 func TestWholes(t *testing.T) {
 	t.Parallel()
 	gpu3 := checks.Device{Kind: "gpu", Name: "gpu3", PCI: "0000:13:00.0", UUID: "GPU-3"}

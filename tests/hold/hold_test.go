@@ -281,7 +281,7 @@ func (n *node) held(t *testing.T, out string) {
 	if !strings.Contains(out, fmt.Sprintf("\n%d actions not done; --act carries them out\n", rows)) {
 		t.Errorf("%d rows, and no such number below the table", rows)
 	}
-	if !strings.Contains(out, "\n1 shell line was run; --no-shell leaves it out\n") {
+	if !strings.Contains(out, "\n1 shell line was run; --no-shell skips it\n") {
 		t.Error("the table does not count the shell line")
 	}
 	if t.Failed() {
