@@ -10,14 +10,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// Blame decides which failures of a prolog or an epilog the job must not run with.
+// Blame decides which failures of a prolog or an epilog stop the job.
 type Blame struct {
 	Scope slurm.Scope // the job's GPUs
 
-	spared map[int]bool // failures that let the job run, by their place among all
+	spared map[int]bool // failures that do not stop the job, by index
 }
 
-// Judged notes the failures numbered from to below to: the policy "drain" lets the job run.
+// Judged records the policy for the failures from index from to before index to: with the policy
+// "drain" the job can run.
 func (b *Blame) Judged(from, to int, action conf.Action) {
 	for i := from; i < to && action == conf.Drain; i++ {
 		if b.spared == nil {
@@ -27,9 +28,9 @@ func (b *Blame) Judged(from, to int, action conf.Action) {
 	}
 }
 
-// OfJob returns the place of the worst failure that the job must not run with, -1 if there
-// is none. A failure of another job's GPU is no reason, but a driver that hangs for one GPU
-// may hang for the job's, too.
+// OfJob returns the index of the worst failure that must stop the job, -1 if there is none. A
+// failure of another job's GPU does not count, but a driver that hangs for one GPU can hang for
+// the job's GPUs, too.
 func (b *Blame) OfJob(failures []checks.Finding) int {
 	var places []int
 	var list []checks.Finding
@@ -44,8 +45,8 @@ func (b *Blame) OfJob(failures []checks.Finding) int {
 	return places[verdict.Worst(list)]
 }
 
-// OfNode returns the place of the failure that the node is drained for, -1 if there is none:
-// the job's own goes first.
+// OfNode returns the index of the failure for which the node is drained, -1 if there is none. A
+// failure of the job takes precedence.
 func (b *Blame) OfNode(failures []checks.Finding) int {
 	if of := b.OfJob(failures); of >= 0 {
 		return of
@@ -53,12 +54,12 @@ func (b *Blame) OfNode(failures []checks.Finding) int {
 	return verdict.Worst(failures)
 }
 
-// shownDevices are the kinds of devices that a user may know of. Other devices, and
-// messages, may name the processes, files and users of other jobs.
+// shownDevices are the kinds of devices that a user may see. Other devices, and messages, can
+// name processes, files and users of other jobs.
 var shownDevices = []string{"gpu", "hca", "port", "nic", "netdev", "nvme", "nvswitch", "pci", "dimm", "numa", "mount", "service", "module"}
 
-// CauseForUser describes a failure of a step, nil if it is of none, in words that name
-// nothing of other users.
+// CauseForUser describes a failure for the user of a job, without any data of other users. s is nil
+// if the failure belongs to no step.
 func CauseForUser(s *plan.Step, x checks.Finding) string {
 	cause := "a check"
 	if s != nil && s.Kind == plan.Native {

@@ -1,43 +1,42 @@
-// Package session decides what a run does beside its checks, without doing it: how long each
-// part may take, whose fault a failure is, what a site's policy makes of it, and who takes
-// back a drain. It is pure.
+// Package session decides what a run does besides its checks: how long each part may take, which
+// job or node is to blame for a failure, how a site's policy changes it, and which run can resume a
+// drained node. It is pure: it does not act.
 package session
 
 import "time"
 
-// What each part of a run may take.
+// The time limits of the parts of a run.
 const (
-	Reading = 5 * time.Second        // a file of the configuration, which may lie on a file server that is dead
-	Record  = 2 * time.Second        // what is done for a job's record: it must not cost the verdict
+	Reading = 5 * time.Second        // a file of the configuration, which can be on a dead file server
+	Record  = 2 * time.Second        // the work for a job's record: it must not delay the verdict
 	Helper  = 10 * time.Second       // a helper of the site's own
-	Grace   = 500 * time.Millisecond // acting, beyond the end of the run
-	Facts   = time.Second            // a question about the node, beyond the end of the run
-	least   = 100 * time.Millisecond // anything: a call without time would tell nothing
+	Grace   = 500 * time.Millisecond // acting after the end of the run
+	Facts   = time.Second            // a question about the node after the end of the run
+	least   = 100 * time.Millisecond // the minimum for any call
 )
 
-// SlurmdLimit leaves ten of the 60 seconds that slurmd gives a health check (run_command of
-// its source) for acting and for a slow start.
+// SlurmdLimit leaves ten of the 60 seconds that slurmd allows a health check (run_command in its
+// source) for acting and for a slow start.
 const SlurmdLimit = 50 * time.Second
 
-// actMargin is what Slurm's limit of a prolog or an epilog has to leave for marking the
-// node and leaving: slurmd kills what it has asked to end 10 ms before.
+// actMargin is the part of Slurm's time limit of a prolog or an epilog that is reserved for marking
+// the node and exiting: slurmd sends SIGKILL 10 ms after SIGTERM.
 const actMargin = 2 * time.Second
 
-// Asked is who has a say in the time of a run. A duration of 0 says nothing.
+// Asked holds the time limits that apply to a run. A duration of 0 means no limit.
 type Asked struct {
 	Timeout    time.Duration // TIMEOUT
-	Role       time.Duration // nhc.toml's, for prolog, epilog or a health check
-	Slurm      time.Duration // slurm.conf's limit of a prolog or an epilog
-	Line       bool          // -e: one line, which has no TIMEOUT
+	Role       time.Duration // the limit in nhc.toml for a prolog, an epilog or a health check
+	Slurm      time.Duration // the limit in slurm.conf for a prolog or an epilog
+	Line       bool          // -e: one line, without a TIMEOUT
 	Job        bool          // the run is before or after a job
-	Check      bool          // slurmd's health check
-	Background bool          // the half of a detached run that slurmd does not wait for
+	Check      bool          // the run is slurmd's health check
+	Background bool          // the run is the background half of a detached run
 }
 
-// Allowed is how long the run may take, 0 for ever: TIMEOUT, and never so long that
-// slurmd would be the one to end it. The background half of a detached run is out of
-// slurmd's reach and has the TIMEOUT it is given, but not none: the next run waits for its
-// end.
+// Allowed returns how long the run may take, 0 for no limit: TIMEOUT, but never so long that slurmd
+// would end the run. slurmd cannot end the background half of a detached run; that half gets its
+// TIMEOUT, and always has a limit, because the next run waits for its end.
 func (a Asked) Allowed() time.Duration {
 	d := a.Timeout
 	if a.Line {
@@ -55,13 +54,13 @@ func (a Asked) Allowed() time.Duration {
 	return d
 }
 
-// Budget is the time of a run.
+// Budget is the time budget of a run.
 type Budget struct {
 	Began time.Time
-	End   time.Time // zero: there is none
+	End   time.Time // zero: no end
 }
 
-// Give sets the end by what is allowed.
+// Give sets the end of the run.
 func (b *Budget) Give(allowed time.Duration) {
 	b.End = time.Time{}
 	if allowed > 0 {
@@ -69,19 +68,19 @@ func (b *Budget) Give(allowed time.Duration) {
 	}
 }
 
-// Limited says whether the run has an end.
+// Limited reports whether the run has an end.
 func (b Budget) Limited() bool { return !b.End.IsZero() }
 
-// Within is limit, or what is left of the run if that is less, and no less than 100 ms.
+// Within returns limit, or the remaining time if that is less, but at least 100 ms.
 func (b Budget) Within(limit time.Duration, now time.Time) time.Duration {
 	return b.within(limit, least, 1, now)
 }
 
-// Reading is what a file of the configuration may take: never more than a third of what is
-// left, since all of them may lie on the same dead server.
+// Reading returns the time limit for a file of the configuration: at most a third of the remaining
+// time, since all of them can be on the same dead server.
 func (b Budget) Reading(now time.Time) time.Duration { return b.within(Reading, least, 3, now) }
 
-// Facts is what a question about the node may take that the report asks behind the checks.
+// Facts returns the time limit for a question of the report about the node, after the checks.
 func (b Budget) Facts(limit time.Duration, now time.Time) time.Duration {
 	return b.within(limit, Facts, 1, now)
 }
@@ -93,8 +92,8 @@ func (b Budget) within(limit, least, parts time.Duration, now time.Time) time.Du
 	return min(limit, max(b.End.Sub(now)/parts, least))
 }
 
-// Acting is when draining or resuming the node is given up, zero for never. It may go on
-// beyond the end of the run, which is why it acts.
+// Acting returns when to give up draining or resuming the node, zero for never. This can be after
+// the end of the run, because acting is its purpose.
 func (b Budget) Acting(now time.Time) time.Time {
 	if !b.Limited() {
 		return time.Time{}
@@ -102,7 +101,7 @@ func (b Budget) Acting(now time.Time) time.Time {
 	return later(b.End, now).Add(Grace)
 }
 
-// Helping is when a helper of the site's own is ended.
+// Helping returns when a helper of the site is ended.
 func (b Budget) Helping(now time.Time) time.Time {
 	end := now.Add(Helper)
 	if b.Limited() && end.After(b.End) {

@@ -46,7 +46,7 @@ func TestBudget(t *testing.T) {
 		name                   string
 		allowed, now           time.Duration
 		within, reading, facts time.Duration // of 2 s, of a file, of 5 s
-		acting, helping        time.Duration // from now; -1: for ever
+		acting, helping        time.Duration // from now; -1: no limit
 	}{
 		{name: "no end", allowed: 0, now: 7 * s, within: 2 * s, reading: 5 * s, facts: 5 * s, acting: -1, helping: 10 * s},
 		{name: "at the start", allowed: 30 * s, within: 2 * s, reading: 5 * s, facts: 5 * s, acting: 30*s + 500*ms, helping: 10 * s},

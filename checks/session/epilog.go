@@ -8,21 +8,21 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// The checks of an epilog that no line needs to ask for. What a job has left is
-// looked for before anything else, so that nothing that hangs hides it, and its
-// GPUs' memory when the processes have had their time.
+// The checks that an epilog always runs. It looks for remains of a job before all other checks,
+// so that a hang cannot hide them, and checks the memory of its GPUs after the processes had
+// time to end.
 const (
 	leftoversCheck = "check_job_leftovers"
 	jobGPUsCheck   = "check_job_gpus"
 )
 
-// everyEpilog stands for the place of what no line asks for.
+// everyEpilog is the position of the steps that no line requests.
 const everyEpilog = "every epilog"
 
-// Unasked reports whether no line asks for a step.
+// Unasked reports whether a step is one that no line requests.
 func Unasked(s *plan.Step) bool { return s.Pos == conf.Pos{File: everyEpilog} }
 
-// AfterJob adds these checks to the plan of an epilog, but those that the site names.
+// AfterJob adds these checks to the plan of an epilog, except those that the site's lines contain.
 func AfterJob(p *plan.Plan, opts plan.Options) *plan.Plan {
 	if opts.Context != conf.Epilog {
 		return p
@@ -44,8 +44,8 @@ func AfterJob(p *plan.Plan, opts plan.Options) *plan.Plan {
 	return all
 }
 
-// OwnFile returns the file of lines that is for a prolog or an epilog alone, beside the one
-// that is for all runs; "" if that is it.
+// OwnFile returns the path of the file that is only for a prolog or an epilog, next to the general
+// one; "" if path is already that file.
 func OwnFile(path, context string) string {
 	base, suffix := strings.TrimSuffix(path, ".conf"), "-"+context
 	if strings.HasSuffix(base, suffix) {

@@ -10,12 +10,12 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// clockError is how far the clock may have gone wrong in a job for files to tell by
-// their times that they were made in it.
+// clockError is the clock error that is tolerated when the time of a file shows that a job made
+// it.
 const clockError = 5 * time.Second
 
-// BeganAt returns when a job began, by the record of its prolog or by slurmctld; zero if
-// nobody has said, or if the clock was set since.
+// BeganAt returns when a job began, from the record of its prolog or from slurmctld; zero if that
+// is unknown or the clock was set since then.
 func BeganAt(j slurm.Job, rec *slurm.Record, now slurm.Moment) time.Time {
 	if rec == nil || rec.Restart != j.Restart || rec.Outcome != "" {
 		return j.Began
@@ -27,12 +27,12 @@ func BeganAt(j slurm.Job, rec *slurm.Record, now slurm.Moment) time.Time {
 	return rec.Begin.Time
 }
 
-// Runs reports whether the record is of a job whose prolog has run in this boot, and of
-// which no epilog has.
+// Runs reports whether the record is of a job whose prolog ran in this boot and whose epilog has
+// not run.
 func Runs(rec *slurm.Record, boot string) bool { return rec.Begin.Boot == boot && rec.Outcome == "" }
 
-// Beside returns the users of the other jobs that run here, by their records; false if the
-// job has no record, unless it needs none.
+// Beside returns the users of the other jobs that run here, from their records. known is false if
+// the job needs a record and has none.
 func Beside(job string, own *slurm.Record, open []*slurm.Record, boot string) (uids []int, known bool) {
 	known = own == nil
 	for _, rec := range open {
@@ -46,8 +46,8 @@ func Beside(job string, own *slurm.Record, open []*slurm.Record, boot string) (u
 	return uids, known
 }
 
-// Closes returns how the record of another job ends when the record now is opened, "" if
-// that job may still run. newer is how many open records come behind it, itself among them.
+// Closes returns the outcome of another job's record when the record now is opened, "" if that job
+// can still run. newer is the number of newer open records, including itself.
 func Closes(rec, now *slurm.Record, newer int, parts bool, running func(job string) bool) (outcome string) {
 	if outcome = rec.EndedBefore(now, parts, running); outcome == "" && newer > openMost {
 		return slurm.ClosedNoEpilog
@@ -55,17 +55,17 @@ func Closes(rec, now *slurm.Record, newer int, parts bool, running func(job stri
 	return outcome
 }
 
-// openMost is how many records may be open; more are of jobs that nobody has seen the end of.
+// openMost is the maximum number of open records; more belong to jobs without a recorded end.
 const openMost = 256
 
-// WaitsForJobs reports whether a plan has an active test, which open records of jobs keep
-// from its GPUs.
+// WaitsForJobs reports whether a plan has an active test. Active tests do not use GPUs with open
+// job records.
 func WaitsForJobs(p *plan.Plan) bool {
 	return slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return s.Active && !s.OnlyOld })
 }
 
-// Attribute adds to failures the jobs, of the records, that they happened in, and returns
-// the failures that began in one. xids are those since a job began.
+// Attribute adds to each failure the jobs in which it happened, from their records, and returns the
+// faults that began in a job. xids returns the Xids since a mark.
 func Attribute(check string, list []checks.Finding, jobs func() []*slurm.Record, xids func(checks.LogMark) []checks.XidSeen) (told []checks.Finding, began []slurm.Fault) {
 	if checks.Worst(list) < checks.Fail {
 		return list, nil

@@ -8,8 +8,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// Soften returns findings as a site's policy has them: an action below drain turns failures
-// into warnings, or into skips.
+// Soften applies a site's policy to findings: an action below drain turns failures into warnings or
+// skips.
 func Soften(list []checks.Finding, action conf.Action) []checks.Finding {
 	severity := checks.Warn
 	switch action {

@@ -10,16 +10,16 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// What a drain is remembered by, and who takes it back: a run that reads the file which
-// the line that failed stands in. No other run has looked at the fault; but what a prolog
-// or an epilog has found must be taken back by somebody else, since no drained node sees
-// them again: by a run that has the same check.
+// A drain is stored with its cause. A run resumes the node only if it reads the file with the
+// line that failed; no other run has looked at the fault. A drain by a prolog or an epilog is an
+// exception: no prolog runs on a drained node, so any run that has the same check can resume
+// it.
 
-// Paths are the files of the configuration, as they are named, and where they are.
+// Paths maps the files of the configuration, as they are named, to their resolved paths.
 type Paths map[string]string
 
-// Of returns the one way in which a file is remembered, "" for none: as the worker that has
-// read it has resolved it.
+// Of returns the stored form of a file's path, "" for none: the path as resolved by the worker
+// that read the file.
 func (p Paths) Of(file string) string {
 	if path := p[file]; path != "" || file == "" {
 		return path
@@ -27,14 +27,14 @@ func (p Paths) Of(file string) string {
 	return filepath.Clean(file)
 }
 
-// nameOf is the check of a step, or the line that bash runs.
+// nameOf returns the check of a step, or the line that bash runs.
 func nameOf(s *plan.Step) string { return cmp.Or(s.Name, s.Text) }
 
-// CauseOf returns what a failure of a step is remembered by.
+// CauseOf returns the cause to store for a failure of a step.
 func CauseOf(s *plan.Step, paths Paths, job bool) slurm.Cause {
 	c := slurm.Cause{Check: nameOf(s), File: paths.Of(s.Pos.File), Job: job}
 	if Unasked(s) {
-		c.File = "" // no line asks for it
+		c.File = "" // no line requests it
 	}
 	if s.Kind == plan.Native && s.Table == nil {
 		c.Line = s.Text
@@ -42,16 +42,16 @@ func CauseOf(s *plan.Step, paths Paths, job bool) slurm.Cause {
 	return c
 }
 
-// notLooked are the codes by which an ordinary check says that it has not looked at what
-// it is about. Other skips of one that passes are about a part, or about what the node
-// has not got.
+// notLooked are the codes with which an ordinary check reports that it did not look at its
+// subject. Other skips in a passing check are about a part, or about a device that the node does
+// not have.
 var notLooked = []string{"job.none", "job.gpus.unknown"}
 
-// Unanswered are the steps of a plan that have only been skipped, by their index.
+// Unanswered holds the steps of a plan that were only skipped, by index.
 type Unanswered map[int]bool
 
-// Note takes note of what a step has come to: an active test that was only skipped has not
-// looked, nor has a line of bash. The result of an earlier run counts as its own.
+// Note records the result of a step. An active test or a line of bash that was only skipped has no
+// result. The result of an earlier run of an active test counts.
 func (u Unanswered) Note(s *plan.Step, list []checks.Finding, earlier bool) {
 	told := slices.ContainsFunc(list, func(f checks.Finding) bool { return f.Severity != checks.Skip && f.Severity != checks.Unknown })
 	if len(list) == 0 || earlier || told || s == nil {
@@ -63,17 +63,17 @@ func (u Unanswered) Note(s *plan.Step, list []checks.Finding, earlier bool) {
 	u[s.Index] = true
 }
 
-// Pass is a run that has found nothing.
+// Pass is a run without failures.
 type Pass struct {
-	Plan       *plan.Plan // nil: it has none
-	Files      []string   // of the configuration that it has read, as they are named
+	Plan       *plan.Plan // nil: the run has no plan
+	Files      []string   // the files of the configuration that the run has read, as they are named
 	Paths      Paths
 	Unanswered Unanswered
 }
 
-// Lacks says why this run does not take back what the node was drained for, "" if it does.
+// Lacks returns why this run cannot resume the node after a drain with this cause, "" if it can.
 func (p Pass) Lacks(c slurm.Cause) string {
-	file := p.Paths.Of(c.File) // as earlier runs may have written it
+	file := p.Paths.Of(c.File) // earlier runs can have stored either form
 	reads := file != "" && slices.ContainsFunc(p.Files, func(f string) bool { return p.Paths.Of(f) == file })
 	if !reads && !c.Job || p.Plan == nil {
 		return "whose file this run does not read"
@@ -87,7 +87,7 @@ func (p Pass) Lacks(c slurm.Cause) string {
 			like = append(like, s)
 		}
 	}
-	if len(same) > 0 { // else its words may have been corrected
+	if len(same) > 0 { // otherwise its arguments may have been corrected
 		like = same
 	}
 	left := slices.ContainsFunc(p.Plan.Left, func(l plan.Left) bool { return of(&l.Step) })
@@ -99,11 +99,11 @@ func (p Pass) Lacks(c slurm.Cause) string {
 	case left || !reads:
 		return "which this run does not have"
 	}
-	return "" // the line is gone, or not for this node any more
+	return "" // the line was removed, or is no longer for this node
 }
 
-// mustAnswer says whether a step that was skipped has not looked. Of an ordinary check of
-// the same file that is an answer, as it always was: it does not apply to the node.
+// mustAnswer reports whether a skipped step counts as not having looked. A skip of an ordinary
+// check in the same file is an answer: the check does not apply to the node.
 func mustAnswer(s *plan.Step, c slurm.Cause) bool {
 	return c.Job || s.Active || s.Kind == plan.ShellLine
 }

@@ -89,7 +89,7 @@ func TestLacks(t *testing.T) {
 		name       string
 		steps      []plan.Step
 		left       []plan.Step
-		unanswered []int // by their place
+		unanswered []int // by index
 		of         slurm.Cause
 		want       string
 	}{

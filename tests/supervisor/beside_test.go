@@ -86,7 +86,7 @@ func TestFullDiskWithPendingDrain(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = exec.Command("umount", dir).Run() })
 	must(t, os.WriteFile(slurm+"/broken", nil, 0o644))
-	if exit, out := asSlurmd(t, program, node, "* || check_file_test -f /nonexistent\n", slurm); exit != 1 || !strings.Contains(out, "could not be delivered") {
+	if exit, out := asSlurmd(t, program, node, "* || check_file_test -f /nonexistent\n", slurm); exit != 1 || !strings.Contains(out, "cannot drain node") {
 		t.Fatalf("exit status %d: %s", exit, out)
 	}
 	_ = os.WriteFile(dir+"/fill", make([]byte, 64<<10), 0o600)

@@ -271,7 +271,7 @@ func (c deadCase) run(dir string) (got deadResult, err error) {
 		if err != nil {
 			return got, fmt.Errorf("the first run: %w", err)
 		}
-		if first.Exit != 1 || !strings.Contains(first.Out, "could not be delivered") {
+		if first.Exit != 1 || !strings.Contains(first.Out, "cannot drain node") {
 			return got, fmt.Errorf("the first run: %+v", first)
 		}
 		if err := os.Remove(slurm + "/broken"); err != nil {

@@ -16,30 +16,30 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// Around is what a prolog or an epilog knows of its job.
+// Around holds the job of a prolog or an epilog.
 type Around struct {
 	*Records
 
 	Job   slurm.Job
 	Blame session.Blame
 
-	keep   bool          // a record of the job is kept
+	keep   bool          // the run keeps a record of the job
 	node   []slurm.GPU   // all GPUs of the node
-	record *slurm.Record // of an epilog's job; nil if it has none
-	counts counts        // what devices count at the end of the run
+	record *slurm.Record // the record of an epilog's job; nil if there is none
+	counts counts        // the devices' counters at the end of the run
 
-	faults          []slurm.Fault // that began in the job
-	looked, failing []string      // the checks that have answered, and what they have found
+	faults          []slurm.Fault // the faults that began in the job
+	looked, failing []string      // the checks that have run, and the codes that they reported
 }
 
-// NewAround is that of the job that slurmd names.
+// NewAround returns the job that slurmd names.
 func NewAround(r *Records) *Around { return &Around{Records: r, Job: slurm.JobFrom(os.Getenv)} }
 
-// AnyJob stands for jobs of which nothing is known.
+// AnyJob represents jobs without any known property.
 func AnyJob(r *Records) *Around { return &Around{Records: r, Job: slurm.Job{Share: slurm.AllGPUs}} }
 
-// Find finds the GPUs of the job, and in an epilog the record of its prolog. line says that
-// the run has but one line (-e), for which no record is kept.
+// Find finds the GPUs of the job, and in an epilog the record of its prolog. line is true if the
+// run has only one line (-e); such a run keeps no record.
 func (a *Around) Find(line bool) {
 	a.keep = a.Job.ID != "" && a.n.Set.Past != "" && !line
 	if a.n.Role == slurm.Epilog {
@@ -64,8 +64,8 @@ func (a *Around) Find(line bool) {
 	}
 }
 
-// FindMIG finds out which GPUs the MIG devices of the job are on. NVML is asked
-// behind the checks: if it hangs one of them is to say so.
+// FindMIG finds the GPUs with the MIG devices of the job. It queries NVML after the checks: if NVML
+// hangs, one of the checks must report it.
 func (a *Around) FindMIG() {
 	if len(a.Job.MIG) == 0 {
 		return
@@ -79,7 +79,7 @@ func (a *Around) FindMIG() {
 	a.findScope()
 }
 
-// findScope finds the GPUs of the job among those of the node.
+// findScope finds the GPUs of the job among the GPUs of the node.
 func (a *Around) findScope() {
 	scope, why := slurm.ScopeOf(a.Job, a.node)
 	a.Blame.Scope = scope
@@ -88,17 +88,17 @@ func (a *Around) findScope() {
 	}
 }
 
-// counts is what devices count now, in the order of the lanes.
+// counts holds the present counters of the devices, in the order of the lanes.
 type counts struct {
 	counters []checks.Counters
 	xids     []checks.XidSeen
 	end      checks.LogMark
 	doubts   []string
-	lost     []checks.Finding // GPUs that the question has found to be lost
+	lost     []checks.Finding // GPUs that this reading found to be lost
 }
 
-// Count counts before the verdict, for the record, and returns the GPUs that are lost by then:
-// a check may not have looked at them.
+// Count reads the counters for the record, before the verdict, and returns the GPUs that are lost
+// at that time: no check may have looked at them.
 func (a *Around) Count() (lost []checks.Finding) {
 	if !a.keep {
 		return nil
@@ -107,12 +107,12 @@ func (a *Around) Count() (lost []checks.Finding) {
 	if a.n.Role == slurm.Epilog && a.record != nil {
 		since = a.record.Log
 	}
-	a.counts = a.ask(since)
+	a.counts = a.readCounts(since)
 	return a.counts.lost
 }
 
-// ask asks NVML, if there are GPUs to look at, and the kernel, side by side.
-func (a *Around) ask(since checks.LogMark) (c counts) {
+// readCounts queries NVML, if there are GPUs to query, and the kernel in parallel.
+func (a *Around) readCounts(since checks.LogMark) (c counts) {
 	lanes := []checks.Lane{checks.Local}
 	if a.Job.Share != slurm.NoGPUs {
 		lanes = append(lanes, checks.NVML)
@@ -128,7 +128,7 @@ func (a *Around) ask(since checks.LogMark) (c counts) {
 	for i, o := range out {
 		resp, err := o.Answer()
 		if err != nil {
-			c.doubts = append(c.doubts, fmt.Sprintf("counters of lane %s: %v", lanes[i], err))
+			c.doubts = append(c.doubts, fmt.Sprintf("counters of %s: %v", lanes[i], err))
 			continue
 		}
 		c.counters = append(c.counters, resp.Counters...)
@@ -144,12 +144,12 @@ func (a *Around) ask(since checks.LogMark) (c counts) {
 	return c
 }
 
-// Open notes how the node is as the job begins; refused, if it does not.
+// Open records the state of the node when the job begins; refused means that it does not begin.
 func (a *Around) Open(refused bool) {
 	if !a.keep {
 		return
 	}
-	rec := slurm.NewRecord(a.Job, a.Blame.Scope, a.n.Name, moment())
+	rec := slurm.NewRecord(a.Job, a.Blame.Scope, a.n.Name, readMoment())
 	a.tidy(rec)
 	c := a.counts
 	rec.Counted, rec.Log, rec.Doubts = rec.OwnCounters(c.counters), c.end, c.doubts
@@ -166,8 +166,8 @@ func (a *Around) Open(refused bool) {
 	}
 }
 
-// recall finds the record that the job's prolog has opened, before the
-// checks of the epilog are judged by it.
+// recall finds the record that the job's prolog opened. The checks of the epilog need
+// it.
 func (a *Around) recall() {
 	if !a.keep || a.n.Role != slurm.Epilog {
 		return
@@ -180,8 +180,8 @@ func (a *Around) recall() {
 	}
 }
 
-// Close notes what has happened since the job began and returns it as a line, "" for none.
-// keep writes it to the journal.
+// Close returns a line with the changes since the job began, "" for none. keep writes the record
+// to the journal.
 func (a *Around) Close() (line string, keep func()) {
 	if !a.keep {
 		return "", nil
@@ -200,13 +200,13 @@ func (a *Around) Close() (line string, keep func()) {
 	if code := os.Getenv("SLURM_JOB_EXIT_CODE2"); exitCode().MatchString(code) {
 		rec.Exit = code
 	}
-	rec.Close(moment(), c.counters, c.xids)
-	return "nhc-gpu: " + rec.Line(), func() { a.journal(rec) }
+	rec.Close(readMoment(), c.counters, c.xids)
+	return "nhc-gpu: " + rec.Line(), func() { a.addToJournal(rec) }
 }
 
-// wasClosed says whether the record of the job was closed in this boot: slurmd may
-// run two epilogs for one job, after a prolog that failed or a restart of slurmctld
-// (22.05 and 24.11 run).
+// wasClosed reports whether the record of the job was closed in this boot. slurmd can run two
+// epilogs for one job, after a prolog that failed or a restart of slurmctld (versions 22.05 and
+// 24.11 were run).
 func (a *Around) wasClosed() bool {
 	resp, err := a.call(checks.Local, &wire.Request{Op: wire.OpNotes, Name: jobJournal, Most: journalMost, Line: "read the journal of jobs"}).Answer()
 	boot := slurm.BootID()
@@ -223,23 +223,23 @@ func (a *Around) wasClosed() bool {
 
 var exitCode = checks.Lazily(`^[0-9]{1,3}:[0-9]{1,3}$`)
 
-// own is the record of an epilog's job, if it has begun in this boot.
-func (a *Around) own() []*slurm.Record {
+// listOwn returns the record of an epilog's job, if it began in this boot.
+func (a *Around) listOwn() []*slurm.Record {
 	if rec := a.record; rec != nil && session.Runs(rec, slurm.BootID()) {
 		return []*slurm.Record{rec}
 	}
 	return nil
 }
 
-// Attribute adds to failures the jobs that they happened in: to those of an epilog its own.
+// Attribute adds to each failure the job in which it happened: in an epilog, the epilog's job.
 func (a *Around) Attribute(check string, list []checks.Finding) []checks.Finding {
-	list, began := session.Attribute(check, list, a.own, a.xidsSince)
+	list, began := session.Attribute(check, list, a.listOwn, a.readXids)
 	a.faults = append(a.faults, began...)
 	return list
 }
 
-// Look takes note of what a check has found, whatever the site makes of it, and
-// that it has looked at all.
+// Look records that a check has run, and its findings before the site's policy is
+// applied.
 func (a *Around) Look(check string, list []checks.Finding) {
 	for _, f := range list {
 		if f.Severity == checks.Fail {
@@ -251,7 +251,7 @@ func (a *Around) Look(check string, list []checks.Finding) {
 	}
 }
 
-// ForChecks is the job as checks see it, by what the site wants of the role.
+// ForChecks returns the job as checks need it, with the site's settings for the role.
 func (a *Around) ForChecks(role conf.Role) *checks.Job {
 	j := &checks.Job{
 		ID: a.Job.ID, UID: a.Job.UID, User: a.Job.User, Node: a.n.Set.Get("SLURMD_NODENAME"), Shared: a.Job.Shared,
@@ -260,8 +260,8 @@ func (a *Around) ForChecks(role conf.Role) *checks.Job {
 	}
 	if j.Ended && j.ID != "" {
 		var known bool
-		if j.Beside, known = a.beside(); known {
-			j.Began = session.BeganAt(a.Job, a.record, moment())
+		if j.Beside, known = a.findBeside(); known {
+			j.Began = session.BeganAt(a.Job, a.record, readMoment())
 		}
 		j.Again = a.record != nil && a.record.Restart > a.Job.Restart
 	}
@@ -273,8 +273,9 @@ func (a *Around) ForChecks(role conf.Role) *checks.Job {
 	return j
 }
 
-// beside returns the users of the other jobs that run here; false if they are not known.
-func (a *Around) beside() (uids []int, known bool) {
+// findBeside returns the users of the other jobs that run here. known is false if that is
+// unknown.
+func (a *Around) findBeside() (uids []int, known bool) {
 	if !a.keep {
 		return nil, true
 	}

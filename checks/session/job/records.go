@@ -1,5 +1,5 @@
-// Package job has what a run knows of jobs: the records of those that run on the node, and the
-// job that a prolog or an epilog runs for.
+// Package job handles jobs in a run: the records of the jobs that run on the node, and the job
+// of a prolog or an epilog.
 package job
 
 import (
@@ -21,44 +21,44 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// Records are those of the jobs of the node: opened by a prolog, closed by its epilog, read by
-// health checks that have found a fault, to say which job it happened in.
+// Records holds the records of the node's jobs. A prolog opens a record, its epilog closes it, and
+// a health check that finds a fault reads them to name the job in which it happened.
 type Records struct {
 	n *node.Node
 
-	running   []*slurm.Record                     // of the jobs that run here, once
-	knowsJobs bool                                // they have been looked for
-	withSteps []string                            // the jobs that have processes here; nil: nobody has looked
-	xids      map[checks.LogMark][]checks.XidSeen // since some marks
+	running   []*slurm.Record                     // the records of the running jobs, read once
+	knowsJobs bool                                // running has been read
+	withSteps []string                            // the jobs with processes on this node; nil: not read yet
+	xids      map[checks.LogMark][]checks.XidSeen // Xids since a mark
 }
 
-// jobJournal is where closed records are kept, and how much of it: some ten
-// thousand jobs.
+// jobJournal is the file of closed records, and journalMost its maximum size: about ten thousand
+// jobs.
 const (
 	jobJournal  = "jobs"
 	journalMost = 4 << 20
 )
 
-// NewRecords are those of a node.
+// NewRecords returns the records of a node.
 func NewRecords(n *node.Node) *Records { return &Records{n: n} }
 
-// asideLane is the worker that looks into records while checks are running: those
-// of the local lane have its worker to themselves.
+// asideLane is the worker that reads records while checks are running. The checks of the local
+// lane need the local worker.
 const asideLane checks.Lane = "jobs"
 
 func (r *Records) call(lane checks.Lane, q *wire.Request) run.Outcome {
 	return r.n.Pool.Call(r.n.Ctx, lane, q, r.n.Budget.Within(session.Record, time.Now()))
 }
 
-// moment returns this moment.
-func moment() slurm.Moment {
+// readMoment returns the present time, on all clocks.
+func readMoment() slurm.Moment {
 	var up unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // without it nobody knows how long a job took
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // without it the duration of a job is unknown
 	return slurm.Moment{Time: time.Now().UTC().Truncate(time.Second), Boot: slurm.BootID(), Uptime: float64(up.Nano()) / 1e9}
 }
 
-// read reads the open records, the oldest first, and the names of what cannot be
-// understood.
+// read reads the open records, the oldest first, and returns the names of records that cannot be
+// parsed.
 func (r *Records) read(lane checks.Lane, prefix string) (list []*slurm.Record, damaged []string) {
 	resp, err := r.call(lane, &wire.Request{Op: wire.OpRecall, Name: prefix, Line: "read the records of jobs"}).Answer()
 	if err != nil {
@@ -83,9 +83,9 @@ func (r *Records) read(lane checks.Lane, prefix string) (list []*slurm.Record, d
 	return list, damaged
 }
 
-// tidy closes the records that no epilog will: of jobs that ended with the
-// boot, of this job before it was requeued, of jobs that had what is this one's
-// now, and the oldest of too many. What is damaged, or of another version, goes.
+// tidy closes the records that no epilog will close: of jobs that ended with the boot, of this job
+// before its requeue, of jobs that had this job's resources, and the oldest if there are too many.
+// It removes records that are damaged or have another version.
 func (r *Records) tidy(now *slurm.Record) {
 	open, damaged := r.read(checks.Local, slurm.RecordPrefix)
 	for _, name := range damaged {
@@ -94,17 +94,17 @@ func (r *Records) tidy(now *slurm.Record) {
 	for i, rec := range open {
 		if outcome := session.Closes(rec, now, len(open)-i, r.n.Set.Slurm != nil && r.n.Set.Slurm.Parts, r.runsHere); outcome != "" {
 			var xids []checks.XidSeen
-			if outcome == slurm.ClosedReboot { // later ones may be of other jobs
-				xids = r.xidsSince(rec.Log)
+			if outcome == slurm.ClosedReboot { // later jobs can have the same ID
+				xids = r.readXids(rec.Log)
 			}
 			rec.Abandon(outcome, now.Begin, xids)
-			r.journal(rec)
+			r.addToJournal(rec)
 		}
 	}
 }
 
-// runsHere says whether a job has processes on the node. Where that cannot be told
-// it has.
+// runsHere reports whether a job has processes on the node. If that cannot be determined, it
+// returns true.
 func (r *Records) runsHere(job string) bool {
 	if r.withSteps == nil {
 		resp, err := r.call(checks.Local, &wire.Request{Op: wire.OpJobs, Line: "look for running jobs"}).Answer()
@@ -117,8 +117,8 @@ func (r *Records) runsHere(job string) bool {
 	return slices.Contains(r.withSteps, job)
 }
 
-// journal files a closed record.
-func (r *Records) journal(rec *slurm.Record) {
+// addToJournal appends a closed record to the journal.
+func (r *Records) addToJournal(rec *slurm.Record) {
 	data, err := json.Marshal(rec)
 	if err == nil {
 		err = r.call(checks.Local, &wire.Request{Op: wire.OpNote, Name: jobJournal, Data: data, Most: journalMost, Line: "write the journal of jobs"}).Failure()
@@ -137,9 +137,9 @@ func (r *Records) forget(name string) {
 	}
 }
 
-// ofRunning are those of the jobs that run. They are looked for once, by the worker of
-// a lane that has nothing else to do then.
-func (r *Records) ofRunning(lane checks.Lane) []*slurm.Record {
+// readRunning returns the records of the running jobs. It reads them once, by the worker of a lane
+// that is idle at that time.
+func (r *Records) readRunning(lane checks.Lane) []*slurm.Record {
 	if !r.knowsJobs {
 		r.knowsJobs = true
 		boot := slurm.BootID()
@@ -151,8 +151,8 @@ func (r *Records) ofRunning(lane checks.Lane) []*slurm.Record {
 	return r.running
 }
 
-// xidsSince are the Xids since a job began.
-func (r *Records) xidsSince(mark checks.LogMark) []checks.XidSeen {
+// readXids returns the Xids since a job began.
+func (r *Records) readXids(mark checks.LogMark) []checks.XidSeen {
 	if seen, ok := r.xids[mark]; ok {
 		return seen
 	}
@@ -168,8 +168,8 @@ func (r *Records) xidsSince(mark checks.LogMark) []checks.XidSeen {
 	return resp.Xids
 }
 
-// All are those of the journal, then the open ones. A line that is none
-// was half written when the disk was full.
+// All returns the records of the journal, then the open ones. It skips a line that was cut off
+// when the disk was full.
 func (r *Records) All() (list []*slurm.Record, err error) {
 	resp, err := r.call(checks.Local, &wire.Request{Op: wire.OpNotes, Name: jobJournal, Most: journalMost, Line: "read the journal of jobs"}).AnswerTo("read the journal of jobs")
 	if err != nil {
@@ -191,22 +191,22 @@ func (r *Records) All() (list []*slurm.Record, err error) {
 	return list, nil
 }
 
-// Attribute adds to failures the running jobs that they happened in.
+// Attribute adds to each failure the running jobs in which it happened.
 func (r *Records) Attribute(check string, list []checks.Finding) []checks.Finding {
-	list, _ = session.Attribute(check, list, func() []*slurm.Record { return r.ofRunning(asideLane) }, r.xidsSince)
+	list, _ = session.Attribute(check, list, func() []*slurm.Record { return r.readRunning(asideLane) }, r.readXids)
 	return list
 }
 
-// Settle closes the records of jobs whose epilog did not run, for which active
-// tests would wait until the next boot. Only slurmctld knows that such a job has ended:
-// it is asked for the state of the node, once, where an active test may be run and no
-// job of an open record has a process here. A prolog and an epilog ask nothing.
+// Settle closes the records of jobs without an epilog; otherwise active tests would wait for them
+// until the next boot. Only slurmctld knows that such a job has ended. Settle asks it for the
+// state of the node, once, if an active test can run and no job of an open record has a process
+// here. A prolog and an epilog do not ask.
 func (r *Records) Settle(p *plan.Plan) {
-	rm := r.n.Set.Get("NHC_RM") // "" where nobody has looked
+	rm := r.n.Set.Get("NHC_RM") // "" if it has not been detected
 	if !session.WaitsForJobs(p) || r.n.Role.AroundJob() || r.n.Set.Past == "" || r.n.Bad != nil || rm != "" && rm != "slurm" {
 		return
 	}
-	open := r.ofRunning(checks.Local) // which no check has yet
+	open := r.readRunning(checks.Local) // no check uses the local worker yet
 	if len(open) == 0 || slices.ContainsFunc(open, func(rec *slurm.Record) bool { return r.runsHere(rec.Job) }) {
 		return
 	}
@@ -223,10 +223,10 @@ func (r *Records) Settle(p *plan.Plan) {
 	if !node.State.Empty() {
 		return
 	}
-	now := moment()
+	now := readMoment()
 	for _, rec := range open {
 		rec.Abandon(slurm.ClosedNoEpilog, now, nil)
-		r.journal(rec)
+		r.addToJournal(rec)
 	}
 	r.running = nil
 }

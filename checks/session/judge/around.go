@@ -13,8 +13,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// BeginJob sets up a run around a job: it sees every failure, to find out which
-// concern the job, and says at its end what becomes of the node.
+// BeginJob sets up a run around a job. Such a run records every failure, determines which of them
+// concern the job, and decides about the node at its end.
 func (j *Judge) BeginJob() {
 	if j.Job == nil {
 		return
@@ -30,7 +30,7 @@ func (j *Judge) BeginJob() {
 	}
 }
 
-// attribute adds to failures the jobs that they happened in.
+// attribute adds to each failure the jobs in which it happened.
 func (j *Judge) attribute(check string, list []checks.Finding) []checks.Finding {
 	switch {
 	case j.Role == slurm.Prolog || j.Role == slurm.Manual || j.Set.Past == "":
@@ -41,21 +41,21 @@ func (j *Judge) attribute(check string, list []checks.Finding) []checks.Finding 
 	return j.Records.Attribute(check, list)
 }
 
-// countAhead counts before the verdict: a GPU that is lost by then fails the run. The fold
-// knows what checks have reported already.
+// countAhead reads the counters before the verdict: a GPU that is lost at that time fails the run.
+// The fold ignores findings that checks have already reported.
 func (j *Judge) countAhead() {
 	lost := j.Job.Count()
 	if len(lost) == 0 || j.Fold.Over() {
 		return
 	}
-	const check = "check_gpu_recovery" // whose policy the site has made for such findings
+	const check = "check_gpu_recovery" // the site's policy for this check applies to such findings
 	from, action := len(j.Fold.Failures()), j.Config.Of(check, "gpu").Action
 	j.Emit(j.Fold.Findings(j.attribute(check, session.Soften(lost, action))))
 	j.Job.Blame.Judged(from, len(j.Fold.Failures()), action)
 }
 
-// judged takes note of the failures from the one numbered from on, which are of
-// that step.
+// judged records the step and the policy of the failures from index from
+// on.
 func (j *Judge) judged(from int, s *plan.Step) {
 	if j.steps == nil {
 		j.steps = map[int]*plan.Step{}
@@ -68,14 +68,14 @@ func (j *Judge) judged(from int, s *plan.Step) {
 	}
 }
 
-// FinishJob marks the node for what was found, the job's own first, and gives
-// the exit status: 1 requeues the job, or says that it has left the node ill. A
-// fault of other GPUs drains the node and lets the job run.
+// FinishJob marks the node for the failures, those of the job first, and returns the exit status: 1
+// requeues the job, or reports that the job left the node faulty. A fault of other GPUs drains
+// the node and lets the job run.
 func (j *Judge) FinishJob() int {
 	j.Job.FindMIG()
 	j.countAhead()
 	failures := j.Fold.Failures()
-	if len(failures) == 0 || j.Every { // else it ends as after a first failure
+	if len(failures) == 0 || j.Every { // otherwise it ends as after a first failure
 		events, _ := j.Fold.Finish(int(time.Since(j.Budget.Began).Seconds()))
 		j.Emit(events)
 	}
@@ -96,12 +96,12 @@ func (j *Judge) FinishJob() int {
 	}
 	j.Log.Flush()
 	if !refuses {
-		return 0 // also where something could not be told, see unknown
+		return 0 // also if a check could not be evaluated
 	}
 	return 1
 }
 
-// closeRecord closes the record of the job, and tells the log and syslog.
+// closeRecord closes the record of the job, and writes it to the log and syslog.
 func (j *Judge) closeRecord() {
 	line, keep := j.Job.Close()
 	if line == "" {
@@ -111,11 +111,11 @@ func (j *Judge) closeRecord() {
 		j.Log.Write(j.Stamped(line))
 	}
 	sink.SyslogAs(syslog.LOG_INFO, j.Set.Get("NAME"), []string{line})
-	keep() // last: the directory of the journal may not answer
+	keep() // last, because the directory of the journal may not answer
 }
 
-// Finish finishes the verdict and gives the exit status, and where that is unknown the first
-// doubt.
+// Finish finishes the verdict and returns the exit status, and for an unknown result the first
+// message.
 func (j *Judge) Finish() (exit int, doubt *string) {
 	events, exit := j.Fold.Finish(int(time.Since(j.Budget.Began).Seconds()))
 	j.Emit(events)

@@ -20,13 +20,13 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// SetUp sets up the fold; eval says that the run has one line (-e), logged that it has a log.
+// SetUp sets up the fold. eval: the run has one line (-e); logged: the run has a log.
 func (j *Judge) SetUp(eval, logged bool) {
 	j.update()
 	j.Fold.Eval, j.Fold.Logged = eval, logged
 }
 
-// update takes over the settings that a check line may have changed.
+// update copies the settings that a check line can change.
 func (j *Judge) update() {
 	set, f := j.Set, &j.Fold
 	f.Name = set.Get("NAME")
@@ -34,14 +34,14 @@ func (j *Judge) update() {
 	f.Verbose = set.Get("VERBOSE") == "1"
 	f.Stamp = set.Stamps()
 	f.Apart = set.Get("NHC_CHECK_FORKED") != "0"
-	f.All = set.Get("NHC_CHECK_ALL") == "1" || j.Held // around a job: a failure of any GPU must not hide one of the job's
+	f.All = set.Get("NHC_CHECK_ALL") == "1" || j.Held // around a job: a failure of another GPU must not hide one of the job's GPUs
 	f.Forked = set.Get("NHC_CHECK_FORKED") == "1"
 	f.Mark = set.Marks() && !j.Held
 	f.Late = j.late
 	f.Logged = set.Get("LOGFILE") != "" && set.Get("LOGFILE") != "-"
 }
 
-// Emit does what the fold says.
+// Emit carries out events of the fold.
 func (j *Judge) Emit(events []verdict.Event) {
 	if helper, text := j.emitUntilHelper(events); helper {
 		rest := j.after
@@ -51,10 +51,10 @@ func (j *Judge) Emit(events []verdict.Event) {
 	}
 }
 
-// emitUntilHelper does what the fold says, up to the call of a helper of the
-// site's own, which only the shell can make; the rest is kept for later. text is
-// what syslog is to hear before: the shell gives it to logger(1), as LBNL NHC
-// does, so that a site that watches both sees them in order.
+// emitUntilHelper carries out events of the fold up to the call of a site's helper. Only the shell
+// can make that call; the rest of the events is kept for later. text is for syslog, before the
+// call: the shell gives it to logger(1), as LBNL NHC does, so that a site that watches both sees
+// them in order.
 func (j *Judge) emitUntilHelper(events []verdict.Event) (helper bool, text string) {
 	if j.Collector != nil {
 		j.Collector.Collect(events)
@@ -100,7 +100,7 @@ func (j *Judge) emitUntilHelper(events []verdict.Event) (helper bool, text strin
 	return false, ""
 }
 
-// Stamped returns a line of the log, with the time where the site wants it.
+// Stamped returns a line of the log, with the time if the site requests it.
 func (j *Judge) Stamped(text string) string {
 	if j.Fold.Stamp {
 		return fmt.Sprintf("[%d] - %s", time.Now().Unix(), text)
@@ -108,7 +108,7 @@ func (j *Judge) Stamped(text string) string {
 	return text
 }
 
-// siteHelper has the shell run the site's own helper.
+// siteHelper lets the shell run the site's own helper.
 func (j *Judge) siteHelper(online bool, message, text string) {
 	j.Helper(online, message, text, j.Budget.Helping(time.Now()))
 }
@@ -117,12 +117,12 @@ func (j *Judge) siteHelper(online bool, message, text string) {
 func (j *Judge) interrupted() {
 	sig := j.Signals.Caught()
 	j.Pool.Kill()
-	if sig == unix.SIGALRM { // LBNL NHC's watchdog, or somebody in its place
+	if sig == unix.SIGALRM { // from LBNL NHC's watchdog, or from a replacement of it
 		j.Emit(j.Fold.Expired(""))
 		return
 	}
 	text := "Terminated by signal " + unix.SignalName(sig) + "."
-	if j.Job != nil { // somebody wanted it to end: that says nothing of the node
+	if j.Job != nil { // a user or slurmd ended it: this is not a fault of the node
 		if !slices.ContainsFunc(j.Fold.List(), func(f checks.Finding) bool { return f.Message == text }) {
 			j.Emit(j.Fold.Findings([]checks.Finding{{Code: "probe.interrupted", Severity: checks.Unknown, Message: text}}))
 		}
@@ -131,7 +131,7 @@ func (j *Judge) interrupted() {
 	j.Emit(j.Fold.Abort(128+int(sig), text))
 }
 
-// startsCommands says whether steps of the plan, or scripts before it, start other
+// startsCommands reports whether steps of the plan, or scripts before it, start other
 // programs.
 func (j *Judge) startsCommands() bool {
 	if j.Plan == nil {
@@ -140,7 +140,7 @@ func (j *Judge) startsCommands() bool {
 	return slices.ContainsFunc(j.Plan.Steps, func(s plan.Step) bool { return s.Barrier })
 }
 
-// tellSyslog hands lines to syslog.
+// tellSyslog sends lines to syslog.
 func (j *Judge) tellSyslog(lines []string) {
 	if j.Fold.All && j.startsCommands() {
 		sink.Logger(j.Pool, j.Set.Environ(), j.Set.Get("NAME"), lines)
@@ -165,7 +165,7 @@ func (j *Judge) markOffline(message string) {
 	}
 }
 
-// tellJob lets the user of the job that is refused know the node and the cause.
+// tellJob writes the node and the cause for the user of the refused job.
 func (j *Judge) tellJob() {
 	ctx, cancel := j.Acting()
 	defer cancel()
@@ -176,7 +176,7 @@ func (j *Judge) tellJob() {
 	}
 }
 
-// cause is what the failure that marks the node is about.
+// cause returns the cause of the failure that marks the node.
 func (j *Judge) cause() slurm.Cause {
 	s := j.steps[j.Fold.Blamed()]
 	switch {
@@ -197,7 +197,7 @@ func (j *Judge) markOnline() {
 }
 
 func (j *Judge) debugEnd() {
-	if j.Eval != "" { // there is none
+	if j.Eval != "" { // there is no watchdog
 		return
 	}
 	pid := 0
@@ -207,8 +207,8 @@ func (j *Judge) debugEnd() {
 	j.Debug("kill_watchdog:  Watchdog PID is %d.", pid)
 }
 
-// PutResult leaves a result for the next run. One that cannot be written is
-// told to the log and to syslog.
+// PutResult writes a result for the next run. An error goes to the log and to
+// syslog.
 func (j *Judge) PutResult(text string) {
 	j.Left = true
 	path := j.Set.Get("RESULTFILE")
@@ -224,5 +224,5 @@ func (j *Judge) PutResult(text string) {
 	}
 }
 
-// TakeLimit bounds the reading and the writing of a result.
+// TakeLimit is the time limit for reading and writing a result.
 const TakeLimit = 2 * time.Second

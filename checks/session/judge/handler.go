@@ -13,7 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// Output passes on what the shell or its children wrote.
+// Output passes on the output of the shell or its children.
 func (j *Judge) Output(fd int, data []byte) {
 	if fd == 1 && j.ToJSON && j.Collector != nil && j.Collector.Keep(data) {
 		return
@@ -37,7 +37,7 @@ func (j *Judge) Die(status, message string, subshell, heard bool) (helper bool, 
 	return j.emitUntilHelper(j.Fold.Died(status, message, subshell, heard))
 }
 
-// Died says the rest, when the site's helper is over.
+// Died emits the remaining events after the site's helper has ended.
 func (j *Judge) Died() {
 	rest := j.after
 	j.after = nil
@@ -47,10 +47,10 @@ func (j *Judge) Died() {
 // Syslog queues a line.
 func (j *Judge) Syslog(text string) { j.Fold.Queue(text) }
 
-// Flush sends what is queued.
+// Flush sends the queued lines.
 func (j *Judge) Flush() { j.Emit(j.Fold.Flush()) }
 
-// Changed takes note that a check line has changed a setting.
+// Changed reports that a check line has changed a setting.
 func (j *Judge) Changed() {
 	j.update()
 	j.Pool.SetVars(j.Set.WorkerVars())
@@ -63,7 +63,7 @@ func (j *Judge) Quit(status int) {
 	}
 }
 
-// LoadScripts has bash read the scripts of the site; one that cannot be read is not known.
+// LoadScripts lets bash read the scripts of the site; if one cannot be read, the result is unknown.
 func (j *Judge) LoadScripts() {
 	err := j.Files.LoadScripts()
 	switch {
@@ -116,7 +116,7 @@ func (j *Judge) Call(dir, line string, words []string) run.NativeReply {
 	}
 	j.Pool.SetVars(j.Set.WorkerVars())
 	if j.Ctx.Err() != nil {
-		return fails("") // the line is about to be ended
+		return fails("") // the line is being ended
 	}
 	return run.NativeReply{Findings: j.keepSyslog(j.keepUnknown(j.excuse(list, "")))}
 }
@@ -134,8 +134,8 @@ func (j *Judge) badUsage(info checks.Info, line string, err error) run.NativeRep
 	return run.NativeReply{Findings: j.keepUnknown([]checks.Finding{f})}
 }
 
-// keepUnknown reports here what could not be told: for the shell it is no
-// failure, and it must not drain the node.
+// keepUnknown keeps findings of checks that could not be evaluated: for the shell they are not
+// failures, and they must not drain the node.
 func (j *Judge) keepUnknown(list []checks.Finding) (rest []checks.Finding) {
 	for _, f := range list {
 		if f.Severity == checks.Unknown {
@@ -147,7 +147,7 @@ func (j *Judge) keepUnknown(list []checks.Finding) (rest []checks.Finding) {
 	return rest
 }
 
-// keepSyslog queues what is for syslog; a failure of the same check sends it.
+// keepSyslog queues findings for syslog; a failure of the same check sends them.
 func (j *Judge) keepSyslog(list []checks.Finding) (rest []checks.Finding) {
 	for _, f := range list {
 		if f.Severity == checks.Warn && (f.Syslog || f.Loud) {

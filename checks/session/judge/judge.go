@@ -1,5 +1,5 @@
-// Package judge turns the results of a run into a verdict, and the verdict into acts: the log,
-// syslog, a drain, the end of a job.
+// Package judge turns the results of a run into a verdict, and carries it out: the log, syslog, a
+// drain, the end of a job.
 package judge
 
 import (
@@ -21,38 +21,38 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// Judge carries the results of a run to its fold, and what the fold says to the world. It is
-// a [run.Observer], and what a shell talks to.
+// Judge passes the results of a run to its fold, and carries out the fold's events. It is a
+// [run.Observer], and handles the messages of a shell.
 type Judge struct {
 	*open.Files
 
 	Fold    verdict.Fold
-	Held    bool            // the node is marked at the end of the run alone
-	late    bool            // so it is with -a
-	waiting string          // a forked line whose process is not known yet
-	after   []verdict.Event // what follows when the shell has run the site's helper
+	Held    bool            // the node is marked only at the end of the run
+	late    bool            // the same because of -a
+	waiting string          // a forked line with a still unknown process ID
+	after   []verdict.Event // events for the time after the shell has run the site's helper
 
-	current    *plan.Step // whose turn it is, or was last
+	current    *plan.Step // the present step, or the last one
 	unanswered session.Unanswered
-	steps      map[int]*plan.Step // of failures, by their place among all
+	steps      map[int]*plan.Step // the steps of failures, by index
 
 	Records *job.Records
-	Job     *job.Around // of a prolog or an epilog
-	Every   bool        // -a: go on after a failure also with what may change something
+	Job     *job.Around // the job of a prolog or an epilog
+	Every   bool        // -a: after a failure, also run steps that can change something
 
-	Collector collector // takes what would be printed, for a person; nil: it is printed
-	ToJSON    bool      // standard output is for one object of JSON
-	Left      bool      // its result has been written
+	Collector collector // collects the output for a user; nil: it is printed
+	ToJSON    bool      // standard output is one JSON object
+	Left      bool      // the result of a detached run has been written
 }
 
-// collector takes what a run would print.
+// collector takes the output of a run.
 type collector interface {
 	Collect(events []verdict.Event)
-	CalledBy(list []checks.Finding)  // the findings of a check that a line of bash has called
-	Keep(output []byte) (taken bool) // of the line whose turn it is
+	CalledBy(list []checks.Finding)  // takes the findings of a check that a line of bash called
+	Keep(output []byte) (taken bool) // takes the output of the present line
 }
 
-// New is that of a run of a program that is called so, see [open.NewBash].
+// New returns the judge of a run; see [open.NewBash] for program and wake.
 func New(n *node.Node, program string, trace bool, wake int) *Judge {
 	j := &Judge{unanswered: session.Unanswered{}, Records: job.NewRecords(n)}
 	j.Files = open.New(n, open.NewBash(n, program, trace, wake, j))
@@ -62,11 +62,11 @@ func New(n *node.Node, program string, trace bool, wake int) *Judge {
 	return j
 }
 
-// Begin notes the step whose turn it is.
+// Begin records the step that begins.
 func (j *Judge) Begin(s *plan.Step, pid int) {
 	j.current = s
 	if s.Kind == plan.ShellLine && j.Fold.Forks(s.Text) {
-		j.waiting = s.Text // its process is not known yet
+		j.waiting = s.Text // its process ID is still unknown
 		return
 	}
 	if pid == 0 {
@@ -75,7 +75,7 @@ func (j *Judge) Begin(s *plan.Step, pid int) {
 	j.Emit(j.Fold.Begin(s.Text, pid))
 }
 
-// Forked notes the process of a line that runs in the background (-f).
+// Forked records the process of a line that runs in the background (-f).
 func (j *Judge) Forked(pid int) {
 	if j.waiting != "" {
 		j.Emit(j.Fold.Begin(j.waiting, pid))
@@ -84,7 +84,7 @@ func (j *Judge) Forked(pid int) {
 	}
 }
 
-// Native judges what a check has found.
+// Native judges the findings of a check.
 func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
 	from := len(j.Fold.Failures())
 	res.Findings = j.excuse(res.Findings, s.Lacks)
@@ -97,7 +97,7 @@ func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
 	return !j.Fold.Over()
 }
 
-// Assigned takes over what a line sets.
+// Assigned copies the assignments of a line.
 func (j *Judge) Assigned(s *plan.Step) {
 	for _, v := range s.Sets {
 		if err := conf.WrongChoice(v.Name, v.Value); err != nil {
@@ -114,7 +114,7 @@ func (j *Judge) Assigned(s *plan.Step) {
 	j.Changed()
 }
 
-// Expired judges a step that did not end in its time.
+// Expired judges a step that did not end in time.
 func (j *Judge) Expired(s *plan.Step, hung *checks.Hung) {
 	from := len(j.Fold.Failures())
 	why := WhyStuck(hung)
@@ -128,7 +128,7 @@ func (j *Judge) Expired(s *plan.Step, hung *checks.Hung) {
 	j.judged(from, s)
 }
 
-// WhyStuck says where a process hangs that no signal can end, "" for any other.
+// WhyStuck returns where a process hangs that no signal can end, "" for any other.
 func WhyStuck(hung *checks.Hung) string {
 	if !hung.Stuck {
 		return ""
@@ -144,8 +144,8 @@ func (j *Judge) Line(_ context.Context, s *plan.Step) (more bool) {
 	return more
 }
 
-// Goes says whether steps that may change something are still run: not after a
-// failure, unless -a asks for it. Around a job every check that merely reads is.
+// Goes reports whether steps that can change something still run: not after a failure, unless -a
+// requests it. Around a job every check that only reads still runs.
 func (j *Judge) Goes() bool {
 	return j.Job == nil || j.Every || j.Job.Blame.OfJob(j.Fold.Failures()) < 0
 }
@@ -171,11 +171,11 @@ func (j *Judge) line(s *plan.Step) (more bool) {
 		err = run.ErrInterrupted
 	}
 	if err != nil {
-		j.Forked(j.Pid()) // one that hung before it could tell its process
+		j.Forked(j.Pid()) // it hung before it reported its process ID
 		return j.broken(s.Text, err)
 	}
 	if exited {
-		j.Died() // what was left to say when the shell was about to leave
+		j.Died() // the remaining events of a shell that was about to exit
 		j.Close()
 		j.Emit(f.Exited(status))
 	} else if missing := j.missing(s, status); missing != "" {
@@ -210,7 +210,7 @@ func (j *Judge) missing(s *plan.Step, status int) string {
 	return ""
 }
 
-// broken ends a shell that did not come to the end of a line.
+// broken ends a shell that did not reach the end of a line.
 func (j *Judge) broken(line string, err error) (more bool) {
 	f := &j.Fold
 	switch {
@@ -225,13 +225,13 @@ func (j *Judge) broken(line string, err error) (more bool) {
 		if errors.Is(err, run.ErrForged) {
 			code = "shell.forged"
 		}
-		j.Died() // the rest of a failure whose helper has not come back
+		j.Died() // the remaining events of a failure whose helper did not return
 		j.Emit(f.Broken(checks.Finding{Code: code, Severity: checks.Unknown, Message: fmt.Sprintf("Check %s:  %v", line, err)}))
 	}
 	return !f.Over()
 }
 
-// MakePlan plans the run by what was read.
+// MakePlan plans the run.
 func (j *Judge) MakePlan() {
 	j.TellLines()
 	j.Plan = j.Build()
@@ -242,14 +242,14 @@ func (j *Judge) MakePlan() {
 	}
 }
 
-// Prepare gives the checks of the plan what they cannot see from their own lines.
+// Prepare sets the data that checks cannot read from their own lines.
 func (j *Judge) Prepare() {
 	j.Pool.SetVars(j.Set.WorkerVars())
 	j.PrepareChecks(j.Plan)
 	j.Records.Settle(j.Plan)
 }
 
-// RunPlan runs the plan; watch hears what the workers are at.
+// RunPlan runs the plan; watch receives the progress of the workers.
 func (j *Judge) RunPlan(watch func(*plan.Step, string, time.Duration, time.Duration)) {
 	if err := j.Engine(watch).Do(j.Ctx, j.Plan, j); err != nil && !j.Fold.Over() {
 		j.interrupted()
@@ -257,7 +257,7 @@ func (j *Judge) RunPlan(watch func(*plan.Step, string, time.Duration, time.Durat
 	j.current = nil
 }
 
-// Engine is what runs plans in this run.
+// Engine returns the engine that runs plans in this run.
 func (j *Judge) Engine(watch func(*plan.Step, string, time.Duration, time.Duration)) *run.Engine {
 	return &run.Engine{Pool: j.Pool, Deadline: j.Budget.End, Timeout: j.Timeout, Doing: watch}
 }

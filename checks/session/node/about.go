@@ -15,11 +15,12 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 )
 
-// slurmConfLimit is short: the checks do without it, and they are waiting.
+// slurmConfLimit is short: the checks can run without the file, and wait for it.
 const slurmConfLimit = 2 * time.Second
 
-// bound is a check with the words of its line, or the table of its file, nil if they are wrong.
-func bound(info checks.Info, words []string, table map[string]any) checks.Check {
+// bind returns a check with the arguments of its line or the table of its file, nil if they are
+// wrong.
+func bind(info checks.Info, words []string, table map[string]any) checks.Check {
 	c, bind := info.New(), func(c checks.Check) error { return checks.Bind(c, words) }
 	if table != nil {
 		bind = func(c checks.Check) error { return checks.BindTable(c, table) }
@@ -30,20 +31,20 @@ func bound(info checks.Info, words []string, table map[string]any) checks.Check 
 	return c
 }
 
-// WantsSlurm says whether a check judges by Slurm's configuration.
+// WantsSlurm reports whether a check needs Slurm's configuration.
 func WantsSlurm(info checks.Info, c checks.Check) bool {
 	return info.Slurm != nil && c != nil && info.Slurm(c)
 }
 
-// PrepareChecks gives the checks what they cannot see from their own lines: how many GPUs a
-// line of the plan wants, and Slurm's configuration, if a step judges by it. The workers have
-// to know where the node begins.
+// PrepareChecks sets the data that checks cannot read from their own lines: the number of GPUs
+// that a line of the plan requires, and Slurm's configuration if a step needs it. The workers must
+// know the root directory of the node.
 func (n *Node) PrepareChecks(p *plan.Plan) {
 	slurm, want := false, 0
 	for i := range p.Steps {
 		s := &p.Steps[i]
 		if info, ok := checks.Lookup(s.Name); ok && s.Kind == plan.Native {
-			c := bound(info, s.Args, s.Table)
+			c := bind(info, s.Args, s.Table)
 			slurm, want = slurm || WantsSlurm(info, c), max(want, gpu.WantedGPUs(c))
 		}
 	}
@@ -56,8 +57,8 @@ func (n *Node) PrepareChecks(p *plan.Plan) {
 	}
 }
 
-// AskSlurm reads Slurm's configuration, once a run. What cannot be read is not
-// known, and changes no verdict.
+// AskSlurm reads Slurm's configuration, once in a run. An unreadable configuration counts as
+// unknown and changes no verdict.
 func (n *Node) AskSlurm() {
 	if n.slurmAsked || n.Bad != nil {
 		return
@@ -75,16 +76,16 @@ func (n *Node) AskSlurm() {
 	n.Pool.SetVars(n.Set.WorkerVars())
 }
 
-// SlurmRows tell how many GPUs Slurm has on this node, if a check wants to know.
+// SlurmRows returns a row with the number of GPUs in Slurm's Gres, if a check needs it.
 func (n *Node) SlurmRows() []verdict.Row {
 	row := verdict.Row{Severity: checks.Skip, Name: "Slurm's Gres"}
 	switch g := n.Set.Slurm; {
 	case !n.slurmAsked:
 		return nil
 	case n.slurmDoubt != nil:
-		row.Message = "not known: " + n.slurmDoubt.Error()
+		row.Message = "unknown: " + n.slurmDoubt.Error()
 	case g.Pos == "":
-		row.Message = "not known: slurm.conf has no node " + n.Name
+		row.Message = "unknown: slurm.conf has no node " + n.Name
 	case g.Why != "":
 		row.Message = fmt.Sprintf("not used: %s (%s)", g.Why, g.Pos)
 	default:
@@ -93,9 +94,9 @@ func (n *Node) SlurmRows() []verdict.Row {
 	return []verdict.Row{row}
 }
 
-// Facts asks one worker a lane what this node has. It is called after the checks:
-// a library that hangs here would hang in the first check that needs it, and that
-// check's row must say so.
+// Facts asks one worker per lane for the devices of this node. Call it after the checks: a library
+// that hangs here hangs first in the first check that needs it, and that check's row must
+// report it.
 func (n *Node) Facts() (rows []verdict.Row) {
 	type answer struct {
 		lane checks.Lane
@@ -108,7 +109,7 @@ func (n *Node) Facts() (rows []verdict.Row) {
 		ch[i] = make(chan answer, 1)
 		run.Go(func() {
 			limit := session.Reading
-			if lane == checks.NVML { // the driver may have to wake the GPUs
+			if lane == checks.NVML { // the driver may need to wake the GPUs
 				limit = plan.StepTimeout(checks.Info{Lane: lane}, nil, n.Set.Timeout())
 			}
 			limit = n.Budget.Facts(limit, time.Now())
@@ -133,7 +134,7 @@ func (n *Node) Facts() (rows []verdict.Row) {
 	return rows
 }
 
-// PlatformGroups are the GPUs on the bus, by what they are.
+// PlatformGroups returns the groups of GPUs on the bus.
 func (n *Node) PlatformGroups() ([]checks.PlatformGroup, error) {
 	n.Pool.SetVars(n.Set.WorkerVars())
 	o := n.Pool.Call(n.Ctx, checks.Local, &wire.Request{Op: wire.OpHave, Name: string(inventory.PartPCI), Line: "read the PCI bus"}, session.Reading)
@@ -142,13 +143,13 @@ func (n *Node) PlatformGroups() ([]checks.PlatformGroup, error) {
 	case err != nil:
 		return nil, err
 	case resp.Have.Value == nil:
-		return nil, errors.New("read the PCI bus: the answer has no device")
+		return nil, errors.New("read the PCI bus: the answer is empty")
 	}
 	v := n.Set.WorkerVars()
 	return checks.GroupPlatforms(resp.Have.Value.IDs, PlatformsOf(v.ProfilesFile, v.Profiles)), nil
 }
 
-// PlatformRows tell which platform this node is, a row for each kind of GPU.
+// PlatformRows returns a row with the platform of each group of GPUs.
 func (n *Node) PlatformRows() (rows []verdict.Row) {
 	const name = "platform"
 	groups, err := n.PlatformGroups()
@@ -165,12 +166,12 @@ func (n *Node) PlatformRows() (rows []verdict.Row) {
 	return rows
 }
 
-// Ask has the local worker answer a question of a person.
+// Ask sends a user's question to the local worker.
 func (n *Node) Ask(question string, words []string) (*wire.Response, error) {
 	return n.AskAbout(&wire.Request{Op: wire.OpAsk, Name: question, Args: words, Line: question})
 }
 
-// AskAbout has the local worker answer a request, as the name of the request asks.
+// AskAbout sends a request to the local worker.
 func (n *Node) AskAbout(q *wire.Request) (*wire.Response, error) {
 	n.Pool.SetVars(n.Set.WorkerVars())
 	return n.Pool.Call(n.Ctx, checks.Local, q, session.Reading).AnswerTo(q.Name)

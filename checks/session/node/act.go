@@ -27,7 +27,7 @@ func (r runner) Run(ctx context.Context, argv, env []string) (slurm.Output, erro
 	return slurm.Output{Stdout: o.Stdout, Stderr: o.Stderr, Status: o.Status, TimedOut: o.TimedOut}, err
 }
 
-// Controller returns what talks to slurmctld about the node.
+// Controller returns the connection to slurmctld for this node.
 func (n *Node) Controller() *slurm.Controller {
 	c := slurm.NewController(n.Name, runner{n.Pool}, func(name string) string {
 		if v, ok := n.Set.Lookup(name); ok {
@@ -39,12 +39,12 @@ func (n *Node) Controller() *slurm.Controller {
 	return c
 }
 
-// Tell acts on a verdict. Past the deadline of the run only a moment is left:
-// a drain that cannot be delivered in it stays in the state directory. It reports whether
-// Slurm answered.
+// Tell carries out a verdict. After the run's deadline only a short time remains; a drain that
+// cannot be delivered in that time stays in the state directory. delivered reports whether Slurm
+// answered.
 func (n *Node) Tell(v slurm.Verdict) (delivered bool) {
 	if n.Set.Get("NHC_RM") != "slurm" {
-		n.Warn(fmt.Errorf("mark node %s: resource manager %q: only slurm is acted on without a helper of the site's own (OFFLINE_NODE, ONLINE_NODE)", n.Name, n.Set.Get("NHC_RM")))
+		n.Warn(fmt.Errorf("mark node %s: resource manager %q: nhc-gpu itself supports only slurm; set OFFLINE_NODE and ONLINE_NODE to helpers for it", n.Name, n.Set.Get("NHC_RM")))
 		return false
 	}
 	if n.Bad != nil {
@@ -57,12 +57,12 @@ func (n *Node) Tell(v slurm.Verdict) (delivered bool) {
 	switch {
 	case out.Warning != nil && !errors.Is(out.Warning, run.ErrNoState):
 		n.Warn(out.Warning)
-	case err != nil && out.Repeats: // reported before
+	case err != nil && out.Repeats: // already reported
 	case err != nil && out.Refused:
-		n.Warn(fmt.Errorf("%w; this is reported once a day, and tried again every 10 minutes", err))
+		n.Warn(fmt.Errorf("%w; this is reported once a day, and retried every 10 minutes", err))
 		sink.Syslog(n.Set.Get("NAME"), []string{fmt.Sprintf("Node %s cannot be marked:  %v", n.Name, err)})
 	case err != nil && out.Pending:
-		n.Warn(fmt.Errorf("drain of node %s could not be delivered, the next run will: %w", n.Name, err))
+		n.Warn(fmt.Errorf("cannot drain node %s, the next run will retry: %w", n.Name, err))
 	case err != nil:
 		n.Warn(err)
 	}
@@ -86,7 +86,7 @@ func (n *Node) Would(decision string) {
 	sink.SyslogAs(syslog.LOG_WARNING, n.Set.Get("NAME"), []string{text})
 }
 
-// Acting returns a context that ends when draining or resuming is given up.
+// Acting returns a context that ends when the run gives up draining or resuming.
 func (n *Node) Acting() (context.Context, context.CancelFunc) {
 	if end := n.Budget.Acting(time.Now()); !end.IsZero() {
 		return context.WithDeadline(context.Background(), end)
@@ -94,13 +94,13 @@ func (n *Node) Acting() (context.Context, context.CancelFunc) {
 	return context.WithCancel(context.Background())
 }
 
-// DeliverPending delivers the drain that an earlier run could not, for a run that has no
-// verdict of its own.
+// DeliverPending delivers the drain that an earlier run could not deliver. It is for a run without
+// a verdict.
 func (n *Node) DeliverPending() {
 	if n.Bad != nil || n.Set.Observes() {
 		return
 	}
-	n.Set.Finalize() // a run whose sysconfig file cannot be read has not come to that
+	n.Set.Finalize() // a run with an unreadable sysconfig file has not done this
 	if n.Set.Get("NHC_RM") == "" {
 		find := n.ManagerRequest()
 		n.UseManager(find, n.Pool.Call(n.Ctx, checks.Local, find, n.Budget.Reading(time.Now())))
@@ -115,14 +115,14 @@ func (n *Node) DeliverPending() {
 	}
 }
 
-// LetNextRun lets the next health check begin: the work goes on in the background.
+// LetNextRun lets the next health check begin while this run continues in the background.
 func (n *Node) LetNextRun() {
 	if n.HealthCheck() && n.dir != nil {
 		n.Pool.Unlock(RunLock)
 	}
 }
 
-// Mark is LBNL NHC's helper of that name, for sites that call it.
+// Mark implements LBNL NHC's helper with that name, for sites that call it.
 func Mark(out io.Writer, name string, argv []string) int {
 	pool := run.NewPool(run.Options{Root: "/", Env: os.Environ()})
 	defer pool.Close()
@@ -143,8 +143,8 @@ func Mark(out io.Writer, name string, argv []string) int {
 	return slurm.MarkOffline(out, argv[0], argv[1:], os.Getenv, c, time.Now())
 }
 
-// managers are the signs of a resource manager, in LBNL NHC's order: a
-// directory of its own, then commands in PATH.
+// managers are the signs of a resource manager, in LBNL NHC's order: a directory, then commands
+// in PATH.
 var managers = []struct{ name, dir, command string }{
 	{"pbs", "/var/spool/torque/", ""},
 	{"slurm", "", "scontrol"},
@@ -154,7 +154,7 @@ var managers = []struct{ name, dir, command string }{
 	{"lsf", "", "sbatchd"},
 }
 
-// managerPaths are the paths that tell which resource manager there is.
+// managerPaths returns the paths that identify a resource manager.
 func managerPaths(path string) (paths []string) {
 	for _, m := range managers {
 		if m.dir != "" {
@@ -170,14 +170,13 @@ func managerPaths(path string) (paths []string) {
 	return paths
 }
 
-// ManagerRequest asks for signs of a resource manager.
+// ManagerRequest returns a request that looks for a resource manager.
 func (n *Node) ManagerRequest() *wire.Request {
 	return &wire.Request{Op: wire.OpFind, Args: managerPaths(n.Set.Get("PATH")), Line: "find the resource manager"}
 }
 
-// UseManager sets NHC_RM, if the site did not, and what follows from there being
-// none. SGE's load sensor loop is refused: it has no place in a program that
-// ends after every run.
+// UseManager sets NHC_RM, if the site did not, and applies its consequences. It rejects SGE's load
+// sensor loop: this program ends after every run.
 func (n *Node) UseManager(find *wire.Request, o run.Outcome) (exit int, over bool) {
 	if find != nil {
 		if resp, err := o.AnswerTo(find.Line); err != nil {
@@ -197,7 +196,7 @@ func (n *Node) UseManager(find *wire.Request, o run.Outcome) (exit int, over boo
 		n.Set.MarkNothing()
 		n.Debug("Unable to detect resource manager.")
 	case "sge":
-		fmt.Fprintln(n.Errs, "nhc-gpu: NHC_RM=sge: the load sensor of SGE is not supported; unset NHC_RM or name another resource manager")
+		fmt.Fprintln(n.Errs, "nhc-gpu: NHC_RM=sge: the load sensor of SGE is not supported; unset NHC_RM, or set it to another resource manager")
 		return 2, true
 	}
 	return 0, false

@@ -16,7 +16,7 @@ const (
 	RunLock    = "run.lock"
 )
 
-// nodeState is the memory of a node, which a worker keeps in its state directory.
+// nodeState is the stored state of a node, which a worker keeps in its state directory.
 type nodeState struct{ pool *run.Pool }
 
 func (s nodeState) Load() ([]byte, error) {
@@ -29,7 +29,7 @@ func (s nodeState) Save(data []byte) error {
 }
 
 func memoryError(verb string, err error) error {
-	if err == nil || errors.Is(err, run.ErrNoState) { // which was reported
+	if err == nil || errors.Is(err, run.ErrNoState) { // already reported
 		return err
 	}
 	return fmt.Errorf("%s memory: %w", verb, err)

@@ -1,5 +1,5 @@
-// Package node has the node as a run sees it: its name in Slurm, the memory of earlier runs, what
-// Slurm and the hardware say of it, and the acts of draining and resuming it.
+// Package node represents the node of a run: its name in Slurm, the state that earlier runs stored,
+// the data from Slurm and the hardware, and draining and resuming.
 package node
 
 import (
@@ -22,16 +22,16 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// StateRoot holds a directory for each node that runs here; several slurmd may
+// StateRoot holds a directory for each node that runs here; several slurmd can
 // share a host.
 const StateRoot = "/run/nhc-gpu"
 
-// PastRoot holds a directory for each node, too: what checks keep of earlier
-// runs outlives a reboot.
+// PastRoot also holds a directory for each node: the data that checks keep across
+// reboots.
 const PastRoot = "/var/lib/nhc-gpu"
 
-// Node is the node as a run sees it: what Slurm calls it, why Slurm has started the run,
-// its settings, its workers, and what earlier runs left behind.
+// Node is the node of a run: its name in Slurm, the reason why Slurm started the run, its settings,
+// its workers, and its stored state.
 type Node struct {
 	Ctx       context.Context
 	Pool      *run.Pool
@@ -42,37 +42,37 @@ type Node struct {
 	Out, Errs writer // standard output and standard error
 
 	Name       string
-	Told       bool  // slurmd has given the name
+	Told       bool  // slurmd passed the name
 	Bad        error // why the node has no name
-	Unnamed    bool  // slurm.conf has no node that is this host
+	Unnamed    bool  // slurm.conf has no node for this host
 	Role       slurm.Role
 	Background bool           // this is the detached half of a run
-	dir        slurm.StateDir // what it remembers between runs; nil if it cannot
+	dir        slurm.StateDir // the state stored between runs; nil if it cannot be stored
 
-	slurmAsked bool  // Slurm's configuration has been looked for
-	slurmDoubt error // why it could not be read
+	slurmAsked bool  // Slurm's configuration has been read or not found
+	slurmDoubt error // why it cannot be read
 	warned     map[string]bool
 }
 
-// signals are those that end a run.
+// signals returns the signals that end a run.
 type signals interface {
 	Caught() syscall.Signal // the first one, 0 for none
 }
 
-// writer gives up on a reader that does not read until then.
+// writer stops waiting for a blocked reader at a deadline.
 type writer interface {
 	io.Writer
 	Until(end time.Time)
 }
 
-// New is the node by the environment, and by the role that a word has named. Its worker
-// comes up while the rest is read.
+// New returns the node with the role from the environment or from a command word. Its worker starts
+// while the rest is read.
 func New(ctx context.Context, role slurm.Role, sig signals, out, errs writer) *Node {
 	n := nodeFromEnviron(os.Getenv, role)
 	n.Ctx, n.Signals, n.Out, n.Errs = ctx, sig, out, errs
 	n.Budget = session.Budget{Began: time.Now()}
 	n.Set = setting.New(os.Environ(), n.Role.AroundJob())
-	n.Set.Past, n.Set.Spare = n.past()
+	n.Set.Past, n.Set.Spare = n.choosePast()
 	n.Set.Periodic = n.HealthCheck()
 	n.Pool = run.NewPool(run.Options{Root: "/", Env: n.Set.Environ()})
 	n.Log = &sink.Log{Pool: n.Pool, Out: out, Err: errs}
@@ -82,8 +82,8 @@ func New(ctx context.Context, role slurm.Role, sig signals, out, errs writer) *N
 	return n
 }
 
-// nodeFromEnviron takes the role from the environment, unless a word has named it:
-// before 20.11 slurmd does not tell a prolog that it is one.
+// nodeFromEnviron reads the role from the environment, unless a command word names it: before 20.11
+// slurmd does not set it for a prolog.
 func nodeFromEnviron(env func(string) string, role slurm.Role) *Node {
 	host, err := os.Hostname()
 	if err != nil {
@@ -101,25 +101,24 @@ func nodeFromEnviron(env func(string) string, role slurm.Role) *Node {
 // HealthCheck reports whether slurmd has started the run as its health check.
 func (n *Node) HealthCheck() bool { return n.Role == slurm.HealthCheck }
 
-// past is where checks keep what they need to know of earlier runs, and where if
-// that cannot be written, as on a node without a disk: only root has such a
-// place, and no job's environment names it.
-func (n *Node) past() (dir, spare string) {
+// choosePast returns the directory in which checks keep data between runs, and a spare one for a
+// node without a disk. Only root has such a directory, and no job's environment can name it.
+func (n *Node) choosePast() (dir, spare string) {
 	if os.Geteuid() != 0 || n.Bad != nil {
 		return "", ""
 	}
 	return PastOf(n.Name)
 }
 
-// PastOf returns where checks keep what they need to know of earlier runs of a node, and where
-// if that cannot be written.
+// PastOf returns the directory in which checks keep data of a node between runs, and a spare one
+// if the first cannot be written.
 func PastOf(node string) (dir, spare string) {
 	return filepath.Join(PastRoot, node), filepath.Join(StateRoot, node, "past")
 }
 
-// lookAround determines the distribution. It is unknown if the root file system does not
-// answer.
-func (n *Node) lookAround() {
+// detectDistribution determines the distribution. It stays unknown if the root file system does
+// not answer.
+func (n *Node) detectDistribution() {
 	const sign = "/etc/debian_version"
 	f, err := n.Pool.Call(n.Ctx, checks.Local, &wire.Request{Op: wire.OpRead, Path: sign, Line: "read " + sign}, lookLimit).File("read " + sign)
 	n.Set.Distribution(err == nil && !f.Missing)
@@ -127,11 +126,11 @@ func (n *Node) lookAround() {
 
 const lookLimit = 2 * time.Second
 
-// OpenState reads the memory of earlier runs of the node. Any error there costs one
-// warning, and the run continues without a memory. busy reports that another health
-// check of slurmd is at work. Only root has anything to remember: only root acts.
+// OpenState opens the stored state of the node. An error there costs one warning, and the run
+// continues without stored state. busy reports that another health check of slurmd is running.
+// Only root has stored state: only root acts.
 func (n *Node) OpenState(lock string) (busy error) {
-	n.lookAround()
+	n.detectDistribution()
 	busy = n.openStateOf(lock)
 	if !n.Told && busy == nil {
 		n.findName()
@@ -139,8 +138,8 @@ func (n *Node) OpenState(lock string) (busy error) {
 	return busy
 }
 
-// findName determines this node's name in Slurm if slurmd has not given it: in slurm.conf
-// it may differ from the host name.
+// findName determines this node's name in Slurm if slurmd has not passed it: the name in slurm.conf
+// can differ from the host name.
 func (n *Node) findName() {
 	host, err := os.Hostname()
 	if err != nil {
@@ -149,19 +148,19 @@ func (n *Node) findName() {
 	resp, err := n.Pool.Call(n.Ctx, checks.Local,
 		&wire.Request{Op: wire.OpNodes, Name: host, Path: n.Set.Get("SLURM_CONF"), Line: "read Slurm's configuration"}, slurmConfLimit).Answer()
 	switch {
-	case err != nil: // no slurm.conf here: the host name it is
+	case err != nil: // no slurm.conf: use the host name
 	case len(resp.Jobs) == 1:
 		n.rename(resp.Jobs[0])
 	case len(resp.Jobs) > 1:
-		n.Bad = fmt.Errorf("name this node: slurm.conf has %d nodes on host %s (%s, ...): set SLURMD_NODENAME in %s, or as an argument",
+		n.Bad = fmt.Errorf("cannot determine the name of this node: slurm.conf has %d nodes on host %s (%s, ...): set SLURMD_NODENAME in %s or on the command line",
 			len(resp.Jobs), host, strings.Join(resp.Jobs[:2], ", "), filepath.Join(n.Set.Get("SYSCONFIGDIR"), "nhc"))
 	default:
 		n.Unnamed = true
 	}
 }
 
-// NameFromSettings takes the name that the site has set. The name from slurmd takes
-// precedence: several slurmd may share a host.
+// NameFromSettings uses the name that the site has set. The name from slurmd takes
+// precedence: several slurmd can share a host.
 func (n *Node) NameFromSettings() {
 	name := n.Set.Get("SLURMD_NODENAME")
 	if name == "" || n.Told && n.Role != slurm.Manual {
@@ -171,15 +170,15 @@ func (n *Node) NameFromSettings() {
 	n.rename(name)
 }
 
-// rename gives the node another name: the memory of earlier runs is in that directory.
+// rename changes the node's name, which also selects the directory of the stored state.
 func (n *Node) rename(name string) {
 	if name == n.Name && n.Bad == nil {
 		return
 	}
 	if n.Name, n.Bad = slurm.NodeName(func(string) string { return name }, ""); n.Bad != nil {
-		n.Bad = fmt.Errorf("name this node: SLURMD_NODENAME is %q: want letters, digits, and - or _ after the first", name)
+		n.Bad = fmt.Errorf("cannot determine the name of this node: SLURMD_NODENAME is %q: want letters, digits, and - or _ after the first", name)
 	}
-	n.Set.Past, n.Set.Spare = n.past()
+	n.Set.Past, n.Set.Spare = n.choosePast()
 	_ = n.openStateOf("")
 }
 
@@ -189,8 +188,8 @@ func (n *Node) openStateOf(lock string) (busy error) {
 	}
 	holder, doubts, err := n.Pool.OpenState(filepath.Join(StateRoot, n.Name), n.Kind(), lock)
 	if err != nil {
-		n.Warn(fmt.Errorf("%w: this run remembers nothing of earlier ones", err))
-		n.Set.Spare = "" // which is there, too
+		n.Warn(fmt.Errorf("%w: this run does not know the earlier ones", err))
+		n.Set.Spare = "" // it is in the same directory
 		return nil
 	}
 	n.dir = nodeState{n.Pool}
@@ -203,7 +202,7 @@ func (n *Node) openStateOf(lock string) (busy error) {
 	return nil
 }
 
-// Warn is for what went wrong beside the checks: one line on stderr, once.
+// Warn prints an error that is not about a check, once, as one line on stderr.
 func (n *Node) Warn(err error) {
 	if n.warned[err.Error()] {
 		return
@@ -215,7 +214,7 @@ func (n *Node) Warn(err error) {
 	fmt.Fprintln(n.Errs, "nhc-gpu: warning:", err)
 }
 
-// Kind is what runs of this node have in common that need the same workers.
+// Kind returns a key that is the same for runs of this node that need the same workers.
 func (n *Node) Kind() string {
 	if n.Background {
 		return n.Role.String() + "-background"
@@ -223,7 +222,7 @@ func (n *Node) Kind() string {
 	return n.Role.String()
 }
 
-// Debug prints a line of -d, before the fold exists, too.
+// Debug prints a line of -d. It works before the fold exists.
 func (n *Node) Debug(format string, args ...any) {
 	if n.Set.Get("DEBUG") != "1" {
 		return

@@ -5,25 +5,24 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// What is known of this kind of node: the profiles that come with the program,
-// and those of the site.
+// This file supplies the platforms: the built-in profiles and those of the site.
 
-// PlatformsOf finds platforms in the profiles of a site and in ours.
+// PlatformsOf finds platforms in the site's profiles and in the built-in ones.
 func PlatformsOf(file string, data []byte) checks.PlatformOf {
 	return func(device, subsystem string, gpus int) *checks.Platform {
 		l, err := conf.ParsePlatforms(file, data)
 		if err != nil {
-			panic(err) // who has sent it has parsed it
+			panic(err) // the sender has parsed it
 		}
 		p, err := l.Find(device, subsystem, gpus)
 		if err != nil {
-			panic(err) // ours are parsed by a test
+			panic(err) // a test parses the built-in profiles
 		}
 		return platformFigures(p)
 	}
 }
 
-// platformFigures are the figures as checks know them.
+// platformFigures converts a platform to the form that checks use.
 func platformFigures(p *conf.Platform) *checks.Platform {
 	if p == nil {
 		return nil
@@ -53,7 +52,7 @@ func platformFigures(p *conf.Platform) *checks.Platform {
 	}
 }
 
-// floorsOf are the floors as checks know them.
+// floorsOf converts the floors to the form that checks use.
 func floorsOf(p *conf.Platform) (list []checks.Floor) {
 	for _, f := range p.Floors {
 		list = append(list, checks.Floor{

@@ -15,7 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-// Every figure by which a check may judge reaches the checks.
+// Every figure that a check can use is passed to the checks.
 func TestEveryFigureIsKnown(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
@@ -61,7 +61,7 @@ func TestEveryFigureIsKnown(t *testing.T) {
 	}
 }
 
-// The healthy nodes of the fake library have what their platforms have.
+// The healthy nodes of the fake library match the figures of their platforms.
 func TestFakesFitTheirPlatforms(t *testing.T) {
 	t.Parallel()
 	for model, want := range map[fakenvml.Model]string{

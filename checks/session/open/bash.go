@@ -14,49 +14,48 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// Bash is the one shell of a run: what it is told, and what its lines leave in the settings.
+// Bash is the one shell of a run: the settings that it gets, and the settings that its lines change.
 type Bash struct {
 	n       *node.Node
-	program string // what the run is called
+	program string // the program name of the run
 	trace   bool   // -x
 	wake    int    // readable when a signal ends the run, -1 for none
 	hears   Hearer
 
 	Vetted    []conf.Line     // the lines of this host
-	Scripts   []wire.Script   // the files of INCDIR, LBNL NHC's own among them
-	Unloaded  error           // why they were not read
-	overrides map[string]bool // checks of this program that they define anew
+	Scripts   []wire.Script   // the files of INCDIR, including LBNL NHC's own
+	Unloaded  error           // why the scripts were not read
+	overrides map[string]bool // checks of this program that the scripts redefine
 
 	shell    *run.Shell
-	dressed  bool              // the shell has been told what was read
-	exported map[string]string // what the shell exported when it last told
+	dressed  bool              // the shell has the settings and lines
+	exported map[string]string // the shell's exported variables, as last reported
 }
 
-// Hearer hears what comes from the shell. Its part that is about settings is bash's.
+// Hearer receives the messages of the shell. Bash itself handles those about settings.
 type Hearer interface {
 	run.ShellHandler
-	Quit(status int) // a script of the site has ended the run
+	Quit(status int) // a script of the site ended the run
 	Changed()        // a line has changed a setting
 }
 
-// NewBash is the bash of a run that is called program; wake is readable when a signal ends the
-// run, -1 for none.
+// NewBash returns the bash of a run of program. wake is readable when a signal ends the run; -1
+// for none.
 func NewBash(n *node.Node, program string, trace bool, wake int, hears Hearer) *Bash {
 	return &Bash{n: n, program: program, trace: trace, wake: wake, hears: hears}
 }
 
-// HasScripts says whether the site has scripts that are not LBNL NHC's own,
-// which the checks of this program replace.
+// HasScripts reports whether the site has scripts besides LBNL NHC's own; checks of this program
+// replace those.
 func (b *Bash) HasScripts() bool {
 	return slices.ContainsFunc(b.Scripts, func(s wire.Script) bool { return !s.Stock })
 }
 
-// runs reports whether there is a shell that was told what was read.
+// runs reports whether there is a shell with the settings and lines.
 func (b *Bash) runs() bool { return b.shell != nil && b.dressed }
 
-// Need starts the one bash of the run, if it is not there yet, tells it
-// what has been read, and has it read the site's scripts; one of them that dies
-// or exits ends the run.
+// Need starts the one bash of the run, if it does not run yet. It passes the settings and lines to
+// it, and lets it read the site's scripts. A script that dies or exits ends the run.
 func (b *Bash) Need(deadline time.Time) error {
 	if b.Unloaded != nil {
 		return b.Unloaded
@@ -69,7 +68,7 @@ func (b *Bash) Need(deadline time.Time) error {
 	if b.dressed {
 		return nil
 	}
-	if err := b.shell.Set(b.n.Set.ShellText()+b.setup(), deadline); err != nil {
+	if err := b.shell.Set(b.n.Set.ShellText()+b.setupText(), deadline); err != nil {
 		return err
 	}
 	b.dressed = true
@@ -86,10 +85,10 @@ func (b *Bash) Need(deadline time.Time) error {
 	return nil
 }
 
-// start starts bash with what is known so far.
+// start starts bash with the present settings.
 func (b *Bash) start() error {
 	wake := b.wake
-	if b.n.Signals.Caught() != 0 { // it is for what remains to be done after the signal
+	if b.n.Signals.Caught() != 0 { // this shell is for the work after the signal
 		wake = -1
 	}
 	sh, err := run.StartShell(run.ShellSetup{
@@ -103,9 +102,9 @@ func (b *Bash) start() error {
 	return nil
 }
 
-// setup is what bash is told once the settings are read: LBNL NHC's state
-// variables, all check lines, and the redirections of LOGFILE.
-func (b *Bash) setup() string {
+// setupText returns the code for bash after the settings are read: LBNL NHC's state variables, all
+// check lines, and the redirections of LOGFILE.
+func (b *Bash) setupText() string {
 	text := b.checksText() + "export NHC_PID=$$ NHC_SID=-$$ NHC_START_TS=0 WATCHDOG_PID=0 LOGGER_TEXT= NHC_FD_OUT NHC_FD_ERR\n"
 	if b.n.Budget.Limited() {
 		text += "WATCHDOG_PID=$PPID\n"
@@ -124,7 +123,7 @@ func (b *Bash) checksText() string {
 	return "CHECKS=( " + strings.Join(words, " ") + " )\n"
 }
 
-// Assign has the shell run text that sets variables; one that does not run yet is told the
+// Assign lets the shell run code that sets variables. A shell that does not run yet gets the
 // settings when it starts.
 func (b *Bash) Assign(text string) {
 	if b.shell == nil {
@@ -135,15 +134,15 @@ func (b *Bash) Assign(text string) {
 	}
 }
 
-// TellLines tells it the lines again: it may have judged targets before all were known.
+// TellLines passes the lines again: targets may have been judged before all lines were known.
 func (b *Bash) TellLines() {
 	if b.runs() {
 		b.Assign(b.checksText())
 	}
 }
 
-// source has bash read a sysconfig file that is more than assignments, and
-// takes over every variable it leaves.
+// source lets bash read a sysconfig file that contains more than assignments, and copies every
+// variable that bash has afterwards.
 func (b *Bash) source(path string, deadline time.Time) error {
 	if err := b.start(); err != nil {
 		return err
@@ -153,13 +152,13 @@ func (b *Bash) source(path string, deadline time.Time) error {
 		b.End()
 		return fmt.Errorf("source %s: %w", path, err)
 	}
-	if exited { // "exit" or a death in the file ends the run with its status
+	if exited { // "exit" or a die in the file ends the run with its status
 		return &Ended{status}
 	}
 	return nil
 }
 
-// load has bash read the scripts of the site.
+// load lets bash read the scripts of the site.
 func (b *Bash) load() error {
 	if b.Unloaded == nil && !b.HasScripts() {
 		return nil
@@ -181,7 +180,7 @@ func (b *Bash) test(command string) bool {
 	return err == nil && status == 0
 }
 
-// Helper has the shell run the site's own helper.
+// Helper lets the shell run the site's own helper.
 func (b *Bash) Helper(online bool, message, text string, deadline time.Time) {
 	err := b.Need(deadline)
 	if err == nil {
@@ -194,7 +193,7 @@ func (b *Bash) Helper(online bool, message, text string, deadline time.Time) {
 	}
 }
 
-// End kills the shell; whoever needs one after that gets another.
+// End kills the shell. The next use starts another one.
 func (b *Bash) End() (left []int) {
 	if b.shell == nil {
 		return nil
@@ -204,7 +203,7 @@ func (b *Bash) End() (left []int) {
 	return left
 }
 
-// KillLine ends a line that does not. It says what hangs if no signal can end it.
+// KillLine kills a line that does not end. If no signal can end it, it returns where the line hangs.
 func (b *Bash) KillLine(line string) (why string) {
 	left := b.End()
 	if len(left) == 0 {
@@ -213,15 +212,15 @@ func (b *Bash) KillLine(line string) (why string) {
 	return "It hangs: " + run.Describe(b.n.Pool.AddStuck(left, checks.Shell, line)) + "."
 }
 
-// Line runs a line. exited says that it has ended the shell, which is to be closed then.
+// Line runs a line. exited reports that the line ended the shell; the caller must close it.
 func (b *Bash) Line(apart bool, index int, text string, deadline time.Time) (status int, exited bool, err error) {
 	return b.shell.Line(apart, index, text, deadline)
 }
 
-// Pid is the shell's process.
+// Pid returns the process ID of the shell.
 func (b *Bash) Pid() int { return b.shell.Pid() }
 
-// Close ends a shell that nothing runs in.
+// Close ends an idle shell.
 func (b *Bash) Close() {
 	if b.shell != nil {
 		b.shell.Close()
@@ -229,7 +228,7 @@ func (b *Bash) Close() {
 	b.shell = nil
 }
 
-// Settings takes over the settings after a line.
+// Settings copies the settings after a line.
 func (b *Bash) Settings(values map[string]string) {
 	changed := false
 	for name, v := range values {
@@ -243,8 +242,8 @@ func (b *Bash) Settings(values map[string]string) {
 	}
 }
 
-// Environ takes over what bash exports. Settings that are exported once they have
-// a value may not be known to it; those that it exports no more are its to tell.
+// Environ copies the exported variables of bash. A setting that is exported only when it has a value
+// can be unknown to bash; bash reports the variables that it no longer exports.
 func (b *Bash) Environ(values map[string]string) {
 	set, changed := b.n.Set, false
 	for name, v := range values {
@@ -266,7 +265,7 @@ func (b *Bash) Environ(values map[string]string) {
 	}
 }
 
-// Variables takes over what files of the site left in bash.
+// Variables copies the variables that files of the site set in bash.
 func (b *Bash) Variables(vars []run.ShellVar) {
 	set, seen := b.n.Set, map[string]bool{}
 	for _, v := range vars {
@@ -283,7 +282,7 @@ func (b *Bash) Variables(vars []run.ShellVar) {
 	b.hears.Changed()
 }
 
-// Functions takes note of the checks that scripts of the site define themselves.
+// Functions records the checks that scripts of the site define.
 func (b *Bash) Functions(names []string) {
 	b.overrides = map[string]bool{}
 	for _, name := range names {
@@ -291,8 +290,8 @@ func (b *Bash) Functions(names []string) {
 	}
 }
 
-// Array takes over an array that files of the site left in bash, or one of
-// mcheck's after a line.
+// Array copies an array that files of the site set in bash, or one of mcheck's arrays after a
+// line.
 func (b *Bash) Array(name string, values []string) {
 	if slices.Equal(b.n.Set.Arrays[name], values) {
 		return

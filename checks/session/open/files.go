@@ -1,5 +1,5 @@
-// Package open is the one way from the files of a configuration to the plan, for the runs that
-// slurmd starts and for a person who asks what they do.
+// Package open turns the files of a configuration into a plan, for the runs that slurmd starts
+// and for a user's commands.
 package open
 
 import (
@@ -22,45 +22,45 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// Files are what configures a run, from the settings of the site to the plan: the one way
-// there for slurmd's runs and for a person who asks what they do.
+// Files holds the configuration of a run, from the settings of the site to the plan. slurmd's
+// runs and a user's commands both use it.
 type Files struct {
 	*node.Node
 	*Bash
 
-	Given  []string // the settings that options of the command line have set
-	Eval   string   // the line of -e, in place of a file
-	Strict bool     // a person has asked: say also what LBNL NHC is silent about
-	Whole  bool     // every check is planned, whatever its contexts
+	Given  []string // the settings that command line options set
+	Eval   string   // the line of -e, which replaces the file
+	Strict bool     // a user runs it: also report errors that LBNL NHC ignores
+	Whole  bool     // plan every check, regardless of its contexts
 
-	limit  time.Duration // what Slurm leaves for a prolog or an epilog; 0: for ever
-	NoGPUs string        // why nothing of GPUs is looked at; "": it is
+	limit  time.Duration // Slurm's time limit of a prolog or an epilog; 0: none
+	NoGPUs string        // why checks of GPUs are skipped; "": they are not
 	Own    bool          // the lines are those of nhc-prolog.conf or nhc-epilog.conf
 
-	Paths   session.Paths // of the files
-	Path    string        // of nhc.conf, or what is read in its place
-	Main    run.Outcome   // what the worker has read there
-	Found   []string      // the files that there are
-	Doubts  []string      // lines that are no check, each with its place
-	SetPath string        // where the sysconfig file is, if there is one
-	SetFile string        // it, if it was read
+	Paths   session.Paths // resolved paths of the files
+	Path    string        // path of nhc.conf, or of the file that replaces it
+	Main    run.Outcome   // the content that the worker read there
+	Found   []string      // the files that exist
+	Doubts  []string      // lines that are not checks, with their positions
+	SetPath string        // path of the sysconfig file, if it exists
+	SetFile string        // the sysconfig file, if it was read
 	Sourced string        // a sysconfig file that only bash can read
-	Others  int           // how many lines are for other hosts
+	Others  int           // number of lines for other hosts
 	Config  *conf.Config  // nhc.toml; nil if there is none
-	Tables  []conf.Entry  // its checks for this host
+	Tables  []conf.Entry  // the checks in nhc.toml for this host
 	Plan    *plan.Plan
 }
 
-// New returns the files of a run that have not been read yet.
+// New returns the files of a run; none is read yet.
 func New(n *node.Node, b *Bash) *Files { return &Files{Node: n, Bash: b, Paths: session.Paths{}} }
 
-// Ended says that a file of the site ends the run.
+// Ended is the error of a file of the site that ends the run.
 type Ended struct{ Status int }
 
-// Error says so.
+// Error implements error.
 func (e *Ended) Error() string { return fmt.Sprintf("the run ends with exit status %d", e.Status) }
 
-// Context is the context of the run, as nhc.toml names it; "" if that does not
+// Context returns the context of the run, as named in nhc.toml; "" if it does not
 // matter.
 func (f *Files) Context() string {
 	if f.Whole {
@@ -69,7 +69,7 @@ func (f *Files) Context() string {
 	return map[slurm.Role]string{slurm.HealthCheck: conf.HealthCheck, slurm.Prolog: conf.Prolog, slurm.Epilog: conf.Epilog, slurm.Manual: conf.Manual}[f.Role]
 }
 
-// Allowed is how long the run may take, 0 for ever.
+// Allowed returns how long the run may take, 0 for no limit.
 func (f *Files) Allowed() time.Duration {
 	return session.Asked{
 		Timeout: f.Set.Timeout(), Role: f.Config.Role(f.Context()).Budget, Slurm: f.limit, Line: f.Eval != "",
@@ -85,20 +85,20 @@ func (f *Files) SetBudget() {
 	f.Pool.SetEnd(f.Budget.End)
 }
 
-// Timeout is TIMEOUT, or what the context has in its place.
+// Timeout returns TIMEOUT, or the timeout of the context, which takes precedence.
 func (f *Files) Timeout() time.Duration {
 	d := f.Allowed()
 	if f.Config.Role(f.Context()).Budget > 0 {
 		return d
 	}
 	t := f.Set.Timeout()
-	if d > 0 && t > d { // what slurmd cuts off cannot be shared out
+	if d > 0 && t > d { // slurmd would end the run earlier
 		return d
 	}
 	return t
 }
 
-// UnderSlurm keeps the run below the time that slurm.conf gives it.
+// UnderSlurm keeps the run below the time limit in slurm.conf.
 func (f *Files) UnderSlurm() {
 	f.AskSlurm()
 	if f.Set.Slurm == nil {
@@ -114,8 +114,8 @@ func (f *Files) UnderSlurm() {
 	}
 }
 
-// Build plans the lines of nhc.conf and the tables of nhc.toml, as far as they are
-// for the context of the run.
+// Build plans the lines of nhc.conf and the tables of nhc.toml for the context of the
+// run.
 func (f *Files) Build() *plan.Plan {
 	opts := plan.Options{
 		Vars: f.Set.Vars, Timeout: f.Timeout(), Functions: f.overrides,
@@ -127,14 +127,14 @@ func (f *Files) Build() *plan.Plan {
 	return session.AfterJob(p, opts)
 }
 
-// Quiet keeps a run for a person from marking the node and from logging.
+// Quiet prevents a user's run from marking the node and from logging.
 func (f *Files) Quiet() {
 	f.Set.Finalize()
 	maps.Copy(f.Set.Vars, map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"})
 	f.SetBudget()
 }
 
-// Sysconfig reads $SYSCONFIGDIR/$NAME, which wins over the command line.
+// Sysconfig reads $SYSCONFIGDIR/$NAME, which takes precedence over the command line.
 func (f *Files) Sysconfig() error {
 	err := f.readSysconfig()
 	f.NameFromSettings()
@@ -170,13 +170,13 @@ func (f *Files) readSysconfig() error {
 	return nil
 }
 
-// read has a worker read a file.
+// read reads a file by a worker.
 func (f *Files) read(path string) run.Outcome {
-	return f.Pool.Call(f.Ctx, checks.Local, readRequest(path), f.reading())
+	return f.Pool.Call(f.Ctx, checks.Local, readRequest(path), f.readingLimit())
 }
 
-// reading is how long a file may take. A person waits for it, whatever TIMEOUT is.
-func (f *Files) reading() time.Duration {
+// readingLimit returns how long reading a file may take. A user's run waits regardless of TIMEOUT.
+func (f *Files) readingLimit() time.Duration {
 	if f.Strict || f.Whole {
 		return session.Reading
 	}
@@ -187,8 +187,8 @@ func readRequest(path string) *wire.Request {
 	return &wire.Request{Op: wire.OpRead, Path: path, Line: "read " + path}
 }
 
-// Open reads all files but the settings in one go, and takes them over as far as they can
-// be used. took gets the answers to what is asked beside, and says whether to go on.
+// Open reads all files except the settings at once, and uses those that are valid. took receives the
+// answers to the requests in beside, and returns whether to continue.
 func (f *Files) Open(beside []*wire.Request, took func(map[*wire.Request]run.Outcome) (goOn bool)) (errs []error) {
 	dir, path := f.Set.Get("INCDIR"), f.Set.Get("CONFFILE")
 	list := &wire.Request{Op: wire.OpList, Path: dir, Line: "list " + dir}
@@ -202,7 +202,7 @@ func (f *Files) Open(beside []*wire.Request, took func(map[*wire.Request]run.Out
 		}
 	}
 	out := map[*wire.Request]run.Outcome{}
-	f.Pool.Do(f.Ctx, checks.Local, reqs, func(*wire.Request) time.Duration { return f.reading() },
+	f.Pool.Do(f.Ctx, checks.Local, reqs, func(*wire.Request) time.Duration { return f.readingLimit() },
 		func(q *wire.Request, o run.Outcome) { out[q] = o })
 	if took != nil && !took(out) {
 		return nil
@@ -228,7 +228,7 @@ func (f *Files) Open(beside []*wire.Request, took func(map[*wire.Request]run.Out
 	return errs
 }
 
-// UseEval makes the line of -e the only one. Scripts of the site, read before, do not see it.
+// UseEval makes the line of -e the only line. Scripts of the site, read before, do not see it.
 func (f *Files) UseEval() {
 	f.Vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: f.Eval}}
 }
@@ -240,7 +240,7 @@ func appendError(errs []error, err error) []error {
 	return append(errs, err)
 }
 
-// Reopen reads another file of lines where a script of the site has set CONFFILE.
+// Reopen reads another configuration file if a script of the site has set CONFFILE.
 func (f *Files) Reopen() (other bool) {
 	now := f.Set.Get("CONFFILE")
 	if f.Eval != "" || now == f.Path {
@@ -250,8 +250,8 @@ func (f *Files) Reopen() (other bool) {
 	return true
 }
 
-// OwnRequest reads nhc-prolog.conf or nhc-epilog.conf, if that is not the file in
-// use anyway.
+// OwnRequest returns a request for nhc-prolog.conf or nhc-epilog.conf, unless the run already uses
+// that file.
 func (f *Files) OwnRequest() *wire.Request {
 	if !f.Role.AroundJob() {
 		return nil
@@ -263,7 +263,7 @@ func (f *Files) OwnRequest() *wire.Request {
 	return readRequest(path)
 }
 
-// TablesFile is nhc.toml, beside nhc.conf.
+// TablesFile returns the path of nhc.toml, next to nhc.conf.
 func (f *Files) TablesFile() string {
 	if named := f.Set.Get("TOMLFILE"); named != "" {
 		return named
@@ -271,8 +271,8 @@ func (f *Files) TablesFile() string {
 	return f.Set.Get("CONFDIR") + "/" + f.Set.Get("NAME") + ".toml"
 }
 
-// useTables takes over nhc.toml. One that has named the file wants it. A file that
-// cannot be used ends the run: without its policies a warning would drain nodes.
+// useTables uses nhc.toml. If a setting names the file, it must exist. A file with an error ends
+// the run: without its policies a warning would drain nodes.
 func (f *Files) useTables(o run.Outcome) error {
 	path := f.TablesFile()
 	data, there, err := f.ContentOf(path, o, f.Set.Get("TOMLFILE") != "")
@@ -292,8 +292,8 @@ func (f *Files) useTables(o run.Outcome) error {
 	return err
 }
 
-// useProfiles takes over what the site says of its platforms. One that has named
-// a file wants it.
+// useProfiles uses the site's platform profiles. If a setting names the file, it must
+// exist.
 func (f *Files) useProfiles(o run.Outcome) error {
 	path := f.Set.ProfilesFile()
 	data, there, err := f.ContentOf(path, o, f.Set.Get("PLATFORM_PROFILES") != "")
@@ -307,9 +307,9 @@ func (f *Files) useProfiles(o run.Outcome) error {
 	return nil
 }
 
-// noteScripts takes note of the scripts in INCDIR. Bash runs them as root: ones
-// that others could have written, or put there (a link will do), are refused, all
-// of them, for a function may be defined in one and used in another.
+// noteScripts records the scripts in INCDIR. Bash runs them as root. If another user could have
+// written one of them, or put one there (a link is enough), none is used: one script can define a
+// function that another one calls.
 func (f *Files) noteScripts(o run.Outcome) {
 	dir := f.Set.Get("INCDIR")
 	resp, err := o.AnswerTo("list " + dir)
@@ -332,9 +332,9 @@ func (f *Files) noteScripts(o run.Outcome) {
 	}
 }
 
-// LoadScripts has bash read the scripts of the site, if there are any. They may
-// set variables, define checks anew, or end the run. Around a job they are for the
-// lines of nhc-prolog.conf and nhc-epilog.conf alone.
+// LoadScripts lets bash read the scripts of the site, if there are any. They can set variables,
+// redefine checks, or end the run. Around a job they are used only for the lines of
+// nhc-prolog.conf and nhc-epilog.conf.
 func (f *Files) LoadScripts() error {
 	if f.Role.AroundJob() && !f.Own {
 		f.SkipScripts()
@@ -343,20 +343,20 @@ func (f *Files) LoadScripts() error {
 	return f.load()
 }
 
-// SkipScripts only looks which checks the scripts of the site define.
+// SkipScripts only determines which checks the scripts of the site define.
 func (f *Files) SkipScripts() { f.overrides = run.Overrides(f.Scripts) }
 
-// Missing says whether there is no such file.
+// Missing reports whether the file does not exist.
 func Missing(o run.Outcome) bool {
 	f, err := o.File("")
 	return err == nil && f.Missing
 }
 
-// MainFile is the file of lines.
-func (f *Files) MainFile() (run.File, error) { return f.opened(f.Path, f.Main) }
+// MainFile returns the configuration file.
+func (f *Files) MainFile() (run.File, error) { return f.takeFile(f.Path, f.Main) }
 
-// opened is a file of the configuration that a worker has read.
-func (f *Files) opened(path string, o run.Outcome) (run.File, error) {
+// takeFile returns a configuration file that a worker has read.
+func (f *Files) takeFile(path string, o run.Outcome) (run.File, error) {
 	file, err := o.File("read " + path)
 	if err == nil && file.Path != "" {
 		f.Paths[path] = file.Path
@@ -364,10 +364,10 @@ func (f *Files) opened(path string, o run.Outcome) (run.File, error) {
 	return file, err
 }
 
-// ContentOf is the text of a configuration file, which may be missing unless
-// somebody has named it.
+// ContentOf returns the text of a configuration file. The file can be missing unless a setting
+// names it.
 func (f *Files) ContentOf(path string, o run.Outcome, named bool) (data []byte, there bool, err error) {
-	file, err := f.opened(path, o)
+	file, err := f.takeFile(path, o)
 	switch {
 	case err != nil:
 		return nil, false, err
@@ -384,8 +384,8 @@ func (f *Files) ContentOf(path string, o run.Outcome, named bool) (data []byte, 
 	return file.Data, err == nil, err
 }
 
-// Trusted refuses a configuration that somebody else than root, or than who
-// runs this, could have written.
+// Trusted rejects a configuration that another user could have written: the owner must be root or
+// the user of this run.
 func Trusted(path string, info *wire.FileInfo) error {
 	switch {
 	case info.Mode.Perm()&0o002 != 0:

@@ -10,7 +10,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// slurmd ends the run that it started, and not the background half.
+// slurmd ends the run that it started, but not the background half.
 func TestAllowed(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

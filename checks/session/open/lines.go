@@ -19,12 +19,12 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// ReadLines parses nhc.conf, if there is one, and keeps the lines of this host. For a person
-// it goes on after an error.
+// ReadLines parses nhc.conf, if it exists, and keeps the lines of this host. In a user's run it
+// continues after an error.
 func (f *Files) ReadLines() (errs []error) {
 	file, err := f.MainFile()
 	if err != nil || file.Missing {
-		return nil // which was reported
+		return nil // already reported
 	}
 	if err := Trusted(f.Path, &file.FileInfo); err != nil {
 		return []error{err}
@@ -35,7 +35,7 @@ func (f *Files) ReadLines() (errs []error) {
 	return f.UseLines(f.Path, file.Data)
 }
 
-// UseLines is ReadLines for text that was read before.
+// UseLines does the same with text that was read before.
 func (f *Files) UseLines(path string, data []byte) (errs []error) {
 	lines, warnings, err := conf.Parse(path, data)
 	if err != nil {
@@ -47,7 +47,7 @@ func (f *Files) UseLines(path string, data []byte) (errs []error) {
 		}
 		f.Doubts = append(f.Doubts, fmt.Sprintf("%s: %s", w.Pos, w.Text))
 	}
-	m := f.matcher()
+	m := f.newMatcher()
 	for _, l := range lines {
 		if len(errs) > 0 && !f.Strict {
 			return errs
@@ -68,8 +68,8 @@ func (f *Files) UseLines(path string, data []byte) (errs []error) {
 	return errs
 }
 
-// matcher judges the targets of nhc.conf. External matchers are shell commands.
-func (f *Files) matcher() *match.Matcher {
+// newMatcher returns the matcher of the targets in nhc.conf. External matchers are shell commands.
+func (f *Files) newMatcher() *match.Matcher {
 	return &match.Matcher{
 		Warn: func(text string) {
 			if f.Set.Get("SILENT") == "0" {
@@ -83,7 +83,7 @@ func (f *Files) matcher() *match.Matcher {
 
 // ForThisHost keeps the tables of this host.
 func (f *Files) ForThisHost(entries []conf.Entry) (ours []conf.Entry, err error) {
-	m := f.matcher()
+	m := f.newMatcher()
 	for _, e := range entries {
 		ok, unfit := m.Match(f.Set.Get("HOSTNAME"), e.Hosts)
 		switch {
@@ -98,9 +98,9 @@ func (f *Files) ForThisHost(entries []conf.Entry) (ours []conf.Entry, err error)
 	return ours, err
 }
 
-// doubtTarget notes, for a person, a target that fits nothing whatever the host.
+// doubtTarget records, for a user, a target that can match no host.
 func (f *Files) doubtTarget(l conf.Line) {
-	if !f.Strict { // slurmd's run tells no person
+	if !f.Strict { // no user reads slurmd's run
 		return
 	}
 	if err := match.Valid(l.Target); err != nil {
@@ -108,8 +108,8 @@ func (f *Files) doubtTarget(l conf.Line) {
 	}
 }
 
-// DoubtScripts notes, for a person, what bash cannot read of the settings and of
-// the site's scripts: it leaves such a file, or the rest of it, out.
+// DoubtScripts records, for a user, errors of bash syntax in the settings and the site's
+// scripts: bash skips such a file, or the rest of it.
 func (f *Files) DoubtScripts() {
 	var list []string
 	if f.Sourced != "" {
@@ -122,12 +122,12 @@ func (f *Files) DoubtScripts() {
 	}
 	for _, file := range list {
 		if said := run.SyntaxError(f.Ctx, f.Pool, file, session.Reading); said != "" {
-			f.Doubts = append(f.Doubts, said+": bash does not carry this file out")
+			f.Doubts = append(f.Doubts, said+": bash does not run this file")
 		}
 	}
 }
 
-// debugTarget tells how a line's target was judged.
+// debugTarget prints how a line's target was judged.
 func (f *Files) debugTarget(l conf.Line, matched bool) {
 	if f.Set.Get("DEBUG") != "1" {
 		return
@@ -154,9 +154,9 @@ func (f *Files) debugTarget(l conf.Line, matched bool) {
 	}
 }
 
-// PresetHardware sets the variables that LBNL NHC's check_hw_* leave behind for
-// the lines below them, where a line speaks of one: the sample configuration has
-// check_ps_loadavg $((2*HW_CORES)). A worker reads them.
+// PresetHardware sets the variables that LBNL NHC's check_hw_* set for later lines, if a line uses
+// one: the sample configuration has check_ps_loadavg $((2*HW_CORES)). A worker reads the
+// values.
 func (f *Files) PresetHardware(conf []byte) {
 	if !bytes.Contains(conf, []byte("HW_")) {
 		return
@@ -185,7 +185,7 @@ func (f *Files) PresetHardware(conf []byte) {
 		"HW_RAM_TOTAL": memory.Total, "HW_RAM_FREE": memory.Free,
 		"HW_SWAP_TOTAL": memory.SwapTotal, "HW_SWAP_FREE": memory.SwapFree,
 	} {
-		old := f.Set.Get(name) // 0 where bash has read the library of scripts
+		old := f.Set.Get(name) // 0 if bash has read the library of scripts
 		if old != "" && old != "0" || !bytes.Contains(conf, []byte(name)) {
 			continue
 		}
@@ -193,7 +193,7 @@ func (f *Files) PresetHardware(conf []byte) {
 		f.Set.Put(name, number, false)
 		text.WriteString(name + "=" + number + "\n")
 	}
-	if f.runs() { // it has been told the settings before
+	if f.runs() { // it got the settings before
 		f.Assign(text.String())
 	}
 }

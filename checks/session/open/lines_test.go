@@ -18,12 +18,12 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// said is a standard descriptor.
+// said collects the text of a standard descriptor.
 type said struct{ strings.Builder }
 
 func (*said) Until(time.Time) {}
 
-// filesOf are those of host gpu01, in a role, without a worker.
+// filesOf returns the files of host gpu01, in a role, without a worker.
 func filesOf(role slurm.Role, errs *said) *Files {
 	n := &node.Node{
 		Role: role, Out: &said{}, Errs: errs, Log: &sink.Log{Out: io.Discard, Err: io.Discard},
@@ -32,8 +32,8 @@ func filesOf(role slurm.Role, errs *said) *Files {
 	return New(n, NewBash(n, "nhc", false, -1, nil))
 }
 
-// slurmd's run gives up on the first line that cannot be used; a person hears of each, and of
-// what slurmd's run leaves out.
+// slurmd's run stops at the first invalid line. A user's run reports every invalid line, and every
+// line that slurmd's run would ignore.
 func TestUseLines(t *testing.T) {
 	t.Parallel()
 	const text = "* || check_a 1\nother* || check_b\n/(gpu)\\\\1/ || check_c\ntrue | false\ngpu0[1] || check_d\n/(/ || check_e\n"
@@ -70,7 +70,7 @@ func TestUseLines(t *testing.T) {
 	}
 }
 
-// The plan of a context, whoever asks for it.
+// The plan of a context is the same for slurmd and for a user.
 func TestBuild(t *testing.T) {
 	t.Parallel()
 	lines, _, err := conf.Parse("nhc.conf", []byte("* || check_a\n* || export X=1\n"))

@@ -1,5 +1,5 @@
-// Package setting has the settings of a run: the variables of its shell, from the environment, the
-// command line and the files of the site.
+// Package setting holds the settings of a run: the shell variables from the environment, the
+// command line and the site's files.
 package setting
 
 import (
@@ -21,73 +21,43 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// Settings are the shell variables of a run: what bash would see, were there one.
+// Settings holds the shell variables of a run, as bash would have them.
 type Settings struct {
 	Vars         map[string]string
 	Export       map[string]bool
 	Arrays       map[string][]string
-	helpers      bool               // the site names the helpers, or the directory they are in
-	Profiles     []byte             // the site's profiles of platforms
-	ProfilesFrom string             // the file they were read from
+	helpers      bool               // the site sets the helpers or their directory
+	Profiles     []byte             // the site's platform profiles
+	ProfilesFrom string             // the file that contains them
 	WantedGPUs   int                // see checks.Env.WantedGPUs
-	Slurm        *jobscan.SlurmGPUs // what Slurm's configuration says of this node; nil: nobody has asked, or it does not tell
-	Past, Spare  string             // where checks keep what they need to know of earlier runs; "": nowhere
-	Job          *checks.Job        // of a prolog or an epilog
-	Periodic     bool               // slurmd has started the run, as its health check
-	Learn        bool               // active tests are run to learn what the node reaches
+	Slurm        *jobscan.SlurmGPUs // this node's GPUs in Slurm's configuration; nil: unknown
+	Past, Spare  string             // directories in which checks keep data between runs; "": none
+	Job          *checks.Job        // the job of a prolog or an epilog
+	Periodic     bool               // slurmd started the run as its health check
+	Learn        bool               // active tests run to measure the node's baseline
 	Hold         bool               // no check carries out an action
 	likeLBNL     bool               // the program is called as LBNL NHC
 }
 
-// NoAction is the value of SHELL with which LBNL NHC's checks carry out no action.
+// NoAction is the value of SHELL that keeps LBNL NHC's checks from carrying out actions.
 const NoAction = ":"
 
 // WrongChoices returns the errors of settings that have one value of few.
-func (s *Settings) WrongChoices() (err error) {
-	for _, name := range conf.Chosen {
-		err = errors.Join(err, conf.WrongChoice(name, s.Get(name)))
-	}
-	return err
-}
-
-// Choose takes over what nhc.toml sets. A setting of the command line or of the sysconfig file
-// overrides it.
-func (s *Settings) Choose(c *conf.Config) {
-	if c == nil {
-		return
-	}
-	for name, value := range c.Chosen {
-		if s.Get(name) == "" {
-			s.Put(name, value, true)
-		}
-	}
-}
-
-// Observes reports whether the run makes its decisions and carries out none.
-func (s *Settings) Observes() bool { return s.Get(conf.SettingMode) == conf.Observe }
-
-// ConfigErrorsDrain reports whether an error in the configuration fails the check, as in LBNL
-// NHC.
-func (s *Settings) ConfigErrorsDrain() bool {
-	v := s.Get(conf.SettingConfigErrors)
-	return v == conf.DrainConfigErrors || v == "" && s.likeLBNL
-}
-
-// FixedPath is the PATH of everything that is started.
+// FixedPath is the PATH of every program that a run starts.
 const FixedPath = "/sbin:/usr/sbin:/bin:/usr/bin"
 
-// OwnVars are the settings that the environment must not bring in: they are
-// unset at the start, as in LBNL NHC.
+// OwnVars are the settings that a run ignores in the environment: it unsets them at the start, as
+// LBNL NHC does.
 var OwnVars = []string{
 	"CONFDIR", "CONFFILE", "INCDIR", "HELPERDIR", "ONLINE_NODE", "OFFLINE_NODE", "LOGFILE", "DEBUG", "SILENT", "VERBOSE",
 	"TIMEOUT", "RESULTFILE", "MAX_SYS_UID", "NHC_RM", "NHC_CHECK_ALL", "NHC_CHECK_FORKED", "EVAL_LINE",
 	conf.SettingMode, conf.SettingConfigErrors,
-	"HOSTROOT", "PLATFORM_PROFILES", "TOMLFILE", // ours: what is looked at, what is expected
-	probe.SettingNVML, probe.SettingCUDA, probe.SettingNCCL, probe.SettingCUBLASLt, probe.SettingDCGM, probe.SettingLibraryDirs, // what is loaded into a process of root's
+	"HOSTROOT", "PLATFORM_PROFILES", "TOMLFILE", // ours: they select the inspected node and the expected values
+	probe.SettingNVML, probe.SettingCUDA, probe.SettingNCCL, probe.SettingCUBLASLt, probe.SettingDCGM, probe.SettingLibraryDirs, // they select libraries for a process of root
 }
 
-// hostile are variables that change what programs started by root load or run,
-// and those by which bash gives up on a function or on a read.
+// hostile reports whether a variable changes the code that root's programs load or run, or makes
+// bash give up a function or a read.
 func hostile(name string) bool {
 	switch name {
 	case "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PS4", "GLOBIGNORE", "CDPATH", "IFS", "FUNCNEST", "TMOUT", "GODEBUG", "GOTRACEBACK", "GOGC", "GOMEMLIMIT":
@@ -96,14 +66,14 @@ func hostile(name string) bool {
 	return strings.HasPrefix(name, "LD_") || strings.HasPrefix(name, "BASH_FUNC_") || strings.HasPrefix(name, "NHC_GPU_")
 }
 
-// steers says whether a variable of Slurm's name is one of LBNL NHC's, which says
-// what is run.
+// steers reports whether a variable with Slurm's prefix is one of LBNL NHC's, which selects the
+// command to run.
 func steers(name string) bool {
 	return name == "SLURM_SCONTROL" || name == "SLURM_RECHECK" || strings.HasPrefix(name, "SLURM_SC_") || strings.HasPrefix(name, "SLURM_SINFO")
 }
 
-// New starts from the environment. Around a job only what Slurm itself
-// sets is taken: the rest may be the job's.
+// New reads the settings from the environment. Around a job it uses only the variables that Slurm
+// sets: the job's user can set the others.
 func New(environ []string, aroundJob bool) *Settings {
 	s := &Settings{Vars: map[string]string{}, Export: map[string]bool{}, Arrays: map[string][]string{}}
 	for _, e := range environ {
@@ -126,7 +96,7 @@ func New(environ []string, aroundJob bool) *Settings {
 	for _, n := range []string{"HOSTNAME", "HOSTNAME_S", "SYSCONFIGDIR", "LIBEXECDIR"} {
 		s.Export[n] = true
 	}
-	if dir, err := unix.Getwd(); err == nil { //nolint:forbidigo // getcwd(2) asks no file system; os.Getwd would
+	if dir, err := unix.Getwd(); err == nil { //nolint:forbidigo // getcwd(2) queries no file system; os.Getwd would
 		s.Vars["PWD"] = dir
 	}
 	s.Put("RET", "0", true)
@@ -135,7 +105,7 @@ func New(environ []string, aroundJob bool) *Settings {
 	return s
 }
 
-// Distribution sets the directories in which distributions differ.
+// Distribution sets the directories that differ between distributions.
 func (s *Settings) Distribution(debian bool) {
 	s.Vars["SYSCONFIGDIR"], s.Vars["LIBEXECDIR"] = "/etc/sysconfig", "/usr/libexec"
 	if debian {
@@ -164,7 +134,7 @@ func (s *Settings) Put(name, value string, export bool) {
 	}
 }
 
-// Word carries out one VAR=value word of the command line.
+// Word evaluates one VAR=value argument of the command line.
 func (s *Settings) Word(w string) error {
 	name, value, array, isArray, export, err := conf.ParseAssign(w, s.Get)
 	if err != nil {
@@ -179,7 +149,7 @@ func (s *Settings) Word(w string) error {
 	return nil
 }
 
-// Assign carries out what a sysconfig file says.
+// Assign evaluates the assignments of a sysconfig file.
 func (s *Settings) Assign(list []conf.Assign) {
 	for _, a := range list {
 		switch {
@@ -195,7 +165,7 @@ func (s *Settings) Assign(list []conf.Assign) {
 	}
 }
 
-// Preset fills in what the sysconfig file may refer to or replace.
+// Preset sets the variables that the sysconfig file can refer to or replace.
 func (s *Settings) Preset(argv0 string) {
 	const lbnl = "nhc"
 	s.likeLBNL = s.Get("NAME") == lbnl || filepath.Base(argv0) == lbnl
@@ -208,7 +178,7 @@ func (s *Settings) Preset(argv0 string) {
 	}
 }
 
-// Finalize gives every setting that is still empty its default.
+// Finalize sets every empty setting to its default.
 func (s *Settings) Finalize() {
 	def := func(name, value string) {
 		if s.Vars[name] == "" {
@@ -247,7 +217,7 @@ func (s *Settings) Finalize() {
 	}
 }
 
-// Timeout is TIMEOUT; what is no positive whole number means none.
+// Timeout returns TIMEOUT. Any value except a positive whole number disables it (0).
 func (s *Settings) Timeout() time.Duration {
 	n, err := strconv.Atoi(strings.TrimSpace(s.Get("TIMEOUT")))
 	if err != nil || n <= 0 {
@@ -256,19 +226,19 @@ func (s *Settings) Timeout() time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// Stamps says whether lines are to have a time stamp: a number other than 0.
+// Stamps reports whether lines need a time stamp: TS is a number other than 0.
 func (s *Settings) Stamps() bool {
 	n, err := strconv.Atoi(strings.TrimSpace(s.Get("TS")))
 	return err == nil && n != 0
 }
 
-// Marks says whether the node is to be marked, by LBNL's rule: the number 1.
+// Marks reports whether the run marks the node, by LBNL's rule: MARK_OFFLINE is the number 1.
 func (s *Settings) Marks() bool {
 	n, err := strconv.Atoi(strings.TrimSpace(s.Get("MARK_OFFLINE")))
 	return err == nil && n == 1 && s.Get("NHC_RM") != ""
 }
 
-// Array is the value of an array. A plain variable is one with one element.
+// Array returns the value of an array. A plain variable is an array with one element.
 func (s *Settings) Array(name string) []string {
 	if a, ok := s.Arrays[name]; ok {
 		return a
@@ -279,7 +249,7 @@ func (s *Settings) Array(name string) []string {
 	return nil
 }
 
-// WorkerVars are the variables and the environment that checks are to see.
+// WorkerVars returns the variables and the environment for checks.
 func (s *Settings) WorkerVars() wire.Vars {
 	v := wire.Vars{Plain: s.Vars, Arrays: s.Arrays, Environ: s.Environ(), Root: s.Get("HOSTROOT"), Past: s.Past, Spare: s.Spare, Slurm: wire.Only[jobscan.SlurmGPUs]{Value: s.Slurm}, WantedGPUs: s.WantedGPUs, Job: wire.Only[checks.Job]{Value: s.Job}, Learn: s.Learn, Period: s.Periodic, Hold: s.Hold || s.Observes() || s.Get("SHELL") == NoAction}
 	if len(s.Profiles) > 0 {
@@ -288,7 +258,7 @@ func (s *Settings) WorkerVars() wire.Vars {
 	return v
 }
 
-// Environ is the environment of workers and commands.
+// Environ returns the environment of workers and commands.
 func (s *Settings) Environ() []string {
 	var env []string
 	for _, n := range slices.Sorted(maps.Keys(s.Export)) {
@@ -299,7 +269,7 @@ func (s *Settings) Environ() []string {
 	return env
 }
 
-// ShellText is the bash text that sets all variables.
+// ShellText returns bash code that sets all variables.
 func (s *Settings) ShellText() string {
 	var b strings.Builder
 	for _, n := range slices.Sorted(maps.Keys(s.Vars)) {
@@ -321,10 +291,10 @@ func (s *Settings) ShellText() string {
 	return b.String()
 }
 
-// ReadonlyInBash are the variables that bash lets nobody set.
+// ReadonlyInBash holds the variables that cannot be set in bash.
 var ReadonlyInBash = map[string]bool{"UID": true, "EUID": true, "PPID": true, "BASHOPTS": true, "SHELLOPTS": true, "BASH_VERSINFO": true, "_": true, "SHLVL": true, "PWD": true, "OLDPWD": true}
 
-// IsName reports whether a variable of a shell can have a name.
+// IsName reports whether n can be the name of a shell variable.
 func IsName(n string) bool {
 	for i, c := range n {
 		if c != '_' && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && (i == 0 || c < '0' || c > '9') {
@@ -334,11 +304,11 @@ func IsName(n string) bool {
 	return n != ""
 }
 
-// Quote makes one word of bash text.
+// Quote returns s as one word of bash code.
 func Quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// CustomHelper says whether the site has a helper of its own for marking the
-// node; else we do it ourselves.
+// CustomHelper reports whether the site has a helper of its own that marks the node. Otherwise
+// nhc-gpu marks it.
 func (s *Settings) CustomHelper(name string) bool {
 	v := s.Get(name)
 	file := "/node-mark-online"
@@ -348,7 +318,7 @@ func (s *Settings) CustomHelper(name string) bool {
 	return s.helpers || v != s.Get("HELPERDIR")+file
 }
 
-// ProfilesFile is the site's file of profiles.
+// ProfilesFile returns the path of the site's platform profiles.
 func (s *Settings) ProfilesFile() string {
 	if named := s.Get("PLATFORM_PROFILES"); named != "" {
 		return named
@@ -356,10 +326,10 @@ func (s *Settings) ProfilesFile() string {
 	return s.Get("CONFDIR") + "/profiles.toml"
 }
 
-// ResultDir is created if it is missing: /run is empty after each boot.
+// ResultDir is the directory of results. It is created if missing: /run is empty after each boot.
 const ResultDir = "/var/run/nhc"
 
-// MarkNothing keeps the run from marking the node.
+// MarkNothing prevents the run from marking the node.
 func (s *Settings) MarkNothing() {
 	s.Vars["ONLINE_NODE"], s.Vars["OFFLINE_NODE"], s.Vars["MARK_OFFLINE"] = ":", ":", "0"
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// What the environment brings in: never what steers us, and around a job only what slurmd sets.
+// The environment must never control nhc-gpu; around a job only slurmd's variables are used.
 func TestNew(t *testing.T) {
 	t.Parallel()
 	environ := []string{
@@ -99,7 +99,7 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// Who marks the node: we, unless the site has named a helper, or where helpers are.
+// nhc-gpu marks the node itself, unless the site names a helper or the directory of helpers.
 func TestCustomHelper(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -1,4 +1,4 @@
-// Package sink has the log file of a run and syslog: what takes the lines that a run writes.
+// Package sink writes the lines of a run to the log file and to syslog.
 package sink
 
 import (
@@ -17,27 +17,27 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// Log is LBNL's standard output after LOGFILE has been applied to it. A log
-// file is written by a worker: it may lie on a file system that hangs.
+// Log is LBNL's standard output after LOGFILE is applied. A worker writes the log file: its
+// file system can hang.
 type Log struct {
 	Pool     *run.Pool
 	Out, Err io.Writer // standard output and standard error
 	Unlogged bool      // the log cannot be opened
 
 	spec conf.LogSpec
-	On   bool   // there is a LOGFILE
-	path string // where standard output goes; "" means it stays
+	On   bool   // LOGFILE is set
+	path string // the target of standard output; "" means unchanged
 	lost bool   // the log file does not answer
 	buf  strings.Builder
 
-	// shared has the logs in directories that another user controls.
+	// shared holds the logs in directories that another user controls.
 	shared map[string]bool
 }
 
-// logLimit bounds a write to the log file.
+// logLimit is the time limit of a write to the log file.
 const logLimit = 300 * time.Millisecond
 
-// Parse reads LOGFILE, and puts it into the settings in the form in which checks see it.
+// Parse parses LOGFILE, and stores it in the settings in the form that checks see.
 func (l *Log) Parse(set *setting.Settings) (spec string, err error) {
 	spec = set.Get("LOGFILE")
 	if strings.HasPrefix(spec, "/") {
@@ -49,8 +49,8 @@ func (l *Log) Parse(set *setting.Settings) (spec string, err error) {
 		return spec, nil
 	}
 	for _, own := range []string{"/dev/stdout", "/dev/stderr", "/dev/fd/1", "/dev/fd/2"} {
-		if strings.HasPrefix(spec, ">>"+own+" ") { // LBNL NHC has closed them by then
-			return spec, fmt.Errorf("open %s: the log cannot be this program's own output, want - for that", own)
+		if strings.HasPrefix(spec, ">>"+own+" ") { // LBNL NHC has already closed them
+			return spec, fmt.Errorf("open %s: the log cannot be this program's own output; write LOGFILE=- for that", own)
 		}
 	}
 	l.spec, err = conf.ParseLog(spec, set.Get)
@@ -64,7 +64,7 @@ func (l *Log) Parse(set *setting.Settings) (spec string, err error) {
 	return spec, nil
 }
 
-// OpenRequests create the log files, as LBNL NHC does in every run.
+// OpenRequests returns requests that create the log files, as LBNL NHC does in every run.
 func (l *Log) OpenRequests() (reqs []*wire.Request) {
 	if !l.On {
 		return nil
@@ -79,7 +79,7 @@ func (l *Log) OpenRequests() (reqs []*wire.Request) {
 	return reqs
 }
 
-// Opened notes how a log was opened.
+// Opened records the result of opening a log.
 func (l *Log) Opened(q *wire.Request, o run.Outcome) {
 	if _, err := o.File(q.Line); err == nil {
 		if l.shared == nil {
@@ -89,8 +89,8 @@ func (l *Log) Opened(q *wire.Request, o run.Outcome) {
 	}
 }
 
-// shellPath is the path at which bash opens a log. What a worker has found safe another
-// user may have replaced by now: bash gets the file that a worker has open.
+// shellPath returns the path at which bash opens a log. Another user can replace a file that a
+// worker has found safe, so bash gets the file that a worker holds open.
 func (l *Log) shellPath(path string) string {
 	if !l.shared[path] {
 		return path
@@ -103,7 +103,7 @@ func (l *Log) shellPath(path string) string {
 	return file.Path
 }
 
-// ShellText redirects bash as LOGFILE says.
+// ShellText returns bash code that applies the redirections of LOGFILE.
 func (l *Log) ShellText() string {
 	if !l.On {
 		return ""
@@ -121,7 +121,7 @@ func (l *Log) ShellText() string {
 	return b.String()
 }
 
-// Write takes one line.
+// Write writes one line.
 func (l *Log) Write(text string) {
 	if l.path == "" {
 		fmt.Fprintln(l.Out, text)
@@ -133,7 +133,7 @@ func (l *Log) Write(text string) {
 	l.buf.WriteString(verdict.Printable(text) + "\n")
 }
 
-// Flush hands what has been written to the log file.
+// Flush sends the written lines to the log file.
 func (l *Log) Flush() {
 	if l.buf.Len() == 0 || l.lost {
 		return
@@ -147,10 +147,10 @@ func (l *Log) Flush() {
 	}
 }
 
-// Fail reports a LOGFILE that cannot be opened, with LBNL's text. Unlike LBNL NHC the
-// run continues without a log: a root file system that became read-only is the fault to
-// find. Its exit status is 1 if no check fails. A LOGFILE that is no
-// redirection ends the run.
+// Fail reports a LOGFILE that cannot be opened, with LBNL's text. Unlike LBNL NHC, the run
+// continues without a log: a root file system that became read-only is a fault to report. The
+// exit status is then 1 if no check fails. A LOGFILE that is not a redirection ends the
+// run.
 func (l *Log) Fail(set *setting.Settings, spec string, err error) (exit int, over bool) {
 	if errors.Is(err, conf.ErrNotRedirection) {
 		fmt.Fprintf(l.Err, "nhc-gpu: LOGFILE: %v\n", err)
@@ -167,7 +167,7 @@ func (l *Log) Fail(set *setting.Settings, spec string, err error) (exit int, ove
 	return 1, false
 }
 
-// Drop gives up the LOGFILE, and returns the warning.
+// Drop stops the use of LOGFILE, and returns the warning.
 func (l *Log) Drop(set *setting.Settings, spec string, err error) error {
 	l.On, l.path, l.spec = false, "", conf.LogSpec{}
 	delete(set.Vars, "LOGFILE")

@@ -14,15 +14,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 )
 
-// syslogLimit bounds the delivery of one batch: a syslogd that is stopped must
-// not stop us. Once it was late it is given next to no time: with each of many
-// failures a second would be lost to the checks that are still to come.
+// syslogLimit is the time limit for one batch: a stopped syslogd must not stop the run. After
+// one late batch the limit is very short; otherwise each failure would cost the remaining checks
+// a second.
 const (
 	syslogLimit = time.Second
 	syslogAgain = 10 * time.Millisecond
 )
 
-// syslogLate says that a batch was not taken in time.
+// syslogLate is set if a batch was late.
 var syslogLate atomic.Bool
 
 func syslogWait() time.Duration {
@@ -32,8 +32,8 @@ func syslogWait() time.Duration {
 	return syslogLimit
 }
 
-// maxRecord is how much of a line is sent, in bytes: what rsyslog takes. A socket
-// takes no message that is much longer, not even its beginning.
+// maxRecord is the maximum length of a record in bytes, as in rsyslog. A socket rejects much longer
+// messages as a whole.
 const maxRecord = 8 << 10
 
 func record(line string) string {
@@ -44,13 +44,13 @@ func record(line string) string {
 	return strings.ToValidUTF8(line[:maxRecord], "")
 }
 
-// Syslog writes lines with facility daemon and severity err, one record
-// each, tagged with the program's name. Without a syslog socket they are lost,
-// as LBNL NHC's are without logger(1).
+// Syslog writes lines with facility daemon and severity err, one record for each, tagged with the
+// program's name. Without a syslog socket they are lost, as in LBNL NHC without
+// logger(1).
 func Syslog(tag string, lines []string) { SyslogAs(syslog.LOG_ERR, tag, lines) }
 
-// dialSyslog connects to syslog where every Linux has it. log/syslog would look elsewhere,
-// too, where a file system may not answer.
+// dialSyslog connects to the standard socket of syslog. log/syslog also tries other paths, whose
+// file system may not answer.
 func dialSyslog() (conn net.Conn, err error) {
 	for _, kind := range []string{"unixgram", "unix"} {
 		if conn, err = net.Dial(kind, "/dev/log"); err == nil { //nolint:forbidigo // /dev/log
@@ -84,8 +84,8 @@ func SyslogAs(severity syslog.Priority, tag string, lines []string) {
 	}
 }
 
-// Logger hands lines to logger(1), where commands are run in between (-a), as in LBNL
-// NHC: whoever watches both, as a site's own logger does, sees them in order.
+// Logger sends lines through logger(1) if commands run in between (-a), as LBNL NHC does: a site
+// that watches both, for example with its own logger, sees them in order.
 func Logger(pool *run.Pool, environ []string, tag string, lines []string) {
 	if syslogWait() == syslogLimit {
 		ctx, cancel := context.WithTimeout(context.Background(), syslogLimit)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A long line is cut between two characters; others are sent as they are.
+// A long line is split between two characters; other lines are unchanged.
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ line, want string }{
