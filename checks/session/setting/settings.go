@@ -42,7 +42,37 @@ type Settings struct {
 // NoAction is the value of SHELL that keeps LBNL NHC's checks from carrying out actions.
 const NoAction = ":"
 
-// WrongChoices returns the errors of settings that have one value of few.
+// WrongChoices returns the errors of settings that accept only a few values.
+func (s *Settings) WrongChoices() (err error) {
+	for _, name := range conf.Chosen {
+		err = errors.Join(err, conf.WrongChoice(name, s.Get(name)))
+	}
+	return err
+}
+
+// Choose applies the settings of nhc.toml. A setting of the command line or of the sysconfig file
+// overrides it.
+func (s *Settings) Choose(c *conf.Config) {
+	if c == nil {
+		return
+	}
+	for name, value := range c.Chosen {
+		if s.Get(name) == "" {
+			s.Put(name, value, true)
+		}
+	}
+}
+
+// Observes reports whether the run only logs its decisions.
+func (s *Settings) Observes() bool { return s.Get(conf.SettingMode) == conf.Observe }
+
+// ConfigErrorsDrain reports whether an error in the configuration fails the check, as in LBNL
+// NHC.
+func (s *Settings) ConfigErrorsDrain() bool {
+	v := s.Get(conf.SettingConfigErrors)
+	return v == conf.DrainConfigErrors || v == "" && s.likeLBNL
+}
+
 // FixedPath is the PATH of every program that a run starts.
 const FixedPath = "/sbin:/usr/sbin:/bin:/usr/bin"
 
