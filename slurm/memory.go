@@ -260,11 +260,8 @@ func (c *Controller) lock(wait time.Duration) (unlock func(), err error) {
 // load reads the memory, with [Controller.Observe] that of runs alike.
 func (c *Controller) load() (Memory, error) {
 	m, err := c.loadSent()
-	if err == nil && c.Observe {
-		if m.Observed == nil {
-			return Memory{}, nil
-		}
-		return *m.Observed, nil
+	if err == nil && c.Observe && m.Observed != nil {
+		return *m.Observed, nil // the first such run goes by what was sent
 	}
 	return m, err
 }

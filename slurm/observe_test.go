@@ -58,6 +58,22 @@ func TestActObservesADrain(t *testing.T) {
 	f.is(t, "IDLE", "")
 }
 
+// A node that a prolog has drained would not be resumed by a health check.
+func TestActObservesAMark(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "IDLE"}
+	c := controller(t, f)
+	v := failing
+	v.Cause = Cause{Check: "check_job_left", Job: true}
+	act(t, c, v, "read", "DRAIN "+ourReason)
+	c.Observe = true
+	passes := healthy
+	passes.Lacks = func(Cause) string { return "which this run does not look at" }
+	if o := act(t, c, passes, "read"); o.Action != None || !o.Kept {
+		t.Errorf("%+v, want a node that is kept", o)
+	}
+}
+
 // A drain that was pending when the site began to observe is over: nothing is sent, then or
 // later.
 func TestActObservesWithAPendingDrain(t *testing.T) {
@@ -73,6 +89,9 @@ func TestActObservesWithAPendingDrain(t *testing.T) {
 	c.Observe = true
 	if out, err := c.Deliver(t.Context()); err != nil || out.Action != None || len(f.calls) > 0 {
 		t.Errorf("%+v, %v, calls %q", out, err, f.calls)
+	}
+	if o := act(t, c, failing, "read"); o.Action != Drain { // not before the run that finds it again
+		t.Errorf("%+v, want a drain", o)
 	}
 	act(t, c, healthy, "read")
 	c.Observe = false
