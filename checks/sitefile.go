@@ -35,16 +35,36 @@ func (r *SiteFile) Line(form string, n int) int {
 	return 1 + strings.Count(r.Text[:all[n][1]], "\n")
 }
 
-// typeName is how the decoder names a type of ours, which says nothing to a site.
-var typeName = Lazily(`type mismatch for [\w.]+: `)
+// wrongType finds what the decoder says of a value of the wrong type, in words of Go.
+var wrongType = Lazily(`^line (\d+) \(last key "(.*)"\): (?:incompatible types: TOML value has type (\S+); destination has type (\S+)|type mismatch for \S+ expected (\S+) but found (\S+))`)
+
+// typeWord names a type of the decoder as a user does.
+func typeWord(kind string) string {
+	switch {
+	case kind == "string":
+		return "a string"
+	case kind == "integer" || strings.HasPrefix(kind, "int") || strings.HasPrefix(kind, "uint"):
+		return "a whole number"
+	case strings.HasPrefix(kind, "float"):
+		return "a number"
+	case strings.HasPrefix(kind, "bool"):
+		return "true or false"
+	case strings.HasPrefix(kind, "map") || kind == "table":
+		return "a table"
+	}
+	return "a list"
+}
 
 // TOMLPlace gives an error of the decoder its place.
 func TOMLPlace(path string, err error) error {
 	if parse, ok := errors.AsType[toml.ParseError](err); ok {
 		return fmt.Errorf("%s:%d: %s", path, parse.Position.Line, parse.Message)
 	}
-	text := typeName().ReplaceAllString(strings.TrimPrefix(err.Error(), "toml: "), "wrong type: ")
-	if rest, ok := strings.CutPrefix(text, "line "); ok { // of a value of the wrong type
+	text := strings.TrimPrefix(err.Error(), "toml: ")
+	if m := wrongType().FindStringSubmatch(text); m != nil {
+		return fmt.Errorf("%s:%s: %s: want %s, got %s", path, m[1], m[2], typeWord(m[4]+m[5]), typeWord(m[3]+m[6]))
+	}
+	if rest, ok := strings.CutPrefix(text, "line "); ok {
 		line, rest, _ := strings.Cut(rest, " ")
 		return fmt.Errorf("%s:%s: %s", path, line, rest)
 	}

@@ -273,7 +273,7 @@ func (p *Policy) takeContexts(v any) error {
 func (p *Policy) takeAction(v any) error {
 	name, _ := v.(string)
 	if !slices.Contains(actions, Action(name)) {
-		return fmt.Errorf("%v: want one of %v", v, actions)
+		return fmt.Errorf("%v: want one of none, warn, drain, fail-job", v)
 	}
 	p.Action = Action(name)
 	return nil

@@ -210,7 +210,7 @@ func parseXidPolicy(path, text string) (*xidPolicy, error) {
 		word := file.Class[class].Severity
 		severity, ok := map[string]checks.Severity{"ok": checks.OK, "warn": checks.Warn, "fail": checks.Fail}[word]
 		if class.Rank() < 0 || class.Rank() >= checks.XidDecode.Rank() || !ok {
-			r.Wrong(r.Line(`\s*\[\s*class\s*\.\s*"?`+regexp.QuoteMeta(string(class)), 0), "class.%s: severity %q, want ok, warn or fail, for one of %v", class, word, checks.XidClasses[:checks.XidDecode.Rank()])
+			r.Wrong(r.Line(`\s*\[\s*class\s*\.\s*"?`+regexp.QuoteMeta(string(class)), 0), "class.%s: severity %q, want ok, warn or fail, for one of %s", class, word, xidClassNames())
 			continue
 		}
 		r.p.severity[class] = severity
@@ -228,6 +228,15 @@ type xidPolicyReader struct {
 	p *xidPolicy
 }
 
+// xidClassNames lists the classes that a site can give.
+func xidClassNames() string {
+	var names []string
+	for _, c := range checks.XidClasses[:checks.XidDecode.Rank()] {
+		names = append(names, string(c))
+	}
+	return strings.Join(names, ", ")
+}
+
 // rows takes [[xid]] or [[sxid]] tables.
 func (r *xidPolicyReader) rows(table string, isSwitch bool, list []xidOverride) {
 	for i, o := range list {
@@ -237,7 +246,7 @@ func (r *xidPolicyReader) rows(table string, isSwitch bool, list []xidOverride) 
 		case twice:
 			r.Wrong(line, "%s: given twice", key)
 		case o.Class.Rank() < 0 || o.Class.Rank() >= checks.XidDecode.Rank():
-			r.Wrong(line, "%s: class %q, want one of %v", key, o.Class, checks.XidClasses[:checks.XidDecode.Rank()])
+			r.Wrong(line, "%s: class %q, want one of %s", key, o.Class, xidClassNames())
 		default:
 			r.p.rows[key] = o
 		}

@@ -145,7 +145,7 @@ Exit status: 0, 1 if a line has an error, 3 if the configuration cannot be used.
   nhc-gpu plan --prolog`,
 	}
 	list := append(ask.Commands(), checkCommand(exit), selftest.Command(version, exit), ask.Job(), platforms.Command(), topoCommand(), topo.Cabling(),
-		options.With(lint.Command(), func(o *options.Options) error { return lintFor(o, exit) }),
+		lintCommand(exit),
 		options.With(plan, func(o *options.Options) error { return planFor(o, exit) }),
 		&cobra.Command{
 			Use: "version", Short: "Print the version", Args: options.Takes(0, 0, ""),
@@ -219,16 +219,25 @@ func getoptsWords(name string, words []string) []string {
 	return append([]string{name}, words...)
 }
 
-func lintFor(o *options.Options, exit *int) error {
-	r, err := report.Start(o)
-	if err != nil {
+func lintCommand(exit *int) *cobra.Command {
+	cmd, what := lint.Command()
+	options.With(cmd, func(o *options.Options) error {
+		r, err := report.Start(o)
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		var unusable error
+		if len(what.Files) == 0 {
+			unusable = r.Sysconfig()
+		}
+		report.Quiet(r)
+		*exit, err = lint.Run(r.Files, what, unusable, version)
 		return err
-	}
-	defer r.Close()
-	unusable := r.Sysconfig()
-	report.Quiet(r)
-	*exit, err = lint.Run(r.Files, unusable, version)
-	return err
+	})
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, words []string) error { return run(cmd, what.Words(words)) }
+	return cmd
 }
 
 func planFor(o *options.Options, exit *int) error {

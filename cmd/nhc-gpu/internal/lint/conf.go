@@ -29,7 +29,7 @@ func (l *linter) file(path string, named bool) (data []byte, ok bool) {
 	data, ok, err := l.f.ContentOf(path, l.call(wire.OpRead, path), named)
 	l.errors(err)
 	if ok {
-		l.read = append(l.read, path)
+		l.read, l.texts[path] = append(l.read, path), data
 	}
 	return data, ok
 }
@@ -44,47 +44,19 @@ func (l *linter) settings(unusable error) {
 	f := l.f
 	path := f.SetPath
 	if file, err := l.call(wire.OpRead, path).File("read " + path); err == nil && !file.Missing && file.Mode.IsRegular() {
-		if list, _, err := conf.ParseSysconfig(path, file.Data, f.Set.Lookup); err == nil {
-			for _, a := range list {
-				l.setting(a.Pos, a.Name)
-			}
-		}
+		l.texts[path] = file.Data
+		lintSettings(&l.findings, path, file.Data)
 	}
 	if unusable != nil {
 		if end, ok := errors.AsType[*open.Ended](unusable); !ok {
 			l.errors(unusable)
-		} else if len(l.found[mistake]) == 0 {
+		} else if l.count(mistake) == 0 {
 			l.say(mistake, "", "%s: ends each run with exit status %d", path, end.Status)
 		}
 		f.Sourced = "" // bash has said what it thinks of it
 	}
 	if f.SetFile != "" {
 		l.read = append(l.read, f.SetFile)
-	}
-	if f.Set.Get("SHELL") == setting.NoAction {
-		l.say(remark, "", "SHELL=:, so no check carries out an action: it only logs them")
-	}
-	if d := f.Set.Timeout(); d == 0 || d > session.SlurmdLimit {
-		l.say(remark, "", "TIMEOUT=%s: as a health check of Slurm's a run has %s all the same", f.Set.Get("TIMEOUT"), session.SlurmdLimit)
-	}
-}
-
-// setting says that a variable may be meant to be a setting.
-func (l *linter) setting(pos conf.Pos, name string) {
-	const least = 5 // letters: shorter names are all alike
-	known := append(slices.Concat(setting.OwnVars, tooLate, unused, []string{
-		"MARK_OFFLINE", "PASSWD_DATA_SRC", "NHC_MCHECK_DELIM", "NHC_MCHECK_COMMAND", "IGNORE_EMPTY_NOTE", "DETACHED_MODE_FAIL_NODATA",
-		"SLURM_SCONTROL", "SLURM_SC_OFFLINE_ARGS", "SLURM_SC_ONLINE_ARGS", "SLURM_SINFO", "SLURM_SINFO_ARGS", "SLURM_RECHECK", "SLURMD_NODENAME",
-	}), slices.Collect(maps.Keys(checks.Variables()))...)
-	slices.Sort(known)
-	if slices.Contains(known, name) || len(name) < least {
-		return
-	}
-	for _, k := range known {
-		if len(k) >= least && checks.Typos(name, k) < 2 {
-			l.say(remark, k+"=...", "%s: %s is no setting of this program; did you mean %s?", pos, name, k)
-			return
-		}
 	}
 }
 
@@ -112,11 +84,14 @@ func (l *linter) dropped() {
 		if d.By.Stock {
 			fix = "rename the file, so that bash reads it later: zz_" + filepath.Base(d.From)
 		}
-		l.say(warning, fix, "%s of %s is not used: %s", d.Function, d.From, droppedWhy(d))
+		l.add(finding{File: d.From, Severity: warning, Word: d.Function, Text: d.Function + " is not used", Now: droppedWhy(d), Fix: fix})
 	}
 	for _, s := range l.f.Scripts {
 		if s.Altered {
-			l.say(remark, "remove the file, and keep what you changed in a file of your own, zz_site.nhc", "%s", alteredText(s))
+			l.add(finding{
+				File: s.Path, Severity: remark, Text: "the file differs from LBNL NHC's file of each known version", Now: "its functions are used, not the built-in ones",
+				Fix: "remove the file, and keep what you changed in a file of your own, zz_site.nhc",
+			})
 		}
 	}
 	for _, text := range lackedCalls(l.f) {
@@ -127,6 +102,20 @@ func (l *linter) dropped() {
 // tables are those of nhc.toml.
 func (l *linter) tables() {
 	l.read = append(l.read, l.f.Found...)
+	for _, path := range l.f.Found {
+		if path == l.f.Path {
+			continue
+		}
+		if file, err := l.call(wire.OpRead, path).File(""); err == nil && file.Mode.IsRegular() {
+			l.texts[path] = file.Data
+			if path == l.f.TablesFile() {
+				l.lintTables(path, file.Data)
+			} else {
+				_, err := conf.ParsePlatforms(path, file.Data)
+				l.tomlErrors(err)
+			}
+		}
+	}
 	if d := l.f.Config.Role(conf.HealthCheck).Budget; d > session.SlurmdLimit {
 		l.say(remark, "", "%s: healthcheck.budget = %.0f: a run has %s all the same", l.f.TablesFile(), d.Seconds(), session.SlurmdLimit)
 	}
@@ -139,13 +128,13 @@ func (l *linter) in(role slurm.Role) {
 	f.SetBudget()
 }
 
-// contexts looks at the lines of each context, and tells how many it has.
-func (l *linter) contexts() (rows []string) {
+// contexts looks at the lines of each context.
+func (l *linter) contexts() {
 	path := l.f.Path
 	data, ok, err := l.f.ContentOf(path, l.f.Main, false)
 	l.errors(err)
 	main := l.checkLines(path, data)
-	if !ok && len(l.f.Tables) == 0 && len(l.found[mistake]) == 0 {
+	if !ok && len(l.f.Tables) == 0 && l.count(mistake) == 0 {
 		l.say(warning, "nhc-genconf -c "+path, "read %s: no such file: nothing is checked, and every node counts as healthy", path)
 	}
 	for _, role := range startedRoles {
@@ -176,14 +165,9 @@ func (l *linter) contexts() (rows []string) {
 			}
 		}
 		l.mute[role] = n == 0 && left > 0
-		text := fmt.Sprintf("as %s: %s within %s", role, console.Counted(n, "check"), l.f.Allowed())
-		if left > 0 {
-			text += fmt.Sprintf(", %d not run%s", left, whyLeft(role))
-		}
-		rows = append(rows, text)
+		l.runs = append(l.runs, contextOf{role.String(), n, left, l.f.Allowed().Seconds(), whyLeft(role)})
 	}
 	l.sayTooLong()
-	return rows
 }
 
 // longTests are the active tests of one file that no run of Slurm's has time for.
@@ -228,13 +212,17 @@ func whyLeft(role slurm.Role) string {
 	if !role.AroundJob() {
 		return " (their contexts in nhc.toml)"
 	}
-	return fmt.Sprintf(" (nhc-gpu plan --%s says why)", role)
+	return fmt.Sprintf(" (nhc-gpu plan --%s shows why)", role)
 }
 
 // checkLines says what is wrong with lines of a file, and gives those of this host.
 func (l *linter) checkLines(path string, data []byte) []conf.Line {
 	f := l.f
 	f.Vetted = nil
+	if data != nil && l.texts[path] == nil {
+		l.texts[path] = data
+		l.pages = append(l.pages, lintLines(&l.findings, l.site(), path, data))
+	}
 	for _, err := range f.UseLines(path, data) {
 		l.errors(err)
 	}
@@ -251,7 +239,6 @@ func (l *linter) checkLines(path string, data []byte) []conf.Line {
 func (l *linter) step(s *plan.Step) {
 	if s.Kind == plan.Assign {
 		for _, v := range s.Sets {
-			l.setting(s.Pos, v.Name)
 			if v.Name == "XID_POLICY" || v.Name == "IB_COUNTERS" || v.Name == "IB_CABLING" {
 				l.f.Set.Put(v.Name, v.Value, false)
 			}
@@ -259,25 +246,23 @@ func (l *linter) step(s *plan.Step) {
 	}
 	for _, path := range checks.UserWritten(s.Name, s.Args, s.Table) {
 		l.say(warning, "remove "+path+" from the line: the check then reads the kernel's own log",
-			"%s: any user can write to %s with logger(1), and so drain this node; in: %s", s.Pos, path, s.Text)
+			"%s: any user can write to %s with logger(1), and so drain this node", s.Pos, path)
 	}
 	text, sure := wrongWith(l.f, s)
-	if text == "" {
+	if text == "" || l.at(s.Pos.File, s.Pos.Line, warning) || s.Command != "" && !l.onNode {
 		return
 	}
+	fix := ""
 	if _, known := checks.Lookup(s.Name); s.Table != nil && !known {
-		text = s.Text + ": no check has this name" + checks.DidYouMean(s.Text, checks.Names())
+		text, fix = "no check is called "+s.Text, checks.Nearest(s.Text, checks.Names())
 	}
 	if place := s.Pos.String(); !strings.HasPrefix(text, place) {
 		text = place + ": " + text
 	}
 	if info, ok := checks.Lookup(s.Name); ok && s.Usage != nil && !strings.Contains(text, "usage: ") {
-		text += "; usage: " + strings.TrimSpace(info.Name+" "+info.Usage)
+		fix = strings.TrimSpace(info.Name + " " + info.Usage)
 	}
-	if s.Table == nil && !strings.Contains(text, s.Text) {
-		text += "; in: " + s.Text
-	}
-	l.say(map[bool]grade{true: mistake, false: warning}[sure], "", "%s", text)
+	l.say(map[bool]grade{true: mistake, false: warning}[sure], fix, "%s", text)
 }
 
 // xidPolicy is the site's word about Xids.

@@ -1,12 +1,14 @@
-// Package lint says what is wrong with the configuration of a node, and how each line of it is
-// interpreted.
+// Package lint finds mistakes in a configuration before a run meets them, and prints how each
+// line is interpreted.
 package lint
 
 import (
 	"cmp"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"slices"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -17,56 +19,159 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// Command is the command, without what it does.
-func Command() *cobra.Command {
-	return &cobra.Command{
-		Use:   "lint [LBNL options]",
-		Short: "List errors in the configuration, and conflicts with Slurm",
-		Long: `Reads the settings, nhc.conf, nhc-prolog.conf, nhc-epilog.conf, nhc.toml, the profiles
-of platforms, the policy for Xids, the scripts, and slurm.conf as slurmctld has it.
-Prints each error with its place and the correction. A warning is a probable mistake,
-or a setting by which Slurm ends or prevents a run; a remark is information
-(docs/jobs.md). Runs no check and changes nothing.
-
-Exit status: 0, 1 if there is an error or a warning.`,
-		Example: `  nhc-gpu lint
-  nhc-gpu lint -D /root/nhc.new`,
-	}
+// Options are those of the command, beside the options of a run.
+type Options struct {
+	Host  string // as if on this host
+	Hosts string // a list of hosts, or a file with one
+	JSON  bool
+	Diff  bool
+	Files []string // instead of the configuration of this node
 }
 
-// grade is how bad something is.
-type grade int
+// Command returns the command, without what it does, and its options.
+func Command() (*cobra.Command, *Options) {
+	cmd, o := &cobra.Command{
+		Use:   "lint [options] [FILE...]",
+		Short: "List errors in the configuration, and conflicts with Slurm",
+		Long: `Reads the configuration of this node, or FILE..., and reports every mistake with its
+file, line, column, what the program does with it, and what to write. Of FILE... it
+needs no node: no GPU, no Slurm, no root. It runs no check and changes nothing.
 
-const (
-	remark grade = iota
-	warning
-	mistake
-	grades
-)
+Exit status: 0, 1 if there is an error or a warning (with --diff: a change).
+docs/lint.md has the mistakes, and the fields of --json.`,
+		Example: `  nhc-gpu lint                            this node, and Slurm's settings
+  nhc-gpu lint nhc.conf nhc.toml          files, as in CI
+  nhc-gpu lint --hosts 'gpu[01-16]'       which lines fit which hosts
+  nhc-gpu lint --diff old.conf new.conf   what changes`,
+	}, &Options{}
+	f := cmd.Flags()
+	f.StringVar(&o.Host, "host", "", "judge targets as on this host")
+	f.StringVar(&o.Hosts, "hosts", "", "hosts, 'gpu[01-16],login1', or a file with them")
+	f.BoolVar(&o.JSON, "json", false, "print one object of JSON")
+	f.BoolVar(&o.Diff, "diff", false, "compare two files or two directories: --diff OLD NEW")
+	return cmd, o
+}
 
-func (g grade) String() string { return [...]string{"remark", "warning", "error"}[g] }
+// Words joins the options with their values, so that a value can be a word of its own, and takes
+// the files out: a word of a run has an =.
+func (o *Options) Words(words []string) (rest []string) {
+	for i := 0; i < len(words); i++ {
+		switch w := words[i]; {
+		case (w == "--host" || w == "--hosts") && i+1 < len(words):
+			rest = append(rest, w+"="+words[i+1])
+			i++
+		case strings.HasPrefix(w, "-") && len(w) == 2 && strings.Contains("Dcelnt", w[1:]) && i+1 < len(words):
+			rest = append(rest, w, words[i+1])
+			i++
+		case strings.HasPrefix(w, "-") || strings.Contains(w, "="):
+			rest = append(rest, w)
+		default:
+			o.Files = append(o.Files, w)
+		}
+	}
+	return rest
+}
+
+// Elsewhere reports whether the options are about other hosts than this one, or about files
+// alone.
+func (o *Options) Elsewhere() bool { return o.Host != "" || o.Hosts != "" || len(o.Files) > 0 }
 
 // linter goes through the configuration of a node.
 type linter struct {
-	f     *open.Files
-	read  []string // what there was to read
-	found [grades][]linted
-	known map[linted]bool
+	findings
+
+	o       *Options
+	f       *open.Files
+	version string
+	read    []string          // the files that there were
+	texts   map[string][]byte // what was in them
+	pages   []*page
+	runs    []contextOf
+	unread  string // why slurm.conf was not compared
+	onNode  bool   // this machine is a node of Slurm: it has the programs that lines call
 
 	wired map[slurm.Role]bool   // Slurm starts this program as that
-	mute  map[slurm.Role]bool   // it has nothing to check as that: all is left out
+	mute  map[slurm.Role]bool   // no line runs in that role
 	long  map[string]*longTests // by file
 }
 
-// linted is something to be said.
-type linted struct{ text, fix string }
+// contextOf is how many checks a run has that slurmd starts.
+type contextOf struct {
+	Role    string  `json:"role"`
+	Checks  int     `json:"checks"`
+	NotRun  int     `json:"not_run"`
+	Seconds float64 `json:"seconds"`
 
-// say takes note of something, once.
+	why string // checks are not run
+}
+
+// site is what is known of the site on this node.
+func (l *linter) site() *site {
+	s := &site{functions: map[string]bool{}, scripts: l.f.Unloaded == nil, delims: l.f.Set.Array("NHC_MCHECK_DELIM"), vars: l.f.Set.Vars}
+	for _, script := range l.f.Scripts {
+		for _, name := range script.Functions {
+			s.functions[name] = s.functions[name] || !script.Stock
+		}
+		s.scripts = s.scripts && !script.Sources
+	}
+	for name, own := range s.functions {
+		if !own {
+			delete(s.functions, name)
+		}
+	}
+	return s
+}
+
+// placed finds the place that a message begins with.
+var placed = regexp.MustCompile(`^(?:read |source )?([^\s:"]*[/.][^\s:"]*)(?::([0-9]+))?: (.*)$`)
+
+var lineOf = regexp.MustCompile(`^(?:bash: )?(?:\S+: )?line ([0-9]+): (.*)$`)
+
+// say adds a finding; a place at the beginning of the text becomes that of the finding.
 func (l *linter) say(g grade, fix, format string, args ...any) {
-	text := strings.TrimSpace(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "))
-	if said := (linted{text, fix}); !l.known[said] {
-		l.known[said] = true
-		l.found[g] = append(l.found[g], said)
+	f := finding{Severity: g, Text: fmt.Sprintf(format, args...), Fix: fix}
+	if m := placed.FindStringSubmatch(strings.ReplaceAll(f.Text, "\n", "; ")); m != nil {
+		f.File, f.Text = m[1], m[3]
+		f.Line, _ = strconv.Atoi(m[2])
+		if m := lineOf.FindStringSubmatch(f.Text); m != nil && f.Line == 0 { // as bash has it
+			f.Line, _ = strconv.Atoi(m[1])
+			f.Text = m[2]
+		}
+		l.locate(&f)
+	}
+	if f.Line > 0 && g > remark && l.texts[f.File] != nil && l.at(f.File, f.Line, warning) {
+		return // the text of the line has shown it, with its column
+	}
+	if strings.HasPrefix(f.Text, "writable by others") {
+		f.Now, f.Fix = "the file is not used", "chmod o-w "+f.File
+	}
+	if strings.HasPrefix(f.Text, "owned by uid") {
+		f.Now, f.Fix = "the file is not used", "chown root "+f.File
+	}
+	l.add(f)
+}
+
+// quotedWord finds the words of a message that stand in the file.
+var quotedWord = regexp.MustCompile(`"([^"]+)"|key ([\w.]+)|^([\w.]+):|^([\w.]+)`)
+
+// locate finds the column of a message in its line.
+func (l *linter) locate(f *finding) {
+	lines := strings.Split(string(l.texts[f.File]), "\n")
+	if f.Line == 0 || f.Line > len(lines) || f.Column > 0 {
+		return
+	}
+	line := lines[f.Line-1]
+	for _, m := range quotedWord.FindAllStringSubmatch(f.Text, -1) {
+		word := cmp.Or(m[1], m[2], m[3], m[4])
+		word = word[strings.LastIndex(word, ".")+1:]
+		if at := strings.Index(line, word); at >= 0 && word != "" {
+			f.Column, f.Word = 1+len([]rune(line[:at])), word
+			return
+		}
+	}
+	f.Column = 1 + len(line) - len(strings.TrimLeft(line, " \t"))
+	if text := strings.Fields(line); len(text) > 0 {
+		f.Word = text[0]
 	}
 }
 
@@ -79,8 +184,18 @@ func (l *linter) errors(err error) {
 		return
 	}
 	if err != nil {
-		l.say(mistake, "", "%v", err)
+		l.say(mistake, fixOf(err.Error()), "%v", err)
 	}
+}
+
+// fixOf is what an error of a file of tables wants.
+func fixOf(text string) string {
+	if _, want, ok := strings.Cut(text, "want "); ok {
+		want, _, _ = strings.Cut(want, "; usage")
+		want, _, _ = strings.Cut(want, ", got")
+		return want
+	}
+	return ""
 }
 
 // doubts takes note of what the run has doubts about.
@@ -91,80 +206,121 @@ func (l *linter) doubts() {
 	l.f.Doubts = nil
 }
 
-// Run says what is wrong with everything. unusable is what is wrong with the settings.
-func Run(f *open.Files, unusable error, version string) (exit int, err error) {
-	l := &linter{f: f, known: map[linted]bool{}, wired: map[slurm.Role]bool{}, mute: map[slurm.Role]bool{}, long: map[string]*longTests{}}
-	l.settings(unusable)
-	f.Eval, f.Set.Vars["DEBUG"] = "", "0" // it looks at files, and says nothing of its own work
+// Run finds what is wrong. unusable is what is wrong with the settings of this node.
+func Run(f *open.Files, o *Options, unusable error, version string) (exit int, err error) {
+	l := &linter{o: o, f: f, version: version, texts: map[string][]byte{}, wired: map[slurm.Role]bool{}, mute: map[slurm.Role]bool{}, long: map[string]*longTests{}}
+	f.Eval, f.Set.Vars["DEBUG"] = "", "0" // it looks at files, and logs nothing of its own work
+	if o.Host != "" {
+		short, _, _ := strings.Cut(o.Host, ".")
+		f.Set.Put("HOSTNAME", o.Host, true)
+		f.Set.Put("HOSTNAME_S", short, true)
+	}
+	switch {
+	case o.Diff && len(o.Files) != 2:
+		return 0, errors.New("--diff wants two files or directories: OLD NEW")
+	case o.Diff:
+		return l.diff(console.Screen)
+	case len(o.Files) > 0:
+		l.files()
+	default:
+		l.settings(unusable)
+		l.node()
+	}
+	hosts, err := l.hosts()
+	if err != nil {
+		return 0, err
+	}
+	fit := l.fit(hosts)
+	if l.count(mistake)+l.count(warning) > 0 {
+		exit = 1
+	}
+	l.sort()
+	if o.JSON {
+		return exit, l.printJSON(console.Screen, fit)
+	}
+	return exit, l.print(console.Screen, fit)
+}
+
+// node judges the configuration of this node.
+func (l *linter) node() {
 	l.in(slurm.Manual)
-	for _, err := range f.Open(nil, nil) {
+	l.onNode = !l.o.Elsewhere() && l.hasScontrol()
+	errs := l.f.Open(nil, nil)
+	l.tables()
+	for _, err := range errs {
 		l.errors(err)
 	}
 	l.scripts()
-	l.tables()
-	contexts := l.contexts()
+	l.misnamed(l.f.Set.Get("CONFDIR"))
+	l.contexts()
 	l.xidPolicy()
 	l.ibCounters()
 	l.cabling()
-	l.slurm()
-	l.idle()
-	if len(l.found[mistake])+len(l.found[warning]) > 0 {
-		exit = 1
+	if !l.o.Elsewhere() {
+		l.slurm()
+		l.idle()
 	}
-	return exit, l.print(console.Screen, version, contexts)
 }
 
-// byPlace sorts what is said: files as they were read, each by its lines.
-func byPlace(said []linted) {
-	order := map[string]int{}
-	for _, s := range said {
-		if file, _ := placeOf(s.text); order[file] == 0 {
-			order[file] = 1 + len(order)
-		}
-	}
-	slices.SortStableFunc(said, func(a, b linted) int {
-		file, line := placeOf(a.text)
-		other, otherLine := placeOf(b.text)
-		return cmp.Or(cmp.Compare(order[file], order[other]), cmp.Compare(line, otherLine))
-	})
+// object is the form of --json; docs/lint.md describes it.
+type object struct {
+	Version  string      `json:"version"`
+	Host     string      `json:"host,omitempty"`
+	Files    []string    `json:"files"`
+	Runs     []contextOf `json:"runs,omitempty"`
+	Findings []finding   `json:"findings"`
+	Errors   int         `json:"errors"`
+	Warnings int         `json:"warnings"`
+	Notes    int         `json:"notes"`
+	Lines    []fitting   `json:"lines,omitempty"`
+	Unfit    []string    `json:"hosts_without_lines,omitempty"`
 }
 
-// placeOf is the file and the line that a text begins with, as conf.Pos has them.
-func placeOf(text string) (file string, line int) {
-	place, _, _ := strings.Cut(text, ": ")
-	file, number, _ := strings.Cut(place, ":")
-	line, err := strconv.Atoi(number)
+func (l *linter) printJSON(out io.Writer, fit *fits) error {
+	o := object{
+		Version: l.version, Files: append([]string{}, l.read...), Runs: l.runs, Findings: append([]finding{}, l.list...),
+		Errors: l.count(mistake), Warnings: l.count(warning), Notes: l.count(remark), Lines: fit.lines, Unfit: fit.without,
+	}
+	if l.o.Host != "" || !l.o.Elsewhere() {
+		o.Host = l.f.Set.Get("HOSTNAME")
+	}
+	text, err := json.MarshalIndent(o, "", "  ")
+	if err == nil {
+		_, err = out.Write(append(text, '\n'))
+	}
 	if err != nil {
-		return text, 0
+		return fmt.Errorf("print: %w", err)
 	}
-	return file, line
+	return nil
 }
 
-func (l *linter) print(out io.Writer, version string, contexts []string) error {
+func (l *linter) print(out io.Writer, fit *fits) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "nhc-gpu %s on %s has read %s\n", version, l.f.Set.Get("HOSTNAME"), cmp.Or(strings.Join(l.read, ", "), "nothing"))
-	for _, text := range contexts {
-		fmt.Fprintln(&b, text)
+	for i := range l.list {
+		fmt.Fprintln(&b, &l.list[i])
 	}
-	fmt.Fprintln(&b)
+	if len(l.list) > 0 {
+		fmt.Fprintln(&b)
+	}
+	fit.print(&b)
 	var counts []string
 	for g := grades - 1; g >= 0; g-- {
-		byPlace(l.found[g])
-		for _, f := range l.found[g] {
-			fmt.Fprintf(&b, "%-8s %s\n", g, f.text)
-			if f.fix != "" {
-				fmt.Fprintf(&b, "         fix: %s\n", f.fix)
-			}
-		}
-		if n := len(l.found[g]); n > 0 {
+		if n := l.count(g); n > 0 {
 			counts = append(counts, console.Counted(n, g.String()))
 		}
 	}
-	if counts == nil {
-		fmt.Fprintln(&b, "nothing is wrong")
-	} else {
-		fmt.Fprintf(&b, "\n%s\n", strings.Join(counts, ", "))
+	for _, r := range l.runs {
+		fmt.Fprintf(&b, "%s: %s within %.0f s", r.Role, console.Counted(r.Checks, "check"), r.Seconds)
+		if r.NotRun > 0 {
+			fmt.Fprintf(&b, ", %d not run%s", r.NotRun, r.why)
+		}
+		fmt.Fprintln(&b)
 	}
+	fmt.Fprintf(&b, "%s in %s", cmp.Or(strings.Join(counts, ", "), "no mistakes"), cmp.Or(strings.Join(l.read, ", "), "no file"))
+	if l.unread != "" {
+		fmt.Fprintf(&b, "; not compared with slurm.conf: %s", l.unread)
+	}
+	fmt.Fprintln(&b)
 	if _, err := io.WriteString(out, b.String()); err != nil {
 		return fmt.Errorf("print: %w", err)
 	}

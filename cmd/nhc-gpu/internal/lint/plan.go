@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -43,14 +44,21 @@ func PrintPlan(f *open.Files, from string) (exit int, err error) {
 	for _, row := range append(f.PlatformRows(), f.SlurmRows()...) {
 		fmt.Fprintf(console.Screen, "# %s: %s\n", row.Name, row.Message)
 	}
+	l := textOf(f)
 	w := tabwriter.NewWriter(console.Screen, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, "POSITION\tLANE\tKIND\tDEADLINE\tSTEP")
-	wrong := len(f.Doubts)
+	wrong := l.count(mistake)
+	for _, text := range f.Doubts {
+		if m := placed.FindStringSubmatch(text); m == nil || !l.marked(m[1], m[2]) {
+			wrong++
+		}
+	}
 	for i := range f.Plan.Steps {
 		s := &f.Plan.Steps[i]
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Pos, lane(s), kind(s), deadline(s), stepText(s))
+		told := l.lines(s.Pos.File, s.Pos.Line, func(text string) { fmt.Fprintf(w, "\t\t\t\t%s\n", text) })
 		switch text, sure := wrongWith(f, s); {
-		case text == "":
+		case text == "" || told:
 		case sure:
 			wrong++
 			fmt.Fprintf(w, "\t\t\t\t!! %s\n", text)
@@ -73,7 +81,14 @@ func PrintPlan(f *open.Files, from string) (exit int, err error) {
 		fmt.Fprintln(console.Screen, "# lines of kind shell run in order in one bash; a native step waits for the shell steps before it")
 	}
 	for _, text := range f.Doubts {
-		fmt.Fprintln(console.Screen, "!!", text)
+		if m := placed.FindStringSubmatch(text); m == nil || !l.marked(m[1], m[2]) {
+			fmt.Fprintln(console.Screen, "!!", text)
+		}
+	}
+	for i := range l.list {
+		if text := &l.list[i]; text.Severity > remark && !l.shown[i] {
+			fmt.Fprintf(console.Screen, "%s %s: %s\n", marks[text.Severity], text.place(), text.message())
+		}
 	}
 	if f.Unloaded != nil {
 		wrong++
@@ -83,6 +98,48 @@ func PrintPlan(f *open.Files, from string) (exit int, err error) {
 		return 1, nil
 	}
 	return 0, nil
+}
+
+// marks stand before the mistakes of a plan.
+var marks = map[grade]string{mistake: "!!", warning: "??"}
+
+// planText is what lint finds in the text of the lines of a plan.
+type planText struct {
+	findings
+
+	shown map[int]bool // by number, those that stand below their line
+}
+
+func textOf(f *open.Files) *planText {
+	l := &linter{f: f, o: &Options{}}
+	t := &planText{shown: map[int]bool{}}
+	if file, err := f.MainFile(); err == nil && f.Eval == "" && file.Mode.IsRegular() {
+		lintLines(&t.findings, l.site(), f.Path, file.Data)
+	}
+	t.sort()
+	return t
+}
+
+// marked reports whether lint has found a mistake in a line.
+func (t *planText) marked(file, line string) bool {
+	n, _ := strconv.Atoi(line)
+	return t.at(file, n, warning)
+}
+
+// lines prints the mistakes of one line.
+func (t *planText) lines(file string, line int, show func(text string)) (told bool) {
+	for i := range t.list {
+		f := &t.list[i]
+		if f.File != file || f.Line != line || f.Severity == remark {
+			continue
+		}
+		t.shown[i], told = true, true
+		show(marks[f.Severity] + " " + f.message())
+		if f.Fix != "" {
+			show("   fix: " + f.Fix)
+		}
+	}
+	return told
 }
 
 // scriptLines says which scripts of the site are read, and which are not.

@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"time"
@@ -15,13 +16,13 @@ import (
 
 // slurm says where Slurm gets in the way.
 func (l *linter) slurm() {
-	const unseen = "slurm.conf was not looked at: "
+	const unseen = "slurm.conf was not compared: "
 	if rm := l.f.Set.Get("NHC_RM"); rm != "" && rm != "slurm" {
-		l.say(remark, "", unseen+"NHC_RM=%s", rm)
+		l.unread = "NHC_RM=" + rm
 		return
 	}
 	if !l.hasScontrol() {
-		l.say(remark, "", unseen+"there is no scontrol in %s", l.f.Set.Get("PATH"))
+		l.unread = "there is no scontrol in " + l.f.Set.Get("PATH")
 		return
 	}
 	l.nodeName()
@@ -32,7 +33,7 @@ func (l *linter) slurm() {
 	}
 	config, err := slurm.AskConfig(l.f.Ctx, l.f.Controller())
 	if err != nil {
-		l.say(warning, "scontrol ping tells whether slurmctld is there; then once more", unseen+"%v", err)
+		l.add(finding{Severity: warning, Text: fmt.Sprintf(unseen+"%v", err), Fix: "see whether slurmctld answers: scontrol ping"})
 		return
 	}
 	l.read = append(l.read, "slurm.conf as slurmctld has it (Slurm "+config.Value("SLURM_VERSION")+")")
@@ -41,7 +42,7 @@ func (l *linter) slurm() {
 		if a.Remark {
 			g = remark
 		}
-		l.say(g, a.Fix, "slurm.conf: %s: %s", a.Setting, a.Text)
+		l.add(finding{File: "slurm.conf", Severity: g, Word: a.Setting, Text: a.Setting + ": " + a.Text, Fix: a.Fix})
 	}
 }
 
@@ -92,7 +93,7 @@ func (l *linter) wiring(config slurm.Config) slurm.Wiring {
 		for _, pattern := range config.Programs(key) {
 			found, err := l.programs(pattern)
 			if err != nil {
-				l.say(remark, "", "slurm.conf: %s = %s: was not looked at: %v", key, pattern, err)
+				l.add(finding{File: "slurm.conf", Severity: remark, Word: key, Text: fmt.Sprintf("%s = %s: its programs could not be read: %v", key, pattern, err)})
 				continue
 			}
 			w.Found[pattern] = found

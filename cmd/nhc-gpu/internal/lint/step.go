@@ -33,13 +33,6 @@ func wrongWith(f *open.Files, s *plan.Step) (text string, sure bool) {
 	return "", false
 }
 
-// What a line of nhc.conf sets in vain: what was needed before the first line,
-// and what LBNL NHC hands to commands that built-in checks do not run.
-var (
-	tooLate = []string{"CONFDIR", "CONFFILE", "DETACHED_MODE", "INCDIR", "LOGFILE", "RESULTFILE", "TIMEOUT"}
-	unused  = []string{"DF_CMD", "DF_FLAGS", "DFI_CMD", "DFI_FLAGS", "NETSTAT_ARGS", "NETSTAT_CMD", "SS_ARGS", "SS_CMD", "STAT_CMD", "STAT_FMT_ARGS"}
-)
-
 func setInVain(sets []plan.Var) string {
 	for _, v := range sets {
 		switch {
@@ -116,7 +109,7 @@ func lackedCalls(f *open.Files) (texts []string) {
 	if f.Unloaded != nil {
 		return nil
 	}
-	lacked := run.LackedFunctions()
+	lacked := lacked()
 	for _, s := range f.Scripts {
 		lacked = slices.DeleteFunc(lacked, func(name string) bool { return slices.Contains(s.Functions, name) })
 	}
@@ -137,6 +130,9 @@ func lackedCalls(f *open.Files) (texts []string) {
 	}
 	return texts
 }
+
+// lacked are the functions of LBNL NHC that this program does not have.
+func lacked() []string { return run.LackedFunctions() }
 
 func lackedText(name string) string {
 	return name + " is a function of LBNL NHC that nhc-gpu does not have: the call fails with status 127"

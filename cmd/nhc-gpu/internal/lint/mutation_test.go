@@ -1,0 +1,320 @@
+package lint
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
+)
+
+// goodLines is an nhc.conf without a mistake.
+const goodLines = `# gpu nodes
+*           || MAX_SYS_UID=999
+*           || check_fs_mount_rw -f /
+*           || check_fs_used / 90%
+{gpu[01-16]} || check_hw_cpuinfo 2 96 192
+{gpu[01-16]} || check_hw_physmem 2TB 2TB 3%
+{gpu[01-16]} || check_gpu_count 8
+/^gpu0[1-4]$/ || check_hw_ib 400 mlx5_0:1
+!login*     || check_ps_service -u root -S sshd
+*           || check_cmd_output -t 5 -r 0 -m '/^(Permissive|Disabled)$/' getenforce
+gpu*        || [ "$(ls /proc/driver/nvidia/gpus | wc -l)" -eq 8 ] || \
+               die 1 "not all GPUs"
+`
+
+// goodSettings is a sysconfig file without a mistake.
+const goodSettings = `# settings
+TIMEOUT=30
+export MARK_OFFLINE=1
+LOGFILE=/var/log/nhc.log
+NHC_RM=slurm
+`
+
+// mutation is a good file with one mistake.
+type mutation struct {
+	name     string
+	old, bad string // what stands in the place of old; without old it is a line more
+	want     string // LINE:COLUMN of the finding; the word
+	grade    grade
+	fix      string // a part of it
+}
+
+// lineMutations are mistakes in nhc.conf.
+var lineMutations = []mutation{
+	// targets
+	{"a range in a glob", "{gpu[01-16]} || check_gpu_count", "gpu[01-16] || check_gpu_count", `7:4 [01-16]`, mistake, "{gpu[01-16]}"},
+	{"a list in a glob", "{gpu[01-16]} || check_gpu_count", "gpu[1,3] || check_gpu_count", `7:4 [1,3]`, mistake, "{gpu[1,3]}"},
+	{"hosts with commas", "{gpu[01-16]} || check_gpu_count", "gpu01,gpu02 || check_gpu_count", `7:6 ,`, mistake, "{gpu01,gpu02}"},
+	{"hosts with blanks", "{gpu[01-16]} || check_gpu_count", "gpu01 gpu02 || check_gpu_count", `7:6  `, mistake, "{gpu01,gpu02}"},
+	{"braces of bash", "{gpu[01-16]} || check_gpu_count", "gpu{01..16} || check_gpu_count", `7:4 {01..16}`, mistake, "{gpu[01-16]}"},
+	{"alternatives of bash", "{gpu[01-16]} || check_gpu_count", "gpu{01,02} || check_gpu_count", `7:4 {`, mistake, "{gpu[01-16],login1}"},
+	{"brace not closed", "{gpu[01-16]} || check_gpu_count", "{gpu[01-16] || check_gpu_count", `7:1 {`, mistake, "{gpu[01-16]}"},
+	{"bracket not closed in a range", "{gpu[01-16]} || check_gpu_count", "{gpu[01-16} || check_gpu_count", `7:2 gpu[01-16`, mistake, "brackets"},
+	{"blank in a range", "{gpu[01-16]} || check_gpu_count", "{gpu[01-16], login1} || check_gpu_count", `7:13  login1`, mistake, "{gpu[01-16],login1}"},
+	{"empty member in a range", "{gpu[01-16]} || check_gpu_count", "{gpu[01-16],} || check_gpu_count", `7:12 ,`, mistake, "{gpu[01-16]}"},
+	{"dots in a range", "{gpu[01-16]} || check_gpu_count", "{gpu[01..16]} || check_gpu_count", `7:2 gpu[01..16]`, mistake, "{gpu[01-16]}"},
+	{"wildcard in a range", "{gpu[01-16]} || check_gpu_count", "{gpu*} || check_gpu_count", `7:2 gpu*`, mistake, "gpu*"},
+	{"! in a range", "{gpu[01-16]} || check_gpu_count", "{!gpu01} || check_gpu_count", `7:2 !gpu01`, mistake, "!{gpu01}"},
+	{"range without brackets", "{gpu[01-16]} || check_gpu_count", "{gpu01-gpu16} || check_gpu_count", `7:2 gpu01-gpu16`, warning, "{gpu[01-16]}"},
+	{"range the wrong way round", "{gpu[01-16]} || check_gpu_count", "{gpu[16-01]} || check_gpu_count", `7:2 16-01`, remark, "{gpu[01-16]}"},
+	{"range in a regular expression", "/^gpu0[1-4]$/", "/^gpu[01-16]$/", `8:6 [01-16]`, mistake, "{gpu[01-16]}"},
+	{"regular expression without slashes", "/^gpu0[1-4]$/", "^gpu0[1-4]$", `8:1 ^gpu0[1-4]$`, mistake, "/^gpu0[1-4]$/"},
+	{"dot-star in a glob", "gpu*        ||", "gpu.*        ||", `11:4 .*`, warning, "gpu*"},
+	{"star of a glob in a regular expression", "/^gpu0[1-4]$/", "/^gpu*$/", `8:5 u*`, warning, "/^gpu.*$/"},
+	{"star first", "/^gpu0[1-4]$/", "/*gpu/", `8:2 *`, mistake, "/.*gpu/"},
+	{"regular expression without its end", "/^gpu0[1-4]$/", "/^gpu0[1-4]$", `8:1 /`, mistake, "/^gpu0[1-4]$/"},
+	{"flag behind a regular expression", "/^gpu0[1-4]$/", "/^gpu0[1-4]$/i", `8:14 i`, mistake, "/^gpu0[1-4]$/"},
+	{"bracket of a regular expression", "/^gpu0[1-4]$/", "/^gpu0(1|4$/", `8:1 /^gpu0(1|4$/`, mistake, "balance"},
+	{`\d of Perl`, "/^gpu0[1-4]$/", `/^gpu\\d+$/`, `8:6 \d`, mistake, "[0-9]"},
+	{"(?: of Perl", "/^gpu0[1-4]$/", `/^gpu(?:01|02)$/`, `8:6 (?`, mistake, "without (?"},
+	{"one backslash", "/^gpu0[1-4]$/", `/^gpu01\.cluster$/`, `8:8 \.`, warning, `\\.`},
+	{"alternatives in a glob", "gpu*        ||", "gpu*|login* ||", `11:5 |`, mistake, "/^(gpu.*|login.*)$/"},
+	{"parentheses in a glob", "gpu*        ||", "(gpu|login)* ||", `11:1 (`, mistake, "/^("},
+	{"bracket not closed in a glob", "gpu*        ||", "gpu[01 ||", `11:4 [`, mistake, "gpu01"},
+	{"blank behind !", "!login*", "! login*", `9:2 ! `, mistake, "!login*"},
+	{"two !", "!login*", "!!login*", `9:1 !!`, mistake, "login*"},
+	{"! behind the pattern", "!login*", "login!*", `9:6 !`, mistake, "!login*"},
+	{"!* as target", "!login*", "!*", `9:1 !*`, warning, "#"},
+	{"- as target", "!login*", "-", `9:1 -`, mistake, "* for every host"},
+	{"all as target", "!login*", "all", `9:1 all`, mistake, "* for every host"},
+	{"a character no host has", "!login*", "%login", `9:1 %`, mistake, "remove it"},
+	{"no target", "*           || check_fs_used / 90%", "check_fs_used / 90% || true", `4:1 check_fs_used`, mistake, "* || check_fs_used"},
+	{"empty target", "*           || check_fs_used", "|| check_fs_used", `4:1 ||`, mistake, "* || check_fs_used / 90%"},
+	{"empty check", "*           || check_fs_used / 90%", "* ||", `4:3 ||`, mistake, "write a check"},
+	{"neither target nor check", "*           || check_fs_used / 90%", "||", `4:1 ||`, mistake, "remove the line"},
+
+	// the separator, and what editors do
+	{"| for ||", "*           || check_fs_used", "* | check_fs_used", `4:3 |`, mistake, "* || check_fs_used / 90%"},
+	{"&& for ||", "*           || check_fs_used", "* && check_fs_used", `4:3 &&`, mistake, "* || check_fs_used / 90%"},
+	{": for ||", "*           || check_fs_used", "* : check_fs_used", `4:3 :`, mistake, "* || check_fs_used / 90%"},
+	{"no separator", "*           || check_fs_used", "* check_fs_used", `4:1 *`, mistake, "* || check_fs_used / 90%"},
+	{"a check alone", "*           || check_fs_used", "check_fs_used", `4:1 check_fs_used`, mistake, "* || check_fs_used / 90%"},
+	{"||| for ||", "*           || check_fs_used", "* ||| check_fs_used", `4:5 |`, mistake, "check_fs_used / 90%"},
+	{"|| twice", "*           || check_fs_used", "* || || check_fs_used", `4:6 |`, mistake, "check_fs_used / 90%"},
+	{"a separator too late", "*           || check_fs_used / 90%", "* | check_fs_used / 90% || true", `4:2  `, mistake, "* || check_fs_used"},
+	{"comment of C", "# gpu nodes", "// gpu nodes", `1:1 //`, mistake, "# gpu nodes"},
+	{"comment of C behind which a check stands", "# gpu nodes", "// gpu* || true", `1:1 //`, mistake, "# gpu"},
+	{"comment that joins the next line", "# gpu nodes", `# gpu nodes \`, `1:12 \`, mistake, "remove the backslash"},
+	{"check that is a comment", "*           || check_fs_used", "* || # check_fs_used", `4:6 #`, warning, "#"},
+	{"blank behind the last backslash", `|| \`, `|| \ `, `11:69 \ `, mistake, "remove the blank"},
+	{"no-break space in the target", "gpu*        ||", "gpu*\u00a0||", "11:5 \u00a0", mistake, "gpu* ||"},
+	{"zero-width space", "gpu*        ||", "gpu\u200b* ||", "11:4 \u200b", mistake, "gpu* ||"},
+	{"byte order mark", "# gpu nodes\n", "\ufeff* || true\n", "1:1 \ufeff", mistake, "* || true"},
+	{"full-width bars", "gpu*        ||", "gpu* ｜｜", "11:6 ｜", mistake, "gpu* ||"},
+	{"typographic quotes", `'/^(Permissive|Disabled)$/'`, `“/^(Permissive|Disabled)$/”`, "10:46 “", mistake, `"/^(Permissive|Disabled)$/"`},
+	{"a dash for an option", "check_fs_mount_rw -f", "check_fs_mount_rw –f", "3:34 –", mistake, "-f /"},
+	{"CR LF", "# gpu nodes\n", "# gpu nodes\r\n", `1:0 `, remark, "dos2unix"},
+	{"section of an INI file", "# gpu nodes", "[checks]", `1:1 [checks]`, mistake, "# [checks]"},
+
+	// the grammar of the shell
+	{"quote not closed", `"not all GPUs"`, `"not all GPUs`, "12:22 \"not", mistake, "close the quote"},
+	{"apostrophe", `"not all GPUs"`, `can't`, "12:25 't", mistake, "close the quote"},
+	{"bracket not closed", "*           || check_fs_used", "* || (check_fs_used", "4:6 (check_fs_used", mistake, "balance"},
+	{"if without fi", "*           || check_fs_used / 90%", "* || if [ -d / ]; then check_fs_used / 90%", "4:6 if", mistake, "fi"},
+	{"line that ends in &&", "check_fs_used / 90%", "check_fs_used / 90% &&", "4:37 &", mistake, "backslash"},
+	{"no ]", `-eq 8 ]`, `-eq 8`, "11:63 8", mistake, "]"},
+	{"] without a blank", `-eq 8 ]`, `-eq 8]`, "11:63 8]", mistake, "8 ]"},
+	{"[ without a blank", `[ "$(ls /proc/driver/nvidia/gpus | wc -l)" -eq 8 ]`, `[-d /proc ]`, "11:16 [-d", mistake, "[ -d"},
+	{"blanks around =", "MAX_SYS_UID=999", "MAX_SYS_UID = 999", "2:28 =", mistake, "MAX_SYS_UID=999"},
+	{"export with blanks", "MAX_SYS_UID=999", "export MAX_SYS_UID = 999", "2:35 =", mistake, "NAME=VALUE"},
+	{"set for an assignment", "MAX_SYS_UID=999", "set MAX_SYS_UID=999", "2:16 set", mistake, "MAX_SYS_UID=999"},
+	{"a check that is assigned", "check_gpu_count 8", "check_gpu_count=8", "7:17 check_gpu_count=", mistake, "check_gpu_count 8"},
+	{"= behind a check", "check_gpu_count 8", "check_gpu_count = 8", "7:33 =", mistake, "check_gpu_count"},
+	{"! before a check", "|| check_fs_used", "|| ! check_fs_used", "4:16 !", mistake, "options of the check"},
+	{"a check for another", "|| check_fs_used / 90%", "|| check_fs_used / 90% || check_fs_free / 1G", "4:36 ||", warning, "two lines"},
+	{"two checks in a line", "|| check_fs_used / 90%", "|| check_fs_used / 90% && check_fs_free / 1G", "4:36 &&", remark, "two lines"},
+	{"a condition before a check", "|| check_fs_used / 90%", "|| [ -d /scratch ] && check_fs_used /scratch 90%", "4:32 &&", warning, "if [ -d /scratch ]; then check_fs_used"},
+	{"a condition before die", "|| check_fs_used / 90%", `|| [ -e /bad ] && die 1 "bad"`, "4:28 &&", warning, "if [ -e /bad ]; then die"},
+	{"a check in the background", "check_fs_used / 90%", "check_fs_used / 90% &", "4:36 &", warning, "remove the &"},
+	{"a check in a pipe", "check_fs_used / 90%", "check_fs_used / 90% | cat", "4:36 |", remark, "remove the pipe"},
+	{"a check by sudo", "check_fs_used", "sudo check_fs_used", "4:21 check_fs_used", mistake, "without sudo"},
+	{"a check in another shell", "check_fs_used / 90%", "bash -c 'check_fs_used / 90%'", "4:24 check_fs_used / 90%", mistake, "without bash"},
+	{"> for a limit", "check_fs_used / 90%", "check_fs_used / > 90%", "4:32 > 90%", mistake, "remove the >"},
+	{"exit", "|| check_fs_used / 90%", "|| exit 0", "4:16 exit", warning, "remove the line"},
+	{"options without a check", "check_fs_mount_rw -f /", "-f /", "3:16 -f", mistake, "the name of the check"},
+
+	// names of checks
+	{"misspelt check", "check_fs_used", "check_fs_usd", "4:16 check_fs_usd", mistake, "check_fs_used"},
+	{"misspelt check in a shell line", "|| check_fs_used / 90%", "|| if [ -d / ]; then check_fs_usd / 90%; fi", "4:34 check_fs_usd", mistake, "check_fs_used"},
+	{"check in capitals", "check_fs_used", "CHECK_FS_USED", "4:16 CHECK_FS_USED", mistake, "check_fs_used"},
+	{"check with dashes", "check_fs_used", "check-fs-used", "4:16 check-fs-used", mistake, "check_fs_used"},
+	{"check without check_", "check_fs_used", "fs_used", "4:16 fs_used", mistake, "check_fs_used"},
+	{"check of another product", "check_fs_used", "check_disk_space", "4:16 check_disk_space", remark, "define check_disk_space"},
+
+	// arguments
+	{"unknown option", "check_fs_mount_rw -f", "check_fs_mount_rw -X -f", "3:34 -X", mistake, "check_fs_mount_rw"},
+	{"option of another check", "check_fs_used / 90%", "check_ps_cpu -x 90%", "4:29 -x", mistake, "check_ps_cpu"},
+	{"option without its value", "check_fs_mount_rw -f /", "check_fs_mount_rw -f", "3:34 -f", mistake, "check_fs_mount_rw"},
+	{"long option", "check_fs_mount_rw -f /", "check_fs_mount_rw --fs /", "3:34 --fs", mistake, "check_fs_mount_rw"},
+	{"argument too many", "check_gpu_count 8", "check_gpu_count 8 nvidia 9", "7:42 9", mistake, "check_gpu_count"},
+	{"argument that nothing is done with", "check_fs_used / 90%", "check_fs_used / 90 %", "4:35 %", warning, "check_fs_used"},
+	{"words for a number", "check_gpu_count 8", "check_gpu_count eight", "7:33 eight", mistake, "check_gpu_count"},
+	{"unit behind a number", "check_gpu_count 8", "check_gpu_count 8x", "7:33 8x", mistake, "check_gpu_count"},
+	{"plural of a unit", "check_hw_physmem 2TB 2TB", "check_hw_physmem 2TiBs 2TB", "6:34 2TiBs", mistake, "check_hw_physmem 2T 2TB 3%"},
+	{"binary unit of another tool", "check_hw_physmem 2TB 2TB", "check_hw_physmem 2TiB 2TB", "6:34 2TiB", mistake, "check_hw_physmem 2T 2TB 3%"},
+	{"decimal comma", "check_hw_physmem 2TB 2TB", "check_hw_physmem 1,5TB 2TB", "6:34 1,5TB", mistake, "check_hw_physmem 1.5T 2TB 3%"},
+	{"percentage for a size", "check_hw_physmem 2TB 2TB 3%", "check_hw_physmem 97% 2TB 3%", "6:34 97%", mistake, "check_hw_physmem"},
+	{"minimum above the maximum", "check_hw_physmem 2TB 2TB", "check_hw_physmem 2TB 1TB", "6:34 2TB", mistake, "check_hw_physmem"},
+	{"swapped arguments of a path", "check_fs_used / 90%", "check_fs_used 90% /", "4:30 90%", mistake, "check_fs_used"},
+	{"swapped arguments of a port", "check_hw_ib 400 mlx5_0:1", "check_hw_ib mlx5_0:1 400", "8:30 mlx5_0:1", mistake, "check_hw_ib"},
+	{"port without its number", "check_hw_ib 400 mlx5_0:1", "check_hw_ib 400 mlx5_0", "8:34 mlx5_0", mistake, "check_hw_ib"},
+	{"cores of one socket", "check_hw_cpuinfo 2 96 192", "check_hw_cpuinfo 2 96 48", "5:39 48", mistake, "check_hw_cpuinfo"},
+	{"octal number", "check_hw_cpuinfo 2 96 192", "check_hw_cpuinfo 2 096 192", "5:36 096", mistake, "check_hw_cpuinfo 2 96 192"},
+	{"limit that is missing", "check_fs_used / 90%", "check_fs_used /", "4:16 check_fs_used", warning, "check_fs_used FS MAX"},
+	{"relative path", "check_fs_used / 90%", "check_fs_used tmp 90%", "4:30 tmp", mistake, "check_fs_used FS MAX"},
+	{"service without a name", "check_ps_service -u root -S sshd", "check_ps_service -u root -S", "9:16 check_ps_service", mistake, "check_ps_service"},
+	{"file system without -f", "check_fs_mount_rw -f /", "check_fs_mount_rw -t xfs", "3:16 check_fs_mount_rw", mistake, "check_fs_mount_rw"},
+	{"seconds with a unit", "check_cmd_output -t 5", "check_cmd_output -t 5s", "10:36 5s", mistake, "-t 5 -r"},
+	{"regular expression of an option", "'/^(Permissive|Disabled)$/'", "'/^(Permissive|Disabled$/'", "10:46 /^(Permissive|Disabled$/", mistake, "check_cmd_output"},
+	{"permission bits", "|| check_fs_used / 90%", "|| check_file_stat -m 0788 /etc/passwd", "4:35 0788", mistake, "check_file_stat"},
+	{"unknown action", "|| check_fs_used / 90%", "|| check_ps_unauth_users log sylog", "4:42 sylog", mistake, "check_ps_unauth_users"},
+	{"check for hardware that is not supported", "check_gpu_count 8", "check_gpu_count 8 rocm", "7:17 check_gpu_count", warning, "remove the line"},
+
+	// lines
+	{"line twice", "", "*           || check_fs_used / 90%", "13:1 *", warning, "remove one"},
+	{"lines that contradict", "", "{gpu[01-16]} || check_gpu_count 7", "13:17 check_gpu_count", warning, "target of its own"},
+	{"line for all that contradicts", "", "* || check_gpu_count 7", "13:6 check_gpu_count", warning, "target of its own"},
+
+	// settings in nhc.conf
+	{"misspelt setting", "MAX_SYS_UID=999", "MAX_SYS_UIDS=999", "2:16 MAX_SYS_UIDS", warning, "MAX_SYS_UID=999"},
+	{"setting that comes too late", "MAX_SYS_UID=999", "export TIMEOUT=60", "2:23 TIMEOUT", warning, "/etc/sysconfig/nhc"},
+	{"setting of LBNL NHC alone", "MAX_SYS_UID=999", "DF_FLAGS=-Tk", "2:16 DF_FLAGS", warning, "remove it"},
+	{"yes for 1", "MAX_SYS_UID=999", "export MARK_OFFLINE=yes", "2:23 MARK_OFFLINE=yes", mistake, "MARK_OFFLINE=1"},
+	{"name for a number", "MAX_SYS_UID=999", "MAX_SYS_UID=nobody", "2:16 MAX_SYS_UID=nobody", mistake, "MAX_SYS_UID="},
+}
+
+// settingMutations are mistakes in the sysconfig file.
+var settingMutations = []mutation{
+	{"misspelt setting in sysconfig", "TIMEOUT=30", "TIMOUT=30", "2:1 TIMOUT", warning, "TIMEOUT=30"},
+	{"unit of TIMEOUT", "TIMEOUT=30", "TIMEOUT=30s", "2:1 TIMEOUT=30s", mistake, "TIMEOUT=30"},
+	{"TIMEOUT beyond slurmd's", "TIMEOUT=30", "TIMEOUT=300", "2:1 TIMEOUT=300", remark, "50 or less"},
+	{"blanks around = in sysconfig", "TIMEOUT=30", "TIMEOUT = 30", "2:9 =", mistake, "TIMEOUT=30"},
+	{"colon for =", "TIMEOUT=30", "TIMEOUT: 30", "2:8 :", mistake, "TIMEOUT=30"},
+	{"$ before a name", "TIMEOUT=30", "$TIMEOUT=30", "2:1 $TIMEOUT", mistake, "TIMEOUT=30"},
+	{"true for 1", "MARK_OFFLINE=1", "MARK_OFFLINE=true", "3:8 MARK_OFFLINE=true", mistake, "MARK_OFFLINE=1"},
+	{"typographic quotes in sysconfig", "TIMEOUT=30", "TIMEOUT=“30”", "2:9 “", mistake, `TIMEOUT="30"`},
+	{"on for 1", "TIMEOUT=30", "DETACHED_MODE=on", "2:1 DETACHED_MODE=on", mistake, "DETACHED_MODE=1"},
+	{"resource manager in capitals", "NHC_RM=slurm", "NHC_RM=SLURM", "5:1 NHC_RM=SLURM", mistake, "NHC_RM=slurm"},
+	{"unknown mode", "TIMEOUT=30", "MODE=observing", "2:1 MODE=observing", mistake, "MODE=observe"},
+	{"unknown value of CONFIG_ERRORS", "TIMEOUT=30", "CONFIG_ERRORS=yes", "2:1 CONFIG_ERRORS=yes", mistake, "CONFIG_ERRORS=drain"},
+	{"relative path of a setting", "TIMEOUT=30", "CONFFILE=nhc.conf", "2:1 CONFFILE=nhc.conf", mistake, "CONFFILE=/etc/nhc/nhc.conf"},
+	{"tables for lines", "TIMEOUT=30", "CONFFILE=/etc/nhc/nhc.toml", "2:1 /etc/nhc/nhc.toml", mistake, "TOMLFILE="},
+	{"log that is a directory", "LOGFILE=/var/log/nhc.log", "LOGFILE=/var/log/", "4:1 /var/log/", mistake, "LOGFILE=/var/log/nhc.log"},
+	{"result file for everybody", "TIMEOUT=30", "RESULTFILE=/tmp/nhc.status", "2:1 /tmp/nhc.status", warning, "/var/run/nhc"},
+	{"setting twice", "NHC_RM=slurm", "NHC_RM=slurm\nTIMEOUT=40", "6:1 TIMEOUT", warning, "remove one"},
+	{"check line in sysconfig", "TIMEOUT=30", "* || check_fs_mount -f /", "2:1 ||", mistake, "nhc.conf"},
+	{"section in sysconfig", "TIMEOUT=30", "[nhc]", "2:1 [nhc]", mistake, "# [nhc]"},
+	{"CR LF in sysconfig", goodSettings, strings.ReplaceAll(goodSettings, "\n", "\r\n"), "1:0 ", mistake, "dos2unix"},
+	{"trial mode left behind", "TIMEOUT=30", "SHELL=:", "2:1 SHELL=:", remark, "trial is over"},
+	{"observe left behind", "TIMEOUT=30", "MODE=observe", "2:1 MODE=observe", remark, "remove it"},
+	{"recorded node left behind", "TIMEOUT=30", "HOSTROOT=/tmp/node", "2:1 HOSTROOT=/tmp/node", warning, "remove it"},
+}
+
+// Every mistake is found, at its place, with what to write, and nothing else is.
+func TestMutations(t *testing.T) {
+	t.Parallel()
+	kinds := map[string]bool{}
+	try := func(good string, lint func(*findings, string), list []mutation) {
+		for _, m := range list {
+			t.Run(m.name, func(t *testing.T) {
+				if kinds[m.name] {
+					t.Fatal("there are two of that name")
+				}
+				kinds[m.name] = true
+				bad := good + m.bad + "\n"
+				if m.old != "" {
+					if !strings.Contains(good, m.old) {
+						t.Fatalf("%q is not in the good file", m.old)
+					}
+					bad = strings.Replace(good, m.old, m.bad, 1)
+				}
+				l := &findings{}
+				lint(l, bad)
+				l.sort()
+				if len(l.list) == 0 {
+					t.Fatal("nothing is found")
+				}
+				f := l.list[0]
+				if got := fmt.Sprintf("%d:%d %s", f.Line, f.Column, f.Word); got != m.want || f.Severity != m.grade || !strings.Contains(f.Fix, m.fix) {
+					t.Errorf("got %q %s, fix %q; want %q %s, fix %q\n%s", got, f.Severity, f.Fix, m.want, m.grade, m.fix, &f)
+				}
+				if f.Now == "" || f.Fix == "" || f.File == "" {
+					t.Errorf("incomplete: %+v", f)
+				}
+				for _, other := range l.list[1:] {
+					if other.Line == f.Line && other.Severity > remark && other.Column == f.Column {
+						t.Errorf("also: %s", &other)
+					}
+				}
+			})
+		}
+	}
+	try(goodLines, func(l *findings, text string) { lintLines(l, &site{}, "nhc.conf", []byte(text)) }, lineMutations)
+	try(goodSettings, func(l *findings, text string) { lintSettings(l, "nhc", []byte(text)) }, settingMutations)
+	if len(kinds) < 60 {
+		t.Errorf("%d kinds of mistakes, want 60", len(kinds))
+	}
+}
+
+// Good configurations are silent.
+func TestGoodConfigurations(t *testing.T) {
+	t.Parallel()
+	good := map[string]string{"nhc.conf": goodLines}
+	files, err := filepath.Glob("../../../../conf/examples/*.conf")
+	if err != nil || len(files) < 2 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		good[file] = string(data)
+	}
+	for file, text := range good {
+		l := &findings{}
+		lintLines(l, &site{}, file, []byte(text))
+		for i := range l.list {
+			t.Error(&l.list[i])
+		}
+	}
+	l := &findings{}
+	lintSettings(l, "nhc", []byte(goodSettings))
+	for i := range l.list {
+		t.Error(&l.list[i])
+	}
+	_ = slices.Sorted[string]
+}
+
+// TestRecorded prints what lint says of the recorded cases that pass.
+func TestRecorded(t *testing.T) {
+	files, _ := filepath.Glob("../../../../tests/lbnl/testdata/cases/*.jsonl")
+	for _, file := range files {
+		data, _ := os.ReadFile(file)
+		for line := range strings.Lines(string(data)) {
+			var c struct {
+				ID, Conf string
+				Expect   struct{ Exit int }
+			}
+			if err := json.Unmarshal([]byte(line), &c); err != nil {
+				t.Fatal(err)
+			}
+			if c.Expect.Exit != 0 || c.Conf == "" {
+				continue
+			}
+			l := &findings{}
+			lintLines(l, &site{}, c.ID, []byte(strings.ReplaceAll(c.Conf, "{DIR}", "/d")))
+			l.sort()
+			for i := range l.list {
+				if l.list[i].Severity > remark && !strings.Contains(l.list[i].Text, "contradicts") && !strings.Contains(l.list[i].Text, "stands at") {
+					t.Logf("%.300s", strings.Split(l.list[i].String(), "\n")[0])
+				}
+			}
+		}
+	}
+}

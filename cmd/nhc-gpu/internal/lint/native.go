@@ -1,0 +1,402 @@
+package lint
+
+import (
+	"errors"
+	"fmt"
+	"math/big"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+const unevaluated = "the line is not evaluated"
+
+// native judges the arguments of a check.
+func (s *shellLine) native(info checks.Info, name arg, args []arg, alone bool) {
+	f := finding{Severity: mistake, Now: unevaluated}
+	at := func(a arg) {
+		f.Word = a.text
+		s.say(s.check, a.at, f)
+	}
+	if len(args) > 0 && strings.HasPrefix(args[0].text, "=") {
+		f.Text, f.Now, f.Fix = "= behind "+info.Name, "the check gets the argument "+quoted(args[0].text), info.Name+" "+strings.TrimSpace(strings.TrimPrefix(args[0].text, "="))
+		at(args[0])
+		return
+	}
+	texts := make([]string, len(args))
+	dynamic := false
+	for i, a := range args {
+		texts[i] = a.text
+		dynamic = dynamic || !a.known
+	}
+	c := info.New()
+	err := checks.Bind(c, texts)
+	if usage, ok := errors.AsType[*checks.UsageError](err); ok {
+		s.usage(info, name, args, usage, dynamic)
+		return
+	}
+	if err != nil {
+		if !dynamic {
+			f.Text, f.Fix = info.Name+": "+err.Error(), usageOf(info)
+			at(name)
+		}
+		return
+	}
+	if dynamic {
+		return
+	}
+	if u, ok := c.(interface{ Unsupported() string }); ok && u.Unsupported() != "" {
+		f.Severity, f.Text, f.Now, f.Fix = warning, u.Unsupported(), "the line is skipped", "remove the line"
+		at(name)
+		return
+	}
+	if s.values(info, c, name, args) {
+		s.once(info, name, texts, alone)
+	}
+}
+
+func usageOf(info checks.Info) string { return strings.TrimSpace(info.Name + " " + info.Usage) }
+
+// usage says which argument does not fit the check.
+func (s *shellLine) usage(info checks.Info, name arg, args []arg, e *checks.UsageError, dynamic bool) {
+	f := finding{Severity: mistake, Now: unevaluated, Fix: usageOf(info)}
+	where := name
+	if e.Kind == checks.BadOption && e.Word == "-" { // of a check without long options
+		for _, a := range args {
+			if long, ok := strings.CutPrefix(a.text, "--"); ok && where == name && long != "" {
+				where, e.Word = a, "-"+long
+			}
+		}
+	}
+	for _, a := range args {
+		if a.known && (a.text == e.Word || e.Kind == checks.BadOption && isOption(a.text, e.Word) || e.Kind == checks.NoArgument && isOption(a.text, e.Word)) {
+			where = a
+		}
+	}
+	switch e.Kind {
+	case checks.BadOption:
+		f.Text = info.Name + " has no option -" + e.Word
+		if e.Want != "" {
+			f.Text += ", " + strings.Replace(e.Want, "one of", "only", 1)
+		}
+		if others := checksWithOption(info.Name, e.Word); others != "" {
+			f.Fix += "; -" + e.Word + " is an option of " + others
+		}
+	case checks.NoArgument:
+		f.Text = "option -" + e.Word + " of " + info.Name + " has no value"
+	default:
+		f.Text = info.Name + ": " + e.Error()
+	}
+	if dynamic && e.Kind != checks.BadOption {
+		return
+	}
+	f.Word = where.text
+	s.say(s.check, where.at, f)
+}
+
+// isOption reports whether a word has the option.
+func isOption(word, option string) bool {
+	if long, ok := strings.CutPrefix(option, "-"); ok {
+		return word == "--"+long || strings.HasPrefix(word, "--"+long+"=")
+	}
+	return strings.HasPrefix(word, "-") && !strings.HasPrefix(word, "--") && strings.Contains(word[1:], option)
+}
+
+// checksWithOption returns up to two checks of the same family that have an option.
+func checksWithOption(name, option string) string {
+	parts := strings.SplitN(name, "_", 3)
+	var have []string
+	for _, other := range checks.Names() {
+		if len(parts) < 2 || len(have) == 2 || !strings.HasPrefix(other, parts[0]+"_"+parts[1]) {
+			continue
+		}
+		info, _ := checks.Lookup(other)
+		if regexp.MustCompile(`(^|[\[{|/ ])-` + regexp.QuoteMeta(option) + `([\]|} ]|$)`).MatchString(info.Usage) {
+			have = append(have, other)
+		}
+	}
+	return strings.Join(have, " and ")
+}
+
+// form is what an argument may be.
+type form struct {
+	want string
+	ok   func(string) bool
+	fix  func(string) string // of a word that is not; may be nil
+}
+
+// The forms of arguments that a check reads only when it runs.
+var (
+	aSize    = form{"a size: 64G, 1.5TB, 1048576 (kB)", isSize, fixSize}
+	aFudge   = form{"a size or a percentage: 3%, 1G", func(w string) bool { return isSize(w) || isPercent(w) }, fixSize}
+	aCount   = form{"a number: 500000, 1.5M", isCount, nil}
+	aShare   = form{"a number or a percentage: 500000, 90%", func(w string) bool { return isCount(w) || isPercent(w) }, nil}
+	anInt    = form{"a whole number", isInt, fixNumber}
+	aNumber  = form{"a number", isNumber, fixNumber}
+	aCPU     = form{"a percentage: 95%", func(w string) bool { return isNumber(strings.TrimSuffix(w, "%")) }, nil}
+	aCPUTime = form{"seconds, or minutes and seconds: 90, 12m34s", func(w string) bool { return strings.Trim(w, "0123456789MmSs") == "" }, nil}
+	aMode    = form{"octal permission bits: 0755", func(w string) bool { return strings.Trim(w, "01234567") == "" }, nil}
+	aPath    = form{"an absolute path", func(w string) bool { return strings.HasPrefix(w, "/") }, nil}
+	aPort    = form{"DEVICE:PORT: mlx5_0:1", func(w string) bool { _, port, ok := strings.Cut(w, ":"); return ok && isInt(port) }, nil}
+	anAction = form{"log, syslog, die, kill or ignore", func(w string) bool {
+		return slices.Contains([]string{"log", "syslog", "die", "kill", "ignore"}, w)
+	}, nil}
+	aMatch = form{"a match string", func(w string) bool { return match.Valid(w) == nil }, nil}
+	aFS    = form{"a mount point", func(w string) bool { return strings.HasPrefix(w, "/") || strings.ContainsAny(w, "*?[{") }, nil}
+)
+
+func isInt(w string) bool     { _, ok := checks.ParseInteger(w); return ok && w != "" }
+func isNumber(w string) bool  { _, ok := checks.ParseNumber(w); return ok }
+func isSize(w string) bool    { _, ok := checks.ParseSize(w); return ok && w != "" }
+func isCount(w string) bool   { _, ok := checks.ParseCount(w); return ok && w != "" }
+func isPercent(w string) bool { n, ok := strings.CutSuffix(w, "%"); return ok && isNumber(n) }
+
+var (
+	looseSize   = regexp.MustCompile(`(?i)^([0-9]+)[.,]?([0-9]*) *([kmgtpe]?)i?b?(yte)?s?$`)
+	looseNumber = regexp.MustCompile(`^[-+]?[0-9]+`)
+)
+
+// fixSize reads 2TiBs, 64gibs and 1,5T as a person does.
+func fixSize(w string) string {
+	m := looseSize.FindStringSubmatch(w)
+	switch {
+	case m == nil:
+		return ""
+	case m[2] != "":
+		return m[1] + "." + m[2] + strings.ToUpper(m[3])
+	}
+	return m[1] + strings.ToUpper(m[3])
+}
+
+func fixNumber(w string) string {
+	digits := strings.TrimLeft(looseNumber.FindString(w), "0+")
+	if digits == w {
+		return ""
+	}
+	return digits
+}
+
+// argForms are the forms of the arguments of LBNL NHC's checks, by field.
+var argForms = map[string]map[string]form{
+	"check_hw_cpuinfo":          {"Sockets": anInt, "Cores": anInt, "Threads": anInt},
+	"check_hw_physmem":          {"Min": aSize, "Max": aSize, "Fudge": aFudge},
+	"check_hw_mem":              {"Min": aSize, "Max": aSize, "Fudge": aFudge},
+	"check_hw_swap":             {"Min": aSize, "Max": aSize, "Fudge": aFudge},
+	"check_hw_physmem_free":     {"Min": aSize},
+	"check_hw_mem_free":         {"Min": aSize},
+	"check_hw_swap_free":        {"Min": aSize},
+	"check_hw_ib":               {"Rate": anInt, "Port": aPort},
+	"check_fs_size":             {"FS": aFS, "Min": aSize, "Max": aSize},
+	"check_fs_inodes":           {"FS": aFS, "Min": aCount, "Max": aCount},
+	"check_fs_free":             {"FS": aFS, "Min": aFudge},
+	"check_fs_ifree":            {"FS": aFS, "Min": aShare},
+	"check_fs_used":             {"FS": aFS, "Max": aFudge},
+	"check_fs_iused":            {"FS": aFS, "Max": aShare},
+	"check_fs_mount":            {"FS": aFS, "Automount": aPath, "Source": aMatch, "Type": aMatch, "Options": aMatch},
+	"check_fs_mount_rw":         {"FS": aFS, "Automount": aPath, "Source": aMatch, "Type": aMatch, "Options": aMatch},
+	"check_fs_mount_ro":         {"FS": aFS, "Automount": aPath, "Source": aMatch, "Type": aMatch, "Options": aMatch},
+	"check_file_test":           {"Files": aPath},
+	"check_file_contents":       {"File": aPath, "Match": aMatch},
+	"check_file_stat":           {"Files": aPath, "Mode": aMode, "ModeHas": aMode, "UID": anInt, "GID": anInt, "MtimeNewer": anInt, "MtimeOlder": anInt, "CtimeNewer": anInt, "CtimeOlder": anInt},
+	"check_ps_loadavg":          {"One": aNumber, "Five": aNumber, "Fifteen": aNumber},
+	"check_ps_cpu":              {"Limit": aCPU, "Match": aMatch, "Owner": aMatch},
+	"check_ps_mem":              {"Limit": aSize, "Match": aMatch, "Owner": aMatch},
+	"check_ps_physmem":          {"Limit": aFudge, "Match": aMatch, "Owner": aMatch},
+	"check_ps_time":             {"Limit": aCPUTime, "Match": aMatch, "Owner": aMatch},
+	"check_ps_kswapd":           {"Threshold": aNumber, "Discrepancy": aNumber, "Actions": anAction},
+	"check_ps_service":          {"Match": aMatch, "Owner": aMatch},
+	"check_ps_unauth_users":     {"IgnoreUIDs": anInt, "IgnorePIDs": anInt, "Actions": anAction},
+	"check_cmd_output":          {"Status": anInt, "Limit": anInt, "Match": aMatch},
+	"check_cmd_status":          {"Status": anInt, "Limit": anInt},
+	"check_cmd_dmesg":           {"Status": anInt, "Limit": anInt, "Match": aMatch},
+	"check_net_ping":            {"Count": anInt, "Deadline": aNumber, "Timeout": aNumber, "Interval": aNumber, "Size": anInt, "TTL": anInt},
+	"check_net_socket":          {"Protocol": aMatch, "Local": aMatch, "Remote": aMatch, "State": aMatch, "User": aMatch, "Daemon": aMatch},
+	"check_ps_userproc_lineage": {"IgnoreUIDs": anInt, "IgnorePIDs": anInt, "Actions": anAction},
+}
+
+// required are arguments without which a check does nothing, or not what it says.
+var required = map[string]struct{ field, what, now string }{
+	"check_ps_service":    {"Service", "the name of the service", "nothing is checked"},
+	"check_ps_cpu":        {"Limit", "LIMIT", unevaluated},
+	"check_ps_mem":        {"Limit", "LIMIT", unevaluated},
+	"check_ps_physmem":    {"Limit", "LIMIT", unevaluated},
+	"check_ps_time":       {"Limit", "LIMIT", unevaluated},
+	"check_fs_mount":      {"FS", "-f FS", "nothing is checked"},
+	"check_fs_mount_rw":   {"FS", "-f FS", "nothing is checked"},
+	"check_fs_mount_ro":   {"FS", "-f FS", "nothing is checked"},
+	"check_file_test":     {"Files", "FILE", "nothing is checked"},
+	"check_file_stat":     {"Files", "FILE", "nothing is checked"},
+	"check_file_contents": {"Match", "MATCH", "nothing is checked"},
+	"check_net_ping":      {"Targets", "TARGET", "nothing is checked"},
+	"check_cmd_status":    {"Words", "COMMAND", "nothing is checked"},
+}
+
+// values judges the arguments that a check reads only when it runs; good says that all are right.
+func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []arg) (good bool) {
+	v := reflect.Indirect(reflect.ValueOf(c))
+	f := finding{Severity: mistake, Now: unevaluated, Fix: usageOf(info)}
+	find := func(word string) arg {
+		for _, a := range args {
+			if a.text == word || strings.HasPrefix(a.text, "-") && strings.HasSuffix(a.text, word) {
+				return a
+			}
+		}
+		return name
+	}
+	report := func(a arg) bool {
+		f.Word = a.text
+		s.say(s.check, a.at, f)
+		return false
+	}
+	if r, ok := required[info.Name]; ok {
+		field := fieldOf(v, r.field)
+		if len(field) == 0 && !(r.field == "Words" && len(fieldOf(v, "Command")) > 0) && !(r.field == "FS" && len(fieldOf(v, "More"))+len(fieldOf(v, "Automount")) > 0) {
+			f.Text, f.Now = info.Name+" without "+r.what, r.now
+			return report(name)
+		}
+	}
+	if surplus := fieldOf(v, "Surplus"); len(surplus) > 0 {
+		f.Severity, f.Text, f.Now = warning, info.Name+": nothing is done with "+strings.Join(surplus, " "), "the check runs without it"
+		return report(find(surplus[0]))
+	}
+	forms := argForms[info.Name]
+	for i := range v.NumField() {
+		form, ok := forms[v.Type().Field(i).Name]
+		if !ok {
+			continue
+		}
+		for _, word := range fieldOf(v, v.Type().Field(i).Name) {
+			if form.ok(strings.TrimPrefix(word, "!")) || isCommand(info.Name, word) {
+				continue
+			}
+			a := find(word)
+			f.Text = fmt.Sprintf("%s: %s is not %s", info.Name, quoted(word), form.want)
+			if form.fix != nil && form.fix(word) != "" {
+				f.Fix = replaceWord(s.check.text, a, form.fix(word))
+			}
+			if swapped := s.swapped(forms, v, word); swapped != "" {
+				f.Text += ": are " + swapped + " swapped?"
+			}
+			return report(a)
+		}
+	}
+	if low, high, ok := bounds(v); ok && low != nil && high != nil && low.Cmp(high) > 0 {
+		f.Text, f.Now = info.Name+": the minimum is more than the maximum", "the check fails on every node"
+		return report(find(fieldOf(v, "Min")[0]))
+	}
+	if info.Name == "check_hw_cpuinfo" {
+		var last int64
+		for _, field := range []string{"Sockets", "Cores", "Threads"} {
+			for _, word := range fieldOf(v, field) {
+				n, _ := checks.ParseInteger(word)
+				if n < last {
+					f.Text, f.Now = "check_hw_cpuinfo: "+strings.ToLower(field)+" are counted over all sockets, so "+word+" cannot be fewer than "+strconv.FormatInt(last, 10), "the check fails on every node"
+					return report(find(word))
+				}
+				last = n
+			}
+		}
+	}
+	for i, word := range strings.Fields(info.Usage) {
+		if strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
+			break // from here on words may be left out, or there are options
+		}
+		if i >= len(args) || args[i].text == "" {
+			f.Severity, f.Text, f.Now = warning, info.Name+" without "+word, "nothing is compared"
+			return report(name)
+		}
+	}
+	return true
+}
+
+// isCommand reports whether words of a check belong to the command that it runs.
+func isCommand(check, word string) bool {
+	return strings.HasPrefix(check, "check_cmd_") && strings.HasPrefix(word, "!")
+}
+
+// fieldOf returns the words of a field, none for an empty one.
+func fieldOf(v reflect.Value, name string) []string {
+	switch f := v.FieldByName(name); {
+	case !f.IsValid():
+	case f.Kind() == reflect.String && f.String() != "":
+		return []string{f.String()}
+	case f.Kind() == reflect.Slice && f.Type().Elem().Kind() == reflect.String:
+		words := make([]string, 0, f.Len())
+		for i := range f.Len() {
+			words = append(words, f.Index(i).String())
+		}
+		return words
+	}
+	return nil
+}
+
+// replaceWord puts another word in the place of an argument.
+func replaceWord(text string, a arg, word string) string {
+	return text[:a.at] + strings.Replace(text[a.at:], a.text, word, 1)
+}
+
+// swapped names two arguments that would fit if they were exchanged.
+func (s *shellLine) swapped(forms map[string]form, v reflect.Value, word string) string {
+	var mine string
+	for name := range forms {
+		if slices.Contains(fieldOf(v, name), word) {
+			mine = name
+		}
+	}
+	for _, name := range slices.Sorted(mapKeys(forms)) {
+		other := fieldOf(v, name)
+		if name != mine && len(other) == 1 && forms[name].want != forms[mine].want && forms[name].ok(word) && forms[mine].ok(other[0]) {
+			return quoted(word) + " and " + quoted(other[0])
+		}
+	}
+	return ""
+}
+
+func mapKeys[V any](m map[string]V) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// bounds returns the minimum and the maximum of a check that has both.
+func bounds(v reflect.Value) (low, high *big.Rat, ok bool) {
+	least, most := fieldOf(v, "Min"), fieldOf(v, "Max")
+	if len(least) == 0 || len(most) == 0 {
+		return nil, nil, false
+	}
+	a, ok1 := checks.ParseSize(least[0])
+	b, ok2 := checks.ParseSize(most[0])
+	return a.KB, b.KB, ok1 && ok2
+}
+
+// single are checks that compare with one value of the node: two lines for one host contradict
+// each other.
+var single = []string{"check_hw_cpuinfo", "check_hw_physmem", "check_hw_mem", "check_hw_swap", "check_gpu_count", "check_gpu_driver", "check_nvme_count", "check_gpu_vbios", "check_gpu_power"}
+
+// once finds a line that contradicts an earlier one.
+func (s *shellLine) once(info checks.Info, name arg, texts []string, alone bool) {
+	if !alone || !slices.Contains(single, info.Name) || len(texts) == 0 {
+		return
+	}
+	words := strings.Join(texts, " ")
+	for key, old := range s.wants {
+		target, check, _ := strings.Cut(key, " ")
+		if check == info.Name && old.text != words && (target == s.target.text || target == "*" || s.target.text == "*") {
+			s.say(s.check, name.at, finding{
+				Severity: warning, Word: info.Name, Text: fmt.Sprintf("%s %s contradicts line %d: %s %s", info.Name, words, old.line, info.Name, old.text),
+				Now: "on a host that both lines fit one of them fails", Fix: "give each line a target of its own",
+			})
+			return
+		}
+	}
+	s.wants[s.target.text+" "+info.Name] = seenLine{s.target.Pos.Line, words}
+}

@@ -1,0 +1,209 @@
+package lint
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+)
+
+// What a line of nhc.conf sets in vain: what was needed before the first line,
+// and what LBNL NHC hands to commands that built-in checks do not run.
+var (
+	tooLate = []string{"CONFDIR", "CONFFILE", "DETACHED_MODE", "INCDIR", "LOGFILE", "RESULTFILE", "TIMEOUT"}
+	unused  = []string{"DF_CMD", "DF_FLAGS", "DFI_CMD", "DFI_FLAGS", "NETSTAT_ARGS", "NETSTAT_CMD", "SS_ARGS", "SS_CMD", "STAT_CMD", "STAT_FMT_ARGS"}
+)
+
+// otherSettings are known, and take any value.
+var otherSettings = []string{
+	"PASSWD_DATA_SRC", "NHC_MCHECK_DELIM", "NHC_MCHECK_COMMAND", "IGNORE_EMPTY_NOTE", "SLURM_SCONTROL", "SLURM_SC_OFFLINE_ARGS", "SLURM_SC_ONLINE_ARGS",
+	"SLURM_SINFO", "SLURM_SINFO_ARGS", "SLURM_RECHECK", "SLURMD_NODENAME", "NAME", "HOSTNAME", "TS", "SHELL", "PATH",
+}
+
+// settingForm is what a setting may be.
+type settingForm struct {
+	form      *regexp.Regexp
+	want, now string
+}
+
+func words(list string) *regexp.Regexp { return regexp.MustCompile(`^(` + list + `)$`) }
+
+var onOff = settingForm{words("[01]?"), "0 or 1", "it counts as 0"}
+
+var settingForms = map[string]settingForm{
+	"MARK_OFFLINE": {words(" *[01] *"), "0 or 1", "only 1 marks: no node is ever drained or resumed"},
+	"SILENT":       onOff, "VERBOSE": onOff, "NHC_CHECK_ALL": onOff, "NHC_CHECK_FORKED": onOff, "DETACHED_MODE": onOff, "DETACHED_MODE_FAIL_NODATA": onOff, "DEBUG": onOff,
+	"TIMEOUT":       {words("[0-9]+"), "whole seconds, without a unit", "it counts as no time limit"},
+	"MAX_SYS_UID":   {words("[0-9]*"), "a number", "checks of users cannot be evaluated"},
+	"NHC_RM":        {words("slurm|pbs|torque|sge|"), "slurm, pbs, torque or sge, in lower case", "no node is ever drained or resumed"},
+	"MODE":          {words("observe|enforce|"), "observe or enforce", "no run starts: each is unknown"},
+	"CONFIG_ERRORS": {words("drain|unknown|"), "drain or unknown", "no run starts: each is unknown"},
+	"CONFDIR":       absolute, "CONFFILE": absolute, "INCDIR": absolute, "HELPERDIR": absolute, "RESULTFILE": absolute, "TOMLFILE": absolute, "PLATFORM_PROFILES": absolute,
+}
+
+var absolute = settingForm{words("(/.*)?"), "an absolute path", "it depends on the directory in which slurmd runs"}
+
+// settingPlace is where a setting stands.
+type settingPlace struct {
+	late bool // in nhc.conf
+	node bool // on a line for every host
+}
+
+// settingTrap judges one setting; known says that the value is.
+func settingTrap(name, value string, known bool, where settingPlace) *trap {
+	word := name + "=" + value
+	form, isForm := settingForms[name]
+	switch {
+	case where.late && slices.Contains(tooLate, name):
+		return &trap{grade: warning, word: name, text: name + " is set too late here", now: "the run has used it already", fix: "write " + word + " in /etc/sysconfig/nhc (Debian: /etc/default/nhc)"}
+	case slices.Contains(unused, name):
+		return &trap{grade: warning, word: name, text: name + " is a setting of LBNL NHC alone", now: "built-in checks run no such command", fix: "remove it"}
+	case known && isForm && !form.form.MatchString(value):
+		return &trap{grade: mistake, word: word, text: fmt.Sprintf("%s: want %s", word, form.want), now: form.now, fix: name + "=" + settingFix(name, value)}
+	case name == "TIMEOUT" && known:
+		if n, _ := strconv.Atoi(value); n == 0 || time.Duration(n)*time.Second > session.SlurmdLimit {
+			return &trap{grade: remark, word: word, text: word + " is more than slurmd gives a health check", now: fmt.Sprintf("started by slurmd a run has %s", session.SlurmdLimit), fix: fmt.Sprintf("TIMEOUT=%.0f or less", session.SlurmdLimit.Seconds())}
+		}
+	case name == "RESULTFILE" && (strings.HasPrefix(value, "/tmp/") || strings.HasPrefix(value, "/var/tmp/") || strings.HasPrefix(value, "/dev/shm/")):
+		return &trap{grade: warning, word: value, text: "RESULTFILE lies in a directory that every user can write to", now: "a user can prevent each run from writing it", fix: "RESULTFILE=/var/run/nhc/nhc.status"}
+	case name == "LOGFILE" && strings.HasSuffix(value, "/"):
+		return &trap{grade: mistake, word: value, text: "LOGFILE is a directory", now: "the log cannot be opened, and each run ends with status 1", fix: "LOGFILE=" + value + "nhc.log"}
+	case name == "CONFFILE" && strings.HasSuffix(value, ".toml"):
+		return &trap{grade: mistake, word: value, text: "CONFFILE is the file of lines, TOML is TOMLFILE", now: "nothing is checked", fix: "TOMLFILE=" + value}
+	case name == "MODE" && value == "observe":
+		return &trap{grade: remark, word: word, text: word, now: "no node is drained or resumed: the log has each decision", fix: "remove it when the decisions are right"}
+	case name == "SHELL" && value == ":":
+		return &trap{grade: remark, word: word, text: word, now: "no check carries out an action: it only logs them", fix: "remove it when the trial is over"}
+	case name == "HOSTROOT" && value != "":
+		return &trap{grade: warning, word: word, text: word, now: "checks read a recorded node, not this one", fix: "remove it from the settings of a node"}
+	}
+	if like := likeSetting(name); like != "" {
+		return &trap{grade: warning, word: name, text: name + " is no setting of nhc-gpu", now: "it sets a variable that nothing reads", fix: like + "=" + value}
+	}
+	return nil
+}
+
+// settingFix is the value that was probably meant.
+func settingFix(name, value string) string {
+	switch lower := strings.ToLower(strings.TrimSpace(value)); {
+	case name == "TIMEOUT":
+		if digits := strings.TrimRight(lower, "secondmin "); digits != "" && strings.Trim(digits, "0123456789") == "" {
+			return digits
+		}
+		return "30"
+	case settingForms[name].form.MatchString(lower):
+		return lower
+	case settingForms[name].form.MatchString("1") && slices.Contains([]string{"yes", "true", "on", "y", "enabled"}, lower):
+		return "1"
+	case settingForms[name].form.MatchString("1"):
+		return "0"
+	case settingForms[name].want == absolute.want:
+		return "/etc/nhc/" + value
+	}
+	want, _, _ := strings.Cut(settingForms[name].want, ",")
+	return want
+}
+
+// likeSetting returns the setting that a name nearly is.
+func likeSetting(name string) string {
+	const least = 5 // letters: shorter names are all alike
+	known := settingNames()
+	for variable := range checks.Variables() {
+		known = append(known, variable)
+	}
+	slices.Sort(known)
+	if slices.Contains(known, name) || len(name) < least {
+		return ""
+	}
+	for _, k := range known {
+		if len(k) >= least && checks.Typos(strings.ReplaceAll(name, "-", "_"), k) < 2 {
+			return k
+		}
+	}
+	return ""
+}
+
+// lintSettings reads the text of /etc/sysconfig/nhc.
+func lintSettings(l *findings, file string, data []byte) {
+	say := func(n, column int, f finding) {
+		f.File, f.Line, f.Column = file, n, column
+		l.add(f)
+	}
+	first := map[string]seenLine{}
+	for i, line := range strings.Split(string(data), "\n") {
+		n, text := i+1, strings.Trim(line, " \t\r")
+		column := 1 + len(line) - len(strings.TrimLeft(line, " \t"))
+		if i == 0 && strings.HasSuffix(line, "\r") {
+			say(n, 0, finding{Severity: mistake, Text: "the lines end in CR LF", Now: "the CR is part of every value", Fix: "dos2unix " + file})
+		}
+		if text == "" || text[0] == '#' {
+			continue
+		}
+		p := &page{findings: l, file: file}
+		src := conf.Sources(file, []byte(strings.ReplaceAll(line, `\`, `\\`)))
+		if len(src) == 1 {
+			before := len(l.list)
+			if p.strange(part(&src[0], 0, len(src[0].Text))) {
+				for j := range l.list[before:] {
+					l.list[before+j].Line = n
+				}
+				continue
+			}
+		}
+		assign, _ := strings.CutPrefix(text, "export ")
+		name, value, ok := strings.Cut(strings.TrimLeft(assign, " "), "=")
+		switch {
+		case strings.HasPrefix(text, "["):
+			if strings.HasSuffix(text, "]") && !strings.Contains(text, " ") {
+				say(n, column, finding{Severity: mistake, Word: text, Text: "a section", Now: "bash runs a command of that name", Fix: "# " + text})
+			}
+			continue
+		case !ok && strings.Contains(text, "||") && strings.Contains(text, "check_"):
+			say(n, column, finding{Severity: mistake, Word: "||", Text: "a check line in the settings", Now: "bash runs it as a command", Fix: "move it to /etc/nhc/nhc.conf"})
+			continue
+		case !ok:
+			if key, value, isYAML := strings.Cut(text, ":"); isYAML && (slices.Contains(settingNames(), key)) {
+				say(n, column+len(key), finding{Severity: mistake, Word: ":", Text: key + ": is not an assignment", Now: "bash runs a command named " + key + ":", Fix: key + "=" + strings.TrimSpace(value)})
+			}
+			continue
+		}
+		trimmed := strings.TrimSpace(name)
+		if trimmed != name || strings.HasPrefix(value, " ") && strings.TrimSpace(value) != "" && !strings.HasPrefix(strings.TrimSpace(value), "#") {
+			if slices.Contains(settingNames(), strings.TrimPrefix(trimmed, "$")) {
+				say(n, column+len(name), finding{Severity: mistake, Word: "=", Text: "blanks around =", Now: "the setting is not changed", Fix: trimmed + "=" + strings.TrimSpace(value)})
+			}
+			continue
+		}
+		if bare, dollar := strings.CutPrefix(name, "$"); dollar {
+			say(n, column, finding{Severity: mistake, Word: name, Text: "$ before the name of a setting", Now: "bash runs a command", Fix: bare + "=" + value})
+			continue
+		}
+		value, known := plainValue(value)
+		if t := settingTrap(name, value, known, settingPlace{}); t != nil {
+			say(n, column+strings.Index(text, name), finding{Severity: t.grade, Word: t.word, Text: t.text, Now: t.now, Fix: t.fix})
+		}
+		if old, twice := first[name]; twice && old.text != value && slices.Contains(settingNames(), name) {
+			say(n, column+strings.Index(text, name), finding{
+				Severity: warning, Word: name, Text: fmt.Sprintf("%s is set at line %d already, to %s", name, old.line, quoted(old.text)), Now: "this line counts", Fix: "remove one of the two",
+			})
+		}
+		first[name] = seenLine{n, value}
+	}
+}
+
+// plainValue removes the quotes of a value; known is false if a shell has to expand it.
+func plainValue(value string) (text string, known bool) {
+	value = strings.TrimRight(value, " \t\r")
+	if q := value; len(q) > 1 && (q[0] == '"' || q[0] == '\'') && q[len(q)-1] == q[0] {
+		value = q[1 : len(q)-1]
+	} else if before, _, comment := strings.Cut(value, " #"); comment {
+		value = strings.TrimRight(before, " \t")
+	}
+	return value, !strings.ContainsAny(value, "$`()\"'")
+}

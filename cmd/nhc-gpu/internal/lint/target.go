@@ -1,0 +1,260 @@
+package lint
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/conf/match"
+)
+
+// trap is a mistake in a part of a line.
+type trap struct {
+	grade          grade
+	at             int // offset in that part
+	word           string
+	text, now, fix string
+}
+
+const fitsNone = "it fits no host"
+
+// Forms that a target has where its author thought of another language.
+var (
+	// A range of numbers in a bracket: [01-16], [1,3]. [1-8] and [135] are sets of characters.
+	numberRange  = regexp.MustCompile(`\[[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*\]`)
+	wideNumber   = regexp.MustCompile(`[0-9]{2,}-|-[0-9]{2,}|,`)
+	braceRange   = regexp.MustCompile(`\{[0-9]+\.\.[0-9]+\}`)
+	bareRange    = regexp.MustCompile(`^([A-Za-z_-]*[A-Za-z_])([0-9]+)-([A-Za-z_-]*[A-Za-z_])?([0-9]+)$`)
+	starOfLetter = regexp.MustCompile(`[A-Za-z0-9_-]\*`)
+	extended     = regexp.MustCompile(`[@!?*+]\(`)
+	noHostName   = regexp.MustCompile("[^A-Za-z0-9._*?!@+()|\\[\\]^\\\\-]")
+)
+
+// targetTrap finds what is wrong with a target: most expressions that fit nothing are valid
+// in their language, so neither LBNL NHC nor a run complains.
+func targetTrap(target string) *trap {
+	body := strings.TrimPrefix(target, "!")
+	at := len(target) - len(body)
+	found := func(t *trap) *trap {
+		if t != nil {
+			t.at += at
+			if t.word == "" {
+				t.word = target
+			}
+			if at > 0 && t.now == fitsNone {
+				t.now = "it fits no host, so that the negated target fits every host"
+			}
+		}
+		return t
+	}
+	words := strings.Fields(target)
+	first := words[0]
+	switch _, isCheck := checks.Lookup(first); {
+	case isCheck || strings.HasPrefix(first, "check_"):
+		return &trap{grade: mistake, word: first, text: "the target is missing: " + first + " stands before ||", now: fitsNone, fix: "* || " + target}
+	case strings.HasPrefix(first, "//") || strings.HasPrefix(first, ";"):
+		return &trap{grade: mistake, word: first, text: "a comment begins with #", now: fitsNone, fix: "# " + strings.TrimLeft(target, "/; ")}
+	case target == "!":
+		return &trap{grade: mistake, text: `the target is "!" alone`, now: "it fits every host", fix: "*"}
+	case strings.HasPrefix(body, "!"):
+		return &trap{grade: mistake, word: "!!", text: "a second ! is part of the pattern", now: "it fits every host", fix: strings.TrimLeft(body, "!")}
+	case at > 0 && body[0] == ' ' || at > 0 && body[0] == '\t':
+		return &trap{grade: mistake, at: 1, word: "! ", text: "the blank behind ! is part of the pattern", now: "it fits every host", fix: "!" + strings.TrimSpace(body)}
+	case body == "*" && at > 0:
+		return &trap{grade: warning, word: target, text: "!* fits no host", now: "the line never runs", fix: "begin the line with # instead"}
+	case body[0] == '/' && body[len(body)-1] == '/' && len(body) > 1:
+		return found(regexTrap(body))
+	case body[0] == '{' && body[len(body)-1] == '}' && len(body) > 1:
+		return found(rangeTrap(body))
+	}
+	return found(globTrap(body))
+}
+
+// regexTrap judges /regular expressions/.
+func regexTrap(body string) *trap {
+	inner := body[1 : len(body)-1]
+	switch err := match.Valid(body); {
+	case inner == "":
+		return &trap{grade: warning, text: "an empty regular expression", now: "it fits every host", fix: "*"}
+	case strings.Contains(inner, "(?"):
+		return &trap{grade: mistake, at: 1 + strings.Index(inner, "(?"), word: "(?", text: "(? is of Perl's regular expressions, these are POSIX extended ones", now: fitsNone, fix: "write it without (?"}
+	case strings.Contains(inner, `\d`):
+		return &trap{grade: mistake, at: 1 + strings.Index(inner, `\d`), word: `\d`, text: `\d is of Perl's regular expressions`, now: `it fits the letter "d"`, fix: strings.ReplaceAll(body, `\d`, "[0-9]")}
+	case strings.HasPrefix(strings.TrimPrefix(inner, "^"), "*"):
+		return &trap{grade: mistake, at: 1 + strings.Index(inner, "*"), word: "*", text: "* repeats the character before it, and there is none", now: fitsNone, fix: strings.Replace(body, "*", ".*", 1)}
+	case err != nil:
+		return &trap{grade: mistake, text: "not a regular expression", now: fitsNone, fix: "balance its brackets, and write a literal one as \\\\["}
+	}
+	if r := numberRange.FindString(inner); r != "" && wideNumber.MatchString(r) {
+		prefix, suffix, _ := strings.Cut(strings.Trim(inner, "^$"), r)
+		fix := "{" + prefix + r + suffix + "}"
+		if noHostName.MatchString(prefix+suffix) || strings.ContainsAny(prefix+suffix, `.*+?()|\`) {
+			fix = "write the numbers as alternatives, (0[1-9]|1[0-6]), or a range, {gpu[01-16]}"
+		}
+		return &trap{grade: mistake, at: 1 + strings.Index(inner, r), word: r, text: r + " is a set of characters, not a range of numbers", now: "it fits " + oneOf(r), fix: fix}
+	}
+	if m := starOfLetter.FindStringIndex(inner); m != nil {
+		return &trap{
+			grade: warning, at: 1 + m[0], word: inner[m[0]:m[1]], text: fmt.Sprintf("in a regular expression %s repeats %q, also 0 times", inner[m[0]:m[1]], inner[m[0]:m[0]+1]),
+			now: "it fits more hosts than a pattern with * would", fix: body[:1+m[0]+1] + ".*" + body[1+m[1]:],
+		}
+	}
+	return nil
+}
+
+// rangeTrap judges {ranges}. LBNL NHC stops at the first member that it cannot read.
+func rangeTrap(body string) *trap {
+	inner := body[1 : len(body)-1]
+	for _, m := range members(inner) {
+		at, word := 1+m.at, m.text
+		bad := func(text, fix string) *trap {
+			return &trap{grade: mistake, at: at, word: word, text: text, now: "the range ends there, and fits no host behind it", fix: fix}
+		}
+		switch {
+		case strings.TrimSpace(word) == "":
+			at, word = max(at-1, 1), ","
+			return bad("an empty member in a range", "{"+strings.Trim(strings.ReplaceAll(inner, ",,", ","), ", ")+"}")
+		case strings.ContainsAny(word, " \t"):
+			return bad("a blank in the range", "{"+strings.NewReplacer(" ", "", "\t", "").Replace(inner)+"}")
+		case strings.HasPrefix(word, "!"):
+			return bad("! stands before the brace", "!{"+strings.TrimPrefix(word, "!")+"}")
+		case strings.Contains(word, ".."):
+			return bad(".. is of bash", "{"+dotsToRange(inner)+"}")
+		case strings.ContainsAny(word, "*?"):
+			return bad("a range has no wildcards", word)
+		case match.Valid("{"+word+"}") != nil:
+			return bad(fmt.Sprintf("%q is no host and no range", word), "{gpu[01-16],login1}: numbers in brackets, members separated by commas, no further braces")
+		}
+		if m := bareRange.FindStringSubmatch(word); m != nil && (m[3] == m[1] || m[3] == "" && len(m[2]) == len(m[4]) && len(m[2]) > 1 && m[2] < m[4]) {
+			return &trap{
+				grade: warning, at: at, word: word, text: fmt.Sprintf("%q is the name of one host, not a range", word), now: "it fits a host of that name only",
+				fix: "{" + strings.Replace(inner, word, fmt.Sprintf("%s[%s-%s]", m[1], m[2], m[4]), 1) + "}",
+			}
+		}
+		for _, span := range strings.Split(strings.Trim(numberRange.FindString(word), "[]"), ",") {
+			if from, to, ok := strings.Cut(span, "-"); ok && number(from) > number(to) {
+				return &trap{grade: remark, at: at, word: span, text: "the ends of " + span + " are the wrong way round", now: "it is read as " + to + "-" + from, fix: strings.Replace(body, span, to+"-"+from, 1)}
+			}
+		}
+	}
+	return nil
+}
+
+func number(word string) int {
+	n, _ := strconv.Atoi(word)
+	return n
+}
+
+// dotsToRange writes gpu01..gpu16 and gpu[01..16] as gpu[01-16].
+func dotsToRange(inner string) string {
+	from, to, _ := strings.Cut(inner, "..")
+	if strings.Contains(from, "[") {
+		return from + "-" + to
+	}
+	digits := strings.TrimLeft(from, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-")
+	prefix := strings.TrimSuffix(from, digits)
+	return prefix + "[" + digits + "-" + strings.TrimPrefix(to, prefix) + "]"
+}
+
+// member is one part of a list, and where it stands.
+type member struct {
+	at   int
+	text string
+}
+
+// members splits a list at the commas outside of brackets.
+func members(list string) (all []member) {
+	depth, from := 0, 0
+	for i := range len(list) + 1 {
+		switch {
+		case i == len(list) || list[i] == ',' && depth == 0:
+			all = append(all, member{from, list[from:i]})
+			from = i + 1
+		case list[i] == '[':
+			depth++
+		case list[i] == ']':
+			depth--
+		}
+	}
+	return all
+}
+
+// globTrap judges the patterns of bash.
+func globTrap(body string) *trap {
+	bad := func(at int, word, text, fix string) *trap {
+		return &trap{grade: mistake, at: at, word: word, text: text, now: fitsNone, fix: fix}
+	}
+	switch strings.ToLower(body) {
+	case "all", "any", "default", "everywhere", "hosts", ".*", "%", "-", "--", ".", "+":
+		return &trap{grade: mistake, text: fmt.Sprintf("%q is the name of one host", body), now: "it fits no host but one of that name", fix: "* for every host"}
+	}
+	plain := !extended.MatchString(body)
+	switch i := strings.IndexAny(body, " \t"); {
+	case body[0] == '{':
+		return bad(0, "{", "the brace is not closed", body+"}")
+	case body[0] == '/' && strings.Count(body, "/") == 1:
+		return bad(0, "/", "the regular expression has no / at its end", body+"/")
+	case body[0] == '/' && strings.LastIndex(body, "/") > 0:
+		end := strings.LastIndex(body, "/")
+		return bad(end+1, body[end+1:], "characters behind the regular expression make it a pattern", body[:end+1])
+	case body[len(body)-1] == '/':
+		return bad(len(body)-1, "/", "the regular expression has no / at its beginning", "/"+body)
+	case i >= 0 && strings.ContainsAny(body[:i], "0123456789*[") && !strings.ContainsAny(body, "|&"):
+		return bad(i, " ", "a list of hosts stands in braces, separated by commas", "{"+strings.Join(strings.FieldsFunc(body, func(r rune) bool { return strings.ContainsRune(" \t,", r) }), ",")+"}")
+	case i >= 0:
+		return bad(i, " ", "a blank in the target: a || is missing before this one", strings.TrimSpace(body[:i])+" || "+strings.TrimLeft(body[i:], " \t|&"))
+	case braceRange.MatchString(body):
+		r := braceRange.FindString(body)
+		return bad(strings.Index(body, r), r, "bash does not expand braces here", "{"+strings.Replace(body, r, "["+strings.Replace(strings.Trim(r, "{}"), "..", "-", 1)+"]", 1)+"}")
+	case strings.ContainsAny(body, "{}"):
+		at := strings.IndexAny(body, "{}")
+		return bad(at, body[at:at+1], "a brace within a pattern is a literal brace", "a range has braces around it, {gpu[01-16],login1}, or write a pattern: gpu@(01|02)")
+	case plain && strings.ContainsAny(body, "()|"):
+		at := strings.IndexAny(body, "()|")
+		return bad(at, body[at:at+1], fmt.Sprintf("%q is a literal character in a pattern", body[at:at+1]), "/^("+strings.ReplaceAll(strings.NewReplacer("(", "", ")", "").Replace(body), "*", ".*")+")$/")
+	case strings.HasPrefix(body, "^") || strings.HasSuffix(body, "$"):
+		return bad(0, body, "^ and $ are literal characters in a pattern", "/"+body+"/")
+	case strings.Contains(body, ".*") || strings.Contains(body, ".+"):
+		at := strings.Index(body, ".")
+		return &trap{grade: warning, at: at, word: body[at : at+2], text: "the dot is a literal dot in a pattern", now: "it fits only names with a dot there", fix: "/^" + body + "$/, or the pattern " + strings.ReplaceAll(strings.ReplaceAll(body, ".*", "*"), ".+", "?*")}
+	}
+	if r := numberRange.FindString(body); r != "" && wideNumber.MatchString(r) {
+		fix := "{" + body + "}"
+		if strings.ContainsAny(body, "*?") {
+			fix = "{gpu[01-16]}: a range, without wildcards"
+		}
+		return &trap{grade: mistake, at: strings.Index(body, r), word: r, text: r + " is a set of characters, not a range of numbers", now: "it fits " + oneOf(r), fix: fix}
+	}
+	if strings.Contains(body, ",") && plain {
+		return bad(strings.Index(body, ","), ",", "a list of hosts stands in braces", "{"+strings.TrimSuffix(body, ",")+"}")
+	}
+	if strings.Count(body, "[") != strings.Count(body, "]") {
+		at := strings.IndexAny(body, "[]")
+		return bad(at, body[at:at+1], "a bracket without its partner is a literal character", strings.NewReplacer("[", "", "]", "").Replace(body)+", or {gpu[01-16]}")
+	}
+	if m := noHostName.FindStringIndex(body); m != nil {
+		return bad(m[0], body[m[0]:m[1]], fmt.Sprintf("no host has %q in its name", body[m[0]:m[1]]), "remove it")
+	}
+	if at := strings.Index(body, "!"); plain && at >= 0 {
+		return bad(at, "!", "! negates only at the beginning of the target", "!"+strings.ReplaceAll(body, "!", ""))
+	}
+	return nil
+}
+
+// oneOf lists the digits that a bracket fits.
+func oneOf(set string) string {
+	var fit []string
+	for _, c := range "0123456789,-" {
+		if match.Glob(string(c), set) {
+			fit = append(fit, string(c))
+		}
+	}
+	fit = slices.Compact(fit)
+	if len(fit) > 1 {
+		return "one character there: " + strings.Join(fit[:len(fit)-1], ", ") + " or " + fit[len(fit)-1]
+	}
+	return "one character there: " + strings.Join(fit, "")
+}
