@@ -17,7 +17,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
-	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/checks/xid"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/conf"
@@ -219,7 +218,7 @@ func whyLeft(role slurm.Role) string {
 func (l *linter) checkLines(path string, data []byte) []conf.Line {
 	f := l.f
 	f.Vetted = nil
-	if data != nil && l.texts[path] == nil {
+	if data != nil && !slices.ContainsFunc(l.pages, func(p *page) bool { return p.file == path }) {
 		l.texts[path] = data
 		l.pages = append(l.pages, lintLines(&l.findings, l.site(), path, data))
 	}
@@ -245,24 +244,33 @@ func (l *linter) step(s *plan.Step) {
 		}
 	}
 	for _, path := range checks.UserWritten(s.Name, s.Args, s.Table) {
-		l.say(warning, "remove "+path+" from the line: the check then reads the kernel's own log",
-			"%s: any user can write to %s with logger(1), and so drain this node", s.Pos, path)
+		f := finding{
+			File: s.Pos.File, Line: s.Pos.Line, Severity: warning, Word: path, Text: "any user can write to " + path + " with logger(1)",
+			Now: "any user can drain this node", Fix: "remove " + path + " from the line: the check then reads the kernel's own log",
+		}
+		l.locate(&f)
+		l.add(f)
 	}
 	text, sure := wrongWith(l.f, s)
 	if text == "" || l.at(s.Pos.File, s.Pos.Line, warning) || s.Command != "" && !l.onNode {
 		return
 	}
-	fix := ""
+	f := finding{File: s.Pos.File, Line: s.Pos.Line, Severity: warning, Now: unevaluated}
+	if sure {
+		f.Severity = mistake
+	}
 	if _, known := checks.Lookup(s.Name); s.Table != nil && !known {
-		text, fix = "no check is called "+s.Text, checks.Nearest(s.Text, checks.Names())
+		text, f.Fix = "no check is called "+s.Text, checks.Nearest(s.Text, checks.Names())
+		if f.Fix == "" {
+			f.Fix = "the name of a check: nhc-gpu checks lists them"
+		}
 	}
-	if place := s.Pos.String(); !strings.HasPrefix(text, place) {
-		text = place + ": " + text
+	if info, ok := checks.Lookup(s.Name); ok {
+		f.Fix = usageOf(info)
 	}
-	if info, ok := checks.Lookup(s.Name); ok && s.Usage != nil && !strings.Contains(text, "usage: ") {
-		fix = strings.TrimSpace(info.Name + " " + info.Usage)
-	}
-	l.say(map[bool]grade{true: mistake, false: warning}[sure], fix, "%s", text)
+	f.Text, _, _ = strings.Cut(strings.TrimPrefix(text, s.Pos.String()+": "), "; usage: ")
+	l.locate(&f)
+	l.add(f)
 }
 
 // xidPolicy is the site's word about Xids.

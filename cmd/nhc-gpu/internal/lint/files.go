@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -17,11 +18,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// kind is what a file is for.
-type kind int
+// fileKind is what a file is for.
+type fileKind int
 
 const (
-	noKind kind = iota
+	noKind fileKind = iota
 	linesKind
 	tablesKind
 	profilesKind
@@ -32,7 +33,7 @@ const (
 )
 
 // kindOf judges a file by its name, and a TOML file by its tables.
-func kindOf(path string, data []byte) kind {
+func kindOf(path string, data []byte) fileKind {
 	base, dir := filepath.Base(path), filepath.Base(filepath.Dir(path))
 	has := func(header string) bool {
 		return bytes.HasPrefix(data, []byte(header)) || bytes.Contains(data, []byte("\n"+header))
@@ -143,6 +144,9 @@ func (s *site) addScripts(l *linter, dir string) {
 	}
 }
 
+// tomlHeader finds a table of TOML.
+var tomlHeader = regexp.MustCompile(`(?m)^\[\[?[\w.]+\]\]?\s*$`)
+
 // judge judges the text of one file.
 func (l *linter) judge(s *site, path string, data []byte) {
 	if len(bytes.TrimSpace(data)) == 0 && kindOf(path, data) != settingsKind {
@@ -159,7 +163,7 @@ func (l *linter) judge(s *site, path string, data []byte) {
 	}
 	switch kindOf(path, data) {
 	case linesKind:
-		if bytes.HasPrefix(bytes.TrimSpace(data), []byte("[[")) {
+		if tomlHeader.Match(data) && !bytes.Contains(data, []byte("||")) {
 			l.add(finding{File: path, Line: 1, Column: 1, Severity: mistake, Text: "TOML in a file of lines", Now: "nothing is checked", Fix: "name it nhc.toml"})
 			return
 		}
@@ -230,7 +234,10 @@ func (l *linter) tomlErrors(err error) {
 	for i := range l.list[before:] {
 		f := &l.list[before+i]
 		f.Now = "the file is not used"
-		if f.Fix == "" {
+		switch {
+		case strings.Contains(f.Text, "strings cannot contain newlines"):
+			f.Text, f.Fix = `a " has no partner`, "close the quote"
+		case f.Fix == "":
 			f.Fix = "correct the line"
 		}
 	}
@@ -240,8 +247,9 @@ func (l *linter) tomlErrors(err error) {
 func (l *linter) script(path string, data []byte) {
 	_, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(bytes.NewReader(data), path)
 	if parse, ok := errors.AsType[syntax.ParseError](err); ok {
+		line := strings.Split(string(data), "\n")[parse.Pos.Line()-1] + " "
 		l.add(finding{
-			File: path, Line: int(parse.Pos.Line()), Column: int(parse.Pos.Col()), Severity: mistake, Text: strings.ReplaceAll(parse.Text, "`", `"`),
+			File: path, Line: int(parse.Pos.Line()), Column: int(parse.Pos.Col()), Word: strings.Fields(line[parse.Pos.Col()-1:] + " x")[0], Severity: mistake, Text: strings.ReplaceAll(parse.Text, "`", `"`),
 			Now: "bash reads the script up to this place", Fix: "balance quotes, brackets and if ... fi",
 		})
 		return

@@ -154,6 +154,19 @@ func (l *linter) say(g grade, fix, format string, args ...any) {
 // quotedWord finds the words of a message that stand in the file.
 var quotedWord = regexp.MustCompile(`"([^"]+)"|key ([\w.]+)|^([\w.]+):|^([\w.]+)`)
 
+// candidates returns the words of a message that may stand in the file, quoted ones first.
+func candidates(text string) (list []string) {
+	var last []string
+	for _, m := range quotedWord.FindAllStringSubmatch(text, -1) {
+		if m[1] != "" || m[2] != "" {
+			list = append(list, cmp.Or(m[1], m[2]))
+		} else {
+			last = append(last, cmp.Or(m[3], m[4]))
+		}
+	}
+	return append(list, last...)
+}
+
 // locate finds the column of a message in its line.
 func (l *linter) locate(f *finding) {
 	lines := strings.Split(string(l.texts[f.File]), "\n")
@@ -161,8 +174,26 @@ func (l *linter) locate(f *finding) {
 		return
 	}
 	line := lines[f.Line-1]
-	for _, m := range quotedWord.FindAllStringSubmatch(f.Text, -1) {
-		word := cmp.Or(m[1], m[2], m[3], m[4])
+	if strings.HasPrefix(strings.TrimLeft(line, " \t"), "[[") { // of a table: the key is below
+		for _, plain := range candidates(f.Text) {
+			word := regexp.QuoteMeta(plain)
+			key := regexp.MustCompile(`^\s*(` + word + `)\s*=|=.*"(` + word + `)"|=\s*(` + word + `)\s*$`)
+			for n := f.Line; n < len(lines) && !strings.HasPrefix(lines[n], "["); n++ {
+				at := key.FindStringSubmatchIndex(lines[n])
+				if at == nil {
+					continue
+				}
+				from := max(at[2], at[4], at[6])
+				f.Line, f.Column, f.Word = n+1, 1+len([]rune(lines[n][:from])), plain
+				return
+			}
+		}
+	}
+	if at := strings.Index(line, f.Word); at >= 0 && f.Word != "" {
+		f.Column = 1 + len([]rune(line[:at]))
+		return
+	}
+	for _, word := range candidates(f.Text) {
 		word = word[strings.LastIndex(word, ".")+1:]
 		if at := strings.Index(line, word); at >= 0 && word != "" {
 			f.Column, f.Word = 1+len([]rune(line[:at])), word
@@ -170,7 +201,7 @@ func (l *linter) locate(f *finding) {
 		}
 	}
 	f.Column = 1 + len(line) - len(strings.TrimLeft(line, " \t"))
-	if text := strings.Fields(line); len(text) > 0 {
+	if text := strings.Fields(line); len(text) > 0 && f.Word == "" {
 		f.Word = text[0]
 	}
 }

@@ -80,7 +80,11 @@ func (s *shellLine) usage(info checks.Info, name arg, args []arg, e *checks.Usag
 	}
 	switch e.Kind {
 	case checks.BadOption:
-		f.Text = info.Name + " has no option -" + e.Word
+		name := "-" + e.Word
+		if where.text == e.Word {
+			name = e.Word
+		}
+		f.Text = info.Name + " has no option " + name
 		if e.Want != "" {
 			f.Text += ", " + strings.Replace(e.Want, "one of", "only", 1)
 		}
@@ -128,26 +132,27 @@ type form struct {
 	want string
 	ok   func(string) bool
 	fix  func(string) string // of a word that is not; may be nil
+	now  string              // what becomes of such a word; "": the line is not evaluated
 }
 
 // The forms of arguments that a check reads only when it runs.
 var (
-	aSize    = form{"a size: 64G, 1.5TB, 1048576 (kB)", isSize, fixSize}
-	aFudge   = form{"a size or a percentage: 3%, 1G", func(w string) bool { return isSize(w) || isPercent(w) }, fixSize}
-	aCount   = form{"a number: 500000, 1.5M", isCount, nil}
-	aShare   = form{"a number or a percentage: 500000, 90%", func(w string) bool { return isCount(w) || isPercent(w) }, nil}
-	anInt    = form{"a whole number", isInt, fixNumber}
-	aNumber  = form{"a number", isNumber, fixNumber}
-	aCPU     = form{"a percentage: 95%", func(w string) bool { return isNumber(strings.TrimSuffix(w, "%")) }, nil}
-	aCPUTime = form{"seconds, or minutes and seconds: 90, 12m34s", func(w string) bool { return strings.Trim(w, "0123456789MmSs") == "" }, nil}
-	aMode    = form{"octal permission bits: 0755", func(w string) bool { return strings.Trim(w, "01234567") == "" }, nil}
-	aPath    = form{"an absolute path", func(w string) bool { return strings.HasPrefix(w, "/") }, nil}
-	aPort    = form{"DEVICE:PORT: mlx5_0:1", func(w string) bool { _, port, ok := strings.Cut(w, ":"); return ok && isInt(port) }, nil}
+	aSize    = form{"a size: 64G, 1.5TB, 1048576 (kB)", isSize, fixSize, ""}
+	aFudge   = form{"a size or a percentage: 3%, 1G", func(w string) bool { return isSize(w) || isPercent(w) }, fixSize, ""}
+	aCount   = form{"a number: 500000, 1.5M", isCount, nil, ""}
+	aShare   = form{"a number or a percentage: 500000, 90%", func(w string) bool { return isCount(w) || isPercent(w) }, nil, ""}
+	anInt    = form{"a whole number", isInt, fixNumber, ""}
+	aNumber  = form{"a number", isNumber, fixNumber, ""}
+	aCPU     = form{"a percentage: 95%", func(w string) bool { return isNumber(strings.TrimSuffix(w, "%")) }, nil, ""}
+	aCPUTime = form{"seconds, or minutes and seconds: 90, 12m34s", func(w string) bool { return strings.Trim(w, "0123456789MmSs") == "" }, nil, ""}
+	aMode    = form{"octal permission bits: 0755", func(w string) bool { return strings.Trim(w, "01234567") == "" }, nil, ""}
+	aPath    = form{"an absolute path", func(w string) bool { return strings.HasPrefix(w, "/") }, nil, "it is looked up in the directory of the run"}
+	aPort    = form{"DEVICE:PORT: mlx5_0:1", func(w string) bool { _, port, ok := strings.Cut(w, ":"); return ok && isInt(port) }, nil, ""}
 	anAction = form{"log, syslog, die, kill or ignore", func(w string) bool {
 		return slices.Contains([]string{"log", "syslog", "die", "kill", "ignore"}, w)
-	}, nil}
-	aMatch = form{"a match string", func(w string) bool { return match.Valid(w) == nil }, nil}
-	aFS    = form{"a mount point", func(w string) bool { return strings.HasPrefix(w, "/") || strings.ContainsAny(w, "*?[{") }, nil}
+	}, nil, ""}
+	aMatch = form{"a match string", func(w string) bool { return match.Valid(w) == nil }, nil, ""}
+	aFS    = form{"a mount point", func(w string) bool { return strings.HasPrefix(w, "/") || strings.ContainsAny(w, "*?[{") }, nil, "no file system is mounted there"}
 )
 
 func isInt(w string) bool     { _, ok := checks.ParseInteger(w); return ok && w != "" }
@@ -276,6 +281,9 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 			}
 			a := find(word)
 			f.Text = fmt.Sprintf("%s: %s is not %s", info.Name, quoted(word), form.want)
+			if form.now != "" {
+				f.Severity, f.Now = warning, form.now
+			}
 			if form.fix != nil && form.fix(word) != "" {
 				f.Fix = replaceWord(s.check.text, a, form.fix(word))
 			}

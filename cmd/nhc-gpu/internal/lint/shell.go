@@ -132,6 +132,13 @@ func (p *page) check(target, check phrase) {
 		return
 	}
 	s := &shellLine{page: p, target: target, check: check}
+	if cmd, ok := tree.Stmts[0].Cmd.(*syntax.CallExpr); !ok || len(cmd.Args) > 0 {
+		native := ok && len(tree.Stmts) == 1
+		if native {
+			_, native = checks.Lookup(cmd.Args[0].Lit())
+		}
+		p.repeated(target, check, native)
+	}
 	for _, st := range tree.Stmts {
 		s.statement(st, len(tree.Stmts) == 1)
 	}
@@ -191,6 +198,15 @@ func (s *shellLine) statement(st *syntax.Stmt, alone bool) {
 			s.say(s.check, int(st.End().Offset())-1, finding{Severity: warning, Word: "&", Text: name + " runs in the background", Now: "its result does not count", Fix: "remove the &"})
 		}
 	}
+	for _, r := range st.Redirs {
+		if r.Word == nil || r.Op != syntax.RdrOut {
+			continue
+		}
+		if to := r.Word.Lit(); to != "" && strings.Trim(to, "0123456789%.kMGTB") == "" && s.anyCheck(st.Cmd) != "" {
+			s.found(r, finding{Severity: mistake, Word: "> " + to, Text: fmt.Sprintf("> writes to a file named %s", to), Now: "the limit is not compared", Fix: "remove the >"})
+			return
+		}
+	}
 	switch cmd := st.Cmd.(type) {
 	case *syntax.CallExpr:
 		s.call(cmd, alone)
@@ -211,14 +227,6 @@ func (s *shellLine) statement(st *syntax.Stmt, alone bool) {
 			}
 			return true
 		})
-	}
-	for _, r := range st.Redirs {
-		if r.Word == nil || r.Op != syntax.RdrOut {
-			continue
-		}
-		if to := r.Word.Lit(); to != "" && strings.Trim(to, "0123456789%.kMGTB") == "" && s.anyCheck(st.Cmd) != "" {
-			s.found(r, finding{Severity: mistake, Word: "> " + to, Text: fmt.Sprintf("> writes to a file named %s", to), Now: "the limit is not compared", Fix: "remove the >"})
-		}
 	}
 }
 

@@ -196,7 +196,6 @@ func (p *page) line(src *conf.Source) bool {
 	if p.eaten(src, len(target)) {
 		return true
 	}
-	p.repeated(left, right)
 	p.check(left, right.squeeze())
 	return true
 }
@@ -237,7 +236,7 @@ var strangers = map[rune]struct{ name, write string }{
 // strange finds characters that look like others. Within quotes they are text.
 func (p *page) strange(line phrase) (bad bool) {
 	var quote rune
-	said := map[rune]bool{}
+	said := map[string]bool{}
 	for i, r := range line.text {
 		switch {
 		case r == '"' || r == '\'':
@@ -250,10 +249,10 @@ func (p *page) strange(line phrase) (bad bool) {
 			return bad
 		}
 		c, odd := strangers[r]
-		if !odd || quote != 0 || said[r] {
+		if !odd || quote != 0 || said[c.name] {
 			continue
 		}
-		said[r], bad = true, true
+		said[c.name], bad = true, true
 		fix := strings.TrimSpace(strings.ReplaceAll(line.text, string(r), c.write))
 		if c.name == "a typographic quote" {
 			for q, other := range strangers {
@@ -332,9 +331,16 @@ func (p *page) eaten(src *conf.Source, separator int) (unfinished bool) {
 	return false
 }
 
-// repeated finds lines that stand twice.
-func (p *page) repeated(left, right phrase) {
-	key := left.text + " || " + strings.Join(strings.Fields(right.text), " ")
+// repeated finds checks that stand twice. Commands between them may have changed what they see.
+func (p *page) repeated(left, right phrase, native bool) {
+	key := left.text + " || " + right.text
+	switch {
+	case !native:
+		clear(p.seen)
+		return
+	case strings.Contains(key, "$"):
+		return
+	}
 	if first, ok := p.seen[key]; ok {
 		p.say(left, 0, finding{Severity: warning, Word: left.text, Text: fmt.Sprintf("the line stands at line %d already", first.line), Now: "the check runs twice", Fix: "remove one of the two"})
 		return
