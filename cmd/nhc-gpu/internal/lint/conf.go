@@ -116,7 +116,9 @@ func (l *linter) tables() {
 		}
 	}
 	if d := l.f.Config.Role(conf.HealthCheck).Budget; d > session.SlurmdLimit {
-		l.say(remark, "", "%s: healthcheck.budget = %.0f: a run has %s all the same", l.f.TablesFile(), d.Seconds(), session.SlurmdLimit)
+		f := finding{File: l.f.TablesFile(), Severity: remark, Word: "budget", Text: fmt.Sprintf("healthcheck.budget = %.0f is more than slurmd gives a health check", d.Seconds()),
+			Now: fmt.Sprintf("a run has %s", session.SlurmdLimit), Fix: fmt.Sprintf("budget = %.0f or less", session.SlurmdLimit.Seconds())}
+		l.add(f)
 	}
 }
 
@@ -260,6 +262,7 @@ func (l *linter) step(s *plan.Step) {
 		f.Severity = mistake
 	}
 	if _, known := checks.Lookup(s.Name); s.Table != nil && !known {
+		f.Word = strings.TrimPrefix(s.Text, "check_")
 		text, f.Fix = "no check is called "+s.Text, checks.Nearest(s.Text, checks.Names())
 		if f.Fix == "" {
 			f.Fix = "the name of a check: nhc-gpu checks lists them"
@@ -287,7 +290,8 @@ func (l *linter) sitesWord(variable string, wrong func(path string, text []byte)
 	path := l.f.Set.Get(variable)
 	usual := checks.Variables()[variable]
 	if data, ok := l.file(l.f.Set.Get("HOSTROOT")+cmp.Or(path, usual), path != usual); ok {
-		l.errors(wrong(cmp.Or(path, usual), data))
+		l.texts[cmp.Or(path, usual)] = data
+		l.tomlErrors(wrong(cmp.Or(path, usual), data))
 	}
 }
 

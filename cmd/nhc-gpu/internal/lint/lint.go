@@ -154,10 +154,13 @@ func (l *linter) say(g grade, fix, format string, args ...any) {
 // quotedWord finds the words of a message that stand in the file.
 var quotedWord = regexp.MustCompile(`"([^"]+)"|key ([\w.]+)|^([\w.]+):|^([\w.]+)`)
 
-// candidates returns the words of a message that may stand in the file, quoted ones first.
-func candidates(text string) (list []string) {
+// candidates returns the words of a finding that can stand in the file, the likeliest first.
+func candidates(f *finding) (list []string) {
+	if f.Word != "" {
+		list = append(list, f.Word)
+	}
 	var last []string
-	for _, m := range quotedWord.FindAllStringSubmatch(text, -1) {
+	for _, m := range quotedWord.FindAllStringSubmatch(f.Text, -1) {
 		if m[1] != "" || m[2] != "" {
 			list = append(list, cmp.Or(m[1], m[2]))
 		} else {
@@ -175,7 +178,7 @@ func (l *linter) locate(f *finding) {
 	}
 	line := lines[f.Line-1]
 	if strings.HasPrefix(strings.TrimLeft(line, " \t"), "[[") { // of a table: the key is below
-		for _, plain := range candidates(f.Text) {
+		for _, plain := range candidates(f) {
 			word := regexp.QuoteMeta(plain)
 			key := regexp.MustCompile(`^\s*(` + word + `)\s*=|=.*"(` + word + `)"|=\s*(` + word + `)\s*$`)
 			for n := f.Line; n < len(lines) && !strings.HasPrefix(lines[n], "["); n++ {
@@ -189,12 +192,10 @@ func (l *linter) locate(f *finding) {
 			}
 		}
 	}
-	if at := strings.Index(line, f.Word); at >= 0 && f.Word != "" {
-		f.Column = 1 + len([]rune(line[:at]))
-		return
-	}
-	for _, word := range candidates(f.Text) {
-		word = word[strings.LastIndex(word, ".")+1:]
+	for _, word := range candidates(f) {
+		if !strings.Contains(word, "/") { // the last part of a key
+			word = word[strings.LastIndex(word, ".")+1:]
+		}
 		if at := strings.Index(line, word); at >= 0 && word != "" {
 			f.Column, f.Word = 1+len([]rune(line[:at])), word
 			return

@@ -176,7 +176,7 @@ var lineMutations = []mutation{
 	{"check for hardware that is not supported", "check_gpu_count 8", "check_gpu_count 8 rocm", "7:17 check_gpu_count", warning, "remove the line"},
 
 	// lines
-	{"line twice", "", "*           || check_fs_used / 90%", "13:1 *", warning, "remove one"},
+	{"line twice", "*           || check_fs_used / 90%\n", "* || check_fs_used / 90%\n* || check_fs_used / 90%\n", "5:1 *", warning, "remove one"},
 	{"lines that contradict", "", "{gpu[01-16]} || check_gpu_count 7", "13:17 check_gpu_count", warning, "target of its own"},
 	{"line for all that contradicts", "", "* || check_gpu_count 7", "13:6 check_gpu_count", warning, "target of its own"},
 
@@ -237,8 +237,8 @@ files = ["/proc"]
 `
 
 var tableMutations = []mutation{
-	{"misspelt check in a table", `"gpu_count"`, `"gpu_cout"`, "10:1 [[check]]", mistake, "check_gpu_count"},
-	{"misspelt key of a check", "test = ", "tets = ", "16:1 tets", mistake, "check_file_test"},
+	{"misspelt check in a table", `"gpu_count"`, `"gpu_cout"`, "11:9 gpu_cout", mistake, "check_gpu_count"},
+	{"misspelt key of a check", "test = ", "tets = ", "17:1 tets", mistake, "check_file_test"},
 	{"misspelt table", "[[check]]\nname = \"gpu_count\"", "[[checks]]\nname = \"gpu_count\"", "10:3 checks", mistake, "[[check]]"},
 	{"one pair of brackets", "[[check]]\nname = \"gpu_count\"\nhosts = \"{gpu[01-16]}\"\nwant = 8\n\n[[check]]", "[check]", "10:2 check", mistake, "[[check]]"},
 	{"text for a number", "want = 8", `want = "eight"`, "13:9 eight", mistake, "check_gpu_count"},
