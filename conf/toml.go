@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/BurntSushi/toml"
 )
@@ -109,7 +110,7 @@ func tomlError(file string, err error) error {
 	if parse, ok := errors.AsType[toml.ParseError](err); ok {
 		return fmt.Errorf("%s: %s", Pos{file, parse.Position.Line}, parse.Message)
 	}
-	if m := wrongType.FindStringSubmatch(err.Error()); m != nil {
+	if m := wrongType().FindStringSubmatch(err.Error()); m != nil {
 		return fmt.Errorf("%s:%s: %s: want %s, got %s", file, m[1], m[2], typeWord(m[4]+m[5]), typeWord(m[3]+m[6]))
 	}
 	if rest, ok := strings.CutPrefix(err.Error(), "toml: line "); ok {
@@ -120,7 +121,9 @@ func tomlError(file string, err error) error {
 }
 
 // wrongType finds what the decoder says of a value of the wrong type, in words of Go.
-var wrongType = regexp.MustCompile(`^toml: line (\d+) \(last key "(.*)"\): (?:incompatible types: TOML value has type (\S+); destination has type (\S+)|type mismatch for \S+ expected (\S+) but found (\S+))`)
+var wrongType = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^toml: line (\d+) \(last key "(.*)"\): (?:incompatible types: TOML value has type (\S+); destination has type (\S+)|type mismatch for \S+ expected (\S+) but found (\S+))`)
+})
 
 // typeWord names a type of the decoder as a user does.
 func typeWord(kind string) string {

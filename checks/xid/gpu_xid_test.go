@@ -199,7 +199,7 @@ var _ = checktest.Table("check_gpu_xid", func(string) (list []checktest.Scenario
 		checktest.Scenario{Name: "another policy", Files: with(checktest.XidNode(off), "my.toml", "[[xid]]\ncode = 79\nclass = \"IGNORE\"\n"), Vars: map[string]string{"XID_POLICY": "/my.toml"}},
 		checktest.Scenario{Name: "a policy that cannot be used", Files: policy("[[xid]]\ncode = 79\nclass = \"NONE\"\n"), Broken: true, Want: []checks.Finding{{
 			Code: "gpu.xid.policy", Severity: checks.Warn, Remedy: checks.FixConfig,
-			Message: `check_gpu_xid:  policy not used: /etc/nhc/xid.toml:1: Xid 79: class "NONE", want one of [IGNORE FOLLOW APP CONFIG WATCH STATE DIAG RESET REBOOT RMA-HOLD]`}, offFound}},
+			Message: `check_gpu_xid:  policy not used: /etc/nhc/xid.toml:1: Xid 79: class "NONE", want one of IGNORE, FOLLOW, APP, CONFIG, WATCH, STATE, DIAG, RESET, REBOOT, RMA-HOLD`}, offFound}},
 		checktest.Scenario{Name: "a policy that is not there", Files: checktest.XidNode(off), Vars: map[string]string{"XID_POLICY": "/my.toml"}, Broken: true, Want: []checks.Finding{{
 			Code: "gpu.xid.policy", Severity: checks.Warn, Remedy: checks.FixConfig, Message: "check_gpu_xid:  policy not used: read /my.toml: no such file or directory"}, offFound}},
 

@@ -30,16 +30,16 @@ type side struct {
 }
 
 // diff compares two configurations by what runs where.
-func (l *linter) diff(out io.Writer) (exit int, err error) {
-	hosts, err := l.hosts()
+func diff(l *linter, out io.Writer) (exit int, err error) {
+	hosts, err := hostsOf(l)
 	if err != nil {
 		return 0, err
 	}
-	old, err := l.side(l.o.Files[0])
+	old, err := sideOf(l, l.o.Files[0])
 	if err != nil {
 		return 0, err
 	}
-	now, err := l.side(l.o.Files[1])
+	now, err := sideOf(l, l.o.Files[1])
 	if err != nil {
 		return 0, err
 	}
@@ -76,8 +76,8 @@ func (l *linter) diff(out io.Writer) (exit int, err error) {
 	return min(len(changes), 1), nil
 }
 
-// side reads a file, or the files of a directory.
-func (l *linter) side(path string) (s side, err error) {
+// sideOf reads a file, or the files of a directory.
+func sideOf(l *linter, path string) (s side, err error) {
 	paths := []string{path}
 	file, err := l.call(wire.OpRead, path).File("read " + path)
 	switch {

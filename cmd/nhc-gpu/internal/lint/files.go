@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
@@ -145,7 +145,7 @@ func (s *site) addScripts(l *linter, dir string) {
 }
 
 // tomlHeader finds a table of TOML.
-var tomlHeader = regexp.MustCompile(`(?m)^\[\[?[\w.]+\]\]?\s*$`)
+var tomlHeader = checks.Lazily(`(?m)^\[\[?[\w.]+\]\]?\s*$`)
 
 // judge judges the text of one file.
 func (l *linter) judge(s *site, path string, data []byte) {
@@ -163,7 +163,7 @@ func (l *linter) judge(s *site, path string, data []byte) {
 	}
 	switch kindOf(path, data) {
 	case linesKind:
-		if tomlHeader.Match(data) && !bytes.Contains(data, []byte("||")) {
+		if tomlHeader().Match(data) && !bytes.Contains(data, []byte("||")) {
 			l.add(finding{File: path, Line: 1, Column: 1, Severity: mistake, Text: "TOML in a file of lines", Now: "nothing is checked", Fix: "name it nhc.toml"})
 			return
 		}

@@ -16,8 +16,8 @@ import (
 // maxHosts bounds a list of hosts: a slip such as gpu[1-99999999] must not fill the memory.
 const maxHosts = 100000
 
-// hosts returns those of --host or --hosts.
-func (l *linter) hosts() ([]string, error) {
+// hostsOf returns the hosts of --host or --hosts.
+func hostsOf(l *linter) ([]string, error) {
 	if l.o.Host != "" {
 		return []string{l.o.Host}, nil
 	}
@@ -191,8 +191,8 @@ type fits struct {
 	without []string // hosts that no line fits
 }
 
-// rules returns the lines and tables of all files that were read.
-func (l *linter) rules() (rules []rule) {
+// rulesRead returns the lines and tables of all files that were read.
+func rulesRead(l *linter) (rules []rule) {
 	for _, path := range l.read {
 		rules = append(rules, rulesOf(path, l.texts[path])...)
 	}
@@ -228,7 +228,7 @@ func tableText(params map[string]any) string {
 
 // fit judges every target on every host, and adds the lines that fit none and the hosts that no
 // line fits to the findings.
-func (l *linter) fit(hosts []string) *fits {
+func fit(l *linter, hosts []string) *fits {
 	all := &fits{total: len(hosts)}
 	if len(hosts) == 0 {
 		return all
@@ -236,21 +236,21 @@ func (l *linter) fit(hosts []string) *fits {
 	m := &match.Matcher{}
 	reached := map[string]bool{}
 	known := map[string][]string{} // by target
-	for _, r := range l.rules() {
-		fit, ok := known[r.target]
+	for _, r := range rulesRead(l) {
+		on, ok := known[r.target]
 		if !ok {
 			for _, h := range hosts {
 				if yes, err := m.Match(h, r.target); yes && err == nil {
-					fit = append(fit, h)
+					on = append(on, h)
 				}
 			}
-			known[r.target] = fit
+			known[r.target] = on
 		}
-		for _, h := range fit {
+		for _, h := range on {
 			reached[h] = true
 		}
-		all.lines = append(all.lines, fitting{r.pos.File, r.pos.Line, r.target, r.check, foldHosts(fit), len(fit)})
-		if len(fit) == 0 && len(hosts) > 1 && !l.at(r.pos.File, r.pos.Line, mistake) {
+		all.lines = append(all.lines, fitting{r.pos.File, r.pos.Line, r.target, r.check, foldHosts(on), len(on)})
+		if len(on) == 0 && len(hosts) > 1 && !l.at(r.pos.File, r.pos.Line, mistake) {
 			l.add(finding{
 				File: r.pos.File, Line: r.pos.Line, Column: 1, Severity: warning, Word: r.target, Text: fmt.Sprintf("target %s fits none of the %d hosts", quoted(r.target), len(hosts)),
 				Now: "the line never runs on them", Fix: nearTarget(r.target, hosts),

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
@@ -123,17 +124,17 @@ func (l *linter) site() *site {
 }
 
 // placed finds the place that a message begins with.
-var placed = regexp.MustCompile(`^(?:read |source )?([^\s:"]*[/.][^\s:"]*)(?::([0-9]+))?: (.*)$`)
+var placed = checks.Lazily(`^(?:read |source )?([^\s:"]*[/.][^\s:"]*)(?::([0-9]+))?: (.*)$`)
 
-var lineOf = regexp.MustCompile(`^(?:bash: )?(?:\S+: )?line ([0-9]+): (.*)$`)
+var lineOf = checks.Lazily(`^(?:bash: )?(?:\S+: )?line ([0-9]+): (.*)$`)
 
 // say adds a finding; a place at the beginning of the text becomes that of the finding.
 func (l *linter) say(g grade, fix, format string, args ...any) {
 	f := finding{Severity: g, Text: fmt.Sprintf(format, args...), Fix: fix}
-	if m := placed.FindStringSubmatch(strings.ReplaceAll(f.Text, "\n", "; ")); m != nil {
+	if m := placed().FindStringSubmatch(strings.ReplaceAll(f.Text, "\n", "; ")); m != nil {
 		f.File, f.Text = m[1], m[3]
 		f.Line, _ = strconv.Atoi(m[2])
-		if m := lineOf.FindStringSubmatch(f.Text); m != nil && f.Line == 0 { // as bash has it
+		if m := lineOf().FindStringSubmatch(f.Text); m != nil && f.Line == 0 { // as bash has it
 			f.Line, _ = strconv.Atoi(m[1])
 			f.Text = m[2]
 		}
@@ -152,7 +153,7 @@ func (l *linter) say(g grade, fix, format string, args ...any) {
 }
 
 // quotedWord finds the words of a message that stand in the file.
-var quotedWord = regexp.MustCompile(`"([^"]+)"|key ([\w.]+)|^([\w.]+):|^([\w.]+)`)
+var quotedWord = checks.Lazily(`"([^"]+)"|key ([\w.]+)|^([\w.]+):|^([\w.]+)`)
 
 // candidates returns the words of a finding that can stand in the file, the likeliest first.
 func candidates(f *finding) (list []string) {
@@ -160,7 +161,7 @@ func candidates(f *finding) (list []string) {
 		list = append(list, f.Word)
 	}
 	var last []string
-	for _, m := range quotedWord.FindAllStringSubmatch(f.Text, -1) {
+	for _, m := range quotedWord().FindAllStringSubmatch(f.Text, -1) {
 		if m[1] != "" || m[2] != "" {
 			list = append(list, cmp.Or(m[1], m[2]))
 		} else {
@@ -251,26 +252,26 @@ func Run(f *open.Files, o *Options, unusable error, version string) (exit int, e
 	case o.Diff && len(o.Files) != 2:
 		return 0, errors.New("--diff wants two files or directories: OLD NEW")
 	case o.Diff:
-		return l.diff(console.Screen)
+		return diff(l, console.Screen)
 	case len(o.Files) > 0:
 		l.files()
 	default:
 		l.settings(unusable)
 		l.node()
 	}
-	hosts, err := l.hosts()
+	hosts, err := hostsOf(l)
 	if err != nil {
 		return 0, err
 	}
-	fit := l.fit(hosts)
+	on := fit(l, hosts)
 	if l.count(mistake)+l.count(warning) > 0 {
 		exit = 1
 	}
 	l.sort()
 	if o.JSON {
-		return exit, l.printJSON(console.Screen, fit)
+		return exit, l.printJSON(console.Screen, on)
 	}
-	return exit, l.print(console.Screen, fit)
+	return exit, l.print(console.Screen, on)
 }
 
 // node judges the configuration of this node.

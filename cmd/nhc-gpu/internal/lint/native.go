@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
@@ -162,13 +163,13 @@ func isCount(w string) bool   { _, ok := checks.ParseCount(w); return ok && w !=
 func isPercent(w string) bool { n, ok := strings.CutSuffix(w, "%"); return ok && isNumber(n) }
 
 var (
-	looseSize   = regexp.MustCompile(`(?i)^([0-9]+)[.,]?([0-9]*) *([kmgtpe]?)i?b?(yte)?s?$`)
-	looseNumber = regexp.MustCompile(`^[-+]?[0-9]+`)
+	looseSize   = checks.Lazily(`(?i)^([0-9]+)[.,]?([0-9]*) *([kmgtpe]?)i?b?(yte)?s?$`)
+	looseNumber = checks.Lazily(`^[-+]?[0-9]+`)
 )
 
 // fixSize reads 2TiBs, 64gibs and 1,5T as a person does.
 func fixSize(w string) string {
-	m := looseSize.FindStringSubmatch(w)
+	m := looseSize().FindStringSubmatch(w)
 	switch {
 	case m == nil:
 		return ""
@@ -179,67 +180,72 @@ func fixSize(w string) string {
 }
 
 func fixNumber(w string) string {
-	digits := strings.TrimLeft(looseNumber.FindString(w), "0+")
+	digits := strings.TrimLeft(looseNumber().FindString(w), "0+")
 	if digits == w {
 		return ""
 	}
 	return digits
 }
 
-// argForms are the forms of the arguments of LBNL NHC's checks, by field.
-var argForms = map[string]map[string]form{
-	"check_hw_cpuinfo":          {"Sockets": anInt, "Cores": anInt, "Threads": anInt},
-	"check_hw_physmem":          {"Min": aSize, "Max": aSize, "Fudge": aFudge},
-	"check_hw_mem":              {"Min": aSize, "Max": aSize, "Fudge": aFudge},
-	"check_hw_swap":             {"Min": aSize, "Max": aSize, "Fudge": aFudge},
-	"check_hw_physmem_free":     {"Min": aSize},
-	"check_hw_mem_free":         {"Min": aSize},
-	"check_hw_swap_free":        {"Min": aSize},
-	"check_hw_ib":               {"Rate": anInt, "Port": aPort},
-	"check_fs_size":             {"FS": aFS, "Min": aSize, "Max": aSize},
-	"check_fs_inodes":           {"FS": aFS, "Min": aCount, "Max": aCount},
-	"check_fs_free":             {"FS": aFS, "Min": aFudge},
-	"check_fs_ifree":            {"FS": aFS, "Min": aShare},
-	"check_fs_used":             {"FS": aFS, "Max": aFudge},
-	"check_fs_iused":            {"FS": aFS, "Max": aShare},
-	"check_fs_mount":            {"FS": aFS, "Automount": aPath, "Source": aMatch, "Type": aMatch, "Options": aMatch},
-	"check_fs_mount_rw":         {"FS": aFS, "Automount": aPath, "Source": aMatch, "Type": aMatch, "Options": aMatch},
-	"check_fs_mount_ro":         {"FS": aFS, "Automount": aPath, "Source": aMatch, "Type": aMatch, "Options": aMatch},
-	"check_file_test":           {"Files": aPath},
-	"check_file_contents":       {"File": aPath, "Match": aMatch},
-	"check_file_stat":           {"Files": aPath, "Mode": aMode, "ModeHas": aMode, "UID": anInt, "GID": anInt, "MtimeNewer": anInt, "MtimeOlder": anInt, "CtimeNewer": anInt, "CtimeOlder": anInt},
-	"check_ps_loadavg":          {"One": aNumber, "Five": aNumber, "Fifteen": aNumber},
-	"check_ps_cpu":              {"Limit": aCPU, "Match": aMatch, "Owner": aMatch},
-	"check_ps_mem":              {"Limit": aSize, "Match": aMatch, "Owner": aMatch},
-	"check_ps_physmem":          {"Limit": aFudge, "Match": aMatch, "Owner": aMatch},
-	"check_ps_time":             {"Limit": aCPUTime, "Match": aMatch, "Owner": aMatch},
-	"check_ps_kswapd":           {"Threshold": aNumber, "Discrepancy": aNumber, "Actions": anAction},
-	"check_ps_service":          {"Match": aMatch, "Owner": aMatch},
-	"check_ps_unauth_users":     {"IgnoreUIDs": anInt, "IgnorePIDs": anInt, "Actions": anAction},
-	"check_cmd_output":          {"Status": anInt, "Limit": anInt, "Match": aMatch},
-	"check_cmd_status":          {"Status": anInt, "Limit": anInt},
-	"check_cmd_dmesg":           {"Status": anInt, "Limit": anInt, "Match": aMatch},
-	"check_net_ping":            {"Count": anInt, "Deadline": aNumber, "Timeout": aNumber, "Interval": aNumber, "Size": anInt, "TTL": anInt},
-	"check_net_socket":          {"Protocol": aMatch, "Local": aMatch, "Remote": aMatch, "State": aMatch, "User": aMatch, "Daemon": aMatch},
-	"check_ps_userproc_lineage": {"IgnoreUIDs": anInt, "IgnorePIDs": anInt, "Actions": anAction},
-}
+// argForms returns the forms of the arguments of LBNL NHC's checks, by field. A run that is no lint makes no
+// such table.
+var argForms = sync.OnceValue(func() map[string]map[string]form {
+	return map[string]map[string]form{
+		"check_hw_cpuinfo":          {"Sockets": anInt, "Cores": anInt, "Threads": anInt},
+		"check_hw_physmem":          {"Min": aSize, "Max": aSize, "Fudge": aFudge},
+		"check_hw_mem":              {"Min": aSize, "Max": aSize, "Fudge": aFudge},
+		"check_hw_swap":             {"Min": aSize, "Max": aSize, "Fudge": aFudge},
+		"check_hw_physmem_free":     {"Min": aSize},
+		"check_hw_mem_free":         {"Min": aSize},
+		"check_hw_swap_free":        {"Min": aSize},
+		"check_hw_ib":               {"Rate": anInt, "Port": aPort},
+		"check_fs_size":             {"FS": aFS, "Min": aSize, "Max": aSize},
+		"check_fs_inodes":           {"FS": aFS, "Min": aCount, "Max": aCount},
+		"check_fs_free":             {"FS": aFS, "Min": aFudge},
+		"check_fs_ifree":            {"FS": aFS, "Min": aShare},
+		"check_fs_used":             {"FS": aFS, "Max": aFudge},
+		"check_fs_iused":            {"FS": aFS, "Max": aShare},
+		"check_fs_mount":            {"FS": aFS, "Automount": aPath, "Source": aMatch, "Type": aMatch, "Options": aMatch},
+		"check_fs_mount_rw":         {"FS": aFS, "Automount": aPath, "Source": aMatch, "Type": aMatch, "Options": aMatch},
+		"check_fs_mount_ro":         {"FS": aFS, "Automount": aPath, "Source": aMatch, "Type": aMatch, "Options": aMatch},
+		"check_file_test":           {"Files": aPath},
+		"check_file_contents":       {"File": aPath, "Match": aMatch},
+		"check_file_stat":           {"Files": aPath, "Mode": aMode, "ModeHas": aMode, "UID": anInt, "GID": anInt, "MtimeNewer": anInt, "MtimeOlder": anInt, "CtimeNewer": anInt, "CtimeOlder": anInt},
+		"check_ps_loadavg":          {"One": aNumber, "Five": aNumber, "Fifteen": aNumber},
+		"check_ps_cpu":              {"Limit": aCPU, "Match": aMatch, "Owner": aMatch},
+		"check_ps_mem":              {"Limit": aSize, "Match": aMatch, "Owner": aMatch},
+		"check_ps_physmem":          {"Limit": aFudge, "Match": aMatch, "Owner": aMatch},
+		"check_ps_time":             {"Limit": aCPUTime, "Match": aMatch, "Owner": aMatch},
+		"check_ps_kswapd":           {"Threshold": aNumber, "Discrepancy": aNumber, "Actions": anAction},
+		"check_ps_service":          {"Match": aMatch, "Owner": aMatch},
+		"check_ps_unauth_users":     {"IgnoreUIDs": anInt, "IgnorePIDs": anInt, "Actions": anAction},
+		"check_cmd_output":          {"Status": anInt, "Limit": anInt, "Match": aMatch},
+		"check_cmd_status":          {"Status": anInt, "Limit": anInt},
+		"check_cmd_dmesg":           {"Status": anInt, "Limit": anInt, "Match": aMatch},
+		"check_net_ping":            {"Count": anInt, "Deadline": aNumber, "Timeout": aNumber, "Interval": aNumber, "Size": anInt, "TTL": anInt},
+		"check_net_socket":          {"Protocol": aMatch, "Local": aMatch, "Remote": aMatch, "State": aMatch, "User": aMatch, "Daemon": aMatch},
+		"check_ps_userproc_lineage": {"IgnoreUIDs": anInt, "IgnorePIDs": anInt, "Actions": anAction},
+	}
+})
 
 // required are arguments without which a check does nothing, or not what it says.
-var required = map[string]struct{ field, what, now string }{
-	"check_ps_service":    {"Service", "the name of the service", "nothing is checked"},
-	"check_ps_cpu":        {"Limit", "LIMIT", unevaluated},
-	"check_ps_mem":        {"Limit", "LIMIT", unevaluated},
-	"check_ps_physmem":    {"Limit", "LIMIT", unevaluated},
-	"check_ps_time":       {"Limit", "LIMIT", unevaluated},
-	"check_fs_mount":      {"FS", "-f FS", "nothing is checked"},
-	"check_fs_mount_rw":   {"FS", "-f FS", "nothing is checked"},
-	"check_fs_mount_ro":   {"FS", "-f FS", "nothing is checked"},
-	"check_file_test":     {"Files", "FILE", "nothing is checked"},
-	"check_file_stat":     {"Files", "FILE", "nothing is checked"},
-	"check_file_contents": {"Match", "MATCH", "nothing is checked"},
-	"check_net_ping":      {"Targets", "TARGET", "nothing is checked"},
-	"check_cmd_status":    {"Words", "COMMAND", "nothing is checked"},
-}
+var required = sync.OnceValue(func() map[string]struct{ field, what, now string } {
+	return map[string]struct{ field, what, now string }{
+		"check_ps_service":    {"Service", "the name of the service", "nothing is checked"},
+		"check_ps_cpu":        {"Limit", "LIMIT", unevaluated},
+		"check_ps_mem":        {"Limit", "LIMIT", unevaluated},
+		"check_ps_physmem":    {"Limit", "LIMIT", unevaluated},
+		"check_ps_time":       {"Limit", "LIMIT", unevaluated},
+		"check_fs_mount":      {"FS", "-f FS", "nothing is checked"},
+		"check_fs_mount_rw":   {"FS", "-f FS", "nothing is checked"},
+		"check_fs_mount_ro":   {"FS", "-f FS", "nothing is checked"},
+		"check_file_test":     {"Files", "FILE", "nothing is checked"},
+		"check_file_stat":     {"Files", "FILE", "nothing is checked"},
+		"check_file_contents": {"Match", "MATCH", "nothing is checked"},
+		"check_net_ping":      {"Targets", "TARGET", "nothing is checked"},
+		"check_cmd_status":    {"Words", "COMMAND", "nothing is checked"},
+	}
+})
 
 // values judges the arguments that a check reads only when it runs; good says that all are right.
 func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []arg) (good bool) {
@@ -258,7 +264,7 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 		s.say(s.check, a.at, f)
 		return false
 	}
-	if r, ok := required[info.Name]; ok {
+	if r, ok := required()[info.Name]; ok {
 		field := fieldOf(v, r.field)
 		if len(field) == 0 && !(r.field == "Words" && len(fieldOf(v, "Command")) > 0) && !(r.field == "FS" && len(fieldOf(v, "More"))+len(fieldOf(v, "Automount")) > 0) {
 			f.Text, f.Now = info.Name+" without "+r.what, r.now
@@ -269,7 +275,7 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 		f.Severity, f.Text, f.Now = warning, info.Name+": nothing is done with "+strings.Join(surplus, " "), "the check runs without it"
 		return report(find(surplus[0]))
 	}
-	forms := argForms[info.Name]
+	forms := argForms()[info.Name]
 	for i := range v.NumField() {
 		form, ok := forms[v.Type().Field(i).Name]
 		if !ok {

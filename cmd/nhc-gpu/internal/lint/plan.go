@@ -49,7 +49,7 @@ func PrintPlan(f *open.Files, from string) (exit int, err error) {
 	fmt.Fprintln(w, "POSITION\tLANE\tKIND\tDEADLINE\tSTEP")
 	wrong := l.count(mistake)
 	for _, text := range f.Doubts {
-		if m := placed.FindStringSubmatch(text); m == nil || !l.marked(m[1], m[2]) {
+		if m := placed().FindStringSubmatch(text); m == nil || !l.marked(m[1], m[2]) {
 			wrong++
 		}
 	}
@@ -81,7 +81,7 @@ func PrintPlan(f *open.Files, from string) (exit int, err error) {
 		fmt.Fprintln(console.Screen, "# lines of kind shell run in order in one bash; a native step waits for the shell steps before it")
 	}
 	for _, text := range f.Doubts {
-		if m := placed.FindStringSubmatch(text); m == nil || !l.marked(m[1], m[2]) {
+		if m := placed().FindStringSubmatch(text); m == nil || !l.marked(m[1], m[2]) {
 			fmt.Fprintln(console.Screen, "!!", text)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -34,20 +35,23 @@ type settingForm struct {
 
 func words(list string) *regexp.Regexp { return regexp.MustCompile(`^(` + list + `)$`) }
 
-var onOff = settingForm{words("[01]?"), "0 or 1", "it counts as 0"}
+// settingForms returns the values that settings take.
+var settingForms = sync.OnceValue(func() map[string]settingForm {
+	onOff := settingForm{words("[01]?"), "0 or 1", "it counts as 0"}
+	absolute := settingForm{words("(/.*)?"), anAbsolutePath, "it depends on the directory in which slurmd runs"}
+	return map[string]settingForm{
+		"MARK_OFFLINE": {words(" *[01] *"), "0 or 1", "only 1 marks: no node is ever drained or resumed"},
+		"SILENT":       onOff, "VERBOSE": onOff, "NHC_CHECK_ALL": onOff, "NHC_CHECK_FORKED": onOff, "DETACHED_MODE": onOff, "DETACHED_MODE_FAIL_NODATA": onOff, "DEBUG": onOff,
+		"TIMEOUT":       {words("[0-9]+"), "whole seconds, without a unit", "it counts as no time limit"},
+		"MAX_SYS_UID":   {words("[0-9]*"), "a number", "checks of users cannot be evaluated"},
+		"NHC_RM":        {words("slurm|pbs|torque|sge|"), "slurm, pbs, torque or sge, in lower case", "no node is ever drained or resumed"},
+		"MODE":          {words("observe|enforce|"), "observe or enforce", "no run starts: each is unknown"},
+		"CONFIG_ERRORS": {words("drain|unknown|"), "drain or unknown", "no run starts: each is unknown"},
+		"CONFDIR":       absolute, "CONFFILE": absolute, "INCDIR": absolute, "HELPERDIR": absolute, "RESULTFILE": absolute, "TOMLFILE": absolute, "PLATFORM_PROFILES": absolute,
+	}
+})
 
-var settingForms = map[string]settingForm{
-	"MARK_OFFLINE": {words(" *[01] *"), "0 or 1", "only 1 marks: no node is ever drained or resumed"},
-	"SILENT":       onOff, "VERBOSE": onOff, "NHC_CHECK_ALL": onOff, "NHC_CHECK_FORKED": onOff, "DETACHED_MODE": onOff, "DETACHED_MODE_FAIL_NODATA": onOff, "DEBUG": onOff,
-	"TIMEOUT":       {words("[0-9]+"), "whole seconds, without a unit", "it counts as no time limit"},
-	"MAX_SYS_UID":   {words("[0-9]*"), "a number", "checks of users cannot be evaluated"},
-	"NHC_RM":        {words("slurm|pbs|torque|sge|"), "slurm, pbs, torque or sge, in lower case", "no node is ever drained or resumed"},
-	"MODE":          {words("observe|enforce|"), "observe or enforce", "no run starts: each is unknown"},
-	"CONFIG_ERRORS": {words("drain|unknown|"), "drain or unknown", "no run starts: each is unknown"},
-	"CONFDIR":       absolute, "CONFFILE": absolute, "INCDIR": absolute, "HELPERDIR": absolute, "RESULTFILE": absolute, "TOMLFILE": absolute, "PLATFORM_PROFILES": absolute,
-}
-
-var absolute = settingForm{words("(/.*)?"), "an absolute path", "it depends on the directory in which slurmd runs"}
+const anAbsolutePath = "an absolute path"
 
 // settingPlace is where a setting stands.
 type settingPlace struct {
@@ -58,7 +62,7 @@ type settingPlace struct {
 // settingTrap judges one setting; known says that the value is.
 func settingTrap(name, value string, known bool, where settingPlace) *trap {
 	word := name + "=" + value
-	form, isForm := settingForms[name]
+	form, isForm := settingForms()[name]
 	switch {
 	case where.late && slices.Contains(tooLate, name):
 		return &trap{grade: warning, word: name, text: name + " is set too late here", now: "the run has used it already", fix: "write " + word + " in /etc/sysconfig/nhc (Debian: /etc/default/nhc)"}
@@ -97,16 +101,16 @@ func settingFix(name, value string) string {
 			return digits
 		}
 		return "30"
-	case settingForms[name].form.MatchString(lower):
+	case settingForms()[name].form.MatchString(lower):
 		return lower
-	case settingForms[name].form.MatchString("1") && slices.Contains([]string{"yes", "true", "on", "y", "enabled"}, lower):
+	case settingForms()[name].form.MatchString("1") && slices.Contains([]string{"yes", "true", "on", "y", "enabled"}, lower):
 		return "1"
-	case settingForms[name].form.MatchString("1"):
+	case settingForms()[name].form.MatchString("1"):
 		return "0"
-	case settingForms[name].want == absolute.want:
+	case settingForms()[name].want == anAbsolutePath:
 		return "/etc/nhc/" + value
 	}
-	want, _, _ := strings.Cut(settingForms[name].want, ",")
+	want, _, _ := strings.Cut(settingForms()[name].want, ",")
 	return want
 }
 

@@ -2,7 +2,6 @@ package lint
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,13 +23,13 @@ const fitsNone = "it fits no host"
 // Forms that a target has where its author thought of another language.
 var (
 	// A range of numbers in a bracket: [01-16], [1,3]. [1-8] and [135] are sets of characters.
-	numberRange  = regexp.MustCompile(`\[[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*\]`)
-	wideNumber   = regexp.MustCompile(`[0-9]{2,}-|-[0-9]{2,}|,`)
-	braceRange   = regexp.MustCompile(`\{[0-9]+\.\.[0-9]+\}`)
-	bareRange    = regexp.MustCompile(`^([A-Za-z_-]*[A-Za-z_])([0-9]+)-([A-Za-z_-]*[A-Za-z_])?([0-9]+)$`)
-	starOfLetter = regexp.MustCompile(`[A-Za-z0-9_-]\*`)
-	extended     = regexp.MustCompile(`[@!?*+]\(`)
-	noHostName   = regexp.MustCompile("[^A-Za-z0-9._*?!@+()|\\[\\]^\\\\-]")
+	numberRange  = checks.Lazily(`\[[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*\]`)
+	wideNumber   = checks.Lazily(`[0-9]{2,}-|-[0-9]{2,}|,`)
+	braceRange   = checks.Lazily(`\{[0-9]+\.\.[0-9]+\}`)
+	bareRange    = checks.Lazily(`^([A-Za-z_-]*[A-Za-z_])([0-9]+)-([A-Za-z_-]*[A-Za-z_])?([0-9]+)$`)
+	starOfLetter = checks.Lazily(`[A-Za-z0-9_-]\*`)
+	extended     = checks.Lazily(`[@!?*+]\(`)
+	noHostName   = checks.Lazily("[^A-Za-z0-9._*?!@+()|\\[\\]^\\\\-]")
 )
 
 // targetTrap finds what is wrong with a target: most expressions that fit nothing are valid
@@ -88,15 +87,15 @@ func regexTrap(body string) *trap {
 	case err != nil:
 		return &trap{grade: mistake, text: "not a regular expression", now: fitsNone, fix: "balance its brackets, and write a literal one as \\\\["}
 	}
-	if r := numberRange.FindString(inner); r != "" && wideNumber.MatchString(r) {
+	if r := numberRange().FindString(inner); r != "" && wideNumber().MatchString(r) {
 		prefix, suffix, _ := strings.Cut(strings.Trim(inner, "^$"), r)
 		fix := "{" + prefix + r + suffix + "}"
-		if noHostName.MatchString(prefix+suffix) || strings.ContainsAny(prefix+suffix, `.*+?()|\`) {
+		if noHostName().MatchString(prefix+suffix) || strings.ContainsAny(prefix+suffix, `.*+?()|\`) {
 			fix = "write the numbers as alternatives, (0[1-9]|1[0-6]), or a range, {gpu[01-16]}"
 		}
 		return &trap{grade: mistake, at: 1 + strings.Index(inner, r), word: r, text: r + " is a set of characters, not a range of numbers", now: "it fits " + oneOf(r), fix: fix}
 	}
-	if m := starOfLetter.FindStringIndex(inner); m != nil {
+	if m := starOfLetter().FindStringIndex(inner); m != nil {
 		return &trap{
 			grade: warning, at: 1 + m[0], word: inner[m[0]:m[1]], text: fmt.Sprintf("in a regular expression %s repeats %q, also 0 times", inner[m[0]:m[1]], inner[m[0]:m[0]+1]),
 			now: "it fits more hosts than a pattern with * would", fix: body[:1+m[0]+1] + ".*" + body[1+m[1]:],
@@ -128,13 +127,13 @@ func rangeTrap(body string) *trap {
 		case match.Valid("{"+word+"}") != nil:
 			return bad(fmt.Sprintf("%q is no host and no range", word), "{gpu[01-16],login1}: numbers in brackets, members separated by commas, no further braces")
 		}
-		if m := bareRange.FindStringSubmatch(word); m != nil && (m[3] == m[1] || m[3] == "" && len(m[2]) == len(m[4]) && len(m[2]) > 1 && m[2] < m[4]) {
+		if m := bareRange().FindStringSubmatch(word); m != nil && (m[3] == m[1] || m[3] == "" && len(m[2]) == len(m[4]) && len(m[2]) > 1 && m[2] < m[4]) {
 			return &trap{
 				grade: warning, at: at, word: word, text: fmt.Sprintf("%q is the name of one host, not a range", word), now: "it fits a host of that name only",
 				fix: "{" + strings.Replace(inner, word, fmt.Sprintf("%s[%s-%s]", m[1], m[2], m[4]), 1) + "}",
 			}
 		}
-		for _, span := range strings.Split(strings.Trim(numberRange.FindString(word), "[]"), ",") {
+		for _, span := range strings.Split(strings.Trim(numberRange().FindString(word), "[]"), ",") {
 			if from, to, ok := strings.Cut(span, "-"); ok && number(from) > number(to) {
 				return &trap{grade: remark, at: at, word: span, text: "the ends of " + span + " are the wrong way round", now: "it is read as " + to + "-" + from, fix: strings.Replace(body, span, to+"-"+from, 1)}
 			}
@@ -191,7 +190,7 @@ func globTrap(body string) *trap {
 	case "all", "any", "default", "everywhere", "hosts", ".*", "%", "-", "--", ".", "+":
 		return &trap{grade: mistake, text: fmt.Sprintf("%q is the name of one host", body), now: "it fits no host but one of that name", fix: "* for every host"}
 	}
-	plain := !extended.MatchString(body)
+	plain := !extended().MatchString(body)
 	switch i := strings.IndexAny(body, " \t"); {
 	case body[0] == '{':
 		return bad(0, "{", "the brace is not closed", body+"}")
@@ -206,8 +205,8 @@ func globTrap(body string) *trap {
 		return bad(i, " ", "a list of hosts stands in braces, separated by commas", "{"+strings.Join(strings.FieldsFunc(body, func(r rune) bool { return strings.ContainsRune(" \t,", r) }), ",")+"}")
 	case i >= 0:
 		return bad(i, " ", "a blank in the target: a || is missing before this one", strings.TrimSpace(body[:i])+" || "+strings.TrimLeft(body[i:], " \t|&"))
-	case braceRange.MatchString(body):
-		r := braceRange.FindString(body)
+	case braceRange().MatchString(body):
+		r := braceRange().FindString(body)
 		return bad(strings.Index(body, r), r, "bash does not expand braces here", "{"+strings.Replace(body, r, "["+strings.Replace(strings.Trim(r, "{}"), "..", "-", 1)+"]", 1)+"}")
 	case strings.ContainsAny(body, "{}"):
 		at := strings.IndexAny(body, "{}")
@@ -221,7 +220,7 @@ func globTrap(body string) *trap {
 		at := strings.Index(body, ".")
 		return &trap{grade: warning, at: at, word: body[at : at+2], text: "the dot is a literal dot in a pattern", now: "it fits only names with a dot there", fix: "/^" + body + "$/, or the pattern " + strings.ReplaceAll(strings.ReplaceAll(body, ".*", "*"), ".+", "?*")}
 	}
-	if r := numberRange.FindString(body); r != "" && wideNumber.MatchString(r) {
+	if r := numberRange().FindString(body); r != "" && wideNumber().MatchString(r) {
 		fix := "{" + body + "}"
 		if strings.ContainsAny(body, "*?") {
 			fix = "{gpu[01-16]}: a range, without wildcards"
@@ -235,7 +234,7 @@ func globTrap(body string) *trap {
 		at := strings.IndexAny(body, "[]")
 		return bad(at, body[at:at+1], "a bracket without its partner is a literal character", strings.NewReplacer("[", "", "]", "").Replace(body)+", or {gpu[01-16]}")
 	}
-	if m := noHostName.FindStringIndex(body); m != nil {
+	if m := noHostName().FindStringIndex(body); m != nil {
 		return bad(m[0], body[m[0]:m[1]], fmt.Sprintf("no host has %q in its name", body[m[0]:m[1]]), "remove it")
 	}
 	if at := strings.Index(body, "!"); plain && at >= 0 {

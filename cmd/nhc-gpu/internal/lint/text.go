@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
@@ -222,16 +223,21 @@ func quoted(text string) string {
 	return `"` + text + `"`
 }
 
-// strangers are characters that look like others, and come from editors and web pages.
-var strangers = map[rune]struct{ name, write string }{
-	'\u00a0': {"a no-break space", " "}, '\u202f': {"a narrow no-break space", " "}, '\u2007': {"a figure space", " "}, '\u3000': {"an ideographic space", " "},
-	'\u2002': {"an en space", " "}, '\u2003': {"an em space", " "}, '\u2009': {"a thin space", " "},
-	'\ufeff': {"a byte order mark", ""}, '\u200b': {"a zero-width space", ""}, '\u200c': {"a zero-width character", ""}, '\u200d': {"a zero-width character", ""}, '\u00ad': {"a soft hyphen", ""},
-	'“': {"a typographic quote", `"`}, '”': {"a typographic quote", `"`}, '„': {"a typographic quote", `"`}, '«': {"a typographic quote", `"`}, '»': {"a typographic quote", `"`},
-	'‘': {"a typographic quote", "'"}, '’': {"a typographic quote", "'"}, '‚': {"a typographic quote", "'"},
-	'–': {"a dash", "-"}, '—': {"a dash", "-"}, '−': {"a minus sign of print", "-"}, '‐': {"a hyphen of print", "-"}, '‑': {"a no-break hyphen", "-"},
-	'｜': {"a full-width bar", "|"}, '∥': {"a parallel sign", "||"}, '‖': {"a double bar", "||"}, '＊': {"a full-width asterisk", "*"}, '…': {"an ellipsis", "..."}, '\f': {"a form feed", ""}, '\v': {"a vertical tab", ""},
-}
+// stranger is a character that looks like another.
+type stranger struct{ name, write string }
+
+// strangers returns characters that look like others, and come from editors and web pages.
+var strangers = sync.OnceValue(func() map[rune]stranger {
+	return map[rune]stranger{
+		'\u00a0': {"a no-break space", " "}, '\u202f': {"a narrow no-break space", " "}, '\u2007': {"a figure space", " "}, '\u3000': {"an ideographic space", " "},
+		'\u2002': {"an en space", " "}, '\u2003': {"an em space", " "}, '\u2009': {"a thin space", " "},
+		'\ufeff': {"a byte order mark", ""}, '\u200b': {"a zero-width space", ""}, '\u200c': {"a zero-width character", ""}, '\u200d': {"a zero-width character", ""}, '\u00ad': {"a soft hyphen", ""},
+		'“': {"a typographic quote", `"`}, '”': {"a typographic quote", `"`}, '„': {"a typographic quote", `"`}, '«': {"a typographic quote", `"`}, '»': {"a typographic quote", `"`},
+		'‘': {"a typographic quote", "'"}, '’': {"a typographic quote", "'"}, '‚': {"a typographic quote", "'"},
+		'–': {"a dash", "-"}, '—': {"a dash", "-"}, '−': {"a minus sign of print", "-"}, '‐': {"a hyphen of print", "-"}, '‑': {"a no-break hyphen", "-"},
+		'｜': {"a full-width bar", "|"}, '∥': {"a parallel sign", "||"}, '‖': {"a double bar", "||"}, '＊': {"a full-width asterisk", "*"}, '…': {"an ellipsis", "..."}, '\f': {"a form feed", ""}, '\v': {"a vertical tab", ""},
+	}
+})
 
 // strange finds characters that look like others. Within quotes they are text.
 func (p *page) strange(line phrase) (bad bool) {
@@ -248,14 +254,14 @@ func (p *page) strange(line phrase) (bad bool) {
 		case r == '#' && quote == 0 && i > 0 && line.text[i-1] == ' ':
 			return bad
 		}
-		c, odd := strangers[r]
+		c, odd := strangers()[r]
 		if !odd || quote != 0 || said[c.name] {
 			continue
 		}
 		said[c.name], bad = true, true
 		fix := strings.TrimSpace(strings.ReplaceAll(line.text, string(r), c.write))
 		if c.name == "a typographic quote" {
-			for q, other := range strangers {
+			for q, other := range strangers() {
 				if other.name == c.name {
 					fix = strings.ReplaceAll(fix, string(q), other.write)
 				}
@@ -350,7 +356,7 @@ func (p *page) repeated(left, right phrase, native bool) {
 
 // settings returns the names that are settings of this program or of LBNL NHC.
 func settingNames() []string {
-	names := append(slices.Concat(setting.OwnVars, tooLate, unused, otherSettings), slices.Collect(maps.Keys(settingForms))...)
+	names := append(slices.Concat(setting.OwnVars, tooLate, unused, otherSettings), slices.Collect(maps.Keys(settingForms()))...)
 	slices.Sort(names)
 	return slices.Compact(names)
 }
