@@ -33,6 +33,7 @@ type Env struct {
 	WantedGPUs int // number of GPUs that a check_gpu_count line requires of this node; 0: no line has a number
 
 	held []string // actions that were not carried out because of Hold
+	fact []string // see [Env.Fact]
 	said []string // last lines of commands' standard error, see [Env.SaidBy]
 }
 
@@ -89,6 +90,13 @@ func (e *Env) At(format string, args ...any) {
 		e.Doing(fmt.Sprintf(format, args...))
 	}
 }
+
+// Fact notes what the check has looked at, for a report in which it passes: "8 GPUs",
+// "hottest 61 C". Of several facts all are printed, in order.
+func (e *Env) Fact(format string, args ...any) { e.fact = append(e.fact, fmt.Sprintf(format, args...)) }
+
+// Facts returns what [Env.Fact] has noted, on one line.
+func (e *Env) Facts() string { return oneLine(strings.Join(e.fact, ", ")) }
 
 // Lookup returns the value of a variable as the checks of nhc.conf see it.
 func (e *Env) Lookup(name string) string {

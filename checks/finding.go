@@ -158,6 +158,7 @@ type Hung struct {
 type Result struct {
 	Step     int           `json:"step"` // index in the plan
 	Findings []Finding     `json:"findings,omitempty"`
+	Fact     string        `json:"fact,omitempty"` // see [Env.Fact]
 	Took     time.Duration `json:"took"`
 	Hung     *Hung         `json:"hung,omitempty"`
 	Skipped  string        `json:"skipped,omitempty"` // why the step did not run

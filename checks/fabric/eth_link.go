@@ -134,9 +134,18 @@ func (c *ethLink) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	for _, t := range r.targets {
 		env.At("read /sys/class/net/%s", t.Name)
 		r.judge(t)
+		env.Fact("%s up%s", t.Name, speedText(t.Speed))
 	}
 	r.compare()
 	return append(r.findings, r.past.Store(env)...)
+}
+
+// speedText returns a speed in Mb/s as a fact has it, "" if it is not known.
+func speedText(mbps int) string {
+	if mbps <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(" %g Gb/s", float64(mbps)/1000)
 }
 
 // down says what is wrong with the state of a link, "" if it is up. Drivers that keep

@@ -293,6 +293,7 @@ func (f *Fabric) Judged(names []string, layer string) (ports []*Port, findings [
 				}
 			}
 		}
+		f.fact(ports)
 		return ports, append(f.Settle(unnamed, "ib.unnamed"), f.unread(names)...)
 	}
 	for i := range f.Ports {
@@ -301,12 +302,27 @@ func (f *Fabric) Judged(names []string, layer string) (ports []*Port, findings [
 			ports = append(ports, p)
 		}
 	}
+	f.fact(ports)
 	findings = f.unread(nil)
 	if len(ports)+len(findings) == 0 {
 		return nil, []checks.Finding{checks.Finding{Code: "ib.left", Severity: checks.Skip}.
 			Describe(f.Check, "no RDMA port of this node carries jobs' traffic%s", checks.Before(" over ", layer, ""))}
 	}
 	return ports, findings
+}
+
+// fact notes how many ports are judged, and their rates: "8 ports, 400 Gb/s".
+func (f *Fabric) fact(ports []*Port) {
+	var rates []string
+	for _, p := range ports {
+		if p.Rate != "" && !slices.Contains(rates, p.Rate) {
+			rates = append(rates, p.Rate)
+		}
+	}
+	f.env.Fact("%s", checks.Plural(len(ports), "port"))
+	if len(rates) > 0 {
+		f.env.Fact("%s Gb/s", strings.Join(rates, " and "))
+	}
 }
 
 // named finds the ports of a device, one port, or those that a glob fits. Of a

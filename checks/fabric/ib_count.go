@@ -57,6 +57,7 @@ func (c *ibCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 			names = append(names, a.Name)
 		}
 	}
+	env.Fact("%s", checks.Plural(len(names), "adapter"))
 	lacking, err := f.Lacking()
 	if err != nil {
 		findings = append(findings, checks.Unreadable(err)...)

@@ -65,6 +65,8 @@ func (c *ibFirmware) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return append(findings, checks.Finding{Code: "ib.firmware.board", Severity: checks.Skip}.
 			Describe(ibFirmwareName, "no adapter to judge%s", checks.Before(", none is a board ", c.Board, "")))
 	}
+	firmware, _ := usualFirmware(list, firmwareBoard(list[0]))
+	env.Fact("%s, firmware %s", checks.Plural(len(list), "adapter"), firmware)
 	for _, a := range list {
 		findings = append(findings, c.judge(f, a, fits, list)...)
 	}

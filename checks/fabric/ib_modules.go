@@ -67,6 +67,7 @@ func (c *ibModules) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if err != nil {
 		return checks.Unreadable(err)
 	}
+	env.Fact("%s", checks.Plural(len(f.HCAs), "adapter"))
 	has := func(names string) bool {
 		return slices.ContainsFunc(checks.ModuleNames(names), func(n string) bool { return slices.Contains(loaded, n) || probe.BuiltIn(env.Host, n) })
 	}

@@ -133,6 +133,7 @@ func (c *kernelMessages) Run(_ context.Context, env *checks.Env) []checks.Findin
 	if err != nil {
 		return append(j.notes, checks.UnreadableLog(env, KernelLogName, err)...)
 	}
+	env.Fact("%s of %s and %s", checks.Plural(len(j.log.Events), "message"), checks.Plural(len(j.adapters), "adapter"), checks.Plural(len(j.disks), "NVMe disk"))
 	j.heedClears()
 	found := j.findings()
 	j.keep()

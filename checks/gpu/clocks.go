@@ -54,6 +54,8 @@ func (c *gpuClocks) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		judgeClock(s, g, "graphics", c.Graphics, k.MaxGraphics, func(g *nvml.GPU) nvml.Reading[uint32] { return g.Clocks.AppGraphics }, k.DefaultGraphics)
 		judgeClock(s, g, "memory", c.Memory, k.MaxMemory, func(g *nvml.GPU) nvml.Reading[uint32] { return g.Clocks.AppMemory }, k.DefaultMemory)
 	})
+	s.fact("graphics up to ", " MHz", func(g *nvml.GPU) nvml.Reading[int] { return whole(g.Clocks.MaxGraphics, 1) })
+	s.fact("memory up to ", " MHz", func(g *nvml.GPU) nvml.Reading[int] { return whole(g.Clocks.MaxMemory, 1) })
 	s.compare("gpu-clocks", c.figures()...)
 	return s.Done()
 }

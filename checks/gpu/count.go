@@ -123,6 +123,7 @@ func (c *gpuCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if c.Want == 0 && checks.Worst(t.findings) < checks.Unknown {
 		t.judgeNumber(env)
 	}
+	env.Fact("%s on the PCI bus, in the driver and in NVML", checks.Plural(len(t.good), "GPU"))
 	if len(t.findings) == 0 && len(t.good) == 0 {
 		t.findings = skipNone(gpuCountName)
 	}

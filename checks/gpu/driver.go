@@ -67,6 +67,7 @@ func (c *gpuDriver) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	findings = append(c.versions(env, s.NVML, views), c.modules(env)...)
+	env.Fact("driver %s", s.NVML.Driver.Value)
 	s.Judged = s.NVML.Driver.Known
 	s.Each(judgeInforom)
 	s.unlike(func(g *nvml.GPU) (string, bool) { return g.VBIOS.Value, g.VBIOS.Known }, differ("VBIOS", s))

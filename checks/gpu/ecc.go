@@ -74,6 +74,8 @@ func (c *gpuECC) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	reportLacking(s, "ECC mode", func(g *nvml.GPU) nvml.Reading[bool] { return g.ECC.On })
+	s.total("corrected errors of DRAM", func(g *nvml.GPU) (uint64, bool) { return g.ECC.DRAM.Corrected.Value, g.ECC.DRAM.Corrected.Known })
+	s.total("of SRAM", func(g *nvml.GPU) (uint64, bool) { return g.ECC.SRAM.Corrected.Value, g.ECC.SRAM.Corrected.Known })
 	if c.Rate <= 0 {
 		s.Each(c.judge)
 		return s.Done()

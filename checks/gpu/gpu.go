@@ -57,7 +57,46 @@ func AskNVML(env *checks.Env, check string, groups nvml.Group) (*GPUs, []checks.
 	case len(n.GPUs) == 0:
 		return nil, []checks.Finding{checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown}.Describe(check, "the PCI bus has GPUs, but NVML has none")}
 	}
+	env.Fact("%s", checks.Plural(len(n.GPUs), "GPU"))
 	return &GPUs{check: check, Env: env, NVML: n}, nil
+}
+
+// fact notes the lowest and highest value of something: "power limit 650 to 700 W".
+func (s *GPUs) fact(before, after string, of func(*nvml.GPU) nvml.Reading[int]) {
+	low, high, known := s.span(of)
+	switch {
+	case known && low == high:
+		s.Env.Fact("%s%d%s", before, low, after)
+	case known:
+		s.Env.Fact("%s%d to %d%s", before, low, high, after)
+	}
+}
+
+// span returns the lowest and highest value of something; known is false if no GPU has one.
+func (s *GPUs) span(of func(*nvml.GPU) nvml.Reading[int]) (low, high int, known bool) {
+	for i := range s.NVML.GPUs {
+		r := of(&s.NVML.GPUs[i])
+		if r.Known && !known {
+			low, high, known = r.Value, r.Value, true
+		}
+		if r.Known {
+			low, high = min(low, r.Value), max(high, r.Value)
+		}
+	}
+	return low, high, known
+}
+
+// total notes the sum of a number over all GPUs: "12 remapped rows".
+func (s *GPUs) total(what string, of func(*nvml.GPU) (n uint64, known bool)) {
+	sum, any := uint64(0), false
+	for i := range s.NVML.GPUs {
+		if n, known := of(&s.NVML.GPUs[i]); known {
+			sum, any = sum+n, true
+		}
+	}
+	if any {
+		s.Env.Fact("%d %s", sum, what)
+	}
 }
 
 // skipNone skips a check on a node without GPUs.

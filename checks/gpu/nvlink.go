@@ -130,6 +130,9 @@ func (c *gpuNVLink) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		grown = r.judge(g) || grown
 		r.errors(g, m, boot)
 	})
+	s.fact("", " NVLinks up on each", func(g *nvml.GPU) nvml.Reading[int] {
+		return nvml.Reading[int]{Value: linksUp(g.NVLinks.Value), Known: g.NVLinks.Known}
+	})
 	r.peers()
 	if divided > 0 && divided == len(s.NVML.GPUs) {
 		return []checks.Finding{checks.Finding{Code: "gpu.nvlink.mig", Severity: checks.Skip}.Describe(c.name, "MIG is on, the NVLinks are not judged")}

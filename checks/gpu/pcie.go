@@ -83,6 +83,8 @@ func (c *gpuPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		next.AER = c.judgeAER(env, s, g, then.AER, m.elapsed, compare)
 		m.next.GPUs[g.UUID.Value] = next
 	})
+	s.fact("PCIe generation ", "", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.Gen })
+	s.fact("x", "", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.Width })
 	reportLacking(s, "PCIe width", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.Width })
 	s.compare("gpu-pcie-link", c.figures(s)...)
 	judgeLower(s, "PCIe generation", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.MaxGen })

@@ -77,6 +77,7 @@ func (c *gpuProcs) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		}
 	}
 	ghosts := ghostProcesses(env, s)
+	s.total("processes", func(g *nvml.GPU) (uint64, bool) { return uint64(len(g.Processes.Value)), g.Processes.Known })
 	s.Each(func(s *GPUs, g *nvml.GPU) {
 		list, known := Value(s, g.Processes)
 		c.judgeGhosts(s, g, ghosts)

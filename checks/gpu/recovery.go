@@ -58,6 +58,7 @@ func (c *gpuRecovery) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if s == nil {
 		return findings
 	}
+	env.Fact("the driver requests no action")
 	for i := range s.NVML.GPUs {
 		judgeRecovery(s, &s.NVML.GPUs[i])
 	}

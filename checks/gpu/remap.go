@@ -54,6 +54,10 @@ func (c *gpuRemap) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	s.Each(c.judge)
+	s.total("remapped rows", func(g *nvml.GPU) (uint64, bool) {
+		r := g.Rows.Remapped
+		return uint64(r.Value.Corrected + r.Value.Uncorrected), r.Known
+	})
 	reportLacking(s, "remapped rows", func(g *nvml.GPU) nvml.Reading[nvml.RemappedRows] { return g.Rows.Remapped })
 	return s.Done()
 }

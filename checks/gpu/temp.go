@@ -49,7 +49,11 @@ func (c *gpuTemp) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	s.Each(c.judge)
-	reportLacking(s, "temperature", func(g *nvml.GPU) nvml.Reading[int] { return g.Temperature.GPU })
+	core := func(g *nvml.GPU) nvml.Reading[int] { return g.Temperature.GPU }
+	if _, most, known := s.span(core); known {
+		env.Fact("hottest %d C", most)
+	}
+	reportLacking(s, "temperature", core)
 	return s.Done()
 }
 

@@ -50,6 +50,7 @@ func (c *gpuVBIOS) Run(_ context.Context, env *checks.Env) []checks.Finding {
 			s.Report(g, checks.Finding{Code: "gpu.vbios", Severity: checks.Fail, Want: c.Version, Got: got}, "VBIOS")
 		}
 	})
+	env.Fact("VBIOS %s", s.NVML.GPUs[0].VBIOS.Value)
 	if c.Version == "" {
 		if _, compared := s.models(func(g *nvml.GPU) bool { return g.VBIOS.Known }); !compared && s.Judged && len(s.Findings) == 0 {
 			return []checks.Finding{checks.Finding{Code: "gpu.vbios.one", Severity: checks.Skip}.Describe(c.name, "no two GPUs of one model to compare, and no VERSION")}

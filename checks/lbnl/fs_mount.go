@@ -117,6 +117,9 @@ func (m *fsMount) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	for _, fs := range slices.Concat(m.FS, m.Automount) {
 		f := m.judge(ctx, env, fs, mountOn(mounts, fs), match)
 		if f == nil {
+			if on := mountOn(mounts, fs); on != nil {
+				env.Fact("%s is %s from %s", fs, on.Type, on.Source)
+			}
 			if m.FoundAction != "" {
 				env.Spawn(ctx, m.FoundAction, env.Shell(m.FoundAction))
 			}

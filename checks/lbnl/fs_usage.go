@@ -117,6 +117,7 @@ func (c *fsSize) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if c.inodes {
 		code, thing, got = "fs.inodes.", "inodes", strconv.FormatInt(a.Total, 10)
 	}
+	env.Fact("%s: %s", c.FS, got)
 	switch {
 	case least.n != nil && kB(a.Total).Cmp(least.n) < 0:
 		return c.fail(code+"small", c.FS, fmt.Sprintf("%s %s less than minimum of %s", thing, got, least.text), "at least "+least.text, got)
@@ -136,6 +137,7 @@ func (c *fsFree) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	percent := 100 - int64(a.Percent)
+	env.Fact("%s: %d%% free", c.FS, percent)
 	var text string
 	switch got := c.amount(a.Free); {
 	case least.percent && kB(percent).Cmp(least.n) >= 0, !least.percent && kB(a.Free).Cmp(least.n) >= 0:
@@ -162,6 +164,7 @@ func (c *fsUsed) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	percent := int64(a.Percent)
+	env.Fact("%s: %d%% used", c.FS, percent)
 	var text string
 	switch got := c.amount(a.Used); {
 	case most.percent && kB(percent).Cmp(most.n) < 0, !most.percent && kB(a.Used).Cmp(most.n) < 0:

@@ -57,6 +57,7 @@ func (c *hwCPUInfo) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if err != nil {
 		return checks.Unreadable(err)
 	}
+	env.Fact("%s, %s, %s", checks.Plural(cpus.Sockets, "socket"), checks.Plural(cpus.Cores, "core"), checks.Plural(cpus.Threads, "thread"))
 	got := []int{cpus.Sockets, cpus.Cores, cpus.Threads}
 	for i, n := range counts {
 		if n.word == "" || n.want == int64(got[i]) {

@@ -39,7 +39,8 @@ func (c *hwEth) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if err != nil {
 		return checks.Unreadable(err)
 	}
-	if slices.ContainsFunc(names, func(n string) bool { return match.Glob(n, c.Dev) }) {
+	if i := slices.IndexFunc(names, func(n string) bool { return match.Glob(n, c.Dev) }); i >= 0 {
+		env.Fact("%s", names[i])
 		return nil
 	}
 	return []checks.Finding{checks.Finding{

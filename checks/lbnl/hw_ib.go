@@ -52,6 +52,7 @@ func (c *hwIB) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}
 	for _, p := range ports {
 		if c.wants(p) && c.healthy(p) {
+			env.Fact("%s", checks.DescribePort(p))
 			return nil
 		}
 	}

@@ -2,6 +2,7 @@ package lbnl
 
 import (
 	"context"
+	"fmt"
 	"math/big"
 	"strconv"
 	"strings"
@@ -99,6 +100,7 @@ func (c *hwMemory) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return checks.Unreadable(err)
 	}
 	total, _ := c.kind.of(mem)
+	env.Fact("%s", gib(total))
 	actual := wholeKB(total)
 	slack := fudge(actual)
 	var code, text, want string
@@ -117,6 +119,9 @@ func (c *hwMemory) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		Got:      strconv.FormatUint(total, 10) + " kB",
 	}.Phrase(c.name, "Actual %s (%d kB) %s (%s kB).", c.kind.size, total, text, want)}
 }
+
+// gib returns an amount in kB as a fact has it.
+func gib(kB uint64) string { return fmt.Sprintf("%.1f GiB", float64(kB)/(1<<20)) }
 
 func wholeKB(n uint64) *big.Rat { return new(big.Rat).SetInt(new(big.Int).SetUint64(n)) }
 

@@ -55,6 +55,7 @@ func (c *hwMemoryFree) Run(_ context.Context, env *checks.Env) []checks.Finding 
 		return checks.Unreadable(err)
 	}
 	_, free := c.kind.of(mem)
+	env.Fact("%s free", gib(free))
 	if wholeKB(free).Cmp(least.KB) >= 0 {
 		return nil
 	}

@@ -108,6 +108,7 @@ func (c *netDNS) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		return append(findings, f.Describe(netDNSName, "no name server in /etc/resolv.conf"))
 	}
 	env.At("ask %s", strings.Join(servers, ", "))
+	env.Fact("%s", strings.Join(servers, ", "))
 	return append(findings, c.judge(c.askAll(ctx, env, servers, conf))...)
 }
 

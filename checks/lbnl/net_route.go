@@ -107,6 +107,7 @@ func (c *netRoute) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		}
 		f, ok := c.judge(best)
 		if ok {
+			env.Fact("%s by %s", orDefault(c.To), best[0].Dev)
 			return nil
 		}
 		if worst == missing { // else the first says more

@@ -47,6 +47,7 @@ func (c *psDaemon) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}
 	for _, p := range procs {
 		if match.Find(p.Args, pattern) && (c.Owner == "" || checks.OwnerOf(env, p) == c.Owner) {
+			env.Fact("%s runs as process %d", pattern, p.PID)
 			return nil
 		}
 	}

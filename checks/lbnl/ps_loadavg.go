@@ -48,6 +48,7 @@ func (c *psLoadAvg) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if err != nil {
 		return checks.Unreadable(err)
 	}
+	env.Fact("load %.2f, %.2f, %.2f", loads[0], loads[1], loads[2])
 	for i, minutes := range [...]int{1, 5, 15} {
 		load := int64(math.Trunc(loads[i]))
 		if limits[i] == nil || big.NewRat(load, 1).Cmp(limits[i]) < 0 {

@@ -81,6 +81,7 @@ func (s *psService) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 			continue
 		}
 		if !s.unwanted() {
+			env.Fact("%s runs as process %d", r.service, p.PID)
 			return r.findings
 		}
 		if r.end(ctx, p) {

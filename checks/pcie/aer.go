@@ -85,6 +85,7 @@ func (c *pcieAER) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		counted++
 		findings = append(findings, c.judge(env, h, l, now, names)...)
 	}
+	env.Fact("%s", checks.Plural(counted, "link"))
 	if counted == 0 && findings == nil {
 		return []checks.Finding{checks.Finding{Code: "pcie.aer.none", Severity: checks.Skip}.
 			Describe(pcieAERName, "the kernel counts no PCIe errors of such devices: %s", strings.Join(words, " "))}

@@ -89,6 +89,7 @@ func (c *pcieCheck) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	case c.Count > 0 && len(chosen) != c.Count:
 		findings = append(findings, c.miscount(words, len(chosen)))
 	}
+	env.Fact("%s", checks.Plural(len(chosen), "device"))
 	return append(findings, c.judge(env, want, chosen)...)
 }
 

@@ -253,7 +253,7 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 			could("probe.error", err.Error())
 			break
 		}
-		r.Took, r.Findings, r.Earlier = resp.Took, resp.Findings, resp.Known
+		r.Took, r.Findings, r.Fact, r.Earlier = resp.Took, resp.Findings, resp.Fact, resp.Known
 	}
 	theirs := checks.OfLBNL(name)
 	for i := range r.Findings {

@@ -109,6 +109,7 @@ func (c *hwTopology) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if len(gpus) == 0 && c.File == "" {
 		return []checks.Finding{checks.Finding{Code: "topology.none", Severity: checks.Skip}.Describe(hwTopologyName, "no GPU on this node")}
 	}
+	env.Fact("%s", checks.Plural(len(gpus), "GPU"))
 	skip := t.askNICs()
 	if c.File != "" {
 		t.judgeFile()

@@ -107,6 +107,7 @@ func (c *nvmeHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if len(disks)+len(r.findings) == 0 {
 		return []checks.Finding{checks.Finding{Code: "nvme.none", Severity: checks.Skip}.Describe(nvmeName, "no NVMe disk on this node")}
 	}
+	env.Fact("%s", checks.Plural(len(disks), "disk"))
 	for _, d := range disks {
 		r.judge(d, disks)
 	}

@@ -134,6 +134,7 @@ func (c *gpuXid) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if len(ledger.Events) == 0 && !hasDriver(env) {
 		return append(notes, checks.Finding{Code: "gpu.xid.absent", Severity: checks.Skip}.Describe("check_gpu_xid", "no NVIDIA driver is loaded"))
 	}
+	env.Fact("%s of GPUs in the kernel's log", checks.Plural(len(ledger.Events), "error"))
 	found := c.judge(env, ledger, &notes)
 	if counted := probe.Kept[bool](env.Host, "xid passes"); kept && !*counted {
 		*counted = true // one run may have several lines of this check

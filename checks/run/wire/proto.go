@@ -156,6 +156,7 @@ type Vars struct {
 type Response struct {
 	ID       int                  `json:"id"`
 	Findings Part[checks.Finding] `json:"findings,omitempty"`
+	Fact     string               `json:"fact,omitempty"`  // check: see checks.Env.Fact
 	Known    bool                 `json:"known,omitempty"` // last: the findings are the result of the test
 	Took     time.Duration        `json:"took,omitempty"`
 	Data     []byte               `json:"data,omitempty"`   // read, take, load: the content; exec: stdout

@@ -205,7 +205,7 @@ func (w *worker) check(req *wire.Request) *wire.Response {
 		}
 		findings := checks.Look(ctx, env, req.Name, c)
 		checks.Locate(ctx, env, findings)
-		return &wire.Response{Findings: append(findings, env.NotDone()...)}
+		return &wire.Response{Findings: append(findings, env.NotDone()...), Fact: env.Facts()}
 	}
 	test, ok := c.(checks.Bounded)
 	if !ok {
