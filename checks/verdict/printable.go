@@ -35,7 +35,7 @@ func printableRows(rows []Row) []Row {
 	list := make([]Row, len(rows))
 	for i, row := range rows {
 		for _, field := range []*string{
-			&row.Name, &row.Message, &row.Line, &row.Do, &row.Device.Kind, &row.Device.Name, &row.Device.PCI, &row.Device.Serial, &row.Device.UUID,
+			&row.Name, &row.Message, &row.Fact, &row.Line, &row.Do, &row.Device.Kind, &row.Device.Name, &row.Device.PCI, &row.Device.Serial, &row.Device.UUID,
 		} {
 			*field = Printable(*field)
 		}

@@ -17,6 +17,7 @@ type Row struct {
 	Code     string
 	Device   checks.Device
 	Message  string
+	Fact     string // what a check that passes has found: "8 GPUs, hottest 61 C"
 	Detail   string // the message with the functions of vendors' libraries, if it names any
 	Want     string
 	Got      string
@@ -29,7 +30,7 @@ type Row struct {
 
 // Report is the result of a run: the facts about the node and the results of the checks.
 type Report struct {
-	Version string // find this program
+	Version string // of this program
 	Node    string
 	From    string // the name of the configuration
 	Facts   []Row
@@ -37,6 +38,7 @@ type Report struct {
 
 	ShellLines int  // how many lines of the configuration bash runs
 	NoShell    bool // --no-shell: these lines did not run
+	Failed     bool // print only the results that are not ok
 }
 
 // isHeld reports whether the row is about an action that was not carried out.
@@ -104,7 +106,7 @@ func (r *Report) Redact() {
 				module.Serial, place.Transceiver = redacted, &module
 				row.Place = &place
 			}
-			for _, text := range []*string{&row.Line, &row.Device.Name, &row.Message, &row.Detail, &row.Want, &row.Got, &row.Output} {
+			for _, text := range []*string{&row.Line, &row.Device.Name, &row.Message, &row.Fact, &row.Detail, &row.Want, &row.Got, &row.Output} {
 				*text = boardID().ReplaceAllString(*text, "$1-"+redacted)
 			}
 		}
@@ -150,6 +152,7 @@ type (
 		Code    string        `json:"code,omitempty"`
 		Device  checks.Device `json:"device,omitzero"`
 		Message string        `json:"message,omitempty"`
+		Fact    string        `json:"fact,omitempty"`
 		Detail  string        `json:"detail,omitempty"`
 		Want    string        `json:"want,omitempty"`
 		Got     string        `json:"got,omitempty"`
@@ -180,10 +183,13 @@ func (r *Report) JSON(w io.Writer) error {
 		out.Facts = append(out.Facts, jsonFact{f.Name, found(f.Severity), f.Message})
 	}
 	for _, row := range r.Rows {
+		if r.Failed && row.Severity < checks.Warn {
+			continue
+		}
 		if row.Remedy == checks.NoRemedy && row.Severity == checks.Fail && row.Code != "" && !checks.OfLBNL(row.Name) {
 			row.Remedy = "none"
 		}
-		result := jsonResult{row.Severity.String(), row.Name, row.Line, row.Code, row.Device, row.Message, row.Detail, row.Want, row.Got, row.Remedy, row.Do,
+		result := jsonResult{row.Severity.String(), row.Name, row.Line, row.Code, row.Device, row.Message, row.Fact, row.Detail, row.Want, row.Got, row.Remedy, row.Do,
 			float64(row.Took.Microseconds()) / 1000, row.Output, row.Place}
 		out.Results = append(out.Results, result)
 	}

@@ -1,60 +1,53 @@
 package verdict
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
-
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
+	"unicode/utf8"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// Table prints the report. width is the width of the terminal in characters; 0 does not limit
-// the lines. coloured is for a terminal.
-func (r *Report) Table(w io.Writer, width int, coloured bool) {
-	r = r.printable()
-	fmt.Fprintf(w, "nhc-gpu %s on %s, checking %s\n%s\n", r.Version, r.Node, r.From, r.shellText())
-	if len(r.Facts) > 0 {
-		t := newTable(w, table.Row{"found", "thing", "detail"})
-		for _, f := range r.Facts {
-			t.add(found(f.Severity), f.Name, f.Message)
-		}
-		t.print(width, 3)
-		fmt.Fprintln(w)
-	}
-	t := newTable(w, table.Row{"result", "check", "device", "message", "ms"})
-	for _, row := range mergeRows(r.Rows) {
-		message := strings.TrimPrefix(row.Message, row.Device.String()+": ")
-		if message == "" {
-			message = row.Line
-		}
-		if row.Remedy != checks.NoRemedy {
-			message += "  -> " + string(row.Remedy)
-		}
-		took := ""
-		if row.Took > 0 {
-			took = fmt.Sprintf("%.1f", float64(row.Took)/float64(time.Millisecond))
-		}
-		t.add(colour(row.Severity, coloured), row.Name, row.Device.String(), message, took)
-	}
-	t.print(width, 4)
-	count := r.count()
-	fmt.Fprintf(w, "\n%d ok, %d skipped, %d warn, %d unknown, %d fail\n", count[checks.OK], count[checks.Skip], count[checks.Warn], count[checks.Unknown], count[checks.Fail])
-	if n := r.countNotDone(); n > 0 {
-		actions, them := "actions", "them"
-		if n == 1 {
-			actions, them = "action", "it"
-		}
-		fmt.Fprintf(w, "%d %s not done; --act carries %s out\n", n, actions, them)
-	}
-	r.devices(w)
-	r.advise(w, width)
+// View says how a report is printed for a person.
+type View struct {
+	Width    int  // of the terminal, in characters; 0 does not wrap lines
+	Coloured bool // for a terminal
+	Quiet    bool // print only what decides the exit status 2 or 3
 }
 
-// shellText returns one line with the number of lines that bash ran; "" for none.
+// Table prints the report for a person: what is wrong first, then what passes, then the facts.
+func (r *Report) Table(w io.Writer, v View) {
+	r = r.printable()
+	p := &page{Writer: w, View: v}
+	rows := fold(r.shown(v))
+	if v.Quiet {
+		p.rows(rows)
+		return
+	}
+	p.wrapped("", 2, fmt.Sprintf("nhc-gpu %s on %s, checking %s", r.Version, r.Node, r.From))
+	p.line("%s", r.shellText())
+	p.rows(rows)
+	if !r.Failed && len(r.Facts) > 0 {
+		p.line("\nThis node:")
+		p.facts(r.Facts)
+	}
+	p.devices(r.Rows)
+	count := r.count()
+	p.line("\n%d ok, %d skipped, %d warn, %d unknown, %d fail", count[checks.OK], count[checks.Skip], count[checks.Warn], count[checks.Unknown], count[checks.Fail])
+	if n := r.countNotDone(); n > 0 {
+		them := "them"
+		if n == 1 {
+			them = "it"
+		}
+		p.line("%s not done; --act carries %s out", checks.Plural(n, "action"), them)
+	}
+}
+
+// shellText says how many lines bash ran, in one line; "" without any.
 func (r *Report) shellText() string {
 	lines, them := "1 shell line was", "it"
 	if r.ShellLines != 1 {
@@ -69,139 +62,157 @@ func (r *Report) shellText() string {
 	return fmt.Sprintf("%s run; --no-shell skips %s\n", lines, them)
 }
 
-// mergeRows merges the rows of checks with the same message: the node has no GPU, or its driver
-// does not answer.
-func mergeRows(rows []Row) (list []Row) {
-	type saying struct {
-		checks.Severity
-		device, message string
-	}
-	of := func(r *Row) saying { return saying{r.Severity, r.Device.String(), r.Message} }
-	same := map[saying]int{}
-	for i := range rows {
-		same[of(&rows[i])]++
-	}
-	for _, row := range rows {
-		n := same[of(&row)]
-		switch {
-		case n < 0:
-			continue
-		case n > 2 && !row.isHeld() && (row.Severity == checks.Skip || row.Severity == checks.Unknown):
-			same[of(&row)] = -1
-			row.Name = fmt.Sprintf("%s and %d more", row.Name, n-1)
-		}
-		list = append(list, row)
-	}
-	return list
+// rank orders rows: failures first, what does not apply last.
+func rank(s checks.Severity) int {
+	return slices.Index([]checks.Severity{checks.Fail, checks.Unknown, checks.Warn, checks.OK, checks.Skip}, s)
 }
 
-// devices prints, for each device with a finding, the serial number and UUID that its vendor
-// needs.
-func (r *Report) devices(w io.Writer) {
-	told := map[checks.Device]bool{}
-	for _, row := range r.Rows {
-		d := row.Device
-		if row.Severity < checks.Warn || told[d] || d.Serial == "" && d.UUID == "" {
-			continue
-		}
-		if len(told) == 0 {
-			fmt.Fprint(w, "\nDevices:\n")
-		}
-		told[d] = true
-		line := "  " + d.String()
-		if d.Serial != "" {
-			line += ", serial " + d.Serial
-		}
-		if d.UUID != "" {
-			line += ", UUID " + d.UUID
-		}
-		fmt.Fprintln(w, line)
-	}
+// shown returns the rows that are printed, in their order.
+func (r *Report) shown(v View) []Row {
+	rows := slices.DeleteFunc(slices.Clone(r.Rows), func(row Row) bool {
+		return v.Quiet && row.Severity < checks.Unknown || r.Failed && row.Severity < checks.Warn
+	})
+	slices.SortStableFunc(rows, func(a, b Row) int { return cmp.Compare(rank(a.Severity), rank(b.Severity)) })
+	return rows
 }
 
-// advise prints the advice on each kind of finding once.
-func (r *Report) advise(w io.Writer, width int) {
-	var order []string
-	names := map[string][]string{} // names of the checks, by advice
-	seen := map[string]bool{}
-	for _, row := range r.Rows {
-		if row.Do == "" || row.Severity < checks.Warn || seen[row.Name+row.Do] {
-			continue
-		}
-		seen[row.Name+row.Do] = true
-		if names[row.Do] == nil {
-			order = append(order, row.Do)
-		}
-		names[row.Do] = append(names[row.Do], row.Name)
-	}
-	for i, do := range order {
-		if i == 0 {
-			fmt.Fprint(w, "\nWhat to do:\n")
-		}
-		who := names[do]
-		if more := len(who) - 1; more > 1 {
-			who = []string{fmt.Sprintf("%s and %d more", who[0], more)}
-		}
-		line := strings.Join(who, ", ") + ": " + do
-		if width > minWidth {
-			line = strings.ReplaceAll(text.WrapSoft(line, width-4), "\n", "\n    ")
-		}
-		fmt.Fprintf(w, "  %s\n", line)
-	}
-}
-
-// minWidth is the minimum width of a wrapped column.
-const minWidth = 24
-
-// grid is a table with one column that is wrapped on a narrow terminal.
-type grid struct {
-	table.Writer
-	widths []int
-}
-
-func newTable(w io.Writer, header table.Row) *grid {
-	t := table.NewWriter()
-	t.SetOutputMirror(w)
-	t.SetStyle(table.StyleLight)
-	t.Style().Options = table.OptionsNoBordersAndSeparators
-	t.Style().Format.Header = text.FormatDefault
-	t.AppendHeader(header)
-	g := &grid{t, make([]int, len(header))}
-	g.measure(header)
-	return g
-}
-
-func (g *grid) add(cells ...any) {
-	g.AppendRow(cells)
-	g.measure(cells)
-}
-
-func (g *grid) measure(cells []any) {
-	for i, c := range cells {
-		g.widths[i] = max(g.widths[i], text.StringWidthWithoutEscSequences(fmt.Sprint(c)))
-	}
-}
-
-// print prints the table, with the column number wrapped (from 1) wrapped to fit.
-func (g *grid) print(width, wrapped int) {
-	if width > 0 {
-		left := width - 2*len(g.widths)
-		for i, w := range g.widths {
-			if i != wrapped-1 {
-				left -= w
-			}
-		}
-		g.SetColumnConfigs([]table.ColumnConfig{{Number: wrapped, WidthMax: max(left, minWidth), WidthMaxEnforcer: text.WrapSoft}})
-	}
-	g.Render()
-}
-
-func colour(s checks.Severity, coloured bool) string {
+// fact returns what a row says about the node: its message with the device, what the check
+// has found, or else the arguments of its line.
+func (r *Row) fact() string {
+	device := cmp.Or(r.Device.PCI, r.Device.Name)
 	switch {
-	case coloured && s == checks.Fail:
-		return text.FgRed.Sprint(s)
-	case coloured && s > checks.Skip:
-		return text.FgYellow.Sprint(s)
+	case r.Message == "" && r.Fact != "":
+		return r.Fact
+	case r.Message == "":
+		return strings.TrimSpace(strings.TrimPrefix(r.Line, r.Name))
+	case device != "" && !strings.Contains(r.Message, device):
+		return r.Device.String() + ": " + r.Message
 	}
-	return s.String()
+	return r.Message
+}
+
+// action returns what to do about a row, "" for nothing.
+func (r *Row) action() string {
+	if r.Severity < checks.Warn {
+		return ""
+	}
+	words := r.Remedy.Words()
+	if words != "" && r.Do != "" {
+		words += ": "
+	}
+	return words + r.Do
+}
+
+// page prints the parts of a report.
+type page struct {
+	io.Writer
+	View
+}
+
+// line prints a line without blanks at its end.
+func (p *page) line(format string, args ...any) {
+	fmt.Fprintln(p, strings.TrimRight(fmt.Sprintf(format, args...), " "))
+}
+
+const (
+	resultWidth = len("unknown") + 2 // and a blank before it
+	mostName    = 24                 // columns of the name of a check where lines are wrapped
+	leastText   = 24                 // columns that a text has at least
+)
+
+// rows prints a row for each result, and below those that are not ok what to do.
+func (p *page) rows(rows []Row) {
+	width := 0
+	for i := range rows {
+		if n := utf8.RuneCountInString(rows[i].Name); p.Width <= 0 || n <= mostName {
+			width = max(width, n)
+		}
+	}
+	indent := resultWidth + width + 2
+	for i := range rows {
+		row := &rows[i]
+		if i > 0 && row.Severity <= checks.Skip && rows[i-1].Severity >= checks.Warn {
+			p.line("")
+		}
+		text := row.fact()
+		if row.Took >= time.Second {
+			text += fmt.Sprintf(" (%.1f s)", row.Took.Seconds())
+		}
+		head := fmt.Sprintf(" %s %-*s", p.colour(row.Severity), width, row.Name)
+		if utf8.RuneCountInString(row.Name) > width {
+			p.line("%s", head)
+			head = strings.Repeat(" ", indent-2)
+		}
+		p.wrapped(head+"  ", indent, text)
+		if do := row.action(); do != "" && (i+1 == len(rows) || rows[i+1].action() != do) {
+			p.wrapped(strings.Repeat(" ", resultWidth)+"-> ", resultWidth+3, do)
+		}
+	}
+}
+
+// facts prints what the node has.
+func (p *page) facts(facts []Row) {
+	facts, width := foldFacts(facts), 0
+	for i := range facts {
+		width = max(width, utf8.RuneCountInString(facts[i].Name))
+	}
+	for i := range facts {
+		p.wrapped(fmt.Sprintf(" %-4s%-*s  ", found(facts[i].Severity), width, facts[i].Name), width+7, Plain(facts[i].Message))
+	}
+}
+
+// wrapped prints a text behind its head; the lines after the first are indented.
+func (p *page) wrapped(head string, indent int, text string) {
+	left := p.Width - indent
+	if p.Width <= 0 {
+		left = len(text)
+	}
+	left = max(left, leastText)
+	var line strings.Builder
+	n := 0
+	for _, word := range strings.Fields(text) {
+		length := utf8.RuneCountInString(word)
+		if n > 0 && n+1+length > left {
+			p.line("%s%s", head, line.String())
+			head, n = strings.Repeat(" ", indent), 0
+			line.Reset()
+		}
+		if n > 0 {
+			line.WriteByte(' ')
+			n++
+		}
+		line.WriteString(word)
+		n += length
+	}
+	p.line("%s%s", head, line.String())
+}
+
+// devices prints for each device that is not ok what the vendor knows its board by.
+func (p *page) devices(rows []Row) {
+	seen := map[checks.Device]bool{}
+	for i := range rows {
+		d := rows[i].Device
+		if rows[i].Severity < checks.Warn || rows[i].Remedy == checks.FixConfig || seen[d] || d.Serial == "" && d.UUID == "" {
+			continue
+		}
+		if len(seen) == 0 {
+			p.line("\nDevices:")
+		}
+		seen[d] = true
+		p.line("  %s%s%s", d, checks.Before(", serial ", d.Serial, ""), checks.Before(", UUID ", d.UUID, ""))
+	}
+}
+
+// colour returns a severity, as wide as the widest.
+func (p *page) colour(s checks.Severity) string {
+	text := fmt.Sprintf("%-*s", len("unknown"), s)
+	switch {
+	case !p.Coloured || s == checks.Skip:
+		return text
+	case s == checks.Fail:
+		return "\x1b[31m" + text + "\x1b[0m"
+	case s == checks.OK:
+		return "\x1b[32m" + text + "\x1b[0m"
+	}
+	return "\x1b[33m" + text + "\x1b[0m"
 }

@@ -80,6 +80,7 @@ func rootCommand(argv []string, exit *int) *cobra.Command {
 	f := root.Flags()
 	f.BoolVar(&check, "check", false, "run all checks and print a table")
 	f.BoolVar(&opts.Act, "act", false, "with --check: carry out the actions of the checks")
+	f.BoolVar(&opts.Failed, "failed", false, "with --check: print only what is not ok")
 	f.BoolVar(&opts.NoShell, "no-shell", false, "with --check: skip shell lines")
 	f.BoolVar(&opts.JSON, "json", false, "with --check: print one object of JSON")
 	f.BoolVar(&opts.Redact, "redact", false, "with --check: remove serial numbers and UUIDs")
@@ -106,7 +107,7 @@ func rootCommand(argv []string, exit *int) *cobra.Command {
 			err = unknownCommand(cmd, words[0])
 		}
 		learn := f.Changed(baseline.Name)
-		for _, name := range []string{"act", "no-shell", "json", "redact"} {
+		for _, name := range []string{"act", "failed", "no-shell", "json", "redact"} {
 			if err == nil && f.Changed(name) && !check {
 				err = fmt.Errorf("--%s is an option of --check", name)
 			}

@@ -69,11 +69,11 @@ var may = map[string][]string{
 	"cmd/nhc-gpu/internal/selftest":  {"checks", "checks/run", "checks/run/wire", "checks/selftest", "checks/session", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/options"},
 	"cmd/nhc-gpu/internal/options":   {"checks", "slurm", "cmd/nhc-gpu/internal/console"},
 	"cmd/nhc-gpu/internal/health":    {"checks", "checks/run", "checks/run/wire", "checks/verdict", "checks/session", "checks/session/judge", "checks/session/node", "checks/session/open", "checks/session/sink", "conf/match", "slurm", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/options"},
-	"cmd/nhc-gpu/internal/report":    {"checks", "checks/plan", "checks/verdict", "checks/session", "checks/session/job", "checks/session/judge", "conf", "slurm", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/options"},
+	"cmd/nhc-gpu/internal/report":    {"checks", "checks/plan", "checks/verdict", "checks/session", "checks/session/job", "checks/session/judge", "conf", "slurm", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/options"},
 	"cmd/nhc-gpu/internal/ask":       {"checks", "checks/explain", "checks/plan", "checks/run/wire", "checks/session/node", "checks/session/setting", "checks/session/sink", "slurm", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report"},
 	"cmd/nhc-gpu/internal/platforms": {"checks", "conf", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report"},
 	"cmd/nhc-gpu/internal/baseline":  {"checks", "checks/active", "checks/plan", "checks/run/wire", "checks/verdict", "checks/session/node", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report"},
-	"cmd/nhc-gpu/internal/genconf":   {"conf", "conf/match", "checks", "checks/fabric", "checks/probe", "checks/probe/*", "checks/plan", "checks/run", "checks/run/wire", "checks/session", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report"},
+	"cmd/nhc-gpu/internal/genconf":   {"conf", "conf/match", "checks", "checks/fabric", "checks/probe", "checks/probe/*", "checks/plan", "checks/run", "checks/run/wire", "checks/session", "checks/session/node", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report"},
 	"cmd/nhc-gpu/internal/topo":      {"checks", "checks/run", "checks/run/wire", "checks/topology", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/options"},
 	"cmd/nhc-gpu/internal/wrap":      {"checks", "checks/run", "checks/verdict", "cmd/nhc-gpu/internal/console"},
 }

@@ -51,16 +51,10 @@ const (
 // doing draws the line anew, or erases it when there is no step.
 func (p *Progress) doing(s *plan.Step, what string, elapsed, bound time.Duration) {
 	if s == nil {
-		if p.shown {
-			p.write(eraseLine)
-		}
-		p.shown = false
+		p.Clear()
 		return
 	}
-	width, _, err := term.GetSize(p.fd)
-	if err != nil || width <= 0 {
-		width = 80
-	}
+	width := p.width()
 	clock := fmt.Sprintf("  %s of at most %s", elapsed.Truncate(time.Second), bound.Round(time.Second))
 	name := s.Name
 	if !strings.HasPrefix(name, "check_") {
@@ -75,6 +69,31 @@ func (p *Progress) doing(s *plan.Step, what string, elapsed, bound time.Duration
 	}
 	p.write(eraseLine + text + clock)
 	p.shown = true
+}
+
+// Say shows a line about the run as a whole, on a terminal.
+func (p *Progress) Say(format string, args ...any) {
+	if p == nil {
+		return
+	}
+	p.write(eraseLine + cutTo(verdict.Printable(fmt.Sprintf(format, args...)), p.width()-1))
+	p.shown = true
+}
+
+// width returns the columns of the terminal, 80 if it does not say.
+func (p *Progress) width() int {
+	if width, _, err := term.GetSize(p.fd); err == nil && width > 0 {
+		return width
+	}
+	return 80
+}
+
+// Clear erases the line.
+func (p *Progress) Clear() {
+	if p != nil && p.shown {
+		p.write(eraseLine)
+		p.shown = false
+	}
 }
 
 // before puts a colon behind a text, if there is one.

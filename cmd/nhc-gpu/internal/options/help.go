@@ -105,13 +105,16 @@ const OwnHelp = `
 
  COMMAND           DESCRIPTION (nhc-gpu <command> --help has more)
 -------------------------------------------------------------------------------
- --check           Run all checks and print a table. Nothing is changed: the node
-                   is not drained, and actions of checks (kill, mount, mkdir,
-                   restart, -e, -E) are only listed. Shell lines are run. Does
-                   not stop at the first failure.
+ --check           Run all checks and print what they find, failures first, with
+                   the action for each. Nothing is changed: the node is not
+                   drained, and actions of checks (kill, mount, mkdir, restart,
+                   -e, -E) are only listed. Shell lines are run. Does not stop
+                   at the first failure.
                    Exit status: 0 ok, 1 warn, 2 fail, 3 unknown
                    Options of --check, in any order:
    --act           Carry out the actions of the checks
+   --failed        Print only what is not ok
+   -q              Print only failures and unknown results, nothing else
    --no-shell      Skip shell lines; their results are unknown
    --json          Print one object of JSON
    --redact        Remove serial numbers and UUIDs

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,6 +26,9 @@ type Options struct {
 	Words []string
 	Role  slurm.Role // --prolog or --epilog
 }
+
+// Quiet reports whether -q is among the options.
+func (o *Options) Quiet() bool { return slices.Contains(o.Set, Assignment{"SILENT", "1"}) }
 
 // Assignment is a setting that an option has made.
 type Assignment struct{ Name, Value string }

@@ -48,7 +48,7 @@ func Open(o *options.Options, opts Options) (*health.Run, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	r.Set.Hold, r.ToJSON = !opts.Act, opts.JSON
+	r.Set.Hold, r.ToJSON = !opts.Act, opts.JSON || o.Quiet()
 	if err := r.Sysconfig(); err != nil {
 		r.Stop(err)
 		r.Close()
@@ -102,7 +102,7 @@ func peoplePlan(r *health.Run, named, runs bool) (from string, err error) {
 		if err != nil {
 			return from, err
 		}
-		from = "the embedded default plan of --check (there is no " + r.Path + ": as HealthCheckProgram it checks nothing)"
+		from = "the built-in plan of --check (there is no " + r.Path + ": under Slurm nhc-gpu checks nothing)"
 	case file.Missing:
 		return from, fmt.Errorf("read %s: no such file", r.Path)
 	case !file.Mode.IsRegular():

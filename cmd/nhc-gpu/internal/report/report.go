@@ -21,6 +21,7 @@ type Options struct {
 	Act     bool // the checks carry out their actions
 	NoShell bool // the site's shell lines and scripts are not run
 	One     bool // one check is run: the facts about the node are not printed
+	Failed  bool // only what is not ok is printed
 }
 
 // Print runs everything and prints a table, or one object of JSON.
@@ -33,11 +34,11 @@ func Print(o *options.Options, opts Options, version string, exit *int) error {
 	r.Prepare()
 	t := NewTable(r.Judge)
 	t.noShell = opts.NoShell
-	watch := r.Progress()
-	if opts.JSON {
-		watch = nil
+	if !opts.JSON {
+		t.watch = r.Progress()
 	}
-	err = r.Engine(watch.Hook()).Do(r.Ctx, r.Plan, t)
+	err = r.Engine(t.watch.Hook()).Do(r.Ctx, r.Plan, t)
+	defer t.watch.Clear()
 	if sig := r.Signals.Caught(); err != nil && sig != 0 {
 		*exit = 128 + int(sig)
 		return nil
@@ -52,6 +53,9 @@ func Print(o *options.Options, opts Options, version string, exit *int) error {
 	if !opts.One {
 		out.Facts = slices.Concat(r.Facts(), r.PlatformRows(), r.SlurmRows())
 	}
+	out := verdict.Report{Version: version, Node: r.Set.Get("HOSTNAME"), From: from, Rows: t.Rows, ShellLines: t.lines, NoShell: opts.NoShell, Failed: opts.Failed}
+	t.watch.Say("reading the facts about this node")
+	out.Facts = slices.Concat(r.Facts(), r.PlatformRows(), r.SlurmRows())
 	*exit = out.Exit()
 	if opts.Redact {
 		out.Redact()
@@ -59,11 +63,12 @@ func Print(o *options.Options, opts Options, version string, exit *int) error {
 	if opts.JSON {
 		return out.JSON(os.Stdout)
 	}
-	width, coloured := 0, false
+	view := verdict.View{Quiet: o.Quiet()}
 	if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {
-		width, _, _ = term.GetSize(fd) // 0 if it does not say
-		coloured = os.Getenv("NO_COLOR") == ""
+		view.Width, _, _ = term.GetSize(fd) // 0 if it does not say
+		view.Coloured = os.Getenv("NO_COLOR") == ""
 	}
-	out.Table(os.Stdout, width, coloured)
+	t.watch.Clear()
+	out.Table(os.Stdout, view)
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/judge"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
 // timeoutCode is the code of the row in which TIMEOUT ended the run.
@@ -33,16 +34,20 @@ type Table struct {
 	lines   int              // shell lines, run or not
 	noShell bool             // shell lines are not run
 	written []byte           // by the current line, where the report is JSON
+	fact    string           // what the current check has found, if it passes
+	watch   *console.Progress
 }
 
 // Begin notes when a step begins.
 func (t *Table) Begin(s *plan.Step, _ int) {
 	t.began = time.Now()
 	t.Fold.Begin(s.Text, 0)
+	t.watch.Say("check %d of %d: %s", s.Index+1, len(t.steps), stepName(s))
 }
 
 // Native makes the rows of a check.
 func (t *Table) Native(s *plan.Step, r checks.Result) bool {
+	t.fact = r.Fact
 	t.row(s, t.once(session.Soften(r.Findings, s.Policy.Action)), r.Took)
 	return true
 }
@@ -150,8 +155,8 @@ func (t *Table) detailed() (list []checks.Finding) {
 	return list
 }
 
-// row makes the rows of a step: one, or one for each finding.
-func (t *Table) row(s *plan.Step, list []checks.Finding, took time.Duration) {
+// stepName returns the name of a step's check, of a shell line its first word.
+func stepName(s *plan.Step) string {
 	name := s.Name
 	if name == "" {
 		name, _, _ = strings.Cut(s.Text, " ")
@@ -159,7 +164,12 @@ func (t *Table) row(s *plan.Step, list []checks.Finding, took time.Duration) {
 	if s.Kind == plan.Native {
 		name = session.CheckName(name)
 	}
-	line := s.Text
+	return name
+}
+
+// row makes the rows of a step: one, or one for each finding.
+func (t *Table) row(s *plan.Step, list []checks.Finding, took time.Duration) {
+	name, line := stepName(s), s.Text
 	if s.Table != nil {
 		line = session.TableText(s)
 	}
@@ -167,11 +177,14 @@ func (t *Table) row(s *plan.Step, list []checks.Finding, took time.Duration) {
 	if !slices.ContainsFunc(list, func(f checks.Finding) bool { return f.Code != checks.HeldCode }) {
 		list = append([]checks.Finding{{}}, list...) // the check has passed
 	}
-	output := string(t.written)
-	t.written = nil
+	output, fact := string(t.written), t.fact
+	t.written, t.fact = nil, ""
 	for i, f := range list {
 		if i > 0 {
 			took, output = 0, ""
+		}
+		if i > 0 || f.Severity != checks.OK {
+			fact = ""
 		}
 		detail := strings.TrimPrefix(f.Message, name+":  ")
 		message := verdict.Plain(detail)
@@ -179,7 +192,7 @@ func (t *Table) row(s *plan.Step, list []checks.Finding, took time.Duration) {
 			detail = ""
 		}
 		t.Rows = append(t.Rows, verdict.Row{
-			Severity: f.Severity, Name: name, Line: line, Code: f.Code, Device: f.Device, Message: message, Detail: detail,
+			Severity: f.Severity, Name: name, Line: line, Code: f.Code, Device: f.Device, Message: message, Fact: fact, Detail: detail,
 			Want: f.Want, Got: f.Got, Took: took, Remedy: f.Remedy, Do: checks.WhatToDo(f.Code), Place: f.Place, Output: output,
 		})
 	}
