@@ -160,25 +160,6 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// The active tests of a night are for GPU nodes, but for those of CPUs and disks.
-func TestActiveExample(t *testing.T) {
-	t.Parallel()
-	data, err := os.ReadFile("examples/nhc-active.conf")
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines, warnings, err := Parse("nhc-active.conf", data)
-	if err != nil || len(warnings) > 0 || len(lines) < 5 {
-		t.Errorf("%d lines, warnings %v, error %v", len(lines), warnings, err)
-	}
-	for _, l := range lines {
-		gpus := strings.HasPrefix(l.Check, "check_gpu_") || strings.HasPrefix(l.Check, "check_nccl ") || strings.HasPrefix(l.Check, "check_ib_")
-		if gpus != (l.Target == "gpu*") {
-			t.Errorf("%s: %s || %s", l.Pos, l.Target, l.Check)
-		}
-	}
-}
-
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{"* || a\n", "# c \\\r\n* || x", "a\\\\\\", "||", "\\|\\| \\\n"} {
 		f.Add([]byte(seed))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"os"
 	"os/exec"
@@ -85,7 +86,9 @@ func runScripts(t *testing.T, dir string) {
 			path, err := exec.LookPath("nhc-gpu")
 			e.Setenv("nhc", path)
 			e.Setenv("bin", filepath.Dir(path))
-			return err
+			examples, wrong := filepath.Abs("../../conf/examples")
+			e.Setenv("examples", examples)
+			return errors.Join(err, wrong)
 		},
 		Condition: func(cond string) (bool, error) {
 			if cond == "gcc" {

@@ -18,12 +18,12 @@ func PlatformsOf(file string, data []byte) checks.PlatformOf {
 		if err != nil {
 			panic(err) // a test parses the built-in profiles
 		}
-		return platformFigures(p)
+		return PlatformFigures(p)
 	}
 }
 
-// platformFigures converts a platform to the form that checks use.
-func platformFigures(p *conf.Platform) *checks.Platform {
+// PlatformFigures converts a platform to the form that checks use.
+func PlatformFigures(p *conf.Platform) *checks.Platform {
 	if p == nil {
 		return nil
 	}

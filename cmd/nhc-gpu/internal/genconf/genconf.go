@@ -1,8 +1,9 @@
-// Package genconf is nhc-genconf: it looks at a node, writes an nhc.conf for it, and tries
-// every line of it.
+// Package genconf is nhc-genconf: it looks at a node, or at the profile of a platform, and
+// writes the configuration for it. On the node it tries every line.
 package genconf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,7 +25,7 @@ import (
 const Name = "genconf"
 
 const (
-	optionSpec = ":H:b:c:D:dhn:vx"
+	optionSpec = ":H:b:c:D:dhn:vx-:" // "--dir" is the option - with the argument dir
 	dmiDefault = "/([Ss]peed|[Vv]ersion)/"
 	// Limit bounds the whole of genconf: scanning, trying, writing.
 	Limit = 2 * time.Minute
@@ -37,6 +38,9 @@ type Arguments struct {
 	Set     []conf.Assign // by options, in the order given
 	Words   []string      // VAR=value
 	DMI     string        // match string for the DMI section
+
+	Platform string // the configuration is for this platform, and not for this node
+	Dir      string // write all files of the configuration there
 }
 
 // Parse reads the command line. words[0] is the name that the program was called by. It
@@ -51,8 +55,11 @@ func Parse(words []string) (*Arguments, error) {
 	}
 	set := func(name, value string) { a.Set = append(a.Set, conf.Assign{Name: name, Value: value}) }
 	showHelp := false
-	rest, err := checks.Getopts(optionSpec, words[1:], func(opt byte, arg string) {
+	var wrong error
+	rest, err := checks.Getopts(optionSpec, joinLong(words[1:]), func(opt byte, arg string) {
 		switch opt {
+		case '-':
+			wrong = cmp.Or(wrong, a.long(arg))
 		case 'H':
 			set("HOSTNAME", arg)
 		case 'b':
@@ -75,7 +82,7 @@ func Parse(words []string) (*Arguments, error) {
 		a.help()
 		return nil, nil
 	}
-	if err != nil {
+	if err = cmp.Or(err, wrong); err != nil {
 		a.help()
 		fmt.Fprintf(console.Stderr, "%s:  ERROR:  %s\n", a.Program, strings.TrimPrefix(console.OptionError(err), ":  "))
 		return nil, err
@@ -84,6 +91,36 @@ func Parse(words []string) (*Arguments, error) {
 		a.Words = rest[:slices.Index(rest, "")]
 	}
 	return a, nil
+}
+
+// joinLong writes "--dir DIR" as "--dir=DIR".
+func joinLong(words []string) (list []string) {
+	for i := 0; i < len(words); i++ {
+		w := words[i]
+		if (w == "--platform" || w == "--dir") && i+1 < len(words) {
+			i++
+			w += "=" + words[i]
+		}
+		list = append(list, w)
+	}
+	return list
+}
+
+// long takes an option of two dashes.
+func (a *Arguments) long(text string) error {
+	name, value, _ := strings.Cut(text, "=")
+	for _, o := range []struct {
+		name string
+		to   *string
+	}{{"platform", &a.Platform}, {"dir", &a.Dir}} {
+		if o.name == name && value != "" {
+			*o.to = value
+			return nil
+		} else if o.name == name {
+			return fmt.Errorf("Option --%s requires an argument.", name) //nolint:staticcheck // in the style of LBNL NHC's texts
+		}
+	}
+	return fmt.Errorf("Invalid option:  --%s", text) //nolint:staticcheck // in the style of LBNL NHC's texts
 }
 
 // Node is what the generator needs of the run that it is part of.
@@ -95,6 +132,7 @@ type Node struct {
 	Timeout time.Duration                   // TIMEOUT
 	Get     func(setting string) string     // the settings of nhc-gpu, with their defaults
 	Try     func([]conf.Line) map[int]Trial // runs lines, by their place; one that was not reached has none
+	Here    func() []checks.PlatformGroup   // the GPUs of this node
 }
 
 // generator is one run of genconf.
@@ -104,19 +142,34 @@ type generator struct {
 	verbose bool
 	mask    string // target of the lines
 	dmi     string
+	dir     string
 	sheet   sheet
+	target  target
 }
 
-// Generate looks at this node and writes an nhc.conf by which it is healthy. It returns the
-// exit status. An error is a target that cannot be written.
-func Generate(a *Arguments, n Node) (exit int, err error) {
+// Generate looks at this node and writes a configuration by which it is healthy, or with
+// platform one for its nodes. It returns the exit status. An error is a target that cannot
+// be written.
+func Generate(a *Arguments, n Node, platform *checks.Platform) (exit int, err error) {
 	g := &generator{
-		Node: n, program: a.Program, verbose: n.Get("VERBOSE") == "1", mask: n.Get("HOSTNAME"), dmi: a.DMI,
+		Node: n, program: a.Program, verbose: n.Get("VERBOSE") == "1", mask: n.Get("HOSTNAME"), dmi: a.DMI, dir: a.Dir,
+	}
+	if platform != nil {
+		g.target = targetOf(platform)
+		if !a.sets("HOSTNAME") {
+			g.mask = "*"
+		}
 	}
 	if err := usableMask(g.mask); err != nil {
 		return 0, err
 	}
 	return g.generate(), nil
+}
+
+// sets reports whether the command line sets a variable.
+func (a *Arguments) sets(name string) bool {
+	return slices.ContainsFunc(a.Set, func(s conf.Assign) bool { return s.Name == name }) ||
+		slices.ContainsFunc(a.Words, func(w string) bool { return strings.HasPrefix(w, name+"=") })
 }
 
 // usableMask refuses what cannot stand before the "||" of a line.
@@ -130,15 +183,17 @@ func usableMask(mask string) error {
 	return nil
 }
 
-// generate scans, tries what it would write, and writes it.
+// generate makes the lines, tries those of this node, and writes the files.
 func (g *generator) generate() int {
-	path := g.Get("CONFFILE")
-	g.vecho("Scanning system...")
-	g.heading()
-	g.scan()
-	g.vecho("trying the lines...")
-	g.try()
-	g.vecho("done.\n")
+	if g.target.platform != nil {
+		g.sheet = *g.target.expect()
+	} else {
+		g.vecho("Scanning system...")
+		g.scan()
+		g.vecho("trying the lines...")
+		g.try()
+		g.vecho("done.\n")
+	}
 	if sig := g.Signals.Caught(); sig != 0 {
 		fmt.Fprintf(console.Stderr, "Terminated by signal %s.\n", console.SignalName(sig))
 		return 128 + int(sig)
@@ -146,22 +201,50 @@ func (g *generator) generate() int {
 	for _, w := range g.sheet.warnings {
 		fmt.Fprintf(console.Stderr, "%s: warning: %s\n", g.program, w)
 	}
-	text := g.sheet.render(g.mask)
+	path := g.Get("CONFFILE")
+	if g.dir != "" {
+		return g.writeAll()
+	}
 	if path == "-" {
-		if _, err := console.Stdout.Write([]byte(text)); err != nil {
+		if _, err := console.Stdout.Write([]byte(g.sheet.render(g.mask))); err != nil {
 			fmt.Fprintf(console.Stderr, "%s: write standard output: %v\n", g.program, err)
 			return 1
 		}
 		return 0
 	}
-	g.vecho("Writing configuration file " + path + "...")
-	if err := g.write(path, text); err != nil {
-		g.vecho("failed.\n")
-		fmt.Fprintf(console.Stderr, "%s: %v\n", g.program, err)
+	if !g.writeOne(path, &g.sheet) {
 		return 1
 	}
-	g.vecho("done.\n")
 	return 0
+}
+
+// writeOne writes a file and reports why it could not.
+func (g *generator) writeOne(path string, s *sheet) bool {
+	g.vecho("Writing configuration file " + path + "...")
+	if err := g.write(path, s.render(g.mask)); err != nil {
+		g.vecho("failed.\n")
+		fmt.Fprintf(console.Stderr, "%s: %v\n", g.program, err)
+		return false
+	}
+	g.vecho("done.\n")
+	return true
+}
+
+// writeAll writes the files of a node into a directory, and prints their names.
+func (g *generator) writeAll() (exit int) {
+	name := g.Get("NAME")
+	for _, f := range g.target.files(&g.sheet) {
+		path := filepath.Join(g.dir, name+f.suffix+".conf")
+		if g.writeOne(path, f.sheet) {
+			fmt.Fprintf(console.Screen, "wrote %s: %s\n", path, f.what)
+		} else {
+			exit = 1
+		}
+	}
+	if exit == 0 {
+		fmt.Fprintf(console.Screen, "try it: nhc-gpu --check -c %s\n", filepath.Join(g.dir, name+".conf"))
+	}
+	return exit
 }
 
 // write makes the file. One that exists is a site's, with changes perhaps.
@@ -201,12 +284,18 @@ func (a *Arguments) help() {
   Syntax:  %s [<options>] [<var>=<value> [...]]
 
  Looks at this node and writes a configuration by which it is healthy: every
- line in it has been tried and passes. Overwrites no file.
+ active line has been tried and passes, or has found a fault that the comment
+ above it names. With --platform it writes one for the nodes of a platform, on
+ any machine, and tries nothing. Overwrites no file.
 
  OPTION            DESCRIPTION
 -------------------------------------------------------------------------------
  -h                Show this help
- -H <hostmask>     Write lines for the hosts <hostmask> (default: this host)
+ -H <hostmask>     Write lines for the hosts <hostmask> (default: this host;
+                   with --platform: *)
+ --platform <name> Write the configuration of this platform: nhc-gpu platforms
+ --dir <dir>       Write all files into <dir>: <name>.conf, and on a node with
+                   GPUs <name>-prolog.conf, -epilog.conf and -active.conf
  -D <confdir>      Use config directory <confdir> (default: /etc/nhc)
  -b <matchstr>     Only these lines of the BIOS/DMI section (default: %s)
  -c <conffile>     Write to <conffile>, - for standard output (default: <confdir>/%s.conf.auto)
@@ -218,12 +307,14 @@ func (a *Arguments) help() {
  All other arguments must be settings of the form VARNAME=value.
  Exit status: 0 written, 1 could not, 10 wrong command line.
 
-EXAMPLE:
---------
- To write lines for all nodes like this one, and put them to use:
-    # %s -H 'gpu*' -c /etc/nhc/nhc.conf
+EXAMPLES:
+---------
+ To write the whole configuration of all nodes like this one:
+    # %s -H 'gpu*' --dir /etc/nhc
+ To print the lines for a node that is not here:
+    # %s --platform 'HGX H100' -c -
 
-`, title, strings.Repeat("-", len(title)), a.Program, dmiDefault, a.For, a.For, a.Program)
+`, title, strings.Repeat("-", len(title)), a.Program, dmiDefault, a.For, a.For, a.Program, a.Program)
 }
 
 // try reads the sheet back as the file that it will be, and runs it. A line

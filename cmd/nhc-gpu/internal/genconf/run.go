@@ -4,9 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"path/filepath"
+	"strings"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
-
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 	"github.com/nhc-gpu/nhc-gpu/conf"
@@ -27,16 +31,59 @@ func Run(words []string, version string) int {
 	defer r.Close()
 	exit := 0
 	if err = settleFor(r, a); err == nil {
-		r.Pool.SetVars(r.Set.WorkerVars())
-		exit, err = Generate(a, Node{
-			Pool: r.Pool, Signals: r.Sig, Budget: r.Budget, Version: version, Timeout: r.Set.Timeout(), Get: r.Set.Get, Try: func(lines []conf.Line) map[int]Trial { return try(r, lines) },
-		})
+		exit, err = generate(r, a, version)
 	}
 	if err != nil {
 		fmt.Fprintf(console.Stderr, "%s: %v\n", a.Program, err)
 		return options.ExitUsage
 	}
 	return exit
+}
+
+// generate reads the site's profiles of platforms and makes the configuration.
+func generate(r *health.Run, a *Arguments, version string) (exit int, err error) {
+	path := r.Set.ProfilesFile()
+	o := r.Pool.Call(r.Sig.Ctx, checks.Local, &wire.Request{Op: wire.OpRead, Path: path, Line: "read " + path}, session.Reading)
+	data, there, err := r.ContentOf(path, o, r.Set.Get("PLATFORM_PROFILES") != "")
+	if err != nil {
+		return 0, err
+	}
+	if there {
+		r.Set.Profiles, r.Set.ProfilesFrom = data, path
+	}
+	known, err := conf.ParsePlatforms(path, r.Set.Profiles)
+	if err != nil {
+		return 0, err
+	}
+	r.Pool.SetVars(r.Set.WorkerVars())
+	var platform *checks.Platform
+	if a.Platform != "" {
+		if platform, err = platformNamed(known, a.Platform); err != nil {
+			return 0, err
+		}
+	}
+	return Generate(a, Node{
+		Pool: r.Pool, Signals: r.Sig, Budget: r.Budget, Version: version, Timeout: r.Set.Timeout(), Get: r.Set.Get,
+		Try: func(lines []conf.Line) map[int]Trial { return try(r, lines) },
+		Here: func() []checks.PlatformGroup {
+			groups, _ := r.PlatformGroups() // the sections of the file report what cannot be read
+			return groups
+		},
+	}, platform)
+}
+
+// platformNamed returns the figures of the platform with a name.
+func platformNamed(known *conf.Platforms, name string) (*checks.Platform, error) {
+	list, err := known.All()
+	if err != nil {
+		return nil, err
+	}
+	for i := range list {
+		if strings.EqualFold(list[i].Name, name) {
+			return node.PlatformFigures(&list[i]), nil
+		}
+	}
+	return nil, fmt.Errorf("no platform has the name %q; nhc-gpu platforms lists them", name)
 }
 
 // settleFor takes over the settings of the command line, and gives what is still unset its

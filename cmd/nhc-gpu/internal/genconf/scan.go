@@ -67,12 +67,21 @@ func (g *generator) heading() {
 	s := &g.sheet
 	s.comment("Configuration of nhc-gpu, and of LBNL NHC.")
 	s.comment("Made by %s %s on %s, %s.", g.program, g.Version, g.Get("HOSTNAME_S"), g.Budget.Began.Format(time.RFC1123Z))
+	for i := range g.target.groups {
+		s.comment("platform: %s", g.target.groups[i].Tell())
+	}
 	s.comment("")
 	s.comment("Each line is TARGET || CHECK. TARGET is a glob, /regular expression/ or {node range}.")
-	s.comment("Every line that is no comment passed on that node at that time, unless the comment above it names")
-	s.comment("a fault. Read the file before you use it: some of what is broken now is missing here, or is called")
-	s.comment("healthy. Then: nhc-gpu --check -c FILE")
+	s.comment("Every active line passed on that node at that time, unless the comment above it names a fault.")
+	s.comment("Read the file before you use it: a device that was broken then has no line here, or its state")
+	s.comment("counts as healthy. Then: nhc-gpu --check -c FILE")
+	s.settings()
+}
+
+// settings suggests the two settings that sites change most.
+func (s *sheet) settings() {
 	s.heading("Settings")
+	s.comment("MARK_OFFLINE=0 only reports; NHC_CHECK_ALL=1 goes on after a failure")
 	s.lines = append(s.lines, sheetLine{check: "export MARK_OFFLINE=1 NHC_CHECK_ALL=0", why: "-"})
 }
 
@@ -88,6 +97,8 @@ func (g *generator) scan() {
 	}
 	g.vecho(strings.Join(names, "...") + "...")
 	a := g.ask("", names...)
+	g.target.groups = g.Here()
+	g.heading()
 	g.dmiSection(a)
 	g.mountSection(a)
 	g.hardwareSection(a)
@@ -117,12 +128,13 @@ func (g *generator) hardwareSection(a answers) {
 	}
 	s.standing(checks.Fail, "check_pcie", "check_pcie_aer")
 	if inv := g.part(a, inventory.PartDisks); inv != nil && len(inv.Disks) > 0 {
-		s.comment("%d NVMe disks", len(inv.Disks))
 		words := []string{"-b"}
 		for _, d := range inv.Disks {
 			words = append(words, "/dev/"+d)
 		}
-		s.check("check_file_test", words...)
+		if s.check("check_file_test", words...) {
+			s.about("%s", checks.Plural(len(inv.Disks), "NVMe disk"))
+		}
 	}
 	s.standing(checks.Warn, "check_nvme")
 	if ib := g.part(a, inventory.PartIB); ib == nil || len(ib.Ports) == 0 {
@@ -140,7 +152,7 @@ func (g *generator) linkLines(links []inventory.NetLink) {
 		virtual[l.Virtual] = append(virtual[l.Virtual], l.Name)
 	}
 	for _, why := range slices.Sorted(maps.Keys(virtual)) {
-		g.sheet.comment("no line for what has %s: %s", why, some(virtual[why]))
+		g.sheet.comment("no line for interfaces (%s): %s", why, some(virtual[why]))
 	}
 }
 
@@ -155,8 +167,9 @@ func (g *generator) memoryLines(m probe.Memory) {
 		fudge = "1%"
 	}
 	g.dbg("%d kB RAM (%s, +/- %s), %d kB swap", m.Total, size, fudge, m.SwapTotal)
-	g.sheet.comment("%s: what the kernel keeps for itself changes with its version", fudge)
-	g.sheet.check("check_hw_physmem", size, size, fudge)
+	if g.sheet.check("check_hw_physmem", size, size, fudge) {
+		g.sheet.about("the memory has its size, give or take %s: what the kernel reserves changes with its version", fudge)
+	}
 	if m.SwapTotal == 0 {
 		g.sheet.check("check_hw_swap", "0", "0")
 		return
@@ -223,6 +236,7 @@ func (g *generator) portLines(ports []inventory.IBLink, left map[string]string) 
 		s.check("check_ib_ports", append([]string{"-r", rate}, up[rate]...)...)
 	}
 	if len(ports) > 0 {
+		g.target.ports = true
 		s.standing(checks.Warn, portChecks...)
 		s.standing(checks.Fail, fabricChecks...)
 	}
@@ -258,28 +272,32 @@ func (g *generator) gpuSection(a answers) {
 	}
 	g.describeGPUs()
 	if len(gpu.PCI) > 0 {
-		s.comment("%d GPUs on the PCI bus, by their slots", len(gpu.PCI))
 		words := []string{"-e"}
 		for _, addr := range gpu.PCI {
 			words = append(words, "/sys/bus/pci/devices/"+addr)
 		}
-		s.check("check_file_test", words...)
+		if s.check("check_file_test", words...) {
+			s.about("%s on the PCI bus, by their slots", checks.Plural(len(gpu.PCI), "GPU"))
+		}
 		if n := len(gpu.PCI) - gpu.Own; n > 0 {
 			s.comment("%d of them are not for the driver here: of virtual machines, excluded, for a display, or not given to this container", n)
 		}
 	}
 	if len(gpu.Nodes) > 0 {
-		s.comment("%d device nodes of the driver", len(gpu.Nodes))
-		s.check("check_file_test", append(append([]string{"-c"}, gpu.Nodes...), "/dev/nvidiactl")...)
+		if s.check("check_file_test", append(append([]string{"-c"}, gpu.Nodes...), "/dev/nvidiactl")...) {
+			s.about("%s of the driver", checks.Plural(len(gpu.Nodes), "device node"))
+		}
 	}
 	n := gpu.Own
 	if len(gpu.PCI) == 0 {
 		n = len(gpu.Nodes)
 	}
 	if n > 0 {
+		g.target.gpus = n
 		s.check("check_gpu_count", strconv.Itoa(n))
 		s.standing(checks.Fail, gpuChecks...)
 		s.standing(checks.Fail, "check_hw_topology")
+		g.target.explain(s)
 	}
 	if gpu.SMI != "" {
 		s.check("check_nvsmi_healthmon")

@@ -19,6 +19,7 @@ type sheetLine struct {
 	heading string
 	comment string
 	check   string // in the words of a shell
+	note    string // what is printed above the check; "" prints the summary of the check
 	why     string // what is wrong with the check: it is written as a comment
 	found   string // the fault that the check has found: it is written with it
 
@@ -59,6 +60,11 @@ func (s *sheet) standing(from checks.Severity, names ...string) {
 	}
 }
 
+// about sets the comment of the line that was added last.
+func (s *sheet) about(format string, args ...any) {
+	s.lines[len(s.lines)-1].note = fmt.Sprintf(format, args...)
+}
+
 // suggest adds a line for a person to take over: a comment.
 func (s *sheet) suggest(name string, words ...string) {
 	if line, ok := checkLine(name, words); ok {
@@ -80,7 +86,9 @@ func checkLine(name string, words []string) (string, bool) {
 // render prints the file.
 func (s *sheet) render(mask string) string {
 	var b strings.Builder
+	explained := "" // the check that the comment above is about
 	for i, l := range s.lines {
+		name, _, _ := strings.Cut(l.check, " ")
 		switch {
 		case l.heading != "":
 			if i > 0 {
@@ -89,6 +97,9 @@ func (s *sheet) render(mask string) string {
 			rule := strings.Repeat("#", 71)
 			fmt.Fprintf(&b, "%s\n###\n### %s\n###\n", rule, l.heading)
 		case l.check != "" && l.why == "":
+			if l.note != "" || name != explained {
+				b.WriteString(wrapped(l.explanation(name)))
+			}
 			if l.found != "" {
 				b.WriteString(comment("this line found a fault, " + l.found + ":"))
 			}
@@ -101,8 +112,32 @@ func (s *sheet) render(mask string) string {
 		default:
 			b.WriteString(comment(l.comment))
 		}
+		explained = name
 	}
 	return b.String()
+}
+
+// explanation returns what is printed above a check.
+func (l *sheetLine) explanation(name string) string {
+	if l.note != "" {
+		return l.note
+	}
+	info, _ := checks.Lookup(name)
+	return info.Summary
+}
+
+// wrapped returns a comment in lines of at most 100 characters.
+func wrapped(text string) string {
+	var b strings.Builder
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && len(line)+1+len(word) > 98 {
+			b.WriteString(comment(line))
+			line = ""
+		}
+		line = strings.TrimPrefix(line+" "+word, " ")
+	}
+	return b.String() + comment(line)
 }
 
 func comment(text string) string {

@@ -126,6 +126,9 @@ func TestSheet(t *testing.T) {
 	if !s.check("check_hw_eth", "lo") || s.check("check_nosuch", "x") {
 		t.Error("a line for a check that there is not, or none for one that there is")
 	}
+	s.check("check_hw_eth", "eth0")
+	s.about("another %s", "network interface")
+	s.lines[len(s.lines)-1].found = "gone"
 	s.suggest("check_hw_eth", `back\slash`)
 	s.lines = append(s.lines, sheetLine{check: "check_hw_eth x", why: "gone"})
 	s.warn("odd %s", "thing")
@@ -135,7 +138,11 @@ func TestSheet(t *testing.T) {
 ###
 ### Some checks
 ###
+# a network interface exists
  n\\.x || check_hw_eth lo
+# another network interface
+# this line found a fault, gone:
+ n\\.x || check_hw_eth eth0
 # n\\.x || check_hw_eth 'back\\slash'
 # left out, gone:
 # n\\.x || check_hw_eth x

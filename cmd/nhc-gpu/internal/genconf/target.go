@@ -1,0 +1,234 @@
+package genconf
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
+)
+
+// target is the kind of node that the configuration is for.
+type target struct {
+	platform *checks.Platform       // that the command line names; nil: this node
+	groups   []checks.PlatformGroup // of this node
+	gpus     int                    // 0: not known, or none
+	ports    bool                   // it has ports of InfiniBand or RoCE
+}
+
+// targetOf returns a whole node of a platform, the one with the most GPUs.
+func targetOf(p *checks.Platform) target {
+	t := target{platform: p, ports: p.NetworkPorts > 0}
+	if len(p.GPUs) > 0 {
+		t.gpus = slices.Max(p.GPUs)
+	}
+	return t
+}
+
+// figures returns the platform of the node, nil if none is known or it has several.
+func (t *target) figures() *checks.Platform {
+	if t.platform == nil && len(t.groups) == 1 {
+		return t.groups[0].Platform
+	}
+	return t.platform
+}
+
+// explain adds to the comments of lines without a number which figures of the platform
+// they compare with.
+func (t *target) explain(s *sheet) {
+	p := t.figures()
+	if p == nil {
+		return
+	}
+	about := map[string]string{
+		"check_gpu_power":  figure("default limit %d W", p.PowerLimit),
+		"check_gpu_clocks": join(figure("graphics %d MHz", p.GraphicsClock), figure("memory %d MHz", p.MemoryClock)),
+		"check_gpu_pcie":   join(figure("generation %d", p.PCIeGen), figure("x%d", p.PCIeWidth)),
+		"check_gpu_nvlink": join(figure("%d NVLinks", p.NVLinks), figure("%d MB/s each", p.NVLinkBandwidth)),
+		"check_gpu_fabric": figure("NVLink domain of up to %d GPUs", p.NVLinkDomain),
+		"check_ib_ports":   join(figure("%d ports", p.NetworkPorts), figure("%d Gb/s", p.NetworkRate)),
+		"check_ib_pcie":    join(figure("generation %d", p.NetworkPCIeGen), figure("x%d", p.NetworkPCIeWidth)),
+	}
+	if t.gpus > 0 && p.HasNVSwitches(t.gpus) {
+		about["check_gpu_fabric"] = "NVSwitches and Fabric Manager"
+	}
+	for i := range s.lines {
+		l := &s.lines[i]
+		if text := about[l.check]; text != "" {
+			l.note = fmt.Sprintf("%s (%s: %s)", l.explanation(l.check), p.Name, text)
+		}
+	}
+}
+
+func figure(format string, n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(format, n)
+}
+
+func join(texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(t string) bool { return t == "" }), ", ")
+}
+
+// expect returns the lines of a platform: what its profile tells, and checks that need no
+// number.
+func (t *target) expect() *sheet {
+	s, p := new(sheet), t.platform
+	s.comment("Configuration of nhc-gpu for nodes of the platform %s.", p.Name)
+	s.comment("Made by nhc-gpu genconf --platform '%s': no line has been tried on such a node.", p.Name)
+	s.comment("")
+	s.comment("Each line is TARGET || CHECK. TARGET is a glob, /regular expression/ or {node range}.")
+	s.comment("On a node of this platform nhc-gpu genconf also writes the lines with its own figures: mounts,")
+	s.comment("CPUs, memory, network interfaces, disks, services.")
+	s.settings()
+	s.heading("Filesystem checks")
+	s.check("check_fs_mount_rw", "-f", "/")
+	s.check("check_file_test", "-d", "-w", "-k", "/tmp")
+	s.about("jobs can write to /tmp")
+	s.check("check_fs_used", "/", strconv.Itoa(mostUsed)+"%")
+	s.check("check_fs_iused", "/", strconv.Itoa(mostInodes)+"%")
+	s.heading("Hardware checks")
+	s.standing(checks.Warn, "check_eth_link")
+	s.check("check_net_route")
+	s.check("check_net_dns")
+	s.standing(checks.Warn, portChecks...) // a node without ports skips them
+	s.standing(checks.Fail, fabricChecks...)
+	s.standing(checks.Fail, "check_pcie", "check_pcie_aer")
+	s.standing(checks.Warn, "check_nvme")
+	s.heading("GPU checks")
+	if t.gpus > 0 {
+		s.check("check_gpu_count", strconv.Itoa(t.gpus))
+		if len(p.GPUs) > 1 {
+			s.about("all GPUs are there; nodes of this platform have %s", strings.Join(strings.Fields(strings.Trim(fmt.Sprint(p.GPUs), "[]")), " or "))
+		}
+	} else {
+		s.check("check_gpu_count")
+		s.about("all GPUs are there; if the number is fixed, set it: check_gpu_count N")
+	}
+	for _, name := range gpuChecks {
+		if name == "check_gpu_nvlink" && p.NVLinks == 0 || name == "check_gpu_fabric" && p.NVSwitchGPUs+p.NVLinkDomain == 0 {
+			continue
+		}
+		s.standing(checks.Fail, name)
+	}
+	s.standing(checks.Fail, "check_hw_topology")
+	s.heading("Process checks")
+	programs := []string{"slurmd", "nvidia-persistenced"}
+	if p.HasNVSwitches(t.gpus) {
+		programs = append(programs, "nv-fabricmanager")
+	}
+	if p.NVLinkDomain > 0 {
+		programs = append(programs, "nvidia-imex")
+	}
+	for _, d := range daemons {
+		if slices.Contains(programs, d.program) {
+			s.check("check_ps_service", d.words(inventory.Service{}, false)...)
+			s.about("%s runs", d.program)
+		}
+	}
+	t.explain(s)
+	return s
+}
+
+// Checks of nhc.conf that the files of a prolog and an epilog have, too: the cheap ones
+// that show whether the GPUs and the network can run a job.
+var (
+	prologChecks = []string{
+		"check_fs_mount_rw", "check_ib_ports", "check_gpu_count", "check_gpu_driver", "check_gpu_recovery", "check_gpu_xid",
+		"check_gpu_ecc", "check_gpu_remap", "check_gpu_nvlink", "check_gpu_fabric",
+	}
+	epilogChecks = append([]string{"check_ib_errors", "check_ib_link_flapping", "check_pcie_aer", "check_gpu_pcie", "check_gpu_procs"}, prologChecks...)
+)
+
+// activeTests are the tests of a night, and the tests of a platform's floors that each compares with.
+var activeTests = []struct {
+	line   string
+	floors []string
+	gpus   int  // that the test needs
+	ports  bool // it needs ports of InfiniBand or RoCE
+}{
+	{line: "check_gpu_bandwidth", floors: []string{"host_to_device", "device_to_host", "device_to_device"}},
+	{line: "check_gpu_membw", floors: []string{"memory_bandwidth"}},
+	{line: "check_gpu_gemm", floors: []string{"gemm"}},
+	{line: "check_gpu_launch"},
+	{line: "check_gpu_memtest"},
+	{line: "check_nccl -b 1G all_reduce", gpus: 2},
+	{line: "check_ib_bw", floors: []string{"ib_write_bw"}, ports: true},
+	{line: "check_cpu_stream"},
+	{line: "check_disk_write /tmp"},
+}
+
+// file is one file of a node's configuration.
+type file struct {
+	suffix, what string
+	sheet        *sheet
+}
+
+// files returns the files of the node; one without GPUs has no job or test to look after.
+func (t *target) files(main *sheet) []file {
+	list := []file{{"", "the health check of every few minutes", main}}
+	if t.gpus == 0 && t.platform == nil {
+		return list
+	}
+	return append(list,
+		file{"-prolog", "before each job; docs/jobs.md puts the prolog in place", around(main, "prolog", "before", prologChecks)},
+		file{"-epilog", "after each job; docs/jobs.md puts the epilog in place", around(main, "epilog", "after", epilogChecks)},
+		file{"-active", "the active tests; systemctl enable --now nhc-gpu-active.timer", t.active()})
+}
+
+// around returns the file of a prolog or an epilog: those lines of nhc.conf that are tried
+// and cheap.
+func around(main *sheet, name, when string, names []string) *sheet {
+	s := new(sheet)
+	s.comment("Lines that nhc-gpu --%s runs %s each job, in place of the cheap lines of nhc.conf.", name, when)
+	s.comment("Put it in place: install -D -t /etc/slurm/%s.d /usr/share/nhc-gpu/slurm/%s.d/50-nhc-gpu", name, name)
+	if name == "epilog" {
+		s.comment("An epilog also runs check_job_leftovers and check_job_gpus, without a line.")
+	}
+	s.comment("")
+	for _, l := range main.lines {
+		if check, _, _ := strings.Cut(l.check, " "); l.why == "" && slices.Contains(names, check) {
+			s.lines = append(s.lines, l)
+		}
+	}
+	return s
+}
+
+// active returns the file of the active tests.
+func (t *target) active() *sheet {
+	s, p := new(sheet), t.figures()
+	s.comment("Active tests: they load the node, run only while no job runs, and end at once when one starts.")
+	s.comment("Every night: systemctl enable --now nhc-gpu-active.timer")
+	s.comment("First, on a healthy node, to have a baseline: nhc-gpu --baseline -n nhc-active")
+	s.comment("")
+	for _, test := range activeTests {
+		if test.gpus > max(t.gpus, 1) || test.ports && !t.ports {
+			continue
+		}
+		words := strings.Fields(test.line)
+		if !s.check(words[0], words[1:]...) || p == nil {
+			continue
+		}
+		var floors []string
+		for _, f := range p.Floors {
+			if slices.Contains(test.floors, f.Test) {
+				floors = append(floors, fmt.Sprintf("%s %g %s", f.Test, f.Value, f.Unit))
+			}
+		}
+		if len(floors) > 0 {
+			l := &s.lines[len(s.lines)-1]
+			l.note = fmt.Sprintf("%s (%s: at least %s)", l.explanation(words[0]), p.Name, strings.Join(floors, ", "))
+		}
+	}
+	if t.ports && t.gpus > 1 {
+		s.comment("NCCL by the network alone, only where the adapters of a node reach each other:")
+		s.suggest("check_nccl", "--no-p2p", "-b", "1G", "all_reduce")
+	}
+	s.comment("Once a week, in a file of its own: ten minutes of load, and DCGM's long diagnostic:")
+	s.suggest("check_gpu_soak", "600")
+	s.suggest("check_dcgm_diag", "3")
+	return s
+}
