@@ -49,13 +49,11 @@ func Print(o *options.Options, opts Options, version string, exit *int) error {
 	if len(t.Rows) == 0 {
 		t.Rows = append(t.Rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: "no line of " + from + " is for this host: nothing was checked"})
 	}
-	out := verdict.Report{Version: version, Node: r.Set.Get("HOSTNAME"), From: from, Rows: t.Rows, ShellLines: t.lines, NoShell: opts.NoShell}
+	out := verdict.Report{Version: version, Node: r.Set.Get("HOSTNAME"), From: from, Rows: t.Rows, ShellLines: t.lines, NoShell: opts.NoShell, Failed: opts.Failed}
 	if !opts.One {
+		t.watch.Say("reading the facts about this node")
 		out.Facts = slices.Concat(r.Facts(), r.PlatformRows(), r.SlurmRows())
 	}
-	out := verdict.Report{Version: version, Node: r.Set.Get("HOSTNAME"), From: from, Rows: t.Rows, ShellLines: t.lines, NoShell: opts.NoShell, Failed: opts.Failed}
-	t.watch.Say("reading the facts about this node")
-	out.Facts = slices.Concat(r.Facts(), r.PlatformRows(), r.SlurmRows())
 	*exit = out.Exit()
 	if opts.Redact {
 		out.Redact()
