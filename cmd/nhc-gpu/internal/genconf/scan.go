@@ -68,7 +68,7 @@ func (g *generator) heading() {
 	s.comment("Configuration of nhc-gpu, and of LBNL NHC.")
 	s.comment("Made by %s %s on %s, %s.", g.program, g.Version, g.Get("HOSTNAME_S"), g.Budget.Began.Format(time.RFC1123Z))
 	for i := range g.target.groups {
-		s.comment("platform: %s", g.target.groups[i].Tell())
+		s.comment("platform: %s", &g.target.groups[i])
 	}
 	s.comment("")
 	s.comment("Each line is TARGET || CHECK. TARGET is a glob, /regular expression/ or {node range}.")
