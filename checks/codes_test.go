@@ -44,7 +44,7 @@ func TestWordsAreClear(t *testing.T) {
 	}
 	by := map[string]string{}
 	shared := map[string]bool{ // the same fault, found by several checks
-		"memory in use": true, "no state file": true, "unreadable": true, "throttled": true, "own kernels": true, "types skipped": true,
+		"memory in use": true, "no state file": true, "unreadable": true, "throttled": true, "no cuBLASLt": true, "not compared": true, "types skipped": true,
 		"all wrong": true, "wrong result": true, "slow memory": true, "not measured": true, "link down": true, "no time left": true,
 		"memory held": true, "slow NCCL": true, "slow overlap": true, "PCIe width": true, "left out": true, "lost": true, "no perftest": true, "no log file": true,
 	}

@@ -1,5 +1,5 @@
-// Package active has the tests that use the hardware: copies, matrices, memory patterns, NCCL,
-// perftest, DCGM's diagnostics. They run beside no job.
+// Package active has the tests that load the hardware: copies, matrix products, memory patterns,
+// NCCL, perftest, DCGM's diagnostics. They run only while no job runs.
 package active
 
 import (
@@ -21,110 +21,111 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// What the active tests have in common: those that load the node to measure it. They
-// run on what nobody uses, one at a time, for a bounded time, and stop at once when
-// a job comes; what they measured is judged, and stamped so that a prolog need not
-// measure again.
+// This file is the frame of all active tests. An active test uses only devices that no process
+// uses. One runs at a time, for a bounded time, and it stops at once when a job starts. The frame
+// judges the measurements and stores a stamp of the result, so that a prolog need not measure
+// again.
 
 func init() {
 	checks.RegisterAdvice(func() map[string]string {
 		return map[string]string{
-			"active.busy":    "Nothing: an active test waits until no job runs here and nobody is on the GPUs. nhc-gpu --check by hand on a drained node runs it. If a job has ended and its epilog did not run: see docs/active.md.",
-			"active.shared":  "Nothing: in a prolog active tests run only for a job that surely has the whole node. With --max-age a prolog looks at the last result.",
-			"active.held":    "Another active test is under way: wait for it, or see ps for nhc-gpu. If none is there it is a file system that keeps locks: see /var/lib/nhc-gpu/active.lock.",
+			"active.busy":    "Nothing to repair: an active test waits until no job runs on the node and no process uses the GPUs. On a drained node run it by hand: nhc-gpu --check. If a job has ended and its epilog did not run, see docs/active.md.",
+			"active.shared":  "Nothing to repair: a prolog runs active tests only for a job that certainly has the whole node. With --max-age a prolog uses the last result instead.",
+			"active.held":    "Another active test is running: wait for it, or find it with ps (nhc-gpu). If there is none, the state file is on a file system that keeps stale locks: see /var/lib/nhc-gpu/active.lock.",
 			"active.time":    "Give the run more time (TIMEOUT in /etc/sysconfig/nhc, or TIMEOUT=120 by hand), or the test less (-t). slurmd ends a health check after 60 seconds.",
-			"active.stale":   "Run the test while the node is idle: a line with the same words in nhc.conf, or nhc-gpu by hand; see docs/active.md.",
-			"active.stopped": "Nothing: a job came, or a process onto a GPU, or the run was ended. The test is run again by the next run that may. Where NVML does not answer, or only with errors, see dmesg and check_gpu_count.",
-			"active.left":    "Nothing, if somebody uses that GPU, has split it up by MIG or has forbidden to compute on it: the test leaves it alone. See nvidia-smi.",
-			"active.stuck":   "Work that other GPUs do at once does not end on this one: see dmesg for Xid errors, reset the GPU (nvidia-smi -r -i INDEX), and replace it if it comes again. If no GPU ends see the driver and Fabric Manager first.",
-			"active.few":     "Nothing: the test needs more GPUs than are free here.",
-			"active.past":    "The result of an active test cannot be kept: see the directory /var/lib/nhc-gpu.",
-			"cuda.library":   "libcuda.so.1 comes with NVIDIA's driver: install its compute libraries (libcuda1, nvidia-driver-cuda), run ldconfig. CUDA_LIBRARY=PATH names another file; nhc-gpu topo shows where it was looked for.",
-			"cuda.error":     "The message has what CUDA, or the node, said: see dmesg for NVRM, and check_gpu_xid.",
-			"cuda.gpu":       "CUDA does not show a GPU that NVML has: see nvidia-smi, the device nodes of /dev and the cgroup of this process.",
+			"active.stale":   "Run the test while the node is idle: a line with the same arguments in nhc.conf, or nhc-gpu by hand; see docs/active.md.",
+			"active.stopped": "Nothing to repair: a job started, a process opened a GPU, or the run was ended. The next run that is allowed to repeats the test. If NVML does not answer or returns errors, see dmesg and check_gpu_count.",
+			"active.left":    "Nothing, if a process uses the GPU, MIG splits it, or its compute mode is prohibited: the test then does not touch it. See nvidia-smi.",
+			"active.stuck":   "Work that other GPUs finish at once does not end on this one: see dmesg for Xid errors and reset the GPU (nvidia-smi -r -i INDEX). If it happens again replace the GPU. If the work ends on no GPU, see the driver and Fabric Manager first.",
+			"active.few":     "Nothing to repair: the test needs more GPUs than are free on this node.",
+			"active.past":    "The result of an active test cannot be stored: see the directory /var/lib/nhc-gpu.",
+			"cuda.library":   "libcuda.so.1 is part of NVIDIA's driver: install its compute libraries (libcuda1, nvidia-driver-cuda) and run ldconfig. CUDA_LIBRARY=PATH names another file; nhc-gpu topo lists the paths that were searched.",
+			"cuda.error":     "The message contains the error of CUDA or of the node: see dmesg for NVRM, and check_gpu_xid.",
+			"cuda.gpu":       "NVML lists a GPU that CUDA does not: see nvidia-smi, the device nodes in /dev and the cgroup of this process.",
 		}
 	})
 }
 
 // active is embedded in every active test.
 type active struct {
-	MaxAge time.Duration `long:"max-age" toml:"max_age"` // a result that is no older counts in place of a run; 0: none does
+	MaxAge time.Duration `long:"max-age" toml:"max_age"` // a stored result of at most this age is used instead of a run; 0: always run
 }
 
-// Freshness is how old a result may be that counts in place of a run, 0 if none does.
+// Freshness returns the maximum age of a stored result that can replace a run, 0 if none can.
 func (a *active) Freshness() time.Duration { return a.MaxAge }
 
-// activeTest says what is about to be run.
+// activeTest describes a test that is about to run.
 type activeTest struct {
-	Check string         // its name, for messages
-	Code  string         // what its codes begin with: "gpu.gemm"
-	Bound time.Duration  // the most that it takes
-	Least int            // GPUs that it needs; 0 stands for 1
-	Of    checks.Bounded // the check itself, whose parameters tell its results apart
+	Check string         // name of the check, for messages
+	Code  string         // prefix of its codes: "gpu.gemm"
+	Bound time.Duration  // time limit
+	Least int            // number of GPUs that it needs; 0 means 1
+	Of    checks.Bounded // the check itself; its parameters distinguish stored results
 
-	// Daemon says that a daemon of the node carries the test out: a process that comes
-	// onto the GPUs may be its own, and does not stop the test. A job does.
+	// Daemon is true if a daemon of the node runs the test: a new process on the GPUs can then be
+	// the daemon's and does not stop the test. A job does.
 	Daemon bool
 
 	ofGPUs bool // set by beginGPUs
 }
 
-// activeRun is an active test under way.
+// activeRun is an active test that runs.
 type activeRun struct {
 	activeTest
 
-	ctx      context.Context // over when a job comes, when somebody comes onto a GPU, or when the time is up
+	ctx      context.Context // done when a job starts, when a process opens a GPU, or when the time is up
 	env      *checks.Env
-	gpus     []*nvml.GPU // those that may be loaded, as NVML has them
+	gpus     []*nvml.GPU // the GPUs that the test may load
 	findings []checks.Finding
 
 	measures []measure
-	left     []checks.Finding // about GPUs that were left out
-	undone   []string         // GPUs that were at work when the test was stopped
+	left     []checks.Finding // one for each skipped GPU
+	undone   []string         // GPUs that had not finished when the test stopped
 	stuck    []stuckGPU
-	did      []*nvml.GPU // GPUs that have done the work of the test, see finished
+	did      []*nvml.GPU // GPUs that have finished the work, see markDone
 	leftOpen bool        // see abandon
-	failures bool        // something went wrong: what was measured is no result
+	failures bool        // something went wrong: the measurements are not a result
 
-	wrongData string // the code of findings that every GPU has by itself, and that a bad kernel could make on all; see acquitGPUs
+	wrongData string // a code that every GPU gets on its own but that a bad kernel could cause on all; see acquitGPUs
 
 	cancel   context.CancelCauseFunc
 	release  func()
 	watching sync.WaitGroup
-	came     error         // the job that the watching has seen, for who has waited for that
-	users    chan struct{} // closed when nobody looks for processes any more; nil: nobody does
-	blind    int           // looks for processes in a row that have failed; of who looks
+	came     error         // the new job that watch saw, for the code that waits for watch
+	users    chan struct{} // closed when no goroutine looks for processes any more; nil: none ever did
+	blind    int           // failed looks for processes in a row; only the goroutine that looks uses it
 	jobs     *jobscan.JobWatch
 	stopping sync.Mutex
-	overdue  *time.Timer                              // ends the process; nil: nothing has stopped the test
+	overdue  *time.Timer                              // ends the process; nil: the test was not stopped
 	what     atomic.Pointer[string]                   // see during
-	numbers  atomic.Pointer[map[string]checks.Device] // the GPUs by CUDA's numbers, which are not NVML's
-	nvml     sync.Mutex                               // of Host.NVML and its like, which are for one goroutine
+	numbers  atomic.Pointer[map[string]checks.Device] // the GPUs by CUDA's ordinals, which differ from NVML's indexes
+	nvml     sync.Mutex                               // guards calls of NVML, which allow one goroutine
 }
 
-// The reasons for which a test is over before its end.
+// The reasons why a test stops early.
 var (
-	errActiveDone = errors.New("it is done")
-	errActiveTime = errors.New("its time was up")
-	errJobCame    = errors.New("a job has begun on the node")
-	errUserCame   = errors.New("a process has come onto a GPU")
-	errNoLook     = errors.New("NVML does not say whether a process has come onto a GPU")
+	errActiveDone = errors.New("test finished")
+	errActiveTime = errors.New("time limit reached")
+	errJobCame    = errors.New("a job started on the node")
+	errUserCame   = errors.New("a process opened a GPU")
+	errNoLook     = errors.New("NVML does not report whether a process opened a GPU")
 )
 
-// begin claims the node for a test. Nil: it may not run, the findings say why.
+// begin claims the node for a test. It returns nil if the test may not run; the findings then
+// have the reason.
 func (a *active) begin(ctx context.Context, env *checks.Env, t activeTest) (*activeRun, []checks.Finding) {
 	r := &activeRun{activeTest: t, env: env}
 	env.At("read /proc")
 	var err error
-	if r.jobs, err = jobscan.WatchJobs(env.Host, jobRecords); err != nil { // before anything else is looked at: no job slips through
+	if r.jobs, err = jobscan.WatchJobs(env.Host, jobRecords); err != nil { // first of all, so that no job starts unnoticed
 		return nil, checks.Unreadable(err)
 	}
-	if f := refused(ctx, r); f != nil {
+	if f := findRefusal(ctx, r); f != nil {
 		return nil, refusal(r, *f)
 	}
 	release, err := probe.Claim(env.Host, "active")
 	if err != nil {
-		f := checks.Finding{Code: "active.held", Severity: checks.Unknown}.Describe(t.Check, "cannot run: another active test holds the node")
+		f := checks.Finding{Code: "active.held", Severity: checks.Unknown}.Describe(t.Check, "cannot run: another active test is running")
 		if !errors.Is(err, probe.ErrClaimed) {
 			f = f.Describe(t.Check, "cannot run: %v", err)
 		}
@@ -150,7 +151,7 @@ func (a *active) beginGPUs(ctx context.Context, env *checks.Env, t activeTest) (
 	if r == nil {
 		return nil, findings
 	}
-	n, err := r.again(nvml.GroupProcesses | nvml.GroupModes) // what the snapshot of the run says may be of a while ago
+	n, err := r.again(nvml.GroupProcesses | nvml.GroupModes) // the snapshot of the run can be old
 	if err != nil {
 		r.failed(nil, "cannot ask NVML", err)
 		return nil, r.done()
@@ -165,18 +166,18 @@ func (a *active) beginGPUs(ctx context.Context, env *checks.Env, t activeTest) (
 		r.findings = append(r.findings, refusal(r, r.left[0])...)
 		r.left = r.left[1:]
 	} else {
-		r.findings = append(r.findings, checks.Finding{Code: "active.few", Severity: checks.Skip}.Describe(t.Check, "needs %s, the node has %d", checks.Plural(t.Least, "GPU"), len(r.gpus)))
+		r.findings = append(r.findings, checks.Finding{Code: "active.few", Severity: checks.Skip}.Describe(t.Check, "needs %s, %d available", checks.Plural(t.Least, "GPU"), len(r.gpus)))
 	}
 	r.failures = true
 	return nil, r.done()
 }
 
-// chooseGPUs takes the GPUs that the test may load.
+// chooseGPUs selects the GPUs that the test may load.
 func (r *activeRun) chooseGPUs(s *gpu.GPUs) {
-	r.onlyWhole(s.NVML.GPUs)
+	r.hideSplitGPUs(s.NVML.GPUs)
 	for i := range s.NVML.GPUs {
 		g := &s.NVML.GPUs[i]
-		why, code := r.unfit(g)
+		why, code := r.skipReason(g)
 		if why == "" {
 			r.gpus = append(r.gpus, g)
 			continue
@@ -185,12 +186,12 @@ func (r *activeRun) chooseGPUs(s *gpu.GPUs) {
 		if code == "gpu.error" {
 			f.Severity = checks.Unknown
 		}
-		r.left = append(r.left, f.Phrase(r.Check, "%s: left out: %s", f.Device, why))
+		r.left = append(r.left, f.Phrase(r.Check, "%s: skipped: %s", f.Device, why))
 	}
 }
 
-// onlyWhole has CUDA list the GPUs that MIG does not split up, where it does split some.
-func (r *activeRun) onlyWhole(gpus []nvml.GPU) {
+// hideSplitGPUs restricts CUDA to the GPUs that MIG does not split, if it splits any.
+func (r *activeRun) hideSplitGPUs(gpus []nvml.GPU) {
 	var whole []string
 	for i := range gpus {
 		if g := &gpus[i]; g.Err == nil && g.UUID.Known && !g.Modes.MIG.Value {
@@ -202,36 +203,35 @@ func (r *activeRun) onlyWhole(gpus []nvml.GPU) {
 	}
 }
 
-// unfit says why a GPU is left alone, "" if it is not.
-func (r *activeRun) unfit(g *nvml.GPU) (why, code string) {
+// skipReason returns the reason to skip a GPU, "" if the test may load it.
+func (r *activeRun) skipReason(g *nvml.GPU) (why, code string) {
 	const left = "active.left"
 	switch {
 	case g.Err != nil:
-		return fmt.Sprintf("could not tell: %v", g.Err), "gpu.error"
+		return fmt.Sprintf("cannot query it: %v", g.Err), "gpu.error"
 	case g.Processes.Err != nil:
-		return fmt.Sprintf("could not tell: %v", g.Processes.Err), "gpu.error"
+		return fmt.Sprintf("cannot list its processes: %v", g.Processes.Err), "gpu.error"
 	case !gpusOfJob(r, g):
-		return "it is not the job's", left
+		return "it does not belong to the job", left
 	case g.Modes.MIG.Value:
-		return "it is split up by MIG", left
+		return "MIG splits it", left
 	case g.Modes.Compute.Value == "prohibited":
 		return "its compute mode is prohibited", left
 	}
 	pids, err := r.processes(g)
 	if err != nil {
-		return fmt.Sprintf("could not tell: %v", err), "gpu.error"
+		return fmt.Sprintf("cannot list its processes: %v", err), "gpu.error"
 	}
 	for _, pid := range pids {
 		if !ours(pid) {
-			return fmt.Sprintf("process %d is on it", pid), left
+			return fmt.Sprintf("process %d uses it", pid), left
 		}
 	}
 	return "", ""
 }
 
-// processes returns the processes on a GPU. Where NVML has no list, as those of drivers
-// 535.43 to 535.97 cannot be read, they are the processes that use CUDA and have the
-// GPU's device node open.
+// processes returns the processes on a GPU. NVML of drivers 535.43 to 535.97 has no readable
+// list. Then these are the processes that use CUDA and have the GPU's device node open.
 func (r *activeRun) processes(g *nvml.GPU) (pids []int, err error) {
 	if !g.Processes.Known {
 		if !g.Minor.Known {
@@ -245,22 +245,22 @@ func (r *activeRun) processes(g *nvml.GPU) (pids []int, err error) {
 	return pids, nil
 }
 
-// at names what is about to be done, for a hang and for who watches.
+// at names the next operation, for the report of a hang and for progress output.
 func (r *activeRun) at(format string, args ...any) {
 	r.during(format, args...)
 	r.env.At(format, args...)
 }
 
-// during names what calls of CUDA from now on belong to: "gpu3: copy from the host".
-// Unlike at it may be called by the goroutines of a test.
+// during names the operation that the next calls of CUDA belong to: "gpu3: copy from the host".
+// Unlike at, goroutines of a test may call it.
 func (r *activeRun) during(format string, args ...any) {
 	what := fmt.Sprintf(format, args...)
 	r.what.Store(&what)
 }
 
-// calling hears of the calls of CUDA, one at a time, and names them with what they
-// belong to, and with the GPU where they are about one.
-func (r *activeRun) calling(call string) {
+// recordCall receives the name of each call of CUDA, one at a time. It adds the operation, and the
+// GPU if the call is about one.
+func (r *activeRun) recordCall(call string) {
 	if numbers := r.numbers.Load(); numbers != nil {
 		_, number, _ := strings.Cut(call, "(")
 		if d, ok := (*numbers)[strings.TrimSuffix(number, ")")]; ok {
@@ -278,18 +278,18 @@ func (r *activeRun) report(d checks.Device, f checks.Finding, format string, arg
 	r.findings = append(r.findings, f.Report(r.Check, d, format, args...))
 }
 
-// measured takes a number that the test has found; done judges it.
-func (r *activeRun) measured(m measure) { r.measures = append(r.measures, m) }
+// record records a measurement; done judges it.
+func (r *activeRun) record(m measure) { r.measures = append(r.measures, m) }
 
-// again asks NVML anew, for a goroutine that watches the GPUs while they work.
+// again queries NVML again, from a goroutine that watches the GPUs while they work.
 func (r *activeRun) again(groups nvml.Group) (*nvml.Snapshot, error) {
 	r.nvml.Lock()
 	defer r.nvml.Unlock()
 	return nvml.AskAgain(r.env.Host, groups, nil)
 }
 
-// failed makes a finding of what went wrong on a GPU, nil for none. A test that was
-// stopped says so once, and lays it to no GPU.
+// failed reports an error on a GPU, or on the node if g is nil. A stopped test reports the stop
+// once and blames no GPU.
 func (r *activeRun) failed(g *nvml.GPU, doing string, err error) {
 	r.failures = true
 	if g != nil && errors.Is(err, errStuck) {
@@ -297,7 +297,7 @@ func (r *activeRun) failed(g *nvml.GPU, doing string, err error) {
 		return
 	}
 	if cause := context.Cause(r.ctx); cause != nil {
-		r.stopped(cause)
+		r.reportStop(cause)
 		if g != nil {
 			r.undone = append(r.undone, checks.GPUDevice(g).String())
 		}
@@ -318,13 +318,13 @@ func (r *activeRun) failed(g *nvml.GPU, doing string, err error) {
 	r.report(d, f, "%s: %v", doing, err)
 }
 
-// cuda is CUDA, where it is to be had. false: the findings say why not.
+// cuda opens CUDA. If that fails it reports the reason and returns false.
 func (r *activeRun) cuda() (*cuda.Driver, bool) {
-	c, err := cuda.Open(r.env.Host, r.calling)
+	c, err := cuda.Open(r.env.Host, r.recordCall)
 	if err == nil {
 		numbers := map[string]checks.Device{}
 		for _, g := range r.gpus {
-			if d := onCUDAs(c, g); d != nil {
+			if d := findCUDAGPU(c, g); d != nil {
 				numbers[strconv.Itoa(d.Ordinal)] = checks.GPUDevice(g)
 			}
 		}
@@ -340,8 +340,8 @@ func (r *activeRun) cuda() (*cuda.Driver, bool) {
 	return nil, false
 }
 
-// onCUDAs finds a GPU among those of CUDA, nil if it is not there.
-func onCUDAs(c *cuda.Driver, g *nvml.GPU) *cuda.GPU {
+// findCUDAGPU returns CUDA's handle of a GPU, nil if CUDA does not list it.
+func findCUDAGPU(c *cuda.Driver, g *nvml.GPU) *cuda.GPU {
 	for _, d := range c.GPUs {
 		if d.PCI == g.PCI || d.UUID != "" && d.UUID == g.UUID.Value {
 			return d
@@ -350,13 +350,14 @@ func onCUDAs(c *cuda.Driver, g *nvml.GPU) *cuda.GPU {
 	return nil
 }
 
-// cudaGPU is a GPU as CUDA has it. false: the findings say why it cannot be used.
-func (r *activeRun) cudaGPU(c *cuda.Driver, g *nvml.GPU) (*cuda.GPU, bool) {
-	d := onCUDAs(c, g)
+// findUsableGPU returns CUDA's handle of a GPU. If the GPU cannot be used it returns false and reports
+// the reason.
+func (r *activeRun) findUsableGPU(c *cuda.Driver, g *nvml.GPU) (*cuda.GPU, bool) {
+	d := findCUDAGPU(c, g)
 	switch {
 	case d == nil:
 		r.failures = true
-		r.report(checks.GPUDevice(g), checks.Finding{Code: "cuda.gpu", Severity: checks.Unknown}, "CUDA does not show it%s", unidentified(c))
+		r.report(checks.GPUDevice(g), checks.Finding{Code: "cuda.gpu", Severity: checks.Unknown}, "CUDA does not list it%s", unidentified(c))
 	case d.Err != nil:
 		r.failed(g, "cannot use it", d.Err)
 	default:
@@ -365,7 +366,8 @@ func (r *activeRun) cudaGPU(c *cuda.Driver, g *nvml.GPU) (*cuda.GPU, bool) {
 	return nil, false
 }
 
-// unidentified says why CUDA could not name a GPU, which may be one that it does not show.
+// unidentified returns the error of a GPU that CUDA could not name: it can be the one that CUDA
+// does not list.
 func unidentified(c *cuda.Driver) string {
 	for _, d := range c.GPUs {
 		if d.PCI == "" && d.Err != nil {

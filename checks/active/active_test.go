@@ -20,7 +20,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-// trial is an active test of which a test says what it does.
+// trial is an active test with the work of a test case.
 type trial struct {
 	active
 
@@ -55,7 +55,7 @@ func (c *trial) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 
 const boot = "proc/sys/kernel/random/boot_id"
 
-// trialEnv is a node with eight idle H100, below root.
+// trialEnv returns a node with eight idle H100, and its root directory.
 func trialEnv(t testing.TB, change func(*nvml.Snapshot)) (env *checks.Env, root string) {
 	t.Helper()
 	s := checktest.OnGPUs("", nil, change)
@@ -68,7 +68,7 @@ func trialEnv(t testing.TB, change func(*nvml.Snapshot)) (env *checks.Env, root 
 	return env, root
 }
 
-// again is the next run on the same node.
+// again returns the next run on the same node.
 func again(env *checks.Env, root string, n *nvml.Snapshot) *checks.Env {
 	next := *env
 	next.Host = probe.NewHost(root)
@@ -97,7 +97,7 @@ func stepd(step string) map[string]string {
 	return checktest.UseNode(checktest.UseProc{PID: 50, Args: "slurmstepd: [" + step + "]"})
 }
 
-// record is that of a job's prolog.
+// record returns the job record of a prolog.
 func record(job, boot, outcome string) map[string]string {
 	return map[string]string{"past/job-" + job + ".json": `{"version":1,"job":"` + job + `","begin":{"boot":"` + boot + `"},"outcome":"` + outcome + `"}`}
 }
@@ -116,7 +116,7 @@ func wantBrief(t *testing.T, findings []checks.Finding, want ...string) {
 	}
 }
 
-// An active test leaves alone whatever somebody uses.
+// An active test touches no device that another process uses.
 func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 	t.Parallel()
 	own := &checks.Job{ID: "7"}
@@ -126,7 +126,7 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 	part := &checks.Job{ID: "7", GPUs: own.GPUs[:4]}
 	whole := &checks.Job{ID: "7", GPUs: own.GPUs, Whole: true}
 	const thisBoot = "11111111-2222-3333-4444-555555555555"
-	const began = "skip active.busy: check_trial:  not run: job 123 has begun here, and its epilog has not run"
+	const began = "skip active.busy: check_trial:  not run: job 123 started on the node, and its epilog has not run"
 	const alone = "gpus gpu0 gpu1 gpu2 gpu3 gpu4 gpu5 gpu6 gpu7"
 	for name, c := range map[string]struct {
 		change func(*nvml.Snapshot)
@@ -137,13 +137,13 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 		want   []string
 	}{
 		"idle":                             {want: []string{alone}},
-		"a job":                            {files: stepd("123.batch"), want: []string{"skip active.busy: check_trial:  not run: job 123 runs here"}},
+		"a job":                            {files: stepd("123.batch"), want: []string{"skip active.busy: check_trial:  not run: job 123 runs on the node"}},
 		"its own job":                      {files: stepd("7.extern"), job: own, want: []string{alone}},
 		"part of it":                       {job: part, want: []string{"skip active.shared: check_trial:  not run in this prolog: the job has 4 of 8 GPUs"}},
-		"another began":                    {job: &checks.Job{ID: "7", GPUs: own.GPUs, Beside: []int{5}}, want: []string{"skip active.shared: check_trial:  not run in this prolog: another job has begun here"}},
-		"shared":                           {job: &checks.Job{ID: "7", GPUs: own.GPUs, Shared: true}, want: []string{"skip active.shared: check_trial:  not run in this prolog: other jobs may have parts of its GPUs"}},
+		"another began":                    {job: &checks.Job{ID: "7", GPUs: own.GPUs, Beside: []int{5}}, want: []string{"skip active.shared: check_trial:  not run in this prolog: another job has started on the node"}},
+		"shared":                           {job: &checks.Job{ID: "7", GPUs: own.GPUs, Shared: true}, want: []string{"skip active.shared: check_trial:  not run in this prolog: other jobs may share its GPUs"}},
 		"its epilog":                       {job: &checks.Job{ID: "7", GPUs: own.GPUs[:1], Ended: true}, want: []string{alone}},
-		"all GPUs, and a part of the CPUs": {job: &checks.Job{ID: "7", GPUs: own.GPUs, Part: true}, want: []string{"skip active.shared: check_trial:  not run in this prolog: the job has not the node for itself"}},
+		"all GPUs, and a part of the CPUs": {job: &checks.Job{ID: "7", GPUs: own.GPUs, Part: true}, want: []string{"skip active.shared: check_trial:  not run in this prolog: the job does not have the whole node"}},
 		"a job without a step":             {files: record("123", thisBoot, ""), want: []string{began}},
 		"one beside its prolog":            {files: record("123", thisBoot, ""), job: own, want: []string{began}},
 		"one that cannot be":               {files: record("123", thisBoot, ""), job: whole, want: []string{alone}},
@@ -152,10 +152,10 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 		"one of another boot":              {files: record("123", "another", ""), want: []string{alone}},
 		"one that was sent away":           {files: record("123", thisBoot, "refused"), want: []string{alone}},
 		"a record that cannot be read":     {files: map[string]string{"past/job-123.json": "garbage"}, want: []string{alone}},
-		"no time":                          {left: 1, want: []string{"unknown active.time: check_trial:  not run: too little time is left of the run, want 10s, got 0s"}},
+		"no time":                          {left: 1, want: []string{"unknown active.time: check_trial:  not run: too little time left in this run, want 10s, got 0s"}},
 		"a process": {
 			change: checktest.Gpu3(func(g *nvml.GPU) { g.Processes = nvml.Known([]nvml.GPUProcess{{PID: 1}}) }),
-			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: process 1 is on it"},
+			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: skipped: process 1 uses it"},
 		},
 		"a process that NVML does not list": {
 			change: func(n *nvml.Snapshot) {
@@ -164,19 +164,19 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 				}
 			},
 			links: map[string]string{"proc/1/fd/7": "/dev/nvidia3", "proc/1/fd/8": "/dev/nvidia-uvm"},
-			want:  []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: process 1 is on it"},
+			want:  []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: skipped: process 1 uses it"},
 		},
 		"MIG": {
 			change: checktest.Gpu3(func(g *nvml.GPU) { g.Modes.MIG = nvml.Known(true) }),
-			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: it is split up by MIG"},
+			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: skipped: MIG splits it"},
 		},
 		"prohibited": {
 			change: checktest.Gpu3(func(g *nvml.GPU) { g.Modes.Compute = nvml.Known("prohibited") }),
-			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: its compute mode is prohibited"},
+			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: skipped: its compute mode is prohibited"},
 		},
 		"lost": {
 			change: checktest.Gpu3(func(g *nvml.GPU) { g.Err = checktest.ErrOdd }),
-			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "unknown gpu.error: check_trial:  gpu3 0000:13:00.0: left out: could not tell: " + checktest.OddText},
+			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "unknown gpu.error: check_trial:  gpu3 0000:13:00.0: skipped: cannot query it: " + checktest.OddText},
 		},
 		"exclusive": {change: checktest.Gpu3(func(g *nvml.GPU) { g.Modes.Compute = nvml.Known("exclusive") }), want: []string{alone}},
 	} {
@@ -225,19 +225,19 @@ func TestActiveAllGPUsUsed(t *testing.T) {
 	}
 }
 
-// Two at once would measure each other.
+// Two tests at the same time would disturb each other.
 func TestActiveIsAlone(t *testing.T) {
 	t.Parallel()
 	env, root := trialEnv(t, nil)
 	findings := (&trial{do: func(*activeRun) {
 		other := again(env, root, checktest.H100s())
-		wantBrief(t, (&trial{}).Run(t.Context(), other), "unknown active.held: check_trial:  cannot run: another active test holds the node")
+		wantBrief(t, (&trial{}).Run(t.Context(), other), "unknown active.held: check_trial:  cannot run: another active test is running")
 	}}).Run(t.Context(), env)
 	wantBrief(t, findings)
 	wantBrief(t, (&trial{}).Run(t.Context(), again(env, root, checktest.H100s())))
 }
 
-// awaitEnd waits until a test under way is to stop.
+// awaitEnd waits until a running test has to stop.
 func awaitEnd(r *activeRun) {
 	select {
 	case <-r.ctx.Done():
@@ -251,10 +251,10 @@ func TestActiveStopsForAJob(t *testing.T) {
 		file, content string
 		want          string
 	}{
-		"a slurmstepd":     {"", "99.extern", "skip active.stopped: check_trial:  stopped: a job has begun on the node: 99"},
-		"a job's record":   {"past/job-98.json", "{}", "skip active.stopped: check_trial:  stopped: a job has begun on the node: 98"},
-		"a record of ours": {"past/other.json", "{}", "unknown active.time: check_trial:  stopped: its time was up, want at most 400ms; at work were gpu0 0000:10:00.0, gpu1 0000:11:00.0"},
-		"the job itself":   {"past/job-7.json", "{}", "unknown active.time: check_trial:  stopped: its time was up, want at most 400ms; at work were gpu0 0000:10:00.0, gpu1 0000:11:00.0"},
+		"a slurmstepd":     {"", "99.extern", "skip active.stopped: check_trial:  stopped: a job started on the node: 99"},
+		"a job's record":   {"past/job-98.json", "{}", "skip active.stopped: check_trial:  stopped: a job started on the node: 98"},
+		"a record of ours": {"past/other.json", "{}", "unknown active.time: check_trial:  stopped: time limit reached, want at most 400ms; not finished: gpu0 0000:10:00.0, gpu1 0000:11:00.0"},
+		"the job itself":   {"past/job-7.json", "{}", "unknown active.time: check_trial:  stopped: time limit reached, want at most 400ms; not finished: gpu0 0000:10:00.0, gpu1 0000:11:00.0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -284,7 +284,7 @@ func TestActiveStopsForAJob(t *testing.T) {
 
 // ---- results
 
-// slowTrial finds gpu3 slow if it is.
+// slowTrial reports gpu3 as slow if slow is set.
 func slowTrial(words string, age time.Duration, slow bool) *trial {
 	return &trial{Words: words, active: active{MaxAge: age}, do: func(r *activeRun) {
 		for i, g := range r.gpus {
@@ -292,13 +292,13 @@ func slowTrial(words string, age time.Duration, slow bool) *trial {
 			if slow && i == 3 {
 				m.Value = 21.34
 			}
-			r.measured(m)
+			r.record(m)
 		}
 	}}
 }
 
-// later is a finding as a run says it that has not found it itself: without the time
-// when it was found, which is looked at.
+// later returns a finding as a later run reports it: without the time of the fault, which it
+// verifies.
 func later(t *testing.T, text []string) []string {
 	t.Helper()
 	for i, line := range text {
@@ -337,32 +337,32 @@ func TestActiveResultIsKept(t *testing.T) {
 	}
 	const stale = "unknown active.stale: check_trial:  no result of the last 24h: "
 	want(fresh("a", 24*time.Hour, false), "run it")
-	want(fresh("a", 24*time.Hour, true), stale+"it has not been run with these words; known")
+	want(fresh("a", 24*time.Hour, true), stale+"never run with these arguments; known")
 	slowTrial("a", 0, false).Run(t.Context(), env)
 	want(fresh("a", 24*time.Hour, false), "known")
 	want(fresh("a", 24*time.Hour, true), "known")
-	want(fresh("b", 24*time.Hour, true), stale+"it has not been run with these words; known")
+	want(fresh("b", 24*time.Hour, true), stale+"never run with these arguments; known")
 	slowTrial("b", 0, true).Run(t.Context(), again(env, root, checktest.H100s()))
 	want(fresh("a", 24*time.Hour, true), "known")
 	want(fresh("b", 24*time.Hour, true), oldText+"; known")
-	want(fresh("b", 24*time.Hour, false), "run it") // it may have been mended
+	want(fresh("b", 24*time.Hour, false), "run it") // it may have been repaired
 	want(fresh("a", time.Nanosecond, false), "run it")
-	if got := fresh("a", time.Nanosecond, true); !strings.Contains(got, "no result of the last 0s: the last is 0s old") {
+	if got := fresh("a", time.Nanosecond, true); !strings.Contains(got, "no result of the last 0s: the last one is 0s old") {
 		t.Error(got)
 	}
 
 	putFile(t, root, boot, "another\n")
-	want(fresh("a", 24*time.Hour, true), stale+"the last is of another boot; known")
+	want(fresh("a", 24*time.Hour, true), stale+"the last one is from before the reboot; known")
 	putFile(t, root, boot, "11111111-2222-3333-4444-555555555555\n")
 	putFile(t, root, "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  999.1.2  x\n")
-	want(fresh("a", 24*time.Hour, true), stale+"the last is of another driver, or of other GPUs; known")
+	want(fresh("a", 24*time.Hour, true), stale+"the last one is with another driver or other GPUs; known")
 	putFile(t, root, "past/active-trial.json", "garbage")
-	if got := fresh("a", 24*time.Hour, true); !strings.HasPrefix(got, stale+"read /past/active-trial.json") {
+	if got := fresh("a", 24*time.Hour, true); !strings.HasPrefix(got, stale+"/past/active-trial.json is damaged") {
 		t.Error(got)
 	}
 }
 
-// A fault that was found is not gone because a job has come.
+// A new job does not clear a fault.
 func TestActiveFaultOutlivesAJob(t *testing.T) {
 	t.Parallel()
 	env, root := trialEnv(t, nil)
@@ -372,7 +372,7 @@ func TestActiveFaultOutlivesAJob(t *testing.T) {
 		t.Fatalf("%q", brief(rates))
 	}
 	putStepd(t, root, 50, "123.batch")
-	const busy = "skip active.busy: check_trial:  not run: job 123 runs here"
+	const busy = "skip active.busy: check_trial:  not run: job 123 runs on the node"
 	if diff := cmp.Diff([]string{busy, oldText}, later(t, brief(slowTrial("", time.Hour, false).Run(t.Context(), again(env, root, checktest.H100s()))))); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// AzureHPC's lines, older forms included, mean the same as their plain form.
+// AzureHPC's lines, including older forms, mean the same as our own form.
 func TestAzureWords(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ line, same []string }{

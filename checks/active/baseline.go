@@ -15,42 +15,42 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// What a node has shown of itself. An operator has it learned (nhc-gpu --baseline);
-// from then on each active test is held against the median of what was learned, and
-// how far that was spread. Nothing is ever learned by the way: a node that gets
-// slower by and by would teach that this is how it is.
+// The baseline of a node: what its own measurements have been. An operator records it with
+// nhc-gpu --baseline. From then on each active test is compared with the median and the spread of
+// the recorded samples. No other run records samples: a slowly degrading node would become its
+// own baseline.
 
-// baselineName is the file of what was learned.
+// baselineName is the name of the state file.
 const baselineName = "active-baseline"
 
-// The bounds of what is learned.
+// The limits of a baseline.
 const (
 	baselineVersion = 1
-	baselineLeast   = 5    // samples before anything is judged by them
-	baselineMost    = 31   // samples of one number; the oldest are forgotten first
-	baselineSeries  = 4096 // numbers of one node: 16 GPUs, each with each, some sizes
+	baselineLeast   = 5    // samples required before the baseline judges
+	baselineMost    = 31   // samples of one number; the oldest are dropped first
+	baselineSeries  = 4096 // numbers of one node: 16 GPUs, each pair, some sizes
 	madSigma        = 1.4826
 )
 
 func init() {
 	checks.RegisterAdvice(func() map[string]string {
 		return map[string]string{
-			"active.baseline.driver":  "The driver has changed since the baseline of this node was learned, and with it what is normal: learn it anew while the node is idle: nhc-gpu clear --baseline, nhc-gpu --baseline.",
-			"active.baseline.uneven":  "The number goes up and down so much that no value would be bad: it judges nothing. See what else is at work on the node (a disk that others use, page cache, power saving), learn it anew when it is quiet (nhc-gpu clear --baseline, nhc-gpu --baseline), or give the line a number.",
-			"active.baseline.refused": "A number that is bad by itself is not learned as what is normal: mend the node, then learn again.",
+			"active.baseline.driver":  "The driver has changed since the baseline of this node was recorded. Record it again while the node is idle: nhc-gpu clear --baseline, nhc-gpu --baseline.",
+			"active.baseline.uneven":  "The number varies so much that no value would be a fault, so the baseline judges nothing. Find what else uses the device (a disk that others use, page cache, power saving), record it again when the node is quiet (nhc-gpu clear --baseline, nhc-gpu --baseline), or set a number on the line.",
+			"active.baseline.refused": "A number that is already a fault is not recorded in the baseline: repair the node, then record again.",
 		}
 	})
 }
 
-// baselineFile is what is kept.
+// baselineFile is the content of the state file.
 type baselineFile struct {
 	Version int                  `json:"version"`
-	Boot    string               `json:"boot"` // of the last time that anything was learned
-	GPUs    []string             `json:"gpus"` // the same of the GPUs of the node
+	Boot    string               `json:"boot"` // boot ID of the last recording
+	GPUs    []string             `json:"gpus"` // the node's GPUs at that time
 	Series  map[string]*baseline `json:"series"`
 }
 
-// baseline is what one number has been.
+// baseline has the samples of one number.
 type baseline struct {
 	Test      string        `json:"test"`
 	Algorithm string        `json:"algorithm"`
@@ -60,24 +60,24 @@ type baseline struct {
 	Unit      string        `json:"unit"`
 	Lower     bool          `json:"lower,omitempty"`
 	Device    checks.Device `json:"device,omitzero"`
-	UUID      string        `json:"uuid,omitempty"` // of the device, of all GPUs if it is the node
+	UUID      string        `json:"uuid,omitempty"` // of the device; of all GPUs if the number is the node's
 	Driver    string        `json:"driver,omitempty"`
 	At        time.Time     `json:"at"` // of the last sample
 	Samples   []float64     `json:"samples"`
 }
 
-// baselines are those of a node, in the hands of one test.
+// baselines are those of a node, as one test uses them.
 type baselines struct {
 	file    baselineFile
-	now     stamp // the node as it is
+	now     stamp // the node now
 	learns  bool
-	err     error // why what was learned cannot be read
+	err     error // why the file cannot be read
 	learned []*baseline
 	judged  int
-	other   string // another driver, with which they were learned
+	other   string // a different driver that they were recorded with
 }
 
-// recallBaselines reads what was learned. It never fails: what cannot be read judges nothing.
+// recallBaselines reads the file. It never fails: an unreadable baseline judges nothing.
 func recallBaselines(env *checks.Env) *baselines {
 	b := &baselines{learns: env.Learn}
 	b.now = nodeNow(env)
@@ -85,9 +85,9 @@ func recallBaselines(env *checks.Env) *baselines {
 	return b
 }
 
-// nodeNow is the node as it is; one without the driver has neither version nor GPUs.
+// nodeNow describes the node now; without the driver it has neither version nor GPUs.
 func nodeNow(env *checks.Env) stamp {
-	now, err := holdsFor(env)
+	now, err := describeNode(env)
 	if err != nil {
 		now.Boot, _ = probe.BootID(env.Host)
 	}
@@ -110,13 +110,14 @@ func readBaselineFile(env *checks.Env) (f baselineFile, err error) {
 	return f, err
 }
 
-// baselineKey is where a number is kept. A device is known by its place: another one
-// in it begins anew.
+// baselineKey returns the key of a number. A device is identified by its slot: a new device in
+// the slot starts a new baseline.
 func baselineKey(m *measure) string {
 	return strings.Join([]string{m.Test, m.Algorithm, strconv.FormatInt(m.Size, 10), strconv.Itoa(m.Ranks), m.What, m.Unit, cmp.Or(m.Device.PCI, m.Device.Name)}, "|")
 }
 
-// uuidOf is what a number is of: a device, or all GPUs of the node.
+// uuidOf returns the UUID of the device that a number belongs to, or those of all GPUs for the
+// node.
 func (b *baselines) uuidOf(m *measure) string {
 	if m.Device == (checks.Device{}) {
 		return strings.Join(b.now.GPUs, ",")
@@ -124,7 +125,7 @@ func (b *baselines) uuidOf(m *measure) string {
 	return cmp.Or(m.Device.UUID, m.Device.Serial)
 }
 
-// of is what was learned of a number, nil if that is nothing, or of another device.
+// of returns the samples of a number, nil if there are none or if they are from another device.
 func (b *baselines) of(m *measure) *baseline {
 	s := b.file.Series[baselineKey(m)]
 	if s == nil || s.UUID != b.uuidOf(m) || len(s.Samples) == 0 {
@@ -133,10 +134,9 @@ func (b *baselines) of(m *measure) *baseline {
 	return s
 }
 
-// judge holds a number against what was learned of it: bad is one that is farther
-// below the median than both the tolerance of its test and the spread of what was
-// learned allow, want the limit. Fewer than five samples judge nothing, nor do those
-// of another driver.
+// judge compares a number with its baseline. It is bad if it is farther below the median than
+// both the tolerance of its test and the spread of the samples allow; want is the limit. Fewer
+// than five samples judge nothing, nor do those of another driver.
 func (b *baselines) judge(m measure) (want float64, bad bool) {
 	b.judged++
 	s := b.of(&m)
@@ -154,7 +154,7 @@ func (b *baselines) judge(m measure) (want float64, bad bool) {
 	return want, m.worse(want)
 }
 
-// limit is what a number must reach.
+// limit returns the limit of a number.
 func (s *baseline) limit(m *measure) float64 {
 	t := toleranceOf(m.Test)
 	mid, mad := s.spread()
@@ -165,7 +165,7 @@ func (s *baseline) limit(m *measure) float64 {
 	return mid - far
 }
 
-// spread is the median of the samples, and the median of how far they are from it.
+// spread returns the median of the samples, and the median of their distances from it.
 func (s *baseline) spread() (mid, mad float64) {
 	mid = median(s.Samples)
 	off := make([]float64, len(s.Samples))
@@ -175,8 +175,8 @@ func (s *baseline) spread() (mid, mad float64) {
 	return mid, median(off)
 }
 
-// learn takes a number, if the run is there to learn. What was learned of another
-// device in the same place, or with another driver, is thrown away.
+// learn adds a number, if the run records a baseline. It discards the samples of another device
+// in the same slot or of another driver.
 func (b *baselines) learn(m measure) {
 	if !b.learns || math.IsNaN(m.Value) || math.IsInf(m.Value, 0) {
 		return
@@ -198,70 +198,69 @@ func (b *baselines) learn(m measure) {
 	b.learned = append(b.learned, s)
 }
 
-// doubts are what is to be said of what was learned: that it cannot be read, or is of
-// another driver.
-func (b *baselines) doubts(check string) (findings []checks.Finding) {
+// reportDoubts reports a baseline that cannot be read or is from another driver.
+func (b *baselines) reportDoubts(check string) (findings []checks.Finding) {
 	if b.err != nil {
-		findings = append(findings, checks.Finding{Code: "active.past", Severity: checks.Warn}.Describe(check, "what was learned of this node cannot be used: %v", b.err))
+		findings = append(findings, checks.Finding{Code: "active.past", Severity: checks.Warn}.Describe(check, "cannot use the node's baseline: %v", b.err))
 	}
 	if b.other != "" && !b.learns {
 		findings = append(findings, checks.Finding{Code: "active.baseline.driver", Severity: checks.Warn, Want: b.other, Got: cmp.Or(b.now.Driver, "no driver")}.
-			Describe(check, "the baseline was learned with another driver, nothing is held against it"))
+			Describe(check, "the baseline is from another driver and is not used"))
 	}
 	return findings
 }
 
-// keepBaselines keeps what a test has learned, and says what it has refused.
+// keepBaselines stores the samples of a test, and reports those that it refused.
 func keepBaselines(env *checks.Env, check string, b *baselines) (findings []checks.Finding) {
 	if refused := b.judged - len(b.learned); refused > 0 {
 		findings = append(findings, checks.Finding{Code: "active.baseline.refused", Severity: checks.Warn, Got: checks.Plural(refused, "number")}.
-			Phrase(check, "not learned: %s of %d, since something is wrong", checks.Plural(refused, "number"), b.judged))
+			Phrase(check, "not recorded: %s of %d, because of a fault", checks.Plural(refused, "number"), b.judged))
 	}
 	if len(b.learned) == 0 {
 		return findings
 	}
-	findings = append(findings, b.uneven(check)...)
+	findings = append(findings, b.reportUneven(check)...)
 	b.file.Boot, b.file.GPUs = b.now.Boot, b.now.GPUs
 	if err := env.Host.Keep(baselineName, b.file); err != nil {
-		findings = append(findings, checks.Finding{Code: "active.past", Severity: checks.Warn}.Describe(check, "what was learned cannot be kept: %v", err))
+		findings = append(findings, checks.Finding{Code: "active.past", Severity: checks.Warn}.Describe(check, "cannot store the baseline: %v", err))
 	}
 	return findings
 }
 
-// uneven tells which numbers were learned by which nothing can be bad.
-func (b *baselines) uneven(check string) (findings []checks.Finding) {
+// reportUneven reports the numbers that vary too much to judge by.
+func (b *baselines) reportUneven(check string) (findings []checks.Finding) {
 	for _, s := range b.learned {
 		if len(s.Samples) < baselineLeast || !s.tooUneven() {
 			continue
 		}
 		mid, mad := s.spread()
-		findings = append(findings, checks.Finding{Code: "active.baseline.uneven", Severity: checks.Warn, Device: s.Device, Got: fmt.Sprintf("median %s, median of the distances from it %s", rate(mid, s.Unit), rate(mad, s.Unit))}.
-			Describe(check, "%s: too uneven to judge anything by it", s.What))
+		findings = append(findings, checks.Finding{Code: "active.baseline.uneven", Severity: checks.Warn, Device: s.Device, Got: fmt.Sprintf("median %s, median deviation %s", rate(mid, s.Unit), rate(mad, s.Unit))}.
+			Describe(check, "%s: varies too much to serve as a baseline", s.What))
 	}
 	return findings
 }
 
-// tooUneven says whether the spread alone is as much as the number: it must reach
-// nothing then. One that should be low has a limit however it is spread.
+// tooUneven reports whether the spread is as large as the number: the limit would be zero or
+// less. A number where less is better always has a limit.
 func (s *baseline) tooUneven() bool { return !s.Lower && s.limit(&measure{Test: s.Test}) <= 0 }
 
-// BaselineRow is what was learned of one number, for a person.
+// BaselineRow is the baseline of one number, for output.
 type BaselineRow struct {
 	Test, Algorithm, What, Unit string
 
-	Size    int64 // bytes, or n; 0: none
+	Size    int64 // bytes, or n of n * n matrices; 0: none
 	Ranks   int
-	Device  checks.Device // the zero one is the node
+	Device  checks.Device // zero: the node
 	Samples int
 	Median  float64
 	MAD     float64   // median of the distances from the median
-	Limit   float64   // what a run must reach; 0: too few samples
-	Uneven  bool      // they are spread so far that there is no limit
-	Driver  string    // with which it was learned
+	Limit   float64   // limit of a run; 0: too few samples
+	Uneven  bool      // the spread is too large for a limit
+	Driver  string    // that it was recorded with
 	At      time.Time // of the last sample
 }
 
-// Baselines are what was learned of this node, in order.
+// Baselines returns the baseline of this node, sorted.
 func Baselines(env *checks.Env) (rows []BaselineRow, err error) {
 	file, err := readBaselineFile(env)
 	if err != nil {
@@ -287,9 +286,8 @@ func Baselines(env *checks.Env) (rows []BaselineRow, err error) {
 	return rows, nil
 }
 
-// ClearBaseline is an operator's word that what was learned of this node is no longer
-// so: of a test, or all of it. It returns what is forgotten. A [probe.SpareError] is
-// no failure.
+// ClearBaseline discards the baseline of one test, or all of it. It returns the names of the
+// tests that had one. A [probe.SpareError] is not a failure.
 func ClearBaseline(env *checks.Env, words []string, _ string) (cleared []string, err error) {
 	if len(words) > 1 {
 		return nil, fmt.Errorf("clear --baseline %s: want one test, like all_reduce, or none for all", strings.Join(words, " "))
@@ -308,8 +306,8 @@ func ClearBaseline(env *checks.Env, words []string, _ string) (cleared []string,
 	return slices.Compact(cleared), env.Host.Keep(baselineName, file)
 }
 
-// BaselineOfThisNode says whether what is kept was learned on the node that this is:
-// it has its GPUs, or was learned by the kernel that runs now.
+// BaselineOfThisNode reports whether the stored baseline is from this node: the node has its
+// GPUs, or the running kernel has recorded it.
 func BaselineOfThisNode(env *checks.Env) bool {
 	file, err := readBaselineFile(env)
 	now := nodeNow(env)

@@ -14,8 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// baselineNode is a node with two GPUs of which the driver's files tell, and a place
-// for what is kept.
+// baselineNode returns a node with the driver's files of two GPUs, and a state directory.
 func baselineNode(t *testing.T, driver string, uuids ...string) (*checks.Env, string) {
 	t.Helper()
 	root := t.TempDir()
@@ -51,7 +50,7 @@ func gemmOf(value float64) measure {
 	}
 }
 
-// learnAll has a test of its own learn each number.
+// learnAll records each number in a test of its own.
 func learnAll(t *testing.T, env *checks.Env, m func(float64) measure, values ...float64) {
 	t.Helper()
 	env.Learn = true
@@ -66,8 +65,8 @@ func learnAll(t *testing.T, env *checks.Env, m func(float64) measure, values ...
 	}
 }
 
-// From five samples on a number is judged by their median and their spread, and by
-// nothing that is of another test, algorithm, size, device or driver.
+// From five samples on a number is judged by their median and spread, and never by those of
+// another test, algorithm, size, device or driver.
 func TestBaselineJudges(t *testing.T) {
 	t.Parallel()
 	env, root := baselineNode(t, "550.1", "GPU-a", "GPU-b")
@@ -110,15 +109,15 @@ func TestBaselineJudges(t *testing.T) {
 	if _, bad := b.judge(gemmOf(1)); bad {
 		t.Error("another driver is judged")
 	}
-	got := b.doubts("check_gpu_gemm")
+	got := b.reportDoubts("check_gpu_gemm")
 	if len(got) != 1 || got[0].Code != "active.baseline.driver" || got[0].Severity != checks.Warn ||
-		got[0].Message != "check_gpu_gemm:  the baseline was learned with another driver, nothing is held against it, want 550.1, got 560.2" {
+		got[0].Message != "check_gpu_gemm:  the baseline is from another driver and is not used, want 550.1, got 560.2" {
 		t.Errorf("%+v", got)
 	}
 }
 
-// A node that has always been uneven is not held against what an even one reaches;
-// of latencies more is worse.
+// A node with a large spread is not compared with the limit of a node with a small one; for
+// latencies more is worse.
 func TestBaselineSpread(t *testing.T) {
 	t.Parallel()
 	env, _ := baselineNode(t, "550.1", "GPU-a")
@@ -140,8 +139,8 @@ func TestBaselineSpread(t *testing.T) {
 	}
 }
 
-// Only a run that is there to learn learns; the oldest samples are forgotten, and all
-// of another board in the same place.
+// Only a run that records a baseline adds samples; the oldest are dropped, and all of another
+// board in the same slot.
 func TestBaselineLearns(t *testing.T) {
 	t.Parallel()
 	env, root := baselineNode(t, "550.1", "GPU-a")
@@ -189,8 +188,8 @@ func TestBaselineLearns(t *testing.T) {
 	}
 }
 
-// What is bad by itself is not learned, and said so; nor is anything of a run in
-// which something else failed.
+// A number that is a fault is not recorded, which is reported; nor is any number of a run with
+// another failure.
 func TestBaselineRefuses(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -199,13 +198,13 @@ func TestBaselineRefuses(t *testing.T) {
 		refused string
 	}{
 		"healthy":         {func(*activeRun) {}, 4, ""},
-		"slow GPU":        {func(r *activeRun) { r.measures[2].Value = 300 }, 3, "not learned: 1 number of 4"},
-		"below its words": {func(r *activeRun) { r.measures[0].Least = 1000 }, 3, "not learned: 1 number of 4"},
-		"not a number":    {func(r *activeRun) { r.measures[0].Value = math.NaN() }, 3, "not learned: 1 number of 4"},
+		"slow GPU":        {func(r *activeRun) { r.measures[2].Value = 300 }, 3, "not recorded: 1 number of 4"},
+		"below its words": {func(r *activeRun) { r.measures[0].Least = 1000 }, 3, "not recorded: 1 number of 4"},
+		"not a number":    {func(r *activeRun) { r.measures[0].Value = math.NaN() }, 3, "not recorded: 1 number of 4"},
 		"wrong result": {func(r *activeRun) {
 			r.report(checks.Device{}, checks.Finding{Code: "x", Severity: checks.Fail}, "a wrong bit")
-		}, 0, "not learned: 4 numbers of 4"},
-		"stopped before end": {func(r *activeRun) { r.failures = true }, 0, "not learned: 4 numbers of 4"},
+		}, 0, "not recorded: 4 numbers of 4"},
+		"stopped before end": {func(r *activeRun) { r.failures = true }, 0, "not recorded: 4 numbers of 4"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -215,7 +214,7 @@ func TestBaselineRefuses(t *testing.T) {
 			for i := range 4 {
 				m := gemmOf(700)
 				m.Device.PCI, m.Device.Name = "0000:0"+string(rune('1'+i))+":00.0", "gpu"+string(rune('0'+i))
-				r.measured(m)
+				r.record(m)
 			}
 			c.prepare(r)
 			r.judge()
@@ -231,21 +230,21 @@ func TestBaselineRefuses(t *testing.T) {
 	}
 }
 
-// A number below what was learned fails, once, by the node's own baseline.
+// A number below the node's baseline fails once.
 func TestBaselineFails(t *testing.T) {
 	t.Parallel()
 	env, _ := baselineNode(t, "550.1", "GPU-a")
 	learnAll(t, env, gemmOf, 700, 702, 698, 701, 699)
 	r := &activeRun{activeTest: activeTest{Check: "check_gpu_gemm", Code: "gpu.gemm"}, env: env}
-	r.measured(gemmOf(500))
+	r.record(gemmOf(500))
 	r.judge()
 	if len(r.findings) != 2 || r.findings[0].Code != "gpu.gemm.baseline" || r.findings[0].Severity != checks.Fail ||
-		r.findings[0].Message != "check_gpu_gemm:  gpu0 0000:01:00.0: BF16: worse than this node was, want at least 630.0 TFLOP/s, got 500.0 TFLOP/s" {
+		r.findings[0].Message != "check_gpu_gemm:  gpu0 0000:01:00.0: BF16: worse than the node's baseline, want at least 630.0 TFLOP/s, got 500.0 TFLOP/s" {
 		t.Errorf("%+v", r.findings)
 	}
 }
 
-// What cannot be read judges nothing, is told, and is begun anew.
+// An unreadable baseline judges nothing, is reported, and is replaced.
 func TestBaselineBroken(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"{", `{"version": 9}`, "[]", ""} {
@@ -260,7 +259,7 @@ func TestBaselineBroken(t *testing.T) {
 		if _, bad := b.judge(gemmOf(1)); bad {
 			t.Errorf("%q judges", text)
 		}
-		if got := b.doubts("check_x"); len(got) != 1 || got[0].Code != "active.past" || got[0].Severity != checks.Warn {
+		if got := b.reportDoubts("check_x"); len(got) != 1 || got[0].Code != "active.past" || got[0].Severity != checks.Warn {
 			t.Errorf("%q: %+v", text, got)
 		}
 		if _, err := Baselines(env); err == nil {
@@ -282,8 +281,8 @@ func TestBaselineBroken(t *testing.T) {
 	}
 }
 
-// A number that is spread too far judges nothing, which is said when it is learned. One
-// that should be low has a limit all the same.
+// A number that varies too much judges nothing, which is reported when it is recorded. A number
+// where less is better always has a limit.
 func TestBaselineTooUneven(t *testing.T) {
 	t.Parallel()
 	env, _ := baselineNode(t, "550.1", "GPU-a")
@@ -307,7 +306,7 @@ func TestBaselineTooUneven(t *testing.T) {
 		findings = keepBaselines(env, "check_x", b)
 	}
 	if len(findings) != 1 || findings[0].Code != "active.baseline.uneven" || findings[0].Severity != checks.Warn ||
-		findings[0].Message != "check_x:  write: too uneven to judge anything by it, got median 520.0 MB/s, median of the distances from it 120.0 MB/s" {
+		findings[0].Message != "check_x:  write: varies too much to serve as a baseline, got median 520.0 MB/s, median deviation 120.0 MB/s" {
 		t.Errorf("%+v", findings)
 	}
 	rows, err := Baselines(env)

@@ -8,8 +8,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// BenchmarkLastResult is what a prolog pays for an active test with --max-age: the
-// look at its last result, in a worker that has read nothing yet.
+// BenchmarkLastResult measures the cost of an active test with --max-age in a prolog: reading its
+// last result, in a worker that has read nothing yet.
 func BenchmarkLastResult(b *testing.B) {
 	env, root := trialEnv(b, nil)
 	slowTrial("", 0, true).Run(b.Context(), env)

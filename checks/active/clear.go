@@ -8,9 +8,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// ClearActive is an operator's word that what active tests have found on this node is no
-// longer so: one of them, or all. It returns those that had a result. A
-// [probe.SpareError] is no failure.
+// ClearActive discards the stored results of one active test, or of all. It returns the names of
+// the tests that had one. A [probe.SpareError] is not a failure.
 func ClearActive(env *checks.Env, words []string, _ string) (cleared []string, err error) {
 	tests := activeNames()
 	if len(words) > 1 {
@@ -19,12 +18,12 @@ func ClearActive(env *checks.Env, words []string, _ string) (cleared []string, e
 	if len(words) == 1 {
 		name := "check_" + strings.TrimPrefix(words[0], "check_")
 		if !slices.Contains(tests, name) {
-			return nil, fmt.Errorf("clear --active %s: no such active test: there are %s", words[0], strings.Join(tests, ", "))
+			return nil, fmt.Errorf("clear --active %s: unknown active test, want one of %s", words[0], strings.Join(tests, ", "))
 		}
 		tests = []string{name}
 	}
 	for _, name := range tests {
-		file, _ := readStamps(env, name) // one that is broken holds nothing
+		file, _ := readStamps(env, name) // an unreadable file has no results
 		if len(file.Stamps) == 0 {
 			continue
 		}
@@ -37,9 +36,9 @@ func ClearActive(env *checks.Env, words []string, _ string) (cleared []string, e
 	return cleared, nil
 }
 
-// OfThisNode says whether a result that is kept is about the node as it is.
+// OfThisNode reports whether a stored result is from the node in its present state.
 func OfThisNode(env *checks.Env) bool {
-	now, err := holdsFor(env)
+	now, err := describeNode(env)
 	if err != nil {
 		return false
 	}

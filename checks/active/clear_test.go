@@ -8,7 +8,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// An operator's word ends what a test has found: nothing but a run takes its place.
+// An acknowledgement discards the result of a test: only a new run replaces it.
 func TestClearActive(t *testing.T) {
 	t.Parallel()
 	const launch, gemm = gpuLaunchName, gpuGemmName
@@ -17,7 +17,7 @@ func TestClearActive(t *testing.T) {
 		t.Error("nothing was found yet")
 	}
 	for _, name := range []string{launch, gemm} {
-		now, err := holdsFor(env)
+		now, err := describeNode(env)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +32,7 @@ func TestClearActive(t *testing.T) {
 		t.Error("what was found is about this node")
 	}
 	for _, c := range []struct{ words, want, wrong string }{
-		{words: "check_file_test", wrong: "clear --active check_file_test: no such active test: there are check_comp_comm_overlap, "},
+		{words: "check_file_test", wrong: "clear --active check_file_test: unknown active test, want one of check_comp_comm_overlap, "},
 		{words: "gpu_gemm gpu_launch", wrong: "want one test"},
 		{words: "gpu_gemm", want: gemm},
 		{words: gemm},

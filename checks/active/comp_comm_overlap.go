@@ -10,37 +10,40 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
-// compCommOverlap has every GPU compute (products of matrices of bf16, or fp16 where a
-// GPU has no bf16, on its tensor cores) and take part in NCCL's all-reduce at once, as
-// training does, and tells what each keeps of the speed that it has alone. A GPU that keeps far less than the others fails; with -m
-// what may be lost, in per cent, of either. -n is the size of the matrices, -e that of
-// the all-reduce, -t bounds the whole, in seconds. The product is the program's own, so
-// that the numbers compare with those of this check alone.
+// compCommOverlap measures how much computing and communication slow each other down. Every GPU
+// computes (products of matrices of bf16, or fp16 where a GPU has no bf16, on its tensor cores)
+// and takes part in an all-reduce of NCCL at once, as in training. The check reports the share of
+// its speed that each side keeps. A GPU that keeps far less than the others fails; with -m
+// PERCENT so does every loss above PERCENT, of either side.
+//
+// Options: -n ROWS (8192) is the size of the matrices, -e SIZE (256M) that of the all-reduce, -t
+// SECONDS (45) the time limit. The product is nhc-gpu's own kernel: compare its numbers only with
+// those of this check.
 //
 //	gpu* || TIMEOUT=90 check_comp_comm_overlap -m 40
 type compCommOverlap struct {
 	active
 	ncclEnv
-	Most      float64       `opt:"m" toml:"slowdown"`      // per cent of the speed alone; 0: any
+	Most      float64       `opt:"m" toml:"slowdown"`      // largest loss, per cent of the speed alone; 0: not judged
 	Matrix    int           `opt:"n" toml:"matrix"`        // rows of the matrices, a multiple of 128
-	Size      checks.Size   `opt:"e" toml:"end"`           // of the all-reduce, bytes
-	Limit     time.Duration `opt:"t" toml:"limit"`         // of the whole
-	Algorithm string        `long:"algo" toml:"algorithm"` // of the all-reduce: ring, tree, nvls; "": NCCL's choice
+	Size      checks.Size   `opt:"e" toml:"end"`           // size of the all-reduce, bytes
+	Limit     time.Duration `opt:"t" toml:"limit"`         // time limit of the whole test; 0: 45 s
+	Algorithm string        `long:"algo" toml:"algorithm"` // algorithm of the all-reduce: ring, tree, nvls; "": NCCL's choice
 }
 
 const (
 	overlapName   = "check_comp_comm_overlap"
 	overlapMatrix = 8192
 	overlapSize   = 256 << 20
-	overlapSpan   = 150 * time.Millisecond // that each of the two is to take alone
-	overlapMost   = 2000                   // rounds in it
+	overlapSpan   = 150 * time.Millisecond // duration of each side alone
+	overlapMost   = 2000                   // rounds in that time
 )
 
 func init() {
 	checks.Register(checks.Info{
 		Name:    overlapName,
 		Usage:   "[-m PERCENT] [-n ROWS] [-e SIZE] [-t SECONDS] [--algo NAME] [--env NAME=VALUE]... [--max-age AGE]",
-		Summary: "computing and communication slow each other down no more on one GPU than on others",
+		Summary: "computing and communication slow each other down equally on all GPUs",
 		Lane:    checks.CUDA,
 		Active:  true,
 		New:     func() checks.Check { return &compCommOverlap{Matrix: overlapMatrix, Size: overlapSize} },
@@ -50,7 +53,7 @@ func init() {
 }
 
 func overlapDo() map[string]string {
-	do := activeDo("overlap", "A GPU that computes and communicates at once loses too much of one: see check_gpu_gemm and check_nccl for which is slow alone, its power limit, and nvidia-smi -q -d PERFORMANCE.", nil)
+	do := activeDo("overlap", "A GPU that computes and communicates at once loses too much speed: see check_gpu_gemm and check_nccl for the side that is also slow alone, its power limit, and nvidia-smi -q -d PERFORMANCE.", nil)
 	delete(do, "overlap.floor") // no platform has one
 	nccl := ncclDo()
 	for _, code := range []string{"nccl.library", "nccl.error", "nccl.hung", "nccl.wrong", "nccl.alike", "nccl.memory", "nccl.mixed", "nccl.settings", "nccl.environment"} {
@@ -59,7 +62,6 @@ func overlapDo() map[string]string {
 	return do
 }
 
-// Bind takes the words of a line.
 func (c *compCommOverlap) Bind(args []string) error {
 	if err := checks.BindTags(c, args); err != nil {
 		return err
@@ -78,10 +80,10 @@ func (c *compCommOverlap) Validate() error {
 	case c.Algorithm != "" && !slices.Contains(ncclAlgorithms, c.Algorithm):
 		return &checks.UsageError{Kind: checks.BadValue, Word: c.Algorithm, Want: fmt.Sprint("one of ", ncclAlgorithms)}
 	}
-	return c.usableEnv()
+	return c.validateEnv()
 }
 
-// Bound is the most that the test takes.
+// Bound returns the time limit.
 func (c *compCommOverlap) Bound() time.Duration {
 	if c.Limit > 0 {
 		return c.Limit
@@ -89,9 +91,8 @@ func (c *compCommOverlap) Bound() time.Duration {
 	return timeOf(timeOfNCCL).Bound
 }
 
-// Run runs the test.
 func (c *compCommOverlap) Run(ctx context.Context, env *checks.Env) []checks.Finding {
-	c.fromSite(env) // a run that is refused looks for the last result with these settings
+	c.fromSite(env) // a refused run looks for a stored result with these settings
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: overlapName, Code: "overlap", Bound: c.Bound(), Least: 2, Of: c})
 	if r == nil {
 		return findings
@@ -101,24 +102,24 @@ func (c *compCommOverlap) Run(ctx context.Context, env *checks.Env) []checks.Fin
 		ncclRun:         &ncclRun{activeRun: r, nccl: n, op: ncclOpOf(n.Op), test: n.test()},
 		compCommOverlap: c, reduce: int64(c.Size),
 	}
-	tellSettings(t.ncclRun)
-	t.tellModels()
-	if tellEnv(t.ncclRun) {
+	reportSettings(t.ncclRun)
+	t.reportModels()
+	if reportEnv(t.ncclRun) {
 		t.overlap()
 	}
 	return r.done()
 }
 
-// overlapRun is the test under way.
+// overlapRun is the running test.
 type overlapRun struct {
 	*ncclRun
 	*compCommOverlap
-	kind   *cuda.GEMMType // of the matrices
-	load   []*overlapLoad // of each rank
-	reduce int64          // the size of the all-reduce, bytes
+	kind   *cuda.GEMMType // type of the matrices
+	load   []*overlapLoad // by rank
+	reduce int64          // size of the all-reduce, bytes
 }
 
-// overlapLoad is what a GPU has to compute, in a stream beside that of NCCL.
+// overlapLoad is the product of one GPU, in a stream of its own beside NCCL's.
 type overlapLoad struct {
 	product     *cuda.GEMM
 	stream      cuda.Stream
@@ -131,7 +132,7 @@ func (t *overlapRun) overlap() {
 		return
 	}
 	defer t.close()
-	if !t.seats() || !t.open(cuda) || !t.connect() || !t.allocateBoth() {
+	if !t.assignRanks() || !t.open(cuda) || !t.connect() || !t.allocateBoth() {
 		return
 	}
 	block := t.op.block(t.reduce, len(t.ranks))
@@ -152,11 +153,11 @@ func (t *overlapRun) overlap() {
 	if !ok || !t.verify(t.op, block, doing) {
 		return
 	}
-	tellWrong(t.ncclRun)
-	t.tellShares(alone, together, t.algorithm(from))
+	reportWrong(t.ncclRun)
+	t.reportShares(alone, together, t.algorithm(from))
 }
 
-// kindOf is the type of matrices that every GPU can multiply.
+// kindOf returns the type of matrices that every GPU can multiply.
 func (t *overlapRun) kindOf() *cuda.GEMMType {
 	for _, name := range []string{"bf16", "fp16"} {
 		kind := cuda.GEMMTypeOf(name)
@@ -167,12 +168,12 @@ func (t *overlapRun) kindOf() *cuda.GEMMType {
 	return cuda.GEMMTypeOf("fp32")
 }
 
-// allocateBoth takes the memory of both sides.
+// allocateBoth allocates the memory of both sides.
 func (t *overlapRun) allocateBoth() bool {
 	t.kind = t.kindOf()
 	if free, need := t.free(), t.kind.Memory(t.Matrix)+2*uint64(t.reduce); !t.broken && need > free {
 		t.failures = true
-		t.report(checks.Device{}, checks.Finding{Code: "nccl.memory", Severity: checks.Unknown, Want: sizeText(int64(need)), Got: sizeText(int64(free))}, "too little memory of a GPU is free")
+		t.report(checks.Device{}, checks.Finding{Code: "nccl.memory", Severity: checks.Unknown, Want: sizeText(int64(need)), Got: sizeText(int64(free))}, "too little free memory on a GPU")
 		return false
 	}
 	for _, g := range t.ranks {
@@ -199,8 +200,8 @@ func (l *overlapLoad) allocate(g *ncclGPU, kind *cuda.GEMMType, rows int) (err e
 	return err
 }
 
-// rounds is how often each side is done so that both take the same time, 0 if that
-// could not be told.
+// rounds returns how often to repeat each side so that both take the same time, 0 if a
+// measurement failed.
 func (t *overlapRun) rounds(doing string, block int64) (compute, reduce int) {
 	if _, ok := t.both(doing+", to warm up", 1, 1, block, false); !ok {
 		return 0, 0
@@ -215,10 +216,10 @@ func (t *overlapRun) rounds(doing string, block int64) (compute, reduce int) {
 	return often(one.compute), often(one.reduce)
 }
 
-// overlapTimes are what each GPU took for both sides.
+// overlapTimes has the durations of both sides, by GPU.
 type overlapTimes struct{ compute, reduce []time.Duration }
 
-// both does both sides, at once or one after the other.
+// both runs both sides, at once or one after the other.
 func (t *overlapRun) both(doing string, compute, reduce int, block int64, atOnce bool) (times overlapTimes, ok bool) {
 	if !t.begin(doing, reduce, func() error { return t.enqueue(t.op, block) }) || !atOnce && !t.wait(doing) {
 		return times, false
@@ -243,7 +244,7 @@ func (t *overlapRun) both(doing string, compute, reduce int, block int64, atOnce
 	return times, true
 }
 
-// compute queues products on all GPUs in turn, so that none begins long before another.
+// compute queues products on all GPUs in turn, so that all start at about the same time.
 func (t *overlapRun) compute(doing string, n int) bool {
 	t.at("%s", doing)
 	if !t.eachLoad(doing, func(g *ncclGPU, l *overlapLoad) error { return g.cuda.Record(l.start, l.stream) }) {
@@ -257,7 +258,7 @@ func (t *overlapRun) compute(doing string, n int) bool {
 	return t.eachLoad(doing, func(g *ncclGPU, l *overlapLoad) error { return g.cuda.Record(l.stop, l.stream) })
 }
 
-// eachLoad does something on every GPU.
+// eachLoad calls do for every GPU.
 func (t *overlapRun) eachLoad(doing string, do func(*ncclGPU, *overlapLoad) error) bool {
 	for i, g := range t.ranks {
 		if err := do(g, t.load[i]); err != nil {
@@ -268,8 +269,8 @@ func (t *overlapRun) eachLoad(doing string, do func(*ncclGPU, *overlapLoad) erro
 	return true
 }
 
-// awaitCompute waits for the products. Where nothing else is at work a GPU on which they do
-// not end, while they have on others, is to blame.
+// awaitCompute waits for the products. If nothing else runs, a GPU that does not finish although
+// others have is to blame.
 func (t *overlapRun) awaitCompute(doing string, atOnce bool) bool {
 	if !atOnce {
 		return t.waitEach(doing, func(i int) cuda.Stream { return t.load[i].stream })
@@ -279,10 +280,9 @@ func (t *overlapRun) awaitCompute(doing string, atOnce bool) bool {
 	return t.sync(limited, doing, func(i int) cuda.Stream { return t.load[i].stream })
 }
 
-// tellShares gives what each side keeps of the speed that it has alone, in per cent:
-// that of the product for each GPU, that of the all-reduce for all, since they end
-// together.
-func (t *overlapRun) tellShares(alone, together overlapTimes, algorithm string) {
+// reportShares records the share of its speed that each side keeps, in per cent: for the product
+// by GPU, for the all-reduce one number, since all GPUs end it together.
+func (t *overlapRun) reportShares(alone, together overlapTimes, algorithm string) {
 	least := 0.0
 	if t.Most > 0 {
 		least = 100 - t.Most
@@ -293,10 +293,10 @@ func (t *overlapRun) tellShares(alone, together overlapTimes, algorithm string) 
 	m := measure{Algorithm: t.load[0].product.Algorithm() + " beside " + algorithm, Size: t.reduce, Ranks: len(t.ranks), Unit: "%", Least: least, Peers: t.wires()}
 	for i, g := range t.ranks {
 		m.Test, m.Device, m.Model, m.Value = "overlap_compute", checks.GPUDevice(g.gpu), g.gpu.Name.Value, share(alone.compute[i], together.compute[i])
-		m.What = "speed of a product of matrices that is kept beside all_reduce"
-		t.measured(m)
+		m.What = "speed of matrix products during all_reduce"
+		t.record(m)
 	}
 	m.Test, m.Device, m.Model, m.Value = "overlap_all_reduce", checks.Device{}, t.models(), share(slices.Max(alone.reduce), slices.Max(together.reduce))
-	m.What = "speed of all_reduce that is kept beside a product of matrices"
-	t.measured(m)
+	m.What = "speed of all_reduce during matrix products"
+	t.record(m)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
-// streamNode has four NUMA nodes of two cores, and says what their memory does.
+// streamNode has four NUMA nodes of two cores each, with the given memory rates.
 func streamNode(rates ...float64) map[string]string {
 	files := map[string]string{
 		"proc/meminfo": "MemTotal: 400000000 kB\nMemAvailable: 390000000 kB\n", "sys/devices/system/cpu/online": "0-7\n", "sys/devices/system/node/has_cpu": "0-3\n",
@@ -67,7 +67,7 @@ var _ = checktest.Table("check_cpu_stream", func(string) []checktest.Scenario {
 	on2 := func(far string) map[string]string {
 		return map[string]string{"stream": slow["stream"] + "far " + far + "\n"}
 	}
-	const far = " (1200 MiB of the arrays of numa2 lie on numa1, it had no memory for them)"
+	const far = " (1200 MiB of the arrays of numa2 lie on numa1 for lack of memory)"
 	other := maps.Clone(slow)
 	other["sys/devices/system/node/node2/meminfo"] = "Node 2 MemTotal: 49152000 kB\n"
 	floor := on("below the floor", nil, healthy, nil, says(checks.Warn, "", "floor", "at least 700000 MB/s", "681000 MB/s", "triad on 8 cores (cpu_stream of HGX H100)"))
@@ -80,11 +80,11 @@ var _ = checktest.Table("check_cpu_stream", func(string) []checktest.Scenario {
 		on("as wanted", checktest.Of("-w", "665500", "-t", "10"), healthy, nil).OrTable(map[string]any{"rate": 665500.0, "time": int64(10)}),
 		on("below the words", checktest.Of("700000"), healthy, nil, says(checks.Fail, "", "slow", "at least 700000 MB/s", "681000 MB/s", "triad on 8 cores")),
 		floor,
-		on("one NUMA node is slow", nil, slow, nil, says(checks.Fail, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers, whose median is 170250 MB/s")),
-		on("its arrays lie elsewhere", nil, slow, on2("2 1 1200"), says(checks.Warn, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers, whose median is 170250 MB/s"+far)),
-		on("it has those of another one", nil, slow, on2("3 2 9"), says(checks.Warn, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers, whose median is 170250 MB/s (9 MiB of the arrays of numa3 lie on numa2, it had no memory for them)")),
-		on("those of others lie elsewhere", nil, slow, on2("3 1 9"), says(checks.Fail, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers, whose median is 170250 MB/s")),
-		on("its arrays may lie elsewhere", nil, slow, on2("2 -1 1200"), says(checks.Warn, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers, whose median is 170250 MB/s (1200 MiB of the arrays of numa2 may lie on another NUMA node: so little of its memory was free)")),
+		on("one NUMA node is slow", nil, slow, nil, says(checks.Fail, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers (median 170250 MB/s)")),
+		on("its arrays lie elsewhere", nil, slow, on2("2 1 1200"), says(checks.Warn, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers (median 170250 MB/s)"+far)),
+		on("it has those of another one", nil, slow, on2("3 2 9"), says(checks.Warn, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers (median 170250 MB/s) (9 MiB of the arrays of numa3 lie on numa2 for lack of memory)")),
+		on("those of others lie elsewhere", nil, slow, on2("3 1 9"), says(checks.Fail, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers (median 170250 MB/s)")),
+		on("its arrays may lie elsewhere", nil, slow, on2("2 -1 1200"), says(checks.Warn, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers (median 170250 MB/s) (1200 MiB of the arrays of numa2 may lie on another NUMA node: too little of its memory was free)")),
 		on("arrays of the node lie elsewhere", checktest.Of("700000"), healthy, map[string]string{"stream": healthy["stream"] + "far 2 1 1200\n"}, says(checks.Warn, "", "slow", "at least 700000 MB/s", "681000 MB/s", "triad on 8 cores"+far)),
 		on("healthy, and arrays lie elsewhere", nil, healthy, map[string]string{"stream": healthy["stream"] + "far 2 1 1200\n"}),
 		on("one has less memory", nil, other, nil),
@@ -97,8 +97,8 @@ var _ = checktest.Table("check_cpu_stream", func(string) []checktest.Scenario {
 	}
 })
 
-// On this machine, where no job of another test's Slurm is seen, it measures and stamps its
-// result. Beside other work a round may take a second.
+// On this machine, isolated from jobs of other tests' Slurm, the test measures and stores its
+// result. On a busy machine a round can take a second.
 func TestCPUStreamHere(t *testing.T) {
 	tier.All(t)
 	if !checktest.Alone(t) {

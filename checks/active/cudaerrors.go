@@ -17,26 +17,26 @@ import (
 //go:embed cudaerrors.toml
 var cudaErrorData string
 
-// cudaError is a row of cudaerrors.toml: what an error of CUDA's says of the GPU.
+// cudaError is a row of cudaerrors.toml: how to interpret an error of CUDA.
 type cudaError struct {
 	Code     int    `toml:"code"` // CUresult: 719
 	Name     string `toml:"name"` // CUDA_ERROR_LAUNCH_FAILED
 	Severity string `toml:"severity"`
 	Remedy   string `toml:"remedy"`
 	Do       string `toml:"do"`
-	Peer     bool   `toml:"peer"` // a fault of another GPU, whose memory this one uses, can be the cause
+	Peer     bool   `toml:"peer"` // another GPU, the owner of memory that this GPU uses, can be the cause
 	Source   string `toml:"source"`
 }
 
 var cudaErrors = sync.OnceValue(func() map[int]cudaError {
 	rows, err := parseCUDAErrors(cudaErrorData)
 	if err != nil {
-		panic(err) // ours, which a test has read
+		panic(err) // embedded, and read by a test
 	}
 	return rows
 })
 
-// parseCUDAErrors reads the rows, by code.
+// parseCUDAErrors returns the rows by code.
 func parseCUDAErrors(text string) (map[int]cudaError, error) {
 	var file struct {
 		Version string      `toml:"version"`
@@ -54,7 +54,7 @@ func parseCUDAErrors(text string) (map[int]cudaError, error) {
 		_, twice := rows[e.Code]
 		switch {
 		case twice:
-			return nil, fmt.Errorf("error %d is there already", e.Code)
+			return nil, fmt.Errorf("error %d: duplicate", e.Code)
 		case !strings.HasPrefix(e.Name, "CUDA_ERROR_"), e.Do == "", e.Source == "":
 			return nil, fmt.Errorf("error %d: want name, do and source", e.Code)
 		case e.Severity != "fail" && e.Severity != "unknown":
@@ -68,11 +68,11 @@ func parseCUDAErrors(text string) (map[int]cudaError, error) {
 	return rows, nil
 }
 
-// cudaErrorCode begins the codes of findings about errors of CUDA: cuda.error.719.
+// cudaErrorCode is the prefix of the codes of CUDA errors: cuda.error.719.
 const cudaErrorCode = "cuda.error"
 
-// cudaFinding is what an error of CUDA's says of the GPU, and what to do about it. An
-// error without a row drains nobody.
+// cudaFinding returns severity, remedy and advice for an error of CUDA. An error without a row
+// drains no node.
 func cudaFinding(err *cuda.Error) (severity checks.Severity, remedy checks.Remedy, do string) {
 	row, ok := cudaErrors()[err.Code]
 	if !ok {
@@ -85,13 +85,13 @@ func cudaFinding(err *cuda.Error) (severity checks.Severity, remedy checks.Remed
 	return severity, checks.Remedy(row.Remedy), row.Do
 }
 
-// ofPeer reports whether a fault of another GPU can be the cause of an error.
+// ofPeer reports whether a fault of another GPU can cause an error.
 func ofPeer(err error) bool {
 	e, ok := errors.AsType[*cuda.Error](err)
 	return ok && cudaErrors()[e.Code].Peer
 }
 
-// fatal reports whether an error says that the GPU has a fault.
+// fatal reports whether an error means that the GPU is faulty.
 func fatal(err error) bool {
 	e, ok := errors.AsType[*cuda.Error](err)
 	if !ok {
@@ -101,8 +101,8 @@ func fatal(err error) bool {
 	return severity == checks.Fail
 }
 
-// cudaCode is the code of a finding about an error: cuda.error.719, or cuda.error for
-// one that has no row.
+// cudaCode returns the code of a finding about an error: cuda.error.719, or cuda.error if the
+// error has no row.
 func cudaCode(err *cuda.Error) string {
 	if _, ok := cudaErrors()[err.Code]; !ok {
 		return cudaErrorCode
@@ -110,7 +110,7 @@ func cudaCode(err *cuda.Error) string {
 	return cudaErrorCode + "." + strconv.Itoa(err.Code)
 }
 
-// cudaDo is the advice on the codes of cudaCode, for Info.DoOf.
+// cudaDo returns the advice for a code of cudaCode; it is Info.DoOf.
 func cudaDo(code string) string {
 	number, ok := strings.CutPrefix(code, cudaErrorCode+".")
 	n, err := strconv.Atoi(number)

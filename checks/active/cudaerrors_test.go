@@ -28,7 +28,7 @@ func TestCUDAErrorTable(t *testing.T) {
 			t.Errorf("%d fails, and has no remedy", code)
 		}
 	}
-	// What stands for a setting, for another user or for an old driver drains nobody.
+	// An error that points to a setting, another user or an old driver drains no node.
 	for _, code := range []int{2, 34, 46, 100, 101, 209, 222, 802, 803, 804, 999, 4711} {
 		if severity, _, _ := cudaFinding(&cuda.Error{Code: code}); severity != checks.Unknown {
 			t.Errorf("%d is %v", code, severity)
@@ -47,7 +47,7 @@ func TestWrongCUDAErrors(t *testing.T) {
 	t.Parallel()
 	const row = `{code = 1, name = "CUDA_ERROR_X", severity = "fail", remedy = "none", do = "d", source = "s"}`
 	for text, want := range map[string]string{
-		"error = [" + row + "," + row + "]":                               "error 1 is there already",
+		"error = [" + row + "," + row + "]":                               "error 1: duplicate",
 		"error = [" + strings.Replace(row, "fail", "warn", 1) + "]":       `severity "warn", want fail or unknown`,
 		"error = [" + strings.Replace(row, `"d"`, `""`, 1) + "]":          "want name, do and source",
 		"error = [" + strings.Replace(row, "remedy", "remedies", 1) + "]": "unknown key error.remedies",
@@ -59,7 +59,7 @@ func TestWrongCUDAErrors(t *testing.T) {
 	}
 }
 
-// An error of a kernel is laid to the GPUs that meet it, unless most of them do.
+// An error of a kernel is attributed to the GPUs that meet it, unless most of them do.
 func TestKernelErrorsOfAllGPUs(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

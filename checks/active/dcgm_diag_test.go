@@ -16,7 +16,7 @@ import (
 func TestDCGMDiag(t *testing.T) { checktest.Run(t, "check_dcgm_diag") }
 
 var _ = checktest.Table("check_dcgm_diag", func(name string) []checktest.Scenario {
-	// all is what the tests come to on eight GPUs, but for some.
+	// all returns the results on eight GPUs, with some replaced.
 	all := func(status string, but ...hostengine.Result) (list []hostengine.Result) {
 		for i := range 8 {
 			x := hostengine.Result{Test: "memory", Entity: checktest.DCGMGPU(i), Status: status}
@@ -58,12 +58,12 @@ var _ = checktest.Table("check_dcgm_diag", func(name string) []checktest.Scenari
 	missing := &checktest.FakeDCGM{Results: all(hostengine.DCGMPass), Listed: checktest.FromLast()[4:]}
 	var unseen []checks.Finding
 	for i := range 4 {
-		unseen = append(unseen, checktest.GPUFinding(name, i, checks.Finding{Code: "dcgm.diag.gpu", Severity: checks.Unknown}, "nv-hostengine at here does not show it"))
+		unseen = append(unseen, checktest.GPUFinding(name, i, checks.Finding{Code: "dcgm.diag.gpu", Severity: checks.Unknown}, "nv-hostengine at here does not list it"))
 	}
 	node := func(severity checks.Severity, code, text string) checks.Finding {
 		return checks.Finding{Code: code, Severity: severity, Got: text, Message: name + ":  " + text}
 	}
-	// without are GPUs on which a test has failed, and told an error of something else.
+	// without returns results of GPUs with a failed test that reports an error of another device.
 	without := func(list ...int) (findings []checks.Finding) {
 		for _, i := range list {
 			f := checks.Finding{Code: "dcgm.diag.failed", Severity: checks.Warn, Want: "pass", Got: "fail"}
@@ -75,16 +75,16 @@ var _ = checktest.Table("check_dcgm_diag", func(name string) []checktest.Scenari
 	one := &checktest.FakeDCGM{Results: []hostengine.Result{result(hostengine.DCGMPass), {Test: "pcie", Entity: checktest.DCGMGPU(3), Status: hostengine.DCGMSkip}}}
 	single := on("what each test came to", checktest.Of("1"), one, rates)
 	single.NVML.GPUs = single.NVML.GPUs[3:4]
-	mig := on("MIG", checktest.Of("1"), &checktest.FakeDCGM{Results: all(hostengine.DCGMPass)}, checks.Finding{Code: "active.left", Severity: checks.Skip, Got: "it is split up by MIG"})
+	mig := on("MIG", checktest.Of("1"), &checktest.FakeDCGM{Results: all(hostengine.DCGMPass)}, checks.Finding{Code: "active.left", Severity: checks.Skip, Got: "MIG splits it"})
 	mig.NVML.GPUs[3].Modes.MIG = nvml.Known(true)
 	mig.Want[0].Device = checks.GPUDevice(&mig.NVML.GPUs[3])
-	mig.Want[0].Message = name + ":  gpu3 0000:13:00.0: left out: it is split up by MIG"
+	mig.Want[0].Message = name + ":  gpu3 0000:13:00.0: skipped: MIG splits it"
 	lost := on("the GPUs cannot be asked for", checktest.Of("1"), &checktest.FakeDCGM{GPUErr: &hostengine.Error{Call: "dcgmEntitiesGetLatestValues", Code: -3, Text: "error"}},
 		checks.Finding{Code: "dcgm.failed", Severity: checks.Unknown,
 			Message: name + ":  cannot ask nv-hostengine at here for its GPUs: dcgmEntitiesGetLatestValues: error (DCGM error -3)"})
 	lost.Broken = true
 	unsaid := on("DCGM says nothing of one", checktest.Of("1"), &checktest.FakeDCGM{Results: append(all(hostengine.DCGMPass)[:3], all(hostengine.DCGMPass)[4:]...)},
-		gpu(checks.Finding{Code: "dcgm.diag.gpu", Severity: checks.Unknown}, "DCGM says nothing of it"))
+		gpu(checks.Finding{Code: "dcgm.diag.gpu", Severity: checks.Unknown}, "DCGM has no result for it"))
 	unsaid.Broken = true
 
 	return append(ready(checktest.DCGMCommon(name, "1")),
@@ -96,9 +96,9 @@ var _ = checktest.Table("check_dcgm_diag", func(name string) []checktest.Scenari
 		on("one of eight fails", checktest.Of("2"), &checktest.FakeDCGM{Results: all(hostengine.DCGMPass, result(hostengine.DCGMFail, mismatch))}, bad),
 		on("excluded tests are not judged", checktest.Of("2", "--exclude=memory"), &checktest.FakeDCGM{Results: append(all(hostengine.DCGMPass, result(hostengine.DCGMFail, mismatch)), sameOf("software")...)}),
 		on("passes with an error", checktest.Of("2"), &checktest.FakeDCGM{Results: all(hostengine.DCGMPass, result(hostengine.DCGMPass, hostengine.Note{Code: 56, Message: "no memory"}))},
-			gpu(checks.Finding{Code: "dcgm.fr.56", Severity: checks.Warn}, "DCGM_FR_MEMORY_ALLOC (56), test memory, which DCGM says has passed: no memory")),
+			gpu(checks.Finding{Code: "dcgm.fr.56", Severity: checks.Warn}, "DCGM_FR_MEMORY_ALLOC (56), test memory, reported as passed by DCGM: no memory")),
 		on("passes with a grave error", checktest.Of("2"), &checktest.FakeDCGM{Results: all(hostengine.DCGMPass, result(hostengine.DCGMPass, mismatch))},
-			gpu(checks.Finding{Code: "dcgm.fr.58", Severity: checks.Warn, Remedy: checks.ReseatOrRMA}, "DCGM_FR_MEMORY_MISMATCH (58), test memory, which DCGM says has passed: "+mismatch.Message)),
+			gpu(checks.Finding{Code: "dcgm.fr.58", Severity: checks.Warn, Remedy: checks.ReseatOrRMA}, "DCGM_FR_MEMORY_MISMATCH (58), test memory, reported as passed by DCGM: "+mismatch.Message)),
 		on("fails by a threshold that is disputed", checktest.Of("3"), &checktest.FakeDCGM{Results: all(hostengine.DCGMPass, result(hostengine.DCGMFail, hostengine.Note{Code: 62, Message: "slow"}))},
 			gpu(checks.Finding{Code: "dcgm.fr.62", Severity: checks.Warn}, "DCGM_FR_MEMORY_BANDWIDTH (62), test memory: slow")),
 		on("fails by an error of the future", checktest.Of("3"), &checktest.FakeDCGM{Results: all(hostengine.DCGMPass, result(hostengine.DCGMFail, hostengine.Note{Code: 999, Message: "new"}))},
@@ -117,7 +117,7 @@ var _ = checktest.Table("check_dcgm_diag", func(name string) []checktest.Scenari
 		on("fails without a reason, and another GPU passes with an error", checktest.Of("3"), &checktest.FakeDCGM{Results: append(all(hostengine.DCGMPass, result(hostengine.DCGMFail))[1:],
 			hostengine.Result{Test: "memory", Entity: checktest.DCGMGPU(0), Status: hostengine.DCGMPass, Notes: []hostengine.Note{{Code: 56, Message: "no memory"}}})},
 			gpu(checks.Finding{Code: "dcgm.diag.failed", Severity: checks.Fail, Want: "pass", Got: "fail"}, "test memory"),
-			checktest.GPUFinding(name, 0, checks.Finding{Code: "dcgm.fr.56", Severity: checks.Warn}, "DCGM_FR_MEMORY_ALLOC (56), test memory, which DCGM says has passed: no memory")),
+			checktest.GPUFinding(name, 0, checks.Finding{Code: "dcgm.fr.56", Severity: checks.Warn}, "DCGM_FR_MEMORY_ALLOC (56), test memory, reported as passed by DCGM: no memory")),
 		on("fails, and tells something else", checktest.Of("3"), &checktest.FakeDCGM{Results: all(hostengine.DCGMPass, result(hostengine.DCGMFail, hostengine.Note{Code: 27, Message: "x"}))},
 			gpu(checks.Finding{Code: "dcgm.fr.27", Severity: checks.OK}, "DCGM_FR_FIELD_QUERY (27), test memory: x"),
 			gpu(checks.Finding{Code: "dcgm.diag.failed", Severity: checks.Warn, Want: "pass", Got: "fail"}, "test memory")),
@@ -141,7 +141,7 @@ var _ = checktest.Table("check_dcgm_diag", func(name string) []checktest.Scenari
 	)
 })
 
-// sameOf is a pass of a test on eight GPUs.
+// sameOf returns a pass of a test on eight GPUs.
 func sameOf(test string) (list []hostengine.Result) {
 	for i := range 8 {
 		list = append(list, hostengine.Result{Test: test, Entity: checktest.DCGMGPU(i), Status: hostengine.DCGMPass})
@@ -154,8 +154,7 @@ func withBefore(f checks.Finding, s checktest.Scenario) checktest.Scenario {
 	return s
 }
 
-// A diagnostic of DCGM's is asked for the GPUs that are free, by DCGM's numbers, and
-// ends when a job comes.
+// DCGM's diagnostic runs on the idle GPUs, by DCGM's numbers, and stops when a job starts.
 func TestDCGMDiagOfFreeGPUs(t *testing.T) {
 	t.Parallel()
 	env, _ := trialEnv(t, checktest.Gpu3(func(g *nvml.GPU) { g.Modes.MIG = nvml.Known(true) }))
@@ -174,7 +173,7 @@ func TestDCGMDiagStopsForAJob(t *testing.T) {
 	e := &checktest.FakeDCGM{Listed: checktest.FromLast(), Wait: true}
 	hostengine.Set(env.Host, e, nil)
 	time.AfterFunc(200*time.Millisecond, func() { putStepd(t, root, 4711, "99.extern") })
-	wantBrief(t, (&dcgmDiag{Level: 3}).Run(t.Context(), env), "skip active.stopped: check_dcgm_diag:  stopped: a job has begun on the node: 99")
+	wantBrief(t, (&dcgmDiag{Level: 3}).Run(t.Context(), env), "skip active.stopped: check_dcgm_diag:  stopped: a job started on the node: 99")
 }
 
 func TestDCGMDiagBound(t *testing.T) {

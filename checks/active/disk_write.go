@@ -11,42 +11,41 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/disk"
 )
 
-// diskWrite writes SIZE bytes (1G) into a directory, past the page cache, and reads them
-// back: it fails if the file system refuses that with an I/O error or is read-only, and
-// if what is read is not what was written. MBPS is what the writing has to reach, in
-// MB/s (10^6), until it is on the disk; without it only what this node has shown before
-// counts. The longest that one write of 4 MiB took is told with -v.
+// diskWrite writes SIZE bytes to a directory, bypassing the page cache, and reads them back. It
+// fails if the file system returns an I/O error or is read-only, if the data read differ from the
+// data written, and if writing is slower than MBPS. -s SIZE is 1G by default, -w MBPS a rate in
+// MB/s (10^6 bytes) until the data are on the disk. Without MBPS the rate is only compared with
+// the node's baseline. -v shows the longest write of 4 MiB.
 //
-// The file has no name, or loses it before anything is written, so that nothing is left
-// however the test ends. It is not begun where less than a tenth of the file system would
-// stay free. Half of -t may go by with writing; what was written by then has to do. A file
-// system in memory is left alone, and one that cannot be written past the page cache is
-// measured with it, which is another algorithm ("page cache", not "direct"): such a number
-// is that of memory, too.
+// The file has no name, or loses it before anything is written, so no file remains however the
+// test ends. The check does not start if less than a tenth of the file system would stay free.
+// Half of -t SECONDS (30) is for writing; the data written until then are enough. File systems in
+// memory are skipped. One that cannot be written without the page cache is measured through it,
+// as another algorithm ("page cache", not "direct"): such a number includes the memory's speed.
 //
 //   - || check_disk_write -w 1500 /scratch
 type diskWrite struct {
 	active
 
 	Dir  string        `arg:"1" toml:"dir"`  // the directory
-	Size checks.Size   `opt:"s" toml:"size"` // that is written, bytes; whole 4 MiB
-	Rate float64       `opt:"w" toml:"rate"` // what the writing has to reach, MB/s; 0: nothing
-	Time time.Duration `opt:"t" toml:"time"` // that all of it may take
+	Size checks.Size   `opt:"s" toml:"size"` // bytes to write, a multiple of 4 MiB; 1G
+	Rate float64       `opt:"w" toml:"rate"` // least rate of writing, MB/s; 0: no limit
+	Time time.Duration `opt:"t" toml:"time"` // time limit of the whole check, 30s
 }
 
 const diskWriteName = "check_disk_write"
 
 func diskWriteDo() map[string]string {
-	do := activeDo("disk.write", "See iostat -x 1 while nobody else writes, check_nvme and smartctl for the disk, /proc/mdstat for a RAID that rebuilds, and how full the file system is.", map[string]string{
-		"disk.write.io":        "See dmesg for the disk or the server: I/O errors. smartctl -a, and replace the disk; a file system with such errors wants fsck.",
-		"disk.write.read-only": "See dmesg: a file system becomes read-only after errors. If it is meant to be so take the line out.",
-		"disk.write.wrong":     "What was read is not what was written: the disk, its controller, its cable or the node's memory corrupts data. Take the node out, and see check_hw_mcelog, check_pcie_aer and smartctl.",
-		"disk.write.full":      "Free some of it: see df, df -i and quotas. Nothing was measured.",
-		"disk.write.directory": "The directory is not there: correct the line, or see check_fs_mount for what should be mounted there.",
-		"disk.write.memory":    "Nothing: such a file system tells of no disk. Name a directory on one.",
-		"disk.write.error":     "The kernel refused it; the message says how. Try it by hand, as root: dd if=/dev/zero of=DIR/x bs=4M count=1 oflag=direct.",
+	do := activeDo("disk.write", "See iostat -x 1 while no other process writes, check_nvme and smartctl for the disk, /proc/mdstat for a RAID rebuild, and how full the file system is.", map[string]string{
+		"disk.write.io":        "See dmesg for I/O errors of the disk or the server. Test the disk (smartctl -a), replace it if it is faulty, and run fsck on the file system.",
+		"disk.write.read-only": "See dmesg: a file system becomes read-only after errors. If it is read-only on purpose remove the line.",
+		"disk.write.wrong":     "The data read differ from the data written: the disk, its controller, its cable or the node's memory corrupts data. Drain the node and see check_hw_mcelog, check_pcie_aer and smartctl.",
+		"disk.write.full":      "Free space on the file system: see df, df -i and quotas. Nothing was measured.",
+		"disk.write.directory": "The directory does not exist: correct the line, or see check_fs_mount for the file system that should be mounted there.",
+		"disk.write.memory":    "The file system is in memory, so the test says nothing about a disk. Name a directory on a disk.",
+		"disk.write.error":     "The message has the error of the kernel. Repeat it by hand as root: dd if=/dev/zero of=DIR/x bs=4M count=1 oflag=direct.",
 	})
-	delete(do, "disk.write.peers") // it has none
+	delete(do, "disk.write.peers") // it has no peers
 	return do
 }
 
@@ -54,7 +53,7 @@ func init() {
 	checks.Register(checks.Info{
 		Name:    diskWriteName,
 		Usage:   "[-s SIZE] [-w MBPS] [-t SECONDS] [--max-age AGE] DIR",
-		Summary: "a file system takes data, and gives it back",
+		Summary: "a file system stores data fast and returns them unchanged",
 		Lane:    checks.Local,
 		Active:  true,
 		New:     func() checks.Check { return &diskWrite{Size: 1 << 30, Time: 30 * time.Second} },
@@ -62,10 +61,9 @@ func init() {
 	})
 }
 
-// Bound is the most that it takes.
+// Bound returns the time limit.
 func (c *diskWrite) Bound() time.Duration { return c.Time }
 
-// Validate refuses words that mean no directory, or no size.
 func (c *diskWrite) Validate() error {
 	switch {
 	case c.Dir == "":
@@ -75,10 +73,9 @@ func (c *diskWrite) Validate() error {
 	case c.Size <= 0 || c.Size > 1<<40:
 		return &checks.UsageError{Kind: checks.BadValue, Word: c.Size.String(), Want: "a size of up to 1T"}
 	}
-	return usableTime(c.Time)
+	return validateTime(c.Time)
 }
 
-// Bind is BindTags, with a directory.
 func (c *diskWrite) Bind(args []string) error {
 	if err := checks.BindTags(c, args); err != nil {
 		return err
@@ -95,8 +92,8 @@ func (c *diskWrite) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	rates, err := disk.Write(r.ctx, env.Host, c.Dir, int64(c.Size), time.Now().Add(c.Time/2), env.Doing)
 	switch e, ok := errors.AsType[*disk.Error](err); {
 	case ok:
-		c.fault(r, d, e)
-	case err != nil && r.ctx.Err() == nil: // else it was stopped, which the frame says
+		c.reportFault(r, d, e)
+	case err != nil && r.ctx.Err() == nil: // otherwise the frame reports the stop
 		r.failures = true
 		r.report(d, checks.Finding{Code: "disk.write.error", Severity: checks.Unknown, Got: err.Error()}, "not measured")
 	case err == nil && rates.Memory:
@@ -107,19 +104,19 @@ func (c *diskWrite) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	return r.done()
 }
 
-// fault tells what the file system refused. That there is no room, or no directory, is
-// no fault of the disk.
-func (c *diskWrite) fault(r *activeRun, d checks.Device, e *disk.Error) {
+// reportFault reports an error of the file system. A full file system or a missing directory is not a
+// reportFault of the disk.
+func (c *diskWrite) reportFault(r *activeRun, d checks.Device, e *disk.Error) {
 	of, text := checks.Finding{Code: "disk.write.error", Severity: checks.Unknown, Got: e.Error()}, "not measured"
 	switch e.Kind {
 	case disk.DiskIO:
 		of.Code, of.Severity, of.Remedy, text = "disk.write.io", checks.Fail, checks.ReseatOrRMA, "I/O error"
 	case disk.DiskWrong:
-		of.Code, of.Severity, of.Remedy, text = "disk.write.wrong", checks.Fail, checks.ReseatOrRMA, "it does not give back what was written"
+		of.Code, of.Severity, of.Remedy, text = "disk.write.wrong", checks.Fail, checks.ReseatOrRMA, "data read differ from data written"
 	case disk.DiskReadOnly:
-		of.Code, of.Severity, text = "disk.write.read-only", checks.Fail, "it is read-only"
+		of.Code, of.Severity, text = "disk.write.read-only", checks.Fail, "file system is read-only"
 	case disk.DiskFull:
-		of.Code, of.Severity, text = "disk.write.full", checks.Warn, "not measured: too little is free"
+		of.Code, of.Severity, text = "disk.write.full", checks.Warn, "not measured: too little free space"
 	case disk.DiskNoDir:
 		of.Code, of.Remedy = "disk.write.directory", checks.FixConfig
 	}
@@ -127,20 +124,21 @@ func (c *diskWrite) fault(r *activeRun, d checks.Device, e *disk.Error) {
 	r.report(d, of, "%s", text)
 }
 
-// measure hands the rates on. What a cache gives back in the reading says nothing.
+// measure records the rates. Reading through a cache says nothing about the disk, so it is not
+// recorded.
 func (c *diskWrite) measure(r *activeRun, d checks.Device, rates disk.Rates) {
 	m := measure{Test: "disk_write", Algorithm: "direct", Size: disk.Size(int64(c.Size)), Device: d, What: "write", Value: rates.Write, Unit: "MB/s", Least: c.Rate}
 	if !rates.Direct {
 		m.Algorithm, m.What = "page cache", "write through the page cache"
 	}
-	r.measured(m)
+	r.record(m)
 	if rates.Direct {
 		m.Algorithm, m.What, m.Value, m.Least = "direct read", "read back", rates.Read, 0
-		r.measured(m)
+		r.record(m)
 	}
 	text := fmt.Sprintf("%d MiB written, the longest 4 MiB in %s", rates.Written>>20, rates.Longest.Round(10*time.Microsecond))
 	if rates.Written < m.Size {
-		text += fmt.Sprintf("; the time was up before %d MiB", m.Size>>20)
+		text += fmt.Sprintf("; time limit reached before %d MiB", m.Size>>20)
 	}
 	r.report(d, checks.Finding{Code: "disk.write.rates", Severity: checks.OK}, "%s", text)
 }

@@ -51,9 +51,9 @@ var _ = checktest.Table("check_disk_write", func(name string) []checktest.Scenar
 		on("slow", checktest.Of("-w", "3000", "/scratch"), good, says(checks.Fail, "slow", "at least 3000 MB/s", "2500 MB/s", "write", "")),
 		on("slower than the time", checktest.Of("-w", "1500", "/scratch"), late, says(checks.Fail, "slow", "at least 1500 MB/s", "20.5 MB/s", "write", "")),
 		on("I/O error", checktest.Of("/scratch"), bad("io", "input/output error"), says(checks.Fail, "io", "", "write at byte 4194304: input/output error", "I/O error", checks.ReseatOrRMA)),
-		on("wrong data", checktest.Of("/scratch"), bad("wrong", "wrote 0x12, got 0x02"), says(checks.Fail, "wrong", "", "write at byte 4194304: wrote 0x12, got 0x02", "it does not give back what was written", checks.ReseatOrRMA)),
-		on("read-only", checktest.Of("/scratch"), bad("read-only", "read-only file system"), says(checks.Fail, "read-only", "", "write at byte 4194304: read-only file system", "it is read-only", "")),
-		on("full", checktest.Of("/scratch"), bad("full", "no space left on device"), says(checks.Warn, "full", "", "write at byte 4194304: no space left on device", "not measured: too little is free", "")),
+		on("wrong data", checktest.Of("/scratch"), bad("wrong", "wrote 0x12, got 0x02"), says(checks.Fail, "wrong", "", "write at byte 4194304: wrote 0x12, got 0x02", "data read differ from data written", checks.ReseatOrRMA)),
+		on("read-only", checktest.Of("/scratch"), bad("read-only", "read-only file system"), says(checks.Fail, "read-only", "", "write at byte 4194304: read-only file system", "file system is read-only", "")),
+		on("full", checktest.Of("/scratch"), bad("full", "no space left on device"), says(checks.Warn, "full", "", "write at byte 4194304: no space left on device", "not measured: too little free space", "")),
 		on("in memory", checktest.Of("/scratch"), inMemory, memory),
 		broken(on("no such directory", checktest.Of("/scratch"), "{}", says(checks.Unknown, "directory", "", "open: no such file or directory", "not measured", checks.FixConfig))),
 		broken(on("the kernel refuses", checktest.Of("/scratch"), bad("other", "operation not permitted"), says(checks.Unknown, "error", "", "write at byte 4194304: operation not permitted", "not measured", ""))),
@@ -73,12 +73,12 @@ func TestDiskWriteRefuses(t *testing.T) {
 	}
 }
 
-// What was measured is told, and through what.
+// The rates are reported, with the kind of access.
 func TestDiskWriteRates(t *testing.T) {
 	t.Parallel()
 	for record, want := range map[string][]string{
 		`"direct": true, "written": 1073741824`: {"1024 MiB written, the longest 4 MiB in 4ms", "write, MB/s: /scratch 2500", "read back, MB/s: /scratch 3000"},
-		`"direct": true, "written": 104857600`:  {"100 MiB written, the longest 4 MiB in 4ms; the time was up before 1024 MiB", "write, MB/s: /scratch 2500", "read back, MB/s: /scratch 3000"},
+		`"direct": true, "written": 104857600`:  {"100 MiB written, the longest 4 MiB in 4ms; time limit reached before 1024 MiB", "write, MB/s: /scratch 2500", "read back, MB/s: /scratch 3000"},
 		`"written": 1073741824`:                 {"1024 MiB written, the longest 4 MiB in 4ms", "write through the page cache, MB/s: /scratch 2500"},
 	} {
 		root := t.TempDir()
@@ -102,7 +102,7 @@ func TestDiskWriteRates(t *testing.T) {
 	}
 }
 
-// On this machine, where no job of another test's Slurm is seen: a test ends beside one.
+// On this machine, isolated from jobs of other tests' Slurm: a test stops when a job runs.
 func TestDiskWriteHere(t *testing.T) {
 	t.Parallel()
 	if !checktest.Alone(t) {

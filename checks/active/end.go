@@ -13,11 +13,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// How an active test ends: by itself, or before, and what counts then of what it has
-// found.
+// How an active test ends, and which of its findings then count.
 
-// stopped says once why the test is over before its end.
-func (r *activeRun) stopped(cause error) {
+// reportStop reports once why the test stopped early.
+func (r *activeRun) reportStop(cause error) {
 	for i := range r.findings {
 		if c := r.findings[i].Code; c == "active.stopped" || c == "active.time" {
 			return
@@ -33,26 +32,26 @@ func (r *activeRun) stopped(cause error) {
 	r.report(checks.Device{}, f, "stopped: %v", cause)
 }
 
-// nameUndone adds to what is said of the time that was up which GPUs were not done, where
-// others were: work on one of them may never end.
+// nameUndone adds the GPUs that had not finished to the finding about the time limit, if others
+// had: work on one of them may never end.
 func (r *activeRun) nameUndone() {
 	if len(r.undone) == 0 || len(r.undone) == len(r.gpus) {
 		return
 	}
 	for i := range r.findings {
 		if f := &r.findings[i]; f.Code == "active.time" {
-			f.Message += "; at work were " + strings.Join(r.undone, ", ")
+			f.Message += "; not finished: " + strings.Join(r.undone, ", ")
 		}
 	}
 }
 
-// done judges what was measured, stamps the result and gives the node free.
+// done judges the measurements, stores the result and releases the node.
 func (r *activeRun) done() []checks.Finding {
 	cause := r.end()
 	defer r.release()
 	if cause != nil {
 		r.failures = true
-		r.stopped(cause)
+		r.reportStop(cause)
 		r.nameUndone()
 	}
 	judgeStuck(r)
@@ -62,19 +61,19 @@ func (r *activeRun) done() []checks.Finding {
 	}
 	r.judge()
 	all := append(r.findings, r.left...)
-	old := unseen(r, all)
-	if r.failures && checks.Worst(all) != checks.Fail { // what was stopped, or could not be told, is no result
+	old := findUnseen(r, all)
+	if r.failures && checks.Worst(all) != checks.Fail { // a stopped test, or one without an answer, has no result
 		return append(all, old...)
 	}
 	all = append(all, old...)
 	return append(all, keepStamp(r, all)...)
 }
 
-// ofRates are the codes, behind that of the test, of what tests themselves say of rates.
+// ofRates are the suffixes of codes about rates.
 var ofRates = []string{".slow", ".pair", ".fades", ".rate"}
 
-// forgetRates drops what was measured beside somebody else, for which no GPU is to
-// blame. What was computed wrongly was wrong all the same.
+// forgetRates drops rates that were measured while another process used the GPUs: no GPU is to
+// blame for them. Wrong results remain findings.
 func (r *activeRun) forgetRates() {
 	r.measures = nil
 	r.findings = slices.DeleteFunc(r.findings, func(f checks.Finding) bool {
@@ -83,12 +82,12 @@ func (r *activeRun) forgetRates() {
 	})
 }
 
-// userEnd is how long the end of a test waits for NVML to say who is on its GPUs.
+// userEnd is how long the end of a test waits for NVML's list of processes.
 const userEnd = 3 * time.Second
 
-// end ends the watching, and says why the test was over before its end, nil if it was
-// not. Where rates were measured it looks once more: whoever came after the last look
-// may have spoiled them.
+// end stops the watching and returns why the test stopped early, nil if it did not. If rates were
+// record it looks for processes once more, since one that started after the last look can have
+// disturbed them.
 func (r *activeRun) end() error {
 	r.cancel(errActiveDone)
 	r.watching.Wait()
@@ -105,15 +104,15 @@ func (r *activeRun) end() error {
 		return r.endUsers(false, cause)
 	}
 	if len(r.measures) > 0 {
-		if err := cmp.Or(r.came, r.newJob()); err != nil {
+		if err := cmp.Or(r.came, r.findNewJob()); err != nil {
 			return r.endUsers(false, err)
 		}
 	}
 	return r.endUsers(len(r.measures) > 0, cause)
 }
 
-// endUsers waits until nobody asks NVML any more, and has it asked once more; cause is
-// what it says where nothing else is found. What hangs is left behind.
+// endUsers waits until no goroutine calls NVML, and looks for processes once more; it returns
+// cause if it finds none. A call that hangs is abandoned.
 func (r *activeRun) endUsers(look bool, cause error) error {
 	if r.users == nil {
 		return cause
@@ -123,7 +122,7 @@ func (r *activeRun) endUsers(look bool, cause error) error {
 		<-r.users
 		var err error
 		if look {
-			err = r.lastUser()
+			err = r.findLastUser()
 		}
 		said <- err
 	}()
@@ -141,11 +140,10 @@ func (r *activeRun) endUsers(look bool, cause error) error {
 	return cause
 }
 
-// acquitGPUs takes it back that GPUs are at fault where most of them have met the same
-// exception in a kernel, or where most have wrong data and no GPU has them right: then it
-// is the kernel, or the driver that has compiled it, and a fault of this program must not
-// drain the nodes of a cluster all at once. A GPU that is alone has no peers
-// to compare with: the table counts.
+// acquitGPUs clears GPUs of a fault if most of them met the same exception in a kernel, or if
+// most have wrong data and none has correct data. Then the kernel, or the driver that compiled
+// it, is the cause, and a bug of nhc-gpu must not drain all nodes of a cluster at once. A single
+// GPU has no peers: cudaerrors.toml decides.
 func (r *activeRun) acquitGPUs() {
 	on := map[string]map[checks.Device]bool{}
 	wrongData := func(f *checks.Finding) bool { return f.Code == r.wrongData }
@@ -169,7 +167,7 @@ func (r *activeRun) acquitGPUs() {
 		if n := len(on[f.Code]); exception(f) && n > 1 && 2*n > len(r.gpus) && (!wrongData(f) || !right(f.Code)) {
 			r.failures = true
 			f.Severity, f.Remedy = checks.Unknown, checks.NoRemedy
-			f.Message += fmt.Sprintf("; %d of %s have it: not the GPU, but the driver or this program", n, checks.Plural(len(r.gpus), "GPU"))
+			f.Message += fmt.Sprintf("; on %d of %s: the cause is the driver or nhc-gpu, not the GPU", n, checks.Plural(len(r.gpus), "GPU"))
 		}
 	}
 }

@@ -18,46 +18,45 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// gpuBandwidth measures how fast each GPU copies from and to the node's memory, both at
-// once, and from and to every other GPU that it reaches directly. It fails where a GPU
-// is slower than HOST or PEER, in GB/s (10^9 bytes), or than the platform's floor, or
-// far from its peers; and where a copy, to the node or to a GPU, is not what was copied. HOST is for each of the
-// two directions alone; PEER is for each pair of GPUs, by NVLink or PCIe.
+// gpuBandwidth measures how fast each GPU copies from and to the node's memory, in each direction
+// and in both at once, and from and to every other GPU that it reaches directly. It fails if a
+// GPU is slower than HOST or PEER, slower than the platform's floor, or far from its peers, and
+// if the copied data are wrong. HOST is in GB/s (10^9 bytes) for each direction alone; PEER is in
+// GB/s for each pair of GPUs, over NVLink or PCIe. Without them there is no limit on the line.
 //
-// The GPUs copy one after another, since they share switches, root ports and the
-// node's memory: what they do at once is no GPU's own. Copies are made by the copy
-// engines, of 512 MiB (-b) and pinned memory on the GPU's own NUMA node, as by
-// nvbandwidth's host_to_device_memcpy_ce, device_to_host_memcpy_ce and
-// device_to_device_memcpy_read_ce: their numbers compare to these. Copies between GPUs
-// that have only PCIe are of a quarter of the size. Both directions at once are given
-// as their sum.
+// The GPUs copy one after another, since they share switches, root ports and the node's memory.
+// The copy engines make the copies, of 512 MiB (-b SIZE), between the GPU and pinned memory on
+// its own NUMA node. Compare the numbers with those of nvbandwidth: host_to_device_memcpy_ce,
+// device_to_host_memcpy_ce and device_to_device_memcpy_read_ce. Copies between GPUs that have
+// only PCIe have a quarter of the size. The number for both directions at once is their sum.
 //
-// Where that node has hardly any free memory, the page cache having it, the buffers may
-// come from another: what is then slow from or to the node only warns, and says so. So
-// does what is far from its peers in a slot of fewer lanes or an older generation.
+// If the NUMA node has hardly any free memory because of the page cache, the buffers can come
+// from another node: a low rate then only warns, and the finding gives this reason. A GPU in a
+// slot with fewer lanes or of an older generation than its peers only warns, too.
 //
 // A GPU that is slow to all others is one finding; a pair that alone is slow names both.
-// check_gpu_bw is AzureHPC's name of it, whose third number is ignored; check_cuda_bw is their older one, with HOST
-// alone and a directory that is not needed here. No clocks are locked.
+// check_gpu_bw is AzureHPC's name; its third number is ignored. check_cuda_bw is their older
+// name; it takes HOST and a directory, which is ignored. -t SECONDS (40) is the time limit. The
+// check locks no clocks.
 //
 //	gpu* || check_gpu_bandwidth 48 335
 type gpuBandwidth struct {
 	active
 	Host    float64       `arg:"1" toml:"host"` // GB/s from and to the node's memory, each; 0: no limit
 	Peer    float64       `arg:"2" toml:"peer"` // GB/s between two GPUs, each way; 0: no limit
-	Surplus []string      `arg:"*"`             // AzureHPC's third number, which is for AMD's links
-	Size    checks.Size   `opt:"b" toml:"size"` // of one copy, 512M
-	Time    time.Duration `opt:"t" toml:"time"` // the most that it takes, 40s
+	Surplus []string      `arg:"*"`             // AzureHPC's third number: it is for AMD's links and ignored
+	Size    checks.Size   `opt:"b" toml:"size"` // size of one copy, 512M
+	Time    time.Duration `opt:"t" toml:"time"` // time limit, 40s
 	name    string
 }
 
-// cudaBandwidth is gpuBandwidth in the words of AzureHPC's older test.
+// cudaBandwidth is gpuBandwidth with the arguments of AzureHPC's older test.
 type cudaBandwidth struct {
 	active
-	Host float64       `arg:"1" toml:"host"`      // GB/s from and to the node's memory, each; 0: nothing is asked for
-	Dir  string        `arg:"2" toml:"directory"` // where AzureHPC has a program for it: not used
-	Size checks.Size   `opt:"b" toml:"size"`      // of one copy, 512M
-	Time time.Duration `opt:"t" toml:"time"`      // the most that it takes, 40s
+	Host float64       `arg:"1" toml:"host"`      // GB/s from and to the node's memory, each; 0: no limit
+	Dir  string        `arg:"2" toml:"directory"` // directory of AzureHPC's program; ignored
+	Size checks.Size   `opt:"b" toml:"size"`      // size of one copy, 512M
+	Time time.Duration `opt:"t" toml:"time"`      // time limit, 40s
 }
 
 const (
@@ -67,11 +66,11 @@ const (
 )
 
 func bandwidthDo() map[string]string {
-	return activeDo("gpu.bandwidth", "See check_gpu_pcie and dmesg for the link, nvidia-smi topo -m for what is between; reseat the GPU or its riser, or swap it to see whether the fault moves along.", map[string]string{
-		"gpu.bandwidth.pair":   "The two GPUs named are slow to each other alone: see the links between them with nvidia-smi nvlink -s -i, and check_gpu_nvlink; on PCIe, ACS or an IOMMU on the switch between them.",
-		"gpu.bandwidth.bit":    "A copy has changed on its way, and no ECC has told: drain the node. Swap GPU and riser to see which it is, and run a memory test of the node. Between GPUs on PCIe it may be the IOMMU or ACS of the switch: compare with iommu=pt; by NVLink see check_gpu_nvlink.",
-		"gpu.bandwidth.memory": "Two copies of the size (-b) are wanted on each NUMA node, and on each GPU: see who has the memory, or give a smaller size.",
-		"gpu.bandwidth.reach":  "PEER is asked for, and no two GPUs reach each other: see nvidia-smi topo -p2p r, the IOMMU and ACS; or leave PEER out.",
+	return activeDo("gpu.bandwidth", "See check_gpu_pcie and dmesg for the link, nvidia-smi topo -m for the devices between GPU and CPU. Reseat the GPU or its riser, or swap it with another slot to see whether the fault moves with it.", map[string]string{
+		"gpu.bandwidth.pair":   "Only this pair of GPUs is slow. On NVLink see the links between them (nvidia-smi nvlink -s -i INDEX) and check_gpu_nvlink; on PCIe see ACS and the IOMMU on the switch between them.",
+		"gpu.bandwidth.bit":    "A copy was corrupted and no ECC reported it: drain the node. Swap GPU and riser to find the faulty part, and run a memory test of the node. Between GPUs on PCIe the cause can be the IOMMU or ACS of the switch: compare with iommu=pt; on NVLink see check_gpu_nvlink.",
+		"gpu.bandwidth.memory": "Each NUMA node and each GPU needs room for two copies of the size (-b): see which processes use the memory, or set a smaller size.",
+		"gpu.bandwidth.reach":  "The line sets PEER, and no two GPUs reach each other: see nvidia-smi topo -p2p r, the IOMMU and ACS; or remove PEER from the line.",
 	})
 }
 
@@ -92,15 +91,13 @@ func init() {
 	})
 }
 
-// Bound is the most that the test takes.
 func (c *gpuBandwidth) Bound() time.Duration { return c.Time }
 
-// Validate refuses nothing to copy, and no time at all.
 func (c *gpuBandwidth) Validate() error {
-	return cmp.Or(usableBytes(c.Size), usableTime(c.Time))
+	return cmp.Or(validateBytes(c.Size), validateTime(c.Time))
 }
 
-// Bind is BindTags, and what the test could not do.
+// Bind also accepts AzureHPC's third number.
 func (c *gpuBandwidth) Bind(args []string) error {
 	if err := checks.BindUsable(c, args); err != nil {
 		return err
@@ -111,19 +108,16 @@ func (c *gpuBandwidth) Bind(args []string) error {
 	return nil
 }
 
-// Bound is the most that the test takes.
 func (c *cudaBandwidth) Bound() time.Duration { return c.Time }
 
-// Validate refuses nothing to copy, and no time at all.
 func (c *cudaBandwidth) Validate() error {
-	return cmp.Or(usableBytes(c.Size), usableTime(c.Time))
+	return cmp.Or(validateBytes(c.Size), validateTime(c.Time))
 }
 
-// Bind is BindTags, and what the test could not do.
 func (c *cudaBandwidth) Bind(args []string) error { return checks.BindUsable(c, args) }
 
 func (c *gpuBandwidth) Run(ctx context.Context, env *checks.Env) []checks.Finding {
-	_, _ = gpu.AskNVML(env, c.name, nvml.GroupPCIe|nvml.GroupP2P|nvml.GroupNVLinkFar) // what cannot be asked is said below
+	_, _ = gpu.AskNVML(env, c.name, nvml.GroupPCIe|nvml.GroupP2P|nvml.GroupNVLinkFar) // errors are reported below
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: c.name, Code: "gpu.bandwidth", Bound: c.Bound(), Of: c})
 	if r == nil {
 		return findings
@@ -144,39 +138,39 @@ func (c *cudaBandwidth) Run(ctx context.Context, env *checks.Env) []checks.Findi
 	return r.done()
 }
 
-// bandwidth is such a test under way.
+// bandwidth is a running test.
 type bandwidth struct {
 	r          *activeRun
 	host, peer float64
 	size       checks.Size
-	sample     time.Duration           // of copies from and to the node
-	pinned     map[string]pinnedMemory // buffers of the node, by the CPUs that are near
-	both       []measure               // of both directions at once, for each GPU
-	wrong      []*nvml.GPU             // whose copies from and to the node were wrong
-	alone      []float64               // what the two directions of it did one after another, added up
+	sample     time.Duration           // duration of a sample of copies from and to the node
+	pinned     map[string]pinnedMemory // buffers of the node, by the near CPUs
+	both       []measure               // rates of both directions at once, by GPU
+	wrong      []*nvml.GPU             // GPUs with wrong data in copies from and to the node
+	alone      []float64               // sum of the rates of the two directions alone, by GPU
 }
 
-// pinnedMemory are two buffers of the node's memory.
+// pinnedMemory has two buffers of the node's memory.
 type pinnedMemory struct {
 	up, down []byte
-	doubt    string // why they may not be near to the GPU, "" if there is no reason to think so
+	doubt    string // why they may not be near to the GPU, "" if they are
 }
 
-// sample is about how long a sample takes of a copy over PCIe, and of one over NVLink.
+// Approximate durations of a sample over PCIe, and of one over NVLink.
 const (
 	hostSample = 60 * time.Millisecond
 	peerSample = 5 * time.Millisecond
 )
 
-// manyGPUs is from how many on a sample of copies over PCIe is half as long, so that
-// those of 16 are done in time.
+// manyGPUs: with this number of GPUs or more, samples over PCIe take half as long, so that 16
+// GPUs are done in time.
 const manyGPUs = 9
 
 func (b *bandwidth) run(peers bool) {
 	b.pinned, b.sample = map[string]pinnedMemory{}, hostSample
 	gpus, done := openGPUs(b.r)
 	defer done()
-	if len(gpus) == 0 || !b.roomFor(gpus) {
+	if len(gpus) == 0 || !b.hasRoomFor(gpus) {
 		return
 	}
 	if len(gpus) >= manyGPUs {
@@ -187,26 +181,26 @@ func (b *bandwidth) run(peers bool) {
 		if b.r.ctx.Err() != nil {
 			break
 		}
-		fits, err := b.ofHost(l)
+		fits, err := b.measureHost(l)
 		if err != nil {
 			b.r.failed(l.gpu, "copies from and to the host", err)
 		}
 		if fits && err == nil {
-			finished(b.r, l.gpu)
+			markDone(b.r, l.gpu)
 		}
-		if fits && err == nil && !slices.Contains(b.wrong, l.gpu) { // what is wrong between it and another would be its fault again
+		if fits && err == nil && !slices.Contains(b.wrong, l.gpu) { // a fault between it and another GPU would be its own again
 			well = append(well, l)
 		}
 	}
 	b.judgeBothWays()
-	b.dispel(gpus)
+	b.clearDoubts(gpus)
 	if peers && b.r.ctx.Err() == nil {
-		b.ofPeers(well)
+		b.measurePeers(well)
 	}
 }
 
-// roomFor asks whether the node has the memory that is going to be pinned.
-func (b *bandwidth) roomFor(gpus []*loadedGPU) bool {
+// hasRoomFor reports whether the node has the memory to pin.
+func (b *bandwidth) hasRoomFor(gpus []*loadedGPU) bool {
 	nodes := map[string]bool{}
 	for _, l := range gpus {
 		nodes[l.c.GPU.Near()] = true
@@ -222,14 +216,14 @@ func (b *bandwidth) roomFor(gpus []*loadedGPU) bool {
 	if want > free/2 {
 		b.r.failures = true
 		b.r.report(checks.Device{}, checks.Finding{Code: "gpu.bandwidth.memory", Severity: checks.Unknown, Want: "at least " + checks.Size(2*want).String(), Got: checks.Size(free).String()},
-			"free memory of the node, of which half may be pinned")
+			"free memory of the node (half of it may be pinned)")
 		return false
 	}
 	return true
 }
 
-// pinnedFor are two buffers on the NUMA node of a GPU; GPUs of one node share them.
-func (b *bandwidth) pinnedFor(l *loadedGPU, size uint64) (m pinnedMemory, err error) {
+// pin returns two buffers on the NUMA node of a GPU; GPUs of one node share them.
+func (b *bandwidth) pin(l *loadedGPU, size uint64) (m pinnedMemory, err error) {
 	near := l.c.GPU.Near()
 	if have, ok := b.pinned[near]; ok && uint64(len(have.up)) >= size {
 		return pinnedMemory{have.up[:size], have.down[:size], have.doubt}, nil
@@ -244,19 +238,19 @@ func (b *bandwidth) pinnedFor(l *loadedGPU, size uint64) (m pinnedMemory, err er
 	return m, err
 }
 
-// ofHost measures the copies between a GPU and the node. A GPU whose free memory does
-// not fit them is reported.
-func (b *bandwidth) ofHost(l *loadedGPU) (fits bool, err error) {
-	size, err := l.fitting(b.size, 2)
+// measureHost measures the copies between a GPU and the node. It reports a GPU with too little free
+// memory for them.
+func (b *bandwidth) measureHost(l *loadedGPU) (fits bool, err error) {
+	size, err := l.fitSize(b.size, 2)
 	if err != nil {
-		b.tooSmall(l, err)
+		b.reportTooSmall(l, err)
 		return false, nil
 	}
-	host, err := b.pinnedFor(l, size)
+	host, err := b.pin(l, size)
 	if err != nil {
 		return true, err
 	}
-	memory, err := l.allocs(size, 2)
+	memory, err := l.allocateBuffers(size, 2)
 	if err != nil {
 		return true, err
 	}
@@ -275,7 +269,7 @@ func (b *bandwidth) ofHost(l *loadedGPU) (fits bool, err error) {
 			return true, err
 		}
 		m.Test, m.What, m.Least = t.test, t.what, t.least
-		b.r.measured(m)
+		b.r.record(m)
 		one += m.Value
 	}
 	b.r.at("gpu%d: copies from and to the host at once", l.gpu.Index)
@@ -290,23 +284,23 @@ func (b *bandwidth) ofHost(l *loadedGPU) (fits bool, err error) {
 	b.both = append(b.both, m)
 	b.alone = append(b.alone, one)
 	b.r.at("gpu%d: verify copies", l.gpu.Index)
-	return true, cmp.Or(b.verify(l, memory, host.down), l.frees(memory))
+	return true, cmp.Or(b.verify(l, memory, host.down), l.freeBuffers(memory))
 }
 
-// judgeBothWays compares what GPUs do in both directions at once. One that is slow in
-// one direction alone is a finding for that, and is left out here.
+// judgeBothWays compares what GPUs copy in both directions at once. It skips a GPU that is slow
+// in one direction alone, which is a finding of its own.
 func (b *bandwidth) judgeBothWays() {
 	usual := median(b.alone)
 	for i, m := range b.both {
 		if b.alone[i] < m.off(usual, toleranceOf(m.Test).Peers/2) {
 			m.Peers = "slow alone"
 		}
-		b.r.measured(m)
+		b.r.record(m)
 	}
 }
 
-// bothWays is one copy each way, which begin together; the GPU's stream goes on when
-// both are done.
+// bothWays returns an operation of one copy each way that start together; the GPU's stream
+// continues when both are done.
 func (l *loadedGPU) bothWays(other cuda.Stream, memory []cuda.Memory, up, down []byte) func() error {
 	fork, errFork := l.c.NewEvent()
 	join, errJoin := l.c.NewEvent()
@@ -317,7 +311,7 @@ func (l *loadedGPU) bothWays(other cuda.Stream, memory []cuda.Memory, up, down [
 	}
 }
 
-// verify sends noise from the GPU to the node and back, and looks at every bit of it.
+// verify copies random data from the GPU to the node and back, and compares every bit.
 func (b *bandwidth) verify(l *loadedGPU, memory []cuda.Memory, host []byte) error {
 	p, err := newPatterns(l)
 	if err != nil {
@@ -340,36 +334,36 @@ func (b *bandwidth) verify(l *loadedGPU, memory []cuda.Memory, host []byte) erro
 	return nil
 }
 
-func (b *bandwidth) tooSmall(l *loadedGPU, err error) {
+func (b *bandwidth) reportTooSmall(l *loadedGPU, err error) {
 	b.r.failures = true
-	b.r.report(checks.GPUDevice(l.gpu), checks.Finding{Code: "gpu.bandwidth.memory", Severity: checks.Unknown}, "too little of its memory is free: %v", err)
+	b.r.report(checks.GPUDevice(l.gpu), checks.Finding{Code: "gpu.bandwidth.memory", Severity: checks.Unknown}, "too little free memory: %v", err)
 }
 
-// What makes a copy slow and is no fault of the GPU.
+// External causes of slow copies.
 
-// farMemory says why memory that is allocated now for GPUs near to some CPUs may come
-// from another NUMA node, over which copies are slower: the kernel goes there sooner
-// than it takes memory from the page cache, and it goes where the process may run.
+// farMemory returns why memory allocated now for GPUs near to some CPUs may come from another
+// NUMA node, over which copies are slower: the kernel allocates there before it reclaims page
+// cache, and where the process may run.
 func (b *bandwidth) farMemory(near string, size uint64) string {
 	cpus := cpu.ParseCPUs(near)
 	nodes, err := pci.ReadNUMANodes(b.r.env.Host)
 	if err != nil || len(nodes) < 2 || len(cpus) == 0 {
-		return "" // there is no other
+		return "" // there is only one
 	}
 	allowed, err := cpu.AllowedCPUs(b.r.env.Host)
 	if err == nil && !slices.ContainsFunc(cpus, func(cpu int) bool { return slices.Contains(allowed, cpu) }) {
 		return fmt.Sprintf("its memory may be far from the GPU: this process may not run on CPUs %s", near)
 	}
 	m, known, err := cpu.MemoryNear(b.r.env.Host, cpus)
-	if err != nil || !known || m.Free >= size+m.Total/100 { // of which the kernel keeps up to 1 % back
+	if err != nil || !known || m.Free >= size+m.Total/100 { // the kernel holds back up to 1 %
 		return ""
 	}
-	return fmt.Sprintf("its memory may be far from the GPU: of %v of the NUMA node of CPUs %s %v are free", checks.Size(m.Total), near, checks.Size(m.Free))
+	return fmt.Sprintf("its memory may be far from the GPU: the NUMA node of CPUs %s has %v, %v free", near, checks.Size(m.Total), checks.Size(m.Free))
 }
 
-// dispel takes the doubt from what is slow while another GPU is not that copies from and
-// to the same buffers: far memory would slow both.
-func (b *bandwidth) dispel(gpus []*loadedGPU) {
+// clearDoubts removes the doubt about a slow GPU if another GPU that uses the same buffers is fast:
+// anyFar memory would slow both.
+func (b *bandwidth) clearDoubts(gpus []*loadedGPU) {
 	near, best := map[string]string{}, map[string]float64{}
 	for _, l := range gpus {
 		near[checks.GPUDevice(l.gpu).Name] = l.c.GPU.Near()
@@ -386,24 +380,24 @@ func (b *bandwidth) dispel(gpus []*loadedGPU) {
 	}
 }
 
-// unlikePeers says why GPUs may differ in what they exchange by how the node is made, "" if
-// nothing is known.
+// unlikePeers returns the part of the node's design that can explain different rates between
+// GPUs, "" if nothing is known.
 func unlikePeers(r *activeRun, l *loadedGPU, kind string) string {
 	switch {
 	case kind == nvUntold:
-		return "of links between two GPUs there may be more than between others"
+		return "the number of NVLinks can differ between pairs"
 	case !strings.Contains(kind, "pcie"):
 		return ""
 	case kind == joinedFar:
-		return "not every two sockets need be joined alike"
+		return "sockets can be connected differently"
 	case len(l.c.GPU.Above()) == 0:
-		return "the kernel does not tell what is between the GPUs"
+		return "the kernel does not report the bridges between the GPUs"
 	}
 	return lessSlot(r, l.gpu)
 }
 
-// lessSlot says in what the PCIe slot of a GPU is less than that of another one of the
-// same model, "" if it is not, or if NVML does not tell.
+// lessSlot describes how the PCIe slot of a GPU is worse than that of another one of the same
+// model, "" if it is not, or if NVML does not report it.
 func lessSlot(r *activeRun, g *nvml.GPU) string {
 	for _, other := range r.gpus {
 		if own, best := slotOf(g), slotOf(other); other.Name.Value == g.Name.Value && own.rate > 0 && own.rate < best.rate {
@@ -413,10 +407,10 @@ func lessSlot(r *activeRun, g *nvml.GPU) string {
 	return ""
 }
 
-// gpuSlot is what GPU and slot can do together.
+// gpuSlot is the fastest link that GPU and slot support together.
 type gpuSlot struct {
 	gen, width int
-	rate       int // lanes of the first generation that it stands for; 0: not told
+	rate       int // equivalent lanes of the first generation; 0: unknown
 }
 
 func slotOf(g *nvml.GPU) gpuSlot {

@@ -15,15 +15,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// gpuPair are two GPUs that reach each other, and how fast they copy: each way.
+// gpuPair has two GPUs that reach each other, and the slower rate of both directions.
 type gpuPair struct {
 	a, b *loadedGPU
-	kind string // what joins them: "nvlink", "nvlink x2", "pcie near"
-	size uint64 // of what was copied, bytes
+	kind string // their connection: "nvlink", "nvlink x2", "pcie near"
+	size uint64 // of the copy, bytes
 	rate float64
 }
 
-// The test of copies between GPUs, as measures have it.
+// Names of the test of copies between GPUs in measures.
 const (
 	peerTest  = "device_to_device"
 	peerRanks = 2
@@ -34,24 +34,23 @@ type peerEnd struct {
 	*loadedGPU
 
 	from, to cuda.Memory
-	noise    pattern // what is in from, and in no other GPU's
+	noise    pattern // content of from; different on every GPU
 	p        *patterns
 }
 
-// peerWays is by how many times smaller copies are over PCIe than over NVLink, so that
-// all pairs of 16 GPUs are done in time.
+// peerWays divides the size of copies over PCIe, so that all pairs of 16 GPUs are done in time.
 const peerWays = 4
 
-// ofPeers measures every pair of GPUs each way. What was found until the time is up, or
-// a job comes, is told.
-func (b *bandwidth) ofPeers(gpus []*loadedGPU) {
-	size, ends, ok := b.peerEnds(gpus)
+// measurePeers measures every pair of GPUs each way. It reports the pairs measured until the time is
+// up or a job starts.
+func (b *bandwidth) measurePeers(gpus []*loadedGPU) {
+	size, ends, ok := b.openPeerEnds(gpus)
 	if !ok {
 		return
 	}
 	var pairs []gpuPair
 	var broken []brokenPair
-	var lost []*nvml.GPU // no more work can be done on them
+	var lost []*nvml.GPU // no more work is possible on them
 	for i, x := range ends {
 		for _, y := range ends[i+1:] {
 			if b.r.ctx.Err() != nil {
@@ -70,13 +69,13 @@ func (b *bandwidth) ofPeers(gpus []*loadedGPU) {
 			}
 		}
 	}
-	b.failedPairs(broken)
+	b.reportBrokenPairs(broken)
 	b.judgePairs(pairs, len(gpus))
 }
 
-// lost returns the GPUs of a broken pair on which no more work can be done: a copy never
-// ends, or has left an error that every later call of the same context meets. Where both
-// GPUs have an error the one that cannot be of the other counts.
+// lost returns the GPUs of a broken pair that can do no more work: a copy never ends, or left an
+// error that every later call of the same context returns. If both GPUs have an error, it blames
+// the error that another GPU cannot cause.
 func (b *bandwidth) lost(wrong *brokenPair, pair ...*peerEnd) (list []*nvml.GPU) {
 	if errors.Is(wrong.err, errStuck) {
 		abandon(b.r) // the copy uses both contexts
@@ -98,20 +97,19 @@ func (b *bandwidth) lost(wrong *brokenPair, pair ...*peerEnd) (list []*nvml.GPU)
 	return list
 }
 
-// brokenPair are two GPUs between which copies went wrong.
+// brokenPair has two GPUs with failed copies between them.
 type brokenPair struct {
-	at, other *nvml.GPU // at is the one whose call failed, or that has sent what was wrong
+	at, other *nvml.GPU // at: the GPU with the failed call, or that sent the wrong data
 	err       error
 	wrong     wrongWords
 }
 
-// has says whether a GPU is one of the pair.
+// has reports whether a GPU is one of the pair.
 func (p brokenPair) has(g *nvml.GPU) bool { return p.at == g || p.other == g }
 
-// failedPairs reports pairs that went wrong: once for the GPU that they have in common,
-// where there is one, else for the one at which it was seen: the memory of a GPU that
-// fails is seen to fail at all others.
-func (b *bandwidth) failedPairs(broken []brokenPair) {
+// reportBrokenPairs reports broken pairs: once for the GPU that they have in common, otherwise for the
+// GPU that returned the error. Memory of a faulty GPU fails at all others.
+func (b *bandwidth) reportBrokenPairs(broken []brokenPair) {
 	for len(broken) > 0 {
 		count, weight := map[*nvml.GPU]int{}, map[*nvml.GPU]int{}
 		worst := broken[0].at
@@ -135,7 +133,7 @@ func (b *bandwidth) failedPairs(broken []brokenPair) {
 		}
 		what := fmt.Sprintf("copies from and to gpu%d %s", other.Index, other.PCI)
 		if count[worst] > 1 {
-			what = fmt.Sprintf("copies from and to %d other GPUs, gpu%d the first", count[worst], other.Index)
+			what = fmt.Sprintf("copies from and to %d other GPUs (first: gpu%d)", count[worst], other.Index)
 		}
 		if first.err != nil {
 			b.r.failed(worst, what, first.err)
@@ -146,14 +144,13 @@ func (b *bandwidth) failedPairs(broken []brokenPair) {
 	}
 }
 
-// peerEnds has each GPU take two buffers, and fill the one that is read with noise of
-// its own.
-func (b *bandwidth) peerEnds(gpus []*loadedGPU) (size uint64, ends []*peerEnd, ok bool) {
+// openPeerEnds allocates two buffers on each GPU, and fills the one to be read with noise of its own.
+func (b *bandwidth) openPeerEnds(gpus []*loadedGPU) (size uint64, ends []*peerEnd, ok bool) {
 	size = uint64(b.size)
 	for _, l := range gpus {
-		fits, err := l.fitting(b.size, 2)
+		fits, err := l.fitSize(b.size, 2)
 		if err != nil {
-			b.tooSmall(l, err)
+			b.reportTooSmall(l, err)
 			return 0, nil, false
 		}
 		size = min(size, fits)
@@ -174,7 +171,7 @@ func newPeerEnd(l *loadedGPU, size uint64) (*peerEnd, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := l.allocs(size, 2)
+	m, err := l.allocateBuffers(size, 2)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +179,7 @@ func newPeerEnd(l *loadedGPU, size uint64) (*peerEnd, error) {
 	return e, p.write(e.from, size, 0, e.noise)
 }
 
-// each measures a pair both ways, and verifies what was copied; the slower one counts.
+// each measures a pair both ways, and verifies the data; the slower direction counts.
 func (b *bandwidth) each(x, y *peerEnd, size uint64) (p gpuPair, reached bool, wrong *brokenPair) {
 	p = gpuPair{a: x.loadedGPU, b: y.loadedGPU, kind: x.joined(y.loadedGPU), size: size, rate: math.Inf(1)}
 	if !strings.HasPrefix(p.kind, "nvlink") && size > peerWays*leastBuffer {
@@ -204,7 +201,7 @@ func (b *bandwidth) each(x, y *peerEnd, size uint64) (p gpuPair, reached bool, w
 		}
 		defer func() {
 			if wrong == nil || !errors.Is(wrong.err, errStuck) {
-				_ = d[0].c.DisablePeer(d[1].c) // where it cannot, there is an error to tell already
+				_ = d[0].c.DisablePeer(d[1].c) // an earlier error is reported already
 			}
 		}()
 	}
@@ -214,7 +211,7 @@ func (b *bandwidth) each(x, y *peerEnd, size uint64) (p gpuPair, reached bool, w
 			return p, false, &brokenPair{at: d[1].gpu, other: d[0].gpu, err: err}
 		}
 		p.rate = min(p.rate, rate)
-		words, err := d[1].arrived(b.r.ctx, p.size, d[0].noise)
+		words, err := d[1].verifyCopy(b.r.ctx, p.size, d[0].noise)
 		if err != nil {
 			return p, false, &brokenPair{at: d[1].gpu, other: d[0].gpu, err: err}
 		}
@@ -225,17 +222,17 @@ func (b *bandwidth) each(x, y *peerEnd, size uint64) (p gpuPair, reached bool, w
 	return p, true, nil
 }
 
-// arrived looks at every bit of what another GPU has copied here.
-func (e *peerEnd) arrived(ctx context.Context, size uint64, noise pattern) (wrongWords, error) {
+// verifyCopy compares every bit of the data that another GPU copied here.
+func (e *peerEnd) verifyCopy(ctx context.Context, size uint64, noise pattern) (wrongWords, error) {
 	if err := cmp.Or(e.p.clear(), e.p.verify(e.to, size, 0, noise)); err != nil {
 		return wrongWords{}, err
 	}
 	return e.p.wrong(ctx)
 }
 
-// judgePairs makes measures of the pairs: one for each GPU, the median of its pairs, so
-// that a GPU that is slow to all others is one finding. Where a GPU has one pair only
-// it is the pair that is measured. What is slow besides is a pair of its own.
+// judgePairs makes the measures of the pairs: one for each GPU, the median of its pairs, so that
+// a GPU that is slow to all others is one finding. For a GPU with only one pair it is the pair's.
+// Any other slow pair is a finding of its own.
 func (b *bandwidth) judgePairs(pairs []gpuPair, gpus int) {
 	if len(pairs) == 0 {
 		if b.peer > 0 && gpus > 1 {
@@ -244,7 +241,7 @@ func (b *bandwidth) judgePairs(pairs []gpuPair, gpus int) {
 		return
 	}
 	byKind := map[string][]gpuPair{}
-	for _, p := range pairs { // those of unlike models are no peers
+	for _, p := range pairs { // pairs of different models are not compared
 		models := []string{p.a.gpu.Name.Value, p.b.gpu.Name.Value}
 		slices.Sort(models)
 		key := strings.Join(append(models, p.kind), "|")
@@ -255,9 +252,9 @@ func (b *bandwidth) judgePairs(pairs []gpuPair, gpus int) {
 	}
 }
 
-// peerAlgorithm is that of copies between GPUs that are joined in some way: "ce" for
-// those that NVSwitches join, which is what platforms have a floor for. By links of
-// their own, and over PCIe, they can do less.
+// peerAlgorithm returns the algorithm of copies between GPUs of one kind of connection: "ce" for
+// GPUs behind NVSwitches, since platforms have floors for these. Direct NVLinks and PCIe are
+// slower.
 func peerAlgorithm(kind string) string {
 	if kind == nvSwitched {
 		return "ce"
@@ -289,7 +286,7 @@ func (b *bandwidth) judgeKind(kind string, pairs []gpuPair) {
 		m.Device, m.Model, m.Value = checks.GPUDevice(l.gpu), l.gpu.Name.Value, median(of[l])
 		m.What, m.Unlike = "copies from and to each other GPU by "+kind, unlikePeers(b.r, l, kind)
 		slow[l] = m.worse(limit)
-		b.r.measured(m)
+		b.r.record(m)
 	}
 	for _, p := range pairs {
 		if len(of[p.a]) > 1 && len(of[p.b]) > 1 {
@@ -301,17 +298,17 @@ func (b *bandwidth) judgeKind(kind string, pairs []gpuPair) {
 		m.Device, m.Model, m.Value = checks.GPUDevice(p.a.gpu), p.a.gpu.Name.Value, p.rate
 		m.What, m.Other = "copies from and to "+anotherGPU+" by "+kind, checks.GPUDevice(p.b.gpu).String()
 		m.Peers, m.Unlike = kind+" pair", cmp.Or(unlikePeers(b.r, p.a, kind), unlikePeers(b.r, p.b, kind))
-		b.r.measured(m)
+		b.r.record(m)
 	}
 }
 
-// pairFinding is about two GPUs that are slow to each other, and to no other. Over PCIe
-// that may be how the board is made, and only warns where no number was asked for.
+// pairFinding reports two GPUs that are slow only to each other. Over PCIe the board's design can
+// be the cause, so it only warns unless PEER is set.
 func (b *bandwidth) pairFinding(p gpuPair, m *measure, limit float64) {
 	severity, remedy := checks.Fail, checks.CheckFabric
 	if !strings.HasPrefix(p.kind, "nvlink") && !(p.rate < b.peer) {
 		severity, remedy = checks.Warn, checks.NoRemedy
 	}
 	b.r.report(checks.GPUDevice(p.a.gpu), checks.Finding{Code: "gpu.bandwidth.pair", Severity: severity, Remedy: remedy, Want: m.atLeast(limit), Got: rate(p.rate, m.Unit)},
-		"copies from and to gpu%d %s by %s, both of which are faster with others", p.b.gpu.Index, p.b.gpu.PCI, p.kind)
+		"copies from and to gpu%d %s by %s; both GPUs are faster with others", p.b.gpu.Index, p.b.gpu.PCI, p.kind)
 }

@@ -39,10 +39,10 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 		onCUDA("slow from the host", small("48"), []string{"3 h2d = 21"}, f(3, low, "copy from the host")),
 		onCUDA("slow to the host", small("48"), []string{"3 d2h = 21"}, f(3, low, "copy to the host")),
 		onCUDA("slow by its peers", small(), []string{"3 h2d = 21"},
-			f(3, checks.Finding{Code: "gpu.bandwidth.peers", Severity: checks.Fail, Want: "at least 46.8 GB/s", Got: "21.0 GB/s"}, "copy from the host: far from its peers, whose median is 55.0 GB/s")),
+			f(3, checks.Finding{Code: "gpu.bandwidth.peers", Severity: checks.Fail, Want: "at least 46.8 GB/s", Got: "21.0 GB/s"}, "copy from the host: far from its peers (median 55.0 GB/s)")),
 		checktest.Changed(onCUDA("slow by its peers, in a lesser slot", small(), []string{"3 h2d = 27"},
 			f(3, checks.Finding{Code: "gpu.bandwidth.peers", Severity: checks.Warn, Want: "at least 46.8 GB/s", Got: "27.0 GB/s"},
-				"copy from the host: far from its peers, whose median is 55.0 GB/s (its slot is Gen5 x8, that of gpu0 Gen5 x16)")), func(s *checktest.Scenario) {
+				"copy from the host: far from its peers (median 55.0 GB/s) (its slot is Gen5 x8, that of gpu0 Gen5 x16)")), func(s *checktest.Scenario) {
 			s.NVML.GPUs[3].Link.MaxWidth = nvml.Known(8)
 		}),
 		checktest.Changed(onCUDA("slow, in a lesser slot", small("48"), []string{"3 h2d = 27"}, f(3, checks.Finding{Code: "gpu.bandwidth.slow", Severity: checks.Fail, Want: "at least 48.0 GB/s", Got: "27.0 GB/s"}, "copy from the host")), func(s *checktest.Scenario) {
@@ -50,7 +50,7 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 		}),
 		checktest.Changed(onCUDA("slow, and its NUMA node is full", small("48"), []string{"3 h2d = 40"},
 			f(3, checks.Finding{Code: "gpu.bandwidth.slow", Severity: checks.Warn, Want: "at least 48.0 GB/s", Got: "40.0 GB/s"},
-				"copy from the host (its memory may be far from the GPU: of 500 GiB of the NUMA node of CPUs 2-3 5000 MiB are free)")), nearNode("5120000")),
+				"copy from the host (its memory may be far from the GPU: the NUMA node of CPUs 2-3 has 500 GiB, 5000 MiB free)")), nearNode("5120000")),
 		checktest.Changed(onCUDA("slow, and its NUMA node has room", small("48"), []string{"3 h2d = 40"},
 			f(3, checks.Finding{Code: "gpu.bandwidth.slow", Severity: checks.Fail, Want: "at least 48.0 GB/s", Got: "40.0 GB/s"}, "copy from the host")), nearNode("5248000")),
 		checktest.Changed(onCUDA("slow, and its NUMA node is another's", small("48"), []string{"3 h2d = 40"},
@@ -73,9 +73,9 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 			f(3, checks.Finding{Code: "gpu.bandwidth.slow", Severity: checks.Fail, Want: "at least 335.0 GB/s", Got: "120.0 GB/s"}, "copies from and to each other GPU by nvlink")),
 		onCUDA("one slow pair", small(), []string{"3 peer 5 = 200"},
 			f(3, checks.Finding{Code: "gpu.bandwidth.pair", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "at least 331.5 GB/s", Got: "200.0 GB/s"},
-				"copies from and to gpu5 0000:15:00.0 by nvlink, both of which are faster with others")),
+				"copies from and to gpu5 0000:15:00.0 by nvlink; both GPUs are faster with others")),
 		onCUDA("a bit turned over on the way", small(), []string{"3 wrong cuMemcpyHtoDAsync = 0x40 5"},
-			f(3, checks.Finding{Code: "gpu.bandwidth.bit", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
+			f(3, checks.Finding{Code: "gpu.bandwidth.bit", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 instead of 0x7994fc47, bit 5"},
 				"wrong words after a copy to the host and back")),
 		checktest.Changed(onCUDA("below the platform's floor", small(), []string{"3 h2d = 50"},
 			f(3, checks.Finding{Code: "gpu.bandwidth.floor", Severity: checks.Warn, Want: "at least 52.0 GB/s", Got: "50.0 GB/s"}, "copy from the host (host_to_device of H100 SXM5 80GB)")), func(s *checktest.Scenario) {
@@ -97,41 +97,41 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 		}),
 		checktest.Changed(onCUDA("over PCIe", small(), slowPeers(3, 20),
 			f(3, checks.Finding{Code: "gpu.bandwidth.peers", Severity: checks.Fail, Want: "at least 331.5 GB/s", Got: "20.0 GB/s"},
-				"copies from and to each other GPU by pcie near: far from its peers, whose median is 390.0 GB/s")), overPCIe),
+				"copies from and to each other GPU by pcie near: far from its peers (median 390.0 GB/s)")), overPCIe),
 		checktest.Changed(onCUDA("over PCIe, in a lesser slot", small(), slowPeers(3, 20),
 			f(3, checks.Finding{Code: "gpu.bandwidth.peers", Severity: checks.Warn, Want: "at least 331.5 GB/s", Got: "20.0 GB/s"},
-				"copies from and to each other GPU by pcie near: far from its peers, whose median is 390.0 GB/s (its slot is Gen5 x8, that of gpu0 Gen5 x16)")), func(s *checktest.Scenario) {
+				"copies from and to each other GPU by pcie near: far from its peers (median 390.0 GB/s) (its slot is Gen5 x8, that of gpu0 Gen5 x16)")), func(s *checktest.Scenario) {
 			overPCIe(s)
 			s.NVML.GPUs[3].Link.MaxWidth = nvml.Known(8)
 		}),
 		checktest.Changed(onCUDA("over PCIe of a virtual machine", small(), slowPeers(3, 20),
 			f(3, checks.Finding{Code: "gpu.bandwidth.peers", Severity: checks.Warn, Want: "at least 331.5 GB/s", Got: "20.0 GB/s"},
-				"copies from and to each other GPU by pcie near: far from its peers, whose median is 390.0 GB/s (the kernel does not tell what is between the GPUs)")), func(s *checktest.Scenario) {
+				"copies from and to each other GPU by pcie near: far from its peers (median 390.0 GB/s) (the kernel does not report the bridges between the GPUs)")), func(s *checktest.Scenario) {
 			overPCIe(s)
 			s.Links = nil
 		}),
 		onCUDA("copies between two GPUs fail", small(), []string{"3 cuMemcpyPeerAsync error 220"},
 			f(3, checks.Finding{Code: "cuda.error.220", Severity: checks.Fail, Remedy: checks.CheckFabric},
-				"copies from and to 7 other GPUs, gpu0 the first: cuMemcpyPeerAsync(3): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
+				"copies from and to 7 other GPUs (first: gpu0): cuMemcpyPeerAsync(3): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
 		onCUDA("a bit turned over on the way, of every GPU", small(), []string{"* wrong cuMemcpyHtoDAsync = 0x40 5"}, eachGPU(func(i int) checks.Finding {
-			return metByAll(f(i, checks.Finding{Code: "gpu.bandwidth.bit", Severity: checks.Unknown, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
+			return metByAll(f(i, checks.Finding{Code: "gpu.bandwidth.bit", Severity: checks.Unknown, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 instead of 0x7994fc47, bit 5"},
 				"wrong words after a copy to the host and back"), 8)
 		})...),
 		onCUDA("a GPU at which the copies of all others die", small(), readers(220, 1, 2, 3, 4, 5, 6, 7),
 			f(0, checks.Finding{Code: "cuda.error.220", Severity: checks.Fail, Remedy: checks.CheckFabric},
-				"copies from and to 7 other GPUs, gpu1 the first: cuEventRecord(1): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
+				"copies from and to 7 other GPUs (first: gpu1): cuEventRecord(1): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
 		onCUDA("a GPU at which the copies of two others die", small(), readers(220, 1, 2),
 			f(0, checks.Finding{Code: "cuda.error.220", Severity: checks.Fail, Remedy: checks.CheckFabric},
-				"copies from and to 2 other GPUs, gpu1 the first: cuEventRecord(1): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
+				"copies from and to 2 other GPUs (first: gpu1): cuEventRecord(1): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
 		onCUDA("a GPU that dies while another copies from it", small(), checktest.Of("1 reads 0 = 220 214"),
 			f(0, checks.Finding{Code: "cuda.error.214", Severity: checks.Fail, Remedy: checks.ResetGPU},
 				"copies from and to gpu1 0000:11:00.0: cuStreamQuery(0): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)")),
 		onCUDA("a GPU at which the copies of two others never end", append([]string{"-t", "10"}, small()...), readers(600, 1, 2),
 			f(0, checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "an end within 2.5s"},
-				"copies from and to 2 other GPUs, gpu1 the first: the work on it does not end; done on 7 other GPUs")),
+				"copies from and to 2 other GPUs (first: gpu1): work does not end; done on 7 other GPUs")),
 		onCUDA("a bit turned over on the way from other GPUs", small(), []string{"3 wrong cuMemcpyPeerAsync = 0x40 5"},
-			f(3, checks.Finding{Code: "gpu.bandwidth.bit", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
-				"wrong words after copies from and to 7 other GPUs, gpu0 the first")),
+			f(3, checks.Finding{Code: "gpu.bandwidth.bit", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 instead of 0x7994fc47, bit 5"},
+				"wrong words after copies from and to 7 other GPUs (first: gpu0)")),
 		checktest.Changed(onCUDA("of two GPUs one fails", small(), nil,
 			f(1, checks.Finding{Code: "cuda.error.220", Severity: checks.Fail, Remedy: checks.CheckFabric},
 				"copies from and to gpu0 0000:10:00.0: cuMemcpyPeerAsync(1): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")), func(s *checktest.Scenario) {
@@ -139,9 +139,9 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 			s.Libraries = withCUDA(2, "1 cuMemcpyPeerAsync error 220")
 		}),
 		onCUDA("a bit turned over on the way from other GPUs, and a copy that never ends", append([]string{"-t", "10"}, small()...), []string{"1 wrong cuMemcpyPeerAsync = 0x40 5", "7 cuStreamQuery after 400 error 600"},
-			f(1, checks.Finding{Code: "gpu.bandwidth.bit", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 in place of 0x7994fc47, bit 5"},
-				"wrong words after copies from and to 7 other GPUs, gpu0 the first"),
-			f(7, checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "an end within 2.5s"}, "copies from and to gpu2 0000:12:00.0: the work on it does not end; done on 7 other GPUs")),
+			f(1, checks.Finding{Code: "gpu.bandwidth.bit", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 instead of 0x7994fc47, bit 5"},
+				"wrong words after copies from and to 7 other GPUs (first: gpu0)"),
+			f(7, checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "an end within 2.5s"}, "copies from and to gpu2 0000:12:00.0: work does not end; done on 7 other GPUs")),
 		checktest.Changed(onCUDA("four GPUs without switches, and the floor of those with", small(), []string{"* peer = 94"}), func(s *checktest.Scenario) {
 			joinedBy(s, 4, func(_, _ int) int { return 4 })
 			s.Libraries = withCUDA(4, "* peer = 94")
@@ -153,7 +153,7 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 		}),
 		checktest.Changed(onCUDA("one of four bridges is slow", small(), checktest.Of("4 peer 5 = 128", "5 peer 4 = 128"),
 			f(4, checks.Finding{Code: "gpu.bandwidth.peers", Severity: checks.Fail, Want: "at least 331.5 GB/s", Got: "128.0 GB/s"},
-				"copies from and to gpu5 0000:15:00.0 by nvlink x12: far from its peers, whose median is 390.0 GB/s")), func(s *checktest.Scenario) {
+				"copies from and to gpu5 0000:15:00.0 by nvlink x12: far from its peers (median 390.0 GB/s)")), func(s *checktest.Scenario) {
 			joinedBy(s, 8, func(a, b int) int {
 				if a/2 == b/2 {
 					return 12
@@ -163,18 +163,18 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 		}),
 		onCUDA("no more than four peers at a time", small(), []string{"* peers = 4"}),
 		onCUDA("a copy that never ends", append([]string{"-t", "8"}, small()...), []string{"3 cuStreamQuery after 20 error 600"},
-			f(3, checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "an end within 2s"}, "copies from and to the host: the work on it does not end; done on 7 other GPUs")),
+			f(3, checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "an end within 2s"}, "copies from and to the host: work does not end; done on 7 other GPUs")),
 		checktest.Changed(onCUDA("the node has the memory for copies of the usual size", nil, []string{"* memory = 2097152"}), func(s *checktest.Scenario) {
 			s.Files["proc/meminfo"] = "MemTotal: 4300000 kB\nMemFree: 4200000 kB\n"
 		}),
 		onCUDA("all GPUs have the same exception", small(), []string{"* cuLaunchKernel pattern_verify error 719"}, onAll(8, func(i int) checks.Finding {
 			g := f(i, checks.Finding{Code: "cuda.error.719", Severity: checks.Unknown}, fmt.Sprintf("copies from and to the host: launch pattern_verify: cuLaunchKernel(%d): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)", i))
-			g.Message += "; 8 of 8 GPUs have it: not the GPU, but the driver or this program"
+			g.Message += "; on 8 of 8 GPUs: the cause is the driver or nhc-gpu, not the GPU"
 			return g
 		})...),
 		checktest.Changed(onCUDA("a slow pair over PCIe", small(), []string{"3 peer 5 = 200"},
 			f(3, checks.Finding{Code: "gpu.bandwidth.pair", Severity: checks.Warn, Want: "at least 331.5 GB/s", Got: "200.0 GB/s"},
-				"copies from and to gpu5 0000:15:00.0 by pcie near, both of which are faster with others")), func(s *checktest.Scenario) {
+				"copies from and to gpu5 0000:15:00.0 by pcie near; both GPUs are faster with others")), func(s *checktest.Scenario) {
 			for i := range s.NVML.GPUs {
 				s.NVML.GPUs[i].NVLink = nvml.NVLink{}
 			}
@@ -183,15 +183,15 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 			f(3, checks.Finding{Code: "cuda.error.719", Severity: checks.Fail, Remedy: checks.ResetGPU},
 				"copies from and to the host: cuMemcpyHtoDAsync(3): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)")),
 		onCUDA("too little memory", small(), []string{"3 memory = 4096"},
-			f(3, checks.Finding{Code: "gpu.bandwidth.memory", Severity: checks.Unknown}, "too little of its memory is free: 2 buffers of 64 KiB are wanted, 4 KiB are free")),
+			f(3, checks.Finding{Code: "gpu.bandwidth.memory", Severity: checks.Unknown}, "too little free memory: want 2 buffers of 64 KiB, 4 KiB free")),
 		checktest.Changed(onCUDA("too little memory of the node", small(), nil,
 			checks.Finding{Code: "gpu.bandwidth.memory", Severity: checks.Unknown, Want: "at least 256 KiB", Got: "0 bytes",
-				Message: name + ":  free memory of the node, of which half may be pinned, want at least 256 KiB, got 0 bytes"}), func(s *checktest.Scenario) {
+				Message: name + ":  free memory of the node (half of it may be pinned), want at least 256 KiB, got 0 bytes"}), func(s *checktest.Scenario) {
 			s.Files["proc/meminfo"] = "MemTotal: 1056764928 kB\nMemFree: 0 kB\n"
 		}),
 		checktest.Changed(onCUDA("just too little memory of the node", small(), nil,
 			checks.Finding{Code: "gpu.bandwidth.memory", Severity: checks.Unknown, Want: "at least 256 KiB", Got: "255 KiB",
-				Message: name + ":  free memory of the node, of which half may be pinned, want at least 256 KiB, got 255 KiB"}), func(s *checktest.Scenario) {
+				Message: name + ":  free memory of the node (half of it may be pinned), want at least 256 KiB, got 255 KiB"}), func(s *checktest.Scenario) {
 			s.Files["proc/meminfo"] = "MemTotal: 1056764928 kB\nMemFree: 255 kB\n"
 		}),
 		checktest.Changed(onCUDA("just enough memory of the node", small(), nil), func(s *checktest.Scenario) {
@@ -212,7 +212,7 @@ var _ = checktest.Table("check_cuda_bw", func(string) []checktest.Scenario {
 	}
 })
 
-// joinedBy joins that many GPUs by so many links of each pair.
+// joinedBy connects n GPUs with a number of NVLinks between each pair.
 func joinedBy(s *checktest.Scenario, gpus int, links func(a, b int) int) {
 	s.NVML.GPUs = s.NVML.GPUs[:gpus]
 	for i := range gpus {
@@ -229,7 +229,7 @@ func joinedBy(s *checktest.Scenario, gpus int, links func(a, b int) int) {
 	}
 }
 
-// overPCIe takes the NVLinks away; each GPU is below a root port of its own.
+// overPCIe removes the NVLinks; each GPU is below a root port of its own.
 func overPCIe(s *checktest.Scenario) {
 	s.Links = map[string]string{}
 	for i := range s.NVML.GPUs {
@@ -241,7 +241,7 @@ func overPCIe(s *checktest.Scenario) {
 	}
 }
 
-// nearNode puts the fourth GPU beside a NUMA node of which so many kB are free.
+// nearNode puts the fourth GPU near a NUMA node with this much free memory, kB.
 func nearNode(free string) func(*checktest.Scenario) {
 	return func(s *checktest.Scenario) {
 		const node = "sys/devices/system/node/"
@@ -255,7 +255,7 @@ func nearNode(free string) func(*checktest.Scenario) {
 
 var noMeminfo = checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read /proc/meminfo: no such file or directory"}
 
-// onAll is what is said of each of n GPUs.
+// onAll returns a finding about each of n GPUs.
 func onAll(n int, of func(i int) checks.Finding) (list []checks.Finding) {
 	for i := range n {
 		list = append(list, of(i))
@@ -263,7 +263,7 @@ func onAll(n int, of func(i int) checks.Finding) (list []checks.Finding) {
 	return list
 }
 
-// readers has copies of GPU 0's memory by other GPUs fail with an error; 600: never end.
+// readers makes copies of GPU 0's memory by other GPUs fail with an error; 600: they never end.
 func readers(code int, gpus ...int) (lines []string) {
 	for _, i := range gpus {
 		lines = append(lines, fmt.Sprintf("%d reads 0 = %d", i, code))
@@ -271,7 +271,7 @@ func readers(code int, gpus ...int) (lines []string) {
 	return lines
 }
 
-// slowPeers has a GPU copy slowly from and to all others.
+// slowPeers makes a GPU copy slowly from and to all others.
 func slowPeers(i, gbs int) (lines []string) {
 	for peer := range 8 {
 		lines = append(lines, fmt.Sprintf("%d peer %d = %d", i, peer, gbs), fmt.Sprintf("%d peer %d = %d", peer, i, gbs))
@@ -279,7 +279,7 @@ func slowPeers(i, gbs int) (lines []string) {
 	return lines
 }
 
-// Pairs are compared with those that are joined the same way.
+// Pairs are compared with pairs of the same kind of connection.
 func TestPairsByWhatJoinsThem(t *testing.T) {
 	t.Parallel()
 	s := onCUDA("", nil, nil)
@@ -302,7 +302,7 @@ func TestPairsByWhatJoinsThem(t *testing.T) {
 		t.Errorf("over switches: %s", got)
 	}
 	gpus[0].gpu.NVLink.Far = nvml.Reading[[]string]{}
-	if got := gpus[0].joined(gpus[1]); got != "nvlink, by what is not told" {
+	if got := gpus[0].joined(gpus[1]); got != "nvlink of unknown width" {
 		t.Errorf("over nobody knows what: %s", got)
 	}
 	gpus[0].gpu.NVLink.FarPCI = nvml.Known([]string{gpus[1].gpu.PCI, gpus[2].gpu.PCI, gpus[1].gpu.PCI})
@@ -315,7 +315,7 @@ func TestPairsByWhatJoinsThem(t *testing.T) {
 	}
 }
 
-// Over PCIe it counts what two GPUs share of the way: a root port, a switch, or a NUMA node.
+// Over PCIe the shared part of the path decides: a root port, a switch, or a NUMA node.
 func TestPairsByTheWayBetween(t *testing.T) {
 	t.Parallel()
 	root, lib := t.TempDir(), t.TempDir()

@@ -9,8 +9,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
-// truth has the CPU find out what a product comes to, while the GPUs work.
-func (m *gemmTest) truth(t *cuda.GEMMType, n int) {
+// computeTruth starts the CPU's computation of a product, while the GPUs work.
+func (m *gemmTest) computeTruth(t *cuda.GEMMType, n int) {
 	for _, known := range m.truths {
 		if known.kind == t && known.n == n {
 			return
@@ -21,9 +21,9 @@ func (m *gemmTest) truth(t *cuda.GEMMType, n int) {
 	go func() { found.sum <- t.Truth(n) }()
 }
 
-// judge compares the products of every type, and hands over the rates.
+// judge compares the products of every type, and records the rates.
 func (m *gemmTest) judge() {
-	m.tellShort()
+	m.reportShort()
 	for _, t := range m.truths {
 		t.is = <-t.sum
 		var list []*gemmResult
@@ -42,27 +42,27 @@ func (m *gemmTest) judge() {
 			judgeFading(m.r, res)
 			res.again = median(res.rates[len(res.rates)/2:])
 		}
-		m.r.measured(measure{
+		m.r.record(measure{
 			Test: m.test, Algorithm: res.algorithm, Size: int64(res.n), Ranks: 1, Device: checks.GPUDevice(res.gpu), Model: res.gpu.Name.Value, Peers: res.algorithm,
 			What: res.what(), Value: res.rate(), Again: res.again, Unit: "TFLOP/s", Least: m.leastOf(res), Limited: m.loads[res.gpu.Index].limited(),
 		})
 	}
 }
 
-// leastOf returns the rate that the line wants of a result. Own kernels in place of
-// cuBLASLt do not reach what it does: where they fall short the GPU is not to blame.
+// leastOf returns the rate that the line requires of a result. If built-in kernels had to replace
+// cuBLASLt they are slower: then a low rate is not the GPU's fault.
 func (m *gemmTest) leastOf(res *gemmResult) float64 {
 	if m.own || m.least <= 0 || !strings.HasSuffix(res.algorithm, " own") {
 		return m.least
 	}
 	if res.rate() < m.least {
-		m.note("unjudged", checks.Warn, "%s: the rate of the line, %s, is for cuBLASLt and not judged", ownKernels, rate(m.least, "TFLOP/s"))
+		m.note("unjudged", checks.Warn, "%s: the rate on the line, %s, is for cuBLASLt and was not compared", ownKernels, rate(m.least, "TFLOP/s"))
 	}
 	return 0
 }
 
-// judgeLoad warns of GPUs that a long test has not loaded: they have drawn far less than
-// their power limit. Own kernels that the line asks for do what they can.
+// judgeLoad warns of GPUs that a long test did not load: they drew far less than their power
+// limit. It skips --own: those kernels cannot load the GPU fully.
 func (m *gemmTest) judgeLoad() {
 	if !m.long || m.own {
 		return
@@ -77,17 +77,17 @@ func (m *gemmTest) judgeLoad() {
 		if !known || res.kind.Name == "fp64" || res.kind.Name == "fp32" || !l.idle(row.Part) {
 			continue
 		}
-		text := res.what() + ": the load is too small for a soak"
+		text := res.what() + ": load too small for a soak test"
 		if with == "own" {
-			text = res.what() + ": own kernels in place of cuBLASLt do not load the GPU fully"
+			text = res.what() + ": built-in kernels instead of cuBLASLt do not load the GPU fully"
 		}
 		least := uint32(row.Part * float64(l.enforced))
 		m.r.report(checks.GPUDevice(res.gpu), checks.Finding{Code: m.r.Code + ".power", Severity: checks.Warn, Want: "at least " + gpu.Watts(least), Got: gpu.Watts(l.power)}, "%s", text)
 	}
 }
 
-// tellShort says once of a GPU what its free memory was too little for.
-func (m *gemmTest) tellShort() {
+// reportShort reports, once for each GPU, the types that did not fit its free memory.
+func (m *gemmTest) reportShort() {
 	for _, s := range m.short {
 		m.r.failures = true
 		m.r.report(checks.GPUDevice(s.gpu), checks.Finding{Code: m.r.Code + ".memory", Severity: checks.Unknown, Want: fmt.Sprintf("%d MiB", (s.need+1<<20-1)>>20), Got: fmt.Sprintf("%d MiB", s.free>>20)},
@@ -95,10 +95,10 @@ func (m *gemmTest) tellShort() {
 	}
 }
 
-// what names a product in messages: "bf16 cublaslt, n 8192".
+// what describes a product in messages: "bf16 cublaslt, n 8192".
 func (res *gemmResult) what() string { return fmt.Sprintf("%s, n %d", res.algorithm, res.n) }
 
-// constant says that a GPU has had the same product every time.
+// constant reports whether a GPU had the same product every time.
 func (res *gemmResult) constant() bool {
 	for _, s := range res.sums {
 		if s != res.sums[0] {
@@ -108,9 +108,8 @@ func (res *gemmResult) constant() bool {
 	return true
 }
 
-// judgeSums finds the GPUs that compute wrongly, among those of one model that multiply
-// in one way: where one of them has what the CPU has every time, the others that have not
-// are wrong.
+// judgeSums finds the GPUs that compute wrongly, among those of one model and algorithm: if one
+// of them has the CPU's product every time, all others without it are wrong.
 func (m *gemmTest) judgeSums(truth cuda.GEMMSum, list []*gemmResult) {
 	groups := map[string][]*gemmResult{}
 	var order []string
@@ -126,19 +125,19 @@ func (m *gemmTest) judgeSums(truth cuda.GEMMSum, list []*gemmResult) {
 	}
 }
 
-// judgeAlike judges GPUs that do the same. Where most have the same product every time,
-// and it is another than the CPU's, or where none has the CPU's and they do not agree
-// either, no GPU is to blame before software is.
+// judgeAlike judges GPUs that do the same work. If most have the same product every time and it
+// differs from the CPU's, or if none has the CPU's and they differ from each other, the software
+// is suspected before any GPU.
 func (m *gemmTest) judgeAlike(truth cuda.GEMMSum, list []*gemmResult) {
 	right, alike, most := inCommon(truth, list)
 	switch {
-	case right || len(list) == 1 && !list[0].constant(): // alone, it differs from itself
+	case right || len(list) == 1 && !list[0].constant(): // a single GPU: it differs from itself
 		alike = truth
 	case most == 0:
-		m.unlikeCPU(truth, list[0].sums[len(list[0].sums)-1], "%s: none of %s has the CPU's product, nor do they have the same", list[0].what(), checks.Plural(len(list), "GPU"))
+		m.reportUnlikeCPU(truth, list[0].sums[len(list[0].sums)-1], "%s: none of %s has the CPU's product, and their products differ", list[0].what(), checks.Plural(len(list), "GPU"))
 		return
 	default:
-		m.unlikeCPU(truth, alike, "%s: %d of %s have the same product, and not the CPU's", list[0].what(), most, checks.Plural(len(list), "GPU"))
+		m.reportUnlikeCPU(truth, alike, "%s: %d of %s have the same product, which differs from the CPU's", list[0].what(), most, checks.Plural(len(list), "GPU"))
 	}
 	for _, res := range list {
 		wrong, got := 0, truth
@@ -155,8 +154,9 @@ func (m *gemmTest) judgeAlike(truth cuda.GEMMSum, list []*gemmResult) {
 	}
 }
 
-// inCommon says whether a GPU has the CPU's product every time; if none has, which one more
-// than half of them have every time, and how many that are: 0 for none.
+// inCommon reports whether a GPU has the CPU's product every time. If none has, alike is the
+// product that more than half of them have every time, and most the number of these GPUs, 0 for
+// none.
 func inCommon(truth cuda.GEMMSum, list []*gemmResult) (right bool, alike cuda.GEMMSum, most int) {
 	count := map[cuda.GEMMSum]int{}
 	for _, res := range list {
@@ -172,12 +172,12 @@ func inCommon(truth cuda.GEMMSum, list []*gemmResult) (right bool, alike cuda.GE
 	return count[truth] > 0, alike, most
 }
 
-func (m *gemmTest) unlikeCPU(truth, got cuda.GEMMSum, format string, args ...any) {
+func (m *gemmTest) reportUnlikeCPU(truth, got cuda.GEMMSum, format string, args ...any) {
 	m.r.failures = true
 	m.r.report(checks.Device{}, checks.Finding{Code: m.r.Code + ".alike", Severity: checks.Unknown, Want: sumText(truth), Got: sumText(got)}, format, args...)
 }
 
-// sumText is the sum of a product as messages have it.
+// sumText formats the checksum of a product.
 func sumText(s cuda.GEMMSum) string {
 	if s.Odd > 0 {
 		return fmt.Sprintf("sum %016x, %d not whole", s.Total, s.Odd)
@@ -185,7 +185,7 @@ func sumText(s cuda.GEMMSum) string {
 	return fmt.Sprintf("sum %016x", s.Total)
 }
 
-// fading is by how much the rate may fall under load.
+// fading is the part that the rate may lose under load.
 const fading = 0.10
 
 // judgeFading warns of a GPU that is slower in the last tenth of a long test than in
@@ -198,6 +198,6 @@ func judgeFading(r *activeRun, res *gemmResult) {
 	first, last := median(res.rates[:tenth]), median(res.rates[len(res.rates)-tenth:])
 	if least := first * (1 - fading); !(last >= least) {
 		r.report(checks.GPUDevice(res.gpu), checks.Finding{Code: r.Code + ".fades", Severity: checks.Warn, Want: "at least " + rate(least, "TFLOP/s"), Got: rate(last, "TFLOP/s")},
-			"%s: slower and slower under load, %s at first", res.what(), rate(first, "TFLOP/s"))
+			"%s: rate falls under load, %s at first", res.what(), rate(first, "TFLOP/s"))
 	}
 }

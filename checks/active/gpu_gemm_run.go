@@ -16,45 +16,45 @@ import (
 // gemmTest multiplies matrices on the GPUs of a team, one type after the other.
 type gemmTest struct {
 	r        *activeRun
-	test     string // of measures: "gemm"
+	test     string // name of the test in measures: "gemm"
 	team     *gpuTeam
-	library  *cuda.CUBLASLt // nil: own kernels
-	long     bool           // whether rates fall with time is looked at, too
+	library  *cuda.CUBLASLt // nil: built-in kernels
+	long     bool           // a long test: also judge whether the rate falls
 	own      bool           // never use cuBLASLt
-	explicit bool           // the types are those of the line: one that a GPU has not is worth a word
+	explicit bool           // the line names the types: report a type that a GPU lacks
 	loads    map[int]*gpuLoad
-	size     int     // n; 0: that of the type
+	size     int     // n; 0: the type's own
 	least    float64 // TFLOP/s; 0: none
 	results  []*gemmResult
 	truths   []*gemmTruth
 	short    []*gemmShort
 }
 
-// gemmShort is a GPU whose free memory is too little for some types, and the most that
-// one of them needs, bytes.
+// gemmShort has the types that do not fit a GPU's free memory, and the most that one of them
+// needs, bytes.
 type gemmShort struct {
 	gpu        *nvml.GPU
 	types      []string
 	need, free uint64
 }
 
-// gemmResult is what one GPU has made of one type.
+// gemmResult is the result of one GPU and type.
 type gemmResult struct {
 	gpu       *nvml.GPU
 	kind      *cuda.GEMMType
 	n         int
 	algorithm string
-	sums      []cuda.GEMMSum // of the products that were looked at
-	rates     []float64      // TFLOP/s, of one piece of work after the other
-	busy      time.Duration  // that all pieces took
-	flops     float64        // that they were
-	products  int            // of the next piece
-	again     float64        // TFLOP/s of a second, longer measurement; 0: there was none
+	sums      []cuda.GEMMSum // checksums of the verified products
+	rates     []float64      // TFLOP/s of each piece of work
+	busy      time.Duration  // total duration of all pieces
+	flops     float64        // their floating-point operations
+	products  int            // number of products of the next piece
+	again     float64        // TFLOP/s of a second, longer measurement; 0: none
 }
 
 func (res *gemmResult) rate() float64 { return teraflops(res.flops, res.busy) }
 
-// gemmTruth is what the product of a type and size comes to, once the CPU knows.
+// gemmTruth is the checksum of a type and size that the CPU computes.
 type gemmTruth struct {
 	kind *cuda.GEMMType
 	n    int
@@ -62,26 +62,26 @@ type gemmTruth struct {
 	is   cuda.GEMMSum
 }
 
-// findLibrary loads cuBLASLt, unless the line wants none. That there is none is no fault.
+// findLibrary loads cuBLASLt, unless the line excludes it. A missing library is not a fault.
 func (m *gemmTest) findLibrary(driver *cuda.Driver) {
 	if m.own {
 		return
 	}
 	var err error
 	if m.library, err = cuda.OpenCUBLASLt(m.r.env.Host, driver); err != nil {
-		m.without(err)
+		m.useOwnKernels(err)
 	}
 }
 
-func (m *gemmTest) without(err error) {
+func (m *gemmTest) useOwnKernels(err error) {
 	m.library = nil
 	m.note("library", checks.OK, "%s: %v", ownKernels, err)
 }
 
-// ownKernels is what is said of a test without cuBLASLt.
-const ownKernels = "own kernels in place of cuBLASLt test that products are right, not how fast the GPU is"
+// ownKernels is the note about a test without cuBLASLt.
+const ownKernels = "built-in kernels instead of cuBLASLt show whether products are correct, not how fast the GPU is"
 
-// note says something about the node, once.
+// note reports something about the node, once.
 func (m *gemmTest) note(code string, severity checks.Severity, format string, args ...any) {
 	note := checks.Finding{Code: m.r.Code + "." + code, Severity: severity}.Describe(m.r.Check, format, args...)
 	if !slices.ContainsFunc(m.r.findings, func(f checks.Finding) bool { return f.Message == note.Message }) {
@@ -89,18 +89,18 @@ func (m *gemmTest) note(code string, severity checks.Severity, format string, ar
 	}
 }
 
-// run multiplies matrices of one type for a time on all GPUs that know it, in so many
-// parts, between which it says how far it is. Where a GPU is so far below its peers that
-// it would fail all are measured once more, for longer.
+// run multiplies matrices of one type for a time on all GPUs that support it, in several parts;
+// between these it reports progress. If a GPU is so far below its peers that it would fail, run
+// measures all once more, for longer.
 func (m *gemmTest) run(t *cuda.GEMMType, long time.Duration, parts int) {
 	first := m.measure(t, long, parts)
 	m.results = append(m.results, first...)
-	if m.long || !m.far(first) {
+	if m.long || !m.anyFar(first) {
 		return
 	}
 	more := gemmAgain(toleranceOf(m.test), long)
 	if end, ok := m.r.ctx.Deadline(); ok && time.Until(end) < more+gemmSetUp {
-		return // then it only warns
+		return // then a low rate only warns
 	}
 	for _, second := range m.measure(t, more, 1) {
 		for _, res := range first {
@@ -111,16 +111,16 @@ func (m *gemmTest) run(t *cuda.GEMMType, long time.Duration, parts int) {
 	}
 }
 
-// gemmAgain returns how long a second measurement takes: several times as long as the
-// first, but of a long one no more than twice.
+// gemmAgain returns the duration of a second measurement: several times that of the first, but at
+// most twice that of a long one.
 func gemmAgain(t tolerance, long time.Duration) time.Duration {
 	return max(min(time.Duration(t.Again)*long, gemmAgainMost), 2*long)
 }
 
 const gemmAgainMost = 5 * time.Second
 
-// far reports whether a GPU is so far below the others of its model that it would fail.
-func (m *gemmTest) far(list []*gemmResult) bool {
+// anyFar reports whether a GPU is so far below the others of its model that it would fail.
+func (m *gemmTest) anyFar(list []*gemmResult) bool {
 	rates := map[string][]float64{}
 	key := func(res *gemmResult) string { return res.gpu.Name.Value + "|" + res.algorithm }
 	for _, res := range list {
@@ -132,7 +132,7 @@ func (m *gemmTest) far(list []*gemmResult) bool {
 	})
 }
 
-// measure does what run says once.
+// measure does one measurement of run.
 func (m *gemmTest) measure(t *cuda.GEMMType, long time.Duration, parts int) (list []*gemmResult) {
 	if m.r.ctx.Err() != nil || len(m.team.workers) == 0 {
 		return nil
@@ -142,7 +142,7 @@ func (m *gemmTest) measure(t *cuda.GEMMType, long time.Duration, parts int) (lis
 	if len(products) == 0 {
 		return nil
 	}
-	m.truth(t, m.n(t))
+	m.computeTruth(t, m.n(t))
 	results := map[*gpuWorker]*gemmResult{}
 	for _, w := range m.team.workers {
 		if g := products[w]; g != nil {
@@ -178,7 +178,7 @@ func (m *gemmTest) n(t *cuda.GEMMType) int {
 	return t.N
 }
 
-// setUp has every GPU that knows a type prepare a product. All of a model compute it in
+// setUp prepares a product on every GPU that supports a type. All GPUs of a model compute it in
 // the same way.
 func (m *gemmTest) setUp(t *cuda.GEMMType) map[*gpuWorker]*cuda.GEMM {
 	list := make([]*cuda.GEMM, len(m.team.workers))
@@ -207,21 +207,21 @@ func (m *gemmTest) setUp(t *cuda.GEMMType) map[*gpuWorker]*cuda.GEMM {
 	return products
 }
 
-// errNoType and errMemory are the reasons for which a GPU cannot be tested with a type.
+// errNoType, errNoOwn and errMemory are the reasons why a GPU cannot be tested with a type.
 var (
-	errNoType = errors.New("it has not got them")
-	errNoOwn  = errors.New("own kernels have no instruction for them")
-	errMemory = errors.New("too little memory is free")
+	errNoType = errors.New("type not supported")
+	errNoOwn  = errors.New("built-in kernels have no instruction for the type")
+	errMemory = errors.New("too little free memory")
 )
 
-// memoryShort is errMemory with the numbers.
+// memoryShort is errMemory with the sizes.
 type memoryShort struct{ need, free uint64 }
 
 func (e *memoryShort) Error() string        { return errMemory.Error() }
 func (e *memoryShort) Is(target error) bool { return target == errMemory }
 
-// prepare sets one product up. refused is the reason for which it cannot be, which is no
-// fault of the GPU, or for which own kernels had to do it.
+// prepare sets up one product. refused is the reason why it cannot, which is not a fault of the
+// GPU, or why built-in kernels replace cuBLASLt.
 func (m *gemmTest) prepare(w *gpuWorker, t *cuda.GEMMType) (g *cuda.GEMM, refused, err error) {
 	if !t.On(w.on) {
 		return nil, errNoType, nil
@@ -254,21 +254,21 @@ func (m *gemmTest) prepare(w *gpuWorker, t *cuda.GEMMType) (g *cuda.GEMM, refuse
 		switch {
 		case e.OldDriver():
 			return nil, e, nil
-		case e.Code == cuda.CUDAOutOfMemory: // in pieces, or cuBLASLt has taken the rest
+		case e.Code == cuda.CUDAOutOfMemory: // fragmented, or cuBLASLt took the rest
 			return nil, &memoryShort{need, free}, nil
 		}
 	}
 	return g, refused, err
 }
 
-// refuse says why a type was not tested on a GPU, or not with cuBLASLt.
+// refuse reports why a type was not tested on a GPU, or not with cuBLASLt.
 func (m *gemmTest) refuse(w *gpuWorker, t *cuda.GEMMType, why error) {
 	severity := checks.OK
 	if m.explicit {
 		severity = checks.Skip
 	}
 	if short, ok := errors.AsType[*memoryShort](why); ok {
-		m.tooLittle(w, t, short)
+		m.noteShort(w, t, short)
 		return
 	}
 	if !t.OwnOn(w.on) && !errors.Is(why, errNoType) {
@@ -278,12 +278,12 @@ func (m *gemmTest) refuse(w *gpuWorker, t *cuda.GEMMType, why error) {
 		} else if !errors.Is(why, errNoOwn) {
 			cause = ": " + why.Error()
 		}
-		m.note("types", severity, "no %s on %s without cuBLASLt: own kernels have no %s instruction for compute capability %d.%d%s",
+		m.note("types", severity, "no %s on %s without cuBLASLt: built-in kernels have no %s instruction for compute capability %d.%d%s",
 			t.Name, w.gpu.Name.Value, t.Name, w.on.Major, w.on.Minor, cause)
 		return
 	}
 	if e, ok := errors.AsType[*cuda.CUBLASLtError](why); ok {
-		m.note("library", checks.OK, "own kernels for %s in place of cuBLASLt: %s: %s (%d)", t.Name, onAnyGPU(e.Call), e.Name, e.Code)
+		m.note("library", checks.OK, "built-in kernels for %s instead of cuBLASLt: %s: %s (%d)", t.Name, onAnyGPU(e.Call), e.Name, e.Code)
 		return
 	}
 	if e, ok := errors.AsType[*cuda.CUBLASLtOld](why); ok {
@@ -295,12 +295,12 @@ func (m *gemmTest) refuse(w *gpuWorker, t *cuda.GEMMType, why error) {
 		return
 	}
 	if e, ok := errors.AsType[*cuda.Error](why); ok {
-		m.note("types", checks.Skip, "no %s: the driver is too old for our kernel, and cuBLASLt is not used: %s: %s (CUDA error %d)", t.Name, onAnyGPU(e.Call), e.Name, e.Code)
+		m.note("types", checks.Skip, "no %s: the driver is too old for the built-in kernel, and cuBLASLt is not used: %s: %s (CUDA error %d)", t.Name, onAnyGPU(e.Call), e.Name, e.Code)
 	}
 }
 
-// tooLittle notes a type that a GPU has no memory for.
-func (m *gemmTest) tooLittle(w *gpuWorker, t *cuda.GEMMType, short *memoryShort) {
+// noteShort notes a type that does not fit the free memory of a GPU.
+func (m *gemmTest) noteShort(w *gpuWorker, t *cuda.GEMMType, short *memoryShort) {
 	i := slices.IndexFunc(m.short, func(s *gemmShort) bool { return s.gpu == w.gpu })
 	if i < 0 {
 		i = len(m.short)
@@ -311,23 +311,23 @@ func (m *gemmTest) tooLittle(w *gpuWorker, t *cuda.GEMMType, short *memoryShort)
 	s.need, s.free = max(s.need, short.need), min(s.free, short.free)
 }
 
-// onAnyGPU is a call without the number of its GPU, so that the same of all GPUs is said
-// once.
+// onAnyGPU returns a call without the number of its GPU, so that the same message of all GPUs
+// appears once.
 func onAnyGPU(call string) string {
 	name, _, _ := strings.Cut(call, "(")
 	return name
 }
 
-// How long a piece of work is between two looks at the context, and how many pieces
-// there are at least: a GPU has to agree with itself.
+// Duration of a piece of work between two looks at the context, and the least number of pieces: a
+// GPU has to agree with itself.
 const (
 	gemmPiece = 50 * time.Millisecond
 	gemmLeast = 3
 	gemmMost  = 256 // products in a piece
 )
 
-// multiply works until the GPU has been busy for a time. The first piece is one product,
-// which is not timed: kernels are loaded and clocks rise.
+// multiply works until the GPU has been busy for a time. The first piece is one product, and is
+// not timed: it loads kernels and raises the clocks.
 func (m *gemmTest) multiply(w *gpuWorker, g *cuda.GEMM, res *gemmResult, until time.Duration) error {
 	for len(res.rates) < gemmLeast || res.busy < until {
 		took, sum, err := m.piece(w, g, res.products)
@@ -347,7 +347,7 @@ func (m *gemmTest) multiply(w *gpuWorker, g *cuda.GEMM, res *gemmResult, until t
 	return nil
 }
 
-// piece does some products, and looks at the last.
+// piece does some products, and verifies the last.
 func (m *gemmTest) piece(w *gpuWorker, g *cuda.GEMM, products int) (took time.Duration, sum cuda.GEMMSum, err error) {
 	if err = g.Spoil(w.stream); err != nil {
 		return 0, sum, err
@@ -359,7 +359,7 @@ func (m *gemmTest) piece(w *gpuWorker, g *cuda.GEMM, products int) (took time.Du
 	return took, sum, err
 }
 
-// teraflops is 10^12 operations a second.
+// teraflops returns 10^12 operations a second.
 func teraflops(operations float64, took time.Duration) float64 {
 	return operations / max(took.Seconds(), 1e-9) / 1e12
 }

@@ -18,8 +18,8 @@ import (
 // gemmRoom gives each fake GPU the memory for small matrices.
 const gemmRoom = "* memory = 0x10000000"
 
-// onGEMM is a line on a node with eight idle H100, of which CUDA says what is in the
-// lines of the fake library. lt says whether there is a cuBLASLt.
+// onGEMM returns a line on a node with eight idle H100 and a fake CUDA with the given lines. lt:
+// a cuBLASLt is installed.
 func onGEMM(name string, lt bool, words []string, change func(*nvml.Snapshot), lines []string, want ...checks.Finding) checktest.Scenario {
 	s := checktest.OnGPUs(name, words, change, want...)
 	s.Files[boot] = "11111111-2222-3333-4444-555555555555\n"
@@ -46,7 +46,7 @@ func cudaCommon(name string, words []string) []checktest.Scenario {
 	missing.Broken = true
 	list := []checktest.Scenario{missing}
 	for _, s := range checktest.GPUCommon(name, words...) {
-		if !strings.HasPrefix(s.Name, "one GPU gives no handle") { // which is left out, and the others are tested
+		if !strings.HasPrefix(s.Name, "one GPU gives no handle") { // that one is skipped, and the others are tested
 			list = append(list, s)
 		}
 	}
@@ -54,13 +54,13 @@ func cudaCommon(name string, words []string) []checktest.Scenario {
 }
 
 // What bit 5 of byte 0x102 makes of the product of bf16 with n 128, computed by another
-// program: C(64, 0) is -372581 in place of -307045.
+// program: C(64, 0) is -372581 instead of -307045.
 const (
 	bf16Truth   = "sum 6955a897650a315d"
 	bf16Flipped = "sum dc8333674d5d315d"
 )
 
-// gemmScenarios are those that check_gpu_gemm and check_gpu_soak have in common. words
+// gemmScenarios are common to check_gpu_gemm and check_gpu_soak. words
 // makes a line of options, behind which the least rate may stand.
 func gemmScenarios(name, code string, words func(least string, options ...string) []string) []checktest.Scenario {
 	bf16 := words("", "-n", "128")
@@ -76,7 +76,7 @@ func gemmScenarios(name, code string, words func(least string, options ...string
 		return f
 	}
 	wrong := found(".wrong", checks.Finding{Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: bf16Truth, Got: bf16Flipped}, "bf16 cublaslt, n 128: wrong results in 4 of 4 products")
-	alike := note(".alike", checks.Unknown, "bf16 cublaslt, n 128: 8 of 8 GPUs have the same product, and not the CPU's, want "+bf16Truth+", got "+bf16Flipped)
+	alike := note(".alike", checks.Unknown, "bf16 cublaslt, n 128: 8 of 8 GPUs have the same product, which differs from the CPU's, want "+bf16Truth+", got "+bf16Flipped)
 	alike.Want, alike.Got = bf16Truth, bf16Flipped
 	floor := onGEMM("one is below the floor", true, bf16, nil, []string{"3 tflops cublaslt_bf16 = 590"},
 		cool(found(".floor", checks.Finding{Severity: checks.Warn, Want: "at least 595.0 TFLOP/s", Got: "590.3 TFLOP/s"}, "bf16 cublaslt, n 128 ("+strings.TrimPrefix(code, "gpu.")+" of test)")))
@@ -86,7 +86,7 @@ func gemmScenarios(name, code string, words func(least string, options ...string
 	const absent = ownKernels + ": load libcublasLt.so.13: not found for a recorded node below {root}; CUBLASLT_LIBRARY names one"
 	return append(cudaCommon(name, bf16), floor,
 		onGEMM("a rate of the line, and no cuBLASLt", false, words("500", "-n", "128"), nil, nil, note(".library", checks.OK, absent),
-			note(".unjudged", checks.Warn, ownKernels+": the rate of the line, 500.0 TFLOP/s, is for cuBLASLt and not judged")),
+			note(".unjudged", checks.Warn, ownKernels+": the rate on the line, 500.0 TFLOP/s, is for cuBLASLt and was not compared")),
 		onGEMM("healthy", true, bf16, nil, nil),
 		onGEMM("one is slower than the line wants", true, words("500", "-n", "128"), nil, []string{"3 tflops cublaslt_bf16 = 300"},
 			cool(found(".slow", checks.Finding{Severity: checks.Fail, Want: "at least 500.0 TFLOP/s", Got: "300.0 TFLOP/s"}, "bf16 cublaslt, n 128"))),
@@ -94,15 +94,15 @@ func gemmScenarios(name, code string, words func(least string, options ...string
 		onGEMM("one has a wrong bit, and its context never ends", true, bf16, nil, []string{"3 wrong product = 0x102 5", "3 cuDevicePrimaryCtxReset hang"}, wrong),
 		onGEMM("all have the same wrong bit", true, bf16, nil, []string{"* wrong product = 0x102 5"}, alike),
 		onGEMM("no way of cuBLASLt", true, bf16, nil, []string{"* cublasLtMatmulAlgoGetHeuristic error 15"},
-			note(".library", checks.OK, "own kernels for bf16 in place of cuBLASLt: cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_NOT_SUPPORTED (15)")),
+			note(".library", checks.OK, "built-in kernels for bf16 instead of cuBLASLt: cublasLtMatmulAlgoGetHeuristic: CUBLAS_STATUS_NOT_SUPPORTED (15)")),
 		onGEMM("cuBLASLt fails on one", true, bf16, nil, []string{"3 cublasLtMatmul after 2 error 13"},
 			checktest.GPUFinding(name, 3, checks.Finding{Code: "cuda.error", Severity: checks.Unknown}, "multiply matrices of bf16: cublasLtMatmul(3): CUBLAS_STATUS_EXECUTION_FAILED (13)")),
 		onGEMM("one has little memory", true, bf16, nil, []string{"3 memory = 0x400000"},
 			found(".memory", checks.Finding{Severity: checks.Unknown, Want: "65 MiB", Got: "4 MiB"}, "too little free memory for bf16")),
 		onGEMM("cuBLASLt has no kernel for the GPUs", true, bf16, nil, []string{"* cublasLtMatmul error 8"},
-			note(".library", checks.OK, "own kernels for bf16 in place of cuBLASLt: cublasLtMatmul: CUBLAS_STATUS_ARCH_MISMATCH (8)")),
+			note(".library", checks.OK, "built-in kernels for bf16 instead of cuBLASLt: cublasLtMatmul: CUBLAS_STATUS_ARCH_MISMATCH (8)")),
 		onGEMM("a driver older than a kernel", true, words("", "-n", "128", "--own"), nil, []string{"- ptx = 60"},
-			note(".types", checks.Skip, "no bf16: the driver is too old for our kernel, and cuBLASLt is not used: cuModuleLoadData: CUDA_ERROR_UNSUPPORTED_PTX_VERSION (CUDA error 222)")),
+			note(".types", checks.Skip, "no bf16: the driver is too old for the built-in kernel, and cuBLASLt is not used: cuModuleLoadData: CUDA_ERROR_UNSUPPORTED_PTX_VERSION (CUDA error 222)")),
 		onGEMM("no bf16 on V100", true, bf16, nil, []string{"* attribute 75 = 7"},
 			note(".types", checks.Skip, "no bf16 on NVIDIA H100 80GB HBM3: want compute capability 8.0, got 7.0")),
 	)
@@ -121,7 +121,7 @@ var _ = checktest.Table("check_gpu_gemm", func(name string) []checktest.Scenario
 	bf16 := line("bf16", "", "-n", "128")
 	slow := func(seen string) checks.Finding {
 		f := checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.gemm.peers", Severity: checks.Fail, Want: "at least 480.2 TFLOP/s", Got: "300.0 TFLOP/s"},
-			"bf16 cublaslt, n 128: far from its peers, whose median is 600.2 TFLOP/s")
+			"bf16 cublaslt, n 128: far from its peers (median 600.2 TFLOP/s)")
 		f.Message += " (" + seen + ")"
 		return f
 	}
@@ -138,7 +138,7 @@ var _ = checktest.Table("check_gpu_gemm", func(name string) []checktest.Scenario
 	}
 	noFP8 := func(capability, why string) checks.Finding {
 		return checks.Finding{Code: "gpu.gemm.types", Severity: checks.Skip,
-			Message: name + ":  no fp8 on NVIDIA H100 80GB HBM3 without cuBLASLt: own kernels have no fp8 instruction for compute capability " + capability + why}
+			Message: name + ":  no fp8 on NVIDIA H100 80GB HBM3 without cuBLASLt: built-in kernels have no fp8 instruction for compute capability " + capability + why}
 	}
 	const absent = "load libcublasLt.so.13: not found for a recorded node below {root}; CUBLASLT_LIBRARY names one"
 	noLibrary := checks.Finding{Code: "gpu.gemm.library", Severity: checks.OK, Message: name + ":  " + ownKernels + ": " + absent}
@@ -158,16 +158,16 @@ var _ = checktest.Table("check_gpu_gemm", func(name string) []checktest.Scenario
 		onGEMM("a rate of the line for own kernels", true, line("bf16", "500", "-n", "128", "--own"), nil, []string{"3 tflops gemm_bf16 = 30", "* tflops gemm_bf16 = 600", "3 tflops gemm_bf16 = 30"},
 			cooled("gpu.gemm.slow", checks.Finding{Severity: checks.Fail, Want: "at least 500.0 TFLOP/s", Got: "30.0 TFLOP/s"}, "bf16 own, n 128")),
 		onGEMM("one is a little slow", true, bf16, nil, []string{"3 tflops cublaslt_bf16 = 520"},
-			cooled("gpu.gemm.peers", checks.Finding{Severity: checks.Warn, Want: "at least 540.2 TFLOP/s", Got: "520.2 TFLOP/s"}, "bf16 cublaslt, n 128: far from its peers, whose median is 600.2 TFLOP/s")),
+			cooled("gpu.gemm.peers", checks.Finding{Severity: checks.Warn, Want: "at least 540.2 TFLOP/s", Got: "520.2 TFLOP/s"}, "bf16 cublaslt, n 128: far from its peers (median 600.2 TFLOP/s)")),
 		onGEMM("products never end on one", true, line("bf16", "", "-n", "128"), nil, []string{"3 cuStreamQuery after 3 error 600"},
-			checktest.GPUFinding(name, 3, checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "an end within 10s"}, "multiply matrices of bf16: the work on it does not end; done on 7 other GPUs")),
+			checktest.GPUFinding(name, 3, checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "an end within 10s"}, "multiply matrices of bf16: work does not end; done on 7 other GPUs")),
 		onGEMM("one is slow", true, bf16, nil, []string{"3 tflops cublaslt_bf16 = 300"}, slow("31 C")),
 		onGEMM("one is hot, and slow for it", true, bf16, checktest.Gpu3(hot), []string{"3 tflops cublaslt_bf16 = 300"}, throttled, slow(seen)),
 		onGEMM("one is hot", true, bf16, checktest.Gpu3(hot), nil, throttled),
 	)
 })
 
-// A GPU that computes wrongly is found: always, or once; among eight, or all alike.
+// A GPU that computes wrongly is reported: always or once, one of eight or all.
 func TestGEMMFindsWrongResults(t *testing.T) {
 	t.Parallel()
 	const one = "gpu3 0000:13:00.0: bf16 cublaslt, n 128: wrong results in 4 of 4 products"
@@ -179,9 +179,9 @@ func TestGEMMFindsWrongResults(t *testing.T) {
 		"one": {checktest.Of("--types", "bf16"), []string{"3 wrong product = 0x102 5"}, []string{"fail gpu.gemm.wrong " + one}},
 		"own": {checktest.Of("--types", "fp64", "--own"), []string{"3 wrong product = 0x106 0"}, []string{"fail gpu.gemm.wrong gpu3 0000:13:00.0: fp64 own, n 128: wrong results in 4 of 4 products"}},
 		"two": {checktest.Of("--types", "bf16"), []string{"3 wrong product = 0x102 5", "5 wrong product = 0x102 4"}, []string{"fail gpu.gemm.wrong " + one, "fail gpu.gemm.wrong gpu5 0000:15:00.0: bf16 cublaslt, n 128: wrong results in 4 of 4 products"}},
-		"all": {checktest.Of("--types", "fp8"), []string{"* wrong product = 0x102 5"}, []string{"unknown gpu.gemm.alike fp8 cublaslt, n 128: 8 of 8 GPUs have the same product, and not the CPU's"}},
+		"all": {checktest.Of("--types", "fp8"), []string{"* wrong product = 0x102 5"}, []string{"unknown gpu.gemm.alike fp8 cublaslt, n 128: 8 of 8 GPUs have the same product, which differs from the CPU's"}},
 		"all, one more": {checktest.Of("--types", "fp16"), []string{"* wrong product = 0x102 5", "3 wrong product = 0x102 4"}, []string{
-			"unknown gpu.gemm.alike fp16 cublaslt, n 128: 7 of 8 GPUs have the same product, and not the CPU's",
+			"unknown gpu.gemm.alike fp16 cublaslt, n 128: 7 of 8 GPUs have the same product, which differs from the CPU's",
 			"fail gpu.gemm.wrong gpu3 0000:13:00.0: fp16 cublaslt, n 128: wrong results in 4 of 4 products"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestGEMMFindsWrongResults(t *testing.T) {
 	}
 }
 
-// Of GPUs that differ those that are not right are to blame, and no GPU where all agree.
+// If GPUs differ the wrong ones are to blame; if all agree, none is.
 func TestGEMMJudgesSums(t *testing.T) {
 	t.Parallel()
 	const truth = 1
@@ -262,8 +262,8 @@ func TestGEMMJudgesSums(t *testing.T) {
 	}
 }
 
-// A fault of software that all GPUs of one model meet blames none of them, though those of
-// another are right; one that differs from others of its model is to blame.
+// A software fault on all GPUs of one model blames none of them, although those of another model
+// are right. A GPU that differs from others of its model is to blame.
 func TestGEMMJudgesEachModel(t *testing.T) {
 	t.Parallel()
 	m := &gemmTest{r: &activeRun{activeTest: activeTest{Check: "check_x", Code: "x"}}}
@@ -285,7 +285,7 @@ func TestGEMMJudgesEachModel(t *testing.T) {
 	}
 }
 
-// Rates that fall under load are found.
+// A rate that falls under load is reported.
 func TestGEMMFades(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -11,19 +11,18 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// gpuLaunch measures how long a GPU takes to begin a kernel, by launching an empty one again
-// and again: -c times (2000) alone, by the GPU's clock and by the CPU's, and as many behind
-// one another. The median by the GPU's clock is at most -m MICROSECONDS, else it is
-// compared with the platform and with the other GPUs. --round-trip is the most that the
-// median of launch and answer may take by the CPU's clock; a CPU that sleeps or is slow,
-// or a link that does, shows there. -v tells the distribution.
+// gpuLaunch measures how long a GPU takes to start an empty kernel: -c COUNT times (2000) alone,
+// by the GPU's clock and by the CPU's, and COUNT times in batches. It fails if the median by the
+// GPU's clock is above -m MICROSECONDS; without -m it compares the median with the platform and
+// with the other GPUs. --round-trip MICROSECONDS limits the median from launch to answer by the
+// CPU's clock: a sleeping or slow CPU, or a slow link, shows there. -v shows the distribution.
 //
 //	gpu* || check_gpu_launch -m 20
 type gpuLaunch struct {
 	active
-	Most      float64 `opt:"m" toml:"most"`                 // median by the GPU's clock, microseconds; 0: none is asked for
-	RoundTrip float64 `long:"round-trip" toml:"round_trip"` // median by the CPU's, microseconds; 0: none is asked for
-	Count     int     `opt:"c" toml:"count"`                // launches
+	Most      float64 `opt:"m" toml:"most"`                 // limit of the median by the GPU's clock, microseconds; 0: none
+	RoundTrip float64 `long:"round-trip" toml:"round_trip"` // limit of the median by the CPU's clock, microseconds; 0: none
+	Count     int     `opt:"c" toml:"count"`                // number of launches
 }
 
 const gpuLaunchName = "check_gpu_launch"
@@ -32,7 +31,7 @@ func init() {
 	checks.Register(checks.Info{
 		Name:    gpuLaunchName,
 		Usage:   "[-m MICROSECONDS] [--round-trip MICROSECONDS] [-c COUNT] [--max-age AGE]",
-		Summary: "GPUs begin kernels at once",
+		Summary: "GPUs start kernels without delay",
 		Lane:    checks.CUDA,
 		Active:  true,
 		New:     func() checks.Check { return &gpuLaunch{Count: 2000} },
@@ -45,24 +44,23 @@ func init() {
 const (
 	launchMost  = 1_000_000
 	launchStart = 25 * time.Second       // to open the GPUs
-	launchEach  = 200 * time.Microsecond // at most, on a node that is very slow
+	launchEach  = 200 * time.Microsecond // limit of one launch, on a very slow node
 	launchBatch = 100
 	launchGPUs  = 16
 )
 
-// Bound is what all launches take on a slow node, and what it takes to begin.
+// Bound returns the time of all launches on a slow node, and to start.
 func (c *gpuLaunch) Bound() time.Duration {
 	return max(timeOf(timeOfOthers).Bound, launchStart+launchGPUs*launchEach*time.Duration(c.Count))
 }
 
-// launchTimes are those of one GPU, sorted.
+// launchTimes has the durations of one GPU, sorted.
 type launchTimes struct {
 	gpu         *nvml.GPU
 	alone, trip []time.Duration
-	behind      time.Duration // one of many behind one another
+	behind      time.Duration // mean of one launch within a batch
 }
 
-// Validate refuses too few launches for a median, and too many for the time.
 func (c *gpuLaunch) Validate() error {
 	if c.Count < launchBatch || c.Count > launchMost {
 		return &checks.UsageError{Kind: checks.BadValue, Word: fmt.Sprint(c.Count), Want: fmt.Sprintf("a number of launches (-c) from %d to %d", launchBatch, launchMost)}
@@ -70,7 +68,6 @@ func (c *gpuLaunch) Validate() error {
 	return nil
 }
 
-// Bind is BindTags, with a number of launches that can be.
 func (c *gpuLaunch) Bind(args []string) error { return checks.BindUsable(c, args) }
 
 func (c *gpuLaunch) Run(ctx context.Context, env *checks.Env) []checks.Finding {
@@ -84,24 +81,24 @@ func (c *gpuLaunch) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	}
 	team := newTeam(r, cuda)
 	var all []*launchTimes
-	team.inTurn("launch kernels", func(w *gpuWorker) error {
+	team.runInTurn("launch kernels", func(w *gpuWorker) error {
 		w.patience = patience(r, timeOfOthers)
 		l := &launchTimes{gpu: w.gpu}
 		if err := l.take(r.ctx, w, c.Count); err != nil {
 			return err
 		}
 		all = append(all, l)
-		finished(r, w.gpu)
+		markDone(r, w.gpu)
 		return nil
 	})
 	team.close()
 	for _, l := range all {
-		c.tell(r, l)
+		c.report(r, l)
 	}
 	return r.done()
 }
 
-// take launches kernels alone, and then behind one another.
+// take launches kernels one at a time, and then in batches.
 func (l *launchTimes) take(ctx context.Context, w *gpuWorker, count int) error {
 	m, err := w.c.Module("memory")
 	if err != nil {
@@ -137,23 +134,23 @@ func (l *launchTimes) take(ctx context.Context, w *gpuWorker, count int) error {
 	return nil
 }
 
-// tell hands the medians over, and says how the others are distributed.
-func (c *gpuLaunch) tell(r *activeRun, l *launchTimes) {
+// report records the medians, and reports the distribution of the others.
+func (c *gpuLaunch) report(r *activeRun, l *launchTimes) {
 	d := checks.GPUDevice(l.gpu)
 	m := measure{Test: "launch", Algorithm: "empty", Ranks: 1, Device: d, Model: l.gpu.Name.Value, What: "launch of an empty kernel",
 		Value: micros(part(l.alone, 50)), Unit: "us", Least: c.Most, Lower: true}
-	r.measured(m)
-	m.Algorithm, m.What, m.Value = "behind", "empty kernels behind one another", micros(l.behind)
+	r.record(m)
+	m.Algorithm, m.What, m.Value = "behind", "empty kernels in a batch", micros(l.behind)
 	m.Least = 0
-	r.measured(m)
+	r.record(m)
 	if trip := part(l.trip, 50); c.RoundTrip > 0 && micros(trip) > c.RoundTrip {
-		r.report(d, checks.Finding{Code: "gpu.launch.slow", Severity: checks.Fail, Want: "at most " + rate(c.RoundTrip, "us"), Got: rate(micros(trip), "us")}, "launch and answer by the CPU's clock")
+		r.report(d, checks.Finding{Code: "gpu.launch.slow", Severity: checks.Fail, Want: "at most " + rate(c.RoundTrip, "us"), Got: rate(micros(trip), "us")}, "round trip of a launch by the CPU's clock")
 	}
-	text := fmt.Sprintf("%s: launch of an empty kernel, median, 99 %%, most: %s; by the CPU's clock: %s", d.Name, spread(l.alone), spread(l.trip))
+	text := fmt.Sprintf("%s: launch of an empty kernel, median, 99 %%, max: %s; by the CPU's clock: %s", d.Name, spread(l.alone), spread(l.trip))
 	r.findings = append(r.findings, checks.Finding{Code: "gpu.launch.rates", Severity: checks.OK, Device: d, Got: text}.Phrase(gpuLaunchName, "%s", text))
 }
 
-// part is the time that so many in a hundred do not exceed.
+// part returns the duration that this percentage does not exceed.
 func part(sorted []time.Duration, percent int) time.Duration {
 	return sorted[min(len(sorted)*percent/100, len(sorted)-1)]
 }

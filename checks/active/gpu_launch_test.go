@@ -17,8 +17,8 @@ var _ = checktest.Table("check_gpu_launch", func(name string) []checktest.Scenar
 	found := func(code, want, got, text string) checks.Finding {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.launch." + code, Severity: checks.Fail, Want: want, Got: got}, text)
 	}
-	one := found("peers", "at most 7.50 us", "40.0 us", "launch of an empty kernel: far from its peers, whose median is 5.00 us")
-	many := found("peers", "at most 7.50 us", "40.0 us", "empty kernels behind one another: far from its peers, whose median is 5.00 us")
+	one := found("peers", "at most 7.50 us", "40.0 us", "launch of an empty kernel: far from its peers (median 5.00 us)")
+	many := found("peers", "at most 7.50 us", "40.0 us", "empty kernels in a batch: far from its peers (median 5.00 us)")
 	least := found("slow", "at most 20.0 us", "40.0 us", "launch of an empty kernel")
 	lost := onGEMM("a launch fails", false, words, nil, []string{"3 cuLaunchKernel empty after 30 error 719", "3 cuDevicePrimaryCtxReset hang"},
 		checktest.GPUFinding(name, 3, checks.Finding{Code: "cuda.error.719", Severity: checks.Fail, Remedy: checks.ResetGPU}, "launch kernels: launch empty: cuLaunchKernel(3): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)"))
@@ -33,8 +33,8 @@ var _ = checktest.Table("check_gpu_launch", func(name string) []checktest.Scenar
 	)
 })
 
-// The round trip is the CPU's own time, of which a test can say that it is more than
-// nothing, and less than ten seconds.
+// The round trip is real CPU time: a test can only show that it is more than nothing, and less
+// than ten seconds.
 func TestLaunchRoundTrip(t *testing.T) {
 	t.Parallel()
 	for most, want := range map[float64]int{0: 0, 1e7: 0, 0.001: 8} {
@@ -44,7 +44,7 @@ func TestLaunchRoundTrip(t *testing.T) {
 		c := &gpuLaunch{Count: 100, RoundTrip: most}
 		slow := 0
 		for _, f := range c.Run(t.Context(), env) {
-			if f.Code == "gpu.launch.slow" && strings.Contains(f.Message, "launch and answer by the CPU's clock, want at most ") {
+			if f.Code == "gpu.launch.slow" && strings.Contains(f.Message, "round trip of a launch by the CPU's clock, want at most ") {
 				slow++
 			}
 		}

@@ -12,50 +12,50 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// What NVML says of GPUs while they work: clocks, temperature, power, and what holds
-// the clocks down. It tells a GPU that is broken from one that is not cooled.
+// NVML's readings of GPUs under load: clocks, temperature, power, and throttle reasons. They
+// distinguish a faulty GPU from one with poor cooling.
 
-// gpuLoad is what was seen of one GPU.
+// gpuLoad has the readings of one GPU.
 type gpuLoad struct {
-	most        uint32 // MHz: the highest clock that it can have
-	least       uint32 // MHz: the lowest that was seen under load; 0: none was
+	most        uint32 // MHz: its highest possible clock
+	least       uint32 // MHz: the lowest clock under load; 0: unknown
 	temperature int    // Celsius: the highest
-	power       uint32 // milliwatts: the highest mean of a second under load; 0: none is known
-	enforced    uint32 // milliwatts: the power limit in force; 0: not known
-	usual       uint32 // milliwatts: the limit of the board where no one has set another; 0: not known
-	reasons     uint64 // all that have held the clocks down
+	power       uint32 // milliwatts: the highest mean of a second under load; 0: unknown
+	enforced    uint32 // milliwatts: the power limit in force; 0: unknown
+	usual       uint32 // milliwatts: the default limit of the board; 0: unknown
+	reasons     uint64 // all throttle reasons
 }
 
-// loadLook is how often NVML is asked: 16 calls a second for each GPU, so that the driver
-// has time for the test. loadEnd is how long the end of the test waits for the last
-// answer. powerLag is from when on the power of a sample is that of the load: NVML
-// gives the mean of the last second.
+// loadLook is the interval of queries to NVML: few enough calls that the driver has time for the
+// test. loadEnd is how long the end of the test waits for the last answer. powerLag is the time
+// after which the power of a sample is that of the load: NVML returns the mean of the last
+// second.
 const (
 	loadLook = 250 * time.Millisecond
 	loadEnd  = time.Second
 	powerLag = time.Second
 
-	// powerLeast is the least time of a load for which its power is worth a word.
+	// powerLeast is the least duration of a load after which its power is recorded.
 	powerLeast = 2 * time.Second
 )
 
-// loadWatch asks NVML again and again while a test is under way.
+// loadWatch queries NVML repeatedly while a test runs.
 type loadWatch struct {
 	r          *activeRun
 	began      time.Time
-	power      bool // the load lasts for long enough
+	power      bool // the load lasts long enough
 	stop, done chan struct{}
 	mu         sync.Mutex
 	seen       map[int]*gpuLoad // by NVML's index
 }
 
-// watchLoad begins to look at the GPUs, which are at work from now on, for so long each
-// with one kind of work.
+// watchLoad starts to watch the GPUs. They start to work now, each for the given time with one
+// kind of work.
 func watchLoad(r *activeRun, each time.Duration) *loadWatch {
 	w := &loadWatch{r: r, began: time.Now(), power: each >= powerLeast, stop: make(chan struct{}), done: make(chan struct{}), seen: map[int]*gpuLoad{}}
 	go func() {
 		defer close(w.done)
-		w.limits()
+		w.readLimits()
 		tick := time.NewTicker(loadLook)
 		defer tick.Stop()
 		for {
@@ -70,8 +70,8 @@ func watchLoad(r *activeRun, each time.Duration) *loadWatch {
 	return w
 }
 
-// limits asks once for what does not change under load.
-func (w *loadWatch) limits() {
+// readLimits reads the values that do not change under load.
+func (w *loadWatch) readLimits() {
 	n, err := w.r.again(nvml.GroupPower | nvml.GroupClocks)
 	if err != nil {
 		return
@@ -111,8 +111,7 @@ func loadsOf(r *activeRun) []nvml.GPULoad {
 	return nvml.GPULoads(r.env.Host)
 }
 
-// end stops looking, and gives what was seen. NVML may hang: then it is what was seen
-// until then.
+// end stops the watching, and returns the readings. If NVML hangs it returns those until then.
 func (w *loadWatch) end() map[int]*gpuLoad {
 	close(w.stop)
 	select {
@@ -128,7 +127,7 @@ func (w *loadWatch) end() map[int]*gpuLoad {
 	return seen
 }
 
-// throttledBy are the reasons in words, "" if there are none that point to a fault.
+// throttledBy describes the throttle reasons that point to a fault, "" if there are none.
 func throttledBy(reasons uint64) string {
 	words := gpu.ThrottleWords(reasons)
 	if reasons&nvml.ThrottleThermal != 0 {
@@ -137,7 +136,7 @@ func throttledBy(reasons uint64) string {
 	return words
 }
 
-// String is what was seen, in words: "1200 of 1980 MHz, 84 C, 691 W, power brake".
+// String describes the readings: "1200 of 1980 MHz, 84 C, 691 W, power brake".
 func (l *gpuLoad) String() string {
 	var words []string
 	if l.least > 0 {
@@ -155,7 +154,7 @@ func (l *gpuLoad) String() string {
 	return strings.Join(words, ", ")
 }
 
-// limited says which limit of the GPU an administrator has lowered, "" for none.
+// limited describes the limit of the GPU that an administrator has lowered, "" for none.
 func (l *gpuLoad) limited() string {
 	switch {
 	case l == nil:
@@ -163,20 +162,20 @@ func (l *gpuLoad) limited() string {
 	case l.enforced > 0 && l.enforced < l.usual:
 		return fmt.Sprintf("its power limit is %s of %s", gpu.Watts(l.enforced), gpu.Watts(l.usual))
 	case l.reasons&nvml.ThrottleSetting != 0:
-		return "its clocks were lowered by a setting"
+		return "a setting lowers its clocks"
 	}
 	return ""
 }
 
-// idle says that the load of a test was too small for the GPU: it has drawn less than a
-// part of its power limit, though nothing slowed it down.
+// idle reports whether the load was too small for the GPU: it drew less than a part of its power
+// limit, although nothing slowed it down.
 func (l *gpuLoad) idle(part float64) bool {
 	const slowed = gpu.HardwareReasons | nvml.ThrottleThermal | nvml.ThrottleSetting
 	return l != nil && l.power > 0 && l.enforced > 0 && l.reasons&slowed == 0 && float64(l.power) < part*float64(l.enforced)
 }
 
-// tellThrottled warns of GPUs that the hardware has slowed down during the test.
-func tellThrottled(r *activeRun, seen map[int]*gpuLoad) {
+// reportThrottled warns of GPUs that the hardware slowed down during the test.
+func reportThrottled(r *activeRun, seen map[int]*gpuLoad) {
 	for _, g := range r.gpus {
 		if l := seen[g.Index]; l != nil && l.reasons&gpu.HardwareReasons != 0 {
 			r.report(checks.GPUDevice(g), checks.Finding{Code: r.Code + ".throttled", Severity: checks.Warn}, "slowed down under load: %s", l)
@@ -184,7 +183,7 @@ func tellThrottled(r *activeRun, seen map[int]*gpuLoad) {
 	}
 }
 
-// explainRate adds what was seen of a GPU to what is said of it being slow.
+// explainRate adds the readings of a GPU to the findings that it is slow.
 func explainRate(r *activeRun, findings []checks.Finding, seen map[int]*gpuLoad) []checks.Finding {
 	for _, g := range r.gpus {
 		l := seen[g.Index]

@@ -14,18 +14,18 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// loadedGPU is a GPU that an active test works on: as NVML has it, and with its
-// context of CUDA, which is for the goroutine that has opened it.
+// loadedGPU is a GPU that an active test uses: NVML's and CUDA's handle. The goroutine that
+// opened the CUDA context must use it.
 type loadedGPU struct {
 	gpu *nvml.GPU
 	c   *cuda.Context
 
 	stream      cuda.Stream
 	before, end cuda.Event
-	patience    time.Duration // for a piece of work, which should take milliseconds; 0: none, whoever waits decides
+	patience    time.Duration // limit of a piece of work, which normally takes milliseconds; 0: none, the waiting code decides
 }
 
-// openGPU opens a GPU for a test, with a stream and what measures time in it.
+// openGPU opens a GPU for a test, with a stream and the events that measure time in it.
 func openGPU(g *nvml.GPU, d *cuda.GPU) (*loadedGPU, error) {
 	c, err := d.Open()
 	if err != nil {
@@ -38,7 +38,7 @@ func openGPU(g *nvml.GPU, d *cuda.GPU) (*loadedGPU, error) {
 	if err == nil {
 		l.end, err = c.NewEvent()
 	}
-	if fatal(err) { // the context is left to the end of the process, see leaves
+	if fatal(err) { // the context stays open until the process ends, see keepsOpen
 		return nil, err
 	}
 	if err != nil {
@@ -47,16 +47,16 @@ func openGPU(g *nvml.GPU, d *cuda.GPU) (*loadedGPU, error) {
 	return l, nil
 }
 
-// openGPUs opens all GPUs that the test may load, in this goroutine. What cannot be
-// opened is reported. done closes them.
+// openGPUs opens all GPUs that the test may load, in this goroutine. It reports GPUs that it
+// cannot open. done closes them.
 func openGPUs(r *activeRun) (list []*loadedGPU, done func()) {
 	done = func() {
 		if r.leftOpen {
 			return
 		}
 		for _, l := range list {
-			if !leaves(r, l.gpu) {
-				_ = l.c.Close() // what went wrong before comes again here, and has been reported
+			if !keepsOpen(r, l.gpu) {
+				_ = l.c.Close() // an error was reported before
 			}
 		}
 	}
@@ -71,7 +71,7 @@ func openGPUs(r *activeRun) (list []*loadedGPU, done func()) {
 		if r.ctx.Err() != nil {
 			return list, done
 		}
-		d, ok := r.cudaGPU(cuda, g)
+		d, ok := r.findUsableGPU(cuda, g)
 		if !ok {
 			continue
 		}
@@ -87,20 +87,20 @@ func openGPUs(r *activeRun) (list []*loadedGPU, done func()) {
 	return list, done
 }
 
-// wakeGPUs opens the GPUs of a test side by side: a driver without persistence mode takes
-// seconds for each. They stay open until done is called, and to open one once more takes
-// no time. What fails is reported by who opens it then.
+// wakeGPUs opens the GPUs of a test in parallel: a driver without persistence mode takes seconds
+// for each. They stay open until done is called, so opening one again is fast. The code that
+// opens a GPU again reports errors.
 func wakeGPUs(r *activeRun, driver *cuda.Driver) (done func()) {
 	var gpus []*cuda.GPU
 	for _, g := range r.gpus {
-		if d := onCUDAs(driver, g); d != nil && d.Err == nil {
+		if d := findCUDAGPU(driver, g); d != nil && d.Err == nil {
 			gpus = append(gpus, d)
 		}
 	}
 	return driver.Wake(gpus)
 }
 
-// sync waits for all that is queued in the GPU's stream, no longer than its patience.
+// sync waits for everything queued in the GPU's stream, no longer than its patience.
 func (l *loadedGPU) sync(ctx context.Context) error {
 	if l.patience <= 0 {
 		return l.c.Sync(ctx, l.stream)
@@ -114,8 +114,8 @@ func (l *loadedGPU) sync(ctx context.Context) error {
 	return err
 }
 
-// timed has some operations queued in the GPU's stream, and gives the time that the
-// GPU has taken for all of them.
+// timed queues n operations in the GPU's stream, and returns the time that the GPU took for all
+// of them.
 func (l *loadedGPU) timed(ctx context.Context, n int, operation func() error) (time.Duration, error) {
 	if err := l.c.Record(l.before, l.stream); err != nil {
 		return 0, err
@@ -135,20 +135,20 @@ func (l *loadedGPU) timed(ctx context.Context, n int, operation func() error) (t
 	return took, err
 }
 
-// errNoTime is a time that no work can have taken: no rate can be made of it.
-var errNoTime = errors.New("the GPU's events say that the work has taken no time")
+// errNoTime reports a duration that gives no rate.
+var errNoTime = errors.New("the GPU's events report a duration of zero for the work")
 
-// How a rate is measured: the GPU is warmed up, since an idle link runs at a lower
-// generation and an idle memory at a lower clock, for as long as a sample; then operations are timed in samples
-// of several, and the median of them counts.
+// How a rate is measured. The GPU is warmed up first, for as long as a sample: an idle link runs
+// at a lower generation, and idle memory at a lower clock. Then operations are timed in samples
+// of several, and the median of the samples counts.
 const (
 	warmUpMost  = 64 // operations
 	sampleMost  = 32 // operations
 	sampleCount = 3
 )
 
-// rate measures how many GB/s (of 10^9 bytes) an operation moves that is bytes long.
-// sample is about how long one sample takes.
+// rate returns how many GB/s (10^9 bytes) an operation moves that copies the given bytes. sample
+// is the approximate duration of a sample.
 func (l *loadedGPU) rate(ctx context.Context, bytes uint64, sample time.Duration, operation func() error) (float64, error) {
 	one, warm := sample, time.Duration(0)
 	for i := 0; i < warmUpMost && warm < sample; i++ {
@@ -171,14 +171,14 @@ func (l *loadedGPU) rate(ctx context.Context, bytes uint64, sample time.Duration
 	return median(rates), nil
 }
 
-// gbs are GB/s of 10^9 bytes.
+// gbs returns GB/s of 10^9 bytes.
 func gbs(bytes uint64, took time.Duration) float64 {
 	return float64(bytes) / float64(took.Nanoseconds())
 }
 
-// fitting is a size that is no larger than is wanted, and of which the GPU's free
-// memory holds so many; 0 if it does not hold even small ones.
-func (l *loadedGPU) fitting(want checks.Size, buffers uint64) (uint64, error) {
+// fitSize returns a size up to want at which this many buffers fit the GPU's free memory. It
+// returns an error if even small ones do not.
+func (l *loadedGPU) fitSize(want checks.Size, buffers uint64) (uint64, error) {
 	free, _, err := l.c.MemInfo()
 	if err != nil {
 		return 0, err
@@ -188,26 +188,26 @@ func (l *loadedGPU) fitting(want checks.Size, buffers uint64) (uint64, error) {
 		size /= 2
 	}
 	if size*buffers > free/8*7 {
-		return 0, fmt.Errorf("%d buffers of %v are wanted, %v are free", buffers, want, checks.Size(free))
+		return 0, fmt.Errorf("want %d buffers of %v, %v free", buffers, want, checks.Size(free))
 	}
 	return size &^ 511, nil
 }
 
 const leastBuffer = 1 << 16
 
-// allocs takes buffers of one size.
-func (l *loadedGPU) allocs(size uint64, n int) (list []cuda.Memory, err error) {
+// allocateBuffers allocates buffers of one size.
+func (l *loadedGPU) allocateBuffers(size uint64, n int) (list []cuda.Memory, err error) {
 	for range n {
 		m, err := l.c.Alloc(size)
 		if err != nil {
-			return list, cmp.Or(err, l.frees(list))
+			return list, cmp.Or(err, l.freeBuffers(list))
 		}
 		list = append(list, m)
 	}
 	return list, nil
 }
 
-func (l *loadedGPU) frees(list []cuda.Memory) error {
+func (l *loadedGPU) freeBuffers(list []cuda.Memory) error {
 	var first error
 	for _, m := range list {
 		first = cmp.Or(first, l.c.Free(m))
@@ -215,8 +215,8 @@ func (l *loadedGPU) frees(list []cuda.Memory) error {
 	return first
 }
 
-// kernels loads some kernels of kernels/memory.cu.
-func (l *loadedGPU) kernels(names ...string) (list []*cuda.Kernel, err error) {
+// loadKernels loads kernels of kernels/memory.cu.
+func (l *loadedGPU) loadKernels(names ...string) (list []*cuda.Kernel, err error) {
 	m, err := l.c.Module("memory")
 	if err != nil {
 		return nil, err
@@ -231,27 +231,27 @@ func (l *loadedGPU) kernels(names ...string) (list []*cuda.Kernel, err error) {
 	return list, nil
 }
 
-// wide is a grid that keeps a GPU's memory busy: eight blocks of 256 threads for each
-// of its multiprocessors, each thread with several accesses of 16 bytes under way.
-func (l *loadedGPU) wide() (grid, block cuda.Dim) {
+// chooseGrid returns a grid that saturates a GPU's memory: eight blocks of 256 threads for each
+// multiprocessor, each thread with several accesses of 16 bytes in flight.
+func (l *loadedGPU) chooseGrid() (grid, block cuda.Dim) {
 	return cuda.Dim{X: 8 * max(l.c.GPU.SMs, 1)}, cuda.Dim{X: 256}
 }
 
-// What joins two GPUs, for checks that compare pairs of them.
+// The connection of two GPUs, for checks that compare pairs of them.
 
-// Kinds of pairs: joined by NVSwitches, by NVLinks of a number that is not told, and by
-// the host, where they are near to the same CPUs or not.
+// Kinds of pairs: connected by NVSwitches, by an unknown number of NVLinks, or through the host,
+// near to the same CPUs or not.
 const (
 	nvSwitched = "nvlink"
-	nvUntold   = "nvlink, by what is not told"
+	nvUntold   = "nvlink of unknown width"
 	joinedNear = "pcie near"
 	joinedFar  = "pcie far"
 )
 
-// joined says what is between two GPUs, as far as NVML and the kernel tell: pairs are
-// compared with those that have the same. In a mesh the number of links belongs to it,
-// on PCIe whether the way leaves the switch, the root port, the NUMA node: each step may
-// halve the rate.
+// joined describes the connection of two GPUs, as far as NVML and the kernel report it: pairs are
+// compared only with pairs of the same kind. The kind has the number of links in a mesh, and on
+// PCIe whether the path leaves the switch, the root port or the NUMA node: each step can halve
+// the rate.
 func (l *loadedGPU) joined(other *loadedGPU) string {
 	if l.gpu.NVLink.PeerP2P.Value[checks.GPUName(other.gpu)] == nvml.P2POK {
 		links := 0
@@ -281,7 +281,7 @@ func (l *loadedGPU) joined(other *loadedGPU) string {
 	return joinedFar
 }
 
-// sharedBridges is how many bridges two devices have in common, from the root port down.
+// sharedBridges returns how many bridges two devices have in common, from the root port down.
 func sharedBridges(above, beside []string) (n int) {
 	for n < min(len(above), len(beside)) && above[n] == beside[n] {
 		n++
@@ -289,13 +289,13 @@ func sharedBridges(above, beside []string) (n int) {
 	return n
 }
 
-// throughHost stands among ways for what joins the sockets of a node, and for the node
-// where the kernel tells no bridge, as in a virtual machine: then nobody knows.
+// throughHost is the part of a path for the connection of the sockets, and for the node if the
+// kernel reports no bridges, as in a virtual machine.
 const throughHost = "host"
 
-// way is what the data of two GPUs cross that other pairs may cross as well: the bridges
-// above one of them alone, and what joins the sockets. NVLinks are for the two alone, or
-// their switches have room for all.
+// way returns the parts of the path of two GPUs that other pairs may use, too: the bridges above
+// one of them alone, and the connection of the sockets. NVLinks belong to the two alone, or their
+// switches have room for all.
 func (l *loadedGPU) way(other *loadedGPU) (parts []string) {
 	if l.gpu.NVLink.PeerP2P.Value[checks.GPUName(other.gpu)] == nvml.P2POK {
 		return nil
@@ -310,8 +310,8 @@ func (l *loadedGPU) way(other *loadedGPU) (parts []string) {
 	return parts
 }
 
-// gpuTeam are the GPUs of a test that work at the same time, each from a goroutine of
-// its own, which a context of CUDA belongs to.
+// gpuTeam has the GPUs of a test that work at the same time, each from a goroutine of its own,
+// since a context of CUDA belongs to one.
 type gpuTeam struct {
 	r       *activeRun
 	workers []*gpuWorker
@@ -325,17 +325,16 @@ type gpuWorker struct {
 	work chan func()
 	err  error
 
-	ctx    context.Context // of what all does now: over when the test is, or when the GPU is stuck
+	ctx    context.Context // of the present work: done when the test is over, or when the GPU is stuck
 	cancel context.CancelCauseFunc
-	rested bool // it had nothing to do, which is no proof that the work can be done
+	rested bool // it had nothing to do, so it has not shown that it can
 }
 
-// newTeam opens a context on every GPU of the test. A GPU on which that fails is
-// reported and left out.
+// newTeam opens a context on every GPU of the test. It reports and drops a GPU if that fails.
 func newTeam(r *activeRun, cuda *cuda.Driver) *gpuTeam {
 	t := &gpuTeam{r: r}
 	for _, g := range r.gpus {
-		if on, ok := r.cudaGPU(cuda, g); ok {
+		if on, ok := r.findUsableGPU(cuda, g); ok {
 			w := &gpuWorker{loadedGPU: &loadedGPU{gpu: g}, on: on, work: make(chan func())}
 			t.workers = append(t.workers, w)
 			go func() {
@@ -357,8 +356,8 @@ func (w *gpuWorker) open() error {
 	return err
 }
 
-// all has every GPU do something at the same time, and waits for all. An error is left
-// in the worker: errStuck in one that does not end long after others have.
+// all runs do on every GPU at the same time, and waits for all. It leaves an error in the worker:
+// errStuck in one that does not end long after the others.
 func (t *gpuTeam) all(do func(*gpuWorker) error) {
 	done := make(chan *gpuWorker, len(t.workers))
 	for _, w := range t.workers {
@@ -381,11 +380,11 @@ func (t *gpuTeam) all(do func(*gpuWorker) error) {
 		case w := <-done:
 			if left--; w.err == nil && !w.rested {
 				ended, slowest = ended+1, time.Since(began)
-				finished(t.r, w.gpu)
+				markDone(t.r, w.gpu)
 			}
 		case <-late:
 			for _, w := range t.workers {
-				w.cancel(errStuck) // nothing to those that have ended
+				w.cancel(errStuck) // no effect on those that have ended
 			}
 			for range left {
 				<-done
@@ -398,12 +397,11 @@ func (t *gpuTeam) all(do func(*gpuWorker) error) {
 	}
 }
 
-// teamPatience is how many times longer than the slowest of the others a GPU may take
-// for the same work, beside its patience.
+// teamPatience is how many times longer than the slowest of the others a GPU may take for the
+// same work, in addition to its patience.
 const teamPatience = 4
 
-// each is all for what has to succeed: a GPU on which it does not is reported and does
-// no more.
+// each runs do on every GPU. If it fails on a GPU, that GPU is reported and dropped.
 func (t *gpuTeam) each(doing string, do func(*gpuWorker) error) {
 	t.all(do)
 	t.workers = slices.DeleteFunc(t.workers, func(w *gpuWorker) bool {
@@ -416,7 +414,7 @@ func (t *gpuTeam) each(doing string, do func(*gpuWorker) error) {
 	})
 }
 
-// close gives all contexts back, with all that is in them.
+// close closes all contexts, with all that they hold.
 func (t *gpuTeam) close() {
 	for _, w := range t.workers {
 		t.leave(w)
@@ -424,9 +422,9 @@ func (t *gpuTeam) close() {
 	t.workers = nil
 }
 
-// leave gives the context back. What may be wrong with a GPU was said when it failed.
+// leave closes the context. An error of the GPU was reported when it happened.
 func (t *gpuTeam) leave(w *gpuWorker) {
-	if leaves(t.r, w.gpu) {
+	if keepsOpen(t.r, w.gpu) {
 		close(w.work)
 		return
 	}
@@ -441,8 +439,8 @@ func (t *gpuTeam) leave(w *gpuWorker) {
 	close(w.work)
 }
 
-// inTurn is each, but with one GPU after the other, so that none disturbs another.
-func (t *gpuTeam) inTurn(doing string, do func(*gpuWorker) error) {
+// runInTurn is each, but with one GPU after the other, so that they do not disturb each other.
+func (t *gpuTeam) runInTurn(doing string, do func(*gpuWorker) error) {
 	all := t.workers
 	var left []*gpuWorker
 	for _, w := range all {

@@ -12,7 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
 )
 
-// onCUDA is a line on a node with eight H100, of whose driver something is changed.
+// onCUDA returns a line on a node with eight H100 and a changed driver.
 func onCUDA(name string, words, lines []string, want ...checks.Finding) checktest.Scenario {
 	s := checktest.OnGPUs(name, words, nil, want...)
 	s.Files["proc/meminfo"] = "MemTotal: 1056764928 kB\nMemFree: 1000000000 kB\n"
@@ -22,7 +22,7 @@ func onCUDA(name string, words, lines []string, want ...checks.Finding) checktes
 	return s
 }
 
-// withCUDA places a fake driver with that many GPUs.
+// withCUDA installs a fake driver with this many GPUs.
 func withCUDA(gpus int, lines ...string) func(t *testing.T, dir string) map[string]string {
 	return func(t *testing.T, dir string) map[string]string {
 		t.Helper()
@@ -37,7 +37,7 @@ func withCUDA(gpus int, lines ...string) func(t *testing.T, dir string) map[stri
 	}
 }
 
-// A rate is the median of its samples, and a size shrinks to what is free.
+// A rate is the median of its samples, and a size shrinks to the free memory.
 func TestLoadedGPURates(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -53,34 +53,34 @@ func TestLoadedGPURates(t *testing.T) {
 	}
 	defer l.c.Close()
 	const size = 1 << 20
-	buffers, err := l.allocs(size, 2)
+	buffers, err := l.allocateBuffers(size, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := l.kernels("copy16")
+	k, err := l.loadKernels("copy16")
 	if err != nil {
 		t.Fatal(err)
 	}
-	grid, block := l.wide()
+	grid, block := l.chooseGrid()
 	got, err := l.rate(t.Context(), 2*size, hostSample, func() error {
 		return l.c.Launch(k[0], grid, block, 0, l.stream, buffers[0], buffers[1], uint64(size/16))
 	})
 	if err != nil || got < 1995 || got > 2005 {
 		t.Errorf("%v GB/s, want 2000; %v", got, err)
 	}
-	if n, err := l.fitting(1<<30, 2); err != nil || n != 8<<20 {
+	if n, err := l.fitSize(1<<30, 2); err != nil || n != 8<<20 {
 		t.Errorf("two buffers of 1 GiB in 30 MiB: %d, %v", n, err)
 	}
-	if n, err := l.fitting(1<<20, 2); err != nil || n != 1<<20 {
+	if n, err := l.fitSize(1<<20, 2); err != nil || n != 1<<20 {
 		t.Errorf("two buffers of 1 MiB in 30 MiB: %d, %v", n, err)
 	}
-	if n, err := l.fitting(1<<30, 1<<12); err == nil {
+	if n, err := l.fitSize(1<<30, 1<<12); err == nil {
 		t.Errorf("too many buffers: %d", n)
 	}
-	if _, err := l.allocs(20<<20, 2); err == nil {
+	if _, err := l.allocateBuffers(20<<20, 2); err == nil {
 		t.Error("more than there is was allocated")
 	}
-	if n, err := l.fitting(1<<20, 2); err != nil || n != 1<<20 {
+	if n, err := l.fitSize(1<<20, 2); err != nil || n != 1<<20 {
 		t.Errorf("memory was kept after a failure: %d, %v", n, err)
 	}
 }

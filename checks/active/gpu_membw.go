@@ -9,22 +9,22 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
-// gpuMembw measures the bandwidth of each GPU's own memory, by three kernels over
-// arrays of 512 MiB (-b): copy, DAXPY (y = a*x + y) and triad (a = b + s*c). Counted is
-// every byte that is read or written, in GB/s of 10^9 bytes. It fails where a GPU does
-// less than LEAST in any of them, than the platform's floor, or is far from its peers;
-// and where the arithmetic, or a word of the memory, is wrong.
+// gpuMembw measures the bandwidth of each GPU's own memory with three kernels over arrays of 512
+// MiB (-b SIZE): copy, DAXPY (y = a*x + y) and triad (a = b + s*c). It counts every byte read or
+// written, in GB/s (10^9 bytes). It fails if a GPU does less than LEAST GB/s in any of them, less
+// than the platform's floor, or is far from its peers, and if a result or a word of the memory is
+// wrong. -t SECONDS (40) is the time limit.
 //
-// Triad compares with the memory_bandwidth of dcgmi diag, which is made of the same
-// kernel of STREAM (in MB/s there); DAXPY with Autopilot's gpumem; copy with twice what
-// a copy within a GPU is said to do by nvbandwidth.
+// Compare triad with the memory_bandwidth of dcgmi diag, which uses the same kernel of STREAM (in
+// MB/s), DAXPY with Autopilot's gpumem, and copy with twice nvbandwidth's rate of a copy within a
+// GPU.
 //
 //	gpu* || check_gpu_membw 2500
 type gpuMembw struct {
 	active
-	Least float64       `arg:"1" toml:"least"` // GB/s; 0: nothing is asked for
-	Size  checks.Size   `opt:"b" toml:"size"`  // of one array, 512M
-	Time  time.Duration `opt:"t" toml:"time"`  // the most that it takes, 40s
+	Least float64       `arg:"1" toml:"least"` // GB/s; 0: no limit
+	Size  checks.Size   `opt:"b" toml:"size"`  // size of one array, 512M
+	Time  time.Duration `opt:"t" toml:"time"`  // time limit, 40s
 }
 
 const (
@@ -36,27 +36,24 @@ const (
 
 func init() {
 	checks.Register(checks.Info{
-		Name: gpuMembwName, Usage: "[LEAST] [-b SIZE] [-t TIME] [--max-age AGE]", Summary: "the memory of GPUs is as fast as it should be",
+		Name: gpuMembwName, Usage: "[LEAST] [-b SIZE] [-t TIME] [--max-age AGE]", Summary: "memory bandwidth of the GPUs is as high as it should be",
 		Lane: checks.CUDA, Active: true, DoOf: cudaDo,
 		New: func() checks.Check { return &gpuMembw{Size: membwSize, Time: timeOf(timeOfOthers).Bound} },
 		Do: func() map[string]string {
-			return activeDo("gpu.membw", "See check_gpu_clocks and check_gpu_throttle for the memory's clock, check_gpu_remap and check_gpu_ecc for its state; reset the GPU, and replace it if it stays slow.", map[string]string{
-				"gpu.membw.wrong":  "The GPU has computed or kept a wrong number, and no ECC has told: drain the node, run check_gpu_memtest, reset the GPU, and replace it if it comes again.",
-				"gpu.membw.memory": "Three arrays of the size (-b) are wanted: see in nvidia-smi who has the GPU's memory, or give a smaller size.",
+			return activeDo("gpu.membw", "See check_gpu_clocks and check_gpu_throttle for the memory's clock, check_gpu_remap and check_gpu_ecc for its state. Reset the GPU, and replace it if it stays slow.", map[string]string{
+				"gpu.membw.wrong":  "The GPU computed or stored a wrong number, and no ECC reported it: drain the node, run check_gpu_memtest and reset the GPU. If it happens again replace the GPU.",
+				"gpu.membw.memory": "The test needs three arrays of the size (-b): see nvidia-smi for the processes that use the GPU's memory, or set a smaller size.",
 			})
 		},
 	})
 }
 
-// Bound is the most that the test takes.
 func (c *gpuMembw) Bound() time.Duration { return c.Time }
 
-// Validate refuses empty arrays, and no time at all.
 func (c *gpuMembw) Validate() error {
-	return cmp.Or(usableBytes(c.Size), usableTime(c.Time))
+	return cmp.Or(validateBytes(c.Size), validateTime(c.Time))
 }
 
-// Bind is BindTags, and what the test could not do.
 func (c *gpuMembw) Bind(args []string) error { return checks.BindUsable(c, args) }
 
 func (c *gpuMembw) Run(ctx context.Context, env *checks.Env) []checks.Finding {
@@ -76,7 +73,7 @@ func (c *gpuMembw) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		}
 		all = append(all, measures...)
 		if err == nil && len(measures) > 0 {
-			finished(r, l.gpu)
+			markDone(r, l.gpu)
 		}
 	}
 	done()
@@ -84,8 +81,8 @@ func (c *gpuMembw) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	return r.done()
 }
 
-// judge has a GPU that is slow in triad be one finding for that: its other numbers,
-// which are slow for the same cause, are told and not judged.
+// judge reports a GPU that is slow in triad once: its other rates, low for the same cause, are
+// recorded and not judged.
 func (c *gpuMembw) judge(r *activeRun, all []measure) {
 	var triads []float64
 	for _, m := range all {
@@ -103,36 +100,36 @@ func (c *gpuMembw) judge(r *activeRun, all []measure) {
 		if m.Algorithm != triad && slow[m.Device.Name] {
 			m.Peers, m.Least = "slow in triad", 0
 		}
-		r.measured(m)
+		r.record(m)
 	}
 }
 
-// The numbers that the arrays begin with. All that is computed of them is exact in a
-// double, however often it is done.
+// The initial numbers of the arrays. All results are exact in a double, however often the kernels
+// run.
 const (
 	membwX, membwY, membwZ = 1.0, 2.0, 4.0
 	membwFactor            = 0.5
 )
 
-// measure runs the three kernels on a GPU, and looks at what they have left.
+// measure runs the three kernels on a GPU, and verifies the result.
 func (c *gpuMembw) measure(r *activeRun, l *loadedGPU) (all []measure, err error) {
-	size, err := l.fitting(c.Size, 3)
+	size, err := l.fitSize(c.Size, 3)
 	if err != nil {
 		r.failures = true
-		r.report(checks.GPUDevice(l.gpu), checks.Finding{Code: "gpu.membw.memory", Severity: checks.Unknown}, "too little of its memory is free: %v", err)
+		r.report(checks.GPUDevice(l.gpu), checks.Finding{Code: "gpu.membw.memory", Severity: checks.Unknown}, "too little free memory: %v", err)
 		return nil, nil
 	}
 	r.at("gpu%d: bandwidth of its memory", l.gpu.Index)
-	arrays, err := l.allocs(size, 3)
+	arrays, err := l.allocateBuffers(size, 3)
 	if err != nil {
 		return nil, err
 	}
-	k, err := l.kernels("fill_doubles", "copy16", "daxpy", "triad")
+	k, err := l.loadKernels("fill_doubles", "copy16", "daxpy", "triad")
 	if err != nil {
 		return nil, err
 	}
 	x, y, z, n := arrays[0], arrays[1], arrays[2], size/16
-	grid, block := l.wide()
+	grid, block := l.chooseGrid()
 	launch := func(k *cuda.Kernel, args ...any) error { return l.c.Launch(k, grid, block, 0, l.stream, args...) }
 	if err := cmp.Or(launch(k[0], x, membwX, n), launch(k[0], y, membwY, n), launch(k[0], z, membwZ, n)); err != nil {
 		return nil, err
@@ -153,12 +150,12 @@ func (c *gpuMembw) measure(r *activeRun, l *loadedGPU) (all []measure, err error
 		m.Algorithm, m.What = t.algorithm, "bandwidth of its memory by "+t.algorithm
 		all = append(all, m)
 	}
-	return all, cmp.Or(c.verify(r, l, y, x, n, launch), l.frees(arrays))
+	return all, cmp.Or(c.verify(r, l, y, x, n, launch), l.freeBuffers(arrays))
 }
 
-// verify compares what triad has left in y with what it is, which overwrites x.
+// verify compares the result of triad in y with the expected value; it overwrites x.
 func (c *gpuMembw) verify(r *activeRun, l *loadedGPU, y, x cuda.Memory, n uint64, launch func(*cuda.Kernel, ...any) error) error {
-	k, err := l.kernels("fill_doubles", "compare")
+	k, err := l.loadKernels("fill_doubles", "compare")
 	if err != nil {
 		return err
 	}
@@ -174,6 +171,6 @@ func (c *gpuMembw) verify(r *activeRun, l *loadedGPU, y, x cuda.Memory, n uint64
 		return cmp.Or(err, p.close())
 	}
 	r.wrongData = "gpu.membw.wrong"
-	r.report(checks.GPUDevice(l.gpu), checks.Finding{Code: r.wrongData, Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "none", Got: wrong.String()}, "wrong words in what triad computed")
+	r.report(checks.GPUDevice(l.gpu), checks.Finding{Code: r.wrongData, Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "none", Got: wrong.String()}, "wrong words in the result of triad")
 	return p.close()
 }

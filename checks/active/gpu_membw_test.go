@@ -25,39 +25,39 @@ var _ = checktest.Table("check_gpu_membw", func(string) []checktest.Scenario {
 		onCUDA("slow", small("2500"), []string{"3 membw = 1400"}, slow("triad")),
 		onCUDA("slow by its peers", small(), []string{"3 membw triad = 2500"},
 			f(3, checks.Finding{Code: "gpu.membw.peers", Severity: checks.Fail, Want: "at least 2521 GB/s", Got: "2501 GB/s"},
-				"bandwidth of its memory by triad: far from its peers, whose median is 2801 GB/s")),
+				"bandwidth of its memory by triad: far from its peers (median 2801 GB/s)")),
 		onCUDA("a little slow by its peers", small(), []string{"3 membw triad = 2600"},
 			f(3, checks.Finding{Code: "gpu.membw.peers", Severity: checks.Warn, Want: "at least 2661 GB/s", Got: "2601 GB/s"},
-				"bandwidth of its memory by triad: far from its peers, whose median is 2801 GB/s")),
+				"bandwidth of its memory by triad: far from its peers (median 2801 GB/s)")),
 		checktest.Changed(onCUDA("below the platform's floor", small(), []string{"3 membw triad = 2700"},
 			f(3, checks.Finding{Code: "gpu.membw.floor", Severity: checks.Fail, Want: "at least 2750 GB/s", Got: "2700 GB/s"},
 				"bandwidth of its memory by triad (memory_bandwidth of H100 SXM5 80GB)")), func(s *checktest.Scenario) {
 			s.Platform = &checks.Platform{Name: "H100 SXM5 80GB", Floors: []checks.Floor{{Test: "memory_bandwidth", Algorithm: "triad", Size: 64 << 10, Ranks: 1, Value: 2750, Unit: "GB/s", Verified: true}}}
 		}),
 		onCUDA("a wrong result", small(), []string{"3 wrong triad = 0x106 4"},
-			f(3, checks.Finding{Code: "gpu.membw.wrong", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "none", Got: "1 wrong word: at offset 0x104 0x40180000 in place of 0x40080000, bit 20"},
-				"wrong words in what triad computed")),
+			f(3, checks.Finding{Code: "gpu.membw.wrong", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "none", Got: "1 wrong word: at offset 0x104 0x40180000 instead of 0x40080000, bit 20"},
+				"wrong words in the result of triad")),
 		onCUDA("a wrong result on every GPU", small(), []string{"* wrong triad = 0x106 4"}, eachGPU(func(i int) checks.Finding {
-			return metByAll(f(i, checks.Finding{Code: "gpu.membw.wrong", Severity: checks.Unknown, Want: "none", Got: "1 wrong word: at offset 0x104 0x40180000 in place of 0x40080000, bit 20"},
-				"wrong words in what triad computed"), 8)
+			return metByAll(f(i, checks.Finding{Code: "gpu.membw.wrong", Severity: checks.Unknown, Want: "none", Got: "1 wrong word: at offset 0x104 0x40180000 instead of 0x40080000, bit 20"},
+				"wrong words in the result of triad"), 8)
 		})...),
 		onCUDA("its events say that no time has passed", small("2500"), []string{"3 elapsed = 0"},
-			f(3, checks.Finding{Code: "cuda.error", Severity: checks.Unknown}, "bandwidth of its memory: the GPU's events say that the work has taken no time")),
+			f(3, checks.Finding{Code: "cuda.error", Severity: checks.Unknown}, "bandwidth of its memory: the GPU's events report a duration of zero for the work")),
 		onCUDA("a wrong result, and its context never ends", small(), []string{"3 wrong triad = 0x106 4", "3 cuDevicePrimaryCtxReset hang"},
-			f(3, checks.Finding{Code: "gpu.membw.wrong", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "none", Got: "1 wrong word: at offset 0x104 0x40180000 in place of 0x40080000, bit 20"},
-				"wrong words in what triad computed")),
+			f(3, checks.Finding{Code: "gpu.membw.wrong", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "none", Got: "1 wrong word: at offset 0x104 0x40180000 instead of 0x40080000, bit 20"},
+				"wrong words in the result of triad")),
 		onCUDA("uncorrectable ECC, and its context never ends", small(), []string{"3 cuStreamCreate error 214", "3 cuDevicePrimaryCtxReset hang"},
 			f(3, checks.Finding{Code: "cuda.error.214", Severity: checks.Fail, Remedy: checks.ResetGPU}, "cannot open it: cuStreamCreate(3): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)")),
 		onCUDA("one GPU does not say how much memory it has", small(), []string{"3 cuDeviceTotalMem error 214"},
 			checktest.GPUFinding(gpuMembwName, 3, checks.Finding{Code: "cuda.error.214", Severity: checks.Fail, Remedy: checks.ResetGPU}, "cannot use it: cuDeviceTotalMem(3): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)")),
 		onCUDA("one GPU does not say where it is", small(), []string{"3 cuDeviceGet error 101"},
-			checktest.GPUFinding(gpuMembwName, 3, checks.Finding{Code: "cuda.gpu", Severity: checks.Unknown}, "CUDA does not show it (cuDeviceGet(3): CUDA_ERROR_INVALID_DEVICE (CUDA error 101))")),
+			checktest.GPUFinding(gpuMembwName, 3, checks.Finding{Code: "cuda.gpu", Severity: checks.Unknown}, "CUDA does not list it (cuDeviceGet(3): CUDA_ERROR_INVALID_DEVICE (CUDA error 101))")),
 		onCUDA("uncorrectable ECC", small(), []string{"3 cuStreamQuery error 214"},
 			f(3, checks.Finding{Code: "cuda.error.214", Severity: checks.Fail, Remedy: checks.ResetGPU}, "bandwidth of its memory: cuStreamQuery(3): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)")),
 		onCUDA("an allocation fails", small(), []string{"3 cuMemAlloc error 2"},
 			f(3, checks.Finding{Code: "cuda.error.2", Severity: checks.Unknown}, "bandwidth of its memory: allocate 65536 bytes: cuMemAlloc(3): CUDA_ERROR_OUT_OF_MEMORY (CUDA error 2)")),
 		onCUDA("too little memory", small(), []string{"3 memory = 65536"},
-			f(3, checks.Finding{Code: "gpu.membw.memory", Severity: checks.Unknown}, "too little of its memory is free: 3 buffers of 64 KiB are wanted, 64 KiB are free")),
+			f(3, checks.Finding{Code: "gpu.membw.memory", Severity: checks.Unknown}, "too little free memory: want 3 buffers of 64 KiB, 64 KiB free")),
 		onCUDA("exclusive-process mode, and another has it", small(), []string{"3 cuDevicePrimaryCtxRetain error 46"},
 			f(3, checks.Finding{Code: "cuda.error.46", Severity: checks.Unknown}, "cannot open it: cuDevicePrimaryCtxRetain(3): CUDA_ERROR_DEVICE_UNAVAILABLE (CUDA error 46)")),
 		onCUDA("driver too old for the PTX", small(), []string{"- ptx = 50"}, eachGPU(func(i int) checks.Finding {
@@ -72,28 +72,28 @@ var _ = checktest.Table("check_gpu_membw", func(string) []checktest.Scenario {
 		}),
 		onCUDA("Fabric Manager does not run", small(), []string{"- cuInit error 802"}, checks.Finding{Code: "cuda.error.802", Severity: checks.Unknown, Remedy: checks.CheckFabric,
 			Message: gpuMembwName + ":  cannot ask CUDA: cuInit: CUDA_ERROR_SYSTEM_NOT_READY (CUDA error 802)", Got: "cannot ask CUDA: cuInit: CUDA_ERROR_SYSTEM_NOT_READY (CUDA error 802)"}),
-		checktest.Changed(onCUDA("CUDA shows one GPU fewer", small(), nil, f(7, checks.Finding{Code: "cuda.gpu", Severity: checks.Unknown}, "CUDA does not show it")), func(s *checktest.Scenario) {
+		checktest.Changed(onCUDA("CUDA shows one GPU fewer", small(), nil, f(7, checks.Finding{Code: "cuda.gpu", Severity: checks.Unknown}, "CUDA does not list it")), func(s *checktest.Scenario) {
 			s.Libraries = withCUDA(7)
 		}),
 		checktest.Changed(onCUDA("one GPU", small(), nil), func(s *checktest.Scenario) {
 			s.NVML.GPUs = s.NVML.GPUs[:1]
 			s.Libraries = withCUDA(1)
 		}),
-		checktest.Changed(onCUDA("MIG on one", small(), nil, f(3, checks.Finding{Code: "active.left", Severity: checks.Skip}, "left out: it is split up by MIG")), func(s *checktest.Scenario) {
-			s.Want[0].Got = "it is split up by MIG"
+		checktest.Changed(onCUDA("MIG on one", small(), nil, f(3, checks.Finding{Code: "active.left", Severity: checks.Skip}, "skipped: MIG splits it")), func(s *checktest.Scenario) {
+			s.Want[0].Got = "MIG splits it"
 			s.NVML.GPUs[3].Modes.MIG.Value = true
 		}),
 		{Name: "no GPU", UnitOnly: true, Words: small(), NVMLErr: fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary), Want: []checks.Finding{{Code: "gpu.none", Severity: checks.Skip, Message: gpuMembwName + ":  no NVIDIA GPU on this node"}}},
 	}
 })
 
-// metByAll is a finding about a GPU as it is where so many of eight have it.
+// metByAll returns a finding about a GPU for the case that n of eight have it.
 func metByAll(f checks.Finding, n int) checks.Finding {
-	f.Message += fmt.Sprintf("; %d of 8 GPUs have it: not the GPU, but the driver or this program", n)
+	f.Message += fmt.Sprintf("; on %d of 8 GPUs: the cause is the driver or nhc-gpu, not the GPU", n)
 	return f
 }
 
-// eachGPU is a finding about each of eight GPUs.
+// eachGPU returns a finding about each of eight GPUs.
 func eachGPU(of func(i int) checks.Finding) (list []checks.Finding) {
 	for i := range 8 {
 		list = append(list, of(i))

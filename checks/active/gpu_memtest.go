@@ -13,63 +13,59 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// gpuMemtest writes patterns to nearly all of each GPU's free memory and verifies them:
-// one value everywhere and its inverse (moving inversions), each word's own number,
-// and noise. It fails where a word is not what was written, and says where: the offset
-// counts from the beginning of what was tested, which the driver may place elsewhere
-// the next time. All GPUs are tested at once. With -n it goes through all patterns
+// gpuMemtest writes patterns to nearly all free memory of each GPU and verifies them: one value
+// everywhere and its inverse (moving inversions), each word's own number, and random data. It
+// fails if a word differs from the word written, and reports the offset: from the beginning of
+// the tested memory, which the driver can place elsewhere the next time. All GPUs are tested at
+// once. -n ROUNDS (1) repeats all patterns; -t SECONDS (40) is the time limit.
 // several times.
-//
-// ECC corrects most of what is wrong in a memory, and tells: see check_gpu_ecc and
-// check_gpu_remap. What is found here has got past it, or is wrong on the way.
+// ECC corrects and reports most memory errors: see check_gpu_ecc and check_gpu_remap. An error
+// that this check finds has passed ECC, or is on the way to the memory.
 //
 //	gpu* || check_gpu_memtest
 type gpuMemtest struct {
 	active
-	Rounds int           `opt:"n" toml:"rounds"` // how often all patterns are gone through, 1
-	Time   time.Duration `opt:"t" toml:"time"`   // the most that it takes, 40s
+	Rounds int           `opt:"n" toml:"rounds"` // repetitions of all patterns, 1
+	Time   time.Duration `opt:"t" toml:"time"`   // time limit, 40s
 }
 
 const gpuMemtestName = "check_gpu_memtest"
 
 func init() {
 	checks.Register(checks.Info{
-		Name: gpuMemtestName, Usage: "[-n ROUNDS] [-t TIME] [--max-age AGE]", Summary: "the memory of GPUs keeps what is written to it",
+		Name: gpuMemtestName, Usage: "[-n ROUNDS] [-t TIME] [--max-age AGE]", Summary: "GPU memory stores data without errors",
 		Lane: checks.CUDA, Active: true, DoOf: cudaDo,
 		New: func() checks.Check { return &gpuMemtest{Rounds: 1, Time: timeOf(timeOfOthers).Bound} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"gpu.memtest.rates":  "Nothing: it is what was tested.",
-				"gpu.memtest.bit":    "The GPU's memory, or the way to it, changes data: drain the node, see check_gpu_ecc and check_gpu_remap, reset the GPU and test again with -n 10. Replace the GPU if it comes again.",
-				"gpu.memtest.memory": "Less of the GPU's memory could be had than is free, or less than half of it is free though no process has it: see nvidia-smi for who came onto it, and dmesg for NVRM; the part that could be had was tested.",
+				"gpu.memtest.rates":  "Nothing to repair: it lists the tested memory.",
+				"gpu.memtest.bit":    "The GPU's memory, or the path to it, corrupts data: drain the node, see check_gpu_ecc and check_gpu_remap, reset the GPU and test again with -n 10. If it happens again replace the GPU.",
+				"gpu.memtest.memory": "The test could allocate less of the GPU's memory than is free, or less than half is free although no process uses it: see nvidia-smi for new processes, and dmesg for NVRM. The allocated part was tested.",
 			}
 		},
 	})
 }
 
-// Bound is the most that the test takes.
 func (c *gpuMemtest) Bound() time.Duration { return c.Time }
 
-// Validate refuses no round, and no time at all.
 func (c *gpuMemtest) Validate() error {
 	if c.Rounds < 1 {
 		return &checks.UsageError{Kind: checks.BadValue, Word: fmt.Sprint(c.Rounds), Want: "one round (-n) or more"}
 	}
-	return usableTime(c.Time)
+	return validateTime(c.Time)
 }
 
-// Bind is BindTags, and what the test could not do.
 func (c *gpuMemtest) Bind(args []string) error { return checks.BindUsable(c, args) }
 
-// memtestPatterns are gone through in this order.
+// memtestPatterns are tested in this order.
 var memtestPatterns = []pattern{
 	{"0x00000000", patternSame, 0},
 	{"0x55555555", patternSame, 0x55555555},
 	{"0x33333333", patternSame, 0x33333333},
 	{"0x0f0f0f0f", patternSame, 0x0f0f0f0f},
-	{"the number of each word", patternAddress, 0},
-	{"noise", patternRandom, 0x1f2e3d4c},
-	{"other noise", patternRandom, 0x9b8a7960},
+	{"word numbers", patternAddress, 0},
+	{"random data", patternRandom, 0x1f2e3d4c},
+	{"other random data", patternRandom, 0x9b8a7960},
 }
 
 func (c *gpuMemtest) Run(ctx context.Context, env *checks.Env) []checks.Finding {
@@ -93,11 +89,11 @@ type memtest struct {
 
 	asked, taken uint64 // bytes
 	wrong        wrongWords
-	with         string // the pattern that was wrong
+	with         string // the pattern with the error
 	err          error
 }
 
-// memoryChunk is one allocation, and where it stands in the whole.
+// memoryChunk is one allocation, and its offset in the tested memory.
 type memoryChunk struct {
 	at           cuda.Memory
 	offset, size uint64
@@ -109,7 +105,7 @@ func (c *gpuMemtest) testAll(r *activeRun, cuda *cuda.Driver) {
 	var tests []*memtest
 	var all sync.WaitGroup
 	for _, g := range r.gpus {
-		d, ok := r.cudaGPU(cuda, g)
+		d, ok := r.findUsableGPU(cuda, g)
 		if !ok {
 			continue
 		}
@@ -119,42 +115,42 @@ func (c *gpuMemtest) testAll(r *activeRun, cuda *cuda.Driver) {
 	}
 	all.Wait()
 	for _, t := range tests {
-		t.tell(r)
-		leaves(r, t.gpu)
+		t.report(r)
+		keepsOpen(r, t.gpu)
 	}
 }
 
-// tell makes findings of what a test has come to.
-func (t *memtest) tell(r *activeRun) {
+// report reports the result of a test.
+func (t *memtest) report(r *activeRun) {
 	if t.wrong.count > 0 {
 		r.wrongData = "gpu.memtest.bit"
 		r.report(checks.GPUDevice(t.gpu), checks.Finding{Code: r.wrongData, Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: "none", Got: t.wrong.String()},
-			"wrong words in its memory, of pattern %s", t.with)
+			"wrong words in memory, pattern %s", t.with)
 		return
 	}
 	if t.err != nil {
 		r.failed(t.gpu, "memory test", t.err)
 		return
 	}
-	if least := max(t.asked/10*9, t.l.c.GPU.Memory/2); t.taken < least { // with little of it free, little is known of it
+	if least := max(t.asked/10*9, t.l.c.GPU.Memory/2); t.taken < least { // a test of little memory proves little
 		r.failures = true
-		r.report(checks.GPUDevice(t.gpu), checks.Finding{Code: "gpu.memtest.memory", Severity: checks.Unknown, Want: "at least " + checks.MiB(least), Got: checks.MiB(t.taken)}, "memory that could be had for the test")
+		r.report(checks.GPUDevice(t.gpu), checks.Finding{Code: "gpu.memtest.memory", Severity: checks.Unknown, Want: "at least " + checks.MiB(least), Got: checks.MiB(t.taken)}, "memory allocated for the test")
 		return
 	}
-	finished(r, t.gpu)
+	markDone(r, t.gpu)
 	r.findings = append(r.findings, checks.Finding{Code: r.Code + ".rates", Severity: checks.OK, Device: checks.GPUDevice(t.gpu), Got: checks.MiB(t.taken)}.
 		Phrase(r.Check, "%s: %s of %s tested", checks.GPUDevice(t.gpu), checks.MiB(t.taken), checks.MiB(t.l.c.GPU.Memory)))
 }
 
-// run tests one GPU; its context is for this goroutine.
+// run tests one GPU; its context belongs to this goroutine.
 func (t *memtest) run(r *activeRun, d *cuda.GPU) (err error) {
 	if t.l, err = openGPU(t.gpu, d); err != nil {
 		return err
 	}
 	t.l.patience = patience(r, timeOfOthers)
 	defer func() {
-		if !errors.Is(err, errStuck) && !fatal(err) && t.wrong.count == 0 { // see leaves
-			_ = t.l.c.Close() // what went wrong before comes again here
+		if !errors.Is(err, errStuck) && !fatal(err) && t.wrong.count == 0 { // see keepsOpen
+			_ = t.l.c.Close() // an earlier error would be returned again
 		}
 	}()
 	if t.p, err = newPatterns(t.l); err != nil {
@@ -166,7 +162,7 @@ func (t *memtest) run(r *activeRun, d *cuda.GPU) (err error) {
 	n := t.rounds * len(memtestPatterns)
 	for i := range n {
 		what := memtestPatterns[i%len(memtestPatterns)]
-		what.value += uint32(i / len(memtestPatterns)) // other noise in each round
+		what.value += uint32(i / len(memtestPatterns)) // different random data in each round
 		r.during("memory of GPUs: pattern %d of %d", i+1, n)
 		if err := t.sweep(r.ctx, what); err != nil || t.wrong.count > 0 {
 			t.with = what.name
@@ -176,8 +172,8 @@ func (t *memtest) run(r *activeRun, d *cuda.GPU) (err error) {
 	return nil
 }
 
-// What is taken of a GPU's memory: all that is free but a reserve for the driver, in
-// chunks, which get smaller when one does not fit.
+// The memory that the test allocates: all free memory except a reserve for the driver, in chunks
+// that get smaller if one does not fit.
 const (
 	memtestReserve = 256 << 20
 	memtestChunk   = 4 << 30
@@ -209,9 +205,9 @@ func (t *memtest) take(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// sweep goes through all memory with one pattern: it is written everywhere before it is
-// read anywhere, so that no cache can answer for the memory. But for noise, it is then
-// turned over bit by bit, and read once more.
+// sweep tests all memory with one pattern: it writes the pattern everywhere before it reads
+// anywhere, so that no cache can answer for the memory. Except for random data it then inverts
+// every bit and reads again.
 func (t *memtest) sweep(ctx context.Context, what pattern) error {
 	if err := t.each(ctx, t.p.write, what); err != nil {
 		return err
@@ -226,7 +222,7 @@ func (t *memtest) sweep(ctx context.Context, what pattern) error {
 	return t.each(ctx, t.p.verify, what)
 }
 
-// each does something with every chunk, and looks whether words were wrong.
+// each calls do for every chunk, and reads the number of wrong words.
 func (t *memtest) each(ctx context.Context, do func(at cuda.Memory, size, offset uint64, what pattern) error, what pattern) (err error) {
 	for _, c := range t.chunks {
 		if err := cmp.Or(do(c.at, c.size, c.offset, what), ctx.Err()); err != nil {

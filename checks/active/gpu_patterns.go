@@ -15,10 +15,10 @@ import (
 const (
 	patternSame    = iota // one word everywhere
 	patternAddress        // each word is its own number
-	patternRandom         // noise, of which the value is the seed
+	patternRandom         // random data; the value is the seed
 )
 
-// pattern is what memory is filled with.
+// pattern describes the content of memory.
 type pattern struct {
 	name  string
 	kind  int32
@@ -33,16 +33,16 @@ type patterns struct {
 	seen                         []byte
 }
 
-// What a verification leaves, see struct report of kernels/memory.cu: a count and the
-// first words that were wrong, 16 bytes each.
+// The result of a verification, see struct report of kernels/memory.cu: a count and the first
+// wrong words, 16 bytes each.
 const (
 	reportKept = 16
 	reportSize = 8 + reportKept*16
 )
 
-// newPatterns loads the kernels, and clears the report of what was wrong.
+// newPatterns loads the kernels, and clears the report.
 func newPatterns(l *loadedGPU) (*patterns, error) {
-	k, err := l.kernels("pattern_write", "pattern_verify", "pattern_invert")
+	k, err := l.loadKernels("pattern_write", "pattern_verify", "pattern_invert")
 	if err != nil {
 		return nil, err
 	}
@@ -56,44 +56,44 @@ func newPatterns(l *loadedGPU) (*patterns, error) {
 	return p, p.clear()
 }
 
-// clear queues that the report forgets what was wrong before.
+// clear queues the clearing of the report.
 func (p *patterns) clear() error { return p.l.c.Fill32(p.report, 0, reportSize/4, p.l.stream) }
 
-// close gives the report's memory back.
+// close frees the memory of the report.
 func (p *patterns) close() error { return cmp.Or(p.l.c.Free(p.report), p.l.c.HostFree(p.seen)) }
 
-// write queues the writing of a pattern; the memory begins offset bytes behind the
-// first of the test's.
+// write queues the writing of a pattern; offset is the distance of the memory from the beginning
+// of the tested memory, bytes.
 func (p *patterns) write(at cuda.Memory, size, offset uint64, what pattern) error {
-	grid, block := p.l.wide()
+	grid, block := p.l.chooseGrid()
 	return p.l.c.Launch(p.writing, grid, block, 0, p.l.stream, at, size/16, offset/16, what.kind, what.value)
 }
 
-// verify queues the reading of what write has written.
+// verify queues the comparison of the memory with a pattern.
 func (p *patterns) verify(at cuda.Memory, size, offset uint64, what pattern) error {
-	grid, block := p.l.wide()
+	grid, block := p.l.chooseGrid()
 	return p.l.c.Launch(p.verifying, grid, block, 0, p.l.stream, at, size/16, offset/16, what.kind, what.value, p.report)
 }
 
-// invert queues the reading of a pattern, after which all its bits are turned over.
+// invert queues the comparison of the memory with a pattern and the inversion of all its bits.
 func (p *patterns) invert(at cuda.Memory, size, offset uint64, what pattern) error {
-	grid, block := p.l.wide()
+	grid, block := p.l.chooseGrid()
 	return p.l.c.Launch(p.inverted, grid, block, 0, p.l.stream, at, size/16, offset/16, what.kind, what.value, p.report)
 }
 
-// wrongWord is a word of memory that is not what was written.
+// wrongWord is a word of memory that differs from the word written.
 type wrongWord struct {
-	offset    uint64 // bytes behind the first of the test's
+	offset    uint64 // bytes from the beginning of the tested memory
 	want, got uint32
 }
 
-// wrongWords are what was found since the report was cleared.
+// wrongWords are the errors since the report was cleared.
 type wrongWords struct {
 	count uint64
 	kept  []wrongWord
 }
 
-// String has the number of wrong words, and the first of them by its offset.
+// String returns the number of wrong words, and the first of them by offset.
 func (w wrongWords) String() string {
 	if w.count == 0 {
 		return "none"
@@ -109,10 +109,10 @@ func (w wrongWords) String() string {
 		}
 	}
 	flipped := first.want ^ first.got
-	return fmt.Sprintf("%s: at offset %#x %#08x in place of %#08x, %s", text, first.offset, first.got, first.want, bitsOf(flipped))
+	return fmt.Sprintf("%s: at offset %#x %#08x instead of %#08x, %s", text, first.offset, first.got, first.want, bitsOf(flipped))
 }
 
-// bitsOf names the bits that are set: "bit 5", "bits 0, 1 and 30 more".
+// bitsOf describes the bits that are set: "bit 5", "3 bits (0x00000007)".
 func bitsOf(mask uint32) string {
 	if bits.OnesCount32(mask) == 1 {
 		return fmt.Sprintf("bit %d", bits.TrailingZeros32(mask))
@@ -120,7 +120,7 @@ func bitsOf(mask uint32) string {
 	return fmt.Sprintf("%d bits (%#08x)", bits.OnesCount32(mask), mask)
 }
 
-// wrong waits for all that is queued and tells what was found.
+// wrong waits for the queued work and returns the errors.
 func (p *patterns) wrong(ctx context.Context) (w wrongWords, err error) {
 	if err := cmp.Or(p.l.c.CopyToHost(p.seen, p.report, p.l.stream), p.l.sync(ctx)); err != nil {
 		return w, err

@@ -13,55 +13,55 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// ibBW measures what RDMA ports write, by perftest's ib_write_bw, server and client on
-// this node: those that carry jobs' traffic, or each DEVICE that -d names, that are up.
-// GBPS is what each has to reach, in Gb/s; without it that is the floor of the platform
-// for the same run, and it warns below 85 % of what the port and its PCIe link can do.
-// A port fails that is far from its peers, or that carries nothing while others do. A run
-// of ib_write_bw that ends with an error is repeated alone before its port fails.
+// ibBW measures the write bandwidth of RDMA ports with perftest's ib_write_bw, server and client
+// on this node. It tests the active ports that carry jobs' traffic, or each DEVICE given by -d.
+// It fails if a port is slower than GBPS, in Gb/s. Without GBPS it uses the floor of the platform
+// for the same run, and warns below 85 % of the rate of the port and its PCIe link. A port fails
+// that is far from its peers, or that transfers nothing while others do. A run of ib_write_bw
+// that ends with an error is repeated alone before its port fails.
 //
-// Each port writes to itself, for -D seconds, in messages of -s bytes: that shows its
-// PCIe link in both directions and its own work, but neither cable nor switch. --pairs
-// writes between two ports that are near to each other and in one subnet, by their IP
-// addresses or their GIDs and subnet manager, one way and then the other; a port without
-// such another writes to itself.
+// Each port writes to itself, for -D SECONDS (4), in messages of -s SIZE bytes (1M; 8M with
+// --gdr): that tests its PCIe link in both directions and the adapter, but neither cable nor
+// switch. --pairs writes between two near ports of one subnet, one way and then the other; the
+// subnet is known from their IP addresses, or from their GIDs and subnet manager. A port without
+// a partner writes to itself.
 //
-// With --gdr it takes the memory of the GPU that is nearest to each port, for which
-// ib_write_bw has to be built with CUDA (Debian's is not: -p names another), by dma-buf
-// where neither nvidia_peermem nor nv_peer_mem is loaded. -b writes both ways at once. Ports work at
-// the same time unless they share a card, or a root port while the memory is the host's;
-// --serial takes one after the other. -t bounds all of it.
+// With --gdr it uses memory of the nearest GPU of each port. It needs an ib_write_bw built with CUDA
+// (Debian's is not: -p PROGRAM names another). The memory is shared by dma-buf if neither
+// nvidia_peermem nor nv_peer_mem is loaded. -b writes both ways at once. Ports run at the same
+// time unless they share a card, or, with host memory, a root port; --serial runs them one after
+// another. -t SECONDS (60) is the time limit of all.
 //
-// check_ib_bw_gdr and check_ib_bw_non_gdr are AzureHPC's names, of which the first could
-// not fail: GPU memory and 8 MiB, all at once; host memory and 1 MiB, one after the other.
-// check_ib_bw_loop_gdr is an older name of the first. The name of a machine behind the
-// rate, and the repeats behind that, are ignored.
+// check_ib_bw_gdr and check_ib_bw_non_gdr are AzureHPC's names: GPU memory and 8 MiB, all at
+// once; host memory and 1 MiB, one after another. AzureHPC's first one could not fail.
+// check_ib_bw_loop_gdr is an older name of it. A machine name after the rate, and the repeats
+// after that, are ignored.
 //
 //	gpu* || check_ib_bw_gdr 380
 //	hb* || check_ib_bw --serial 390
 type ibBW struct {
 	active
 
-	Rate     float64       `opt:"w" arg:"1" toml:"rate"`  // what each has to reach, Gb/s; 0: the platform's
-	Surplus  []string      `arg:"*"`                      // the size of a message; AzureHPC's name of the machine and repeats are not used
-	Size     checks.Size   `opt:"s" toml:"size"`          // of a message, bytes; 0: 8 MiB with --gdr, else 1 MiB
-	Devices  []string      `opt:"d" toml:"devices"`       // ports; without: those that carry jobs' traffic
-	GDR      bool          `long:"gdr" toml:"gdr"`        // memory of GPUs
-	Pairs    bool          `long:"pairs" toml:"pairs"`    // between two ports, not to itself
-	Both     bool          `opt:"b" toml:"bidirectional"` // both ways at once
-	Serial   bool          `long:"serial" toml:"serial"`  // one after the other
-	Duration time.Duration `opt:"D" toml:"duration"`      // of each, at least 1 s
-	Time     time.Duration `opt:"t" toml:"time"`          // that all of it may take
-	Program  string        `opt:"p" toml:"program"`       // ib_write_bw, or its path
+	Rate     float64       `opt:"w" arg:"1" toml:"rate"`  // least rate of each port, Gb/s; 0: the platform's
+	Surplus  []string      `arg:"*"`                      // size of a message; AzureHPC's machine name and repeats are ignored
+	Size     checks.Size   `opt:"s" toml:"size"`          // size of a message, bytes; 0: 8 MiB with --gdr, else 1 MiB
+	Devices  []string      `opt:"d" toml:"devices"`       // ports to test; none: those that carry jobs' traffic
+	GDR      bool          `long:"gdr" toml:"gdr"`        // use GPU memory
+	Pairs    bool          `long:"pairs" toml:"pairs"`    // write between two ports
+	Both     bool          `opt:"b" toml:"bidirectional"` // write both ways at once
+	Serial   bool          `long:"serial" toml:"serial"`  // one port after another
+	Duration time.Duration `opt:"D" toml:"duration"`      // duration of each run, at least 1 s; 4s
+	Time     time.Duration `opt:"t" toml:"time"`          // time limit of all runs, 60s
+	Program  string        `opt:"p" toml:"program"`       // name or path of ib_write_bw
 
 	name  string
-	start time.Duration // see bwStart; 0: as long as that takes
+	start time.Duration // see bwStart; 0: measured defaults
 }
 
 func init() {
 	for _, alias := range []struct {
 		name        string
-		lane        checks.Lane // it may ask NVML which GPUs are free
+		lane        checks.Lane // the CUDA worker can query NVML for idle GPUs
 		gdr, serial bool
 		usage       string
 	}{
@@ -85,27 +85,26 @@ func init() {
 }
 
 func ibBWDo() map[string]string {
-	return activeDo("ib.bw", "See the port's PCIe link (check_ib_pcie: width and speed, MaxReadReq), its errors (check_ib_errors), the clocks of the CPUs, IOMMU and ACS; with GPUs check_hw_topology.", map[string]string{
+	return activeDo("ib.bw", "See the port's PCIe link (check_ib_pcie: width, speed and MaxReadReq), its errors (check_ib_errors), the CPU clocks, IOMMU and ACS; with GPUs check_hw_topology.", map[string]string{
 		"ib.inactive":    fabric.InactiveDo,
-		"ib.bw.down":     "Nothing here: check_ib_ports says what is wrong with a port that is not up.",
-		"ib.bw.program":  "Install perftest (apt-get install perftest, dnf install perftest), or name another ib_write_bw with -p. With its message run it by hand: ib_write_bw --help.",
-		"ib.bw.cuda":     "Build perftest with CUDA (./configure CUDA_H_PATH=/usr/local/cuda/include/cuda.h) and name it with -p, or use check_ib_bw_non_gdr. Distributions' packages have no CUDA.",
-		"ib.bw.kind":     "Nothing: this adapter has another transport than ib_write_bw uses. Its vendor has tests of its own.",
-		"ib.bw.gid":      "The port has no address that RoCE v2 could use: check_ib_gid says more.",
-		"ib.bw.gpu":      "Nothing if somebody uses the GPU that is nearest to the port, or if its compute mode is meant to be exclusive (default: nvidia-smi -i INDEX -c 0); else see nvidia-smi.",
-		"ib.bw.failed":   "Run the same by hand: ib_write_bw -d DEVICE on one terminal, ib_write_bw -d DEVICE 127.0.0.1 on another; see dmesg for the adapter, check_ib_errors, check_gpu_driver -m 'nvidia_peermem|dma-buf', and ulimit -l.",
+		"ib.bw.down":     "Nothing here: check_ib_ports reports the fault of a port that is not active.",
+		"ib.bw.program":  "Install perftest (apt-get install perftest, dnf install perftest), or name another ib_write_bw with -p. If it prints an error, repeat it by hand: ib_write_bw --help.",
+		"ib.bw.cuda":     "Build perftest with CUDA (./configure CUDA_H_PATH=/usr/local/cuda/include/cuda.h) and name it with -p, or use check_ib_bw_non_gdr. The packages of distributions are built without CUDA.",
+		"ib.bw.kind":     "Nothing to repair: this adapter has no transport of ib_write_bw. Its vendor has other tests.",
+		"ib.bw.gid":      "The port has no address for RoCE v2: see check_ib_gid.",
+		"ib.bw.gpu":      "Nothing, if a process uses the nearest GPU of the port, or if its compute mode is exclusive on purpose (default: nvidia-smi -i INDEX -c 0); otherwise see nvidia-smi.",
+		"ib.bw.failed":   "Repeat it by hand: ib_write_bw -d DEVICE in one terminal, ib_write_bw -d DEVICE 127.0.0.1 in another; see dmesg for the adapter, check_ib_errors, check_gpu_driver -m 'nvidia_peermem|dma-buf', and ulimit -l.",
 		"ib.bw.repeated": "Nothing, if it is rare: the port works. If the same port reports it repeatedly, run ib_write_bw by hand (see ib.bw.failed), and see check_ib_errors and the load of the node.",
-		"ib.bw.way":      "No such port has a rate: that is more likely the network's addresses than the ports. RoCE: an interface in a VRF (ip vrf show) reaches itself only with a new kernel, and with --pairs rails have to be one network (ip route get ADDRESS from ADDRESS): leave --pairs out, or the line. InfiniBand: sminfo, check_ib_gid. Of a port alone: name another beside it.",
-		"ib.bw.alone":    "Nothing, if the rails are networks of their own. Else see the addresses and routes of their interfaces (ip route show dev INTERFACE), and the subnet's prefix and manager (check_ib_gid, sminfo).",
-		"ib.bw.rate":     "Other such ports reach nine tenths of their rate. If this is the best that the node can do say so: give the line a number. Else see check_ib_pcie and check_ib_ports.",
+		"ib.bw.way":      "No port of this kind has a rate: the addresses of the network are a more likely cause than the ports. RoCE: an interface in a VRF (ip vrf show) reaches itself only with a recent kernel, and --pairs needs all rails in one network (ip route get ADDRESS from ADDRESS): remove --pairs, or the line. InfiniBand: see sminfo and check_ib_gid. If the line names only one port, add another.",
+		"ib.bw.alone":    "Nothing, if the rails are separate networks. Otherwise see the addresses and routes of their interfaces (ip route show dev INTERFACE), and the subnet's prefix and manager (check_ib_gid, sminfo).",
+		"ib.bw.rate":     "Ports of this kind reach nine tenths of their rate. If this is the best that the node can do, set the number on the line. Otherwise see check_ib_pcie and check_ib_ports.",
 		"ib.bw.untested": "Give the line more time (-t), or each port less (-D).",
 	})
 }
 
-// Bound is the most that it takes.
 func (c *ibBW) Bound() time.Duration { return c.Time }
 
-// size is that of a message, bytes.
+// size returns the size of a message, bytes.
 func (c *ibBW) size() int64 {
 	switch {
 	case c.Size > 0:
@@ -116,7 +115,7 @@ func (c *ibBW) size() int64 {
 	return 1 << 20
 }
 
-// algorithm is the word by which floors tell runs apart.
+// algorithm returns the name of a kind of run in floors.
 func (c *ibBW) algorithm(pair bool) string {
 	word := "host"
 	if c.GDR {
@@ -131,7 +130,6 @@ func (c *ibBW) algorithm(pair bool) string {
 	return word
 }
 
-// Validate refuses what perftest would.
 func (c *ibBW) Validate() error {
 	switch {
 	case c.Duration < time.Second || c.Duration > time.Hour:
@@ -141,11 +139,11 @@ func (c *ibBW) Validate() error {
 	case strings.HasPrefix(c.Program, "-") || c.Program == "":
 		return &checks.UsageError{Kind: checks.BadValue, Word: c.Program, Want: "a program"}
 	}
-	return usableTime(c.Time)
+	return validateTime(c.Time)
 }
 
-// Bind is BindTags, what AzureHPC's older files have behind the rate (a name of the
-// machine, and repeats), and what perftest would refuse.
+// Bind also accepts the machine name and the repeats that AzureHPC's older files have after the
+// rate.
 func (c *ibBW) Bind(args []string) error {
 	if err := checks.BindTags(c, args); err != nil {
 		return err
@@ -190,7 +188,7 @@ func (c *ibBW) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	b := &bwRun{activeRun: r, c: c, fabric: f, worked: map[bwWay]bool{}}
 	for _, p := range ports {
 		if !slices.Contains(up, p) {
-			b.report(p.Subject(), checks.Finding{Code: "ib.bw.down", Severity: checks.Skip, Got: p.State}, "not measured: check_ib_ports judges a port that is not %s", checks.IBActive)
+			b.report(p.Subject(), checks.Finding{Code: "ib.bw.down", Severity: checks.Skip, Got: p.State}, "not measured: see check_ib_ports for a port that is not %s", checks.IBActive)
 		}
 	}
 	if b.program() {
@@ -206,15 +204,15 @@ type bwRun struct {
 
 	c      *ibBW
 	fabric *fabric.Fabric
-	help   string // what the program says of its options
+	help   string // output of its --help
 	tests  []bwTest
-	ports  []*fabric.Port          // those that are measured
-	reach  map[*fabric.Port]string // the subnet in which others reach a port, "": not told
+	ports  []*fabric.Port          // measured ports
+	reach  map[*fabric.Port]string // subnet of a port; "": unknown
 	faults []bwFault
 	worked map[bwWay]bool
 }
 
-// program asks the program what it can.
+// program reads the options that the program supports.
 func (b *bwRun) program() bool {
 	b.at("run %s --help", b.c.Program)
 	help, err := rdma.PerftestHelp(b.ctx, b.env.Host, b.c.Program)
@@ -225,29 +223,29 @@ func (b *bwRun) program() bool {
 		b.report(checks.Device{}, checks.Finding{Code: "ib.bw.program", Severity: checks.Unknown, Want: "perftest", Got: err.Error()}, "cannot run %s", b.c.Program)
 		return false
 	case b.c.GDR && !strings.Contains(help, "--use_cuda"):
-		b.noCUDA()
+		b.reportNoCUDA()
 		return false
 	}
 	return true
 }
 
-func (b *bwRun) noCUDA() {
+func (b *bwRun) reportNoCUDA() {
 	b.failures = true
-	b.report(checks.Device{}, checks.Finding{Code: "ib.bw.cuda", Severity: checks.Unknown, Want: "one that is built with CUDA"}, "%s cannot use the memory of GPUs", b.c.Program)
+	b.report(checks.Device{}, checks.Finding{Code: "ib.bw.cuda", Severity: checks.Unknown, Want: "a build with CUDA"}, "%s cannot use GPU memory", b.c.Program)
 }
 
-// run measures all of them, round by round.
+// run runs all tests, round by round.
 func (b *bwRun) run() {
-	defer b.tellFaults()
+	defer b.reportFaults()
 	for b.ctx.Err() == nil {
 		if len(b.tests) == 0 {
-			if b.tests = b.repeats(); len(b.tests) == 0 {
+			if b.tests = b.takeRepeats(); len(b.tests) == 0 {
 				return
 			}
 		}
-		round, rest := b.round()
+		round, rest := b.nextRound()
 		if !b.timeFor(round) {
-			b.untested()
+			b.reportUntested()
 			return
 		}
 		b.tests = rest
@@ -260,7 +258,7 @@ func (b *bwRun) run() {
 		b.at("%s: %s", b.c.Program, strings.Join(names, " "))
 		results := rdma.Perftests(b.ctx, b.env.Host, tests)
 		if b.ctx.Err() != nil {
-			return // which says so
+			return // the frame reports the stop
 		}
 		b.judgeRound(round, results)
 	}
@@ -276,9 +274,9 @@ func (b *bwRun) timeFor(round []bwTest) bool {
 	return !ok || time.Until(end) >= need+time.Second
 }
 
-// untested reports the tests for which the time was too short. A test that hung has had its
-// time already; any other error decides nothing before a second run.
-func (b *bwRun) untested() {
+// reportUntested reports the tests that had no time to run. A test that hung has used its time; any
+// other error is final only after a second run.
+func (b *bwRun) reportUntested() {
 	for _, t := range b.tests {
 		if t.first != nil {
 			together := 0
@@ -289,6 +287,6 @@ func (b *bwRun) untested() {
 			continue
 		}
 		b.failures = true
-		b.report(t.from.Subject(), checks.Finding{Code: "ib.bw.untested", Severity: checks.Unknown, Want: fmt.Sprintf("-t above %s", b.c.Time)}, "not measured: the time is up")
+		b.report(t.from.Subject(), checks.Finding{Code: "ib.bw.untested", Severity: checks.Unknown, Want: fmt.Sprintf("-t above %s", b.c.Time)}, "not measured: time limit reached")
 	}
 }

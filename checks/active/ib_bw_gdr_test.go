@@ -13,7 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// testGDR are those of GPU memory.
+// testGDR has the scenarios of GPU memory.
 func testGDR(name string) []checktest.Scenario {
 	on := func(text string, p fakesys.Perftest, nvml func(*nvml.Snapshot), want ...checks.Finding) checktest.Scenario {
 		s := onPorts(text, nil, fakesys.DGXH100(), p, nil, want...)
@@ -26,18 +26,18 @@ func testGDR(name string) []checktest.Scenario {
 		for _, g := range checktest.H100s().GPUs {
 			delete(n.Links, "sys/bus/pci/devices/"+g.PCI)
 		}
-	}, checks.Finding{Code: "ib.bw.gpu", Severity: checks.Unknown, Got: "none is on the PCI bus", Message: name + ":  cannot tell where the GPUs are, got none is on the PCI bus"})
+	}, checks.Finding{Code: "ib.bw.gpu", Severity: checks.Unknown, Got: "no GPU on the PCI bus", Message: name + ":  cannot locate the GPUs, got no GPU on the PCI bus"})
 	gone.Broken = true
-	none := checks.Finding{Code: "ib.bw.cuda", Severity: checks.Unknown, Want: "one that is built with CUDA", Message: name + ":  ib_write_bw cannot use the memory of GPUs, want one that is built with CUDA"}
+	none := checks.Finding{Code: "ib.bw.cuda", Severity: checks.Unknown, Want: "a build with CUDA", Message: name + ":  ib_write_bw cannot use GPU memory, want a build with CUDA"}
 	used := func(n *nvml.Snapshot) { n.GPUs[3].Processes = nvml.Known([]nvml.GPUProcess{{PID: 1}}) }
-	left := checks.Finding{Code: "active.left", Severity: checks.Skip, Device: checks.GPUDevice(&checktest.H100s().GPUs[3]), Got: "process 1 is on it"}
-	left.Message = name + ":  " + left.Device.String() + ": left out: process 1 is on it"
-	busy := checktest.PortFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.bw.gpu", Severity: checks.Skip, Got: "gpu3 " + checktest.H100s().GPUs[3].PCI}, "not measured: its GPU is not free")
+	left := checks.Finding{Code: "active.left", Severity: checks.Skip, Device: checks.GPUDevice(&checktest.H100s().GPUs[3]), Got: "process 1 uses it"}
+	left.Message = name + ":  " + left.Device.String() + ": skipped: process 1 uses it"
+	busy := checktest.PortFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.bw.gpu", Severity: checks.Skip, Got: "gpu3 " + checktest.H100s().GPUs[3].PCI}, "not measured: its GPU is in use")
 	return []checktest.Scenario{
 		on("built without CUDA, Debian 12", fakesys.Perftest{Version: "4.5"}, nil, none),
 		on("built without CUDA, Debian 13", fakesys.Perftest{}, nil, none),
 		on("memory cannot be registered", fakesys.Perftest{CUDA: true, Acts: map[string]string{"mlx5_3": "memory"}}, nil,
-			checktest.PortFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.bw.failed", Severity: checks.Fail, Got: "Couldn't allocate MR"}, "memory of its GPU cannot be registered with the adapter (nvidia_peermem, or dma-buf)")),
+			checktest.PortFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.bw.failed", Severity: checks.Fail, Got: "Couldn't allocate MR"}, "GPU memory cannot be registered with the adapter (nvidia_peermem, or dma-buf)")),
 		gone,
 		on("its GPU allows one process", fakesys.Perftest{CUDA: true}, func(n *nvml.Snapshot) { n.GPUs[3].Modes.Compute = nvml.Known("exclusive") },
 			checktest.PortFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.bw.gpu", Severity: checks.Skip, Got: "gpu3 " + checktest.H100s().GPUs[3].PCI}, "not measured: the compute mode of its GPU allows one process, and the test needs two")),
@@ -45,7 +45,7 @@ func testGDR(name string) []checktest.Scenario {
 	}
 }
 
-// Each port has the GPU beside it, whatever a job has set.
+// Each port uses its nearest GPU, whatever a job has set.
 func TestIBBWPairsGPUs(t *testing.T) {
 	t.Setenv("CUDA_VISIBLE_DEVICES", "5")
 	for version, option := range map[string]string{"25.01": "--use_cuda_bus_id=0000:1%d:00.0", "4.5": "--use_cuda=%d"} {
@@ -64,7 +64,7 @@ func TestIBBWPairsGPUs(t *testing.T) {
 	}
 }
 
-// Without a module for it the memory of GPUs goes by dma-buf, where perftest knows it.
+// Without a kernel module for it GPU memory is shared by dma-buf, if perftest supports that.
 func TestIBBWDMABuf(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -11,21 +11,21 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 )
 
-// What came of check_ib_bw.
+// The verdicts of check_ib_bw.
 
-// bwFault is a test without a rate, and why.
+// bwFault is a test without a rate, and its error.
 type bwFault struct {
 	test     bwTest
 	err      *rdma.PerftestError
-	together int // how many tests ran at the same time
+	together int // number of tests at the same time
 }
 
-// bwWay is what tests have in common of which one shows that the others should reach
-// their ends as well.
+// bwWay is the kind of connection of a test: if one test of a kind has a rate, the others should
+// have one, too.
 type bwWay struct {
 	pair  bool   // between two ports
 	layer string // InfiniBand, Ethernet
-	told  bool   // the IP subnet is, over Ethernet
+	known bool   // over Ethernet: the IP subnet is known
 }
 
 func (b *bwRun) way(t *bwTest) bwWay {
@@ -46,10 +46,10 @@ func (b *bwRun) judgeRound(round []bwTest, results []rdma.PerftestResult) {
 	}
 }
 
-// repeats returns the tests whose error would fail their port, to run once more, each
-// alone: a single error of perftest is no measured fault, and the load may cause it. A
-// test that hung while it was alone has had its time.
-func (b *bwRun) repeats() (tests []bwTest) {
+// takeRepeats returns the tests with an error that would fail their port. They run once more, each
+// alone: a single error of perftest is not a measured fault, and the load can cause it. A test
+// that hung while it was alone is not repeated.
+func (b *bwRun) takeRepeats() (tests []bwTest) {
 	b.faults = slices.DeleteFunc(b.faults, func(f bwFault) bool {
 		_, severity := b.weigh(&f)
 		if severity != checks.Fail || f.test.first != nil || f.err.Kind == rdma.PerftestHung && f.together == 1 {
@@ -62,16 +62,16 @@ func (b *bwRun) repeats() (tests []bwTest) {
 	return tests
 }
 
-// tellFaults reports the tests without a rate, after all rounds.
-func (b *bwRun) tellFaults() {
+// reportFaults reports the tests without a rate, after all rounds.
+func (b *bwRun) reportFaults() {
 	for _, f := range b.faults {
-		b.fault(&f)
+		b.reportFault(&f)
 	}
 }
 
-// weigh decides what an error means: a port fails if its own hardware gives the cause,
-// or if other ports have a rate with the same program. If none has one the program or
-// the network may be the cause.
+// weigh decides on an error: a port fails if its own hardware is the cause, or if other ports
+// have a rate with the same program. If none has one, the program or the network can be the
+// cause.
 func (b *bwRun) weigh(f *bwFault) (code string, severity checks.Severity) {
 	switch f.err.Kind {
 	case rdma.PerftestNoCUDA:
@@ -91,35 +91,35 @@ func (b *bwRun) weigh(f *bwFault) (code string, severity checks.Severity) {
 	return "ib.bw.failed", checks.Unknown
 }
 
-func (b *bwRun) fault(f *bwFault) {
+func (b *bwRun) reportFault(f *bwFault) {
 	code, severity := b.weigh(f)
 	if code == "ib.bw.cuda" {
-		b.noCUDA()
+		b.reportNoCUDA()
 		return
 	}
-	text := "it has no rate"
+	text := "no rate"
 	switch f.err.Kind {
 	case rdma.PerftestHung:
-		text = fmt.Sprintf("it has no rate after %s", f.test.test.Timeout)
+		text = fmt.Sprintf("no rate after %s", f.test.test.Timeout)
 	case rdma.PerftestMemory:
-		text = "its memory cannot be registered with the adapter"
+		text = "host memory cannot be registered with the adapter"
 		if b.c.GDR {
-			text = "memory of its GPU cannot be registered with the adapter (nvidia_peermem, or dma-buf)"
+			text = "GPU memory cannot be registered with the adapter (nvidia_peermem, or dma-buf)"
 		}
 	}
 	of := checks.Finding{Code: code, Severity: severity, Got: f.err.Text}
 	switch {
 	case code == "ib.bw.way":
-		text = "it has no rate, nor has any other such port"
-	case severity == checks.Fail && f.together == 0: // its error is that of the first run
+		text = "no rate, on no port of this kind"
+	case severity == checks.Fail && f.together == 0: // the error is from the first run
 		of.Severity, of.Want = checks.Unknown, fmt.Sprintf("-t above %s", b.c.Time)
-		text += ", and there is no time to repeat it alone"
+		text += ", and no time left to repeat it alone"
 	}
 	b.failures = b.failures || of.Severity != checks.Fail
 	b.report(f.test.device(), of, "%s", text)
 }
 
-// device is the port that writes, and with it the one it writes to, if that is another.
+// device returns the port that writes, with the port that it writes to if that is another.
 func (t *bwTest) device() checks.Device {
 	d := t.from.Subject()
 	if t.from != t.to {
@@ -128,8 +128,8 @@ func (t *bwTest) device() checks.Device {
 	return d
 }
 
-// measure hands a number on. Where nothing is asked for, neither by the line nor by the
-// platform, the port's own rate is what it is held against, which warns only.
+// measure records a rate. If neither the line nor the platform has a limit, it compares the rate
+// with the port's own rate, which only warns.
 func (b *bwRun) measure(t *bwTest, rate float64, together int) {
 	what := "RDMA write"
 	if b.c.GDR {
@@ -147,7 +147,7 @@ func (b *bwRun) measure(t *bwTest, rate float64, together int) {
 		m.Peers = t.near.String()
 	}
 	m.Unlike = b.lessSlot(t.from, rate)
-	b.measured(m)
+	b.record(m)
 	p, _ := checks.NodePlatform(b.env)
 	if _, known := p.FloorOf(m.Test, m.Algorithm, m.Size, m.Ranks); known || m.Least > 0 || b.c.Both || b.c.size() < bwRateSize {
 		return
@@ -157,21 +157,20 @@ func (b *bwRun) measure(t *bwTest, rate float64, together int) {
 	}
 }
 
-// bwShare is the part of its rate that any port reaches: sichek's defaults want 360 of
-// 400, 175 of 200 and 90 of 100 Gb/s (hca/config/default_spec.yaml), 0.875 at least. And
-// bwRateSize is the least message with which it does, in bytes: AzureHPC wants 78 of 100
-// with 64 KiB.
+// bwShare is the part of its rate that any port reaches: sichek's defaults require 360 of 400,
+// 175 of 200 and 90 of 100 Gb/s (hca/config/default_spec.yaml), 0.875 at least. bwRateSize is the
+// smallest message for which this holds, in bytes: AzureHPC requires only 78 of 100 with 64 KiB.
 const (
 	bwShare    = 0.85
 	bwRateSize = 1 << 20
 )
 
-// pcieShare is what a PCIe link leaves to data: it has a tenth of overhead (128b/130b,
-// headers of packets of 256 bytes).
+// pcieShare is the part of a PCIe link's rate that is left for data: the overhead is a tenth
+// (128b/130b, headers of packets of 256 bytes).
 const pcieShare = 0.9
 
-// able is what a port can do at best, in Gb/s, and what bounds it: its rate, or its PCIe
-// link.
+// able returns the highest possible rate of a port, in Gb/s, and its limit: the port's rate, or
+// its PCIe link.
 func (b *bwRun) able(p *fabric.Port) (limit float64, of string) {
 	limit, of = p.Gbps(), "the port's "+p.Rate+" Gb/s"
 	at := topology.LocateDevice(b.env, p.Device, p.PCI)
@@ -181,8 +180,8 @@ func (b *bwRun) able(p *fabric.Port) (limit float64, of string) {
 	return limit, of
 }
 
-// lessSlot says in what the PCIe slot of a port is less than that of a port like it, if that
-// explains its rate: a link that has lost lanes in a slot that has them explains nothing.
+// lessSlot describes how the PCIe slot of a port is worse than that of a similar port, if that
+// explains its rate. A link that lost lanes in a slot that has them explains nothing.
 func (b *bwRun) lessSlot(p *fabric.Port, rate float64) string {
 	if p.PCI == "" {
 		return ""

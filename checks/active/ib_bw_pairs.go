@@ -13,13 +13,12 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 )
 
-// Which ports check_ib_bw --pairs has write to each other: those that are to be expected
-// to reach each other. Rails of RoCE are often networks of their own, and InfiniBand may
-// be one fabric for jobs and one for storage.
+// The pairs of check_ib_bw --pairs: ports that are expected to reach each other. Rails of RoCE
+// are often separate networks, and InfiniBand can be one fabric for jobs and one for storage.
 
-// ibSubnet names the subnet of a port of InfiniBand: by the prefix of its first GID, and
-// by the LID of its subnet manager, since the prefix is the same wherever nobody has set
-// it. "" if it is not told.
+// ibSubnet returns the subnet of an InfiniBand port: the prefix of its first GID, and the LID of
+// its subnet manager, since the prefix is the same wherever an administrator has not set it. It
+// returns "" if the subnet is unknown.
 func (b *bwRun) ibSubnet(p *fabric.Port) string {
 	gid, err := rdma.IBGID0(b.env.Host, p.Device, p.Port)
 	if err != nil {
@@ -28,12 +27,12 @@ func (b *bwRun) ibSubnet(p *fabric.Port) string {
 	return fmt.Sprintf("%x, %s", gid[:8], p.SMLID)
 }
 
-// subnet is the IP subnet of a port of RoCE: that of the route by which the node reaches
-// its neighbours at the interface of the GID. "" if there is none, as of an interface in
-// a VRF, whose routes are in another table.
+// subnet returns the IP subnet of a RoCE port: that of the route to the neighbours on the GID's
+// interface. It returns "" if there is none, for example for an interface in a VRF: its routes
+// are in another table.
 func (b *bwRun) subnet(g rdma.GID) string {
 	address := netip.AddrFrom16(g.ID).Unmap()
-	routes, _ := network.Routes(b.env.Host) // what could not be read is not told
+	routes, _ := network.Routes(b.env.Host) // unreadable routes are unknown
 	var best netip.Prefix
 	for _, r := range routes {
 		direct := r.Dev == g.NetDev && !r.Gateway.IsValid() && !r.Nowhere && !r.Prefix.IsSingleIP()
@@ -47,9 +46,8 @@ func (b *bwRun) subnet(g rdma.GID) string {
 	return best.Masked().String()
 }
 
-// pairUp pairs ports of one kind and one subnet, those first that are nearest to each
-// other. Without pairs each has itself, as the one has that is left, or that no other is
-// known to reach.
+// pairUp pairs ports of one kind and one subnet, the nearest first. Without --pairs, or without a
+// partner, a port is paired with itself.
 func (b *bwRun) pairUp(ports []*fabric.Port) (list [][2]*fabric.Port) {
 	if !b.c.Pairs {
 		for _, p := range ports {
@@ -66,31 +64,31 @@ func (b *bwRun) pairUp(ports []*fabric.Port) (list [][2]*fabric.Port) {
 		p, other, best := left[0], left[0], topology.Nearness(-1)
 		for _, q := range left[1:] {
 			a, at := places[p], places[q]
-			if n := a.Near(&at); b.fit(p, q) && n > best {
+			if n := a.Near(&at); b.canPair(p, q) && n > best {
 				other, best = q, n
 			}
 		}
 		list = append(list, [2]*fabric.Port{p, other})
 		left = slices.DeleteFunc(left, func(q *fabric.Port) bool { return q == p || q == other })
 	}
-	b.tellAlone(ports)
+	b.reportAlone(ports)
 	return list
 }
 
-// fit says whether two ports may be a pair.
-func (b *bwRun) fit(p, q *fabric.Port) bool {
+// canPair reports whether two ports can be a pair.
+func (b *bwRun) canPair(p, q *fabric.Port) bool {
 	return p != q && p.Layer == q.Layer && p.Rate == q.Rate && p.HCA.Type == q.HCA.Type && b.reach[p] != "" && b.reach[p] == b.reach[q]
 }
 
-// tellAlone says once which ports have no other to be a pair with.
-func (b *bwRun) tellAlone(ports []*fabric.Port) {
+// reportAlone reports once the ports without a partner.
+func (b *bwRun) reportAlone(ports []*fabric.Port) {
 	var alone []string
 	for _, p := range ports {
-		if !slices.ContainsFunc(ports, func(q *fabric.Port) bool { return b.fit(p, q) }) {
+		if !slices.ContainsFunc(ports, func(q *fabric.Port) bool { return b.canPair(p, q) }) {
 			alone = append(alone, p.Name())
 		}
 	}
 	if len(alone) > 0 {
-		b.report(checks.Device{}, checks.Finding{Code: "ib.bw.alone", Severity: checks.Skip, Got: strings.Join(alone, " ")}, "ports without another of their kind in their subnet write to themselves")
+		b.report(checks.Device{}, checks.Finding{Code: "ib.bw.alone", Severity: checks.Skip, Got: strings.Join(alone, " ")}, "no second port of the kind in the subnet: these ports write to themselves")
 	}
 }

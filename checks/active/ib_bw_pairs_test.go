@@ -13,9 +13,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// rails is a node of RoCE whose eight interfaces have routes to their neighbours, with
-// masks as the kernel writes them: all one network with 0000FFFF, each its own with
-// 00FFFFFF.
+// rails returns a RoCE node with routes from its eight interfaces to their neighbours, with masks
+// as the kernel writes them: one network with 0000FFFF, a network for each with 00FFFFFF.
 func rails(mask string) *fakesys.Node {
 	n := fakesys.RoCE()
 	for i := range 8 {
@@ -36,7 +35,7 @@ var _ = checktest.Table("check_ib_bw", func(name string) []checktest.Scenario {
 	}
 	alone := func(ports ...string) checks.Finding {
 		f := checks.Finding{Code: "ib.bw.alone", Severity: checks.Skip, Got: strings.Join(ports, " ")}
-		f.Message = name + ":  ports without another of their kind in their subnet write to themselves" + checktest.WantGot(f)
+		f.Message = name + ":  no second port of the kind in the subnet: these ports write to themselves" + checktest.WantGot(f)
 		return f
 	}
 	pair := func(i, j int, severity checks.Severity, code, text string) checks.Finding {
@@ -47,9 +46,9 @@ var _ = checktest.Table("check_ib_bw", func(name string) []checktest.Scenario {
 		return f
 	}
 	none := func(i, j int) checks.Finding {
-		return pair(i, j, checks.Unknown, "ib.bw.way", "it has no rate, nor has any other such port")
+		return pair(i, j, checks.Unknown, "ib.bw.way", "no rate, on no port of this kind")
 	}
-	var ways []checks.Finding // of a network in which no two ports of a node reach each other: in the order of the rounds
+	var ways []checks.Finding // of a network that connects no two ports of a node, in the order of the rounds
 	for i := 0; i < 8; i += 2 {
 		ways = append(ways, none(i, i+1))
 	}
@@ -63,13 +62,13 @@ var _ = checktest.Table("check_ib_bw", func(name string) []checktest.Scenario {
 		onPorts("pairs of RoCE, one network that brings no two of a node together", checktest.Of("--pairs"), rails("0000FFFF"), apart, nil, ways...),
 		onPorts("RoCE, one in a VRF carries nothing, as before new kernels", nil, rails("0000FFFF"), fakesys.Perftest{Acts: map[string]string{"rocep3s0": "transfer"}}, func(n *fakesys.Node) {
 			n.Files["proc/net/route"] = strings.Replace(n.Files["proc/net/route"], "eth13", "eth99", 1)
-		}, checktest.PortFinding(name, "rocep3s0", 3, checks.Finding{Code: "ib.bw.way", Severity: checks.Unknown, Got: "Completion with error at client"}, "it has no rate, nor has any other such port")),
+		}, checktest.PortFinding(name, "rocep3s0", 3, checks.Finding{Code: "ib.bw.way", Severity: checks.Unknown, Got: "Completion with error at client"}, "no rate, on no port of this kind")),
 		onPorts("pairs of RoCE, one does not reach the other", checktest.Of("--pairs"), rails("0000FFFF"), fakesys.Perftest{Acts: map[string]string{"rocep3s0": "apart"}}, nil,
-			pair(3, 2, checks.Fail, "ib.bw.failed", "it has no rate")),
+			pair(3, 2, checks.Fail, "ib.bw.failed", "no rate")),
 	}
 })
 
-// Ports are a pair only in one subnet, as far as is known.
+// Ports are paired only within one subnet, as far as it is known.
 func TestIBBWSubnets(t *testing.T) {
 	t.Parallel()
 	other := func(names ...string) func(*fakesys.Node) {

@@ -20,7 +20,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 )
 
-// Who writes to whom in check_ib_bw, and at the same time as whom.
+// The plan of check_ib_bw: the ends of each test, and the tests that run at the same time.
 
 // bwTest is one run of perftest.
 type bwTest struct {
@@ -30,8 +30,8 @@ type bwTest struct {
 	first    *rdma.PerftestError // the error of the first run, if this is the second
 }
 
-// bwStart is how long a program of perftest takes to begin and to end: with a GPU it
-// makes a context on it.
+// bwStart returns how long a program of perftest takes to start and to end: with a GPU it creates
+// a context there.
 func (c *ibBW) bwStart() time.Duration {
 	switch {
 	case c.start > 0:
@@ -42,7 +42,7 @@ func (c *ibBW) bwStart() time.Duration {
 	return 8 * time.Second
 }
 
-// plan makes the tests.
+// plan creates the tests.
 func (b *bwRun) plan(ports []*fabric.Port) {
 	b.reach = map[*fabric.Port]string{}
 	ends := map[*fabric.Port]*rdma.PerftestEnd{}
@@ -70,8 +70,8 @@ func (b *bwRun) plan(ports []*fabric.Port) {
 	}
 }
 
-// queues is how many queue pairs are used: AzureHPC has two for host memory, whose
-// numbers floors are.
+// queues returns the number of queue pairs: AzureHPC's floors for host memory were measured with
+// two.
 func (b *bwRun) queues() int {
 	if b.c.GDR {
 		return 1
@@ -79,11 +79,12 @@ func (b *bwRun) queues() int {
 	return 2
 }
 
-// end is what a port is called with; false if it cannot be measured, and why is said.
+// end returns the arguments for a port. If the port cannot be measured it reports the reason and
+// returns false.
 func (b *bwRun) end(p *fabric.Port) (*rdma.PerftestEnd, bool) {
 	e := &rdma.PerftestEnd{Device: p.Device, Port: p.Port, GID: -1, CPUs: cpu.ParseCPUs(pci.LocalCPUs(b.env.Host, p.PCI))}
 	if p.HCA.Driver == "efa" {
-		b.report(p.Subject(), checks.Finding{Code: "ib.bw.kind", Severity: checks.Skip, Got: "EFA"}, "not measured: no transport of ib_write_bw")
+		b.report(p.Subject(), checks.Finding{Code: "ib.bw.kind", Severity: checks.Skip, Got: "EFA"}, "not measured: ib_write_bw has no transport for it")
 		return e, false
 	}
 	b.at("read /sys/class/infiniband/%s/ports/%s/gids", p.Device, p.Port)
@@ -106,22 +107,22 @@ func (b *bwRun) end(p *fabric.Port) (*rdma.PerftestEnd, bool) {
 		if err != nil {
 			got = checks.OneLine(err)
 		}
-		b.report(p.Subject(), checks.Finding{Code: "ib.bw.gid", Severity: checks.Unknown, Want: fabric.RoCEv2 + " with an address", Got: got}, "not measured: no such GID")
+		b.report(p.Subject(), checks.Finding{Code: "ib.bw.gid", Severity: checks.Unknown, Want: fabric.RoCEv2 + " with an IP address", Got: got}, "not measured: no usable GID")
 		return e, false
 	}
 	return e, true
 }
 
-// onGPUs gives each port the GPU that is nearest to it, and of several the one that
-// fewest ports have. What comes back are the ports whose GPU may be used.
+// onGPUs assigns each port its nearest GPU, and of several the one with the fewest ports. It
+// returns the ports with a GPU that the test may use.
 func (b *bwRun) onGPUs(ports []*fabric.Port, ends map[*fabric.Port]*rdma.PerftestEnd, near map[*fabric.Port]topology.Nearness) (fit []*fabric.Port) {
 	gpus, err := topology.LocateGPUs(b.env)
 	if err == nil && len(gpus) == 0 {
-		err = errors.New("none is on the PCI bus")
+		err = errors.New("no GPU on the PCI bus")
 	}
 	if err != nil {
 		b.failures = true
-		b.report(checks.Device{}, checks.Finding{Code: "ib.bw.gpu", Severity: checks.Unknown, Got: checks.OneLine(err)}, "cannot tell where the GPUs are")
+		b.report(checks.Device{}, checks.Finding{Code: "ib.bw.gpu", Severity: checks.Unknown, Got: checks.OneLine(err)}, "cannot locate the GPUs")
 		return nil
 	}
 	used := make([]int, len(gpus))
@@ -138,7 +139,7 @@ func (b *bwRun) onGPUs(ports []*fabric.Port, ends map[*fabric.Port]*rdma.Perftes
 		near[p] = gpus[best].Near(&nic)
 		at := slices.IndexFunc(b.gpus, func(g *nvml.GPU) bool { return g.PCI == gpus[best].PCI })
 		if at < 0 {
-			b.report(p.Subject(), checks.Finding{Code: "ib.bw.gpu", Severity: checks.Skip, Got: gpus[best].String()}, "not measured: its GPU is not free")
+			b.report(p.Subject(), checks.Finding{Code: "ib.bw.gpu", Severity: checks.Skip, Got: gpus[best].String()}, "not measured: its GPU is in use")
 			continue
 		}
 		if b.gpus[at].Modes.Compute.Value == "exclusive" { // server and client are two processes on it
@@ -151,8 +152,9 @@ func (b *bwRun) onGPUs(ports []*fabric.Port, ends map[*fabric.Port]*rdma.Perftes
 	return fit
 }
 
-// gpuWords name a GPU to perftest: by its address where it knows that option, else by
-// its number in the order of the PCI bus. What a job has set is not believed.
+// gpuWords returns the options and the environment that select a GPU for perftest: its address if
+// perftest has that option, otherwise its number in the order of the PCI bus. It overrides
+// settings of a job.
 func (b *bwRun) gpuWords(at int, gpus []topology.Located) (args, env []string) {
 	var all []string
 	for i := range gpus {
@@ -164,13 +166,13 @@ func (b *bwRun) gpuWords(at int, gpus []topology.Located) (args, env []string) {
 		args = []string{"--use_cuda_bus_id=" + gpus[at].PCI}
 	}
 	if b.byDMABuf() {
-		args = append(args, "--use_cuda_dmabuf") // behind the GPU: perftest reads them in their order
+		args = append(args, "--use_cuda_dmabuf") // after the GPU: perftest depends on the order
 	}
 	return args, env
 }
 
-// byDMABuf says whether the memory of GPUs has to be shared by dma-buf: none of the
-// modules is loaded that do it in the older way, which is perftest's unless it is told.
+// byDMABuf reports whether GPU memory must be shared by dma-buf: no module for the older way is
+// loaded, which is perftest's default.
 func (b *bwRun) byDMABuf() bool {
 	if !strings.Contains(b.help, "--use_cuda_dmabuf") {
 		return false
@@ -182,12 +184,12 @@ func (b *bwRun) byDMABuf() bool {
 	})
 }
 
-// round takes the tests that do not disturb each other: ports of one card have its
-// PCIe link in common, and ports below one root port the way to the host's memory.
-func (b *bwRun) round() (round, rest []bwTest) {
+// nextRound selects tests that do not disturb each other: ports of one card share its PCIe link, and
+// ports below one root port share the path to host memory.
+func (b *bwRun) nextRound() (round, rest []bwTest) {
 	busy := map[string]bool{}
 	for _, t := range b.tests {
-		keys := append(b.shares(t.from), b.shares(t.to)...)
+		keys := append(b.listShared(t.from), b.listShared(t.to)...)
 		alone := b.c.Serial || t.first != nil || len(round) > 0 && round[0].first != nil
 		if alone && len(round) > 0 || slices.ContainsFunc(keys, func(k string) bool { return busy[k] }) {
 			rest = append(rest, t)
@@ -201,8 +203,8 @@ func (b *bwRun) round() (round, rest []bwTest) {
 	return round, rest
 }
 
-// shares are what a port has in common with others that would slow it down.
-func (b *bwRun) shares(p *fabric.Port) []string {
+// listShared returns the parts that a port shares with others and that would slow it down.
+func (b *bwRun) listShared(p *fabric.Port) []string {
 	if p.PCI == "" {
 		return []string{p.Device}
 	}

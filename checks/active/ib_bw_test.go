@@ -47,7 +47,7 @@ var (
 
 func bwAlias(name string) []checktest.Scenario { return bwSome(name) }
 
-// bwSome are some of the scenarios, under another name of the check.
+// bwSome returns some of the scenarios, for another name of the check.
 func bwSome(name string, more ...string) (list []checktest.Scenario) {
 	which := append(more, "healthy, of Debian 13", "carries nothing", "no program")
 	for _, s := range bwScenarios(name, strings.HasSuffix(name, "_gdr") && !strings.Contains(name, "non")) {
@@ -58,7 +58,7 @@ func bwSome(name string, more ...string) (list []checktest.Scenario) {
 	return list
 }
 
-// onPorts is a line on a node with such a program, which no node of the self-test has.
+// onPorts returns a line on a node with a fake perftest, which the self-test's nodes lack.
 func onPorts(name string, words []string, sys *fakesys.Node, p fakesys.Perftest, change func(*fakesys.Node), want ...checks.Finding) checktest.Scenario {
 	sys.AddPerftest(p)
 	if change != nil {
@@ -68,18 +68,18 @@ func onPorts(name string, words []string, sys *fakesys.Node, p fakesys.Perftest,
 	return checktest.Scenario{Name: name, Words: words, Files: n.Files, Links: n.Links, NVML: n.NVML, Past: "/past", Want: want, UnitOnly: true}
 }
 
-// oneActs is a program by which mlx5_3 alone does something else.
+// oneActs returns a program with another behaviour of mlx5_3.
 func oneActs(act string) fakesys.Perftest {
 	return fakesys.Perftest{Acts: map[string]string{"mlx5_3": act}}
 }
 
-// lesserSlot has mlx5_3 in a slot of eight lanes.
+// lesserSlot puts mlx5_3 into a slot of eight lanes.
 func lesserSlot(n *fakesys.Node) {
 	slot := path.Base(path.Dir(n.Dir(fakesys.HCAAddress(3))))
 	n.Set(slot, "max_link_width", "8").Set(slot, "current_link_width", "8").Set(fakesys.HCAAddress(3), "current_link_width", "8")
 }
 
-// bwScenarios are those that all names of the check have in common.
+// bwScenarios are common to all names of the check.
 func bwScenarios(name string, gdr bool) (list []checktest.Scenario) {
 	memory := "RDMA write"
 	if gdr {
@@ -110,35 +110,35 @@ func bwScenarios(name string, gdr bool) (list []checktest.Scenario) {
 	for i := range 8 {
 		all = append(all, checktest.PortFinding(name, fmt.Sprintf("mlx5_%d", i), i, checks.Finding{Code: "ib.bw.rate", Severity: checks.Warn, Want: "at least 340.0 Gb/s", Got: "250.0 Gb/s"}, memory+" is far below the port's 400 Gb/s"))
 	}
-	down := says(checks.Skip, "down", "", "DOWN", "not measured: check_ib_ports judges a port that is not ACTIVE")
+	down := says(checks.Skip, "down", "", "DOWN", "not measured: see check_ib_ports for a port that is not ACTIVE")
 	list = append(list,
 		on("healthy, of Debian 12", nil, fakesys.Perftest{Version: "4.5"}, nil),
 		on("healthy, of Debian 13", checktest.Of("390", "2M"), fakesys.Perftest{Version: "25.01"}, nil).OrTable(map[string]any{"rate": 390.0, "size": "2M"}),
 		on("below the words", checktest.Of("-w", "380"), oneActs("rate 371.50"), nil, says(checks.Fail, "slow", "at least 380.0 Gb/s", "371.5 Gb/s", memory)),
 		below,
-		on("far from its peers", checktest.Of("-D", "1", "-s", "64K"), oneActs("rate 212.40"), nil, says(checks.Fail, "peers", "at least 352.3 Gb/s", slow, memory+": far from its peers, whose median is 391.4 Gb/s")),
+		on("far from its peers", checktest.Of("-D", "1", "-s", "64K"), oneActs("rate 212.40"), nil, says(checks.Fail, "peers", "at least 352.3 Gb/s", slow, memory+": far from its peers (median 391.4 Gb/s)")),
 		on("far from its peers, in a lesser slot", checktest.Of("-D", "1", "-s", "64K"), oneActs("rate 212.40"), lesserSlot,
-			says(checks.Warn, "peers", "at least 352.3 Gb/s", slow, memory+": far from its peers, whose median is 391.4 Gb/s (its slot is 32 GT/s x8, that of mlx5_0:1 32 GT/s x16)")),
+			says(checks.Warn, "peers", "at least 352.3 Gb/s", slow, memory+": far from its peers (median 391.4 Gb/s) (its slot is 32 GT/s x8, that of mlx5_0:1 32 GT/s x16)")),
 		on("slower than its lesser slot", checktest.Of("-D", "1", "-s", "64K"), oneActs("rate 112.40"), lesserSlot,
-			says(checks.Fail, "peers", "at least 352.3 Gb/s", "112.4 Gb/s", memory+": far from its peers, whose median is 391.4 Gb/s")),
+			says(checks.Fail, "peers", "at least 352.3 Gb/s", "112.4 Gb/s", memory+": far from its peers (median 391.4 Gb/s)")),
 		on("far from its peers, with lanes lost", checktest.Of("-D", "1", "-s", "64K"), oneActs("rate 212.40"), func(n *fakesys.Node) { n.Set(fakesys.HCAAddress(3), "current_link_width", "8") },
-			says(checks.Fail, "peers", "at least 352.3 Gb/s", slow, memory+": far from its peers, whose median is 391.4 Gb/s")),
+			says(checks.Fail, "peers", "at least 352.3 Gb/s", slow, memory+": far from its peers (median 391.4 Gb/s)")),
 		on("all are slow", nil, fakesys.Perftest{Rate: "250.00"}, nil, all...),
-		on("carries nothing", nil, oneActs("transfer"), nil, says(checks.Fail, "failed", "", "Completion with error at client", "it has no rate")),
+		on("carries nothing", nil, oneActs("transfer"), nil, says(checks.Fail, "failed", "", "Completion with error at client", "no rate")),
 		on("carries nothing once, and something when it is alone", nil, oneActs("transfer once"), nil,
 			says(checks.Warn, "repeated", "", "Completion with error at client", "the first run failed, a second run alone succeeded")),
-		on("no link", nil, oneActs("link"), nil, says(checks.Fail, "failed", "", "Unable to Connect the HCA's through the link", "it has no rate")),
-		on("not there for verbs", nil, oneActs("nodevice"), nil, says(checks.Fail, "failed", "", "Unable to find the Infiniband/RoCE device", "it has no rate")),
+		on("no link", nil, oneActs("link"), nil, says(checks.Fail, "failed", "", "Unable to Connect the HCA's through the link", "no rate")),
+		on("not there for verbs", nil, oneActs("nodevice"), nil, says(checks.Fail, "failed", "", "Unable to find the Infiniband/RoCE device", "no rate")),
 		on("none carries anything", nil, fakesys.Perftest{Acts: map[string]string{"mlx5_*": "transfer"}}, nil, noWay(name, "Completion with error at client")...),
 		on("none has a link", nil, fakesys.Perftest{Acts: map[string]string{"mlx5_*": "link"}}, nil, noWay(name, "Unable to Connect the HCA's through the link")...),
 		on("one alone carries nothing", checktest.Of("-d", "mlx5_3"), oneActs("transfer"), nil, noWay(name, "Completion with error at client")[3]),
 		on("the first carries nothing, one after the other", checktest.Of("--serial"), fakesys.Perftest{Acts: map[string]string{"mlx5_0": "transfer"}}, nil,
-			checktest.PortFinding(name, "mlx5_0", 0, checks.Finding{Code: "ib.bw.failed", Severity: checks.Fail, Got: "Completion with error at client"}, "it has no rate")),
-		broken(on("garbage", nil, oneActs("garbage"), nil, says(checks.Unknown, "failed", "", `its table has no average: "#bytes is all that there is"`, "it has no rate"))),
-		broken(on("half a table", checktest.Of("-d", "mlx5_3"), oneActs("half"), nil, says(checks.Unknown, "failed", "", fmt.Sprintf("a row of its table is not understood: %q", fmt.Sprint(map[bool]int{true: 8 << 20, false: 1 << 20}[gdr])+" 23912"), "it has no rate"))),
-		broken(on("it alone, and broken", checktest.Of("-d", "mlx5_3"), oneActs("broken"), nil, says(checks.Unknown, "failed", "", "it ended with 1: "+brokenTail, "it has no rate"))),
+			checktest.PortFinding(name, "mlx5_0", 0, checks.Finding{Code: "ib.bw.failed", Severity: checks.Fail, Got: "Completion with error at client"}, "no rate")),
+		broken(on("garbage", nil, oneActs("garbage"), nil, says(checks.Unknown, "failed", "", `its table has no average: "#bytes is all that there is"`, "no rate"))),
+		broken(on("half a table", checktest.Of("-d", "mlx5_3"), oneActs("half"), nil, says(checks.Unknown, "failed", "", fmt.Sprintf("a row of its table is not understood: %q", fmt.Sprint(map[bool]int{true: 8 << 20, false: 1 << 20}[gdr])+" 23912"), "no rate"))),
+		broken(on("it alone, and broken", checktest.Of("-d", "mlx5_3"), oneActs("broken"), nil, says(checks.Unknown, "failed", "", "it ended with 1: "+brokenTail, "no rate"))),
 		broken(on("no program", checktest.Of("-p", "/opt/perftest/ib_write_bw"), fakesys.Perftest{}, nil, node("program", "perftest", "no such program", "cannot run /opt/perftest/ib_write_bw"))),
-		broken(on("it lacks a library", checktest.Of("-d", "mlx5_3"), oneActs("loader"), nil, says(checks.Unknown, "program", "", "error while loading shared libraries: libibverbs.so.1: cannot open shared object file: No such file or directory", "it has no rate"))),
+		broken(on("it lacks a library", checktest.Of("-d", "mlx5_3"), oneActs("loader"), nil, says(checks.Unknown, "program", "", "error while loading shared libraries: libibverbs.so.1: cannot open shared object file: No such file or directory", "no rate"))),
 		on("one is down", nil, fakesys.Perftest{}, func(n *fakesys.Node) { n.Down("mlx5_3") }, down),
 		on("all are down", nil, fakesys.Perftest{}, func(n *fakesys.Node) {
 			for i := range 8 {
@@ -147,9 +147,9 @@ func bwScenarios(name string, gdr bool) (list []checktest.Scenario) {
 		}, checks.Finding{Code: "ib.inactive", Severity: checks.Unknown, Device: checks.Device{Kind: "ports"}, Message: name + ":  no port is ACTIVE"}),
 		on("no such device", checktest.Of("-d", "mlx5_9"), fakesys.Perftest{}, nil, checks.Finding{Code: "ib.unnamed", Severity: checks.Fail, Device: checks.Device{Kind: "port", Name: "mlx5_9"}, Want: "mlx5_9", Got: "none", Message: name + ":  mlx5_9: no such RDMA device or port"}),
 		checktest.Scenario{Name: "no RDMA device", Want: []checks.Finding{{Code: "ib.none", Severity: checks.Skip, Message: name + ":  no RDMA device on this node"}}},
-		on("no time for it", checktest.Of("-t", "3", "-d", "mlx5_3"), fakesys.Perftest{}, nil, says(checks.Unknown, "untested", "-t above 3s", "", "not measured: the time is up")),
+		on("no time for it", checktest.Of("-t", "3", "-d", "mlx5_3"), fakesys.Perftest{}, nil, says(checks.Unknown, "untested", "-t above 3s", "", "not measured: time limit reached")),
 		on("another transport", checktest.Of("-d", "mlx5_3"), fakesys.Perftest{}, func(n *fakesys.Node) { n.Links[n.Dir(fakesys.HCAAddress(3))+"/driver"] = "../../bus/pci/drivers/efa" },
-			says(checks.Skip, "kind", "", "EFA", "not measured: no transport of ib_write_bw")),
+			says(checks.Skip, "kind", "", "EFA", "not measured: ib_write_bw has no transport for it")),
 	)
 	bare := func(n *fakesys.Node) {
 		for i := range 4 {
@@ -159,19 +159,19 @@ func bwScenarios(name string, gdr bool) (list []checktest.Scenario) {
 	return append(list,
 		onPorts("RoCE", nil, fakesys.RoCE(), fakesys.Perftest{CUDA: gdr}, nil),
 		onPorts("RoCE without an address", checktest.Of("-d", "rocep3s0"), fakesys.RoCE(), fakesys.Perftest{CUDA: gdr}, bare,
-			checktest.PortFinding(name, "rocep3s0", 3, checks.Finding{Code: "ib.bw.gid", Severity: checks.Unknown, Want: "RoCE v2 with an address", Got: "none"}, "not measured: no such GID")))
+			checktest.PortFinding(name, "rocep3s0", 3, checks.Finding{Code: "ib.bw.gid", Severity: checks.Unknown, Want: "RoCE v2 with an IP address", Got: "none"}, "not measured: no usable GID")))
 }
 
-// noWay is what is said of eight ports none of which reaches its end.
+// noWay returns the findings about eight ports that all fail to connect.
 func noWay(name, got string) []checks.Finding {
 	return onAll(8, func(i int) checks.Finding {
-		return checktest.PortFinding(name, fmt.Sprintf("mlx5_%d", i), i, checks.Finding{Code: "ib.bw.way", Severity: checks.Unknown, Got: got}, "it has no rate, nor has any other such port")
+		return checktest.PortFinding(name, fmt.Sprintf("mlx5_%d", i), i, checks.Finding{Code: "ib.bw.way", Severity: checks.Unknown, Got: got}, "no rate, on no port of this kind")
 	})
 }
 
 const brokenTail = "Failed to exchange data between server and clients"
 
-// bwRoot writes a node with eight ports and a fake program.
+// bwRoot creates a node with eight ports and a fake program.
 func bwRoot(t *testing.T, n *fakesys.Node, p fakesys.Perftest) (root string, calls func() string) {
 	t.Helper()
 	root = t.TempDir()
@@ -213,7 +213,7 @@ func TestIBBWCalls(t *testing.T) {
 		node  *fakesys.Node
 		words []string
 		want  []string // among the calls
-		rates string   // part of the finding that tells them
+		rates string   // part of the finding about them
 	}{
 		{fakesys.DGXH100(), nil, []string{"-d mlx5_0 -i 1 -p ", "-s 1048576 -q 2 -D 4 -f 1 -F --report_gbits 127.0.0.1"}, "mlx5_0:1 391.4, mlx5_1:1 391.4"},
 		{fakesys.DGXH100(), []string{"-b", "-D", "8", "--serial"}, []string{"-D 8 -f 2 -F --report_gbits -b 127.0.0.1"}, "RDMA write, both ways at once"},
@@ -233,7 +233,7 @@ func TestIBBWCalls(t *testing.T) {
 	}
 }
 
-// Ports that would slow each other down take turns.
+// Ports that would slow each other down run one after another.
 func TestIBBWRounds(t *testing.T) {
 	t.Parallel()
 	n := fakesys.DGXH100()
@@ -250,7 +250,7 @@ func TestIBBWRounds(t *testing.T) {
 		var sizes []string
 		for len(b.tests) > 0 {
 			var round []bwTest
-			round, b.tests = b.round()
+			round, b.tests = b.nextRound()
 			sizes = append(sizes, fmt.Sprint(len(round)))
 		}
 		if got := strings.Join(sizes, " "); got != want {
@@ -275,14 +275,13 @@ func TestIBBWRefuses(t *testing.T) {
 	}
 }
 
-// A run that hangs is killed, repeated alone, and holds no other up. If it hangs again,
-// or no time is left for it, its port fails. Another error that no time is left to repeat
-// decides nothing.
+// A run that hangs is killed and repeated alone, and delays no other. If it hangs again, or no
+// time is left, its port fails. Any other error without time for a repetition decides nothing.
 func TestIBBWHang(t *testing.T) {
 	t.Parallel()
-	fails := checktest.PortFinding("check_ib_bw", "mlx5_3", 3, checks.Finding{Code: "ib.bw.failed", Severity: checks.Fail, Got: "it did not end"}, "it has no rate after 2s")
+	fails := checktest.PortFinding("check_ib_bw", "mlx5_3", 3, checks.Finding{Code: "ib.bw.failed", Severity: checks.Fail, Got: "it did not end"}, "no rate after 2s")
 	passing := checktest.PortFinding("check_ib_bw", "mlx5_3", 3, checks.Finding{Code: "ib.bw.repeated", Severity: checks.Warn, Got: "it did not end"}, "the first run failed, a second run alone succeeded")
-	late := checktest.PortFinding("check_ib_bw", "mlx5_3", 3, checks.Finding{Code: "ib.bw.failed", Severity: checks.Unknown, Want: "-t above 6s", Got: "Completion with error at client"}, "it has no rate, and there is no time to repeat it alone")
+	late := checktest.PortFinding("check_ib_bw", "mlx5_3", 3, checks.Finding{Code: "ib.bw.failed", Severity: checks.Unknown, Want: "-t above 6s", Got: "Completion with error at client"}, "no rate, and no time left to repeat it alone")
 	for act, c := range map[string]struct {
 		words   []string
 		servers int
@@ -312,8 +311,8 @@ func TestIBBWHang(t *testing.T) {
 	}
 }
 
-// The real program, where perftest is installed: it has no device on this machine, which
-// is no fault of the ports that the node says to have.
+// The real program, if perftest is installed: it finds no device on this machine, which is not a
+// fault of the recorded node's ports.
 func TestIBBWOfPerftest(t *testing.T) {
 	t.Parallel()
 	const program = "/usr/bin/ib_write_bw"
@@ -335,7 +334,7 @@ func TestIBBWOfPerftest(t *testing.T) {
 		t.Errorf("%d findings: %v", len(got), got)
 	}
 	for i, f := range got {
-		want := checktest.PortFinding("check_ib_bw", fmt.Sprintf("mlx5_%d", i), i, checks.Finding{Code: "ib.bw.failed", Severity: checks.Unknown, Got: "Unable to find the Infiniband/RoCE device"}, "it has no rate")
+		want := checktest.PortFinding("check_ib_bw", fmt.Sprintf("mlx5_%d", i), i, checks.Finding{Code: "ib.bw.failed", Severity: checks.Unknown, Got: "Unable to find the Infiniband/RoCE device"}, "no rate")
 		if f != want {
 			t.Errorf("got %+v, want %+v", f, want)
 		}

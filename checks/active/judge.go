@@ -14,34 +14,33 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// How what an active test has measured is judged: by the words of its line, by the
-// floor of the platform for the very same test, by the peers, and by what this node
-// has shown before.
+// How a measurement is judged: by the number on its line, by the floor of the platform for the
+// very same test, by its peers, and by the node's baseline.
 
-// measure is one number that a test has found.
+// measure is one number of a test.
 type measure struct {
 	Test      string        // "host_to_device", "gemm", "all_reduce"
 	Algorithm string        // "ce", "bf16 cublaslt", "nvls"
-	Size      int64         // bytes, or n of n×n matrices
-	Ranks     int           // GPUs or ports at work together; 1 is alone
-	Device    checks.Device // the zero one is the node
+	Size      int64         // bytes, or n of n * n matrices
+	Ranks     int           // GPUs or ports that work together; 1: alone
+	Device    checks.Device // zero: the node
 	Model     string        // peers are of one model
-	Peers     string        // and have the same word here, so that unlike things are not compared
+	Peers     string        // and have the same text here, so that different things are not compared
 	What      string        // for messages: "copy from the host"
-	Other     string        // who is meant by "another GPU" in What, in messages of this measure alone
+	Other     string        // replaces "another GPU" in What, in messages of this measure alone
 	Value     float64       // in Unit
 	Unit      string        // "GB/s" (of 10^9 bytes), "TFLOP/s", "us"
-	Least     float64       // what the words of the line ask for; 0: nothing
+	Least     float64       // number on the line; 0: none
 	Lower     bool          // less is better
 
-	Doubt  string // what may have made the value so and is no fault of the device: then nothing fails by it
-	Unlike string // in what the device is less than its peers by how the node is made: then being far from them is no failure
+	Doubt  string // a possible external cause of the value: then it fails nothing
+	Unlike string // how the node's design makes the device slower than its peers: then a distance from them is not a failure
 
-	Limited string  // why the device need not reach what its model does elsewhere: an administrator has lowered a limit
-	Again   float64 // the same of a second, longer measurement; 0: there was none
+	Limited string  // the limit that an administrator has lowered, so that the device need not reach the value of its model
+	Again   float64 // value of a second, longer measurement; 0: none
 }
 
-// worse says whether a value is on the wrong side of a limit.
+// worse reports whether a value is on the wrong side of a limit.
 func (m *measure) worse(limit float64) bool {
 	if m.Lower {
 		return !(m.Value <= limit)
@@ -49,7 +48,7 @@ func (m *measure) worse(limit float64) bool {
 	return !(m.Value >= limit) // NaN is worse
 }
 
-// off is a limit so many parts worse than a value.
+// off returns a limit that is worse than a value by a part of it.
 func (m *measure) off(value, part float64) float64 {
 	if m.Lower {
 		return value * (1 + part)
@@ -57,10 +56,10 @@ func (m *measure) off(value, part float64) float64 {
 	return value * (1 - part)
 }
 
-// anotherGPU are the words of What for which messages have Other.
+// anotherGPU is the text of What that Other replaces.
 const anotherGPU = "another GPU"
 
-// text is what was measured.
+// text describes the measurement.
 func (m *measure) text() string {
 	if m.Other == "" {
 		return m.What
@@ -68,12 +67,12 @@ func (m *measure) text() string {
 	return strings.Replace(m.What, anotherGPU, m.Other, 1)
 }
 
-// alike is what measures have in common that are compared with each other.
+// alike returns the key of measures that are compared with each other.
 func (m *measure) alike() string {
 	return strings.Join([]string{m.Test, m.Algorithm, strconv.FormatInt(m.Size, 10), strconv.Itoa(m.Ranks), m.Model, m.Peers, m.What, m.Unit}, "|")
 }
 
-// rate is a value as messages have it.
+// rate formats a value.
 func rate(value float64, unit string) string {
 	digits := 0
 	switch size := math.Abs(value); {
@@ -85,7 +84,7 @@ func rate(value float64, unit string) string {
 	return strconv.FormatFloat(value, 'f', digits, 64) + " " + unit
 }
 
-// atLeast is a limit in words.
+// atLeast formats a limit.
 func (m *measure) atLeast(limit float64) string {
 	if m.Lower {
 		return "at most " + rate(limit, m.Unit)
@@ -93,60 +92,85 @@ func (m *measure) atLeast(limit float64) string {
 	return "at least " + rate(limit, m.Unit)
 }
 
-// miss is a way in which a measure is bad.
+// miss is a limit that a measure misses.
 type miss struct {
 	code       string // ".slow"
 	severity   checks.Severity
 	want, text string
 }
 
-// judge looks at every measure; one that is bad in several ways is reported for the worst
-// of them, and of several that are as bad for the first.
+// judge judges every measure. It reports a measure that misses several limits for the worst of
+// them, or the first of equals.
 func (r *activeRun) judge() {
-	peers := r.farFromPeers()
+	peers := r.findPeerLimits()
 	base := recallBaselines(r.env)
-	sick := r.failures || checks.Worst(r.findings) == checks.Fail // nothing of such a run is normal
+	sick := r.failures || checks.Worst(r.findings) == checks.Fail // such a run is not recorded as a baseline
 	for i := range r.measures {
 		m := &r.measures[i]
-		misses := []*miss{r.belowWords(m), r.belowFloor(m), r.belowPeers(m, peers)}
+		misses := []*miss{r.compareLine(m), r.compareFloor(m), r.comparePeers(m, peers)}
 		if want, below := base.judge(*m); below {
-			misses = append(misses, &miss{".baseline", checks.Fail, m.atLeast(want), m.text() + ": worse than this node was"})
+			misses = append(misses, &miss{".baseline", checks.Fail, m.atLeast(want), m.text() + ": worse than the node's baseline"})
 		}
 		misses = slices.DeleteFunc(misses, func(x *miss) bool { return x == nil })
 		switch {
 		case len(misses) > 0:
-			r.slow(m, slices.MaxFunc(misses, func(x, y *miss) int { return cmp.Compare(x.severity, y.severity) })) // the first of several
+			r.reportMiss(m, slices.MaxFunc(misses, func(x, y *miss) int { return cmp.Compare(x.severity, y.severity) })) // the first of several
 		case !sick && m.Doubt == "":
 			base.learn(*m)
 		}
 	}
-	r.findings = append(r.findings, base.doubts(r.Check)...)
+	r.findings = append(r.findings, base.reportDoubts(r.Check)...)
 	if r.env.Learn {
 		r.findings = append(r.findings, keepBaselines(r.env, r.Check, base)...)
 	}
-	r.tellRates()
+	r.reportRates()
 }
 
-func (r *activeRun) slow(m *measure, x *miss) {
+// reportMiss reports the limit that a measure misses. If all of several peers miss the number on the
+// line alike, the line is the likelier cause.
+func (r *activeRun) reportMiss(m *measure, x *miss) {
 	if m.Doubt != "" {
 		x.severity, x.text = min(x.severity, checks.Warn), x.text+" ("+m.Doubt+")"
 	}
-	r.report(m.Device, checks.Finding{Code: r.Code + x.code, Severity: x.severity, Want: x.want, Got: rate(m.Value, m.Unit)}, "%s", x.text)
+	f := checks.Finding{Code: r.Code + x.code, Severity: x.severity, Want: x.want, Got: rate(m.Value, m.Unit)}
+	if x.code == lineCode && r.allMiss(m) {
+		f.Remedy = checks.FixConfig
+	}
+	r.report(m.Device, f, "%s", x.text)
 }
 
-func (r *activeRun) belowWords(m *measure) *miss {
+func (r *activeRun) compareLine(m *measure) *miss {
 	if m.Least <= 0 || !m.worse(m.Least) {
 		return nil
 	}
-	return &miss{".slow", checks.Fail, m.atLeast(m.Least), m.text()}
+	return &miss{lineCode, checks.Fail, m.atLeast(m.Least), m.text()}
 }
 
-// belowFloor compares a measurement with the floor of the platform for the same test,
-// algorithm, size and number of ranks, else with what every healthy GPU reaches. A floor
-// that no one has verified only warns.
-func (r *activeRun) belowFloor(m *measure) *miss {
+// lineCode is the suffix of codes about the number on the line.
+const lineCode = ".slow"
+
+// allMiss reports whether a measure and all its peers miss the number on the line.
+func (r *activeRun) allMiss(m *measure) bool {
+	peers := 0
+	for i := range r.measures {
+		p := &r.measures[i]
+		if p.alike() != m.alike() {
+			continue
+		}
+		if r.compareLine(p) == nil {
+			return false
+		}
+		peers++
+	}
+	return peers >= enoughPeers
+}
+
+// compareFloor compares a measurement with the floor of the platform for the same test, algorithm,
+// size and number of ranks, otherwise with the value that every healthy GPU reaches. An
+// unverified floor only warns.
+func (r *activeRun) compareFloor(m *measure) *miss {
 	if m.Least > 0 {
-		return nil // the line knows better
+		return nil // the number on the line takes precedence
 	}
 	var platform *checks.Platform
 	for _, group := range checks.PlatformGroups(r.env) {
@@ -179,20 +203,20 @@ func (r *activeRun) belowFloor(m *measure) *miss {
 	return &miss{".floor", checks.Warn, m.atLeast(floor.Value), fmt.Sprintf("%s (%s of %s)", m.text(), m.Test, of)}
 }
 
-// enoughPeers is from how many measures on the one that is far off is known: of two
-// nobody can say which is wrong.
+// enoughPeers is the least number of measures among which an outlier is certain: of two, either
+// can be wrong.
 const enoughPeers = 3
 
-// peerLimit is what a measure is compared with.
+// peerLimit is the limit of a group of peers.
 type peerLimit struct {
-	fail, warn, median float64 // warn: NaN where nothing warns before it fails
+	fail, warn, median float64 // warn: NaN if nothing warns before it fails
 	again              bool    // a second measurement must miss fail, too
 	peers              int
 }
 
-// farFromPeers finds for each group of like measures the limit beyond which one is
-// far from the others.
-func (r *activeRun) farFromPeers() map[string]peerLimit {
+// findPeerLimits returns for each group of measures the limit beyond which one is far from the
+// others.
+func (r *activeRun) findPeerLimits() map[string]peerLimit {
 	groups := map[string][]*measure{}
 	for i := range r.measures {
 		m := &r.measures[i]
@@ -225,7 +249,7 @@ func (r *activeRun) farFromPeers() map[string]peerLimit {
 	return limits
 }
 
-func (r *activeRun) belowPeers(m *measure, limits map[string]peerLimit) *miss {
+func (r *activeRun) comparePeers(m *measure, limits map[string]peerLimit) *miss {
 	p, ok := limits[m.alike()]
 	if !ok {
 		return nil
@@ -237,9 +261,9 @@ func (r *activeRun) belowPeers(m *measure, limits map[string]peerLimit) *miss {
 	if !m.worse(limit) {
 		return nil
 	}
-	text := fmt.Sprintf("%s: far from its peers, whose median is %s", m.text(), rate(p.median, m.Unit))
+	text := fmt.Sprintf("%s: far from its peers (median %s)", m.text(), rate(p.median, m.Unit))
 	if p.peers < enoughPeers {
-		severity, text = checks.Warn, m.text()+": the other one does "+rate(p.median, m.Unit)
+		severity, text = checks.Warn, m.text()+": the other one reaches "+rate(p.median, m.Unit)
 	}
 	if m.Unlike != "" {
 		severity, text = checks.Warn, text+" ("+m.Unlike+")"
@@ -247,8 +271,8 @@ func (r *activeRun) belowPeers(m *measure, limits map[string]peerLimit) *miss {
 	return &miss{".peers", severity, m.atLeast(limit), text}
 }
 
-// again returns the measure with the value of the second measurement. Without one it is
-// as good as can be: what was measured once fails nothing that wants to be seen twice.
+// again returns the measure with the value of the second measurement. Without one the value is
+// perfect, so that a limit that needs two misses fails nothing.
 func (m *measure) again() *measure {
 	second := *m
 	if second.Value = m.Again; m.Again == 0 {
@@ -260,7 +284,7 @@ func (m *measure) again() *measure {
 	return &second
 }
 
-// median is the middle of some values, NaN of none.
+// median returns the median, NaN of no values.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()
@@ -273,8 +297,8 @@ func median(values []float64) float64 {
 	return (sorted[mid-1] + sorted[mid]) / 2
 }
 
-// tellRates adds what was measured, for who asks: it is no fault.
-func (r *activeRun) tellRates() {
+// reportRates reports all values as a finding that is OK.
+func (r *activeRun) reportRates() {
 	groups := map[string][]*measure{}
 	var order []string
 	for i := range r.measures {
@@ -301,20 +325,19 @@ func (r *activeRun) tellRates() {
 	}
 }
 
-// activeDo is the advice of an active test on the codes by which measures are judged,
-// and on more of its own.
+// activeDo returns the advice for the codes of measures, and the test's own advice.
 func activeDo(code, slow string, more map[string]string) map[string]string {
 	do := map[string]string{
-		code + ".slow":     slow + " The number wanted is that of the line in nhc.conf.",
-		code + ".floor":    slow + " The number wanted is that of the platform, see nhc-gpu --check and docs/thresholds.md; a profile of the site overrides it.",
-		code + ".peers":    slow + " Others like it on the same node are faster: compare it with them before you blame the software.",
-		code + ".baseline": slow + " The node itself was faster when its baseline was learned: see what has changed. nhc-gpu clear --baseline forgets it.",
+		code + ".slow":     slow + " The limit is the number on the line in nhc.conf.",
+		code + ".floor":    slow + " The limit is that of the platform, see nhc-gpu --check and docs/thresholds.md; a profile of your site overrides it.",
+		code + ".peers":    slow + " Its peers on the same node are faster, so software is an unlikely cause: compare it with them.",
+		code + ".baseline": slow + " The node was faster when its baseline was recorded: find the change since then. nhc-gpu clear --baseline discards the baseline.",
 	}
 	maps.Copy(do, more)
 	return do
 }
 
-// commonFloorOf returns what a healthy GPU of a platform reaches in a measurement for
+// commonFloorOf returns the value that a healthy GPU of a platform reaches in a measurement for
 // which neither the line nor the platform has a number.
 func commonFloorOf(p *checks.Platform, m *measure) (f checks.Floor, known bool) {
 	for _, row := range activeTable().floors {
@@ -331,17 +354,17 @@ func commonFloorOf(p *checks.Platform, m *measure) (f checks.Floor, known bool) 
 	return checks.Floor{}, false
 }
 
-// What is wrong with the words of an active test is said when they are bound, so that
-// lint and plan hear of it: at night it would be unknown each time.
+// Errors in the arguments of an active test are found when they are bound, so that lint and plan
+// report them: at night the test would be unknown each time.
 
-func usableTime(d time.Duration) error {
+func validateTime(d time.Duration) error {
 	if d <= 0 {
 		return &checks.UsageError{Kind: checks.BadValue, Word: d.String(), Want: "a time above 0"}
 	}
 	return nil
 }
 
-func usableBytes(n checks.Size) error {
+func validateBytes(n checks.Size) error {
 	if n <= 0 {
 		return &checks.UsageError{Kind: checks.BadValue, Word: n.String(), Want: "a size above 0"}
 	}

@@ -8,18 +8,18 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// judgedTrial are the findings about some measures, the rates left out.
+// judgedTrial returns the findings about measures, without the rates.
 func judgedTrial(t *testing.T, env *checks.Env, of ...measure) []checks.Finding {
 	t.Helper()
 	findings := (&trial{do: func(r *activeRun) {
 		for _, m := range of {
-			r.measured(m)
+			r.record(m)
 		}
 	}}).Run(t.Context(), env)
 	return checktest.Scenario{}.WithoutRates(findings)
 }
 
-// eightRates are those of eight GPUs, changed for one.
+// eightRates returns measures of eight GPUs, with another value for one.
 func eightRates(m measure, odd float64) (list []measure) {
 	for i := range checktest.H100s().GPUs {
 		each := m
@@ -47,14 +47,14 @@ func TestActiveJudges(t *testing.T) {
 		want   []string
 	}{
 		"alike":         {of: eightRates(copied, 54)},
-		"far off":       {of: eightRates(copied, 30), want: []string{"fail trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers, whose median is 55.0 GB/s, want at least 46.8 GB/s, got 30.0 GB/s"}},
+		"far off":       {of: eightRates(copied, 30), want: []string{"fail trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers (median 55.0 GB/s), want at least 46.8 GB/s, got 30.0 GB/s"}},
 		"far better":    {of: eightRates(copied, 99)},
-		"two":           {of: two, want: []string{"warn trial.peers: check_trial:  gpu3 0000:13:00.0: copy: the other one does 55.0 GB/s, want at least 46.8 GB/s, got 40.0 GB/s"}},
+		"two":           {of: two, want: []string{"warn trial.peers: check_trial:  gpu3 0000:13:00.0: copy: the other one reaches 55.0 GB/s, want at least 46.8 GB/s, got 40.0 GB/s"}},
 		"alone":         {of: one},
 		"unlike things": {of: append(eightRates(copied, 55), eightRates(with(copied, func(m *measure) { m.Value, m.Peers = 20, "pcie" }), 20)...)},
 		"other models":  {of: append(eightRates(copied, 55)[:4], eightRates(with(copied, func(m *measure) { m.Value, m.Model = 20, "V100" }), 20)[4:]...)},
-		"no number":     {of: eightRates(copied, nan()), want: []string{"fail trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers, whose median is 55.0 GB/s, want at least 46.8 GB/s, got NaN GB/s"}},
-		"slow launch":   {of: eightRates(latency, 9), want: []string{"fail trial.peers: check_trial:  gpu3 0000:13:00.0: launch: far from its peers, whose median is 4.00 us, want at most 6.00 us, got 9.00 us"}},
+		"no number":     {of: eightRates(copied, nan()), want: []string{"fail trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers (median 55.0 GB/s), want at least 46.8 GB/s, got NaN GB/s"}},
+		"slow launch":   {of: eightRates(latency, 9), want: []string{"fail trial.peers: check_trial:  gpu3 0000:13:00.0: launch: far from its peers (median 4.00 us), want at most 6.00 us, got 9.00 us"}},
 		"quick launch":  {of: eightRates(latency, 1)},
 		"a floor":       {floors: []checks.Floor{floor}, of: eightRates(copied, 53), want: []string{"warn trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100), want at least 54.0 GB/s, got 53.0 GB/s"}},
 		"in doubt": {
@@ -63,7 +63,7 @@ func TestActiveJudges(t *testing.T) {
 		},
 		"in a lesser slot": {
 			of:   eightRates(with(copied, func(m *measure) { m.Unlike = "its slot is x8" }), 30),
-			want: []string{"warn trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers, whose median is 55.0 GB/s (its slot is x8), want at least 46.8 GB/s, got 30.0 GB/s"},
+			want: []string{"warn trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers (median 55.0 GB/s) (its slot is x8), want at least 46.8 GB/s, got 30.0 GB/s"},
 		},
 		"a sure floor": {floors: []checks.Floor{sure}, of: eightRates(copied, 53), want: []string{"fail trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100), want at least 54.0 GB/s, got 53.0 GB/s"}},
 		"words":        {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Least = 50 }), 53)},
@@ -83,15 +83,45 @@ func TestActiveJudges(t *testing.T) {
 	}
 }
 
+// If all GPUs miss the number on the line, the line is the likelier cause; if one does, that GPU.
+func TestActiveBlamesTheLine(t *testing.T) {
+	t.Parallel()
+	copied := measure{Test: "host_to_device", Algorithm: "ce", Size: 512 << 20, Ranks: 1, Model: "H100", What: "copy", Value: 55, Unit: "GB/s", Least: 50}
+	for name, c := range map[string]struct {
+		all, one float64
+		want     checks.Remedy
+		findings int
+	}{
+		"one of eight": {55, 48, checks.NoRemedy, 1},
+		"all":          {48, 48, checks.FixConfig, 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env, _ := trialEnv(t, nil)
+			m := copied
+			m.Value = c.all
+			findings := judgedTrial(t, env, eightRates(m, c.one)...)
+			if len(findings) != c.findings {
+				t.Fatalf("%v: want %d findings", findings, c.findings)
+			}
+			for _, f := range findings {
+				if f.Code != "trial.slow" || f.Remedy != c.want {
+					t.Errorf("%s: remedy %q, want %q", f.Message, f.Remedy, c.want)
+				}
+			}
+		})
+	}
+}
+
 func nan() float64 { return math.NaN() }
 
-// What the node itself did before is what it must do again.
+// A node must reach its own baseline.
 func TestActiveHoldsAgainstBaseline(t *testing.T) {
 	t.Parallel()
 	env, root := trialEnv(t, nil)
 	copied := measure{Test: "host_to_device", Algorithm: "ce", Size: 512 << 20, Ranks: 1, Model: "H100", What: "copy", Value: 55, Unit: "GB/s"}
-	sick := eightRates(copied, 50) // within what its peers allow, not what it did before
-	wantBrief(t, judgedTrial(t, env, sick...))
+	slow := eightRates(copied, 50) // within what its peers allow, not what it did before
+	wantBrief(t, judgedTrial(t, env, slow...))
 	next := func(learn bool) *checks.Env {
 		e := again(env, root, checktest.H100s())
 		e.Learn = learn
@@ -101,18 +131,18 @@ func TestActiveHoldsAgainstBaseline(t *testing.T) {
 		wantBrief(t, judgedTrial(t, next(true), eightRates(copied, 57)...))
 	}
 	wantBrief(t, judgedTrial(t, next(true), eightRates(copied, 20)...),
-		"fail trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers, whose median is 55.0 GB/s, want at least 46.8 GB/s, got 20.0 GB/s",
-		"warn active.baseline.refused: check_trial:  not learned: 1 number of 8, since something is wrong")
+		"fail trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers (median 55.0 GB/s), want at least 46.8 GB/s, got 20.0 GB/s",
+		"warn active.baseline.refused: check_trial:  not recorded: 1 number of 8, because of a fault")
 	wantBrief(t, judgedTrial(t, next(false), eightRates(copied, 56)...))
-	wantBrief(t, judgedTrial(t, next(false), sick...),
-		"fail trial.baseline: check_trial:  gpu3 0000:13:00.0: copy: worse than this node was, want at least 51.3 GB/s, got 50.0 GB/s")
-	for i := range sick {
-		sick[i].Doubt = "its memory may be far"
+	wantBrief(t, judgedTrial(t, next(false), slow...),
+		"fail trial.baseline: check_trial:  gpu3 0000:13:00.0: copy: worse than the node's baseline, want at least 51.3 GB/s, got 50.0 GB/s")
+	for i := range slow {
+		slow[i].Doubt = "its memory may be far"
 	}
-	wantBrief(t, judgedTrial(t, next(false), sick...),
-		"warn trial.baseline: check_trial:  gpu3 0000:13:00.0: copy: worse than this node was (its memory may be far), want at least 51.3 GB/s, got 50.0 GB/s")
-	for i := range sick {
-		sick[i].Value = 57
+	wantBrief(t, judgedTrial(t, next(false), slow...),
+		"warn trial.baseline: check_trial:  gpu3 0000:13:00.0: copy: worse than the node's baseline (its memory may be far), want at least 51.3 GB/s, got 50.0 GB/s")
+	for i := range slow {
+		slow[i].Value = 57
 	}
-	wantBrief(t, judgedTrial(t, next(true), sick...), "warn active.baseline.refused: check_trial:  not learned: 8 numbers of 8, since something is wrong")
+	wantBrief(t, judgedTrial(t, next(true), slow...), "warn active.baseline.refused: check_trial:  not recorded: 8 numbers of 8, because of a fault")
 }

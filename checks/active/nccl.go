@@ -14,54 +14,55 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// nccl has the GPUs of the node carry out an operation of NCCL, and judges its bus
-// bandwidth as nccl-tests defines it. OP is all_reduce, all_gather, reduce_scatter,
-// all_to_all, broadcast, sendrecv (each GPU sends to the next one of a ring), or
-// multi_all_reduce (several all_reduce at once, of --groups groups of GPUs). Sizes are
-// those of nccl-tests: the largest buffer, from -b on times -f up to -e; without
-// either it is that of the platform's floor, or 1G. -w is what the largest has to
-// reach, in GB/s. What was received is verified on every GPU, and pairs of GPUs
-// exchange data at the end, which tells the one that is slow: a GPU is compared by its
-// pairs of one kind (NVLink, one PCIe switch, one socket) if it has two of them or more.
-// It only warns of pairs that cross sockets, and where nobody tells how they are joined.
+// nccl runs an operation of NCCL on the GPUs of the node, and judges its bus bandwidth as defined
+// by nccl-tests. OP is all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, sendrecv
+// (each GPU sends to the next one of a ring), or multi_all_reduce (several all_reduce at once, in
+// --groups N groups of GPUs). Sizes are those of nccl-tests: the largest buffer, from -b SIZE
+// times -f FACTOR (2) up to -e SIZE; without -b and -e the size of the platform's floor, or 1G.
+// -w GB/s is the least bandwidth of the largest size; --repeats N runs it up to N times until it
+// is reached. -n ITERATIONS (20) is the most runs of a size. The check verifies the received data
+// on every GPU.
 //
-// It runs NCCL in its own process, libnccl.so.2 or what NCCL_LIBRARY names. Of the
-// settings of NCCL it uses those of the line: --algo is NCCL_ALGO, --topo NCCL_TOPO_FILE,
-// and each --env NAME=VALUE one more (NCCL_..., or OFI_NCCL_..., FI_... and UCX_... of
-// network plug-ins). nccl_env of [active] in nhc.toml has those of all such lines.
-// /etc/nccl.conf holds, as for jobs, and before NCCL 2.23 root's .nccl.conf, too. The
-// environment of a job or of slurmd is not used.
+// At the end pairs of GPUs exchange data, to find a slow GPU: a GPU is compared by its pairs of
+// one kind (NVLink, one PCIe switch, one socket) if it has at least two of them. Pairs across
+// sockets, and pairs of an unknown connection, only warn.
 //
-// --no-p2p goes by the network even within the node. It needs a fabric in which the
-// node's adapters reach each other, and 100 seconds: nhc-gpu-active.timer runs it. --nccl-tests runs the programs of nccl-tests that are in a
-// directory in its place. -t bounds the whole, in seconds.
+// It runs NCCL in its own process: libnccl.so.2, or the file in NCCL_LIBRARY. It uses the NCCL
+// settings of the line: --algo sets NCCL_ALGO, --topo NCCL_TOPO_FILE, and each --env NAME=VALUE
+// one more (NCCL_..., or OFI_NCCL_..., FI_... and UCX_... of network plug-ins). nccl_env of
+// [active] in nhc.toml has settings for all such lines. /etc/nccl.conf applies, as for jobs, and
+// before NCCL 2.23 also root's .nccl.conf. The environment of a job or of slurmd is not used.
+//
+// With --no-p2p it uses the network even within the node. It needs a fabric where the node's adapters
+// reach each other, and 100 seconds: nhc-gpu-active.timer runs it. --nccl-tests DIR runs the
+// programs of nccl-tests instead. -t SECONDS (45; 100 with --no-p2p) is the time limit of all.
 //
 //	gpu* || TIMEOUT=120 check_nccl -b 16G -w 460 all_reduce
 type nccl struct {
 	active
 	ncclEnv
-	Op         string        `arg:"1" toml:"op"`                 // the operation
+	Op         string        `arg:"1" toml:"op"`                 // operation
 	Begin      checks.Size   `opt:"b" toml:"begin"`              // smallest size, bytes
 	End        checks.Size   `opt:"e" toml:"end"`                // largest size
-	Factor     int           `opt:"f" toml:"factor"`             // from one size to the next
-	Iterations int           `opt:"n" toml:"iterations"`         // at most, of each size
-	Least      float64       `opt:"w" toml:"bandwidth"`          // bus bandwidth, GB/s
-	Limit      time.Duration `opt:"t" toml:"limit"`              // of the whole
+	Factor     int           `opt:"f" toml:"factor"`             // factor from one size to the next; 0: 2
+	Iterations int           `opt:"n" toml:"iterations"`         // runs of each size at most; 0: 20
+	Least      float64       `opt:"w" toml:"bandwidth"`          // least bus bandwidth, GB/s; 0: no limit
+	Limit      time.Duration `opt:"t" toml:"limit"`              // time limit of the whole test; 0: 45 s, 100 s with --no-p2p
 	Algorithm  string        `long:"algo" toml:"algorithm"`      // ring, tree, nvls; "": NCCL's choice
-	NoP2P      bool          `long:"no-p2p" toml:"no_p2p"`       // by the network
-	Groups     int           `long:"groups" toml:"groups"`       // of GPUs, each by itself
-	Topology   string        `long:"topo" toml:"topology"`       // file
-	Programs   string        `long:"nccl-tests" toml:"programs"` // directory of nccl-tests' programs, or one of them
-	Repeats    int           `long:"repeats" toml:"repeats"`     // tries of which one has to reach -w
+	NoP2P      bool          `long:"no-p2p" toml:"no_p2p"`       // use the network
+	Groups     int           `long:"groups" toml:"groups"`       // number of groups of GPUs; 0: 1, or 2 for multi_all_reduce
+	Topology   string        `long:"topo" toml:"topology"`       // topology file, NCCL_TOPO_FILE
+	Programs   string        `long:"nccl-tests" toml:"programs"` // directory of the programs of nccl-tests, or one of them
+	Repeats    int           `long:"repeats" toml:"repeats"`     // runs; one of them has to reach -w
 
-	of  checks.Bounded // the check that this one works for, nil: itself
+	of  checks.Bounded // the check that runs this one; nil: itself
 	gdr bool           // see [cuda.NCCLSettings]
 }
 
 const ncclName = "check_nccl"
 
-// ncclTime is the row of active_time.toml: by the network NCCL is ten times slower, and
-// waits by itself before it gives up.
+// ncclTime returns the row of active_time.toml: over the network NCCL is ten times slower, and
+// retries before it gives up.
 func (c *nccl) ncclTime() activeTime {
 	if c.NoP2P {
 		return timeOf(timeOfNetwork)
@@ -73,7 +74,7 @@ func init() {
 	checks.Register(checks.Info{
 		Name:    ncclName,
 		Usage:   "[-b SIZE] [-e SIZE] [-f FACTOR] [-n ITERATIONS] [-w GB/s] [-t SECONDS] [--algo NAME] [--no-p2p] [--groups N] [--topo FILE] [--repeats N] [--env NAME=VALUE]... [--nccl-tests DIR] [--max-age AGE] OP",
-		Summary: "NCCL runs on all GPUs, fast and with the right results",
+		Summary: "NCCL runs on all GPUs, fast and with correct results",
 		Lane:    checks.CUDA,
 		Active:  true,
 		New:     func() checks.Check { return &nccl{} },
@@ -83,25 +84,24 @@ func init() {
 }
 
 func ncclDo() map[string]string {
-	return activeDo("nccl", "NVLink, an NVSwitch, PCIe or, with --no-p2p, an HCA is slow: see check_gpu_nvlink, check_gpu_pcie, check_ib_errors, and nvidia-smi topo -m.", map[string]string{
-		"nccl.library":     "NCCL's library is missing: install libnccl2, or name the file that jobs use with NCCL_LIBRARY=/path/libnccl.so.2, or its directory with LIBRARY_DIRS. nhc-gpu topo shows where it was looked for.",
+	return activeDo("nccl", "NVLink, an NVSwitch, PCIe or, with --no-p2p, an adapter is slow: see check_gpu_nvlink, check_gpu_pcie, check_ib_errors, and nvidia-smi topo -m.", map[string]string{
+		"nccl.library":     "NCCL's library is missing: install libnccl2, or name the file that jobs use with NCCL_LIBRARY=/path/libnccl.so.2, or its directory with LIBRARY_DIRS. nhc-gpu topo lists the paths that were searched.",
 		"nccl.old":         "This release of NCCL does not have the operation: name a newer one with NCCL_LIBRARY.",
-		"nccl.wrong":       "Data were wrong on a GPU after NCCL had moved them: do not use the node. Run check_gpu_memtest and check_gpu_nvlink, and the test again; if it comes again replace the GPU that is named.",
-		"nccl.alike":       "Data were wrong on all GPUs alike: it is more likely NCCL, its settings or this program than all of them. Compare with --algo ring, another NCCL_LIBRARY and another node, and report what you find.",
-		"nccl.error":       "NCCL has failed; the message has its own words. Run all_reduce_perf -g with NCCL_DEBUG=INFO by hand; see dmesg for Xid errors, df /dev/shm, and ulimit -l.",
-		"nccl.hung":        "An operation of NCCL did not end: a GPU or a link does not answer. See dmesg for Xid errors, check_gpu_nvlink and, with --no-p2p, the ports of InfiniBand.",
-		"nccl.reach":       "Nothing, if the fabric's rails are apart, so that the adapters of a node do not reach each other: take the line out. Else see the ports and switches: check_ib_ports, check_ib_bw --pairs.",
-		"nccl.memory":      "Nothing, if something uses that memory rightly: a smaller -e needs less. Else see nvidia-smi for who has it.",
-		"nccl.mixed":       "Nothing, if the node is built so: NCCL goes as fast as its slowest GPU, and no floor of a platform is about such a node.",
-		"nccl.groups":      "Give --groups a number that divides the GPUs of the node, two at least in each.",
-		"nccl.environment": "A topology file that does not fit slows NCCL down or stops it: take NCCL_TOPO_FILE out of the place that the message names, or put the right file there.",
-		"nccl.settings":    "Nothing: the settings of NCCL that were found are told for who compares numbers. Those of the environment were not used; those of /root/.nccl.conf are by NCCL before 2.23, which reads it whatever the environment says.",
-		"nccl.network":     "NCCL has found no RDMA network and would have gone by sockets: see ibstat, and whether a plug-in of the site is missing.",
-		"nccl.programs":    "The program of nccl-tests could not be run, or printed what nobody knows: run it by hand.",
+		"nccl.wrong":       "Data were wrong on a GPU after NCCL had moved them: do not use the node. Run check_gpu_memtest, check_gpu_nvlink and this test again. If it happens again replace the named GPU.",
+		"nccl.alike":       "Data were wrong on all GPUs: NCCL, its settings or nhc-gpu is a more likely cause than all GPUs. Compare with --algo ring, another NCCL_LIBRARY and another node, and report the result.",
+		"nccl.error":       "NCCL failed; the message has its error. Run all_reduce_perf -g with NCCL_DEBUG=INFO by hand, and see dmesg for Xid errors, df /dev/shm, and ulimit -l.",
+		"nccl.hung":        "An operation of NCCL did not end: a GPU or a link does not answer. See dmesg for Xid errors, check_gpu_nvlink and, with --no-p2p, check_ib_ports.",
+		"nccl.reach":       "Nothing to repair, if the fabric's rails are separate, so that the adapters of a node do not reach each other: remove the line. Otherwise see the ports and switches: check_ib_ports, check_ib_bw --pairs.",
+		"nccl.memory":      "Nothing, if a process uses that memory for good reason: a smaller -e needs less. Otherwise see nvidia-smi for the processes.",
+		"nccl.mixed":       "Nothing, if the node has several models on purpose: NCCL is as fast as its slowest GPU, and no platform's floor applies to such a node.",
+		"nccl.groups":      "Set --groups to a number that divides the GPUs of the node into equal groups of at least two.",
+		"nccl.environment": "A topology file of another machine slows NCCL down or stops it: remove NCCL_TOPO_FILE from the place that the message names, or install the right file.",
+		"nccl.settings":    "Nothing to repair: it lists the settings of NCCL, for comparing numbers. The test does not use those of the environment. NCCL before 2.23 always reads /root/.nccl.conf.",
+		"nccl.network":     "NCCL found no RDMA network and would have used sockets: see ibstat, and whether a network plug-in is missing.",
+		"nccl.programs":    "The program of nccl-tests did not run, or its output is unknown: run it by hand.",
 	})
 }
 
-// Bind takes the words of a line.
 func (c *nccl) Bind(args []string) error {
 	if err := checks.BindTags(c, args); err != nil {
 		return err
@@ -109,7 +109,6 @@ func (c *nccl) Bind(args []string) error {
 	return c.Validate()
 }
 
-// Validate says what is wrong with the parameters.
 func (c *nccl) Validate() error {
 	op := ncclOpOf(c.Op)
 	switch {
@@ -128,13 +127,12 @@ func (c *nccl) Validate() error {
 	case c.Programs != "" && !strings.HasPrefix(c.Programs, "/"):
 		return &checks.UsageError{Kind: checks.BadValue, Word: c.Programs, Want: "an absolute path"}
 	}
-	return c.usableEnv()
+	return c.validateEnv()
 }
 
-// ncclAlgorithms are what NCCL_ALGO may be, as floors of platforms name them.
+// ncclAlgorithms are the values of NCCL_ALGO, as floors of platforms name them.
 var ncclAlgorithms = []string{"ring", "tree", "nvls", "pat"}
 
-// Bound is the most that the test takes.
 func (c *nccl) Bound() time.Duration {
 	if c.Limit > 0 {
 		return c.Limit
@@ -142,7 +140,6 @@ func (c *nccl) Bound() time.Duration {
 	return c.ncclTime().Bound
 }
 
-// Run runs the operation.
 func (c *nccl) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	return c.run(ctx, env, ncclName)
 }
@@ -153,15 +150,15 @@ func (c *nccl) run(ctx context.Context, env *checks.Env, name string) []checks.F
 	if c.of != nil {
 		t.Of = c.of
 	}
-	_, _ = gpu.AskNVML(env, name, nvml.GroupPCIe|nvml.GroupP2P|nvml.GroupNVLinkFar) // what joins the GPUs; what cannot be asked is said below
+	_, _ = gpu.AskNVML(env, name, nvml.GroupPCIe|nvml.GroupP2P|nvml.GroupNVLinkFar) // for the connections of the GPUs; errors are reported below
 	r, findings := c.beginGPUs(ctx, env, t)
 	if r == nil {
 		return findings
 	}
 	n := &ncclRun{activeRun: r, nccl: c, op: ncclOpOf(c.Op), test: c.test()}
-	tellSettings(n)
-	n.tellModels()
-	if !tellEnv(n) {
+	reportSettings(n)
+	n.reportModels()
+	if !reportEnv(n) {
 		return r.done()
 	}
 	if c.Programs != "" {
@@ -172,8 +169,8 @@ func (c *nccl) run(ctx context.Context, env *checks.Env, name string) []checks.F
 	return r.done()
 }
 
-// test is the word by which floors and baselines know what is measured: what goes by
-// the network is another thing than what goes by NVLink.
+// test returns the name of the measurement in floors and baselines: a test over the network
+// differs from one over NVLink.
 func (c *nccl) test() string {
 	if c.NoP2P {
 		return ncclOpOf(c.Op).name + "_no_p2p"
@@ -181,7 +178,7 @@ func (c *nccl) test() string {
 	return ncclOpOf(c.Op).name
 }
 
-// groups is how many groups of GPUs work at once.
+// groups returns the number of groups that work at once.
 func (c *nccl) groups() int {
 	if c.Groups == 0 && c.Op == ncclMulti {
 		return 2
@@ -189,13 +186,13 @@ func (c *nccl) groups() int {
 	return max(c.Groups, 1)
 }
 
-// settings are those of the library.
+// settings returns the settings of the library.
 func (c *nccl) settings() cuda.NCCLSettings {
 	return cuda.NCCLSettings{Algorithm: c.Algorithm, TopoFile: c.Topology, NoP2P: c.NoP2P, GDR: c.gdr, More: strings.Join(c.words(), "\n")}
 }
 
-// tellModels says if the GPUs are of several models.
-func (t *ncclRun) tellModels() {
+// reportModels reports GPUs of several models.
+func (t *ncclRun) reportModels() {
 	models := map[string]int{}
 	for _, g := range t.gpus {
 		models[g.Name.Value]++
@@ -205,9 +202,9 @@ func (t *ncclRun) tellModels() {
 	}
 }
 
-// failed makes a finding of an error of NCCL or CUDA, see activeRun.failed. NCCL does not
-// say on which GPU an error of CUDA was, and a GPU that fails leaves the others waiting:
-// the GPUs whose own calls fail from then on are to blame for both.
+// failed reports an error of NCCL or CUDA, see activeRun.failed. NCCL does not name the GPU of a
+// CUDA error, and a faulty GPU leaves the others waiting: the GPUs with failing calls of their
+// own afterwards are to blame in both cases.
 func (t *ncclRun) failed(g *nvml.GPU, doing string, err error) {
 	t.broken = true
 	if context.Cause(t.ctx) != nil {
@@ -220,11 +217,11 @@ func (t *ncclRun) failed(g *nvml.GPU, doing string, err error) {
 	switch {
 	case isCUDA && g != nil:
 		t.activeRun.failed(g, doing, err)
-		t.failedGPUs(doing, g)
-	case (isNCCL || hung) && t.failedGPUs(doing, nil):
+		t.reportFailedGPUs(doing, g)
+	case (isNCCL || hung) && t.reportFailedGPUs(doing, nil):
 	case hung:
 		t.failures = true
-		t.hung(doing)
+		t.reportHung(doing)
 	case isNCCL:
 		t.failures = true
 		t.report(t.deviceOf(e), ncclFinding(e), "%s: %v", doing, err)
@@ -233,13 +230,13 @@ func (t *ncclRun) failed(g *nvml.GPU, doing string, err error) {
 	}
 }
 
-// othersFail is how long after the first GPU the others may fail of the same cause.
+// othersFail is how long after the first GPU the others can fail of the same cause.
 const othersFail = time.Second
 
-// failedGPUs reports the GPUs whose calls fail since an error of their work, except for
-// one that is reported already. Where one has failed the others get a moment: an error
-// of the kernel itself is reported by all of them, and acquits them.
-func (t *ncclRun) failedGPUs(doing string, reported *nvml.GPU) (found bool) {
+// reportFailedGPUs reports the GPUs with failing calls after an error of their work, except for one
+// that is already reported. After a first failure the others get a moment: an error of the kernel
+// itself shows on all of them, and acquits them.
+func (t *ncclRun) reportFailedGPUs(doing string, reported *nvml.GPU) (found bool) {
 	left := slices.DeleteFunc(slices.Clone(t.ranks), func(g *ncclGPU) bool { return g.cuda == nil || g.gpu == reported })
 	until := time.Now()
 	if reported != nil {
@@ -261,10 +258,10 @@ func (t *ncclRun) failedGPUs(doing string, reported *nvml.GPU) (found bool) {
 	}
 }
 
-// hung reports an operation that does not end. Over the network that is no fault of the
-// node before its adapters have been seen to reach each other: in a fabric whose rails are
-// apart they do not.
-func (t *ncclRun) hung(doing string) {
+// reportHung reports an operation that does not end. Over the network it is not a fault of the node
+// until its adapters have been seen to reach each other: in a fabric with separate rails they do
+// not.
+func (t *ncclRun) reportHung(doing string) {
 	f := checks.Finding{Code: "nccl.hung", Severity: checks.Fail, Remedy: checks.RebootNode, Want: "an end within " + t.patience().String()}
 	text := doing + " does not end"
 	if late := t.unfinished(); len(late) > 0 && 2*len(late) <= len(t.ranks) {
@@ -272,15 +269,15 @@ func (t *ncclRun) hung(doing string) {
 	}
 	if t.NoP2P {
 		f.Remedy = checks.CheckFabric
-		if !t.reached && !t.reachedBefore() {
+		if !t.reached && !t.hasReachedBefore() {
 			f.Code, f.Severity = "nccl.reach", checks.Unknown
-			text += ", and nothing shows that the adapters of the node reach each other"
+			text += ", and the adapters of the node may not reach each other"
 		}
 	}
 	t.report(checks.Device{}, f, "%s", text)
 }
 
-// unfinished names the GPUs whose stream still has work.
+// unfinished returns the GPUs with work left in their stream.
 func (t *ncclRun) unfinished() (names []string) {
 	for _, g := range t.ranks {
 		if done, err := g.cuda.Done(g.stream); !done && err == nil {
@@ -290,10 +287,10 @@ func (t *ncclRun) unfinished() (names []string) {
 	return names
 }
 
-// reachedBefore reports whether the same line has moved data over the network in an
-// earlier run on the node as it is now.
-func (t *ncclRun) reachedBefore() bool {
-	now, err := holdsFor(t.env)
+// hasReachedBefore reports whether the same line moved data over the network in an earlier run on
+// the node in its present state.
+func (t *ncclRun) hasReachedBefore() bool {
+	now, err := describeNode(t.env)
 	if err != nil || t.Of == nil {
 		return false
 	}
@@ -309,7 +306,7 @@ func (t *ncclRun) reachedBefore() bool {
 	return checks.Worst(s.Findings) != checks.Fail || slices.ContainsFunc(s.Findings, hung)
 }
 
-// deviceOf is the GPU whose call has failed, the zero Device where it was the call of all.
+// deviceOf returns the GPU of the failed call, zero if the call was for all.
 func (t *ncclRun) deviceOf(e *cuda.NCCLError) checks.Device {
 	for _, g := range t.ranks {
 		if g.cuda.GPU.Ordinal == e.GPU {
@@ -319,9 +316,9 @@ func (t *ncclRun) deviceOf(e *cuda.NCCLError) checks.Device {
 	return checks.Device{}
 }
 
-// ncclFinding returns what an error of NCCL says of the node. It is unknown: it may be
-// of the network, of limits of the process, of NCCL's settings or its bugs, as well as of
-// a GPU. failedGPUs has found no GPU for an error of CUDA that NCCL names.
+// ncclFinding returns the finding for an error of NCCL. It is unknown: the network, limits of the
+// process, settings, bugs of NCCL or a GPU can be the cause. If NCCL names a CUDA error,
+// reportFailedGPUs has found no GPU for it.
 func ncclFinding(e *cuda.NCCLError) checks.Finding {
 	f := checks.Finding{Code: "nccl.error", Severity: checks.Unknown}
 	if code, ok := e.CUDACode(); ok {

@@ -9,27 +9,25 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// ncclAllReduce is check_nccl all_reduce with the words of AzureHPC's checks: the bus
-// bandwidth in GB/s that has to be reached, how often it is tried, the size (16G where
-// none is given), and a topology file. The check passes with the first try that
-// reaches it. Versions of theirs have the last two the other way round; whatever begins
-// with a slash is the file. check_nccl_allreduce_ib_loopback goes by the network, as
-// --no-p2p does, and as theirs has the HCAs read and write the GPUs' memory themselves
-// (NCCL_NET_GDR_LEVEL=SYS).
+// ncclAllReduce runs check_nccl all_reduce with the arguments of AzureHPC's checks: the least bus
+// bandwidth in GB/s, the number of tries (1), the size (16G), and a topology file. It passes with
+// the first try that reaches the bandwidth. Size and file may come in any order, as in AzureHPC's
+// versions: the one that starts with a slash is the file. check_nccl_allreduce_ib_loopback uses
+// the network, as --no-p2p does, and like AzureHPC's has the adapters access GPU memory directly
+// (NCCL_NET_GDR_LEVEL=SYS). -t SECONDS (45; loopback 100) is the time limit.
 //
-// Theirs need MPI and nccl-tests, take the number of the last try in place of the best
-// for their message, and have eight GPUs written into the loopback, which would go by
-// sockets without a word where NCCL finds no HCA.
+// AzureHPC's checks need MPI and nccl-tests, and report the last try instead of the best. Their
+// loopback assumes eight GPUs, and silently uses sockets if NCCL finds no adapter.
 //
 //	gpu* || TIMEOUT=120 check_nccl_allreduce 460 1 16G
 type ncclAllReduce struct {
 	active
 	ncclEnv
-	Least    float64     `arg:"1" toml:"bandwidth"` // bus bandwidth, GB/s
-	Repeats  int         `arg:"2" toml:"repeats"`   // tries of which one has to reach it; 0 and 1 are one
-	Size     checks.Size `toml:"size"`              // bytes
+	Least    float64     `arg:"1" toml:"bandwidth"` // least bus bandwidth, GB/s
+	Repeats  int         `arg:"2" toml:"repeats"`   // largest number of tries; 0 and 1: one
+	Size     checks.Size `toml:"size"`              // bytes; 0: 16G
 	Topology string      `toml:"topology"`          // file for NCCL_TOPO_FILE
-	Seconds  int         `opt:"t" toml:"limit"`     // of the whole; 0: as check_nccl
+	Seconds  int         `opt:"t" toml:"limit"`     // time limit, seconds; 0: as check_nccl
 
 	Rest []string `arg:"*"` // size and topology file
 
@@ -39,9 +37,9 @@ type ncclAllReduce struct {
 
 func init() {
 	for name, network := range map[string]bool{"check_nccl_allreduce": false, "check_nccl_allreduce_ib_loopback": true} {
-		what := "NCCL's all-reduce on all GPUs is fast and right"
+		what := "NCCL's all-reduce on all GPUs is fast and correct"
 		if network {
-			what = "NCCL's all-reduce over the node's HCAs is fast and right"
+			what = "NCCL's all-reduce over the node's adapters is fast and correct"
 		}
 		checks.Register(checks.Info{
 			Name:    name,
@@ -56,10 +54,10 @@ func init() {
 	}
 }
 
-// ncclAzureSize is that of AzureHPC's configurations.
+// ncclAzureSize is the size in AzureHPC's configurations.
 const ncclAzureSize checks.Size = 16 << 30
 
-// Bind takes the words of a line.
+// Bind accepts size and topology file in any order.
 func (c *ncclAllReduce) Bind(args []string) error {
 	if err := checks.BindTags(c, args); err != nil {
 		return err
@@ -71,7 +69,7 @@ func (c *ncclAllReduce) Bind(args []string) error {
 			c.Topology = word
 		case isSize && c.Size == 0:
 			c.Size = size
-		case word == "": // they pass "" for no topology file
+		case word == "": // AzureHPC passes "" for no topology file
 		default:
 			return &checks.UsageError{Kind: checks.BadValue, Word: word, Want: "a size (16G) and a topology file (/path)"}
 		}
@@ -87,10 +85,10 @@ func (c *ncclAllReduce) Validate() error {
 	if c.Repeats < 0 || c.Seconds < 0 {
 		return &checks.UsageError{Kind: checks.BadValue, Word: strconv.Itoa(min(c.Repeats, c.Seconds)), Want: "a positive number"}
 	}
-	return c.usableEnv()
+	return c.validateEnv()
 }
 
-// full is the check that does the work.
+// full returns the check that does the work.
 func (c *ncclAllReduce) full() *nccl {
 	size := c.Size
 	if size == 0 {
@@ -101,10 +99,8 @@ func (c *ncclAllReduce) full() *nccl {
 	return n
 }
 
-// Bound is the most that the test takes.
 func (c *ncclAllReduce) Bound() time.Duration { return c.full().Bound() }
 
-// Run runs the operation.
 func (c *ncclAllReduce) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	c.fromSite(env)
 	n := c.full()

@@ -36,15 +36,15 @@ func allReduceScenarios(name string) (list []checktest.Scenario) {
 	list = append(list,
 		healthy,
 		withNCCL(checktest.OnGPUs("a topology file first, then the size", checktest.Of("-t", "10", "30", "1", "/opt/topo.xml", "64K"), nil,
-			says(checks.Finding{Code: "nccl.environment", Severity: checks.Warn, Remedy: checks.FixConfig, Got: "no such file"}, "NCCL_TOPO_FILE=/opt/topo.xml in this line is no topology of this node"))).OrTable(map[string]any{"bandwidth": 30, "repeats": 1, "size": "64K", "topology": "/opt/topo.xml", "limit": 10}),
+			says(checks.Finding{Code: "nccl.environment", Severity: checks.Warn, Remedy: checks.FixConfig, Got: "no such file"}, "NCCL_TOPO_FILE=/opt/topo.xml in this line is not a topology of this node"))).OrTable(map[string]any{"bandwidth": 30, "repeats": 1, "size": "64K", "topology": "/opt/topo.xml", "limit": 10}),
 		withNCCL(checktest.OnGPUs("slow in every try", checktest.Of("-t", "10", floor, "3", "64K"), nil, slow)),
 		withNCCL(checktest.OnGPUs("one slow GPU of eight", words, nil, checktest.GPUFinding(name, 3, checks.Finding{Code: "nccl.peers", Severity: checks.Fail, Want: "at least " + wantOfPeers[peers] + " GB/s", Got: "31.0 GB/s"},
-			"exchange with each other GPU by "+wires+", each way: far from its peers, whose median is "+peers+" GB/s")), "3 links = 31"),
+			"exchange with each other GPU by "+wires+", each way: far from its peers (median "+peers+" GB/s)")), "3 links = 31"),
 	)
 	return list
 }
 
-// wantOfPeers is what is wanted of peers with a median.
+// wantOfPeers returns the limit of peers with a median.
 var wantOfPeers = map[string]string{"390.1": "331.6", "40.0": "34.0"}
 
 func TestNCCLAllReduceWords(t *testing.T) {

@@ -13,17 +13,17 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
-// The settings of NCCL that a site gives its tests: --env NAME=VALUE of a line, and
-// nccl_env of [active] in nhc.toml. The environment of a job or of slurmd is never used.
+// The NCCL settings of a site: --env NAME=VALUE on a line, and nccl_env of [active] in nhc.toml.
+// The environment of a job or of slurmd is never used.
 
-// ncclEnv are the settings of a site for a test. Those of its line take precedence.
+// ncclEnv has the settings of a site for a test. Those on its line take precedence.
 type ncclEnv struct {
 	Env []string `long:"env" toml:"env"` // NAME=VALUE for NCCL or its plug-ins
 
-	Site []string // of nhc.toml
+	Site []string // from nhc.toml
 }
 
-func (e *ncclEnv) usableEnv() error {
+func (e *ncclEnv) validateEnv() error {
 	for _, word := range e.Env {
 		if err := checks.WrongNCCLEnv(word); err != nil {
 			return err
@@ -32,14 +32,14 @@ func (e *ncclEnv) usableEnv() error {
 	return nil
 }
 
-// fromSite takes the settings of nhc.toml.
+// fromSite reads the settings of nhc.toml.
 func (e *ncclEnv) fromSite(env *checks.Env) {
 	if text := env.Vars[checks.NCCLEnvSetting]; text != "" {
 		e.Site = strings.Split(text, "\n")
 	}
 }
 
-// all are the settings in force, each name once.
+// all returns the settings in force, each name once.
 func (e *ncclEnv) all() (list []cuda.NCCLSetting) {
 	add := func(words []string, where string) {
 		for _, word := range words {
@@ -53,7 +53,7 @@ func (e *ncclEnv) all() (list []cuda.NCCLSetting) {
 	return list
 }
 
-// words are the same as NAME=VALUE.
+// words returns them as NAME=VALUE.
 func (e *ncclEnv) words() (list []string) {
 	for _, s := range e.all() {
 		list = append(list, s.Name+"="+s.Value)
@@ -61,18 +61,18 @@ func (e *ncclEnv) words() (list []string) {
 	return list
 }
 
-// tellEnv reports the settings that the site has given. ok is false if one names a file
-// that others than root could change: what NCCL loads from it runs as root.
-func tellEnv(t *ncclRun) (ok bool) {
+// reportEnv reports the site's settings. ok is false if one names a file that other users than
+// root can change: NCCL would load it as root.
+func reportEnv(t *ncclRun) (ok bool) {
 	var list []string
 	for _, s := range t.all() {
-		list = append(list, fmt.Sprintf("%s=%s by %s", s.Name, s.Value, s.Where))
+		list = append(list, fmt.Sprintf("%s=%s from %s", s.Name, s.Value, s.Where))
 		if !path.IsAbs(s.Value) {
 			continue
 		}
 		if err := cuda.Guarded(t.env.Host, s.Value); err != nil {
 			t.failures = true
-			t.report(checks.Device{}, checks.Finding{Code: "nccl.environment", Severity: checks.Unknown, Remedy: checks.FixConfig, Got: err.Error()}, "%s=%s by %s is not used, nor is NCCL", s.Name, s.Value, s.Where)
+			t.report(checks.Device{}, checks.Finding{Code: "nccl.environment", Severity: checks.Unknown, Remedy: checks.FixConfig, Got: err.Error()}, "%s=%s from %s is unsafe, NCCL not run", s.Name, s.Value, s.Where)
 			return false
 		}
 	}
@@ -82,14 +82,14 @@ func tellEnv(t *ncclRun) (ok bool) {
 	return true
 }
 
-// What the node has set for NCCL before a test says what it wants.
+// The node's own NCCL settings.
 
-// tellSettings tells the settings that were found, and those that lead NCCL astray.
-func tellSettings(t *ncclRun) {
+// reportSettings reports the settings found, and those that mislead NCCL.
+func reportSettings(t *ncclRun) {
 	t.at("read the settings of NCCL")
 	found, err := cuda.NCCLFound(t.env.Host)
 	if err != nil {
-		t.report(checks.Device{}, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown}, "cannot tell the settings of NCCL: %v", err)
+		t.report(checks.Device{}, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown}, "cannot read the settings of NCCL: %v", err)
 	}
 	if len(found) > 0 {
 		var list []string
@@ -106,15 +106,15 @@ func tellSettings(t *ncclRun) {
 			continue
 		}
 		if why := strangeTopology(t, s.Value); why != "" {
-			t.report(checks.Device{}, checks.Finding{Code: "nccl.environment", Severity: checks.Warn, Remedy: checks.FixConfig, Got: why}, "%s=%s in %s is no topology of this node", s.Name, s.Value, s.Where)
+			t.report(checks.Device{}, checks.Finding{Code: "nccl.environment", Severity: checks.Warn, Remedy: checks.FixConfig, Got: why}, "%s=%s in %s is not a topology of this node", s.Name, s.Value, s.Where)
 		}
 	}
 }
 
 const ncclTopoFile = "NCCL_TOPO_FILE"
 
-// strangeTopology says why a topology file is not this node's, "" if it may be. One
-// that names no GPU leaves it to NCCL to find them.
+// strangeTopology returns why a topology file is not this node's, "" if it can be. A file that
+// names no GPU leaves it to NCCL to find them.
 func strangeTopology(t *ncclRun, path string) string {
 	topo, err := cuda.ReadNCCLTopology(t.env.Host, path)
 	switch {
@@ -130,5 +130,5 @@ func strangeTopology(t *ncclRun, path string) string {
 			return ""
 		}
 	}
-	return fmt.Sprintf("it has GPUs at %s, none of them is here", strings.Join(topo.GPUs[:min(len(topo.GPUs), 3)], ", "))
+	return fmt.Sprintf("it has GPUs at %s, none of them on this node", strings.Join(topo.GPUs[:min(len(topo.GPUs), 3)], ", "))
 }

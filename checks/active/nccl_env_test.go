@@ -62,8 +62,8 @@ func TestWrongNCCLEnv(t *testing.T) {
 	}
 }
 
-// ncclTrial runs check_nccl on a node with eight GPUs, and gives its findings and the
-// directory of the fake library.
+// ncclTrial runs check_nccl on a node with eight GPUs, and returns its findings and the directory
+// of the fake library.
 func ncclTrial(t *testing.T, site string, change func(root string), words ...string) (findings []checks.Finding, dir string) {
 	t.Helper()
 	s := withNCCL(checktest.OnGPUs("", nil, nil))
@@ -87,7 +87,7 @@ func TestNCCLEnvReachesNCCL(t *testing.T) {
 	t.Setenv("NCCL_IB_HCA", "of the job")
 	t.Setenv("UCX_TLS", "of the job")
 	findings, dir := ncclTrial(t, "NCCL_IB_HCA=mlx5\nNCCL_IB_TC=106\nNCCL_SOCKET_IFNAME=eth0", nil, "--env", "NCCL_IB_HCA=mlx5_0")
-	const want = "check_nccl:  set NCCL_IB_TC=106 by nccl_env of nhc.toml, NCCL_SOCKET_IFNAME=eth0 by nccl_env of nhc.toml, NCCL_IB_HCA=mlx5_0 by this line"
+	const want = "check_nccl:  set NCCL_IB_TC=106 from nccl_env of nhc.toml, NCCL_SOCKET_IFNAME=eth0 from nccl_env of nhc.toml, NCCL_IB_HCA=mlx5_0 from this line"
 	var texts []string
 	for _, f := range findings {
 		if f.Code == "nccl.settings" && strings.Contains(f.Message, ":  set ") {
@@ -111,7 +111,7 @@ func TestNCCLEnvReachesNCCL(t *testing.T) {
 	}
 }
 
-// A file that a setting names, and that others than root could change, is not loaded.
+// A file in a setting that other users than root can change is not loaded.
 func TestNCCLEnvNamesNoForeignFile(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[os.FileMode]checks.Severity{0o755: checks.OK, 0o757: checks.Unknown} {
@@ -127,8 +127,8 @@ func TestNCCLEnvNamesNoForeignFile(t *testing.T) {
 	}
 }
 
-// An operation over the network that never ends is no fault before the adapters of the
-// node have been seen to reach each other, as in a fabric whose rails are apart.
+// An operation over the network that never ends is not a fault until the adapters of the node
+// have been seen to reach each other: in a fabric with separate rails they do not.
 func TestNCCLNetworkThatDoesNotEnd(t *testing.T) {
 	t.Parallel()
 	passed := func(r *activeRun) { _ = keepStamp(r, nil) }
@@ -158,7 +158,7 @@ func TestNCCLNetworkThatDoesNotEnd(t *testing.T) {
 				c.before(&activeRun{activeTest: r.activeTest, env: again(env, root, checktest.H100s())})
 			}
 			n := &ncclRun{activeRun: r, nccl: check, op: ncclOpOf("all_reduce"), reached: c.reached}
-			n.hung("all_reduce of 1 GiB on 8 GPUs")
+			n.reportHung("all_reduce of 1 GiB on 8 GPUs")
 			f := r.findings[0]
 			got := fmt.Sprintf("%s %s %s", f.Severity, f.Code, f.Remedy)
 			if got != c.want || len(r.findings) != 1 || !strings.Contains(f.Message, "does not end") {

@@ -11,19 +11,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// What an operation is run for at most, and how it is divided: between two pieces the
-// test looks whether a job has come.
+// Limits of an operation's run, and of a piece of it: between two pieces the test looks for a
+// job.
 const (
 	ncclPiece      = 200 * time.Millisecond
-	ncclIterations = 20 // unless -n says so, as nccl-tests
+	ncclIterations = 20 // default of -n, as nccl-tests
 	ncclUsual      = 1 << 30
-	ncclReserve    = 1 << 30    // bytes of a GPU's memory that NCCL and the driver need for themselves
-	ncclPairBytes  = 64 << 20   // that a pair of GPUs exchanges
-	ncclShare      = 0.6        // of the time that is left, for the operation itself
-	ncclUnwritten  = 0x7fc0dead // what is in the buffer before: NaN, so that what was not written is found
+	ncclReserve    = 1 << 30    // bytes of a GPU's memory that NCCL and the driver need
+	ncclPairBytes  = 64 << 20   // bytes that a pair of GPUs exchanges
+	ncclShare      = 0.6        // part of the remaining time for the operation itself
+	ncclUnwritten  = 0x7fc0dead // initial content of the buffer: NaN, so that unwritten elements are found
 )
 
-// sizes are the sizes in bytes, the largest last.
+// sizes returns the sizes in bytes, the largest last.
 func (t *ncclRun) sizes() (sizes []int64, ok bool) {
 	begin, end := int64(t.Begin), int64(t.End)
 	switch {
@@ -44,14 +44,14 @@ func (t *ncclRun) sizes() (sizes []int64, ok bool) {
 	}
 	if t.op.block(begin, t.ranks[0].n) < 1 {
 		t.failures = true
-		t.report(checks.Device{}, checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: "more bytes", Got: sizeText(begin)}, "%s of so few bytes is none", t.op.name)
+		t.report(checks.Device{}, checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: "a larger size", Got: sizeText(begin)}, "size too small for %s", t.op.name)
 		return nil, false
 	}
 	return sizes, true
 }
 
-// usualSize is the largest that the platform has a floor for, else 1 GiB, or what
-// fits.
+// usualSize returns the largest size with a floor of the platform, otherwise 1 GiB, or the
+// size that fits.
 func (t *ncclRun) usualSize() int64 {
 	free := t.free()
 	fits := func(size int64) bool { return uint64(2*size) <= free }
@@ -72,14 +72,14 @@ func (t *ncclRun) usualSize() int64 {
 	return size
 }
 
-// free is how much memory every GPU has for buffers, bytes. A small GPU, such as that
-// of a test, reserves a quarter.
+// free returns the memory that every GPU has for buffers, bytes. A small GPU, as in tests,
+// reserves a quarter.
 func (t *ncclRun) free() uint64 {
 	least := uint64(math.MaxUint64)
 	for _, g := range t.ranks {
 		free, _, err := g.cuda.MemInfo()
 		if err != nil {
-			t.failed(g.gpu, "cannot ask for free memory", err)
+			t.failed(g.gpu, "cannot read the free memory", err)
 			return 0
 		}
 		least = min(least, free-min(free/4, ncclReserve))
@@ -87,7 +87,7 @@ func (t *ncclRun) free() uint64 {
 	return least
 }
 
-// allocate takes the buffers, after it has asked for what is free.
+// allocate allocates the buffers, after a look at the free memory.
 func (t *ncclRun) allocate(size int64) bool {
 	free := t.free()
 	if t.broken {
@@ -99,7 +99,7 @@ func (t *ncclRun) allocate(size int64) bool {
 	t.room = max(t.op.sent(block, n), t.op.received(block, n), min(ncclPairBytes, int64(free/4))/4)
 	if need := uint64(2 * 4 * t.room); need > free {
 		t.failures = true
-		t.report(checks.Device{}, checks.Finding{Code: "nccl.memory", Severity: checks.Unknown, Want: sizeText(int64(need)), Got: sizeText(int64(free))}, "too little memory of a GPU is free for %s of %s", t.op.name, sizeText(size))
+		t.report(checks.Device{}, checks.Finding{Code: "nccl.memory", Severity: checks.Unknown, Want: sizeText(int64(need)), Got: sizeText(int64(free))}, "too little free memory on a GPU for %s of %s", t.op.name, sizeText(size))
 		return false
 	}
 	for _, g := range t.ranks {
@@ -109,15 +109,14 @@ func (t *ncclRun) allocate(size int64) bool {
 			g.recv, err = g.cuda.Alloc(uint64(4 * t.room))
 		}
 		if err != nil {
-			t.failed(g.gpu, "cannot have memory for the buffers", err)
+			t.failed(g.gpu, "cannot allocate the buffers", err)
 			return false
 		}
 	}
 	return true
 }
 
-// measure runs the operation for every size; with --repeats until the words are
-// reached.
+// measure runs the operation for every size; with --repeats until it reaches -w.
 func (t *ncclRun) measure(sizes []int64) {
 	for i, size := range sizes {
 		last := i == len(sizes)-1
@@ -137,11 +136,11 @@ func (t *ncclRun) measure(sizes []int64) {
 		if last {
 			best.Least = t.Least
 		}
-		t.measured(*best)
+		t.record(*best)
 	}
 }
 
-// one measures one size, of which there are so many left.
+// one measures one size; left is the number of remaining sizes.
 func (t *ncclRun) one(size int64, left int) (m measure, ok bool) {
 	n := t.ranks[0].n
 	block := t.op.block(size, n)
@@ -176,8 +175,8 @@ func (t *ncclRun) one(size int64, left int) (m measure, ok bool) {
 	return t.bandwidth(t.op.bytes(block, n), seconds, t.algorithm(from)), true
 }
 
-// pieces is how often an operation is run that takes so long, and how often without a
-// look at what goes on beside.
+// pieces returns how often to run an operation of a given duration, and how often without a look
+// for jobs.
 func (t *ncclRun) pieces(took time.Duration, left int) (piece, all int) {
 	took = max(took, time.Microsecond)
 	all = max(t.Iterations, 1)
@@ -211,8 +210,8 @@ func (t *ncclRun) bandwidth(bytes int64, seconds float64, algorithm string) meas
 	}
 }
 
-// algorithm is what NCCL says that it has used since its log was so long. "auto"
-// where it does not say: no floor is about that.
+// algorithm returns the algorithm that NCCL has logged since the log had this length, "auto" if
+// none: no floor is for that.
 func (t *ncclRun) algorithm(from int64) string {
 	switch used := t.lib.Log(from).Algorithms; {
 	case t.op.sends:
@@ -225,7 +224,7 @@ func (t *ncclRun) algorithm(from int64) string {
 	return "auto"
 }
 
-// models are those of the GPUs.
+// models returns the models of the GPUs.
 func (t *ncclRun) models() string {
 	var names []string
 	for _, g := range t.ranks {
@@ -236,7 +235,7 @@ func (t *ncclRun) models() string {
 	return strings.Join(names, " and ")
 }
 
-// wires is what joins the GPUs.
+// wires returns the kind of connection of the GPUs.
 func (t *ncclRun) wires() string {
 	if t.NoP2P {
 		return "network"

@@ -6,24 +6,24 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
-// ncclOp is an operation. Counts are of float32 elements, as of nccl-tests: block is
-// what NCCL is told, n the number of ranks. The definitions of sizes, algorithm
-// bandwidth (size by time) and bus bandwidth are those of doc/PERFORMANCE.md of
-// nccl-tests: what a link would have to carry if the operation went over a ring.
+// ncclOp is an operation. Counts are in float32 elements, as in nccl-tests: block is the count
+// passed to NCCL, n the number of ranks. Sizes, algorithm bandwidth (size by time) and bus
+// bandwidth are defined as in doc/PERFORMANCE.md of nccl-tests: bus bandwidth is the load of a
+// link if the operation ran over a ring.
 type ncclOp struct {
 	name    string
-	program string                  // of nccl-tests
+	program string                  // name in nccl-tests
 	factor  func(n float64) float64 // bus bandwidth by algorithm bandwidth
 	split   bool                    // the size is that of n blocks
 	gathers bool                    // a rank receives n blocks
 	deals   bool                    // a rank sends n blocks
-	sends   bool                    // by send and receive, which 2.7 brought
+	sends   bool                    // by send and receive, since NCCL 2.7
 	enqueue func(c *cuda.NCCLComm, w cuda.NCCLWork) error
-	parts   func(rank, n int, block int64) []ncclPart // of what a rank has received
+	parts   func(rank, n int, block int64) []ncclPart // expected parts of a rank's received data
 }
 
-// ncclPart is a part of what a rank has to have received: count elements from at on,
-// sums of the values of some ranks, counted from first on.
+// ncclPart is an expected part of the data that a rank receives: count elements from at on, sums
+// of the values of some ranks, starting with value first.
 type ncclPart struct {
 	at, count, first int64
 	from, ranks      int
@@ -105,8 +105,8 @@ func exchange(c *cuda.NCCLComm, w cuda.NCCLWork, to, from int) error {
 	return c.Receive(w, from)
 }
 
-// ncclOpOf finds an operation by its name, nil if there is none. multi_all_reduce
-// is all_reduce in groups; alltoall is what nccl-tests calls all_to_all.
+// ncclOpOf returns an operation by its name, nil if there is none. multi_all_reduce is all_reduce
+// in groups; alltoall is the name of all_to_all in nccl-tests.
 func ncclOpOf(name string) *ncclOp {
 	switch name {
 	case ncclMulti:
@@ -129,8 +129,8 @@ func ncclOpNames() (names []string) {
 	return append(names, ncclMulti)
 }
 
-// block is what NCCL is told for a size in bytes: nccl-tests rounds the parts of a
-// buffer down to 16 bytes.
+// block returns the count for NCCL for a size in bytes: nccl-tests rounds the parts of a buffer
+// down to 16 bytes.
 func (o *ncclOp) block(size int64, n int) int64 {
 	if o.split {
 		return size / 4 / int64(n) &^ 3
@@ -138,7 +138,7 @@ func (o *ncclOp) block(size int64, n int) int64 {
 	return size / 4
 }
 
-// sends and receives are how many elements the buffers of a rank have.
+// sent and received return the number of elements in the buffers of a rank.
 func (o *ncclOp) sent(block int64, n int) int64 { return times(block, n, o.deals) }
 
 func (o *ncclOp) received(block int64, n int) int64 { return times(block, n, o.gathers) }
@@ -150,10 +150,10 @@ func times(block int64, n int, all bool) int64 {
 	return block
 }
 
-// bytes is the size of the larger buffer, which bandwidths are about.
+// bytes returns the size of the larger buffer, which defines the bandwidth.
 func (o *ncclOp) bytes(block int64, n int) int64 { return 4 * times(block, n, o.split) }
 
-// busbw is the bus bandwidth in GB/s of so many bytes in so many seconds.
+// busbw returns the bus bandwidth in GB/s.
 func (o *ncclOp) busbw(bytes int64, n int, seconds float64) float64 {
 	return float64(bytes) / seconds / 1e9 * o.factor(float64(n))
 }

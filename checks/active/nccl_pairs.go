@@ -10,21 +10,20 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// An operation of all GPUs is as slow as the slowest of them, and does not tell which
-// that is. So at its end every GPU exchanges data with every other one, pair by pair:
-// a GPU that is slow with all others is the one, and so is one with which data arrive
-// wrong.
+// An operation of all GPUs is as slow as its slowest GPU, and does not show which one that is. So
+// at its end every GPU exchanges data with every other one, pair by pair: a GPU that is slow with
+// all others is the slow one, and so is one that receives wrong data from all.
 
-// ncclPairs is the exchange, as an operation for messages.
+// ncclPairs is the exchange as an operation in messages.
 var ncclPairs = &ncclOp{name: "exchange of pairs", sends: true}
 
-// ncclPairTimes is how often a pair exchanges its data.
+// ncclPairTimes is the number of exchanges of a pair.
 const ncclPairTimes = 4
 
-// pairsOf has all pairs exchange data, in rounds in which every GPU has one partner at most.
-// A GPU is compared by the median of its pairs of one kind: one on another socket than
-// most has more of them far away.
-func pairsOf(t *ncclRun) {
+// measurePairs lets all pairs exchange data, in rounds where every GPU has at most one
+// partner. A GPU is compared by the median of its pairs of one kind: a GPU on another socket than
+// most has more far pairs.
+func measurePairs(t *ncclRun) {
 	n := len(t.ranks)
 	if t.broken || t.groups() > 1 || n < 3 || !t.lib.CanSend() {
 		return
@@ -34,7 +33,7 @@ func pairsOf(t *ncclRun) {
 	if !t.prepare(ncclPairs, count, doing) {
 		return
 	}
-	rates := make([]map[string][]float64, n) // of each GPU, by what joins it to the other
+	rates := make([]map[string][]float64, n) // by GPU, then by the kind of connection to the other
 	for _, round := range roundsOfPairs(t) {
 		work := func() error { return exchangePairs(t, round, count) }
 		if _, ok := t.timed(doing, 1, work); !ok { // connections are made
@@ -46,7 +45,7 @@ func pairsOf(t *ncclRun) {
 		}
 		for i, partner := range round {
 			if partner < 0 || t.ranks[i].gpu.Name.Value != t.ranks[partner].gpu.Name.Value {
-				continue // those of unlike models are no peers
+				continue // different models are not compared
 			}
 			if rates[i] == nil {
 				rates[i] = map[string][]float64{}
@@ -57,10 +56,10 @@ func pairsOf(t *ncclRun) {
 	}
 	for i, g := range t.ranks {
 		for _, kind := range slices.Sorted(maps.Keys(rates[i])) {
-			if len(rates[i][kind]) < 2 { // one pair may be slow for the other's sake
+			if len(rates[i][kind]) < 2 { // of one pair, either GPU can be the slow one
 				continue
 			}
-			t.measured(measure{
+			t.record(measure{
 				Test: strings.Replace(t.test, t.op.name, "pairs", 1), Algorithm: "p2p", Size: 4 * count, Ranks: 2, Device: checks.GPUDevice(g.gpu), Model: g.gpu.Name.Value, Peers: kind,
 				What: "exchange with each other GPU by " + kind + ", each way", Value: median(rates[i][kind]), Unit: "GB/s", Unlike: unlikePeers(t.activeRun, g.loaded(), kind),
 			})
@@ -68,7 +67,7 @@ func pairsOf(t *ncclRun) {
 	}
 }
 
-// joinedPairs is what joins two GPUs: pairs that have the same are compared.
+// joinedPairs returns the kind of connection of two GPUs: pairs of one kind are compared.
 func joinedPairs(t *ncclRun, i, j int) string {
 	if t.NoP2P {
 		return "network"
@@ -78,9 +77,9 @@ func joinedPairs(t *ncclRun, i, j int) string {
 
 func (g *ncclGPU) loaded() *loadedGPU { return &loadedGPU{gpu: g.gpu, c: g.cuda} }
 
-// roundsOfPairs are those of a tournament, each divided until no two of its pairs have a part of
-// their way in common: that makes pairs slower, and as many as share it differ from round
-// to round.
+// roundsOfPairs returns the rounds of a tournament, each divided until no two of its pairs share
+// a part of their path: sharing slows pairs down, and the number of pairs that share a part
+// differs from round to round.
 func roundsOfPairs(t *ncclRun) (rounds [][]int) {
 	for _, round := range tournament(len(t.ranks)) {
 		if t.NoP2P {
@@ -92,9 +91,9 @@ func roundsOfPairs(t *ncclRun) (rounds [][]int) {
 	return rounds
 }
 
-// unshared divides a round into some whose pairs have nothing of their way in common.
+// unshared divides a round into rounds of pairs that share no part of their path.
 func unshared(round []int, way func(i, j int) []string) (rounds [][]int) {
-	var taken []map[string]bool // of each
+	var taken []map[string]bool // parts used, by round
 	for i, partner := range round {
 		if partner < i {
 			continue
@@ -129,8 +128,8 @@ func exchangePairs(t *ncclRun, round []int, count int64) error {
 	})
 }
 
-// verifyPairs looks at what each has received from its partner. The next round writes
-// over it with other values, so that nothing has to be taken away.
+// verifyPairs verifies the data that each GPU received from its partner. The next round
+// overwrites them with other values, so nothing needs clearing.
 func verifyPairs(t *ncclRun, round []int, count int64, doing string) bool {
 	return t.verifyParts(ncclPairs, doing, func(g *ncclGPU) []ncclPart {
 		if round[g.rank] < 0 {
@@ -140,9 +139,8 @@ func verifyPairs(t *ncclRun, round []int, count int64, doing string) bool {
 	})
 }
 
-// tournament gives rounds in which every one of n meets one other, and all meet in the
-// end: round[i] is the partner of i, -1 if it has a rest. It is the circle method of
-// chess tournaments.
+// tournament returns rounds where each of n meets at most one other; after the last round all have
+// met: round[i] is the partner of i, -1 for a bye. It is the circle method of chess tournaments.
 func tournament(n int) (rounds [][]int) {
 	even := n + n%2
 	for r := range even - 1 {
@@ -161,19 +159,19 @@ func tournament(n int) (rounds [][]int) {
 	return rounds
 }
 
-// ncclWrong is a part of what a GPU has received that is wrong.
+// ncclWrong is a wrong part of the data that a GPU received.
 type ncclWrong struct {
 	doing, op        string
 	receiver, sender *ncclGPU // sender: nil if several have added to it
-	count, at        uint64   // elements that are wrong, at most about a million, and one of them
-	of               uint64   // elements that were looked at
+	count, at        uint64   // number of wrong elements, at most about a million, and the position of one
+	of               uint64   // number of verified elements
 	want, got        float32
 }
 
-// has says whether a GPU may have had a part in it.
+// has reports whether a GPU can have had a part in it.
 func (w *ncclWrong) has(g *ncclGPU) bool { return w.receiver == g || w.sender == g || w.sender == nil }
 
-// finding is one that tells what is wanted and was got.
+// finding returns a finding with the expected and the received value.
 func (w *ncclWrong) finding(code string, severity checks.Severity) checks.Finding {
 	f := checks.Finding{Code: code, Severity: severity, Want: fmt.Sprintf("%v in element %d", w.want, w.at), Got: fmt.Sprint(w.got)}
 	if severity == checks.Fail {
@@ -182,19 +180,19 @@ func (w *ncclWrong) finding(code string, severity checks.Severity) checks.Findin
 	return f
 }
 
-// ncclCounted is how far nccl_verify counts.
+// ncclCounted is the highest count of nccl_verify.
 const ncclCounted = 1_000_000
 
-// wrongEverywhere says whether most of what every GPU has received is wrong. What a GPU or a
-// link does to data it does to some of them, or the others exchange theirs rightly.
+// wrongEverywhere reports whether most data of every GPU are wrong. A faulty GPU or link corrupts
+// some of the data, or leaves the exchange of the others correct.
 func wrongEverywhere(t *ncclRun) bool {
 	return !slices.ContainsFunc(t.ranks, func(g *ncclGPU) bool {
 		return !slices.ContainsFunc(t.wrong, func(w ncclWrong) bool { return w.receiver == g && w.count > min(w.of, ncclCounted)/2 })
 	})
 }
 
-// tellWrong reports wrong data once, for the GPU that all of them have in common.
-func tellWrong(t *ncclRun) {
+// reportWrong reports wrong data once, for the GPU that all of them have in common.
+func reportWrong(t *ncclRun) {
 	if len(t.wrong) == 0 {
 		return
 	}
@@ -218,7 +216,7 @@ func tellWrong(t *ncclRun) {
 	}
 	if wrongEverywhere(t) {
 		t.failures = true
-		t.report(checks.Device{}, first.finding("nccl.alike", checks.Unknown), "%s: most of the data are wrong on all %s", first.doing, checks.Plural(len(t.ranks), "GPU"))
+		t.report(checks.Device{}, first.finding("nccl.alike", checks.Unknown), "%s: most data wrong on all %s", first.doing, checks.Plural(len(t.ranks), "GPU"))
 		return
 	}
 	var on []string
@@ -230,8 +228,8 @@ func tellWrong(t *ncclRun) {
 	t.report(checks.Device{}, f, "%s: %s on %s", first.doing, elements, strings.Join(on, ", "))
 }
 
-// culprit is the GPU that has had a part in whatever is wrong, nil if there is none, or
-// if it may as well be another: of two that exchanged data nobody knows.
+// culprit returns the GPU with a part in all wrong data, nil if there is none or if it can be
+// another one: of two GPUs that exchanged data, either can be the cause.
 func culprit(t *ncclRun) *ncclGPU {
 	var found []*ncclGPU
 	for _, g := range t.ranks {
@@ -243,7 +241,7 @@ func culprit(t *ncclRun) *ncclGPU {
 	case len(found) == 1:
 		return found[0]
 	case len(found) > 1 && !slices.ContainsFunc(t.wrong, func(w ncclWrong) bool { return w.receiver != t.wrong[0].receiver }):
-		return t.wrong[0].receiver // the data of one sender are wrong there alone
+		return t.wrong[0].receiver // the data of one sender are wrong on this GPU only
 	}
 	return nil
 }

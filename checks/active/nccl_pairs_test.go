@@ -15,8 +15,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-// onSockets is a node whose GPUs go by PCIe: so many on each socket, each below a root
-// port of its own. Those on one socket exchange 20 GB/s, those on two 14.
+// onSockets returns a node with GPUs on PCIe: n on each socket, each below a root port of its
+// own. GPUs on one socket exchange 20 GB/s, on two 14.
 func onSockets(title string, sizes []int, lines []string, want ...checks.Finding) checktest.Scenario {
 	var socket []int
 	for at, size := range sizes {
@@ -47,7 +47,7 @@ func onSockets(title string, sizes []int, lines []string, want ...checks.Finding
 	return s
 }
 
-// below puts a GPU below some bridges, and near to some CPUs.
+// below puts a GPU below bridges, and near CPUs.
 func below(s checktest.Scenario, i int, bridges, cpus string) checktest.Scenario {
 	const devices = "sys/bus/pci/devices/"
 	address, dir := fakenvml.Address(i), "devices/pci0000:00/"+bridges+"/"+fakenvml.Address(i)
@@ -67,11 +67,11 @@ func below(s checktest.Scenario, i int, bridges, cpus string) checktest.Scenario
 }
 
 var _ = checktest.Table("check_nccl", func(string) []checktest.Scenario {
-	const kind = "exchange with each other GPU by pcie near, each way: far from its peers, whose median is 20.0 GB/s"
+	const kind = "exchange with each other GPU by pcie near, each way: far from its peers (median 20.0 GB/s)"
 	slow := []string{"3 links = 10"}
 	near := checks.Finding{Code: "nccl.peers", Severity: checks.Fail, Want: "at least 17.0 GB/s", Got: "10.0 GB/s"}
 	far := checktest.GPUFinding(ncclName, 3, checks.Finding{Code: "nccl.peers", Severity: checks.Warn, Want: "at least 11.9 GB/s", Got: "10.0 GB/s"},
-		"exchange with each other GPU by pcie far, each way: far from its peers, whose median is 14.0 GB/s (not every two sockets need be joined alike)")
+		"exchange with each other GPU by pcie far, each way: far from its peers (median 14.0 GB/s) (sockets can be connected differently)")
 	warns := near
 	warns.Severity = checks.Warn
 	list := []checktest.Scenario{onSockets("PCIe, one slow GPU of a socket", []int{8}, slow, checktest.GPUFinding(ncclName, 3, near, kind))}
@@ -83,7 +83,7 @@ var _ = checktest.Table("check_nccl", func(string) []checktest.Scenario {
 		bridged.NVML.GPUs[i].NVLink.PeerP2P = nvml.Known(nvml.PeerP2P{peer: nvml.P2POK})
 	}
 	hidden := onSockets("PCIe, one slow GPU of a virtual machine", []int{8}, slow,
-		checktest.GPUFinding(ncclName, 3, warns, kind+" (the kernel does not tell what is between the GPUs)"))
+		checktest.GPUFinding(ncclName, 3, warns, kind+" (the kernel does not report the bridges between the GPUs)"))
 	hidden.Links, hidden.Files = nil, maps.Clone(withNCCL(checktest.OnGPUs("", nil, nil)).Files)
 	lesser := onSockets("PCIe, one GPU in a lesser slot", []int{8}, slow,
 		checktest.GPUFinding(ncclName, 3, warns, kind+" (its slot is Gen5 x8, that of gpu0 Gen5 x16)"))
@@ -93,8 +93,8 @@ var _ = checktest.Table("check_nccl", func(string) []checktest.Scenario {
 	for i := range 2 {
 		mixed.NVML.GPUs[i].Name = nvml.Known("NVIDIA A10")
 	}
-	mesh := withNCCL(checktest.OnGPUs("NVLink, by what is not told, and one slow GPU", small("all_reduce"), nil, checktest.GPUFinding(ncclName, 3, checks.Finding{Code: "nccl.peers", Severity: checks.Warn, Want: "at least 331.6 GB/s", Got: "60.0 GB/s"},
-		"exchange with each other GPU by nvlink, by what is not told, each way: far from its peers, whose median is 390.1 GB/s (of links between two GPUs there may be more than between others)")), "3 links = 60")
+	mesh := withNCCL(checktest.OnGPUs("NVLink of unknown width, one slow GPU", small("all_reduce"), nil, checktest.GPUFinding(ncclName, 3, checks.Finding{Code: "nccl.peers", Severity: checks.Warn, Want: "at least 331.6 GB/s", Got: "60.0 GB/s"},
+		"exchange with each other GPU by nvlink of unknown width, each way: far from its peers (median 390.1 GB/s) (the number of NVLinks can differ between pairs)")), "3 links = 60")
 	for i := range mesh.NVML.GPUs {
 		mesh.NVML.GPUs[i].NVLink.Far, mesh.NVML.GPUs[i].NVLink.FarPCI = nvml.Reading[[]string]{}, nvml.Reading[[]string]{}
 	}
@@ -102,7 +102,7 @@ var _ = checktest.Table("check_nccl", func(string) []checktest.Scenario {
 		onSockets("PCIe, one slow GPU of eight", []int{4, 4}, slow, far, checktest.GPUFinding(ncclName, 3, near, kind)))
 })
 
-// Pairs of a round have nothing of their way in common, and all pairs have their turn.
+// Pairs of a round share no part of their path, and every pair has its round.
 func TestPairsApart(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -153,7 +153,7 @@ func TestPairsApart(t *testing.T) {
 	}
 }
 
-// across is a way that only pairs of two places have.
+// across is a part of the path of pairs across two places only.
 func across(i, j int, way ...string) []string {
 	if i == j {
 		return nil
@@ -161,7 +161,7 @@ func across(i, j int, way ...string) []string {
 	return way
 }
 
-// What a pair may share with others: bridges above one of the two, and what joins sockets.
+// A pair can share bridges above one of the two, and the connection of sockets.
 func TestWaysOfPairs(t *testing.T) {
 	t.Parallel()
 	s := below(below(onSockets("", []int{4, 1}, nil), 0, "0000:00:01.0/0000:01:00.0/0000:02:00.0", "0-7"), 1, "0000:00:01.0/0000:01:00.0/0000:02:01.0", "0-7")

@@ -8,17 +8,16 @@ import (
 	"strings"
 )
 
-// What the programs of nccl-tests print: a table, and two lines of a summary below
-// it. The table's columns have changed over the years. Up to 2.12:
+// ncclPerf is the output of a program of nccl-tests: a table, and two lines of a summary after
+// it. The columns of the table have changed over the years. Up to 2.12:
 //
 //	#       size         count      type   redop     time   algbw   busbw  error     time   algbw   busbw  error
 //	#        (B)    (elements)                       (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
 //	     1048576        262144     float     sum    58.20   18.02   31.53  5e-07    58.00   18.08   31.64  7e-07
 //
-// From 2.13 on there is a column root, and #wrong counts elements in place of the
-// error; later ones may have columns of single iterations behind. What is common is
-// that both halves begin with the time and that a cell of the first columns may
-// be empty, so that a row is read from its end.
+// From 2.13 on there is a column root, and #wrong counts elements instead of the error; later
+// versions can have columns of single iterations at the end. In all versions both halves begin
+// with the time, and a cell of the first columns can be empty: so a row is parsed from its end.
 type ncclPerf struct {
 	rows    []ncclPerfRow
 	wrong   int     // "Out of bounds values", -1: the line is missing
@@ -36,8 +35,7 @@ type ncclPerfHalf struct {
 	wrong              string  // as printed: a number of elements, an error, N/A
 }
 
-// busbw is the row's bus bandwidth, GB/s: the mean of its halves, as the summary
-// takes it.
+// busbw returns the row's bus bandwidth, GB/s: the mean of its halves, as in the summary.
 func (r ncclPerfRow) busbw() float64 {
 	sum := 0.0
 	for _, h := range r.halves {
@@ -46,7 +44,7 @@ func (r ncclPerfRow) busbw() float64 {
 	return sum / float64(max(len(r.halves), 1))
 }
 
-// largest is the row of the largest size.
+// largest returns the row of the largest size.
 func (p *ncclPerf) largest() (row ncclPerfRow, ok bool) {
 	for _, r := range p.rows {
 		if !ok || r.size > row.size {
@@ -56,11 +54,10 @@ func (p *ncclPerf) largest() (row ncclPerfRow, ok bool) {
 	return row, ok
 }
 
-// parseNCCLPerf reads the output. What it does not know it skips: NCCL's own
-// remarks stand between the lines.
+// parseNCCLPerf parses the output. It skips unknown lines: NCCL prints messages between the rows.
 func parseNCCLPerf(text string) (*ncclPerf, error) {
 	p := &ncclPerf{wrong: -1, average: -1}
-	var halves []int // how many cells each half has
+	var halves []int // number of cells, by half
 	for lines := bufio.NewScanner(strings.NewReader(text)); lines.Scan(); {
 		line := lines.Text()
 		switch rest, isRemark := strings.CutPrefix(line, "#"); {
@@ -75,12 +72,12 @@ func parseNCCLPerf(text string) (*ncclPerf, error) {
 		}
 	}
 	if len(p.rows) == 0 {
-		return p, fmt.Errorf("no table of nccl-tests in what it printed: %.200q", text)
+		return p, fmt.Errorf("output without a table of nccl-tests: %.200q", text)
 	}
 	return p, nil
 }
 
-// ncclPerfHeader counts the cells of both halves, and of what stands behind them.
+// ncclPerfHeader counts the cells of both halves, and of the columns after them.
 func ncclPerfHeader(line string) (cells []int) {
 	words := strings.Fields(line)
 	for i, w := range words {
@@ -126,7 +123,7 @@ func ncclPerfCells(line string, cells []int) (row ncclPerfRow, ok bool) {
 	return row, true
 }
 
-// summary reads "Out of bounds values : 3 FAILED" and "Avg bus bandwidth : 228.5".
+// summary parses "Out of bounds values : 3 FAILED" and "Avg bus bandwidth : 228.5".
 func (p *ncclPerf) summary(remark string) {
 	what, value, ok := strings.Cut(remark, ":")
 	words := strings.Fields(value)

@@ -11,10 +11,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
-// ncclOutput bounds what is read of a program of nccl-tests, bytes.
+// ncclOutput is the limit of a program's output, bytes.
 const ncclOutput = 1 << 20
 
-// runPrograms runs the operation by a program of nccl-tests.
+// runPrograms runs the operation with a program of nccl-tests.
 func runPrograms(t *ncclRun) {
 	program := t.Programs
 	if !strings.HasSuffix(program, "_perf") {
@@ -26,7 +26,7 @@ func runPrograms(t *ncclRun) {
 		if perf == nil {
 			return
 		}
-		last := tellPerf(t, perf)
+		last := recordPerf(t, perf)
 		if best == nil || last.Value > best.Value {
 			best = &last
 		}
@@ -35,10 +35,10 @@ func runPrograms(t *ncclRun) {
 		}
 	}
 	best.Least = t.Least
-	t.measured(*best)
+	t.record(*best)
 }
 
-// perfArguments are the words for a program of nccl-tests.
+// perfArguments returns the arguments of the program.
 func perfArguments(t *ncclRun) []string {
 	begin, end := int64(t.Begin), int64(t.End)
 	if begin == 0 && end == 0 {
@@ -58,8 +58,8 @@ func perfArguments(t *ncclRun) []string {
 	}
 }
 
-// perfEnvironment is what the program gets: of NCCL's settings those of the words, and
-// the GPUs of the test.
+// perfEnvironment returns the environment of the program: the NCCL settings of the line, and the
+// GPUs of the test.
 func perfEnvironment(t *ncclRun) []string {
 	var uuids []string
 	for _, g := range t.gpus {
@@ -69,7 +69,7 @@ func perfEnvironment(t *ncclRun) []string {
 	return append(env, t.settings().Environ()...)
 }
 
-// runProgram runs a program once, nil if it has told nothing.
+// runProgram runs a program once; it returns nil if there is no usable output.
 func runProgram(t *ncclRun, program string) *ncclPerf {
 	t.at("run %s", program)
 	x := t.env.Host.Run(t.ctx, probe.Command{
@@ -90,23 +90,23 @@ func runProgram(t *ncclRun, program string) *ncclPerf {
 	case x.Err != nil:
 		return fail(unknown, "%v", x.Err)
 	case x.TimedOut:
-		return fail(unknown, "it did not end within %v", t.activeTest.Bound)
+		return fail(unknown, "did not end within %v", t.activeTest.Bound)
 	}
 	perf, err := parseNCCLPerf(string(x.Output))
 	switch {
 	case err != nil && x.Status != 0:
-		return fail(unknown, "it ended with status %d: %s", x.Status, lastLine(string(x.Output)+"\n"+string(x.Errors)))
+		return fail(unknown, "ended with status %d: %s", x.Status, lastLine(string(x.Output)+"\n"+string(x.Errors)))
 	case err != nil:
 		return fail(unknown, "%v", err)
-	case x.Status != 0 && perf.wrong <= 0: // it ends with 1 for wrong data, too
-		return fail(unknown, "it ended with status %d: %s", x.Status, lastLine(string(x.Output)+"\n"+string(x.Errors)))
+	case x.Status != 0 && perf.wrong <= 0: // it also returns 1 for wrong data
+		return fail(unknown, "ended with status %d: %s", x.Status, lastLine(string(x.Output)+"\n"+string(x.Errors)))
 	case perf.wrong < 0:
-		return fail(unknown, "no line about out of bounds values in what it printed")
+		return fail(unknown, "output without a line about out of bounds values")
 	}
 	return perf
 }
 
-// lastLine is the last line of a text that has more than blanks and #.
+// lastLine returns the last line that has more than blanks and #.
 func lastLine(text string) string {
 	last := ""
 	for line := range strings.Lines(text) {
@@ -117,10 +117,9 @@ func lastLine(text string) string {
 	return strings.ToValidUTF8(last[:min(len(last), 200)], "?")
 }
 
-// tellPerf reports wrong data, and takes the numbers; that of the largest size is given
-// back. Which algorithm NCCL has used nccl-tests does not tell, so that no floor is
-// about it unless the words name one.
-func tellPerf(t *ncclRun, perf *ncclPerf) measure {
+// recordPerf reports wrong data, and records the rates; it returns that of the largest size.
+// nccl-tests does not print NCCL's algorithm, so no floor applies unless the line names one.
+func recordPerf(t *ncclRun, perf *ncclPerf) measure {
 	if perf.wrong > 0 {
 		t.failures = true
 		t.report(checks.Device{}, checks.Finding{Code: "nccl.wrong", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: "0", Got: strconv.Itoa(perf.wrong)}, "%s of nccl-tests: values out of bounds", t.op.name)
@@ -139,7 +138,7 @@ func tellPerf(t *ncclRun, perf *ncclPerf) measure {
 			other := m
 			other.Size, other.Value = row.size, row.busbw()
 			other.What = fmt.Sprintf("bus bandwidth of %s, %s by nccl-tests", t.op.name, sizeText(row.size))
-			t.measured(other)
+			t.record(other)
 		}
 	}
 	return m

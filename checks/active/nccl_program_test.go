@@ -76,7 +76,7 @@ func FuzzParseNCCLPerf(f *testing.F) {
 var _ = checktest.Table("check_nccl", func(name string) []checktest.Scenario {
 	const dir = "/opt/nccl-tests"
 	says := func(f checks.Finding, text string) checks.Finding { return ncclSays(name, f, text) }
-	// perf is a line for a program that looks at its words and environment, prints a file,
+	// perf is a line with a program that verifies its arguments and environment, prints a file,
 	// and ends with a status.
 	perf := func(title, program, file, end string, more []string, want ...checks.Finding) checktest.Scenario {
 		script := "#!/bin/bash\n" +
@@ -96,13 +96,13 @@ var _ = checktest.Table("check_nccl", func(name string) []checktest.Scenario {
 		perf("nccl-tests find wrong data", "all_reduce_perf", ncclTestsOutput("wrong.txt"), "exit 1", checktest.Of("all_reduce"),
 			says(checks.Finding{Code: "nccl.wrong", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: "0", Got: "5"}, "all_reduce of nccl-tests: values out of bounds")),
 		perf("nccl-tests do not end", "all_reduce_perf", "", "sleep 20", checktest.Of("-t", "1", "all_reduce"),
-			says(checks.Finding{Code: "active.time", Severity: checks.Unknown, Want: "at most 1s"}, "stopped: its time was up")),
+			says(checks.Finding{Code: "active.time", Severity: checks.Unknown, Want: "at most 1s"}, "stopped: time limit reached")),
 		broken(perf("nccl-tests fail", "all_reduce_perf", "# Using devices\ngpu-node-1: Test NCCL failure common.cu:958 unhandled system error\n", "exit 3", checktest.Of("all_reduce"),
-			says(checks.Finding{Code: "nccl.programs", Severity: checks.Unknown}, dir+"/all_reduce_perf: it ended with status 3: gpu-node-1: Test NCCL failure common.cu:958 unhandled system error"))),
+			says(checks.Finding{Code: "nccl.programs", Severity: checks.Unknown}, dir+"/all_reduce_perf: ended with status 3: gpu-node-1: Test NCCL failure common.cu:958 unhandled system error"))),
 		broken(perf("nccl-tests without a summary", "all_reduce_perf", strings.Replace(good, "# Out of", "# Out", 1), "", checktest.Of("all_reduce"),
-			says(checks.Finding{Code: "nccl.programs", Severity: checks.Unknown}, dir+"/all_reduce_perf: no line about out of bounds values in what it printed"))),
+			says(checks.Finding{Code: "nccl.programs", Severity: checks.Unknown}, dir+"/all_reduce_perf: output without a line about out of bounds values"))),
 		broken(perf("nccl-tests print something else", "all_reduce_perf", "hello", "", checktest.Of("all_reduce"),
-			says(checks.Finding{Code: "nccl.programs", Severity: checks.Unknown}, dir+`/all_reduce_perf: no table of nccl-tests in what it printed: "hello"`))),
+			says(checks.Finding{Code: "nccl.programs", Severity: checks.Unknown}, dir+`/all_reduce_perf: output without a table of nccl-tests: "hello"`))),
 		broken(perf("no nccl-tests", "broadcast_perf", good, "", checktest.Of("all_reduce"),
 			says(checks.Finding{Code: "nccl.programs", Severity: checks.Unknown}, dir+"/all_reduce_perf: run {root}/opt/nccl-tests/all_reduce_perf: no such file or directory"))),
 	}

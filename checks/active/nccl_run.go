@@ -15,60 +15,60 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// ncclRun is a test of NCCL under way. One goroutine gives work to all GPUs, and NCCL
-// the work of all ranks as one group, as nccl-tests does with -g.
+// ncclRun is a running test of NCCL. One goroutine queues work on all GPUs, and passes the work
+// of all ranks to NCCL as one group, as nccl-tests does with -g.
 type ncclRun struct {
 	*activeRun
 	*nccl
 
 	op    *ncclOp
-	test  string // for floors and baselines
+	test  string // name in floors and baselines
 	lib   *cuda.NCCL
 	ranks []*ncclGPU // all GPUs, group by group
 	comms []*cuda.NCCLComm
 
-	room    int64 // elements that each of a GPU's two buffers has
+	room    int64 // elements of each of a GPU's two buffers
 	most    int64 // the largest size, bytes
-	reached bool  // an operation has ended: the adapters, or GPUs, reach each other
+	reached bool  // an operation has ended, so the adapters, or GPUs, reach each other
 	wrong   []ncclWrong
-	broken  bool // something has failed: what is under way is aborted
+	broken  bool // after a failure: running work is aborted
 }
 
-// ncclGPU is a GPU at work, and its place.
+// ncclGPU is a GPU of the test, and its place.
 type ncclGPU struct {
 	gpu  *nvml.GPU
 	comm int // its group
 	rank int // in the group
 	n    int // ranks of the group
-	base int // added to ranks to tell its group's values from others'
+	base int // added to ranks, to distinguish its group's values from others'
 
 	cuda        *cuda.Context
 	stream      cuda.Stream
 	start, stop cuda.Event
 	send, recv  cuda.Memory
 	report      cuda.Memory // struct mismatches of nccl.cu
-	answer      []byte      // the same, pinned
+	answer      []byte      // the same in pinned host memory
 	fill, check *cuda.Kernel
 }
 
-// errNCCLHung says that an operation did not end in time.
-var errNCCLHung = errors.New("it did not end in time")
+// errNCCLHung reports an operation that did not end in time.
+var errNCCLHung = errors.New("did not end in time")
 
-// ncclPatience and ncclCrawl are for how long, and down to which rate in bytes a second, an
-// operation is slow and does not hang: the first of a size makes connections.
+// ncclPatience and ncclCrawl (bytes a second) set how long an operation counts as
+// slow, not as hung: the first of a size makes connections.
 const (
 	ncclPatience = 5 * time.Second
 	ncclCrawl    = 2_000_000_000
 )
 
-// patience is how long an operation may take that should take less than a second. Where
-// the test has no such time it ends before, and cannot tell slow from hung. Over the
-// network it is longer than what NCCL itself waits.
+// patience returns the limit of an operation that normally takes less than a second. A test with
+// less time ends before the limit, and cannot distinguish slow from hung. Over the network the
+// limit is longer than NCCL's own timeout.
 func (t *ncclRun) patience() time.Duration {
 	crawl := time.Duration(float64(t.most) / ncclCrawl * float64(time.Second)).Round(time.Second)
 	usual := t.ncclTime().Patience
 	switch {
-	case t.NoP2P && (t.reached || t.reachedBefore()):
+	case t.NoP2P && (t.reached || t.hasReachedBefore()):
 		return usual + crawl
 	case t.NoP2P: // nothing fails by it
 		return min(usual, t.activeTest.Bound*6/10)
@@ -76,20 +76,20 @@ func (t *ncclRun) patience() time.Duration {
 	return max(min(usual, t.activeTest.Bound/2), ncclPatience+crawl)
 }
 
-// runLibrary runs the operation by the library.
+// runLibrary runs the operation with the library.
 func (t *ncclRun) runLibrary() {
 	cuda, ok := t.cuda()
 	if !ok || !t.library() {
 		return
 	}
 	defer t.close()
-	if !t.seats() || !t.open(cuda) {
+	if !t.assignRanks() || !t.open(cuda) {
 		return
 	}
 	if sizes, ok := t.sizes(); ok && t.connect() && t.allocate(sizes[len(sizes)-1]) {
 		t.measure(sizes)
-		pairsOf(t)
-		tellWrong(t)
+		measurePairs(t)
+		reportWrong(t)
 	}
 }
 
@@ -113,13 +113,13 @@ func (t *ncclRun) library() bool {
 	return true
 }
 
-// seats deals the GPUs to the groups, in their order.
-func (t *ncclRun) seats() bool {
+// assignRanks distributes the GPUs over the groups, in their order.
+func (t *ncclRun) assignRanks() bool {
 	groups := t.groups()
 	n := len(t.gpus) / groups
 	if n < 2 || n*groups != len(t.gpus) {
 		t.failures = true
-		t.report(checks.Device{}, checks.Finding{Code: "nccl.groups", Severity: checks.Skip, Want: "groups of one size, of 2 GPUs or more"}, "%d GPUs make no %d groups", len(t.gpus), groups)
+		t.report(checks.Device{}, checks.Finding{Code: "nccl.groups", Severity: checks.Skip, Want: "equal groups of at least 2 GPUs"}, "%d GPUs cannot be split into %d equal groups", len(t.gpus), groups)
 		return false
 	}
 	for i, g := range t.gpus {
@@ -128,13 +128,13 @@ func (t *ncclRun) seats() bool {
 	return true
 }
 
-// open makes the contexts of the GPUs, and what each needs there.
+// open creates the contexts of the GPUs, and the objects of the test in them.
 func (t *ncclRun) open(cuda *cuda.Driver) bool {
 	t.at("open %s", checks.Plural(len(t.ranks), "GPU"))
 	ready := wakeGPUs(t.activeRun, cuda)
 	defer ready()
 	for _, g := range t.ranks {
-		d, ok := t.cudaGPU(cuda, g.gpu)
+		d, ok := t.findUsableGPU(cuda, g.gpu)
 		if !ok {
 			return false
 		}
@@ -181,7 +181,7 @@ func (g *ncclGPU) open(d *cuda.GPU) (err error) {
 	return err
 }
 
-// connect makes the communicators, one for each group.
+// connect creates the communicators, one for each group.
 func (t *ncclRun) connect() bool {
 	devices := make([][]int, t.groups())
 	for _, g := range t.ranks {
@@ -191,28 +191,28 @@ func (t *ncclRun) connect() bool {
 		t.at("call ncclCommInitAll for %d GPUs", len(d))
 		comm, err := t.lib.Comm(d)
 		if err != nil {
-			t.failed(nil, "cannot join the GPUs", err)
+			t.failed(nil, "cannot create the communicator", err)
 			return false
 		}
 		t.comms = append(t.comms, comm)
 	}
-	return t.onNetwork()
+	return t.usesRDMA()
 }
 
-// onNetwork says if a test of the network would go by sockets.
-func (t *ncclRun) onNetwork() bool {
+// usesRDMA reports whether a test of the network uses RDMA and not sockets.
+func (t *ncclRun) usesRDMA() bool {
 	networks := t.lib.Log(0).Networks
 	if !t.NoP2P || len(networks) == 0 || networks[len(networks)-1] != "Socket" {
 		return true
 	}
 	t.failures = true
-	t.report(checks.Device{}, checks.Finding{Code: "nccl.network", Severity: checks.Unknown, Want: "IB, or a plug-in's", Got: "Socket"}, "NCCL has found no network for RDMA")
+	t.report(checks.Device{}, checks.Finding{Code: "nccl.network", Severity: checks.Unknown, Want: "IB, or a plug-in", Got: "Socket"}, "NCCL found no RDMA network")
 	return false
 }
 
-// close ends what is under way and gives everything back: in the order in which NCCL
-// wants it, before the contexts. After a fault the end of the process does it: any call may
-// wait for a GPU that does not answer, see leaves.
+// close ends running work and frees everything, in the order that NCCL requires: before the
+// contexts. After a fault the end of the process does it, since any call can wait for a GPU that
+// does not answer, see keepsOpen.
 func (t *ncclRun) close() {
 	if len(t.stuck) > 0 || t.broken || checks.Worst(t.findings) == checks.Fail {
 		t.env.Host.LeaveBehind()
@@ -225,7 +225,7 @@ func (t *ncclRun) close() {
 		}
 		t.at("call %s", call)
 		if err := end(); err != nil {
-			t.failed(nil, "cannot take the GPUs apart", err)
+			t.failed(nil, "cannot destroy the communicator", err)
 		}
 	}
 	for _, g := range t.ranks {
@@ -243,7 +243,7 @@ func (g *ncclGPU) close() error {
 	return errors.Join(g.cuda.HostFree(g.answer), g.cuda.Close())
 }
 
-// enqueue gives NCCL the operation of all ranks, of all groups.
+// enqueue passes the operation of all ranks and groups to NCCL.
 func (t *ncclRun) enqueue(op *ncclOp, block int64) error {
 	return t.lib.Group(func() error {
 		for _, g := range t.ranks {
@@ -259,7 +259,7 @@ func (g *ncclGPU) work(count int64) cuda.NCCLWork {
 	return cuda.NCCLWork{Rank: g.rank, Send: uintptr(g.send), Recv: uintptr(g.recv), Count: count, Stream: uintptr(g.stream)}
 }
 
-// timed does some work n times and gives what each GPU took for all, by its own clock.
+// timed runs work n times and returns the duration of all on each GPU, by its own clock.
 func (t *ncclRun) timed(doing string, n int, work func() error) (each []time.Duration, ok bool) {
 	if !t.begin(doing, n, work) {
 		return nil, false
@@ -292,7 +292,7 @@ func (t *ncclRun) begin(doing string, n int, work func() error) bool {
 	return true
 }
 
-// finish waits for it.
+// finish waits for the work.
 func (t *ncclRun) finish(doing string) (each []time.Duration, ok bool) {
 	if !t.wait(doing) {
 		return nil, false
@@ -305,7 +305,7 @@ func (t *ncclRun) finish(doing string) (each []time.Duration, ok bool) {
 		}
 		each = append(each, took)
 	}
-	if slices.Max(each) <= 0 { // of one GPU it may be so: not all take part
+	if slices.Max(each) <= 0 { // a single GPU may take no part
 		t.failed(nil, doing, errNoTime)
 		return nil, false
 	}
@@ -313,13 +313,13 @@ func (t *ncclRun) finish(doing string) (each []time.Duration, ok bool) {
 	return each, true
 }
 
-// waitOwn waits for work that each GPU does by itself. A GPU on which it does not end,
-// while it has on others, is to blame.
+// waitOwn waits for work that each GPU does on its own. A GPU that does not end it while others
+// have is to blame.
 func (t *ncclRun) waitOwn(doing string) bool {
 	return t.waitEach(doing, func(i int) cuda.Stream { return t.ranks[i].stream })
 }
 
-// waitEach is waitOwn for the work of some stream of each GPU.
+// waitEach is waitOwn for a stream of each GPU.
 func (t *ncclRun) waitEach(doing string, of func(i int) cuda.Stream) bool {
 	patience := patience(t.activeRun, timeOfOthers)
 	limited, stop := context.WithTimeout(t.ctx, patience)
@@ -329,7 +329,7 @@ func (t *ncclRun) waitEach(doing string, of func(i int) cuda.Stream) bool {
 		err := g.cuda.Sync(limited, of(i))
 		switch {
 		case err == nil:
-			finished(t.activeRun, g.gpu)
+			markDone(t.activeRun, g.gpu)
 		case t.ctx.Err() == nil && limited.Err() != nil:
 			t.broken, ok = true, false
 			noteStuck(t.activeRun, g.gpu, doing, patience)
@@ -341,7 +341,7 @@ func (t *ncclRun) waitEach(doing string, of func(i int) cuda.Stream) bool {
 	return ok
 }
 
-// wait waits until every GPU has done its work, NCCL has met an error, or the time is up.
+// wait waits until every GPU has done its work, NCCL reports an error, or the time is up.
 func (t *ncclRun) wait(doing string) bool {
 	limited, stop := context.WithTimeoutCause(t.ctx, t.patience(), errNCCLHung)
 	defer stop()
@@ -362,7 +362,7 @@ func (t *ncclRun) wait(doing string) bool {
 	return true
 }
 
-// sync waits until work that the GPUs do together has ended in some stream of each.
+// sync waits until the common work of the GPUs has ended in a stream of each.
 func (t *ncclRun) sync(ctx context.Context, doing string, of func(i int) cuda.Stream) bool {
 	at, err := syncRanks(ctx, t.ranks, of)
 	switch {
@@ -384,7 +384,7 @@ func syncRanks(ctx context.Context, ranks []*ncclGPU, of func(i int) cuda.Stream
 	return cuda.SyncAll(ctx, contexts, streams)
 }
 
-// asyncLook is how often NCCL is asked whether it has met an error beside its calls.
+// asyncLook is the interval of queries for asynchronous errors of NCCL.
 const asyncLook = 100 * time.Millisecond
 
 func (t *ncclRun) watchErrors(ctx context.Context, cancel context.CancelCauseFunc) {
@@ -405,12 +405,12 @@ func (t *ncclRun) watchErrors(ctx context.Context, cancel context.CancelCauseFun
 	}
 }
 
-// launch queues a kernel of nccl.cu for so many elements.
+// launch queues a kernel of nccl.cu for a number of elements.
 func (g *ncclGPU) launch(k *cuda.Kernel, elements int64, args ...any) error {
 	const block = 256
 	blocks := min(int(elements+block-1)/block, 8*max(g.cuda.GPU.SMs, 1))
 	return g.cuda.Launch(k, cuda.Dim{X: max(blocks, 1)}, cuda.Dim{X: block}, 0, g.stream, args...)
 }
 
-// sizeText is a number of bytes as a person has it.
+// sizeText formats a number of bytes.
 func sizeText(bytes int64) string { return fmt.Sprint(checks.Size(bytes)) }

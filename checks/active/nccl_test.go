@@ -55,7 +55,7 @@ func placeNCCL(t *testing.T, dir string, lines []string, missing ...string) stri
 	return lib
 }
 
-// withOldNCCL has the scenario's libnccl lack what an old release lacks, or be absent.
+// withOldNCCL installs a libnccl without the functions that an old release lacks, or none.
 func withOldNCCL(s checktest.Scenario, missing ...string) checktest.Scenario {
 	all := s.Libraries
 	s.Libraries = func(t *testing.T, dir string) map[string]string {
@@ -70,7 +70,7 @@ func withOldNCCL(s checktest.Scenario, missing ...string) checktest.Scenario {
 	return s
 }
 
-// small are words for a test that is quick where a CPU does the work.
+// small returns arguments of a test that is fast on a CPU.
 func small(op string, more ...string) []string {
 	return append(append([]string{"-b", "64K", "-t", "10"}, more...), op)
 }
@@ -83,10 +83,10 @@ func ncclSays(name string, f checks.Finding, text string) checks.Finding {
 	return f
 }
 
-// pairsSlow is what is said of a GPU whose links carry less than the others'.
+// pairsSlow returns the finding about a GPU with slower links than the others.
 func pairsSlow(name string, gpu int, got string) checks.Finding {
 	return checktest.GPUFinding(name, gpu, checks.Finding{Code: "nccl.peers", Severity: checks.Fail, Want: "at least 331.6 GB/s", Got: got},
-		"exchange with each other GPU by nvlink, each way: far from its peers, whose median is 390.1 GB/s")
+		"exchange with each other GPU by nvlink, each way: far from its peers (median 390.1 GB/s)")
 }
 
 func TestNCCL(t *testing.T) { checktest.Run(t, "check_nccl") }
@@ -103,7 +103,7 @@ var _ = checktest.Table("check_nccl", func(name string) []checktest.Scenario {
 	}
 	list = append(list,
 		on8("events say that no time has passed", small("all_reduce"), checktest.Of("cuda:* elapsed = 0"),
-			says(checks.Finding{Code: "cuda.error", Severity: checks.Unknown}, "all_reduce of 64 KiB on 8 GPUs, to warm up: the GPU's events say that the work has taken no time")),
+			says(checks.Finding{Code: "cuda.error", Severity: checks.Unknown}, "all_reduce of 64 KiB on 8 GPUs, to warm up: the GPU's events report a duration of zero for the work")),
 		on8("fast enough", small("all_reduce", "-w", "470"), nil).OrTable(map[string]any{"op": "all_reduce", "begin": "64K", "limit": 10, "bandwidth": 470}),
 		on8("one slow GPU of eight", small("all_reduce"), checktest.Of("3 links = 60"), pairsSlow(name, 3, "60.0 GB/s")),
 		on8("slower than the words", small("all_reduce", "-w", "470"), checktest.Of("- busbw all_reduce = 360"),
@@ -122,7 +122,7 @@ var _ = checktest.Table("check_nccl", func(name string) []checktest.Scenario {
 				"all_reduce of 64 KiB on 8 GPUs: write the data: 1 wrong element, before NCCL moves them")),
 		broken(on8("wrong data on all before NCCL moves them", small("all_reduce"), checktest.Of("cuda:* stuck = 583 7 1"),
 			says(checks.Finding{Code: "nccl.alike", Severity: checks.Unknown, Want: "214 in element 17", Got: "-214"},
-				"all_reduce of 64 KiB on 8 GPUs: write the data: they are wrong on all 8 GPUs"))),
+				"all_reduce of 64 KiB on 8 GPUs: write the data: wrong on all 8 GPUs"))),
 		on8("forced algorithm", small("all_reduce", "--algo", "ring", "-w", "500"), nil,
 			says(checks.Finding{Code: "nccl.slow", Severity: checks.Fail, Want: "at least 500.0 GB/s", Got: "480.1 GB/s"}, "bus bandwidth of all_reduce, 64 KiB by ring")),
 		on8("NCCL does not say how", small("all_reduce", "-w", "500"), checktest.Of("- silent = 1"),
@@ -135,15 +135,15 @@ var _ = checktest.Table("check_nccl", func(name string) []checktest.Scenario {
 		on8("by the network", small("all_reduce", "--no-p2p", "-w", "50"), nil,
 			says(checks.Finding{Code: "nccl.slow", Severity: checks.Fail, Want: "at least 50.0 GB/s", Got: "40.0 GB/s"}, "bus bandwidth of all_reduce, 64 KiB by ring, over the network")),
 		on8("one slow HCA", small("all_reduce", "--no-p2p"), checktest.Of("3 links = 20"), checktest.GPUFinding(name, 3, checks.Finding{Code: "nccl.peers", Severity: checks.Fail, Want: "at least 34.0 GB/s", Got: "20.0 GB/s"},
-			"exchange with each other GPU by network, each way: far from its peers, whose median is 40.0 GB/s")),
+			"exchange with each other GPU by network, each way: far from its peers (median 40.0 GB/s)")),
 		broken(on8("no network", small("all_reduce", "--no-p2p"), checktest.Of("- network = Socket"),
-			says(checks.Finding{Code: "nccl.network", Severity: checks.Unknown, Want: "IB, or a plug-in's", Got: "Socket"}, "NCCL has found no network for RDMA"))),
+			says(checks.Finding{Code: "nccl.network", Severity: checks.Unknown, Want: "IB, or a plug-in", Got: "Socket"}, "NCCL found no RDMA network"))),
 		on8("one slow group", small("all_reduce", "--groups", "2", "-w", "470"), checktest.Of("3 links = 60"),
 			says(checks.Finding{Code: "nccl.slow", Severity: checks.Fail, Want: "at least 470.0 GB/s", Got: "60.0 GB/s"}, "bus bandwidth of each of 2 all_reduce at once, 64 KiB by nvls")),
 		on8("groups that do not come out", small("all_reduce", "--groups", "3"), nil,
-			says(checks.Finding{Code: "nccl.groups", Severity: checks.Skip, Want: "groups of one size, of 2 GPUs or more"}, "8 GPUs make no 3 groups")),
+			says(checks.Finding{Code: "nccl.groups", Severity: checks.Skip, Want: "equal groups of at least 2 GPUs"}, "8 GPUs cannot be split into 3 equal groups")),
 		but(on8("several models", small("all_reduce"), nil, says(checks.Finding{Code: "nccl.mixed", Severity: checks.Warn, Want: "one model", Got: "2"}, "GPUs of several models work together")), func(s *checktest.Scenario) { s.NVML.GPUs[7].Name = nvml.Known("NVIDIA H100 NVL") }),
-		but(on8("one GPU", small("all_reduce"), nil, checks.Finding{Code: "active.few", Severity: checks.Skip, Message: name + ":  needs 2 GPUs, the node has 1"}), func(s *checktest.Scenario) { s.NVML.GPUs = s.NVML.GPUs[:1] }),
+		but(on8("one GPU", small("all_reduce"), nil, checks.Finding{Code: "active.few", Severity: checks.Skip, Message: name + ":  needs 2 GPUs, 1 available"}), func(s *checktest.Scenario) { s.NVML.GPUs = s.NVML.GPUs[:1] }),
 		but(on8("one GPU of eight gives no handle", small("all_reduce"), nil, checktest.Gpu3In(name, checktest.ErrLost)), func(s *checktest.Scenario) { s.NVML.GPUs[3].Err = checktest.ErrLost }),
 		broken(withOldNCCL(on8("no NCCL", small("all_reduce"), nil, says(checks.Finding{Code: "nccl.library", Severity: checks.Unknown}, "cannot use NCCL: load /nonexistent/libnccl.so.2: not found")))),
 		broken(withOldNCCL(on8("an old NCCL", small("sendrecv"), nil,
@@ -158,20 +158,20 @@ var _ = checktest.Table("check_nccl", func(name string) []checktest.Scenario {
 			}
 		})),
 		broken(on8("GPUs cannot join", small("all_reduce"), checktest.Of("- ncclCommInitAll error 2", "- warn = Call to bind failed : Address already in use"),
-			says(checks.Finding{Code: "nccl.error", Severity: checks.Unknown}, "cannot join the GPUs: ncclCommInitAll: ncclSystemError (NCCL error 2): Call to bind failed : Address already in use"))),
+			says(checks.Finding{Code: "nccl.error", Severity: checks.Unknown}, "cannot create the communicator: ncclCommInitAll: ncclSystemError (NCCL error 2): Call to bind failed : Address already in use"))),
 		broken(on8("NCCL says it in its last error", small("all_reduce"), checktest.Of("- ncclCommInitAll error 3", "- last = no luck"),
-			says(checks.Finding{Code: "nccl.error", Severity: checks.Unknown}, "cannot join the GPUs: ncclCommInitAll: ncclInternalError (NCCL error 3): no luck"))),
+			says(checks.Finding{Code: "nccl.error", Severity: checks.Unknown}, "cannot create the communicator: ncclCommInitAll: ncclInternalError (NCCL error 3): no luck"))),
 		broken(on8("an error of CUDA in NCCL that no GPU has", small("all_reduce"), checktest.Of("- ncclGroupEnd after 3 error 1", "- warn = Cuda failure 719 'unspecified launch failure'"),
 			says(checks.Finding{Code: "nccl.error", Severity: checks.Unknown}, "all_reduce of 64 KiB on 8 GPUs: ncclGroupEnd: ncclUnhandledCudaError (NCCL error 1): Cuda failure 719 'unspecified launch failure'"))),
 		broken(on8("an error of CUDA in NCCL that is of the node", small("all_reduce"), checktest.Of("- ncclCommInitAll error 1", "- warn = Cuda failure 802 'system not yet initialized'"),
-			cudaNCCL(802, says, "cannot join the GPUs: ncclCommInitAll: ncclUnhandledCudaError (NCCL error 1): Cuda failure 802 'system not yet initialized'"))),
+			cudaNCCL(802, says, "cannot create the communicator: ncclCommInitAll: ncclUnhandledCudaError (NCCL error 1): Cuda failure 802 'system not yet initialized'"))),
 		on8("an error of CUDA in NCCL, and on one GPU", small("all_reduce"), checktest.Of("- ncclGroupEnd after 3 error 1", "- warn = Cuda failure 719 'unspecified launch failure'", "cuda:3 cuStreamQuery after 3 error 719", "* ncclCommAbort error 1"),
-			cudaGPU(name, 3, 719, "all_reduce of 64 KiB on 8 GPUs: cuStreamQuery(3): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)")),
+			findUsableGPU(name, 3, 719, "all_reduce of 64 KiB on 8 GPUs: cuStreamQuery(3): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)")),
 		on8("one GPU fails, and another waits for it", small("all_reduce"), checktest.Of("cuda:0 cuStreamQuery after 3 error 600", "cuda:3 cuStreamQuery after 3 error 214"),
-			cudaGPU(name, 3, 214, "all_reduce of 64 KiB on 8 GPUs: cuStreamQuery(3): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)")),
+			findUsableGPU(name, 3, 214, "all_reduce of 64 KiB on 8 GPUs: cuStreamQuery(3): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)")),
 		broken(on8("a kernel of NCCL fails on all GPUs", small("all_reduce"), checktest.Of("cuda:* cuStreamQuery after 24 error 719"), acquitted(name, 8, 719, "all_reduce of 64 KiB on 8 GPUs")...)),
 		on8("an error of CUDA on one GPU", small("all_reduce"), checktest.Of("cuda:3 cuStreamQuery after 3 error 214"),
-			cudaGPU(name, 3, 214, "all_reduce of 64 KiB on 8 GPUs: cuStreamQuery(3): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)")),
+			findUsableGPU(name, 3, 214, "all_reduce of 64 KiB on 8 GPUs: cuStreamQuery(3): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)")),
 		broken(on8("an error beside the work", small("all_reduce"), checktest.Of("3 ncclCommGetAsyncError error 6"),
 			says(checks.Finding{Code: "nccl.error", Severity: checks.Unknown}, "all_reduce of 64 KiB on 8 GPUs, to warm up: a collective: ncclRemoteError (NCCL error 6)"))),
 		on8("an operation that does not end", checktest.Of("-b", "64K", "-t", "10", "all_reduce"), checktest.Of("cuda:3 cuStreamQuery after 2 error 600"),
@@ -179,31 +179,31 @@ var _ = checktest.Table("check_nccl", func(name string) []checktest.Scenario {
 		on8("an operation that does not end, and its communicators neither", checktest.Of("-b", "64K", "-t", "10", "all_reduce"), checktest.Of("cuda:3 cuStreamQuery after 2 error 600", "* ncclCommAbort hang", "cuda:3 cuDevicePrimaryCtxReset hang"),
 			says(checks.Finding{Code: "nccl.hung", Severity: checks.Fail, Remedy: checks.RebootNode, Want: "an end within 5s"}, "all_reduce of 64 KiB on 8 GPUs does not end on gpu3 0000:13:00.0")),
 		on8("an operation that does not end in too short a time", checktest.Of("-b", "64K", "-t", "1", "all_reduce"), checktest.Of("cuda:3 cuStreamQuery after 2 error 600"),
-			says(checks.Finding{Code: "active.time", Severity: checks.Unknown, Want: "at most 1s"}, "stopped: its time was up")),
+			says(checks.Finding{Code: "active.time", Severity: checks.Unknown, Want: "at most 1s"}, "stopped: time limit reached")),
 		on8("a kernel of one GPU that does not end", small("all_reduce"), checktest.Of("cuda:3 cuStreamQuery error 600"),
 			checktest.GPUFinding(name, 3, checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "an end within 2.5s"},
-				"all_reduce of 64 KiB on 8 GPUs: write the data: the work on it does not end; done on 7 other GPUs")),
+				"all_reduce of 64 KiB on 8 GPUs: write the data: work does not end; done on 7 other GPUs")),
 		broken(on8("the first operation over the network does not end", checktest.Of("-b", "64K", "-t", "5", "--no-p2p", "all_reduce"), checktest.Of("cuda:* cuStreamQuery after 8 error 600"),
 			says(checks.Finding{Code: "nccl.reach", Severity: checks.Unknown, Remedy: checks.CheckFabric, Want: "an end within 3s"},
-				"all_reduce of 64 KiB on 8 GPUs, to warm up does not end, and nothing shows that the adapters of the node reach each other"))),
+				"all_reduce of 64 KiB on 8 GPUs, to warm up does not end, and the adapters of the node may not reach each other"))),
 		on8("settings of the site", small("all_reduce", "--env", "NCCL_IB_HCA=mlx5_0", "--env", "NCCL_IB_TC=106"), nil,
-			says(checks.Finding{Code: "nccl.settings", Severity: checks.OK}, "set NCCL_IB_HCA=mlx5_0 by this line, NCCL_IB_TC=106 by this line")).
+			says(checks.Finding{Code: "nccl.settings", Severity: checks.OK}, "set NCCL_IB_HCA=mlx5_0 from this line, NCCL_IB_TC=106 from this line")).
 			OrTable(map[string]any{"op": "all_reduce", "begin": "64K", "limit": 10, "env": []any{"NCCL_IB_HCA=mlx5_0", "NCCL_IB_TC=106"}}),
 		broken(on8("too little memory", checktest.Of("-b", "1G", "all_reduce"), nil,
-			says(checks.Finding{Code: "nccl.memory", Severity: checks.Unknown, Want: "2 GiB", Got: "1.5 MiB"}, "too little memory of a GPU is free for all_reduce of 1 GiB"))),
+			says(checks.Finding{Code: "nccl.memory", Severity: checks.Unknown, Want: "2 GiB", Got: "1.5 MiB"}, "too little free memory on a GPU for all_reduce of 1 GiB"))),
 		broken(on8("an operation that one GPU refuses", checktest.Of("-b", "64K", "all_reduce"), []string{"3 ncclAllReduce error 3"},
 			checktest.GPUFinding("check_nccl", 3, checks.Finding{Code: "nccl.error", Severity: checks.Unknown}, "all_reduce of 64 KiB on 8 GPUs, to warm up: ncclAllReduce: ncclInternalError (NCCL error 3)"))),
 		broken(on8("too few bytes", checktest.Of("-b", "16", "all_gather"), nil,
-			says(checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: "more bytes", Got: "16 bytes"}, "all_gather of so few bytes is none"))),
+			says(checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: "a larger size", Got: "16 bytes"}, "size too small for all_gather"))),
 		on8("settings of the node", small("all_reduce"), nil,
 			says(checks.Finding{Code: "nccl.settings", Severity: checks.OK}, "found NCCL_IB_HCA=mlx5 in /etc/nccl.conf, NCCL_TOPO_FILE=/opt/gone.xml in /etc/nccl.conf"),
-			says(checks.Finding{Code: "nccl.environment", Severity: checks.Warn, Remedy: checks.FixConfig, Got: "no such file"}, "NCCL_TOPO_FILE=/opt/gone.xml in /etc/nccl.conf is no topology of this node")).
+			says(checks.Finding{Code: "nccl.environment", Severity: checks.Warn, Remedy: checks.FixConfig, Got: "no such file"}, "NCCL_TOPO_FILE=/opt/gone.xml in /etc/nccl.conf is not a topology of this node")).
 			Holding("etc/nccl.conf", "# ours\nNCCL_IB_HCA=mlx5\nNCCL_TOPO_FILE=/opt/gone.xml\n"),
 		on8("a topology of another node", small("all_reduce", "--topo", "/opt/topo.xml"), nil,
-			says(checks.Finding{Code: "nccl.environment", Severity: checks.Warn, Remedy: checks.FixConfig, Got: "it has GPUs at 0001:00:00.0, none of them is here"}, "NCCL_TOPO_FILE=/opt/topo.xml in this line is no topology of this node")).
+			says(checks.Finding{Code: "nccl.environment", Severity: checks.Warn, Remedy: checks.FixConfig, Got: "it has GPUs at 0001:00:00.0, none of them on this node"}, "NCCL_TOPO_FILE=/opt/topo.xml in this line is not a topology of this node")).
 			Holding("opt/topo.xml", `<system version="1"><cpu numaid="0"><pci busid="0001:00:00.0" class="0x030200"><gpu dev="0"/></pci></cpu></system>`),
 		broken(on8("a topology that is none", small("all_reduce", "--topo", "/opt/topo.xml"), nil,
-			says(checks.Finding{Code: "nccl.environment", Severity: checks.Warn, Remedy: checks.FixConfig, Got: "read /opt/topo.xml: not XML: XML syntax error on line 1: unexpected EOF"}, "NCCL_TOPO_FILE=/opt/topo.xml in this line is no topology of this node")).
+			says(checks.Finding{Code: "nccl.environment", Severity: checks.Warn, Remedy: checks.FixConfig, Got: "read /opt/topo.xml: not XML: XML syntax error on line 1: unexpected EOF"}, "NCCL_TOPO_FILE=/opt/topo.xml in this line is not a topology of this node")).
 			Holding("opt/topo.xml", "<system")),
 		on8("the topology of this node", small("all_reduce", "--topo", "/opt/topo.xml"), nil).
 			Holding("opt/topo.xml", `<system version="1"><pci busid="0000:13:00.0" class="0x030200"/></system>`),
@@ -228,31 +228,31 @@ func ncclPlatform(verified bool, size int64) *checks.Platform {
 	}}}
 }
 
-// cudaNCCL is what is said of an error of CUDA that NCCL has met.
+// cudaNCCL returns the finding about a CUDA error within NCCL.
 func cudaNCCL(code int, says func(checks.Finding, string) checks.Finding, text string) checks.Finding {
 	f := checks.Finding{Code: fmt.Sprintf("cuda.error.%d", code)}
 	f.Severity, f.Remedy, _ = cudaFinding(&cuda.Error{Code: code})
 	return says(f, text)
 }
 
-func cudaGPU(name string, gpu, code int, text string) checks.Finding {
+func findUsableGPU(name string, gpu, code int, text string) checks.Finding {
 	f := checks.Finding{Code: fmt.Sprintf("cuda.error.%d", code)}
 	f.Severity, f.Remedy, _ = cudaFinding(&cuda.Error{Code: code})
 	return checktest.GPUFinding(name, gpu, f, text)
 }
 
-// acquitted is what is said of an error that the kernel of every GPU meets.
+// acquitted returns the finding about an error that the kernel of every GPU meets.
 func acquitted(name string, gpus, code int, doing string) (list []checks.Finding) {
 	for i := range gpus {
 		e := &cuda.Error{Call: fmt.Sprintf("cuStreamQuery(%d)", i), Code: code, Name: cudaErrors()[code].Name}
 		f := checktest.GPUFinding(name, i, checks.Finding{Code: cudaCode(e), Severity: checks.Unknown}, fmt.Sprintf("%s: %v", doing, e))
-		f.Message += fmt.Sprintf("; %d of %d GPUs have it: not the GPU, but the driver or this program", gpus, gpus)
+		f.Message += fmt.Sprintf("; on %d of %d GPUs: the cause is the driver or nhc-gpu, not the GPU", gpus, gpus)
 		list = append(list, f)
 	}
 	return list
 }
 
-// TestNCCLRates looks at the numbers of a run of several sizes.
+// A run of several sizes reports the rate of each.
 func TestNCCLRates(t *testing.T) {
 	t.Parallel()
 	s := withNCCL(checktest.OnGPUs("", nil, nil))

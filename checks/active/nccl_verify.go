@@ -8,9 +8,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
-// What ranks send is known, and so is what every one of them has to receive.
+// The data that ranks send are known, so the data that each has to receive are known, too.
 
-// prepare writes what each rank sends, and something else where it receives.
+// prepare writes the data that each rank sends, and other data where it receives.
 func (t *ncclRun) prepare(op *ncclOp, block int64, doing string) bool {
 	doing += ": write the data"
 	t.at("%s", doing)
@@ -20,10 +20,10 @@ func (t *ncclRun) prepare(op *ncclOp, block int64, doing string) bool {
 			return false
 		}
 	}
-	return t.waitOwn(doing) && t.written(op, block, doing)
+	return t.waitOwn(doing) && t.verifyWritten(op, block, doing)
 }
 
-// prepare has the GPU look at what it sends, too.
+// prepare also verifies the data to send.
 func (g *ncclGPU) prepare(op *ncclOp, block int64) error {
 	sent, received := op.sent(block, g.n), op.received(block, g.n)
 	if err := g.launch(g.fill, sent, g.send, uint64(sent), uint64(0), uint32(g.base+g.rank)); err != nil {
@@ -35,9 +35,9 @@ func (g *ncclGPU) prepare(op *ncclOp, block int64) error {
 	return g.verify(g.send, ncclPart{count: sent, from: g.rank, ranks: 1})
 }
 
-// written says whether every GPU has its own data right before NCCL moves them. If it is
-// wrong on all, what is wrong is this program.
-func (t *ncclRun) written(op *ncclOp, block int64, doing string) bool {
+// verifyWritten reports whether every GPU has its own data right before NCCL moves them. If they are
+// wrong on all, nhc-gpu is the cause.
+func (t *ncclRun) verifyWritten(op *ncclOp, block int64, doing string) bool {
 	var wrong []ncclWrong
 	for _, g := range t.ranks {
 		if w := g.mismatch(ncclPart{count: op.sent(block, g.n), ranks: 1}); w.count > 0 {
@@ -49,7 +49,7 @@ func (t *ncclRun) written(op *ncclOp, block int64, doing string) bool {
 	}
 	t.broken, t.failures = true, true
 	if len(wrong) == len(t.ranks) {
-		t.report(checks.Device{}, wrong[0].finding("nccl.alike", checks.Unknown), "%s: they are wrong on all %s", doing, checks.Plural(len(wrong), "GPU"))
+		t.report(checks.Device{}, wrong[0].finding("nccl.alike", checks.Unknown), "%s: wrong on all %s", doing, checks.Plural(len(wrong), "GPU"))
 		return false
 	}
 	for _, w := range wrong {
@@ -58,7 +58,7 @@ func (t *ncclRun) written(op *ncclOp, block int64, doing string) bool {
 	return false
 }
 
-// verify looks at what every rank has received.
+// verify verifies the data that every rank received.
 func (t *ncclRun) verify(op *ncclOp, block int64, doing string) bool {
 	return t.verifyParts(op, doing, func(g *ncclGPU) []ncclPart { return op.parts(g.rank, g.n, block) })
 }
@@ -68,7 +68,7 @@ func (t *ncclRun) verifyParts(op *ncclOp, doing string, parts func(*ncclGPU) []n
 	for _, g := range t.ranks {
 		longest = max(longest, len(parts(g)))
 	}
-	for i := range longest { // one after the other, to know whose data are wrong
+	for i := range longest { // one after another, to know which sender's data are wrong
 		t.at("%s: verify the data", doing)
 		for _, g := range t.ranks {
 			if list := parts(g); i < len(list) {
@@ -90,7 +90,7 @@ func (t *ncclRun) verifyParts(op *ncclOp, doing string, parts func(*ncclGPU) []n
 	return true
 }
 
-// verify queues a look at a part of a buffer.
+// verify queues the verification of a part of a buffer.
 func (g *ncclGPU) verify(buffer cuda.Memory, p ncclPart) error {
 	c := g.cuda
 	err := c.Fill32(g.report, 0, mismatchBytes/4, g.stream)
@@ -104,7 +104,7 @@ func (g *ncclGPU) verify(buffer cuda.Memory, p ncclPart) error {
 	return err
 }
 
-// note takes what a verification has left.
+// note records the result of a verification.
 func (t *ncclRun) note(op *ncclOp, doing string, g *ncclGPU, p ncclPart) {
 	w := g.mismatch(p)
 	if w.count == 0 {
@@ -112,12 +112,12 @@ func (t *ncclRun) note(op *ncclOp, doing string, g *ncclGPU, p ncclPart) {
 	}
 	w.doing, w.op = doing, op.name
 	if p.ranks == 1 {
-		w.sender = t.seat(g.comm, p.from)
+		w.sender = t.rankOf(g.comm, p.from)
 	}
 	t.wrong = append(t.wrong, w)
 }
 
-// mismatch is what a verification has left: no count if all is right.
+// mismatch returns the result of a verification: count is 0 if all is right.
 func (g *ncclGPU) mismatch(p ncclPart) ncclWrong {
 	first := g.answer[8:]
 	return ncclWrong{
@@ -126,5 +126,5 @@ func (g *ncclGPU) mismatch(p ncclPart) ncclWrong {
 	}
 }
 
-// seat is the GPU that is a rank of a group.
-func (t *ncclRun) seat(comm, rank int) *ncclGPU { return t.ranks[comm*t.ranks[0].n+rank] }
+// rankOf returns the GPU of a rank of a group.
+func (t *ncclRun) rankOf(comm, rank int) *ncclGPU { return t.ranks[comm*t.ranks[0].n+rank] }

@@ -9,8 +9,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// Data that are wrong all over on all GPUs are laid to none, and do not drain the node;
-// unless the exchange of pairs tells the GPU that they come from.
+// Data that are mostly wrong on all GPUs are attributed to none, and do not drain the node,
+// unless the exchange of pairs shows the GPU that they come from.
 func TestNCCLWrongEverywhere(t *testing.T) {
 	t.Parallel()
 	const of = 16384
@@ -37,7 +37,7 @@ func TestNCCLWrongEverywhere(t *testing.T) {
 				run.wrong = append(run.wrong, ncclWrong{doing: "pairs", receiver: g, sender: run.ranks[3], count: of, of: of})
 			}
 		}
-		tellWrong(run)
+		reportWrong(run)
 		var got string
 		for _, f := range run.findings {
 			got += fmt.Sprint(f.Severity, " ", f.Code, " ", f.Device.Name)
@@ -48,8 +48,8 @@ func TestNCCLWrongEverywhere(t *testing.T) {
 	}
 }
 
-// What a GPU has not got right before NCCL moves it is laid to the GPU, and what none has
-// got right to none.
+// Data that are wrong on a GPU before NCCL moves them are attributed to that GPU; data that are
+// wrong on all, to none.
 func TestNCCLWritten(t *testing.T) {
 	t.Parallel()
 	for want, wrong := range map[string]int{"": 0, "fail nccl.wrong gpu0;fail nccl.wrong gpu1;": 2, "unknown nccl.alike ;": 4} {
@@ -61,7 +61,7 @@ func TestNCCLWritten(t *testing.T) {
 			}
 			run.ranks = append(run.ranks, g)
 		}
-		if ok := run.written(ncclOpOf("all_reduce"), 4, "write"); ok != (wrong == 0) {
+		if ok := run.verifyWritten(ncclOpOf("all_reduce"), 4, "write"); ok != (wrong == 0) {
 			t.Errorf("%d wrong: %v", wrong, ok)
 		}
 		var got string

@@ -18,14 +18,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// When an active test may run: never beside a job, whose work it would disturb and
-// which would make its numbers a lie, and never in a prolog of a node that jobs share.
+// When an active test may run: never while a job runs, since each would disturb the other, and
+// never in a prolog of a node that jobs share.
 
-// jobRecords is what the names of job records begin with, see slurm.RecordPrefix.
+// jobRecords is the prefix of the names of job records, see slurm.RecordPrefix.
 const jobRecords = "job-"
 
-// refused says why no active test may run now, nil if it may.
-func refused(ctx context.Context, r *activeRun) *checks.Finding {
+// findRefusal returns why no active test may run now, nil if it may.
+func findRefusal(ctx context.Context, r *activeRun) *checks.Finding {
 	env := r.env
 	end, ends := ctx.Deadline()
 	if left := time.Until(end); ends && left < r.Bound {
@@ -33,12 +33,12 @@ func refused(ctx context.Context, r *activeRun) *checks.Finding {
 		if got >= r.Bound {
 			got = left.Truncate(100 * time.Millisecond)
 		}
-		f := checks.Finding{Code: "active.time", Severity: checks.Unknown, Want: r.Bound.String(), Got: got.String()}.Describe(r.Check, "not run: too little time is left of the run")
+		f := checks.Finding{Code: "active.time", Severity: checks.Unknown, Want: r.Bound.String(), Got: got.String()}.Describe(r.Check, "not run: too little time left in this run")
 		switch {
 		case env.Timeout > 0 && r.Bound >= checks.Usable(env.Timeout): // no run of this length ever has the time
 			f.Severity = checks.Skip
-			f = f.Phrase(r.Check, "not run: it may take %s, too long for a run of %s; nhc-gpu-active.timer runs such tests", r.Bound, env.Timeout)
-		case env.Periodic: // the lines before it use the time in every run
+			f = f.Phrase(r.Check, "not run: needs up to %s, too long for a run of %s; nhc-gpu-active.timer runs such tests", r.Bound, env.Timeout)
+		case env.Periodic: // earlier lines use the time in every run
 			f.Severity = checks.Skip
 		}
 		return &f
@@ -50,7 +50,7 @@ func refused(ctx context.Context, r *activeRun) *checks.Finding {
 	if len(running) > 0 {
 		return new(checks.Finding{Code: "active.busy", Severity: checks.Skip}.Describe(r.Check, "not run: %s", jobsRun(slices.Sorted(maps.Keys(running)))))
 	}
-	if begun := jobsBegun(r); len(begun) > 0 {
+	if begun := listBegunJobs(r); len(begun) > 0 {
 		return new(checks.Finding{Code: "active.busy", Severity: checks.Skip}.Describe(r.Check, "not run: %s", jobsHave(begun)))
 	}
 	if why := sharedBy(r); why != "" {
@@ -59,11 +59,11 @@ func refused(ctx context.Context, r *activeRun) *checks.Finding {
 	return nil
 }
 
-// endGrace is what a test leaves of the run for cleaning up: to give memory back, to
-// destroy contexts. A worker that is still at it when the run ends is ended.
+// endGrace is the part of the run that a test leaves for cleaning up: freeing memory, destroying
+// contexts. A worker that is not done when the run ends is killed.
 const endGrace = 5 * time.Second
 
-// shorten has a test end that much before the run, if half of its time is left then.
+// shorten makes a test end that much before the run, if at least half of its time is left.
 func shorten(ctx context.Context, r *activeRun) {
 	if end, ends := ctx.Deadline(); ends {
 		r.Bound = min(r.Bound, max(time.Until(end)-endGrace, r.Bound/2))
@@ -72,23 +72,23 @@ func shorten(ctx context.Context, r *activeRun) {
 
 func jobsRun(jobs []string) string {
 	if len(jobs) == 1 {
-		return "job " + jobs[0] + " runs here"
+		return "job " + jobs[0] + " runs on the node"
 	}
-	return fewJobs(jobs) + " run here"
+	return fewJobs(jobs) + " run on the node"
 }
 
 func jobsHave(jobs []string) string {
 	if len(jobs) == 1 {
-		return "job " + jobs[0] + " has begun here, and its epilog has not run"
+		return "job " + jobs[0] + " started on the node, and its epilog has not run"
 	}
-	return fewJobs(jobs) + " have begun here, and their epilogs have not run"
+	return fewJobs(jobs) + " started on the node, and their epilogs have not run"
 }
 
 func fewJobs(jobs []string) string {
 	return "jobs " + strings.Join(jobs[:min(len(jobs), 4)], ", ") + checks.Before("", strings.Repeat("...", min(len(jobs)/5, 1)), "")
 }
 
-// jobRecord is what is looked at of a job's record, see slurm.Record.
+// jobRecord has the fields needed of a job's record, see slurm.Record.
 type jobRecord struct {
 	Job   string
 	Begin struct {
@@ -97,11 +97,11 @@ type jobRecord struct {
 	Outcome string
 }
 
-// jobsBegun are the jobs that have begun here in this boot by the word of their prologs,
-// and have not ended by that of their epilogs: a job that has no step here yet has no
-// process that tells. In the prolog of a job with the whole node such records are of
-// jobs that have ended: the run closes them. A record that cannot be read tells nothing.
-func jobsBegun(r *activeRun) (jobs []string) {
+// listBegunJobs returns the jobs that their prologs have recorded in this boot and that no epilog has
+// ended: a job without a step on the node has no process yet. In the prolog of a job with the
+// whole node such records are of ended jobs, and the run closes them. An unreadable record is
+// ignored.
+func listBegunJobs(r *activeRun) (jobs []string) {
 	own := r.env.Job
 	if inProlog(r.env) && own.Whole {
 		return nil
@@ -123,19 +123,19 @@ func jobsBegun(r *activeRun) (jobs []string) {
 	return jobs
 }
 
-// inProlog says whether the run is that of a job that is about to begin.
+// inProlog reports whether the run is the prolog of a job.
 func inProlog(env *checks.Env) bool { return env.Job != nil && !env.Job.Ended }
 
-// sharedBy says why the node of a prolog is not the job's alone, "" if it is.
+// sharedBy returns why the node of a prolog does not belong to the job alone, "" if it does.
 func sharedBy(r *activeRun) string {
 	job := r.env.Job
 	switch {
 	case !inProlog(r.env):
 		return ""
 	case job.Shared:
-		return "other jobs may have parts of its GPUs"
+		return "other jobs may share its GPUs"
 	case len(job.Beside) > 0:
-		return "another job has begun here"
+		return "another job has started on the node"
 	}
 	views, err := nvidia.ReadGPUViews(r.env.Host)
 	have := len(views.Driver)
@@ -145,14 +145,14 @@ func sharedBy(r *activeRun) string {
 	case len(job.GPUs) < have:
 		return fmt.Sprintf("the job has %d of %s", len(job.GPUs), checks.Plural(have, "GPU"))
 	case job.Part:
-		return "the job has not the node for itself"
+		return "the job does not have the whole node"
 	case !job.Whole && (have == 0 || !r.ofGPUs):
-		return "nothing tells that the job has the node for itself"
+		return "it is unknown whether the job has the whole node"
 	}
 	return ""
 }
 
-// gpusOfJob says whether a GPU is in the scope of the run: in a prolog those of its job.
+// gpusOfJob reports whether a GPU is in the scope of the run: in a prolog the GPUs of its job.
 func gpusOfJob(r *activeRun, g *nvml.GPU) bool {
 	if !inProlog(r.env) {
 		return true
@@ -162,9 +162,9 @@ func gpusOfJob(r *activeRun, g *nvml.GPU) bool {
 	})
 }
 
-// ours says whether a process is this one, or was started by it: a worker leads a session
-// of its own, in which all that it starts stays. The session of a process that leads
-// none tells nothing: in a container it is init's, too.
+// ours reports whether a process is this one, or was started by it: a worker leads a session of
+// its own, and everything that it starts stays there. The session of a process that leads none is
+// no evidence: in a container it is init's, too.
 func ours(pid int) bool {
 	own := os.Getpid()
 	session, err := unix.Getsid(pid)

@@ -13,8 +13,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// What is on a GPU is a worker's own if the worker has started it. That of no other
-// process is, whichever session that one shares with init.
+// A process on a GPU is the worker's own if the worker started it, and never because it shares a
+// session with init.
 func TestOurs(t *testing.T) {
 	const asWorker = "NHC_TEST_AS_WORKER"
 	if os.Getenv(asWorker) == "" {
@@ -53,8 +53,8 @@ func TestOurs(t *testing.T) {
 	}
 }
 
-// In a prolog nothing loads the CPUs, the memory or a disk that other jobs may use: a
-// job without a GPU on a node without one has not the whole of it by that.
+// In a prolog nothing loads the CPUs, the memory or a disk that other jobs may use: a job without
+// a GPU on a node without one does not prove that it has the whole node.
 func TestActiveKeepsOffSharedNodes(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -62,10 +62,10 @@ func TestActiveKeepsOffSharedNodes(t *testing.T) {
 		gpus bool
 		want string
 	}{
-		"a job with one core":                {job: checks.Job{Part: true}, want: "the job has not the node for itself"},
-		"nobody says":                        {want: "nothing tells that the job has the node for itself"},
-		"nobody says, with GPUs":             {gpus: true, want: "nothing tells that the job has the node for itself"},
-		"all GPUs, but not all of the node":  {job: checks.Job{Part: true}, gpus: true, want: "the job has not the node for itself"},
+		"a job with one core":                {job: checks.Job{Part: true}, want: "the job does not have the whole node"},
+		"nobody says":                        {want: "it is unknown whether the job has the whole node"},
+		"nobody says, with GPUs":             {gpus: true, want: "it is unknown whether the job has the whole node"},
+		"all GPUs, but not all of the node":  {job: checks.Job{Part: true}, gpus: true, want: "the job does not have the whole node"},
 		"the whole node":                     {job: checks.Job{Whole: true}},
 		"the whole node, with GPUs":          {job: checks.Job{Whole: true}, gpus: true},
 		"its epilog, which waits for others": {job: checks.Job{Part: true, Ended: true}},
@@ -98,8 +98,7 @@ func TestActiveKeepsOffSharedNodes(t *testing.T) {
 	}
 }
 
-// A test ends before the run does, so that it can clean up, if that leaves it half of
-// its time.
+// A test ends before the run, so that it can clean up, if at least half of its time is left.
 func TestActiveLeavesTimeToCleanUp(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ left, bound, least, most time.Duration }{

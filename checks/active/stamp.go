@@ -17,35 +17,35 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
 )
 
-// The result of an active test, kept with what it holds for: this boot, this driver,
-// these GPUs. A prolog looks whether it is young enough, which takes no library and
-// no process, and a test that may not run leaves a fault that the last one found.
+// The stored result of an active test, with the boot, driver and GPUs that it is valid for. A
+// prolog checks whether it is recent enough, which needs no library and no process. A test that
+// may not run reports the fault that the last run found.
 
-// stampFile is what is kept of one check.
+// stampFile has the stored results of one check.
 type stampFile struct {
 	Version int               `json:"version"`
-	Stamps  map[string]*stamp `json:"stamps"` // by its parameters
+	Stamps  map[string]*stamp `json:"stamps"` // by parameters
 }
 
 const (
 	stampVersion = 1
-	stampMost    = 64 // results of one check; the oldest is forgotten first
+	stampMost    = 64 // results of one check; the oldest is dropped first
 )
 
 // stamp is the result of one run.
 type stamp struct {
 	Boot     string           `json:"boot"`
-	Up       float64          `json:"up"` // seconds since the boot, which no clock that is set changes
-	At       time.Time        `json:"at"` // for persons
+	Up       float64          `json:"up"` // seconds since the boot, independent of clock changes
+	At       time.Time        `json:"at"` // for people
 	Driver   string           `json:"driver"`
-	GPUs     []string         `json:"gpus"`               // by UUID, in order
-	Findings []checks.Finding `json:"findings,omitempty"` // warnings, failures, GPUs that were left out; none: it has passed
+	GPUs     []string         `json:"gpus"`               // UUIDs, sorted
+	Findings []checks.Finding `json:"findings,omitempty"` // warnings, failures, skipped GPUs; none: passed
 }
 
 func stampName(check string) string { return "active-" + strings.TrimPrefix(check, "check_") }
 
-// holdsFor is what a result holds for, by files of the kernel alone.
-func holdsFor(env *checks.Env) (stamp, error) {
+// describeNode returns the boot, driver and GPUs now, read from files of the kernel only.
+func describeNode(env *checks.Env) (stamp, error) {
 	boot, err := probe.BootID(env.Host)
 	if err != nil {
 		return stamp{}, err
@@ -62,7 +62,7 @@ func holdsFor(env *checks.Env) (stamp, error) {
 	return now, nil
 }
 
-// uptime is in seconds, sleep counted.
+// uptime returns seconds since the boot, including sleep.
 func uptime() float64 {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) != nil {
@@ -71,13 +71,12 @@ func uptime() float64 {
 	return float64(t.Nano()) / 1e9
 }
 
-// about says whether a result is about the node as it is now.
+// about reports whether a result is from the node in its present state.
 func (s *stamp) about(now *stamp) bool {
 	return s.Boot == now.Boot && s.Driver == now.Driver && slices.Equal(s.GPUs, now.GPUs) && s.Up <= now.Up
 }
 
-// stampKey tells the results of a check by its parameters. How old one may be is
-// none of them.
+// stampKey distinguishes the results of a check by its parameters, except for --max-age.
 func stampKey(c checks.Check) string {
 	v := reflect.ValueOf(c)
 	plain := reflect.New(v.Elem().Type())
@@ -101,9 +100,9 @@ func readStamps(env *checks.Env, check string) (*stampFile, error) {
 	return f, err
 }
 
-// Fresh looks at the last result of an active test in place of running it. found: the
-// findings are what it came to. With only set it is not going to be run: then the
-// findings say so where there is no result, or none that is young enough.
+// Fresh looks for a stored result of an active test. If found is true, findings has the result.
+// If only is true the test is not going to run: then the findings report a missing or stale
+// result.
 func Fresh(env *checks.Env, name string, c checks.Bounded, only bool) (findings []checks.Finding, found bool) {
 	stale := func(why string) ([]checks.Finding, bool) {
 		if !only {
@@ -115,7 +114,7 @@ func Fresh(env *checks.Env, name string, c checks.Bounded, only bool) (findings 
 	if c, ok := c.(interface{ fromSite(e *checks.Env) }); ok {
 		c.fromSite(env)
 	}
-	now, err := holdsFor(env)
+	now, err := describeNode(env)
 	if err != nil {
 		return stale(err.Error())
 	}
@@ -126,32 +125,32 @@ func Fresh(env *checks.Env, name string, c checks.Bounded, only bool) (findings 
 	s := file.Stamps[stampKey(c)]
 	switch {
 	case s == nil:
-		return stale("it has not been run with these words")
+		return stale("never run with these arguments")
 	case s.Boot != now.Boot:
-		return stale("the last is of another boot")
+		return stale("the last one is from before the reboot")
 	case !s.about(&now):
-		return stale("the last is of another driver, or of other GPUs")
+		return stale("the last one is with another driver or other GPUs")
 	}
 	age := time.Duration((now.Up - s.Up) * float64(time.Second))
 	switch {
 	case age > c.Freshness():
-		findings, found = stale("the last is " + ageText(age) + " old")
-		if found && checks.Worst(s.Findings) == checks.Fail { // a fault is not gone because it is old
-			findings = append(findings, s.told()...)
+		findings, found = stale("the last one is " + ageText(age) + " old")
+		if found && checks.Worst(s.Findings) == checks.Fail { // an old fault is still a fault
+			findings = append(findings, s.marked()...)
 		}
 		return findings, found
-	case !only && checks.Worst(s.Findings) == checks.Fail: // it may have been mended: measure again
+	case !only && checks.Worst(s.Findings) == checks.Fail: // it may have been repaired: measure again
 		return nil, false
 	}
-	return s.told(), true
+	return s.marked(), true
 }
 
-// foundAt begins what a fault of an earlier run has at its end: when that found it.
+// foundAt starts the suffix of a fault of an earlier run.
 const foundAt = " (found at "
 
-// told are the findings as a later run says them: a fault with the time when it was
-// found, which stays the same from run to run.
-func (s *stamp) told() []checks.Finding {
+// marked returns the findings for a later run: a fault has the time when it was found, which
+// stays the same from run to run.
+func (s *stamp) marked() []checks.Finding {
 	list := slices.Clone(s.Findings)
 	for i := range list {
 		if f := &list[i]; f.Severity == checks.Fail && !strings.Contains(f.Message, foundAt) {
@@ -161,7 +160,7 @@ func (s *stamp) told() []checks.Finding {
 	return list
 }
 
-// ageText is a time as an administrator has it: 90s, 15m, 24h, 7d.
+// ageText formats a duration: 90s, 15m, 24h, 7d.
 func ageText(d time.Duration) string {
 	for _, u := range []struct {
 		name string
@@ -175,16 +174,16 @@ func ageText(d time.Duration) string {
 	return fmt.Sprintf("%ds", int(d.Seconds()))
 }
 
-// refusal is what a test that may not run says: why, and what its last run has found.
-// A fault is not gone because a job has come.
+// refusal returns the findings of a test that may not run: the reason, and the fault of its last
+// run. A new job does not clear a fault.
 func refusal(r *activeRun, why checks.Finding) []checks.Finding {
 	return append([]checks.Finding{why}, lastFault(r)...)
 }
 
-// lastFault is what the last run of this test has found on this node, nil if that was
-// no fault.
+// lastFault returns the findings of the last run of this test on this node, nil if it found no
+// fault.
 func lastFault(r *activeRun) []checks.Finding {
-	now, err := holdsFor(r.env)
+	now, err := describeNode(r.env)
 	if err != nil || r.Of == nil {
 		return nil
 	}
@@ -193,14 +192,14 @@ func lastFault(r *activeRun) []checks.Finding {
 		return nil
 	}
 	if s := file.Stamps[stampKey(r.Of)]; s != nil && s.about(&now) && checks.Worst(s.Findings) == checks.Fail {
-		return s.told()
+		return s.marked()
 	}
 	return nil
 }
 
-// unseen are the faults of the last run that this one could not look for again: it was
-// stopped, or has left that GPU out. A GPU is not well because a process hangs on it.
-func unseen(r *activeRun, all []checks.Finding) (old []checks.Finding) {
+// findUnseen returns the faults of the last run that this run could not look for again: it was
+// stopped, or it skipped that GPU. A process that hangs on a GPU does not make the GPU healthy.
+func findUnseen(r *activeRun, all []checks.Finding) (old []checks.Finding) {
 	same := func(code, pci string) bool {
 		return slices.ContainsFunc(all, func(f checks.Finding) bool { return f.Code == code && f.Device.PCI == pci })
 	}
@@ -215,12 +214,12 @@ func unseen(r *activeRun, all []checks.Finding) (old []checks.Finding) {
 	return old
 }
 
-// keepStamp keeps the result, and which GPUs it says nothing of.
+// keepStamp stores the result, and the GPUs that it skipped.
 func keepStamp(r *activeRun, all []checks.Finding) []checks.Finding {
 	if r.Of == nil {
 		return nil
 	}
-	now, err := holdsFor(r.env)
+	now, err := describeNode(r.env)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
@@ -231,7 +230,7 @@ func keepStamp(r *activeRun, all []checks.Finding) []checks.Finding {
 	}
 	file, err := readStamps(r.env, r.Check)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, probe.ErrNoMemory) {
-		file = &stampFile{Version: stampVersion, Stamps: map[string]*stamp{}} // a file that is broken is written anew
+		file = &stampFile{Version: stampVersion, Stamps: map[string]*stamp{}} // replace a broken file
 	}
 	file.Stamps[stampKey(r.Of)] = &now
 	for len(file.Stamps) > stampMost {

@@ -8,9 +8,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// A test that has too little time is Unknown, but where that is so in each run: in
-// slurmd's health check, and where the run is too short. What the last run has found
-// counts.
+// A test with too little time is unknown, but skipped where that is so in every run: in slurmd's
+// health check, and in a run that is always too short. The result of the last run counts.
 func TestActiveLacksTime(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// How far the numbers of active tests may be apart, and how long the tests may take.
+// The tolerances and the time limits of active tests.
 
 //go:embed active.toml
 var activeData string
@@ -22,35 +22,35 @@ var activeTimes string
 // tolerance is a row of active.toml.
 type tolerance struct {
 	Test     string  `toml:"test"`
-	Peers    float64 `toml:"peers"`    // part of the median of its peers that fails
-	Warn     float64 `toml:"warn"`     // the same that warns; 0: nothing does before Peers
-	Again    int     `toml:"again"`    // a failure is measured again, this many times longer; 0: it is not
-	Baseline float64 `toml:"baseline"` // part of the node's own median, the least that can fail
+	Peers    float64 `toml:"peers"`    // fails at this part below the median of its peers
+	Warn     float64 `toml:"warn"`     // warns at this part below; 0: no warning before the failure
+	Again    int     `toml:"again"`    // a failure is measured again, this many times longer; 0: not again
+	Baseline float64 `toml:"baseline"` // fails only at this part below the node's own median
 	MADs     float64 `toml:"mads"`     // median absolute deviations, scaled to standard deviations
 	Source   string  `toml:"source"`
 }
 
-// commonFloor is a row of active.toml: what healthy GPUs of every platform reach.
+// commonFloor is a row of active.toml: a value that healthy GPUs of every platform reach.
 type commonFloor struct {
 	Test      string  `toml:"test"`
 	Algorithm string  `toml:"algorithm"`
-	Size      int64   `toml:"size"`   // at least
-	Figure    string  `toml:"figure"` // of the platform; "": Value counts
+	Size      int64   `toml:"size"`   // minimum
+	Figure    string  `toml:"figure"` // of the platform; "": Value applies
 	Part      float64 `toml:"part"`   // of the figure
 	Value     float64 `toml:"value"`
 	Unit      string  `toml:"unit"`
 	Source    string  `toml:"source"`
 }
 
-// loadRow is a row of active.toml: what a test that loads GPUs has them draw.
+// loadRow is a row of active.toml: the power that a GPU draws under a test.
 type loadRow struct {
 	Test   string  `toml:"test"`
-	With   string  `toml:"with"` // what multiplies: cublaslt, own
-	Part   float64 `toml:"part"` // of the power limit in force
+	With   string  `toml:"with"` // code that multiplies: cublaslt, own
+	Part   float64 `toml:"part"` // part of the power limit in force
 	Source string  `toml:"source"`
 }
 
-// activeRows are those of active.toml.
+// activeRows are the rows of active.toml.
 type activeRows struct {
 	tolerances map[string]tolerance // by test
 	floors     []commonFloor
@@ -60,12 +60,12 @@ type activeRows struct {
 var activeTable = sync.OnceValue(func() activeRows {
 	rows, err := parseActiveRows(activeData)
 	if err != nil {
-		panic(err) // ours, which a test has read
+		panic(err) // embedded, and read by a test
 	}
 	return rows
 })
 
-// toleranceOf is the row of a test, else that of all the others.
+// toleranceOf returns the row of a test, otherwise the general one.
 func toleranceOf(test string) tolerance {
 	rows := activeTable().tolerances
 	if t, ok := rows[test]; ok {
@@ -74,7 +74,7 @@ func toleranceOf(test string) tolerance {
 	return rows[""]
 }
 
-// parseActiveRows reads active.toml.
+// parseActiveRows parses active.toml.
 func parseActiveRows(text string) (rows activeRows, err error) {
 	var file struct {
 		Tolerances []tolerance   `toml:"tolerance"`
@@ -90,7 +90,7 @@ func parseActiveRows(text string) (rows activeRows, err error) {
 		_, twice := rows.tolerances[t.Test]
 		switch {
 		case twice:
-			return rows, fmt.Errorf("tolerance of test %q is there already", t.Test)
+			return rows, fmt.Errorf("tolerance of test %q: duplicate", t.Test)
 		case !part(t.Peers), !part(t.Baseline):
 			return rows, fmt.Errorf("test %q: peers %v, baseline %v: want parts of 1", t.Test, t.Peers, t.Baseline)
 		case t.Warn < 0 || t.Warn >= t.Peers || t.Again < 0:
@@ -123,7 +123,7 @@ func parseActiveRows(text string) (rows activeRows, err error) {
 	return rows, nil
 }
 
-// loadOf returns what a test has a GPU draw.
+// loadOf returns the power that a test makes a GPU draw.
 func loadOf(test, with string) (row loadRow, known bool) {
 	for _, l := range activeTable().loads {
 		if l.Test == test && l.With == with {
@@ -133,7 +133,7 @@ func loadOf(test, with string) (row loadRow, known bool) {
 	return loadRow{}, false
 }
 
-// decodeAll decodes a text of which every key has to be known.
+// decodeAll decodes a text with known keys only.
 func decodeAll(text string, to any) error {
 	meta, err := toml.Decode(text, to)
 	if err != nil {
@@ -163,15 +163,15 @@ const (
 var activeTimeTable = sync.OnceValue(func() map[string]activeTime {
 	rows, err := parseActiveTimes(activeTimes)
 	if err != nil {
-		panic(err) // ours, which a test has read
+		panic(err) // embedded, and read by a test
 	}
 	return rows
 })
 
-// timeOf is the row of a test.
+// timeOf returns the row of a test.
 func timeOf(test string) activeTime { return activeTimeTable()[test] }
 
-// parseActiveTimes reads active_time.toml.
+// parseActiveTimes parses active_time.toml.
 func parseActiveTimes(text string) (map[string]activeTime, error) {
 	var file struct {
 		Times []activeTime `toml:"time"`

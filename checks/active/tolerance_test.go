@@ -34,7 +34,7 @@ func TestWrongTolerances(t *testing.T) {
 	const row = "[[tolerance]]\ntest = \"\"\npeers = 0.1\nbaseline = 0.1\nmads = 6\nsource = \"s\"\n"
 	for text, want := range map[string]string{
 		"":        `no row for test ""`,
-		row + row: "is there already",
+		row + row: "duplicate",
 		"x = 1":   "unknown key x",
 		row + "[[floor]]\ntest = \"a\"\nfigure = \"speed\"\npart = 0.5\n": `floor of test "a": want a figure with its part, or a value`,
 		row + "[[floor]]\ntest = \"a\"\nvalue = 1\n":                      `floor of test "a": want test, algorithm, unit and source`,
@@ -51,7 +51,7 @@ func TestWrongTolerances(t *testing.T) {
 	}
 }
 
-// Each test of GPUs that has no number of its own has a time, and a wrong row is refused.
+// Each test of GPUs without a limit of its own has a default time, and a wrong row is rejected.
 func TestActiveTimes(t *testing.T) {
 	t.Parallel()
 	if _, err := parseActiveTimes(activeTimes); err != nil {
@@ -82,8 +82,8 @@ func TestActiveTimes(t *testing.T) {
 	}
 }
 
-// A node whose GPUs are all slow in the same way is found, each model by its own figures;
-// a GPU whose limits were lowered, and another algorithm or a small size, is not judged.
+// A node with uniformly slow GPUs is reported, each model by its own figures. A GPU with lowered
+// limits, another algorithm and a small size are not judged.
 func TestCommonFloors(t *testing.T) {
 	t.Parallel()
 	h100 := &checks.Platform{Name: "HGX H100", MemoryPeak: 3350, BF16: 794}
@@ -133,7 +133,7 @@ func TestCommonFloors(t *testing.T) {
 	}
 }
 
-// A GPU below its peers fails if a second measurement says the same, of three at least.
+// A GPU below its peers fails if a second measurement confirms it, among at least three.
 func TestPeersAreMeasuredAgain(t *testing.T) {
 	t.Parallel()
 	gemm := measure{Test: "gemm", Algorithm: "bf16 own", Size: 4096, Ranks: 1, Model: "H100", What: "bf16", Unit: "TFLOP/s", Value: 600}

@@ -12,7 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// A GPU that was left out, or a test that was stopped, has mended nothing.
+// A skipped GPU or a stopped test repairs nothing.
 func TestActiveFaultOutlivesWhatIsUnseen(t *testing.T) {
 	t.Parallel()
 	env, root := trialEnv(t, nil)
@@ -26,7 +26,7 @@ func TestActiveFaultOutlivesWhatIsUnseen(t *testing.T) {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 	}
-	const left = "skip active.left: check_trial:  gpu3 0000:13:00.0: left out: process 1 is on it"
+	const left = "skip active.left: check_trial:  gpu3 0000:13:00.0: skipped: process 1 uses it"
 	used := checktest.H100s()
 	used.GPUs[3].Processes = nvml.Known([]nvml.GPUProcess{{PID: 1}})
 	for range 2 {
@@ -35,14 +35,14 @@ func TestActiveFaultOutlivesWhatIsUnseen(t *testing.T) {
 	last, _ := Fresh(again(env, root, checktest.H100s()), "check_trial", slowTrial("", time.Hour, false), true)
 	want(brief(last), left, oldText)
 	last, _ = Fresh(again(env, root, checktest.H100s()), "check_trial", slowTrial("", time.Nanosecond, false), true)
-	want(brief(last), "unknown active.stale: check_trial:  no result of the last 0s: the last is 0s old", left, oldText)
+	want(brief(last), "unknown active.stale: check_trial:  no result of the last 0s: the last one is 0s old", left, oldText)
 
 	stopped := slowTrial("", 0, false)
 	stopped.do = func(r *activeRun) {
 		r.stop(errJobCame)
 		awaitEnd(r)
 	}
-	want(brief(stopped.Run(t.Context(), again(env, root, checktest.H100s()))), "skip active.stopped: check_trial:  stopped: a job has begun on the node", oldText)
+	want(brief(stopped.Run(t.Context(), again(env, root, checktest.H100s()))), "skip active.stopped: check_trial:  stopped: a job started on the node", oldText)
 	want(brief(slowTrial("", 0, false).Run(t.Context(), again(env, root, checktest.H100s()))))
 	last, _ = Fresh(again(env, root, checktest.H100s()), "check_trial", slowTrial("", time.Hour, false), true)
 	want(brief(last))

@@ -15,27 +15,26 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// How an active test notices that it is not alone any more, and makes way. Jobs are
-// looked for without a library: one that hangs must not hide a job.
+// How an active test notices a new job or another process, and makes way. It looks for jobs
+// useOwnKernels any library: a library that hangs must not hide a job.
 
-// How often a test looks for a job, and for processes on its GPUs.
+// Intervals of looks for a job, and for processes on the GPUs.
 const (
 	jobLook     = 50 * time.Millisecond
 	processLook = time.Second
 )
 
-// overdue is how long a test that is to stop may take until its process ends, whatever
-// it is doing: a job must not wait for a driver.
+// overdue is the time within which a stopped test must end. After it its process ends: a job must
+// not wait for a driver.
 const overdue = 3 * time.Second
 
-// endProcess ends this process, and with it all that it has on the GPUs. A test of the
-// tests puts another in its place.
+// endProcess ends this process, and with it everything that it has on the GPUs. Tests replace it.
 var endProcess = func(why string) {
 	fmt.Fprintln(os.Stderr, why)
 	os.Exit(1)
 }
 
-// stop ends the test for a reason, if it is not over.
+// stop ends the test for a reason, if it still runs.
 func (r *activeRun) stop(why error) {
 	r.stopping.Lock()
 	defer r.stopping.Unlock()
@@ -50,7 +49,7 @@ func (r *activeRun) stop(why error) {
 	})
 }
 
-// watch ends the test when a job comes.
+// watch ends the test when a job starts.
 func (r *activeRun) watch() {
 	tick := time.NewTicker(jobLook)
 	defer tick.Stop()
@@ -60,7 +59,7 @@ func (r *activeRun) watch() {
 			return
 		case <-tick.C:
 		}
-		if err := r.newJob(); err != nil {
+		if err := r.findNewJob(); err != nil {
 			r.came = err
 			r.stop(err)
 			return
@@ -68,16 +67,16 @@ func (r *activeRun) watch() {
 	}
 }
 
-// newJob says that a job has begun since the last look.
-func (r *activeRun) newJob() error {
+// findNewJob returns an error if a job has started since the last look.
+func (r *activeRun) findNewJob() error {
 	if id := r.jobs.New(); id != "" && (r.env.Job == nil || id != r.env.Job.ID) {
 		return fmt.Errorf("%w: %s", errJobCame, id)
 	}
 	return nil
 }
 
-// watchUsers begins to look for processes on the GPUs, which end the test. Nobody
-// waits for it without a bound: NVML may hang.
+// watchUsers starts to look for processes on the GPUs; one ends the test. No code waits for it
+// useOwnKernels a limit: NVML can hang.
 func (r *activeRun) watchUsers() {
 	if r.Daemon {
 		return
@@ -93,7 +92,7 @@ func (r *activeRun) watchUsers() {
 				return
 			case <-tick.C:
 			}
-			if err := r.newUser(); err != nil {
+			if err := r.findNewUser(); err != nil {
 				r.stop(err)
 				return
 			}
@@ -101,10 +100,10 @@ func (r *activeRun) watchUsers() {
 	}()
 }
 
-// newUser says that somebody else is on a GPU of the test, or that two looks in a row could
-// not find out: a single error may be of that moment.
-func (r *activeRun) newUser() error {
-	pid, err := r.visitor()
+// findNewUser returns an error if another process uses a GPU of the test, or if two looks in a row
+// failed: a single error can be transient.
+func (r *activeRun) findNewUser() error {
+	pid, err := r.findVisitor()
 	if pid != 0 {
 		return fmt.Errorf("%w: %d", errUserCame, pid)
 	}
@@ -118,21 +117,20 @@ func (r *activeRun) newUser() error {
 	return fmt.Errorf("%w: %w", errNoLook, err)
 }
 
-// lastUser is newUser for the end of a test, where no later look makes up for an error.
-func (r *activeRun) lastUser() error {
-	err := r.newUser()
+// findLastUser is newUser for the end of a test: no later look follows, so it repeats a failed look.
+func (r *activeRun) findLastUser() error {
+	err := r.findNewUser()
 	if err == nil && r.blind > 0 {
 		time.Sleep(jobLook)
-		err = r.newUser()
+		err = r.findNewUser()
 	}
 	return err
 }
 
-// visitor returns the process of another user of a GPU of the test, 0 if there is none, and
-// the first error for which that is not sure. A GPU that is lost has no processes. A process
-// that cannot be seen here is in another PID namespace, as this one may be: it
-// tells nothing.
-func (r *activeRun) visitor() (found int, failed error) {
+// findVisitor returns another process that uses a GPU of the test, 0 if there is none, and the first
+// error that makes this uncertain. A lost GPU has no processes. An invisible process is in
+// another PID namespace, as this one may be, and is ignored.
+func (r *activeRun) findVisitor() (found int, failed error) {
 	n, err := r.again(nvml.GroupProcesses)
 	if err != nil {
 		return 0, err
@@ -162,19 +160,19 @@ func (r *activeRun) visitor() (found int, failed error) {
 	return 0, failed
 }
 
-// How a test finds a GPU on which work never ends, while its peers have done the same.
+// How a test finds a GPU that never ends work which its peers have done.
 
-// errStuck says that work on a GPU does not end.
-var errStuck = errors.New("the work on it does not end")
+// errStuck reports work on a GPU that does not end.
+var errStuck = errors.New("work does not end")
 
-// stuckGPU is a GPU on which work does not end.
+// stuckGPU is a GPU with work that does not end.
 type stuckGPU struct {
 	gpu   *nvml.GPU
 	doing string
 	after time.Duration
 }
 
-// patience returns how long a piece of work may take before it hangs. A test that has less
+// patience returns how long a piece of work may take before it counts as stuck. A test with less
 // time than usual waits for a quarter of it.
 func patience(r *activeRun, test string) time.Duration {
 	return min(timeOf(test).Patience, max(r.Bound/4, leastPatience))
@@ -182,8 +180,8 @@ func patience(r *activeRun, test string) time.Duration {
 
 const leastPatience = 2 * time.Second
 
-// finished notes that a GPU has done the work of the test.
-func finished(r *activeRun, g *nvml.GPU) {
+// markDone notes that a GPU has done the work of the test.
+func markDone(r *activeRun, g *nvml.GPU) {
 	if !slices.Contains(r.did, g) {
 		r.did = append(r.did, g)
 	}
@@ -193,26 +191,25 @@ func isStuck(r *activeRun, g *nvml.GPU) bool {
 	return slices.ContainsFunc(r.stuck, func(s stuckGPU) bool { return s.gpu == g })
 }
 
-// noteStuck notes a GPU on which work does not end. Its context is never closed: that
-// would wait for the work. The process is of no further use, and its end takes the
-// context along.
+// noteStuck notes a GPU with work that does not end. Its context is never closed, since that would
+// wait for the work. The process is of no further use, and its end closes the context.
 func noteStuck(r *activeRun, g *nvml.GPU, doing string, after time.Duration) {
 	r.failures = true
 	r.stuck = append(r.stuck, stuckGPU{g, doing, after})
 	r.env.Host.LeaveBehind()
 }
 
-// abandon leaves the contexts of all GPUs open: work that uses several of them never ends,
-// and whichever is closed may wait for it.
+// abandon leaves the contexts of all GPUs open: work that uses several of them never ends, and
+// closing any of them can wait for it.
 func abandon(r *activeRun) {
 	r.leftOpen = true
 	r.env.Host.LeaveBehind()
 }
 
-// leaves says that what the test has on a GPU is not given back: a fault of it was found, and
-// a GPU that fails may never answer the calls that give it back, which would put a hang in
-// the place of the fault. As with work that never ends, the end of the process does it.
-func leaves(r *activeRun, g *nvml.GPU) bool {
+// keepsOpen reports whether the test leaves its context on a GPU open, because the GPU has a fault:
+// a faulty GPU may never answer the calls that free it, and the hang would hide the fault. The
+// end of the process frees it, as with work that never ends.
+func keepsOpen(r *activeRun, g *nvml.GPU) bool {
 	faulty := func(f checks.Finding) bool { return f.Severity == checks.Fail && f.Device == checks.GPUDevice(g) }
 	if !isStuck(r, g) && !slices.ContainsFunc(r.findings, faulty) {
 		return false
@@ -221,9 +218,8 @@ func leaves(r *activeRun, g *nvml.GPU) bool {
 	return true
 }
 
-// judgeStuck reports the GPUs on which work does not end. Where other GPUs have done the
-// same work each of them is to blame. Where most have not, the cause may as well be the
-// driver or this program.
+// judgeStuck reports the GPUs with work that does not end. They are to blame if other GPUs have
+// done the same work. If most have not, the driver or nhc-gpu can be the cause.
 func judgeStuck(r *activeRun) {
 	if len(r.stuck) == 0 {
 		return
@@ -232,7 +228,7 @@ func judgeStuck(r *activeRun) {
 	want := func(s stuckGPU) string { return "an end within " + s.after.Round(time.Second/10).String() }
 	if others == 0 || 2*len(r.stuck) > len(r.gpus) {
 		s := r.stuck[0]
-		r.report(checks.Device{}, checks.Finding{Code: "active.stuck", Severity: checks.Unknown, Want: want(s)}, "%s: the work does not end on %d of %s, gpu%d the first", s.doing, len(r.stuck), checks.Plural(len(r.gpus), "GPU"), s.gpu.Index)
+		r.report(checks.Device{}, checks.Finding{Code: "active.stuck", Severity: checks.Unknown, Want: want(s)}, "%s: work does not end on %d of %s (first: gpu%d)", s.doing, len(r.stuck), checks.Plural(len(r.gpus), "GPU"), s.gpu.Index)
 		return
 	}
 	for _, s := range r.stuck {

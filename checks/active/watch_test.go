@@ -11,7 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// stranger is a process of somebody else on a GPU.
+// stranger is a process of another user on a GPU.
 func stranger(r *activeRun, pid int) {
 	r.nvml.Lock()
 	defer r.nvml.Unlock()
@@ -21,7 +21,7 @@ func stranger(r *activeRun, pid int) {
 	}
 }
 
-// unlisted has NVML list the processes of a GPU no more.
+// unlisted makes NVML fail to list the processes of a GPU.
 func unlisted(r *activeRun, err error) {
 	r.nvml.Lock()
 	defer r.nvml.Unlock()
@@ -31,7 +31,7 @@ func unlisted(r *activeRun, err error) {
 	}
 }
 
-// A single error of a look for processes stops nothing.
+// A single failed look for processes does not stop a test.
 func TestActiveLooksTwiceForProcesses(t *testing.T) {
 	t.Parallel()
 	env, _ := trialEnv(t, nil)
@@ -48,13 +48,13 @@ func TestActiveLooksTwiceForProcesses(t *testing.T) {
 		if n.GPUs[3].Processes = listed; fails {
 			n.GPUs[3].Processes = nvml.Reading[[]nvml.GPUProcess]{Err: errors.New("unknown error")}
 		}
-		if err := r.newUser(); errors.Is(err, errNoLook) != (i == 3) {
+		if err := r.findNewUser(); errors.Is(err, errNoLook) != (i == 3) {
 			t.Errorf("look %d: %v", i, err)
 		}
 	}
 }
 
-// slowGPU measures what is too slow, and finds a wrong word.
+// slowGPU records a rate that is too low, and a wrong word.
 func slowGPU(r *activeRun) {
 	slowTrial("", 0, true).do(r)
 	for _, kind := range ofRates {
@@ -65,11 +65,11 @@ func slowGPU(r *activeRun) {
 
 const bitText = "fail trial.bit: check_trial:  gpu5 0000:15:00.0: a wrong bit"
 
-// What was measured beside somebody else lays nothing to a GPU, and is no result; what
-// is wrong is wrong.
+// Rates measured while another process uses the GPUs blame no GPU and are not a result; wrong
+// data remain a fault.
 func TestActiveForgetsRatesBesideOthers(t *testing.T) {
 	t.Parallel()
-	const came = "skip active.stopped: check_trial:  stopped: a process has come onto a GPU: 1"
+	const came = "skip active.stopped: check_trial:  stopped: a process opened a GPU: 1"
 	for name, c := range map[string]struct {
 		do   func(r *activeRun, root string)
 		want []string
@@ -87,11 +87,11 @@ func TestActiveForgetsRatesBesideOthers(t *testing.T) {
 			slowGPU(r)
 			putFile(t, root, "past/job-98.json", "{}")
 			awaitEnd(r)
-		}, []string{bitText, "skip active.stopped: check_trial:  stopped: a job has begun on the node: 98"}},
+		}, []string{bitText, "skip active.stopped: check_trial:  stopped: a job started on the node: 98"}},
 		"a job at the end": {func(r *activeRun, root string) {
 			slowGPU(r)
 			putFile(t, root, "past/job-98.json", "{}")
-		}, []string{bitText, "skip active.stopped: check_trial:  stopped: a job has begun on the node: 98"}},
+		}, []string{bitText, "skip active.stopped: check_trial:  stopped: a job started on the node: 98"}},
 		"a process at the end, and nothing wrong": {func(r *activeRun, _ string) {
 			slowTrial("", 0, true).do(r)
 			stranger(r, 1)
@@ -99,16 +99,16 @@ func TestActiveForgetsRatesBesideOthers(t *testing.T) {
 		"NVML that hangs at the end": {func(r *activeRun, _ string) {
 			slowTrial("", 0, true).do(r)
 			r.nvml.Lock()
-		}, []string{"unknown active.stopped: check_trial:  stopped: NVML does not say whether a process has come onto a GPU"}},
+		}, []string{"unknown active.stopped: check_trial:  stopped: NVML does not report whether a process opened a GPU"}},
 		"process lists that can no longer be read": {func(r *activeRun, _ string) {
 			slowTrial("", 0, true).do(r)
 			unlisted(r, errors.New("unknown error"))
 			awaitEnd(r)
-		}, []string{"unknown active.stopped: check_trial:  stopped: NVML does not say whether a process has come onto a GPU: unknown error"}},
+		}, []string{"unknown active.stopped: check_trial:  stopped: NVML does not report whether a process opened a GPU: unknown error"}},
 		"process lists that cannot be read at the end": {func(r *activeRun, _ string) {
 			slowTrial("", 0, true).do(r)
 			unlisted(r, errors.New("unknown error"))
-		}, []string{"unknown active.stopped: check_trial:  stopped: NVML does not say whether a process has come onto a GPU: unknown error"}},
+		}, []string{"unknown active.stopped: check_trial:  stopped: NVML does not report whether a process opened a GPU: unknown error"}},
 		"a GPU that is lost at the end": {func(r *activeRun, _ string) {
 			slowTrial("", 0, true).do(r)
 			unlisted(r, &nvml.Error{Call: "nvmlDeviceGetComputeRunningProcesses(3)", Code: 15})
@@ -116,7 +116,7 @@ func TestActiveForgetsRatesBesideOthers(t *testing.T) {
 		"its own time": {func(r *activeRun, _ string) {
 			slowTrial("", 0, true).do(r)
 			r.cancel(errActiveTime)
-		}, []string{"unknown active.time: check_trial:  stopped: its time was up, want at most 10s", slowText}},
+		}, []string{"unknown active.time: check_trial:  stopped: time limit reached, want at most 10s", slowText}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -130,7 +130,7 @@ func TestActiveForgetsRatesBesideOthers(t *testing.T) {
 	}
 }
 
-// A job is seen though NVML hangs, and the test does not wait for that.
+// A job is detected although NVML hangs, and the test does not wait for NVML.
 func TestActiveSeesAJobBehindNVML(t *testing.T) {
 	t.Parallel()
 	env, root := trialEnv(t, nil)
@@ -141,7 +141,7 @@ func TestActiveSeesAJobBehindNVML(t *testing.T) {
 		awaitEnd(r)
 		r.failed(r.gpus[0], "copy", context.Cause(r.ctx))
 	}}).Run(t.Context(), env)
-	wantBrief(t, findings, "skip active.stopped: check_trial:  stopped: a job has begun on the node: 98")
+	wantBrief(t, findings, "skip active.stopped: check_trial:  stopped: a job started on the node: 98")
 	if !env.Host.Blocked() {
 		t.Error("the worker goes on beside a call that hangs")
 	}

@@ -8,8 +8,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// Words that no test could do anything with are refused when they are bound, and so are
-// such tables.
+// Arguments that no test can use are rejected when they are bound, and so are such tables.
 func TestActiveWordsAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ words, table, want string }{

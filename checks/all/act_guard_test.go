@@ -49,7 +49,7 @@ var knownChanges = map[string]string{
 	"MakeDir": "action", "RemoveShm": "action", "Renice": "action", "removeIPC": "action", "Send": "action", "signal": "ends a command that this process has started",
 	"Forget": "our own records", "Keep": "our own records", "appendFile": "our own journal", "keepIn": "our own records", "lockFile": "our own lock",
 	"killTests": "ends perftest programs that this process has started", "start": "ends a command that this process has started",
-	"namelessFile": "check_disk_write: a file without a name", "unnamed": "check_disk_write: a file that loses its name at once",
+	"createNameless": "check_disk_write: a file without a name", "createUnlinked": "check_disk_write: a file that loses its name at once",
 }
 
 // TestEveryActionAsks parses the source of the checks: before each call that changes the node,

@@ -26,7 +26,7 @@ func TestLocate(t *testing.T) {
 	env.AskPorts = answer
 	got := bind(t, "check_ib_ports").Run(t.Context(), env)
 	checks.Locate(t.Context(), env, got)
-	if len(got) != 1 || got[0].Message != "check_ib_ports:  mlx5_3:1 0000:23:00.0: no link: the cable or the far end, want ACTIVE LinkUp, got DOWN Polling (slot 7, to leaf03 port 13)" {
+	if len(got) != 1 || got[0].Message != "check_ib_ports:  mlx5_3:1 0000:23:00.0: link down, want ACTIVE LinkUp, got DOWN Polling (slot 7, to leaf03 port 13)" {
 		t.Fatalf("%+v", got)
 	}
 	want := &checks.Place{Slot: "7", FarEnd: "leaf03 port 13", NetDev: "ib3", Transceiver: module, Devlink: []network.Reporter{{Name: "fw", State: "error", Errors: 3}}}

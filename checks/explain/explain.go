@@ -36,7 +36,7 @@ func Explain(env *checks.Env, text string) (string, error) {
 	if answer := explainCounter(text); answer != "" {
 		return answer, nil
 	}
-	if m := xidInText().FindStringSubmatch(text); m != nil { // of a message of check_gpu_xid
+	if m := xidInText().FindStringSubmatch(text); m != nil { // from a message of check_gpu_xid
 		return xid.Explain(env, m[0])
 	}
 	if name := checkInText().FindString(text); name != "" {
@@ -78,7 +78,7 @@ func explainRow(r *checks.MessageRow, means, device, detail string) string {
 		"the check", fabric.KernelLogName+": "+r.Does(), "remedy", string(r.Remedy), "do", r.Do, "why", r.Why, "source", r.Source)
 }
 
-// explainCode explains a code, "" if no finding has it.
+// explainCode explains a code; it returns "" if no finding has it.
 func explainCode(env *checks.Env, code string) string {
 	if number, ok := strings.CutPrefix(code, "gpu.xid."); ok {
 		if answer, err := xid.Explain(env, number); err == nil {

@@ -10,14 +10,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// fabricBench are all passive checks of the fabric that need no GPU's driver.
+// fabricBench are all passive checks of the fabric that need no GPU driver.
 var fabricBench = []string{
 	"check_ib_ports", "check_ib_errors", "check_ib_link_flapping", "check_ib_pkey 0xffff", "check_ib_gid", "check_ib_firmware", "check_ib_pcie", "check_ib_modules",
 	"check_ib_count", "check_eth_link", "check_net_route -d default", "check_pcie nvme", "check_pcie_aer", "check_nvme_count 8", "check_nvme", "check_hw_topology",
 }
 
-// BenchmarkFabricChecks is the whole fabric of a node with 8 GPUs and 10 HCAs in one
-// worker, and each check by itself, which has to read what others share.
+// BenchmarkFabricChecks measures the whole fabric of a node with 8 GPUs and 10 adapters in one
+// worker, and each check alone, which then reads the shared data itself.
 func BenchmarkFabricChecks(b *testing.B) {
 	sys := fakesys.DGXH200()
 	sys.Files["dev/kmsg"] = "6,1,1000000,-;Linux version\n"

@@ -14,28 +14,31 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 )
 
-// ethLink checks network interfaces: the link is up, at SPEED at least (Mb/s, or
-// 25G), with that DUPLEX and MTU, and its carrier does not come and go. Without
-// INTERFACE it is about those with the default route. What they are made of is
-// judged, too: a bond's members, what a VLAN or a bridge lies on. An INTERFACE may be
-// a glob, which leaves out lo and virtual functions.
+// ethLink checks network interfaces: the link is up, the speed is at least SPEED, duplex and MTU
+// are right, and the carrier is stable. INTERFACE is a name or a glob, which does not match lo
+// and virtual functions; without it the check takes the interfaces with the default route. It
+// also checks the parts of an interface: the members of a bond, and the interface below a VLAN or
+// a bridge.
 //
-// One of several members that is down, or that LACP has left out, is warned of, for
-// the node still works; with -b it fails. Without -c more than two changes of the
-// carrier within an hour are warned of, without -d half duplex is, and always a
-// member or a card that is slower than others of its model. Interfaces of software
-// tell no speed, which is passed over. SPEED and MTU are those of the interfaces
-// that are named or have the route; SPEED without names that of each card.
+// SPEED is in Mb/s, or with a unit: 25G. -d DUPLEX is full, half or any. -m MTU is exact. -c
+// CHANGES is how many changes of the carrier within an hour are allowed (a link that went down
+// once has two). By default there is no limit for speed and MTU. SPEED and MTU apply to the named
+// interfaces, or to those with the default route; SPEED without names applies to each card.
+//
+// If one of several members is down or excluded by LACP the node still works, so it only warns;
+// with -b it fails. Without -c it warns of more than two changes within an hour, without -d of
+// half duplex, and always of a member or card that is slower than others of its model. Software
+// interfaces have no speed and are not compared.
 //
 //	node* || check_eth_link -s 25G -d full
 //	node* || check_eth_link -s 100G -m 9000 bond0 'eth1*'
 type ethLink struct {
-	Speed   string   `opt:"s" toml:"speed"`      // lowest speed: Mb/s, or with a unit, 25G
+	Speed   string   `opt:"s" toml:"speed"`      // least speed: Mb/s, or with a unit, 25G
 	Duplex  string   `opt:"d" toml:"duplex"`     // full, half or any
-	MTU     int      `opt:"m" toml:"mtu"`        // the MTU, exactly
-	Changes string   `opt:"c" toml:"changes"`    // so many changes of the carrier in an hour are still right; a link that was down once has two
-	Bond    bool     `opt:"b" toml:"members"`    // every member of a bond must be up
-	Names   []string `arg:"*" toml:"interfaces"` // interfaces, or globs; none: those with the default route
+	MTU     int      `opt:"m" toml:"mtu"`        // exact MTU
+	Changes string   `opt:"c" toml:"changes"`    // allowed changes of the carrier within an hour; a link that was down once has two
+	Bond    bool     `opt:"b" toml:"members"`    // fail if a member of a bond is not up
+	Names   []string `arg:"*" toml:"interfaces"` // interfaces, or globs; none: the interfaces with the default route
 }
 
 const (
@@ -43,41 +46,41 @@ const (
 	duplexHalf  = "half"
 )
 
-// usualChanges is the limit that NVSentinel's monitor of network cards has for
-// carrier_changes: a link that went down and came back once has two. Nobody says
-// for which time; an hour lets a switch be restarted.
+// usualChanges is the limit of NVSentinel's monitor of network cards for carrier_changes: a link
+// that went down and came back once has two. NVSentinel states no period; an hour allows one
+// restart of a switch.
 const (
 	usualChanges = 2
 	ethWindow    = time.Hour
 )
 
 func init() {
-	const cable = "See ip -s link and ethtool for it, and the port of the switch: reseat the cable or transceiver, try it in another port."
+	const cable = "See ip -s link and ethtool for it, and the port of the switch: reseat the cable or transceiver, or try another port."
 	checks.Register(checks.Info{
 		Name:    ethLinkName,
 		Usage:   "[-s SPEED] [-d DUPLEX] [-m MTU] [-c CHANGES] [-b] [INTERFACE...]",
-		Summary: "network interfaces are up and fast enough, as are the members of bonds",
+		Summary: "network interfaces and bond members are up and fast enough",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ethLink{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"eth.none":    "Nothing: no interface has the default route. If one should be judged name it in nhc.conf.",
-				"eth.missing": "See ip link, lspci and dmesg: the driver is not loaded, the device has another name, or the card is gone from the PCI bus.",
-				"eth.down":    cable + " One that is off was taken down here: ip link set DEV up.",
-				"eth.member":  "The node has lost a part of its bandwidth, or what it would fall back to. " + cable,
-				"eth.lacp":    "The switch does not answer LACP, so that only one member of the bond is used: see cat /proc/net/bonding/BOND and the switch's configuration of these ports.",
-				"eth.speed":   "Both ends have agreed on less than they should: see ethtool, the cable's and the switch port's speed. " + cable,
-				"eth.differ":  "A card of the same model is faster here: see ethtool for both. " + cable,
-				"eth.duplex":  "Half duplex is a failed negotiation: set both ends to negotiate, or neither.",
-				"eth.mtu":     "Correct the interface's MTU, and see that the switch has it, too: packets that are too long are lost without a word.",
-				"eth.changes": cable + " Other ports of the same switch that do the same point to the switch.",
-				"eth.error":   "One interface could not be read: see the file that is named, as root, and dmesg. The others were judged.",
+				"eth.none":    "Nothing to repair: no interface has the default route. If an interface should be checked name it in nhc.conf.",
+				"eth.missing": "If no node has this interface correct the name on the line: ip -br link lists the names. Otherwise see lspci and dmesg: the driver is not loaded, the device was renamed, or the card is gone from the PCI bus.",
+				"eth.down":    cable + " If the state is off an administrator took it down: ip link set DEV up.",
+				"eth.member":  "The node has lost part of its bandwidth or its redundancy. " + cable,
+				"eth.lacp":    "The switch does not answer LACP, so the bond uses only one member: see cat /proc/net/bonding/BOND and the switch's configuration of these ports.",
+				"eth.speed":   "The link negotiated a lower speed: see ethtool, and the speed of the cable and of the switch port. If all nodes show it correct the line. " + cable,
+				"eth.differ":  "Another card of the same model is faster on this node: see ethtool for both. " + cable,
+				"eth.duplex":  "Half duplex is a failed negotiation: enable autonegotiation on both ends, or on neither.",
+				"eth.mtu":     "Correct the interface's MTU, or the line, and check that the switch has the same: longer packets are dropped silently.",
+				"eth.changes": cable + " If other ports of the same switch show it, too, the switch is the cause.",
+				"eth.error":   "One interface could not be read: read the named file as root, and see dmesg. The others were checked.",
 			}
 		},
 	})
 }
 
-// Bind reads the words, and refuses what is no speed, duplex or number.
+// Bind rejects an invalid speed, duplex or number.
 func (c *ethLink) Bind(words []string) error {
 	if err := checks.BindTags(c, words); err != nil {
 		return err
@@ -98,7 +101,7 @@ func (c *ethLink) Validate() error {
 	return nil
 }
 
-// parseEthSpeed reads 25G, 25000M or 25000 as Mb/s.
+// parseEthSpeed converts 25G, 25000M or 25000 to Mb/s.
 func parseEthSpeed(text string) (mbps int, ok bool) {
 	number := strings.TrimRight(text, "gGmM")
 	unit := strings.ToLower(text[len(number):])
@@ -136,6 +139,8 @@ func (c *ethLink) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		r.judge(t)
 		env.Fact("%s up%s", t.Name, speedText(t.Speed))
 	}
+	judged := slices.DeleteFunc(slices.Clone(r.targets), func(t *ethTarget) bool { return !r.limitsSpeed(t) })
+	blameLine(r.findings, "eth.speed", len(judged))
 	r.compare()
 	return append(r.findings, r.past.Store(env)...)
 }
@@ -148,11 +153,11 @@ func speedText(mbps int) string {
 	return fmt.Sprintf(" %g Gb/s", float64(mbps)/1000)
 }
 
-// down says what is wrong with the state of a link, "" if it is up. Drivers that keep
-// no state leave it unknown, which the kernel wants to be taken for up.
-func down(n *network.NetIf) string {
+// linkFault describes a link that is not up, "" if it is up. Drivers without a state leave it
+// unknown, which counts as up, as the kernel documents.
+func linkFault(n *network.NetIf) string {
 	switch {
-	case n.OperState == "": // it could not be read
+	case n.OperState == "": // unreadable
 		return ""
 	case !n.On:
 		return "off"
@@ -169,32 +174,37 @@ func down(n *network.NetIf) string {
 func (r *ethRun) judge(t *ethTarget) {
 	d := netDevice(t.NetIf)
 	if t.Err != nil {
-		r.say(d, checks.Finding{Code: "eth.error", Severity: checks.Unknown}, "could not tell: %v", t.Err)
+		r.say(d, checks.Finding{Code: "eth.error", Severity: checks.Unknown}, "cannot read it: %v", t.Err)
 		if errors.Is(t.Err, fs.ErrNotExist) {
 			return
 		}
 	}
-	if t.Physical || len(t.Lower) == 0 { // what lies on a card changes with it
+	if t.Physical || len(t.Lower) == 0 { // interfaces above a card change with it
 		r.judgeChanges(t)
 	}
-	if state := down(t.NetIf); state != "" {
+	if state := linkFault(t.NetIf); state != "" {
 		r.sayDown(t, state)
 		return
 	}
 	if b := t.Bond; b != nil && b.Mode == "802.3ad" && b.Partner == "00:00:00:00:00:00" {
-		r.say(d, checks.Finding{Code: "eth.lacp", Severity: r.ofBond(), Remedy: checks.CheckFabric, Want: "a partner", Got: "none"}, "LACP")
+		r.say(d, checks.Finding{Code: "eth.lacp", Severity: r.bondSeverity(), Remedy: checks.CheckFabric, Want: "a partner", Got: "none"}, "LACP")
 	}
 	if t.Slave != nil && t.upper != nil && t.upper.Bond != nil {
 		if want, got := t.upper.Bond.Aggregator, t.Slave.Aggregator; want != "" && got != "" && want != got {
-			r.say(d, checks.Finding{Code: "eth.member", Severity: r.ofBond(), Remedy: checks.CheckFabric, Want: want, Got: got}, "aggregator of a member of %s", t.upper.Name)
+			r.say(d, checks.Finding{Code: "eth.member", Severity: r.bondSeverity(), Remedy: checks.CheckFabric, Want: want, Got: got}, "aggregator of a member of %s", t.upper.Name)
 		}
 	}
 	r.judgeFigures(t, d)
 }
 
-// judgeFigures compares what an interface that is up should have.
+// limitsSpeed reports whether SPEED applies to an interface.
+func (r *ethRun) limitsSpeed(t *ethTarget) bool {
+	return t.Speed > 0 && (t.named && len(r.Names) > 0 || len(r.Names) == 0 && t.Physical)
+}
+
+// judgeFigures judges speed, duplex and MTU of an interface that is up.
 func (r *ethRun) judgeFigures(t *ethTarget, d checks.Device) {
-	if want, ok := parseEthSpeed(r.Speed); ok && t.Speed > 0 && t.Speed < want && (t.named && len(r.Names) > 0 || len(r.Names) == 0 && t.Physical) {
+	if want, ok := parseEthSpeed(r.Speed); ok && t.Speed < want && r.limitsSpeed(t) {
 		r.say(d, checks.Finding{Code: "eth.speed", Severity: checks.Fail, Remedy: checks.CheckCable, Want: mbps(want), Got: mbps(t.Speed)}, "speed")
 	}
 	switch known := t.Duplex == "full" || t.Duplex == duplexHalf; {
@@ -208,7 +218,7 @@ func (r *ethRun) judgeFigures(t *ethTarget, d checks.Device) {
 	}
 }
 
-// sayDown fails what is down: but for one of several members, without which the node
+// sayDown reports an interface that is down. One of several members only warns, since the node
 // still works.
 func (r *ethRun) sayDown(t *ethTarget, state string) {
 	f := checks.Finding{Code: "eth.down", Severity: checks.Fail, Remedy: checks.CheckCable, Want: "up", Got: state}
@@ -216,34 +226,34 @@ func (r *ethRun) sayDown(t *ethTarget, state string) {
 		r.say(netDevice(t.NetIf), f, "link")
 		return
 	}
-	f.Code, f.Severity = "eth.member", r.ofBond()
+	f.Code, f.Severity = "eth.member", r.bondSeverity()
 	r.say(netDevice(t.NetIf), f, "link of a member of %s", t.upper.Name)
 }
 
-// othersUp says whether something else that an interface's upper one is made of is up.
+// othersUp reports whether another part of the same upper interface is up.
 func (r *ethRun) othersUp(t *ethTarget) bool {
 	return slices.ContainsFunc(r.targets, func(o *ethTarget) bool {
-		return o.Name != t.Name && o.upper != nil && o.upper.Name == t.upper.Name && o.Err == nil && down(o.NetIf) == ""
+		return o.Name != t.Name && o.upper != nil && o.upper.Name == t.upper.Name && o.Err == nil && linkFault(o.NetIf) == ""
 	})
 }
 
-// ofBond is how bad it is that a bond is not whole.
-func (r *ethRun) ofBond() checks.Severity {
+// bondSeverity returns the severity of a bond with a missing member.
+func (r *ethRun) bondSeverity() checks.Severity {
 	if r.Bond {
 		return checks.Fail
 	}
 	return checks.Warn
 }
 
-// judgeChanges counts how often the carrier came or went within the hour. A time
-// that is shorter is not taken for an hour's: twice in five minutes is twice.
+// judgeChanges counts the changes of the carrier within an hour. It does not extrapolate a
+// shorter time: two in five minutes are two.
 func (r *ethRun) judgeChanges(t *ethTarget) {
 	if !t.Counted {
 		return
 	}
 	const counter, index = "carrier_changes", "ifindex"
 	if was, known := r.past.Last(t.Name, index); known && t.Index > 0 && was != uint64(t.Index) {
-		r.past.Forget(t.Name, r.past.Now) // its driver was loaded anew, and it counts from 0
+		r.past.Forget(t.Name, r.past.Now) // its driver was reloaded, and counts from 0
 	}
 	g := r.past.Grown(t.Name, counter, t.Changes, 32, ethWindow)
 	r.past.Add(t.Name, map[string]uint64{counter: t.Changes, index: uint64(max(t.Index, 0))})

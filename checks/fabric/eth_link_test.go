@@ -52,7 +52,10 @@ var _ = checktest.Table("check_eth_link", func(name string) []checktest.Scenario
 			}
 			n.Set("eth13", "speed", "200000")
 		}, of13(checks.Fail, "speed", checks.CheckCable, "400000 Mb/s", "200000 Mb/s", "speed")),
-		checktest.OnRoCE("slower than the others", all, set("speed", "100000"), of13(checks.Warn, "differ", checks.CheckCable, "400000 Mb/s", "100000 Mb/s", "speed is not that of others of its model")),
+		checktest.AsIs(checktest.OnRoCE("all slower than wanted: the line is wrong", checktest.Of("-s", "800G", "eth1*"), nil, onEach(func(i int) checks.Finding {
+			return checktest.About(name, checks.Device{Kind: "netdev", Name: members[i], PCI: fakesys.HCAAddress(i)}, checks.Finding{Code: "eth.speed", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "800000 Mb/s", Got: "400000 Mb/s"}, "speed")
+		})...)),
+		checktest.OnRoCE("slower than the others", all, set("speed", "100000"), of13(checks.Warn, "differ", checks.CheckCable, "400000 Mb/s", "100000 Mb/s", "slower than other cards of its model")),
 		checktest.OnRoCE("faster than the others", all, set("speed", "800000")),
 		checktest.OnRoCE("no speed is told", checktest.Of("-s", "400G", "eth1*"), set("speed", "-1")),
 		checktest.OnRoCE("half duplex", all, set("duplex", "half"), of13(checks.Warn, "duplex", checks.CheckCable, "full", "half", "duplex")),
@@ -87,12 +90,12 @@ var _ = checktest.Table("check_eth_link", func(name string) []checktest.Scenario
 		checktest.OnRoCE("the switch has no LACP", checktest.Of("bond0"), bond(lacp, func(n *fakesys.Node) { n.Set("bond0", "bonding/ad_partner_mac", "00:00:00:00:00:00") }),
 			ethFinding("bond0", "", checks.Finding{Code: "eth.lacp", Severity: checks.Warn, Remedy: checks.CheckFabric, Want: "a partner", Got: "none"}, "LACP")),
 		checktest.OnRoCE("LACP tells root only", checktest.Of("bond0"), bond(lacp, func(n *fakesys.Node) { n.Set("bond0", "bonding/ad_partner_mac", "-") })),
-		checktest.OnRoCE("a slow member", checktest.Of("bond0"), bond(lacp, set("speed", "100000")), of13(checks.Warn, "differ", checks.CheckCable, "400000 Mb/s", "100000 Mb/s", "speed is not that of others of its model")),
+		checktest.OnRoCE("a slow member", checktest.Of("bond0"), bond(lacp, set("speed", "100000")), of13(checks.Warn, "differ", checks.CheckCable, "400000 Mb/s", "100000 Mb/s", "slower than other cards of its model")),
 
-		checktest.Odd(checktest.OnRoCE("unreadable", all, func(n *fakesys.Node) { n.Set("eth13", "operstate/", "") }, of13(checks.Unknown, "error", "", "", "", "could not tell: read /sys/class/net/eth13/operstate: is a directory"))),
-		checktest.Odd(checktest.OnRoCE("garbage", all, set("mtu", "\xff\xfe"), of13(checks.Unknown, "error", "", "", "", "could not tell: parse /sys/class/net/eth13/mtu: invalid argument"))),
-		checktest.Odd(checktest.OnRoCE("garbage in flags", all, set("flags", "up"), of13(checks.Unknown, "error", "", "", "", "could not tell: parse /sys/class/net/eth13/flags: invalid argument"))),
-		checktest.Odd(checktest.OnRoCE("taken out in mid-read", all, set("operstate", "-"), of13(checks.Unknown, "error", "", "", "", "could not tell: read /sys/class/net/eth13/operstate: file does not exist"))),
+		checktest.Odd(checktest.OnRoCE("unreadable", all, func(n *fakesys.Node) { n.Set("eth13", "operstate/", "") }, of13(checks.Unknown, "error", "", "", "", "cannot read it: read /sys/class/net/eth13/operstate: is a directory"))),
+		checktest.Odd(checktest.OnRoCE("garbage", all, set("mtu", "\xff\xfe"), of13(checks.Unknown, "error", "", "", "", "cannot read it: parse /sys/class/net/eth13/mtu: invalid argument"))),
+		checktest.Odd(checktest.OnRoCE("garbage in flags", all, set("flags", "up"), of13(checks.Unknown, "error", "", "", "", "cannot read it: parse /sys/class/net/eth13/flags: invalid argument"))),
+		checktest.Odd(checktest.OnRoCE("taken out in mid-read", all, set("operstate", "-"), of13(checks.Unknown, "error", "", "", "", "cannot read it: read /sys/class/net/eth13/operstate: file does not exist"))),
 		checktest.Odd(checktest.OnRoCE("a speed of another world", all, set("speed", "99999999999999999999"))),
 		checktest.Odd(checktest.UnreadableAt(checktest.OnRoCE("unreadable list of interfaces", all, nil, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read /sys/class/net: not a directory"}), "sys/class/net")),
 		checktest.Odd(checktest.OnRoCE("unreadable routes", nil, func(n *fakesys.Node) { delete(n.Files, "proc/net/route"); n.Files["proc/net/route/"] = "" },
@@ -101,8 +104,7 @@ var _ = checktest.Table("check_eth_link", func(name string) []checktest.Scenario
 	}...)
 })
 
-// ethFrontEnd are scenarios about the interface with the default route, and what it
-// may be made of.
+// ethFrontEnd returns scenarios about the interface with the default route, and its parts.
 func ethFrontEnd(name string) []checktest.Scenario {
 	eth0 := func(f checks.Finding, text string) checks.Finding { return ethFinding("eth0", "0000:f0:00.0", f, text) }
 	noCarrier := func(n *fakesys.Node) { n.Set("eth0", "carrier", "0").Set("eth0", "operstate", "down") }
@@ -145,7 +147,7 @@ func ethFrontEnd(name string) []checktest.Scenario {
 		checktest.OnNode(fakesys.GB200(), "GB200", nil),
 		checktest.OnNode(fakesys.New(), "no interface at all", nil, checks.Finding{Code: "eth.none", Severity: checks.Skip, Message: name + ":  no interface has the default route"}),
 		checktest.OnNode(fakesys.New(), "no interface at all, one is named", checktest.Of("eth0"),
-			checks.Finding{Code: "eth.missing", Severity: checks.Fail, Device: checks.Device{Kind: "netdev", Name: "eth0"}, Want: "eth0", Got: "none", Message: name + ":  eth0: no such interface, want eth0, got none"}),
+			checks.Finding{Code: "eth.missing", Severity: checks.Fail, Remedy: checks.FixConfig, Device: checks.Device{Kind: "netdev", Name: "eth0"}, Want: "eth0", Got: "none", Message: name + ":  eth0: no such interface, want eth0, got none"}),
 	}
 }
 

@@ -11,18 +11,18 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// Which interfaces check_eth_link is about, and how they compare.
+// The interfaces that check_eth_link judges, and how it compares them.
 
-// ethTarget is an interface that is judged.
+// ethTarget is an interface to judge.
 type ethTarget struct {
 	*network.NetIf
 
-	named bool           // by the line, or it has the default route: it is not judged only as a part of another
-	exact bool           // by its own name
-	upper *network.NetIf // of which it is a part; nil: of none
+	named bool           // named on the line or with the default route, not only a part of another
+	exact bool           // named without a glob
+	upper *network.NetIf // the interface that it is a part of; nil: none
 }
 
-// find collects what is judged.
+// find collects the interfaces to judge.
 func (r *ethRun) find() error {
 	names, err := network.NetIfs(r.env.Host)
 	if err != nil {
@@ -64,10 +64,15 @@ func (r *ethRun) find() error {
 			r.say(checks.Device{Kind: "netdev", Name: word}, checks.Finding{Code: "eth.missing", Severity: checks.Fail, Want: word, Got: "none"}, "no such interface")
 		}
 	}
+	if len(r.targets) == 0 { // no name on the line exists, so the line is the likelier cause
+		for i := range r.findings {
+			r.findings[i].Remedy = checks.FixConfig
+		}
+	}
 	return nil
 }
 
-// add takes an interface in, and what it is made of as far as there are cards below.
+// add adds an interface, and its parts down to the cards.
 func (r *ethRun) add(t *ethTarget) {
 	for _, old := range r.targets {
 		if old.Name == t.Name {
@@ -78,7 +83,7 @@ func (r *ethRun) add(t *ethTarget) {
 			return
 		}
 	}
-	if len(r.targets) >= 1024 { // a bridge of containers has that many
+	if len(r.targets) >= 1024 { // for example a bridge of containers
 		return
 	}
 	r.targets = append(r.targets, t)
@@ -89,11 +94,11 @@ func (r *ethRun) add(t *ethTarget) {
 	}
 }
 
-// compare warns of cards that are slower than most of their model.
+// compare warns of cards that are slower than most cards of their model.
 func (r *ethRun) compare() {
 	models := map[string][]*ethTarget{}
 	for _, t := range r.targets {
-		if t.PCI != "" && t.Speed > 0 && t.Err == nil && down(t.NetIf) == "" {
+		if t.PCI != "" && t.Speed > 0 && t.Err == nil && linkFault(t.NetIf) == "" {
 			p := pci.ReadFunction(r.env.Host, t.PCI)
 			model := p.Vendor + ":" + p.Device
 			models[model] = append(models[model], t)
@@ -107,7 +112,7 @@ func (r *ethRun) compare() {
 		usual := slices.MaxFunc(slices.Collect(maps.Keys(count)), func(a, b int) int { return cmp.Or(count[a]-count[b], a-b) })
 		for _, t := range models[model] {
 			if t.Speed < usual {
-				r.say(netDevice(t.NetIf), checks.Finding{Code: "eth.differ", Severity: checks.Warn, Remedy: checks.CheckCable, Want: mbps(usual), Got: mbps(t.Speed)}, "speed is not that of others of its model")
+				r.say(netDevice(t.NetIf), checks.Finding{Code: "eth.differ", Severity: checks.Warn, Remedy: checks.CheckCable, Want: mbps(usual), Got: mbps(t.Speed)}, "slower than other cards of its model")
 			}
 		}
 	}

@@ -16,37 +16,37 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// What the checks of InfiniBand and RoCE have in common: the ports of the node,
-// and which of them carry the traffic of jobs.
+// The frame of the RDMA checks: the ports of the node, and which of them carry the traffic of
+// jobs.
 
 func init() {
 	checks.RegisterAdvice(func() map[string]string {
 		return map[string]string{
-			"ib.none":    "Nothing: the node has no RDMA device, or no driver for it. If it should have some say so: check_ib_count N; see lspci, and modprobe mlx5_ib (Omni-Path: hfi1, EFA: efa, Broadcom: bnxt_re, Intel: irdma).",
-			"ib.left":    "Nothing: every port of the node is one that checks leave alone unless it is named. nhc-gpu topo says why.",
-			"ib.unnamed": "The device that the line names is not there: see ls /sys/class/infiniband, lspci and dmesg. Its driver is not loaded, it has failed, or it has another name.",
-			"ib.error":   "One device could not be read: see the file that is named, as root, and dmesg. The others were judged.",
+			"ib.none":    "Nothing, if the node has no RDMA adapter. Otherwise set the number: check_ib_count N; see lspci, and load the driver: modprobe mlx5_ib (Omni-Path: hfi1, EFA: efa, Broadcom: bnxt_re, Intel: irdma).",
+			"ib.left":    "Nothing to repair: the checks skip every port of this node unless a line names it. nhc-gpu topo shows the reasons.",
+			"ib.unnamed": "If no node has this device correct the name on the line: ls /sys/class/infiniband lists the devices of the node. Otherwise see lspci and dmesg: its driver is not loaded, the adapter failed, or the device was renamed.",
+			"ib.error":   "One device could not be read: read the named file as root, and see dmesg. The others were checked.",
 		}
 	})
 }
 
-// The link layers of ports, as the kernel writes them.
+// The link layers of ports, as the kernel names them.
 const (
 	layerIB  = "InfiniBand"
 	LayerEth = "Ethernet"
 )
 
-// Port is a port of an RDMA device, and what it is for.
+// Port is a port of an RDMA device, and its role.
 type Port struct {
 	*rdma.IBPort
 
 	HCA   *rdma.HCA
-	Plane int    // of a device whose link is several planes, from 1; else 0
-	idle  bool   // a port of such a device that carries nothing
-	Left  string // why it is left out unless it is named; "": it carries jobs' traffic
+	Plane int    // number of the plane, from 1, on a device with several planes; else 0
+	idle  bool   // a port of such a device that carries no data
+	Left  string // why checks skip it unless it is named; "": it carries jobs' traffic
 }
 
-// Fabric are the ports of the node.
+// Fabric has the ports of the node.
 type Fabric struct {
 	Check string
 	env   *checks.Env
@@ -54,8 +54,8 @@ type Fabric struct {
 	Ports []Port
 }
 
-// Ask reads the RDMA devices. Without one there is nothing to judge: the
-// findings say why, Skip if the node has none.
+// Ask reads the RDMA devices. Without one it returns nil, and findings with the reason: Skip if
+// the node has none.
 func Ask(env *checks.Env, check string) (*Fabric, []checks.Finding) {
 	env.At("read /sys/class/infiniband")
 	if f := probe.Kept[*Fabric](env.Host, "fabric"); *f != nil {
@@ -93,16 +93,16 @@ func Ask(env *checks.Env, check string) (*Fabric, []checks.Finding) {
 	if len(routes.V4) == 0 {
 		f.keepRails()
 	}
-	f.leaveManagers()
-	f.leaveSpares()
-	f.leaveFarOnes(near, roots)
-	f.leaveFrontEnd()
+	f.skipManagers()
+	f.skipSpares()
+	f.skipFarOnes(near, roots)
+	f.skipFrontEnd()
 	*probe.Kept[*Fabric](env.Host, "fabric") = f
 	return f, nil
 }
 
-// gpuPlaces are the NUMA nodes that GPUs are near to, and the root ports above them. A
-// machine that does not tell has none.
+// gpuPlaces returns the NUMA nodes near the GPUs, and the root ports above them. A machine that
+// does not report them has none.
 func gpuPlaces(env *checks.Env) (nodes map[int]bool, roots map[string]bool) {
 	nodes, roots = map[int]bool{}, map[string]bool{}
 	ids, err := pci.GPUIDs(env.Host)
@@ -121,8 +121,8 @@ func gpuPlaces(env *checks.Env) (nodes map[int]bool, roots map[string]bool) {
 	return nodes, roots
 }
 
-// planes finds the ports of devices whose link is several planes, each of which is
-// a port among others that carry nothing: checks/fabric/hca.toml knows them.
+// planes marks the ports of devices with several planes: each plane is a port, among others that
+// carry no data. hca.toml lists these devices.
 func (f *Fabric) planes() {
 	for i := range f.HCAs {
 		a := &f.HCAs[i]
@@ -143,8 +143,8 @@ func (f *Fabric) planes() {
 	}
 }
 
-// management says why a port does not carry jobs' traffic, as far as it says so
-// itself. A node may have its default route over InfiniBand because it has nothing else.
+// management returns why a port does not carry jobs' traffic, as far as the port itself shows it.
+// A node can have its default route over InfiniBand because it has nothing else.
 func (p *Port) management(routes map[string]bool) string {
 	switch {
 	case p.HCA.PCI == "":
@@ -157,9 +157,9 @@ func (p *Port) management(routes map[string]bool) string {
 	return ""
 }
 
-// keepRails judges ports with a default route of IPv6 after all where more than half of
-// at least four of one kind have one: rails have them by policy routing, in VRFs and from
-// leaves that advertise themselves. Those of IPv4 are of the main table alone.
+// keepRails judges ports with an IPv6 default route after all if more than half of at least four
+// of one kind have one: rails get such routes from policy routing, VRFs, and leaf switches that
+// advertise themselves. IPv4 routes are those of the main table only.
 func (f *Fabric) keepRails() {
 	all, left := map[string]int{}, map[string]int{}
 	for i := range f.Ports {
@@ -176,17 +176,16 @@ func (f *Fabric) keepRails() {
 	}
 }
 
-// Why ports of the front end are left out.
+// Why ports of the front end are skipped.
 const (
 	frontEnd  = "the default route"
-	spareLeft = "not cabled, beside the default route"
+	spareLeft = "not cabled, on the card with the default route"
 )
 
-// leaveSpares leaves out the ports that are down beside the front end: the second port
-// of such a card is seldom cabled. A port stays judged if another card of the front end
-// uses the port in its place, or if it is the only InfiniBand that the node has.
-// [fatesOf] still reports one that was up earlier.
-func (f *Fabric) leaveSpares() {
+// skipSpares skips the ports of the front end's cards that are down: their second ports are
+// seldom cabled. It keeps a port if another card of the front end uses the same port, or if it is
+// the only InfiniBand of the node. [fatesOf] still reports a skipped port that was up earlier.
+func (f *Fabric) skipSpares() {
 	front := map[string]bool{} // cards
 	for i := range f.Ports {
 		if p := &f.Ports[i]; p.Left == frontEnd && p.PCI != "" {
@@ -211,8 +210,8 @@ func (f *Fabric) leaveSpares() {
 	}
 }
 
-// leaveManagers leaves out the adapters that manage NVSwitches.
-func (f *Fabric) leaveManagers() {
+// skipManagers skips the adapters that manage NVSwitches.
+func (f *Fabric) skipManagers() {
 	for i := range f.Ports {
 		if p := &f.Ports[i]; p.Left == "" && p.Layer == layerIB && pcie.ManagesSwitches(f.env, p.PCI, p.HCA.Model) {
 			p.Left = "manages NVSwitches"
@@ -220,10 +219,10 @@ func (f *Fabric) leaveManagers() {
 	}
 }
 
-// leaveFarOnes leaves out the Ethernet ports that are near to no GPU, where others
-// are: those of management. InfiniBand is never that, nor is a port of the same board as a
-// near one, nor one below the root port of a GPU, whatever NUMA node the firmware tells.
-func (f *Fabric) leaveFarOnes(nodes map[int]bool, roots map[string]bool) {
+// skipFarOnes skips Ethernet ports that are near no GPU if others are: those of management. It
+// keeps InfiniBand ports, ports of the same board as a near one, and ports below the root port of
+// a GPU, whatever NUMA node the firmware reports.
+func (f *Fabric) skipFarOnes(nodes map[int]bool, roots map[string]bool) {
 	below := func(p *Port) bool {
 		path := pci.ReadFunction(f.env.Host, p.PCI).Path
 		return len(path) > 0 && roots[path[0]]
@@ -244,19 +243,18 @@ func (f *Fabric) leaveFarOnes(nodes map[int]bool, roots map[string]bool) {
 	}
 	for _, p := range far {
 		if !near[portKind(p)] {
-			p.Left = fmt.Sprintf("near to no GPU (NUMA node %d)", p.HCA.NUMA)
+			p.Left = fmt.Sprintf("near no GPU (NUMA node %d)", p.HCA.NUMA)
 		}
 	}
 }
 
-// manyPorts is how many Ethernet ports are there for jobs, and not for a front end.
+// manyPorts: this number of Ethernet ports or more are for jobs, not for a front end.
 const manyPorts = 4
 
-// leaveFrontEnd leaves out the Ethernet ports of a node whose jobs use InfiniBand.
-// Where they are many, and more than those of InfiniBand, jobs use RoCE, and
-// InfiniBand is that of the storage: both are judged. Whether a port is up plays no
-// part, so that none changes its role as it fails.
-func (f *Fabric) leaveFrontEnd() {
+// skipFrontEnd skips the Ethernet ports of a node with InfiniBand for jobs. If there are many,
+// and more than InfiniBand ports, jobs use RoCE, and InfiniBand is for storage: it keeps both.
+// The state of a port does not matter, so that a failing port keeps its role.
+func (f *Fabric) skipFrontEnd() {
 	count := map[string]int{}
 	for _, p := range f.Ports {
 		if p.Left == "" {
@@ -273,10 +271,10 @@ func (f *Fabric) leaveFrontEnd() {
 	}
 }
 
-// Judged are the ports that a check is about: those that are named, or all that
-// carry jobs' traffic. A name is a device, DEVICE:PORT, or a glob; layer is
-// "InfiniBand", "Ethernet", or "" for either. Names that nothing has come back as
-// failures, and so do devices that could not be read at all, as Unknown.
+// Judged returns the ports that a check judges: the named ones, or all that carry jobs' traffic.
+// A name is a device, DEVICE:PORT, or a glob; layer is "InfiniBand", "Ethernet", or "" for
+// either. Names that match nothing are returned as failures, and devices that could not be read
+// at all as Unknown.
 func (f *Fabric) Judged(names []string, layer string) (ports []*Port, findings []checks.Finding) {
 	of := func(p *Port) bool { return layer == "" || strings.EqualFold(p.Layer, layer) }
 	if len(names) > 0 {
@@ -294,6 +292,11 @@ func (f *Fabric) Judged(names []string, layer string) (ports []*Port, findings [
 			}
 		}
 		f.fact(ports)
+		if 2*len(unnamed) < len(names) { // most names are right, so it is not the line
+			for i := range unnamed {
+				unnamed[i].Remedy = checks.ReseatOrRMA
+			}
+		}
 		return ports, append(f.Settle(unnamed, "ib.unnamed"), f.unread(names)...)
 	}
 	for i := range f.Ports {
@@ -325,8 +328,8 @@ func (f *Fabric) fact(ports []*Port) {
 	}
 }
 
-// named finds the ports of a device, one port, or those that a glob fits. Of a
-// device with planes those without one are meant by their own name only.
+// named returns the ports of a device, one port, or those that match a glob. On a device with
+// planes, the ports without a plane match only by their full name.
 func (f *Fabric) named(name string) (ports []*Port) {
 	for i := range f.HCAs {
 		a := &f.HCAs[i]
@@ -346,14 +349,40 @@ func (f *Fabric) named(name string) (ports []*Port) {
 	return ports
 }
 
-// broken says whether a name is that of a device none of whose ports can be read.
+// blameLine changes the remedy of failures with a code to fix-config, if all judged devices miss
+// the same value of the line: then the line is the likelier cause. One device alone proves nothing.
+func blameLine(findings []checks.Finding, code string, judged int) {
+	var same []*checks.Finding
+	for i := range findings {
+		if x := &findings[i]; x.Code == code && x.Severity == checks.Fail && (len(same) == 0 || x.Got == same[0].Got) {
+			same = append(same, x)
+		}
+	}
+	if len(same) < 2 || len(same) < judged {
+		return
+	}
+	for _, x := range same {
+		x.Remedy = checks.FixConfig
+	}
+}
+
+// countRemedy returns the remedy of too few ports: if all ports of the platform are there the
+// number on the line is the likelier cause.
+func countRemedy(env *checks.Env, ports int) checks.Remedy {
+	if p, _ := checks.NodePlatform(env); p.NetworkPorts > 0 && ports >= p.NetworkPorts {
+		return checks.FixConfig
+	}
+	return checks.ReseatOrRMA
+}
+
+// broken reports whether a name is that of a device without a readable port.
 func (f *Fabric) broken(name string) bool {
 	return slices.ContainsFunc(f.HCAs, func(a rdma.HCA) bool {
 		return a.Err != nil && len(a.Ports) == 0 && match.Glob(a.Name, strings.Split(name, ":")[0])
 	})
 }
 
-// unread are the devices without a port that could be read; of those named, or all.
+// unread returns a finding for each device without a readable port: of those named, or all.
 func (f *Fabric) unread(names []string) (findings []checks.Finding) {
 	for i := range f.HCAs {
 		a := &f.HCAs[i]
@@ -368,35 +397,34 @@ func (f *Fabric) unread(names []string) (findings []checks.Finding) {
 	return findings
 }
 
-// Unknown is that a device could not be read.
+// Unknown returns the finding about a device that could not be read.
 func (f *Fabric) Unknown(d checks.Device, err error) checks.Finding {
-	return checks.Finding{Code: "ib.error", Severity: checks.Unknown, Device: d}.Describe(f.Check, "could not tell: %v", err)
+	return checks.Finding{Code: "ib.error", Severity: checks.Unknown, Device: d}.Describe(f.Check, "cannot read it: %v", err)
 }
 
-// Subject is how a finding names a port: by its name, and where it is; its UUID is
-// the GUID of the adapter.
+// Subject returns the device of a finding about a port; the UUID is the GUID of the adapter.
 func (p *Port) Subject() checks.Device {
 	return checks.Device{Kind: "port", Name: p.Name(), PCI: p.PCI, UUID: p.HCA.GUID}
 }
 
-// HCADevice is how a finding names an adapter.
+// HCADevice returns the device of a finding about an adapter.
 func HCADevice(a *rdma.HCA) checks.Device {
 	return checks.Device{Kind: "hca", Name: a.Name, PCI: a.PCI, UUID: a.GUID}
 }
 
-// card is the address of a device without its function: ports of one card differ
-// by that alone.
+// card returns the address of a device without its function: ports of one card differ only in the
+// function.
 func card(address string) string {
 	card, _, _ := strings.Cut(address, ".")
 	return card
 }
 
-// portKind is what ports are compared with: those of the same board, used alike.
+// portKind returns the key of ports that are compared: the same board and link layer.
 func portKind(p *Port) string {
 	return strings.Join([]string{p.HCA.Vendor, p.HCA.Model, p.HCA.Board, p.Layer}, " ")
 }
 
-// onCard is where on its card a port is.
+// onCard returns the position of a port on its card.
 func onCard(p *Port) string {
 	_, function, _ := strings.Cut(p.PCI, ".")
 	return function + ":" + p.Port

@@ -13,7 +13,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// Which ports carry jobs' traffic, on each kind of node, and why the others do not.
+// onEach returns a finding about each of the eight ports or adapters of a node, with its number.
+func onEach(finding func(i int) checks.Finding) (list []checks.Finding) {
+	for i := range 8 {
+		list = append(list, finding(i))
+	}
+	return list
+}
+
+// The ports that carry jobs' traffic on each kind of node, and the reasons to skip the others.
 func TestFabricRoles(t *testing.T) {
 	t.Parallel()
 	withVFs := fakesys.DGXH100()
@@ -48,7 +56,7 @@ func TestFabricRoles(t *testing.T) {
 		{"RoCE", fakesys.RoCE(), "rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep3s0:1 rocep4s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1", nil},
 		{"GB200", fakesys.GB200(), "mlx5_0:1 mlx5_1:1 mlx5_3:1 mlx5_4:1", map[string]string{"mlx5_2:1": "the default route", "mlx5_5:1": "Ethernet beside InfiniBand"}},
 		{"virtual functions", withVFs, "mlx5_0:1 mlx5_1:1 mlx5_2:1 mlx5_3:1 mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1", nil},
-		{"far from GPUs", far, eight, map[string]string{"mlx5_f1_0:1": "near to no GPU (NUMA node 3)"}},
+		{"far from GPUs", far, eight, map[string]string{"mlx5_f1_0:1": "near no GPU (NUMA node 3)"}},
 		{"a wrong NUMA node", wrong, eight, nil},
 		{"rails of a socket without a GPU", rails, eight, nil},
 		{"RoCE, and storage over InfiniBand", storage, "mlx5_9:1 rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep3s0:1 rocep4s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1", nil},

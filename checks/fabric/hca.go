@@ -7,27 +7,26 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// HCAModel is what is known of a kind of HCA, by its PCI ids and its board id; 0
-// is what nobody knows.
+// HCAModel describes a model of adapter, by its PCI ids and its board id; 0 means unknown.
 type HCAModel struct {
 	Name        string   `toml:"name"`
 	Devices     []string `toml:"devices"`  // "15b3:1021"
-	Virtual     bool     `toml:"virtual"`  // a virtual function: its rate and link are those of another device
-	Module      string   `toml:"module"`   // of the kernel, that makes it an RDMA device
-	PCIeGen     int      `toml:"pcie_gen"` // at most, as the width: the slot may have less
+	Virtual     bool     `toml:"virtual"`  // a virtual function: its rate and link are those of the physical function
+	Module      string   `toml:"module"`   // kernel module that makes it an RDMA device
+	PCIeGen     int      `toml:"pcie_gen"` // highest, like the width: the slot can have less
 	PCIeWidth   int      `toml:"pcie_width"`
-	Rate        int      `toml:"rate"`         // highest of a port, of all its planes together, Gb/s; many are set to less
-	Ports       int      `toml:"ports"`        // that it shows where its planes are ports
-	DataPorts   []int    `toml:"data_ports"`   // those of them that carry data, in order
-	ReadRequest int      `toml:"read_request"` // MaxReadReq that is recommended, bytes
+	Rate        int      `toml:"rate"`         // highest of a port, of all its planes together, Gb/s; many are configured for less
+	Ports       int      `toml:"ports"`        // number of ports if its planes are ports
+	DataPorts   []int    `toml:"data_ports"`   // the ports of these that carry data, in order
+	ReadRequest int      `toml:"read_request"` // recommended MaxReadReq, bytes
 	DPU         bool     `toml:"dpu"`
 	Ethernet    bool     `toml:"ethernet"` // has no InfiniBand
 	Source      string   `toml:"source"`
 
-	Board string `toml:"-"` // the board id, if the board is known
+	Board string `toml:"-"` // board id, if the board is known
 }
 
-// hcaBoard are boards that differ from what their device can do.
+// hcaBoard is a group of boards that differ from the abilities of their device.
 type hcaBoard struct {
 	IDs     []string `toml:"ids"`
 	HCA     string   `toml:"hca"` // name of the model
@@ -36,18 +35,17 @@ type hcaBoard struct {
 	Source  string   `toml:"source"`
 }
 
-// hcaFile is hca.toml. The program has its rows as they are in hca_rows.go, which is
-// made of it: parsing would cost more than asking a node's adapters.
+// hcaFile is the content of hca.toml. The program contains its rows as Go code, hca_rows.go,
+// generated from it: parsing would cost more than reading a node's adapters.
 type hcaFile struct {
 	Sources map[string]string `toml:"sources"`
 	HCAs    []HCAModel        `toml:"hca"`
 	Boards  []hcaBoard        `toml:"board"`
 }
 
-// ModelOf is what is known of an HCA, nil if nothing is: by its PCI vendor and
-// device, as sysfs has them ("0x15b3") or without 0x, and by its board id, as
-// sysfs has it in board_id, which may be "". A board that is known of another
-// device is ignored.
+// ModelOf returns the model of an adapter, nil if it is unknown: by its PCI vendor and device, as
+// in sysfs ("0x15b3") or without 0x, and by its board id, as in sysfs's board_id, or "". A board
+// that belongs to another device is ignored.
 func ModelOf(vendor, device, board string) *HCAModel { return hcaRows.find(vendor, device, board) }
 
 func (f *hcaFile) find(vendor, device, board string) *HCAModel {
@@ -73,9 +71,8 @@ func (f *hcaFile) find(vendor, device, board string) *HCAModel {
 	return &m
 }
 
-// Carries says whether a port carries data, on a device that shows so many. One
-// that shows fewer ports than the model has with planes shows none of these, and
-// all its ports carry data.
+// Carries reports whether a port carries data, on a device with this number of ports. A device
+// with fewer ports than the model has with planes has no planes, and all its ports carry data.
 func (m *HCAModel) Carries(port, ports int) bool {
 	return len(m.DataPorts) == 0 || ports != m.Ports || slices.Contains(m.DataPorts, port)
 }

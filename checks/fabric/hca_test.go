@@ -21,7 +21,7 @@ var hcaTOML string
 
 var writeHCAs = flag.Bool("hcas", false, "rewrite hca_rows.go")
 
-// parseHCAs reads hca.toml, and refuses what would answer one question in two ways.
+// parseHCAs parses hca.toml, and rejects ambiguous rows.
 func parseHCAs(text string) (*hcaFile, error) {
 	var f hcaFile
 	meta, err := toml.Decode(text, &f)
@@ -73,7 +73,7 @@ func parseHCAs(text string) (*hcaFile, error) {
 	return &f, nil
 }
 
-// hcaTable is hca.toml, read.
+// hcaTable is the content of hca.toml.
 func hcaTable(t *testing.T) *hcaFile {
 	t.Helper()
 	f, err := parseHCAs(hcaTOML)
@@ -83,8 +83,7 @@ func hcaTable(t *testing.T) *hcaFile {
 	return f
 }
 
-// TestHCARows compares the rows that the program has with the file that they are
-// made of.
+// TestHCARows compares the rows in the program with the file that they are generated from.
 func TestHCARows(t *testing.T) {
 	t.Parallel()
 	f := *hcaTable(t)
@@ -153,7 +152,7 @@ func TestHCAModel(t *testing.T) {
 	}
 }
 
-// A ConnectX-8 carries data on four of twelve ports, or on the one or two that it shows.
+// A ConnectX-8 carries data on four of twelve ports, or on its one or two ports.
 func TestCarries(t *testing.T) {
 	t.Parallel()
 	carry := func(device string, ports int) (list []int) {
@@ -176,7 +175,7 @@ func TestCarries(t *testing.T) {
 	}
 }
 
-// What hca.toml says can be so.
+// The values of hca.toml are possible.
 func TestHCATable(t *testing.T) {
 	t.Parallel()
 	id := regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{4}$`)

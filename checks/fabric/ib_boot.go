@@ -9,14 +9,13 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// After a boot links train, and the subnet manager sets up ports: that takes up to
-// minutes, and is no fault.
+// After a boot, links train and the subnet manager sets up the ports. That takes up to minutes
+// and is not a fault.
 
-// flapSettle is how long after a boot links come up and go again.
+// flapSettle is how long links come up and go down after a boot.
 const flapSettle = 5 * time.Minute
 
-// SinceBoot returns how long the node is up, by the boot clock, and whether links may
-// still be starting.
+// SinceBoot returns the time since the boot, and whether links may still be starting.
 func (f *Fabric) SinceBoot() (up time.Duration, settling bool) {
 	ticks, err := probe.Uptime(f.env.Host)
 	if err != nil {
@@ -26,8 +25,8 @@ func (f *Fabric) SinceBoot() (up time.Duration, settling bool) {
 	return up, up < flapSettle
 }
 
-// Settle returns findings. In the first minutes after a boot, and not before a job, it
-// puts one Skip in the place of those with these codes: drivers and networks are starting.
+// Settle returns findings. In the first minutes after a boot, except before a job, it replaces
+// findings with these codes by one Skip: drivers and networks are starting.
 func (f *Fabric) Settle(findings []checks.Finding, codes ...string) []checks.Finding {
 	up, settling := f.SinceBoot()
 	if !settling || f.beforeJob() {
@@ -35,7 +34,7 @@ func (f *Fabric) Settle(findings []checks.Finding, codes ...string) []checks.Fin
 	}
 	var starting []string
 	findings = slices.DeleteFunc(findings, func(x checks.Finding) bool {
-		wasThere := x.Code == "ib.ports.gone" && x.Severity == checks.Fail // in this boot
+		wasThere := x.Code == "ib.ports.gone" && x.Severity == checks.Fail // it was up in this boot
 		if x.Severity != checks.Fail && x.Severity != checks.Warn || wasThere || !slices.Contains(codes, x.Code) {
 			return false
 		}
@@ -46,11 +45,11 @@ func (f *Fabric) Settle(findings []checks.Finding, codes ...string) []checks.Fin
 		return findings
 	}
 	return append(findings, checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"}}.
-		Describe(f.Check, "not judged until %.0f s after the boot, %.0f s ago: %s", flapSettle.Seconds(), up.Seconds(), strings.Join(starting, "; ")))
+		Describe(f.Check, "not judged in the first %.0f s after a boot, booted %.0f s ago: %s", flapSettle.Seconds(), up.Seconds(), strings.Join(starting, "; ")))
 }
 
-// isStarting says whether a port that is not up may come up by itself, as the node was
-// booted just now. Ethernet ports are switched off until their interface is configured.
+// isStarting reports whether a port that is not up can still come up, since the node has just
+// booted. Ethernet ports are disabled until their interface is configured.
 func (f *Fabric) isStarting(p *Port) bool {
 	if _, settling := f.SinceBoot(); !settling {
 		return false
@@ -66,8 +65,9 @@ func (f *Fabric) isStarting(p *Port) bool {
 	return false
 }
 
-// beforeJob says whether the run decides about the start of a job.
+// beforeJob reports whether the run decides on the start of a job.
 func (f *Fabric) beforeJob() bool { return f.env.Job != nil && !f.env.Job.Ended }
 
-// PortsNotUp says whether a code means that a check could not judge ports, as they are not up or the node has just booted.
+// PortsNotUp reports whether a code means that a check could not judge ports, because they are
+// not up or the node has just booted.
 func PortsNotUp(code string) bool { return code == "ib.ports.boot" || code == "ib.inactive" }

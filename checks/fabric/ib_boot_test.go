@@ -10,8 +10,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// Adapters, modules and addresses that a boot has not brought yet are skipped, but not
-// before a job, and not after five minutes.
+// Adapters, modules and addresses that are missing in the first five minutes after a boot are
+// skipped, but not before a job, and not later.
 func TestStartingFabric(t *testing.T) {
 	t.Parallel()
 	kinds := fakesys.Kinds()
@@ -56,8 +56,8 @@ func TestStartingFabric(t *testing.T) {
 	}
 }
 
-// An adapter that was there earlier in this boot is no part of the start; one that was
-// there before the boot may be.
+// An adapter that was present earlier in this boot is not part of the start; one that was present
+// before the boot can be.
 func TestStartingPast(t *testing.T) {
 	t.Parallel()
 	for boot, want := range map[string]checks.Severity{"": checks.Fail, "another": checks.Skip} {

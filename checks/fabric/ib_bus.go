@@ -10,25 +10,25 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// The HCAs that the PCI bus has, whatever the RDMA drivers make of them.
+// The adapters on the PCI bus, whether or not an RDMA driver uses them.
 
-const lackingDo = "The adapter is there and its RDMA driver has not taken it: see dmesg | grep ADDRESS (firmware that does not start, health errors), and lsmod for mlx5_ib (Omni-Path: hfi1, Broadcom: bnxt_re, Intel: irdma). Reboot with the power off for a minute; if it stays reseat or replace the adapter."
+const lackingDo = "The adapter is present and its RDMA driver does not use it: see dmesg | grep ADDRESS (firmware that does not start, health errors), and lsmod for mlx5_ib (Omni-Path: hfi1, Broadcom: bnxt_re, Intel: irdma). Power the node off for a minute and boot it. If the fault remains reseat or replace the adapter."
 
-// GivenAway are the drivers of devices that belong to a virtual machine or to a
-// program, and not to the node.
+// GivenAway are the drivers of devices that belong to a virtual machine or to a program, and not
+// to the node.
 var GivenAway = []string{"vfio-pci", "pci-stub", "xen-pciback", "uio_pci_generic", "igb_uio"}
 
-// classIB is what the PCI bus calls an InfiniBand controller.
+// classIB is the PCI class of InfiniBand controllers.
 const classIB = "0207"
 
-// ibOnBus says whether a device is for InfiniBand, or for Omni-Path, which the PCI bus calls
-// a fabric controller.
+// ibOnBus reports whether a device is an adapter for InfiniBand or Omni-Path. The PCI class of
+// Omni-Path is a fabric controller.
 func ibOnBus(d *pci.Function) bool {
 	m := ModelOf(d.Vendor, d.Device, "")
 	return strings.HasPrefix(d.Class, classIB) || m != nil && m.Module == "hfi1"
 }
 
-// busHCAs are the HCAs on the PCI bus that are the node's own.
+// busHCAs returns the adapters on the PCI bus that belong to the node.
 func busHCAs(env *checks.Env) (list []pci.Function, err error) {
 	addresses, err := network.PCIAddress(env.Host)
 	for _, a := range addresses {
@@ -44,10 +44,10 @@ func busHCAs(env *checks.Env) (list []pci.Function, err error) {
 	return list, err
 }
 
-// Lacking are the HCAs on the PCI bus that should be an RDMA device, and are not:
-// those of InfiniBand, and Ethernet adapters of which most of the same kind are
-// one. A function beside one that is an RDMA device needs most of its kind at its
-// own place on the card: cards may serve RDMA by their first function alone.
+// Lacking returns the adapters on the PCI bus that should be an RDMA device and are not:
+// InfiniBand adapters, and Ethernet adapters if most of the same kind are RDMA devices. A
+// function next to an RDMA device needs most of its kind at the same place on their cards: some
+// cards serve RDMA by their first function only.
 func (f *Fabric) Lacking() (list []pci.Function, err error) {
 	bus, err := busHCAs(f.env)
 	isOne := map[string]bool{}
@@ -77,8 +77,8 @@ func (f *Fabric) Lacking() (list []pci.Function, err error) {
 	return list, err
 }
 
-// takenOver says whether an Ethernet function has no RDMA device because another one
-// serves its port: that of a LAG or a bond, or one with several ports.
+// takenOver reports whether an Ethernet function has no RDMA device because another one serves
+// its port: that of a LAG or a bond, or one with several ports.
 func (f *Fabric) takenOver(pci string) bool {
 	master := network.NetMaster(f.env.Host, pci)
 	if master != "" && network.ReadNetIf(f.env.Host, master).Bond != nil {
@@ -98,17 +98,17 @@ func (f *Fabric) takenOver(pci string) bool {
 	return false
 }
 
-// lacks is that an HCA on the bus is no RDMA device.
+// lacks returns the finding about an adapter that is not an RDMA device.
 func (f *Fabric) lacks(d *pci.Function) checks.Finding {
-	driver := "no driver has it"
+	driver := "it has no driver"
 	if d.Driver != "" {
 		driver = "its driver is " + d.Driver
 	}
 	return checks.Finding{Code: "ib.lacking", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}.Report(f.Check, checks.Device{Kind: "hca", PCI: d.Address},
-		"%s is on the PCI bus, but no RDMA device; %s", hcaName(d), driver)
+		"%s is on the PCI bus, but is not an RDMA device; %s", hcaName(d), driver)
 }
 
-// hcaName is what an HCA is called, as far as it is known.
+// hcaName returns the name of an adapter, as far as it is known.
 func hcaName(d *pci.Function) string {
 	if m := ModelOf(d.Vendor, d.Device, ""); m != nil {
 		return m.Name
@@ -116,8 +116,8 @@ func hcaName(d *pci.Function) string {
 	return fmt.Sprintf("the InfiniBand adapter %s:%s", d.Vendor, d.Device)
 }
 
-// askPorts is [Ask] for checks to which a node without any RDMA device is
-// not out of the question: its PCI bus may have some, or the line may name one.
+// askPorts is [Ask] for checks that continue on a node without any RDMA device: its PCI bus can
+// have adapters, or the line can name one.
 func askPorts(env *checks.Env, check string) (*Fabric, []checks.Finding) {
 	f, findings := Ask(env, check)
 	if f == nil && len(findings) == 1 && findings[0].Severity == checks.Skip {

@@ -15,9 +15,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// ClearIB is an operator's word that errors and flaps of ports are over: of a device
-// (mlx5_3, mlx5_3:1, a glob), or of all. It holds for what has happened until now. It
-// returns the ports that had any. A [probe.SpareError] is no failure.
+// ClearIB acknowledges the errors and flaps of ports until now: of a device (mlx5_3, mlx5_3:1, a
+// glob), or of all. It returns the ports that had any. A [probe.SpareError] is not a failure.
 func ClearIB(env *checks.Env, words []string, who string) (cleared []string, err error) {
 	if len(words) > 1 {
 		return nil, fmt.Errorf("clear %s: want one device (mlx5_3, mlx5_3:1, 'mlx5_*'), or none for all", strings.Join(words, " "))
@@ -28,7 +27,7 @@ func ClearIB(env *checks.Env, words []string, who string) (cleared []string, err
 	}
 	for _, name := range []string{ibErrorsPast, ibFlapsPast} {
 		h := env.RecallHistory("clear", name)
-		heedIBClears(env, h)
+		applyIBClears(env, h)
 		for _, port := range slices.Sorted(maps.Keys(h.File.Devices)) {
 			if d := h.File.Devices[port]; c.covers(port) && (len(d.Marks) > 0 || d.Grew()) && !slices.Contains(cleared, port) {
 				cleared = append(cleared, port)
@@ -41,13 +40,12 @@ func ClearIB(env *checks.Env, words []string, who string) (cleared []string, err
 		}
 	}
 	slices.Sort(cleared)
-	list, _ := readIBClears(env) // what cannot be read is begun anew
+	list, _ := readIBClears(env) // an unreadable file is replaced
 	list = append(list, c)
 	return cleared, env.Host.Keep(ibClearsName, list[max(0, len(list)-checks.MaxClears):])
 }
 
-// PortsOfThisBoot says whether what is remembered of ports is of the kernel that runs
-// now.
+// PortsOfThisBoot reports whether the stored history of ports is from the running kernel.
 func PortsOfThisBoot(env *checks.Env) bool {
 	boot, err := probe.BootID(env.Host)
 	return err == nil && boot != "" && slices.ContainsFunc([]string{ibErrorsPast, ibFlapsPast, kernelLogPast}, func(name string) bool {
@@ -58,25 +56,25 @@ func PortsOfThisBoot(env *checks.Env) bool {
 	})
 }
 
-// ibClearsName is the file of what operators have cleared of ports.
+// ibClearsName is the name of the state file.
 const ibClearsName = "ib-clear"
 
-// ibClear is an operator's word that what has happened to ports is over.
+// ibClear is one acknowledgement.
 type ibClear struct {
-	At     int64  `json:"at"`               // Unix time, seconds: what has happened until then
+	At     int64  `json:"at"`               // Unix time, seconds: it covers everything until then
 	Device string `json:"device,omitempty"` // mlx5_3, mlx5_3:1, or a glob; "" for all
 	Who    string `json:"who"`
 }
 
-// covers says whether a port, by its name, is meant.
+// covers reports whether an acknowledgement applies to a port.
 func (c *ibClear) covers(port string) bool {
 	device, _, _ := strings.Cut(port, ":")
 	return c.Device == "" || match.Glob(port, c.Device) || match.Glob(device, c.Device)
 }
 
-// readIBClears are the words of operators that there are.
+// readIBClears returns the stored acknowledgements.
 func readIBClears(env *checks.Env) (list []ibClear, err error) {
-	env.At("read what operators have cleared")
+	env.At("read the acknowledged port errors")
 	if err = env.Host.Recall(ibClearsName, &list); err != nil {
 		list = nil
 	}
@@ -86,11 +84,12 @@ func readIBClears(env *checks.Env) (list []ibClear, err error) {
 	return list, err
 }
 
-// heedIBClears forgets what operators have cleared. It returns until when a port was.
-func heedIBClears(env *checks.Env, h *checks.History) (until func(port string) time.Time) {
+// applyIBClears removes acknowledged errors from a history. until returns the time of a port's
+// last acknowledgement.
+func applyIBClears(env *checks.Env, h *checks.History) (until func(port string) time.Time) {
 	list, err := readIBClears(env)
 	if err != nil {
-		h.Findings = append(h.Findings, checks.Finding{Code: "ib.clear", Severity: checks.Warn}.Describe(h.Check, "what operators have cleared is lost, clear it again: %v", err))
+		h.Findings = append(h.Findings, checks.Finding{Code: "ib.clear", Severity: checks.Warn}.Describe(h.Check, "acknowledgements of port errors are lost, repeat nhc-gpu clear --ib: %v", err))
 	}
 	list = slices.DeleteFunc(list, func(c ibClear) bool { return c.At > h.Now.Unix() }) // the clock was set back
 	until = func(port string) (last time.Time) {
@@ -112,7 +111,7 @@ func heedIBClears(env *checks.Env, h *checks.History) (until func(port string) t
 func init() {
 	checks.RegisterAdvice(func() map[string]string {
 		return map[string]string{
-			"ib.clear": "Say it again: nhc-gpu clear --ib. If each run tells this see whether /var/lib/nhc-gpu can be read and written.",
+			"ib.clear": "Acknowledge again: nhc-gpu clear --ib. If every run reports this check that root can read and write /var/lib/nhc-gpu.",
 		}
 	})
 }

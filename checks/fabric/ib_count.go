@@ -11,19 +11,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// ibCount counts the RDMA devices that carry jobs' traffic, up or not, without
-// virtual functions. Fewer than COUNT fail, more are warned of. Without COUNT every
-// InfiniBand adapter on the PCI bus has to be an RDMA device, and so has an Ethernet
-// adapter if most of its kind are; it warns of a few ports fewer than the platform has.
-// It is skipped instead in the first five minutes after a boot, but not before a job.
-// -m counts those of one kind instead, whatever they are for: MODEL is a glob for the
-// name of the model (ConnectX-7), the type, the board id or the PCI id.
+// ibCount counts the RDMA devices that carry jobs' traffic, up or down, without virtual
+// functions. Fewer than COUNT fail, more only warn. Without COUNT every InfiniBand adapter on the
+// PCI bus has to be an RDMA device, and so has an Ethernet adapter if most of its kind are; and
+// it warns if a few ports of the platform are missing. In the first five minutes after a boot it
+// skips instead, except before a job. -m MODEL counts the devices of one kind instead, whatever
+// their role: MODEL is a glob for the model's name (ConnectX-7), the type, the board id or the
+// PCI id.
 //
 //	gpu* || check_ib_count 8
 //	gpu* || check_ib_count -m 'BlueField-3*' 2
 type ibCount struct {
-	Count int    `arg:"1" toml:"count"` // how many there should be
-	Model string `opt:"m" toml:"model"` // only these: ConnectX-7, MT4129, MT_0000000838, 15b3:1021
+	Count int    `arg:"1" toml:"count"` // expected number; 0: not compared
+	Model string `opt:"m" toml:"model"` // count only this model: ConnectX-7, MT4129, MT_0000000838, 15b3:1021
 }
 
 const ibCountName = "check_ib_count"
@@ -32,14 +32,14 @@ func init() {
 	checks.Register(checks.Info{
 		Name:    ibCountName,
 		Usage:   "[-m MODEL] [COUNT]",
-		Summary: "as many RDMA devices as there should be",
+		Summary: "all expected RDMA devices are present",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ibCount{} },
 		Do: func() map[string]string {
 			return map[string]string{
 				"ib.lacking":        lackingDo,
-				"ib.count":          "The message has the devices there are. See lspci and dmesg for the one that is missing: reboot with the power off for a minute, reseat or replace it. If so many are right correct the line.",
-				"ib.count.platform": "Nodes of this platform have more ports. If this one was built with fewer say so: check_ib_count N. Else see lspci and dmesg.",
+				"ib.count":          "The message lists the devices found. If this number is expected, set it: check_ib_count N. Otherwise see lspci and dmesg for the missing device, power the node off for a minute and boot it, then reseat or replace the adapter.",
+				"ib.count.platform": "Nodes of this platform have more ports. If this node was built with fewer, set the number: check_ib_count N. Otherwise see lspci and dmesg.",
 			}
 		},
 	})
@@ -79,7 +79,7 @@ func (c *ibCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	return f.Settle(findings, "ib.lacking", "ib.count.platform")
 }
 
-// counts says whether a device is one of those that are counted.
+// counts reports whether to count a device.
 func (c *ibCount) counts(f *Fabric, a *rdma.HCA) bool {
 	if a.VF || a.PCI == "" {
 		return false
@@ -104,15 +104,17 @@ func (c *ibCount) counts(f *Fabric, a *rdma.HCA) bool {
 	return false
 }
 
-// judge compares with what the line wants. A device that cannot be read may be one
-// of those that are missing: then it is not told how many there are.
+// judge compares with COUNT. An unreadable device can be one of the missing ones: then the number
+// is not judged.
 func (c *ibCount) judge(f *Fabric, names []string, lacking []pci.Function, findings []checks.Finding) []checks.Finding {
-	of := checks.Finding{Code: "ib.count", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "hcas"}, Want: fmt.Sprint(c.Count), Got: fmt.Sprint(len(names))}
+	of := checks.Finding{Code: "ib.count", Severity: checks.Fail, Remedy: countRemedy(f.env, len(names)), Device: checks.Device{Kind: "hcas"}, Want: fmt.Sprint(c.Count), Got: fmt.Sprint(len(names))}
 	switch {
 	case len(names) == c.Count, len(names) < c.Count && len(names)+len(f.unread(nil)) >= c.Count:
 		return findings
 	case len(names) > c.Count:
 		of.Severity, of.Remedy = checks.Warn, checks.FixConfig
+	case len(names) == 0 && c.Model != "" && len(f.HCAs) > 0: // the node has another model
+		of.Remedy = checks.FixConfig
 	}
 	var on []string
 	for i := range lacking {
@@ -121,8 +123,7 @@ func (c *ibCount) judge(f *Fabric, names []string, lacking []pci.Function, findi
 	return append(findings, of.Phrase(ibCountName, "%s%s%s%s", checks.Plural(len(names), "RDMA device"), checks.Before(" (", strings.Join(names, " "), ")"), checks.Before(", want ", of.Want, ""), checks.Before("; on the PCI bus without one: ", strings.Join(on, ", "), "")))
 }
 
-// platform warns of a few ports fewer than the platform has. AWS's EFA is counted
-// otherwise.
+// platform warns if a few ports of the platform are missing. AWS's EFA is counted differently.
 func (c *ibCount) platform(f *Fabric) []checks.Finding {
 	platform, _ := checks.NodePlatform(f.env)
 	ports := map[string]bool{}

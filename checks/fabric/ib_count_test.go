@@ -11,17 +11,17 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// noRDMADevice takes the RDMA device of adapter 3 away, and leaves it on the bus.
+// noRDMADevice removes the RDMA device of adapter 3, and leaves the adapter on the bus.
 func noRDMADevice(n *fakesys.Node) { noRoCE(n, "mlx5_3") }
 
-// lacksFinding is that adapter 3 is on the bus alone.
+// lacksFinding returns the finding that adapter 3 is only on the bus.
 func lacksFinding(check, text string) checks.Finding {
 	f := checktest.HCAFinding(check, "", 3, checks.Finding{Code: "ib.lacking", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, text)
 	f.Device.UUID = ""
 	return f
 }
 
-const lacksText = "ConnectX-7 is on the PCI bus, but no RDMA device; its driver is mlx5_core"
+const lacksText = "ConnectX-7 is on the PCI bus, but is not an RDMA device; its driver is mlx5_core"
 
 func TestIBCount(t *testing.T) { checktest.Run(t, "check_ib_count") }
 
@@ -66,7 +66,8 @@ var _ = checktest.Table("check_ib_count", func(name string) []checktest.Scenario
 		checktest.OnFabric("far fewer than the platform", nil, remove).On(&checks.Platform{NetworkPorts: 32}),
 		checktest.OnFabric("of one model", checktest.Of("-m", "ConnectX-7", "8"), nil).OrTable(map[string]any{"model": "ConnectX-7", "count": int64(8)}),
 		checktest.OnFabric("of one PCI id", checktest.Of("-m", "15b3:10*", "8"), nil),
-		checktest.OnFabric("of a model that is not there", checktest.Of("-m", "BlueField-3*", "2"), nil, count(checks.Fail, checks.ReseatOrRMA, "2", "0", "0 RDMA devices, want 2")),
+		checktest.OnFabric("of a model that is not there", checktest.Of("-m", "BlueField-3*", "2"), nil, count(checks.Fail, checks.FixConfig, "2", "0", "0 RDMA devices, want 2")),
+		checktest.OnFabric("more than the platform has: the line is wrong", checktest.Of("9"), nil, count(checks.Fail, checks.FixConfig, "9", "8", "8 RDMA devices "+all+", want 9")).On(h100Network()),
 		checktest.OnRoCE("one of RoCE is no RDMA device", nil, func(n *fakesys.Node) { noRoCE(n, "rocep3s0") }, lacksFinding(name, lacksText)),
 		checktest.OnNode(bonded, "one of RoCE is part of a bond", nil),
 		checktest.OnNode(routed, "one of RoCE in a VRF is no RDMA device", nil, lacksFinding(name, lacksText)),
@@ -90,5 +91,5 @@ var _ = checktest.Table("check_ib_count", func(name string) []checktest.Scenario
 	}
 })
 
-// noRoCE is [noRDMADevice] of another name.
+// noRoCE is [noRDMADevice] for another name.
 func noRoCE(n *fakesys.Node, device string) { n.NoRDMA(device) }

@@ -14,49 +14,51 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// ibErrors judges the counters of errors of the ports that carry jobs' traffic, or of
-// the DEVICEs, by how much they have grown and never by what they are: the first run
-// after a boot judges nothing. Each counter has its own limit, of which docs/reference/fabric.md
-// has the table: any growth in the last hour, or a rate in a second, a minute or an
-// hour. RoCE ports are judged by the statistics of their network interfaces, too, and
-// AWS's EFA by the counters of the device. What another node, a switch or the application
-// can cause is warned of; what only a bad link of this node does fails, once it goes on.
-// A port that counts more than 100 times as much as the others of its kind is warned of. When more than half of the
-// ports, of at least four, count the same at once it is the fabric, and one warning.
-// A failure ends by itself when the counter has been quiet for an hour, or with
-// "nhc-gpu clear --ib". A counter that has reached its maximum and stopped there is
-// warned of. -f names a file of the site's own limits, in place of
-// /etc/nhc/ibcounters.toml; -w only warns.
+// ibErrors checks that the error counters of ports do not grow: of those that carry jobs'
+// traffic, or of each DEVICE (a device, DEVICE:PORT, or a glob). It judges growth, never totals,
+// so the first run after a boot judges nothing. Each counter has its own limit, see the table in
+// docs/reference/fabric.md: any growth in the last hour, or a rate per second, minute or hour. RoCE ports
+// are also judged by the statistics of their network interfaces, and AWS's EFA by the counters of
+// the device.
+//
+// A counter that another node, a switch or an application can move only warns. A counter that
+// only a bad link of this node moves fails if the growth continues. The check warns of a port
+// that counts more than 100 times as much as the others of its kind. If more than half of the
+// ports, of at least four, count the same at once, the fabric is the cause: that is one warning.
+//
+// A failure ends when the counter has not grown for an hour, or with "nhc-gpu clear --ib". A
+// counter that has stopped at its maximum warns. -f FILE has the limits of your site, instead of
+// /etc/nhc/ibcounters.toml; with -w nothing fails.
 //
 //	gpu* || check_ib_errors
 //	gpu* || check_ib_errors -w 'mlx5_[0-7]'
 type ibErrors struct {
-	File    string   `opt:"f" toml:"file"`      // the site's limits
-	Watch   bool     `opt:"w" toml:"warn_only"` // nothing fails
-	Devices []string `arg:"*" toml:"devices"`   // a device, DEVICE:PORT, or a glob; none: those that carry jobs' traffic
+	File    string   `opt:"f" toml:"file"`      // limits of the site; "": /etc/nhc/ibcounters.toml
+	Watch   bool     `opt:"w" toml:"warn_only"` // only warn
+	Devices []string `arg:"*" toml:"devices"`   // devices, DEVICE:PORT, or globs; none: those that carry jobs' traffic
 }
 
 const ibErrorsName = "check_ib_errors"
 
-// ibErrorsPast is the file of what it keeps.
+// ibErrorsPast is the name of the state file.
 const ibErrorsPast = "ib-errors"
 
-// ibPeers are the fewest ports of which more than half can be the fabric.
+// ibPeers is the least number of ports for a verdict on the fabric.
 const ibPeers = 4
 
 func init() {
 	checks.Register(checks.Info{
 		Name:    ibErrorsName,
 		Usage:   "[-f FILE] [-w] [DEVICE ...]",
-		Summary: "the counters of errors of InfiniBand and RoCE ports do not grow",
+		Summary: "error counters of InfiniBand and RoCE ports do not grow",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ibErrors{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"ib.errors.fabric": "Nothing on this node: most of its ports count the same at once. See the switches, UFM or the subnet manager for that time.",
-				"ib.errors.full":   "The counter has stopped at its maximum, and later errors are not seen: perfquery -R (of infiniband-diags) sets the counters of a port to 0.",
-				"ib.errors.none":   "Nothing: these devices do not count errors where the kernel shows them.",
-				"ib.errors.policy": "Correct the file that the message names (docs/reference/fabric.md has its form); until then the built-in limits are in force.",
+				"ib.errors.fabric": "Nothing on this node: most of its ports count the same errors at once. See the switches, UFM or the subnet manager for that time.",
+				"ib.errors.full":   "The counter stopped at its maximum, so later errors are invisible: perfquery -R (infiniband-diags) resets the counters of a port.",
+				"ib.errors.none":   "Nothing to repair: the kernel shows no error counters for these devices.",
+				"ib.errors.policy": "Correct the file that the message names (docs/reference/fabric.md has the format); until then the built-in limits apply.",
 			}
 		},
 		DoOf: doIBErrors,
@@ -64,7 +66,7 @@ func init() {
 	})
 }
 
-// doIBErrors is the advice on a counter, which its row has.
+// doIBErrors returns the advice for a counter, from its row.
 func doIBErrors(code string) string {
 	name, ok := strings.CutPrefix(code, "ib.errors.")
 	if !ok || name == "" {
@@ -75,7 +77,7 @@ func doIBErrors(code string) string {
 			return c.Do
 		}
 	}
-	return "The site's own limit of a counter: see /etc/nhc/ibcounters.toml, or the file that the line names."
+	return "A limit of your site: see /etc/nhc/ibcounters.toml, or the file on the line."
 }
 
 func (c *ibErrors) Run(_ context.Context, env *checks.Env) []checks.Finding {
@@ -92,12 +94,12 @@ func (c *ibErrors) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		findings = append(findings, checks.Finding{Code: "ib.errors.policy", Severity: checks.Warn, Remedy: checks.FixConfig}.Describe(ibErrorsName, "limits not used: %v", err))
 	}
 	j := &ibErrorJudge{Fabric: f, rows: rows, watch: c.Watch, findings: findings, history: env.RecallHistory(ibErrorsName, ibErrorsPast)}
-	heedIBClears(env, j.history)
+	applyIBClears(env, j.history)
 	for _, p := range ports {
 		j.read(p)
 	}
 	if none := !slices.ContainsFunc(j.ports, func(p ibCounted) bool { return len(p.counts) > 0 }); none && len(j.findings) == 0 {
-		j.findings = append(j.findings, checks.Finding{Code: "ib.errors.none", Severity: checks.Skip}.Describe(ibErrorsName, "no port tells how many errors it has seen"))
+		j.findings = append(j.findings, checks.Finding{Code: "ib.errors.none", Severity: checks.Skip}.Describe(ibErrorsName, "no port has error counters"))
 	}
 	j.judge()
 	for _, p := range j.ports {
@@ -117,16 +119,16 @@ type ibErrorJudge struct {
 	findings []checks.Finding
 }
 
-// ibCounted is a port and what it counts.
+// ibCounted is a port with its counters.
 type ibCounted struct {
 	*Port
 
 	counts map[string]uint64
 }
 
-// read takes what a port counts, as far as it can be read.
+// read reads the counters of a port, as far as possible.
 func (j *ibErrorJudge) read(p *Port) {
-	names := []string{ibDowned} // tells whether the link was lost, whatever the site makes of it
+	names := []string{ibDowned} // shows whether the link was lost, whether or not the site judges it
 	for i := range j.rows {
 		if c := &j.rows[i]; c.read() && c.of(layerOf(p)) && c.Name != ibDowned {
 			names = append(names, c.Name)
@@ -140,27 +142,27 @@ func (j *ibErrorJudge) read(p *Port) {
 	}
 	if len(counts) > 0 {
 		for _, dev := range nets {
-			// link_downed of a RoCE port stands still
+			// link_downed of a RoCE port does not count
 			if c, err := network.ReadCarrier(j.env.Host, dev); p.Layer == LayerEth && err == nil && c.Known {
 				counts[ibDowned] += c.Downs
 			}
 		}
 		j.excuse(p, counts)
-		traffic, _ := rdma.IBCounters(j.env.Host, p.Device, p.Port, nil, []string{ibTraffic}) // no counter of errors
+		traffic, _ := rdma.IBCounters(j.env.Host, p.Device, p.Port, nil, []string{ibTraffic}) // not an error counter
 		maps.Copy(counts, traffic)
 	}
 	j.ports = append(j.ports, ibCounted{p, counts})
 }
 
-// Names in the history: whether a port was up, and how much of a counter has grown
-// while its link trained.
+// Names in the history: whether a port was up, and the growth of a counter while its link
+// trained.
 const (
 	ibWasUp   = "up"
 	ibExcused = "excused "
 )
 
-// excuse adds up how much the counters that a training link moves have grown between
-// runs of which one saw the link lost or down. The growth of other intervals counts.
+// excuse sums the growth that a training link causes: between two runs, if one of them saw the
+// link lost or down. The growth of other intervals counts.
 func (j *ibErrorJudge) excuse(p *Port, counts map[string]uint64) {
 	up, known := j.history.Last(p.Name(), ibWasUp)
 	trained := !checks.PortActive(p.IBPort) || known && up == 0
@@ -185,21 +187,21 @@ func (j *ibErrorJudge) excuse(p *Port, counts map[string]uint64) {
 	}
 }
 
-// ibTraffic is the counter of packets that tells which ports are at work.
+// ibTraffic is the packet counter that shows which ports are in use.
 const ibTraffic = "counters/port_rcv_packets"
 
-// ibExcess is a counter of a port that has grown too fast.
+// ibExcess is a counter of a port that grows too fast.
 type ibExcess struct {
 	port   *Port
 	row    *IBCounter
 	all    checks.Growth
-	own    checks.Growth // without what it grew while the link trained
+	own    checks.Growth // without the growth while the link trained
 	fresh  bool          // it has grown since the last run
-	spells int           // how often it has in the last hour
-	worst  string        // how it stands out where most ports count the same; "": it does not
+	spells int           // how often in the last hour
+	worst  string        // how it exceeds the other ports if most count the same; "": it does not
 }
 
-// over says whether growth is beyond a limit of the row.
+// over reports whether growth exceeds a limit of the row.
 func (c *IBCounter) over(g checks.Growth) bool {
 	rate := c.rate(g)
 	return c.Warn >= 0 && rate > c.Warn || c.Fail >= 0 && rate > c.Fail
@@ -228,8 +230,8 @@ func (j *ibErrorJudge) judge() {
 	j.full()
 }
 
-// excess are the ports with a link layer whose counter grows too fast; peers are all
-// that have it.
+// excess returns the ports of a link layer with this counter growing too fast; peers is the
+// number of ports with the counter.
 func (j *ibErrorJudge) excess(c *IBCounter, layer string) (list []ibExcess, peers int) {
 	for _, p := range j.ports {
 		n, ok := p.counts[c.Name]
@@ -241,7 +243,7 @@ func (j *ibErrorJudge) excess(c *IBCounter, layer string) (list []ibExcess, peer
 		if _, begun := j.history.Begun(p.Name(), c.Name); !g.Known && !begun {
 			continue
 		}
-		// The rate is 0 if the last run was just now: what was too often is so still.
+		// The rate is 0 if the last run was just now: a count that was too high remains so.
 		x := ibExcess{port: p.Port, row: c, all: g, own: g, spells: len(j.spells(p.Name(), c))}
 		if excused, ok := p.counts[ibExcused+c.Name]; ok {
 			if _, begun := j.history.Begun(p.Name(), ibExcused+c.Name); begun {
@@ -257,7 +259,7 @@ func (j *ibErrorJudge) excess(c *IBCounter, layer string) (list []ibExcess, peer
 	return list, peers
 }
 
-// grown is the growth of a counter of a port without that of its parts.
+// grown returns the growth of a counter of a port without that of its parts.
 func (j *ibErrorJudge) grown(p *ibCounted, c *IBCounter) checks.Growth {
 	g := j.history.Grown(p.Name(), c.Name, p.counts[c.Name], c.width(), c.window())
 	for _, part := range c.Parts {
@@ -268,12 +270,12 @@ func (j *ibErrorJudge) grown(p *ibCounted, c *IBCounter) checks.Growth {
 	return g
 }
 
-// ibAlone is how many times the median of the other ports is too much.
+// ibAlone is the multiple of the other ports' median that is too much.
 const ibAlone = 100
 
-// outliers warns of ports whose counter grows much faster than that of the others of their
-// kind. Only ports count that receive a tenth of the packets at least: a job that uses one
-// port has the counters of that one grow.
+// outliers warns of ports with a counter that grows much faster than on others of their kind. It
+// compares only with ports that receive at least a tenth of the packets: a job on one port moves
+// the counters of that port only.
 func (j *ibErrorJudge) outliers(c *IBCounter) {
 	type figures struct {
 		port          *Port
@@ -316,21 +318,21 @@ func (j *ibErrorJudge) outliers(c *IBCounter) {
 	}
 }
 
-// everywhere is the finding about a counter that most ports count.
+// everywhere returns the finding about a counter that grows on most ports.
 func (j *ibErrorJudge) everywhere(c *IBCounter, layer string, list []ibExcess, peers int) checks.Finding {
 	names := make([]string, len(list))
 	for i, x := range list {
 		names[i] = x.port.Name() + " " + c.text(x.all)
 	}
 	return checks.Finding{Code: "ib.errors.fabric", Severity: checks.Warn, Remedy: checks.CheckFabric}.
-		Describe(ibErrorsName, "%s of %d of %d %s ports at once, so it is the fabric: %s %s", c.Base(), len(list), peers, layer, strings.Join(names, ", "), c.unitText())
+		Describe(ibErrorsName, "%s on %d of %d %s ports at once, a fault of the fabric: %s %s", c.Base(), len(list), peers, layer, strings.Join(names, ", "), c.unitText())
 }
 
-// ibOutlier is how many times the median of the ports one must count to stand out.
+// ibOutlier: a port stands out above this multiple of the ports' median.
 const ibOutlier = 10
 
-// standOut are those of many ports that count far more than most of them: the fabric
-// does not explain these.
+// standOut returns the ports that count far more than most others: the fabric does not explain
+// these.
 func standOut(list []ibExcess) (out []ibExcess) {
 	var rates []float64
 	for _, x := range list {
@@ -347,7 +349,7 @@ func standOut(list []ibExcess) (out []ibExcess) {
 	return out
 }
 
-// one is the finding about a counter of one port.
+// one returns the finding about a counter of one port.
 func (j *ibErrorJudge) one(x ibExcess) checks.Finding {
 	c := x.row
 	f := checks.Finding{Code: "ib.errors." + c.Base(), Severity: checks.Warn, Remedy: c.Remedy}
@@ -375,13 +377,12 @@ func (j *ibErrorJudge) one(x ibExcess) checks.Finding {
 	return f.Report(j.Check, x.port.Subject(), "%s", text)
 }
 
-// spells are the times in the last hour at which a counter of a port was too fast.
+// spells returns the times in the last hour at which a counter of a port was too fast.
 func (j *ibErrorJudge) spells(port string, c *IBCounter) []time.Time {
 	return j.history.Marks(port, c.Name, ibWindow)
 }
 
-// count notes that a counter is too fast again, and says how often it was in the
-// last hour.
+// count notes that a counter is too fast again, and returns how often it was in the last hour.
 func (j *ibErrorJudge) count(x ibExcess) int {
 	list := j.spells(x.port.Name(), x.row)
 	if x.row.over(x.own) && x.fresh && (len(list) == 0 || j.history.Now.Sub(list[len(list)-1]) >= ibSpell) {
@@ -391,12 +392,12 @@ func (j *ibErrorJudge) count(x ibExcess) int {
 	return len(list)
 }
 
-// ibDowned is the counter of how often a link was lost.
+// ibDowned counts lost links.
 const ibDowned = "counters/link_downed"
 
-// full warns once of all counters that count no more.
+// full reports once all counters that have stopped at their maximum.
 func (j *ibErrorJudge) full() {
-	const text = "at their maximum, and count no more: "
+	const text = "stopped at their maximum: "
 	var all []string
 	var first checks.Finding
 	for _, p := range j.ports {

@@ -8,8 +8,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// BenchmarkIBErrors is what both checks cost on a healthy node of ten ports, once
-// the ports themselves are known.
+// BenchmarkIBErrors measures both checks on a healthy node of ten ports, after the ports
+// themselves are known.
 func BenchmarkIBErrors(b *testing.B) {
 	root := b.TempDir()
 	if err := fakesys.DGXH200().Write(root); err != nil {

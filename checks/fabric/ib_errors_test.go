@@ -22,7 +22,7 @@ const (
 	fabricBoot = "658f832e-2c36-42e1-a29c-a17c2e3298d2"
 )
 
-// portPast is what an earlier run, five minutes ago, has kept of eight ports, for two
+// portPast returns the history that an earlier run, five minutes ago, has of eight ports, for two
 // hours: every counter at 0.
 func portPast(name, layer string, change func(map[string]*checks.DeviceHistory)) string {
 	all := map[string]*checks.DeviceHistory{}
@@ -45,18 +45,18 @@ func portPast(name, layer string, change func(map[string]*checks.DeviceHistory))
 	return string(data)
 }
 
-// errorsOn is a line on a node with InfiniBand whose ports had no error until five
-// minutes ago.
+// errorsOn returns a line on a node with InfiniBand ports that had no error until five minutes
+// ago.
 func errorsOn(name string, words []string, past func(map[string]*checks.DeviceHistory), now func(*fakesys.Node), want ...checks.Finding) checktest.Scenario {
 	return checktest.OnFabric(name, words, now, want...).Holding("past/ib-errors.json", portPast("mlx5_%d:1", layerIB, past))
 }
 
-// errorsOnRoCE is the same with RoCE.
+// errorsOnRoCE is errorsOn for RoCE.
 func errorsOnRoCE(name string, past func(map[string]*checks.DeviceHistory), now func(*fakesys.Node), want ...checks.Finding) checktest.Scenario {
 	return checktest.OnRoCE(name, nil, now, want...).Holding("past/ib-errors.json", portPast("rocep%ds0:1", LayerEth, past))
 }
 
-// countsOn has a port count so many.
+// countsOn sets a counter of a port.
 func countsOn(device, counter string, n uint64) func(*fakesys.Node) {
 	return func(node *fakesys.Node) { node.Set(device, "ports/1/"+counter, fmt.Sprint(n)) }
 }
@@ -69,7 +69,7 @@ func inTurn(list ...func(*fakesys.Node)) func(*fakesys.Node) {
 	}
 }
 
-// errorFinding is what is said of a counter of the adapter with the number 3.
+// errorFinding returns the finding about a counter of adapter 3.
 func errorFinding(device, counter string, severity checks.Severity, want, got, more string) checks.Finding {
 	var remedy checks.Remedy
 	for _, c := range IBCounterRows {
@@ -106,7 +106,7 @@ var _ = checktest.Table("check_ib_errors", func(string) []checktest.Scenario {
 	}
 	const alone = "at most 1000 a second, or 100 times the "
 	fabric := checks.Finding{Code: "ib.errors.fabric", Severity: checks.Warn, Remedy: checks.CheckFabric,
-		Message: "check_ib_errors:  port_rcv_errors of 5 of 8 InfiniBand ports at once, so it is the fabric: mlx5_0:1 100, mlx5_1:1 100, mlx5_2:1 100, mlx5_3:1 100, mlx5_4:1 100 a second"}
+		Message: "check_ib_errors:  port_rcv_errors on 5 of 8 InfiniBand ports at once, a fault of the fabric: mlx5_0:1 100, mlx5_1:1 100, mlx5_2:1 100, mlx5_3:1 100, mlx5_4:1 100 a second"}
 	site := "[[counter]]\nname = \"symbol_error\"\nfail = 1000\n[[counter]]\nname = \"hw_counters/out_of_sequence\"\nper = \"second\"\nfail = 5\n"
 	policy := func(why string) checks.Finding {
 		return checks.Finding{Code: "ib.errors.policy", Severity: checks.Warn, Remedy: checks.FixConfig, Message: "check_ib_errors:  limits not used: " + why}
@@ -167,13 +167,13 @@ var _ = checktest.Table("check_ib_errors", func(string) []checktest.Scenario {
 		}, countsOn(bad, "counters/symbol_error", 3)),
 		errorsOn("a counter is full", nil, func(all map[string]*checks.DeviceHistory) {
 			all[bad+":1"].Series["counters/link_downed"] = []checks.Point{{At: fabricNow - 9000, Value: 255}}
-		}, countsOn(bad, "counters/link_downed", 255), checktest.PortFinding(ibErrorsName, bad, 3, checks.Finding{Code: "ib.errors.full", Severity: checks.Warn}, "at their maximum, and count no more: link_downed (255)")),
+		}, countsOn(bad, "counters/link_downed", 255), checktest.PortFinding(ibErrorsName, bad, 3, checks.Finding{Code: "ib.errors.full", Severity: checks.Warn}, "stopped at their maximum: link_downed (255)")),
 		errorsOn("counters of several ports are full", nil, func(all map[string]*checks.DeviceHistory) {
 			all[bad+":1"].Series["counters/link_downed"] = []checks.Point{{At: fabricNow - 9000, Value: 255}}
 			all["mlx5_5:1"].Series["counters/symbol_error"] = []checks.Point{{At: fabricNow - 9000, Value: 65535}}
 		}, inTurn(countsOn(bad, "counters/link_downed", 255), countsOn("mlx5_5", "counters/symbol_error", 65535)), checks.Finding{Code: "ib.errors.full", Severity: checks.Warn, Device: checks.Device{Kind: "ports"},
-			Got:     "at their maximum, and count no more: mlx5_3:1 link_downed (255); mlx5_5:1 symbol_error (65535)",
-			Message: "check_ib_errors:  counters of 2 ports at their maximum, and count no more: mlx5_3:1 link_downed (255); mlx5_5:1 symbol_error (65535)"}),
+			Got:     "stopped at their maximum: mlx5_3:1 link_downed (255); mlx5_5:1 symbol_error (65535)",
+			Message: "check_ib_errors:  counters of 2 ports stopped at their maximum: mlx5_3:1 link_downed (255); mlx5_5:1 symbol_error (65535)"}),
 		errorsOn("most ports at once", nil, nil, onMost, fabric),
 		checktest.AsIs(errorsOn("most ports at once, and one counts far more", nil, nil, inTurn(onMost, countsOn(bad, "counters/port_rcv_errors", 600000)),
 			checks.Finding{Code: fabric.Code, Severity: checks.Warn, Remedy: checks.CheckFabric, Message: strings.Replace(fabric.Message, "mlx5_3:1 100", "mlx5_3:1 2000", 1)},
@@ -183,7 +183,7 @@ var _ = checktest.Table("check_ib_errors", func(string) []checktest.Scenario {
 				n.Set(fmt.Sprintf("mlx5_%d", i), "ports/1/counters/port_xmit_discards", "60000")
 			}
 		}, countsOn(bad, "counters/port_xmit_discards", 3000000)),
-			checks.Finding{Code: "ib.errors.fabric", Severity: checks.Warn, Remedy: checks.CheckFabric, Message: "check_ib_errors:  port_xmit_discards of 8 of 8 InfiniBand ports at once, so it is the fabric: " +
+			checks.Finding{Code: "ib.errors.fabric", Severity: checks.Warn, Remedy: checks.CheckFabric, Message: "check_ib_errors:  port_xmit_discards on 8 of 8 InfiniBand ports at once, a fault of the fabric: " +
 				"mlx5_0:1 200, mlx5_1:1 200, mlx5_2:1 200, mlx5_3:1 10000, mlx5_4:1 200, mlx5_5:1 200, mlx5_6:1 200, mlx5_7:1 200 a second"},
 			errorFinding(bad, "port_xmit_discards", checks.Warn, "at most 100 a second", "10000", ", more than 10 times the median of 8 ports (200)"))),
 		errorsOn("the largest number is told as it is", nil, nil, countsOn(bad, "counters/local_link_integrity_errors", 1<<64-1),
@@ -228,7 +228,7 @@ var _ = checktest.Table("check_ib_errors", func(string) []checktest.Scenario {
 		errorsOn("limits that cannot be used", nil, nil, countsOn(bad, "counters/link_downed", 1),
 			policy(`/etc/nhc/ibcounters.toml:1: symbol_error: per "day", want any, second, minute or hour`), errorFinding(bad, "link_downed", checks.Warn, once, "1", "")).
 			Holding("etc/nhc/ibcounters.toml", "[[counter]]\nname = \"symbol_error\"\nper = \"day\"\n"),
-		errorsOn("limits that are wrong twice", nil, nil, nil, policy("/etc/nhc/ibcounters.toml:1: y: want a known counter, or counters/NAME, hw_counters/NAME, device/NAME or net/NAME (nhc-gpu lint tells all)")).
+		errorsOn("limits that are wrong twice", nil, nil, nil, policy("/etc/nhc/ibcounters.toml:1: y: want a known counter, or counters/NAME, hw_counters/NAME, device/NAME or net/NAME (nhc-gpu lint shows all errors)")).
 			Holding("etc/nhc/ibcounters.toml", "[[counter]]\nname = \"y\"\n[[counter]]\nname = \"z\"\n"),
 		errorsOn("limits that are not there", checktest.Of("-f", "/my.toml"), nil, nil, policy("read /my.toml: no such file or directory")),
 		errorsUnread(), errorsGarbage(), errorsNone(),
@@ -238,19 +238,19 @@ var _ = checktest.Table("check_ib_errors", func(string) []checktest.Scenario {
 	}
 })
 
-// statisticOn has the interface of the third RoCE adapter count so many.
+// statisticOn sets a statistic of the interface of RoCE adapter 3.
 func statisticOn(name string, n uint64) func(*fakesys.Node) {
 	return func(node *fakesys.Node) { node.Set("eth13", "statistics/"+name, fmt.Sprint(n)) }
 }
 
-// portFindingOf is that a counter of a port could not be read.
+// portFindingOf returns the finding that a counter of a port could not be read.
 func portFindingOf(device, why string) checks.Finding {
-	f := checktest.PortFinding(ibErrorsName, device, 3, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "could not tell: "+why)
+	f := checktest.PortFinding(ibErrorsName, device, 3, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "cannot read it: "+why)
 	f.Got = ""
 	return f
 }
 
-// efaNode has eight EFA adapters, whose link layer the kernel does not know.
+// efaNode returns a node with eight EFA adapters; the kernel shows no link layer for them.
 func efaNode() *fakesys.Node {
 	n := fakesys.EthernetOnly()
 	n.Files["proc/modules"] += "efa 1 0 - Live 0x0\nib_uverbs 1 1 efa, Live 0x0\nib_core 1 2 efa,ib_uverbs, Live 0x0\n"
@@ -273,7 +273,7 @@ func efaNode() *fakesys.Node {
 	return n
 }
 
-// errorsOnEFA is check_ib_errors on a node with EFA, one adapter of which counts.
+// errorsOnEFA returns check_ib_errors on a node with EFA, with a counter of one adapter set.
 func errorsOnEFA(name string, counts map[string]uint64, want ...checks.Finding) checktest.Scenario {
 	n := efaNode()
 	for file, count := range counts {
@@ -282,13 +282,13 @@ func errorsOnEFA(name string, counts map[string]uint64, want ...checks.Finding) 
 	return checktest.OnNode(n, name, nil, want...).Holding("past/ib-errors.json", portPast("rdmap%ds0:1", layerEFA, nil))
 }
 
-// efaFinding is what is said of a counter of that adapter.
+// efaFinding returns the finding about a counter of that adapter.
 func efaFinding(counter string, severity checks.Severity, want, got string) checks.Finding {
 	return errorFinding("rdmap3s0", counter, severity, want, got, "")
 }
 
-// errorsUnread has a counter of one port that cannot be read, beside one that has
-// grown: it is judged all the same.
+// errorsUnread has an unreadable counter of a port, and another one that has grown and is still
+// judged.
 func errorsUnread() checktest.Scenario {
 	s := errorsOn("a counter cannot be read", nil, nil, func(n *fakesys.Node) {
 		n.Set("mlx5_3", "ports/1/counters/symbol_error/", "").Set("mlx5_3", "ports/1/counters/link_downed", "1")
@@ -297,9 +297,9 @@ func errorsUnread() checktest.Scenario {
 	return s
 }
 
-// untold is what is said of mlx5_3 where something of it could not be read.
+// untold returns the finding about mlx5_3 if a part of it could not be read.
 func untold(check, why string) checks.Finding {
-	f := checktest.PortFinding(check, "mlx5_3", 3, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "could not tell: "+why)
+	f := checktest.PortFinding(check, "mlx5_3", 3, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "cannot read it: "+why)
 	f.Got = ""
 	return f
 }
@@ -314,17 +314,17 @@ func errorsGarbage() checktest.Scenario {
 	return s
 }
 
-// errorsNone is a node whose kernel tells no counters, as of EFA.
+// errorsNone returns a node with a kernel that shows no counters, as for EFA.
 func errorsNone() checktest.Scenario {
 	return checktest.OnFabric("no counters", nil, func(n *fakesys.Node) {
 		maps.DeleteFunc(n.Files, func(f, _ string) bool {
 			return path.Base(path.Dir(f)) == "counters" || path.Base(path.Dir(f)) == "hw_counters"
 		})
-	}, checks.Finding{Code: "ib.errors.none", Severity: checks.Skip, Message: "check_ib_errors:  no port tells how many errors it has seen"})
+	}, checks.Finding{Code: "ib.errors.none", Severity: checks.Skip, Message: "check_ib_errors:  no port has error counters"})
 }
 
-// A counter that goes wrong fails, stays so for an hour, and is forgotten then: the
-// node comes back by itself.
+// A counter that grows fails, keeps failing for an hour, and is forgotten then: the node returns
+// on its own.
 func TestIBErrorsEnd(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -378,8 +378,8 @@ func minutes(t *testing.T, last int, act func(minute int, set func(file, content
 	return all
 }
 
-// A bad cable that also loses its link now and then fails by its errors: a loss excuses
-// what the counters have grown at that time, and no more.
+// A bad cable that sometimes also loses its link fails by its errors: a loss excuses the growth
+// at that time, and no more.
 func TestIBErrorsBesideLosses(t *testing.T) {
 	t.Parallel()
 	errors, lost := 0, 0
@@ -407,8 +407,8 @@ func TestIBErrorsBesideLosses(t *testing.T) {
 	}
 }
 
-// A leaf that is worked on for a while makes errors as the link goes and as it comes
-// back, in another interval: neither fails.
+// Maintenance of a leaf switch causes errors when the link goes down and when it comes back, in
+// two intervals: neither fails.
 func TestIBErrorsOfWorkOnALeaf(t *testing.T) {
 	t.Parallel()
 	for minute, findings := range minutes(t, 100, func(minute int, set func(file, content string)) {

@@ -3,6 +3,7 @@ package fabric
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,19 +13,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// ibFirmware checks the firmware of the adapters that carry jobs' traffic: it fits one
-// VERSION, each a match string (28.39.2048, '28.39.*', '/28\.(39|43)/'), and is no
-// older than MINIMUM. Without either, and beside them, it warns where adapters of one
-// board id (of one PCI id where drivers tell no board) have other firmware than most of them. -b looks at the adapters whose board
-// id fits BOARD instead, a match string, whatever they are for. What is compared is the
-// firmware that runs: one that was flashed shows after a reset of the adapter.
+// ibFirmware checks the firmware of the adapters that carry jobs' traffic: it matches one
+// VERSION, a match string (28.39.2048, '28.39.*', '/28\.(39|43)/'), and is not older than -m
+// MINIMUM. In any case it warns if adapters of one board id (or PCI id, if the driver reports no
+// board) have other firmware than most of them. -b BOARD, a match string, checks the adapters
+// with that board id instead, whatever their role. It compares the running firmware: flashed
+// firmware runs after a reset of the adapter.
 //
 //	gpu* || check_ib_firmware 28.39.2048
 //	gpu* || check_ib_firmware -b MT_0000000838 -m 28.39.1002
 type ibFirmware struct {
-	Board    string   `opt:"b" toml:"board"`    // only adapters whose board id fits
-	Minimum  string   `opt:"m" toml:"minimum"`  // oldest firmware
-	Versions []string `arg:"*" toml:"versions"` // match strings, of which the firmware has to fit one
+	Board    string   `opt:"b" toml:"board"`    // match string for the board id; "": adapters that carry jobs' traffic
+	Minimum  string   `opt:"m" toml:"minimum"`  // oldest accepted firmware
+	Versions []string `arg:"*" toml:"versions"` // match strings; the firmware has to match one
 }
 
 const ibFirmwareName = "check_ib_firmware"
@@ -33,14 +34,14 @@ func init() {
 	checks.Register(checks.Info{
 		Name:    ibFirmwareName,
 		Usage:   "[-b BOARD] [-m MINIMUM] [VERSION...]",
-		Summary: "adapters have the right firmware, and all the same",
+		Summary: "adapters have the required firmware, the same on all of a kind",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ibFirmware{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"ib.firmware.version": "Flash the adapter (mlxfwmanager, or flint -d ADDRESS), then mlxfwreset -d ADDRESS reset or reboot; or correct the line.",
-				"ib.firmware.differ":  "An adapter was replaced or flashed by itself, or was flashed and not yet reset: mlxfwreset -d ADDRESS reset. Bring all of one board to one version at the next chance.",
-				"ib.firmware.board":   "Nothing: no adapter of this node is such a board. ls /sys/class/infiniband/*/board_id has those there are.",
+				"ib.firmware.version": "If all nodes have this firmware correct the line. Otherwise flash the adapter (mlxfwmanager, or flint -d ADDRESS), then run mlxfwreset -d ADDRESS reset or reboot.",
+				"ib.firmware.differ":  "One adapter was replaced or flashed separately, or was flashed and not yet reset: mlxfwreset -d ADDRESS reset. Update all adapters of one board to one version at the next maintenance.",
+				"ib.firmware.board":   "Nothing to repair: no adapter of this node has this board id. cat /sys/class/infiniband/*/board_id prints those of the node.",
 			}
 		},
 	})
@@ -63,7 +64,7 @@ func (c *ibFirmware) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}
 	if len(list) == 0 {
 		return append(findings, checks.Finding{Code: "ib.firmware.board", Severity: checks.Skip}.
-			Describe(ibFirmwareName, "no adapter to judge%s", checks.Before(", none is a board ", c.Board, "")))
+			Describe(ibFirmwareName, "no adapter to judge%s", checks.Before(", none with board ", c.Board, "")))
 	}
 	firmware, _ := usualFirmware(list, firmwareBoard(list[0]))
 	env.Fact("%s, firmware %s", checks.Plural(len(list), "adapter"), firmware)
@@ -73,8 +74,8 @@ func (c *ibFirmware) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	return findings
 }
 
-// usualFirmware is the firmware of most adapters of a board, and a name for these. Where no
-// firmware is that of more than half of them it is that of the first.
+// usualFirmware returns the firmware of most adapters of a board, and a description of these. If
+// none has a majority it is that of the first.
 func usualFirmware(list []*rdma.HCA, board string) (firmware, of string) {
 	count, all, first := map[string]int{}, 0, (*rdma.HCA)(nil)
 	for _, a := range list {
@@ -92,12 +93,12 @@ func usualFirmware(list []*rdma.HCA, board string) (firmware, of string) {
 	return firmware, "the other boards " + board
 }
 
-// firmwareBoard is the board id of an adapter, and its PCI id where the driver has no board id.
+// firmwareBoard returns the board id of an adapter, or its PCI id if the driver has no board id.
 func firmwareBoard(a *rdma.HCA) string {
 	return cmp.Or(strings.TrimSpace(a.Board), checks.BareID(a.Vendor)+":"+checks.BareID(a.Model))
 }
 
-// judges says whether an adapter is one that the line is about.
+// judges reports whether the line applies to an adapter.
 func (c *ibFirmware) judges(f *Fabric, a *rdma.HCA, fits func(s, expr string) bool) bool {
 	if a.VF || a.PCI == "" {
 		return false
@@ -105,7 +106,7 @@ func (c *ibFirmware) judges(f *Fabric, a *rdma.HCA, fits func(s, expr string) bo
 	if c.Board != "" {
 		return a.Board != "" && fits(a.Board, c.Board) || a.Board == "" && a.Err != nil
 	}
-	if len(a.Ports) == 0 { // it may be one of them
+	if len(a.Ports) == 0 { // it can be one of them
 		return a.Err != nil
 	}
 	return slices.ContainsFunc(f.Ports, func(p Port) bool { return p.HCA == a && p.Left == "" })
@@ -122,7 +123,7 @@ func (c *ibFirmware) judge(f *Fabric, a *rdma.HCA, fits func(s, expr string) boo
 		case a.Err != nil:
 			return []checks.Finding{f.Unknown(HCADevice(a), a.Err)}
 		case asked:
-			return []checks.Finding{f.Unknown(HCADevice(a), fmt.Errorf("%s tells no firmware", a.Name))}
+			return []checks.Finding{f.Unknown(HCADevice(a), errors.New("no firmware version reported"))}
 		}
 		return nil
 	}
@@ -142,12 +143,12 @@ func (c *ibFirmware) judge(f *Fabric, a *rdma.HCA, fits func(s, expr string) boo
 	}
 	if usual, whose := usualFirmware(list, firmwareBoard(a)); usual != "" && a.Firmware != usual {
 		of.Code, of.Severity, of.Want = "ib.firmware.differ", checks.Warn, usual
-		return []checks.Finding{of.Report(f.Check, HCADevice(a), "firmware is not that of %s", whose)}
+		return []checks.Finding{of.Report(f.Check, HCADevice(a), "firmware differs from %s", whose)}
 	}
 	return nil
 }
 
-// versionNumbers are those of "28.39.2048".
+// versionNumbers parses "28.39.2048".
 func versionNumbers(text string) (list []int, ok bool) {
 	for word := range strings.SplitSeq(text, ".") {
 		n, err := strconv.Atoi(word)

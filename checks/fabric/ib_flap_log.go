@@ -11,19 +11,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Lines of logs that say that a link was lost. Which lines of the kernel are believed
-// is decided in klog.go. In the others an interface is one only where the line's own
-// program puts it: hosts and processes are called ib-something, too.
+// Log lines about a lost link. checks/klog.go decides which lines of the kernel are genuine. In
+// other lines a word is an interface only at the place where the program of the line prints it:
+// hosts and processes can be named ib-something, too.
 
-// flapLine is such a line: a link of a device was lost.
+// flapLine is a log line about a lost link of a device.
 type flapLine struct {
-	Source string // which program says so
-	PCI    string // 0000:23:00.0; "" if it does not tell
-	Dev    string // network interface; "" if it does not tell
+	Source string // program that wrote the line
+	PCI    string // 0000:23:00.0; "" if unknown
+	Dev    string // network interface; "" if unknown
 	At     time.Time
 }
 
-// about says whether it is a port's.
+// about reports whether the line belongs to a port.
 func (l *flapLine) about(q *flapPort) bool {
 	switch {
 	case l.PCI != "" && !slices.Contains(q.pci, l.PCI):
@@ -34,7 +34,7 @@ func (l *flapLine) about(q *flapPort) bool {
 	return slices.Contains(q.devs, l.Dev)
 }
 
-// flapOf returns what a believed line says about a link:
+// flapOf converts a genuine kernel line about a link:
 //
 //	mlx5_core 0000:23:00.0 eth13: Link down
 //	mlx5_core 0000:23:00.0: Port module event: module 0, Cable unplugged
@@ -46,13 +46,13 @@ func flapOf(l checks.KernelLine) flapLine {
 	return flapLine{Source: "kernel", PCI: l.PCI, Dev: l.Dev}
 }
 
-// endsIn is quick to refuse the lines of everybody else; word is in lower case.
+// endsIn quickly rejects other lines; word is in lower case.
 func endsIn(text []byte, word string) bool {
 	return len(text) >= len(word) && strings.EqualFold(string(text[len(text)-len(word):]), word)
 }
 
-// syslogFlap reads a line of a log that syslog has written, with a time of either
-// form; one without a year is in the last twelve months.
+// syslogFlap parses a line that syslog has written, with a time of either form; a time without a
+// year is within the last twelve months.
 //
 //	Jan  2 03:01:05 gpu01 systemd-networkd[1587]: ib3: Lost carrier
 //	2026-01-02T03:01:05.123456+00:00 gpu01 kernel: [44643.002] mlx5_core 0000:23:00.0 eth13: Link down
@@ -90,7 +90,7 @@ func syslogFlap(line []byte, now time.Time) (l flapLine, ok bool) {
 	return flapLine{Source: program, Dev: dev, At: at}, true
 }
 
-// syslogTime takes the time off a line.
+// syslogTime splits the time from a line.
 func syslogTime(line string, now time.Time) (at time.Time, rest string, ok bool) {
 	if stamp, rest, _ := strings.Cut(line, " "); len(stamp) > 15 {
 		at, err := time.Parse(time.RFC3339Nano, stamp)
@@ -101,7 +101,7 @@ func syslogTime(line string, now time.Time) (at time.Time, rest string, ok bool)
 		return at, "", false
 	}
 	at, err := time.ParseInLocation("2006 "+form, now.Format("2006 ")+line[:len(form)], now.Location())
-	if err != nil { // the 29th of February, too, of a year that has none
+	if err != nil { // also the 29th of February in a year without one
 		return at, "", false
 	}
 	if at.After(now.Add(24 * time.Hour)) {
@@ -110,13 +110,13 @@ func syslogTime(line string, now time.Time) (at time.Time, rest string, ok bool)
 	return at, line[len(form)+1:], true
 }
 
-// Bounds of what is read of a log and kept of it.
+// Limits of reading and keeping a log.
 const (
 	flapLogMost = 8 << 20 // bytes, the last ones
 	flapLines   = 4096
 )
 
-// kernelFlaps are the links that the kernel's log says were lost.
+// kernelFlaps returns the lost links in the kernel's log.
 func kernelFlaps(env *checks.Env) (list []flapLine, err error) {
 	epoch, err := probe.LogEpoch(env.Host)
 	if err != nil {
@@ -130,7 +130,7 @@ func kernelFlaps(env *checks.Env) (list []flapLine, err error) {
 	return list, err
 }
 
-// syslogFlaps are those that a file says were lost.
+// syslogFlaps returns the lost links in a log file.
 func syslogFlaps(env *checks.Env, path string) (list []flapLine, err error) {
 	now := probe.Now(env.Host)
 	env.At("read %s", path)
@@ -144,8 +144,7 @@ func syslogFlaps(env *checks.Env, path string) (list []flapLine, err error) {
 	return list, err
 }
 
-// latest forgets the older half of a list that is full: what containers' interfaces
-// have lost may be most of it.
+// latest drops the older half of a full list: interfaces of containers can fill most of it.
 func latest(list []flapLine) []flapLine {
 	if len(list) >= flapLines {
 		list = slices.Delete(list, 0, flapLines/2)
@@ -153,7 +152,7 @@ func latest(list []flapLine) []flapLine {
 	return list
 }
 
-// pathsLast puts the usual figures where a path stands in their place.
+// pathsLast inserts the default figures where a path takes their place.
 func pathsLast(words []string, hours float64, count int) []string {
 	at := 0
 	for at+1 < len(words) && strings.HasPrefix(words[at], "-d") {

@@ -13,52 +13,52 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// ibGID checks the addresses of the ports that carry jobs' traffic, or of each DEVICE
-// that is named. Over Ethernet a port needs a GID of TYPE, v2 or v1, without -t RoCE
-// v2, made of an IPv4 or a global IPv6 address of its interface: a port fails that has
-// none while most others have, and where none has it warns. With -t or -i each port has
-// to have one; with -i at that index, as programs that are told an index look for it
-// (NCCL_IB_GID_INDEX). MTU is the least of the interface: a RoCE MTU of 4096 needs 4192,
-// most sites have 4200 or 9000; without it an interface is warned of whose MTU is below
-// that of most others. Over InfiniBand the port needs a GUID, and it warns where a
-// single port has another subnet prefix than most. The others of a port are those of
-// its kind: the same board, used alike. Only ports that are up are looked at:
-// check_ib_ports judges the others. The standby member of a bond has no GIDs. Adapters
-// that speak iWARP have no GID of RoCE, and are not judged by it without -t or -i.
+// ibGID checks the addresses of the active ports that carry jobs' traffic, or of each named
+// DEVICE. An Ethernet port needs a GID of type v2 (-t v1: v1), made of an IPv4 or a global IPv6
+// address of its interface. A port without one fails if most ports of its kind (same board, same
+// link layer) have one; if none has, it warns. With -t or -i every port must have one; with -i
+// INDEX at that index, for programs that use a fixed index (NCCL_IB_GID_INDEX).
+//
+// -m MTU is the least MTU of the interface, in bytes: a RoCE MTU of 4096 needs 4192, most sites
+// use 4200 or 9000. Without it an interface with a lower MTU than most others warns. An
+// InfiniBand port needs a GUID, and a single port with another subnet prefix than most warns.
+//
+// Ports that are not active are not checked: see check_ib_ports. The standby member of a bond has
+// no GIDs. Adapters for iWARP have no RoCE GID, and are checked only with -t or -i.
 //
 //	gpu* || check_ib_gid
 //	gpu* || check_ib_gid -i 3 -m 9000
 type ibGID struct {
-	Type    string   `opt:"t" toml:"type"`    // of the GID over Ethernet: v2 or v1
-	Index   int      `opt:"i" toml:"index"`   // where in the table it has to be
-	MTU     int      `opt:"m" toml:"mtu"`     // lowest of an Ethernet interface, bytes
-	Devices []string `arg:"*" toml:"devices"` // ports; without: those that carry jobs' traffic
+	Type    string   `opt:"t" toml:"type"`    // type of the GID over Ethernet: v2 (default) or v1
+	Index   int      `opt:"i" toml:"index"`   // index in the GID table; -1: any
+	MTU     int      `opt:"m" toml:"mtu"`     // least MTU of an Ethernet interface, bytes; 0: that of most others
+	Devices []string `arg:"*" toml:"devices"` // ports; none: those that carry jobs' traffic
 }
 
 const ibGIDName = "check_ib_gid"
 
-// The types of GIDs, as the kernel writes them.
+// The types of GIDs, as the kernel names them.
 const (
 	roceV1 = "IB/RoCE v1"
 	RoCEv2 = "RoCE v2"
 )
 
 func init() {
-	const address = "See ip address show of the interface, and show_gids: without an address of its own the port reaches nobody through a router. Give the interface its address (NetworkManager, systemd-networkd, netplan)."
+	const address = "Run ip address show on the interface, and show_gids: without an IP address the port reaches no one through a router. Configure the address of the interface (NetworkManager, systemd-networkd, netplan)."
 	checks.Register(checks.Info{
 		Name:    ibGIDName,
 		Usage:   "[-t v2|v1] [-i INDEX] [-m MTU] [DEVICE...]",
-		Summary: "ports have their addresses: GIDs, MTU",
+		Summary: "ports have valid GIDs and the right MTU",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ibGID{Index: -1} },
 		Do: func() map[string]string {
 			return map[string]string{
 				"ib.inactive":   InactiveDo,
 				"ib.gid.none":   address,
-				"ib.gid.index":  address + " The index shifts with the order in which addresses were given: reboot, or let programs choose (NCCL_IB_GID_INDEX unset).",
-				"ib.gid.mtu":    "ip link set dev INTERFACE mtu N, and in the interface's configuration; the switch's ports need as much.",
-				"ib.gid.guid":   "The port has no GUID: of a virtual function nobody has set one (ip link set PF vf N port_guid). Else reload the driver, or reboot.",
-				"ib.gid.prefix": "The port is in another subnet than the others: a cable goes to the wrong fabric, or another subnet manager serves it. If rails are subnets of their own leave the check out.",
+				"ib.gid.index":  address + " The index depends on the order of assigning addresses: reboot, or let programs choose it (unset NCCL_IB_GID_INDEX). If all ports have the GID at another index correct the line.",
+				"ib.gid.mtu":    "Set the MTU (ip link set dev INTERFACE mtu N, and in the interface's configuration); the switch's ports need the same. If all interfaces have the same MTU on purpose correct the line.",
+				"ib.gid.guid":   "The port has no GUID. A virtual function needs one from the administrator (ip link set PF vf N port_guid). Otherwise reload the driver, or reboot.",
+				"ib.gid.prefix": "The port is in another subnet than the others: a cable goes to the wrong fabric, or another subnet manager serves it. If every rail is a subnet of its own remove the line.",
 			}
 		},
 	})
@@ -109,16 +109,16 @@ func (r *gidRun) unsure(p *Port, err error) {
 	r.findings = append(r.findings, r.Unknown(p.Subject(), err))
 }
 
-// ethernet judges the GIDs of ports of RoCE.
+// ethernet judges the GIDs of RoCE ports.
 func (r *gidRun) ethernet(ports []*Port) {
 	has := map[*Port][]rdma.GID{}
 	bad := map[*Port]error{}
 	asked := r.c.Type != "" || r.c.Index >= 0
-	if !asked { // iWARP has no GID but its MAC address
+	if !asked { // the only GID of an iWARP port is its MAC address
 		ports = slices.DeleteFunc(slices.Clone(ports), func(p *Port) bool { return p.HCA.IWARP })
 	}
 	ports = slices.DeleteFunc(slices.Clone(ports), r.standby)
-	all, with := map[string]int{}, map[string]int{} // by kind; with a GID that routers pass on
+	all, with := map[string]int{}, map[string]int{} // by kind: all ports, and those with a routable GID
 	for _, p := range ports {
 		r.env.At("read /sys/class/infiniband/%s/ports/%s/gids", p.Device, p.Port)
 		has[p], bad[p] = rdma.IBGIDs(r.env.Host, p.Device, p.Port, func(g rdma.GID) bool { return r.good(g) && (r.c.Index < 0 || g.Index >= r.c.Index) })
@@ -128,7 +128,7 @@ func (r *gidRun) ethernet(ports []*Port) {
 		all[portKind(p)]++
 	}
 	for _, p := range ports {
-		of := checks.Finding{Code: "ib.gid.none", Severity: checks.Warn, Remedy: checks.FixConfig, Want: r.kind + " with an address", Got: GidsText(has[p])}
+		of := checks.Finding{Code: "ib.gid.none", Severity: checks.Warn, Remedy: checks.FixConfig, Want: r.kind + " with an IP address", Got: GidsText(has[p])}
 		if asked || with[portKind(p)]*2 > all[portKind(p)] {
 			of.Severity = checks.Fail
 		}
@@ -138,7 +138,7 @@ func (r *gidRun) ethernet(ports []*Port) {
 		case bad[p] != nil:
 			r.unsure(p, bad[p])
 		case !found:
-			r.report(p, of, "no such GID")
+			r.report(p, of, "no usable GID")
 		default:
 			of.Code = "ib.gid.index"
 			r.report(p, of, "GID at index %d", r.c.Index)
@@ -146,13 +146,13 @@ func (r *gidRun) ethernet(ports []*Port) {
 	}
 }
 
-// good says whether a GID is of the right type, and made of an address that a router
-// passes on. Old kernels tell no type: then the address has to do.
+// good reports whether a GID has the right type, and a routable address. Old kernels report no
+// type: then the address is enough.
 func (r *gidRun) good(g rdma.GID) bool {
 	return (g.Type == r.kind || g.Type == "") && !g.LinkLocal()
 }
 
-// GidsText is a table of GIDs in few words.
+// GidsText formats a table of GIDs.
 func GidsText(list []rdma.GID) string {
 	var words []string
 	for _, g := range list {
@@ -168,7 +168,7 @@ func GidsText(list []rdma.GID) string {
 	return strings.Join(words, ", ")
 }
 
-// mtu judges that of the interfaces.
+// mtu judges the MTU of the interfaces.
 func (r *gidRun) mtu(ports []*Port) {
 	kinds := map[string]map[string]int{}
 	all := map[string]int{}
@@ -180,7 +180,7 @@ func (r *gidRun) mtu(ports []*Port) {
 			case err != nil:
 				r.unsure(p, err)
 			case bad != nil || n <= 0:
-				r.unsure(p, fmt.Errorf("MTU %q of %s: not understood", text, dev))
+				r.unsure(p, fmt.Errorf("MTU %q of %s: not a number", text, dev))
 			default:
 				r.mtus[p] = n
 				countOne(kinds, portKind(p), fmt.Sprint(n))
@@ -199,7 +199,7 @@ func (r *gidRun) mtu(ports []*Port) {
 			r.report(p, of, "MTU of %s", p.NetDevs[0])
 		case r.c.MTU <= 0 && got < most && count[fmt.Sprint(most)]*2 > all[portKind(p)]:
 			of.Severity, of.Want = checks.Warn, fmt.Sprint(most)
-			r.report(p, of, "MTU of %s is less than that of the others", p.NetDevs[0])
+			r.report(p, of, "MTU of %s is lower than on other ports", p.NetDevs[0])
 		}
 	}
 }
@@ -212,7 +212,7 @@ func countOne(kinds map[string]map[string]int, kind, value string) {
 	kinds[kind][value]++
 }
 
-// infiniband judges the first GID of each port: the prefix of its subnet, and its GUID.
+// infiniband judges the first GID of each port: its subnet prefix, and its GUID.
 func (r *gidRun) infiniband(ports []*Port) {
 	prefixes := map[*Port]string{}
 	kinds := map[string]map[string]int{}
@@ -234,9 +234,10 @@ func (r *gidRun) infiniband(ports []*Port) {
 	for _, p := range ports {
 		count := kinds[portKind(p)]
 		most := checks.Commonest(count)
-		// Where most is less than half rails are subnets of their own, and so are several ports with another prefix.
+		// Without a majority, rails are subnets of their own, and so are several ports with the
+		// same other prefix.
 		if got := prefixes[p]; got != "" && got != most && count[got] == 1 && count[most]*2 > all[portKind(p)] {
-			r.report(p, checks.Finding{Code: "ib.gid.prefix", Severity: checks.Warn, Remedy: checks.CheckFabric, Want: most, Got: got}, "subnet prefix is not that of the others")
+			r.report(p, checks.Finding{Code: "ib.gid.prefix", Severity: checks.Warn, Remedy: checks.CheckFabric, Want: most, Got: got}, "subnet prefix differs from other ports")
 		}
 	}
 }

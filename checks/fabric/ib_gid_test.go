@@ -35,8 +35,8 @@ var _ = checktest.Table("check_ib_gid", func(name string) []checktest.Scenario {
 	const whole = local + ", 2: 192.168.3.1 (IB/RoCE v1)"
 	var none []checks.Finding
 	for i := range 8 {
-		none = append(none, checktest.PortFinding(name, fmt.Sprintf("rocep%ds0", i), i, checks.Finding{Code: "ib.gid.none", Severity: checks.Warn, Remedy: checks.FixConfig, Want: "RoCE v2 with an address",
-			Got: fmt.Sprintf("0: fe80::b83f:d203:c5:1a0%d (IB/RoCE v1), 1: fe80::b83f:d203:c5:1a0%[1]d (RoCE v2)", i)}, "no such GID"))
+		none = append(none, checktest.PortFinding(name, fmt.Sprintf("rocep%ds0", i), i, checks.Finding{Code: "ib.gid.none", Severity: checks.Warn, Remedy: checks.FixConfig, Want: "RoCE v2 with an IP address",
+			Got: fmt.Sprintf("0: fe80::b83f:d203:c5:1a0%d (IB/RoCE v1), 1: fe80::b83f:d203:c5:1a0%[1]d (RoCE v2)", i)}, "no usable GID"))
 	}
 	lost := checktest.OnRoCE("unreadable GID", nil, set("ports/1/gids/0/", ""))
 	lost.Broken = true
@@ -47,12 +47,12 @@ var _ = checktest.Table("check_ib_gid", func(name string) []checktest.Scenario {
 	iwarp := func(i int) checks.Finding {
 		d := checks.Device{Kind: "port", Name: fmt.Sprintf("irdma%d:1", i), PCI: fmt.Sprintf("0000:c0:00.%d", i), UUID: fmt.Sprintf("b83f:d203:00c5:1a%02x", 0xc0+16*i)}
 		got := fmt.Sprintf("0: b83f:d2c5:1a0%d:: (IB/RoCE v1)", i)
-		return checktest.About(name, d, checks.Finding{Code: "ib.gid.none", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "RoCE v2 with an address", Got: got}, "no such GID")
+		return checktest.About(name, d, checks.Finding{Code: "ib.gid.none", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "RoCE v2 with an IP address", Got: got}, "no usable GID")
 	}
 	kinds := fakesys.Kinds()
-	storage := checks.Finding{Code: "ib.gid.none", Severity: checks.Warn, Remedy: checks.FixConfig, Want: "RoCE v2 with an address", Got: "none",
+	storage := checks.Finding{Code: "ib.gid.none", Severity: checks.Warn, Remedy: checks.FixConfig, Want: "RoCE v2 with an IP address", Got: "none",
 		Device: checks.Device{Kind: "port", Name: "mlx5_8:1", PCI: "0000:c0:00.0", UUID: "b83f:d203:00c5:1ac0"}}
-	storage.Message = name + ":  mlx5_8:1 0000:c0:00.0: no such GID" + checktest.WantGot(storage)
+	storage.Message = name + ":  mlx5_8:1 0000:c0:00.0: no usable GID" + checktest.WantGot(storage)
 	return []checktest.Scenario{
 		checktest.OnRoCE("healthy RoCE", nil, nil), checktest.OnFabric("healthy", nil, nil),
 		checktest.OnRoCE("as wanted", checktest.Of("-t", "v2", "-i", "3", "-m", "9000"), nil).OrTable(map[string]any{"type": "v2", "index": int64(3), "mtu": int64(9000)}),
@@ -65,29 +65,29 @@ var _ = checktest.Table("check_ib_gid", func(name string) []checktest.Scenario {
 			set("ports/1/gid_attrs/types/2", "-")(n)
 			set("ports/1/gid_attrs/types/3", "-")(n)
 		}),
-		still(checktest.OnRoCE("one has no address", nil, noAddress("rocep3s0"), says(checks.Fail, "none", "RoCE v2 with an address", local, "no such GID"))),
+		still(checktest.OnRoCE("one has no address", nil, noAddress("rocep3s0"), says(checks.Fail, "none", "RoCE v2 with an IP address", local, "no usable GID"))),
 		checktest.OnRoCE("one has no GID", nil, func(n *fakesys.Node) {
 			for i := range 4 {
 				set(fmt.Sprintf("ports/1/gids/%d", i), "0000:0000:0000:0000:0000:0000:0000:0000")(n)
 			}
-		}, says(checks.Fail, "none", "RoCE v2 with an address", "none", "no such GID")),
+		}, says(checks.Fail, "none", "RoCE v2 with an IP address", "none", "no usable GID")),
 		checktest.OnRoCE("none has an address", nil, func(n *fakesys.Node) {
 			for i := range 8 {
 				noAddress(fmt.Sprintf("rocep%ds0", i))(n)
 			}
 		}, none...),
-		still(checktest.OnRoCE("not the type that is wanted", checktest.Of("-t", "v2", "rocep3s0"), set("ports/1/gid_attrs/types/3", "IB/RoCE v1"), says(checks.Fail, "none", "RoCE v2 with an address", whole+", 3: 192.168.3.1 (IB/RoCE v1)", "no such GID"))),
+		still(checktest.OnRoCE("not the type that is wanted", checktest.Of("-t", "v2", "rocep3s0"), set("ports/1/gid_attrs/types/3", "IB/RoCE v1"), says(checks.Fail, "none", "RoCE v2 with an IP address", whole+", 3: 192.168.3.1 (IB/RoCE v1)", "no usable GID"))),
 		still(checktest.OnRoCE("not at the index that is wanted", checktest.Of("-i", "3"), func(n *fakesys.Node) {
 			set("ports/1/gid_attrs/types/2", "RoCE v2")(n)
 			set("ports/1/gid_attrs/types/3", "IB/RoCE v1")(n)
-		}, says(checks.Fail, "index", "RoCE v2 with an address", local+", 2: 192.168.3.1 (RoCE v2), 3: 192.168.3.1 (IB/RoCE v1)", "GID at index 3"))),
+		}, says(checks.Fail, "index", "RoCE v2 with an IP address", local+", 2: 192.168.3.1 (RoCE v2), 3: 192.168.3.1 (IB/RoCE v1)", "GID at index 3"))),
 		still(checktest.OnRoCE("many GIDs, none of which will do", checktest.Of("-t", "v2"), func(n *fakesys.Node) {
 			set("ports/1/gid_attrs/types/3", "IB/RoCE v1")(n)
 			set("ports/1/gids/4", "0000:0000:0000:0000:0000:ffff:c0a8:0301")(n)
 			set("ports/1/gid_attrs/types/4", "IB/RoCE v1")(n)
-		}, says(checks.Fail, "none", "RoCE v2 with an address", whole+", 3: 192.168.3.1 (IB/RoCE v1), ...", "no such GID"))),
+		}, says(checks.Fail, "none", "RoCE v2 with an IP address", whole+", 3: 192.168.3.1 (IB/RoCE v1), ...", "no usable GID"))),
 		checktest.OnRoCE("an MTU below what is wanted", checktest.Of("-m", "4200"), func(n *fakesys.Node) { n.Set("eth13", "mtu", "1500") }, says(checks.Fail, "mtu", "at least 4200", "1500", "MTU of eth13")),
-		checktest.OnRoCE("an MTU below that of the others", nil, func(n *fakesys.Node) { n.Set("eth13", "mtu", "1500") }, says(checks.Warn, "mtu", "9000", "1500", "MTU of eth13 is less than that of the others")),
+		checktest.OnRoCE("an MTU below that of the others", nil, func(n *fakesys.Node) { n.Set("eth13", "mtu", "1500") }, says(checks.Warn, "mtu", "9000", "1500", "MTU of eth13 is lower than on other ports")),
 		checktest.OnRoCE("one that is down is another check's", nil, func(n *fakesys.Node) { noAddress("rocep3s0")(n); n.Down("rocep3s0") }),
 		checktest.OnRoCE("a type that is none", checktest.Of("-t", "v3"), nil, checks.Finding{Code: "config.value", Severity: checks.Unknown, Remedy: checks.FixConfig, Want: "v2 or v1", Got: "v3", Message: name + `:  type "v3", want v2 or v1`}),
 		checktest.OnFabric("all are down", nil, func(n *fakesys.Node) {
@@ -97,7 +97,7 @@ var _ = checktest.Table("check_ib_gid", func(name string) []checktest.Scenario {
 		}, checks.Finding{Code: "ib.inactive", Severity: checks.Unknown, Device: checks.Device{Kind: "ports"}, Message: name + ":  no port is ACTIVE"}),
 		checktest.OnFabric("no GUID", nil, func(n *fakesys.Node) { n.Set("mlx5_3", "ports/1/gids/0", "fe80:0000:0000:0000:0000:0000:0000:0000") }, ofIB(checks.Fail, "guid", "a GUID", "none", "GID 0")),
 		checktest.OnFabric("another subnet", nil, func(n *fakesys.Node) { n.Set("mlx5_3", "ports/1/gids/0", "fec0:0000:0000:0002:b83f:d203:00c5:1a03") },
-			ofIB(checks.Warn, "prefix", "fe80:0000:0000:0000", "fec0:0000:0000:0002", "subnet prefix is not that of the others")),
+			ofIB(checks.Warn, "prefix", "fe80:0000:0000:0000", "fec0:0000:0000:0002", "subnet prefix differs from other ports")),
 		checktest.OnFabric("each rail is a subnet", nil, func(n *fakesys.Node) {
 			for i := range 8 {
 				n.Set(fmt.Sprintf("mlx5_%d", i), "ports/1/gids/0", fmt.Sprintf("fec0:0000:0000:000%d:b83f:d203:00c5:1a0%[1]d", i))
@@ -109,7 +109,7 @@ var _ = checktest.Table("check_ib_gid", func(name string) []checktest.Scenario {
 		broken(checktest.OnRoCE("garbage for a GID", checktest.Of("-i", "3"), set("ports/1/gids/3", "fe80:zz"), ibUnknown(name, "port", "rocep3s0", 3, "parse "+port+"gids/3: invalid argument"))),
 		broken(checktest.OnRoCE("unreadable type", checktest.Of("-i", "3"), set("ports/1/gid_attrs/types/3/", ""), ibUnknown(name, "port", "rocep3s0", 3, "read "+port+"gid_attrs/types/3: is a directory"))),
 		broken(checktest.OnRoCE("unreadable MTU", nil, func(n *fakesys.Node) { n.Set("eth13", "mtu/", "") }, ibUnknown(name, "port", "rocep3s0", 3, "read /sys/bus/pci/devices/0000:23:00.0/net/eth13/mtu: is a directory"))),
-		broken(checktest.OnRoCE("garbage for an MTU", nil, func(n *fakesys.Node) { n.Set("eth13", "mtu", "jumbo") }, ibUnknown(name, "port", "rocep3s0", 3, `MTU "jumbo" of eth13: not understood`))),
+		broken(checktest.OnRoCE("garbage for an MTU", nil, func(n *fakesys.Node) { n.Set("eth13", "mtu", "jumbo") }, ibUnknown(name, "port", "rocep3s0", 3, `MTU "jumbo" of eth13: not a number`))),
 		broken(checktest.OnFabric("unreadable GID of InfiniBand", nil, func(n *fakesys.Node) { n.Set("mlx5_3", "ports/1/gids/0/", "") },
 			ibUnknown(name, "port", "mlx5_3", 3, "read /sys/class/infiniband/mlx5_3/ports/1/gids/0: is a directory"))),
 		checktest.OnNode(kinds["intel iwarp"], "iWARP", nil),
@@ -119,7 +119,7 @@ var _ = checktest.Table("check_ib_gid", func(name string) []checktest.Scenario {
 		checktest.OnNode(kinds["storage in a subnet of its own"], "two ports in a subnet of their own", nil),
 		checktest.OnNode(kinds["roce, storage over a bond of two cards"].Clone().NoGIDs("mlx5_8", 0), "nor has the member that works", nil, storage),
 		booting(checktest.OnRoCE("no address yet, a minute after a boot", nil, noAddress("rocep3s0"), checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"},
-			Message: name + ":  not judged until 300 s after the boot, 60 s ago: rocep3s0:1 0000:23:00.0: no such GID, want RoCE v2 with an address, got " + local}), 60),
+			Message: name + ":  not judged in the first 300 s after a boot, booted 60 s ago: rocep3s0:1 0000:23:00.0: no usable GID, want RoCE v2 with an IP address, got " + local}), 60),
 		checktest.OnNode(fakesys.NDH100v5(), "a virtual machine", nil), checktest.OnNode(fakesys.GB200(), "a tray", nil), checktest.OnNode(fakesys.CX8(), "planes", nil),
 		ethernetOnly(checks.Finding{Code: "ib.none", Severity: checks.Skip, Message: name + ":  no RDMA device on this node"}),
 	}

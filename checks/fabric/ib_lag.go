@@ -7,17 +7,17 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// A RoCE LAG is one RDMA device (mlx5_bond_0) over two ports of a card. The device stays
-// ACTIVE while one of its ports is up, so that only the bond's members show the other one.
+// A RoCE LAG is one RDMA device (mlx5_bond_0) over two ports of a card. The device stays ACTIVE
+// while one of its ports is up, so only the bond's members show the other one.
 
-// lag is the bond below which a port is a LAG, and its members on the card of the port.
+// lag is the bond of a LAG port, with its members on the card of the port.
 type lag struct {
 	bond    network.NetIf
 	members []network.NetIf
 }
 
-// lagOf finds the LAG of a RoCE port, nil if it has none. A bond of ports that have an
-// RDMA device each is none: each device shows the state of its own port.
+// lagOf returns the LAG of a RoCE port, nil if it has none. A bond of ports with an RDMA device
+// each is not a LAG: each device shows the state of its own port.
 func (f *Fabric) lagOf(p *Port) *lag {
 	if p.Layer != LayerEth || p.PCI == "" {
 		return nil
@@ -45,8 +45,8 @@ func (f *Fabric) lagOf(p *Port) *lag {
 	return nil
 }
 
-// standby says whether the interface of a port is a member of a bond that another member
-// works for: the kernel gives such a port no GID, though it is up. A LAG has those of its bond.
+// standby reports whether the interface of a port is a standby member of a bond: the kernel gives
+// such a port no GID, though it is up. A LAG has the GIDs of its bond.
 func (f *Fabric) standby(p *Port) bool {
 	bonds, err := network.Bonds(f.env.Host)
 	if err != nil || f.lagOf(p) != nil {
@@ -59,8 +59,8 @@ func (f *Fabric) standby(p *Port) bool {
 	})
 }
 
-// netDevs names the network interfaces that carry the traffic of a port: those of a LAG
-// are all members of its bond.
+// netDevs returns the network interfaces that carry the traffic of a port: of a LAG all members
+// of its bond.
 func (f *Fabric) netDevs(p *Port) (names []string) {
 	l := f.lagOf(p)
 	if l == nil {

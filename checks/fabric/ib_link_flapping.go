@@ -16,36 +16,36 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// ibLinkFlapping looks for ports that carry jobs' traffic, or those of DEVICE, whose
-// link was lost COUNT times within HOURS (5 in 24): that fails, and a link that was
-// lost less often is warned of. What is known of it is taken together: the port's
-// counter link_downed, how often its network interfaces lost their carrier (of InfiniBand
-// only where link_downed tells nothing; of a LAG all members), and the
-// kernel's log, which is read when one of them has moved. One loss that several tell
-// of counts once. A driver that is loaded and the first minutes after a boot are no
-// flap. When more than half of the ports, of at least four, lost their link within
-// fifteen minutes it is the fabric, which is warned of for an hour and counts for no
-// port. What is known outlives a reboot. A failure ends by itself, when the link has
-// held for a quarter of HOURS, or with "nhc-gpu clear --ib".
+// ibLinkFlapping finds ports with unstable links: those that carry jobs' traffic, or each -d
+// DEVICE (a device, DEVICE:PORT, or a glob). A link that was lost COUNT (5) times within HOURS
+// (24) fails; fewer losses warn. The check combines three sources: the port's counter
+// link_downed, the carrier losses of its network interfaces (for InfiniBand only if link_downed
+// is unusable; for a LAG of all members), and the kernel's log, which it reads if a counter has
+// moved. A loss in several sources counts once. Losses when a driver is loaded, or in the first
+// minutes after a boot, do not count.
 //
-// LOGs are files of syslog that are looked at as well, the last 8 MiB of each, for
-// lines of systemd-networkd and the kernel about the ports' interfaces. Any user can write
-// to such a file with logger(1), and so drain the node. No user can forge the kernel's own
-// log, which the check always reads. As in AzureHPC's check of that name a path may
-// replace COUNT.
+// If more than half of the ports, of at least four, lost their link within fifteen minutes, the
+// fabric is the cause: that warns for an hour and counts for no port. The history survives a
+// reboot. A failure ends when the link has been stable for a quarter of HOURS, or with "nhc-gpu
+// clear --ib".
+//
+// Each LOG is a syslog file to search as well, in its last 8 MiB, for lines of systemd-networkd
+// and the kernel about the ports' interfaces. Any user can write to such a file with logger(1),
+// and so drain the node. No user can forge the kernel's own log, which the check always reads. As
+// in AzureHPC's check of this name a path can replace COUNT.
 //
 //	gpu* || check_ib_link_flapping
 //	gpu* || check_ib_link_flapping 24 5 /var/log/syslog
 type ibLinkFlapping struct {
-	Hours   float64  `arg:"1" toml:"hours"`  // how far back
-	Count   int      `arg:"2" toml:"count"`  // so many losses fail
-	Logs    []string `arg:"*" toml:"logs"`   // files of syslog
-	Devices []string `opt:"d" toml:"device"` // a device, DEVICE:PORT, or a glob; may be given again
+	Hours   float64  `arg:"1" toml:"hours"`  // period, hours
+	Count   int      `arg:"2" toml:"count"`  // number of losses that fails
+	Logs    []string `arg:"*" toml:"logs"`   // syslog files
+	Devices []string `opt:"d" toml:"device"` // device, DEVICE:PORT, or a glob; repeatable
 }
 
 const ibFlapsName = "check_ib_link_flapping"
 
-// ibFlapsPast is the file of what it keeps, and the names of it there.
+// ibFlapsPast is the name of the state file; the others are names in it.
 const (
 	ibFlapsPast = "ib-flaps"
 	ibFlapMark  = "lost"
@@ -54,30 +54,30 @@ const (
 )
 
 const (
-	flapsAtOnce  = 15 * time.Minute // losses of several ports are one of the fabric: two runs may see it
-	flapsFabric  = time.Hour        // for so long that is told
-	flapShutdown = 2 * time.Minute  // and before
-	flapSame     = time.Minute      // how far two programs' times of one loss are apart
+	flapsAtOnce  = 15 * time.Minute // losses of several ports within this time are one of the fabric: two runs can see it
+	flapsFabric  = time.Hour        // how long a loss of the fabric is reported
+	flapShutdown = 2 * time.Minute  // losses within this time before a boot belong to the shutdown
+	flapSame     = time.Minute      // largest difference of two programs' times of one loss
 )
 
 func init() {
 	checks.Register(checks.Info{
 		Name:    ibFlapsName,
 		Usage:   "[-d DEVICE] ... [HOURS [COUNT] [LOG ...]]",
-		Summary: "links of InfiniBand and RoCE ports are not lost again and again",
+		Summary: "links of InfiniBand and RoCE ports are stable",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ibLinkFlapping{Hours: 24, Count: 5} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"ib.flap":        "Clean or replace the cable or transceiver, or try another port of the switch; " + linkTool + " shows more. Then nhc-gpu clear --ib DEVICE.",
+				"ib.flap":        "Clean or replace the cable or transceiver, or try another port of the switch; " + linkTool + " shows details. Then run nhc-gpu clear --ib DEVICE.",
 				"ib.flap.fabric": "Nothing on this node: most of its links were lost at once. See the switches, UFM or the subnet manager for that time.",
-				"ib.flap.log":    "Name a log that is there, or none: counters and the kernel's log are looked at in any case.",
+				"ib.flap.log":    "Name an existing log, or none: the check reads the counters and the kernel's log in any case.",
 			}
 		},
 	})
 }
 
-// Bind takes the words, and a path in the place of COUNT.
+// Bind also accepts a path instead of COUNT.
 func (c *ibLinkFlapping) Bind(words []string) error {
 	hours, count := c.Hours, c.Count
 	if err := checks.BindTags(c, pathsLast(words, hours, count)); err != nil {
@@ -86,7 +86,7 @@ func (c *ibLinkFlapping) Bind(words []string) error {
 	return c.Validate()
 }
 
-// LogFiles returns the files that the line names.
+// LogFiles returns the syslog files of the line.
 func (c *ibLinkFlapping) LogFiles() []string { return c.Logs }
 
 func (c *ibLinkFlapping) Validate() error {
@@ -115,7 +115,7 @@ func (c *ibLinkFlapping) Run(_ context.Context, env *checks.Env) []checks.Findin
 		return findings
 	}
 	j := &flapJudge{Fabric: f, check: c, history: env.RecallHistory(ibFlapsName, ibFlapsPast), findings: findings}
-	j.cleared = heedIBClears(env, j.history)
+	j.cleared = applyIBClears(env, j.history)
 	j.boot, _ = probe.BootTime(env.Host) // without it no line of a log has a time
 	for _, p := range list {
 		j.read(p)
@@ -141,22 +141,22 @@ type flapJudge struct {
 	findings []checks.Finding
 }
 
-// flapPort is what a port counts.
+// flapPort has the counters of a port.
 type flapPort struct {
 	*Port
 
-	devs   []string // its network interfaces, of a LAG all members
+	devs   []string // its network interfaces; of a LAG all members
 	pci    []string // their addresses
-	bad    []string // of a LAG: those that lost their carrier in the window of the line
+	bad    []string // members of a LAG that lost their carrier in the period
 	counts map[string]uint64
-	lost   uint64 // since the last run, by what says the most
-	first  bool   // there was none
-	total  uint64 // in the window of the line, as far as its counters say
-	moved  bool   // the log is worth a look
-	anew   bool   // the driver was loaded since
+	lost   uint64 // losses since the last run, by the source with the most
+	first  bool   // there was no earlier run
+	total  uint64 // losses in the period, as far as its counters show
+	moved  bool   // the log needs reading
+	anew   bool   // the driver was reloaded since
 }
 
-// read takes what a port and its interfaces count.
+// read reads the counters of a port and its interfaces.
 func (j *flapJudge) read(p *Port) {
 	q := flapPort{Port: p, devs: p.NetDevs, pci: []string{p.PCI}}
 	if l := j.lagOf(p); l != nil {
@@ -172,7 +172,7 @@ func (j *flapJudge) read(p *Port) {
 		j.env.At("read /sys/class/net/%s", dev)
 		c, bad := network.ReadCarrier(j.env.Host, dev)
 		if errors.Is(bad, fs.ErrNotExist) {
-			continue // it has just been taken away
+			continue // the interface was just removed
 		}
 		err = errors.Join(err, bad)
 		if bad == nil && c.Known {
@@ -186,9 +186,8 @@ func (j *flapJudge) read(p *Port) {
 	j.ports = append(j.ports, q)
 }
 
-// compare finds how often the link was lost since the last run. Counters do not tell
-// when: if that run was before links had settled it may have been until then, and only
-// a log can tell.
+// compare counts the losses since the last run. Counters have no times: if that run was before
+// the links had settled, the losses can be from then, and only a log can show it.
 func (q *flapPort) compare(h *checks.History, settled time.Time, window time.Duration) {
 	name := q.Name()
 	q.first = true
@@ -199,7 +198,7 @@ func (q *flapPort) compare(h *checks.History, settled time.Time, window time.Dur
 		switch {
 		case strings.HasPrefix(counter, ibIndex):
 			continue
-		case !known: // an interface loses its carrier once as it is made
+		case !known: // an interface loses its carrier once when it is created
 			q.moved = q.moved || n > 1 || n > 0 && !isCarrier
 			continue
 		case isCarrier:
@@ -228,13 +227,13 @@ func (q *flapPort) compare(h *checks.History, settled time.Time, window time.Dur
 	}
 }
 
-// downedMost is where link_downed of InfiniBand stops.
+// downedMost is the maximum of link_downed of InfiniBand.
 const downedMost = 255
 
-// byCarrier says whether the carriers of a port's interfaces tell of its link. Those of
-// IP over InfiniBand go, too, as someone takes the interface down, and with another LID or
-// partition key: they count only where link_downed says nothing. The one of a virtual
-// function may stay 0.
+// byCarrier reports whether the carriers of a port's interfaces show its link. The carrier of IP
+// over InfiniBand also changes when an administrator takes the interface down, and with another
+// LID or partition key: it counts only if link_downed is unusable. link_downed of a virtual
+// function can stay 0.
 func (q *flapPort) byCarrier() bool {
 	n, known := q.counts[ibDowned]
 	m := ModelOf(q.HCA.Vendor, q.HCA.Model, q.HCA.Board)
@@ -242,7 +241,7 @@ func (q *flapPort) byCarrier() bool {
 	return q.Layer != layerIB || !known || n >= downedMost || n == 0 && virtual
 }
 
-// logs reads the kernel's log, if it can tell anything new, and the files.
+// logs reads the kernel's log, if it can contain anything new, and the files.
 func (j *flapJudge) logs() {
 	if slices.ContainsFunc(j.ports, func(q flapPort) bool { return q.moved }) {
 		list, err := kernelFlaps(j.env)
@@ -254,7 +253,7 @@ func (j *flapJudge) logs() {
 	for _, path := range j.check.Logs {
 		list, err := syslogFlaps(j.env, path)
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // AzureHPC's check passes then
+		case errors.Is(err, fs.ErrNotExist): // as in AzureHPC's check
 			j.findings = append(j.findings, checks.Finding{Code: "ib.flap.log", Severity: checks.Skip}.Describe(ibFlapsName, "%v", err))
 		case err != nil:
 			j.findings = append(j.findings, checks.Unreadable(err)...)
@@ -263,15 +262,15 @@ func (j *flapJudge) logs() {
 	}
 }
 
-// take notes the new losses of a port.
+// take records the new losses of a port.
 func (j *flapJudge) take(q *flapPort) {
 	name, h := q.Name(), j.history
 	defer func() { h.Add(name, q.counts) }()
 	if q.anew {
 		return
 	}
-	times := j.told(q)
-	for i := range q.lost - min(q.lost, uint64(len(times))) { // no log has them
+	times := j.loggedLosses(q)
+	for i := range q.lost - min(q.lost, uint64(len(times))) { // not in any log
 		if i >= checks.HistoryMarks {
 			break
 		}
@@ -282,8 +281,8 @@ func (j *flapJudge) take(q *flapPort) {
 	}
 }
 
-// oneASecond moves the times of a log that fall into one second into those before: each line
-// is a loss, as AzureHPC's check counts them.
+// oneASecond moves times of a log that fall into the same second to earlier seconds: each line is
+// a loss, as in AzureHPC's check.
 func oneASecond(times []time.Time) {
 	for i := len(times) - 2; i >= 0; i-- {
 		if latest := times[i+1].Add(-time.Second); times[i].After(latest) {
@@ -292,13 +291,13 @@ func oneASecond(times []time.Time) {
 	}
 }
 
-// told are the new losses of a port that logs tell of: those of the source that has
-// the most, for others tell of the same.
-func (j *flapJudge) told(q *flapPort) (most []time.Time) {
+// loggedLosses returns the new losses of a port in the logs: those of the source with the most,
+// since the others report the same losses.
+func (j *flapJudge) loggedLosses(q *flapPort) (most []time.Time) {
 	name, h := q.Name(), j.history
 	known := h.Marks(name, ibFlapMark, checks.HistoryAge)
 	since := h.Now.Add(-j.check.window())
-	var seen time.Time // what is later was in no log that was read
+	var seen time.Time // the logs of earlier runs end here
 	if d := h.File.Devices[name]; d != nil && !q.first {
 		seen = time.Unix(d.Seen, 0)
 		since = seen.Add(-flapSame)
@@ -318,7 +317,7 @@ func (j *flapJudge) told(q *flapPort) (most []time.Time) {
 	}
 	for source, list := range by {
 		slices.SortFunc(list, time.Time.Compare)
-		if strings.HasPrefix(source, "/") { // the kernel's log may have a loss twice
+		if strings.HasPrefix(source, "/") { // the kernel's log can have a loss twice
 			oneASecond(list)
 		}
 		if len(list) > len(most) || len(list) == len(most) && list[0].Before(most[0]) {
@@ -330,13 +329,13 @@ func (j *flapJudge) told(q *flapPort) (most []time.Time) {
 
 func (c *ibLinkFlapping) window() time.Duration { return time.Duration(c.Hours * float64(time.Hour)) }
 
-// judge makes findings of all losses within the window.
+// judge reports the losses within the period.
 func (j *flapJudge) judge() {
 	lost := map[string][]time.Time{}
 	for i := range j.ports {
 		lost[j.ports[i].Name()] = j.history.Marks(j.ports[i].Name(), ibFlapMark, j.check.window())
 	}
-	fabric := map[string][]flapsAt{} // what the fabric may explain, by layer
+	fabric := map[string][]flapsAt{} // losses that the fabric can explain, by layer
 	peers := map[string]int{}
 	for i := range j.ports {
 		p := &j.ports[i]
@@ -362,14 +361,14 @@ func (j *flapJudge) judge() {
 	}
 }
 
-// flapsAt are the losses of a port: its own, and those at which most ports lost their link.
+// flapsAt are the losses of a port: its own, and those when most ports lost their link.
 type flapsAt struct {
 	port      *flapPort
 	own, with []time.Time
 }
 
-// together reports the losses that most ports with a link layer had at once. One that
-// lost its link far more often than most of them has a fault of its own.
+// together reports the losses that most ports of a link layer had at once. A port that lost its
+// link far more often than most has a fault of its own.
 func (j *flapJudge) together(layer string, list []flapsAt, peers int) {
 	if len(list) == 0 {
 		return
@@ -391,11 +390,11 @@ func (j *flapJudge) together(layer string, list []flapsAt, peers int) {
 		}
 	}
 	j.findings = append(j.findings, checks.Finding{Code: "ib.flap.fabric", Severity: checks.Warn, Remedy: checks.CheckFabric}.
-		Describe(ibFlapsName, "links of %d of %d %s ports lost at once, so it is the fabric: %s times", len(list), peers, layer, strings.Join(names, ", ")))
+		Describe(ibFlapsName, "links of %d of %d %s ports lost at once, a fault of the fabric: %s times", len(list), peers, layer, strings.Join(names, ", ")))
 }
 
-// everywhere says whether more than half of the ports with a link layer lost their
-// link about a moment.
+// everywhere reports whether more than half of the ports of a link layer lost their link at about
+// the same time.
 func (j *flapJudge) everywhere(lost map[string][]time.Time, layer string, at time.Time) bool {
 	peers, with := 0, 0
 	for i := range j.ports {
@@ -410,13 +409,13 @@ func (j *flapJudge) everywhere(lost map[string][]time.Time, layer string, at tim
 	return peers >= ibPeers && 2*with > peers
 }
 
-// one is the finding about the losses of one port.
+// one returns the finding about the losses of one port.
 func (j *flapJudge) one(p *flapPort, own []time.Time) checks.Finding {
 	last, lost := own[len(own)-1], uint64(len(own))
-	if lost == checks.HistoryMarks { // there may have been more than are remembered
+	if lost == checks.HistoryMarks { // the history holds no more
 		lost = max(lost, p.total)
 	}
-	f := checks.Finding{Code: "ib.flap", Severity: checks.Warn, Want: fmt.Sprintf("not once in %g hours", j.check.Hours), Got: fmt.Sprint(lost), Remedy: checks.CheckCable}
+	f := checks.Finding{Code: "ib.flap", Severity: checks.Warn, Want: fmt.Sprintf("0 in %g hours", j.check.Hours), Got: fmt.Sprint(lost), Remedy: checks.CheckCable}
 	if len(own) >= j.check.Count && j.history.Now.Sub(last) <= j.check.window()/4 {
 		f.Severity, f.Want = checks.Fail, fmt.Sprintf("fewer than %d in %g hours", j.check.Count, j.check.Hours)
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// flapPast is what an earlier run, five minutes ago, has kept: of each of eight ports
-// that it never lost its link, and of port 3 at what times it did, in seconds ago.
+// flapPast returns the history of an earlier run, five minutes ago: eight ports that never lost
+// their link, and port 3 that lost it at these times, in seconds ago.
 func flapPast(name, dev string, ago ...int64) string {
 	all := map[string]*checks.DeviceHistory{}
 	for i := range 8 {
@@ -38,19 +38,19 @@ func flapPast(name, dev string, ago ...int64) string {
 	return string(data)
 }
 
-// flapsOn is a line on a node with InfiniBand whose port 3 lost its link so many
-// seconds ago.
+// flapsOn returns a line on a node with InfiniBand and a port 3 that lost its link at these
+// times, seconds ago.
 func flapsOn(name string, words []string, ago []int64, now func(*fakesys.Node), want ...checks.Finding) checktest.Scenario {
 	return checktest.OnFabric(name, words, now, want...).Holding("past/ib-flaps.json", flapPast("mlx5_%d:1", "ib%d", ago...))
 }
 
-// kmsgged is a record of the kernel's log, so many seconds ago.
+// kmsgged returns a record of the kernel's log, this many seconds old.
 func kmsgged(ago int64, text string) string {
 	const booted = 1767000000
 	return fmt.Sprintf("6,%d,%d,-;%s\n", 9000-ago, (fabricNow-ago-booted)*1e6, text)
 }
 
-// syslogged is a line of syslog.
+// syslogged returns a line of syslog.
 func syslogged(ago int64, text string) string {
 	return time.Unix(fabricNow-ago, 0).UTC().Format(time.RFC3339) + " gpu-ib3 " + text + "\n"
 }
@@ -60,12 +60,12 @@ func flapFinding(device string, severity checks.Severity, ago int64, want string
 	return checktest.PortFinding(ibFlapsName, device, 3, checks.Finding{Code: "ib.flap", Severity: severity, Remedy: checks.CheckCable, Want: want, Got: fmt.Sprint(got)}, text)
 }
 
-// lagFlap is a line on a node with four LAGs, of which the last has lost a link so many
-// seconds ago.
+// lagFlap returns a line on a node with four LAGs; the last one lost a link this many seconds
+// ago.
 func lagFlap(name, member string, change func(*fakesys.Node), ago int64) checktest.Scenario {
 	sys := fakesys.Kinds()["lags of data ports"]
 	change(sys)
-	f := checks.Finding{Code: "ib.flap", Severity: checks.Warn, Remedy: checks.CheckCable, Want: "not once in 24 hours", Got: "1"}
+	f := checks.Finding{Code: "ib.flap", Severity: checks.Warn, Remedy: checks.CheckCable, Want: "0 in 24 hours", Got: "1"}
 	d := checks.Device{Kind: "port", Name: "mlx5_bond_3:1", PCI: "0000:c3:00.0", UUID: "b83f:d203:00c5:1ac3"}
 	past := fmt.Sprintf(`{"seen":%d,"series":{"counters/link_downed":[[%[2]d,0]],"carrier ens3a":[[%[2]d,1]],"carrier ens3b":[[%[2]d,1]]}}`, fabricNow-300, fabricNow-7200)
 	text := "link" + member + " lost, last at " + time.Unix(fabricNow-ago, 0).UTC().Format(time.RFC3339)
@@ -76,7 +76,7 @@ func lagFlap(name, member string, change func(*fakesys.Node), ago int64) checkte
 func TestIBLinkFlapping(t *testing.T) { checktest.Run(t, "check_ib_link_flapping") }
 
 var _ = checktest.Table("check_ib_link_flapping", func(string) []checktest.Scenario {
-	const bad, never, few = "mlx5_3", "not once in 24 hours", "fewer than 5 in 24 hours"
+	const bad, never, few = "mlx5_3", "0 in 24 hours", "fewer than 5 in 24 hours"
 	hourly := []int64{600, 3600, 7200, 10800, 14400}
 	carrier := func(n int) func(*fakesys.Node) {
 		return func(node *fakesys.Node) { node.Set("ib3", "carrier_down_count", fmt.Sprint(n)) }
@@ -97,7 +97,7 @@ var _ = checktest.Table("check_ib_link_flapping", func(string) []checktest.Scena
 		n.Files["dev/kmsg"] = ""
 	}
 	fabric := checks.Finding{Code: "ib.flap.fabric", Severity: checks.Warn, Remedy: checks.CheckFabric,
-		Message: "check_ib_link_flapping:  links of 5 of 8 InfiniBand ports lost at once, so it is the fabric: mlx5_0:1 1, mlx5_1:1 1, mlx5_2:1 1, mlx5_3:1 1, mlx5_4:1 1 times"}
+		Message: "check_ib_link_flapping:  links of 5 of 8 InfiniBand ports lost at once, a fault of the fabric: mlx5_0:1 1, mlx5_1:1 1, mlx5_2:1 1, mlx5_3:1 1, mlx5_4:1 1 times"}
 	fiveLines := ""
 	for _, ago := range hourly {
 		fiveLines = syslogged(ago, "systemd-networkd[1587]: ib3: Lost carrier") + fiveLines
@@ -154,7 +154,7 @@ var _ = checktest.Table("check_ib_link_flapping", func(string) []checktest.Scena
 		flapsOn("an operator has cleared what was earlier", nil, hourly, nil, flapFinding(bad, checks.Warn, 600, never, 1)).Holding("past/ib-clear.json", `[{"at":1767320000,"who":"uid 0"}]`),
 		flapsOn("an operator has cleared another port", nil, hourly, nil, flapFinding(bad, checks.Fail, 600, few, 5)).Holding("past/ib-clear.json", `[{"at":1767322900,"device":"mlx5_9:*","who":"uid 0"}]`),
 		flapsOn("what was cleared cannot be read", nil, nil, nil,
-			checks.Finding{Code: "ib.clear", Severity: checks.Warn, Message: "check_ib_link_flapping:  what operators have cleared is lost, clear it again: /past/ib-clear.json is damaged"}).
+			checks.Finding{Code: "ib.clear", Severity: checks.Warn, Message: "check_ib_link_flapping:  acknowledgements of port errors are lost, repeat nhc-gpu clear --ib: /past/ib-clear.json is damaged"}).
 			Holding("past/ib-clear.json", `[{"at":`),
 		checktest.OnRoCE("RoCE", nil, inTurn(func(n *fakesys.Node) { n.Set("eth13", "carrier_down_count", "2") }, kmsg(kmsgged(100, "mlx5_core 0000:23:00.0 eth13: Link down"))),
 			flapFinding("rocep3s0", checks.Warn, 100, never, 1)).Holding("past/ib-flaps.json", flapPast("rocep%ds0:1", "eth1%d")),
@@ -254,8 +254,8 @@ func FuzzFlapLines(f *testing.F) {
 	})
 }
 
-// A port that flaps fails, until it has been quiet for a quarter of the hours; a
-// reboot between changes nothing, and one flap after it fails at once.
+// A port that flaps fails until it has been stable for a quarter of the hours; a reboot in
+// between changes nothing, and one flap after it fails at once.
 func TestFlapsEnd(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

@@ -12,21 +12,20 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// ibModules checks that the kernel has what RDMA needs, as modules or built in. MODULE
-// names one that has to be there, or several of which one has to be: 'nvidia_peermem|
-// nv_peer_mem'; for dma-buf in their place see check_gpu_driver -m. Without MODULE they
-// are ib_core, ib_uverbs and the module of each InfiniBand, Omni-Path or EFA adapter that
-// the PCI bus has (mlx5_ib, hfi1, efa), and of Mellanox adapters for Ethernet where they are
-// four at least; it warns if rdma_cm is missing beside InfiniBand or RoCE
-// ports, and ib_umad beside InfiniBand: storage and tools need them, most jobs do not. A node without an adapter
-// has no need of any. Other Ethernet adapters may do without RDMA: name mlx5_ib, irdma
-// or bnxt_re if they are the fabric. A module that is missing in the first five minutes
-// after a boot is skipped, but not before a job.
+// ibModules checks that the kernel has the modules that RDMA needs, loaded or built in. MODULE
+// names a required module, or alternatives: 'nvidia_peermem|nv_peer_mem'; for dma-buf instead of
+// these see check_gpu_driver -m. Without MODULE the check requires ib_core, ib_uverbs and the
+// module of each InfiniBand, Omni-Path or EFA adapter on the PCI bus (mlx5_ib, hfi1, efa), and of
+// Mellanox Ethernet adapters if there are at least four. It warns if rdma_cm is missing on a node
+// with InfiniBand or RoCE ports, or ib_umad with InfiniBand ports: storage and tools need them,
+// most jobs do not. A node without an adapter needs no module. Other Ethernet adapters can work
+// without RDMA: name mlx5_ib, irdma or bnxt_re if they are the fabric. In the first five minutes
+// after a boot a missing module is skipped, except before a job.
 //
 //	gpu* || check_ib_modules
 //	gpu* || check_ib_modules ib_uverbs mlx5_ib rdma_ucm
 type ibModules struct {
-	Modules []string `arg:"*" toml:"modules"` // modules, each of which has to be there
+	Modules []string `arg:"*" toml:"modules"` // required modules
 }
 
 const ibModulesName = "check_ib_modules"
@@ -35,14 +34,14 @@ func init() {
 	checks.Register(checks.Info{
 		Name:    ibModulesName,
 		Usage:   "[MODULE...]",
-		Summary: "the kernel modules that RDMA needs are loaded",
+		Summary: "kernel modules for RDMA are loaded",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ibModules{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"ib.modules":       "modprobe the module, and see dmesg for why it was not loaded; after an update of the kernel or of OFED it may not have been built. List it in /etc/modules-load.d, or see rdma-core's rdma-load-modules@.service.",
-				"ib.modules.abi":   "The module is there, its interface to programs is not: see dmesg; kernel and RDMA modules are of different OFEDs. /etc/init.d/openibd restart with no job on the node, or reboot.",
-				"ib.modules.extra": "Jobs may run without it, storage or tools may not: modprobe it, list it in /etc/modules-load.d. If nobody needs it name those that are needed: check_ib_modules ib_uverbs mlx5_ib.",
+				"ib.modules":       "If no node has this module correct the line. Otherwise load it (modprobe MODULE), and see dmesg for the cause: after an update of the kernel or of OFED the module may not have been built. List it in /etc/modules-load.d, or see rdma-load-modules@.service of rdma-core.",
+				"ib.modules.abi":   "The module is loaded without its interface for programs: see dmesg; the RDMA modules can be from different OFED versions. Run /etc/init.d/openibd restart while no job runs, or reboot.",
+				"ib.modules.extra": "Most jobs run without it, storage or tools may not: load it (modprobe MODULE) and list it in /etc/modules-load.d. If it is not needed name the required modules: check_ib_modules ib_uverbs mlx5_ib.",
 			}
 		},
 	})
@@ -103,8 +102,7 @@ func (c *ibModules) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	return f.Settle(append(findings, c.abi(env, has)...), moduleCodes...)
 }
 
-// manyCards says whether a node has so many Mellanox cards for Ethernet that they are
-// there for RDMA.
+// manyCards reports whether a node has so many Mellanox Ethernet cards that they are for RDMA.
 func manyCards(bus []pci.Function) bool {
 	cards := map[string]bool{}
 	for i := range bus {
@@ -115,17 +113,17 @@ func manyCards(bus []pci.Function) bool {
 	return len(cards) >= manyPorts
 }
 
-// moduleCodes are those of modules that a boot has not loaded yet.
+// moduleCodes are the codes of modules that may not be loaded yet after a boot.
 var moduleCodes = []string{"ib.modules", "ib.modules.abi", "ib.modules.extra"}
 
-// mayDoWithout says whether an adapter is one that many sites have for Ethernet alone.
+// mayDoWithout reports whether an adapter is one that many sites use for Ethernet only.
 func mayDoWithout(d *pci.Function, many bool) bool {
 	m := ModelOf(d.Vendor, d.Device, "")
 	return !ibOnBus(d) && (m == nil || m.Module != "efa" && (!many || m.Module != "mlx5_ib"))
 }
 
-// ibNeeds are the modules that RDMA needs, those of adapters apart, and those that
-// only some need.
+// ibNeeds returns the modules that RDMA needs, except for those of adapters, and those that only
+// some programs need.
 func ibNeeds(f *Fabric) (needed map[string][]string, extra []string) {
 	needed = map[string][]string{"ib_core": nil, "ib_uverbs": nil}
 	uses := func(layer string) bool {
@@ -140,8 +138,8 @@ func ibNeeds(f *Fabric) (needed map[string][]string, extra []string) {
 	return needed, extra
 }
 
-// inUse says whether the kernel shows the work of a module that it does not name, as
-// one that is built in: of ib_core any device, of an adapter's that it is one.
+// inUse reports whether the kernel shows that a module works although it does not list it,
+// because it is built in: ib_core by any device, an adapter's module by the adapter's device.
 func inUse(f *Fabric, module string, addresses []string) bool {
 	switch module {
 	case "ib_core":
@@ -159,7 +157,7 @@ func inUse(f *Fabric, module string, addresses []string) bool {
 	return false
 }
 
-// abi judges whether modules that are there serve programs.
+// abi judges whether loaded modules have their interface for programs.
 func (c *ibModules) abi(env *checks.Env, has func(string) bool) (findings []checks.Finding) {
 	for _, m := range []struct {
 		module, dir, version string

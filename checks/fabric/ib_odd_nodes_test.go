@@ -11,8 +11,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// bridges adds the ConnectX-7 by which Fabric Manager reaches the NVSwitches of an
-// HGX B200: four functions with InfiniBand ports that no job uses.
+// bridges adds the ConnectX-7 through which Fabric Manager reaches the NVSwitches of an HGX B200:
+// four functions with InfiniBand ports that no job uses.
 func bridges(n *fakesys.Node) *fakesys.Node {
 	for i := range 4 {
 		address := fmt.Sprintf("0000:a0:00.%d", i)
@@ -46,7 +46,7 @@ func TestNVSwitchBridges(t *testing.T) {
 	}
 }
 
-// The node's only way out may be over IP over InfiniBand.
+// A node can have IP over InfiniBand as its only default route.
 func TestDefaultRouteOverInfiniBand(t *testing.T) {
 	t.Parallel()
 	n := fakesys.DGXH100()
@@ -59,7 +59,7 @@ func TestDefaultRouteOverInfiniBand(t *testing.T) {
 	}
 }
 
-// Interfaces that others have made on a port are not the port's.
+// Interfaces that other software creates on a port do not belong to the port.
 func TestNetDevsOfOthers(t *testing.T) {
 	t.Parallel()
 	n := fakesys.DGXH100()
@@ -90,8 +90,7 @@ func TestNetDevsOfOthers(t *testing.T) {
 	}
 }
 
-// A link that comes up and goes again as the node boots is no flap, by whichever
-// source it is seen.
+// A link that comes up and goes down again during a boot is not a flap, in any source.
 func TestFlapsOfABoot(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -120,7 +119,7 @@ func TestFlapsOfABoot(t *testing.T) {
 	}
 }
 
-// What fails because it was too often fails in a run soon after as well.
+// A failure for repeated events also fails in a run soon after.
 func TestErrorsOfTwoRuns(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

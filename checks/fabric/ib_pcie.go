@@ -13,29 +13,28 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// ibPCIe checks the PCIe links of the RDMA devices that carry jobs' traffic, or of
-// each DEVICE. Each has the lanes and the speed that it and its slot have together,
-// or at least WIDTH and SPEED. So has each link above it, up to the root port; one
-// that can do no more, and is slower than the device, is warned of, but where the
-// node's platform is built so. It warns, too, of fewer than the platform has, of a
-// slot less than the others', of a MaxReadReq below what is recommended for the
-// device, or unlike the others', and of relaxed ordering that is off on some only.
-// With -m less than BYTES fails.
+// ibPCIe checks the PCIe links of the RDMA devices that carry jobs' traffic, or of each DEVICE.
+// Each link must have the width and speed that device and slot support together, or at least -w
+// WIDTH lanes and -s SPEED (generation 5, or 32 GT/s). This also applies to each link above it,
+// up to the root port; one that supports less than the device only warns, unless the platform is
+// built so. The check also warns of less than the platform has, of a slot that supports less than
+// the others, of a MaxReadReq below the recommendation for the device or different from the
+// others, and of relaxed ordering that is off on some devices only. With -m BYTES a lower
+// MaxReadReq fails.
 //
-// Access Control Services (ACS) that redirect what goes between an adapter and a GPU
-// below one switch over the root port, which costs GPUDirect most of its
-// bandwidth, are warned of; an IOMMU that separates devices for virtual machines
-// needs them. With -a any redirection fails, on every bridge above an adapter or a
-// GPU. A virtual machine shows no such bridges, and what is not shown is not judged;
-// MaxReadReq, ordering and ACS are shown to root only.
+// It warns if Access Control Services (ACS) redirect traffic between an adapter and a GPU below
+// one switch over the root port: that costs GPUDirect most of its bandwidth. An IOMMU that
+// separates devices for virtual machines needs these redirections. With -a any redirection fails,
+// on every bridge above an adapter or a GPU. A virtual machine has no such bridges, and nothing
+// that is hidden is judged. Only root can read MaxReadReq, ordering and ACS.
 //
 //	gpu* || check_ib_pcie
 //	gpu* || check_ib_pcie -w 16 -s 5 -m 4096
 //	gpu* || check_ib_pcie -a mlx5_0 mlx5_1
 type ibPCIe struct {
-	Width       int      `opt:"w" toml:"width"`        // fewest lanes in use
-	Speed       string   `opt:"s" toml:"speed"`        // lowest generation (5), or speed in GT/s (32)
-	ReadRequest int      `opt:"m" toml:"read_request"` // lowest MaxReadReq, bytes
+	Width       int      `opt:"w" toml:"width"`        // least number of lanes in use
+	Speed       string   `opt:"s" toml:"speed"`        // least generation (5), or speed in GT/s (32)
+	ReadRequest int      `opt:"m" toml:"read_request"` // least MaxReadReq, bytes
 	ACS         bool     `opt:"a" toml:"acs"`          // ACS must be off on every bridge above
 	Devices     []string `arg:"*" toml:"devices"`      // RDMA devices; none: those that carry jobs' traffic
 }
@@ -43,25 +42,25 @@ type ibPCIe struct {
 const ibPCIeName = "check_ib_pcie"
 
 func init() {
-	const reseat = "Compare with the other adapters (lspci -vv, LnkCap and LnkSta; lspci -tv shows the bridges). Reseat adapter, riser or cable; if it stays one of the two ends is bad. "
+	const reseat = "Compare with the other adapters (lspci -vv, LnkCap and LnkSta; lspci -tv shows the bridges). Reseat the adapter, riser or cable; if the fault remains one of the two ends is faulty. "
 	checks.Register(checks.Info{
 		Name:    ibPCIeName,
 		Usage:   "[-w WIDTH] [-s SPEED] [-m BYTES] [-a] [DEVICE...]",
-		Summary: "RDMA devices have full PCIe links, up to the root port",
+		Summary: "RDMA devices have full PCIe links up to the root port",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ibPCIe{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"ib.pcie.gone":     "The adapter does not answer on the bus. Take the power off and on again (a reboot may not do); if it comes back reseat it, then replace it. See dmesg for mlx5_core and AER lines.",
-				"ib.pcie.width":    reseat + "If it was meant give the number with -w.",
-				"ib.pcie.speed":    reseat + "If the BIOS limits the slot give the generation with -s.",
-				"ib.pcie.slot":     "Compare the slot with those of the other adapters: the BIOS may split or limit it, the adapter may be in the wrong one.",
-				"ib.pcie.platform": "Adapter and slot together are less than this kind of node has: see the BIOS's setting for the slot, the riser, and the adapter's model.",
-				"ib.pcie.tree":     "A link between the adapter and its root port is less than the adapter's own: see lspci -tv and -vv of the bridge that is named. A BIOS setting, a retimer or a riser does that.",
-				"ib.pcie.readreq":  "setpci -s ADDRESS CAP_EXP+8.w shows it (bits 14:12); see the BIOS, PCI_WR_ORDERING and MAX_ACC_OUT_READ of the adapter, and what sets it at boot on the other nodes.",
-				"ib.pcie.acs":      "Switch ACS off in the BIOS (or ECAP_ACS+6.w=0 by setpci at boot), unless the node gives devices to virtual machines. nvidia-smi topo -m and a GPUDirect test show the difference.",
-				"ib.pcie.ordering": "Set PCI_WR_ORDERING alike on all adapters (mlxconfig), and see the BIOS's setting for relaxed ordering.",
-				"ib.pcie.unseen":   "Nothing in a virtual machine. Else run it as root: others are not shown the configuration space.",
+				"ib.pcie.gone":     "The adapter does not answer on the bus. Power the node off and on (a reboot may not be enough). If it happens again reseat the adapter, then replace it. See dmesg for mlx5_core and AER lines.",
+				"ib.pcie.width":    reseat + "If this width is expected, set it: -w WIDTH.",
+				"ib.pcie.speed":    reseat + "If the BIOS limits the slot, set the generation: -s SPEED.",
+				"ib.pcie.slot":     "Compare the slot with those of the other adapters: the BIOS can split or limit it, or the adapter is in the wrong slot.",
+				"ib.pcie.platform": "Adapter and slot together support less than this platform has: see the BIOS's setting for the slot, the riser, and the adapter's model.",
+				"ib.pcie.tree":     "A link between the adapter and its root port is slower than the adapter's own: see lspci -tv, and lspci -vv of the named bridge. A BIOS setting, a retimer or a riser can be the cause.",
+				"ib.pcie.readreq":  "setpci -s ADDRESS CAP_EXP+8.w shows it (bits 14:12); see the BIOS, PCI_WR_ORDERING and MAX_ACC_OUT_READ of the adapter, and the boot scripts that set it on other nodes.",
+				"ib.pcie.acs":      "Disable ACS in the BIOS (or at boot: setpci -s ADDRESS ECAP_ACS+6.w=0), unless the node passes devices to virtual machines. nvidia-smi topo -m and a GPUDirect test show the difference.",
+				"ib.pcie.ordering": "Set PCI_WR_ORDERING to the same value on all adapters (mlxconfig), and see the BIOS's setting for relaxed ordering.",
+				"ib.pcie.unseen":   "Nothing to repair in a virtual machine. Otherwise run it as root: only root can read the configuration space.",
 			}
 		},
 	})
@@ -72,17 +71,17 @@ type ibLink struct {
 	*pcie.Link
 
 	hca    *rdma.HCA
-	model  *HCAModel // nil: not known
+	model  *HCAModel // nil: unknown
 	config pci.Config
 }
 
-// registers says whether the device has the registers that are judged: a virtual
-// function's are 0, for they are those of the physical one.
+// registers reports whether the device has the registers to judge: those of a virtual function
+// are 0, since they belong to the physical one.
 func (l *ibLink) registers() bool { return l.config.Express && !l.virtual() }
 
 func (l *ibLink) virtual() bool { return l.VF || l.model != nil && l.model.Virtual }
 
-// others are the rest of a kind.
+// others returns the rest of a kind.
 func (l *ibLink) others(links []*ibLink) (list []*ibLink) {
 	for _, o := range links {
 		if o != l && o.registers() && o.Kind == l.Kind {
@@ -112,10 +111,10 @@ func (c *ibPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}
 	switch {
 	case len(links) > 0 && !shown:
-		return append(findings, checks.Finding{Code: "ib.pcie.unseen", Severity: checks.Skip}.Describe(ibPCIeName, "the PCIe links of RDMA devices are not shown here"))
+		return append(findings, checks.Finding{Code: "ib.pcie.unseen", Severity: checks.Skip}.Describe(ibPCIeName, "the kernel does not show the PCIe links of RDMA devices"))
 	case len(links) > 0 && !configured && (c.ReadRequest > 0 || c.ACS):
 		findings = append(findings, checks.Finding{Code: "ib.pcie.unseen", Severity: checks.Skip}.
-			Describe(ibPCIeName, "the registers of PCI Express are not shown here: MaxReadReq and ACS were not judged"))
+			Describe(ibPCIeName, "PCI Express registers cannot be read: MaxReadReq and ACS not checked"))
 	}
 	for i, faults := range pcie.Judge(plain, want) {
 		for _, fault := range faults {
@@ -125,14 +124,21 @@ func (c *ibPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
 			findings = append(findings, c.belowPlatform(f, links[i])...)
 		}
 	}
+	told := len(slices.DeleteFunc(plain, func(l *pcie.Link) bool { return !l.Told() }))
+	if c.Width > 0 {
+		blameLine(findings, "ib.pcie.width", told)
+	}
+	if c.Speed != "" {
+		blameLine(findings, "ib.pcie.speed", told)
+	}
 	findings = append(findings, judgeTree(f, links)...)
 	findings = append(findings, c.judgeReadRequests(f, links)...)
 	findings = append(findings, judgeOrdering(f, links)...)
 	return append(findings, c.judgeACS(f, links)...)
 }
 
-// pcieLinks are those of the devices of some ports, each once. failed says that
-// some could not be read, which is no lack of what is shown.
+// pcieLinks returns the links of the ports' devices, each once. failed means that some could not
+// be read: that differs from a link that the kernel hides.
 func pcieLinks(f *Fabric, ports []*Port) (links []*ibLink, findings []checks.Finding, failed bool) {
 	seen := map[string]bool{}
 	for _, p := range ports {
@@ -150,7 +156,7 @@ func pcieLinks(f *Fabric, ports []*Port) (links []*ibLink, findings []checks.Fin
 		l.config = config
 		if config.Gone {
 			findings = append(findings, checks.Finding{Code: "ib.pcie.gone", Severity: checks.Fail, Remedy: checks.RebootNode}.
-				Report(f.Check, HCADevice(a), "does not answer: every register reads as ones"))
+				Report(f.Check, HCADevice(a), "does not answer on the PCI bus"))
 			failed = true
 			continue
 		}
@@ -163,20 +169,20 @@ func pcieLinks(f *Fabric, ports []*Port) (links []*ibLink, findings []checks.Fin
 	return links, findings, failed
 }
 
-// belowPlatform warns of less than the node's platform has, if the board can do
-// the platform's rate: others are for storage, or a console.
+// belowPlatform warns of less than the node's platform has, if the board supports the platform's
+// rate: other boards are for storage, or a console.
 func (c *ibPCIe) belowPlatform(f *Fabric, l *ibLink) (findings []checks.Finding) {
 	p, _ := checks.NodePlatform(f.env)
 	if l.model == nil || l.virtual() || l.model.Rate < p.NetworkRate || !l.Told() {
 		return nil
 	}
 	least := pcie.GenSpeed(p.NetworkPCIeGen)
-	if l.model.PCIeGen > 0 { // a storage adapter may be of an older generation
+	if l.model.PCIeGen > 0 { // a storage adapter can be of an older generation
 		least = min(least, pcie.GenSpeed(l.model.PCIeGen))
 	}
 	say := func(what, want, got string) {
 		findings = append(findings, checks.Finding{Code: "ib.pcie.platform", Severity: checks.Warn, Want: want, Got: got}.
-			Report(f.Check, HCADevice(l.hca), "PCIe %s is less than that of %s", what, p.Name))
+			Report(f.Check, HCADevice(l.hca), "PCIe %s is lower than on %s", what, p.Name))
 	}
 	if c.Width <= 0 && l.Width < p.NetworkPCIeWidth {
 		say("width", pcie.Lanes(p.NetworkPCIeWidth), pcie.Lanes(l.Width))
@@ -187,8 +193,8 @@ func (c *ibPCIe) belowPlatform(f *Fabric, l *ibLink) (findings []checks.Finding)
 	return findings
 }
 
-// judgeReadRequests judges MaxReadReq, by the line, by what is known of the device,
-// by the others of its kind.
+// judgeReadRequests judges MaxReadReq: by the line, by the model's recommendation, by the others
+// of its kind.
 func (c *ibPCIe) judgeReadRequests(f *Fabric, links []*ibLink) (findings []checks.Finding) {
 	say := func(l *ibLink, severity checks.Severity, want int, how string) {
 		findings = append(findings, checks.Finding{Code: "ib.pcie.readreq", Severity: severity, Remedy: checks.FixConfig,
@@ -204,21 +210,21 @@ func (c *ibPCIe) judgeReadRequests(f *Fabric, links []*ibLink) (findings []check
 			say(l, checks.Fail, c.ReadRequest, "")
 		case c.ReadRequest > 0:
 		case l.model != nil && got < l.model.ReadRequest:
-			say(l, checks.Warn, l.model.ReadRequest, " is below what is recommended for "+l.model.Name)
+			say(l, checks.Warn, l.model.ReadRequest, " is below the recommendation for "+l.model.Name)
 		case got < most:
-			say(l, checks.Warn, most, " is less than that of the others")
+			say(l, checks.Warn, most, " is lower than on other adapters")
 		}
 	}
 	return findings
 }
 
-// judgeOrdering warns of relaxed ordering that is off where others of the kind
-// have it on. A virtual function does not have the bit.
+// judgeOrdering warns if relaxed ordering is off although others of the kind have it on. A
+// virtual function does not have the bit.
 func judgeOrdering(f *Fabric, links []*ibLink) (findings []checks.Finding) {
 	for _, l := range links {
 		if l.registers() && !l.config.Relaxed && slices.ContainsFunc(l.others(links), func(o *ibLink) bool { return o.config.Relaxed }) {
 			findings = append(findings, checks.Finding{Code: "ib.pcie.ordering", Severity: checks.Warn, Remedy: checks.FixConfig, Want: "on", Got: "off"}.Report(f.Check, HCADevice(l.hca),
-				"relaxed ordering is not that of the others"))
+				"relaxed ordering differs from other adapters"))
 		}
 	}
 	return findings

@@ -79,11 +79,14 @@ var _ = checktest.Table("check_ib_pcie", func(name string) []checktest.Scenario 
 		checktest.OnFabric("lanes lost", nil, checktest.Links(adapter, checktest.NowWidth, "8"), says(checks.Fail, "width", checks.ReseatOrRMA, "x16", "x8", "PCIe width")),
 		checktest.OnFabric("slow", nil, checktest.Links(adapter, checktest.NowSpeed, "16.0 GT/s PCIe"), says(checks.Fail, "speed", checks.ReseatOrRMA, "32 GT/s", "16 GT/s", "PCIe speed")),
 		checktest.OnFabric("fewer lanes than wanted", checktest.Of("-w", "16"), slot8, says(checks.Fail, "width", checks.ReseatOrRMA, "x16", "x8", "PCIe width")),
+		checktest.AsIs(checktest.OnFabric("all with fewer lanes than wanted: the line is wrong", checktest.Of("-w", "32"), nil, onEach(func(i int) checks.Finding {
+			return checktest.HCAFinding(name, fmt.Sprintf("mlx5_%d", i), i, checks.Finding{Code: "ib.pcie.width", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "x32", Got: "x16"}, "PCIe width")
+		})...)),
 		checktest.OnFabric("slower than wanted", checktest.Of("-s", "gen5"), gen4, says(checks.Fail, "speed", checks.ReseatOrRMA, "32 GT/s", "16 GT/s", "PCIe speed")),
 		checktest.OnFabric("a slot of eight lanes", nil, slot8, says(checks.Warn, "slot", "", "x16", "x8", "PCIe slot has fewer lanes than those of its kind")),
-		checktest.OnFabric("one adapter alone, less than its platform has", checktest.Of("mlx5_3"), slot8, says(checks.Warn, "platform", "", "x16", "x8", "PCIe width is less than that of HGX H100")).On(network),
-		checktest.OnFabric("one adapter alone, slower than its platform's", checktest.Of("mlx5_3"), gen4, says(checks.Warn, "platform", "", "32 GT/s", "16 GT/s", "PCIe speed is less than that of HGX H100")).On(network),
-		checktest.OnFabric("does not answer", nil, checktest.Links(adapter, "config", fakesys.Gone), says(checks.Fail, "gone", checks.RebootNode, "", "", "does not answer: every register reads as ones")),
+		checktest.OnFabric("one adapter alone, less than its platform has", checktest.Of("mlx5_3"), slot8, says(checks.Warn, "platform", "", "x16", "x8", "PCIe width is lower than on HGX H100")).On(network),
+		checktest.OnFabric("one adapter alone, slower than its platform's", checktest.Of("mlx5_3"), gen4, says(checks.Warn, "platform", "", "32 GT/s", "16 GT/s", "PCIe speed is lower than on HGX H100")).On(network),
+		checktest.OnFabric("does not answer", nil, checktest.Links(adapter, "config", fakesys.Gone), says(checks.Fail, "gone", checks.RebootNode, "", "", "does not answer on the PCI bus")),
 
 		checktest.OnFabric("lanes lost above the switch", nil, checktest.Links("0000:53:00.0", checktest.NowWidth, "8"), above(checks.Fail, "width", checks.ReseatOrRMA, "x16", "x8", "PCIe width of a link above mlx5_3")),
 		checktest.OnFabric("slow above the switch", nil, checktest.Links("0000:53:00.0", checktest.NowSpeed, "8.0 GT/s PCIe"), above(checks.Fail, "speed", checks.ReseatOrRMA, "32 GT/s", "8 GT/s", "PCIe speed of a link above mlx5_3")),
@@ -94,31 +97,31 @@ var _ = checktest.Table("check_ib_pcie", func(name string) []checktest.Scenario 
 		checktest.OnFabric("one adapter below a root port of eight lanes", checktest.Of("mlx5_3"), func(n *fakesys.Node) {
 			checktest.Links("0000:53:00.0", checktest.NowWidth, "8")(n)
 			checktest.Links("0000:33:01.0", checktest.NowWidth, "8", checktest.MaxWidth, "8")(n)
-		}, above(checks.Warn, "tree", "", "x16", "x8", "PCIe width of a link above mlx5_3 is less than its own")),
+		}, above(checks.Warn, "tree", "", "x16", "x8", "PCIe width of a link above mlx5_3 is lower than its own")),
 		checktest.OnFabric("one adapter below a slow root port", checktest.Of("mlx5_3"), func(n *fakesys.Node) {
 			checktest.Links("0000:53:00.0", checktest.NowSpeed, "16.0 GT/s PCIe")(n)
 			checktest.Links("0000:33:01.0", checktest.MaxSpeed, "16.0 GT/s PCIe")(n)
-		}, above(checks.Warn, "tree", "", "32 GT/s", "16 GT/s", "PCIe speed of a link above mlx5_3 is less than its own")),
+		}, above(checks.Warn, "tree", "", "32 GT/s", "16 GT/s", "PCIe speed of a link above mlx5_3 is lower than its own")),
 		checktest.OnFabric("bridges of a virtual machine", checktest.Of("mlx5_3"), func(n *fakesys.Node) {
 			checktest.Links("0000:53:00.0", checktest.NowWidth, "1", "vendor", "0x1b36")(n)
 		}),
 
-		checktest.OnFabric("small reads", nil, requests(512), says(checks.Warn, "readreq", checks.FixConfig, "at least 4096", "512", "MaxReadReq is below what is recommended for ConnectX-7")),
+		checktest.OnFabric("small reads", nil, requests(512), says(checks.Warn, "readreq", checks.FixConfig, "at least 4096", "512", "MaxReadReq is below the recommendation for ConnectX-7")),
 		checktest.OnFabric("smaller reads than wanted", checktest.Of("-m", "1024"), requests(512), says(checks.Fail, "readreq", checks.FixConfig, "at least 1024", "512", "MaxReadReq")),
 		checktest.OnFabric("smaller reads than the others, a device that is not known", nil, func(n *fakesys.Node) {
 			allOf("device", "0x1027")(n)
 			requests(2048)(n)
-		}, says(checks.Warn, "readreq", checks.FixConfig, "at least 4096", "2048", "MaxReadReq is less than that of the others")),
-		checktest.OnFabric("no relaxed ordering", nil, config(adapter, fakesys.PCIConfig{ReadRequest: 4096, ACS: -1, NoRelaxed: true}), says(checks.Warn, "ordering", checks.FixConfig, "on", "off", "relaxed ordering is not that of the others")),
+		}, says(checks.Warn, "readreq", checks.FixConfig, "at least 4096", "2048", "MaxReadReq is lower than on other adapters")),
+		checktest.OnFabric("no relaxed ordering", nil, config(adapter, fakesys.PCIConfig{ReadRequest: 4096, ACS: -1, NoRelaxed: true}), says(checks.Warn, "ordering", checks.FixConfig, "on", "off", "relaxed ordering differs from other adapters")),
 		checktest.OnFabric("no relaxed ordering on any", nil, allOf("config", fakesys.PCIConfig{ReadRequest: 4096, ACS: -1, NoRelaxed: true}.Config())),
 
 		checktest.OnFabric("ACS of a switch", nil, redirect(toGPU, "0000:63:01.0"), says(checks.Warn, "acs", checks.FixConfig, "off", toGPU+bits+", 0000:63:01.0"+bits, acs)),
 		checktest.OnFabric("ACS of a root port does not matter below a switch", nil, redirect("0000:33:01.0")),
 		checktest.OnFabric("ACS anywhere", checktest.Of("-a"), redirect("0000:33:01.0"), says(checks.Fail, "acs", checks.FixConfig, "off", "0000:33:01.0"+bits, acs)),
 
-		checktest.OnFabric("nothing is shown", nil, hidden(true), unseen("the PCIe links of RDMA devices are not shown here")),
+		checktest.OnFabric("nothing is shown", nil, hidden(true), unseen("the kernel does not show the PCIe links of RDMA devices")),
 		checktest.OnFabric("registers are not shown", nil, hidden(false)),
-		checktest.OnFabric("registers are not shown, and asked for", checktest.Of("-m", "4096"), hidden(false), unseen("the registers of PCI Express are not shown here: MaxReadReq and ACS were not judged")),
+		checktest.OnFabric("registers are not shown, and asked for", checktest.Of("-m", "4096"), hidden(false), unseen("PCI Express registers cannot be read: MaxReadReq and ACS not checked")),
 		odd(checktest.OnFabric("unreadable registers", nil, checktest.Links(adapter, "config/", ""), unknown("read "+of3+"config: is a directory"))),
 		odd(checktest.OnFabric("garbage in registers", nil, checktest.Links(adapter, "config", "\xfe"), unknown("read "+of3+"config: not a configuration space"))),
 		odd(checktest.OnFabric("an unreadable speed", nil, checktest.Links(adapter, checktest.MaxSpeed+"/", ""), unknown("read "+of3+checktest.MaxSpeed+": is a directory"))),
@@ -136,7 +139,7 @@ var _ = checktest.Table("check_ib_pcie", func(name string) []checktest.Scenario 
 	}
 })
 
-// A platform whose links above the adapters are slower by design is not warned of.
+// A platform with slower links above the adapters by design does not warn.
 func TestIBPCIeTreeOfPlatform(t *testing.T) {
 	t.Parallel()
 	sys := fakesys.CX8()

@@ -12,18 +12,18 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// What lies between an RDMA device and its root port: links of switches, and
-// bridges that may send what is for a neighbour the long way.
+// The path between an RDMA device and its root port: links of switches, and bridges that can
+// redirect traffic between neighbours.
 
-// judgeTree judges the links above the adapters, each once: one that does less than
-// its ends can as every other link, one that is less than the adapter's own by a
-// warning. The bridges at the same height above adapters of a kind are one kind.
+// judgeTree judges the links above the adapters, each once. A link below the abilities of its
+// ends is judged like every other link; a link that is slower than the adapter's own warns. The
+// bridges at the same height above adapters of a kind are one kind.
 func judgeTree(f *Fabric, links []*ibLink) (findings []checks.Finding) {
 	var tree []*pcie.Link
 	below := map[string]*ibLink{}
 	for _, l := range links {
 		for i, address := range l.Path {
-			if i%2 == 0 || below[address] != nil { // a port that faces downwards has the link of what is below it
+			if i%2 == 0 || below[address] != nil { // a downstream port shares the link of the device below it
 				continue
 			}
 			b := pcie.ReadLink(f.env, address)
@@ -50,7 +50,8 @@ func judgeTree(f *Fabric, links []*ibLink) (findings []checks.Finding) {
 	return findings
 }
 
-// treeCode: what a slot is to a card a bridge is to what is below it.
+// treeCode returns the suffix of a fault's code: a bridge is to the device below it as a slot is
+// to a card.
 func treeCode(fault pcie.Fault) string {
 	if fault.What == "slot" {
 		return "tree"
@@ -58,7 +59,7 @@ func treeCode(fault pcie.Fault) string {
 	return fault.What
 }
 
-// narrowLinks warns of a link that is less than that of the adapter below it.
+// narrowLinks warns of a link that is slower than that of the adapter below it.
 func narrowLinks(f *Fabric, l *ibLink, b *pcie.Link) []checks.Finding {
 	if !l.Told() || !b.Told() {
 		return nil
@@ -73,23 +74,22 @@ func narrowLinks(f *Fabric, l *ibLink, b *pcie.Link) []checks.Finding {
 	switch {
 	case b.Speed < want:
 		of.Want, of.Got = pcie.SpeedText(want), pcie.SpeedText(b.Speed)
-		return []checks.Finding{of.Report(f.Check, device, "PCIe speed of a link above %s is less than its own", l.hca.Name)}
+		return []checks.Finding{of.Report(f.Check, device, "PCIe speed of a link above %s is lower than its own", l.hca.Name)}
 	case float64(b.Width)*b.Speed < float64(l.Width)*want:
 		of.Want, of.Got = pcie.Lanes(l.Width), pcie.Lanes(b.Width)
-		return []checks.Finding{of.Report(f.Check, device, "PCIe width of a link above %s is less than its own", l.hca.Name)}
+		return []checks.Finding{of.Report(f.Check, device, "PCIe width of a link above %s is lower than its own", l.hca.Name)}
 	}
 	return nil
 }
 
-// redirects are what sends traffic between neighbours over the root port, by the
-// bit that does it.
+// redirects are the ACS bits that send traffic between neighbours over the root port.
 var redirects = []struct {
 	bit  pci.ACSFlags
 	name string
 }{{pci.ACSRequestRedirect, "ReqRedir"}, {pci.ACSCompletionRedirect, "CmpltRedir"}, {pci.ACSUpstreamForwarding, "UpstreamFwd"}, {pci.ACSEgressControl, "EgressCtrl"}}
 
-// judgeACS judges the bridges on the way between an adapter and the GPUs below the
-// same switch, with -a all above either.
+// judgeACS judges the bridges on the path between an adapter and the GPUs below the same switch;
+// with -a all bridges above either.
 func (c *ibPCIe) judgeACS(f *Fabric, links []*ibLink) (findings []checks.Finding) {
 	severity := checks.Warn
 	if c.ACS {
@@ -125,10 +125,10 @@ func (c *ibPCIe) judgeACS(f *Fabric, links []*ibLink) (findings []checks.Finding
 	return findings
 }
 
-// acsBridges are the bridges that traffic between an adapter and the GPUs near it
-// passes: those below the last that they have in common. A GPU that is joined
-// otherwise, or below another root port, has none. all is every one up to the root
-// port, of the adapter and of GPUs below the same.
+// acsBridges returns the bridges on the path between an adapter and the GPUs near it: those below
+// their last common bridge. A GPU that is connected otherwise, or below another root port, has
+// none. With all it returns every bridge up to the root port, of the adapter and of GPUs below
+// the same port.
 func acsBridges(f *Fabric, l *ibLink, all bool) (bridges []string) {
 	if all {
 		bridges = slices.Clone(l.Path)

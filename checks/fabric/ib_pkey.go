@@ -11,51 +11,50 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// ibPKey checks that each port of InfiniBand that carries jobs' traffic, or each DEVICE
-// that is named, is in every partition PKEY, a number such as 0x8001. The highest bit
-// asks for full membership: 0x8001 has to be there as such, while 0x0001 is content
-// with a full or a limited member. -i wants the one PKEY at that index of the table, as
-// programs do that are told an index (NCCL_IB_PKEY). Without PKEY a port without any
-// fails, and one that is not in the default partition (0xffff, or 0x7fff of a limited
-// member) is warned of: by it ports reach the subnet manager. Only ports that are up
-// have a table worth looking at: check_ib_ports judges the others.
+// ibPKey checks that each active InfiniBand port that carries jobs' traffic, or each -d DEVICE,
+// is in every partition PKEY, a number such as 0x8001. The highest bit requires full membership:
+// 0x8001 needs a full member, 0x0001 accepts a full or a limited one. -i INDEX requires the one
+// PKEY at that index of the table, for programs that use a fixed index (NCCL_IB_PKEY). Without
+// PKEY a port without any partition fails, and a port outside the default partition (0xffff, or
+// 0x7fff for a limited member) warns: ports reach the subnet manager through it. Ports that are
+// not active are not checked: see check_ib_ports.
 //
 //	gpu* || check_ib_pkey 0x8001
 //	gpu* || check_ib_pkey -i 1 0x8001
 type ibPKey struct {
-	Index   int      `opt:"i" toml:"index"`   // where in the table the PKEY has to be
-	Devices []string `opt:"d" toml:"devices"` // ports; may be given more than once
+	Index   int      `opt:"i" toml:"index"`   // index of the PKEY in the table; -1: any
+	Devices []string `opt:"d" toml:"devices"` // ports; repeatable; none: those that carry jobs' traffic
 	Keys    []string `arg:"*" toml:"pkeys"`   // partitions
 }
 
 const ibPKeyName = "check_ib_pkey"
 
-// defaultPartition is the key of the partition that every port should be in:
-// InfiniBand Architecture Specification, 10.9.1.2.
+// defaultPartition is the key of the partition of every port: InfiniBand Architecture
+// Specification, 10.9.1.2.
 const defaultPartition = 0x7fff
 
 func init() {
-	const manager = "See the subnet manager's partitions (partitions.conf of opensm, UFM's GUI): is the port's GUID a member, with the right membership? smpquery pkeys LID shows what the port has."
+	const manager = "If no port has this partition correct the line. Otherwise see the subnet manager's partitions (partitions.conf of opensm, UFM's GUI): is the port's GUID a member, with the right membership? smpquery pkeys LID shows the port's partitions."
 	checks.Register(checks.Info{
 		Name:    ibPKeyName,
 		Usage:   "[-i INDEX] [-d DEVICE]... [PKEY...]",
-		Summary: "ports of InfiniBand are in their partitions",
+		Summary: "InfiniBand ports are in their partitions",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ibPKey{Index: -1} },
 		Do: func() map[string]string {
 			return map[string]string{
 				"ib.inactive":     InactiveDo,
 				"ib.pkey.missing": manager,
-				"ib.pkey.index":   manager + " The order in the table is the manager's; a restart of it may change it. Prefer programs that look for the key.",
-				"ib.pkey.empty":   "The subnet manager has written no partition into the port: is it up, does it know the port's GUID? Without one the port reaches nobody.",
-				"ib.pkey.default": manager + " If no default partition is meant name the keys that are: check_ib_pkey 0x8001.",
+				"ib.pkey.index":   manager + " The subnet manager decides the order in the table, and a restart of it can change the order. Prefer programs that search for the key.",
+				"ib.pkey.empty":   "The subnet manager has assigned no partition to the port: is it running, and does it know the port's GUID? Without a partition the port reaches no other port.",
+				"ib.pkey.default": manager + " If your fabric has no default partition name the keys that it has: check_ib_pkey 0x8001.",
 			}
 		},
 	})
 }
 
-// InactiveDo is the advice where no port is up.
-const InactiveDo = "No port is up, so that there is nothing to look at: check_ib_ports says why."
+// InactiveDo is the advice if no port is up.
+const InactiveDo = "No port is active, so there is nothing to check: see check_ib_ports for the reason."
 
 func (c *ibPKey) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	wants, bad := c.keys()
@@ -71,10 +70,11 @@ func (c *ibPKey) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	for _, p := range ports {
 		findings = append(findings, c.judge(f, p, wants)...)
 	}
+	blameLine(findings, "ib.pkey.missing", len(ports))
 	return findings
 }
 
-// keys are those that the line asks for.
+// keys parses the partitions of the line.
 func (c *ibPKey) keys() (wants []rdma.PKey, bad *checks.Finding) {
 	for _, word := range c.Keys {
 		n, err := strconv.ParseUint(word, 0, 16)
@@ -89,12 +89,12 @@ func (c *ibPKey) keys() (wants []rdma.PKey, bad *checks.Finding) {
 	return wants, nil
 }
 
-// AskUp are the ports that are up; if none is the finding says so, and if there is none.
+// AskUp returns the active ports, with a finding if none is active or none is left.
 func AskUp(f *Fabric, ports []*Port, findings []checks.Finding) ([]*Port, []checks.Finding) {
 	list := slices.DeleteFunc(slices.Clone(ports), func(p *Port) bool { return p.State != checks.IBActive })
 	switch {
-	case len(ports)+len(findings) == 0: // those that are named are of another layer
-		findings = []checks.Finding{checks.Finding{Code: "ib.left", Severity: checks.Skip}.Describe(f.Check, "no port that is named is of the kind that the check is about")}
+	case len(ports)+len(findings) == 0: // the named ports are of another layer
+		findings = []checks.Finding{checks.Finding{Code: "ib.left", Severity: checks.Skip}.Describe(f.Check, "no named port has the right link layer")}
 	case len(list) == 0 && len(ports) > 0:
 		severity := checks.Unknown
 		if !slices.ContainsFunc(ports, func(p *Port) bool { return !f.isStarting(p) }) {
@@ -105,7 +105,7 @@ func AskUp(f *Fabric, ports []*Port, findings []checks.Finding) ([]*Port, []chec
 	return list, findings
 }
 
-// judge judges the table of a port. It reads no more of it than it must.
+// judge judges the table of a port. It reads no more of the table than necessary.
 func (c *ibPKey) judge(f *Fabric, p *Port, wants []rdma.PKey) []checks.Finding {
 	f.env.At("read /sys/class/infiniband/%s/ports/%s/pkeys", p.Device, p.Port)
 	missing := slices.Clone(wants)
@@ -148,8 +148,8 @@ func (c *ibPKey) judge(f *Fabric, p *Port, wants []rdma.PKey) []checks.Finding {
 	return nil
 }
 
-// fulfils says whether an entry is what is asked for: a full member of the partition,
-// or any if that is asked for.
+// fulfils reports whether an entry satisfies a wanted key: a full member, or any member if the
+// wanted key has no membership bit.
 func fulfils(k, want rdma.PKey) bool {
 	return k.Partition() == want.Partition() && (k.Full() || !want.Full())
 }

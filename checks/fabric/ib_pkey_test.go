@@ -44,6 +44,9 @@ var _ = checktest.Table("check_ib_pkey", func(name string) []checktest.Scenario 
 		checktest.OnFabric("a limited member where any will do", checktest.Of("0x0001"), keys("0x7fff", "0x0001")),
 		checktest.OnFabric("a limited member of the default partition", nil, keys("0x8001", "0x7fff")),
 		checktest.OnFabric("not in a partition", checktest.Of("0x8001"), keys("0xffff", "0x8002"), says(checks.Fail, "missing", "0x8001", "0xffff 0x8002", "partitions")),
+		checktest.AsIs(checktest.OnFabric("none is in a partition: the line is wrong", checktest.Of("0x8007"), nil, onEach(func(i int) checks.Finding {
+			return checktest.PortFinding(name, fmt.Sprintf("mlx5_%d", i), i, checks.Finding{Code: "ib.pkey.missing", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "0x8007", Got: "0xffff 0x8001"}, "partitions")
+		})...)),
 		checktest.OnFabric("not in two partitions", checktest.Of("0x8001", "0x0002", "0xffff"), func(n *fakesys.Node) {
 			for i := range 8 {
 				n.Set(fmt.Sprintf("mlx5_%d", i), "ports/1/pkeys/2", "0x8002")
@@ -59,7 +62,7 @@ var _ = checktest.Table("check_ib_pkey", func(name string) []checktest.Scenario 
 		checktest.OnFabric("one that is named", checktest.Of("-d", "mlx5_3", "0x8007"), nil, says(checks.Fail, "missing", "0x8007", "0xffff 0x8001", "partitions")),
 		checktest.OnFabric("one that is not there", checktest.Of("-d", "mlx5_9"), nil, checks.Finding{Code: "ib.unnamed", Severity: checks.Fail, Device: checks.Device{Kind: "port", Name: "mlx5_9"}, Want: "mlx5_9", Got: "none",
 			Message: name + ":  mlx5_9: no such RDMA device or port"}),
-		checktest.OnRoCE("one of RoCE that is named", checktest.Of("-d", "rocep3s0"), nil, checks.Finding{Code: "ib.left", Severity: checks.Skip, Message: name + ":  no port that is named is of the kind that the check is about"}),
+		checktest.OnRoCE("one of RoCE that is named", checktest.Of("-d", "rocep3s0"), nil, checks.Finding{Code: "ib.left", Severity: checks.Skip, Message: name + ":  no named port has the right link layer"}),
 		checktest.OnFabric("all are down", nil, func(n *fakesys.Node) {
 			for i := range 8 {
 				n.Down(fmt.Sprintf("mlx5_%d", i))

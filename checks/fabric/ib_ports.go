@@ -13,75 +13,74 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// ibPorts checks the ports of InfiniBand and RoCE that carry jobs' traffic, or each
-// DEVICE that is named: mlx5_0, mlx5_0:1, a glob. Every one of them has to be ACTIVE
-// and LinkUp, and over InfiniBand to have a LID and a subnet manager. Ports of
-// management, of the front end and virtual functions are left out unless they are
-// named (docs/reference/fabric.md). Each plane of a ConnectX-8 is judged as a port.
+// ibPorts checks the InfiniBand and RoCE ports that carry jobs' traffic, or each named DEVICE:
+// mlx5_0, mlx5_0:1, a glob. Every one must be ACTIVE and LinkUp; an InfiniBand port also needs a
+// LID and a subnet manager. Ports of management, ports of the front end and virtual functions are
+// skipped unless they are named (docs/reference/fabric.md). Each plane of a ConnectX-8 is judged as a port.
 //
-// Where a RoCE port is a LAG (mlx5_bond_0) a member that is down is warned of; -b fails.
+// If a RoCE port is a LAG (mlx5_bond_0), a member that is down warns; with -b it fails.
 //
-// RATE is the least that /sys may say, in Gb/s; of planes that of one. Without it a
-// port fails that is the only one below all others of its kind, or below what it had
-// earlier in this boot; it warns where several are, where one has all of its lanes and
-// nothing is known of the platform, and below the rate of the platform. COUNT is the fewest ports, all planes of a device being one. LAYER is
-// ib or eth: only such ports are looked at, and those named have to be such.
+// RATE is the least rate in Gb/s, as in /sys; for planes the rate of one. Without it a port
+// fails if it alone is slower than all others of its kind, or slower than earlier in this boot.
+// It warns if several are slower, if one is slower with all of its lanes and the platform is
+// unknown, and if the rate is below the platform's. -n COUNT is the least number of ports; all
+// planes of a device count as one. -l LAYER is ib or eth: the check selects only such ports, and
+// named ports must have that layer.
 //
-// Of cards with several ports some need not be cabled: a port that is down fails if
-// it was up earlier in this boot, or if fewer ports of its card are up than of most
-// cards of the kind. An InfiniBand adapter on the PCI bus without an RDMA device
-// fails, and so does one that was there earlier in this boot; one that was there
-// before is warned of for a month. If it was meant remove ib-ports.json in
-// /var/lib/nhc-gpu/NODE.
+// Cards with several ports need not have all of them cabled: a port that is down fails if it was
+// up earlier in this boot, or if fewer ports of its card are up than on most cards of the kind.
+// An InfiniBand adapter on the PCI bus without an RDMA device fails, and so does a missing
+// adapter that was present earlier in this boot; one that was present before that warns for a
+// month. If it was removed on purpose delete ib-ports.json in /var/lib/nhc-gpu/NODE.
 //
-// In the first five minutes after a boot links train and the subnet manager sets up
-// ports. A port that is not up is not judged until then: the check is skipped, not
-// passed. So it is with adapters whose driver is still starting. The prolog of a job
-// waits for the ports, and refuses the job without them.
+// In the first five minutes after a boot links train and the subnet manager sets up ports. Until
+// then a port that is not up is not judged: the check is skipped, not passed. The same applies to
+// adapters with a driver that is still starting. The prolog of a job waits for the ports, and
+// refuses the job without them.
 //
 //	gpu* || check_ib_ports
 //	gpu* || check_ib_ports -n 8 -r 400 -l ib
 //	gpu* || check_ib_ports -r 400 mlx5_0 mlx5_1:1
 type ibPorts struct {
-	Count   int      `opt:"n" toml:"count"`   // fewest ports
-	Rate    float64  `opt:"r" toml:"rate"`    // lowest rate of a port, Gb/s
-	Members bool     `opt:"b" toml:"members"` // every member of a RoCE LAG has to be up
-	Layer   string   `opt:"l" toml:"layer"`   // link layer: ib or eth
-	Devices []string `arg:"*" toml:"devices"` // ports, each of which has to pass; without: those that carry jobs' traffic
+	Count   int      `opt:"n" toml:"count"`   // least number of ports; 0: any
+	Rate    float64  `opt:"r" toml:"rate"`    // least rate of a port, Gb/s; 0: no limit
+	Members bool     `opt:"b" toml:"members"` // fail if a member of a RoCE LAG is down
+	Layer   string   `opt:"l" toml:"layer"`   // link layer: ib or eth; "": both
+	Devices []string `arg:"*" toml:"devices"` // ports, all must pass; none: those that carry jobs' traffic
 }
 
 const ibPortsName = "check_ib_ports"
 
-// linkTool is what shows more of a link, by maker.
+// linkTool names the tools that show details of a link, by vendor.
 const linkTool = "mlxlink -d DEVICE (Omni-Path: opainfo; others: ethtool and ethtool -m of the interface)"
 
 func init() {
 	checks.Register(checks.Info{
 		Name:    ibPortsName,
 		Usage:   "[-b] [-n COUNT] [-r RATE] [-l ib|eth] [DEVICE...]",
-		Summary: "ports of InfiniBand and RoCE are up, at their rate",
+		Summary: "InfiniBand and RoCE ports are up, at their full rate",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &ibPorts{} },
 		Vars:    map[string]string{"IB_CABLING": checks.CablingFile},
 		Do: func() map[string]string {
 			return map[string]string{
 				"ib.lacking":        lackingDo,
-				"ib.ports.polling":  "The port looks for a partner: reseat the cable at both ends, see the switch's port (is it on?), swap the cable, then the transceiver. " + linkTool + " says more.",
-				"ib.ports.disabled": "The port was switched off: by ibportstate, mlxlink or mlxconfig (Omni-Path: opaportconfig), or by the switch's side; over Ethernet by ip link set down. Switch it on, or reboot.",
-				"ib.ports.init":     "Link is up, no subnet manager has configured it: is opensm, UFM or Omni-Path's fabric manager up? If it is so on one port only see the manager's log for its GUID; a port kept out by a quarantine looks so, too.",
-				"ib.ports.down":     "The link comes and goes, or is held in a test: reseat or swap the cable, see " + linkTool + " and the switch's port; check_ib_errors has its counters.",
-				"ib.ports.rate":     "A link at half of its rate has lost lanes: reseat or swap the cable, see " + linkTool + ". If it was meant give the line -r RATE.",
-				"ib.ports.platform": "Such nodes have faster ports. A splitter cable, a slower switch or a set speed do this: see " + linkTool + ". If it was meant give the line -r RATE.",
-				"ib.ports.member":   "The LAG works with one port less. See cat /proc/net/bonding/BOND and ethtool for the member that the message names: reseat or swap its cable, see its port of the switch. One that is off was taken down here: ip link set DEV up.",
-				"ib.ports.slower":   "Every port came back slower from the reboot: see the switch's configuration and firmware, and " + linkTool + ". If it was meant: nhc-gpu clear --ib, or give the line -r RATE.",
-				"ib.ports.uverbs":   "No program can use the adapter: see dmesg and udevadm; modprobe -r ib_uverbs and modprobe ib_uverbs with no job on the node, or reboot.",
-				"ib.ports.guid":     "Two adapters with one GUID disturb each other's traffic: mlxburn or flint has written it. Compare ibstat with the labels of the boards, and set the GUID: flint -d DEVICE -guid GUID sg.",
-				"ib.ports.none":     "The driver knows the adapter, and shows no port of it: see dmesg for its address. Reload the driver with no job on the node, or reboot.",
-				"ib.ports.lid":      "The subnet manager has given the port no address, or has gone: see sminfo, and the manager's log for the port's GUID.",
-				"ib.ports.layer":    "The adapter is in another mode: mlxconfig -d DEVICE query LINK_TYPE_P1 (1 InfiniBand, 2 Ethernet), set it and reset the adapter.",
-				"ib.ports.count":    "The message has the ports there are. Of those that miss see lspci and dmesg; if fewer are right correct the line.",
-				"ib.ports.boot":     "Nothing in the first five minutes after a boot: a later run judges what is starting. Run the check again if a job waits for the node.",
-				"ib.ports.gone":     "The adapter was there and is not: see dmesg for its address, and lspci. Reboot with the power off for a minute; if it stays away reseat or replace it. If it was meant remove ib-ports.json in /var/lib/nhc-gpu/NODE.",
+				"ib.ports.polling":  "The port finds no partner: reseat the cable at both ends, check that the switch port is enabled, swap the cable, then the transceiver. " + linkTool + " shows details.",
+				"ib.ports.disabled": "The port is disabled: by ibportstate, mlxlink or mlxconfig (Omni-Path: opaportconfig), by the switch, or, on Ethernet, by ip link set down. Enable it, or reboot.",
+				"ib.ports.init":     "The link is up, but no subnet manager has configured it: is opensm, UFM or Omni-Path's fabric manager running? If it is only one port see the manager's log for its GUID; a port in quarantine looks the same.",
+				"ib.ports.down":     "The link is unstable, or in a test mode: reseat or swap the cable, see " + linkTool + " and the switch's port; check_ib_errors has its counters.",
+				"ib.ports.rate":     "A link at half of its rate has lost lanes: reseat or swap the cable, see " + linkTool + ". If this rate is expected, set it: check_ib_ports -r RATE.",
+				"ib.ports.platform": "Nodes of this platform have faster ports. A splitter cable, a slower switch or a configured speed can be the cause: see " + linkTool + ". If this rate is expected, set it: check_ib_ports -r RATE.",
+				"ib.ports.member":   "The LAG works with one port less. See cat /proc/net/bonding/BOND, and ethtool for the named member: reseat or swap its cable, see its switch port. If the state is off an administrator took it down: ip link set DEV up.",
+				"ib.ports.slower":   "Every port is slower since the reboot: see the switch's configuration and firmware, and " + linkTool + ". If this rate is expected: nhc-gpu clear --ib, or set it: check_ib_ports -r RATE.",
+				"ib.ports.uverbs":   "No program can use the adapter: see dmesg and udevadm; reload the module (modprobe -r ib_uverbs; modprobe ib_uverbs) while no job runs, or reboot.",
+				"ib.ports.guid":     "Two adapters with the same GUID disturb each other's traffic: mlxburn or flint has set it. Compare ibstat with the labels of the boards, and set the GUID: flint -d DEVICE -guid GUID sg.",
+				"ib.ports.none":     "The driver shows the adapter without a port: see dmesg for its address. Reload the driver while no job runs, or reboot.",
+				"ib.ports.lid":      "The subnet manager has not assigned an address to the port, or has stopped: see sminfo, and the manager's log for the port's GUID.",
+				"ib.ports.layer":    "If all ports have this link layer correct the line (-l). Otherwise the adapter is in the wrong mode: mlxconfig -d DEVICE query LINK_TYPE_P1 (1 InfiniBand, 2 Ethernet), set it and reset the adapter.",
+				"ib.ports.count":    "The message lists the ports found. If this number is expected, set it: check_ib_ports -n COUNT. Otherwise see lspci and dmesg for the missing ones.",
+				"ib.ports.boot":     "Nothing to repair in the first five minutes after a boot: a later run checks the ports. If a job waits for the node run the check again.",
+				"ib.ports.gone":     "The adapter has disappeared: see dmesg for its address, and lspci. Power the node off for a minute and boot it; if the adapter is still missing reseat or replace it. If it was removed on purpose delete ib-ports.json in /var/lib/nhc-gpu/NODE.",
 			}
 		},
 	})
@@ -95,8 +94,8 @@ type portsRun struct {
 	ports    []*Port
 	layer    string
 	past     *checks.History
-	slow     map[*Port]bool // its rate has been told of
-	starting []string       // ports that the boot has not brought up yet
+	slow     map[*Port]bool // its rate is reported already
+	starting []string       // ports that are not up yet after the boot
 	findings []checks.Finding
 }
 
@@ -122,7 +121,10 @@ func (c *ibPorts) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	for _, p := range r.ports {
 		r.judge(p, fates[p])
 	}
-	r.tellStarting()
+	if c.Rate > 0 {
+		blameLine(r.findings, "ib.ports.rate", r.active())
+	}
+	r.reportStarting()
 	r.slower()
 	r.platformRate()
 	r.judgeAdapters()
@@ -137,7 +139,17 @@ func (c *ibPorts) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	return append(r.findings, r.past.Store(env)...)
 }
 
-// layerNamed is the link layer that a word means, as the kernel writes it.
+// active returns the number of judged ports that are up.
+func (r *portsRun) active() (n int) {
+	for _, p := range r.ports {
+		if checks.PortActive(p.IBPort) {
+			n++
+		}
+	}
+	return n
+}
+
+// layerNamed returns the link layer that a word names, as the kernel names it.
 func layerNamed(word string) (layer string, ok bool) {
 	switch strings.ToLower(word) {
 	case "":
@@ -159,14 +171,14 @@ func (r *portsRun) report(p *Port, of checks.Finding, format string, args ...any
 	r.findings = append(r.findings, of.Report(r.Check, p.Subject(), "%s", plane+fmt.Sprintf(format, args...)))
 }
 
-// judge judges a port by itself.
+// judge judges one port.
 func (r *portsRun) judge(p *Port, is fate) {
 	if p.Err != nil {
 		r.findings = append(r.findings, r.Unknown(p.Subject(), p.Err))
 	}
 	if garbled(p.IBPort) {
 		if p.Err == nil {
-			r.findings = append(r.findings, r.Unknown(p.Subject(), fmt.Errorf("state %q, phys_state %q: not understood", p.State, p.Phys)))
+			r.findings = append(r.findings, r.Unknown(p.Subject(), fmt.Errorf("unknown state %q or phys_state %q", p.State, p.Phys)))
 		}
 		return
 	}
@@ -183,29 +195,29 @@ func (r *portsRun) judge(p *Port, is fate) {
 		r.starting = append(r.starting, fmt.Sprintf("%s (%s %s)", p.Name(), p.State, p.Phys))
 	default:
 		if up, _ := r.SinceBoot(); r.isStarting(p) {
-			is.why = strings.TrimPrefix(is.why+fmt.Sprintf("; the node was booted %.0f s ago", up.Seconds()), "; ")
+			is.why = strings.TrimPrefix(is.why+fmt.Sprintf("; the node booted %.0f s ago", up.Seconds()), "; ")
 		}
-		r.down(p, is)
+		r.reportDown(p, is)
 	}
 }
 
-// fate is what becomes of a port that is not up.
+// fate is the verdict on a port that is not up.
 type fate struct {
-	severity checks.Severity // Fail unless it is known to be otherwise; OK: it is not cabled
+	severity checks.Severity // Fail unless shown otherwise; OK: not cabled
 	why      string
 }
 
-// portPhases say what the physical states mean, as the kernel writes their second word.
+// portPhases describes the physical states, by the second word of the kernel's text.
 var portPhases = map[string]string{
 	"Sleep":             "the link is asleep",
 	checks.IBTraining:   "the link is training",
 	"LinkErrorRecovery": "the link is recovering from errors",
 	"Phy":               "the link is under test",
-	checks.IBLinkUp:     "the port is not in use though its link is up",
+	checks.IBLinkUp:     "the link is up, but the port is not ACTIVE",
 }
 
-// down says why a port carries nothing.
-func (r *portsRun) down(p *Port, is fate) {
+// reportDown reports a port that is not up.
+func (r *portsRun) reportDown(p *Port, is fate) {
 	if is.severity == checks.OK {
 		return
 	}
@@ -213,27 +225,27 @@ func (r *portsRun) down(p *Port, is fate) {
 	text, known := portPhases[p.Phys]
 	switch {
 	case p.Phys == checks.IBPolling, p.Phys == checks.IBDisabled && p.Layer == LayerEth && !r.switchedOff(p):
-		f.Code, text = "ib.ports.polling", "no link: the cable or the far end"
+		f.Code, text = "ib.ports.polling", "link down"
 	case p.Phys == checks.IBDisabled:
-		f.Code, f.Remedy, text = "ib.ports.disabled", checks.FixConfig, "the port is switched off"
+		f.Code, f.Remedy, text = "ib.ports.disabled", checks.FixConfig, "the port is disabled"
 	case p.Phys == checks.IBLinkUp && (p.State == checks.IBInit || p.State == checks.IBArmed):
-		f.Code, text = "ib.ports.init", "no subnet manager has set up the port"
+		f.Code, text = "ib.ports.init", "no subnet manager has configured the port"
 	case !known:
 		text = "the link is down"
 	}
 	r.report(p, f, "%s%s", text, checks.Before("; ", is.why, ""))
 }
 
-// switchedOff says whether someone has taken down the interface of an Ethernet port, or
-// each member of its LAG. Drivers (mlx5, bnxt_re, irdma) report DOWN Disabled of a port
-// without a carrier, too.
+// switchedOff reports whether an administrator has taken down the interface of an Ethernet port,
+// or each member of its LAG. Drivers (mlx5, bnxt_re, irdma) report DOWN Disabled also for a port
+// without a carrier.
 func (r *portsRun) switchedOff(p *Port) bool {
 	names := r.netDevs(p)
 	return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return network.ReadNetIf(r.env.Host, name).On })
 }
 
-// garbled says whether the states of a port are not understood, and that of its link does not
-// say by itself that the port is down. "<unknown>" is the kernel's own word.
+// garbled reports whether the states of a port are unknown, and the link state alone does not
+// show that the port is down. "<unknown>" is the kernel's own text.
 func garbled(p *rdma.IBPort) bool {
 	if p.State == "" || p.Phys == "" {
 		return true
@@ -246,8 +258,8 @@ func garbled(p *rdma.IBPort) bool {
 	return !known && p.State == checks.IBActive && p.Phys != "<unknown>"
 }
 
-// lids judges the addresses of a port of InfiniBand. Virtual functions may have
-// none of their own.
+// lids judges the addresses of an InfiniBand port. A virtual function need not have a LID of its
+// own.
 func (r *portsRun) lids(p *Port) {
 	if p.Layer != layerIB {
 		return
@@ -257,17 +269,17 @@ func (r *portsRun) lids(p *Port) {
 	for _, lid := range []struct{ what, value string }{{"LID", p.LID}, {"LID of the subnet manager", p.SMLID}} {
 		n, err := strconv.ParseUint(lid.value, 0, 32)
 		switch {
-		case lid.value == "" || virtual && lid.what == "LID": // a driver need not tell
+		case lid.value == "" || virtual && lid.what == "LID": // the driver need not report it
 		case err != nil:
 			r.findings = append(r.findings, r.Unknown(p.Subject(), fmt.Errorf("%s %q: not a number", lid.what, lid.value)))
-		case n == 0 || n == 0xffff: // of a port that has none mlx5 says the latter
-			r.report(p, checks.Finding{Code: "ib.ports.lid", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "one", Got: lid.value}, "%s", lid.what)
+		case n == 0 || n == 0xffff: // mlx5 reports 0xffff for none
+			r.report(p, checks.Finding{Code: "ib.ports.lid", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "an address", Got: lid.value}, "%s", lid.what)
 			return
 		}
 	}
 }
 
-// count judges how many ports there are. Those that could not be read may be right.
+// count judges the number of ports. Unreadable ports count as present.
 func (r *portsRun) count(fates map[*Port]fate, absent []checks.Finding) {
 	devices := map[string]bool{}
 	var names []string
@@ -295,12 +307,12 @@ func (r *portsRun) count(fates map[*Port]fate, absent []checks.Finding) {
 		missing = append(missing, f.Device.String())
 	}
 	got := strings.Join(names, " ")
-	r.findings = append(r.findings, checks.Finding{Code: "ib.ports.count", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "ports"},
+	r.findings = append(r.findings, checks.Finding{Code: "ib.ports.count", Severity: checks.Fail, Remedy: countRemedy(r.env, len(names)), Device: checks.Device{Kind: "ports"},
 		Want: fmt.Sprintf("at least %d", r.c.Count), Got: fmt.Sprint(len(names))}.Phrase(ibPortsName, "%s%s, want at least %d%s", checks.Plural(len(names), "port"), checks.Before(" (", got, ")"), r.c.Count, checks.Before("; without a port: ", strings.Join(missing, ", "), "")))
 }
 
-// await waits before a job for the ports that are starting, as long as the run allows:
-// without its fabric the job would fail.
+// await waits, before a job, for ports that are starting, as long as the run allows: the job
+// would fail without its fabric.
 func (r *portsRun) await(ctx context.Context) {
 	if _, ends := ctx.Deadline(); !r.beforeJob() || !ends {
 		return
@@ -324,24 +336,24 @@ func (r *portsRun) await(ctx context.Context) {
 	}
 }
 
-// bootPause is the time between two looks at ports that are starting.
+// bootPause is the interval of looks at ports that are starting.
 const bootPause = 500 * time.Millisecond
 
-// tellStarting says once which ports the boot has not brought up yet.
-func (r *portsRun) tellStarting() {
+// reportStarting reports once the ports that are not up yet after the boot.
+func (r *portsRun) reportStarting() {
 	if len(r.starting) == 0 {
 		return
 	}
 	up, _ := r.SinceBoot()
 	r.findings = append(r.findings, checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"}}.
-		Describe(ibPortsName, "%s not up yet, %.0f s after the boot, judged from %.0f s on: %s", checks.Plural(len(r.starting), "port"), up.Seconds(), flapSettle.Seconds(), strings.Join(r.starting, ", ")))
+		Describe(ibPortsName, "%s not up yet %.0f s after the boot, judged after %.0f s: %s", checks.Plural(len(r.starting), "port"), up.Seconds(), flapSettle.Seconds(), strings.Join(r.starting, ", ")))
 }
 
-// lagMembers reports the members of a RoCE LAG that carry nothing while the LAG is up. A
-// member of an active-backup bond that someone has taken down is not in use.
+// lagMembers reports the members of a RoCE LAG that carry no traffic while the LAG is up. A
+// member of an active-backup bond that an administrator has taken down is not in use.
 func (r *portsRun) lagMembers(p *Port) {
 	l := r.lagOf(p)
-	if _, settling := r.SinceBoot(); l == nil || settling { // its members come up one after the other
+	if _, settling := r.SinceBoot(); l == nil || settling { // members come up one after another
 		return
 	}
 	f := checks.Finding{Code: "ib.ports.member", Severity: checks.Warn, Remedy: checks.CheckCable, Want: "up"}
@@ -350,7 +362,7 @@ func (r *portsRun) lagMembers(p *Port) {
 	}
 	for i := range l.members {
 		m := &l.members[i]
-		state := down(m)
+		state := linkFault(m)
 		switch {
 		case m.OperState == "":
 			r.findings = append(r.findings, r.Unknown(p.Subject(), fmt.Errorf("member %s of %s: %w", m.Name, l.bond.Name, m.Err)))
@@ -360,7 +372,7 @@ func (r *portsRun) lagMembers(p *Port) {
 		case state == "off":
 			f.Remedy = checks.FixConfig
 		case state == "" && m.Slave != nil && m.Slave.Aggregator != "" && l.bond.Bond.Aggregator != "" && m.Slave.Aggregator != l.bond.Bond.Aggregator:
-			state, f.Remedy = "left out by LACP", checks.CheckFabric
+			state, f.Remedy = "excluded by LACP", checks.CheckFabric
 		}
 		if state != "" {
 			f.Got = state
@@ -369,17 +381,17 @@ func (r *portsRun) lagMembers(p *Port) {
 	}
 }
 
-// Of cards with several ports some are not cabled, for ever. Nothing on the node
-// says which, but for the other cards and what the port has been before.
+// Cards with several ports often have some that are never cabled. Only the other cards and the
+// history of a port show which.
 
-// portCard are the ports of one card, each a function or a port of one.
+// portCard has the ports of one card, each a function or a port of one.
 type portCard struct {
 	ports []*Port
 	up    int
 }
 
-// fatesOf says of each port that is not up what that means. Each port that the line
-// names has to be up, and so has the only port of a card.
+// fatesOf returns the verdict on each port that is not up. Each named port must be up, and so
+// must the only port of a card.
 func fatesOf(r *portsRun) map[*Port]fate {
 	fates := map[*Port]fate{}
 	for _, p := range r.ports {
@@ -404,15 +416,15 @@ func fatesOf(r *portsRun) map[*Port]fate {
 		}
 		switch now, before := r.wasUp(p); {
 		case now:
-			fates[p] = fate{checks.Fail, "it was up earlier in this boot"}
+			fates[p] = fate{checks.Fail, "up earlier in this boot"}
 		case before && is.severity == checks.OK:
-			fates[p] = fate{checks.Warn, "it was up before the last boot"}
+			fates[p] = fate{checks.Warn, "up before the last boot"}
 		}
 	}
 	return fates
 }
 
-// cardsOf are those with several ports, by kind. Planes are all cabled.
+// cardsOf returns the cards with several ports, by kind. Planes are always cabled.
 func cardsOf(r *portsRun) map[string][]*portCard {
 	byAddress := map[string]*portCard{}
 	var order []string
@@ -440,8 +452,8 @@ func cardsOf(r *portsRun) map[string][]*portCard {
 	return kinds
 }
 
-// compareCards judges the ports of cards of one kind that are not up: most cards
-// have so many up.
+// compareCards judges the ports that are not up, on cards of one kind, by the number of ports
+// that are up on most of these cards.
 func compareCards(r *portsRun, cards []*portCard, fates map[*Port]fate) {
 	most, how := 0, map[int]int{}
 	upAt := map[string]int{}
@@ -460,11 +472,11 @@ func compareCards(r *portsRun, cards []*portCard, fates map[*Port]fate) {
 	}
 	sure := how[most]*2 > len(cards)
 	for _, c := range cards {
-		if most == 0 && !anyUp(r) { // nothing on the node is: all of it is a fault
+		if most == 0 && r.active() == 0 { // no port of the node is up: all of them are faulty
 			continue
 		}
-		usual := func(p *Port) bool { return upAt[onCard(p)]*2 > len(cards)-1 } // of one that is down
-		known := false                                                          // that a port is down which is up on most other cards
+		usual := func(p *Port) bool { return upAt[onCard(p)]*2 > len(cards)-1 } // for a port that is down
+		known := false                                                          // a port is down that is up on most other cards
 		for _, p := range c.ports {
 			known = known || !checks.PortActive(p.IBPort) && usual(p)
 		}
@@ -474,22 +486,12 @@ func compareCards(r *portsRun, cards []*portCard, fates map[*Port]fate) {
 			case c.up >= most, known && !usual(p):
 				fates[p] = fate{severity: checks.OK}
 			default:
-				is := fate{checks.Fail, fmt.Sprintf("%d of the card's ports are up, of most such cards %d", c.up, most)}
+				is := fate{checks.Fail, fmt.Sprintf("%d of the card's ports are up, on most such cards %d", c.up, most)}
 				if !sure {
-					is = fate{checks.Warn, fmt.Sprintf("%d of the card's ports are up, of another such card %d", c.up, most)}
+					is = fate{checks.Warn, fmt.Sprintf("%d of the card's ports are up, on another such card %d", c.up, most)}
 				}
 				fates[p] = is
 			}
 		}
 	}
-}
-
-// anyUp says whether any port that is judged is up.
-func anyUp(r *portsRun) bool {
-	for _, p := range r.ports {
-		if checks.PortActive(p.IBPort) {
-			return true
-		}
-	}
-	return false
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// What is wrong with adapters whose ports look right: programs cannot open them, two have one
-// GUID, all of them came back slower from a reboot; and adapters without a port.
+// Faults of adapters with good ports: programs cannot open them, two have the same GUID, all
+// became slower in a reboot; and adapters without a port.
 
-// adapters lists the adapters of the ports that are judged.
+// adapters returns the adapters of the judged ports.
 func (r *portsRun) adapters() (list []*rdma.HCA) {
 	for _, p := range r.ports {
 		if !slices.Contains(list, p.HCA) {
@@ -31,10 +31,10 @@ func (r *portsRun) judgeAdapters() {
 	r.sameGUIDs()
 }
 
-// portless fails adapters of which the kernel shows no port while it shows those of others
-// of the model; it warns if there is no other.
+// portless fails adapters without a port if other adapters of the model have ports; it warns if
+// there is no other.
 func (r *portsRun) portless() {
-	if len(r.c.Devices) > 0 { // a line that names it has found no port of it
+	if len(r.c.Devices) > 0 { // a named adapter without a port is reported already
 		return
 	}
 	for i := range r.HCAs {
@@ -46,13 +46,12 @@ func (r *portsRun) portless() {
 		if slices.ContainsFunc(r.ports, func(p *Port) bool { return p.HCA.Vendor == a.Vendor && p.HCA.Model == a.Model }) {
 			f.Severity = checks.Fail
 		}
-		r.findings = append(r.findings, f.Report(r.Check, HCADevice(a), "the adapter has no port"))
+		r.findings = append(r.findings, f.Report(r.Check, HCADevice(a), "adapter without a port"))
 	}
 }
 
-// verbs fails adapters that no program can open: the kernel has no uverbs device of them
-// where it has those of others, or /dev/infiniband lacks its node. A recorded node may come
-// without /dev.
+// verbs fails adapters that no program can open: the kernel has uverbs devices of others but not
+// of this one, or /dev/infiniband lacks its node. A recorded node can be without /dev.
 func (r *portsRun) verbs() {
 	r.env.At("read /sys/class/infiniband_verbs")
 	devices, err := rdma.Verbs(r.env.Host)
@@ -63,16 +62,16 @@ func (r *portsRun) verbs() {
 		f := checks.Finding{Code: "ib.ports.uverbs", Severity: checks.Fail, Remedy: checks.RebootNode}
 		name := devices[a.Name]
 		if name == "" {
-			r.findings = append(r.findings, f.Report(r.Check, HCADevice(a), "no uverbs device, as others have: no program can use it"))
+			r.findings = append(r.findings, f.Report(r.Check, HCADevice(a), "no uverbs device, programs cannot use it"))
 		} else if missing, path := rdma.VerbsNodeMissing(r.env.Host, name); missing {
-			r.findings = append(r.findings, f.Report(r.Check, HCADevice(a), "%s is missing: no program can use it", path))
+			r.findings = append(r.findings, f.Report(r.Check, HCADevice(a), "%s is missing, programs cannot use it", path))
 		}
 	}
 }
 
-// sameGUIDs reports adapters with the GUID of another one. Functions of one card and virtual
-// functions may share it, as may the two halves of a card for two sockets: their boards have
-// one serial number. It fails where the serial numbers show two boards of InfiniBand.
+// sameGUIDs reports adapters with the same GUID. Functions of one card, virtual functions, and
+// the two halves of a card for two sockets can share it: their boards have one serial number. It
+// fails if the serial numbers show two InfiniBand boards.
 func (r *portsRun) sameGUIDs() {
 	first := map[string]*rdma.HCA{}
 	for _, p := range r.ports {
@@ -97,15 +96,15 @@ func (r *portsRun) sameGUIDs() {
 		if mine != "" && other != "" && layerOf(p) == layerIB {
 			f.Severity = checks.Fail
 		}
-		r.findings = append(r.findings, f.Report(r.Check, HCADevice(a), "its GUID %s is that of %s, too", a.GUID, HCADevice(b)))
+		r.findings = append(r.findings, f.Report(r.Check, HCADevice(a), "same GUID %s as %s", a.GUID, HCADevice(b)))
 	}
 }
 
-// rateMark is the kind of mark that a port was up at a rate, with its number and the rate.
+// rateMark is the prefix of marks that a port was up at a rate: its number and the rate follow.
 const rateMark = "rate "
 
-// fastestBefore is the highest rate that a port has had within a month, in any boot, unless
-// an operator has cleared it.
+// fastestBefore returns the highest rate of a port within a month, in any boot, unless an
+// operator has acknowledged the loss.
 func (r *portsRun) fastestBefore(p *Port) (rate float64) {
 	name := pastName(p.HCA, p.Layer)
 	d := r.past.File.Devices[name]
@@ -121,13 +120,13 @@ func (r *portsRun) fastestBefore(p *Port) (rate float64) {
 	return rate
 }
 
-// slower warns of ports that came back slower from a reboot, once of all, if all did. One
-// that is slower than the others, or than earlier in this boot, is told already.
+// slower warns of ports that became slower in a reboot, once for all if all did. Ports that are
+// slower than others, or than earlier in this boot, are reported already.
 func (r *portsRun) slower() {
 	if r.c.Rate > 0 {
 		return
 	}
-	r.heedClears()
+	r.applyClears()
 	var slow []*Port
 	up := 0
 	for _, p := range r.ports {
@@ -156,12 +155,12 @@ func (r *portsRun) slower() {
 	}
 	for _, p := range slow {
 		f.Want, f.Got = gbits(r.fastestBefore(p)), rateOf(p)
-		r.report(p, f, "rate is lower than it was before the reboot")
+		r.report(p, f, "rate is lower than before the reboot")
 	}
 }
 
-// heedClears forgets the rates that an operator has cleared: nhc-gpu clear --ib.
-func (r *portsRun) heedClears() {
+// applyClears removes acknowledged rates from the history: nhc-gpu clear --ib.
+func (r *portsRun) applyClears() {
 	list, err := readIBClears(r.env)
 	if err != nil {
 		return // check_ib_errors reports it
@@ -185,7 +184,7 @@ func (r *portsRun) heedClears() {
 	}
 }
 
-// markRate notes at which rate a port is up, once a day.
+// markRate records the rate of a port that is up, once a day.
 func (r *portsRun) markRate(name string, p *Port) {
 	if kind := rateMark + p.Port + " " + strconv.FormatFloat(p.Gbps(), 'g', -1, 64); p.Gbps() > 0 && len(r.past.Marks(name, kind, 24*time.Hour)) == 0 {
 		r.past.Mark(name, kind, r.past.Now)

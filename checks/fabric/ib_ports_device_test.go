@@ -14,24 +14,24 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// dualRoCE is a node with eight RoCE cards of two ports each, after a change.
+// dualRoCE returns a changed node with eight RoCE cards of two ports each.
 func dualRoCE(change func(*fakesys.Node)) *fakesys.Node {
 	n := fakesys.Kinds()["oci h100: 16 ports and a front end"]
 	change(n)
 	return n
 }
 
-// noSecondPort takes the RDMA device of the second function of adapter 3 away.
+// noSecondPort removes the RDMA device of the second function of adapter 3.
 func noSecondPort(n *fakesys.Node) { noRoCE(n, "rocep3s0f1") }
 
-// lacksSecond is that this function is on the bus alone.
+// lacksSecond returns the finding that this function is only on the bus.
 func lacksSecond(check string) checks.Finding {
 	f := checks.Finding{Code: "ib.lacking", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "hca", PCI: "0000:23:00.1"}, Got: lacksText}
 	f.Message = check + ":  0000:23:00.1: " + lacksText
 	return f
 }
 
-// lagNode has RoCE adapters of which the third is a LAG over the two ports of its card.
+// lagNode returns RoCE adapters; the third is a LAG over the two ports of its card.
 func lagNode(mode string) *fakesys.Node { return addLAG(fakesys.RoCE(), mode) }
 
 func addLAG(n *fakesys.Node, mode string) *fakesys.Node {
@@ -67,22 +67,22 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 		lag("a LAG of which half is dead", lacp, nil, unplugged, member(checks.Warn, checks.CheckCable, "no carrier")),
 		lag("a LAG of which half is dead, and must not be", lacp, checktest.Of("-b"), unplugged, member(checks.Fail, checks.CheckCable, "no carrier")),
 		lag("a LAG of which half is switched off", lacp, nil, off, member(checks.Warn, checks.FixConfig, "off")),
-		lag("a LAG with a member that LACP leaves out", lacp, nil, func(n *fakesys.Node) { n.Set("eth23", "bonding_slave/ad_aggregator_id", "2") }, member(checks.Warn, checks.CheckFabric, "left out by LACP")),
+		lag("a LAG with a member that LACP leaves out", lacp, nil, func(n *fakesys.Node) { n.Set("eth23", "bonding_slave/ad_aggregator_id", "2") }, member(checks.Warn, checks.CheckFabric, "excluded by LACP")),
 		lag("an active backup that is not in use", backup, nil, off),
 		lag("an active backup that is not in use, and must be", backup, checktest.Of("-b"), off, member(checks.Fail, checks.FixConfig, "off")),
 		lag("an active backup that has lost its cable", backup, nil, unplugged, member(checks.Warn, checks.CheckCable, "no carrier")),
 		lag("a bond of ports that show their own state", lacp, nil, apart),
 		lag("a LAG without a cable, of which half is switched off", lacp, nil, func(n *fakesys.Node) { n.Down("rocep3s0"); off(n) },
-			checktest.PortFinding(name, "rocep3s0", 3, checks.Finding{Code: "ib.ports.polling", Severity: checks.Fail, Remedy: checks.CheckCable, Want: "ACTIVE LinkUp", Got: "DOWN Disabled"}, "no link: the cable or the far end")),
+			checktest.PortFinding(name, "rocep3s0", 3, checks.Finding{Code: "ib.ports.polling", Severity: checks.Fail, Remedy: checks.CheckCable, Want: "ACTIVE LinkUp", Got: "DOWN Disabled"}, "link down")),
 		lag("a LAG that is switched off", lacp, nil, func(n *fakesys.Node) { n.Down("rocep3s0").Set("eth13", "flags", "0x1002"); off(n) },
-			checktest.PortFinding(name, "rocep3s0", 3, checks.Finding{Code: "ib.ports.disabled", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "ACTIVE LinkUp", Got: "DOWN Disabled"}, "the port is switched off")),
+			checktest.PortFinding(name, "rocep3s0", 3, checks.Finding{Code: "ib.ports.disabled", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "ACTIVE LinkUp", Got: "DOWN Disabled"}, "the port is disabled")),
 	)
 	second := func(title string, change func(*fakesys.Node), want ...checks.Finding) checktest.Scenario {
 		return checktest.OnNode(dualRoCE(change), title, nil, want...).Holding(ibPastFile,
 			`{"version":1,"boot":"658f832e-2c36-42e1-a29c-a17c2e3298d2","devices":{"rocep3s0f1 0000:23:00.1 b83f:d203:00c5:1a33 Ethernet":{"seen":1767322745,"series":{"1":[[1767322745,200]]}}}}`)
 	}
 	left := checks.Finding{Code: "ib.ports.gone", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "hca", Name: "rocep3s0f1", PCI: "0000:23:00.1", UUID: "b83f:d203:00c5:1a33"},
-		Got: "no RDMA device any more, as it was earlier in this boot; nor on the PCI bus"}
+		Got: "RDMA device is missing, present earlier in this boot; not on the PCI bus"}
 	left.Message = name + ":  " + left.Device.String() + ": " + left.Got
 	list = append(list,
 		checktest.OnNode(fakesys.Kinds()["oci h100: boards that are not known"], "cards whose ports have the rate of the platform together", nil).On(h100Network()),
@@ -99,7 +99,7 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 		}),
 	)
 	half := checktest.OnRoCE("half of a LAG is dead", nil, func(n *fakesys.Node) { addLAG(n, "802.3ad 4"); unplugged(n) }, member(checks.Warn, checks.CheckCable, "no carrier"))
-	half.Still = true // the second port is none of the node's eight
+	half.Still = true // the second port is not one of the node's eight
 	list = append(list, half)
 	hca := func(code string, severity checks.Severity, remedy checks.Remedy, text string) checks.Finding {
 		return checktest.HCAFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.ports." + code, Severity: severity, Remedy: remedy}, text)
@@ -126,7 +126,7 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 			}
 		}
 	}
-	const same = "its GUID b83f:d203:00c5:1a02 is that of mlx5_2 0000:22:00.0, too"
+	const same = "same GUID b83f:d203:00c5:1a02 as mlx5_2 0000:22:00.0"
 	sameGUID := func(severity checks.Severity) checks.Finding {
 		f := hca("guid", severity, checks.FixConfig, same)
 		f.Device.UUID = "b83f:d203:00c5:1a02"
@@ -158,9 +158,9 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 	list = append(list,
 		checktest.OnFabric("nodes for programs", nil, verbs(func(*fakesys.Node) {})),
 		checktest.OnFabric("no node for programs", nil, verbs(func(n *fakesys.Node) { delete(n.Files, "dev/infiniband/uverbs3") }),
-			hca("uverbs", checks.Fail, checks.RebootNode, "/dev/infiniband/uverbs3 is missing: no program can use it")),
+			hca("uverbs", checks.Fail, checks.RebootNode, "/dev/infiniband/uverbs3 is missing, programs cannot use it")),
 		checktest.OnFabric("no verbs device of one adapter", nil, verbs(func(n *fakesys.Node) { delete(n.Files, "sys/class/infiniband_verbs/uverbs3/ibdev") }),
-			hca("uverbs", checks.Fail, checks.RebootNode, "no uverbs device, as others have: no program can use it")),
+			hca("uverbs", checks.Fail, checks.RebootNode, "no uverbs device, programs cannot use it")),
 		checktest.OnFabric("a recorded node without /dev", nil, verbs(noDev)),
 		still(checktest.OnFabric("two adapters with one GUID", nil, twin(nil), sameGUID(checks.Warn))),
 		still(checktest.OnFabric("two boards with one GUID", nil, twin(map[int]string{2: "MT2301X01", 3: "MT2301X02"}), sameGUID(checks.Fail))),
@@ -168,15 +168,14 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 			Message: name + ":  all ports are slower than before the reboot, want 400 Gb/s, got 200 Gb/s (4X HDR): mlx5_0:1 mlx5_1:1 mlx5_2:1 mlx5_3:1 mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1"}).
 			Holding(ibPastFile, fmt.Sprintf(`{"version":1,"boot":"x","devices":{%s}}`, strings.Join(rated, ","))),
 		checktest.OnFabric("two halves of a board with one GUID", nil, twin(map[int]string{2: "MT2301X01", 3: "MT2301X01"})),
-		checktest.OnFabric("an adapter without a port", nil, empty("mlx5_3"), hca("none", checks.Fail, checks.RebootNode, "the adapter has no port")),
+		checktest.OnFabric("an adapter without a port", nil, empty("mlx5_3"), hca("none", checks.Fail, checks.RebootNode, "adapter without a port")),
 		checktest.OnFabric("an adapter without a folder of ports", nil, func(n *fakesys.Node) { empty("mlx5_3")(n); delete(n.Files, n.Dir("mlx5_3")+"/ports/") },
-			hca("none", checks.Fail, checks.RebootNode, "the adapter has no port")),
+			hca("none", checks.Fail, checks.RebootNode, "adapter without a port")),
 	)
 	return list
 })
 
-// Ports that are all slower after a reboot are warned of until an operator says that
-// it was meant.
+// Ports that are all slower after a reboot warn until an operator acknowledges it.
 func TestPortsSlowerThanBefore(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

@@ -10,7 +10,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// dualPorts are nodes of cards with two ports.
+// dualPorts are nodes with two-port cards.
 func dualPorts() []checktest.Scenario {
 	node := func(change func(n *fakesys.Node)) *fakesys.Node {
 		n := fakesys.DGXH100()
@@ -23,10 +23,10 @@ func dualPorts() []checktest.Scenario {
 		return n
 	}
 	says := func(device string, severity checks.Severity, why string) checks.Finding {
-		f := checktest.PortFinding(ibPortsName, device, 3, checks.Finding{Code: "ib.ports.polling", Severity: severity, Remedy: checks.CheckCable, Want: "ACTIVE LinkUp", Got: "DOWN Polling"}, "no link: the cable or the far end"+checks.Before("; ", why, ""))
+		f := checktest.PortFinding(ibPortsName, device, 3, checks.Finding{Code: "ib.ports.polling", Severity: severity, Remedy: checks.CheckCable, Want: "ACTIVE LinkUp", Got: "DOWN Polling"}, "link down"+checks.Before("; ", why, ""))
 		if device == "mlx5_b3" {
 			f.Device.PCI, f.Device.UUID = "0000:23:00.1", "b83f:d203:00c5:1ab3"
-			f.Message = ibPortsName + ":  mlx5_b3:1 0000:23:00.1: no link: the cable or the far end" + checks.Before("; ", why, "") + checktest.WantGot(f)
+			f.Message = ibPortsName + ":  mlx5_b3:1 0000:23:00.1: link down" + checks.Before("; ", why, "") + checktest.WantGot(f)
 		}
 		return f
 	}
@@ -41,14 +41,14 @@ func dualPorts() []checktest.Scenario {
 		checktest.OnNode(node(none), "second ports are not cabled", nil),
 		checktest.OnNode(node(none), "second ports are not cabled, and are not counted", checktest.Of("-n", "8")),
 		checktest.OnNode(node(none), "a second port that is named", checktest.Of("mlx5_b3"), says("mlx5_b3", checks.Fail, "")),
-		checktest.OnNode(node(func(n *fakesys.Node) { n.Down("mlx5_3") }), "one card has no link", nil, says("mlx5_3", checks.Fail, "0 of the card's ports are up, of most such cards 1")),
+		checktest.OnNode(node(func(n *fakesys.Node) { n.Down("mlx5_3") }), "one card has no link", nil, says("mlx5_3", checks.Fail, "0 of the card's ports are up, on most such cards 1")),
 		checktest.OnNode(node(func(n *fakesys.Node) {
 			for i := range 8 {
 				if i != 3 {
 					n.Set(fmt.Sprintf("mlx5_b%d", i), "ports/1/state", "4: ACTIVE").Set(fmt.Sprintf("mlx5_b%d", i), "ports/1/phys_state", "5: LinkUp").Set(fmt.Sprintf("mlx5_b%d", i), "ports/1/rate", "400 Gb/sec (4X NDR)")
 				}
 			}
-		}), "one card has one link of two", nil, says("mlx5_b3", checks.Fail, "1 of the card's ports are up, of most such cards 2")),
+		}), "one card has one link of two", nil, says("mlx5_b3", checks.Fail, "1 of the card's ports are up, on most such cards 2")),
 		checktest.OnNode(node(func(n *fakesys.Node) {
 			for i := range 4 {
 				n.Set(fmt.Sprintf("mlx5_b%d", i), "ports/1/state", "4: ACTIVE").Set(fmt.Sprintf("mlx5_b%d", i), "ports/1/phys_state", "5: LinkUp").Set(fmt.Sprintf("mlx5_b%d", i), "ports/1/rate", "400 Gb/sec (4X NDR)")
@@ -59,7 +59,7 @@ func dualPorts() []checktest.Scenario {
 				}
 			}
 			n.Down("mlx5_b3")
-		}), "two cards that differ", nil, says("mlx5_b3", checks.Warn, "1 of the card's ports are up, of another such card 2")),
+		}), "two cards that differ", nil, says("mlx5_b3", checks.Warn, "1 of the card's ports are up, on another such card 2")),
 		checktest.OnNode(node(func(n *fakesys.Node) {
 			for i := range 8 {
 				if i != 1 && i != 3 {
@@ -67,9 +67,9 @@ func dualPorts() []checktest.Scenario {
 				}
 			}
 			n.Down("mlx5_3")
-		}), "two cards half cabled, one of which has no link", nil, says("mlx5_3", checks.Warn, "0 of the card's ports are up, of another such card 1")),
-		keep(checktest.OnNode(node(none), "a second port was up", nil, says("mlx5_b3", checks.Fail, "it was up earlier in this boot")), "", `,"series":{"1":[[1767322745,400]]}`),
-		keep(checktest.OnNode(node(none), "a second port was up before the boot", nil, says("mlx5_b3", checks.Warn, "it was up before the last boot")), "x", `,"marks":{"up 1":[1767322745]}`),
+		}), "two cards half cabled, one of which has no link", nil, says("mlx5_3", checks.Warn, "0 of the card's ports are up, on another such card 1")),
+		keep(checktest.OnNode(node(none), "a second port was up", nil, says("mlx5_b3", checks.Fail, "up earlier in this boot")), "", `,"series":{"1":[[1767322745,400]]}`),
+		keep(checktest.OnNode(node(none), "a second port was up before the boot", nil, says("mlx5_b3", checks.Warn, "up before the last boot")), "x", `,"marks":{"up 1":[1767322745]}`),
 		checktest.OnNode(node(func(n *fakesys.Node) {
 			for i := range 8 {
 				if i != 3 {
@@ -81,8 +81,7 @@ func dualPorts() []checktest.Scenario {
 	}
 }
 
-// frontEnds are RoCE nodes with a front-end card of two ports, of which the first has the
-// default route.
+// frontEnds are RoCE nodes with a two-port front-end card; its first port has the default route.
 func frontEnds() []checktest.Scenario {
 	const name = ibPortsName
 	node := func(change func(n *fakesys.Node)) *fakesys.Node {
@@ -99,7 +98,7 @@ func frontEnds() []checktest.Scenario {
 	spare := func(severity checks.Severity, why string) checks.Finding {
 		d := checks.Device{Kind: "port", Name: "mlx5_f1_1:1", PCI: "0000:f1:00.1", UUID: "b83f:d203:00c5:1af2"}
 		f := checks.Finding{Code: "ib.ports.polling", Severity: severity, Remedy: checks.CheckCable, Device: d, Want: "ACTIVE LinkUp", Got: "DOWN Disabled"}
-		f.Message = name + ":  " + d.String() + ": no link: the cable or the far end" + checks.Before("; ", why, "") + checktest.WantGot(f)
+		f.Message = name + ":  " + d.String() + ": link down" + checks.Before("; ", why, "") + checktest.WantGot(f)
 		return f
 	}
 	past := func(s checktest.Scenario, more string) checktest.Scenario {
@@ -116,8 +115,8 @@ func frontEnds() []checktest.Scenario {
 		checktest.OnNode(node(none), "it is not counted", checktest.Of("-n", "9"), checks.Finding{Code: "ib.ports.count", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "ports"}, Want: "at least 9", Got: "8",
 			Message: name + ":  8 ports (rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep3s0:1 rocep4s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1), want at least 9"}),
 		checktest.OnNode(node(none), "it is named", checktest.Of("mlx5_f1_1"), spare(checks.Fail, "")),
-		past(checktest.OnNode(node(none), "it was up earlier in this boot", nil, spare(checks.Fail, "it was up earlier in this boot")), `,"series":{"1":[[1767322745,100]]}`),
-		past(checktest.OnNode(node(none), "it was up in an earlier boot", nil, spare(checks.Warn, "it was up before the last boot")), `,"marks":{"up 1":[1767322745]}`),
+		past(checktest.OnNode(node(none), "up earlier in this boot", nil, spare(checks.Fail, "up earlier in this boot")), `,"series":{"1":[[1767322745,100]]}`),
+		past(checktest.OnNode(node(none), "it was up in an earlier boot", nil, spare(checks.Warn, "up before the last boot")), `,"marks":{"up 1":[1767322745]}`),
 		checktest.OnNode(alone, "a node whose only card is the front end's", nil, checks.Finding{Code: "ib.left", Severity: checks.Skip, Message: name + ":  no RDMA port of this node carries jobs' traffic"}),
 		checktest.OnNode(node(func(n *fakesys.Node) {
 			for i := range 2 {
@@ -128,7 +127,7 @@ func frontEnds() []checktest.Scenario {
 	}
 }
 
-// frontEndPort is one of two ports of a card at 100 Gb/s.
+// frontEndPort returns one of two ports of a card at 100 Gb/s.
 func frontEndPort(at, i int) fakesys.HCA {
 	return fakesys.HCA{
 		PCI:  fakesys.PCI{Address: fmt.Sprintf("0000:%02x:00.%d", at, i), Above: []string{fmt.Sprintf("0000:%02x:04.0", at-0xb0)}, ID: "15b3:101d", Driver: "mlx5_core", Speed: "16.0 GT/s PCIe", Width: 16},
@@ -136,7 +135,7 @@ func frontEndPort(at, i int) fakesys.HCA {
 	}
 }
 
-// otherNodes are healthy nodes of other kinds, and what is wrong with some.
+// otherNodes are healthy nodes of other kinds, and some with a fault.
 func otherNodes() (list []checktest.Scenario) {
 	for name, n := range map[string]*fakesys.Node{
 		"DGX A100": fakesys.DGXA100(), "DGX H200": fakesys.DGXH200(), "HGX B200": fakesys.HGXB200(), "GB200": fakesys.GB200(), "ND H100 v5": fakesys.NDH100v5(), "ConnectX-8": fakesys.CX8(),
@@ -151,16 +150,16 @@ func otherNodes() (list []checktest.Scenario) {
 	cx8 := &checks.Platform{Name: "HGX B300", NetworkPorts: 8, NetworkRate: 800, NetworkPlanes: 4}
 	plane := fakesys.CX8().Set("mlx5_3", "ports/6/state", "1: DOWN").Set("mlx5_3", "ports/6/phys_state", "2: Polling")
 	slow := fakesys.CX8().Set("mlx5_3", "ports/9/rate", "100 Gb/sec (1X NDR)")
-	of6 := checktest.PortFinding(ibPortsName, "mlx5_3", 3, checks.Finding{Code: "ib.ports.polling", Severity: checks.Fail, Remedy: checks.CheckCable, Want: "ACTIVE LinkUp", Got: "DOWN Polling"}, "plane 2: no link: the cable or the far end")
-	of6.Device.Name, of6.Message = "mlx5_3:6", ibPortsName+":  mlx5_3:6 0000:23:00.0: plane 2: no link: the cable or the far end, want ACTIVE LinkUp, got DOWN Polling"
+	of6 := checktest.PortFinding(ibPortsName, "mlx5_3", 3, checks.Finding{Code: "ib.ports.polling", Severity: checks.Fail, Remedy: checks.CheckCable, Want: "ACTIVE LinkUp", Got: "DOWN Polling"}, "plane 2: link down")
+	of6.Device.Name, of6.Message = "mlx5_3:6", ibPortsName+":  mlx5_3:6 0000:23:00.0: plane 2: link down, want ACTIVE LinkUp, got DOWN Polling"
 	of9 := of6
 	of9.Code, of9.Device.Name, of9.Want, of9.Got = "ib.ports.rate", "mlx5_3:9", "200 Gb/s", "100 Gb/s (1X NDR)"
-	of9.Message = ibPortsName + ":  mlx5_3:9 0000:23:00.0: plane 3: rate is lower than that of the other ports, want 200 Gb/s, got 100 Gb/s (1X NDR)"
+	of9.Message = ibPortsName + ":  mlx5_3:9 0000:23:00.0: plane 3: rate is lower than on the other ports, want 200 Gb/s, got 100 Gb/s (1X NDR)"
 	far := fakesys.NDH100v5().Set("mlx5_ib3", "ports/1/lid", "0x0")
 	return append(list,
 		checktest.OnNode(storage, "slower ports for storage", nil).On(&checks.Platform{Name: "HGX H200", NetworkPorts: 8, NetworkRate: 400}),
 		checktest.OnNode(fakesys.DGXH200().HalfRate("mlx5_9"), "one slower port beyond those of the platform", nil, func() checks.Finding {
-			f := checktest.PortFinding(ibPortsName, "mlx5_9", 9, checks.Finding{Code: "ib.ports.rate", Severity: checks.Warn, Remedy: checks.CheckCable, Want: "400 Gb/s", Got: "200 Gb/s (2X NDR)"}, "rate is lower than that of the other ports")
+			f := checktest.PortFinding(ibPortsName, "mlx5_9", 9, checks.Finding{Code: "ib.ports.rate", Severity: checks.Warn, Remedy: checks.CheckCable, Want: "400 Gb/s", Got: "200 Gb/s (2X NDR)"}, "rate is lower than on the other ports")
 			return f
 		}()).On(&checks.Platform{Name: "HGX H200", NetworkPorts: 8, NetworkRate: 400}),
 		checktest.OnNode(fakesys.CX8(), "planes make up the rate of the platform", nil).On(cx8),

@@ -11,15 +11,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// What ports have been: an adapter that has gone, a port that was up or faster. The
-// history has an entry for each adapter that carries jobs' traffic, by its name,
-// address, GUID and link layer, with the rate of each port, 0 while it was not up.
+// The history of ports: a missing adapter, a port that was up or faster. It has an entry for each
+// adapter that carries jobs' traffic, by name, address, GUID and link layer, with the rate of
+// each port, 0 while it was not up.
 
-// pastName is the name of an adapter in the history.
+// pastName returns the name of an adapter in the history.
 func pastName(a *rdma.HCA, layer string) string {
 	words := []string{a.Name, a.PCI, a.GUID, layer}
 	for i, w := range words {
-		if w = strings.Join(strings.Fields(w), "_"); strings.Trim(w, "0:") == "" { // a GUID of zeros is none
+		if w = strings.Join(strings.Fields(w), "_"); strings.Trim(w, "0:") == "" { // a GUID of zeros is unknown
 			w = "-"
 		}
 		words[i] = w
@@ -27,12 +27,12 @@ func pastName(a *rdma.HCA, layer string) string {
 	return strings.Join(words, " ")
 }
 
-// pastOf is what is kept of a port's adapter, nil if nothing is.
+// pastOf returns the history of a port's adapter, nil if there is none.
 func (r *portsRun) pastOf(p *Port) *checks.DeviceHistory {
 	return r.past.File.Devices[pastName(p.HCA, p.Layer)]
 }
 
-// fastest is the highest rate that a port has had in this boot.
+// fastest returns the highest rate of a port in this boot.
 func (r *portsRun) fastest(p *Port) (rate uint64) {
 	if d := r.pastOf(p); d != nil {
 		for _, at := range d.Series[p.Port] {
@@ -42,12 +42,12 @@ func (r *portsRun) fastest(p *Port) (rate uint64) {
 	return rate
 }
 
-// wasUp says whether a port was up earlier in this boot, or before.
+// wasUp reports whether a port was up earlier in this boot, or before.
 func (r *portsRun) wasUp(p *Port) (now, before bool) {
 	return r.fastest(p) > 0, len(r.past.Marks(pastName(p.HCA, p.Layer), upMark+p.Port, checks.HistoryAge)) > 0
 }
 
-// addSpares adds the ports beside the front end that were up earlier: those are cabled.
+// addSpares adds the second ports of front-end cards that were up earlier: those are cabled.
 func (r *portsRun) addSpares() {
 	for i := range r.Ports {
 		p := &r.Ports[i]
@@ -61,10 +61,10 @@ func (r *portsRun) addSpares() {
 	}
 }
 
-// upMark is the kind of mark that a port was up, with its number. One a day is enough.
+// upMark is the prefix of marks that a port was up: its number follows. One a day is enough.
 const upMark = "up "
 
-// remember notes what ports are now. Of one that cannot be read it is what it was.
+// remember records the states of the ports. An unreadable port keeps its last state.
 func (r *portsRun) remember() {
 	values := map[string]map[string]uint64{}
 	for i := range r.Ports {
@@ -96,8 +96,8 @@ func (r *portsRun) remember() {
 	}
 }
 
-// absent are the adapters that the node should have: those on its PCI bus that are no
-// RDMA device, and those that it had. Not of a line that names what it is about.
+// absent returns findings about adapters that the node should have: those on its PCI bus that are
+// not an RDMA device, and those of its history. A line with DEVICEs has none.
 func (r *portsRun) absent() (findings []checks.Finding) {
 	if len(r.c.Devices) > 0 {
 		return nil
@@ -128,8 +128,8 @@ func (r *portsRun) absent() (findings []checks.Finding) {
 	return findings
 }
 
-// lost judges an adapter of the history: words are its name, address, GUID and layer.
-// It forgets those that have only been moved, renamed or given away.
+// lost judges an adapter of the history: words are its name, address, GUID and layer. It drops
+// adapters that were only moved, renamed or passed to a virtual machine.
 func (r *portsRun) lost(name string, words []string, told map[string]bool) (f checks.Finding, found bool) {
 	device := checks.Device{Kind: "hca", Name: words[0], PCI: words[1], UUID: words[2]}
 	if words[2] == "-" {
@@ -144,7 +144,7 @@ func (r *portsRun) lost(name string, words []string, told map[string]bool) (f ch
 		case p.PCI != words[1] && (words[2] == "-" || p.HCA.GUID != words[2]):
 		case p.Layer != words[3] && words[3] != "-" && p.Layer != "" && p.Left != "" && (r.layer == "" || r.layer == words[3]):
 			return checks.Finding{Code: "ib.ports.layer", Severity: checks.Warn, Remedy: checks.FixConfig, Want: words[3], Got: p.Layer}.
-				Report(r.Check, device, "link layer is not what it was"), true
+				Report(r.Check, device, "link layer has changed"), true
 		default:
 			delete(r.past.File.Devices, name)
 			return checks.Finding{}, false
@@ -161,14 +161,14 @@ func (r *portsRun) lost(name string, words []string, told map[string]bool) (f ch
 	if told[words[1]] || r.layer != "" && r.layer != words[3] {
 		return checks.Finding{}, false
 	}
-	where := "nor on the PCI bus"
+	where := "not on the PCI bus"
 	if d.Class != "" {
-		where = "it is on the PCI bus"
+		where = "still on the PCI bus"
 	}
 	f = checks.Finding{Code: "ib.ports.gone", Severity: checks.Warn, Remedy: checks.ReseatOrRMA}
 	when := "before the last boot"
 	if r.past.File.Devices[name].Series != nil {
 		f.Severity, when = checks.Fail, "earlier in this boot"
 	}
-	return f.Report(r.Check, device, "no RDMA device any more, as it was %s; %s", when, where), true
+	return f.Report(r.Check, device, "RDMA device is missing, present %s; %s", when, where), true
 }

@@ -7,20 +7,21 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// How fast ports are: by the line, by what they were, by the others, by the platform.
+// The verdicts on the rates of ports: by the line, by their history, by the other ports, by the
+// platform.
 
-// gbits is a rate as messages have it, "" of none.
+// gbits formats a rate.
 func gbits(rate float64) string { return fmt.Sprintf("%g Gb/s", rate) }
 
-// rateOf is that of a port, with its lanes: 200 Gb/s (2X NDR).
+// rateOf formats the rate of a port, with its lanes: 200 Gb/s (2X NDR).
 func rateOf(p *Port) string { return gbits(p.Gbps()) + checks.Before(" (", p.Lanes, ")") }
 
-// rate judges that of a port that is up.
+// rate judges the rate of a port that is up.
 func (r *portsRun) rate(p *Port) {
 	got := p.Gbps()
 	if got == 0 {
 		if p.Err == nil {
-			r.findings = append(r.findings, r.Unknown(p.Subject(), fmt.Errorf("rate %q: not understood", p.Rate)))
+			r.findings = append(r.findings, r.Unknown(p.Subject(), fmt.Errorf("rate %q: not a rate", p.Rate)))
 		}
 		return
 	}
@@ -34,7 +35,7 @@ func (r *portsRun) rate(p *Port) {
 	}
 	if was := r.fastest(p); float64(was) > got {
 		f.Want, r.slow[p] = gbits(float64(was)), true
-		r.report(p, f, "rate is lower than it was earlier in this boot")
+		r.report(p, f, "rate is lower than earlier in this boot")
 		return
 	}
 	if most, alone, found := r.others(p); found {
@@ -42,14 +43,14 @@ func (r *portsRun) rate(p *Port) {
 			f.Severity = checks.Warn
 		}
 		f.Want, r.slow[p] = gbits(most), true
-		r.report(p, f, "rate is lower than that of the other ports")
+		r.report(p, f, "rate is lower than on the other ports")
 	}
 }
 
-// others says at which rate most ports of the kind are, if this one is slower, and
-// whether it is the only one of them that is. Where the platform has no more ports
-// than are fast it is an extra one, such as for storage, and may be what it is; where
-// nothing is known of the platform it is taken for one that has all of its lanes.
+// others returns the rate of most ports of the kind, if this one is slower, and whether it is the
+// only slower one. If the other devices are already as many as the platform's ports, this one is
+// an extra port, such as for storage, and may be slower. On an unknown platform a port with all
+// of its lanes counts as an extra one.
 func (r *portsRun) others(p *Port) (most float64, alone, slower bool) {
 	count, all := map[float64]int{}, 0
 	fast := map[float64]map[string]bool{} // other devices, by rate
@@ -86,9 +87,9 @@ func (r *portsRun) others(p *Port) (most float64, alone, slower bool) {
 	return most, !extra && all > 2 && count[most] == all-1, true
 }
 
-// platformRate warns of ports that are slower than those of the platform, if their
-// adapters could be faster: once of all, if all are. A card may divide the rate of one
-// such port among several.
+// platformRate warns of ports that are slower than the platform's, if their adapters support
+// more: once for all, if all are slower. A card can divide the rate of one port of the platform
+// among several.
 func (r *portsRun) platformRate() {
 	platform, _ := checks.NodePlatform(r.env)
 	if platform.NetworkRate == 0 || r.c.Rate > 0 || len(r.c.Devices) > 0 {
@@ -96,7 +97,7 @@ func (r *portsRun) platformRate() {
 	}
 	want := float64(platform.NetworkRate)
 	fast, slow := map[string]bool{}, []*Port{}
-	whole := map[string]float64{} // of ports, of devices with planes, and of cards
+	whole := map[string]float64{} // rates of ports, of devices with planes, and of cards
 	for _, p := range r.ports {
 		whole[p.Name()] += p.Gbps()
 		if p.Plane > 0 {
@@ -130,18 +131,18 @@ func (r *portsRun) platformRate() {
 			names = append(names, planeOrPort(p))
 		}
 		f.Device, f.Got = checks.Device{Kind: "ports"}, gbits(whole[planeOrPort(slow[0])])
-		f = f.Describe(ibPortsName, "no port has the rate of those of %s", platform.Name)
+		f = f.Describe(ibPortsName, "no port has the rate of %s", platform.Name)
 		f.Message += ": " + strings.Join(names, " ")
 		r.findings = append(r.findings, f)
 		return
 	}
 	for _, p := range slow {
 		f.Got = gbits(whole[planeOrPort(p)])
-		r.findings = append(r.findings, f.Report(r.Check, p.Subject(), "rate is lower than that of %s", platform.Name))
+		r.findings = append(r.findings, f.Report(r.Check, p.Subject(), "rate is lower than on %s", platform.Name))
 	}
 }
 
-// planeOrPort is what has a rate of its own: a port, or the planes of a device.
+// planeOrPort returns the unit with a rate of its own: a port, or the planes of a device.
 func planeOrPort(p *Port) string {
 	if p.Plane > 0 {
 		return p.Device
@@ -149,7 +150,7 @@ func planeOrPort(p *Port) string {
 	return p.Name()
 }
 
-// whole says whether a port is up, and all planes that it is one of.
+// whole reports whether a port is up, with all planes of its device.
 func (r *portsRun) whole(p *Port) bool {
 	for _, q := range r.ports {
 		if planeOrPort(q) == planeOrPort(p) && (!checks.PortActive(q.IBPort) || q.Gbps() == 0 || r.slow[q]) {

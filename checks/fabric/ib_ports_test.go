@@ -16,7 +16,7 @@ import (
 
 const ibPastFile = "past/ib-ports.json"
 
-// ibPast is what earlier runs have kept of an adapter of port 1; boot "" is this one.
+// ibPast returns the history of an adapter of port 1; boot "" is the present one.
 func ibPast(i int, layer, boot, more string) string {
 	if boot == "" {
 		boot = "658f832e-2c36-42e1-a29c-a17c2e3298d2"
@@ -24,23 +24,23 @@ func ibPast(i int, layer, boot, more string) string {
 	return fmt.Sprintf(`{"version":1,"boot":%q,"devices":{"mlx5_%d 0000:2%d:00.0 b83f:d203:00c5:1a0%d %s":{"seen":1767322745%s}}}`, boot, i, i, i, layer, more)
 }
 
-// ibUnknown is that a port or an adapter of the nodes could not be read.
+// ibUnknown returns the finding that a port or an adapter could not be read.
 func ibUnknown(check, kind, name string, i int, text string) checks.Finding {
-	f := checktest.PortFinding(check, name, i, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "could not tell: "+text)
+	f := checktest.PortFinding(check, name, i, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "cannot read it: "+text)
 	f.Got = ""
 	if kind == "hca" {
-		f = checktest.HCAFinding(check, name, i, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "could not tell: "+text)
+		f = checktest.HCAFinding(check, name, i, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "cannot read it: "+text)
 		f.Got = ""
 	}
 	return f
 }
 
-// h100Network is what is known of the network of such nodes.
+// h100Network returns the network figures of the platform of these nodes.
 func h100Network() *checks.Platform {
 	return &checks.Platform{Name: "HGX H100", NetworkPorts: 8, NetworkRate: 400}
 }
 
-// booting has the node of a scenario be up for so many seconds.
+// booting sets the uptime of a scenario's node, seconds.
 func booting(s checktest.Scenario, seconds int) checktest.Scenario {
 	s.Files = maps.Clone(s.Files)
 	s.Files["proc/uptime"] = fmt.Sprintf("%d.00 1.00\n", seconds)
@@ -75,6 +75,8 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 	unnamed := func(device string) checks.Finding {
 		return checks.Finding{Code: "ib.unnamed", Severity: checks.Fail, Device: checks.Device{Kind: "port", Name: device}, Want: device, Got: "none", Message: name + ":  " + device + ": no such RDMA device or port"}
 	}
+	goneByName := unnamed("mlx5_3")
+	goneByName.Remedy = checks.ReseatOrRMA
 	const dir = "/sys/class/infiniband/mlx5_3/ports/1/"
 	broken := func(s checktest.Scenario) checktest.Scenario {
 		s.Broken = true
@@ -90,77 +92,80 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 		checktest.OnRoCE("healthy RoCE", nil, nil).On(h100Network()),
 		checktest.OnFabric("as wanted", checktest.Of("-n", "8", "-r", "400", "-l", "ib"), nil).OrTable(map[string]any{"count": int64(8), "rate": int64(400), "layer": "ib"}),
 		checktest.OnFabric("faster than wanted", checktest.Of("-r", "200", "mlx5_*"), nil).OrTable(map[string]any{"rate": int64(200), "devices": []any{"mlx5_*"}}),
-		checktest.OnFabric("no cable", nil, func(n *fakesys.Node) { n.Down("mlx5_3") }, down("polling", checks.CheckCable, "DOWN Polling", "no link: the cable or the far end")),
-		checktest.OnFabric("switched off", nil, state("1: DOWN", "3: Disabled"), down("disabled", checks.FixConfig, "DOWN Disabled", "the port is switched off")),
+		checktest.OnFabric("no cable", nil, func(n *fakesys.Node) { n.Down("mlx5_3") }, down("polling", checks.CheckCable, "DOWN Polling", "link down")),
+		checktest.OnFabric("switched off", nil, state("1: DOWN", "3: Disabled"), down("disabled", checks.FixConfig, "DOWN Disabled", "the port is disabled")),
 		checktest.OnRoCE("no cable of RoCE", nil, func(n *fakesys.Node) { n.Down("rocep3s0") },
-			checktest.PortFinding(name, "rocep3s0", 3, checks.Finding{Code: "ib.ports.polling", Severity: checks.Fail, Remedy: checks.CheckCable, Want: "ACTIVE LinkUp", Got: "DOWN Disabled"}, "no link: the cable or the far end")),
+			checktest.PortFinding(name, "rocep3s0", 3, checks.Finding{Code: "ib.ports.polling", Severity: checks.Fail, Remedy: checks.CheckCable, Want: "ACTIVE LinkUp", Got: "DOWN Disabled"}, "link down")),
 		checktest.OnRoCE("the interface of RoCE is switched off", nil, func(n *fakesys.Node) { n.Down("rocep3s0").Set("eth13", "flags", "0x1002") },
-			checktest.PortFinding(name, "rocep3s0", 3, checks.Finding{Code: "ib.ports.disabled", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "ACTIVE LinkUp", Got: "DOWN Disabled"}, "the port is switched off")),
-		checktest.OnFabric("no subnet manager", nil, state("2: INIT", "5: LinkUp"), down("init", checks.CheckFabric, "INIT LinkUp", "no subnet manager has set up the port")),
-		checktest.OnFabric("armed", nil, state("3: ARMED", "5: LinkUp"), down("init", checks.CheckFabric, "ARMED LinkUp", "no subnet manager has set up the port")),
+			checktest.PortFinding(name, "rocep3s0", 3, checks.Finding{Code: "ib.ports.disabled", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "ACTIVE LinkUp", Got: "DOWN Disabled"}, "the port is disabled")),
+		checktest.OnFabric("no subnet manager", nil, state("2: INIT", "5: LinkUp"), down("init", checks.CheckFabric, "INIT LinkUp", "no subnet manager has configured the port")),
+		checktest.OnFabric("armed", nil, state("3: ARMED", "5: LinkUp"), down("init", checks.CheckFabric, "ARMED LinkUp", "no subnet manager has configured the port")),
 		checktest.OnFabric("link with errors", nil, state("4: ACTIVE", "6: LinkErrorRecovery"), down("down", checks.CheckCable, "ACTIVE LinkErrorRecovery", "the link is recovering from errors")),
 		checktest.OnFabric("in training", nil, state("1: DOWN", "4: PortConfigurationTraining"), down("down", checks.CheckCable, "DOWN PortConfigurationTraining", "the link is training")),
 		booting(checktest.OnFabric("a minute after a boot", nil, func(n *fakesys.Node) {
 			n.Set("mlx5_3", "ports/1/state", "2: INIT").Set("mlx5_4", "ports/1/state", "1: DOWN").Set("mlx5_4", "ports/1/phys_state", "2: Polling")
 		}, checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"},
-			Message: name + ":  2 ports not up yet, 60 s after the boot, judged from 300 s on: mlx5_3:1 (INIT LinkUp), mlx5_4:1 (DOWN Polling)"}), 60),
-		booting(checktest.OnFabric("switched off, a minute after a boot", nil, state("1: DOWN", "3: Disabled"), down("disabled", checks.FixConfig, "DOWN Disabled", "the port is switched off")), 60),
+			Message: name + ":  2 ports not up yet 60 s after the boot, judged after 300 s: mlx5_3:1 (INIT LinkUp), mlx5_4:1 (DOWN Polling)"}), 60),
+		booting(checktest.OnFabric("switched off, a minute after a boot", nil, state("1: DOWN", "3: Disabled"), down("disabled", checks.FixConfig, "DOWN Disabled", "the port is disabled")), 60),
 		booting(checktest.OnRoCE("an interface that is not configured yet", nil, func(n *fakesys.Node) {
 			n.Set("rocep3s0", "ports/1/state", "1: DOWN").Set("rocep3s0", "ports/1/phys_state", "3: Disabled")
 		}, checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"},
-			Message: name + ":  1 port not up yet, 60 s after the boot, judged from 300 s on: rocep3s0:1 (DOWN Disabled)"}), 60),
-		booting(checktest.OnFabric("no subnet manager five minutes after a boot", nil, state("2: INIT", "5: LinkUp"), down("init", checks.CheckFabric, "INIT LinkUp", "no subnet manager has set up the port")), 300),
+			Message: name + ":  1 port not up yet 60 s after the boot, judged after 300 s: rocep3s0:1 (DOWN Disabled)"}), 60),
+		booting(checktest.OnFabric("no subnet manager five minutes after a boot", nil, state("2: INIT", "5: LinkUp"), down("init", checks.CheckFabric, "INIT LinkUp", "no subnet manager has configured the port")), 300),
 		checktest.OnFabric("in a test", nil, state("1: DOWN", "7: Phy Test"), down("down", checks.CheckCable, "DOWN Phy", "the link is under test")),
 		checktest.OnFabric("a state of another driver", nil, state("1: DOWN", "9: Offline"), down("down", checks.CheckCable, "DOWN Offline", "the link is down")),
-		checktest.OnFabric("no LID", nil, set("ports/1/lid", "0x0"), says(checks.Fail, "lid", checks.CheckFabric, "one", "0x0", "LID")),
-		checktest.OnFabric("the LID of a port that has none", nil, set("ports/1/lid", "0xffff"), says(checks.Fail, "lid", checks.CheckFabric, "one", "0xffff", "LID")),
-		checktest.OnFabric("no LID of a subnet manager", nil, set("ports/1/sm_lid", "0x0"), says(checks.Fail, "lid", checks.CheckFabric, "one", "0x0", "LID of the subnet manager")),
+		checktest.OnFabric("no LID", nil, set("ports/1/lid", "0x0"), says(checks.Fail, "lid", checks.CheckFabric, "an address", "0x0", "LID")),
+		checktest.OnFabric("the LID of a port that has none", nil, set("ports/1/lid", "0xffff"), says(checks.Fail, "lid", checks.CheckFabric, "an address", "0xffff", "LID")),
+		checktest.OnFabric("no LID of a subnet manager", nil, set("ports/1/sm_lid", "0x0"), says(checks.Fail, "lid", checks.CheckFabric, "an address", "0x0", "LID of the subnet manager")),
 		checktest.OnFabric("a driver that tells no LID", nil, set("ports/1/lid", "-")),
 
 		checktest.OnFabric("all lanes at half of the others' rate, and nothing is known of the platform: another network", nil, set("ports/1/rate", "200 Gb/sec (4X HDR)"),
-			says(checks.Warn, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (4X HDR)", "rate is lower than that of the other ports")),
+			says(checks.Warn, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (4X HDR)", "rate is lower than on the other ports")),
 		checktest.OnFabric("the same where the platform has eight ports", nil, set("ports/1/rate", "200 Gb/sec (4X HDR)"),
-			says(checks.Fail, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (4X HDR)", "rate is lower than that of the other ports")).On(h100Network()),
+			says(checks.Fail, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (4X HDR)", "rate is lower than on the other ports")).On(h100Network()),
 		checktest.OnFabric("half of the others' lanes, and nothing is known of the platform", nil, halfRate,
-			says(checks.Fail, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than that of the other ports")),
-		checktest.OnFabric("half of the others' rate", nil, halfRate, says(checks.Fail, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than that of the other ports")).On(h100Network()),
+			says(checks.Fail, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than on the other ports")),
+		checktest.OnFabric("half of the others' rate", nil, halfRate, says(checks.Fail, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than on the other ports")).On(h100Network()),
 		checktest.OnFabric("two at half of the others' rate", nil, func(n *fakesys.Node) { n.HalfRate("mlx5_3").HalfRate("mlx5_4") },
-			says(checks.Warn, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than that of the other ports"),
-			checktest.PortFinding(name, "mlx5_4", 4, checks.Finding{Code: "ib.ports.rate", Severity: checks.Warn, Remedy: checks.CheckCable, Want: "400 Gb/s", Got: "200 Gb/s (2X NDR)"}, "rate is lower than that of the other ports")),
+			says(checks.Warn, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than on the other ports"),
+			checktest.PortFinding(name, "mlx5_4", 4, checks.Finding{Code: "ib.ports.rate", Severity: checks.Warn, Remedy: checks.CheckCable, Want: "400 Gb/s", Got: "200 Gb/s (2X NDR)"}, "rate is lower than on the other ports")),
 		checktest.OnFabric("half of its rate of before", nil, func(n *fakesys.Node) { n.Set("mlx5_3", "board_id", "MT_0000000891").HalfRate("mlx5_3") },
-			says(checks.Fail, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than it was earlier in this boot")).
+			says(checks.Fail, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than earlier in this boot")).
 			Holding(ibPastFile, ibPast(3, "InfiniBand", "", `,"series":{"1":[[1767322745,400]]}`)),
 		checktest.OnFabric("half of its rate in another boot", nil, func(n *fakesys.Node) { n.Set("mlx5_3", "board_id", "MT_0000000891").HalfRate("mlx5_3") }).
 			Holding(ibPastFile, ibPast(3, "InfiniBand", "another", `,"series":{"1":[[1767322745,400]]}`)),
 		checktest.OnFabric("less than wanted", checktest.Of("-r", "400"), halfRate, says(checks.Fail, "rate", checks.CheckCable, "at least 400 Gb/s", "200 Gb/s (2X NDR)", "rate")),
+		checktest.AsIs(checktest.OnFabric("all less than wanted: the line is wrong", checktest.Of("-r", "800"), nil, onEach(func(i int) checks.Finding {
+			return checktest.PortFinding(name, fmt.Sprintf("mlx5_%d", i), i, checks.Finding{Code: "ib.ports.rate", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "at least 800 Gb/s", Got: "400 Gb/s (4X NDR)"}, "rate")
+		})...)),
 		checktest.OnFabric("less than the platform", nil, func(n *fakesys.Node) { n.Set("mlx5_3", "board_id", "MT_0000000000").HalfRate("mlx5_3") },
-			says(checks.Warn, "platform", "", "400 Gb/s", "200 Gb/s", "rate is lower than that of HGX H100")).On(h100Network()),
+			says(checks.Warn, "platform", "", "400 Gb/s", "200 Gb/s", "rate is lower than on HGX H100")).On(h100Network()),
 		checktest.OnFabric("all less than the platform", nil, func(n *fakesys.Node) {
 			for i := range 8 {
 				n.HalfRate(fmt.Sprintf("mlx5_%d", i))
 			}
 		}, checks.Finding{Code: "ib.ports.platform", Severity: checks.Warn, Device: checks.Device{Kind: "ports"}, Want: "400 Gb/s", Got: "200 Gb/s",
-			Message: name + ":  no port has the rate of those of HGX H100, want 400 Gb/s, got 200 Gb/s: mlx5_0:1 mlx5_1:1 mlx5_2:1 mlx5_3:1 mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1"}).On(h100Network()),
+			Message: name + ":  no port has the rate of HGX H100, want 400 Gb/s, got 200 Gb/s: mlx5_0:1 mlx5_1:1 mlx5_2:1 mlx5_3:1 mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1"}).On(h100Network()),
 
 		checktest.OnFabric("fewer than wanted", checktest.Of("-n", "8"), remove, count("7", seven)),
 		still(checktest.OnFabric("fewer than wanted, one is no RDMA device", checktest.Of("-n", "8"), noRDMADevice, count("7", seven+"; without a port: 0000:23:00.0"),
-			lacksFinding(name, "ConnectX-7 is on the PCI bus, but no RDMA device; its driver is mlx5_core"))),
-		checktest.OnFabric("one is no RDMA device", nil, noRDMADevice, lacksFinding(name, "ConnectX-7 is on the PCI bus, but no RDMA device; its driver is mlx5_core")),
+			lacksFinding(name, "ConnectX-7 is on the PCI bus, but is not an RDMA device; its driver is mlx5_core"))),
+		checktest.OnFabric("one is no RDMA device", nil, noRDMADevice, lacksFinding(name, "ConnectX-7 is on the PCI bus, but is not an RDMA device; its driver is mlx5_core")),
 		checktest.OnFabric("one has no driver", nil, func(n *fakesys.Node) {
 			noRDMADevice(n)
 			delete(n.Links, n.Dir(fakesys.HCAAddress(3))+"/driver")
-		}, lacksFinding(name, "ConnectX-7 is on the PCI bus, but no RDMA device; no driver has it")),
+		}, lacksFinding(name, "ConnectX-7 is on the PCI bus, but is not an RDMA device; it has no driver")),
 		checktest.OnFabric("an unknown InfiniBand adapter", nil, func(n *fakesys.Node) {
 			noRDMADevice(n)
 			n.Set(fakesys.HCAAddress(3), "device", "0x10ff")
-		}, lacksFinding(name, "the InfiniBand adapter 15b3:10ff is on the PCI bus, but no RDMA device; its driver is mlx5_core")),
+		}, lacksFinding(name, "the InfiniBand adapter 15b3:10ff is on the PCI bus, but is not an RDMA device; its driver is mlx5_core")),
 		checktest.OnFabric("one is given to a virtual machine", nil, func(n *fakesys.Node) {
 			noRDMADevice(n)
 			n.Links[n.Dir(fakesys.HCAAddress(3))+"/driver"] = "../../../../../../bus/pci/drivers/vfio-pci"
 		}).Holding(ibPastFile, ibPast(3, "InfiniBand", "", `,"series":{"1":[[1767322745,400]]}`)),
-		checktest.OnFabric("one has gone", nil, remove, gone(checks.Fail, "no RDMA device any more, as it was earlier in this boot; nor on the PCI bus")).
+		checktest.OnFabric("one has gone", nil, remove, gone(checks.Fail, "RDMA device is missing, present earlier in this boot; not on the PCI bus")).
 			Holding(ibPastFile, ibPast(3, "InfiniBand", "", `,"series":{"1":[[1767322745,400]]}`)),
-		checktest.OnFabric("one has gone over a boot", nil, remove, gone(checks.Warn, "no RDMA device any more, as it was before the last boot; nor on the PCI bus")).
+		checktest.OnFabric("one has gone over a boot", nil, remove, gone(checks.Warn, "RDMA device is missing, present before the last boot; not on the PCI bus")).
 			Holding(ibPastFile, ibPast(3, "InfiniBand", "another", `,"series":{"1":[[1767322745,400]]}`)),
 		checktest.OnFabric("one has gone, as a line on Ethernet does not care", checktest.Of("-l", "eth"), remove, checks.Finding{Code: "ib.left", Severity: checks.Skip, Message: name + ":  no RDMA port of this node carries jobs' traffic over Ethernet"}).
 			Holding(ibPastFile, ibPast(3, "InfiniBand", "", `,"series":{"1":[[1767322745,400]]}`)),
@@ -169,27 +174,28 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 			`{"version":1,"boot":"658f832e-2c36-42e1-a29c-a17c2e3298d2","devices":{"ibp35s0 0000:83:00.0 b83f:d203:00c5:1a03 InfiniBand":{"seen":1767322745,"series":{"1":[[1767322745,400]]}}}}`),
 		checktest.OnFabric("a past of another form", nil, nil).Holding(ibPastFile, `{"version":1,"boot":"658f832e-2c36-42e1-a29c-a17c2e3298d2","devices":{"x":{"seen":1767322745}}}`),
 		checktest.OnFabric("one is in Ethernet mode", nil, set("ports/1/link_layer", "Ethernet"),
-			checktest.HCAFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.ports.layer", Severity: checks.Warn, Remedy: checks.FixConfig, Want: "InfiniBand", Got: "Ethernet"}, "link layer is not what it was")).
+			checktest.HCAFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.ports.layer", Severity: checks.Warn, Remedy: checks.FixConfig, Want: "InfiniBand", Got: "Ethernet"}, "link layer has changed")).
 			Holding(ibPastFile, ibPast(3, "InfiniBand", "another", "")),
 		broken(checktest.OnFabric("a past that is broken", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: name + ":  /past/ib-ports.json is damaged; a new history begins"}).Holding(ibPastFile, `{"version`)),
 
-		checktest.OnFabric("each that is named has to pass", checktest.Of("mlx5_0", "mlx5_3"), func(n *fakesys.Node) { n.Down("mlx5_3") }, down("polling", checks.CheckCable, "DOWN Polling", "no link: the cable or the far end")),
+		checktest.OnFabric("each that is named has to pass", checktest.Of("mlx5_0", "mlx5_3"), func(n *fakesys.Node) { n.Down("mlx5_3") }, down("polling", checks.CheckCable, "DOWN Polling", "link down")),
 		checktest.OnFabric("the one that is named is well", checktest.Of("mlx5_0:1"), func(n *fakesys.Node) { n.Down("mlx5_3") }),
-		checktest.OnFabric("one that is not there", checktest.Of("mlx5_9"), nil, unnamed("mlx5_9")),
+		checktest.OnFabric("a device that does not exist", checktest.Of("mlx5_9"), nil, unnamed("mlx5_9")),
+		checktest.AsIs(checktest.OnFabric("one of eight named devices is missing", checktest.Of("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_7"), remove, goneByName)),
 		checktest.OnFabric("one of another layer", checktest.Of("-l", "InfiniBand", "mlx5_3"), set("ports/1/link_layer", "Ethernet"), says(checks.Fail, "layer", checks.FixConfig, "InfiniBand", "Ethernet", "link layer")),
 		checktest.OnFabric("a layer that is none", checktest.Of("-l", "token-ring"), nil, checks.Finding{Code: "config.value", Severity: checks.Unknown, Remedy: checks.FixConfig, Want: "ib or eth", Got: "token-ring", Message: name + `:  layer "token-ring", want ib or eth`}),
 
 		broken(checktest.OnFabric("unreadable state", nil, set("ports/1/state/", ""), ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"state: is a directory"))),
 		broken(checktest.OnFabric("unreadable LID of a port that is down", nil, func(n *fakesys.Node) { n.Down("mlx5_3").Set("mlx5_3", "ports/1/lid/", "") },
-			ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"lid: is a directory"), down("polling", checks.CheckCable, "DOWN Polling", "no link: the cable or the far end"))),
-		broken(checktest.OnFabric("garbage for a state", nil, state("\xff\x00", "\x01"), ibUnknown(name, "port", "mlx5_3", 3, `state "", phys_state "": not understood`))),
-		broken(checktest.OnFabric("words for a state", nil, state("4: FINE", "5: Well"), ibUnknown(name, "port", "mlx5_3", 3, `state "FINE", phys_state "Well": not understood`))),
-		broken(checktest.OnFabric("a word for a state, and a link", nil, state("9: FINE", "5: LinkUp"), ibUnknown(name, "port", "mlx5_3", 3, `state "FINE", phys_state "LinkUp": not understood`))),
-		broken(checktest.OnFabric("a word for the state of a link", nil, state("4: ACTIVE", "5: Well"), ibUnknown(name, "port", "mlx5_3", 3, `state "ACTIVE", phys_state "Well": not understood`))),
-		checktest.OnFabric("a word for a state, and no link", nil, state("9: FINE", "2: Polling"), down("polling", checks.CheckCable, "FINE Polling", "no link: the cable or the far end")),
+			ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"lid: is a directory"), down("polling", checks.CheckCable, "DOWN Polling", "link down"))),
+		broken(checktest.OnFabric("garbage for a state", nil, state("\xff\x00", "\x01"), ibUnknown(name, "port", "mlx5_3", 3, `unknown state "" or phys_state ""`))),
+		broken(checktest.OnFabric("words for a state", nil, state("4: FINE", "5: Well"), ibUnknown(name, "port", "mlx5_3", 3, `unknown state "FINE" or phys_state "Well"`))),
+		broken(checktest.OnFabric("a word for a state, and a link", nil, state("9: FINE", "5: LinkUp"), ibUnknown(name, "port", "mlx5_3", 3, `unknown state "FINE" or phys_state "LinkUp"`))),
+		broken(checktest.OnFabric("a word for the state of a link", nil, state("4: ACTIVE", "5: Well"), ibUnknown(name, "port", "mlx5_3", 3, `unknown state "ACTIVE" or phys_state "Well"`))),
+		checktest.OnFabric("a word for a state, and no link", nil, state("9: FINE", "2: Polling"), down("polling", checks.CheckCable, "FINE Polling", "link down")),
 		checktest.OnFabric("the kernel does not know the state of a link", nil, state("4: ACTIVE", "0: <unknown>"), down("down", checks.CheckCable, "ACTIVE <unknown>", "the link is down")),
-		broken(checktest.OnFabric("a rate that cannot be", nil, set("ports/1/rate", "999999 Gb/sec (4X NDR)"), ibUnknown(name, "port", "mlx5_3", 3, `rate "999999": not understood`))),
-		broken(checktest.OnFabric("garbage for a rate", nil, set("ports/1/rate", "fast"), ibUnknown(name, "port", "mlx5_3", 3, `rate "fast": not understood`))),
+		broken(checktest.OnFabric("a rate that cannot be", nil, set("ports/1/rate", "999999 Gb/sec (4X NDR)"), ibUnknown(name, "port", "mlx5_3", 3, `rate "999999": not a rate`))),
+		broken(checktest.OnFabric("garbage for a rate", nil, set("ports/1/rate", "fast"), ibUnknown(name, "port", "mlx5_3", 3, `rate "fast": not a rate`))),
 		broken(checktest.OnFabric("garbage for a LID", nil, set("ports/1/lid", "0xzz"), ibUnknown(name, "port", "mlx5_3", 3, `LID "0xzz": not a number`))),
 		broken(checktest.OnFabric("taken out while it was read", nil, set("ports/1/state", "-"), ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"state: no such file or directory"))),
 		broken(checktest.OnFabric("too few, of which one cannot be read", checktest.Of("-n", "8"), func(n *fakesys.Node) {
@@ -209,7 +215,7 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 	return list
 })
 
-// opaAlone is a node with an adapter of Omni-Path of which its driver has made nothing.
+// opaAlone returns a node with an Omni-Path adapter without an RDMA device.
 func opaAlone() *fakesys.Node {
 	n := fakesys.Kinds()["omni-path"]
 	noRoCE(n, "hfi1_0")
@@ -219,12 +225,12 @@ func opaAlone() *fakesys.Node {
 	return n
 }
 
-// opaLacks is what checks say of it.
+// opaLacks returns the finding about it.
 func opaLacks(check string) checks.Finding {
-	return checktest.About(check, checks.Device{Kind: "hca", PCI: "0000:c0:00.0"}, checks.Finding{Code: "ib.lacking", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "Omni-Path 100 is on the PCI bus, but no RDMA device; its driver is hfi1")
+	return checktest.About(check, checks.Device{Kind: "hca", PCI: "0000:c0:00.0"}, checks.Finding{Code: "ib.lacking", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "Omni-Path 100 is on the PCI bus, but is not an RDMA device; its driver is hfi1")
 }
 
-// A rate that cannot be is not what the port has had in this boot.
+// An impossible rate is not stored as a rate of this boot.
 func TestRateOfGarbage(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -249,13 +255,13 @@ func TestRateOfGarbage(t *testing.T) {
 	}
 }
 
-// ethernetOnly is a line on a node without an RDMA device.
+// ethernetOnly returns a line on a node without an RDMA device.
 func ethernetOnly(want checks.Finding, words ...string) checktest.Scenario {
 	n := fakesys.EthernetOnly()
 	return checktest.OnNode(n, fmt.Sprintf("no RDMA device %v", words), words, want)
 }
 
-// What one run keeps the next one finds: an adapter that goes is a fault from then on.
+// A run finds the history of the one before: an adapter that disappears is a fault from then on.
 func TestPortsOverRuns(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -296,7 +302,7 @@ func TestPortsOverRuns(t *testing.T) {
 	}
 }
 
-// Thousands of virtual functions cost little, and are no ports of the node's.
+// Thousands of virtual functions cost little, and are not ports of the node.
 func TestPortsManyVFs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes a large tree")
@@ -332,7 +338,7 @@ func TestPortsManyVFs(t *testing.T) {
 	}
 }
 
-// Names that are no text, of which some file systems and drivers are capable.
+// Names that are not text, as some file systems and drivers produce.
 func TestPortsNames(t *testing.T) {
 	t.Parallel()
 	n := fakesys.DGXH100()
@@ -350,8 +356,8 @@ func TestPortsNames(t *testing.T) {
 	}
 }
 
-// The prolog of a job waits for the ports after a boot, and refuses the job if they do
-// not come up; the epilog of a job is as any other run.
+// The prolog of a job waits for the ports after a boot, and refuses the job if they do not come
+// up; the epilog is like any other run.
 func TestIBPortsBeforeAJob(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -388,7 +394,7 @@ func TestIBPortsBeforeAJob(t *testing.T) {
 			if got := checks.Worst(findings); got != c.want {
 				t.Errorf("%v: %v, want %v", findings, got, c.want)
 			}
-			if c.want == checks.Fail && !strings.Contains(findings[0].Message, "no subnet manager has set up the port; the node was booted 60 s ago") {
+			if c.want == checks.Fail && !strings.Contains(findings[0].Message, "no subnet manager has configured the port; the node booted 60 s ago") {
 				t.Error(findings[0].Message)
 			}
 		})

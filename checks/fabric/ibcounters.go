@@ -20,16 +20,16 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// IBCounter is a row of checks/fabric/ibcounters.toml: what is made of a counter of a
-// port. See there for what each field means.
+// IBCounter is a row of ibcounters.toml: how to judge a counter of a port. The file documents the
+// fields.
 type IBCounter struct {
 	Name      string
 	Bits      int
 	Saturates bool
 	Per       string
-	Warn      float64 // ibNever: nothing is too much
+	Warn      float64 // ibNever: no limit
 	Fail      float64
-	Outlier   float64  // ibNever: it is not compared with other ports
+	Outlier   float64  // ibNever: not compared with other ports
 	Parts     []string // counters that this one includes, and that are judged themselves
 	Again     int
 	Link      bool
@@ -40,10 +40,10 @@ type IBCounter struct {
 	Source    string
 }
 
-// ibNever is a limit that nothing reaches.
+// ibNever is a limit that no value reaches.
 const ibNever = -1
 
-// What rows call how a counter is judged.
+// The periods of limits.
 const (
 	inAny    = "any"
 	inSecond = "second"
@@ -51,25 +51,25 @@ const (
 	inHour   = "hour"
 )
 
-// Bounds of a table, and the window of what is counted by the hour.
+// The most counters of a table, and the period of hourly limits.
 const (
 	ibMaxCounters = 96 // the history has two values of each, and some more
 	ibWindow      = time.Hour
 )
 
-// Base is the name without its directory.
+// Base returns the name without its directory.
 func (c *IBCounter) Base() string { return path.Base(c.Name) }
 
-// Judged says whether the counter has a limit.
+// Judged reports whether the counter has a limit.
 func (c *IBCounter) Judged() bool { return c.Warn >= 0 || c.Fail >= 0 }
 
-// read says whether the counter is judged, alone or beside those of other ports.
+// read reports whether the counter is judged, alone or against other ports.
 func (c *IBCounter) read() bool { return c.Judged() || c.Outlier >= 0 }
 
-// layerEFA is how rows call the link layer of AWS's EFA, of which the kernel has no word.
+// layerEFA is the link layer of AWS's EFA in rows; the kernel has no name for it.
 const layerEFA = "EFA"
 
-// layerOf is the link layer of a port as rows call it. Kernels that do not show one know
+// layerOf returns the link layer of a port, as named in rows. Kernels that show none support
 // InfiniBand only.
 func layerOf(p *Port) string {
 	switch p.Layer {
@@ -81,10 +81,10 @@ func layerOf(p *Port) string {
 	return layerEFA
 }
 
-// of says whether the counter is one of ports with this link layer, as layerOf returns it.
+// of reports whether ports with this link layer, as returned by layerOf, have the counter.
 func (c *IBCounter) of(layer string) bool { return c.Layer == "" || c.Layer == layer }
 
-// unit is the time that a limit is for.
+// unit returns the period of a limit.
 func (c *IBCounter) unit() time.Duration {
 	switch c.Per {
 	case inSecond:
@@ -95,7 +95,7 @@ func (c *IBCounter) unit() time.Duration {
 	return time.Hour
 }
 
-// window is the time in which growth is counted; 0 is that since the last run.
+// window returns the period of counting growth; 0 means since the last run.
 func (c *IBCounter) window() time.Duration {
 	if c.Per == inSecond || c.Per == inMinute {
 		return 0
@@ -103,7 +103,8 @@ func (c *IBCounter) window() time.Duration {
 	return ibWindow
 }
 
-// width is what tells a wrap from a reset: what stops at its maximum never wraps.
+// width returns the bits that distinguish a wrap from a reset: a counter that stops at its
+// maximum never wraps.
 func (c *IBCounter) width() int {
 	if c.Saturates {
 		return 0
@@ -111,19 +112,19 @@ func (c *IBCounter) width() int {
 	return c.Bits
 }
 
-// full says whether the counter stands at its maximum, and counts no more.
+// full reports whether the counter has stopped at its maximum.
 func (c *IBCounter) full(n uint64) bool {
 	return c.Saturates && c.Bits < 64 && n == 1<<c.Bits-1
 }
 
-// rate is growth in the unit of the limit. What has grown in less than that time is
-// not taken to go on: ten in five minutes are ten in the hour.
+// rate returns growth per unit of the limit. It does not extrapolate a shorter period: ten in
+// five minutes are ten in the hour.
 func (c *IBCounter) rate(g checks.Growth) float64 {
 	g.Over = max(g.Over, c.unit())
 	return g.Per(c.unit())
 }
 
-// text is growth in the unit of the limit. What is counted, and not a rate, is exact.
+// text formats growth per unit of the limit. A count, as opposed to a rate, is exact.
 func (c *IBCounter) text(g checks.Growth) string {
 	if g.Over <= c.unit() {
 		return strconv.FormatUint(g.N, 10)
@@ -131,12 +132,12 @@ func (c *IBCounter) text(g checks.Growth) string {
 	return figure(c.rate(g))
 }
 
-// figure is a rate with at most one digit behind the point.
+// figure formats a rate with at most one decimal.
 func figure(rate float64) string {
 	return strings.TrimSuffix(strconv.FormatFloat(rate, 'f', 1, 64), ".0")
 }
 
-// unitText is what a rate is for.
+// unitText returns the unit of a rate.
 func (c *IBCounter) unitText() string {
 	if c.Per == inSecond || c.Per == inMinute {
 		return "a " + c.Per
@@ -144,7 +145,7 @@ func (c *IBCounter) unitText() string {
 	return "in an hour"
 }
 
-// limitText is a limit in words.
+// limitText formats a limit.
 func (c *IBCounter) limitText(limit float64) string {
 	switch {
 	case c.Per == inAny && limit == 0:
@@ -157,13 +158,11 @@ func (c *IBCounter) limitText(limit float64) string {
 	return fmt.Sprintf("at most %g a %s", limit, c.Per)
 }
 
-// ibCounterFile is where a site changes rows, unless IB_COUNTERS or the line names
-// another file.
+// ibCounterFile has the site's rows, unless IB_COUNTERS or the line names another file.
 const ibCounterFile = "/etc/nhc/ibcounters.toml"
 
-// readIBCounters is the table with the site's word. Without a usable file of the site's
-// the table stands as it is, and the error says why. named is the file that a line
-// names, or "".
+// readIBCounters returns the table with the rows of the site. Without a usable site file it
+// returns the built-in table and the error. named is the file on the line, or "".
 func readIBCounters(env *checks.Env, named string) ([]IBCounter, error) {
 	file := cmp.Or(named, env.Lookup("IB_COUNTERS"), ibCounterFile)
 	env.At("read %s", file)
@@ -178,21 +177,21 @@ func readIBCounters(env *checks.Env, named string) ([]IBCounter, error) {
 	if err != nil {
 		first, _, more := strings.Cut(err.Error(), "\n")
 		if more {
-			first += " (nhc-gpu lint tells all)"
+			first += " (nhc-gpu lint shows all errors)"
 		}
 		return IBCounterRows, errors.New(first)
 	}
 	return rows, nil
 }
 
-// IBCounterErrors is what is wrong with a site's file of counters, all of it, each
-// with its line; nil if nothing is.
+// IBCounterErrors returns all errors of a site's counter file, each with its line; nil if there
+// are none.
 func IBCounterErrors(file string, text []byte) error {
 	_, err := parseIBCounters(file, string(text), IBCounterRows)
 	return err
 }
 
-// ibCounterText is a row as it is written. A pointer is nil where the row is silent.
+// ibCounterText is a row as written in TOML. A nil pointer means the key is absent.
 type ibCounterText struct {
 	Name      string   `toml:"name"`
 	Bits      *int     `toml:"bits"`
@@ -211,7 +210,7 @@ type ibCounterText struct {
 	Source    *string  `toml:"source"`
 }
 
-// parseIBCounters reads a file of counters over the rows that there are already.
+// parseIBCounters parses a counter file and applies it to existing rows.
 func parseIBCounters(file, text string, over []IBCounter) ([]IBCounter, error) {
 	var t struct {
 		Sources  map[string]string `toml:"sources"`
@@ -243,7 +242,7 @@ func parseIBCounters(file, text string, over []IBCounter) ([]IBCounter, error) {
 			continue
 		}
 		if given[row.Name] {
-			r.Wrong(line, "%s: given twice", c.Name)
+			r.Wrong(line, "%s: duplicate", c.Name)
 		}
 		given[row.Name] = true
 		if at < 0 {
@@ -261,7 +260,7 @@ func parseIBCounters(file, text string, over []IBCounter) ([]IBCounter, error) {
 	return rows, nil
 }
 
-// into puts what is written into a row.
+// into copies the keys that are present into a row.
 func (c *ibCounterText) into(row *IBCounter) {
 	put(&row.Bits, c.Bits)
 	put(&row.Saturates, c.Saturates)
@@ -289,10 +288,10 @@ func put[T any](into, from *T) {
 	}
 }
 
-// ibCounterName is what a counter may be called: it becomes part of a path.
+// ibCounterName matches valid counter names: a name becomes part of a path.
 var ibCounterName = checks.Lazily(`^(counters|hw_counters|device|net)/[A-Za-z0-9_]{1,64}$`)
 
-// sound refuses a row that cannot be used.
+// sound rejects an unusable row.
 func (c *IBCounter) sound() error {
 	limit := func(n float64) bool { return n == ibNever || n >= 0 && !math.IsInf(n, 0) }
 	switch {
@@ -316,11 +315,11 @@ func (c *IBCounter) sound() error {
 	return nil
 }
 
-// ibSpell is how far apart two times are at which a counter was too fast, so that
-// it is no matter how often the node is checked.
+// ibSpell is the least distance of two times at which a counter was too fast, so that the
+// interval of the checks does not matter.
 const ibSpell = 5 * time.Minute
 
-// IBCountedNames are the counters of ports that records of jobs keep: all of the table.
+// IBCountedNames returns the counters of ports in job records: all of the table.
 var IBCountedNames = sync.OnceValue(func() (names []string) {
 	for i := range IBCounterRows {
 		names = append(names, IBCounterRows[i].Name)

@@ -17,8 +17,8 @@ import (
 
 var writeIBCounters = flag.Bool("ibcounters", false, "rewrite checks/fabric/ibcounters_rows.go")
 
-// TestIBCounterRows compares the rows that the program has with the file that they
-// are made of: parsing it would cost more than reading the counters.
+// TestIBCounterRows compares the rows in the program with the file that they are generated from:
+// parsing the file would cost more than reading the counters.
 func TestIBCounterRows(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("ibcounters.toml")
@@ -56,8 +56,7 @@ func TestIBCounterRows(t *testing.T) {
 	}
 }
 
-// Each row says what it counts and where its limits are from, and what to do if it
-// has any.
+// Each row has a meaning and the source of its limits, and advice if it has limits.
 func TestIBCountersAreTold(t *testing.T) {
 	t.Parallel()
 	for _, c := range IBCounterRows {
@@ -133,7 +132,7 @@ source = "ours"
 		"[[counter]]\nname = \"symbol_error\"\nlayer = \"IB\"\n":                                `f:1: symbol_error: layer "IB", want InfiniBand, Ethernet or EFA`,
 		"[[counter]]\nname = \"symbol_error\"\nremedy = \"pray\"\n":                             `f:1: symbol_error: remedy "pray": unknown`,
 		"[[counter]]\nname = \"symbol_error\"\nlimit = 3\n":                                     "f:3: unknown key counter.limit",
-		"[[counter]]\nname = \"symbol_error\"\n[[counter]]\nname = \"counters/symbol_error\"\n": "f:3: counters/symbol_error: given twice",
+		"[[counter]]\nname = \"symbol_error\"\n[[counter]]\nname = \"counters/symbol_error\"\n": "f:3: counters/symbol_error: duplicate",
 		"[[counter]]\nname = \"symbol_error\"\noutlier = 5\n":                                   `f:1: symbol_error: outlier with per "hour", want second or minute`,
 		"[[counter]\n": "f:2: expected end of table array name delimiter ']', but got '\\n' instead",
 	} {

@@ -16,51 +16,49 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// kernelMessages looks in the kernel's log for faults of network adapters that carry
-// jobs' traffic, and of NVMe disks, which their drivers report: a dead adapter, firmware
-// that has stopped, a transceiver that is shorted, too hot or refused, a disk that was
-// given up. It fails until the driver starts the device anew, the node is booted or an
-// operator clears it (nhc-gpu clear --ib DEVICE). It warns for HOURS of a fault that the
-// driver has recovered, and of one that interrupts nothing; a transceiver's fault fails
-// only while its port is down. "nhc-gpu explain MESSAGE" explains each message, and
-// docs/reference/kernel-log.md lists them.
+// kernelMessages checks the kernel's log for faults of network adapters that carry jobs' traffic,
+// and of NVMe disks: a dead adapter, stopped firmware, a transceiver that is shorted, too hot or
+// rejected, a disk that the driver removed. A fault fails until the driver restarts the device,
+// the node boots, or an operator acknowledges it (nhc-gpu clear --ib DEVICE). A fault that the
+// driver has recovered, and a fault that interrupts nothing, warns for HOURS (24). A fault of a
+// transceiver fails only while its port is down. "nhc-gpu explain MESSAGE" explains each message,
+// and docs/reference/kernel-log.md lists them.
 //
-// Only what the kernel itself has logged counts. Messages of adapters that carry no
-// jobs' traffic, of cables that are plugged in, of drivers that are loaded and of a reset
-// by an administrator are no fault.
+// Only lines of the kernel itself count. Messages about adapters without jobs' traffic, plugged
+// cables, loaded drivers and resets by an administrator are not faults.
 //
 //	gpu* || check_kernel_log
 type kernelMessages struct {
-	Hours float64 `arg:"1" toml:"hours"` // how long warnings last
+	Hours float64 `arg:"1" toml:"hours"` // duration of warnings, hours
 }
 
-// The check, and the file of what it keeps.
+// The name of the check, and of its state file.
 const (
 	KernelLogName = "check_kernel_log"
 	kernelLogPast = "kernel-log"
 )
 
-// Bounds of what is kept.
+// Limits of the state file.
 const (
 	messageEvents = 256
 	messageTimes  = 32 // of one event
 	messageRoles  = 128
-	messageReset  = 5 * 60 // how long after an administrator's reset its faults are his, seconds
-	messageNear   = 3 * 60 // messages of one device this close are one incident, seconds
+	messageReset  = 5 * 60 // faults within this time after an administrator's reset belong to it, seconds
+	messageNear   = 3 * 60 // messages of one device within this time are one incident, seconds
 )
 
 func init() {
 	checks.Register(checks.Info{
 		Name:    KernelLogName,
 		Usage:   "[HOURS]",
-		Summary: "the kernel's log has no fault of an adapter or a disk",
+		Summary: "the kernel's log reports no fault of an adapter or a disk",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &kernelMessages{Hours: 24} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"klog.none": "Nothing: the node has no RDMA adapter and no NVMe disk, and the log names none.",
-				"klog.past": "What was seen is kept nowhere, or was lost: see whether /var/lib/nhc-gpu can be read and written. A file that is not understood is begun anew, and said once.",
-				"klog.lost": "Look at journalctl -k for that time; a larger log_buf_len, or a shorter interval between runs, keeps the next ones.",
+				"klog.none": "Nothing to repair: the node has no RDMA adapter and no NVMe disk, and the log names none.",
+				"klog.past": "The history of messages cannot be stored, or was lost: check that root can read and write /var/lib/nhc-gpu. An invalid file is replaced and reported once.",
+				"klog.lost": "See journalctl -k for that time. A larger log_buf_len, or a shorter interval of runs, avoids further losses.",
 			}
 		},
 		DoOf: checks.DoMessage,
@@ -81,12 +79,12 @@ func (c *kernelMessages) Validate() error {
 	return nil
 }
 
-// messageLog is what runs remember of the messages of one boot.
+// messageLog is the content of the state file: the messages of one boot.
 type messageLog struct {
 	Boot   string                 `json:"boot"`
-	Cursor uint64                 `json:"cursor"` // the first record that has not been read
+	Cursor uint64                 `json:"cursor"` // first unread record
 	Events []messageEvent         `json:"events,omitempty"`
-	Resets map[string]int64       `json:"resets,omitempty"` // when an administrator reset the adapter in a slot, Unix seconds
+	Resets map[string]int64       `json:"resets,omitempty"` // time of an administrator's reset, by card, Unix seconds
 	Roles  map[string]messageRole `json:"roles,omitempty"`  // of adapters by PCI address and of disks by name, of any boot: a dead one has no device
 }
 
@@ -101,9 +99,9 @@ type messageEvent struct {
 	Detail    string  `json:"detail,omitempty"`
 	Text      string  `json:"text"`                // of the newest line
 	Times     []int64 `json:"times"`               // of the newest lines, Unix seconds
-	First     int64   `json:"first"`               // of the oldest
-	Lines     int     `json:"lines"`               // how many
-	Recovered int64   `json:"recovered,omitempty"` // when a later line ended it
+	First     int64   `json:"first"`               // of the oldest line
+	Lines     int     `json:"lines"`               // number of lines
+	Recovered int64   `json:"recovered,omitempty"` // time of the line that ended it
 }
 
 func (e *messageEvent) last() int64 { return e.Times[len(e.Times)-1] }
@@ -112,11 +110,11 @@ func (e *messageEvent) same(o *messageEvent) bool {
 	return e.Driver == o.Driver && e.Code == o.Code && e.PCI == o.PCI && e.Disk == o.Disk && e.Module == o.Module
 }
 
-// messageRole is what is known of an adapter or a disk that has no device any more.
+// messageRole describes an adapter or a disk that may have lost its device.
 type messageRole struct {
-	Name string `json:"name"` // of its port; of the disk
+	Name string `json:"name"` // of the port or the disk
 	GUID string `json:"guid,omitempty"`
-	Jobs bool   `json:"jobs"` // it carries jobs' traffic; the disk is one of this node
+	Jobs bool   `json:"jobs"` // carries jobs' traffic; for a disk: is local
 }
 
 func (c *kernelMessages) Run(_ context.Context, env *checks.Env) []checks.Finding {
@@ -134,7 +132,7 @@ func (c *kernelMessages) Run(_ context.Context, env *checks.Env) []checks.Findin
 		return append(j.notes, checks.UnreadableLog(env, KernelLogName, err)...)
 	}
 	env.Fact("%s of %s and %s", checks.Plural(len(j.log.Events), "message"), checks.Plural(len(j.adapters), "adapter"), checks.Plural(len(j.disks), "NVMe disk"))
-	j.heedClears()
+	j.applyClears()
 	found := j.findings()
 	j.keep()
 	return append(j.notes, found...)
@@ -145,11 +143,11 @@ type messageJudge struct {
 	check    *kernelMessages
 	env      *checks.Env
 	now      int64
-	epoch    int64 // Unix time that the times of the log count from
+	epoch    int64 // Unix time of the log's time 0
 	log      messageLog
-	kept     bool // the log can be remembered
+	kept     bool // the state file is usable
 	adapters map[string]*messageAdapter
-	fabric   *Fabric // nil: it cannot be read
+	fabric   *Fabric // nil: unreadable
 	disks    []disk.NVMe
 	notes    []checks.Finding
 }
@@ -160,8 +158,7 @@ type messageAdapter struct {
 	jobs  bool // a port carries jobs' traffic
 }
 
-// askDevices reads the adapters and disks of the node. What cannot be read other checks
-// report.
+// askDevices reads the adapters and disks of the node. Other checks report errors.
 func (j *messageJudge) askDevices() {
 	j.adapters = map[string]*messageAdapter{}
 	f, _ := Ask(j.env, KernelLogName)
@@ -183,14 +180,14 @@ func (j *messageJudge) askDevices() {
 	j.disks, _ = disk.NVMes(j.env.Host, j.env.Doing)
 }
 
-// recall reads what earlier runs have kept.
+// recall reads the state file.
 func (j *messageJudge) recall() {
 	boot, err := probe.BootID(j.env.Host)
-	j.env.At("read what earlier runs have kept")
+	j.env.At("read the state file")
 	past := j.env.Recall(kernelLogPast, &j.log)
 	j.kept = err == nil && boot != "" && !errors.Is(past, probe.ErrNoMemory)
 	if past == nil && !j.log.sound() {
-		past = errors.New(kernelLogPast + ".json: it does not make sense")
+		past = errors.New(kernelLogPast + ".json: invalid content")
 	}
 	if past != nil {
 		j.log = messageLog{}
@@ -203,7 +200,7 @@ func (j *messageJudge) recall() {
 	}
 }
 
-// sound refuses what no run of ours has written.
+// sound rejects content that no run has written.
 func (l *messageLog) sound() bool {
 	if len(l.Events) > messageEvents || len(l.Roles) > messageRoles || len(l.Resets) > messageRoles {
 		return false
@@ -215,7 +212,7 @@ func (l *messageLog) sound() bool {
 	})
 }
 
-// read takes what the kernel has logged since the last run.
+// read reads the lines since the last run.
 func (j *messageJudge) read() (err error) {
 	if j.epoch, err = probe.LogEpoch(j.env.Host); err != nil {
 		return err
@@ -225,7 +222,7 @@ func (j *messageJudge) read() (err error) {
 	if err != nil {
 		return err
 	}
-	if end.Next > 0 && end.Next < from { // not the log that the cursor is of
+	if end.Next > 0 && end.Next < from { // another log than that of the cursor
 		j.log.Events, j.log.Resets, from = nil, nil, 0
 		if end, err = checks.ReadKernelLog(j.env, 0, checks.AboutDevice, j.take); err != nil {
 			return err
@@ -236,12 +233,12 @@ func (j *messageJudge) read() (err error) {
 	}
 	if from > 0 && end.First > from || end.Overrun {
 		j.notes = append(j.notes, checks.Finding{Code: "klog.lost", Severity: checks.Warn}.
-			Describe(KernelLogName, "records of the kernel's log were overwritten before they were read: a fault may have been among them"))
+			Describe(KernelLogName, "kernel log lines were overwritten before they were read: they may have reported a fault"))
 	}
 	return nil
 }
 
-// take takes one believed line.
+// take records one genuine line.
 func (j *messageJudge) take(r probe.KernelRecord, line checks.KernelLine) {
 	at, row := j.epoch+int64(r.At.Seconds()), line.Row
 	e := messageEvent{
@@ -276,7 +273,7 @@ func (j *messageJudge) take(r probe.KernelRecord, line checks.KernelLine) {
 	}
 }
 
-// note adds a message to what is known of it.
+// note adds a message to its event.
 func (j *messageJudge) note(e messageEvent) {
 	i := slices.IndexFunc(j.log.Events, func(o messageEvent) bool { return o.same(&e) })
 	if i < 0 {
@@ -308,11 +305,11 @@ func (j *messageJudge) end(by *messageEvent, code string) {
 	}
 }
 
-// heedClears forgets what operators have cleared.
-func (j *messageJudge) heedClears() {
+// applyClears removes acknowledged events.
+func (j *messageJudge) applyClears() {
 	clears, err := readIBClears(j.env)
 	if err != nil {
-		j.notes = append(j.notes, checks.Finding{Code: "ib.clear", Severity: checks.Warn}.Describe(KernelLogName, "what operators have cleared is lost, clear it again: %v", err))
+		j.notes = append(j.notes, checks.Finding{Code: "ib.clear", Severity: checks.Warn}.Describe(KernelLogName, "acknowledgements of port errors are lost, repeat nhc-gpu clear --ib: %v", err))
 	}
 	j.log.Events = slices.DeleteFunc(j.log.Events, func(e messageEvent) bool {
 		d, _ := j.device(&e)
@@ -320,8 +317,8 @@ func (j *messageJudge) heedClears() {
 	})
 }
 
-// device names the device of a message. It is judged if it carries jobs' traffic; one
-// that has no RDMA device now is judged by what it was.
+// device returns the device of a message. It is judged if it carries jobs' traffic; one without
+// an RDMA device is judged by its former role.
 func (j *messageJudge) device(e *messageEvent) (d checks.Device, judged bool) {
 	if e.Disk != "" {
 		for i := range j.disks {
@@ -349,11 +346,11 @@ func (j *messageJudge) device(e *messageEvent) (d checks.Device, judged bool) {
 	return checks.Device{Kind: "hca", PCI: e.PCI}, false
 }
 
-// local reports whether a disk is one of this node: others are reached across a network.
+// local reports whether a disk belongs to this node: others are reached over a network.
 func local(d *disk.NVMe) bool { return d.Transport == "" || d.Transport == "pcie" }
 
-// functions are the addresses under which an adapter may be known: its own, and that of
-// another function of its card, as of the ports of a bond.
+// functions returns the addresses of an adapter: its own, and that of another function of its
+// card, as for the ports of a bond.
 func (j *messageJudge) functions(pci string) []string {
 	list := []string{pci}
 	for other := range j.adapters {
@@ -364,12 +361,12 @@ func (j *messageJudge) functions(pci string) []string {
 	return list
 }
 
-// messageDevices are the devices that messages are remembered of.
+// messageDevices returns the devices with messages.
 func messageDevices(env *checks.Env) (names []string) {
 	j := &messageJudge{env: env, now: probe.Now(env.Host).Unix()}
 	j.askDevices()
 	j.recall()
-	j.heedClears()
+	j.applyClears()
 	for i := range j.log.Events {
 		if d, judged := j.device(&j.log.Events[i]); judged && !slices.Contains(names, d.Name) {
 			names = append(names, d.Name)
@@ -378,7 +375,7 @@ func messageDevices(env *checks.Env) (names []string) {
 	return names
 }
 
-// keep remembers the messages, and the parts that the adapters play.
+// keep stores the messages, and the roles of the adapters.
 func (j *messageJudge) keep() {
 	if j.log.Roles == nil {
 		j.log.Roles = map[string]messageRole{}
@@ -397,7 +394,7 @@ func (j *messageJudge) keep() {
 	if !j.kept {
 		return
 	}
-	j.env.At("keep what was seen")
+	j.env.At("write the state file")
 	if err := j.env.Remember(kernelLogPast, &j.log); err != nil && !errors.Is(err, probe.ErrNoMemory) {
 		j.notes = append(j.notes, checks.Finding{Code: "klog.past", Severity: checks.Warn}.Describe(KernelLogName, "%v", err))
 	}
@@ -414,7 +411,7 @@ type messageCase struct {
 	until  string
 }
 
-// findings are those of all faults that still count, those that fail last.
+// findings returns the findings of all faults that still count, failures last.
 func (j *messageJudge) findings() (list []checks.Finding) {
 	var cases []*messageCase
 	for i := range j.log.Events {
@@ -426,7 +423,7 @@ func (j *messageJudge) findings() (list []checks.Finding) {
 		return cmp.Or(strings.Compare(a.device.PCI+a.device.Name, b.device.PCI+b.device.Name), cmp.Compare(a.First, b.First))
 	})
 	for _, fails := range []bool{false, true} {
-		for _, c := range folded(cases) {
+		for _, c := range combined(cases) {
 			if c.fails == fails {
 				list = append(list, j.finding(c))
 			}
@@ -435,8 +432,8 @@ func (j *messageJudge) findings() (list []checks.Finding) {
 	return list
 }
 
-// folded gives each device one failure, the first, with what else was logged about it.
-func folded(cases []*messageCase) (list []*messageCase) {
+// combined keeps one failure for each device, the first, and adds the other messages to it.
+func combined(cases []*messageCase) (list []*messageCase) {
 	first := map[string]*messageCase{}
 	for _, c := range cases {
 		if key := c.device.PCI + c.device.Name; c.fails && first[key] == nil {
@@ -451,7 +448,7 @@ func folded(cases []*messageCase) (list []*messageCase) {
 			continue
 		}
 		main.also(c.row.Means)
-		if c.row.Until != "" { // that asks for more
+		if c.row.Until != "" { // that one requires more
 			main.until, main.row = c.until, &checks.MessageRow{Code: main.row.Code, Means: main.row.Means, Numbers: main.row.Numbers, Remedy: c.row.Remedy}
 		}
 	}
@@ -464,7 +461,7 @@ func (c *messageCase) also(note string) {
 	}
 }
 
-// judge makes a case of a message, nil if it does not count.
+// judge returns the case of a message, nil if it does not count.
 func (j *messageJudge) judge(e *messageEvent) *messageCase {
 	c := &messageCase{messageEvent: e, row: checks.MessageTable().Row(e.Driver, e.Code), until: "watch it"}
 	var judged bool
@@ -473,7 +470,7 @@ func (j *messageJudge) judge(e *messageEvent) *messageCase {
 	c.fails = c.row.Class == checks.XidReboot
 	if !judged {
 		if !c.fails || e.Recovered > 0 || c.device.Name != "" || errors.Is(pci.ReadFunction(j.env.Host, e.PCI).Err, fs.ErrNotExist) {
-			return nil // it carries no jobs' traffic, or is not there
+			return nil // it carries no jobs' traffic, or is gone
 		}
 		c.fails = false
 		c.also("which has no RDMA device")
@@ -488,17 +485,17 @@ func (j *messageJudge) judge(e *messageEvent) *messageCase {
 		c.fails = c.fails || j.linkDown(c)
 	case c.row.State == "live" && j.live(e.Disk):
 		c.fails = false
-		c.also("which is live again")
+		c.also("the disk works again")
 	case e.Recovered > 0 && c.fails:
-		c.fails, c.until = false, "the driver has recovered it: watch it"
+		c.fails, c.until = false, "the driver recovered it: watch it"
 	}
 	if c.fails {
-		c.until = "a start of its driver or a new boot clears it"
+		c.until = "a driver reload or a reboot clears it"
 		switch {
 		case c.row.State == "link":
-			c.until = "see to the transceiver and the cable"
+			c.until = "check the transceiver and the cable"
 		case c.row.State == "live":
-			c.until = "a new boot clears it"
+			c.until = "a reboot clears it"
 		case c.row.Until == "boot":
 			c.until = "power the node off and on"
 		}
@@ -506,7 +503,7 @@ func (j *messageJudge) judge(e *messageEvent) *messageCase {
 	}
 	if rule := c.row.Repeat; rule != nil && judged {
 		n, before := 0, int64(0)
-		for _, at := range e.Times { // several lines of one minute are one incident
+		for _, at := range e.Times { // several lines within one minute are one incident
 			if at >= j.now-int64(rule.Hours)*60*60 && at-before >= 60 {
 				n, before = n+1, at
 			}
@@ -523,8 +520,8 @@ func (j *messageJudge) judge(e *messageEvent) *messageCase {
 	return c
 }
 
-// everywhere says whether every device of a driver says the same: then it is how the
-// platform is made.
+// everywhere reports whether every device of a driver has the message: then it is a property of
+// the platform.
 func (j *messageJudge) everywhere(e *messageEvent) bool {
 	driver, devices := pci.ReadFunction(j.env.Host, e.PCI).Driver, 0
 	for bdf := range j.adapters {
@@ -541,8 +538,8 @@ func (j *messageJudge) everywhere(e *messageEvent) bool {
 	return devices > 1
 }
 
-// linkDown says whether a port of the device has no link now. One that waits for the subnet
-// manager has one, and links that train after a boot are no fault yet.
+// linkDown reports whether a port of the device has no link now. A port that waits for the subnet
+// manager has a link, and links that train after a boot are not a fault yet.
 func (j *messageJudge) linkDown(c *messageCase) bool {
 	a := j.adapters[c.PCI]
 	if a == nil {
@@ -557,7 +554,7 @@ func (j *messageJudge) linkDown(c *messageCase) bool {
 	return false
 }
 
-// live says whether a disk's controller works.
+// live reports whether a disk's controller works.
 func (j *messageJudge) live(name string) bool {
 	return slices.ContainsFunc(j.disks, func(d disk.NVMe) bool { return d.Name == name && d.State == checks.NVMeLive })
 }
@@ -565,7 +562,7 @@ func (j *messageJudge) live(name string) bool {
 func (j *messageJudge) finding(c *messageCase) checks.Finding {
 	f := checks.Finding{
 		Code: c.Code, Severity: checks.Warn, Device: c.device, Remedy: c.row.Remedy, Want: "no such message",
-		Got: fmt.Sprintf("%d lines, the last %s: %s", c.Lines, checks.Clock(c.last()), c.Text),
+		Got: fmt.Sprintf("%d lines, last at %s: %s", c.Lines, checks.Clock(c.last()), c.Text),
 	}
 	if c.fails {
 		f.Severity = checks.Fail

@@ -24,7 +24,7 @@ const (
 	power     = "mlx5_core 0000:%02x:00.0: mlx5_pcie_event:299:(pid 268269): Detected insufficient power on the PCIe slot (27W)."
 )
 
-// kmsgLines gives a node a log whose lines are so many seconds old: "100 TEXT".
+// kmsgLines gives a node a kernel log with lines of a given age in seconds: "100 TEXT".
 func kmsgLines(lines ...string) func(*fakesys.Node) {
 	return func(n *fakesys.Node) {
 		n.Files["dev/kmsg"] = ""
@@ -39,17 +39,17 @@ func kmsgLines(lines ...string) func(*fakesys.Node) {
 	}
 }
 
-// said is a finding about port 3 of the InfiniBand node, logged so many seconds ago.
+// said returns a finding about port 3 of the InfiniBand node, logged this many seconds ago.
 func said(severity checks.Severity, code string, remedy checks.Remedy, lines int, since, last int64, line, text, until string) checks.Finding {
 	f := checktest.PortFinding(KernelLogName, "mlx5_3", 3, checks.Finding{Code: code, Severity: severity, Remedy: remedy, Want: "no such message"}, "")
-	f.Got = fmt.Sprintf("%d lines, the last %s: %s", lines, checks.Clock(fabricNow-last), checks.XidText(line))
+	f.Got = fmt.Sprintf("%d lines, last at %s: %s", lines, checks.Clock(fabricNow-last), checks.XidText(line))
 	f.Message = fmt.Sprintf("%s:  %s: %s, interface ib3, since %s: %s", KernelLogName, f.Device, text, checks.Clock(fabricNow-since), until)
 	return f
 }
 
 func saidOfDisk(severity checks.Severity, code, line, text, until string) checks.Finding {
 	f := checktest.NVMeFinding(KernelLogName, 3, checks.Finding{Code: code, Severity: severity, Remedy: checks.ReseatOrRMA, Want: "no such message"}, "")
-	f.Got = fmt.Sprintf("1 lines, the last %s: %s", checks.Clock(fabricNow-100), line)
+	f.Got = fmt.Sprintf("1 lines, last at %s: %s", checks.Clock(fabricNow-100), line)
 	f.Message = fmt.Sprintf("%s:  %s: %s, since %s: %s", KernelLogName, f.Device, text, checks.Clock(fabricNow-100), until)
 	return f
 }
@@ -58,13 +58,13 @@ func TestKernelLog(t *testing.T) { checktest.Run(t, "check_kernel_log") }
 
 var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 	const (
-		dead    = "the driver has found the adapter dead"
+		dead    = "the driver reports the adapter as dead"
 		deadBy5 = dead + " (its firmware asks for a reset)"
-		restart = "a start of its driver or a new boot clears it"
-		cured   = "the driver has recovered it: watch it"
+		restart = "a driver reload or a reboot clears it"
+		cured   = "the driver recovered it: watch it"
 		replace = "update its firmware, then replace it"
 		shorted = "the cable or transceiver is bad or shorted"
-		module  = "see to the transceiver and the cable"
+		module  = "check the transceiver and the cable"
 		failed  = checktest.On23 + "mlx5_health_try_recover:335:(pid 4711): health recovery failed"
 		cold    = checktest.On23 + "print_health_info:501:(pid 0): Cold reset is required"
 		slow    = checktest.On23 + "wait_func:1189:(pid 72061): ACCESS_REG(0x805) timeout. Will cause a leak of a command resource"
@@ -112,15 +112,15 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 	lost := fatal
 	lost.Message = strings.Replace(lost.Message, ", interface ib3", "", 1)
 	unknown := checks.Finding{Code: "nic.probe", Severity: checks.Warn, Remedy: checks.RebootNode, Want: "no such message", Device: checks.Device{Kind: "hca", PCI: "0000:23:00.0"},
-		Got:     fmt.Sprintf("1 lines, the last %s: %s", checks.Clock(fabricNow-100), checktest.On23+"probe_one:1770:(pid 1193): mlx5_init_one failed with error code -110"),
+		Got:     fmt.Sprintf("1 lines, last at %s: %s", checks.Clock(fabricNow-100), checktest.On23+"probe_one:1770:(pid 1193): mlx5_init_one failed with error code -110"),
 		Message: KernelLogName + ":  0000:23:00.0: the driver could not start the adapter, which has no RDMA device, since " + checks.Clock(fabricNow-100) + ": watch it"}
 	cleared := func(s checktest.Scenario, json string) checktest.Scenario {
 		return s.Holding("past/ib-clear.json", json)
 	}
 	again := checks.Finding{Code: "klog.past", Severity: checks.Warn, Message: KernelLogName + ":  /past/kernel-log.json is damaged; a new record begins"}
-	senseless := checks.Finding{Code: "klog.past", Severity: checks.Warn, Message: KernelLogName + ":  kernel-log.json: it does not make sense; a new record begins"}
-	uncleared := checks.Finding{Code: "ib.clear", Severity: checks.Warn, Message: KernelLogName + ":  what operators have cleared is lost, clear it again: /past/ib-clear.json is damaged"}
-	overrun := checks.Finding{Code: "klog.lost", Severity: checks.Warn, Message: KernelLogName + ":  records of the kernel's log were overwritten before they were read: a fault may have been among them"}
+	senseless := checks.Finding{Code: "klog.past", Severity: checks.Warn, Message: KernelLogName + ":  kernel-log.json: invalid content; a new record begins"}
+	uncleared := checks.Finding{Code: "ib.clear", Severity: checks.Warn, Message: KernelLogName + ":  acknowledgements of port errors are lost, repeat nhc-gpu clear --ib: /past/ib-clear.json is damaged"}
+	overrun := checks.Finding{Code: "klog.lost", Severity: checks.Warn, Message: KernelLogName + ":  kernel log lines were overwritten before they were read: they may have reported a fault"}
 	garbage := on("garbage", nil, func(n *fakesys.Node) {
 		n.Files["dev/kmsg"] = "6,1,1,-;" + checktest.Fatal23[:60] + "\n6,2,1,-;mlx5_core : Fatal error 5 detected\n6,3,1,-; " + checktest.Fatal23 + "\n\x00\xff\n6,x;y\n" +
 			"14,4,322945000000,-;" + checktest.Fatal23 + "\n" // a process has written it
@@ -179,7 +179,7 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 		on("too little power in every slot", allPower(-1), nil),
 		on("too little power in every slot of the driver's", allPower(0), otherDriver),
 		on("too little power in one slot", []string{"100 " + fmt.Sprintf(power, 0x23)}, nil,
-			said(checks.Warn, "nic.power", checks.NoRemedy, 1, 100, 100, fmt.Sprintf(power, 0x23), "the slot offers the adapter too little power", "watch it")),
+			said(checks.Warn, "nic.power", checks.NoRemedy, 1, 100, 100, fmt.Sprintf(power, 0x23), "the slot supplies too little power for the adapter", "watch it")),
 		on("a shorted cable", []string{"100 " + checktest.Shorted23}, down, said(checks.Fail, "nic.module.cable", checks.CheckCable, 1, 100, 100, checktest.Shorted23, shorted+", the link is down", module)),
 		on("a shorted cable, but the link is up", []string{"100 " + checktest.Shorted23}, nil, said(checks.Warn, "nic.module.cable", checks.CheckCable, 1, 100, 100, checktest.Shorted23, shorted, "watch it")),
 		on("a shorted cable, and the port waits for the subnet manager", []string{"100 " + checktest.Shorted23}, func(n *fakesys.Node) { n.Set("mlx5_3", "ports/1/state", "2: INIT") },
@@ -188,8 +188,8 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 			said(checks.Warn, "nic.module.cable", checks.CheckCable, 1, 100, 100, checktest.Shorted23, shorted, "watch it")),
 		on("a shorted cable, and another was plugged in", []string{"100 " + checktest.Shorted23, "90 " + checktest.On23 + "Port module event: module 0, Cable plugged"}, nil),
 		on("a disk is given up", []string{"100 " + given}, func(n *fakesys.Node) { n.Set("nvme3", "state", "dead") },
-			saidOfDisk(checks.Fail, "nvme.log.dead", given, "the driver has given up the disk", "a new boot clears it")),
-		on("a disk was given up, and is back", []string{"100 " + given}, nil, saidOfDisk(checks.Warn, "nvme.log.dead", given, "the driver has given up the disk, which is live again", "watch it")),
+			saidOfDisk(checks.Fail, "nvme.log.dead", given, "the driver has given up the disk", "a reboot clears it")),
+		on("a disk was given up, and is back", []string{"100 " + given}, nil, saidOfDisk(checks.Warn, "nvme.log.dead", given, "the driver has given up the disk, the disk works again", "watch it")),
 		on("a disk across the network is reset", []string{"100 " + reset3}, func(n *fakesys.Node) { n.Set("nvme3", "transport", "tcp") }),
 		on("a disk is reset", []string{"100 " + reset3}, nil, saidOfDisk(checks.Warn, "nvme.log.down", reset3, "the disk has stopped answering and was reset", "watch it")),
 		on("remembered from before the log was overwritten", nil, nil,
@@ -217,7 +217,7 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 	}
 })
 
-// An adapter that carries no jobs' traffic is no matter of this check.
+// An adapter without jobs' traffic is not judged.
 func TestMessagesOfTheFrontEnd(t *testing.T) {
 	t.Parallel()
 	sys := fakesys.RoCE()
@@ -234,7 +234,7 @@ func TestMessagesOfTheFrontEnd(t *testing.T) {
 	}
 }
 
-// What one run has read the next ones know, whatever becomes of the log.
+// Later runs know the lines that one run has read, whatever happens to the log.
 func TestMessagesAreRemembered(t *testing.T) {
 	t.Parallel()
 	sys := fakesys.DGXH100()
@@ -282,7 +282,7 @@ func TestMessagesAreRemembered(t *testing.T) {
 	}
 }
 
-// A wrong value is an error of the configuration: it drains no node.
+// A wrong value is a configuration error: it drains no node.
 func TestMessageWords(t *testing.T) {
 	t.Parallel()
 	for _, words := range [][]string{{"x"}, {"0"}, {"-5"}, {"NaN"}, {"24", "48"}, {"-z"}} {
@@ -296,7 +296,7 @@ func TestMessageWords(t *testing.T) {
 	}
 }
 
-// What cannot be kept is judged all the same.
+// Without a state file the messages are still judged.
 func TestMessagesThatCannotBeKept(t *testing.T) {
 	t.Parallel()
 	sys := fakesys.DGXH100()
@@ -317,8 +317,8 @@ func TestMessagesThatCannotBeKept(t *testing.T) {
 	}
 }
 
-// TestMessageTable refuses a row that leaves something open, a line that its row does
-// not match, and one that another row matches as well.
+// TestMessageTable rejects an incomplete row, a line that its row does not match, and a line that
+// another row also matches.
 func TestMessageTable(t *testing.T) {
 	t.Parallel()
 	m := checks.MessageTable()
@@ -369,7 +369,7 @@ func TestMessageTable(t *testing.T) {
 	}
 }
 
-// The table of docs/reference/kernel-log.md is that of klog.toml.
+// docs/reference/kernel-log.md has the table of klog.toml.
 func TestMessagePage(t *testing.T) {
 	t.Parallel()
 	const head, write = "## The messages\n\n", "NHC_GPU_WRITE=docs go test ./checks/... -run MessagePage"
@@ -404,7 +404,7 @@ func TestMessagePage(t *testing.T) {
 	}
 }
 
-// A line that is believed begins with a driver and names a device.
+// A genuine line begins with a driver and names a device.
 func FuzzMessage(f *testing.F) {
 	for i := range checks.MessageTable().Rows {
 		for _, line := range checks.MessageTable().Rows[i].Lines {

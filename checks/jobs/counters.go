@@ -14,8 +14,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// What a counter means and in which unit is part of its name: nothing behind the
-// last dot is a number of events, ns are nanoseconds, rows rows of memory.
+// The name of a counter includes its unit: without a suffix it is a number of events, .ns is
+// nanoseconds, rows are rows of memory.
 const (
 	countDRAMCorrected   = "ecc.dram.corrected"
 	countDRAMUncorrected = "ecc.dram.uncorrected"
@@ -51,9 +51,8 @@ const (
 // CountGroups are the parts of NVML's snapshot that [GPUCounters] needs.
 const CountGroups = nvml.GroupECC | nvml.GroupRows | nvml.GroupPCIe | nvml.GroupThrottle | nvml.GroupNVLinkErrors
 
-// GPUCounters are those of the GPUs that NVML can be asked of. What a GPU or its
-// driver does not count is not there; nor is what could not be read, which the
-// checks report.
+// GPUCounters returns the counters of the GPUs that NVML can read. Counters that a GPU or its
+// driver does not support are absent, and so are unreadable ones, which the checks report.
 func GPUCounters(n *nvml.Snapshot) (list []checks.Counters) {
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
@@ -90,13 +89,13 @@ func GPUCounters(n *nvml.Snapshot) (list []checks.Counters) {
 	return list
 }
 
-// linkCounts are those that no driver adds up for NVLink 5, and that some do not
-// for NVLink 4. The symbol errors that FEC corrects are no errors.
+// linkCounts are the counters that no driver sums up for NVLink 5, and some drivers do not for
+// NVLink 4. Symbol errors that FEC corrects are not errors.
 var linkCounts = []string{
 	countLinkReplay, countLinkRecovery, countLinkFailed, countLinkEffective, countLinkReceive, countLinkOverruns, countLinkMalformed, countLinkIntegrity, countLinkDiscards,
 }
 
-// number takes over a reading that is known.
+// number copies a known reading.
 func number[T int | uint64](c checks.Counters, name string, r nvml.Reading[T]) {
 	if r.Known && r.Value >= 0 {
 		c.Values[name] = uint64(r.Value)
@@ -110,8 +109,8 @@ func bit(on bool) uint64 {
 	return 0
 }
 
-// NodeCounters are what the kernel counts: PCIe errors of GPUs (AER), and errors
-// of InfiniBand and RoCE ports. What could not be read is in err, the rest stands.
+// NodeCounters returns the kernel's counters: PCIe errors of GPUs (AER), and errors of InfiniBand
+// and RoCE ports. err reports unreadable counters; the others are returned.
 func NodeCounters(h *probe.Host) (list []checks.Counters, err error) {
 	views, err := nvidia.ReadGPUViews(h)
 	for _, g := range views.PCI {

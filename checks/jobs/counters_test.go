@@ -12,7 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-// What a GPU or its driver does not count is not there, which is not 0.
+// A counter that a GPU or its driver does not support is absent, not 0.
 func TestGPUCounters(t *testing.T) {
 	t.Parallel()
 	n := &nvml.Snapshot{GPUs: []nvml.GPU{
@@ -66,7 +66,7 @@ func TestNodeCounters(t *testing.T) {
 	}
 }
 
-// What grows on a healthy node is not told in a line about a job.
+// Counters that grow on a healthy node are not in the line about a job.
 func TestRoutine(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]bool{

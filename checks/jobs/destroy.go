@@ -14,8 +14,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 )
 
-// The rule on what a check may end or remove. Every action that destroys something of
-// a user goes through the functions of this file, and [checks.KillProcess].
+// The rule for ending and removing. Every action that destroys something of a user goes through
+// the functions of this file, and [checks.KillProcess].
 //
 //   - An action of a line (kill, -k, -K) is the site's decision, as in LBNL NHC.
 //     [probe.Spared] excludes processes that no site wants to kill, and
@@ -28,44 +28,44 @@ import (
 // Signals go to a process by a descriptor, after it was compared with the one that
 // was judged: the PID may have been reused meanwhile.
 
-// keeps says why a process of the ended job must not be ended, "" if it may be.
+// keeps returns why a process of the ended job must not be ended, "" if it may be.
 func (r *leftRun) keeps(p *leftProcess) string {
 	switch {
 	case !p.Owned:
-		return "it does not run as the job's user alone"
+		return "other users also run in it"
 	case !r.person():
-		return fmt.Sprintf("uid %d is root's or the system's", r.job.UID)
+		return fmt.Sprintf("uid %d is root or a system user", r.job.UID)
 	}
 	return p.Claim
 }
 
-// person says whether the job's user is neither root nor of the system.
+// person reports whether the job's user is neither root nor a system user.
 func (r *leftRun) person() bool { return r.job.UID > 0 && int64(r.job.UID) > r.system }
 
-// hasEnded reports whether no step of the job runs any more: a person may run an
-// epilog by hand. The step that an epilog itself may run in does not count.
+// hasEnded reports whether no step of the job runs any more: an operator can run an epilog by
+// hand. The step that an epilog itself can run in does not count.
 func (r *leftRun) hasEnded() bool {
 	if r.job.Again {
-		r.runs = "the job runs here again"
+		r.runs = "the job runs on the node again"
 		return false
 	}
 	r.env.At("look for the steps of job %s", r.job.ID)
 	steps, err := jobscan.StepsOf(r.env.Host, r.ref)
 	if err != nil {
-		r.runs = "the steps of the job are not known: " + err.Error()
+		r.runs = "the steps of the job are unknown: " + err.Error()
 	}
 	for _, step := range steps {
 		if step != "extern" {
-			r.runs = "step " + step + " of the job is still at work"
+			r.runs = "step " + step + " of the job still runs"
 		}
 	}
 	return r.runs == ""
 }
 
-// askSlurm finds out whether the job's user has another job on this node: one
-// between two steps of salloc has no process here, and without a prolog of this
-// program no record. It asks slurmctld once, for the jobs of this user. The error
-// says why nothing may be removed; others is set if the user has another job.
+// askSlurm asks whether the job's user has another job on this node: a job between two steps of
+// salloc has no process here, and without our prolog no record. It queries slurmctld once, for
+// the jobs of this user. The error is the reason why nothing may be removed; others is true if
+// the user has another job.
 func (r *leftRun) askSlurm(ctx context.Context) (others bool, err error) {
 	jobs, err := jobsOf(ctx, r.env, r.job.UID, r.job.Node)
 	if err != nil {
@@ -83,27 +83,27 @@ func (r *leftRun) askSlurm(ctx context.Context) (others bool, err error) {
 	return others, nil
 }
 
-// slurmJob is a job of a user in Slurm's answer.
+// slurmJob is a job in Slurm's answer.
 type slurmJob struct {
 	id, state string
 }
 
-// endedStates are the states in which a job has no process on its nodes any more.
+// endedStates are the states of jobs without a process on their nodes.
 var endedStates = []string{"PENDING", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE",
 	"OUT_OF_MEMORY", "REVOKED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
 
 func (j slurmJob) ended() bool { return slices.Contains(endedStates, j.state) }
 
-// userJobsTime bounds the question to slurmctld.
+// userJobsTime is the timeout of the query.
 const userJobsTime = 5 * time.Second
 
-// jobsOf asks slurmctld for the jobs of a user on this node, of all states. It
-// costs slurmctld the jobs of one user.
+// jobsOf returns the jobs of a user on this node, in all states. slurmctld only looks at the jobs
+// of one user.
 func jobsOf(ctx context.Context, env *checks.Env, uid int, node string) (jobs []slurmJob, err error) {
 	host, _, _ := strings.Cut(cmp.Or(env.Lookup("HOSTNAME_S"), env.Lookup("HOSTNAME")), ".")
 	squeue := strings.Fields(env.Lookup("SQUEUE_CMD"))
 	if len(squeue) == 0 || squeue[0] == checks.DefaultSqueue {
-		squeue = []string{"squeue"} // found in PATH
+		squeue = []string{"squeue"} // search in PATH
 	}
 	c := env.Command(slices.Concat(squeue, []string{"--noheader", "--all", "--local", "--array", "--states=all", "--user=" + strconv.Itoa(uid),
 		"--nodelist=" + cmp.Or(node, host), "--format=%A|%T|%U"})...)
@@ -121,7 +121,7 @@ func jobsOf(ctx context.Context, env *checks.Env, uid int, node string) (jobs []
 	case x.TimedOut:
 		return nil, fmt.Errorf("%s gave no answer in %v", c.Argv[0], c.Timeout.Round(time.Second))
 	case x.Status != 0 || len(bytes.TrimSpace(x.Errors)) > 0:
-		return nil, fmt.Errorf("%s ended with status %d%s", c.Argv[0], x.Status, checks.Before(": ", checks.SlurmError(x.Errors), ""))
+		return nil, fmt.Errorf("%s exited with status %d%s", c.Argv[0], x.Status, checks.Before(": ", checks.SlurmError(x.Errors), ""))
 	case x.Truncated:
 		return nil, fmt.Errorf("%s printed more than %d bytes", c.Argv[0], checks.SqueueOutput)
 	}

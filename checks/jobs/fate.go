@@ -12,10 +12,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 )
 
-// What check_job_leftovers says of a process, and what it keeps of one that no
-// signal can end.
+// How check_job_leftovers reports a process, and what it stores about one that no signal can end.
 
-// fate is what became of a process, in words.
+// fate describes the state of a process.
 func (r *leftRun) fate(p *leftProcess) string {
 	switch {
 	case p.gone && p.killed:
@@ -23,7 +22,7 @@ func (r *leftRun) fate(p *leftProcess) string {
 	case p.gone:
 		return "had to be ended" + r.opened(p)
 	}
-	text := "is left" + r.opened(p)
+	text := "remains" + r.opened(p)
 	if p.Asleep {
 		text += " in state D" + checks.Before(", wait channel ", p.Wchan, "")
 	}
@@ -31,17 +30,16 @@ func (r *leftRun) fate(p *leftProcess) string {
 	case !r.end:
 		return text + checks.Before("; ", p.Claim, "")
 	case p.killed:
-		return text + "; killed, but it has not ended yet"
+		return text + "; killed, but not ended yet"
 	case r.runs != "":
 		return text + "; not ended: " + r.runs
 	case p.err != nil:
-		return text + fmt.Sprintf("; end it: %v", p.err)
+		return text + fmt.Sprintf("; cannot end it: %v", p.err)
 	}
 	return text + checks.Before("; not ended: ", r.keeps(p), "")
 }
 
-// hangs are the words on a process that no signal can end. They stay the same from
-// run to run.
+// hangs describes a process that no signal can end. The text stays the same from run to run.
 func (r *leftRun) hangs(p *leftProcess) string {
 	return "cannot be ended" + r.opened(p) + ": killed, and in state D" + checks.Before(", wait channel ", p.Wchan, "")
 }
@@ -59,7 +57,7 @@ func (r *leftRun) opened(p *leftProcess) string {
 	return checks.Before(" with ", strings.Join(names, ", "), " open")
 }
 
-// stuckRecord is what is kept of the processes of a job that no signal can end.
+// stuckRecord has the processes of a job that no signal can end.
 type stuckRecord struct {
 	Processes []stuckProcess `json:"processes"`
 }
@@ -72,8 +70,7 @@ type stuckProcess struct {
 
 const stuckRecords = "leftover-"
 
-// remember keeps what hangs for later runs: the health check that follows would
-// find nothing wrong.
+// remember stores stuck processes for later runs: the next health check would find nothing wrong.
 func (r *leftRun) remember(stuck []*leftProcess) []checks.Finding {
 	if len(stuck) == 0 {
 		return nil
@@ -85,7 +82,7 @@ func (r *leftRun) remember(stuck []*leftProcess) []checks.Finding {
 	return checks.KeepForLater(r.env, jobLeftoversName, stuckRecords+r.job.ID, record)
 }
 
-// stillStuck looks at what epilogs have kept: processes that are still there fail.
+// stillStuck checks the processes that epilogs have stored: one that still exists fails.
 func stillStuck(env *checks.Env) (findings []checks.Finding) {
 	records, err := probe.Records(env.Host, stuckRecords)
 	switch {
@@ -124,13 +121,13 @@ func stillStuck(env *checks.Env) (findings []checks.Finding) {
 	return findings
 }
 
-// noJob is what a check of the class "job" says where no job has ended.
+// noJob returns the finding of a check of the class "job" if no job has ended.
 func noJob(check string) []checks.Finding {
 	return []checks.Finding{checks.Finding{Code: "job.none", Severity: checks.Skip}.Describe(check, "not in the epilog of a job")}
 }
 
 func init() {
 	checks.RegisterAdvice(func() map[string]string {
-		return map[string]string{"job.none": "Nothing: it looks at what an ended job leaves behind, in an epilog."}
+		return map[string]string{"job.none": "Nothing to repair: the check only works in the epilog of a job."}
 	})
 }

@@ -17,21 +17,21 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// jobGPUs looks, in the epilog of a job, whether the memory of the job's GPUs is
-// free again. It first waits a moment: drivers free it late. What is still in use is
-// a warning, with -f a failure, and the processes that NVML names are named; it ends
-// none of them, see check_job_leftovers. A GPU that is split up by MIG, that a
-// running job uses too (gres/shard, gres/mps) or that only the system's own
-// processes use is passed over: what is in use there cannot be laid to the job.
+// jobGPUs checks, in the epilog of a job, that the memory of the job's GPUs is free again. It
+// waits up to -g SECONDS first, since drivers free memory late. More than -m MIB in use warns,
+// with -f fails; the finding names the processes that NVML lists. It ends no process, see
+// check_job_leftovers. The check skips GPUs split by MIG, GPUs that a running job also uses
+// (gres/shard, gres/mps), and GPUs used only by system processes: that memory cannot be
+// attributed to the job.
 //
-// In an epilog of a job that had GPUs it is run though no line asks for it, unless
-// one names it, or [policy.job] of nhc.toml has contexts = [].
+// In the epilog of a job with GPUs it runs even if no line names it, unless [policy.job] of
+// nhc.toml has contexts = [].
 //
 //   - || check_job_gpus -m 512
 type jobGPUs struct {
-	Grace  time.Duration `opt:"g" toml:"grace"`  // seconds that memory has to be freed; without it the grace of [epilog] in nhc.toml
-	Fail   bool          `opt:"f" toml:"fail"`   // fail, in place of a warning
-	Memory int           `opt:"m" toml:"memory"` // memory in MiB that may be in use
+	Grace  time.Duration `opt:"g" toml:"grace"`  // time for memory to be freed, seconds; 0: the grace of [epilog] in nhc.toml
+	Fail   bool          `opt:"f" toml:"fail"`   // fail instead of warn
+	Memory int           `opt:"m" toml:"memory"` // memory that may be in use, MiB
 }
 
 const jobGPUsName = "check_job_gpus"
@@ -40,15 +40,15 @@ func init() {
 	checks.Register(checks.Info{
 		Name:    jobGPUsName,
 		Usage:   "[-f] [-g SECONDS] [-m MIB]",
-		Summary: "the memory of an ended job's GPUs is free again",
+		Summary: "GPU memory is free again after a job",
 		Lane:    checks.NVML,
 		New:     func() checks.Check { return &jobGPUs{Memory: gpu.LeftMemory} },
 		Waits:   true,
 		Vars:    map[string]string{"MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs"},
 		Do: func() map[string]string {
 			return map[string]string{
-				"job.gpus.unknown": "See what slurmd gives the epilog, SLURM_JOB_GPUS, and whether /proc/driver/nvidia/gpus has these numbers.",
-				"job.gpu.memory":   "End the processes that are named. Without one see fuser -v /dev/nvidia*, also inside containers; a reset of the GPU frees its memory.",
+				"job.gpus.unknown": "See SLURM_JOB_GPUS in the environment of the epilog, and whether /proc/driver/nvidia/gpus has these numbers.",
+				"job.gpu.memory":   "End the named processes. If none is named see fuser -v /dev/nvidia*, also inside containers; a reset of the GPU frees its memory.",
 			}
 		},
 	})
@@ -60,7 +60,7 @@ func (c *jobGPUs) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	case job == nil || !job.Ended || job.ID == "":
 		return noJob(jobGPUsName)
 	case len(job.GPUs) == 0:
-		return []checks.Finding{checks.Finding{Code: "job.gpus.unknown", Severity: checks.Skip}.Describe(jobGPUsName, "which GPUs job %s had is not known", job.ID)}
+		return []checks.Finding{checks.Finding{Code: "job.gpus.unknown", Severity: checks.Skip}.Describe(jobGPUsName, "the GPUs of job %s are unknown", job.ID)}
 	}
 	system, failed := checks.MaxSystemUID(env, jobGPUsName)
 	if failed != nil {
@@ -96,10 +96,10 @@ type gpuRun struct {
 	*gpu.GPUs
 
 	job     *checks.Job
-	system  int64 // the last uid of the system
+	system  int64 // highest uid of system users
 	procs   map[int]probe.Process
 	running map[string]bool // jobs
-	held    bool            // memory that is the job's is in use
+	held    bool            // memory of the job is in use
 }
 
 func (r *gpuRun) read() error {
@@ -121,7 +121,7 @@ func (r *gpuRun) judge(s *gpu.GPUs, g *nvml.GPU) {
 		return j.PCI != "" && j.PCI == g.PCI || j.UUID != "" && j.UUID == g.UUID.Value
 	})
 	if !own {
-		s.Judged, s.Err = true, nil // whatever it is, it is not the job's
+		s.Judged, s.Err = true, nil // a GPU of another job or of none
 		return
 	}
 	m, known := gpu.Value(s, g.Memory)
@@ -146,8 +146,8 @@ func (r *gpuRun) judge(s *gpu.GPUs, g *nvml.GPU) {
 	s.Report(g, f, "memory in use after job %s %s", r.job.ID, holders)
 }
 
-// holders names the processes on a GPU. false: what is in use there is not the job's,
-// or nobody can tell.
+// holders names the processes on a GPU. whose is false if the memory in use is not the job's, or
+// if that is unknown.
 func (r *gpuRun) holders(list []nvml.GPUProcess) (text string, whose bool) {
 	var names []string
 	for _, p := range list {
@@ -155,7 +155,7 @@ func (r *gpuRun) holders(list []nvml.GPUProcess) (text string, whose bool) {
 		u, seen := r.procs[p.PID]
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			names = append(names, fmt.Sprintf("by process %d, which is not to be seen here", p.PID))
+			names = append(names, fmt.Sprintf("by process %d, which is not visible on the node", p.PID))
 			continue
 		case err != nil:
 			r.Err = errors.Join(r.Err, err)

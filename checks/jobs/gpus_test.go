@@ -10,14 +10,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// ended is a line after job 123 of alice, which had all GPUs.
+// ended returns a line after job 123 of alice, which had all GPUs.
 func ended(s checktest.Scenario) checktest.Scenario {
 	s.Job = aliceJob()
 	s.Job.GPUs = []int{0, 1, 2, 3, 4, 5, 6, 7}
 	return s
 }
 
-// jobGPUScenario is a node where gpu3 has memory in use, MiB, by some processes.
+// jobGPUScenario returns a node with memory of gpu3 in use, MiB, by the given processes.
 func jobGPUScenario(name string, words []string, used uint64, pids []int, want ...checks.Finding) checktest.Scenario {
 	s := ended(checktest.OnGPUs(name, words, checktest.Gpu3(func(g *nvml.GPU) {
 		var list []nvml.GPUProcess
@@ -55,7 +55,7 @@ var _ = checktest.Table("check_job_gpus", func(name string) []checktest.Scenario
 	another.Job.GPUs = []int{0, 1, 2}
 	own := jobGPUScenario("the job's one GPU", nil, 9000, nil, without)
 	own.Job.GPUs = []int{3}
-	nobodyKnows := jobGPUScenario("nobody knows which GPUs it had", nil, 9000, nil, checks.Finding{Code: "job.gpus.unknown", Severity: checks.Skip, Message: name + ":  which GPUs job 123 had is not known"})
+	nobodyKnows := jobGPUScenario("nobody knows which GPUs it had", nil, 9000, nil, checks.Finding{Code: "job.gpus.unknown", Severity: checks.Skip, Message: name + ":  the GPUs of job 123 are unknown"})
 	nobodyKnows.Job.GPUs = nil
 	noJob := checks.Finding{Code: "job.none", Severity: checks.Skip, Message: name + ":  not in the epilog of a job"}
 	odd := jobGPUScenario("a process that cannot be looked into", nil, 9000, []int{101}, checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown},
@@ -82,7 +82,7 @@ var _ = checktest.Table("check_job_gpus", func(name string) []checktest.Scenario
 		jobGPUScenario("of no job", nil, 9000, []int{101}, held("by bob's process 101 (ssh.exe) of no job")),
 		jobGPUScenario("of both", nil, 9000, []int{102, 100, 101}, held("by alice's process 100 (train.py) of job 123, by bob's process 101 (ssh.exe) of no job")),
 		jobGPUScenario("the system's own", nil, 9000, []int{102}), jobGPUScenario("of a job that runs", nil, 9000, []int{100, 103}),
-		jobGPUScenario("of processes that cannot be seen", nil, 9000, []int{7777, 104}, held("by process 7777, which is not to be seen here, by process 104")),
+		jobGPUScenario("of processes that cannot be seen", nil, 9000, []int{7777, 104}, held("by process 7777, which is not visible on the node, by process 104")),
 		mig, shared, another, own, nobodyKnows, odd, badUID,
 	)
 })

@@ -11,8 +11,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// TestHoldSparesLeftovers shows that a run with Hold ends and removes nothing that a
-// job has left behind, and names each thing once.
+// TestHoldSparesLeftovers shows that a run with Hold ends and removes no leftovers of a job, and
+// reports each of them once.
 func TestHoldSparesLeftovers(t *testing.T) {
 	t.Parallel()
 	if !checktest.Alone(t) {
@@ -44,7 +44,7 @@ func TestHoldSparesLeftovers(t *testing.T) {
 	if want := fmt.Sprintf("end process %d (sleep) of ", pid); len(held) != 1 || !strings.HasPrefix(held[0], want) {
 		t.Errorf("held %q, want %s...", held, want)
 	}
-	if !probe.Alive(probe.NewHost("/"), pid) || !strings.Contains(fmt.Sprint(findings), fmt.Sprintf("process %d (sleep) of job %s is left", pid, job.ID)) {
-		t.Errorf("%+v: want that process %d is left", findings, pid)
+	if !probe.Alive(probe.NewHost("/"), pid) || !strings.Contains(fmt.Sprint(findings), fmt.Sprintf("process %d (sleep) of job %s remains", pid, job.ID)) {
+		t.Errorf("%+v: want that process %d remains", findings, pid)
 	}
 }

@@ -1,4 +1,5 @@
-// Package jobs has the checks of what a job leaves behind, and reads what its devices count.
+// Package jobs has the checks of an ended job's leftovers, and reads the error counters of its
+// devices.
 package jobs
 
 import (
@@ -16,47 +17,45 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 )
 
-// jobLeftovers looks, in the epilog of a job, for what the job has left behind on
-// the node: processes, by their cgroup, or by SLURM_JOB_ID in the environment of
-// its user's; System V shared memory, message queues and semaphores; files in
-// /dev/shm. It first waits a moment for them to go by themselves. What is left is a
-// warning, with -f a failure. A process that no signal can end always fails: one
-// that was killed, sleeps in state D all the while, and does nothing.
+// jobLeftovers checks, in the epilog of a job, that the job has left nothing on the node:
+// processes, found by their cgroup, or by SLURM_JOB_ID in the environment of its user's
+// processes; System V shared memory, message queues and semaphores; files in /dev/shm. It waits
+// up to -g SECONDS first, so that processes can end on their own. Leftovers warn, with -f fail. A
+// process that no signal can end always fails: it was killed, and has slept in state D without
+// progress for -s SECONDS (5).
 //
-// Nothing is changed unless -e or leftovers = "end" in [epilog] of nhc.toml wants
-// it. Then the job's processes are asked to end, SIGTERM, and made to, SIGKILL: those
-// whose cgroup or environment names the job and that run as its user alone, never
-// as root or a user of the system. IPC and files are removed if they can be nobody
-// else's: they were made after the job began, its user has no other job and no
-// other process on the node, and nobody has them attached, open or mapped. If they
-// might be somebody else's that is said, or nothing: so with another job of that user.
+// It changes nothing unless -e or leftovers = "end" in [epilog] of nhc.toml is set. Then it ends
+// the job's processes, with SIGTERM and then SIGKILL: those whose cgroup or environment names the
+// job and that run only as its user, never as root or a system user. It removes IPC and files if
+// they certainly belong to the job: created after the job began, while its user has no other job
+// and no other process on the node, and no process has them attached, open or mapped. In doubt it
+// only reports them, or nothing if that user has another job.
 //
-// In an epilog it is run though no line asks for it, unless one names it, or
-// [policy.job] of nhc.toml has contexts = []. Elsewhere it looks whether processes
-// that it could not end are still there, so that a health check which names it
-// does not put the node back into service before they are gone.
+// In an epilog it runs even if no line names it, unless [policy.job] of nhc.toml has contexts =
+// []. In a health check it looks for the processes that it could not end, so that a line with it
+// keeps the node drained until they are gone.
 //
 //   - || check_job_leftovers -g 5
 type jobLeftovers struct {
-	Grace time.Duration `opt:"g" toml:"grace"` // seconds that processes have to go by themselves; without it the grace of [epilog] in nhc.toml
+	Grace time.Duration `opt:"g" toml:"grace"` // time for processes to end on their own, seconds; 0: the grace of [epilog] in nhc.toml
 	End   bool          `opt:"e" toml:"end"`   // end the processes and remove the rest
-	Fail  bool          `opt:"f" toml:"fail"`  // fail, in place of a warning
-	Stuck time.Duration `opt:"s" toml:"stuck"` // seconds in state D after which no signal can end a process that was killed
+	Fail  bool          `opt:"f" toml:"fail"`  // fail instead of warn
+	Stuck time.Duration `opt:"s" toml:"stuck"` // time in state D after which a killed process counts as stuck, seconds
 	looks int           // largest number of passes over /dev/shm; 0: mostLooks
 }
 
 const jobLeftoversName = "check_job_leftovers"
 
-// stuckAfter is how long a killed process must be seen to sleep in state D: one
-// that dies may wait for its files to be written. slurmd itself waits 60 seconds
-// (UnkillableStepTimeout) before the epilog begins.
+// stuckAfter is how long a killed process must sleep in state D to count as stuck: a process that
+// exits can wait for its files to be written. slurmd itself waits 60 seconds
+// (UnkillableStepTimeout) before the epilog starts.
 const stuckAfter = 5 * time.Second
 
 func init() {
 	checks.Register(checks.Info{
 		Name:    jobLeftoversName,
 		Usage:   "[-e] [-f] [-g SECONDS] [-s SECONDS]",
-		Summary: "an ended job has left no process, IPC or file in /dev/shm behind",
+		Summary: "no process, IPC object or /dev/shm file of an ended job remains",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &jobLeftovers{Stuck: stuckAfter} },
 		Acts:    func(c checks.Check) bool { return c.(*jobLeftovers).End },
@@ -64,10 +63,10 @@ func init() {
 		Vars:    map[string]string{"MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs", "SQUEUE_CMD": checks.DefaultSqueue, "SLURM_CONF": ""},
 		Do: func() map[string]string {
 			return map[string]string{
-				"job.left.process": "End it unless its user may stay: proctrack/cgroup in slurm.conf has Slurm do that, leftovers = \"end\" in nhc.toml this program.",
-				"job.left.stuck":   "It sleeps in the kernel: see what its wait channel waits for (a file server, the GPU's driver; dmesg). If that cannot be helped reboot.",
-				"job.left.ipc":     "ipcs -a shows it, ipcrm removes it; leftovers = \"end\" in nhc.toml does that.",
-				"job.left.file":    "Remove it when nobody needs it: it takes memory. leftovers = \"end\" in nhc.toml does that; job_container/tmpfs gives each job a /dev/shm of its own.",
+				"job.left.process": "End it, unless its user may stay on the node. With proctrack/cgroup in slurm.conf Slurm ends such processes, with leftovers = \"end\" in nhc.toml nhc-gpu does.",
+				"job.left.stuck":   "The process sleeps in the kernel: see its wait channel (a file server, the GPU's driver) and dmesg. If the cause cannot be fixed reboot the node.",
+				"job.left.ipc":     "Remove it: ipcs -a lists it, ipcrm removes it. With leftovers = \"end\" in nhc.toml nhc-gpu does.",
+				"job.left.file":    "Remove it if no process needs it: it uses memory. With leftovers = \"end\" in nhc.toml nhc-gpu does; job_container/tmpfs gives each job a /dev/shm of its own.",
 			}
 		},
 	})
@@ -103,37 +102,37 @@ type leftRun struct {
 	env    *checks.Env
 	job    *checks.Job
 	ref    jobscan.JobRef
-	system int64 // the last uid that is never ended
+	system int64 // highest uid that is never ended
 	end    bool
 	seen   map[int]*leftProcess
-	runs   string // why the job may not have ended after all
+	runs   string // why the job may still run
 	doubt  string // why its user may have another job here, although none is visible
-	err    error  // why a process could not be looked into, at the last look
+	err    error  // error of the last look into a process
 
-	// Of IPC and files.
+	// For IPC and files:
 	until       time.Time // objects created later are not the job's; zero: the job has just ended
-	ended       []string  // other jobs that have ended, whatever Slurm says
-	more        bool      // there are files that were not looked at
+	ended       []string  // other jobs that have ended, whatever Slurm reports
+	more        bool      // files remain that were not looked at
 	found, gone int       // number of objects found, and removed
 }
 
-// leftProcess is a process of the job, and what has become of it.
+// leftProcess is a process of the job, and its state.
 type leftProcess struct {
 	jobscan.JobProcess
 
-	asleep time.Time // since when it is seen to sleep though it was killed; zero: it does something
-	asked  bool      // to end
+	asleep time.Time // since when it sleeps without progress after it was killed; zero: it does not
+	asked  bool      // SIGTERM was sent
 	killed bool
 	held   bool // the run carries out no actions
 	gone   bool
 	err    error // why it could not be ended
 }
 
-// termWait is how long a process has to end when it is asked to.
+// termWait is the time for a process to end after SIGTERM.
 const termWait = 2 * time.Second
 
-// processes looks for the job's processes until they are gone or the time is over,
-// and ends them if that is wanted. It leaves a quarter of the step's time.
+// processes looks for the job's processes until they are gone or the time is over, and ends them
+// if requested. It leaves a quarter of the step's time.
 func (r *leftRun) processes(ctx context.Context) {
 	left := checks.Room(ctx)
 	finish := time.Now().Add(left)
@@ -171,7 +170,7 @@ const (
 	mostPause  = 200 * time.Millisecond
 )
 
-// poll looks at the processes until done says that it is enough, or the time is over.
+// poll looks at the processes until done returns true, or the time is over.
 func (r *leftRun) poll(until time.Time, done func() bool) {
 	for pause := firstPause; ; pause = min(2*pause, mostPause) {
 		r.look()
@@ -183,7 +182,7 @@ func (r *leftRun) poll(until time.Time, done func() bool) {
 	}
 }
 
-// look takes note of what the job has now.
+// look records the processes that the job has now.
 func (r *leftRun) look() {
 	r.env.At("look for the processes of job %s", r.job.ID)
 	var list []jobscan.JobProcess
@@ -223,7 +222,7 @@ func (r *leftRun) note(p jobscan.JobProcess) {
 	old.JobProcess, old.gone = p, false
 }
 
-// living are the processes that are still there, by pid.
+// living returns the processes that still exist, by pid.
 func (r *leftRun) living() (list []*leftProcess) {
 	for _, p := range r.all() {
 		if !p.gone {
@@ -242,19 +241,19 @@ func (r *leftRun) all() []*leftProcess {
 	return list
 }
 
-// isStuck says whether no signal can end a process.
+// isStuck reports whether no signal can end a process.
 func (r *leftRun) isStuck(p *leftProcess) bool {
 	return !p.asleep.IsZero() && time.Since(p.asleep) >= r.Stuck
 }
 
-// mayEnd says whether a process may be ended.
+// mayEnd reports whether a process may be ended.
 func (r *leftRun) mayEnd(p *leftProcess) bool { return !p.held && r.keeps(p) == "" }
 
 // unclaimed reports whether a process should have ended with its job.
 func unclaimed(p *leftProcess) bool { return p.Claim == "" }
 
-// signal asks all to end that may be ended, or makes them. It says false: their end
-// is to be seen.
+// signal sends SIGTERM, or SIGKILL, to every process that may be ended. It returns false: the
+// caller has to see them end.
 func (r *leftRun) signal(kill bool) bool {
 	for _, p := range r.living() {
 		done := &p.asked
@@ -278,10 +277,10 @@ func (r *leftRun) signal(kill bool) bool {
 	return false
 }
 
-// mostReported bounds what is said: a job may leave thousands of processes.
+// mostReported is the most processes to report: a job can leave thousands.
 const mostReported = 20
 
-// report says what became of each process.
+// report reports each process.
 func (r *leftRun) report() (findings []checks.Finding) {
 	if r.err != nil {
 		findings = checks.Unreadable(r.err)
@@ -291,7 +290,7 @@ func (r *leftRun) report() (findings []checks.Finding) {
 	for _, p := range r.all() {
 		hangs := !p.gone && r.isStuck(p)
 		switch {
-		case p.gone && !p.asked && !p.killed: // it went by itself
+		case p.gone && !p.asked && !p.killed: // it ended on its own
 		case hangs:
 			stuck = append(stuck, p)
 			findings = append(findings, r.finding(p, checks.Finding{Code: "job.left.stuck", Severity: checks.Fail, Remedy: checks.RebootNode}, r.hangs(p)))
@@ -308,7 +307,7 @@ func (r *leftRun) report() (findings []checks.Finding) {
 	}
 	if more > mostReported {
 		findings = append(findings, checks.Finding{Code: "job.left.process", Severity: r.severity()}.
-			Describe(jobLeftoversName, "job %s has left %d processes, of which these are %d", r.job.ID, more+len(stuck), mostReported+len(stuck)))
+			Describe(jobLeftoversName, "job %s has left %d processes, %d of them listed", r.job.ID, more+len(stuck), mostReported+len(stuck)))
 	}
 	return append(findings, r.remember(stuck)...)
 }
@@ -325,7 +324,7 @@ func (r *leftRun) finding(p *leftProcess, f checks.Finding, fate string) checks.
 	return f.Phrase(jobLeftoversName, "%s's process %d (%.40s) of job %s %s", r.userOf(int(p.UID)), p.PID, p.Command(), r.job.ID, fate)
 }
 
-// userOf is the name of a user, the number of one without an account.
+// userOf returns the name of a user, or the number of one without an account.
 func (r *leftRun) userOf(uid int) string {
 	if uid == r.job.UID && r.job.User != "" {
 		return r.job.User

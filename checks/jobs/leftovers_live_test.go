@@ -16,19 +16,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// liveJobs counts the jobs of the tests: no two have the same number.
+// liveJobs counts the jobs of the tests: each has a number of its own.
 var liveJobs atomic.Int64
 
-// liveJob is a job of a user who is neither root nor of the system, with a uid that
-// no other test has.
+// liveJob is a job of a user who is neither root nor a system user, with a uid that no other test
+// uses.
 func liveJob(t *testing.T) *checks.Job {
 	t.Helper()
 	n := int(liveJobs.Add(1))
 	return &checks.Job{ID: fmt.Sprint(1<<30 + os.Getpid()*100 + n), UID: 1<<30 + os.Getpid()*100 + n, User: "alice", Ended: true, Began: time.Now().Add(-time.Second)}
 }
 
-// leave has a job leave a process behind: a shell command, with nobody above it.
-// What it prints is waited for, and the program that takes its place (exec).
+// leave starts a process of a job and orphans it: a shell command. It waits for the command's
+// output, and for the program that replaces it (exec).
 func leave(t *testing.T, job *checks.Job, uid int, command string) int {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "("+command+") >&2 & echo $!")
@@ -107,9 +107,9 @@ func TestJobLeftoversEndsProcesses(t *testing.T) {
 	deaf := leave(t, job, job.UID, "trap '' TERM; echo ready; exec sleep 601")
 	stranger := leave(t, job, job.UID+1<<20, "echo ready; exec sleep 600")
 	mine := leave(t, &checks.Job{ID: "7"}, job.UID, "echo ready; exec sleep 600")
-	left := fmt.Sprintf("alice's process %d (sleep) of job %s is left\n", mild, job.ID)
+	left := fmt.Sprintf("alice's process %d (sleep) of job %s remains\n", mild, job.ID)
 	text, _ := runLeft(t, job, jobLeftovers{})
-	if !strings.Contains(text, left) || !strings.Contains(text, fmt.Sprintf("process %d (sleep) of job %s is left\n", deaf, job.ID)) {
+	if !strings.Contains(text, left) || !strings.Contains(text, fmt.Sprintf("process %d (sleep) of job %s remains\n", deaf, job.ID)) {
 		t.Errorf("%s\nwant %s", text, left)
 	}
 	if strings.Contains(text, fmt.Sprint("process ", stranger)) || strings.Contains(text, fmt.Sprint("process ", mine)) {
@@ -139,8 +139,8 @@ func TestJobLeftoversEndsProcesses(t *testing.T) {
 	}
 }
 
-// The shell of salloc, its children, and an at job have the job's number,
-// too, and outlive the job: they are reported.
+// The shell of salloc, its children, and an at job also have the job's number, and outlive the
+// job: they are reported.
 func TestJobLeftoversSparesLogins(t *testing.T) {
 	t.Parallel()
 	if !checktest.Alone(t) {
@@ -154,7 +154,7 @@ func TestJobLeftoversSparesLogins(t *testing.T) {
 	child := childOf(t, shell)
 	session := leave(t, none, job.UID, "setsid sh -c '(SLURM_JOB_ID="+job.ID+" exec sleep 603) & echo ready; exec sleep 604'")
 	later := leave(t, job, job.UID, "SLURM_RESTART_COUNT=2; export SLURM_RESTART_COUNT; sh -c 'echo ready; exec sleep 605'")
-	// A user of a job that Slurm has started, and one of whom nothing tells that.
+	// A user with a job that Slurm has started, and one without any.
 	launched := leave(t, job, job.UID, "SLURMD_NODENAME=gpu01; export SLURMD_NODENAME; sh -c '"+sleep+"'")
 	loose := leave(t, job, job.UID, sleep)
 	text, findings := runLeft(t, job, jobLeftovers{End: true, Fail: true})
@@ -174,7 +174,7 @@ func TestJobLeftoversSparesLogins(t *testing.T) {
 			t.Errorf("process %d lives: %v, want %v", pid, !want, want)
 		}
 	}
-	for _, f := range findings { // -f is not meant for what may stay
+	for _, f := range findings { // -f does not apply to processes that may stay
 		if f.Severity == checks.Fail && strings.Contains(f.Message, "not ended") {
 			t.Errorf("%+v", f)
 		}
@@ -199,7 +199,7 @@ func childOf(t *testing.T, parent int) int {
 	return 0
 }
 
-// What goes by itself is not worth a word; and nobody waits longer than that.
+// Processes that end on their own are not reported, and the check waits no longer than for them.
 func TestJobLeftoversHaveAGrace(t *testing.T) {
 	t.Parallel()
 	if !checktest.Alone(t) {
@@ -214,7 +214,7 @@ func TestJobLeftoversHaveAGrace(t *testing.T) {
 	}
 }
 
-// A prolog looks at nothing, whatever it is told.
+// A prolog looks for no leftovers, whatever its options.
 func TestJobLeftoversInAProlog(t *testing.T) {
 	t.Parallel()
 	if !checktest.Alone(t) {
@@ -262,7 +262,7 @@ func freeze(t *testing.T, pid int) (thaw func()) {
 	return nil
 }
 
-// A process that no signal can end fails, and is not waited for for ever.
+// A process that no signal can end fails, and the check does not wait for it forever.
 func TestJobLeftoversThatNoSignalEnds(t *testing.T) {
 	t.Parallel()
 	if !checktest.Alone(t) {
@@ -272,19 +272,19 @@ func TestJobLeftoversThatNoSignalEnds(t *testing.T) {
 	pid := leave(t, job, job.UID, "echo ready; exec sleep 600")
 	thaw := freeze(t, pid)
 	says := fmt.Sprintf("%s:  alice's process %d ([sleep]) of job %s", jobLeftoversName, pid, job.ID)
-	// Nobody has killed it: it may wait for its files.
-	if text, findings := runLeft(t, job, jobLeftovers{Stuck: time.Millisecond}); checks.Worst(findings) != checks.Warn || !strings.HasPrefix(text, says+" is left in state D") {
+	// It was not killed: it may wait for its files.
+	if text, findings := runLeft(t, job, jobLeftovers{Stuck: time.Millisecond}); checks.Worst(findings) != checks.Warn || !strings.HasPrefix(text, says+" remains in state D") {
 		t.Errorf("%v: %s", checks.Worst(findings), text)
 	}
 	text, findings := runLeft(t, job, jobLeftovers{End: true, Stuck: 100 * time.Millisecond})
 	if checks.Worst(findings) != checks.Fail || findings[0].Code != "job.left.stuck" || !strings.HasPrefix(text, says+" cannot be ended: killed, and in state D") {
 		t.Errorf("%v: %s", checks.Worst(findings), text)
 	}
-	// Killed by whomever.
+	// Killed by any process.
 	if text, findings := runLeft(t, job, jobLeftovers{Stuck: 100 * time.Millisecond}); checks.Worst(findings) != checks.Fail {
 		t.Errorf("%v: %s", checks.Worst(findings), text)
 	}
-	// Too little time to be sure.
+	// Not enough time to be sure.
 	late, end := &checks.Env{Host: probe.NewHost("/"), Job: job}, time.Now().Add(400*time.Millisecond)
 	if findings := (&jobLeftovers{Stuck: stuckAfter, Grace: time.Minute, End: true}).Run(checks.WithDeadline(t.Context(), end), late); checks.Worst(findings) != checks.Warn || time.Now().After(end) {
 		t.Errorf("%v after its time: %+v", time.Since(end), findings)

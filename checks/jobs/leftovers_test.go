@@ -17,14 +17,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
 )
 
-// aliceJob is the job that has ended.
+// aliceJob is the ended job.
 func aliceJob() *selftest.Job {
 	return &selftest.Job{ID: "123", UID: 5001, User: "alice"}
 }
 
-// onLeft is a line on a node where job 123 of alice has ended. Its processes have
-// these numbers: 100 train.py of its cgroup, 101 of its environment, 102 with root's
-// rights, 103 that no signal can end, 104 that dies slowly.
+// onLeft returns a line on a node after job 123 of alice has ended, with these processes: 100
+// train.py of its cgroup, 101 by its environment, 102 with root's rights, 103 that no signal can
+// end, 104 that dies slowly.
 func onLeft(name string, words []string, pids []int, want ...checks.Finding) checktest.Scenario {
 	const other = "slurmstepd: [77.0]"
 	procs := []checktest.UseProc{{PID: 1, Args: "/sbin/init"}, {PID: 50, Args: other}, {PID: 60, Parent: 50, UID: 5002, Args: "bobs.exe"}}
@@ -64,7 +64,7 @@ func onLeft(name string, words []string, pids []int, want ...checks.Finding) che
 	return s
 }
 
-// leftFinding is what is said of a process.
+// leftFinding returns the finding about a process.
 func leftFinding(severity checks.Severity, command, text string) checks.Finding {
 	return checks.Finding{Code: "job.left.process", Severity: severity, Device: checks.Device{Kind: "process", Name: command},
 		Message: jobLeftoversName + ":  alice's process " + text}
@@ -76,7 +76,7 @@ const (
 	msgTable = "key msqid perms cbytes qnum lspid lrpid uid gid cuid cgid stime rtime ctime\n"
 )
 
-// leftIPC is IPC of alice's; the first segment is attached, the second is.
+// leftIPC is IPC of alice's: the first segment is attached, the second is not.
 func leftIPC() map[string]string {
 	return map[string]string{
 		"proc/sysvipc/shm": shmTable + "0 1 600 1048576 8 8 1 5001 1 5001 1 0 0 99 0 0\n0 2 600 1048576 8 8 0 5001 1 5001 1 0 0 99 0 0\n0 3 600 1048576 8 8 0 5002 1 5002 1 0 0 99 0 0\n",
@@ -111,11 +111,11 @@ var _ = checktest.Table("check_job_leftovers", func(name string) []checktest.Sce
 	bob := onLeft("the user has another job here", nil, nil).Changed(leftIPC())
 	bob.Files["proc/60/status"] = strings.ReplaceAll(bob.Files["proc/60/status"], "5002", "5001")
 	nobodyKnows := onLeft("nobody knows whose the job was", checktest.Of("-e"), []int{100, 101}, checks.Finding{Code: "job.left.process", Severity: checks.Warn, Device: checks.Device{Kind: "process", Name: "train.py"},
-		Message: name + ":  alice's process 100 (train.py) of job 123 is left; not ended: it does not run as the job's user alone"}).Changed(leftIPC()).Leaving(nil)
+		Message: name + ":  alice's process 100 (train.py) of job 123 remains; not ended: other users also run in it"}).Changed(leftIPC()).Leaving(nil)
 	nobodyKnows.Job = &selftest.Job{ID: "123", UID: -1}
-	system := onLeft("a user of the system", checktest.Of("-e"), []int{100}, leftFinding(checks.Warn, "train.py", "100 (train.py) of job 123 is left; not ended: uid 5001 is root's or the system's")).Changed(leftIPC()).Leaving(nil)
+	system := onLeft("a user of the system", checktest.Of("-e"), []int{100}, leftFinding(checks.Warn, "train.py", "100 (train.py) of job 123 remains; not ended: uid 5001 is root or a system user")).Changed(leftIPC()).Leaving(nil)
 	system.Vars = map[string]string{"MAX_SYS_UID": "5001"}
-	runs := onLeft("a job that runs", checktest.Of("-e"), []int{100}, leftFinding(checks.Warn, "train.py", "100 (train.py) of job 123 is left; not ended: step batch of the job is still at work")).Leaving(nil)
+	runs := onLeft("a job that runs", checktest.Of("-e"), []int{100}, leftFinding(checks.Warn, "train.py", "100 (train.py) of job 123 remains; not ended: step batch of the job still runs")).Leaving(nil)
 	runs.Files["proc/50/cmdline"], runs.Files["proc/50/stat"] = "slurmstepd: [123.batch]\x00", strings.Replace(runs.Files["proc/50/stat"], "(a.out) R 1 (1)", "(slurmstepd)", 1)
 	badUID := onLeft("a bad number", nil, nil, checktest.ValueFinding(name, "MAX_SYS_UID", "many", "a uid"))
 	badUID.Vars = map[string]string{"MAX_SYS_UID": "many"}
@@ -128,20 +128,20 @@ var _ = checktest.Table("check_job_leftovers", func(name string) []checktest.Sce
 
 	return []checktest.Scenario{file,
 		ofJob(onLeft("no job", nil, nil, noJob), nil), ofJob(onLeft("nobody knows which job", nil, nil, noJob), &selftest.Job{UID: 5001}),
-		onLeft("nothing is left", nil, nil), onLeft("nothing is left to end", checktest.Of("-e", "-g", "1"), nil).Leaving(nil).OrTable(map[string]any{"end": true, "grace": int64(1)}),
-		onLeft("a process", nil, []int{100}, leftFinding(checks.Warn, "train.py", "100 (train.py) of job 123 is left")),
-		onLeft("processes, and that fails", checktest.Of("-f", "-s", "1"), []int{100, 101}, leftFinding(checks.Fail, "train.py", "100 (train.py) of job 123 is left"),
-			leftFinding(checks.Fail, "tmux", "101 (tmux) of job 123 is left")).OrTable(map[string]any{"fail": true, "stuck": int64(1)}),
-		onLeft("a process that sleeps", nil, []int{104}, leftFinding(checks.Warn, "[a.out)", "104 ([a.out)) of job 123 is left in state D")),
-		onLeft("a process with root's rights", checktest.Of("-e"), []int{102}, leftFinding(checks.Warn, "sudo", "102 (sudo) of job 123 is left; not ended: it does not run as the job's user alone")).Leaving(nil),
-		onLeft("no signal can end it", checktest.Of("-s", "0.01"), []int{100, 103}, leftFinding(checks.Warn, "train.py", "100 (train.py) of job 123 is left"), stuck).Changed(leftIPC()),
+		onLeft("nothing remains", nil, nil), onLeft("nothing remains to end", checktest.Of("-e", "-g", "1"), nil).Leaving(nil).OrTable(map[string]any{"end": true, "grace": int64(1)}),
+		onLeft("a process", nil, []int{100}, leftFinding(checks.Warn, "train.py", "100 (train.py) of job 123 remains")),
+		onLeft("processes, and that fails", checktest.Of("-f", "-s", "1"), []int{100, 101}, leftFinding(checks.Fail, "train.py", "100 (train.py) of job 123 remains"),
+			leftFinding(checks.Fail, "tmux", "101 (tmux) of job 123 remains")).OrTable(map[string]any{"fail": true, "stuck": int64(1)}),
+		onLeft("a process that sleeps", nil, []int{104}, leftFinding(checks.Warn, "[a.out)", "104 ([a.out)) of job 123 remains in state D")),
+		onLeft("a process with root's rights", checktest.Of("-e"), []int{102}, leftFinding(checks.Warn, "sudo", "102 (sudo) of job 123 remains; not ended: other users also run in it")).Leaving(nil),
+		onLeft("no signal can end it", checktest.Of("-s", "0.01"), []int{100, 103}, leftFinding(checks.Warn, "train.py", "100 (train.py) of job 123 remains"), stuck).Changed(leftIPC()),
 		onLeft("IPC", nil, nil, perhaps("job.left.ipc", "1 shared memory segment (1MB): 2"), perhaps("job.left.ipc", "4 semaphore sets: 4, 5, 6 and 1 more")).Changed(leftIPC()),
 		ofJob(onLeft("IPC of others", nil, nil), &selftest.Job{ID: "123", UID: 5003}).Changed(leftIPC()),
 		bob, runs, nobodyKnows, system, badUID, odd, noIPC, noShm, noProc,
 	}
 })
 
-// A job may leave thousands of processes.
+// A job can leave thousands of processes.
 var _ = checktest.Table("check_job_leftovers", func(string) []checktest.Scenario {
 	s := onLeft("more than anybody wants to read", checktest.Of("-g", "0.01"), nil)
 	for i := range mostReported + 5 {
@@ -151,14 +151,14 @@ var _ = checktest.Table("check_job_leftovers", func(string) []checktest.Scenario
 		}
 		s.Files[dir+"cgroup"] = "0::/slurmstepd.scope/job_123/step_0\n"
 		if i < mostReported {
-			s.Want = append(s.Want, leftFinding(checks.Warn, "rank", fmt.Sprintf("%d (rank) of job 123 is left", 1000+i)))
+			s.Want = append(s.Want, leftFinding(checks.Warn, "rank", fmt.Sprintf("%d (rank) of job 123 remains", 1000+i)))
 		}
 	}
-	s.Want = append(s.Want, checks.Finding{Code: "job.left.process", Severity: checks.Warn, Message: jobLeftoversName + ":  job 123 has left 25 processes, of which these are 20"})
+	s.Want = append(s.Want, checks.Finding{Code: "job.left.process", Severity: checks.Warn, Message: jobLeftoversName + ":  job 123 has left 25 processes, 20 of them listed"})
 	return []checktest.Scenario{s}
 })
 
-// What an epilog could not end is a failure as long as it is there, and no longer.
+// A process that an epilog could not end fails as long as it exists, and no longer.
 func TestJobLeftoversAreRemembered(t *testing.T) {
 	t.Parallel()
 	s := onLeft("", nil, []int{103})

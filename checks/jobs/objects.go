@@ -17,25 +17,25 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 )
 
-// leftObject is something that outlives the processes of its user: System V IPC,
-// or a file in /dev/shm.
+// leftObject is an object that outlives the processes of its user: System V IPC, or a file in
+// /dev/shm.
 type leftObject struct {
 	kind   string // "message queue"
 	code   string
 	name   string
 	bytes  uint64
 	made   time.Time
-	public bool  // others than its user may use it
-	pids   []int // who made it and used it last, if that is known
+	public bool  // other users can access it
+	pids   []int // its creator and last user, if known
 	remove func() error
 }
 
-// ipcWords are what kinds of System V IPC are called.
+// ipcWords are the names of the kinds of System V IPC.
 var ipcWords = map[jobscan.IPCKind]string{jobscan.SharedMemory: "shared memory segment", jobscan.MessageQueue: "message queue", jobscan.SemaphoreSets: "semaphore set"}
 
-// objects reports the IPC and the files of the job's user that no process uses any
-// more: leftovers that earlier epilogs had no time for, and the job's own. It removes
-// them if nhc.toml asks for that and no other claim exists.
+// objects reports the IPC and the files of the job's user that no process uses: those that
+// earlier epilogs had no time for, and the job's own. It removes them if nhc.toml requests that
+// and no other claim exists.
 func (r *leftRun) objects(ctx context.Context) (findings []checks.Finding) {
 	if int64(r.job.UID) <= r.system {
 		return nil
@@ -56,19 +56,19 @@ func (r *leftRun) objects(ctx context.Context) (findings []checks.Finding) {
 	return append(findings, f)
 }
 
-// shmRecord is a job whose files in /dev/shm an epilog has not all looked at.
+// shmRecord is a job with files in /dev/shm that its epilog had no time for.
 type shmRecord struct {
 	Job   string    `json:"job"`
 	UID   int       `json:"uid"`
 	User  string    `json:"user"`
 	Began time.Time `json:"began"`
-	Until time.Time `json:"until"` // its epilog
+	Until time.Time `json:"until"` // time of its epilog
 }
 
 const shmRecords = "shm-"
 
-// earlier continues with files that earlier epilogs had no time for. Files that cannot
-// be removed now wait for the next epilog.
+// earlier continues with files that earlier epilogs had no time for. Files that cannot be removed
+// now wait for the next epilog.
 func (r *leftRun) earlier(ctx context.Context) (findings []checks.Finding) {
 	records, err := probe.Records(r.env.Host, shmRecords)
 	if err != nil && !errors.Is(err, probe.ErrNoMemory) {
@@ -97,7 +97,7 @@ func (r *leftRun) earlier(ctx context.Context) (findings []checks.Finding) {
 // mostLooks is the largest number of passes of an epilog over /dev/shm.
 const mostLooks = 10
 
-// rounds repeats the pass until no file is left to look at.
+// rounds repeats the pass until no file is left.
 func (r *leftRun) rounds(ctx context.Context) (findings []checks.Finding) {
 	for range cmp.Or(r.looks, mostLooks) {
 		before := r.gone
@@ -154,7 +154,7 @@ func (r *leftRun) round(ctx context.Context) []checks.Finding {
 
 const shmWord = "/dev/shm file"
 
-// unused lists what the job's user has, and nobody attached or open.
+// unused returns the objects of the job's user that no process has attached or open.
 func (r *leftRun) unused() (list []leftObject, findings []checks.Finding) {
 	uid := uint32(r.job.UID)
 	r.env.At("read /proc/sysvipc")
@@ -182,13 +182,13 @@ func (r *leftRun) unused() (list []leftObject, findings []checks.Finding) {
 	return list, findings
 }
 
-// claim is how surely what the job's user has left is the job's.
+// claim is the evidence on the owner of the objects.
 type claim struct {
-	others  bool             // no: the user has another job here
-	shared  bool             // there are other jobs, whose users may use public objects
-	unknown bool             // one of these has no process of a user, so that only Slurm knows whose it is
-	sure    bool             // yes
-	owners  map[int][]uint32 // the users of the processes that live, by pid
+	others  bool             // not the job's: the user has another job here
+	shared  bool             // other jobs run, with users who can use public objects
+	unknown bool             // one of these has no user process, so only Slurm knows its user
+	sure    bool             // the job's
+	owners  map[int][]uint32 // users of the living processes, by pid
 }
 
 // ofJob reports whether an object surely belongs to the job.
@@ -208,7 +208,7 @@ func (r *leftRun) claim() (c claim, err error) {
 	c.shared = len(users)+len(r.job.Beside) > 0
 	for _, uids := range users {
 		c.others = c.others || slices.Contains(uids, uint32(r.job.UID))
-		c.unknown = c.unknown || len(uids) == 0 // it begins or ends, or has its extern step alone
+		c.unknown = c.unknown || len(uids) == 0 // it starts or ends, or has only its extern step
 	}
 	c.owners, err = jobscan.UsersOf(r.env.Host)
 	for pid, uids := range c.owners {
@@ -221,7 +221,7 @@ func (r *leftRun) claim() (c claim, err error) {
 	return c, err
 }
 
-// used says whether a process that made it or used it last still lives.
+// used reports whether the process that created an object, or used it last, still lives.
 func (o *leftObject) used(c claim) bool {
 	return slices.ContainsFunc(o.pids, func(pid int) bool {
 		_, alive := c.owners[pid]
@@ -229,10 +229,10 @@ func (o *leftObject) used(c claim) bool {
 	})
 }
 
-// mostNamed is how many of a kind are named.
+// mostNamed is the most objects of a kind to name.
 const mostNamed = 3
 
-// group says of some objects of a kind that they are left, and removes them.
+// group reports objects of a kind, and removes them.
 func (r *leftRun) group(list []leftObject, sure bool) checks.Finding {
 	f := checks.Finding{Code: list[0].code, Severity: checks.Warn}
 	var bytes uint64
@@ -259,7 +259,7 @@ func (r *leftRun) group(list []leftObject, sure bool) checks.Finding {
 	return f.Phrase(jobLeftoversName, "job %s of %s has left %s%s", r.job.ID, user, text, r.removed(list))
 }
 
-// removed removes what is left if that is wanted, and says so.
+// removed removes objects if that is requested, and describes the result.
 func (r *leftRun) removed(list []leftObject) string {
 	if !r.end {
 		return ""

@@ -16,8 +16,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 )
 
-// leaveObjects has a job leave IPC of each kind, and a file in /dev/shm; it returns
-// how many are left of what it has made.
+// leaveObjects creates IPC of each kind and a file in /dev/shm for a job; it returns a function
+// that counts the remaining ones.
 func leaveObjects(t *testing.T, job *checks.Job, mode string) (left func() int) {
 	t.Helper()
 	ipcmk, err := exec.LookPath("ipcmk")
@@ -121,7 +121,7 @@ func TestJobLeftoversRemovesObjects(t *testing.T) {
 	}
 }
 
-// What others may use is not removed while there are other jobs.
+// Objects that other users can access are not removed while other jobs run.
 func TestJobLeftoversKeepsWhatIsPublic(t *testing.T) {
 	t.Parallel()
 	if !checktest.Alone(t) {
@@ -161,7 +161,7 @@ func TestJobLeftoversKeepsOpenFiles(t *testing.T) {
 	}
 }
 
-// Nothing is removed unless Slurm says that its user has no other job here: one
+// Nothing is removed unless Slurm confirms that the user has no other job on the node: a job
 // between two steps of salloc has no process, and may have no record.
 func TestJobLeftoversAskSlurm(t *testing.T) {
 	t.Parallel()
@@ -177,8 +177,8 @@ func TestJobLeftoversAskSlurm(t *testing.T) {
 		{"echo '7|COMPLETING|UID'", ""},
 		{"echo 'JOB|RUNNING|UID'", "; not removed: job " + job.ID + " is running in Slurm"},
 		{"echo 'JOB|COMPLETING|UID'; echo '7|CONFIGURING|UID'", ""},
-		{"exit 1", "; not removed: " + squeue + " ended with status 1"},
-		{"echo 'squeue: error: Invalid user' >&2", "; not removed: " + squeue + " ended with status 0: squeue: error: Invalid user"},
+		{"exit 1", "; not removed: " + squeue + " exited with status 1"},
+		{"echo 'squeue: error: Invalid user' >&2", "; not removed: " + squeue + " exited with status 0: squeue: error: Invalid user"},
 		{"echo nonsense", "; not removed: " + squeue + ` printed "nonsense\n"`},
 	} {
 		script := strings.NewReplacer("JOB", job.ID, "UID", strconv.Itoa(job.UID)).Replace(c.script)
@@ -193,7 +193,7 @@ func TestJobLeftoversAskSlurm(t *testing.T) {
 	if text, _ := runLeftAsking(t, job, jobLeftovers{End: true}, filepath.Join(t.TempDir(), "none")); left() != 4 || strings.Count(text, "; not removed: ") != 4 {
 		t.Errorf("no squeue: %d are left: %s", left(), text)
 	}
-	// Jobs of others, ended ones and those that wait are no claim.
+	// Jobs of other users, ended jobs and pending jobs are not a claim.
 	script := strings.NewReplacer("JOB", job.ID, "UID", strconv.Itoa(job.UID)).Replace("echo '7|COMPLETED|UID'; echo '8|PENDING|UID'; echo '9|RUNNING|17'; echo 'JOB|COMPLETING|UID'")
 	if err := checktest.WriteProgram(squeue, "#!/bin/sh\n"+script+"\n"); err != nil {
 		t.Fatal(err)
@@ -203,8 +203,8 @@ func TestJobLeftoversAskSlurm(t *testing.T) {
 	}
 }
 
-// A job may leave more files than one look takes: the epilog looks again, and the next
-// one removes what the first had no time for.
+// A job can leave more files than one pass takes: the epilog repeats the pass, and the next one
+// removes the files that the first had no time for.
 func TestJobLeftoversOfManyFiles(t *testing.T) {
 	t.Parallel()
 	if !checktest.Alone(t) {

@@ -31,7 +31,7 @@ func (s *sleeper) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}
 	switch {
 	case s.End == "skip":
-		return []checks.Finding{{Code: "active.busy", Severity: checks.Skip, Message: "check_sleeper:  a job runs here"}}
+		return []checks.Finding{{Code: "active.busy", Severity: checks.Skip, Message: "check_sleeper:  a job runs on the node"}}
 	case s.End == "fail":
 		return []checks.Finding{{Code: "gpu.gemm.slow", Severity: checks.Fail, Message: "check_sleeper:  it slept"}}
 	case env.Learn:

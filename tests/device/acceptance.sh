@@ -107,7 +107,7 @@ has_lt=$(grep -c '^fact yes cuBLASLt' "$tmp/first")
 before_settings=$(settings) before_xids=$(xids) before_memory=$(smi memory.used)
 
 # 2. What needs no load
-is "the binary runs here" nhc --version
+is "the binary runs on the node" nhc --version
 if [ -z "$FAKE" ]; then
   timeout 90 "$NHC" selftest >"$tmp/selftest" 2>&1
   code=$?

@@ -116,7 +116,7 @@ func TestMIGHidesOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, _ := n.run(t, "* || check_gpu_bandwidth -b 64K 48 335\n* || check_gpu_launch\n", "-v", "-a", "-t", "120")
-	if strings.Contains(out, "CUDA does not show it") || strings.Count(out, "gpu7 0000:17:00.0: left out: it is split up by MIG") != 2 || !strings.Contains(out, "gpu6 55.0") {
+	if strings.Contains(out, "CUDA does not list it") || strings.Count(out, "gpu7 0000:17:00.0: skipped: MIG splits it") != 2 || !strings.Contains(out, "gpu6 55.0") {
 		t.Errorf("seven whole GPUs:\n%s", out)
 	}
 }

@@ -192,7 +192,7 @@ func TestGenconfOfFaults(t *testing.T) {
 	n := fakesys.Kinds()["azure nd-h100-v5"].Down("mlx5_ib3").Set(fakesys.NVMeAddress(4), "current_link_width", "2")
 	conf := newMachine(t, n).genconf()
 	for _, want := range []string{
-		"\n# this line found a fault, check_ib_ports:  mlx5_ib3:1 0000:23:00.0: no link: the cable or the far end, want ACTIVE LinkUp, got DOWN Polling:\n * || check_ib_ports\n",
+		"\n# this line found a fault, check_ib_ports:  mlx5_ib3:1 0000:23:00.0: link down, want ACTIVE LinkUp, got DOWN Polling:\n * || check_ib_ports\n",
 		": PCIe width, want x4, got x2:\n * || check_pcie\n",
 		"\n * || check_ib_ports -r 400 mlx5_ib0:1 mlx5_ib1:1 mlx5_ib2:1 mlx5_ib4:1 ",
 		"\n# no line for port mlx5_ib3:1, which is not in use: DOWN, Polling\n",
