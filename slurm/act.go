@@ -7,70 +7,70 @@ import (
 	"time"
 )
 
-// Outcome is what acting on a verdict came to.
+// Outcome is the result of acting on a verdict.
 type Outcome struct {
-	// Decision is what was done. Its Action is None when nothing was, because
-	// nothing was due or because it could not be delivered.
+	// Decision is the action that was carried out. Its Action is None if no action was
+	// due or if it could not be delivered.
 	Decision
 
-	Node    NodeInfo // as last read; zero when Slurm was not asked
+	Node    NodeInfo // as last read; zero if Slurm was not asked
 	Calls   int      // commands started
-	Spared  bool     // Slurm was not asked: nothing has changed since it was
-	Repeats bool     // the error is one that was reported before, and stands
+	Spared  bool     // Slurm was not asked: nothing has changed since the last time
+	Repeats bool     // the error still stands and was reported before
 	Refused bool     // the error is permanent: Slurm refuses the request
-	Kept    bool     // a healthy run does not resume the node: it has not looked at what drained it
+	Kept    bool     // a healthy run does not resume the node: it has not checked the fault for which the node is drained
 	Pending bool     // a drain could not be delivered and is kept for the next run
-	Warning error    // trouble with the state directory, which changed nothing else
+	Warning error    // an error of the state directory, without other effects
 }
 
-// lockWait bounds the wait for another run of the same node that is acting.
+// lockWait is the longest wait for another run that acts on the same node.
 const lockWait = 2 * time.Second
 
-// Act carries out what a verdict means for the node.
+// Act carries out a verdict.
 //
-// A healthy node that was told so in this boot is left alone without a call.
-// Otherwise the node is read, and written to directly after; if the write
-// reports an error it may still have been carried out, so the node is read
-// again before the one further try. What cannot be delivered is an error; a
-// drain is then kept in the state directory, for the next run with a failing
-// verdict, or with none ([Controller.Deliver]). A healthy verdict voids it.
+// If Slurm already knows in this boot that the node is healthy, Act makes no call. Otherwise
+// it reads the node and writes to it immediately after. A write that reports an error may
+// still have been carried out, so Act reads the node again before its one further try. If the
+// decision cannot be delivered, Act returns an error and keeps a drain in the state directory.
+// The next run with a failing verdict, or with none ([Controller.Deliver]), delivers it. A
+// healthy verdict cancels it.
 //
-// A prolog or an epilog that fails lets slurmd know by its status, too: if its
-// drain could not be delivered it later takes the place of Slurm's own "Prolog
-// error" or "Epilog error", and of no other reason.
+// A failing prolog or epilog also informs slurmd by its exit status. If its drain could not
+// be delivered, it later replaces Slurm's own "Prolog error" or "Epilog error", and no other
+// reason.
 //
-// What the node was drained for is taken back only by a run that has looked at it
-// (see [Mark]), or by a person.
+// Only a run that has checked the fault again (see [Mark]) resumes the node, or a person does.
 //
-// A prolog or an epilog that passes says nothing of the rest of the node: it
-// makes no call. One that fails drains the node.
+// A prolog or an epilog that passes makes no call: it has not seen the rest of the node. One
+// that fails drains the node.
 //
-// A run with an unchanged verdict asks nothing about a node that is out of service,
+// A run with an unchanged verdict does not ask Slurm about a node that is out of service,
+// except for a slow re-check (see [Settings.Recheck]).
 // except for a slow re-check (see [Settings.Recheck]).
 func (c *Controller) Act(ctx context.Context, verdict Verdict, role Role) (Outcome, error) {
 	if verdict.Healthy && (role == Prolog || role == Epilog) {
 		out := Outcome{Decision: Decision{Why: "one job's checks passed"}}
 		if m, err := c.recall(); role == Prolog && err == nil && !m.Next.IsZero() {
-			noted, _ := c.remembering(ctx, func(m *Memory, _ *Outcome) error {
-				m.Next = time.Time{} // a job starts: the node may be in service again
+			noted, _ := c.withMemory(ctx, func(m *Memory, _ *Outcome) error {
+				m.Next = time.Time{} // a job starts: the node can be in service again
 				return nil
 			})
 			out.Warning = noted.Warning
 		}
 		return out, nil
 	}
-	if m, err := c.recall(); err == nil && (verdict.Healthy && c.steady(m) || c.spared(m, verdict, role)) {
+	if m, err := c.recall(); err == nil && (verdict.Healthy && c.isSteady(m) || c.spared(m, verdict, role)) {
 		return c.leave(ctx, m, verdict)
 	}
-	return c.remembering(ctx, func(m *Memory, out *Outcome) error {
+	return c.withMemory(ctx, func(m *Memory, out *Outcome) error {
 		return c.settle(ctx, verdict, m, out)
 	})
 }
 
-// leave asks nothing, and keeps slurmd's latest report on the node.
+// leave makes no call, and stores slurmd's latest report on the node.
 func (c *Controller) leave(ctx context.Context, m Memory, v Verdict) (Outcome, error) {
 	out := Outcome{Decision: Decision{Why: "in service when last asked"}, Spared: true, Pending: m.Pending != (Pending{})}
-	if standing, why := m.standing(v); m.Told == ToldDrained && v.Healthy && len(standing) > 0 {
+	if standing, why := m.findStanding(v); m.Told == ToldDrained && v.Healthy && len(standing) > 0 {
 		out.Kept, out.Why = true, keptFor(standing, why)
 	} else if m.Told != ToldOK {
 		out.Why = "nothing has changed since it was last asked"
@@ -78,7 +78,7 @@ func (c *Controller) leave(ctx context.Context, m Memory, v Verdict) (Outcome, e
 	if c.NodeIsHealthy == "" || c.NodeIsHealthy == m.IsHealthy {
 		return out, nil
 	}
-	noted, _ := c.remembering(ctx, func(m *Memory, _ *Outcome) error {
+	noted, _ := c.withMemory(ctx, func(m *Memory, _ *Outcome) error {
 		m.IsHealthy = c.NodeIsHealthy
 		return nil
 	})
@@ -86,9 +86,9 @@ func (c *Controller) leave(ctx context.Context, m Memory, v Verdict) (Outcome, e
 	return out, nil
 }
 
-// Deliver carries out the drain that an earlier run of this boot had to leave
-// pending, if there is one and nothing newer has replaced it. It is for runs
-// that come to no verdict; without a pending drain it makes no call.
+// Deliver carries out the drain that an earlier run of this boot could not deliver, if there is
+// one and nothing newer has replaced it. It is for runs without a verdict. Without a pending
+// drain it makes no call.
 func (c *Controller) Deliver(ctx context.Context) (Outcome, error) {
 	m, err := c.recall()
 	if c.Observe {
@@ -101,7 +101,7 @@ func (c *Controller) Deliver(ctx context.Context) (Outcome, error) {
 	case m.Refusal.Text != "" && !c.due(m):
 		return Outcome{Decision: Decision{Why: "Slurm refused it"}, Spared: true, Pending: true}, nil
 	}
-	return c.remembering(ctx, func(m *Memory, out *Outcome) error {
+	return c.withMemory(ctx, func(m *Memory, out *Outcome) error {
 		if m.Pending == (Pending{}) {
 			out.Why = "nothing is pending"
 			return nil
@@ -110,30 +110,30 @@ func (c *Controller) Deliver(ctx context.Context) (Outcome, error) {
 	})
 }
 
-// steady reports whether Slurm need not be asked about a healthy node.
-func (c *Controller) steady(m Memory) bool {
+// isSteady reports whether a healthy node needs no call to Slurm.
+func (c *Controller) isSteady(m Memory) bool {
 	return m.Told == ToldOK && m.Pending == (Pending{}) && !c.news(m)
 }
 
-// pendingVerdict is that of the run whose drain is pending.
+// pendingVerdict returns the verdict of the run whose drain is pending.
 func (m *Memory) pendingVerdict() Verdict {
 	return Verdict{Message: m.Pending.Message, pending: m.Pending.Fault}
 }
 
 // settle reads, decides and writes, at most twice.
 func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outcome) error {
-	standing, why := m.standing(v)
+	standing, why := m.findStanding(v)
 	m.For, m.Next, m.IsHealthy = c.question(*m, v), time.Time{}, c.NodeIsHealthy
-	owed, owes := m.owed(standing)
+	owed, owes := m.findOwed(standing)
 	switch {
 	case v.Healthy && owes:
 		if v = owed; v.Message != m.Pending.Message {
-			m.Pending = Pending{Refused: m.Pending.Refused} // the run has looked at it
+			m.Pending = Pending{Refused: m.Pending.Refused} // the run has checked it
 		}
 	case v.Healthy:
 		m.Pending = Pending{}
 	case m.Pending.Fault != "" && m.Pending.Fault == v.fault(), sameReason(Reason(m.Pending.Message), Reason(v.Message)):
-		v.Message = m.Pending.Message // it may name a job, which has ended since
+		v.Message = m.Pending.Message // it can name a job that has ended since
 	}
 	m.Marks = standing
 	m.mark(v)
@@ -160,14 +160,14 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 			fault = standing[len(standing)-1].Fault
 			if d = keepDrained(node, standing, why); d.Action == None {
 				out.Decision = d
-				m.tell(v, node)
+				m.noteLeft(v, node)
 				m.Next, m.Refusal = c.nextOf(node), Refusal{}
 				return nil
 			}
 		}
 		if d.Action == None {
 			if v.Healthy && !node.mayBeHeld() {
-				m.Marks = nil // somebody else has taken the node over
+				m.Marks = nil // another user has taken over the node
 			}
 			out.Decision = d
 			if tried.appliedTo(node) {
@@ -179,20 +179,20 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 			} else if !v.Healthy {
 				m.owe(v.Cause, true)
 			}
-			m.tell(v, node)
+			m.noteLeft(v, node)
 			m.Next, m.Refusal = c.nextOf(node), Refusal{}
 			return nil
 		}
 		if d.Action == Drain && m.Told == ToldDrained {
-			m.Marks = nil // somebody has resumed it since
+			m.Marks = nil // another user has resumed it since
 			m.mark(v)
 		}
 		err = c.write(ctx, d)
 		if err == nil {
 			out.Decision = d
-			m.told(d, fault)
+			m.noteDone(d, fault)
 			if c.Observe {
-				m.Pretended = m.Pretended.then(d, node)
+				m.Pretended = m.Pretended.add(d, node)
 			}
 			m.owe(Cause{}, false)
 			m.Next, m.Refusal = time.Time{}, Refusal{}
@@ -207,7 +207,7 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 		}
 		m.Unsettled, m.Known = true, false
 	}
-	out.Why = "Slurm could not be told"
+	out.Why = "Slurm did not answer"
 	if !v.Healthy {
 		m.keep(v, time.Now())
 		m.owe(v.Cause, true)
@@ -222,13 +222,13 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 	return failed
 }
 
-// nextOf is when Slurm is asked again about a node that was left as it is. The zero
-// value is the next run.
+// nextOf returns when to ask Slurm again about a node that was not changed. The zero value means
+// the next run.
 func (c *Controller) nextOf(node NodeInfo) time.Time {
 	held := node.State.Class == Drained && (node.State.Held || !node.State.Full)
 	switch {
 	case node.State.is("NOT_RESPONDING") && node.State.Class == Down:
-		return time.Time{} // slurmd is about to register it
+		return time.Time{} // slurmd will register it soon
 	case held && node.State.Order == "":
 		return c.next(c.Settings.Recheck)
 	case node.State.Class == Drained, node.State.Class == Down:
@@ -237,7 +237,7 @@ func (c *Controller) nextOf(node NodeInfo) time.Time {
 	return time.Time{}
 }
 
-// appliedTo reports whether a decision shows in the node's state.
+// appliedTo reports whether the node's state shows that the decision was carried out.
 func (d Decision) appliedTo(node NodeInfo) bool {
 	switch d.Action {
 	case Drain, Renew:
@@ -249,11 +249,10 @@ func (d Decision) appliedTo(node NodeInfo) bool {
 	}
 }
 
-// remembering runs work on the memory under the lock. If the lock cannot be had
-// in time the work is done all the same, but nothing is taken for granted after
-// it: neither by us nor, since the memory has changed under its hands, by the
-// holder.
-func (c *Controller) remembering(ctx context.Context, work func(*Memory, *Outcome) error) (Outcome, error) {
+// withMemory runs work with the memory under the lock. If the lock cannot be taken in time, work
+// runs nevertheless, but then the memory is no longer trusted: neither by this run nor by the
+// holder of the lock, whose memory has changed.
+func (c *Controller) withMemory(ctx context.Context, work func(*Memory, *Outcome) error) (Outcome, error) {
 	var out Outcome
 	calls := c.calls
 	wait := lockWait
@@ -275,7 +274,7 @@ func (c *Controller) remembering(ctx context.Context, work func(*Memory, *Outcom
 	return out, err
 }
 
-// warn keeps the first warning: one is enough to say that there is no memory.
+// warn keeps the first warning; one is enough.
 func (o *Outcome) warn(err error) {
 	if o.Warning == nil {
 		o.Warning = err

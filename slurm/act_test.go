@@ -12,7 +12,7 @@ func TestActSteady(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}
 	c := controller(t, f)
-	act(t, c, healthy, "read") // a missing memory asks once
+	act(t, c, healthy, "read") // without memory, one call
 	act(t, c, healthy)
 	act(t, c, healthy)
 
@@ -27,7 +27,7 @@ func TestActSteady(t *testing.T) {
 	act(t, c, healthy, "read")
 	act(t, c, healthy)
 
-	c.BootID = "" // cannot be told: no memory is valid
+	c.BootID = "" // unknown: no memory is valid
 	act(t, c, healthy, "read")
 	act(t, c, healthy, "read")
 }
@@ -43,7 +43,7 @@ func TestActDrainsAndResumes(t *testing.T) {
 			t.Errorf("outcome %+v, want a drain", o)
 		}
 		f.is(t, "MIXED+DRAIN", ourReason)
-		act(t, c, failing, "read") // not again
+		act(t, c, failing, "read") // no second call
 		act(t, c, Verdict{Message: "another fault"}, "read", "DRAIN NHC: another fault")
 		f.reason += " : Not responding"
 		o = act(t, c, healthy, "read", "RESUME")
@@ -53,9 +53,9 @@ func TestActDrainsAndResumes(t *testing.T) {
 		if strings.Contains(f.state, "DRAIN") || (f.reason != "") != keeps {
 			t.Errorf("node is %s, reason %q", f.state, f.reason)
 		}
-		act(t, c, healthy, "read") // is it really back?
+		act(t, c, healthy, "read") // verify that it is in service
 		act(t, c, healthy)
-		// 24.11: the old reason, whose ever, does not hide a new fault.
+		// 24.11: an old reason, whoever set it, does not hide a new fault.
 		f.reason = "disk swap pending"
 		act(t, c, failing, "read", "DRAIN "+ourReason)
 		f.is(t, "MIXED+DRAIN", ourReason)
@@ -76,7 +76,7 @@ func TestActLeavesAlone(t *testing.T) {
 		f := &node
 		c := controller(t, f)
 		state, reason := f.state, f.reason
-		for range 2 { // and is asked each time: somebody may change it
+		for range 2 { // each run asks: another user can change it
 			act(t, c, failing, "read")
 			act(t, c, healthy, "read")
 		}
@@ -84,7 +84,7 @@ func TestActLeavesAlone(t *testing.T) {
 	}
 }
 
-// A drain set while a reboot is under way is wiped when the node registers.
+// A drain that is set during a reboot is lost when the node registers.
 func TestActAssertsAgainAfterReboot(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "DOWN+REBOOT_ISSUED", reason: "reboot requested : reboot issued"}
@@ -95,7 +95,7 @@ func TestActAssertsAgainAfterReboot(t *testing.T) {
 	f.is(t, "IDLE+DRAIN", ourReason)
 }
 
-// The drain of a node that is healthy while it reboots is not forgotten.
+// The drain of a node that is healthy during its reboot is not forgotten.
 func TestActHealthyDuringReboot(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "DOWN+DRAIN+REBOOT_ISSUED", reason: ourReason + " : reboot issued"}
@@ -106,8 +106,8 @@ func TestActHealthyDuringReboot(t *testing.T) {
 	f.is(t, "IDLE", "")
 }
 
-// No order of a person's is undone by a node that passes again: it is resumed when the
-// order has been carried out.
+// A passing node does not undo a person's order: it is resumed when the order has been carried
+// out.
 func TestActLeavesOrders(t *testing.T) {
 	t.Parallel()
 	for _, order := range []string{"REBOOT_REQUESTED", "REBOOT_ISSUED", "POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN"} {
@@ -125,7 +125,7 @@ func TestActLeavesOrders(t *testing.T) {
 		f.state = "IDLE+DRAIN"
 		act(t, c, healthy, "read", "RESUME")
 
-		f.state = "MIXED+" + order // a failing node is drained in spite of it
+		f.state = "MIXED+" + order // a failing node is drained nevertheless
 		act(t, c, failing, "read", "DRAIN "+ourReason)
 		f.is(t, "MIXED+"+order+"+DRAIN", ourReason)
 	}
@@ -153,8 +153,8 @@ func TestActAppliedDespiteError(t *testing.T) {
 	f.is(t, "IDLE", "")
 }
 
-// slurmctld may carry out a call that timed out after it has answered a later
-// one, so that one healthy answer is not enough.
+// slurmctld can carry out a call that timed out after it has answered a later one, so one healthy
+// answer is not enough.
 func TestActAppliedLate(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE", on: always(timeout, "DRAIN")}
@@ -168,7 +168,7 @@ func TestActAppliedLate(t *testing.T) {
 	f.is(t, "IDLE", "")
 }
 
-// An administrator drains the node between our first try and the second.
+// An administrator drains the node between the first and the second try.
 func TestActAdminBetweenTries(t *testing.T) {
 	t.Parallel()
 	const theirs = "disk swap pending"
@@ -187,7 +187,7 @@ func TestActAdminBetweenTries(t *testing.T) {
 	}
 	f.is(t, "IDLE+DRAIN", theirs)
 
-	// Or takes over a node that we are about to resume.
+	// Or takes over a node before it is resumed.
 	f = &fake{state: "IDLE+DRAIN", reason: ourReason}
 	f.on = func(f *fake, call string) (Output, error, bool) {
 		if call == "RESUME" {
@@ -209,7 +209,7 @@ func TestActRoles(t *testing.T) {
 	for _, role := range []Role{Prolog, Epilog} {
 		f := &fake{state: "MIXED+DRAIN", reason: ourReason}
 		c := controller(t, f)
-		o, err := c.Act(t.Context(), healthy, role) // one job's devices are well
+		o, err := c.Act(t.Context(), healthy, role) // the devices of one job are healthy
 		if err != nil {
 			t.Errorf("%v: %v", role, err)
 		}
@@ -243,14 +243,14 @@ func TestActBySinfo(t *testing.T) {
 	}
 }
 
-// runner is a Runner made of a function.
+// runner turns a function into a Runner.
 type runner func(ctx context.Context, argv, env []string) (Output, error)
 
 func (r runner) Run(ctx context.Context, argv, env []string) (Output, error) {
 	return r(ctx, argv, env)
 }
 
-// Every call has its deadline, and the run's own is kept too.
+// Every call has its own deadline, and the deadline of the run also applies.
 func TestActDeadlines(t *testing.T) {
 	t.Parallel()
 	c := controller(t, nil)

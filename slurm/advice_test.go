@@ -16,7 +16,7 @@ const (
 	program = "/usr/sbin/nhc-gpu"
 )
 
-// goodConf is a Slurm of which nothing is to be said.
+// goodConf returns a Slurm configuration that needs no advice.
 func goodConf() Config {
 	return Config{
 		"HealthCheckProgram": program, "HealthCheckInterval": "300 sec", "HealthCheckNodeState": "ANY,CYCLE", "HealthCheckTimeout": "0 sec",
@@ -37,8 +37,8 @@ func goodWiring() Wiring {
 	}
 }
 
-// advised is advice on one line: "warning SETTING: TEXT -> WRITE".
-func advised(c Config, w Wiring) (lines []string) {
+// listAdvice returns advice, one a line: "warning SETTING: TEXT -> WRITE".
+func listAdvice(c Config, w Wiring) (lines []string) {
 	for _, a := range Advise(c, w) {
 		level := "warning "
 		if a.Remark {
@@ -51,74 +51,74 @@ func advised(c Config, w Wiring) (lines []string) {
 
 func TestAdvise(t *testing.T) {
 	t.Parallel()
-	if got := advised(goodConf(), goodWiring()); got != nil {
+	if got := listAdvice(goodConf(), goodWiring()); got != nil {
 		t.Errorf("nothing is wrong, got %q", got)
 	}
 	for name, c := range map[string]struct {
-		conf   map[string]string // nothing: the key is not there
+		conf   map[string]string // "": without the key
 		wiring func(*Wiring)
 		want   []string
 	}{
 		"it is never started": {
 			conf: map[string]string{"HealthCheckInterval": "0 sec"},
-			want: []string{"warning HealthCheckInterval = 0 sec: slurmd never starts the health check: no fault is found, and no node that was drained comes back -> HealthCheckInterval=300"},
+			want: []string{"warning HealthCheckInterval = 0 sec: slurmd never starts the health check: no fault is found, and no drained node is resumed -> HealthCheckInterval=300"},
 		},
 		"it leaves no time for pings": {
 			conf: map[string]string{"HealthCheckInterval": "1 sec"},
-			want: []string{"warning HealthCheckInterval = 1 sec: slurmctld finds no time to ping the nodes: one that is resumed stays idle* and gets no job (22.05 run) -> HealthCheckInterval=300"},
+			want: []string{"warning HealthCheckInterval = 1 sec: slurmctld has no time to ping the nodes: a resumed node stays idle* and gets no job (seen with 22.05) -> HealthCheckInterval=300"},
 		},
 		"one run is not over when the next begins": {
 			conf: map[string]string{"HealthCheckInterval": "30 sec"},
-			want: []string{"warning HealthCheckInterval = 30 sec: a health check may take 30s: slurmd starts the next beside it, which leaves without a verdict -> HealthCheckInterval=60"},
+			want: []string{"warning HealthCheckInterval = 30 sec: a health check can take 30s: slurmd starts the next one at the same time, and that one exits without a result -> HealthCheckInterval=60"},
 		},
 		"no health check": {
 			conf: map[string]string{"HealthCheckProgram": "(null)", "HealthCheckInterval": "0 sec"},
-			want: []string{"warning HealthCheckProgram is not set: faults are only found around jobs, if at all, and no node that was drained comes back -> HealthCheckProgram=/usr/sbin/nhc-gpu"},
+			want: []string{"warning HealthCheckProgram is not set: faults are found only around jobs, if at all, and no drained node is resumed -> HealthCheckProgram=/usr/sbin/nhc-gpu"},
 		},
 		"another health check": {
 			wiring: func(w *Wiring) { w.Found[program] = []Program{{Path: program}} },
-			want:   []string{"warning HealthCheckProgram = /usr/sbin/nhc-gpu: does not start this program: faults are only found around jobs, if at all, and no node that was drained comes back -> HealthCheckProgram=/usr/sbin/nhc-gpu"},
+			want:   []string{"warning HealthCheckProgram = /usr/sbin/nhc-gpu: does not start this program: faults are found only around jobs, if at all, and no drained node is resumed -> HealthCheckProgram=/usr/sbin/nhc-gpu"},
 		},
 		"a health check that is not there": {
 			wiring: func(w *Wiring) { w.Found[program] = nil },
-			want:   []string{"warning HealthCheckProgram = /usr/sbin/nhc-gpu: there is no such file on this node: it is never checked"},
+			want:   []string{"warning HealthCheckProgram = /usr/sbin/nhc-gpu: the file does not exist on this node: the node is never checked"},
 		},
 		"slurmd kills the health check": {
 			conf: map[string]string{"HealthCheckTimeout": "34 sec"},
-			want: []string{"warning HealthCheckTimeout = 34 sec: a health check may take 30s, and 5s to tell slurmctld: slurmd kills it then, and what it was about to tell is lost -> HealthCheckTimeout=45"},
+			want: []string{"warning HealthCheckTimeout = 34 sec: a health check can take 30s, plus 5s for a call to slurmctld: slurmd kills it after that, and its result is lost -> HealthCheckTimeout=45"},
 		},
 		"before 26.05 it has 60 s": {
 			conf:   map[string]string{"HealthCheckTimeout": "", "SLURM_VERSION": "24.11.5"},
 			wiring: func(w *Wiring) { w.Budget[HealthCheck] = 56 * time.Second },
-			want:   []string{"warning HealthCheckTimeout is not set: a health check may take 56s, and 5s to tell slurmctld: slurmd kills it then, and what it was about to tell is lost -> HealthCheckTimeout=75"},
+			want:   []string{"warning HealthCheckTimeout is not set: a health check can take 56s, plus 5s for a call to slurmctld: slurmd kills it after that, and its result is lost -> HealthCheckTimeout=75"},
 		},
 		"drained nodes are not looked at": {
 			conf: map[string]string{"HealthCheckNodeState": "NONDRAINED_IDLE,CYCLE"},
-			want: []string{"warning HealthCheckNodeState = NONDRAINED_IDLE,CYCLE: a node that is drained and has no job is not looked at: one that we drain never comes back -> HealthCheckNodeState=ANY,CYCLE"},
+			want: []string{"warning HealthCheckNodeState = NONDRAINED_IDLE,CYCLE: a drained node without a job is not checked: nhc-gpu never resumes a node that it has drained -> HealthCheckNodeState=ANY,CYCLE"},
 		},
 		"CYCLE alone is all nodes": {conf: map[string]string{"HealthCheckNodeState": "CYCLE"}},
 		"busy nodes are not looked at": {
 			conf: map[string]string{"HealthCheckNodeState": "IDLE"},
-			want: []string{"remark HealthCheckNodeState = IDLE: nodes with jobs are not looked at -> HealthCheckNodeState=ANY,CYCLE"},
+			want: []string{"remark HealthCheckNodeState = IDLE: nodes with jobs are not checked -> HealthCheckNodeState=ANY,CYCLE"},
 		},
 		"only at the start of slurmd": {
 			conf: map[string]string{"HealthCheckNodeState": "START_ONLY"},
-			want: []string{"warning HealthCheckNodeState = START_ONLY: nodes are looked at when slurmd starts, and never after it -> HealthCheckNodeState=ANY,CYCLE"},
+			want: []string{"warning HealthCheckNodeState = START_ONLY: nodes are checked when slurmd starts, and never again -> HealthCheckNodeState=ANY,CYCLE"},
 		},
 		"slurmd kills the epilog": {
 			conf: map[string]string{"PrologEpilogTimeout": "30"},
-			want: []string{`warning PrologEpilogTimeout = 30: an epilog may take 30s, and 5s to tell slurmctld: it is cut short where slurm.conf can be read on the node, else slurmd kills it and drains the node with "Epilog error" in place of our reason -> PrologEpilogTimeout=45`},
+			want: []string{`warning PrologEpilogTimeout = 30: an epilog can take 30s, plus 5s for a call to slurmctld: the run stops earlier if the node can read slurm.conf; otherwise slurmd kills it and drains the node with "Epilog error" instead of nhc-gpu's reason -> PrologEpilogTimeout=45`},
 		},
 		"slurmd kills both": {
 			conf: map[string]string{"PrologEpilogTimeout": "", "PrologTimeout": "10", "EpilogTimeout": "65534"},
-			want: []string{`warning PrologTimeout = 10: a prolog may take 10s, and 5s to tell slurmctld: it is cut short where slurm.conf can be read on the node, else slurmd kills it and drains the node with "Prolog error" in place of our reason -> PrologTimeout=15`},
+			want: []string{`warning PrologTimeout = 10: a prolog can take 10s, plus 5s for a call to slurmctld: the run stops earlier if the node can read slurm.conf; otherwise slurmd kills it and drains the node with "Prolog error" instead of nhc-gpu's reason -> PrologTimeout=15`},
 		},
 		"no limit kills nobody": {conf: map[string]string{"PrologEpilogTimeout": "65534", "BatchStartTimeout": "65534"}},
 		"Slurm's own defaults": {
 			conf: map[string]string{"BatchStartTimeout": "10 sec", "MessageTimeout": "10 sec", "UnkillableStepTimeout": "60 sec"},
 			want: []string{
-				"warning BatchStartTimeout = 10 sec: a prolog may take 10s, and 5s to tell slurmctld: slurmctld may take a batch job for lost then whose prolog is at work, and srun may give up -> BatchStartTimeout=15",
-				`warning MessageTimeout = 10 sec: a prolog may take 10s, and 5s to tell slurmctld: its user is told "Prolog hung on node" then -> MessageTimeout=30 and UnkillableStepTimeout=150, see slurm.conf(5)`,
+				"warning BatchStartTimeout = 10 sec: a prolog can take 10s, plus 5s for a call to slurmctld: after that slurmctld can declare a batch job lost while its prolog runs, and srun can give up -> BatchStartTimeout=15",
+				`warning MessageTimeout = 10 sec: a prolog can take 10s, plus 5s for a call to slurmctld: after that the user gets the message "Prolog hung on node" -> MessageTimeout=30 and UnkillableStepTimeout=150, see slurm.conf(5)`,
 			},
 		},
 		"it is there twice": {
@@ -127,65 +127,65 @@ func TestAdvise(t *testing.T) {
 			},
 			conf: map[string]string{"BatchStartTimeout": "20 sec"},
 			want: []string{
-				"warning Prolog = /etc/slurm/prolog.d/*: starts this program 2 times, as /etc/slurm/prolog.d/50-nhc-gpu, /etc/slurm/prolog.d/50-nhc-gpu~: leave one there",
-				"warning BatchStartTimeout = 20 sec: a prolog may take 10s, 2 times, and 5s to tell slurmctld: slurmctld may take a batch job for lost then whose prolog is at work, and srun may give up -> BatchStartTimeout=30",
+				"warning Prolog = /etc/slurm/prolog.d/*: starts this program 2 times, as /etc/slurm/prolog.d/50-nhc-gpu, /etc/slurm/prolog.d/50-nhc-gpu~: keep only one of them",
+				"warning BatchStartTimeout = 20 sec: a prolog can take 10s, 2 times, plus 5s for a call to slurmctld: after that slurmctld can declare a batch job lost while its prolog runs, and srun can give up -> BatchStartTimeout=30",
 			},
 		},
 		"it is not alone": {
 			wiring: func(w *Wiring) {
 				w.Found[prologs] = append(w.Found[prologs], Program{Path: "/etc/slurm/prolog.d/10-scratch"})
 			},
-			want: []string{"remark Prolog = /etc/slurm/prolog.d/*: starts /etc/slurm/prolog.d/10-scratch, too: slurmd runs them one after the other, z to a, and none after one that fails; each has its own PrologEpilogTimeout, and BatchStartTimeout is for all of them"},
+			want: []string{"remark Prolog = /etc/slurm/prolog.d/*: also starts /etc/slurm/prolog.d/10-scratch: slurmd runs them in sequence, from z to a, and stops after one that fails; PrologEpilogTimeout applies to each, BatchStartTimeout to all together"},
 		},
 		"what is no program drains nodes": {
 			wiring: func(w *Wiring) {
 				w.Found[epilogs] = append(w.Found[epilogs], Program{Path: "/etc/slurm/epilog.d/README", Bad: "cannot be executed (mode 0644)", Ours: false})
 			},
 			want: []string{
-				`warning Epilog = /etc/slurm/epilog.d/*: /etc/slurm/epilog.d/README: cannot be executed (mode 0644): slurmd drains the node with "Epilog error" after its next job; take it away, or make it a program`,
+				`warning Epilog = /etc/slurm/epilog.d/*: /etc/slurm/epilog.d/README: cannot be executed (mode 0644): slurmd drains the node with "Epilog error" after its next job; remove it, or make it executable`,
 			},
 		},
 		"an empty folder drains nodes": {
 			wiring: func(w *Wiring) { w.Found[prologs] = nil },
 			want: []string{
-				`warning Prolog = /etc/slurm/prolog.d/*: nothing on this node fits /etc/slurm/prolog.d/*: slurmd drains the node with "Prolog error" before its next job, and requeues that -> install -D -t /etc/slurm/prolog.d /usr/share/nhc-gpu/slurm/prolog.d/50-nhc-gpu`,
+				`warning Prolog = /etc/slurm/prolog.d/*: no file on this node matches /etc/slurm/prolog.d/*: slurmd drains the node with "Prolog error" before its next job, and requeues the job -> install -D -t /etc/slurm/prolog.d /usr/share/nhc-gpu/slurm/prolog.d/50-nhc-gpu`,
 			},
 		},
 		"the program in place of the script": {
 			wiring: func(w *Wiring) { w.Found[prologs] = []Program{{Path: program, Ours: true, Direct: true}} },
 			want: []string{
-				"remark Prolog = /etc/slurm/prolog.d/*: a node on which the program is missing is drained with its next job: the script lets the job run -> install -D -t /etc/slurm/prolog.d /usr/share/nhc-gpu/slurm/prolog.d/50-nhc-gpu",
+				"remark Prolog = /etc/slurm/prolog.d/*: if the program is missing on a node, the next job drains it; with the script the job runs -> install -D -t /etc/slurm/prolog.d /usr/share/nhc-gpu/slurm/prolog.d/50-nhc-gpu",
 			},
 		},
 		"nothing around jobs is up to the site": {
 			conf: map[string]string{"Prolog[0]": "", "Epilog[0]": "", "PrologFlags": "(null)", "BatchStartTimeout": "10 sec", "SchedulerParameters": ""},
 			want: []string{
-				"remark Prolog is not set: nothing is looked at before a job -> Prolog=/etc/slurm/prolog.d/*, and on each node: install -D -t /etc/slurm/prolog.d /usr/share/nhc-gpu/slurm/prolog.d/50-nhc-gpu",
-				"remark Epilog is not set: nothing is looked at after a job -> Epilog=/etc/slurm/epilog.d/*, and on each node: install -D -t /etc/slurm/epilog.d /usr/share/nhc-gpu/slurm/epilog.d/50-nhc-gpu",
+				"remark Prolog is not set: nothing is checked before a job -> Prolog=/etc/slurm/prolog.d/*, and on each node: install -D -t /etc/slurm/prolog.d /usr/share/nhc-gpu/slurm/prolog.d/50-nhc-gpu",
+				"remark Epilog is not set: nothing is checked after a job -> Epilog=/etc/slurm/epilog.d/*, and on each node: install -D -t /etc/slurm/epilog.d /usr/share/nhc-gpu/slurm/epilog.d/50-nhc-gpu",
 			},
 		},
 		"unless it has configured it": {
 			conf:   map[string]string{"Prolog[0]": "", "Epilog[0]": ""},
 			wiring: func(w *Wiring) { w.Around = true },
 			want: []string{
-				"warning Prolog is not set: nothing is looked at before a job -> Prolog=/etc/slurm/prolog.d/*, and on each node: install -D -t /etc/slurm/prolog.d /usr/share/nhc-gpu/slurm/prolog.d/50-nhc-gpu",
-				"warning Epilog is not set: nothing is looked at after a job -> Epilog=/etc/slurm/epilog.d/*, and on each node: install -D -t /etc/slurm/epilog.d /usr/share/nhc-gpu/slurm/epilog.d/50-nhc-gpu",
+				"warning Prolog is not set: nothing is checked before a job -> Prolog=/etc/slurm/prolog.d/*, and on each node: install -D -t /etc/slurm/prolog.d /usr/share/nhc-gpu/slurm/prolog.d/50-nhc-gpu",
+				"warning Epilog is not set: nothing is checked after a job -> Epilog=/etc/slurm/epilog.d/*, and on each node: install -D -t /etc/slurm/epilog.d /usr/share/nhc-gpu/slurm/epilog.d/50-nhc-gpu",
 			},
 		},
 		"a prolog without its epilog": {
 			conf: map[string]string{"Epilog[0]": ""},
-			want: []string{"warning Epilog is not set: nothing is looked at after a job -> Epilog=/etc/slurm/epilog.d/*, and on each node: install -D -t /etc/slurm/epilog.d /usr/share/nhc-gpu/slurm/epilog.d/50-nhc-gpu"},
+			want: []string{"warning Epilog is not set: nothing is checked after a job -> Epilog=/etc/slurm/epilog.d/*, and on each node: install -D -t /etc/slurm/epilog.d /usr/share/nhc-gpu/slurm/epilog.d/50-nhc-gpu"},
 		},
 		"the prolog comes late": {
 			conf: map[string]string{"PrologFlags": "Serial"},
 			want: []string{
-				"warning PrologFlags = Serial: a prolog runs before the first step on its node, not before the job: other nodes of the job are looked at late, or never -> PrologFlags=Serial,Alloc",
-				"remark PrologFlags = Serial: the prologs and epilogs of a node wait for each other: eight jobs that start at once may take eight times 10s",
+				"warning PrologFlags = Serial: a prolog runs before the first step on its node, not before the job: other nodes of the job are checked late, or never -> PrologFlags=Serial,Alloc",
+				"remark PrologFlags = Serial: the prologs and epilogs of a node run one at a time: eight jobs that start together can take eight times 10s",
 			},
 		},
 		"the prolog sees the job's GPUs alone": {
 			conf: map[string]string{"PrologFlags": "RunInJob"},
-			want: []string{"warning PrologFlags = RunInJob: prolog and epilog run inside the job's cgroup: where that hides the GPUs of others they count as missing; do without RunInJob"},
+			want: []string{"warning PrologFlags = RunInJob: prolog and epilog run inside the job's cgroup: if it hides other jobs' GPUs, these count as missing; remove RunInJob"},
 		},
 		"the job stays held, or is cancelled": {
 			conf: map[string]string{"SchedulerParameters": "(null)", "JobRequeue": "0"},
@@ -196,26 +196,26 @@ func TestAdvise(t *testing.T) {
 		},
 		"not root": {
 			conf: map[string]string{"SlurmdUser": "slurm(64030)"},
-			want: []string{"warning SlurmdUser = slurm(64030): this program is not root then: it can drain no node, and remembers nothing -> SlurmdUser=root"},
+			want: []string{"warning SlurmdUser = slurm(64030): this program then does not run as root: it cannot drain nodes, and stores no state -> SlurmdUser=root"},
 		},
 		"jobs count as unkillable too soon": {
 			conf: map[string]string{"UnkillableStepTimeout": "60 sec"},
-			want: []string{`warning UnkillableStepTimeout = 60 sec: less than five times MessageTimeout (30s): nodes are drained with "Kill task failed" that are well, and we leave such a drain alone -> UnkillableStepTimeout=150`},
+			want: []string{`warning UnkillableStepTimeout = 60 sec: less than five times MessageTimeout (30s): Slurm drains healthy nodes with "Kill task failed", and nhc-gpu does not resume them -> UnkillableStepTimeout=150`},
 		},
 		"slurmd could say more": {
 			conf: map[string]string{"SlurmctldParameters": "enable_configless"},
-			want: []string{"remark SlurmctldParameters = enable_configless: slurmd could tell each health check whether its node is drained: it would find a drain by hand without asking slurmctld -> SlurmctldParameters=enable_configless,health_check_report"},
+			want: []string{"remark SlurmctldParameters = enable_configless: with this, slurmd informs each health check whether its node is drained; it then detects a manual drain without a call to slurmctld -> SlurmctldParameters=enable_configless,health_check_report"},
 		},
 		"older ones cannot": {conf: map[string]string{"SlurmctldParameters": "", "SLURM_VERSION": "24.11.5"}},
 		"another word for a time": {
 			conf: map[string]string{"BatchStartTimeout": "1 min"},
-			want: []string{"remark BatchStartTimeout cannot be read: BatchStartTimeout = 1 min: want seconds: it was not looked at"},
+			want: []string{"remark BatchStartTimeout is not valid: BatchStartTimeout = 1 min: want seconds: this setting was not checked"},
 		},
 		"what was not looked at may be ours": {
 			conf:   map[string]string{"BatchStartTimeout": "10 sec"},
 			wiring: func(w *Wiring) { delete(w.Found, prologs) },
 			want: []string{
-				"warning BatchStartTimeout = 10 sec: a prolog may take 10s, and 5s to tell slurmctld: slurmctld may take a batch job for lost then whose prolog is at work, and srun may give up -> BatchStartTimeout=15",
+				"warning BatchStartTimeout = 10 sec: a prolog can take 10s, plus 5s for a call to slurmctld: after that slurmctld can declare a batch job lost while its prolog runs, and srun can give up -> BatchStartTimeout=15",
 			},
 		},
 	} {
@@ -225,19 +225,19 @@ func TestAdvise(t *testing.T) {
 		if c.wiring != nil {
 			c.wiring(&wiring)
 		}
-		if diff := cmp.Diff(c.want, advised(conf, wiring)); diff != "" {
+		if diff := cmp.Diff(c.want, listAdvice(conf, wiring)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
 }
 
-// The defaults of every release, with this program wired in, are read without a remark about
-// what cannot be read.
+// The defaults of every release, with this program configured, give no advice about unreadable
+// values.
 func TestAdviseOnRecorded(t *testing.T) {
 	t.Parallel()
 	for _, release := range []string{"22.05", "24.11", "26.05"} {
 		for _, name := range []string{"default", "wired"} {
-			got := advised(configOf(t, release+"-"+name), goodWiring())
+			got := listAdvice(configOf(t, release+"-"+name), goodWiring())
 			if slices.ContainsFunc(got, func(line string) bool { return strings.Contains(line, "cannot be read") }) {
 				t.Errorf("%s-%s: %q", release, name, got)
 			}

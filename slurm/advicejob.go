@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// What is advised of HealthCheckProgram, Prolog and Epilog, and of what becomes
-// of a job whose prolog fails.
+// This file has the advice on HealthCheckProgram, Prolog and Epilog, and on the jobs whose prolog
+// fails.
 
-// StartKeys are the keys of slurm.conf by which slurmd starts this program.
+// StartKeys holds the keys of slurm.conf that make slurmd start this program.
 var StartKeys = map[Role]string{HealthCheck: "HealthCheckProgram", Prolog: "Prolog", Epilog: "Epilog"}
 
-// starts is what a site does to have this program started.
-func (a *adviser) starts(role Role) string {
+// showStart returns what a site must do so that slurmd starts this program.
+func (a *adviser) showStart(role Role) string {
 	if role == HealthCheck {
 		return "HealthCheckProgram=/usr/sbin/nhc-gpu"
 	}
@@ -22,17 +22,17 @@ func (a *adviser) starts(role Role) string {
 	name := strings.ToLower(key)
 	for _, pattern := range a.conf.Programs(key) {
 		if strings.ContainsAny(pattern, "*?[") {
-			return "install -D -t " + printable(filepath.Dir(pattern)) + " " + shared(name)
+			return "install -D -t " + printable(filepath.Dir(pattern)) + " " + scriptFor(name)
 		}
 	}
-	return fmt.Sprintf("%s=/etc/slurm/%s.d/*, and on each node: install -D -t /etc/slurm/%s.d %s", key, name, name, shared(name))
+	return fmt.Sprintf("%s=/etc/slurm/%s.d/*, and on each node: install -D -t /etc/slurm/%s.d %s", key, name, name, scriptFor(name))
 }
 
-// shared is the script for Prolog= or Epilog= as it is installed.
-func shared(name string) string { return "/usr/share/nhc-gpu/slurm/" + name + ".d/50-nhc-gpu" }
+// scriptFor returns the installed script for Prolog= or Epilog=.
+func scriptFor(name string) string { return "/usr/share/nhc-gpu/slurm/" + name + ".d/50-nhc-gpu" }
 
-// started is about what slurmd starts in a role, and whether it is this program.
-func (a *adviser) started(role Role) {
+// adviseStarted checks which programs slurmd starts in a role, and whether this program is one.
+func (a *adviser) adviseStarted(role Role) {
 	key := StartKeys[role]
 	patterns := a.conf.Programs(key)
 	if len(patterns) == 0 {
@@ -46,11 +46,11 @@ func (a *adviser) started(role Role) {
 		found, ok := a.wiring.Found[pattern]
 		looked = looked && ok
 		if ok && len(found) == 0 {
-			a.nothingThere(role, setting, pattern)
+			a.adviseMissing(role, setting, pattern)
 		}
 		for _, p := range found {
 			if p.Bad != "" {
-				a.cannotStart(role, setting, p)
+				a.adviseUnusable(role, setting, p)
 			}
 			direct = direct || p.Direct
 			switch {
@@ -64,33 +64,33 @@ func (a *adviser) started(role Role) {
 	a.ours[role] = len(ours)
 	switch {
 	case !looked:
-		a.ours[role] = max(1, len(ours)) // it may be, and its limits matter then
+		a.ours[role] = max(1, len(ours)) // it may be this program, and then its limits matter
 	case len(ours) == 0 && len(others) > 0:
 		a.notOurs(role, setting)
 	case len(ours) > 1:
-		a.warn(setting, "", "starts this program %d times, as %s: leave one there", len(ours), strings.Join(ours, ", "))
+		a.warn(setting, "", "starts this program %d times, as %s: keep only one of them", len(ours), strings.Join(ours, ", "))
 	}
 	if len(ours) > 0 && len(others) > 0 {
-		a.remark(setting, "", "starts %s, too: slurmd runs them one after the other, z to a, and none after one that fails; each has its own PrologEpilogTimeout, and BatchStartTimeout is for all of them",
+		a.remark(setting, "", "also starts %s: slurmd runs them in sequence, from z to a, and stops after one that fails; PrologEpilogTimeout applies to each, BatchStartTimeout to all together",
 			strings.Join(others, ", "))
 	}
 	if role != HealthCheck && direct {
-		a.remark(setting, a.starts(role), "a node on which the program is missing is drained with its next job: the script lets the job run")
+		a.remark(setting, a.showStart(role), "if the program is missing on a node, the next job drains it; with the script the job runs")
 	}
 }
 
 func (a *adviser) notOurs(role Role, setting string) {
-	text := "nothing is looked at " + beside(role) + " a job"
+	text := "nothing is checked " + beside(role) + " a job"
 	if role == HealthCheck {
-		text = "faults are only found around jobs, if at all, and no node that was drained comes back"
+		text = "faults are found only around jobs, if at all, and no drained node is resumed"
 	}
 	if !strings.HasSuffix(setting, " is not set") {
 		text = "does not start this program: " + text
 	}
 	if role == HealthCheck || a.wiring.Around || a.ours[Prolog] > 0 {
-		a.warn(setting, a.starts(role), "%s", text)
+		a.warn(setting, a.showStart(role), "%s", text)
 	} else {
-		a.remark(setting, a.starts(role), "%s", text)
+		a.remark(setting, a.showStart(role), "%s", text)
 	}
 }
 
@@ -101,33 +101,33 @@ func beside(role Role) string {
 	return "after"
 }
 
-// nothingThere and cannotStart are faults that drain nodes (22.05, 24.11 and 26.05
-// run): "Unable to create list of paths", "can not be executed".
-func (a *adviser) nothingThere(role Role, setting, pattern string) {
+// adviseMissing and adviseUnusable report faults that drain nodes (tested with 22.05, 24.11 and
+// 26.05): "Unable to create list of paths", "can not be executed".
+func (a *adviser) adviseMissing(role Role, setting, pattern string) {
 	if role == HealthCheck {
-		a.warn(setting, "", "there is no such file on this node: it is never checked")
+		a.warn(setting, "", "the file does not exist on this node: the node is never checked")
 		return
 	}
-	a.warn(setting, a.starts(role), "nothing on this node fits %s: %s", printable(pattern), drains(role))
+	a.warn(setting, a.showStart(role), "no file on this node matches %s: %s", printable(pattern), drains(role))
 }
 
-func (a *adviser) cannotStart(role Role, setting string, p Program) {
+func (a *adviser) adviseUnusable(role Role, setting string, p Program) {
 	if role == HealthCheck {
 		a.warn(setting, "", "%s: %s: this node is never checked", p.Path, p.Bad)
 		return
 	}
-	a.warn(setting, "", "%s: %s: %s; take it away, or make it a program", p.Path, p.Bad, drains(role))
+	a.warn(setting, "", "%s: %s: %s; remove it, or make it executable", p.Path, p.Bad, drains(role))
 }
 
 func drains(role Role) string {
 	if role == Prolog {
-		return `slurmd drains the node with "Prolog error" before its next job, and requeues that`
+		return `slurmd drains the node with "Prolog error" before its next job, and requeues the job`
 	}
 	return `slurmd drains the node with "Epilog error" after its next job`
 }
 
-// prologFlags is about when a prolog is run, and where.
-func (a *adviser) prologFlags() {
+// advisePrologFlags checks when and where a prolog runs.
+func (a *adviser) advisePrologFlags() {
 	const key = "PrologFlags"
 	if a.ours[Prolog] == 0 {
 		return
@@ -137,50 +137,50 @@ func (a *adviser) prologFlags() {
 		alloc = alloc || a.conf.Has(key, flag)
 	}
 	if !alloc {
-		a.warn(a.setting(key), a.with(key, "Alloc"), "a prolog runs before the first step on its node, not before the job: other nodes of the job are looked at late, or never")
+		a.warn(a.showSetting(key), a.addWord(key, "Alloc"), "a prolog runs before the first step on its node, not before the job: other nodes of the job are checked late, or never")
 	}
 	if a.conf.Has(key, "RunInJob") {
-		a.warn(a.setting(key), "", "prolog and epilog run inside the job's cgroup: where that hides the GPUs of others they count as missing; do without RunInJob")
+		a.warn(a.showSetting(key), "", "prolog and epilog run inside the job's cgroup: if it hides other jobs' GPUs, these count as missing; remove RunInJob")
 	}
 	if a.conf.Has(key, "Serial") {
-		a.remark(a.setting(key), "", "the prologs and epilogs of a node wait for each other: eight jobs that start at once may take eight times %s", a.wiring.Budget[Prolog])
+		a.remark(a.showSetting(key), "", "the prologs and epilogs of a node run one at a time: eight jobs that start together can take eight times %s", a.wiring.Budget[Prolog])
 	}
 }
 
-// with is a list of words with one more.
-func (a *adviser) with(key, word string) string {
+// addWord returns a setting's list of words with one more.
+func (a *adviser) addWord(key, word string) string {
 	if value := a.conf.Value(key); value != "" {
 		word = value + "," + word
 	}
 	return key + "=" + word
 }
 
-// requeue is about what becomes of a job whose prolog fails.
-func (a *adviser) requeue() {
+// adviseRequeue checks what happens to a job whose prolog fails.
+func (a *adviser) adviseRequeue() {
 	if a.ours[Prolog] == 0 {
 		return
 	}
 	if key := "SchedulerParameters"; !a.conf.Has(key, "nohold_on_prolog_fail") {
-		a.remark(a.setting(key), a.with(key, "nohold_on_prolog_fail"), "a job whose prolog fails is requeued and held, until scontrol release")
+		a.remark(a.showSetting(key), a.addWord(key, "nohold_on_prolog_fail"), "a job whose prolog fails is requeued and held, until scontrol release")
 	}
 	if a.conf.Value("JobRequeue") == "0" && !a.conf.Has("PrologFlags", "ForceRequeueOnFail") {
-		a.remark(a.setting("JobRequeue"), "JobRequeue=1, or PrologFlags=ForceRequeueOnFail", "a job whose prolog fails is cancelled, unless it was submitted with --requeue")
+		a.remark(a.showSetting("JobRequeue"), "JobRequeue=1, or PrologFlags=ForceRequeueOnFail", "a job whose prolog fails is cancelled, unless it was submitted with --requeue")
 	}
 }
 
-// others are settings that are about more than this program.
-func (a *adviser) others() {
+// adviseOthers checks settings that affect more than this program.
+func (a *adviser) adviseOthers() {
 	if user := a.conf.Value("SlurmdUser"); user != "" && !strings.HasPrefix(user, "root") {
-		a.warn(a.setting("SlurmdUser"), "SlurmdUser=root", "this program is not root then: it can drain no node, and remembers nothing")
+		a.warn(a.showSetting("SlurmdUser"), "SlurmdUser=root", "this program then does not run as root: it cannot drain nodes, and stores no state")
 	}
 	// slurm.conf(5): "at least 5 times larger than MessageTimeout, otherwise it can lead to unexpected draining of nodes"
-	unkillable, known := a.seconds("UnkillableStepTimeout")
-	if message, ok := a.seconds("MessageTimeout"); ok && known && message < time.Hour && unkillable < 5*message {
-		a.warn(a.setting("UnkillableStepTimeout"), fmt.Sprintf("UnkillableStepTimeout=%.0f", (5*message).Seconds()),
-			`less than five times MessageTimeout (%s): nodes are drained with "Kill task failed" that are well, and we leave such a drain alone`, message)
+	unkillable, known := a.readSeconds("UnkillableStepTimeout")
+	if message, ok := a.readSeconds("MessageTimeout"); ok && known && message < time.Hour && unkillable < 5*message {
+		a.warn(a.showSetting("UnkillableStepTimeout"), fmt.Sprintf("UnkillableStepTimeout=%.0f", (5*message).Seconds()),
+			`less than five times MessageTimeout (%s): Slurm drains healthy nodes with "Kill task failed", and nhc-gpu does not resume them`, message)
 	}
 	const key, word = "SlurmctldParameters", "health_check_report"
 	if a.ours[HealthCheck] > 0 && a.conf.AtLeast("26.05") && !a.conf.Has(key, word) {
-		a.remark(a.setting(key), a.with(key, word), "slurmd could tell each health check whether its node is drained: it would find a drain by hand without asking slurmctld")
+		a.remark(a.showSetting(key), a.addWord(key, word), "with this, slurmd informs each health check whether its node is drained; it then detects a manual drain without a call to slurmctld")
 	}
 }

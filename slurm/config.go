@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Config is slurm.conf as slurmctld has it, by key. A key that may be given more
-// than once has its values as "Prolog[0]", "Prolog[1]" from 24.11 on.
+// Config is slurm.conf as slurmctld has it, by key. From 24.11 on, a key with several values has
+// them as "Prolog[0]", "Prolog[1]".
 type Config map[string]string
 
 // AskConfig asks slurmctld for its configuration: one call.
@@ -31,8 +31,8 @@ func AskConfig(ctx context.Context, c *Controller) (Config, error) {
 	return conf, nil
 }
 
-// ParseConfig reads what scontrol show config prints: a heading, lines of "Key =
-// value", and further sections (of MPI, of cgroups), whose keys are not taken.
+// ParseConfig parses the output of scontrol show config: a heading, lines of "Key = value", and
+// further sections (of MPI, of cgroups), whose keys it ignores.
 func ParseConfig(out []byte) (Config, error) {
 	conf := Config{}
 	for line := range strings.Lines(string(out)) {
@@ -51,7 +51,7 @@ func ParseConfig(out []byte) (Config, error) {
 	return conf, nil
 }
 
-// Value is what a key is set to; nothing, for which Slurm has several words, is "".
+// Value returns the value of a key; "" if it has none, for which Slurm has several words.
 func (c Config) Value(key string) string {
 	switch value := c[key]; value {
 	case "(null)", "(none)", "N/A":
@@ -61,7 +61,7 @@ func (c Config) Value(key string) string {
 	}
 }
 
-// Values is what a key is set to that may be given more than once.
+// Values returns all values of a key that can have several.
 func (c Config) Values(key string) (all []string) {
 	if value := c.Value(key); value != "" {
 		return []string{value}
@@ -75,7 +75,7 @@ func (c Config) Values(key string) (all []string) {
 	}
 }
 
-// Has says whether a list of words, with or without values, has one.
+// Has reports whether a list of words, with or without values, contains a word.
 func (c Config) Has(key, word string) bool {
 	for w := range strings.SplitSeq(c.Value(key), ",") {
 		name, _, _ := strings.Cut(w, "=")
@@ -86,14 +86,14 @@ func (c Config) Has(key, word string) bool {
 	return false
 }
 
-// forever is longer than any limit that Slurm can be given.
+// forever is longer than any limit in Slurm.
 const forever = time.Duration(1<<63 - 1)
 
 var errNoSeconds = errors.New("want seconds")
 
-// Seconds reads a number of seconds: "10 sec", or "10". Without a limit, for which
-// Slurm has several words and the largest numbers of 16 and 32 bits, it is
-// forever; ok is false if the key is not there.
+// Seconds parses a number of seconds: "10 sec", or "10". It returns forever for no limit, for which
+// Slurm has several words and the largest numbers of 16 and 32 bits. ok is false if the key is
+// not set.
 func (c Config) Seconds(key string) (d time.Duration, ok bool, err error) {
 	value := c.Value(key)
 	if value == "" {
@@ -111,13 +111,13 @@ func (c Config) Seconds(key string) (d time.Duration, ok bool, err error) {
 	return time.Duration(n) * time.Second, true, nil
 }
 
-// AtLeast says whether Slurm is of a release or newer: "26.05".
+// AtLeast reports whether Slurm is of a release or newer: "26.05".
 func (c Config) AtLeast(release string) bool {
 	return c.Value("SLURM_VERSION") >= release // two digits, a dot, two digits
 }
 
-// Programs is what a key names that slurmd starts, patterns for a shell among them.
-// What is no whole path is below the folder of slurm.conf.
+// Programs returns the programs that a key names; they can be shell patterns. A relative path
+// is below the directory of slurm.conf.
 func (c Config) Programs(key string) []string {
 	all := c.Values(key)
 	for i, path := range all {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// configOf is what scontrol show config of some release printed.
+// configOf returns the recorded output of scontrol show config of some release.
 func configOf(t *testing.T, name string) Config {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join("testdata/config", name+".txt"))
@@ -25,7 +25,7 @@ func configOf(t *testing.T, name string) Config {
 	return c
 }
 
-// figures are all that is asked of a configuration.
+// figures are the values that Advise reads from a configuration.
 type figures struct {
 	Prolog, Epilog        []string
 	Interval, Timeout     time.Duration

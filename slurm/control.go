@@ -1,13 +1,12 @@
-// Package slurm tells Slurm what the checks came to: it reads the node's state,
-// decides, and drains or resumes the node.
+// Package slurm reports the result of the checks to Slurm: it reads the node's state, decides, and
+// drains or resumes the node.
 //
-// [Decide] is the rule, a pure function. [Controller.Act] carries it out, so
-// that a decision is never lost, never done twice and never outlives its
-// reason, whatever slurmctld is doing meanwhile; [StateDir] is its memory
-// between runs. [MarkOffline] and [MarkOnline] are LBNL NHC's helpers.
+// [Decide] is the rule, a pure function. [Controller.Act] carries it out, so that a decision is
+// never lost, never carried out twice and never outlives its reason, whatever slurmctld is doing.
+// [StateDir] is its memory between runs. [MarkOffline] and [MarkOnline] are LBNL NHC's helpers.
 //
-// The package starts no process: a [Runner] does, under a deadline. No other
-// package reads SLURM_* or calls Slurm.
+// The package starts no process: a [Runner] does, under a deadline. No other package reads
+// SLURM_* or calls Slurm.
 package slurm
 
 import (
@@ -20,25 +19,24 @@ import (
 	"time"
 )
 
-// Runner starts a command and waits for it no longer than ctx allows, whether
-// the command can be killed or not.
+// Runner starts a command and waits for it no longer than ctx allows, even if the command cannot
+// be killed.
 type Runner interface {
-	// Run starts argv with exactly the environment env (argv[0] is looked for
-	// in its PATH). An error says that the command could not be started; that
-	// it was killed, or left behind, when ctx ended is Output.TimedOut.
+	// Run starts argv with exactly the environment env; it looks for argv[0] in the PATH of
+	// env. It returns an error if the command cannot be started. If ctx ends first, the
+	// command is killed or abandoned, and Output.TimedOut is set.
 	Run(ctx context.Context, argv, env []string) (Output, error)
 }
 
-// Output is what a command came to.
+// Output is the result of a command.
 type Output struct {
 	Stdout, Stderr []byte
 	Status         int  // exit status as a shell shows it: 127 not found, 128+N killed by signal N
-	TimedOut       bool // did not end in time; Status means nothing
+	TimedOut       bool // it did not end in time; Status is not valid
 }
 
-// DefaultDeadline bounds one call to Slurm. Left alone scontrol blocks for 9 s
-// with slurmctld down, 59 s without slurm.conf and for ever with a hung munged
-// (22.05 run).
+// DefaultDeadline limits one call to Slurm. On its own, scontrol blocks for 9 s if slurmctld is
+// down, for 59 s without slurm.conf and forever with a hung munged (tested with 22.05).
 const DefaultDeadline = 5 * time.Second
 
 // Controller acts on one node.
@@ -48,29 +46,29 @@ type Controller struct {
 	Settings Settings
 	Deadline time.Duration // of each call; 0 is [DefaultDeadline]
 
-	Dir    StateDir // nil: no memory between runs
-	BootID string   // of this boot of the host; memory of another one is void
+	Dir    StateDir // nil: nothing is stored between runs
+	BootID string   // ID of this boot; memory of another boot is ignored
 
-	// Observe makes every decision and sends none: the memory has what Slurm would have been
-	// sent, and later decisions follow from that.
+	// Observe is set if decisions are made and not sent. The memory holds the decisions, as if
+	// Slurm had carried them out, and later decisions depend on it.
 	Observe bool
 
-	// NodeIsHealthy is SLURM_NODE_IS_HEALTHY, which slurmd gives its
-	// HealthCheckProgram from 26.05 on: "no" while the node is down, drained,
-	// failed or in maintenance. A change of it is worth asking.
+	// NodeIsHealthy is SLURM_NODE_IS_HEALTHY, which slurmd sets for its HealthCheckProgram
+	// from 26.05 on: "no" while the node is down, drained, failed or in maintenance. A change
+	// of it is a reason to ask Slurm.
 	NodeIsHealthy string
 
 	Now func() time.Time // nil: the clock
 
-	calls int // commands started
+	calls int // number of commands started
 
-	// Stderr is where the helpers pass on what commands complain of; nil
-	// discards it. Acting puts it into its error instead.
+	// Stderr receives the error output of the commands that the helpers run; nil discards it.
+	// Act puts it into its error instead.
 	Stderr io.Writer
 }
 
-// NewController makes a controller of the environment, or of whatever env puts
-// in its place; memory is up to the caller.
+// NewController returns a controller with the settings from env. The caller sets the
+// memory.
 func NewController(node string, runner Runner, env func(string) string) *Controller {
 	return &Controller{
 		Node:          node,
@@ -93,7 +91,7 @@ func (c *Controller) Read(ctx context.Context) (NodeInfo, error) {
 	return node, err
 }
 
-// errUnanswered reports that a command is missing, or has no answer.
+// errUnanswered means that a command is missing, or gives no answer.
 var errUnanswered = errors.New("no answer to the question")
 
 func (c *Controller) ask(ctx context.Context, argvOf func(string) ([]string, error), parse func([]byte) (NodeInfo, error)) (NodeInfo, error) {
@@ -115,8 +113,8 @@ func (c *Controller) ask(ctx context.Context, argvOf func(string) ([]string, err
 	return node, nil
 }
 
-// write carries out a decision: one call, or none with [Controller.Observe]. An error does
-// not mean that it was not carried out.
+// write carries out a decision with one call, or with none for [Controller.Observe]. After an error the decision may still have been
+// carried out.
 func (c *Controller) write(ctx context.Context, d Decision) error {
 	argv, err := c.Settings.updateArgv(c.Node, d)
 	if err == nil && !c.Observe {
@@ -128,8 +126,8 @@ func (c *Controller) write(ctx context.Context, d Decision) error {
 	return nil
 }
 
-// call runs one command under the deadline. Anything but exit status 0 is an
-// error that quotes what the command said.
+// call runs one command under the deadline. Any exit status except 0 is an error that quotes the
+// command's output.
 func (c *Controller) call(ctx context.Context, argv []string) (Output, error) {
 	out, err := c.start(ctx, argv)
 	switch {

@@ -9,71 +9,69 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// Prefix is the first word of every reason we set. Without a memory it is the only sign
-// of ownership; with one the reason must be ours, except for text that Slurm appends
-// (" : reboot issued").
+// Prefix is the first word of every reason that nhc-gpu sets. Without a memory it is the only sign
+// of ownership. With one, the reason must also be the last one that nhc-gpu set, apart from text
+// that Slurm appends (" : reboot issued").
 const Prefix = "NHC:"
 
-// MaxReason is the length of a reason in bytes, prefix included. Slurm itself
-// keeps reasons whole up to 131064 bytes (22.05 run), but nobody reads that.
+// MaxReason is the maximum length of a reason in bytes, with the prefix. Slurm stores reasons of up
+// to 131064 bytes (tested with 22.05), but a reader needs a short one.
 const MaxReason = 1024
 
 // NodeInfo is a node as slurmctld describes it.
 type NodeInfo struct {
 	State  State
-	Reason string // without Slurm's stamp " [user@time]"; empty without one
-	Author string // the user who has set the reason; empty if Slurm was not asked for it
+	Reason string // without Slurm's stamp " [user@time]"; empty if there is none
+	Author string // the user who set the reason; empty if Slurm was not asked for it
 
-	// Foreign says that the reason is not the one that we wrote last, so that it is
-	// not ours, whatever it begins with; Same that it is, and for the fault of the
+	// Foreign is set if the reason is not the one that nhc-gpu set last: then it is not ours,
+	// even with our prefix. Same is set if it is that one, and is about the fault of the
 	// verdict.
 	Foreign, Same bool
 
-	// Refused says that a prolog or an epilog of ours has ended with a failing
-	// status before it could drain the node: Slurm drains it for that, in words
-	// of its own.
+	// Refused is set if a prolog or an epilog of ours ended with a failing status before it
+	// could drain the node: Slurm then drains the node with a reason of its own.
 	Refused bool
 }
 
-// Verdict is what the checks came to. A run that could not tell has none and
+// Verdict is the result of the checks. A run in which a check could not be evaluated has none and
 // must not act (but see [Controller.Deliver]).
 type Verdict struct {
 	Healthy bool
-	Message string // of a failing node: what is wrong, one line
+	Message string // for a failing node: the fault, in one line
 	Refused bool   // the run is a prolog or an epilog that will end with a failing status
 
-	// Code and Device name the finding that the message is about: a fault is the same
-	// as long as they are.
+	// Code and Device identify the finding of the message: as long as they are the same, the
+	// fault is the same.
 	Code, Device string
-	pending      string // the fault of a drain that was kept
+	pending      string // the fault of a pending drain
 
-	// Cause is what a run has failed by; the zero value is not remembered. Lacks says
-	// of a healthy run why it does not take back what was drained for a cause, ""
-	// if it does.
+	// Cause is the cause of a failing run; the zero value is not stored. Lacks returns why a
+	// healthy run cannot resume a node that was drained for a cause, "" if it can.
 	Cause Cause
 	Lacks func(Cause) string
 }
 
-// Policy is what a site may choose.
+// Policy holds the choices of a site.
 type Policy struct {
-	// IgnoreEmptyNote takes a drained node without any reason for ours, as
-	// LBNL NHC's IGNORE_EMPTY_NOTE=1 does.
+	// IgnoreEmptyNote treats a drained node without a reason as ours, as LBNL NHC's
+	// IGNORE_EMPTY_NOTE=1 does.
 	IgnoreEmptyNote bool
 
-	// Fails says that our drains set FAIL (SLURM_SC_OFFLINE_ARGS), so that FAIL
-	// is no order of a person's.
+	// Fails is set if our drains set FAIL (SLURM_SC_OFFLINE_ARGS). Then FAIL is not a
+	// person's order.
 	Fails bool
 }
 
-// Action is what is to be done to a node.
+// Action is an action on a node.
 type Action int
 
 // The actions.
 const (
 	None   Action = iota // nothing
-	Drain                // take it out of service
-	Renew                // drained by us already: replace our reason
-	Resume               // put it back into service
+	Drain                // drain the node
+	Renew                // already drained by us: replace our reason
+	Resume               // resume the node
 )
 
 var actionNames = [...]string{"none", "drain", "renew", "resume"}
@@ -85,32 +83,31 @@ func (a Action) String() string {
 	return actionNames[a]
 }
 
-// Decision is what to do to a node.
+// Decision is an action on a node, and why.
 type Decision struct {
 	Action Action
-	Reason string // the reason to set, of Drain and Renew
+	Reason string // for Drain and Renew: the reason to set
 	Why    string // for logs, lower case, no full stop
 }
 
-// Decide says what a verdict means for a node. It is LBNL NHC's node-mark-offline
-// and node-mark-online, but for these:
+// Decide returns the action for a node's state and a verdict. It follows LBNL NHC's
+// node-mark-offline and node-mark-online, with these differences:
 //
-//   - every state that means service is drained on failure, planned, powering
-//     or rebooting nodes too, and a stale reason of somebody else's does not
-//     take the place of ours (24.11 keeps a node's reason after RESUME);
-//   - what a person drained keeps its reason as well as its state. So does a
-//     node drained by a person and now rebooting: the drain outlives the
-//     reboot, and with our reason on it we would resume it later. (After
-//     "scontrol reboot ASAP" Slurm wipes any drain, ours too: 22.05, 24.11 and
-//     26.05 run. Either way the next failing run sees the outcome.)
-//   - no order of a person's is undone: a node on which a reboot or a power-down is
-//     requested or under way, or that a person has set to FAIL, is resumed when
-//     that is over (scontrol's State=RESUME would cancel the reboot);
-//   - our reason is written anew only if the fault has changed;
-//   - a reason that begins with our prefix is left alone if we know that we have not
-//     written it;
-//   - it replaces what Slurm says of a prolog or an epilog of ours that failed
-//     before it could say it itself.
+//   - on failure, a node in any state that means service is drained, including planned, powering
+//     and rebooting nodes; another user's stale reason is replaced by ours (24.11 keeps a node's
+//     reason after RESUME);
+//   - a node that a person drained keeps its reason as well as its state. So does a node that a
+//     person drained and that now reboots: the drain outlives the reboot, and with our reason
+//     nhc-gpu would resume it later. (After "scontrol reboot ASAP" Slurm removes any drain, also
+//     ours: tested with 22.05, 24.11 and 26.05. In both cases the next failing run sees the
+//     outcome.)
+//   - a person's order is never undone: a node with a requested or running reboot or power-down,
+//     or that a person has set to FAIL, is resumed when that is over (scontrol's State=RESUME
+//     would cancel the reboot);
+//   - our reason is written again only if the fault has changed;
+//   - a reason with our prefix stays if nhc-gpu knows that it has not written it;
+//   - our reason replaces Slurm's reason for a failing prolog or epilog of ours, which could not
+//     set its own.
 func Decide(node NodeInfo, verdict Verdict, policy Policy) Decision {
 	if node.State.Class == Unknown {
 		return Decision{Why: fmt.Sprintf("state %q is not one to act on", node.State.Text)}
@@ -128,7 +125,7 @@ func decideFailing(node NodeInfo, reason string, policy Policy) Decision {
 		return Decision{Why: "down already"}
 	case !held:
 		return Decision{Action: Drain, Reason: reason, Why: "in service"}
-	case node.State.Order == failOrder() && !policy.Fails: // State=DRAIN takes the place of FAIL
+	case node.State.Order == failOrder() && !policy.Fails: // State=DRAIN would replace FAIL
 		return Decision{Why: "out of service: " + node.State.Order}
 	case owner == foreign && node.Refused && slurmsWords[node.Reason]:
 		return Decision{Action: Renew, Reason: reason, Why: fmt.Sprintf("drained by Slurm for a status of ours (%s)", node.Reason)}
@@ -162,14 +159,14 @@ func decideHealthy(node NodeInfo, policy Policy) Decision {
 	}
 }
 
-// failOrder is the order of a node with FAIL alone.
+// failOrder returns the order of a node with FAIL and no other flag.
 func failOrder() string { return ParseState("IDLE+FAIL").Order }
 
-// slurmsWords are Slurm's reasons for the status of a prolog or an epilog (22.05,
-// 24.11 and 26.05 run).
+// slurmsWords are Slurm's reasons for the exit status of a prolog or an epilog (tested with 22.05,
+// 24.11 and 26.05).
 var slurmsWords = map[string]bool{"Prolog error": true, "Epilog error": true}
 
-// owner is whose a reason is.
+// owner is the owner of a reason.
 type owner int
 
 const (
@@ -190,17 +187,17 @@ func ownerOf(reason string) owner {
 	}
 }
 
-// owner is whose the reason is: ours if it begins with [Prefix] and memory does not say
-// otherwise.
+// owner returns the owner of the reason: ours if it begins with [Prefix] and the memory does not
+// show otherwise.
 func (n NodeInfo) owner() owner {
 	owner := ownerOf(n.Reason)
-	if owner == ours && n.Foreign && !n.Refused { // 24.11 drains for our status without a word, if an old reason is there
+	if owner == ours && n.Foreign && !n.Refused { // for our exit status, 24.11 drains without a new reason if there is an old one
 		return foreign
 	}
 	return owner
 }
 
-// signed is the reason with who has set it.
+// signed returns the reason with its author.
 func (n NodeInfo) signed() string {
 	if n.Author == "" {
 		return n.Reason
@@ -208,10 +205,10 @@ func (n NodeInfo) signed() string {
 	return n.Reason + ", by " + n.Author
 }
 
-// sameReason reports whether a node's reason is the given one, Slurm's additions
-// apart. A reason that names the jobs in which the fault began stays, though one of
-// them has ended and is named no more. Of a finding's reason only device and code count:
-// the number of other findings changes, and several checks meet the same fault.
+// sameReason reports whether a node's reason is the given one, apart from Slurm's additions. A reason
+// that names the jobs in which the fault began stays, even if one of them has ended and is no longer
+// named. Of a finding's reason only device and code count: the number of other findings changes, and
+// several checks detect the same fault.
 func sameReason(have, want string) bool {
 	if have == want || strings.HasPrefix(have, want+" : ") {
 		return true
@@ -223,8 +220,8 @@ func sameReason(have, want string) bool {
 	return ok && jobSuffix().MatchString(rest)
 }
 
-// faultOf returns what identifies the fault in a reason that verdict.Reason has made, the
-// device with the fault's words and the code, and "" for any other reason.
+// faultOf returns the part that identifies the fault in a reason made by verdict.Reason: the device
+// with the fault's text, and the code. It returns "" for any other reason.
 func faultOf(reason string) string {
 	m := ofFinding().FindStringSubmatch(reason)
 	if m == nil {
@@ -235,18 +232,17 @@ func faultOf(reason string) string {
 
 var ofFinding = checks.Lazily(`^NHC: (.+?)(?:, want .+?)?(?:: [a-zA-Z ]+)? \(check_\w+\) \[([a-z0-9._-]+)\](?: \+\d+)?(?: \[job [0-9 ]+\])?(?: : .*)?$`)
 
-// jobSuffix is what [Attributed] adds, and what Slurm adds behind it.
+// jobSuffix matches the suffix of [Attributed], and Slurm's text after it.
 var jobSuffix = checks.Lazily(`^ \[job [0-9 ]+\]( : .*)?$`)
 
-// attributed finds it at the end of a message.
+// attributed matches that suffix at the end of a message.
 var attributed = checks.Lazily(` \[job [0-9 ]+\]$`)
 
-// Reason makes a node's reason of a message: prefix and message in one
-// printable line of at most [MaxReason] bytes. Control characters would let
-// text pose as further lines of scontrol's output, and Slurm strips double
-// quotes at the ends; both are replaced.
+// Reason returns a node's reason for a message: prefix and message in one printable line of at
+// most [MaxReason] bytes. It replaces control characters, which would let text pose as further
+// lines of scontrol's output, and double quotes, which Slurm strips at the ends.
 //
-// The job that the fault began in is kept, if the message names it at its end.
+// A job at the end of the message, in which the fault began, is kept.
 func Reason(message string) string {
 	text := strings.TrimSpace(Prefix + " " + printable(message))
 	job := attributed().FindString(text)
@@ -256,7 +252,7 @@ func Reason(message string) string {
 	return cut(strings.TrimSuffix(text, job), MaxReason-len(job)) + job
 }
 
-// printable makes text one printable line without double quotes.
+// printable returns text as one printable line without double quotes.
 func printable(text string) string {
 	text = strings.Map(func(r rune) rune {
 		switch {
@@ -271,7 +267,7 @@ func printable(text string) string {
 	return strings.TrimSpace(text)
 }
 
-// cut shortens text to n bytes, the last three of them dots, between runes.
+// cut shortens text to n bytes between runes; the last three bytes are dots.
 func cut(text string, n int) string {
 	if len(text) <= n {
 		return text

@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "rewrite testdata/decisions.txt")
 // now is the message of a failing verdict in the tests.
 const now = "check_fs_mount:  /home not mounted"
 
-// The reasons a node may carry.
+// The reasons of a node.
 var (
 	noReasons  = []string{"", "none", "(null)", " "}
 	ourReasons = []string{
@@ -29,8 +29,8 @@ var (
 	}
 )
 
-// spellings are all words for a state, by sinfo and by scontrol, of every
-// release, with the suffixes.
+// spellings returns all words for a state, by sinfo and by scontrol, of every release, with the
+// suffixes.
 func spellings(t *testing.T) []string {
 	t.Helper()
 	seen := map[string]bool{}
@@ -46,7 +46,7 @@ func spellings(t *testing.T) []string {
 	for _, s := range recordedStates(t) {
 		add(s.short, s.long)
 	}
-	// Words of other releases, and those that the reference knows.
+	// Words of other releases, and those in LBNL NHC.
 	add("undrain", "resume", "pow_dn", "pow_up", "power_dn", "powering_down", "drain-", "drain+", "drain@", "drain^", "maint$", "maint#", "maint-", "maint@",
 		"idle+", "idle-", "idle@", "idle$", "idle^", "comp-", "resv-", "resv#", "resv@", "plnd*", "block*", "fail~", "err", "foo", "?")
 	for _, s := range recordedStates(t) {
@@ -124,7 +124,7 @@ func golden(t *testing.T, path, got string) {
 	}
 }
 
-// TestDecideHolds checks what must hold whatever the table says.
+// TestDecideHolds checks rules that must hold for every row of the table.
 func TestDecideHolds(t *testing.T) {
 	t.Parallel()
 	reasons := append(append(append([]string{}, noReasons...), ourReasons...), foreignReasons...)
@@ -142,8 +142,8 @@ func TestDecideHolds(t *testing.T) {
 	}
 }
 
-// out reports whether a node is out of service by the word for its state
-// alone, read in another way than ParseState does.
+// out reports whether a node is out of service by the word for its state alone. It reads the word
+// in another way than ParseState.
 func out(text string) bool {
 	if strings.Contains(text, "+DRAIN") || strings.Contains(text, "+FAIL") {
 		return true
@@ -203,7 +203,7 @@ func holdsHealthy(t *testing.T, node NodeInfo, mine, taken bool, d Decision) {
 	if d.Action == Resume && node.State.Class != Drained && node.State.Class != Down {
 		bad("resumes a node that is not out of service")
 	}
-	ordered := false // read in another way than ParseState does
+	ordered := false // read in another way than in ParseState
 	for _, w := range []string{"REBOOT_", "POWER_DOWN", "POWERED_DOWN", "POWERING_DOWN", "+FAIL"} {
 		ordered = ordered || strings.Contains(node.State.Text, w)
 	}
@@ -218,8 +218,8 @@ func holdsHealthy(t *testing.T, node NodeInfo, mine, taken bool, d Decision) {
 	}
 }
 
-// Slurm's own words for the status of our prolog or epilog give way to what it
-// wanted to say, and nothing else does.
+// Slurm's own reason for the status of our prolog or epilog is replaced by ours, and no other
+// reason is.
 func TestDecideSlurmsWords(t *testing.T) {
 	t.Parallel()
 	reasons := append(append(append([]string{}, noReasons...), ourReasons...), foreignReasons...)
@@ -264,7 +264,7 @@ func TestReason(t *testing.T) {
 	}
 }
 
-// The job that a fault began in stays in the reason when it has ended.
+// The job in which a fault began stays in the reason after it has ended.
 func TestReasonKeepsJob(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -275,7 +275,7 @@ func TestReasonKeepsJob(t *testing.T) {
 		{"NHC: gpu3 is lost [job 12] : reboot issued", "gpu3 is lost", None},
 		{"NHC: gpu3 is lost [job 12]", "gpu3 is lost [job 12]", None},
 		{"NHC: gpu3 is lost", "gpu3 is lost [job 12]", Renew},
-		{"NHC: gpu3 is lost [job 12]", "gpu3 is lost [job 13]", None}, // the first one stands
+		{"NHC: gpu3 is lost [job 12]", "gpu3 is lost [job 13]", None}, // the first job stays
 		{"NHC: gpu3 is lost [job 12 13]", "gpu3 is lost [job 13]", None},
 		{"NHC: gpu3 is lost [job 12]", "gpu4 is lost", Renew},
 		{"NHC: gpu3 is lost [job x]", "gpu3 is lost", Renew},
@@ -315,8 +315,8 @@ func FuzzReason(f *testing.F) {
 	})
 }
 
-// A reason that a finding has made is the same as long as device and fault are, whatever
-// else the run found, which check met it and which job runs.
+// A finding's reason is the same as long as device and fault are, regardless of other findings, the
+// check that detected it, and the running job.
 func TestSameReasonOfFinding(t *testing.T) {
 	t.Parallel()
 	const have = "NHC: gpu3 lost 0000:66:00.0: reboot (check_gpu_count) [gpu.recovery.lost] +2 [job 12]"

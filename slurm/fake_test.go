@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// fake is a Runner that stands for slurmctld and one node, as far as scontrol
-// lets it be seen.
+// fake is a Runner that represents slurmctld and one node, as far as scontrol
+// shows them.
 type fake struct {
 	state, reason string
 	keepsReason   bool // as 24.11 does after RESUME
 
 	calls []string // "read", "DRAIN NHC: x", "RESUME"
 
-	// on, if set, sees every call before it is served, may change the node, and
-	// may answer in slurmctld's place: it is done if it says so.
+	// on, if set, receives every call before it is served. It can change the node, and can
+	// answer instead of slurmctld; then it returns true.
 	on func(f *fake, call string) (Output, error, bool)
 }
 
@@ -45,12 +45,12 @@ func (f *fake) Run(_ context.Context, argv, _ []string) (Output, error) {
 	return f.serve(call), nil
 }
 
-// columns is sinfo's answer.
+// columns returns sinfo's answer.
 func (f *fake) columns() Output {
 	return Output{Stdout: fmt.Appendf(nil, "%-200s%-60s%-2048s\n", strings.ToLower(f.state), "root", cmp.Or(f.reason, "none"))}
 }
 
-// serve is slurmctld's answer.
+// serve returns slurmctld's answer.
 func (f *fake) serve(call string) Output {
 	verb, reason, _ := strings.Cut(call, " ")
 	held := strings.Contains(f.state, "+DRAIN")
@@ -80,7 +80,7 @@ func (f *fake) shown() string {
 	return " Reason=" + f.reason + " [root@2026-11-21T06:23:00]"
 }
 
-// answer is what a call gets instead of slurmctld's answer.
+// answer is a reply to a call instead of slurmctld's.
 type answer func(f *fake, call string) (Output, error)
 
 var (
@@ -114,14 +114,14 @@ func always(a answer, names ...string) func(*fake, string) (Output, error, bool)
 	}
 }
 
-// controller acts on the fake, with a memory of its own.
+// controller returns a controller of the fake, with its own memory.
 func controller(t *testing.T, f *fake) *Controller {
 	t.Helper()
 	return &Controller{Node: "gpu01", Runner: f, Dir: &store{}, BootID: "boot-1"}
 }
 
-// store is a state directory in memory. Errors in broken and full are those of every
-// operation, and of writing.
+// store is a state directory in memory. broken is the error of every operation, full that of
+// writing.
 type store struct {
 	mu           sync.Mutex
 	data         []byte
@@ -166,7 +166,7 @@ func (s *store) Lock(wait time.Duration) (func(), error) {
 	return nil, &BusyError{PID: 42, Age: time.Second}
 }
 
-// put replaces what is stored, as another program would.
+// put replaces the stored data, as another program would.
 func put(c *Controller, data string) { c.Dir.(*store).data = []byte(data) }
 
 var (
@@ -187,7 +187,7 @@ func act(t *testing.T, c *Controller, v Verdict, calls ...string) Outcome {
 	return o
 }
 
-// called checks the calls made since the last look.
+// called checks the calls since the previous check.
 func called(t *testing.T, c *Controller, o Outcome, calls ...string) {
 	t.Helper()
 	f := c.Runner.(*fake)

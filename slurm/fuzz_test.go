@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// FuzzMemory reads the data of an earlier run, or of another user, as the memory of a
-// node. Malformed data is an error; other data is the same after a save.
+// FuzzMemory reads arbitrary data as the memory of a node. Malformed data is an error; other data
+// is unchanged after a save.
 func FuzzMemory(f *testing.F) {
 	f.Add([]byte(`{"version":1,"told":"drain","reason":"NHC: x"}`))
 	if data, err := json.Marshal(Memory{Version: memoryFormat, Reason: "NHC: x"}); err == nil {
@@ -42,8 +42,8 @@ func FuzzMemory(f *testing.F) {
 	})
 }
 
-// FuzzRecord reads the data of an earlier run, or of another user, as the record of a
-// job, and closes it.
+// FuzzRecord reads arbitrary data as the record of a job, and closes
+// it.
 func FuzzRecord(f *testing.F) {
 	now := Moment{Time: time.Unix(1790000000, 0).UTC(), Boot: "boot-1", Uptime: 3600}
 	if data, err := json.Marshal(NewRecord(Job{ID: "7", UID: 5001}, Scope{}, "gpu01", now)); err == nil {

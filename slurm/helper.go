@@ -8,15 +8,14 @@ import (
 	"time"
 )
 
-// MarkOffline is LBNL NHC's node-mark-offline: args are a node and the words of
-// a message; env names the resource manager (NHC_RM) and steers the calls. It
-// prints LBNL's lines, on Slurm decides as [Decide] does, and returns the exit
-// status: that of the command that marked the node, 255 for an unknown
-// resource manager.
+// MarkOffline is LBNL NHC's node-mark-offline: args are a node and the words of a message; env
+// names the resource manager (NHC_RM) and configures the calls. It prints LBNL's lines, decides
+// as [Decide] does on Slurm, and returns the exit status: that of the command that marked the
+// node, 255 for an unknown resource manager.
 //
-// Unlike [Controller.Act] it asks sinfo, as a site that puts a sinfo of its own
-// in the way expects, and sets an unchanged reason again. The message goes into
-// the reason as [Reason] makes it.
+// Unlike [Controller.Act] it always asks sinfo, because a site may have replaced sinfo by a
+// program of its own, and it sets an unchanged reason again. [Reason] turns the message into the
+// reason.
 func MarkOffline(w io.Writer, argv0 string, args []string, env func(string) string, c *Controller, now time.Time) int {
 	fmt.Fprintf(w, "%s %s %s\n", now.Format(logTime), argv0, strings.Join(args, " "))
 	h := newHelper(w, argv0, args, env, c)
@@ -60,7 +59,7 @@ type helper struct {
 	node  string
 	env   func(string) string
 	c     *Controller
-	took  bool // IGNORE_EMPTY_NOTE: a node without a note is taken for ours
+	took  bool // IGNORE_EMPTY_NOTE: a node without a note counts as ours
 }
 
 func newHelper(w io.Writer, argv0 string, args []string, env func(string) string, c *Controller) *helper {
@@ -86,7 +85,7 @@ func (h *helper) otherRM() int {
 	return 255
 }
 
-// note is a node's note as LBNL prints it: the first word, a blank, the other
+// note is a node's note as LBNL prints it: the first word, a blank, and the other
 // words.
 type note struct{ leader, rest string }
 
@@ -99,9 +98,9 @@ func noteOf(words []string) note {
 
 func (n note) String() string { return n.leader + " " + n.rest }
 
-// slurmNode asks sinfo, whatever the settings prefer. A node that sinfo cannot
-// tell has the state "".
-func (h *helper) slurmNode() (NodeInfo, note) {
+// readSlurmNode asks sinfo, regardless of the settings. A node that sinfo does not show has the
+// state "".
+func (h *helper) readSlurmNode() (NodeInfo, note) {
 	argv, err := h.c.Settings.sinfoArgv(h.node)
 	if err != nil {
 		h.complain(err)
@@ -119,7 +118,7 @@ func (h *helper) slurmNode() (NodeInfo, note) {
 }
 
 func (h *helper) slurmOffline(message string) int {
-	node, n := h.slurmNode()
+	node, n := h.readSlurmNode()
 	d := Decide(node, Verdict{Message: message}, Policy{IgnoreEmptyNote: h.took})
 	switch {
 	case d.Action == None && node.State.Class == Unknown:
@@ -139,7 +138,7 @@ func (h *helper) slurmOffline(message string) int {
 }
 
 func (h *helper) slurmOnline() int {
-	node, n := h.slurmNode()
+	node, n := h.readSlurmNode()
 	d := Decide(node, Verdict{Healthy: true}, Policy{IgnoreEmptyNote: h.took})
 	switch class := node.State.Class; {
 	case d.Action == Resume:
@@ -173,14 +172,14 @@ func (h *helper) slurmWrite(d Decision) int {
 	return h.mark(argv)
 }
 
-// query runs a command for its standard output.
+// query runs a command and returns its standard output.
 func (h *helper) query(argv []string) []byte {
 	out, _ := h.run(argv)
 	return out.Stdout
 }
 
-// mark runs the command that changes the node, passes on what it prints, and
-// returns its exit status: 127 if it cannot be started, 124 if it never ended.
+// mark runs the command that changes the node, prints its output, and returns its exit status:
+// 127 if it cannot be started, 124 if it never ends.
 func (h *helper) mark(argv []string) int {
 	out, err := h.run(argv)
 	fmt.Fprintf(h.w, "%s", out.Stdout)

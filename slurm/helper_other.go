@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// TORQUE/PBS and LSF, as LBNL NHC's helpers treat them: a foreign note is set
-// again in place of ours where Slurm's would be left alone.
+// TORQUE/PBS and LSF, as LBNL NHC's helpers handle them: a foreign note is replaced by ours; on
+// Slurm it would stay.
 
-// pbsNode reads pbsnodes -n -l: the node, its state, and its note.
-func (h *helper) pbsNode() (state string, n note) {
+// readPBSNode parses pbsnodes -n -l: the node, its state, and its note.
+func (h *helper) readPBSNode() (state string, n note) {
 	words := strings.Fields(string(h.command(nil,
 		cmp.Or(h.env("PBSNODES"), "pbsnodes"), cmp.Or(h.env("PBSNODES_LIST_ARGS"), "-n -l all"))))
 	if len(words) < 2 {
@@ -19,7 +19,7 @@ func (h *helper) pbsNode() (state string, n note) {
 }
 
 func (h *helper) pbsOffline(message string) int {
-	state, n := h.pbsNode()
+	state, n := h.readPBSNode()
 	out := strings.Contains(state, "offline")
 	if out && n.leader == "" && !h.took {
 		h.say("Not offlining %s:  Already offline with no note set.", h.node)
@@ -34,7 +34,7 @@ func (h *helper) pbsOffline(message string) int {
 }
 
 func (h *helper) pbsOnline() int {
-	state, n := h.pbsNode()
+	state, n := h.readPBSNode()
 	switch {
 	case !strings.Contains(state, "offline"):
 		h.say("Skipping %s node %s (%s)", state, h.node, n)
@@ -49,9 +49,9 @@ func (h *helper) pbsOnline() int {
 	return 0
 }
 
-// lsfNode reads bhosts -l: the first word below STATUS, and the comment of the
-// administrator in double quotes.
-func (h *helper) lsfNode() (state string, n note) {
+// readLSFNode parses bhosts -l: the first word below STATUS, and the administrator's comment in
+// double quotes.
+func (h *helper) readLSFNode() (state string, n note) {
 	below := false
 	for line := range strings.Lines(string(h.command([]string{"-l"}, cmp.Or(h.env("LSF_BHOSTS"), "bhosts")))) {
 		words := strings.Fields(line)
@@ -71,7 +71,7 @@ func (h *helper) lsfNode() (state string, n note) {
 }
 
 func (h *helper) lsfOffline(message string) int {
-	state, n := h.lsfNode()
+	state, n := h.readLSFNode()
 	switch {
 	case state != "ok" && !strings.HasPrefix(state, "closed"):
 		return 0
@@ -88,7 +88,7 @@ func (h *helper) lsfOffline(message string) int {
 }
 
 func (h *helper) lsfOnline() int {
-	state, n := h.lsfNode()
+	state, n := h.readLSFNode()
 	switch {
 	case !strings.HasPrefix(state, "closed"):
 		h.say("Skipping %s node %s (%s)", state, h.node, n)
@@ -113,7 +113,7 @@ func (h *helper) command(last []string, pieces ...string) []byte {
 	return h.query(argv)
 }
 
-// change marks: the pieces split into words, the last words, the node.
+// change marks the node: the pieces split into words, the last words, the node.
 func (h *helper) change(last []string, pieces ...string) int {
 	argv, err := argv(pieces, append(last, h.node)...)
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// commands is a Runner for the helpers: it answers the first command with the
-// node's line, the next with a status, and notes them down.
+// commands is a Runner for the helpers: it answers the first command with the node's line, the next
+// one with a status, and records both.
 type commands struct {
 	line   string
-	status int // of the command that marks
+	status int // status of the marking command
 	lost   error
 	calls  []string
 }
@@ -35,11 +35,11 @@ func (c *commands) Run(_ context.Context, argv, _ []string) (Output, error) {
 	return Output{Status: c.status, Stderr: []byte("complaint\n")}, nil
 }
 
-// What LBNL NHC 1.4.3 was recorded to do, as far as we do not differ.
+// The recorded behaviour of LBNL NHC 1.4.3, except where nhc-gpu differs.
 var helperCases = []struct {
 	name   string
 	env    []string
-	line   string // of sinfo, pbsnodes or bhosts
+	line   string // line of sinfo, pbsnodes or bhosts
 	status int
 	off    string // the helper's text and the command after the query, if any
 	on     string
@@ -167,7 +167,7 @@ var helperCases = []struct {
 	{"lsf unavail", []string{"NHC_RM=lsf"}, lsf("unavail", "NHC: old"), 0, "", "Skipping unavail node node01 (NHC: old)"},
 }
 
-// lsf is the output of bhosts -l.
+// lsf returns an output of bhosts -l.
 func lsf(status, comment string) string {
 	text := "HOST  node01\nSTATUS CPUF JL/U MAX NJOBS RUN SSUSP USUSP RSV DISPATCH_WINDOW\n" + status + " 60.00 - 16 0 0 0 0 0 -"
 	if comment != "" {
@@ -250,7 +250,7 @@ func TestHelpersOtherRM(t *testing.T) {
 	}
 }
 
-// A command that is missing is exit status 127, and said on standard error.
+// A missing command gives exit status 127 and a message on standard error.
 func TestHelpersMissingCommand(t *testing.T) {
 	t.Parallel()
 	for rm, want := range map[string]int{"slurm": 0, "pbs": 127} {
@@ -265,7 +265,7 @@ func TestHelpersMissingCommand(t *testing.T) {
 	}
 }
 
-// What a helper does to the node, the next run sees.
+// The next run detects the change that a helper made to the node.
 func TestHelpersForget(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}

@@ -10,49 +10,48 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// Job is the job that a prolog or an epilog runs for, as slurmd describes it.
-// Only what has the form that Slurm gives it is taken over: some of it is the
-// user's text.
+// Job is the job of a prolog or an epilog, as slurmd describes it. Values without Slurm's form are
+// ignored: some of them are the user's text.
 type Job struct {
-	ID      string // digits; "" if slurmd did not say
-	Het     string // the id of the heterogeneous job that it is a component of; "" if of none
-	Restart int    // how often it was requeued
-	UID     int    // -1 if it is not known
+	ID      string // digits; "" if slurmd did not set it
+	Het     string // the ID of its heterogeneous job, "" if it is not a component
+	Restart int    // number of requeues
+	UID     int    // -1 if unknown
 	User    string
-	Began   time.Time // when slurmctld started it; zero if it is not known
+	Began   time.Time // when slurmctld started it; zero if unknown
 	Share   Share
-	Minors  []int    // of SomeGPUs: the N of /dev/nvidiaN, in order
-	MIG     []string // of SomeGPUs: UUIDs of MIG devices, in place of Minors
-	Shared  bool     // its GPUs may have other jobs, too: MIG, gres/mps; of gres/shard nothing tells
-	Alone   bool     // it has the node for itself
-	Part    bool     // it has not: other jobs may be on the node; where neither is set nothing tells
-	Strange string   // what could not be understood of its GPUs; it is AllGPUs then
+	Minors  []int    // for SomeGPUs: the N of /dev/nvidiaN, sorted
+	MIG     []string // for SomeGPUs: UUIDs of MIG devices, instead of Minors
+	Shared  bool     // other jobs can use its GPUs, too: MIG, gres/mps; gres/shard cannot be detected
+	Alone   bool     // the job has the whole node
+	Part    bool     // other jobs can be on the node; if neither Alone nor Part is set: unknown
+	Strange string   // the text about its GPUs that could not be parsed; Share is then AllGPUs
 }
 
-// Share is how much of a node's GPUs a job has.
+// Share is the part of a node's GPUs that a job has.
 type Share int
 
 // The shares.
 const (
 	NoGPUs   Share = iota // it has no GPU
-	SomeGPUs              // those that are named
-	AllGPUs               // the whole node, or nobody knows
+	SomeGPUs              // the listed GPUs
+	AllGPUs               // the whole node, or unknown
 )
 
 func (s Share) String() string { return [...]string{"none", "some", "all"}[s] }
 
 // JobFrom reads the job from the environment that slurmd gives prolog and
-// epilog (tests/slurm runs it on 22.05, 24.11 and 26.05; MIG is from SchedMD's
+// epilog (tests/slurm tests it with 22.05, 24.11 and 26.05; MIG is from SchedMD's
 // gres_gpu.c):
 //
-//   - SLURM_JOB_GPUS has the numbers of the device files of the job's GPUs, also
-//     for gres/shard and gres/mps, and all of the node's for a job that has the
-//     node for itself, whatever it asked for. A job without a GPU has none;
-//   - CUDA_VISIBLE_DEVICES has the same numbers, and UUIDs where the GPUs are
-//     split up by MIG, when SLURM_JOB_GPUS counts the MIG devices;
-//   - a task of an array has a job id of its own, and nothing says that it is of
-//     one: SLURM_ARRAY_JOB_ID is for slurmctld's prolog and for tasks.
-//   - SLURM_JOB_START_TIME is in seconds of slurmctld's clock; 22.05 has none;
+//   - SLURM_JOB_GPUS holds the numbers of the device files of the job's GPUs, also for
+//     gres/shard and gres/mps, and those of all GPUs for a job with the whole node,
+//     regardless of its request. It is not set for a job without a GPU;
+//   - CUDA_VISIBLE_DEVICES holds the same numbers, or UUIDs if MIG divides the GPUs;
+//     SLURM_JOB_GPUS then counts the MIG devices;
+//   - a task of an array has its own job ID, and nothing identifies it as a task of an
+//     array: SLURM_ARRAY_JOB_ID is for slurmctld's prolog and for tasks;
+//   - SLURM_JOB_START_TIME is in seconds of slurmctld's clock; 22.05 has none.
 func JobFrom(env func(string) string) Job {
 	j := Job{UID: -1, ID: digits(env("SLURM_JOB_ID")), User: userName(env("SLURM_JOB_USER")), Het: digits(env("SLURM_HET_JOB_ID"))}
 	if n, err := strconv.Atoi(digits(env("SLURM_JOB_RESTART_COUNT"))); err == nil {
@@ -70,27 +69,27 @@ func JobFrom(env func(string) string) Job {
 
 func (j *Job) share(env func(string) string) {
 	j.Shared = env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") != ""
-	j.Alone, j.Part = alone(env)
+	j.Alone, j.Part = isAlone(env)
 	visible := env("CUDA_VISIBLE_DEVICES")
 	if strings.Contains(visible, "MIG-") {
-		j.mig(visible)
+		j.parseMIG(visible)
 		return
 	}
 	for _, name := range []string{"SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"} {
 		if list := env(name); list != "" && list != noDevices {
-			j.numbers(name, list)
+			j.parseNumbers(name, list)
 			return
 		}
 	}
-	if j.Alone { // on a node of whose GPUs Slurm does not know
+	if j.Alone { // on a node with GPUs that are unknown to Slurm
 		j.Share = AllGPUs
 	}
 }
 
-// alone says whether the job has the node for itself. Before 26.05 an exclusive
-// job is one with SLURM_JOB_OVERSUBSCRIBE=NO (22.05 says nothing); since then
-// that is so for all, and SLURM_JOB_EXCLUSIVE tells: NO, NODE, USER, MCS, TOPO.
-func alone(env func(string) string) (yes, no bool) {
+// isAlone reports whether the job has the whole node, and whether it has not. Before 26.05 an
+// exclusive job has SLURM_JOB_OVERSUBSCRIBE=NO (22.05 does not set it); since 26.05 every job
+// has, and SLURM_JOB_EXCLUSIVE decides: NO, NODE, USER, MCS, TOPO.
+func isAlone(env func(string) string) (yes, no bool) {
 	if exclusive := env("SLURM_JOB_EXCLUSIVE"); exclusive != "" {
 		return exclusive == "NODE", exclusive != "NODE"
 	}
@@ -98,10 +97,10 @@ func alone(env func(string) string) (yes, no bool) {
 	return over == "NO", over != "" && over != "NO"
 }
 
-// Recall fills in the GPUs of an ended job of whose GPUs slurmd says nothing. It
-// cannot when slurmctld was restarted while the job ran, and need not when the
-// job's prolog has failed (22.05, 24.11 and 26.05 run): the record of the prolog
-// knows. Without a record, nil, the job may have had any.
+// Recall sets the GPUs of an ended job from the record of its prolog, if slurmd does not name
+// them. slurmd cannot name them if slurmctld was restarted while the job ran, and does not if
+// the job's prolog failed (tested with 22.05, 24.11 and 26.05). Without a record, nil, the job
+// may have had any GPU.
 func (j *Job) Recall(r *Record) {
 	switch {
 	case j.Share != NoGPUs:
@@ -121,8 +120,8 @@ func (j *Job) Recall(r *Record) {
 // noDevices is CUDA_VISIBLE_DEVICES of a task without a GPU on a node that has some.
 const noDevices = "NoDevFiles"
 
-// numbers takes a list of numbers and ranges.
-func (j *Job) numbers(name, list string) {
+// parseNumbers parses a list of numbers and ranges.
+func (j *Job) parseNumbers(name, list string) {
 	for word := range strings.SplitSeq(list, ",") {
 		low, high, isRange := strings.Cut(word, "-")
 		a, err := strconv.Atoi(digits(low))
@@ -131,7 +130,7 @@ func (j *Job) numbers(name, list string) {
 			b, err = strconv.Atoi(digits(high))
 		}
 		if err != nil || b < a || b > maxMinor {
-			j.strange(name, list)
+			j.noteStrange(name, list)
 			return
 		}
 		for n := a; n <= b; n++ {
@@ -143,15 +142,15 @@ func (j *Job) numbers(name, list string) {
 	j.Share = SomeGPUs
 }
 
-// maxMinor bounds the numbers of devices: more have no place in one node.
+// maxMinor is the maximum device number: no node has more.
 const maxMinor = 255
 
-// mig takes a list of UUIDs of MIG devices: "MIG-" and a UUID, or before release
-// 470 of the driver "MIG-GPU-", the UUID of the GPU, and two numbers.
-func (j *Job) mig(list string) {
+// parseMIG parses a list of UUIDs of MIG devices: "MIG-" and a UUID, or before driver release 470
+// "MIG-GPU-", the UUID of the GPU, and two numbers.
+func (j *Job) parseMIG(list string) {
 	for word := range strings.SplitSeq(list, ",") {
 		if !migUUID().MatchString(word) {
-			j.strange("CUDA_VISIBLE_DEVICES", list)
+			j.noteStrange("CUDA_VISIBLE_DEVICES", list)
 			return
 		}
 		j.MIG = append(j.MIG, word)
@@ -162,13 +161,13 @@ func (j *Job) mig(list string) {
 
 var migUUID = checks.Lazily(`^MIG-(GPU-)?[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(/[0-9]{1,3}/[0-9]{1,3})?$`)
 
-// strange notes what cannot be understood: then every GPU may be the job's.
-func (j *Job) strange(name, list string) {
+// noteStrange records a text that cannot be parsed: then the job may have any GPU.
+func (j *Job) noteStrange(name, list string) {
 	j.Share, j.Minors, j.MIG = AllGPUs, nil, nil
 	j.Strange = fmt.Sprintf("%s=%s: want numbers of devices, or UUIDs of MIG devices", name, cut(printable(list), 100))
 }
 
-// digits is s if it consists of a few digits, else "".
+// digits returns s if it consists of a few digits, else "".
 func digits(s string) string {
 	if s == "" || len(s) > 18 || strings.Trim(s, "0123456789") != "" {
 		return ""
@@ -176,7 +175,7 @@ func digits(s string) string {
 	return s
 }
 
-// userName is s if it may be the name of a user, else "".
+// userName returns s if it can be the name of a user, else "".
 func userName(s string) string {
 	if len(s) > 64 || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"'/\:`, r) }) {
 		return ""
@@ -184,26 +183,26 @@ func userName(s string) string {
 	return s
 }
 
-// GPU is a GPU of the node, by the names that it has.
+// GPU is a GPU of the node, with all its names.
 type GPU struct {
-	Index int      `json:"index"` // NVML's, by PCI address
-	Minor int      `json:"minor"` // the N of /dev/nvidiaN; -1 if it is not known
+	Index int      `json:"index"` // NVML index, by PCI address
+	Minor int      `json:"minor"` // the N of /dev/nvidiaN; -1 if unknown
 	PCI   string   `json:"pci"`
 	UUID  string   `json:"uuid,omitempty"`
-	MIG   []string `json:"mig,omitempty"` // UUIDs of its MIG devices, where they have been asked for
+	MIG   []string `json:"mig,omitempty"` // UUIDs of its MIG devices, if they were queried
 }
 
 func (g GPU) String() string { return fmt.Sprintf("gpu%d %s", g.Index, g.PCI) }
 
-// Scope is what a job has of a node. The zero value is the whole node.
+// Scope is the part of a node that a job has. The zero value is the whole node.
 type Scope struct {
-	Known bool  // the job has Own and nothing else; false: it may have any GPU
+	Known bool  // the job has exactly the GPUs in Own; false: it may have any GPU
 	Own   []GPU // by minor number
-	Other []GPU // GPUs of the node that are not the job's, as far as the driver has them
+	Other []GPU // the other GPUs of the node, if the driver shows them
 }
 
-// ScopeOf finds a job's GPUs among those of the node. If one of them is not there
-// every GPU may be meant: why says which.
+// ScopeOf finds a job's GPUs among those of the node. If one of them is missing, the job may have
+// any GPU; why names the missing one.
 func ScopeOf(j Job, node []GPU) (s Scope, why string) {
 	switch j.Share {
 	case AllGPUs:
@@ -237,8 +236,8 @@ func ScopeOf(j Job, node []GPU) (s Scope, why string) {
 	return s, ""
 }
 
-// holds says whether a MIG device is on the GPU. The older form of its name has
-// the UUID of the GPU in it.
+// holds reports whether a MIG device is on the GPU. The older form of its name contains the UUID of
+// the GPU.
 func (g GPU) holds(mig string) bool {
 	if parent, _, ok := strings.Cut(strings.TrimPrefix(mig, "MIG-"), "/"); ok && parent == g.UUID {
 		return true
@@ -246,9 +245,9 @@ func (g GPU) holds(mig string) bool {
 	return slices.Contains(g.MIG, mig)
 }
 
-// Inside says whether a finding concerns the job: it is about one of its GPUs,
-// or about the node as a whole. What cannot be told is inside. A GPU that the driver
-// has lost is not the job's, whose GPUs it has.
+// Inside reports whether a finding concerns the job: it is about one of its GPUs, or about the node
+// as a whole, or its device is unknown. A GPU that the driver has lost does not belong to the job if
+// the driver shows all the job's GPUs.
 func (s Scope) Inside(d checks.Device) bool {
 	if !s.Known || d.Kind != "gpu" {
 		return true

@@ -66,7 +66,7 @@ func TestJobFrom(t *testing.T) {
 	}
 }
 
-// An epilog that is told of no GPU asks the record of the job.
+// An epilog without GPUs in its environment reads the record of the job.
 func TestRecall(t *testing.T) {
 	t.Parallel()
 	two, none, whole := Record{GPUs: []GPU{{Minor: 6}, {Minor: 2}}}, Record{}, Record{Whole: true, GPUs: []GPU{{Minor: 0}}}
@@ -93,7 +93,7 @@ func TestRecall(t *testing.T) {
 	}
 }
 
-// eight are GPUs whose minor numbers run against the PCI bus, as on some boards.
+// eight returns GPUs with minor numbers in reverse PCI order, as on some boards.
 func eight() (node []GPU) {
 	for i := range 8 {
 		node = append(node, GPU{Index: i, Minor: 7 - i, PCI: fmt.Sprintf("0000:%02x:00.0", i), UUID: fmt.Sprintf("GPU-aaaaaaaa-bbbb-cccc-dddd-%012d", i)})
@@ -107,7 +107,7 @@ func TestScope(t *testing.T) {
 	tests := []struct {
 		name string
 		job  Job
-		own  []int // indexes of eight(); nil: all, and not known
+		own  []int // indexes of eight(); nil: all, because unknown
 		why  string
 	}{
 		{"minor numbers, not indexes", Job{Share: SomeGPUs, Minors: []int{0, 6}}, []int{1, 7}, ""},

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// commentPrefix begins each AdminComment that we write. Only a comment with this prefix
-// is replaced.
+// commentPrefix begins each AdminComment of nhc-gpu. Only a comment with this prefix is
+// replaced.
 const commentPrefix = "nhc-gpu: "
 
-// TellJob writes into the AdminComment of a job that this node has refused it, and why:
-// the user of a job that is requeued sees no more than BeginTime otherwise. It costs a
-// read and a write, and keeps a comment of another writer: no release
-// appends (22.05 stores the sign +=, 24.11 and 26.05 refuse it).
+// TellJob writes to the AdminComment of a job that this node has refused it, and why: otherwise the
+// user of a requeued job sees only BeginTime. It needs a read and a write, and keeps a comment of
+// another writer: no release can append (22.05 stores the sign +=, 24.11 and 26.05 reject
+// it).
 //
 // A user can make other fields look like an AdminComment, so no part of the answer is
 // written back.

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// ErrBusy says that another process holds the lock. The error at hand is a
+// ErrBusy means that another process holds the lock. The returned error is a
 // [*BusyError].
 var ErrBusy = errors.New("another run is at work")
 
 // BusyError names the process that holds a lock.
 type BusyError struct {
-	PID int           // 0 if it left no trace
+	PID int           // 0 if unknown
 	Age time.Duration // since it took the lock
 }
 

@@ -6,12 +6,12 @@ import (
 	"slices"
 )
 
-// Cause is what a run has failed by.
+// Cause is the cause of a failing run.
 type Cause struct {
-	Check string `json:"check,omitempty"` // its name, or the line that bash runs; "": the run itself has failed
-	Line  string `json:"line,omitempty"`  // the words, of a check in a file of lines
-	File  string `json:"file,omitempty"`  // where the line is; "": in none
-	Job   bool   `json:"job,omitempty"`   // the run was a prolog or an epilog, which no drained node sees again
+	Check string `json:"check,omitempty"` // the name of the check, or the line that bash runs; "": the run itself failed
+	Line  string `json:"line,omitempty"`  // the line of a check in nhc.conf
+	File  string `json:"file,omitempty"`  // the file of the line; "": none
+	Job   bool   `json:"job,omitempty"`   // the run was a prolog or an epilog, which never runs on a drained node
 }
 
 func (c Cause) String() string {
@@ -22,37 +22,37 @@ func (c Cause) String() string {
 	return fmt.Sprintf("%s (%s)", name, c.File)
 }
 
-// Mark is a cause that the node is drained for, and stays so until a run has looked at
-// it and passed: the health check of every few minutes knows nothing of what a run of
-// another file has found at night.
+// Mark is a cause for which the node is drained. It stays until a run has checked the same fault
+// and passed: the periodic health check cannot judge a fault that a run of another file found
+// at night.
 type Mark struct {
 	Cause
 
-	Message string `json:"message,omitempty"` // no more of it than a reason holds
-	Fault   string `json:"fault,omitempty"`   // which it is about
-	Owed    bool   `json:"owed,omitempty"`    // the node was not drained for it: Slurm did not answer, or the state did not allow it
+	Message string `json:"message,omitempty"` // cut to the length of a reason
+	Fault   string `json:"fault,omitempty"`   // the fault of the message
+	Owed    bool   `json:"owed,omitempty"`    // the node is not yet drained for it: Slurm did not answer, or the state did not allow it
 }
 
-// mostMarks bounds what is kept; the oldest are forgotten first.
+// mostMarks is the maximum number of marks; the oldest are removed first.
 const mostMarks = 16
 
-// mark keeps what a failing verdict is about.
+// mark stores the cause of a failing verdict.
 func (m *Memory) mark(v Verdict) {
 	if v.Healthy || v.Cause == (Cause{}) {
 		return
 	}
 	isSame := func(k Mark) bool { return k.Cause == v.Cause }
 	if i := slices.IndexFunc(m.Marks, isSame); i >= 0 && m.Marks[i].Fault == v.fault() && m.Marks[i].Message != "" {
-		return // its message is what stands in the reason
+		return // its message is in the reason
 	}
 	marks := slices.DeleteFunc(slices.Clone(m.Marks), isSame)
 	marks = append(marks, Mark{Cause: v.Cause, Message: cut(printable(v.Message), MaxReason), Fault: v.fault()})
 	m.Marks = marks[max(0, len(marks)-mostMarks):]
 }
 
-// standing are the marks that a verdict leaves, and why the last of them stays. A
-// failing one leaves them all.
-func (m *Memory) standing(v Verdict) (marks []Mark, why string) {
+// findStanding returns the marks that remain after a verdict, and why the last of them remains.
+// After a failing verdict all remain.
+func (m *Memory) findStanding(v Verdict) (marks []Mark, why string) {
 	if !v.Healthy {
 		return m.Marks, ""
 	}
@@ -67,8 +67,8 @@ func (m *Memory) standing(v Verdict) (marks []Mark, why string) {
 	return marks, why
 }
 
-// owed returns the drain that the marks are still to have; ok is false if there is none.
-func (m *Memory) owed(marks []Mark) (v Verdict, ok bool) {
+// findOwed returns the drain that the marks still need; ok is false if there is none.
+func (m *Memory) findOwed(marks []Mark) (v Verdict, ok bool) {
 	for _, k := range slices.Backward(marks) {
 		switch {
 		case m.Pending.Message != "" && (k.Message == "" || k.Message == m.Pending.Message):
@@ -80,8 +80,8 @@ func (m *Memory) owed(marks []Mark) (v Verdict, ok bool) {
 	return Verdict{}, false
 }
 
-// owe notes whether the drain for a cause is still to be delivered. Once the node is drained
-// it is so for all of them.
+// owe records whether the drain for a cause must still be delivered. Once the node is drained, it
+// is drained for all of them.
 func (m *Memory) owe(cause Cause, owed bool) {
 	m.Marks = slices.Clone(m.Marks)
 	for i := range m.Marks {
@@ -91,14 +91,14 @@ func (m *Memory) owe(cause Cause, owed bool) {
 	}
 }
 
-// passes says of a node that is not drained that its state does not allow it now, and
-// ends without a person's State=RESUME: a maintenance, a slurmctld that has just started.
+// passes reports that the state of a node that is not drained does not allow a drain now, but ends
+// without a person's State=RESUME: a maintenance, or a slurmctld that has just started.
 func (s State) passes() bool {
 	return !s.Held && (s.Class == Unknown || s.Base == "maint" || s.Class == Down && s.is("NOT_RESPONDING"))
 }
 
-// keepDrained is what a healthy verdict means for a node that is drained by us for
-// something else. Its reason names that, and nothing that is over.
+// keepDrained returns the decision of a healthy verdict for a node that we drained for another
+// fault. The reason names that fault only.
 func keepDrained(node NodeInfo, marks []Mark, why string) Decision {
 	last := marks[len(marks)-1]
 	d := Decision{Why: keptFor(marks, why)}
@@ -112,8 +112,8 @@ func keptFor(marks []Mark, why string) string {
 	return fmt.Sprintf("drained by %s, %s", marks[len(marks)-1].Cause, why)
 }
 
-// mayBeHeld says of a node that a healthy verdict leaves alone whether it may be drained
-// by us all the same.
+// mayBeHeld reports whether a node that a healthy verdict does not change may still be drained by
+// us.
 func (n NodeInfo) mayBeHeld() bool {
 	return n.State.Class == Unknown || n.State.Class == InService && n.State.Held
 }

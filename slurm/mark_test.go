@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// passing is the verdict of a healthy run that takes back what was drained for by some
-// checks, and no other.
+// passing returns the verdict of a healthy run that can clear the drains of some checks and no
+// others.
 func passing(has ...string) Verdict {
 	return Verdict{Healthy: true, Lacks: func(c Cause) string {
 		if slices.Contains(has, c.Check) {
@@ -26,7 +26,7 @@ func byEpilog(check, message string) Verdict {
 	return Verdict{Message: message, Cause: Cause{Check: check, Job: true}}
 }
 
-// acting runs Act for a role, and wants these calls.
+// acting returns a function that runs Act for a role and expects these calls.
 func acting(t *testing.T, c *Controller) func(v Verdict, role Role, calls ...string) Outcome {
 	t.Helper()
 	return func(v Verdict, role Role, calls ...string) Outcome {
@@ -41,8 +41,8 @@ func acting(t *testing.T, c *Controller) func(v Verdict, role Role, calls ...str
 	}
 }
 
-// What an epilog has drained the node for is not taken back by a health check that
-// does not look at it.
+// A health check that does not look at the fault does not resume a node that an epilog
+// drained.
 func TestDrainOfEpilogStands(t *testing.T) {
 	t.Parallel()
 	const left = "check_job_leftovers"
@@ -60,7 +60,7 @@ func TestDrainOfEpilogStands(t *testing.T) {
 		t.Errorf("a run with the check: %+v", out)
 	}
 
-	// A person resumes: from then on it is as if nothing had been.
+	// A person resumes the node: all marks are gone.
 	act(byEpilog(left, "x"), Epilog, "read", "DRAIN NHC: x")
 	f.state, f.reason = "IDLE", ""
 	act(passing(), HealthCheck, "read")
@@ -68,8 +68,8 @@ func TestDrainOfEpilogStands(t *testing.T) {
 	act(passing(), HealthCheck, "read", "RESUME")
 }
 
-// Two files have drained the node, each for a fault of its own: each takes back its own,
-// and the reason is what is left.
+// Two files have drained the node, each for its own fault. Each clears its own drain, and the reason
+// names the remaining fault.
 func TestDrainsOfTwoFiles(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}
@@ -84,7 +84,7 @@ func TestDrainsOfTwoFiles(t *testing.T) {
 	act(passing("check_gpu_gemm"), Manual, "read", "RESUME")
 }
 
-// A fault that has another message is the same; so is one that is found again.
+// A fault with another message, or detected again, is the same fault.
 func TestMarkIsRenewed(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}
@@ -104,8 +104,8 @@ func TestMarkIsRenewed(t *testing.T) {
 	}
 }
 
-// Somebody resumes the node, and before a healthy run sees that another file fails: what
-// was before is over.
+// Another user resumes the node, and another file fails before a healthy run sees that: the old
+// marks are gone.
 func TestMarksOfResumedNode(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}
@@ -116,7 +116,7 @@ func TestMarksOfResumedNode(t *testing.T) {
 	act(passing("check_fs_mount"), HealthCheck, "read", "RESUME")
 }
 
-// The state of a node that nobody understands forgets nothing.
+// An unknown state of the node deletes no mark.
 func TestMarksOfUnknownState(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}
@@ -130,12 +130,12 @@ func TestMarksOfUnknownState(t *testing.T) {
 	}
 }
 
-// An edited reason is left as it is where nothing is known of the message.
+// An edited reason stays if no message is stored.
 func TestMarksOfEarlierVersions(t *testing.T) {
 	t.Parallel()
 	for text, kept := range map[string]bool{
 		`"check":"check_job_leftovers"`: true,
-		`"reason":"NHC: x"`:             false, // an earlier version marked nothing but what prologs and epilogs did
+		`"reason":"NHC: x"`:             false, // an earlier version stored only the marks of prologs and epilogs
 	} {
 		f := &fake{state: "IDLE+DRAIN", reason: "NHC: x"}
 		c := controller(t, f)
@@ -152,8 +152,8 @@ func TestMarksOfEarlierVersions(t *testing.T) {
 	}
 }
 
-// A drain that could not be delivered is delivered by a run without its check; one that
-// the run has looked at is void, and the reason is what is left.
+// A run without the check delivers a pending drain. A drain for a fault that the run has checked is
+// cancelled, and the reason names the remaining faults.
 func TestPendingDrainStands(t *testing.T) {
 	t.Parallel()
 	for name, v := range map[string]Verdict{"epilog": byEpilog("check_job_leftovers", "x"), "night": by("check_gpu_gemm", "x")} {
@@ -181,9 +181,9 @@ func TestPendingDrainStands(t *testing.T) {
 	}
 }
 
-// A fault that could not be told when it was found is not lost because the run that comes
-// next does not look at it: another drain took its place, the node was in maintenance, or
-// slurmctld had just started.
+// A fault whose drain could not be delivered is not lost if the next run does not check it: another
+// drain was delivered instead, the node was in maintenance, or slurmctld had just
+// started.
 func TestOwedDrainIsDelivered(t *testing.T) {
 	t.Parallel()
 	night, health := by("check_gpu_gemm", "wrong"), by("check_fs_mount", "no /home")
@@ -208,7 +208,7 @@ func TestOwedDrainIsDelivered(t *testing.T) {
 		act := acting(t, c)
 		act(night, Manual, "read")
 		act(passing("check_fs_mount"), HealthCheck, "read")
-		if strings.Contains(state, "MAINTENANCE") { // within the budget
+		if strings.Contains(state, "MAINTENANCE") { // MAINTENANCE
 			act(passing("check_fs_mount"), HealthCheck)
 		}
 		f.state, now = "IDLE", now.Add(heldRecheck)
@@ -226,7 +226,7 @@ func TestOwedDrainIsDelivered(t *testing.T) {
 		act(passing("check_fs_mount"), HealthCheck, "read")
 	}
 
-	// What a person has drained is theirs, and so is the moment when it returns.
+	// A drain by a person stays until that person resumes the node.
 	f = &fake{state: "IDLE+DRAIN", reason: "new DIMMs"}
 	c = controller(t, f)
 	c.Settings.Recheck = DefaultRecheck

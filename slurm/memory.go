@@ -9,44 +9,44 @@ import (
 	"time"
 )
 
-// Told is what Slurm last heard of us, or what we last saw there.
+// Told is the last state that nhc-gpu reported to Slurm, or last read there.
 type Told string
 
-// What Slurm may have been told. Only ToldOK lets a healthy run go without
-// asking.
+// The values of Told. Only with ToldOK can a healthy run make no
+// call.
 const (
-	ToldUnknown   Told = ""           // ask
+	ToldUnknown   Told = ""           // unknown: ask Slurm
 	ToldOK        Told = "ok"         // the node was in service, and healthy
 	ToldDrained   Told = "drained"    // drained by us, for Memory.Reason
-	ToldLeftAlone Told = "left-alone" // drained by another, down, or in maintenance
+	ToldLeftAlone Told = "left-alone" // drained by another user, down, or in maintenance
 )
 
-// memoryFormat is the version of the file. Another one is not read.
+// memoryFormat is the version of the file. Other versions are not read.
 const memoryFormat = 1
 
-// Memory is what a node remembers between runs.
+// Memory is the data of a node that is stored between runs.
 type Memory struct {
 	Version int    `json:"version"`
-	BootID  string `json:"boot_id"` // memory of another boot is void
+	BootID  string `json:"boot_id"` // memory of another boot is ignored
 	Told    Told   `json:"told"`
 
-	// Reason is our last reason of the node, and Fault its cause; both are empty after
-	// the node was seen in service. Known reports that the node had no other reason of ours.
+	// Reason is the last reason that nhc-gpu set on the node, and Fault its cause; both are empty
+	// after the node was seen in service. Known means that the node had no other reason of ours.
 	Reason string `json:"reason,omitempty"`
 	Fault  string `json:"fault,omitempty"`
 	Known  bool   `json:"known,omitempty"`
 
-	// For is the question that Slurm was last asked, Next when it is asked again if
-	// nothing changes; IsHealthy was SLURM_NODE_IS_HEALTHY in the last run.
+	// For is the last question to Slurm, Next the time when it is asked again if nothing
+	// changes; IsHealthy was SLURM_NODE_IS_HEALTHY in the last run.
 	For       string    `json:"for,omitempty"`
 	Next      time.Time `json:"next,omitzero"`
 	IsHealthy string    `json:"is_healthy,omitempty"`
 
 	Refusal Refusal `json:"refusal,omitzero"`
 
-	// Unsettled says that a write reported an error: slurmctld may carry it out
-	// even after it has answered a later question (a stopped slurmctld works
-	// off its queue in no order), so the next healthy answer is not the last.
+	// Unsettled means that a write reported an error. slurmctld can carry it out even after it
+	// has answered a later question (a stopped slurmctld processes its queue in any order), so
+	// one more healthy answer is needed.
 	Unsettled bool `json:"unsettled,omitempty"`
 
 	Pending Pending `json:"pending,omitzero"`
@@ -54,33 +54,33 @@ type Memory struct {
 	// Observed is the memory of the runs with [Controller.Observe] since the last one without.
 	Observed *Memory `json:"observed,omitempty"`
 
-	// Pretended is what such a run would have changed last.
+	// Pretended is the last change that such a run would have sent.
 	Pretended Pretended `json:"pretended,omitzero"`
 
-	// Marks are what the node is drained for, see [Mark]; none where a version that
-	// knew of none has drained it.
+	// Marks are the causes for which the node is drained, see [Mark]; empty if a version
+	// without marks drained it.
 	Marks []Mark `json:"marks,omitempty"`
 
 	// Check is a mark of a prolog or an epilog, as earlier versions kept it.
 	Check string `json:"check,omitempty"`
 }
 
-// Pending is a drain that could not be delivered. The zero value is none.
+// Pending is a drain that could not be delivered. The zero value means none.
 type Pending struct {
-	Message string    `json:"message"`           // of the verdict
+	Message string    `json:"message"`           // message of the verdict
 	Since   time.Time `json:"since"`             // UTC, whole seconds
 	Refused bool      `json:"refused,omitempty"` // see [NodeInfo.Refused]
-	Fault   string    `json:"fault,omitempty"`   // which it is about
+	Fault   string    `json:"fault,omitempty"`   // the fault of the message
 }
 
-// Pretended is a change of a node that was decided, and not sent. The zero value is none.
+// Pretended is a change of a node that was decided and not sent. The zero value means none.
 type Pretended struct {
 	Action Action `json:"action,omitempty"`
 	Reason string `json:"reason,omitempty"` // Drain, Renew: the reason to set; Resume: the node's reason then
 }
 
-// then returns what a further decision about the node adds up to.
-func (p Pretended) then(d Decision, node NodeInfo) Pretended {
+// add returns the result of a further decision about the node.
+func (p Pretended) add(d Decision, node NodeInfo) Pretended {
 	switch {
 	case d.Action == Resume && p.Action == Drain: // Slurm has it in service
 		return Pretended{}
@@ -109,8 +109,8 @@ func (m *Memory) pretend(node NodeInfo) NodeInfo {
 	return node
 }
 
-// tell notes a node that was read and left as it is.
-func (m *Memory) tell(v Verdict, node NodeInfo) {
+// noteLeft records a node that was read and not changed.
+func (m *Memory) noteLeft(v Verdict, node NodeInfo) {
 	m.Pending = Pending{}
 	inService := node.State.Class == InService
 	held := node.State.Class == Drained || node.State.Held
@@ -130,11 +130,11 @@ func (m *Memory) tell(v Verdict, node NodeInfo) {
 	}
 	switch {
 	case v.Healthy && inService && m.Unsettled:
-		m.Told, m.Unsettled = ToldUnknown, false // once more
+		m.Told, m.Unsettled = ToldUnknown, false // ask once more
 	case v.Healthy && inService && !node.State.Held && node.State.Base != "boot":
 		m.Told = ToldOK
 	case inService || node.State.Class == Unknown:
-		m.Told = ToldUnknown // a reboot may end in a drain; an unknown state in any
+		m.Told = ToldUnknown // a reboot can end in a drain, an unknown state in any state
 	case held && node.owner() == ours:
 		m.Told = ToldDrained
 	default:
@@ -142,9 +142,9 @@ func (m *Memory) tell(v Verdict, node NodeInfo) {
 	}
 }
 
-// told notes a decision that was carried out, for a fault. After a Resume Slurm is asked
-// once more, to see the node back in service.
-func (m *Memory) told(d Decision, fault string) {
+// noteDone records a decision that was carried out, for a fault. After a Resume, Slurm is asked once
+// more, to see the node in service.
+func (m *Memory) noteDone(d Decision, fault string) {
 	m.Pending, m.Known = Pending{}, !m.Unsettled
 	m.Told, m.Reason, m.Fault = ToldUnknown, "", ""
 	if d.Action != Resume {
@@ -152,12 +152,12 @@ func (m *Memory) told(d Decision, fault string) {
 	}
 }
 
-// isForeign reports that a reason is not ours, because we have written another one.
-// After a write that reported an error this is unknown.
+// isForeign reports that a reason is not ours, because nhc-gpu wrote another one. After a write that
+// reported an error this is unknown.
 func (m *Memory) isForeign(reason string) bool { return m.Known && !sameReason(reason, m.Reason) }
 
-// keep notes a drain that could not be delivered, with the time of the first
-// try. No more of the message is kept than a reason holds.
+// keep stores a drain that could not be delivered, with the time of the first try. It cuts the
+// message to the length of a reason.
 func (m *Memory) keep(v Verdict, now time.Time) {
 	message := cut(printable(v.Message), MaxReason)
 	if m.Pending.Message != message || m.Pending.Since.IsZero() {
@@ -167,7 +167,7 @@ func (m *Memory) keep(v Verdict, now time.Time) {
 	m.Pending.Refused = m.Pending.Refused || v.Refused
 }
 
-// recall reads the memory of this boot; none is the zero value.
+// recall returns the memory of this boot, the zero value if there is none.
 func (c *Controller) recall() (Memory, error) {
 	m, err := c.load()
 	if err != nil || m.BootID != c.BootID || c.BootID == "" {
@@ -179,9 +179,9 @@ func (c *Controller) recall() (Memory, error) {
 	return m, nil
 }
 
-// remember stores after, if it differs from before. Without the lock, or if
-// another run has stored something meanwhile, neither run's outcome can be
-// relied on, and Slurm is asked next time.
+// remember stores after, if it differs from before. Without the lock, or if another run has stored
+// something in the meantime, the outcome of neither run can be trusted, and Slurm is asked next
+// time.
 func (c *Controller) remember(before, after Memory, locked bool) error {
 	if now, err := c.recall(); !locked || (err == nil && !reflect.DeepEqual(now, before)) {
 		after.doubt()
@@ -192,7 +192,7 @@ func (c *Controller) remember(before, after Memory, locked bool) error {
 	return c.save(after)
 }
 
-// forget makes the next runs ask Slurm: somebody else has written to the node.
+// forget makes the next runs ask Slurm: another program has changed the node.
 func (c *Controller) forget() error {
 	m, err := c.recall()
 	if err != nil {
@@ -215,7 +215,7 @@ func (c *Controller) save(m Memory) error {
 		if err != nil || sent.BootID != c.BootID {
 			sent = Memory{Version: memoryFormat, BootID: c.BootID}
 		}
-		sent.Told, sent.Pending, sent.Next, sent.Observed = ToldUnknown, Pending{}, time.Time{}, new(m) // by then all of it may be over
+		sent.Told, sent.Pending, sent.Next, sent.Observed = ToldUnknown, Pending{}, time.Time{}, new(m) // all of it may be outdated by then
 		m = sent
 	}
 	b, err := json.Marshal(m)
@@ -225,8 +225,8 @@ func (c *Controller) save(m Memory) error {
 	return c.Dir.Save(append(b, '\n'))
 }
 
-// BootID is the kernel's name for this boot of the host, empty if it does not
-// say (no memory is valid then). Source: /proc/sys/kernel/random/boot_id.
+// BootID returns the kernel's ID of this boot, empty if it is unknown (no memory is valid
+// then). Source: /proc/sys/kernel/random/boot_id.
 func BootID() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id") //nolint:forbidigo // the boot id
 	if err != nil {
@@ -235,18 +235,18 @@ func BootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-// StateDir keeps a node's memory and its lock between runs, in a directory on a local
-// file system that a reboot may empty: /run. Its methods return in a bounded time. A nil
-// StateDir remembers nothing and locks nothing.
+// StateDir stores a node's memory and its lock between runs, in a directory on a local file system
+// that a reboot can empty: /run. Its methods return in a limited time. A nil StateDir stores nothing
+// and locks nothing.
 type StateDir interface {
 	// Load returns the last saved data, nil if there is none.
 	Load() ([]byte, error)
-	// Save replaces it in one step: a reader, or a run killed half-way, finds the old
-	// one or the new one.
+	// Save replaces the data atomically: a reader finds the old or the new data, also
+	// after a run that was killed.
 	Save(data []byte) error
-	// Lock takes the lock on the memory. It waits for another run no longer than wait,
-	// and then says [ErrBusy]; any other error means that there can be no lock. The lock
-	// of a process that dies is free.
+	// Lock takes the lock on the memory. It waits for another run no longer than wait, then it
+	// returns [ErrBusy]; any other error means that locking is impossible. The lock of a
+	// process that dies is released.
 	Lock(wait time.Duration) (unlock func(), err error)
 }
 
@@ -257,7 +257,7 @@ func (c *Controller) lock(wait time.Duration) (unlock func(), err error) {
 	return c.Dir.Lock(wait)
 }
 
-// load reads the memory, with [Controller.Observe] that of runs alike.
+// load reads the memory; with [Controller.Observe], the memory of such runs.
 func (c *Controller) load() (Memory, error) {
 	m, err := c.loadSent()
 	if err == nil && c.Observe && m.Observed != nil {
@@ -266,8 +266,8 @@ func (c *Controller) load() (Memory, error) {
 	return m, err
 }
 
-// loadSent reads the memory of what was sent to Slurm. No memory is the zero value and no
-// error; one that cannot be understood is an error.
+// loadSent reads the memory of the runs without Observe. It returns the zero value if there is
+// none, and an error if it cannot be parsed.
 func (c *Controller) loadSent() (m Memory, err error) {
 	if c.Dir == nil {
 		return Memory{}, nil

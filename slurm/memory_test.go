@@ -23,13 +23,13 @@ func TestMemoryKept(t *testing.T) {
 	}
 	want.Version = memoryFormat
 	got, err := c.recall()
-	if err != nil || !reflect.DeepEqual(got, want) { // which is what Act compares by
+	if err != nil || !reflect.DeepEqual(got, want) { // Act compares in this way
 		t.Errorf("error %v (-want +got):\n%s", err, cmp.Diff(want, got))
 	}
 }
 
-// Whatever stands in the memory's place: one warning, and the run goes on as
-// if there were no memory.
+// Any damaged memory gives one warning, and the run continues without a
+// memory.
 func TestActSpoiltMemory(t *testing.T) {
 	t.Parallel()
 	for name, data := range map[string]string{
@@ -55,7 +55,7 @@ func TestActSpoiltMemory(t *testing.T) {
 	}
 }
 
-// A state directory that cannot be used: every run asks, and acts.
+// With an unusable state directory, every run asks and acts.
 func TestActWithoutMemory(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}
@@ -103,7 +103,7 @@ func TestActWithoutLock(t *testing.T) {
 	}
 }
 
-// Two runs acted at once, one of them without the lock: neither's word counts.
+// Two runs act at the same time, one without the lock: the memory of neither is trusted.
 func TestActSideBySide(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}
@@ -128,7 +128,7 @@ func TestActSideBySide(t *testing.T) {
 	}
 	f.is(t, "IDLE+DRAIN", ourReason)
 	f.calls = nil
-	act(t, c, healthy, "read", "RESUME") // seen, where "ok" would have hidden it
+	act(t, c, healthy, "read", "RESUME") // the drain is seen; "ok" would have hidden it
 }
 
 func TestBootID(t *testing.T) {

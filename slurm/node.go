@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// Role is what started the run. It decides who may act: a prolog or an epilog
-// looks at one job's share of the node.
+// Role is the starter of the run. It determines which actions are allowed: a prolog or an epilog
+// checks only one job's part of the node.
 type Role int
 
 // The roles.
 const (
-	Manual      Role = iota // a person, cron, or a job's own script
+	Manual      Role = iota // a user, cron, or a job's own script
 	HealthCheck             // slurmd's HealthCheckProgram
 	Prolog                  // slurmd's Prolog
 	Epilog                  // slurmd's Epilog
@@ -19,7 +19,7 @@ const (
 
 var roleNames = [...]string{"manual", "healthcheck", "prolog", "epilog"}
 
-// AroundJob says whether the run looks at the node for the sake of a job.
+// AroundJob reports whether the run is before or after a job.
 func (r Role) AroundJob() bool { return r == Prolog || r == Epilog }
 
 func (r Role) String() string {
@@ -30,8 +30,8 @@ func (r Role) String() string {
 }
 
 // RoleOf reads the role from the environment. slurmd marks prolog and epilog by
-// SLURM_SCRIPT_CONTEXT; it gives its HealthCheckProgram SLURMD_NODENAME and no
-// job (22.05, 24.11 and 26.05 run).
+// SLURM_SCRIPT_CONTEXT; it gives its HealthCheckProgram SLURMD_NODENAME and no job (tested with
+// 22.05, 24.11 and 26.05).
 func RoleOf(env func(string) string) Role {
 	switch env("SLURM_SCRIPT_CONTEXT") {
 	case "prolog_slurmd":
@@ -46,9 +46,8 @@ func RoleOf(env func(string) string) Role {
 	return Manual
 }
 
-// isNodeName says whether a word may stand as a node's name on a command line
-// and as a file name: no brackets or commas, by which one word would name many
-// nodes.
+// isNodeName reports whether a word can be a node's name on a command line and a file name: without
+// brackets or commas, which would make it a list of nodes.
 func isNodeName(name string) bool {
 	if len(name) == 0 || len(name) > 255 {
 		return false
@@ -62,15 +61,15 @@ func isNodeName(name string) bool {
 	return true
 }
 
-// NodeName is the name of this node in Slurm: SLURMD_NODENAME where slurmd set
-// it (several slurmd may share a host), else the host name up to its first dot.
+// NodeName returns the name of this node in Slurm: SLURMD_NODENAME if slurmd set it (several slurmd
+// can share a host), else the host name up to its first dot.
 func NodeName(env func(string) string, hostname string) (string, error) {
 	if name := env("SLURMD_NODENAME"); isNodeName(name) {
 		return name, nil
 	}
 	short, _, _ := strings.Cut(hostname, ".")
 	if !isNodeName(short) {
-		return "", fmt.Errorf("name this node: host name %q: want letters, digits, and - or _ after the first", hostname)
+		return "", fmt.Errorf("cannot determine the name of this node: host name %q: want letters, digits, and - or _ after the first", hostname)
 	}
 	return short, nil
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// env makes an environment of NAME=value words.
+// env returns an environment of NAME=value words.
 func env(words ...string) func(string) string {
 	return func(name string) string {
 		for _, w := range words {

@@ -2,7 +2,7 @@ package slurm
 
 import "testing"
 
-// With Observe every decision is made as it would be, and no write is sent.
+// With Observe every decision is made, and no write is sent.
 func TestActObserves(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}
@@ -37,7 +37,7 @@ func TestActObserves(t *testing.T) {
 	f.is(t, "IDLE+DRAIN", "disk swap")
 }
 
-// The node that a run without Observe has drained would be resumed, once.
+// A node that a run without Observe has drained would be resumed, once.
 func TestActObservesADrain(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}

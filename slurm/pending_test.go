@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// undelivered runs Act and wants it to fail.
+// undelivered runs Act and expects it to fail.
 func undelivered(t *testing.T, c *Controller, v Verdict, calls ...string) Outcome {
 	t.Helper()
 	o, err := c.Act(t.Context(), v, HealthCheck)
@@ -38,7 +38,7 @@ func TestActUnreachable(t *testing.T) {
 			f.on = always(a, "read", "DRAIN", "RESUME")
 			undelivered(t, c, failing, reads...)
 			undelivered(t, c, failing, reads...)
-			f.on = nil // it is back: the drain arrives, once
+			f.on = nil // slurmctld is back: the drain is delivered, once
 			act(t, c, failing, "read", "DRAIN "+ourReason)
 			act(t, c, failing, "read")
 
@@ -51,7 +51,7 @@ func TestActUnreachable(t *testing.T) {
 	}
 }
 
-// A healthy verdict voids a pending drain, even one that reaches nobody.
+// A healthy verdict cancels a pending drain, even if Slurm does not answer.
 func TestActHealthyVoidsPending(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}
@@ -95,7 +95,7 @@ func TestDeliver(t *testing.T) {
 	deliver(t, c)
 	f.is(t, "IDLE+DRAIN", ourReason)
 
-	// What was pending before a reboot is void.
+	// A reboot cancels a pending drain.
 	f.on = always(timeout, "read")
 	undelivered(t, c, failing, "read")
 	f.on = nil
@@ -112,7 +112,7 @@ func memoryOf(t *testing.T, c *Controller) Memory {
 	return m
 }
 
-// However long a message is, what is pending can be read again.
+// A pending drain with a message of any length can be read again.
 func TestDeliverLongMessage(t *testing.T) {
 	t.Parallel()
 	long := Verdict{Message: strings.Repeat("\n\"gpu\" ", 40_000)}
@@ -124,8 +124,8 @@ func TestDeliverLongMessage(t *testing.T) {
 	act(t, c, long, "read")
 }
 
-// slurmctld is down when a prolog refuses its job: slurmd tells it later, and it
-// drains the node in words of its own. The next run puts ours in their place.
+// slurmctld is down when a prolog refuses its job. slurmd reports it later and drains the node with
+// its own reason; the next run replaces that by ours.
 func TestRefusedWhileDown(t *testing.T) {
 	t.Parallel()
 	refusing := Verdict{Message: failing.Message, Refused: true}
@@ -146,11 +146,11 @@ func TestRefusedWhileDown(t *testing.T) {
 				f := &fake{state: "IDLE", on: always(refused, "read")}
 				c := controller(t, f)
 				undelivered(t, c, refusing, "read")
-				undelivered(t, c, failing, "read") // the next run cannot deliver it either
+				undelivered(t, c, failing, "read") // the next run cannot deliver it, either
 				f.on, f.state, f.reason = nil, "IDLE+DRAIN", words
 				next.run(t, c)
 				f.is(t, "IDLE+DRAIN", next.want)
-				// Once: what Slurm drains after that is not for us.
+				// Only once: later drains by Slurm have another cause.
 				f.reason = words
 				act(t, c, failing, "read")
 				f.is(t, "IDLE+DRAIN", words)
@@ -159,15 +159,15 @@ func TestRefusedWhileDown(t *testing.T) {
 	}
 }
 
-// Without a drain of a prolog's or an epilog's that is pending Slurm's words are
-// another's, and so they are in the next boot.
+// Without a pending drain of a prolog or an epilog, Slurm's reason belongs to another failure; also
+// after a reboot.
 func TestSlurmsWordsAreNotOurs(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE+DRAIN", reason: "Prolog error"}
 	c := controller(t, f)
 	act(t, c, failing, "read")
 	f.on = always(refused, "read")
-	undelivered(t, c, failing, "read") // of a health check
+	undelivered(t, c, failing, "read") // the run is a health check
 	f.on = nil
 	act(t, c, failing, "read")
 	f.on = always(refused, "read")
@@ -177,8 +177,8 @@ func TestSlurmsWordsAreNotOurs(t *testing.T) {
 	f.is(t, "IDLE+DRAIN", "Prolog error")
 }
 
-// The job that a pending drain names is not forgotten when the next run, which
-// finds the same fault, does not know it any more.
+// The job in a pending drain is kept if the next run detects the same fault and no longer knows the
+// job.
 func TestPendingNamesTheJob(t *testing.T) {
 	t.Parallel()
 	named := Verdict{Message: Attributed(failing.Message, []string{"1234"})}

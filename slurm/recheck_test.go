@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// watched is a controller whose clock is set by hand. It asks again after 30 minutes.
+// watched returns a controller with a clock set by the test. It asks again after 30 minutes.
 func watched(t *testing.T, f *fake) (*Controller, *time.Time) {
 	t.Helper()
 	c := controller(t, f)
@@ -18,7 +18,7 @@ func watched(t *testing.T, f *fake) (*Controller, *time.Time) {
 	return c, &now
 }
 
-// faulty is a verdict about one device, whose text has a number that changes.
+// faulty returns a verdict about one device, with a number that changes in its text.
 func faulty(device string, number int) Verdict {
 	return Verdict{Message: fmt.Sprintf("%s: %d errors", device, number), Code: "gpu.ecc", Device: device}
 }
@@ -37,8 +37,8 @@ func reads(t *testing.T, c *Controller, now *time.Time, d time.Duration, verdict
 	return asked
 }
 
-// A fault whose text has another number in each run costs a read and a write, and then
-// one read every half hour; the reason, and since when it stands, stay.
+// A fault with another number in each run costs a read and a write, and then one read every half
+// hour; the reason and its time stay.
 func TestUnchangedFaultIsSpared(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "MIXED"}
@@ -52,13 +52,13 @@ func TestUnchangedFaultIsSpared(t *testing.T) {
 	f.is(t, "MIXED+DRAIN", "NHC: gpu3: 1 errors")
 	act(t, c, faulty("gpu5", 1), "read", "DRAIN NHC: gpu5: 1 errors") // another device
 	act(t, c, faulty("gpu5", 2))
-	act(t, c, healthy, "read", "RESUME") // at once
+	act(t, c, healthy, "read", "RESUME") // immediately
 	act(t, c, healthy, "read")
 	act(t, c, healthy)
 }
 
-// A line that bash runs may find many faults: a function of the site's says with another
-// text that it has found another. A number that changes is the same one, unless it names a
+// A line that bash runs can find different faults: a function of the site reports another fault with
+// another text. A text with another number is the same fault, unless the number names a
 // device.
 func TestFaultOfShellLine(t *testing.T) {
 	t.Parallel()
@@ -84,7 +84,7 @@ func TestFaultOfShellLine(t *testing.T) {
 	}
 }
 
-// So it does on a node that a person has drained, whether the checks pass or not.
+// The same holds for a node that a person has drained, whether the checks pass or not.
 func TestPersonsDrainIsSpared(t *testing.T) {
 	t.Parallel()
 	for _, verdict := range []func(int) Verdict{
@@ -101,8 +101,8 @@ func TestPersonsDrainIsSpared(t *testing.T) {
 	}
 }
 
-// A node that a person resumes although it fails is drained again within the half hour,
-// and at once when a job starts there, or slurmd says that the node is healthy.
+// A failing node that a person resumes is drained again within half an hour, and immediately if a
+// job starts there or slurmd reports the node as healthy.
 func TestResumedByPersonIsSeen(t *testing.T) {
 	t.Parallel()
 	resumed := func() (*fake, *Controller, *time.Time) {
@@ -110,7 +110,7 @@ func TestResumedByPersonIsSeen(t *testing.T) {
 		c, now := watched(t, f)
 		c.NodeIsHealthy = "yes"
 		act(t, c, failing, "read", "DRAIN "+ourReason)
-		c.NodeIsHealthy = "yes" // slurmd has not heard of it
+		c.NodeIsHealthy = "yes" // slurmd does not know it yet
 		act(t, c, failing)
 		c.NodeIsHealthy = "no"
 		act(t, c, failing)
@@ -133,15 +133,15 @@ func TestResumedByPersonIsSeen(t *testing.T) {
 	}
 	act(t, c, failing, "read", "DRAIN "+ourReason)
 
-	f, c, _ = resumed() // and a prolog that fails asks itself
+	f, c, _ = resumed() // a failing prolog asks Slurm itself
 	if o, err := c.Act(t.Context(), failing, Prolog); err != nil || o.Action != Drain {
 		t.Errorf("prolog: %+v, %v, want a drain", o, err)
 	}
 	f.is(t, "IDLE+DRAIN", ourReason)
 }
 
-// What SLURM_NODE_IS_HEALTHY says is worth asking when it changes, and not as long as it
-// stands.
+// A change of SLURM_NODE_IS_HEALTHY is a reason to ask Slurm; an unchanged value is
+// not.
 func TestNodeIsHealthyAsksOnce(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"IDLE", "IDLE+DRAIN", "IDLE+MAINTENANCE+RESERVED"} {
@@ -157,7 +157,7 @@ func TestNodeIsHealthyAsksOnce(t *testing.T) {
 		}
 		f.state, c.NodeIsHealthy = "IDLE", "yes"
 		if state == "IDLE" {
-			act(t, c, healthy) // it was seen in service
+			act(t, c, healthy) // the node was seen in service
 		} else {
 			act(t, c, healthy, "read")
 		}
@@ -190,7 +190,7 @@ func TestRecheckIsSpread(t *testing.T) {
 	}
 }
 
-// A clock that was wrong puts nothing off.
+// A wrong clock delays nothing.
 func TestRecheckClock(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE+DRAIN", reason: "disk swap"}
@@ -201,8 +201,8 @@ func TestRecheckClock(t *testing.T) {
 	act(t, c, healthy)
 }
 
-// A drain that Slurm refuses is tried again every ten minutes, and reported once a day;
-// another fault tries at once.
+// A drain that Slurm refuses is retried every ten minutes, and reported once a day; another fault
+// retries immediately.
 func TestRefusedDrain(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE", on: always(func(*fake, string) (Output, error) { return failed(1, "Access/permission denied") }, "DRAIN")}
@@ -243,8 +243,8 @@ func TestRefusedDrain(t *testing.T) {
 	act(t, c, faulty("gpu5", 0), "read", "DRAIN NHC: gpu5: 0 errors")
 }
 
-// A node that Slurm does not know may be about to register: the next run asks, and those
-// that follow every ten minutes.
+// A node that Slurm does not know may register soon: the next run asks, and later ones every ten
+// minutes.
 func TestUnknownNode(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE", on: always(func(*fake, string) (Output, error) {
@@ -275,14 +275,14 @@ func TestParseRecheck(t *testing.T) {
 	}
 }
 
-// A reason is ours if we have written it. Without a memory its first word is enough.
+// A reason is ours if nhc-gpu has written it. Without a memory its first word is enough.
 func TestOwnershipByMemory(t *testing.T) {
 	t.Parallel()
 	const theirs = "NHC: hands off"
 	f := &fake{state: "IDLE"}
 	c, now := watched(t, f)
 	act(t, c, healthy, "read")
-	f.state, f.reason, c.NodeIsHealthy = "IDLE+DRAIN", theirs, "no" // of a node that we had seen in service
+	f.state, f.reason, c.NodeIsHealthy = "IDLE+DRAIN", theirs, "no" // the node was seen in service before
 	act(t, c, healthy, "read")
 	for range 5 {
 		*now = now.Add(30 * time.Minute)
@@ -294,7 +294,7 @@ func TestOwnershipByMemory(t *testing.T) {
 	f = &fake{state: "IDLE"}
 	c, now = watched(t, f)
 	act(t, c, failing, "read", "DRAIN "+ourReason)
-	f.reason = theirs // a person takes our drain over
+	f.reason = theirs // a person takes over our drain
 	for range 5 {
 		act(t, c, healthy, "read")
 		act(t, c, failing, "read")
@@ -308,8 +308,8 @@ func TestOwnershipByMemory(t *testing.T) {
 	act(t, c, healthy, "read", "RESUME")
 }
 
-// 24.11 keeps the reason of a node that is resumed. What Slurm drains it for then, without
-// a reason of its own, is not ours; but for the status of our own prolog.
+// 24.11 keeps the reason of a resumed node. If Slurm then drains it without a new reason, the drain
+// is not ours, except for the status of our own prolog.
 func TestOldReasonOfOurs(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE", keepsReason: true}
@@ -332,8 +332,8 @@ func TestOldReasonOfOurs(t *testing.T) {
 	act(t, c, Verdict{Message: "another"}, "read", "DRAIN NHC: another")
 }
 
-// A node that is drained by us, and stays so, because the run has not looked at the
-// fault, is asked for once.
+// Slurm is asked only once about a node that stays drained by us because the run has not checked the
+// fault.
 func TestKeptDrainIsSpared(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE"}
@@ -349,7 +349,7 @@ func TestKeptDrainIsSpared(t *testing.T) {
 	act(passing("check_gpu_gemm"), Manual, "read", "RESUME")
 }
 
-// The end of what keeps a failing node from being drained is not waited for for long.
+// If a state prevents the drain of a failing node, Slurm is asked sooner again.
 func TestHeldIsAskedSooner(t *testing.T) {
 	t.Parallel()
 	for state, most := range map[string]time.Duration{
@@ -375,8 +375,8 @@ func TestHeldIsAskedSooner(t *testing.T) {
 	}
 }
 
-// What is written to a node that is about to register is looked at again by the next run:
-// Slurm may have wiped it.
+// The next run verifies a write to a node that registers soon: Slurm may have discarded
+// it.
 func TestDrainDuringRebootIsAsserted(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"DOWN+REBOOT_ISSUED", "IDLE+NOT_RESPONDING", "IDLE+CLOUD+POWERING_UP"} {
@@ -390,13 +390,13 @@ func TestDrainDuringRebootIsAsserted(t *testing.T) {
 	}
 }
 
-// sinfo is asked beside the site's scontrol; where it cannot tell scontrol is.
+// sinfo is taken from the directory of the site's scontrol; if it has no answer, scontrol is asked.
 func TestReadCommands(t *testing.T) {
 	t.Parallel()
 	const format = "StateComplete:200,User:60,Reason:2048"
 	for _, tt := range []struct {
 		setting string
-		has     string // the programs that are there
+		has     string // the existing programs
 		want    []string
 	}{
 		{"", "sinfo", []string{"sinfo -h -N -n gpu01 -O " + format}},

@@ -12,60 +12,60 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// Record is what is known of a job on this node. The prolog opens it, the epilog
-// closes it.
+// Record holds the data of a job on this node. The prolog opens it, the epilog closes
+// it.
 type Record struct {
 	Version int    `json:"version"`
 	Job     string `json:"job"`
-	Restart int    `json:"restart,omitempty"` // how often the job was requeued
-	UID     int    `json:"uid"`               // -1: not known
+	Restart int    `json:"restart,omitempty"` // number of requeues
+	UID     int    `json:"uid"`               // -1: unknown
 	User    string `json:"user,omitempty"`
 	Node    string `json:"node"`
 
-	Whole  bool  `json:"whole,omitempty"`  // it has the node for itself
-	Unsure bool  `json:"unsure,omitempty"` // nobody knows which GPUs it has: it may be any
-	Shared bool  `json:"shared,omitempty"` // other jobs may have parts of its GPUs
+	Whole  bool  `json:"whole,omitempty"`  // the job has the whole node
+	Unsure bool  `json:"unsure,omitempty"` // its GPUs are unknown: they may be any
+	Shared bool  `json:"shared,omitempty"` // other jobs can have parts of its GPUs
 	GPUs   []GPU `json:"gpus,omitempty"`   // its GPUs
 
 	Begin Moment `json:"begin,omitzero"`
 	End   Moment `json:"end,omitzero"`
 
-	// Until it is closed: what was counted, and what was wrong, when it began.
+	// Only in an open record: the counters and the failures at the beginning of the job.
 	Counted []checks.Counters `json:"counted,omitempty"`
 	Log     checks.LogMark    `json:"log,omitzero"`
 	Failing []string          `json:"failing,omitempty"` // see FailingKey
-	Looked  []string          `json:"looked,omitempty"`  // the checks that have answered then
+	Looked  []string          `json:"looked,omitempty"`  // the checks that ran at that time
 
 	Outcome string           `json:"outcome,omitempty"` // how it was closed, see Closed...
-	Exit    string           `json:"exit,omitempty"`    // of the job, "1:0"
+	Exit    string           `json:"exit,omitempty"`    // exit status of the job, "1:0"
 	Changes []Change         `json:"changes,omitempty"`
 	Xids    []checks.XidSeen `json:"xids,omitempty"`
-	Faults  []Fault          `json:"faults,omitempty"` // that began in the job
-	Doubts  []string         `json:"doubts,omitempty"` // what is not known, and why
+	Faults  []Fault          `json:"faults,omitempty"` // the faults that began in the job
+	Doubts  []string         `json:"doubts,omitempty"` // data that is unknown, and why
 }
 
-// recordVersion is that of the form of records. Another one is not read.
+// recordVersion is the version of the format. Other versions are not read.
 const recordVersion = 1
 
-// How records are closed.
+// The ways in which a record is closed.
 const (
 	ClosedWhole    = "complete"
-	ClosedNoProlog = "no prolog" // nobody has looked when it began
-	ClosedNoEpilog = "no epilog" // nobody has looked when it ended
-	ClosedReboot   = "rebooted"  // the node was booted while it ran
-	ClosedRefused  = "refused"   // the prolog has sent it away
+	ClosedNoProlog = "no prolog" // no check ran when it began
+	ClosedNoEpilog = "no epilog" // no check ran when it ended
+	ClosedReboot   = "rebooted"  // the node was rebooted while it ran
+	ClosedRefused  = "refused"   // the prolog refused it
 	ClosedBetween  = "rebooted, then epilog"
 )
 
-// Moment is a point in time. The clock may be set in between, so that how much
-// time has passed in one boot is told by the time since it.
+// Moment is a point in time. The clock can be set, so the time that has passed within one boot is
+// computed from Uptime.
 type Moment struct {
 	Time   time.Time `json:"time"`           // UTC
-	Boot   string    `json:"boot,omitempty"` // boot id
+	Boot   string    `json:"boot,omitempty"` // boot ID
 	Uptime float64   `json:"uptime"`         // seconds since the boot
 }
 
-// Since is the time from an earlier moment, known within one boot.
+// Since returns the time from an earlier moment; it is known only within one boot.
 func (m Moment) Since(begin Moment) (d time.Duration, known bool) {
 	if begin.Boot == "" || begin.Boot != m.Boot || m.Uptime < begin.Uptime {
 		return 0, false
@@ -73,13 +73,13 @@ func (m Moment) Since(begin Moment) (d time.Duration, known bool) {
 	return time.Duration((m.Uptime - begin.Uptime) * float64(time.Second)).Round(time.Second), true
 }
 
-// Change is how far a counter has gone on while a job ran.
+// Change is the growth of a counter while a job ran.
 type Change struct {
 	Device checks.Device `json:"device"`
 	Name   string        `json:"name"`
 	By     uint64        `json:"by"`
-	Reset  bool          `json:"reset,omitempty"` // it has begun anew in between: By is what it has now
-	Gone   bool          `json:"gone,omitempty"`  // the device counts nothing any more
+	Reset  bool          `json:"reset,omitempty"` // it was reset in between: By is its present value
+	Gone   bool          `json:"gone,omitempty"`  // the device no longer has this counter
 }
 
 // Fault is a failure that began while a job ran.
@@ -97,7 +97,7 @@ func NewRecord(j Job, s Scope, node string, now Moment) *Record {
 	}
 }
 
-// ParseRecord reads what a run has left.
+// ParseRecord parses a stored record.
 func ParseRecord(data []byte) (*Record, error) {
 	var r Record
 	if err := json.Unmarshal(data, &r); err != nil {
@@ -109,20 +109,20 @@ func ParseRecord(data []byte) (*Record, error) {
 	return &r, nil
 }
 
-// RecordPrefix is what the names of open records begin with.
+// RecordPrefix begins the names of open records.
 const RecordPrefix = "job-"
 
-// Name is the name of the open record.
+// Name returns the name of the open record.
 func (r *Record) Name() string { return RecordPrefix + r.Job }
 
-// FailingKey tells one failure from another, for the question whether it was there
+// FailingKey identifies a failure, to determine whether it existed
 // before.
 func FailingKey(f checks.Finding) string {
 	return f.Code + " " + cmp.Or(f.Device.PCI, f.Device.UUID, f.Device.Name)
 }
 
-// Has says whether a device may be the job's: it is one of its GPUs, or anything if
-// it has the whole node.
+// Has reports whether a device may belong to the job: it is one of its GPUs, or the job has the
+// whole node.
 func (r *Record) Has(d checks.Device) bool {
 	if r.Whole || r.Unsure {
 		return true
@@ -132,10 +132,9 @@ func (r *Record) Has(d checks.Device) bool {
 	})
 }
 
-// Began says whether a failure that a check has found has begun in the job: it is
-// about what the job has, the check had looked before and not found it, and if it is
-// one of the kernel's log the log has its first line since. xids are those since the
-// record was opened.
+// Began reports whether a failure began in the job: it is about a device of the job, the check ran
+// before and did not report it, and a failure from the kernel log has its first line after the
+// record was opened. xids are the Xids since then.
 func (r *Record) Began(check string, f checks.Finding, xids []checks.XidSeen) bool {
 	if f.Code == "" || r.Unsure || !r.Has(f.Device) || slices.Contains(r.Failing, FailingKey(f)) {
 		return false
@@ -148,11 +147,10 @@ func (r *Record) Began(check string, f checks.Finding, xids []checks.XidSeen) bo
 	})
 }
 
-// EndedBefore says how the job ended whose record is still open when another, or
-// the same job again, begins; "" if it may still run. running says whether a job
-// has a process here. parts says that jobs may have parts of a GPU: nothing in a
-// prolog's environment distinguishes one with a part (gres/shard) from one that has
-// all of it, so that a GPU that both have proves nothing.
+// EndedBefore returns how the job of an open record ended when another job, or the same job again,
+// begins; "" if it can still run. running reports whether a job has a process here. parts means
+// that jobs can have parts of a GPU: the environment of a prolog does not distinguish a part
+// (gres/shard) from a whole GPU, so a GPU in both jobs proves nothing.
 func (r *Record) EndedBefore(now *Record, parts bool, running func(job string) bool) (outcome string) {
 	if outcome = r.endedBefore(now, parts); outcome == ClosedNoEpilog && r.Job != now.Job && running(r.Job) {
 		return ""
@@ -167,7 +165,7 @@ func (r *Record) endedBefore(now *Record, parts bool) (outcome string) {
 	case r.Job == now.Job:
 		return ClosedNoEpilog
 	case r.Whole || now.Whole:
-		return ClosedNoEpilog // the node had no other job
+		return ClosedNoEpilog // the job had the whole node
 	case parts || r.Shared || now.Shared || r.Unsure || now.Unsure:
 		return ""
 	}
@@ -179,33 +177,33 @@ func (r *Record) endedBefore(now *Record, parts bool) (outcome string) {
 	return ""
 }
 
-// Close completes the record when the job has ended: now counts what counted says,
-// xids are those since it was opened.
+// Close completes the record after the end of the job. now is the present time, counted the present
+// counters, xids the Xids since the record was opened.
 func (r *Record) Close(now Moment, counted []checks.Counters, xids []checks.XidSeen) {
 	r.End = now
 	slices.Sort(r.Doubts)
 	r.Doubts = slices.Compact(r.Doubts)
 	switch {
 	case r.Outcome == ClosedNoProlog:
-		return // nobody knows what was there before
+		return // the earlier counters are unknown
 	case r.Outcome == "" && r.Begin.Boot != now.Boot:
 		r.Outcome = ClosedBetween
 	case r.Outcome == "":
 		r.Outcome = ClosedWhole
 	}
-	r.Changes = changes(r.OwnCounters(r.Counted), r.OwnCounters(counted))
-	r.take(xids)
+	r.Changes = compareCounters(r.OwnCounters(r.Counted), r.OwnCounters(counted))
+	r.addXids(xids)
 	r.seal()
 }
 
-// OwnCounters are those of a list that are to be in the record: of other GPUs
-// another job's prolog and epilog keep them.
+// OwnCounters returns the counters that belong in the record: the counters of other GPUs are in the
+// records of other jobs.
 func (r *Record) OwnCounters(list []checks.Counters) []checks.Counters {
 	return slices.DeleteFunc(slices.Clone(list), func(c checks.Counters) bool { return c.Device.Kind == "gpu" && !r.Has(c.Device) })
 }
 
-// take keeps the Xids that concern the job.
-func (r *Record) take(xids []checks.XidSeen) {
+// addXids adds the Xids that concern the job.
+func (r *Record) addXids(xids []checks.XidSeen) {
 	for _, x := range xids {
 		if x.Switch || r.Has(checks.Device{Kind: "gpu", PCI: x.PCI}) {
 			r.Xids = append(r.Xids, x)
@@ -213,27 +211,27 @@ func (r *Record) take(xids []checks.XidSeen) {
 	}
 }
 
-// seal drops what only an open record needs.
+// seal removes the data that only an open record needs.
 func (r *Record) seal() { r.Counted, r.Log, r.Failing, r.Looked = nil, checks.LogMark{}, nil, nil }
 
-// Abandon closes the record of a job whose epilog has not run. xids are those since
-// it was opened, as far as they can only be its own.
+// Abandon closes the record of a job whose epilog did not run. xids are the Xids since it was
+// opened that can only be its own.
 func (r *Record) Abandon(outcome string, now Moment, xids []checks.XidSeen) {
 	if r.Outcome == "" {
 		r.Outcome = outcome
 	}
 	r.End = now
-	r.take(xids)
+	r.addXids(xids)
 	r.seal()
 }
 
-// changes compares what devices have counted.
-func changes(then, now []checks.Counters) (list []Change) {
+// compareCounters returns the changes of the devices' counters.
+func compareCounters(then, now []checks.Counters) (list []Change) {
 	old := byDevice(then)
 	for key, c := range byDevice(now) {
 		before, known := old[key]
 		if !known {
-			continue // it was not counted when the job began
+			continue // there was no value when the job began
 		}
 		for name, n := range c.Values {
 			switch was, counted := before.Values[name]; {
@@ -255,13 +253,13 @@ func changes(then, now []checks.Counters) (list []Change) {
 	return list
 }
 
-// byDevice brings together what several sources have counted of one device.
+// byDevice merges the counters of one device from several sources.
 func byDevice(list []checks.Counters) map[string]checks.Counters {
 	all := map[string]checks.Counters{}
 	for _, c := range list {
 		key := c.Device.Kind + " " + cmp.Or(c.Device.PCI, c.Device.UUID)
 		if c.Device.Kind != "gpu" {
-			key += " " + c.Device.Name // several ports may share an address
+			key += " " + c.Device.Name // several ports can share an address
 		}
 		have, ok := all[key]
 		if !ok {

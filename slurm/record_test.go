@@ -11,7 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// at is a moment so many seconds after a boot, by a clock that may be wrong.
+// at returns a moment some seconds after a boot, with a clock that can be wrong.
 func at(boot string, uptime float64, clock string) Moment {
 	t, err := time.Parse(time.RFC3339, clock)
 	if err != nil {
@@ -25,13 +25,13 @@ var (
 	ended = at("boot-1", 4600, "2026-11-21T21:00:00Z")
 )
 
-// ofGPU are counters of eight()[i].
+// ofGPU returns counters of eight()[i].
 func ofGPU(i int, values map[string]uint64) checks.Counters {
 	g := eight()[i]
 	return checks.Counters{Device: checks.Device{Kind: "gpu", Name: "gpu" + string(rune('0'+i)), PCI: g.PCI, UUID: g.UUID}, Values: values}
 }
 
-// aer are those that the kernel counts of it, which knows its address alone.
+// aer returns the kernel's counters of that GPU, which have only its address.
 func aer(i int, n uint64) checks.Counters {
 	return checks.Counters{Device: checks.Device{Kind: "gpu", PCI: eight()[i].PCI}, Values: map[string]uint64{"aer.corrected": n}}
 }
@@ -40,7 +40,7 @@ func ib(name string, values map[string]uint64) checks.Counters {
 	return checks.Counters{Device: checks.Device{Kind: "port", Name: name, PCI: "0000:0c:00.0"}, Values: values}
 }
 
-// newRecord is that of a job with the GPUs 1 and 2 of eight.
+// newRecord returns the record of a job with the GPUs 1 and 2 of eight.
 func newRecord(t *testing.T, counted ...checks.Counters) *Record {
 	t.Helper()
 	s, why := ScopeOf(Job{Share: SomeGPUs, Minors: []int{5, 6}}, eight())
@@ -99,17 +99,17 @@ func TestRecordOfQuietJob(t *testing.T) {
 	}
 }
 
-// A GPU that counts nothing any more is told of.
+// A GPU that no longer has counters is reported.
 func TestRecordOfLostGPU(t *testing.T) {
 	t.Parallel()
 	r := newRecord(t, ofGPU(1, map[string]uint64{"pcie.replays": 3}), ofGPU(2, map[string]uint64{"pcie.replays": 3}))
 	r.Close(ended, []checks.Counters{ofGPU(1, map[string]uint64{"pcie.replays": 3})}, nil)
-	if got := r.Line(); !strings.HasSuffix(got, ": gpu2 0000:02:00.0 counts nothing any more") {
+	if got := r.Line(); !strings.HasSuffix(got, ": gpu2 0000:02:00.0 no longer has this counter") {
 		t.Error(got)
 	}
 }
 
-// A clock that is set while a job runs changes nothing; a boot does.
+// Setting the clock while a job runs changes nothing; a reboot does.
 func TestRecordClosed(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -133,7 +133,7 @@ func TestRecordClosed(t *testing.T) {
 	}
 }
 
-// An epilog without a prolog, as after an update, lays nothing to the job.
+// An epilog without a prolog, as after an update, attributes nothing to the job.
 func TestRecordWithoutProlog(t *testing.T) {
 	t.Parallel()
 	r := NewRecord(Job{ID: "7", UID: 5001}, Scope{Known: true}, "gpu01", Moment{})
@@ -144,7 +144,7 @@ func TestRecordWithoutProlog(t *testing.T) {
 	}
 }
 
-// What is still open when another job begins.
+// Records that are still open when another job begins.
 func TestRecordEndedBefore(t *testing.T) {
 	t.Parallel()
 	job := func(id string, boot string, minors ...int) *Record {
@@ -155,8 +155,8 @@ func TestRecordEndedBefore(t *testing.T) {
 		s, _ := ScopeOf(j, eight())
 		return NewRecord(j, s, "gpu01", at(boot, 10, "2026-11-21T20:00:00Z"))
 	}
-	shared := job("1", "b", 3)
-	shared.Shared = true
+	scriptFor := job("1", "b", 3)
+	scriptFor.Shared = true
 	whole := NewRecord(Job{ID: "1", Share: AllGPUs, Alone: true}, Scope{Own: eight()}, "gpu01", at("b", 10, "2026-11-21T20:00:00Z"))
 	unsure := NewRecord(Job{ID: "1", Share: SomeGPUs, Minors: []int{17}}, Scope{Own: eight()}, "gpu01", at("b", 10, "2026-11-21T20:00:00Z"))
 	tests := []struct {
@@ -168,7 +168,7 @@ func TestRecordEndedBefore(t *testing.T) {
 		{"a GPU changes hands", job("1", "b", 0, 1), job("2", "b", 1), ClosedNoEpilog},
 		{"the node died", job("1", "a", 0), job("2", "b", 1), ClosedReboot},
 		{"the job was requeued", job("1", "b", 0), job("1", "b", 5), ClosedNoEpilog},
-		{"parts of one GPU", shared, job("2", "b", 3), ""},
+		{"parts of one GPU", scriptFor, job("2", "b", 3), ""},
 		{"it had the node for itself", whole, job("2", "b", 3), ClosedNoEpilog},
 		{"it has the node for itself", job("2", "b"), whole, ClosedNoEpilog},
 		{"nobody knows which GPUs", unsure, job("2", "b", 3), ""},
@@ -192,7 +192,7 @@ func TestRecordEndedBefore(t *testing.T) {
 	}
 }
 
-// Which failures began in the job.
+// Failures that began in the job.
 func TestRecordBegan(t *testing.T) {
 	t.Parallel()
 	gpu := func(i int) checks.Device { return checks.Device{Kind: "gpu", PCI: eight()[i].PCI} }

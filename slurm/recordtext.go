@@ -9,7 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// Line is the record in one line, for syslog.
+// Line returns the record in one line, for syslog.
 func (r *Record) Line() string {
 	var parts []string
 	for _, f := range r.Faults {
@@ -34,17 +34,17 @@ func (r *Record) Line() string {
 		}
 	}
 	for _, d := range r.Doubts {
-		parts = append(parts, "not known: "+d)
+		parts = append(parts, "unknown: "+d)
 	}
 	if len(parts) == 0 && r.End.Time.IsZero() {
-		parts = []string{"it has not ended, or its epilog has not run"}
+		parts = []string{"the job has not ended, or its epilog has not run"}
 	} else if len(parts) == 0 {
 		parts = []string{"nothing happened"}
 	}
 	return printable(fmt.Sprintf("%s: %s", r.title(), strings.Join(parts, "; ")))
 }
 
-// title is "job 1234 of alice, 2 GPUs (gpu0 gpu1), 3h12m0s".
+// title returns "job 1234 of alice, 2 GPUs (gpu0 gpu1), 3h12m0s".
 func (r *Record) title() string {
 	words := []string{"job " + r.Job}
 	switch {
@@ -57,7 +57,7 @@ func (r *Record) title() string {
 	case r.Whole:
 		words = append(words, "the whole node")
 	case r.Unsure:
-		words = append(words, "its GPUs are not known")
+		words = append(words, "GPUs unknown")
 	case len(r.GPUs) == 0:
 		words = append(words, "no GPU")
 	default:
@@ -79,7 +79,7 @@ func (r *Record) title() string {
 	return strings.Join(words, ", ")
 }
 
-// own are the GPUs that are the job's for sure.
+// own returns the GPUs that certainly belong to the job.
 func (r *Record) own() []GPU {
 	if r.Unsure {
 		return nil
@@ -87,7 +87,7 @@ func (r *Record) own() []GPU {
 	return r.GPUs
 }
 
-// gpu is the name of a GPU for people, by its address.
+// gpu returns the name of a GPU from its address.
 func (r *Record) gpu(pci string) string {
 	for _, g := range r.GPUs {
 		if g.PCI == pci {
@@ -104,13 +104,13 @@ func (r *Record) gpuOr(c Change) string {
 	return c.Device.String()
 }
 
-// quiet says whether a change is none to talk of: a GPU that works hard is at its
-// power cap, and adaptive routing brings packets out of order.
+// quiet reports whether a change is omitted: a busy GPU reaches its power cap, and adaptive routing
+// reorders packets.
 func (c Change) quiet() bool { return checks.Routine(c.Name) }
 
 func (c Change) String() string {
 	if c.Gone {
-		return "counts nothing any more"
+		return "no longer has this counter"
 	}
 	name, ns := strings.CutSuffix(c.Name, ".ns")
 	by := fmt.Sprintf("+%d", c.By)
@@ -123,7 +123,7 @@ func (c Change) String() string {
 	return name + " " + by
 }
 
-// Text is the record for a person.
+// Text returns the record for a user.
 func (r *Record) Text() string {
 	var b strings.Builder
 	line := func(name, format string, args ...any) {
@@ -170,7 +170,7 @@ func (r *Record) Text() string {
 	return b.String()
 }
 
-// Attributed is a message with the jobs that it happened in at its end.
+// Attributed returns a message followed by the jobs in which the fault happened.
 func Attributed(message string, jobs []string) string {
 	if len(jobs) == 0 {
 		return message

@@ -12,32 +12,31 @@ import (
 	"mvdan.cc/sh/v3/shell"
 )
 
-// Settings are the values by which a site steers our calls to Slurm; they have
-// the names and the meaning of LBNL NHC's helpers. Each is a piece of a command
-// line, split into words as a shell would ("-o '%t %E' -hn" is three words).
+// Settings are the values with which a site configures our calls to Slurm. They have the names and
+// the meaning of those in LBNL NHC's helpers. Each is a part of a command line, split into words as
+// a shell does ("-o '%t %E' -hn" is three words).
 type Settings struct {
 	Scontrol    string // SLURM_SCONTROL: scontrol
 	OfflineArgs string // SLURM_SC_OFFLINE_ARGS: update State=DRAIN
 	OnlineArgs  string // SLURM_SC_ONLINE_ARGS: update State=RESUME
 
 	// Sinfo and SinfoArgs are SLURM_SINFO (sinfo) and SLURM_SINFO_ARGS
-	// (-o '%t %E' -hn). If one of them is set the node is asked for in this way.
-	// Else sinfo is asked for every flag of the state: that costs slurmctld the
-	// answer about one node, where scontrol show node loads all nodes of the
-	// cluster. scontrol is asked where there is no sinfo, or sinfo does not show
-	// the node (one that is in no partition, or FUTURE).
+	// (-o '%t %E' -hn). If one of them is set, the node is queried with them. Otherwise sinfo
+	// is asked for every flag of the state: slurmctld then answers for one node, while scontrol
+	// show node loads all nodes of the cluster. scontrol is used if there is no sinfo, or if
+	// sinfo does not show the node (one in no partition, or FUTURE).
 	Sinfo     string
 	SinfoArgs string
 
-	Recheck time.Duration // SLURM_RECHECK, in seconds: how long an unchanged answer counts
+	Recheck time.Duration // SLURM_RECHECK, in seconds: how long an unchanged answer is valid
 
-	Path   string // PATH, where the commands are looked for; empty: the fixed one
-	Conf   string // SLURM_CONF; empty: as Slurm was built
+	Path   string // PATH, search path of the commands; empty: the fixed one
+	Conf   string // SLURM_CONF; empty: Slurm's default
 	Policy Policy // IGNORE_EMPTY_NOTE is 1
 }
 
-// SettingsFrom reads the settings from the environment, or from whatever env
-// puts in its place: a variable that is empty has its default.
+// SettingsFrom reads the settings with env. An empty variable has its
+// default.
 func SettingsFrom(env func(string) string) Settings {
 	return Settings{
 		Scontrol:    env("SLURM_SCONTROL"),
@@ -55,7 +54,7 @@ func SettingsFrom(env func(string) string) Settings {
 	}
 }
 
-// recheckFrom reads a number of seconds; the default replaces any other text.
+// recheckFrom parses a number of seconds; any other text gives the default.
 func recheckFrom(text string) time.Duration {
 	if n, err := ParseRecheck(text); err == nil {
 		return n
@@ -63,7 +62,7 @@ func recheckFrom(text string) time.Duration {
 	return DefaultRecheck
 }
 
-// ParseRecheck reads SLURM_RECHECK.
+// ParseRecheck parses SLURM_RECHECK.
 func ParseRecheck(text string) (time.Duration, error) {
 	n, err := strconv.ParseUint(text, 10, 31)
 	if err != nil {
@@ -72,18 +71,18 @@ func ParseRecheck(text string) (time.Duration, error) {
 	return time.Duration(n) * time.Second, nil
 }
 
-// bySinfo reports whether the site wants sinfo to be asked in its own way.
+// bySinfo reports whether the site configures the sinfo call.
 func (s Settings) bySinfo() bool { return s.Sinfo != "" || s.SinfoArgs != "" }
 
-// The columns that we ask sinfo for. sinfo truncates longer text; our reasons fit.
+// The columns that sinfo prints. It truncates longer text; our reasons fit.
 const (
 	stateColumn  = 200
 	authorColumn = 60
 	reasonColumn = 2 * MaxReason
 )
 
-// nodeArgv asks sinfo for one node. Where the site names its scontrol by a path sinfo is
-// beside it.
+// nodeArgv returns the sinfo command for one node. If the site names its scontrol by a path, sinfo is
+// expected in the same directory.
 func (s Settings) nodeArgv(node string) ([]string, error) {
 	sinfo := "sinfo"
 	if words, err := argv([]string{s.Scontrol}); err == nil && len(words) > 0 && filepath.IsAbs(words[0]) {
@@ -113,8 +112,8 @@ func (s Settings) commentArgv(job, text string) ([]string, error) {
 	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "update", "JobId="+job, "AdminComment="+text)
 }
 
-// updateArgv is the command of a decision. The reason is one word, whatever it
-// holds.
+// updateArgv returns the command for a decision. The reason is one argument, whatever it
+// contains.
 func (s Settings) updateArgv(node string, d Decision) ([]string, error) {
 	if d.Action == Resume {
 		return argv([]string{cmp.Or(s.Scontrol, "scontrol"), cmp.Or(s.OnlineArgs, "update State=RESUME")}, "NodeName="+node)
@@ -122,8 +121,8 @@ func (s Settings) updateArgv(node string, d Decision) ([]string, error) {
 	return argv([]string{cmp.Or(s.Scontrol, "scontrol"), cmp.Or(s.OfflineArgs, "update State=DRAIN")}, "NodeName="+node, "Reason="+d.Reason)
 }
 
-// environ is the whole environment of a call: slurmd gives us none, and what a
-// person's shell holds must not change the answer (SLURM_TIME_FORMAT would).
+// environ returns the complete environment of a call. slurmd sets none of it, and the variables of a
+// user's shell must not change the answer (SLURM_TIME_FORMAT would).
 func (s Settings) environ() []string {
 	env := []string{"PATH=" + cmp.Or(s.Path, "/sbin:/usr/sbin:/bin:/usr/bin"), "LC_ALL=C"}
 	if s.Conf != "" {
@@ -132,7 +131,7 @@ func (s Settings) environ() []string {
 	return env
 }
 
-// argv splits the pieces into words and appends the rest as it is.
+// argv splits the pieces into words and appends the rest unchanged.
 func argv(pieces []string, rest ...string) ([]string, error) {
 	var words []string
 	for _, p := range pieces {

@@ -8,21 +8,21 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// freeText are the keys of scontrol show node whose values are whatever a
-// person typed. They stand last, in this order (22.05, 24.11 and 26.05), and
-// what follows the first of them can be made to look like any key.
+// freeText matches the keys of scontrol show node with text that users typed. They come last, in
+// this order (22.05, 24.11 and 26.05). Text after the first of them can look like any
+// key.
 var freeText = checks.Lazily(` (Reason|Comment|Extra)=`)
 
 var (
 	stateKey = checks.Lazily(` State=(\S+)`)
-	// stamp is what scontrol appends to the first line of a reason; the lines
-	// that follow in a reason with newlines come after it.
+	// stamp matches the text that scontrol appends to the first line of a reason; further lines
+	// of a reason come after it.
 	stamp = checks.Lazily(` \[[^\] ]+@\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\]`)
 )
 
-// parseShowNode reads one line of scontrol -o show node. Keys move between
-// releases, so they are found by name; but the state counts only before any
-// free text, and the reason only if it is the first free text.
+// parseShowNode parses one line of scontrol -o show node. The order of keys differs between
+// releases, so they are found by name. The state counts only before any free text, and the reason
+// only if it is the first free text.
 func parseShowNode(out []byte) (NodeInfo, error) {
 	line := firstLine(out)
 	if !strings.HasPrefix(line, "NodeName=") {
@@ -48,8 +48,8 @@ func parseShowNode(out []byte) (NodeInfo, error) {
 	return node, nil
 }
 
-// parseColumns reads the answer to [Settings.nodeArgv]: columns of a fixed width. A
-// sinfo of the site's own that answers as LBNL NHC asks is understood, too.
+// parseColumns parses the answer to [Settings.nodeArgv]: columns of fixed width. It also accepts the
+// answer of a site's own sinfo that prints LBNL NHC's format.
 func parseColumns(out []byte) (NodeInfo, error) {
 	line := firstLine(out)
 	if len(line) < stateColumn+authorColumn {
@@ -70,9 +70,8 @@ func parseColumns(out []byte) (NodeInfo, error) {
 	return node, nil
 }
 
-// parseSinfo reads the first line of sinfo -o '%t %E'. A node in two
-// partitions has a line for each, and a reason with newlines goes on in
-// further lines: neither counts.
+// parseSinfo parses the first line of sinfo -o '%t %E'. A node in two partitions has a line for
+// each, and a reason with newlines continues in further lines: both are ignored.
 func parseSinfo(out []byte) (NodeInfo, error) {
 	word, reason, _ := strings.Cut(strings.TrimSpace(firstLine(out)), " ")
 	if word == "" {

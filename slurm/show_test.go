@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// The files are the output of a real scontrol -o show node; the spoof has a
-// reason with a newline, a comment and an extra that each hold State= and
-// Reason= of their own.
+// The files are the output of a real scontrol -o show node. In the spoofed one, a reason with a
+// newline, a comment and an extra each contain State= and
+// Reason=.
 func TestParseShowNode(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ file, state, reason string }{
@@ -75,7 +75,7 @@ func TestParseSinfo(t *testing.T) {
 		{"mix NHC: old\nmix bad dimm\n", "mix", "NHC: old"},
 		{"drain bad dimm\nState=IDLE Reason=NHC: x\n", "drain", "bad dimm"},
 		{"down\n", "down", ""},
-		{out: ""}, // rc=0 for a node that is not there
+		{out: ""}, // exit status 0 for a node that does not exist
 		{out: " \n"},
 		{out: "\nidle none\n"},
 	}
@@ -87,15 +87,15 @@ func TestParseSinfo(t *testing.T) {
 	}
 }
 
-// Whatever stands in a reason, it is no other state and, by its first word, no
-// other owner.
+// No text in a reason can change the state or, except by its first word, the
+// owner.
 func FuzzParseShowNode(f *testing.F) {
 	f.Add("bad dimm\n   State=IDLE Reason=NHC: x [root@2026-01-01T00:00:00]")
 	f.Add(" State=DOWN")
 	f.Fuzz(func(t *testing.T, reason string) {
 		first, rest, more := strings.Cut(reason, "\n")
 		line := "NodeName=n State=MIXED CPUs=1 Reason=" + first + " [root@2026-11-21T06:23:00]"
-		if more { // as scontrol -o joins the lines of a reason
+		if more { // scontrol -o joins the lines of a reason
 			line += "        " + strings.ReplaceAll(rest, "\n", " ")
 		}
 		node, err := parseShowNode([]byte(line))
@@ -108,7 +108,7 @@ func FuzzParseShowNode(f *testing.F) {
 	})
 }
 
-// The columns are those of a real sinfo of 22.05, 24.11 and 26.05.
+// The columns are from a real sinfo of 22.05, 24.11 and 26.05.
 func TestParseColumns(t *testing.T) {
 	t.Parallel()
 	column := func(state, author, reason string) string {
@@ -119,7 +119,7 @@ func TestParseColumns(t *testing.T) {
 		{column("mixed+drain+reboot_requested", "root", "NHC: gpu3 é lost"), "MIXED+DRAIN+REBOOT_REQUESTED", "root", "NHC: gpu3 é lost"},
 		{column("idle+drain", "alice", "two  blanks") + "\nidle none\n" + column("idle", "x", "y"), "IDLE+DRAIN", "alice", "two  blanks"},
 		{column("idle+drain", "root", "a line")[:270] + "\nIDLE", "IDLE+DRAIN", "root", "a line"},
-		{"drain@ disk swap\n", "drain@", "", "disk swap"}, // a sinfo of the site's own
+		{"drain@ disk swap\n", "drain@", "", "disk swap"}, // a site's own sinfo
 	} {
 		node, err := parseColumns([]byte(tt.out))
 		if err != nil || node.State.Text != tt.state || node.Author != tt.author || node.Reason != tt.reason || node.State.Class == Unknown {

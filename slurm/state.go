@@ -10,16 +10,16 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// Class is what a node's state means to a health check.
+// Class is the meaning of a node's state for a health check.
 type Class int
 
-// The classes. Unknown is the zero value: what is not understood is not
-// written to.
+// The classes. Unknown is the zero value: nhc-gpu does not write to a node with an unknown
+// state.
 const (
-	Unknown   Class = iota // not understood, or not to be judged: left alone
-	InService              // may hold or get jobs
+	Unknown   Class = iota // unknown, or not to be judged: not changed
+	InService              // has jobs or can get jobs
 	Drained                // drained, draining, failed or in maintenance
-	Down                   // down: Slurm has given it up already
+	Down                   // down: Slurm does not use it
 )
 
 var classNames = [...]string{"unknown", "in-service", "drained", "down"}
@@ -35,27 +35,27 @@ func (c Class) String() string {
 func (c *Class) UnmarshalText(text []byte) error {
 	i := slices.Index(classNames[:], string(text))
 	if i < 0 {
-		return fmt.Errorf("class %q: want one of %v", text, classNames)
+		return fmt.Errorf("class %q: want one of %s", text, strings.Join(classNames[:], ", "))
 	}
 	*c = Class(i)
 	return nil
 }
 
-// State is a node's state as Slurm printed it, and what it means.
+// State is a node's state as printed by Slurm, and its meaning.
 type State struct {
 	Text  string // as printed: "drng@", "IDLE+DRAIN"
 	Base  string // the name of its row in states.toml: "drain"; empty without one
 	Class Class
 
-	// Full says that Text came from scontrol, which prints every flag, where
-	// sinfo prints the strongest one alone.
+	// Full is set if Text is from scontrol, which prints every flag; sinfo prints only the
+	// strongest one.
 	Full bool
-	// Held says that DRAIN or FAIL is among the flags of a Full state, be it
-	// behind a stronger one: DOWN+DRAIN+REBOOT_ISSUED is "boot^" to sinfo.
+	// Held is set if DRAIN or FAIL is among the flags of a Full state, even after a stronger
+	// one: DOWN+DRAIN+REBOOT_ISSUED is "boot^" to sinfo.
 	Held bool
 
-	// Order names a person's order besides a drain: a reboot, a power-down,
-	// FAIL. It is the text of the flag's row in states.toml, empty without one.
+	// Order is a person's order besides a drain: a reboot, a power-down, FAIL. It is the text
+	// of the flag's row in states.toml, or empty.
 	Order string
 }
 
@@ -65,11 +65,10 @@ type State struct {
 // (sinfo(1), NODE STATE CODES).
 const flags = "-#@+!%~$^*"
 
-// ParseState reads the words of sinfo (%t and %T: "idle*", "drained$") and of
-// scontrol show node ("IDLE+DRAIN+NOT_RESPONDING", before 21.08 "IDLE*+DRAIN").
-// Words in capitals are scontrol's. A base state that is not in states.toml is
-// of class [Unknown]; an unheard-of flag leaves the base state as it is, since
-// Slurm gains one every other release.
+// ParseState parses the words of sinfo (%t and %T: "idle*", "drained$") and of scontrol show node
+// ("IDLE+DRAIN+NOT_RESPONDING", before 21.08 "IDLE*+DRAIN"). Words in capitals are from scontrol. A
+// base state that is not in states.toml has the class [Unknown]. An unknown flag does not change
+// the meaning of the base state: every second release of Slurm adds one.
 func ParseState(text string) State {
 	t := table()
 	s := State{Text: text}
@@ -110,17 +109,17 @@ func ParseState(text string) State {
 	return s
 }
 
-// is says whether a Full state has a flag.
+// is reports whether a Full state has a flag.
 func (s State) is(flag string) bool { return slices.Contains(strings.Split(s.Text, "+"), flag) }
 
-// passing reports that the node is about to register, or does not answer: Slurm may soon
-// discard an update.
+// passing reports that the node will register soon, or does not answer: Slurm can discard
+// an update.
 func (s State) passing() bool {
 	return s.Base == "boot" || s.is("REBOOT_ISSUED") || s.is("NOT_RESPONDING") || s.is("POWERING_UP") || strings.ContainsAny(s.Text, "^*#")
 }
 
-// Empty says that no job has anything on the node: it is idle or down, be it drained,
-// and nothing is completing. Of sinfo's words those count that say so by themselves.
+// Empty reports that no job has anything on the node: it is idle or down, possibly drained, and
+// nothing is completing. Of sinfo's words, only those that show this count.
 func (s State) Empty() bool {
 	words := strings.Split(s.Text, "+")
 	base := strings.TrimRight(words[0], flags)
@@ -149,10 +148,10 @@ type flagRow struct {
 	Unless []string
 }
 
-// orderRow is a flag of states.toml that a person has ordered.
+// orderRow is a flag of states.toml that is a person's order.
 type orderRow struct {
 	Word   string
-	Sign   string // what sinfo appends for it
+	Sign   string // the sign that sinfo appends
 	Text   string
 	Source string
 }
@@ -163,9 +162,8 @@ type stateTable struct {
 	orders                []orderRow
 }
 
-// table is states.toml, read when the first state is: a run that calls nobody
-// does not pay for it. The file is part of the program, so that a mistake in it
-// is a mistake in the program.
+// table parses states.toml at its first use: a run without a call to Slurm does not need it. The
+// file is part of the program, so an error in it is an error of the program.
 var table = sync.OnceValue(func() stateTable {
 	var file struct {
 		State []stateRow

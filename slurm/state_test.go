@@ -46,7 +46,7 @@ func TestParseState(t *testing.T) {
 		{text: "IDLE*", base: "idle", class: InService},
 		{text: "DOWN*+DRAIN", base: "drain", class: Drained, held: true},
 		{text: "IDLE+CLOUD+POWERED_DOWN", base: "idle", class: InService},
-		// A flag of a release to come does not hide the state.
+		// A flag of a future release does not hide the state.
 		{text: "IDLE+FANCY", base: "idle", class: InService},
 		{text: "IDLE+DRAIN+FANCY", base: "drain", class: Drained, held: true},
 		// Not words of Slurm.
@@ -84,9 +84,9 @@ func recordedStates(t *testing.T) []recorded {
 	return states
 }
 
-// What scontrol prints and what sinfo prints of the same node come to the same,
-// but where sinfo contradicts itself: of a node in a power state that slurmctld
-// has not heard of since its restart %t says "unk" and %T "powering_up".
+// scontrol's and sinfo's texts for the same node have the same meaning, except where sinfo
+// contradicts itself: for a node in a power state that has not registered with slurmctld since its
+// restart, %t prints "unk" and %T "powering_up".
 func TestParseStateAgrees(t *testing.T) {
 	t.Parallel()
 	for _, s := range recordedStates(t) {
@@ -158,7 +158,7 @@ func FuzzParseState(f *testing.F) {
 	})
 }
 
-// A node is empty by the word of Slurm alone.
+// Only Slurm's state determines whether a node is empty.
 func TestEmpty(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{

@@ -123,7 +123,7 @@ func TestLintForetells(t *testing.T) {
 		t.Fatal(err)
 	}
 	n = c.Nodes[1]
-	if out, err := n.Try(binDir+"/nhc-gpu", "lint"); err == nil || !strings.Contains(out, "nothing on this node fits /etc/slurm/prolog.d/*") {
+	if out, err := n.Try(binDir+"/nhc-gpu", "lint"); err == nil || !strings.Contains(out, "no file on this node matches /etc/slurm/prolog.d/*") {
 		t.Errorf("lint: %v\n%s", err, out)
 	}
 	c.refuses(n)
