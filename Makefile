@@ -27,7 +27,12 @@ HELPERDIR ?= $(PREFIX)/$(if $(wildcard /etc/debian_version),lib,libexec)/nhc
 LIBEXECDIR = $(DESTDIR)$(HELPERDIR)
 DOCDIR     = $(DESTDIR)$(PREFIX)/share/doc/nhc-gpu
 SHAREDIR   = $(DESTDIR)$(PREFIX)/share/nhc-gpu
+MANDIR     = $(DESTDIR)$(PREFIX)/share/man
 EXAMPLES   = $(wildcard conf/examples/*)
+# Where bash-completion, zsh and fish look for the completion of a program.
+BASHCOMPDIR ?= $(PREFIX)/share/bash-completion/completions
+ZSHCOMPDIR  ?= $(PREFIX)/share/zsh/site-functions
+FISHCOMPDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 
 .PHONY: all build check test test-all test-long test-slurm-matrix lint bench fuzz ptx install rpm release release-rpm device-kit clean
 
@@ -36,6 +41,11 @@ all: build
 # PREBUILT is a program of make release to install or package in place of building one.
 build:
 	$(if $(PREBUILT),install -D -m 755 '$(PREBUILT)' $(BIN),$(GO) build -buildvcs=false -ldflags '$(GO_LDFLAGS)' -o $(BIN) ./cmd/nhc-gpu)
+
+# `make install` builds only if the program is missing or older than its sources: root may have no
+# Go, and no module cache.
+$(BIN): $(shell find cmd checks conf slurm go.mod go.sum -type f ! -name '*_test.go')
+	$(MAKE) build
 
 # A program is bound to the versions of symbols in the glibc that it is linked with. A
 # release is linked with that of Debian 11, which names no symbol newer than 2.3.3 (x86-64)
@@ -145,7 +155,7 @@ ptx:
 
 # The names of LBNL NHC are links: called by them nhc-gpu is what they were. What
 # Slurm starts around jobs is for the site to put in place, see docs/jobs.md.
-install: build
+install: $(if $(PREBUILT),build,$(BIN))
 	install -d $(SBINDIR) $(LIBEXECDIR) $(DOCDIR)/examples $(DESTDIR)$(UNITDIR) \
 	  $(DESTDIR)$(SYSCONFDIR)/nhc $(DESTDIR)$(SYSCONFDIR)/logrotate.d
 	install -m 755 $(BIN) $(SBINDIR)/nhc-gpu
@@ -162,6 +172,12 @@ install: build
 	  sed 's,/usr/sbin/nhc-gpu,$(PREFIX)/sbin/nhc-gpu,g' slurm/$$script | install -m 755 /dev/stdin $(SHAREDIR)/slurm/$$script || exit 1; \
 	done
 	install -m 644 slurm/slurm.conf.example $(SHAREDIR)/slurm/
+	install -D -m 644 -t $(MANDIR)/man8 $(wildcard man/*.8)
+	install -D -m 644 -t $(MANDIR)/man5 $(wildcard man/*.5)
+	install -d $(DESTDIR)$(BASHCOMPDIR) $(DESTDIR)$(ZSHCOMPDIR) $(DESTDIR)$(FISHCOMPDIR)
+	$(SBINDIR)/nhc-gpu completion bash >$(DESTDIR)$(BASHCOMPDIR)/nhc-gpu
+	$(SBINDIR)/nhc-gpu completion zsh >$(DESTDIR)$(ZSHCOMPDIR)/_nhc-gpu
+	$(SBINDIR)/nhc-gpu completion fish >$(DESTDIR)$(FISHCOMPDIR)/nhc-gpu.fish
 	install -m 644 $(addprefix systemd/nhc-gpu,.service .timer -active.service -active.timer) $(DESTDIR)$(UNITDIR)/
 	install -m 644 rpm/nhc-gpu.logrotate $(DESTDIR)$(SYSCONFDIR)/logrotate.d/nhc
 

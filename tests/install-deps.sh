@@ -10,7 +10,8 @@ packages="make gcc libc6-dev binutils ca-certificates git curl xz-utils
   slurmctld slurmd slurm-client munge
   rsyslog systemd procps e2fsprogs strace
   infiniband-diags perftest
-  rpm cpio debootstrap debian-archive-keyring"
+  rpm cpio debootstrap debian-archive-keyring
+  bash-completion groff-base"
 
 if [ "$(id -u)" != 0 ]; then
   say "not root, nothing installed: suites that need root or a program that is missing are skipped"

@@ -7,7 +7,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// sleeper is an active test that does nothing but take its time.
+// sleeper is an active test that only sleeps.
 type sleeper struct {
 	Tenths int    `arg:"1"` // of a second
 	End    string `arg:"2"` // "fail", "skip", or nothing

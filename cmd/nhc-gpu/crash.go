@@ -11,7 +11,7 @@ package main
 
 static int is_worker, around_job;
 
-// remember runs before Go does: the first thread that cannot be made ends the program.
+// remember runs before Go starts: the first thread that cannot be created ends the program.
 __attribute__((constructor)) static void remember(int argc, char **argv, char **envp) {
 	is_worker = argc > 0 && strcmp(argv[0], "nhc-gpu-worker") == 0;
 	int person = argc > 1 && argv[1][0] != '-' && strchr(argv[1], '=') == NULL; // as aroundArgs
@@ -25,11 +25,11 @@ __attribute__((constructor)) static void remember(int argc, char **argv, char **
 			around_job = 1;
 }
 
-// abort takes the place of the C library's for this program's own code: runtime/cgo
-// calls it where no thread can be made. Go would print a page of registers and leave
-// with 2, for which slurmd drains the node. A worker dies of the signal, as ever.
+// abort replaces the C library's for this program's own code: runtime/cgo calls it if it cannot
+// create a thread. Go would print a page of registers and exit with 2, for which slurmd drains
+// the node. A worker dies of the signal as usual.
 void abort(void) {
-	static const char text[] = "nhc-gpu: no thread can be made (too few processes are allowed): this health check is incomplete\n";
+	static const char text[] = "nhc-gpu: cannot create a thread (the limit of processes is too low): this health check is incomplete\n";
 	if (!is_worker) {
 		struct sockaddr_un log = {.sun_family = AF_UNIX, .sun_path = "/dev/log"};
 		char line[sizeof text + 8];
@@ -62,10 +62,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 )
 
-// crash ends the program after an internal error, in whatever goroutine: one line for
-// the user, the trace for a bug report behind it. It says nothing of the node.
+// crash ends the program after an internal error in any goroutine. It prints one line for the
+// user, then the trace for a bug report. The node's state does not change.
 func crash(argv []string, cause any, trace []byte) (exit int) {
-	fmt.Fprintf(console.Alerts, "nhc-gpu: internal error: %v\nnhc-gpu: please report this with the lines below; no node was drained by it\n%s", cause, trace)
+	fmt.Fprintf(console.Alerts, "nhc-gpu: internal error: %v\nnhc-gpu: please report this with the lines below; the node's state is unchanged\n%s", cause, trace)
 	sink.Syslog(options.OwnName, []string{fmt.Sprintf("internal error: %v", cause)}) // slurmd keeps no standard error
 	if aroundArgs(argv).AroundJob() {
 		return 0 // slurmd would drain the node
@@ -73,8 +73,8 @@ func crash(argv []string, cause any, trace []byte) (exit int) {
 	return exitUnknown
 }
 
-// catchCrashes gives a panic of any goroutine, and SIGABRT, the status that is
-// documented. A worker dies of them as Go has it: its supervisor reports how.
+// catchCrashes gives a panic of any goroutine, and SIGABRT, the documented exit status. A worker
+// dies of them in Go's way: its supervisor reports how.
 func catchCrashes() {
 	if len(os.Args) > 0 && os.Args[0] == wire.WorkerName {
 		return

@@ -9,7 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 )
 
-// enter comes before anything else. An error says why this program must not run.
+// enter is the first call of main. Its error says why this program must not run.
 func enter() error {
 	environment()
 	run.HidePrivate()
@@ -17,10 +17,9 @@ func enter() error {
 	return ownRights(os.Getuid(), os.Geteuid(), os.Getgid(), os.Getegid(), isSecure())
 }
 
-// ownRights is an error if this process has rights that the user who started it has
-// not: the program runs commands that the user names. secure is the kernel's opinion
-// (AT_SECURE), which includes file capabilities; it does not matter for root, for whom
-// a security module sets it, too.
+// ownRights returns an error if this process has rights that its user does not have: the program
+// runs commands that the user names. secure is the kernel's AT_SECURE, which includes file
+// capabilities. For root it is ignored, since a security module sets it for root, too.
 func ownRights(uid, euid, gid, egid int, secure bool) error {
 	if uid != euid || gid != egid || secure && uid != 0 {
 		return errors.New("refused: the file has set-user-ID, set-group-ID or capabilities, and would run a user's commands with them. " +
@@ -29,7 +28,7 @@ func ownRights(uid, euid, gid, egid int, secure bool) error {
 	return nil
 }
 
-// isSecure is AT_SECURE of getauxval(3).
+// isSecure returns AT_SECURE, see getauxval(3).
 func isSecure() bool {
 	const atSecure = 23
 	auxv, err := unix.Auxv()

@@ -16,8 +16,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 )
 
-// The commands of tests/script/golden.txtar print what sites rely on and no change of the
-// code's layout may alter. The words, defaults and messages of checks are in
+// The commands of tests/script/golden.txtar print what sites rely on: no change of the code's
+// layout may alter it. The arguments, defaults and messages of checks are in
 // docs/reference/checks, and the codes of our own checks in checks/codes.toml.
 
 // printHelps prints the help of the program and of each of its commands.
@@ -56,7 +56,7 @@ func printRegistry(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Check(err)
 }
 
-// writeFields writes the fields of a check that words or a table of TOML fill.
+// writeFields writes the fields of a check that arguments or a table of TOML fill.
 func writeFields(w *strings.Builder, v reflect.Value) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)

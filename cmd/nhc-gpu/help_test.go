@@ -30,7 +30,7 @@ func TestHelpIsComplete(t *testing.T) {
 	})
 	for _, m := range regexp.MustCompile(`(?m)^ +(--)?([a-z-]+)[ \[]`).FindAllStringSubmatch(options.OwnHelp[strings.Index(options.OwnHelp, "\n --check"):], -1) {
 		cmd, _, err := root.Find(m[2:])
-		if m[1] == "" && strings.HasPrefix(m[0], "  ") { // the text goes on
+		if m[1] == "" && strings.HasPrefix(m[0], "  ") { // the text of the line before
 			continue
 		}
 		if m[1] == "" && (err != nil || cmd == root) || m[1] != "" && root.Flags().Lookup(m[2]) == nil {

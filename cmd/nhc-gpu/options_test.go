@@ -7,8 +7,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// A crash around a job must not drain the node, wherever the role stands; a person's
-// command must fail.
+// A crash around a job must not drain the node, wherever the option of the role stands; a
+// person's command must fail.
 func TestRoleAfterACrash(t *testing.T) {
 	t.Parallel()
 	for words, want := range map[string]slurm.Role{

@@ -13,15 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the line of progress is written with.
+// Control sequences of the line of progress.
 const (
 	eraseLine = "\r\x1b[K"
 	dim       = "\x1b[2m"
 	undim     = "\x1b[0m"
 )
 
-// terminal is a pseudo-terminal of a width: the end that a person sees, and that of
-// a program.
+// terminal opens a pseudo-terminal of a width: the end of a person, and that of a program.
 func terminal(t *testing.T, width uint16) (person, program *os.File) {
 	t.Helper()
 	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -47,8 +46,8 @@ func terminal(t *testing.T, width uint16) (person, program *os.File) {
 	return person, program
 }
 
-// onTerminal runs the program with its standard error on a terminal, and gives what a
-// person has seen there.
+// onTerminal runs the program with its standard error on a terminal, and returns the output
+// there.
 func onTerminal(t *testing.T, width uint16, env []string, args ...string) string {
 	t.Helper()
 	person, program := terminal(t, width)
@@ -78,7 +77,7 @@ func onTerminal(t *testing.T, width uint16, env []string, args ...string) string
 	if err := cmd.Wait(); err != nil && !errors.As(err, new(*exec.ExitError)) {
 		t.Fatal(err)
 	}
-	program.Close() // with the last one that has it open a read fails
+	program.Close() // a read fails once every writer has closed it
 	select {
 	case text := <-saw:
 		return text
@@ -88,8 +87,8 @@ func onTerminal(t *testing.T, width uint16, env []string, args ...string) string
 	}
 }
 
-// programDir has the test binary under the program's name, which is how it knows what
-// it is to be.
+// programDir returns a directory in which the test binary has the program's name: by its name it
+// knows what to run.
 func programDir(t *testing.T, self string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -99,8 +98,8 @@ func programDir(t *testing.T, self string) string {
 	return dir
 }
 
-// Who waits on a terminal sees what an active test does, on one line that is gone at
-// the end; with -q, a terminal that cannot erase, or under Slurm nothing.
+// A person at a terminal sees what an active test does, on one line that is erased at the end;
+// with -q, on a terminal that cannot erase, or under Slurm nothing.
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	const line = "check_sleeper: gpu3: BF16  0s of at most 20s"
@@ -146,7 +145,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// Without a terminal nothing of it is written anywhere.
+// Without a terminal no progress is written.
 func TestNoProgress(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()

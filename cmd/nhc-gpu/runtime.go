@@ -10,11 +10,10 @@ package main
 #include <string.h>
 #include <sys/prctl.h>
 
-// ours are the settings of Go's runtime that this program starts with; those of its
-// environment, by names, do not reach the runtime. By itself the runtime would make a
-// scheduler and a memory cache for each CPU, which on 256 CPUs costs more than a run, and
-// collect garbage in every process. A run's heap is a few MiB. The limit is for commands
-// that read more.
+// ours are the settings of Go's runtime for this program; the runtime does not see those of the
+// environment (names). By default the runtime makes a scheduler and a memory cache for each CPU,
+// which on 256 CPUs costs more than a run, and collects garbage in every process. A run's heap is
+// a few MiB. The limit is for commands that read more.
 static char *const ours[] = {"GOMAXPROCS=2", "GOGC=off", "GOMEMLIMIT=256MiB"};
 static const char *const names[] = {"GOMAXPROCS", "GOGC", "GOMEMLIMIT", "GODEBUG", "GOTRACEBACK"};
 #define OURS (sizeof ours / sizeof *ours)
@@ -32,10 +31,10 @@ static int of_go(const char *entry) {
 
 int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 
-// The first thread that Go's runtime makes is its monitor. It wakes up every 20
-// microseconds while the program is at work, which was a seventh of what a run cost. With
-// a timer slack of a millisecond it wakes up less often. A thread and a process have the
-// slack of the thread that makes them: those that the monitor makes get the usual one.
+// The first thread that Go's runtime creates is its monitor. It wakes up every 20 microseconds
+// while the program works, which was a seventh of the cost of a run. With a timer slack of a
+// millisecond it wakes up less often. Threads and processes inherit the slack of the thread that
+// creates them: those that the monitor creates get the usual one.
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg) {
 	static int usual;
 	int own = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0), slack = usual;
@@ -51,8 +50,8 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(
 
 int __real_main(int, char **);
 
-// The linker has the C library call this in place of Go's main, which finds arguments,
-// environment and auxiliary vector one behind the other. libc's own environment stays.
+// The C library calls this instead of Go's main (the linker's --wrap). Go's main expects
+// arguments, environment and auxiliary vector in one block. libc's own environment stays.
 int __wrap_main(int argc, char **argv) {
 	char **env = argv + argc + 1;
 	int n = 0, aux = 1;
@@ -80,8 +79,8 @@ import "C"
 
 import "os"
 
-// environment takes the runtime's settings out of the environment of what this program
-// starts, and brings GOMAXPROCS back as it was: a site's own checks may be in Go.
+// environment removes the runtime's settings from the environment of commands, and restores
+// GOMAXPROCS: a site's own checks may be written in Go.
 func environment() {
 	const kept = 0
 	was := C.getenv(C.name_at(kept))

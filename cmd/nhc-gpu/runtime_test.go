@@ -8,14 +8,13 @@ import (
 	"testing"
 )
 
-// Only the runtime's monitor has the large timer slack: what this program starts would
-// inherit it.
+// Only the runtime's monitor has the large timer slack: commands would inherit it.
 func TestTimerSlack(t *testing.T) {
 	t.Parallel()
 	slack := func(path string) string {
 		data, err := os.ReadFile(path)
 		if err != nil {
-			t.Skip(err) // an old kernel, or no right to look
+			t.Skip(err) // an old kernel, or no permission
 		}
 		return strings.TrimSpace(string(data))
 	}

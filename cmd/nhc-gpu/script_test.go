@@ -81,7 +81,7 @@ func runScripts(t *testing.T, dir string) {
 		Dir:           dir,
 		UpdateScripts: *update,
 		Setup: func(e *testscript.Env) error {
-			// What the machine has for Slurm is not these tests' concern.
+			// These tests do not depend on Slurm of this machine.
 			e.Setenv("MARK_OFFLINE", "0")
 			path, err := exec.LookPath("nhc-gpu")
 			e.Setenv("nhc", path)

@@ -30,15 +30,22 @@ var installed = []string{
 	"usr/sbin/nhc-genconf",
 	"usr/sbin/nhc-gpu",
 	"usr/sbin/nhc-wrapper",
+	"usr/share/bash-completion/completions/nhc-gpu",
+	"usr/share/fish/vendor_completions.d/nhc-gpu.fish",
+	"usr/share/man/man5/nhc.conf.5",
+	"usr/share/man/man5/nhc.toml.5",
+	"usr/share/man/man8/nhc-gpu.8",
 	"usr/share/nhc-gpu/slurm/epilog.d/50-nhc-gpu",
 	"usr/share/nhc-gpu/slurm/prolog.d/50-nhc-gpu",
 	"usr/share/nhc-gpu/slurm/slurm.conf.example",
+	"usr/share/zsh/site-functions/_nhc-gpu",
 }
 
 func TestInstall(t *testing.T) {
 	t.Parallel()
-	dest := t.TempDir()
-	run(t, exec.Command("make", "-C", root, "install", "DESTDIR="+dest, "BIN="+filepath.Join(t.TempDir(), "nhc-gpu"), "VERSION=v1.2.3", "HELPERDIR=/usr/libexec/nhc"))
+	dest, bin := t.TempDir(), "BIN="+filepath.Join(t.TempDir(), "nhc-gpu")
+	run(t, exec.Command("make", "-C", root, "build", bin, "VERSION=v1.2.3"))
+	run(t, exec.Command("make", "-C", root, "install", "DESTDIR="+dest, bin, "GO=false", "HELPERDIR=/usr/libexec/nhc")) // it builds nothing again
 	mustBeInstalled(t, dest)
 	if text, err := os.ReadFile(filepath.Join(dest, "etc/logrotate.d/nhc")); err != nil || !strings.Contains(string(text), "\n    create 0640 root root\n") {
 		t.Errorf("logrotate makes a log that everyone can read: %v\n%s", err, text)
@@ -166,7 +173,7 @@ func mustBeInstalled(t *testing.T, dest string) {
 	err := filepath.WalkDir(dest, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() && !strings.Contains(path, "/share/doc/") {
 			name, _ := filepath.Rel(dest, path)
-			got = append(got, name)
+			got = append(got, strings.TrimSuffix(name, ".gz")) // rpmbuild compresses manual pages
 		}
 		return err
 	})

@@ -11,8 +11,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 )
 
-// Writer writes to a standard descriptor for as long as the run may take: a
-// reader that does not read must not hold it up. What does not fit is lost.
+// Writer writes to a standard descriptor until the deadline of the run: a reader that does not
+// read must not delay the run. Output that does not fit is lost.
 type Writer struct {
 	fd       int
 	end      time.Time     // deadline of the run; zero means none
@@ -21,33 +21,33 @@ type Writer struct {
 	deaf     bool          // the reader does not read
 }
 
-// Until sets the deadline of the run. The reader gets no more than a quarter of the run:
-// the checks need the rest, and a healthy node must not be drained for want of time.
+// Until sets the deadline of the run. Waiting for the reader may take a quarter of the run: the
+// checks need the rest, and a lack of time must not drain a healthy node.
 func (c *Writer) Until(end time.Time) {
 	c.end, c.patience = end, time.Until(end)/4
 }
 
-// Stdout and Stderr wait for a reader as long as the run may take, or until a signal.
+// Stdout and Stderr wait for a reader until the deadline of the run or a signal.
 var (
 	Stdout = &Writer{fd: 1, wake: -1}
 	Stderr = newAlerts()
 )
 
-// newAlerts has a deadline from the start: a reader that does not read must not keep
-// slurmd from the exit status.
+// newAlerts returns a Writer with a deadline: a reader that does not read must not delay the exit
+// status for slurmd.
 func newAlerts() *Writer {
 	c := &Writer{fd: 2, wake: -1}
 	c.Until(time.Now().Add(AlertsLimit))
 	return c
 }
 
-// AlertsLimit bounds what is written before TIMEOUT is known.
+// AlertsLimit bounds the time of writing before TIMEOUT is known.
 const AlertsLimit = 8 * time.Second
 
-// lastWord is how long a reader has for what is written when the run is over.
+// lastWord is the time that a reader has after the deadline of the run.
 const lastWord = 100 * time.Millisecond
 
-// pipeBuf is what a pipe takes without blocking when it is ready: PIPE_BUF.
+// pipeBuf is the number of bytes that a ready pipe accepts without blocking: PIPE_BUF.
 const pipeBuf = 4096
 
 func (c *Writer) Write(data []byte) (int, error) {
@@ -57,7 +57,7 @@ func (c *Writer) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// Raw writes text unchanged: this program's own control sequences.
+// Raw writes control sequences of this program unchanged.
 func (c *Writer) Raw(data []byte) error {
 	for rest := data; len(rest) > 0; {
 		if c.deaf || !c.ready() {
@@ -97,7 +97,7 @@ func (c *Writer) ready() bool {
 		switch {
 		case err == unix.EINTR:
 		case err != nil || polls[0].Revents != 0:
-			return true // the write says what is wrong with it
+			return true // the write returns the error
 		case n > 0 && over.IsZero():
 			over = time.Now().Add(lastWord)
 		case !over.IsZero() && !time.Now().Before(over):

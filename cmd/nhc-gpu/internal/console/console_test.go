@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A reader that does not read costs a run a quarter of its time, however often it is
-// written to, and the rest belongs to the checks.
+// A reader that does not read costs a run a quarter of its time, whatever the number of writes.
 func TestConsoleReaderGone(t *testing.T) {
 	t.Parallel()
 	var fd [2]int

@@ -7,8 +7,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 )
 
-// plain writes text to a standard descriptor, with nothing in it that does not print.
-// All text goes through it or through a Writer; JSON, which is for programs, does not.
+// plain writes text to a standard descriptor, without characters that do not print. All text goes
+// through it or through a Writer; JSON, which is for programs, does not.
 type plain struct{ file *os.File }
 
 func (p plain) Write(data []byte) (int, error) {
@@ -18,14 +18,14 @@ func (p plain) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// Screen waits for its reader without a limit: it is for what a person asked for. Alerts is
-// for errors that end the program, and for a crash.
+// Screen prints the output of a command, and waits for its reader without a limit. Alerts prints
+// errors that end the program, and crashes.
 var (
 	Screen = plain{os.Stdout}
 	Alerts = newAlerts()
 )
 
-// Counted is a number of things, in words.
+// Counted returns a number with the name of the things: "2 runs".
 func Counted(n int, thing string) string {
 	if n != 1 {
 		thing += "s"

@@ -32,11 +32,11 @@ func CatchSignals() *Signals {
 		s.Wake = fd[0]
 	}
 	Stdout.wake, Stderr.wake = s.Wake, s.Wake
-	// A closed standard output must not kill us in mid-run. Being notified in
-	// place of ignoring leaves the default to the commands we start.
+	// A closed standard output must not kill us during the run. Notification
+	// instead of ignoring leaves the default to the commands that we start.
 	signal.Notify(s.ch, unix.SIGPIPE, unix.SIGUSR2)
 	for _, sig := range []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGALRM} {
-		if !signal.Ignored(sig) { // as nohup(1) and "&" want it
+		if !signal.Ignored(sig) { // by nohup(1) or "&"
 			signal.Notify(s.ch, sig)
 		}
 	}

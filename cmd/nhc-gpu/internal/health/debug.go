@@ -14,9 +14,9 @@ import (
 
 // The lines of -d that LBNL NHC prints about itself.
 
-// leadSession does under -d what LBNL NHC does always: a process that leads no
-// group of its own is started anew in its own session. Without -d there is no
-// need to, since workers and bash have their own sessions.
+// leadSession does with -d what LBNL NHC always does: it restarts a process that does not lead a
+// process group in a session of its own. Without -d that is not needed, since workers and bash
+// have their own sessions.
 func (r *Run) leadSession() {
 	if r.Set.Get("DEBUG") != "1" {
 		return

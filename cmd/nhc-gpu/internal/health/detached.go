@@ -17,19 +17,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
-// Detached mode: the run that slurmd starts reports what the run before has
-// found and starts the next one in the background, which leaves its result in
-// RESULTFILE: "STATUS MESSAGE" of its first failure, "0" if all is well.
+// Detached mode: the run that slurmd starts reports the result of the last run, and starts the
+// next one in the background. That one leaves its result in RESULTFILE: "STATUS MESSAGE" of its
+// first failure, "0" if all checks pass.
 
-// DetachedSuffix behind the program's name makes a run the background half. It
-// is no variable: the environment around a job is the job's.
+// DetachedSuffix after the program's name makes a run the background half. It is no environment
+// variable, since the environment of a prolog or an epilog belongs to the job.
 const DetachedSuffix = "-detached"
 
-// unknownResult is the status in a result of a run that could not tell.
+// unknownResult is the status in the result of a run without a verdict.
 const unknownResult = "unknown"
 
-// detach is the foreground half. over is false if the run is none: there is no
-// detached mode, or this is its background half.
+// detach is the foreground half. over is false if this run is not one: detached mode is off, or
+// this is the background half.
 func (r *Run) detach() (exit int, over bool) {
 	if from := r.Set.Get("NHC_DETACHED"); from != "" {
 		r.Background = true
@@ -43,7 +43,7 @@ func (r *Run) detach() (exit int, over bool) {
 		return 0, false
 	}
 	r.Debug("Activating detached mode.")
-	r.rememberLanes(nil) // this half asks none
+	r.rememberLanes(nil) // this half needs no worker
 	path := r.Set.Get("RESULTFILE")
 	o := r.Pool.Call(r.Ctx, checks.Local, &wire.Request{Op: wire.OpTake, Path: path, Line: "read " + path}, judge.TakeLimit)
 	file, err := o.File("read " + path)
@@ -59,7 +59,7 @@ func (r *Run) detach() (exit int, over bool) {
 	err = run.Detach(argv, append(os.Environ(), "NHC_DETACHED="+strconv.Itoa(os.Getpid())))
 	switch {
 	case res.status != "0":
-		if err != nil { // the result is read but once
+		if err != nil { // the result can be read only once
 			r.Warn(err)
 		}
 		return r.reportResult(res), true
@@ -69,10 +69,10 @@ func (r *Run) detach() (exit int, over bool) {
 	return r.detachedWell()
 }
 
-// result is what a result file says.
+// result is the content of a result file.
 type result struct{ status, message string }
 
-// lastResult reads what the run before has left.
+// lastResult returns the result of the last run.
 func (r *Run) lastResult(path string, f run.File) result {
 	if !f.Missing {
 		if err := open.Trusted(path, &f.FileInfo); err != nil {
@@ -89,8 +89,8 @@ func (r *Run) lastResult(path string, f run.File) result {
 	return result{status: "0"}
 }
 
-// parseResult splits the first line of a result file as "read RC MSG" of bash
-// does: a backslash takes the newline or the meaning from what follows it.
+// parseResult splits the first line of a result file as "read RC MSG" of bash does: a backslash
+// escapes the character that follows it.
 func parseResult(data string) result {
 	var line strings.Builder
 	for i := 0; i < len(data) && data[i] != '\n'; i++ {
@@ -109,7 +109,7 @@ func parseResult(data string) result {
 	return result{text[:at], strings.TrimLeft(text[at:], " \t")}
 }
 
-// reportResult is the verdict of the run before, in LBNL NHC's words.
+// reportResult prints the result of the last run in LBNL NHC's form.
 func (r *Run) reportResult(res result) int {
 	if res.status == unknownResult {
 		fmt.Fprintf(console.Stdout, "ERROR Health check unknown:  %s\n", res.message)
@@ -121,13 +121,13 @@ func (r *Run) reportResult(res result) int {
 	}
 	n, err := strconv.ParseInt(res.status, 10, 64)
 	if err != nil {
-		fmt.Fprintf(console.Stderr, "nhc-gpu: %s: status %q is no number\n", r.Set.Get("RESULTFILE"), res.status)
+		fmt.Fprintf(console.Stderr, "nhc-gpu: %s: status %q is not a number\n", r.Set.Get("RESULTFILE"), res.status)
 		return 2
 	}
 	return int(n & 0xff)
 }
 
-// stuckResult is a failure: while the file stays every result would be an old one.
+// stuckResult fails the run: while the file cannot be removed, every result would be old.
 func (r *Run) stuckResult(path string) int {
 	if r.Set.Get("NHC_RM") == "" {
 		find := r.ManagerRequest()
@@ -160,7 +160,7 @@ func (r *Run) detachedWell() (exit int, over bool) {
 	return 0, true
 }
 
-// leaveResult writes the result of a background run that has failed nothing.
+// leaveResult writes the result of a background run without a failure.
 func (r *Run) leaveResult(exit int) {
 	switch {
 	case !r.Background || r.Left:

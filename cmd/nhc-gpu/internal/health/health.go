@@ -1,4 +1,4 @@
-// Package health is a run as LBNL NHC: it reads, plans, runs, judges and acts.
+// Package health makes a run as LBNL NHC does: it reads, plans, runs, judges and acts.
 package health
 
 import (
@@ -28,11 +28,11 @@ type Run struct {
 	Sig  *console.Signals
 	*judge.Judge
 
-	doubt    string // what could not be told, the first of it
-	unusable bool   // the configuration cannot be used, so there is no verdict
+	doubt    string // the first unknown result
+	unusable bool   // the configuration cannot be used: there is no verdict
 }
 
-// New starts a run of a program that is called argv[0].
+// New starts a run. argv[0] is the name by which the program was started.
 func New(argv []string, opts *options.Options) *Run {
 	sig := console.CatchSignals()
 	console.Stdout.Until(time.Now().Add(console.AlertsLimit)) // TIMEOUT is not known yet
@@ -45,14 +45,14 @@ func New(argv []string, opts *options.Options) *Run {
 	return r
 }
 
-// Close ends what the run has started.
+// Close ends the workers and bash of the run.
 func (r *Run) Close() {
 	r.Bash.Close()
 	r.Pool.Close()
 	r.Sig.Stop()
 }
 
-// Check is all of it: load, plan, run, fold, act. Its result is the exit status.
+// Check makes the whole run and returns the exit status.
 func (r *Run) Check() int {
 	defer r.Close()
 	if r.busy() {
@@ -64,7 +64,7 @@ func (r *Run) Check() int {
 		r.do()
 		exit = r.act()
 		run.EndCrashes(r.Pool)
-	} else if sig := r.Signals.Caught(); sig != 0 && r.Job == nil { // before the first check: it says nothing of the node
+	} else if sig := r.Signals.Caught(); sig != 0 && r.Job == nil { // before the first check: there is no verdict
 		exit = 128 + int(sig)
 	} else {
 		if r.unusable {
@@ -162,8 +162,8 @@ func (r *Run) do() {
 	}
 }
 
-// Progress is for the engine of this run; nil where nobody watches: -q, or a run that Slurm has
-// started or that is detached, and no terminal.
+// Progress returns the line of progress of this run; nil with -q, for a run of Slurm or in the
+// background, and without a terminal.
 func (r *Run) Progress() *console.Progress {
 	if slices.Contains(r.Given, "SILENT") || r.Background || r.Role != slurm.Manual {
 		return nil
@@ -171,8 +171,8 @@ func (r *Run) Progress() *console.Progress {
 	return console.NewProgress()
 }
 
-// act finishes the verdict and gives the exit status. A run that came to no
-// verdict still delivers what an earlier one had to leave pending.
+// act finishes the verdict and returns the exit status. A run without a verdict still delivers a
+// drain that an earlier run could not deliver.
 func (r *Run) act() int {
 	if r.Job != nil {
 		return r.FinishJob()
@@ -186,9 +186,8 @@ func (r *Run) act() int {
 	return r.unknown()
 }
 
-// busy tells whether this run has to give way: a second health check of slurmd
-// on a node where the first is still at work. Nothing else ever gives way, so only a
-// health check takes the lock.
+// busy reports whether this run must end at once: slurmd has started a second health check while
+// the first still runs. No other run does that, so only a health check takes the lock.
 func (r *Run) busy() bool {
 	lock := ""
 	if r.HealthCheck() {
@@ -201,8 +200,8 @@ func (r *Run) busy() bool {
 	return false
 }
 
-// leavePending has a run that has no verdict of its own deliver the drain that an earlier
-// one could not.
+// leavePending has a run without a verdict deliver the drain that an earlier run could not
+// deliver.
 func (r *Run) leavePending() {
 	if r.Job == nil && r.Eval == "" {
 		r.DeliverPending()
@@ -223,8 +222,8 @@ func (r *Run) Stop(err error) int {
 	return r.refuse(err)
 }
 
-// refuse reports a configuration that cannot be used. It drains nobody: one bad
-// push must not empty a cluster.
+// refuse reports a configuration that cannot be used. It drains no node: one wrong file must not
+// empty a cluster.
 func (r *Run) refuse(err error) int {
 	text := "Health check unknown:  " + err.Error()
 	fmt.Fprintf(console.Stdout, "ERROR:  %s:  %s\n", r.Set.Get("NAME"), text)
@@ -233,8 +232,8 @@ func (r *Run) refuse(err error) int {
 	return r.unknown()
 }
 
-// unknown is the exit status of a run that could not tell. slurmd drains a node
-// for whatever else than 0 a prolog or an epilog leaves with.
+// unknown returns the exit status of a run without a verdict. slurmd drains a node for every
+// status of a prolog or an epilog except 0.
 func (r *Run) unknown() int {
 	if r.Role.AroundJob() {
 		return 0
@@ -242,8 +241,8 @@ func (r *Run) unknown() int {
 	return verdict.ExitUnknown
 }
 
-// withoutLog says whether the run goes on without its LOGFILE: around a job it does,
-// for the job is not to pay for it, and is not to start unchecked.
+// withoutLog reports whether the run goes on without its LOGFILE: a prolog or an epilog does, since
+// a missing log must neither fail the job nor leave it unchecked.
 func (r *Run) withoutLog(spec string, err error) bool {
 	if r.Job != nil {
 		r.Warn(r.Log.Drop(r.Set, spec, err))
@@ -251,16 +250,15 @@ func (r *Run) withoutLog(spec string, err error) bool {
 	return r.Job != nil
 }
 
-// UncheckedJob is the exit status of a prolog or an epilog that cannot be used as
-// it is set up, and would leave with another: slurmd would drain the node for it, and
-// after a bad push each node.
+// UncheckedJob returns the exit status of a prolog or an epilog that cannot check because of a
+// configuration error. For any other status slurmd would drain the node: after a wrong file was
+// distributed, every node.
 func UncheckedJob(role slurm.Role, exit int) int {
 	sink.Syslog(options.OwnName, []string{fmt.Sprintf("Health check unknown:  %s: nothing was checked (exit status %d; 0 for Slurm): see nhc-gpu lint", role, exit)})
 	return 0
 }
 
-// startAhead starts the workers that the run before this one has needed, with the same
-// command line.
+// startAhead starts the workers that the last run with this command line needed.
 func (r *Run) startAhead() {
 	if r.Eval == "" {
 		r.Pool.StartAsBefore(r.argv)

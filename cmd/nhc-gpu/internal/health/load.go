@@ -11,8 +11,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// openAll finds the resource manager, opens the log, and reads the configuration
-// and what scripts the site has, in one go.
+// openAll finds the resource manager, opens the log, and reads the configuration and the list of
+// scripts, in one request.
 func (r *Run) openAll() (exit int, over bool) {
 	spec, err := r.Log.Parse(r.Set)
 	if err != nil && !r.withoutLog(spec, err) {
@@ -34,7 +34,7 @@ func (r *Run) openAll() (exit int, over bool) {
 		for _, q := range logs {
 			if err := out[q].FailureIn(q.Line); err != nil && !r.withoutLog(spec, err) {
 				exit, over = r.Log.Fail(r.Set, spec, err)
-				return !over // once is enough
+				return !over // reported once
 			}
 			r.Log.Opened(q, out[q])
 		}
@@ -58,11 +58,10 @@ func (r *Run) openAll() (exit int, over bool) {
 	return 0, false
 }
 
-// usable says what there is to do without a configuration file that can be
-// read. One that does not exist means that there is nothing to check, as in
-// LBNL NHC. A prolog and an epilog report that: the administrator installed them
-// to check something. They keep the job's record, and an epilog looks for leftovers
-// of the job.
+// usable handles a configuration file that cannot be read. As in LBNL NHC a missing file means
+// that there is nothing to check. A prolog and an epilog report it, since an administrator
+// installed them to check something. They still keep the job's record, and an epilog still looks
+// for leftovers of the job.
 func (r *Run) usable() (exit int, over bool) {
 	path := r.Path
 	file, err := r.MainFile()
@@ -72,7 +71,7 @@ func (r *Run) usable() (exit int, over bool) {
 	if !file.Missing && !file.Mode.IsRegular() {
 		text := fmt.Sprintf("read %s: not a regular file (%s), nothing is checked", path, file.Mode.Type())
 		r.Debug("%s", text)
-		if r.Role != slurm.Manual { // by hand LBNL NHC says nothing of it
+		if r.Role != slurm.Manual { // by hand LBNL NHC does not report it
 			sink.Syslog(r.Set.Get("NAME"), []string{text})
 		}
 		return 0, true

@@ -10,7 +10,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
-// forever runs the program again and again, until a signal ends it.
+// forever runs the program in a loop until a signal ends it.
 func (w *wrapper) forever() {
 	l := parseLoop(w.loop)
 	if l.none {
@@ -35,9 +35,8 @@ func (w *wrapper) forever() {
 	}
 }
 
-// loopWait is the time until the next run. last is when the one before began
-// by the clock that cannot be set, which a time.Time carries: if the other has
-// been set back, the run of a moment ago is not done again.
+// loopWait returns the time until the next run. last is when the last run began; its monotonic
+// clock prevents an immediate repetition after the clock was set back.
 func loopWait(now, midnight, last time.Time, every time.Duration) time.Duration {
 	wait := untilNext(now, midnight, every)
 	if !last.IsZero() && now.Sub(last)+wait <= every/2 {
@@ -49,7 +48,7 @@ func loopWait(now, midnight, last time.Time, every time.Duration) time.Duration 
 func (w *wrapper) announce(l loopSpec) {
 	if l.clear {
 		if _, err := unix.IoctlGetTermios(0, unix.TCGETS); err == nil {
-			_ = console.Stdout.Raw([]byte("\x1b[H\x1b[2J\x1b[3J")) // as clear(1) on any terminal of today
+			_ = console.Stdout.Raw([]byte("\x1b[H\x1b[2J\x1b[3J")) // as clear(1)
 		}
 	}
 	if l.ruler {

@@ -10,15 +10,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
-// change is what the wrapper has to tell.
+// change is a report of the wrapper.
 type change struct {
-	output  []byte // what the program wrote, or had written before it wrote nothing
-	cleared bool   // it writes nothing any more
+	output  []byte // of the program; if cleared, its last output
+	cleared bool   // it no longer writes any output
 	name    string
 	host    string
 }
 
-// text is the change as it is printed.
+// text returns the report as it is printed.
 func (c change) text() []byte {
 	out := bytes.TrimRight(c.output, "\n")
 	if c.cleared {
@@ -27,7 +27,7 @@ func (c change) text() []byte {
 	return append(out, '\n')
 }
 
-// mail is the change as it is sent: the output as it is.
+// mail returns the report as it is sent.
 func (c change) mail() []byte {
 	if c.cleared {
 		return c.text()
@@ -35,15 +35,15 @@ func (c change) mail() []byte {
 	return c.output
 }
 
-// age forgets the last output if it has been told too long ago. It is done
-// after the program has run, so that the time it took does not matter.
+// age removes the last output if it was reported too long ago. It is called after the program has
+// run, so that the duration of the run does not matter.
 func (w *wrapper) age() {
 	since, ok := w.state.savedAt()
 	if w.expire <= 0 || !ok {
 		return
 	}
 	age := w.now().Unix() - since.Unix()
-	// A time in the future comes from a clock that has been set back since.
+	// A time in the future means that the clock was set back.
 	if age+w.fudge >= w.expire || age < -w.fudge {
 		w.vecho("Results file expired after %d seconds (+/- %ds).", age, w.fudge)
 		w.state.forget()
@@ -62,7 +62,7 @@ func (w *wrapper) compare(out []byte, failed bool) (c change, report bool) {
 	switch {
 	case err != nil && !os.IsNotExist(err):
 		w.warn(err)
-		w.state.forget() // what is not ours is no output of ours
+		w.state.forget() // a file that is not ours holds no output of ours
 	case known && len(out) == 0 && len(saved) == 0:
 		w.vecho("Output file matches saved results file (both empty).")
 		return c, false
@@ -96,8 +96,8 @@ func help(program, name string) {
 
   Syntax:  %s [<options>] [<word> [...]]
 
- Runs %s and prints, or mails, what it writes if it fails and that has changed,
- and that its errors are cleared if it then writes nothing.
+ Runs %s. Prints or mails its output if it fails and the output has changed, and
+ reports that its errors are cleared if it then passes without output.
 
  OPTION            DESCRIPTION
 -------------------------------------------------------------------------------
@@ -106,26 +106,27 @@ func help(program, name string) {
  -D <directory>    Keep the last output in <directory>
  -L <timespec>     Run %s in a loop, every <timespec> counted from midnight
  -M <mailto>       Send the output by e-mail to <mailto>
- -P <program>      Run <program> in place of %s
+ -P <program>      Run <program> instead of %s
  -S <subject>      Subject of the e-mail
- -V                Tell what is done
- -X <timespec>     Tell what has not changed again after <timespec>
- --                All that follows is for %s
+ -V                Print each step
+ -X <timespec>     Repeat an unchanged report after <timespec>
+ --                Pass all that follows to %s
 
- The first other word and all behind it are passed to %s.
+ The first other argument and all after it are passed to %s.
 
- A timespec is made of weeks (w), days (d), hours (h), minutes (m) and seconds
- (s, or no letter): 1d12h. -X may end in an allowance in seconds: 6h10f. -L may
- end in flags: clear the terminal (c), a ruler (r), the time (t) before each run.
+ A timespec consists of weeks (w), days (d), hours (h), minutes (m) and seconds
+ (s, or no letter): 1d12h. -X may end in a tolerance in seconds: 6h10f. -L may
+ end in flags: before each run clear the terminal (c), draw a ruler (r), print
+ the time (t).
 
- NW_TIMEOUT=<timespec> in the environment is how long %s may take (10m; 0: for
- ever), NW_DATEFMT the form of times in date(1)'s words.
+ Environment: NW_TIMEOUT=<timespec> is the time limit of %s (default: 10m; 0: no
+ limit), NW_DATEFMT the format of times for date(1).
  Exit status: 0, 99 wrong command line, 255 no state directory; 129, 130, 143
  ended by SIGHUP, SIGINT, SIGTERM.
 
 EXAMPLES:
 ---------
- To mail to root what changes, and every 12 hours what has not:
+ Mail changes to root, and repeat an unchanged report every 12 hours:
     # %s -M root -X 12h -- -d -t 60
 
 `, title, strings.Repeat("-", len(title)), program, name, name, name, name, name, name, name, program)

@@ -12,29 +12,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// state is a directory that is ours alone, and in it the last output
-// (NAME.save) and the mail that waits (NAME.mail).
+// state is a directory that only this user can write. It holds the last output (NAME.save) and mail
+// that was not sent yet (NAME.mail).
 type state struct {
 	path string
 	name string
 	dir  *os.File
 }
 
-// Where the state is kept unless -D says otherwise. /tmp is LBNL's place: there
-// anybody can put something in our way, which is found out and refused.
+// Directories of the state without -D. LBNL uses /tmp: there any user can create a file of that
+// name, so ownership is checked.
 const (
 	rootDir = "/var/lib/nhc-gpu/wrap"
-	runDir  = "/run/nhc-gpu-wrap" // where /var cannot be written
+	runDir  = "/run/nhc-gpu-wrap" // if /var cannot be written
 )
 
-// openDefault opens the state directory, making it if need be. With an error
-// comes what is known of it, or nil.
+// openDefault opens the state directory, and creates it if needed. With an error the state may be
+// nil, or only have its path.
 func openDefault(path, name string) (*state, error) {
 	if path != "" {
 		return openState(path, name)
 	}
 	if os.Geteuid() == 0 {
-		_ = os.MkdirAll(filepath.Dir(rootDir), 0o755) // if that fails, so does what follows
+		_ = os.MkdirAll(filepath.Dir(rootDir), 0o755) // an error shows in the next call
 		s, err := openState(rootDir, name)
 		if err == nil || !errors.Is(err, unix.EROFS) && !errors.Is(err, unix.ENOENT) {
 			return s, err
@@ -59,7 +59,7 @@ func ownDir(path string) bool {
 func openState(path, name string) (*state, error) {
 	s := &state{path: path, name: name}
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return s, fmt.Errorf("make state directory: %w", err)
+		return s, fmt.Errorf("create state directory: %w", err)
 	}
 	dir, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_RDONLY, 0)
 	if err != nil {
@@ -73,7 +73,7 @@ func openState(path, name string) (*state, error) {
 	return s, nil
 }
 
-// onlyOurs refuses what belongs to somebody else, or what others could write.
+// onlyOurs refuses a file of another user, or one that other users could write.
 func onlyOurs(f *os.File) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -83,21 +83,21 @@ func onlyOurs(f *os.File) error {
 	case int(st.Uid) != os.Geteuid():
 		return fmt.Errorf("%s is owned by uid %d, want %d", f.Name(), st.Uid, os.Geteuid())
 	case st.Mode&0o022 != 0:
-		return fmt.Errorf("%s can be written by others (mode %04o), want 0700", f.Name(), st.Mode&0o7777)
+		return fmt.Errorf("%s is writable by other users (mode %04o), want 0700", f.Name(), st.Mode&0o7777)
 	}
 	return nil
 }
 
 func (s *state) close() { s.dir.Close() }
 
-// lock keeps a second wrapper of the same state out; the kernel unlocks it
-// when this one ends, however it does.
+// lock prevents a second wrapper from using the same state; the kernel unlocks it when this process
+// ends.
 func (s *state) lock() (unlock func(), err error) {
 	if err := unix.Flock(int(s.dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = errors.New("another wrapper is at work")
+			err = errors.New("another wrapper is running")
 		}
-		return nil, fmt.Errorf("%s: %w; this run is left out", s.path, err)
+		return nil, fmt.Errorf("%s: %w; this run is skipped", s.path, err)
 	}
 	return func() { _ = unix.Flock(int(s.dir.Fd()), unix.LOCK_UN) }, nil
 }
@@ -105,11 +105,10 @@ func (s *state) lock() (unlock func(), err error) {
 const (
 	saveFile = ".save"
 	mailFile = ".mail"
-	passFile = ".passed" // the last output is of a run that passed: it has no errors to be cleared
+	passFile = ".passed" // the last output is of a run that passed: there are no errors to clear
 )
 
-// open opens a file of the directory: never through a link, without waiting for
-// the other end should it be a pipe.
+// open opens a file of the directory, never through a link, and does not block on a pipe.
 func (s *state) open(suffix string, how int) (*os.File, error) {
 	path := filepath.Join(s.path, s.name+suffix)
 	fd, err := unix.Openat(int(s.dir.Fd()), s.name+suffix, how|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
@@ -131,8 +130,8 @@ func (s *state) open(suffix string, how int) (*os.File, error) {
 	return f, nil
 }
 
-// maxSaved bounds what is read back, in bytes: the output of a program and what
-// the wrapper adds to it are less, several mails that wait may be that much.
+// maxSaved bounds the bytes that are read back. An output with the wrapper's additions is smaller;
+// several waiting mails may reach it.
 const maxSaved = 4 << 20
 
 func (s *state) saved() ([]byte, error) {
@@ -148,7 +147,7 @@ func (s *state) saved() ([]byte, error) {
 	return data, nil
 }
 
-// savedAt is when the last output was first seen.
+// savedAt returns when the last output was first seen.
 func (s *state) savedAt() (time.Time, bool) {
 	f, err := s.open(saveFile, unix.O_RDONLY)
 	if err != nil {
@@ -172,7 +171,7 @@ func (s *state) passed() bool {
 	return true
 }
 
-// notePassed keeps whether the last output is of a run that passed.
+// notePassed stores whether the last output is of a run that passed.
 func (s *state) notePassed(passed bool) error {
 	if !passed {
 		_ = unix.Unlinkat(int(s.dir.Fd()), s.name+passFile, 0)
@@ -187,7 +186,7 @@ func (s *state) notePassed(passed bool) error {
 
 func (s *state) forget() { _ = unix.Unlinkat(int(s.dir.Fd()), s.name+saveFile, 0) }
 
-// save replaces the last output: there is always the old one or the new one.
+// save replaces the last output atomically.
 func (s *state) save(data []byte) error {
 	const fresh = ".new"
 	_ = unix.Unlinkat(int(s.dir.Fd()), s.name+fresh, 0)
@@ -208,7 +207,7 @@ func (s *state) save(data []byte) error {
 	return nil
 }
 
-// queue adds a report to the mail that waits.
+// queue adds a report to the waiting mail.
 func (s *state) queue(text []byte) error {
 	f, err := s.open(mailFile, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND)
 	if err != nil {
@@ -220,7 +219,7 @@ func (s *state) queue(text []byte) error {
 		return fmt.Errorf("queue mail: %w", err)
 	}
 	if info.Size()+int64(len(text)) > maxSaved {
-		return fmt.Errorf("%s is full: a report is lost; why mail fails is told above", f.Name())
+		return fmt.Errorf("%s is full: a report is lost; see the error of mail above", f.Name())
 	}
 	if info.Size() > 0 {
 		text = append([]byte("\n----\n\n"), text...)
@@ -231,7 +230,7 @@ func (s *state) queue(text []byte) error {
 	return nil
 }
 
-// waiting is the file of the mail that waits.
+// waiting returns the file of the waiting mail.
 func (s *state) waiting() (path string, ok bool) {
 	f, err := s.open(mailFile, unix.O_RDONLY)
 	if err != nil {

@@ -9,15 +9,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
-// timespec is a time in LBNL's words: 1d12h, 300, 6h10f.
+// timespec is a time in LBNL's notation: 1d12h, 300, 6h10f.
 type timespec struct {
 	secs     int64
 	fudge    int64
 	hasFudge bool
-	wrong    string // what is wrong with it; the rest is not read
+	wrong    string // the error; the rest is not parsed
 }
 
-// maxTimespec bounds sums, so that no number of digits overflows: a century.
+// maxTimespec bounds sums against overflow: a century.
 const maxTimespec = 100 * 366 * 86400
 
 func parseTimespec(spec string) (t timespec) {
@@ -47,14 +47,14 @@ func parseTimespec(spec string) (t timespec) {
 	return t
 }
 
-// complain prints what is wrong.
+// complain prints the error.
 func (t timespec) complain() {
 	if t.wrong != "" {
 		fmt.Fprintf(console.Stdout, "ERROR:  %s\nERROR:  Parsing terminated.  Using %d seconds for expiration of old results.\n", t.wrong, t.secs)
 	}
 }
 
-// formatTime is what date(1) prints for a format; what is not known stays.
+// formatTime formats a time as date(1) does; an unknown conversion stays.
 func formatTime(t time.Time, format string) string {
 	layouts := map[byte]string{
 		'F': "2006-01-02", 'T': "15:04:05", 'Y': "2006", 'y': "06", 'm': "01", 'd': "02", 'e': "_2", 'H': "15", 'I': "03", 'M': "04",
@@ -85,7 +85,7 @@ func formatTime(t time.Time, format string) string {
 	return b.String()
 }
 
-// loopSpec is what -L asks for.
+// loopSpec is the argument of -L.
 type loopSpec struct {
 	every              time.Duration
 	clear, ruler, time bool
@@ -95,8 +95,7 @@ type loopSpec struct {
 // defaultLoop is LBNL's.
 const defaultLoop = 300
 
-// parseLoop takes the letters of a timespec for the time and all others for
-// flags, wherever they stand.
+// parseLoop reads the letters of a timespec as the time and all others as flags, in any order.
 func parseLoop(spec string) (l loopSpec) {
 	var span, flags strings.Builder
 	for i := range len(spec) {
@@ -117,12 +116,12 @@ func parseLoop(spec string) (l loopSpec) {
 	return l
 }
 
-// untilNext is how long it is until the clock shows a multiple of every since
-// midnight: at least a second, at most every.
+// untilNext returns the time until the clock shows a multiple of every since midnight: at least a
+// second, at most every.
 func untilNext(now, midnight time.Time, every time.Duration) time.Duration {
 	n := int64(every / time.Second)
 	since := (now.Unix() - midnight.Unix()) % n
-	if since < 0 { // the clock has been set back beyond midnight
+	if since < 0 { // the clock was set back past midnight
 		since += n
 	}
 	return time.Duration(min(n-since, math.MaxInt64/int64(time.Second))) * time.Second

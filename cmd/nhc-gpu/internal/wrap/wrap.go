@@ -1,5 +1,5 @@
-// Package wrap is nhc-wrapper: it runs a health check and prints or mails what has changed
-// since the last run. cron starts it, never slurmd, so it opens its own files.
+// Package wrap is nhc-wrapper: it runs a health check and prints or mails the changes since the
+// last run. cron starts it, never slurmd, so it opens its own files.
 package wrap
 
 import (
@@ -24,7 +24,7 @@ const Name = "wrap"
 
 const optionSpec = ":A:D:L:M:P:S:VX:h"
 
-// Exit statuses of LBNL's wrapper; that of the wrapped program is not passed on.
+// Exit statuses of LBNL's wrapper. It does not pass on that of the wrapped program.
 const (
 	ExitUsage = 99
 	ExitState = 255
@@ -33,19 +33,19 @@ const (
 // notFound is bash's status for a program that does not exist.
 const notFound = 127
 
-// wrapper runs a program and tells only what has changed since it last did.
+// wrapper runs a program and reports only changes since its last run.
 type wrapper struct {
-	program string // what the wrapper is called
+	program string // name of the wrapper
 	name    string // of the wrapped program: in texts, and of its files
-	path    string // PATH of mail(1), and the end of the program's
+	path    string // PATH of mail(1), and the end of that of the program
 	run     run.Job
 	state   *state
 	dir     string // of the state; "" is the default
 	mailTo  []string
 	subject string
 	verbose bool
-	expire  int64 // seconds until what has not changed is told again; 0 is never
-	fudge   int64 // seconds by which that may be early
+	expire  int64 // seconds until an unchanged report is repeated; 0: never
+	fudge   int64 // seconds by which that may happen early
 	loop    string
 	format  string // of times, as date(1) has it
 	host    string
@@ -75,7 +75,7 @@ func Run(words []string, path string) int {
 	}
 	for _, a := range o.mailTo {
 		if strings.HasPrefix(a, "-") { // mail would take it for an option
-			fmt.Fprintf(console.Stdout, "ERROR:  %q is no address to send mail to.\n", a)
+			fmt.Fprintf(console.Stdout, "ERROR:  %q is not an e-mail address.\n", a)
 			return ExitUsage
 		}
 	}
@@ -86,10 +86,10 @@ func Run(words []string, path string) int {
 	return w.work(o.expire)
 }
 
-// take fills in what the command line and the environment ask for.
+// take applies the command line and the environment.
 func (w *wrapper) take(o arguments, argv0 string, own bool) {
 	w.dir, w.mailTo, w.subject, w.verbose, w.loop = o.dir, o.mailTo, o.subject, o.verbose, o.loop
-	path := w.path // behind the folders that the wrapper itself may lie in
+	path := w.path // after the directories of the wrapper itself
 	exe, err := os.Executable()
 	if err == nil {
 		path = filepath.Dir(exe) + ":" + path
@@ -115,8 +115,8 @@ func (w *wrapper) take(o arguments, argv0 string, own bool) {
 	w.run.Env = append(os.Environ(), "PATH="+path, "SUBPROG="+w.name, "HOSTNAME="+host, "HOSTNAME_S="+w.host)
 }
 
-// defaultLimit is how long a wrapped program may take unless NW_TIMEOUT says
-// otherwise: much longer than any TIMEOUT of nhc.
+// defaultLimit is the time limit of a wrapped program without NW_TIMEOUT: much longer than any
+// TIMEOUT of nhc.
 const defaultLimit = 10 * time.Minute
 
 func (w *wrapper) limit(spec string) time.Duration {
@@ -125,7 +125,7 @@ func (w *wrapper) limit(spec string) time.Duration {
 	}
 	t := parseTimespec(spec)
 	if t.wrong != "" {
-		w.warn(fmt.Errorf("NW_TIMEOUT: %s; %s it is", t.wrong, defaultLimit))
+		w.warn(fmt.Errorf("NW_TIMEOUT: %s The limit is %s", t.wrong, defaultLimit))
 		return defaultLimit
 	}
 	return time.Duration(t.secs) * time.Second
@@ -137,8 +137,8 @@ type arguments struct {
 	verbose, help                       bool
 }
 
-// parse reads the options. The first word that is none of the wrapper's is
-// the first of the wrapped program's.
+// parse reads the options. The first argument that is not an option of the wrapper begins those of
+// the wrapped program.
 func parse(args []string) (o arguments, err error) {
 	var pass []string
 	rest, err := checks.Getopts(optionSpec, args, func(opt byte, arg string) {
@@ -203,7 +203,7 @@ func (w *wrapper) work(expire string) int {
 	return 0
 }
 
-// once runs the program and tells what has changed.
+// once runs the program and reports the changes.
 func (w *wrapper) once() {
 	unlock, err := w.state.lock()
 	if err != nil {
@@ -212,7 +212,7 @@ func (w *wrapper) once() {
 	}
 	defer unlock()
 	pool := run.NewPool(run.Options{Root: "/"})
-	defer pool.Close() // in a loop nothing is to pile up, not even in a worker
+	defer pool.Close() // in a loop not even a worker may accumulate anything
 	_, doubts, err := pool.OpenState(w.state.path, "", "")
 	if err != nil {
 		doubts = append(doubts, err)
@@ -249,7 +249,7 @@ func (w *wrapper) spawn(pool *run.Pool) (out []byte, failed, ok bool) {
 		o.Stdout = fmt.Appendf(o.Stdout, "%s: %s: %s\n", w.program, w.name, fmt.Sprintf(format, args...))
 	}
 	if o.Cut {
-		add("more output than %d bytes, the rest is not kept", len(o.Stdout))
+		add("output cut after %d bytes", len(o.Stdout))
 	}
 	switch {
 	case err != nil && o.Status == notFound:
@@ -257,7 +257,7 @@ func (w *wrapper) spawn(pool *run.Pool) (out []byte, failed, ok bool) {
 	case err != nil:
 		add("%v", err)
 	case o.TimedOut:
-		add("no end within %s, killed", w.run.Timeout)
+		add("killed after %s", w.run.Timeout)
 	}
 	w.vecho("%s returned %d %s", w.name, o.Status, w.stamp())
 	return o.Stdout, o.Status != 0 || err != nil || o.TimedOut, true
@@ -273,14 +273,14 @@ func (w *wrapper) vecho(format string, args ...any) {
 
 func (w *wrapper) warn(err error) { fmt.Fprintf(console.Stderr, "%s: warning: %v\n", w.program, err) }
 
-// mailLimit bounds one run of mail(1), which only queues.
+// mailLimit bounds one run of mail(1), which only queues the mail.
 const mailLimit = 30 * time.Second
 
-// MailPrograms are where mail(1) is looked for.
+// MailPrograms are the paths that are tried for mail(1).
 var MailPrograms = []string{"/usr/bin/mail", "/bin/mail"}
 
-// mail sends what has changed, behind what could not be sent before. It is on
-// disk until it is sent: no report is lost with the mail program that failed.
+// mail sends the changes, after reports that could not be sent before. A report stays on disk until
+// it is sent: a mail program that fails loses none.
 func (w *wrapper) mail(pool *run.Pool, c change, changed bool) {
 	if changed {
 		if err := w.state.queue([]byte(verdict.Printable(string(c.mail())))); err != nil {
@@ -311,10 +311,10 @@ func (w *wrapper) mail(pool *run.Pool, c change, changed bool) {
 		}
 		err = fmt.Errorf("no mail program: %s", strings.Join(MailPrograms, ", "))
 	}
-	w.warn(fmt.Errorf("mail to %s was not sent, the next run tries again: %w", strings.Join(w.mailTo, " "), err))
+	w.warn(fmt.Errorf("mail to %s was not sent; the next run tries again: %w", strings.Join(w.mailTo, " "), err))
 }
 
-// deliver runs mail(1). missing says that there is no such program.
+// deliver runs mail(1). missing reports that the program does not exist.
 func (w *wrapper) deliver(pool *run.Pool, j run.Job) (missing bool, err error) {
 	o, err := pool.Run(w.sig.Ctx, j)
 	text, _, _ := strings.Cut(strings.TrimSpace(string(o.Stdout)), "\n")

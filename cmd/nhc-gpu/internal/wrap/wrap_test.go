@@ -165,7 +165,7 @@ func TestStateIsLocked(t *testing.T) {
 	must(t, err)
 	unlock, err := one.lock()
 	must(t, err)
-	if _, err := two.lock(); err == nil || !strings.Contains(err.Error(), "another wrapper is at work") {
+	if _, err := two.lock(); err == nil || !strings.Contains(err.Error(), "another wrapper is running") {
 		t.Errorf("second lock: %v", err)
 	}
 	unlock()
