@@ -14,7 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
-// Two nodes of one machine, as slurmd -N has them, hold one claim.
+// Two nodes of one machine, as with slurmd -N, share one claim.
 func TestClaimIsTheMachines(t *testing.T) {
 	t.Parallel()
 	h := NewHost(probetest.Tree(t, nil))
@@ -35,7 +35,7 @@ func TestClaimIsTheMachines(t *testing.T) {
 	}
 	release()
 
-	// Without a disk the memory of all is in /run.
+	// Without a disk the machine directory is in /run.
 	bare := NewHost(probetest.Tree(t, map[string]string{"var/lib": "no directory"}))
 	bare.SetPast("/var/lib/nhc-gpu/one", "/run/nhc-gpu/one/past")
 	if _, err := Claim(bare, "active"); err != nil {
@@ -65,7 +65,7 @@ func TestClaimOutlivesItsRelease(t *testing.T) {
 	}
 }
 
-// What anybody can write is not loaded.
+// A file that other users can write is not used.
 func TestLibraryOfASettingIsGuarded(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -96,8 +96,7 @@ func TestLibraryOfASettingIsGuarded(t *testing.T) {
 	}
 }
 
-// A claim is free when it is released, though a process that is being started at that
-// moment has a copy of its file.
+// Release frees a claim even if a process that is just being started has a copy of its file.
 func TestClaimIsFreeBesideAFork(t *testing.T) {
 	t.Parallel()
 	h := NewHost(probetest.Tree(t, nil))

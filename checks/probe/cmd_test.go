@@ -112,8 +112,8 @@ func TestRunOutputIsBounded(t *testing.T) {
 	}
 }
 
-// within runs a command that must be ended, with patience enough for a loaded
-// machine, and checks when it came back.
+// within runs a command that Run must end, with enough time for a loaded machine, and checks the
+// duration.
 func within(t *testing.T, c Command) Exit {
 	t.Helper()
 	c.Timeout, c.Grace = 500*time.Millisecond, time.Second
@@ -249,11 +249,11 @@ func TestSpawn(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, _ = NewHost("/").Spawn(ctx, Command{Argv: []string{"true"}}) // must return, one way or the other
+	_, _ = NewHost("/").Spawn(ctx, Command{Argv: []string{"true"}}) // must return in either case
 }
 
-// The last line of what a command says is kept, whatever it does with its standard
-// error; a command that goes on can go on writing, and neither ends nor blocks.
+// Run keeps the last line of a command's standard error, however the command uses it. A command
+// that continues can still write, and neither ends nor blocks.
 func TestSaid(t *testing.T) {
 	t.Parallel()
 	for script, want := range map[string]string{
@@ -318,12 +318,12 @@ func TestRunOnce(t *testing.T) {
 	}
 }
 
-// What a command has written before its end is there, however late this process
-// comes to read it.
+// The output contains everything that a command wrote before its end, however late this process
+// reads it.
 func TestRunKeepsErrors(t *testing.T) {
 	t.Parallel()
 	var wg sync.WaitGroup
-	for range 8 { // more than there are CPUs: whoever reads has to wait for its turn
+	for range 8 { // more than there are CPUs, so that readers have to wait
 		wg.Go(func() {
 			for range 25 {
 				x := NewHost("/").Run(t.Context(), Command{Argv: []string{"/bin/sh", "-c", "echo why >&2; exit 1"}, Output: 100, Errors: 100})

@@ -65,13 +65,13 @@ func TestParseOddDMI(t *testing.T) {
 		"Handle x, DMI type 1, 4":      nil,
 		"Handle 0x1, DMI type 1, 4":    {{Handle: 1, Type: "1"}},
 		"handle 0x1, DMI type 1, 4\nA": nil,
-		// Unindented lines stand above those that follow, and the last is the name.
+		// Unindented lines precede their data, and the last one is the name.
 		"Handle 0x2, DMI type 3, 4\nA\nB\n\tC" + end: {
 			{Handle: 2, Type: "3", Name: "B", Data: []string{"A: C"}}, {Handle: 255, Type: "127"}},
-		// White space alone is no data.
+		// A line with only white space is not data.
 		"Handle 0x2, DMI type 3, 4\n\t\n\tC" + end: {
 			{Handle: 2, Type: "3", Name: "\t", Data: []string{"\t: C"}}, {Handle: 255, Type: "127"}},
-		// Deeper than there are sections.
+		// The indentation is deeper than the sections.
 		"Handle 0x2, DMI type 3, 4\n   a\n   b:\n c" + end: {
 			{Handle: 2, Type: "3", Data: []string{"a", "a: b:", "a: c"}}, {Handle: 255, Type: "127"}},
 	} {
@@ -115,8 +115,8 @@ func TestDMI(t *testing.T) {
 	}
 }
 
-// Every table has its line, every line of data is at the end of one of the
-// text, and what is put before it stays bounded.
+// Every table has a heading line, every data line ends with a line of the text, and its prefix
+// stays bounded.
 func FuzzParseDMI(f *testing.F) {
 	f.Add(dmiText)
 	f.Add("Handle 0x1, DMI type 1, 1\n\t\t\ta\n\t\t\tb\n c\n" + strings.Repeat(" ", 20) + "d\nHandle 0x2, DMI type 2, 2\n\xff")

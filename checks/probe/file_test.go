@@ -69,7 +69,7 @@ func TestTestFile(t *testing.T) {
 	}
 }
 
-// ignored leaves out what depends on clock and user.
+// ignored removes values that depend on clock and user.
 func ignored(file string, op byte) bool {
 	switch op {
 	case 'N':

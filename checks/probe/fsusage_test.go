@@ -38,7 +38,7 @@ func TestFSUsage(t *testing.T) {
 	}
 }
 
-// TestUsage holds df's ways with what is not known, below zero or huge.
+// TestUsage compares with df's results for unknown, negative and very large numbers.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	const none = math.MaxUint64
@@ -66,8 +66,8 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestUsageAgainstDF compares with df itself where there is one: file systems
-// on which nothing changes in between.
+// TestUsageAgainstDF compares with df itself, if it is installed, on file systems that do not
+// change in between.
 func TestUsageAgainstDF(t *testing.T) {
 	t.Parallel()
 	df, err := exec.LookPath("df")
@@ -98,7 +98,7 @@ func TestUsageAgainstDF(t *testing.T) {
 				if !ok || err == nil && want == got {
 					break
 				}
-				if try == 20 { // somebody writes to it all the time
+				if try == 20 { // another process writes to it all the time
 					t.Errorf("%s, %s: %v (-df +got):\n%s", path, what, err, cmp.Diff(want, got))
 					break
 				}
@@ -107,7 +107,7 @@ func TestUsageAgainstDF(t *testing.T) {
 	}
 }
 
-// FuzzUsage holds what must be true of any numbers a file system gives.
+// FuzzUsage tests invariants for any numbers of a file system.
 func FuzzUsage(f *testing.F) {
 	f.Add(uint64(4096), uint64(1000), uint64(500), uint64(400))
 	f.Add(uint64(1), uint64(1)<<63, uint64(math.MaxUint64), uint64(math.MaxUint64-9))

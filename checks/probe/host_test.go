@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// What watches the GPUs while they work asks beside the test, net_dns asks all servers at
-// once: go test -race shows whether they may.
+// A load watcher and net_dns use a Host concurrently: go test -race shows that they can.
 func TestHostOfManyGoroutines(t *testing.T) {
 	t.Parallel()
 	h := NewHost("/")

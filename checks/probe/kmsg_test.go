@@ -16,7 +16,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
-// said are the sequence numbers and texts of what a reading gives.
+// said returns the sequence numbers and texts of a reading.
 func said(t *testing.T, h *Host, from uint64) (list []string, end KernelLogEnd) {
 	t.Helper()
 	end, err := KernelLog(h, from, func(r KernelRecord) { list = append(list, fmt.Sprintf("%d %v %s", r.Seq, r.At, r.Text)) })
@@ -83,7 +83,7 @@ func TestKernelLogFile(t *testing.T) {
 	}
 }
 
-// A FIFO in its place holds nobody up.
+// A FIFO instead of the device does not block.
 func TestKernelLogDoesNotWait(t *testing.T) {
 	t.Parallel()
 	h := NewHost(probetest.Tree(t, map[string]string{"dev/": ""}))
@@ -105,7 +105,7 @@ func TestKernelLogDoesNotWait(t *testing.T) {
 	}
 }
 
-// What the device answers: a record a read, EPIPE when it was overrun, EAGAIN at the end.
+// The device returns one record for each read, EPIPE after an overrun, EAGAIN at the end.
 func TestKernelLogOverrun(t *testing.T) {
 	t.Parallel()
 	answers := []any{"6,1,1,-;one\n", unix.EINTR, unix.EPIPE, "6,90,9,-;ninety\n KEY=value\n", unix.EAGAIN}
@@ -127,7 +127,7 @@ func TestKernelLogOverrun(t *testing.T) {
 	}
 }
 
-// A kernel that logs faster than it is read is left after a bounded number of records.
+// If the kernel logs faster than it is read, the reading stops after a bounded number of records.
 func TestKernelLogIsBounded(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]func(seq int, buf []byte) (int, error){
@@ -146,7 +146,7 @@ func TestKernelLogIsBounded(t *testing.T) {
 	}
 }
 
-// This machine's own log, where it may be read.
+// This reads the machine's own log, if permitted.
 func TestKernelLogLive(t *testing.T) {
 	t.Parallel()
 	end, err := KernelLog(NewHost("/"), 0, func(KernelRecord) {})
@@ -200,7 +200,7 @@ func FuzzKernelRecord(f *testing.F) {
 	})
 }
 
-// The aim is 10,000 records within 20 ms.
+// The goal is 10,000 records in 20 ms.
 func BenchmarkKernelLog(b *testing.B) {
 	var text strings.Builder
 	for i := range 10_000 {
@@ -222,7 +222,7 @@ func BenchmarkKernelLog(b *testing.B) {
 	}
 }
 
-// The device itself costs a system call a record.
+// The device itself costs one system call for each record.
 func BenchmarkKernelLogLive(b *testing.B) {
 	h := NewHost("/")
 	for b.Loop() {

@@ -17,7 +17,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
-// anELF is the head of a shared library of 64 bits for a processor, and nothing behind it.
+// anELF returns the header of a 64-bit shared library for a processor, without the rest.
 func anELF(of elf.Machine) []byte {
 	head := make([]byte, 64)
 	copy(head, "\x7fELF\x02\x01\x01")
@@ -27,7 +27,7 @@ func anELF(of elf.Machine) []byte {
 	return head
 }
 
-// sharedLibrary puts a file, and links to it by other names, into a directory.
+// sharedLibrary creates a file, and links to it by other names, in a directory.
 func sharedLibrary(t *testing.T, dir string, of elf.Machine, name string, links ...string) string {
 	t.Helper()
 	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, name), anELF(of), 0o644)); err != nil {
@@ -41,7 +41,7 @@ func sharedLibrary(t *testing.T, dir string, of elf.Machine, name string, links 
 	return filepath.Join(dir, name)
 }
 
-// otherMachine is a processor that is not this one.
+// otherMachine is a processor other than this one.
 func otherMachine() elf.Machine {
 	if machine.of == elf.EM_AARCH64 {
 		return elf.EM_X86_64
@@ -49,7 +49,7 @@ func otherMachine() elf.Machine {
 	return elf.EM_AARCH64
 }
 
-// The newest library that the driver supports is taken; each of the others says why not.
+// The newest library that the driver supports is used; for each of the others there is a reason.
 func TestLibrarySearch(t *testing.T) {
 	t.Parallel()
 	top := t.TempDir()
@@ -96,7 +96,7 @@ func TestLibrarySearch(t *testing.T) {
 	}
 }
 
-// A file that anyone but root can replace is not loaded, whether it is named or found.
+// A file that users other than root can replace is not loaded, whether it is named or found.
 func TestLibraryIsRootsOwn(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -105,8 +105,8 @@ func TestLibraryIsRootsOwn(t *testing.T) {
 	const user = 12345
 	for name, c := range map[string]struct {
 		spoil func(dir, file string) error
-		want  string // "": it is used
-		found string // the same where it is found, not named
+		want  string // "" if it is used
+		found string // the same if it is found, not named
 	}{
 		"root's":            {func(string, string) error { return nil }, "", ""},
 		"a user's file":     {func(_, file string) error { return os.Chown(file, user, 0) }, "libnccl.so.2.1 is owned by uid 12345, want root", "the same"},
@@ -147,7 +147,8 @@ func TestLibraryIsRootsOwn(t *testing.T) {
 	}
 }
 
-// What loads first is used, in the documented order; what is broken is told if nothing else loads.
+// The first library that loads, in the documented order, is used; a broken one is reported if no
+// other loads.
 func TestLibraryOrder(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -160,7 +161,7 @@ func TestLibraryOrder(t *testing.T) {
 	for name, c := range map[string]struct {
 		vars map[string]string
 		root string
-		says map[string]string // what opening a file comes to; else it loads
+		says map[string]string // the error of opening a file; without one it loads
 		want string            // file, or text of the error
 	}{
 		"the setting":                {vars: map[string]string{SettingNCCL: named, SettingLibraryDirs: filepath.Dir(listed)}, want: named},
@@ -201,8 +202,8 @@ func TestLibraryOrder(t *testing.T) {
 	}
 }
 
-// The driver's own libraries are taken from a known place only if they are of the driver
-// that is loaded, and a driver that refuses is not asked a second time.
+// The driver's own libraries in a known directory are used only if their version is that of the
+// loaded driver. A driver that refuses is not called again.
 func TestLibraryOfDriver(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -227,7 +228,7 @@ func TestLibraryOfDriver(t *testing.T) {
 	}
 }
 
-// A directory that never answers costs a moment, is named, and makes the worker leave.
+// A directory that never answers costs a moment, is named in the error, and ends the worker.
 func TestLibraryDirHangs(t *testing.T) {
 	t.Parallel()
 	h := NewHost("/")
@@ -238,7 +239,7 @@ func TestLibraryDirHangs(t *testing.T) {
 	dir := t.TempDir()
 	sharedLibrary(t, dir, machine.of, "libnccl.so.2")
 	paths, refused := searchLibrary(h, &v, 0, []string{dir}, true)
-	// It is not asked again, whatever else is looked for.
+	// Later searches skip it.
 	other := t.TempDir()
 	sharedLibrary(t, other, machine.of, "libdcgm.so.4")
 	begun := time.Now()
@@ -250,7 +251,7 @@ func TestLibraryDirHangs(t *testing.T) {
 	}
 }
 
-// NCCL tells its version, and the CUDA that it was built for, in its texts.
+// The texts in NCCL's library have its version, and the CUDA version that it was built for.
 func TestNCCLVersion(t *testing.T) {
 	t.Parallel()
 	if unix.Access("/usr/bin/gcc", unix.X_OK) != nil {

@@ -63,8 +63,8 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestLinesOfPipe holds that a pipe is read to its end where it has one, and
-// that neither opening nor reading one waits for ever.
+// TestLinesOfPipe checks that a pipe is read to its end, if it has one, and that neither opening
+// nor reading one blocks forever.
 func TestLinesOfPipe(t *testing.T) {
 	t.Parallel()
 	h := NewHost(probetest.Tree(t, map[string]string{"x/": ""}))
@@ -131,7 +131,7 @@ func TestLinesOfSocket(t *testing.T) {
 	}
 }
 
-// FuzzLines holds that the lines with newlines between them are the file.
+// FuzzLines checks that the lines joined by newlines are the file.
 func FuzzLines(f *testing.F) {
 	f.Add([]byte("a\n\nb"), uint16(1))
 	f.Add([]byte("\n\x00\n"), uint16(40000))

@@ -9,7 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
-// The answers of LBNL NHC itself; TestMaxSystemUIDOfLibrary reads them, too.
+// These are the results of LBNL NHC itself, which TestMaxSystemUIDOfLibrary reads, too.
 func TestMaxSystemUID(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("testdata/max_sys_uid.txt")

@@ -28,7 +28,7 @@ func TestParseMemoryErrors(t *testing.T) {
 	for text, want := range map[string][]MemoryErrors{
 		"":                                nil,
 		"some text\nwithout counters\n":   nil,
-		" corrected memory errors:\n1\n2": nil, // indented: another thing
+		" corrected memory errors:\n1\n2": nil, // indented: another entry
 		"corrected memory errors:":        {{Corrected: true}},
 		"corrected memory errors:\n\t1 total\n\n\n\tmany in 24h":     {{Corrected: true}},
 		"uncorrected memory errors:\n1\n99999999999999999999 in 24h": {{Day: math.MaxInt64}},
@@ -47,7 +47,7 @@ func TestParseMemoryErrors(t *testing.T) {
 	}
 }
 
-// There is one counter for each line that announces one, whatever else the text is.
+// There is one counter for each heading line, whatever the other lines are.
 func FuzzParseMemoryErrors(f *testing.F) {
 	f.Add(mcelogText)
 	f.Add("corrected memory errors:\nuncorrected memory errors:\n\xff")

@@ -82,9 +82,8 @@ func FuzzMounts(f *testing.F) {
 	})
 }
 
-// FuzzMountsThereAndBack holds that a line as the kernel writes it gives the
-// place where it was mounted, whatever bytes the names are made of, and the
-// other fields as the shell reads them.
+// FuzzMountsThereAndBack checks that a line in the kernel's format decodes to the original mount
+// point, whatever bytes the names have, and the other fields as the shell reads them.
 func FuzzMountsThereAndBack(f *testing.F) {
 	f.Add("nfs1:/a b", "/m/a\\040b", "nfs4", "rw,x=\t")
 	f.Add("none", "/m/\u00a0\r\v\u0085", "tmpfs", "\xff\xa0")

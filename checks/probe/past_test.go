@@ -49,8 +49,8 @@ func TestPast(t *testing.T) {
 	}
 }
 
-// Where the place of a disk cannot be written another one is used, and said once;
-// when it can be written again the other one is forgotten.
+// If the memory directory cannot be written a spare one is used, and reported once; when it can be
+// written again the spare one is cleared.
 func TestPastSpare(t *testing.T) {
 	t.Parallel()
 	h := NewHost(probetest.Tree(t, map[string]string{"/var/lib": "a file where a directory should be"}))
@@ -87,7 +87,7 @@ func TestPastSpare(t *testing.T) {
 	}
 }
 
-// What others could have written, and what is no JSON, is not used.
+// A file that other users could have written, or with invalid JSON, is not used.
 func TestPastIsOwn(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(path string) error{

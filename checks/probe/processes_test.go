@@ -15,7 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
-// statusFile is what the kernel writes for a process.
+// statusFile returns a process's status file in the kernel's format.
 func statusFile(name, state string, uid int, memory bool) string {
 	s := fmt.Sprintf("Name:\t%s\nUmask:\t0022\nState:\t%s\nPid:\t1\nUid:\t0\t%d\t0\t0\nGid:\t0\t0\t0\t0\n", name, state, uid)
 	if memory {
@@ -142,8 +142,8 @@ func BenchmarkProcesses(b *testing.B) {
 	b.ReportMetric(float64(n)/float64(b.N), "processes")
 }
 
-// Two ways lead to a process's user: the owner of its folder and its status
-// file. The kernel must mean the same by both.
+// There are two ways to find a process's user: the owner of its directory and its status file. They
+// must agree.
 func TestProcessesByOwnerAndByStatus(t *testing.T) {
 	child := exec.Command("sleep", "60")
 	if os.Geteuid() == 0 {

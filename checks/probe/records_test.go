@@ -71,7 +71,7 @@ func TestJournal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// 3 lines of 32 bytes fit: of nine the last six are there.
+	// Three lines of 32 bytes fit, so that the last six of nine remain.
 	if got := fmt.Sprintf("%q", lines); len(lines) != 6 || !strings.Contains(got, `\"job\":3,`) || !strings.Contains(got, `\"job\":8,`) {
 		t.Errorf("got %s, want those of jobs 3 to 8", got)
 	}
@@ -102,7 +102,7 @@ func TestJournalOfMany(t *testing.T) {
 	}
 }
 
-// A journal that somebody else could have put there is not written to.
+// A journal that another user could have created is not written.
 func TestJournalIsOurs(t *testing.T) {
 	t.Parallel()
 	h, dir := keeper(t)
@@ -130,7 +130,7 @@ func TestJournalIsOurs(t *testing.T) {
 	}
 }
 
-// Without a disk records and journals lie in the spare place, too.
+// Without a disk, records and journals are in the spare directory, too.
 func TestRecordsSpare(t *testing.T) {
 	t.Parallel()
 	h := NewHost(probetest.Tree(t, map[string]string{"/past": "a file where a directory should be"}))
@@ -157,8 +157,8 @@ func TestRecordsSpare(t *testing.T) {
 	}
 }
 
-// What cannot be removed, since the disk has become read-only, is forgotten all the
-// same; it may be kept anew.
+// A record that cannot be removed because the disk has become read-only is forgotten nevertheless;
+// it can be kept again.
 func TestForgetSpare(t *testing.T) {
 	t.Parallel()
 	h, dir := keeper(t)
@@ -166,7 +166,7 @@ func TestForgetSpare(t *testing.T) {
 	if err := h.Keep("job-2", 2); err != nil {
 		t.Fatal(err)
 	}
-	// Root may remove all but this.
+	// Root may remove everything but this.
 	if err := os.MkdirAll(filepath.Join(dir, "job-1.json", "x"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestForgetSpare(t *testing.T) {
 	}
 }
 
-// What is read at once has an end, and the rest has its turn.
+// One read is bounded, and a later one returns the rest.
 func TestRecordsBounded(t *testing.T) {
 	t.Parallel()
 	h, _ := keeper(t)
@@ -203,7 +203,7 @@ func TestRecordsBounded(t *testing.T) {
 	}
 }
 
-// A node that died in mid-line costs that line, not the next.
+// If the node died while writing a line, that line is lost, but not the next one.
 func TestJournalHalfLine(t *testing.T) {
 	t.Parallel()
 	h, dir := keeper(t)

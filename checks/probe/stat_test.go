@@ -40,8 +40,8 @@ func TestFileStat(t *testing.T) {
 	}
 }
 
-// TestFileStatIsRemembered holds what LBNL NHC does: one answer a run, but a
-// file that was not there is looked for again.
+// TestFileStatIsRemembered checks LBNL NHC's behavior: one result in a run, but a missing file is
+// tried again.
 func TestFileStatIsRemembered(t *testing.T) {
 	t.Parallel()
 	h := NewHost(probetest.Tree(t, map[string]string{"f": "x"}))

@@ -12,8 +12,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
-// statFile is what the kernel writes for a process: times in clock ticks, the
-// address space in bytes, the resident memory in pages.
+// statFile returns a process's stat file in the kernel's format: times in clock ticks, the address
+// space in bytes, the resident memory in pages.
 func statFile(name string, parent, user, system, start int, vsize, rss int64) string {
 	return fmt.Sprintf("7 (%s) S %d 7 7 0 -1 4194304 1 2 3 4 %d %d 5 6 20 0 1 0 %d %d %d 18446744073709551615 1 1 0 0\n",
 		name, parent, user, system, start, vsize, rss)
@@ -67,7 +67,7 @@ func TestProcessUsage(t *testing.T) {
 	}
 }
 
-// What is said of this very process must be what the kernel's other file says.
+// The values of this process must agree with the kernel's other file.
 func TestUsageOfThisProcess(t *testing.T) {
 	t.Parallel()
 	u, err := ReadUsage(NewHost("/"), Process{PID: os.Getpid()})
@@ -120,7 +120,7 @@ func TestUptimeUnreadable(t *testing.T) {
 	}
 }
 
-// Whatever a process calls itself, the figures are the kernel's.
+// Whatever name a process has, the numbers are the kernel's.
 func FuzzStat(f *testing.F) {
 	for _, name := range []string{"bash", "", ")", "(", ") S 1 2 (3", "a\nb) R 0\n", strings.Repeat(")", 64), "\x00\xff"} {
 		f.Add(name, uint32(1), uint32(5), uint32(7), []byte("tail"))

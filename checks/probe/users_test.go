@@ -50,7 +50,7 @@ func TestUsersOfThisMachine(t *testing.T) {
 	}
 }
 
-// No line of a passwd file names a user of no name, or one that is not in it.
+// No line of a passwd file defines a user without a name, or a name that it does not contain.
 func FuzzPasswd(f *testing.F) {
 	f.Add([]byte("root:x:0:0:root:/root:/bin/bash\nalice:x:5001:5001::/:/bin/sh\n"))
 	f.Add([]byte("+::::::\n:x:0:0\na:x:-1:0\nb:x:4294967296:0\nc:x:1\n"))

@@ -10,7 +10,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// aheadPool is the pool of a run of a kind whose memory is in dir.
+// aheadPool returns the pool of a run with its memory in dir.
 func aheadPool(t *testing.T, dir, kind string) *Pool {
 	t.Helper()
 	p := newTestPool(t, "")
@@ -60,7 +60,7 @@ func TestNoWorkerIsStartedBesideAStuckProcess(t *testing.T) {
 	}
 }
 
-// Whatever stands in the file, nothing but a vendor's lane is started.
+// Whatever the file contains, only a vendor's lane is started.
 func TestGarbageInTheMemoryOfLanes(t *testing.T) {
 	t.Parallel()
 	dir := stateDirOf(t)

@@ -10,14 +10,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 )
 
-// seen is one call of Engine.Doing, and how many steps had begun and had a result.
+// seen is one call of Engine.Doing, with the number of steps that had begun and had a result.
 type seen struct {
 	check, what    string
 	elapsed, bound time.Duration
 	results        int
 }
 
-// watched runs a plan, and gives what somebody who watches has seen.
+// watched runs a plan, and returns the calls of Doing.
 func watched(t *testing.T, p *plan.Plan) (list []seen) {
 	t.Helper()
 	rec := &recorder{stopAt: -1}
@@ -38,8 +38,8 @@ func watched(t *testing.T, p *plan.Plan) (list []seen) {
 	return list
 }
 
-// What an active test does is told while it runs, and that it is over before its
-// result is handed over; of other checks nothing is told.
+// Doing is called while an active test runs, and once at its end, before the observer gets the
+// result; for other checks it is not called.
 func TestDoing(t *testing.T) {
 	t.Parallel()
 	p := buildPlan(0, "check_rogue ok", "check_rogue phases", "check_rogue ok")
@@ -64,8 +64,7 @@ func TestDoing(t *testing.T) {
 	}
 }
 
-// A check that is not active, and one of which only the last result is looked at,
-// are not told of.
+// Doing is not called for a check that is not active, or if only the last result is read.
 func TestDoingOfOthers(t *testing.T) {
 	t.Parallel()
 	p := buildPlan(0, "check_rogue phases", "check_rogue phases")
@@ -75,7 +74,7 @@ func TestDoingOfOthers(t *testing.T) {
 	}
 }
 
-// A worker that was never started does nothing.
+// A worker that never started has no action.
 func TestDoingOfNobody(t *testing.T) {
 	t.Parallel()
 	if what := newTestPool(t, "").Doing(checks.NVML); what != "" {

@@ -36,7 +36,7 @@ func TestJobs(t *testing.T) {
 	if len(o.Stdout) != wire.MaxOutput || !o.Cut || err != nil {
 		t.Errorf("much output: %d bytes, cut %v, %v", len(o.Stdout), o.Cut, err)
 	}
-	// What is left behind does not hold it up, and is not killed.
+	// A process that it leaves behind does not delay it, and is not killed.
 	mark := filepath.Join(t.TempDir(), "mark")
 	o, err = p.Run(t.Context(), Job{Argv: []string{"sh", "-c", "(sleep 2; touch " + mark + ") & echo x"}, Env: env, Merge: true})
 	if strings.TrimSpace(string(o.Stdout)) != "x" || err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// FuzzShellEvents feeds what a shell may write: events are the same in however many
-// parts they come, and none makes the program fall.
+// FuzzShellEvents reads arbitrary events of a shell: the events are the same in any number of
+// parts, and none crashes the program.
 func FuzzShellEvents(f *testing.F) {
 	f.Add([]byte("ready\x000\x00environ\x002\x00A\x001\x00end\x001\x000\x00"), 7)
 	f.Add([]byte("native\x004\x00q\x00x\x00y\x00z\x00"), 3)
@@ -51,7 +51,7 @@ func FuzzShellEvents(f *testing.F) {
 	})
 }
 
-// eventsOf are the events of parts, and whether they end in an error.
+// eventsOf returns the events of parts, and whether they end in an error.
 func eventsOf(parts ...[]byte) (list []string, bad bool) {
 	from := new(sender)
 	for _, part := range parts {
@@ -70,7 +70,7 @@ func eventsOf(parts ...[]byte) (list []string, bad bool) {
 	return list, false
 }
 
-// FuzzWorkerAnswer reads what a worker may write in place of an answer.
+// FuzzWorkerAnswer reads arbitrary output of a worker instead of an answer.
 func FuzzWorkerAnswer(f *testing.F) {
 	good, _ := json.Marshal(&wire.Response{ID: 1, Text: "x"})
 	f.Add(append(good, '\n'))
@@ -98,7 +98,7 @@ func FuzzWorkerAnswer(f *testing.F) {
 	})
 }
 
-// FuzzProcStat reads stat files of processes, whatever they are called.
+// FuzzProcStat reads stat files of processes with arbitrary names.
 func FuzzProcStat(f *testing.F) {
 	f.Add("sleep", []byte("1 (a) S 1 1 1"))
 	f.Add("a) R 1 2 3 (", []byte(")"))
@@ -112,8 +112,8 @@ func FuzzProcStat(f *testing.F) {
 	})
 }
 
-// FuzzLedger reads what an earlier run, or somebody else, has left of stuck processes:
-// none that does not live with that start time is believed.
+// FuzzLedger reads arbitrary lists of stuck processes: an entry counts only if a process with that
+// start time lives.
 func FuzzLedger(f *testing.F) {
 	f.Add([]byte(`[{"pid":1,"start":0,"lane":"nvml","step":"x","doing":"y"}]`))
 	f.Add([]byte(`[{"pid":-1,"start":18446744073709551615},{"pid":0}]`))

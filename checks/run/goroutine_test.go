@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// panicEnv has this test's own binary panic in a goroutine.
+// panicEnv makes this test binary panic in a goroutine.
 const panicEnv = "NHC_GPU_TEST_PANIC"
 
-// A panic in a goroutine of the supervisor ends the program as the hook says.
+// A panic in a goroutine of the supervisor ends the program as the hook defines.
 func TestGoroutinePanic(t *testing.T) {
 	if os.Getenv(panicEnv) != "" {
 		OnPanic(func(cause any) {

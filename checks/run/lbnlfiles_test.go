@@ -10,7 +10,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// The table of the real files: each check in it is built in, and each line is whole.
+// In the table of the real files each check is built in, and each line is complete.
 func TestLBNLFiles(t *testing.T) {
 	t.Parallel()
 	versions := map[string]int{}

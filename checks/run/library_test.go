@@ -40,7 +40,7 @@ set -f
 	return string(out)
 }
 
-// The library computes MAX_SYS_UID as LBNL NHC itself, and as package probe.
+// The library computes the same MAX_SYS_UID as LBNL NHC itself, and as package probe.
 func TestMaxSystemUIDOfLibrary(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("../probe/testdata/max_sys_uid.txt")
@@ -108,8 +108,8 @@ sockets() {
 }
 `
 
-// LBNL NHC's own output (1.4.3, str_clean of dev), recorded, but for sockets: its
-// PID is "pid=99" with the ss of today, and it has no user for root's.
+// This is LBNL NHC's recorded output (1.4.3, str_clean of dev), except for sockets: with today's ss
+// its PID is "pid=99", and it has no user for root's sockets.
 func TestFunctionsOfLibrary(t *testing.T) {
 	t.Parallel()
 	conf := filepath.Join(t.TempDir(), "other.conf")
@@ -166,7 +166,7 @@ NET_STR[3]=tcp/root[0]/sshd[9]:  *:22 -> *:* (LISTEN)
 	}
 }
 
-// What is left of LBNL NHC's functions are the steps of its own program.
+// The missing functions of LBNL NHC are internal steps of its program.
 func TestLackedFunctions(t *testing.T) {
 	t.Parallel()
 	want := []string{

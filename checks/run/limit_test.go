@@ -8,7 +8,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 )
 
-// However late in a run a vendor's library hangs, there is time for its verdict.
+// However late in a run a vendor's library hangs, there is time for the verdict.
 func TestVendorLimit(t *testing.T) {
 	t.Parallel()
 	for left, want := range map[time.Duration]time.Duration{

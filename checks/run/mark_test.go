@@ -13,8 +13,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// The local worker ends a guarded shell at the end of its supervisor, and so does the
-// worker that takes its place.
+// The local worker ends a guarded shell at the end of its supervisor, and so does the worker that
+// replaces it.
 func TestPoolGuard(t *testing.T) {
 	t.Parallel()
 	for _, replaced := range []bool{false, true} {
@@ -45,7 +45,7 @@ func TestPoolGuard(t *testing.T) {
 	}
 }
 
-// Marks tell commands apart, and shells.
+// Marks distinguish commands, and shells.
 func TestMarks(t *testing.T) {
 	t.Parallel()
 	cmd := startSleep(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// An outcome that is no answer gives an error and nothing to look into.
+// An outcome without an answer returns an error and no data.
 func TestOutcomeWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]Outcome{

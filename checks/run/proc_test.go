@@ -14,8 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// What heeds SIGTERM has the time for it that it is given, and is not signalled again
-// while it does.
+// A process that handles SIGTERM gets its full grace, and no second signal in that time.
 func TestEndSessionLetsATrapEnd(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -40,8 +39,8 @@ func TestEndSessionLetsATrapEnd(t *testing.T) {
 	}
 }
 
-// A run that is ended in the middle of a diagnostic leaves dcgmi the time to end that, and
-// somebody to read what it says: sh says that its command was terminated.
+// If a run ends during a diagnostic, dcgmi gets the time to end it, and its output is still read:
+// sh prints that its command was terminated.
 func TestEndedRunLetsDCGMEnd(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

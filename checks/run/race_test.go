@@ -13,8 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// A context that ends while the last answer is handed out must not end the
-// wait of the next request.
+// A context that ends while the last answer is passed on must not end the wait of the next request.
 func TestLateCancel(t *testing.T) {
 	p := newTestPool(t, "")
 	limit := func(*wire.Request) time.Duration { return 10 * time.Second }
@@ -27,8 +26,8 @@ func TestLateCancel(t *testing.T) {
 	}
 }
 
-// Requests for one lane from several sides wait for each other: none gets the
-// answer of another, and none is taken for hung because its own went astray.
+// Concurrent requests for one lane wait for each other: none gets the answer of another, or counts
+// as hung because its own went to another.
 func TestLaneShared(t *testing.T) {
 	p := newTestPool(t, "")
 	limit := func(*wire.Request) time.Duration { return 10 * time.Second }
@@ -48,7 +47,7 @@ func TestLaneShared(t *testing.T) {
 	all.Wait()
 }
 
-// Lanes that hang at the same time write to one ledger.
+// Lanes that hang at the same time write to the same ledger.
 func TestLedgerConcurrent(t *testing.T) {
 	t.Parallel()
 	self, err := process.ReadStat(os.Getpid())

@@ -21,7 +21,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// The test binary is its own worker, as the program is.
+// The test binary is its own worker, like the program.
 func TestMain(m *testing.M) {
 	if os.Args[0] == wire.WorkerName {
 		if os.Args[1] == "shell" {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// rogue is a check that does to its worker what a vendor library might do.
+// rogue is a check that damages its worker as a vendor library might.
 type rogue struct {
 	How  string `arg:"1"`
 	Arg  string `arg:"2"`
@@ -131,8 +131,8 @@ func eatMemory(group string) {
 	}
 }
 
-// freezeSelf enters a cgroup v1 freezer that is frozen: from then on this
-// process sleeps uninterruptibly and survives SIGKILL.
+// freezeSelf enters a frozen cgroup v1 freezer: from then on this process sleeps uninterruptibly
+// and survives SIGKILL.
 func freezeSelf(group string) error {
 	if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
 		return err

@@ -19,11 +19,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// recorder is an observer that writes down what it hears.
+// recorder is an observer that records its calls.
 type recorder struct {
 	results map[int]checks.Result
 	heard   []string
-	stopAt  int // index of a step after which the run is to stop, -1 for none
+	stopAt  int // index of the step after which the run stops, -1 for none
 	expired *checks.Hung
 }
 
@@ -78,7 +78,7 @@ func openTestState(t *testing.T, p *Pool, dir, kind string) {
 	}
 }
 
-// stateDirOf makes a directory that is accepted as one.
+// stateDirOf creates a directory that is accepted as state directory.
 func stateDirOf(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -88,7 +88,7 @@ func stateDirOf(t *testing.T) string {
 	return dir
 }
 
-// worst gives the worst severity of each step, in order.
+// worst returns the worst severity of each step, in order.
 func worst(rec *recorder, n int) []checks.Severity {
 	var out []checks.Severity
 	for i := range n {
@@ -102,8 +102,8 @@ func worst(rec *recorder, n int) []checks.Severity {
 	return out
 }
 
-// A worker that breaks is one finding of the step that ran, and the steps
-// after it are run by another worker.
+// A worker that breaks causes one finding, for its current step; another worker runs the steps
+// after it.
 func TestBrokenWorker(t *testing.T) {
 	t.Parallel()
 	for how, want := range map[string]string{
@@ -135,7 +135,7 @@ func TestBrokenWorker(t *testing.T) {
 	}
 }
 
-// A worker that somebody stops goes on.
+// A worker that was stopped by a signal continues.
 func TestStoppedWorker(t *testing.T) {
 	t.Parallel()
 	p := newTestPool(t, "")
@@ -149,7 +149,7 @@ func TestStoppedWorker(t *testing.T) {
 	}
 }
 
-// What a library prints on its standard output disturbs nothing.
+// The output of a library on standard output has no effect.
 func TestNoisyWorker(t *testing.T) {
 	t.Parallel()
 	p := newTestPool(t, "")
@@ -184,7 +184,7 @@ func TestWorkerOutOfMemory(t *testing.T) {
 	}
 }
 
-// cgroup makes a cgroup v1 group of its own, gone with the test.
+// cgroup creates a cgroup v1 group and removes it at the end of the test.
 func cgroup(t *testing.T, controller string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -209,8 +209,8 @@ func cgroup(t *testing.T, controller string) string {
 	return dir
 }
 
-// A step that hangs where signals reach it is killed at its deadline; the next
-// step is run by another worker.
+// A step that hangs but reacts to signals is killed at its deadline; another worker runs the next
+// step.
 func TestHangKilled(t *testing.T) {
 	t.Parallel()
 	p := newTestPool(t, "")
@@ -235,9 +235,8 @@ func TestHangKilled(t *testing.T) {
 	}
 }
 
-// A step that no signal can end is left behind and entered into the ledger; a
-// later run reports it at once and starts nothing for it; after the thaw all
-// is normal.
+// A step that no signal can end is left behind and added to the ledger; a later run reports it at
+// once and starts no process for it; after the thaw all is normal.
 func TestHangStuck(t *testing.T) {
 	t.Parallel()
 	group := cgroup(t, "freezer")
@@ -306,8 +305,8 @@ func waitFor(t *testing.T, cond func() bool) {
 	t.Fatal("waited 10 s in vain")
 }
 
-// After a hang in the lane of a vendor library the rest of that lane is not
-// run; other lanes are not held up.
+// After a hang in the lane of a vendor library the rest of that lane does not run; other lanes are
+// not delayed.
 func TestHangVendorLane(t *testing.T) {
 	t.Parallel()
 	p := newTestPool(t, "")
@@ -325,7 +324,7 @@ func TestHangVendorLane(t *testing.T) {
 	}
 }
 
-// The deadline of the run ends it in the step it is in. It leaves the worker time to start.
+// The deadline of the run ends it during a step. It leaves the worker time to start.
 func TestRunDeadline(t *testing.T) {
 	t.Parallel()
 	p := newTestPool(t, "")
@@ -342,8 +341,8 @@ func TestRunDeadline(t *testing.T) {
 	}
 }
 
-// A step that may change something is started only when every earlier step has
-// its result, and not at all after the run was stopped.
+// A step that may change something starts only when every earlier step has its result, and never
+// after the run has stopped.
 func TestBarrier(t *testing.T) {
 	t.Parallel()
 	p := newTestPool(t, "")
@@ -407,7 +406,7 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
-// A check that waits knows when it would be given up, in the step and in the run.
+// A check knows its deadline, in the step and in the run.
 func TestChecksKnowTheirDeadline(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

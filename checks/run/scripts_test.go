@@ -10,7 +10,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/worker"
 )
 
-// What bash is given to load gives back what a file of LBNL NHC's defines.
+// The text for bash restores the functions that a file of LBNL NHC defines.
 func TestLoadWords(t *testing.T) {
 	t.Parallel()
 	dir := runtest.WriteScripts(t, map[string]string{"aaa.nhc": runtest.ScriptText("check_hw_eth", "check_hw_topology", "array_push", "mcheck_glob", "nhc_hw_gather_data"), "zz.nhc": runtest.ScriptText("mcheck_glob")})

@@ -16,7 +16,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// script records what a shell says, in one list, in order.
+// script records the events of a shell in one list, in order.
 type script struct {
 	heard  []string
 	vars   map[string]string
@@ -80,8 +80,8 @@ func startTestShell(t *testing.T, h *script, init string) *Shell {
 
 func soon() time.Time { return time.Now().Add(20 * time.Second) }
 
-// Each line sees what the lines before it left behind; return, break, continue
-// and syntax errors end no more than their line.
+// Each line sees the variables of the lines before it; return, break, continue and syntax errors
+// end only their own line.
 func TestShellLines(t *testing.T) {
 	t.Parallel()
 	h := &script{}
@@ -90,7 +90,7 @@ func TestShellLines(t *testing.T) {
 		Status int
 		Exited bool
 	}
-	// A bash older than 5.0 gives 1 for a syntax error.
+	// A bash older than 5.0 returns 1 for a syntax error.
 	wrong := exec.Command("/bin/bash", "-c", "eval 'echo )'")
 	_ = wrong.Run()
 	lines := []struct {
@@ -135,7 +135,7 @@ func TestShellLines(t *testing.T) {
 	}
 }
 
-// What a check printed before it died comes before its death.
+// The output of a check precedes its death.
 func TestShellDie(t *testing.T) {
 	t.Parallel()
 	h := &script{helper: true}
@@ -180,7 +180,7 @@ func TestShellDieGoesOn(t *testing.T) {
 	}
 }
 
-// Checks in the background ask all at once, and each gets its own answer.
+// Checks in the background ask concurrently, and each gets its own answer.
 func TestShellAsksAtOnce(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 3000) // many reads of bash, one byte each
@@ -208,8 +208,7 @@ func TestShellAsksAtOnce(t *testing.T) {
 	}
 }
 
-// A native check is a function of the shell: it takes expanded words and tells
-// its status.
+// A native check is a function of the shell: it gets expanded arguments and returns its status.
 func TestShellNative(t *testing.T) {
 	t.Parallel()
 	h := &script{native: func(words []string) NativeReply {
@@ -269,7 +268,7 @@ func TestShellDeadline(t *testing.T) {
 	}
 }
 
-// A shell that is frozen is left behind, and says where it sleeps.
+// A frozen shell is left behind, and the error shows where it sleeps.
 func TestShellStuck(t *testing.T) {
 	t.Parallel()
 	group := cgroup(t, "freezer")
@@ -298,7 +297,7 @@ func TestShellStuck(t *testing.T) {
 	waitFor(t, func() bool { return unix.Kill(s.Pid(), 0) != nil })
 }
 
-// A sysconfig file that bash has read comes back as variables.
+// A sysconfig file that bash has read is returned as variables.
 func TestShellSource(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "nhc")
@@ -323,7 +322,7 @@ func TestShellSource(t *testing.T) {
 	}
 }
 
-// SIGPIPE arrives blocked from slurmd; a command must not have it so.
+// slurmd starts this program with SIGPIPE blocked; commands must not inherit that.
 func TestShellSignalMask(t *testing.T) {
 	t.Parallel()
 	h := &script{}

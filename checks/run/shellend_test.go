@@ -10,7 +10,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// outputOf is what the shell printed.
+// outputOf returns the output of the shell.
 func (s *script) outputOf() (lines []string) {
 	for _, l := range s.heard {
 		if text, ok := strings.CutPrefix(l, "1: "); ok {
@@ -20,8 +20,8 @@ func (s *script) outputOf() (lines []string) {
 	return lines
 }
 
-// A line that fails and ends the shell is told while functions of the site can
-// still be called, unless it replaces the shell.
+// The failure of a line that ends the shell is reported while functions of the site can still be
+// called, unless the line replaces the shell.
 func TestShellLeaves(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]struct {
@@ -53,7 +53,7 @@ func TestShellLeaves(t *testing.T) {
 	}
 }
 
-// The site's own trap on EXIT is run when all is over.
+// The site's own trap on EXIT runs at the end.
 func TestShellExitTrap(t *testing.T) {
 	t.Parallel()
 	h := &script{}
@@ -69,7 +69,7 @@ func TestShellExitTrap(t *testing.T) {
 	}
 }
 
-// A signal that comes while an answer is read waits for the end of it.
+// A signal during the read of an answer waits for its end.
 func TestShellSignalInAnswer(t *testing.T) {
 	t.Parallel()
 	many := make([]checks.Finding, 300)
@@ -88,8 +88,8 @@ func TestShellSignalInAnswer(t *testing.T) {
 	}
 }
 
-// What a subshell has for syslog is lost with it, unless it dies or sends it; a
-// line in a process of its own has the shell's input, and is announced first.
+// A subshell's text for syslog is lost with it, unless it dies or sends the text. A line in its own
+// process has the shell's input, and is announced first.
 func TestShellSubshell(t *testing.T) {
 	t.Parallel()
 	h := &script{}
@@ -119,7 +119,7 @@ func TestShellSubshell(t *testing.T) {
 	}
 }
 
-// A check hands lines to an array of the shell, one of a caller's own, too.
+// A check returns lines to an array of the shell, even to one that the caller names.
 func TestShellArray(t *testing.T) {
 	t.Parallel()
 	h := &script{native: func([]string) NativeReply {
@@ -139,8 +139,8 @@ func TestShellArray(t *testing.T) {
 	}
 }
 
-// A helper that dies is not called for its own death.
-// A bash older than 5.0 runs the trap on EXIT without any local variable.
+// A helper that dies is not called for its own death. A bash older than 5.0 runs the trap on EXIT
+// without local variables.
 func TestShellHelperDies(t *testing.T) {
 	t.Parallel()
 	h := &script{helper: true}

@@ -2,8 +2,8 @@ package run
 
 import "testing"
 
-// What is exported comes when it has changed, also before a check that a line
-// calls; what a subshell exports is its own.
+// Exported variables arrive after each change, also before a check that a line calls; the exports
+// of a subshell stay in the subshell.
 func TestShellEnviron(t *testing.T) {
 	t.Parallel()
 	h := &script{}
@@ -17,7 +17,7 @@ func TestShellEnviron(t *testing.T) {
 		line, called, after string
 		told                bool
 	}{
-		{"A=1", "", "", true}, // what it started with
+		{"A=1", "", "", true}, // the initial environment
 		{"export A", "", "1", true},
 		{"true", "", "", false},
 		{"A=2 check_hw_eth lo", "2", "1", true},

@@ -15,14 +15,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
 )
 
-// However a line leaves, or whatever it does to the shell, it has a result, and never
-// waits for TIMEOUT; the lines behind it are run by the same shell or by a fresh one.
+// However a line exits, or whatever it does to the shell, it has a result, and never waits for
+// TIMEOUT; the same shell or a new one runs the lines after it.
 func TestShellWildLines(t *testing.T) {
 	t.Parallel()
 	const (
-		ends  = "ends"  // the line ends, and the shell goes on
+		ends  = "ends"  // the line ends, and the shell continues
 		exits = "exits" // the shell has ended with a status
-		lost  = "lost"  // not known: Unknown, and a fresh shell
+		lost  = "lost"  // unknown, and a new shell
 	)
 	for _, c := range []struct {
 		line   string
@@ -56,7 +56,7 @@ func TestShellWildLines(t *testing.T) {
 		{`exec 63<&-`, ends, 0}, // noticed by the next line
 		{`ulimit -n 10`, ends, 0},
 		{`ulimit -Sn 3`, ends, 0},
-		{`ulimit -n 3`, "", 0}, // who may raise the limit again goes on
+		{`ulimit -n 3`, "", 0}, // a user who may raise the limit again continues
 		{`umask 777`, ends, 0},
 		{`d=$(mktemp -d); cd $d; rmdir $d`, ends, 0},
 		{`read() { :; }; printf() { :; }; source() { :; }; eval() { :; }; mapfile() { :; }; compgen() { :; }`, ends, 0},
@@ -104,7 +104,7 @@ func TestShellWildLines(t *testing.T) {
 	}
 }
 
-// A stopped shell is ended when its time is up.
+// A stopped shell is ended at its deadline.
 func TestShellStopped(t *testing.T) {
 	t.Parallel()
 	s := startTestShell(t, &script{}, "")
@@ -116,8 +116,8 @@ func TestShellStopped(t *testing.T) {
 	}
 }
 
-// The end of a line by its deadline finds what has left session and parents, and spares
-// what a line before has left in the background.
+// At its deadline a line's processes are found even outside of its session and parents; background
+// processes of an earlier line are spared.
 func TestShellKillFindsTheLine(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -168,7 +168,7 @@ func lives(pid int) bool {
 	return err == nil && !process.Ended(pid, st)
 }
 
-// Two long events whose parts alternate are two events.
+// Two long events with alternating parts are two events.
 func TestShellEventsOfTwo(t *testing.T) {
 	t.Parallel()
 	h := &script{}

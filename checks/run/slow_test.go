@@ -11,8 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 )
 
-// A library that makes new calls is slow, however long that takes; one that stays in
-// a call hangs.
+// A library that makes new calls is slow, however long that takes; one that stays in a call hangs.
 func TestSlow(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -32,7 +31,7 @@ func TestSlow(t *testing.T) {
 	}
 }
 
-// Calls of one text are told apart: about eight calls of each GPU have the same.
+// Calls with the same text are distinguished: about eight calls of each GPU have the same text.
 func TestSlowCallsOfOneText(t *testing.T) {
 	t.Parallel()
 	for how, code := range map[string]string{"creep": "probe.slow", "stop": "probe.hung"} {
@@ -49,8 +48,8 @@ func TestSlowCallsOfOneText(t *testing.T) {
 	}
 }
 
-// An active test that the end of the run has ended had not all of its time: that it
-// hangs is not known. It leaves the run what comes after it.
+// If the end of the run ends an active test early, it is unknown whether the test hangs. The run
+// has time left for the remaining steps.
 func TestOutOfTime(t *testing.T) {
 	t.Parallel()
 	p := buildPlan(0, "check_rogue sleep", "check_rogue warn", "check_rogue sleep")
@@ -77,7 +76,7 @@ func TestOutOfTime(t *testing.T) {
 	}
 }
 
-// A test that had its time and some to clean up hangs, though the run ends it before its
+// A test that had its full time and the time to clean up hangs, even if the run ends it before its
 // worker's grace is over.
 func TestHadItsTime(t *testing.T) {
 	t.Parallel()

@@ -40,7 +40,7 @@ func TestStateIsKept(t *testing.T) {
 	}
 }
 
-// What another user could have put there is neither read nor followed.
+// A file that another user could have created is neither read nor followed.
 func TestStateRefuses(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -91,7 +91,7 @@ func TestStateRefuses(t *testing.T) {
 	}
 }
 
-// Garbage in place of the ledger is one doubt, and is written anew.
+// An invalid ledger is one doubt, and is replaced.
 func TestLedgerGarbage(t *testing.T) {
 	t.Parallel()
 	dir := stateDirOf(t)
@@ -120,8 +120,8 @@ func TestLedgerGarbage(t *testing.T) {
 	}
 }
 
-// sleeper is a process that a lock can name.
-func sleeper(t *testing.T) (line string, kill func()) {
+// startSleeper starts a process that a lock can name.
+func startSleeper(t *testing.T) (line string, kill func()) {
 	t.Helper()
 	cmd := exec.Command("sleep", "60")
 	if err := cmd.Start(); err != nil {
@@ -141,7 +141,7 @@ func TestStateLock(t *testing.T) {
 	t.Parallel()
 	dir := stateDirOf(t)
 	p := newTestPool(t, dir)
-	line, kill := sleeper(t)
+	line, kill := startSleeper(t)
 	file := filepath.Join(dir, "lock")
 	if err := os.WriteFile(file, []byte(line+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestStateLock(t *testing.T) {
 	if busy, err := p.Lock("lock", 0); err != nil || busy != nil {
 		t.Errorf("after the holder's end: %+v, %v", busy, err)
 	}
-	p.Kill() // another worker finds it still ours
+	p.Kill() // another worker finds that it is still ours
 	if busy, err := p.Lock("lock", 0); err != nil || busy != nil {
 		t.Errorf("by another worker: %+v, %v", busy, err)
 	}
@@ -196,7 +196,7 @@ func TestStateLockOfEarlierVersions(t *testing.T) {
 	}
 }
 
-// A full disk keeps no lock from being taken that was taken once.
+// A lock that was taken before can be taken on a full disk.
 func TestStateFull(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

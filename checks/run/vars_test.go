@@ -9,7 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// What is set of the variables reaches the workers, all of it.
+// All variables that are set reach the workers.
 func TestSetVarsKeepsEverything(t *testing.T) {
 	t.Parallel()
 	v := wire.Vars{

@@ -9,7 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
-// cpuinfo writes the file of a machine as the kernel does on x86.
+// cpuinfo returns the text of /proc/cpuinfo on x86.
 func cpuinfo(sockets, cores, siblings int) string {
 	var b strings.Builder
 	for i := range sockets * siblings {

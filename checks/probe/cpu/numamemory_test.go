@@ -35,7 +35,7 @@ func TestMemoryNear(t *testing.T) {
 		"both":           {cpus: []int{0, 1, 2, 3}, want: NUMAMemory{Total: 3000 << 10, Free: 210 << 10}, known: true},
 		"with files": {cpus: []int{1, 2}, change: map[string]string{
 			dir + "node0/meminfo": node("0", "1000", "10") + cached("0", 100, 50, 20, 5),
-			dir + "node1/meminfo": node("1", "2000", "200") + cached("1", 30, 0, 60, 0), // all of it is to be written
+			dir + "node1/meminfo": node("1", "2000", "200") + cached("1", 30, 0, 60, 0), // all of it is dirty
 		}, want: NUMAMemory{Total: 3000 << 10, Free: 210 << 10, Cache: 125 << 10, Named: 1800 << 10}, known: true},
 		"what the kernel counts": {cpus: []int{1}, change: map[string]string{
 			dir + "node0/meminfo": node("0", "1000", "10") + "Node 0 FilePages: 500 kB\nNode 0 AnonPages: 90 kB\nNode 0 Slab: 7 kB\n",

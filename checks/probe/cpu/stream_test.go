@@ -37,7 +37,7 @@ func goTriad(a, b, c []float64, q float64) {
 	}
 }
 
-// BenchmarkTriad tells what the loops reach on one core, in MB/s of STREAM.
+// BenchmarkTriad measures the loops on one core, in MB/s as STREAM counts.
 func BenchmarkTriad(b *testing.B) {
 	const n = 16 << 20
 	x, y, z := make([]float64, n), make([]float64, n), make([]float64, n)
@@ -66,7 +66,7 @@ func TestStreamHere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Array = 8 << 20 // what is measured does not matter
+	p.Array = 8 << 20 // the rate does not matter
 	rates, err := Stream(t.Context(), h, p, time.Now().Add(300*time.Millisecond))
 	if err != nil || rates.Total <= 0 || rates.Rounds < 1 || len(rates.Nodes) < 1 {
 		t.Fatalf("Stream = %+v, %v", rates, err)
@@ -159,7 +159,7 @@ func TestPlanStream(t *testing.T) {
 	}
 }
 
-// hostOf is a node of some files. A file with the text "-" is none.
+// hostOf returns a node with some files. It omits a file with the text "-".
 func hostOf(t *testing.T, files map[string]string) *probe.Host {
 	t.Helper()
 	root := t.TempDir()

@@ -12,14 +12,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// numaFake is a machine of two NUMA nodes of two CPUs: what of 12 MiB of a thread lies
-// where, and what moving makes of it.
+// numaFake is a machine with two NUMA nodes of two CPUs. It has the location of each thread's 12
+// MiB, and the result of moving them.
 type numaFake struct {
 	at    map[int]map[int]int64 // by thread: MiB by node
 	moved map[int]int           // calls by node
 	err   error
-	stick bool // nothing moves
-	held  bool // there is no time left to move it
+	stick bool // no page can be moved
+	held  bool // no time is left to move pages
 }
 
 const fakeArray = 4 << 20
@@ -61,7 +61,7 @@ func (f *numaFake) places(t *testing.T, memory map[int]NUMAMemory, change map[st
 	return s
 }
 
-// run does what the threads do, one behind the other.
+// run does the work of the threads one after another.
 func (f *numaFake) run(s *streamPlaces) []StreamFar {
 	memories := map[int][][]byte{}
 	for i := range s.home {
@@ -124,7 +124,7 @@ func TestStreamPlaces(t *testing.T) {
 	}
 }
 
-// What a run finds of its places is told with its rates.
+// The rates of a run include the location of its memory.
 func TestStreamTellsFar(t *testing.T) {
 	t.Parallel()
 	h := probe.NewHost("/")
@@ -150,8 +150,8 @@ func TestStreamTellsFar(t *testing.T) {
 	}
 }
 
-// Here: the kernel tells of each page that was touched, of no other, and takes an order
-// to move them.
+// On this machine the kernel returns the location of touched pages only, and accepts a request to
+// move them.
 func TestPagesHere(t *testing.T) {
 	t.Parallel()
 	memory, err := unix.Mmap(-1, 0, 8<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
@@ -173,7 +173,7 @@ func TestPagesHere(t *testing.T) {
 	if sum != 4<<20 || len(at) < 1 {
 		t.Errorf("4 MiB lie at %v", at)
 	}
-	movePages(memory, 1000) // there is none
+	movePages(memory, 1000) // no such node
 	if again, err := locatePages(memory); err != nil || len(again) == 0 {
 		t.Errorf("%v, %v", again, err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenccl"
 )
 
-// Each library that LIBRARY_DIRS leads to is loaded, by the file behind the links.
+// Each library in LIBRARY_DIRS is loaded by the file behind the links.
 func TestLibrariesLoadFromDirs(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("gcc"); err != nil {

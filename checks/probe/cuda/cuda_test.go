@@ -17,7 +17,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-// fakeHost is a host with the fake library of a scenario.
+// fakeHost returns a host with the fake library of a scenario.
 func fakeHost(t *testing.T, scenario string, missing ...string) *probe.Host {
 	t.Helper()
 	if _, err := exec.LookPath("gcc"); err != nil {
@@ -84,7 +84,7 @@ func TestCUDAListsGPUs(t *testing.T) {
 	}
 }
 
-// What others have put into the environment hides no GPU.
+// No variable of the original environment hides a GPU.
 func TestCUDACleansItsEnvironment(t *testing.T) {
 	t.Setenv("CUDA_VISIBLE_DEVICES", "3")
 	t.Setenv("CUBLASLT_LOG_FILE", "/root/owned")
@@ -178,8 +178,7 @@ func TestCUDAContextKeepsNothing(t *testing.T) {
 	}
 }
 
-// A goroutine may have the contexts of several GPUs; what is said to one does not reach
-// another.
+// A goroutine may have contexts of several GPUs; a call for one does not affect another.
 func TestCUDACopies(t *testing.T) {
 	cuda, err := Open(fakeHost(t, fakecuda.Scenario(8, "3 h2d = 21", "5 peer 3 = 100", "3 reach 6 = 0")), nil)
 	noError(t, err)
@@ -225,7 +224,7 @@ func TestCUDACopies(t *testing.T) {
 	noError(t, errors.Join(three.HostFree(from), three.Free(a), three.FreeEvent(before), three.FreeStream(s)))
 }
 
-// A kernel gets its arguments, and work that never ends is left when time is up.
+// A kernel gets its arguments. Sync abandons work that never ends when its time is up.
 func TestCUDAKernels(t *testing.T) {
 	c := openFake(t, 2, "2 stuck = 0x8 3 1")
 	m := must[*Module](t)(c.Module("memory"))
@@ -279,7 +278,7 @@ func TestCUDAOfOldDrivers(t *testing.T) {
 	}
 }
 
-// The call that has been under way for longest is the one that is named.
+// The announced call is the one that started first.
 func TestCallWatchNamesTheOldest(t *testing.T) {
 	t.Parallel()
 	var said []string
@@ -302,7 +301,7 @@ func TestCallWatchNamesTheOldest(t *testing.T) {
 	}
 }
 
-// After a call of NCCL no thread relies on its current context: NCCL may leave another.
+// After a call of NCCL no thread relies on its current context, because NCCL may change it.
 func TestContextAfterNCCL(t *testing.T) {
 	t.Parallel()
 	h := fakeHost(t, fakecuda.Scenario(2))
@@ -340,8 +339,8 @@ func TestContextAfterNCCL(t *testing.T) {
 	}
 }
 
-// GPUs without persistence mode are slow to open: they are opened side by side, and what
-// hangs is named.
+// GPUs without persistence mode open slowly, so they are opened in parallel; a call that hangs is
+// announced.
 func TestWakeOpensSideBySide(t *testing.T) {
 	t.Parallel()
 	h := fakeHost(t, fakecuda.Scenario(8, "* cuDevicePrimaryCtxRetain late 400"))

@@ -10,7 +10,7 @@ import (
 
 const gemmRoom = "* memory = 0x10000000"
 
-// The sum of a product is what the product has, by the book.
+// The checksum computed without the product equals that of the textbook product.
 func TestGEMMTruthIsThatOfTheProduct(t *testing.T) {
 	t.Parallel()
 	for _, kind := range gemmTypes {
@@ -32,7 +32,7 @@ func TestGEMMTruthIsThatOfTheProduct(t *testing.T) {
 	}
 }
 
-// The numbers are spread evenly, and no sum of products leaves the bits that hold it.
+// The numbers are evenly distributed, and every sum of products fits into its bits.
 func TestGEMMNumbersAreSmallEnough(t *testing.T) {
 	t.Parallel()
 	for _, kind := range gemmTypes {
@@ -60,7 +60,8 @@ func TestGEMMNumbersAreSmallEnough(t *testing.T) {
 	}
 }
 
-// What the GPU has met while cuBLASLt queued more work is the GPU's, not the library's.
+// A GPU's earlier error that appears while cuBLASLt queues work belongs to the GPU, not the
+// library.
 func TestGEMMTellsTheGPUsFault(t *testing.T) {
 	t.Parallel()
 	for want, line := range map[string]string{
@@ -79,7 +80,7 @@ func TestGEMMTellsTheGPUsFault(t *testing.T) {
 	}
 }
 
-// Both ways of multiplying have the CPU's product, in every type.
+// Both algorithms compute the CPU's checksum, in every type.
 func TestGEMM(t *testing.T) {
 	t.Parallel()
 	h := fakeHost(t, fakecuda.Scenario(1, gemmRoom, "0 attribute 75 = 8", "0 attribute 76 = 9"))
@@ -113,8 +114,8 @@ func TestGEMM(t *testing.T) {
 	}
 }
 
-// A type has own kernels only where the GPU has instructions for them, and a library is used
-// only if it has kernels for the GPU.
+// A type has own kernels only for GPUs with suitable instructions, and a library is used only if it
+// has kernels for the GPU.
 func TestGEMMKernelsFitTheGPU(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

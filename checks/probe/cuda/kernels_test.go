@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The embedded programs are what clang makes of the sources beside them. Another clang
-// makes others, so that only the one of the Makefile can tell.
+// The embedded programs are clang's output for the sources in the same directory. Another version
+// of clang creates other programs, so only the Makefile's version can be compared.
 func TestPTXIsOfItsSource(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"clang-14", "make"} {
@@ -41,7 +41,7 @@ func TestPTXIsOfItsSource(t *testing.T) {
 	}
 }
 
-// No program asks for more than the oldest GPU and driver have that it is for.
+// No program requires more than the oldest GPU and driver that it is for.
 func TestPTXIsForOldDrivers(t *testing.T) {
 	t.Parallel()
 	newer := map[string]string{"gemm70": "6.3\n.target sm_70", "gemm80": "7.0\n.target sm_80", "gemm89": "8.4\n.target sm_89"}
@@ -64,8 +64,8 @@ func TestPTXIsForOldDrivers(t *testing.T) {
 	}
 }
 
-// The kernels that multiply matrices have the right product where a CPU runs them with
-// tensor cores as the PTX ISA describes them. What a GPU makes of them is not known here.
+// The kernels that multiply matrices compute the correct product on a CPU that simulates tensor
+// cores as the PTX ISA describes them. This does not show the result on a GPU.
 func TestTilesMultiply(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("gcc"); err != nil {

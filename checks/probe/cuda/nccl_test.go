@@ -14,7 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenccl"
 )
 
-// ncclHost is a host with a fake NCCL.
+// ncclHost returns a host with a fake NCCL.
 func ncclHost(t *testing.T, scenario string, missing ...string) (h *probe.Host, dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -27,8 +27,7 @@ func ncclHost(t *testing.T, scenario string, missing ...string) (h *probe.Host, 
 	return h, dir
 }
 
-// TestNCCLEnvironment looks at what NCCL sees of the environment: nothing but what a
-// test asks for.
+// TestNCCLEnvironment checks that NCCL gets exactly the environment that a test requests.
 func TestNCCLEnvironment(t *testing.T) {
 	t.Setenv("NCCL_IB_DISABLE", "1")
 	h, dir := ncclHost(t, "")

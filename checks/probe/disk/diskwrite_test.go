@@ -21,7 +21,7 @@ import (
 
 func soon() time.Time { return time.Now().Add(time.Minute) }
 
-// wantDisk fails the test unless err is of a kind.
+// wantDisk fails the test unless err has that kind.
 func wantDisk(t *testing.T, err error, kind Kind, text string) {
 	t.Helper()
 	e, ok := errors.AsType[*Error](err)
@@ -86,8 +86,8 @@ type badFile struct {
 	writeErr map[int64]error
 	readErr  map[int64]error
 	syncErr  error
-	flip     int64 // a byte that changes while it lies there; -1: none
-	most     int64 // where it ends, whatever was written; 0: it does not
+	flip     int64 // a byte that changes on the disk; -1: none
+	most     int64 // its length, whatever was written; 0: unlimited
 	delay    time.Duration
 }
 
@@ -156,7 +156,7 @@ func TestDiskFaults(t *testing.T) {
 		_, err := run(c.file)
 		wantDisk(t, err, c.kind, c.text)
 	}
-	// A block that was written to the wrong place.
+	// This block was written to the wrong position.
 	d := &diskRun{ctx: t.Context(), file: &badFile{flip: -1}, chunks: 2, block: make([]byte, diskChunk)}
 	buf := make([]byte, diskChunk)
 	if err := d.write(buf, 0); err != nil {
@@ -168,8 +168,8 @@ func TestDiskFaults(t *testing.T) {
 	wantDisk(t, d.verify(buf, 1), DiskWrong, "read at byte 4194306")
 }
 
-// A writer that is held up while the time runs out leaves no hole: the first so many
-// chunks are treated, whoever of the writers finds first that it is late.
+// A writer that is delayed beyond the deadline leaves no gap: the first chunks are complete,
+// whichever writer notices the deadline first.
 func TestDiskChunksHaveNoHole(t *testing.T) {
 	t.Parallel()
 	for finds := range int64(20) {
@@ -258,12 +258,12 @@ func TestDiskWriteTmpfs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !r.Memory || r.Direct { // some kernels take O_DIRECT for it
+	if !r.Memory || r.Direct { // some kernels accept O_DIRECT for it
 		t.Errorf("tmpfs: %+v", r)
 	}
 }
 
-// A file system that cannot make a file without a name, as vfat and NFS.
+// Some file systems cannot create a file without a name, such as vfat and NFS.
 func TestDiskWriteNamed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -88,7 +88,7 @@ func TestNVMeSMART(t *testing.T) {
 	}
 }
 
-// The kernel checks the size of the structure by the number of the call.
+// The number of the call contains the size of the structure, which the kernel checks.
 func TestAdminCommandSize(t *testing.T) {
 	t.Parallel()
 	if n := unsafe.Sizeof(adminCommand{}); n != 72 || ioctlAdmin>>16&0x3fff != 72 {
@@ -97,7 +97,7 @@ func TestAdminCommandSize(t *testing.T) {
 	if at := unsafe.Offsetof(adminCommand{}.cdw10); at != 40 {
 		t.Errorf("cdw10 at %d, want 40", at)
 	}
-	// What not a disk refuses the call, and nothing else happens.
+	// A file that is not a disk rejects the call.
 	f, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)

@@ -18,12 +18,12 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakedcgm"
 )
 
-// A process loads one libdcgm, and go-dcgm has one connection: each test runs in a
-// process of its own, which is this test binary with these variables.
+// A process loads only one libdcgm, and go-dcgm has one connection. So each test runs in its own
+// process, this test binary with these variables.
 const dcgmInChild, dcgmTestAddress = "NHC_TEST_DCGM", "NHC_TEST_DCGM_ADDRESS"
 
-// inDCGMProcess runs the body of a test in a process of its own, with a library that
-// answers as the lines say. body gives what is compared.
+// inDCGMProcess runs the body of a test in its own process, with a library that answers as the
+// lines define. body returns the text to compare.
 func inDCGMProcess(t *testing.T, lines []string, want string, body func(h *probe.Host, address string) string) (calls []string) {
 	t.Helper()
 	if dir := os.Getenv(dcgmInChild); dir != "" {
@@ -33,7 +33,7 @@ func inDCGMProcess(t *testing.T, lines []string, want string, body func(h *probe
 		if err := os.WriteFile(filepath.Join(dir, "got"), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		os.Exit(0) // whatever hangs
+		os.Exit(0) // even if a call hangs
 	}
 	if _, err := exec.LookPath("gcc"); err != nil {
 		t.Skip("no gcc in PATH")
@@ -68,7 +68,7 @@ func standaloneAt(address string) Settings {
 	return Settings{Mode: "standalone", Address: address}
 }
 
-// health is what the health watches say, a line each.
+// health returns the results of the health watches, one per line.
 func health(h *probe.Host, s Settings, systems System) string {
 	e, err := Connect(context.Background(), h, s, nil)
 	if err != nil {
@@ -144,7 +144,7 @@ func TestDCGMHealth(t *testing.T) {
 	}
 }
 
-// One hang is waited for once: every later call of the process says so at once.
+// A process waits only once for a call that hangs: every later call fails at once.
 func TestDCGMHangsOnce(t *testing.T) {
 	t.Parallel()
 	inDCGMProcess(t, []string{"hang dcgmConnect_v2"}, "dcgmConnect: no answer within 8s\ndcgmConnect: no answer within 8s", func(h *probe.Host, address string) string {

@@ -15,7 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// diagnose is what a diagnostic comes to, a line each.
+// diagnose returns the results of a diagnostic, one per line.
 func diagnose(ctx context.Context, h *probe.Host, s Settings, r DiagRequest) string {
 	e, err := Connect(ctx, h, s, nil)
 	if err != nil {
@@ -89,7 +89,7 @@ func TestDCGMDiagErrors(t *testing.T) {
 	}
 }
 
-// Whatever the library counts, nothing outside its answer is read.
+// Whatever the library's counts are, nothing outside its answer is read.
 func TestDCGMDiagGarbage(t *testing.T) {
 	t.Parallel()
 	inDCGMProcess(t, []string{"garbage"}, "done", func(h *probe.Host, address string) string {
@@ -98,7 +98,7 @@ func TestDCGMDiagGarbage(t *testing.T) {
 	})
 }
 
-// A diagnostic that is ended leaves none behind: the engine is told to stop it.
+// A diagnostic that is interrupted does not continue: the engine gets a request to stop it.
 func TestDCGMDiagIsStopped(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]Settings{"standalone": {Mode: "standalone"}, "embedded": {Mode: "embedded"}} {

@@ -14,8 +14,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
-// What "dcgmi diag -j" of DCGM 4 prints on one GPU without persistence mode, and on
-// one whose memory is bad: the form is that of Diag.cpp, DCGM 4.2.
+// This is the output of "dcgmi diag -j" of DCGM 4 for a GPU without persistence mode, and for one
+// with faulty memory: the format is that of Diag.cpp, DCGM 4.2.
 const diag4 = `{
 	"DCGM Diagnostic" : { "test_categories" : [
 		{ "category" : "Deployment", "tests" : [ { "name" : "software",
@@ -31,7 +31,7 @@ const diag4 = `{
 	"metadata" : { "Driver Version Detected" : "580.82.09", "version" : "4.2.3" }
 }`
 
-// The same of DCGM 3.3, whose deployment tests are of the node.
+// This is the same for DCGM 3.3, whose deployment tests are for the node.
 const diag3 = `Some log line
 { "DCGM GPU Diagnostic" : { "Driver Version Detected" : "535.129.03", "version" : "3.3.7", "test_categories" : [
 	{ "category" : "Deployment", "tests" : [
@@ -67,8 +67,7 @@ func TestParseDCGMIDiag(t *testing.T) {
 	}
 }
 
-// health4 is what "dcgmi health -c -j" prints: DcgmiOutput.cpp and Health.cpp of DCGM
-// 3 and 4.
+// health4 is the output of "dcgmi health -c -j": DcgmiOutput.cpp and Health.cpp of DCGM 3 and 4.
 const health4 = `{ "body" : { "GPU" : { "children" : { "3" : { "children" : { "Errors" : { "children" : {
 	"Memory system" : { "overflow" : [ "Detected 2 volatile double-bit", "ECC error(s) in GPU 3." ], "value" : "Failure" },
 	"PCIe system" : { "overflow" : [ "Detected more than 8 PCIe replays" ], "value" : "Warning" } } } }, "value" : "Failure" } } },
@@ -92,7 +91,7 @@ const discovery = `2 GPUs found.
 +-----------+
 `
 
-// dcgmiNode is a node whose dcgmi is a script.
+// dcgmiNode returns a node whose dcgmi is a script.
 func dcgmiNode(t *testing.T, script string) *probe.Host {
 	t.Helper()
 	h := scriptNode(t, "dcgmi", script)
@@ -100,7 +99,7 @@ func dcgmiNode(t *testing.T, script string) *probe.Host {
 	return h
 }
 
-// scriptNode is a node with bash and one program, a script.
+// scriptNode returns a node with bash and one program, a script.
 func scriptNode(t *testing.T, name, script string) *probe.Host {
 	t.Helper()
 	root := t.TempDir()
@@ -173,7 +172,7 @@ func TestDCGMI(t *testing.T) {
 	}
 }
 
-// dcgmi is told to end, and tells its engine so.
+// When dcgmi gets a signal to end, it stops the engine's diagnostic.
 func TestDCGMIIsStopped(t *testing.T) {
 	t.Parallel()
 	h := dcgmiNode(t, `trap 'echo stopped >`+`$0.stopped; exit 203' TERM; sleep 30 & wait`)

@@ -72,7 +72,7 @@ func TestInventoryOfNothing(t *testing.T) {
 	}
 }
 
-// TestInventoryDevices looks for device nodes, in order of their numbers.
+// TestInventoryDevices checks the device nodes and their order.
 func TestInventoryDevices(t *testing.T) {
 	t.Parallel()
 	h := probe.NewHost(probetest.Tree(t, map[string]string{
@@ -170,8 +170,8 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// TestInventoryTravels: every part of this very machine survives the way from
-// the worker.
+// TestInventoryTravels checks that every part of this machine's inventory survives the transfer
+// from the worker.
 func TestInventoryTravels(t *testing.T) {
 	t.Parallel()
 	h := probe.NewHost("/")

@@ -18,8 +18,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
-// A process that only its environment assigns to the job is spared if anything else
-// claims it. One whose cgroup names the job is the job's, whatever else there is.
+// A process that only its environment assigns to the job is spared if it has any other claim. If
+// its cgroup names the job it belongs to the job, whatever other claims it has.
 func TestJobProcessClaims(t *testing.T) {
 	t.Parallel()
 	files := map[string]string{}
@@ -48,12 +48,12 @@ func TestJobProcessClaims(t *testing.T) {
 	files["proc/20/cmdline"], files["proc/20/cgroup"], files["proc/20/environ"] = "slurmstepd: [77.0]\x00", slurmd, ""
 	add(21, 20, 20, 0, slurmd, "SLURM_JOB_ID=77\x00")
 	add(22, 1, 22, 0, slurmd, step+"SLURM_TASK_PID=21\x00") // salloc in a task of job 77
-	add(23, 21, 23, 0, slurmd, step)                        // the same, not yet alone
+	add(23, 21, 23, 0, slurmd, step)                        // the same, before it has its own session
 	add(30, 1, 30, 0, slurmd, "SLURM_JOB_ID=88\x00")
 	add(31, 30, 31, 0, slurmd, step)
 	add(32, 1, 30, 0, slurmd, step)
 	add(33, 10, 10, 0, slurmd, step)
-	// pam_slurm_adopt has put a login into the job.
+	// pam_slurm_adopt has added a login to the job.
 	add(40, 1, 40, 34817, "4:memory:/slurm/uid_5001/job_123/step_extern\n", "", "loginuid", "5001")
 	add(50, 1, 50, 0, slurmd, "SLURM_JOB_ID=123\x00")
 	h := probe.NewHost(probetest.Tree(t, files))
@@ -76,7 +76,8 @@ func TestJobProcessClaims(t *testing.T) {
 	if diff := cmp.Diff(want, claims()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	// Its user is logged in: what nothing but the number assigns to the job may be theirs.
+	// Its user is logged in, so a process that only the number assigns to the job may belong to the
+	// login.
 	add(60, 1, 60, 0, slurmd, "HOME=/\x00")
 	h = probe.NewHost(probetest.Tree(t, files))
 	want[50] = "there is no sign that Slurm started it, and its user has process 60 on this node outside of any job"
@@ -85,7 +86,7 @@ func TestJobProcessClaims(t *testing.T) {
 	}
 }
 
-// Tasks of a component of a heterogeneous job have the number of the whole.
+// Tasks of a heterogeneous job's component have the id of the whole job.
 func TestJobProcessesOfHetJob(t *testing.T) {
 	t.Parallel()
 	files := map[string]string{"proc/10/cgroup": "0::/\n", "proc/10/environ": "SLURM_JOB_ID=123\x00SLURMD_NODENAME=gpu02\x00"}
@@ -129,8 +130,8 @@ func awaitComm(t *testing.T, pid int, name string) {
 	t.Skipf("process %d does not become %s", pid, name)
 }
 
-// A process in a user namespace acts for the user who has made it, whatever uid it
-// has there: containers with subordinate uids.
+// A process in a user namespace runs for the user who created it, whatever its uid is there, as in
+// containers with subordinate uids.
 func TestUsersOfNamespaces(t *testing.T) {
 	t.Parallel()
 	const uid = 1<<30 + 77001
@@ -162,7 +163,7 @@ func TestUsersOfNamespaces(t *testing.T) {
 	}
 }
 
-// Jobs depend on slurmd and slurmstepd, and what is above this program has started it.
+// Jobs depend on slurmd and slurmstepd, and the ancestors of this program have started it.
 func TestSpared(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -205,7 +206,7 @@ func TestSpared(t *testing.T) {
 	}
 }
 
-// A process that began after the list was made has the PID of another one.
+// A process that started after the listing has the PID of another one.
 func TestKillOfReusedPID(t *testing.T) {
 	t.Parallel()
 	h := probe.NewHost("/")
@@ -223,7 +224,7 @@ func TestKillOfReusedPID(t *testing.T) {
 	}
 }
 
-// What belongs to a job that runs is known by the slurmstepd above it, root's alone.
+// A process of a running job is recognized by its slurmstepd, which root must own.
 func TestRunningJobOf(t *testing.T) {
 	t.Parallel()
 	shell, err := os.ReadFile("/bin/sh")

@@ -44,7 +44,7 @@ func TestJobOf(t *testing.T) {
 	}
 }
 
-// A job is a number, whatever stands in the files.
+// A job is a number, whatever the files contain.
 func FuzzJobOf(f *testing.F) {
 	f.Add([]byte("0::/slurm/uid_1/job_123/step_0\n"))
 	f.Add([]byte("A=1\x00SLURM_JOB_ID=123\x00"))

@@ -20,7 +20,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
-// jobTask is the stat and the status file of a process or of a thread.
+// jobTask returns the stat and the status file of a process or of a thread.
 func jobTask(files map[string]string, dir, name, state string, parent, group, uid int, flags int, pending string) {
 	files[dir+"/stat"] = fmt.Sprintf("7 (%s) %s %d %d 7 0 -1 %d 1 2 3 4 10 5 5 6 20 0 1 0 900 4096 1 0\n", name, state, parent, group, flags)
 	files[dir+"/status"] = fmt.Sprintf("Name:\t%s\nState:\t%s (x)\nUid:\t%[3]d\t%[3]d\t%[3]d\t%[3]d\nVmSize:\t1 kB\nSigPnd:\t%s\nShdPnd:\t0000000000000000\nvoluntary_ctxt_switches:\t7\n", name, state, uid, pending)
@@ -28,7 +28,7 @@ func jobTask(files map[string]string, dir, name, state string, parent, group, ui
 
 const noSignal, sigKill = "0000000000000000", "0000000000000100"
 
-// jobTree is a node with processes of many kinds; the job is 123, of uid 5001.
+// jobTree returns a node with processes of many kinds; the job is 123, of uid 5001.
 func jobTree(t *testing.T) *probe.Host {
 	t.Helper()
 	files := map[string]string{}
@@ -44,7 +44,7 @@ func jobTree(t *testing.T) *probe.Host {
 	add(11, 1, 5001, "daemon", none, here)
 	add(12, 1, 5001, "elsewhere", none, strings.Replace(here, "gpu01", "gpu02", 1))
 	add(13, 1, 5001, "other", fmt.Sprintf(step, 77), here) // its cgroup decides
-	add(14, 1, 5002, "mallory", none, here)                // anybody can write that
+	add(14, 1, 5002, "mallory", none, here)                // any user can set that
 	add(15, 1, 5002, "sub-uid", "4:memory:/slurm_gpu01/uid_5001/job_123/step_0\n", "")
 	add(16, 1, 5001, "second", "4:memory:/slurm_gpu02/uid_5001/job_123/step_0\n", "")
 	add(17, 1, 5001, "third", "0::/system.slice/gpu02_slurmstepd.scope/job_123/step_0\n", "")
@@ -121,7 +121,7 @@ func TestJobProcesses(t *testing.T) {
 		}
 	}
 
-	// Nobody knows whose the job is: no environment is believed, nothing is its user's.
+	// If the owner of the job is unknown, environments do not count.
 	job.UID = -1
 	got, err = JobProcesses(h, job)
 	var pids []int
@@ -134,7 +134,7 @@ func TestJobProcesses(t *testing.T) {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 
-	// A job of root's: its own processes are looked at, slurmstepd is not its.
+	// For a job of root, root's processes count, but not slurmstepd.
 	root, err := JobProcesses(h, JobRef{ID: "123", UID: 0})
 	if err != nil || len(root) != 9 || root[4].PID != 18 || !root[4].Owned || root[5].PID != 25 {
 		t.Errorf("%+v, %v", root, err)
@@ -155,9 +155,9 @@ func TestJobProcessesUnreadable(t *testing.T) {
 	}
 }
 
-// orphan starts a shell command as a job of uid's would: in a session of its own,
-// with nobody above it, and returns its pid once it has printed something and runs the
-// program of its exec: while a process changes its program it has no environment.
+// orphan starts a shell command as a job of a uid would: in its own session and without a parent.
+// It returns its PID after it has printed something and runs the program of its exec, because a
+// process has no environment while it changes its program.
 func orphan(t *testing.T, job, uid int, command string) int {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "("+command+") >&2 & echo $!")
@@ -210,8 +210,8 @@ func awaitProgram(t *testing.T, pid int, name string) {
 	t.Fatalf("process %d does not run %s", pid, name)
 }
 
-// nobody is somebody who is neither root nor of the system; who runs this, if that
-// is not root.
+// nobody is a user who is neither root nor a system account; or the current user, if that is not
+// root.
 func nobody() int {
 	if os.Geteuid() == 0 {
 		return 65534
@@ -232,7 +232,7 @@ func TestEndJobProcess(t *testing.T) {
 		}
 		m := map[int]JobProcess{}
 		for _, p := range list {
-			if slices.Contains(pids, p.PID) { // and not what they have started
+			if slices.Contains(pids, p.PID) { // but not their children
 				m[p.PID] = p
 			}
 		}
@@ -282,7 +282,7 @@ func TestEndJobProcess(t *testing.T) {
 	}
 }
 
-// A process that ends while it is looked at belongs to no job, which is no error.
+// A process that ends while it is being read belongs to no job, which is not an error.
 func TestJobOfEndingProcess(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command("true")

@@ -15,7 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
-// called starts a process with a command line of its own choice, as a user.
+// called starts a process of a user with an arbitrary command line.
 func called(t *testing.T, program, name string, uid uint32) int {
 	t.Helper()
 	cmd := exec.Command(program, "600")
@@ -31,8 +31,8 @@ func called(t *testing.T, program, name string, uid uint32) int {
 	return cmd.Process.Pid
 }
 
-// Real processes: what an ordinary user calls slurmstepd, even by a setuid program, is
-// no step of a job; what root calls so is one.
+// With real processes: a process of an ordinary user named slurmstepd, even by a setuid program, is
+// not a step of a job; one of root is.
 func TestUsersAreNoSlurmstepd(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

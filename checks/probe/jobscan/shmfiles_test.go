@@ -16,7 +16,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
-// shmListed lists the files of a user in /dev/shm; those that are open have a star.
+// shmListed lists the files of a user in /dev/shm; open files have a star.
 func shmListed(t *testing.T, h *probe.Host, uid int, below string) (names []string) {
 	t.Helper()
 	files, _, err := ShmFiles(h, uint32(uid), time.Time{})
@@ -103,7 +103,7 @@ func itoa(n uint64) string {
 	return string(b)
 }
 
-// shmDirOf makes a directory of a user's own in this machine's /dev/shm.
+// shmDirOf creates a user's directory in this machine's /dev/shm.
 func shmDirOf(t *testing.T, uid int) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "nhc-gpu-test-")
@@ -192,7 +192,7 @@ func TestRemoveShm(t *testing.T) {
 	}
 }
 
-// What a user could not remove is not removed for that user.
+// A file that a user could not remove is not removed for that user.
 func TestRemoveShmHasNoMoreRights(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -50,7 +50,7 @@ func TestHostlistHas(t *testing.T) {
 	}
 }
 
-// Slurm itself says which names a list has.
+// Slurm itself expands the list for comparison.
 func TestHostlistAsSlurm(t *testing.T) {
 	t.Parallel()
 	scontrol, err := exec.LookPath("scontrol")

@@ -8,7 +8,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
-// FuzzSlurmConf reads slurm.conf and gres.conf, whatever they hold.
+// FuzzSlurmConf reads slurm.conf and gres.conf with arbitrary content.
 func FuzzSlurmConf(f *testing.F) {
 	f.Add("NodeName=gpu[01-08] Gres=gpu:h100:8(S:0-1),shard:16\n", "AutoDetect=nvml\nNodeName=gpu01 Name=gpu Type=h100 File=/dev/nvidia[0-7]\n", "gpu01")
 	f.Add("include include.conf\nNodeName=DEFAULT Gres=gpu:4 \\\n Sockets=2 # x\\\nPrologTimeout=5", "Name=gpu Count=99999999999999999999", "a")

@@ -55,7 +55,7 @@ func TestIPCs(t *testing.T) {
 	}
 }
 
-// makeIPC makes one object of each kind.
+// makeIPC creates one object of each kind.
 func makeIPC(t *testing.T) map[IPCKind]int {
 	t.Helper()
 	ids := map[IPCKind]int{}

@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// dnsServer is a name server on this machine, on UDP and TCP. answer makes a reply
-// of a query; nil is none.
+// dnsServer starts a name server on this machine, on UDP and TCP. answer returns the reply to a
+// query, nil for none.
 func dnsServer(t *testing.T, answer func(query []byte, tcp bool) []byte) (address string) {
 	t.Helper()
 	var tcp net.Listener
@@ -63,7 +63,7 @@ func dnsServer(t *testing.T, answer func(query []byte, tcp bool) []byte) (addres
 	return tcp.Addr().String()
 }
 
-// Parts of a message (RFC 1035, section 4.1.1).
+// These are parts of a message (RFC 1035, section 4.1.1).
 const (
 	dnsHeader   = 12 // bytes
 	dnsClassIN  = 1
@@ -72,7 +72,7 @@ const (
 	dnsResponse = 1 << 15
 )
 
-// replyTo is a reply with a code and some addresses.
+// replyTo returns a reply with a code and some addresses.
 func replyTo(query []byte, flags uint16, addresses int) []byte {
 	m := append([]byte(nil), query...)
 	binary.BigEndian.PutUint16(m[2:], dnsResponse|dnsRecurse|flags)
@@ -153,7 +153,7 @@ func TestAskDNS(t *testing.T) {
 	}
 }
 
-// A server that is being restarted when it is asked is asked again.
+// A server that is being restarted gets the query again.
 func TestAskDNSRestarted(t *testing.T) {
 	t.Parallel()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")

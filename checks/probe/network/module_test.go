@@ -31,7 +31,7 @@ func put(size int, fields map[int]string) string {
 	return string(data)
 }
 
-// The memory of modules as SFF-8636, CMIS and SFF-8472 lay it out.
+// These are memories of modules in the layouts of SFF-8636, CMIS and SFF-8472.
 var (
 	qsfp28 = put(256, map[int]string{0: "\x11", 22: "\x29\x80", 34: "\x27\x10\x13\x88\x00\x00\x27\x10", 50: "\x27\x10\x27\x10\x27\x10\x27\x10",
 		128: "\x11", 147: "\x00", 148: "NVIDIA          ", 168: "MMA1B00-C100D   ", 196: "MT2214FT06789   "})
@@ -73,7 +73,7 @@ func TestModule(t *testing.T) {
 	}
 }
 
-// An interface without a module, and one that is not there, have none; nothing is changed.
+// An interface without a module, and a missing one, have none; nothing is changed.
 func TestModuleOfThisMachine(t *testing.T) {
 	t.Parallel()
 	for _, dev := range []string{"lo", "no-such-device0"} {
@@ -104,7 +104,7 @@ func FuzzModule(f *testing.F) {
 	})
 }
 
-// packet makes a message of netlink.
+// packet returns a message of netlink.
 func packet(kind uint16, seq uint32, body []byte) []byte {
 	msg := binary.NativeEndian.AppendUint32(nil, uint32(unix.NLMSG_HDRLEN+len(body)))
 	msg = binary.NativeEndian.AppendUint16(msg, kind)
@@ -114,7 +114,7 @@ func packet(kind uint16, seq uint32, body []byte) []byte {
 	return append(msg, body...)
 }
 
-// reporter makes an answer of devlink about one reporter.
+// reporter returns an answer of devlink about one reporter.
 func reporter(device, name string, state byte, errs uint64) []byte {
 	inner := putText(nil, unix.DEVLINK_ATTR_HEALTH_REPORTER_NAME, name)
 	inner = putAttr(inner, unix.DEVLINK_ATTR_HEALTH_REPORTER_STATE, []byte{state})
@@ -172,7 +172,7 @@ func FuzzGenl(f *testing.F) {
 	})
 }
 
-// The kernel answers, whatever it has: no device of that address.
+// The real kernel answers that there is no device with that address.
 func TestGenlOfThisMachine(t *testing.T) {
 	t.Parallel()
 	g, err := dialGenl()

@@ -17,7 +17,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
-// diagAnswer is a struct inet_diag_msg.
+// diagAnswer returns a struct inet_diag_msg.
 func diagAnswer(family, state uint8, local, remote string, uid, inode uint32) []byte {
 	a, b := netip.MustParseAddrPort(local), netip.MustParseAddrPort(remote)
 	body := make([]byte, 72)
@@ -59,7 +59,7 @@ func TestDiagSocket(t *testing.T) {
 	}
 }
 
-// FuzzDiagSockets: what is parsed says the same when it is written and read again.
+// FuzzDiagSockets checks that formatting and parsing a parsed socket returns the same socket.
 func FuzzDiagSockets(f *testing.F) {
 	f.Add(packet(unix.SOCK_DIAG_BY_FAMILY, 7, diagAnswer(unix.AF_INET, 10, "0.0.0.0:22", "0.0.0.0:0", 0, 87)))
 	f.Add(packet(unix.SOCK_DIAG_BY_FAMILY, 7, diagAnswer(unix.AF_INET6, 1, "[::1]:22", "[::1]:1", 1, 2)[:70]))
@@ -80,7 +80,7 @@ func FuzzDiagSockets(f *testing.F) {
 	})
 }
 
-// TestIsPartOfKernel: sock_diag is asked only where the kernel loads no module for it.
+// TestIsPartOfKernel checks that sock_diag is used only if the kernel loads no module for it.
 func TestIsPartOfKernel(t *testing.T) {
 	t.Parallel()
 	const release, modprobe, modules = "proc/sys/kernel/osrelease", "proc/sys/kernel/modprobe", "proc/modules"
@@ -108,14 +108,14 @@ func TestIsPartOfKernel(t *testing.T) {
 	}
 }
 
-// openSockets opens sockets in every state that lasts, and returns their addresses.
+// openSockets opens sockets in every permanent state, and returns their addresses.
 func openSockets(t *testing.T) (mine map[netip.AddrPort]bool) {
 	t.Helper()
 	mine = map[netip.AddrPort]bool{}
 	keep := func(c io.Closer, a net.Addr) {
 		t.Cleanup(func() { c.Close() })
 		at := netip.MustParseAddrPort(a.String())
-		for _, ip := range []netip.Addr{at.Addr(), netip.AddrFrom16(at.Addr().As16())} { // or IPv4 on a socket of IPv6
+		for _, ip := range []netip.Addr{at.Addr(), netip.AddrFrom16(at.Addr().As16())} { // or IPv4 on an IPv6 socket
 			mine[netip.AddrPortFrom(ip, at.Port())] = true
 		}
 	}
@@ -126,7 +126,7 @@ func openSockets(t *testing.T) (mine map[netip.AddrPort]bool) {
 		{"tcp4", "127.0.0.1", []string{"127.0.0.1"}},
 		{"tcp4", "0.0.0.0", []string{"127.0.0.1"}},
 		{"tcp6", "::1", []string{"::1"}},
-		{"tcp", "::", []string{"::1", "127.0.0.1"}}, // the latter is an IPv4 address on a socket of IPv6
+		{"tcp", "::", []string{"::1", "127.0.0.1"}}, // the latter is an IPv4 address on an IPv6 socket
 	} {
 		listener, err := net.Listen(l.network, net.JoinHostPort(l.address, "0"))
 		if err != nil {
@@ -151,8 +151,8 @@ func openSockets(t *testing.T) (mine map[netip.AddrPort]bool) {
 	return mine
 }
 
-// connect makes three connections: one that stays, one that the client has closed and one that
-// both have closed.
+// connect creates three connections: an open one, one that the client has closed and one that both
+// ends have closed.
 func connect(t *testing.T, l net.Listener, to string, keep func(io.Closer, net.Addr)) {
 	t.Helper()
 	for i := range 3 {

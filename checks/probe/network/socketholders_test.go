@@ -12,7 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
-// withFds adds open files to processes of a tree: links by "pid/fd".
+// withFds adds open files to the processes of a tree: links by "pid/fd".
 func withFds(t testing.TB, h *probe.Host, links map[string]string) *probe.Host {
 	t.Helper()
 	for name, target := range links {
@@ -46,7 +46,7 @@ func TestSocketHolders(t *testing.T) {
 		"self/3": "socket:[95]",
 	})
 	want := map[uint64]Holder{
-		87: {1000, "sshd"}, // which systemd has opened for it
+		87: {1000, "sshd"}, // systemd has opened it for sshd
 		88: {1, "systemd"},
 		90: {90, "tmux:"},
 		91: {1000, "sshd"},
@@ -67,8 +67,8 @@ func TestSocketHolders(t *testing.T) {
 	}
 }
 
-// BenchmarkSocketHolders looks through two thousand processes with twenty open
-// files each, four of them sockets.
+// BenchmarkSocketHolders searches two thousand processes with twenty open files each, four of them
+// sockets.
 func BenchmarkSocketHolders(b *testing.B) {
 	links := map[string]string{}
 	files := map[string]string{}

@@ -22,7 +22,7 @@ const (
 	unixHead = "Num       RefCount Protocol Flags    Type St Inode Path\n"
 )
 
-// hexAddress is an address as the kernel prints it.
+// hexAddress formats an address as the kernel does.
 func hexAddress(a netip.AddrPort) string {
 	text, b := "", a.Addr().AsSlice()
 	for i := 0; i < len(b); i += 4 {
@@ -31,13 +31,13 @@ func hexAddress(a netip.AddrPort) string {
 	return fmt.Sprintf("%s:%04X", text, a.Port())
 }
 
-// inetLineOf is a line of /proc/net/tcp.
+// inetLineOf returns a line of /proc/net/tcp.
 func inetLineOf(local, remote, state string, uid, inode int) string {
 	return fmt.Sprintf("%4d: %s %s %s 00000000:00000000 00:00000000 00000000 %5d        0 %d 1 0000000000000000 100 0 0 10 0\n",
 		0, hexAddress(netip.MustParseAddrPort(local)), hexAddress(netip.MustParseAddrPort(remote)), state, uid, inode)
 }
 
-// row is how ss would show a socket.
+// row formats a socket as ss would.
 func row(s Socket) string {
 	owner := "-"
 	if s.Owned {
@@ -140,7 +140,7 @@ func TestSocketsOfBrokenNodes(t *testing.T) {
 	}
 }
 
-// TestSocketsOfThisMachine finds a socket of its own.
+// TestSocketsOfThisMachine finds a socket that it opens.
 func TestSocketsOfThisMachine(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -166,8 +166,7 @@ func TestSocketsOfThisMachine(t *testing.T) {
 	}
 }
 
-// FuzzInetSockets: what is parsed says the same when it is written and read
-// again.
+// FuzzInetSockets checks that formatting and parsing a parsed socket returns the same socket.
 func FuzzInetSockets(f *testing.F) {
 	f.Add([]byte(inetHead + inetLineOf("10.1.2.3:22", "10.9.8.7:60000", "01", 5001, 88)))
 	f.Add([]byte(inetHead + inetLineOf("[::]:6022", "[::]:0", "0A", 0, 90) + inetLineOf("[::ffff:1.2.3.4]:1", "[fe80::1]:2", "0B", 0, 0)))
@@ -194,7 +193,7 @@ func FuzzInetSockets(f *testing.F) {
 	})
 }
 
-// FuzzUnixSockets has the same property.
+// FuzzUnixSockets checks the same property.
 func FuzzUnixSockets(f *testing.F) {
 	f.Add([]byte(unixHead + "0: 2 0 00010000 0001 01 18265 /run/my.sock\n0: 3 0 0 0002 03 18267 /a b\n0: 3 0 0 5 3 1 \n"))
 	f.Add([]byte(unixHead + "0: 3 0 0 1 2 0 /x\n0: 3 0 0 2 1 8 a\nb\n\n0: 3 0 0 2 1 8"))
@@ -233,8 +232,7 @@ func FuzzUnixSockets(f *testing.F) {
 	})
 }
 
-// BenchmarkSockets reads the sockets of this machine, to which it has added
-// ten thousand.
+// BenchmarkSockets reads the sockets of this machine after it has added ten thousand.
 func BenchmarkSockets(b *testing.B) {
 	const many = 10_000
 	for protocol, open := range map[string]func() (io.Closer, error){

@@ -39,8 +39,8 @@ func TestGPUViews(t *testing.T) {
 	}
 }
 
-// What is on a board beside its GPU, and GPUs of others, are no GPUs to count;
-// nor are the slices that SR-IOV makes of one for virtual machines.
+// Other functions of a GPU's board, GPUs of other vendors, and the virtual functions that SR-IOV
+// creates for virtual machines do not count as GPUs.
 func TestNotEveryDeviceIsAGPU(t *testing.T) {
 	t.Parallel()
 	files := map[string]string{}
@@ -79,7 +79,7 @@ func TestPassed(t *testing.T) {
 	}
 }
 
-// Whatever stands in the file, what is read of it is printable and bounded.
+// Whatever the file contains, the parsed values are printable and bounded.
 func FuzzParseDriverGPU(f *testing.F) {
 	f.Add([]byte("Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-1\nDevice Minor: \t 3\nGPU Excluded:\t No\n"))
 	f.Add([]byte("Device Minor: -7\nGPU UUID:\x00\xff\n:\n"))

@@ -14,7 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-// list18 is a list of so many links, one of which is another.
+// list18 returns a list of that many links with one different value.
 func list18(v any, link int, odd any) []any {
 	list := make([]any, 18)
 	for i := range list {
@@ -63,7 +63,7 @@ func TestNVLinksOfHopper(t *testing.T) {
 	}
 }
 
-// NVLink 5 has other counters, which no driver adds up.
+// NVLink 5 has other counters, which no driver sums up.
 func TestNVLinksOfBlackwell(t *testing.T) {
 	t.Parallel()
 	got, a := askFake(t, fakenvml.Scenario(fakenvml.B200, 2, "1 field 215 7 = 4", "1 field 214 7 = 1", "1 field 219 7 = 9", "1 field 219 8 = 1", "1 field 220 7 = 0x306"))
@@ -83,7 +83,7 @@ func TestNVLinksOfBlackwell(t *testing.T) {
 	}
 }
 
-// A driver that knows neither the new fields nor the new calls.
+// An old driver has neither the new fields nor the new calls.
 func TestNVLinksOfOldDrivers(t *testing.T) {
 	t.Parallel()
 	got, a := askFake(t, fakenvml.Scenario(fakenvml.A100, 2, "1 field 48 = 5", "1 field 103 = 6", "1 field 86 = 12500"), fakenvml.Old...)
@@ -102,7 +102,7 @@ func TestNVLinksOfOldDrivers(t *testing.T) {
 	}
 }
 
-// The fabric is asked for in the newest form that the driver knows.
+// The fabric is read by the newest call that the driver has.
 func TestFabricForms(t *testing.T) {
 	t.Parallel()
 	const line = "* nvmlDeviceGetGpuFabricInfo = 3 28 4026 0x9c 0xc3 0xa9 2"

@@ -16,8 +16,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// NVIDIA's own models of its machines know few functions and panic in all others:
-// what the library is said not to have is never called, and is "not supported".
+// NVIDIA's own mock libraries implement few functions and panic in all others: a function that the
+// library does not list is never called, and is "not supported".
 func TestNVMLOfMockServers(t *testing.T) {
 	t.Parallel()
 	for name, lib := range map[string]*server.Server{"dgxa100": dgxa100.New(), "dgxh100": dgxh100.New(), "dgxh200": dgxh200.New(), "dgxb200": dgxb200.New()} {
@@ -52,8 +52,7 @@ func TestNVMLOfMockServers(t *testing.T) {
 	}
 }
 
-// onlyWhatIsThere has a server tell which functions it has, and lists what it was
-// asked for.
+// onlyWhatIsThere makes a server list its functions, and records the calls.
 func onlyWhatIsThere(s *server.Server) *[]string {
 	lookups := new([]string)
 	s.LookupSymbolFunc = func(symbol string) error {

@@ -24,23 +24,23 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-// askedNVML is one process that has asked the fake library for everything.
+// askedNVML is the output of one process that has read everything from the fake library.
 type askedNVML struct {
 	Snapshot *Snapshot
 	Err      string
-	State    []bool // whether the error stands for no library, a lost GPU, a mismatch
+	State    []bool // whether the error means no library, a lost GPU, a mismatch
 	Calls    []string
-	// Announced are the calls with the GPUs that they are about.
+	// Announced has the calls with their GPUs.
 	Announced []string `json:"-"`
 }
 
-// TestMain: NVML is loaded once in a process, so each test has one of its own.
+// TestMain runs each test in its own process, because NVML is loaded only once in a process.
 func TestMain(m *testing.M) {
 	lib := os.Getenv("PROBE_TEST_NVML")
 	if lib == "" {
 		os.Exit(m.Run())
 	}
-	// What asks for memory without end must not take that of the machine.
+	// This keeps a test that allocates endlessly from using all memory of the machine.
 	if err := unix.Setrlimit(unix.RLIMIT_AS, &unix.Rlimit{Cur: 16 << 30, Max: 16 << 30}); err != nil {
 		os.Exit(1)
 	}
@@ -62,7 +62,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// askFake asks the library of a scenario. The snapshot is as JSON writes it.
+// askFake reads the library of a scenario. The snapshot is in its JSON form.
 func askFake(t *testing.T, scenario string, missing ...string) (snapshot map[string]any, a askedNVML) {
 	t.Helper()
 	if _, err := exec.LookPath("gcc"); err != nil {
@@ -100,7 +100,7 @@ func askLibrary(t *testing.T, lib string, environ ...string) (snapshot map[strin
 	return raw.Snapshot, askedNVML{nil, raw.Err, raw.State, raw.Calls, announced}
 }
 
-// gpuAt is one GPU of a snapshot, or a part of it: "Power", "Draw".
+// gpuAt returns one GPU of a snapshot, or a part of it: "Power", "Draw".
 func gpuAt(snapshot map[string]any, i int, path ...string) any {
 	v := snapshot["GPUs"].([]any)[i]
 	for _, p := range path {
@@ -175,8 +175,8 @@ func TestNVMLReadsEverything(t *testing.T) {
 	}
 }
 
-// A call that never returns has to name its GPU, from the moment on that NVML has given
-// the address.
+// A call that never returns must be announced with its GPU, as soon as NVML has returned the
+// address.
 func TestNVMLCallsNameTheirGPU(t *testing.T) {
 	t.Parallel()
 	_, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 2))
@@ -230,7 +230,7 @@ func TestNVMLOfOldGPUsAndDrivers(t *testing.T) {
 	}
 }
 
-// The releases that write beyond the end of a list of processes are not asked for one.
+// The releases that write beyond the end of a list of processes are not called for one.
 func TestNVMLOfDriversWithLongRecords(t *testing.T) {
 	t.Parallel()
 	for version, asked := range map[string]bool{
@@ -264,7 +264,7 @@ func TestNVMLErrors(t *testing.T) {
 	}{
 		{3, "PCI", ""}, {3, "Name", nil},
 		{2, "PCI", ""}, {2, "Name", nil},
-		{0, "PCI", ""}, {0, "Serial", nil}, {0, "Power.Draw", nil}, {0, "Recovery.Action", nil}, // lost: it is asked nothing more
+		{0, "PCI", ""}, {0, "Serial", nil}, {0, "Power.Draw", nil}, {0, "Recovery.Action", nil}, // lost: no further calls
 		{4, "Serial", errorOf("nvmlDeviceGetSerial(4): unknown error (NVML error 999)")},
 		{5, "InforomValid", errorOf("nvmlDeviceValidateInforom(5): the InfoROM is corrupt (NVML error 14)")},
 		{6, "Name", "??NVIDIA ?[31mH100?"},
@@ -278,8 +278,8 @@ func TestNVMLErrors(t *testing.T) {
 	}
 }
 
-// What NVML keeps from an ordinary user is unknown to that user. An administrator who is
-// refused is told of an error.
+// A value that NVML refuses to an ordinary user is unknown to that user. For an administrator a
+// refusal is an error.
 func TestNVMLWithoutPermission(t *testing.T) {
 	t.Parallel()
 	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 1, "0 nvmlDeviceValidateInforom error 4", "0 field 230 error 4"))
@@ -298,7 +298,7 @@ func TestNVMLWithoutPermission(t *testing.T) {
 	}
 }
 
-// callsOf are the calls about one GPU, in their order.
+// callsOf returns the calls about one GPU, in order.
 func callsOf(a askedNVML, gpu int) []string {
 	who := fmt.Sprintf("(%d)", gpu)
 	return slices.DeleteFunc(a.Calls, func(c string) bool { return !strings.HasSuffix(c, who) })
@@ -337,7 +337,7 @@ func TestNVMLThatCannotBeOpened(t *testing.T) {
 	}
 }
 
-// A GPU that NVML cannot name is named by the driver's files.
+// A GPU that NVML cannot identify is identified by the driver's files.
 func TestNameLost(t *testing.T) {
 	t.Parallel()
 	views := nvidia.GPUViews{Driver: []nvidia.DriverGPU{{Address: "0000:10:00.0", Minor: 0, UUID: "GPU-0", Excluded: false}, {Address: "0000:11:00.0", Minor: 3, UUID: "GPU-1", Excluded: false}, {Address: "0000:12:00.0", Minor: 2, UUID: "GPU-2", Excluded: true}}}
@@ -373,7 +373,7 @@ func TestNVMLBelowAnotherRoot(t *testing.T) {
 	}
 }
 
-// Who waits for the memory of a GPU to be freed sees it go.
+// GPUProcesses shows that the memory of a GPU is freed.
 func TestGPUProcessesAsksAgain(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("gcc"); err != nil {
@@ -404,8 +404,8 @@ func TestGPUProcessesAsksAgain(t *testing.T) {
 	}
 }
 
-// A library that finds every buffer too small, or says that it has written more than there
-// was room for: an error of the one reading, and no memory without end.
+// A library that reports every buffer as too small, or a length beyond the buffer, is an error of
+// that reading only, and does not use unlimited memory.
 func TestNVMLListsWithoutEnd(t *testing.T) {
 	t.Parallel()
 	const small = ": its list fits into no buffer (NVML error 7)"
@@ -435,7 +435,8 @@ func TestNVMLListsWithoutEnd(t *testing.T) {
 	}
 }
 
-// No function of go-nvml that returns a list is used: its buffers grow without end.
+// The program uses no function of go-nvml that returns a list, because its buffers grow without
+// bound.
 func TestNoListsOfGoNVML(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.go")
@@ -471,11 +472,11 @@ func TestNoListsOfGoNVML(t *testing.T) {
 	}
 }
 
-// listOf tries few buffers, of which none is large, whatever it is told.
+// listOf tries few buffers, and no large one, whatever the library reports.
 func TestListOf(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		has, says uint32 // entries; what is said to a buffer that is too small, 0: nothing
+		has, says uint32 // entries; the number reported for a buffer that is too small, 0: none
 		rooms     []uint32
 	}{
 		"few":            {3, 3, []uint32{64}},
@@ -509,8 +510,8 @@ func TestListOf(t *testing.T) {
 	}
 }
 
-// A value that cannot be true is an error of that reading: a bus that does not answer reads
-// as all ones, which passes for more than enough.
+// An impossible value is an error of that reading: a bus that does not answer reads as all ones,
+// which would look like more than enough.
 func TestNVMLImplausible(t *testing.T) {
 	t.Parallel()
 	const ones = "4294967295"
@@ -546,7 +547,7 @@ func TestNVMLImplausible(t *testing.T) {
 	}
 }
 
-// Each bound is of a call that is made, of a type that can be compared with it.
+// Each bound is for a call that the program makes, of a type that can be compared with it.
 func TestBoundsAreOfCalls(t *testing.T) {
 	t.Parallel()
 	_, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 1, "0 nvmlDeviceGetCurrPcieLinkGeneration = 1", "0 nvmlDeviceGetUtilizationRates = 5 5"))
@@ -559,7 +560,7 @@ func TestBoundsAreOfCalls(t *testing.T) {
 	}
 }
 
-// Margins are negative whatever type a driver gives them; other values are as large as they are.
+// Margins are negative whatever type a driver reports; other values keep their size.
 func TestFieldsOfMargins(t *testing.T) {
 	t.Parallel()
 	value := func(id uint32, kind nvml.ValueType, raw uint64) Reading[int64] {

@@ -44,7 +44,7 @@ func TestAERByName(t *testing.T) {
 	}
 }
 
-// A number that is found stands behind the word that was looked for.
+// Each parsed number follows the name in the text.
 func FuzzParseAER(f *testing.F) {
 	f.Add([]byte("RxErr 1\nTOTAL_ERR_COR 3\n"))
 	f.Add([]byte("TOTAL_ERR_COR -3"))

@@ -16,7 +16,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// at puts bytes into a configuration space.
+// at writes bytes into a configuration space.
 func at(config string, offset int, text string) string {
 	return config[:offset] + text + config[offset+len(text):]
 }
@@ -62,14 +62,14 @@ func TestPCIConfig(t *testing.T) {
 	}
 }
 
-// sick is a configuration space that cannot be read any more from somewhere on.
-type sick struct {
+// unreadable is a configuration space that cannot be read from some offset on.
+type unreadable struct {
 	io.ReaderAt
 
 	from int64
 }
 
-func (s sick) ReadAt(b []byte, off int64) (int, error) {
+func (s unreadable) ReadAt(b []byte, off int64) (int, error) {
 	if off >= s.from {
 		return 0, os.ErrDeadlineExceeded
 	}
@@ -80,7 +80,7 @@ func TestPCIConfigUnreadable(t *testing.T) {
 	t.Parallel()
 	whole := strings.NewReader(fakesys.PCIConfig{ACS: 0}.Config())
 	for _, from := range []int64{0, 0x40, 0x48, 0x100, 0x106} {
-		if c, err := parsePCIConfig(sick{whole, from}); !errors.Is(err, os.ErrDeadlineExceeded) {
+		if c, err := parsePCIConfig(unreadable{whole, from}); !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("from %#x: %+v, %v", from, c, err)
 		}
 	}
@@ -94,14 +94,14 @@ func TestPCIConfigUnreadable(t *testing.T) {
 			t.Errorf("%s: %v, want %s", address, err, want)
 		}
 	}
-	for _, address := range []string{"0000:c3:00.0", "0000:c4:00.0"} { // one sleeps, one is not there
+	for _, address := range []string{"0000:c3:00.0", "0000:c4:00.0"} { // one is switched off, one is missing
 		if c, err := ReadConfig(h, address); !errors.Is(err, fs.ErrNotExist) || c.Gone {
 			t.Errorf("%s: %+v, %v", address, c, err)
 		}
 	}
 }
 
-// Whatever a device answers, the walk ends, and says nothing of what it has not read.
+// Whatever a device returns, the parser ends, and reports only registers that it has read.
 func FuzzPCIConfig(f *testing.F) {
 	f.Add([]byte(fakesys.PCIConfig{ReadRequest: 4096, ACS: 0x1d}.Config()))
 	f.Add([]byte(fakesys.Gone))

@@ -49,7 +49,7 @@ func TestPCIList(t *testing.T) {
 	}
 }
 
-// A server with eight adapters of 256 virtual functions each.
+// This is a server with eight adapters of 256 virtual functions each.
 func BenchmarkPCIList(b *testing.B) {
 	n := fakesys.New()
 	for i := range 400 {

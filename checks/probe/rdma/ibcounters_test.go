@@ -54,7 +54,7 @@ func TestIBCounters(t *testing.T) {
 	}
 }
 
-// Two interfaces of one port count together; one that is not there counts nothing.
+// The counts of two interfaces of one port are summed; a missing one counts nothing.
 func TestIBCountersOfInterfaces(t *testing.T) {
 	t.Parallel()
 	h := probe.NewHost(probetest.Tree(t, map[string]string{

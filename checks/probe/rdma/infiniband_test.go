@@ -72,7 +72,7 @@ func TestIBPortsWithoutDriver(t *testing.T) {
 	}
 }
 
-// A device that has just blocked another check is not asked; the others are.
+// A device that has already blocked another check is skipped; the others are read.
 func TestHCAsStuck(t *testing.T) {
 	t.Parallel()
 	const class = "sys/class/infiniband/"
@@ -95,8 +95,8 @@ func TestHCAsStuck(t *testing.T) {
 	}
 }
 
-// The serial number of a board stands in the read-only part of its vital product data; what
-// is cut or garbage has none.
+// The serial number of a board is in the read-only part of its vital product data; truncated or
+// invalid data has none.
 func TestVPDField(t *testing.T) {
 	t.Parallel()
 	const board = "\x82\x04\x00Name\x90\x13\x00PN\x04MCX7SN\x09MT2301X01\x78"

@@ -16,7 +16,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// perftestHost is a node with such a program.
+// perftestHost returns a node with such a program.
 func perftestHost(t *testing.T, p fakesys.Perftest) (h *probe.Host, calls func() string) {
 	t.Helper()
 	root := t.TempDir()
@@ -118,7 +118,7 @@ func TestPerftestFaults(t *testing.T) {
 	}
 }
 
-// No two tests that run at the same time have one TCP port.
+// Two concurrent tests never have the same TCP port.
 func TestClaimPort(t *testing.T) {
 	t.Parallel()
 	claimed := map[int]bool{}
@@ -135,8 +135,8 @@ func TestClaimPort(t *testing.T) {
 	}
 }
 
-// A server that cannot listen has lost its port to another program, with whose server the
-// client has then met: what the client says of that one counts for nothing.
+// If a server cannot listen, another program has taken its port, and the client has connected to
+// that program: the client's message does not count.
 func TestPerftestLostPort(t *testing.T) {
 	t.Parallel()
 	lost := probe.Exit{Status: 1, Errors: []byte("Couldn't listen to port 18515\n")}
@@ -151,7 +151,7 @@ func TestPerftestLostPort(t *testing.T) {
 	}
 }
 
-// One of eight that fails is found, and hides no other.
+// One failure among eight is found, and does not hide the others.
 func TestPerftestOneOfEight(t *testing.T) {
 	t.Parallel()
 	h, _ := perftestHost(t, fakesys.Perftest{Acts: map[string]string{"mlx5_3": "transfer"}})
@@ -166,7 +166,7 @@ func TestPerftestOneOfEight(t *testing.T) {
 	}
 }
 
-// When the run ends nothing of it is left.
+// When the context ends no process is left.
 func TestPerftestStops(t *testing.T) {
 	t.Parallel()
 	h, _ := perftestHost(t, fakesys.Perftest{Acts: map[string]string{"mlx5_0": "hang"}})
@@ -201,7 +201,7 @@ func TestPerftestHelp(t *testing.T) {
 	}
 }
 
-// The units that have changed between versions.
+// These units differ between versions.
 func TestParsePerftest(t *testing.T) {
 	t.Parallel()
 	const row = " 65536      5000             0.00               1000.00\t\t   0.1\n"

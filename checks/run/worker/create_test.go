@@ -43,7 +43,7 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// TestRenameNew: of two that write the same name at once the second loses.
+// TestRenameNew checks that of two concurrent writers of the same name the second one fails.
 func TestRenameNew(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

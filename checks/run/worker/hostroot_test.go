@@ -9,8 +9,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// TestHostRootOfALine: a line of nhc.conf that assigns HOSTROOT holds for the check
-// behind it, though the worker was told the variables before it was judged.
+// TestHostRootOfALine checks that HOSTROOT in a line of nhc.conf applies to the check after it,
+// although the worker got the variables before that line.
 func TestHostRootOfALine(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

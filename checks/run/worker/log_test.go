@@ -9,7 +9,7 @@ import (
 
 const nobody = 65534
 
-// A user who controls the directory of a log makes root write to no file but a new one.
+// A user who controls the directory of a log can make root write only to a new file.
 func TestLogInSharedDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: the directories belong to other users")
@@ -97,7 +97,7 @@ func TestLogInSharedDirectory(t *testing.T) {
 	})
 }
 
-// In directories of root's alone a log may be what the administrator likes.
+// In directories that only root controls, a log may be any file.
 func TestLogOfAdministrator(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A result of before the boot says nothing; one of after it does, however young
-// the mount of /proc is.
+// A result older than the boot is ignored; a later one counts, however recent the mount of /proc
+// is.
 func TestTakeBoot(t *testing.T) {
 	t.Parallel()
 	boot, ok := bootTime()

@@ -64,8 +64,8 @@ func kinds(scripts []wire.Script) (list []string) {
 	return list
 }
 
-// A file is LBNL NHC's by its name and its content; only what it defines itself
-// wins over what a script before it defines.
+// A file is LBNL NHC's by its name and its content; only the functions that it defines itself
+// override those of an earlier script.
 func TestListScripts(t *testing.T) {
 	t.Parallel()
 	dir := runtest.WriteScripts(t, map[string]string{
@@ -110,7 +110,7 @@ func TestListScripts(t *testing.T) {
 	}
 }
 
-// Without a script of the site nothing is left to read.
+// Without a script of the site no file is sourced.
 func TestListScriptsOfLBNL(t *testing.T) {
 	t.Parallel()
 	for _, s := range ListScripts(runtest.WriteScripts(t, nil), runtest.TestTable()).Scripts {

@@ -8,8 +8,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// TestOlderThan: a process that asks the driver just now does not keep another
-// run from asking.
+// TestOlderThan checks that a process that is querying the driver right now does not keep another
+// run from doing the same.
 func TestOlderThan(t *testing.T) {
 	t.Parallel()
 	sleep, err := exec.LookPath("sleep")
@@ -24,7 +24,7 @@ func TestOlderThan(t *testing.T) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()
-	for began := time.Now(); !olderThan(StatesName, -time.Minute); time.Sleep(time.Millisecond) { // until it bears that name
+	for began := time.Now(); !olderThan(StatesName, -time.Minute); time.Sleep(time.Millisecond) { // until it has that name
 		if time.Since(began) > 10*time.Second {
 			t.Fatal("a process that asks the driver was not found")
 		}
