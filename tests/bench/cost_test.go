@@ -1,6 +1,6 @@
-// Package bench measures what whole runs of the program cost. A test holds what hardly
-// varies: processes, threads and page faults. make bench measures CPU time and wall
-// clock, and writes docs/reference/cost.md.
+// Package bench measures the cost of whole runs of the program. A test checks the numbers that vary
+// little: processes, threads and page faults. make bench measures CPU time and wall clock time, and
+// writes docs/reference/cost.md.
 package bench
 
 import (
@@ -41,8 +41,8 @@ func emptyProgram(t *testing.T) string {
 	return rewritten(t, path)
 }
 
-// rewritten returns a copy of a program. How a file was written decides how much of it a page
-// fault brings in: a run of a file that the linker has written costs up to a quarter more.
+// rewritten returns a copy of a program. The way in which a file was written determines how much of
+// it a page fault reads: a run of a file directly from the linker costs up to a quarter more.
 func rewritten(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -56,14 +56,14 @@ func rewritten(t *testing.T, path string) string {
 	return path
 }
 
-// cost is what one run takes, with all its processes.
+// cost is the cost of one run with all its processes.
 type cost struct {
 	wall, cpu time.Duration
 	faults    int64
 }
 
-// measure runs a row once, on a machine with so many CPUs: GOMAXPROCS is what Go's
-// runtime would choose there.
+// measure runs a row once, as on a machine with that many CPUs: it sets GOMAXPROCS to the value
+// that Go's runtime would choose there.
 func (r *row) measure(t *testing.T, cpus int) cost {
 	t.Helper()
 	cmd := exec.Command(r.argv[0], r.argv[1:]...)
@@ -73,7 +73,7 @@ func (r *row) measure(t *testing.T, cpus int) cost {
 		t.Fatalf("%s: %v\n%s", strings.Join(r.argv, " "), err, out)
 	}
 	c := cost{wall: time.Since(began)}
-	ru, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage) // with what it has waited for
+	ru, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage) // includes the children that it has waited for
 	if !ok || ru.Minflt == 0 {
 		t.Fatalf("no page faults: %v", cmd.ProcessState)
 	}
@@ -111,9 +111,8 @@ func median[T cmp.Ordered](list []T) T {
 	return list[len(list)/2]
 }
 
-// held are the rows that may not come to cost more. Threads are those of all processes
-// together; page faults are those of pages of 4 KiB, in the middle of what an idle and a
-// busy machine have.
+// held has the limits of some rows. The threads are those of all processes together; page faults
+// are those of 4 KiB pages, between the numbers of an idle and of a busy machine.
 var held = map[string]struct{ processes, threads, faults int64 }{
 	empty:                                   {2, 14, 1140},
 	"40 lines, 3 of them commands":          {5, 17, 1740},
@@ -130,8 +129,8 @@ func TestCostIsHeld(t *testing.T) {
 	}
 	program = rewritten(t, program)
 	daemon(t)
-	// What runs beside it costs a run more threads and their memory: the least of some runs
-	// counts, and of more if that is too much.
+	// Other load on the machine costs a run more threads and their memory. So the minimum of
+	// several runs counts, and of more runs if it exceeds the limit.
 	least := func(enough int64, run func() int64) int64 {
 		n := run()
 		for i := 1; i < 5 || i < 30 && n > enough; i++ {
@@ -167,8 +166,8 @@ func TestCostIsHeld(t *testing.T) {
 	}
 }
 
-// TestCostPage measures every row in turn, again and again, so that what slows the machine
-// down slows all rows down.
+// TestCostPage measures every row in turn and repeats that, so that other load slows all rows
+// equally.
 func TestCostPage(t *testing.T) {
 	if *page == "" {
 		t.Skip("runs in make bench")

@@ -15,7 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// A row is a program that is measured, with its words.
+// A row is a program to measure, with its arguments.
 type row struct {
 	name string
 	argv []string
@@ -24,7 +24,7 @@ type row struct {
 
 const empty = "an empty configuration"
 
-// rows are all of them. A library that cannot be built here leaves its rows out.
+// rows returns all rows, without those whose library cannot be built here.
 func rows(t *testing.T) []row {
 	t.Helper()
 	run := func(name, conf string, more ...string) row {
@@ -57,7 +57,7 @@ func rows(t *testing.T) []row {
 	}
 	dir := t.TempDir()
 	if lib, err := fakecuda.Place(dir, fakecuda.Scenario(8)); err == nil {
-		node = append(node, "CUDA_LIBRARY="+lib, "TIMEOUT=120") // an active test is not run without the time for it
+		node = append(node, "CUDA_LIBRARY="+lib, "TIMEOUT=120") // an active test does not run without enough time
 		list = append(list,
 			run("check_gpu_launch, 8 GPUs", "* || check_gpu_launch\n", node...),
 			run("the same, with a fresh result", "* || check_gpu_launch --max-age 24h\n", node...))
@@ -65,9 +65,9 @@ func rows(t *testing.T) []row {
 	return list
 }
 
-// forty are 40 lines that every Linux machine passes, in the mix of a site's
-// file: 10 about files, 11 file systems, 7 hardware, 7 processes, 3 commands, a
-// socket, and one line for another node.
+// forty returns 40 lines that every Linux machine passes, in the mix of a site's file: 10 about
+// files, 11 file systems, 7 hardware, 7 processes, 3 commands, a socket, and one line for another
+// node.
 func forty() string {
 	var b strings.Builder
 	add := func(n int, line string) { b.WriteString(strings.Repeat(line+"\n", n)) }
@@ -101,7 +101,7 @@ func otherNodes(n int) string {
 	return b.String()
 }
 
-// daemon is the process that the lines for processes look for.
+// daemon starts the process that the lines about processes look for.
 func daemon(t *testing.T) {
 	t.Helper()
 	cmd := exec.Command("sleep", "3600")
@@ -129,7 +129,7 @@ func confFile(t *testing.T, text string) string {
 	return file
 }
 
-// gpuChecks are all passive checks of GPUs, as a site would have them.
+// gpuChecks are all passive checks of GPUs, as in a site's file.
 const gpuChecks = `
 * || check_gpu_count %d
 * || check_gpu_driver
@@ -150,7 +150,7 @@ const gpuChecks = `
 * || check_gpu_xid
 `
 
-// fabricChecks are all passive checks of the fabric that need no GPU's driver.
+// fabricChecks are all passive checks of the fabric that do not need the driver of GPUs.
 const fabricChecks = `
 * || check_ib_ports
 * || check_ib_errors
@@ -170,8 +170,8 @@ const fabricChecks = `
 * || check_hw_topology
 `
 
-// gpuNode has NVML that answers in no time, and CUDA too if it can be built: what is
-// measured is the cost above the driver's.
+// gpuNode creates a node whose fake NVML answers at once, and CUDA if it can be built. So only the
+// cost of the program counts, not that of the driver.
 func gpuNode(t *testing.T, gpus int) (settings []string, err error) {
 	t.Helper()
 	lib, err := fakenvml.Place(t.TempDir(), fakenvml.Scenario(fakenvml.H100, gpus))

@@ -1,5 +1,5 @@
-// Package built has the nhc-gpu that tests run: the one that NHC_GPU_BINARY names, as
-// make test does, or one that is built for them.
+// Package built provides the nhc-gpu for tests: the program in NHC_GPU_BINARY, which make test
+// sets, or one that it builds.
 package built
 
 import (
@@ -13,16 +13,17 @@ import (
 	"testing"
 )
 
-// Setting is the variable of the environment that names a program to test.
+// Setting is the environment variable with the path of the program to test.
 const Setting = "NHC_GPU_BINARY"
 
-// Program gives the path of the program, which it builds into dir if none is named.
+// Program returns the path of the program, which it builds into dir if none is named.
 func Program(dir string) (string, error) {
 	if named := os.Getenv(Setting); named != "" {
 		return filepath.Abs(named)
 	}
 	path := filepath.Join(dir, "nhc-gpu")
-	// The linker flag is that of the Makefile: symbols of NVIDIA's libraries resolve when they are called.
+	// The linker flag is that of the Makefile: symbols of NVIDIA's libraries are resolved when they
+	// are called.
 	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", path, "github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", build, err, out)
@@ -30,11 +31,11 @@ func Program(dir string) (string, error) {
 	return path, nil
 }
 
-// Main runs the tests of a package that needs the program, and gives the status to exit
-// with. They are skipped where one of the tools is not installed that they need.
+// Main runs the tests of a package that needs the program, and returns the exit status. It skips
+// them if one of the required tools is not installed.
 func Main(m *testing.M, program *string, tools ...string) int {
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP} {
-		if signal.Ignored(sig) { // as "&" and nohup(1) leave them; the program would ignore them, too
+		if signal.Ignored(sig) { // after "&" or nohup(1), and the program would inherit that
 			signal.Notify(make(chan os.Signal, 1), sig)
 		}
 	}
@@ -57,7 +58,8 @@ func Main(m *testing.M, program *string, tools ...string) int {
 	return m.Run()
 }
 
-// NodeName names a node after the directory of a test: only one run a node is at work.
+// NodeName derives the name of a node from the directory of a test, because only one run for each
+// node name can be active.
 func NodeName(dir string) string {
 	return "test" + strings.Map(func(c rune) rune {
 		if c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' {
@@ -67,9 +69,9 @@ func NodeName(dir string) string {
 	}, dir)
 }
 
-// WriteProgram writes a program that a test is going to run. No process is started
-// meanwhile: a child has a copy of the file, open for writing, until it runs its own program,
-// and a file that is open for writing cannot be run ("text file busy").
+// WriteProgram writes a program that a test is going to run. It prevents the start of processes
+// meanwhile: until a child runs its own program it has a copy of the descriptor, and the kernel
+// does not run a file that is open for writing ("text file busy").
 func WriteProgram(path string, data []byte) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

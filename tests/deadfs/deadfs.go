@@ -1,5 +1,5 @@
-// Package deadfs mounts a file system that can stop answering, as a dead file server does:
-// each process that uses it then sleeps, and no signal reaches the process.
+// Package deadfs mounts a file system that can stop answering, like a dead file server: each
+// process that uses it then sleeps and does not react to signals.
 package deadfs
 
 import (
@@ -15,11 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FS is a FUSE file system that shows a directory. Its mount ends with the mount
-// namespace, which should be one of the test's own.
+// FS is a FUSE file system that shows a directory. Its mount ends with the mount namespace, which
+// should belong to the test.
 type FS struct {
-	// DiesAfter says with which request the file system answers for the last time: the
-	// first of these. Dead is closed then.
+	// The file system stops answering at the first of these requests, and then closes Dead.
 	DiesAfter []Op
 
 	dev  int
@@ -37,7 +36,7 @@ type FS struct {
 // Op is a request of FUSE, see include/uapi/linux/fuse.h.
 type Op uint32
 
-// The requests that are answered.
+// These are the supported requests.
 const (
 	opLookup  Op = 1
 	opForget  Op = 2
@@ -79,7 +78,7 @@ func Mount(backing, dir string, diesAfter ...Op) (*FS, error) {
 	return fs, nil
 }
 
-// Die ends all answers.
+// Die makes the file system stop answering.
 func (fs *FS) Die() {
 	fs.dead.Store(true)
 	fs.once.Do(func() { close(fs.Dead) })
@@ -115,8 +114,8 @@ func (fs *FS) serve() {
 	}
 }
 
-// answer carries out a request on the directory behind. What it does not know the kernel
-// does without.
+// answer carries out a request on the backing directory. The kernel copes without unsupported
+// requests.
 func (fs *FS) answer(op Op, node uint64, in []byte) (body []byte, errno unix.Errno) {
 	path := fs.path(node)
 	switch op {
@@ -182,7 +181,7 @@ func (fs *FS) answer(op Op, node uint64, in []byte) (body []byte, errno unix.Err
 	case Readdir:
 		return fs.readdir(path, le.Uint64(in[8:]))
 	}
-	return nil, unix.ENOSYS // flush and access among them: a file server is not asked for them either
+	return nil, unix.ENOSYS // includes flush and access, as with a file server
 }
 
 func name(in []byte) string {
@@ -222,7 +221,7 @@ func attributes(st *unix.Stat_t) []byte {
 	return b
 }
 
-// attr is struct fuse_attr_out. Nothing is valid for any time: everything is asked anew.
+// attr returns struct fuse_attr_out. Nothing may be cached, so that the kernel sends every request.
 func (fs *FS) attr(path string) ([]byte, unix.Errno) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -231,7 +230,7 @@ func (fs *FS) attr(path string) ([]byte, unix.Errno) {
 	return append(make([]byte, 16), attributes(&st)...), 0
 }
 
-// entry is struct fuse_entry_out.
+// entry returns struct fuse_entry_out.
 func (fs *FS) entry(path string) ([]byte, unix.Errno) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -298,7 +297,7 @@ func (fs *FS) open(path string, flags int, mode uint32) ([]byte, unix.Errno) {
 	return append(le.AppendUint64(nil, handle), make([]byte, 8)...), 0
 }
 
-// readdir is a list of struct fuse_dirent, all in one answer.
+// readdir returns a list of struct fuse_dirent, complete in one answer.
 func (fs *FS) readdir(path string, offset uint64) (body []byte, errno unix.Errno) {
 	entries, err := os.ReadDir(path)
 	if err != nil {

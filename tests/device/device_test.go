@@ -1,5 +1,5 @@
-// Package device_test runs the acceptance kit for machines with a GPU over fake libraries:
-// its script has to work on the day on which such a machine is at hand.
+// Package device_test runs the acceptance kit for machines with a GPU on fake libraries, so that
+// its script works when such a machine is available.
 package device_test
 
 import (
@@ -28,14 +28,14 @@ var program string
 
 func TestMain(m *testing.M) { os.Exit(built.Main(m, &program, "gcc")) }
 
-// kit is the folder of make device-kit, with fake libraries and a fake nvidia-smi.
+// kit is the directory of make device-kit, with fake libraries and a fake nvidia-smi.
 type kit struct {
 	dir   string
 	words []string
 }
 
-// newKit makes one; gpu and cuda change the healthy H100 of the fake libraries, and report
-// replaces text of nvidia-smi's.
+// newKit creates a kit; gpu and cuda change the healthy H100 of the fake libraries, and report
+// replaces text of nvidia-smi.
 func newKit(t *testing.T, gpu, cuda []string, report ...string) kit {
 	t.Helper()
 	k := kit{dir: t.TempDir()}
@@ -49,14 +49,14 @@ func newKit(t *testing.T, gpu, cuda []string, report ...string) kit {
 	for _, argv := range [][]string{
 		{"go", "build", "-buildvcs=false", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", k.dir + "/readings", "./readings"},
 		{"gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-o", k.dir + "/yardstick.real", "src/yardstick.c", "-ldl"},
-		{"cp", program, k.dir + "/nhc-gpu"}, // its own: the script looks for processes of this program
+		{"cp", program, k.dir + "/nhc-gpu"}, // a separate copy: the script looks for processes of this program
 		{"cp", "acceptance.sh", k.dir},
 	} {
 		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s", argv, err, out)
 		}
 	}
-	// While the yardstick holds the GPU, NVML shows a process on it.
+	// While the yardstick uses the GPU, NVML shows its process.
 	nvml := must(fakenvml.Place(k.dir, fakenvml.Scenario(fakenvml.H100, 1, append(gpu, "0 nvmlDeviceGetComputeRunningProcesses with foreign = 1 16777216")...)))
 	libcuda := must(fakecuda.Place(k.dir, fakecuda.Scenario(1, append(slowGEMM(), cuda...)...)))
 	nccl := must(fakenccl.Place(k.dir, ""))
@@ -87,7 +87,7 @@ exec "$0.real" "$@"
 	return k
 }
 
-// slowGEMM makes products take so long on the fakes' clock that few of them are computed.
+// slowGEMM makes products slow on the fakes' clock, so that few of them are computed.
 func slowGEMM() []string {
 	lines := []string{"* memory = 134217728"}
 	for kernel := range strings.FieldsSeq("cublaslt_f64 cublaslt_f32 cublaslt_bf16 cublaslt_f16 cublaslt_e4m3 gemm_f64 gemm_f32 gemm_f16 gemm_bf16 gemm_tf32 gemm_e4m3 gemm_f16_wmma") {
@@ -105,7 +105,7 @@ func mustRead(t *testing.T, path string) []byte {
 	return data
 }
 
-// run runs the script and returns its summary, and its exit status.
+// run runs the script and returns its summary and its exit status.
 func (k kit) run(t *testing.T, environ ...string) (summary string, status int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
@@ -124,7 +124,7 @@ func (k kit) run(t *testing.T, environ ...string) (summary string, status int) {
 	return string(mustRead(t, k.dir+"/out/summary.txt")), cmd.ProcessState.ExitCode()
 }
 
-// lines are those of a summary that begin with a word, without word and time.
+// lines returns the lines of a summary that begin with a word, without word and time.
 func lines(summary, word string) (list []string) {
 	for _, m := range regexp.MustCompile(`(?m)^`+word+` +\d+s (.*)$`).FindAllStringSubmatch(summary, -1) {
 		list = append(list, m[1])
@@ -139,7 +139,7 @@ var uncompared = map[string]string{
 	"NVLink": "nvidia-smi nvlink -s is in node.txt", "NVLinkErrors": "nvidia-smi nvlink -e", "NUMA": "nvidia-smi topo -m is in node.txt", "Index": "nvidia-smi goes by the PCI address",
 }
 
-// Every value that nhc-gpu reads of a GPU is compared.
+// The script compares every value that nhc-gpu reads of a GPU.
 func TestEveryValueIsCompared(t *testing.T) {
 	t.Parallel()
 	code := string(mustRead(t, "readings/main.go"))
@@ -164,7 +164,7 @@ func TestEveryValueIsCompared(t *testing.T) {
 	}
 }
 
-// On a machine without a GPU the script says so, and tests nothing.
+// Without a GPU the script reports that, and tests nothing.
 func TestNoGPU(t *testing.T) {
 	t.Parallel()
 	k := newKit(t, nil, nil)
@@ -179,8 +179,8 @@ func TestNoGPU(t *testing.T) {
 	}
 }
 
-// A healthy GPU passes every test of the script, from the values of NVML to the signals;
-// what the script leaves is free of serials.
+// A healthy GPU passes every test of the script, from the values of NVML to the signals; the
+// script's files contain no serial numbers.
 func TestHealthyGPU(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -216,7 +216,7 @@ func TestHealthyGPU(t *testing.T) {
 	}
 }
 
-// What is wrong becomes a FAIL of its own: a value that nvidia-smi has otherwise, an error of
+// Each of these faults becomes a separate FAIL: a value that differs from nvidia-smi, an error of
 // NVML, slow copies and kernels, wrong products, a setting that changes, a driver that leaks.
 func TestFaultyGPU(t *testing.T) {
 	tier.All(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
-// TestAbortedHealthCheck has SIGABRT end a health check.
+// TestAbortedHealthCheck ends a health check by SIGABRT.
 func TestAbortedHealthCheck(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -32,9 +32,8 @@ func TestAbortedHealthCheck(t *testing.T) {
 	}
 }
 
-// jobScript is one of the scripts that slurmd starts, with the program that is tested,
-// and a syslog and kernel log of its own. nhc is the shell text that the program's place
-// is taken by; "$nhc" in it is the program.
+// jobScript is one of the scripts that slurmd starts, with the tested program and its own syslog
+// and kernel log. nhc is the shell text that replaces the program; "$nhc" in it is the program.
 type jobScript struct {
 	path string
 	log  *net.UnixConn
@@ -47,7 +46,7 @@ func newJobScript(t *testing.T, role, nhc string) *jobScript {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A socket's path is short.
+	// The path of a socket must be short.
 	dir, err := os.MkdirTemp("", "nhc-gpu-job-")
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +80,7 @@ func (s *jobScript) said() string {
 	return string(buf[:n])
 }
 
-// run is the exit status that slurmd gets.
+// run returns the exit status that slurmd gets.
 func (s *jobScript) run(t *testing.T, before string) int {
 	t.Helper()
 	cmd := exec.Command("bash", "-c", before+` exec "$0"`, s.path)
@@ -99,8 +98,7 @@ func signaled(signal string) string {
 	return `conf="${0%/*}/nhc.conf"; echo '* || kill -` + signal + ` $PPID; sleep 60' >"$conf"; exec $nhc "$@" -t 50 -c "$conf" LOGFILE=-`
 }
 
-// TestCrashNeverDrains ends the program in every way in which it does not mean it:
-// slurmd gets 0, and syslog a line.
+// TestCrashNeverDrains ends the program in every unintended way: slurmd gets 0, and syslog a line.
 func TestCrashNeverDrains(t *testing.T) {
 	if _, err := exec.LookPath("logger"); err != nil {
 		t.Skip("needs logger")
@@ -136,8 +134,8 @@ func TestCrashNeverDrains(t *testing.T) {
 	}
 }
 
-// TestSyslogDead makes the program crash while syslog does not answer: the kernel's log gets
-// the line, and slurmd gets 0.
+// TestSyslogDead crashes the program while syslog does not answer: the kernel's log gets the line,
+// and slurmd gets 0.
 func TestSyslogDead(t *testing.T) {
 	t.Parallel()
 	s := newJobScript(t, "prolog", "exit 2")
@@ -150,8 +148,8 @@ func TestSyslogDead(t *testing.T) {
 	}
 }
 
-// pidsLimit makes a control group that allows so many processes and threads. It returns
-// the shell text that enters it.
+// pidsLimit creates a control group with a limit of processes and threads. It returns the shell
+// text that enters the group.
 func pidsLimit(t *testing.T, most int) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -182,8 +180,8 @@ func pidsLimit(t *testing.T, most int) string {
 	return ""
 }
 
-// TestTooFewProcesses allows 2 to 10 processes and threads: a health check ends with 3, a
-// prolog with 0, each with a line. Around 10 the run may come to its end.
+// TestTooFewProcesses allows 2 to 10 processes and threads: a health check ends with 3, a prolog
+// with 0, each with a line. With about 10 the run may succeed.
 func TestTooFewProcesses(t *testing.T) {
 	t.Parallel()
 	for most := 2; most <= 10; most++ {
@@ -199,7 +197,7 @@ func TestTooFewProcesses(t *testing.T) {
 	}
 }
 
-// TestNoProcess allows bash alone, which tries for 15 seconds to start another process.
+// TestNoProcess allows only bash, which tries for 15 seconds to start another process.
 func TestNoProcess(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

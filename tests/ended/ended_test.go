@@ -1,4 +1,4 @@
-// Package ended shows what remains of a run that is ended, by its time, a signal or a
+// Package ended shows which processes remain after a run that ends by its time limit, a signal or a
 // crash.
 package ended
 
@@ -22,7 +22,8 @@ import (
 var program string
 
 func TestMain(m *testing.M) {
-	// nohup, and a shell's "&", start this process with signals ignored, which its children would inherit.
+	// nohup, and a shell's "&", start this process with ignored signals, which its children would
+	// inherit.
 	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT} {
 		if signal.Ignored(sig) {
 			signal.Notify(make(chan os.Signal, 1), sig)
@@ -31,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(built.Main(m, &program, "bash", "setsid"))
 }
 
-// patience is for what must happen on a machine that is busy with other tests.
+// patience is the time limit for events on a machine that is busy with other tests.
 const patience = 30 * time.Second
 
 func start(t *testing.T, lines string, args ...string) (*exec.Cmd, *bytes.Buffer) {
@@ -52,8 +53,8 @@ func start(t *testing.T, lines string, args ...string) (*exec.Cmd, *bytes.Buffer
 	return cmd, out
 }
 
-// TestSignalAtTheStart sends a signal in the first moments of a run: the status is the
-// signal's, whatever the run was at.
+// TestSignalAtTheStart sends a signal in the first moments of a run: the exit status is the
+// signal's, at whatever point the run is.
 func TestSignalAtTheStart(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
@@ -73,21 +74,21 @@ func TestSignalAtTheStart(t *testing.T) {
 	}
 }
 
-// background is a line that leaves two services behind, one of them in bash's session.
+// background returns a line that leaves two services behind, one of them in bash's session.
 func background(dir string) string {
 	return `* || setsid bash -c 'echo $$ >` + dir + `/old1; exec sleep 300' </dev/null &>/dev/null &` + "\n" +
 		`* || nohup bash -c 'echo $$ >` + dir + `/old2; exec sleep 300' </dev/null &>/dev/null &` + "\n" +
 		`* || until [ -s ` + dir + `/old1 ] && [ -s ` + dir + `/old2 ]; do sleep 0.02; done` + "\n"
 }
 
-// stubborn is a line that does not end, with parts that leave its session and parents.
+// stubborn returns a line that does not end, with processes that leave its session and parents.
 func stubborn(dir string) string {
 	return `* || setsid bash -c 'echo $$ >` + dir + `/new1; exec sleep 300' & ` +
 		`setsid -f bash -c 'trap "" TERM HUP; echo $$ >` + dir + `/new2; while :; do sleep 1; done'; ` +
 		`bash -c 'echo $$ >` + dir + `/new3; exec sleep 300'` + "\n"
 }
 
-// await returns the processes that have written their pid.
+// await returns the processes that have written their PID.
 func await(t *testing.T, dir string, names ...string) map[string]int {
 	t.Helper()
 	pids := map[string]int{}
@@ -114,7 +115,7 @@ func lives(pid int) bool {
 	return len(rest) > 1 && rest[1] != 'Z' && rest[1] != 'X'
 }
 
-// judge wants the line's processes to be gone, and the services to live.
+// judge checks that the line's processes are gone, and that the services live.
 func judge(t *testing.T, pids map[string]int, within time.Duration) {
 	t.Helper()
 	for name, pid := range pids {
@@ -139,8 +140,8 @@ func judge(t *testing.T, pids map[string]int, within time.Duration) {
 	}
 }
 
-// TestSupervisorDies kills the supervisor in the middle of a line: nothing of the line
-// survives, neither bash nor processes in other sessions; services of earlier lines do.
+// TestSupervisorDies kills the supervisor while a line runs: no process of the line survives,
+// neither bash nor processes in other sessions; services of earlier lines do.
 func TestSupervisorDies(t *testing.T) {
 	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGABRT, syscall.SIGTERM} {
@@ -162,7 +163,7 @@ func TestSupervisorDies(t *testing.T) {
 	}
 }
 
-// TestTimeoutEndsTheLine has TIMEOUT end a line whose parts have left its session.
+// TestTimeoutEndsTheLine ends by TIMEOUT a line with processes that have left its session.
 func TestTimeoutEndsTheLine(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -185,8 +186,8 @@ func parent(pid int) int {
 	return ppid
 }
 
-// TestLostShell has a line close all descriptors of bash: that line is Unknown, and the
-// lines behind it are run.
+// TestLostShell closes all descriptors of bash in a line: that line is Unknown, and the lines after
+// it run.
 func TestLostShell(t *testing.T) {
 	t.Parallel()
 	for _, line := range []string{`for i in {3..255}; do eval "exec $i>&-"; done`, `exec 60<&-`, `exec 61>&-`} {

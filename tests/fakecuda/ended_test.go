@@ -15,7 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
 )
 
-// begin starts a run and waits until it is at its test, as seen from outside.
+// begin starts a run and waits until its test is in progress, as seen from outside.
 func (n node) begin(t *testing.T, conf string, under func() bool) *exec.Cmd {
 	t.Helper()
 	file := filepath.Join(n.dir, "nhc.conf")
@@ -44,12 +44,12 @@ func (n node) begin(t *testing.T, conf string, under func() bool) *exec.Cmd {
 	return cmd
 }
 
-// endings are the ways in which a run is ended: by a person, by its timeout's or
-// slurmd's SIGTERM, and by slurmd's SIGKILL, which nobody can heed.
+// endings are the ways to end a run: by a person, by SIGTERM of its timeout or of slurmd, and by
+// slurmd's SIGKILL, which no process can handle.
 var endings = map[string]unix.Signal{"SIGINT": unix.SIGINT, "SIGTERM": unix.SIGTERM, "SIGKILL": unix.SIGKILL}
 
-// A run that is ended in the middle of a test leaves no process on the GPUs, and so no
-// memory of theirs, though a call of the driver hangs.
+// A run that ends during a test leaves no process on the GPUs, and so no used memory, even if a
+// call of the driver hangs.
 func TestEndedOnGPU(t *testing.T) {
 	t.Parallel()
 	for name, sig := range endings {
@@ -69,7 +69,7 @@ func TestEndedOnGPU(t *testing.T) {
 	}
 }
 
-// What a test has started is gone with it, also a program that heeds no SIGTERM.
+// Programs that a test has started end with it, even a program that ignores SIGTERM.
 func TestEndedInProgram(t *testing.T) {
 	t.Parallel()
 	for name, sig := range endings {
@@ -113,7 +113,7 @@ func TestEndedInProgram(t *testing.T) {
 	}
 }
 
-// A TIMEOUT beyond what slurmd allows leaves a test no less time than slurmd does.
+// A TIMEOUT beyond slurmd's limit leaves a test as much time as slurmd allows.
 func TestTimeoutBeyondSlurmd(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -1,7 +1,6 @@
-// Package fakecuda builds a libcuda.so.1 for tests, which answers as a scenario says:
-// README.md has its language. The program under test loads it as it would load NVIDIA's
-// own; the memory of its GPUs is the host's, and kernels are computed by the host, of
-// the same sources of which the PTX is made.
+// Package fakecuda builds a libcuda.so.1 for tests, which answers as a scenario defines: README.md
+// describes its language. The program under test loads it like NVIDIA's own. The memory of its GPUs
+// is the host's, and the host runs the kernels, from the same sources as the PTX.
 package fakecuda
 
 import (
@@ -21,14 +20,14 @@ var files embed.FS
 // Old are the functions that a driver of CUDA 11.0, release 450, does not have.
 var Old = []string{"cuDeviceGetUuid_v2"}
 
-// Scenario is a healthy node with that many GPUs, and lines that change it. The last
-// line that fits counts. GPU i has the PCI address and the UUID of fakenvml's.
+// Scenario returns a healthy node with that number of GPUs, changed by lines. The last matching
+// line counts. GPU i has the PCI address and the UUID of fakenvml's.
 func Scenario(gpus int, lines ...string) string {
 	return fmt.Sprintf("- cuDeviceGetCount = %d\n%s\n", gpus, strings.Join(lines, "\n"))
 }
 
-// Place puts the library, without the symbols that are missing, and its scenario into
-// dir. It gives the path of the library.
+// Place puts the library, without the missing symbols, and its scenario into dir. It returns the
+// path of the library.
 func Place(dir, scenario string, missing ...string) (string, error) {
 	list, err := sources()
 	if err != nil {
@@ -40,7 +39,7 @@ func Place(dir, scenario string, missing ...string) (string, error) {
 	return lib.Place(dir, "cuda.scenario", scenario)
 }
 
-// sources are all files that the library is made of, by name.
+// sources returns all source files of the library by name.
 func sources() (map[string][]byte, error) {
 	kernels, err := fakelib.Folder("github.com/nhc-gpu/nhc-gpu", "checks/probe/cuda/kernels")
 	if err != nil {

@@ -42,7 +42,7 @@ func newNode(t *testing.T, lines ...string) node {
 	return n
 }
 
-// run runs a configuration on the node, and gives what was printed.
+// run runs a configuration on the node, and returns the output.
 func (n node) run(t *testing.T, conf string, words ...string) (out string, took time.Duration) {
 	t.Helper()
 	file := filepath.Join(n.dir, "nhc.conf")
@@ -68,7 +68,7 @@ func (n node) run(t *testing.T, conf string, words ...string) (out string, took 
 	return text.String(), time.Since(began)
 }
 
-// holders are the processes that have the node's library of CUDA mapped.
+// holders returns the processes that have mapped the node's CUDA library.
 func (n node) holders(t *testing.T) (list []string) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/maps")
@@ -95,7 +95,7 @@ func (n node) leavesNobody(t *testing.T) {
 	}
 }
 
-// all are the tests that need CUDA alone, small enough for a node of 2 MiB a GPU.
+// all are the tests that need only CUDA, small enough for a node with 2 MiB per GPU.
 const all = "* || check_gpu_bandwidth -b 64K 48 335\n* || check_gpu_membw -b 64K 2500\n* || check_gpu_memtest\n"
 
 func TestHealthyNode(t *testing.T) {
@@ -107,7 +107,7 @@ func TestHealthyNode(t *testing.T) {
 	n.leavesNobody(t)
 }
 
-// Where MIG splits a GPU up, drivers before R570 show the others only to who asks for them.
+// If MIG splits a GPU, drivers before R570 show the others only on request.
 func TestMIGHidesOthers(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "- mig = 7")
@@ -121,8 +121,8 @@ func TestMIGHidesOthers(t *testing.T) {
 	}
 }
 
-// What the driver does on one GPU of eight comes to a finding in the right words, and
-// no process is left.
+// A fault of the driver on one GPU of eight causes a finding with the correct text, and no process
+// is left.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ line, conf, want string }{

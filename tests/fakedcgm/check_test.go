@@ -15,7 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// checkReport is what the tests need of the object of --check --json.
+// checkReport is the part of the output of --check --json that the tests need.
 type checkReport struct {
 	Exit    int
 	Results []checkRow
@@ -36,13 +36,13 @@ func (r *checkReport) verdicts() (list []string) {
 
 var (
 	logged  = regexp.MustCompile(`(?m)^ERROR:  nhc:  Health check (failed|unknown):  (.*)$`)
-	called  = regexp.MustCompile(`^check_\w+:  `)                              // has a column of its own in --check
-	changes = regexp.MustCompile(`process \d+|\d+(\.\d+)?m?s\b|worker died.*`) // from run to run
+	called  = regexp.MustCompile(`^check_\w+:  `)                              // has its own column in --check
+	changes = regexp.MustCompile(`process \d+|\d+(\.\d+)?m?s\b|worker died.*`) // differs between runs
 	inCall  = regexp.MustCompile(`\bin (nvml|dcgm)\w+(\(\d+\))?: `)            // the detail of --check
 )
 
-// TestSameTruth compares --check with a health check on nodes
-// whose libraries hang or crash: the same rows fail, with the same texts.
+// TestSameTruth compares --check with a health check on nodes whose libraries hang or crash: the
+// same rows fail, with the same texts.
 func TestSameTruth(t *testing.T) {
 	t.Parallel()
 	defaults, err := os.ReadFile("../../conf/default.toml")
@@ -105,7 +105,7 @@ func TestSameTruth(t *testing.T) {
 	}
 }
 
-// unchanging takes out what differs from run to run: a process id, a duration.
+// unchanging removes parts that differ between runs: a process id, a duration.
 func unchanging(list []string) []string {
 	out := make([]string, len(list))
 	for i, text := range list {

@@ -1,6 +1,5 @@
-// Package fakedcgm builds a libdcgm.so.4 for tests, which answers as a scenario
-// says: README.md has its language. The program under test loads it as it would load
-// NVIDIA's own.
+// Package fakedcgm builds a libdcgm.so.4 for tests, which answers as a scenario defines: README.md
+// describes its language. The program under test loads it like NVIDIA's own.
 package fakedcgm
 
 import (
@@ -16,7 +15,7 @@ import (
 //go:embed src/fakedcgm.c
 var source []byte
 
-// Place puts the library and its scenario into dir. It gives the path of the library.
+// Place puts the library and its scenario into dir. It returns the path of the library.
 func Place(dir string, lines ...string) (string, error) {
 	header, err := fakelib.Folder("github.com/NVIDIA/go-dcgm", "pkg/dcgm")
 	if err != nil {
@@ -29,7 +28,7 @@ func Place(dir string, lines ...string) (string, error) {
 	return lib.Place(dir, "dcgm.scenario", strings.Join(lines, "\n")+"\n")
 }
 
-// Calls are those that the library in dir was asked, in order.
+// Calls returns the calls of the library in dir, in order.
 func Calls(dir string) []string {
 	data, err := os.ReadFile(filepath.Join(dir, "dcgm.calls"))
 	if err != nil {
@@ -38,9 +37,8 @@ func Calls(dir string) []string {
 	return strings.Split(strings.TrimSpace(string(data)), "\n")
 }
 
-// Listen is an address of this machine at which somebody accepts connections and
-// never says a word, as an nv-hostengine that is stopped does; the library above does
-// not mind. close ends it.
+// Listen returns an address of this machine that accepts connections and never answers, like a
+// stopped nv-hostengine; the fake library ignores that. closing ends it.
 func Listen() (address string, closing func() error, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -25,7 +25,7 @@ var program string
 
 func TestMain(m *testing.M) { os.Exit(built.Main(m, &program, "gcc")) }
 
-// node is a node of files with eight H100, whose NVML and DCGM are fakes.
+// node is a node of files with eight H100, with a fake NVML and DCGM.
 type node struct{ dir, nvml, dcgm, address string }
 
 func newNode(t *testing.T, lines ...string) node {
@@ -54,7 +54,7 @@ func newNode(t *testing.T, lines ...string) node {
 
 var noise = regexp.MustCompile(`(?m)^(\d{8} \d\d:\d\d:\d\d )?(\[slurm\] )?`)
 
-// run runs lines of nhc.conf on the node, and gives what was printed.
+// run runs lines of nhc.conf on the node, and returns the output.
 func (n node) run(t *testing.T, conf string, words ...string) (out string, took time.Duration) {
 	t.Helper()
 	file := filepath.Join(n.dir, "nhc.conf")
@@ -66,7 +66,7 @@ func (n node) run(t *testing.T, conf string, words ...string) (out string, took 
 	argv := append(words, "-c", file, "LOGFILE=-", "MARK_OFFLINE=0", "HOSTROOT="+filepath.Join(n.dir, "root"), "NVML_LIBRARY="+n.nvml,
 		"DCGM_LIBRARY="+n.dcgm, "DCGM_ADDRESS="+n.address)
 	cmd := exec.CommandContext(ctx, program, argv...)
-	name := built.NodeName(n.dir) // one run a node at a time
+	name := built.NodeName(n.dir) // one run at a time for each node name
 	cmd.Env = []string{"SLURMD_NODENAME=" + name}
 	if os.Geteuid() == 0 {
 		t.Cleanup(func() { _ = os.RemoveAll("/run/nhc-gpu/" + name) })
@@ -93,7 +93,7 @@ func TestProgram(t *testing.T) {
 	for _, c := range []struct {
 		name, conf string
 		lines      []string
-		want       string // a part of what is printed; "": nothing is
+		want       string // a part of the output; "": no output
 	}{
 		{"healthy", health, []string{watched}, ""},
 		{"one of eight", health, []string{watched, "reversed", "incident 1 4 16 20 4 Detected 2 volatile double-bit ECC error(s) in GPU 4."},
@@ -119,8 +119,8 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-// What an engine that hangs costs is waited for once, fails nothing by itself, and
-// does not hold up the lines behind it.
+// A run waits for an engine that hangs only once. The hang alone fails nothing, and does not delay
+// the lines after it.
 func TestHangIsNoFailure(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "hang dcgmConnect_v2")
@@ -135,7 +135,7 @@ func TestHangIsNoFailure(t *testing.T) {
 	}
 }
 
-// A healthy engine that watches is asked in seven calls, and nothing is changed there.
+// A healthy engine with watches gets seven calls, and no change.
 func TestHealthIsCheap(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "watched 3539") // dcgmi health -s a

@@ -1,5 +1,4 @@
-// Package fakelib builds shared libraries of C that stand in for those of vendors in
-// tests.
+// Package fakelib builds shared libraries in C that replace vendor libraries in tests.
 package fakelib
 
 import (
@@ -15,19 +14,18 @@ import (
 	"syscall"
 )
 
-// Library is what a library is made of.
+// Library describes a library.
 type Library struct {
 	Soname  string            // libcuda.so.1, the name of its file
-	Sources map[string][]byte // by file name; what ends in .c is compiled
-	Global  string            // which symbols it has: cu*
-	Missing []string          // those of them that it shall not have
+	Sources map[string][]byte // by file name; files that end in .c are compiled
+	Global  string            // the exported symbols: cu*
+	Missing []string          // symbols to remove
 	Flags   []string          // for gcc: -O2, -I...
 	Libs    []string          // -ldl
 }
 
-// Place puts the library into dir, and beside it the scenario by which it answers, a
-// file of that name. It is compiled once for all that have the same. It gives the path
-// of the library.
+// Place puts the library into dir, and next to it the scenario in a file of that name. It compiles
+// equal libraries only once. It returns the path of the library.
 func (l *Library) Place(dir, name, scenario string) (string, error) {
 	built, err := l.build()
 	if err != nil {
@@ -47,10 +45,10 @@ func (l *Library) Place(dir, name, scenario string) (string, error) {
 	return path, os.WriteFile(filepath.Join(dir, name), []byte(scenario), 0o644)
 }
 
-// modules are folders of modules, by their names: to ask for one takes a process.
+// modules caches directories of modules by name, because reading one takes a process.
 var modules sync.Map
 
-// Folder is one of a module of Go's.
+// Folder returns a directory of a Go module.
 func Folder(module, folder string) (string, error) {
 	if dir, ok := modules.Load(module); ok {
 		return filepath.Join(dir.(string), folder), nil
@@ -66,7 +64,7 @@ func Folder(module, folder string) (string, error) {
 
 func (l *Library) build() (string, error) {
 	sum := sha256.New()
-	fmt.Fprint(sum, *l) // a map is printed in the order of its keys
+	fmt.Fprint(sum, *l) // maps are printed in the order of their keys
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("nhc-gpu-fakelib-%d", os.Getuid()))
 	if err := ownDir(dir); err != nil {
 		return "", err
@@ -78,7 +76,7 @@ func (l *Library) build() (string, error) {
 	return path, l.compile(path)
 }
 
-// ownDir makes a directory, or accepts one, that nobody else can write to.
+// ownDir creates a directory, or accepts one, that no other user can write to.
 func ownDir(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err

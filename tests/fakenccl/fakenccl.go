@@ -1,6 +1,6 @@
-// Package fakenccl builds a libnccl.so.2 for tests, which answers as a scenario says:
-// README.md has its language. It works in the memory of the fake libcuda's GPUs
-// (package fakecuda), and on its clock.
+// Package fakenccl builds a libnccl.so.2 for tests, which answers as a scenario defines: README.md
+// describes its language. It uses the memory of the fake libcuda's GPUs (package fakecuda), and its
+// clock.
 package fakenccl
 
 import (
@@ -17,8 +17,8 @@ var source []byte
 // Old are the functions that NCCL 2.4 does not have.
 var Old = []string{"ncclSend", "ncclRecv", "ncclGetLastError"}
 
-// Place puts the library, without the symbols that are missing, and its scenario into
-// dir. It gives the path of the library.
+// Place puts the library, without the missing symbols, and its scenario into dir. It returns the
+// path of the library.
 func Place(dir, scenario string, missing ...string) (string, error) {
 	lib := fakelib.Library{
 		Soname: "libnccl.so.2", Sources: map[string][]byte{"fakenccl.c": source}, Global: "nccl*", Missing: missing, Flags: []string{"-O2"}, Libs: []string{"-ldl"},
@@ -26,8 +26,8 @@ func Place(dir, scenario string, missing ...string) (string, error) {
 	return lib.Place(dir, "nccl.scenario", scenario+"\n")
 }
 
-// Environment are the NCCL_... of the environment in which the library that lies in dir
-// was loaded, a line each, but for the file of its log.
+// Environment returns the NCCL_ variables at the time when the library in dir was loaded, one per
+// line, except that of the log file.
 func Environment(dir string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(dir, "nccl.environment"))
 	return string(data), err

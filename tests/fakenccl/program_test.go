@@ -21,9 +21,8 @@ var program string
 
 func TestMain(m *testing.M) { os.Exit(built.Main(m, &program, "gcc")) }
 
-// run runs a configuration on a node of eight GPUs, with lines for the fake libnccl and
-// settings of the environment, and gives what was printed and the directory of the
-// library.
+// run runs a configuration on a node of eight GPUs, with lines for the fake libnccl and environment
+// variables, and returns the output and the directory of the library.
 func run(t *testing.T, conf, scenario string, environ ...string) (out, dir string, took time.Duration) {
 	t.Helper()
 	dir = t.TempDir()
@@ -47,7 +46,7 @@ func run(t *testing.T, conf, scenario string, environ ...string) (out, dir strin
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, "-v", "-a", "-c", file, "LOGFILE=-", "MARK_OFFLINE=0", "TIMEOUT=60", "HOSTROOT="+root,
 		"NVML_LIBRARY="+nvml, "CUDA_LIBRARY="+cuda, "NCCL_LIBRARY="+nccl)
-	name := built.NodeName(dir) // one run a node at a time
+	name := built.NodeName(dir) // one run at a time for each node name
 	cmd.Env = append([]string{"SLURMD_NODENAME=" + name}, environ...)
 	if os.Geteuid() == 0 {
 		t.Cleanup(func() { _ = os.RemoveAll("/run/nhc-gpu/" + name) })
@@ -62,8 +61,8 @@ func run(t *testing.T, conf, scenario string, environ ...string) (out, dir strin
 	return text.String(), dir, time.Since(began)
 }
 
-// nobodyLeft says whether a process is left that has a library of a node loaded.
-func nobodyLeft(t *testing.T, dir string) {
+// noProcessLeft checks that no process is left that has loaded a library of a node.
+func noProcessLeft(t *testing.T, dir string) {
 	t.Helper()
 	maps, _ := filepath.Glob("/proc/[0-9]*/maps")
 	for _, m := range maps {
@@ -73,8 +72,8 @@ func nobodyLeft(t *testing.T, dir string) {
 	}
 }
 
-// TestTwoEnvironments runs two tests that want other settings of NCCL, which reads
-// them once a process.
+// TestTwoEnvironments runs two tests with different settings of NCCL, which reads them only once in
+// a process.
 func TestTwoEnvironments(t *testing.T) {
 	t.Parallel()
 	out, dir, _ := run(t, `
@@ -96,10 +95,10 @@ func TestTwoEnvironments(t *testing.T) {
 	if env, err := fakenccl.Environment(dir); err != nil || strings.Contains(env, "P2P") || !strings.Contains(env, "NCCL_ALGO=tree\n") {
 		t.Errorf("%v, the second was loaded with\n%s", err, env)
 	}
-	nobodyLeft(t, dir)
+	noProcessLeft(t, dir)
 }
 
-// TestHang has NCCL never come back, and looks that the call is named in time.
+// TestHang makes an NCCL call hang, and checks that the call is named in time.
 func TestHang(t *testing.T) {
 	t.Parallel()
 	for call, line := range map[string]string{"call ncclCommInitAll for 8 GPUs": "- ncclCommInitAll hang", "all_reduce of 64 KiB on 8 GPUs": "- ncclGroupEnd after 1 hang"} {
@@ -109,17 +108,17 @@ func TestHang(t *testing.T) {
 			if !strings.Contains(out, call) || !strings.Contains(out, "check_nccl") || took > 40*time.Second {
 				t.Errorf("after %v: no %q in\n%s", took, call, out)
 			}
-			nobodyLeft(t, dir)
+			noProcessLeft(t, dir)
 		})
 	}
 }
 
-// TestCrash has NCCL die.
+// TestCrash makes NCCL crash.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	out, dir, _ := run(t, "* || check_nccl -b 64K -t 10 all_reduce\n", "3 ncclAllReduce after 2 crash")
 	if !strings.Contains(out, "all_reduce of 64 KiB on 8 GPUs") || !strings.Contains(out, "died") {
 		t.Error(out)
 	}
-	nobodyLeft(t, dir)
+	noProcessLeft(t, dir)
 }

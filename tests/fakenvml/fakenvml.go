@@ -1,6 +1,5 @@
-// Package fakenvml builds a libnvidia-ml.so.1 for tests, which answers as a
-// scenario says: README.md has its language. The program under test loads it as
-// it would load NVIDIA's own.
+// Package fakenvml builds a libnvidia-ml.so.1 for tests, which answers as a scenario defines:
+// README.md describes its language. The program under test loads it like NVIDIA's own.
 package fakenvml
 
 import (
@@ -14,7 +13,7 @@ import (
 //go:embed src nodes kinds.toml
 var files embed.FS
 
-// Model is what the GPUs of a node are: the name of a file in nodes/.
+// Model is the GPU model of a node: the name of a file in nodes/.
 type Model string
 
 // The models.
@@ -37,8 +36,8 @@ var Old = []string{
 	"nvmlDeviceGetGpuFabricInfo", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetNvLinkRemoteDeviceType",
 }
 
-// Scenario is a healthy node with that many GPUs of a model, and lines that
-// change it. The last line that fits a call counts.
+// Scenario returns a healthy node with that number of GPUs of a model, changed by lines. The last
+// line that matches a call counts.
 func Scenario(model Model, gpus int, lines ...string) string {
 	base, err := files.ReadFile("nodes/" + string(model) + ".nvml")
 	if err != nil {
@@ -56,23 +55,23 @@ func Scenario(model Model, gpus int, lines ...string) string {
 	return b.String()
 }
 
-// deviceIDs are device and subsystem, as NVML gives them.
+// deviceIDs are device and subsystem in NVML's form.
 var deviceIDs = map[Model]string{
 	V100: "0x1db510de 0x124910de", A100: "0x20b210de 0x147f10de", H100: "0x233010de 0x16c110de", B200: "0x290110de 0x199910de",
 	H100NVL: "0x232110de 0x183910de", GB200: "0x294110de 0x204610de",
 }
 
-// Address is where the GPU with that index is on the PCI bus of a node.
+// Address returns the PCI address of the GPU with that index.
 func Address(i int) string { return fmt.Sprintf("0000:%02x:00.0", 0x10+i) }
 
-// UUID is that of the GPU with that index.
+// UUID returns the UUID of the GPU with that index.
 func UUID(i int) string { return fmt.Sprintf("GPU-00000000-0000-0000-0000-0000000000%02x", i) }
 
-// Serial is that of the GPU with that index.
+// Serial returns the serial number of the GPU with that index.
 func Serial(i int) string { return fmt.Sprintf("16500000%02x", i) }
 
-// Place puts the library, without the symbols that are missing, and its scenario
-// into dir. It gives the path of the library.
+// Place puts the library, without the missing symbols, and its scenario into dir. It returns the
+// path of the library.
 func Place(dir, scenario string, missing ...string) (string, error) {
 	header, err := fakelib.Folder("github.com/NVIDIA/go-nvml", "pkg/nvml")
 	if err != nil {

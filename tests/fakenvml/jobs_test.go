@@ -15,8 +15,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-// slurmd starts the program for eight jobs and for the node at once: every run
-// comes to its own verdict, and no record is lost or half written.
+// slurmd starts the program for eight jobs and for the node concurrently: every run has the correct
+// verdict, and no record is lost or half written.
 func TestRunsOverlap(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -93,7 +93,7 @@ func TestRunsOverlap(t *testing.T) {
 	}
 }
 
-// busy is a node whose GPUs work as hard as they can, for processes of a job.
+// busy is a node with fully loaded GPUs, used by processes of a job.
 var busy = []string{
 	"* nvmlDeviceGetComputeRunningProcesses = 4242 80000000000",
 	"* nvmlDeviceGetMemoryInfo = 85520809984 1000000000 5000000000 79520809984",
@@ -101,8 +101,7 @@ var busy = []string{
 	"* nvmlDeviceGetCurrentClocksEventReasons = 4", "* nvmlDeviceGetCurrentClocksThrottleReasons = 4", "* field 74 = 0+600000000000",
 }
 
-// A node does not fail, and is told nothing of, for being at work; and nothing is set
-// on it.
+// A busy node does not fail, causes no finding, and no setting changes.
 func TestBusyNode(t *testing.T) {
 	t.Parallel()
 	lines := append(slices.Clone(busy), "* nvmlDeviceGetPersistenceMode = 0")
@@ -120,8 +119,8 @@ func TestBusyNode(t *testing.T) {
 	}
 }
 
-// A GPU that only the counters of a job's record find to be lost keeps the job away, if it
-// is the job's.
+// If only the counters of a job's record show that a GPU is lost, the prolog keeps the job away if
+// it is the job's GPU.
 func TestCountersFindLost(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// Kind is a healthy kind of node: a row of kinds.toml, which says what the words mean.
+// Kind is a healthy kind of node: a row of kinds.toml, which explains the words.
 type Kind struct {
 	Name   string   `toml:"name"`
 	Model  string   `toml:"model"`
@@ -31,7 +31,7 @@ type Kind struct {
 	models []board // of each GPU
 }
 
-// board is a model of GPU.
+// board is a GPU model.
 type board struct {
 	Name   string `toml:"name"`
 	ID     string `toml:"id"`
@@ -89,14 +89,14 @@ func Kinds() ([]Kind, error) {
 	return all.Kind, nil
 }
 
-// Has reports whether a word of "is" holds of the node.
+// Has reports whether "is" of the node contains a word.
 func (k *Kind) Has(word string) bool { return slices.Contains(k.Is, word) }
 
-// contained reports whether the node is seen from a container with a PID namespace of its own.
+// contained reports whether the node is seen from a container with its own PID namespace.
 func (k *Kind) contained() bool { return k.Has("container") || k.Has("cdi") }
 
-// introduced are functions and fields of NVML with the first release of the driver that
-// has them, to the branch. A field is the word behind "field".
+// introduced has functions and fields of NVML with the first branch of the driver that has them. A
+// field is named by the word behind "field".
 var introduced = map[string]int{
 	"nvmlDeviceGetMemoryInfo_v2": 510, "nvmlDeviceGetDefaultEccMode": 510, "nvmlDeviceGetNvLinkRemoteDeviceType": 510,
 	"nvmlDeviceGetComputeRunningProcesses_v3": 510, "nvmlDeviceGetGraphicsRunningProcesses_v3": 510, "nvmlDeviceGetMPSComputeRunningProcesses_v3": 510,
@@ -107,7 +107,7 @@ var introduced = map[string]int{
 	"193": 535, "194": 535, "195": 535, "196": 535, "226": 550, "227": 550, "230": 565, "269": 550, "270": 550, "271": 550,
 }
 
-// Lacks are the functions that the driver of the node does not have.
+// Lacks returns the functions that the driver of the node does not have.
 func (k *Kind) Lacks() (list []string) {
 	for name, release := range introduced {
 		if strings.HasPrefix(name, "nvml") && release > k.Driver {
@@ -118,10 +118,10 @@ func (k *Kind) Lacks() (list []string) {
 	return list
 }
 
-// version is that of the driver, as NVML and the module tell it.
+// version returns the driver's version as NVML and the module show it.
 func (k *Kind) version() string { return fmt.Sprintf("%d.124.06", k.Driver) }
 
-// link returns generation and lanes of the link of a GPU, and what its slot has.
+// link returns generation and lanes of a GPU's link, and those of its slot.
 func (k *Kind) link(b board) (gen, width int) {
 	gen, width = b.PCIe[0], b.PCIe[1]
 	if k.Gen > 0 {
@@ -133,7 +133,7 @@ func (k *Kind) link(b board) (gen, width int) {
 	return gen, width
 }
 
-// Scenario is what NVML says.
+// Scenario returns the scenario of NVML.
 func (k *Kind) Scenario() string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -161,9 +161,9 @@ func (k *Kind) Scenario() string {
 			gpu("nvmlDeviceGetEccMode error 3")
 			continue
 		}
-		k.tell(i, m, gpu)
+		k.addGPU(i, m, gpu)
 	}
-	if k.Has("user") { // as of an ordinary user: no change, and some values are root's
+	if k.Has("user") { // for an ordinary user: no changes, and only root can read some values
 		line("* nvmlDeviceSetPersistenceMode error 4")
 		line("* nvmlDeviceValidateInforom error 4")
 		line("* nvmlDeviceGetRetiredPages error 4")
@@ -173,8 +173,8 @@ func (k *Kind) Scenario() string {
 	return b.String() + strings.Join(k.Lines, "\n") + "\n"
 }
 
-// tell writes what NVML says of one GPU.
-func (k *Kind) tell(i int, m board, gpu func(format string, args ...any)) {
+// addGPU writes NVML's values of one GPU.
+func (k *Kind) addGPU(i int, m board, gpu func(format string, args ...any)) {
 	field := func(id int, value any) {
 		if k.Driver >= introduced[fmt.Sprint(id)] {
 			gpu("field %d = %v", id, value)
@@ -218,7 +218,7 @@ func number(on bool) int {
 	return 0
 }
 
-// memory is what NVML says of memory and its errors.
+// memory writes NVML's values of memory and its errors.
 func (k *Kind) memory(m board, gpu func(format string, args ...any)) {
 	used := 0
 	if k.Has("cache") {
@@ -251,8 +251,8 @@ func (k *Kind) memory(m board, gpu func(format string, args ...any)) {
 	gpu("nvmlDeviceGetUnrepairableMemoryFlag_v1 = 0")
 }
 
-// load is what changes with the work of a GPU. A driver need not set the bit of a GPU
-// that is idle: nvml.h calls it deprecated.
+// load writes the values that change with the load of a GPU. A driver need not set the bit of an
+// idle GPU: nvml.h calls it deprecated.
 func (k *Kind) load(m board, gpu func(format string, args ...any), field func(id int, value any)) {
 	gen, width := k.link(m)
 	now, state, busy, watt, celsius, reasons, capped := gen, 0, 0, m.Watt/6, 31, 1, "0"
@@ -295,7 +295,7 @@ func (k *Kind) load(m board, gpu func(format string, args ...any), field func(id
 	field(271, 0)
 }
 
-// links is what NVML says of the NVLinks. Those that are not up have no bridge.
+// links writes NVML's values of the NVLinks. Links that are not up have no bridge.
 func (k *Kind) links(m board, gpu func(format string, args ...any)) {
 	for link := range max(m.Links, m.Up) {
 		gpu("nvmlDeviceGetNvLinkState %d = %d", link, number(link < m.Up))
@@ -320,7 +320,7 @@ func (k *Kind) links(m board, gpu func(format string, args ...any)) {
 	}
 }
 
-// Node is the rest of the node: the PCI bus, the driver's own files, processes.
+// Node returns the rest of the node: the PCI bus, the driver's own files, processes.
 func (k *Kind) Node() *fakesys.Node {
 	n := fakesys.New().AddNameServers()
 	f := n.Files

@@ -21,9 +21,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
-// Nothing is said of a healthy node, of whatever kind: not by the file that genconf has
-// written there, not by all checks of GPUs without a number (which the platform's profile
-// has then), not by --check without a configuration. Three runs each, five minutes apart.
+// A healthy node of every kind causes no output: with the file that genconf has written there, with
+// all checks of GPUs without a number (which they take from the platform's profile), and with
+// --check without a configuration. Each runs three times, five minutes apart.
 func TestHealthyKinds(t *testing.T) {
 	t.Parallel()
 	healthyKinds(t, true)
@@ -58,8 +58,8 @@ func healthyKinds(t *testing.T, quick bool) {
 	}
 }
 
-// What is wrong with one GPU of a kind is found by the line, with the words that a healthy
-// node of the kind gives no reason for.
+// The line finds a fault of one GPU on each kind of node, with a text that a healthy node of the
+// kind never causes.
 func TestFaultsOfKinds(t *testing.T) {
 	t.Parallel()
 	kinds, err := fakenvml.Kinds()
@@ -98,11 +98,11 @@ func TestFaultsOfKinds(t *testing.T) {
 	}
 }
 
-// skips are the reasons for which genconf leaves out a check of GPUs on a healthy node:
-// there is nothing to judge, or persistence mode is off.
+// skips are the reasons why genconf excludes a check of GPUs on a healthy node: nothing to judge,
+// or persistence mode is off.
 var skips = regexp.MustCompile(`not supported by these GPUs|part of no NVLink fabric|no two GPUs of one model|MIG is on|persistence mode|container does not show the kernel`)
 
-// generated has genconf write a file, and runs it.
+// generated writes a file by genconf, and runs it.
 func (m *kindNode) generated(t *testing.T) {
 	t.Helper()
 	sheet, _ := m.start(t, "genconf", "-c", "-")
@@ -148,7 +148,7 @@ func (m *kindNode) thrice(t *testing.T, what string, words ...string) {
 	}
 }
 
-// unconfigured looks at what --check says of GPUs and of the PCI bus.
+// unconfigured checks the output of --check about GPUs and the PCI bus.
 func (m *kindNode) unconfigured(t *testing.T) {
 	t.Helper()
 	m.forget(t)
@@ -191,7 +191,7 @@ func newKind(t *testing.T, k *fakenvml.Kind) *kindNode {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	m := &kindNode{kind: k, dir: dir, root: filepath.Join(dir, "root"), program: program}
-	if err := os.Chmod(dir, 0o755); err != nil { // the ordinary user has to get there
+	if err := os.Chmod(dir, 0o755); err != nil { // so that the ordinary user can read it
 		t.Fatal(err)
 	}
 	if m.lib, err = fakenvml.Place(dir, k.Scenario(), k.Lacks()...); err != nil {
@@ -236,7 +236,7 @@ func (m *kindNode) start(t *testing.T, words ...string) (out, errs string) {
 	return stdout.String(), stderr.String()
 }
 
-// age makes everything that was kept five minutes older.
+// age makes all kept files five minutes older.
 func (m *kindNode) age(t *testing.T) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(m.root, "var/lib/nhc-gpu/*/*.json"))
@@ -262,7 +262,7 @@ func (m *kindNode) age(t *testing.T) {
 	}
 }
 
-// forget removes what was kept, and begins the library's count of runs anew.
+// forget removes the kept files, and resets the library's count of runs.
 func (m *kindNode) forget(t *testing.T) {
 	t.Helper()
 	for _, dir := range []string{filepath.Join(m.root, "var"), filepath.Join(m.dir, "nvml.runs")} {

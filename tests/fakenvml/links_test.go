@@ -8,8 +8,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-// What a library says of NVLinks and of the fabric comes to a finding in the right
-// words.
+// Faults of NVLinks and of the fabric cause findings with the correct texts.
 func TestLinkFaults(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, scenario, line, want string }{
@@ -35,8 +34,7 @@ func TestLinkFaults(t *testing.T) {
 	}
 }
 
-// Twelve of eighteen links are right on an H100 NVL, and the links of GPUs with MIG
-// on are nobody's concern.
+// Twelve of eighteen links are correct on an H100 NVL, and links of GPUs with MIG on are ignored.
 func TestLinksByDesign(t *testing.T) {
 	t.Parallel()
 	for model, lines := range map[fakenvml.Model][]string{
@@ -49,8 +47,7 @@ func TestLinksByDesign(t *testing.T) {
 	}
 }
 
-// A hang in the fields of one link leaves the other lane's results, and the checks
-// before it.
+// A hang in the fields of one link does not affect the other lane's results and the earlier checks.
 func TestLinkHangs(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, fakenvml.B200, 8, []string{"3 field 215 7 hang", "2 nvmlDeviceGetPersistenceMode = 0"})

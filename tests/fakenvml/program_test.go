@@ -25,8 +25,7 @@ var program string
 
 func TestMain(m *testing.M) { os.Exit(built.Main(m, &program, "gcc")) }
 
-// gpuLines are all checks of GPUs, between two of another lane of which the
-// second fails.
+// gpuLines are all checks of GPUs, between two lines of another lane; the second of these fails.
 const gpuLines = `
 * || check_file_test -d /proc
 * || check_gpu_count
@@ -51,7 +50,7 @@ const gpuLines = `
 // node is a node of files with its NVML.
 type node struct{ dir, lib string }
 
-// newNode makes one. Its past is below its own root.
+// newNode creates one. Its memory directory is below its own root.
 func newNode(t *testing.T, model fakenvml.Model, gpus int, lines []string, missing ...string) node {
 	t.Helper()
 	n := node{dir: t.TempDir()}
@@ -65,12 +64,12 @@ func newNode(t *testing.T, model fakenvml.Model, gpus int, lines []string, missi
 	return n
 }
 
-// name is the node's own: one run a node at a time.
+// name returns a name for this node, because only one run for each node name can be active.
 func (n node) name() string {
 	return built.NodeName(n.dir)
 }
 
-// run runs a configuration on the node, with words, and gives what was printed.
+// run runs a configuration on the node, with arguments, and returns the output.
 func (n node) run(t *testing.T, conf string, words ...string) (out string, took time.Duration) {
 	t.Helper()
 	file := filepath.Join(n.dir, "nhc.conf")
@@ -95,12 +94,12 @@ func (n node) run(t *testing.T, conf string, words ...string) (out string, took 
 	return text.String(), time.Since(began)
 }
 
-// aCall is one call of NVML's, and a node on which it is made.
+// aCall is one call of NVML, with a node that makes it.
 type aCall struct {
 	name    string
 	model   fakenvml.Model
-	line    string   // makes the program make the call
-	missing []string // functions that the library has to lack for it
+	line    string   // the line that causes the call
+	missing []string // functions that the library must lack for it
 }
 
 // elsewhere are the calls that other tests try.
@@ -112,7 +111,7 @@ var elsewhere = map[string]string{
 	"nvmlDeviceGetClockInfo": "asked while an active test loads the GPU",
 }
 
-// calls are all calls that the program makes.
+// calls returns all calls that the program makes.
 func calls(t *testing.T) (list []aCall) {
 	t.Helper()
 	table, err := os.ReadFile("src/calls.h")
@@ -154,7 +153,7 @@ func calls(t *testing.T) (list []aCall) {
 	return list
 }
 
-// No call is left out of what follows: those in the code are those of the list.
+// The list has all calls in the code, so that the following tests omit none.
 func TestEveryCallIsTried(t *testing.T) {
 	t.Parallel()
 	called, tried := map[string]bool{}, map[string]bool{}
@@ -180,7 +179,7 @@ func TestEveryCallIsTried(t *testing.T) {
 	}
 }
 
-// spoil makes the call do something, of GPU 3 if it is about a GPU.
+// spoil returns the lines that change the result of the call, for GPU 3 if it is about a GPU.
 func (c aCall) spoil(action string) []string {
 	device := "3"
 	if strings.HasPrefix(c.name, "nvmlSystem") || c.name == "nvmlInit" || c.name == "nvmlDeviceGetCount" {
@@ -189,7 +188,7 @@ func (c aCall) spoil(action string) []string {
 	return []string{c.line, device + " " + c.name + " " + action}
 }
 
-// everyCall runs the node of each call, some side by side.
+// everyCall runs the node of each call, some of them in parallel.
 func everyCall(t *testing.T, action string, judge func(t *testing.T, c aCall, out string, took time.Duration)) {
 	t.Helper()
 	list := calls(t)
@@ -214,8 +213,8 @@ func everyCall(t *testing.T, action string, judge func(t *testing.T, c aCall, ou
 	wg.Wait()
 }
 
-// Whichever call never returns: the verdict comes in time, names the call and
-// its GPU, and the other lane's results are there.
+// Whichever call hangs, the verdict comes in time and names the call and its GPU, and the other
+// lane's results are there.
 func TestEveryCallHangs(t *testing.T) {
 	t.Parallel()
 	everyCall(t, "hang", func(t *testing.T, c aCall, out string, took time.Duration) {
@@ -230,7 +229,7 @@ func TestEveryCallHangs(t *testing.T) {
 	})
 }
 
-// The same of a call that kills the process.
+// The same applies to a call that kills the process.
 func TestEveryCallCrashes(t *testing.T) {
 	t.Parallel()
 	everyCall(t, "crash", func(t *testing.T, c aCall, out string, _ time.Duration) {
@@ -242,8 +241,8 @@ func TestEveryCallCrashes(t *testing.T) {
 	})
 }
 
-// Whichever call says first that a GPU is lost, or requires a reset: the run fails once
-// for that GPU, and for no other one.
+// Whichever call reports first that a GPU is lost, or requires a reset, the run fails once for that
+// GPU, and for no other one.
 func TestEveryCallFindsLost(t *testing.T) {
 	t.Parallel()
 	for _, state := range []struct{ action, text string }{{"error 15", "the GPU is lost"}, {"error 16", "the GPU requires a reset"}} {
@@ -264,8 +263,8 @@ func TestEveryCallFindsLost(t *testing.T) {
 	}
 }
 
-// Whichever call finds its buffer too small: the reading is an error, or it is not needed, and
-// the rest is read. Nothing dies, hangs, or takes memory without end.
+// Whichever call reports that its buffer is too small, the reading is an error or not needed, and
+// the rest is read. Nothing crashes, hangs, or uses unlimited memory.
 func TestEveryCallFindsBufferTooSmall(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -281,7 +280,7 @@ func TestEveryCallFindsBufferTooSmall(t *testing.T) {
 }
 
 // A GPU without its power cable, or without interrupts, fails the run once, too, whichever check
-// meets it.
+// finds it.
 func TestPowerCableAndInterrupts(t *testing.T) {
 	t.Parallel()
 	for state, text := range map[string]string{"error 8": "the GPU has no power cable attached", "error 11": "the GPU sends no interrupts"} {
@@ -297,7 +296,7 @@ func TestPowerCableAndInterrupts(t *testing.T) {
 	}
 }
 
-// A line alone finds a GPU that is lost, whichever check it is.
+// Each line alone finds a lost GPU.
 func TestEveryLineFindsLost(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, fakenvml.H100, 8, []string{"3 * error 15"})
@@ -313,8 +312,8 @@ func TestEveryLineFindsLost(t *testing.T) {
 	}
 }
 
-// A site that has said how many GPUs it wants works on without a dead one that it does not
-// count, whichever check meets it, and in whatever order the lines stand.
+// If a site expects fewer GPUs, a dead GPU beyond that number does not fail the node, whichever
+// check finds it, and in whatever order the lines are.
 func TestSiteDoesWithoutGPU(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, fakenvml.H100, 8, []string{"3 * error 15"})
@@ -340,7 +339,7 @@ func TestSiteDoesWithoutGPU(t *testing.T) {
 			t.Errorf("prolog of a job on GPU %q: %v\n%s", gpu, err, out)
 		}
 	}
-	// Slurm has more GPUs for jobs than the line wants: one may be the dead one.
+	// Slurm has more GPUs for jobs than the line expects, so a job could get the dead one.
 	if err := fakenvml.Write(root, map[string]string{"etc/slurm/slurm.conf": "GresTypes=gpu\nNodeName=" + n.name() + " Gres=gpu:8\n"}); err != nil {
 		t.Fatal(err)
 	}
@@ -349,8 +348,8 @@ func TestSiteDoesWithoutGPU(t *testing.T) {
 	}
 }
 
-// A library that ends each run's worker says nothing of the node twice, and fails it from
-// the third run on; another driver, or a run that works, begins anew.
+// A library that crashes the worker of each run is not evidence against the node twice, and fails
+// it from the third run on; another driver, or a successful run, resets the count.
 func TestCrashInARow(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -411,8 +410,8 @@ func TestCrashInARow(t *testing.T) {
 	look("an error, the third time", unknown)
 }
 
-// A driver that was unloaded since the last run is not loaded again by asking NVML. That is
-// no fault of a node, unless Slurm has its GPUs for jobs.
+// A driver that was unloaded since the last run is not loaded again by NVML. That is not a fault of
+// a node, unless Slurm has its GPUs for jobs.
 func TestDriverUnloaded(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -445,12 +444,12 @@ func TestDriverUnloaded(t *testing.T) {
 			t.Errorf("%s: %s", line, out)
 		}
 	}
-	for _, words := range [][]string{{"--check"}, {"topo"}, {"--check", "--json"}} { // what they tell of the node asks NVML, too
+	for _, words := range [][]string{{"--check"}, {"topo"}, {"--check", "--json"}} { // their description of the node uses NVML, too
 		if out, _ := n.run(t, "* || check_file_test -d /\n", words...); strings.Contains(out, "died") {
 			t.Errorf("%s: %s", words, out)
 		}
 	}
-	for _, role := range []string{"--prolog", "--epilog"} { // they ask for counters and MIG devices beside the checks
+	for _, role := range []string{"--prolog", "--epilog"} { // they read counters and MIG devices in addition to the checks
 		cmd := exec.Command(program, role, "-c", filepath.Join(n.dir, "nhc.conf"), "LOGFILE=-", "MARK_OFFLINE=0", "HOSTROOT="+root, "NVML_LIBRARY="+n.lib)
 		cmd.Env = []string{"SLURMD_NODENAME=" + n.name(), "SLURM_JOB_ID=7", "SLURM_JOB_GPUS=0", "SLURM_JOB_UID=5001"}
 		if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "died") {
@@ -466,7 +465,7 @@ func TestDriverUnloaded(t *testing.T) {
 	}
 }
 
-// device is how the call names its GPU, as a regular expression.
+// device returns the call's form of a GPU, as a regular expression.
 func (c aCall) device() string {
 	if strings.HasPrefix(c.spoil("")[1], "-") {
 		return ""
@@ -481,8 +480,8 @@ func intact(t *testing.T, name, out string) {
 	}
 }
 
-// A library that a driver of release 470 would bring: every check answers, and
-// none of the functions that it lacks is called, which would end the process.
+// With the library of a release 470 driver every check answers, and calls none of the missing
+// functions, which would end the process.
 func TestOldDriver(t *testing.T) {
 	t.Parallel()
 	for _, model := range []fakenvml.Model{fakenvml.V100, fakenvml.A100, fakenvml.H100, fakenvml.B200, fakenvml.H100NVL, fakenvml.GB200} {
@@ -495,7 +494,7 @@ func TestOldDriver(t *testing.T) {
 	}
 }
 
-// One to sixteen GPUs of every model: nothing is found on a healthy node.
+// On healthy nodes with one to sixteen GPUs of every model there are no findings.
 func TestHealthy(t *testing.T) {
 	t.Parallel()
 	for _, model := range []fakenvml.Model{fakenvml.V100, fakenvml.A100, fakenvml.H100, fakenvml.B200, fakenvml.H100NVL, fakenvml.GB200} {
@@ -510,8 +509,8 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// What a real library says comes to a finding in the right words, and counters
-// are judged by what they were in the run before.
+// The values of real libraries cause findings with the correct texts, and counters are compared
+// with those of the previous run.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, scenario, line, want string }{
@@ -545,8 +544,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// A value that cannot be true is unknown, and is forgotten: the next run, whose values are
-// right, finds nothing, also with two GPUs, where either may be the odd one.
+// An impossible value is unknown, and is forgotten: the next run, with correct values, finds
+// nothing, also with two GPUs, of which either could be the outlier.
 func TestImplausibleValuesAreForgotten(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Files are those of a node with that many GPUs, beside what NVML says: the PCI
-// bus, the driver's own, device nodes (plain files), modules.
+// Files returns the files of a node with that number of GPUs, in addition to NVML's values: the PCI
+// bus, the driver's own files, device nodes (regular files), modules.
 func Files(model Model, gpus int) map[string]string {
 	device, subsystem, _ := strings.Cut(deviceIDs[model], " ")
 	f := map[string]string{
@@ -35,7 +35,7 @@ func Files(model Model, gpus int) map[string]string {
 // Driver is the version of the driver in every scenario.
 const Driver = "570.124.06"
 
-// Write makes files below root; one whose content is "-" is left out.
+// Write creates files below root, except those with the content "-".
 func Write(root string, files map[string]string) error {
 	for name, content := range files {
 		if content == "-" {

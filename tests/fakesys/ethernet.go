@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// AddBond puts interfaces that are there under a bond, all of them up.
+// AddBond adds existing interfaces to a new bond, all of them up.
 func (n *Node) AddBond(name, mode string, members ...string) *Node {
 	speed := 0
 	for _, m := range members {
@@ -31,13 +31,13 @@ func (n *Node) AddBond(name, mode string, members ...string) *Node {
 	return n
 }
 
-// Above has one interface lie on another: a VLAN, a bridge.
+// Above puts one interface above another: a VLAN, a bridge.
 func (n *Node) Above(upper, lower string) *Node {
 	n.Links[n.Dir(upper)+"/lower_"+lower] = "../../../" + strings.TrimPrefix(n.Dir(lower), "sys/devices/")
 	return n
 }
 
-// SMART is what a disk says of its health.
+// SMART is the health log of a disk.
 type SMART struct {
 	Warning      byte // bits
 	Celsius      int
@@ -46,7 +46,7 @@ type SMART struct {
 	MediaErrors  uint32
 }
 
-// Page is SMART as the disk gives it, log page 02h.
+// Page returns the log in the disk's format, log page 02h.
 func (s SMART) Page() string {
 	page := make([]byte, 512)
 	kelvin := s.Celsius + 273
@@ -60,13 +60,13 @@ func (s SMART) Page() string {
 // Healthy is the SMART of a disk that has been in use for a while.
 var Healthy = SMART{Celsius: 38, Spare: 100, Limit: 10, Used: 3}
 
-// SetSMART has the disk nvmeI say something of its health.
+// SetSMART sets the health log of the disk nvmeI.
 func (n *Node) SetSMART(i int, s SMART) *Node {
 	n.Files[fmt.Sprintf("dev/nvme%d", i)] = s.Page()
 	return n
 }
 
-// AddNameServers gives the node two name servers, and what they answer.
+// AddNameServers adds two name servers, and their answers, to the node.
 func (n *Node) AddNameServers() *Node {
 	n.Files["etc/resolv.conf"] = "# made up\nsearch cluster.example\nnameserver 10.0.0.53\nnameserver 10.0.0.54\noptions timeout:2\n"
 	for _, server := range []string{"10.0.0.53", "10.0.0.54"} {
@@ -75,7 +75,7 @@ func (n *Node) AddNameServers() *Node {
 	return n
 }
 
-// Answers are what a name server says: "NAME TYPE SECONDS CODE ANSWERS".
+// Answers sets the answers of a name server: "NAME TYPE SECONDS CODE ANSWERS".
 func (n *Node) Answers(server string, lines ...string) *Node {
 	n.Files["recorded/dns/"+server] = strings.Join(lines, "\n") + "\n"
 	return n

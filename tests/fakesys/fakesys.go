@@ -1,7 +1,6 @@
-// Package fakesys makes the /sys and /proc of nodes for tests: PCI buses with their
-// bridges, RDMA devices, network interfaces and disks, laid out as the kernel does.
-// A tree is two tables, of files and of symbolic links, by their paths below the
-// node's root; a test changes what it wants to be otherwise.
+// Package fakesys creates the /sys and /proc of nodes for tests: PCI buses with their bridges, RDMA
+// devices, network interfaces and disks, in the kernel's layout. A tree consists of two tables, of
+// files and of symbolic links, by their paths below the node's root; a test changes entries.
 package fakesys
 
 import (
@@ -18,10 +17,10 @@ type Node struct {
 	Files map[string]string // a name that ends in a slash is a directory
 	Links map[string]string
 
-	at map[string]string // where devices are: "0000:23:00.0", "mlx5_3", "ib3", "nvme3"
+	at map[string]string // the directories of devices: "0000:23:00.0", "mlx5_3", "ib3", "nvme3"
 }
 
-// New is a node without a device.
+// New returns a node without devices.
 func New() *Node {
 	return &Node{
 		Files: map[string]string{
@@ -36,15 +35,15 @@ func New() *Node {
 	}
 }
 
-// Clone is a tree that can be changed by itself.
+// Clone returns an independent copy of a tree.
 func (n *Node) Clone() *Node {
 	return &Node{Files: maps.Clone(n.Files), Links: maps.Clone(n.Links), at: maps.Clone(n.at)}
 }
 
-// PCI describes a device of the PCI bus.
+// PCI describes a device on the PCI bus.
 type PCI struct {
 	Address string   // 0000:23:00.0
-	Above   []string // the bridges above it, from the root port down; they are made if they are not there
+	Above   []string // the bridges above it, from the root port down; missing ones are created
 	Class   string   // 020700
 	ID      string   // vendor and device: 15b3:1021
 	Driver  string
@@ -53,7 +52,7 @@ type PCI struct {
 	Width   int
 }
 
-// AddPCI puts a device on the bus, below its bridges.
+// AddPCI adds a device to the bus, below its bridges.
 func (n *Node) AddPCI(d PCI) {
 	domain, _, _ := strings.Cut(d.Address, ":")
 	root := d.Address
@@ -98,11 +97,11 @@ type HCA struct {
 	Layer  string   // InfiniBand, Ethernet
 	Rate   string   // 400 Gb/sec (4X NDR)
 	Ports  []string // numbers; none means one port, 1
-	NetDev string   // ib3; of a device with several ports that of the first
-	Index  int      // tells GUIDs and addresses apart
+	NetDev string   // ib3; for a device with several ports that of the first
+	Index  int      // distinguishes GUIDs and addresses
 }
 
-// AddHCA puts an RDMA device on the bus, with its ports up.
+// AddHCA adds an RDMA device to the bus, with its ports up.
 func (n *Node) AddHCA(a HCA) {
 	if a.Class == "" {
 		a.Class = map[string]string{"InfiniBand": "020700"}[a.Layer]
@@ -133,7 +132,7 @@ func (n *Node) AddHCA(a HCA) {
 	n.Files["sys/class/infiniband_mad/abi_version"], n.Files["sys/class/infiniband_verbs/abi_version"] = "5\n", "6\n"
 }
 
-// Counters and hardware counters that mlx5 has.
+// These are counters and hardware counters of mlx5.
 var (
 	Counters = strings.Fields(`VL15_dropped excessive_buffer_overrun_errors link_downed link_error_recovery local_link_integrity_errors
 		multicast_rcv_packets multicast_xmit_packets port_rcv_constraint_errors port_rcv_data port_rcv_errors port_rcv_packets
@@ -147,7 +146,7 @@ var (
 		roce_slow_restart_cnps roce_slow_restart_trans rp_cnp_handled rp_cnp_ignored`)
 )
 
-// Statistics are errors that the kernel counts of a network interface.
+// Statistics are the kernel's error counters of a network interface.
 var Statistics = strings.Fields("rx_crc_errors rx_errors rx_frame_errors rx_length_errors tx_aborted_errors tx_carrier_errors tx_errors")
 
 func (n *Node) addPort(dir string, a HCA) {
@@ -186,13 +185,13 @@ func (n *Node) addPort(dir string, a HCA) {
 // Net describes a network interface.
 type Net struct {
 	Name  string
-	PCI   string // "" of one in software
+	PCI   string // "" for one in software
 	Speed string // Mb/s
 	IB    bool   // IP over InfiniBand
 	Index int
 }
 
-// AddNet puts a network interface there, up.
+// AddNet adds a network interface, which is up.
 func (n *Node) AddNet(d Net) {
 	dir := "sys/devices/virtual/net/" + d.Name
 	if d.PCI != "" {
@@ -218,13 +217,13 @@ func (n *Node) AddNet(d Net) {
 	}
 }
 
-// DefaultRoute has the node reach whatever is not near over an interface.
+// DefaultRoute adds a default route over an interface.
 func (n *Node) DefaultRoute(dev string) {
 	n.Files["proc/net/route"] += dev + "\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n" +
 		dev + "\t0000000A\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n"
 }
 
-// AddNVMe puts a disk on the bus: the controller nvmeI, with one name space.
+// AddNVMe adds a disk to the bus: the controller nvmeI, with one name space.
 func (n *Node) AddNVMe(d PCI, i int) {
 	d.Class, d.Driver = "010802", "nvme"
 	n.AddPCI(d)
@@ -243,7 +242,7 @@ func (n *Node) AddNVMe(d PCI, i int) {
 	n.Links[fmt.Sprintf("sys/class/block/nvme%dn1", i)] = fmt.Sprintf("../../%s/nvme%dn1", strings.TrimPrefix(dir, "sys/"), i)
 }
 
-// AddVF gives a device a virtual function, with an RDMA device of its own.
+// AddVF adds a virtual function to a device, with its own RDMA device.
 func (n *Node) AddVF(of, address, name string, index int) {
 	a := n.at[of]
 	rate := strings.TrimSpace(n.Files[a+"/ports/1/rate"])
@@ -255,7 +254,7 @@ func (n *Node) AddVF(of, address, name string, index int) {
 	n.Links[n.at[address]+"/physfn"] = "../" + physical
 }
 
-// bridges are those in sys/devices/pci0000:c0/0000:c0:01.0.
+// bridges returns the bridges in sys/devices/pci0000:c0/0000:c0:01.0.
 func bridges(dir string) (list []string) {
 	for part := range strings.SplitSeq(dir, "/") {
 		if strings.Count(part, ":") == 2 {
@@ -265,8 +264,8 @@ func bridges(dir string) (list []string) {
 	return list
 }
 
-// Dir is where a device is: one of the PCI bus by its address, an RDMA device, a
-// network interface or a disk by its name.
+// Dir returns the directory of a device: a PCI device by its address, an RDMA device, a network
+// interface or a disk by its name.
 func (n *Node) Dir(device string) string {
 	dir := n.at[device]
 	if dir == "" {
@@ -275,7 +274,7 @@ func (n *Node) Dir(device string) string {
 	return dir
 }
 
-// Port is the directory of a port, "mlx5_3" or "mlx5_3:9", with a slash at its end.
+// Port returns the directory of a port, "mlx5_3" or "mlx5_3:9", with a final slash.
 func (n *Node) Port(name string) string {
 	device, port, ok := strings.Cut(name, ":")
 	if !ok {
@@ -284,8 +283,8 @@ func (n *Node) Port(name string) string {
 	return n.Dir(device) + "/ports/" + port + "/"
 }
 
-// Set changes a file of a device: Set("mlx5_3", "ports/1/state", "1: DOWN"). The
-// content "-" takes it away; a file that ends in a slash is a directory.
+// Set changes a file of a device: Set("mlx5_3", "ports/1/state", "1: DOWN"). The content "-"
+// removes it; a file that ends in a slash is a directory.
 func (n *Node) Set(device, file, content string) *Node {
 	name := n.Dir(device) + "/" + file
 	delete(n.Files, strings.TrimSuffix(name, "/"))
@@ -299,8 +298,8 @@ func (n *Node) Set(device, file, content string) *Node {
 	return n
 }
 
-// Move puts a device of the PCI bus below other bridges. Its directory stays, and
-// is linked to: a scenario that differs from another by its place alone is small.
+// Move puts a PCI device below other bridges. Its directory stays, and gets a link, so that a
+// scenario that differs from another only by the place is small.
 func (n *Node) Move(address string, above ...string) *Node {
 	bus := above[0][:strings.LastIndexByte(above[0], ':')]
 	to := path.Join("sys/devices/pci"+bus, path.Join(above...), address)
@@ -309,7 +308,7 @@ func (n *Node) Move(address string, above ...string) *Node {
 	return n
 }
 
-// Remove takes a device out, with all below it.
+// Remove removes a device and everything below it.
 func (n *Node) Remove(device string) *Node {
 	dir := n.Dir(device)
 	below := func(p string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
@@ -321,7 +320,7 @@ func (n *Node) Remove(device string) *Node {
 	return n
 }
 
-// Write makes the tree below a directory.
+// Write creates the tree below a directory.
 func (n *Node) Write(root string) error {
 	for name, content := range n.Files {
 		p := filepath.Join(root, name)

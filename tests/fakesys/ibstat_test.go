@@ -14,7 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// The real ibstat takes the trees for nodes, and says of them what our reader does.
+// The real ibstat accepts the trees as nodes, and prints the same values as our reader.
 func TestIbstatAgrees(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("ibstat"); err != nil {
@@ -53,7 +53,7 @@ func TestIbstatAgrees(t *testing.T) {
 	}
 }
 
-// saysIbstat are the lines of ibstat that we read, too.
+// saysIbstat returns the lines of ibstat that the program reads, too.
 func saysIbstat(out string) []string {
 	var lines []string
 	for line := range strings.Lines(out) {

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Kinds are healthy nodes of all kinds of fabric. On none of them has any check a word to
-// say. Device ids are those of the PCI ID Repository; names, layouts and states follow
-// public dumps of such nodes and the kernel's drivers.
+// Kinds returns healthy nodes of all kinds of fabric, on which no check has a finding. Device ids
+// are those of the PCI ID Repository; names, layouts and states follow public dumps of such nodes
+// and the kernel's drivers.
 func Kinds() map[string]*Node {
 	kinds := map[string]*Node{}
 	for name, build := range kindRows {
@@ -394,7 +394,7 @@ var kindRows = map[string]func() *Node{
 	"no fabric": New,
 }
 
-// ociH100 has eight cards of two ports with half of the rate each.
+// ociH100 returns a node with eight cards of two ports, each with half of the rate.
 func ociH100() *Node {
 	n := onlyRails(RoCE())
 	for i := range 8 {
@@ -408,7 +408,7 @@ func ociH100() *Node {
 
 const gen3 = "8.0 GT/s PCIe"
 
-// More models of adapters.
+// These are more models of adapters.
 var (
 	cx4   = HCA{PCI: PCI{ID: "15b3:1013", Speed: gen3}, Type: "MT4115", Board: "MT_2180110032", Fw: "12.28.2006", Layer: "InfiniBand", Rate: "100 Gb/sec (4X EDR)"}
 	cx5   = HCA{PCI: PCI{ID: "15b3:1017", Speed: gen3}, Type: "MT4119", Board: "MT_0000000080", Fw: "16.35.3502", Layer: "InfiniBand", Rate: "100 Gb/sec (4X EDR)"}
@@ -421,13 +421,13 @@ var (
 	hfi1  = HCA{PCI: PCI{ID: "8086:24f0", Class: "020800", Speed: gen3}, Board: "Intel Omni-Path Host Fabric Interface Adapter 100 Series", Fw: "1.27.0", Layer: "InfiniBand", Rate: "100 Gb/sec (4X EDR)"}
 )
 
-// vpi is an adapter in another mode.
+// vpi returns an adapter in another mode.
 func vpi(a HCA, layer, rate string) HCA {
 	a.Layer, a.Rate = layer, rate
 	return a
 }
 
-// card adds a function of a card with root port of its own, whose bus is at.
+// card adds a function of a card with its own root port, whose bus is at.
 func (n *Node) card(at, function int, a HCA, name, net string) {
 	if a.Address = fmt.Sprintf("0000:%02x:00.%d", at, function); n.at[HCAAddress(at-0x20)] == "" {
 		a.Above = []string{fmt.Sprintf("0000:%02x:01.0", at-0x40)}
@@ -450,7 +450,7 @@ func (n *Node) card(at, function int, a HCA, name, net string) {
 	n.AddHCA(a)
 }
 
-// lagMember adds the function that has given its RDMA device up for that of the bond.
+// lagMember adds the function of a bond that has no RDMA device itself, because the bond has it.
 func (n *Node) lagMember(at, function int, net string) {
 	address := fmt.Sprintf("0000:%02x:00.%d", at, function)
 	of := n.at[HCAAddress(at-0x20)]
@@ -459,7 +459,7 @@ func (n *Node) lagMember(at, function int, net string) {
 	n.AddNet(Net{Name: net, PCI: address, Speed: "100000", Index: at + 0x10})
 }
 
-// someRails are so many GPUs, of which the first have an adapter each.
+// someRails returns a node with that many GPUs, the first of them with an adapter each.
 func someRails(gpus, hcas int, r rail) *Node {
 	n := New().AddNameServers()
 	for i := range gpus {
@@ -480,13 +480,13 @@ func someRails(gpus, hcas int, r rail) *Node {
 	return n.ready()
 }
 
-// ready gives a node its kernel modules.
+// ready adds the kernel modules to a node.
 func (n *Node) ready() *Node {
 	n.Files["proc/modules"] = modules
 	return n
 }
 
-// withModules gives a node the modules of another driver than mlx5.
+// withModules adds the modules of another driver than mlx5 to a node.
 func withModules(n *Node, rdma, driver string) *Node {
 	n.Files["proc/modules"] = strings.NewReplacer("mlx5_ib", rdma, "mlx5_core", driver).Replace(modules)
 	for name := range n.Links {
@@ -497,25 +497,25 @@ func withModules(n *Node, rdma, driver string) *Node {
 	return n
 }
 
-// onlyRails takes the front end off a node.
+// onlyRails removes the front end of a node.
 func onlyRails(n *Node) *Node {
 	n.Remove("0000:f0:00.0")
 	n.Files["proc/net/route"] = New().Files["proc/net/route"]
 	return n
 }
 
-// unplugged has an interface be configured, without a carrier.
+// unplugged configures an interface without a carrier.
 func (n *Node) unplugged(net string) *Node {
 	return n.Set(net, "operstate", "down").Set(net, "carrier", "0").Set(net, "carrier_up_count", "0").Set(net, "carrier_changes", "1").Set(net, "speed", "-1")
 }
 
-// uptime has a node be up for so many seconds.
+// uptime sets the uptime of a node, in seconds.
 func (n *Node) uptime(seconds int) *Node {
 	n.Files["proc/uptime"] = fmt.Sprintf("%d.00 1.00\n", seconds)
 	return n
 }
 
-// azure is a virtual machine of Azure with so many adapters.
+// azure returns a virtual machine of Azure with that many adapters.
 func azure(hcas int, gpu, subsystem string, a HCA, speed string) *Node {
 	n := someRails(hcas, hcas, rail{gpu: gpu, subsystem: subsystem, hca: a, name: "mlx5_ib%d", net: "ib%d", speed: speed, direct: true})
 	n = onlyRails(n)
@@ -528,7 +528,7 @@ func azure(hcas int, gpu, subsystem string, a HCA, speed string) *Node {
 	return n
 }
 
-// aws is an instance with so many EFA devices beside its GPUs.
+// aws returns an instance with that many EFA devices in addition to its GPUs.
 func aws(efas int, gpu, subsystem, id string) *Node {
 	n := someRails(8, 0, rail{gpu: gpu, subsystem: subsystem, speed: gen5})
 	for i := range efas {
@@ -551,7 +551,7 @@ func aws(efas int, gpu, subsystem, id string) *Node {
 	return n
 }
 
-// omniPath is a CPU node with adapters of Omni-Path.
+// omniPath returns a CPU node with adapters of Omni-Path.
 func omniPath(count int) *Node {
 	n := New()
 	for i := range count {
@@ -561,8 +561,8 @@ func omniPath(count int) *Node {
 	return n
 }
 
-// MellanoxEthernet is EthernetOnly with so many Mellanox cards of two ports that no RDMA
-// driver has taken.
+// MellanoxEthernet returns EthernetOnly with that many Mellanox cards of two ports without an RDMA
+// driver.
 func MellanoxEthernet(cards int) *Node {
 	n := EthernetOnly()
 	for i := range 2 * cards {
@@ -573,7 +573,7 @@ func MellanoxEthernet(cards int) *Node {
 	return n
 }
 
-// iwarp has an RDMA device speak iWARP: all GIDs that it has are its MAC address.
+// iwarp makes an RDMA device use iWARP: all its GIDs are its MAC address.
 func (n *Node) iwarp(name string, index int) {
 	n.Set(name, "node_type", "4: RNIC")
 	for i := range 4 {
@@ -582,7 +582,7 @@ func (n *Node) iwarp(name string, index int) {
 	n.Set(name, "ports/1/gids/0", fmt.Sprintf("b83f:d2c5:1a%02x:0000:0000:0000:0000:0000", index)).Set(name, "ports/1/gid_attrs/types/0", "IB/RoCE v1")
 }
 
-// software is a node without an adapter whose Ethernet has an RDMA device in software.
+// software returns a node without an adapter whose Ethernet has an RDMA device in software.
 func software(name, module string) *Node {
 	n := EthernetOnly()
 	dir := "sys/devices/virtual/infiniband/" + name

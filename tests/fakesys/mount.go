@@ -8,10 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mount writes the tree below a directory and puts its /sys in the place of this
-// machine's, for the calling goroutine and what it starts from now on: programs
-// that know no other root can be asked about the node. It needs root. The
-// goroutine must end and be used for nothing else.
+// Mount writes the tree below a directory and replaces this machine's /sys by that of the tree, for
+// the calling goroutine and processes that it starts from now on. So programs without an option for
+// another root can read the node. It needs root. The goroutine must end and do nothing else.
 func (n *Node) Mount(dir string) error {
 	if err := n.Write(dir); err != nil {
 		return err

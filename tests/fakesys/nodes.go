@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// The nodes. Addresses are made up, but for how devices lie to each other: a GPU
-// and its HCA below one switch, disks below root ports of their own.
+// These are the nodes. The addresses are invented, except for the topology: a GPU and its HCA below
+// one switch, disks below their own root ports.
 
 const (
 	gen4 = "16.0 GT/s PCIe"
@@ -15,13 +15,13 @@ const (
 	gen6 = "64.0 GT/s PCIe"
 )
 
-// gpuAddress is where fakenvml has the GPU with that index, too.
+// gpuAddress returns the address of a GPU, the same as in fakenvml.
 func gpuAddress(i int) string { return fmt.Sprintf("0000:%02x:00.0", 0x10+i) }
 
-// HCAAddress is where the HCA beside the GPU with that index is.
+// HCAAddress returns the address of the HCA next to the GPU with that index.
 func HCAAddress(i int) string { return fmt.Sprintf("0000:%02x:00.0", 0x20+i) }
 
-// NVMeAddress is where the disk with that index is.
+// NVMeAddress returns the address of the disk with that index.
 func NVMeAddress(i int) string { return fmt.Sprintf("0000:%02x:00.0", 0x40+i) }
 
 // rail has a GPU, its HCA and a disk, near to each other.
@@ -31,7 +31,7 @@ type rail struct {
 	name, net      string // patterns: mlx5_%d, ib%d
 	speed          string
 	numa           int
-	direct         bool // no switch: GPU and HCA have root ports of their own
+	direct         bool // no switch: GPU and HCA have their own root ports
 }
 
 func (n *Node) addRail(i int, r rail) {
@@ -67,12 +67,12 @@ var (
 	roce  = HCA{PCI: PCI{ID: "15b3:1021"}, Type: "MT4129", Board: "MT_0000000834", Fw: "28.39.2048", Layer: "Ethernet", Rate: "400 Gb/sec (4X NDR)"}
 )
 
-// modules are the kernel's that RDMA needs, beside those of GPUs.
+// modules are the kernel modules that RDMA needs, in addition to those of GPUs.
 const modules = "nvidia_peermem 16384 0 - Live 0x0\nib_umad 1 8 - Live 0x0\nib_uverbs 1 2 rdma_ucm,mlx5_ib, Live 0x0\nrdma_ucm 1 0 - Live 0x0\nrdma_cm 1 1 rdma_ucm, Live 0x0\n" +
 	"ib_cm 1 1 rdma_cm, Live 0x0\nmlx5_ib 1 0 - Live 0x0\nib_core 1 7 rdma_cm,ib_uverbs,mlx5_ib, Live 0x0\nib_ipoib 1 0 - Live 0x0\nmlx5_core 1 1 mlx5_ib, Live 0x0\n" +
 	"nvidia_uvm 1 0 - Live 0x0\nnvidia 1 1 nvidia_uvm, Live 0x0\n"
 
-// eightRails is a node of eight GPUs with an HCA and a disk each, and a front end.
+// eightRails returns a node with eight GPUs, each with an HCA and a disk, and a front end.
 func eightRails(r rail, frontEnd bool) *Node {
 	n := New().AddNameServers()
 	for i := range 8 {
@@ -89,8 +89,8 @@ func eightRails(r rail, frontEnd bool) *Node {
 	return n
 }
 
-// DGXH100 has eight H100, eight ConnectX-7 at 400 Gb/s, and eight disks. Selftest
-// begins with it, so its devices differ by the one digit of their number.
+// DGXH100 has eight H100, eight ConnectX-7 at 400 Gb/s, and eight disks. Selftest starts from it,
+// so its devices differ in the one digit of their number.
 func DGXH100() *Node {
 	return eightRails(rail{gpu: "10de:2330", subsystem: "10de:16c1", hca: cx7, name: "mlx5_%d", net: "ib%d", speed: gen5}, true)
 }
@@ -112,13 +112,13 @@ func DGXA100() *Node {
 	return eightRails(rail{gpu: "10de:20b2", subsystem: "10de:147f", hca: cx6, name: "mlx5_%d", net: "ib%d", speed: gen4}, true)
 }
 
-// HGXB200 has eight B200 and eight ConnectX-7, named by their place.
+// HGXB200 has eight B200 and eight ConnectX-7, named by their location.
 func HGXB200() *Node {
 	return eightRails(rail{gpu: "10de:2901", subsystem: "10de:1999", hca: cx7, name: "ibp%ds0", net: "ibs%d", speed: gen5}, true)
 }
 
-// NDH100v5 is the virtual machine of Azure: HCAs are virtual functions whose
-// physical ones it does not see, and mlx5_an0 is its Ethernet.
+// NDH100v5 is the virtual machine of Azure: its HCAs are virtual functions without visible physical
+// ones, and mlx5_an0 is its Ethernet.
 func NDH100v5() *Node {
 	n := eightRails(rail{gpu: "10de:2330", subsystem: "10de:16c1", hca: cx7vf, name: "mlx5_ib%d", net: "ib%d", speed: gen5, direct: true}, false)
 	an := roce
@@ -131,8 +131,7 @@ func NDH100v5() *Node {
 	return n
 }
 
-// GB200 is a tray: four GPUs that PCIe does not join to the four HCAs, and two
-// BlueField-3.
+// GB200 is a tray: four GPUs without a PCIe connection to the four HCAs, and two BlueField-3.
 func GB200() *Node {
 	n := New()
 	for i, name := range []string{"mlx5_0", "mlx5_1", "mlx5_3", "mlx5_4"} {
@@ -183,7 +182,7 @@ func EthernetOnly() *Node {
 	return n
 }
 
-// NoRDMA takes an RDMA device away, and leaves its function on the bus.
+// NoRDMA removes an RDMA device, but not its function on the bus.
 func (n *Node) NoRDMA(device string) *Node {
 	dir := n.Dir(device)
 	maps.DeleteFunc(n.Files, func(f, _ string) bool { return strings.HasPrefix(f, dir+"/") })
@@ -192,7 +191,7 @@ func (n *Node) NoRDMA(device string) *Node {
 	return n
 }
 
-// NoGIDs takes the GIDs of a port away from an index on.
+// NoGIDs removes the GIDs of a port from an index on.
 func (n *Node) NoGIDs(device string, from int) *Node {
 	for i := from; i < 4; i++ {
 		n.Set(device, fmt.Sprintf("ports/1/gids/%d", i), "0000:0000:0000:0000:0000:0000:0000:0000")
@@ -200,14 +199,14 @@ func (n *Node) NoGIDs(device string, from int) *Node {
 	return n
 }
 
-// DefaultRoute6 adds a default route of IPv6 over an interface, of any table.
+// DefaultRoute6 adds an IPv6 default route over an interface, in any table.
 func (n *Node) DefaultRoute6(dev string) *Node {
 	const none = "00000000000000000000000000000000"
 	n.Files["proc/net/ipv6_route"] += none + " 00 " + none + " 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003 " + dev + "\n"
 	return n
 }
 
-// Down pulls the cable of a device. Drivers report Disabled of an Ethernet port without a
+// Down disconnects the cable of a device. Drivers report Disabled for an Ethernet port without a
 // carrier (mlx5_query_port_roce, bnxt_re_query_port, irdma_query_port).
 func (n *Node) Down(device string) *Node {
 	phys := "2: Polling"
@@ -223,15 +222,15 @@ func (n *Node) Down(device string) *Node {
 	return n.Set(device, "ports/1/state", "1: DOWN").Set(device, "ports/1/phys_state", phys).Set(device, "ports/1/rate", "10 Gb/sec (4X SDR)")
 }
 
-// HalfRate has a link train with half of its lanes.
+// HalfRate makes a link train with half of its lanes.
 func (n *Node) HalfRate(device string) *Node {
 	return n.Set(device, "ports/1/rate", "200 Gb/sec (2X NDR)")
 }
 
-// HalfWidth has the PCIe link of a device lose half of its lanes.
+// HalfWidth halves the lanes of a device's PCIe link.
 func (n *Node) HalfWidth(address string) *Node { return n.Set(address, "current_link_width", "8") }
 
-// Ports is a node without a GPU that has so many ConnectX-7, to see how the cost of
+// Ports returns a node without a GPU that has that many ConnectX-7, to measure how the cost of
 // checks grows.
 func Ports(count int) *Node {
 	n := New()

@@ -2,21 +2,21 @@ package fakesys
 
 import "strings"
 
-// PCIConfig is what the configuration space of a device has.
+// PCIConfig has values of a device's configuration space.
 type PCIConfig struct {
 	ReadRequest int  // MaxReadReq, bytes
 	NoRelaxed   bool // relaxed ordering is off
-	ACS         int  // control register of a bridge; -1: it has none
+	ACS         int  // control register of a bridge; -1 if it has none
 }
 
-// Redirect are the bits of Access Control Services by which peers do not reach each other directly.
+// Redirect are the bits of Access Control Services that prevent direct access between peers.
 const Redirect = 1<<2 | 1<<3 | 1<<4
 
-// Gone is what reads of a device return that is not there any more.
+// Gone is the result of reading a device that has disappeared.
 var Gone = strings.Repeat("\xff", 0x108)
 
-// Config are the first bytes of a configuration space. What nobody reads is a dot,
-// so that it is short as text.
+// Config returns the first bytes of a configuration space. Bytes that the program does not read are
+// dots, to keep the text short.
 func (c PCIConfig) Config() string {
 	b := []byte(strings.Repeat(".", 0x108))
 	b[0x06], b[0x07] = 0x10, 0 // it has capabilities
@@ -38,7 +38,7 @@ func (c PCIConfig) Config() string {
 	return string(b)
 }
 
-// configOf is what a healthy device has.
+// configOf returns the configuration of a healthy device.
 func configOf(d PCI) PCIConfig {
 	switch {
 	case strings.HasPrefix(d.Class, "0604"):

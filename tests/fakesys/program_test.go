@@ -20,13 +20,13 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
-// The whole program on whole nodes, run after run.
+// These tests run the whole program on whole nodes, run after run.
 
 var program string
 
 func TestMain(m *testing.M) { os.Exit(built.Main(m, &program)) }
 
-// fabricLines are all checks of the fabric that need no driver of GPUs.
+// fabricLines are all checks of the fabric that do not need the driver of GPUs.
 const fabricLines = `
 * || check_ib_ports
 * || check_ib_errors
@@ -46,7 +46,7 @@ const fabricLines = `
 * || check_hw_topology
 `
 
-// machine is a node whose time goes on from run to run.
+// machine is a node whose time advances from run to run.
 type machine struct {
 	*fakesys.Node
 	t    *testing.T
@@ -83,7 +83,7 @@ func (m *machine) write(device, file, content string) {
 	}
 }
 
-// run runs a configuration some time later, and gives what was printed.
+// run runs a configuration some time later, and returns the output.
 func (m *machine) run(after time.Duration, conf string, words ...string) string {
 	m.t.Helper()
 	m.up += int(after / time.Second)
@@ -95,7 +95,7 @@ func (m *machine) run(after time.Duration, conf string, words ...string) string 
 	}
 	ctx, cancel := context.WithTimeout(m.t.Context(), time.Minute)
 	defer cancel()
-	name := fmt.Sprintf("fakesys-%d-%d", os.Getpid(), m.number) // one run a node at a time
+	name := fmt.Sprintf("fakesys-%d-%d", os.Getpid(), m.number) // one run at a time for each node name
 	cmd := exec.CommandContext(ctx, program, append([]string{"-a", "-c", file, "LOGFILE=-", "MARK_OFFLINE=0", "HOSTROOT=" + m.root}, words...)...)
 	cmd.Env = []string{"SLURMD_NODENAME=" + name}
 	if os.Geteuid() == 0 {
@@ -111,7 +111,7 @@ func (m *machine) run(after time.Duration, conf string, words ...string) string 
 	return text.String()
 }
 
-// kindLines are the checks of the fabric that fit any node.
+// kindLines are the checks of the fabric that are suitable for any node.
 const kindLines = `
 * || check_ib_ports
 * || check_ib_errors
@@ -129,7 +129,7 @@ const kindLines = `
 * || check_hw_topology
 `
 
-// A healthy node is healthy however often it is asked: there is no output at all.
+// A healthy node passes every run without any output.
 func TestHealthyNodes(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"dgx-h100", "azure nd-h100-v5", "gb200 tray", "booting, no subnet manager yet"} {
@@ -140,7 +140,8 @@ func TestHealthyNodes(t *testing.T) {
 	}
 }
 
-// The same on every kind of node, three times each, and with the file that genconf writes there.
+// The same applies to every kind of node, three times each, and with the file that genconf writes
+// there.
 func TestHealthyKinds(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -156,8 +157,8 @@ func TestHealthyKinds(t *testing.T) {
 	}
 }
 
-// healthy wants no output of the checks of the fabric, nor of the file that genconf
-// writes, and that each run passes.
+// healthy checks that the checks of the fabric and the file that genconf writes have no output, and
+// that each run passes.
 func (m *machine) healthy(times int) {
 	m.t.Helper()
 	for i := range times {
@@ -173,7 +174,7 @@ func (m *machine) healthy(times int) {
 	}
 }
 
-// genconf is the file that genconf writes on the node.
+// genconf returns the file that genconf writes on the node.
 func (m *machine) genconf() string {
 	m.t.Helper()
 	cmd := exec.CommandContext(m.t.Context(), program, "genconf", "-c", "-", "-H", "*", "HOSTROOT="+m.root)
@@ -185,8 +186,8 @@ func (m *machine) genconf() string {
 	return string(conf)
 }
 
-// genconf writes a check that finds a fault, with the fault, and none of a port that the
-// checks leave alone.
+// genconf writes a check that finds a fault, with a comment about the fault, and no check about a
+// port that the checks ignore.
 func TestGenconfOfFaults(t *testing.T) {
 	t.Parallel()
 	n := fakesys.Kinds()["azure nd-h100-v5"].Down("mlx5_ib3").Set(fakesys.NVMeAddress(4), "current_link_width", "2")
@@ -209,7 +210,7 @@ func TestGenconfOfFaults(t *testing.T) {
 	}
 }
 
-// One ill device among eight is named, by the check that it concerns.
+// One faulty device among eight is named by the check for it.
 func TestOneIll(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -238,8 +239,8 @@ func TestOneIll(t *testing.T) {
 	}
 }
 
-// A link that goes down for a moment now and then is found, is not forgotten by the
-// next run, and is when it has been quiet for long enough.
+// A link that goes down occasionally is found; the next run does not forget it, and a later one
+// does after a long enough quiet time.
 func TestFlap(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, fakesys.DGXH100())
@@ -261,8 +262,8 @@ func TestFlap(t *testing.T) {
 	}
 }
 
-// A second line about the same devices, and a run right after another, judge what the
-// first has judged.
+// A second line about the same devices, and a run soon after another, have the same verdict as the
+// first.
 func TestErrorsOfLinksTwice(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, fakesys.DGXH100())
@@ -283,7 +284,7 @@ func TestErrorsOfLinksTwice(t *testing.T) {
 	}
 }
 
-// A file of /sys that blocks is named, and keeps nothing else from being judged.
+// A file of /sys that blocks is named, and does not affect other verdicts.
 func TestHangingFile(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, fakesys.DGXH100().Set("nvme3", "state", "dead"))
@@ -310,8 +311,8 @@ func TestHangingFile(t *testing.T) {
 	}
 }
 
-// A bad port is told with its slot, where its cable goes, and what is plugged in; where the
-// driver hangs as it is asked for that, without, and in time.
+// A faulty port is reported with its slot, the far end of its cable, and its module. If the driver
+// hangs while it is being read, the report comes in time without them.
 func TestPlaceOfABadPort(t *testing.T) {
 	t.Parallel()
 	n := fakesys.RoCE().Down("rocep3s0")
@@ -329,7 +330,7 @@ func TestPlaceOfABadPort(t *testing.T) {
 		t.Errorf("no place:\n%s", out)
 	}
 	report := exec.CommandContext(t.Context(), program, "--check", "--json", "-c", filepath.Join(m.dir, "nhc.conf"), "HOSTROOT="+m.root)
-	out, _ := report.Output() // its status is that of the finding
+	out, _ := report.Output() // exits with the status of the finding
 	for _, want := range []string{`"slot":"7"`, `"far_end":"leaf03 port 13"`, `"netdev":"eth13"`, `"vendor":"NVIDIA"`, `"part":"MCP1650-V001E30"`, `"serial":"MT2214VS01234"`} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("no %s:\n%s", want, out)

@@ -23,7 +23,7 @@ import (
 // cellName is the argv[0] under which the test binary is process 1 of a cell.
 const cellName = "nhc-gpu-fault-cell"
 
-// work is where a cell has its files: nhc.conf, nhc.log, the fake scontrol.
+// work is the directory of a cell's files: nhc.conf, nhc.log, the fake scontrol.
 const work = "/mnt"
 
 // cell is a node with a fault.
@@ -58,7 +58,7 @@ func cellMain() int {
 	return 0
 }
 
-// What is open from the start: the fault may be in the way.
+// These are opened at the start, because the fault may prevent that later.
 var answer, null *os.File
 
 func (c *cell) tell(text []byte) error {
@@ -66,7 +66,7 @@ func (c *cell) tell(text []byte) error {
 	return err
 }
 
-// make gives the node its own places.
+// make gives the node its own directories.
 func (c *cell) make() (err error) {
 	if answer, err = os.OpenFile(os.Args[2], os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (c *cell) make() (err error) {
 	return c.files()
 }
 
-// devices are those of a node, and syslog's socket.
+// devices creates the device files of a node, and syslog's socket.
 func (c *cell) devices() error {
 	old, err := unix.OpenTree(unix.AT_FDCWD, "/dev", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -144,8 +144,8 @@ func (c *cell) devices() error {
 	return nil
 }
 
-// fakeScontrol is slurmctld, scontrol and sinfo in one: a file has the node's state and
-// reason, another each update. The file hook, if there is one, breaks it.
+// fakeScontrol is slurmctld, scontrol and sinfo in one. One file has the node's state and reason,
+// another each update. The file hook, if it exists, breaks it.
 const fakeScontrol = `#!/bin/bash
 exec 9>>/mnt/slurm.lock
 [[ -e /mnt/hook ]] && . /mnt/hook
@@ -193,7 +193,7 @@ func (c *cell) files() error {
 	return os.Symlink(c.Node, work+"/node")
 }
 
-// runs breaks the node, runs the program, and, where the row wants it, once more.
+// runs breaks the node, runs the program, and a second time if the row requires it.
 func (c *cell) runs(r *result) error {
 	began := time.Now()
 	base := exec.Command(work+"/sbin/nhc-gpu", "-e", "check_file_test -d /", "LOGFILE=/dev/null", "MARK_OFFLINE=0")
@@ -229,7 +229,7 @@ func (c *cell) runs(r *result) error {
 func (c *cell) script(text string) ([]byte, error) {
 	cmd := exec.Command("/bin/bash", "-ec", text)
 	cmd.Dir = work
-	// What the script leaves running in the background must not hold the output.
+	// A background process of the script must not hold the output open.
 	fd, err := unix.MemfdCreate("output", unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, err
@@ -246,9 +246,9 @@ func (c *cell) script(text string) ([]byte, error) {
 // longest is how long a cell waits for a run that does not end.
 const longest = 60 * time.Second
 
-// once runs the program as slurmd does: one pipe for both outputs, read to its end.
+// once runs the program as slurmd does: with one pipe for both outputs, which it reads to the end.
 func (c *cell) once(wrap, words, env, with string) (aRun, error) {
-	var options, settings []string // the program wants them in this order
+	var options, settings []string // the program requires this order
 	for w := range strings.FieldsSeq(words) {
 		if strings.Contains(w, "=") && w[0] != '-' {
 			settings = append(settings, w)
@@ -323,7 +323,7 @@ func text(path string) string {
 	return string(data)
 }
 
-// said is all that a person could have read.
+// said returns everything that a person could have read.
 func (c *cell) said(out string) string {
 	log := "" // a log that does not answer, or has no end, is not read
 	if fi, err := os.Lstat(work + "/nhc.log"); err == nil && fi.Mode().IsRegular() && fi.Size() < 1<<20 {
@@ -335,7 +335,7 @@ func (c *cell) said(out string) string {
 	return out[:min(len(out), most)] + "\n-- log:\n" + log + "\n-- syslog:\n" + c.syslog.String()
 }
 
-// left are the processes that a run has left behind, after some time to end.
+// left returns the processes that a run has left behind, after some time to end.
 func (c *cell) left(before []string) (left []string) {
 	pid := func(p string) string { return strings.Fields(p)[0] }
 	known := map[string]bool{}
@@ -357,7 +357,7 @@ func (c *cell) left(before []string) (left []string) {
 	return left
 }
 
-// processes are those of the cell but its first, and no zombies.
+// processes returns the processes of the cell except its first and zombies.
 func (c *cell) processes() (list []string) {
 	names, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range names {

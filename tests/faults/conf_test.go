@@ -1,6 +1,6 @@
 package faults
 
-// The two configurations of most rows: one that passes, one that fails.
+// These are the two configurations of most rows: one passes, one fails.
 const (
 	good = "* || check_file_test -d /\n"
 	bad  = "* || check_file_test -d /nowhere\n"
@@ -10,8 +10,8 @@ const (
 
 const failed = `Health check failed:  check_file_test:  -d /nowhere returned 1`
 
-// confFaults break nhc.conf, its directory, sysconfig and scripts of the site. What
-// cannot be read drains no node; one that is there and healthy is not resumed for it.
+// confFaults break nhc.conf, its directory, sysconfig and scripts of the site. An unreadable file
+// drains no node, and does not resume one.
 var confFaults = []fault{
 	{name: "conf missing", set: "rm nhc.conf", within: 2},
 	{name: "conf empty", conf: "", within: 2},
@@ -68,10 +68,10 @@ var confFaults = []fault{
 	{name: "script with a function of a check's name", guard: "F2", conf: "* || check_hw_topology\n", set: "mkdir inc; echo 'check_hw_topology() { die 1 the site says so; }' >inc/a.nhc", words: "INCDIR=/mnt/inc", exit: 1, within: 2, action: drained, says: "the site says so"},
 }
 
-// eio makes eio/mem, whose reads fail with EIO: the memory of a process at address 0.
+// eio creates eio/mem, whose reads fail with EIO: the memory of a process at address 0.
 const eio = "mkdir eio; ln -s /proc/self/mem eio/mem\n"
 
-// logFaults break LOGFILE, syslog and the places that nothing works without elsewhere.
+// logFaults break LOGFILE, syslog and directories that programs usually rely on.
 var logFaults = []fault{
 	{name: "log in a missing directory", guard: "A8", conf: bad, words: "LOGFILE=/mnt/none/nhc.log", exit: 1, within: 2, action: drained},
 	{name: "log in a missing directory, healthy", guard: "A8", conf: good, words: "LOGFILE=/mnt/none/nhc.log", exit: 1, within: 2, says: "(?i)fatal|none/nhc.log"},
@@ -92,7 +92,7 @@ var logFaults = []fault{
 	{name: "syslog is a dangling link", conf: bad, set: "rm /dev/log; ln -s /run/none /dev/log", exit: 1, within: 3, action: drained},
 }
 
-// stuckSyslog is a socket that takes a few messages and reads none.
+// stuckSyslog creates a socket that accepts a few messages and reads none.
 const stuckSyslog = `rm /dev/log
 perl -e 'use Socket; socket(S, AF_UNIX, SOCK_DGRAM, 0); bind(S, pack_sockaddr_un("/dev/log")); open STDOUT, ">/dev/null"; open STDERR, ">/dev/null"; sleep 300' &
 until [ -S /dev/log ]; do sleep 0.02; done

@@ -1,11 +1,10 @@
-// Package faults is the fault matrix: each row breaks one thing beside or below the
-// program, on a node of its own, and states the expected run: its exit status, its
-// time, its calls to Slurm, and the text that a person reads.
+// Package faults is the fault matrix. Each row breaks one thing around the program, on its own
+// node, and states the expected run: its exit status, its time, its calls to Slurm, and the text
+// that a person reads.
 //
-// A row runs in name spaces of its own (mount, PID, IPC, UTS). The node is that of the
-// machine, but for /run, /var/lib, /var/log, /etc/default and /dev/log, and for scontrol
-// and sinfo, which keep the state of the node in a file and every call in another. Slurm
-// itself is the concern of tests/slurm.
+// A row runs in its own namespaces (mount, PID, IPC, UTS). The node is this machine, except for
+// /run, /var/lib, /var/log, /etc/default and /dev/log, and for scontrol and sinfo, which keep the
+// state of the node in a file and every call in another. tests/slurm tests with Slurm itself.
 package faults
 
 import (
@@ -29,47 +28,47 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
-// fault is a row. Its scripts are bash, run in the directory [work].
+// fault is a row. Its scripts are bash and run in the directory [work].
 type fault struct {
 	name  string
-	guard string // the findings whose class it guards; it runs in make test then
+	guard string // the findings whose class it guards; it then runs in make test
 
 	conf  string // nhc.conf
 	set   string // injects the fault
 	wrap  string // starts "$@" in another way
-	words string // further words of the command line
-	env   string // the environment beside SLURMD_NODENAME
+	words string // additional arguments
+	env   string // the environment besides SLURMD_NODENAME
 	with  string // runs beside the program, whose process is $pid
 	gpu   []string
 	sys   func(*fakesys.Node)
 
 	exit   int
-	or     int     // another status that is right, 0 for none
+	or     int     // another correct status, 0 for none
 	within float64 // seconds until the exit and the end of the outputs
 	action action
-	says   string // what the outputs, the log and syslog match
-	mute   string // what they do not
+	says   string // a pattern that the outputs, the log and syslog match
+	mute   string // a pattern that they do not match
 	leaves bool   // processes that cannot be ended, or are not ours, outlive the run
-	dies   bool   // the Go runtime ends it, and says so at length
+	dies   bool   // the Go runtime ends it, with a long message
 
-	// then runs the program again, in the ordinary way, behind the script then.
+	// then is a script after which the program runs again in the ordinary way.
 	then       string
 	thenExit   int
 	thenAction action
 }
 
-// action is what the node's state has come to.
+// action is the resulting state of the node.
 type action string
 
 const (
 	none    action = ""        // no update
 	drained action = "drained" // by one update
-	kept    action = "kept"    // a drain that could not be delivered, for the next run
+	kept    action = "kept"    // a drain that could not be delivered, kept for the next run
 	resumed action = "resumed"
 	either  action = "either" // the run may have been too early, or too late, for it
 )
 
-// The rows of the file whose name is about what they break.
+// These are the rows of the files named after their subject.
 var all = slices.Concat(confFaults, logFaults, stateFaults, slurmFaults, shellFaults, startFaults, signalFaults, nvmlFaults, nodeFaults)
 
 var program string
@@ -106,7 +105,7 @@ func TestAllFaults(t *testing.T) {
 	}
 }
 
-// TestMatrix holds the size of the matrix, and that no two rows have one name.
+// TestMatrix checks the size of the matrix, and that no two rows have the same name.
 func TestMatrix(t *testing.T) {
 	t.Parallel()
 	names, guards := map[string]bool{}, 0
@@ -159,7 +158,7 @@ func (f fault) placeGPUs(t *testing.T, dir string) {
 	}
 }
 
-// order is what a cell is told.
+// order is the input of a cell.
 type order struct {
 	Program, Node                           string // paths
 	Conf, Set, Wrap, Words, Env, With, Then string
@@ -167,7 +166,7 @@ type order struct {
 	Within                                  float64
 }
 
-// result is what a cell tells.
+// result is the output of a cell.
 type result struct {
 	Skip    string
 	Base    time.Duration // of an ordinary run at that time
@@ -199,7 +198,7 @@ func (f fault) inCell(t *testing.T, dir string) result {
 	}
 	answer := filepath.Join(dir, "answer")
 	cmd := exec.CommandContext(t.Context(), self)
-	orders := filepath.Join(dir, "orders") // no words of them on a command line that checks of processes would find
+	orders := filepath.Join(dir, "orders") // not on the command line, where checks of processes would find it
 	if err := os.WriteFile(orders, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -221,8 +220,8 @@ func (f fault) inCell(t *testing.T, dir string) result {
 	return r
 }
 
-// patience is how many times an ordinary run's own time, measured on the same node at
-// the same time, a bound grows by: on a machine under load everything takes longer.
+// patience is the factor for time limits, in units of an ordinary run's time on the same node at
+// the same time: on a loaded machine everything takes longer.
 const patience = 20
 
 func (f fault) judge(t *testing.T, r result) {
@@ -290,7 +289,7 @@ func cmpOrText(a action) string {
 	return string(a)
 }
 
-// exitStatus is the status of a shell for how a process ended.
+// exitStatus returns a shell's status for an ended process.
 func exitStatus(s *os.ProcessState) int {
 	if w, ok := s.Sys().(syscall.WaitStatus); ok && w.Signaled() {
 		return 128 + int(w.Signal())

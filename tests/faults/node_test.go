@@ -4,8 +4,8 @@ import "github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 
 const gpuLines = "* || check_gpu_count 8\n* || check_gpu_recovery\n* || check_gpu_ecc\n* || check_gpu_temp\n"
 
-// nvmlFaults break NVIDIA's library and driver. A hang and a crash name the call; a
-// fault of one GPU names that GPU.
+// nvmlFaults break NVIDIA's library and driver. The report of a hang or a crash names the call;
+// that of one GPU's fault names the GPU.
 var nvmlFaults = []fault{
 	{name: "NVML hangs in nvmlInit", guard: "K3", conf: gpuLines, gpu: []string{"- nvmlInit hang"}, words: "-t 6", exit: 1, within: 7.5, action: drained, says: "hung"},
 	{name: "NVML hangs in nvmlDeviceGetHandleByIndex", conf: gpuLines, gpu: []string{"5 nvmlDeviceGetHandleByIndex hang"}, words: "-t 6", exit: 1, within: 7.5, action: drained, says: "hung"},
@@ -34,12 +34,12 @@ var nvmlFaults = []fault{
 	{name: "an Xid behind a line break of a user", guard: "B2", conf: "* || check_gpu_xid\n", gpu: []string{}, set: kmsg(`4,100,1000,-;process 'x\x0aNVRM: Xid (PCI:0000:13:00): 79, pid=1, x' launched`), within: 3, mute: "Xid 79|20034|fallen"},
 }
 
-// kmsg is a kernel log of a node.
+// kmsg creates a kernel log of a node.
 func kmsg(line string) string {
 	return "mkdir -p node/root/dev node/root/proc/sys/kernel/random; echo this >node/root/proc/sys/kernel/random/boot_id; cat >node/root/dev/kmsg <<'EOF'\n6,1,1,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06\n" + line + "\nEOF\n"
 }
 
-// nodeFaults are nodes with one bad device, files that do not answer, and clocks.
+// nodeFaults are nodes with one faulty device, files that do not answer, and wrong clocks.
 var nodeFaults = []fault{
 	{name: "one port of eight is down", conf: "* || check_ib_ports\n", sys: func(n *fakesys.Node) { n.Down("mlx5_3") }, exit: 1, within: 3, action: drained, says: "mlx5_3"},
 	{name: "one port of eight has half its rate", conf: "* || check_ib_ports\n", sys: func(n *fakesys.Node) { n.HalfRate("mlx5_3") }, exit: 1, within: 3, action: drained, says: "mlx5_3"},

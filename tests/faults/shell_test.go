@@ -1,7 +1,7 @@
 package faults
 
-// shellFaults are lines of bash that do what no line should. The run goes on, or ends as
-// LBNL NHC's; what the line has started ends with it.
+// shellFaults are harmful lines of bash. The run continues, or ends like LBNL NHC's; the processes
+// of the line end with it.
 var shellFaults = []fault{
 	{name: "line without an end", guard: "A7", conf: "* || while :; do :; done\n", words: "-t 3", exit: 142, within: 4.5, action: drained},
 	{name: "line that hears no signal", guard: "A7", conf: "* || trap '' TERM ALRM HUP INT; sleep 100; sleep 100\n", words: "-t 3", exit: 142, within: 4.5, action: drained},

@@ -1,6 +1,6 @@
 package faults
 
-// hook makes the fake scontrol and sinfo do something first.
+// hook makes the fake scontrol and sinfo run a script first.
 func hook(text string) string { return "cat >hook <<'EOF'\n" + text + "\nEOF\n" }
 
 // slurmFaults break scontrol and sinfo. A drain is delivered, or kept for the next run.

@@ -1,6 +1,6 @@
 package faults
 
-// cgroup puts the run into a control group of its own.
+// cgroup puts the run into its own control group.
 func cgroup(controller, limit, value string) string {
 	return `d=/sys/fs/cgroup/` + controller + `/nhc-gpu-fault-$$-$RANDOM; mkdir $d 2>/dev/null || { echo no cgroup; exit 77; }
 echo ` + value + ` >$d/` + limit + `; (echo $BASHPID >$d/cgroup.procs; exec "$@"); rc=$?
@@ -9,7 +9,7 @@ for i in {1..100}; do rmdir $d 2>/dev/null && break; sleep 0.05; done; exit $rc`
 
 const needCgroup = "[ -d /sys/fs/cgroup/pids ] || { printf 'skip: needs cgroup v1 with pids and memory'; exit 1; }\n"
 
-// startFaults are about how the program is started, and what it finds then.
+// startFaults are about the start of the program, and the environment that it finds.
 var startFaults = []fault{
 	{name: "no standard input", conf: bad, wrap: `exec "$@" <&-`, exit: 1, within: 2, action: drained},
 	{name: "no standard output", conf: bad, wrap: `exec "$@" >&-`, exit: 1, within: 2, action: drained},
@@ -60,15 +60,14 @@ func interrupted(signal, after string) string {
 	return "sleep " + after + "; kill -" + signal + " $pid"
 }
 
-// begun sends it when the first line runs.
+// begun sends a signal when the first line runs.
 func begun(signal string) string {
 	return "until [ -e begun ]; do sleep 0.02; done; kill -" + signal + " $pid"
 }
 
 const slow = "* || touch begun; sleep 100\n"
 
-// signalFaults end the run early. It drains the node as LBNL NHC does, and leaves nothing
-// behind.
+// signalFaults end the run early. It drains the node as LBNL NHC does, and leaves nothing behind.
 var signalFaults = []fault{
 	{name: "TERM at once", guard: "A11", conf: slow, with: interrupted("TERM", "0"), words: "-t 20", exit: 143, within: 3, action: either},
 	{name: "TERM after 10 ms", guard: "A11", conf: slow, with: interrupted("TERM", "0.01"), words: "-t 20", exit: 143, within: 3, action: either},

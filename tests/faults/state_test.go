@@ -1,6 +1,6 @@
 package faults
 
-// memory is a slurm.json of this boot with some fields.
+// memory writes a slurm.json of this boot with some fields.
 func memory(fields string) string {
 	return `mkdir -p -m 700 /run/nhc-gpu/node1; echo '{"version":1,"boot_id":"'$(cat /proc/sys/kernel/random/boot_id)'",` + fields + `}' >/run/nhc-gpu/node1/slurm.json; chmod 600 /run/nhc-gpu/node1/slurm.json
 `
@@ -8,14 +8,14 @@ func memory(fields string) string {
 
 const (
 	noScontrol = "mv bin/scontrol bin/was\n"
-	// pending has a run fail while scontrol is not there: its drain waits on the disk.
+	// pending is a failed run without scontrol: its drain waits on the disk.
 	pending = noScontrol + "cp nhc.conf was.conf; echo '" + "* || check_file_test -d /nowhere" + "' >nhc.conf; SLURMD_NODENAME=node1 sbin/nhc-gpu -c nhc.conf LOGFILE=- NHC_RM=slurm SLURM_SCONTROL=/mnt/bin/scontrol || true; cp was.conf nhc.conf; mv bin/was bin/scontrol\n"
 	// ours is a node that a run has drained.
 	ours = "cp nhc.conf was.conf; echo '" + "* || check_file_test -d /nowhere" + "' >nhc.conf; SLURMD_NODENAME=node1 sbin/nhc-gpu -c nhc.conf LOGFILE=- NHC_RM=slurm SLURM_SCONTROL=/mnt/bin/scontrol || true; cp was.conf nhc.conf; > updates\n"
 )
 
-// stateFaults break the memory of runs in /run/nhc-gpu and /var/lib/nhc-gpu. No such
-// fault prevents a drain, and none resumes a node without a check.
+// stateFaults break the memory of runs in /run/nhc-gpu and /var/lib/nhc-gpu. No such fault prevents
+// a drain, and none resumes a node without a check.
 var stateFaults = []fault{
 	{name: "state on a full disk", guard: "A4", conf: bad, set: "mkdir -p /run/nhc-gpu; mount -t tmpfs -o size=4k,nr_inodes=1 tmpfs /run/nhc-gpu", exit: 1, within: 2, action: drained},
 	{name: "full disk with a pending drain, and all is well by now", conf: good, set: pending + "cat /dev/zero >/run/x || true", within: 2},

@@ -1,6 +1,5 @@
-// Package hold shows on the real program, with every action of every check, that
-// --check changes nothing on the node, and that --check --act does what the health
-// check does.
+// Package hold shows on the real program, with every action of every check, that --check changes
+// nothing on the node, and that --check --act does the same as the health check.
 package hold
 
 import (
@@ -27,7 +26,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
 )
 
-// insideEnv is set in the child that has namespaces of its own.
+// insideEnv is set in the child with its own namespaces.
 const insideEnv = "NHC_GPU_HOLD_INSIDE"
 
 var program string
@@ -44,11 +43,11 @@ func TestMain(m *testing.M) {
 	os.Exit(built.Main(m, &program))
 }
 
-// alice is the owner of the processes that the checks act on: a uid without an account.
+// alice is the owner of the processes on which the checks act: a uid without an account.
 const alice = 54321
 
-// conf has every action of the checks that look at this machine. W is the test's
-// directory. What ends all of alice's processes comes last.
+// conf has every action of the checks that inspect this machine. W is the test's directory. The
+// action that ends all of alice's processes is last.
 const conf = `
 * || NHC_RM=slurm
 * || SQUEUE_CMD=/bin/true
@@ -82,7 +81,7 @@ const conf = `
 // victims are the processes of alice, by the last word of their names.
 var victims = []string{"stopped", "killed", "found", "cpu", "mem", "physmem", "time", "lineage", "unauthorized"}
 
-// marks are the files that actions make.
+// marks are the files that actions create.
 var marks = []string{
 	"mount-found", "mount-missing", "socket-missing", "socket-found", "service-missing", "service-waited", "service-found", "cpu", "shell-line",
 	"service-absent-start-start", "service-absent-restart-restart", "service-absent-cycle-stop", "service-absent-cycle-start",
@@ -91,7 +90,7 @@ var marks = []string{
 
 func TestCheckChangesNothing(t *testing.T) {
 	if os.Getenv(insideEnv) == "" {
-		runtime.LockOSThread() // Pdeathsig is the end of the thread
+		runtime.LockOSThread() // Pdeathsig refers to the end of the thread
 		cmd := exec.Command(os.Args[0], "-test.run=^TestCheckChangesNothing$", "-test.v")
 		cmd.Env = append(os.Environ(), insideEnv+"=1", built.Setting+"="+program)
 		cmd.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS, Pdeathsig: unix.SIGKILL}
@@ -143,7 +142,7 @@ func TestCheckChangesNothing(t *testing.T) {
 	} {
 		cmd := exec.Command(program, words...)
 		cmd.Env = []string{"SLURMD_NODENAME=hold"}
-		out, _ := cmd.CombinedOutput() // what it says is for other tests
+		out, _ := cmd.CombinedOutput() // other tests check its output
 		if len(out) == 0 {
 			t.Errorf("%s printed nothing", words)
 		}
@@ -162,7 +161,7 @@ func TestCheckChangesNothing(t *testing.T) {
 	n.acted(t, out)
 }
 
-// node is the machine of the test: this one, with mounts and processes of its own.
+// node is the machine of the test: this one, with its own mounts and processes.
 type node struct {
 	dir, conf string
 	victims   map[string]int // pids by the last word of the name
@@ -210,8 +209,8 @@ func newNode(t *testing.T) *node {
 	return nil
 }
 
-// victim starts a process of alice's. That of check_ps_physmem -K has a parent of
-// hers, which is the one to be ended.
+// victim starts a process of alice. For check_ps_physmem -K its parent, also alice's, is to be
+// ended.
 func (n *node) victim(t *testing.T, name string) int {
 	t.Helper()
 	path := filepath.Join(n.dir, "held-"+name)
@@ -236,7 +235,7 @@ func (n *node) victim(t *testing.T, name string) int {
 	return cmd.Process.Pid
 }
 
-// run runs the program on the node's configuration.
+// run runs the program with the node's configuration.
 func (n *node) run(t *testing.T, words ...string) (out string, exit int) {
 	t.Helper()
 	cmd := exec.Command(program, append(words, "-t", "120", "-c", n.conf)...)
@@ -255,7 +254,7 @@ func (n *node) run(t *testing.T, words ...string) (out string, exit int) {
 	return text.String(), exit
 }
 
-// held looks for each action in the table, and for their number below it.
+// held checks that the table has each action, and the line below it their number.
 func (n *node) held(t *testing.T, out string) {
 	t.Helper()
 	for _, want := range []string{
@@ -301,7 +300,7 @@ func (n *node) acted(t *testing.T, out string) {
 			}
 		}
 		for name, pid := range n.victims {
-			if alive(pid) { // the lines at the end want to end them all
+			if alive(pid) { // the last lines end them all
 				missing = append(missing, "end of "+name)
 			}
 		}
@@ -338,8 +337,7 @@ func (n *node) mounts(t *testing.T) (list []string) {
 	return list
 }
 
-// changes compares the node with a snapshot, when what the program has started for
-// its own purposes has ended.
+// changes compares the node with a snapshot, after the program's own processes have ended.
 func (n *node) changes(t *testing.T, before map[string]string) (diff string) {
 	t.Helper()
 	for range 100 {
@@ -351,9 +349,8 @@ func (n *node) changes(t *testing.T, before map[string]string) (diff string) {
 	return diff
 }
 
-// snapshot describes what an action could change: the test's files and those that
-// the program keeps, with mode, time and content; mounts; processes with parent,
-// nice value and command.
+// snapshot describes everything that an action could change: the test's files and those of the
+// program, with mode, time and content; mounts; processes with parent, nice value and command.
 func (n *node) snapshot(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{"mounts": strings.Join(n.mounts(t), "\n")}

@@ -21,12 +21,12 @@ import (
 	"testing"
 )
 
-// most is how many files of a package may refer to each other in a cycle: no part of such a
-// cycle can move to another package.
+// most is how many files of a package may refer to each other in a cycle: no part of such a cycle
+// can move to another package.
 const most = 10
 
-// TestCycles counts the files of the largest cycle of each package. A file refers to another
-// one if it uses an identifier that is declared there.
+// TestCycles counts the files of the largest cycle of each package. A file refers to another one if
+// it uses an identifier that is declared there.
 func TestCycles(t *testing.T) {
 	t.Parallel()
 	packages, err := listPackages()
@@ -54,7 +54,7 @@ type listed struct {
 	GoFiles, CgoFiles       []string
 }
 
-// listPackages returns our packages and all that they import.
+// listPackages returns this project's packages and all that they import.
 var listPackages = sync.OnceValues(func() (map[string]*listed, error) {
 	list := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles,CgoFiles", "./cmd/nhc-gpu")
 	list.Dir = "../.."
@@ -74,7 +74,7 @@ var listPackages = sync.OnceValues(func() (map[string]*listed, error) {
 	}
 })
 
-// references are the files of a package, each with those that it refers to.
+// references returns the files of a package, each with those that it refers to.
 func references(t *testing.T, name string) map[string]map[string]bool {
 	t.Helper()
 	packages, err := listPackages()
@@ -119,7 +119,7 @@ func references(t *testing.T, name string) map[string]map[string]bool {
 	return refs
 }
 
-// largestCycle returns the files of the largest set in which each reaches each, by
+// largestCycle returns the files of the largest set in which each file reaches every other, by
 // Tarjan's algorithm; none if there is no cycle.
 func largestCycle(refs map[string]map[string]bool) (largest []string) {
 	index, low, on := map[string]int{}, map[string]int{}, map[string]bool{}
@@ -158,11 +158,11 @@ func largestCycle(refs map[string]map[string]bool) (largest []string) {
 	return largest
 }
 
-// mostFiles is how many files the methods of a type may stand in: one subject is read in
-// one place.
+// mostFiles is how many files may contain the methods of one type, so that a subject is in one
+// place.
 const mostFiles = 4
 
-// TestMethodsStandTogether counts the files that the methods of each type stand in.
+// TestMethodsStandTogether counts the files with methods of each type.
 func TestMethodsStandTogether(t *testing.T) {
 	t.Parallel()
 	packages, err := listPackages()
@@ -198,7 +198,7 @@ func TestMethodsStandTogether(t *testing.T) {
 	}
 }
 
-// receiver is the type that a declaration is a method of, "" if it is none.
+// receiver returns the type of a method's receiver, "" if the declaration is not a method.
 func receiver(d ast.Decl) string {
 	fn, ok := d.(*ast.FuncDecl)
 	if !ok || fn.Recv == nil {

@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// A descriptor that is not close-on-exec reaches what a check starts, which may be an
-// ordinary user's program: a function that makes one by a system call names CLOEXEC.
-// Those of package os do so by themselves.
+// A process that a check starts, possibly an ordinary user's program, inherits a descriptor that is
+// not close-on-exec. So a function that creates one by a system call must use CLOEXEC. Package os
+// does that itself.
 func TestDescriptorsAreCloseOnExec(t *testing.T) {
 	t.Parallel()
 	makes := map[string]bool{

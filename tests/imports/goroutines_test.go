@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// A panic in a bare goroutine ends the program with Go's own status, for which slurmd
-// drains the node: the supervisor starts its goroutines by run.Go. A worker may die of
-// one; its supervisor reports that.
+// A panic in a bare goroutine ends the program with Go's own status, and slurmd drains the node. So
+// the supervisor starts its goroutines by run.Go. A panic may end a worker; its supervisor reports
+// that.
 func TestGoroutinesAreStartedByTheHelper(t *testing.T) {
 	t.Parallel()
 	const helper = "checks/run/goroutine.go"

@@ -1,5 +1,5 @@
-// Package imports_test shows that the packages import in one direction only, and
-// that the linter has the same rules.
+// Package imports_test shows that the packages import in one direction only, and that the linter
+// has the same rules.
 package imports_test
 
 import (
@@ -19,11 +19,13 @@ import (
 
 const module = "github.com/nhc-gpu/nhc-gpu"
 
-// anyFamily is what each family may import; "checks/probe/*" are all packages below it.
+// anyFamily has the packages that each family may import; "checks/probe/*" are all packages below
+// it.
 var anyFamily = []string{"checks", "checks/gpustate", "checks/probe", "checks/probe/*", "conf/match"}
 
-// may says which of our packages, and whether os/exec, a package may import. Whatever is
-// missing is refused; what is not used is taken out. "checks/*" are the families that are not named, a new one among them.
+// may has the project's packages, and os/exec, that a package may import. Everything else is
+// refused, and unused entries are removed. "checks/*" are the families without an entry, for
+// example a new one.
 var may = map[string][]string{
 	"conf":                           {},
 	"conf/match":                     {},
@@ -78,7 +80,7 @@ var may = map[string][]string{
 	"cmd/nhc-gpu/internal/wrap":      {"checks", "checks/run", "checks/verdict", "cmd/nhc-gpu/internal/console"},
 }
 
-// allowed returns what a package may import, nil if nothing says that.
+// allowed returns the packages that a package may import, nil without an entry.
 func allowed(from string) []string {
 	if list, ok := may[from]; ok {
 		return list
@@ -86,7 +88,7 @@ func allowed(from string) []string {
 	return may[path.Dir(from)+"/*"]
 }
 
-// TestPackages compares what our packages import with the table.
+// TestPackages compares the imports of the project's packages with the table.
 func TestPackages(t *testing.T) {
 	t.Parallel()
 	list := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", "./cmd/...", "./checks/...", "./conf/...", "./slurm/...")
@@ -127,14 +129,14 @@ func TestPackages(t *testing.T) {
 	}
 }
 
-// Where the linter's rules stand in its configuration.
+// These delimit the linter's rules in its configuration.
 const (
 	rulesBegin = "      rules: # written by NHC_GPU_WRITE=imports go test ./tests/imports -run Rules\n"
 	rulesEnd   = "    # The process that slurmd starts touches no path"
 )
 
-// TestRules compares the linter's rules with the table, so that an editor shows a wrong
-// import where it is written.
+// TestRules compares the linter's rules with the table, so that an editor shows a wrong import at
+// once.
 func TestRules(t *testing.T) {
 	t.Parallel()
 	const file = "../../.golangci.yml"
@@ -159,7 +161,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// rules are those of depguard.
+// rules returns the rules of depguard.
 func rules() string {
 	var text strings.Builder
 	var starts []string // processes
@@ -220,9 +222,8 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// Each package of the program costs memory and time at every start of it, by what it sets
-// up: none comes in by accident. Our own, and those that Go keeps to
-// itself, are left out.
+// Each package of the program costs memory and time at every start for its initialization, so none
+// is added by accident. The list omits the project's own packages and Go's internal ones.
 func TestPackagesOfTheProgram(t *testing.T) {
 	t.Parallel()
 	list := exec.Command("go", "list", "-deps", "./cmd/nhc-gpu")

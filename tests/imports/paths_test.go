@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The linter refuses a call that takes a path wherever the process that slurmd starts
-// could make it, and nowhere else.
+// The linter refuses a call with a path wherever the process that slurmd starts could make it, and
+// nowhere else.
 func TestPaths(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("golangci-lint"); err != nil {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// A test that writes a program while another test starts a process cannot always run it ("text
-// file busy"). Tests write programs by a function that no start of a process interrupts:
+// A test that writes a program while another test starts a process cannot always run it ("text file
+// busy"). So tests write programs by a function that prevents the start of processes meanwhile:
 // built.WriteProgram, probetest.WriteProgram or checktest.WriteProgram.
 func TestProgramsAreWrittenAlone(t *testing.T) {
 	t.Parallel()

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Every process of a run would pay at its start for an expression that is compiled as a
-// variable of a package: checks.Lazily compiles it when it is first needed.
+// Every process of a run would compile an expression in a package variable at its start:
+// checks.Lazily compiles it when it is first needed.
 func TestRegexpsAreCompiledLate(t *testing.T) {
 	t.Parallel()
 	files, found := 0, 0

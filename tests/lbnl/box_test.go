@@ -15,17 +15,18 @@ import (
 	"time"
 )
 
-// dir is {DIR}: a case's own directory, the same for all, as each sees its own. The scripts in testdata name it too.
+// dir is {DIR}: a case's own directory, with the same name for all, because each sees only its own.
+// The scripts in testdata name it, too.
 const dir = "/tmp/nhco"
 
-// caseLimit bounds a case from outside, set-up and all.
+// caseLimit bounds a case from outside, including its setup.
 const caseLimit = 2 * time.Minute
 
-// namespaces are those that a case does not share.
+// namespaces are the namespaces that a case does not share.
 const namespaces = syscall.CLONE_NEWNS | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWPID |
 	syscall.CLONE_NEWNET
 
-// report is what process 1 of a case has to say.
+// report is the result of process 1 of a case.
 type report struct {
 	Outcome  outcome
 	Wall     time.Duration
@@ -39,7 +40,8 @@ type box struct {
 	names  *strings.Replacer // and back
 }
 
-// newBox lays out in tmp what all cases share: an empty directory of site scripts, and the node-mark-* commands.
+// newBox creates in tmp the files that all cases share: an empty directory of site scripts, and the
+// node-mark-* commands.
 func newBox(tmp, bin string) (*box, error) {
 	inc, helpers := filepath.Join(tmp, "scripts"), filepath.Join(tmp, "helpers")
 	for _, d := range []string{inc, helpers, dir, base} {
@@ -58,7 +60,7 @@ func newBox(tmp, bin string) (*box, error) {
 	}, nil
 }
 
-// try runs a case and judges what came of it.
+// try runs a case and judges its outcome.
 func (b *box) try(ctx context.Context, c *recorded) ([]fault, error) {
 	r, err := b.play(ctx, c.scene)
 	if err != nil {
@@ -76,7 +78,7 @@ func (b *box) try(ctx context.Context, c *recorded) ([]fault, error) {
 	return faults, nil
 }
 
-// play has a scene played in namespaces of its own, by a process 1 that is this test binary.
+// play runs a scene in its own namespaces, by a process 1 that is this test binary.
 func (b *box) play(ctx context.Context, s scene) (*report, error) {
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -91,7 +93,7 @@ func (b *box) play(ctx context.Context, s scene) (*report, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	cmd.WaitDelay = time.Second
-	stdin, err := cmd.StdinPipe() // stays open: process 1 ends when it closes, thus with this process at the latest
+	stdin, err := cmd.StdinPipe() // stays open: process 1 ends when it closes, at the latest with this process
 	if err != nil {
 		return nil, err
 	}

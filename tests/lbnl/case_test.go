@@ -12,28 +12,29 @@ import (
 	"strings"
 )
 
-// recorded is a case: a scene for the program, and what the program is to make of it.
+// recorded is a case: a scene for the program, and the expected outcome.
 type recorded struct {
 	Group string   `json:"-"` // the name of the case's file
 	ID    string   `json:"id"`
 	Desc  string   `json:"desc"`
-	Tags  []string `json:"tags"` // for readers: the check, "differs" and the rule by which we differ
+	Tags  []string `json:"tags"` // for readers: the check, "differs" and the reason of the difference
 	scene
 	wants
 }
 
-// scene is the node that a case sets up, and the program it runs there. Texts may hold {BIN}, {DIR}, {INCDIR} and
-// {HELPERDIR}: the program, the case's own directory, that of the site scripts and that of the node-mark-* commands.
+// scene is the node that a case creates, and the program that it runs there. Texts may contain
+// {BIN}, {DIR}, {INCDIR} and {HELPERDIR}: the program, the case's own directory, that of the site
+// scripts and that of the node-mark-* commands.
 type scene struct {
 	Host    *string           `json:"host"`    // host name; null: node01
 	Conf    *string           `json:"conf"`    // text of {DIR}/etc/nhc.conf; null: there is none
-	Files   []file            `json:"files"`   // made in this order, after the mounts
-	Mounts  []mount           `json:"mounts"`  // made in this order
+	Files   []file            `json:"files"`   // created in this order, after the mounts
+	Mounts  []mount           `json:"mounts"`  // created in this order
 	Bind    map[string]string `json:"bind"`    // path: text mounted over that file
-	Sysfs   map[string]string `json:"sysfs"`   // path below /sys/class: text; all else there is hidden
+	Sysfs   map[string]string `json:"sysfs"`   // path below /sys/class: text; everything else there is hidden
 	Links   []string          `json:"links"`   // network links to create
 	Procs   []process         `json:"bg"`      // processes running before the program starts
-	Listen  []listener        `json:"listen"`  // sockets, each held by a process of its own
+	Listen  []listener        `json:"listen"`  // sockets, each held by its own process
 	Argv    []string          `json:"argv"`    // the command line
 	Env     map[string]string `json:"env"`     // the whole environment; null: PATH, HOME and LC_ALL
 	Stdin   *string           `json:"stdin"`   // null: /dev/null
@@ -62,7 +63,7 @@ type file struct {
 type mount struct {
 	Type   string   `json:"type"`
 	Source string   `json:"source"`
-	Target string   `json:"target"` // created if need be
+	Target string   `json:"target"` // created if it is missing
 	Opts   string   `json:"opts"`
 	Flags  []string `json:"flags"` // ro, nosuid, nodev
 }
@@ -76,7 +77,7 @@ type process struct {
 	Children []process `json:"children"`
 }
 
-// procFake holds what /proc/PID says of a process in place of the truth.
+// procFake replaces values of /proc/PID of a process.
 type procFake struct {
 	RSSKB   *int     `json:"rss_kb"`
 	VSZKB   *int     `json:"vsz_kb"`
@@ -95,39 +96,39 @@ type listener struct {
 	UID   int    `json:"uid"` // owner of the socket
 }
 
-// wants is what a case asks of the outcome.
+// wants is the outcome that a case expects.
 type wants struct {
 	Expect  outcome  `json:"expect"`  // of the reference
-	Compare []string `json:"compare"` // keys of Expect to look at: exit, stdout, stderr, calls, files; null: all
+	Compare []string `json:"compare"` // keys of Expect to compare: exit, stdout, stderr, calls, files; null: all
 	Norm    []rule   `json:"norm"`    // applied to the outcome, after norms
 
-	ExpectOurs  *outcome                    `json:"expect_ours"`   // in place of Expect
-	CompareOurs []string                    `json:"compare_ours"`  // in place of Compare
-	NormOurs    []rule                      `json:"norm_ours"`     // applied to what is wanted and to the outcome
+	ExpectOurs  *outcome                    `json:"expect_ours"`   // instead of Expect
+	CompareOurs []string                    `json:"compare_ours"`  // instead of Compare
+	NormOurs    []rule                      `json:"norm_ours"`     // applied to the expected and the actual outcome
 	MatchOurs   map[string][]*regexp.Regexp `json:"match_ours"`    // key: patterns that match; "out": both streams
 	NomatchOurs map[string][]*regexp.Regexp `json:"nomatch_ours"`  // key: patterns that do not
 	CountOurs   map[string]map[string]int   `json:"count_ours"`    // key: text: how often it occurs
-	BesideOurs  map[string]string           `json:"beside_ours"`   // key: a line other than which there is some text
+	BesideOurs  map[string]string           `json:"beside_ours"`   // key: a line besides which there must be other text
 	WallMaxOurs float64                     `json:"wall_max_ours"` // seconds the program may take
 }
 
-// outcome is what a program did.
+// outcome is the behavior of a program.
 type outcome struct {
 	Exit   int               `json:"exit"` // 128 + N: ended by signal N
 	Stdout string            `json:"stdout"`
 	Stderr string            `json:"stderr"`
 	Calls  []string          `json:"calls"`
-	Files  map[string]string `json:"files"`  // of Collect; "<dir>" and "<ENOENT>" stand for themselves
-	Killed []string          `json:"killed"` // background processes it ended; always compared
+	Files  map[string]string `json:"files"`  // of Collect; "<dir>" and "<ENOENT>" mean themselves
+	Killed []string          `json:"killed"` // background processes that it ended; always compared
 }
 
-// rule replaces what a pattern matches, $1 standing for its first group.
+// rule replaces the matches of a pattern; $1 is its first group.
 type rule struct {
 	re *regexp.Regexp
 	to string
 }
 
-// UnmarshalJSON reads ["pattern", "replacement"].
+// UnmarshalJSON decodes ["pattern", "replacement"].
 func (r *rule) UnmarshalJSON(text []byte) error {
 	var pair [2]string
 	if err := json.Unmarshal(text, &pair); err != nil {
@@ -174,7 +175,7 @@ func loadCases(dir string) ([]*recorded, error) {
 	return cases, nil
 }
 
-// checkKeys finds a key of no meaning, which would be a comparison left out.
+// checkKeys finds an unknown key, which would silently skip a comparison.
 func (c *recorded) checkKeys() error {
 	for _, key := range slices.Concat(c.Compare, c.CompareOurs) {
 		if !slices.Contains([]string{"exit", "stdout", "stderr", "calls", "files"}, key) {

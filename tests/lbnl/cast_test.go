@@ -19,17 +19,18 @@ import (
 
 const (
 	processName = "case-process" // argv[0] of a background process to be
-	readyFD     = 3              // where it says that it could not; closed when it is the one it is to be
+	readyFD     = 3              // where it reports an error; closed when it is ready
 )
 
-// member is a background process that runs.
+// member is a running background process.
 type member struct {
 	pid   int
 	argv0 string
-	rest  string // its state once it has nothing left to do
+	rest  string // its state when it is idle
 }
 
-// startCast starts the background processes and the holders of sockets, and returns when each is what it is to be.
+// startCast starts the background processes and the holders of sockets, and returns when each is
+// ready.
 func (s *scene) startCast() ([]member, error) {
 	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
 	if err != nil {
@@ -95,7 +96,8 @@ func (p *process) start(fds []uintptr) (int, error) {
 	return pid, nil
 }
 
-// caseProcess is the main function of a background process. It returns only if it cannot become another program.
+// caseProcess is the main function of a background process. It returns only if it cannot become
+// another program.
 func caseProcess(spec string) int {
 	unix.CloseOnExec(readyFD)
 	var p process
@@ -107,7 +109,7 @@ func caseProcess(spec string) int {
 	return 1
 }
 
-// become starts the children, takes on the user and turns into the program. Children stay with it.
+// become starts the children, changes the user and executes the program, which keeps the children.
 func (p *process) become() error {
 	for i := range p.Children {
 		if _, err := p.Children[i].start([]uintptr{0, 1, 2, readyFD}); err != nil {
@@ -126,7 +128,8 @@ func (p *process) become() error {
 	return syscall.Exec("/bin/sh", slices.Concat([]string{p.Argv0, "-c", "kill -STOP $$"}, p.Args), nil)
 }
 
-// awaitRest waits until the process sleeps or has stopped itself: so its stat file is to show it.
+// awaitRest waits until the process sleeps or has stopped itself, so that its stat file shows that
+// state.
 func (m *member) awaitRest() error {
 	for deadline := time.Now().Add(2 * time.Second); procState(m.pid) != m.rest; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -136,8 +139,8 @@ func (m *member) awaitRest() error {
 	return nil
 }
 
-// killed returns the names of the processes that have ended. A process to which a signal was
-// sent is waited for: it rests again, or it ends.
+// killed returns the names of the processes that have ended. It waits for a process that got a
+// signal until it is idle again or ends.
 func killed(cast []member) (names []string) {
 	for _, m := range cast {
 		state := procState(m.pid)
@@ -154,8 +157,8 @@ func killed(cast []member) (names []string) {
 	return names
 }
 
-// hasPendingSignal reports whether a signal has not reached a process yet. Only SIGKILL reaches
-// one that is stopped.
+// hasPendingSignal reports whether a signal has not reached a process yet. A stopped process
+// receives only SIGKILL.
 func hasPendingSignal(pid int, state string) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -177,7 +180,7 @@ func hasPendingSignal(pid int, state string) bool {
 	return false
 }
 
-// procState is the state letter of a process, empty if there is none.
+// procState returns the state letter of a process, empty if there is none.
 func procState(pid int) string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -193,7 +196,8 @@ func splitStat(text string) (string, []string) {
 	return text[open+1 : end], strings.Fields(text[end+1:])
 }
 
-// start opens the socket and hands it to a process of the listener's name, also where that is read from the file.
+// start opens the socket and passes it to a process of the listener's name, which the kernel's
+// files show, too.
 func (l *listener) start(null uintptr) (int, error) {
 	fd, err := l.open()
 	if err != nil {
@@ -213,7 +217,7 @@ func (l *listener) start(null uintptr) (int, error) {
 	})
 }
 
-// open creates the socket as one of its user.
+// open creates the socket as its user.
 func (l *listener) open() (int, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -20,7 +20,7 @@ import (
 //go:embed testdata/recorder.sh
 var recorder []byte
 
-// dress adds to the stage what this case has of its own, its processes aside.
+// dress adds this case's own files to the stage, but not its processes.
 func (s *scene) dress() error {
 	for _, step := range []func() error{s.mountAll, s.putConf, s.putSysfs, s.putFiles, s.bindAll, s.addLinks} {
 		if err := step(); err != nil {
@@ -95,7 +95,7 @@ func bindText(path, target, text string) error {
 	return mountAt(path, target, "", unix.MS_BIND, "")
 }
 
-// addLinks creates network links, of the first kind that the kernel knows.
+// addLinks creates network links, of the first kind that the kernel supports.
 func (s *scene) addLinks() error {
 	for _, name := range s.Links {
 		var errs []error
@@ -125,7 +125,7 @@ func (s *scene) putFiles() error {
 	return nil
 }
 
-// make creates a file and the directories that lead to it.
+// make creates a file and its parent directories.
 func (f *file) make() error {
 	if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
 		return err
@@ -183,7 +183,8 @@ func (f *file) setMode() error {
 	return chmod(f.Path, uint32(mode))
 }
 
-// setTimes sets the times back; that of access follows that of modification if it has none of its own.
+// setTimes sets the times of a file back; the time of access is that of modification unless it is
+// set.
 func (f *file) setTimes(now time.Time) error {
 	if f.MtimeAgo == nil && f.AtimeAgo == nil {
 		return nil

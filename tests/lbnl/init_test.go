@@ -33,8 +33,8 @@ func caseInit() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	// Catching all signals makes process 1 outlive those that the program sends to every process. Ignoring them
-	// would do too, but children inherit that.
+	// Because process 1 catches all signals, it survives those that the program sends to every
+	// process. Ignoring them would have the same effect, but children inherit that.
 	signal.Notify(make(chan os.Signal, 1))
 	r := &report{}
 	err := playScene(os.Stdin, r)
@@ -48,7 +48,8 @@ func caseInit() int {
 	return 0
 }
 
-// keepDescriptors keeps this process's descriptors, and those it has from the test's own parent, from its children.
+// keepDescriptors keeps this process's descriptors, and those from the test's own parent, from its
+// children.
 func keepDescriptors() error {
 	open, err := os.ReadDir("/proc/self/fd")
 	for _, d := range open {
@@ -59,7 +60,7 @@ func keepDescriptors() error {
 	return err
 }
 
-// playScene reads a scene, sets the stage, runs the program and fills in the report.
+// playScene reads a scene, creates the stage, runs the program and fills in the report.
 func playScene(in io.Reader, r *report) error {
 	var s scene
 	if err := json.NewDecoder(in).Decode(&s); err != nil {
@@ -105,7 +106,7 @@ func playScene(in io.Reader, r *report) error {
 	return nil
 }
 
-// perform runs the program to its end, and gives what it leaves behind some time to end too.
+// perform runs the program to its end, and then gives its remaining processes some time to end.
 func (s *scene) perform(log *syslog, out, errs *os.File, r *report) error {
 	before, err := pids()
 	if err != nil {
@@ -203,7 +204,7 @@ func (s *scene) input() (*os.File, error) {
 	return r, err
 }
 
-// collect reads the files that the case asks for.
+// collect reads the files of the outcome.
 func (s *scene) collect() map[string]string {
 	files := map[string]string{}
 	for _, path := range s.Collect {
@@ -225,7 +226,7 @@ func (s *scene) collect() map[string]string {
 	return files
 }
 
-// The reference was recorded with any end of line in a file read as a newline.
+// In the recorded outcomes of the reference every end of line in a file is a newline.
 var (
 	newlines = strings.NewReplacer("\r\n", "\n", "\r", "\n")
 	lineEnd  = regexp.MustCompile(`\r\n|[\n\v\f\r\x1c-\x1e\x{85}\x{2028}\x{2029}]`)
@@ -243,7 +244,7 @@ func splitLines(text string) []string {
 	return lines
 }
 
-// memFile returns a file in memory that is only ever appended to, as a terminal or a pipe is.
+// memFile returns a file in memory that is only appended to, like a terminal or a pipe.
 func memFile(name string) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {
@@ -255,7 +256,7 @@ func memFile(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// memText reads such a file whole.
+// memText reads the whole file.
 func memText(f *os.File) string {
 	text, err := io.ReadAll(io.NewSectionReader(f, 0, textLimit))
 	if err != nil {
@@ -264,7 +265,7 @@ func memText(f *os.File) string {
 	return string(text)
 }
 
-// exitCode is a status as a shell shows it.
+// exitCode converts a status to a shell's number.
 func exitCode(status unix.WaitStatus) int {
 	if status.Signaled() {
 		return 128 + int(status.Signal())
@@ -272,7 +273,7 @@ func exitCode(status unix.WaitStatus) int {
 	return status.ExitStatus()
 }
 
-// pids lists the processes there are.
+// pids lists all processes.
 func pids() ([]int, error) {
 	proc, err := os.Open("/proc")
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// fault is a way in which an outcome is not the one wanted.
+// fault is a difference between an outcome and the expected one.
 type fault struct {
 	key  string // of the outcome, or "wall"
 	text string
 }
 
-// norms take out of a text what differs from run to run, and from one shell to another.
+// norms remove parts of a text that differ between runs, and between shells.
 var norms = func() []rule {
 	table := [][2]string{
 		{`(?m)^.*?: (?:eval: )?line \d+: `, "{SH}: "},
@@ -50,7 +50,8 @@ func applyRules(rules []rule, s string) string {
 	return s
 }
 
-// normalise makes an outcome comparable with recorded ones; names puts {DIR} and so on back for their values.
+// normalise makes an outcome comparable with recorded ones; names replaces values by {DIR} and so
+// on.
 func (c *recorded) normalise(o outcome, names *strings.Replacer) outcome {
 	return o.mapped(func(s string) string {
 		s = strings.ReplaceAll(s, "\x00", `\0`)
@@ -128,7 +129,7 @@ func (c *recorded) assertions(got outcome) []fault {
 	return faults
 }
 
-// difference shows how two values differ, empty if they do not. Lines, which are long, stay whole.
+// difference shows how two values differ, empty if they are equal. Long lines stay complete.
 func difference(want, got any) string {
 	w, isLines := want.([]string)
 	if !isLines {
@@ -167,7 +168,8 @@ func (o outcome) mapped(f func(string) string) outcome {
 	return o
 }
 
-// field returns one part of an outcome by its key in a case, texts as lines for a readable difference.
+// field returns one part of an outcome by its key in a case, texts as lines for a readable
+// difference.
 func (o outcome) field(key string) any {
 	switch key {
 	case "exit":
@@ -184,7 +186,7 @@ func (o outcome) field(key string) any {
 	panic("no such key: " + key)
 }
 
-// text returns one part of an outcome as the text that assertions look at.
+// text returns one part of an outcome as the text for assertions.
 func (o outcome) text(key string) string {
 	switch key {
 	case "stdout":

@@ -16,7 +16,7 @@ const (
 	pendingPath = "pending.txt"
 )
 
-// TestMain plays one of the other parts of this binary if it was started for that.
+// TestMain runs another role of this binary if it was started for that.
 func TestMain(m *testing.M) {
 	switch os.Args[0] {
 	case initName:
@@ -75,7 +75,7 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// openTempDir returns a new directory that programs of any user can enter, unlike that of t.TempDir.
+// openTempDir returns a new directory that any user can enter, unlike that of t.TempDir.
 func openTempDir(t *testing.T) string {
 	t.Helper()
 	tmp, err := os.MkdirTemp("", "nhc-lbnl-")
@@ -89,7 +89,7 @@ func openTempDir(t *testing.T) string {
 	return tmp
 }
 
-// program returns the path of the program to test, which is built into tmp if none is named.
+// program returns the path of the program to test, which it builds into tmp if none is named.
 func program(t *testing.T, tmp string) string {
 	t.Helper()
 	bin, err := built.Program(tmp)
@@ -99,7 +99,7 @@ func program(t *testing.T, tmp string) string {
 	return bin
 }
 
-// summary names the parts of the outcome that are at fault.
+// summary names the faulty parts of the outcome.
 func summary(faults []fault) string {
 	keys := make([]string, len(faults))
 	for i, f := range faults {
@@ -108,7 +108,7 @@ func summary(faults []fault) string {
 	return "differs in " + strings.Join(keys, ", ")
 }
 
-// complain tells all about a case that failed.
+// complain describes a failed case in full.
 func (c *recorded) complain(faults []fault) string {
 	var s strings.Builder
 	fmt.Fprintf(&s, "%s\ncase: %s\nargv: %q\n", summary(faults), c.Desc, c.Argv)

@@ -37,7 +37,7 @@ func nameFits(name, id string) bool {
 	return name == id
 }
 
-// TestPending wants every line of the list to name a case.
+// TestPending checks that every line of the list names a case.
 func TestPending(t *testing.T) {
 	t.Parallel()
 	cases, err := loadCases(casesDir)

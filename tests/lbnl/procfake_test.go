@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Places in the fields of /proc/PID/stat that follow the name (proc(5) counts from 3 there).
+// These are indexes of fields of /proc/PID/stat after the name (proc(5) counts from 3 there).
 const (
 	statUtime     = 11
 	statStime     = 12
@@ -20,9 +20,9 @@ const (
 	statRSS       = 21
 )
 
-const clockTicks = 100 // a second, on every architecture that matters
+const clockTicks = 100 // a second, on every supported architecture
 
-// mount covers files of /proc/PID, so that ps(1) and those who read them see the same made-up facts.
+// mount covers files of /proc/PID, so that ps(1) and other readers see the same invented values.
 func (f *procFake) mount(pid int) error {
 	texts := map[string]string{}
 	for _, name := range []string{"stat", "statm", "status"} {
@@ -64,11 +64,11 @@ func (f *procFake) mount(pid int) error {
 	return nil
 }
 
-// setTimes makes the process old enough for the CPU time it is to have had.
+// setTimes makes the process old enough for its CPU time.
 func (f *procFake) setTimes(stat []string, up float64) {
 	age := min(3000, up-1)
 	if f.PCPU != nil {
-		share := (*f.PCPU + 0.07) / 100 // clear of the rounding down of ps
+		share := (*f.PCPU + 0.07) / 100 // so that ps does not round it down
 		stat[statUtime] = strconv.Itoa(int(math.RoundToEven(share * age * clockTicks)))
 		stat[statStime] = "0"
 		stat[statStarttime] = strconv.Itoa(int((up - age) * clockTicks))
@@ -81,13 +81,13 @@ func (f *procFake) setTimes(stat []string, up float64) {
 	}
 }
 
-// setStatus sets the lines of those names in the text of /proc/PID/status.
+// setStatus replaces lines in the text of /proc/PID/status.
 func setStatus(text, names string, kb int) string {
 	line := regexp.MustCompile(`(?m)^(` + names + `):.*$`)
 	return line.ReplaceAllString(text, fmt.Sprintf("${1}:\t%8d kB", kb))
 }
 
-// uptime is the seconds since the machine started.
+// uptime returns the seconds since the machine started.
 func uptime() (float64, error) {
 	text, err := os.ReadFile("/proc/uptime")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The tests of this file are of the runner itself.
+// The tests of this file test the runner itself.
 
 func TestNorms(t *testing.T) {
 	t.Parallel()

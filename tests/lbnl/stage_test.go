@@ -12,22 +12,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// base is a tmpfs for what the stage itself needs: upper layers, texts to bind, copies of sleep(1).
+// base is a tmpfs for the stage itself: upper layers, texts to bind, copies of sleep(1).
 const base = "/tmp/.nhco-base"
 
-// root holds the files that every case finds, below testdata/root: user databases, a recorder named logger.
+// root has the files that every case finds, below testdata/root: user databases, a recorder named
+// logger.
 //
 //go:embed testdata/root
 var root embed.FS
 
-// masked are the commands that no case finds unless it brings its own.
+// masked are the commands that no case finds unless it provides them.
 var masked = strings.Fields(`scontrol sinfo squeue pbsnodes qselect qmgr qstat badmin bhosts sbatchd mdiag mcelog
 	dmidecode nvidia-smi nvidia-healthmon ping ping6 netstat ipmitool service shutdown reboot`)
 
 // cleared are the files of an installed NHC or Torque.
 var cleared = []string{"/etc/default/nhc", "/etc/nhc", "/var/log/nhc.log", "/var/spool/torque"}
 
-// setStage gives this process's namespaces what is the same in every case.
+// setStage creates in this process's namespaces the environment that all cases share.
 func (s *scene) setStage() error {
 	unix.Umask(0o022)
 	host := "node01"
@@ -45,12 +46,14 @@ func (s *scene) setStage() error {
 	return nil
 }
 
-// nameProcess makes ps show process 1 as no case could mean it. The name that Linux took is that of the executed file.
+// nameProcess gives process 1 a name in ps that no case uses. The kernel took its name from the
+// executed file.
 func nameProcess() error {
 	return os.WriteFile("/proc/self/comm", []byte(initName), 0o644)
 }
 
-// detachRemote drops the host's network and user-space file systems, on which statfs may hang.
+// detachRemote unmounts the host's network and user-space file systems, because statfs may hang on
+// them.
 func detachRemote() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -69,7 +72,8 @@ func detachRemote() error {
 	return nil
 }
 
-// mountStage makes /etc, /usr and /var writable without a trace, and everything volatile new.
+// mountStage makes /etc, /usr and /var writable without a permanent change, and all volatile
+// directories new.
 func mountStage() error {
 	const pseudo = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	if err := mountAt("tmpfs", base, "tmpfs", 0, "mode=755"); err != nil {
@@ -141,7 +145,7 @@ func raiseLoopback() error {
 	return nil
 }
 
-// layFiles puts the files of every case in place, and takes away what would make the host show through.
+// layFiles creates the files of every case, and removes files that would reveal the host.
 func layFiles() error {
 	for _, d := range []string{"/usr/bin/", "/usr/sbin/", "/usr/local/bin/", "/usr/local/sbin/"} {
 		for _, name := range masked {
@@ -173,7 +177,7 @@ func layFiles() error {
 	return errors.Join(err, putFile(callsPath, nil, 0o666), os.Mkdir(dir+"/etc", 0o755))
 }
 
-// mountAt mounts, naming the target if that fails.
+// mountAt mounts, and names the target in an error.
 func mountAt(source, target, fstype string, flags uintptr, data string) error {
 	if err := unix.Mount(source, target, fstype, flags, data); err != nil {
 		return fmt.Errorf("mount %s on %s: %w", source, target, err)
@@ -189,7 +193,8 @@ func makeNode(path string, kind, major, minor, mode uint32) error {
 	return chmod(path, mode)
 }
 
-// putFile writes a file with exactly that mode in place of what is there, and the directories that lead to it.
+// putFile writes a file with exactly that mode over any existing one, and creates its parent
+// directories.
 func putFile(path string, text []byte, mode uint32) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err

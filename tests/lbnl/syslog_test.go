@@ -9,19 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syslog is the receiver at /dev/log. It writes down messages as the stand-in for logger(1) does.
+// syslog is the receiver at /dev/log. It records messages in the same form as the replacement of
+// logger(1).
 type syslog struct {
 	fd    int
 	lines []string
 }
 
-// syslogMessage is priority, time, host, tag and text of a message; neither time nor host need be there.
+// syslogMessage matches priority, time, host, tag and text of a message; time and host are
+// optional.
 var syslogMessage = regexp.MustCompile(
 	`(?s)^<(\d+)>(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d )?(?:(\S+) )??([^ :]+): ?(.*)`)
 
 var syslogLevels = [...]string{"emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"}
 
-// listenSyslog opens /dev/log for everyone.
+// listenSyslog opens /dev/log for all users.
 func listenSyslog() (*syslog, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -33,7 +35,7 @@ func listenSyslog() (*syslog, error) {
 	return &syslog{fd: fd}, unix.Chmod("/dev/log", 0o666)
 }
 
-// drain takes the messages that wait; the few that fit into the queue would else block their senders.
+// drain reads the waiting messages; few fit into the queue, and a full one blocks the senders.
 func (l *syslog) drain() {
 	buf := make([]byte, 1<<16)
 	for {

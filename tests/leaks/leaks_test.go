@@ -1,5 +1,5 @@
-// Package leaks shows that an ordinary user's program gets nothing of root's from a
-// run that starts it.
+// Package leaks shows that an ordinary user's program gets nothing that belongs to root from a run
+// that starts it.
 package leaks
 
 import (
@@ -24,10 +24,10 @@ func TestMain(m *testing.M) { os.Exit(built.Main(m, &program, "bash", "setpriv",
 //go:embed hostile.sh
 var hostile string
 
-// rig is a folder that every user can read, with a hostile program in it.
+// rig is a directory that every user can read, with a hostile program in it.
 type rig struct {
 	dir    string
-	report string // what the hostile program has got hold of
+	report string // the hostile program's report of its access
 	mounts string // shell text that prepares the mounts of a run
 }
 
@@ -64,13 +64,13 @@ func (r *rig) write(t *testing.T, name, text string) string {
 	return path
 }
 
-// attack is the command that starts the hostile program as an ordinary user.
+// attack returns the command that starts the hostile program as an ordinary user.
 func (r *rig) attack(place string) string {
 	return fmt.Sprintf("setpriv --reuid=65534 --regid=65534 --clear-groups bash %s/hostile.sh %s %s", r.dir, r.report, place)
 }
 
-// run carries out a configuration, started by one who leaks the descriptors 3 to 20;
-// the last of them is a file that root alone may read or write.
+// run runs a configuration, started by a process that leaks the descriptors 3 to 20; the last of
+// them is a file that only root may read or write.
 func (r *rig) run(t *testing.T, lines []string, args ...string) string {
 	t.Helper()
 	conf := r.write(t, "nhc.conf", strings.Join(lines, "\n")+"\n")
@@ -96,14 +96,14 @@ func (r *rig) run(t *testing.T, lines []string, args ...string) string {
 		cmd.ExtraFiles = append(cmd.ExtraFiles, f)
 	}
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
-	out, _ := cmd.CombinedOutput() // its status is no matter here
+	out, _ := cmd.CombinedOutput() // its status does not matter here
 	if text, err := os.ReadFile(secret); err != nil || string(text) != "root's own\n" {
 		t.Errorf("the file of root's is now %q, %v", text, err)
 	}
 	return string(out)
 }
 
-// service is what restarts a service.
+// service is the command that restarts a service.
 const service = "/sbin/service"
 
 // TestNothingIsInherited starts a hostile program from every place that starts one.
@@ -154,13 +154,13 @@ func TestNothingIsInherited(t *testing.T) {
 	}
 }
 
-// TestForgedEventIsRejected has a line hand its own private descriptor to a user's
-// program: what that writes is reported, and does not hide the failure behind it.
+// TestForgedEventIsRejected makes a line pass its private descriptor to a user's program: the
+// program's output is reported, and does not hide the failure behind it.
 func TestForgedEventIsRejected(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	out := r.run(t, []string{
-		// It does not stop writing, either.
+		// It writes endlessly, too.
 		`* || setpriv --reuid=65534 --regid=65534 --clear-groups bash -c 'while printf "%s" exit:1:0: | tr : "\\\\0"; do :; done' >&61`,
 		`* || check_file_test -e /nonexistent`,
 	}, "LOGFILE=-")
@@ -171,8 +171,8 @@ func TestForgedEventIsRejected(t *testing.T) {
 	}
 }
 
-// TestSetuidCopyRefuses starts a copy of the program that has root's rights, as an
-// ordinary user, with a command that would run with them.
+// TestSetuidCopyRefuses starts a copy of the program that has root's rights, as an ordinary user,
+// with a command that would run with these rights.
 func TestSetuidCopyRefuses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

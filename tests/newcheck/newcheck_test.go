@@ -1,4 +1,4 @@
-// Package newcheck adds a check to a copy of the program by the words of CONTRIBUTING.md.
+// Package newcheck adds a check to a copy of the program as CONTRIBUTING.md describes.
 package newcheck
 
 import (
@@ -14,9 +14,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
-// A check is one file and its test, a row of checks/codes.toml for each of its codes, and
-// two files that commands rewrite. A family is a package, and a line in checks/all. Nothing
-// else is edited.
+// A check is one file and its test, a row of checks/codes.toml for each of its codes, and two files
+// that commands rewrite. A family is a package, and a line in checks/all. No other file is edited.
 func TestAddACheck(t *testing.T) {
 	tier.All(t)
 	dir := scratch(t)
@@ -94,7 +93,7 @@ func TestAddACheck(t *testing.T) {
 	}
 }
 
-// scratch copies the project's Go code and what is built into it.
+// scratch copies the project's Go code and its embedded files.
 func scratch(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

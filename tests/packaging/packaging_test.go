@@ -1,5 +1,5 @@
-// Package packaging_test shows that what is installed and packaged works: `make
-// install`, the systemd units, and the package that a real rpmbuild makes.
+// Package packaging_test shows that the installed and packaged files work: `make install`, the
+// systemd units, and the package from a real rpmbuild.
 package packaging_test
 
 import (
@@ -17,7 +17,7 @@ import (
 
 const root = "../.."
 
-// installed is what `make install` puts below DESTDIR, docs left out.
+// installed has the files that `make install` puts below DESTDIR, except docs.
 var installed = []string{
 	"etc/logrotate.d/nhc",
 	"usr/lib/systemd/system/nhc-gpu-active.service",
@@ -73,7 +73,7 @@ func TestUnits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// systemd wants the program to exist, and nothing is installed here
+		// systemd requires that the program exists, and nothing is installed here
 		text = []byte(strings.ReplaceAll(string(text), "/usr/sbin/nhc-gpu", "/bin/true"))
 		unit := filepath.Join(dir, name)
 		if err := os.WriteFile(unit, text, 0o644); err != nil {
@@ -85,7 +85,7 @@ func TestUnits(t *testing.T) {
 	verify.Env = append(os.Environ(), "SYSTEMD_LOG_LEVEL=warning")
 	out := run(t, verify)
 	for line := range strings.Lines(out) {
-		if strings.Contains(line, "nhc-gpu") { // of a key it does not know it only complains
+		if strings.Contains(line, "nhc-gpu") { // it only warns about an unknown key
 			t.Errorf("systemd-analyze: %s", line)
 		}
 	}
@@ -146,7 +146,7 @@ func replacesLBNL(t *testing.T, pkg string) {
 	}
 }
 
-// lbnlSpec makes a package that has LBNL NHC's name, version and files.
+// lbnlSpec builds a package with LBNL NHC's name, version and files.
 const lbnlSpec = `
 Name: lbnl-nhc
 Version: 1.4.3
@@ -189,7 +189,7 @@ func mustBeInstalled(t *testing.T, dest string) {
 	}
 }
 
-// mustStart runs the program as slurmd would, with next to no environment.
+// mustStart runs the program as slurmd would, with an almost empty environment.
 func mustStart(t *testing.T, program, version string) {
 	t.Helper()
 	cmd := exec.Command(program, "version")
@@ -199,8 +199,8 @@ func mustStart(t *testing.T, program, version string) {
 	}
 }
 
-// mustBindLazily fails where the loader would bind every symbol at start: those
-// of NVML and DCGM are there only once their libraries have been opened.
+// mustBindLazily fails if the loader would bind every symbol at the start: those of NVML and DCGM
+// exist only after their libraries have been opened.
 func mustBindLazily(t *testing.T, program string) {
 	t.Helper()
 	file, err := elf.Open(program)

@@ -15,14 +15,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
-// newestGLIBC are the newest versions of glibc's symbols that a release may need: those
-// that it needs today. The tools of the device kit may need those of EL8.
+// newestGLIBC has the newest versions of glibc's symbols that a release may need: those that it
+// needs today. The tools of the device kit may need those of EL8.
 var newestGLIBC = map[string]string{"amd64": "2.3.3", "arm64": "2.17"}
 
 const el8GLIBC = "2.28"
 
-// A release for this processor starts with the glibc of a system older than EL8, and its
-// package asks for no newer one.
+// A release for this processor starts with the glibc of a system older than EL8, and its package
+// requires no newer one.
 func TestRelease(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -105,7 +105,7 @@ func TestRelease(t *testing.T) {
 	})
 }
 
-// The same of the other processor, of which only the symbols are read.
+// The same applies to the other processor, but only its symbols are read.
 func TestReleaseOfOtherArch(t *testing.T) {
 	tier.Long(t)
 	t.Parallel()
@@ -131,7 +131,7 @@ func release(t *testing.T, arch string) string {
 	return program
 }
 
-// needsNoNewGLIBC reads the versions of the symbols that a program needs, and counts them.
+// needsNoNewGLIBC reads and counts the versions of the symbols that a program needs.
 func needsNoNewGLIBC(t *testing.T, program, newest string) (versions int) {
 	t.Helper()
 	f, err := elf.Open(program)
@@ -153,7 +153,7 @@ func needsNoNewGLIBC(t *testing.T, program, newest string) (versions int) {
 	return versions
 }
 
-// unpack downloads the packages of a list, or skips the test where there is no network.
+// unpack downloads the packages of a list, or skips the test without network.
 func unpack(t *testing.T, list, dir string) {
 	t.Helper()
 	for _, tool := range []string{"curl", "ar", "xz", "gcc", "make"} {
@@ -180,7 +180,7 @@ func newer(a, b string) bool {
 	return len(x) > len(y)
 }
 
-// A package with another checksum is not unpacked; links of one that is stay below its root.
+// A package with another checksum is not unpacked; links of an unpacked one stay below its root.
 func TestUnpack(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"curl", "ar", "xz", "sha256sum"} {
@@ -201,7 +201,7 @@ echo "$(sha256sum a.deb | cut -d' ' -f1) file://$1/a.deb" >right.debs && echo "$
 	if left, _ := filepath.Glob(filepath.Join(dir, "sys*")); len(left) > 0 {
 		t.Errorf("it leaves %s", left)
 	}
-	for range 2 { // the second finds all in place
+	for range 2 { // the second finds everything done
 		if out, err := unpack("right.debs"); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}

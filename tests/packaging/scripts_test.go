@@ -13,18 +13,17 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
 )
 
-// hostile is an environment that changes what a shell does, or what it starts.
+// hostile is an environment that changes the behavior of a shell or its commands.
 var hostile = []string{
 	"SHELLOPTS=noexec:xtrace", "BASHOPTS=extdebug", "PS4=$(touch pwned)", "BASH_ENV=./evil", "ENV=./evil", "IFS=e", "PATH=.", "CDPATH=/", "POSIXLY_CORRECT=1",
 	"BASH_FUNC_exec%%=() { touch pwned; }", "BASH_FUNC_shopt%%=() { touch pwned; }", "BASH_FUNC_exit%%=() { touch pwned; }", "SLURM_JOB_ID=1; touch pwned",
 }
 
-// What slurmd starts before and after a job starts the program, in whatever
-// environment, and passes on the status 1; without the program, or where that
-// crashes, it lets the job run.
+// The scripts that slurmd starts before and after a job start the program, in any environment, and
+// pass on the status 1. If the program is missing, or crashes, they let the job run.
 //
-// It is not parallel: a process that another test forks holds what is written here
-// open for a moment, and what is open for writing cannot be executed.
+// It is not parallel: a process that another test forks has a program of this test open for a
+// moment, and the kernel does not execute a file that is open for writing.
 func TestJobScripts(t *testing.T) {
 	for _, role := range []string{"prolog", "epilog"} {
 		for name, c := range map[string]struct {
@@ -65,8 +64,8 @@ func TestJobScripts(t *testing.T) {
 	}
 }
 
-// runScript runs the script of a role with a program in place of nhc-gpu, and with
-// a logger that writes down its words.
+// runScript runs the script of a role with a program instead of nhc-gpu, and with a logger that
+// records its arguments.
 func runScript(t *testing.T, role, program string, mode os.FileMode, env []string) (status int, said, logged, dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -102,7 +101,7 @@ func runScript(t *testing.T, role, program string, mode os.FileMode, env []strin
 	return status, string(out), string(data), dir
 }
 
-// The scripts start the program where it is installed.
+// The scripts start the program at its installed path.
 func TestScriptsFollowPrefix(t *testing.T) {
 	t.Parallel()
 	dest := t.TempDir()

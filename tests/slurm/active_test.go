@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// atOnce is how long an active test may go on after a job has come: what it notices
-// the job by, the end of a piece of work, and a machine that is busy with other tests.
+// atOnce is how long an active test may continue after a job has come: the time to notice the job,
+// the end of a piece of work, and a machine that is busy with other tests.
 const atOnce = 10 * time.Second
 
-// An active test makes way for a job, is not begun beside one, and drains nobody.
+// An active test stops for a job, does not start beside one, and drains no node.
 func TestActiveTestMakesWay(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -31,7 +31,7 @@ func TestActiveTestMakesWay(t *testing.T) {
 			}
 		}
 		before = now
-		time.Sleep(300 * time.Millisecond) // those of the other nodes are gone by then
+		time.Sleep(300 * time.Millisecond) // the workers of the other nodes have ended by then
 		return out, false
 	})
 	job := c.Submit("--nodelist=" + n.Name)

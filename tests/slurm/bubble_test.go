@@ -13,22 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bubbleName is the argv[0] under which the test binary is process 1 of a
-// bubble: PID, mount, network, IPC and UTS name spaces of their own, in which
-// one cluster lives. Nothing in a bubble collides with anything outside it, the
-// host's files stay as they are, and no process outlives it.
+// bubbleName is the argv[0] under which the test binary is process 1 of a bubble. A bubble has its
+// own PID, mount, network, IPC and UTS namespaces, in which one cluster runs. Nothing in a bubble
+// conflicts with anything outside of it, the host's files do not change, and no process outlives
+// it.
 const bubbleName = "slurm-test-bubble"
 
-// Where things are inside every bubble.
+// These are paths inside every bubble.
 const (
-	clusterDir = "/run/cluster"           // the cluster's folder on the host
-	binDir     = "/run/bin"               // the folder of nhc-gpu on the host
+	clusterDir = "/run/cluster"           // the cluster's directory on the host
+	binDir     = "/run/bin"               // the directory of nhc-gpu on the host
 	freezerDir = "/sys/fs/cgroup/freezer" // cgroup v1, where the kernel has it
 )
 
-// bubbleMain is process 1. It says "ready" when the bubble stands, adopts
-// orphans, and ends when its standard input does: by then, whatever way the
-// test went, everything in the bubble is dead.
+// bubbleMain is process 1. It prints "ready" when the bubble is complete, adopts orphans, and ends
+// when its standard input does. Then every process in the bubble is dead, however the test went.
 func bubbleMain(args []string) int {
 	b := bubble{root: args[1], cluster: args[2], bin: args[3], cgroup: args[4]}
 	if err := b.make(); err != nil {
@@ -46,10 +45,10 @@ type bubble struct {
 	root    string // the system whose Slurm runs: "/", or a tree from debootstrap
 	cluster string // becomes clusterDir
 	bin     string // becomes binDir
-	cgroup  string // our folder in the freezer hierarchy
+	cgroup  string // our directory in the freezer hierarchy
 }
 
-// make builds the bubble around this process.
+// make creates the bubble around this process.
 func (b *bubble) make() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -76,7 +75,7 @@ func (b *bubble) make() error {
 // mounts gives the bubble its own /proc, /dev, /etc, /run, /tmp, /var/log and
 // /var/lib.
 func (b *bubble) mounts() error {
-	cluster, err := cloneTree(b.cluster) // may lie below a folder that is about to be covered
+	cluster, err := cloneTree(b.cluster) // it may lie below a directory that is about to be covered
 	if err != nil {
 		return err
 	}
@@ -111,7 +110,7 @@ func (b *bubble) mounts() error {
 	)
 }
 
-// readOnlyRoot makes a mount of dir that nothing in the bubble can write to.
+// readOnlyRoot mounts dir so that nothing in the bubble can write to it.
 func readOnlyRoot(dir string) error {
 	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("mount %s on itself: %w", dir, err)
@@ -145,7 +144,7 @@ func devices(dev string) error {
 	for name, minor := range map[string]uint32{"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9} {
 		numbers[name] = unix.Mkdev(1, minor)
 	}
-	for minor := range uint32(gpusOfNode) { // slurmd wants device files
+	for minor := range uint32(gpusOfNode) { // slurmd requires device files
 		numbers[fmt.Sprintf("nvidia%d", minor)] = unix.Mkdev(195, minor)
 	}
 	for name, number := range numbers {
@@ -160,8 +159,7 @@ func devices(dev string) error {
 	return os.Symlink("/proc/self/fd", filepath.Join(dev, "fd"))
 }
 
-// privateEtc covers etc with a folder of links to what it holds, save what the
-// cluster brings along.
+// privateEtc covers etc with a directory of links to its content, except the cluster's own files.
 func privateEtc(etc string) error {
 	covered, err := cloneTree(etc)
 	if err != nil {
@@ -197,8 +195,8 @@ func privateEtc(etc string) error {
 	return os.WriteFile(filepath.Join(etc, "hosts"), []byte("127.0.0.1 localhost ctl\n"), 0o644)
 }
 
-// loopbackUp brings up the loopback interface, with one more address: where
-// there is none but 127.0.0.1 getaddrinfo takes the machine to have no IPv4.
+// loopbackUp brings up the loopback interface, with one more address: if there is only 127.0.0.1,
+// getaddrinfo assumes that the machine has no IPv4.
 func loopbackUp() error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -226,8 +224,8 @@ func loopbackUp() error {
 	return nil
 }
 
-// mountFreezer mounts the freezer of cgroup v1, whose frozen processes no
-// signal reaches. Where the kernel has none the tests that need it are skipped.
+// mountFreezer mounts the freezer of cgroup v1, whose frozen processes do not react to signals. If
+// the kernel has none, the tests that need it are skipped.
 func (b *bubble) mountFreezer() {
 	if unix.Mount("cgroup", freezerDir, "cgroup", 0, "freezer") != nil {
 		return
@@ -235,8 +233,7 @@ func (b *bubble) mountFreezer() {
 	_ = os.Mkdir(filepath.Join(freezerDir, b.cgroup), 0o755)
 }
 
-// listenSyslog writes what is sent to /dev/log to the cluster's log folder, a
-// line a message.
+// listenSyslog writes the messages sent to /dev/log to the cluster's log directory, one per line.
 func listenSyslog() error {
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: "/dev/log", Net: "unixgram"})
 	if err != nil {
@@ -275,8 +272,8 @@ func reap() {
 	}
 }
 
-// end kills every process of the bubble, frozen ones too, and removes what it
-// left in the freezer hierarchy, which alone is the host's.
+// end kills every process of the bubble, even frozen ones, and removes its groups from the freezer
+// hierarchy, which is the only part of the host.
 func (b *bubble) end() {
 	dir := filepath.Join(freezerDir, b.cgroup)
 	for range 500 {

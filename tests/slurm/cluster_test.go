@@ -24,22 +24,21 @@ var nodeScript []byte
 // defaultConf is the nhc.conf of a node until a test writes another.
 const defaultConf = "* || check_file_test -f /etc/nhc/ok"
 
-// Cluster is a running Slurm in a bubble of its own, gone when its test ends.
+// Cluster is a running Slurm in its own bubble, which ends with its test.
 type Cluster struct {
 	t     *testing.T
 	dir   string // its files on the host, clusterDir inside
 	pid   string // process 1 of its bubble
-	group string // its folder below freezerDir
+	group string // its directory below freezerDir
 	root  string // the system whose Slurm runs
-	conf  string // slurm.conf, but for the nodes
+	conf  string // slurm.conf, except the nodes
 	ctld  *process
 	Nodes []*Node
 
 	version string // "slurm-wlm 22.05.8"
 }
 
-// start brings up a cluster of four nodes, all idle, whose health checks run
-// every two seconds and pass.
+// start starts a cluster of four idle nodes, whose health checks run every two seconds and pass.
 func start(t *testing.T) *Cluster {
 	t.Helper()
 	c := newCluster(t)
@@ -47,7 +46,7 @@ func start(t *testing.T) *Cluster {
 	return c
 }
 
-// newCluster makes the files of a cluster that is to be brought up.
+// newCluster creates the files of a cluster that is not started yet.
 func newCluster(t *testing.T) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t, dir: t.ArtifactDir(), conf: string(slurmConf), root: cmp.Or(os.Getenv("NHC_GPU_SLURM_ROOT"), "/")}
@@ -60,7 +59,7 @@ func newCluster(t *testing.T) *Cluster {
 	return c
 }
 
-// up starts the cluster's daemons; first run before those of Slurm.
+// up starts the cluster's daemons; first runs before those of Slurm.
 func (c *Cluster) up(first ...func()) {
 	t := c.t
 	t.Helper()
@@ -96,7 +95,7 @@ func (c *Cluster) up(first ...func()) {
 	t.Logf("%s: 4 nodes idle after %v", c.version, time.Since(began).Round(time.Millisecond))
 }
 
-// writeFiles makes the cluster's folder.
+// writeFiles creates the cluster's directory.
 func (c *Cluster) writeFiles() {
 	for _, dir := range []string{"etc", "run", "log", "state", "spool"} {
 		c.mkdir(dir)
@@ -135,7 +134,7 @@ func (c *Cluster) mkdir(dir string) {
 	}
 }
 
-// write puts a whole file in place at once: a health check may be reading it.
+// write replaces a file atomically, because a health check may be reading it.
 func (c *Cluster) write(name string, data []byte, mode os.FileMode) {
 	c.t.Helper()
 	path := filepath.Join(c.dir, name)
@@ -158,7 +157,7 @@ func (c *Cluster) StartCtld() {
 	})
 }
 
-// cgroupConf is what a slurmd without a cgroup hierarchy of its own needs.
+// cgroupConf returns the settings that a slurmd without its own cgroup hierarchy needs.
 func cgroupConf(version string) string {
 	var major, minor int
 	if _, err := fmt.Sscanf(version, "slurm-wlm %d.%d", &major, &minor); err == nil && major*100+minor < 2305 {
@@ -181,7 +180,7 @@ func (c *Cluster) StopCtld() {
 	})
 }
 
-// Update is scontrol update for a node.
+// Update runs scontrol update for a node.
 func (c *Cluster) Update(n *Node, settings ...string) {
 	c.t.Helper()
 	c.Exec(append([]string{"scontrol", "update", "NodeName=" + n.Name}, settings...)...)
@@ -190,7 +189,7 @@ func (c *Cluster) Update(n *Node, settings ...string) {
 // rpcLine is a line of sdiag's statistics by message type.
 var rpcLine = regexp.MustCompile(`(?m)^\s*([A-Z_]+)\s+\(\s*\d+\) count:(\d+)`)
 
-// RPCs counts what slurmctld was asked since it was started, by type of message.
+// RPCs counts the requests to slurmctld since its start, by type of message.
 func (c *Cluster) RPCs() map[string]int {
 	c.t.Helper()
 	counts := map[string]int{}
@@ -203,19 +202,19 @@ func (c *Cluster) RPCs() map[string]int {
 	return counts
 }
 
-// Syslog is what the programs of the cluster sent to syslog, a line a message.
+// Syslog returns the cluster's messages to syslog, one per line.
 func (c *Cluster) Syslog() string {
 	data, _ := os.ReadFile(filepath.Join(c.dir, "log/syslog"))
 	return string(data)
 }
 
-// log is that of slurmctld, or of the slurmd of a node.
+// log returns the log of slurmctld, or of the slurmd of a node.
 func (c *Cluster) log(daemon string) string {
 	data, _ := os.ReadFile(filepath.Join(c.dir, "log", daemon+".log"))
 	return string(data)
 }
 
-// waitFor asks until ok, and fails the test with the last answer otherwise.
+// waitFor repeats ask until ok is true; after the limit it fails the test with the last answer.
 func (c *Cluster) waitFor(limit time.Duration, what string, ask func() (got string, ok bool)) {
 	c.t.Helper()
 	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {

@@ -8,8 +8,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
-// asked counts what slurmctld is asked, by type of message, while work goes on. Work must
-// not ask for the state of a node itself.
+// asked counts the requests to slurmctld while work runs, by type of message. work itself must not
+// read the state of a node.
 func (c *Cluster) asked(work func()) map[string]int {
 	c.t.Helper()
 	before := c.RPCs()
@@ -23,7 +23,7 @@ func (c *Cluster) asked(work func()) map[string]int {
 	return more
 }
 
-// nodeRPCs says how often a node was read, all nodes were, and one was written to.
+// nodeRPCs returns how often one node was read, all nodes were read, and one was written.
 func nodeRPCs(asked map[string]int) (one, all, written int) {
 	return asked["REQUEST_NODE_INFO_SINGLE"], asked["REQUEST_NODE_INFO"], asked["REQUEST_UPDATE_NODE"]
 }
@@ -45,7 +45,7 @@ func TestCostIn5000Nodes(t *testing.T) {
 	}{
 		{"a node that nothing is known of", func() {}, 3, 0, 1, 1, 0},
 		{"it fails", func() { n.Remove("ok") }, 20, 1, 1, 1, 1},
-		{"it passes", func() { n.Create("ok") }, 20, 0, 3, 2, 1}, // and is seen in service, as soon as it answers
+		{"it passes", func() { n.Create("ok") }, 20, 0, 3, 2, 1}, // and reads the state until the node is in service
 	} {
 		step.prepare()
 		asked := c.asked(func() {
@@ -59,8 +59,8 @@ func TestCostIn5000Nodes(t *testing.T) {
 	}
 }
 
-// A fault whose text changes in each run costs a read of one node and a write, and then
-// nothing; so does what another has drained. The reason, and since when it stands, stay.
+// A fault whose text changes in each run costs a read of one node and a write, and then nothing; so
+// does a node that another user has drained. The reason and its time stay.
 func TestCostOfFaults(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -80,7 +80,7 @@ func TestCostOfFaults(t *testing.T) {
 	}
 	_, first := faulty.State()
 	c.Update(theirs, "State=DRAIN", "Reason=new DIMMs")
-	theirs.WaitRounds(5) // slurmd hears of it after some seconds
+	theirs.WaitRounds(5) // slurmd learns of it after some seconds
 	for i, work := range []func(){
 		func() { c.waitRounds([]*Node{faulty, theirs}, 6) },
 		func() { theirs.Remove("ok"); theirs.WaitRounds(1) },
@@ -95,11 +95,11 @@ func TestCostOfFaults(t *testing.T) {
 		t.Errorf("the reason was %q, and is %q", first, reason)
 	}
 	theirs.Must("drain", "new DIMMs")
-	faulty.Conf(defaultConf) // what it had is over: at once
+	faulty.Conf(defaultConf) // its drain ends at once
 	faulty.WaitState("idle", soon)
 }
 
-// A reason that begins as ours, and that a person has written, is not taken over.
+// A reason that a person has written is not replaced, even if it begins like ours.
 func TestPersonsReasonWithOurPrefix(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -120,8 +120,8 @@ func TestPersonsReasonWithOurPrefix(t *testing.T) {
 	}
 }
 
-// A drain that Slurm refuses is reported once, and delivered when it is allowed and the
-// fault is another one.
+// A drain that Slurm refuses is reported once, and delivered when it is permitted and the fault is
+// another one.
 func TestRefusedDrainIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	c := start(t)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A fault is seen by the next health check, two seconds later at most.
+// soon is enough for the next health check, two seconds later, to see a fault.
 const soon = 45 * time.Second
 
 const (
@@ -22,11 +22,11 @@ func TestHealthyNodesAskNothing(t *testing.T) {
 			"* || check_fs_mount_rw -f /run",
 			"* || [ -d /proc/1 ] && check_ps_service -u root slurmd")
 	}
-	c.WaitRounds(2) // a node whose state nhc-gpu does not remember is asked for once
+	c.WaitRounds(2) // nhc-gpu reads the state once for a node that it does not remember
 	before := c.RPCs()
 	c.WaitRounds(5)
 	for kind, count := range c.RPCs() {
-		// what sdiag itself asks; all else that asks or tells about nodes begins with REQUEST, too
+		// sdiag's own request; all other requests about nodes begin with REQUEST, too
 		if kind == "REQUEST_STATS_INFO" || !strings.HasPrefix(kind, "REQUEST_") {
 			continue
 		}
@@ -68,7 +68,7 @@ func TestDrainAndReturn(t *testing.T) {
 	}
 }
 
-// The reason follows the fault.
+// The reason changes with the fault.
 func TestSecondFault(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -82,7 +82,7 @@ func TestSecondFault(t *testing.T) {
 	n.WaitState("idle", soon)
 }
 
-// What a person says of a node stands, whatever we find.
+// A person's reason stays, whatever the health check finds.
 func TestAdministratorsDrainStands(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -99,7 +99,7 @@ func TestAdministratorsDrainStands(t *testing.T) {
 	n.WaitState("idle", soon)
 }
 
-// A person who takes over our drain keeps the node, although it is well again.
+// If a person takes over our drain, the node stays drained even when it is healthy again.
 func TestAdministratorTakesOver(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -115,8 +115,8 @@ func TestAdministratorTakesOver(t *testing.T) {
 	n.Must("drain", theirs)
 }
 
-// A person who resumes a node that is still broken gets it drained again, and
-// whatever reason an earlier drain left (24.11 keeps it) does not hide the fault.
+// If a person resumes a node that is still faulty it is drained again. The reason of an earlier
+// drain, which 24.11 keeps, does not hide the fault.
 func TestResumedTooEarly(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -134,7 +134,7 @@ func TestResumedTooEarly(t *testing.T) {
 	n.WaitState("idle", soon)
 }
 
-// Jobs of a node that fails go on to their end.
+// Running jobs on a failing node continue to their end.
 func TestRunningJobLives(t *testing.T) {
 	t.Parallel()
 	c := start(t)

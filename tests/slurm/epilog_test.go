@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// The GPU falls off the bus while a job runs on it: that is in the job's record,
-// in the node's reason and in syslog. It is the epilog that sees it first, or a
-// health check.
+// The GPU falls off the bus while a job runs on it: the job's record, the node's reason and syslog
+// show that. The epilog or a health check finds it first.
 func TestEpilogXid79(t *testing.T) {
 	t.Parallel()
 	c := startGPUs(t)
@@ -32,7 +31,7 @@ func TestHealthCheckXid79(t *testing.T) {
 	n.WaitReason("drng", droppedGPU1, soon)
 	n.Create("done")
 	n.wantDropped(job)
-	n.WaitRounds(2) // of health checks, when the job runs no more
+	n.WaitRounds(2) // of health checks, after the job has ended
 	n.wantDropped(job)
 }
 
@@ -43,11 +42,11 @@ func (n *Node) dropGPU1() {
 	n.GPUs("1 nvmlDeviceGetHandleByIndex error 15")
 }
 
-// Which check meets it first depends on the run: a health check ends at its first failure,
-// an epilog names the worst.
+// The check that finds it first depends on the run: a health check ends at its first failure, an
+// epilog names the worst.
 const droppedGPU1 = "NHC: gpu1 lost 0000:11:00.0: reboot (check_gpu_"
 
-// wantDropped wants that, and the job it happened in, wherever one may look.
+// wantDropped checks for that reason, and for the job, in all places that show it.
 func (n *Node) wantDropped(job *Job) {
 	t := n.c.t
 	t.Helper()
@@ -66,7 +65,7 @@ func (n *Node) wantDropped(job *Job) {
 	}
 }
 
-// An Xid of a program's own doing is in the job's record, and nowhere else.
+// An Xid that the program of a job has caused is only in the job's record.
 func TestEpilogXid31(t *testing.T) {
 	t.Parallel()
 	c := startGPUs(t)
@@ -90,7 +89,7 @@ func TestEpilogXid31(t *testing.T) {
 	n.Must("idle", "")
 }
 
-// record is what the node knows of a job.
+// record returns the node's record of a job.
 func (n *Node) record(j *Job) string {
 	n.c.t.Helper()
 	out, err := n.Try(binDir+"/nhc-gpu", "job", j.ID, "HOSTROOT="+clusterDir+"/nodes/"+n.Name+"/host")
@@ -100,7 +99,7 @@ func (n *Node) record(j *Job) string {
 	return out
 }
 
-// wantInSyslog waits for a line of syslog that has all these words.
+// wantInSyslog waits for a line of syslog with all these words.
 func (c *Cluster) wantInSyslog(words ...string) {
 	c.t.Helper()
 	c.waitFor(soon, "line with "+strings.Join(words, " and "), func() (string, bool) {

@@ -13,12 +13,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-// gpusOfNode is how many GPUs a node has where it has any.
+// gpusOfNode is the number of GPUs of a node that has GPUs.
 const gpusOfNode = 8
 
-// gpuConf is what slurm.conf has beside the rest where nodes have GPUs. Health
-// checks run once, at the start of slurmd, unless a test wants more: what a
-// prolog is to find must not be found before.
+// gpuConf is the additional part of slurm.conf for nodes with GPUs. Health checks run once, at the
+// start of slurmd, unless a test changes that: otherwise they would find faults before the prolog.
 const gpuConf = `
 GresTypes=gpu
 Prolog=/etc/slurm/prolog.d/*
@@ -31,16 +30,15 @@ AuthInfo=socket=/run/munge/munge.socket,cred_expire=5
 SchedulerParameters=nohold_on_prolog_fail,bf_interval=1,sched_interval=1
 `
 
-// gresConf names the files of the GPUs: a count alone is refused, and plain
-// files give jobs no variables (22.05).
+// gresConf names the files of the GPUs: slurmd refuses a count alone, and with regular files jobs
+// get no variables (22.05).
 const gresConf = "Name=gpu File=/dev/nvidia[0-7]\n"
 
 // gpuLines are the checks of a node with GPUs.
 const gpuLines = "* || check_gpu_count 8\n* || check_gpu_recovery\n* || check_gpu_xid"
 
-// startGPUs brings up a cluster whose nodes have eight GPUs each, with nhc-gpu as
-// prolog and epilog and a syslog daemon. The lines go into slurm.conf, after
-// gpuConf.
+// startGPUs starts a cluster whose nodes have eight GPUs each, with nhc-gpu as prolog and epilog
+// and a syslog daemon. The lines go into slurm.conf, after gpuConf.
 func startGPUs(t *testing.T, lines ...string) *Cluster {
 	t.Helper()
 	c := newGPUCluster(t, lines...)
@@ -48,7 +46,7 @@ func startGPUs(t *testing.T, lines ...string) *Cluster {
 	return c
 }
 
-// newGPUCluster makes the files of such a cluster.
+// newGPUCluster creates the files of such a cluster.
 func newGPUCluster(t *testing.T, lines ...string) *Cluster {
 	t.Helper()
 	for _, program := range []string{"gcc", "rsyslogd"} {
@@ -71,7 +69,7 @@ func newGPUCluster(t *testing.T, lines ...string) *Cluster {
 	return c
 }
 
-// addGPUs gives the node files and an NVML of its own.
+// addGPUs gives the node its own files and NVML.
 func (n *Node) addGPUs() {
 	n.c.t.Helper()
 	if _, err := fakenvml.Place(n.path("nvml"), fakenvml.Scenario(fakenvml.H100, gpusOfNode)); err != nil {
@@ -88,7 +86,7 @@ func (n *Node) addGPUs() {
 	if err := os.MkdirAll(n.path("host/usr/bin"), 0o755); err != nil {
 		n.c.t.Fatal(err)
 	}
-	if err := os.Symlink("/usr/bin/scontrol", n.path("host/usr/bin/scontrol")); err != nil { // whose node it is may act
+	if err := os.Symlink("/usr/bin/scontrol", n.path("host/usr/bin/scontrol")); err != nil { // so that the program may act on the node
 		n.c.t.Fatal(err)
 	}
 	n.Kernel("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  " + fakenvml.Driver)
@@ -97,14 +95,13 @@ func (n *Node) addGPUs() {
 	n.Conf(gpuLines)
 }
 
-// GPUs changes what NVML says on the node from now on: the lines of a scenario,
-// none for eight healthy GPUs.
+// GPUs changes the node's NVML from now on: the lines of a scenario, none for eight healthy GPUs.
 func (n *Node) GPUs(lines ...string) {
 	n.c.t.Helper()
 	n.c.write("nodes/"+n.Name+"/nvml/nvml.scenario", []byte(fakenvml.Scenario(fakenvml.H100, gpusOfNode, lines...)), 0o644)
 }
 
-// Kernel makes the node's kernel log a line.
+// Kernel adds a line to the node's kernel log.
 func (n *Node) Kernel(text string) {
 	n.c.t.Helper()
 	f, err := os.OpenFile(n.path("host/dev/kmsg"), os.O_WRONLY|os.O_APPEND, 0)
@@ -124,8 +121,8 @@ func (n *Node) Xid(gpu, code int, text string) {
 	n.Kernel(fmt.Sprintf("NVRM: Xid (PCI:%s): %d, %s", strings.TrimSuffix(fakenvml.Address(gpu), ".0"), code, text))
 }
 
-// startSyslog starts this machine's rsyslogd, which takes /dev/log and writes
-// what it gets to the file that the bubble wrote to.
+// startSyslog starts this machine's rsyslogd, which reads /dev/log and writes to the same file as
+// the bubble.
 func (c *Cluster) startSyslog() {
 	c.t.Helper()
 	at := func(path string) string { return filepath.Join(c.root, path) }
@@ -153,7 +150,7 @@ func (c *Cluster) Submit(words ...string) *Job {
 
 const untilDone = "while [ ! -e /etc/nhc/done ]; do sleep 0.2; done"
 
-// SubmitScript submits a job that is that script.
+// SubmitScript submits that script as a job.
 func (c *Cluster) SubmitScript(script string, words ...string) *Job {
 	c.t.Helper()
 	argv := []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sbatch", "--parsable", "--output=/dev/null", "--chdir=/"}
@@ -161,13 +158,13 @@ func (c *Cluster) SubmitScript(script string, words ...string) *Job {
 	return &Job{c: c, ID: strings.TrimSpace(c.Exec(append(append(argv, words...), "--wrap="+script)...))}
 }
 
-// started says whether the job has begun: its prolog has passed.
+// started reports whether the job has begun: its prolog has passed.
 func (j *Job) started() bool {
 	_, err := os.Stat(filepath.Join(j.c.dir, "jobs", j.ID))
 	return err == nil
 }
 
-// WaitStarted waits until the job has begun. slurmctld calls it running before.
+// WaitStarted waits until the job has begun. slurmctld calls it running earlier.
 func (j *Job) WaitStarted() {
 	j.c.t.Helper()
 	j.c.waitFor(soon, "start of job "+j.ID, func() (string, bool) {
@@ -175,7 +172,7 @@ func (j *Job) WaitStarted() {
 	})
 }
 
-// Is is what slurmctld says of the job: JobState, NodeList, Restarts...
+// Is returns a field of the job from slurmctld: JobState, NodeList, Restarts...
 func (j *Job) Is(name string) string {
 	j.c.t.Helper()
 	for word := range strings.FieldsSeq(j.c.Exec("scontrol", "show", "job", "--oneliner", j.ID)) {
@@ -195,7 +192,7 @@ func (j *Job) Wait(state string, limit time.Duration) {
 	})
 }
 
-// Must fails the test unless slurmctld says that of the job.
+// Must fails the test unless a field of the job has that value.
 func (j *Job) Must(name, want string) {
 	j.c.t.Helper()
 	if got := j.Is(name); got != want {

@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// The users of these tests, whose names stand in the cluster's passwd.
+// These are the users of the tests, who are in the cluster's passwd.
 const (
 	alice = 5001
 	bob   = 5002
 )
 
-// startLeaving brings up a cluster whose epilogs end and remove what jobs leave,
-// with two users, shards of GPUs, and a /dev/shm.
+// startLeaving starts a cluster whose epilogs end and remove leftovers of jobs, with two users,
+// shards of GPUs, and a /dev/shm.
 func startLeaving(t *testing.T, lines ...string) *Cluster {
 	t.Helper()
 	c := newCluster(t)
@@ -42,12 +42,12 @@ func startLeaving(t *testing.T, lines ...string) *Cluster {
 	return c
 }
 
-// as are the words that run a program as a user.
+// as returns the command that runs a program as a user.
 func as(uid int) []string {
 	return []string{"setpriv", fmt.Sprintf("--reuid=%d", uid), fmt.Sprintf("--regid=%d", uid), "--clear-groups"}
 }
 
-// SubmitAs submits a job of a user that is a script.
+// SubmitAs submits a script as a job of a user.
 func (c *Cluster) SubmitAs(uid int, script string, words ...string) *Job {
 	c.t.Helper()
 	argv := append(as(uid), "sbatch", "--parsable", "--output=/dev/null", "--chdir=/")
@@ -55,8 +55,7 @@ func (c *Cluster) SubmitAs(uid int, script string, words ...string) *Job {
 	return &Job{c: c, ID: strings.TrimSpace(c.Exec(append(append(argv, words...), "--wrap="+script)...))}
 }
 
-// Salloc holds an allocation of a user that has no process anywhere: salloc leaves
-// when it has it.
+// Salloc holds an allocation of a user without any process: salloc exits when it has it.
 func (c *Cluster) Salloc(uid int, words ...string) *Job {
 	c.t.Helper()
 	out := c.Exec(append(append(as(uid), "salloc", "--no-shell", "--chdir=/"), words...)...)
@@ -67,8 +66,8 @@ func (c *Cluster) Salloc(uid int, words ...string) *Job {
 	return &Job{c: c, ID: strings.Fields(id)[0]}
 }
 
-// leaves is a piece of a job's script that leaves a process and a file of a name
-// behind: init adopts the process.
+// leaves returns a part of a job's script that leaves a process and a file with a name behind: init
+// adopts the process.
 func leaves(name string) string {
 	return "umask 077; echo x >/dev/shm/" + name + "; (setsid sh -c 'echo $$ >" + clusterDir + "/jobs/" + name + ".pid; exec sleep 100000' </dev/null >/dev/null 2>&1 &)\n" +
 		"while [ ! -s " + clusterDir + "/jobs/" + name + ".pid ]; do sleep 0.1; done\n"
@@ -80,7 +79,7 @@ func (c *Cluster) HasFile(name string) bool {
 	return err == nil
 }
 
-// Lives reports whether the process that leaves has left lives.
+// Lives reports whether the process that leaves created is alive.
 func (c *Cluster) Lives(name string) bool {
 	c.t.Helper()
 	pid, err := os.ReadFile(filepath.Join(c.dir, "jobs", name+".pid"))
@@ -91,7 +90,7 @@ func (c *Cluster) Lives(name string) bool {
 	return strings.TrimSpace(string(data)) == "sleep"
 }
 
-// wantLeft compares which of these processes live and which files there are.
+// wantLeft compares which of these processes are alive and which files exist.
 func (c *Cluster) wantLeft(when string, names map[string]string) {
 	c.t.Helper()
 	for name, want := range names {
@@ -117,8 +116,8 @@ func (n *Node) AwaitEpilog(j *Job) {
 	})
 }
 
-// What a user's other job has here stays, though it has no process: salloc between
-// two steps, with a shard of the same GPU; suspended; older than the installation.
+// Objects of a user's other job stay, even if that job has no process: salloc between two steps,
+// with a shard of the same GPU; suspended; older than the installation.
 func TestLeftoversOfOtherJobs(t *testing.T) {
 	t.Parallel()
 	c := startLeaving(t)
@@ -144,14 +143,14 @@ func TestLeftoversOfOtherJobs(t *testing.T) {
 		t.Errorf("a job with a shard of the same GPU has closed another's record:\n%s", log)
 	}
 
-	// The program was installed when the job ran already.
+	// The program was installed while the job was running.
 	c.Exec("sh", "-c", "rm "+clusterDir+"/nodes/"+n.Name+"/past/*/job-"+held.ID+".json")
 	third := c.SubmitAs(alice, leaves("third"), with()...)
 	third.Wait("COMPLETED", 4*soon)
 	n.AwaitEpilog(third)
 	c.wantLeft("a job older than the installation", map[string]string{"held": "file", "first": "file", "third": "file"})
 
-	// It ends without a record, which would tell when it began (Slurm 22.05 does not).
+	// It ends without a record, which would have its start time (Slurm 22.05 does not pass it).
 	c.Exec("scancel", held.ID)
 	n.AwaitEpilog(held)
 
@@ -163,9 +162,8 @@ func TestLeftoversOfOtherJobs(t *testing.T) {
 	c.wantLeft("no other job", map[string]string{"last": ""})
 }
 
-// An allocation of another user without a user's process (its extern step has none,
-// nor has a job that begins or ends just now) keeps no user's leftovers; one of the
-// same user does.
+// An allocation of another user without a user's process (its extern step has none, nor has a job
+// that is starting or ending) does not protect a user's leftovers; one of the same user does.
 func TestLeftoversBesideIdleAllocation(t *testing.T) {
 	t.Parallel()
 	c := startLeaving(t, "PrologFlags=Alloc,Contain")
@@ -185,8 +183,8 @@ func TestLeftoversBesideIdleAllocation(t *testing.T) {
 	c.wantLeft("beside an allocation without a process", map[string]string{"other": "", "same": "file"})
 }
 
-// Only the epilog is put in place, slurmd is started anew while jobs run, and GPUs are
-// shared: what no record tells is asked of Slurm, and stays in doubt.
+// Only the epilog is configured, slurmd is restarted while jobs run, and jobs share GPUs: Slurm
+// provides what the missing records would have, and the rest is uncertain.
 func TestLeftoversWithoutProlog(t *testing.T) {
 	t.Parallel()
 	c := startLeaving(t, "# without prolog")
@@ -214,8 +212,8 @@ func TestLeftoversWithoutProlog(t *testing.T) {
 	c.awaitEnd("running")
 }
 
-// The shell of salloc on the compute node, and what its user has at work there,
-// outlives the job; what a step has left does not.
+// The shell of salloc on the compute node, and its user's other processes there, outlive the job;
+// leftovers of a step do not.
 func TestLeftoversSpareLogins(t *testing.T) {
 	t.Parallel()
 	c := startLeaving(t)
@@ -252,9 +250,8 @@ func TestLeftoversSpareLogins(t *testing.T) {
 	c.wantLeft("its user has a login", map[string]string{"step": "file"})
 }
 
-// A heterogeneous job leaves processes on the nodes of each component. A suspended
-// job, the other tasks of an array, and a job that comes again with the same number
-// keep theirs.
+// A heterogeneous job leaves processes on the nodes of each component. A suspended job, the other
+// tasks of an array, and a requeued job with the same number keep theirs.
 func TestLeftoversByKindOfJob(t *testing.T) {
 	t.Parallel()
 	c := startLeaving(t)
@@ -305,7 +302,7 @@ func TestLeftoversByKindOfJob(t *testing.T) {
 	}
 }
 
-// awaitProcess waits until leaves has left its process.
+// awaitProcess waits until leaves has created its process.
 func (c *Cluster) awaitProcess(name string) {
 	c.t.Helper()
 	c.waitFor(6*soon, "process "+name, func() (string, bool) {

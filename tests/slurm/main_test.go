@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(testMain(m))
 }
 
-var tempDir string // holds what all tests share
+var tempDir string // has the files that all tests share
 
 func testMain(m *testing.M) int {
 	var err error
@@ -44,7 +44,7 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// builtBinary returns the folder that holds the nhc-gpu under test.
+// builtBinary returns the directory of the nhc-gpu under test.
 var builtBinary = sync.OnceValues(func() (string, error) {
 	program := filepath.Join(tempDir, "nhc-gpu")
 	if path := os.Getenv(built.Setting); path != "" {
@@ -60,7 +60,7 @@ var builtBinary = sync.OnceValues(func() (string, error) {
 	return tempDir, nil
 })
 
-// skipUnlessAble skips a test that cannot have a cluster here.
+// skipUnlessAble skips a test that cannot start a cluster here.
 func skipUnlessAble(t *testing.T, root string) {
 	t.Helper()
 	if os.Getuid() != 0 {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Slurm's name of a node may be another one than the host's. Runs that slurmd has not
-// started find it in slurm.conf, or in the settings; lint says where they cannot.
+// Slurm's name of a node may differ from the host's. Runs that slurmd has not started find it in
+// slurm.conf, or in the settings; lint reports if they cannot.
 func TestNodeNameIsNotHostName(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -15,7 +15,7 @@ func TestNodeNameIsNotHostName(t *testing.T) {
 	for _, n := range c.Nodes {
 		n.conf += " NodeHostname=" + host(n)
 	}
-	both := c.Nodes[3] // is said to be on the host of another
+	both := c.Nodes[3] // slurm.conf puts it on the host of another
 	both.conf = " NodeHostname=" + host(c.Nodes[2])
 	c.up()
 	for _, n := range c.Nodes {
@@ -57,7 +57,7 @@ func TestNodeNameIsNotHostName(t *testing.T) {
 	}
 }
 
-// lint is what nhc-gpu lint says on the node.
+// lint returns the output of nhc-gpu lint on the node.
 func (n *Node) lint() string {
 	n.c.t.Helper()
 	out, _ := n.Try(binDir+"/nhc-gpu", "lint")

@@ -10,15 +10,14 @@ import (
 	"time"
 )
 
-// Node is one slurmd, with host name, /etc/nhc, /etc/default, /var/log and
-// /run/nhc-gpu of its own.
+// Node is one slurmd, with its own host name, /etc/nhc, /etc/default, /var/log and /run/nhc-gpu.
 type Node struct {
 	c      *Cluster
 	Name   string
 	slurmd *process
-	conf   string // what its line in slurm.conf has beside the rest
+	conf   string // additional settings in its line of slurm.conf
 
-	booted time.Time // of a node with GPUs: what the times of its kernel's log count from
+	booted time.Time // of a node with GPUs: zero of the times in its kernel log
 	logged int       // lines in it
 }
 
@@ -27,9 +26,9 @@ func (n *Node) start(options ...string) {
 	n.slurmd = n.c.daemon("slurmd."+n.Name, append(argv, options...)...)
 }
 
-// reboot restarts the node's slurmd as after a boot that took two seconds. Slurm counts
-// whole seconds: a boot in the second of the request may count as one before it, and
-// slurmctld then waits for another.
+// reboot restarts the node's slurmd as after a boot that took two seconds. Slurm counts whole
+// seconds: it may consider a boot in the second of the request to be earlier, and slurmctld then
+// waits for another.
 func (n *Node) reboot() {
 	n.c.t.Helper()
 	n.c.Exec("sh", "-c", "kill -TERM $(cat "+clusterDir+"/run/slurmd."+n.Name+".pid)")
@@ -52,7 +51,7 @@ func (n *Node) Try(argv ...string) (string, error) {
 	return n.c.Try(append([]string{"nsenter", "--target", pid, "--mount", "--uts", "--root", "--wd", "--"}, argv...)...)
 }
 
-// path is that of a node's file on the host: nhc/ is its /etc/nhc, and so on.
+// path returns the path of a node's file on the host: nhc/ is its /etc/nhc, and so on.
 func (n *Node) path(name string) string { return filepath.Join(n.c.dir, "nodes", n.Name, name) }
 
 // Conf writes the node's nhc.conf.
@@ -61,14 +60,14 @@ func (n *Node) Conf(lines ...string) {
 	n.write("nhc.conf", strings.Join(lines, "\n")+"\n")
 }
 
-// Settings writes the node's /etc/default/nhc. What a person has done to a node that is
-// out of service is noticed by the next health check: the tests do not wait half an hour.
+// Settings writes the node's /etc/default/nhc. With it the next health check notices a person's
+// change of a drained node: the tests do not wait half an hour.
 func (n *Node) Settings(text string) {
 	n.c.t.Helper()
 	n.c.write("nodes/"+n.Name+"/default/nhc", []byte("SLURM_RECHECK=0\n"+text), 0o644)
 }
 
-// Create makes a file in the node's /etc/nhc.
+// Create creates a file in the node's /etc/nhc.
 func (n *Node) Create(name string) {
 	n.c.t.Helper()
 	n.write(name, "")
@@ -87,14 +86,13 @@ func (n *Node) Remove(name string) {
 	}
 }
 
-// Has says whether a file is in the node's /etc/nhc.
+// Has reports whether a file is in the node's /etc/nhc.
 func (n *Node) Has(name string) bool {
 	_, err := os.Stat(n.path("nhc/" + name))
 	return err == nil
 }
 
-// State is what sinfo says of the node: its state (idle, drain, drng...) and
-// its reason, empty for none.
+// State returns sinfo's state (idle, drain, drng...) and reason of the node, empty for none.
 func (n *Node) State() (state, reason string) {
 	n.c.t.Helper()
 	n.c.mustRun(n.slurmd)
@@ -118,8 +116,7 @@ func (n *Node) WaitState(states string, limit time.Duration) {
 	})
 }
 
-// WaitReason waits until the node's state is one of states and its reason begins
-// with prefix.
+// WaitReason waits until the node's state is one of states and its reason begins with prefix.
 func (n *Node) WaitReason(states, prefix string, limit time.Duration) {
 	n.c.t.Helper()
 	n.c.waitFor(limit, n.Name+" in state "+states+" for "+prefix, func() (string, bool) {
@@ -136,8 +133,7 @@ func (n *Node) Must(wantState, wantReason string) {
 	}
 }
 
-// roundEnd is how slurmd reports the end of a health check, in words that 22.05
-// to 26.05 share.
+// roundEnd matches slurmd's message at the end of a health check, in 22.05 to 26.05.
 var roundEnd = regexp.MustCompile(`health_check (success|failed|killed|didn't)`)
 
 // Rounds counts the health checks that have ended on the node.
@@ -171,7 +167,7 @@ func (c *Cluster) waitRounds(nodes []*Node, more int) {
 	}
 }
 
-// Log is the node's /var/log/nhc.log.
+// Log returns the node's /var/log/nhc.log.
 func (n *Node) Log() string {
 	data, _ := os.ReadFile(n.path("log/nhc.log"))
 	return string(data)

@@ -16,9 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the table of orders in docs/reference/slurm.md")
 
-// ordersConf lets a person order a reboot and a power-down. No program does
-// anything: the order stands as long as slurmctld waits for it. The tests start the
-// health checks.
+// ordersConf allows a person to order a reboot and a power-down. The programs do nothing, so the
+// order stays as long as slurmctld waits for it. The tests start the health checks.
 const ordersConf = `
 HealthCheckInterval=0
 RebootProgram=/bin/true
@@ -29,11 +28,11 @@ SuspendTime=1000000
 SuspendTimeout=1
 `
 
-// order is what a person may order of a node.
+// order is an order that a person can give for a node.
 type order struct {
 	name  string
 	busy  bool     // a job keeps slurmctld from carrying it out
-	give  []string // scontrol's words; NODE is the node
+	give  []string // arguments of scontrol; NODE is the node
 	wait  string   // a flag that the state has after some time
 	keeps []string // the parts of state, reason or other fields that must stay
 }
@@ -59,9 +58,9 @@ var orders = []order{
 	{name: "State=FUTURE", give: []string{"update", "NodeName=NODE", "State=FUTURE"}, keeps: []string{"FUTURE"}},
 }
 
-// No order of a person's is undone, whether it is given before our drain or after it:
-// each is looked for after a check fails, fails on, and passes again. What becomes of the
-// node is the table in docs/reference/slurm.md.
+// No order of a person is reverted, whether before our drain or after it: the test checks it after
+// a check fails, fails again, and passes again. The table in docs/reference/slurm.md has the
+// resulting state of the node.
 func TestOrdersStand(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -100,8 +99,8 @@ func TestOrdersStand(t *testing.T) {
 	inDocs(t, "orders", table.String())
 }
 
-// A reboot that a person has asked for of a node that we have drained is carried out, and
-// then the node is resumed.
+// A reboot that a person has requested for a node that we have drained is carried out, and then the
+// node is resumed.
 func TestRebootIsCarriedOut(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -149,8 +148,8 @@ func inDocs(t *testing.T, part, want string) {
 	}
 }
 
-// carryOut gives the order before or after our drain, and says what a run that fails
-// and one that passes again make of the node.
+// carryOut gives the order before or after our drain, and describes the node after a run that fails
+// and one that passes again.
 func (n *Node) carryOut(o order, before bool) string {
 	n.c.t.Helper()
 	if o.busy {
@@ -206,7 +205,7 @@ func (n *Node) give(o order) {
 	n.c.waitFor(60*time.Second, o.name, func() (string, bool) { return n.show(), strings.Contains(n.show(), o.wait) })
 }
 
-// show is the node as scontrol shows it.
+// show returns scontrol's output about the node.
 func (n *Node) show() string {
 	n.c.t.Helper()
 	out, err := n.c.Try("scontrol", "--future", "-o", "show", "node", n.Name)
@@ -216,7 +215,7 @@ func (n *Node) show() string {
 	return out
 }
 
-// still fails the test unless the order stands.
+// still fails the test unless the order is still there.
 func (n *Node) still(o order, when string) {
 	n.c.t.Helper()
 	show := n.show()
@@ -227,7 +226,7 @@ func (n *Node) still(o order, when string) {
 	}
 }
 
-// described says what the node has of ours.
+// described describes the parts of the node's state that come from us.
 func (n *Node) described() string {
 	show := n.show()
 	drain, ours := strings.Contains(show, "+DRAIN"), strings.Contains(show, "Reason=NHC:")

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// tonight runs the tests of the night by hand, which fail or pass.
+// tonight runs the nightly tests by hand.
 func (n *Node) tonight() {
 	n.c.t.Helper()
 	out, err := n.Try(binDir+"/nhc-gpu", "-n", "nhc-active", "LOGFILE=-")
@@ -14,9 +14,9 @@ func (n *Node) tonight() {
 	}
 }
 
-// A fault that the nightly tests could not deliver is not forgotten, although later
-// health checks look at other things and pass: the node was in maintenance; slurmctld
-// was down, and a health check failed after the tests.
+// A fault that the nightly tests could not deliver is not forgotten, although later health checks
+// test other things and pass: the node was in maintenance; or slurmctld was down, and a health
+// check failed after the tests.
 func TestFaultOfTheNightIsKept(t *testing.T) {
 	t.Parallel()
 	c := start(t)

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// startBubble starts process 1, which ends, and with it all others, as soon as
-// nobody holds its standard input any more.
+// startBubble starts process 1, which ends, and all others with it, as soon as no process holds its
+// standard input open.
 func (c *Cluster) startBubble(bin string) {
 	c.t.Helper()
 	self, err := os.Executable()
@@ -64,16 +64,16 @@ func (c *Cluster) startBubble(bin string) {
 	}
 }
 
-// programEnv is what every program of a cluster is started with.
+// programEnv is the environment of every program of a cluster.
 var programEnv = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8"}
 
-// command is a program that will run inside the bubble.
+// command returns a program that will run inside the bubble.
 func (c *Cluster) command(ctx context.Context, argv ...string) *exec.Cmd {
 	return c.foreign(ctx, append([]string{"--root", "--wd", "--"}, argv...)...)
 }
 
-// foreign is a program of this machine, which need not be the system whose Slurm
-// runs: it has the bubble's name spaces, and this machine's files.
+// foreign returns a program of this machine, whose Slurm may be another one than the cluster's: it
+// has the bubble's namespaces, and this machine's files.
 func (c *Cluster) foreign(ctx context.Context, argv ...string) *exec.Cmd {
 	args := append([]string{"--target", c.pid, "--mount", "--uts", "--ipc", "--net", "--pid"}, argv...)
 	cmd := exec.CommandContext(ctx, "nsenter", args...)
@@ -81,7 +81,7 @@ func (c *Cluster) foreign(ctx context.Context, argv ...string) *exec.Cmd {
 	return cmd
 }
 
-// inside is the path on the host of a file inside the bubble.
+// inside returns the path on the host of a file inside the bubble.
 func (c *Cluster) inside(path string) string { return filepath.Join("/proc", c.pid, "root", path) }
 
 // A process is a running daemon of the cluster.
@@ -91,7 +91,7 @@ type process struct {
 	err   error
 }
 
-// daemon starts a program that runs until it is told to end, or the bubble does.
+// daemon starts a program that runs until it gets a signal to end, or the bubble ends.
 func (c *Cluster) daemon(name string, argv ...string) *process {
 	c.t.Helper()
 	return c.background(name, c.command(context.Background(), argv...))
@@ -126,7 +126,7 @@ func (c *Cluster) mustRun(p *process) {
 	}
 }
 
-// Try runs a program inside the bubble and returns what it printed.
+// Try runs a program inside the bubble and returns its output.
 func (c *Cluster) Try(argv ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
 	defer cancel()

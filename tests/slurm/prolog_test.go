@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// wantsReset is the reason of a node whose GPU wants a reset.
+// wantsReset returns the reason for a node whose GPU requires a reset.
 func wantsReset(gpu int) string {
 	return fmt.Sprintf("NHC: gpu%d reset due 0000:1%d:00.0: reset the GPU (check_gpu_recovery) [gpu.recovery.reset]", gpu, gpu)
 }
 
-// A job beside a GPU that is broken starts and ends; the node takes no other.
+// A job that does not use a faulty GPU starts and ends; the node accepts no other job.
 func TestPrologOtherGPU(t *testing.T) {
 	t.Parallel()
 	c := startGPUs(t)
@@ -36,7 +36,7 @@ func TestPrologOtherGPU(t *testing.T) {
 	}
 }
 
-// A job whose own GPU is broken runs elsewhere.
+// A job whose own GPU is faulty runs elsewhere.
 func TestPrologOwnGPU(t *testing.T) {
 	t.Parallel()
 	c := startGPUs(t)
@@ -67,7 +67,7 @@ func TestPrologKeepsAdminComment(t *testing.T) {
 	c.wantInJob(job, "Comment=mine")
 }
 
-// wantInJob wants a field of a job, spaces and all.
+// wantInJob checks a field of a job, including spaces.
 func (c *Cluster) wantInJob(job *Job, want string) {
 	c.t.Helper()
 	if out := c.Exec("scontrol", "show", "job", job.ID); !strings.Contains(out, "   "+want) {
@@ -75,8 +75,7 @@ func (c *Cluster) wantInJob(job *Job, want string) {
 	}
 }
 
-// NVML hangs: the answer comes before slurmd would give it, and the job runs
-// elsewhere.
+// If NVML hangs, the prolog answers before slurmd's time limit, and the job runs elsewhere.
 func TestPrologHangs(t *testing.T) {
 	t.Parallel()
 	c := startGPUs(t, "PrologEpilogTimeout=8")
@@ -96,9 +95,9 @@ func TestPrologHangs(t *testing.T) {
 	n.WaitReason("drain", "NHC: gpu5 hung 0000:15:00.0: reboot (check_gpu_count) [probe.hung]", soon)
 }
 
-// Eight jobs start at once. Their prologs share the node's state, and wait for
-// nobody. On a healthy node slurmctld hears of none; of a GPU that is broken it
-// hears, and the job that has it is the only one that goes.
+// Eight jobs start at the same time. Their prologs share the node's state without waiting for each
+// other. On a healthy node they make no requests to slurmctld. A faulty GPU is reported, and only
+// the job that has it moves.
 func TestPrologEightAtOnce(t *testing.T) {
 	t.Parallel()
 	c := startGPUs(t)
@@ -113,7 +112,7 @@ func TestPrologEightAtOnce(t *testing.T) {
 	}
 
 	n.GPUs("5 field 230 = 1")
-	n.write("nhc-prolog.conf", heldLines) // or some are drained away before they are given GPUs
+	n.write("nhc-prolog.conf", heldLines) // otherwise a drain could move some before they get GPUs
 	n.Create("hold")
 	jobs := n.eight(untilDone)
 	c.waitFor(soon, "eight prologs", func() (string, bool) {
@@ -141,14 +140,14 @@ func TestPrologEightAtOnce(t *testing.T) {
 	}
 }
 
-// lost says whether slurmd has lost the job's script after its prolog had passed.
-// 22.05 does now and then, while the prolog of another job fails.
+// lost reports whether slurmd has lost the job's script after its prolog passed. 22.05 does that
+// occasionally while the prolog of another job fails.
 func (j *Job) lost() bool {
 	id, _ := strconv.Atoi(j.ID)
 	return strings.Contains(j.c.log("slurmd."+j.Is("NodeList")), fmt.Sprintf("/job%05d/slurm_script: No such file", id))
 }
 
-// eight has eight jobs with one GPU each start on the node at once.
+// eight starts eight jobs with one GPU each on the node at the same time.
 func (n *Node) eight(script string) (jobs []*Job) {
 	n.c.t.Helper()
 	var ids []string
@@ -160,8 +159,8 @@ func (n *Node) eight(script string) (jobs []*Job) {
 	return jobs
 }
 
-// A node that Slurm has drained for a reason of its own is left alone, whatever
-// the epilog finds and the next health checks do not.
+// A node that Slurm has drained for its own reason is not changed, whatever the epilog finds and
+// the next health checks do not find.
 func TestPrologKillTaskFailed(t *testing.T) {
 	t.Parallel()
 	const theirs = "Kill task failed"
@@ -175,7 +174,7 @@ func TestPrologKillTaskFailed(t *testing.T) {
 		return out, strings.TrimSpace(out) == "FROZEN"
 	})
 	c.Exec("scancel", job)
-	if strings.Contains(c.version, " 26.05") { // it waits for such a job without end
+	if strings.Contains(c.version, " 26.05") { // it waits for such a job forever
 		c.Update(n, "State=DRAIN", "Reason="+theirs+" (JobId="+job+" StepId=batch)")
 	}
 	n.WaitReason("drng drain comp", theirs, 2*soon)

@@ -5,12 +5,11 @@ import (
 	"testing"
 )
 
-// heldLines are checks that wait before they look at GPUs, as long as there is a
-// file hold.
+// heldLines are checks that wait before they read GPUs, as long as there is a file hold.
 const heldLines = hold + "\n" + gpuLines + "\n"
 
-// slurmctld is away while a job ends in which a GPU broke. It has forgotten which
-// GPUs the job had when it has the epilog started.
+// slurmctld is down when a job ends after a fault of its GPU. After its restart it no longer knows
+// the job's GPUs when it starts the epilog.
 func TestEpilogAfterRestart(t *testing.T) {
 	t.Parallel()
 	c := startGPUs(t)
@@ -21,15 +20,16 @@ func TestEpilogAfterRestart(t *testing.T) {
 	n.GPUs("0 field 230 = 1")
 	n.Create("done")
 	c.StartCtld()
-	// A slurmctld that has just started may lose the end of the epilog (24.11), and asks for it minutes later.
+	// A slurmctld that has just started may lose the end of the epilog (24.11), and requests it
+	// minutes later.
 	n.WaitReason("drain drng", wantsReset(0)+" [job "+job.ID+"]", 3*soon)
 	job.Wait("COMPLETED", 8*soon)
 	job.Must("Restarts", "0")
 }
 
-// slurmctld is away when an epilog finds a fault. slurmd tells it later that the
-// epilog has failed, for which it drains the node as "Epilog error"; our reason
-// takes the place of that. Before 26.05 it may also have the epilog run again.
+// slurmctld is down when an epilog finds a fault. slurmd later reports to it that the epilog has
+// failed, and it drains the node as "Epilog error"; our reason replaces that. Before 26.05 it may
+// also run the epilog again.
 func TestEpilogWithoutController(t *testing.T) {
 	t.Parallel()
 	c := startGPUs(t, "HealthCheckInterval=2")
@@ -48,8 +48,8 @@ func TestEpilogWithoutController(t *testing.T) {
 	job.Wait("COMPLETED", soon)
 }
 
-// slurmctld is away when a prolog refuses its job. It drains the node for that
-// when slurmd tells it, as "Prolog error"; our reason takes the place of that.
+// slurmctld is down when a prolog refuses its job. It drains the node as "Prolog error" when slurmd
+// reports that; our reason replaces that.
 func TestPrologWithoutController(t *testing.T) {
 	t.Parallel()
 	c := startGPUs(t, "HealthCheckInterval=2")
@@ -64,8 +64,8 @@ func TestPrologWithoutController(t *testing.T) {
 	n.Must("drain", wantsReset(0))
 }
 
-// withoutController stops slurmctld while a prolog or an epilog of the node is
-// held up, changes what NVML says, and starts it when that run has failed.
+// withoutController stops slurmctld while a prolog or an epilog of the node waits, changes NVML,
+// and starts slurmctld when that run has failed.
 func (n *Node) withoutController(gpus ...string) {
 	c := n.c
 	c.t.Helper()

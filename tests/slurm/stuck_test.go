@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// hold is a check line that makes a file held and stays until hold is gone.
+// hold is a check line that creates a file held and waits until hold is gone.
 const hold = "* || [ ! -e /etc/nhc/hold ] || { touch /etc/nhc/held; while [ -e /etc/nhc/hold ]; do sleep 0.1; done; }"
 
-// slurmctld goes away while a check is at work that will fail. It learns of the
-// fault when it is back, once.
+// slurmctld goes down during a check that will fail. It gets the fault once it is back, exactly
+// once.
 func TestDrainArrivesAfterRestart(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -39,7 +39,7 @@ func TestDrainArrivesAfterRestart(t *testing.T) {
 	n.WaitState("idle", soon)
 }
 
-// Health checks that last longer than their interval run over each other.
+// Health checks that last longer than their interval overlap.
 func TestOverlappingRuns(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -49,7 +49,7 @@ func TestOverlappingRuns(t *testing.T) {
 	n.Create("hold")
 	c.waitFor(soon, "check that holds", func() (string, bool) { return "", n.Has("held") })
 
-	n.WaitRounds(3) // others come and leave meanwhile, and have no opinion
+	n.WaitRounds(3) // others start and end in the meantime without effect
 	n.Must("idle", "")
 	n.write("byhand.conf", "* || check_file_test -f /etc/nhc/missing\n")
 	out, err := n.Try(binDir+"/nhc-gpu", "-c", "/etc/nhc/byhand.conf", "LOGFILE=-", "MARK_OFFLINE=0")
@@ -66,8 +66,8 @@ func TestOverlappingRuns(t *testing.T) {
 	n.WaitState("idle", soon)
 }
 
-// A check that no signal ends must not take the node's slurmd with it, nor be
-// joined by one more each interval.
+// A check that no signal can end must not block the node's slurmd, and must not get another process
+// each interval.
 func TestFrozenWorker(t *testing.T) {
 	t.Parallel()
 	c := start(t)
@@ -104,8 +104,8 @@ func TestFrozenWorker(t *testing.T) {
 	}
 }
 
-// freezer makes a group of the freezer hierarchy. What is in it when its state
-// becomes FROZEN hears no signal, not even KILL, until it is THAWED.
+// freezer creates a group of the freezer hierarchy. While its state is FROZEN, its processes react
+// to no signal, not even KILL, until it is THAWED.
 func (c *Cluster) freezer(name string) string {
 	c.t.Helper()
 	dir := filepath.Join(freezerDir, c.group, name)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The files that a site takes over, with the program where this cluster has it.
+// delivered returns a file that a site installs, with the path of the program in this cluster.
 func delivered(t *testing.T, name string) string {
 	t.Helper()
 	data, err := os.ReadFile("../../slurm/" + name)
@@ -18,8 +18,8 @@ func delivered(t *testing.T, name string) string {
 	return strings.ReplaceAll(string(data), "/usr/sbin/nhc-gpu", binDir+"/nhc-gpu")
 }
 
-// wired is this cluster's slurm.conf with the example in place of its own lines
-// about us, and the scripts that the example names.
+// wired returns this cluster's slurm.conf with the example instead of its own lines about nhc-gpu,
+// and the scripts that the example names.
 func wired(t *testing.T, more ...string) *Cluster {
 	t.Helper()
 	c := newCluster(t)
@@ -36,8 +36,7 @@ func wired(t *testing.T, more ...string) *Cluster {
 	return c
 }
 
-// installScripts puts the scripts for prolog and epilog where the example names
-// them.
+// installScripts puts the scripts for prolog and epilog at the paths in the example.
 func (c *Cluster) installScripts() {
 	c.t.Helper()
 	for _, role := range []string{"prolog", "epilog"} {
@@ -46,8 +45,8 @@ func (c *Cluster) installScripts() {
 	}
 }
 
-// A real Slurm takes slurm.conf.example, lint has nothing to say of it, a job goes
-// through both scripts, and one that meets a fault goes elsewhere.
+// A real Slurm accepts slurm.conf.example, lint reports nothing about it, a job runs with both
+// scripts, and one that meets a fault runs elsewhere.
 func TestExample(t *testing.T) {
 	t.Parallel()
 	c := wired(t)
@@ -79,7 +78,7 @@ func TestExample(t *testing.T) {
 	n.WaitReason("drain drng", reason, soon)
 }
 
-// The package is gone, the scripts are still there: jobs run, and nobody is drained.
+// If the package is removed and the scripts remain, jobs run, and no node is drained.
 func TestWithoutTheProgram(t *testing.T) {
 	t.Parallel()
 	c := wired(t)
@@ -96,8 +95,8 @@ func TestWithoutTheProgram(t *testing.T) {
 	n.WaitState("idle", soon)
 }
 
-// What lint warns of is what Slurm does: an empty folder drains, and so does a
-// file that is no program.
+// lint warns about real effects in Slurm: an empty directory drains, and so does a file that is not
+// a program.
 func TestLintForetells(t *testing.T) {
 	t.Parallel()
 	c := wired(t, "BatchStartTimeout=10", "PrologFlags=NoHold")
@@ -135,7 +134,7 @@ func TestLintForetells(t *testing.T) {
 	}
 }
 
-// refuses wants the prolog of a node to refuse the next job.
+// refuses checks that the prolog of a node refuses the next job.
 func (c *Cluster) refuses(n *Node) {
 	c.t.Helper()
 	c.mkdir("jobs")

@@ -13,19 +13,18 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/deadfs"
 )
 
-// deadMountEnv names the directory to mount on; a test binary that finds it set
-// is the child in a mount namespace of its own.
+// deadMountEnv names the directory to mount on; a test binary with it is the child in its own mount
+// namespace.
 const deadMountEnv = "NHC_GPU_DEAD_MOUNT"
 
-// deadLinesEnv holds the check lines of its configuration.
+// deadLinesEnv has the check lines of its configuration.
 const deadLinesEnv = "NHC_GPU_DEAD_LINES"
 
-// deadFirstEnv holds the options of the first run, -a if it is not set.
+// deadFirstEnv has the options of the first run, -a if it is not set.
 const deadFirstEnv = "NHC_GPU_DEAD_FIRST"
 
-// insideDeadMount mounts a FUSE file system that takes requests and never
-// answers, as a dead file server would, and runs the program on it twice. Its
-// own end releases whatever hangs.
+// insideDeadMount mounts a FUSE file system that accepts requests and never answers, like a dead
+// file server, and runs the program on it twice. Its own end releases all blocked processes.
 func insideDeadMount() int {
 	dir := os.Getenv(deadMountEnv)
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -75,7 +74,7 @@ func mountDead(dir string) error {
 	return nil
 }
 
-// generateBesideDeadMount has genconf look at a node one of whose mounts is dead.
+// generateBesideDeadMount runs genconf on a node with a dead mount.
 func generateBesideDeadMount() {
 	if err := mountDead("/srv"); err != nil {
 		fmt.Println(err)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A result is told even if the next run cannot be started: here since the name of
-// the program becomes too long for a word of a command, which 128 KiB is.
+// A result is reported even if the next run cannot start: here because the name of the program is
+// longer than the maximum of one argument, 128 KiB.
 func TestDetachedResultIsNotLost(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -1,6 +1,5 @@
-// Package stuck shows on the real program that nothing below it keeps it from
-// answering in time: a dead mount, a frozen file system, a process that no
-// signal can end.
+// Package stuck shows on the real program that nothing below it keeps it from answering in time: a
+// dead mount, a frozen file system, a process that no signal can end.
 package stuck
 
 import (
@@ -36,15 +35,15 @@ func TestMain(m *testing.M) {
 	os.Exit(built.Main(m, &program))
 }
 
-// answer is what slurmd would see of a run.
+// answer is slurmd's view of a run.
 type answer struct {
 	out  string
 	exit int
 	took time.Duration // until the end of file on the pipe and the exit
 }
 
-// ask runs the program as slurmd does: one pipe for both outputs, read to its
-// end, and the node's name as the whole environment.
+// ask runs the program as slurmd does: with one pipe for both outputs, which it reads to the end,
+// and the node's name as the whole environment.
 func ask(t *testing.T, node, conf string, words ...string) answer {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "nhc.conf")
@@ -79,7 +78,7 @@ func ask(t *testing.T, node, conf string, words ...string) answer {
 	return a
 }
 
-// nodeName gives a test a state directory of its own, gone with it.
+// nodeName gives a test its own state directory, which is removed at its end.
 func nodeName(t *testing.T) string {
 	t.Helper()
 	name := "stuck-" + strings.ToLower(strings.ReplaceAll(t.Name(), "/", "-"))
@@ -100,8 +99,7 @@ func (a answer) want(t *testing.T, exit int, within time.Duration, pattern strin
 	}
 }
 
-// A shell line that writes to a frozen file system: bash itself sleeps where no
-// signal reaches it.
+// A shell line that writes to a frozen file system makes bash itself sleep uninterruptibly.
 func TestFrozenFileSystem(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -136,8 +134,8 @@ func TestFrozenFileSystem(t *testing.T) {
 	ask(t, node, conf, "-t", "20").want(t, 0, 20*time.Second, `^end\n$`)
 }
 
-// onDeadMount runs lines twice on a node with a mount whose server never
-// answers, and gives what the runs said and what came after them.
+// onDeadMount runs lines twice on a node with a mount whose server never answers, and returns the
+// outputs of the runs and the later ones.
 func onDeadMount(t *testing.T, dir, lines string, env ...string) (runs []string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -157,8 +155,8 @@ func onDeadMount(t *testing.T, dir, lines string, env ...string) (runs []string)
 	return runs
 }
 
-// Checks of files and file systems name the mount that does not answer, and
-// those of other mounts are not held up by it.
+// Checks of files and file systems name the mount that does not answer, and do not delay checks of
+// other mounts.
 func TestDeadMountIsNamed(t *testing.T) {
 	t.Parallel()
 	for line, doing := range map[string]string{
@@ -186,7 +184,7 @@ func TestDeadMountIsNamed(t *testing.T) {
 	}
 }
 
-// A native check on a mount whose server never answers.
+// A native check uses a mount whose server never answers.
 func TestDeadMount(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -212,8 +210,8 @@ func TestDeadMount(t *testing.T) {
 	}
 }
 
-// --check says of a dead mount what the health check says: the same row fails, with
-// the same text.
+// For a dead mount --check reports the same as the health check: the same row fails, with the same
+// text.
 func TestDeadMountInCheck(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -231,8 +229,7 @@ func TestDeadMountInCheck(t *testing.T) {
 	}
 }
 
-// A command whose program lies on a mount that does not answer: the ones after
-// it are run all the same.
+// A command whose program lies on a mount that does not answer does not prevent the ones after it.
 func TestDeadMountCommand(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -248,7 +245,7 @@ func TestDeadMountCommand(t *testing.T) {
 	}
 }
 
-// A line that freezes itself in a cgroup v1 freezer.
+// A line freezes itself in a cgroup v1 freezer.
 func TestFrozenProcess(t *testing.T) {
 	t.Parallel()
 	group := freezer(t)
@@ -259,7 +256,7 @@ func TestFrozenProcess(t *testing.T) {
 	ask(t, node, conf, "-t", "4").want(t, 142, 3*time.Second, text)
 }
 
-// Two health checks of one node: the second gives way, a manual run does not.
+// Of two concurrent health checks of one node the second ends at once; a manual run does not.
 func TestOverlap(t *testing.T) {
 	t.Parallel()
 	node := nodeName(t)
@@ -281,7 +278,7 @@ func TestOverlap(t *testing.T) {
 	ask(t, node, "* || echo again\n").want(t, 0, 25*time.Second, `^again\n$`)
 }
 
-// Garbage in the state directory costs one warning and not the run.
+// Invalid files in the state directory cost one warning and not the run.
 func TestStateGarbage(t *testing.T) {
 	t.Parallel()
 	node := nodeName(t)
@@ -293,7 +290,7 @@ func TestStateGarbage(t *testing.T) {
 		t.Errorf("%d warnings in %q, want one that names the file", n, a.out)
 	}
 	must(t, os.RemoveAll("/run/nhc-gpu/"+node))
-	must(t, os.WriteFile("/run/nhc-gpu/"+node, nil, 0o600)) // a file in place of the directory
+	must(t, os.WriteFile("/run/nhc-gpu/"+node, nil, 0o600)) // a file instead of the directory
 	a = ask(t, node, "* || echo reached\n")
 	a.want(t, 0, 25*time.Second, `(?m)^reached$`)
 	if n := strings.Count(a.out, "warning"); n != 1 {
@@ -323,8 +320,8 @@ func TestStateFullOrReadOnly(t *testing.T) {
 	}
 }
 
-// slurmd starts its health check with SIGPIPE blocked; the commands that checks
-// and lines run must not have it so.
+// slurmd starts its health check with SIGPIPE blocked; the commands of checks and lines must not
+// inherit that.
 func TestSignalMask(t *testing.T) {
 	t.Parallel()
 	runtime.LockOSThread() // and never unlocked: the thread ends with the test
@@ -335,7 +332,7 @@ func TestSignalMask(t *testing.T) {
 	ask(t, nodeName(t), conf).want(t, 0, 25*time.Second, `^SigBlk:\s0000000000000000\n$`)
 }
 
-// An administrator's pipe that is closed early ends nothing in mid-run.
+// If an administrator's pipe is closed early the run continues.
 func TestClosedOutput(t *testing.T) {
 	t.Parallel()
 	mark := filepath.Join(t.TempDir(), "mark")

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// freezer makes a control group whose processes no signal reaches once they are
-// frozen. The end of the test thaws it.
+// freezer creates a control group whose frozen processes do not react to signals. The end of the
+// test thaws it.
 func freezer(t *testing.T) string {
 	t.Helper()
 	group, err := os.MkdirTemp("/sys/fs/cgroup/freezer", "nhc-gpu-stuck-")
@@ -31,8 +31,7 @@ func freezer(t *testing.T) string {
 	return group
 }
 
-// A wrapped program that no signal can end is told of, and not started again
-// while it is there.
+// A wrapped program that no signal can end is reported, and does not start again while it exists.
 func TestFrozenUnderWrap(t *testing.T) {
 	t.Parallel()
 	group := freezer(t)
@@ -59,7 +58,7 @@ func TestFrozenUnderWrap(t *testing.T) {
 	}
 }
 
-// procs are the processes of a control group.
+// procs returns the processes of a control group.
 func procs(t *testing.T, group string) []string {
 	t.Helper()
 	text, err := os.ReadFile(group + "/cgroup.procs")

@@ -14,7 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
 )
 
-// asSlurmd runs a program as slurmd does, with a node that has a memory of its own.
+// asSlurmd runs a program as slurmd does, with a node that has its own memory.
 func asSlurmd(t *testing.T, program, node, conf, slurm string) (exit int, out string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "nhc.conf")
@@ -39,7 +39,7 @@ func stateOf(t *testing.T, slurm string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// Of many health checks at once one runs, and the others give way.
+// Of many concurrent health checks one runs, and the others end at once.
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
 	node, slurm := nodeOf(t), filepath.Join(t.TempDir(), "slurm")
@@ -74,7 +74,7 @@ func TestManyAtOnce(t *testing.T) {
 	}
 }
 
-// A full disk keeps no drain from being delivered that an earlier run could not.
+// On a full disk, a drain that an earlier run could not deliver is delivered.
 func TestFullDiskWithPendingDrain(t *testing.T) {
 	t.Parallel()
 	node, slurm := nodeOf(t), filepath.Join(t.TempDir(), "slurm")
@@ -102,8 +102,8 @@ func TestFullDiskWithPendingDrain(t *testing.T) {
 	}
 }
 
-// The file of the program is replaced, as by a package, while it runs: the workers that
-// are started later are those of the run.
+// If a package replaces the program's file during a run, later workers of the run use the old
+// program.
 func TestReplacedInMidRun(t *testing.T) {
 	t.Parallel()
 	node, slurm, dir := nodeOf(t), filepath.Join(t.TempDir(), "slurm"), t.TempDir()

@@ -18,18 +18,18 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
-// deadCase is a run on a node one of whose places is on a file system that stops answering.
+// deadCase is a run on a node with one directory on a file system that stops answering.
 type deadCase struct {
 	Lies    string // the directory on the dead file system: a key of places
-	When    string // it stops: before the run, after the first read, or while a drain is sent
+	When    string // when it stops: before the run, after the first read, or while a drain is being sent
 	Passes  bool   // no check fails
 	Pending bool   // an earlier run could not deliver its drain
-	Again   bool   // it is dead since the run before
+	Again   bool   // it stopped before the previous run
 
 	exit    int
-	or      int // another status that is right, 0 for none
+	or      int // another correct status, 0 for none
 	drained bool
-	quick   bool // is run in every make test
+	quick   bool // runs in every make test
 }
 
 const (
@@ -52,15 +52,14 @@ func (c deadCase) String() string {
 	return strings.TrimPrefix(strings.ReplaceAll(text, "/", "_"), "_")
 }
 
-// places are the directories that die, by their use: "" is one in the directory of the
-// test.
+// places are the directories that die, by their use: "" is one in the directory of the test.
 var places = map[string]string{
 	"nhc.conf": "", "nhc.toml": "", "sysconfig": "", "LOGFILE": "", "INCDIR": "", "HOSTROOT": "",
 	"/run/nhc-gpu": "/run/nhc-gpu", "/var/lib/nhc-gpu": "/var/lib/nhc-gpu",
 }
 
-// A dead configuration is status 3 without a drain. Whatever else is dead, the run ends in
-// its time with the verdict and the drain that it would have had.
+// A dead configuration is status 3 without a drain. Whatever else is dead, the run ends in time
+// with the same verdict and drain as without it.
 var deadCases = []deadCase{
 	{Lies: "nhc.conf", When: before, exit: 3, quick: true},
 	{Lies: "nhc.conf", When: before, Pending: true, exit: 3, drained: true, quick: true},
@@ -75,7 +74,7 @@ var deadCases = []deadCase{
 	{Lies: "sysconfig", When: after, exit: 1, drained: true},
 	{Lies: "sysconfig", When: during, exit: 1, drained: true},
 	{Lies: "LOGFILE", When: before, exit: 1, drained: true, quick: true},
-	{Lies: "LOGFILE", When: before, Passes: true, exit: 1}, // the FATAL of a log that cannot be opened
+	{Lies: "LOGFILE", When: before, Passes: true, exit: 1}, // the FATAL for a log that cannot be opened
 	{Lies: "LOGFILE", When: before, Passes: true, Pending: true, exit: 1, drained: true},
 	{Lies: "LOGFILE", When: after, exit: 1, drained: true},
 	{Lies: "LOGFILE", When: during, exit: 1, drained: true},
@@ -83,7 +82,7 @@ var deadCases = []deadCase{
 	{Lies: "INCDIR", When: before, Passes: true, exit: 3}, // a script may replace a check
 	{Lies: "INCDIR", When: after, exit: 1, drained: true},
 	{Lies: "INCDIR", When: during, exit: 1, drained: true},
-	{Lies: "HOSTROOT", When: before, exit: 142, or: 1, drained: true, quick: true}, // the run's limit, or the check's
+	{Lies: "HOSTROOT", When: before, exit: 142, or: 1, drained: true, quick: true}, // the limit of the run, or of the check
 	{Lies: "HOSTROOT", When: after, exit: 142, or: 1, drained: true},
 	{Lies: "HOSTROOT", When: during, exit: 1, drained: true},
 	{Lies: "/run/nhc-gpu", When: before, exit: 1, drained: true, quick: true},
@@ -99,16 +98,16 @@ var deadCases = []deadCase{
 	{Lies: "/var/lib/nhc-gpu", When: during, exit: 1, drained: true},
 }
 
-// timeout is TIMEOUT of the runs, and grace how long after it they end at the latest. On a
-// busy machine everything takes longer: a run that does nothing, made in the same cell just
-// before, says how much (busy times its own time is added, 0.4 s on an idle machine).
+// timeout is the TIMEOUT of the runs; grace is how long after it they end at the latest. On a busy
+// machine everything takes longer: an empty run in the same cell just before measures that (busy
+// times its time is added, 0.4 s on an idle machine).
 const (
 	timeout = 8 * time.Second
 	grace   = 1500 * time.Millisecond
 	busy    = 10
 )
 
-// atOnce bounds the cases that run side by side. They mostly sleep.
+// atOnce bounds the concurrent cases, which mostly sleep.
 const atOnce = 8
 
 func TestDeadFileSystems(t *testing.T) {
@@ -156,17 +155,17 @@ func runCases(t *testing.T, quick bool) {
 	runs.Wait()
 }
 
-// deadResult is what came of a case.
+// deadResult is the result of a case.
 type deadResult struct {
 	Exit    int
 	Drained bool
-	Took    time.Duration // until both outputs were at their end and the program had left
-	Base    time.Duration // what a run that does nothing took
+	Took    time.Duration // until the end of both outputs and the exit
+	Base    time.Duration // time of an empty run
 	Out     string
 }
 
-// caseEnv holds a case, and caseDir its directory, for a test binary that is the child in
-// a mount namespace of its own.
+// caseEnv has a case, and caseDir its directory, for a test binary that is the child in its own
+// mount namespace.
 const (
 	caseEnv    = "NHC_GPU_DEAD_CASE"
 	caseDir    = "NHC_GPU_DEAD_DIR"
@@ -207,7 +206,7 @@ func insideCase() int {
 	return 0
 }
 
-// run sets the node up, lets the file system die, and runs the program as slurmd does.
+// run creates the node, stops the file system, and runs the program as slurmd does.
 func (c deadCase) run(dir string) (got deadResult, err error) {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return got, fmt.Errorf("make mounts private: %w", err)
@@ -227,7 +226,7 @@ func (c deadCase) run(dir string) (got deadResult, err error) {
 			}
 		}
 	}
-	node := "n" + filepath.Base(filepath.Dir(dir)) + filepath.Base(dir) // the network is shared
+	node := "n" + filepath.Base(filepath.Dir(dir)) + filepath.Base(dir) // all cases share the network
 	line := "* || check_file_test -f /nonexistent\n"
 	if c.Passes {
 		line = "* || check_file_test -d /\n"
@@ -316,7 +315,7 @@ func (c deadCase) run(dir string) (got deadResult, err error) {
 	return got, err
 }
 
-// mount covers a place with the file system that dies; it shows the place's files.
+// mount covers a directory with the file system that stops, which shows the directory's files.
 func (c deadCase) mount(at, dir string) (*deadfs.FS, error) {
 	backing := filepath.Join(dir, "backing")
 	if err := os.Mkdir(backing, 0o700); err != nil {
@@ -336,8 +335,8 @@ func (c deadCase) mount(at, dir string) (*deadfs.FS, error) {
 	return fs, err
 }
 
-// stuckIn counts the threads of this case that sleep where no signal reaches them: what
-// descends from the program has its environment, and a wait in FUSE.
+// stuckIn counts the threads of this case that sleep uninterruptibly: descendants of the program by
+// their environment, with a wait in FUSE.
 func stuckIn() (n int) {
 	tasks, _ := filepath.Glob("/proc/[0-9]*/task/[0-9]*")
 	own, _ := os.Readlink("/proc/self/ns/mnt")
@@ -357,8 +356,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// askAs runs the program with the environment that slurmd gives it, and one pipe for both
-// outputs, read to its end.
+// askAs runs the program with slurmd's environment, and one pipe for both outputs, which it reads
+// to the end.
 func askAs(node string, words []string) (got deadResult, err error) {
 	cmd := exec.Command(os.Getenv(caseBinary), words...)
 	cmd.Env = []string{"SLURMD_NODENAME=" + node}

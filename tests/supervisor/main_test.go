@@ -1,5 +1,5 @@
-// Package supervisor shows that the process that slurmd starts touches no path that can
-// keep it: by what the kernel sees of it, and on file systems that stop answering.
+// Package supervisor shows that the process that slurmd starts uses no path that can block it: by
+// its system calls, and on file systems that stop answering.
 package supervisor
 
 import (
@@ -32,9 +32,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// slurmAt puts a scontrol and a sinfo into a directory that know one node. Its state is in
-// the file state. The file broken makes them fail; hold makes an update wait, once it has
-// made begun, until the file go is there.
+// slurmAt puts a scontrol and a sinfo for one node into a directory. The node's state is in the
+// file state. The file broken makes them fail; hold makes an update, after it has created begun,
+// wait for the file go.
 func slurmAt(t *testing.T, dir string) {
 	t.Helper()
 	must(t, os.MkdirAll(dir, 0o755))

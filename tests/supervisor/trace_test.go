@@ -13,8 +13,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
-// allowed is all that the process that slurmd starts may name to the kernel, and why it
-// can never wait for it. docs/design.md has the same list. Everything else is a worker's.
+// allowed has all paths that the process that slurmd starts may pass to the kernel, and why they
+// can never block it. docs/design.md has the same list. Workers use all other paths.
 var allowed = map[string]string{
 	// before main
 	`/etc/ld\.so\.(preload|cache)`:                             "ld.so",
@@ -35,7 +35,7 @@ var allowed = map[string]string{
 	`/proc/\d+/fd/\d+`: "the pipe on which a subshell waits for an answer",
 }
 
-// scenario is a run whose supervisor is traced.
+// scenario is a run with a traced supervisor.
 type scenario struct {
 	name  string
 	conf  string
@@ -66,10 +66,10 @@ var scenarios = []scenario{
 	{name: "explain", words: []string{"xid", "explain", "79"}, slow: true},
 }
 
-// ownWords are scenarios that take no settings.
+// ownWords are scenarios that accept no settings.
 var ownWords = []string{"job", "clear", "explain"}
 
-// What the process that slurmd starts opens, looks at or connects to, seen by the kernel.
+// The test traces all paths that the process that slurmd starts opens, stats or connects to.
 func TestSupervisorTouchesNoPath(t *testing.T) {
 	t.Parallel()
 	trace(t, false)
@@ -101,7 +101,7 @@ func trace(t *testing.T, slow bool) {
 	}
 }
 
-// A path that is on no list is seen.
+// A path that is not allowed is found.
 func TestTraceSeesWhatIsForbidden(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
@@ -124,8 +124,8 @@ func TestTraceSeesWhatIsForbidden(t *testing.T) {
 	}
 }
 
-// calls runs the program under strace and returns what its first process and the threads
-// of it, and its children before they become workers, have named.
+// calls runs the program under strace and returns the paths that its first process and its threads
+// use, and its children before they become workers.
 func (s scenario) calls(t *testing.T) (list []call) {
 	t.Helper()
 	dir := t.TempDir()
@@ -144,7 +144,7 @@ func (s scenario) calls(t *testing.T) (list []call) {
 			"CONFFILE=" + dir + "/nhc.conf", "TOMLFILE=" + dir + "/nhc.toml", "SYSCONFIGDIR=" + dir + "/sysconfig", "INCDIR=" + dir + "/scripts",
 			"LOGFILE=" + dir + "/log", "RESULTFILE=" + dir + "/result", "NHC_RM=slurm", "SLURM_SCONTROL=" + dir + "/slurm/scontrol",
 		}
-		at := 0 // options stand before settings, and the scenario's settings win
+		at := 0 // options precede settings, and the scenario's settings take precedence
 		for at < len(words) && !strings.Contains(words[at], "=/") {
 			at++
 		}
@@ -204,7 +204,8 @@ var (
 	twoEnd = regexp.MustCompile(`^(?:rename|link|symlink|mount|pivot_root)`)
 )
 
-// untilExec is what a child names before it is another program, that included.
+// untilExec returns the paths that a child uses before it executes another program, including that
+// program.
 func untilExec(lines []string) (list []call) {
 	for _, line := range lines {
 		list = append(list, callsOf(line)...)
@@ -215,7 +216,7 @@ func untilExec(lines []string) (list []call) {
 	return list
 }
 
-// call is a path that a system call names.
+// call is a path in a system call.
 type call struct{ path, line string }
 
 func callsOf(line string) (list []call) {

@@ -1,6 +1,6 @@
-// Package tier holds the three tiers of the suite. A test that no one marks runs in
-// make test. The variable NHC_GPU_TESTS names what else runs: "all" adds the tests that
-// call All, "long" adds those that call Long, too.
+// Package tier defines the three tiers of the suite. An unmarked test runs in make test. The
+// variable NHC_GPU_TESTS adds others: "all" adds the tests that call All, "long" adds those that
+// call Long, too.
 package tier
 
 import (
@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// Setting is the environment variable that names the highest tier that runs.
+// Setting is the environment variable with the highest tier to run.
 const Setting = "NHC_GPU_TESTS"
 
-// All skips a test that takes too long for make test: it runs in make test-all.
-// Call it first thing in a test function: the Makefile finds the marked tests by it.
+// All skips a test that takes too long for make test: it runs in make test-all. Call it first in a
+// test function: the Makefile finds the marked tests by it.
 func All(t testing.TB) {
 	t.Helper()
 	if v := os.Getenv(Setting); v != "all" && v != "long" {

@@ -26,8 +26,8 @@ func TestTiers(t *testing.T) {
 	}
 }
 
-// TestMarksAreFound refuses a mark that marked.sh does not see: outside of a test
-// function, or behind other statements of it than a call of t.Parallel.
+// TestMarksAreFound refuses a mark that marked.sh does not find: outside of a test function, or
+// after statements other than a call of t.Parallel.
 func TestMarksAreFound(t *testing.T) {
 	t.Parallel()
 	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {

@@ -49,7 +49,7 @@ type element struct {
 	Children []element `xml:",any"`
 }
 
-// at finds what is below a path: pci/pcie_gen/max_link_gen. nil: it is not there.
+// at returns the element at a path such as pci/pcie_gen/max_link_gen, nil if it is missing.
 func (e *element) at(path string) *element {
 	for name := range strings.SplitSeq(path, "/") {
 		i := slices.IndexFunc(e.Children, func(c element) bool { return c.XMLName.Local == name })
@@ -61,7 +61,7 @@ func (e *element) at(path string) *element {
 	return e
 }
 
-// text is the text at the first of some paths that has any, "" for N/A.
+// text returns the text at the first path that has one, "" for N/A.
 func (e *element) text(paths ...string) string {
 	for _, p := range paths {
 		if at := e.at(p); at != nil {
@@ -85,7 +85,7 @@ func readReport(path string) (*element, error) {
 	return root, nil
 }
 
-// slow is how long a call of NVML takes that is named, ms.
+// slow is the duration from which a call of NVML is reported, ms.
 const slow = 5
 
 func compare(library, report, output string) error {
@@ -155,7 +155,7 @@ func failedReadings(path string, v any) {
 	}
 }
 
-// comparison prints a line a value and counts.
+// comparison prints one line for each value and counts them.
 type comparison struct {
 	who                     string
 	alike, unlike, doubtful int
@@ -165,7 +165,7 @@ func (c *comparison) judge(what string, same bool, ours any, known bool, theirs 
 	verdict := "PASS"
 	switch {
 	case !known && theirs == "":
-		return // neither has it
+		return // neither has the value
 	case !known || theirs == "":
 		verdict = "LOOK"
 		c.doubtful++
@@ -190,7 +190,7 @@ func (c *comparison) text(what string, ours nvml.Reading[string], theirs string)
 
 var leadingNumber = regexp.MustCompile(`^-?[0-9.]+`)
 
-// number compares numbers that may differ by so much, since they change.
+// number compares numbers that may differ by these amounts, because they change.
 func number[T ~int | ~uint32 | ~uint64](c *comparison, what string, ours nvml.Reading[T], per, within float64, theirs string) {
 	v, err := strconv.ParseFloat(leadingNumber.FindString(theirs), 64)
 	d := float64(ours.Value)/per - v
@@ -302,7 +302,7 @@ func (c *comparison) gpu(g *nvml.GPU, report *element) {
 		"hw_thermal_slowdown": nvml.ThrottleHardwareThermal, "hw_power_brake_slowdown": nvml.ThrottlePowerBrake} {
 		c.yes("clocks: "+name, nvml.Reading[bool]{Value: g.Throttle.Now.Value&bit != 0, Known: g.Throttle.Now.Known}, reasons(name))
 	}
-	const micro, while = 1000, 2e6 // nanoseconds a microsecond; they grow meanwhile
+	const micro, while = 1000, 2e6 // nanoseconds in a microsecond; growth between the readings
 	for name, r := range map[string]nvml.Reading[uint64]{"sw_power_cap": g.Throttle.PowerCap, "sw_thermal_slowdown": g.Throttle.Thermal,
 		"hw_thermal_slowdown": g.Throttle.HardwareThermal, "hw_power_braking": g.Throttle.PowerBrake} {
 		number(c, "time in "+name+", us", r, micro, while, q.text("clocks_event_reasons_counters/clocks_event_reasons_counters_"+name))
@@ -333,8 +333,8 @@ func (c *comparison) gpu(g *nvml.GPU, report *element) {
 		g.Link.Gen.Value, q.text("pci/pci_gpu_link_info/pcie_gen/current_link_gen"), g.Fabric.Value, q.text("fabric/state"), q.text("fabric/status"), g.NVLinks.Value)
 }
 
-// counts compares the ECC errors of one kind of memory. nvidia-smi counts parity and
-// SECDED errors of SRAM apart on newer GPUs.
+// counts compares the ECC errors of one kind of memory. On newer GPUs nvidia-smi counts parity and
+// SECDED errors of SRAM separately.
 func (c *comparison) counts(what, kind string, ours nvml.ECCCounts, q *element) {
 	uncorrected := func(when string) string {
 		if t := q.text("ecc_errors/"+when+"/"+kind+"_uncorrectable", "ecc_errors/"+when+"/"+kind+"_uncorrectable_ecc"); t != "" {

@@ -13,15 +13,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// tell is a prolog and an epilog that writes down what it is told.
-const tell = `#!/bin/sh
+// saveEnv is a prolog and an epilog that writes its environment to a file.
+const saveEnv = `#!/bin/sh
 export PATH=/usr/bin:/bin
 file=/run/cluster/jobs/$SLURM_SCRIPT_CONTEXT.$SLURM_JOB_ID
 env >$file.new
 mv $file.new $file
 `
 
-// What slurmd tells prolog and epilog of a job's GPUs, and that it is understood.
+// slurmd's variables for prolog and epilog about a job's GPUs are parsed correctly.
 func TestPrologIsTold(t *testing.T) {
 	t.Parallel()
 	c := newGPUCluster(t, "GresTypes=gpu,shard,mps", "Prolog="+clusterDir+"/tell", "Epilog="+clusterDir+"/tell")
@@ -29,7 +29,7 @@ func TestPrologIsTold(t *testing.T) {
 	shards.conf, mps.conf, none.conf = "Gres=gpu:8,shard:32", "Gres=gpu:8,mps:800", ""
 	c.write("etc/gres.conf", []byte("NodeName=gpu[01-03] "+gresConf+
 		"NodeName="+shards.Name+" Name=shard Count=32\nNodeName="+mps.Name+" Name=mps Count=800\n"), 0o644)
-	c.write("tell", []byte(tell), 0o755)
+	c.write("tell", []byte(saveEnv), 0o755)
 	c.up()
 
 	some := func(n int) slurm.Job { return slurm.Job{Share: slurm.SomeGPUs, Minors: make([]int, n)} }
@@ -68,7 +68,7 @@ func TestPrologIsTold(t *testing.T) {
 		want.ID, want.UID, want.User = jobs[i].ID, 65534, "nobody"
 		want.Part = says && !want.Alone
 		for _, context := range []string{"prolog_slurmd", "epilog_slurmd"} {
-			got := slurm.JobFrom(jobs[i].told(context))
+			got := slurm.JobFrom(jobs[i].environ(context))
 			if got.Began.IsZero() == says || says && time.Since(got.Began).Abs() > time.Hour {
 				t.Errorf("%s, %s: the job began at %v", tt.name, context, got.Began)
 			}
@@ -81,8 +81,8 @@ func TestPrologIsTold(t *testing.T) {
 	}
 }
 
-// told is the environment of a job's prolog or epilog, when it has run.
-func (j *Job) told(context string) func(string) string {
+// environ returns the environment of a job's prolog or epilog after it has run.
+func (j *Job) environ(context string) func(string) string {
 	j.c.t.Helper()
 	var lines []string
 	j.c.waitFor(2*soon, fmt.Sprintf("%s of job %s", context, j.ID), func() (string, bool) {
