@@ -172,23 +172,23 @@ func Gpu3In(check string, err error) checks.Finding {
 func GPUCommon(check string, words ...string) []Scenario {
 	nothing := Scenario{Name: "no GPU", Words: words, NVMLErr: fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary),
 		Want: []checks.Finding{{Code: "gpu.none", Severity: checks.Skip, Message: check + ":  no NVIDIA GPU on this node"}}}
-	empty := Scenario{Name: "no GPU, but NVML", Words: words, NVML: &nvml.Snapshot{}, Want: nothing.Want}
+	empty := Scenario{Name: "no GPU, but NVML works", Words: words, NVML: &nvml.Snapshot{}, Want: nothing.Want}
 	noDriver := OnGPUs("the driver is not loaded", words, nil, checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown,
 		Message: check + ":  cannot ask NVML: nvmlInit: the driver is not loaded (NVML error 9)"})
 	noDriver.NVML, noDriver.NVMLErr, noDriver.Broken = nil, &nvml.Error{Call: "nvmlInit", Code: 9}, true
-	none := OnGPUs("GPUs on the bus, none in NVML", words, func(n *nvml.Snapshot) { n.GPUs = nil },
-		checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown, Message: check + ":  the PCI bus has GPUs, but NVML has none"})
+	none := OnGPUs("GPUs on the PCI bus, none in NVML", words, func(n *nvml.Snapshot) { n.GPUs = nil },
+		checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown, Message: check + ":  the PCI bus shows GPUs, but NVML shows none"})
 	none.Broken = true
 	noHandle := func(err error, want checks.Finding) Scenario {
-		return OnGPUs(fmt.Sprintf("one GPU gives no handle: %v", err), words, Gpu3(func(g *nvml.GPU) {
+		return OnGPUs(fmt.Sprintf("one GPU has no handle: %v", err), words, Gpu3(func(g *nvml.GPU) {
 			*g = nvml.GPU{Index: 3, Err: err, PCI: g.PCI, UUID: g.UUID, Serial: g.Serial}
 		}), want)
 	}
-	odd := noHandle(ErrOdd, GPUFinding(check, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown, Whole: true}, "could not tell: "+OddText))
+	odd := noHandle(ErrOdd, GPUFinding(check, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown, Whole: true}, "cannot be read: "+OddText))
 	odd.Broken = true
 	bus := OnGPUs("unreadable PCI bus", words, nil, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read /sys/bus/pci/devices: not a directory"})
 	bus.Files, bus.Broken = map[string]string{"sys/bus/pci/devices": ""}, true
-	passed := OnGPUs("all given to virtual machines", words, nil, nothing.Want...)
+	passed := OnGPUs("all passed to virtual machines", words, nil, nothing.Want...)
 	passed.NVML, passed.NVMLErr, passed.Links = nil, noDriver.NVMLErr, map[string]string{}
 	for i := range 8 {
 		delete(passed.Files, "proc/driver/nvidia/gpus/"+fakenvml.Address(i)+"/information")
@@ -200,7 +200,7 @@ func GPUCommon(check string, words ...string) []Scenario {
 // GPULacks returns the scenarios of a value that one GPU of eight does not have. This is a fault,
 // unless the GPU is of another model, or too few other GPUs have the value.
 func GPULacks(check, what string, drop func(*nvml.GPU), words ...string) []Scenario {
-	want := GPUFinding(check, 3, checks.Finding{Code: "gpu.reading", Severity: checks.Warn, Got: "not supported"}, what+", which 7 others have")
+	want := GPUFinding(check, 3, checks.Finding{Code: "gpu.reading", Severity: checks.Warn, Got: "not supported"}, what+", which 7 other GPUs report")
 	other := OnGPUs("no "+what+" of a GPU of another device", words, Gpu3(drop))
 	other.Files["sys/bus/pci/devices/"+fakenvml.Address(3)+"/device"] = "0x2331\n"
 	return []Scenario{

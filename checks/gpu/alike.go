@@ -9,32 +9,33 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// What a GPU is, compared with the others of the node: check_gpu_count reports a GPU that
-// is not what it should be, as it does one that is missing.
+// Comparison of each GPU's model, memory and UUID with the other GPUs of the node, for
+// check_gpu_count.
 
-// groupAlike is what NVML has to be asked for [GPUs.judgeAlike].
+// groupAlike are the groups that [GPUs.judgeAlike] needs.
 const groupAlike = nvml.GroupMemory | nvml.GroupModes
 
-// The share of the memory of its peers that a GPU has to have, percent: below warnMemory
-// it warns, below failMemory it fails. ECC takes up to 7 % of GDDR memory for itself, so
-// GPUs with ECC and without are compared less closely. The least part that fails as a whole
-// is a channel: 8 % of the memory of a board with 12 of them, 12 to 20 % with stacks of HBM.
+// A GPU must have this percentage of the memory of its peers: below warnMemory the check warns,
+// below failMemory it fails. ECC uses up to 7 % of GDDR memory, so the limit between GPUs with and
+// without ECC is lower. The smallest unit that can fail is a channel: 8 % of the memory of a board
+// with 12 channels, 12 to 20 % with HBM stacks.
 const (
 	warnMemory    = 98
 	warnMemoryECC = 92
 	failMemory    = 90
 )
 
-// mostOdd is the least number of GPUs of a node among which one of another model is odd:
-// smaller ones are built of what there is.
-const mostOdd = 8
+// minForOdd is the smallest number of GPUs among which one of another model is reported: sites
+// build smaller nodes from different cards.
+const minForOdd = 8
 
-// judgeAlike compares the GPUs, of which the site counts so many; 0: it does not say.
+// judgeAlike compares the GPUs with each other. wanted is the number in nhc.conf or Slurm's Gres,
+// 0 if there is none.
 func (s *GPUs) judgeAlike(wanted int) {
 	peers := map[string][]*nvml.GPU{} // by model
 	uuids := map[string]*nvml.GPU{}
-	ids, _ := pci.GPUIDs(s.Env.Host) // without them a GPU's name says what it is
-	device := map[string]string{}    // of GPUs by address, and of one of a name
+	ids, _ := pci.GPUIDs(s.Env.Host) // without them the name of a GPU is its model
+	device := map[string]string{}    // PCI device by address and by name
 	boards := map[string][]*nvml.GPU{}
 	for i := range s.NVML.GPUs {
 		g := &s.NVML.GPUs[i]
@@ -54,8 +55,8 @@ func (s *GPUs) judgeAlike(wanted int) {
 		if g.Err != nil {
 			continue
 		}
-		if err := cmp.Or(g.NameErr, memoryTotal(g).Err); err != nil && !nvml.IsGPUState(err) {
-			s.Report(g, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: %v", err)
+		if err := cmp.Or(g.NameErr, readMemoryTotal(g).Err); err != nil && !nvml.IsGPUState(err) {
+			s.Report(g, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: %v", err)
 		}
 		model := cmp.Or(device[g.PCI], device[g.Name.Value]) + " " + cmp.Or(odd[g], g.Name.Value)
 		peers[model] = append(peers[model], g)
@@ -72,9 +73,9 @@ func (s *GPUs) judgeAlike(wanted int) {
 	slices.SortStableFunc(s.Findings, func(a, b checks.Finding) int { return cmp.Compare(a.Device.PCI, b.Device.PCI) })
 }
 
-// judgeNames finds GPUs whose name is not that of most others of one board, by device and
-// subsystem on the PCI bus: of the first, if no name is that of most. It returns the name
-// that each of them should have, also those whose name is unknown.
+// judgeNames reports GPUs with another name than most GPUs with the same board (PCI device and
+// subsystem); without a majority the first GPU is the reference. It returns the expected name of
+// each of them, and of GPUs without a name.
 func (s *GPUs) judgeNames(boards map[string][]*nvml.GPU) map[*nvml.GPU]string {
 	odd := map[*nvml.GPU]string{}
 	for _, list := range boards {
@@ -83,9 +84,9 @@ func (s *GPUs) judgeNames(boards map[string][]*nvml.GPU) map[*nvml.GPU]string {
 		for _, g := range named {
 			count[g.Name.Value]++
 		}
-		want, than := checks.Commonest(count), "the others"
+		want, reference := checks.Commonest(count), "the others"
 		if len(named) > 0 && 2*count[want] <= len(named) {
-			want, than = named[0].Name.Value, checks.GPUName(named[0])
+			want, reference = named[0].Name.Value, checks.GPUName(named[0])
 		}
 		for _, g := range list {
 			got := g.Name.Value
@@ -93,30 +94,31 @@ func (s *GPUs) judgeNames(boards map[string][]*nvml.GPU) map[*nvml.GPU]string {
 				odd[g] = want
 			}
 			if got != want && g.Name.Known {
-				s.Report(g, checks.Finding{Code: "gpu.model.differ", Severity: checks.Warn, Want: want, Got: got}, "model is not that of %s, but the board is", than)
+				s.Report(g, checks.Finding{Code: "gpu.model.differ", Severity: checks.Warn, Want: want, Got: got}, "model differs from that of %s, but the board is the same", reference)
 			}
 		}
 	}
 	return odd
 }
 
-// memoryTotal is how many bytes of memory a GPU has, in the form in which the driver tells it.
-func memoryTotal(g *nvml.GPU) nvml.Reading[uint64] {
+// readMemoryTotal returns the size of a GPU's memory in bytes, from the reading that the driver
+// supports.
+func readMemoryTotal(g *nvml.GPU) nvml.Reading[uint64] {
 	if m := g.Memory; m.Known || m.Err != nil {
 		return nvml.Reading[uint64]{Value: m.Value.Total, Known: m.Known, Err: m.Err}
 	}
 	return g.MemoryTotal
 }
 
-// judgeMemory compares the memory of GPUs of one model. A GPU without any fails by itself.
+// judgeMemory compares the memory of GPUs of one model. A GPU without memory always fails.
 func (s *GPUs) judgeMemory(list []*nvml.GPU) {
 	list = slices.DeleteFunc(slices.Clone(list), func(g *nvml.GPU) bool {
-		return !memoryTotal(g).Known || g.Modes.MIG.Value || g.Modes.MIGPending.Value
+		return !readMemoryTotal(g).Known || g.Modes.MIG.Value || g.Modes.MIGPending.Value
 	})
 	count := map[uint64]int{}
-	most := uint64(0) // what most have; of two it is the higher
+	most := uint64(0) // the most common size; of two equally common ones the larger
 	for _, g := range list {
-		count[memoryTotal(g).Value]++
+		count[readMemoryTotal(g).Value]++
 	}
 	for total, n := range count {
 		if n > count[most] || n == count[most] && total > most {
@@ -125,9 +127,9 @@ func (s *GPUs) judgeMemory(list []*nvml.GPU) {
 	}
 	majority := len(list) > 2 && 2*count[most] > len(list)
 	for _, g := range list {
-		total := memoryTotal(g).Value
+		total := readMemoryTotal(g).Value
 		least := uint64(warnMemory)
-		if slices.ContainsFunc(list, func(o *nvml.GPU) bool { return memoryTotal(o).Value == most && o.ECC.On != g.ECC.On }) {
+		if slices.ContainsFunc(list, func(o *nvml.GPU) bool { return readMemoryTotal(o).Value == most && o.ECC.On != g.ECC.On }) {
 			least = warnMemoryECC
 		}
 		f := checks.Finding{Code: "gpu.memory.size", Severity: checks.Warn, Want: checks.MiB(most), Got: checks.MiB(total)}
@@ -141,12 +143,12 @@ func (s *GPUs) judgeMemory(list []*nvml.GPU) {
 		case total*100 >= most*least:
 			continue
 		}
-		s.Report(g, f, "memory is less than that of the others")
+		s.Report(g, f, "has less memory than the others")
 	}
 }
 
-// judgeModel finds the one GPU among many that is of another model. A display card is none
-// of them, nor is one beside as many GPUs as the site counts, or as such nodes have.
+// judgeModel reports a single GPU of another model among many. It does not report a display card,
+// nor a GPU if the others are as many as the site wants or as nodes of the platform have.
 func (s *GPUs) judgeModel(peers map[string][]*nvml.GPU, wanted int) {
 	var one, rest []*nvml.GPU
 	for _, list := range peers {
@@ -157,11 +159,11 @@ func (s *GPUs) judgeModel(peers map[string][]*nvml.GPU, wanted int) {
 		}
 	}
 	n := len(one) + len(rest)
-	if len(peers) != 2 || len(one) != 1 || n < mostOdd || n%2 != 0 || len(rest) == wanted || slices.Contains(s.platform(rest[0]).GPUs, len(rest)) {
+	if len(peers) != 2 || len(one) != 1 || n < minForOdd || n%2 != 0 || len(rest) == wanted || slices.Contains(s.findPlatform(rest[0]).GPUs, len(rest)) {
 		return
 	}
 	if slices.Contains(pci.OfClass(s.Env.Host, "0300"), one[0].PCI) {
 		return
 	}
-	s.Report(one[0], checks.Finding{Code: "gpu.model.differ", Severity: checks.Warn, Want: rest[0].Name.Value, Got: one[0].Name.Value}, "model is not that of the others")
+	s.Report(one[0], checks.Finding{Code: "gpu.model.differ", Severity: checks.Warn, Want: rest[0].Name.Value, Got: one[0].Name.Value}, "model differs from that of the others")
 }

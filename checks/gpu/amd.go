@@ -6,12 +6,12 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// amdOnly is skipped: it is AzureHPC's check of AMD GPUs, which are not supported. A
-// function of that name in a script of the site takes its place.
+// amdOnly is always skipped: it is AzureHPC's check of AMD GPUs, which nhc-gpu does not support. A
+// function of this name in a script of the site is used instead.
 //
 //	nd96isr_mi300x* || check_rccl_allreduce 304 1 16G
 type amdOnly struct {
-	Words []string `arg:"*"` // AzureHPC's
+	Words []string `arg:"*"` // AzureHPC's arguments, ignored
 	name  string
 }
 
@@ -31,7 +31,7 @@ func init() {
 	}
 }
 
-// Unsupported says why the line can never be carried out.
+// Unsupported returns why the line can never run.
 func (c *amdOnly) Unsupported() string { return noAMD }
 
 func (c *amdOnly) Run(context.Context, *checks.Env) []checks.Finding { return notSupported(c.name) }

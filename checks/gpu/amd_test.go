@@ -19,7 +19,7 @@ func notForAMD(name string) []checktest.Scenario {
 	return []checktest.Scenario{{Name: "skipped", Words: checktest.Of("304", "1", "16G"), Want: notSupported(name)}}
 }
 
-// What is for other GPUs says so, and is skipped.
+// Checks of other vendors' GPUs are skipped, with the reason.
 func TestUnsupported(t *testing.T) {
 	t.Parallel()
 	for _, line := range [][]string{checktest.Of("check_gpu_xgmi"), checktest.Of("check_rccl_allreduce", "304", "1", "16G"), checktest.Of("check_gpu_count", "16", "rocm")} {

@@ -21,18 +21,18 @@ var _ = checktest.Table("check_gpu_count", func(string) []checktest.Scenario {
 		}).Holding("past/gpu-boards.json", kept)
 	}
 	board := boards(3)
-	garbage := lost("one not in NVML, and what was known of boards is garbage", "{\x00", checks.Device{})
+	garbage := lost("one not in NVML, the state of boards is garbage", "{\x00", checks.Device{})
 	garbage.Broken = true
-	keeps := checktest.OnGPUs("the boards are kept", checktest.Of("8"), nil)
+	keeps := checktest.OnGPUs("the boards are stored", checktest.Of("8"), nil)
 	keeps.Leaves = map[string]string{"past/gpu-boards.json": `{"machine":"","boards":` + boards(0, 1, 2, 3, 4, 5, 6, 7) + `}`}
 	return []checktest.Scenario{
-		lost("one not in NVML, whose board was seen before", `{"machine":"","boards":`+board+`}`, checks.Device{Serial: fakenvml.Serial(3), UUID: fakenvml.UUID(3)}),
-		lost("one not in NVML, and another machine's boards", `{"machine":"U2","boards":`+board+`}`, checks.Device{}),
+		lost("one not in NVML, with a known board", `{"machine":"","boards":`+board+`}`, checks.Device{Serial: fakenvml.Serial(3), UUID: fakenvml.UUID(3)}),
+		lost("one not in NVML, with another machine's boards", `{"machine":"U2","boards":`+board+`}`, checks.Device{}),
 		garbage, keeps,
 	}
 })
 
-// boards are the serial numbers and UUIDs that are kept of some GPUs.
+// boards returns the stored serial numbers and UUIDs of some GPUs.
 func boards(gpus ...int) string {
 	var list []string
 	for _, i := range gpus {
@@ -43,7 +43,7 @@ func boards(gpus ...int) string {
 
 var _ = checktest.Table("check_gpu_ecc", func(string) []checktest.Scenario {
 	all := `{"machine":"","boards":` + boards(0, 1, 2, 3, 4, 5, 6, 7) + `}`
-	// A GPU that is lost before it can tell its serial number is the board that it was, unless it is another.
+	// A GPU that is lost before NVML reports its serial number gets the stored one, if its UUID is the same.
 	silent := func(name, kept, serial string) checktest.Scenario {
 		want := checktest.Gpu3In(gpuECCName, checktest.ErrLost)
 		want.Device.Serial = serial
@@ -59,7 +59,7 @@ var _ = checktest.Table("check_gpu_ecc", func(string) []checktest.Scenario {
 	}
 	other := fmt.Sprintf(`{%q:{"serial":"1","uuid":"GPU-1"}}`, fakenvml.Address(3))
 	return []checktest.Scenario{
-		silent("a lost board that was seen before", `{"machine":"","boards":`+boards(3)+`}`, fakenvml.Serial(3)),
-		silent("a lost board in the place of another", `{"machine":"","boards":`+other+`}`, ""),
+		silent("a lost GPU with a known board", `{"machine":"","boards":`+boards(3)+`}`, fakenvml.Serial(3)),
+		silent("a lost GPU that has replaced another board", `{"machine":"","boards":`+other+`}`, ""),
 	}
 })

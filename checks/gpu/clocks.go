@@ -8,20 +8,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// gpuClocks checks that the application clocks are not set lower than each GPU's own
-// default, and warns where they are. It accepts the same lower clock of all GPUs of a
-// model: a site has set it. GRAPHICS and MEMORY are clocks
-// in MHz that the GPU has to reach: it fails where its highest clock or its
-// application clock is lower. Without them it warns where a highest clock is less
-// than that of the node's platform, than it was before, or than that of the
-// other GPUs.
-// check_app_gpu_clocks is AzureHPC's name of it, which set the clocks;
-// this program sets none. Newer GPUs have no application clocks.
+// gpuClocks checks the clocks of every GPU. With GRAPHICS or MEMORY it fails if the highest clock or
+// the application clock is lower. Without them it warns if an application clock is lower than the
+// GPU's default, unless all GPUs of the model have the same lower clock: then the site has set it.
+// It also warns if the highest clock is lower than that of the node's platform, than it was before,
+// or than that of the other GPUs.
+//
+// Newer GPUs have no application clocks. check_app_gpu_clocks is AzureHPC's name; AzureHPC's check
+// sets the clocks, this one does not.
 //
 //	gpu* || check_gpu_clocks 1980 2619
 type gpuClocks struct {
-	Graphics int `arg:"1" toml:"graphics"` // graphics clock that is reached at least, MHz
-	Memory   int `arg:"2" toml:"memory"`   // memory clock that is reached at least, MHz
+	Graphics int `arg:"1" toml:"graphics"` // lowest graphics clock, MHz; 0: by the GPU's default and the platform
+	Memory   int `arg:"2" toml:"memory"`   // lowest memory clock, MHz; 0: by the GPU's default and the platform
 
 	name string
 }
@@ -31,13 +30,13 @@ func init() {
 		checks.Register(checks.Info{
 			Name:    name,
 			Usage:   "[GRAPHICS [MEMORY]]",
-			Summary: "clocks are not set lower than they are by default",
+			Summary: "clocks are not lower than their defaults",
 			Lane:    checks.NVML,
 			New:     func() checks.Check { return &gpuClocks{name: name} },
 			Do: func() map[string]string {
 				return map[string]string{
-					"gpu.clocks.app": "nvidia-smi -ac MEMORY,GRAPHICS with -i and the GPU's address sets application clocks, -rac takes them back; see who has lowered them.",
-					"gpu.clocks.max": "The GPU is another model than is expected, or its VBIOS caps it: compare with the other GPUs in nvidia-smi -q -d CLOCK. If it was meant remove gpu-clocks.json in /var/lib/nhc-gpu, or see docs/thresholds.md.",
+					"gpu.clocks.app": "Set the application clocks with nvidia-smi -i ADDRESS -ac MEMORY,GRAPHICS, or reset them with -rac, and find out who lowered them.",
+					"gpu.clocks.max": "The GPU is another model than expected, or its VBIOS limits the clock: compare nvidia-smi -q -d CLOCK of all GPUs, and correct the numbers in nhc.conf. After an intended change delete gpu-clocks.json in /var/lib/nhc-gpu, or set the figure in a profile (docs/thresholds.md).",
 				}
 			},
 		})
@@ -54,32 +53,32 @@ func (c *gpuClocks) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		judgeClock(s, g, "graphics", c.Graphics, k.MaxGraphics, func(g *nvml.GPU) nvml.Reading[uint32] { return g.Clocks.AppGraphics }, k.DefaultGraphics)
 		judgeClock(s, g, "memory", c.Memory, k.MaxMemory, func(g *nvml.GPU) nvml.Reading[uint32] { return g.Clocks.AppMemory }, k.DefaultMemory)
 	})
-	s.fact("graphics up to ", " MHz", func(g *nvml.GPU) nvml.Reading[int] { return whole(g.Clocks.MaxGraphics, 1) })
-	s.fact("memory up to ", " MHz", func(g *nvml.GPU) nvml.Reading[int] { return whole(g.Clocks.MaxMemory, 1) })
-	s.compare("gpu-clocks", c.figures()...)
+	s.fact("graphics up to ", " MHz", func(g *nvml.GPU) nvml.Reading[int] { return roundTo(g.Clocks.MaxGraphics, 1) })
+	s.fact("memory up to ", " MHz", func(g *nvml.GPU) nvml.Reading[int] { return roundTo(g.Clocks.MaxMemory, 1) })
+	s.compare("gpu-clocks", c.listFigures()...)
 	return s.Done()
 }
 
-// figures are the clocks of which the configuration says nothing.
-func (c *gpuClocks) figures() (list []gpuFigure) {
+// listFigures returns the clocks that the line in nhc.conf does not give.
+func (c *gpuClocks) listFigures() (list []gpuFigure) {
 	if c.Graphics <= 0 {
 		list = append(list, gpuFigure{
-			key: "graphics", what: "highest graphics clock", unit: "MHz", code: "gpu.clocks.max",
-			of:    func(g *nvml.GPU) nvml.Reading[int] { return whole(g.Clocks.MaxGraphics, 1) },
+			key: "graphics", name: "highest graphics clock", unit: "MHz", code: "gpu.clocks.max",
+			of:    func(g *nvml.GPU) nvml.Reading[int] { return roundTo(g.Clocks.MaxGraphics, 1) },
 			least: func(p *checks.Platform) int { return p.GraphicsClock },
 		})
 	}
 	if c.Memory <= 0 {
 		list = append(list, gpuFigure{
-			key: "memory", what: "highest memory clock", unit: "MHz", code: "gpu.clocks.max",
-			of:    func(g *nvml.GPU) nvml.Reading[int] { return whole(g.Clocks.MaxMemory, 1) },
+			key: "memory", name: "highest memory clock", unit: "MHz", code: "gpu.clocks.max",
+			of:    func(g *nvml.GPU) nvml.Reading[int] { return roundTo(g.Clocks.MaxMemory, 1) },
 			least: func(p *checks.Platform) int { return p.MemoryClock },
 		})
 	}
 	return list
 }
 
-func judgeClock(s *GPUs, g *nvml.GPU, what string, want int, most nvml.Reading[uint32], app func(*nvml.GPU) nvml.Reading[uint32], usual nvml.Reading[uint32]) {
+func judgeClock(s *GPUs, g *nvml.GPU, clock string, want int, most nvml.Reading[uint32], app func(*nvml.GPU) nvml.Reading[uint32], usual nvml.Reading[uint32]) {
 	top, known := Value(s, most)
 	set, isSet := Value(s, app(g))
 	given, hasDefault := Value(s, usual)
@@ -87,12 +86,12 @@ func judgeClock(s *GPUs, g *nvml.GPU, what string, want int, most nvml.Reading[u
 	switch {
 	case known && want > 0 && int(top) < want:
 		f.Code, f.Got = "gpu.clocks.max", fmt.Sprintf("%d MHz", top)
-		s.Report(g, f, "highest %s clock", what)
+		s.Report(g, f, "highest %s clock", clock)
 	case isSet && want > 0 && int(set) < want:
 		f.Code, f.Got, f.Remedy = "gpu.clocks.app", fmt.Sprintf("%d MHz", set), checks.FixConfig
-		s.Report(g, f, "application clock for %s", what)
-	case isSet && want <= 0 && hasDefault && set < given && !s.allHave(g, func(o *nvml.GPU) nvml.Reading[int] { return whole(app(o), 1) }):
+		s.Report(g, f, "application clock for %s", clock)
+	case isSet && want <= 0 && hasDefault && set < given && !s.allEqual(g, func(o *nvml.GPU) nvml.Reading[int] { return roundTo(app(o), 1) }):
 		f = checks.Finding{Code: "gpu.clocks.app", Severity: checks.Warn, Want: fmt.Sprintf("at least %d MHz", given), Got: fmt.Sprintf("%d MHz", set), Remedy: checks.FixConfig}
-		s.Report(g, f, "application clock for %s", what)
+		s.Report(g, f, "application clock for %s", clock)
 	}
 }

@@ -25,7 +25,7 @@ func clockScenarios(name string) []checktest.Scenario {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.clocks." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
 	}
 	odd := checktest.OnGPUs("one cannot be read", nil, clocks(func(k *nvml.Clocks) { k.MaxMemory = nvml.Failed[uint32](checktest.ErrOdd) }),
-		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: "+checktest.OddText))
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
 	odd.Broken = true
 	return append(checktest.GPUCommon(name),
 		checktest.OnGPUs("highest", nil, nil), checktest.OnV100s("an old GPU", nil, nil),
@@ -35,12 +35,12 @@ func clockScenarios(name string) []checktest.Scenario {
 		checktest.OnGPUs("no default known", nil, clocks(func(k *nvml.Clocks) { k.AppGraphics, k.DefaultGraphics = mhz(1275), nvml.Reading[uint32]{} })),
 		checktest.OnGPUs("graphics set lower", nil, clocks(func(k *nvml.Clocks) { k.AppGraphics = mhz(1400) }),
 			says(checks.Warn, "app", checks.FixConfig, "at least 1980 MHz", "1400 MHz", "application clock for graphics")),
-		checktest.OnGPUs("graphics set lower, as all", nil, allGPUs(func(g *nvml.GPU) { g.Clocks.AppGraphics = mhz(1400) })),
+		checktest.OnGPUs("graphics set lower on all GPUs", nil, allGPUs(func(g *nvml.GPU) { g.Clocks.AppGraphics = mhz(1400) })),
 		checktest.OnGPUs("memory set lower", nil, clocks(func(k *nvml.Clocks) { k.AppMemory = mhz(1593) }),
 			says(checks.Warn, "app", checks.FixConfig, "at least 2619 MHz", "1593 MHz", "application clock for memory")),
 		checktest.OnGPUs("set lower than wanted", checktest.Of("1980"), clocks(func(k *nvml.Clocks) { k.AppGraphics = mhz(1400) }),
 			says(checks.Fail, "app", checks.FixConfig, "at least 1980 MHz", "1400 MHz", "application clock for graphics")),
-		checktest.OnGPUs("cannot reach what is wanted", checktest.Of("1980", "2619"), clocks(func(k *nvml.Clocks) { k.MaxMemory = mhz(1593) }),
+		checktest.OnGPUs("highest clock lower than wanted", checktest.Of("1980", "2619"), clocks(func(k *nvml.Clocks) { k.MaxMemory = mhz(1593) }),
 			says(checks.Fail, "max", "", "at least 2619 MHz", "1593 MHz", "highest memory clock")),
 		odd, checktest.GPUDumb(name),
 	)

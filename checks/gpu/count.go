@@ -16,60 +16,65 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// gpuCount checks that the PCI bus, the driver's device nodes and NVML show the
-// same GPUs, as many as WANT; without WANT as many as its platform comes with (see
-// docs/thresholds.md; a guest can have any number of vGPUs), as Slurm's Gres of this node says (in slurm.conf as it lies on
-// the node; MIG instances do not count), or else as this node has ever shown.
-// It names those that are missing by their PCI addresses. GPUs that have less memory
-// than the others of their model, the UUID of another, or alone another model among
-// eight are reported, too. A GPU that was given to a virtual machine, or that the driver
-// was told to leave alone, does not count; nor does a display card of another model, which
-// nouveau or no driver has; nor, in a container, a GPU that the container was not given. One that is missing is a warning if WANT or
-// Slurm's Gres are there without it: a site that knows of a dead GPU works with the others.
-// Other checks of GPUs then warn of it, too, if WANT says so and Slurm has no more for jobs.
+// gpuCount checks that the PCI bus, the driver's device nodes and NVML show the same GPUs, and
+// that their number is WANT. Without WANT it expects a number that is normal for the platform
+// (docs/thresholds.md; a virtual machine can have any number of vGPUs), the number of Slurm's Gres
+// of this node (in the slurm.conf on the node, without MIG instances), or else the highest number
+// that this node has shown so far. It names missing GPUs by PCI address.
+//
+// It also reports a GPU that has less memory than others of its model or the UUID of another GPU,
+// and a single GPU of another model among eight.
+//
+// Not counted are GPUs that were passed to a virtual machine or excluded from the driver, display
+// cards of another model without NVIDIA's driver, and, in a container, GPUs that the container
+// does not have.
+//
+// A missing GPU only warns if the node still has WANT GPUs, or as many as Slurm's Gres: the site
+// knows of the dead GPU and uses the others. Other checks of GPUs then also only warn about it,
+// if WANT is given and Slurm does not schedule more GPUs.
 //
 //	gpu* || check_gpu_count 8
 type gpuCount struct {
-	Want int    `arg:"1" toml:"want"` // how many GPUs the node has; 0: as many as ever
-	Type string `arg:"2" toml:"type"` // AzureHPC's second argument: any value except nvidia is for AMD, and the line is skipped
+	Want int    `arg:"1" toml:"want"` // number of GPUs; 0: by platform, Slurm's Gres, or earlier runs
+	Type string `arg:"2" toml:"type"` // AzureHPC's second argument: with any value except nvidia the line is skipped, as it is for AMD GPUs
 }
 
 func init() {
 	checks.Register(checks.Info{
 		Name:    "check_gpu_count",
 		Usage:   "[WANT [nvidia]]",
-		Summary: "PCI bus, device nodes and NVML show all GPUs",
+		Summary: "the PCI bus, the device nodes and NVML show all GPUs",
 		Lane:    checks.NVML,
 		New:     func() checks.Check { return &gpuCount{} },
-		Slurm:   func(checks.Check) bool { return true }, // with WANT, too: a node without its driver may get jobs
+		Slurm:   func(checks.Check) bool { return true }, // also with WANT: Slurm may schedule jobs on a node without its driver
 		Do: func() map[string]string {
 			return map[string]string{
 				"gpu.amd":         amdDo,
-				"gpu.count":       "See lspci -d 10de: and dmesg. If that many are meant say so in nhc.conf, check_gpu_count N, and in Slurm's Gres; else power the node off and on, then reseat the GPU.",
-				"gpu.count.slurm": "Nothing if it was meant so. Else correct Gres of this node in slurm.conf, and gres.conf, then scontrol reconfigure.",
-				"gpu.count.more":  "Nothing, if it is for a display or not for this container. Else see dmesg for why the driver does not have it, and correct the number in nhc.conf.",
-				"gpu.count.nvml":  "nvidia-smi does not show it: see dmesg for Xid 79 or \"fallen off the bus\". Reboot; if it comes back power off, reseat or replace the GPU.",
-				"gpu.count.gone":  "The PCI bus has lost it: power the node off and on; if it stays away reseat or replace the GPU. If it was taken out for good remove gpu-count.json in /var/lib/nhc-gpu.",
-				"gpu.count.node":  "Jobs cannot open it: nvidia-modprobe -c 0 -u makes the device nodes; see what has removed it (udev rules, a container).",
+				"gpu.count":       "Compare with lspci -d 10de: and dmesg. If this number is expected, set it in nhc.conf (check_gpu_count N) and in Slurm's Gres. If not, power the node off and on, then reseat the GPU.",
+				"gpu.count.slurm": "Nothing, if Slurm schedules fewer GPUs on purpose. Otherwise correct Gres of this node in slurm.conf and gres.conf, then run scontrol reconfigure.",
+				"gpu.count.more":  "Nothing, if the GPU drives a display or does not belong to this container. Otherwise look in dmesg for the reason why the driver does not use it, or correct the number in nhc.conf.",
+				"gpu.count.nvml":  "nvidia-smi does not show the GPU: look for Xid 79 or \"fallen off the bus\" in dmesg. Reboot; if the error returns, power the node off and reseat or replace the GPU.",
+				"gpu.count.gone":  "The GPU has disappeared from the PCI bus: power the node off and on; if the GPU does not return, reseat or replace it. If it was removed on purpose, delete gpu-count.json in /var/lib/nhc-gpu.",
+				"gpu.count.node":  "Jobs cannot open the GPU: create the device nodes with nvidia-modprobe -c 0 -u, and find out who removed them (udev rules, a container).",
 
-				"gpu.memory.size":  "Part of the GPU's memory is not there: see dmesg for Xid errors, reboot; if it stays run the vendor's field diagnostic and have the GPU replaced.",
-				"gpu.model.differ": "Nothing, if the node was built with another model on purpose. Else a board was replaced by a wrong one: see nvidia-smi -L.",
-				"gpu.uuid.same":    "Two GPUs cannot be told apart: see nvidia-smi -L and dmesg, reboot. In a virtual machine see how its GPUs are defined.",
+				"gpu.memory.size":  "Part of the GPU's memory is missing: look for Xid errors in dmesg, then reboot. If it is still missing, run the vendor's field diagnostic and have the GPU replaced.",
+				"gpu.model.differ": "Nothing, if the node was built with two models on purpose. Otherwise a board was replaced by a wrong one: compare nvidia-smi -L.",
+				"gpu.uuid.same":    "Two GPUs have the same UUID: compare nvidia-smi -L, look at dmesg, then reboot. In a virtual machine check the definition of its GPUs.",
 			}
 		},
 	})
 }
 
-// everSeen is what gpuCount keeps: the GPUs that this machine has had.
-type everSeen struct {
-	Machine string   `json:"machine"` // its DMI UUID; of another machine on the same disk nothing is known
+// seenGPUs is the state that gpuCount keeps: all GPUs that this machine has shown.
+type seenGPUs struct {
+	Machine string   `json:"machine"` // its DMI UUID: the state does not apply to another machine with this disk
 	PCI     []string `json:"pci"`
 }
 
 const gpuCountName = "check_gpu_count"
 
-// WantedGPUs is how many GPUs a line of check_gpu_count wants, 0 if it says no number, or if
-// the check is another one.
+// WantedGPUs returns the number of GPUs that a line of check_gpu_count wants; 0 if it gives no
+// number, or for another check.
 func WantedGPUs(c checks.Check) int {
 	if count, ok := c.(*gpuCount); ok {
 		return count.Want
@@ -77,7 +82,7 @@ func WantedGPUs(c checks.Check) int {
 	return 0
 }
 
-// Unsupported says that the line counts GPUs of AMD.
+// Unsupported returns why the line cannot run: it counts AMD GPUs. "" if it can.
 func (c *gpuCount) Unsupported() string {
 	if c.Type == "" || strings.EqualFold(c.Type, "nvidia") {
 		return ""
@@ -102,24 +107,28 @@ func (c *gpuCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	past := recallGPUs(env)
 	for _, p := range views.PCI {
 		if p.Aside == nvidia.Display && slices.Contains(past, p.Address) {
-			expected[p.Address] = true // the driver has had it: it is no card that the driver does not know
+			expected[p.Address] = true // the driver has used it before, so it is a GPU for jobs
 		}
 	}
 	if err != nil {
-		t := &countTally{views: views, good: slices.Collect(maps.Keys(expected))} // any of them may be one that was numbered anew
-		_, fewer := t.gone(past)
-		want := max(len(expected)+fewer, credibleGres(env, c.gres(env, views, nil)))
-		return c.withoutNVML(cmp.Or(c.Want, want), len(expected), err)
+		t := &countTally{views: views, good: slices.Collect(maps.Keys(expected))} // any of them may have a new address
+		_, fewer := t.findGone(past)
+		want := max(len(expected)+fewer, limitGres(env, c.readGres(env, views, nil)))
+		f := c.judgeWithoutNVML(cmp.Or(c.Want, want), len(expected), err)
+		if c.Want > 0 && len(expected)+fewer == 0 && (env.Slurm == nil || env.Slurm.Count == 0) { // only the line counts on GPUs
+			f.Remedy = checks.FixConfig
+		}
+		return []checks.Finding{f}
 	}
-	t := &countTally{want: c.Want, slurms: c.gres(env, views, n), views: views, nvml: map[string]*nvml.GPU{}}
-	t.gres, t.kinds = credibleGres(env, t.slurms), gpuKinds(env, n)
+	t := &countTally{want: c.Want, slurms: c.readGres(env, views, n), views: views, nvml: map[string]*nvml.GPU{}}
+	t.gres, t.kinds = limitGres(env, t.slurms), readGPUKinds(env, n)
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		t.nvml[g.PCI] = g
 		expected[g.PCI] = true
 	}
-	delete(expected, "") // a lost GPU whose address nobody knows
-	t.judge(expected, past)
+	delete(expected, "") // a lost GPU with an unknown address
+	t.judge(env, expected, past)
 	if c.Want == 0 && checks.Worst(t.findings) < checks.Unknown {
 		t.judgeNumber(env)
 	}
@@ -132,50 +141,49 @@ func (c *gpuCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	return append(append(t.findings, s.Findings...), c.remember(env, past, t)...)
 }
 
-// withoutNVML is for a node that should have so many GPUs, of which so many are on
-// the bus.
-func (c *gpuCount) withoutNVML(want, onBus int, err error) []checks.Finding {
-	if want == 0 && noGPU(err) {
-		return skipNone(gpuCountName)
+// judgeWithoutNVML judges a node that should have want GPUs, has onBus GPUs on the PCI bus, and
+// has no NVML that can be queried.
+func (c *gpuCount) judgeWithoutNVML(want, onBus int, err error) checks.Finding {
+	if want == 0 && meansNoGPU(err) {
+		return skipNone(gpuCountName)[0]
 	}
 	if errors.Is(err, probe.ErrOtherNode) || errors.Is(err, nvml.ErrNotNow) || errors.Is(err, nvml.ErrNotPermitted) {
-		return []checks.Finding{CannotAsk(gpuCountName, err)}
+		return CannotAsk(gpuCountName, err)
 	}
 	f := checks.Finding{Code: "gpu.nvml", Severity: checks.Fail, Want: checks.Plural(want, "GPU"), Got: "0", Remedy: checks.RebootNode}
-	return []checks.Finding{f.Phrase(gpuCountName, "want %s, got 0: %d on the PCI bus, and NVML cannot be asked: %v", f.Want, onBus, err)}
+	return f.Phrase(gpuCountName, "want %s, got 0: %d on the PCI bus, and NVML cannot be asked: %v", f.Want, onBus, err)
 }
 
-// countTally compares the views.
+// countTally compares what the PCI bus, the driver and NVML show.
 type countTally struct {
-	want     int // 0: nhc.conf does not say
-	slurms   int // how many Slurm has; 0: nobody knows
-	gres     int // the same, 0 also where no such node has as many
+	want     int // 0: nhc.conf gives no number
+	slurms   int // the number of Slurm's Gres; 0: unknown
+	gres     int // the same, but 0 if no node of this platform has so many
 	kinds    map[string]string
 	views    nvidia.GPUViews
 	nvml     map[string]*nvml.GPU
-	good     []string // addresses that every view has
+	good     []string // addresses that all views show
 	findings []checks.Finding
 }
 
-// judge looks at every address that any view has, and at those that are only
-// remembered.
-func (t *countTally) judge(expected map[string]bool, past []string) {
+// judge compares every address that a view shows or an earlier run has recorded.
+func (t *countTally) judge(env *checks.Env, expected map[string]bool, past []string) {
 	bad := map[string]checks.Finding{}
 	for a := range expected {
-		if f, ok := t.missing(a); ok {
+		if f, ok := t.findMissing(a); ok {
 			bad[a] = f
 			continue
 		}
 		t.good = append(t.good, a)
 	}
 	slices.Sort(t.good)
-	gone, fewer := t.gone(past)
+	gone, fewer := t.findGone(past)
 	if t.want == 0 || !t.enough() {
 		for _, a := range gone {
-			if _, known := bad[a]; known { // NVML still has it
+			if _, known := bad[a]; known { // NVML still shows it
 				continue
 			}
-			bad[a] = checks.Finding{Code: "gpu.count.gone", Remedy: checks.ReseatOrRMA, Message: "was there before, is no longer on the PCI bus"}
+			bad[a] = checks.Finding{Code: "gpu.count.gone", Remedy: checks.ReseatOrRMA, Message: "was on the PCI bus before and is missing now"}
 		}
 	}
 	want, nameless := t.want, fewer-len(gone)
@@ -187,13 +195,32 @@ func (t *countTally) judge(expected map[string]bool, past []string) {
 	}
 	switch {
 	case t.want == 0 && nameless > 0:
-		t.add(checks.Finding{Code: "gpu.count.gone", Severity: t.severity(), Remedy: checks.ReseatOrRMA}, want, "so many were there before")
+		t.add(checks.Finding{Code: "gpu.count.gone", Severity: t.severity(), Remedy: checks.ReseatOrRMA}, want, "the node had that many before")
 	case t.want > 0 && (len(t.good) > want || len(bad) == 0 && len(t.good) < want):
-		t.add(checks.Finding{Code: "gpu.count"}, want, t.leftAlone())
+		f := checks.Finding{Code: "gpu.count"}
+		if t.numberIsWrong(env, fewer) {
+			f.Remedy = checks.FixConfig
+		}
+		t.add(f, want, strings.Join(t.listExcluded(), ", "))
 	}
 }
 
-// addBad reports a GPU that not every view has.
+// numberIsWrong reports whether the number in nhc.conf is more likely wrong than the hardware: the
+// node has more GPUs, the missing ones are excluded on purpose, it has as many as Slurm's Gres
+// (maybe none) and has not lost any, or its platform has this number and never the one in nhc.conf.
+func (t *countTally) numberIsWrong(env *checks.Env, lost int) bool {
+	n, slurms := len(t.good), 0
+	if env.Slurm != nil {
+		slurms = env.Slurm.Count
+	}
+	if n+t.countExcluded() >= t.want || n == slurms && lost == 0 {
+		return true
+	}
+	groups := checks.PlatformGroups(env)
+	return len(groups) == 1 && groups[0].Platform != nil && slices.Contains(groups[0].Platform.GPUs, n) && !slices.Contains(groups[0].Platform.GPUs, t.want)
+}
+
+// addBad reports a GPU that at least one view does not show.
 func (t *countTally) addBad(a string, f checks.Finding, want int) {
 	f.Severity = cmp.Or(f.Severity, t.severity())
 	f.Device = checks.Device{Kind: "gpu", PCI: a}
@@ -210,7 +237,7 @@ func (t *countTally) addBad(a string, f checks.Finding, want int) {
 	t.add(f, want, f.Device.String()+" "+f.Message)
 }
 
-// severity is that of a GPU that is missing.
+// severity returns the severity of a missing GPU.
 func (t *countTally) severity() checks.Severity {
 	if t.enough() {
 		return checks.Warn
@@ -218,8 +245,8 @@ func (t *countTally) severity() checks.Severity {
 	return checks.Fail
 }
 
-// enough says whether as many GPUs are in order as the configuration of the site
-// counts: that another is not is known then.
+// enough reports whether the node has as many healthy GPUs as nhc.conf or Slurm count: then the
+// site knows that another one is dead.
 func (t *countTally) enough() bool {
 	if t.want > 0 {
 		return len(t.good) >= t.want
@@ -227,14 +254,14 @@ func (t *countTally) enough() bool {
 	return t.gres > 0 && t.alike() && len(t.good) >= t.gres
 }
 
-// add reports what makes the number of GPUs wrong; why may be "".
+// add reports a wrong number of GPUs; why may be "".
 func (t *countTally) add(f checks.Finding, want int, why string) {
 	f.Severity, f.Want, f.Got = cmp.Or(f.Severity, checks.Fail), checks.Plural(want, "GPU"), fmt.Sprint(len(t.good))
 	t.findings = append(t.findings, f.Phrase(gpuCountName, "want %s, got %s%s", f.Want, f.Got, checks.Before(": ", why, "")))
 }
 
-// present are the addresses of all GPUs of the node, whoever has them.
-func (t *countTally) present() map[string]bool {
+// listPresent returns the addresses of all GPUs of the node, whichever driver has them.
+func (t *countTally) listPresent() map[string]bool {
 	all := map[string]bool{}
 	for _, p := range t.views.PCI {
 		all[p.Address] = true
@@ -251,11 +278,10 @@ func (t *countTally) present() map[string]bool {
 	return all
 }
 
-// gone tells how many GPUs the node has fewer than it once had, and names them
-// if it is clear which: a new board or firmware may number all buses anew, and
-// then as many are in order that it has never shown.
-func (t *countTally) gone(past []string) (names []string, fewer int) {
-	present := t.present()
+// findGone returns how many GPUs the node has lost since earlier runs. It names them unless
+// healthy GPUs have new addresses: a new board or firmware may have renumbered all buses.
+func (t *countTally) findGone(past []string) (names []string, fewer int) {
+	present := t.listPresent()
 	names = slices.DeleteFunc(slices.Clone(past), func(a string) bool { return present[a] })
 	fresh := slices.DeleteFunc(slices.Clone(t.good), func(a string) bool { return slices.Contains(past, a) })
 	if len(fresh) > 0 {
@@ -264,9 +290,24 @@ func (t *countTally) gone(past []string) (names []string, fewer int) {
 	return names, len(names)
 }
 
-// leftAlone names the GPUs that do not count.
-func (t *countTally) leftAlone() string {
-	var list []string
+// countExcluded returns the number of GPUs, without display cards, that are excluded from the driver
+// on purpose.
+func (t *countTally) countExcluded() (n int) {
+	for _, p := range t.views.PCI {
+		if p.Left() != "" && p.Aside != nvidia.Display {
+			n++
+		}
+	}
+	for _, d := range t.views.Driver {
+		if d.Excluded {
+			n++
+		}
+	}
+	return n
+}
+
+// listExcluded names the GPUs and display cards that are not counted.
+func (t *countTally) listExcluded() (list []string) {
 	for _, p := range t.views.PCI {
 		if left := p.Left(); left != "" {
 			list = append(list, p.Address+" "+left)
@@ -277,11 +318,11 @@ func (t *countTally) leftAlone() string {
 			list = append(list, d.Address+" is excluded from the driver")
 		}
 	}
-	return strings.Join(list, ", ")
+	return list
 }
 
-// missing says from which view a GPU is missing, the most telling one first.
-func (t *countTally) missing(a string) (f checks.Finding, bad bool) {
+// findMissing returns the finding of a GPU that a view does not show, if there is one.
+func (t *countTally) findMissing(a string) (f checks.Finding, bad bool) {
 	where := "is in the driver"
 	onBus := slices.ContainsFunc(t.views.PCI, func(p nvidia.PCIGPU) bool { return p.Address == a })
 	if len(t.views.PCI) > 0 {
@@ -298,13 +339,13 @@ func (t *countTally) missing(a string) (f checks.Finding, bad bool) {
 	g := t.nvml[a]
 	switch {
 	case g == nil && slices.ContainsFunc(t.views.PCI, func(p nvidia.PCIGPU) bool { return p.Address == a && p.Aside == nvidia.Display }):
-		return checks.Finding{Code: "gpu.count.nvml", Severity: checks.Warn, Message: where + ", which has had it before"}, true
+		return checks.Finding{Code: "gpu.count.nvml", Severity: checks.Warn, Message: where + ", which had it before"}, true
 	case g == nil:
 		return checks.Finding{Code: "gpu.count.nvml", Remedy: checks.RebootNode, Message: where + ", not in NVML"}, true
 	case errors.Is(g.Err, nvml.ErrNotPermitted):
-		return checks.Finding{Code: "gpu.error", Severity: checks.Unknown, Message: where + ", but NVML says " + g.Err.Error()}, true
+		return checks.Finding{Code: "gpu.error", Severity: checks.Unknown, Message: where + ", but NVML reports " + g.Err.Error()}, true
 	case g.Err != nil:
-		return checks.Finding{Code: "gpu.count.nvml", Remedy: checks.RebootNode, Message: where + ", but NVML says " + g.Err.Error()}, true
+		return checks.Finding{Code: "gpu.count.nvml", Remedy: checks.RebootNode, Message: where + ", but NVML reports " + g.Err.Error()}, true
 	case len(t.views.PCI) > 0 && !onBus:
 		return checks.Finding{Code: "gpu.count.gone", Remedy: checks.ReseatOrRMA, Message: "is in NVML, but no longer on the PCI bus"}, true
 	case g.Minor.Known && !slices.Contains(t.views.Nodes, g.Minor.Value):
@@ -313,9 +354,9 @@ func (t *countTally) missing(a string) (f checks.Finding, bad bool) {
 	return f, false
 }
 
-// recallGPUs are the GPUs that earlier runs have seen on this machine.
+// recallGPUs returns the GPUs that earlier runs have seen on this machine.
 func recallGPUs(env *checks.Env) []string {
-	var past everSeen
+	var past seenGPUs
 	err := env.Recall("gpu-count", &past)
 	if err != nil || past.Machine != nvidia.ProductUUID(env.Host) {
 		return nil
@@ -323,32 +364,30 @@ func recallGPUs(env *checks.Env) []string {
 	return past.PCI
 }
 
-// remember keeps the GPUs that were seen. Where the configuration, nhc's or
-// Slurm's, says how many there are, the past does not count any longer once that
-// many are there; nor do addresses that are no GPU's any more where the node has as
-// many GPUs as ever.
+// remember stores the GPUs of this run. It forgets earlier ones once the node has as many GPUs
+// as nhc.conf or Slurm want, and addresses without a GPU if the node has lost none.
 func (c *gpuCount) remember(env *checks.Env, past []string, t *countTally) []checks.Finding {
 	now := past
-	switch _, fewer := t.gone(past); {
+	switch _, fewer := t.findGone(past); {
 	case c.Want > 0 && len(t.good) == c.Want, c.Want == 0 && t.enough():
 		now = t.good
 	case fewer == 0:
-		present := t.present()
+		present := t.listPresent()
 		old := slices.DeleteFunc(slices.Clone(past), func(a string) bool { return !present[a] })
 		now = slices.Compact(slices.Sorted(slices.Values(append(old, t.good...))))
 	}
 	if slices.Equal(now, past) {
 		return nil
 	}
-	return checks.KeepForLater(env, gpuCountName, "gpu-count", everSeen{nvidia.ProductUUID(env.Host), now})
+	return checks.KeepForLater(env, gpuCountName, "gpu-count", seenGPUs{nvidia.ProductUUID(env.Host), now})
 }
 
-// How many GPUs check_gpu_count wants where nhc.conf gives no number: the
-// platform says which numbers there are, Slurm's Gres which of them it is.
+// The number that check_gpu_count wants if nhc.conf gives none: the platform lists the possible
+// numbers, Slurm's Gres selects one.
 
-// gres is how many GPUs Slurm's Gres of this node has, 0 if that is not known or
-// says nothing of GPUs as NVML counts them.
-func (c *gpuCount) gres(env *checks.Env, views nvidia.GPUViews, n *nvml.Snapshot) int {
+// readGres returns the number of GPUs in Slurm's Gres of this node; 0 if it is unknown or does
+// not count GPUs as NVML does.
+func (c *gpuCount) readGres(env *checks.Env, views nvidia.GPUViews, n *nvml.Snapshot) int {
 	if c.Want > 0 || env.Slurm == nil {
 		return 0
 	}
@@ -359,23 +398,23 @@ func (c *gpuCount) gres(env *checks.Env, views nvidia.GPUViews, n *nvml.Snapshot
 		return 0
 	}
 	if len(views.Own()) == 0 && (n == nil || len(n.GPUs) == 0) && !env.Slurm.NVIDIA {
-		return 0 // they may be another maker's
+		return 0 // they may be GPUs of another vendor
 	}
 	return env.Slurm.Count
 }
 
-// credibleGres is a number of Slurm's that such a node may have, else 0.
-func credibleGres(env *checks.Env, gres int) int {
-	if _, most := mostGPUs(env); most > 0 && gres > most {
+// limitGres returns Slurm's number if a node of this platform can have so many GPUs, else 0.
+func limitGres(env *checks.Env, gres int) int {
+	if _, most := findMaxGPUs(env); most > 0 && gres > most {
 		return 0
 	}
 	return gres
 }
 
-// gpuKinds says of what kind each GPU is, by address.
-func gpuKinds(env *checks.Env, n *nvml.Snapshot) map[string]string {
+// readGPUKinds returns the PCI device of each GPU by address, without a PCI bus its model.
+func readGPUKinds(env *checks.Env, n *nvml.Snapshot) map[string]string {
 	kinds := map[string]string{}
-	ids, _ := pci.GPUIDs(env.Host) // an error has been reported with the other views
+	ids, _ := pci.GPUIDs(env.Host) // ReadGPUViews has reported the error
 	for _, id := range ids {
 		kinds[id.Address] = id.Device
 	}
@@ -387,54 +426,54 @@ func gpuKinds(env *checks.Env, n *nvml.Snapshot) map[string]string {
 	return kinds
 }
 
-// alike says whether all GPUs that are in order are of one kind. A display card
-// among them is none of Slurm's.
+// alike reports whether all healthy GPUs are of one kind. Slurm's Gres does not count a display
+// card of another kind.
 func (t *countTally) alike() bool {
 	return !slices.ContainsFunc(t.good, func(a string) bool { return t.kinds[a] != t.kinds[t.good[0]] })
 }
 
-// judgeNumber compares how many there are with the platform and with Slurm.
+// judgeNumber compares the number of GPUs with the platform and with Slurm's Gres.
 func (t *countTally) judgeNumber(env *checks.Env) {
 	n := len(t.good)
 	add := func(code string, severity checks.Severity, want, got, text string) {
 		f := checks.Finding{Code: code, Severity: severity, Want: want, Got: got}.Phrase(gpuCountName, "%s", text)
-		if severity == checks.Warn {
+		if severity == checks.Warn || code == "gpu.count" && t.gres > n && n+t.countExcluded() >= t.gres {
 			f.Remedy = checks.FixConfig
 		}
 		t.findings = append(t.findings, f)
 	}
 	slurms := ""
 	if t.slurms > 0 {
-		slurms = "Slurm's Gres, " + env.Slurm.Pos + ","
+		slurms = "Slurm's Gres (" + env.Slurm.Pos + ")"
 	}
 	if t.slurms != t.gres {
-		name, most := mostGPUs(env)
+		name, most := findMaxGPUs(env)
 		add("gpu.count.slurm", checks.Warn, "at most "+checks.Plural(most, "GPU"), fmt.Sprint(t.slurms),
-			fmt.Sprintf("%s has %d GPUs, no %s has more than %d", slurms, t.slurms, name, most))
+			fmt.Sprintf("%s has %d GPUs, but no %s has more than %d", slurms, t.slurms, name, most))
 	}
 	if t.gres > n {
 		want := checks.Plural(t.gres, "GPU")
-		add("gpu.count", checks.Fail, want, fmt.Sprint(n), fmt.Sprintf("want %s, got %d: %s has as many", want, n, slurms)+checks.Before("; ", t.leftAlone(), ""))
+		add("gpu.count", checks.Fail, want, fmt.Sprint(n), fmt.Sprintf("want %s, got %d: %s has %d", want, n, slurms, t.gres)+checks.Before("; ", strings.Join(t.listExcluded(), ", "), ""))
 		return
 	}
-	odd := oddGPUNumber(env)
+	odd := findOddNumbers(env)
 	for _, o := range odd {
 		want := checks.Plural(o.want, "GPU")
 		text := fmt.Sprintf("want %s, got %d: no %s has %d", want, o.got, o.platform, o.got)
 		if t.enough() {
-			add("gpu.count.slurm", checks.Warn, want, fmt.Sprint(o.got), text+"; "+slurms+" has no more")
+			add("gpu.count.slurm", checks.Warn, want, fmt.Sprint(o.got), text+"; "+slurms+" has this number, too")
 		} else {
 			add("gpu.count", checks.Fail, want, fmt.Sprint(o.got), text)
 		}
 	}
 	if t.gres > 0 && t.alike() && n > t.gres && len(odd) == 0 {
-		add("gpu.count.slurm", checks.Warn, checks.Plural(n, "GPU"), fmt.Sprint(t.gres), fmt.Sprintf("%s has %d of %d GPUs: jobs do not get the rest", slurms, t.gres, n))
+		add("gpu.count.slurm", checks.Warn, checks.Plural(n, "GPU"), fmt.Sprint(t.gres), fmt.Sprintf("%s has only %d of %d GPUs: jobs cannot use the others", slurms, t.gres, n))
 	}
 }
 
-// mostGPUs is the largest number that nodes of this platform have, 0 if nobody
-// knows or the node has GPUs of several kinds.
-func mostGPUs(env *checks.Env) (name string, most int) {
+// findMaxGPUs returns the largest number of GPUs that nodes of this platform have; 0 if it is
+// unknown or the node has GPUs of several kinds.
+func findMaxGPUs(env *checks.Env) (name string, most int) {
 	groups := checks.PlatformGroups(env)
 	if len(groups) != 1 || groups[0].Platform == nil || len(groups[0].Platform.GPUs) == 0 {
 		return "", 0
@@ -442,22 +481,22 @@ func mostGPUs(env *checks.Env) (name string, most int) {
 	return groups[0].Platform.Name, slices.Max(groups[0].Platform.GPUs)
 }
 
-// oddCount is a number of GPUs that a platform does not come with.
-type oddCount struct {
+// oddNumber is a number of GPUs that nodes of a platform never have.
+type oddNumber struct {
 	platform  string
 	want, got int
 }
 
-// oddGPUNumber finds GPUs of which a node of the platform never has so many: one is
-// missing that this node has not shown before.
-func oddGPUNumber(env *checks.Env) (list []oddCount) {
+// findOddNumbers returns the numbers that nodes of the platform never have: a GPU is missing that
+// no earlier run has seen.
+func findOddNumbers(env *checks.Env) (list []oddNumber) {
 	for _, g := range checks.PlatformGroups(env) {
 		n := len(g.Addresses)
 		if g.Platform == nil || len(g.Platform.GPUs) == 0 || slices.Contains(g.Platform.GPUs, n) {
 			continue
 		}
 		if more := slices.IndexFunc(g.Platform.GPUs, func(size int) bool { return size > n }); more >= 0 {
-			list = append(list, oddCount{g.Platform.Name, g.Platform.GPUs[more], n})
+			list = append(list, oddNumber{g.Platform.Name, g.Platform.GPUs[more], n})
 		}
 	}
 	return list

@@ -16,7 +16,7 @@ import (
 func TestGPUCount(t *testing.T) { checktest.Run(t, "check_gpu_count") }
 
 var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.Scenario) {
-	// missing is what is said of one GPU; without an index it is known by its address alone.
+	// missing returns the finding of a missing GPU; without an index only its address is known.
 	missing := func(code string, remedy checks.Remedy, index, want, got int, text string) checks.Finding {
 		f := checks.Finding{Code: "gpu.count" + code, Severity: checks.Fail, Remedy: remedy, Want: checks.Plural(want, "GPU"), Got: fmt.Sprint(got)}
 		f.Device = checks.Device{Kind: "gpu", PCI: fakenvml.Address(3)}
@@ -53,44 +53,50 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 			Message: fmt.Sprintf("%s:  want %s, got 0: %d on the PCI bus, and NVML cannot be asked: %s", name, want, onBus, why)}
 	}
 	none := fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary)
+	noneWanted := func(s checktest.Scenario, remedy checks.Remedy) checktest.Scenario {
+		f := cannot("8 GPUs", 0, "load libnvidia-ml.so.1: not found")
+		f.Remedy = remedy
+		s.Want = []checks.Finding{f}
+		return s
+	}
 	skip := checks.Finding{Code: "gpu.none", Severity: checks.Skip, Message: name + ":  no NVIDIA GPU on this node"}
 
-	keeps := checktest.OnGPUs("what was seen is kept", nil, nil).Holding("sys/class/dmi/id/product_uuid", "U1\n")
+	keeps := checktest.OnGPUs("the GPUs of this run are stored", nil, nil).Holding("sys/class/dmi/id/product_uuid", "U1\n")
 	keeps.Leaves = map[string]string{"past/gpu-count.json": remembered("U1")}
-	forgets := checktest.OnGPUs("the number of nhc.conf replaces the past", checktest.Of("8"), nil).Holding("past/gpu-count.json", `{"machine":"","pci":["0000:99:00.0"]}`)
+	forgets := checktest.OnGPUs("the number of nhc.conf replaces the stored one", checktest.Of("8"), nil).Holding("past/gpu-count.json", `{"machine":"","pci":["0000:99:00.0"]}`)
 	forgets.Leaves = map[string]string{"past/gpu-count.json": remembered("")}
 	unreadable := checktest.OnGPUs("unreadable PCI bus", checktest.Of("8"), nil, checktest.Unknown("read /sys/bus/pci/devices: not a directory"))
 	unreadable.Files, unreadable.Broken = map[string]string{"sys/bus/pci/devices": ""}, true
-	garbage := checktest.OnGPUs("garbage in what was kept", nil, nil).Holding("past/gpu-count.json", "{\x00")
+	garbage := checktest.OnGPUs("the stored state is garbage", nil, nil).Holding("past/gpu-count.json", "{\x00")
 	garbage.Broken = true
-	cannotKeep := checktest.OnGPUs("cannot keep what was seen", nil, nil, checks.Finding{Code: "gpu.past", Severity: checks.Warn,
+	cannotKeep := checktest.OnGPUs("the state cannot be stored", nil, nil, checks.Finding{Code: "gpu.past", Severity: checks.Warn,
 		Message: name + ":  write /past/gpu-count.json: not a directory"}).Holding("past", "")
 	cannotKeep.Broken = true
 	starting := noNVML(checktest.OnGPUs("NVML is not ready", checktest.Of("8"), nil, checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown,
 		Message: name + ":  cannot ask NVML: nvmlInit: in use or not ready, as during a reset (NVML error 27)"}), &nvml.Error{Call: "nvmlInit", Code: 27})
-	passed := offBus(checktest.OnGPUs("one given to a virtual machine", nil, drop3))
+	passed := offBus(checktest.OnGPUs("one passed to a virtual machine", nil, drop3))
 	passed.Files[pci+"vendor"], passed.Files[pci+"class"] = "0x10de\n", "0x030200\n"
 	passed.Links = map[string]string{pci + "driver": "../../../bus/pci/drivers/vfio-pci"}
 	passed = passed.Lacking(driver)
 	passedWanted := passed
-	passedWanted.Name, passedWanted.Words = "one given to a virtual machine, but wanted", checktest.Of("8")
-	passedWanted.Want = []checks.Finding{{Code: "gpu.count", Severity: checks.Fail, Want: "8 GPUs", Got: "7",
+	passedWanted.Name, passedWanted.Words = "one passed to a virtual machine, but wanted", checktest.Of("8")
+	passedWanted.Want = []checks.Finding{{Code: "gpu.count", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "8 GPUs", Got: "7",
 		Message: name + ":  want 8 GPUs, got 7: " + fakenvml.Address(3) + " is left to vfio-pci"}}
 	passedSince := passed
 	passedSince.Files = maps.Clone(passed.Files)
 	passedSince = passedSince.Holding("past/gpu-count.json", remembered(""))
-	passedSince.Name, passedSince.Leaves = "one given to a virtual machine since", map[string]string{"past/gpu-count.json": remembered("")}
-	renumbered := checktest.OnGPUs("the buses are numbered anew", nil, nil).Holding("past/gpu-count.json", strings.ReplaceAll(remembered(""), "0000:1", "0000:9"))
+	passedSince.Name, passedSince.Leaves = "one passed to a virtual machine since the last run", map[string]string{"past/gpu-count.json": remembered("")}
+	renumbered := checktest.OnGPUs("the buses are renumbered", nil, nil).Holding("past/gpu-count.json", strings.ReplaceAll(remembered(""), "0000:1", "0000:9"))
 	renumbered.Leaves = map[string]string{"past/gpu-count.json": remembered("")}
-	fewer := offBus(checktest.OnGPUs("one gone, the others numbered anew", nil, drop3, checks.Finding{Code: "gpu.count.gone", Severity: checks.Fail, Remedy: checks.ReseatOrRMA,
-		Want: "8 GPUs", Got: "7", Message: name + ":  want 8 GPUs, got 7: so many were there before"})).
+	fewer := offBus(checktest.OnGPUs("one gone, the others renumbered", nil, drop3, checks.Finding{Code: "gpu.count.gone", Severity: checks.Fail, Remedy: checks.ReseatOrRMA,
+		Want: "8 GPUs", Got: "7", Message: name + ":  want 8 GPUs, got 7: the node had that many before"})).
 		Lacking(driver).Holding("past/gpu-count.json", strings.ReplaceAll(remembered(""), "0000:1", "0000:9"))
 	fewer.Leaves = map[string]string{"past/gpu-count.json": strings.ReplaceAll(remembered(""), "0000:1", "0000:9")}
 	allGone := checktest.Scenario{Name: "all gone since an earlier run", NVMLErr: none, Files: map[string]string{"past/gpu-count.json": remembered("")},
 		Want: []checks.Finding{cannot("8 GPUs", 0, "load libnvidia-ml.so.1: not found")}, Broken: true}
-	allGoneToo := checktest.Scenario{Name: "all gone, NVML is there", NVML: &nvml.Snapshot{}, Files: allGone.Files, Broken: true}
+	allGoneToo := checktest.Scenario{Name: "all gone, NVML works", NVML: &nvml.Snapshot{}, Files: allGone.Files, Broken: true}
 	for i := range 8 {
-		f := missing(".gone", checks.ReseatOrRMA, -1, 8, 0, "was there before, is no longer on the PCI bus")
+		f := missing(".gone", checks.ReseatOrRMA, -1, 8, 0, "was on the PCI bus before and is missing now")
 		f.Device.PCI = fakenvml.Address(i)
 		f.Message = strings.ReplaceAll(f.Message, fakenvml.Address(3), fakenvml.Address(i))
 		allGoneToo.Want = append(allGoneToo.Want, f)
@@ -100,55 +106,63 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 		return f
 	}
 	unnumbered := noNVML(renumbered, &nvml.Error{Call: "nvmlInit", Code: 9})
-	unnumbered.Name, unnumbered.Leaves = "the buses are numbered anew, and no driver is loaded", nil
+	unnumbered.Name, unnumbered.Leaves = "the buses are renumbered, no driver is loaded", nil
 	unnumbered.Want = []checks.Finding{cannot("8 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")}
-	stillInNVML := offBus(checktest.OnGPUs("one that was there before is off the bus, but in NVML", nil, nil,
+	stillInNVML := offBus(checktest.OnGPUs("one is off the PCI bus but in NVML", nil, nil,
 		missing(".gone", checks.ReseatOrRMA, 3, 8, 7, "is in NVML, but no longer on the PCI bus"))).Holding("past/gpu-count.json", remembered(""))
 	barred := func(g *nvml.GPU) { g.Err = &nvml.Error{Call: "nvmlDeviceGetHandleByIndex_v2(3)", Code: 4} }
 	list = append(list,
 		checktest.OnGPUs("eight", checktest.Of("8"), nil).OrTable(map[string]any{"want": int64(8)}),
-		checktest.OnGPUs("AzureHPC's second word", checktest.Of("8", "nvidia"), nil).OrTable(map[string]any{"want": int64(8), "type": "nvidia"}),
+		checktest.OnGPUs("AzureHPC's second argument", checktest.Of("8", "nvidia"), nil).OrTable(map[string]any{"want": int64(8), "type": "nvidia"}),
 		checktest.OnGPUs("no number given", nil, nil),
 		keeps, forgets,
-		checktest.OnGPUs("MIG makes no GPU more", checktest.Of("8"), checktest.Gpu3(func(g *nvml.GPU) { g.Modes.MIG = nvml.Known(true) })),
+		checktest.OnGPUs("MIG instances are not counted", checktest.Of("8"), checktest.Gpu3(func(g *nvml.GPU) { g.Modes.MIG = nvml.Known(true) })),
 		checktest.OnGPUs("minor numbers in another order", checktest.Of("8"), func(n *nvml.Snapshot) { n.GPUs[0].Minor, n.GPUs[7].Minor = n.GPUs[7].Minor, n.GPUs[0].Minor }),
 		allGone, allGoneToo, unnumbered, stillInNVML, passed, passedWanted, passedSince, renumbered, fewer,
-		checktest.OnGPUs("one more on the bus than wanted, without a driver", checktest.Of("7"), drop3,
+		checktest.OnGPUs("one more than wanted, without a driver", checktest.Of("7"), drop3,
 			noted(missing(".nvml", checks.NoRemedy, -1, 7, 7, "is on the PCI bus, not in the driver, not in NVML"), checks.Warn, "gpu.count.more")).Lacking(driver),
-		checktest.OnGPUs("one that may not be asked", checktest.Of("8"), checktest.Gpu3(barred), noted(missing(".nvml", checks.NoRemedy, 3, 8, 7,
-			"is on the PCI bus, in the driver, but NVML says nvmlDeviceGetHandleByIndex_v2(3): no permission (NVML error 4)"), checks.Unknown, "gpu.error")),
-		noNVML(checktest.OnGPUs("NVML may not be asked", checktest.Of("8"), nil, checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown,
+		checktest.OnGPUs("no permission for one", checktest.Of("8"), checktest.Gpu3(barred), noted(missing(".nvml", checks.NoRemedy, 3, 8, 7,
+			"is on the PCI bus, in the driver, but NVML reports nvmlDeviceGetHandleByIndex_v2(3): no permission (NVML error 4)"), checks.Unknown, "gpu.error")),
+		noNVML(checktest.OnGPUs("no permission for NVML", checktest.Of("8"), nil, checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown,
 			Message: name + ":  cannot ask NVML: nvmlInit: no permission (NVML error 4)"}), &nvml.Error{Call: "nvmlInit", Code: 4}),
-		noNVML(checktest.OnGPUs("the operating system does not let NVML ask", checktest.Of("8"), nil, checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown,
+		noNVML(checktest.OnGPUs("the operating system blocks NVML", checktest.Of("8"), nil, checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown,
 			Message: name + ":  cannot ask NVML: nvmlInit: kept from the driver by the operating system or a cgroup (NVML error 17)"}), &nvml.Error{Call: "nvmlInit", Code: 17}),
 		checktest.OnGPUs("one excluded from the driver", checktest.Of("7"), drop3).Holding(driver, "Device Minor: 3\nGPU Excluded:\t Yes\n"),
 		withoutBus(checktest.OnGPUs("a container without a PCI bus", checktest.Of("8"), nil)),
 		checktest.Scenario{Name: "no GPU", NVMLErr: none, Want: []checks.Finding{skip}},
-		checktest.Scenario{Name: "no GPU, but NVML", NVML: &nvml.Snapshot{}, Want: []checks.Finding{skip}},
+		checktest.Scenario{Name: "no GPU, but NVML works", NVML: &nvml.Snapshot{}, Want: []checks.Finding{skip}},
 
 		checktest.OnGPUs("too few", checktest.Of("16"), nil, checks.Finding{Code: "gpu.count", Severity: checks.Fail, Want: "16 GPUs", Got: "8", Message: name + ":  want 16 GPUs, got 8"}),
-		checktest.OnGPUs("too many", checktest.Of("1"), nil, checks.Finding{Code: "gpu.count", Severity: checks.Fail, Want: "1 GPU", Got: "8", Message: name + ":  want 1 GPU, got 8"}),
+		checktest.OnGPUs("too few, and the platform never has the number of nhc.conf", checktest.Of("16"), nil,
+			checks.Finding{Code: "gpu.count", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "16 GPUs", Got: "8", Message: name + ":  want 16 GPUs, got 8"}).On(checktest.Hgx()),
+		byGres(checktest.OnGPUs("too few, but as many as Slurm's Gres", checktest.Of("16"), nil,
+			checks.Finding{Code: "gpu.count", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "16 GPUs", Got: "8", Message: name + ":  want 16 GPUs, got 8"}), 8),
+		checktest.OnGPUs("too many", checktest.Of("1"), nil, checks.Finding{Code: "gpu.count", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "1 GPU", Got: "8", Message: name + ":  want 1 GPU, got 8"}),
 		checktest.OnGPUs("too many, and one lost", checktest.Of("4"), checktest.Gpu3(func(g *nvml.GPU) { g.Err = checktest.ErrLost }),
-			noted(missing(".nvml", checks.RebootNode, 3, 4, 7, "is on the PCI bus, in the driver, but NVML says nvmlDeviceGetX(3): the GPU is lost (NVML error 15)"), checks.Warn, "gpu.count.nvml"),
-			checks.Finding{Code: "gpu.count", Severity: checks.Fail, Want: "4 GPUs", Got: "7", Message: name + ":  want 4 GPUs, got 7"}),
+			noted(missing(".nvml", checks.RebootNode, 3, 4, 7, "is on the PCI bus, in the driver, but NVML reports nvmlDeviceGetX(3): the GPU is lost (NVML error 15)"), checks.Warn, "gpu.count.nvml"),
+			checks.Finding{Code: "gpu.count", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "4 GPUs", Got: "7", Message: name + ":  want 4 GPUs, got 7"}),
 		checktest.OnGPUs("one not in NVML", checktest.Of("8"), drop3, missing(".nvml", checks.RebootNode, -1, 8, 7, "is on the PCI bus, in the driver, not in NVML")),
 		checktest.OnGPUs("one not in the driver either", nil, drop3, missing(".nvml", checks.RebootNode, -1, 8, 7, "is on the PCI bus, not in the driver, not in NVML")).Lacking(driver),
 		checktest.OnGPUs("no power cable", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Err = checktest.ErrPower }), checktest.Gpu3In(name, checktest.ErrPower)),
 		checktest.OnGPUs("no interrupts", checktest.Of("8"), checktest.Gpu3(func(g *nvml.GPU) { g.Err = checktest.ErrIRQ }), checktest.Gpu3In(name, checktest.ErrIRQ)),
 		checktest.OnGPUs("one lost", checktest.Of("8"), checktest.Gpu3(func(g *nvml.GPU) { g.Err = checktest.ErrLost }), checktest.Gpu3In(name, checktest.ErrLost)),
-		checktest.OnGPUs("one that answers nothing", checktest.Of("8"), checktest.Gpu3(func(g *nvml.GPU) { g.Err = checktest.ErrOdd }),
-			missing(".nvml", checks.RebootNode, 3, 8, 7, "is on the PCI bus, in the driver, but NVML says "+checktest.OddText)),
+		checktest.OnGPUs("one that does not answer", checktest.Of("8"), checktest.Gpu3(func(g *nvml.GPU) { g.Err = checktest.ErrOdd }),
+			missing(".nvml", checks.RebootNode, 3, 8, 7, "is on the PCI bus, in the driver, but NVML reports "+checktest.OddText)),
 		notNow("one that is being reset", checktest.Of("8")), starting,
 		offBus(checktest.OnGPUs("one off the bus", checktest.Of("8"), nil, missing(".gone", checks.ReseatOrRMA, 3, 8, 7, "is in NVML, but no longer on the PCI bus"))),
-		offBus(checktest.OnGPUs("one gone since an earlier run", nil, drop3, missing(".gone", checks.ReseatOrRMA, -1, 8, 7, "was there before, is no longer on the PCI bus"))).
+		offBus(checktest.OnGPUs("one gone since an earlier run", nil, drop3, missing(".gone", checks.ReseatOrRMA, -1, 8, 7, "was on the PCI bus before and is missing now"))).
 			Lacking(driver).Holding("past/gpu-count.json", remembered("")),
-		offBus(checktest.OnGPUs("another machine's past", nil, drop3)).Lacking(driver).Holding("past/gpu-count.json", remembered("U2")).Holding("sys/class/dmi/id/product_uuid", "U1\n"),
+		offBus(checktest.OnGPUs("the state of another machine", nil, drop3)).Lacking(driver).Holding("past/gpu-count.json", remembered("U2")).Holding("sys/class/dmi/id/product_uuid", "U1\n"),
 		checktest.OnGPUs("one without a device node", checktest.Of("8"), nil, missing(".node", checks.NoRemedy, 3, 8, 7, "has no device node /dev/nvidia3")).Lacking("dev/nvidia3"),
 		noNVML(checktest.OnGPUs("no driver", checktest.Of("8"), nil, cannot("8 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")), &nvml.Error{Call: "nvmlInit", Code: 9}),
-		noNVML(checktest.OnGPUs("no driver, and fewer wanted than are there", checktest.Of("7"), nil, cannot("7 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")), &nvml.Error{Call: "nvmlInit", Code: 9}),
+		noNVML(checktest.OnGPUs("no driver, and fewer wanted than on the PCI bus", checktest.Of("7"), nil, cannot("7 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")), &nvml.Error{Call: "nvmlInit", Code: 9}),
 		noNVML(checktest.OnGPUs("no library", nil, nil, cannot("8 GPUs", 8, "load libnvidia-ml.so.1: not found")), none),
-		checktest.Scenario{Name: "nothing where one is wanted", Words: checktest.Of("1"), NVMLErr: none, Want: []checks.Finding{cannot("1 GPU", 0, "load libnvidia-ml.so.1: not found")}},
-		checktest.OnGPUs("GPUs of another maker", checktest.Of("8", "rocm"), nil, checks.Finding{Code: "gpu.amd", Severity: checks.Skip, Message: name + ":  not run: AMD GPUs are not supported"}),
+		noneWanted(checktest.Scenario{Name: "no GPU on the PCI bus, but eight are wanted", Words: checktest.Of("8"), NVMLErr: none}, checks.FixConfig),
+		noneWanted(checktest.Scenario{Name: "no GPU on the PCI bus, but eight are wanted and were there before", Words: checktest.Of("8"), NVMLErr: none, Files: allGone.Files, Broken: true}, checks.RebootNode),
+		noneWanted(byGres(checktest.Scenario{Name: "no GPU on the PCI bus, but eight are wanted and in Slurm's Gres", Words: checktest.Of("8"), NVMLErr: none, Files: map[string]string{}, Broken: true}, 8), checks.RebootNode),
+		checktest.Scenario{Name: "no GPU on the PCI bus, NVML works, but eight are wanted", Words: checktest.Of("8"), NVML: &nvml.Snapshot{}, Want: []checks.Finding{
+			{Code: "gpu.count", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "8 GPUs", Got: "0", Message: name + ":  want 8 GPUs, got 0"}}},
+		checktest.OnGPUs("GPUs of another vendor", checktest.Of("8", "rocm"), nil, checks.Finding{Code: "gpu.amd", Severity: checks.Skip, Message: name + ":  not run: AMD GPUs are not supported"}),
 		checktest.OnGPUs("NVIDIA by name", checktest.Of("8", "NVIDIA"), nil),
 		unreadable, garbage, cannotKeep,
 	)
@@ -157,8 +171,8 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 	return list
 })
 
-// given is a container that was given the first n of eight GPUs: /sys shows all. Of the
-// others it has the driver's files or not.
+// given returns a container with the first n of eight GPUs: /sys shows all. It has the driver's
+// files of the others or not.
 func given(n int, name string, words []string, files bool, want ...checks.Finding) checktest.Scenario {
 	s := checktest.OnGPUs(name, words, func(all *nvml.Snapshot) { all.GPUs = all.GPUs[:n] }, want...).Contained()
 	if s.Files = maps.Clone(fakenvml.Files(fakenvml.H100, 8)); n == 0 {
@@ -191,28 +205,28 @@ func countInContainers() []checktest.Scenario {
 		s.NVML.GPUs = append(s.NVML.GPUs[:3:3], s.NVML.GPUs[4:]...)
 		return s
 	}
-	unbound := drop3(given(8, "a container, and no driver has one GPU", nil, true, dead(3, 8, 7, "is on the PCI bus, not in the driver, not in NVML"))).
+	unbound := drop3(given(8, "a container, one GPU without a driver", nil, true, dead(3, 8, 7, "is on the PCI bus, not in the driver, not in NVML"))).
 		Lacking("dev/nvidia3", gpus+fakenvml.Address(3)+"/information")
 	delete(unbound.Links, pci+fakenvml.Address(3)+"/driver")
-	host := given(4, "no container, and four of eight are in no view of the driver", nil, false, dead(4, 8, 4, "is on the PCI bus, not in the driver, not in NVML"),
+	host := given(4, "no container, four of eight without a driver", nil, false, dead(4, 8, 4, "is on the PCI bus, not in the driver, not in NVML"),
 		dead(5, 8, 4, "is on the PCI bus, not in the driver, not in NVML"), dead(6, 8, 4, "is on the PCI bus, not in the driver, not in NVML"),
 		dead(7, 8, 4, "is on the PCI bus, not in the driver, not in NVML")).Linked("proc/self/ns/pid", "pid:[4026531836]")
-	noLinks := given(4, "a container given four of eight, whose /sys shows no drivers", nil, false)
+	noLinks := given(4, "a container with four of eight, no drivers in /sys", nil, false)
 	noLinks.Links = nil
 	return []checktest.Scenario{
-		given(4, "a container given four of eight", nil, false), given(4, "a container given four, as wanted", checktest.Of("4"), false),
-		given(4, "a container given four, of CDI", nil, true), given(4, "a container given four, of CDI, as wanted", checktest.Of("4"), true),
-		byGres(given(4, "a container given four, as Slurm has them", nil, false), 4), noLinks.Contained(),
-		given(4, "a container given four, eight wanted", checktest.Of("8"), false, checks.Finding{Code: "gpu.count", Severity: checks.Fail, Want: "8 GPUs", Got: "4",
+		given(4, "a container with four of eight", nil, false), given(4, "a container with four, as wanted", checktest.Of("4"), false),
+		given(4, "a container with four, by CDI", nil, true), given(4, "a container with four, by CDI, as wanted", checktest.Of("4"), true),
+		byGres(given(4, "a container with four, as in Slurm's Gres", nil, false), 4), noLinks.Contained(),
+		given(4, "a container with four, eight wanted", checktest.Of("8"), false, checks.Finding{Code: "gpu.count", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "8 GPUs", Got: "4",
 			Message: name + ":  want 8 GPUs, got 4: " + strings.Join(others, ", ")}),
-		given(0, "a container given none", nil, false, checks.Finding{Code: "gpu.none", Severity: checks.Skip, Message: name + ":  no NVIDIA GPU on this node"}),
-		drop3(given(8, "a container given all, and NVML has lost one", nil, true, dead(3, 8, 7, "is on the PCI bus, in the driver, not in NVML"))),
-		drop3(given(6, "a container given six, and NVML has lost one", nil, false, dead(3, 6, 5, "is on the PCI bus, in the driver, not in NVML"))),
+		given(0, "a container without GPUs", nil, false, checks.Finding{Code: "gpu.none", Severity: checks.Skip, Message: name + ":  no NVIDIA GPU on this node"}),
+		drop3(given(8, "a container with all, and NVML has lost one", nil, true, dead(3, 8, 7, "is on the PCI bus, in the driver, not in NVML"))),
+		drop3(given(6, "a container with six, and NVML has lost one", nil, false, dead(3, 6, 5, "is on the PCI bus, in the driver, not in NVML"))),
 		unbound, host,
 	}
 }
 
-// countBesideDisplays are nodes of eight GPUs and a card that NVIDIA's driver does not have.
+// countBesideDisplays returns nodes with eight GPUs and a card without NVIDIA's driver.
 func countBesideDisplays() []checktest.Scenario {
 	const name, card = gpuCountName, "0000:ff:00.0"
 	beside := func(name, class, device, driver string, want ...checks.Finding) checktest.Scenario {
@@ -230,17 +244,17 @@ func countBesideDisplays() []checktest.Scenario {
 	dead := checks.Finding{Code: "gpu.count.nvml", Severity: checks.Fail, Remedy: checks.RebootNode, Want: "9 GPUs", Got: "8", Device: checks.Device{Kind: "gpu", PCI: card},
 		Message: name + ":  want 9 GPUs, got 8: " + card + " is on the PCI bus, not in the driver, not in NVML"}
 	before := dead
-	before.Severity, before.Remedy, before.Message = checks.Warn, checks.NoRemedy, strings.Replace(dead.Message, "not in NVML", "which has had it before", 1)
+	before.Severity, before.Remedy, before.Message = checks.Warn, checks.NoRemedy, strings.Replace(dead.Message, "not in NVML", "which had it before", 1)
 	const display, compute, h100 = "0x030000", "0x030200", "0x2330"
 	return []checktest.Scenario{
-		beside("a display card that no driver has", display, "0x0ff3", ""), beside("a display card of nouveau", display, "0x0ff3", "nouveau"),
-		beside("a display card that no driver has any more", display, "0x0ff3", "", before).Holding("past/gpu-count.json", `{"machine":"","pci":["`+card+`"]}`),
-		beside("a GPU of a class of its own that no driver has", compute, "0x20f1", "", dead), beside("a GPU of nouveau", compute, "0x2330", "nouveau", dead),
-		beside("a GPU of the class of displays that no driver has", display, h100, "", dead), beside("a GPU of the class of displays, of nouveau", display, h100, "nouveau", dead),
+		beside("a display card without a driver", display, "0x0ff3", ""), beside("a display card with nouveau", display, "0x0ff3", "nouveau"),
+		beside("a display card that has lost its driver", display, "0x0ff3", "", before).Holding("past/gpu-count.json", `{"machine":"","pci":["`+card+`"]}`),
+		beside("a 3D controller without a driver", compute, "0x20f1", "", dead), beside("a GPU with nouveau", compute, "0x2330", "nouveau", dead),
+		beside("a VGA GPU without a driver", display, h100, "", dead), beside("a VGA GPU with nouveau", display, h100, "nouveau", dead),
 	}
 }
 
-// withoutBus takes the PCI bus away.
+// withoutBus removes the PCI bus.
 func withoutBus(s checktest.Scenario) checktest.Scenario {
 	for f := range s.Files {
 		if strings.HasPrefix(f, "sys/bus") {
@@ -250,12 +264,12 @@ func withoutBus(s checktest.Scenario) checktest.Scenario {
 	return s
 }
 
-// notNow is a line on a node of which one GPU of eight cannot be asked now.
+// notNow returns a node where one GPU of eight is not ready.
 func notNow(name string, words []string) checktest.Scenario {
 	err := &nvml.Error{Call: "nvmlDeviceGetHandleByIndex_v2(3)", Code: 19}
 	f := checktest.GPUFinding(gpuCountName, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "")
 	f.Want, f.Got = "8 GPUs", "7"
-	f.Message = gpuCountName + ":  want 8 GPUs, got 7: " + f.Device.String() + " is on the PCI bus, in the driver, but NVML says " + err.Error()
+	f.Message = gpuCountName + ":  want 8 GPUs, got 7: " + f.Device.String() + " is on the PCI bus, in the driver, but NVML reports " + err.Error()
 	s := checktest.OnGPUs(name, words, checktest.Gpu3(func(g *nvml.GPU) { g.Err = err }), f)
 	s.Broken = true
 	return s

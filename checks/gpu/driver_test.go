@@ -23,7 +23,7 @@ var _ = checktest.Table("check_gpu_driver", func(name string) []checktest.Scenar
 	}
 	module := func(m string) checks.Finding {
 		return checks.Finding{Code: "gpu.driver.module", Severity: checks.Fail, Device: checks.Device{Kind: "module", Name: m}, Want: "loaded", Got: "not loaded",
-			Message: name + ":  module " + m + " is not loaded"}
+			Message: name + ":  kernel module " + m + " is not loaded"}
 	}
 	opening := func(scenarioName string, err error, want checks.Finding) checktest.Scenario {
 		s := checktest.OnGPUs(scenarioName, nil, nil, want)
@@ -34,10 +34,10 @@ var _ = checktest.Table("check_gpu_driver", func(name string) []checktest.Scenar
 		return s.Holding("proc/modules", "nvidia 1 1 - Live 0x0\n")
 	}
 	differs := func(what, most, got string) checks.Finding {
-		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.driver.differ", Severity: checks.Warn, Want: most, Got: got}, what+" version is not that of the others")
+		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.driver.differ", Severity: checks.Warn, Want: most, Got: got}, what+" version differs from that of the others")
 	}
 	common := checktest.GPUCommon(name)
-	for i, s := range common { // a driver that is not loaded is what this check is about
+	for i, s := range common { // this check itself reports a driver that is not loaded
 		if s.NVMLErr != nil && s.Broken {
 			common[i].Want = []checks.Finding{failing("missing", checks.RebootNode, "nvmlInit: the driver is not loaded (NVML error 9)", "", "")}
 		}
@@ -69,7 +69,7 @@ var _ = checktest.Table("check_gpu_driver", func(name string) []checktest.Scenar
 		checktest.OnGPUs("a match string", checktest.Of("/^570/"), nil),
 		checktest.OnGPUs("modules", checktest.Of("-m", "nvidia-uvm", "-m", "nvidia"), nil).OrTable(map[string]any{"modules": []any{"nvidia-uvm", "nvidia"}}),
 		checktest.OnGPUs("one of two modules", checktest.Of("-m", "nvidia_peermem|nvidia_uvm"), nil),
-		noUVM(checktest.OnGPUs("nvidia_uvm not loaded yet", nil, nil)),
+		noUVM(checktest.OnGPUs("nvidia_uvm is not loaded yet", nil, nil)),
 		checktest.OnGPUs("a kernel without modules", nil, nil).Lacking("proc/modules"),
 		checktest.OnGPUs("InfoROM not supported", nil, func(n *nvml.Snapshot) {
 			for i := range n.GPUs {
@@ -84,7 +84,7 @@ var _ = checktest.Table("check_gpu_driver", func(name string) []checktest.Scenar
 		checktest.OnGPUs("one VBIOS differs", nil, checktest.Gpu3(func(g *nvml.GPU) { g.VBIOS = nvml.Known("96.00.89.00.01") }), differs("VBIOS", "96.00.30.00.01", "96.00.89.00.01")),
 		checktest.OnGPUs("one InfoROM differs", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Inforom = nvml.Known("G520.0200.00.03") }), differs("InfoROM", "G520.0200.00.05", "G520.0200.00.03")),
 
-		dma(checktest.OnGPUs("dma-buf in place of nvidia_peermem", checktest.Of("-m", "nvidia_peermem|dma-buf"), nil), "Open Kernel Module for x86_64"),
+		dma(checktest.OnGPUs("dma-buf instead of nvidia_peermem", checktest.Of("-m", "nvidia_peermem|dma-buf"), nil), "Open Kernel Module for x86_64"),
 		dma(checktest.OnGPUs("no dma-buf with this module", checktest.Of("-m", "nvidia_peermem|dma-buf"), nil, noDMA), "x86_64 Kernel Module"),
 		noKernel,
 		checktest.OnGPUs("another version", checktest.Of("/^580/"), nil, failing("version", checks.FixConfig, "version of the driver", "/^580/", "570.124.06")),
@@ -95,11 +95,11 @@ var _ = checktest.Table("check_gpu_driver", func(name string) []checktest.Scenar
 		}),
 		gone, other,
 		untold("the driver's version cannot be read", nil, func(n *nvml.Snapshot) { n.Driver = nvml.Failed[string](checktest.ErrOdd) }, "driver is unknown: "+checktest.OddText),
-		untold("nor can it be compared", checktest.Of("570.124.06"), func(n *nvml.Snapshot) { n.Driver = nvml.Failed[string](checktest.ErrOdd) }, "driver is unknown: "+checktest.OddText),
+		untold("the driver's version cannot be read or compared", checktest.Of("570.124.06"), func(n *nvml.Snapshot) { n.Driver = nvml.Failed[string](checktest.ErrOdd) }, "driver is unknown: "+checktest.OddText),
 		untold("the library's version cannot be read", nil, func(n *nvml.Snapshot) { n.Library = nvml.Failed[string](checktest.ErrOdd) }, "library is unknown: "+checktest.OddText),
-		untold("the driver's version is not told", checktest.Of("570.124.06"), func(n *nvml.Snapshot) { n.Driver = nvml.Reading[string]{} }, "driver is unknown: NVML does not tell it, want 570.124.06"),
-		untold("the driver's version is empty", checktest.Of("570.124.06"), func(n *nvml.Snapshot) { n.Driver = nvml.Known("") }, "driver is unknown: NVML does not tell it, want 570.124.06"),
-		checktest.OnGPUs("the driver's version is not told, nor wanted", nil, func(n *nvml.Snapshot) { n.Driver = nvml.Reading[string]{} }),
+		untold("the driver's version is not reported", checktest.Of("570.124.06"), func(n *nvml.Snapshot) { n.Driver = nvml.Reading[string]{} }, "driver is unknown: NVML does not report it, want 570.124.06"),
+		untold("the driver's version is empty", checktest.Of("570.124.06"), func(n *nvml.Snapshot) { n.Driver = nvml.Known("") }, "driver is unknown: NVML does not report it, want 570.124.06"),
+		checktest.OnGPUs("the driver's version is not reported and not wanted", nil, func(n *nvml.Snapshot) { n.Driver = nvml.Reading[string]{} }),
 		checktest.OnGPUs("another library", nil, func(n *nvml.Snapshot) { n.Library = nvml.Known("575.1") },
 			failing("mismatch", checks.RebootNode, "version of the library", "570.124.06", "575.1")),
 		checktest.OnGPUs("another module", nil, nil, failing("mismatch", checks.RebootNode, "version of the loaded module", "570.124.06", "560.35.03")).
@@ -114,7 +114,7 @@ var _ = checktest.Table("check_gpu_driver", func(name string) []checktest.Scenar
 	)
 })
 
-// driverless is a node whose driver is not there at all.
+// driverless returns a node without the driver.
 func driverless(name string, words []string, want ...checks.Finding) checktest.Scenario {
 	s := checktest.OnGPUs(name, words, nil, want...)
 	s.NVML, s.NVMLErr = nil, &nvml.Error{Call: "nvmlInit", Code: 9}
@@ -133,7 +133,8 @@ var _ = checktest.Table("check_gpu_count", func(string) []checktest.Scenario { r
 
 var _ = checktest.Table("check_gpu_ecc", func(string) []checktest.Scenario { return unloadedDriver("check_gpu_ecc") })
 
-// A driver that a person has unloaded is no fault; one that did not load, or is needed, is.
+// A driver that an administrator has unloaded is not a fault; one that did not load, or that a job
+// needs, is.
 func unloadedDriver(check string, words ...string) []checktest.Scenario {
 	unloaded := checks.Finding{Code: "gpu.driver.unloaded", Severity: checks.Skip, Got: "not loaded",
 		Message: check + ":  the driver is unloaded (no module, no device node, no job): 8 GPUs not checked"}
@@ -164,13 +165,13 @@ func unloadedDriver(check string, words ...string) []checktest.Scenario {
 	failed := driverless("the driver could not be loaded", words, missing(`the kernel's log has "None of the NVIDIA devices were initialized"`)).
 		Holding("dev/kmsg", "4,1,1000000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06  Fri\n4,2,2000000,-;NVRM: None of the NVIDIA devices were initialized.\n")
 	failed.Broken = true
-	again := driverless("it was loaded at the second try, and unloaded", words, unloaded).
+	again := driverless("loaded at the second attempt, then unloaded", words, unloaded).
 		Holding("dev/kmsg", "4,1,1000000,-;NVRM: None of the NVIDIA devices were initialized.\n4,2,2000000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06  Fri\n")
-	rebooted := driverless("not loaded since the boot", words, missing("it was before the last boot, and has not been since")).
+	rebooted := driverless("not loaded since boot", words, missing("it was before the last boot, and has not been since")).
 		Holding("past/gpu-boards.json", `{"machine":"","boot":"b1","boards":{"0000:10:00.0":{"uuid":"GPU-1"}}}`).Holding(boot, "b2\n")
 	rebooted.Broken = true
 	return []checktest.Scenario{
-		driverless("unloaded by a person", words, unloaded), module, node, running, failed, again, rebooted,
+		driverless("unloaded by an administrator", words, unloaded), module, node, running, failed, again, rebooted,
 		driverless("unloaded since an earlier run", words, unloaded).
 			Holding("past/gpu-boards.json", `{"machine":"","boot":"b1","boards":{"0000:10:00.0":{"uuid":"GPU-1"}}}`).Holding(boot, "b1\n"),
 	}

@@ -10,58 +10,59 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// gpuECC checks that error correction is on, unless the board comes with it off as
-// RTX boards do, and what it has seen: uncorrected
-// SRAM errors since the driver was loaded (they are cured by a reset), more of
-// them over the GPU's life than NVIDIA allows, memory that cannot be repaired or
-// waits for a reset to be. Uncorrected DRAM errors fail a GPU without row
-// remapping; on others check_gpu_remap judges what came of them, and they are
-// warned of. DRAM is how many DRAM errors, of either kind, are too many, SRAM how
-// many corrected SRAM errors: above them the check fails. Without these numbers
-// it warns above those of the node's platform, or else above 20000000 and 10000000.
-// Like AzureHPC's it fails, too, where check_gpu_remap would, unless -R leaves that
-// to check_gpu_remap.
-// With -r it warns of a GPU that corrects more than RATE errors in an hour, by what it
-// has corrected since the last run.
+// gpuECC checks that ECC is on and that the GPUs have few memory errors. ECC may be off on boards
+// that are delivered with ECC off, as RTX boards are.
+//
+// It fails on uncorrected SRAM errors since the driver was loaded (a reset clears them), on more
+// of them over the GPU's lifetime than NVIDIA allows, and on memory that cannot be repaired or
+// needs a reset for its repair. Uncorrected DRAM errors fail a GPU without row remapping; on other
+// GPUs they warn, since check_gpu_remap judges the repair.
+//
+// It fails above DRAM errors of DRAM (of either kind) and above SRAM corrected errors of SRAM.
+// Without these numbers it warns above the limits of the node's platform, or else above 20000000
+// DRAM and 10000000 SRAM errors. With -r it warns above RATE corrected errors per hour since the
+// last run.
+//
+// Like AzureHPC's check it also fails where check_gpu_remap fails; -R leaves that to check_gpu_remap.
 //
 //	gpu* || check_gpu_ecc 20000000 10000
 type gpuECC struct {
-	DRAM int  `arg:"1" toml:"dram"` // DRAM errors, since loading or over its life, that are still allowed
-	SRAM int  `arg:"2" toml:"sram"` // corrected SRAM errors that are still allowed
+	DRAM int  `arg:"1" toml:"dram"` // highest number of DRAM errors since the driver was loaded, or over the lifetime; 0: warn by platform
+	SRAM int  `arg:"2" toml:"sram"` // highest number of corrected SRAM errors; 0: warn by platform
 	Off  bool `opt:"o" toml:"off"`  // ECC may be off
 
-	NoRows bool `opt:"R" toml:"no_remap"` // remapped rows and retired pages are not looked at
+	NoRows bool `opt:"R" toml:"no_remap"` // do not judge remapped rows and retired pages
 
-	Rate float64 `opt:"r" toml:"rate"` // corrected errors in an hour that are too many
+	Rate float64 `opt:"r" toml:"rate"` // highest number of corrected errors per hour; 0: not checked
 }
 
 func init() {
 	checks.Register(checks.Info{
 		Name:    "check_gpu_ecc",
 		Usage:   "[-o] [-R] [-r RATE] [DRAM [SRAM]]",
-		Summary: "ECC is on and has seen no uncorrected errors",
+		Summary: "ECC is on and has found no uncorrected errors",
 		Lane:    checks.NVML,
 		New:     func() checks.Check { return &gpuECC{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"gpu.ecc.off":            "nvidia-smi -e 1 and a reset of the GPU turn it on; with -o the check does not mind.",
+				"gpu.ecc.off":            "Turn ECC on with nvidia-smi -e 1 and reset the GPU. If ECC is off on purpose, use option -o.",
 				"gpu.ecc.pending":        "Nothing now: the mode changes at the next reset of the GPU or reboot.",
-				"gpu.ecc.sram":           "Reset the GPU, or reboot. If it happens again run the vendor's field diagnostic and have the GPU replaced.",
-				"gpu.ecc.sram.aggregate": "Nothing now: a GPU that had errors in the past. Watch for more; above 4 it is to be replaced.",
-				"gpu.ecc.sram.threshold": "The GPU has had more SRAM errors than NVIDIA allows: run the field diagnostic and have it replaced.",
-				"gpu.ecc.dram":           "Reset the GPU, or reboot, so that the bad memory is taken out of use; see check_gpu_remap. If it happens again have the GPU replaced.",
-				"gpu.ecc.many":           "Errors are corrected, but there are very many: run the vendor's field diagnostic when the node is idle.",
-				"gpu.ecc.rate":           "Errors are corrected, but their number grows fast: run the vendor's field diagnostic when the node is idle.",
-				"gpu.ecc.unrepairable":   "Memory has failed that nothing can stand in for: have the GPU replaced.",
-				"gpu.ecc.repair":         "End what runs on the GPU, then reset it or reboot: the reset repairs it.",
+				"gpu.ecc.sram":           "Reset the GPU, or reboot. If it happens again, run the vendor's field diagnostic and have the GPU replaced.",
+				"gpu.ecc.sram.aggregate": "Nothing now: the GPU had errors in the past. Watch for more; above 4 have it replaced.",
+				"gpu.ecc.sram.threshold": "The GPU has more SRAM errors than NVIDIA allows: run the vendor's field diagnostic and have it replaced.",
+				"gpu.ecc.dram":           "Reset the GPU, or reboot: that disables the faulty memory (check_gpu_remap). If it happens again, have the GPU replaced.",
+				"gpu.ecc.many":           "The errors are corrected, but there are very many: run the vendor's field diagnostic when the node is idle.",
+				"gpu.ecc.rate":           "The errors are corrected, but their number grows fast: run the vendor's field diagnostic when the node is idle.",
+				"gpu.ecc.unrepairable":   "The GPU has no spare for memory that has failed: have the GPU replaced.",
+				"gpu.ecc.repair":         "End the processes on the GPU, then reset it or reboot: the reset repairs it.",
 			}
 		},
 	})
 }
 
-// Limits of others, for want of one from NVIDIA.
+// Limits of other tools, since NVIDIA publishes none.
 const (
-	maxSRAMAggregate = 4        // uncorrected over the GPU's life: DCGM's and sichek's limit for a replacement
+	maxSRAMAggregate = 4        // uncorrected errors over the GPU's lifetime: DCGM and sichek replace a GPU above it
 	manyDRAM         = 20000000 // AzureHPC's
 	manySRAM         = 10000000 // sichek's; AzureHPC has 10000
 )
@@ -73,7 +74,7 @@ func (c *gpuECC) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if s == nil {
 		return findings
 	}
-	reportLacking(s, "ECC mode", func(g *nvml.GPU) nvml.Reading[bool] { return g.ECC.On })
+	reportMissing(s, "ECC mode", func(g *nvml.GPU) nvml.Reading[bool] { return g.ECC.On })
 	s.total("corrected errors of DRAM", func(g *nvml.GPU) (uint64, bool) { return g.ECC.DRAM.Corrected.Value, g.ECC.DRAM.Corrected.Known })
 	s.total("of SRAM", func(g *nvml.GPU) (uint64, bool) { return g.ECC.SRAM.Corrected.Value, g.ECC.SRAM.Corrected.Known })
 	if c.Rate <= 0 {
@@ -102,7 +103,7 @@ func (c *gpuECC) judgeRate(s *GPUs, g *nvml.GPU, m *memory[uint64]) {
 		return
 	}
 	if rate := 60 * perMinute(then, now, m.elapsed); rate > c.Rate {
-		s.Report(g, checks.Finding{Code: "gpu.ecc.rate", Severity: checks.Warn, Want: fmt.Sprintf("at most %g an hour", c.Rate), Got: fmt.Sprintf("%.0f", rate)}, "corrected errors")
+		s.Report(g, checks.Finding{Code: "gpu.ecc.rate", Severity: checks.Warn, Want: fmt.Sprintf("at most %g per hour", c.Rate), Got: fmt.Sprintf("%.0f", rate)}, "corrected errors")
 	}
 }
 
@@ -112,7 +113,7 @@ func (c *gpuECC) judge(s *GPUs, g *nvml.GPU) {
 	on, known := Value(s, e.On)
 	pending, _ := Value(s, e.Pending)
 	Value(s, e.Default)
-	if known && !on && on == pending { // nothing is counted, and nothing was compared
+	if known && !on && on == pending { // without ECC nothing counts as judged
 		s.Judged = judged
 	}
 	switch {
@@ -123,13 +124,13 @@ func (c *gpuECC) judge(s *GPUs, g *nvml.GPU) {
 		}
 		s.Report(g, f, "ECC%s", map[bool]string{true: ", which the next reset turns on"}[pending])
 	case known && on != pending:
-		s.Report(g, checks.Finding{Code: "gpu.ecc.pending", Severity: checks.Warn}, "ECC is %s, and will be %s after a reset", onOff(on), onOff(pending))
+		s.Report(g, checks.Finding{Code: "gpu.ecc.pending", Severity: checks.Warn}, "ECC is %s and will be %s after a reset", formatSwitch(on), formatSwitch(pending))
 	}
 	if bad, _ := Value(s, e.Unrepairable); bad {
-		s.Report(g, checks.Finding{Code: "gpu.ecc.unrepairable", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "memory that cannot be repaired")
+		s.Report(g, checks.Finding{Code: "gpu.ecc.unrepairable", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "memory cannot be repaired")
 	}
 	if waits, _ := Value(s, e.RepairPending); waits {
-		s.Report(g, checks.Finding{Code: "gpu.ecc.repair", Severity: checks.Fail, Remedy: checks.ResetGPU}, "a channel or TPC waits for a reset to be repaired")
+		s.Report(g, checks.Finding{Code: "gpu.ecc.repair", Severity: checks.Fail, Remedy: checks.ResetGPU}, "a memory channel or TPC needs a reset for its repair")
 	}
 	c.judgeSRAM(s, g)
 	c.judgeDRAM(s, g)
@@ -139,8 +140,8 @@ func (c *gpuECC) judge(s *GPUs, g *nvml.GPU) {
 	}
 }
 
-// eccByDefault reports whether the board comes with ECC on. Drivers before 510 do not
-// tell: boards of workstations have it off, those of data centers have it on.
+// eccByDefault reports whether the board is delivered with ECC on. Drivers before 510 do not
+// report it: workstation boards have it off, data center boards have it on.
 func eccByDefault(g *nvml.GPU) bool {
 	if d := g.ECC.Default; d.Known {
 		return d.Value
@@ -153,8 +154,7 @@ func eccByDefault(g *nvml.GPU) bool {
 	return true
 }
 
-// judgeRows reports what of the repair of memory fails a GPU: a configuration of
-// AzureHPC's has no line for check_gpu_remap.
+// judgeRows adds the failures of check_gpu_remap: AzureHPC's configurations have no line for it.
 func judgeRows(s *GPUs, g *nvml.GPU) {
 	before := s.Findings
 	s.Findings = nil
@@ -166,30 +166,30 @@ func judgeRows(s *GPUs, g *nvml.GPU) {
 func (c *gpuECC) judgeSRAM(s *GPUs, g *nvml.GPU) {
 	now, _ := Value(s, g.ECC.SRAM.Uncorrected)
 	ever, _ := Value(s, g.ECC.SRAM.UncorrectedAggregate)
-	exceeded, told := Value(s, g.ECC.SRAMThreshold)
+	exceeded, hasThreshold := Value(s, g.ECC.SRAMThreshold)
 	if now > 0 {
 		s.Report(g, checks.Finding{Code: "gpu.ecc.sram", Severity: checks.Fail, Want: "0", Got: fmt.Sprint(now), Remedy: checks.ResetGPU}, "uncorrected SRAM errors since the driver was loaded")
 	}
 	aggregate := checks.Finding{Want: fmt.Sprintf("at most %d", maxSRAMAggregate), Got: fmt.Sprint(ever)}
 	switch {
 	case exceeded:
-		s.Report(g, checks.Finding{Code: "gpu.ecc.sram.threshold", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "more uncorrected SRAM errors than NVIDIA allows, %d over its life", ever)
-	case ever > maxSRAMAggregate && !told:
+		s.Report(g, checks.Finding{Code: "gpu.ecc.sram.threshold", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "more uncorrected SRAM errors than NVIDIA allows, %d over its lifetime", ever)
+	case ever > maxSRAMAggregate && !hasThreshold:
 		aggregate.Code, aggregate.Severity, aggregate.Remedy = "gpu.ecc.sram.threshold", checks.Fail, checks.ReseatOrRMA
-		s.Report(g, aggregate, "uncorrected SRAM errors over its life")
+		s.Report(g, aggregate, "uncorrected SRAM errors over its lifetime")
 	case ever > 0 && now == 0:
 		aggregate.Code, aggregate.Severity, aggregate.Want = "gpu.ecc.sram.aggregate", checks.Warn, "0"
 		allowed := fmt.Sprintf("%d are allowed", maxSRAMAggregate)
-		if told {
+		if hasThreshold {
 			allowed = "not more than NVIDIA allows"
 		}
-		s.Report(g, aggregate, "uncorrected SRAM errors over its life, %s", allowed)
+		s.Report(g, aggregate, "uncorrected SRAM errors over its lifetime, %s", allowed)
 	}
 }
 
 func (c *gpuECC) judgeDRAM(s *GPUs, g *nvml.GPU) {
 	now, _ := Value(s, g.ECC.DRAM.Uncorrected)
-	if now == 0 || c.DRAM > 0 && now > uint64(c.DRAM) { // the latter is for judgeMany
+	if now == 0 || c.DRAM > 0 && now > uint64(c.DRAM) { // judgeMany reports more than DRAM
 		return
 	}
 	f := checks.Finding{Code: "gpu.ecc.dram", Severity: checks.Fail, Want: "0", Got: fmt.Sprint(now), Remedy: checks.ResetGPU}
@@ -199,10 +199,10 @@ func (c *gpuECC) judgeDRAM(s *GPUs, g *nvml.GPU) {
 	s.Report(g, f, "uncorrected DRAM errors since the driver was loaded")
 }
 
-// judgeMany compares counts with the limits of the configuration, which fail,
-// or with those of others, which warn.
+// judgeMany compares counts with the limits in nhc.conf, which fail, or else with those of the
+// platform or of other tools, which warn.
 func (c *gpuECC) judgeMany(s *GPUs, g *nvml.GPU) {
-	many := func(code, what string, r nvml.Reading[uint64], allowed, usual int) {
+	many := func(code, errors string, r nvml.Reading[uint64], allowed, usual int) {
 		f := checks.Finding{Code: "gpu.ecc." + code, Severity: checks.Fail}
 		if allowed <= 0 {
 			allowed, f.Severity = usual, checks.Warn
@@ -212,20 +212,20 @@ func (c *gpuECC) judgeMany(s *GPUs, g *nvml.GPU) {
 			return
 		}
 		f.Want, f.Got = fmt.Sprintf("at most %d", allowed), fmt.Sprint(n)
-		s.Report(g, f, "%s", what)
+		s.Report(g, f, "%s", errors)
 	}
 	e := g.ECC
 	manySRAM, manyDRAM := manySRAM, manyDRAM
-	if p := s.platform(g); p.SRAMErrors > 0 {
+	if p := s.findPlatform(g); p.SRAMErrors > 0 {
 		manySRAM = p.SRAMErrors
 	}
-	if p := s.platform(g); p.DRAMErrors > 0 {
+	if p := s.findPlatform(g); p.DRAMErrors > 0 {
 		manyDRAM = p.DRAMErrors
 	}
 	many("many", "corrected SRAM errors since the driver was loaded", e.SRAM.Corrected, c.SRAM, manySRAM)
-	many("many", "corrected SRAM errors over its life", e.SRAM.CorrectedAggregate, c.SRAM, manySRAM)
+	many("many", "corrected SRAM errors over its lifetime", e.SRAM.CorrectedAggregate, c.SRAM, manySRAM)
 	many("many", "corrected DRAM errors since the driver was loaded", e.DRAM.Corrected, c.DRAM, manyDRAM)
-	many("many", "corrected DRAM errors over its life", e.DRAM.CorrectedAggregate, c.DRAM, manyDRAM)
+	many("many", "corrected DRAM errors over its lifetime", e.DRAM.CorrectedAggregate, c.DRAM, manyDRAM)
 	many("dram", "uncorrected DRAM errors since the driver was loaded", e.DRAM.Uncorrected, c.DRAM, manyDRAM)
-	many("dram", "uncorrected DRAM errors over its life", e.DRAM.UncorrectedAggregate, c.DRAM, manyDRAM)
+	many("dram", "uncorrected DRAM errors over its lifetime", e.DRAM.UncorrectedAggregate, c.DRAM, manyDRAM)
 }

@@ -22,7 +22,7 @@ func tray() *checks.Platform {
 	return &checks.Platform{Name: "GB200", File: "conf/profiles/gb200.toml", NVLinks: 18, NVLinkDomain: 72}
 }
 
-// inFabric changes the fabric of a GPU.
+// inFabric returns a change of a GPU's fabric.
 func inFabric(change func(*nvml.Fabric)) func(*nvml.GPU) {
 	return func(g *nvml.GPU) {
 		f := nvml.Fabric{State: nvml.FabricCompleted}
@@ -33,7 +33,7 @@ func inFabric(change func(*nvml.Fabric)) func(*nvml.GPU) {
 	}
 }
 
-// inRack is a healthy GPU of an NVL72 rack, changed.
+// inRack makes a GPU a healthy one of an NVL72 rack, then changes it.
 func inRack(change func(*nvml.Fabric)) func(*nvml.GPU) {
 	return inFabric(func(f *nvml.Fabric) {
 		*f = nvml.Fabric{State: nvml.FabricCompleted, Clique: 4026, Cluster: rackUUID, Mask: 0xaa, Summary: 1}
@@ -43,7 +43,7 @@ func inRack(change func(*nvml.Fabric)) func(*nvml.GPU) {
 	})
 }
 
-// rackWith is a node of a rack of which gpu3 is changed.
+// rackWith makes a node one of a rack, with a changed gpu3.
 func rackWith(change func(*nvml.Fabric)) func(*nvml.Snapshot) {
 	return func(n *nvml.Snapshot) {
 		allGPUs(inRack(nil))(n)
@@ -51,7 +51,7 @@ func rackWith(change func(*nvml.Fabric)) func(*nvml.Snapshot) {
 	}
 }
 
-// throughSwitches is a node with four NVSwitches on its PCI bus, on which some programs run.
+// throughSwitches adds four NVSwitches to the PCI bus, and running programs.
 func throughSwitches(s checktest.Scenario, programs ...string) checktest.Scenario {
 	for i := range 4 {
 		dir := fmt.Sprintf("sys/bus/pci/devices/0000:%02x:00.0/", 5+i)
@@ -90,10 +90,10 @@ var _ = checktest.Table("check_gpu_fabric", func(string) (list []checktest.Scena
 	list = append(list, checktest.GPULacks(gpuFabricName, "state of the fabric", func(g *nvml.GPU) { g.Fabric = nvml.Reading[nvml.Fabric]{} })...)
 	list = append(list, append(checktest.GPUCommon(gpuFabricName),
 		checktest.OnGPUs("healthy", nil, nil),
-		checktest.OnGPUs("healthy, all health told", nil, allGPUs(inFabric(func(f *nvml.Fabric) { f.Mask, f.Summary = 0x1aa, 1 }))),
+		checktest.OnGPUs("healthy, all of the health mask reported", nil, allGPUs(inFabric(func(f *nvml.Fabric) { f.Mask, f.Summary = 0x1aa, 1 }))),
 		checktest.OnGPUs("GPUs without a fabric", nil, allGPUs(inFabric(func(f *nvml.Fabric) { *f = nvml.Fabric{} })),
-			checks.Finding{Code: "gpu.fabric.none", Severity: checks.Skip, Message: gpuFabricName + ":  these GPUs are part of no NVLink fabric"}),
-		checktest.OnV100s("NVML knows of no fabric", nil, nil,
+			checks.Finding{Code: "gpu.fabric.none", Severity: checks.Skip, Message: gpuFabricName + ":  these GPUs do not have an NVLink fabric"}),
+		checktest.OnV100s("NVML reports no fabric", nil, nil,
 			checks.Finding{Code: "gpu.unsupported", Severity: checks.Skip, Message: gpuFabricName + ":  not supported by these GPUs or their driver"}),
 		checktest.GPUDumb(gpuFabricName),
 	)...)
@@ -116,10 +116,10 @@ func fabricStates() []checktest.Scenario {
 	const text = "state of the fabric"
 	says, name := fabricSays, gpuFabricName
 	odd := checktest.OnGPUs("one cannot be read", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Fabric = nvml.Failed[nvml.Fabric](checktest.ErrOdd) }),
-		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: "+checktest.OddText))
-	strange := checktest.OnGPUs("a state that nobody knows", nil, state(200),
-		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.fabric.unknown", Severity: checks.Unknown, Want: "completed", Got: "state 200, which is not known here"}, text))
-	past := checktest.OnGPUs("the past is garbage", nil, nil,
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
+	strange := checktest.OnGPUs("an unknown state", nil, state(200),
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.fabric.unknown", Severity: checks.Unknown, Want: "completed", Got: "unknown state 200"}, text))
+	past := checktest.OnGPUs("the stored state is garbage", nil, nil,
 		checks.Finding{Code: "gpu.past", Severity: checks.Warn, Message: name + ":  /past/gpu-fabric.json is damaged"}).Holding(file, "x")
 	odd.Broken, strange.Broken, past.Broken = true, true, true
 	logged := says(checks.Fail, "status", "success", "insufficient resources", "state of the fabric is completed, but its status")
@@ -140,13 +140,13 @@ func fabricStates() []checktest.Scenario {
 	return []checktest.Scenario{
 		checktest.OnGPUs("completed without resources", nil, status(nvml.FabricNoResources), says(checks.Fail, "status", "success", "insufficient resources", "state of the fabric is completed, but its status")),
 		checktest.OnGPUs("another status", nil, status(999), says(checks.Fail, "status", "success", "NVML error 999", "state of the fabric is completed, but its status")),
-		inBoot(checktest.OnGPUs("on its way, once", nil, state(nvml.FabricInProgress), says(checks.Warn, "state", "completed", progress, text))),
-		inBoot(checktest.OnGPUs("on its way, three times", nil, state(nvml.FabricInProgress), says(checks.Fail, "state", "completed", progress, text+", in 3 runs in a row"))).Holding(file, twice(nvlinkBoot)),
-		inBoot(checktest.OnGPUs("not started, three times", nil, state(nvml.FabricNotStarted), says(checks.Fail, "state", "completed", "not started", text+", in 3 runs in a row"))).Holding(file, twice(nvlinkBoot)),
-		inBoot(checktest.OnGPUs("on its way, three times, and another run ten seconds later", nil, state(nvml.FabricInProgress), says(checks.Fail, "state", "completed", progress, text+", in 3 runs in a row"))).Holding(file, pastAt(10*time.Second, fmt.Sprintf(`{"boot":%q,"in_a_row":{"state":3}}`, nvlinkBoot))),
-		inBoot(checktest.OnGPUs("on its way, twice before the boot", nil, state(nvml.FabricInProgress), says(checks.Warn, "state", "completed", progress, text))).Holding(file, twice("other")),
-		checktest.OnGPUs("on its way, the boot is not known", nil, state(nvml.FabricInProgress), says(checks.Warn, "state", "completed", progress, text)).Holding(file, twice("")),
-		checktest.OnGPUs("one of eight is not in it", nil, state(nvml.FabricNotSupported), says(checks.Fail, "state", "completed", "not supported", text+" is not that of the others")),
+		inBoot(checktest.OnGPUs("in progress, once", nil, state(nvml.FabricInProgress), says(checks.Warn, "state", "completed", progress, text))),
+		inBoot(checktest.OnGPUs("in progress, three times", nil, state(nvml.FabricInProgress), says(checks.Fail, "state", "completed", progress, text+", in 3 consecutive runs"))).Holding(file, twice(nvlinkBoot)),
+		inBoot(checktest.OnGPUs("not started, three times", nil, state(nvml.FabricNotStarted), says(checks.Fail, "state", "completed", "not started", text+", in 3 consecutive runs"))).Holding(file, twice(nvlinkBoot)),
+		inBoot(checktest.OnGPUs("in progress, three times, and another run ten seconds later", nil, state(nvml.FabricInProgress), says(checks.Fail, "state", "completed", progress, text+", in 3 consecutive runs"))).Holding(file, pastAt(10*time.Second, fmt.Sprintf(`{"boot":%q,"in_a_row":{"state":3}}`, nvlinkBoot))),
+		inBoot(checktest.OnGPUs("in progress, twice before the boot", nil, state(nvml.FabricInProgress), says(checks.Warn, "state", "completed", progress, text))).Holding(file, twice("other")),
+		checktest.OnGPUs("in progress, unknown boot", nil, state(nvml.FabricInProgress), says(checks.Warn, "state", "completed", progress, text)).Holding(file, twice("")),
+		checktest.OnGPUs("one of eight is not in the fabric", nil, state(nvml.FabricNotSupported), says(checks.Fail, "state", "completed", "not supported", text+" differs from that of the others")),
 		logging(checktest.OnGPUs("the kernel has errors of a switch", nil, status(nvml.FabricNoResources), logged), 5),
 		logging(checktest.OnGPUs("the kernel has errors of four switches", nil, status(nvml.FabricNoResources), many), 5, 6, 7, 8),
 		odd, strange, past,
@@ -179,21 +179,21 @@ func fabricDomains() []checktest.Scenario {
 	}
 	return []checktest.Scenario{
 		checktest.OnGPUs("in a rack", nil, rackWith(nil)).On(tray()), checktest.OnGPUs("in a rack of an unknown platform", nil, rackWith(nil)),
-		checktest.OnGPUs("two partitions, as somebody has made them", nil, half).On(tray()),
+		checktest.OnGPUs("two partitions on purpose", nil, half).On(tray()),
 		checktest.OnGPUs("not in the domain of the others", nil, rackWith(func(f *nvml.Fabric) { f.Cluster, f.Clique = "", 0 }),
-			says(checks.Fail, "domain", rackUUID, "0", cluster+" is not that of the others")),
+			says(checks.Fail, "domain", rackUUID, "0", cluster+" differs from that of the others")),
 		checktest.OnGPUs("in another domain", nil, rackWith(func(f *nvml.Fabric) { f.Cluster = otherRack }),
-			says(checks.Fail, "domain", rackUUID, otherRack, cluster+" is not that of the others")),
-		checktest.OnGPUs("in another clique", nil, rackWith(func(f *nvml.Fabric) { f.Clique = 7 }), says(checks.Fail, "domain", "4026", "7", clique+" is not that of the others")),
+			says(checks.Fail, "domain", rackUUID, otherRack, cluster+" differs from that of the others")),
+		checktest.OnGPUs("in another clique", nil, rackWith(func(f *nvml.Fabric) { f.Clique = 7 }), says(checks.Fail, "domain", "4026", "7", clique+" differs from that of the others")),
 		checktest.OnGPUs("in no domain, on a platform that has one", nil, alone, says(checks.Fail, "domain", "not 0", "0", cluster)).On(tray()),
-		checktest.OnGPUs("in no domain, and the NVLinks lead to GPUs alone", nil, func(n *nvml.Snapshot) {
+		checktest.OnGPUs("in no domain, NVLinks only to other GPUs", nil, func(n *nvml.Snapshot) {
 			allGPUs(direct)(n)
 			allGPUs(func(g *nvml.GPU) { g.Fabric = nvml.Known(nvml.Fabric{}) })(n)
-		}, checks.Finding{Code: "gpu.fabric.none", Severity: checks.Skip, Message: gpuFabricName + ":  these GPUs are part of no NVLink fabric"}).On(tray()),
+		}, checks.Finding{Code: "gpu.fabric.none", Severity: checks.Skip, Message: gpuFabricName + ":  these GPUs do not have an NVLink fabric"}).On(tray()),
 		checktest.OnGPUs("in no clique, on a platform that has one", nil, noClique, says(checks.Warn, "domain", "not 0", "0", clique)).On(tray()),
 		checktest.OnGPUs("in no fabric, on a platform that has one", nil, out, outOf(2), outOf(3)).On(tray()),
-		checktest.OnGPUs("a GPU alone", nil, func(n *nvml.Snapshot) { out(n); n.GPUs = n.GPUs[1:] },
-			checks.Finding{Code: "gpu.fabric.none", Severity: checks.Skip, Message: gpuFabricName + ":  these GPUs are part of no NVLink fabric"}).On(tray()),
+		checktest.OnGPUs("a single GPU", nil, func(n *nvml.Snapshot) { out(n); n.GPUs = n.GPUs[1:] },
+			checks.Finding{Code: "gpu.fabric.none", Severity: checks.Skip, Message: gpuFabricName + ":  these GPUs do not have an NVLink fabric"}).On(tray()),
 	}
 }
 
@@ -205,21 +205,21 @@ func fabricHealth() []checktest.Scenario {
 		return fabricSays(severity, "health", "", "", "health of the fabric: "+text)
 	}
 	unknown := func(text string) checks.Finding {
-		return checktest.GPUFinding(gpuFabricName, 3, checks.Finding{Code: "gpu.fabric.unknown", Severity: checks.Unknown}, "health of the fabric is "+text+", which is not known here")
+		return checktest.GPUFinding(gpuFabricName, 3, checks.Finding{Code: "gpu.fabric.unknown", Severity: checks.Unknown}, "health of the fabric has an unknown value, "+text)
 	}
 	const recovery = "route recovery in progress"
 	list := []checktest.Scenario{
 		checktest.OnGPUs("degraded bandwidth", nil, mask(0xa9, 2), says(checks.Fail, "degraded bandwidth")),
 		checktest.OnGPUs("an unhealthy route", nil, mask(0x9a, 2), says(checks.Fail, "route unhealthy")),
-		inBoot(checktest.OnGPUs("a route is recovered", nil, mask(0xa6, 0), says(checks.Warn, recovery))),
-		inBoot(checktest.OnGPUs("a route is recovered, for long", nil, mask(0xa6, 0), says(checks.Fail, recovery+", in 3 runs in a row"))).
+		inBoot(checktest.OnGPUs("route recovery", nil, mask(0xa6, 0), says(checks.Warn, recovery))),
+		inBoot(checktest.OnGPUs("route recovery, three times", nil, mask(0xa6, 0), says(checks.Fail, recovery+", in 3 consecutive runs"))).
 			Holding("past/gpu-fabric.json", before300(fmt.Sprintf(`{"boot":%q,"in_a_row":{%q:2}}`, nvlinkBoot, recovery))),
-		checktest.OnGPUs("a timeout is recovered", nil, mask(0x6a, 0), says(checks.Warn, "access timeout recovery in progress")),
-		checktest.OnGPUs("two things at once", nil, mask(0x99, 2), says(checks.Fail, "degraded bandwidth"), says(checks.Fail, "route unhealthy")),
+		checktest.OnGPUs("access timeout recovery", nil, mask(0x6a, 0), says(checks.Warn, "access timeout recovery in progress")),
+		checktest.OnGPUs("two faults at once", nil, mask(0x99, 2), says(checks.Fail, "degraded bandwidth"), says(checks.Fail, "route unhealthy")),
 		checktest.OnGPUs("no partition", nil, mask(0x21aa, 1), says(checks.Warn, "no partition assigned")),
 		checktest.OnGPUs("no connection to the rack's manager", nil, mask(0x91aa, 1), says(checks.Warn, "connection to the rack's fabric manager lost")),
-		checktest.OnGPUs("unhealthy, nobody says why", nil, mask(0xaa, 2), says(checks.Fail, "unhealthy")),
-		checktest.OnGPUs("limited, nobody says why", nil, mask(0, 3), says(checks.Warn, "limited capacity")),
+		checktest.OnGPUs("unhealthy without a reason", nil, mask(0xaa, 2), says(checks.Fail, "unhealthy")),
+		checktest.OnGPUs("limited without a reason", nil, mask(0, 3), says(checks.Warn, "limited capacity")),
 	}
 	for i, text := range wrongConfigs {
 		if text != "" {
@@ -227,10 +227,10 @@ func fabricHealth() []checktest.Scenario {
 		}
 	}
 	for _, strange := range []checktest.Scenario{
-		checktest.OnGPUs("a health that nobody knows", nil, mask(0xab, 0), unknown("0xab")),
-		checktest.OnGPUs("a part of the health that nobody knows", nil, mask(0x9b, 0), says(checks.Fail, "route unhealthy"), unknown("0x9b")),
-		checktest.OnGPUs("a configuration that nobody knows", nil, mask(0xfaa, 0), unknown("0xfaa")),
-		checktest.OnGPUs("a summary that nobody knows", nil, mask(0xaa, 77), unknown("0xaa")),
+		checktest.OnGPUs("an unknown health", nil, mask(0xab, 0), unknown("0xab")),
+		checktest.OnGPUs("an unknown field of the health", nil, mask(0x9b, 0), says(checks.Fail, "route unhealthy"), unknown("0x9b")),
+		checktest.OnGPUs("an unknown configuration", nil, mask(0xfaa, 0), unknown("0xfaa")),
+		checktest.OnGPUs("an unknown summary", nil, mask(0xaa, 77), unknown("0xaa")),
 	} {
 		strange.Broken = true
 		list = append(list, strange)
@@ -246,6 +246,10 @@ func fabricServices() []checktest.Scenario {
 	noIMEX := func(severity checks.Severity, channels int) checks.Finding {
 		return fabricOnNode(severity, "imex", "running", "not running", fmt.Sprintf("IMEX channels of the node: %d, want nvidia-imex running, got none", channels))
 	}
+	misconfigured := func(f checks.Finding) checks.Finding {
+		f.Remedy = checks.FixConfig
+		return f
+	}
 	ampere := allGPUs(func(g *nvml.GPU) { g.Fabric = nvml.Reading[nvml.Fabric]{} })
 	waiting := func(n *nvml.Snapshot) { inFabric(func(f *nvml.Fabric) { f.State = nvml.FabricInProgress })(&n.GPUs[3]) }
 	passed := throughSwitches(checktest.OnGPUs("NVSwitches of a virtual machine", nil, ampere,
@@ -257,8 +261,8 @@ func fabricServices() []checktest.Scenario {
 	channels := checktest.OnGPUs("unreadable channels", nil, nil, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read /dev/nvidia-caps-imex-channels: not a directory"}).
 		Holding("dev/nvidia-caps-imex-channels", "")
 	channels.Broken = true
-	hidden := throughSwitches(checktest.OnGPUs("processes that are hidden", nil, ampere, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown,
-		Message: gpuFabricName + ":  /proc does not show process 1, nor whether nv-fabricmanager and nvidia-imex run"}))
+	hidden := throughSwitches(checktest.OnGPUs("hidden processes", nil, ampere, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown,
+		Message: gpuFabricName + ":  cannot see whether nv-fabricmanager and nvidia-imex run: /proc hides processes"}))
 	maps.DeleteFunc(hidden.Files, func(f, _ string) bool { return strings.HasPrefix(f, "proc/1/") })
 	hidden.Broken = true
 	return []checktest.Scenario{
@@ -269,14 +273,16 @@ func fabricServices() []checktest.Scenario {
 		throughSwitches(checktest.OnGPUs("no manager, and one has not joined", nil, waiting, fabricSays(checks.Warn, "state", "completed", "in progress", "state of the fabric"), stopped(checks.Fail))),
 		passed,
 		running(checktest.OnGPUs("no manager on a platform with NVSwitches, and one has not joined", nil, waiting, fabricSays(checks.Warn, "state", "completed", "in progress", "state of the fabric"),
-			fabricOnNode(checks.Warn, "manager", "running", "not running", "a node of this platform has NVSwitches, want nv-fabricmanager running, got none")).
+			fabricOnNode(checks.Warn, "manager", "running", "not running", "this platform has NVSwitches, want nv-fabricmanager running, got none")).
 			On(&checks.Platform{Name: "HGX B200", GPUs: []int{8}, NVSwitchGPUs: 8})),
 		running(checktest.OnGPUs("NVSwitches by the platform, and their manager", nil, waiting, fabricSays(checks.Warn, "state", "completed", "in progress", "state of the fabric")).
 			On(&checks.Platform{Name: "HGX B200", GPUs: []int{8}, NVSwitchGPUs: 8}), fm),
 		running(withChannels(checktest.OnGPUs("IMEX as wanted", checktest.Of("-i", "2"), rackWith(nil)), 2), imex).OrTable(map[string]any{"imex": "2"}),
 		running(withChannels(checktest.OnGPUs("IMEX does not run", checktest.Of("-i", "yes"), rackWith(nil), noIMEX(checks.Fail, 1)), 1)),
-		running(withChannels(checktest.OnGPUs("IMEX does not run, nobody wants it", nil, rackWith(nil), noIMEX(checks.Warn, 1)), 1)),
+		running(withChannels(checktest.OnGPUs("IMEX does not run and is not wanted", nil, rackWith(nil), noIMEX(checks.Warn, 1)), 1)),
 		running(withChannels(checktest.OnGPUs("too few channels", checktest.Of("-i", "2"), rackWith(nil), fabricOnNode(checks.Fail, "channels", "2", "1", "IMEX channels, want at least 2, got 1")), 1), imex),
+		running(checktest.OnGPUs("IMEX is wanted on a node without an NVLink domain", checktest.Of("-i", "yes"), nil, misconfigured(fabricOnNode(checks.Fail, "channels", "1", "0", "IMEX channels, want at least 1, got 0")), misconfigured(noIMEX(checks.Fail, 0)))),
+		running(checktest.OnGPUs("no IMEX in an NVLink domain", checktest.Of("-i", "yes"), rackWith(nil), fabricOnNode(checks.Fail, "channels", "1", "0", "IMEX channels, want at least 1, got 0"), noIMEX(checks.Fail, 0))),
 		channels, hidden,
 		throughSwitches(checktest.OnGPUs("a container on a node with NVSwitches", nil, ampere)).Contained(),
 		throughSwitches(checktest.OnGPUs("a container that shows no process 1", nil, nil)).Lacking("proc/1/stat", "proc/1/status", "proc/1/cmdline").Contained(),
@@ -294,12 +300,12 @@ func TestFabricWords(t *testing.T) {
 	for word, want := range map[string]int{"yes": 1, "1": 1, "2048": 2048, "0": -1, "no": -1, "-1": -1} {
 		check := &gpuFabric{}
 		err := checks.Bind(check, checktest.Of("-i", word))
-		if n, _ := check.channels(); (err == nil) != (want > 0) || err == nil && n != want {
+		if n, _ := check.parseChannels(); (err == nil) != (want > 0) || err == nil && n != want {
 			t.Errorf("%s: %d, %v", word, n, err)
 		}
 	}
 	got := (&gpuFabric{IMEX: "no"}).Run(t.Context(), &checks.Env{Host: probe.NewHost(t.TempDir())})
 	if len(got) != 1 || got[0].Code != "config.value" || got[0].Severity != checks.Unknown {
-		t.Errorf("a value of TOML that nobody knows: %v", got)
+		t.Errorf("an unknown value in TOML: %v", got)
 	}
 }

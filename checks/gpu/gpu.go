@@ -1,4 +1,4 @@
-// Package gpu has the checks of NVIDIA GPUs that ask NVML.
+// Package gpu contains the checks of NVIDIA GPUs that query NVML.
 package gpu
 
 import (
@@ -12,34 +12,33 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// What the checks of GPUs have in common: how they get at the snapshot of NVML,
-// and how a finding names a GPU.
+// Code that all checks of GPUs share: the snapshot of NVML, and how a finding names a GPU.
 
 func init() {
 	checks.RegisterAdvice(func() map[string]string {
 		return map[string]string{
-			"gpu.none":        "Nothing: the node has no NVIDIA GPU. If it should have some give their number, check_gpu_count N, and see lspci -d 10de:",
-			"gpu.nvml":        "nvidia-smi will say the same: see dmesg for NVRM lines. Try modprobe nvidia; after an update of the driver reboot. For a recorded node (HOSTROOT) NVML_LIBRARY=PATH names its library.",
-			"gpu.unsupported": "Nothing: the GPU or its driver does not tell what this check judges. Take the line out, or update the driver.",
-			"gpu.error":       "NVML could not tell this of one GPU: see nvidia-smi -q for it and dmesg for Xid errors. check_gpu_recovery says what the driver wants.",
-			"gpu.reading":     "NVML calls it not supported on this GPU alone: see nvidia-smi -q for it and dmesg for Xid errors. Reset the GPU; if it stays the board or its InfoROM is bad.",
-			"gpu.past":        "What checks keep between runs cannot be read or written: see the directory /var/lib/nhc-gpu. Nothing, if it is said once a boot and the node has no disk: it is kept in /run.",
+			"gpu.none":        "Nothing, if the node has no NVIDIA GPU. If it should have GPUs, set their number (check_gpu_count N) and look at lspci -d 10de:",
+			"gpu.nvml":        "nvidia-smi fails in the same way: look for NVRM lines in dmesg. Try modprobe nvidia; after a driver update, reboot. For a recorded node (HOSTROOT) set its library with NVML_LIBRARY=PATH.",
+			"gpu.unsupported": "Nothing is wrong: this GPU or its driver does not report the values that the check needs. Remove the line, or update the driver.",
+			"gpu.error":       "NVML reports an error for this GPU: compare nvidia-smi -q of the GPUs and look for Xid errors in dmesg. check_gpu_recovery shows whether the driver asks for a reset.",
+			"gpu.reading":     "This GPU does not report a value that other GPUs of its model report: look at nvidia-smi -q and for Xid errors in dmesg. Reset the GPU; if the value is still missing, the board or its InfoROM is faulty.",
+			"gpu.past":        "Check the directory /var/lib/nhc-gpu: the checks cannot read or write their state there. On a node without a disk one such message after each boot is normal: the state is in /run.",
 		}
 	})
 }
 
-// GPUs is a check that looks at the GPUs one after the other.
+// GPUs is one run of a check over all GPUs.
 type GPUs struct {
 	check    string
 	Env      *checks.Env
 	NVML     *nvml.Snapshot
 	Findings []checks.Finding
-	Judged   bool  // something was known of some GPU
-	Err      error // the first reading of this GPU that was an error
+	Judged   bool  // at least one value of one GPU was known
+	Err      error // the first error among the readings of the current GPU
 }
 
-// AskNVML gets the snapshot with some groups. Without one there is nothing to
-// judge: the findings say why, Skip if the node has no GPU.
+// AskNVML reads a snapshot with the given groups. If it returns nil the findings state the
+// reason: Skip if the node has no GPU.
 func AskNVML(env *checks.Env, check string, groups nvml.Group) (*GPUs, []checks.Finding) {
 	env.At("read the PCI bus")
 	views, err := nvidia.ReadGPUViews(env.Host)
@@ -49,13 +48,13 @@ func AskNVML(env *checks.Env, check string, groups nvml.Group) (*GPUs, []checks.
 	n, err := nvml.Ask(env.Host, groups, env.Doing)
 	expected := len(views.Own())
 	switch {
-	case err != nil && expected == 0 && noGPU(err),
+	case err != nil && expected == 0 && meansNoGPU(err),
 		err == nil && expected+len(n.GPUs) == 0:
 		return nil, skipNone(check)
 	case err != nil:
 		return nil, []checks.Finding{CannotAsk(check, err)}
 	case len(n.GPUs) == 0:
-		return nil, []checks.Finding{checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown}.Describe(check, "the PCI bus has GPUs, but NVML has none")}
+		return nil, []checks.Finding{checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown}.Describe(check, "the PCI bus shows GPUs, but NVML shows none")}
 	}
 	env.Fact("%s", checks.Plural(len(n.GPUs), "GPU"))
 	return &GPUs{check: check, Env: env, NVML: n}, nil
@@ -104,17 +103,17 @@ func skipNone(check string) []checks.Finding {
 	return []checks.Finding{checks.Finding{Code: "gpu.none", Severity: checks.Skip}.Describe(check, "no NVIDIA GPU on this node")}
 }
 
-// CannotAsk is the finding of a node whose NVML does not answer.
+// CannotAsk returns the finding of a node where NVML cannot be queried.
 func CannotAsk(check string, err error) checks.Finding {
 	return checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown}.Describe(check, "cannot ask NVML: %v", err)
 }
 
-// noGPU says whether NVML gives no answer because there is nothing to be asked.
-func noGPU(err error) bool {
+// meansNoGPU reports whether NVML failed because the node has no GPU or no driver.
+func meansNoGPU(err error) bool {
 	return errors.Is(err, probe.ErrNoLibrary) || errors.Is(err, nvml.ErrDriverNotThere) || errors.Is(err, nvml.ErrNoGPU)
 }
 
-// judgeEachGPU has judge look at every GPU that can be asked.
+// judgeEachGPU calls judge for every GPU that NVML can query.
 func judgeEachGPU(env *checks.Env, check string, groups nvml.Group, judge func(*GPUs, *nvml.GPU)) []checks.Finding {
 	s, findings := AskNVML(env, check, groups)
 	if s == nil {
@@ -124,7 +123,7 @@ func judgeEachGPU(env *checks.Env, check string, groups nvml.Group, judge func(*
 	return s.Done()
 }
 
-// Each calls judge for every GPU that answers.
+// Each calls judge for every GPU that NVML can query, and reports a GPU with an error.
 func (s *GPUs) Each(judge func(*GPUs, *nvml.GPU)) {
 	for i := range s.NVML.GPUs {
 		g := &s.NVML.GPUs[i]
@@ -133,13 +132,13 @@ func (s *GPUs) Each(judge func(*GPUs, *nvml.GPU)) {
 		}
 		if s.Err != nil {
 			s.Judged = true
-			s.Report(g, checks.Finding{Code: "gpu.error", Severity: checks.Unknown, Whole: g.Err != nil}, "could not tell: %v", s.Err)
+			s.Report(g, checks.Finding{Code: "gpu.error", Severity: checks.Unknown, Whole: g.Err != nil}, "cannot be read: %v", s.Err)
 		}
 	}
 }
 
-// Done returns the findings. If nothing was known of any GPU, or there was nothing to
-// compare it with, the check is skipped, not passed.
+// Done returns the findings. If no GPU supports the readings, or there is no limit to compare
+// them with, the check is skipped, not passed.
 func (s *GPUs) Done() []checks.Finding {
 	if !s.Judged && len(s.Findings) == 0 {
 		return []checks.Finding{checks.Finding{Code: "gpu.unsupported", Severity: checks.Skip}.Describe(s.check, "not supported by these GPUs or their driver")}
@@ -147,7 +146,7 @@ func (s *GPUs) Done() []checks.Finding {
 	return s.Findings
 }
 
-// Value is what a reading holds. Its error is reported once for each GPU.
+// Value returns the value of a reading. [GPUs.Each] reports the first error of each GPU.
 func Value[T any](s *GPUs, r nvml.Reading[T]) (v T, known bool) {
 	if r.Err != nil && s.Err == nil {
 		s.Err = r.Err
@@ -161,19 +160,18 @@ func (s *GPUs) Report(g *nvml.GPU, f checks.Finding, format string, args ...any)
 	s.Findings = append(s.Findings, f.Report(s.check, checks.GPUDevice(g), format, args...))
 }
 
-// onOff is a switch in words.
-func onOff(on bool) string {
+func formatSwitch(on bool) string {
 	if on {
 		return "on"
 	}
 	return "off"
 }
 
-// unlike finds the GPUs that differ from most of their model in something: a
-// node has a part that was replaced, or set otherwise. Where no value is that of more
-// than half of them the first GPU is what they are compared with. than names it.
-func (s *GPUs) unlike(of func(*nvml.GPU) (string, bool), tell func(g *nvml.GPU, want, got, than string)) {
-	models, _ := s.models(func(g *nvml.GPU) bool {
+// reportOutliers calls report for each GPU with a value that differs from most GPUs of its
+// model: a board was replaced, or configured differently. If no value has a majority the first
+// GPU is the reference. reference names it.
+func (s *GPUs) reportOutliers(of func(*nvml.GPU) (string, bool), report func(g *nvml.GPU, want, got, reference string)) {
+	models, _ := s.groupByModel(func(g *nvml.GPU) bool {
 		_, ok := of(g)
 		return ok
 	})
@@ -189,38 +187,39 @@ func (s *GPUs) unlike(of func(*nvml.GPU) (string, bool), tell func(g *nvml.GPU, 
 			v, _ := of(p)
 			count[v]++
 		}
-		want, than := checks.Commonest(count), "the others"
+		want, reference := checks.Commonest(count), "the others"
 		if count[want]*2 <= len(peers) {
 			want, _ = of(peers[0])
-			than = checks.GPUName(peers[0])
+			reference = checks.GPUName(peers[0])
 		}
 		if got != want {
-			tell(g, want, got, than)
+			report(g, want, got, reference)
 		}
 	}
 }
 
-// reportLacking warns of a GPU that has no value of something though two or more others of its kind
-// have one: no fault of it could be found there.
-func reportLacking[T any](s *GPUs, what string, of func(*nvml.GPU) nvml.Reading[T]) {
+// reportMissing warns of a GPU without a value that at least two others of its kind have: the
+// check cannot detect a fault of this GPU.
+func reportMissing[T any](s *GPUs, value string, of func(*nvml.GPU) nvml.Reading[T]) {
 	for i := range s.NVML.GPUs {
 		g := &s.NVML.GPUs[i]
 		if r := of(g); r.Known || r.Err != nil || g.Err != nil || !g.Name.Known {
 			continue
 		}
-		have := 0
+		others := 0
 		for j := range s.NVML.GPUs {
 			if o := &s.NVML.GPUs[j]; of(o).Known && s.sameKind(g, o) {
-				have++
+				others++
 			}
 		}
-		if have > 1 {
-			s.Report(g, checks.Finding{Code: "gpu.reading", Severity: checks.Warn, Got: "not supported"}, "%s, which %d others have", what, have)
+		if others > 1 {
+			s.Report(g, checks.Finding{Code: "gpu.reading", Severity: checks.Warn, Got: "not supported"}, "%s, which %d other GPUs report", value, others)
 		}
 	}
 }
 
-// sameKind reports whether two GPUs are the same device, and shared in the same way.
+// sameKind reports whether two GPUs have the same model and PCI device, and the same use of
+// MIG and vGPU.
 func (s *GPUs) sameKind(a, b *nvml.GPU) bool {
 	ids, err := pci.GPUIDs(s.Env.Host)
 	device := func(g *nvml.GPU) string {
@@ -232,9 +231,8 @@ func (s *GPUs) sameKind(a, b *nvml.GPU) bool {
 	return err == nil && a.Name.Value == b.Name.Value && a.VGPU.Value == b.VGPU.Value && withMIG(a) == withMIG(b) && device(a) == device(b)
 }
 
-// models returns the GPUs of each model of which something is known, and whether
-// there are two of one.
-func (s *GPUs) models(known func(*nvml.GPU) bool) (models map[string][]*nvml.GPU, two bool) {
+// groupByModel returns the GPUs for which known is true, by model, and whether any model has two.
+func (s *GPUs) groupByModel(known func(*nvml.GPU) bool) (models map[string][]*nvml.GPU, two bool) {
 	models = map[string][]*nvml.GPU{}
 	for i := range s.NVML.GPUs {
 		if g := &s.NVML.GPUs[i]; known(g) {
@@ -245,9 +243,8 @@ func (s *GPUs) models(known func(*nvml.GPU) bool) (models map[string][]*nvml.GPU
 	return models, two
 }
 
-// allHave reports whether there are several GPUs of a model and all have the same of
-// something.
-func (s *GPUs) allHave(g *nvml.GPU, of func(*nvml.GPU) nvml.Reading[int]) bool {
+// allEqual reports whether the node has several GPUs of this model and all have the same value.
+func (s *GPUs) allEqual(g *nvml.GPU, of func(*nvml.GPU) nvml.Reading[int]) bool {
 	others := 0
 	for i := range s.NVML.GPUs {
 		o := &s.NVML.GPUs[i]
@@ -259,6 +256,26 @@ func (s *GPUs) allHave(g *nvml.GPU, of func(*nvml.GPU) nvml.Reading[int]) bool {
 		}
 	}
 	return others > 0
+}
+
+// allMiss reports whether no GPU of this model reaches want and most of them have the same value
+// as g: then the number in nhc.conf is more likely wrong than all the GPUs are.
+func (s *GPUs) allMiss(g *nvml.GPU, want int, of func(*nvml.GPU) nvml.Reading[int]) bool {
+	all, equal := 0, 0
+	for i := range s.NVML.GPUs {
+		o := &s.NVML.GPUs[i]
+		r := of(o)
+		switch {
+		case !r.Known || o.Name.Value != g.Name.Value:
+			continue
+		case r.Value >= want:
+			return false
+		case r.Value == of(g).Value:
+			equal++
+		}
+		all++
+	}
+	return all > 1 && 2*equal > all
 }
 
 func withMIG(g *nvml.GPU) bool { return g.Modes.MIG.Value || g.Modes.MIGPending.Value }

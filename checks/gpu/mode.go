@@ -9,18 +9,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// gpuMode checks that the GPUs are set as they should be: MIG, compute mode, ECC,
-// and confidential computing, each if an option says how. It warns of a mode that
-// the next reset will change. Without -c and -e it warns where GPUs of one model
-// differ, and fails one that is prohibited while others are not: no program can use
-// it. It warns where all GPUs of a model are prohibited. Without -m MIG may be on for some GPUs and off for others.
+// gpuMode checks the modes of every GPU: MIG, compute mode, ECC and confidential computing, each
+// if its option is given. It warns of a mode that the next reset will change.
+//
+// Without -c and -e it warns if GPUs of one model differ. A GPU with compute mode prohibited fails
+// if other GPUs of its model have another mode, since no program can use it; if all are prohibited
+// the check warns. Without -m MIG can be on for some GPUs and off for others.
 //
 //	gpu* || check_gpu_mode -m off -c default -e on
 type gpuMode struct {
-	MIG     string `opt:"m" toml:"mig"`     // MIG mode: on or off
-	Compute string `opt:"c" toml:"compute"` // compute mode: default, exclusive or prohibited
-	ECC     string `opt:"e" toml:"ecc"`     // ECC: on or off
-	CC      string `opt:"C" toml:"cc"`      // confidential computing: on or off
+	MIG     string `opt:"m" toml:"mig"`     // MIG mode: on or off; default: not checked
+	Compute string `opt:"c" toml:"compute"` // compute mode: default, exclusive or prohibited; default: the same on all GPUs of a model
+	ECC     string `opt:"e" toml:"ecc"`     // ECC: on or off; default: the same on all GPUs of a model
+	CC      string `opt:"C" toml:"cc"`      // confidential computing: on or off; default: not checked
 }
 
 const gpuModeName = "check_gpu_mode"
@@ -37,18 +38,18 @@ func init() {
 		New:     func() checks.Check { return &gpuMode{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"gpu.mode.mig":     "nvidia-smi -mig 0 or 1 with -i and the GPU's address, with no job on it, and a reset of the GPU; see who has set it.",
-				"gpu.mode.compute": "nvidia-smi -c DEFAULT (or EXCLUSIVE_PROCESS, PROHIBITED) with -i and the GPU's address.",
-				"gpu.mode.ecc":     "nvidia-smi -e 1 or 0 with -i and the GPU's address, then reset the GPU or reboot.",
-				"gpu.mode.cc":      "Confidential computing is set for the whole node with NVIDIA's gpu-admin-tools, and counts from a reset on.",
-				"gpu.mode.pending": "Nothing now: the mode changes at the next reset of the GPU or reboot. If that is not wanted set it back.",
-				"gpu.mode.differ":  "Set all GPUs alike, or say in nhc.conf how they should be.",
+				"gpu.mode.mig":     "With no job on the GPU, set MIG with nvidia-smi -i ADDRESS -mig 0 (or 1) and reset the GPU. Find out who changed it.",
+				"gpu.mode.compute": "Set the compute mode: nvidia-smi -i ADDRESS -c DEFAULT (or EXCLUSIVE_PROCESS, PROHIBITED).",
+				"gpu.mode.ecc":     "Set ECC with nvidia-smi -i ADDRESS -e 1 (or 0), then reset the GPU or reboot.",
+				"gpu.mode.cc":      "Set confidential computing for the whole node with NVIDIA's gpu-admin-tools, then reset the GPUs.",
+				"gpu.mode.pending": "Nothing now: the mode changes at the next reset of the GPU or reboot. If you do not want that, set it back.",
+				"gpu.mode.differ":  "Set the same mode on all GPUs, or give the mode in nhc.conf.",
 			}
 		},
 	})
 }
 
-// modeKind is one mode: what is wanted of it and how a GPU says it.
+// modeKind is one mode: its wanted value and how to read it from a GPU.
 type modeKind struct {
 	code, name, want string
 	words            []string
@@ -56,27 +57,27 @@ type modeKind struct {
 	pending          func(*nvml.GPU) nvml.Reading[bool]
 }
 
-func switched(of func(*nvml.GPU) nvml.Reading[bool]) func(*nvml.GPU) nvml.Reading[string] {
+func readSwitch(of func(*nvml.GPU) nvml.Reading[bool]) func(*nvml.GPU) nvml.Reading[string] {
 	return func(g *nvml.GPU) nvml.Reading[string] {
 		r := of(g)
-		return nvml.Reading[string]{Value: onOff(r.Value), Known: r.Known, Err: r.Err}
+		return nvml.Reading[string]{Value: formatSwitch(r.Value), Known: r.Known, Err: r.Err}
 	}
 }
 
-func (c *gpuMode) kinds() []modeKind {
+func (c *gpuMode) listKinds() []modeKind {
 	onOrOff := []string{"on", "off"}
 	return []modeKind{
-		{"mig", "MIG mode", c.MIG, onOrOff, switched(func(g *nvml.GPU) nvml.Reading[bool] { return g.Modes.MIG }),
+		{"mig", "MIG mode", c.MIG, onOrOff, readSwitch(func(g *nvml.GPU) nvml.Reading[bool] { return g.Modes.MIG }),
 			func(g *nvml.GPU) nvml.Reading[bool] { return g.Modes.MIGPending }},
 		{"compute", "compute mode", c.Compute, []string{"default", "exclusive", prohibited},
 			func(g *nvml.GPU) nvml.Reading[string] { return g.Modes.Compute }, nil},
-		{"ecc", "ECC", c.ECC, onOrOff, switched(func(g *nvml.GPU) nvml.Reading[bool] { return g.ECC.On }),
+		{"ecc", "ECC", c.ECC, onOrOff, readSwitch(func(g *nvml.GPU) nvml.Reading[bool] { return g.ECC.On }),
 			func(g *nvml.GPU) nvml.Reading[bool] { return g.ECC.Pending }},
 	}
 }
 
 func (c *gpuMode) Run(_ context.Context, env *checks.Env) []checks.Finding {
-	kinds := c.kinds()
+	kinds := c.listKinds()
 	for _, k := range append(kinds, modeKind{name: "confidential computing", want: c.CC, words: []string{"on", "off"}}) {
 		if k.want != "" && !slices.Contains(k.words, k.want) {
 			return []checks.Finding{checks.BadWord(gpuModeName, k.name, k.want, strings.Join(k.words, " or "))}
@@ -92,8 +93,8 @@ func (c *gpuMode) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		}
 	})
 	for _, k := range kinds {
-		if k.want == "" && k.code != "mig" { // a node may have whole GPUs and parts
-			k.differ(s)
+		if k.want == "" && k.code != "mig" { // a node may have GPUs with and without MIG
+			k.compare(s)
 		}
 	}
 	if c.CC != "" {
@@ -102,8 +103,8 @@ func (c *gpuMode) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	return s.Done()
 }
 
-// judge compares one mode of one GPU. A GPU that does not have the mode has it
-// off; a mode that it has to have on is then wrong.
+// judge compares one mode of one GPU with the wanted value. A GPU that does not support a mode
+// fails if the mode must be on.
 func (k modeKind) judge(s *GPUs, g *nvml.GPU) {
 	got, known := Value(s, k.of(g))
 	if !known && k.want == "on" && k.of(g).Err == nil && g.Name.Known {
@@ -116,17 +117,17 @@ func (k modeKind) judge(s *GPUs, g *nvml.GPU) {
 	if k.pending == nil || !known {
 		return
 	}
-	if p, ok := Value(s, k.pending(g)); ok && onOff(p) != got {
-		s.Report(g, checks.Finding{Code: "gpu.mode.pending", Severity: checks.Warn}, "%s is %s, and will be %s after a reset", k.name, got, onOff(p))
+	if p, ok := Value(s, k.pending(g)); ok && formatSwitch(p) != got {
+		s.Report(g, checks.Finding{Code: "gpu.mode.pending", Severity: checks.Warn}, "%s is %s and will be %s after a reset", k.name, got, formatSwitch(p))
 	}
 }
 
-// differ compares the GPUs of a model with each other.
-func (k modeKind) differ(s *GPUs) {
+// compare compares the GPUs of a model with each other.
+func (k modeKind) compare(s *GPUs) {
 	usable := func(g *nvml.GPU) bool { return k.of(g).Known && k.of(g).Value != prohibited }
 	of := func(g *nvml.GPU) (string, bool) { return k.of(g).Value, usable(g) }
-	s.unlike(of, func(g *nvml.GPU, want, got, than string) {
-		s.Report(g, checks.Finding{Code: "gpu.mode.differ", Severity: checks.Warn, Want: want, Got: got, Remedy: checks.FixConfig}, "%s is not that of %s", k.name, than)
+	s.reportOutliers(of, func(g *nvml.GPU, want, got, reference string) {
+		s.Report(g, checks.Finding{Code: "gpu.mode.differ", Severity: checks.Warn, Want: want, Got: got, Remedy: checks.FixConfig}, "%s differs from that of %s", k.name, reference)
 	})
 	for i := range s.NVML.GPUs {
 		g := &s.NVML.GPUs[i]
@@ -138,7 +139,7 @@ func (k modeKind) differ(s *GPUs) {
 			s.Report(g, f, "no program can use the GPU: compute mode")
 		default:
 			f := checks.Finding{Code: "gpu.mode.differ", Severity: checks.Fail, Want: k.of(&s.NVML.GPUs[other]).Value, Got: prohibited, Remedy: checks.FixConfig}
-			s.Report(g, f, "no program can use the GPU: %s is not that of the others", k.name)
+			s.Report(g, f, "no program can use the GPU: %s differs from that of the others", k.name)
 		}
 	}
 }
@@ -148,11 +149,11 @@ func (c *gpuMode) judgeCC(s *GPUs) []checks.Finding {
 	switch r := s.NVML.CC; {
 	case r.Err != nil:
 		s.Judged = true
-		return []checks.Finding{checks.Finding{Code: "gpu.error", Severity: checks.Unknown}.Describe(gpuModeName, "could not tell: %v", r.Err)}
+		return []checks.Finding{checks.Finding{Code: "gpu.error", Severity: checks.Unknown}.Describe(gpuModeName, "confidential computing cannot be read: %v", r.Err)}
 	case r.Known:
-		got = onOff(r.Value)
+		got = formatSwitch(r.Value)
 	case c.CC == "off":
-		got = "off" // a driver or GPU that does not know it
+		got = "off" // the driver or the GPU does not support it
 	}
 	if got == c.CC {
 		return nil

@@ -11,39 +11,39 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// gpuNVLink checks the NVLinks of every GPU. With -n so many are up, else as many
-// as the GPU should have. Three know how many that is: its platform, what
-// it has had before, and most of the other GPUs of its model. A GPU fails that has
-// fewer than the others where NVSwitches join them, or than two of the three say;
-// if one alone says so it warns. Links that are down on all GPUs by design are
-// none of these. Without NVSwitches a link leads to one other GPU: where that GPU is
-// not in the node, or the board has no bridge, the link is down on a healthy node.
+// gpuNVLink checks the NVLinks of every GPU: their number, speed, far ends, peer-to-peer access and
+// errors.
 //
-// -b MBPS fails links that are slower, one way; without it a link is warned of
-// that has a tenth less than the platform's, or less than the others'. It warns of
-// links that are closed to traffic, and of those that lead to something unknown
-// where the others lead to a switch or a GPU. Where all GPUs are on
-// NVSwitches each can get at every other one, to read and to write, both ways: a
-// pair that cannot fails, all of them together are warned of, since
-// check_gpu_fabric knows why.
+// Number: with -n at least LINKS must be up. Without -n there are three references: the platform,
+// the links that the GPU had before, and most GPUs of its model. A GPU fails if it has fewer links
+// than the others on a board with NVSwitches, or fewer than two of the references; with one
+// reference it warns. Links that are down on all GPUs by design do not count. Without NVSwitches a
+// link is connected to one other GPU: it is down on a healthy node if that GPU is not in the node,
+// or the board has no bridge.
 //
-// Errors are judged by what was added since the last run, link by link
-// (checks/gpu/nvlinkerrors.toml has the limits), not in the first run after a boot: at
-// 100 CRC errors a second it fails, of all others it warns; -s fails for these, too.
-// A failure lasts for an hour, unless the counters are reset: a node that was
-// drained has no traffic that would show it again.
-// The effective bit error rate is judged where effective errors were added.
+// Speed: with -b a link fails below MBPS in one direction. Without -b it warns if it is 10 % slower
+// than on the platform, or slower than the other links.
 //
-// GPUs with MIG on are left out: their links may be off.
-// check_nvlink_status is AzureHPC's name of it; words that are no options are
-// ignored there.
+// Far ends: it warns of links that are closed to traffic, and of links with an unknown far end if
+// the other links are connected to a switch or a GPU. If all GPUs are on NVSwitches each must have
+// read and write access to every other one: a pair without access fails. If no pair has access it
+// only warns, since check_gpu_fabric finds the cause.
+//
+// Errors: it judges the errors of each link since the last run of this boot, by the limits in
+// checks/gpu/nvlinkerrors.toml. At more than 100 CRC errors per second it fails, for other errors
+// it warns; -s makes these fail, too. A failure lasts for an hour unless the counters are reset,
+// since a drained node has no traffic that could show it again. It judges the effective bit error
+// rate of links that have new effective errors.
+//
+// GPUs with MIG on are skipped: their links can be off. check_nvlink_status is AzureHPC's name; it
+// ignores arguments that are not options.
 //
 //	gpu* || check_gpu_nvlink
 //	gpu* || check_gpu_nvlink -n 18 -b 26562
 type gpuNVLink struct {
-	Links  int  `opt:"n" toml:"links"`     // NVLinks that are up at least, of each GPU
-	Speed  int  `opt:"b" toml:"bandwidth"` // MB/s that a link has at least, one way
-	Strict bool `opt:"s" toml:"strict"`    // errors that are warned of fail
+	Links  int  `opt:"n" toml:"links"`     // lowest number of NVLinks that are up on each GPU; 0: by platform, earlier runs and the other GPUs
+	Speed  int  `opt:"b" toml:"bandwidth"` // lowest bandwidth of a link in one direction, MB/s; 0: by platform and the other links
+	Strict bool `opt:"s" toml:"strict"`    // fail instead of warn about errors
 
 	name string
 }
@@ -54,23 +54,23 @@ const (
 )
 
 func init() {
-	const far = "See dmesg for Xid and SXid errors (check_gpu_xid). Reset the GPU or reboot; if it comes back the GPU, its baseboard or the NVSwitch is bad."
+	const far = "Look for Xid and SXid errors in dmesg (check_gpu_xid). Reset the GPU or reboot; if the fault returns, the GPU, its baseboard or the NVSwitch is faulty."
 	for _, name := range []string{gpuNVLinkName, azureNVLinkName} {
 		checks.Register(checks.Info{
 			Name:    name,
 			Usage:   "[-n LINKS] [-b MBPS] [-s]",
-			Summary: "NVLinks are up, fast, free of errors, and join all GPUs",
+			Summary: "NVLinks are up and fast, have few errors, connect all GPUs",
 			Lane:    checks.NVML,
 			New:     func() checks.Check { return &gpuNVLink{name: name} },
 			Do: func() map[string]string {
 				return map[string]string{
-					"gpu.nvlink.down":    far + " If fewer links were meant give their number with -n, or remove gpu-nvlinks.json in /var/lib/nhc-gpu.",
-					"gpu.nvlink.speed":   far,
-					"gpu.nvlink.traffic": "The link is up but the driver lets nothing through: see check_gpu_fabric, nvidia-smi nvlink -s, and the fabric manager's log.",
+					"gpu.nvlink.down":    far + " If all GPUs have the same number of links, correct -n in nhc.conf. If the number was reduced on purpose, set it with -n, or delete gpu-nvlinks.json in /var/lib/nhc-gpu.",
+					"gpu.nvlink.speed":   far + " If all links have the same speed, correct -b in nhc.conf.",
+					"gpu.nvlink.traffic": "The link is up but the driver blocks its traffic: look at check_gpu_fabric, nvidia-smi nvlink -s, and the fabric manager's log.",
 					"gpu.nvlink.far":     far,
-					"gpu.nvlink.p2p":     "nvidia-smi topo -p2p n shows the same. If it is all pairs see check_gpu_fabric and the fabric manager; if it is those of one GPU reset it, or reboot.",
-					"gpu.nvlink.errors":  "If jobs are slow or fail on this node reset the GPU when it is idle; if it goes on the GPU, its baseboard or the NVSwitch is bad.",
-					"gpu.nvlink.ber":     "The link is poor, and will replay or drop: as for errors. On an NVL72 rack see the cartridge and the switch tray, too.",
+					"gpu.nvlink.p2p":     "Compare with nvidia-smi topo -p2p n. If all pairs fail, look at check_gpu_fabric and the fabric manager; if the pairs of one GPU fail, reset that GPU or reboot.",
+					"gpu.nvlink.errors":  "If jobs are slow or fail on this node, reset the GPU when it is idle; if the errors return, the GPU, its baseboard or the NVSwitch is faulty.",
+					"gpu.nvlink.ber":     "The link is poor and will replay packets or go down. Reset the GPU when it is idle; if that does not help, the GPU, its baseboard or the NVSwitch is faulty. On an NVL72 rack check the cable cartridge and the switch tray, too.",
 					"gpu.nvlink.mig":     "Nothing: NVLinks of GPUs with MIG on are not judged.",
 				}
 			},
@@ -78,7 +78,7 @@ func init() {
 	}
 }
 
-// Bind takes the words. AzureHPC's check has none, and looks at none.
+// Bind sets the options. AzureHPC's check ignores its arguments.
 func (c *gpuNVLink) Bind(words []string) error {
 	if c.name == azureNVLinkName && len(words) > 0 && !strings.HasPrefix(words[0], "-") {
 		words = nil
@@ -91,14 +91,14 @@ type linkRun struct {
 	*gpuNVLink
 	*GPUs
 	past map[string]linkPlaces
-	most map[string]int    // how many links most GPUs of a model have up
-	far  map[string]string // what most of the links of a model lead to
+	most map[string]int    // the most common number of links that are up, by model
+	far  map[string]string // the most common kind of far end, by model
 }
 
-// linkPlaces is what a GPU has ever shown of its links.
+// linkPlaces are the links that a GPU had up in any run, and their far ends.
 type linkPlaces struct {
 	Up  []bool   `json:"up"`
-	Far []string `json:"far,omitempty"` // the PCI address of the other end
+	Far []string `json:"far,omitempty"` // PCI address of the far end
 }
 
 func (c *gpuNVLink) Run(_ context.Context, env *checks.Env) []checks.Finding {
@@ -108,16 +108,14 @@ func (c *gpuNVLink) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}
 	r := &linkRun{gpuNVLink: c, GPUs: s, past: map[string]linkPlaces{}, far: map[string]string{}}
 	if err := env.Recall("gpu-nvlinks", &r.past); err != nil || r.past == nil {
-		r.past = map[string]linkPlaces{} // a file that is broken is written anew
+		r.past = map[string]linkPlaces{} // start again if the file is damaged
 	}
-	r.most = s.mostHave(func(g *nvml.GPU) nvml.Reading[int] {
-		return nvml.Reading[int]{Value: linksUp(g.NVLinks.Value), Known: g.NVLinks.Known && !withMIG(g)}
-	})
-	for model, of := range r.farEnds() {
+	r.most = s.findCommon(readLinks)
+	for model, of := range r.countFarEnds() {
 		r.far[model] = checks.Commonest(of)
 	}
 	m := recallGPU[linkErrors](env, c.name, "gpu-nvlink-errors", s.NVML.Taken)
-	boot, _ := probe.BootID(env.Host) // without it no run is known to be of this boot
+	boot, _ := probe.BootID(env.Host) // without it no earlier run counts as one of this boot
 	divided, grown := 0, false
 	s.Each(func(s *GPUs, g *nvml.GPU) {
 		if withMIG(g) {
@@ -128,14 +126,14 @@ func (c *gpuNVLink) Run(_ context.Context, env *checks.Env) []checks.Finding {
 			s.Err = g.Modes.MIG.Err
 		}
 		grown = r.judge(g) || grown
-		r.errors(g, m, boot)
+		r.judgeErrors(g, m, boot)
 	})
 	s.fact("", " NVLinks up on each", func(g *nvml.GPU) nvml.Reading[int] {
-		return nvml.Reading[int]{Value: linksUp(g.NVLinks.Value), Known: g.NVLinks.Known}
+		return nvml.Reading[int]{Value: countUp(g.NVLinks.Value), Known: g.NVLinks.Known}
 	})
-	r.peers()
+	r.judgePeers()
 	if divided > 0 && divided == len(s.NVML.GPUs) {
-		return []checks.Finding{checks.Finding{Code: "gpu.nvlink.mig", Severity: checks.Skip}.Describe(c.name, "MIG is on, the NVLinks are not judged")}
+		return []checks.Finding{checks.Finding{Code: "gpu.nvlink.mig", Severity: checks.Skip}.Describe(c.name, "NVLinks are not judged: MIG is on")}
 	}
 	if grown {
 		s.Findings = append(s.Findings, checks.KeepForLater(env, c.name, "gpu-nvlinks", r.past)...)
@@ -143,7 +141,12 @@ func (c *gpuNVLink) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	return append(s.Done(), m.store(env)...)
 }
 
-func linksUp(list []bool) (n int) {
+// readLinks returns the number of links that are up; unknown with MIG.
+func readLinks(g *nvml.GPU) nvml.Reading[int] {
+	return nvml.Reading[int]{Value: countUp(g.NVLinks.Value), Known: g.NVLinks.Known && !withMIG(g)}
+}
+
+func countUp(list []bool) (n int) {
 	for _, on := range list {
 		if on {
 			n++
@@ -152,8 +155,8 @@ func linksUp(list []bool) (n int) {
 	return n
 }
 
-// farEnds count what the links of each model lead to.
-func (r *linkRun) farEnds() map[string]map[string]int {
+// countFarEnds counts the links to each kind of far end, by model.
+func (r *linkRun) countFarEnds() map[string]map[string]int {
 	ends := map[string]map[string]int{}
 	for i := range r.NVML.GPUs {
 		g := &r.NVML.GPUs[i]
@@ -170,18 +173,17 @@ func (r *linkRun) farEnds() map[string]map[string]int {
 	return ends
 }
 
-// judge looks at the links of one GPU. grown says that it has shown something that
-// it had not shown before.
+// judge judges the links of one GPU. grown: a link or a far end is new.
 func (r *linkRun) judge(g *nvml.GPU) (grown bool) {
 	judged := r.Judged
 	up, known := Value(r.GPUs, g.NVLinks)
 	before := r.past[g.UUID.Value]
-	if want, _ := r.wanted(g, linksUp(up), linksUp(before.Up)); linksUp(up) == 0 && want == 0 && r.Links <= 0 && g.NVLinks.Err == nil {
-		r.Judged = judged // no link is up, and nothing says that one should be
+	if want, _ := r.findWanted(g, countUp(up), countUp(before.Up)); countUp(up) == 0 && want == 0 && r.Links <= 0 && g.NVLinks.Err == nil {
+		r.Judged = judged // no link is up, and no reference wants one
 		return false
 	}
-	if g.NVLinks.Err != nil || !known && r.most[g.Name.Value] == 0 && linksUp(before.Up) == 0 {
-		return false // it has none, or nobody knows
+	if g.NVLinks.Err != nil || !known && r.most[g.Name.Value] == 0 && countUp(before.Up) == 0 {
+		return false // it has no links, or they are unknown
 	}
 	r.Judged = true
 	r.judgeDown(g, up, before)
@@ -206,7 +208,7 @@ func (r *linkRun) judge(g *nvml.GPU) (grown bool) {
 	return grown
 }
 
-// at is an item of a list, which may be shorter than another one.
+// at returns list[i], or the zero value beyond its end.
 func at[T any](list []T, i int) (v T) {
 	if i < len(list) {
 		v = list[i]
@@ -214,11 +216,12 @@ func at[T any](list []T, i int) (v T) {
 	return v
 }
 
-// judgeDown looks for links that should be up.
+// judgeDown reports links that are down and should be up.
 func (r *linkRun) judgeDown(g *nvml.GPU, up []bool, before linkPlaces) {
-	have, want, severity := linksUp(up), r.Links, checks.Fail
+	have, want, severity, remedy := countUp(up), r.Links, checks.Fail, checks.ResetGPU
+	wanted, byWitness := r.findWanted(g, have, countUp(before.Up))
 	if want <= 0 {
-		want, severity = r.wanted(g, have, linksUp(before.Up))
+		want, severity = wanted, byWitness
 	}
 	if have >= want {
 		return
@@ -230,33 +233,36 @@ func (r *linkRun) judgeDown(g *nvml.GPU, up []bool, before linkPlaces) {
 		}
 	}
 	if len(down) == 0 {
-		down = r.othersHave(g, up)
+		down = r.findUpOnOthers(g, up)
 	}
-	text := checks.Plural(want-have, "link") + " of them down"
+	text := "too few NVLinks are up"
 	switch {
 	case have == 0:
-		text = "every NVLink is down"
+		text = "all NVLinks are down"
+	case r.Links > 0 && wanted <= have && r.allMiss(g, r.Links, readLinks): // only nhc.conf wants more
+		text, remedy = text+", as on most GPUs of this model", checks.FixConfig
 	case len(down) > 0:
-		text = linkList(down) + " down" + farOf(before, down)
+		text = formatLinks(down) + " down" + formatFarEnd(before, down)
 	}
-	r.Report(g, checks.Finding{Code: "gpu.nvlink.down", Severity: severity, Remedy: checks.ResetGPU, Want: fmt.Sprintf("%d up", want), Got: fmt.Sprint(have)}, "%s", text)
+	r.Report(g, checks.Finding{Code: "gpu.nvlink.down", Severity: severity, Remedy: remedy, Want: fmt.Sprintf("%d up", want), Got: fmt.Sprint(have)}, "%s", text)
 }
 
-// wanted asks the three who know how many links there should be.
-func (r *linkRun) wanted(g *nvml.GPU, have, had int) (want int, severity checks.Severity) {
-	p, most := r.platform(g), r.most[g.Name.Value]
+// findWanted returns the number of links that the three references want: the platform, earlier
+// runs, and the other GPUs.
+func (r *linkRun) findWanted(g *nvml.GPU, have, had int) (want int, severity checks.Severity) {
+	p, most := r.findPlatform(g), r.most[g.Name.Value]
 	bare := have == 0 && had == 0
 	if bare && len(r.NVML.GPUs) == 1 {
-		return 0, checks.Warn // one GPU of a board, as clouds rent it
+		return 0, checks.Warn // a cloud rents one GPU of a board
 	}
 	links, switched := p.NVLinks, r.far[g.Name.Value] == "switch"
 	switch {
 	case switched:
 	case bare && len(p.GPUs) == 0:
 		return 0, checks.Warn // a card without a bridge
-	case len(r.NVML.GPUs) < p.NVLinkGPUs && (most > 0 || p.NVSwitchGPUs == 0): // a part of a board: links to the rest are down
+	case len(r.NVML.GPUs) < p.NVLinkGPUs && (most > 0 || p.NVSwitchGPUs == 0): // a part of a board: links to the other GPUs are down
 		links = 0
-		if most != p.NVLinks { // the GPUs of a part differ
+		if most != p.NVLinks { // the GPUs of such a part have different numbers of links
 			most = 0
 		}
 	}
@@ -273,8 +279,8 @@ func (r *linkRun) wanted(g *nvml.GPU, have, had int) (want int, severity checks.
 	return want, checks.Warn
 }
 
-// othersHave are the links that are down here and up on most GPUs of the model.
-func (r *linkRun) othersHave(g *nvml.GPU, up []bool) (down []int) {
+// findUpOnOthers returns the links that are down on g and up on most GPUs of its model.
+func (r *linkRun) findUpOnOthers(g *nvml.GPU, up []bool) (down []int) {
 	others, all := map[int]int{}, 0
 	for i := range r.NVML.GPUs {
 		o := &r.NVML.GPUs[i]
@@ -296,21 +302,21 @@ func (r *linkRun) othersHave(g *nvml.GPU, up []bool) (down []int) {
 	return down
 }
 
-// linkList is "link 7 is", "links 4, 7 are".
-func linkList(links []int) string {
+// formatLinks returns "NVLink 7 is" or "NVLinks 4, 7 are".
+func formatLinks(links []int) string {
 	words := make([]string, len(links))
 	for i, n := range links {
 		words[i] = fmt.Sprint(n)
 	}
 	if len(words) == 1 {
-		return "link " + words[0] + " is"
+		return "NVLink " + words[0] + " is"
 	}
-	return "links " + strings.Join(words, ", ") + " are"
+	return "NVLinks " + strings.Join(words, ", ") + " are"
 }
 
-// farOf says where the links have led to, if they all have led there: a switch
-// that is dead takes links of every GPU with it.
-func farOf(before linkPlaces, links []int) string {
+// formatFarEnd names the far end of the links if all had the same one: a dead switch takes down
+// links of every GPU.
+func formatFarEnd(before linkPlaces, links []int) string {
 	far := at(before.Far, links[0])
 	for _, link := range links {
 		if at(before.Far, link) != far {
@@ -320,14 +326,13 @@ func farOf(before linkPlaces, links []int) string {
 	if far == "" {
 		return ""
 	}
-	return ", which led to " + far
+	return ", before that connected to " + far
 }
 
-// What check_gpu_nvlink makes of links that are up: how fast they are, where they
-// lead to, and whether the GPUs can get at each other by them.
+// Links that are up: their speed, their far ends, and peer-to-peer access.
 
-// speedSlack is what a link may lack of its platform's speed, in percent: some
-// drivers tell it before, some after what error correction takes.
+// speedSlack is how much slower than its platform's figure a link can be, in percent: some drivers
+// report the speed before, some after the overhead of error correction.
 const speedSlack = 10
 
 func (r *linkRun) judgeSpeed(g *nvml.GPU, up []bool) {
@@ -335,13 +340,14 @@ func (r *linkRun) judgeSpeed(g *nvml.GPU, up []bool) {
 	if !known {
 		return
 	}
-	p := r.platform(g)
-	least, severity, than := r.Speed, checks.Fail, ""
+	p := r.findPlatform(g)
+	normal := p.NVLinkBandwidth * (100 - speedSlack) / 100
+	least, severity, remedy, than := r.Speed, checks.Fail, checks.ResetGPU, ""
 	if least <= 0 {
-		least, severity, than = p.NVLinkBandwidth*(100-speedSlack)/100, checks.Warn, ", less than "+p.Name
+		least, severity, than = normal, checks.Warn, ", less than "+p.Name
 	}
-	usual := r.usualSpeed(g.Name.Value)
-	if usual == 0 { // no link tells its speed
+	usual := r.findUsualSpeed(g.Name.Value)
+	if usual == 0 { // no link reports its speed
 		return
 	}
 	if r.Speed <= 0 && usual > least {
@@ -354,14 +360,17 @@ func (r *linkRun) judgeSpeed(g *nvml.GPU, up []bool) {
 			slow, lowest = append(slow, link), min(lowest, speed)
 		}
 	}
+	if r.Speed > 0 && lowest >= usual && lowest >= normal { // only nhc.conf wants more
+		remedy, than = checks.FixConfig, ", as most links of this model"
+	}
 	if len(slow) > 0 {
-		r.Report(g, checks.Finding{Code: "gpu.nvlink.speed", Severity: severity, Remedy: checks.ResetGPU, Want: fmt.Sprintf("at least %d MB/s", least), Got: fmt.Sprintf("%d MB/s", lowest)},
-			"%s slow%s", linkList(slow), than)
+		r.Report(g, checks.Finding{Code: "gpu.nvlink.speed", Severity: severity, Remedy: remedy, Want: fmt.Sprintf("at least %d MB/s", least), Got: fmt.Sprintf("%d MB/s", lowest)},
+			"%s slow%s", formatLinks(slow), than)
 	}
 }
 
-// usualSpeed is that of most links of a model on this node.
-func (r *linkRun) usualSpeed(model string) (usual int) {
+// findUsualSpeed returns the most common link speed of a model on this node.
+func (r *linkRun) findUsualSpeed(model string) (usual int) {
 	times := map[int]int{}
 	for i := range r.NVML.GPUs {
 		if g := &r.NVML.GPUs[i]; g.Name.Value == model && !withMIG(g) {
@@ -396,17 +405,17 @@ func (r *linkRun) judgeEnds(g *nvml.GPU, up []bool) {
 		}
 	}
 	if len(shut) > 0 {
-		r.Report(g, checks.Finding{Code: "gpu.nvlink.traffic", Severity: checks.Warn, Remedy: checks.CheckFabric}, "%s up, but closed to traffic", linkList(shut))
+		r.Report(g, checks.Finding{Code: "gpu.nvlink.traffic", Severity: checks.Warn, Remedy: checks.CheckFabric}, "%s up, but closed to traffic", formatLinks(shut))
 	}
 	if len(lost) > 0 {
-		r.Report(g, checks.Finding{Code: "gpu.nvlink.far", Severity: checks.Warn, Remedy: checks.CheckFabric, Want: usual, Got: "unknown"}, "other end, where %s up", linkList(lost))
+		r.Report(g, checks.Finding{Code: "gpu.nvlink.far", Severity: checks.Warn, Remedy: checks.CheckFabric, Want: usual, Got: "unknown"}, "far end of %s", formatLinkNumbers(lost))
 	}
 }
 
-// peers looks at all pairs of GPUs that NVSwitches join. The GPU that has more bad
-// pairs than the other one is named for a pair, both if they have as many.
-func (r *linkRun) peers() {
-	names, bad, good := r.joined(), map[string]map[string]string{}, 0
+// judgePeers judges all pairs of GPUs that are connected through NVSwitches. For a bad pair it
+// names the GPU with more bad pairs, or both.
+func (r *linkRun) judgePeers() {
+	names, bad, good := r.findSwitched(), map[string]map[string]string{}, 0
 	for a := range names {
 		bad[a] = map[string]string{}
 	}
@@ -454,16 +463,16 @@ func (r *linkRun) peers() {
 	}
 }
 
-// joined are the GPUs by name that have links up, all to NVSwitches. Confidential
-// computing closes peer-to-peer traffic.
-func (r *linkRun) joined() map[string]*nvml.GPU {
+// findSwitched returns, by name, the GPUs with links to NVSwitches. With confidential computing
+// it returns none, since that blocks peer-to-peer traffic.
+func (r *linkRun) findSwitched() map[string]*nvml.GPU {
 	names := map[string]*nvml.GPU{}
 	if r.NVML.CC.Value {
 		return names
 	}
 	for i := range r.NVML.GPUs {
 		g := &r.NVML.GPUs[i]
-		if g.Err == nil && !withMIG(g) && linksUp(g.NVLinks.Value) > 0 && r.far[g.Name.Value] == "switch" {
+		if g.Err == nil && !withMIG(g) && countUp(g.NVLinks.Value) > 0 && r.far[g.Name.Value] == "switch" {
 			names[fmt.Sprintf("gpu%d", g.Index)] = g
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// Errors of NVLinks, by what was added since the last run.
+// Errors of NVLinks since the last run.
 
 //go:embed nvlinkerrors.toml
 var nvlinkErrorsData string
@@ -31,7 +31,7 @@ type linkLimit struct {
 	Source   string  `toml:"source"`
 }
 
-// linkLimits is the file.
+// linkLimits is the content of nvlinkerrors.toml.
 type linkLimits struct {
 	BER struct {
 		Most   float64 `toml:"most"`
@@ -43,7 +43,7 @@ type linkLimits struct {
 var nvlinkLimits = sync.OnceValue(func() *linkLimits {
 	l, err := parseLinkLimits(nvlinkErrorsData)
 	if err != nil {
-		panic(err) // ours, which a test has read
+		panic(err) // the file is built in, and a test parses it
 	}
 	return l
 })
@@ -60,7 +60,7 @@ func parseLinkLimits(text string) (*linkLimits, error) {
 	for _, row := range l.Limits {
 		switch {
 		case row.Counter == "" || row.What == "" || row.Source == "":
-			return nil, errors.New("a limit without counter, what or source")
+			return nil, errors.New("a limit has no counter, what or source")
 		case row.Per != "run" && row.Per != "minute" && row.Per != "second":
 			return nil, fmt.Errorf("%s: per %q: want run, minute or second", row.Counter, row.Per)
 		case row.Severity != checks.Warn.String() && row.Severity != checks.Fail.String():
@@ -70,7 +70,7 @@ func parseLinkLimits(text string) (*linkLimits, error) {
 	return l, nil
 }
 
-// linkErrors is what is kept of a GPU's counters.
+// linkErrors is the state of a GPU's links that the check keeps for the next run.
 type linkErrors struct {
 	Boot   string          `json:"boot"`
 	Up     []bool          `json:"up"`
@@ -78,23 +78,22 @@ type linkErrors struct {
 	Failed []linkFailure   `json:"failed,omitempty"`
 }
 
-// linkFailure is a failure of a GPU that lasts for failureLasts: a node that was
-// drained has no traffic, and would have no errors in its next run.
+// linkFailure is a failure of a GPU that lasts for failureDuration: a drained node has no traffic,
+// so its next run would find no errors.
 type linkFailure struct {
 	At   time.Time `json:"at"`
-	What string    `json:"what"` // the row's word
+	What string    `json:"what"` // the row's what
 	On   string    `json:"on"`
 	Want string    `json:"want"`
 	Got  string    `json:"got"`
 }
 
-// failureLasts is as long as errors of InfiniBand ports are looked back for.
-const failureLasts = time.Hour
+// failureDuration is the window of check_ib_errors.
+const failureDuration = time.Hour
 
-// errors judges what was added to the counters of a GPU's links. One that went
-// backwards says that the driver was loaded anew or that somebody has reset it: no
-// counter of the GPU tells anything then.
-func (r *linkRun) errors(g *nvml.GPU, m *memory[linkErrors], boot string) {
+// judgeErrors judges the new errors of a GPU's links. If a counter has decreased the driver was
+// reloaded or someone has reset the counters: then no counter of the GPU is judged.
+func (r *linkRun) judgeErrors(g *nvml.GPU, m *memory[linkErrors], boot string) {
 	counts, known := Value(r.GPUs, g.NVLink.Counts)
 	rates, _ := Value(r.GPUs, g.NVLink.BER)
 	if !known {
@@ -107,7 +106,7 @@ func (r *linkRun) errors(g *nvml.GPU, m *memory[linkErrors], boot string) {
 		return
 	}
 	if !compare {
-		next.Failed = r.failedBefore(g, then, nil)
+		next.Failed = r.reportEarlier(g, then, nil)
 		return
 	}
 	added := map[string][]uint64{}
@@ -117,7 +116,7 @@ func (r *linkRun) errors(g *nvml.GPU, m *memory[linkErrors], boot string) {
 				added[name] = append(added[name], 0)
 				continue
 			}
-			n, ok := addedTo(then.Counts[name][link], now[link])
+			n, ok := subtractCounter(then.Counts[name][link], now[link])
 			if !ok {
 				return
 			}
@@ -125,17 +124,17 @@ func (r *linkRun) errors(g *nvml.GPU, m *memory[linkErrors], boot string) {
 		}
 	}
 	for _, row := range nvlinkLimits().Limits {
-		if f := r.tooManyOf(g, row, added[row.Counter], m.elapsed.Seconds()); f != nil {
+		if f := r.judgeCounter(g, row, added[row.Counter], m.elapsed.Seconds()); f != nil {
 			next.Failed = append(next.Failed, *f)
 		}
 	}
-	next.Failed = append(next.Failed, r.failedBefore(g, then, next.Failed)...)
+	next.Failed = append(next.Failed, r.reportEarlier(g, then, next.Failed)...)
 	r.judgeBER(g, rates, added["effective"])
 }
 
-// addedTo is what was added to a counter. Older ones have 32 bits and begin anew
-// when they are full; any other that has gone backwards was reset.
-func addedTo(then, now uint64) (added uint64, ok bool) {
+// subtractCounter returns how much a counter has grown. Older counters have 32 bits and wrap; any
+// other decrease is a reset, and not ok.
+func subtractCounter(then, now uint64) (added uint64, ok bool) {
 	const full, near = math.MaxUint32, math.MaxUint32 - math.MaxUint32/16
 	switch {
 	case now >= then:
@@ -146,12 +145,12 @@ func addedTo(then, now uint64) (added uint64, ok bool) {
 	return 0, false
 }
 
-// failedBefore reports the failures of earlier runs that still count and are not
-// among those of this one, and gives them.
-func (r *linkRun) failedBefore(g *nvml.GPU, then linkErrors, now []linkFailure) (still []linkFailure) {
+// reportEarlier reports and returns the failures of earlier runs that still last and that this run
+// has not found again.
+func (r *linkRun) reportEarlier(g *nvml.GPU, then linkErrors, now []linkFailure) (still []linkFailure) {
 	for _, f := range then.Failed {
 		ago := r.NVML.Taken.Sub(f.At)
-		if ago < 0 || ago >= failureLasts || slices.ContainsFunc(now, func(n linkFailure) bool { return n.What == f.What }) {
+		if ago < 0 || ago >= failureDuration || slices.ContainsFunc(now, func(n linkFailure) bool { return n.What == f.What }) {
 			continue
 		}
 		still = append(still, f)
@@ -161,8 +160,8 @@ func (r *linkRun) failedBefore(g *nvml.GPU, then linkErrors, now []linkFailure) 
 	return still
 }
 
-// tooManyOf looks at one counter. It gives what fails.
-func (r *linkRun) tooManyOf(g *nvml.GPU, row linkLimit, added []uint64, seconds float64) *linkFailure {
+// judgeCounter judges one counter and returns its failure, if any.
+func (r *linkRun) judgeCounter(g *nvml.GPU, row linkLimit, added []uint64, seconds float64) *linkFailure {
 	unit := map[string]float64{"run": 1, "minute": seconds / 60, "second": seconds}[row.Per]
 	var bad []int
 	var worst uint64
@@ -176,25 +175,25 @@ func (r *linkRun) tooManyOf(g *nvml.GPU, row linkLimit, added []uint64, seconds 
 	}
 	f := checks.Finding{Code: "gpu.nvlink.errors", Severity: checks.Warn, Remedy: checks.ResetGPU, Want: fmt.Sprintf("at most %g", row.Most), Got: fmt.Sprint(worst)}
 	if row.Per != "run" {
-		f.Want, f.Got = f.Want+" a "+row.Per, fmt.Sprintf("%.1f", float64(worst)/unit)
+		f.Want, f.Got = f.Want+" per "+row.Per, fmt.Sprintf("%.1f", float64(worst)/unit)
 	}
 	if r.Strict || row.Severity == checks.Fail.String() {
 		f.Severity = checks.Fail
 	}
-	r.Report(g, f, "%s on %s since the last run", row.What, linkNames(bad))
+	r.Report(g, f, "%s on %s since the last run", row.What, formatLinkNumbers(bad))
 	if f.Severity != checks.Fail {
 		return nil
 	}
-	return &linkFailure{At: r.NVML.Taken, What: row.What, On: linkNames(bad), Want: f.Want, Got: f.Got}
+	return &linkFailure{At: r.NVML.Taken, What: row.What, On: formatLinkNumbers(bad), Want: f.Want, Got: f.Got}
 }
 
-// linkNames is "link 7", "links 4, 7".
-func linkNames(links []int) string {
-	return strings.TrimSuffix(strings.TrimSuffix(linkList(links), " is"), " are")
+// formatLinkNumbers returns "NVLink 7" or "NVLinks 4, 7".
+func formatLinkNumbers(links []int) string {
+	return strings.TrimSuffix(strings.TrimSuffix(formatLinks(links), " is"), " are")
 }
 
-// judgeBER looks at the bit error rates of links to which effective errors were
-// added: the rate alone stays bad for ever.
+// judgeBER judges the bit error rates of links with new effective errors: without these a high
+// rate is old, since the rate never recovers.
 func (r *linkRun) judgeBER(g *nvml.GPU, rates []float64, effective []uint64) {
 	limit := nvlinkLimits().BER.Most
 	var bad []int
@@ -211,5 +210,5 @@ func (r *linkRun) judgeBER(g *nvml.GPU, rates []float64, effective []uint64) {
 	if r.Strict {
 		f.Severity = checks.Fail
 	}
-	r.Report(g, f, "effective bit error rate of %s", linkNames(bad))
+	r.Report(g, f, "effective bit error rate of %s", formatLinkNumbers(bad))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// errorPast is what is kept of the counters of gpu3: link 7 has so many of each.
+// errorPast returns the stored counters of gpu3; only link 7 has errors.
 func errorPast(boot string, counts map[string]uint64) string {
 	past := linkErrors{Boot: boot, Up: checktest.Repeat(18, true), Counts: nvml.LinkCounts{}}
 	for name, n := range counts {
@@ -38,7 +38,7 @@ func nvlinkErrorScenarios(name string) []checktest.Scenario {
 	}
 	type c = map[string]uint64
 	errs := func(severity checks.Severity, want, got, what string) checks.Finding {
-		return says(severity, "errors", checks.ResetGPU, want, got, what+" on link 7 since the last run")
+		return says(severity, "errors", checks.ResetGPU, want, got, what+" on NVLink 7 since the last run")
 	}
 	run := func(title string, words []string, then, now c, want ...checks.Finding) checktest.Scenario {
 		return inBoot(checktest.OnGPUs(title, words, counted(now), want...).Holding(file, errorPast(nvlinkBoot, then)))
@@ -51,7 +51,7 @@ func nvlinkErrorScenarios(name string) []checktest.Scenario {
 	}
 	failed := func(title, boot string, ago, taken time.Duration, crc uint64, want ...checks.Finding) checktest.Scenario {
 		past := linkErrors{Boot: boot, Up: checktest.Repeat(18, true), Counts: nvml.LinkCounts{"crc": checktest.Repeat(18, uint64(5))}}
-		past.Failed = []linkFailure{{At: checktest.H100s().Taken.Add(-ago), What: "CRC errors", On: "link 7", Want: "at most 100 a second", Got: "200.0"}}
+		past.Failed = []linkFailure{{At: checktest.H100s().Taken.Add(-ago), What: "CRC errors", On: "NVLink 7", Want: "at most 100 per second", Got: "200.0"}}
 		text, _ := json.Marshal(past)
 		now := checktest.Gpu3(func(g *nvml.GPU) {
 			list := checktest.Repeat(18, uint64(5))
@@ -60,34 +60,34 @@ func nvlinkErrorScenarios(name string) []checktest.Scenario {
 		})
 		return inBoot(checktest.OnGPUs(title, nil, now, want...).Holding(file, pastAt(taken, string(text))))
 	}
-	lasts := says(checks.Fail, "errors", checks.ResetGPU, "at most 100 a second", "200.0", "CRC errors on link 7 20 minutes ago")
+	lasts := says(checks.Fail, "errors", checks.ResetGPU, "at most 100 per second", "200.0", "CRC errors on NVLink 7 20 minutes ago")
 	again := run("a link that was down", nil, c{"replays": 0}, c{"replays": 700})
 	again.Files[file] = strings.Replace(again.Files[file], "true,true,true,true,true,true,true,true", "true,true,true,true,true,true,true,false", 1)
 	return []checktest.Scenario{
 		run("no new errors", nil, c{"replays": 5000, "crc": 70000}, c{"replays": 5000, "crc": 70000}),
-		run("a replay a minute", nil, c{"replays": 5}, c{"replays": 10}),
-		run("replays", nil, c{"replays": 5}, c{"replays": 17}, errs(checks.Warn, "at most 1 a minute", "2.4", "replays")),
-		run("replays, strictly", checktest.Of("-s"), c{"replays": 5}, c{"replays": 17}, errs(checks.Fail, "at most 1 a minute", "2.4", "replays")).OrTable(map[string]any{"strict": true}),
+		run("one replay per minute", nil, c{"replays": 5}, c{"replays": 10}),
+		run("replays", nil, c{"replays": 5}, c{"replays": 17}, errs(checks.Warn, "at most 1 per minute", "2.4", "replays")),
+		run("replays, strictly", checktest.Of("-s"), c{"replays": 5}, c{"replays": 17}, errs(checks.Fail, "at most 1 per minute", "2.4", "replays")).OrTable(map[string]any{"strict": true}),
 		run("some CRC errors", nil, c{"crc": 5}, c{"crc": 29005}),
-		run("many CRC errors", nil, c{"crc": 5}, c{"crc": 60005}, errs(checks.Fail, "at most 100 a second", "200.0", "CRC errors")),
+		run("many CRC errors", nil, c{"crc": 5}, c{"crc": 60005}, errs(checks.Fail, "at most 100 per second", "200.0", "CRC errors")),
 		failed("many CRC errors, not long ago", nvlinkBoot, 20*time.Minute, 5*time.Minute, 5, lasts),
 		failed("many CRC errors, not long ago, and another run ten seconds later", nvlinkBoot, 20*time.Minute, 10*time.Second, 5, lasts),
-		failed("many CRC errors, and again", nvlinkBoot, 20*time.Minute, 5*time.Minute, 60005, errs(checks.Fail, "at most 100 a second", "200.0", "CRC errors")),
+		failed("many CRC errors, and again", nvlinkBoot, 20*time.Minute, 5*time.Minute, 60005, errs(checks.Fail, "at most 100 per second", "200.0", "CRC errors")),
 		failed("many CRC errors, long ago", nvlinkBoot, time.Hour, 5*time.Minute, 5),
 		failed("many CRC errors, before a reset of the GPU", nvlinkBoot, 20*time.Minute, 5*time.Minute, 0),
 		failed("many CRC errors, before the boot", "other", 20*time.Minute, 5*time.Minute, 5),
-		run("a counter that is full", nil, c{"replays": math.MaxUint32 - 1}, c{"replays": 20}, errs(checks.Warn, "at most 1 a minute", "4.4", "replays")),
+		run("a counter that wraps", nil, c{"replays": math.MaxUint32 - 1}, c{"replays": 20}, errs(checks.Warn, "at most 1 per minute", "4.4", "replays")),
 		run("counters that were reset", nil, c{"replays": 700, "crc": 0}, c{"replays": 2, "crc": 60000000}),
 		inBoot(checktest.OnGPUs("errors of the first run", nil, counted(c{"replays": 700}))),
 		inBoot(checktest.OnGPUs("errors of another boot", nil, counted(c{"replays": 700})).Holding(file, errorPast("other", c{"replays": 0}))),
-		checktest.OnGPUs("a boot that is not known", nil, counted(c{"replays": 700})).Holding(file, errorPast("", c{"replays": 0})),
+		checktest.OnGPUs("an unknown boot", nil, counted(c{"replays": 700})).Holding(file, errorPast("", c{"replays": 0})),
 		again,
-		run("a recovery that failed", nil, c{"recoveries": 1, "recoveries_failed": 0}, c{"recoveries": 2, "recoveries_failed": 1},
-			errs(checks.Warn, "at most 0", "1", "recoveries"), errs(checks.Warn, "at most 0", "1", "recoveries that failed")),
-		rates(run("a poor link", nil, c{"effective": 1}, c{"effective": 9}, says(checks.Warn, "ber", checks.ResetGPU, "at most 1e-06", "3e-05", "effective bit error rate of link 7")), 3e-5),
-		rates(run("a poor link, strictly", checktest.Of("-s"), c{"effective": 1}, c{"effective": 9}, says(checks.Fail, "ber", checks.ResetGPU, "at most 1e-06", "3e-05", "effective bit error rate of link 7")), 3e-5),
-		rates(run("a link that was poor", nil, c{"effective": 9}, c{"effective": 9}), 3e-5),
-		rates(run("a link that is good", nil, c{"effective": 1}, c{"effective": 9}), 15e-255),
+		run("a failed recovery", nil, c{"recoveries": 1, "recoveries_failed": 0}, c{"recoveries": 2, "recoveries_failed": 1},
+			errs(checks.Warn, "at most 0", "1", "recoveries"), errs(checks.Warn, "at most 0", "1", "failed recoveries")),
+		rates(run("a poor link", nil, c{"effective": 1}, c{"effective": 9}, says(checks.Warn, "ber", checks.ResetGPU, "at most 1e-06", "3e-05", "effective bit error rate of NVLink 7")), 3e-5),
+		rates(run("a poor link, strictly", checktest.Of("-s"), c{"effective": 1}, c{"effective": 9}, says(checks.Fail, "ber", checks.ResetGPU, "at most 1e-06", "3e-05", "effective bit error rate of NVLink 7")), 3e-5),
+		rates(run("a link that was poor before", nil, c{"effective": 9}, c{"effective": 9}), 3e-5),
+		rates(run("a good link", nil, c{"effective": 1}, c{"effective": 9}), 15e-255),
 	}
 }
 
@@ -111,7 +111,7 @@ func FuzzAddedTo(f *testing.F) {
 		f.Add(pair[0], pair[1])
 	}
 	f.Fuzz(func(t *testing.T, then, now uint64) {
-		added, ok := addedTo(then, now)
+		added, ok := subtractCounter(then, now)
 		switch {
 		case !ok && now >= then, ok && now >= then && added != now-then:
 			t.Errorf("%d, %d: %d, %v", then, now, added, ok)

@@ -10,28 +10,27 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// What checks of GPUs know from an earlier run: counters, by which they judge how
-// fast something grows, and how often in a row something was seen, since an
-// instant is no proof.
+// The state that checks of GPUs keep between runs: counters, to judge how fast they grow, and the
+// number of consecutive runs with a symptom, since one observation proves nothing.
 
-// gpuPast is what a check keeps of each GPU.
+// gpuPast is the state of all GPUs that a check keeps.
 type gpuPast[T any] struct {
 	Taken time.Time    `json:"taken"`
 	GPUs  map[string]T `json:"gpus"` // by UUID
 }
 
-// memory is what a check remembers, and what it is to remember.
+// memory is the state of the last run and that of this run.
 type memory[T any] struct {
 	check, name string
 	past        gpuPast[T]
 	next        gpuPast[T]
-	elapsed     time.Duration // since the past was taken; 0: there is none that can be used
-	recent      bool          // the past is too recent to be used, and stays
-	forgetful   bool          // nothing is kept at all
+	elapsed     time.Duration // since the last run; 0: the past is missing or not usable
+	recent      bool          // the past is too recent to be used, and is kept
+	forgetful   bool          // this node has no place for state
 	findings    []checks.Finding
 }
 
-// recallGPU reads what the check has kept.
+// recallGPU reads the state of the last run.
 func recallGPU[T any](env *checks.Env, check, name string, now time.Time) *memory[T] {
 	m := &memory[T]{check: check, name: name, next: gpuPast[T]{Taken: now, GPUs: map[string]T{}}}
 	err := env.Recall(name, &m.past)
@@ -44,7 +43,7 @@ func recallGPU[T any](env *checks.Env, check, name string, now time.Time) *memor
 		m.findings = []checks.Finding{checks.Finding{Code: "gpu.past", Severity: checks.Warn}.Describe(check, "%v", err)}
 	}
 	switch elapsed := now.Sub(m.past.Taken); {
-	case m.past.Taken.IsZero() || elapsed < 0: // none, or a clock that was set back
+	case m.past.Taken.IsZero() || elapsed < 0: // no past, or the clock was set back
 	case elapsed < checks.MinPast:
 		m.recent = true
 	default:
@@ -53,22 +52,22 @@ func recallGPU[T any](env *checks.Env, check, name string, now time.Time) *memor
 	return m
 }
 
-// of is what is known of a GPU: then, if that can be compared with now.
+// of returns the state of a GPU in the last run, and whether it can be compared with now.
 func (m *memory[T]) of(g *nvml.GPU) (then T, known bool) {
 	then, known = m.past.GPUs[g.UUID.Value]
 	return then, known && g.UUID.Known && m.elapsed > 0
 }
 
-// store keeps what is to be known next time.
+// store saves the state of this run for the next one.
 func (m *memory[T]) store(env *checks.Env) []checks.Finding {
 	if m.recent {
 		return m.findings
 	}
-	delete(m.next.GPUs, "") // of GPUs without UUID, which could be any
+	delete(m.next.GPUs, "") // a GPU without UUID could be any
 	return append(m.findings, checks.KeepForLater(env, m.check, m.name, m.next)...)
 }
 
-// perMinute is how fast a counter has grown. One that was reset begins at 0.
+// perMinute returns how fast a counter has grown. A counter that was reset starts at 0.
 func perMinute(then, now uint64, elapsed time.Duration) float64 {
 	if now < then {
 		then = 0
@@ -76,6 +75,5 @@ func perMinute(then, now uint64, elapsed time.Duration) float64 {
 	return float64(now-then) / elapsed.Minutes()
 }
 
-// inARow is how often something has to be seen in runs one after the other
-// before it fails a GPU.
+// inARow is the number of consecutive runs with a symptom after which a GPU fails.
 const inARow = 3

@@ -15,8 +15,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-// The check is run again and again on one node: what it keeps is what the next
-// run compares with, and a run that follows too soon changes nothing.
+// In repeated runs on one node each run compares with the state of the run before. A run that
+// follows too soon changes nothing.
 func TestThrottleRemembers(t *testing.T) {
 	t.Parallel()
 	h := probe.NewHost(t.TempDir())
@@ -80,7 +80,7 @@ func TestThrottleWithoutUUIDs(t *testing.T) {
 	}
 }
 
-// Without a place to keep anything an instant is all there is.
+// Without a place for state a check judges only the current values.
 func TestThrottleWithoutMemory(t *testing.T) {
 	t.Parallel()
 	h := probe.NewHost(t.TempDir())

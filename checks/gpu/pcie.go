@@ -12,58 +12,62 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// gpuPCIe checks the PCIe link of every GPU: WIDTH lanes are in use, without WIDTH
-// as many as GPU and slot have together. It only warns where all GPUs of the model
-// lack the same lanes, as a riser or the BIOS makes it. Where the kernel shows no
-// slot, as in most virtual machines, the lanes of the node's platform are expected;
-// without a platform those that most GPUs of the model use. A slot that has fewer
-// lanes than the platform is warned of. GPU and slot reach GEN; without GEN the
-// check warns where they do not reach the platform's generation, unless the slot is a
-// bridge of a virtual machine. It also warns of
-// fewer lanes or a lower generation than the GPU had before. An idle link lowers its
-// generation to save power: the current generation is judged only of a GPU that
-// NVML shows at work (utilization and P-state, else power), and warned of when it is
-// too low in three runs one after the other. By rate, since the last run: fatal
-// errors that the kernel has seen fail; other uncorrected ones, and more than RATE
-// corrected ones or replays in a minute, are warned of. -r RATE fails in place of
-// the latter.
+// gpuPCIe checks the PCIe link of every GPU: its width, its generation and its errors.
+//
+// Width: the link must use at least WIDTH lanes. Without WIDTH it must use all lanes that both the
+// GPU and the slot support; if all GPUs of the model lack the same lanes, because of a riser or
+// the BIOS, the check only warns. Where the kernel shows no slot, as in most virtual machines, it
+// expects the lanes of the node's platform, without a platform those that most GPUs of the model
+// use. It also warns if the slot has fewer lanes than the platform.
+//
+// Generation: the GPU and the slot must support GEN. Without GEN the check warns if they do not
+// support the generation of the platform, unless the slot is a bridge of a virtual machine. An idle
+// link lowers its generation to save power: the check judges the current generation only of a GPU
+// that works (by utilization and P-state, or else by power), and warns if it is too low in three
+// consecutive runs.
+//
+// It also warns if a link has fewer lanes or a lower generation than before.
+//
+// Errors since the last run: a fatal error that the kernel has counted fails the check. Other
+// uncorrected errors warn, and so do more than 8 replays or corrected errors per minute. With
+// -r RATE more than RATE of these fail the check.
 //
 //	gpu* || check_gpu_pcie 5 16
 type gpuPCIe struct {
-	Gen   int     `arg:"1" toml:"gen"`   // lowest generation that GPU and slot have together
-	Width int     `arg:"2" toml:"width"` // fewest lanes in use
-	Rate  float64 `opt:"r" toml:"rate"`  // replays or corrected errors in a minute that are too many
+	Gen   int     `arg:"1" toml:"gen"`   // lowest PCIe generation that the GPU and the slot support; 0: by platform
+	Width int     `arg:"2" toml:"width"` // lowest number of lanes in use; 0: all that the GPU and the slot support
+	Rate  float64 `opt:"r" toml:"rate"`  // highest number of replays, or of corrected errors, per minute; 0: warn above 8
 }
 
 const gpuPCIeName = "check_gpu_pcie"
 
 func init() {
-	const cable = "Reseat the GPU or its riser; compare with the other GPUs (lspci -vv, LnkSta). If it stays the GPU or the slot is bad."
+	const reseat = "Compare with the other GPUs (lspci -vv, LnkSta), then reseat the GPU or its riser. If that does not help, the GPU or the slot is faulty."
 	checks.Register(checks.Info{
 		Name:    gpuPCIeName,
 		Usage:   "[-r RATE] [GEN [WIDTH]]",
-		Summary: "PCIe links have their full width and few errors",
+		Summary: "PCIe links of GPUs have full width and few errors",
 		Lane:    checks.NVML,
 		New:     func() checks.Check { return &gpuPCIe{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"gpu.pcie.width":     cable + " If only the slot has fewer lanes see the BIOS's setting for it, or give the number in nhc.conf.",
-				"gpu.pcie.gen":       "GPU and slot cannot do what is asked for: see the BIOS's setting for the slot, the riser, and the line itself. If it was meant remove gpu-pcie-link.json in /var/lib/nhc-gpu, or see docs/thresholds.md.",
-				"gpu.pcie.slow":      cable,
-				"gpu.pcie.differ":    cable,
-				"gpu.pcie.fatal":     "Reboot and see dmesg for AER lines; if it comes back reseat the GPU or its riser, then replace it.",
-				"gpu.pcie.nonfatal":  "See dmesg for AER lines. If it goes on reseat the GPU or its riser.",
-				"gpu.pcie.corrected": "Nothing is lost, but the link is poor: watch it. If bandwidth suffers reseat the GPU or its riser.",
+				"gpu.pcie.width":     reseat + " If all GPUs have the same width, or only the slot has fewer lanes, check the BIOS setting of the slot, or correct WIDTH in nhc.conf.",
+				"gpu.pcie.gen":       "The GPU or its slot does not support this generation. If all GPUs have the same generation, correct GEN in nhc.conf or the BIOS setting of the slots. If one GPU is lower, check the BIOS setting of its slot, and its riser. After an intended change delete gpu-pcie-link.json in /var/lib/nhc-gpu, or set the figure in a profile (docs/thresholds.md).",
+				"gpu.pcie.slow":      reseat,
+				"gpu.pcie.differ":    reseat,
+				"gpu.pcie.fatal":     "Reboot and look for AER lines in dmesg; if the errors return, reseat the GPU or its riser, then replace it.",
+				"gpu.pcie.nonfatal":  "Look for AER lines in dmesg. If the errors continue, reseat the GPU or its riser.",
+				"gpu.pcie.corrected": "No data is lost, but the link is poor: watch it. If jobs are slow, reseat the GPU or its riser.",
 			}
 		},
 	})
 }
 
-// linkPast is what is kept of a GPU's link.
+// linkPast is the state of a GPU's link that the check keeps for the next run.
 type linkPast struct {
 	Replays uint64  `json:"replays"`
 	AER     pci.AER `json:"aer"`
-	InARow  int     `json:"in_a_row"` // runs in which it was too slow at work
+	InARow  int     `json:"in_a_row"` // consecutive runs in which it was too slow under load
 }
 
 func (c *gpuPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
@@ -78,40 +82,41 @@ func (c *gpuPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		replays, counted := Value(s, g.Link.Replays)
 		next.Replays = uint64(max(replays, 0))
 		if counted && compare {
-			c.tooMany(s, g, "PCIe replays", then.Replays, next.Replays, m.elapsed)
+			c.judgeCorrected(s, g, "PCIe replays", then.Replays, next.Replays, m.elapsed)
 		}
 		next.AER = c.judgeAER(env, s, g, then.AER, m.elapsed, compare)
 		m.next.GPUs[g.UUID.Value] = next
 	})
 	s.fact("PCIe generation ", "", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.Gen })
 	s.fact("x", "", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.Width })
-	reportLacking(s, "PCIe width", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.Width })
-	s.compare("gpu-pcie-link", c.figures(s)...)
+	reportMissing(s, "PCIe width", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.Width })
+	s.compare("gpu-pcie-link", c.listFigures(s)...)
 	judgeLower(s, "PCIe generation", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.MaxGen })
 	judgeLower(s, "PCIe width", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.MaxWidth })
 	return append(s.Done(), m.store(env)...)
 }
 
-// judgeLower warns of GPUs whose slot, or board, has less of something than most of their
-// model: of two GPUs the one with less.
-func judgeLower(s *GPUs, what string, of func(*nvml.GPU) nvml.Reading[int]) {
-	most := s.mostHave(of)
+// judgeLower warns of GPUs with a lower figure than most GPUs of their model; of two GPUs it
+// names the one with the lower figure.
+func judgeLower(s *GPUs, figure string, of func(*nvml.GPU) nvml.Reading[int]) {
+	most := s.findCommon(of)
 	for i := range s.NVML.GPUs {
 		g := &s.NVML.GPUs[i]
 		if r := of(g); r.Known && r.Value < most[g.Name.Value] {
 			f := checks.Finding{Code: "gpu.pcie.differ", Severity: checks.Warn, Want: fmt.Sprint(most[g.Name.Value]), Got: fmt.Sprint(r.Value)}
-			s.Report(g, f, "%s is not that of the others", what)
+			s.Report(g, f, "%s is lower than that of the other GPUs", figure)
 		}
 	}
 }
 
-// judgeLink returns in how many runs in a row the link was too slow at work.
+// judgeLink returns in how many consecutive runs the link was too slow under load.
 func (c *gpuPCIe) judgeLink(s *GPUs, g *nvml.GPU, then linkPast, compare bool) (inRow int) {
 	c.judgeWidth(s, g)
 	gen, hasGen := Value(s, g.Link.Gen)
 	maxGen, hasMaxGen := Value(s, g.Link.MaxGen)
 	if hasMaxGen && c.Gen > 0 && maxGen < c.Gen {
-		s.Report(g, checks.Finding{Code: "gpu.pcie.gen", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: fmt.Sprint(c.Gen), Got: fmt.Sprint(maxGen)}, "PCIe generation that GPU and slot can do")
+		f := checks.Finding{Code: "gpu.pcie.gen", Severity: checks.Fail, Want: fmt.Sprint(c.Gen), Got: fmt.Sprint(maxGen)}
+		s.reportLow(g, f, "PCIe generation that the GPU and the slot support", s.allMiss(g, c.Gen, func(o *nvml.GPU) nvml.Reading[int] { return o.Link.MaxGen }))
 	}
 	if !hasGen || !hasMaxGen || gen >= maxGen || !atWork(&g.Link.Work) {
 		return 0
@@ -121,20 +126,30 @@ func (c *gpuPCIe) judgeLink(s *GPUs, g *nvml.GPU, then linkPast, compare bool) (
 	}
 	if inRow = then.InARow + 1; inRow >= inARow {
 		s.Report(g, checks.Finding{Code: "gpu.pcie.slow", Severity: checks.Warn, Remedy: checks.ReseatOrRMA, Want: fmt.Sprint(maxGen), Got: fmt.Sprint(gen)},
-			"PCIe generation at work, in %d runs in a row", inRow)
+			"PCIe generation under load, in %d consecutive runs", inRow)
 	}
 	return inRow
 }
 
-// What proves that a GPU is at work. A lower utilization, or half the power, is
-// also seen of GPUs on which a program only waits.
+// reportLow fails a figure below the number in nhc.conf. allMiss: all GPUs of the model are alike,
+// so the configuration is the likely cause.
+func (s *GPUs) reportLow(g *nvml.GPU, f checks.Finding, text string, allMiss bool) {
+	f.Remedy = checks.ReseatOrRMA
+	if allMiss {
+		f.Remedy, text = checks.FixConfig, text+", as on most GPUs of this model"
+	}
+	s.Report(g, f, "%s", text)
+}
+
+// The utilization and the P-state of a GPU under load. A GPU with a program that only waits shows
+// a lower utilization.
 const (
 	busyPercent = 10
-	busyState   = 2 // P-states above it are of idle GPUs
+	busyState   = 2 // higher P-states are idle states
 )
 
-// atWork reports whether NVML proves that the GPU is at work. Where it does not tell
-// the utilization, as with MIG, half of the power limit does.
+// atWork reports whether the GPU is under load. If NVML does not report the utilization, as with
+// MIG, the GPU must draw more than half of its power limit.
 func atWork(w *nvml.Work) bool {
 	switch {
 	case w.State.Known && w.State.Value > busyState:
@@ -145,40 +160,41 @@ func atWork(w *nvml.Work) bool {
 	return w.Draw.Known && w.Limit.Known && w.Draw.Value > w.Limit.Value/2
 }
 
-// judgeWidth judges how many lanes are in use.
+// judgeWidth judges the number of lanes in use.
 func (c *gpuPCIe) judgeWidth(s *GPUs, g *nvml.GPU) {
 	width, known := Value(s, g.Link.Width)
 	Value(s, g.Link.MaxWidth)
 	if !known {
 		return
 	}
-	want, sure := c.lanes(s, g)
-	if p := s.platform(g); c.Width <= 0 && sure && width == want && want < min(p.PCIeWidth, g.Link.MaxWidth.Value) {
-		s.Report(g, checks.Finding{Code: "gpu.pcie.width", Severity: checks.Warn, Want: pcie.Lanes(p.PCIeWidth), Got: pcie.Lanes(want)}, "PCIe slot has fewer lanes than that of %s", p.Name)
+	want, sure := c.findLanes(s, g)
+	if p := s.findPlatform(g); c.Width <= 0 && sure && width == want && want < min(p.PCIeWidth, g.Link.MaxWidth.Value) {
+		s.Report(g, checks.Finding{Code: "gpu.pcie.width", Severity: checks.Warn, Want: pcie.Lanes(p.PCIeWidth), Got: pcie.Lanes(want)}, "PCIe slot has fewer lanes than in %s", p.Name)
 	}
 	if width >= want {
 		return
 	}
-	f := checks.Finding{Code: "gpu.pcie.width", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: pcie.Lanes(want), Got: pcie.Lanes(width)}
-	if c.Width <= 0 && s.allHave(g, func(o *nvml.GPU) nvml.Reading[int] { return o.Link.Width }) {
-		f.Severity, f.Remedy = checks.Warn, checks.NoRemedy
-		s.Report(g, f, "PCIe width, as all GPUs of its model")
+	of := func(o *nvml.GPU) nvml.Reading[int] { return o.Link.Width }
+	f := checks.Finding{Code: "gpu.pcie.width", Severity: checks.Fail, Want: pcie.Lanes(want), Got: pcie.Lanes(width)}
+	if c.Width <= 0 && s.allEqual(g, of) {
+		f.Severity = checks.Warn
+		s.Report(g, f, "PCIe width, the same on all GPUs of this model")
 		return
 	}
-	s.Report(g, f, "PCIe width")
+	s.reportLow(g, f, "PCIe width", c.Width > 0 && s.allMiss(g, c.Width, of))
 }
 
-// emulated reports whether the slot is a bridge of a virtual machine, whose width and
-// generation say nothing of the link.
+// emulated reports whether the slot is a bridge of a virtual machine: its width and generation
+// are not those of the link.
 func emulated(s *GPUs, g *nvml.GPU) bool {
 	slot, found := pci.Slot(s.Env.Host, pci.ReadFunction(s.Env.Host, g.PCI))
 	return found && slot.Class != "" && pcie.VirtualBridge(slot)
 }
 
-// lanes returns how many lanes should be in use, 0 if that is unknown. sure says that
-// both ends of the link have told it: NVML's maximum, and that of the device, are of
-// the GPU alone, whose slot may have fewer.
-func (c *gpuPCIe) lanes(s *GPUs, g *nvml.GPU) (want int, sure bool) {
+// findLanes returns the number of lanes that should be in use, 0 if unknown. sure: both ends of
+// the link report it. NVML and the device report the maximum of the GPU alone, and its slot may
+// have fewer lanes.
+func (c *gpuPCIe) findLanes(s *GPUs, g *nvml.GPU) (want int, sure bool) {
 	if c.Width > 0 {
 		return c.Width, false
 	}
@@ -188,29 +204,29 @@ func (c *gpuPCIe) lanes(s *GPUs, g *nvml.GPU) (want int, sure bool) {
 	if slot, found := pci.Slot(s.Env.Host, d); found && slot.MaxWidth > 0 && !emulated(s, g) {
 		return pcie.Both(most, slot.MaxWidth), true
 	}
-	if p := s.platform(g); p.PCIeWidth > 0 {
+	if p := s.findPlatform(g); p.PCIeWidth > 0 {
 		return pcie.Both(most, p.PCIeWidth), false
 	}
-	return pcie.Both(most, s.mostHave(func(o *nvml.GPU) nvml.Reading[int] { return o.Link.Width })[g.Name.Value]), false
+	return pcie.Both(most, s.findCommon(func(o *nvml.GPU) nvml.Reading[int] { return o.Link.Width })[g.Name.Value]), false
 }
 
-// figures are those of which the configuration says nothing.
-func (c *gpuPCIe) figures(s *GPUs) (list []gpuFigure) {
+// listFigures returns the figures that the line in nhc.conf does not give.
+func (c *gpuPCIe) listFigures(s *GPUs) (list []gpuFigure) {
 	if c.Gen <= 0 {
 		list = append(list, gpuFigure{
-			key: "generation", what: "PCIe generation of GPU and slot", code: "gpu.pcie.gen", notOthers: true,
+			key: "generation", name: "PCIe generation of the GPU and the slot", code: "gpu.pcie.gen", notOthers: true,
 			of:     func(g *nvml.GPU) nvml.Reading[int] { return g.Link.MaxGen },
 			least:  func(p *checks.Platform) int { return p.PCIeGen },
-			unlike: func(g *nvml.GPU) bool { return emulated(s, g) },
+			exempt: func(g *nvml.GPU) bool { return emulated(s, g) },
 		})
 	}
 	if c.Width <= 0 {
 		list = append(list, gpuFigure{
-			key: "width", what: "PCIe width", unit: "lanes", code: "gpu.pcie.width", notOthers: true,
+			key: "width", name: "PCIe width", unit: "lanes", code: "gpu.pcie.width", notOthers: true,
 			of: func(g *nvml.GPU) nvml.Reading[int] {
 				w := g.Link.Width
-				want, _ := c.lanes(s, g)
-				w.Known = w.Known && w.Value >= want // else it has failed already
+				want, _ := c.findLanes(s, g)
+				w.Known = w.Known && w.Value >= want // judgeWidth reports fewer lanes
 				return w
 			},
 			least: func(*checks.Platform) int { return 0 },
@@ -219,19 +235,19 @@ func (c *gpuPCIe) figures(s *GPUs) (list []gpuFigure) {
 	return list
 }
 
-// tooMany judges how fast a counter of corrected errors has grown.
-func (c *gpuPCIe) tooMany(s *GPUs, g *nvml.GPU, what string, then, now uint64, elapsed time.Duration) {
+// judgeCorrected judges how fast a counter of corrected errors has grown.
+func (c *gpuPCIe) judgeCorrected(s *GPUs, g *nvml.GPU, errors string, then, now uint64, elapsed time.Duration) {
 	limit, severity := c.Rate, checks.Fail
 	if limit <= 0 {
 		limit, severity = pcie.UsualRate, checks.Warn
 	}
 	if rate := perMinute(then, now, elapsed); rate > limit {
-		s.Report(g, checks.Finding{Code: "gpu.pcie.corrected", Severity: severity, Remedy: checks.ReseatOrRMA, Want: fmt.Sprintf("at most %g a minute", limit), Got: fmt.Sprintf("%.1f", rate)}, "%s", what)
+		s.Report(g, checks.Finding{Code: "gpu.pcie.corrected", Severity: severity, Remedy: checks.ReseatOrRMA, Want: fmt.Sprintf("at most %g per minute", limit), Got: fmt.Sprintf("%.1f", rate)}, "%s", errors)
 	}
 }
 
-// judgeAER judges what the kernel has counted since the last run, or since it
-// was booted where there was none.
+// judgeAER judges the PCIe errors that the kernel has counted since the last run; in the first
+// run, since boot.
 func (c *gpuPCIe) judgeAER(env *checks.Env, s *GPUs, g *nvml.GPU, then pci.AER, elapsed time.Duration, compare bool) pci.AER {
 	if g.PCI == "" {
 		return then
@@ -247,11 +263,11 @@ func (c *gpuPCIe) judgeAER(env *checks.Env, s *GPUs, g *nvml.GPU, then pci.AER, 
 	}
 	since := "since the last run"
 	if !compare {
-		then, since = pci.AER{}, "since the node was booted"
+		then, since = pci.AER{}, "since boot"
 	}
 	if n := checks.GrownFrom(then.Fatal, now.Fatal, 64); n > 0 {
 		f := checks.Finding{Code: "gpu.pcie.fatal", Severity: checks.Fail, Remedy: checks.RebootNode, Want: "0", Got: fmt.Sprint(n)}
-		if !compare { // what was long ago drains nobody
+		if !compare { // an error of an unknown time does not drain the node
 			f.Severity = checks.Warn
 		}
 		s.Report(g, f, "fatal PCIe errors %s", since)
@@ -260,7 +276,7 @@ func (c *gpuPCIe) judgeAER(env *checks.Env, s *GPUs, g *nvml.GPU, then pci.AER, 
 		s.Report(g, checks.Finding{Code: "gpu.pcie.nonfatal", Severity: checks.Warn, Want: "0", Got: fmt.Sprint(n)}, "uncorrected PCIe errors %s", since)
 	}
 	if compare {
-		c.tooMany(s, g, "corrected PCIe errors", then.Corrected, now.Corrected, elapsed)
+		c.judgeCorrected(s, g, "corrected PCIe errors", then.Corrected, now.Corrected, elapsed)
 	}
 	return now
 }

@@ -8,15 +8,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// gpuPersistence checks that persistence mode is on: without it the driver gives
-// a GPU up when no program uses it, forgets its error counters, and takes seconds
-// to start it again. It warns where it is off; -f fails, -s turns it on, and
-// fails where it cannot. Nothing is set while a process has the GPU.
+// gpuPersistence checks that persistence mode is on: without it the driver releases a GPU that no
+// program uses, loses its error counters, and needs seconds to start it again. If it is off the
+// check warns, and fails with -f. With -s it turns persistence mode on, unless a process uses the
+// GPU, and fails if it cannot.
 //
 //	gpu* || check_gpu_persistence -s
 type gpuPersistence struct {
-	Fail bool `opt:"f" toml:"fail"` // fail, in place of a warning
-	Set  bool `opt:"s" toml:"set"`  // turn it on
+	Fail bool `opt:"f" toml:"fail"` // fail instead of warn
+	Set  bool `opt:"s" toml:"set"`  // turn persistence mode on
 }
 
 const gpuPersistenceName = "check_gpu_persistence"
@@ -31,8 +31,8 @@ func init() {
 		Acts:    func(c checks.Check) bool { return c.(*gpuPersistence).Set },
 		Do: func() map[string]string {
 			return map[string]string{
-				"gpu.persistence": "systemctl enable --now nvidia-persistenced, or for now nvidia-smi -pm 1.",
-				"gpu.mended":      "Nothing now: it was turned on. Enable nvidia-persistenced, so that it is on after a reboot.",
+				"gpu.persistence": "Run systemctl enable --now nvidia-persistenced; until the next reboot nvidia-smi -pm 1 is enough.",
+				"gpu.mended":      "Nothing now: the check has turned persistence mode on. Enable nvidia-persistenced, so that it is on after a reboot.",
 			}
 		},
 	})
@@ -58,7 +58,7 @@ func (c *gpuPersistence) Run(_ context.Context, env *checks.Env) []checks.Findin
 		}
 		if n := len(g.Processes.Value); n > 0 {
 			f.Severity = checks.Warn
-			s.Report(g, f, "persistence mode is not turned on while it is in use (%s)", checks.Plural(n, "user"))
+			s.Report(g, f, "persistence mode is not turned on while the GPU is in use (processes: %d)", n)
 			return
 		}
 		if !env.Acts("turn on persistence mode of %s", checks.GPUDevice(g)) {
@@ -70,6 +70,6 @@ func (c *gpuPersistence) Run(_ context.Context, env *checks.Env) []checks.Findin
 			s.Report(g, f, "persistence mode cannot be turned on: %s", fmt.Sprint(err))
 			return
 		}
-		s.Report(g, checks.Finding{Code: "gpu.mended", Severity: checks.Warn}, "persistence mode was off, and was turned on")
+		s.Report(g, checks.Finding{Code: "gpu.mended", Severity: checks.Warn}, "persistence mode was off and is on now")
 	})
 }

@@ -20,17 +20,17 @@ var _ = checktest.Table("check_gpu_persistence", func(name string) []checktest.S
 		return s
 	}
 	settable := acting(checktest.OnGPUs("turned on", checktest.Of("-s"), func(n *nvml.Snapshot) { off(n); n.Settable = true },
-		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.mended", Severity: checks.Warn}, "persistence mode was off, and was turned on")))
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.mended", Severity: checks.Warn}, "persistence mode was off and is on now")))
 	return append(checktest.GPUCommon(name),
 		checktest.OnGPUs("on", nil, nil), checktest.OnV100s("on an old GPU", nil, nil),
-		acting(checktest.OnGPUs("nothing to turn on", checktest.Of("-s"), nil)).OrTable(map[string]any{"set": true}),
+		acting(checktest.OnGPUs("-s, and it is on", checktest.Of("-s"), nil)).OrTable(map[string]any{"set": true}),
 		checktest.OnGPUs("off", nil, off, says(checks.Warn, "persistence mode")),
-		checktest.OnGPUs("off, and that fails", checktest.Of("-f"), off, says(checks.Fail, "persistence mode")).OrTable(map[string]any{"fail": true}),
+		checktest.OnGPUs("off, and -f", checktest.Of("-f"), off, says(checks.Fail, "persistence mode")).OrTable(map[string]any{"fail": true}),
 		settable,
-		acting(checktest.OnGPUs("a job has the GPU", checktest.Of("-s"), func(n *nvml.Snapshot) {
+		acting(checktest.OnGPUs("off, and a process uses the GPU", checktest.Of("-s"), func(n *nvml.Snapshot) {
 			off(n)
 			n.Settable, n.GPUs[3].Processes = true, nvml.Known([]nvml.GPUProcess{{PID: 77}})
-		}, says(checks.Warn, "persistence mode is not turned on while it is in use (1 user)"))),
+		}, says(checks.Warn, "persistence mode is not turned on while the GPU is in use (processes: 1)"))),
 		acting(checktest.OnGPUs("cannot be turned on", checktest.Of("-s"), off, says(checks.Fail, "persistence mode cannot be turned on: a recorded node cannot be changed"))),
 		checktest.GPUDumb(name),
 	)

@@ -10,12 +10,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// What the checks of GPUs know of a healthy one where nhc.conf gives no number:
-// the figures of the node's platform, what the GPU itself has shown before, and
-// the other GPUs of the node.
+// The figures of a healthy GPU if nhc.conf gives no number: those of the node's platform, those
+// of the GPU in earlier runs, and those of the other GPUs.
 
-// platform is that of a GPU, one without any figure if none is known.
-func (s *GPUs) platform(g *nvml.GPU) *checks.Platform {
+// findPlatform returns the platform of a GPU; one without figures if it is unknown.
+func (s *GPUs) findPlatform(g *nvml.GPU) *checks.Platform {
 	for _, group := range checks.PlatformGroups(s.Env) {
 		if group.Platform != nil && g.PCI != "" && slices.Contains(group.Addresses, g.PCI) {
 			return group.Platform
@@ -24,27 +23,27 @@ func (s *GPUs) platform(g *nvml.GPU) *checks.Platform {
 	return &checks.Platform{}
 }
 
-// gpuFigure is something of which every GPU should have at least as much as its
-// platform says, as itself has shown before, and as the other GPUs have.
+// gpuFigure is a figure that should not be lower than that of the GPU's platform, of the GPU in
+// earlier runs, and of the other GPUs.
 type gpuFigure struct {
-	key, what, unit string
+	key, name, unit string
 	code            string
 	of              func(*nvml.GPU) nvml.Reading[int]
 	least           func(*checks.Platform) int
-	notOthers       bool                 // the check compares the GPUs with each other itself
-	slack           int                  // so much less is no difference
-	unlike          func(*nvml.GPU) bool // of a GPU to which the platform's figure does not apply; nil: of none
+	notOthers       bool                 // the check itself compares the GPUs with each other
+	slack           int                  // tolerated difference
+	exempt          func(*nvml.GPU) bool // GPUs that need not reach the platform's figure; nil: none
 }
 
-// pastFigures are the highest figures that GPUs have ever shown, by UUID and key.
+// pastFigures are the highest figures that GPUs have shown, by UUID and key.
 type pastFigures map[string]map[string]int
 
-// compare warns of every GPU that has less of a figure than could be expected.
-// What is seen is kept under name.
+// compare warns of every GPU with a figure that is lower than expected. It keeps the highest
+// figures in the state file name.
 func (s *GPUs) compare(name string, figures ...gpuFigure) {
 	past := pastFigures{}
 	if err := s.Env.Recall(name, &past); err != nil || past == nil {
-		past = pastFigures{} // a file that is broken is written anew
+		past = pastFigures{} // start again if the file is damaged
 	}
 	grown := false
 	for i := range figures {
@@ -56,9 +55,9 @@ func (s *GPUs) compare(name string, figures ...gpuFigure) {
 }
 
 func (s *GPUs) compareOne(f *gpuFigure, past pastFigures) (grown bool) {
-	others := map[string]int{} // what most of a model have
+	others := map[string]int{} // the most common figure of each model
 	if !f.notOthers {
-		others = s.mostHave(f.of)
+		others = s.findCommon(f.of)
 	}
 	for i := range s.NVML.GPUs {
 		g := &s.NVML.GPUs[i]
@@ -66,18 +65,18 @@ func (s *GPUs) compareOne(f *gpuFigure, past pastFigures) (grown bool) {
 		if !now.Known || g.Err != nil {
 			continue
 		}
-		p := s.platform(g)
-		if f.unlike != nil && f.unlike(g) {
+		p := s.findPlatform(g)
+		if f.exempt != nil && f.exempt(g) {
 			p = &checks.Platform{}
 		}
 		then := past[g.UUID.Value][f.key]
 		switch less := func(than int) bool { return now.Value+f.slack < than }; {
 		case less(f.least(p)):
-			s.less(g, f, now.Value, f.least(p), "is less than that of "+p.Name)
+			s.reportLess(g, f, now.Value, f.least(p), "is lower than that of "+p.Name)
 		case less(then):
-			s.less(g, f, now.Value, then, "is less than this GPU has had before")
+			s.reportLess(g, f, now.Value, then, "is lower than this GPU had before")
 		case less(others[g.Name.Value]):
-			s.less(g, f, now.Value, others[g.Name.Value], "is less than that of the others")
+			s.reportLess(g, f, now.Value, others[g.Name.Value], "is lower than that of the other GPUs")
 		}
 		if now.Value > then && g.UUID.Known {
 			of := maps.Clone(past[g.UUID.Value])
@@ -91,9 +90,9 @@ func (s *GPUs) compareOne(f *gpuFigure, past pastFigures) (grown bool) {
 	return grown
 }
 
-// mostHave is the figure that most GPUs of a model have, by model; where as many
-// have less, the higher one: of two GPUs the lower is the odd one.
-func (s *GPUs) mostHave(of func(*nvml.GPU) nvml.Reading[int]) map[string]int {
+// findCommon returns the most common figure of each model; of two equally common ones the higher,
+// so that of two GPUs the one with the lower figure is the outlier.
+func (s *GPUs) findCommon(of func(*nvml.GPU) nvml.Reading[int]) map[string]int {
 	count := map[string]map[int]int{}
 	for i := range s.NVML.GPUs {
 		g := &s.NVML.GPUs[i]
@@ -115,12 +114,12 @@ func (s *GPUs) mostHave(of func(*nvml.GPU) nvml.Reading[int]) map[string]int {
 	return most
 }
 
-// whole is a reading in units of so many, rounded.
-func whole(r nvml.Reading[uint32], units uint32) nvml.Reading[int] {
+// roundTo returns a reading divided by units, rounded.
+func roundTo(r nvml.Reading[uint32], units uint32) nvml.Reading[int] {
 	return nvml.Reading[int]{Value: int((uint64(r.Value) + uint64(units)/2) / uint64(units)), Known: r.Known, Err: r.Err}
 }
 
-func (s *GPUs) less(g *nvml.GPU, f *gpuFigure, got, want int, how string) {
+func (s *GPUs) reportLess(g *nvml.GPU, f *gpuFigure, got, want int, how string) {
 	number := func(n int) string { return strings.TrimSpace(fmt.Sprintf("%d %s", n, f.unit)) }
-	s.Report(g, checks.Finding{Code: f.code, Severity: checks.Warn, Want: "at least " + number(want), Got: number(got)}, "%s %s", f.what, how)
+	s.Report(g, checks.Finding{Code: f.code, Severity: checks.Warn, Want: "at least " + number(want), Got: number(got)}, "%s %s", f.name, how)
 }

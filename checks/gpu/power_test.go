@@ -20,23 +20,23 @@ var _ = checktest.Table("check_gpu_power", func(name string) []checktest.Scenari
 	says := func(severity checks.Severity, want, got string) checks.Finding {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.power.limit", Severity: severity, Want: want, Got: got, Remedy: checks.FixConfig}, "power limit")
 	}
-	odd := checktest.OnGPUs("one cannot tell what it draws", nil, power(func(p *nvml.Power) { p.Draw = nvml.Failed[uint32](checktest.ErrOdd) }),
-		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: "+checktest.OddText))
+	odd := checktest.OnGPUs("one without a power draw", nil, power(func(p *nvml.Power) { p.Draw = nvml.Failed[uint32](checktest.ErrOdd) }),
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
 	odd.Broken = true
 	return append(checktest.GPUCommon(name),
 		checktest.OnGPUs("default", nil, nil), checktest.OnV100s("an old GPU", nil, nil),
 		checktest.OnGPUs("as wanted", checktest.Of("700"), limit(699600)).OrTable(map[string]any{"watts": int64(700)}),
 		checktest.OnGPUs("above the default", nil, limit(750000)),
 		checktest.OnGPUs("below the default", nil, limit(500000), says(checks.Warn, "700 W", "500 W")),
-		checktest.OnGPUs("below the default, as all", nil, allGPUs(func(g *nvml.GPU) {
+		checktest.OnGPUs("below the default on all GPUs", nil, allGPUs(func(g *nvml.GPU) {
 			g.Power.Limit, g.Power.Enforced = nvml.Known(uint32(500000)), nvml.Known(uint32(500000))
 		})),
-		checktest.OnGPUs("nothing but the draw is told", nil, allGPUs(func(g *nvml.GPU) { g.Power = nvml.Power{Draw: g.Power.Draw} }),
+		checktest.OnGPUs("only the power draw is reported", nil, allGPUs(func(g *nvml.GPU) { g.Power = nvml.Power{Draw: g.Power.Draw} }),
 			checks.Finding{Code: "gpu.unsupported", Severity: checks.Skip, Message: name + ":  not supported by these GPUs or their driver"}),
 		checktest.OnGPUs("lower than wanted", checktest.Of("700"), limit(500000), says(checks.Fail, "700 W", "500 W")),
 		checktest.OnGPUs("higher than wanted", checktest.Of("700"), limit(702000), says(checks.Fail, "700 W", "702 W")),
-		checktest.OnGPUs("held lower", checktest.Of("700"), power(func(p *nvml.Power) { p.Enforced = nvml.Known(uint32(350000)) }),
-			checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.power.enforced", Severity: checks.Warn, Want: "700 W", Got: "350 W"}, "power limit that is enforced")),
+		checktest.OnGPUs("enforced limit lower", checktest.Of("700"), power(func(p *nvml.Power) { p.Enforced = nvml.Known(uint32(350000)) }),
+			checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.power.enforced", Severity: checks.Warn, Want: "700 W", Got: "350 W"}, "enforced power limit")),
 		odd, checktest.GPUDumb(name),
 	)
 })

@@ -15,38 +15,37 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// gpuProcs looks for processes of users on GPUs that no running job owns (by its
-// cgroup, else by SLURM_JOB_ID in its environment; a job runs if it has a
-// slurmstepd), for GPU memory in use though no process is there, and for memory of
-// processes that do not exist any more. It ends none
-// of them. What belongs to root and the system's users is left alone. It warns;
-// with -f it fails.
+// gpuProcs checks that every user process on a GPU belongs to a running job, that GPU memory is
+// not in use without a process, and that no memory belongs to a process that has ended. A process
+// belongs to the job of its cgroup, or else of SLURM_JOB_ID in its environment; a job runs if it
+// has a slurmstepd. The check ignores processes of root and of system users. It warns, with -f it
+// fails, and it never ends a process.
 //
 //	gpu* || check_gpu_procs -m 1024
 type gpuProcs struct {
-	Fail   bool `opt:"f" toml:"fail"`   // fail, in place of a warning
-	Memory int  `opt:"m" toml:"memory"` // memory in MiB that may be in use without a process
+	Fail   bool `opt:"f" toml:"fail"`   // fail instead of warn
+	Memory int  `opt:"m" toml:"memory"` // highest amount of memory in use without a process, MiB
 }
 
 const gpuProcsName = "check_gpu_procs"
 
-// LeftMemory is what may be in use without a process: gcm's limit is 15 MiB, to
-// which is added what the driver takes for ECC and MIG on some GPUs.
+// LeftMemory is the memory in MiB that can be in use without a process: the limit of gcm is
+// 15 MiB, and on some GPUs the driver itself uses memory for ECC and MIG.
 const LeftMemory = 1024
 
 func init() {
 	checks.Register(checks.Info{
 		Name:    gpuProcsName,
 		Usage:   "[-f] [-m MIB]",
-		Summary: "no process is left on a GPU that no job owns",
+		Summary: "all processes on GPUs belong to running jobs",
 		Lane:    checks.NVML,
 		New:     func() checks.Check { return &gpuProcs{Memory: LeftMemory} },
 		Vars:    map[string]string{"MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs"},
 		Do: func() map[string]string {
 			return map[string]string{
-				"gpu.procs.left":   "See ps -fp with its number and whose it is: the job that has started it is over. If it belongs to no job here end it; if it cannot be ended reboot.",
-				"gpu.procs.ghost":  "The process has ended and the driver has not freed its memory: see dmesg for Xid errors. A reset of the GPU frees it; if that fails reboot.",
-				"gpu.procs.memory": "Nothing has the GPU open, but its memory is in use: see fuser -v /dev/nvidia*, also inside containers. A reset of the GPU frees it.",
+				"gpu.procs.left":   "Look at the process with ps -fp PID: its job has ended. If it does not belong to a job on this node, end it; if it cannot be ended, reboot.",
+				"gpu.procs.ghost":  "The process has ended but the driver has not freed its memory: look for Xid errors in dmesg. Reset the GPU to free it; if that fails, reboot.",
+				"gpu.procs.memory": "No process uses the GPU, but its memory is in use: check fuser -v /dev/nvidia*, also in containers. Reset the GPU to free it.",
 			}
 		},
 	})
@@ -76,7 +75,7 @@ func (c *gpuProcs) Run(_ context.Context, env *checks.Env) []checks.Finding {
 			users[p.PID] = p
 		}
 	}
-	ghosts := ghostProcesses(env, s)
+	ghosts := findGhosts(env, s)
 	s.total("processes", func(g *nvml.GPU) (uint64, bool) { return uint64(len(g.Processes.Value)), g.Processes.Known })
 	s.Each(func(s *GPUs, g *nvml.GPU) {
 		list, known := Value(s, g.Processes)
@@ -91,11 +90,11 @@ func (c *gpuProcs) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	return s.Done()
 }
 
-// judge reports a process that belongs to no job that runs.
+// judge reports a process that does not belong to a running job.
 func (c *gpuProcs) judge(env *checks.Env, s *GPUs, g *nvml.GPU, p probe.Process, jobs map[string]bool) {
 	job, err := jobscan.JobOf(env.Host, p.PID)
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // it has ended meanwhile
+	case errors.Is(err, fs.ErrNotExist): // it has just ended
 		return
 	case err != nil:
 		s.Err = errors.Join(s.Err, err)
@@ -103,20 +102,20 @@ func (c *gpuProcs) judge(env *checks.Env, s *GPUs, g *nvml.GPU, p probe.Process,
 	case job != "" && jobs[job]:
 		return
 	}
-	whose := "of no job"
+	whose := "belongs to no job"
 	if job != "" {
-		whose = "of job " + job + ", which does not run here"
+		whose = "belongs to job " + job + ", which does not run here"
 	}
 	s.Report(g, checks.Finding{Code: "gpu.procs.left", Severity: c.severity()}, "%s's process %d (%.40s) %s", checks.OwnerOrUID(env, p), p.PID, p.Command(), whose)
 }
 
-// ghostPause is the time between two looks at a process that NVML has and the kernel has
-// not: one that ends is gone from NVML by then.
+// ghostPause is the time between two readings of a process that NVML lists and that does not
+// exist: NVML forgets a process that is just ending within this time.
 const ghostPause = time.Second
 
-// ghostProcesses returns the processes that NVML lists, twice, and that do not exist.
-func ghostProcesses(env *checks.Env, s *GPUs) map[int]bool {
-	look := func(among map[int]bool) map[int]bool {
+// findGhosts returns the processes that NVML lists in two readings and that do not exist.
+func findGhosts(env *checks.Env, s *GPUs) map[int]bool {
+	find := func(among map[int]bool) map[int]bool {
 		found := map[int]bool{}
 		for i := range s.NVML.GPUs {
 			for _, p := range s.NVML.GPUs[i].Processes.Value {
@@ -127,7 +126,7 @@ func ghostProcesses(env *checks.Env, s *GPUs) map[int]bool {
 		}
 		return found
 	}
-	found := look(nil)
+	found := find(nil)
 	if len(found) == 0 || !probe.SeesAllProcesses(env.Host) {
 		return nil
 	}
@@ -137,10 +136,10 @@ func ghostProcesses(env *checks.Env, s *GPUs) map[int]bool {
 		return nil
 	}
 	s.NVML = n
-	return look(found)
+	return find(found)
 }
 
-// judgeGhosts reports memory that nothing will ever free.
+// judgeGhosts reports memory of processes that do not exist.
 func (c *gpuProcs) judgeGhosts(s *GPUs, g *nvml.GPU, ghosts map[int]bool) {
 	only := true
 	for _, p := range g.Processes.Value {
@@ -148,7 +147,7 @@ func (c *gpuProcs) judgeGhosts(s *GPUs, g *nvml.GPU, ghosts map[int]bool) {
 	}
 	for _, p := range g.Processes.Value {
 		used := p.Memory
-		if used == 0 && only { // the driver does not tell of each process
+		if used == 0 && only { // the driver does not report the memory of each process
 			used = g.Memory.Value.Used
 		}
 		if ghosts[p.PID] && used > 0 {
@@ -165,12 +164,11 @@ func (c *gpuProcs) severity() checks.Severity {
 	return checks.Warn
 }
 
-// kernelsOn returns how much of a GPU's memory is the kernel's: where it is a NUMA node,
-// as on GH200, the page cache of any program lies there. all says that the kernel may
-// have all of it.
-func kernelsOn(s *GPUs, g *nvml.GPU) (bytes uint64, all bool) {
+// readKernelMemory returns how many bytes of a GPU's memory the kernel uses: if the memory is a
+// NUMA node, as on GH200, the page cache can be there. all: the kernel can use all of it.
+func readKernelMemory(s *GPUs, g *nvml.GPU) (bytes uint64, all bool) {
 	if !g.NUMA.Known {
-		return 0, s.platform(g).MemoryNode > 0 || nvidia.GPUMemoryOnline(s.Env.Host, g.PCI)
+		return 0, s.findPlatform(g).MemoryNode > 0 || nvidia.GPUMemoryOnline(s.Env.Host, g.PCI)
 	}
 	s.Env.At("read /sys/devices/system/node/node%d/meminfo", g.NUMA.Value)
 	m, err := cpu.ReadNUMAMemory(s.Env.Host, g.NUMA.Value)
@@ -182,10 +180,10 @@ func (c *gpuProcs) judgeMemory(s *GPUs, g *nvml.GPU, idle bool) {
 	if !known || !idle || m.Used>>20 <= uint64(max(c.Memory, 0)) {
 		return
 	}
-	own, all := kernelsOn(s, g)
+	own, all := readKernelMemory(s, g)
 	if used := (m.Used - min(m.Used, own)) >> 20; !all && used > uint64(max(c.Memory, 0)) {
 		severity := c.severity()
-		if s.Env.Host.InContainer() { // NVML lists the processes of this PID namespace alone
+		if s.Env.Host.InContainer() { // NVML lists only processes of this PID namespace
 			severity = checks.Warn
 		}
 		s.Report(g, checks.Finding{Code: "gpu.procs.memory", Severity: severity, Want: fmt.Sprintf("at most %d MiB", c.Memory), Got: fmt.Sprintf("%d MiB", used), Remedy: checks.ResetGPU},

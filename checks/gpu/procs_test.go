@@ -14,7 +14,7 @@ import (
 func TestGPUProcs(t *testing.T) { checktest.Run(t, "check_gpu_procs") }
 
 var _ = checktest.Table("check_gpu_procs", func(name string) []checktest.Scenario {
-	// procs is a line on a node where gpu3 has the processes of these numbers.
+	// procs returns a scenario with some processes on gpu3.
 	procs := func(scenarioName string, words []string, pids []int, want ...checks.Finding) checktest.Scenario {
 		s := checktest.OnGPUs(scenarioName, words, checktest.Gpu3(func(g *nvml.GPU) {
 			var list []nvml.GPUProcess
@@ -38,7 +38,7 @@ var _ = checktest.Table("check_gpu_procs", func(name string) []checktest.Scenari
 	says := func(severity checks.Severity, text string) checks.Finding {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.procs.left", Severity: severity}, text)
 	}
-	const left, alien = "alice's process 101 (left.exe) of job 99, which does not run here", "bob's process 102 (ssh.exe) of no job"
+	const left, alien = "alice's process 101 (left.exe) belongs to job 99, which does not run here", "bob's process 102 (ssh.exe) belongs to no job"
 	memory := func(MiB uint64) func(*nvml.Snapshot) {
 		return checktest.Gpu3(func(g *nvml.GPU) { g.Memory = nvml.Known(nvml.GPUMemory{Total: 80 << 30, Used: MiB << 20}) })
 	}
@@ -54,7 +54,7 @@ var _ = checktest.Table("check_gpu_procs", func(name string) []checktest.Scenari
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.procs.memory", Severity: severity, Want: want, Got: got, Remedy: checks.ResetGPU}, "memory in use without a process")
 	}
 	odd := procs("one process cannot be read", nil, []int{102}, checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown},
-		"could not tell: read /proc/102/environ: is a directory"))
+		"cannot be read: read /proc/102/environ: is a directory"))
 	delete(odd.Files, "proc/102/environ")
 	odd.Files["proc/102/environ/"], odd.Broken = "", true
 	noProc := checktest.OnGPUs("no /proc", nil, nil, checktest.Unknown("read /proc/driver/nvidia/gpus: not a directory"))
@@ -72,27 +72,27 @@ var _ = checktest.Table("check_gpu_procs", func(name string) []checktest.Scenari
 	gone := checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.procs.ghost", Severity: checks.Warn, Got: "1024 MiB", Remedy: checks.ResetGPU}, "memory in use by process 7777, which does not exist")
 	gone.Message = name + ":  gpu3 0000:13:00.0: memory in use by process 7777, which does not exist, got 1024 MiB"
 	return append(checktest.GPUCommon(name),
-		procs("nothing runs", nil, nil, used(checks.Warn, "at most 1024 MiB", "10240 MiB")),
+		procs("no process", nil, nil, used(checks.Warn, "at most 1024 MiB", "10240 MiB")),
 		checktest.OnGPUs("healthy", nil, nil), checktest.OnV100s("an old GPU", nil, nil),
-		procs("a job's own", nil, []int{100, 103}), procs("the system's own", nil, []int{104, 1}), procs("one that does not exist", nil, []int{7777, 1}, gone),
+		procs("a process of a running job", nil, []int{100, 103}), procs("a system process", nil, []int{104, 1}), procs("a process that does not exist", nil, []int{7777, 1}, gone),
 		inContainer,
-		procs("left by a job", nil, []int{100, 101}, says(checks.Warn, left)),
-		procs("of no job", nil, []int{102}, says(checks.Warn, alien)),
-		procs("both, and that fails", checktest.Of("-f"), []int{101, 102}, says(checks.Fail, left), says(checks.Fail, alien)).OrTable(map[string]any{"fail": true}),
-		procs("one, and that fails", checktest.Of("-f"), []int{101}, says(checks.Fail, left)),
+		procs("a process of an ended job", nil, []int{100, 101}, says(checks.Warn, left)),
+		procs("a process of no job", nil, []int{102}, says(checks.Warn, alien)),
+		procs("both, and -f", checktest.Of("-f"), []int{101, 102}, says(checks.Fail, left), says(checks.Fail, alien)).OrTable(map[string]any{"fail": true}),
+		procs("one, and -f", checktest.Of("-f"), []int{101}, says(checks.Fail, left)),
 		checktest.OnGPUs("a little memory", nil, memory(1024)),
-		checktest.OnGPUs("memory that is allowed", checktest.Of("-m", "5000"), memory(5000)).OrTable(map[string]any{"memory": int64(5000)}),
+		checktest.OnGPUs("allowed memory", checktest.Of("-m", "5000"), memory(5000)).OrTable(map[string]any{"memory": int64(5000)}),
 		checktest.OnGPUs("memory", checktest.Of("-f", "-m", "15"), memory(16), used(checks.Fail, "at most 15 MiB", "16 MiB")),
-		checktest.OnGPUs("memory of processes that may be outside of the container", checktest.Of("-f", "-m", "15"), memory(16), used(checks.Warn, "at most 15 MiB", "16 MiB")).Contained(),
+		checktest.OnGPUs("memory of processes outside of the container", checktest.Of("-f", "-m", "15"), memory(16), used(checks.Warn, "at most 15 MiB", "16 MiB")).Contained(),
 		checktest.OnGPUs("the kernel's memory, as on GH200", nil, numa(8000)).Holding("sys/devices/system/node/node4/meminfo", meminfo(7400000, 0)),
-		checktest.OnGPUs("more than the kernel has of its own node", nil, numa(9000), used(checks.Warn, "at most 1024 MiB", "2164 MiB")).
+		checktest.OnGPUs("more than the kernel's memory", nil, numa(9000), used(checks.Warn, "at most 1024 MiB", "2164 MiB")).
 			Holding("sys/devices/system/node/node4/meminfo", meminfo(5000000, 2000000)),
-		checktest.OnGPUs("the kernel's memory, which it does not tell", nil, numa(9000)),
-		checktest.OnGPUs("the kernel's memory, by an old driver", nil, memory(9000)).
+		checktest.OnGPUs("the kernel's memory, without meminfo", nil, numa(9000)),
+		checktest.OnGPUs("the kernel's memory, old driver", nil, memory(9000)).
 			Holding("proc/driver/nvidia/gpus/"+fakenvml.Address(3)+"/numa_status", "Node:\t4\nStatus:\tonline\n"),
-		checktest.OnGPUs("memory of an old driver's that is no node", nil, memory(9000), used(checks.Warn, "at most 1024 MiB", "9000 MiB")).
+		checktest.OnGPUs("memory that is not a NUMA node, old driver", nil, memory(9000), used(checks.Warn, "at most 1024 MiB", "9000 MiB")).
 			Holding("proc/driver/nvidia/gpus/"+fakenvml.Address(3)+"/numa_status", "Status:\toffline\n"),
-		checktest.OnGPUs("memory of a platform that may have it as a node", nil, memory(9000)).On(&checks.Platform{Name: "GH200", MemoryNode: 1}),
+		checktest.OnGPUs("memory of a platform with GPU memory as a NUMA node", nil, memory(9000)).On(&checks.Platform{Name: "GH200", MemoryNode: 1}),
 		odd, noProc, badUID, checktest.GPUDumb(name),
 	)
 })

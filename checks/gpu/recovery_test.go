@@ -21,7 +21,7 @@ var _ = checktest.Table("check_gpu_recovery", func(name string) []checktest.Scen
 	odd := checktest.OnGPUs("another error", nil, checktest.Gpu3(func(g *nvml.GPU) {
 		g.Recovery.Action = nvml.Failed[int](&nvml.Error{Call: "field 230", Code: 999})
 	}),
-		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: field 230: unknown error (NVML error 999)"))
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: field 230: unknown error (NVML error 999)"))
 	odd.Broken = true
 	atInit := func(scene string, code int, f checks.Finding, text string) checktest.Scenario {
 		f.Severity, f.Message, f.Whole = checks.Fail, name+":  "+text, true
@@ -30,8 +30,8 @@ var _ = checktest.Table("check_gpu_recovery", func(name string) []checktest.Scen
 		return s
 	}
 	return append(common,
-		atInit("lost, NVML says at once", 15, checks.Finding{Code: "gpu.recovery.lost", Remedy: checks.RebootNode, Got: "lost"}, "a GPU is lost (nvmlInit: NVML error 15)"),
-		atInit("reset required, NVML says at once", 16, checks.Finding{Code: "gpu.recovery.reset", Remedy: checks.ResetGPU, Got: "reset required"}, "a GPU requires a reset (nvmlInit: NVML error 16)"),
+		atInit("lost, at the first call", 15, checks.Finding{Code: "gpu.recovery.lost", Remedy: checks.RebootNode, Got: "lost"}, "a GPU is lost (nvmlInit: NVML error 15)"),
+		atInit("reset required, at the first call", 16, checks.Finding{Code: "gpu.recovery.reset", Remedy: checks.ResetGPU, Got: "reset required"}, "a GPU requires a reset (nvmlInit: NVML error 16)"),
 		checktest.OnGPUs("healthy", nil, nil).OrTable(map[string]any{}),
 		checktest.OnV100s("an old GPU", nil, nil),
 		checktest.OnGPUs("an old driver", nil, checktest.Gpu3(func(g *nvml.GPU) {
@@ -39,13 +39,13 @@ var _ = checktest.Table("check_gpu_recovery", func(name string) []checktest.Scen
 		})),
 		checktest.OnGPUs("reset", nil, wants(1), says("reset", checks.ResetGPU, "the driver wants a reset of the GPU")),
 		checktest.OnGPUs("reboot", nil, wants(2), says("reboot", checks.RebootNode, "the driver wants a reboot of the node")),
-		checktest.OnGPUs("drain P2P", nil, wants(3), says("p2p", checks.ResetGPU, "the driver wants traffic between GPUs to end")),
-		checktest.OnGPUs("drain and reset", nil, wants(4), says("reset", checks.ResetGPU, "the driver wants jobs to end, and a reset of the GPU")),
-		checktest.OnGPUs("IMEX", nil, wants(5), says("fabric", checks.CheckFabric, "the driver wants the IMEX domain to be recovered")),
+		checktest.OnGPUs("drain P2P", nil, wants(3), says("p2p", checks.ResetGPU, "the driver wants an end of the traffic between GPUs")),
+		checktest.OnGPUs("drain and reset", nil, wants(4), says("reset", checks.ResetGPU, "the driver wants an end of the jobs and a reset of the GPU")),
+		checktest.OnGPUs("IMEX", nil, wants(5), says("fabric", checks.CheckFabric, "the driver wants a recovery of the IMEX domain")),
 		checktest.OnGPUs("bus reset", nil, wants(6), says("reset", checks.ResetGPU, "the driver wants a reset of the GPU's bus")),
 		checktest.OnGPUs("system reboot", nil, wants(7), says("reboot", checks.RebootNode, "the driver wants a reboot of the system")),
-		checktest.OnGPUs("a number of the future", nil, wants(99), says("unknown", checks.RebootNode, "the driver wants recovery action 99, which is not known here")),
-		checktest.OnGPUs("reset status of an old driver", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Recovery = nvml.Recovery{DrainReset: nvml.Known(true)} }),
+		checktest.OnGPUs("an unknown action", nil, wants(99), says("unknown", checks.RebootNode, "the driver wants unknown recovery action 99")),
+		checktest.OnGPUs("the reset status, old driver", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Recovery = nvml.Recovery{DrainReset: nvml.Known(true)} }),
 			says("reset", checks.ResetGPU, "the driver wants a reset of the GPU")),
 		checktest.OnGPUs("no power cable", nil, checktest.Gpu3(func(g *nvml.GPU) {
 			*g = nvml.GPU{Index: 3, Err: checktest.ErrPower, PCI: g.PCI, UUID: g.UUID, Serial: g.Serial}
@@ -53,10 +53,10 @@ var _ = checktest.Table("check_gpu_recovery", func(name string) []checktest.Scen
 		checktest.OnGPUs("no interrupts", nil, checktest.Gpu3(func(g *nvml.GPU) {
 			*g = nvml.GPU{Index: 3, Err: checktest.ErrIRQ, PCI: g.PCI, UUID: g.UUID, Serial: g.Serial}
 		}), checktest.Gpu3In(name, checktest.ErrIRQ)),
-		checktest.OnGPUs("a call says no interrupts", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Recovery.Action = nvml.Failed[int](checktest.ErrIRQ) }), checktest.Gpu3In(name, checktest.ErrIRQ)),
-		atInit("no power cable, NVML says at once", 8, checks.Finding{Code: "gpu.recovery.power", Remedy: checks.ReseatOrRMA, Got: "no power cable"}, "a GPU has no power cable attached (nvmlInit: NVML error 8)"),
-		checktest.OnGPUs("a call says reset required", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Minor.Err = checktest.ErrReset }), checktest.Gpu3In(name, checktest.ErrReset)),
-		checktest.OnGPUs("lost weighs more than other errors", nil, checktest.Gpu3(func(g *nvml.GPU) {
+		checktest.OnGPUs("no interrupts, at a later call", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Recovery.Action = nvml.Failed[int](checktest.ErrIRQ) }), checktest.Gpu3In(name, checktest.ErrIRQ)),
+		atInit("no power cable, at the first call", 8, checks.Finding{Code: "gpu.recovery.power", Remedy: checks.ReseatOrRMA, Got: "no power cable"}, "a GPU has no power cable attached (nvmlInit: NVML error 8)"),
+		checktest.OnGPUs("reset required, at a later call", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Minor.Err = checktest.ErrReset }), checktest.Gpu3In(name, checktest.ErrReset)),
+		checktest.OnGPUs("lost takes precedence over other errors", nil, checktest.Gpu3(func(g *nvml.GPU) {
 			g.Name.Err, g.Minor.Err, g.VBIOS.Err = checktest.ErrOdd, checktest.ErrReset, checktest.ErrLost
 		}), checktest.Gpu3In(name, checktest.ErrLost)),
 		checktest.OnGPUs("all of eight", nil, func(n *nvml.Snapshot) {
@@ -70,7 +70,7 @@ var _ = checktest.Table("check_gpu_recovery", func(name string) []checktest.Scen
 	)
 })
 
-// allOf is the same finding of each of eight GPUs.
+// allOf returns the same finding for each of eight GPUs.
 func allOf(of func(i int) checks.Finding) (list []checks.Finding) {
 	for i := range 8 {
 		list = append(list, of(i))

@@ -8,21 +8,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// gpuRemap checks the repair of a GPU's memory. On Ampere and later, where spare
-// rows stand in for bad ones: no remapping waits for a reset, none has failed,
-// fewer than MAX rows were remapped for uncorrected errors (the node's platform may
-// have another limit than 512), and no bank is out of
-// spare rows (which is warned of). Before that, where pages are retired: none
-// waits for a reset, and there is room for more.
+// gpuRemap checks the repair of a GPU's memory. Ampere and later GPUs replace faulty rows by spare
+// rows: it fails if a remapping needs a reset or has failed, or if MAX or more rows were remapped
+// for uncorrected errors (a platform can have its own limit). It warns if a bank has no spare rows
+// left. Older GPUs retire pages: it fails if a page needs a reset to be retired, or if the table of
+// retired pages is full.
 //
 //	gpu* || check_gpu_remap
 type gpuRemap struct {
-	Max int `arg:"1" toml:"max"` // so many rows remapped for uncorrected errors are too many
+	Max int `arg:"1" toml:"max"` // number of rows remapped for uncorrected errors at which the check fails
 }
 
-// The limits of others: 512 rows is where AzureHPC, DCGM and NVIDIA's own guide
-// replace a GPU; the table of retired pages has 64 places, of which DCGM calls 63
-// full and 15 many.
+// The limits of other tools: AzureHPC, DCGM and NVIDIA's own guide replace a GPU at 512 rows. The
+// table of retired pages has 64 entries; DCGM calls 63 full, and more than 15 many.
 const (
 	maxRemapped  = 512
 	fullRetired  = 63
@@ -34,15 +32,15 @@ func init() {
 	checks.Register(checks.Info{
 		Name:    gpuRemapName,
 		Usage:   "[MAX]",
-		Summary: "no memory of a GPU waits for repair, or cannot be repaired",
+		Summary: "no GPU memory needs repair or cannot be repaired",
 		Lane:    checks.NVML,
 		New:     func() checks.Check { return &gpuRemap{Max: maxRemapped} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"gpu.remap.pending": "End what runs on the GPU, then reset it or reboot: bad memory is taken out of use by that.",
-				"gpu.remap.failed":  "There was no spare memory for a bad row: run the vendor's field diagnostic and have the GPU replaced.",
+				"gpu.remap.pending": "End the processes on the GPU, then reset it or reboot: that disables the faulty memory.",
+				"gpu.remap.failed":  "There was no spare memory for a faulty row: run the vendor's field diagnostic and have the GPU replaced.",
 				"gpu.remap.many":    "The GPU's memory wears out: run the vendor's field diagnostic and have the GPU replaced.",
-				"gpu.remap.spare":   "Nothing now: the next bad row of that bank cannot be remapped, and the GPU will have to be replaced then.",
+				"gpu.remap.spare":   "Nothing now. The next faulty row of that bank cannot be remapped; then the GPU must be replaced.",
 			}
 		},
 	})
@@ -58,20 +56,20 @@ func (c *gpuRemap) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		r := g.Rows.Remapped
 		return uint64(r.Value.Corrected + r.Value.Uncorrected), r.Known
 	})
-	reportLacking(s, "remapped rows", func(g *nvml.GPU) nvml.Reading[nvml.RemappedRows] { return g.Rows.Remapped })
+	reportMissing(s, "remapped rows", func(g *nvml.GPU) nvml.Reading[nvml.RemappedRows] { return g.Rows.Remapped })
 	return s.Done()
 }
 
 func (c *gpuRemap) judge(s *GPUs, g *nvml.GPU) {
 	rows, _ := Value(s, g.Rows.Remapped)
 	if rows.Pending {
-		s.Report(g, checks.Finding{Code: "gpu.remap.pending", Severity: checks.Fail, Remedy: checks.ResetGPU}, "rows of memory wait for a reset to be remapped")
+		s.Report(g, checks.Finding{Code: "gpu.remap.pending", Severity: checks.Fail, Remedy: checks.ResetGPU}, "memory rows need a reset to be remapped")
 	}
 	if rows.Failed {
-		s.Report(g, checks.Finding{Code: "gpu.remap.failed", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "a row of memory could not be remapped")
+		s.Report(g, checks.Finding{Code: "gpu.remap.failed", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "a memory row could not be remapped")
 	}
 	limit := c.Max
-	if p := s.platform(g); limit == maxRemapped && p.RemappedRows > 0 {
+	if p := s.findPlatform(g); limit == maxRemapped && p.RemappedRows > 0 {
 		limit = p.RemappedRows
 	}
 	if limit > 0 && rows.Uncorrected >= limit {
@@ -86,7 +84,7 @@ func (c *gpuRemap) judge(s *GPUs, g *nvml.GPU) {
 
 func judgeRetired(s *GPUs, g *nvml.GPU) {
 	if pending, _ := Value(s, g.Rows.RetiredPending); pending {
-		s.Report(g, checks.Finding{Code: "gpu.remap.pending", Severity: checks.Fail, Remedy: checks.ResetGPU}, "pages of memory wait for a reset to be retired")
+		s.Report(g, checks.Finding{Code: "gpu.remap.pending", Severity: checks.Fail, Remedy: checks.ResetGPU}, "memory pages need a reset to be retired")
 	}
 	single, _ := Value(s, g.Rows.RetiredSBE)
 	double, _ := Value(s, g.Rows.RetiredDBE)

@@ -23,15 +23,15 @@ var _ = checktest.Table("check_gpu_remap", func(name string) []checktest.Scenari
 		})
 	}
 	errored := checktest.OnGPUs("one cannot be read", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Rows.Remapped = nvml.Failed[nvml.RemappedRows](checktest.ErrOdd) }),
-		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: "+checktest.OddText))
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
 	errored.Broken = true
 	const unc = "rows remapped for uncorrected errors"
 	return append(checktest.GPULacks(name, "remapped rows", func(g *nvml.GPU) { g.Rows.Remapped = nvml.Reading[nvml.RemappedRows]{} }), append(checktest.GPUCommon(name),
 		checktest.OnGPUs("healthy", nil, nil), checktest.OnV100s("an old GPU", nil, nil),
 		checktest.OnGPUs("rows were remapped", nil, rows(nvml.RemappedRows{Corrected: 600, Uncorrected: 511})),
 		checktest.OnGPUs("a limit", checktest.Of("10"), rows(nvml.RemappedRows{Uncorrected: 9})).OrTable(map[string]any{"max": int64(10)}),
-		checktest.OnGPUs("pending", nil, rows(nvml.RemappedRows{Pending: true}), says(checks.Fail, "pending", checks.ResetGPU, "", "", "rows of memory wait for a reset to be remapped")),
-		checktest.OnGPUs("failed", nil, rows(nvml.RemappedRows{Failed: true}), says(checks.Fail, "failed", checks.ReseatOrRMA, "", "", "a row of memory could not be remapped")),
+		checktest.OnGPUs("pending", nil, rows(nvml.RemappedRows{Pending: true}), says(checks.Fail, "pending", checks.ResetGPU, "", "", "memory rows need a reset to be remapped")),
+		checktest.OnGPUs("failed", nil, rows(nvml.RemappedRows{Failed: true}), says(checks.Fail, "failed", checks.ReseatOrRMA, "", "", "a memory row could not be remapped")),
 		checktest.OnGPUs("512 rows", nil, rows(nvml.RemappedRows{Uncorrected: 512}), says(checks.Fail, "many", checks.ReseatOrRMA, "fewer than 512", "512", unc)),
 		checktest.OnGPUs("above the limit", checktest.Of("10"), rows(nvml.RemappedRows{Uncorrected: 10}), says(checks.Fail, "many", checks.ReseatOrRMA, "fewer than 10", "10", unc)),
 		checktest.OnGPUs("no spare rows", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Rows.Histogram = nvml.Known(nvml.RowHistogram{Low: 3, None: 2}) }),
@@ -39,7 +39,7 @@ var _ = checktest.Table("check_gpu_remap", func(name string) []checktest.Scenari
 		checktest.OnV100s("retired pages", nil, retired(10, 5, false)),
 		checktest.OnV100s("many retired pages", nil, retired(10, 6, false), says(checks.Warn, "many", "", "at most 15", "16", "retired pages")),
 		checktest.OnV100s("full of retired pages", nil, retired(60, 3, false), says(checks.Fail, "many", checks.ReseatOrRMA, "fewer than 63", "63", "retired pages")),
-		checktest.OnV100s("retirement pending", nil, retired(1, 0, true), says(checks.Fail, "pending", checks.ResetGPU, "", "", "pages of memory wait for a reset to be retired")),
+		checktest.OnV100s("retirement pending", nil, retired(1, 0, true), says(checks.Fail, "pending", checks.ResetGPU, "", "", "memory pages need a reset to be retired")),
 		errored, checktest.GPUDumb(name),
 	)...)
 })

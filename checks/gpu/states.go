@@ -7,10 +7,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// StateGroups are what NVML has to be asked for [StatesOf].
+// StateGroups are the groups that [StatesOf] needs.
 const StateGroups = nvml.GroupRecovery | nvml.GroupECC | nvml.GroupRows | nvml.GroupModes | nvml.GroupNVLinks
 
-// StatesOf is what the log of Xids is judged by, out of a snapshot of NVML.
+// StatesOf returns the states of GPUs, by which the Xids of the kernel's log are judged.
 func StatesOf(n *nvml.Snapshot) []checks.GPUState {
 	var states []checks.GPUState
 	for _, g := range n.GPUs {
@@ -20,12 +20,12 @@ func StatesOf(n *nvml.Snapshot) []checks.GPUState {
 				s.Lost = e
 				states = append(states, s)
 			}
-			continue // what else cannot be asked is for the checks of the GPU
+			continue // the checks of GPUs report other errors
 		}
-		s := checks.GPUState{Index: g.Index, PCI: g.PCI, UUID: g.UUID.Value, Serial: g.Serial.Value, Name: g.Name.Value, MIG: known(g.Modes.MIG), Links: g.NVLinks.Value}
-		s.Recovery = recoveryOf(&g.Recovery)
-		s.SRAMThreshold = known(g.ECC.SRAMThreshold)
-		if rows := known(g.Rows.Remapped); rows != nil {
+		s := checks.GPUState{Index: g.Index, PCI: g.PCI, UUID: g.UUID.Value, Serial: g.Serial.Value, Name: g.Name.Value, MIG: valueOf(g.Modes.MIG), Links: g.NVLinks.Value}
+		s.Recovery = readRecovery(&g.Recovery)
+		s.SRAMThreshold = valueOf(g.ECC.SRAMThreshold)
+		if rows := valueOf(g.Rows.Remapped); rows != nil {
 			s.RemapPending, s.RemapFailed = &rows.Pending, &rows.Failed
 		}
 		states = append(states, s)
@@ -33,10 +33,10 @@ func StatesOf(n *nvml.Snapshot) []checks.GPUState {
 	return states
 }
 
-// recoveryOf is the recovery action. Drivers that do not know field 230 only say
-// that a reset is wanted; that they want none says little.
-func recoveryOf(r *nvml.Recovery) *int {
-	action := known(r.Action)
+// readRecovery returns the recovery action, nil if unknown. Drivers without field 230 report only
+// that a reset is needed; if they report none, the action is unknown.
+func readRecovery(r *nvml.Recovery) *int {
+	action := valueOf(r.Action)
 	switch {
 	case action != nil:
 	case r.DrainReset.Known && r.DrainReset.Value:
@@ -47,8 +47,8 @@ func recoveryOf(r *nvml.Recovery) *int {
 	return action
 }
 
-// known is a reading's value, nil if there is none.
-func known[T any](r nvml.Reading[T]) *T {
+// valueOf returns a pointer to the value of a reading, nil if it is unknown.
+func valueOf[T any](r nvml.Reading[T]) *T {
 	if !r.Known {
 		return nil
 	}

@@ -9,18 +9,18 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// gpuTemp checks temperatures by the limits that NVML gives for each GPU: it
-// fails where the hardware slows the GPU down, and warns where the driver does, or
-// where the memory is too hot. MAX and HBM are limits of the site's own in degrees
-// Celsius, above which it fails. A GPU above 110 degrees fails also where NVML gives no
-// limit. The check warns of a sensor that is out of order: it shows more than 200
-// degrees, or 0 while most other GPUs are above 10. Without any limit there is nothing
-// to compare a temperature with, and the check is skipped.
+// gpuTemp checks temperatures against the limits that NVML reports for each GPU: it fails at the
+// temperature at which the hardware slows the GPU down, and warns where the driver does, or where
+// the memory is too hot. It fails above the site's own limits MAX and HBM. Without a limit from
+// NVML a GPU fails above 110 degrees Celsius.
+//
+// It warns of a faulty sensor: one that shows more than 200 degrees, or 0 while most other GPUs are
+// above 10. If a GPU has neither a limit nor a margin its temperature is not judged.
 //
 //	gpu* || check_gpu_temp 85 95
 type gpuTemp struct {
-	Max int `arg:"1" toml:"max"` // highest temperature of a GPU, degrees Celsius
-	HBM int `arg:"2" toml:"hbm"` // highest temperature of its memory
+	Max int `arg:"1" toml:"max"` // highest temperature of a GPU, degrees Celsius; 0: NVML's limits
+	HBM int `arg:"2" toml:"hbm"` // highest temperature of its memory, degrees Celsius; 0: NVML's limit
 }
 
 const gpuTempName = "check_gpu_temp"
@@ -34,10 +34,10 @@ func init() {
 		New:     func() checks.Check { return &gpuTemp{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"gpu.temp.slowdown": "Look at fans, filters, coolant and the room; compare with the other GPUs (nvidia-smi -q -d TEMPERATURE). One hot GPU alone has a bad heat sink.",
-				"gpu.temp.warm":     "Look at the cooling before the hardware slows the GPU down: fans, filters, coolant, the room.",
-				"gpu.temp.sensor":   "The GPU does not know how hot it is: compare with the other GPUs (nvidia-smi -q -d TEMPERATURE), reboot. If it stays have the GPU replaced.",
-				"gpu.temp.limit":    "Look at the cooling, or raise the limit in nhc.conf.",
+				"gpu.temp.slowdown": "Check fans, filters, coolant and the room temperature; compare with the other GPUs (nvidia-smi -q -d TEMPERATURE). If only one GPU is hot, its heat sink is faulty.",
+				"gpu.temp.warm":     "Check the cooling before the hardware slows the GPU down: fans, filters, coolant, room temperature.",
+				"gpu.temp.sensor":   "The temperature sensor is faulty: compare with the other GPUs (nvidia-smi -q -d TEMPERATURE), then reboot. If that does not help, have the GPU replaced.",
+				"gpu.temp.limit":    "Check the cooling, or raise the limit in nhc.conf.",
 			}
 		},
 	})
@@ -53,32 +53,32 @@ func (c *gpuTemp) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if _, most, known := s.span(core); known {
 		env.Fact("hottest %d C", most)
 	}
-	reportLacking(s, "temperature", core)
+	reportMissing(s, "temperature", core)
 	return s.Done()
 }
 
 // Temperatures in degrees Celsius.
 const (
-	hottest  = 110 // a GPU without a limit fails above; the limits that NVML gives reach from 87 (V100) to about 105
-	highest  = 200 // no sensor that works shows more
-	lukewarm = 10  // if most GPUs are warmer, 0 is none's temperature
+	hottest  = 110 // a GPU without a limit fails above; NVML reports limits from 87 (V100) to about 105
+	highest  = 200 // a healthy sensor never shows more
+	lukewarm = 10  // if most GPUs are warmer, a sensor that shows 0 is faulty
 )
 
-// celsius is a margin or a limit that can be one.
-func celsius(s *GPUs, what string, r nvml.Reading[int]) (int, bool) {
+// readLimit returns a margin or a limit; a value that is impossible is an error of the GPU.
+func readLimit(s *GPUs, name string, r nvml.Reading[int]) (int, bool) {
 	n, known := Value(s, r)
 	if known && (n < -100 || n > highest) {
-		s.Err = errors.Join(s.Err, fmt.Errorf("%s of %d C", what, n))
+		s.Err = errors.Join(s.Err, fmt.Errorf("impossible %s, %d C", name, n))
 		return 0, false
 	}
 	return n, known
 }
 
-// sensed is a temperature that can be one. It warns of a sensor that shows another.
-func sensed(s *GPUs, g *nvml.GPU, what string, r nvml.Reading[int]) (int, bool) {
+// readSensor returns a temperature. It warns of a sensor that shows an impossible value.
+func readSensor(s *GPUs, g *nvml.GPU, name string, r nvml.Reading[int]) (int, bool) {
 	n, known := Value(s, r)
 	if known && (n < -100 || n > highest) {
-		s.Report(g, checks.Finding{Code: "gpu.temp.sensor", Severity: checks.Warn, Want: fmt.Sprintf("at most %d C", highest), Got: fmt.Sprintf("%d C", n)}, "%s that cannot be one", what)
+		s.Report(g, checks.Finding{Code: "gpu.temp.sensor", Severity: checks.Warn, Want: fmt.Sprintf("at most %d C", highest), Got: fmt.Sprintf("%d C", n)}, "impossible %s", name)
 		return 0, false
 	}
 	return n, known
@@ -90,36 +90,36 @@ func (c *gpuTemp) judge(s *GPUs, g *nvml.GPU) {
 	s.Judged = judged || compared
 }
 
-// compare reports whether there was a limit to compare a temperature with.
+// compare compares the temperatures with their limits and reports whether there was a limit.
 func (c *gpuTemp) compare(s *GPUs, g *nvml.GPU) bool {
 	t := g.Temperature
-	core, known := sensed(s, g, "temperature", t.GPU)
-	hbm, hbmKnown := sensed(s, g, "temperature of the memory", t.HBM)
-	margin, hasMargin := celsius(s, "margin", t.Margin)
+	core, known := readSensor(s, g, "temperature", t.GPU)
+	hbm, hbmKnown := readSensor(s, g, "temperature of the memory", t.HBM)
+	margin, hasMargin := readLimit(s, "margin", t.Margin)
 	if known && core == 0 && othersWarm(s, g) {
-		s.Report(g, checks.Finding{Code: "gpu.temp.sensor", Severity: checks.Warn, Want: fmt.Sprintf("above %d C", lukewarm), Got: "0 C"}, "temperature, while most others are above")
+		s.Report(g, checks.Finding{Code: "gpu.temp.sensor", Severity: checks.Warn, Want: fmt.Sprintf("above %d C", lukewarm), Got: "0 C"}, "temperature, while most other GPUs are above")
 	}
 	if known && c.Max > 0 && core > c.Max {
-		s.Report(g, limited(core, c.Max), "temperature")
+		s.Report(g, newLimitFinding(core, c.Max), "temperature")
 	}
 	if hbmKnown && c.HBM > 0 && hbm > c.HBM {
-		s.Report(g, limited(hbm, c.HBM), "temperature of the memory")
+		s.Report(g, newLimitFinding(hbm, c.HBM), "temperature of the memory")
 	}
-	mostHBM, _ := celsius(s, "limit of the memory", t.MaxHBM)
+	mostHBM, _ := readLimit(s, "limit of the memory", t.MaxHBM)
 	if hbmKnown && mostHBM > 0 && hbm >= mostHBM {
-		s.Report(g, hot(checks.Warn, "gpu.temp.warm", hbm, mostHBM), "temperature of the memory, at which the driver slows it down")
+		s.Report(g, newHotFinding(checks.Warn, "gpu.temp.warm", hbm, mostHBM), "temperature of the memory, at which the driver slows the GPU down")
 	}
 	compared := known && c.Max > 0 || hbmKnown && (c.HBM > 0 || mostHBM > 0) || hasMargin
-	slowdown, _ := celsius(s, "limit of the hardware", t.Slowdown)
-	most, _ := celsius(s, "limit of the driver", t.MaxGPU)
+	slowdown, _ := readLimit(s, "limit of the hardware", t.Slowdown)
+	most, _ := readLimit(s, "limit of the driver", t.MaxGPU)
 	switch {
-	case hasMargin && judgeMargin(s, g, margin): // the margin is to the nearest of several limits: one finding is enough
+	case hasMargin && judgeMargin(s, g, margin): // one finding is enough: the margin is to the nearest of several limits
 	case known && slowdown > 0 && core >= slowdown:
-		s.Report(g, hot(checks.Fail, "gpu.temp.slowdown", core, slowdown), "temperature, at which the hardware slows it down")
+		s.Report(g, newHotFinding(checks.Fail, "gpu.temp.slowdown", core, slowdown), "temperature, at which the hardware slows the GPU down")
 	case known && slowdown <= 0 && core > hottest:
-		s.Report(g, checks.Finding{Code: "gpu.temp.slowdown", Severity: checks.Fail, Want: fmt.Sprintf("at most %d C", hottest), Got: fmt.Sprintf("%d C", core)}, "temperature, at which no GPU works")
+		s.Report(g, checks.Finding{Code: "gpu.temp.slowdown", Severity: checks.Fail, Want: fmt.Sprintf("at most %d C", hottest), Got: fmt.Sprintf("%d C", core)}, "temperature, too hot for any GPU")
 	case known && most > 0 && core >= most:
-		s.Report(g, hot(checks.Warn, "gpu.temp.warm", core, most), "temperature, at which the driver slows it down")
+		s.Report(g, newHotFinding(checks.Warn, "gpu.temp.warm", core, most), "temperature, at which the driver slows the GPU down")
 	}
 	return compared || known && (slowdown > 0 || most > 0)
 }
@@ -138,30 +138,29 @@ func othersWarm(s *GPUs, g *nvml.GPU) bool {
 	return 2*warm > others
 }
 
-// judgeMargin compares the degrees that are left with those at which the GPU is
-// slowed down: a limit that the driver does not tell is 0. It returns whether there are
-// too few.
+// judgeMargin compares the margin, in degrees, with the margins at which the GPU is slowed down
+// (0 if the driver does not report one). It returns whether the margin is too small.
 func judgeMargin(s *GPUs, g *nvml.GPU, margin int) bool {
-	slowdown, hard := celsius(s, "margin of the hardware", g.Temperature.MarginSlowdown)
-	most, _ := celsius(s, "margin of the driver", g.Temperature.MarginMax)
+	slowdown, hard := readLimit(s, "margin of the hardware", g.Temperature.MarginSlowdown)
+	most, _ := readLimit(s, "margin of the driver", g.Temperature.MarginMax)
 	f := checks.Finding{Got: fmt.Sprintf("%d C", margin)}
 	switch {
 	case hard && margin <= slowdown:
 		f.Severity, f.Code, f.Want = checks.Fail, "gpu.temp.slowdown", fmt.Sprintf("above %d C", slowdown)
-		s.Report(g, f, "margin, at which the hardware slows it down")
+		s.Report(g, f, "temperature margin, at which the hardware slows the GPU down")
 	case margin <= most:
 		f.Severity, f.Code, f.Want = checks.Warn, "gpu.temp.warm", fmt.Sprintf("above %d C", most)
-		s.Report(g, f, "margin, at which the driver slows it down")
+		s.Report(g, f, "temperature margin, at which the driver slows the GPU down")
 	default:
 		return false
 	}
 	return true
 }
 
-func hot(severity checks.Severity, code string, got, limit int) checks.Finding {
+func newHotFinding(severity checks.Severity, code string, got, limit int) checks.Finding {
 	return checks.Finding{Code: code, Severity: severity, Want: fmt.Sprintf("below %d C", limit), Got: fmt.Sprintf("%d C", got)}
 }
 
-func limited(got, limit int) checks.Finding {
+func newLimitFinding(got, limit int) checks.Finding {
 	return checks.Finding{Code: "gpu.temp.limit", Severity: checks.Fail, Want: fmt.Sprintf("at most %d C", limit), Got: fmt.Sprintf("%d C", got)}
 }

@@ -10,17 +10,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// gpuThrottle checks for how long GPUs were slowed down since the last run: it
-// fails where the hardware did so, because it was too hot or by a power brake, for
-// more than PERCENT of that time, and warns where the driver did because of
-// heat. Where the time is not counted (before Ampere, by an older driver, or because
-// the GPU draws too much power at once, or because the counter does not move) it fails if
-// the hardware slows the GPU down in three runs one after the other. That a power cap
-// limits the clocks is normal. check_gpu_clock_throttling is AzureHPC's name of it.
+// gpuThrottle checks for how long the GPUs were throttled since the last run. It fails if the
+// hardware has throttled a GPU, because of heat or by a power brake, for more than PERCENT of that
+// time, and warns if the driver has, because of heat.
+//
+// Some throttling has no time counter: before Ampere, with an older driver, or because the GPU
+// draws too much power at once; and some counters do not move. Then the check fails if the
+// hardware throttles the GPU in three consecutive runs.
+//
+// A power cap that limits the clocks is normal. check_gpu_clock_throttling is AzureHPC's name.
 //
 //	gpu* || check_gpu_throttle
 type gpuThrottle struct {
-	Percent float64 `arg:"1" toml:"percent"` // percent of the time since the last run
+	Percent float64 `arg:"1" toml:"percent"` // highest share of throttled time since the last run, percent
 
 	name string
 }
@@ -30,32 +32,32 @@ func init() {
 		checks.Register(checks.Info{
 			Name:    name,
 			Usage:   "[PERCENT]",
-			Summary: "the hardware does not slow GPUs down",
+			Summary: "the hardware does not throttle GPUs",
 			Lane:    checks.NVML,
 			New:     func() checks.Check { return &gpuThrottle{Percent: 10, name: name} },
 			Do: func() map[string]string {
 				return map[string]string{
-					"gpu.throttle.hot":   "The hardware halves the clocks because of heat: look at fans, coolant and the room. One GPU alone has a bad heat sink.",
-					"gpu.throttle.brake": "The chassis pulls the power brake: look at power supplies and the PDU (ipmitool sel list), and at the rack's power limit.",
-					"gpu.throttle.power": "The hardware halves the clocks for the GPU draws too much power at once: compare with the other GPUs, look at power supplies and cables; if it is one GPU alone have it replaced.",
-					"gpu.throttle.warm":  "The driver lowers the clocks because of heat: look at the cooling before the hardware does worse.",
-					"gpu.throttle.now":   "Nothing by itself: seen at this instant. If it lasts the check fails in the third run.",
+					"gpu.throttle.hot":   "The hardware halves the clocks because of heat: check fans, coolant and the room temperature. If only one GPU is hot, its heat sink is faulty.",
+					"gpu.throttle.brake": "The chassis applies the power brake: check the power supplies and the PDU (ipmitool sel list), and the power limit of the rack.",
+					"gpu.throttle.power": "The hardware halves the clocks because the GPU draws too much power at once: compare with the other GPUs, check power supplies and cables. If only one GPU is affected, have it replaced.",
+					"gpu.throttle.warm":  "The driver lowers the clocks because of heat: check the cooling before the hardware throttles the GPU.",
+					"gpu.throttle.now":   "Nothing now: the GPU is throttled at this moment. If that lasts, the check fails in the third run.",
 				}
 			},
 		})
 	}
 }
 
-// throttled is what is kept of a GPU.
+// throttled is the state of a GPU that the check keeps for the next run.
 type throttled struct {
-	Thermal  uint64 `json:"thermal"` // nanoseconds since the driver was loaded, of each reason
+	Thermal  uint64 `json:"thermal"` // throttled time since the driver was loaded, nanoseconds, by reason
 	Hardware uint64 `json:"hardware"`
 	Brake    uint64 `json:"brake"`
 	PowerCap uint64 `json:"power_cap"`
-	InARow   int    `json:"in_a_row"` // runs in which the hardware slowed it down
+	InARow   int    `json:"in_a_row"` // consecutive runs in which the hardware throttled it
 }
 
-// HardwareReasons are those that the hardware itself slows a GPU down for.
+// HardwareReasons are the reasons for which the hardware itself throttles a GPU.
 const HardwareReasons = nvml.ThrottleHardware | nvml.ThrottleHardwareThermal | nvml.ThrottlePowerBrake
 
 func (c *gpuThrottle) Run(_ context.Context, env *checks.Env) []checks.Finding {
@@ -84,15 +86,15 @@ func (c *gpuThrottle) judge(s *GPUs, g *nvml.GPU, m *memory[throttled]) {
 	still := slowed&nvml.ThrottleHardwareThermal != 0 && hasHardware && hardware == then.Hardware ||
 		slowed&nvml.ThrottlePowerBrake != 0 && hasBrake && brake == then.Brake
 	counted := hasHardware || hasBrake
-	if counted && (slowed == nvml.ThrottleHardware || still && next.InARow >= inARow) { // too much power drawn at once has no counter; or one does not count
+	if counted && (slowed == nvml.ThrottleHardware || still && next.InARow >= inARow) { // too much power at once has no counter, and this counter does not move
 		counted = false
 		if compare {
-			c.overTime(s, g, then, next, m.elapsed)
+			c.judgeShares(s, g, then, next, m.elapsed)
 		}
 	}
 	switch {
 	case counted && compare:
-		c.overTime(s, g, then, next, m.elapsed)
+		c.judgeShares(s, g, then, next, m.elapsed)
 	case slowed != 0 && !counted && next.InARow >= inARow && compare:
 		f := checks.Finding{Code: "gpu.throttle.hot", Severity: checks.Fail, Got: ThrottleWords(slowed)}
 		if slowed == nvml.ThrottleHardware && (hasHardware || hasBrake) {
@@ -101,45 +103,44 @@ func (c *gpuThrottle) judge(s *GPUs, g *nvml.GPU, m *memory[throttled]) {
 		if slowed&nvml.ThrottlePowerBrake != 0 {
 			f.Code = "gpu.throttle.brake"
 		}
-		s.Report(g, f, "slowed down in %d runs in a row", next.InARow)
+		s.Report(g, f, "throttled in %d consecutive runs", next.InARow)
 	case slowed != 0:
-		s.Report(g, checks.Finding{Code: "gpu.throttle.now", Severity: checks.Warn, Got: ThrottleWords(slowed)}, "slowed down just now")
+		s.Report(g, checks.Finding{Code: "gpu.throttle.now", Severity: checks.Warn, Got: ThrottleWords(slowed)}, "throttled now")
 	}
 	m.next.GPUs[g.UUID.Value] = next
 }
 
-// overTime judges each reason by the share of the time that it lasted.
-func (c *gpuThrottle) overTime(s *GPUs, g *nvml.GPU, then, now throttled, elapsed time.Duration) {
+// judgeShares judges each reason by its share of the time since the last run.
+func (c *gpuThrottle) judgeShares(s *GPUs, g *nvml.GPU, then, now throttled, elapsed time.Duration) {
 	for _, r := range []struct {
-		then, now uint64
-		severity  checks.Severity
-		code, who string
+		then, now   uint64
+		severity    checks.Severity
+		code, cause string
 	}{
-		{then.Hardware, now.Hardware, checks.Fail, "gpu.throttle.hot", "the hardware, for it was too hot,"},
+		{then.Hardware, now.Hardware, checks.Fail, "gpu.throttle.hot", "the hardware because of heat"},
 		{then.Brake, now.Brake, checks.Fail, "gpu.throttle.brake", "a power brake"},
-		{then.Thermal, now.Thermal, checks.Warn, "gpu.throttle.warm", "the driver, for it was too hot,"},
+		{then.Thermal, now.Thermal, checks.Warn, "gpu.throttle.warm", "the driver because of heat"},
 	} {
-		grown := since(r.then, r.now)
+		grown := subtract(r.then, r.now)
 		share := min(100*float64(grown)/float64(elapsed), 100)
-		if share <= c.Percent || r.code == "gpu.throttle.warm" && grownAlike(grown, since(then.PowerCap, now.PowerCap)) {
+		if share <= c.Percent || r.code == "gpu.throttle.warm" && grownAlike(grown, subtract(then.PowerCap, now.PowerCap)) {
 			continue
 		}
 		s.Report(g, checks.Finding{Code: r.code, Severity: r.severity, Want: fmt.Sprintf("at most %g %%", c.Percent), Got: fmt.Sprintf("%.0f %%", share)},
-			"slowed down by %s in the last %s", r.who, elapsed.Round(time.Second))
+			"throttled by %s in the last %s", r.cause, elapsed.Round(time.Second))
 	}
 }
 
-// since returns by how much a counter has grown. It begins at 0 when the driver is
-// loaded again.
-func since(then, now uint64) uint64 {
+// subtract returns how much a counter has grown. It starts at 0 when the driver is reloaded.
+func subtract(then, now uint64) uint64 {
 	if now < then {
 		return now
 	}
 	return now - then
 }
 
-// grownAlike reports whether two times differ by at most a hundredth. Drivers of release 575
-// count a GPU at its power cap in the counter of the thermal slowdown, too.
+// grownAlike reports whether two times differ by at most 1 %: drivers of release 575 also count
+// time at the power cap in the counter of the thermal slowdown.
 func grownAlike(a, b uint64) bool {
 	more, less := max(a, b), min(a, b)
 	return more-less <= more/100

@@ -11,8 +11,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
-// before300 is a past that was taken 300 seconds before the snapshot of h100s;
-// gpu3 is what was kept of that GPU.
+// before300 returns a state file of 300 seconds before the snapshot of H100s, with the given state of
+// gpu3.
 func before300(gpu3 string) string {
 	return pastAt(300*time.Second, gpu3)
 }
@@ -42,15 +42,15 @@ func throttleScenarios(name string) []checktest.Scenario {
 	says := func(severity checks.Severity, code, want, got, text string) checks.Finding {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.throttle." + code, Severity: severity, Want: want, Got: got}, text)
 	}
-	const hot = "slowed down by the hardware, for it was too hot, in the last 5m0s"
-	just := func(what string) checks.Finding { return says(checks.Warn, "now", "", what, "slowed down just now") }
-	garbage := checktest.OnGPUs("garbage in what was kept", nil, nil, checks.Finding{Code: "gpu.past", Severity: checks.Warn,
+	const hot = "throttled by the hardware because of heat in the last 5m0s"
+	just := func(what string) checks.Finding { return says(checks.Warn, "now", "", what, "throttled now") }
+	garbage := checktest.OnGPUs("the stored state is garbage", nil, nil, checks.Finding{Code: "gpu.past", Severity: checks.Warn,
 		Message: name + ":  /past/gpu-throttle.json is damaged"}).Holding(file, "{\x00")
 	garbage.Broken = true
 	future := checktest.OnGPUs("a clock that was set back", nil, hardware(600)).Holding(file, pastAt(-time.Hour, `{}`))
 	future.Broken = true
 	odd := checktest.OnGPUs("one cannot be read", nil, throttle(func(t *nvml.Throttle) { t.PowerBrake = nvml.Failed[uint64](checktest.ErrOdd) }),
-		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: "+checktest.OddText))
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
 	odd.Broken = true
 	return append(checktest.GPUCommon(name),
 		checktest.OnGPUs("healthy", nil, nil), checktest.OnV100s("an old GPU", nil, nil),
@@ -58,36 +58,36 @@ func throttleScenarios(name string) []checktest.Scenario {
 		checktest.OnGPUs("the last run was just now", nil, hardware(3000)).Holding(file, pastAt(29*time.Second, `{}`)),
 		checktest.OnGPUs("power cap", nil, func(n *nvml.Snapshot) { mask(4)(n); n.GPUs[3].Throttle.PowerCap = ns(300 * second) }).Holding(file, before300(`{}`)),
 		checktest.OnGPUs("a tenth of the time", nil, hardware(130)).Holding(file, before300(`{"hardware":100000000000}`)),
-		checktest.OnGPUs("a share that is allowed", checktest.Of("50"), hardware(150)).Holding(file, before300(`{}`)).OrTable(map[string]any{"percent": int64(50)}),
+		checktest.OnGPUs("an allowed share", checktest.Of("50"), hardware(150)).Holding(file, before300(`{}`)).OrTable(map[string]any{"percent": int64(50)}),
 		checktest.OnGPUs("hot", nil, hardware(190), says(checks.Fail, "hot", "at most 10 %", "30 %", hot)).Holding(file, before300(`{"hardware":100000000000}`)),
-		checktest.OnGPUs("hot all the time, and the driver was loaded again", nil, hardware(400), says(checks.Fail, "hot", "at most 10 %", "100 %", hot)).
+		checktest.OnGPUs("hot all the time, and the driver was reloaded", nil, hardware(400), says(checks.Fail, "hot", "at most 10 %", "100 %", hot)).
 			Holding(file, before300(`{"hardware":900000000000}`)),
 		checktest.OnGPUs("power brake", checktest.Of("5"), throttle(func(t *nvml.Throttle) { t.PowerBrake = ns(300 * second) }),
-			says(checks.Fail, "brake", "at most 5 %", "100 %", "slowed down by a power brake in the last 5m0s")).Holding(file, before300(`{}`)),
+			says(checks.Fail, "brake", "at most 5 %", "100 %", "throttled by a power brake in the last 5m0s")).Holding(file, before300(`{}`)),
 		checktest.OnGPUs("warm", nil, throttle(func(t *nvml.Throttle) { t.Thermal = ns(60 * second) }),
-			says(checks.Warn, "warm", "at most 10 %", "20 %", "slowed down by the driver, for it was too hot, in the last 5m0s")).Holding(file, before300(`{}`)),
-		checktest.OnGPUs("at the power cap, by a driver that counts it as heat, too", nil, throttle(func(t *nvml.Throttle) { t.Thermal, t.PowerCap = ns(201*second), ns(200*second) })).
+			says(checks.Warn, "warm", "at most 10 %", "20 %", "throttled by the driver because of heat in the last 5m0s")).Holding(file, before300(`{}`)),
+		checktest.OnGPUs("at the power cap, with a driver that also counts it as heat", nil, throttle(func(t *nvml.Throttle) { t.Thermal, t.PowerCap = ns(201*second), ns(200*second) })).
 			Holding(file, before300(`{"thermal":1000000000,"power_cap":2000000}`)),
 		checktest.OnGPUs("warm and at the power cap", nil, throttle(func(t *nvml.Throttle) { t.Thermal, t.PowerCap = ns(60*second), ns(200*second) }),
-			says(checks.Warn, "warm", "at most 10 %", "20 %", "slowed down by the driver, for it was too hot, in the last 5m0s")).Holding(file, before300(`{}`)),
-		checktest.OnGPUs("an instant in the first run", nil, mask(0x48), just("hardware slowdown and hardware thermal slowdown")),
-		checktest.OnGPUs("an instant decides nothing", nil, mask(0x80)).Holding(file, before300(`{"in_a_row":1}`)),
-		checktest.OnGPUs("instants decide nothing where the time is counted", nil, throttle(func(t *nvml.Throttle) { t.Now, t.PowerBrake = nvml.Known(uint64(0x80)), ns(second) })).
+			says(checks.Warn, "warm", "at most 10 %", "20 %", "throttled by the driver because of heat in the last 5m0s")).Holding(file, before300(`{}`)),
+		checktest.OnGPUs("throttled now, in the first run", nil, mask(0x48), just("hardware slowdown and hardware thermal slowdown")),
+		checktest.OnGPUs("throttled now, in the second run", nil, mask(0x80)).Holding(file, before300(`{"in_a_row":1}`)),
+		checktest.OnGPUs("throttled now, with a time counter", nil, throttle(func(t *nvml.Throttle) { t.Now, t.PowerBrake = nvml.Known(uint64(0x80)), ns(second) })).
 			Holding(file, before300(`{"in_a_row":9}`)),
-		checktest.OnGPUs("the power brake in the third run, and its counter stands still", nil, mask(0x80), says(checks.Fail, "brake", "", "power brake", "slowed down in 3 runs in a row")).
+		checktest.OnGPUs("the power brake in the third run, its counter does not move", nil, mask(0x80), says(checks.Fail, "brake", "", "power brake", "throttled in 3 consecutive runs")).
 			Holding(file, before300(`{"in_a_row":2}`)),
-		checktest.OnGPUs("heat in the fourth run, and its counter stands still", nil, throttle(func(t *nvml.Throttle) { t.Now, t.HardwareThermal = nvml.Known(uint64(0x48)), ns(7*second) }),
-			says(checks.Fail, "hot", "", "hardware slowdown and hardware thermal slowdown", "slowed down in 4 runs in a row")).Holding(file, before300(`{"in_a_row":3,"hardware":7000000000}`)),
+		checktest.OnGPUs("heat in the fourth run, its counter does not move", nil, throttle(func(t *nvml.Throttle) { t.Now, t.HardwareThermal = nvml.Known(uint64(0x48)), ns(7*second) }),
+			says(checks.Fail, "hot", "", "hardware slowdown and hardware thermal slowdown", "throttled in 4 consecutive runs")).Holding(file, before300(`{"in_a_row":3,"hardware":7000000000}`)),
 		checktest.OnGPUs("too much power, in the second run", nil, mask(0x8), just("hardware slowdown")).Holding(file, before300(`{"in_a_row":1}`)),
-		checktest.OnGPUs("too much power, in the third run", nil, mask(0x8), says(checks.Fail, "power", "", "hardware slowdown", "slowed down in 3 runs in a row")).
+		checktest.OnGPUs("too much power, in the third run", nil, mask(0x8), says(checks.Fail, "power", "", "hardware slowdown", "throttled in 3 consecutive runs")).
 			Holding(file, before300(`{"in_a_row":2}`)),
-		checktest.OnV100s("the second run in a row", nil, mask(0x8), just("hardware slowdown")).Holding(file, before300(`{"in_a_row":1}`)),
-		checktest.OnV100s("the third run in a row", nil, mask(0x48), says(checks.Fail, "hot", "", "hardware slowdown and hardware thermal slowdown", "slowed down in 3 runs in a row")).
+		checktest.OnV100s("throttled in the second run", nil, mask(0x8), just("hardware slowdown")).Holding(file, before300(`{"in_a_row":1}`)),
+		checktest.OnV100s("throttled in the third run", nil, mask(0x48), says(checks.Fail, "hot", "", "hardware slowdown and hardware thermal slowdown", "throttled in 3 consecutive runs")).
 			Holding(file, before300(`{"in_a_row":2}`)),
-		checktest.OnV100s("the power brake in the fourth", nil, mask(0x88), says(checks.Fail, "brake", "", "hardware slowdown and power brake", "slowed down in 4 runs in a row")).
+		checktest.OnV100s("the power brake in the fourth run", nil, mask(0x88), says(checks.Fail, "brake", "", "hardware slowdown and power brake", "throttled in 4 consecutive runs")).
 			Holding(file, before300(`{"in_a_row":3}`)),
 		checktest.OnV100s("the third run, too soon", nil, mask(0x8), just("hardware slowdown")).Holding(file, pastAt(time.Second, `{"in_a_row":2}`)),
-		checktest.OnV100s("of the driver alone", nil, mask(0x20)).Holding(file, before300(`{"in_a_row":2}`)),
+		checktest.OnV100s("by the driver only", nil, mask(0x20)).Holding(file, before300(`{"in_a_row":2}`)),
 		garbage, future, odd, checktest.GPUDumb(name),
 	)
 }

@@ -22,10 +22,10 @@ func vbiosScenarios(name string) []checktest.Scenario {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.vbios" + code, Severity: severity, Want: want, Got: "96.00.89.00.01"}, text)
 	}
 	differs := func(i int) checks.Finding {
-		return checktest.GPUFinding(name, i, checks.Finding{Code: "gpu.vbios.differ", Severity: checks.Warn, Want: "96.00.30.00.01", Got: "96.00.89.00.01"}, "VBIOS is not that of gpu2")
+		return checktest.GPUFinding(name, i, checks.Finding{Code: "gpu.vbios.differ", Severity: checks.Warn, Want: "96.00.30.00.01", Got: "96.00.89.00.01"}, "VBIOS differs from that of gpu2")
 	}
 	errored := checktest.OnGPUs("one cannot be read", nil, checktest.Gpu3(func(g *nvml.GPU) { g.VBIOS = nvml.Failed[string](checktest.ErrOdd) }),
-		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "could not tell: "+checktest.OddText))
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
 	errored.Broken = true
 	return append(checktest.GPUCommon(name),
 		checktest.OnGPUs("as wanted", checktest.Of("96.00.30.00.01"), nil).OrTable(map[string]any{"version": "96.00.30.00.01"}),
@@ -34,14 +34,14 @@ func vbiosScenarios(name string) []checktest.Scenario {
 		checktest.OnGPUs("two models", nil, func(n *nvml.Snapshot) {
 			n.GPUs[3].Name, n.GPUs[3].VBIOS = nvml.Known("NVIDIA T400"), nvml.Known("90.17.9D.00.15")
 		}),
-		checktest.OnGPUs("one is another", checktest.Of("96.00.30.00.01"), other, says(checks.Fail, "", "96.00.30.00.01", "VBIOS")),
-		checktest.OnGPUs("one differs", nil, other, says(checks.Warn, ".differ", "96.00.30.00.01", "VBIOS is not that of the others")),
+		checktest.OnGPUs("one has another version", checktest.Of("96.00.30.00.01"), other, says(checks.Fail, "", "96.00.30.00.01", "VBIOS")),
+		checktest.OnGPUs("one differs", nil, other, says(checks.Warn, ".differ", "96.00.30.00.01", "VBIOS differs from that of the others")),
 		checktest.OnGPUs("two of four differ", nil, func(n *nvml.Snapshot) {
 			n.GPUs[3].VBIOS, n.GPUs[4].VBIOS, n.GPUs = nvml.Known("96.00.89.00.01"), nvml.Known("96.00.89.00.01"), n.GPUs[2:6]
 		}, differs(3), differs(4)),
-		checktest.OnGPUs("one GPU alone", nil, func(n *nvml.Snapshot) { n.GPUs = n.GPUs[:1] },
+		checktest.OnGPUs("a single GPU", nil, func(n *nvml.Snapshot) { n.GPUs = n.GPUs[:1] },
 			checks.Finding{Code: "gpu.vbios.one", Severity: checks.Skip, Message: name + ":  no two GPUs of one model to compare, and no VERSION"}),
-		checktest.OnGPUs("one GPU alone, and a version", checktest.Of("96.*"), func(n *nvml.Snapshot) { n.GPUs = n.GPUs[:1] }),
+		checktest.OnGPUs("a single GPU, and a version", checktest.Of("96.*"), func(n *nvml.Snapshot) { n.GPUs = n.GPUs[:1] }),
 		checktest.OnGPUs("garbage", checktest.Of("96.00.30.00.01"), checktest.Gpu3(func(g *nvml.GPU) { g.VBIOS = nvml.Known("?%s") }),
 			checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.vbios", Severity: checks.Fail, Want: "96.00.30.00.01", Got: "?%s"}, "VBIOS")),
 		errored, checktest.GPUDumb(name),

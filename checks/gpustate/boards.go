@@ -22,7 +22,7 @@ type board struct {
 
 // keptBoards are the boards of a machine, by PCI address.
 type keptBoards struct {
-	Machine string           `json:"machine"`        // as in everSeen of package gpu
+	Machine string           `json:"machine"`        // the DMI UUID, as in seenGPUs of package gpu
 	Boot    string           `json:"boot,omitempty"` // in which the driver was last seen
 	Boards  map[string]board `json:"boards"`
 }

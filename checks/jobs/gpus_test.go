@@ -59,7 +59,7 @@ var _ = checktest.Table("check_job_gpus", func(name string) []checktest.Scenario
 	nobodyKnows.Job.GPUs = nil
 	noJob := checks.Finding{Code: "job.none", Severity: checks.Skip, Message: name + ":  not in the epilog of a job"}
 	odd := jobGPUScenario("a process that cannot be looked into", nil, 9000, []int{101}, checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown},
-		"could not tell: read /proc/101/environ: is a directory"))
+		"cannot be read: read /proc/101/environ: is a directory"))
 	delete(odd.Files, "proc/101/environ")
 	odd.Files["proc/101/environ/"], odd.Broken = "", true
 	badUID := ended(checktest.OnGPUs("a bad number", nil, nil, checktest.ValueFinding(name, "MAX_SYS_UID", "many", "a uid")))

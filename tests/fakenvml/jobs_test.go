@@ -114,7 +114,7 @@ func TestBusyNode(t *testing.T) {
 	}
 	n = newNode(t, fakenvml.H100, 8, lines)
 	out, _ := n.run(t, "* || check_gpu_persistence -s")
-	if !strings.Contains(out, "gpu7 0000:17:00.0: persistence mode is not turned on while it is in use (1 user), want on, got off") {
+	if !strings.Contains(out, "gpu7 0000:17:00.0: persistence mode is not turned on while the GPU is in use (processes: 1), want on, got off") {
 		t.Errorf("persistence mode of a busy node: %s", out)
 	}
 }

@@ -69,10 +69,10 @@ func TestFaultsOfKinds(t *testing.T) {
 	for _, c := range []struct{ kind, line, check, want string }{
 		{"8 L40S, idle, and no bit says so", "1 nvmlDeviceGetCurrPcieLinkWidth = 8", "check_gpu_pcie", "failed:  check_gpu_pcie:  gpu1 0000:11:00.0: PCIe width, want x16, got x8"},
 		{"DGX-1, 8 V100", "1 nvmlDeviceGetCurrPcieLinkWidth = 4", "check_gpu_pcie", "failed:  check_gpu_pcie:  gpu1 0000:11:00.0: PCIe width, want x16, got x4"},
-		{"DGX H100 at work, at its power cap", "1 nvmlDeviceGetCurrPcieLinkGeneration = 1", "check_gpu_pcie", "check_gpu_pcie:  gpu1 0000:11:00.0: PCIe generation at work, in 3 runs in a row, want 5, got 1"},
+		{"DGX H100 at work, at its power cap", "1 nvmlDeviceGetCurrPcieLinkGeneration = 1", "check_gpu_pcie", "check_gpu_pcie:  gpu1 0000:11:00.0: PCIe generation under load, in 3 consecutive runs, want 5, got 1"},
 		{"DGX A100", "1 nvmlDeviceGetEccMode = 0 0", "check_gpu_ecc", "failed:  check_gpu_ecc:  gpu1 0000:11:00.0: ECC, want on, got off"},
 		{"8 A100 40GB of an old driver, at work", "1 nvmlDeviceGetEccMode = 0 0", "check_gpu_ecc", "failed:  check_gpu_ecc:  gpu1 0000:11:00.0: ECC, want on, got off"},
-		{"DGX H100", "1 nvmlDeviceGetVbiosVersion = 96.00.89.00.01", "check_gpu_vbios", "check_gpu_vbios:  gpu1 0000:11:00.0: VBIOS is not that of the others"},
+		{"DGX H100", "1 nvmlDeviceGetVbiosVersion = 96.00.89.00.01", "check_gpu_vbios", "check_gpu_vbios:  gpu1 0000:11:00.0: VBIOS differs from that of the others"},
 		{"DGX H100", "1 nvmlDeviceGetComputeMode = 2", "check_gpu_mode", "failed:  check_gpu_mode:  gpu1 0000:11:00.0: no program can use the GPU"},
 		{"GH200, its memory full of page cache", "0 nvmlDeviceGetMemoryInfo = 103079215104 3079215104 100000000000", "check_gpu_procs", "check_gpu_procs:  gpu0 0000:10:00.0: memory in use without a process"},
 	} {

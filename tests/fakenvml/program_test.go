@@ -272,7 +272,7 @@ func TestEveryCallFindsBufferTooSmall(t *testing.T) {
 		if strings.Contains(out, "died") || strings.Contains(out, "internal error") || strings.Contains(out, "hung") || took > 12*time.Second {
 			t.Errorf("%s, %v:\n%s", c.name, took, out)
 		}
-		if strings.Contains(c.name, "RunningProcesses") && !strings.Contains(out, "Health check unknown:  check_gpu_procs:  gpu3 0000:13:00.0: could not tell: "+c.name) {
+		if strings.Contains(c.name, "RunningProcesses") && !strings.Contains(out, "Health check unknown:  check_gpu_procs:  gpu3 0000:13:00.0: cannot be read: "+c.name) {
 			t.Errorf("%s is not told of:\n%s", c.name, out)
 		}
 		intact(t, c.name, out)
@@ -524,14 +524,14 @@ func TestFaults(t *testing.T) {
 			"check_gpu_driver:  the driver's library and the loaded module 570.124.06 are of different versions: an update needs a reboot (nvmlInit: NVML error 18)"},
 		{"uncorrected", "3 nvmlDeviceGetMemoryErrorCounter 1 0 7 = 1", "check_gpu_ecc",
 			"check_gpu_ecc:  gpu3 0000:13:00.0: uncorrected SRAM errors since the driver was loaded, want 0, got 1"},
-		{"remap", "3 nvmlDeviceGetRemappedRows = 0 600 0 1", "check_gpu_remap", "check_gpu_remap:  gpu3 0000:13:00.0: a row of memory could not be remapped"},
+		{"remap", "3 nvmlDeviceGetRemappedRows = 0 600 0 1", "check_gpu_remap", "check_gpu_remap:  gpu3 0000:13:00.0: a memory row could not be remapped"},
 		{"persistence cannot be set", "3 nvmlDeviceGetPersistenceMode = 0\n3 nvmlDeviceSetPersistenceMode error 4", "check_gpu_persistence -s",
 			"check_gpu_persistence:  gpu3 0000:13:00.0: persistence mode cannot be turned on: nvmlDeviceSetPersistenceMode(3): no permission (NVML error 4), want on, got off"},
 		{"garbage", `3 nvmlDeviceGetVbiosVersion = \xff\x0a%s`, "check_gpu_vbios 96.00.30.00.01", "check_gpu_vbios:  gpu3 0000:13:00.0: VBIOS, want 96.00.30.00.01, got ??%s"},
-		{"margin", "3 nvmlDeviceGetMarginTemperature = -5", "check_gpu_temp", "check_gpu_temp:  gpu3 0000:13:00.0: margin, at which the hardware slows it down, want above -2 C, got -5 C"},
+		{"margin", "3 nvmlDeviceGetMarginTemperature = -5", "check_gpu_temp", "check_gpu_temp:  gpu3 0000:13:00.0: temperature margin, at which the hardware slows the GPU down, want above -2 C, got -5 C"},
 		{"slow", "3 nvmlDeviceGetSerial late 300", "check_gpu_count 7", "check_gpu_count:  want 7 GPUs, got 8"},
-		{"empty UUID", "3 nvmlDeviceGetUUID =", "check_gpu_count 8", "check_gpu_count:  gpu3 0000:13:00.0: could not tell: nvmlDeviceGetUUID(3): empty"},
-		{"empty name", "3 nvmlDeviceGetName =", "check_gpu_count 8", "check_gpu_count:  gpu3 0000:13:00.0: could not tell: nvmlDeviceGetName(3): empty"},
+		{"empty UUID", "3 nvmlDeviceGetUUID =", "check_gpu_count 8", "check_gpu_count:  gpu3 0000:13:00.0: cannot be read: nvmlDeviceGetUUID(3): empty"},
+		{"empty name", "3 nvmlDeviceGetName =", "check_gpu_count 8", "check_gpu_count:  gpu3 0000:13:00.0: cannot be read: nvmlDeviceGetName(3): empty"},
 		{"exits", "3 nvmlDeviceGetSerial exit 127", "check_gpu_count 8", "check_gpu_count:  could not tell: its worker died in nvmlDeviceGetSerial(3) of gpu3 0000:13:00.0: exit status 127"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -559,7 +559,7 @@ func TestImplausibleValuesAreForgotten(t *testing.T) {
 		t.Errorf("the healthy GPU is blamed:\n%s", out)
 	}
 	for _, call := range []string{"Width", "Clock", "DefaultLimit", "MemoryInfo"} {
-		if !regexp.MustCompile(`Health check unknown:  check_gpu_\w+:  gpu1 0000:11:00\.0: could not tell: nvmlDeviceGet\w*` + call + `\w*\(1\): implausible value`).MatchString(out) {
+		if !regexp.MustCompile(`Health check unknown:  check_gpu_\w+:  gpu1 0000:11:00\.0: cannot be read: nvmlDeviceGet\w*` + call + `\w*\(1\): implausible value`).MatchString(out) {
 			t.Errorf("%s is not told of:\n%s", call, out)
 		}
 	}
