@@ -1,4 +1,4 @@
-// Package dcgm has the checks that ask NVIDIA's DCGM.
+// Package dcgm contains the checks that query NVIDIA's DCGM.
 package dcgm
 
 import (
@@ -15,40 +15,39 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
 )
 
-// What the checks that ask DCGM have in common: how they get at it, what they make of
-// its not answering, and how a finding names what DCGM speaks of.
+// Code that the checks of DCGM share: the connection, its errors, and the names of devices.
 
 func init() {
 	checks.RegisterAdvice(func() map[string]string {
 		return map[string]string{
-			"dcgm.library": "DCGM is not installed: datacenter-gpu-manager-4-core (libdcgm.so.4), or dcgmi of an older one. DCGM_LIBRARY=PATH names a library elsewhere. Or take the line out.",
-			"dcgm.engine":  "systemctl start nvidia-dcgm (nvidia-dcgm.service runs nv-hostengine), and see its journal; DCGM_ADDRESS names another place. DCGM_MODE=auto does without it.",
-			"dcgm.hung":    "nv-hostengine accepts connections and does not answer: systemctl restart nvidia-dcgm. The GPUs may be well: check_gpu_recovery asks the driver itself. If that hangs, too, it is the driver: see dmesg.",
-			"dcgm.failed":  "The call that is named gave an error: see /var/log/nvidia-dcgm/nv-hostengine.log and dmesg, try dcgmi discovery -l.",
-			"dcgm.old":     "Update DCGM: the diagnostic needs 4.2 or later, or DCGM_MODE=dcgmi with the program of the installed one.",
-			"dcgm.errors":  "Correct the file that the message names (docs/reference/dcgm.md has its form); until then the built-in classes are in force.",
+			"dcgm.library": "Install DCGM: datacenter-gpu-manager-4-core (libdcgm.so.4), or dcgmi of an older version. If the library is elsewhere, set DCGM_LIBRARY=PATH. Or remove the line.",
+			"dcgm.engine":  "Run systemctl start nvidia-dcgm (nvidia-dcgm.service runs nv-hostengine), and look at its journal. If it runs elsewhere, set DCGM_ADDRESS. With DCGM_MODE=auto it is not needed.",
+			"dcgm.hung":    "nv-hostengine accepts connections but does not answer: run systemctl restart nvidia-dcgm. The GPUs may be healthy: check_gpu_recovery queries the driver directly. If that hangs, too, the driver is the cause: look at dmesg.",
+			"dcgm.failed":  "The call in the message returned an error: look at /var/log/nvidia-dcgm/nv-hostengine.log and dmesg, and try dcgmi discovery -l.",
+			"dcgm.old":     "Update DCGM: the diagnostic needs version 4.2 or later. Or set DCGM_MODE=dcgmi to use the installed dcgmi.",
+			"dcgm.errors":  "Correct the file in the message (its format is in docs/reference/dcgm.md); until then the built-in classes apply.",
 		}
 	})
 }
 
-// Vars are the variables of nhc.conf that say how DCGM is asked.
+// Vars are the variables of nhc.conf for the connection to DCGM, with their defaults.
 var Vars = map[string]string{"DCGM_ADDRESS": hostengine.Address, "DCGM_MODE": "auto", "DCGM_ERRORS": dcgmErrorFile}
 
-// Run is a check that asks DCGM.
+// Run is one run of a check that queries DCGM.
 type Run struct {
 	check    string
 	env      *checks.Env
 	strict   bool // an engine that hangs fails the node
 	Engine   hostengine.Engine
 	table    dcgmTable
-	GPUs     map[int]checks.Device // by DCGM's numbers; nil: not asked yet
+	GPUs     map[int]checks.Device // by DCGM's numbers; nil: not read yet
 	Findings []checks.Finding
 }
 
 // dcgmModes are the values of DCGM_MODE.
 var dcgmModes = []string{"auto", "standalone", "embedded", "dcgmi"}
 
-// Ask finds a way to ask DCGM. nil: the findings say why there is none.
+// Ask connects to DCGM. If it returns nil the findings state the reason.
 func Ask(ctx context.Context, env *checks.Env, check string, strict bool) (*Run, []checks.Finding) {
 	s := &Run{check: check, env: env, strict: strict}
 	mode := cmp.Or(env.Vars["DCGM_MODE"], "auto")
@@ -65,7 +64,7 @@ func Ask(ctx context.Context, env *checks.Env, check string, strict bool) (*Run,
 	return s, nil
 }
 
-// Failed makes a finding of what went wrong.
+// Failed reports an error of DCGM.
 func (s *Run) Failed(doing string, err error) {
 	f := checks.Finding{Code: "dcgm.failed", Severity: checks.Unknown}
 	hung, isHung := errors.AsType[*hostengine.HungError](err)
@@ -89,23 +88,23 @@ func (s *Run) Failed(doing string, err error) {
 	s.Findings = append(s.Findings, f.Phrase(s.check, "cannot %s: %v", doing, err))
 }
 
-// errors are the classes of DCGM's errors, read once.
-func (s *Run) errors() dcgmTable {
+// readTable reads the classes of DCGM's errors once.
+func (s *Run) readTable() dcgmTable {
 	if s.table == nil {
 		table, err := readDCGMErrors(s.env)
 		if s.table = table; err != nil {
-			s.Findings = append(s.Findings, checks.Finding{Code: "dcgm.errors", Severity: checks.Warn, Remedy: checks.FixConfig}.Describe(s.check, "classes of errors not used: %v", err))
+			s.Findings = append(s.Findings, checks.Finding{Code: "dcgm.errors", Severity: checks.Warn, Remedy: checks.FixConfig}.Describe(s.check, "the site's classes of DCGM errors are not used: %v", err))
 		}
 	}
 	return s.table
 }
 
-// Report adds a finding about a thing, of an error of DCGM's. failed: DCGM calls it a
-// failure. what is behind the name of the error: ", memory".
-func (s *Run) Report(ctx context.Context, of hostengine.Entity, failed bool, code int, what, text string) checks.Severity {
-	row := s.errors().find(code, text)
+// Report adds the finding of a DCGM error. failed: DCGM reports a failure. suffix follows the name of
+// the error: ", memory".
+func (s *Run) Report(ctx context.Context, of hostengine.Entity, failed bool, code int, suffix, text string) checks.Severity {
+	row := s.readTable().find(code, text)
 	f := checks.Finding{Code: dcgmCode + "unknown", Severity: row.severity(failed)}
-	name := "an error without a code"
+	name := "DCGM error without a code"
 	if code >= 0 {
 		f.Code, name = fmt.Sprintf("%s%d", dcgmCode, code), fmt.Sprintf("DCGM error %d", code)
 	}
@@ -113,18 +112,18 @@ func (s *Run) Report(ctx context.Context, of hostengine.Entity, failed bool, cod
 		f.Code, f.Remedy = fmt.Sprintf("%s%d", dcgmCode, row.Code), row.Remedy
 		name = fmt.Sprintf("DCGM_FR_%s (%d)", row.Name, row.Code)
 	}
-	s.Tell(ctx, of, f, name+what+checks.Before(": ", text, ""))
+	s.Tell(ctx, of, f, name+suffix+checks.Before(": ", text, ""))
 	return f.Severity
 }
 
-// Tell adds a finding about a thing.
+// Tell adds a finding about an entity of DCGM.
 func (s *Run) Tell(ctx context.Context, of hostengine.Entity, f checks.Finding, text string) {
-	s.Findings = append(s.Findings, f.Report(s.check, s.device(ctx, of), "%s", text))
+	s.Findings = append(s.Findings, f.Report(s.check, s.findDevice(ctx, of), "%s", text))
 }
 
-// device is what DCGM speaks of, by the name that the other checks give it. DCGM's
-// numbers of GPUs need not be NVML's.
-func (s *Run) device(ctx context.Context, of hostengine.Entity) checks.Device {
+// findDevice returns the device of an entity with the name that other checks use. DCGM's numbers of
+// GPUs can differ from NVML's.
+func (s *Run) findDevice(ctx context.Context, of hostengine.Entity) checks.Device {
 	switch of.Kind {
 	case "":
 		return checks.Device{}
@@ -142,8 +141,7 @@ func (s *Run) device(ctx context.Context, of hostengine.Entity) checks.Device {
 	return checks.Device{Kind: of.Kind, Name: fmt.Sprintf("%s %d", of.Kind, of.ID)}
 }
 
-// nameGPUs asks DCGM which GPU bears which number, and counts them as NVML does: by
-// PCI address.
+// nameGPUs reads DCGM's numbers of the GPUs, and numbers the GPUs by PCI address, as NVML does.
 func (s *Run) nameGPUs(ctx context.Context) map[int]checks.Device {
 	names := map[int]checks.Device{}
 	list, err := s.Engine.GPUs(ctx)
@@ -169,8 +167,8 @@ func (s *Run) nameGPUs(ctx context.Context) map[int]checks.Device {
 	return names
 }
 
-// noGPUs is the finding of a node that has no GPU at all.
-func noGPUs(env *checks.Env, check string) []checks.Finding {
+// skipNoGPUs returns the finding of a node without GPUs.
+func skipNoGPUs(env *checks.Env, check string) []checks.Finding {
 	env.At("read the PCI bus")
 	views, err := nvidia.ReadGPUViews(env.Host)
 	switch {

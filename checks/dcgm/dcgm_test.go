@@ -16,15 +16,15 @@ func TestDCGMTable(t *testing.T) {
 	t.Parallel()
 	names := map[string]bool{}
 	for i, r := range dcgmRows() {
-		if r.Code != i || r.Name == "" || names[r.Name] || !slices.Contains([]dcgmClass{dcgmFails, dcgmWarns, dcgmTells}, r.Class) {
+		if r.Code != i || r.Name == "" || names[r.Name] || !slices.Contains([]dcgmClass{dcgmFails, dcgmWarns, dcgmInfo}, r.Class) {
 			t.Errorf("row %d: %+v", i, r)
 		}
 		names[r.Name] = true
-		if dcgmWhy(&dcgmRows()[i]) == "" {
-			t.Errorf("%s: source %q is none", r.Name, r.Source)
+		if explainRow(&dcgmRows()[i]) == "" {
+			t.Errorf("%s: unknown source %q", r.Name, r.Source)
 		}
 		if r.Class != dcgmFails && r.Remedy != checks.NoRemedy {
-			t.Errorf("%s: a remedy for what does not fail", r.Name)
+			t.Errorf("%s: a remedy, but it does not fail", r.Name)
 		}
 		if WhatToDo(fmt.Sprintf("%s%d", dcgmCode, i)) == "" {
 			t.Errorf("%s: no advice", r.Name)
@@ -35,7 +35,7 @@ func TestDCGMTable(t *testing.T) {
 	}
 }
 
-// A text is that of one row at most.
+// A text matches at most one row.
 func TestDCGMTexts(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int{
@@ -70,7 +70,7 @@ func TestDCGMClassesOfASite(t *testing.T) {
 		{"[[error]]\ncode = 3\nclass = \"warn\"\nlevel = 2\n", "f:4: unknown key error.level"},
 		{"[[error]\n", "f:1:9: toml: line 1: expected"},
 	} {
-		changed, err := changeDCGM(dcgmRows(), "f", c.text)
+		changed, err := applySite(dcgmRows(), "f", c.text)
 		got := fmt.Sprint(err)
 		if err == nil {
 			got = ""

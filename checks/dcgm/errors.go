@@ -17,14 +17,13 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// dcgmClass says what an error of DCGM's means for the node.
+// dcgmClass is the effect of a DCGM error on the node, see checks/dcgm/dcgm.toml.
 type dcgmClass string
 
-// The classes, see checks/dcgm/dcgm.toml.
 const (
 	dcgmFails dcgmClass = "fail"
 	dcgmWarns dcgmClass = "warn"
-	dcgmTells dcgmClass = "info"
+	dcgmInfo  dcgmClass = "info"
 )
 
 // dcgmRow is a row of checks/dcgm/dcgm.toml.
@@ -37,14 +36,13 @@ type dcgmRow struct {
 	Source string        `toml:"source"`
 }
 
-// dcgmTable is the classes of DCGM's errors.
+// dcgmTable is the table of DCGM's errors.
 type dcgmTable []dcgmRow
 
 //go:embed dcgm.toml
 var dcgmData string
 
-// dcgmRows reads the table when something is to be judged by it: a healthy node never
-// does.
+// dcgmRows parses the table when an error is judged; a healthy node never does that.
 var dcgmRows = sync.OnceValue(func() dcgmTable {
 	var t struct {
 		Error dcgmTable `toml:"error"`
@@ -55,8 +53,7 @@ var dcgmRows = sync.OnceValue(func() dcgmTable {
 	return t.Error
 })
 
-// find is the row of a code, or of a text where DCGM gives none; nil for an error that
-// is not known.
+// find returns the row of a code, or without a code of a text; nil for an unknown error.
 func (t dcgmTable) find(code int, text string) *dcgmRow {
 	i := slices.IndexFunc(t, func(r dcgmRow) bool {
 		return code >= 0 && r.Code == code || code < 0 && r.Says != "" && strings.Contains(text, r.Says)
@@ -67,11 +64,11 @@ func (t dcgmTable) find(code int, text string) *dcgmRow {
 	return &t[i]
 }
 
-// severity is that of an error; failed: DCGM itself calls what it is about a failure.
-// What nobody knows, and what DCGM only warns of, takes no node out of service.
+// severity returns the severity of an error. failed: DCGM reports a failure. Unknown errors and
+// DCGM's warnings do not drain the node.
 func (r *dcgmRow) severity(failed bool) checks.Severity {
 	switch {
-	case r != nil && r.Class == dcgmTells:
+	case r != nil && r.Class == dcgmInfo:
 		return checks.OK
 	case r != nil && r.Class == dcgmFails && failed:
 		return checks.Fail
@@ -79,11 +76,11 @@ func (r *dcgmRow) severity(failed bool) checks.Severity {
 	return checks.Warn
 }
 
-// dcgmErrorFile is where a site changes classes, unless DCGM_ERRORS names another.
+// dcgmErrorFile is the file with a site's classes, unless DCGM_ERRORS names another.
 const dcgmErrorFile = "/etc/nhc/dcgm.toml"
 
-// readDCGMErrors is the table with the site's changes. Without a usable file it stands as
-// it is, and the error says why.
+// readDCGMErrors returns the table with the site's changes; with an unusable file the built-in table
+// and the error.
 func readDCGMErrors(env *checks.Env) (dcgmTable, error) {
 	path := env.Lookup("DCGM_ERRORS")
 	if path == "" {
@@ -97,15 +94,15 @@ func readDCGMErrors(env *checks.Env) (dcgmTable, error) {
 	if err != nil {
 		return dcgmRows(), err
 	}
-	t, err := changeDCGM(dcgmRows(), path, string(data))
+	t, err := applySite(dcgmRows(), path, string(data))
 	if err != nil {
 		return dcgmRows(), errors.New(checks.OneLine(err))
 	}
 	return t, nil
 }
 
-// changeDCGM is a table with a site's classes. A row of its own makes a code known.
-func changeDCGM(t dcgmTable, path, text string) (dcgmTable, error) {
+// applySite returns the table with a site's classes. A site can add codes.
+func applySite(t dcgmTable, path, text string) (dcgmTable, error) {
 	var site struct {
 		Error []struct {
 			Code  *int      `toml:"code"`
@@ -128,7 +125,7 @@ func changeDCGM(t dcgmTable, path, text string) (dcgmTable, error) {
 			return s.Code != nil && r.Code == *s.Code || s.Name != "" && r.Name == strings.TrimPrefix(s.Name, "DCGM_FR_")
 		})
 		switch {
-		case !slices.Contains([]dcgmClass{dcgmFails, dcgmWarns, dcgmTells}, s.Class):
+		case !slices.Contains([]dcgmClass{dcgmFails, dcgmWarns, dcgmInfo}, s.Class):
 			r.Wrong(line, "class %q, want fail, warn or info", s.Class)
 		case i >= 0:
 			t[i].Class = s.Class
@@ -141,10 +138,10 @@ func changeDCGM(t dcgmTable, path, text string) (dcgmTable, error) {
 	return t, errors.Join(r.Errs...)
 }
 
-// dcgmCode is the code of findings about an error of DCGM's: dcgm.fr.58.
+// dcgmCode is the prefix of the finding codes of DCGM's errors: dcgm.fr.58.
 const dcgmCode = "dcgm.fr."
 
-// WhatToDo is the advice on an error of DCGM's.
+// WhatToDo returns the advice on a DCGM error.
 func WhatToDo(code string) string {
 	number, ok := strings.CutPrefix(code, dcgmCode)
 	n, err := strconv.Atoi(number)
@@ -153,25 +150,25 @@ func WhatToDo(code string) string {
 	}
 	row := dcgmRows().find(n, "")
 	if err != nil || row == nil {
-		return "An error that is not known here: see dcgm_errors.h of the installed DCGM. A row in " + dcgmErrorFile + " gives it a class (docs/reference/dcgm.md)."
+		return "nhc-gpu does not know this error: look it up in dcgm_errors.h of the installed DCGM, and give it a class in " + dcgmErrorFile + " (docs/reference/dcgm.md)."
 	}
 	does := map[checks.Remedy]string{
-		checks.ReseatOrRMA: "Hardware, by all that is known: end what runs on the GPU, reset it, run check_dcgm_diag 3 or NVIDIA's field diagnostic; if that says the same have it replaced.",
-		checks.ResetGPU:    "End what runs on the GPU, then nvidia-smi --gpu-reset -i with its PCI address; if that fails reboot.",
-		checks.RebootNode:  "Reboot the node; if it comes back power it off for a moment, then have the GPU looked at.",
-		checks.CheckFabric: "See nvidia-smi -q (Fabric), the fabric manager and dmesg for SXid; reset the GPUs and NVSwitches together, or reboot.",
+		checks.ReseatOrRMA: "Probably a hardware fault: end the processes on the GPU, reset it, and run check_dcgm_diag 3 or NVIDIA's field diagnostic; if that fails, too, have the GPU replaced.",
+		checks.ResetGPU:    "End the processes on the GPU, then run nvidia-smi --gpu-reset -i ADDRESS; if that fails, reboot.",
+		checks.RebootNode:  "Reboot the node; if the error returns, power the node off and on, then have the GPU examined.",
+		checks.CheckFabric: "Check Fabric in nvidia-smi -q, the fabric manager, and SXid errors in dmesg; reset all GPUs and NVSwitches together, or reboot.",
 	}
 	if do := does[row.Remedy]; do != "" {
 		return do
 	}
 	if row.Class == dcgmFails {
-		return "See docs/reference/dcgm.md, and what check_gpu_nvlink, check_gpu_fabric and dmesg say of the same GPU; a reset or a reboot is the first cure."
+		return "Compare with check_gpu_nvlink, check_gpu_fabric and dmesg for the same GPU; first reset the GPU or reboot. See docs/reference/dcgm.md."
 	}
-	return "Nothing at once, it drains no node: " + dcgmWhy(row) + ". See docs/reference/dcgm.md; " + dcgmErrorFile + " makes it fail where a site wants that."
+	return "Nothing now, the node is not drained: " + explainRow(row) + ". To make it fail, give it class fail in " + dcgmErrorFile + " (docs/reference/dcgm.md)."
 }
 
-// dcgmWhy is the source of a row.
-func dcgmWhy(r *dcgmRow) string {
+// explainRow returns the source of a row.
+func explainRow(r *dcgmRow) string {
 	var t struct {
 		Sources map[string]string `toml:"sources"`
 	}

@@ -1,7 +1,7 @@
 package dcgm
 
 import (
-	_ "github.com/nhc-gpu/nhc-gpu/checks/gpu" // whose findings every check of GPUs may have
+	_ "github.com/nhc-gpu/nhc-gpu/checks/gpu" // its findings can come from every check of GPUs
 
 	"testing"
 

@@ -8,20 +8,23 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/hostengine"
 )
 
-// dcgmHealth asks DCGM's health watches what they have noticed, of all systems or of
-// some: p PCIe, m memory, i InfoROM, t thermal and power, n NVLink and NVSwitch, a all
-// (the letters of dcgmi health -s). Each incident is told with its GPU and DCGM's code;
-// whether it fails the node is up to DCGM and a table: what DCGM only warns of, codes
-// whose threshold is disputed, and codes that nobody knows, are warned of. It asks an
-// nv-hostengine that runs (DCGM_ADDRESS), an engine in this process where none does,
-// or dcgmi where there is no libdcgm.so.4; DCGM_MODE is standalone, embedded or dcgmi
-// instead of auto. An nv-hostengine that does not answer is warned of; -f: it fails.
+// dcgmHealth checks that DCGM's health watches have found no incident, in all systems or in some.
+// The letters of SYSTEMS are those of dcgmi health -s: p PCIe, m memory, i InfoROM, t thermal and
+// power, n NVLink and NVSwitch, a all.
+//
+// It reports each incident with its GPU and DCGM's code. An incident fails the node if DCGM calls it a
+// failure and the code has class fail in a table (docs/reference/dcgm.md). DCGM's warnings, codes
+// with a disputed threshold, and unknown codes only warn.
+//
+// It queries a running nv-hostengine (DCGM_ADDRESS), else an engine in its own process, or dcgmi if
+// libdcgm.so.4 is missing. DCGM_MODE selects one of these: auto, standalone, embedded or dcgmi. An
+// nv-hostengine that does not answer warns; with -f it fails.
 //
 //	gpu* || check_dcgm_health
 //	gpu* || check_dcgm_health -s mn
 type dcgmHealth struct {
-	Systems string `opt:"s" toml:"systems"`   // letters: pmitn; "": all
-	Hung    bool   `opt:"f" toml:"hung_fail"` // an engine that hangs fails the node
+	Systems string `opt:"s" toml:"systems"`   // systems to check, letters of pmitn; default: all
+	Hung    bool   `opt:"f" toml:"hung_fail"` // fail instead of warn if nv-hostengine does not answer
 }
 
 const dcgmHealthName = "check_dcgm_health"
@@ -30,13 +33,13 @@ func init() {
 	checks.Register(checks.Info{
 		Name:    dcgmHealthName,
 		Usage:   "[-s SYSTEMS] [-f]",
-		Summary: "DCGM's health watches have noticed nothing",
+		Summary: "DCGM's health watches report no incident",
 		Lane:    checks.DCGM,
 		New:     func() checks.Check { return &dcgmHealth{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"dcgm.watches": "dcgmi health -s a switches DCGM's watches on until nv-hostengine is restarted; with libdcgm.so.4 that is not needed.",
-				"dcgm.fresh":   "Nothing: DCGM did not watch all that is asked for, and tells what is now, not what has been. dcgmi health -s a gives it a memory.",
+				"dcgm.watches": "Switch on DCGM's watches with dcgmi health -s a (until nv-hostengine is restarted); with libdcgm.so.4 that is not needed.",
+				"dcgm.fresh":   "Nothing: DCGM has just started to watch some systems and reports only their current state. To keep a history, run dcgmi health -s a.",
 			}
 		},
 		DoOf: WhatToDo,
@@ -44,20 +47,20 @@ func init() {
 	})
 }
 
-// dcgmLetters are the systems by dcgmi's letters.
+// dcgmLetters maps dcgmi's letters to systems.
 var dcgmLetters = map[rune]hostengine.System{
 	'a': hostengine.DCGMAll, 'p': hostengine.DCGMPCIe, 'm': hostengine.DCGMMemory, 'i': hostengine.DCGMInfoROM, 't': hostengine.DCGMThermal | hostengine.DCGMPower,
 	'n': hostengine.DCGMNVLink | hostengine.DCGMSwitchFatal | hostengine.DCGMSwitchNonFatal,
 }
 
-// dcgmSystemNames are words for the systems.
+// dcgmSystemNames are the names of systems in messages.
 var dcgmSystemNames = map[hostengine.System]string{
 	hostengine.DCGMPCIe: "PCIe", hostengine.DCGMNVLink: "NVLink", hostengine.DCGMPMU: "power management unit", hostengine.DCGMMCU: "microcontroller", hostengine.DCGMMemory: "memory",
 	hostengine.DCGMSM: "SM", hostengine.DCGMInfoROM: "InfoROM", hostengine.DCGMThermal: "thermal", hostengine.DCGMPower: "power", hostengine.DCGMDriver: "driver",
 	hostengine.DCGMSwitchNonFatal: "NVSwitch", hostengine.DCGMSwitchFatal: "NVSwitch", hostengine.DCGMConnectX: "ConnectX", hostengine.DCGMIMEX: "IMEX",
 }
 
-func (c *dcgmHealth) systems() (all hostengine.System, wrong *checks.Finding) {
+func (c *dcgmHealth) parseSystems() (all hostengine.System, wrong *checks.Finding) {
 	for _, letter := range c.Systems {
 		s, ok := dcgmLetters[letter]
 		if !ok {
@@ -73,11 +76,11 @@ func (c *dcgmHealth) systems() (all hostengine.System, wrong *checks.Finding) {
 }
 
 func (c *dcgmHealth) Run(ctx context.Context, env *checks.Env) []checks.Finding {
-	systems, wrong := c.systems()
+	systems, wrong := c.parseSystems()
 	if wrong != nil {
 		return []checks.Finding{*wrong}
 	}
-	if none := noGPUs(env, dcgmHealthName); none != nil {
+	if none := skipNoGPUs(env, dcgmHealthName); none != nil {
 		return none
 	}
 	s, findings := Ask(ctx, env, dcgmHealthName, c.Hung)
@@ -95,7 +98,7 @@ func (c *dcgmHealth) Run(ctx context.Context, env *checks.Env) []checks.Finding 
 	}
 	if health.Fresh {
 		s.Findings = append(s.Findings, checks.Finding{Code: "dcgm.fresh", Severity: checks.OK}.
-			Describe(dcgmHealthName, "%s did not watch all of it until now: it knows only what is at this moment", strings.TrimSpace(s.Engine.Via())))
+			Describe(dcgmHealthName, "%s has just started to watch some systems: it reports only their current state", strings.TrimSpace(s.Engine.Via())))
 	}
 	return s.Findings
 }

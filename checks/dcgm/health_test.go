@@ -32,14 +32,14 @@ var _ = checktest.Table("check_dcgm_health", func(name string) []checktest.Scena
 	unnamed := bad
 	unnamed.Device = checks.Device{Kind: "gpu", Name: "DCGM's GPU 4"}
 	unnamed.Message = name + ":  DCGM's GPU 4: " + unnamed.Got
-	sites := checktest.OnDCGM("classes of a site", nil, says(incident(3, hostengine.DCGMPCIe, true, 3, "replays"), incident(4, hostengine.DCGMMemory, true, 4, dbe)),
+	sites := checktest.OnDCGM("a site's classes", nil, says(incident(3, hostengine.DCGMPCIe, true, 3, "replays"), incident(4, hostengine.DCGMMemory, true, 4, dbe)),
 		checktest.GPUFinding(name, 3, checks.Finding{Code: "dcgm.fr.3", Severity: checks.Fail}, "DCGM_FR_PCI_REPLAY_RATE (3), PCIe: replays"),
 		checktest.GPUFinding(name, 4, checks.Finding{Code: "dcgm.fr.4", Severity: checks.Warn, Remedy: checks.ReseatOrRMA}, "DCGM_FR_VOLATILE_DBE_DETECTED (4), memory: "+dbe))
 	sites.Files["etc/nhc/dcgm.toml"] = "[[error]]\ncode = 3\nclass = \"fail\"\n[[error]]\nname = \"VOLATILE_DBE_DETECTED\"\nclass = \"warn\"\n"
-	wrong := checktest.OnDCGM("classes of a site that are wrong", nil, says(incident(3, hostengine.DCGMMemory, true, 4, dbe)),
-		checks.Finding{Code: "dcgm.errors", Severity: checks.Warn, Remedy: checks.FixConfig, Message: name + `:  classes of errors not used: /etc/nhc/dcgm.toml:1: class "off", want fail, warn or info`}, bad)
+	wrong := checktest.OnDCGM("invalid classes of a site", nil, says(incident(3, hostengine.DCGMMemory, true, 4, dbe)),
+		checks.Finding{Code: "dcgm.errors", Severity: checks.Warn, Remedy: checks.FixConfig, Message: name + `:  the site's classes of DCGM errors are not used: /etc/nhc/dcgm.toml:1: class "off", want fail, warn or info`}, bad)
 	wrong.Files["etc/nhc/dcgm.toml"] = "[[error]]\ncode = 3\nclass = \"off\"\n"
-	letters := checktest.OnDCGM("letters that there are not", checktest.Of("-s", "mx"), &checktest.FakeDCGM{}, checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: "letters of apmitn", Got: "mx", Remedy: checks.FixConfig,
+	letters := checktest.OnDCGM("invalid letters", checktest.Of("-s", "mx"), &checktest.FakeDCGM{}, checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: "letters of apmitn", Got: "mx", Remedy: checks.FixConfig,
 		Message: name + ":  systems, want letters of apmitn, got mx"})
 	hung := &hostengine.HungError{Doing: "dcgmHealthCheck", For: 8 * time.Second}
 	nothing := checktest.Scenario{Name: "no GPU", Want: []checks.Finding{{Code: "gpu.none", Severity: checks.Skip, Message: name + ":  no NVIDIA GPU on this node"}}}
@@ -50,32 +50,32 @@ var _ = checktest.Table("check_dcgm_health", func(name string) []checktest.Scena
 		nothing, bus,
 		checktest.OnDCGM("healthy", nil, &checktest.FakeDCGM{}).OrTable(map[string]any{}),
 		checktest.OnDCGM("healthy, of some systems", checktest.Of("-s", "mn", "-f"), &checktest.FakeDCGM{}).OrTable(map[string]any{"systems": "mn", "hung_fail": true}),
-		checktest.OnDCGM("no watches until now", nil, &checktest.FakeDCGM{Says: hostengine.Health{Fresh: true}}, checks.Finding{Code: "dcgm.fresh", Severity: checks.OK,
-			Message: name + ":  nv-hostengine at here did not watch all of it until now: it knows only what is at this moment"}),
+		checktest.OnDCGM("watches that have just started", nil, &checktest.FakeDCGM{Says: hostengine.Health{Fresh: true}}, checks.Finding{Code: "dcgm.fresh", Severity: checks.OK,
+			Message: name + ":  nv-hostengine at here has just started to watch some systems: it reports only their current state"}),
 		checktest.OnDCGM("one of eight", nil, says(incident(3, hostengine.DCGMMemory, true, 4, dbe)), bad),
-		checktest.OnDCGM("only a warning of DCGM's", nil, says(incident(3, hostengine.DCGMMemory, false, 4, dbe)),
+		checktest.OnDCGM("only a warning of DCGM", nil, says(incident(3, hostengine.DCGMMemory, false, 4, dbe)),
 			checktest.GPUFinding(name, 3, checks.Finding{Code: "dcgm.fr.4", Severity: checks.Warn, Remedy: checks.ReseatOrRMA}, "DCGM_FR_VOLATILE_DBE_DETECTED (4), memory: "+dbe)),
-		checktest.OnDCGM("a threshold that is disputed", nil, says(incident(3, hostengine.DCGMPCIe, true, 3, "replays")),
+		checktest.OnDCGM("a disputed threshold", nil, says(incident(3, hostengine.DCGMPCIe, true, 3, "replays")),
 			checktest.GPUFinding(name, 3, checks.Finding{Code: "dcgm.fr.3", Severity: checks.Warn}, "DCGM_FR_PCI_REPLAY_RATE (3), PCIe: replays")),
-		checktest.OnDCGM("a link that has no bridge", nil, says(incident(3, hostengine.DCGMNVLink, true, 14, down), incident(4, hostengine.DCGMNVLink, true, -1, down)),
+		checktest.OnDCGM("a link without a bridge", nil, says(incident(3, hostengine.DCGMNVLink, true, 14, down), incident(4, hostengine.DCGMNVLink, true, -1, down)),
 			checktest.GPUFinding(name, 3, checks.Finding{Code: "dcgm.fr.14", Severity: checks.Warn}, "DCGM_FR_NVLINK_DOWN (14), NVLink: "+down),
 			checktest.GPUFinding(name, 4, checks.Finding{Code: "dcgm.fr.14", Severity: checks.Warn}, "DCGM_FR_NVLINK_DOWN (14), NVLink: "+down)),
 		checktest.OnDCGM("IMEX of an idle node", nil, says(hostengine.Incident{System: hostengine.DCGMIMEX, Failed: true, Code: 122, Message: "IMEX domain status is DOWN"}),
 			checks.Finding{Code: "dcgm.fr.122", Severity: checks.Warn, Got: "DCGM_FR_IMEX_UNHEALTHY (122), IMEX: IMEX domain status is DOWN",
 				Message: name + ":  DCGM_FR_IMEX_UNHEALTHY (122), IMEX: IMEX domain status is DOWN"}),
-		checktest.OnDCGM("a code of the future", nil, says(incident(3, 1<<20, true, 999, "new")),
+		checktest.OnDCGM("an unknown code", nil, says(incident(3, 1<<20, true, 999, "new")),
 			checktest.GPUFinding(name, 3, checks.Finding{Code: "dcgm.fr.999", Severity: checks.Warn}, "DCGM error 999: new")),
-		checktest.OnDCGM("dcgmi, which tells no codes", nil, says(incident(3, hostengine.DCGMMemory, true, -1, dbe), incident(4, hostengine.DCGMPCIe, true, -1, "replays")),
-			bad, checktest.GPUFinding(name, 4, checks.Finding{Code: "dcgm.fr.unknown", Severity: checks.Warn}, "an error without a code, PCIe: replays")),
+		checktest.OnDCGM("dcgmi, which prints no codes", nil, says(incident(3, hostengine.DCGMMemory, true, -1, dbe), incident(4, hostengine.DCGMPCIe, true, -1, "replays")),
+			bad, checktest.GPUFinding(name, 4, checks.Finding{Code: "dcgm.fr.unknown", Severity: checks.Warn}, "DCGM error without a code, PCIe: replays")),
 		checktest.OnDCGM("a switch", nil, says(hostengine.Incident{Entity: hostengine.Entity{Kind: "switch", ID: 2}, System: hostengine.DCGMSwitchFatal, Failed: true, Code: 15, Message: "fatal"}),
 			checks.Finding{Code: "dcgm.fr.15", Severity: checks.Fail, Remedy: checks.CheckFabric, Device: checks.Device{Kind: "nvswitch", Name: "nvswitch2"}, Got: "DCGM_FR_NVSWITCH_FATAL_ERROR (15), NVSwitch: fatal",
 				Message: name + ":  nvswitch2: DCGM_FR_NVSWITCH_FATAL_ERROR (15), NVSwitch: fatal"}),
-		checktest.OnDCGM("a reading that failed", nil, says(incident(3, hostengine.DCGMMemory, true, 27, "could not query")),
+		checktest.OnDCGM("a failed reading", nil, says(incident(3, hostengine.DCGMMemory, true, 27, "could not query")),
 			checktest.GPUFinding(name, 3, checks.Finding{Code: "dcgm.fr.27", Severity: checks.OK}, "DCGM_FR_FIELD_QUERY (27), memory: could not query")),
-		checktest.OnDCGM("DCGM does not tell which GPU it is", nil, nameless, unnamed),
+		checktest.OnDCGM("DCGM does not report the GPU's address", nil, nameless, unnamed),
 		sites, wrong, letters,
-		failing("the engine hangs in its answer", nil, hung, checks.Finding{Code: "dcgm.hung", Severity: checks.Warn, Got: hung.Error()}),
-		failing("the engine hangs in its answer, which fails", checktest.Of("-f"), hung, checks.Finding{Code: "dcgm.hung", Severity: checks.Fail, Got: hung.Error()}),
+		failing("the engine hangs", nil, hung, checks.Finding{Code: "dcgm.hung", Severity: checks.Warn, Got: hung.Error()}),
+		failing("the engine hangs, and -f", checktest.Of("-f"), hung, checks.Finding{Code: "dcgm.hung", Severity: checks.Fail, Got: hung.Error()}),
 		failing("an error", nil, &hostengine.Error{Call: "dcgmHealthCheck", Code: -3, Text: "Generic unspecified error"}, checks.Finding{Code: "dcgm.failed", Severity: checks.Unknown}),
 		failing("dcgmi, and the watches are off", nil, hostengine.ErrNoWatches, checks.Finding{Code: "dcgm.watches", Severity: checks.Unknown}),
 		failing("the connection breaks", nil, hostengine.ErrNoEngine, checks.Finding{Code: "dcgm.engine", Severity: checks.Unknown}),

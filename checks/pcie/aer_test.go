@@ -13,7 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// aerBefore is a history of a device, the last of it so long ago: "fatal":[[-300,1]]
+// aerBefore returns a history of a device that ends some time ago: "fatal":[[-300,1]]
 // has times relative to now.
 func aerBefore(device string, ago time.Duration, series map[string][]checks.Point) string {
 	const now = 1767323045
@@ -34,7 +34,7 @@ func aerBefore(device string, ago time.Duration, series map[string][]checks.Poin
 	return fmt.Sprintf(`{"version":1,"boot":"658f832e-2c36-42e1-a29c-a17c2e3298d2","devices":{%q:{"seen":%d,"series":{%s}}}}`, device, now-int64(ago/time.Second), text)
 }
 
-// quiet is a history without an error.
+// quiet returns a history without an error.
 func quiet(ago time.Duration) map[string][]checks.Point {
 	at := -int64(ago / time.Second)
 	return map[string][]checks.Point{"fatal": {{At: at, Value: 0}}, "nonfatal": {{At: at, Value: 0}}, "corrected": {{At: at, Value: 0}}}
@@ -73,40 +73,40 @@ var _ = checktest.Table("check_pcie_aer", func(name string) []checktest.Scenario
 			}
 		}
 	}
-	skip := checks.Finding{Code: "pcie.aer.none", Severity: checks.Skip, Message: name + ":  the kernel counts no PCIe errors of such devices: gpu nvme"}
-	unreadableFatal := pcieUnknown(name, checks.Device{Kind: "pci", PCI: adapter}, fmt.Errorf("read /sys/bus/pci/devices/%s/aer_dev_fatal: is a directory", adapter))
+	skip := checks.Finding{Code: "pcie.aer.none", Severity: checks.Skip, Message: name + ":  the kernel counts no PCIe errors of these devices: gpu nvme"}
+	unreadableFatal := reportUnread(name, checks.Device{Kind: "pci", PCI: adapter}, fmt.Errorf("read /sys/bus/pci/devices/%s/aer_dev_fatal: is a directory", adapter))
 	return []checktest.Scenario{
 		checktest.OnFabric("healthy", nil, nil),
 		checktest.OnRoCE("healthy, RoCE", nil, nil),
-		checktest.OnFabric("many corrected errors, no past", nil, storm),
-		was(checktest.OnFabric("corrected errors", nil, storm, aer(adapter3, checks.Warn, "corrected", checks.ReseatOrRMA, "at most 8 a minute", "200.0",
+		checktest.OnFabric("many corrected errors in the first run", nil, storm),
+		was(checktest.OnFabric("corrected errors", nil, storm, aer(adapter3, checks.Warn, "corrected", checks.ReseatOrRMA, "at most 8 per minute", "200.0",
 			"corrected PCIe errors (BadTLP 700, RxErr 300), link partner 0000:63:01.0")), adapter, minutes5, quiet(minutes5)),
 		was(checktest.OnFabric("few corrected errors", nil, checktest.Links(adapter, corrected, "RxErr 40\nTOTAL_ERR_COR 40")), adapter, minutes5, quiet(minutes5)),
-		was(checktest.OnFabric("more corrected errors than allowed", checktest.Of("-r", "100", "infiniband"), storm, aer(adapter3, checks.Fail, "corrected", checks.ReseatOrRMA, "at most 100 a minute", "200.0",
+		was(checktest.OnFabric("more corrected errors than allowed", checktest.Of("-r", "100", "infiniband"), storm, aer(adapter3, checks.Fail, "corrected", checks.ReseatOrRMA, "at most 100 per minute", "200.0",
 			"corrected PCIe errors (BadTLP 700, RxErr 300), link partner 0000:63:01.0")).OrTable(map[string]any{"rate": int64(100), "devices": []any{"infiniband"}}), adapter, minutes5, quiet(minutes5)),
-		was(checktest.OnFabric("corrected errors on a bridge", nil, checktest.Links(port, corrected, "BadDLLP 1000\nTOTAL_ERR_COR 1000"), aer(port3, checks.Warn, "corrected", checks.ReseatOrRMA, "at most 8 a minute", "200.0",
+		was(checktest.OnFabric("corrected errors on a bridge", nil, checktest.Links(port, corrected, "BadDLLP 1000\nTOTAL_ERR_COR 1000"), aer(port3, checks.Warn, "corrected", checks.ReseatOrRMA, "at most 8 per minute", "200.0",
 			"corrected PCIe errors (BadDLLP 1000), link partner 0000:23:00.0")), port, minutes5, quiet(minutes5)),
-		was(checktest.OnFabric("corrected errors above a switch", nil, checktest.Links("0000:53:00.0", corrected, "TOTAL_ERR_COR 1000"), aer(checktest.Switch3, checks.Warn, "corrected", checks.ReseatOrRMA, "at most 8 a minute", "200.0",
+		was(checktest.OnFabric("corrected errors above a switch", nil, checktest.Links("0000:53:00.0", corrected, "TOTAL_ERR_COR 1000"), aer(checktest.Switch3, checks.Warn, "corrected", checks.ReseatOrRMA, "at most 8 per minute", "200.0",
 			"corrected PCIe errors, link partner 0000:33:01.0")), "0000:53:00.0", minutes5, quiet(minutes5)),
 		was(checktest.OnFabric("a fatal error", nil, dlp, aer(adapter3, checks.Fail, "fatal", checks.RebootNode, "0", "2", "fatal PCIe errors in the last 24 hours (DLP 2), link partner 0000:63:01.0")), adapter, minutes5, quiet(minutes5)),
-		was(checktest.OnFabric("a fatal error of this morning", nil, dlp, aer(adapter3, checks.Fail, "fatal", checks.RebootNode, "0", "2", "fatal PCIe errors in the last 24 hours (DLP 2), link partner 0000:63:01.0")),
+		was(checktest.OnFabric("a fatal error 20 hours ago", nil, dlp, aer(adapter3, checks.Fail, "fatal", checks.RebootNode, "0", "2", "fatal PCIe errors in the last 24 hours (DLP 2), link partner 0000:63:01.0")),
 			adapter, minutes5, died(2, 20*time.Hour)),
-		was(checktest.OnFabric("a fatal error of the day before", nil, dlp), adapter, minutes5, died(2, day+time.Hour)),
-		checktest.OnFabric("fatal errors before the first run", nil, dlp, aer(adapter3, checks.Warn, "fatal", checks.RebootNode, "0", "2", "fatal PCIe errors since the node was booted (DLP 2), link partner 0000:63:01.0")),
+		was(checktest.OnFabric("a fatal error 25 hours ago", nil, dlp), adapter, minutes5, died(2, day+time.Hour)),
+		checktest.OnFabric("fatal errors before the first run", nil, dlp, aer(adapter3, checks.Warn, "fatal", checks.RebootNode, "0", "2", "fatal PCIe errors since boot (DLP 2), link partner 0000:63:01.0")),
 		was(checktest.OnFabric("uncorrected errors", nil, checktest.Links(adapter, nonfatal, "CmpltTO 3\nUnsupReq 2\nTOTAL_ERR_NONFATAL 5"), aer(adapter3, checks.Warn, "nonfatal", "", "0", "3",
 			"uncorrected PCIe errors in the last hour (CmpltTO 3), link partner 0000:63:01.0")), adapter, minutes5, quiet(minutes5)),
 		was(checktest.OnFabric("unsupported requests", nil, checktest.Links(adapter, nonfatal, "UnsupReq 5\nTOTAL_ERR_NONFATAL 5")), adapter, minutes5, quiet(minutes5)),
 		was(checktest.OnFabric("counters that were reset", nil, nil), adapter, minutes5, map[string][]checks.Point{"fatal": {{At: -300, Value: 7}}, "nonfatal": {{At: -300, Value: 7}}, "corrected": {{At: -300, Value: 100000}}}),
 		{Name: "no PCI bus", Words: checktest.Of("gpu", "nvme"), Want: []checks.Finding{skip}},
-		checktest.OnFabric("counters are not kept", checktest.Of("gpu", "nvme"), noCounters, skip),
+		checktest.OnFabric("no counters", checktest.Of("gpu", "nvme"), noCounters, skip),
 		odd(checktest.OnFabric("unreadable counters", nil, checktest.Links(adapter, fatal+"/", ""), unreadableFatal)),
 		odd(checktest.OnFabric("garbage in counters", nil, checktest.Links(adapter, fatal, "TOTAL_ERR_FATAL \xff"))),
 		odd(checktest.Scenario{Name: "unreadable PCI bus", Files: map[string]string{"sys/bus/pci/devices": ""}, Want: checks.Unreadable(fmt.Errorf("read /sys/bus/pci/devices: not a directory"))}),
-		odd(checktest.OnFabric("a past that is broken", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: name + ":  /past/pcie-aer.json is damaged; a new history begins"}).Holding(file, "{")),
+		odd(checktest.OnFabric("a damaged state file", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: name + ":  /past/pcie-aer.json is damaged; a new history begins"}).Holding(file, "{")),
 	}
 })
 
-// Which end of a link faces which, from a root port over a switch to a device.
+// addBridges finds both ends of each link from a root port through a switch to a device.
 func TestAERPartners(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -114,9 +114,9 @@ func TestAERPartners(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := &checks.Env{Host: probe.NewHost(root)}
-	chosen, _, _ := pcieChosen(env, "check_x", checktest.Of("0000:13:00.0", "0000:23:00.0", "0000:43:00.0"))
+	chosen, _, _ := choosePCIe(env, "check_x", checktest.Of("0000:13:00.0", "0000:23:00.0", "0000:43:00.0"))
 	got := map[string]string{}
-	for _, e := range withBridges(env, chosen) {
+	for _, e := range addBridges(env, chosen) {
 		got[e.address] = e.partner
 	}
 	for a, b := range map[string]string{"0000:33:01.0": "0000:53:00.0", "0000:63:00.0": "0000:13:00.0", "0000:63:01.0": "0000:23:00.0", "0000:33:03.0": "0000:43:00.0"} {

@@ -10,17 +10,16 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// What the checks of PCIe have in common: how a link is judged by what its two
-// ends can do, and by those of the same kind.
+// The judgement of a link by what its two ends support, and by other links of the same kind.
 
 // Link is a device and the port above it.
 type Link struct {
 	pci.Function
 
-	Slot   pci.Function // without an address: none is shown, or one that a virtual machine made up
-	Kind   string       // those that are alike and can be compared
-	sleeps bool         // it lowers its speed when it is idle: that of the moment is not judged
-	narrow bool         // the board wires fewer lanes than its chip has: only one that differs from its kind is judged
+	Slot   pci.Function // without an address: the kernel shows no slot, or an emulated one
+	Kind   string       // devices of one kind can be compared
+	sleeps bool         // an idle link lowers its speed: the current speed is not judged
+	narrow bool         // the board wires fewer lanes than the chip has: only an outlier of its kind is judged
 }
 
 // ReadLink reads a device and the port above it.
@@ -40,7 +39,7 @@ func ReadLink(env *checks.Env, address string) *Link {
 	return l
 }
 
-// isGPU tells those that compute from the console of a server.
+// isGPU reports whether a device is a GPU for computing, not the console of a server.
 func isGPU(class, vendor string) bool {
 	switch {
 	case strings.HasPrefix(class, "0302"), strings.HasPrefix(class, "0380"), strings.HasPrefix(class, "1200"):
@@ -49,13 +48,13 @@ func isGPU(class, vendor string) bool {
 	return strings.HasPrefix(class, "0300") && vendor == "10de"
 }
 
-// BestWidth is what both ends can do, lanes; 0 if that is not told.
+// BestWidth returns the lanes that both ends support, 0 if unknown.
 func (l *Link) BestWidth() int { return Both(l.MaxWidth, l.Slot.MaxWidth) }
 
-// BestSpeed is what both ends can do, GT/s; 0 if that is not told.
+// BestSpeed returns the speed that both ends support in GT/s, 0 if unknown.
 func (l *Link) BestSpeed() float64 { return Both(l.MaxSpeed, l.Slot.MaxSpeed) }
 
-// Both is the lower of two figures, the other one where one is not told.
+// Both returns the lower of two figures; if one is unknown (0), the other.
 func Both[T int | float64](a, b T) T {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -63,52 +62,52 @@ func Both[T int | float64](a, b T) T {
 	return min(a, b)
 }
 
-// Told says whether the link says how it runs. That of a virtual function does not.
+// Told reports whether the width and the speed of the link are known. Those of a virtual function
+// are not.
 func (l *Link) Told() bool { return l.Width > 0 && l.Speed > 0 }
 
-// pcieGone says whether a device has left the bus without being taken out: all its
-// registers read as ones.
-func pcieGone(env *checks.Env, address string) (bool, error) {
+// isGone reports whether a device no longer answers: all its registers read as ones.
+func isGone(env *checks.Env, address string) (bool, error) {
 	env.At("read /sys/bus/pci/devices/%s/config", address)
 	c, err := pci.ReadConfig(env.Host, address)
 	return c.Gone, err
 }
 
-// Want is what nhc.conf asks of links; 0 is nothing.
+// Want is the width and the speed that nhc.conf wants; 0: none.
 type Want struct {
 	width int
 	speed float64
 }
 
-// Fault is what is wrong with a link.
+// Fault is a fault of a link.
 type Fault struct {
 	severity  checks.Severity
 	What      string // width, speed, slot
 	Text      string
 	want, got string
+	config    bool // the number in nhc.conf is the likely cause
 }
 
-// Judge judges links, each in its place: a link that does less than both its
-// ends can fails, but where all of its kind are alike, which a BIOS or a riser does.
-// Where the kernel shows no slot, as in a virtual machine, a device alone is not
-// proof of what its slot has: it fails if one of its kind does more.
-// One that has less than the others because its slot has is warned of.
+// Judge returns the faults of each link. A link with less than both its ends support fails; it only
+// warns if all links of its kind are alike, since the BIOS or a riser causes that. Where the kernel
+// shows no slot, as in a virtual machine, the device alone does not prove what its slot supports: it
+// fails if another link of its kind has more. A link with a slower slot than the others warns.
 func Judge(links []*Link, want Want) [][]Fault {
 	faults := make([][]Fault, len(links))
 	for i, l := range links {
 		if !l.Told() {
 			continue
 		}
-		peers := peersOf(links, l)
+		peers := findPeers(links, l)
 		faults[i] = append(faults[i], l.judgeWidth(want.width, peers)...)
 		faults[i] = append(faults[i], l.judgeSpeed(want.speed, peers)...)
 	}
 	return faults
 }
 
-// peersOf are the others of a kind whose link is told. Functions of one device have
-// one link.
-func peersOf(links []*Link, l *Link) (peers []*Link) {
+// findPeers returns the other links of a kind with known width and speed. Functions of one device
+// share one link.
+func findPeers(links []*Link, l *Link) (peers []*Link) {
 	for _, p := range links {
 		if p.Kind == l.Kind && p.Told() && CardOf(p.Address) != CardOf(l.Address) {
 			peers = append(peers, p)
@@ -117,16 +116,15 @@ func peersOf(links []*Link, l *Link) (peers []*Link) {
 	return peers
 }
 
-// CardOf is an address without its function.
+// CardOf returns an address without its function.
 func CardOf(address string) string {
 	card, _, _ := strings.Cut(address, ".")
 	return card
 }
 
-// lost is how bad it is that a link does less than its ends can. One of PCIe 2 at
-// best is a console's or a port's for management on the board, which often has fewer
-// lanes wired than it has.
-func (l *Link) lost() checks.Severity {
+// chooseSeverity returns the severity of a link with less than its ends support. A device of PCIe 2
+// or older is a console or a management port on the board, which often has fewer wired lanes.
+func (l *Link) chooseSeverity() checks.Severity {
 	if l.MaxSpeed > 0 && l.MaxSpeed <= GenSpeed(2) {
 		return checks.Warn
 	}
@@ -138,46 +136,74 @@ func (l *Link) judgeWidth(want int, peers []*Link) []Fault {
 	alike := (len(peers) > 0 || l.narrow) && !slices.ContainsFunc(peers, func(p *Link) bool { return p.Width != l.Width })
 	switch common := MostOf(peers, (*Link).BestWidth); {
 	case want > 0 && l.Width < want:
-		return []Fault{{checks.Fail, "width", "PCIe width", Lanes(want), Lanes(l.Width)}}
+		return []Fault{wanted("width", "PCIe width", Lanes(want), Lanes(l.Width), allMiss(l, want, peers, func(p *Link) int { return p.Width }))}
 	case want > 0:
 	case l.Width < most && alike && l.narrow:
 	case l.Width < most && l.Slot.MaxWidth == 0 && !slices.ContainsFunc(peers, func(p *Link) bool { return p.Width > l.Width }):
 	case l.Width < most && alike:
-		return []Fault{{checks.Warn, "width", "PCIe width, as all of its kind", Lanes(most), Lanes(l.Width)}}
+		return []Fault{{checks.Warn, "width", "PCIe width, the same on all devices of its kind", Lanes(most), Lanes(l.Width), false}}
 	case l.Width < most:
-		return []Fault{{l.lost(), "width", "PCIe width", Lanes(most), Lanes(l.Width)}}
+		return []Fault{{l.chooseSeverity(), "width", "PCIe width", Lanes(most), Lanes(l.Width), false}}
 	case most < common:
-		return []Fault{{checks.Warn, "slot", "PCIe slot has fewer lanes than those of its kind", Lanes(common), Lanes(most)}}
+		return []Fault{{checks.Warn, "slot", "PCIe slot has fewer lanes than those of its kind", Lanes(common), Lanes(most), false}}
 	}
 	return nil
 }
 
-// judgeSpeed judges the speed of the moment, that of a device that sleeps by what
-// it and its slot can do.
-func (l *Link) judgeSpeed(want float64, peers []*Link) []Fault {
-	most, now := l.BestSpeed(), l.Speed
-	if l.sleeps {
-		now = most
+// wanted returns the fault of a link that misses a number in nhc.conf. allMiss: so do all devices
+// of its kind.
+func wanted(what, text, want, got string, allMiss bool) Fault {
+	if allMiss {
+		text += ", as on most devices of its kind"
 	}
+	return Fault{checks.Fail, what, text, want, got, allMiss}
+}
+
+// allMiss reports whether no link of a kind reaches want and most of them have the same figure as
+// l: then the number in nhc.conf is more likely wrong than all the devices are.
+func allMiss[T int | float64](l *Link, want T, peers []*Link, of func(*Link) T) bool {
+	equal := 1
+	for _, p := range peers {
+		if of(p) >= want {
+			return false
+		}
+		if of(p) == of(l) {
+			equal++
+		}
+	}
+	return len(peers) > 0 && 2*equal > len(peers)+1
+}
+
+// judgedSpeed returns the current speed; of a device that lowers its speed when idle, the speed that
+// it and its slot support.
+func (l *Link) judgedSpeed() float64 {
+	if l.sleeps {
+		return l.BestSpeed()
+	}
+	return l.Speed
+}
+
+func (l *Link) judgeSpeed(want float64, peers []*Link) []Fault {
+	most, now := l.BestSpeed(), l.judgedSpeed()
 	alike := (len(peers) > 0 || l.narrow) && !slices.ContainsFunc(peers, func(p *Link) bool { return p.Speed != l.Speed })
 	switch common := MostOf(peers, (*Link).BestSpeed); {
 	case want > 0 && now < want:
-		return []Fault{{checks.Fail, "speed", "PCIe speed", SpeedText(want), SpeedText(now)}}
+		return []Fault{wanted("speed", "PCIe speed", SpeedText(want), SpeedText(now), allMiss(l, want, peers, (*Link).judgedSpeed))}
 	case want > 0:
 	case now < most && alike && l.narrow:
 	case now < most && l.Slot.MaxSpeed == 0 && !slices.ContainsFunc(peers, func(p *Link) bool { return p.Speed > l.Speed }):
 	case now < most && alike:
-		return []Fault{{checks.Warn, "speed", "PCIe speed, as all of its kind", SpeedText(most), SpeedText(now)}}
+		return []Fault{{checks.Warn, "speed", "PCIe speed, the same on all devices of its kind", SpeedText(most), SpeedText(now), false}}
 	case now < most:
-		return []Fault{{l.lost(), "speed", "PCIe speed", SpeedText(most), SpeedText(now)}}
+		return []Fault{{l.chooseSeverity(), "speed", "PCIe speed", SpeedText(most), SpeedText(now), false}}
 	case most < common:
-		return []Fault{{checks.Warn, "slot", "PCIe slot is slower than those of its kind", SpeedText(common), SpeedText(most)}}
+		return []Fault{{checks.Warn, "slot", "PCIe slot is slower than those of its kind", SpeedText(common), SpeedText(most), false}}
 	}
 	return nil
 }
 
-// MostOf is the figure that most of some devices have, the higher of two that as many
-// have; 0 if no two have the same.
+// MostOf returns the most common figure of some devices, of two equally common ones the higher; 0 if
+// no two devices have the same figure.
 func MostOf[D any, T int | float64](devices []D, of func(D) T) (most T) {
 	count := map[T]int{}
 	for _, d := range devices {
@@ -191,13 +217,13 @@ func MostOf[D any, T int | float64](devices []D, of func(D) T) (most T) {
 	return most
 }
 
-// SpeedText is a speed for a person.
+// SpeedText formats a speed.
 func SpeedText(speed float64) string { return fmt.Sprintf("%g GT/s", speed) }
 
-// pcieSpeeds are the speeds of generations, from the first.
+// pcieSpeeds are the speeds of the generations in GT/s, from the first.
 var pcieSpeeds = []float64{2.5, 5, 8, 16, 32, 64, 128}
 
-// GenSpeed is the speed of a generation, 0 of one that is not known.
+// GenSpeed returns the speed of a generation in GT/s, 0 of an unknown one.
 func GenSpeed(gen int) float64 {
 	if gen < 1 || gen > len(pcieSpeeds) {
 		return 0
@@ -205,8 +231,8 @@ func GenSpeed(gen int) float64 {
 	return pcieSpeeds[gen-1]
 }
 
-// parsePCIeSpeed reads what a person writes: a generation, "5" or "gen5", or a
-// speed, "32", "32GT/s". Of a number alone up to 7 is a generation.
+// parsePCIeSpeed parses a generation, "5" or "gen5", or a speed, "32" or "32GT/s". A bare number up
+// to 7 is a generation.
 func parsePCIeSpeed(word string) (speed float64, ok bool) {
 	text := strings.ToLower(strings.ReplaceAll(word, " ", ""))
 	if text == "" {
@@ -224,7 +250,7 @@ func parsePCIeSpeed(word string) (speed float64, ok bool) {
 	return speed, true
 }
 
-// Wanted reads -w and -s. A word that is none is a finding.
+// Wanted parses -w and -s. It returns a finding for an invalid value.
 func Wanted(check string, width int, speed string) (Want, []checks.Finding) {
 	n, ok := parsePCIeSpeed(speed)
 	if !ok {
@@ -250,21 +276,21 @@ func DeviceOf(env *checks.Env, l *Link) checks.Device {
 	return d
 }
 
-// VirtualBridge says whether a bridge is one of a virtual machine, which runs at any
-// speed whatever it says: those of QEMU, and VMware's.
+// VirtualBridge reports whether a bridge is an emulated one of QEMU or VMware: the speed that it
+// shows is not the speed of the link.
 func VirtualBridge(d pci.Function) bool {
 	return slices.Contains([]string{"1b36", "15ad"}, d.Vendor) || !strings.HasPrefix(d.Class, "0604")
 }
 
-// Lanes is x16.
+// Lanes formats a number of lanes: x16.
 func Lanes(n int) string { return fmt.Sprintf("x%d", n) }
 
-// fifthNVLink is what no NVLink before the fifth generation can, MB/s one way.
+// fifthNVLink is a bandwidth that only NVLinks of the fifth generation reach, MB/s in one direction.
 const fifthNVLink = 50000
 
-// ManagesSwitches says whether an adapter belongs to a board with NVSwitches of the
-// fourth generation, which are reached over InfiniBand: ConnectX-7 among ConnectX-7, or
-// beside others. No other node's are asked, for each answer takes milliseconds.
+// ManagesSwitches reports whether an adapter manages NVSwitches of the fourth generation, which are
+// managed over InfiniBand. It reads the VPD only of ConnectX-7 adapters on nodes with such
+// NVSwitches, since each reading takes milliseconds.
 func ManagesSwitches(env *checks.Env, bdf, model string) bool {
 	if checks.BareID(model) != "1021" || bdf == "" {
 		return false
@@ -276,15 +302,18 @@ func ManagesSwitches(env *checks.Env, bdf, model string) bool {
 	return pci.SwitchManager(env.Host, bdf)
 }
 
-// Finding is what is said of a fault.
+// Finding returns the finding of a fault.
 func (f Fault) Finding(check, code string, d checks.Device) checks.Finding {
 	remedy := checks.ReseatOrRMA
-	if f.severity != checks.Fail {
+	switch {
+	case f.severity != checks.Fail:
 		remedy = checks.NoRemedy
+	case f.config:
+		remedy = checks.FixConfig
 	}
 	return checks.Finding{Code: code, Severity: f.severity, Remedy: remedy, Want: f.want, Got: f.got}.Report(check, d, "%s", f.Text)
 }
 
-// UsualRate is the limit of replays in a minute that DCGM's health watch has.
-// It knows no generation, and newer links replay more: so it only warns.
+// UsualRate is the limit of DCGM's health watch, replays per minute. Above it checks only warn:
+// the limit does not depend on the generation, and newer links replay more.
 const UsualRate = 8

@@ -1,4 +1,4 @@
-// Package pcie has the checks of PCIe devices of any class, and judges links for other families.
+// Package pcie contains the checks of PCIe devices of any class, and judges links for other families.
 package pcie
 
 import (
@@ -12,53 +12,53 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// pcieCheck checks devices of any class on the PCI bus: that they answer, and that
-// their links have the width and the speed that device and slot have together, or
-// at least WIDTH lanes and SPEED. A DEVICE is gpu, nvswitch, network, ethernet,
-// infiniband, nvme, bridge, the digits of a class (0302), an id (15b3:1021, 15b3:*)
-// or an address (0000:c1:00.0, 0000:c?:*); without one it is about GPUs, NVSwitches,
-// network adapters and NVMe disks. With -n there are COUNT of them, functions of one
-// card counted each: fewer fail, more are warned of. Virtual functions are left out
-// unless their id or address is named.
+// pcieCheck checks devices of any class on the PCI bus: they must answer, and their links must have
+// the width and the speed that both the device and the slot support, or at least WIDTH lanes and
+// SPEED.
 //
-// Where the kernel shows no slot, as in a virtual machine, a link is compared with the
-// others of its kind alone.
-// Where all of a kind, by id, have the same lower width or speed it warns: a BIOS
-// or a riser does that. So it does of a slot that is less than those of two others
-// of the kind. An idle GPU lowers its speed: of GPUs is judged what GPU and slot
-// can do, and check_gpu_pcie has the rest.
+// DEVICE is gpu, nvswitch, network, ethernet, infiniband, nvme, bridge, the digits of a class
+// (0302), an id (15b3:1021, 15b3:*) or an address (0000:c1:00.0, 0000:c?:*). Without DEVICE the
+// check judges GPUs, NVSwitches, network adapters and NVMe disks. Virtual functions are skipped
+// unless their id or address is given. With -n there must be COUNT devices, where each function of a
+// card counts: fewer fail, more warn.
+//
+// If all devices of a kind (with the same id) have the same lower width or speed the check only
+// warns, since the BIOS or a riser causes that. It also warns if a slot has less than two other
+// slots of the kind. Where the kernel shows no slot, as in a virtual machine, a link is compared only
+// with others of its kind. An idle GPU lowers its speed: of GPUs the check judges the speed that the
+// GPU and the slot support, and check_gpu_pcie judges the current speed.
 //
 //	gpu* || check_pcie
 //	gpu* || check_pcie -n 8 -w 16 -s 5 infiniband
 //	gpu* || check_pcie -n 8 -w 4 nvme
 type pcieCheck struct {
-	Count   int      `opt:"n" toml:"count"`   // how many there are
-	Width   int      `opt:"w" toml:"width"`   // fewest lanes in use
-	Speed   string   `opt:"s" toml:"speed"`   // lowest generation (5), or speed in GT/s (32)
-	Devices []string `arg:"*" toml:"devices"` // which; none: GPUs, NVSwitches, network adapters, NVMe disks
+	Count   int      `opt:"n" toml:"count"`   // number of devices; 0: any number
+	Width   int      `opt:"w" toml:"width"`   // lowest number of lanes in use; 0: all that the device and the slot support
+	Speed   string   `opt:"s" toml:"speed"`   // lowest generation (5), or lowest speed in GT/s (32); none: what the device and the slot support
+	Devices []string `arg:"*" toml:"devices"` // devices to check; none: GPUs, NVSwitches, network adapters, NVMe disks
 }
 
 const pcieName = "check_pcie"
 
-const doPCIeError = "One device could not be read: see the file that is named, as root, and dmesg. The others were judged."
+const doPCIeError = "One device could not be read: look at the file in the message, as root, and at dmesg. The check has judged the other devices."
 
 func init() {
-	const reseat = "Compare with the others of its kind (lspci -vv, LnkCap and LnkSta). Reseat the card, riser or cable; if it stays the device or the slot is bad. "
+	const reseat = "Compare with other devices of its kind (lspci -vv, LnkCap and LnkSta). Reseat the card, riser or cable; if that does not help, the device or the slot is faulty. "
 	checks.Register(checks.Info{
 		Name:    pcieName,
 		Usage:   "[-n COUNT] [-w WIDTH] [-s SPEED] [DEVICE...]",
-		Summary: "devices of the PCI bus are there, with full links",
+		Summary: "PCI devices are present and have full links",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &pcieCheck{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"pcie.none":    "Nothing: the node has no such device. If it should have some give their number: check_pcie -n N.",
-				"pcie.count":   "Compare lspci with a healthy node and see dmesg: a device is gone, or its slot is off. If the node has fewer or more correct the number.",
-				"pcie.missing": "See lspci and dmesg: the device is gone, or a change of hardware gave it another address.",
-				"pcie.gone":    "The device does not answer on the bus. Take the power off and on again (a reboot may not do); if it comes back reseat it, then replace it. See dmesg for AER and hotplug lines.",
-				"pcie.width":   reseat + "If it was meant give the number with -w.",
-				"pcie.speed":   reseat + "If the BIOS limits the slot give the generation with -s.",
-				"pcie.slot":    "Compare the slot with those of the others: the BIOS may split it or limit it, the card may be in the wrong one.",
+				"pcie.none":    "Nothing, if the node has no such device. If it should have some, set their number: check_pcie -n N.",
+				"pcie.count":   "Compare lspci with a healthy node and look at dmesg: a device has disappeared, or its slot is off. If the number in nhc.conf is wrong, correct it.",
+				"pcie.missing": "Look at lspci and dmesg: the device has disappeared, or a change of hardware gave it another address. If no device of the line exists, correct the addresses in nhc.conf.",
+				"pcie.gone":    "The device does not answer on the bus. Power the node off and on (a reboot is often not enough); if the fault returns, reseat the device, then replace it. Look for AER and hotplug lines in dmesg.",
+				"pcie.width":   reseat + "If all devices have the same width, correct -w in nhc.conf or the BIOS setting of the slots.",
+				"pcie.speed":   reseat + "If all devices have the same speed, correct -s in nhc.conf or the BIOS setting of the slots.",
+				"pcie.slot":    "Compare the slot with the other slots: the BIOS may split or limit it, or the card is in the wrong slot.",
 				"pcie.error":   doPCIeError,
 			}
 		},
@@ -74,29 +74,36 @@ func (c *pcieCheck) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if len(words) == 0 {
 		words = pcieUsual
 	}
-	chosen, missing, findings := pcieChosen(env, pcieName, words)
+	chosen, missing, findings := choosePCIe(env, pcieName, words)
 	unread := len(findings)
+	remedy := checks.ReseatOrRMA
+	if len(missing) > 1 && len(chosen)+unread == 0 { // none of several devices exists: another kind of node
+		remedy = checks.FixConfig
+	}
 	for _, w := range missing {
 		if w.address != "" && !strings.ContainsAny(w.address, "*?[") && c.Count == 0 {
-			findings = append(findings, checks.Finding{Code: "pcie.missing", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}.
+			findings = append(findings, checks.Finding{Code: "pcie.missing", Severity: checks.Fail, Remedy: remedy}.
 				Report(pcieName, checks.Device{Kind: "pci", PCI: w.address}, "no such device on the bus"))
 		}
 	}
 	switch {
 	case findings == nil && len(chosen) == 0 && c.Count == 0:
 		return []checks.Finding{checks.Finding{Code: "pcie.none", Severity: checks.Skip}.Describe(pcieName, "no such device on this node: %s", strings.Join(words, " "))}
-	case c.Count > len(chosen) && c.Count <= len(chosen)+unread: // those may be the ones
+	case c.Count > len(chosen) && c.Count <= len(chosen)+unread: // the unread devices may be the missing ones
 	case c.Count > 0 && len(chosen) != c.Count:
-		findings = append(findings, c.miscount(words, len(chosen)))
+		findings = append(findings, c.reportCount(words, len(chosen)))
 	}
 	env.Fact("%s", checks.Plural(len(chosen), "device"))
 	return append(findings, c.judge(env, want, chosen)...)
 }
 
-func (c *pcieCheck) miscount(words []string, got int) checks.Finding {
+func (c *pcieCheck) reportCount(words []string, got int) checks.Finding {
 	f := checks.Finding{Code: "pcie.count", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: fmt.Sprint(c.Count), Got: fmt.Sprint(got)}
-	if got > c.Count {
+	switch {
+	case got > c.Count:
 		f.Severity, f.Remedy = checks.Warn, checks.FixConfig
+	case got == 0 && c.Count > 1: // several devices do not disappear together
+		f.Remedy = checks.FixConfig
 	}
 	return f.Describe(pcieName, "devices on the PCI bus (%s)", strings.Join(words, " "))
 }
@@ -105,7 +112,7 @@ func (c *pcieCheck) judge(env *checks.Env, want Want, chosen []pci.Entry) (findi
 	var links []*Link
 	for _, d := range chosen {
 		l := ReadLink(env, d.Address)
-		gone, err := pcieGone(env, d.Address)
+		gone, err := isGone(env, d.Address)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
 		}
@@ -116,9 +123,9 @@ func (c *pcieCheck) judge(env *checks.Env, want Want, chosen []pci.Entry) (findi
 				Report(pcieName, DeviceOf(env, l), "does not answer: every register reads as ones"))
 			continue
 		case err != nil:
-			findings = append(findings, pcieUnknown(pcieName, DeviceOf(env, l), err))
-		case !l.Told() && c.asks() && !l.VF:
-			findings = append(findings, pcieUnknown(pcieName, DeviceOf(env, l), errors.New("its link tells no width or speed")))
+			findings = append(findings, reportUnread(pcieName, DeviceOf(env, l), err))
+		case !l.Told() && c.hasFigures() && !l.VF:
+			findings = append(findings, reportUnread(pcieName, DeviceOf(env, l), errors.New("its link reports no width or speed")))
 		}
 		links = append(links, l)
 	}
@@ -130,5 +137,5 @@ func (c *pcieCheck) judge(env *checks.Env, want Want, chosen []pci.Entry) (findi
 	return findings
 }
 
-// asks says whether the line has figures of links.
-func (c *pcieCheck) asks() bool { return c.Width > 0 || c.Speed != "" }
+// hasFigures reports whether the line gives a width or a speed.
+func (c *pcieCheck) hasFigures() bool { return c.Width > 0 || c.Speed != "" }

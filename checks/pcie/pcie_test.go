@@ -19,8 +19,8 @@ var (
 	port3     = checks.Device{Kind: "bridge", PCI: "0000:63:01.0"} // of the switch, above the adapter
 )
 
-// emulated is a virtual machine of QEMU that was given whole devices: its root
-// ports are PCIe 1 with one lane, whatever runs below them.
+// emulated returns a virtual machine of QEMU with passed-through devices: its root
+// ports show PCIe 1 with one lane.
 func emulated() *fakesys.Node {
 	n := fakesys.DGXH100()
 	for i := range 8 {
@@ -45,7 +45,9 @@ var _ = checktest.Table("check_pcie", func(name string) []checktest.Scenario {
 		s.Broken = true
 		return s
 	}
-	unknown := func(d checks.Device, text string) checks.Finding { return pcieUnknown(name, d, fmt.Errorf("%s", text)) }
+	unknown := func(d checks.Device, text string) checks.Finding {
+		return reportUnread(name, d, fmt.Errorf("%s", text))
+	}
 	bad := func(what, got, want string) checks.Finding { return checks.BadWord(name, what, got, want) }
 	const of3 = "/sys/bus/pci/devices/0000:23:00.0/"
 	nothing := func(words string) checks.Finding {
@@ -57,16 +59,31 @@ var _ = checktest.Table("check_pcie", func(name string) []checktest.Scenario {
 	}
 	var slowDisks []checks.Finding
 	for i := range 8 {
-		slowDisks = append(slowDisks, warns(checks.Device{Kind: "nvme", Name: fmt.Sprintf("nvme%d", i), PCI: fakesys.NVMeAddress(i)}, "speed", "16 GT/s", "8 GT/s", "PCIe speed, as all of its kind"))
+		slowDisks = append(slowDisks, warns(checks.Device{Kind: "nvme", Name: fmt.Sprintf("nvme%d", i), PCI: fakesys.NVMeAddress(i)}, "speed", "16 GT/s", "8 GT/s", "PCIe speed, the same on all devices of its kind"))
+	}
+	// allDisks returns the finding of each disk.
+	allDisks := func(code, want, got, text string) (list []checks.Finding) {
+		for i := range 8 {
+			list = append(list, checktest.About(name, checks.Device{Kind: "nvme", Name: fmt.Sprintf("nvme%d", i), PCI: fakesys.NVMeAddress(i)},
+				checks.Finding{Code: "pcie." + code, Severity: checks.Fail, Remedy: checks.FixConfig, Want: want, Got: got}, text+", as on most devices of its kind"))
+		}
+		return list
+	}
+	absent := func(address string) checks.Finding {
+		return checktest.About(name, checks.Device{Kind: "pci", PCI: address}, checks.Finding{Code: "pcie.missing", Severity: checks.Fail, Remedy: checks.FixConfig}, "no such device on the bus")
 	}
 	return []checktest.Scenario{
+		checktest.OnFabric("all disks have fewer lanes than wanted", checktest.Of("-w", "16", "nvme"), nil, allDisks("width", "x16", "x4", "PCIe width")...),
+		checktest.OnFabric("all disks are slower than wanted", checktest.Of("-s", "5", "nvme"), nil, allDisks("speed", "32 GT/s", "16 GT/s", "PCIe speed")...),
+		checktest.OnFabric("no device of a wanted number", checktest.Of("-n", "4", "nvswitch"), nil, count(checks.Fail, checks.FixConfig, "nvswitch", "4", "0")),
+		checktest.OnFabric("no device of the wanted addresses", checktest.Of("0000:a1:00.0", "0000:a2:00.0"), nil, absent("0000:a1:00.0"), absent("0000:a2:00.0")),
 		checktest.OnFabric("healthy", nil, nil),
 		checktest.OnRoCE("healthy, RoCE", nil, nil),
 		checktest.OnFabric("as wanted", checktest.Of("-n", "8", "-w", "16", "-s", "5", "infiniband"), nil).
 			OrTable(map[string]any{"count": int64(8), "width": int64(16), "speed": "5", "devices": []any{"infiniband"}}),
 		checktest.OnFabric("as wanted, by id and address", checktest.Of("-n", "9", "-s", "gen4", "144d:*", "f0:00.0"), nil),
 		checktest.OnFabric("as wanted, by class", checktest.Of("-n", "8", "-s", "32GT/s", "0302"), nil),
-		checktest.OnFabric("virtual functions are left out", checktest.Of("-n", "9", "network"), func(n *fakesys.Node) { n.AddVF("mlx5_3", "0000:23:00.1", "mlx5_100", 0x70) }),
+		checktest.OnFabric("virtual functions are skipped", checktest.Of("-n", "9", "network"), func(n *fakesys.Node) { n.AddVF("mlx5_3", "0000:23:00.1", "mlx5_100", 0x70) }),
 		checktest.OnFabric("virtual functions by id", checktest.Of("-n", "1", "15b3:101e"), func(n *fakesys.Node) { n.AddVF("mlx5_3", "0000:23:00.1", "mlx5_100", 0x70) }),
 		{Name: "no PCI bus", Want: []checks.Finding{nothing("gpu nvswitch network nvme")}},
 		checktest.OnFabric("no such device", checktest.Of("nvswitch"), nil, nothing("nvswitch")),
@@ -86,11 +103,11 @@ var _ = checktest.Table("check_pcie", func(name string) []checktest.Scenario {
 		checktest.OnFabric("a port for management at half its speed", nil, func(n *fakesys.Node) {
 			checktest.Links("0000:f0:00.0", checktest.NowSpeed, "2.5 GT/s PCIe", checktest.MaxSpeed, "5.0 GT/s PCIe")(n)
 		}, warns(checks.Device{Kind: "nic", Name: "eth0", PCI: "0000:f0:00.0"}, "speed", "5 GT/s", "2.5 GT/s", "PCIe speed")),
-		checktest.OnFabric("one of its kind with fewer lanes and speed, below the port of a virtual machine", nil, func(n *fakesys.Node) {
+		checktest.OnFabric("the only one of its kind, with fewer lanes and less speed, below an emulated port", nil, func(n *fakesys.Node) {
 			checktest.Links("0000:f0:00.0", checktest.NowWidth, "4", checktest.NowSpeed, "8.0 GT/s PCIe")(n)
 			checktest.Links("0000:3f:04.0", "vendor", "0x1b36")(n)
 		}),
-		checktest.OnFabric("one of eight with fewer lanes, below the port of a virtual machine", nil, func(n *fakesys.Node) {
+		checktest.OnFabric("one of eight with fewer lanes, below an emulated port", nil, func(n *fakesys.Node) {
 			checktest.Links("0000:23:00.0", checktest.NowWidth, "8")(n)
 			checktest.Links("0000:63:01.0", "vendor", "0x1b36")(n)
 		}, fails(adapter3, "width", "x16", "x8", "PCIe width")),
@@ -102,12 +119,12 @@ var _ = checktest.Table("check_pcie", func(name string) []checktest.Scenario {
 			checktest.Links("0000:23:00.0", checktest.NowWidth, "8")(n)
 			checktest.Links("0000:63:01.0", checktest.MaxWidth, "8")(n)
 		}, warns(adapter3, "slot", "x16", "x8", "PCIe slot has fewer lanes than those of its kind")),
-		checktest.OnFabric("a slot that is slow", nil, checktest.Links("0000:63:00.0", checktest.MaxSpeed, "16.0 GT/s PCIe"),
+		checktest.OnFabric("a slow slot", nil, checktest.Links("0000:63:00.0", checktest.MaxSpeed, "16.0 GT/s PCIe"),
 			warns(gpuOnBus3, "slot", "32 GT/s", "16 GT/s", "PCIe slot is slower than those of its kind")),
 
 		checktest.OnFabric("one is missing", checktest.Of("-n", "8", "infiniband"), func(n *fakesys.Node) { n.Remove("0000:23:00.0") }, count(checks.Fail, checks.ReseatOrRMA, "infiniband", "8", "7")),
 		checktest.OnFabric("one too many", checktest.Of("-n", "7", "nvme"), nil, count(checks.Warn, checks.FixConfig, "nvme", "7", "8")),
-		checktest.OnFabric("one that is named is missing", checktest.Of("0000:23:00.0"), func(n *fakesys.Node) { n.Remove("0000:23:00.0") },
+		checktest.OnFabric("a missing address", checktest.Of("0000:23:00.0"), func(n *fakesys.Node) { n.Remove("0000:23:00.0") },
 			checktest.About(name, checks.Device{Kind: "pci", PCI: "0000:23:00.0"}, checks.Finding{Code: "pcie.missing", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "no such device on the bus")),
 		checktest.OnFabric("one does not answer", nil, checktest.Links("0000:23:00.0", "config", fakesys.Gone),
 			checktest.About(name, adapter3, checks.Finding{Code: "pcie.gone", Severity: checks.Fail, Remedy: checks.RebootNode}, "does not answer: every register reads as ones")),
@@ -117,12 +134,12 @@ var _ = checktest.Table("check_pcie", func(name string) []checktest.Scenario {
 		odd(checktest.OnFabric("garbage in registers", nil, checktest.Links("0000:23:00.0", "config", "\xfe"), unknown(adapter3, "read "+of3+"config: not a configuration space"))),
 		odd(checktest.OnFabric("an unreadable width", nil, checktest.Links("0000:23:00.0", checktest.MaxWidth+"/", ""), unknown(adapter3, "read "+of3+checktest.MaxWidth+": is a directory"))),
 		odd(checktest.OnFabric("garbage for a width", nil, checktest.Links("0000:23:00.0", checktest.NowWidth, "x\xff"))),
-		odd(checktest.OnFabric("garbage for a width that is wanted", checktest.Of("-w", "16", "infiniband"), checktest.Links("0000:23:00.0", checktest.NowWidth, "x\xff"), unknown(adapter3, "its link tells no width or speed"))),
+		odd(checktest.OnFabric("garbage for a wanted width", checktest.Of("-w", "16", "infiniband"), checktest.Links("0000:23:00.0", checktest.NowWidth, "x\xff"), unknown(adapter3, "its link reports no width or speed"))),
 		odd(checktest.OnFabric("an unreadable class", checktest.Of("-n", "8", "infiniband"), checktest.Links("0000:23:00.0", "class/", ""),
 			unknown(checks.Device{Kind: "pci", PCI: "0000:23:00.0"}, "read "+of3+"class: is a directory"))),
 		odd(checktest.Scenario{Name: "unreadable PCI bus", Files: map[string]string{"sys/bus/pci/devices": ""}, Want: checks.Unreadable(fmt.Errorf("read /sys/bus/pci/devices: not a directory"))}),
-		checktest.OnFabric("a speed that is none", checktest.Of("-s", "9"), nil, bad("PCIe speed", "9", "a generation, 1 to 7, or a speed in GT/s")),
-		checktest.OnFabric("a device that is none", checktest.Of("disk"), nil, bad("device", "disk", "gpu, nvswitch, network, ethernet, infiniband, nvme, bridge, a class, an id or an address")),
+		checktest.OnFabric("an invalid speed", checktest.Of("-s", "9"), nil, bad("PCIe speed", "9", "a generation, 1 to 7, or a speed in GT/s")),
+		checktest.OnFabric("an invalid device", checktest.Of("disk"), nil, bad("device", "disk", "gpu, nvswitch, network, ethernet, infiniband, nvme, bridge, a class, an id or an address")),
 	}
 })
 
@@ -154,7 +171,7 @@ func TestPCIeWords(t *testing.T) {
 	}
 }
 
-// A word is refused, or means something and comes back as what is written for a person.
+// A word is refused, or the speed that it gives parses again.
 func FuzzPCIeWords(f *testing.F) {
 	f.Add("gen5")
 	f.Add("32.0 GT/s")

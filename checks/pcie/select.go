@@ -9,22 +9,22 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// How lines name devices of the PCI bus.
+// Selection of PCI devices by the words of a line.
 
-// pcieClasses are words for classes of devices, by the PCI Code and ID Assignment
-// Specification; [isGPU] and NVSwitches are told in code.
+// pcieClasses are words for classes of devices, by the PCI Code and ID Assignment Specification; code
+// recognizes GPUs ([isGPU]) and NVSwitches.
 var pcieClasses = map[string]string{"network": "02", "ethernet": "0200", "infiniband": "0207", "nvme": "010802", "bridge": "0604"}
 
-// pcieUsual are those that a line without a word is about.
+// pcieUsual are the devices of a line without arguments.
 var pcieUsual = []string{"gpu", "nvswitch", "network", "nvme"}
 
-// pcieWord is one of a line: a word above, the digits of a class, an id or an
-// address; the last two may be globs.
+// pcieWord is an argument of a line: a word above, the digits of a class, an id or an address. The
+// last two can be globs.
 type pcieWord struct {
 	text, class, id, address string
 }
 
-// parsePCIeWord reads one. An address without its domain is in the first.
+// parsePCIeWord parses an argument. An address without a domain is in domain 0000.
 func parsePCIeWord(text string) (pcieWord, bool) {
 	w := pcieWord{text: text}
 	lower := strings.ToLower(text)
@@ -47,8 +47,8 @@ func parsePCIeWord(text string) (pcieWord, bool) {
 	return w, true
 }
 
-// fits says whether a device is meant.
-func (w *pcieWord) fits(h *probe.Host, e pci.Entry) bool {
+// matches reports whether the word selects a device.
+func (w *pcieWord) matches(h *probe.Host, e pci.Entry) bool {
 	switch {
 	case w.address != "":
 		return match.Glob(strings.ToLower(e.Address), w.address)
@@ -57,22 +57,21 @@ func (w *pcieWord) fits(h *probe.Host, e pci.Entry) bool {
 	case e.VF || e.Class == "":
 		return false
 	case w.class == "gpu":
-		return strings.HasPrefix(e.Class, "03") && isGPU(e.Class, vendorOf(h, e)) || isGPU(e.Class, "")
+		return strings.HasPrefix(e.Class, "03") && isGPU(e.Class, readVendor(h, e)) || isGPU(e.Class, "")
 	case w.class == "nvswitch":
-		return strings.HasPrefix(e.Class, "0680") && vendorOf(h, e) == "10de"
+		return strings.HasPrefix(e.Class, "0680") && readVendor(h, e) == "10de"
 	}
 	return strings.HasPrefix(e.Class, w.class)
 }
 
-func vendorOf(h *probe.Host, e pci.Entry) string {
+func readVendor(h *probe.Host, e pci.Entry) string {
 	vendor, _, _ := strings.Cut(pci.ReadID(h, e.Address), ":")
 	return vendor
 }
 
-// pcieChosen are the devices that words mean, in the order of the bus, and the
-// words that nothing fits. Virtual functions are meant where no other device fits
-// an id or an address.
-func pcieChosen(env *checks.Env, check string, texts []string) (chosen []pci.Entry, missing []pcieWord, findings []checks.Finding) {
+// choosePCIe returns the devices that the words select, in the order of the bus, and the words that
+// select none. An id or an address selects virtual functions only if it selects no other device.
+func choosePCIe(env *checks.Env, check string, texts []string) (chosen []pci.Entry, missing []pcieWord, findings []checks.Finding) {
 	var words []pcieWord
 	for _, text := range texts {
 		w, ok := parsePCIeWord(text)
@@ -86,13 +85,13 @@ func pcieChosen(env *checks.Env, check string, texts []string) (chosen []pci.Ent
 	if err != nil {
 		return nil, nil, checks.Unreadable(err)
 	}
-	meant := make([]bool, len(all))
+	selected := make([]bool, len(all))
 	for i := range words {
 		w, found := &words[i], false
 		for _, vf := range []bool{false, true} {
 			for j := range all {
-				if all[j].VF == vf && w.fits(env.Host, all[j]) {
-					meant[j], found = true, true
+				if all[j].VF == vf && w.matches(env.Host, all[j]) {
+					selected[j], found = true, true
 				}
 			}
 			if found {
@@ -105,16 +104,16 @@ func pcieChosen(env *checks.Env, check string, texts []string) (chosen []pci.Ent
 	}
 	for j, d := range all {
 		switch {
-		case meant[j]:
+		case selected[j]:
 			chosen = append(chosen, d)
 		case d.Err != nil:
-			findings = append(findings, pcieUnknown(check, checks.Device{Kind: "pci", PCI: d.Address}, d.Err))
+			findings = append(findings, reportUnread(check, checks.Device{Kind: "pci", PCI: d.Address}, d.Err))
 		}
 	}
 	return chosen, missing, findings
 }
 
-// pcieUnknown is that a device could not be read; the others are judged.
-func pcieUnknown(check string, d checks.Device, err error) checks.Finding {
-	return checks.Finding{Code: "pcie.error", Severity: checks.Unknown, Device: d}.Describe(check, "could not tell: %v", err)
+// reportUnread returns the finding of a device that could not be read.
+func reportUnread(check string, d checks.Device, err error) checks.Finding {
+	return checks.Finding{Code: "pcie.error", Severity: checks.Unknown, Device: d}.Describe(check, "cannot be read: %v", err)
 }

@@ -13,42 +13,42 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// Files of topology, as two programs write them: NCCL (NCCL_TOPO_FILE, and what
-// NCCL_TOPO_DUMP_FILE leaves; AzureHPC's are of this kind) and lstopo of hwloc.
+// Topology files of two programs: NCCL (NCCL_TOPO_FILE and NCCL_TOPO_DUMP_FILE; AzureHPC's files are
+// of this kind) and lstopo of hwloc.
 
-// filedDevice is a device of such a file.
+// filedDevice is a device of a topology file.
 type filedDevice struct {
 	PCI     string
 	Kind    string   // "gpu", "hca", "nvme"
-	NUMA    int      // -1: the file does not tell
-	Bridges []string // above it, from the root port down; a file may have made them up
-	Width   int      // lanes; 0: the file does not tell
+	NUMA    int      // -1: unknown
+	Bridges []string // above it, from the root port down; can be invented
+	Width   int      // lanes; 0: unknown
 	Line    int
 }
 
-// What a file is bounded by, beside its size.
+// Limits of a file.
 const (
 	maxFiledDevices = 4096
-	maxFiledDepth   = 100 // of elements in each other
+	maxFiledDepth   = 100 // nesting of elements
 )
 
-// topologyReader reads one. Elements are taken one after the other, so that a
-// deep file costs no deep stack; encoding/xml follows no entity to anywhere.
+// topologyReader parses a topology file. It reads token by token, so that nested elements need no
+// stack; encoding/xml does not resolve external entities.
 type topologyReader struct {
 	path    string
 	decoder *xml.Decoder
 	element func(xml.StartElement, filedFrame) (filedFrame, error) // of this kind of file
 	frames  []filedFrame
 	list    []filedDevice
-	lines   map[string]int  // of devices that were seen
-	hosts   map[string]bool // that a dump is of
+	lines   map[string]int  // line of each device
+	hosts   map[string]bool // host_hash of each host in the file
 }
 
-// filedFrame is what holds for all that is in an element.
+// filedFrame is the context of the elements inside an element.
 type filedFrame struct {
 	numa    int
 	bridges []string
-	device  int // in the list, from 1, if the element is one
+	device  int // position in list, from 1, if the element is a device
 }
 
 // parseTopology reads the devices of a file.
@@ -60,7 +60,7 @@ func parseTopology(path string, data []byte) ([]filedDevice, error) {
 			break
 		}
 		if err == nil {
-			err = r.token(token)
+			err = r.readToken(token)
 		}
 		if err != nil {
 			text, _ := strings.CutPrefix(err.Error(), "XML syntax error on line "+strconv.Itoa(r.line())+": ")
@@ -69,7 +69,7 @@ func parseTopology(path string, data []byte) ([]filedDevice, error) {
 	}
 	switch {
 	case len(r.hosts) > 1:
-		return nil, fmt.Errorf("%s: is of %d nodes, want one (host_hash)", path, len(r.hosts))
+		return nil, fmt.Errorf("%s: describes %d hosts (host_hash), want one", path, len(r.hosts))
 	case !slices.ContainsFunc(r.list, func(d filedDevice) bool { return d.Kind == "gpu" || d.Kind == "hca" }):
 		return nil, fmt.Errorf("%s: names no GPU and no adapter", path)
 	}
@@ -81,16 +81,16 @@ func (r *topologyReader) line() int {
 	return line
 }
 
-func (r *topologyReader) token(token xml.Token) error {
+func (r *topologyReader) readToken(token xml.Token) error {
 	switch t := token.(type) {
 	case xml.EndElement:
-		r.frames = r.frames[:len(r.frames)-1] // the decoder has seen to it that there is one
+		r.frames = r.frames[:len(r.frames)-1] // the decoder guarantees a matching start
 	case xml.StartElement:
 		if len(r.frames) >= maxFiledDepth {
-			return fmt.Errorf("more than %d elements in each other", maxFiledDepth)
+			return fmt.Errorf("more than %d nested elements", maxFiledDepth)
 		}
 		if len(r.frames) == 0 {
-			return r.root(t)
+			return r.readRoot(t)
 		}
 		above := r.frames[len(r.frames)-1]
 		frame, err := r.element(t, above)
@@ -100,15 +100,15 @@ func (r *topologyReader) token(token xml.Token) error {
 	return nil
 }
 
-func (r *topologyReader) root(t xml.StartElement) error {
+func (r *topologyReader) readRoot(t xml.StartElement) error {
 	if r.element != nil {
 		return fmt.Errorf("a second document begins with <%.20s>", t.Name.Local)
 	}
 	switch t.Name.Local {
 	case "system":
-		r.element = r.ofNCCL
+		r.element = r.readNCCL
 	case "topology":
-		r.element = r.ofHwloc
+		r.element = r.readHwloc
 	default:
 		return fmt.Errorf("begins with <%.20s>, want NCCL's <system> or lstopo's <topology>", t.Name.Local)
 	}
@@ -116,9 +116,9 @@ func (r *topologyReader) root(t xml.StartElement) error {
 	return nil
 }
 
-// ofNCCL reads <cpu numaid=""><pci busid="" class="" link_width=""> and what is in
-// it: pci, gpu, or nic.
-func (r *topologyReader) ofNCCL(t xml.StartElement, above filedFrame) (filedFrame, error) {
+// readNCCL reads <cpu numaid=""><pci busid="" class="" link_width=""> and the elements pci, gpu and
+// nic inside.
+func (r *topologyReader) readNCCL(t xml.StartElement, above filedFrame) (filedFrame, error) {
 	frame := above
 	frame.device = 0
 	switch t.Name.Local {
@@ -135,8 +135,8 @@ func (r *topologyReader) ofNCCL(t xml.StartElement, above filedFrame) (filedFram
 		}
 	case "pci":
 		class, vendor := checks.BareID(attribute(t, "class")), checks.BareID(attribute(t, "vendor"))
-		return r.device(attribute(t, "busid"), class, vendor, attribute(t, "link_width"), frame)
-	case "gpu", "nic": // says what a pci is whose class is not told
+		return r.addDevice(attribute(t, "busid"), class, vendor, attribute(t, "link_width"), frame)
+	case "gpu", "nic": // the kind of a pci element without a class
 		kind := map[string]string{"gpu": "gpu", "nic": "hca"}[t.Name.Local]
 		if at := above.device; at > 0 && r.list[at-1].Kind == "" {
 			r.list[at-1].Kind = kind
@@ -145,16 +145,16 @@ func (r *topologyReader) ofNCCL(t xml.StartElement, above filedFrame) (filedFram
 	return frame, nil
 }
 
-// ofHwloc reads <object type="PCIDev" pci_busid="" pci_type="0302 [10de:2330] ...">
-// below bridges, below what has a set of NUMA nodes.
-func (r *topologyReader) ofHwloc(t xml.StartElement, above filedFrame) (filedFrame, error) {
+// readHwloc reads <object type="PCIDev" pci_busid="" pci_type="0302 [10de:2330] ..."> below bridges
+// and below objects with a set of NUMA nodes.
+func (r *topologyReader) readHwloc(t xml.StartElement, above filedFrame) (filedFrame, error) {
 	frame := above
 	frame.device = 0
 	if t.Name.Local != "object" {
 		return frame, nil
 	}
 	if text := attribute(t, "nodeset"); text != "" {
-		n, ok := oneOfSet(text)
+		n, ok := parseNodeset(text)
 		if !ok {
 			return frame, fmt.Errorf("nodeset %.40q: want a set of bits", text)
 		}
@@ -164,28 +164,28 @@ func (r *topologyReader) ofHwloc(t xml.StartElement, above filedFrame) (filedFra
 	vendor, _, _ := strings.Cut(strings.TrimPrefix(ids, "["), ":")
 	switch attribute(t, "type") {
 	case "Bridge":
-		if attribute(t, "pci_busid") == "" { // the host's
+		if attribute(t, "pci_busid") == "" { // the host bridge
 			return frame, nil
 		}
-		return r.device(attribute(t, "pci_busid"), "0604", vendor, "", frame)
+		return r.addDevice(attribute(t, "pci_busid"), "0604", vendor, "", frame)
 	case "PCIDev":
-		return r.device(attribute(t, "pci_busid"), class, vendor, "", frame)
+		return r.addDevice(attribute(t, "pci_busid"), class, vendor, "", frame)
 	}
 	return frame, nil
 }
 
-// device takes over a bridge or a device.
-func (r *topologyReader) device(busid, class, vendor, width string, frame filedFrame) (filedFrame, error) {
+// addDevice adds a bridge to the frame, or a device to the list.
+func (r *topologyReader) addDevice(busid, class, vendor, width string, frame filedFrame) (filedFrame, error) {
 	address, ok := checks.PCIAddress(busid)
 	if !ok {
-		return frame, fmt.Errorf("bus id %.40q: want one as 0000:c1:00.0", busid)
+		return frame, fmt.Errorf("bus id %.40q: want the form 0000:c1:00.0", busid)
 	}
 	if strings.HasPrefix(class, "0604") {
 		frame.bridges = append(slices.Clip(frame.bridges), address)
 		return frame, nil
 	}
 	if was, ok := r.lines[address]; ok {
-		return frame, fmt.Errorf("%s is on line %d, too", address, was)
+		return frame, fmt.Errorf("%s is already on line %d", address, was)
 	}
 	if len(r.list) >= maxFiledDevices {
 		return frame, fmt.Errorf("more than %d devices", maxFiledDevices)
@@ -197,14 +197,14 @@ func (r *topologyReader) device(busid, class, vendor, width string, frame filedF
 	r.lines[address] = d.Line
 	r.list = append(r.list, d)
 	frame.device = len(r.list)
-	if class != "" && d.Kind == "" { // what it holds says nothing else
+	if class != "" && d.Kind == "" { // an element inside does not change a known class
 		frame.device = 0
 	}
 	return frame, nil
 }
 
-// kindOfClass tells by the class of a PCI device whether it is one that is judged:
-// one of NVIDIA's display controllers, network or NVMe. Vendor may be "".
+// kindOfClass returns the kind of an NVIDIA display controller, network controller or NVMe
+// controller by its PCI class, "" of other devices. vendor may be "".
 func kindOfClass(class, vendor string) string {
 	switch {
 	case (strings.HasPrefix(class, "0300") || strings.HasPrefix(class, "0302")) && (vendor == "" || vendor == "10de"):
@@ -226,9 +226,9 @@ func attribute(t xml.StartElement, name string) string {
 	return ""
 }
 
-// oneOfSet is the only member of a set of bits as hwloc writes it, -1 if there are
-// several or none: "0x00000002", "0x00000001,,0x0", "0xf...f".
-func oneOfSet(text string) (member int, ok bool) {
+// parseNodeset returns the only member of a bit set in hwloc's format, -1 if there are several or
+// none: "0x00000002", "0x00000001,,0x0", "0xf...f".
+func parseNodeset(text string) (member int, ok bool) {
 	if strings.HasPrefix(text, "0xf...f") {
 		return -1, true
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// azureTopology is the part of a virtual machine's, in Azure's form: bridges are
-// made up, and say which devices are near to each other.
+// azureTopology is part of a virtual machine's file in Azure's form: bridges are
+// invented, and show which devices are near to each other.
 const azureTopology = `<system version="1">
   <cpu numaid="1" affinity="00000000,0000ffff,ffffffff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
     <pci busid="ffff:ff:05.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16" vendor="0x0000" device="0x0000">
@@ -23,8 +23,8 @@ const azureTopology = `<system version="1">
 </system>
 `
 
-// hwlocTopology is that of a node of one GPU, one adapter and one disk, as lstopo
-// writes it, with what it has beside them.
+// hwlocTopology is a file of lstopo of a node with one GPU, one adapter and one disk,
+// and other objects.
 const hwlocTopology = `<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE topology SYSTEM "hwloc2.dtd">
 <topology version="2.0">
@@ -64,7 +64,7 @@ func TestParseTopology(t *testing.T) {
 			[]filedDevice{{"0000:c1:00.0", "gpu", -1, nil, 0, 1}, {"0000:c2:00.0", "hca", -1, nil, 0, 1}}, ""},
 		"of hwloc 1": {`<topology><object type="Machine" nodeset="0x3"><object type="NUMANode" nodeset="0x2"><object type="PCIDev" pci_busid="0000:c1:00.0" pci_type="0302 [10de:1db6] [10de:1234] a1"/></object></object></topology>`,
 			[]filedDevice{{"0000:c1:00.0", "gpu", 1, nil, 0, 1}}, ""},
-		"of several nodes":  {`<system><cpu host_hash="0x1"><pci busid="0000:c1:00.0"><gpu/></pci></cpu><cpu host_hash="0x2"/></system>`, nil, "t.xml: is of 2 nodes, want one (host_hash)"},
+		"of several nodes":  {`<system><cpu host_hash="0x1"><pci busid="0000:c1:00.0"><gpu/></pci></cpu><cpu host_hash="0x2"/></system>`, nil, "t.xml: describes 2 hosts (host_hash), want one"},
 		"empty":             {"", nil, "t.xml: names no GPU and no adapter"},
 		"no device":         {"<system>\n<cpu numaid=\"0\"/></system>", nil, "t.xml: names no GPU and no adapter"},
 		"another language":  {"<html>\n</html>", nil, "t.xml:1: begins with <html>, want NCCL's <system> or lstopo's <topology>"},
@@ -74,10 +74,10 @@ func TestParseTopology(t *testing.T) {
 		"a wrong end":       {"<system>\n<cpu></system>", nil, "t.xml:2: element <cpu> closed by </system>"},
 		"an entity":         {"<!DOCTYPE x [<!ENTITY e SYSTEM \"file:///etc/shadow\">]>\n<system>&e;</system>", nil, "t.xml:2: invalid character entity &e;"},
 		"another encoding":  {`<?xml version="1.0" encoding="UTF-16"?><system/>`, nil, `t.xml:1: xml: encoding "UTF-16" declared but Decoder.CharsetReader is nil`},
-		"a bad address":     {`<system><pci busid="c1" class="0x030200"/></system>`, nil, `t.xml:1: bus id "c1": want one as 0000:c1:00.0`},
-		"a device twice":    {"<system><pci busid=\"0000:c1:00.0\" class=\"0x030200\"/>\n<pci busid=\"0000:C1:00.0\" class=\"0x030200\"/></system>", nil, "t.xml:2: 0000:c1:00.0 is on line 1, too"},
+		"a bad address":     {`<system><pci busid="c1" class="0x030200"/></system>`, nil, `t.xml:1: bus id "c1": want the form 0000:c1:00.0`},
+		"a device twice":    {"<system><pci busid=\"0000:c1:00.0\" class=\"0x030200\"/>\n<pci busid=\"0000:C1:00.0\" class=\"0x030200\"/></system>", nil, "t.xml:2: 0000:c1:00.0 is already on line 1"},
 		"a bad set":         {`<topology><object type="Machine" nodeset="many"/></topology>`, nil, `t.xml:1: nodeset "many": want a set of bits`},
-		"too deep":          {strings.Repeat("<system>", 101), nil, "t.xml:1: more than 100 elements in each other"},
+		"too deep":          {strings.Repeat("<system>", 101), nil, "t.xml:1: more than 100 nested elements"},
 		"too many devices":  {manyDevices(), nil, "t.xml:1: more than 4096 devices"},
 		"characters of old": {"<system>\n<cpu numaid=\"\xff\"/></system>", nil, "t.xml:2: invalid UTF-8"},
 	} {
@@ -106,11 +106,11 @@ func manyDevices() string {
 func TestOneOfSet(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]int{"0x00000001": 0, "0x00000002": 1, "0x00000001,0x0": 32, "0x00000001,,0x0": 64, "0x3": -1, "0x0": -1, "0xf...f": -1, "0xf...f,0x1": -1, "0x1,0x1": -1} {
-		if got, ok := oneOfSet(text); got != want || !ok {
+		if got, ok := parseNodeset(text); got != want || !ok {
 			t.Errorf("%s: %d, %v; want %d", text, got, ok, want)
 		}
 	}
-	if _, ok := oneOfSet("0x100000000"); ok {
+	if _, ok := parseNodeset("0x100000000"); ok {
 		t.Error("a word of 33 bits")
 	}
 }
@@ -123,7 +123,7 @@ func FuzzParseTopology(f *testing.F) {
 		list, err := parseTopology("t.xml", data)
 		if err != nil {
 			if strings.ContainsAny(err.Error(), "\n\r") {
-				t.Errorf("an error of several lines: %q", err)
+				t.Errorf("an error with several lines: %q", err)
 			}
 			return
 		}

@@ -14,31 +14,32 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// hwTopology checks how GPUs, adapters of the network and NUMA nodes lie to each
-// other, by /sys. Each GPU has an adapter near to it: below one PCIe switch, below
-// one root port, or on one NUMA node, as -l says, and -g GPUs at most share one;
-// what is otherwise fails. Without -l the node's platform says it where the node
-// has as many adapters as that has at best; of others one GPU is found that has no
-// near adapter where all the rest have; these only warn, as does a NUMA node that
-// cannot be true: one that is not told where others are, one that devices below
-// one root port do not share, all GPUs of a board with NVSwitches on one of
-// several. A virtual machine shows no switches, and is judged by NUMA nodes.
+// hwTopology checks the PCIe and NUMA topology of GPUs and network adapters, by /sys.
 //
-// FILE is a topology of NCCL's (NCCL_TOPO_FILE, as Azure has them for its virtual
-// machines, or what NCCL_TOPO_DUMP_FILE has left on a good node) or one that lstopo
-// wrote (lstopo --of xml FILE). Each GPU, adapter and NVMe disk in it has to be
-// there, on its NUMA node, below its bridges as far as the node has them, and with
-// as many lanes. What is there and not in it is warned of. NCCL writes NUMA node 0
-// where the kernel tells none. AzureHPC's check_hw_topology is this with the FILE
-// of its machine; it compares addresses and NUMA nodes.
+// Each GPU must have an adapter at LEVEL: below the same PCIe switch, below the same root port, or on
+// the same NUMA node; and at most GPUS GPUs must share an adapter. Without -l and -g the check uses
+// the figures of the node's platform if the node has as many adapters as the platform can have. On
+// other nodes it looks for a single GPU without a near adapter while all others have one. Without
+// options it only warns.
+//
+// It also warns of a wrong NUMA node: an unknown one while those of other devices are known,
+// different ones below one root port, or all GPUs of a board with NVSwitches on one of several NUMA
+// nodes. A virtual machine shows no PCIe switches and is judged by NUMA nodes.
+//
+// FILE is a topology file of NCCL (NCCL_TOPO_FILE, as on Azure's virtual machines, or written by
+// NCCL_TOPO_DUMP_FILE on a healthy node) or of lstopo (lstopo --of xml FILE). Each GPU, adapter and
+// NVMe disk of the file must be present, on its NUMA node, below its bridges as far as the node has
+// them, and with its number of lanes. A device that is not in the file warns. NCCL writes NUMA node 0
+// if the kernel reports none. AzureHPC's check_hw_topology takes such a FILE and compares addresses
+// and NUMA nodes.
 //
 //	gpu* || check_hw_topology
 //	gpu* || check_hw_topology -l root-port -g 1
 //	nd*  || check_hw_topology /opt/microsoft/ndv5-topo.xml
 type hwTopology struct {
-	Level string `opt:"l" toml:"level"`        // what a GPU and its adapter have in common: switch, root-port, numa, system (anything)
-	Share int    `opt:"g" toml:"gpus_per_nic"` // most GPUs that share an adapter
-	File  string `arg:"1" toml:"file"`         // the topology that the node should have
+	Level string `opt:"l" toml:"level"`        // what a GPU and its adapter must share: switch, root-port, numa or system (nothing); default: by platform
+	Share int    `opt:"g" toml:"gpus_per_nic"` // highest number of GPUs that share an adapter; 0: by platform
+	File  string `arg:"1" toml:"file"`         // file with the expected topology; none: no comparison
 }
 
 const hwTopologyName = "check_hw_topology"
@@ -47,22 +48,22 @@ func init() {
 	checks.Register(checks.Info{
 		Name:    hwTopologyName,
 		Usage:   "[-l LEVEL] [-g GPUS] [FILE]",
-		Summary: "GPUs, adapters and NUMA nodes lie to each other as they should",
+		Summary: "the PCIe and NUMA topology of GPUs and adapters is correct",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &hwTopology{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"topology.none":       "Nothing: the node has no GPU on its PCI bus. If it should have some say so: check_gpu_count N.",
-				"topology.hidden":     "The node shows no PCIe switch, as a virtual machine does not: ask for less, check_hw_topology -l numa, or give the FILE of this kind of machine.",
-				"topology.far":        "nhc-gpu topo prints the map. An adapter is missing, or in another slot than on other nodes of this kind: see check_ib_count, lspci -tv. If the node was built so, say so: -l system.",
-				"topology.shared":     "nhc-gpu topo prints the map. An adapter is missing, or in another slot than on other nodes of this kind. If the node was built so, say so with -g.",
-				"topology.numa":       "The firmware tells a wrong NUMA node: compare the BIOS version and its NUMA settings (SNC, NPS) with those of other nodes; of a virtual machine see its definition, and numa=off on the kernel's command line.",
-				"topology.unbalanced": "The firmware tells one NUMA node for all GPUs: compare the BIOS version and its NUMA settings (SNC, NPS) with those of other nodes; of a virtual machine see its definition.",
-				"topology.file":       "The file in the line cannot be used: see the line that is named. It has to be XML of NCCL or of lstopo, of this kind of node, and root's. No node is drained for it.",
-				"topology.missing":    "See lspci and dmesg: the device has fallen off the bus, its driver or virtual machine has lost it, or it is in another slot than the file has. If the file is of another kind of node, write it anew.",
-				"topology.extra":      "The node has a device that the file has not: it is of another kind of node, or was added since. Write the file anew.",
-				"topology.place":      "The device is in another slot than the file has: move it back, or write the file anew (nhc-gpu topo prints the map).",
-				"topology.width":      "Reseat the device or its riser; compare with its peers (lspci -vv, LnkSta). If it stays the device or the slot is bad.",
+				"topology.none":       "Nothing, if the node has no GPU. If it should have GPUs, set their number: check_gpu_count N.",
+				"topology.hidden":     "The node shows no PCIe switches, for example because it is a virtual machine: use -l numa, or give the FILE of this kind of machine.",
+				"topology.far":        "Look at the topology with nhc-gpu topo. An adapter is missing, or in another slot than on other nodes of this kind: check check_ib_count and lspci -tv. If the node was built like this, use -l system.",
+				"topology.shared":     "Look at the topology with nhc-gpu topo. An adapter is missing, or in another slot than on other nodes of this kind. If the node was built like this, set the number with -g.",
+				"topology.numa":       "The firmware reports a wrong NUMA node: compare the BIOS version and its NUMA settings (SNC, NPS) with those of other nodes. On a virtual machine check its definition, and numa=off on the kernel's command line.",
+				"topology.unbalanced": "The firmware reports one NUMA node for all GPUs: compare the BIOS version and its NUMA settings (SNC, NPS) with those of other nodes. On a virtual machine check its definition.",
+				"topology.file":       "The FILE of the line cannot be used: look at the line in the message. It must be an XML file of NCCL or lstopo for this kind of node, owned by root. The node is not drained for it.",
+				"topology.missing":    "Look at lspci and dmesg: the device has fallen off the bus, its driver or virtual machine has lost it, or it is in another slot than in FILE. If FILE is of another kind of node, create it again.",
+				"topology.extra":      "The node has a device that is not in FILE: FILE is of another kind of node, or the device was added later. Create FILE again.",
+				"topology.place":      "The device is in another slot than in FILE: move it back, or create FILE again (nhc-gpu topo shows the topology).",
+				"topology.width":      "Compare with similar devices (lspci -vv, LnkSta), then reseat the device or its riser. If that does not help, the device or the slot is faulty. If all devices have fewer lanes, create FILE again.",
 			}
 		},
 	})
@@ -76,7 +77,7 @@ func (c *hwTopology) Bind(words []string) error {
 }
 
 func (c *hwTopology) Validate() error {
-	if c.Level != "" && c.Level != checks.NearSystem && needed(c.Level) == sameNode {
+	if c.Level != "" && c.Level != checks.NearSystem && parseLevel(c.Level) == sameNode {
 		return &checks.UsageError{Kind: checks.BadValue, Word: c.Level, Want: strings.Join([]string{checks.NearSwitch, checks.NearRootPort, checks.NearNUMA, checks.NearSystem}, ", ")}
 	}
 	if c.Share < 0 {
@@ -91,11 +92,12 @@ type topologyJudge struct {
 
 	env      *checks.Env
 	gpus     []Located
-	nics     []Located      // that carry jobs' traffic
-	ports    int            // of them; the planes of one are one, and EFA's are none
-	unread   int            // adapters that are there, nobody knows where
-	blurred  int            // adapters of which only the bridges are known
-	starting *fabric.Fabric // a boot has not brought all of its adapters up yet; else nil
+	nics     []Located       // adapters for jobs' traffic
+	ports    int             // of these adapters; the planes of a port count once, and EFA's ports do not count
+	unread   int             // adapters with an unknown place
+	blurred  int             // adapters with known bridges only
+	starting *fabric.Fabric  // not nil soon after boot, while adapters are missing
+	misfiled map[string]bool // kinds of devices for which FILE is likely wrong
 	findings []checks.Finding
 }
 
@@ -110,11 +112,11 @@ func (c *hwTopology) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return []checks.Finding{checks.Finding{Code: "topology.none", Severity: checks.Skip}.Describe(hwTopologyName, "no GPU on this node")}
 	}
 	env.Fact("%s", checks.Plural(len(gpus), "GPU"))
-	skip := t.askNICs()
+	skip := t.findNICs()
 	if c.File != "" {
 		t.judgeFile()
 	}
-	t.unreadGPUs()
+	t.reportUnreadGPUs()
 	if c.File == "" || c.Level != "" || c.Share > 0 {
 		skip = append(skip, t.judgeNear()...)
 	}
@@ -133,11 +135,11 @@ func (c *hwTopology) Run(_ context.Context, env *checks.Env) []checks.Finding {
 // vendorAmazon is the PCI vendor id of EFA.
 const vendorAmazon = "1d0f"
 
-// askNICs finds the adapters. What comes back is why there is nothing to judge.
-func (t *topologyJudge) askNICs() (skip []checks.Finding) {
+// findNICs finds the adapters. If there are none to judge it returns the reason.
+func (t *topologyJudge) findNICs() (skip []checks.Finding) {
 	f, findings := fabric.Ask(t.env, hwTopologyName)
 	if f == nil {
-		return t.sort(findings)
+		return t.splitSkips(findings)
 	}
 	if _, settling := f.SinceBoot(); settling {
 		if lacking, err := f.Lacking(); err != nil || len(lacking) > 0 {
@@ -145,11 +147,11 @@ func (t *topologyJudge) askNICs() (skip []checks.Finding) {
 		}
 	}
 	ports, findings := f.Judged(nil, "")
-	skip = t.sort(findings)
+	skip = t.splitSkips(findings)
 	for _, p := range ports {
 		known := slices.ContainsFunc(t.nics, func(n Located) bool { return n.Name == p.Device })
 		if (!known || p.Plane == 0) && p.HCA.Vendor != vendorAmazon {
-			t.ports++ // see Platform
+			t.ports++ // the ports that checks.Platform counts
 		}
 		if known {
 			continue
@@ -170,8 +172,8 @@ func (t *topologyJudge) askNICs() (skip []checks.Finding) {
 	return skip
 }
 
-// sort keeps what could not be read, and hands back why there is nothing.
-func (t *topologyJudge) sort(findings []checks.Finding) (skip []checks.Finding) {
+// splitSkips returns the skipped findings and adds the others, for adapters that cannot be read.
+func (t *topologyJudge) splitSkips(findings []checks.Finding) (skip []checks.Finding) {
 	for i := range findings {
 		if findings[i].Severity == checks.Skip {
 			skip = append(skip, findings[i])
@@ -183,12 +185,11 @@ func (t *topologyJudge) sort(findings []checks.Finding) (skip []checks.Finding) 
 	return skip
 }
 
-// unreadGPUs tells of GPUs of which something could not be read.
-func (t *topologyJudge) unreadGPUs() {
+func (t *topologyJudge) reportUnreadGPUs() {
 	for i := range t.gpus {
 		if g := &t.gpus[i]; g.err != nil {
 			t.findings = append(t.findings, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Device: g.device("gpu")}.
-				Describe(hwTopologyName, "could not tell: %v", g.err))
+				Describe(hwTopologyName, "cannot be read: %v", g.err))
 		}
 	}
 }
@@ -205,63 +206,62 @@ func (t *topologyJudge) report(d checks.Device, f checks.Finding, format string,
 	t.findings = append(t.findings, f.Describe(hwTopologyName, format, args...))
 }
 
-// switches says whether any PCIe switch is to be seen.
-func (t *topologyJudge) switches() bool {
+// showsSwitches reports whether the node shows a PCIe switch.
+func (t *topologyJudge) showsSwitches() bool {
 	below := func(a Located) bool { return len(a.Bridges) > 1 }
 	return slices.ContainsFunc(t.gpus, below) || slices.ContainsFunc(t.nics, below)
 }
 
-// judgeNear judges each GPU by the adapter that is nearest to it. What comes back
-// is why it was not.
+// judgeNear judges the nearest adapter of each GPU. If it cannot, it returns the reason.
 func (t *topologyJudge) judgeNear() (skip []checks.Finding) {
 	if len(t.gpus) == 0 || len(t.nics) == 0 {
-		return nil // which has been said
+		return nil // reported before
 	}
 	p, ofKind := checks.NodePlatform(t.env)
 	full := ofKind == len(t.gpus) && p.FullNetwork(ofKind, t.ports)
-	need, severity := needed(t.Level), checks.Fail
+	need, severity := parseLevel(t.Level), checks.Fail
 	if t.Level == "" && full {
-		need, severity = needed(p.GPUNetwork), checks.Warn
+		need, severity = parseLevel(p.GPUNetwork), checks.Warn
 	}
-	if need > sameHost && !t.switches() {
-		hidden := checks.Finding{Code: "topology.hidden", Severity: checks.Unknown, Want: need.common()}.
-			Phrase(hwTopologyName, "no PCIe switch is to be seen on this node: cannot tell what GPUs and adapters have in common")
+	if need > sameHost && !t.showsSwitches() {
+		hidden := checks.Finding{Code: "topology.hidden", Severity: checks.Unknown, Want: need.describe()}.
+			Phrase(hwTopologyName, "the node shows no PCIe switches: cannot judge which GPUs and adapters share one")
 		if t.Level != "" {
 			t.findings = append(t.findings, hidden)
 			return nil
 		}
 		hidden.Severity = checks.Skip
-		if need = sameNUMA; !t.told() {
+		if need = sameNUMA; !t.knowsNUMA() {
 			return []checks.Finding{hidden}
 		}
 	}
 	if t.Level == "" && need == sameNode {
-		need, severity = t.ofPeers(), checks.Warn
+		need, severity = t.findPeerLevel(), checks.Warn
 	}
-	t.far(need, severity)
+	t.judgeFar(need, severity)
 	share, severity := t.Share, checks.Fail
 	if share == 0 && full {
 		share, severity = p.NetworkGPUs, checks.Warn
 	}
-	if need == sameNode && t.Share > 0 { // nothing says what near is
-		if need = sameNUMA; t.switches() {
+	if need == sameNode && t.Share > 0 { // -g without a level
+		if need = sameNUMA; t.showsSwitches() {
 			need = sameRoot
 		}
 	}
 	if share > 0 && need > sameNode {
-		t.shared(need, share, severity)
+		t.judgeShared(need, share, severity)
 	}
 	return nil
 }
 
-// told says whether the NUMA node of some device is.
-func (t *topologyJudge) told() bool {
+// knowsNUMA reports whether the NUMA node of any device is known.
+func (t *topologyJudge) knowsNUMA() bool {
 	has := func(a Located) bool { return a.NUMA >= 0 }
 	return slices.ContainsFunc(t.gpus, has) || slices.ContainsFunc(t.nics, has)
 }
 
-// nearest is the adapter that is nearest to a GPU, the first of several.
-func (t *topologyJudge) nearest(g *Located) (nic *Located, near Nearness) {
+// findNearest returns the nearest adapter of a GPU, the first of several.
+func (t *topologyJudge) findNearest(g *Located) (nic *Located, near Nearness) {
 	for i := range t.nics {
 		if n := g.Near(&t.nics[i]); nic == nil || n > near {
 			nic, near = &t.nics[i], n
@@ -270,18 +270,18 @@ func (t *topologyJudge) nearest(g *Located) (nic *Located, near Nearness) {
 	return nic, near
 }
 
-// fewPeers is how many GPUs a node has at least if one is to be told from the rest.
-const fewPeers = 4
+// minPeers is the smallest number of GPUs among which a single outlier is recognized.
+const minPeers = 4
 
-// ofPeers is what all GPUs but one have in common with an adapter: nothing if they
-// differ more, as by the way the node was built.
-func (t *topologyJudge) ofPeers() Nearness {
-	if len(t.gpus) < fewPeers {
+// findPeerLevel returns the nearness that all GPUs but one have to an adapter. If more GPUs differ
+// the node was built like that, and it returns sameNode.
+func (t *topologyJudge) findPeerLevel() Nearness {
+	if len(t.gpus) < minPeers {
 		return sameNode
 	}
 	count := map[Nearness]int{}
 	for i := range t.gpus {
-		_, near := t.nearest(&t.gpus[i])
+		_, near := t.findNearest(&t.gpus[i])
 		count[min(near, sameRoot)]++
 	}
 	for _, near := range []Nearness{sameRoot, sameHost, sameNUMA} {
@@ -292,39 +292,43 @@ func (t *topologyJudge) ofPeers() Nearness {
 	return sameNode
 }
 
-// far finds the GPUs without a near adapter. As many as there are adapters nobody
-// knows the place of are given the benefit of the doubt.
-func (t *topologyJudge) far(need Nearness, severity checks.Severity) {
+// judgeFar reports the GPUs without a near adapter, unless the adapters with an unknown place could
+// be near to all of them.
+func (t *topologyJudge) judgeFar(need Nearness, severity checks.Severity) {
 	var far []int
 	for i := range t.gpus {
-		if _, near := t.nearest(&t.gpus[i]); near < need && t.gpus[i].err == nil {
+		if _, near := t.findNearest(&t.gpus[i]); near < need && t.gpus[i].err == nil {
 			far = append(far, i)
 		}
 	}
 	doubt := t.unread
-	if need < sameRoot { // which NUMA nodes tell, too
+	if need < sameRoot { // known from NUMA nodes, too
 		doubt += t.blurred
 	}
 	if len(far) <= doubt {
 		return
 	}
+	remedy := checks.ReseatOrRMA
+	if t.Level != "" && len(far) > 1 && len(far) == len(t.gpus) { // the node was built without this level
+		remedy = checks.FixConfig
+	}
 	for _, i := range far {
 		g := &t.gpus[i]
-		f := checks.Finding{Code: "topology.far", Severity: severity, Want: need.common(), Remedy: checks.ReseatOrRMA}
-		nic, near := t.nearest(g)
-		if own := t.expected(i, need); own != nil {
-			f.Got = g.Near(own).common()
-			t.report(g.device("gpu"), f, "its adapter should be %s, which is near to no GPU", own)
+		f := checks.Finding{Code: "topology.far", Severity: severity, Want: need.describe(), Remedy: remedy}
+		nic, near := t.findNearest(g)
+		if own := t.findExpected(i, need); own != nil {
+			f.Got = g.Near(own).describe()
+			t.report(g.device("gpu"), f, "its adapter should be %s, which is not near to any GPU", own)
 			continue
 		}
-		f.Got = near.common()
-		t.report(g.device("gpu"), f, "no adapter is near to it, the nearest is %s", nic)
+		f.Got = near.describe()
+		t.report(g.device("gpu"), f, "has no near adapter, the nearest is %s", nic)
 	}
 }
 
-// expected is the adapter that a GPU should have: of those that are near to no GPU
-// the nearest, and of several the one at its own place in their order.
-func (t *topologyJudge) expected(gpu int, need Nearness) (own *Located) {
+// findExpected returns the adapter that a GPU should have: the nearest one that is not near to any
+// GPU, and of several the one with the closest position in the order.
+func (t *topologyJudge) findExpected(gpu int, need Nearness) (own *Located) {
 	best := 0
 	for i := range t.nics {
 		n := &t.nics[i]
@@ -342,13 +346,13 @@ func (t *topologyJudge) expected(gpu int, need Nearness) (own *Located) {
 	return own
 }
 
-// shared finds the GPUs for which no near adapter is left when each serves so many:
-// that is so only if no other distribution has one.
-func (t *topologyJudge) shared(need Nearness, most int, severity checks.Severity) {
+// judgeShared reports the GPUs that get no near adapter in any distribution with at most most GPUs
+// for each adapter.
+func (t *topologyJudge) judgeShared(need Nearness, most int, severity checks.Severity) {
 	served := make([][]int, len(t.nics)) // GPUs by adapter
 	for i := range t.gpus {
-		nic, near := t.nearest(&t.gpus[i])
-		if near < need || t.serve(i, need, most, served, make([]bool, len(t.nics))) {
+		nic, near := t.findNearest(&t.gpus[i])
+		if near < need || t.assign(i, need, most, served, make([]bool, len(t.nics))) {
 			continue
 		}
 		at := slices.IndexFunc(t.nics, func(n Located) bool { return n.Name == nic.Name })
@@ -361,8 +365,8 @@ func (t *topologyJudge) shared(need Nearness, most int, severity checks.Severity
 	}
 }
 
-// serve gives a GPU a near adapter, if need be by giving another GPU another one.
-func (t *topologyJudge) serve(gpu int, need Nearness, most int, served [][]int, seen []bool) bool {
+// assign assigns a near adapter to a GPU. If necessary it assigns another adapter to another GPU.
+func (t *topologyJudge) assign(gpu int, need Nearness, most int, served [][]int, seen []bool) bool {
 	order := make([]int, len(t.nics))
 	for i := range order {
 		order[i] = i
@@ -379,7 +383,7 @@ func (t *topologyJudge) serve(gpu int, need Nearness, most int, served [][]int, 
 			return true
 		}
 		for k, other := range served[i] {
-			if t.serve(other, need, most, served, seen) {
+			if t.assign(other, need, most, served, seen) {
 				served[i][k] = gpu
 				return true
 			}
@@ -388,10 +392,10 @@ func (t *topologyJudge) serve(gpu int, need Nearness, most int, served [][]int, 
 	return false
 }
 
-// judgeNUMA warns of NUMA nodes that cannot be true.
+// judgeNUMA warns of wrong NUMA nodes.
 func (t *topologyJudge) judgeNUMA() {
-	t.untold()
-	t.contradicted()
+	t.judgeUnknownNUMA()
+	t.judgeConflicts()
 	p, ofKind := checks.NodePlatform(t.env)
 	if ofKind < len(t.gpus) || !p.HasNVSwitches(ofKind) {
 		return
@@ -407,12 +411,12 @@ func (t *topologyJudge) judgeNUMA() {
 		return
 	}
 	if len(nodes) > 1 {
-		t.findings = append(t.findings, checks.Finding{Code: "topology.unbalanced", Severity: checks.Warn, Want: checks.Plural(len(nodes), "NUMA node"), Got: fmt.Sprintf("node %d alone", node)}.
+		t.findings = append(t.findings, checks.Finding{Code: "topology.unbalanced", Severity: checks.Warn, Want: checks.Plural(len(nodes), "NUMA node"), Got: fmt.Sprintf("only node %d", node)}.
 			Describe(hwTopologyName, "all %d GPUs are on one NUMA node", len(t.gpus)))
 	}
 }
 
-// each calls for every device, with its kind.
+// each calls do for every device, with its kind.
 func (t *topologyJudge) each(do func(kind string, a *Located)) {
 	for i := range t.gpus {
 		do("gpu", &t.gpus[i])
@@ -422,23 +426,23 @@ func (t *topologyJudge) each(do func(kind string, a *Located)) {
 	}
 }
 
-// untold finds devices without a NUMA node where others have one.
-func (t *topologyJudge) untold() {
-	if !t.told() {
-		return // a machine with one
+// judgeUnknownNUMA reports devices with an unknown NUMA node if other devices have a known one.
+func (t *topologyJudge) judgeUnknownNUMA() {
+	if !t.knowsNUMA() {
+		return // a machine with a single NUMA node
 	}
 	t.each(func(kind string, a *Located) {
 		if a.NUMA < 0 && a.err == nil {
-			t.report(a.device(kind), checks.Finding{Code: "topology.numa", Severity: checks.Warn, Want: "a NUMA node, as its peers have"}, "its NUMA node is not told")
+			t.report(a.device(kind), checks.Finding{Code: "topology.numa", Severity: checks.Warn, Want: "a NUMA node, as other devices have"}, "its NUMA node is unknown")
 		}
 	})
 }
 
-// contradicted finds devices below one root port that are on different NUMA nodes. Wrong
-// are those that are not on the root port's own or, where it tells none, on that of most.
-// Of as many on one node as on another none is blamed. A device alone below its root port
-// has to be on the root port's own.
-func (t *topologyJudge) contradicted() {
+// judgeConflicts reports devices below one root port that are on different NUMA nodes. It blames the
+// devices that are not on the NUMA node of the root port, or without one, not on the most common
+// node; it blames none if two nodes are equally common. A single device below a root port must be on
+// the root port's node.
+func (t *topologyJudge) judgeConflicts() {
 	type place struct {
 		nodes map[int]int
 		names map[int]string
@@ -473,9 +477,9 @@ func (t *topologyJudge) contradicted() {
 			return node != right[root] && at.nodes[node] == at.nodes[right[root]]
 		})
 		switch {
-		case len(at.all) == 1 && own >= 0: // nothing else shares the root port
+		case len(at.all) == 1 && own >= 0: // a single device
 			right[root] = own
-		case len(at.nodes) == 1: // a site may have set those of all devices
+		case len(at.nodes) == 1: // the site may have set the nodes of all devices
 		case at.nodes[own] > 0:
 			right[root] = own
 		case tied:

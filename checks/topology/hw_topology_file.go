@@ -14,7 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// judgeFile compares the node with a file.
+// judgeFile compares the node with FILE.
 func (t *topologyJudge) judgeFile() {
 	t.env.At("read %s", t.File)
 	data, err := probe.ReadTrusted(t.env.Host, t.File)
@@ -29,27 +29,57 @@ func (t *topologyJudge) judgeFile() {
 	here := map[string]Located{}
 	there := 0
 	for i := range list {
-		a := LocateDevice(t.env, t.nameOf(list[i].PCI), list[i].PCI)
+		a := LocateDevice(t.env, t.findName(list[i].PCI), list[i].PCI)
 		if !errors.Is(a.err, fs.ErrNotExist) {
 			there++
 		}
 		here[list[i].PCI] = a
 	}
-	if there == 0 { // one bad push must not empty a cluster
+	if there == 0 { // a wrong file on all nodes must not drain a cluster
 		t.findings = append(t.findings, checks.Finding{Code: "topology.file", Severity: checks.Unknown, Remedy: checks.FixConfig}.
-			Describe(hwTopologyName, "%s: is of another kind of node: none of its %s is on this one", t.File, checks.Plural(len(list), "device")))
+			Describe(hwTopologyName, "%s is of another kind of node: this node has none of its %s", t.File, checks.Plural(len(list), "device")))
 		return
 	}
-	told := t.told()
+	t.misfiled = findMisfiled(list, here)
+	known := t.knowsNUMA()
 	for i := range list {
 		a := here[list[i].PCI]
-		t.compare(&list[i], &a, told)
+		t.compare(&list[i], &a, known)
 	}
-	t.extra(list)
+	t.judgeExtra(list)
 }
 
-// nameOf is what a device is called, "" if it is none of those that are judged.
-func (t *topologyJudge) nameOf(address string) (name string) {
+// findMisfiled returns the kinds of devices for which FILE is more likely wrong than the node: all of
+// several devices are missing, or all have fewer lanes.
+func findMisfiled(list []filedDevice, here map[string]Located) map[string]bool {
+	count, missing, narrow := map[string]int{}, map[string]int{}, map[string]int{}
+	for i := range list {
+		d, a := &list[i], here[list[i].PCI]
+		count[d.Kind]++
+		switch {
+		case errors.Is(a.err, fs.ErrNotExist):
+			missing[d.Kind]++
+		case isNarrow(d, &a):
+			narrow[d.Kind]++
+		}
+	}
+	wrong := map[string]bool{}
+	for kind, n := range count {
+		wrong[kind] = n > 1 && (missing[kind] == n || narrow[kind] == n)
+	}
+	return wrong
+}
+
+// remedyOf returns the remedy for a kind of devices that differ from FILE.
+func (t *topologyJudge) remedyOf(kind string) checks.Remedy {
+	if t.misfiled[kind] {
+		return checks.FixConfig
+	}
+	return checks.ReseatOrRMA
+}
+
+// findName returns the name of a GPU or adapter, "" of another device.
+func (t *topologyJudge) findName(address string) (name string) {
 	t.each(func(_ string, a *Located) {
 		if a.PCI == address {
 			name = a.Name
@@ -58,44 +88,44 @@ func (t *topologyJudge) nameOf(address string) (name string) {
 	return name
 }
 
-// compare judges one device of the file. told is whether the node tells NUMA nodes.
-func (t *topologyJudge) compare(d *filedDevice, a *Located, told bool) {
+// compare judges one device of FILE. known: the node reports NUMA nodes.
+func (t *topologyJudge) compare(d *filedDevice, a *Located, known bool) {
 	device := a.device(d.Kind)
 	at := fmt.Sprintf("%s:%d", t.File, d.Line)
 	if errors.Is(a.err, fs.ErrNotExist) {
-		f := checks.Finding{Code: "topology.missing", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: "a " + kindWords[d.Kind], Got: "none"}
-		t.report(device, f, "is not on the PCI bus, %s has it", at)
+		f := checks.Finding{Code: "topology.missing", Severity: checks.Fail, Remedy: t.remedyOf(d.Kind), Want: kindWords[d.Kind], Got: "none"}
+		t.report(device, f, "is in %s, but not on the PCI bus", at)
 		return
 	}
 	if a.err != nil {
-		if d.Kind != "gpu" || a.Name == "" { // of GPUs it is said of all
-			t.report(device, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown}, "could not tell: %v", a.err)
+		if d.Kind != "gpu" || a.Name == "" { // reportUnreadGPUs reports GPUs
+			t.report(device, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown}, "cannot be read: %v", a.err)
 		}
 		return
 	}
 	numa := checks.Finding{Code: "topology.numa", Severity: checks.Fail, Want: fmt.Sprintf("NUMA node %d", d.NUMA), Got: fmt.Sprint(a.NUMA)}
 	if a.NUMA < 0 {
 		numa.Got = "none"
-		if d.NUMA == 0 { // which NCCL writes, too, where none is told
+		if d.NUMA == 0 { // NCCL writes 0 also for an unknown node
 			numa.Severity = checks.Warn
 		}
 	}
-	if d.NUMA >= 0 && a.NUMA != d.NUMA && (told || d.NUMA > 0) {
-		t.report(device, numa, "is not where %s has it", at)
+	if d.NUMA >= 0 && a.NUMA != d.NUMA && (known || d.NUMA > 0) {
+		t.report(device, numa, "is in another place than in %s", at)
 	}
-	if b := t.elsewhere(d, a); b != "" {
-		t.report(device, checks.Finding{Code: "topology.place", Severity: checks.Fail, Want: "below the bridge " + b, Got: "below " + strings.Join(append([]string{"the host"}, a.Bridges...), " ")}, "is not where %s has it", at)
+	if b := t.findOtherBridge(d, a); b != "" {
+		t.report(device, checks.Finding{Code: "topology.place", Severity: checks.Fail, Want: "below the bridge " + b, Got: "below " + strings.Join(append([]string{"the host"}, a.Bridges...), " ")}, "is in another place than in %s", at)
 	}
 	t.compareWidth(d, a, at)
 }
 
-// kindWords are kinds of devices for a person.
-var kindWords = map[string]string{"gpu": "GPU", "hca": "network adapter", "nvme": "NVMe disk"}
+// kindWords are the kinds of devices in messages.
+var kindWords = map[string]string{"gpu": "a GPU", "hca": "a network adapter", "nvme": "an NVMe disk"}
 
-// elsewhere is the nearest bridge of the file that the node has, but not above this
-// device. Those that the node has not were made up, or are hidden from a virtual
-// machine.
-func (t *topologyJudge) elsewhere(d *filedDevice, a *Located) string {
+// findOtherBridge returns the nearest bridge of the device in FILE that the node has, but not above
+// this device; "" if there is none. Bridges that the node does not have are invented by the writer of
+// FILE, or hidden from a virtual machine.
+func (t *topologyJudge) findOtherBridge(d *filedDevice, a *Located) string {
 	for _, b := range slices.Backward(d.Bridges) {
 		if slices.Contains(a.Bridges, b) {
 			return ""
@@ -108,20 +138,23 @@ func (t *topologyJudge) elsewhere(d *filedDevice, a *Located) string {
 	return ""
 }
 
-// compareWidth judges the lanes in use. A device that cannot have so many shows
-// that the file's are made up, and so does a virtual function.
+// compareWidth judges the lanes in use.
 func (t *topologyJudge) compareWidth(d *filedDevice, a *Located, at string) {
-	vendor, model, _ := strings.Cut(a.ID, ":")
-	if m := fabric.ModelOf(vendor, model, ""); m != nil && m.Virtual {
-		return
-	}
-	if a.Width > 0 && a.Width < d.Width && a.MaxWidth >= d.Width {
-		t.report(a.device(d.Kind), checks.Finding{Code: "topology.width", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: pcie.Lanes(d.Width), Got: pcie.Lanes(a.Width)}, "has fewer lanes than in %s", at)
+	if isNarrow(d, a) {
+		t.report(a.device(d.Kind), checks.Finding{Code: "topology.width", Severity: checks.Fail, Remedy: t.remedyOf(d.Kind), Want: pcie.Lanes(d.Width), Got: pcie.Lanes(a.Width)}, "has fewer lanes than in %s", at)
 	}
 }
 
-// extra warns of devices that are not in the file. It need not have any adapter.
-func (t *topologyJudge) extra(list []filedDevice) {
+// isNarrow reports whether a device uses fewer lanes than in FILE. The lanes in FILE are invented if
+// the device does not support so many, or is a virtual function.
+func isNarrow(d *filedDevice, a *Located) bool {
+	vendor, model, _ := strings.Cut(a.ID, ":")
+	m := fabric.ModelOf(vendor, model, "")
+	return (m == nil || !m.Virtual) && a.Width > 0 && a.Width < d.Width && a.MaxWidth >= d.Width
+}
+
+// judgeExtra warns of GPUs that are not in FILE, and of adapters if FILE has any.
+func (t *topologyJudge) judgeExtra(list []filedDevice) {
 	hasNICs := slices.ContainsFunc(list, func(d filedDevice) bool { return d.Kind == "hca" })
 	t.each(func(kind string, a *Located) {
 		in := slices.ContainsFunc(list, func(d filedDevice) bool { return d.PCI == a.PCI })

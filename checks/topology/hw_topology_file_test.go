@@ -12,7 +12,7 @@ import (
 
 const topologyPath = "/etc/nhc/topology.xml"
 
-// ncclTopology is the file of a DGX H100 as NCCL writes it.
+// ncclTopology returns NCCL's file of a DGX H100.
 func ncclTopology() string {
 	var b strings.Builder
 	b.WriteString("<system version=\"1\">\n")
@@ -30,13 +30,13 @@ func ncclTopology() string {
 	return b.String() + "</system>\n"
 }
 
-// lineOf is the line of the file that has a device.
+// lineOf returns the line of a device in the file.
 func lineOf(text, address string) string {
 	before, _, _ := strings.Cut(text, address)
 	return fmt.Sprintf("%s:%d", topologyPath, 1+strings.Count(before, "\n"))
 }
 
-// lstopoTopology is the same as lstopo writes it, with disks and what else it has.
+// lstopoTopology returns lstopo's file of the same node, with disks and other objects.
 func lstopoTopology() string {
 	var b strings.Builder
 	b.WriteString("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"2.0\">\n<object type=\"Machine\" nodeset=\"0x00000003\">\n")
@@ -71,7 +71,7 @@ var _ = checktest.Table("check_hw_topology", func(name string) []checktest.Scena
 	adapter := missing
 	adapter.Want = "a network adapter"
 	disk := missing
-	disk.Want = "a NVMe disk"
+	disk.Want = "an NVMe disk"
 	wrongNUMA := checks.Finding{Code: "topology.numa", Severity: checks.Fail, Want: "NUMA node 0", Got: "1"}
 	noNUMA := checks.Finding{Code: "topology.numa", Severity: checks.Warn, Want: "NUMA node 0", Got: "none"}
 	place := checks.Finding{Code: "topology.place", Severity: checks.Fail, Want: "below the bridge 0000:53:00.0", Got: "below the host 0000:33:02.0"}
@@ -84,33 +84,50 @@ var _ = checktest.Table("check_hw_topology", func(name string) []checktest.Scena
 		s.Broken = true
 		return s
 	}
-	hidden := strings.NewReplacer("0000:3", "ffff:3", "0000:5", "ffff:5").Replace(nccl) // as of a virtual machine
+	hidden := strings.NewReplacer("0000:3", "ffff:3", "0000:5", "ffff:5").Replace(nccl) // as in a virtual machine
+	var narrow, noDisks []checks.Finding
+	for i := range 8 {
+		misfiled, noDisk := width, disk
+		misfiled.Remedy, noDisk.Remedy = checks.FixConfig, checks.FixConfig
+		narrow = append(narrow, at("gpu", i, misfiled, "has fewer lanes than in FILE", fakenvml.Address(i)))
+		noDisks = append(noDisks, topologyFinding("nvme", i, noDisk, "is in "+lineOf(lstopo, fakesys.NVMeAddress(i))+", but not on the PCI bus"))
+	}
 	return []checktest.Scenario{
-		on("as NCCL has it", nccl, nil).OrTable(map[string]any{"file": topologyPath}),
-		on("as lstopo has it", lstopo, nil),
-		on("a disk of the file is missing", lstopo, func(n *fakesys.Node) { n.Remove(fakesys.NVMeAddress(3)) }, topologyFinding("nvme", 3, disk, "is not on the PCI bus, "+lineOf(lstopo, "0000:43")+" has it")),
-		on("a file with bridges that are made up", hidden, nil),
-		on("a GPU of the file is missing", nccl, func(n *fakesys.Node) { n.Remove(gpu) }, at("gone", 3, missing, "is not on the PCI bus, FILE has it", gpu)),
+		on("all GPUs have fewer lanes than in the file", nccl, func(n *fakesys.Node) {
+			for i := range 8 {
+				n.HalfWidth(fakenvml.Address(i))
+			}
+		}, narrow...),
+		on("all disks of the file are missing", lstopo, func(n *fakesys.Node) {
+			for i := range 8 {
+				n.Remove(fakesys.NVMeAddress(i))
+			}
+		}, noDisks...),
+		on("as in a file of NCCL", nccl, nil).OrTable(map[string]any{"file": topologyPath}),
+		on("as in a file of lstopo", lstopo, nil),
+		on("a disk of the file is missing", lstopo, func(n *fakesys.Node) { n.Remove(fakesys.NVMeAddress(3)) }, topologyFinding("nvme", 3, disk, "is in "+lineOf(lstopo, "0000:43")+", but not on the PCI bus")),
+		on("a file with invented bridges", hidden, nil),
+		on("a GPU of the file is missing", nccl, func(n *fakesys.Node) { n.Remove(gpu) }, at("gone", 3, missing, "is in FILE, but not on the PCI bus", gpu)),
 		on("an adapter of the file is missing", nccl, func(n *fakesys.Node) { n.Remove(hca) },
-			checks.Finding{Code: adapter.Code, Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: adapter.Want, Got: "none", Device: checks.Device{Kind: "hca", PCI: hca}, Message: name + ":  " + hca + ": is not on the PCI bus, " + lineOf(nccl, hca) + " has it, want a network adapter, got none"}),
-		on("a GPU that the file has not", without, nil, topologyFinding("gpu", 3, checks.Finding{Code: "topology.extra", Severity: checks.Warn}, "is not in "+topologyPath)),
-		on("a GPU on another NUMA node", nccl, func(n *fakesys.Node) { n.Set(gpu, "numa_node", "1") }, at("gpu", 3, wrongNUMA, "is not where FILE has it", gpu)),
-		on("a GPU on no NUMA node", nccl, func(n *fakesys.Node) { n.Set(gpu, "numa_node", "-1") }, at("gpu", 3, noNUMA, "is not where FILE has it", gpu)),
-		on("an adapter below another bridge", nccl, func(n *fakesys.Node) { n.Move(hca, "0000:33:02.0") }, at("hca", 3, place, "is not where FILE has it", hca)),
+			checks.Finding{Code: adapter.Code, Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: adapter.Want, Got: "none", Device: checks.Device{Kind: "hca", PCI: hca}, Message: name + ":  " + hca + ": is in " + lineOf(nccl, hca) + ", but not on the PCI bus, want a network adapter, got none"}),
+		on("a GPU that is not in the file", without, nil, topologyFinding("gpu", 3, checks.Finding{Code: "topology.extra", Severity: checks.Warn}, "is not in "+topologyPath)),
+		on("a GPU on another NUMA node", nccl, func(n *fakesys.Node) { n.Set(gpu, "numa_node", "1") }, at("gpu", 3, wrongNUMA, "is in another place than in FILE", gpu)),
+		on("a GPU on no NUMA node", nccl, func(n *fakesys.Node) { n.Set(gpu, "numa_node", "-1") }, at("gpu", 3, noNUMA, "is in another place than in FILE", gpu)),
+		on("an adapter below another bridge", nccl, func(n *fakesys.Node) { n.Move(hca, "0000:33:02.0") }, at("hca", 3, place, "is in another place than in FILE", hca)),
 		on("a GPU with half its lanes", nccl, func(n *fakesys.Node) { n.HalfWidth(gpu) }, at("gpu", 3, width, "has fewer lanes than in FILE", gpu)),
-		on("a GPU that never had so many lanes", nccl, func(n *fakesys.Node) { n.HalfWidth(gpu).Set(gpu, "max_link_width", "8") }),
+		on("a GPU that does not support so many lanes", nccl, func(n *fakesys.Node) { n.HalfWidth(gpu).Set(gpu, "max_link_width", "8") }),
 		on("a virtual function", nccl, func(n *fakesys.Node) { n.HalfWidth(hca).Set(hca, "device", "0x101e") }),
 		on("no adapter in the file", strings.ReplaceAll(nccl, "0x020700", "0x040300"), nil),
-		on("the file, and near adapters", nccl, func(n *fakesys.Node) { n.Move(hca, "0000:33:02.0") }, at("hca", 3, place, "is not where FILE has it", hca),
-			topologyFinding("gpu", 3, checks.Finding{Code: "topology.far", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: oneSwitch, Got: oneHost}, "its adapter should be mlx5_3 0000:23:00.0, which is near to no GPU")).Saying("-l", "switch", topologyPath),
-		on("of another kind of node", strings.ReplaceAll(nccl, `busid="0000:`, `busid="0007:`), nil, fileSays(topologyPath+": is of another kind of node: none of its 16 devices is on this one")),
+		on("the file, and near adapters", nccl, func(n *fakesys.Node) { n.Move(hca, "0000:33:02.0") }, at("hca", 3, place, "is in another place than in FILE", hca),
+			topologyFinding("gpu", 3, checks.Finding{Code: "topology.far", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: oneSwitch, Got: oneHost}, "its adapter should be mlx5_3 0000:23:00.0, which is not near to any GPU")).Saying("-l", "switch", topologyPath),
+		on("a file of another kind of node", strings.ReplaceAll(nccl, `busid="0000:`, `busid="0007:`), nil, fileSays(topologyPath+" is of another kind of node: this node has none of its 16 devices")),
 		broken(on("no file", "", nil, fileSays("read "+topologyPath+": no such file or directory")).Lacking(topologyPath[1:])),
 		broken(on("garbage", "<system>\n<cpu numaid=\"x\">\n", nil, fileSays(topologyPath+`:2: numaid "x": want the number of a NUMA node`))),
-		broken(on("half of it", nccl[:len(nccl)/2], nil, fileSays(fmt.Sprintf("%s:%d: unexpected EOF", topologyPath, 1+strings.Count(nccl[:len(nccl)/2], "\n"))))),
+		broken(on("half of the file", nccl[:len(nccl)/2], nil, fileSays(fmt.Sprintf("%s:%d: unexpected EOF", topologyPath, 1+strings.Count(nccl[:len(nccl)/2], "\n"))))),
 		broken(on("a GPU of the file that cannot be read", nccl, func(n *fakesys.Node) { n.Set(gpu, "numa_node", "-").Set(gpu, "numa_node/", "") },
-			topologyFinding("gpu", 3, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown}, "could not tell: read /sys/bus/pci/devices/0000:13:00.0/numa_node: is a directory"))),
+			topologyFinding("gpu", 3, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown}, "cannot be read: read /sys/bus/pci/devices/0000:13:00.0/numa_node: is a directory"))),
 		broken(on("a disk of the file that cannot be read", lstopo, func(n *fakesys.Node) {
 			n.Set(fakesys.NVMeAddress(3), "numa_node", "-").Set(fakesys.NVMeAddress(3), "numa_node/", "")
-		}, topologyFinding("nvme", 3, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown}, "could not tell: read /sys/bus/pci/devices/0000:43:00.0/numa_node: is a directory"))),
+		}, topologyFinding("nvme", 3, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown}, "cannot be read: read /sys/bus/pci/devices/0000:43:00.0/numa_node: is a directory"))),
 	}
 })

@@ -15,14 +15,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
 
-// hgxNetwork is the platform of the nodes of fakesys, with its network.
+// hgxNetwork returns the platform of the nodes of fakesys, with its network.
 func hgxNetwork() *checks.Platform {
 	p := checktest.Hgx()
 	p.NVSwitchGPUs, p.NetworkPorts, p.NetworkGPUs, p.GPUNetwork = 8, 8, 1, checks.NearRootPort
 	return p
 }
 
-// topologyFinding is about a GPU, or the adapter or disk beside it.
+// topologyFinding makes a finding about a GPU, or the adapter or disk near to it.
 func topologyFinding(kind string, i int, f checks.Finding, text string) checks.Finding {
 	serial, uuid := fmt.Sprintf("165%07d", i), fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i)
 	f.Device = map[string]checks.Device{
@@ -35,18 +35,18 @@ func topologyFinding(kind string, i int, f checks.Finding, text string) checks.F
 	return f
 }
 
-// The text that is said of two devices.
+// What two devices have in common, in messages.
 const (
 	oneRoot, oneSwitch = "a root port in common", "a PCIe switch in common"
 	oneHost, oneNode   = "a PCIe host bridge in common", "a NUMA node in common"
 )
 
-// rail is the bridges above GPU and adapter i, for tests that move others there.
+// railBridges returns the bridges above GPU and adapter i, for tests that move other devices there.
 func railBridges(i int, port string) []string {
 	return []string{fmt.Sprintf("0000:%02x:01.0", 0x30+i), fmt.Sprintf("0000:%02x:00.0", 0x50+i), fmt.Sprintf("0000:%02x:%s.0", 0x60+i, port)}
 }
 
-// noSwitches takes the switches away, as a virtual machine does.
+// noSwitches removes the switches, as in a virtual machine.
 func noSwitches(n *fakesys.Node) {
 	for i := range 8 {
 		n.Move(fakenvml.Address(i), fmt.Sprintf("0000:%02x:05.0", 0x30+i))
@@ -66,7 +66,17 @@ func TestHWTopology(t *testing.T) { checktest.Run(t, "check_hw_topology") }
 var _ = checktest.Table("check_hw_topology", func(name string) (list []checktest.Scenario) {
 	moved := func(n *fakesys.Node) { n.Move(fakesys.HCAAddress(3), "0000:33:02.0") }
 	far := func(severity checks.Severity) checks.Finding {
-		return topologyFinding("gpu", 3, checks.Finding{Code: "topology.far", Severity: severity, Remedy: checks.ReseatOrRMA, Want: oneRoot, Got: oneHost}, "its adapter should be mlx5_3 0000:23:00.0, which is near to no GPU")
+		return topologyFinding("gpu", 3, checks.Finding{Code: "topology.far", Severity: severity, Remedy: checks.ReseatOrRMA, Want: oneRoot, Got: oneHost}, "its adapter should be mlx5_3 0000:23:00.0, which is not near to any GPU")
+	}
+	allMoved := func(n *fakesys.Node) {
+		for i := range 8 {
+			n.Move(fakesys.HCAAddress(i), fmt.Sprintf("0000:%02x:02.0", 0x30+i))
+		}
+	}
+	var allFar []checks.Finding
+	for i := range 8 {
+		f := checks.Finding{Code: "topology.far", Severity: checks.Fail, Remedy: checks.FixConfig, Want: oneRoot, Got: oneHost}
+		allFar = append(allFar, topologyFinding("gpu", i, f, fmt.Sprintf("its adapter should be mlx5_%d %s, which is not near to any GPU", i, fakesys.HCAAddress(i))))
 	}
 	none := checktest.OnFabric("no GPU", nil, func(n *fakesys.Node) {
 		for i := range 8 {
@@ -75,19 +85,20 @@ var _ = checktest.Table("check_hw_topology", func(name string) (list []checktest
 	}, checks.Finding{Code: "topology.none", Severity: checks.Skip, Message: name + ":  no GPU on this node"})
 	noRDMA := checktest.OnNode(fakesys.EthernetOnly(), "no adapter", checktest.Of("-l", "numa"), checks.Finding{Code: "ib.none", Severity: checks.Skip, Message: name + ":  no RDMA device on this node"})
 	list = append(list,
-		checktest.OnFabric("healthy", nil, nil), checktest.OnRoCE("healthy, RoCE", nil, nil), checktest.OnFabric("healthy, as the platform says", nil, nil).On(hgxNetwork()),
+		checktest.OnFabric("healthy", nil, nil), checktest.OnRoCE("healthy, RoCE", nil, nil), checktest.OnFabric("healthy, as on the platform", nil, nil).On(hgxNetwork()),
 		checktest.OnFabric("healthy, as wanted", checktest.Of("-l", "switch", "-g", "1"), nil).OrTable(map[string]any{"level": "switch", "gpus_per_nic": int64(1)}),
-		as(checktest.OnFabric("anything will do", checktest.Of("-l", "system"), moved).On(hgxNetwork()), far(checks.Warn), false),
+		as(checktest.OnFabric("any place is accepted", checktest.Of("-l", "system"), moved).On(hgxNetwork()), far(checks.Warn), false),
 		checktest.OnFabric("an adapter is in another slot", checktest.Of("-l", "root-port"), moved, far(checks.Fail)),
-		checktest.OnFabric("an adapter is in another slot than that of the platform", nil, moved, far(checks.Warn)).On(hgxNetwork()),
-		checktest.OnFabric("an adapter is in another slot than its peers", nil, moved, far(checks.Warn)),
+		checktest.OnFabric("no GPU has an adapter at the wanted level", checktest.Of("-l", "root-port"), allMoved, allFar...),
+		checktest.OnFabric("an adapter is in another slot than on the platform", nil, moved, far(checks.Warn)).On(hgxNetwork()),
+		checktest.OnFabric("an adapter is in another slot than the others", nil, moved, far(checks.Warn)),
 		checktest.OnFabric("two adapters are in other slots, as the node was built", nil, func(n *fakesys.Node) {
 			moved(n)
 			n.Move(fakesys.HCAAddress(5), "0000:35:02.0")
 		}),
 		checktest.OnFabric("near enough", checktest.Of("-l", "numa"), moved),
 		checktest.AsIs(checktest.OnFabric("an adapter is missing", checktest.Of("-l", "switch"), func(n *fakesys.Node) { n.Remove(fakesys.HCAAddress(3)) },
-			topologyFinding("gpu", 3, checks.Finding{Code: "topology.far", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: oneSwitch, Got: oneNode}, "no adapter is near to it, the nearest is mlx5_0 0000:20:00.0"))),
+			topologyFinding("gpu", 3, checks.Finding{Code: "topology.far", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: oneSwitch, Got: oneNode}, "has no near adapter, the nearest is mlx5_0 0000:20:00.0"))),
 		checktest.AsIs(checktest.OnFabric("a GPU is in another slot", checktest.Of("-g", "1"), func(n *fakesys.Node) { n.Move(fakenvml.Address(3), railBridges(2, "05")...) },
 			topologyFinding("gpu", 3, checks.Finding{Code: "topology.shared", Severity: checks.Fail, Want: "at most 1 GPU", Got: "2"}, "shares adapter mlx5_2 0000:22:00.0 with gpu2"))),
 		checktest.AsIs(checktest.OnFabric("a GPU shares an adapter, unlike the platform", nil, func(n *fakesys.Node) { n.Move(fakenvml.Address(3), railBridges(2, "05")...) },
@@ -101,7 +112,7 @@ var _ = checktest.Table("check_hw_topology", func(name string) (list []checktest
 	return list
 })
 
-// as sets what is wanted, none if it is not.
+// as sets the wanted finding, or none.
 func as(s checktest.Scenario, f checks.Finding, wanted bool) checktest.Scenario {
 	if s.Want = nil; wanted {
 		s.Want = []checks.Finding{f}
@@ -109,8 +120,7 @@ func as(s checktest.Scenario, f checks.Finding, wanted bool) checktest.Scenario 
 	return s
 }
 
-// unreadTopology has an adapter without a port that can be read: whether it is near
-// to its GPU nobody knows.
+// unreadTopology has an adapter with unreadable ports: it is unknown whether it is near to its GPU.
 func unreadTopology() checktest.Scenario {
 	s := checktest.OnFabric("an adapter that cannot be read", checktest.Of("-l", "switch"), func(n *fakesys.Node) {
 		dir := n.Dir("mlx5_3") + "/ports"
@@ -123,13 +133,12 @@ func unreadTopology() checktest.Scenario {
 	return s
 }
 
-// blurredTopology has one GPU and one adapter of which not all is known: neither is
-// said to be far.
+// blurredTopology has adapters with unreadable NUMA nodes: no GPU is reported as far.
 func blurredTopology() checktest.Scenario {
 	unreadable := func(n *fakesys.Node, address string) {
 		n.Set(address, "numa_node", "-").Set(address, "numa_node/", "")
 	}
-	s := checktest.OnFabric("NUMA nodes that cannot be read, where they matter", checktest.Of("-l", "numa"), func(n *fakesys.Node) {
+	s := checktest.OnFabric("NUMA nodes cannot be read", checktest.Of("-l", "numa"), func(n *fakesys.Node) {
 		noSwitches(n)
 		for i := range 4 {
 			n.Move(fakesys.HCAAddress(i), fmt.Sprintf("0000:f%d:01.0", i))
@@ -148,15 +157,15 @@ func blurredTopology() checktest.Scenario {
 func hiddenTopologies() []checktest.Scenario {
 	const name = hwTopologyName
 	hidden := func(severity checks.Severity, want string) checks.Finding {
-		return checks.Finding{Code: "topology.hidden", Severity: severity, Want: want, Message: name + ":  no PCIe switch is to be seen on this node: cannot tell what GPUs and adapters have in common"}
+		return checks.Finding{Code: "topology.hidden", Severity: severity, Want: want, Message: name + ":  the node shows no PCIe switches: cannot judge which GPUs and adapters share one"}
 	}
-	farNode := topologyFinding("gpu", 3, checks.Finding{Code: "topology.far", Severity: checks.Warn, Remedy: checks.ReseatOrRMA, Want: oneNode, Got: "nothing but the node in common"}, "no adapter is near to it, the nearest is mlx5_0 0000:20:00.0")
+	farNode := topologyFinding("gpu", 3, checks.Finding{Code: "topology.far", Severity: checks.Warn, Remedy: checks.ReseatOrRMA, Want: oneNode, Got: "only the node in common"}, "has no near adapter, the nearest is mlx5_0 0000:20:00.0")
 	return []checktest.Scenario{
 		checktest.OnFabric("a virtual machine", nil, noSwitches).On(hgxNetwork()),
 		checktest.OnFabric("a virtual machine, by NUMA node", checktest.Of("-l", "numa", "-g", "1"), noSwitches).On(hgxNetwork()),
-		checktest.OnFabric("a virtual machine, asked for switches", checktest.Of("-l", "switch"), noSwitches, hidden(checks.Unknown, oneSwitch)),
-		checktest.OnFabric("a virtual machine that shows nothing", nil, func(n *fakesys.Node) { noSwitches(n); onNUMA(n, "-1") }, hidden(checks.Skip, oneRoot)).On(hgxNetwork()),
-		checktest.AsIs(checktest.OnFabric("a virtual machine with a GPU on a NUMA node of its own", nil, func(n *fakesys.Node) {
+		checktest.OnFabric("a virtual machine, switches wanted", checktest.Of("-l", "switch"), noSwitches, hidden(checks.Unknown, oneSwitch)),
+		checktest.OnFabric("a virtual machine without switches and NUMA nodes", nil, func(n *fakesys.Node) { noSwitches(n); onNUMA(n, "-1") }, hidden(checks.Skip, oneRoot)).On(hgxNetwork()),
+		checktest.AsIs(checktest.OnFabric("a virtual machine with a GPU on a separate NUMA node", nil, func(n *fakesys.Node) {
 			noSwitches(n)
 			n.Move(fakenvml.Address(3), "0000:ee:01.0").Set(fakenvml.Address(3), "numa_node", "3")
 		}, farNode).On(hgxNetwork())),
@@ -168,19 +177,19 @@ func numaTopologies() []checktest.Scenario {
 	numa := func(kind string, i int, want, got, text string) checks.Finding {
 		return topologyFinding(kind, i, checks.Finding{Code: "topology.numa", Severity: checks.Warn, Want: want, Got: got}, text)
 	}
-	const peers, untold = "a NUMA node, as its peers have", "its NUMA node is not told"
+	const peers, unknown = "a NUMA node, as other devices have", "its NUMA node is unknown"
 	cpus := func(n *fakesys.Node, list string) { n.Files["sys/devices/system/node/has_cpu"] = list + "\n" }
-	unbalanced := checks.Finding{Code: "topology.unbalanced", Severity: checks.Warn, Want: "2 NUMA nodes", Got: "node 0 alone", Message: name + ":  all 8 GPUs are on one NUMA node, want 2 NUMA nodes, got node 0 alone"}
+	unbalanced := checks.Finding{Code: "topology.unbalanced", Severity: checks.Warn, Want: "2 NUMA nodes", Got: "only node 0", Message: name + ":  all 8 GPUs are on one NUMA node, want 2 NUMA nodes, got only node 0"}
 	nodes := "/sys/devices/system/node/has_cpu"
 	garbage := checktest.OnFabric("garbage for NUMA nodes", nil, func(n *fakesys.Node) { onNUMA(n, "0"); cpus(n, "\xff") },
 		checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read " + nodes + ": no list of NUMA nodes"}).On(hgxNetwork())
-	gpu := checktest.OnFabric("a GPU whose NUMA node cannot be read", nil, func(n *fakesys.Node) {
+	gpu := checktest.OnFabric("the NUMA node of a GPU cannot be read", nil, func(n *fakesys.Node) {
 		n.Set(fakenvml.Address(3), "numa_node", "-").Set(fakenvml.Address(3), "numa_node/", "")
 	},
-		topologyFinding("gpu", 3, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown}, "could not tell: read /sys/bus/pci/devices/0000:13:00.0/numa_node: is a directory"))
+		topologyFinding("gpu", 3, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown}, "cannot be read: read /sys/bus/pci/devices/0000:13:00.0/numa_node: is a directory"))
 	hcaUnknown := checktest.HCAFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.error", Severity: checks.Unknown, Got: "-"}, "could not tell: read /sys/bus/pci/devices/0000:23:00.0/numa_node: is a directory")
 	hcaUnknown.Got, hcaUnknown.Message = "", strings.TrimSuffix(hcaUnknown.Message, ", got -")
-	hca := checktest.OnFabric("an adapter whose NUMA node cannot be read", nil, func(n *fakesys.Node) {
+	hca := checktest.OnFabric("the NUMA node of an adapter cannot be read", nil, func(n *fakesys.Node) {
 		n.Set(fakesys.HCAAddress(3), "numa_node", "-").Set(fakesys.HCAAddress(3), "numa_node/", "")
 	}, hcaUnknown)
 	routes := checktest.OnFabric("unreadable routes", nil, func(n *fakesys.Node) {
@@ -191,15 +200,15 @@ func numaTopologies() []checktest.Scenario {
 		s.Broken = true
 	}
 	return []checktest.Scenario{
-		checktest.OnFabric("one GPU has no NUMA node", nil, func(n *fakesys.Node) { n.Set(fakenvml.Address(3), "numa_node", "-1") }, numa("gpu", 3, peers, "", untold)),
-		checktest.OnFabric("one adapter has no NUMA node", nil, func(n *fakesys.Node) { n.Set(fakesys.HCAAddress(3), "numa_node", "-1") }, numa("hca", 3, peers, "", untold)),
-		checktest.OnFabric("garbage for a NUMA node", nil, func(n *fakesys.Node) { n.Set(fakenvml.Address(3), "numa_node", "\xff") }, numa("gpu", 3, peers, "", untold)),
+		checktest.OnFabric("one GPU has no NUMA node", nil, func(n *fakesys.Node) { n.Set(fakenvml.Address(3), "numa_node", "-1") }, numa("gpu", 3, peers, "", unknown)),
+		checktest.OnFabric("one adapter has no NUMA node", nil, func(n *fakesys.Node) { n.Set(fakesys.HCAAddress(3), "numa_node", "-1") }, numa("hca", 3, peers, "", unknown)),
+		checktest.OnFabric("garbage for a NUMA node", nil, func(n *fakesys.Node) { n.Set(fakenvml.Address(3), "numa_node", "\xff") }, numa("gpu", 3, peers, "", unknown)),
 		checktest.OnFabric("a machine with one NUMA node", nil, func(n *fakesys.Node) { onNUMA(n, "-1") }).On(hgxNetwork()),
 		checktest.AsIs(checktest.OnFabric("one GPU is on another NUMA node than its root port", nil, func(n *fakesys.Node) { n.Set(fakenvml.Address(3), "numa_node", "1") },
 			numa("gpu", 3, "NUMA node 0", "1", "is below root port 0000:33:01.0 with mlx5_3 0000:23:00.0"))),
 		checktest.AsIs(checktest.OnFabric("one adapter is on another NUMA node than its root port", nil, func(n *fakesys.Node) { n.Set(fakesys.HCAAddress(3), "numa_node", "1") },
 			numa("hca", 3, "NUMA node 0", "1", "is below root port 0000:33:01.0 with gpu3 0000:13:00.0"))),
-		checktest.AsIs(checktest.OnFabric("one of the two is on another NUMA node, and the root port tells none", nil, func(n *fakesys.Node) {
+		checktest.AsIs(checktest.OnFabric("one of the two is on another NUMA node, the root port's is unknown", nil, func(n *fakesys.Node) {
 			n.Set("0000:33:01.0", "numa_node", "-1").Set(fakesys.HCAAddress(3), "numa_node", "1")
 		}, checktest.About(name, checks.Device{Kind: "bridge", PCI: "0000:33:01.0"}, checks.Finding{Code: "topology.numa", Severity: checks.Warn, Want: "one NUMA node below one root port"},
 			"gpu3 0000:13:00.0 on NUMA node 0, mlx5_3 0000:23:00.0 on NUMA node 1"))),
@@ -208,17 +217,17 @@ func numaTopologies() []checktest.Scenario {
 			n.Set(fakesys.HCAAddress(3), "numa_node", "1")
 		}, numa("hca", 3, "NUMA node 0", "1", "is below root port 0000:33:01.0 with mlx5_2 0000:22:00.0"))),
 		checktest.OnFabric("all GPUs on one NUMA node", nil, func(n *fakesys.Node) { onNUMA(n, "0"); cpus(n, "0-1") }, unbalanced).On(hgxNetwork()),
-		checktest.OnFabric("all GPUs on one NUMA node, of one", nil, func(n *fakesys.Node) { onNUMA(n, "0"); cpus(n, "0") }).On(hgxNetwork()),
-		checktest.OnFabric("all GPUs on one NUMA node, nobody knows of how many", nil, func(n *fakesys.Node) { onNUMA(n, "0") }).On(hgxNetwork()),
+		checktest.OnFabric("all GPUs on the only NUMA node", nil, func(n *fakesys.Node) { onNUMA(n, "0"); cpus(n, "0") }).On(hgxNetwork()),
+		checktest.OnFabric("all GPUs on one NUMA node, of an unknown number", nil, func(n *fakesys.Node) { onNUMA(n, "0") }).On(hgxNetwork()),
 		garbage, gpu, hca, routes,
 	}
 }
 
-// otherTopologies are healthy nodes of other kinds.
+// otherTopologies returns healthy nodes of other kinds.
 func otherTopologies() (list []checktest.Scenario) {
 	grace := &checks.Platform{Name: "GB200", NetworkPorts: 4, NetworkGPUs: 1, GPUNetwork: checks.NearNUMA}
 	alone := topologyFinding("hca", 0, checks.Finding{Code: "topology.numa", Severity: checks.Warn, Want: "NUMA node 0", Got: "1"}, "is below root port 0000:30:02.0")
-	list = append(list, checktest.OnNode(fakesys.GB200().Set(fakesys.HCAAddress(0), "numa_node", "1"), "one adapter is on another NUMA node than the root port that it has for itself", nil, alone).On(grace))
+	list = append(list, checktest.OnNode(fakesys.GB200().Set(fakesys.HCAAddress(0), "numa_node", "1"), "a single adapter below a root port is on another NUMA node", nil, alone).On(grace))
 	wrong := checks.Finding{Code: "topology.numa", Severity: checks.Warn, Want: "NUMA node 0", Got: "3"}
 	list = append(list, checktest.OnNode(fakesys.RoCE().Set(fakesys.HCAAddress(3), "numa_node", "3"), "one RoCE adapter is on a NUMA node without a GPU", nil,
 		checktest.About(hwTopologyName, checks.Device{Kind: "hca", Name: "rocep3s0", PCI: fakesys.HCAAddress(3)}, wrong, "is below root port 0000:33:01.0 with gpu3 0000:13:00.0")).On(hgxNetwork()))
@@ -278,7 +287,7 @@ func TestNear(t *testing.T) {
 	}
 }
 
-// One pass reads all: the second costs nothing but thought.
+// The second reading of the topology is cheap.
 func BenchmarkTopology(b *testing.B) {
 	root := b.TempDir()
 	if err := fakesys.DGXH200().Write(root); err != nil {
@@ -292,7 +301,7 @@ func BenchmarkTopology(b *testing.B) {
 	}
 }
 
-// An adapter that is not ready while a node starts is far from nothing yet.
+// An adapter that is not ready soon after boot is not a failure yet.
 func TestTopologyWhileStarting(t *testing.T) {
 	t.Parallel()
 	for _, at := range []struct {

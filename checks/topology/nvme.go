@@ -18,42 +18,41 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// nvmeHealth checks the NVMe disks, all on the PCI bus or each DEVICE that is named:
-// their controller is live and shows name spaces, they are not too hot, and, asked
-// by the kernel without a tool of their vendor, what they say of their own health.
+// nvmeHealth checks NVMe disks, all on the PCI bus or each DEVICE: their controller must be live and
+// show namespaces, their temperature and their own health log (SMART) must be good. It needs no
+// vendor tool.
 //
-// It fails on a controller that is dead, or that comes back from a reset no more; on a disk
-// of the PCI bus that was there earlier in this boot and is gone; on a name space that the
-// kernel has set read-only, on media that is read-only, on reliability that is degraded, on a backup of volatile
-// memory that failed: data is at risk. It warns of what is about to be: spare blocks
-// below the vendor's limit, life that is used up, new media errors, heat. SPARE, USED
-// and TEMP fail in place of that. A virtual machine's disk may tell none of it, and
-// anybody but root is not told: then there is a word, and no failure.
+// It fails if data is at risk: on a dead controller or one that does not return from a reset, a disk
+// on the PCI bus that has disappeared since boot, a namespace that the kernel has set read-only,
+// read-only media, degraded reliability, and a failed backup of volatile memory. It warns of spare
+// blocks below the vendor's limit, a used-up lifetime, new media errors, and heat; below SPARE, above
+// USED and above TEMP it fails. If the disk has no health log, as in virtual machines, or the run is
+// not root's, the log is skipped.
 //
 //	gpu* || check_nvme
 //	gpu* || check_nvme -s 20 -u 95 -t 75 nvme0 'nvme[2-5]'
 type nvmeHealth struct {
-	Spare int      `opt:"s" toml:"spare"`       // percent of the spare blocks that must be left
-	Used  int      `opt:"u" toml:"used"`        // percent of its life that a disk may have used
-	Temp  float64  `opt:"t" toml:"temperature"` // highest temperature, degrees Celsius
-	Names []string `arg:"*" toml:"devices"`     // controllers, nvme0, or globs; none: all on the PCI bus
+	Spare int      `opt:"s" toml:"spare"`       // lowest share of spare blocks, percent; 0: warn at the vendor's limit
+	Used  int      `opt:"u" toml:"used"`        // highest used share of the lifetime, percent; 0: warn at 100
+	Temp  float64  `opt:"t" toml:"temperature"` // highest temperature, degrees Celsius; 0: warn at the disk's limit
+	Names []string `arg:"*" toml:"devices"`     // controllers (nvme0) or globs; none: all on the PCI bus
 }
 
 const nvmeName = "check_nvme"
 
-// nvmePassing are states that a controller leaves by itself, within the seconds that
-// a reset takes; the others are for good (drivers/nvme/host, enum nvme_ctrl_state).
+// nvmePassing are states that a controller leaves within the seconds of a reset; other states are
+// permanent (drivers/nvme/host, enum nvme_ctrl_state).
 var nvmePassing = []string{"new", "resetting", "connecting"}
 
-// resetTime is far more than a controller may take to be ready: CAP.TO of the NVM
-// Express base specification has up to 127.5 s.
+// resetTime is longer than a controller needs to be ready: CAP.TO of the NVM Express base
+// specification allows up to 127.5 s.
 const resetTime = 3 * time.Minute
 
-// mediaWindow is how long new media errors are told of: whoever looks once a day sees them.
+// mediaWindow is how long new media errors are reported: an administrator who looks once a day sees them.
 const mediaWindow = 24 * time.Hour
 
 func init() {
-	const replace = "Take its data to safety and replace the disk; its serial number is in the finding. "
+	const replace = "Save its data and replace the disk; its serial number is in the finding. "
 	checks.Register(checks.Info{
 		Name:    nvmeName,
 		Usage:   "[-s SPARE] [-u USED] [-t TEMP] [DEVICE...]",
@@ -62,22 +61,22 @@ func init() {
 		New:     func() checks.Check { return &nvmeHealth{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"nvme.none":     "Nothing: the node has no NVMe disk. If it should have some say so: check_nvme_count N; see lspci -d ::0108.",
-				"nvme.missing":  "See ls /sys/class/nvme, lspci -d ::0108 and dmesg: the disk is dead or loose, or has another number since a reboot.",
-				"nvme.state":    "The driver has given the controller up, or is resetting it: see dmesg. Reboot with the power off for a minute; if it comes back reseat it, then replace it.",
-				"nvme.space":    "The controller lives, but shows no disk: see dmesg and nvme list-ns. A new disk may have none; one that had one is broken.",
-				"nvme.degraded": replace + "It says itself that it is not to be relied on.",
-				"nvme.readonly": replace + "It takes no more writes.",
-				"nvme.ro":       "The kernel refuses to write to it: see dmesg for errors of this disk. If someone has set it: blockdev --setrw /dev/NAME.",
-				"nvme.gone":     "The disk was there earlier in this boot: see dmesg and lspci -d ::0108. Reboot with the power off for a minute; reseat it, then replace it. If it was taken out on purpose remove nvme.json in /var/lib/nhc-gpu/NODE.",
-				"nvme.backup":   replace + "What it has not written yet is lost when the power fails.",
-				"nvme.pmr":      "Its persistent memory region is read-only or unreliable: whoever uses that must stop. Disks without users of it work on.",
-				"nvme.spare":    "It wears out: plan its replacement.",
-				"nvme.used":     "It has outlived the writes it was built for: plan its replacement.",
-				"nvme.media":    "Data could not be read or written: see dmesg for the file system's word on it. If there are more replace the disk.",
-				"nvme.temp":     "See fans and airflow, and whether its heat sink is on: hot disks are slow, and then go off.",
-				"nvme.smart":    "Nothing was judged by the disk's own log: it has none, as in virtual machines, or the run was not root's. Unknown: try nvme smart-log, see dmesg.",
-				"nvme.error":    "One disk could not be read: see the file that is named, as root, and dmesg. The others were judged.",
+				"nvme.none":     "Nothing, if the node has no NVMe disk. If it should have some, set their number: check_nvme_count N; look at lspci -d ::0108.",
+				"nvme.missing":  "Look at ls /sys/class/nvme, lspci -d ::0108 and dmesg: the disk is dead or loose, or has another number since a reboot. If the node has no NVMe disk, correct the line.",
+				"nvme.state":    "The driver has given up the controller, or is resetting it: look at dmesg. Power the node off for a minute and boot it; if the fault returns, reseat the disk, then replace it.",
+				"nvme.space":    "The controller is live but shows no disk: look at dmesg and nvme list-ns. A new disk may have no namespace; a disk that had one is faulty.",
+				"nvme.degraded": replace + "The disk reports that it is no longer reliable.",
+				"nvme.readonly": replace + "The disk no longer accepts writes.",
+				"nvme.ro":       "The kernel refuses writes to the disk: look for errors of this disk in dmesg. If someone has set it read-only, undo that: blockdev --setrw /dev/NAME.",
+				"nvme.gone":     "The disk was present earlier in this boot: look at dmesg and lspci -d ::0108. Power the node off for a minute and boot it; if the disk does not return, reseat it, then replace it. If it was removed on purpose, delete nvme.json in /var/lib/nhc-gpu/NODE.",
+				"nvme.backup":   replace + "Data that it has not written yet is lost at a power failure.",
+				"nvme.pmr":      "Stop the programs that use the disk's persistent memory region: it is read-only or unreliable. The disk itself works.",
+				"nvme.spare":    "The disk wears out: plan its replacement.",
+				"nvme.used":     "The disk has reached the end of its rated lifetime: plan its replacement.",
+				"nvme.media":    "Data could not be read or written: look for errors of the file system in dmesg. If more errors follow, replace the disk.",
+				"nvme.temp":     "Check the fans, the airflow and the heat sink of the disk: hot disks get slow and then switch off.",
+				"nvme.smart":    "Nothing, if the disk has no health log, as in virtual machines, or the run was not root's. If the log could not be read, try nvme smart-log and look at dmesg.",
+				"nvme.error":    "One disk could not be read: look at the file in the message, as root, and at dmesg. The check has judged the other disks.",
 			}
 		},
 	})
@@ -90,8 +89,8 @@ type nvmeRun struct {
 	env      *checks.Env
 	past     *checks.History
 	findings []checks.Finding
-	silent   []string // disks that tell nothing of their health, and why
-	why      error
+	silent   []string // disks without a health log
+	why      error    // why they have none
 }
 
 func (c *nvmeHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
@@ -101,7 +100,7 @@ func (c *nvmeHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return checks.Unreadable(err)
 	}
 	r := &nvmeRun{nvmeHealth: c, env: env}
-	disks := r.judged(list)
+	disks := r.chooseDisks(list)
 	r.past = env.RecallHistory(nvmeName, "nvme")
 	r.judgeGone(list)
 	if len(disks)+len(r.findings) == 0 {
@@ -113,13 +112,17 @@ func (c *nvmeHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}
 	if len(r.silent) > 0 {
 		r.findings = append(r.findings, checks.Finding{Code: "nvme.smart", Severity: checks.Skip}.
-			Describe(nvmeName, "%s: not judged by its own log: %v", strings.Join(r.silent, " "), r.why))
+			Describe(nvmeName, "%s: health log not judged: %v", strings.Join(r.silent, " "), r.why))
 	}
 	return append(r.findings, r.past.Store(env)...)
 }
 
-// judged are the disks that the line is about.
-func (r *nvmeRun) judged(list []disk.NVMe) (disks []*disk.NVMe) {
+// chooseDisks returns the disks of the line and reports missing ones.
+func (r *nvmeRun) chooseDisks(list []disk.NVMe) (disks []*disk.NVMe) {
+	remedy := checks.ReseatOrRMA
+	if len(r.Names) > 1 && len(list)+len(pci.OfClass(r.env.Host, "0108")) == 0 { // none of several exists
+		remedy = checks.FixConfig
+	}
 	names := r.Names
 	if len(names) == 0 {
 		names = []string{"*"}
@@ -137,27 +140,27 @@ func (r *nvmeRun) judged(list []disk.NVMe) (disks []*disk.NVMe) {
 			}
 		}
 		if !found && name != "*" {
-			r.findings = append(r.findings, checks.Finding{Code: "nvme.missing", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "nvme", Name: name}, Want: name, Got: "none"}.
+			r.findings = append(r.findings, checks.Finding{Code: "nvme.missing", Severity: checks.Fail, Remedy: remedy, Device: checks.Device{Kind: "nvme", Name: name}, Want: name, Got: "none"}.
 				Describe(nvmeName, "no such controller"))
 		}
 	}
 	return disks
 }
 
-func (r *nvmeRun) say(d *disk.NVMe, f checks.Finding, format string, args ...any) {
+func (r *nvmeRun) report(d *disk.NVMe, f checks.Finding, format string, args ...any) {
 	r.findings = append(r.findings, f.Report(nvmeName, checks.NVMeDevice(d), format, args...))
 }
 
 func (r *nvmeRun) judge(d *disk.NVMe, all []*disk.NVMe) {
 	key := d.Name + " " + d.Serial
 	if d.Err != nil {
-		r.say(d, checks.Finding{Code: "nvme.error", Severity: checks.Unknown}, "could not tell: %v", d.Err)
+		r.report(d, checks.Finding{Code: "nvme.error", Severity: checks.Unknown}, "cannot be read: %v", d.Err)
 		if errors.Is(d.Err, fs.ErrNotExist) || d.State == "" {
 			return
 		}
 	}
 	values := map[string]uint64{}
-	if at, ok := pciNumber(d.PCI); ok && d.Serial != "" {
+	if at, ok := parseAddress(d.PCI); ok && d.Serial != "" {
 		values[nvmeAt] = at
 	}
 	defer func() { r.past.Add(key, values) }()
@@ -167,11 +170,11 @@ func (r *nvmeRun) judge(d *disk.NVMe, all []*disk.NVMe) {
 		if slices.Contains(nvmePassing, d.State) && r.past.Since(key, "passing", 1) < resetTime {
 			f.Severity, f.Remedy = checks.Warn, checks.NoRemedy
 		}
-		r.say(d, f, "controller")
-		return // it would not answer
+		r.report(d, f, "controller")
+		return // it does not answer
 	}
 	values["passing"] = 0
-	r.judgeSpaces(d, all)
+	r.judgeNamespaces(d, all)
 	hot := r.judgeHeat(d)
 	r.env.At("ask /dev/%s for its health", d.Name)
 	s, err := disk.NVMeSMART(r.env.Host, d.Name)
@@ -179,41 +182,41 @@ func (r *nvmeRun) judge(d *disk.NVMe, all []*disk.NVMe) {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist), errors.Is(err, disk.ErrNoSMART):
 		r.silent, r.why = append(r.silent, d.Name), err
 	case err != nil:
-		r.say(d, checks.Finding{Code: "nvme.smart", Severity: checks.Unknown}, "could not tell: %v", err)
+		r.report(d, checks.Finding{Code: "nvme.smart", Severity: checks.Unknown}, "cannot be read: %v", err)
 	default:
 		values["media"] = s.MediaErrors
 		r.judgeSMART(d, s, hot)
 		if g := r.past.Grown(key, "media", s.MediaErrors, 64, mediaWindow); g.Known && g.N > 0 {
-			r.say(d, checks.Finding{Code: "nvme.media", Severity: checks.Warn, Remedy: checks.ReseatOrRMA, Want: "0", Got: fmt.Sprint(g.N)}, "media errors in the last 24 hours")
+			r.report(d, checks.Finding{Code: "nvme.media", Severity: checks.Warn, Remedy: checks.ReseatOrRMA, Want: "0", Got: fmt.Sprint(g.N)}, "media errors in the last 24 hours")
 		}
 	}
 }
 
-// nvmeAt is what the history calls the address of a disk on the PCI bus, as a number.
+// nvmeAt is the key of a disk's PCI address, as a number, in the history.
 const nvmeAt = "pci"
 
-// pciNumber returns a PCI address as a number, and busAddress the address again.
-func pciNumber(address string) (n uint64, ok bool) {
+// parseAddress returns a PCI address as a number. formatAddress is its inverse.
+func parseAddress(address string) (n uint64, ok bool) {
 	var domain, bus, device, function uint64
 	_, err := fmt.Sscanf(address, "%x:%x:%x.%x", &domain, &bus, &device, &function)
 	return domain<<16 | bus<<8 | device<<3 | function, err == nil
 }
 
-func busAddress(n uint64) string {
+func formatAddress(n uint64) string {
 	return fmt.Sprintf("%04x:%02x:%02x.%x", n>>16, n>>8&0xff, n>>3&0x1f, n&7)
 }
 
-// judgeGone fails the disks of the PCI bus that were there earlier in this boot. A serial
-// number tells a disk that has another name now. One that was replaced, or given to a virtual
-// machine, is forgotten.
+// judgeGone fails on disks of the PCI bus that have disappeared since boot. The serial number
+// identifies a disk that has another name now. It forgets a disk that was replaced, or passed to a
+// virtual machine.
 func (r *nvmeRun) judgeGone(list []disk.NVMe) {
 	for _, key := range slices.Sorted(maps.Keys(r.past.File.Devices)) {
 		name, serial, _ := strings.Cut(key, " ")
 		at, known := r.past.Last(key, nvmeAt)
-		meant := len(r.Names) == 0 || slices.ContainsFunc(r.Names, func(n string) bool { return n != name && match.Glob(name, n) })
-		d := checks.Device{Kind: "nvme", Name: name, PCI: busAddress(at), Serial: serial}
+		chosen := len(r.Names) == 0 || slices.ContainsFunc(r.Names, func(n string) bool { return n != name && match.Glob(name, n) })
+		d := checks.Device{Kind: "nvme", Name: name, PCI: formatAddress(at), Serial: serial}
 		there := func(o disk.NVMe) bool { return o.Serial == serial || o.Serial == "" && o.Name == name }
-		if !known || !meant || slices.ContainsFunc(list, there) {
+		if !known || !chosen || slices.ContainsFunc(list, there) {
 			continue
 		}
 		r.env.At("read /sys/bus/pci/devices/%s", d.PCI)
@@ -223,51 +226,51 @@ func (r *nvmeRun) judgeGone(list []disk.NVMe) {
 			delete(r.past.File.Devices, key)
 			continue
 		}
-		where := "nor on the PCI bus"
+		where := "not on the PCI bus"
 		if bus.Class != "" {
-			where = "it is on the PCI bus"
+			where = "still on the PCI bus"
 		}
 		f := checks.Finding{Code: "nvme.gone", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}
-		r.findings = append(r.findings, f.Report(nvmeName, d, "no NVMe disk any more, as it was earlier in this boot, serial %s; %s", serial, where))
+		r.findings = append(r.findings, f.Report(nvmeName, d, "the disk has disappeared since boot, serial %s, %s", serial, where))
 	}
 }
 
-// judgeSpaces looks at what the controller shows as disks. None at all is only wrong
-// where others of the same model have some: a new disk has none.
-func (r *nvmeRun) judgeSpaces(d *disk.NVMe, all []*disk.NVMe) {
+// judgeNamespaces judges the namespaces of a controller. A controller without any only fails if others
+// of its model have some: a new disk has none.
+func (r *nvmeRun) judgeNamespaces(d *disk.NVMe, all []*disk.NVMe) {
 	for _, s := range d.NameSpaces {
 		if s.Sectors == 0 {
-			r.say(d, checks.Finding{Code: "nvme.space", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "name space %s has no size", s.Name)
+			r.report(d, checks.Finding{Code: "nvme.space", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "namespace %s has no size", s.Name)
 		}
 		if s.RO {
-			r.say(d, checks.Finding{Code: "nvme.ro", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "name space %s is read-only", s.Name)
+			r.report(d, checks.Finding{Code: "nvme.ro", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "namespace %s is read-only", s.Name)
 		}
 	}
 	if len(d.NameSpaces) > 0 || d.Err != nil {
 		return
 	}
 	f := checks.Finding{Code: "nvme.space", Severity: checks.Warn, Remedy: checks.ReseatOrRMA}
-	if slices.ContainsFunc(all, func(o *disk.NVMe) bool { return o.Model == d.Model && hasSpace(o) }) {
+	if slices.ContainsFunc(all, func(o *disk.NVMe) bool { return o.Model == d.Model && hasNamespace(o) }) {
 		f.Severity = checks.Fail
 	}
-	r.say(d, f, "no name space")
+	r.report(d, f, "no namespace")
 }
 
-// judgeHeat asks the kernel for the temperature, and says whether it was too high.
+// judgeHeat judges the temperature that the kernel reports, and returns whether it is too high.
 func (r *nvmeRun) judgeHeat(d *disk.NVMe) (hot bool) {
 	r.env.At("ask %s for its temperature", d.Name)
 	heat, err := disk.NVMeHeat(r.env.Host, d.Name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		r.say(d, checks.Finding{Code: "nvme.error", Severity: checks.Unknown}, "could not tell: %v", err)
+		r.report(d, checks.Finding{Code: "nvme.error", Severity: checks.Unknown}, "cannot be read: %v", err)
 	}
 	if heat == nil {
 		return false
 	}
-	return r.tooHot(d, heat.Celsius, heat.Critical)
+	return r.reportHot(d, heat.Celsius, heat.Critical)
 }
 
-// tooHot fails above what the line allows, and warns at what the disk calls critical.
-func (r *nvmeRun) tooHot(d *disk.NVMe, now, critical float64) bool {
+// reportHot fails above TEMP, and warns at the disk's critical temperature.
+func (r *nvmeRun) reportHot(d *disk.NVMe, now, critical float64) bool {
 	f := checks.Finding{Code: "nvme.temp", Severity: checks.Warn, Got: fmt.Sprintf("%.0f C", now)}
 	switch {
 	case r.Temp > 0 && now > r.Temp:
@@ -277,11 +280,11 @@ func (r *nvmeRun) tooHot(d *disk.NVMe, now, critical float64) bool {
 	default:
 		return false
 	}
-	r.say(d, f, "temperature")
+	r.report(d, f, "temperature")
 	return true
 }
 
-// judgeSMART judges what the disk says of itself.
+// judgeSMART judges the disk's health log.
 func (r *nvmeRun) judgeSMART(d *disk.NVMe, s disk.SMART, hot bool) {
 	for _, w := range []struct {
 		bit      byte
@@ -295,7 +298,7 @@ func (r *nvmeRun) judgeSMART(d *disk.NVMe, s disk.SMART, hot bool) {
 		{disk.WarnPMR, "nvme.pmr", checks.Warn, "the persistent memory region is read-only or unreliable"},
 	} {
 		if s.Warning&w.bit != 0 {
-			r.say(d, checks.Finding{Code: w.code, Severity: w.severity, Remedy: checks.ReseatOrRMA}, "%s", w.text)
+			r.report(d, checks.Finding{Code: w.code, Severity: w.severity, Remedy: checks.ReseatOrRMA}, "%s", w.text)
 		}
 	}
 	spare := checks.Finding{Code: "nvme.spare", Severity: checks.Warn, Remedy: checks.ReseatOrRMA, Want: fmt.Sprintf("at least %d %%", s.SpareLimit), Got: fmt.Sprintf("%d %%", s.Spare)}
@@ -303,27 +306,27 @@ func (r *nvmeRun) judgeSMART(d *disk.NVMe, s disk.SMART, hot bool) {
 		spare.Severity, spare.Want = checks.Fail, fmt.Sprintf("at least %d %%", r.Spare)
 	}
 	if spare.Severity == checks.Fail || s.Spare < s.SpareLimit || s.Warning&disk.WarnSpare != 0 {
-		r.say(d, spare, "spare blocks")
+		r.report(d, spare, "spare blocks")
 	}
 	used := checks.Finding{Code: "nvme.used", Severity: checks.Warn, Want: "less than 100 %", Got: fmt.Sprintf("%d %%", s.Used)}
 	if r.Used > 0 && s.Used > r.Used {
 		used.Severity, used.Want = checks.Fail, fmt.Sprintf("at most %d %%", r.Used)
 	}
 	if used.Severity == checks.Fail || s.Used >= 100 {
-		r.say(d, used, "life used")
+		r.report(d, used, "lifetime used")
 	}
 	if hot {
 		return
 	}
-	if math.IsNaN(s.Celsius) || !r.tooHot(d, s.Celsius, 0) {
+	if math.IsNaN(s.Celsius) || !r.reportHot(d, s.Celsius, 0) {
 		if s.Warning&disk.WarnTemperature != 0 {
-			r.say(d, checks.Finding{Code: "nvme.temp", Severity: checks.Warn}, "the disk says that its temperature is beyond a limit")
+			r.report(d, checks.Finding{Code: "nvme.temp", Severity: checks.Warn}, "the disk reports a temperature beyond its limit")
 		}
 	}
 }
 
-// hasSpace says whether a disk has a name space of any size.
-func hasSpace(d *disk.NVMe) bool {
+// hasNamespace reports whether a disk has a namespace that is not empty.
+func hasNamespace(d *disk.NVMe) bool {
 	for _, s := range d.NameSpaces {
 		if s.Sectors > 0 {
 			return true

@@ -12,14 +12,13 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 )
 
-// nvmeCount checks how many NVMe disks there are: exactly COUNT, or MIN to MAX. It
-// counts controllers on the PCI bus that are live and show a name space, whether or
-// not anything is mounted. COUNT is that of AzureHPC's check, which counts
-// /dev/nvmeNn1; check_num_nvme_devs is DeepOps's name of it.
+// nvmeCount checks the number of NVMe disks: exactly COUNT, or from MIN to MAX. It counts live
+// controllers on the PCI bus with a namespace, mounted or not. AzureHPC's check takes the same COUNT
+// and counts /dev/nvmeNn1; check_num_nvme_devs is DeepOps's name.
 //
 //	gpu* || check_nvme_count 8
 type nvmeCount struct {
-	Want string `arg:"1" toml:"count"` // how many, 8, or from how many to how many, 7-8
+	Want string `arg:"1" toml:"count"` // number of disks, 8, or a range, 7-8; required
 
 	name string
 }
@@ -29,20 +28,20 @@ func init() {
 		checks.Register(checks.Info{
 			Name:    name,
 			Usage:   "COUNT|MIN-MAX",
-			Summary: "there are so many NVMe disks",
+			Summary: "the number of NVMe disks is correct",
 			Lane:    checks.Local,
 			New:     func() checks.Check { return &nvmeCount{name: name} },
 			Do: func() map[string]string {
 				return map[string]string{
-					"nvme.count":  "See lspci -d ::0108 and dmesg: a disk that is not on the bus is dead or loose, one that has no controller was given up by the driver. Reseat it, then replace it. If a disk was added correct the line.",
-					"nvme.unread": "A disk could not be read: see the file that is named, as root, and dmesg. One in a reset is live or gone in some minutes. The others were judged.",
+					"nvme.count":  "Compare with lspci -d ::0108 and dmesg: a disk that is not on the bus is dead or loose; the driver has given up a disk without a controller. Reseat it, then replace it. If the number in nhc.conf is wrong, correct the line.",
+					"nvme.unread": "A disk could not be read: look at the file in the message, as root, and at dmesg. A disk that is being reset is live or gone within minutes. The check has counted the other disks.",
 				}
 			},
 		})
 	}
 }
 
-// Bind reads the words; COUNT must be there.
+// Bind sets the arguments; COUNT is required.
 func (c *nvmeCount) Bind(words []string) error {
 	if err := checks.BindTags(c, words); err != nil {
 		return err
@@ -87,18 +86,18 @@ func (c *nvmeCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		}
 		why := ""
 		switch {
-		case slices.Contains(nvmePassing, d.State): // live or given up within minutes; check_nvme tells when it takes too long
+		case slices.Contains(nvmePassing, d.State): // live or given up within minutes; check_nvme reports a longer reset
 			unknown++
-			findings = append(findings, checks.Finding{Code: "nvme.unread", Severity: checks.Unknown}.Report(c.name, checks.NVMeDevice(d), "could not tell: the controller is %s", d.State))
+			findings = append(findings, checks.Finding{Code: "nvme.unread", Severity: checks.Unknown}.Report(c.name, checks.NVMeDevice(d), "not counted: the controller is %s", d.State))
 			continue
 		case d.State != "" && d.State != checks.NVMeLive:
 			why = d.State
 		case d.Err != nil:
 			unknown++
-			findings = append(findings, checks.Finding{Code: "nvme.unread", Severity: checks.Unknown}.Report(c.name, checks.NVMeDevice(d), "could not tell: %v", d.Err))
+			findings = append(findings, checks.Finding{Code: "nvme.unread", Severity: checks.Unknown}.Report(c.name, checks.NVMeDevice(d), "cannot be read: %v", d.Err))
 			continue
-		case !hasSpace(d):
-			why = "without a name space"
+		case !hasNamespace(d):
+			why = "without a namespace"
 		}
 		if why == "" {
 			count++
@@ -106,19 +105,22 @@ func (c *nvmeCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 			dead = append(dead, fmt.Sprintf("%s is %s", checks.NVMeDevice(d), why))
 		}
 	}
-	low, high, _ := parseRange(c.Want) // Bind has seen to it
+	low, high, _ := parseRange(c.Want) // Bind has validated it
 	if count+unknown >= low && count <= high {
-		return findings // one that cannot be read may be the one that lacks
+		return findings // the unread disk may be the missing one
 	}
-	dead = append(dead, c.driverless(env, list)...)
+	dead = append(dead, c.findDriverless(env, list)...)
 	f := checks.Finding{Code: "nvme.count", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: c.Want, Got: strconv.Itoa(count)}.Describe(c.name, "NVMe disks")
+	if count > high || low > 1 && count+len(dead) == 0 { // too many, or none of several exists
+		f.Remedy = checks.FixConfig
+	}
 	f.Message += checks.Before(": ", strings.Join(dead, "; "), "")
 	return append(findings, f)
 }
 
-// driverless are the NVMe controllers on the PCI bus that no driver has: it gave
-// them up, or they were given to a virtual machine.
-func (c *nvmeCount) driverless(env *checks.Env, list []disk.NVMe) (words []string) {
+// findDriverless returns the NVMe controllers on the PCI bus without a driver: the driver has given
+// them up, or they were passed to a virtual machine.
+func (c *nvmeCount) findDriverless(env *checks.Env, list []disk.NVMe) (words []string) {
 	has := map[string]bool{}
 	for _, d := range list {
 		has[d.PCI] = true

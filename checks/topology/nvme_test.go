@@ -39,12 +39,18 @@ var _ = checktest.Table("check_nvme", func(name string) []checktest.Scenario {
 	remote := fakesys.New()
 	remote.AddNVMe(fakesys.PCI{Address: fakesys.NVMeAddress(0), ID: "144d:a80a"}, 0)
 	remote.Set("nvme0", "transport", "tcp").Set("nvme0", "state", "connecting")
+	missing := func(disk string) checks.Finding {
+		return checks.Finding{Code: "nvme.missing", Severity: checks.Fail, Remedy: checks.FixConfig, Device: checks.Device{Kind: "nvme", Name: disk}, Want: disk, Got: "none",
+			Message: name + ":  " + disk + ": no such controller, want " + disk + ", got none"}
+	}
+	noDisks := withoutDisks(missing("nvme0"), missing("nvme1"))
+	noDisks.Name, noDisks.Words = "no disk, but two are wanted", checktest.Of("nvme0", "nvme1")
 	silent := func(disks, why string) checks.Finding {
-		return checks.Finding{Code: "nvme.smart", Severity: checks.Skip, Message: name + ":  " + disks + ": not judged by its own log: " + why}
+		return checks.Finding{Code: "nvme.smart", Severity: checks.Skip, Message: name + ":  " + disks + ": health log not judged: " + why}
 	}
 	remove := func(n *fakesys.Node) { n.Remove(fakesys.NVMeAddress(3)) }
 	gone := func(where string) checks.Finding {
-		return on3(checks.Fail, "gone", checks.ReseatOrRMA, "", "", "no NVMe disk any more, as it was earlier in this boot, serial S6PENN0T000003; "+where)
+		return on3(checks.Fail, "gone", checks.ReseatOrRMA, "", "", "the disk has disappeared since boot, serial S6PENN0T000003, "+where)
 	}
 	still := func(s checktest.Scenario) checktest.Scenario { // the past has the address as a number
 		s.Still = true
@@ -59,25 +65,25 @@ var _ = checktest.Table("check_nvme", func(name string) []checktest.Scenario {
 		checktest.OnFabric("dead", nil, set("state", "dead"), on3(checks.Fail, "state", checks.ReseatOrRMA, "live", "dead", "controller")),
 		checktest.OnFabric("being deleted", nil, set("state", "deleting (no IO)"), on3(checks.Fail, "state", checks.ReseatOrRMA, "live", "deleting (no IO)", "controller")),
 		checktest.OnFabric("in a reset", nil, set("state", "resetting"), on3(checks.Warn, "state", "", "live", "resetting", "controller")),
-		past(checktest.OnFabric("in a reset since a minute", nil, set("state", "connecting"), on3(checks.Warn, "state", "", "live", "connecting", "controller")), 60, `"passing":[[%d,1]]`),
-		past(checktest.OnFabric("in a reset since five minutes", nil, set("state", "resetting"), on3(checks.Fail, "state", checks.ReseatOrRMA, "live", "resetting", "controller")), 300, `"passing":[[%d,1]]`),
-		past(checktest.OnFabric("in a reset, not so before", nil, set("state", "resetting"), on3(checks.Warn, "state", "", "live", "resetting", "controller")), 300, first),
-		checktest.OnFabric("no name space", nil, set("nvme3n1/size", "-"), on3(checks.Fail, "space", checks.ReseatOrRMA, "", "", "no name space")),
-		checktest.OnFabric("no name space on any", checktest.Of("nvme3"), set("nvme3n1/size", "-"), on3(checks.Warn, "space", checks.ReseatOrRMA, "", "", "no name space")),
-		checktest.OnFabric("a name space without a size", nil, set("nvme3n1/size", "0"), on3(checks.Fail, "space", checks.ReseatOrRMA, "", "", "name space nvme3n1 has no size")),
-		checktest.OnFabric("a name space that is read-only", nil, set("nvme3n1/ro", "1"), on3(checks.Fail, "ro", checks.ReseatOrRMA, "", "", "name space nvme3n1 is read-only")),
-		still(past(checktest.OnFabric("gone from the bus", nil, remove, gone("nor on the PCI bus")), 300, was)),
-		still(past(checktest.OnFabric("gone, and still on the bus", nil, func(n *fakesys.Node) { n.Remove("nvme3") }, gone("it is on the PCI bus")), 300, was)),
-		past(checktest.OnFabric("gone, and another disk is in its place", nil, set("serial", "S6PENN0T000999")), 300, was),
+		past(checktest.OnFabric("in a reset for one minute", nil, set("state", "connecting"), on3(checks.Warn, "state", "", "live", "connecting", "controller")), 60, `"passing":[[%d,1]]`),
+		past(checktest.OnFabric("in a reset for five minutes", nil, set("state", "resetting"), on3(checks.Fail, "state", checks.ReseatOrRMA, "live", "resetting", "controller")), 300, `"passing":[[%d,1]]`),
+		past(checktest.OnFabric("in a reset, live in the last run", nil, set("state", "resetting"), on3(checks.Warn, "state", "", "live", "resetting", "controller")), 300, first),
+		checktest.OnFabric("no namespace", nil, set("nvme3n1/size", "-"), on3(checks.Fail, "space", checks.ReseatOrRMA, "", "", "no namespace")),
+		checktest.OnFabric("no namespace on any disk of the model", checktest.Of("nvme3"), set("nvme3n1/size", "-"), on3(checks.Warn, "space", checks.ReseatOrRMA, "", "", "no namespace")),
+		checktest.OnFabric("a namespace without a size", nil, set("nvme3n1/size", "0"), on3(checks.Fail, "space", checks.ReseatOrRMA, "", "", "namespace nvme3n1 has no size")),
+		checktest.OnFabric("a read-only namespace", nil, set("nvme3n1/ro", "1"), on3(checks.Fail, "ro", checks.ReseatOrRMA, "", "", "namespace nvme3n1 is read-only")),
+		still(past(checktest.OnFabric("gone from the bus", nil, remove, gone("not on the PCI bus")), 300, was)),
+		still(past(checktest.OnFabric("gone, and still on the bus", nil, func(n *fakesys.Node) { n.Remove("nvme3") }, gone("still on the PCI bus")), 300, was)),
+		past(checktest.OnFabric("gone, and replaced by another disk", nil, set("serial", "S6PENN0T000999")), 300, was),
 		past(checktest.OnFabric("another name", nil, func(n *fakesys.Node) {
 			n.Set("nvme3", "serial", "S6PENN0T000004").Set("nvme4", "serial", "S6PENN0T000003")
 		}), 300, was),
-		past(checktest.OnFabric("given to a virtual machine", nil, func(n *fakesys.Node) {
+		past(checktest.OnFabric("passed to a virtual machine", nil, func(n *fakesys.Node) {
 			n.Remove("nvme3")
 			n.Links[n.Dir(fakesys.NVMeAddress(3))+"/driver"] = "../../../../../../bus/pci/drivers/vfio-pci"
 		}), 300, was),
-		past(checktest.OnFabric("gone, as a line on another disk does not care", checktest.Of("nvme1"), remove), 300, was),
-		still(past(checktest.OnFabric("gone, of a line with a glob", checktest.Of("nvme[0-3]"), remove, gone("nor on the PCI bus")), 300, was)),
+		past(checktest.OnFabric("gone, but the line is about another disk", checktest.Of("nvme1"), remove), 300, was),
+		still(past(checktest.OnFabric("gone, a line with a glob", checktest.Of("nvme[0-3]"), remove, gone("not on the PCI bus")), 300, was)),
 		checktest.OnFabric("gone since the last boot", nil, remove).Holding(file, `{"version":1,"boot":"x","devices":{"nvme3 S6PENN0T000003":{"seen":1767322745,"series":{"pci":[[1767322745,17152]]}}}}`),
 		checktest.OnFabric("reliability is degraded", nil, bit(disk.WarnDegraded), on3(checks.Fail, "degraded", checks.ReseatOrRMA, "", "", "reliability is degraded")),
 		checktest.OnFabric("read-only", nil, bit(disk.WarnReadOnly), on3(checks.Fail, "readonly", checks.ReseatOrRMA, "", "", "media is read-only")),
@@ -85,8 +91,8 @@ var _ = checktest.Table("check_nvme", func(name string) []checktest.Scenario {
 		checktest.OnFabric("persistent memory region", nil, bit(disk.WarnPMR), on3(checks.Warn, "pmr", checks.ReseatOrRMA, "", "", "the persistent memory region is read-only or unreliable")),
 		checktest.OnFabric("few spare blocks", nil, smart(func(s *fakesys.SMART) { s.Spare, s.Warning = 9, disk.WarnSpare }), on3(checks.Warn, "spare", checks.ReseatOrRMA, "at least 10 %", "9 %", "spare blocks")),
 		checktest.OnFabric("fewer spare blocks than wanted", checktest.Of("-s", "50"), smart(func(s *fakesys.SMART) { s.Spare = 49 }), on3(checks.Fail, "spare", checks.ReseatOrRMA, "at least 50 %", "49 %", "spare blocks")),
-		checktest.OnFabric("life used up", nil, smart(func(s *fakesys.SMART) { s.Used = 104 }), on3(checks.Warn, "used", "", "less than 100 %", "104 %", "life used")),
-		checktest.OnFabric("more life used than wanted", checktest.Of("-u", "80"), smart(func(s *fakesys.SMART) { s.Used = 81 }), on3(checks.Fail, "used", "", "at most 80 %", "81 %", "life used")),
+		checktest.OnFabric("lifetime used up", nil, smart(func(s *fakesys.SMART) { s.Used = 104 }), on3(checks.Warn, "used", "", "less than 100 %", "104 %", "lifetime used")),
+		checktest.OnFabric("more lifetime used than wanted", checktest.Of("-u", "80"), smart(func(s *fakesys.SMART) { s.Used = 81 }), on3(checks.Fail, "used", "", "at most 80 %", "81 %", "lifetime used")),
 		checktest.OnFabric("old media errors", nil, smart(func(s *fakesys.SMART) { s.MediaErrors = 5 })),
 		past(checktest.OnFabric("new media errors", nil, smart(func(s *fakesys.SMART) { s.MediaErrors = 2 }), on3(checks.Warn, "media", checks.ReseatOrRMA, "0", "2", "media errors in the last 24 hours")), 300, first),
 		past(checktest.OnFabric("media errors of some runs ago", nil, smart(func(s *fakesys.SMART) { s.MediaErrors = 2 }), on3(checks.Warn, "media", checks.ReseatOrRMA, "0", "2", "media errors in the last 24 hours")),
@@ -94,32 +100,33 @@ var _ = checktest.Table("check_nvme", func(name string) []checktest.Scenario {
 		checktest.OnFabric("hot, by the kernel", nil, heat("85850", "84850"), on3(checks.Warn, "temp", "", "below 85 C", "86 C", "temperature")),
 		checktest.OnFabric("hotter than wanted", checktest.Of("-t", "60"), heat("61000", "84850"), on3(checks.Fail, "temp", "", "at most 60 C", "61 C", "temperature")),
 		checktest.OnFabric("hotter than wanted, by its log", checktest.Of("-t", "60"), smart(func(s *fakesys.SMART) { s.Celsius = 61 }), on3(checks.Fail, "temp", "", "at most 60 C", "61 C", "temperature")),
-		checktest.OnFabric("beyond a limit, by its log", nil, bit(disk.WarnTemperature), on3(checks.Warn, "temp", "", "", "", "the disk says that its temperature is beyond a limit")),
+		checktest.OnFabric("beyond a limit, by its log", nil, bit(disk.WarnTemperature), on3(checks.Warn, "temp", "", "", "", "the disk reports a temperature beyond its limit")),
+		noDisks,
 		checktest.OnFabric("no such disk", checktest.Of("nvme3", "nvme8"), nil, checks.Finding{Code: "nvme.missing", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "nvme", Name: "nvme8"},
 			Want: "nvme8", Got: "none", Message: name + ":  nvme8: no such controller, want nvme8, got none"}),
 		checktest.OnFabric("no device node", nil, func(n *fakesys.Node) { delete(n.Files, "dev/nvme3") }, silent("nvme3", "open /dev/nvme3: no such file or directory")),
 		checktest.OnFabric("no log", nil, func(n *fakesys.Node) {
 			n.Files["dev/nvme3"] = string(make([]byte, 512))
 		}, silent("nvme3", "parse /dev/nvme3: the controller has no health log")),
-		checktest.Odd(checktest.OnFabric("a log that is cut", nil, func(n *fakesys.Node) { n.Files["dev/nvme3"] = "\x00" }, on3(checks.Unknown, "smart", "", "", "", "could not tell: parse /dev/nvme3: 1 bytes, want 512"))),
-		checktest.Odd(checktest.OnFabric("garbage in the log", nil, smart(func(s *fakesys.SMART) { s.Spare = 255 }), on3(checks.Unknown, "smart", "", "", "", "could not tell: parse /dev/nvme3: spare blocks of 255 %, limit 10 %"))),
-		checktest.Odd(checktest.OnFabric("unreadable state", nil, set("state/", ""), on3(checks.Unknown, "error", "", "", "", "could not tell: read /sys/class/nvme/nvme3/state: is a directory"))),
-		checktest.Odd(checktest.OnFabric("taken out in mid-read", nil, set("state", "-"), on3(checks.Unknown, "error", "", "", "", "could not tell: read /sys/class/nvme/nvme3/state: file does not exist"))),
-		checktest.Odd(checktest.OnFabric("garbage for a size", nil, set("nvme3n1/size", "\xff"), on3(checks.Unknown, "error", "", "", "", "could not tell: parse /sys/class/nvme/nvme3/nvme3n1/size: invalid argument"))),
-		checktest.Odd(checktest.OnFabric("garbage for a temperature", nil, heat("hot", "85000"), on3(checks.Unknown, "error", "", "", "", "could not tell: parse /sys/class/nvme/nvme3/hwmon4/temp1_input: invalid argument"))),
+		checktest.Odd(checktest.OnFabric("a log that is cut", nil, func(n *fakesys.Node) { n.Files["dev/nvme3"] = "\x00" }, on3(checks.Unknown, "smart", "", "", "", "cannot be read: parse /dev/nvme3: 1 bytes, want 512"))),
+		checktest.Odd(checktest.OnFabric("garbage in the log", nil, smart(func(s *fakesys.SMART) { s.Spare = 255 }), on3(checks.Unknown, "smart", "", "", "", "cannot be read: parse /dev/nvme3: spare blocks of 255 %, limit 10 %"))),
+		checktest.Odd(checktest.OnFabric("unreadable state", nil, set("state/", ""), on3(checks.Unknown, "error", "", "", "", "cannot be read: read /sys/class/nvme/nvme3/state: is a directory"))),
+		checktest.Odd(checktest.OnFabric("taken out in mid-read", nil, set("state", "-"), on3(checks.Unknown, "error", "", "", "", "cannot be read: read /sys/class/nvme/nvme3/state: file does not exist"))),
+		checktest.Odd(checktest.OnFabric("garbage for a size", nil, set("nvme3n1/size", "\xff"), on3(checks.Unknown, "error", "", "", "", "cannot be read: parse /sys/class/nvme/nvme3/nvme3n1/size: invalid argument"))),
+		checktest.Odd(checktest.OnFabric("garbage for a temperature", nil, heat("hot", "85000"), on3(checks.Unknown, "error", "", "", "", "cannot be read: parse /sys/class/nvme/nvme3/hwmon4/temp1_input: invalid argument"))),
 		checktest.Odd(checktest.UnreadableAt(checktest.OnFabric("unreadable list", nil, nil, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read /sys/class/nvme: not a directory"}), "sys/class/nvme")),
 		checktest.OnNode(fakesys.New(), "no disk", nil, none), checktest.OnNode(remote, "only across the network", nil, none), withoutDisks(none),
 	}
 })
 
 // withoutDisks is a node that has none.
-func withoutDisks(want checks.Finding) checktest.Scenario {
+func withoutDisks(want ...checks.Finding) checktest.Scenario {
 	return checktest.OnFabric("no disk", nil, func(n *fakesys.Node) {
 		for i := range 8 {
 			n.Remove(fakesys.NVMeAddress(i))
 			delete(n.Files, fmt.Sprintf("dev/nvme%d", i))
 		}
-	}, want)
+	}, want...)
 }
 
 func TestNVMeCount(t *testing.T)   { checktest.Run(t, "check_nvme_count") }
@@ -140,25 +147,30 @@ func nvmeCountScenarios(name string) []checktest.Scenario {
 		return checktest.NVMeFinding(name, 3, checks.Finding{Code: "nvme.unread", Severity: checks.Unknown}, text)
 	}
 	eight := checktest.Of("8")
-	none := withoutDisks(says("8", "0", ""))
+	wrong := func(want, got string) checks.Finding {
+		f := says(want, got, "")
+		f.Remedy = checks.FixConfig
+		return f
+	}
+	none := withoutDisks(wrong("8", "0"))
 	none.Words = eight
 	return []checktest.Scenario{
 		checktest.OnFabric("healthy", eight, nil),
 		checktest.OnFabric("as wanted", checktest.Of("7-8"), nil).OrTable(map[string]any{"count": "7-8"}),
-		checktest.OnFabric("of one size", eight, nil).OrTable(map[string]any{"count": int64(8)}),
-		checktest.OnFabric("none is right", checktest.Of("0"), nil, says("0", "8", "")), none,
+		checktest.OnFabric("as wanted, a number", eight, nil).OrTable(map[string]any{"count": int64(8)}),
+		checktest.OnFabric("none wanted", checktest.Of("0"), nil, wrong("0", "8")), none,
 		checktest.OnFabric("one is gone from the bus", eight, func(n *fakesys.Node) { n.Remove(fakesys.NVMeAddress(3)) }, says("8", "7", "")),
 		checktest.OnFabric("one was given up", eight, func(n *fakesys.Node) { n.Remove("nvme3") }, says("8", "7", ": 0000:43:00.0 is on the PCI bus without a controller")),
 		checktest.OnFabric("one is dead", eight, func(n *fakesys.Node) { n.Set("nvme3", "state", "dead") }, says("8", "7", ": nvme3 0000:43:00.0 is dead")),
-		checktest.OnFabric("one is in a reset", eight, func(n *fakesys.Node) { n.Set("nvme3", "state", "resetting") }, unread("could not tell: the controller is resetting")),
-		checktest.OnFabric("one shows no disk", eight, func(n *fakesys.Node) { n.Set("nvme3", "nvme3n1/size", "-") }, says("8", "7", ": nvme3 0000:43:00.0 is without a name space")),
-		checktest.OnFabric("one too many", checktest.Of("7"), nil, says("7", "8", "")),
+		checktest.OnFabric("one is in a reset", eight, func(n *fakesys.Node) { n.Set("nvme3", "state", "resetting") }, unread("not counted: the controller is resetting")),
+		checktest.OnFabric("one shows no disk", eight, func(n *fakesys.Node) { n.Set("nvme3", "nvme3n1/size", "-") }, says("8", "7", ": nvme3 0000:43:00.0 is without a namespace")),
+		checktest.OnFabric("one too many", checktest.Of("7"), nil, wrong("7", "8")),
 		checktest.OnFabric("one is enough", checktest.Of("1-8"), func(n *fakesys.Node) { n.Set("nvme3", "state", "dead") }),
 		checktest.OnFabric("one is across the network", checktest.Of("7"), func(n *fakesys.Node) { n.Set("nvme3", "transport", "tcp") }),
-		checktest.Odd(checktest.OnFabric("unreadable state", eight, func(n *fakesys.Node) { n.Set("nvme3", "state/", "") }, unread("could not tell: read /sys/class/nvme/nvme3/state: is a directory"))),
+		checktest.Odd(checktest.OnFabric("unreadable state", eight, func(n *fakesys.Node) { n.Set("nvme3", "state/", "") }, unread("cannot be read: read /sys/class/nvme/nvme3/state: is a directory"))),
 		checktest.Odd(checktest.OnFabric("garbage for a size, and one is dead", eight, func(n *fakesys.Node) {
 			n.Set("nvme3", "nvme3n1/size", "\xff").Set("nvme4", "state", "dead")
-		}, unread("could not tell: parse /sys/class/nvme/nvme3/nvme3n1/size: invalid argument"), says("8", "6", ": nvme4 0000:44:00.0 is dead"))),
+		}, unread("cannot be read: parse /sys/class/nvme/nvme3/nvme3n1/size: invalid argument"), says("8", "6", ": nvme4 0000:44:00.0 is dead"))),
 		checktest.Odd(checktest.UnreadableAt(checktest.OnFabric("unreadable list", eight, nil, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read /sys/class/nvme: not a directory"}), "sys/class/nvme")),
 	}
 }

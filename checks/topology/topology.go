@@ -1,4 +1,4 @@
-// Package topology has the checks of which devices are near to each other, and of NVMe disks.
+// Package topology contains the checks of the PCIe and NUMA topology, and of NVMe disks.
 package topology
 
 import (
@@ -17,10 +17,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// How GPUs, adapters and disks lie to each other: check_hw_topology judges it, and
+// The PCIe and NUMA topology of GPUs, adapters and disks: check_hw_topology judges it, and
 // nhc-gpu topo prints it.
 
-// Topology is the map of a node.
+// Topology is the topology of a node.
 type Topology struct {
 	NUMA  []pci.NUMANode `json:"numa"`
 	Kinds []string       `json:"platforms"` // a line for each kind of GPU, see [checks.PlatformGroup.Tell]
@@ -29,9 +29,9 @@ type Topology struct {
 	Disks []Located      `json:"disks"`
 	Near  [][]string     `json:"near"` // of each GPU to each NIC, see [TopologyWords]
 
-	Libraries []probe.Fact `json:"libraries"` // of vendors, see [inventory.DescribeLibraries]
+	Libraries []probe.Fact `json:"libraries"` // vendors' libraries, see [inventory.DescribeLibraries]
 
-	Doubts []string `json:"doubts,omitempty"` // what could not be read
+	Doubts []string `json:"doubts,omitempty"` // errors of readings
 }
 
 // Located is a device of the PCI bus, and where it is.
@@ -39,27 +39,27 @@ type Located struct {
 	Name     string   `json:"name"`              // gpu3 by its place on the bus, mlx5_3, nvme3
 	PCI      string   `json:"pci,omitempty"`     // "" of an adapter in software
 	ID       string   `json:"id,omitempty"`      // PCI vendor and device: 10de:2330
-	NUMA     int      `json:"numa"`              // -1: not told
-	CPUs     string   `json:"cpus,omitempty"`    // near to it, a list as the kernel writes it
+	NUMA     int      `json:"numa"`              // -1: unknown
+	CPUs     string   `json:"cpus,omitempty"`    // local CPUs, a list in the kernel's format
 	Bridges  []string `json:"bridges,omitempty"` // above it, from the root port down
-	Speed    float64  `json:"speed,omitempty"`   // of the link now, GT/s; 0: not told, as those below
+	Speed    float64  `json:"speed,omitempty"`   // current speed of the link, GT/s; 0: unknown, as below
 	Width    int      `json:"width,omitempty"`   // lanes in use
 	MaxSpeed float64  `json:"max_speed,omitempty"`
 	MaxWidth int      `json:"max_width,omitempty"`
 
-	err error // why something is missing
+	err error // of a reading
 }
 
 // LocatedNIC is an RDMA device.
 type LocatedNIC struct {
 	Located
 
-	Model string        `json:"model,omitempty"` // ConnectX-7; "" if it is not known
+	Model string        `json:"model,omitempty"` // ConnectX-7; "": unknown
 	VF    bool          `json:"vf,omitempty"`
 	Ports []LocatedPort `json:"ports"`
 }
 
-// LocatedPort is one port of it, in words of the kernel.
+// LocatedPort is a port of an RDMA device, in the kernel's words.
 type LocatedPort struct {
 	Name    string   `json:"name"` // mlx5_3:1
 	Layer   string   `json:"layer,omitempty"`
@@ -70,30 +70,29 @@ type LocatedPort struct {
 	Left    string   `json:"left,omitempty"` // why it carries no traffic of jobs; "": it does
 }
 
-// Nearness is what two devices have in common, in rising order.
+// Nearness is the closest component that two devices share, in ascending order.
 type Nearness int
 
-// The degrees of it.
 const (
 	sameNode   Nearness = iota
 	sameNUMA            // a NUMA node
-	sameHost            // a PCIe host bridge, of that node
-	sameRoot            // a root port, with several switches below it
-	sameSwitch          // one switch, or a root port without any
+	sameHost            // a PCIe host bridge of that NUMA node
+	sameRoot            // a root port with several switches below it
+	sameSwitch          // a switch, or a root port without switches
 )
 
-// TopologyWords are the words of nvidia-smi topo -m for it, and what they mean.
+// TopologyWords are the words of nvidia-smi topo -m for each [Nearness], and their meanings.
 var TopologyWords = [...][2]string{
-	{"SYS", "nothing but the node"}, {"NODE", "a NUMA node"}, {"PHB", "a PCIe host bridge"}, {"PXB", "a root port"}, {"PIX", "a PCIe switch"},
+	{"SYS", "only the node"}, {"NODE", "a NUMA node"}, {"PHB", "a PCIe host bridge"}, {"PXB", "a root port"}, {"PIX", "a PCIe switch"},
 }
 
 func (n Nearness) String() string { return TopologyWords[n][0] }
 
-// common is what two devices have in common, in words of a message.
-func (n Nearness) common() string { return TopologyWords[n][1] + " in common" }
+// describe returns the nearness for a message.
+func (n Nearness) describe() string { return TopologyWords[n][1] + " in common" }
 
-// needed is the least nearness for a word of a platform or of a line.
-func needed(level string) Nearness {
+// parseLevel returns the nearness for a word of a platform or of a line.
+func parseLevel(level string) Nearness {
 	switch level {
 	case checks.NearSwitch:
 		return sameSwitch
@@ -105,7 +104,7 @@ func needed(level string) Nearness {
 	return sameNode
 }
 
-// Near tells what two devices have in common.
+// Near returns the closest component that two devices share.
 func (a *Located) Near(b *Located) Nearness {
 	shared := 0
 	for shared < min(len(a.Bridges), len(b.Bridges)) && a.Bridges[shared] == b.Bridges[shared] {
@@ -118,7 +117,7 @@ func (a *Located) Near(b *Located) Nearness {
 		return sameSwitch
 	case shared > 0:
 		return sameRoot
-	case a.host() == b.host():
+	case a.findHost() == b.findHost():
 		return sameHost
 	case a.NUMA == b.NUMA:
 		return sameNUMA
@@ -126,8 +125,8 @@ func (a *Located) Near(b *Located) Nearness {
 	return sameNode
 }
 
-// host tells the host bridge by its bus, on which root ports lie: 0000:c0.
-func (a *Located) host() string {
+// findHost returns the bus of the host bridge, which has the root ports: 0000:c0.
+func (a *Located) findHost() string {
 	at := a.PCI
 	if len(a.Bridges) > 0 {
 		at = a.Bridges[0]
@@ -138,7 +137,7 @@ func (a *Located) host() string {
 	return at
 }
 
-// LocateDevice finds a device of the PCI bus.
+// LocateDevice reads the place of a device on the PCI bus.
 func LocateDevice(env *checks.Env, name, address string) Located {
 	env.At("read /sys/bus/pci/devices/%s", address)
 	d := pci.ReadFunction(env.Host, address)
@@ -151,7 +150,7 @@ func LocateDevice(env *checks.Env, name, address string) Located {
 	return a
 }
 
-// LocateGPUs finds NVIDIA's GPUs. Their numbers are those of NVML where it has all.
+// LocateGPUs finds NVIDIA's GPUs. Their numbers are those of NVML if NVML shows all of them.
 func LocateGPUs(env *checks.Env) (gpus []Located, err error) {
 	env.At("read /sys/bus/pci/devices")
 	ids, err := pci.GPUIDs(env.Host)
@@ -161,7 +160,7 @@ func LocateGPUs(env *checks.Env) (gpus []Located, err error) {
 	return gpus, err
 }
 
-// locateNIC finds an RDMA device.
+// locateNIC reads the place of an RDMA device.
 func locateNIC(env *checks.Env, a *rdma.HCA) LocatedNIC {
 	n := LocatedNIC{Located: Located{Name: a.Name, NUMA: -1}, VF: a.VF, Ports: []LocatedPort{}}
 	if a.PCI != "" {
@@ -173,7 +172,7 @@ func locateNIC(env *checks.Env, a *rdma.HCA) LocatedNIC {
 	return n
 }
 
-// AskTopology reads the map of the node. What cannot be read is among its doubts.
+// AskTopology reads the topology of the node. Doubts has the errors.
 func AskTopology(e *checks.Env) *Topology {
 	t := &Topology{NUMA: []pci.NUMANode{}, Kinds: []string{}, NICs: []LocatedNIC{}, Disks: []Located{}, Near: [][]string{}, Libraries: []probe.Fact{}}
 	doubt := func(err error) {
@@ -192,7 +191,7 @@ func AskTopology(e *checks.Env) *Topology {
 		t.Kinds = append(t.Kinds, g.String())
 	}
 	if list, err := pci.List(e.Host); err == nil && len(list) == 0 {
-		doubt(errors.New("no device on the PCI bus: /sys/bus/pci/devices is empty, or is not there"))
+		doubt(errors.New("no device on the PCI bus: /sys/bus/pci/devices is empty or missing"))
 	}
 	f, findings := fabric.Ask(e, "topo")
 	for _, of := range findings {
@@ -206,7 +205,7 @@ func AskTopology(e *checks.Env) *Topology {
 	e.At("read /sys/class/nvme")
 	names, address, err := pci.NVMePCI(e.Host)
 	doubt(err)
-	slices.SortFunc(names, byLength)
+	slices.SortFunc(names, compareNames)
 	for _, n := range names {
 		t.Disks = append(t.Disks, LocateDevice(e, n, address[n]))
 	}
@@ -227,13 +226,13 @@ func AskTopology(e *checks.Env) *Topology {
 	return t
 }
 
-// byLength sorts nvme9 before nvme10.
-func byLength(a, b string) int {
+// compareNames orders nvme9 before nvme10.
+func compareNames(a, b string) int {
 	return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
 }
 
-// addNICs adds the RDMA devices, but not virtual functions: there may be thousands,
-// and each lies where its physical one does.
+// addNICs adds the RDMA devices, but not virtual functions: there can be thousands, and each has the
+// place of its physical function.
 func (t *Topology) addNICs(e *checks.Env, f *fabric.Fabric, doubt func(error)) {
 	hidden := 0
 	for i := range f.HCAs {
@@ -254,7 +253,7 @@ func (t *Topology) addNICs(e *checks.Env, f *fabric.Fabric, doubt func(error)) {
 		}
 		t.NICs = append(t.NICs, n)
 	}
-	slices.SortStableFunc(t.NICs, func(a, b LocatedNIC) int { return byLength(a.Name, b.Name) })
+	slices.SortStableFunc(t.NICs, func(a, b LocatedNIC) int { return compareNames(a.Name, b.Name) })
 	if hidden > 0 {
 		t.Doubts = append(t.Doubts, checks.Plural(hidden, "virtual function")+" not shown")
 	}

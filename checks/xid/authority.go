@@ -7,29 +7,29 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// The driver's own word: the recovery action of NVML, or of Xid 154. It makes
-// other events of the GPU worse, or takes them back as far as a warning.
+// The driver's recovery action, from NVML or from Xid 154. It raises other events of the GPU, or lowers
+// them to a warning.
 
-// authority applies it, GPU by GPU.
-func (j *xidJudge) authority(cases []*xidCase) []*xidCase {
+// applyActions applies the recovery actions, GPU by GPU.
+func (j *xidJudge) applyActions(cases []*xidCase) []*xidCase {
 	var kept []*xidCase
 	for len(cases) > 0 {
 		n := 1
 		for n < len(cases) && cases[n].gpu == cases[0].gpu {
 			n++
 		}
-		kept = append(kept, j.authorityOf(cases[:n])...)
+		kept = append(kept, j.applyAction(cases[:n])...)
 		cases = cases[n:]
 	}
 	return kept
 }
 
-// authorityOf applies it to the cases of one GPU.
-func (j *xidJudge) authorityOf(cases []*xidCase) (kept []*xidCase) {
-	var word, worst *xidCase
+// applyAction applies the recovery action to the cases of one GPU.
+func (j *xidJudge) applyAction(cases []*xidCase) (kept []*xidCase) {
+	var authority, worst *xidCase // authority: Xid 154
 	for _, c := range cases {
 		if c.row.Class == checks.XidAuthority {
-			word = c
+			authority = c
 			continue
 		}
 		kept = append(kept, c)
@@ -37,11 +37,11 @@ func (j *xidJudge) authorityOf(cases []*xidCase) (kept []*xidCase) {
 			worst = c
 		}
 	}
-	action, since, known := j.action(cases[0].gpu, word)
+	action, since, known := j.findAction(cases[0].gpu, authority)
 	if !known {
 		return cases
 	}
-	class, remedy, asks := recoveryAction(action)
+	class, remedy, asks := explainAction(action)
 	if class == checks.XidIgnore {
 		for _, c := range kept {
 			if (c.class == checks.XidReset || c.class == checks.XidReboot) && c.last().Seq <= since && c.row.override == "" && !c.byState {
@@ -54,37 +54,36 @@ func (j *xidJudge) authorityOf(cases []*xidCase) (kept []*xidCase) {
 	note := "the driver asks for " + asks
 	switch {
 	case worst != nil && worst.class.Drains() && worst.class.Rank() >= class.Rank():
-		worst.note(note) // it says the same
+		worst.note(note) // the action agrees
 	case worst != nil && worst.class.Rank() > checks.XidIgnore.Rank():
 		worst.raise(class, note)
 		worst.remedy = remedy
-	case word != nil && !judged(word, kept):
-		word.class, word.remedy = class, remedy
-		word.note(note)
-		kept = append(kept, word)
+	case authority != nil && !judgedBySite(authority, kept):
+		authority.class, authority.remedy = class, remedy
+		authority.note(note)
+		kept = append(kept, authority)
 	}
 	return kept
 }
 
-// judged says whether the driver's word is about an error that the site has
-// judged itself.
-func judged(word *xidCase, others []*xidCase) bool {
+// judgedBySite reports whether the recovery action belongs to an error with a class of the site.
+func judgedBySite(authority *xidCase, others []*xidCase) bool {
 	return slices.ContainsFunc(others, func(c *xidCase) bool {
-		return c.row.override != "" && slices.ContainsFunc(c.events, func(e *xidEvent) bool { return e.near(word.last()) })
+		return c.row.override != "" && slices.ContainsFunc(c.events, func(e *xidEvent) bool { return e.near(authority.last()) })
 	})
 }
 
-// action is what the driver asks for: NVML's word, else the last one in the
-// log. since is the last record that it knew of: NVML speaks of now.
-func (j *xidJudge) action(gpu string, word *xidCase) (action int, since uint64, known bool) {
+// findAction returns the recovery action of NVML, or else the last one in the log. since is the number
+// of the last record before it; NVML's action is later than all records.
+func (j *xidJudge) findAction(gpu string, authority *xidCase) (action int, since uint64, known bool) {
 	if s, ok := j.states[gpu]; ok && s.Recovery != nil {
 		return *s.Recovery, math.MaxUint64, true
 	}
-	if word == nil || word.row.override != "" {
+	if authority == nil || authority.row.override != "" {
 		return 0, 0, false
 	}
-	last := word.events[0]
-	for _, e := range word.events {
+	last := authority.events[0]
+	for _, e := range authority.events {
 		if e.Seq >= last.Seq {
 			last = e
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// xidCodes is a choice of codes: "48,62-64,79", "sxid:12028", "!13,31".
+// xidCodes is a selection of codes: "48,62-64,79", "sxid:12028", "!13,31".
 type xidCodes struct {
 	not    bool
 	ranges []xidRange
@@ -18,7 +18,7 @@ type xidRange struct {
 	from, to int
 }
 
-// has says whether the code is chosen. No choice is all of them.
+// has reports whether the code is selected. An empty selection has all codes.
 func (c xidCodes) has(k checks.XidKey) bool {
 	if c.ranges == nil {
 		return true
@@ -64,8 +64,7 @@ func parseXidRange(word string) (r xidRange, ok bool) {
 	return r, ok1 && ok2 && r.from <= r.to
 }
 
-// ParseXidKey reads one code: 79, xid:79, sxid:12028, 12028 (those of NVSwitches
-// begin at 10000).
+// ParseXidKey parses one code: 79, xid:79, sxid:12028, 12028 (SXids start at 10000).
 func ParseXidKey(word string) (k checks.XidKey, ok bool) {
 	word = strings.ToLower(strings.TrimSpace(word))
 	for _, p := range []string{"xid:", "xid "} {
@@ -84,8 +83,8 @@ func ParseXidKey(word string) (k checks.XidKey, ok bool) {
 	return k, ok
 }
 
-// doXid is what to do about a finding of an Xid or SXid.
-func doXid(code string) string {
+// adviseCode returns the advice on a finding code of an Xid or SXid.
+func adviseCode(code string) string {
 	var k checks.XidKey
 	number, ok := strings.CutPrefix(code, "gpu.xid.")
 	if !ok {
@@ -97,50 +96,50 @@ func doXid(code string) string {
 		return ""
 	}
 	r := (&xidPolicy{}).row(k)
-	return fmt.Sprintf("%s%s (nhc-gpu xid explain %s)", strings.ToUpper(r.Means[:1])+r.Means[1:]+". ", r.advice(r.Class, k.Switch), clearWord(k))
+	return fmt.Sprintf("%s%s (nhc-gpu xid explain %s)", strings.ToUpper(r.Means[:1])+r.Means[1:]+". ", r.advise(r.Class, k.Switch), formatCode(k))
 }
 
-// advice is what an administrator does about an event of a row.
-func (r *xidRow) advice(c checks.XidClass, isSwitch bool) string {
+// advise returns the advice on an event of a row.
+func (r *xidRow) advise(c checks.XidClass, isSwitch bool) string {
 	switch {
 	case c == checks.XidApp && r.Victim:
-		return "Restart the job: the GPU's memory failed under it, and the application is not to blame. nvidia-smi -q -d ROW_REMAPPER shows whether a remapping waits for a GPU reset."
+		return "Restart the job: the GPU's memory has failed, the application is not the cause. Check with nvidia-smi -q -d ROW_REMAPPER whether a pending remapping needs a GPU reset."
 	case c == checks.XidReboot && r.Cure != "":
 		return strings.ToUpper(r.Cure[:1]) + r.Cure[1:] + "."
 	case c == checks.XidState && r.State == "bank":
 		return "Reset the GPU when it is idle: nvidia-smi --gpu-reset -i GPU."
 	}
-	return classAdvice(c, isSwitch)
+	return adviseClass(c, isSwitch)
 }
 
-// classAdvice is what an administrator does about an event of the class.
-func classAdvice(c checks.XidClass, isSwitch bool) string {
+// adviseClass returns the advice on an event of a class.
+func adviseClass(c checks.XidClass, isSwitch bool) string {
 	switch c {
 	case checks.XidIgnore:
-		return "Nothing is to be done."
+		return "Nothing."
 	case checks.XidFollow:
-		return "Look for the error before it; alone it asks for nothing."
+		return "Look for the error before it; alone it needs no action."
 	case checks.XidApp:
-		return "Tell the owner of the job: it is the application's fault. Different jobs with it on one GPU point to the GPU."
+		return "Inform the owner of the job: it is a fault of the application. If different jobs have it on one GPU, the GPU may be faulty."
 	case checks.XidConfig:
-		return "See to the driver, the firmware and the fabric manager's configuration."
+		return "Check the driver, the firmware and the configuration of the fabric manager."
 	case checks.XidState:
-		return "See nvidia-smi -q -d ROW_REMAPPER: a pending remapping wants a GPU reset, a failed one a new GPU."
+		return "Check nvidia-smi -q -d ROW_REMAPPER: a pending remapping needs a GPU reset, a failed one a new GPU."
 	case checks.XidDiag:
-		return "When the node is idle run dcgmi diag -r 3 on the GPU."
+		return "When the node is idle, run dcgmi diag -r 3 on the GPU."
 	case checks.XidReset:
 		if isSwitch {
 			return "Stop all jobs, reset all GPUs together (nvidia-smi --gpu-reset), restart the fabric manager; or reboot."
 		}
-		return "When its jobs have ended: nvidia-smi --gpu-reset -i GPU, with the whole NVLink group; or reboot. If it comes back see the vendor."
+		return "When its jobs have ended, reset the GPU and its whole NVLink group: nvidia-smi --gpu-reset -i GPU; or reboot. If the error returns, contact the vendor."
 	case checks.XidReboot:
-		return "Reboot the node, best with the power off for a moment. If it comes back within a week the hardware is to be looked at."
+		return "Power the node off and on, or reboot it. If the error returns within a week, have the hardware examined."
 	case checks.XidHold:
-		return "Reseat or replace the hardware, see the vendor; then nhc-gpu clear."
+		return "Reseat or replace the hardware, or contact the vendor; then run nhc-gpu clear."
 	case checks.XidDecode:
-		return "The numbers of the line decide: give the whole line to nhc-gpu xid explain."
+		return "The numbers of the line decide: pass the whole line to nhc-gpu xid explain."
 	case checks.XidAuthority:
-		return "Do what the driver asks for; the Xid before it says why."
+		return "Do what the driver asks for; the Xid before it is the reason."
 	}
-	return "Watch it: it drains nobody. If it comes often show it to the vendor."
+	return "Watch it: the node is not drained. If it occurs often, contact the vendor."
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Explain tells what is made of a code (79, sxid:12028) or of a line of the
-// kernel's log, and why: the class, the source, the site's own word.
+// Explain explains how a code (79, sxid:12028) or a line of the kernel's log is judged: its class, the
+// source, and the site's override.
 func Explain(env *checks.Env, text string) (string, error) {
 	line := xidLine{}
 	key, isCode := ParseXidKey(text)
@@ -34,15 +34,15 @@ func Explain(env *checks.Env, text string) (string, error) {
 	}
 	add("means", "%s", r.Means)
 	add("NVIDIA", "%s", r.Says)
-	class, what := lineClass(env, r, line)
-	add("class", "%s: %s", r.Class, r.meaning(r.Class))
+	class, what := classifyLine(env, r, line)
+	add("class", "%s: %s", r.Class, r.explainClass(r.Class))
 	if line.Kind == lineXid && class != r.Class {
-		add("this line", "%s: %s", class, r.meaning(class))
+		add("this line", "%s: %s", class, r.explainClass(class))
 	}
 	add("decoded", "%s", what)
 	add("severity", "%s", policy.severityOf(class))
-	add("remedy", "%s", r.remedyOf(class, line.Text))
-	add("do", "%s", r.advice(class, key.Switch))
+	add("remedy", "%s", r.chooseRemedy(class, line.Text))
+	add("do", "%s", r.advise(class, key.Switch))
 	addRules(add, r)
 	add("why", "%s", r.Why)
 	add("source", "%s", r.Source)
@@ -57,19 +57,19 @@ func Explain(env *checks.Env, text string) (string, error) {
 	return b.String(), nil
 }
 
-// addRules tells what makes another class of the event.
+// addRules adds the rules that change the class of an event.
 func addRules(add func(label, format string, args ...any), r xidRow) {
 	switch r.State {
 	case "bank":
-		add("NVML", "decides, where it is asked: a row remapping that is pending is RESET, one that has failed RMA-HOLD")
+		add("NVML", "decides if it can be queried: RESET if a row remapping is pending, RMA-HOLD if one has failed")
 	case "remap":
-		add("NVML", "decides, where it is asked: a remapping that is pending is RESET, one that has failed RMA-HOLD")
+		add("NVML", "decides if it can be queried: RESET if a remapping is pending, RMA-HOLD if one has failed")
 	case "sram":
-		add("NVML", "decides, where it is asked: SRAM errors beyond their threshold are RMA-HOLD")
+		add("NVML", "decides if it can be queried: RMA-HOLD if SRAM errors are beyond their threshold")
 	case "links":
-		add("NVML", "decides, where it is asked: WATCH if the link is up, RESET if it is down")
+		add("NVML", "decides if it can be queried: WATCH if the link is up, RESET if it is down")
 	case "mig":
-		add("NVML", "decides, where it is asked: REBOOT on an A100 without MIG")
+		add("NVML", "decides if it can be queried: REBOOT on an A100 without MIG")
 	}
 	if rule := r.Repeat; rule != nil {
 		what := "events"
@@ -85,7 +85,7 @@ func addRules(add func(label, format string, args ...any), r xidRow) {
 		add("repeated", "%s after %d %s within %d hours", rule.Class, rule.Events, what, rule.Hours)
 	}
 	if r.Class == checks.XidDecode && r.override == "" {
-		for _, text := range unitsOf(r.Code) {
+		for _, text := range describeUnits(r.Code) {
 			add("unit", "%s", text)
 		}
 	}
@@ -98,36 +98,35 @@ func addRules(add func(label, format string, args ...any), r xidRow) {
 		if r.Same != "" {
 			on = " on the same " + r.Same
 		}
-		add("again", "%s, if it comes back%s within a week after a reset or a reboot", strings.Join(steps, ", then "), on)
+		add("again", "%s, if it returns%s within a week after a reset or a reboot", strings.Join(steps, ", then "), on)
 	}
 	if r.Clears != 0 {
 		add("clears", "Xid %d", r.Clears)
 	}
 	if r.Qualifies != 0 {
-		add("tells more", "about Xid %d", r.Qualifies)
+		add("details", "of Xid %d", r.Qualifies)
 	}
 	if r.Nonfatal != "" && r.Nonfatal != r.Class {
 		add("non-fatal", "%s", r.Nonfatal)
 	}
 }
 
-// lineClass is the class of one line, with what its numbers mean.
-func lineClass(env *checks.Env, r xidRow, line xidLine) (class checks.XidClass, what string) {
+// classifyLine returns the class of one line, and the meaning of its numbers.
+func classifyLine(env *checks.Env, r xidRow, line xidLine) (class checks.XidClass, what string) {
 	if line.Kind != lineXid {
 		return r.Class, ""
 	}
-	driver, _ := probe.DriverVersion(env.Host) // without it either layout may fit
+	driver, _ := probe.DriverVersion(env.Host) // without it either layout is accepted
 	j := &xidJudge{ledger: &xidLedger{Driver: driver}}
-	class, notes := j.classOf(&xidEvent{Key: line.Key, Text: line.Text, Action: line.Action, Nonfatal: line.Nonfatal}, &r, nil)
+	class, notes := j.classify(&xidEvent{Key: line.Key, Text: line.Text, Action: line.Action, Nonfatal: line.Nonfatal}, &r, nil)
 	if r.Class == checks.XidAuthority {
-		_, _, asks := recoveryAction(line.Action)
+		_, _, asks := explainAction(line.Action)
 		return class, "the driver asks for " + asks
 	}
 	return class, strings.Join(notes, ", ")
 }
 
-// findXidLine looks for the driver's words in a line as people paste it. The
-// fabric manager's own log tells of SXids, too.
+// findXidLine finds the driver's message in a pasted line. The fabric manager's log also has SXids.
 func findXidLine(text string) xidLine {
 	if l, ok := checks.PastedLine(text, checks.AboutGPU); ok {
 		return readXid(l)
@@ -141,11 +140,11 @@ func findXidLine(text string) xidLine {
 	return xidLine{}
 }
 
-// meaning is what a class does for a row, in a few words.
-func (r *xidRow) meaning(c checks.XidClass) string {
+// explainClass returns the effect of a class for a row, in a few words.
+func (r *xidRow) explainClass(c checks.XidClass) string {
 	switch {
 	case c == checks.XidApp && r.Victim:
-		return "a warning, once: the application was hit and must be restarted; DIAG when three jobs have it within a day"
+		return "one warning: the application is the victim and must be restarted; DIAG if three jobs have it within a day"
 	case c == checks.XidReboot && r.Cure != "":
 		return "drains the node; " + r.Cure
 	}

@@ -24,7 +24,7 @@ func TestExplainXid(t *testing.T) {
   decoded    RLW_RSPCOL on link 5, fatal
   severity   fail
   remedy     reset-gpu
-  do         When its jobs have ended: nvidia-smi --gpu-reset -i GPU, with the whole NVLink group; or reboot. If it comes back see the vendor.
+  do         When its jobs have ended, reset the GPU and its whole NVLink group: nvidia-smi --gpu-reset -i GPU; or reboot. If the error returns, contact the vendor.
   unit       RLW_CTRL: IGNORE 1
   unit       RLW_REMAP: IGNORE 3, RESET_GPU 2, XID_154_EVAL 6
   unit       RLW_RSPCOL: IGNORE 2, RESET_GPU 1
@@ -38,14 +38,14 @@ func TestExplainXid(t *testing.T) {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	for text, want := range map[string]string{
-		"79":         "again      RMA-HOLD, if it comes back within a week",
-		"xid:74":     "again      RMA-HOLD, if it comes back on the same link",
+		"79":         "again      RMA-HOLD, if it returns within a week",
+		"xid:74":     "again      RMA-HOLD, if it returns on the same link",
 		"Xid 13":     "repeated   DIAG after 2 processes in the same place (GPC and TPC) within 24 hours",
 		"63":         "NVML       decides",
-		"48":         "NVML       decides, where it is asked: SRAM",
+		"48":         "NVML       decides if it can be queried: RMA-HOLD if SRAM",
 		"162":        "clears     Xid 163",
-		"171":        "tells more about Xid 48",
-		"94":         "class      APP: a warning, once: the application was hit and must be restarted",
+		"171":        "details    of Xid 48",
+		"94":         "class      APP: one warning: the application is the victim and must be restarted",
 		"109":        "repeated   RESET after 2 different jobs within 24 hours",
 		"145":        "unit       RLW_RXPIPE: IGNORE 5, RESET_GPU if promoted (action 2) 3\n",
 		"168":        "class      REBOOT: drains the node; enable ECC (nvidia-smi -i GPU -e 1), then reboot; where ECC is enabled a reboot is enough",
@@ -73,7 +73,7 @@ func TestExplainOverride(t *testing.T) {
 	t.Parallel()
 	env := checktest.ExplainEnv(t, map[string]string{"etc/nhc/xid.toml": "[[xid]]\ncode = 79\nclass = \"APP\"\nwhy = \"because\"\n[class.APP]\nseverity = \"fail\"\n"})
 	got, err := Explain(env, "79")
-	for _, want := range []string{"class      APP: ", "severity   fail", "override   /etc/nhc/xid.toml: class APP in place of REBOOT, because"} {
+	for _, want := range []string{"class      APP: ", "severity   fail", "override   /etc/nhc/xid.toml: class APP instead of REBOOT, because"} {
 		if err != nil || !strings.Contains(got, want) {
 			t.Errorf("%v, want %q in\n%s", err, want, got)
 		}
@@ -130,7 +130,7 @@ func TestXidCodes(t *testing.T) {
 	}
 }
 
-// Wrong words are an error of the configuration: they drain nobody.
+// Invalid arguments are an error of the configuration: they do not drain the node.
 func TestXidWords(t *testing.T) {
 	t.Parallel()
 	for _, words := range [][]string{{"x"}, {"0"}, {"-5"}, {"NaN"}, {"24", "-c", "x"}, {"-n", "-1"}, {"-z"}, {"24", "48"}} {
@@ -139,7 +139,7 @@ func TestXidWords(t *testing.T) {
 		}
 	}
 	if err := checks.BindTable(&gpuXid{Hours: "24"}, map[string]any{"hours": "soon"}); err == nil {
-		t.Error("hours = soon is taken")
+		t.Error("hours = soon is accepted")
 	}
 	c := &gpuXid{Hours: "soon"}
 	got := c.Run(t.Context(), &checks.Env{})

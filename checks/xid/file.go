@@ -11,7 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// runFile judges a log that lies in a file, as syslog or dmesg have written it.
+// runFile judges a log file of syslog or dmesg.
 func (c *gpuXid) runFile(env *checks.Env) []checks.Finding {
 	path := env.Abs(c.Hours)
 	ledger := &xidLedger{}
@@ -37,13 +37,13 @@ func (c *gpuXid) runFile(env *checks.Env) []checks.Finding {
 	return append(notes, found...)
 }
 
-// kernelText finds what the kernel said in a line of a log:
+// kernelText returns the kernel's message in a line of a log:
 //
 //	Jan 16 14:04:39 node1 kernel: [44643.002792] NVRM: Xid ...
 //	2026-01-16T14:04:39.123+01:00 node1 kernel: NVRM: Xid ...
 //	[44643.002792] NVRM: Xid ...
 //
-// The time is the one in brackets, 0 without.
+// at is the time in brackets, 0 without one.
 func kernelText(line []byte) (text []byte, at time.Duration, ok bool) {
 	text = line
 	if len(text) > 0 && text[0] == '<' { // <4>[44643.002792]
@@ -54,7 +54,7 @@ func kernelText(line []byte) (text []byte, at time.Duration, ok bool) {
 		return text, 0, true
 	}
 	if len(text) > 0 && text[0] != '[' {
-		if text, ok = afterTag(text); !ok {
+		if text, ok = cutTag(text); !ok {
 			return nil, 0, false
 		}
 	}
@@ -71,9 +71,9 @@ func kernelText(line []byte) (text []byte, at time.Duration, ok bool) {
 	return text, at, true
 }
 
-// afterTag is what follows the tag "kernel:" of a syslog line, where it stands
-// behind the host's name: third in the new form, fifth in the old.
-func afterTag(line []byte) (text []byte, ok bool) {
+// cutTag returns the text after the tag "kernel:" of a syslog line. The tag follows the host's name: it
+// is the third word of the new format, the fifth of the old one.
+func cutTag(line []byte) (text []byte, ok bool) {
 	rest := line
 	for n := 1; n <= 5; n++ {
 		rest = bytes.TrimLeft(rest, " ")

@@ -1,4 +1,5 @@
-// Package xid has the check of Xids and SXids, and what a site and an operator say about them.
+// Package xid contains the check of Xids and SXids, the site's policy for them, and their
+// acknowledgement by an operator.
 package xid
 
 import (
@@ -14,58 +15,54 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
 )
 
-// gpuXid looks for Xid errors of GPUs and SXid errors of NVSwitches in the
-// kernel's log. Each code has a class, which says whether the node is drained
-// and what makes it well again: docs/reference/xid.md has the classes, "nhc-gpu xid
-// explain CODE" says what is made of one. Only what the kernel itself has
-// logged counts.
+// gpuXid checks the kernel's log for Xid errors of GPUs and SXid errors of NVSwitches. Each code has
+// a class, which decides whether the node is drained and what repairs it: docs/reference/xid.md lists
+// the classes, and "nhc-gpu xid explain CODE" explains a code. Only lines of the kernel itself count.
 //
-// Runs of root remember what they have seen, so that an error stays known when
-// the kernel's log has lost it, and ends with the reset, the reboot or the
-// word of an operator (nhc-gpu clear) that its class asks for. Errors that drain
-// nobody count for HOURS.
+// Runs of root keep a record of the errors, so that an error stays known when it is no longer in the
+// kernel's log. Its class decides what ends it: a reset, a reboot, or nhc-gpu clear by an operator.
+// Errors that do not drain the node count for HOURS.
 //
-// A path in place of HOURS is a file to look at in place of the kernel's log,
-// as with AzureHPC's check of that name: whatever it holds counts as present,
-// and nothing is remembered. Any user can write to a file of syslog with logger(1),
-// and so drain the node.
+// A path instead of HOURS is a file that is read instead of the kernel's log, as with AzureHPC's
+// check of that name: all its errors count as present, and no record is kept. Any user can write to
+// syslog's files with logger(1), and so drain the node.
 //
 //	gpu* || check_gpu_xid
 //	gpu* || check_gpu_xid 72 -c '48,62-64,79,sxid:*'
 type gpuXid struct {
-	Hours  string `arg:"1" toml:"hours"`        // for how long errors count that drain nobody; or a path, see above
-	Codes  string `opt:"c" toml:"codes"`        // only these: 13,48,62-64; sxid:12028, sxid:* for those of NVSwitches; a ! before all: any but these
-	Strict bool   `opt:"s" toml:"strict"`       // warnings of known codes are failures, too
-	Passes int    `opt:"n" toml:"clean_passes"` // an error is over after so many runs without it; 0: never
+	Hours  string `arg:"1" toml:"hours"`        // hours for which errors count that do not drain the node; or the path of a log file
+	Codes  string `opt:"c" toml:"codes"`        // only these codes: 13,48,62-64; sxid:12028 or sxid:* for NVSwitches; with ! in front: all other codes; default: all
+	Strict bool   `opt:"s" toml:"strict"`       // fail instead of warn about known codes
+	Passes int    `opt:"n" toml:"clean_passes"` // number of runs without an error after which it is over; 0: never
 }
 
-const doXidPolicy = "Correct the file that the message names (docs/reference/xid.md has its form); until then the built-in policy is in force."
+const doXidPolicy = "Correct the file in the message (its format is in docs/reference/xid.md); until then the built-in policy applies."
 
 func init() {
 	checks.Register(checks.Info{
 		Name:    "check_gpu_xid",
 		Usage:   "[HOURS] [-c CODES] [-s] [-n RUNS]",
-		Summary: "the kernel's log has no Xid or SXid that calls for action",
+		Summary: "the kernel's log has no Xid or SXid that needs action",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &gpuXid{Hours: "24"} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"gpu.xid.absent": "Nothing where there is no NVIDIA GPU; else see why the driver is not loaded: modprobe nvidia, dmesg.",
-				"gpu.xid.file":   "Name a file that exists, or none at all: the kernel's log is then asked.",
-				"gpu.xid.flood":  "See dmesg for what the kernel logs so much of, often one GPU that should be reset.",
-				"gpu.xid.ledger": "Nothing, if it is said once: a new memory has been begun. If each run says it see whether /var/lib/nhc-gpu can be written.",
-				"gpu.xid.lost":   "Look at journalctl -k for Xids of that time; a larger log_buf_len, or a shorter interval between runs, keeps the next ones.",
+				"gpu.xid.absent": "Nothing, if the node has no NVIDIA GPU. Otherwise find out why the driver is not loaded: try modprobe nvidia, look at dmesg.",
+				"gpu.xid.file":   "Give a file that exists, or no file: then the check reads the kernel's log.",
+				"gpu.xid.flood":  "Look in dmesg for the messages that flood the log; often one GPU needs a reset.",
+				"gpu.xid.ledger": "Nothing, if it is reported once: the check has started a new record. If every run reports it, check whether /var/lib/nhc-gpu is writable.",
+				"gpu.xid.lost":   "Look for Xids of that time with journalctl -k. To keep all messages, increase log_buf_len, or shorten the interval between runs.",
 				"gpu.xid.policy": doXidPolicy,
 			}
 		},
-		DoOf: doXid,
+		DoOf: adviseCode,
 		Vars: map[string]string{"XID_POLICY": xidPolicyFile},
 	})
 }
 
-// Bind takes the words, and refuses what Run could not use.
+// Bind sets the arguments and refuses invalid ones.
 func (c *gpuXid) Bind(words []string) error {
-	// A number may stand before the options, too.
+	// HOURS can also come before the options.
 	if len(words) > 1 && !strings.HasPrefix(words[0], "-") {
 		words = append(slices.Clone(words[1:]), words[0])
 	}
@@ -90,7 +87,7 @@ func (c *gpuXid) Validate() error {
 	return nil
 }
 
-// LogFiles returns the file of a line whose first word is a path.
+// LogFiles returns the log file that the line gives instead of HOURS.
 func (c *gpuXid) LogFiles() []string {
 	if c.isFile() {
 		return []string{c.Hours}
@@ -100,8 +97,8 @@ func (c *gpuXid) LogFiles() []string {
 
 func (c *gpuXid) isFile() bool { return strings.HasPrefix(c.Hours, "/") }
 
-// file is the log to look at, "" if that is the kernel's own.
-func (c *gpuXid) file() string {
+// logFile returns the log file, "" for the kernel's log.
+func (c *gpuXid) logFile() string {
 	if c.isFile() {
 		return c.Hours
 	}
@@ -121,7 +118,7 @@ func (c *gpuXid) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	scan, more, err := recordXids(env, ledger)
 	notes = append(notes, more...)
 	if err != nil {
-		return append(notes, c.unreadable(env, err)...)
+		return append(notes, c.reportUnreadable(env, err)...)
 	}
 	*probe.Kept[*xidLedger](env.Host, "ledger of Xids") = ledger
 	identifyXids(env, ledger)
@@ -137,8 +134,8 @@ func (c *gpuXid) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	env.Fact("%s of GPUs in the kernel's log", checks.Plural(len(ledger.Events), "error"))
 	found := c.judge(env, ledger, &notes)
 	if counted := probe.Kept[bool](env.Host, "xid passes"); kept && !*counted {
-		*counted = true // one run may have several lines of this check
-		ledger.passed(scan)
+		*counted = true // a run can have several lines with this check
+		ledger.countPasses(scan)
 	}
 	if kept {
 		notes = append(notes, keepXids(env, &before, ledger)...)
@@ -146,51 +143,51 @@ func (c *gpuXid) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	return append(notes, found...)
 }
 
-// unreadable is a node whose log cannot be read. Without the driver that is
-// nothing to be told.
-func (c *gpuXid) unreadable(env *checks.Env, err error) []checks.Finding {
+// reportUnreadable returns the finding of a log that cannot be read; without the driver the check is
+// skipped.
+func (c *gpuXid) reportUnreadable(env *checks.Env, err error) []checks.Finding {
 	if !hasDriver(env) {
 		return []checks.Finding{checks.Finding{Code: "gpu.xid.absent", Severity: checks.Skip}.Describe("check_gpu_xid", "no NVIDIA driver is loaded")}
 	}
 	return checks.UnreadableLog(env, "check_gpu_xid", err)
 }
 
-// hasDriver says whether there is a driver that could have logged anything.
+// hasDriver reports whether a driver is loaded that could have logged an Xid.
 func hasDriver(env *checks.Env) bool {
 	env.At("read /proc/driver/nvidia/version")
 	_, err := probe.DriverVersion(env.Host)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// judge makes findings of the ledger, and marks what has been told.
+// judge returns the findings of the ledger, and marks the events that it reports.
 func (c *gpuXid) judge(env *checks.Env, ledger *xidLedger, notes *[]checks.Finding) []checks.Finding {
 	if len(ledger.Events) == 0 {
 		return nil
 	}
 	policy, err := readXidPolicy(env)
 	if err != nil {
-		*notes = append(*notes, checks.Finding{Code: "gpu.xid.policy", Severity: checks.Warn, Remedy: checks.FixConfig}.Describe("check_gpu_xid", "policy not used: %v", err))
+		*notes = append(*notes, checks.Finding{Code: "gpu.xid.policy", Severity: checks.Warn, Remedy: checks.FixConfig}.Describe("check_gpu_xid", "the site's Xid policy is not used: %v", err))
 	}
 	if v, err := probe.DriverVersion(env.Host); err == nil {
 		ledger.Driver = v
 	}
 	hours, _ := strconv.ParseFloat(c.Hours, 64)
-	now := int64(0) // of a file: all that it holds is now
+	now := int64(0) // all events of a file count as current
 	if !c.isFile() {
 		now = probe.Now(env.Host).Unix()
 	}
 	j := &xidJudge{policy: policy, ledger: ledger, now: now, hours: int64(hours * 60 * 60), passes: c.Passes}
-	j.ask = func() map[string]checks.GPUState { return statesByPCI(env) }
+	j.ask = func() map[string]checks.GPUState { return readStates(env) }
 	codes, _ := parseXidCodes(c.Codes)
-	cases := j.cases()
+	cases := j.findCases()
 	for _, x := range cases {
 		for _, e := range x.events {
 			e.standing = x.class.Drains()
 		}
 	}
-	r := &xidReporter{xidJudge: j, strict: c.Strict, file: c.file()}
+	r := &xidReporter{xidJudge: j, strict: c.Strict, file: c.logFile()}
 	r.order, _ = nvidia.DriverGPUs(env.Host) // without it a GPU has no number
-	found := r.findings(slices.DeleteFunc(cases, func(x *xidCase) bool { return !codes.has(x.key) }))
+	found := r.makeFindings(slices.DeleteFunc(cases, func(x *xidCase) bool { return !codes.has(x.key) }))
 	for i := range ledger.Events {
 		e := &ledger.Events[i]
 		e.Told = e.Told || codes.has(e.Key)
@@ -199,8 +196,8 @@ func (c *gpuXid) judge(env *checks.Env, ledger *xidLedger, notes *[]checks.Findi
 	return found
 }
 
-// passed counts the runs without a line of an error.
-func (l *xidLedger) passed(scan *xidScan) {
+// countPasses counts a run for each event without a new line.
+func (l *xidLedger) countPasses(scan *xidScan) {
 	for i := range l.Events {
 		if e := &l.Events[i]; !scan.fresh[e.place()] && e.Passes < 1<<20 {
 			e.Passes++
@@ -213,9 +210,9 @@ func keepXids(env *checks.Env, before, ledger *xidLedger) []checks.Finding {
 	if before.Cursor == ledger.Cursor && len(ledger.Events) == 0 && len(before.Events) == 0 {
 		return nil
 	}
-	env.At("write the ledger of Xids")
+	env.At("write the record of Xids")
 	err := env.Remember(xidLedgerName, ledger)
-	what := "what was seen is not kept: "
+	what := "the record of Xids cannot be written: "
 	switch _, elsewhere := errors.AsType[*probe.SpareError](err); {
 	case err == nil:
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// with gives a node other files; an empty one is taken away.
+// with changes files of a node; an empty content removes the file.
 func with(files map[string]string, more ...string) map[string]string {
 	files = maps.Clone(files)
 	for i := 0; i < len(more); i += 2 {
@@ -22,7 +22,7 @@ func with(files map[string]string, more ...string) map[string]string {
 	return files
 }
 
-// xidFinding is a finding about the GPU of number 6, PCI address c1.
+// xidFinding makes a finding about gpu6, PCI address c1.
 func xidFinding(severity checks.Severity, code int, remedy checks.Remedy, got, message string) checks.Finding {
 	return checks.Finding{
 		Code: fmt.Sprintf("gpu.xid.%d", code), Severity: severity, Remedy: remedy, Want: fmt.Sprintf("no Xid %d", code), Got: got,
@@ -36,7 +36,7 @@ const (
 	once90k = "1 lines in 1 events, the last " + at90k + ": "
 )
 
-// xidClassCases are one event of each class, on one GPU of eight.
+// xidClassCases returns one event of each class, on one GPU of eight.
 func xidClassCases() []checktest.Scenario {
 	return []checktest.Scenario{
 		{Name: "IGNORE", Files: checktest.XidNode("90000 " + checktest.OnC1 + "37, pid=1, name=a, x")},
@@ -45,16 +45,16 @@ func xidClassCases() []checktest.Scenario {
 		{Name: "APP without a process", Files: checktest.XidNode("90000 " + checktest.OnC1 + "69, pid='<unknown>', name=<unknown>, Class Error"), Want: []checks.Finding{
 			xidFinding(checks.Warn, 69, checks.RestartApp, once90k+"Class Error", "Xid 69 (graphics engine class error), since "+at90k+": an application's fault")}},
 		{Name: "FOLLOW alone", Files: checktest.XidNode("90000 " + checktest.OnC1 + "45, pid=1, name=a, Ch 1"), Want: []checks.Finding{
-			xidFinding(checks.Warn, 45, checks.NoRemedy, once90k+"Ch 1", "Xid 45 (channel removed after an earlier error), since "+at90k+": follows an error that the log does not have")}},
+			xidFinding(checks.Warn, 45, checks.NoRemedy, once90k+"Ch 1", "Xid 45 (channel removed after an earlier error), since "+at90k+": follows an error that is not in the log")}},
 		{Name: "WATCH", Files: checktest.XidNode("90000 " + checktest.OnC1 + "92, SBE"), Want: []checks.Finding{
 			xidFinding(checks.Warn, 92, checks.NoRemedy, once90k+"SBE", "Xid 92 (high rate of single bit ECC errors), since "+at90k+": watch it")}},
 		{Name: "STATE", Files: checktest.XidNode("90000 " + checktest.OnC1 + "63, Row Remapper: New row"), Want: []checks.Finding{
-			xidFinding(checks.Warn, 63, checks.NoRemedy, once90k+"Row Remapper: New row", "Xid 63 (GPU memory remapping event), since "+at90k+": it depends on what NVML says, which was not asked")}},
+			xidFinding(checks.Warn, 63, checks.NoRemedy, once90k+"Row Remapper: New row", "Xid 63 (GPU memory remapping event), since "+at90k+": NVML decides, but it was not queried")}},
 		{Name: "CONFIG", Files: checktest.XidNode("90000 " + checktest.OnC1 + "78, vGPU"), Want: []checks.Finding{
-			xidFinding(checks.Warn, 78, checks.FixConfig, once90k+"vGPU", "Xid 78 (vGPU start error), since "+at90k+": see to the driver and its settings")}},
+			xidFinding(checks.Warn, 78, checks.FixConfig, once90k+"vGPU", "Xid 78 (vGPU start error), since "+at90k+": check the driver and its settings")}},
 		{Name: "DIAG", Files: checktest.XidNode("90000 "+checktest.OnC1+"31, pid=1, name=a, x", "95000 "+checktest.OnC1+"31, pid=2, name=b, y"), Want: []checks.Finding{
 			xidFinding(checks.Warn, 31, checks.NoRemedy, "2 lines in 2 events, the last 2026-09-22T16:36:40Z: y",
-				"Xid 31 (GPU memory page fault), of 2 processes within 24 hours, since "+at90k+": run a diagnosis when the node is idle")}},
+				"Xid 31 (GPU memory page fault), of 2 processes within 24 hours, since "+at90k+": run a diagnostic when the node is idle")}},
 		{Name: "RESET", Files: checktest.XidNode("90000 " + checktest.OnC1 + "62, pid=1, name=a, 09d4"), Want: []checks.Finding{
 			xidFinding(checks.Fail, 62, checks.ResetGPU, once90k+"09d4", "Xid 62 (internal micro-controller halt), since "+at90k+": a GPU reset or a new boot clears it")}},
 		{Name: "REBOOT", Files: checktest.XidNode("90000 " + checktest.OnC1 + "79, GPU has fallen off the bus."), Want: []checks.Finding{
@@ -75,7 +75,7 @@ func xidClassCases() []checktest.Scenario {
 	}
 }
 
-// cutAt is the same log whose line ends too early.
+// cutAt returns the same log with a truncated line.
 func cutAt(s checktest.Scenario, n int) checktest.Scenario {
 	kmsg := s.Files["dev/kmsg"]
 	s.Files = with(s.Files, "dev/kmsg", kmsg[:strings.Index(kmsg, checktest.OnC1)+n])
@@ -83,8 +83,8 @@ func cutAt(s checktest.Scenario, n int) checktest.Scenario {
 	return s
 }
 
-// withoutDriver is the same log where the driver has been unloaded since: the
-// error is no less true, but the GPU has no number.
+// withoutDriver returns the same log after the driver was unloaded: the
+// error still counts, but the GPU has no number.
 func withoutDriver(s checktest.Scenario) checktest.Scenario {
 	files := maps.Clone(s.Files)
 	maps.DeleteFunc(files, func(name, _ string) bool { return strings.HasPrefix(name, "proc/driver/nvidia") })
@@ -101,7 +101,7 @@ func withoutDriver(s checktest.Scenario) checktest.Scenario {
 
 var noDriver = []checks.Finding{{Code: "gpu.xid.absent", Severity: checks.Skip, Message: "check_gpu_xid:  no NVIDIA driver is loaded"}}
 
-// loud is a finding that goes to syslog as well, once.
+// loud marks a finding that also goes to syslog, once.
 func loud(f checks.Finding) []checks.Finding {
 	f.Loud = true
 	return []checks.Finding{f}
@@ -144,26 +144,26 @@ var _ = checktest.Table("check_gpu_xid", func(string) (list []checktest.Scenario
 
 	list = append(list,
 		checktest.Scenario{Name: "no errors", Files: checktest.XidNode("5 NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build"), Table: map[string]any{}},
-		checktest.Scenario{Name: "others' lines", Files: checktest.XidNode("5 usb 1-1: new device", "6 app: "+checktest.OnC1+"79, x", "7 NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed",
+		checktest.Scenario{Name: "lines of other drivers", Files: checktest.XidNode("5 usb 1-1: new device", "6 app: "+checktest.OnC1+"79, x", "7 NVRM: knvlinkUpdatePostRxDetectLinkMask_IMPL: Failed",
 			"8 NVRM: _fabricNotifyEvent: Unable to notify ImexSessionApi")},
-		checktest.Scenario{Name: "a process cannot forge it", Files: with(checktest.XidNode(), "dev/kmsg", "12,1,90000000000,-;"+checktest.OnC1+"79, x\n")},
+		checktest.Scenario{Name: "a line of a process", Files: with(checktest.XidNode(), "dev/kmsg", "12,1,90000000000,-;"+checktest.OnC1+"79, x\n")},
 		checktest.Scenario{Name: "no hardware", Files: with(checktest.XidNode(), "proc/driver/nvidia/version", ""), Want: noDriver},
 		checktest.Scenario{Name: "no hardware, no log", Files: with(checktest.XidNode(), "proc/driver/nvidia/version", "", "dev/kmsg", ""), Want: noDriver},
 
 		checktest.Scenario{Name: "words", Words: checktest.Of("48", "-c", "79", "-s", "-n", "5"), Files: checktest.XidNode(watch),
 			Table: map[string]any{"hours": 48, "codes": "79", "strict": true, "clean_passes": 5}},
 		checktest.Scenario{Name: "chosen codes", Words: checktest.Of("-c", "48,79-80"), Files: checktest.XidNode(off, watch), Want: []checks.Finding{offFound}},
-		checktest.Scenario{Name: "all but some", Words: checktest.Of("-c", "!79"), Files: checktest.XidNode(off, watch), Want: []checks.Finding{watched}},
+		checktest.Scenario{Name: "all codes but one", Words: checktest.Of("-c", "!79"), Files: checktest.XidNode(off, watch), Want: []checks.Finding{watched}},
 		checktest.Scenario{Name: "only switches", Words: checktest.Of("-c", "sxid:*"), Files: checktest.XidNode(off, "90000 "+sw+"11004, Non-fatal, Link 36 ingress invalid ACL (First)"),
 			Want: []checks.Finding{switchFinding(checks.Warn, 11004, checks.FixConfig, once90k+"Non-fatal, Link 36 ingress invalid ACL (First)",
-				"SXid 11004 (ingress of a port: error), since "+at90k+": see to the driver and its settings")}},
+				"SXid 11004 (ingress of a port: error), since "+at90k+": check the driver and its settings")}},
 		checktest.Scenario{Name: "strict", Words: checktest.Of("-s"), Files: checktest.XidNode(watch), Want: []checks.Finding{strict}},
 		checktest.Scenario{Name: "a memory error blames no application", Files: checktest.XidNode("90000 " + checktest.OnC1 + "94, pid=4711, name=python, Contained: CE User Channel (0x9). RST: No, D-RST: No"),
 			Want: []checks.Finding{xidFinding(checks.Warn, 94, checks.RestartApp, once90k+"Contained: CE User Channel (0x9). RST: No, D-RST: No",
 				"Xid 94 (contained memory error), since "+at90k+": process 4711 python was hit: restart it")}},
 		checktest.Scenario{Name: "a memory error, no process known", Files: checktest.XidNode("90000 " + checktest.OnC1 + "94, pid='<unknown>', name=<unknown>, Contained"),
 			Want: []checks.Finding{xidFinding(checks.Warn, 94, checks.RestartApp, once90k+"Contained", "Xid 94 (contained memory error), since "+at90k+": an application was hit: restart it")}},
-		checktest.Scenario{Name: "a bank waits for a reset", Files: checktest.XidNode("90000 " + checktest.OnC1 + "177, Bank Remapper: New bank marked for remapping, reset gpu to activate."),
+		checktest.Scenario{Name: "a bank needs a reset", Files: checktest.XidNode("90000 " + checktest.OnC1 + "177, Bank Remapper: New bank marked for remapping, reset gpu to activate."),
 			Want: []checks.Finding{xidFinding(checks.Warn, 177, checks.NoRemedy, once90k+"Bank Remapper: New bank marked for remapping, reset gpu to activate",
 				"Xid 177 (a memory bank is to be remapped by the next reset), since "+at90k+": reset the GPU when it is idle")}},
 		checktest.Scenario{Name: "strict, an unknown code", Words: checktest.Of("-s"), Files: checktest.XidNode("90000 " + checktest.OnC1 + "999, new"), Want: loud(unknown)},
@@ -181,33 +181,33 @@ var _ = checktest.Table("check_gpu_xid", func(string) (list []checktest.Scenario
 				"SXid 20034 (data layer of a link: the link is down), since "+at90k+": a reset of all GPUs and switches or a new boot clears it")}},
 		checktest.Scenario{Name: "a switch, non-fatal", Files: checktest.XidNode("90000 " + sw + "24007, Non-fatal, Link 30 x"), Want: []checks.Finding{
 			switchFinding(checks.Warn, 24007, checks.ResetGPU, once90k+"Non-fatal, Link 30 x", "SXid 24007 (source tracking of a port: timeout), since "+at90k+": watch it")}},
-		checktest.Scenario{Name: "a switch, fatal although it says otherwise", Files: checktest.XidNode("90000 " + sw + "12028, Non-fatal, Link 32 x"), Want: []checks.Finding{
+		checktest.Scenario{Name: "a switch, fatal by the table, non-fatal by the line", Files: checktest.XidNode("90000 " + sw + "12028, Non-fatal, Link 32 x"), Want: []checks.Finding{
 			switchFinding(checks.Fail, 12028, checks.RebootNode, once90k+"Non-fatal, Link 32 x", "SXid 12028 (egress of a port: error), since "+at90k+": a new boot clears it")}},
 		checktest.Scenario{Name: "a switch, unknown", Files: checktest.XidNode("90000 " + sw + "99999, Fatal, x"), Want: loud(
 			switchFinding(checks.Warn, 99999, checks.NoRemedy, once90k+"Fatal, x", "SXid 99999 (unknown to this version of nhc-gpu), since "+at90k+": watch it"))},
-		checktest.Scenario{Name: "a GPU that the line does not name", Files: checktest.XidNode("90000 NVRM: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x62)"), Want: []checks.Finding{{
+		checktest.Scenario{Name: "a line without a GPU", Files: checktest.XidNode("90000 NVRM: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x62)"), Want: []checks.Finding{{
 			Code: "gpu.xid.0", Severity: checks.Warn, Remedy: checks.ResetGPU, Want: "no Xid 0", Device: checks.Device{Kind: "gpu"},
 			Got:     once90k + "Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x62)",
 			Message: "check_gpu_xid:  a GPU: NV_ERR_RESET_REQUIRED (the driver says that a GPU requires a reset), since " + at90k + ": watch it"}}},
 
-		checktest.Scenario{Name: "the site's word on a code", Files: policy("[[xid]]\ncode = 79\nclass = \"WATCH\"\n"), Want: []checks.Finding{overridden}},
-		checktest.Scenario{Name: "the site's word on a class", Files: policy("[class.REBOOT]\nseverity = \"ok\"\n"), Want: []checks.Finding{func() checks.Finding {
+		checktest.Scenario{Name: "the site overrides a code", Files: policy("[[xid]]\ncode = 79\nclass = \"WATCH\"\n"), Want: []checks.Finding{overridden}},
+		checktest.Scenario{Name: "the site overrides a class", Files: policy("[class.REBOOT]\nseverity = \"ok\"\n"), Want: []checks.Finding{func() checks.Finding {
 			f := offFound
 			f.Severity = checks.OK
 			return f
 		}()}},
 		checktest.Scenario{Name: "another policy", Files: with(checktest.XidNode(off), "my.toml", "[[xid]]\ncode = 79\nclass = \"IGNORE\"\n"), Vars: map[string]string{"XID_POLICY": "/my.toml"}},
-		checktest.Scenario{Name: "a policy that cannot be used", Files: policy("[[xid]]\ncode = 79\nclass = \"NONE\"\n"), Broken: true, Want: []checks.Finding{{
+		checktest.Scenario{Name: "an unusable policy", Files: policy("[[xid]]\ncode = 79\nclass = \"NONE\"\n"), Broken: true, Want: []checks.Finding{{
 			Code: "gpu.xid.policy", Severity: checks.Warn, Remedy: checks.FixConfig,
-			Message: `check_gpu_xid:  policy not used: /etc/nhc/xid.toml:1: Xid 79: class "NONE", want one of IGNORE, FOLLOW, APP, CONFIG, WATCH, STATE, DIAG, RESET, REBOOT, RMA-HOLD`}, offFound}},
-		checktest.Scenario{Name: "a policy that is not there", Files: checktest.XidNode(off), Vars: map[string]string{"XID_POLICY": "/my.toml"}, Broken: true, Want: []checks.Finding{{
-			Code: "gpu.xid.policy", Severity: checks.Warn, Remedy: checks.FixConfig, Message: "check_gpu_xid:  policy not used: read /my.toml: no such file or directory"}, offFound}},
+			Message: `check_gpu_xid:  the site's Xid policy is not used: /etc/nhc/xid.toml:1: Xid 79: class "NONE", want one of IGNORE, FOLLOW, APP, CONFIG, WATCH, STATE, DIAG, RESET, REBOOT, RMA-HOLD`}, offFound}},
+		checktest.Scenario{Name: "a missing policy", Files: checktest.XidNode(off), Vars: map[string]string{"XID_POLICY": "/my.toml"}, Broken: true, Want: []checks.Finding{{
+			Code: "gpu.xid.policy", Severity: checks.Warn, Remedy: checks.FixConfig, Message: "check_gpu_xid:  the site's Xid policy is not used: read /my.toml: no such file or directory"}, offFound}},
 
-		checktest.Scenario{Name: "a file in place of the log", Words: checktest.Of("/var/log/syslog"), Files: with(checktest.XidNode(), "var/log/syslog", syslog),
+		checktest.Scenario{Name: "a file instead of the log", Words: checktest.Of("/var/log/syslog"), Files: with(checktest.XidNode(), "var/log/syslog", syslog),
 			Table: map[string]any{"hours": "/var/log/syslog"}, Want: []checks.Finding{inFile}},
-		checktest.Scenario{Name: "a file that is not there", Words: checktest.Of("/var/log/syslog"), Files: checktest.XidNode(off), Want: []checks.Finding{{
+		checktest.Scenario{Name: "a missing file", Words: checktest.Of("/var/log/syslog"), Files: checktest.XidNode(off), Want: []checks.Finding{{
 			Code: "gpu.xid.file", Severity: checks.Skip, Message: "check_gpu_xid:  read /var/log/syslog: no such file or directory"}}},
-		checktest.Scenario{Name: "a file that cannot be read", Words: checktest.Of("/var/log"), Files: with(checktest.XidNode(), "var/log/", "x"), Broken: true,
+		checktest.Scenario{Name: "an unreadable file", Words: checktest.Of("/var/log"), Files: with(checktest.XidNode(), "var/log/", "x"), Broken: true,
 			Want: checks.Unreadable(fmt.Errorf("read /var/log: is a directory"))},
 
 		checktest.Scenario{Name: "a container without the log", Files: with(checktest.XidNode(), "dev/kmsg", ""), Broken: true, Want: []checks.Finding{{Code: "probe.contained", Severity: checks.Skip,
@@ -221,24 +221,24 @@ var _ = checktest.Table("check_gpu_xid", func(string) (list []checktest.Scenario
 				"Xid 145 (NVLink error, unit RLW), RLW_RSPCOL on link 5, fatal, since "+at90k+": a GPU reset or a new boot clears it")}},
 		checktest.Scenario{Name: "garbage", Files: with(checktest.XidNode(), "dev/kmsg", "\xff\x00;;;\n4,1,1;x\n,,,,;"+checktest.OnC1+"79, x\n"), Broken: true},
 
-		checktest.Scenario{Name: "a memory that is no memory", Files: with(checktest.XidNode(off), "past/xid.json", "{\x00"), Past: "/past", Broken: true, Want: []checks.Finding{{
+		checktest.Scenario{Name: "a damaged record", Files: with(checktest.XidNode(off), "past/xid.json", "{\x00"), Past: "/past", Broken: true, Want: []checks.Finding{{
 			Code: "gpu.xid.ledger", Severity: checks.Warn,
-			Message: `check_gpu_xid:  what earlier runs have seen is lost: /past/xid.json is damaged`}, offFound}},
-		checktest.Scenario{Name: "a memory that makes no sense", Files: with(checktest.XidNode(off), "past/xid.json", `{"events": [{"gpu": "../x"}]}`), Past: "/past", Broken: true, Want: []checks.Finding{{
-			Code: "gpu.xid.ledger", Severity: checks.Warn, Message: "check_gpu_xid:  what earlier runs have seen is lost: read the ledger of Xids: it does not make sense"}, offFound}},
-		checktest.Scenario{Name: "a memory that cannot be written", Files: with(checktest.XidNode(off), "past/xid.json/", "x"), Past: "/past", Broken: true, Want: []checks.Finding{{
-			Code: "gpu.xid.ledger", Severity: checks.Warn, Message: "check_gpu_xid:  what earlier runs have seen is lost: read /past/xid.json: not a regular file"}, {
-			Code: "gpu.xid.ledger", Severity: checks.Warn, Message: "check_gpu_xid:  what was seen is not kept: write /past/xid.json: file exists"}, offFound}},
+			Message: `check_gpu_xid:  the record of earlier Xids is lost: /past/xid.json is damaged`}, offFound}},
+		checktest.Scenario{Name: "a record with invalid data", Files: with(checktest.XidNode(off), "past/xid.json", `{"events": [{"gpu": "../x"}]}`), Past: "/past", Broken: true, Want: []checks.Finding{{
+			Code: "gpu.xid.ledger", Severity: checks.Warn, Message: "check_gpu_xid:  the record of earlier Xids is lost: it is damaged"}, offFound}},
+		checktest.Scenario{Name: "a record that cannot be written", Files: with(checktest.XidNode(off), "past/xid.json/", "x"), Past: "/past", Broken: true, Want: []checks.Finding{{
+			Code: "gpu.xid.ledger", Severity: checks.Warn, Message: "check_gpu_xid:  the record of earlier Xids is lost: read /past/xid.json: not a regular file"}, {
+			Code: "gpu.xid.ledger", Severity: checks.Warn, Message: "check_gpu_xid:  the record of Xids cannot be written: write /past/xid.json: file exists"}, offFound}},
 		checktest.Scenario{Name: "records were lost", Files: with(checktest.XidNode(), "past/xid.json", ledgerText(xidLedger{Boot: checktest.XidBoot, Cursor: 5}), "dev/kmsg", "5,90,1,-;x\n"), Past: "/past",
 			Want: []checks.Finding{{Code: "gpu.xid.lost", Severity: checks.Warn,
-				Message: "check_gpu_xid:  records of the kernel's log were overwritten before they were read: an Xid may have been among them"}}},
+				Message: "check_gpu_xid:  the kernel has overwritten records of its log before they were read: Xids may be lost"}}},
 		checktest.Scenario{Name: "a flood", Files: with(checktest.XidNode(), "dev/kmsg", floodOfXids()), Want: []checks.Finding{{Code: "gpu.xid.flood", Severity: checks.Warn,
-			Message: "check_gpu_xid:  the kernel logs more than can be kept: the oldest events are dropped"}}},
+			Message: "check_gpu_xid:  the kernel logs more Xids than the check can record: the oldest ones are dropped"}}},
 	)
 	return list
 })
 
-// floodOfXids is more different errors than are kept, none of which matters.
+// floodOfXids returns more different errors than the ledger keeps, all harmless.
 func floodOfXids() string {
 	var lines []string
 	for gpu := range 100 {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Many processes of one job are one application; those of different jobs are not.
+// Processes of one job count as one application.
 func TestXidJobs(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
@@ -22,7 +22,7 @@ func TestXidJobs(t *testing.T) {
 	crash(4, "71")
 	m.look("warn xid.31  of 2 jobs within 24 hours")
 	crash(5, "72")
-	m.up += 1000 // by now the number may be another process's
+	m.up += 1000 // the PID may be reused by now
 	m.look("warn xid.31  of 3 processes within 24 hours")
 	var l xidLedger
 	if err := m.env().Host.Recall(xidLedgerName, &l); err != nil || len(l.Events) != 5 || l.Events[3].Job != "71" || l.Events[4].Job != "" {
@@ -30,8 +30,8 @@ func TestXidJobs(t *testing.T) {
 	}
 }
 
-// A GPU that is put into another slot takes its errors along; those of one that is
-// replaced end, and those of its neighbours do not.
+// The errors of a GPU follow it to another slot; those of a GPU that was
+// replaced end, and those of other GPUs do not.
 func TestXidGPUMoves(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)

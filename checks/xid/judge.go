@@ -10,14 +10,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// xidJudge makes findings of the events of a ledger.
+// xidJudge classifies the events of a ledger.
 type xidJudge struct {
 	policy  *xidPolicy
 	ledger  *xidLedger
 	now     int64                             // Unix time
-	hours   int64                             // for how long an event that drains nobody counts, seconds
+	hours   int64                             // how long an event that does not drain the node counts, seconds
 	passes  int                               // runs without a line after which an event is over; 0: never
-	ask     func() map[string]checks.GPUState // what the driver says of the GPUs now, which takes a process of its own; or nil
+	ask     func() map[string]checks.GPUState // reads the states of the GPUs in another process; or nil
 	states  map[string]checks.GPUState
 	rows    map[checks.XidKey]xidRow
 	decoded map[string]decodedXid
@@ -28,7 +28,7 @@ type decodedXid struct {
 	what  string
 }
 
-// xidCase is one error of one GPU: the events that still count.
+// xidCase is one error of one GPU, with the events that still count.
 type xidCase struct {
 	gpu    string
 	key    checks.XidKey
@@ -38,7 +38,7 @@ type xidCase struct {
 	notes  []string
 	events []*xidEvent // the oldest first
 
-	byState bool // what NVML says now makes it drain the node
+	byState bool // it drains the node because of NVML's current state
 }
 
 func (c *xidCase) last() *xidEvent { return c.events[len(c.events)-1] }
@@ -49,7 +49,7 @@ func (c *xidCase) note(text string) {
 	}
 }
 
-// raise makes a case worse.
+// raise gives a case a worse class.
 func (c *xidCase) raise(class checks.XidClass, note string) {
 	if class.Rank() > c.class.Rank() {
 		c.class, c.remedy = class, classRemedy(class, c.row.Remedy)
@@ -57,7 +57,7 @@ func (c *xidCase) raise(class checks.XidClass, note string) {
 	}
 }
 
-func (j *xidJudge) row(k checks.XidKey) xidRow {
+func (j *xidJudge) findRow(k checks.XidKey) xidRow {
 	r, ok := j.rows[k]
 	if !ok {
 		r = j.policy.row(k)
@@ -69,8 +69,8 @@ func (j *xidJudge) row(k checks.XidKey) xidRow {
 	return r
 }
 
-// cases are what the ledger comes to, GPU by GPU.
-func (j *xidJudge) cases() []*xidCase {
+// findCases returns the errors of the ledger that still count, GPU by GPU.
+func (j *xidJudge) findCases() []*xidCase {
 	groups := map[xidSame][]*xidEvent{}
 	for i := range j.ledger.Events {
 		e := &j.ledger.Events[i]
@@ -79,12 +79,12 @@ func (j *xidJudge) cases() []*xidCase {
 	var cases []*xidCase
 	for same, events := range groups {
 		slices.SortStableFunc(events, func(a, b *xidEvent) int { return cmp.Compare(a.First, b.First) })
-		if c := j.one(same, events, groups); c != nil {
+		if c := j.makeCase(same, events, groups); c != nil {
 			cases = append(cases, c)
 		}
 	}
 	slices.SortFunc(cases, func(a, b *xidCase) int {
-		return strings.Compare(a.order(), b.order())
+		return strings.Compare(a.sortKey(), b.sortKey())
 	})
 	if j.ask != nil && slices.ContainsFunc(cases, func(c *xidCase) bool { return c.class != checks.XidIgnore }) {
 		j.states = j.ask()
@@ -95,27 +95,27 @@ func (j *xidJudge) cases() []*xidCase {
 		}
 	}
 	qualify(cases)
-	cases = j.authority(cases)
+	cases = j.applyActions(cases)
 	return slices.DeleteFunc(cases, func(c *xidCase) bool {
 		return c.class == checks.XidIgnore || c.class == checks.XidFollow && j.follows(c)
 	})
 }
 
-func (c *xidCase) order() string { return fmt.Sprintf("%s %v %05d", c.gpu, c.key.Switch, c.key.Code) }
+func (c *xidCase) sortKey() string { return fmt.Sprintf("%s %v %05d", c.gpu, c.key.Switch, c.key.Code) }
 
-// one makes a case of the events of one error, nil if none of them counts.
-func (j *xidJudge) one(same xidSame, events []*xidEvent, all map[xidSame][]*xidEvent) *xidCase {
-	c := &xidCase{gpu: same.gpu, key: same.key, row: j.row(same.key), class: checks.XidIgnore}
-	until := j.takenBack(same, all)
+// makeCase returns the case of one error, nil if none of its events counts.
+func (j *xidJudge) makeCase(same xidSame, events []*xidEvent, all map[xidSame][]*xidEvent) *xidCase {
+	c := &xidCase{gpu: same.gpu, key: same.key, row: j.findRow(same.key), class: checks.XidIgnore}
+	until := j.findClear(same, all)
 	for i, e := range events {
-		class, notes := j.classOf(e, &c.row, events[:i])
-		if j.over(e, class, &c.row) || e.Last <= until {
+		class, notes := j.classify(e, &c.row, events[:i])
+		if j.isOver(e, class, &c.row) || e.Last <= until {
 			continue
 		}
 		switch {
 		case class.Rank() > c.class.Rank():
 			c.class, c.notes = class, notes
-			if c.row.Class != checks.XidAuthority { // of which the last word counts
+			if c.row.Class != checks.XidAuthority { // the last event of an authority counts
 				c.events = nil
 			}
 		case class.Rank() < c.class.Rank() && c.row.Class != checks.XidAuthority:
@@ -126,19 +126,19 @@ func (j *xidJudge) one(same xidSame, events []*xidEvent, all map[xidSame][]*xidE
 	if len(c.events) == 0 {
 		return nil
 	}
-	c.remedy = c.row.remedyOf(c.class, c.last().Text)
-	j.repeated(c)
+	c.remedy = c.row.chooseRemedy(c.class, c.last().Text)
+	j.applyRepeat(c)
 	return c
 }
 
-// takenBack is when another Xid took this one back: 162 does so with 163.
-func (j *xidJudge) takenBack(same xidSame, all map[xidSame][]*xidEvent) (until int64) {
+// findClear returns when another Xid last cleared this one, as 162 clears 163; -1 if none has.
+func (j *xidJudge) findClear(same xidSame, all map[xidSame][]*xidEvent) (until int64) {
 	until = -1
 	for other, events := range all {
 		if other.gpu != same.gpu || other.key.Switch != same.key.Switch || other.key == same.key {
 			continue
 		}
-		if r := j.row(other.key); r.Clears != 0 && r.Clears == same.key.Code {
+		if r := j.findRow(other.key); r.Clears != 0 && r.Clears == same.key.Code {
 			for _, e := range events {
 				if e.Boot == j.ledger.Boot {
 					until = max(until, e.Last)
@@ -149,8 +149,8 @@ func (j *xidJudge) takenBack(same xidSame, all map[xidSame][]*xidEvent) (until i
 	return until
 }
 
-// classOf is the class of one event; before are the older ones of its error.
-func (j *xidJudge) classOf(e *xidEvent, r *xidRow, before []*xidEvent) (class checks.XidClass, notes []string) {
+// classify returns the class of one event; before are the older events of its error.
+func (j *xidJudge) classify(e *xidEvent, r *xidRow, before []*xidEvent) (class checks.XidClass, notes []string) {
 	class = r.Class
 	switch {
 	case class == checks.XidDecode:
@@ -165,13 +165,13 @@ func (j *xidJudge) classOf(e *xidEvent, r *xidRow, before []*xidEvent) (class ch
 			notes = append(notes, what)
 		}
 	case class == checks.XidAuthority:
-		class, _, _ = recoveryAction(e.Action)
+		class, _, _ = explainAction(e.Action)
 	case e.Key.Switch && e.Nonfatal && r.Nonfatal != "":
 		class = r.Nonfatal
 	case e.Key.Switch && e.Nonfatal && class.Rank() > checks.XidWatch.Rank():
 		class = checks.XidWatch
 	}
-	if n := episodes(e, r, before); n > 0 && class.Drains() {
+	if n := countEpisodes(e, r, before); n > 0 && class.Drains() {
 		if up := r.Again[min(n, len(r.Again))-1]; up.Rank() > class.Rank() {
 			class, notes = up, append(notes, "again within a week")
 		}
@@ -194,9 +194,9 @@ func (j *xidJudge) decode(e *xidEvent) decodedXid {
 	return d
 }
 
-// episodes is how often the error was there before a reset or a reboot, within
-// the week before the event.
-func episodes(e *xidEvent, r *xidRow, before []*xidEvent) int {
+// countEpisodes returns how often the error occurred in the week before the event, where a reset or a
+// reboot separates two episodes.
+func countEpisodes(e *xidEvent, r *xidRow, before []*xidEvent) int {
 	if len(r.Again) == 0 {
 		return 0
 	}
@@ -213,10 +213,10 @@ func episodes(e *xidEvent, r *xidRow, before []*xidEvent) int {
 	return len(seen)
 }
 
-// over says whether an event no longer counts.
-func (j *xidJudge) over(e *xidEvent, class checks.XidClass, r *xidRow) bool {
+// isOver reports whether an event no longer counts.
+func (j *xidJudge) isOver(e *xidEvent, class checks.XidClass, r *xidRow) bool {
 	switch {
-	case r.Class == checks.XidAuthority: // the last word of a boot holds for all of it
+	case r.Class == checks.XidAuthority: // the last action of a boot applies to the whole boot
 		return e.Boot != j.ledger.Boot
 	case class == checks.XidHold:
 		return false
@@ -232,16 +232,16 @@ func (j *xidJudge) over(e *xidEvent, class checks.XidClass, r *xidRow) bool {
 	return !class.Drains() && e.Last < j.now-j.hours
 }
 
-// repeated raises a case whose events come too often.
-func (j *xidJudge) repeated(c *xidCase) {
+// applyRepeat raises a case with too many events.
+func (j *xidJudge) applyRepeat(c *xidCase) {
 	rule := c.row.Repeat
 	if rule == nil && c.row.Class == checks.XidApp && c.row.override == "" {
-		rule = &checks.Repeat{Events: 3, Hours: 24, Class: checks.XidDiag, Jobs: true} // three jobs with one fault are not three mistakes
+		rule = &checks.Repeat{Events: 3, Hours: 24, Class: checks.XidDiag, Jobs: true} // three jobs with the same fault point to the GPU
 	}
 	if rule == nil {
 		return
 	}
-	counts := map[string]map[string]bool{} // by place: the events, or the jobs they are of
+	counts := map[string]map[string]bool{} // events, or their jobs, by place
 	what, jobless := "events", "jobs"
 	for _, e := range c.events {
 		if e.Last < j.now-int64(rule.Hours)*60*60 {
@@ -256,9 +256,9 @@ func (j *xidJudge) repeated(c *xidCase) {
 		if rule.Jobs {
 			if one = "job " + e.Job; e.Job == "" {
 				if rule.Class.Drains() {
-					continue // two processes may be one application
+					continue // two processes can belong to one application
 				}
-				one, jobless = e.PID, "processes" // all that the driver knows no process of count as one
+				one, jobless = e.PID, "processes" // all events without a process count as one
 			}
 			what = jobless
 		}
@@ -283,8 +283,7 @@ func (j *xidJudge) repeated(c *xidCase) {
 	}
 }
 
-// qualify notes what an Xid tells of another one: 171 and 172 say where the
-// error of a 48 is.
+// qualify adds the details that one Xid gives of another: 171 and 172 give the place of a 48.
 func qualify(cases []*xidCase) {
 	for _, c := range cases {
 		if c.row.Qualifies == 0 {
@@ -299,8 +298,8 @@ func qualify(cases []*xidCase) {
 	}
 }
 
-// follows says whether other errors of the GPU explain one that only follows.
-// What they do not explain stays.
+// follows removes the events of a case that other errors of the GPU explain, and reports whether none
+// is left.
 func (j *xidJudge) follows(c *xidCase) bool {
 	c.events = slices.DeleteFunc(c.events, j.explained)
 	return len(c.events) == 0
@@ -312,7 +311,7 @@ func (j *xidJudge) explained(e *xidEvent) bool {
 		if other.GPU != e.GPU || other.Key == e.Key {
 			continue
 		}
-		if r := j.row(other.Key); r.Class == checks.XidIgnore || r.Class == checks.XidFollow {
+		if r := j.findRow(other.Key); r.Class == checks.XidIgnore || r.Class == checks.XidFollow {
 			continue
 		}
 		if e.near(other) {
@@ -322,7 +321,7 @@ func (j *xidJudge) explained(e *xidEvent) bool {
 	return false
 }
 
-// near says whether two events are of one incident.
+// near reports whether two events belong to one incident.
 func (e *xidEvent) near(other *xidEvent) bool {
 	return e.Boot == other.Boot && other.First <= e.Last+xidBurst && e.First <= other.Last+xidBurst
 }

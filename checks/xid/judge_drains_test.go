@@ -9,8 +9,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// Every Xid whose row drains a node does so, on one GPU of eight: a site sees
-// that in the self-test, and a row that is changed shows there, too.
+// Every Xid with a draining class drains the node, on one GPU of eight: the
+// self-test shows that, also for a changed row.
 var _ = checktest.Table("check_gpu_xid", func(string) (list []checktest.Scenario) {
 	ends := map[checks.XidClass]string{checks.XidReset: "a GPU reset or a new boot clears it", checks.XidReboot: "a new boot clears it"}
 	table := xidTable()

@@ -30,7 +30,7 @@ func TestXidReset(t *testing.T) {
 				m.up += 300
 			}
 			m.say(how)
-			if name == "action" { // the driver's word takes a reboot back as far as a warning
+			if name == "action" { // the driver's action None lowers a reboot to a warning
 				m.look("warn xid.79 reboot-node the driver asks for no recovery")
 			} else {
 				m.look("fail xid.79 reboot-node")
@@ -47,7 +47,7 @@ func TestXidReset(t *testing.T) {
 	}
 }
 
-// Another GPU's reset is no business of this one.
+// The reset of another GPU does not end an error.
 func TestXidResetOfAnother(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
@@ -57,7 +57,7 @@ func TestXidResetOfAnother(t *testing.T) {
 	m.look("fail xid.62 reset-gpu")
 }
 
-// An application's fault is told once; three jobs with it are no application's.
+// An application's fault is reported once; three processes with it point to the GPU.
 func TestXidApp(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
@@ -101,7 +101,7 @@ func TestXidRepeats(t *testing.T) {
 		m.up += 1000
 		m.xid(109, fmt.Sprintf("pid=%d, name=python, Ch 00000008, errorString CTX SWITCH TIMEOUT", pid))
 	}
-	for pid := range 4 { // the ranks of one application, and processes of no job that is known
+	for pid := range 4 { // the ranks of one application, and processes of unknown jobs
 		hang(pid+1, map[bool]string{true: "70"}[pid < 2])
 		m.look("warn xid.109")
 	}
@@ -113,7 +113,7 @@ func TestXidRepeats(t *testing.T) {
 	m.look()
 }
 
-// What comes back is worse than it was.
+// Repeated errors escalate.
 func TestXidAgain(t *testing.T) {
 	t.Parallel()
 	reset := "vfio-pci 0000:c1:00.0: reset done"
@@ -173,7 +173,7 @@ func TestXidPairs(t *testing.T) {
 	m.xid(163, "disengaged")
 	m.look("warn xid.163")
 
-	m = newXidMachine(t) // 45 and 43 follow what explains them
+	m = newXidMachine(t) // 45 and 43 follow an error that explains them
 	m.xid(48, "DBE")
 	m.xid(171, "DRAM")
 	m.up += 100
@@ -204,30 +204,30 @@ func TestXidAuthority(t *testing.T) {
 	m.xid(154, toReboot)
 	m.look("fail xid.62 reboot-node the driver asks for a reboot of the node")
 
-	m = newXidMachine(t) // also what is else an application's fault
+	m = newXidMachine(t) // also of an application's fault
 	m.xid(94, "pid=1, name=a, contained")
 	m.xid(154, toReset)
 	m.look("fail xid.94 reset-gpu the driver asks for a GPU reset")
 
-	m = newXidMachine(t) // what only follows is not the reason
+	m = newXidMachine(t) // an error that only follows is not the reason
 	m.xid(45, "pid=1, name=a, Ch 1")
 	m.xid(154, toReset)
 	m.look("fail xid.154 reset-gpu the driver asks for a GPU reset")
 
-	m = newXidMachine(t) // an action of tomorrow asks for the most
+	m = newXidMachine(t) // an unknown action asks for a reboot
 	m.xid(154, "GPU recovery action changed from 0x0 (None) to 0x9 (Rotate)")
-	m.look("fail xid.154 reboot-node the driver asks for action 0x9, which is unknown to this version of nhc-gpu")
+	m.look("fail xid.154 reboot-node the driver asks for action 0x9, which this version of nhc-gpu does not know")
 	m = newXidMachine(t)
 	m.xid(154, "something else")
-	m.look("warn xid.154  the driver asks for something that cannot be read")
+	m.look("warn xid.154  the driver asks for an unreadable action")
 
-	m = newXidMachine(t) // a non-fatal NVLink5 error acts by the 154 that follows
+	m = newXidMachine(t) // the 154 that follows decides about a non-fatal NVLink5 error
 	m.xid(145, "RLW_SRC_TRACK Nonfatal XC1 i0 Link 17 (0x04084507 0x00000004 0x0)")
 	m.look("warn xid.145  RLW_SRC_TRACK on link 17, non-fatal")
 	m.xid(154, toReset)
 	m.look("fail xid.145 reset-gpu RLW_SRC_TRACK on link 17, non-fatal, the driver asks for a GPU reset")
 
-	m = newXidMachine(t) // the last word holds for the whole boot
+	m = newXidMachine(t) // the last action applies to the whole boot
 	m.xid(79, "off")
 	m.xid(154, toReboot)
 	m.look("fail xid.79 reboot-node the driver asks for a reboot of the node")
@@ -239,13 +239,13 @@ func TestXidAuthority(t *testing.T) {
 	m.look("warn xid.79 reboot-node the driver asks for no recovery")
 	m.look() // forgotten after a week
 
-	m = newXidMachine(t) // a hold is no less one
+	m = newXidMachine(t) // a hold stays
 	m.xid(54, "power")
 	m.xid(154, toNone)
 	m.look("fail xid.54 reseat-or-rma")
 }
 
-// A site's word on a code holds, whatever the driver asks for because of it.
+// A site's override of a code takes precedence over the driver's recovery action.
 func TestXidOverrideHolds(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)

@@ -10,39 +10,37 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// xidLedger is what runs remember of events. It outlives the kernel's ring
-// buffer, which forgets, and a boot, which begins it anew.
+// xidLedger is the record of events that runs keep. It outlives the kernel's ring buffer and a boot.
 type xidLedger struct {
-	Boot   string            `json:"boot"`             // the boot that Cursor and Resets are of
-	Cursor uint64            `json:"cursor"`           // the first record that has not been read
-	Epoch  int64             `json:"epoch,omitempty"`  // Unix time that the times of that boot's events count from
+	Boot   string            `json:"boot"`             // the boot of Cursor and Resets
+	Cursor uint64            `json:"cursor"`           // first record that is not read yet
+	Epoch  int64             `json:"epoch,omitempty"`  // Unix time of time 0 of that boot's log
 	Driver string            `json:"driver,omitempty"` // version
-	Resets map[string]int    `json:"resets,omitempty"` // of a GPU; of all of them under ""
+	Resets map[string]int    `json:"resets,omitempty"` // number of resets by GPU; "": resets of all GPUs
 	UUIDs  map[string]string `json:"uuids,omitempty"`
 	Events []xidEvent        `json:"events,omitempty"` // the oldest first
 }
 
-// xidLedgerName and xidClearsName are the files of a node's memory.
+// xidLedgerName and xidClearsName are the names of the state files.
 const (
 	xidLedgerName = "xid"
 	xidClearsName = "xid-clear"
 )
 
-// epoch is how often a GPU was reset in this boot.
+// epoch returns how often a GPU was reset in this boot.
 func (l *xidLedger) epoch(gpu string) int { return l.Resets[gpu] + l.Resets[""] }
 
-// begin makes the ledger one of this boot.
+// begin starts a new boot in the ledger.
 func (l *xidLedger) begin(boot string) {
 	if l.Boot != boot {
 		*l = xidLedger{Boot: boot, Driver: l.Driver, Events: l.Events}
 	}
 }
 
-// clockStep is how far the clock of a node may drift without any time being
-// told anew, seconds.
+// clockStep is the largest drift of the node's clock that is tolerated, seconds.
 const clockStep = 60
 
-// setEpoch takes a step of the node's clock out of the times of this boot.
+// setEpoch corrects the times of this boot's events after a step of the node's clock.
 func (l *xidLedger) setEpoch(epoch int64) {
 	step := epoch - l.Epoch
 	if l.Epoch != 0 && -clockStep <= step && step <= clockStep {
@@ -56,7 +54,7 @@ func (l *xidLedger) setEpoch(epoch int64) {
 	l.Epoch = epoch
 }
 
-// forget drops what no rule asks for any more.
+// forget drops the events that no rule needs any more.
 func (l *xidLedger) forget(now int64) {
 	l.Events = slices.DeleteFunc(l.Events, func(e xidEvent) bool { return e.Last < now-xidMemory && !e.standing })
 	for gpu := range l.UUIDs {
@@ -66,12 +64,11 @@ func (l *xidLedger) forget(now int64) {
 	}
 }
 
-// recallXids reads the ledger. Without one there is a new one; kept says whether
-// it can be written.
+// recallXids reads the ledger, or returns a new one. kept: it can be written.
 func recallXids(env *checks.Env) (ledger *xidLedger, kept bool, notes []checks.Finding) {
 	boot, bootErr := probe.BootID(env.Host)
 	ledger = &xidLedger{}
-	env.At("read the ledger of Xids")
+	env.At("read the record of Xids")
 	err := env.Recall(xidLedgerName, ledger)
 	switch {
 	case errors.Is(err, probe.ErrNoMemory) || bootErr != nil || boot == "":
@@ -80,16 +77,16 @@ func recallXids(env *checks.Env) (ledger *xidLedger, kept bool, notes []checks.F
 		ledger = &xidLedger{}
 	case err != nil || !ledger.sound():
 		if err == nil {
-			err = errors.New("read the ledger of Xids: it does not make sense")
+			err = errors.New("it is damaged")
 		}
 		ledger = &xidLedger{}
-		notes = append(notes, checks.Finding{Code: "gpu.xid.ledger", Severity: checks.Warn}.Describe("check_gpu_xid", "what earlier runs have seen is lost: %v", err))
+		notes = append(notes, checks.Finding{Code: "gpu.xid.ledger", Severity: checks.Warn}.Describe("check_gpu_xid", "the record of earlier Xids is lost: %v", err))
 	}
 	ledger.begin(boot)
 	return ledger, true, notes
 }
 
-// sound refuses a ledger that no run of ours has written.
+// sound reports whether the ledger is one that a run has written.
 func (l *xidLedger) sound() bool {
 	if len(l.Events) > xidMaxEvents || len(l.UUIDs) > xidMemos || len(l.Resets) > xidMemos {
 		return false

@@ -8,16 +8,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// The meaning of the NVIDIA driver's lines in the kernel's log. klog.go decides which of
-// them are believed.
+// The NVIDIA driver's lines in the kernel's log. [checks.Believe] decides which lines are trusted.
 
-// xidLine is what one line says.
+// xidLine is the meaning of a line.
 type xidLine struct {
 	Kind xidLineKind
-	GPU  string // PCI address: 0000:c1:00.0; "" of a line that is not about one
+	GPU  string // PCI address: 0000:c1:00.0; "" if the line has none
 	Key  checks.XidKey
-	Text string // behind the code, without process
-	PID  string // of the process, "" if the driver does not know it
+	Text string // after the code, without the process
+	PID  string // of the process, "": unknown to the driver
 	Name string // of the process
 
 	UUID     string // lineUUID
@@ -25,7 +24,7 @@ type xidLine struct {
 	Action   int    // of Xid 154: the recovery action; -1 if the line cannot be read
 	Place    string // of Xid 13: "GPC 3, TPC 0"
 	Link     string // the number of the NVLink
-	Nonfatal bool   // the line itself says so
+	Nonfatal bool   // the line reports a non-fatal error
 }
 
 type xidLineKind int
@@ -33,13 +32,13 @@ type xidLineKind int
 const (
 	lineOther xidLineKind = iota
 	lineXid               // an Xid or SXid
-	lineUUID              // tells the UUID of a GPU
-	lineLoad              // the module is loaded: every GPU begins anew
+	lineUUID              // the UUID of a GPU
+	lineLoad              // the module was loaded: this resets every GPU
 	lineReset             // a GPU was reset
 )
 
-// parseXidLine reads a record of the kernel's log. Kind is lineOther of any line that
-// is not believed, or says nothing about a GPU or an NVSwitch.
+// parseXidLine parses a record of the kernel's log. Kind is lineOther for a line that is not trusted or
+// not about a GPU or an NVSwitch.
 func parseXidLine(record []byte) xidLine {
 	l, ok := checks.Believe(record, false, checks.AboutGPU)
 	if !ok {
@@ -48,7 +47,7 @@ func parseXidLine(record []byte) xidLine {
 	return readXid(l)
 }
 
-// readXid reads a believed line.
+// readXid parses a trusted line.
 func readXid(l checks.KernelLine) xidLine {
 	switch l.Kind {
 	case checks.SaysXid:
@@ -69,7 +68,7 @@ func readXid(l checks.KernelLine) xidLine {
 	return xidLine{}
 }
 
-// parseXid reads an Xid, of which these are examples from "PCI:" on:
+// parseXid parses an Xid. Examples from "PCI:" on:
 //
 //	PCI:0000:c1:00): 79, pid=4711, name=python, GPU has fallen off the bus.
 //	PCI:0000:c1:00 GPU-I:02 GPU-CI:00): 31, pid='<unknown>', name=<unknown>, Ch 00000008, ...
@@ -90,8 +89,8 @@ func parseXid(line checks.KernelLine) xidLine {
 	return l
 }
 
-// cutProcess takes "pid=4711, name=python, " off. A name is the user's choice,
-// up to 15 bytes of anything: too little to make up what is read further on.
+// cutProcess removes "pid=4711, name=python, ". A user can choose the name, up to 15 arbitrary bytes:
+// too few to forge the text that follows.
 func (l *xidLine) cutProcess(text string) (rest string) {
 	after, ok := strings.CutPrefix(text, "pid=")
 	if !ok {
@@ -113,11 +112,11 @@ func (l *xidLine) cutProcess(text string) (rest string) {
 	return rest
 }
 
-// parseSXid reads an SXid:
+// parseSXid parses an SXid:
 //
 //	nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress non-posted PRIV error (First)
 //
-// The lines of registers behind it bear its number, but not how bad it is:
+// The lines with registers that follow have its number, but not its severity:
 //
 //	nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Severity 0 Engine instance 32 Sub-engine instance 00
 //	nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Data {0x00140004, 0x00100000, 0x00140004, ...}
@@ -133,15 +132,15 @@ func parseSXid(line checks.KernelLine) xidLine {
 	return l
 }
 
-// Xids that the code knows by number.
+// Xids with code of their own.
 const (
 	xidGraphics       = 13
 	xidOffTheBus      = 79
 	xidRecoveryAction = 154
 )
 
-// parseRecoveryAction reads the action of "GPU recovery action changed from 0x0
-// (None) to 0x2 (Node Reboot Required)"; -1 if it does not say.
+// parseRecoveryAction returns the action of "GPU recovery action changed from 0x0 (None) to 0x2 (Node
+// Reboot Required)"; -1 if it has none.
 func parseRecoveryAction(text string) int {
 	_, change, _ := strings.Cut(text, "recovery action changed from ")
 	_, to, ok := strings.Cut(change, " to 0x")
@@ -159,8 +158,8 @@ func parseRecoveryAction(text string) int {
 	return int(n)
 }
 
-// parsePlace finds the "GPC 3, TPC 0" of an Xid 13: the last one, for a name
-// that holds a comma stands before it.
+// parsePlace returns the "GPC 3, TPC 0" of an Xid 13: the last one, because a process name with a comma
+// comes before it.
 func parsePlace(text string) string {
 	at := strings.LastIndex(text, "(GPC ")
 	if at < 0 {
@@ -175,8 +174,8 @@ func parsePlace(text string) string {
 	return "GPC " + gpc + ", TPC " + tpc
 }
 
-// parseLink finds the number of the NVLink: "Link 32", "on link 4(0x0". It is the
-// last one, for a name that holds a comma stands before it.
+// parseLink returns the number of the NVLink: "Link 32", "on link 4(0x0". It is the last one, because a
+// process name with a comma comes before it.
 func parseLink(text string) string {
 	text = strings.ToLower(text)
 	for at := strings.LastIndex(text, "link "); at >= 0; at = strings.LastIndex(text, "link ") {
@@ -191,7 +190,7 @@ func parseLink(text string) string {
 	return ""
 }
 
-// cutDigits takes up to four digits off.
+// cutDigits splits off up to four digits.
 func cutDigits(s string) (digits, rest string) {
 	i := 0
 	for i < len(s) && i < 4 && s[i] >= '0' && s[i] <= '9' {

@@ -13,43 +13,42 @@ import (
 // three minutes of the one before.
 type xidEvent struct {
 	Boot  string        `json:"boot"`
-	Epoch int           `json:"epoch,omitempty"` // resets of the GPU before it, in that boot
+	Epoch int           `json:"epoch,omitempty"` // number of earlier resets of the GPU in that boot
 	GPU   string        `json:"gpu"`             // PCI address of the GPU or NVSwitch
 	UUID  string        `json:"uuid,omitempty"`  // of the GPU
 	Key   checks.XidKey `json:"key"`
-	Sub   string        `json:"sub,omitempty"` // what else has to agree within a burst
+	Sub   string        `json:"sub,omitempty"` // other values that are equal within a burst, see subKey
 	First int64         `json:"first"`         // Unix time, seconds
 	Last  int64         `json:"last"`
-	From  uint64        `json:"from,omitempty"` // of the record of its first line; 0: not known
-	Seq   uint64        `json:"seq"`            // of that of its last one
+	From  uint64        `json:"from,omitempty"` // record number of its first line; 0: unknown
+	Seq   uint64        `json:"seq"`            // record number of its last line
 	Lines int           `json:"lines"`
 
 	Text     string `json:"text,omitempty"` // of its first line
 	PID      string `json:"pid,omitempty"`
 	Name     string `json:"name,omitempty"`
-	Job      string `json:"job,omitempty"` // of Slurm, if the process was still there to be asked
+	Job      string `json:"job,omitempty"` // Slurm's job, if the process still existed
 	Action   int    `json:"action,omitempty"`
 	Place    string `json:"place,omitempty"`
 	Link     string `json:"link,omitempty"`
 	Nonfatal bool   `json:"nonfatal,omitempty"`
 
-	Raised checks.XidClass `json:"raised,omitempty"` // by a rule whose reason passes
-	Grave  bool            `json:"grave,omitempty"`  // it drains by the tables: the last to be dropped
+	Raised checks.XidClass `json:"raised,omitempty"` // by a rule with a temporary reason
+	Grave  bool            `json:"grave,omitempty"`  // it drains by the tables: dropped last
 	Told   bool            `json:"told,omitempty"`   // an earlier run has reported it
-	Passes int             `json:"passes,omitempty"` // runs since without a line of it
+	Passes int             `json:"passes,omitempty"` // runs without a new line
 
 	standing bool // it drains the node now
 }
 
-// xidBurst is how close lines of one burst are, seconds: NVIDIA's NVSentinel
-// counts the same way.
+// xidBurst is the longest time between two lines of a burst, seconds, as in NVIDIA's NVSentinel.
 const xidBurst = 3 * 60
 
-// Bounds of what is kept: a GPU in trouble logs hundreds of thousands of lines.
+// Limits of the ledger: a faulty GPU can log hundreds of thousands of lines.
 const (
 	xidMaxEvents = 1024
 	xidMaxSame   = 32      // events of one error of one GPU
-	xidMemory    = 7 * day // "again" looks so far back
+	xidMemory    = 7 * day // the window of "again"
 	xidMemos     = 256
 	day          = 24 * 60 * 60
 )
@@ -57,10 +56,10 @@ const (
 // xidScan turns records into events of a ledger.
 type xidScan struct {
 	ledger *xidLedger
-	booted func() int64 // Unix time that the records' times count from; asked for an event only
+	booted func() int64 // Unix time of the records' time 0; read only if there is an event
 	memo   map[string]xidLine
-	at     map[xidPlace]int // where the newest event of a burst is
-	same   map[xidSame]int  // how many events there are
+	at     map[xidPlace]int // index of the newest event of a burst
+	same   map[xidSame]int  // number of events
 	fresh  map[xidPlace]bool
 	rows   map[checks.XidKey]xidRow
 	full   bool // events were not kept
@@ -78,11 +77,11 @@ type xidPlace struct {
 
 func newXidScan(l *xidLedger, booted func() int64) *xidScan {
 	s := &xidScan{ledger: l, booted: booted, memo: map[string]xidLine{}, fresh: map[xidPlace]bool{}, rows: map[checks.XidKey]xidRow{}}
-	s.index()
+	s.buildIndex()
 	return s
 }
 
-func (s *xidScan) index() {
+func (s *xidScan) buildIndex() {
 	s.at, s.same = map[xidPlace]int{}, map[xidSame]int{}
 	for i := range s.ledger.Events {
 		e := &s.ledger.Events[i]
@@ -93,18 +92,18 @@ func (s *xidScan) index() {
 
 func (e *xidEvent) place() xidPlace { return xidPlace{xidSame{e.GPU, e.Key}, e.Sub} }
 
-// add takes one line of a log, if it is one that would be believed.
+// add adds one line of a log if it is trusted.
 func (s *xidScan) add(r probe.KernelRecord) {
 	if l, ok := checks.Believe(r.Text, r.Cont, checks.AboutGPU); ok {
-		s.take(r, l)
+		s.addTrusted(r, l)
 	}
 }
 
-// take takes one believed line.
-func (s *xidScan) take(r probe.KernelRecord, believed checks.KernelLine) {
+// addTrusted adds one trusted line.
+func (s *xidScan) addTrusted(r probe.KernelRecord, trusted checks.KernelLine) {
 	line, ok := s.memo[string(r.Text)] // floods repeat few lines
 	if !ok {
-		line = readXid(believed)
+		line = readXid(trusted)
 		if len(s.memo) < xidMemos {
 			s.memo[string(r.Text)] = line
 		}
@@ -112,7 +111,7 @@ func (s *xidScan) take(r probe.KernelRecord, believed checks.KernelLine) {
 	l := s.ledger
 	switch line.Kind {
 	case lineXid:
-		s.event(line, r.Seq, s.booted()+int64(r.At.Seconds()))
+		s.addEvent(line, r.Seq, s.booted()+int64(r.At.Seconds()))
 	case lineUUID:
 		if l.UUIDs == nil {
 			l.UUIDs = map[string]string{}
@@ -122,13 +121,13 @@ func (s *xidScan) take(r probe.KernelRecord, believed checks.KernelLine) {
 		}
 	case lineLoad:
 		l.Driver = line.Driver
-		s.reset("")
+		s.countReset("")
 	case lineReset:
-		s.reset(line.GPU)
+		s.countReset(line.GPU)
 	}
 }
 
-func (s *xidScan) reset(gpu string) {
+func (s *xidScan) countReset(gpu string) {
 	l := s.ledger
 	if l.Resets == nil {
 		l.Resets = map[string]int{}
@@ -138,17 +137,17 @@ func (s *xidScan) reset(gpu string) {
 	}
 }
 
-// event adds a line to its burst, or begins one.
-func (s *xidScan) event(line xidLine, seq uint64, now int64) {
+// addEvent adds a line to its burst, or starts a burst.
+func (s *xidScan) addEvent(line xidLine, seq uint64, now int64) {
 	l := s.ledger
 	if line.Key.Code == xidRecoveryAction && !line.Key.Switch && line.Action == 0 {
-		s.reset(line.GPU) // that action is none any more is what a reset ends with
+		s.countReset(line.GPU) // a reset ends with the change to action None
 	}
 	e := xidEvent{
 		Boot: l.Boot, Epoch: l.epoch(line.GPU), GPU: line.GPU, Key: line.Key, First: now, Last: now, From: seq, Seq: seq, Lines: 1,
 		Text: line.Text, PID: line.PID, Name: line.Name, Action: line.Action, Place: line.Place, Link: line.Link, Nonfatal: line.Nonfatal,
 	}
-	e.Sub = line.sub()
+	e.Sub = line.subKey()
 	place := e.place()
 	s.fresh[place] = true
 	if i, ok := s.at[place]; ok {
@@ -173,7 +172,7 @@ func (s *xidScan) event(line xidLine, seq uint64, now int64) {
 	s.same[place.xidSame]++
 }
 
-// isGrave says whether the tables alone make an event drain the node.
+// isGrave reports whether an event drains the node by the tables alone.
 func (s *xidScan) isGrave(e *xidEvent) bool {
 	r, ok := s.rows[e.Key]
 	if !ok {
@@ -182,11 +181,11 @@ func (s *xidScan) isGrave(e *xidEvent) bool {
 			s.rows[e.Key] = r
 		}
 	}
-	class, _ := (&xidJudge{ledger: s.ledger}).classOf(e, &r, nil)
+	class, _ := (&xidJudge{ledger: s.ledger}).classify(e, &r, nil)
 	return class.Drains()
 }
 
-// makeRoom drops old events, those first that drain nobody.
+// makeRoom drops old events, those that do not drain the node first.
 func (s *xidScan) makeRoom() {
 	s.full = true
 	drop := xidMaxEvents / 8
@@ -198,11 +197,10 @@ func (s *xidScan) makeRoom() {
 		return true
 	})
 	s.ledger.Events = slices.Delete(s.ledger.Events, 0, drop)
-	s.index()
+	s.buildIndex()
 }
 
-// replace puts an event in the place of the oldest of its error, of one that
-// drains nobody if there is one.
+// replace replaces the oldest event of the same error, preferably one that does not drain the node.
 func (s *xidScan) replace(e xidEvent) {
 	oldest := -1
 	for i := range s.ledger.Events {
@@ -229,9 +227,9 @@ func (s *xidScan) replace(e xidEvent) {
 	s.at[e.place()] = oldest
 }
 
-// sub is what keeps lines of one error apart: the link, the place, how bad the
-// line itself says it is, what is to be done.
-func (l *xidLine) sub() string {
+// subKey returns the values that separate lines of one error: the link, the place, the severity in the
+// line, the recovery action.
+func (l *xidLine) subKey() string {
 	switch {
 	case l.Key.Switch:
 		return fmt.Sprint(l.Link, " ", l.Nonfatal)
@@ -248,8 +246,7 @@ func (l *xidLine) sub() string {
 	return strings.TrimSpace(l.Link + " " + l.Place)
 }
 
-// recordXids reads the kernel's log into a ledger. notes are what the reader of
-// a report should know of the reading.
+// recordXids reads the kernel's log into a ledger. notes are findings about the reading itself.
 func recordXids(env *checks.Env, ledger *xidLedger) (scan *xidScan, notes []checks.Finding, err error) {
 	var bootErr error
 	asked := false
@@ -268,15 +265,15 @@ func recordXids(env *checks.Env, ledger *xidLedger) (scan *xidScan, notes []chec
 	}
 	from := ledger.Cursor
 	scan = newXidScan(ledger, booted)
-	end, err := checks.ReadKernelLog(env, from, checks.AboutGPU, scan.take)
+	end, err := checks.ReadKernelLog(env, from, checks.AboutGPU, scan.addTrusted)
 	if err != nil {
 		return nil, nil, err
 	}
-	if end.Next > 0 && end.Next < from { // not the log that the cursor is of
+	if end.Next > 0 && end.Next < from { // the cursor is of another log
 		ledger.Events = slices.DeleteFunc(ledger.Events, func(x xidEvent) bool { return x.Boot == ledger.Boot })
 		ledger.Resets, ledger.Epoch, asked, from = nil, 0, false, 0
 		scan = newXidScan(ledger, booted)
-		if end, err = checks.ReadKernelLog(env, 0, checks.AboutGPU, scan.take); err != nil {
+		if end, err = checks.ReadKernelLog(env, 0, checks.AboutGPU, scan.addTrusted); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -288,10 +285,10 @@ func recordXids(env *checks.Env, ledger *xidLedger) (scan *xidScan, notes []chec
 	}
 	if from > 0 && end.First > from || end.Overrun {
 		notes = append(notes, checks.Finding{Code: "gpu.xid.lost", Severity: checks.Warn}.
-			Describe("check_gpu_xid", "records of the kernel's log were overwritten before they were read: an Xid may have been among them"))
+			Describe("check_gpu_xid", "the kernel has overwritten records of its log before they were read: Xids may be lost"))
 	}
 	if end.Cut || scan.full {
-		notes = append(notes, checks.Finding{Code: "gpu.xid.flood", Severity: checks.Warn}.Describe("check_gpu_xid", "the kernel logs more than can be kept: the oldest events are dropped"))
+		notes = append(notes, checks.Finding{Code: "gpu.xid.flood", Severity: checks.Warn}.Describe("check_gpu_xid", "the kernel logs more Xids than the check can record: the oldest ones are dropped"))
 	}
 	return scan, notes, nil
 }

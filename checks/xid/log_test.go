@@ -63,7 +63,7 @@ func TestXidFlood(t *testing.T) {
 				return
 			}
 			j := &xidJudge{policy: &xidPolicy{}, ledger: l, now: l.Events[len(l.Events)-1].Last, hours: day}
-			if len(j.cases()) == 0 {
+			if len(j.findCases()) == 0 {
 				t.Error("nothing is made of it")
 			}
 		})
@@ -90,7 +90,7 @@ func TestXidFloodKeepsTheGrave(t *testing.T) {
 	}
 	j := &xidJudge{policy: &xidPolicy{}, ledger: l, now: int64(n), hours: day}
 	var got []string
-	for _, c := range j.cases() {
+	for _, c := range j.findCases() {
 		if c.class.Drains() {
 			got = append(got, c.key.String())
 		}

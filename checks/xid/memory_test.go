@@ -302,7 +302,7 @@ func FuzzXidLedger(f *testing.F) {
 		}
 		j := &xidJudge{policy: &xidPolicy{}, ledger: l, now: 200, hours: day, passes: 1}
 		r := &xidReporter{xidJudge: j}
-		for _, x := range r.findings(j.cases()) {
+		for _, x := range r.makeFindings(j.findCases()) {
 			if x.Code == "" || strings.ContainsAny(x.Message, "\n") {
 				t.Errorf("%+v", x)
 			}

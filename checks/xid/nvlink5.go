@@ -43,7 +43,7 @@ var nvlink5Table = sync.OnceValue(func() []nvlink5Row {
 	return file.Decode
 })
 
-// nvlink5 is the text of an Xid 144 to 150:
+// nvlink5 is the parsed text of an Xid 144 to 150:
 //
 //	RLW_SRC_TRACK Nonfatal XC1 i0 Link 17 (0x04084507 0x00000004 0x00000000 ...)
 type nvlink5 struct {
@@ -54,8 +54,8 @@ type nvlink5 struct {
 	Status uint32 // errorStatus
 }
 
-// parseNVLink5 reads the text behind the code of such an Xid. The text before its last
-// comma may be the rest of a process name.
+// parseNVLink5 parses the text after the code of such an Xid. The text before its last comma can be the
+// rest of a process name.
 func parseNVLink5(text string) (n nvlink5, ok bool) {
 	at := strings.LastIndex(text, "(0x")
 	if at < 0 {
@@ -69,7 +69,7 @@ func parseNVLink5(text string) (n nvlink5, ok bool) {
 	if len(words) < 2 {
 		return n, false
 	}
-	if words[0] == "MSE" && words[1] == "Degraded" && len(words) > 2 { // the only unit of two words
+	if words[0] == "MSE" && words[1] == "Degraded" && len(words) > 2 { // the only unit with two words
 		words = append([]string{"MSE Degraded"}, words[2:]...)
 	}
 	n.Unit, n.Word = words[0], words[1]
@@ -88,14 +88,13 @@ func parseNVLink5(text string) (n nvlink5, ok bool) {
 	return n, err1 == nil && err2 == nil
 }
 
-// firstV2 is the driver branch from which on intrInfo has its second layout.
+// firstV2 is the first driver branch with the second layout of intrInfo.
 const firstV2 = 575
 
-// decodeNVLink5 finds the row for what a line says, with Action2 as its resolution
-// if the line has that flag. The layout follows from the driver's version; where that
-// is not known either may fit.
+// decodeNVLink5 finds the row of a line, with Action2 as its resolution if the line has that flag. The
+// driver's version determines the layout; if it is unknown either layout is accepted.
 func decodeNVLink5(code int, n nvlink5, driver string) (nvlink5Row, bool) {
-	branch := driverBranch(driver)
+	branch := parseBranch(driver)
 	for _, r := range nvlink5Table() {
 		if r.Xid != code || r.Status != n.Status || !r.isUnit(n.Unit) {
 			continue
@@ -116,7 +115,7 @@ func (n nvlink5) fits(v1, v2 string, branch int) bool {
 	return fits(v1, n.Intr) && (branch == 0 || branch < firstV2) || fits(v2, n.Intr) && (branch == 0 || branch >= firstV2)
 }
 
-// isUnit says whether the row is about the unit: "TLW_RX/TLW_RX_PIPE0" has two names.
+// isUnit reports whether the row is about the unit: "TLW_RX/TLW_RX_PIPE0" has two names.
 func (r nvlink5Row) isUnit(unit string) bool {
 	if unit == r.Unit {
 		return true
@@ -129,8 +128,8 @@ func (r nvlink5Row) isUnit(unit string) bool {
 	return false
 }
 
-// unitsOf sums up the rows of an Xid, unit by unit: "RLW_CTRL: IGNORE 1".
-func unitsOf(code int) (units []string) {
+// describeUnits counts the rows of an Xid by unit and resolution: "RLW_CTRL: IGNORE 1".
+func describeUnits(code int) (units []string) {
 	counts, order := map[string]map[string]int{}, []string{}
 	for _, r := range nvlink5Table() {
 		if r.Xid != code {
@@ -165,9 +164,8 @@ func fits(pattern string, n uint32) bool {
 	return true
 }
 
-// driverBranch is the number before the first dot of a driver's version, 0 if
-// it is not known.
-func driverBranch(version string) int {
+// parseBranch returns the number before the first dot of a driver's version, 0 if unknown.
+func parseBranch(version string) int {
 	branch, _, _ := strings.Cut(version, ".")
 	n, err := strconv.Atoi(branch)
 	if err != nil {
@@ -176,7 +174,7 @@ func driverBranch(version string) int {
 	return n
 }
 
-// class is what the row makes of an event.
+// class returns the class of an event of this row.
 func (r nvlink5Row) class() checks.XidClass {
 	switch r.Resolution {
 	case "RESET_GPU":
@@ -190,8 +188,8 @@ func (r nvlink5Row) class() checks.XidClass {
 	return checks.XidIgnore
 }
 
-// decodeXid is the class of an event whose row says DECODE, and why. What no
-// row decodes is watched: the driver's Xid 154 says if there is more to do.
+// decodeXid returns the class of an event of class DECODE, and its details. An event without a row has
+// class WATCH: the driver logs Xid 154 if more is needed.
 func decodeXid(code int, text, driver string) (class checks.XidClass, what string) {
 	n, ok := parseNVLink5(text)
 	if !ok {

@@ -36,18 +36,16 @@ var nvlink74Table = sync.OnceValue(func() []nvlink74Row {
 	return file.Bits
 })
 
-// xidNVLink is the Xid whose line ends in seven registers of an NVLink, before
-// Blackwell.
+// xidNVLink is the Xid with seven registers of an NVLink at the end of its line, before Blackwell.
 const xidNVLink = 74
 
-// decodeNVLink74 reads the registers of an Xid 74. Without a bit that NVIDIA has
-// explained, class is "".
+// decodeNVLink74 decodes the registers of an Xid 74. class is "" if NVIDIA documents none of the bits.
 func decodeNVLink74(text string) (class checks.XidClass, remedy checks.Remedy, what string) {
 	unexplained := map[int]uint32{}
-	for i, r := range registersOf(text) {
+	for i, r := range parseRegisters(text) {
 		unexplained[i+1] = r
 	}
-	whole := false // something is set that the row of 74 decides about
+	whole := false // a bit is set for which the row of 74 decides
 	var says []string
 	for _, row := range nvlink74Table() {
 		hit := false
@@ -71,7 +69,7 @@ func decodeNVLink74(text string) (class checks.XidClass, remedy checks.Remedy, w
 			class = row.Class
 		}
 	}
-	for _, register := range []int{1, 3, 4, 5} { // the others tell nothing
+	for _, register := range []int{1, 3, 4, 5} { // the other registers have no meaning
 		whole = whole || unexplained[register] != 0
 	}
 	if whole {
@@ -80,8 +78,8 @@ func decodeNVLink74(text string) (class checks.XidClass, remedy checks.Remedy, w
 	return class, remedy, strings.Join(says, "; ")
 }
 
-// registersOf finds the numbers in the last parentheses of a line.
-func registersOf(text string) (registers []uint32) {
+// parseRegisters returns the numbers in the last parentheses of a line.
+func parseRegisters(text string) (registers []uint32) {
 	_, text, _ = strings.Cut(text[max(0, strings.LastIndex(text, "(")):], "(")
 	text, _, whole := strings.Cut(text, ")")
 	for word := range strings.SplitSeq(text, ",") {
@@ -94,8 +92,8 @@ func registersOf(text string) (registers []uint32) {
 	return registers
 }
 
-// remedyOf is what cures an event of the class, by its text.
-func (r *xidRow) remedyOf(class checks.XidClass, text string) checks.Remedy {
+// chooseRemedy returns the remedy of an event of the class, by its text.
+func (r *xidRow) chooseRemedy(class checks.XidClass, text string) checks.Remedy {
 	if r.Code == xidNVLink && class == checks.XidReset && r.override == "" {
 		if _, remedy, _ := decodeNVLink74(text); remedy != checks.NoRemedy {
 			return remedy

@@ -28,17 +28,17 @@ type xidRow struct {
 	Source    string            `toml:"source"`
 	Why       string            `toml:"why"`
 	State     string            `toml:"state"`  // remap, bank, sram, links or mig
-	Repeat    *checks.Repeat    `toml:"repeat"` // so many make another class
-	Again     []checks.XidClass `toml:"again"`  // after a reset or reboot
-	Same      string            `toml:"same"`   // link: what counts for Again
+	Repeat    *checks.Repeat    `toml:"repeat"` // a number of events that changes the class
+	Again     []checks.XidClass `toml:"again"`  // classes if it returns after a reset or a reboot
+	Same      string            `toml:"same"`   // "link": only events of the same link count for Again
 	Clears    int               `toml:"clears"`
 	Qualifies int               `toml:"qualifies"`
 	Nonfatal  checks.XidClass   `toml:"nonfatal"` // of an SXid
-	Victim    bool              `toml:"victim"`   // the application only suffers from it
-	Cure      string            `toml:"cure"`     // what ends it, if that is more than its class says
+	Victim    bool              `toml:"victim"`   // the application is the victim, not the cause
+	Cure      string            `toml:"cure"`     // what ends it, if its class is not enough
 
-	unknown  bool   // no table has it
-	override string // what the site has made of it, "" if nothing
+	unknown  bool   // not in the tables
+	override string // the site's override in words, "" if there is none
 }
 
 //go:embed xid.toml
@@ -47,9 +47,9 @@ var xidTOML string
 //go:embed sxid.toml
 var sxidTOML string
 
-// xidRowOf finds the row of a code. Each row is a line of its own, so that a
-// node with one event need not read six hundred of them.
-func xidRowOf(k checks.XidKey) (r xidRow, ok bool) {
+// readRow parses the row of a code. Each row is one line, so that a node with one event does not parse
+// six hundred rows.
+func readRow(k checks.XidKey) (r xidRow, ok bool) {
 	text := xidTOML
 	if k.Switch {
 		text = sxidTOML
@@ -71,10 +71,9 @@ func xidRowOf(k checks.XidKey) (r xidRow, ok bool) {
 	return table.Row, true
 }
 
-// xidPolicy is what is to be made of each code: the tables, and what a site
-// has changed in them.
+// xidPolicy is the classification of codes: the tables with a site's overrides.
 type xidPolicy struct {
-	file     string // of the site's changes; "" if there are none
+	file     string // with the site's overrides; "" if there are none
 	rows     map[checks.XidKey]xidOverride
 	severity map[checks.XidClass]checks.Severity
 }
@@ -86,10 +85,9 @@ type xidOverride struct {
 	Why   string          `toml:"why"`
 }
 
-// row is what is known of a code, with the site's word. An unknown code is to
-// be watched, loudly, and drains nobody.
+// row returns the row of a code, with the site's override. An unknown code has class WATCH.
 func (p *xidPolicy) row(k checks.XidKey) xidRow {
-	r, ok := xidRowOf(k)
+	r, ok := readRow(k)
 	if !ok {
 		r = xidRow{
 			Code: k.Code, Name: "unknown", Class: checks.XidWatch, Says: "unknown", Means: "unknown to this version of nhc-gpu",
@@ -100,17 +98,17 @@ func (p *xidPolicy) row(k checks.XidKey) xidRow {
 	if !ok {
 		return r
 	}
-	r.override = fmt.Sprintf("%s: class %s in place of %s", p.file, o.Class, r.Class)
+	r.override = fmt.Sprintf("%s: class %s instead of %s", p.file, o.Class, r.Class)
 	if o.Why != "" {
 		r.override += ", " + o.Why
 	}
-	// The site has judged this code: nothing else changes its class.
+	// No rule changes a class that the site has set.
 	r.Class, r.Nonfatal, r.Again, r.Repeat, r.State, r.Cure = o.Class, o.Class, nil, nil, "", ""
 	r.Remedy, r.unknown = classRemedy(o.Class, r.Remedy), false
 	return r
 }
 
-// classRemedy is what cures an event whose class is not that of its row.
+// classRemedy returns the remedy of an event with another class than that of its row.
 func classRemedy(c checks.XidClass, of checks.Remedy) checks.Remedy {
 	switch c {
 	case checks.XidReset:
@@ -132,7 +130,7 @@ func classRemedy(c checks.XidClass, of checks.Remedy) checks.Remedy {
 	return of
 }
 
-// severityOf is how bad a finding of the class is.
+// severityOf returns the severity of findings of a class.
 func (p *xidPolicy) severityOf(c checks.XidClass) checks.Severity {
 	if s, ok := p.severity[c]; ok {
 		return s
@@ -146,12 +144,11 @@ func (p *xidPolicy) severityOf(c checks.XidClass) checks.Severity {
 	return checks.Warn
 }
 
-// xidPolicyFile is where a site changes the policy, unless XID_POLICY names
-// another file.
+// xidPolicyFile is the file with a site's overrides, unless XID_POLICY names another.
 const xidPolicyFile = "/etc/nhc/xid.toml"
 
-// readXidPolicy reads the site's changes. Without a usable file the tables stand
-// as they are, and the error says why.
+// readXidPolicy reads the site's overrides. With an unusable file it returns the built-in policy and
+// the error.
 func readXidPolicy(env *checks.Env) (*xidPolicy, error) {
 	path := env.Lookup("XID_POLICY")
 	if path == "" {
@@ -169,21 +166,20 @@ func readXidPolicy(env *checks.Env) (*xidPolicy, error) {
 	if err != nil {
 		first, _, more := strings.Cut(err.Error(), "\n")
 		if more {
-			first += " (nhc-gpu lint tells all)"
+			first += " (nhc-gpu lint shows all errors)"
 		}
 		return &xidPolicy{}, errors.New(first)
 	}
 	return p, nil
 }
 
-// PolicyErrors is what is wrong with a site's policy for Xids, all of it, each
-// with its line; nil if nothing is.
+// PolicyErrors returns all errors of a site's policy for Xids, each with its line.
 func PolicyErrors(path string, text []byte) error {
 	_, err := parseXidPolicy(path, string(text))
 	return err
 }
 
-// xidPolicyText is a site's policy for Xids as it is written.
+// xidPolicyText is the content of a site's policy file.
 type xidPolicyText struct {
 	Xid   []xidOverride `toml:"xid"`
 	SXid  []xidOverride `toml:"sxid"`
@@ -192,8 +188,8 @@ type xidPolicyText struct {
 	} `toml:"class"`
 }
 
-// parseXidPolicy reads a site's file: [[xid]] and [[sxid]] give a code another
-// class, [class.WATCH] gives a class another severity.
+// parseXidPolicy parses a site's file: [[xid]] and [[sxid]] give a code another class, [class.WATCH]
+// gives a class another severity.
 func parseXidPolicy(path, text string) (*xidPolicy, error) {
 	var file xidPolicyText
 	md, err := toml.Decode(text, &file)
@@ -204,13 +200,13 @@ func parseXidPolicy(path, text string) (*xidPolicy, error) {
 	for _, key := range md.Undecoded() {
 		r.Wrong(r.Line(`\s*`+regexp.QuoteMeta(key[len(key)-1])+`\s*=|\s*\[+\s*`+regexp.QuoteMeta(key.String()), 0), "unknown key %s", key)
 	}
-	r.rows("xid", false, file.Xid)
-	r.rows("sxid", true, file.SXid)
+	r.addRows("xid", false, file.Xid)
+	r.addRows("sxid", true, file.SXid)
 	for _, class := range slices.Sorted(maps.Keys(file.Class)) {
 		word := file.Class[class].Severity
 		severity, ok := map[string]checks.Severity{"ok": checks.OK, "warn": checks.Warn, "fail": checks.Fail}[word]
 		if class.Rank() < 0 || class.Rank() >= checks.XidDecode.Rank() || !ok {
-			r.Wrong(r.Line(`\s*\[\s*class\s*\.\s*"?`+regexp.QuoteMeta(string(class)), 0), "class.%s: severity %q, want ok, warn or fail, for one of %s", class, word, xidClassNames())
+			r.Wrong(r.Line(`\s*\[\s*class\s*\.\s*"?`+regexp.QuoteMeta(string(class)), 0), "class.%s: severity %q, want ok, warn or fail, for one of %s", class, word, listClasses())
 			continue
 		}
 		r.p.severity[class] = severity
@@ -221,15 +217,15 @@ func parseXidPolicy(path, text string) (*xidPolicy, error) {
 	return r.p, nil
 }
 
-// xidPolicyReader collects what is wrong with a policy.
+// xidPolicyReader collects the errors of a policy.
 type xidPolicyReader struct {
 	checks.SiteFile
 
 	p *xidPolicy
 }
 
-// xidClassNames lists the classes that a site can give.
-func xidClassNames() string {
+// listClasses returns the names of the classes that a site can use.
+func listClasses() string {
 	var names []string
 	for _, c := range checks.XidClasses[:checks.XidDecode.Rank()] {
 		names = append(names, string(c))
@@ -237,8 +233,8 @@ func xidClassNames() string {
 	return strings.Join(names, ", ")
 }
 
-// rows takes [[xid]] or [[sxid]] tables.
-func (r *xidPolicyReader) rows(table string, isSwitch bool, list []xidOverride) {
+// addRows adds [[xid]] or [[sxid]] tables.
+func (r *xidPolicyReader) addRows(table string, isSwitch bool, list []xidOverride) {
 	for i, o := range list {
 		key, line := checks.XidKey{Switch: isSwitch, Code: o.Code}, r.Line(`\s*\[\[\s*`+table+`\s*\]\]`, i)
 		_, twice := r.p.rows[key]
@@ -246,7 +242,7 @@ func (r *xidPolicyReader) rows(table string, isSwitch bool, list []xidOverride) 
 		case twice:
 			r.Wrong(line, "%s: given twice", key)
 		case o.Class.Rank() < 0 || o.Class.Rank() >= checks.XidDecode.Rank():
-			r.Wrong(line, "%s: class %q, want one of %s", key, o.Class, xidClassNames())
+			r.Wrong(line, "%s: class %q, want one of %s", key, o.Class, listClasses())
 		default:
 			r.p.rows[key] = o
 		}

@@ -46,7 +46,7 @@ func TestXidRowOf(t *testing.T) {
 	t.Parallel()
 	for isSwitch, table := range map[bool]map[int]xidRow{false: xidTable(), true: sxidTable()} {
 		for code, want := range table {
-			got, ok := xidRowOf(checks.XidKey{Switch: isSwitch, Code: code})
+			got, ok := readRow(checks.XidKey{Switch: isSwitch, Code: code})
 			if diff := cmp.Diff(want, got, cmp.AllowUnexported(xidRow{})); diff != "" || !ok {
 				t.Errorf("%v %d: %v (-want +got):\n%s", isSwitch, code, ok, diff)
 			}
@@ -219,9 +219,9 @@ severity = "ok"
 		key  checks.XidKey
 		want string
 	}{
-		{checks.XidKey{Code: 79}, "WATCH  /x.toml: class WATCH in place of REBOOT, risers of rack 7, ticket 4711"},
-		{checks.XidKey{Code: 999}, "RESET reset-gpu /x.toml: class RESET in place of WATCH"},
-		{checks.XidKey{Switch: true, Code: 12028}, "IGNORE reboot-node /x.toml: class IGNORE in place of REBOOT"},
+		{checks.XidKey{Code: 79}, "WATCH  /x.toml: class WATCH instead of REBOOT, risers of rack 7, ticket 4711"},
+		{checks.XidKey{Code: 999}, "RESET reset-gpu /x.toml: class RESET instead of WATCH"},
+		{checks.XidKey{Switch: true, Code: 12028}, "IGNORE reboot-node /x.toml: class IGNORE instead of REBOOT"},
 		{checks.XidKey{Code: 48}, "RESET reset-gpu "},
 	} {
 		r := p.row(c.key)
@@ -340,7 +340,7 @@ func FuzzXidPolicy(f *testing.F) {
 func BenchmarkXidRow(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, ok := xidRowOf(checks.XidKey{Code: 172}); !ok {
+		if _, ok := readRow(checks.XidKey{Code: 172}); !ok {
 			b.Fatal("no row")
 		}
 	}

@@ -8,21 +8,21 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// xidReporter writes the findings of a judgement.
+// xidReporter makes findings of the cases.
 type xidReporter struct {
 	*xidJudge
 	strict bool
-	file   string   // that the events are of; "" is the kernel's own log
-	order  []string // PCI addresses of the GPUs, as NVML counts them
+	file   string   // log file of the events; "": the kernel's log
+	order  []string // PCI addresses of the GPUs in NVML's order
 }
 
-// findings are those of the cases: what drains nobody first, then the worst.
-func (r *xidReporter) findings(cases []*xidCase) []checks.Finding {
+// makeFindings returns the findings of the cases: warnings first, then failures, the worst first.
+func (r *xidReporter) makeFindings(cases []*xidCase) []checks.Finding {
 	var list []checks.Finding
 	slices.SortStableFunc(cases, func(a, b *xidCase) int { return b.urgency() - a.urgency() })
 	for _, c := range cases {
-		f := r.finding(c)
-		f.Loud = f.Severity == checks.Warn && c.row.unknown && c.fresh() // no table has judged the code
+		f := r.makeFinding(c)
+		f.Loud = f.Severity == checks.Warn && c.row.unknown && c.fresh() // the tables have no row for the code
 		list = append(list, f)
 	}
 	fails := func(f checks.Finding) bool { return f.Severity == checks.Fail }
@@ -30,7 +30,7 @@ func (r *xidReporter) findings(cases []*xidCase) []checks.Finding {
 	return append(rest, slices.DeleteFunc(list, func(f checks.Finding) bool { return !fails(f) })...)
 }
 
-// urgency puts what drains the node before all else, by its class.
+// urgency returns the rank of a class that drains the node, 0 of others.
 func (c *xidCase) urgency() int {
 	if c.class.Drains() {
 		return c.class.Rank()
@@ -38,12 +38,12 @@ func (c *xidCase) urgency() int {
 	return 0
 }
 
-// fresh says whether no run has told of one of the events.
+// fresh reports whether no run has reported one of the events yet.
 func (c *xidCase) fresh() bool {
 	return slices.ContainsFunc(c.events, func(e *xidEvent) bool { return !e.Told })
 }
 
-func (r *xidReporter) finding(c *xidCase) checks.Finding {
+func (r *xidReporter) makeFinding(c *xidCase) checks.Finding {
 	last := c.last()
 	lines := 0
 	for _, e := range c.events {
@@ -55,13 +55,13 @@ func (r *xidReporter) finding(c *xidCase) checks.Finding {
 	f := checks.Finding{
 		Code:     c.key.Finding(),
 		Severity: r.severity(c),
-		Device:   r.device(c),
+		Device:   r.findDevice(c),
 		Remedy:   c.remedy,
 		Want:     "no " + c.key.String(),
 		Got:      fmt.Sprintf("%d lines in %d events, the last %s: %s", lines, len(c.events), checks.Clock(last.Last), last.Text),
 	}
 	since := "since " + checks.Clock(c.events[0].First)
-	if r.file != "" { // whose times nobody knows
+	if r.file != "" { // its times are unknown
 		since = "in " + r.file
 		f.Got = fmt.Sprintf("%d lines, the last: %s", lines, last.Text)
 	}
@@ -70,13 +70,13 @@ func (r *xidReporter) finding(c *xidCase) checks.Finding {
 		what = c.row.Name
 	}
 	notes := strings.Join(append([]string{""}, c.notes...), ", ")
-	return f.Phrase("check_gpu_xid", "%s: %s (%s)%s, %s: %s", r.name(f.Device, c), what, c.row.Means, notes, since, r.until(c, last))
+	return f.Phrase("check_gpu_xid", "%s: %s (%s)%s, %s: %s", r.nameDevice(f.Device, c), what, c.row.Means, notes, since, r.explainEnd(c, last))
 }
 
-// severity is that of the class. Applications' faults are told once.
+// severity returns the severity of a case. An application's fault is reported once.
 func (r *xidReporter) severity(c *xidCase) checks.Severity {
 	if s, ok := r.policy.severity[c.class]; ok {
-		if c.row.unknown && !c.class.Drains() { // the class is only a guess
+		if c.row.unknown && !c.class.Drains() { // the class of an unknown code is a guess
 			s = min(s, checks.Warn)
 		}
 		return s
@@ -94,22 +94,22 @@ func (r *xidReporter) severity(c *xidCase) checks.Severity {
 	return r.policy.severityOf(c.class)
 }
 
-// until says what ends the finding.
-func (r *xidReporter) until(c *xidCase, last *xidEvent) (text string) {
+// explainEnd returns what ends the finding.
+func (r *xidReporter) explainEnd(c *xidCase, last *xidEvent) (text string) {
 	switch c.class {
 	case checks.XidApp:
-		return last.application(c.row.Victim)
+		return last.describeApplication(c.row.Victim)
 	case checks.XidFollow:
-		return "follows an error that the log does not have"
+		return "follows an error that is not in the log"
 	case checks.XidConfig:
-		text = "see to the driver and its settings"
+		text = "check the driver and its settings"
 	case checks.XidState:
-		text = "it depends on what NVML says, which was not asked"
+		text = "NVML decides, but it was not queried"
 		if c.row.State == "bank" {
 			text = "reset the GPU when it is idle"
 		}
 	case checks.XidDiag:
-		text = "run a diagnosis when the node is idle"
+		text = "run a diagnostic when the node is idle"
 	case checks.XidReset:
 		text = "a GPU reset or a new boot clears it"
 		if c.key.Switch {
@@ -120,7 +120,7 @@ func (r *xidReporter) until(c *xidCase, last *xidEvent) (text string) {
 			text = c.row.Cure
 		}
 	case checks.XidHold:
-		return strings.TrimSpace(fmt.Sprintf("nhc-gpu clear %s %s clears it", c.gpu, clearWord(c.key)))
+		return strings.TrimSpace(fmt.Sprintf("nhc-gpu clear %s %s clears it", c.gpu, formatCode(c.key)))
 	default:
 		text = "watch it"
 	}
@@ -130,8 +130,8 @@ func (r *xidReporter) until(c *xidCase, last *xidEvent) (text string) {
 	return text
 }
 
-// application names the application of an event, as its cause or its victim.
-func (e *xidEvent) application(victim bool) string {
+// describeApplication names the application of an event as its cause or its victim.
+func (e *xidEvent) describeApplication(victim bool) string {
 	who := strings.TrimSpace("process " + e.PID + " " + e.Name)
 	if e.Job != "" {
 		who += " of job " + e.Job
@@ -147,15 +147,15 @@ func (e *xidEvent) application(victim bool) string {
 	return "a fault of " + who
 }
 
-// clearWord is the code as "nhc-gpu clear" takes it.
-func clearWord(k checks.XidKey) string {
+// formatCode returns the code as an argument of nhc-gpu clear.
+func formatCode(k checks.XidKey) string {
 	if k.Switch {
 		return fmt.Sprintf("sxid:%d", k.Code)
 	}
 	return fmt.Sprint(k.Code)
 }
 
-func (r *xidReporter) device(c *xidCase) checks.Device {
+func (r *xidReporter) findDevice(c *xidCase) checks.Device {
 	d := checks.Device{Kind: "gpu", PCI: c.gpu}
 	if c.key.Switch {
 		d.Kind = "nvswitch"
@@ -172,7 +172,7 @@ func (r *xidReporter) device(c *xidCase) checks.Device {
 	return d
 }
 
-func (r *xidReporter) name(d checks.Device, c *xidCase) string {
+func (r *xidReporter) nameDevice(d checks.Device, c *xidCase) string {
 	switch {
 	case c.gpu == "":
 		return "a GPU"

@@ -10,12 +10,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Since are the errors that the kernel has logged since a mark, in its boot,
-// the oldest first; none without a mark. It reads what runs of check_gpu_xid have
-// kept and what the log has now, keeps nothing, and gives the place where the log
-// ends.
+// Since returns the errors that the kernel has logged since a mark in the same boot, the oldest first,
+// and the end of the log; no errors without a mark. It reads the record of check_gpu_xid and the log,
+// and writes nothing.
 func Since(env *checks.Env, mark checks.LogMark) (seen []checks.XidSeen, end checks.LogMark, err error) {
-	ledger := *probe.Kept[*xidLedger](env.Host, "ledger of Xids") // of the check in this run
+	ledger := *probe.Kept[*xidLedger](env.Host, "ledger of Xids") // of check_gpu_xid in this run
 	if ledger == nil {
 		ledger, _, _ = recallXids(env)
 		if _, _, err := recordXids(env, ledger); err != nil {
@@ -23,15 +22,15 @@ func Since(env *checks.Env, mark checks.LogMark) (seen []checks.XidSeen, end che
 		}
 	}
 	end = checks.LogMark{Boot: ledger.Boot, Next: ledger.Cursor}
-	policy, _ := readXidPolicy(env) // a file that cannot be used is for the check to report
+	policy, _ := readXidPolicy(env) // check_gpu_xid reports an unusable file
 	j := &xidJudge{policy: policy, ledger: ledger}
 	for i := range ledger.Events {
 		x := &ledger.Events[i]
 		if mark.Boot == "" || x.Boot != mark.Boot || x.Seq < mark.Next {
 			continue
 		}
-		row := j.row(x.Key)
-		class, _ := j.classOf(x, &row, nil)
+		row := j.findRow(x.Key)
+		class, _ := j.classify(x, &row, nil)
 		seen = append(seen, checks.XidSeen{
 			Code: x.Key.Code, Switch: x.Key.Switch, PCI: x.GPU, Name: row.Means, Class: class, Before: x.From < mark.Next, Lines: x.Lines,
 			First: time.Unix(x.First, 0).UTC(), Last: time.Unix(x.Last, 0).UTC(), PID: x.PID, By: x.Name, Text: x.Text,
@@ -41,9 +40,8 @@ func Since(env *checks.Env, mark checks.LogMark) (seen []checks.XidSeen, end che
 	return seen, end, nil
 }
 
-// SwitchErrors are the SXid errors of this boot that call for action, as evidence
-// for what has failed in the fabric: "SXid 20009 of 0000:05:00.0". What cannot be
-// read is for check_gpu_xid to report.
+// SwitchErrors returns the SXid errors of this boot that need action, to explain a failure of the
+// fabric: "SXid 20009 of 0000:05:00.0". check_gpu_xid reports errors of the reading.
 func SwitchErrors(env *checks.Env) (list []string) {
 	boot, err := probe.BootID(env.Host)
 	if err != nil {

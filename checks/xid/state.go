@@ -12,8 +12,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
 )
 
-// statesByPCI are the states of the GPUs by PCI address; nil if nobody has asked.
-func statesByPCI(env *checks.Env) map[string]checks.GPUState {
+// readStates returns the states of the GPUs by PCI address, nil if NVML cannot be queried.
+func readStates(env *checks.Env) map[string]checks.GPUState {
 	if env.GPUStates == nil {
 		return nil
 	}
@@ -31,11 +31,11 @@ func statesByPCI(env *checks.Env) map[string]checks.GPUState {
 func isTrue(b *bool) bool  { return b != nil && *b }
 func isFalse(b *bool) bool { return b != nil && !*b }
 
-// decide lets what NVML says overrule the class that the log alone gives.
+// decide overrides the class that the log gives by NVML's state of the GPU.
 func (c *xidCase) decide(s checks.GPUState) {
 	class, note := c.class, ""
 	switch {
-	case class == checks.XidHold: // only an operator ends it
+	case class == checks.XidHold: // only an operator can end it
 	case c.row.State == "remap", c.row.State == "bank":
 		class, note = decideRemap(class, c.row.State, s)
 	case c.row.State == "sram" && isTrue(s.SRAMThreshold):
@@ -47,15 +47,15 @@ func (c *xidCase) decide(s checks.GPUState) {
 	}
 	c.note(note)
 	if c.byState = class.Drains() && note != ""; class.Rank() > checks.XidReset.Rank() && c.byState {
-		c.last().Raised = class // what ends it must not depend on NVML being asked again
+		c.last().Raised = class // its end must not depend on another query of NVML
 	}
 	if class != c.class {
 		c.class, c.remedy = class, classRemedy(class, c.row.Remedy)
 	}
 }
 
-// decideLinks asks the NVLinks that the lines name, or all of them if a line
-// names none. Some links of a healthy GPU may be down: nothing is connected.
+// decideLinks decides by the NVLinks that the lines name, or by all links if a line names none. Some
+// links of a healthy GPU can be down, because they are not connected.
 func (c *xidCase) decideLinks(up []bool) (checks.XidClass, string) {
 	if len(up) == 0 || c.class.Rank() <= checks.XidFollow.Rank() {
 		return c.class, ""
@@ -85,7 +85,7 @@ func (c *xidCase) decideLinks(up []bool) (checks.XidClass, string) {
 	return checks.XidWatch, ok
 }
 
-// decideRemap asks the row remapper. It does not know of banks.
+// decideRemap decides by the row remapper, which does not report banks.
 func decideRemap(class checks.XidClass, state string, s checks.GPUState) (checks.XidClass, string) {
 	switch {
 	case isTrue(s.RemapFailed):
@@ -104,8 +104,7 @@ func decideRemap(class checks.XidClass, state string, s checks.GPUState) (checks
 	return class, ""
 }
 
-// recoveryActions are the values of NVML's nvmlDeviceGpuRecoveryAction_t, which
-// Xid 154 prints, too.
+// recoveryActions are the values of NVML's nvmlDeviceGpuRecoveryAction_t and of Xid 154.
 var recoveryActions = [...]struct {
 	class  checks.XidClass
 	remedy checks.Remedy
@@ -115,62 +114,61 @@ var recoveryActions = [...]struct {
 	{checks.XidReset, checks.ResetGPU, "a GPU reset"},
 	{checks.XidReboot, checks.RebootNode, "a reboot of the node"},
 	{checks.XidReset, checks.ResetGPU, "an end of peer-to-peer traffic (drain P2P)"},
-	{checks.XidReset, checks.ResetGPU, "a GPU reset when its work is drained"},
+	{checks.XidReset, checks.ResetGPU, "a GPU reset after its jobs have ended"},
 	{checks.XidReset, checks.CheckFabric, "a recovery of the IMEX domain"},
 	{checks.XidReset, checks.ResetGPU, "a reset of the bus"},
 	{checks.XidReboot, checks.RebootNode, "a reboot of the system"},
 }
 
-// recoveryAction is what a recovery action means. One that is newer than this
-// program asks for the most.
-func recoveryAction(n int) (class checks.XidClass, remedy checks.Remedy, asks string) {
+// explainAction returns the meaning of a recovery action. An unknown one asks for a reboot.
+func explainAction(n int) (class checks.XidClass, remedy checks.Remedy, asks string) {
 	if n == -1 {
-		return checks.XidWatch, checks.NoRemedy, "something that cannot be read"
+		return checks.XidWatch, checks.NoRemedy, "an unreadable action"
 	}
 	if n < 0 || n >= len(recoveryActions) {
-		return checks.XidReboot, checks.RebootNode, fmt.Sprintf("action %#x, which is unknown to this version of nhc-gpu", n)
+		return checks.XidReboot, checks.RebootNode, fmt.Sprintf("action %#x, which this version of nhc-gpu does not know", n)
 	}
 	a := recoveryActions[n]
 	return a.class, a.remedy, a.asks
 }
 
-// Which GPU an event is about. The log names GPUs by their PCI addresses, which
-// hold for one boot: a GPU may be put into another slot, or be replaced.
+// The GPU of an event. The log names GPUs by PCI address, which is valid for one boot: a GPU can be
+// moved to another slot, or be replaced.
 
-// identifyXids gives the events of this boot the UUIDs of their GPUs, and takes those
-// of earlier boots along to where their GPUs are now. Those of a board that was replaced end.
+// identifyXids adds the UUIDs of the GPUs to the events of this boot, and moves events of earlier boots
+// to the current addresses of their GPUs. It drops those of a replaced board.
 func identifyXids(env *checks.Env, l *xidLedger) {
 	now := map[string]string{}   // PCI addresses by UUID
-	swapped := map[string]bool{} // UUIDs of boards that are no longer there
+	swapped := map[string]bool{} // UUIDs of replaced boards
 	for i := range l.Events {
 		x := &l.Events[i]
 		switch {
 		case x.Key.Switch || x.GPU == "":
 		case x.Boot == l.Boot && x.UUID == "":
 			if x.UUID = l.UUIDs[x.GPU]; x.UUID == "" {
-				x.UUID = driverUUID(env, x.GPU)
+				x.UUID = readUUID(env, x.GPU)
 			}
 		case x.Boot != l.Boot && x.UUID != "":
 			if len(now) == 0 {
-				gpus, _ := nvidia.DriverGPUs(env.Host) // without them nothing has moved
+				gpus, _ := nvidia.DriverGPUs(env.Host) // without them no event is moved
 				for _, pci := range gpus {
-					now[driverUUID(env, pci)] = pci
+					now[readUUID(env, pci)] = pci
 				}
 			}
-			swapped[x.UUID] = x.moved(now)
+			swapped[x.UUID] = x.move(now)
 		}
 	}
 	l.Events = slices.DeleteFunc(l.Events, func(x xidEvent) bool { return x.Boot != l.Boot && swapped[x.UUID] })
 }
 
-func driverUUID(env *checks.Env, pci string) string {
+func readUUID(env *checks.Env, pci string) string {
 	env.At("read /proc/driver/nvidia/gpus/%s/information", pci)
 	return nvidia.DriverGPUUUID(env.Host, pci)
 }
 
-// moved finds the GPU of an event among those that are there now, by UUID. gone says that
-// another board is at its address: nothing that the old one did counts any more.
-func (x *xidEvent) moved(now map[string]string) (gone bool) {
+// move sets the current address of an event's GPU, by UUID. gone: another board is at its address, and
+// the event no longer counts.
+func (x *xidEvent) move(now map[string]string) (gone bool) {
 	if pci, ok := now[x.UUID]; ok {
 		x.GPU = pci
 		return false
@@ -181,11 +179,11 @@ func (x *xidEvent) moved(now map[string]string) (gone bool) {
 	return gone
 }
 
-// jobAsked is for how long after an event its process is asked for its job,
-// seconds: later the number may be another's.
+// jobAsked is how long after an event the job of its process is read, seconds: later the PID can be
+// reused.
 const jobAsked = 10 * 60
 
-// attributeXids gives the newest events of this boot the jobs of their processes.
+// attributeXids adds the jobs of the processes to the newest events of this boot.
 func attributeXids(env *checks.Env, l *xidLedger) {
 	for i := range l.Events {
 		x := &l.Events[i]
@@ -194,6 +192,6 @@ func attributeXids(env *checks.Env, l *xidLedger) {
 			continue
 		}
 		env.At("read /proc/%d/cgroup", pid)
-		x.Job, _ = jobscan.JobOf(env.Host, pid) // a process that has ended keeps its secret
+		x.Job, _ = jobscan.JobOf(env.Host, pid) // the process may have ended
 	}
 }

@@ -12,9 +12,9 @@ import (
 func TestLinkFaults(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, scenario, line, want string }{
-		{"link down", "3 nvmlDeviceGetNvLinkState 7 = 0", "check_gpu_nvlink", "check_gpu_nvlink:  gpu3 0000:13:00.0: link 7 is down, want 18 up, got 17"},
-		{"link down, AzureHPC's name", "3 nvmlDeviceGetNvLinkState 7 = 0", "check_nvlink_status", "check_nvlink_status:  gpu3 0000:13:00.0: link 7 is down, want 18 up, got 17"},
-		{"slow link", "3 field 164 7 = 13281", "check_gpu_nvlink -b 26562", "check_gpu_nvlink:  gpu3 0000:13:00.0: link 7 is slow, want at least 26562 MB/s, got 13281 MB/s"},
+		{"link down", "3 nvmlDeviceGetNvLinkState 7 = 0", "check_gpu_nvlink", "check_gpu_nvlink:  gpu3 0000:13:00.0: NVLink 7 is down, want 18 up, got 17"},
+		{"link down, AzureHPC's name", "3 nvmlDeviceGetNvLinkState 7 = 0", "check_nvlink_status", "check_nvlink_status:  gpu3 0000:13:00.0: NVLink 7 is down, want 18 up, got 17"},
+		{"slow link", "3 field 164 7 = 13281", "check_gpu_nvlink -b 26562", "check_gpu_nvlink:  gpu3 0000:13:00.0: NVLink 7 is slow, want at least 26562 MB/s, got 13281 MB/s"},
 		{"no peer", "3 nvmlDeviceGetP2PStatus * 2 = 5\n* nvmlDeviceGetP2PStatus 3 2 = 5", "check_gpu_nvlink",
 			"check_gpu_nvlink:  gpu3 0000:13:00.0: NVLink traffic with 7 of 7 GPUs, want ok, got NVLink: not supported"},
 		{"no peer, and one that cannot be asked for", "5 nvmlDeviceGetP2PStatus * 2 = 5\n* nvmlDeviceGetP2PStatus 5 2 = 5\n* nvmlDeviceGetP2PStatus 3 2 error 999", "check_gpu_nvlink",

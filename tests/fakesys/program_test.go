@@ -272,7 +272,7 @@ func TestErrorsOfLinksTwice(t *testing.T) {
 	m.run(0, lines)
 	m.run(5*time.Minute, lines)
 	m.write("0000:23:00.0", "aer_dev_correctable", "RxErr 5000\nTOTAL_ERR_COR 5000")
-	const want = "corrected PCIe errors (RxErr 5000), link partner 0000:63:01.0, want at most 100 a minute"
+	const want = "corrected PCIe errors (RxErr 5000), link partner 0000:63:01.0, want at most 100 per minute"
 	if out := m.run(5*time.Minute, lines); !strings.Contains(out, "failed:  check_pcie_aer:  mlx5_3 0000:23:00.0: "+want+", got 1000.0") {
 		t.Errorf("the second line:\n%s", out)
 	}
