@@ -205,8 +205,8 @@ var unitsInWords = []struct {
 	unit  string
 }{
 	{regexp.MustCompile(`\b(GB/s|MB/s|Gb/s|Mb/s|GT/s|MHz|MiB|TFLOP/s)\b`), "$1"},
-	{regexp.MustCompile(`\bin an hour|\ban hour\b`), "per hour"},
-	{regexp.MustCompile(`\bin a minute|\ba minute\b`), "per minute"},
+	{regexp.MustCompile(`\b(an|per) hour\b`), "per hour"},
+	{regexp.MustCompile(`\b(a|per) minute\b`), "per minute"},
 	{regexp.MustCompile(`\bmicroseconds\b`), "us"},
 	{regexp.MustCompile(`\b(HOURS|hours|how long errors count|how far back|how long warnings)\b`), "h"},
 	{regexp.MustCompile(`\bseconds\b`), "s"},

@@ -46,7 +46,7 @@ func (c *gpuPower) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	s.Each(c.judge)
-	s.fact("power limit ", " W", limitOf)
+	s.fact("power limit ", " W", readLimitWatts)
 	if c.Watts <= 0 {
 		s.compare("gpu-power", gpuFigure{
 			key: "default", name: "default power limit", unit: "W", code: "gpu.power.default", slack: 1,
