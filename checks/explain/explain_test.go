@@ -21,7 +21,7 @@ func TestExplain(t *testing.T) {
 		"79":             "Xid 79 RC_GPU_HAS_FALLEN_OFF_THE_BUS",
 		"gpu.xid.79":     "Xid 79 ",
 		"gpu.sxid.20034": "SXid 20034 ",
-		"Sep 22 n1 kernel: [9.1] " + checktest.OnC1 + "94, pid=7, name=a, Contained": "the application was hit",
+		"Sep 22 n1 kernel: [9.1] " + checktest.OnC1 + "94, pid=7, name=a, Contained": "the application is the victim",
 		"[  131.2] " + checktest.Fatal23:                                             "The driver reports the adapter as dead (its firmware asks for a reset)",
 		"Jan  2 03:04:05 n1 kernel: " + checktest.Shorted23:                          "check_kernel_log: fails while a port of the device is down",
 		"mlx5_core 0000:23:00.0 eth13: Link down":                                    "check_ib_link_flapping counts it",
