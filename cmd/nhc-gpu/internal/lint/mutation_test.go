@@ -3,11 +3,15 @@ package lint
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
 )
@@ -465,3 +469,96 @@ const goodOfSites = ` * || export NHC_RM=slurm
  * || [ -e /etc/maintenance ] || check_hw_ib 400
  * || if [ -d /proc/driver/nvidia ]; then check_gpu_count 8; fi
 `
+
+// The page has every mistake, as lint reports it. NHC_GPU_WRITE=docs writes them.
+func TestDocs(t *testing.T) {
+	t.Parallel()
+	const page, head = "../../../../docs/lint.md", "The examples are parts of a good configuration with one mistake each.\n"
+	var b strings.Builder
+	cell := strings.NewReplacer("|", `\|`, "\n", " ⏎ ", "\t", " ", "\u00a0", "⍽", "\u200b", "U+200B", "\ufeff", "U+FEFF", "\r", "␍").Replace
+	code := func(text string) string {
+		if strings.Contains(text, "`") {
+			return cell(text)
+		}
+		return "`" + cell(text) + "`"
+	}
+	rows := func(title, file, good string, list []mutation) {
+		fmt.Fprintf(&b, "\n### %s\n\n| mistake | example | lint | write |\n|---|---|---|---|\n", title)
+		for _, m := range list {
+			bad, example := good+m.bad+"\n", m.bad
+			if m.old != "" {
+				bad = strings.Replace(good, m.old, m.bad, 1)
+			}
+			if len(example) > 90 || example == "" {
+				example = m.name
+			}
+			f := &judged(file, bad).list[0]
+			fmt.Fprintf(&b, "| %s | %s | %s: %s | %s |\n", cell(m.name), code(example), f.Severity, cell(f.message()), code(f.Fix))
+		}
+	}
+	rows("nhc.conf", "nhc.conf", goodLines, lineMutations)
+	rows("/etc/sysconfig/nhc", "nhc", goodSettings, settingMutations)
+	rows("nhc.toml", "nhc.toml", goodTables, tableMutations)
+	rows("profiles.toml", "profiles.toml", goodProfiles, profileMutations)
+	rows("The policy for Xids", "xid.toml", goodXids, xidMutations)
+	rows("Scripts", "site.nhc", goodScript, scriptMutations)
+	b.WriteString("\n### Whole files\n\n| mistake | lint | write |\n|---|---|---|\n")
+	for _, w := range wrongFiles {
+		f := &judged(w.file, w.text).list[0]
+		fmt.Fprintf(&b, "| %s | %s: %s | %s |\n", w.name, f.Severity, cell(f.message()), code(f.Fix))
+	}
+	data, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, got, ok := strings.Cut(string(data), head)
+	if !ok {
+		t.Fatalf("%s: no %q", page, head)
+	}
+	if os.Getenv("NHC_GPU_WRITE") == "docs" {
+		if err := os.WriteFile(page, []byte(before+head+b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(b.String(), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", page, diff)
+	}
+}
+
+// No text makes lint panic: files with random bytes removed, doubled or replaced.
+func TestRandomTexts(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	good := map[string]string{"nhc.conf": goodLines + goodOfSites, "nhc": goodSettings, "nhc.toml": goodTables, "profiles.toml": goodProfiles, "xid.toml": goodXids, "site.nhc": goodScript}
+	const letters = "|&!{}[]()/\\\"'$#*=-,;: \t\n\r\u00a0\u2028\u201c\xff\x00a0%<>~`^?+"
+	pieces := []rune(letters)
+	for file, text := range good {
+		for range 1500 {
+			bad := []rune(text)
+			for range 1 + random.IntN(4) {
+				at := random.IntN(len(bad))
+				switch n := random.IntN(1 + min(12, len(bad)-at)); random.IntN(4) {
+				case 0:
+					bad = slices.Delete(bad, at, at+n)
+				case 1:
+					bad = slices.Insert(bad, at, slices.Clone(bad[at:at+n])...)
+				case 2:
+					bad[at] = pieces[random.IntN(len(pieces))]
+				default:
+					bad = slices.Insert(bad, at, pieces[random.IntN(len(pieces))])
+				}
+				if len(bad) == 0 {
+					break
+				}
+			}
+			l := judged(file, string(bad))
+			lines := strings.Count(string(bad), "\n") + 1
+			for _, f := range l.list {
+				if f.Line > lines || f.Line < 0 || f.Column < 0 {
+					t.Fatalf("%s in %q", &f, string(bad))
+				}
+			}
+		}
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/big"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -121,7 +120,8 @@ func checksWithOption(name, option string) string {
 			continue
 		}
 		info, _ := checks.Lookup(other)
-		if regexp.MustCompile(`(^|[\[{|/ ])-` + regexp.QuoteMeta(option) + `([\]|} ]|$)`).MatchString(info.Usage) {
+		words := strings.FieldsFunc(info.Usage, func(r rune) bool { return strings.ContainsRune(" []{}|", r) })
+		if slices.Contains(words, "-"+option) {
 			have = append(have, other)
 		}
 	}

@@ -49,8 +49,7 @@ func targetTrap(target string) *trap {
 		}
 		return t
 	}
-	words := strings.Fields(target)
-	first := words[0]
+	first := strings.FieldsFunc(target, isBlank)[0]
 	switch _, isCheck := checks.Lookup(first); {
 	case isCheck || strings.HasPrefix(first, "check_"):
 		return &trap{grade: mistake, word: first, text: "the target is missing: " + first + " stands before ||", now: fitsNone, fix: "* || " + target}
@@ -141,6 +140,8 @@ func rangeTrap(body string) *trap {
 	}
 	return nil
 }
+
+func isBlank(r rune) bool { return r == ' ' || r == '\t' }
 
 func number(word string) int {
 	n, _ := strconv.Atoi(word)

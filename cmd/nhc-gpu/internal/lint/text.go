@@ -278,7 +278,7 @@ func (p *page) strange(line phrase) (bad bool) {
 
 // unseparated judges a line without ||.
 func (p *page) unseparated(line phrase, text string) {
-	f := finding{Severity: mistake, Word: strings.Fields(text)[0], Text: `no "||" in ` + quoted(text), Now: "the line never runs", Fix: "* || " + text}
+	f := finding{Severity: mistake, Word: strings.FieldsFunc(text, isBlank)[0], Text: `no "||" in ` + quoted(text), Now: "the line never runs", Fix: "* || " + text}
 	at := strings.Index(line.text, text)
 	for _, sep := range []string{"| |", "|", "&&", "&", "::", ":", "=>", "=", ";", "I I", "ll"} {
 		before, after, ok := strings.Cut(text, " "+sep+" ")
@@ -289,7 +289,7 @@ func (p *page) unseparated(line phrase, text string) {
 			break
 		}
 	}
-	switch words := strings.Fields(text); {
+	switch words := strings.FieldsFunc(text, isBlank); {
 	case f.Word != words[0]:
 	case strings.HasPrefix(text, "[") && strings.HasSuffix(text, "]"):
 		f.Fix = "# " + text + ", or a file of tables: nhc.toml"
