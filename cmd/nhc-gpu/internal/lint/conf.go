@@ -23,7 +23,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// file reads a configuration file; ok is false if there is nothing to look at.
+// file reads a configuration file; ok is false if there is none, or if it cannot be used.
 func (l *linter) file(path string, named bool) (data []byte, ok bool) {
 	data, ok, err := l.f.ContentOf(path, l.call(wire.OpRead, path), named)
 	l.errors(err)
@@ -33,12 +33,12 @@ func (l *linter) file(path string, named bool) (data []byte, ok bool) {
 	return data, ok
 }
 
-// call has a worker look at a path.
+// call has a worker do an operation on a path.
 func (l *linter) call(op wire.Op, path string) run.Outcome {
 	return l.f.Pool.Call(l.f.Ctx, checks.Local, &wire.Request{Op: op, Path: path, Line: string(op) + " " + path}, session.Reading)
 }
 
-// settings are those of /etc/sysconfig/nhc.
+// settings judges /etc/sysconfig/nhc.
 func (l *linter) settings(unusable error) {
 	f := l.f
 	path := f.SetPath
@@ -52,7 +52,7 @@ func (l *linter) settings(unusable error) {
 		} else if l.count(mistake) == 0 {
 			l.say(mistake, "", "%s: ends each run with exit status %d", path, end.Status)
 		}
-		f.Sourced = "" // bash has said what it thinks of it
+		f.Sourced = "" // bash has reported its errors
 	}
 	if f.SetFile != "" {
 		l.read = append(l.read, f.SetFile)
@@ -67,7 +67,7 @@ func (l *linter) scripts() {
 		}
 	}
 	if err := l.f.Unloaded; err != nil {
-		l.say(mistake, "", "scripts are not used: %v", err)
+		l.say(mistake, "", "the scripts are not used: %v", err)
 	} else {
 		l.dropped()
 	}
@@ -75,8 +75,7 @@ func (l *linter) scripts() {
 	l.doubts()
 }
 
-// dropped says which functions of the site's scripts are not used, and which files
-// are not quite LBNL NHC's.
+// dropped reports the functions of scripts that are not used, and changed files of LBNL NHC.
 func (l *linter) dropped() {
 	for _, d := range run.DroppedFunctions(l.f.Scripts) {
 		fix := "rename one of the two functions"
@@ -98,7 +97,7 @@ func (l *linter) dropped() {
 	}
 }
 
-// tables are those of nhc.toml.
+// tables judges nhc.toml and the profiles of platforms.
 func (l *linter) tables() {
 	l.read = append(l.read, l.f.Found...)
 	for _, path := range l.f.Found {
@@ -129,7 +128,7 @@ func (l *linter) in(role slurm.Role) {
 	f.SetBudget()
 }
 
-// contexts looks at the lines of each context.
+// contexts judges the lines of each role that slurmd starts.
 func (l *linter) contexts() {
 	path := l.f.Path
 	data, ok, err := l.f.ContentOf(path, l.f.Main, false)
@@ -171,10 +170,10 @@ func (l *linter) contexts() {
 	l.sayTooLong()
 }
 
-// longTests are the active tests of one file that no run of Slurm's has time for.
+// longTests are the active tests of one file that take longer than every run of slurmd's.
 type longTests struct {
 	lines []int
-	roles []string // with what their runs have
+	roles []string // each with the time of its runs
 }
 
 func (l *linter) tooLong(s *plan.Step, role slurm.Role) {
@@ -191,7 +190,7 @@ func (l *linter) tooLong(s *plan.Step, role slurm.Role) {
 	}
 }
 
-// sayTooLong warns once a file.
+// sayTooLong adds one warning for each file with such tests.
 func (l *linter) sayTooLong() {
 	for _, file := range slices.Sorted(maps.Keys(l.long)) {
 		t := l.long[file]
@@ -205,10 +204,10 @@ func (l *linter) sayTooLong() {
 	}
 }
 
-// startedRoles are those in which slurmd starts this program.
+// startedRoles are the roles of runs that slurmd starts.
 var startedRoles = []slurm.Role{slurm.HealthCheck, slurm.Prolog, slurm.Epilog}
 
-// whyLeft points to the reasons.
+// whyLeft names the place of the reasons why checks do not run.
 func whyLeft(role slurm.Role) string {
 	if !role.AroundJob() {
 		return " (their contexts in nhc.toml)"
@@ -216,7 +215,7 @@ func whyLeft(role slurm.Role) string {
 	return fmt.Sprintf(" (nhc-gpu plan --%s shows why)", role)
 }
 
-// checkLines says what is wrong with lines of a file, and gives those of this host.
+// checkLines judges the lines of a file, and returns those of this host.
 func (l *linter) checkLines(path string, data []byte) []conf.Line {
 	f := l.f
 	f.Vetted = nil
@@ -236,7 +235,7 @@ func (l *linter) checkLines(path string, data []byte) []conf.Line {
 	return f.Vetted
 }
 
-// step says what is wrong with one line.
+// step judges one line or table as this host runs it.
 func (l *linter) step(s *plan.Step) {
 	if s.Kind == plan.Assign {
 		for _, v := range s.Sets {
@@ -276,17 +275,17 @@ func (l *linter) step(s *plan.Step) {
 	l.add(f)
 }
 
-// xidPolicy is the site's word about Xids.
-func (l *linter) xidPolicy() { l.sitesWord("XID_POLICY", xid.PolicyErrors) }
+// xidPolicy judges the policy for Xids.
+func (l *linter) xidPolicy() { l.siteFile("XID_POLICY", xid.PolicyErrors) }
 
-// ibCounters is the site's word about counters of ports.
-func (l *linter) ibCounters() { l.sitesWord("IB_COUNTERS", fabric.IBCounterErrors) }
+// ibCounters judges the limits of port counters.
+func (l *linter) ibCounters() { l.siteFile("IB_COUNTERS", fabric.IBCounterErrors) }
 
-// cabling judges the site's list of far ends.
-func (l *linter) cabling() { l.sitesWord("IB_CABLING", checks.CablingErrors) }
+// cabling judges the list of far ends of links.
+func (l *linter) cabling() { l.siteFile("IB_CABLING", checks.CablingErrors) }
 
-// sitesWord reads a file of the site's that a variable names.
-func (l *linter) sitesWord(variable string, wrong func(path string, text []byte) error) {
+// siteFile judges a file that a variable names.
+func (l *linter) siteFile(variable string, wrong func(path string, text []byte) error) {
 	path := l.f.Set.Get(variable)
 	usual := checks.Variables()[variable]
 	if data, ok := l.file(l.f.Set.Get("HOSTROOT")+cmp.Or(path, usual), path != usual); ok {
@@ -295,11 +294,11 @@ func (l *linter) sitesWord(variable string, wrong func(path string, text []byte)
 	}
 }
 
-// idle says that a context has nothing to do in which Slurm starts this program.
+// idle warns of a role that slurmd starts and that has no check to run.
 func (l *linter) idle() {
 	for _, role := range startedRoles {
 		if l.wired[role] && l.mute[role] {
-			l.say(warning, "", "as %s nothing is checked: each line is left out%s", role, whyLeft(role))
+			l.say(warning, "", "as %s nothing is checked: no line runs%s", role, whyLeft(role))
 		}
 	}
 }

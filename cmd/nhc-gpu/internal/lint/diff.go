@@ -20,7 +20,7 @@ type change struct {
 	Line   int    `json:"line"`
 	Check  string `json:"check"`
 	Target string `json:"target"`
-	Hosts  string `json:"hosts,omitempty"` // of --hosts, on which it changes
+	Hosts  string `json:"hosts,omitempty"` // the hosts of --hosts that it changes
 	Count  int    `json:"count,omitempty"`
 }
 
@@ -29,7 +29,7 @@ type side struct {
 	rules []rule // lines, tables, and the lines of other files
 }
 
-// diff compares two configurations by what runs where.
+// diff compares the checks of two configurations, host by host.
 func diff(l *linter, out io.Writer) (exit int, err error) {
 	hosts, err := hostsOf(l)
 	if err != nil {
@@ -108,7 +108,7 @@ func sideOf(l *linter, path string) (s side, err error) {
 	return s, nil
 }
 
-// lost returns the checks of one side that the other has not, on which hosts; without hosts a
+// lost returns the checks that one side has and the other lacks, with their hosts. Without hosts a
 // check with another target counts as another check.
 func lost(a, b side, hosts []string, added bool) (changes []change) {
 	m := &match.Matcher{}

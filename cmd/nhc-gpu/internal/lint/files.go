@@ -104,7 +104,7 @@ func (l *linter) configured(dir string) (paths []string) {
 	return paths
 }
 
-// text reads a file whoever owns it: a checkout belongs to its user.
+// text reads a file of any owner: a checkout belongs to its user.
 func (l *linter) text(path string) ([]byte, bool) {
 	file, err := l.call(wire.OpRead, path).File("read " + path)
 	switch {
@@ -227,7 +227,7 @@ func (l *linter) entries(list []conf.Entry) {
 	}
 }
 
-// tomlErrors adds what is wrong with a file of tables.
+// tomlErrors adds the errors of a file of tables.
 func (l *linter) tomlErrors(err error) {
 	before := len(l.list)
 	l.errors(err)

@@ -30,8 +30,8 @@ type finding struct {
 	Column   int    `json:"column,omitempty"` // characters from 1; 0: the line as a whole
 	Severity grade  `json:"severity"`
 	Word     string `json:"word,omitempty"` // the text at the place
-	Text     string `json:"text"`           // what is wrong
-	Now      string `json:"now,omitempty"`  // what the program does with it
+	Text     string `json:"text"`           // the mistake
+	Now      string `json:"now,omitempty"`  // its effect today
 	Fix      string `json:"fix,omitempty"`  // what to write, or to do
 }
 
@@ -59,7 +59,7 @@ func (f *finding) String() string {
 	return b.String()
 }
 
-// message is what is wrong, and what the program does with it.
+// message returns the mistake and its effect.
 func (f *finding) message() string {
 	if f.Now == "" {
 		return f.Text
@@ -67,7 +67,7 @@ func (f *finding) message() string {
 	return f.Text + ": " + f.Now
 }
 
-// findings collects what is wrong, each once.
+// findings collects mistakes, each once.
 type findings struct {
 	list []finding
 	seen map[finding]bool
@@ -99,7 +99,7 @@ func (l *findings) at(file string, line int, least grade) bool {
 	return slices.ContainsFunc(l.list, func(f finding) bool { return f.File == file && f.Line == line && f.Severity >= least })
 }
 
-// sort puts the worst first, then the files in the order in which they were read.
+// sort puts the worst first, then the files in the order of their first findings.
 func (l *findings) sort() {
 	order := map[string]int{}
 	for _, f := range l.list {

@@ -85,7 +85,7 @@ type linter struct {
 	f       *open.Files
 	version string
 	read    []string          // the files that there were
-	texts   map[string][]byte // what was in them
+	texts   map[string][]byte // their contents
 	pages   []*page
 	runs    []contextOf
 	unread  string // why slurm.conf was not compared
@@ -106,7 +106,7 @@ type contextOf struct {
 	why string // checks are not run
 }
 
-// site is what is known of the site on this node.
+// site returns what lint knows of the site on this node.
 func (l *linter) site() *site {
 	s := &site{functions: map[string]bool{}, scripts: l.f.Unloaded == nil, delims: l.f.Set.Array("NHC_MCHECK_DELIM"), vars: l.f.Set.Vars}
 	for _, script := range l.f.Scripts {
@@ -161,7 +161,8 @@ func candidates(f *finding) (list []string) {
 		list = append(list, f.Word)
 	}
 	var last []string
-	for _, m := range quotedWord().FindAllStringSubmatch(f.Text, -1) {
+	text, _, _ := strings.Cut(f.Text, "want ")
+	for _, m := range quotedWord().FindAllStringSubmatch(text, -1) {
 		if m[1] != "" || m[2] != "" {
 			list = append(list, cmp.Or(m[1], m[2]))
 		} else {
@@ -208,7 +209,7 @@ func (l *linter) locate(f *finding) {
 	}
 }
 
-// errors takes note of errors, each by itself.
+// errors adds each error of a list.
 func (l *linter) errors(err error) {
 	if list, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, err := range list.Unwrap() {
@@ -221,7 +222,7 @@ func (l *linter) errors(err error) {
 	}
 }
 
-// fixOf is what an error of a file of tables wants.
+// fixOf returns the text behind "want" in an error.
 func fixOf(text string) string {
 	if _, want, ok := strings.Cut(text, "want "); ok {
 		want, _, _ = strings.Cut(want, "; usage")
@@ -231,7 +232,7 @@ func fixOf(text string) string {
 	return ""
 }
 
-// doubts takes note of what the run has doubts about.
+// doubts adds the doubts that the files have raised.
 func (l *linter) doubts() {
 	for _, text := range l.f.Doubts {
 		l.say(mistake, "", "%s", text)
@@ -239,7 +240,7 @@ func (l *linter) doubts() {
 	l.f.Doubts = nil
 }
 
-// Run finds what is wrong. unusable is what is wrong with the settings of this node.
+// Run reports the mistakes of a configuration. unusable is the error of this node's settings.
 func Run(f *open.Files, o *Options, unusable error, version string) (exit int, err error) {
 	l := &linter{o: o, f: f, version: version, texts: map[string][]byte{}, wired: map[slurm.Role]bool{}, mute: map[slurm.Role]bool{}, long: map[string]*longTests{}}
 	f.Eval, f.Set.Vars["DEBUG"] = "", "0" // it looks at files, and logs nothing of its own work

@@ -42,7 +42,7 @@ NHC_RM=slurm
 // mutation is a good file with one mistake.
 type mutation struct {
 	name     string
-	old, bad string // what stands in the place of old; without old it is a line more
+	old, bad string // bad replaces old; without old it is one more line
 	want     string // LINE:COLUMN of the finding; the word
 	grade    grade
 	fix      string // a part of it
@@ -78,7 +78,7 @@ var lineMutations = []mutation{
 	{"(?: of Perl", "/^gpu0[1-4]$/", `/^gpu(?:01|02)$/`, `8:6 (?`, mistake, "without (?"},
 	{"one backslash", "/^gpu0[1-4]$/", `/^gpu01\.cluster$/`, `8:8 \.`, warning, `\\.`},
 	{"alternatives in a glob", "gpu*        ||", "gpu*|login* ||", `11:5 |`, mistake, "/^(gpu.*|login.*)$/"},
-	{"parentheses in a glob", "gpu*        ||", "(gpu|login)* ||", `11:1 (`, mistake, "/^("},
+	{"parentheses in a glob", "gpu*        ||", "(gpu|login)* ||", `11:1 (`, mistake, "@(gpu|login)*"},
 	{"bracket not closed in a glob", "gpu*        ||", "gpu[01 ||", `11:4 [`, mistake, "gpu01"},
 	{"blank behind !", "!login*", "! login*", `9:2 ! `, mistake, "!login*"},
 	{"two !", "!login*", "!!login*", `9:1 !!`, mistake, "login*"},
@@ -164,7 +164,7 @@ var lineMutations = []mutation{
 	{"decimal comma", "check_hw_physmem 2TB 2TB", "check_hw_physmem 1,5TB 2TB", "6:34 1,5TB", mistake, "check_hw_physmem 1.5T 2TB 3%"},
 	{"percentage for a size", "check_hw_physmem 2TB 2TB 3%", "check_hw_physmem 97% 2TB 3%", "6:34 97%", mistake, "check_hw_physmem"},
 	{"minimum above the maximum", "check_hw_physmem 2TB 2TB", "check_hw_physmem 2TB 1TB", "6:34 2TB", mistake, "check_hw_physmem"},
-	{"swapped arguments of a path", "check_fs_used / 90%", "check_fs_used 90% /", "4:30 90%", warning, "check_fs_used"},
+	{"swapped arguments of a path", "check_fs_used / 90%", "check_fs_used 90% /", "4:30 90%", mistake, "check_fs_used"},
 	{"swapped arguments of a port", "check_hw_ib 400 mlx5_0:1", "check_hw_ib mlx5_0:1 400", "8:30 mlx5_0:1", mistake, "check_hw_ib"},
 	{"port without its number", "check_hw_ib 400 mlx5_0:1", "check_hw_ib 400 mlx5_0", "8:34 mlx5_0", mistake, "check_hw_ib"},
 	{"cores of one socket", "check_hw_cpuinfo 2 96 192", "check_hw_cpuinfo 2 96 48", "5:39 48", mistake, "check_hw_cpuinfo"},
@@ -189,7 +189,7 @@ var lineMutations = []mutation{
 	{"setting that comes too late", "MAX_SYS_UID=999", "export TIMEOUT=60", "2:23 TIMEOUT", warning, "/etc/sysconfig/nhc"},
 	{"setting of LBNL NHC alone", "MAX_SYS_UID=999", "DF_FLAGS=-Tk", "2:16 DF_FLAGS", warning, "remove it"},
 	{"yes for 1", "MAX_SYS_UID=999", "export MARK_OFFLINE=yes", "2:23 MARK_OFFLINE=yes", mistake, "MARK_OFFLINE=1"},
-	{"name for a number", "MAX_SYS_UID=999", "MAX_SYS_UID=nobody", "2:16 MAX_SYS_UID=nobody", mistake, "MAX_SYS_UID="},
+	{"name for a number", "MAX_SYS_UID=999", "MAX_SYS_UID=users", "2:16 MAX_SYS_UID=users", mistake, "MAX_SYS_UID="},
 }
 
 // settingMutations are mistakes in the sysconfig file.
@@ -209,7 +209,7 @@ var settingMutations = []mutation{
 	{"relative path of a setting", "TIMEOUT=30", "CONFFILE=nhc.conf", "2:1 CONFFILE=nhc.conf", mistake, "CONFFILE=/etc/nhc/nhc.conf"},
 	{"tables for lines", "TIMEOUT=30", "CONFFILE=/etc/nhc/nhc.toml", "2:1 /etc/nhc/nhc.toml", mistake, "TOMLFILE="},
 	{"log that is a directory", "LOGFILE=/var/log/nhc.log", "LOGFILE=/var/log/", "4:1 /var/log/", mistake, "LOGFILE=/var/log/nhc.log"},
-	{"result file for everybody", "TIMEOUT=30", "RESULTFILE=/tmp/nhc.status", "2:1 /tmp/nhc.status", warning, "/var/run/nhc"},
+	{"result file in a public directory", "TIMEOUT=30", "RESULTFILE=/tmp/nhc.status", "2:1 /tmp/nhc.status", warning, "/var/run/nhc"},
 	{"setting twice", "NHC_RM=slurm", "NHC_RM=slurm\nTIMEOUT=40", "6:1 TIMEOUT", warning, "remove one"},
 	{"check line in sysconfig", "TIMEOUT=30", "* || check_fs_mount -f /", "2:1 ||", mistake, "nhc.conf"},
 	{"section in sysconfig", "TIMEOUT=30", "[nhc]", "2:1 [nhc]", mistake, "# [nhc]"},
@@ -220,7 +220,7 @@ var settingMutations = []mutation{
 }
 
 // goodTables is an nhc.toml without a mistake.
-const goodTables = `# a site
+const goodTables = `mode = "enforce"
 
 [prolog]
 budget = 10
@@ -243,6 +243,7 @@ files = ["/proc"]
 var tableMutations = []mutation{
 	{"misspelt check in a table", `"gpu_count"`, `"gpu_cout"`, "11:9 gpu_cout", mistake, "check_gpu_count"},
 	{"misspelt key of a check", "test = ", "tets = ", "17:1 tets", mistake, "check_file_test"},
+	{"unknown mode in a table", `mode = "enforce"`, `mode = "observer"`, "1:1 mode", mistake, "observe"},
 	{"misspelt table", "[[check]]\nname = \"gpu_count\"", "[[checks]]\nname = \"gpu_count\"", "10:3 checks", mistake, "[[check]]"},
 	{"one pair of brackets", "[[check]]\nname = \"gpu_count\"\nhosts = \"{gpu[01-16]}\"\nwant = 8\n\n[[check]]", "[check]", "10:2 check", mistake, "[[check]]"},
 	{"text for a number", "want = 8", `want = "eight"`, "13:9 eight", mistake, "check_gpu_count"},

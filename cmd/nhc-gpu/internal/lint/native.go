@@ -134,27 +134,36 @@ type form struct {
 	ok   func(string) bool
 	fix  func(string) string // of a word that is not; may be nil
 	now  string              // what becomes of such a word; "": the line is not evaluated
+	soft bool                // such a word can be meant
 }
 
 // The forms of arguments that a check reads only when it runs.
 var (
-	aSize    = form{"a size: 64G, 1.5TB, 1048576 (kB)", isSize, fixSize, ""}
-	aFudge   = form{"a size or a percentage: 3%, 1G", func(w string) bool { return isSize(w) || isPercent(w) }, fixSize, ""}
-	aCount   = form{"a number: 500000, 1.5M", isCount, nil, ""}
-	aShare   = form{"a number or a percentage: 500000, 90%", func(w string) bool { return isCount(w) || isPercent(w) }, nil, ""}
-	anInt    = form{"a whole number", isInt, fixNumber, ""}
-	aNumber  = form{"a number", isNumber, fixNumber, ""}
-	aCPU     = form{"a percentage: 95%", func(w string) bool { return isNumber(strings.TrimSuffix(w, "%")) }, nil, ""}
-	aCPUTime = form{"seconds, or minutes and seconds: 90, 12m34s", func(w string) bool { return strings.Trim(w, "0123456789MmSs") == "" }, nil, ""}
-	aMode    = form{"octal permission bits: 0755", func(w string) bool { return strings.Trim(w, "01234567") == "" }, nil, ""}
-	aPath    = form{"an absolute path", func(w string) bool { return strings.HasPrefix(w, "/") }, nil, "it is looked up in the directory of the run"}
-	aPort    = form{"DEVICE:PORT: mlx5_0:1", func(w string) bool { _, port, ok := strings.Cut(w, ":"); return ok && isInt(port) }, nil, ""}
-	anAction = form{"log, syslog, die, kill or ignore", func(w string) bool {
-		return slices.Contains([]string{"log", "syslog", "die", "kill", "ignore"}, w)
-	}, nil, ""}
-	aMatch = form{"a match string", func(w string) bool { return match.Valid(w) == nil }, nil, ""}
-	aFS    = form{"a mount point", func(w string) bool { return strings.HasPrefix(w, "/") || strings.ContainsAny(w, "*?[{") }, nil, "no file system is mounted there"}
+	aSize    = form{want: "a size: 64G, 1.5TB, 1048576 (kB)", ok: isSize, fix: fixSize}
+	aFudge   = form{want: "a size or a percentage: 3%, 1G", ok: func(w string) bool { return isSize(w) || isPercent(w) }, fix: fixSize}
+	aCount   = form{want: "a number: 500000, 1.5M", ok: isCount}
+	aShare   = form{want: "a number or a percentage: 500000, 90%", ok: func(w string) bool { return isCount(w) || isPercent(w) }}
+	anInt    = form{want: "a whole number", ok: isInt, fix: fixNumber}
+	aRate    = form{want: "a rate in Gb/s: 400", ok: isInt, now: "no port has such a rate, so the check fails on every node"}
+	aNumber  = form{want: "a number", ok: isNumber, fix: fixNumber}
+	aCPU     = form{want: "a percentage: 95%", ok: func(w string) bool { return isNumber(strings.TrimSuffix(w, "%")) }}
+	aCPUTime = form{want: "seconds, or minutes and seconds: 90, 12m34s", ok: func(w string) bool { return strings.Trim(w, "0123456789MmSs") == "" }}
+	aMode    = form{want: "octal permission bits: 0755", ok: func(w string) bool { return strings.Trim(w, "01234567") == "" }}
+	aPath    = form{want: "an absolute path", ok: isAbsolute, now: "it is looked up in the directory of the run", soft: true}
+	aFS      = form{want: "a mount point", ok: func(w string) bool { return isAbsolute(w) || strings.ContainsAny(w, "*?[{") }, now: "no file system is mounted there, and nothing is checked", soft: true}
+	aPort    = form{want: "DEVICE:PORT: mlx5_0:1", ok: isPort, now: "no port has this name, so the check fails on every node"}
+	anAction = form{want: "log, syslog, die, kill or ignore", ok: func(w string) bool { return slices.Contains(psActions, w) }, now: "it is ignored"}
+	aMatch   = form{want: "a match string", ok: func(w string) bool { return match.Valid(w) == nil }, now: "it matches nothing"}
 )
+
+var psActions = []string{"log", "syslog", "die", "kill", "ignore"}
+
+func isAbsolute(w string) bool { return strings.HasPrefix(w, "/") }
+
+func isPort(w string) bool {
+	_, port, ok := strings.Cut(w, ":")
+	return ok && isInt(port)
+}
 
 func isInt(w string) bool     { _, ok := checks.ParseInteger(w); return ok && w != "" }
 func isNumber(w string) bool  { _, ok := checks.ParseNumber(w); return ok }
@@ -198,7 +207,7 @@ var argForms = sync.OnceValue(func() map[string]map[string]form {
 		"check_hw_physmem_free":     {"Min": aSize},
 		"check_hw_mem_free":         {"Min": aSize},
 		"check_hw_swap_free":        {"Min": aSize},
-		"check_hw_ib":               {"Rate": anInt, "Port": aPort},
+		"check_hw_ib":               {"Rate": aRate, "Port": aPort},
 		"check_fs_size":             {"FS": aFS, "Min": aSize, "Max": aSize},
 		"check_fs_inodes":           {"FS": aFS, "Min": aCount, "Max": aCount},
 		"check_fs_free":             {"FS": aFS, "Min": aFudge},
@@ -231,7 +240,7 @@ var argForms = sync.OnceValue(func() map[string]map[string]form {
 // required are arguments without which a check does nothing, or not what it says.
 var required = sync.OnceValue(func() map[string]struct{ field, what, now string } {
 	return map[string]struct{ field, what, now string }{
-		"check_ps_service":    {"Service", "the name of the service", "nothing is checked"},
+		"check_ps_service":    {"Service", "the name of the service", unevaluated},
 		"check_ps_cpu":        {"Limit", "LIMIT", unevaluated},
 		"check_ps_mem":        {"Limit", "LIMIT", unevaluated},
 		"check_ps_physmem":    {"Limit", "LIMIT", unevaluated},
@@ -239,10 +248,10 @@ var required = sync.OnceValue(func() map[string]struct{ field, what, now string 
 		"check_fs_mount":      {"FS", "-f FS", "nothing is checked"},
 		"check_fs_mount_rw":   {"FS", "-f FS", "nothing is checked"},
 		"check_fs_mount_ro":   {"FS", "-f FS", "nothing is checked"},
-		"check_file_test":     {"Files", "FILE", "nothing is checked"},
+		"check_file_test":     {"Files", "FILE", unevaluated},
 		"check_file_stat":     {"Files", "FILE", "nothing is checked"},
 		"check_file_contents": {"Match", "MATCH", "nothing is checked"},
-		"check_net_ping":      {"Targets", "TARGET", "nothing is checked"},
+		"check_net_ping":      {"Targets", "TARGET", unevaluated},
 		"check_cmd_status":    {"Words", "COMMAND", "nothing is checked"},
 	}
 })
@@ -282,19 +291,22 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 			continue
 		}
 		for _, word := range fieldOf(v, v.Type().Field(i).Name) {
-			if form.ok(strings.TrimPrefix(word, "!")) || isCommand(info.Name, word) {
+			if form.ok(strings.TrimPrefix(word, "!")) {
 				continue
 			}
 			a := find(word)
 			f.Text = fmt.Sprintf("%s: %s is not %s", info.Name, quoted(word), form.want)
 			if form.now != "" {
-				f.Severity, f.Now = warning, form.now
+				f.Now = form.now
+			}
+			if form.soft {
+				f.Severity = warning
 			}
 			if form.fix != nil && form.fix(word) != "" {
 				f.Fix = replaceWord(s.check.text, a, form.fix(word))
 			}
 			if swapped := s.swapped(forms, v, word); swapped != "" {
-				f.Text += ": are " + swapped + " swapped?"
+				f.Severity, f.Text = mistake, f.Text+": are "+swapped+" swapped?"
 			}
 			return report(a)
 		}
@@ -318,7 +330,7 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 	}
 	for i, word := range strings.Fields(info.Usage) {
 		if strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
-			break // from here on words may be left out, or there are options
+			break // the next arguments are optional, or options
 		}
 		if i >= len(args) || args[i].text == "" {
 			f.Severity, f.Text, f.Now = warning, info.Name+" without "+word, "nothing is compared"
@@ -326,11 +338,6 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 		}
 	}
 	return true
-}
-
-// isCommand reports whether words of a check belong to the command that it runs.
-func isCommand(check, word string) bool {
-	return strings.HasPrefix(check, "check_cmd_") && strings.HasPrefix(word, "!")
 }
 
 // fieldOf returns the words of a field, none for an empty one.
@@ -349,7 +356,7 @@ func fieldOf(v reflect.Value, name string) []string {
 	return nil
 }
 
-// replaceWord puts another word in the place of an argument.
+// replaceWord replaces an argument by another word.
 func replaceWord(text string, a arg, word string) string {
 	return text[:a.at] + strings.Replace(text[a.at:], a.text, word, 1)
 }

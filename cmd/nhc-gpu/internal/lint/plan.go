@@ -19,16 +19,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// PrintPlan prints the bound plan: position, lane, kind, deadline, line. What
-// is wrong stands below its line behind !!, every error at once, and makes the
-// exit status 1; what is hardly meant stands there behind ??.
+// PrintPlan prints the bound plan: position, lane, kind, deadline, line. Below a line stand its
+// errors, behind !!, and its warnings, behind ??. An error makes the exit status 1.
 func PrintPlan(f *open.Files, from string) (exit int, err error) {
 	fmt.Fprintf(console.Screen, "# %s, for %s; TIMEOUT %s\n", from, f.Set.Get("HOSTNAME"), f.Set.Get("TIMEOUT"))
 	if context := f.Context(); context != "" {
 		fmt.Fprintf(console.Screen, "# as %s, within %s\n", context, f.Timeout())
 	}
 	if f.SetFile != "" {
-		fmt.Fprintln(console.Screen, "# settings of", f.SetFile, "win over the command line")
+		fmt.Fprintln(console.Screen, "# settings of", f.SetFile, "override the command line")
 	}
 	if f.Set.Get("SHELL") == setting.NoAction {
 		fmt.Fprintln(console.Screen, "# SHELL=:, so no check carries out an action")
@@ -69,7 +68,7 @@ func PrintPlan(f *open.Files, from string) (exit int, err error) {
 			fmt.Fprintf(w, "\t\t\t\t?? %s\n", text)
 		}
 	}
-	if err := w.Flush(); errors.Is(err, syscall.EPIPE) { // whoever reads it has seen enough
+	if err := w.Flush(); errors.Is(err, syscall.EPIPE) { // the reader, such as head, has ended
 		return 0, nil
 	} else if err != nil {
 		return 0, fmt.Errorf("print plan: %w", err)
@@ -78,7 +77,7 @@ func PrintPlan(f *open.Files, from string) (exit int, err error) {
 		fmt.Fprintf(console.Screen, "# not run here: %s %s: %s\n", left.Pos, left.Text, left.Because)
 	}
 	if f.Plan.NeedsShell() {
-		fmt.Fprintln(console.Screen, "# lines of kind shell run in order in one bash; a native step waits for the shell steps before it")
+		fmt.Fprintln(console.Screen, "# lines of kind shell run in order in one bash; every other line waits for those before it")
 	}
 	for _, text := range f.Doubts {
 		if m := placed().FindStringSubmatch(text); m == nil || !l.marked(m[1], m[2]) {
@@ -100,20 +99,22 @@ func PrintPlan(f *open.Files, from string) (exit int, err error) {
 	return 0, nil
 }
 
-// marks stand before the mistakes of a plan.
+// marks begin the rows of mistakes in a plan.
 var marks = map[grade]string{mistake: "!!", warning: "??"}
 
-// planText is what lint finds in the text of the lines of a plan.
+// planText has the mistakes in the text of the lines of a plan.
 type planText struct {
 	findings
 
-	shown map[int]bool // by number, those that stand below their line
+	shown map[int]bool // by index: findings printed below their line
 }
 
 func textOf(f *open.Files) *planText {
 	l := &linter{f: f, o: &Options{}}
 	t := &planText{shown: map[int]bool{}}
-	if file, err := f.MainFile(); err == nil && f.Eval == "" && file.Mode.IsRegular() {
+	if f.Eval != "" {
+		lintLines(&t.findings, l.site(), "-e", []byte(strings.ReplaceAll("*||"+f.Eval, `\`, `\\`)))
+	} else if file, err := f.MainFile(); err == nil && file.Mode.IsRegular() {
 		lintLines(&t.findings, l.site(), f.Path, file.Data)
 	}
 	t.sort()
@@ -142,7 +143,7 @@ func (t *planText) lines(file string, line int, show func(text string)) (told bo
 	return told
 }
 
-// scriptLines says which scripts of the site are read, and which are not.
+// scriptLines returns a row for each script of the site: whether bash reads it.
 func scriptLines(f *open.Files) (lines []string) {
 	var stock []string
 	for _, s := range f.Scripts {
@@ -172,15 +173,15 @@ func scriptLines(f *open.Files) (lines []string) {
 	return append(lines, lackedCalls(f)...)
 }
 
-// droppedWhy says why a function of a script is not used.
+// droppedWhy returns why a function of a script is not used.
 func droppedWhy(d run.Dropped) string {
 	if d.By.Stock {
-		return "LBNL NHC's own " + filepath.Base(d.By.Path) + ", which bash reads later, defines it, too; the built-in check is used"
+		return "LBNL NHC's own " + filepath.Base(d.By.Path) + ", which bash reads later, defines it too; the built-in check is used"
 	}
-	return d.By.Path + ", which bash reads later, defines it, too"
+	return d.By.Path + ", which bash reads later, defines it too"
 }
 
-// alteredText says that a file has only the name of one of LBNL NHC's.
+// alteredText reports a file that has the name of one of LBNL NHC's, and other content.
 func alteredText(s wire.Script) string {
 	return s.Path + " differs from LBNL NHC's file of each known version: its functions are used, not the built-in ones"
 }

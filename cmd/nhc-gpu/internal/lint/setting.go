@@ -14,8 +14,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// What a line of nhc.conf sets in vain: what was needed before the first line,
-// and what LBNL NHC hands to commands that built-in checks do not run.
+// Settings without effect in a line of nhc.conf: the run reads tooLate before its first line, and
+// unused are for commands that only LBNL NHC runs.
 var (
 	tooLate = []string{"CONFDIR", "CONFFILE", "DETACHED_MODE", "INCDIR", "LOGFILE", "RESULTFILE", "TIMEOUT"}
 	unused  = []string{"DF_CMD", "DF_FLAGS", "DFI_CMD", "DFI_FLAGS", "NETSTAT_ARGS", "NETSTAT_CMD", "SS_ARGS", "SS_CMD", "STAT_CMD", "STAT_FMT_ARGS"}
@@ -38,7 +38,7 @@ func words(list string) *regexp.Regexp { return regexp.MustCompile(`^(` + list +
 // settingForms returns the values that settings take.
 var settingForms = sync.OnceValue(func() map[string]settingForm {
 	onOff := settingForm{words("[01]?"), "0 or 1", "it counts as 0"}
-	absolute := settingForm{words("(/.*)?"), anAbsolutePath, "it depends on the directory in which slurmd runs"}
+	absolute := settingForm{words("(/.*)?"), anAbsolutePath, "it depends on slurmd's working directory"}
 	return map[string]settingForm{
 		"MARK_OFFLINE": {words(" *[01] *"), "0 or 1", "only 1 marks: no node is ever drained or resumed"},
 		"SILENT":       onOff, "VERBOSE": onOff, "NHC_CHECK_ALL": onOff, "NHC_CHECK_FORKED": onOff, "DETACHED_MODE": onOff, "DETACHED_MODE_FAIL_NODATA": onOff, "DEBUG": onOff,
@@ -88,7 +88,7 @@ func settingTrap(name, value string, known bool, where settingPlace) *trap {
 		return &trap{grade: warning, word: word, text: word, now: "checks read a recorded node, not this one", fix: "remove it from the settings of a node"}
 	}
 	if like := likeSetting(name); like != "" {
-		return &trap{grade: warning, word: name, text: name + " is no setting of nhc-gpu", now: "it sets a variable that nothing reads", fix: like + "=" + value}
+		return &trap{grade: warning, word: name, text: name + " is not a setting of nhc-gpu", now: "it sets a variable that nothing reads", fix: like + "=" + value}
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ type arg struct {
 	known bool // its value does not depend on the node
 }
 
-// args expands the words of a command as far as the file alone tells their values.
+// args expands the words of a command as far as the file alone has their values.
 func (p *page) args(words []*syntax.Word) (args []arg) {
 	for _, w := range words {
 		at := int(w.Pos().Offset())
@@ -120,7 +120,7 @@ func (p *page) args(words []*syntax.Word) (args []arg) {
 	return args
 }
 
-// check judges what stands behind ||.
+// check judges the check of a line, behind ||.
 func (p *page) check(target, check phrase) {
 	tree, err := parseShell(check.text)
 	if err != nil {
@@ -154,7 +154,7 @@ func (s *shellLine) found(n syntax.Node, f finding) { s.say(s.check, int(n.Pos()
 
 // garbled judges a check that is not the grammar of a shell.
 func (p *page) garbled(check phrase, err error) {
-	const now = "the line is not evaluated"
+	const now = "the line fails on every node"
 	at, why := 0, strings.TrimPrefix(err.Error(), "1:1: ")
 	if e, ok := errors.AsType[syntax.ParseError](err); ok {
 		at, why = int(e.Pos.Offset()), e.Text
@@ -349,14 +349,14 @@ func (s *shellLine) call(cmd *syntax.CallExpr, alone bool) {
 		for i := range args[1:] {
 			word := strings.TrimLeft(args[i+1].text, " ")
 			if _, known := checks.Lookup(strings.SplitN(word, " ", 2)[0]); known && args[i+1].known {
-				at(i+1, finding{Severity: mistake, Text: name + " starts programs, and a check is none", Now: "the line fails with status 127 or 126", Fix: "write the check without " + name})
+				at(i+1, finding{Severity: mistake, Text: name + " starts programs, and a check is none", Now: "the line fails on every node", Fix: "write the check without " + name})
 				return
 			}
 		}
 	case name == "exit" && alone:
 		at(0, finding{Severity: warning, Text: "exit ends the whole run", Now: "no line behind this one runs", Fix: "remove the line, or write the target on the lines that are meant"})
 	case strings.HasPrefix(name, "-") && alone:
-		at(0, finding{Severity: mistake, Text: quoted(name) + " stands where the name of a check belongs", Now: "the line fails with status 127", Fix: "write the name of the check before its options"})
+		at(0, finding{Severity: mistake, Text: quoted(name) + " stands where the name of a check belongs", Now: "the line fails on every node", Fix: "write the name of the check before its options"})
 	default:
 		s.unknown(name, args[0])
 	}
@@ -366,7 +366,7 @@ func (s *shellLine) call(cmd *syntax.CallExpr, alone bool) {
 func (s *shellLine) unknown(name string, a arg) {
 	known := append(checks.Names(), keys(s.functions)...)
 	dashed := strings.ReplaceAll(name, "-", "_")
-	f := finding{Word: name, Now: "the line is not evaluated", Severity: mistake}
+	f := finding{Word: name, Now: unevaluated, Severity: mistake}
 	bare := strings.TrimRight(dashed, ",;:.()")
 	near := checks.Nearest(bare, known)
 	switch {

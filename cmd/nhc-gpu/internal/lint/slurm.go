@@ -14,7 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// slurm says where Slurm gets in the way.
+// slurm compares the settings of Slurm with the runs.
 func (l *linter) slurm() {
 	const unseen = "slurm.conf was not compared: "
 	if rm := l.f.Set.Get("NHC_RM"); rm != "" && rm != "slurm" {
@@ -65,7 +65,7 @@ func (l *linter) nodeName() {
 	}
 }
 
-// hasScontrol says whether there is a Slurm to ask.
+// hasScontrol reports whether this machine has scontrol.
 func (l *linter) hasScontrol() bool {
 	if l.f.Set.Get("SLURM_SCONTROL") != "" {
 		return true
@@ -80,7 +80,7 @@ func (l *linter) hasScontrol() bool {
 	return err == nil && resp.Status > 0
 }
 
-// wiring is how this program is wired into Slurm here.
+// wiring returns how Slurm starts this program on this node.
 func (l *linter) wiring(config slurm.Config) slurm.Wiring {
 	w := slurm.Wiring{Budget: map[slurm.Role]time.Duration{}, Found: map[string][]slurm.Program{}}
 	for _, role := range startedRoles {
@@ -110,7 +110,7 @@ func (l *linter) wiring(config slurm.Config) slurm.Wiring {
 	return w
 }
 
-// programs are what slurmd would start for a pattern.
+// programs returns the programs that slurmd would start for a pattern.
 func (l *linter) programs(pattern string) (found []slurm.Program, err error) {
 	resp, err := l.call(wire.OpPrograms, pattern).Answer()
 	if err != nil {

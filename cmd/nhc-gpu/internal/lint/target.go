@@ -32,7 +32,7 @@ var (
 	noHostName   = checks.Lazily("[^A-Za-z0-9._*?!@+()|\\[\\]^\\\\-]")
 )
 
-// targetTrap finds what is wrong with a target: most expressions that fit nothing are valid
+// targetTrap finds the mistake in a target, nil if there is none. Most expressions that fit nothing are valid
 // in their language, so neither LBNL NHC nor a run complains.
 func targetTrap(target string) *trap {
 	body := strings.TrimPrefix(target, "!")
@@ -214,7 +214,11 @@ func globTrap(body string) *trap {
 		return bad(at, body[at:at+1], "a brace within a pattern is a literal brace", "a range has braces around it, {gpu[01-16],login1}, or write a pattern: gpu@(01|02)")
 	case plain && strings.ContainsAny(body, "()|"):
 		at := strings.IndexAny(body, "()|")
-		return bad(at, body[at:at+1], fmt.Sprintf("%q is a literal character in a pattern", body[at:at+1]), "/^("+strings.ReplaceAll(strings.NewReplacer("(", "", ")", "").Replace(body), "*", ".*")+")$/")
+		fix := "/^(" + strings.ReplaceAll(body, "*", ".*") + ")$/"
+		if strings.Contains(body, "(") {
+			fix = strings.Replace(body, "(", "@(", 1)
+		}
+		return bad(at, body[at:at+1], fmt.Sprintf("%q is a literal character in a pattern", body[at:at+1]), fix)
 	case strings.HasPrefix(body, "^") || strings.HasSuffix(body, "$"):
 		return bad(0, body, "^ and $ are literal characters in a pattern", "/"+body+"/")
 	case strings.Contains(body, ".*") || strings.Contains(body, ".+"):

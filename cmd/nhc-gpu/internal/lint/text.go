@@ -13,7 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// site is what lint knows of a site beside the file it reads.
+// site is the knowledge about a site beside the file itself.
 type site struct {
 	functions map[string]bool   // of its scripts
 	scripts   bool              // its scripts were read
