@@ -91,11 +91,11 @@ func (e *Env) At(format string, args ...any) {
 	}
 }
 
-// Fact notes what the check has looked at, for a report in which it passes: "8 GPUs",
-// "hottest 61 C". Of several facts all are printed, in order.
+// Fact records a value that the check has found: "8 GPUs", "hottest 61 C". --check prints the
+// facts of a check that passes, in order.
 func (e *Env) Fact(format string, args ...any) { e.fact = append(e.fact, fmt.Sprintf(format, args...)) }
 
-// Facts returns what [Env.Fact] has noted, on one line.
+// Facts returns the facts of [Env.Fact] on one line.
 func (e *Env) Facts() string { return oneLine(strings.Join(e.fact, ", ")) }
 
 // Lookup returns the value of a variable as the checks of nhc.conf see it.

@@ -25,7 +25,7 @@ func printed(r *Report, v View) string {
 	return b.String()
 }
 
-// eight has a node with eight rows of one fault, a row of another, and what passes.
+// eight returns a report with one fault on several GPUs, other results, and facts.
 func eight() *Report {
 	r := &Report{Version: "1", Node: "n1", From: "f", Facts: []Row{{Name: "gpu0", Message: "0000:10:00.0 NVIDIA H100 " + boardUUID}, {Name: "gpu1", Message: "0000:11:00.0 NVIDIA H100"}, {Severity: checks.Skip, Name: "DCGM", Message: "none"}}}
 	r.Rows = append(r.Rows,
@@ -44,7 +44,7 @@ func eight() *Report {
 	return r
 }
 
-// What is wrong is first, with what to do; devices with the same fault are one row.
+// Failures are first, with the action; devices with the same fault share a row.
 func TestTable(t *testing.T) {
 	t.Parallel()
 	want := `nhc-gpu 1 on n1, checking f

@@ -9,11 +9,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// fold makes one row of rows that say the same: of several devices (gpu0-7), and of more
-// than two checks that a node does not have or that cannot be evaluated.
+// fold merges equal rows: of several devices (gpu0-7), and of more than two checks that are skipped
+// or unknown for the same reason.
 func fold(rows []Row) []Row { return foldChecks(foldDevices(rows)) }
 
-// foldChecks makes one row of more than two that are skipped or unknown for the same reason.
+// foldChecks merges more than two checks that are skipped or unknown for the same reason.
 func foldChecks(rows []Row) (list []Row) {
 	type reason struct {
 		checks.Severity
@@ -38,7 +38,7 @@ func foldChecks(rows []Row) (list []Row) {
 	return list
 }
 
-// foldDevices makes one row of rows of a check that differ in the number of a device alone.
+// foldDevices merges rows of a check that differ only in the number of a device.
 func foldDevices(rows []Row) (list []Row) {
 	texts := make([]string, len(rows))
 	for i := range rows {
@@ -62,8 +62,8 @@ func foldDevices(rows []Row) (list []Row) {
 	return list
 }
 
-// foldFacts makes one fact of those about devices of one model, and one part of a fact of
-// parts that differ in the number of a device alone.
+// foldFacts merges facts about devices of the same model, and parts of a fact that differ only in
+// the number of a device.
 func foldFacts(facts []Row) (list []Row) {
 	texts := make([]string, len(facts))
 	for i := range facts {
@@ -90,16 +90,16 @@ func foldFacts(facts []Row) (list []Row) {
 	return list
 }
 
-// group has the texts that are printed as one.
+// group is a set of texts that are printed as one.
 type group struct {
 	row     int      // of the first text
 	first   []string // the first text; every second part is the number of a device
-	differ  []int    // the parts that are not the same in all texts
-	numbers []int    // that stand there
+	differ  []int    // the indices of parts that differ
+	numbers []int    // the numbers at these indices
 }
 
-// groupTexts makes groups of texts that differ in the number of a device alone, if alike
-// says that the texts of these two indices may stand together.
+// groupTexts groups texts that differ only in the number of a device, if alike accepts their
+// indices.
 func groupTexts(texts []string, alike func(a, b int) bool) (groups []*group) {
 	for i, text := range texts {
 		parts := splitNumbers(text)
@@ -110,8 +110,8 @@ func groupTexts(texts []string, alike func(a, b int) bool) (groups []*group) {
 	return groups
 }
 
-// splitNumbers splits a text so that every second part is the number of a device: digits
-// behind a letter.
+// splitNumbers splits a text so that every second part is the number of a device: digits after a
+// letter.
 func splitNumbers(text string) (list []string) {
 	rest := 0
 	for i := 0; i < len(text); {
@@ -131,7 +131,7 @@ func splitNumbers(text string) (list []string) {
 
 func letter(c byte) bool { return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
 
-// join adds a text to the group if it differs in the number of a device alone.
+// join adds a text to the group if it differs only in the number of a device.
 func (g *group) join(parts []string) bool {
 	if len(parts) != len(g.first) {
 		return false
@@ -157,11 +157,11 @@ func (g *group) join(parts []string) bool {
 }
 
 func number(text string) int {
-	n, _ := strconv.Atoi(text) // digits, and few
+	n, _ := strconv.Atoi(text) // at most six digits
 	return n
 }
 
-// text returns the text that stands for the group.
+// text returns the text of the whole group.
 func (g *group) text() string {
 	parts := slices.Clone(g.first)
 	for _, i := range g.differ {

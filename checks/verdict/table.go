@@ -16,10 +16,10 @@ import (
 type View struct {
 	Width    int  // of the terminal, in characters; 0 does not wrap lines
 	Coloured bool // for a terminal
-	Quiet    bool // print only what decides the exit status 2 or 3
+	Quiet    bool // print only failures and unknown results
 }
 
-// Table prints the report for a person: what is wrong first, then what passes, then the facts.
+// Table prints the report for a person: failures first, then checks that pass, then the facts.
 func (r *Report) Table(w io.Writer, v View) {
 	r = r.printable()
 	p := &page{Writer: w, View: v}
@@ -62,7 +62,7 @@ func (r *Report) shellText() string {
 	return fmt.Sprintf("%s run; --no-shell skips %s\n", lines, them)
 }
 
-// rank orders rows: failures first, what does not apply last.
+// rank orders rows: failures first, skipped checks last.
 func rank(s checks.Severity) int {
 	return slices.Index([]checks.Severity{checks.Fail, checks.Unknown, checks.Warn, checks.OK, checks.Skip}, s)
 }
@@ -76,8 +76,8 @@ func (r *Report) shown(v View) []Row {
 	return rows
 }
 
-// fact returns what a row says about the node: its message with the device, what the check
-// has found, or else the arguments of its line.
+// fact returns the text of a row: its message with the device, the fact of a check that passes, or
+// the arguments of its line.
 func (r *Row) fact() string {
 	device := cmp.Or(r.Device.PCI, r.Device.Name)
 	switch {
@@ -91,7 +91,7 @@ func (r *Row) fact() string {
 	return r.Message
 }
 
-// action returns what to do about a row, "" for nothing.
+// action returns the remedy and the advice of a row, or "".
 func (r *Row) action() string {
 	if r.Severity < checks.Warn {
 		return ""
@@ -120,7 +120,7 @@ const (
 	leastText   = 24                 // columns that a text has at least
 )
 
-// rows prints a row for each result, and below those that are not ok what to do.
+// rows prints each result, and the action below each that is not ok.
 func (p *page) rows(rows []Row) {
 	width := 0
 	for i := range rows {
@@ -150,7 +150,7 @@ func (p *page) rows(rows []Row) {
 	}
 }
 
-// facts prints what the node has.
+// facts prints the facts about the node.
 func (p *page) facts(facts []Row) {
 	facts, width := foldFacts(facts), 0
 	for i := range facts {
@@ -187,7 +187,7 @@ func (p *page) wrapped(head string, indent int, text string) {
 	p.line("%s%s", head, line.String())
 }
 
-// devices prints for each device that is not ok what the vendor knows its board by.
+// devices prints the serial numbers and UUIDs of devices that are not ok.
 func (p *page) devices(rows []Row) {
 	seen := map[checks.Device]bool{}
 	for i := range rows {

@@ -64,8 +64,8 @@ func dgxNode(t *testing.T, dir string, faulty bool) {
 	}
 }
 
-// onScreen runs the program with its standard output on a terminal of 80 columns, and
-// returns what it shows. dir stands there as /tmp/nhc-gpu-00000000.
+// onScreen runs the program with its standard output on a terminal of 80 columns, and returns the
+// output, with dir replaced by /tmp/nhc-gpu-00000000.
 func onScreen(t *testing.T, dir string, args ...string) string {
 	t.Helper()
 	person, program := terminal(t, 80)
@@ -108,7 +108,7 @@ func TestCheckOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Below "    $ nhc-gpu ..." stands the output, to the next command or text.
+	// The output follows "    $ nhc-gpu ...", up to the next command or text.
 	blocks := regexp.MustCompile(`(?m)^    \$ nhc-gpu (.*)   # on a (healthy|faulty) node\n((?:    .*\n|\n)*)`)
 	slow := regexp.MustCompile(` \(\d+\.\d s\)`)
 	words := func(text string) []string { return strings.Fields(slow.ReplaceAllString(text, "")) }

@@ -100,7 +100,7 @@ func TestFaultsOfKinds(t *testing.T) {
 
 // skips are the reasons why genconf excludes a check of GPUs on a healthy node: nothing to judge,
 // or persistence mode is off.
-var skips = regexp.MustCompile(`not supported by these GPUs|part of no NVLink fabric|no two GPUs of one model|MIG is on|persistence mode|container does not show the kernel`)
+var skips = regexp.MustCompile(`not supported by these GPUs|part of no NVLink fabric|no two GPUs of one model|MIG is on|persistence mode|container has no access to the kernel`)
 
 // generated writes a file by genconf, and runs it.
 func (m *kindNode) generated(t *testing.T) {
@@ -110,7 +110,7 @@ func (m *kindNode) generated(t *testing.T) {
 	if err := os.WriteFile(conf, []byte(sheet), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, left := range regexp.MustCompile(`(?m)^# left out, (check_gpu_\S*:.*)`).FindAllStringSubmatch(sheet, -1) {
+	for _, left := range regexp.MustCompile(`(?m)^# not written, (check_gpu_\S*:.*)`).FindAllStringSubmatch(sheet, -1) {
 		if !skips.MatchString(left[1]) {
 			t.Errorf("genconf: %s", left[0])
 		}

@@ -204,7 +204,7 @@ func TestDeadMount(t *testing.T) {
 	if !strings.Contains(runs[0], "slow\n") || !strings.Contains(runs[1], "at once\n") {
 		t.Errorf("%q, want the first run to wait for its deadline, the second not", runs)
 	}
-	generated := regexp.MustCompile(`(?m)^# /srv \(fuse, dead\) could not be looked at: stat /srv: no answer within 5\S* \(process \d+ in state D, wait channel \w+: which no signal can end\)$`)
+	generated := regexp.MustCompile(`(?m)^# no line for /srv \(fuse, dead\): stat /srv: no answer within 5\S* \(process \d+ in state D, wait channel \w+: which no signal can end\)$`)
 	if !generated.MatchString(runs[2]) || !strings.Contains(runs[2], "check_hw_cpuinfo") || !strings.Contains(runs[2], "exit 0\n") || strings.Contains(runs[2], "too slow") {
 		t.Errorf("genconf: %q, want a match of %s", runs[2], generated)
 	}

@@ -1,5 +1,5 @@
-// Package genconf is nhc-genconf: it looks at a node, or at the profile of a platform, and
-// writes the configuration for it. On the node it tries every line.
+// Package genconf is nhc-genconf: it writes a configuration for this node, and tries every line
+// on it, or for the nodes of a platform.
 package genconf
 
 import (
@@ -27,24 +27,24 @@ const Name = "genconf"
 const (
 	optionSpec = ":H:b:c:D:dhn:vx-:" // "--dir" is the option - with the argument dir
 	dmiDefault = "/([Ss]peed|[Vv]ersion)/"
-	// Limit bounds the whole of genconf: scanning, trying, writing.
+	// Limit is the time limit of scanning, trying and writing together.
 	Limit = 2 * time.Minute
 )
 
-// Arguments are what the command line asks for.
+// Arguments are the options and settings of the command line.
 type Arguments struct {
-	Program string        // what it is called in its texts
-	For     string        // the program whose configuration is written
-	Set     []conf.Assign // by options, in the order given
+	Program string        // its name in messages
+	For     string        // NAME of the configuration: nhc
+	Set     []conf.Assign // settings made by options, in their order
 	Words   []string      // VAR=value
-	DMI     string        // match string for the DMI section
+	DMI     string        // match string for lines of the DMI section
 
-	Platform string // the configuration is for this platform, and not for this node
-	Dir      string // write all files of the configuration there
+	Platform string // write the configuration of this platform; "": of this node
+	Dir      string // write all files into this directory; "": write one file
 }
 
-// Parse reads the command line. words[0] is the name that the program was called by. It
-// prints what is wrong, and the help, for which it returns nil.
+// Parse reads the command line; words[0] is argv[0]. It prints errors and the help. After the
+// help it returns nil.
 func Parse(words []string) (*Arguments, error) {
 	a := &Arguments{Program: filepath.Base(words[0]), For: "nhc", DMI: dmiDefault}
 	if name, ok := strings.CutSuffix(a.Program, "-genconf"); ok && name != "" {
@@ -76,7 +76,7 @@ func Parse(words []string) (*Arguments, error) {
 			set("VERBOSE", "1")
 		case 'h':
 			showHelp = true
-		} // x traces bash, of which there is none
+		} // x traces bash, and genconf runs none
 	})
 	if showHelp {
 		a.help()
@@ -123,16 +123,16 @@ func (a *Arguments) long(text string) error {
 	return fmt.Errorf("Invalid option:  --%s", text) //nolint:staticcheck // in the style of LBNL NHC's texts
 }
 
-// Node is what the generator needs of the run that it is part of.
+// Node has the parts of a run that the generator uses.
 type Node struct {
 	Pool    *run.Pool
 	Signals *console.Signals
 	Budget  session.Budget
 	Version string
 	Timeout time.Duration                   // TIMEOUT
-	Get     func(setting string) string     // the settings of nhc-gpu, with their defaults
-	Try     func([]conf.Line) map[int]Trial // runs lines, by their place; one that was not reached has none
-	Here    func() []checks.PlatformGroup   // the GPUs of this node
+	Get     func(setting string) string     // returns a setting or its default
+	Try     func([]conf.Line) map[int]Trial // runs lines and returns the trials by index; a line that did not run has none
+	Here    func() []checks.PlatformGroup   // returns the GPUs of this node
 }
 
 // generator is one run of genconf.
@@ -140,16 +140,15 @@ type generator struct {
 	Node
 	program string
 	verbose bool
-	mask    string // target of the lines
+	mask    string // TARGET of all lines
 	dmi     string
 	dir     string
 	sheet   sheet
 	target  target
 }
 
-// Generate looks at this node and writes a configuration by which it is healthy, or with
-// platform one for its nodes. It returns the exit status. An error is a target that cannot
-// be written.
+// Generate writes the configuration of this node, or of a platform that is not nil. It returns
+// the exit status, or an error about the command line.
 func Generate(a *Arguments, n Node, platform *checks.Platform) (exit int, err error) {
 	g := &generator{
 		Node: n, program: a.Program, verbose: n.Get("VERBOSE") == "1", mask: n.Get("HOSTNAME"), dmi: a.DMI, dir: a.Dir,
@@ -172,7 +171,7 @@ func (a *Arguments) sets(name string) bool {
 		slices.ContainsFunc(a.Words, func(w string) bool { return strings.HasPrefix(w, name+"=") })
 }
 
-// usableMask refuses what cannot stand before the "||" of a line.
+// usableMask refuses a TARGET that nhc.conf cannot have.
 func usableMask(mask string) error {
 	switch {
 	case strings.Trim(mask, " \t") == "":
@@ -247,7 +246,7 @@ func (g *generator) writeAll() (exit int) {
 	return exit
 }
 
-// write makes the file. One that exists is a site's, with changes perhaps.
+// write creates the file. It does not overwrite a file, which can have a site's changes.
 func (g *generator) write(path, text string) error {
 	o := g.Pool.Call(g.Signals.Ctx, checks.Local, &wire.Request{Op: wire.OpCreate, Path: path, Data: []byte(text), Line: "write " + path}, session.Reading)
 	err := o.FailureIn("write " + path)
@@ -262,7 +261,7 @@ func (g *generator) write(path, text string) error {
 	return err
 }
 
-// vecho tells on stderr what is being done, with -v.
+// vecho prints progress on stderr, with -v.
 func (g *generator) vecho(text string) {
 	if g.verbose {
 		fmt.Fprint(console.Stderr, text)
@@ -283,10 +282,10 @@ func (a *Arguments) help() {
 
   Syntax:  %s [<options>] [<var>=<value> [...]]
 
- Looks at this node and writes a configuration by which it is healthy: every
- active line has been tried and passes, or has found a fault that the comment
- above it names. With --platform it writes one for the nodes of a platform, on
- any machine, and tries nothing. Overwrites no file.
+ Writes a configuration for this node, and tries every line. A line that does
+ not pass becomes a comment; a line that finds a fault stays, with the fault in
+ the comment above it. With --platform it writes the configuration of a platform
+ on any machine, without a trial. It overwrites no file.
 
  OPTION            DESCRIPTION
 -------------------------------------------------------------------------------
@@ -317,10 +316,10 @@ EXAMPLES:
 `, title, strings.Repeat("-", len(title)), a.Program, dmiDefault, a.For, a.For, a.Program, a.Program)
 }
 
-// try reads the sheet back as the file that it will be, and runs it. A line
-// that does not pass here and now becomes a comment with the reason.
+// try parses the file that it will write, and runs its lines. A line that does not pass becomes
+// a comment with the reason.
 func (g *generator) try() {
-	var which []int // the sheet's line behind each line of the file
+	var which []int // the index in the sheet of each line of the file
 	for i, l := range g.sheet.lines {
 		if l.check != "" && l.why == "" {
 			which = append(which, i)
@@ -329,9 +328,9 @@ func (g *generator) try() {
 	lines, doubts, err := conf.Parse("generated", []byte(g.sheet.render(g.mask)))
 	if err != nil || len(lines) != len(which) || len(doubts) > 0 {
 		for _, i := range which {
-			g.sheet.lines[i].why = "could not be read back"
+			g.sheet.lines[i].why = "genconf could not read the line back"
 		}
-		g.sheet.warnings = append(g.sheet.warnings, "internal error: the lines cannot be read back, all are comments")
+		g.sheet.warnings = append(g.sheet.warnings, "internal error: genconf cannot read its own lines back, all became comments")
 		return
 	}
 	trials := g.Try(lines)
@@ -339,7 +338,7 @@ func (g *generator) try() {
 		t, done := trials[step]
 		why := t.Why
 		if !done {
-			why = "not tried: out of time"
+			why = "not tried: the time limit was over"
 		}
 		if why == "" {
 			continue
@@ -348,13 +347,13 @@ func (g *generator) try() {
 		switch {
 		case l.stays != 0 && (t.Worst >= l.stays && t.Worst != checks.Unknown || t.Early):
 			l.found = visible(why)
-			g.sheet.warnings = append(g.sheet.warnings, visible("a fault now, the line is written: "+lines[step].Check+" ("+why+")"))
+			g.sheet.warnings = append(g.sheet.warnings, visible("this node has a fault, the line is written: "+lines[step].Check+" ("+why+")"))
 			continue
 		case l.stays != 0 && t.Worst == checks.Skip: // no such device here
 			l.why = visible(why)
 			continue
 		}
 		l.why = visible(why)
-		g.sheet.warnings = append(g.sheet.warnings, visible("left out: "+lines[step].Check+" ("+why+")"))
+		g.sheet.warnings = append(g.sheet.warnings, visible("not written: "+lines[step].Check+" ("+why+")"))
 	}
 }

@@ -12,31 +12,29 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
 )
 
-// Types of file systems of which a node has no need to be healthy: interfaces
-// of the kernel that are mounted when first used, triggers of the automounter,
-// and what containers and desktops mount for themselves.
+// Types of file systems that a healthy node can lack: interfaces of the kernel that it mounts at
+// their first use, triggers of the automounter, and mounts of containers and desktops.
 var uselessTypes = []string{
 	"autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue",
 	"nfsd", "nsfs", "nullfs", "pstore", "ramfs", "rpc_pipefs", "securityfs", "selinuxfs", "squashfs", "tracefs",
 }
 
-// Folders in which containers, logins and jobs mount what goes when they do.
+// Directories where containers, logins and jobs mount file systems for their lifetime.
 var passingPlaces = []string{
 	"/dev/shm", "/media", "/proc", "/run", "/snap", "/sys", "/tmp", "/var/lib/containerd", "/var/lib/containers", "/var/lib/docker",
 	"/var/lib/enroot", "/var/lib/kubelet", "/var/lib/lxcfs", "/var/snap", "/var/spool/slurmd", "/var/tmp",
 }
 
-// Types of file systems that other nodes have, too: when the server is full
-// all of them would fail.
+// Types of file systems that nodes share: if the server is full, all nodes would fail.
 var sharedTypes = []string{
 	"9p", "afs", "beegfs", "ceph", "cifs", "fuse", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2", "orangefs", "panfs",
 	"pvfs2", "smb3", "virtiofs", "wekafs",
 }
 
-// Types that hold nothing of their own, or memory: they have no size to watch.
+// Types without a size of their own.
 var sizelessTypes = []string{"devpts", "devtmpfs", "iso9660", "overlay", "proc", "sysfs", "tmpfs"}
 
-// mountSection writes the mounts, and how full they may be.
+// mountSection adds the mounts, and limits for their use.
 func (g *generator) mountSection(a answers) {
 	s := &g.sheet
 	s.heading("Filesystem checks")
@@ -49,11 +47,11 @@ func (g *generator) mountSection(a answers) {
 	for i, m := range inv.Mounts {
 		later := slices.ContainsFunc(inv.Mounts[i+1:], func(o probe.Mount) bool { return o.Point == m.Point })
 		switch why := passing(m, inv.Mounts); {
-		case later && m.Type != "autofs": // hidden by what is mounted on it
+		case later && m.Type != "autofs": // another mount hides it
 		case why == leftOut:
 			left = append(left, m.Point)
 		case strings.ContainsRune(m.Point+m.Source, utf8.RuneError):
-			s.comment("no line for %s, whose name is not UTF-8", m.Point)
+			s.comment("no line for %s: its name is not UTF-8", m.Point)
 		case why != "":
 			s.comment("%s: %s", m.Point, why)
 			s.suggest("check_fs_mount", "-t", literalMatch(m.Type), "-F", m.Point)
@@ -64,11 +62,11 @@ func (g *generator) mountSection(a answers) {
 	g.dbg("%d mounts, %d of them stay", len(inv.Mounts), len(keep))
 	g.mountLines(keep)
 	if len(left) > 0 {
-		s.comment("left out, since they come and go or hold nothing: %s", some(left))
+		s.comment("no line for temporary mounts and mounts without data: %s", some(left))
 	}
 }
 
-// some lists names, each once, as many as a line may hold.
+// some lists names, each once, at most 16.
 func some(names []string) string {
 	slices.Sort(names)
 	names = slices.Compact(names)
@@ -79,9 +77,9 @@ func some(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], " "), len(names)-most)
 }
 
-const leftOut = "left out"
+const leftOut = "temporary"
 
-// passing says why a mount cannot be relied upon, "" if it can.
+// passing returns why a mount is not permanent, "" if it is.
 func passing(m probe.Mount, all []probe.Mount) string {
 	below := func(dir string) bool {
 		return m.Point != dir && strings.HasPrefix(m.Point, strings.TrimSuffix(dir, "/")+"/")
@@ -95,14 +93,14 @@ func passing(m probe.Mount, all []probe.Mount) string {
 	case m.Type == "overlay" && m.Point != "/", strings.HasSuffix(m.Point, "//deleted"), strings.HasPrefix(m.Source, "/dev/loop"):
 		return leftOut
 	case kind == "fuse" && !slices.Contains(strings.Split(m.Options, ","), "user_id=0"), m.Type == "fuse.sshfs":
-		return leftOut // a person's
+		return leftOut // a user's mount
 	case slices.ContainsFunc(all, func(o probe.Mount) bool { return o.Type == "autofs" && (o.Point == m.Point || below(o.Point)) }):
-		return "mounted on demand; the line below, if you want it, mounts it first"
+		return "mounted on demand; the line below mounts it first"
 	}
 	return ""
 }
 
-// mountLines asks each mount for its size and writes its lines.
+// mountLines reads the size of each mount and adds its lines.
 func (g *generator) mountLines(mounts []probe.Mount) {
 	var points []string
 	for _, m := range mounts {
@@ -116,10 +114,10 @@ func (g *generator) mountLines(mounts []probe.Mount) {
 		inv := a.have[m.Point]
 		switch {
 		case inv == nil:
-			g.sheet.warn("%s (%s, %s) could not be looked at: %v", m.Point, m.Type, m.Source, a.err[m.Point])
+			g.sheet.warn("no line for %s (%s, %s): %v", m.Point, m.Type, m.Source, a.err[m.Point])
 			continue
 		case !inv.Space.Dir:
-			g.sheet.comment("no line for %s, a single file, which is how containers get theirs", m.Point)
+			g.sheet.comment("no line for %s: a single file, mounted by a container", m.Point)
 			continue
 		}
 		g.mountLine(m)
@@ -149,8 +147,8 @@ func (g *generator) mountLine(m probe.Mount) {
 	g.sheet.check(name, append(words, "-f", m.Point)...)
 }
 
-// isNumbered says whether a source is a disk that may have another name after
-// the next boot, since the kernel numbers disks as it finds them.
+// isNumbered reports whether a source is a disk whose name can change at the next boot: the kernel
+// numbers disks in the order of detection.
 func isNumbered(source string) bool {
 	disk, ok := strings.CutPrefix(source, "/dev/")
 	for _, prefix := range []string{"sd", "hd", "vd", "xvd", "nvme", "dm-"} {
@@ -161,16 +159,16 @@ func isNumbered(source string) bool {
 	return source == ""
 }
 
-// Limits of what may be used.
+// Limits for the use of file systems.
 const (
 	mostUsed   = 90       // percent of the space, as LBNL NHC
 	mostInodes = 98       // percent of the inodes where there are very many
 	manyInodes = 50000000 // as LBNL NHC
-	fewInodes  = 10000    // so few are not worth a line
+	fewInodes  = 10000    // fewer get no line
 	bootFree   = 40 << 10 // kB, as LBNL NHC: a kernel and its initramfs
 )
 
-// spaceLines limits how full a file system may get.
+// spaceLines adds limits for the use of a file system.
 func (g *generator) spaceLines(m probe.Mount, sp inventory.MountSpace) {
 	s := &g.sheet
 	kind, _, _ := strings.Cut(m.Type, ".")
@@ -178,7 +176,7 @@ func (g *generator) spaceLines(m probe.Mount, sp inventory.MountSpace) {
 	case sp.Space.Total == 0, slices.Contains(sizelessTypes, m.Type), !slices.Contains(strings.Split(m.Options, ","), "rw"):
 		return
 	case slices.Contains(sharedTypes, kind):
-		s.comment("%s is shared: full, it would fail on every node that has it", m.Point)
+		s.comment("%s is shared: if it is full, this line fails on every node", m.Point)
 		s.suggest("check_fs_used", m.Point, percent(mostUsed, sp.Space.Percent))
 		return
 	}
@@ -201,14 +199,14 @@ func (g *generator) spaceLines(m probe.Mount, sp inventory.MountSpace) {
 		most = mostInodes
 	}
 	if sp.Inodes.Percent >= 99 {
-		s.warn("%s has hardly any inode left (%d%% used): no limit for them", m.Point, sp.Inodes.Percent)
+		s.warn("%s has almost no free inodes (%d%% used): no limit for them", m.Point, sp.Inodes.Percent)
 		return
 	}
 	s.check("check_fs_iused", m.Point, percent(most, sp.Inodes.Percent))
 }
 
-// percent is a limit, raised where it would hardly hold now: half of what is
-// left then.
+// percent returns a limit. If the present use is close to it, the limit is halfway between the use
+// and 100 %.
 func percent(limit, used int) string {
 	if used > limit-5 {
 		limit = max(limit, used+(101-used)/2)
@@ -216,5 +214,5 @@ func percent(limit, used int) string {
 	return fmt.Sprintf("%d%%", limit)
 }
 
-// base is the name of a program in a command line's first word.
+// base returns the name of the program from a command line's first word.
 func base(command string) string { return path.Base(strings.TrimSuffix(command, ":")) }

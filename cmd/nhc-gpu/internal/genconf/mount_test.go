@@ -46,7 +46,7 @@ func TestPassing(t *testing.T) {
 	}
 }
 
-// TestPercent: what is used now lies below the limit, and not just below.
+// TestPercent: the present use is clearly below the limit.
 func TestPercent(t *testing.T) {
 	t.Parallel()
 	for used, want := range map[int]string{0: "90%", 85: "90%", 86: "93%", 90: "95%", 95: "98%", 97: "99%", 98: "99%"} {

@@ -16,7 +16,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// Run makes the run of nhc-genconf and returns its exit status.
+// Run runs nhc-genconf and returns the exit status.
 func Run(words []string, version string) int {
 	a, err := Parse(words)
 	switch {
@@ -27,7 +27,7 @@ func Run(words []string, version string) int {
 	}
 	r := health.New([]string{options.OwnName}, new(options.Options))
 	_ = r.OpenState("")
-	r.Set.Hold, r.Set.Past, r.Set.Spare = true, "", "" // a trial of a line changes nothing, and keeps nothing
+	r.Set.Hold, r.Set.Past, r.Set.Spare = true, "", "" // a trial carries out no action and saves nothing
 	defer r.Close()
 	exit := 0
 	if err = settleFor(r, a); err == nil {
@@ -40,7 +40,7 @@ func Run(words []string, version string) int {
 	return exit
 }
 
-// generate reads the site's profiles of platforms and makes the configuration.
+// generate reads the site's platforms and writes the configuration.
 func generate(r *health.Run, a *Arguments, version string) (exit int, err error) {
 	path := r.Set.ProfilesFile()
 	o := r.Pool.Call(r.Sig.Ctx, checks.Local, &wire.Request{Op: wire.OpRead, Path: path, Line: "read " + path}, session.Reading)
@@ -66,7 +66,7 @@ func generate(r *health.Run, a *Arguments, version string) (exit int, err error)
 		Pool: r.Pool, Signals: r.Sig, Budget: r.Budget, Version: version, Timeout: r.Set.Timeout(), Get: r.Set.Get,
 		Try: func(lines []conf.Line) map[int]Trial { return try(r, lines) },
 		Here: func() []checks.PlatformGroup {
-			groups, _ := r.PlatformGroups() // the sections of the file report what cannot be read
+			groups, _ := r.PlatformGroups() // scan reports errors of the PCI bus
 			return groups
 		},
 	}, platform)
@@ -83,11 +83,14 @@ func platformNamed(known *conf.Platforms, name string) (*checks.Platform, error)
 			return node.PlatformFigures(&list[i]), nil
 		}
 	}
-	return nil, fmt.Errorf("no platform has the name %q; nhc-gpu platforms lists them", name)
+	var names []string
+	for i := range list {
+		names = append(names, list[i].Name)
+	}
+	return nil, fmt.Errorf("there is no platform with the name %q%s; nhc-gpu platforms lists them", name, checks.DidYouMean(name, names))
 }
 
-// settleFor takes over the settings of the command line, and gives what is still unset its
-// default.
+// settleFor applies the settings of the command line and the defaults.
 func settleFor(r *health.Run, a *Arguments) error {
 	r.Set.Assign(a.Set)
 	for _, w := range a.Words {

@@ -17,11 +17,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// scanStep bounds one question to the worker. A mount that does not answer
-// costs that much.
+// scanStep is the time limit of one request to the worker, for example about a dead mount.
 const scanStep = 5 * time.Second
 
-// answers are what the worker said of each part, and why it did not.
+// answers has the worker's answers, and the errors in their place.
 type answers struct {
 	have map[string]*inventory.Inventory // by part, or by mount point
 	err  map[string]error
@@ -54,34 +53,34 @@ func (g *generator) ask(part inventory.Part, of ...string) answers {
 	return a
 }
 
-// part is one part, or nil and a warning in the sheet.
+// part returns one part of the inventory; if there is none it adds a warning and returns nil.
 func (g *generator) part(a answers, part inventory.Part) *inventory.Inventory {
 	inv := a.have[string(part)]
 	if inv == nil && g.Signals.Ctx.Err() == nil {
-		g.sheet.warn("%s could not be read, no line: %v", part, a.err[string(part)])
+		g.sheet.warn("no line for %s: %v", part, a.err[string(part)])
 	}
 	return inv
 }
 
 func (g *generator) heading() {
 	s := &g.sheet
-	s.comment("Configuration of nhc-gpu, and of LBNL NHC.")
-	s.comment("Made by %s %s on %s, %s.", g.program, g.Version, g.Get("HOSTNAME_S"), g.Budget.Began.Format(time.RFC1123Z))
+	s.comment("Configuration of nhc-gpu and LBNL NHC.")
+	s.comment("%s %s wrote it on %s, %s.", g.program, g.Version, g.Get("HOSTNAME_S"), g.Budget.Began.Format(time.RFC1123Z))
 	for i := range g.target.groups {
 		s.comment("platform: %s", &g.target.groups[i])
 	}
 	s.comment("")
 	s.comment("Each line is TARGET || CHECK. TARGET is a glob, /regular expression/ or {node range}.")
 	s.comment("Every active line passed on that node at that time, unless the comment above it names a fault.")
-	s.comment("Read the file before you use it: a device that was broken then has no line here, or its state")
-	s.comment("counts as healthy. Then: nhc-gpu --check -c FILE")
+	s.comment("Read the file before you use it: a device that was faulty then has no line, or its state counts")
+	s.comment("as healthy. Then try it: nhc-gpu --check -c FILE")
 	s.settings()
 }
 
 // settings suggests the two settings that sites change most.
 func (s *sheet) settings() {
 	s.heading("Settings")
-	s.comment("MARK_OFFLINE=0 only reports; NHC_CHECK_ALL=1 goes on after a failure")
+	s.comment("MARK_OFFLINE=0 reports failures and drains no node; NHC_CHECK_ALL=1 runs all lines after a failure")
 	s.lines = append(s.lines, sheetLine{check: "export MARK_OFFLINE=1 NHC_CHECK_ALL=0", why: "-"})
 }
 
@@ -156,8 +155,8 @@ func (g *generator) linkLines(links []inventory.NetLink) {
 	}
 }
 
-// largeMemory is where a percent of the memory is a memory module: the fudge
-// has to be below that. In kB.
+// largeMemory is a size in kB. At this size 3 % of the memory can be a whole memory module, so the
+// tolerance must be smaller.
 const largeMemory = 256 << 20
 
 func (g *generator) memoryLines(m probe.Memory) {
@@ -178,8 +177,8 @@ func (g *generator) memoryLines(m probe.Memory) {
 	g.sheet.check("check_hw_swap", swap, swap, "3%")
 }
 
-// sizeWord writes an amount of memory in the largest unit of which there are
-// sixty-four or more, which is wrong by less than a percent.
+// sizeWord writes an amount of memory in the largest unit that gives a number of 64 or more. The
+// rounding error is below one percent.
 func sizeWord(kB uint64) string {
 	units := []string{"kB", "MB", "GB"}
 	n, unit := float64(kB), 0
@@ -189,7 +188,7 @@ func sizeWord(kB uint64) string {
 	return strconv.FormatFloat(math.Round(n), 'f', 0, 64) + units[unit]
 }
 
-// leftPorts are the ports that checks of the fabric leave alone, and why.
+// leftPorts returns the ports that checks of the fabric ignore, each with the reason.
 func (g *generator) leftPorts(ports []inventory.IBLink) map[string]string {
 	left := map[string]string{}
 	if len(ports) == 0 {
@@ -197,11 +196,11 @@ func (g *generator) leftPorts(ports []inventory.IBLink) map[string]string {
 	}
 	resp, err := g.Pool.Call(g.Signals.Ctx, checks.Local, &wire.Request{Op: wire.OpTopo, Line: "read the topology"}, scanStep).Answer()
 	if err != nil {
-		g.sheet.warn("which ports carry jobs' traffic could not be read: %v", err)
+		g.sheet.warn("cannot determine which ports carry jobs' traffic: %v", err)
 		return left
 	}
 	for _, p := range ports {
-		left[p.Name] = "a virtual function" // a topology has none
+		left[p.Name] = "a virtual function" // a topology has no virtual functions
 	}
 	for _, n := range resp.Topo.Value.NICs {
 		for _, p := range n.Ports {
@@ -242,23 +241,22 @@ func (g *generator) portLines(ports []inventory.IBLink, left map[string]string) 
 	}
 }
 
-// portChecks and fabricChecks are the checks of InfiniBand and RoCE that need no
-// expectation: they compare ports with each other, and with what they were. What the
-// latter warn of may be how the node was built.
+// portChecks and fabricChecks are the checks of InfiniBand and RoCE without arguments: they compare
+// ports with each other and with the past. A warning of the second group can be due to the node's
+// construction.
 var (
 	portChecks   = []string{"check_ib_ports", "check_ib_errors", "check_ib_link_flapping", "check_kernel_log"}
 	fabricChecks = []string{"check_ib_count", "check_ib_modules", "check_ib_firmware", "check_ib_gid", "check_ib_pcie"}
 )
 
-// gpuChecks are the checks of GPUs that need no expectation.
+// gpuChecks are the checks of GPUs without arguments.
 var gpuChecks = []string{
 	"check_gpu_driver", "check_gpu_recovery", "check_gpu_xid", "check_gpu_ecc", "check_gpu_remap", "check_gpu_persistence",
 	"check_gpu_mode", "check_gpu_vbios", "check_gpu_temp", "check_gpu_power", "check_gpu_clocks", "check_gpu_throttle", "check_gpu_pcie", "check_gpu_procs",
 	"check_gpu_nvlink", "check_gpu_fabric",
 }
 
-// gpuSection names device nodes and PCI addresses, and has NVML judge the rest;
-// what it says of each GPU is a comment.
+// gpuSection adds lines for device nodes, PCI addresses and NVML, and a comment for each GPU.
 func (g *generator) gpuSection(a answers) {
 	s := &g.sheet
 	inv := g.part(a, inventory.PartGPU)
@@ -280,7 +278,7 @@ func (g *generator) gpuSection(a answers) {
 			s.about("%s on the PCI bus, by their slots", checks.Plural(len(gpu.PCI), "GPU"))
 		}
 		if n := len(gpu.PCI) - gpu.Own; n > 0 {
-			s.comment("%d of them are not for the driver here: of virtual machines, excluded, for a display, or not given to this container", n)
+			s.comment("%d of them do not belong to the driver here: passed to virtual machines, excluded, for a display, or not given to this container", n)
 		}
 	}
 	if len(gpu.Nodes) > 0 {
@@ -304,13 +302,13 @@ func (g *generator) gpuSection(a answers) {
 	}
 }
 
-// describeGPUs asks NVML, in its own worker, for what a person wants to know.
+// describeGPUs adds the GPUs as NVML describes them.
 func (g *generator) describeGPUs() {
 	g.vecho("GPUs...")
 	resp, err := g.Pool.Call(g.Signals.Ctx, checks.NVML, &wire.Request{Op: wire.OpFacts, Name: string(checks.NVML), Line: "facts"},
 		plan.StepTimeout(checks.Info{Lane: checks.NVML}, nil, g.Timeout)).Answer()
 	if err != nil {
-		g.sheet.warn("NVML could not be asked: %v", err)
+		g.sheet.warn("cannot query NVML: %v", err)
 		return
 	}
 	for _, f := range resp.Facts {
@@ -318,8 +316,8 @@ func (g *generator) describeGPUs() {
 	}
 }
 
-// loadLine allows twice as much load as there are threads, as LBNL NHC does,
-// and twice of what there is now.
+// loadLine allows a load of twice the number of threads, as LBNL NHC does, or twice the present
+// load.
 func (g *generator) loadLine(a answers) {
 	load, cpu := g.part(a, inventory.PartLoad), a.have[string(inventory.PartCPU)]
 	if load == nil || cpu == nil || cpu.CPUs.Threads < 2 {
@@ -331,12 +329,12 @@ func (g *generator) loadLine(a answers) {
 	}
 }
 
-// maxDMILines is how many lines of DMI data a person may want to choose from;
-// a server with many memory modules has some hundred speeds.
+// maxDMILines limits the suggestions from DMI data; a server with many memory modules has several
+// hundred speeds.
 const maxDMILines = 500
 
-// dmiSection offers lines of the DMI data, as comments: another firmware writes
-// other texts, so that a site has to say which of them matter.
+// dmiSection suggests lines of the DMI data as comments. The texts differ between firmware
+// versions, so the site must choose.
 func (g *generator) dmiSection(a answers) {
 	if _, ok := checks.Lookup("check_dmi_data_match"); !ok {
 		return
@@ -346,7 +344,7 @@ func (g *generator) dmiSection(a answers) {
 	inv := a.have[string(inventory.PartDMI)]
 	if inv == nil {
 		if err := a.err[string(inventory.PartDMI)]; err != nil {
-			s.comment("no line: %v", err)
+			s.comment("no line for DMI data: %v", err)
 		}
 		return
 	}

@@ -9,16 +9,16 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// daemon is a program that a node is not healthy without, once it runs there.
+// daemon is a program that gets a line if it runs on the node.
 type daemon struct {
 	program string // the last part of the command line's first word
-	match   string // match string for the whole command line, where the first word does not tell
-	service string // what its service is called where systemd does not say; "" is the program
-	debian  string // the same on Debian and Ubuntu, if it is another
+	match   string // match string for the whole command line, if the first word does not identify it
+	service string // the name of its service without systemd; "": the name of the program
+	debian  string // the name on Debian and Ubuntu, if it differs
 }
 
-// daemons are in the order of the lines. sshd and others write titles over
-// their command lines, and Python's programs have Python for a first word.
+// daemons is in the order of the lines. sshd and others overwrite their command lines with titles;
+// the first word of a Python program is python.
 var daemons = []daemon{
 	{program: "systemd-journald"}, {program: "systemd-logind"}, {program: "systemd-udevd"}, {program: "systemd-resolved"},
 	{program: "systemd-networkd"}, {program: "systemd-timesyncd"}, {program: "systemd-oomd"},
@@ -45,7 +45,7 @@ var daemons = []daemon{
 	{program: "qmgr", service: "postfix"},
 }
 
-// processSection writes the load and the services.
+// processSection adds the load and the services.
 func (g *generator) processSection(a answers) {
 	g.sheet.heading("Process checks")
 	g.loadLine(a)
@@ -62,7 +62,7 @@ func (g *generator) processSection(a answers) {
 	}
 }
 
-// find is the process of a daemon, root's if there is one.
+// find returns the process of a daemon, preferably root's.
 func (d daemon) find(list []inventory.Service) (inventory.Service, bool) {
 	var fits []inventory.Service
 	for _, s := range list {
@@ -77,7 +77,7 @@ func (d daemon) find(list []inventory.Service) (inventory.Service, bool) {
 	return slices.MinFunc(fits, func(x, y inventory.Service) int { return cmp.Compare(x.UID, y.UID) }), true
 }
 
-// words are those of check_ps_service for a process of the daemon.
+// words returns the arguments of check_ps_service for a process of the daemon.
 func (d daemon) words(s inventory.Service, debian bool) []string {
 	service := cmp.Or(s.Unit, d.service, d.program)
 	if s.Unit == "" && debian {

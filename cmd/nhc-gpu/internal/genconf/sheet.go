@@ -8,7 +8,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// sheet is a configuration in the making.
+// sheet is a configuration file under construction.
 type sheet struct {
 	lines    []sheetLine
 	warnings []string
@@ -18,12 +18,12 @@ type sheet struct {
 type sheetLine struct {
 	heading string
 	comment string
-	check   string // in the words of a shell
-	note    string // what is printed above the check; "" prints the summary of the check
-	why     string // what is wrong with the check: it is written as a comment
-	found   string // the fault that the check has found: it is written with it
+	check   string // the check with its arguments, quoted for a shell
+	note    string // the comment above the check; "": its summary from the registry
+	why     string // why the check is only a comment; "": it is active. "-": it is a suggestion
+	found   string // the fault that the check found on this node
 
-	stays checks.Severity // from this on what it finds is a fault; 0 of one that expects what this node has
+	stays checks.Severity // findings from this severity on keep the line active; 0: no finding does
 }
 
 func (s *sheet) heading(text string) { s.lines = append(s.lines, sheetLine{heading: text}) }
@@ -32,15 +32,14 @@ func (s *sheet) comment(format string, args ...any) {
 	s.lines = append(s.lines, sheetLine{comment: fmt.Sprintf(format, args...)})
 }
 
-// warn says in the file and on stderr what is missing in it.
+// warn adds a comment, and a warning for stderr.
 func (s *sheet) warn(format string, args ...any) {
 	text := visible(fmt.Sprintf(format, args...))
 	s.lines = append(s.lines, sheetLine{comment: text})
 	s.warnings = append(s.warnings, text)
 }
 
-// check adds a line, unless this program has no such check. It says whether it
-// has. Words are taken literally.
+// check adds a line and returns true, if the program has this check. It quotes the arguments.
 func (s *sheet) check(name string, words ...string) bool {
 	line, ok := checkLine(name, words)
 	if ok {
@@ -49,9 +48,8 @@ func (s *sheet) check(name string, words ...string) bool {
 	return ok
 }
 
-// standing adds checks that need no expectation: they look for faults. One that finds
-// something as bad as from is written all the same, with a comment: a fault of today must
-// not keep the check from finding those of tomorrow.
+// standing adds checks without arguments. If one finds something of this severity or worse, its
+// line stays active, with the fault in a comment: else the check would be missing after the repair.
 func (s *sheet) standing(from checks.Severity, names ...string) {
 	for _, name := range names {
 		if s.check(name) {
@@ -65,7 +63,7 @@ func (s *sheet) about(format string, args ...any) {
 	s.lines[len(s.lines)-1].note = fmt.Sprintf(format, args...)
 }
 
-// suggest adds a line for a person to take over: a comment.
+// suggest adds a line as a comment, which the administrator can activate.
 func (s *sheet) suggest(name string, words ...string) {
 	if line, ok := checkLine(name, words); ok {
 		s.lines = append(s.lines, sheetLine{check: line, why: "-"})
@@ -83,10 +81,10 @@ func checkLine(name string, words []string) (string, bool) {
 	return strings.Join(line, " "), true
 }
 
-// render prints the file.
+// render returns the text of the file.
 func (s *sheet) render(mask string) string {
 	var b strings.Builder
-	explained := "" // the check that the comment above is about
+	explained := "" // the check of the line above
 	for i, l := range s.lines {
 		name, _, _ := strings.Cut(l.check, " ")
 		switch {
@@ -106,7 +104,7 @@ func (s *sheet) render(mask string) string {
 			b.WriteString(confLine(mask, l.check))
 		case l.check != "":
 			if l.why != "-" {
-				b.WriteString(comment("left out, " + l.why + ":"))
+				b.WriteString(comment("not written, " + l.why + ":"))
 			}
 			b.WriteString("#" + confLine(mask, l.check))
 		default:
@@ -117,7 +115,7 @@ func (s *sheet) render(mask string) string {
 	return b.String()
 }
 
-// explanation returns what is printed above a check.
+// explanation returns the comment above a check.
 func (l *sheetLine) explanation(name string) string {
 	if l.note != "" {
 		return l.note
@@ -147,14 +145,13 @@ func comment(text string) string {
 	return "# " + visible(text) + "\n"
 }
 
-// confLine makes a line of nhc.conf, from which reading takes one level of
-// backslashes away.
+// confLine returns a line of nhc.conf. It doubles backslashes, since reading removes one of two.
 func confLine(mask, check string) string {
 	return " " + strings.ReplaceAll(mask+" || "+check, `\`, `\\`) + "\n"
 }
 
-// visible makes a text fit for a comment: one line that no backslash at its end
-// joins with the next.
+// visible makes a text safe for a comment: it has one line, and no backslash at its end joins it
+// with the next line.
 func visible(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if isControl(r) || r == '\\' {
@@ -167,9 +164,9 @@ func visible(s string) string {
 
 func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
-// shellWord quotes a word for a check line. bash splits the line at blanks and
-// joins it with single ones before it looks at quotes, so no two blanks may
-// stand together; what is no printable text is written as an octal escape.
+// shellWord quotes a word for a check line. bash splits the line at blanks, and joins the parts
+// with single blanks, before it interprets quotes: so the quoted word must not have two blanks in a
+// row. Unprintable characters become octal escapes.
 func shellWord(w string) string {
 	if strings.ContainsFunc(w, func(r rune) bool { return isControl(r) || r == '\uFFFD' }) {
 		return escapedWord(w)
@@ -181,7 +178,7 @@ func shellWord(w string) string {
 	return q
 }
 
-// escapedWord is a word in the form $'...', which needs a shell to be read.
+// escapedWord quotes a word as $'...', which only a shell can read.
 func escapedWord(w string) string {
 	var b strings.Builder
 	b.WriteString("$'")
@@ -196,7 +193,7 @@ func escapedWord(w string) string {
 	return b.String() + "'"
 }
 
-// literalMatch is a match string that only fits s itself.
+// literalMatch returns a match string that matches only s.
 func literalMatch(s string) string {
 	var b strings.Builder
 	for i := range len(s) {

@@ -13,7 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// oddNames are names that a mount point, a source or a device may have.
+// oddNames are possible names of mount points, sources and devices.
 var oddNames = []string{
 	"/home", "/a b", "/a  b", "/a   b ", " ", "  ", "/it's", `/say "x"`, `/back\slash`, `/end\`, `\\\`, "/$HOME", "/`id`", "/$(id)", "/*", "/[a-z]?",
 	"/a||b", "||", "/#x", "#x", "-f", "!x", "!", "/re/", "/", "{a1,b2}", "{}", "@(a|b)", "+(x)", "a;b", "a&b|c<d>e", "~", "~root", "/tab\there", "\t\t",
@@ -21,8 +21,8 @@ var oddNames = []string{
 	"a'  'b", "(x)", "x  \\", "",
 }
 
-// lineReader is what LBNL NHC does with a line: read without -r, the check is
-// what stands behind the first "||", and eval without quotes.
+// lineReader reads a line as LBNL NHC does: read without -r; the check is the text behind the
+// first "||"; eval without quotes.
 const lineReader = `
 set -f
 show() { printf '%s\0' "$@"; }
@@ -58,8 +58,8 @@ func TestWordsSurviveBash(t *testing.T) {
 	}
 }
 
-// TestWordsSurviveUs reads lines back as this program does. One that needs bash
-// has been tried above.
+// TestWordsSurviveUs reads lines as this program does. TestWordsSurviveBash has the lines that only
+// bash can read.
 func TestWordsSurviveUs(t *testing.T) {
 	t.Parallel()
 	for _, w := range oddNames {
@@ -124,7 +124,7 @@ func TestSheet(t *testing.T) {
 	s.comment("text with a \\ and a \n in it")
 	s.heading("Some checks")
 	if !s.check("check_hw_eth", "lo") || s.check("check_nosuch", "x") {
-		t.Error("a line for a check that there is not, or none for one that there is")
+		t.Error("a line for an unknown check, or no line for a known one")
 	}
 	s.check("check_hw_eth", "eth0")
 	s.about("another %s", "network interface")
@@ -144,7 +144,7 @@ func TestSheet(t *testing.T) {
 # this line found a fault, gone:
  n\\.x || check_hw_eth eth0
 # n\\.x || check_hw_eth 'back\\slash'
-# left out, gone:
+# not written, gone:
 # n\\.x || check_hw_eth x
 # odd thing
 `

@@ -18,7 +18,7 @@ type target struct {
 	ports    bool                   // it has ports of InfiniBand or RoCE
 }
 
-// targetOf returns a whole node of a platform, the one with the most GPUs.
+// targetOf returns the node of a platform with the most GPUs.
 func targetOf(p *checks.Platform) target {
 	t := target{platform: p, ports: p.NetworkPorts > 0}
 	if len(p.GPUs) > 0 {
@@ -35,8 +35,8 @@ func (t *target) figures() *checks.Platform {
 	return t.platform
 }
 
-// explain adds to the comments of lines without a number which figures of the platform
-// they compare with.
+// explain adds the platform's figures to the comments of lines without arguments, which compare
+// with them.
 func (t *target) explain(s *sheet) {
 	p := t.figures()
 	if p == nil {
@@ -73,12 +73,11 @@ func join(texts ...string) string {
 	return strings.Join(slices.DeleteFunc(texts, func(t string) bool { return t == "" }), ", ")
 }
 
-// expect returns the lines of a platform: what its profile tells, and checks that need no
-// number.
+// expect returns the lines of a platform: the number of GPUs, and checks without arguments.
 func (t *target) expect() *sheet {
 	s, p := new(sheet), t.platform
 	s.comment("Configuration of nhc-gpu for nodes of the platform %s.", p.Name)
-	s.comment("Made by nhc-gpu genconf --platform '%s': no line has been tried on such a node.", p.Name)
+	s.comment("nhc-gpu genconf --platform '%s' wrote it. No line was tried on such a node.", p.Name)
 	s.comment("")
 	s.comment("Each line is TARGET || CHECK. TARGET is a glob, /regular expression/ or {node range}.")
 	s.comment("On a node of this platform nhc-gpu genconf also writes the lines with its own figures: mounts,")
@@ -133,8 +132,8 @@ func (t *target) expect() *sheet {
 	return s
 }
 
-// Checks of nhc.conf that the files of a prolog and an epilog have, too: the cheap ones
-// that show whether the GPUs and the network can run a job.
+// Checks of nhc.conf that are also in the files of the prolog and the epilog: they are fast, and
+// show whether GPUs and network can run a job.
 var (
 	prologChecks = []string{
 		"check_fs_mount_rw", "check_ib_ports", "check_gpu_count", "check_gpu_driver", "check_gpu_recovery", "check_gpu_xid",
@@ -143,12 +142,12 @@ var (
 	epilogChecks = append([]string{"check_ib_errors", "check_ib_link_flapping", "check_pcie_aer", "check_gpu_pcie", "check_gpu_procs"}, prologChecks...)
 )
 
-// activeTests are the tests of a night, and the tests of a platform's floors that each compares with.
+// activeTests are the tests of nhc-active.conf; floors are the platform's floors for each.
 var activeTests = []struct {
 	line   string
 	floors []string
-	gpus   int  // that the test needs
-	ports  bool // it needs ports of InfiniBand or RoCE
+	gpus   int  // minimum number of GPUs
+	ports  bool // the test needs ports of InfiniBand or RoCE
 }{
 	{line: "check_gpu_bandwidth", floors: []string{"host_to_device", "device_to_host", "device_to_device"}},
 	{line: "check_gpu_membw", floors: []string{"memory_bandwidth"}},
@@ -167,24 +166,23 @@ type file struct {
 	sheet        *sheet
 }
 
-// files returns the files of the node; one without GPUs has no job or test to look after.
+// files returns the files of the node; a node without GPUs has only nhc.conf.
 func (t *target) files(main *sheet) []file {
 	list := []file{{"", "the health check of every few minutes", main}}
 	if t.gpus == 0 && t.platform == nil {
 		return list
 	}
 	return append(list,
-		file{"-prolog", "before each job; docs/jobs.md puts the prolog in place", around(main, "prolog", "before", prologChecks)},
-		file{"-epilog", "after each job; docs/jobs.md puts the epilog in place", around(main, "epilog", "after", epilogChecks)},
+		file{"-prolog", "before each job; docs/jobs.md shows how to install the prolog", around(main, "prolog", "before", prologChecks)},
+		file{"-epilog", "after each job; docs/jobs.md shows how to install the epilog", around(main, "epilog", "after", epilogChecks)},
 		file{"-active", "the active tests; systemctl enable --now nhc-gpu-active.timer", t.active()})
 }
 
-// around returns the file of a prolog or an epilog: those lines of nhc.conf that are tried
-// and cheap.
+// around returns the file of a prolog or an epilog, with active lines of nhc.conf.
 func around(main *sheet, name, when string, names []string) *sheet {
 	s := new(sheet)
-	s.comment("Lines that nhc-gpu --%s runs %s each job, in place of the cheap lines of nhc.conf.", name, when)
-	s.comment("Put it in place: install -D -t /etc/slurm/%s.d /usr/share/nhc-gpu/slurm/%s.d/50-nhc-gpu", name, name)
+	s.comment("nhc-gpu --%s runs these lines %s each job, instead of the fast lines of nhc.conf.", name, when)
+	s.comment("Install the script: install -D -t /etc/slurm/%s.d /usr/share/nhc-gpu/slurm/%s.d/50-nhc-gpu", name, name)
 	if name == "epilog" {
 		s.comment("An epilog also runs check_job_leftovers and check_job_gpus, without a line.")
 	}
@@ -224,7 +222,7 @@ func (t *target) active() *sheet {
 		}
 	}
 	if t.ports && t.gpus > 1 {
-		s.comment("NCCL by the network alone, only where the adapters of a node reach each other:")
+		s.comment("NCCL over the network alone, only if the adapters of a node can reach each other:")
 		s.suggest("check_nccl", "--no-p2p", "-b", "1G", "all_reduce")
 	}
 	s.comment("Once a week, in a file of its own: ten minutes of load, and DCGM's long diagnostic:")

@@ -11,15 +11,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// Trial is how a line did: Why is what is wrong with it, "" if it has passed.
+// Trial is the result of a line. Why is the message of its worst finding, "" if it passed.
 type Trial struct {
 	Why   string
 	Worst checks.Severity
-	Early bool // there was nothing to judge yet
+	Early bool // ports were not up yet after the boot
 }
 
-// try runs lines as a run without a configuration file would have them: it marks nothing,
-// and logs nothing.
+// try runs lines without a configuration file. It does not mark the node and writes no log.
 func try(r *health.Run, lines []conf.Line) map[int]Trial {
 	for name, value := range map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"} {
 		r.Set.Put(name, value, false)
@@ -29,13 +28,13 @@ func try(r *health.Run, lines []conf.Line) map[int]Trial {
 	r.SetUp(false, false)
 	r.Plan = plan.Build(lines, plan.Options{Vars: r.Set.Vars, Timeout: r.Set.Timeout()})
 	t := &trial{Table: report.NewTable(r.Judge), of: map[int]Trial{}}
-	t.Changed() // tells the workers
+	t.Changed() // sends the settings to the workers
 	r.PrepareChecks(r.Plan)
-	_ = r.Engine(nil).Do(r.Ctx, r.Plan, t) // what ended it is a signal, or shows in the steps
+	_ = r.Engine(nil).Do(r.Ctx, r.Plan, t) // a signal ended it, or the steps have the reason
 	return t.of
 }
 
-// trial notes how each step did.
+// trial collects the result of each step.
 type trial struct {
 	*report.Table
 
@@ -45,7 +44,7 @@ type trial struct {
 func (t *trial) Native(s *plan.Step, r checks.Result) bool {
 	var is Trial
 	for _, f := range r.Findings {
-		if f.Severity >= checks.Skip && f.Code != checks.HeldCode { // a check that does not apply here needs no line
+		if f.Severity >= checks.Skip && f.Code != checks.HeldCode { // a line whose check does not apply here is not needed
 			if f.Severity > is.Worst || is.Why == "" {
 				is.Why = f.Message
 			}
@@ -63,7 +62,7 @@ func (t *trial) Expired(s *plan.Step, _ *checks.Hung) {
 	t.of[s.Index] = is
 }
 
-// Line runs a line with a word that only bash can read.
+// Line runs a line with an argument that only bash can read.
 func (t *trial) Line(ctx context.Context, s *plan.Step) bool {
 	before := len(t.Rows)
 	more := t.Table.Line(ctx, s)

@@ -10,15 +10,13 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// Runs that a person has asked for.
-
-// Start makes a run for a person.
+// Start prepares a run that a person starts.
 func Start(opts *options.Options) (*health.Run, error) {
 	r := health.New([]string{"nhc-gpu"}, opts)
 	_ = r.OpenState("")
 	r.Strict, r.Whole = true, opts.Role == slurm.Manual
 	r.Set.Hold = true
-	if r.Job != nil { // there is none: any GPU may be its
+	if r.Job != nil { // a person has no job: every GPU counts as one of its GPUs
 		r.Job, r.Every = job.AnyJob(r.Records), true
 	}
 	for _, a := range opts.Set {
@@ -34,15 +32,16 @@ func Start(opts *options.Options) (*health.Run, error) {
 	return r, nil
 }
 
-// Quiet keeps a run for a person from marking the node and from logging.
+// Quiet disables marking and logging for a run.
 func Quiet(r *health.Run) {
 	r.Quiet()
-	r.Held = true // whatever a line sets
+	r.Held = true // also if a line sets MARK_OFFLINE
 	r.SetUp(false, false)
 }
 
-// Open makes a run that marks nothing, logs nowhere and goes on after
-// failures. Its plan is the node's configuration, or the embedded default plan.
+// Open prepares a run that does not mark the node, writes no log and continues after failures.
+// Its plan is the node's configuration, or the built-in plan. It also returns the name of the
+// plan's source.
 func Open(o *options.Options, opts Options) (*health.Run, string, error) {
 	r, err := Start(o)
 	if err != nil {
@@ -68,8 +67,7 @@ func Open(o *options.Options, opts Options) (*health.Run, string, error) {
 	return r, from, nil
 }
 
-// peoplePlan reads the configuration strictly: for a person a file that is
-// missing, or no file at all, is a mistake, where they have named it.
+// peoplePlan reads the configuration. A file that the command line names must exist.
 func peoplePlan(r *health.Run, named, runs bool) (from string, err error) {
 	if errs := r.Open(nil, nil); len(errs) > 0 {
 		return "", errs[0]
@@ -120,14 +118,14 @@ func peoplePlan(r *health.Run, named, runs bool) (from string, err error) {
 	return from, nil
 }
 
-// peopleScripts has bash read the scripts of the site, or, if nothing is to be
-// run, only looks which checks they define.
+// peopleScripts has bash read the site's scripts. If no line runs, it only looks up which checks
+// the scripts define.
 func peopleScripts(r *health.Run, runs bool) {
 	if !runs {
 		r.SkipScripts()
 		return
 	}
-	t := NewTable(r.Judge) // hears what a script dies of
+	t := NewTable(r.Judge) // collects the failures of scripts
 	r.LoadScripts()
 	for _, f := range t.fails {
 		r.Doubts = append(r.Doubts, f.Message)
@@ -138,11 +136,11 @@ func peopleScripts(r *health.Run, runs bool) {
 	r.Collector = nil
 }
 
-// Unusable is a configuration by which nothing can be checked.
+// Unusable is the error of a configuration that cannot be used.
 type Unusable struct{ Err error }
 
-// Error says what is wrong.
+// Error returns the message.
 func (e Unusable) Error() string { return e.Err.Error() }
 
-// Unwrap returns the error.
+// Unwrap returns the cause.
 func (e Unusable) Unwrap() error { return e.Err }

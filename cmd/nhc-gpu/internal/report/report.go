@@ -1,5 +1,5 @@
-// Package report has the runs that a person has asked for, and prints what they find: a table, or
-// an object of JSON.
+// Package report makes the runs that a person starts, and prints their results as a table or as an
+// object of JSON.
 package report
 
 import (
@@ -15,16 +15,16 @@ import (
 
 // Options are the options of --check itself.
 type Options struct {
-	Runs    bool // the plan is run, not only shown
+	Runs    bool // run the plan; else only show it
 	JSON    bool
 	Redact  bool
-	Act     bool // the checks carry out their actions
-	NoShell bool // the site's shell lines and scripts are not run
+	Act     bool // carry out the actions of checks
+	NoShell bool // do not run the site's shell lines and scripts
 	One     bool // one check is run: the facts about the node are not printed
-	Failed  bool // only what is not ok is printed
+	Failed  bool // print only results that are not ok
 }
 
-// Print runs everything and prints a table, or one object of JSON.
+// Print runs the plan and prints a table, or one object of JSON.
 func Print(o *options.Options, opts Options, version string, exit *int) error {
 	r, from, err := Open(o, opts)
 	if err != nil {
@@ -47,7 +47,7 @@ func Print(o *options.Options, opts Options, version string, exit *int) error {
 		t.Rows = append(t.Rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: text})
 	}
 	if len(t.Rows) == 0 {
-		t.Rows = append(t.Rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: "no line of " + from + " is for this host: nothing was checked"})
+		t.Rows = append(t.Rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: "no line of " + from + " is for this host: no check ran"})
 	}
 	out := verdict.Report{Version: version, Node: r.Set.Get("HOSTNAME"), From: from, Rows: t.Rows, ShellLines: t.lines, NoShell: opts.NoShell, Failed: opts.Failed}
 	if !opts.One {
@@ -63,7 +63,7 @@ func Print(o *options.Options, opts Options, version string, exit *int) error {
 	}
 	view := verdict.View{Quiet: o.Quiet()}
 	if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {
-		view.Width, _, _ = term.GetSize(fd) // 0 if it does not say
+		view.Width, _, _ = term.GetSize(fd) // 0 if unknown
 		view.Coloured = os.Getenv("NO_COLOR") == ""
 	}
 	t.watch.Clear()

@@ -15,13 +15,13 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
-// timeoutCode is the code of the row in which TIMEOUT ended the run.
+// timeoutCode is the code of the step that TIMEOUT ended.
 const timeoutCode = "run.timeout"
 
-// maxLineOutput is the largest kept output of a shell line, bytes.
+// maxLineOutput is the limit for the output of a shell line that a row keeps, in bytes.
 const maxLineOutput = 64 << 10
 
-// Table collects a row a check in place of LBNL's text.
+// Table collects the results of a run as rows, one or more for each check.
 type Table struct {
 	*judge.Judge
 	steps []plan.Step
@@ -30,30 +30,29 @@ type Table struct {
 	fails []checks.Finding
 
 	wholes  verdict.Wholes
-	called  []checks.Finding // of the checks that the current shell line calls
-	lines   int              // shell lines, run or not
-	noShell bool             // shell lines are not run
-	written []byte           // by the current line, where the report is JSON
-	fact    string           // what the current check has found, if it passes
-	watch   *console.Progress
+	called  []checks.Finding  // findings of checks that the current shell line calls
+	lines   int               // number of shell lines, also if they did not run
+	noShell bool              // do not run shell lines
+	written []byte            // output of the current line, if the report keeps it
+	fact    string            // see checks.Env.Fact, of the current check
+	watch   *console.Progress // nil: show no progress
 }
 
-// Begin notes when a step begins.
+// Begin records the start of a step, and shows it on a terminal.
 func (t *Table) Begin(s *plan.Step, _ int) {
 	t.began = time.Now()
 	t.Fold.Begin(s.Text, 0)
 	t.watch.Say("check %d of %d: %s", s.Index+1, len(t.steps), stepName(s))
 }
 
-// Native makes the rows of a check.
+// Native adds the rows of a check.
 func (t *Table) Native(s *plan.Step, r checks.Result) bool {
 	t.fact = r.Fact
-	t.row(s, t.once(session.Soften(r.Findings, s.Policy.Action)), r.Took)
+	t.addRows(s, t.once(session.Soften(r.Findings, s.Policy.Action)), r.Took)
 	return true
 }
 
-// NewTable is that of a run; from now on it hears what the run would print. steps are those of its
-// plan, none before there is one.
+// NewTable returns the table of a run, and makes it the run's collector.
 func NewTable(j *judge.Judge) *Table {
 	t := &Table{Judge: j}
 	if j.Plan != nil {
@@ -63,8 +62,8 @@ func NewTable(j *judge.Judge) *Table {
 	return t
 }
 
-// once returns the findings of a check. Those about a device that another check has found
-// to be in a state as a whole only name that check: they are no faults of their own.
+// once returns the findings of a check. If another check has reported the state of a whole device,
+// findings about that device only name that check: they are consequences.
 func (t *Table) once(list []checks.Finding) []checks.Finding {
 	list = slices.Clone(list)
 	for i := range list {
@@ -78,37 +77,37 @@ func (t *Table) once(list []checks.Finding) []checks.Finding {
 	return list
 }
 
-// Expired makes the rows of a step that did not end in its time, and of those behind it.
+// Expired adds the rows of a step that TIMEOUT ended, and of the steps after it.
 func (t *Table) Expired(s *plan.Step, hung *checks.Hung) {
 	text := t.Fold.ExpiredText(judge.WhyStuck(hung))
-	t.row(s, []checks.Finding{{Code: timeoutCode, Severity: checks.Fail, Message: text}}, hung.For)
+	t.addRows(s, []checks.Finding{{Code: timeoutCode, Severity: checks.Fail, Message: text}}, hung.For)
 	for _, rest := range t.steps[s.Index+1:] {
-		t.row(&rest, []checks.Finding{{Code: timeoutCode, Severity: checks.Unknown, Message: "not run: TIMEOUT"}}, 0)
+		t.addRows(&rest, []checks.Finding{{Code: timeoutCode, Severity: checks.Unknown, Message: "not run: TIMEOUT"}}, 0)
 	}
 }
 
-// Line runs a shell line; its failures are what it died of, or its status.
+// Line runs a shell line and adds its rows.
 func (t *Table) Line(ctx context.Context, s *plan.Step) bool {
 	t.lines++
 	if t.noShell {
-		t.row(s, []checks.Finding{{Code: "shell.not-run", Severity: checks.Unknown, Message: "not run (--no-shell): " + s.Text}}, 0)
+		t.addRows(s, []checks.Finding{{Code: "shell.not-run", Severity: checks.Unknown, Message: "not run (--no-shell): " + s.Text}}, 0)
 		return true
 	}
 	more := t.Judge.Line(ctx, s)
-	list := t.detailed()
-	t.row(s, list, time.Since(t.began))
+	list := t.lineFindings()
+	t.addRows(s, list, time.Since(t.began))
 	if !more {
 		for _, rest := range t.steps[s.Index+1:] {
-			t.row(&rest, []checks.Finding{{Severity: checks.Unknown, Message: "not run: the run ended"}}, 0)
+			t.addRows(&rest, []checks.Finding{{Severity: checks.Unknown, Message: "not run: the run ended"}}, 0)
 		}
 	}
 	return more
 }
 
-// CalledBy notes what checks have found that a shell line calls.
+// CalledBy records the findings of checks that the current shell line calls.
 func (t *Table) CalledBy(list []checks.Finding) { t.called = append(t.called, list...) }
 
-// Keep keeps what a shell line writes for its row.
+// Keep keeps the output of a shell line for its row.
 func (t *Table) Keep(data []byte) (taken bool) {
 	if t.steps == nil {
 		return false
@@ -117,7 +116,7 @@ func (t *Table) Keep(data []byte) (taken bool) {
 	return true
 }
 
-// Collect takes from the events of a shell line what failed.
+// Collect records the failures among the events of a shell line.
 func (t *Table) Collect(events []verdict.Event) {
 	for _, e := range events {
 		if e.To != verdict.Syslog {
@@ -135,10 +134,9 @@ func (t *Table) Collect(events []verdict.Event) {
 	}
 }
 
-// detailed returns the failures of the current shell line, with code, device and
-// remedy where a check that the line has called reported them, and the actions that
-// these checks did not carry out.
-func (t *Table) detailed() (list []checks.Finding) {
+// lineFindings returns the failures of the current shell line, and the actions that were not
+// carried out. A failure of a check that the line called has code, device and remedy.
+func (t *Table) lineFindings() (list []checks.Finding) {
 	for _, f := range t.fails {
 		i := slices.IndexFunc(t.called, func(c checks.Finding) bool { return c.Message == f.Message && c.Severity == f.Severity })
 		if i >= 0 {
@@ -155,7 +153,7 @@ func (t *Table) detailed() (list []checks.Finding) {
 	return list
 }
 
-// stepName returns the name of a step's check, of a shell line its first word.
+// stepName returns the name of a step's check, or the first word of a shell line.
 func stepName(s *plan.Step) string {
 	name := s.Name
 	if name == "" {
@@ -167,8 +165,8 @@ func stepName(s *plan.Step) string {
 	return name
 }
 
-// row makes the rows of a step: one, or one for each finding.
-func (t *Table) row(s *plan.Step, list []checks.Finding, took time.Duration) {
+// addRows adds the rows of a step: one for each finding, or one row if it passed.
+func (t *Table) addRows(s *plan.Step, list []checks.Finding, took time.Duration) {
 	name, line := stepName(s), s.Text
 	if s.Table != nil {
 		line = session.TableText(s)
@@ -198,7 +196,7 @@ func (t *Table) row(s *plan.Step, list []checks.Finding, took time.Duration) {
 	}
 }
 
-// withStderr puts the last line of a command's standard error behind its failure.
+// withStderr appends the last line of a command's standard error to the message of its failure.
 func withStderr(list []checks.Finding) []checks.Finding {
 	worst := checks.Worst(list)
 	var said []string
