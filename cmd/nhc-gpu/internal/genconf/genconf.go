@@ -253,6 +253,8 @@ func (g *generator) write(path, text string) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, fs.ErrExist) && g.dir != "":
+		return fmt.Errorf("%w; move it away, or name another directory with --dir", err)
 	case errors.Is(err, fs.ErrExist):
 		return fmt.Errorf("%w; move it away, or write another with -c FILE (-c - prints)", err)
 	case os.Geteuid() != 0:
