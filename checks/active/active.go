@@ -97,7 +97,7 @@ type activeRun struct {
 	jobs     *jobscan.JobWatch
 	stopping sync.Mutex
 	overdue  *time.Timer                              // ends the process; nil: the test was not stopped
-	what     atomic.Pointer[string]                   // see during
+	what     atomic.Pointer[string]                   // see setOperation
 	numbers  atomic.Pointer[map[string]checks.Device] // the GPUs by CUDA's ordinals, which differ from NVML's indexes
 	nvml     sync.Mutex                               // guards calls of NVML, which allow one goroutine
 }
@@ -121,7 +121,7 @@ func (a *active) begin(ctx context.Context, env *checks.Env, t activeTest) (*act
 		return nil, checks.Unreadable(err)
 	}
 	if f := findRefusal(ctx, r); f != nil {
-		return nil, refusal(r, *f)
+		return nil, reportRefusal(r, *f)
 	}
 	release, err := probe.Claim(env.Host, "active")
 	if err != nil {
@@ -153,7 +153,7 @@ func (a *active) beginGPUs(ctx context.Context, env *checks.Env, t activeTest) (
 	}
 	n, err := r.again(nvml.GroupProcesses | nvml.GroupModes) // the snapshot of the run can be old
 	if err != nil {
-		r.failed(nil, "cannot ask NVML", err)
+		r.reportFailure(nil, "cannot ask NVML", err)
 		return nil, r.done()
 	}
 	s.NVML = n
@@ -163,7 +163,7 @@ func (a *active) beginGPUs(ctx context.Context, env *checks.Env, t activeTest) (
 		return r, nil
 	}
 	if len(r.left) > 0 {
-		r.findings = append(r.findings, refusal(r, r.left[0])...)
+		r.findings = append(r.findings, reportRefusal(r, r.left[0])...)
 		r.left = r.left[1:]
 	} else {
 		r.findings = append(r.findings, checks.Finding{Code: "active.few", Severity: checks.Skip}.Describe(t.Check, "needs %s, %d available", checks.Plural(t.Least, "GPU"), len(r.gpus)))
@@ -247,13 +247,13 @@ func (r *activeRun) processes(g *nvml.GPU) (pids []int, err error) {
 
 // at names the next operation, for the report of a hang and for progress output.
 func (r *activeRun) at(format string, args ...any) {
-	r.during(format, args...)
+	r.setOperation(format, args...)
 	r.env.At(format, args...)
 }
 
-// during names the operation that the next calls of CUDA belong to: "gpu3: copy from the host".
+// setOperation names the operation that the next calls of CUDA belong to: "gpu3: copy from the host".
 // Unlike at, goroutines of a test may call it.
-func (r *activeRun) during(format string, args ...any) {
+func (r *activeRun) setOperation(format string, args ...any) {
 	what := fmt.Sprintf(format, args...)
 	r.what.Store(&what)
 }
@@ -288,9 +288,9 @@ func (r *activeRun) again(groups nvml.Group) (*nvml.Snapshot, error) {
 	return nvml.AskAgain(r.env.Host, groups, nil)
 }
 
-// failed reports an error on a GPU, or on the node if g is nil. A stopped test reports the stop
+// reportFailure reports an error on a GPU, or on the node if g is nil. A stopped test reports the stop
 // once and blames no GPU.
-func (r *activeRun) failed(g *nvml.GPU, doing string, err error) {
+func (r *activeRun) reportFailure(g *nvml.GPU, doing string, err error) {
 	r.failures = true
 	if g != nil && errors.Is(err, errStuck) {
 		noteStuck(r, g, doing, patience(r, timeOfOthers))
@@ -318,8 +318,8 @@ func (r *activeRun) failed(g *nvml.GPU, doing string, err error) {
 	r.report(d, f, "%s: %v", doing, err)
 }
 
-// cuda opens CUDA. If that fails it reports the reason and returns false.
-func (r *activeRun) cuda() (*cuda.Driver, bool) {
+// openCUDA opens CUDA. If that fails it reports the reason and returns false.
+func (r *activeRun) openCUDA() (*cuda.Driver, bool) {
 	c, err := cuda.Open(r.env.Host, r.recordCall)
 	if err == nil {
 		numbers := map[string]checks.Device{}
@@ -336,7 +336,7 @@ func (r *activeRun) cuda() (*cuda.Driver, bool) {
 		r.report(checks.Device{}, checks.Finding{Code: "cuda.library", Severity: checks.Unknown}, "cannot ask CUDA: %v", err)
 		return nil, false
 	}
-	r.failed(nil, "cannot ask CUDA", err)
+	r.reportFailure(nil, "cannot ask CUDA", err)
 	return nil, false
 }
 
@@ -357,18 +357,18 @@ func (r *activeRun) findUsableGPU(c *cuda.Driver, g *nvml.GPU) (*cuda.GPU, bool)
 	switch {
 	case d == nil:
 		r.failures = true
-		r.report(checks.GPUDevice(g), checks.Finding{Code: "cuda.gpu", Severity: checks.Unknown}, "CUDA does not list it%s", unidentified(c))
+		r.report(checks.GPUDevice(g), checks.Finding{Code: "cuda.gpu", Severity: checks.Unknown}, "CUDA does not list it%s", findUnidentified(c))
 	case d.Err != nil:
-		r.failed(g, "cannot use it", d.Err)
+		r.reportFailure(g, "cannot use it", d.Err)
 	default:
 		return d, true
 	}
 	return nil, false
 }
 
-// unidentified returns the error of a GPU that CUDA could not name: it can be the one that CUDA
+// findUnidentified returns the error of a GPU that CUDA could not name: it can be the one that CUDA
 // does not list.
-func unidentified(c *cuda.Driver) string {
+func findUnidentified(c *cuda.Driver) string {
 	for _, d := range c.GPUs {
 		if d.PCI == "" && d.Err != nil {
 			return fmt.Sprintf(" (%v)", d.Err)

@@ -271,12 +271,12 @@ func TestActiveStopsForAJob(t *testing.T) {
 					putFile(t, root, c.file, c.content)
 				}
 				awaitEnd(r)
-				r.failed(r.gpus[0], "copy", context.Cause(r.ctx))
-				r.failed(r.gpus[1], "copy", context.Cause(r.ctx))
+				r.reportFailure(r.gpus[0], "copy", context.Cause(r.ctx))
+				r.reportFailure(r.gpus[1], "copy", context.Cause(r.ctx))
 			}
 			wantBrief(t, test.Run(t.Context(), env), c.want)
 			if _, err := os.Stat(filepath.Join(root, "past/active-trial.json")); !errors.Is(err, os.ErrNotExist) {
-				t.Error("what was stopped has become a result")
+				t.Error("a stopped test became a result")
 			}
 		})
 	}

@@ -135,7 +135,7 @@ func (b *baselines) of(m *measure) *baseline {
 }
 
 // judge compares a number with its baseline. It is bad if it is farther below the median than
-// both the tolerance of its test and the spread of the samples allow; want is the limit. Fewer
+// runBoth the tolerance of its test and the spread of the samples allow; want is the limit. Fewer
 // than five samples judge nothing, nor do those of another driver.
 func (b *baselines) judge(m measure) (want float64, bad bool) {
 	b.judged++
@@ -288,16 +288,16 @@ func Baselines(env *checks.Env) (rows []BaselineRow, err error) {
 
 // ClearBaseline discards the baseline of one test, or all of it. It returns the names of the
 // tests that had one. A [probe.SpareError] is not a failure.
-func ClearBaseline(env *checks.Env, words []string, _ string) (cleared []string, err error) {
-	if len(words) > 1 {
-		return nil, fmt.Errorf("clear --baseline %s: want one test, like all_reduce, or none for all", strings.Join(words, " "))
+func ClearBaseline(env *checks.Env, args []string, _ string) (cleared []string, err error) {
+	if len(args) > 1 {
+		return nil, fmt.Errorf("clear --baseline %s: want one test, like all_reduce, or none for all", strings.Join(args, " "))
 	}
 	file, err := readBaselineFile(env)
-	if err != nil && len(words) > 0 {
+	if err != nil && len(args) > 0 {
 		return nil, err
 	}
 	for key, s := range file.Series {
-		if len(words) == 0 || s.Test == words[0] {
+		if len(args) == 0 || s.Test == args[0] {
 			cleared = append(cleared, s.Test)
 			delete(file.Series, key)
 		}

@@ -10,15 +10,15 @@ import (
 
 // ClearActive discards the stored results of one active test, or of all. It returns the names of
 // the tests that had one. A [probe.SpareError] is not a failure.
-func ClearActive(env *checks.Env, words []string, _ string) (cleared []string, err error) {
+func ClearActive(env *checks.Env, args []string, _ string) (cleared []string, err error) {
 	tests := activeNames()
-	if len(words) > 1 {
-		return nil, fmt.Errorf("clear --active %s: want one test, like check_gpu_gemm, or none for all", strings.Join(words, " "))
+	if len(args) > 1 {
+		return nil, fmt.Errorf("clear --active %s: want one test, like check_gpu_gemm, or none for all", strings.Join(args, " "))
 	}
-	if len(words) == 1 {
-		name := "check_" + strings.TrimPrefix(words[0], "check_")
+	if len(args) == 1 {
+		name := "check_" + strings.TrimPrefix(args[0], "check_")
 		if !slices.Contains(tests, name) {
-			return nil, fmt.Errorf("clear --active %s: unknown active test, want one of %s", words[0], strings.Join(tests, ", "))
+			return nil, fmt.Errorf("clear --active %s: unknown active test, want one of %s", args[0], strings.Join(tests, ", "))
 		}
 		tests = []string{name}
 	}
@@ -45,7 +45,7 @@ func OfThisNode(env *checks.Env) bool {
 	return slices.ContainsFunc(activeNames(), func(name string) bool {
 		file, _ := readStamps(env, name)
 		for _, s := range file.Stamps {
-			if s.about(&now) {
+			if s.isCurrent(&now) {
 				return true
 			}
 		}

@@ -29,7 +29,7 @@ func TestClearActive(t *testing.T) {
 		}
 	}
 	if !OfThisNode(env) {
-		t.Error("what was found is about this node")
+		t.Error("the result belongs to this node")
 	}
 	for _, c := range []struct{ words, want, wrong string }{
 		{words: "check_file_test", wrong: "clear --active check_file_test: unknown active test, want one of check_comp_comm_overlap, "},

@@ -92,7 +92,7 @@ func (c *compCommOverlap) Bound() time.Duration {
 }
 
 func (c *compCommOverlap) Run(ctx context.Context, env *checks.Env) []checks.Finding {
-	c.fromSite(env) // a refused run looks for a stored result with these settings
+	c.readSite(env) // a refused run looks for a stored result with these settings
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: overlapName, Code: "overlap", Bound: c.Bound(), Least: 2, Of: c})
 	if r == nil {
 		return findings
@@ -127,8 +127,8 @@ type overlapLoad struct {
 }
 
 func (t *overlapRun) overlap() {
-	cuda, ok := t.cuda()
-	if !ok || !t.library() {
+	cuda, ok := t.openCUDA()
+	if !ok || !t.loadLibrary() {
 		return
 	}
 	defer t.close()
@@ -141,15 +141,15 @@ func (t *overlapRun) overlap() {
 	if !t.prepare(t.op, block, doing) {
 		return
 	}
-	compute, reduce := t.rounds(doing, block)
+	compute, reduce := t.planRounds(doing, block)
 	if compute == 0 {
 		return
 	}
-	alone, ok := t.both(doing+", one after the other", compute, reduce, block, false)
+	alone, ok := t.runBoth(doing+", one after the other", compute, reduce, block, false)
 	if !ok {
 		return
 	}
-	together, ok := t.both(doing+", at once", compute, reduce, block, true)
+	together, ok := t.runBoth(doing+", at once", compute, reduce, block, true)
 	if !ok || !t.verify(t.op, block, doing) {
 		return
 	}
@@ -171,7 +171,7 @@ func (t *overlapRun) kindOf() *cuda.GEMMType {
 // allocateBoth allocates the memory of both sides.
 func (t *overlapRun) allocateBoth() bool {
 	t.kind = t.kindOf()
-	if free, need := t.free(), t.kind.Memory(t.Matrix)+2*uint64(t.reduce); !t.broken && need > free {
+	if free, need := t.findFreeMemory(), t.kind.Memory(t.Matrix)+2*uint64(t.reduce); !t.broken && need > free {
 		t.failures = true
 		t.report(checks.Device{}, checks.Finding{Code: "nccl.memory", Severity: checks.Unknown, Want: sizeText(int64(need)), Got: sizeText(int64(free))}, "too little free memory on a GPU")
 		return false
@@ -179,7 +179,7 @@ func (t *overlapRun) allocateBoth() bool {
 	for _, g := range t.ranks {
 		l := &overlapLoad{}
 		if err := l.allocate(g, t.kind, t.Matrix); err != nil {
-			t.failed(g.gpu, "cannot set up a product of matrices", err)
+			t.reportFailure(g.gpu, "cannot set up a product of matrices", err)
 			return false
 		}
 		t.load = append(t.load, l)
@@ -200,13 +200,13 @@ func (l *overlapLoad) allocate(g *ncclGPU, kind *cuda.GEMMType, rows int) (err e
 	return err
 }
 
-// rounds returns how often to repeat each side so that both take the same time, 0 if a
+// planRounds returns how often to repeat each side so that both take the same time, 0 if a
 // measurement failed.
-func (t *overlapRun) rounds(doing string, block int64) (compute, reduce int) {
-	if _, ok := t.both(doing+", to warm up", 1, 1, block, false); !ok {
+func (t *overlapRun) planRounds(doing string, block int64) (compute, reduce int) {
+	if _, ok := t.runBoth(doing+", to warm up", 1, 1, block, false); !ok {
 		return 0, 0
 	}
-	one, ok := t.both(doing+", one of each", 1, 1, block, false)
+	one, ok := t.runBoth(doing+", one of each", 1, 1, block, false)
 	if !ok {
 		return 0, 0
 	}
@@ -219,8 +219,8 @@ func (t *overlapRun) rounds(doing string, block int64) (compute, reduce int) {
 // overlapTimes has the durations of both sides, by GPU.
 type overlapTimes struct{ compute, reduce []time.Duration }
 
-// both runs both sides, at once or one after the other.
-func (t *overlapRun) both(doing string, compute, reduce int, block int64, atOnce bool) (times overlapTimes, ok bool) {
+// runBoth runs both sides, at once or one after the other.
+func (t *overlapRun) runBoth(doing string, compute, reduce int, block int64, atOnce bool) (times overlapTimes, ok bool) {
 	if !t.begin(doing, reduce, func() error { return t.enqueue(t.op, block) }) || !atOnce && !t.wait(doing) {
 		return times, false
 	}
@@ -236,7 +236,7 @@ func (t *overlapRun) both(doing string, compute, reduce int, block int64, atOnce
 			err = errNoTime
 		}
 		if err != nil {
-			t.failed(g.gpu, doing, err)
+			t.reportFailure(g.gpu, doing, err)
 			return times, false
 		}
 		times.compute = append(times.compute, took)
@@ -262,7 +262,7 @@ func (t *overlapRun) compute(doing string, n int) bool {
 func (t *overlapRun) eachLoad(doing string, do func(*ncclGPU, *overlapLoad) error) bool {
 	for i, g := range t.ranks {
 		if err := do(g, t.load[i]); err != nil {
-			t.failed(g.gpu, doing, err)
+			t.reportFailure(g.gpu, doing, err)
 			return false
 		}
 	}
@@ -290,13 +290,13 @@ func (t *overlapRun) reportShares(alone, together overlapTimes, algorithm string
 	share := func(before, after time.Duration) float64 {
 		return 100 * before.Seconds() / max(after, time.Nanosecond).Seconds()
 	}
-	m := measure{Algorithm: t.load[0].product.Algorithm() + " beside " + algorithm, Size: t.reduce, Ranks: len(t.ranks), Unit: "%", Least: least, Peers: t.wires()}
+	m := measure{Algorithm: t.load[0].product.Algorithm() + " beside " + algorithm, Size: t.reduce, Ranks: len(t.ranks), Unit: "%", Least: least, Peers: t.classifyLinks()}
 	for i, g := range t.ranks {
 		m.Test, m.Device, m.Model, m.Value = "overlap_compute", checks.GPUDevice(g.gpu), g.gpu.Name.Value, share(alone.compute[i], together.compute[i])
 		m.What = "speed of matrix products during all_reduce"
 		t.record(m)
 	}
-	m.Test, m.Device, m.Model, m.Value = "overlap_all_reduce", checks.Device{}, t.models(), share(slices.Max(alone.reduce), slices.Max(together.reduce))
+	m.Test, m.Device, m.Model, m.Value = "overlap_all_reduce", checks.Device{}, t.listModels(), share(slices.Max(alone.reduce), slices.Max(together.reduce))
 	m.What = "speed of all_reduce during matrix products"
 	t.record(m)
 }

@@ -99,7 +99,7 @@ func (c *cpuStream) measure(r *activeRun, plan *cpu.StreamPlan, rates cpu.Stream
 	m := measure{Test: "cpu_stream", Algorithm: cpu.StreamAlgorithm(), Unit: "MB/s"}
 	whole := m
 	whole.What, whole.Value, whole.Least = "triad on "+checks.Plural(len(plan.Threads), "core"), rates.Total, c.Rate
-	whole.Doubt = farArrays(rates.Far, -1)
+	whole.Doubt = describeFarArrays(rates.Far, -1)
 	r.record(whole)
 	if len(rates.Nodes) < 2 {
 		return
@@ -110,15 +110,15 @@ func (c *cpuStream) measure(r *activeRun, plan *cpu.StreamPlan, rates cpu.Stream
 		part.Device, part.What, part.Value = checks.Device{Kind: "numa", Name: fmt.Sprintf("numa%d", node)}, "triad in its own memory", rates.Nodes[node]
 		memory, _ := cpu.ReadNUMAMemory(r.env.Host, node) // 0 if unknown
 		part.Peers = fmt.Sprintf("%s, %s", checks.Plural(cores[node], "core"), memoryClass(memory.Total))
-		part.Doubt = farArrays(rates.Far, node)
+		part.Doubt = describeFarArrays(rates.Far, node)
 		r.record(part)
 	}
 }
 
-// farArrays describes arrays that are not on their own NUMA node, "" if there are none: they slow
+// describeFarArrays describes arrays that are not on their own NUMA node, "" if there are none: they slow
 // their own node and the node that they are on. For node -1, the whole machine, it describes the
 // largest.
-func farArrays(far []cpu.StreamFar, node int) string {
+func describeFarArrays(far []cpu.StreamFar, node int) string {
 	for _, f := range far {
 		switch {
 		case f.On < 0: // on an unknown node

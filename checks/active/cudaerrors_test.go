@@ -71,7 +71,7 @@ func TestKernelErrorsOfAllGPUs(t *testing.T) {
 			r.gpus = append(r.gpus, &nvml.GPU{Index: i})
 		}
 		for _, g := range r.gpus[:c.failed] {
-			r.failed(g, "multiply", &cuda.Error{Call: "cuStreamQuery", Code: c.code})
+			r.reportFailure(g, "multiply", &cuda.Error{Call: "cuStreamQuery", Code: c.code})
 		}
 		r.acquitGPUs()
 		for _, f := range r.findings {

@@ -73,7 +73,7 @@ var _ = checktest.Table("check_dcgm_diag", func(name string) []checktest.Scenari
 	}
 	rates := gpu(checks.Finding{Code: "dcgm.diag.rates", Severity: checks.OK}, "memory pass, pcie skip")
 	one := &checktest.FakeDCGM{Results: []hostengine.Result{result(hostengine.DCGMPass), {Test: "pcie", Entity: checktest.DCGMGPU(3), Status: hostengine.DCGMSkip}}}
-	single := on("what each test came to", checktest.Of("1"), one, rates)
+	single := on("the result of each test", checktest.Of("1"), one, rates)
 	single.NVML.GPUs = single.NVML.GPUs[3:4]
 	mig := on("MIG", checktest.Of("1"), &checktest.FakeDCGM{Results: all(hostengine.DCGMPass)}, checks.Finding{Code: "active.left", Severity: checks.Skip, Got: "MIG splits it"})
 	mig.NVML.GPUs[3].Modes.MIG = nvml.Known(true)

@@ -183,7 +183,7 @@ func (b *bandwidth) run(peers bool) {
 		}
 		fits, err := b.measureHost(l)
 		if err != nil {
-			b.r.failed(l.gpu, "copies from and to the host", err)
+			b.r.reportFailure(l.gpu, "copies from and to the host", err)
 		}
 		if fits && err == nil {
 			markDone(b.r, l.gpu)
@@ -228,7 +228,7 @@ func (b *bandwidth) pin(l *loadedGPU, size uint64) (m pinnedMemory, err error) {
 	if have, ok := b.pinned[near]; ok && uint64(len(have.up)) >= size {
 		return pinnedMemory{have.up[:size], have.down[:size], have.doubt}, nil
 	}
-	m.doubt = b.farMemory(near, 2*size)
+	m.doubt = b.describeFarMemory(near, 2*size)
 	if m.up, err = l.c.HostAlloc(size); err == nil {
 		m.down, err = l.c.HostAlloc(size)
 	}
@@ -255,7 +255,7 @@ func (b *bandwidth) measureHost(l *loadedGPU) (fits bool, err error) {
 		return true, err
 	}
 	one := 0.
-	m := measure{Algorithm: "ce", Size: int64(size), Ranks: 1, Device: checks.GPUDevice(l.gpu), Model: l.gpu.Name.Value, Unit: "GB/s", Doubt: host.doubt, Unlike: lessSlot(b.r, l.gpu)}
+	m := measure{Algorithm: "ce", Size: int64(size), Ranks: 1, Device: checks.GPUDevice(l.gpu), Model: l.gpu.Name.Value, Unit: "GB/s", Doubt: host.doubt, Unlike: compareSlot(b.r, l.gpu)}
 	for _, t := range []struct {
 		test, what string
 		least      float64
@@ -341,10 +341,10 @@ func (b *bandwidth) reportTooSmall(l *loadedGPU, err error) {
 
 // External causes of slow copies.
 
-// farMemory returns why memory allocated now for GPUs near to some CPUs may come from another
+// describeFarMemory returns why memory allocated now for GPUs near to some CPUs may come from another
 // NUMA node, over which copies are slower: the kernel allocates there before it reclaims page
 // cache, and where the process may run.
-func (b *bandwidth) farMemory(near string, size uint64) string {
+func (b *bandwidth) describeFarMemory(near string, size uint64) string {
 	cpus := cpu.ParseCPUs(near)
 	nodes, err := pci.ReadNUMANodes(b.r.env.Host)
 	if err != nil || len(nodes) < 2 || len(cpus) == 0 {
@@ -380,9 +380,9 @@ func (b *bandwidth) clearDoubts(gpus []*loadedGPU) {
 	}
 }
 
-// unlikePeers returns the part of the node's design that can explain different rates between
+// describeUnlike returns the part of the node's design that can explain different rates between
 // GPUs, "" if nothing is known.
-func unlikePeers(r *activeRun, l *loadedGPU, kind string) string {
+func describeUnlike(r *activeRun, l *loadedGPU, kind string) string {
 	switch {
 	case kind == nvUntold:
 		return "the number of NVLinks can differ between pairs"
@@ -393,12 +393,12 @@ func unlikePeers(r *activeRun, l *loadedGPU, kind string) string {
 	case len(l.c.GPU.Above()) == 0:
 		return "the kernel does not report the bridges between the GPUs"
 	}
-	return lessSlot(r, l.gpu)
+	return compareSlot(r, l.gpu)
 }
 
-// lessSlot describes how the PCIe slot of a GPU is worse than that of another one of the same
+// compareSlot describes how the PCIe slot of a GPU is worse than that of another one of the same
 // model, "" if it is not, or if NVML does not report it.
-func lessSlot(r *activeRun, g *nvml.GPU) string {
+func compareSlot(r *activeRun, g *nvml.GPU) string {
 	for _, other := range r.gpus {
 		if own, best := slotOf(g), slotOf(other); other.Name.Value == g.Name.Value && own.rate > 0 && own.rate < best.rate {
 			return fmt.Sprintf("its slot is %s, that of gpu%d %s", own, other.Index, best)

@@ -62,7 +62,7 @@ func (b *bandwidth) measurePeers(gpus []*loadedGPU) {
 			b.r.at("gpu%d and gpu%d: copies between them", x.gpu.Index, y.gpu.Index)
 			p, reached, wrong := b.each(x, y, size)
 			if wrong != nil {
-				lost = append(lost, b.lost(wrong, x, y)...)
+				lost = append(lost, b.listLost(wrong, x, y)...)
 				broken = append(broken, *wrong)
 			} else if reached {
 				pairs = append(pairs, p)
@@ -73,10 +73,10 @@ func (b *bandwidth) measurePeers(gpus []*loadedGPU) {
 	b.judgePairs(pairs, len(gpus))
 }
 
-// lost returns the GPUs of a broken pair that can do no more work: a copy never ends, or left an
+// listLost returns the GPUs of a broken pair that can do no more work: a copy never ends, or left an
 // error that every later call of the same context returns. If both GPUs have an error, it blames
 // the error that another GPU cannot cause.
-func (b *bandwidth) lost(wrong *brokenPair, pair ...*peerEnd) (list []*nvml.GPU) {
+func (b *bandwidth) listLost(wrong *brokenPair, pair ...*peerEnd) (list []*nvml.GPU) {
 	if errors.Is(wrong.err, errStuck) {
 		abandon(b.r) // the copy uses both contexts
 		return []*nvml.GPU{wrong.at}
@@ -136,7 +136,7 @@ func (b *bandwidth) reportBrokenPairs(broken []brokenPair) {
 			what = fmt.Sprintf("copies from and to %d other GPUs (first: gpu%d)", count[worst], other.Index)
 		}
 		if first.err != nil {
-			b.r.failed(worst, what, first.err)
+			b.r.reportFailure(worst, what, first.err)
 		} else {
 			b.r.report(checks.GPUDevice(worst), checks.Finding{Code: "gpu.bandwidth.bit", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "none", Got: first.wrong.String()}, "wrong words after %s", what)
 		}
@@ -158,7 +158,7 @@ func (b *bandwidth) openPeerEnds(gpus []*loadedGPU) (size uint64, ends []*peerEn
 	for _, l := range gpus {
 		e, err := newPeerEnd(l, size)
 		if err != nil {
-			b.r.failed(l.gpu, "copies between GPUs", err)
+			b.r.reportFailure(l.gpu, "copies between GPUs", err)
 			continue
 		}
 		ends = append(ends, e)
@@ -181,7 +181,7 @@ func newPeerEnd(l *loadedGPU, size uint64) (*peerEnd, error) {
 
 // each measures a pair both ways, and verifies the data; the slower direction counts.
 func (b *bandwidth) each(x, y *peerEnd, size uint64) (p gpuPair, reached bool, wrong *brokenPair) {
-	p = gpuPair{a: x.loadedGPU, b: y.loadedGPU, kind: x.joined(y.loadedGPU), size: size, rate: math.Inf(1)}
+	p = gpuPair{a: x.loadedGPU, b: y.loadedGPU, kind: x.classifyLink(y.loadedGPU), size: size, rate: math.Inf(1)}
 	if !strings.HasPrefix(p.kind, "nvlink") && size > peerWays*leastBuffer {
 		p.size /= peerWays
 	}
@@ -284,7 +284,7 @@ func (b *bandwidth) judgeKind(kind string, pairs []gpuPair) {
 			continue
 		}
 		m.Device, m.Model, m.Value = checks.GPUDevice(l.gpu), l.gpu.Name.Value, median(of[l])
-		m.What, m.Unlike = "copies from and to each other GPU by "+kind, unlikePeers(b.r, l, kind)
+		m.What, m.Unlike = "copies from and to each other GPU by "+kind, describeUnlike(b.r, l, kind)
 		slow[l] = m.worse(limit)
 		b.r.record(m)
 	}
@@ -297,7 +297,7 @@ func (b *bandwidth) judgeKind(kind string, pairs []gpuPair) {
 		}
 		m.Device, m.Model, m.Value = checks.GPUDevice(p.a.gpu), p.a.gpu.Name.Value, p.rate
 		m.What, m.Other = "copies from and to "+anotherGPU+" by "+kind, checks.GPUDevice(p.b.gpu).String()
-		m.Peers, m.Unlike = kind+" pair", cmp.Or(unlikePeers(b.r, p.a, kind), unlikePeers(b.r, p.b, kind))
+		m.Peers, m.Unlike = kind+" pair", cmp.Or(describeUnlike(b.r, p.a, kind), describeUnlike(b.r, p.b, kind))
 		b.r.record(m)
 	}
 }

@@ -40,12 +40,12 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 		onCUDA("slow to the host", small("48"), []string{"3 d2h = 21"}, f(3, low, "copy to the host")),
 		onCUDA("slow by its peers", small(), []string{"3 h2d = 21"},
 			f(3, checks.Finding{Code: "gpu.bandwidth.peers", Severity: checks.Fail, Want: "at least 46.8 GB/s", Got: "21.0 GB/s"}, "copy from the host: far from its peers (median 55.0 GB/s)")),
-		checktest.Changed(onCUDA("slow by its peers, in a lesser slot", small(), []string{"3 h2d = 27"},
+		checktest.Changed(onCUDA("slow by its peers, in a slower slot", small(), []string{"3 h2d = 27"},
 			f(3, checks.Finding{Code: "gpu.bandwidth.peers", Severity: checks.Warn, Want: "at least 46.8 GB/s", Got: "27.0 GB/s"},
 				"copy from the host: far from its peers (median 55.0 GB/s) (its slot is Gen5 x8, that of gpu0 Gen5 x16)")), func(s *checktest.Scenario) {
 			s.NVML.GPUs[3].Link.MaxWidth = nvml.Known(8)
 		}),
-		checktest.Changed(onCUDA("slow, in a lesser slot", small("48"), []string{"3 h2d = 27"}, f(3, checks.Finding{Code: "gpu.bandwidth.slow", Severity: checks.Fail, Want: "at least 48.0 GB/s", Got: "27.0 GB/s"}, "copy from the host")), func(s *checktest.Scenario) {
+		checktest.Changed(onCUDA("slow, in a slower slot", small("48"), []string{"3 h2d = 27"}, f(3, checks.Finding{Code: "gpu.bandwidth.slow", Severity: checks.Fail, Want: "at least 48.0 GB/s", Got: "27.0 GB/s"}, "copy from the host")), func(s *checktest.Scenario) {
 			s.NVML.GPUs[3].Link.MaxWidth = nvml.Known(8)
 		}),
 		checktest.Changed(onCUDA("slow, and its NUMA node is full", small("48"), []string{"3 h2d = 40"},
@@ -98,7 +98,7 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 		checktest.Changed(onCUDA("over PCIe", small(), slowPeers(3, 20),
 			f(3, checks.Finding{Code: "gpu.bandwidth.peers", Severity: checks.Fail, Want: "at least 331.5 GB/s", Got: "20.0 GB/s"},
 				"copies from and to each other GPU by pcie near: far from its peers (median 390.0 GB/s)")), overPCIe),
-		checktest.Changed(onCUDA("over PCIe, in a lesser slot", small(), slowPeers(3, 20),
+		checktest.Changed(onCUDA("over PCIe, in a slower slot", small(), slowPeers(3, 20),
 			f(3, checks.Finding{Code: "gpu.bandwidth.peers", Severity: checks.Warn, Want: "at least 331.5 GB/s", Got: "20.0 GB/s"},
 				"copies from and to each other GPU by pcie near: far from its peers (median 390.0 GB/s) (its slot is Gen5 x8, that of gpu0 Gen5 x16)")), func(s *checktest.Scenario) {
 			overPCIe(s)
@@ -298,19 +298,19 @@ func TestPairsByWhatJoinsThem(t *testing.T) {
 		defer l.c.Close()
 		gpus = append(gpus, l)
 	}
-	if got := gpus[0].joined(gpus[1]); got != "nvlink" {
+	if got := gpus[0].classifyLink(gpus[1]); got != "nvlink" {
 		t.Errorf("over switches: %s", got)
 	}
 	gpus[0].gpu.NVLink.Far = nvml.Reading[[]string]{}
-	if got := gpus[0].joined(gpus[1]); got != "nvlink of unknown width" {
+	if got := gpus[0].classifyLink(gpus[1]); got != "nvlink of unknown width" {
 		t.Errorf("over nobody knows what: %s", got)
 	}
 	gpus[0].gpu.NVLink.FarPCI = nvml.Known([]string{gpus[1].gpu.PCI, gpus[2].gpu.PCI, gpus[1].gpu.PCI})
-	if got := gpus[0].joined(gpus[1]); got != "nvlink x2" {
+	if got := gpus[0].classifyLink(gpus[1]); got != "nvlink x2" {
 		t.Errorf("in a mesh: %s", got)
 	}
 	gpus[0].gpu.NVLink = nvml.NVLink{}
-	if got := gpus[0].joined(gpus[1]); got != "pcie near" {
+	if got := gpus[0].classifyLink(gpus[1]); got != "pcie near" {
 		t.Errorf("without links: %s", got)
 	}
 }
@@ -345,7 +345,7 @@ func TestPairsByTheWayBetween(t *testing.T) {
 		gpus = append(gpus, l)
 	}
 	for i, want := range []string{"one pcie switch", "pcie switches 3 deep", "pcie near"} {
-		if got := gpus[0].joined(gpus[i+1]); got != want {
+		if got := gpus[0].classifyLink(gpus[i+1]); got != want {
 			t.Errorf("GPU 0 and %d: %q, want %q", i+1, got, want)
 		}
 	}

@@ -101,7 +101,7 @@ func (c *gpuGemm) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 
 // multiplyAll runs a test with some types, each for a time, and judges it.
 func multiplyAll(r *activeRun, m *gemmTest, types []*cuda.GEMMType, long time.Duration, parts int) []checks.Finding {
-	cuda, ok := r.cuda()
+	cuda, ok := r.openCUDA()
 	if !ok {
 		return r.done()
 	}

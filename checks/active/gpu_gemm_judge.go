@@ -44,7 +44,7 @@ func (m *gemmTest) judge() {
 		}
 		m.r.record(measure{
 			Test: m.test, Algorithm: res.algorithm, Size: int64(res.n), Ranks: 1, Device: checks.GPUDevice(res.gpu), Model: res.gpu.Name.Value, Peers: res.algorithm,
-			What: res.what(), Value: res.rate(), Again: res.again, Unit: "TFLOP/s", Least: m.leastOf(res), Limited: m.loads[res.gpu.Index].limited(),
+			What: res.what(), Value: res.rate(), Again: res.again, Unit: "TFLOP/s", Least: m.leastOf(res), Limited: m.loads[res.gpu.Index].describeLimit(),
 		})
 	}
 }
@@ -74,7 +74,7 @@ func (m *gemmTest) judgeLoad() {
 		}
 		row, known := loadOf(m.test, with)
 		l := m.loads[res.gpu.Index]
-		if !known || res.kind.Name == "fp64" || res.kind.Name == "fp32" || !l.idle(row.Part) {
+		if !known || res.kind.Name == "fp64" || res.kind.Name == "fp32" || !l.isUnderloaded(row.Part) {
 			continue
 		}
 		text := res.what() + ": load too small for a soak test"
@@ -98,8 +98,8 @@ func (m *gemmTest) reportShort() {
 // what describes a product in messages: "bf16 cublaslt, n 8192".
 func (res *gemmResult) what() string { return fmt.Sprintf("%s, n %d", res.algorithm, res.n) }
 
-// constant reports whether a GPU had the same product every time.
-func (res *gemmResult) constant() bool {
+// isConstant reports whether a GPU had the same product every time.
+func (res *gemmResult) isConstant() bool {
 	for _, s := range res.sums {
 		if s != res.sums[0] {
 			return false
@@ -131,7 +131,7 @@ func (m *gemmTest) judgeSums(truth cuda.GEMMSum, list []*gemmResult) {
 func (m *gemmTest) judgeAlike(truth cuda.GEMMSum, list []*gemmResult) {
 	right, alike, most := inCommon(truth, list)
 	switch {
-	case right || len(list) == 1 && !list[0].constant(): // a single GPU: it differs from itself
+	case right || len(list) == 1 && !list[0].isConstant(): // a single GPU: it differs from itself
 		alike = truth
 	case most == 0:
 		m.reportUnlikeCPU(truth, list[0].sums[len(list[0].sums)-1], "%s: none of %s has the CPU's product, and their products differ", list[0].what(), checks.Plural(len(list), "GPU"))
@@ -160,7 +160,7 @@ func (m *gemmTest) judgeAlike(truth cuda.GEMMSum, list []*gemmResult) {
 func inCommon(truth cuda.GEMMSum, list []*gemmResult) (right bool, alike cuda.GEMMSum, most int) {
 	count := map[cuda.GEMMSum]int{}
 	for _, res := range list {
-		if res.constant() {
+		if res.isConstant() {
 			count[res.sums[0]]++
 		}
 	}

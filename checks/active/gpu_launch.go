@@ -75,7 +75,7 @@ func (c *gpuLaunch) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	if r == nil {
 		return findings
 	}
-	cuda, ok := r.cuda()
+	cuda, ok := r.openCUDA()
 	if !ok {
 		return r.done()
 	}

@@ -127,8 +127,8 @@ func (w *loadWatch) end() map[int]*gpuLoad {
 	return seen
 }
 
-// throttledBy describes the throttle reasons that point to a fault, "" if there are none.
-func throttledBy(reasons uint64) string {
+// describeThrottling describes the throttle reasons that point to a fault, "" if there are none.
+func describeThrottling(reasons uint64) string {
 	words := gpu.ThrottleWords(reasons)
 	if reasons&nvml.ThrottleThermal != 0 {
 		words = checks.Before("", words, " and ") + "thermal slowdown by the driver"
@@ -148,14 +148,14 @@ func (l *gpuLoad) String() string {
 	if l.power > 0 {
 		words = append(words, gpu.Watts(l.power))
 	}
-	if t := throttledBy(l.reasons); t != "" {
+	if t := describeThrottling(l.reasons); t != "" {
 		words = append(words, t)
 	}
 	return strings.Join(words, ", ")
 }
 
-// limited describes the limit of the GPU that an administrator has lowered, "" for none.
-func (l *gpuLoad) limited() string {
+// describeLimit describes the limit of the GPU that an administrator has lowered, "" for none.
+func (l *gpuLoad) describeLimit() string {
 	switch {
 	case l == nil:
 		return ""
@@ -167,9 +167,9 @@ func (l *gpuLoad) limited() string {
 	return ""
 }
 
-// idle reports whether the load was too small for the GPU: it drew less than a part of its power
+// isUnderloaded reports whether the load was too small for the GPU: it drew less than a part of its power
 // limit, although nothing slowed it down.
-func (l *gpuLoad) idle(part float64) bool {
+func (l *gpuLoad) isUnderloaded(part float64) bool {
 	const slowed = gpu.HardwareReasons | nvml.ThrottleThermal | nvml.ThrottleSetting
 	return l != nil && l.power > 0 && l.enforced > 0 && l.reasons&slowed == 0 && float64(l.power) < part*float64(l.enforced)
 }

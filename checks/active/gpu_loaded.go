@@ -60,7 +60,7 @@ func openGPUs(r *activeRun) (list []*loadedGPU, done func()) {
 			}
 		}
 	}
-	cuda, ok := r.cuda()
+	cuda, ok := r.openCUDA()
 	if !ok {
 		return nil, done
 	}
@@ -78,7 +78,7 @@ func openGPUs(r *activeRun) (list []*loadedGPU, done func()) {
 		r.at("gpu%d: open", g.Index)
 		l, err := openGPU(g, d)
 		if err != nil {
-			r.failed(g, "cannot open it", err)
+			r.reportFailure(g, "cannot open it", err)
 			continue
 		}
 		l.patience = patience(r, timeOfOthers)
@@ -248,11 +248,11 @@ const (
 	joinedFar  = "pcie far"
 )
 
-// joined describes the connection of two GPUs, as far as NVML and the kernel report it: pairs are
+// classifyLink describes the connection of two GPUs, as far as NVML and the kernel report it: pairs are
 // compared only with pairs of the same kind. The kind has the number of links in a mesh, and on
 // PCIe whether the path leaves the switch, the root port or the NUMA node: each step can halve
 // the rate.
-func (l *loadedGPU) joined(other *loadedGPU) string {
+func (l *loadedGPU) classifyLink(other *loadedGPU) string {
 	if l.gpu.NVLink.PeerP2P.Value[checks.GPUName(other.gpu)] == nvml.P2POK {
 		links := 0
 		for _, far := range l.gpu.NVLink.FarPCI.Value {
@@ -304,7 +304,7 @@ func (l *loadedGPU) way(other *loadedGPU) (parts []string) {
 	shared := sharedBridges(above, beside)
 	parts = append(parts, above[shared:]...)
 	parts = append(parts, beside[shared:]...)
-	if len(above) == 0 || len(beside) == 0 || l.joined(other) == joinedFar {
+	if len(above) == 0 || len(beside) == 0 || l.classifyLink(other) == joinedFar {
 		parts = append(parts, throughHost)
 	}
 	return parts
@@ -408,7 +408,7 @@ func (t *gpuTeam) each(doing string, do func(*gpuWorker) error) {
 		if w.err == nil {
 			return false
 		}
-		t.r.failed(w.gpu, doing, w.err)
+		t.r.reportFailure(w.gpu, doing, w.err)
 		t.leave(w)
 		return true
 	})

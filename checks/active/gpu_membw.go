@@ -69,7 +69,7 @@ func (c *gpuMembw) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		}
 		measures, err := c.measure(r, l)
 		if err != nil {
-			r.failed(l.gpu, "bandwidth of its memory", err)
+			r.reportFailure(l.gpu, "bandwidth of its memory", err)
 		}
 		all = append(all, measures...)
 		if err == nil && len(measures) > 0 {

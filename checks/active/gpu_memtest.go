@@ -73,7 +73,7 @@ func (c *gpuMemtest) Run(ctx context.Context, env *checks.Env) []checks.Finding 
 	if r == nil {
 		return findings
 	}
-	if cuda, ok := r.cuda(); ok {
+	if cuda, ok := r.openCUDA(); ok {
 		c.testAll(r, cuda)
 	}
 	return r.done()
@@ -129,7 +129,7 @@ func (t *memtest) report(r *activeRun) {
 		return
 	}
 	if t.err != nil {
-		r.failed(t.gpu, "memory test", t.err)
+		r.reportFailure(t.gpu, "memory test", t.err)
 		return
 	}
 	if least := max(t.asked/10*9, t.l.c.GPU.Memory/2); t.taken < least { // a test of little memory proves little
@@ -163,7 +163,7 @@ func (t *memtest) run(r *activeRun, d *cuda.GPU) (err error) {
 	for i := range n {
 		what := memtestPatterns[i%len(memtestPatterns)]
 		what.value += uint32(i / len(memtestPatterns)) // different random data in each round
-		r.during("memory of GPUs: pattern %d of %d", i+1, n)
+		r.setOperation("memory of GPUs: pattern %d of %d", i+1, n)
 		if err := t.sweep(r.ctx, what); err != nil || t.wrong.count > 0 {
 			t.with = what.name
 			return err

@@ -53,7 +53,7 @@ var _ = checktest.Table("check_gpu_memtest", func(string) []checktest.Scenario {
 		}),
 		onCUDA("its time is up", checktest.Of("-t", "1"), lines("* cuStreamQuery error 600"),
 			checks.Finding{Code: "active.time", Severity: checks.Unknown, Want: "at most 1s", Message: gpuMemtestName + ":  stopped: time limit reached, want at most 1s"}),
-		checktest.Changed(onCUDA("what was tested", nil, lines()[:0]), func(s *checktest.Scenario) {
+		checktest.Changed(onCUDA("the tested memory", nil, lines()[:0]), func(s *checktest.Scenario) {
 			for i := range 8 {
 				s.Want = append(s.Want, checks.Finding{Code: "gpu.memtest.rates", Device: f(i, checks.Finding{}, "").Device, Got: "29 MiB",
 					Message: fmt.Sprintf("%s:  %s: 29 MiB of 32 MiB tested", gpuMemtestName, f(i, checks.Finding{}, "").Device)})

@@ -23,7 +23,7 @@ import (
 // Each port writes to itself, for -D SECONDS (4), in messages of -s SIZE bytes (1M; 8M with
 // --gdr): that tests its PCIe link in both directions and the adapter, but neither cable nor
 // switch. --pairs writes between two near ports of one subnet, one way and then the other; the
-// subnet is known from their IP addresses, or from their GIDs and subnet manager. A port without
+// findSubnet is known from their IP addresses, or from their GIDs and subnet manager. A port without
 // a partner writes to itself.
 //
 // With --gdr it uses memory of the nearest GPU of each port. It needs an ib_write_bw built with CUDA
@@ -191,7 +191,7 @@ func (c *ibBW) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 			b.report(p.Subject(), checks.Finding{Code: "ib.bw.down", Severity: checks.Skip, Got: p.State}, "not measured: see check_ib_ports for a port that is not %s", checks.IBActive)
 		}
 	}
-	if b.program() {
+	if b.askProgram() {
 		b.plan(up)
 		b.run()
 	}
@@ -212,8 +212,8 @@ type bwRun struct {
 	worked map[bwWay]bool
 }
 
-// program reads the options that the program supports.
-func (b *bwRun) program() bool {
+// askProgram reads the options that the program supports.
+func (b *bwRun) askProgram() bool {
 	b.at("run %s --help", b.c.Program)
 	help, err := rdma.PerftestHelp(b.ctx, b.env.Host, b.c.Program)
 	b.help = help

@@ -146,20 +146,20 @@ func (b *bwRun) measure(t *bwTest, rate float64, together int) {
 	if b.c.GDR {
 		m.Peers = t.near.String()
 	}
-	m.Unlike = b.lessSlot(t.from, rate)
+	m.Unlike = b.compareSlot(t.from, rate)
 	b.record(m)
 	p, _ := checks.NodePlatform(b.env)
 	if _, known := p.FloorOf(m.Test, m.Algorithm, m.Size, m.Ranks); known || m.Least > 0 || b.c.Both || b.c.size() < bwRateSize {
 		return
 	}
-	if limit, of := b.able(t.from); limit > 0 && rate < bwShare*limit {
+	if limit, of := b.findLimit(t.from); limit > 0 && rate < bwShare*limit {
 		b.report(m.Device, checks.Finding{Code: "ib.bw.rate", Severity: checks.Warn, Want: m.atLeast(bwShare * limit), Got: rateText(rate)}, "%s is far below %s", what, of)
 	}
 }
 
 // bwShare is the part of its rate that any port reaches: sichek's defaults require 360 of 400,
-// 175 of 200 and 90 of 100 Gb/s (hca/config/default_spec.yaml), 0.875 at least. bwRateSize is the
-// smallest message for which this holds, in bytes: AzureHPC requires only 78 of 100 with 64 KiB.
+// 175 of 200 and 90 of 100 Gb/s (hca/config/default_spec.yaml), 0.875 at least. Messages smaller
+// than bwRateSize, in bytes, reach less: AzureHPC requires 78 of 100 with 64 KiB.
 const (
 	bwShare    = 0.85
 	bwRateSize = 1 << 20
@@ -169,9 +169,9 @@ const (
 // (128b/130b, headers of packets of 256 bytes).
 const pcieShare = 0.9
 
-// able returns the highest possible rate of a port, in Gb/s, and its limit: the port's rate, or
+// findLimit returns the highest possible rate of a port, in Gb/s, and its limit: the port's rate, or
 // its PCIe link.
-func (b *bwRun) able(p *fabric.Port) (limit float64, of string) {
+func (b *bwRun) findLimit(p *fabric.Port) (limit float64, of string) {
 	limit, of = p.Gbps(), "the port's "+p.Rate+" Gb/s"
 	at := topology.LocateDevice(b.env, p.Device, p.PCI)
 	if pcie := at.Speed * float64(at.Width) * pcieShare; p.PCI != "" && pcie > 0 && pcie < limit {
@@ -180,9 +180,9 @@ func (b *bwRun) able(p *fabric.Port) (limit float64, of string) {
 	return limit, of
 }
 
-// lessSlot describes how the PCIe slot of a port is worse than that of a similar port, if that
+// compareSlot describes how the PCIe slot of a port is worse than that of a similar port, if that
 // explains its rate. A link that lost lanes in a slot that has them explains nothing.
-func (b *bwRun) lessSlot(p *fabric.Port, rate float64) string {
+func (b *bwRun) compareSlot(p *fabric.Port, rate float64) string {
 	if p.PCI == "" {
 		return ""
 	}

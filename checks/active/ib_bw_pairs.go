@@ -16,10 +16,10 @@ import (
 // The pairs of check_ib_bw --pairs: ports that are expected to reach each other. Rails of RoCE
 // are often separate networks, and InfiniBand can be one fabric for jobs and one for storage.
 
-// ibSubnet returns the subnet of an InfiniBand port: the prefix of its first GID, and the LID of
+// findIBSubnet returns the subnet of an InfiniBand port: the prefix of its first GID, and the LID of
 // its subnet manager, since the prefix is the same wherever an administrator has not set it. It
 // returns "" if the subnet is unknown.
-func (b *bwRun) ibSubnet(p *fabric.Port) string {
+func (b *bwRun) findIBSubnet(p *fabric.Port) string {
 	gid, err := rdma.IBGID0(b.env.Host, p.Device, p.Port)
 	if err != nil {
 		return ""
@@ -27,10 +27,10 @@ func (b *bwRun) ibSubnet(p *fabric.Port) string {
 	return fmt.Sprintf("%x, %s", gid[:8], p.SMLID)
 }
 
-// subnet returns the IP subnet of a RoCE port: that of the route to the neighbours on the GID's
+// findSubnet returns the IP subnet of a RoCE port: that of the route to the neighbours on the GID's
 // interface. It returns "" if there is none, for example for an interface in a VRF: its routes
 // are in another table.
-func (b *bwRun) subnet(g rdma.GID) string {
+func (b *bwRun) findSubnet(g rdma.GID) string {
 	address := netip.AddrFrom16(g.ID).Unmap()
 	routes, _ := network.Routes(b.env.Host) // unreadable routes are unknown
 	var best netip.Prefix

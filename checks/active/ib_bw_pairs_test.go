@@ -89,7 +89,7 @@ func TestIBBWSubnets(t *testing.T) {
 		"no GID is told": {fakesys.DGXH100(), func(n *fakesys.Node) { n.Set("mlx5_0", "ports/1/gids/0", "?") }, "0-0 1-2 3-4 5-6 7-7"},
 		"rails":          {rails("00FFFFFF"), nil, "0-0 1-1 2-2 3-3 4-4 5-5 6-6 7-7"},
 		"one network":    {rails("0000FFFF"), nil, "0-1 2-3 4-5 6-7"},
-		"a gateway is no neighbour": {fakesys.RoCE(), func(n *fakesys.Node) {
+		"a gateway is not a neighbour": {fakesys.RoCE(), func(n *fakesys.Node) {
 			n.Files["proc/net/route"] += "eth10\t0000A8C0\t0101A8C0\t0003\t0\t0\t100\t0000FFFF\t0\t0\t0\neth11\t0101A8C0\t00000000\t0001\t0\t0\t100\tFFFFFFFF\t0\t0\t0\n"
 		}, "0-0 1-1 2-2 3-3 4-4 5-5 6-6 7-7"},
 	} {

@@ -59,7 +59,7 @@ func (b *bwRun) plan(ports []*fabric.Port) {
 	add := func(from, to *fabric.Port) {
 		b.tests = append(b.tests, bwTest{from: from, to: to, near: min(near[from], near[to]), test: rdma.Perftest{
 			Program: b.c.Program, Server: *ends[to], Client: *ends[from], Size: b.c.size(), Duration: b.c.Duration,
-			Queues: b.queues(), Bidirectional: b.c.Both, Timeout: b.c.Duration + b.c.bwStart(),
+			Queues: b.countQueues(), Bidirectional: b.c.Both, Timeout: b.c.Duration + b.c.bwStart(),
 		}})
 	}
 	for _, p := range b.pairUp(ports) {
@@ -70,9 +70,9 @@ func (b *bwRun) plan(ports []*fabric.Port) {
 	}
 }
 
-// queues returns the number of queue pairs: AzureHPC's floors for host memory were measured with
+// countQueues returns the number of queue pairs: AzureHPC's floors for host memory were measured with
 // two.
-func (b *bwRun) queues() int {
+func (b *bwRun) countQueues() int {
 	if b.c.GDR {
 		return 1
 	}
@@ -89,7 +89,7 @@ func (b *bwRun) end(p *fabric.Port) (*rdma.PerftestEnd, bool) {
 	}
 	b.at("read /sys/class/infiniband/%s/ports/%s/gids", p.Device, p.Port)
 	if p.Layer != fabric.LayerEth {
-		b.reach[p] = b.ibSubnet(p)
+		b.reach[p] = b.findIBSubnet(p)
 		return e, true
 	}
 	v4 := func(g rdma.GID) bool { return netip.AddrFrom16(g.ID).Is4In6() }
@@ -98,7 +98,7 @@ func (b *bwRun) end(p *fabric.Port) (*rdma.PerftestEnd, bool) {
 	for _, g := range list {
 		if fit(g) && (e.GID < 0 || v4(g)) {
 			e.GID = g.Index
-			b.reach[p] = b.subnet(g)
+			b.reach[p] = b.findSubnet(g)
 		}
 	}
 	if e.GID < 0 {
@@ -146,16 +146,16 @@ func (b *bwRun) onGPUs(ports []*fabric.Port, ends map[*fabric.Port]*rdma.Perftes
 			b.report(p.Subject(), checks.Finding{Code: "ib.bw.gpu", Severity: checks.Skip, Got: gpus[best].String()}, "not measured: the compute mode of its GPU allows one process, and the test needs two")
 			continue
 		}
-		ends[p].GPU, ends[p].Env = b.gpuWords(best, gpus)
+		ends[p].GPU, ends[p].Env = b.selectGPU(best, gpus)
 		fit = append(fit, p)
 	}
 	return fit
 }
 
-// gpuWords returns the options and the environment that select a GPU for perftest: its address if
+// selectGPU returns the options and the environment that select a GPU for perftest: its address if
 // perftest has that option, otherwise its number in the order of the PCI bus. It overrides
 // settings of a job.
-func (b *bwRun) gpuWords(at int, gpus []topology.Located) (args, env []string) {
+func (b *bwRun) selectGPU(at int, gpus []topology.Located) (args, env []string) {
 	var all []string
 	for i := range gpus {
 		all = append(all, strconv.Itoa(i))

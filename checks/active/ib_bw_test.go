@@ -117,9 +117,9 @@ func bwScenarios(name string, gdr bool) (list []checktest.Scenario) {
 		on("below the words", checktest.Of("-w", "380"), oneActs("rate 371.50"), nil, says(checks.Fail, "slow", "at least 380.0 Gb/s", "371.5 Gb/s", memory)),
 		below,
 		on("far from its peers", checktest.Of("-D", "1", "-s", "64K"), oneActs("rate 212.40"), nil, says(checks.Fail, "peers", "at least 352.3 Gb/s", slow, memory+": far from its peers (median 391.4 Gb/s)")),
-		on("far from its peers, in a lesser slot", checktest.Of("-D", "1", "-s", "64K"), oneActs("rate 212.40"), lesserSlot,
+		on("far from its peers, in a slower slot", checktest.Of("-D", "1", "-s", "64K"), oneActs("rate 212.40"), lesserSlot,
 			says(checks.Warn, "peers", "at least 352.3 Gb/s", slow, memory+": far from its peers (median 391.4 Gb/s) (its slot is 32 GT/s x8, that of mlx5_0:1 32 GT/s x16)")),
-		on("slower than its lesser slot", checktest.Of("-D", "1", "-s", "64K"), oneActs("rate 112.40"), lesserSlot,
+		on("slower than its slower slot", checktest.Of("-D", "1", "-s", "64K"), oneActs("rate 112.40"), lesserSlot,
 			says(checks.Fail, "peers", "at least 352.3 Gb/s", "112.4 Gb/s", memory+": far from its peers (median 391.4 Gb/s)")),
 		on("far from its peers, with lanes lost", checktest.Of("-D", "1", "-s", "64K"), oneActs("rate 212.40"), func(n *fakesys.Node) { n.Set(fakesys.HCAAddress(3), "current_link_width", "8") },
 			says(checks.Fail, "peers", "at least 352.3 Gb/s", slow, memory+": far from its peers (median 391.4 Gb/s)")),
@@ -199,7 +199,7 @@ func bwOf(t *testing.T, name string, words ...string) *ibBW {
 	info, _ := checks.Lookup(name)
 	c, ok := info.New().(*ibBW)
 	if !ok {
-		t.Fatalf("%s is no ibBW", name)
+		t.Fatalf("%s is not an ibBW", name)
 	}
 	if err := checks.Bind(c, words); err != nil {
 		t.Fatal(err)

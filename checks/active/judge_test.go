@@ -61,16 +61,16 @@ func TestActiveJudges(t *testing.T) {
 			floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Doubt = "memory may be far" }), 53),
 			want: []string{"warn trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100) (memory may be far), want at least 54.0 GB/s, got 53.0 GB/s"},
 		},
-		"in a lesser slot": {
+		"in a slower slot": {
 			of:   eightRates(with(copied, func(m *measure) { m.Unlike = "its slot is x8" }), 30),
 			want: []string{"warn trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers (median 55.0 GB/s) (its slot is x8), want at least 46.8 GB/s, got 30.0 GB/s"},
 		},
-		"a sure floor": {floors: []checks.Floor{sure}, of: eightRates(copied, 53), want: []string{"fail trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100), want at least 54.0 GB/s, got 53.0 GB/s"}},
-		"words":        {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Least = 50 }), 53)},
-		"another size": {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Size = 1 << 20 }), 53)},
-		"another way":  {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Algorithm = "sm" }), 53)},
-		"more ranks":   {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Ranks = 2 }), 53)},
-		"another unit": {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Unit = "MB/s" }), 53)},
+		"a sure floor":         {floors: []checks.Floor{sure}, of: eightRates(copied, 53), want: []string{"fail trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100), want at least 54.0 GB/s, got 53.0 GB/s"}},
+		"a number on the line": {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Least = 50 }), 53)},
+		"another size":         {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Size = 1 << 20 }), 53)},
+		"another way":          {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Algorithm = "sm" }), 53)},
+		"more ranks":           {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Ranks = 2 }), 53)},
+		"another unit":         {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Unit = "MB/s" }), 53)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -146,7 +146,7 @@ func (c *nccl) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 
 func (c *nccl) run(ctx context.Context, env *checks.Env, name string) []checks.Finding {
 	t := activeTest{Check: name, Code: "nccl", Bound: c.Bound(), Least: 2, Of: c}
-	c.fromSite(env)
+	c.readSite(env)
 	if c.of != nil {
 		t.Of = c.of
 	}
@@ -202,13 +202,13 @@ func (t *ncclRun) reportModels() {
 	}
 }
 
-// failed reports an error of NCCL or CUDA, see activeRun.failed. NCCL does not name the GPU of a
+// reportFailure reports an error of NCCL or CUDA, see activeRun.failed. NCCL does not name the GPU of a
 // CUDA error, and a faulty GPU leaves the others waiting: the GPUs with failing calls of their
 // own afterwards are to blame in both cases.
-func (t *ncclRun) failed(g *nvml.GPU, doing string, err error) {
+func (t *ncclRun) reportFailure(g *nvml.GPU, doing string, err error) {
 	t.broken = true
 	if context.Cause(t.ctx) != nil {
-		t.activeRun.failed(g, doing, err)
+		t.activeRun.reportFailure(g, doing, err)
 		return
 	}
 	e, isNCCL := errors.AsType[*cuda.NCCLError](err)
@@ -216,7 +216,7 @@ func (t *ncclRun) failed(g *nvml.GPU, doing string, err error) {
 	hung := errors.Is(err, errNCCLHung)
 	switch {
 	case isCUDA && g != nil:
-		t.activeRun.failed(g, doing, err)
+		t.activeRun.reportFailure(g, doing, err)
 		t.reportFailedGPUs(doing, g)
 	case (isNCCL || hung) && t.reportFailedGPUs(doing, nil):
 	case hung:
@@ -226,7 +226,7 @@ func (t *ncclRun) failed(g *nvml.GPU, doing string, err error) {
 		t.failures = true
 		t.report(t.deviceOf(e), ncclFinding(e), "%s: %v", doing, err)
 	default:
-		t.activeRun.failed(g, doing, err)
+		t.activeRun.reportFailure(g, doing, err)
 	}
 }
 
@@ -253,7 +253,7 @@ func (t *ncclRun) reportFailedGPUs(doing string, reported *nvml.GPU) (found bool
 			until = time.Now().Add(othersFail)
 		}
 		found = true
-		t.activeRun.failed(left[at].gpu, doing, err)
+		t.activeRun.reportFailure(left[at].gpu, doing, err)
 		left = slices.Delete(left, at, at+1)
 	}
 }
@@ -264,7 +264,7 @@ func (t *ncclRun) reportFailedGPUs(doing string, reported *nvml.GPU) (found bool
 func (t *ncclRun) reportHung(doing string) {
 	f := checks.Finding{Code: "nccl.hung", Severity: checks.Fail, Remedy: checks.RebootNode, Want: "an end within " + t.patience().String()}
 	text := doing + " does not end"
-	if late := t.unfinished(); len(late) > 0 && 2*len(late) <= len(t.ranks) {
+	if late := t.listUnfinished(); len(late) > 0 && 2*len(late) <= len(t.ranks) {
 		text += " on " + strings.Join(late, ", ")
 	}
 	if t.NoP2P {
@@ -277,8 +277,8 @@ func (t *ncclRun) reportHung(doing string) {
 	t.report(checks.Device{}, f, "%s", text)
 }
 
-// unfinished returns the GPUs with work left in their stream.
-func (t *ncclRun) unfinished() (names []string) {
+// listUnfinished returns the GPUs with work left in their stream.
+func (t *ncclRun) listUnfinished() (names []string) {
 	for _, g := range t.ranks {
 		if done, err := g.cuda.Done(g.stream); !done && err == nil {
 			names = append(names, checks.GPUDevice(g.gpu).String())
@@ -299,7 +299,7 @@ func (t *ncclRun) hasReachedBefore() bool {
 		return false
 	}
 	s := file.Stamps[stampKey(t.Of)]
-	if s == nil || !s.about(&now) {
+	if s == nil || !s.isCurrent(&now) {
 		return false
 	}
 	hung := func(f checks.Finding) bool { return f.Code == "nccl.hung" }

@@ -102,7 +102,7 @@ func (c *ncclAllReduce) full() *nccl {
 func (c *ncclAllReduce) Bound() time.Duration { return c.full().Bound() }
 
 func (c *ncclAllReduce) Run(ctx context.Context, env *checks.Env) []checks.Finding {
-	c.fromSite(env)
+	c.readSite(env)
 	n := c.full()
 	n.of = c
 	return n.run(ctx, env, c.name)

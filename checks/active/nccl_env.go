@@ -32,8 +32,8 @@ func (e *ncclEnv) validateEnv() error {
 	return nil
 }
 
-// fromSite reads the settings of nhc.toml.
-func (e *ncclEnv) fromSite(env *checks.Env) {
+// readSite reads the settings of nhc.toml.
+func (e *ncclEnv) readSite(env *checks.Env) {
 	if text := env.Vars[checks.NCCLEnvSetting]; text != "" {
 		e.Site = strings.Split(text, "\n")
 	}
@@ -105,7 +105,7 @@ func reportSettings(t *ncclRun) {
 		if s.Name != ncclTopoFile || s.Value == "" {
 			continue
 		}
-		if why := strangeTopology(t, s.Value); why != "" {
+		if why := judgeTopologyFile(t, s.Value); why != "" {
 			t.report(checks.Device{}, checks.Finding{Code: "nccl.environment", Severity: checks.Warn, Remedy: checks.FixConfig, Got: why}, "%s=%s in %s is not a topology of this node", s.Name, s.Value, s.Where)
 		}
 	}
@@ -113,9 +113,9 @@ func reportSettings(t *ncclRun) {
 
 const ncclTopoFile = "NCCL_TOPO_FILE"
 
-// strangeTopology returns why a topology file is not this node's, "" if it can be. A file that
+// judgeTopologyFile returns why a topology file is not this node's, "" if it can be. A file that
 // names no GPU leaves it to NCCL to find them.
-func strangeTopology(t *ncclRun, path string) string {
+func judgeTopologyFile(t *ncclRun, path string) string {
 	topo, err := cuda.ReadNCCLTopology(t.env.Host, path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

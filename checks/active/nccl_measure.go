@@ -23,12 +23,12 @@ const (
 	ncclUnwritten  = 0x7fc0dead // initial content of the buffer: NaN, so that unwritten elements are found
 )
 
-// sizes returns the sizes in bytes, the largest last.
-func (t *ncclRun) sizes() (sizes []int64, ok bool) {
+// planSizes returns the sizes in bytes, the largest last.
+func (t *ncclRun) planSizes() (sizes []int64, ok bool) {
 	begin, end := int64(t.Begin), int64(t.End)
 	switch {
 	case begin == 0 && end == 0:
-		begin = t.usualSize()
+		begin = t.chooseSize()
 		end = begin
 	case begin == 0:
 		begin = end
@@ -50,10 +50,10 @@ func (t *ncclRun) sizes() (sizes []int64, ok bool) {
 	return sizes, true
 }
 
-// usualSize returns the largest size with a floor of the platform, otherwise 1 GiB, or the
+// chooseSize returns the largest size with a floor of the platform, otherwise 1 GiB, or the
 // size that fits.
-func (t *ncclRun) usualSize() int64 {
-	free := t.free()
+func (t *ncclRun) chooseSize() int64 {
+	free := t.findFreeMemory()
 	fits := func(size int64) bool { return uint64(2*size) <= free }
 	p, _ := checks.NodePlatform(t.env)
 	best := int64(0)
@@ -72,14 +72,14 @@ func (t *ncclRun) usualSize() int64 {
 	return size
 }
 
-// free returns the memory that every GPU has for buffers, bytes. A small GPU, as in tests,
+// findFreeMemory returns the memory that every GPU has for buffers, bytes. A small GPU, as in tests,
 // reserves a quarter.
-func (t *ncclRun) free() uint64 {
+func (t *ncclRun) findFreeMemory() uint64 {
 	least := uint64(math.MaxUint64)
 	for _, g := range t.ranks {
 		free, _, err := g.cuda.MemInfo()
 		if err != nil {
-			t.failed(g.gpu, "cannot read the free memory", err)
+			t.reportFailure(g.gpu, "cannot read the free memory", err)
 			return 0
 		}
 		least = min(least, free-min(free/4, ncclReserve))
@@ -89,7 +89,7 @@ func (t *ncclRun) free() uint64 {
 
 // allocate allocates the buffers, after a look at the free memory.
 func (t *ncclRun) allocate(size int64) bool {
-	free := t.free()
+	free := t.findFreeMemory()
 	if t.broken {
 		return false
 	}
@@ -109,7 +109,7 @@ func (t *ncclRun) allocate(size int64) bool {
 			g.recv, err = g.cuda.Alloc(uint64(4 * t.room))
 		}
 		if err != nil {
-			t.failed(g.gpu, "cannot allocate the buffers", err)
+			t.reportFailure(g.gpu, "cannot allocate the buffers", err)
 			return false
 		}
 	}
@@ -157,7 +157,7 @@ func (t *ncclRun) one(size int64, left int) (m measure, ok bool) {
 	if !ok {
 		return m, false
 	}
-	piece, all := t.pieces(slices.Max(each), left)
+	piece, all := t.planPieces(slices.Max(each), left)
 	total := make([]time.Duration, len(t.ranks))
 	for done := 0; done < all; done += piece {
 		now := min(piece, all-done)
@@ -175,9 +175,9 @@ func (t *ncclRun) one(size int64, left int) (m measure, ok bool) {
 	return t.bandwidth(t.op.bytes(block, n), seconds, t.algorithm(from)), true
 }
 
-// pieces returns how often to run an operation of a given duration, and how often without a look
+// planPieces returns how often to run an operation of a given duration, and how often without a look
 // for jobs.
-func (t *ncclRun) pieces(took time.Duration, left int) (piece, all int) {
+func (t *ncclRun) planPieces(took time.Duration, left int) (piece, all int) {
 	took = max(took, time.Microsecond)
 	all = max(t.Iterations, 1)
 	if t.Iterations == 0 {
@@ -205,7 +205,7 @@ func (t *ncclRun) bandwidth(bytes int64, seconds float64, algorithm string) meas
 		test = "multi_" + test
 	}
 	return measure{
-		Test: test, Algorithm: algorithm, Size: bytes, Ranks: n, Model: t.models(), Peers: t.wires(),
+		Test: test, Algorithm: algorithm, Size: bytes, Ranks: n, Model: t.listModels(), Peers: t.classifyLinks(),
 		What: what, Value: t.op.busbw(bytes, n, seconds), Unit: "GB/s",
 	}
 }
@@ -224,8 +224,8 @@ func (t *ncclRun) algorithm(from int64) string {
 	return "auto"
 }
 
-// models returns the models of the GPUs.
-func (t *ncclRun) models() string {
+// listModels returns the models of the GPUs.
+func (t *ncclRun) listModels() string {
 	var names []string
 	for _, g := range t.ranks {
 		if name := g.gpu.Name.Value; !slices.Contains(names, name) {
@@ -235,8 +235,8 @@ func (t *ncclRun) models() string {
 	return strings.Join(names, " and ")
 }
 
-// wires returns the kind of connection of the GPUs.
-func (t *ncclRun) wires() string {
+// classifyLinks returns the kind of connection of the GPUs.
+func (t *ncclRun) classifyLinks() string {
 	if t.NoP2P {
 		return "network"
 	}

@@ -34,7 +34,7 @@ func measurePairs(t *ncclRun) {
 		return
 	}
 	rates := make([]map[string][]float64, n) // by GPU, then by the kind of connection to the other
-	for _, round := range roundsOfPairs(t) {
+	for _, round := range planPairRounds(t) {
 		work := func() error { return exchangePairs(t, round, count) }
 		if _, ok := t.timed(doing, 1, work); !ok { // connections are made
 			return
@@ -50,7 +50,7 @@ func measurePairs(t *ncclRun) {
 			if rates[i] == nil {
 				rates[i] = map[string][]float64{}
 			}
-			kind, both := joinedPairs(t, i, partner), max(took[i], took[partner], time.Nanosecond)
+			kind, both := classifyPair(t, i, partner), max(took[i], took[partner], time.Nanosecond)
 			rates[i][kind] = append(rates[i][kind], float64(ncclPairTimes*4*count)/both.Seconds()/1e9)
 		}
 	}
@@ -61,38 +61,38 @@ func measurePairs(t *ncclRun) {
 			}
 			t.record(measure{
 				Test: strings.Replace(t.test, t.op.name, "pairs", 1), Algorithm: "p2p", Size: 4 * count, Ranks: 2, Device: checks.GPUDevice(g.gpu), Model: g.gpu.Name.Value, Peers: kind,
-				What: "exchange with each other GPU by " + kind + ", each way", Value: median(rates[i][kind]), Unit: "GB/s", Unlike: unlikePeers(t.activeRun, g.loaded(), kind),
+				What: "exchange with each other GPU by " + kind + ", each way", Value: median(rates[i][kind]), Unit: "GB/s", Unlike: describeUnlike(t.activeRun, g.loaded(), kind),
 			})
 		}
 	}
 }
 
-// joinedPairs returns the kind of connection of two GPUs: pairs of one kind are compared.
-func joinedPairs(t *ncclRun, i, j int) string {
+// classifyPair returns the kind of connection of two GPUs: pairs of one kind are compared.
+func classifyPair(t *ncclRun, i, j int) string {
 	if t.NoP2P {
 		return "network"
 	}
-	return t.ranks[i].loaded().joined(t.ranks[j].loaded())
+	return t.ranks[i].loaded().classifyLink(t.ranks[j].loaded())
 }
 
 func (g *ncclGPU) loaded() *loadedGPU { return &loadedGPU{gpu: g.gpu, c: g.cuda} }
 
-// roundsOfPairs returns the rounds of a tournament, each divided until no two of its pairs share
+// planPairRounds returns the rounds of a tournament, each divided until no two of its pairs share
 // a part of their path: sharing slows pairs down, and the number of pairs that share a part
 // differs from round to round.
-func roundsOfPairs(t *ncclRun) (rounds [][]int) {
-	for _, round := range tournament(len(t.ranks)) {
+func planPairRounds(t *ncclRun) (rounds [][]int) {
+	for _, round := range pairAll(len(t.ranks)) {
 		if t.NoP2P {
 			rounds = append(rounds, round)
 			continue
 		}
-		rounds = append(rounds, unshared(round, func(i, j int) []string { return t.ranks[i].loaded().way(t.ranks[j].loaded()) })...)
+		rounds = append(rounds, divideRound(round, func(i, j int) []string { return t.ranks[i].loaded().way(t.ranks[j].loaded()) })...)
 	}
 	return rounds
 }
 
-// unshared divides a round into rounds of pairs that share no part of their path.
-func unshared(round []int, way func(i, j int) []string) (rounds [][]int) {
+// divideRound divides a round into rounds of pairs that share no part of their path.
+func divideRound(round []int, way func(i, j int) []string) (rounds [][]int) {
 	var taken []map[string]bool // parts used, by round
 	for i, partner := range round {
 		if partner < i {
@@ -139,9 +139,9 @@ func verifyPairs(t *ncclRun, round []int, count int64, doing string) bool {
 	})
 }
 
-// tournament returns rounds where each of n meets at most one other; after the last round all have
+// pairAll returns rounds where each of n meets at most one other; after the last round all have
 // met: round[i] is the partner of i, -1 for a bye. It is the circle method of chess tournaments.
-func tournament(n int) (rounds [][]int) {
+func pairAll(n int) (rounds [][]int) {
 	even := n + n%2
 	for r := range even - 1 {
 		round := slices.Repeat([]int{-1}, even)
@@ -196,7 +196,7 @@ func reportWrong(t *ncclRun) {
 	if len(t.wrong) == 0 {
 		return
 	}
-	first, g := t.wrong[0], culprit(t)
+	first, g := t.wrong[0], findCulprit(t)
 	for _, w := range t.wrong {
 		if g != nil && first.sender == nil && first.receiver != g && (w.sender == g || w.receiver == g) {
 			first = w
@@ -228,9 +228,9 @@ func reportWrong(t *ncclRun) {
 	t.report(checks.Device{}, f, "%s: %s on %s", first.doing, elements, strings.Join(on, ", "))
 }
 
-// culprit returns the GPU with a part in all wrong data, nil if there is none or if it can be
+// findCulprit returns the GPU with a part in all wrong data, nil if there is none or if it can be
 // another one: of two GPUs that exchanged data, either can be the cause.
-func culprit(t *ncclRun) *ncclGPU {
+func findCulprit(t *ncclRun) *ncclGPU {
 	var found []*ncclGPU
 	for _, g := range t.ranks {
 		if !slices.ContainsFunc(t.wrong, func(w ncclWrong) bool { return !w.has(g) }) {

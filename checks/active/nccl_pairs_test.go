@@ -85,7 +85,7 @@ var _ = checktest.Table("check_nccl", func(string) []checktest.Scenario {
 	hidden := onSockets("PCIe, one slow GPU of a virtual machine", []int{8}, slow,
 		checktest.GPUFinding(ncclName, 3, warns, kind+" (the kernel does not report the bridges between the GPUs)"))
 	hidden.Links, hidden.Files = nil, maps.Clone(withNCCL(checktest.OnGPUs("", nil, nil)).Files)
-	lesser := onSockets("PCIe, one GPU in a lesser slot", []int{8}, slow,
+	lesser := onSockets("PCIe, one GPU in a slower slot", []int{8}, slow,
 		checktest.GPUFinding(ncclName, 3, warns, kind+" (its slot is Gen5 x8, that of gpu0 Gen5 x16)"))
 	lesser.NVML.GPUs[3].Link.MaxWidth = nvml.Known(8)
 	mixed := onSockets("PCIe, two of another model", []int{5}, checktest.Of("0 links = 10", "1 links = 10"),
@@ -116,8 +116,8 @@ func TestPairsApart(t *testing.T) {
 		"nobody knows, each for itself": {5, 10, func(int, int) []string { return checktest.Of("host") }},
 	} {
 		met, rounds := map[[2]int]int{}, 0
-		for _, round := range tournament(c.gpus) {
-			for _, part := range unshared(round, c.way) {
+		for _, round := range pairAll(c.gpus) {
+			for _, part := range divideRound(round, c.way) {
 				rounds++
 				used := map[string]bool{}
 				for i, partner := range part {

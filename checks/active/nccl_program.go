@@ -38,8 +38,8 @@ func runPrograms(t *ncclRun) {
 	t.record(*best)
 }
 
-// perfArguments returns the arguments of the program.
-func perfArguments(t *ncclRun) []string {
+// buildArguments returns the arguments of the program.
+func buildArguments(t *ncclRun) []string {
 	begin, end := int64(t.Begin), int64(t.End)
 	if begin == 0 && end == 0 {
 		begin = ncclUsual
@@ -58,9 +58,9 @@ func perfArguments(t *ncclRun) []string {
 	}
 }
 
-// perfEnvironment returns the environment of the program: the NCCL settings of the line, and the
+// buildEnvironment returns the environment of the program: the NCCL settings of the line, and the
 // GPUs of the test.
-func perfEnvironment(t *ncclRun) []string {
+func buildEnvironment(t *ncclRun) []string {
 	var uuids []string
 	for _, g := range t.gpus {
 		uuids = append(uuids, g.UUID.Value)
@@ -73,13 +73,13 @@ func perfEnvironment(t *ncclRun) []string {
 func runProgram(t *ncclRun, program string) *ncclPerf {
 	t.at("run %s", program)
 	x := t.env.Host.Run(t.ctx, probe.Command{
-		Argv: append([]string{program}, perfArguments(t)...), Env: perfEnvironment(t), Unset: "NCCL_",
+		Argv: append([]string{program}, buildArguments(t)...), Env: buildEnvironment(t), Unset: "NCCL_",
 		Timeout: t.activeTest.Bound, Output: ncclOutput, Errors: 4 << 10,
 	})
 	fail := func(f checks.Finding, format string, args ...any) *ncclPerf {
 		t.failures = true
 		if t.ctx.Err() != nil { // the end of the test has ended it
-			t.activeRun.failed(nil, "run "+program, t.ctx.Err())
+			t.activeRun.reportFailure(nil, "run "+program, t.ctx.Err())
 			return nil
 		}
 		t.report(checks.Device{}, f, "%s: %s", program, fmt.Sprintf(format, args...))

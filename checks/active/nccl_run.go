@@ -78,23 +78,23 @@ func (t *ncclRun) patience() time.Duration {
 
 // runLibrary runs the operation with the library.
 func (t *ncclRun) runLibrary() {
-	cuda, ok := t.cuda()
-	if !ok || !t.library() {
+	cuda, ok := t.openCUDA()
+	if !ok || !t.loadLibrary() {
 		return
 	}
 	defer t.close()
 	if !t.assignRanks() || !t.open(cuda) {
 		return
 	}
-	if sizes, ok := t.sizes(); ok && t.connect() && t.allocate(sizes[len(sizes)-1]) {
+	if sizes, ok := t.planSizes(); ok && t.connect() && t.allocate(sizes[len(sizes)-1]) {
 		t.measure(sizes)
 		measurePairs(t)
 		reportWrong(t)
 	}
 }
 
-// library loads the library.
-func (t *ncclRun) library() bool {
+// loadLibrary loads the library.
+func (t *ncclRun) loadLibrary() bool {
 	lib, err := cuda.OpenNCCL(t.env.Host, t.settings(), t.env.Doing)
 	switch {
 	case errors.Is(err, probe.ErrNoLibrary):
@@ -102,7 +102,7 @@ func (t *ncclRun) library() bool {
 		t.report(checks.Device{}, checks.Finding{Code: "nccl.library", Severity: checks.Unknown}, "cannot use NCCL: %v", err)
 		return false
 	case err != nil:
-		t.failed(nil, "cannot use NCCL", err)
+		t.reportFailure(nil, "cannot use NCCL", err)
 		return false
 	case t.op.sends && !lib.CanSend():
 		t.failures = true
@@ -140,7 +140,7 @@ func (t *ncclRun) open(cuda *cuda.Driver) bool {
 		}
 		t.at("%s: open", checks.GPUDevice(g.gpu).Name)
 		if err := g.open(d); err != nil {
-			t.failed(g.gpu, "cannot use the GPU", err)
+			t.reportFailure(g.gpu, "cannot use the GPU", err)
 			return false
 		}
 	}
@@ -191,7 +191,7 @@ func (t *ncclRun) connect() bool {
 		t.at("call ncclCommInitAll for %d GPUs", len(d))
 		comm, err := t.lib.Comm(d)
 		if err != nil {
-			t.failed(nil, "cannot create the communicator", err)
+			t.reportFailure(nil, "cannot create the communicator", err)
 			return false
 		}
 		t.comms = append(t.comms, comm)
@@ -225,7 +225,7 @@ func (t *ncclRun) close() {
 		}
 		t.at("call %s", call)
 		if err := end(); err != nil {
-			t.failed(nil, "cannot destroy the communicator", err)
+			t.reportFailure(nil, "cannot destroy the communicator", err)
 		}
 	}
 	for _, g := range t.ranks {
@@ -234,7 +234,7 @@ func (t *ncclRun) close() {
 		}
 		t.at("%s: close", checks.GPUDevice(g.gpu).Name)
 		if err := g.close(); err != nil {
-			t.failed(g.gpu, "cannot close the GPU", err)
+			t.reportFailure(g.gpu, "cannot close the GPU", err)
 		}
 	}
 }
@@ -272,20 +272,20 @@ func (t *ncclRun) begin(doing string, n int, work func() error) bool {
 	t.at("%s", doing)
 	for _, g := range t.ranks {
 		if err := g.cuda.Record(g.start, g.stream); err != nil {
-			t.failed(g.gpu, doing, err)
+			t.reportFailure(g.gpu, doing, err)
 			return false
 		}
 	}
 	for range n {
 		t.at("%s", doing)
 		if err := work(); err != nil {
-			t.failed(nil, doing, err)
+			t.reportFailure(nil, doing, err)
 			return false
 		}
 	}
 	for _, g := range t.ranks {
 		if err := g.cuda.Record(g.stop, g.stream); err != nil {
-			t.failed(g.gpu, doing, err)
+			t.reportFailure(g.gpu, doing, err)
 			return false
 		}
 	}
@@ -300,13 +300,13 @@ func (t *ncclRun) finish(doing string) (each []time.Duration, ok bool) {
 	for _, g := range t.ranks {
 		took, err := g.cuda.Elapsed(g.start, g.stop)
 		if err != nil {
-			t.failed(g.gpu, doing, err)
+			t.reportFailure(g.gpu, doing, err)
 			return nil, false
 		}
 		each = append(each, took)
 	}
 	if slices.Max(each) <= 0 { // a single GPU may take no part
-		t.failed(nil, doing, errNoTime)
+		t.reportFailure(nil, doing, errNoTime)
 		return nil, false
 	}
 	t.reached = true
@@ -334,7 +334,7 @@ func (t *ncclRun) waitEach(doing string, of func(i int) cuda.Stream) bool {
 			t.broken, ok = true, false
 			noteStuck(t.activeRun, g.gpu, doing, patience)
 		default:
-			t.failed(g.gpu, doing, err)
+			t.reportFailure(g.gpu, doing, err)
 			return false
 		}
 	}
@@ -355,7 +355,7 @@ func (t *ncclRun) wait(doing string) bool {
 	}
 	for _, c := range t.comms {
 		if err := c.AsyncError(); err != nil {
-			t.failed(nil, doing, err)
+			t.reportFailure(nil, doing, err)
 			return false
 		}
 	}
@@ -367,9 +367,9 @@ func (t *ncclRun) sync(ctx context.Context, doing string, of func(i int) cuda.St
 	at, err := syncRanks(ctx, t.ranks, of)
 	switch {
 	case at >= 0:
-		t.failed(t.ranks[at].gpu, doing, err)
+		t.reportFailure(t.ranks[at].gpu, doing, err)
 	case err != nil:
-		t.failed(nil, doing, cmp.Or(context.Cause(ctx), err))
+		t.reportFailure(nil, doing, cmp.Or(context.Cause(ctx), err))
 	}
 	return err == nil
 }

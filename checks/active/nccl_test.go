@@ -202,7 +202,7 @@ var _ = checktest.Table("check_nccl", func(name string) []checktest.Scenario {
 		on8("a topology of another node", small("all_reduce", "--topo", "/opt/topo.xml"), nil,
 			says(checks.Finding{Code: "nccl.environment", Severity: checks.Warn, Remedy: checks.FixConfig, Got: "it has GPUs at 0001:00:00.0, none of them on this node"}, "NCCL_TOPO_FILE=/opt/topo.xml in this line is not a topology of this node")).
 			Holding("opt/topo.xml", `<system version="1"><cpu numaid="0"><pci busid="0001:00:00.0" class="0x030200"><gpu dev="0"/></pci></cpu></system>`),
-		broken(on8("a topology that is none", small("all_reduce", "--topo", "/opt/topo.xml"), nil,
+		broken(on8("an invalid topology", small("all_reduce", "--topo", "/opt/topo.xml"), nil,
 			says(checks.Finding{Code: "nccl.environment", Severity: checks.Warn, Remedy: checks.FixConfig, Got: "read /opt/topo.xml: not XML: XML syntax error on line 1: unexpected EOF"}, "NCCL_TOPO_FILE=/opt/topo.xml in this line is not a topology of this node")).
 			Holding("opt/topo.xml", "<system")),
 		on8("the topology of this node", small("all_reduce", "--topo", "/opt/topo.xml"), nil).

@@ -16,7 +16,7 @@ func (t *ncclRun) prepare(op *ncclOp, block int64, doing string) bool {
 	t.at("%s", doing)
 	for _, g := range t.ranks {
 		if err := g.prepare(op, block); err != nil {
-			t.failed(g.gpu, doing, err)
+			t.reportFailure(g.gpu, doing, err)
 			return false
 		}
 	}
@@ -73,7 +73,7 @@ func (t *ncclRun) verifyParts(op *ncclOp, doing string, parts func(*ncclGPU) []n
 		for _, g := range t.ranks {
 			if list := parts(g); i < len(list) {
 				if err := g.verify(g.recv, list[i]); err != nil {
-					t.failed(g.gpu, doing+": verify the data", err)
+					t.reportFailure(g.gpu, doing+": verify the data", err)
 					return false
 				}
 			}

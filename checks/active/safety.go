@@ -48,12 +48,12 @@ func findRefusal(ctx context.Context, r *activeRun) *checks.Finding {
 		delete(running, env.Job.ID)
 	}
 	if len(running) > 0 {
-		return new(checks.Finding{Code: "active.busy", Severity: checks.Skip}.Describe(r.Check, "not run: %s", jobsRun(slices.Sorted(maps.Keys(running)))))
+		return new(checks.Finding{Code: "active.busy", Severity: checks.Skip}.Describe(r.Check, "not run: %s", formatRunning(slices.Sorted(maps.Keys(running)))))
 	}
 	if begun := listBegunJobs(r); len(begun) > 0 {
-		return new(checks.Finding{Code: "active.busy", Severity: checks.Skip}.Describe(r.Check, "not run: %s", jobsHave(begun)))
+		return new(checks.Finding{Code: "active.busy", Severity: checks.Skip}.Describe(r.Check, "not run: %s", formatBegun(begun)))
 	}
-	if why := sharedBy(r); why != "" {
+	if why := describeSharing(r); why != "" {
 		return new(checks.Finding{Code: "active.shared", Severity: checks.Skip}.Describe(r.Check, "not run in this prolog: %s", why))
 	}
 	return nil
@@ -70,21 +70,21 @@ func shorten(ctx context.Context, r *activeRun) {
 	}
 }
 
-func jobsRun(jobs []string) string {
+func formatRunning(jobs []string) string {
 	if len(jobs) == 1 {
 		return "job " + jobs[0] + " runs on the node"
 	}
-	return fewJobs(jobs) + " run on the node"
+	return formatJobs(jobs) + " run on the node"
 }
 
-func jobsHave(jobs []string) string {
+func formatBegun(jobs []string) string {
 	if len(jobs) == 1 {
 		return "job " + jobs[0] + " started on the node, and its epilog has not run"
 	}
-	return fewJobs(jobs) + " started on the node, and their epilogs have not run"
+	return formatJobs(jobs) + " started on the node, and their epilogs have not run"
 }
 
-func fewJobs(jobs []string) string {
+func formatJobs(jobs []string) string {
 	return "jobs " + strings.Join(jobs[:min(len(jobs), 4)], ", ") + checks.Before("", strings.Repeat("...", min(len(jobs)/5, 1)), "")
 }
 
@@ -126,8 +126,8 @@ func listBegunJobs(r *activeRun) (jobs []string) {
 // inProlog reports whether the run is the prolog of a job.
 func inProlog(env *checks.Env) bool { return env.Job != nil && !env.Job.Ended }
 
-// sharedBy returns why the node of a prolog does not belong to the job alone, "" if it does.
-func sharedBy(r *activeRun) string {
+// describeSharing returns why the node of a prolog does not belong to the job alone, "" if it does.
+func describeSharing(r *activeRun) string {
 	job := r.env.Job
 	switch {
 	case !inProlog(r.env):

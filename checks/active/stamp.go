@@ -71,8 +71,8 @@ func uptime() float64 {
 	return float64(t.Nano()) / 1e9
 }
 
-// about reports whether a result is from the node in its present state.
-func (s *stamp) about(now *stamp) bool {
+// isCurrent reports whether a result is from the node in its present state.
+func (s *stamp) isCurrent(now *stamp) bool {
 	return s.Boot == now.Boot && s.Driver == now.Driver && slices.Equal(s.GPUs, now.GPUs) && s.Up <= now.Up
 }
 
@@ -111,8 +111,8 @@ func Fresh(env *checks.Env, name string, c checks.Bounded, only bool) (findings 
 		return []checks.Finding{checks.Finding{Code: "active.stale", Severity: checks.Unknown, Want: "a result of the last " + ageText(c.Freshness()), Got: why}.
 			Phrase(name, "no result of the last %s: %s", ageText(c.Freshness()), why)}, true
 	}
-	if c, ok := c.(interface{ fromSite(e *checks.Env) }); ok {
-		c.fromSite(env)
+	if c, ok := c.(interface{ readSite(e *checks.Env) }); ok {
+		c.readSite(env)
 	}
 	now, err := describeNode(env)
 	if err != nil {
@@ -128,7 +128,7 @@ func Fresh(env *checks.Env, name string, c checks.Bounded, only bool) (findings 
 		return stale("never run with these arguments")
 	case s.Boot != now.Boot:
 		return stale("the last one is from before the reboot")
-	case !s.about(&now):
+	case !s.isCurrent(&now):
 		return stale("the last one is with another driver or other GPUs")
 	}
 	age := time.Duration((now.Up - s.Up) * float64(time.Second))
@@ -136,21 +136,21 @@ func Fresh(env *checks.Env, name string, c checks.Bounded, only bool) (findings 
 	case age > c.Freshness():
 		findings, found = stale("the last one is " + ageText(age) + " old")
 		if found && checks.Worst(s.Findings) == checks.Fail { // an old fault is still a fault
-			findings = append(findings, s.marked()...)
+			findings = append(findings, s.markFaults()...)
 		}
 		return findings, found
 	case !only && checks.Worst(s.Findings) == checks.Fail: // it may have been repaired: measure again
 		return nil, false
 	}
-	return s.marked(), true
+	return s.markFaults(), true
 }
 
 // foundAt starts the suffix of a fault of an earlier run.
 const foundAt = " (found at "
 
-// marked returns the findings for a later run: a fault has the time when it was found, which
+// markFaults returns the findings for a later run: a fault has the time when it was found, which
 // stays the same from run to run.
-func (s *stamp) marked() []checks.Finding {
+func (s *stamp) markFaults() []checks.Finding {
 	list := slices.Clone(s.Findings)
 	for i := range list {
 		if f := &list[i]; f.Severity == checks.Fail && !strings.Contains(f.Message, foundAt) {
@@ -174,15 +174,15 @@ func ageText(d time.Duration) string {
 	return fmt.Sprintf("%ds", int(d.Seconds()))
 }
 
-// refusal returns the findings of a test that may not run: the reason, and the fault of its last
+// reportRefusal returns the findings of a test that may not run: the reason, and the fault of its last
 // run. A new job does not clear a fault.
-func refusal(r *activeRun, why checks.Finding) []checks.Finding {
-	return append([]checks.Finding{why}, lastFault(r)...)
+func reportRefusal(r *activeRun, why checks.Finding) []checks.Finding {
+	return append([]checks.Finding{why}, recallFault(r)...)
 }
 
-// lastFault returns the findings of the last run of this test on this node, nil if it found no
+// recallFault returns the findings of the last run of this test on this node, nil if it found no
 // fault.
-func lastFault(r *activeRun) []checks.Finding {
+func recallFault(r *activeRun) []checks.Finding {
 	now, err := describeNode(r.env)
 	if err != nil || r.Of == nil {
 		return nil
@@ -191,8 +191,8 @@ func lastFault(r *activeRun) []checks.Finding {
 	if err != nil {
 		return nil
 	}
-	if s := file.Stamps[stampKey(r.Of)]; s != nil && s.about(&now) && checks.Worst(s.Findings) == checks.Fail {
-		return s.marked()
+	if s := file.Stamps[stampKey(r.Of)]; s != nil && s.isCurrent(&now) && checks.Worst(s.Findings) == checks.Fail {
+		return s.markFaults()
 	}
 	return nil
 }
@@ -206,7 +206,7 @@ func findUnseen(r *activeRun, all []checks.Finding) (old []checks.Finding) {
 	leftOut := func(d checks.Device) bool {
 		return d.PCI != "" && slices.ContainsFunc(r.left, func(f checks.Finding) bool { return f.Device.PCI == d.PCI })
 	}
-	for _, f := range lastFault(r) {
+	for _, f := range recallFault(r) {
 		if f.Severity == checks.Fail && (r.failures || leftOut(f.Device)) && !same(f.Code, f.Device.PCI) {
 			old = append(old, f)
 		}

@@ -139,7 +139,7 @@ func TestActiveSeesAJobBehindNVML(t *testing.T) {
 		time.Sleep(processLook + processLook/2) // until it is asked who is on the GPUs
 		putFile(t, root, "past/job-98.json", "{}")
 		awaitEnd(r)
-		r.failed(r.gpus[0], "copy", context.Cause(r.ctx))
+		r.reportFailure(r.gpus[0], "copy", context.Cause(r.ctx))
 	}}).Run(t.Context(), env)
 	wantBrief(t, findings, "skip active.stopped: check_trial:  stopped: a job started on the node: 98")
 	if !env.Host.Blocked() {

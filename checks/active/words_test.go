@@ -39,7 +39,7 @@ func TestActiveWordsAreRefused(t *testing.T) {
 		words := strings.Fields(c.words)
 		info, ok := checks.Lookup(words[0])
 		if !ok || !info.Active {
-			t.Fatalf("%s is no active test", words[0])
+			t.Fatalf("%s is not an active test", words[0])
 		}
 		if err := checks.Bind(info.New(), words[1:]); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", c.words, err, c.want)

@@ -40,7 +40,7 @@ func TestOptionalMethods(t *testing.T) {
 // package cannot implement it, even with a method of the same name.
 func TestInterfacesAreExported(t *testing.T) {
 	t.Parallel()
-	inFamily := []string{"fromSite", "mounts"} // used only within the family of the type
+	inFamily := []string{"readSite", "mounts"} // used only within the family of the type
 	var files []string
 	for _, dir := range families(t) {
 		found, err := filepath.Glob(filepath.Join(dir, "*.go"))

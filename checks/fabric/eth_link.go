@@ -81,8 +81,8 @@ func init() {
 }
 
 // Bind rejects an invalid speed, duplex or number.
-func (c *ethLink) Bind(words []string) error {
-	if err := checks.BindTags(c, words); err != nil {
+func (c *ethLink) Bind(args []string) error {
+	if err := checks.BindTags(c, args); err != nil {
 		return err
 	}
 	return c.Validate()

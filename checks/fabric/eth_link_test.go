@@ -42,10 +42,10 @@ var _ = checktest.Table("check_eth_link", func(name string) []checktest.Scenario
 		checktest.OnRoCE("as wanted", checktest.Of("-s", "400G", "-d", "full", "-m", "9000", "-c", "0", "eth1*"), nil).
 			OrTable(map[string]any{"speed": "400G", "duplex": "full", "mtu": int64(9000), "changes": int64(0), "interfaces": []any{"eth1*"}}),
 		checktest.OnRoCE("no carrier", all, dead, of13(checks.Fail, "down", checks.CheckCable, "up", "no carrier", "link")),
-		checktest.OnRoCE("taken down here", all, func(n *fakesys.Node) { dead(n); n.Set("eth13", "flags", "0x1002").Set("eth13", "carrier", "-") },
+		checktest.OnRoCE("disabled on the node", all, func(n *fakesys.Node) { dead(n); n.Set("eth13", "flags", "0x1002").Set("eth13", "carrier", "-") },
 			of13(checks.Fail, "down", checks.CheckCable, "up", "off", "link")),
 		checktest.OnRoCE("dormant", all, set("operstate", "dormant"), of13(checks.Fail, "down", checks.CheckCable, "up", "dormant", "link")),
-		checktest.OnRoCE("a driver that keeps no state", all, set("operstate", "unknown")),
+		checktest.OnRoCE("a driver without a state", all, set("operstate", "unknown")),
 		checktest.OnRoCE("too slow", checktest.Of("-s", "400000", "eth1*"), func(n *fakesys.Node) {
 			for _, m := range members {
 				n.Set(m, "speed", "-1")
@@ -57,14 +57,14 @@ var _ = checktest.Table("check_eth_link", func(name string) []checktest.Scenario
 		})...)),
 		checktest.OnRoCE("slower than the others", all, set("speed", "100000"), of13(checks.Warn, "differ", checks.CheckCable, "400000 Mb/s", "100000 Mb/s", "slower than other cards of its model")),
 		checktest.OnRoCE("faster than the others", all, set("speed", "800000")),
-		checktest.OnRoCE("no speed is told", checktest.Of("-s", "400G", "eth1*"), set("speed", "-1")),
+		checktest.OnRoCE("unknown speed", checktest.Of("-s", "400G", "eth1*"), set("speed", "-1")),
 		checktest.OnRoCE("half duplex", all, set("duplex", "half"), of13(checks.Warn, "duplex", checks.CheckCable, "full", "half", "duplex")),
-		checktest.OnRoCE("half duplex, full is wanted", checktest.Of("-d", "full", "eth1*"), set("duplex", "half"), of13(checks.Fail, "duplex", checks.CheckCable, "full", "half", "duplex")),
-		checktest.OnRoCE("half duplex will do", checktest.Of("-d", "any", "eth1*"), set("duplex", "half")),
+		checktest.OnRoCE("half duplex, -d full", checktest.Of("-d", "full", "eth1*"), set("duplex", "half"), of13(checks.Fail, "duplex", checks.CheckCable, "full", "half", "duplex")),
+		checktest.OnRoCE("half duplex, -d any", checktest.Of("-d", "any", "eth1*"), set("duplex", "half")),
 		checktest.OnRoCE("another MTU", checktest.Of("-m", "9000", "eth1*"), set("mtu", "1500"), of13(checks.Fail, "mtu", checks.FixConfig, "9000", "1500", "MTU")),
 		checktest.OnRoCE("no such interface", checktest.Of("eth13", "eth18"), nil,
 			checks.Finding{Code: "eth.missing", Severity: checks.Fail, Device: checks.Device{Kind: "netdev", Name: "eth18"}, Want: "eth18", Got: "none", Message: name + ":  eth18: no such interface, want eth18, got none"}),
-		checktest.OnRoCE("virtual functions are not meant by a glob", checktest.Of("eth1*"), func(n *fakesys.Node) {
+		checktest.OnRoCE("a glob does not match virtual functions", checktest.Of("eth1*"), func(n *fakesys.Node) {
 			n.AddVF("rocep3s0", "0000:23:00.1", "rocep3s0v0", 0x70)
 			n.AddNet(fakesys.Net{Name: "eth130", PCI: "0000:23:00.1", Index: 0x70})
 			n.Set("eth130", "operstate", "down").Set("eth130", "carrier", "0")
@@ -74,33 +74,33 @@ var _ = checktest.Table("check_eth_link", func(name string) []checktest.Scenario
 		past(checktest.OnRoCE("once within the hour", all, set("carrier_changes", "4")), "1767322745", "2"),
 		past(checktest.OnRoCE("flapping", all, set("carrier_changes", "8"), of13(checks.Warn, "changes", checks.CheckCable, "at most 2 an hour", "6", "changes of the carrier")), "1767322745", "2"),
 		past(checktest.OnRoCE("flapping, slowly", all, set("carrier_changes", "8")), "1767301445", "2"),
-		past(checktest.OnRoCE("a driver that was loaded anew", checktest.Of("-c", "0", "eth1*"), set("carrier_changes", "4")), "1767322745", `2]],"ifindex":[[1767322745,9`),
+		past(checktest.OnRoCE("a reloaded driver", checktest.Of("-c", "0", "eth1*"), set("carrier_changes", "4")), "1767322745", `2]],"ifindex":[[1767322745,9`),
 		past(checktest.OnRoCE("more changes than allowed", checktest.Of("-c", "0", "eth1*"), set("carrier_changes", "4"), of13(checks.Fail, "changes", checks.CheckCable, "at most 0 an hour", "2", "changes of the carrier")), "1767322745", "2"),
-		checktest.OnRoCE("many changes, no past", all, set("carrier_changes", "8000")),
+		checktest.OnRoCE("many changes, no history", all, set("carrier_changes", "8000")),
 
 		checktest.OnRoCE("a whole bond", checktest.Of("-s", "3000G", "bond0"), bond(lacp, nil)),
 		checktest.OnRoCE("a member has no carrier", checktest.Of("bond0"), bond(lacp, dead), lost),
-		checktest.OnRoCE("a member has no carrier, none may", checktest.Of("-b", "bond0"), bond("active-backup 1", dead), lostFails).OrTable(map[string]any{"members": true, "interfaces": []any{"bond0"}}),
+		checktest.OnRoCE("a member has no carrier, -b", checktest.Of("-b", "bond0"), bond("active-backup 1", dead), lostFails).OrTable(map[string]any{"members": true, "interfaces": []any{"bond0"}}),
 		checktest.OnRoCE("a member's name", checktest.Of("bond0", "eth13"), bond(lacp, dead), of13(checks.Fail, "down", checks.CheckCable, "up", "no carrier", "link")),
 		checktest.OnRoCE("a member is named first", checktest.Of("eth13", "bond0"), bond(lacp, dead), of13(checks.Fail, "down", checks.CheckCable, "up", "no carrier", "link")),
-		checktest.OnRoCE("MII says that a member is down", checktest.Of("bond0"), bond("balance-rr 0", set("bonding_slave/mii_status", "down")),
+		checktest.OnRoCE("MII reports that a member is down", checktest.Of("bond0"), bond("balance-rr 0", set("bonding_slave/mii_status", "down")),
 			of13(checks.Warn, "member", checks.CheckCable, "up", "MII status down", "link of a member of bond0")),
-		checktest.OnRoCE("LACP has left a member out", checktest.Of("bond0"), bond(lacp, set("bonding_slave/ad_aggregator_id", "2")),
+		checktest.OnRoCE("LACP excludes a member", checktest.Of("bond0"), bond(lacp, set("bonding_slave/ad_aggregator_id", "2")),
 			of13(checks.Warn, "member", checks.CheckFabric, "1", "2", "aggregator of a member of bond0")),
 		checktest.OnRoCE("the switch has no LACP", checktest.Of("bond0"), bond(lacp, func(n *fakesys.Node) { n.Set("bond0", "bonding/ad_partner_mac", "00:00:00:00:00:00") }),
 			ethFinding("bond0", "", checks.Finding{Code: "eth.lacp", Severity: checks.Warn, Remedy: checks.CheckFabric, Want: "a partner", Got: "none"}, "LACP")),
-		checktest.OnRoCE("LACP tells root only", checktest.Of("bond0"), bond(lacp, func(n *fakesys.Node) { n.Set("bond0", "bonding/ad_partner_mac", "-") })),
+		checktest.OnRoCE("LACP is visible to root only", checktest.Of("bond0"), bond(lacp, func(n *fakesys.Node) { n.Set("bond0", "bonding/ad_partner_mac", "-") })),
 		checktest.OnRoCE("a slow member", checktest.Of("bond0"), bond(lacp, set("speed", "100000")), of13(checks.Warn, "differ", checks.CheckCable, "400000 Mb/s", "100000 Mb/s", "slower than other cards of its model")),
 
 		checktest.Odd(checktest.OnRoCE("unreadable", all, func(n *fakesys.Node) { n.Set("eth13", "operstate/", "") }, of13(checks.Unknown, "error", "", "", "", "cannot read it: read /sys/class/net/eth13/operstate: is a directory"))),
 		checktest.Odd(checktest.OnRoCE("garbage", all, set("mtu", "\xff\xfe"), of13(checks.Unknown, "error", "", "", "", "cannot read it: parse /sys/class/net/eth13/mtu: invalid argument"))),
 		checktest.Odd(checktest.OnRoCE("garbage in flags", all, set("flags", "up"), of13(checks.Unknown, "error", "", "", "", "cannot read it: parse /sys/class/net/eth13/flags: invalid argument"))),
-		checktest.Odd(checktest.OnRoCE("taken out in mid-read", all, set("operstate", "-"), of13(checks.Unknown, "error", "", "", "", "cannot read it: read /sys/class/net/eth13/operstate: file does not exist"))),
-		checktest.Odd(checktest.OnRoCE("a speed of another world", all, set("speed", "99999999999999999999"))),
+		checktest.Odd(checktest.OnRoCE("removed while it was read", all, set("operstate", "-"), of13(checks.Unknown, "error", "", "", "", "cannot read it: read /sys/class/net/eth13/operstate: file does not exist"))),
+		checktest.Odd(checktest.OnRoCE("an impossible speed", all, set("speed", "99999999999999999999"))),
 		checktest.Odd(checktest.UnreadableAt(checktest.OnRoCE("unreadable list of interfaces", all, nil, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read /sys/class/net: not a directory"}), "sys/class/net")),
 		checktest.Odd(checktest.OnRoCE("unreadable routes", nil, func(n *fakesys.Node) { delete(n.Files, "proc/net/route"); n.Files["proc/net/route/"] = "" },
 			checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read /proc/net/route: is a directory"})),
-		checktest.Odd(checktest.OnRoCE("a past that is broken", all, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: name + ":  /past/eth-link.json is damaged; a new history begins"}).Holding(file, "{{")),
+		checktest.Odd(checktest.OnRoCE("a damaged history", all, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: name + ":  /past/eth-link.json is damaged; a new history begins"}).Holding(file, "{{")),
 	}...)
 })
 
@@ -132,7 +132,7 @@ func ethFrontEnd(name string) []checktest.Scenario {
 		checktest.OnRoCE("the default route's has no carrier", nil, noCarrier, eth0(checks.Finding{Code: "eth.down", Severity: checks.Fail, Remedy: checks.CheckCable, Want: "up", Got: "no carrier"}, "link")),
 		checktest.OnRoCE("the default route's is too slow", checktest.Of("-s", "100G"), nil, eth0(checks.Finding{Code: "eth.speed", Severity: checks.Fail, Remedy: checks.CheckCable, Want: "100000 Mb/s", Got: "25000 Mb/s"}, "speed")),
 		checktest.OnRoCE("a VLAN on a card", checktest.Of("-s", "25G"), vlan),
-		checktest.OnRoCE("a VLAN whose card has no carrier", nil, func(n *fakesys.Node) {
+		checktest.OnRoCE("a VLAN on a card without a carrier", nil, func(n *fakesys.Node) {
 			vlan(n)
 			noCarrier(n)
 			n.Set("eth0.100", "operstate", "lowerlayerdown").Set("eth0.100", "carrier", "0")
@@ -146,7 +146,7 @@ func ethFrontEnd(name string) []checktest.Scenario {
 		checktest.OnNode(fakesys.NDH100v5(), "Azure", nil),
 		checktest.OnNode(fakesys.GB200(), "GB200", nil),
 		checktest.OnNode(fakesys.New(), "no interface at all", nil, checks.Finding{Code: "eth.none", Severity: checks.Skip, Message: name + ":  no interface has the default route"}),
-		checktest.OnNode(fakesys.New(), "no interface at all, one is named", checktest.Of("eth0"),
+		checktest.OnNode(fakesys.New(), "no interface at all, one on the line", checktest.Of("eth0"),
 			checks.Finding{Code: "eth.missing", Severity: checks.Fail, Remedy: checks.FixConfig, Device: checks.Device{Kind: "netdev", Name: "eth0"}, Want: "eth0", Got: "none", Message: name + ":  eth0: no such interface, want eth0, got none"}),
 	}
 }

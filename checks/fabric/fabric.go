@@ -79,16 +79,16 @@ func Ask(env *checks.Env, check string) (*Fabric, []checks.Finding) {
 	if len(front) == 0 {
 		front = routes.V6
 	}
-	near, roots := gpuPlaces(env)
+	near, roots := locateGPUs(env)
 	for i := range f.HCAs {
 		a := &f.HCAs[i]
 		for j := range a.Ports {
 			f.Ports = append(f.Ports, Port{IBPort: &a.Ports[j], HCA: a})
 		}
 	}
-	f.planes()
+	f.markPlanes()
 	for i := range f.Ports {
-		f.Ports[i].Left = f.Ports[i].management(front)
+		f.Ports[i].Left = f.Ports[i].describeManagement(front)
 	}
 	if len(routes.V4) == 0 {
 		f.keepRails()
@@ -101,9 +101,9 @@ func Ask(env *checks.Env, check string) (*Fabric, []checks.Finding) {
 	return f, nil
 }
 
-// gpuPlaces returns the NUMA nodes near the GPUs, and the root ports above them. A machine that
+// locateGPUs returns the NUMA nodes near the GPUs, and the root ports above them. A machine that
 // does not report them has none.
-func gpuPlaces(env *checks.Env) (nodes map[int]bool, roots map[string]bool) {
+func locateGPUs(env *checks.Env) (nodes map[int]bool, roots map[string]bool) {
 	nodes, roots = map[int]bool{}, map[string]bool{}
 	ids, err := pci.GPUIDs(env.Host)
 	if err != nil {
@@ -121,9 +121,9 @@ func gpuPlaces(env *checks.Env) (nodes map[int]bool, roots map[string]bool) {
 	return nodes, roots
 }
 
-// planes marks the ports of devices with several planes: each plane is a port, among others that
+// markPlanes marks the ports of devices with several planes: each plane is a port, among others that
 // carry no data. hca.toml lists these devices.
-func (f *Fabric) planes() {
+func (f *Fabric) markPlanes() {
 	for i := range f.HCAs {
 		a := &f.HCAs[i]
 		if len(a.Ports) <= 2 {
@@ -143,9 +143,9 @@ func (f *Fabric) planes() {
 	}
 }
 
-// management returns why a port does not carry jobs' traffic, as far as the port itself shows it.
+// describeManagement returns why a port does not carry jobs' traffic, as far as the port itself shows it.
 // A node can have its default route over InfiniBand because it has nothing else.
-func (p *Port) management(routes map[string]bool) string {
+func (p *Port) describeManagement(routes map[string]bool) string {
 	switch {
 	case p.HCA.PCI == "":
 		return "in software"
@@ -184,7 +184,7 @@ const (
 
 // skipSpares skips the ports of the front end's cards that are down: their second ports are
 // seldom cabled. It keeps a port if another card of the front end uses the same port, or if it is
-// the only InfiniBand of the node. [fatesOf] still reports a skipped port that was up earlier.
+// the only InfiniBand of the node. [judgeFates] still reports a skipped port that was up earlier.
 func (f *Fabric) skipSpares() {
 	front := map[string]bool{} // cards
 	for i := range f.Ports {
@@ -280,8 +280,8 @@ func (f *Fabric) Judged(names []string, layer string) (ports []*Port, findings [
 	if len(names) > 0 {
 		var unnamed []checks.Finding
 		for _, name := range names {
-			found := f.named(name)
-			if len(found) == 0 && !f.broken(name) {
+			found := f.findNamed(name)
+			if len(found) == 0 && !f.isBroken(name) {
 				unnamed = append(unnamed, checks.Finding{Code: "ib.unnamed", Severity: checks.Fail, Device: checks.Device{Kind: "port", Name: name}, Want: name, Got: "none"}.
 					Phrase(f.Check, "%s: no such RDMA device or port", name))
 			}
@@ -297,7 +297,7 @@ func (f *Fabric) Judged(names []string, layer string) (ports []*Port, findings [
 				unnamed[i].Remedy = checks.ReseatOrRMA
 			}
 		}
-		return ports, append(f.Settle(unnamed, "ib.unnamed"), f.unread(names)...)
+		return ports, append(f.Settle(unnamed, "ib.unnamed"), f.reportUnread(names)...)
 	}
 	for i := range f.Ports {
 		p := &f.Ports[i]
@@ -306,7 +306,7 @@ func (f *Fabric) Judged(names []string, layer string) (ports []*Port, findings [
 		}
 	}
 	f.fact(ports)
-	findings = f.unread(nil)
+	findings = f.reportUnread(nil)
 	if len(ports)+len(findings) == 0 {
 		return nil, []checks.Finding{checks.Finding{Code: "ib.left", Severity: checks.Skip}.
 			Describe(f.Check, "no RDMA port of this node carries jobs' traffic%s", checks.Before(" over ", layer, ""))}
@@ -328,9 +328,9 @@ func (f *Fabric) fact(ports []*Port) {
 	}
 }
 
-// named returns the ports of a device, one port, or those that match a glob. On a device with
+// findNamed returns the ports of a device, one port, or those that match a glob. On a device with
 // planes, the ports without a plane match only by their full name.
-func (f *Fabric) named(name string) (ports []*Port) {
+func (f *Fabric) findNamed(name string) (ports []*Port) {
 	for i := range f.HCAs {
 		a := &f.HCAs[i]
 		if a.VF && len(a.Ports) == 0 && match.Glob(a.Name, strings.Split(name, ":")[0]) {
@@ -375,15 +375,15 @@ func countRemedy(env *checks.Env, ports int) checks.Remedy {
 	return checks.ReseatOrRMA
 }
 
-// broken reports whether a name is that of a device without a readable port.
-func (f *Fabric) broken(name string) bool {
+// isBroken reports whether a name is that of a device without a readable port.
+func (f *Fabric) isBroken(name string) bool {
 	return slices.ContainsFunc(f.HCAs, func(a rdma.HCA) bool {
 		return a.Err != nil && len(a.Ports) == 0 && match.Glob(a.Name, strings.Split(name, ":")[0])
 	})
 }
 
-// unread returns a finding for each device without a readable port: of those named, or all.
-func (f *Fabric) unread(names []string) (findings []checks.Finding) {
+// reportUnread returns a finding for each device without a readable port: of those named, or all.
+func (f *Fabric) reportUnread(names []string) (findings []checks.Finding) {
 	for i := range f.HCAs {
 		a := &f.HCAs[i]
 		if a.Err == nil || len(a.Ports) > 0 {

@@ -28,8 +28,8 @@ func ibOnBus(d *pci.Function) bool {
 	return strings.HasPrefix(d.Class, classIB) || m != nil && m.Module == "hfi1"
 }
 
-// busHCAs returns the adapters on the PCI bus that belong to the node.
-func busHCAs(env *checks.Env) (list []pci.Function, err error) {
+// listBusHCAs returns the adapters on the PCI bus that belong to the node.
+func listBusHCAs(env *checks.Env) (list []pci.Function, err error) {
 	addresses, err := network.PCIAddress(env.Host)
 	for _, a := range addresses {
 		env.At("read /sys/bus/pci/devices/%s", a)
@@ -49,7 +49,7 @@ func busHCAs(env *checks.Env) (list []pci.Function, err error) {
 // function next to an RDMA device needs most of its kind at the same place on their cards: some
 // cards serve RDMA by their first function only.
 func (f *Fabric) Lacking() (list []pci.Function, err error) {
-	bus, err := busHCAs(f.env)
+	bus, err := listBusHCAs(f.env)
 	isOne := map[string]bool{}
 	for i := range f.HCAs {
 		isOne[f.HCAs[i].PCI], isOne[card(f.HCAs[i].PCI)] = true, true
@@ -70,16 +70,16 @@ func (f *Fabric) Lacking() (list []pci.Function, err error) {
 		d := &bus[i]
 		switch {
 		case isOne[d.Address]:
-		case ibOnBus(d), most(kind(d)) && (!isOne[card(d.Address)] || most(place(d))) && !f.takenOver(d.Address):
+		case ibOnBus(d), most(kind(d)) && (!isOne[card(d.Address)] || most(place(d))) && !f.isTakenOver(d.Address):
 			list = append(list, *d)
 		}
 	}
 	return list, err
 }
 
-// takenOver reports whether an Ethernet function has no RDMA device because another one serves
+// isTakenOver reports whether an Ethernet function has no RDMA device because another one serves
 // its port: that of a LAG or a bond, or one with several ports.
-func (f *Fabric) takenOver(pci string) bool {
+func (f *Fabric) isTakenOver(pci string) bool {
 	master := network.NetMaster(f.env.Host, pci)
 	if master != "" && network.ReadNetIf(f.env.Host, master).Bond != nil {
 		return true
@@ -98,8 +98,8 @@ func (f *Fabric) takenOver(pci string) bool {
 	return false
 }
 
-// lacks returns the finding about an adapter that is not an RDMA device.
-func (f *Fabric) lacks(d *pci.Function) checks.Finding {
+// reportLacking returns the finding about an adapter that is not an RDMA device.
+func (f *Fabric) reportLacking(d *pci.Function) checks.Finding {
 	driver := "it has no driver"
 	if d.Driver != "" {
 		driver = "its driver is " + d.Driver

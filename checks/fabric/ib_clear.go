@@ -17,13 +17,13 @@ import (
 
 // ClearIB acknowledges the errors and flaps of ports until now: of a device (mlx5_3, mlx5_3:1, a
 // glob), or of all. It returns the ports that had any. A [probe.SpareError] is not a failure.
-func ClearIB(env *checks.Env, words []string, who string) (cleared []string, err error) {
-	if len(words) > 1 {
-		return nil, fmt.Errorf("clear %s: want one device (mlx5_3, mlx5_3:1, 'mlx5_*'), or none for all", strings.Join(words, " "))
+func ClearIB(env *checks.Env, args []string, who string) (cleared []string, err error) {
+	if len(args) > 1 {
+		return nil, fmt.Errorf("clear %s: want one device (mlx5_3, mlx5_3:1, 'mlx5_*'), or none for all", strings.Join(args, " "))
 	}
 	c := ibClear{At: probe.Now(env.Host).Unix(), Who: who}
-	if len(words) == 1 {
-		c.Device = words[0]
+	if len(args) == 1 {
+		c.Device = args[0]
 	}
 	for _, name := range []string{ibErrorsPast, ibFlapsPast} {
 		h := env.RecallHistory("clear", name)
@@ -34,7 +34,7 @@ func ClearIB(env *checks.Env, words []string, who string) (cleared []string, err
 			}
 		}
 	}
-	for _, name := range messageDevices(env) {
+	for _, name := range listMessageDevices(env) {
 		if c.covers(name) && !slices.Contains(cleared, name) {
 			cleared = append(cleared, name)
 		}

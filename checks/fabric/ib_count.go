@@ -50,7 +50,7 @@ func (c *ibCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if f == nil {
 		return none
 	}
-	findings := f.unread(nil)
+	findings := f.reportUnread(nil)
 	var names []string
 	for i := range f.HCAs {
 		if a := &f.HCAs[i]; c.counts(f, a) {
@@ -67,7 +67,7 @@ func (c *ibCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}
 	if c.Model == "" {
 		for i := range lacking {
-			findings = append(findings, f.lacks(&lacking[i]))
+			findings = append(findings, f.reportLacking(&lacking[i]))
 		}
 		if len(lacking) == 0 {
 			findings = append(findings, c.platform(f)...)
@@ -109,7 +109,7 @@ func (c *ibCount) counts(f *Fabric, a *rdma.HCA) bool {
 func (c *ibCount) judge(f *Fabric, names []string, lacking []pci.Function, findings []checks.Finding) []checks.Finding {
 	of := checks.Finding{Code: "ib.count", Severity: checks.Fail, Remedy: countRemedy(f.env, len(names)), Device: checks.Device{Kind: "hcas"}, Want: fmt.Sprint(c.Count), Got: fmt.Sprint(len(names))}
 	switch {
-	case len(names) == c.Count, len(names) < c.Count && len(names)+len(f.unread(nil)) >= c.Count:
+	case len(names) == c.Count, len(names) < c.Count && len(names)+len(f.reportUnread(nil)) >= c.Count:
 		return findings
 	case len(names) > c.Count:
 		of.Severity, of.Remedy = checks.Warn, checks.FixConfig

@@ -211,13 +211,13 @@ func (j *ibErrorJudge) judge() {
 	for i := range j.rows {
 		c := &j.rows[i]
 		if c.Outlier >= 0 {
-			j.outliers(c)
+			j.reportOutliers(c)
 		}
 		if !c.Judged() {
 			continue
 		}
 		for _, layer := range []string{layerIB, LayerEth, layerEFA} {
-			list, peers := j.excess(c, layer)
+			list, peers := j.findExcess(c, layer)
 			if peers >= ibPeers && 2*len(list) > peers {
 				j.findings = append(j.findings, j.everywhere(c, layer, list, peers))
 				list = standOut(list)
@@ -230,21 +230,21 @@ func (j *ibErrorJudge) judge() {
 	j.full()
 }
 
-// excess returns the ports of a link layer with this counter growing too fast; peers is the
+// findExcess returns the ports of a link layer with this counter growing too fast; peers is the
 // number of ports with the counter.
-func (j *ibErrorJudge) excess(c *IBCounter, layer string) (list []ibExcess, peers int) {
+func (j *ibErrorJudge) findExcess(c *IBCounter, layer string) (list []ibExcess, peers int) {
 	for _, p := range j.ports {
 		n, ok := p.counts[c.Name]
 		if !ok || layerOf(p.Port) != layer || !c.of(layer) {
 			continue
 		}
 		peers++
-		g := j.grown(&p, c)
+		g := j.countGrowth(&p, c)
 		if _, begun := j.history.Begun(p.Name(), c.Name); !g.Known && !begun {
 			continue
 		}
 		// The rate is 0 if the last run was just now: a count that was too high remains so.
-		x := ibExcess{port: p.Port, row: c, all: g, own: g, spells: len(j.spells(p.Name(), c))}
+		x := ibExcess{port: p.Port, row: c, all: g, own: g, spells: len(j.listSpells(p.Name(), c))}
 		if excused, ok := p.counts[ibExcused+c.Name]; ok {
 			if _, begun := j.history.Begun(p.Name(), ibExcused+c.Name); begun {
 				excused = j.history.Grown(p.Name(), ibExcused+c.Name, excused, 0, c.window()).N
@@ -259,8 +259,8 @@ func (j *ibErrorJudge) excess(c *IBCounter, layer string) (list []ibExcess, peer
 	return list, peers
 }
 
-// grown returns the growth of a counter of a port without that of its parts.
-func (j *ibErrorJudge) grown(p *ibCounted, c *IBCounter) checks.Growth {
+// countGrowth returns the growth of a counter of a port without that of its parts.
+func (j *ibErrorJudge) countGrowth(p *ibCounted, c *IBCounter) checks.Growth {
 	g := j.history.Grown(p.Name(), c.Name, p.counts[c.Name], c.width(), c.window())
 	for _, part := range c.Parts {
 		if n, ok := p.counts[part]; ok {
@@ -273,10 +273,10 @@ func (j *ibErrorJudge) grown(p *ibCounted, c *IBCounter) checks.Growth {
 // ibAlone is the multiple of the other ports' median that is too much.
 const ibAlone = 100
 
-// outliers warns of ports with a counter that grows much faster than on others of their kind. It
+// reportOutliers warns of ports with a counter that grows much faster than on others of their kind. It
 // compares only with ports that receive at least a tenth of the packets: a job on one port moves
 // the counters of that port only.
-func (j *ibErrorJudge) outliers(c *IBCounter) {
+func (j *ibErrorJudge) reportOutliers(c *IBCounter) {
 	type figures struct {
 		port          *Port
 		rate, packets float64
@@ -377,14 +377,14 @@ func (j *ibErrorJudge) one(x ibExcess) checks.Finding {
 	return f.Report(j.Check, x.port.Subject(), "%s", text)
 }
 
-// spells returns the times in the last hour at which a counter of a port was too fast.
-func (j *ibErrorJudge) spells(port string, c *IBCounter) []time.Time {
+// listSpells returns the times in the last hour at which a counter of a port was too fast.
+func (j *ibErrorJudge) listSpells(port string, c *IBCounter) []time.Time {
 	return j.history.Marks(port, c.Name, ibWindow)
 }
 
 // count notes that a counter is too fast again, and returns how often it was in the last hour.
 func (j *ibErrorJudge) count(x ibExcess) int {
-	list := j.spells(x.port.Name(), x.row)
+	list := j.listSpells(x.port.Name(), x.row)
 	if x.row.over(x.own) && x.fresh && (len(list) == 0 || j.history.Now.Sub(list[len(list)-1]) >= ibSpell) {
 		j.history.Mark(x.port.Name(), x.row.Name, j.history.Now)
 		return len(list) + 1

@@ -178,7 +178,7 @@ var _ = checktest.Table("check_ib_errors", func(string) []checktest.Scenario {
 		checktest.AsIs(errorsOn("most ports at once, and one counts far more", nil, nil, inTurn(onMost, countsOn(bad, "counters/port_rcv_errors", 600000)),
 			checks.Finding{Code: fabric.Code, Severity: checks.Warn, Remedy: checks.CheckFabric, Message: strings.Replace(fabric.Message, "mlx5_3:1 100", "mlx5_3:1 2000", 1)},
 			errorFinding(bad, "port_rcv_errors", checks.Fail, second, "2000", ", more than 10 times the median of 5 ports (100)"))),
-		checktest.AsIs(errorsOn("most ports at once by what is no fault of theirs, and one counts far more", nil, nil, inTurn(func(n *fakesys.Node) {
+		checktest.AsIs(errorsOn("most ports at once by an external cause, and one counts far more", nil, nil, inTurn(func(n *fakesys.Node) {
 			for i := range 8 {
 				n.Set(fmt.Sprintf("mlx5_%d", i), "ports/1/counters/port_xmit_discards", "60000")
 			}
@@ -191,7 +191,7 @@ var _ = checktest.Table("check_ib_errors", func(string) []checktest.Scenario {
 		checktest.OnFabric("the first run", nil, countsOn(bad, "counters/symbol_error", 60000)),
 		checktest.OnFabric("the first run after a boot", nil, countsOn(bad, "counters/symbol_error", 60000)).
 			Holding("past/ib-errors.json", strings.ReplaceAll(portPast("mlx5_%d:1", layerIB, nil), fabricBoot, "another")),
-		checktest.OnFabric("a past that is broken", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: "check_ib_errors:  /past/ib-errors.json is damaged; a new history begins"}).
+		checktest.OnFabric("a damaged history", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: "check_ib_errors:  /past/ib-errors.json is damaged; a new history begins"}).
 			Holding("past/ib-errors.json", `{"version":1,`),
 		errorsOnRoCE("RoCE begins anew slowly", nil, countsOn("rocep3s0", "hw_counters/roce_slow_restart", 6000), errorFinding("rocep3s0", "roce_slow_restart", checks.Warn, second, "20", "")),
 		errorsOnRoCE("RoCE packets changed on their way", nil, countsOn("rocep3s0", "hw_counters/rx_icrc_encapsulated", 1), errorFinding("rocep3s0", "rx_icrc_encapsulated", checks.Warn, once, "1", "")),
@@ -230,10 +230,10 @@ var _ = checktest.Table("check_ib_errors", func(string) []checktest.Scenario {
 			Holding("etc/nhc/ibcounters.toml", "[[counter]]\nname = \"symbol_error\"\nper = \"day\"\n"),
 		errorsOn("limits that are wrong twice", nil, nil, nil, policy("/etc/nhc/ibcounters.toml:1: y: want a known counter, or counters/NAME, hw_counters/NAME, device/NAME or net/NAME (nhc-gpu lint shows all errors)")).
 			Holding("etc/nhc/ibcounters.toml", "[[counter]]\nname = \"y\"\n[[counter]]\nname = \"z\"\n"),
-		errorsOn("limits that are not there", checktest.Of("-f", "/my.toml"), nil, nil, policy("read /my.toml: no such file or directory")),
+		errorsOn("a missing file of limits", checktest.Of("-f", "/my.toml"), nil, nil, policy("read /my.toml: no such file or directory")),
 		errorsUnread(), errorsGarbage(), errorsNone(),
 		{Name: "no RDMA device", Want: []checks.Finding{{Code: "ib.none", Severity: checks.Skip, Message: "check_ib_errors:  no RDMA device on this node"}}},
-		checktest.OnFabric("a device that is not there", checktest.Of("mlx5_9"), nil, checks.Finding{Code: "ib.unnamed", Severity: checks.Fail, Device: checks.Device{Kind: "port", Name: "mlx5_9"}, Want: "mlx5_9", Got: "none",
+		checktest.OnFabric("a device that does not exist", checktest.Of("mlx5_9"), nil, checks.Finding{Code: "ib.unnamed", Severity: checks.Fail, Device: checks.Device{Kind: "port", Name: "mlx5_9"}, Want: "mlx5_9", Got: "none",
 			Message: "check_ib_errors:  mlx5_9: no such RDMA device or port"}),
 	}
 })

@@ -48,7 +48,7 @@ func init() {
 }
 
 func (c *ibFirmware) Run(_ context.Context, env *checks.Env) []checks.Finding {
-	if _, ok := versionNumbers(c.Minimum); c.Minimum != "" && !ok {
+	if _, ok := parseVersion(c.Minimum); c.Minimum != "" && !ok {
 		return []checks.Finding{checks.BadWord(ibFirmwareName, "version", c.Minimum, "numbers and dots")}
 	}
 	f, findings := Ask(env, ibFirmwareName)
@@ -66,7 +66,7 @@ func (c *ibFirmware) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return append(findings, checks.Finding{Code: "ib.firmware.board", Severity: checks.Skip}.
 			Describe(ibFirmwareName, "no adapter to judge%s", checks.Before(", none with board ", c.Board, "")))
 	}
-	firmware, _ := usualFirmware(list, firmwareBoard(list[0]))
+	firmware, _ := findUsualFirmware(list, firmwareBoard(list[0]))
 	env.Fact("%s, firmware %s", checks.Plural(len(list), "adapter"), firmware)
 	for _, a := range list {
 		findings = append(findings, c.judge(f, a, fits, list)...)
@@ -74,9 +74,9 @@ func (c *ibFirmware) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	return findings
 }
 
-// usualFirmware returns the firmware of most adapters of a board, and a description of these. If
+// findUsualFirmware returns the firmware of most adapters of a board, and a description of these. If
 // none has a majority it is that of the first.
-func usualFirmware(list []*rdma.HCA, board string) (firmware, of string) {
+func findUsualFirmware(list []*rdma.HCA, board string) (firmware, of string) {
 	count, all, first := map[string]int{}, 0, (*rdma.HCA)(nil)
 	for _, a := range list {
 		if a.Firmware != "" && firmwareBoard(a) == board {
@@ -132,24 +132,24 @@ func (c *ibFirmware) judge(f *Fabric, a *rdma.HCA, fits func(s, expr string) boo
 		return []checks.Finding{of.Report(f.Check, HCADevice(a), "firmware%s", checks.Before(" of board ", a.Board, ""))}
 	}
 	if c.Minimum != "" {
-		got, ok := versionNumbers(a.Firmware)
+		got, ok := parseVersion(a.Firmware)
 		if !ok {
 			return []checks.Finding{f.Unknown(HCADevice(a), fmt.Errorf("firmware %q: want numbers and dots", a.Firmware))}
 		}
-		if least, _ := versionNumbers(c.Minimum); slices.Compare(got, least) < 0 {
+		if least, _ := parseVersion(c.Minimum); slices.Compare(got, least) < 0 {
 			of.Want = "at least " + c.Minimum
 			return []checks.Finding{of.Report(f.Check, HCADevice(a), "firmware%s", checks.Before(" of board ", a.Board, ""))}
 		}
 	}
-	if usual, whose := usualFirmware(list, firmwareBoard(a)); usual != "" && a.Firmware != usual {
+	if usual, whose := findUsualFirmware(list, firmwareBoard(a)); usual != "" && a.Firmware != usual {
 		of.Code, of.Severity, of.Want = "ib.firmware.differ", checks.Warn, usual
 		return []checks.Finding{of.Report(f.Check, HCADevice(a), "firmware differs from %s", whose)}
 	}
 	return nil
 }
 
-// versionNumbers parses "28.39.2048".
-func versionNumbers(text string) (list []int, ok bool) {
+// parseVersion parses "28.39.2048".
+func parseVersion(text string) (list []int, ok bool) {
 	for word := range strings.SplitSeq(text, ".") {
 		n, err := strconv.Atoi(word)
 		if err != nil || n < 0 {

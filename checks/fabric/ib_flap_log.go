@@ -51,17 +51,17 @@ func endsIn(text []byte, word string) bool {
 	return len(text) >= len(word) && strings.EqualFold(string(text[len(text)-len(word):]), word)
 }
 
-// syslogFlap parses a line that syslog has written, with a time of either form; a time without a
+// parseSyslogFlap parses a line that syslog has written, with a time of either form; a time without a
 // year is within the last twelve months.
 //
 //	Jan  2 03:01:05 gpu01 systemd-networkd[1587]: ib3: Lost carrier
 //	2026-01-02T03:01:05.123456+00:00 gpu01 kernel: [44643.002] mlx5_core 0000:23:00.0 eth13: Link down
-func syslogFlap(line []byte, now time.Time) (l flapLine, ok bool) {
+func parseSyslogFlap(line []byte, now time.Time) (l flapLine, ok bool) {
 	line = bytes.TrimRight(line, "\r ")
 	if len(line) > 400 || !endsIn(line, "carrier") && !endsIn(line, "down") && !endsIn(line, "unplugged") {
 		return l, false
 	}
-	at, rest, ok := syslogTime(string(line), now)
+	at, rest, ok := parseSyslogTime(string(line), now)
 	if !ok {
 		return l, false
 	}
@@ -90,8 +90,8 @@ func syslogFlap(line []byte, now time.Time) (l flapLine, ok bool) {
 	return flapLine{Source: program, Dev: dev, At: at}, true
 }
 
-// syslogTime splits the time from a line.
-func syslogTime(line string, now time.Time) (at time.Time, rest string, ok bool) {
+// parseSyslogTime splits the time from a line.
+func parseSyslogTime(line string, now time.Time) (at time.Time, rest string, ok bool) {
 	if stamp, rest, _ := strings.Cut(line, " "); len(stamp) > 15 {
 		at, err := time.Parse(time.RFC3339Nano, stamp)
 		return at, rest, err == nil
@@ -116,8 +116,8 @@ const (
 	flapLines   = 4096
 )
 
-// kernelFlaps returns the lost links in the kernel's log.
-func kernelFlaps(env *checks.Env) (list []flapLine, err error) {
+// readKernelFlaps returns the lost links in the kernel's log.
+func readKernelFlaps(env *checks.Env) (list []flapLine, err error) {
 	epoch, err := probe.LogEpoch(env.Host)
 	if err != nil {
 		return nil, err
@@ -125,35 +125,35 @@ func kernelFlaps(env *checks.Env) (list []flapLine, err error) {
 	_, err = checks.ReadKernelLog(env, 0, checks.AboutLink, func(r probe.KernelRecord, line checks.KernelLine) {
 		l := flapOf(line)
 		l.At = time.Unix(epoch, 0).Add(r.At)
-		list = append(latest(list), l)
+		list = append(dropOldest(list), l)
 	})
 	return list, err
 }
 
-// syslogFlaps returns the lost links in a log file.
-func syslogFlaps(env *checks.Env, path string) (list []flapLine, err error) {
+// readSyslogFlaps returns the lost links in a log file.
+func readSyslogFlaps(env *checks.Env, path string) (list []flapLine, err error) {
 	now := probe.Now(env.Host)
 	env.At("read %s", path)
 	err = env.Host.LastLines(path, flapLogMost, func(line []byte) bool {
-		if l, ok := syslogFlap(line, now); ok {
+		if l, ok := parseSyslogFlap(line, now); ok {
 			l.Source = path + " " + l.Source
-			list = append(latest(list), l)
+			list = append(dropOldest(list), l)
 		}
 		return true
 	})
 	return list, err
 }
 
-// latest drops the older half of a full list: interfaces of containers can fill most of it.
-func latest(list []flapLine) []flapLine {
+// dropOldest drops the older half of a full list: interfaces of containers can fill most of it.
+func dropOldest(list []flapLine) []flapLine {
 	if len(list) >= flapLines {
 		list = slices.Delete(list, 0, flapLines/2)
 	}
 	return list
 }
 
-// pathsLast inserts the default figures where a path takes their place.
-func pathsLast(words []string, hours float64, count int) []string {
+// moveLogsLast inserts the default figures where a path takes their place.
+func moveLogsLast(words []string, hours float64, count int) []string {
 	at := 0
 	for at+1 < len(words) && strings.HasPrefix(words[at], "-d") {
 		if words[at] == "-d" {

@@ -85,9 +85,9 @@ func (c *ibGID) Run(_ context.Context, env *checks.Env) []checks.Finding {
 			ib = append(ib, p)
 		}
 	}
-	r.ethernet(ether)
-	r.mtu(ether)
-	r.infiniband(ib)
+	r.judgeEthernet(ether)
+	r.judgeMTU(ether)
+	r.judgeInfiniBand(ib)
 	return r.Settle(r.findings, "ib.gid.none", "ib.gid.index", "ib.gid.mtu")
 }
 
@@ -105,24 +105,24 @@ func (r *gidRun) report(p *Port, of checks.Finding, format string, args ...any) 
 	r.findings = append(r.findings, of.Report(r.Check, p.Subject(), format, args...))
 }
 
-func (r *gidRun) unsure(p *Port, err error) {
+func (r *gidRun) reportUnknown(p *Port, err error) {
 	r.findings = append(r.findings, r.Unknown(p.Subject(), err))
 }
 
-// ethernet judges the GIDs of RoCE ports.
-func (r *gidRun) ethernet(ports []*Port) {
+// judgeEthernet judges the GIDs of RoCE ports.
+func (r *gidRun) judgeEthernet(ports []*Port) {
 	has := map[*Port][]rdma.GID{}
 	bad := map[*Port]error{}
 	asked := r.c.Type != "" || r.c.Index >= 0
 	if !asked { // the only GID of an iWARP port is its MAC address
 		ports = slices.DeleteFunc(slices.Clone(ports), func(p *Port) bool { return p.HCA.IWARP })
 	}
-	ports = slices.DeleteFunc(slices.Clone(ports), r.standby)
+	ports = slices.DeleteFunc(slices.Clone(ports), r.isStandby)
 	all, with := map[string]int{}, map[string]int{} // by kind: all ports, and those with a routable GID
 	for _, p := range ports {
 		r.env.At("read /sys/class/infiniband/%s/ports/%s/gids", p.Device, p.Port)
-		has[p], bad[p] = rdma.IBGIDs(r.env.Host, p.Device, p.Port, func(g rdma.GID) bool { return r.good(g) && (r.c.Index < 0 || g.Index >= r.c.Index) })
-		if slices.ContainsFunc(has[p], r.good) {
+		has[p], bad[p] = rdma.IBGIDs(r.env.Host, p.Device, p.Port, func(g rdma.GID) bool { return r.isGood(g) && (r.c.Index < 0 || g.Index >= r.c.Index) })
+		if slices.ContainsFunc(has[p], r.isGood) {
 			with[portKind(p)]++
 		}
 		all[portKind(p)]++
@@ -132,11 +132,11 @@ func (r *gidRun) ethernet(ports []*Port) {
 		if asked || with[portKind(p)]*2 > all[portKind(p)] {
 			of.Severity = checks.Fail
 		}
-		atIndex := slices.ContainsFunc(has[p], func(g rdma.GID) bool { return g.Index == r.c.Index && r.good(g) })
-		switch found := slices.ContainsFunc(has[p], r.good); {
+		atIndex := slices.ContainsFunc(has[p], func(g rdma.GID) bool { return g.Index == r.c.Index && r.isGood(g) })
+		switch found := slices.ContainsFunc(has[p], r.isGood); {
 		case found && (r.c.Index < 0 || atIndex):
 		case bad[p] != nil:
-			r.unsure(p, bad[p])
+			r.reportUnknown(p, bad[p])
 		case !found:
 			r.report(p, of, "no usable GID")
 		default:
@@ -146,9 +146,9 @@ func (r *gidRun) ethernet(ports []*Port) {
 	}
 }
 
-// good reports whether a GID has the right type, and a routable address. Old kernels report no
+// isGood reports whether a GID has the right type, and a routable address. Old kernels report no
 // type: then the address is enough.
-func (r *gidRun) good(g rdma.GID) bool {
+func (r *gidRun) isGood(g rdma.GID) bool {
 	return (g.Type == r.kind || g.Type == "") && !g.LinkLocal()
 }
 
@@ -168,8 +168,8 @@ func GidsText(list []rdma.GID) string {
 	return strings.Join(words, ", ")
 }
 
-// mtu judges the MTU of the interfaces.
-func (r *gidRun) mtu(ports []*Port) {
+// judgeMTU judges the MTU of the interfaces.
+func (r *gidRun) judgeMTU(ports []*Port) {
 	kinds := map[string]map[string]int{}
 	all := map[string]int{}
 	for _, p := range ports {
@@ -178,9 +178,9 @@ func (r *gidRun) mtu(ports []*Port) {
 			n, bad := strconv.Atoi(text)
 			switch {
 			case err != nil:
-				r.unsure(p, err)
+				r.reportUnknown(p, err)
 			case bad != nil || n <= 0:
-				r.unsure(p, fmt.Errorf("MTU %q of %s: not a number", text, dev))
+				r.reportUnknown(p, fmt.Errorf("MTU %q of %s: not a number", text, dev))
 			default:
 				r.mtus[p] = n
 				countOne(kinds, portKind(p), fmt.Sprint(n))
@@ -212,8 +212,8 @@ func countOne(kinds map[string]map[string]int, kind, value string) {
 	kinds[kind][value]++
 }
 
-// infiniband judges the first GID of each port: its subnet prefix, and its GUID.
-func (r *gidRun) infiniband(ports []*Port) {
+// judgeInfiniBand judges the first GID of each port: its subnet prefix, and its GUID.
+func (r *gidRun) judgeInfiniBand(ports []*Port) {
 	prefixes := map[*Port]string{}
 	kinds := map[string]map[string]int{}
 	all := map[string]int{}
@@ -222,7 +222,7 @@ func (r *gidRun) infiniband(ports []*Port) {
 		gid, err := rdma.IBGID0(r.env.Host, p.Device, p.Port)
 		switch {
 		case err != nil:
-			r.unsure(p, err)
+			r.reportUnknown(p, err)
 		case [8]byte(gid[8:]) == [8]byte{}:
 			r.report(p, checks.Finding{Code: "ib.gid.guid", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "a GUID", Got: "none"}, "GID 0")
 		default:

@@ -61,7 +61,7 @@ var _ = checktest.Table("check_ib_gid", func(name string) []checktest.Scenario {
 			noAddress("rocep3s0")(n)
 			set("ports/1/gids/1", "2001:0db8:0000:0000:0000:0000:0000:0003")(n)
 		}),
-		checktest.OnRoCE("an old kernel tells no type", nil, func(n *fakesys.Node) {
+		checktest.OnRoCE("an old kernel without types", nil, func(n *fakesys.Node) {
 			set("ports/1/gid_attrs/types/2", "-")(n)
 			set("ports/1/gid_attrs/types/3", "-")(n)
 		}),
@@ -76,20 +76,20 @@ var _ = checktest.Table("check_ib_gid", func(name string) []checktest.Scenario {
 				noAddress(fmt.Sprintf("rocep%ds0", i))(n)
 			}
 		}, none...),
-		still(checktest.OnRoCE("not the type that is wanted", checktest.Of("-t", "v2", "rocep3s0"), set("ports/1/gid_attrs/types/3", "IB/RoCE v1"), says(checks.Fail, "none", "RoCE v2 with an IP address", whole+", 3: 192.168.3.1 (IB/RoCE v1)", "no usable GID"))),
-		still(checktest.OnRoCE("not at the index that is wanted", checktest.Of("-i", "3"), func(n *fakesys.Node) {
+		still(checktest.OnRoCE("another type than wanted", checktest.Of("-t", "v2", "rocep3s0"), set("ports/1/gid_attrs/types/3", "IB/RoCE v1"), says(checks.Fail, "none", "RoCE v2 with an IP address", whole+", 3: 192.168.3.1 (IB/RoCE v1)", "no usable GID"))),
+		still(checktest.OnRoCE("at another index than wanted", checktest.Of("-i", "3"), func(n *fakesys.Node) {
 			set("ports/1/gid_attrs/types/2", "RoCE v2")(n)
 			set("ports/1/gid_attrs/types/3", "IB/RoCE v1")(n)
 		}, says(checks.Fail, "index", "RoCE v2 with an IP address", local+", 2: 192.168.3.1 (RoCE v2), 3: 192.168.3.1 (IB/RoCE v1)", "GID at index 3"))),
-		still(checktest.OnRoCE("many GIDs, none of which will do", checktest.Of("-t", "v2"), func(n *fakesys.Node) {
+		still(checktest.OnRoCE("many GIDs, none usable", checktest.Of("-t", "v2"), func(n *fakesys.Node) {
 			set("ports/1/gid_attrs/types/3", "IB/RoCE v1")(n)
 			set("ports/1/gids/4", "0000:0000:0000:0000:0000:ffff:c0a8:0301")(n)
 			set("ports/1/gid_attrs/types/4", "IB/RoCE v1")(n)
 		}, says(checks.Fail, "none", "RoCE v2 with an IP address", whole+", 3: 192.168.3.1 (IB/RoCE v1), ...", "no usable GID"))),
-		checktest.OnRoCE("an MTU below what is wanted", checktest.Of("-m", "4200"), func(n *fakesys.Node) { n.Set("eth13", "mtu", "1500") }, says(checks.Fail, "mtu", "at least 4200", "1500", "MTU of eth13")),
-		checktest.OnRoCE("an MTU below that of the others", nil, func(n *fakesys.Node) { n.Set("eth13", "mtu", "1500") }, says(checks.Warn, "mtu", "9000", "1500", "MTU of eth13 is lower than on other ports")),
-		checktest.OnRoCE("one that is down is another check's", nil, func(n *fakesys.Node) { noAddress("rocep3s0")(n); n.Down("rocep3s0") }),
-		checktest.OnRoCE("a type that is none", checktest.Of("-t", "v3"), nil, checks.Finding{Code: "config.value", Severity: checks.Unknown, Remedy: checks.FixConfig, Want: "v2 or v1", Got: "v3", Message: name + `:  type "v3", want v2 or v1`}),
+		checktest.OnRoCE("an MTU below -m", checktest.Of("-m", "4200"), func(n *fakesys.Node) { n.Set("eth13", "mtu", "1500") }, says(checks.Fail, "mtu", "at least 4200", "1500", "MTU of eth13")),
+		checktest.OnRoCE("an MTU below the others", nil, func(n *fakesys.Node) { n.Set("eth13", "mtu", "1500") }, says(checks.Warn, "mtu", "9000", "1500", "MTU of eth13 is lower than on other ports")),
+		checktest.OnRoCE("one that is down is skipped", nil, func(n *fakesys.Node) { noAddress("rocep3s0")(n); n.Down("rocep3s0") }),
+		checktest.OnRoCE("an invalid type", checktest.Of("-t", "v3"), nil, checks.Finding{Code: "config.value", Severity: checks.Unknown, Remedy: checks.FixConfig, Want: "v2 or v1", Got: "v3", Message: name + `:  type "v3", want v2 or v1`}),
 		checktest.OnFabric("all are down", nil, func(n *fakesys.Node) {
 			for i := range 8 {
 				n.Down(fmt.Sprintf("mlx5_%d", i))
@@ -104,7 +104,7 @@ var _ = checktest.Table("check_ib_gid", func(name string) []checktest.Scenario {
 			}
 		}),
 		lost,
-		broken(checktest.OnRoCE("unreadable GIDs, and none that will do", nil, func(n *fakesys.Node) { noAddress("rocep3s0")(n); set("ports/1/gids/0/", "")(n) },
+		broken(checktest.OnRoCE("unreadable GIDs, and none usable", nil, func(n *fakesys.Node) { noAddress("rocep3s0")(n); set("ports/1/gids/0/", "")(n) },
 			ibUnknown(name, "port", "rocep3s0", 3, "read "+port+"gids/0: is a directory"))),
 		broken(checktest.OnRoCE("garbage for a GID", checktest.Of("-i", "3"), set("ports/1/gids/3", "fe80:zz"), ibUnknown(name, "port", "rocep3s0", 3, "parse "+port+"gids/3: invalid argument"))),
 		broken(checktest.OnRoCE("unreadable type", checktest.Of("-i", "3"), set("ports/1/gid_attrs/types/3/", ""), ibUnknown(name, "port", "rocep3s0", 3, "read "+port+"gid_attrs/types/3: is a directory"))),

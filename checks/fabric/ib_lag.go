@@ -45,9 +45,9 @@ func (f *Fabric) lagOf(p *Port) *lag {
 	return nil
 }
 
-// standby reports whether the interface of a port is a standby member of a bond: the kernel gives
+// isStandby reports whether the interface of a port is a standby member of a bond: the kernel gives
 // such a port no GID, though it is up. A LAG has the GIDs of its bond.
-func (f *Fabric) standby(p *Port) bool {
+func (f *Fabric) isStandby(p *Port) bool {
 	bonds, err := network.Bonds(f.env.Host)
 	if err != nil || f.lagOf(p) != nil {
 		return false

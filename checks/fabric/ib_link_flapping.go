@@ -78,9 +78,9 @@ func init() {
 }
 
 // Bind also accepts a path instead of COUNT.
-func (c *ibLinkFlapping) Bind(words []string) error {
+func (c *ibLinkFlapping) Bind(args []string) error {
 	hours, count := c.Hours, c.Count
-	if err := checks.BindTags(c, pathsLast(words, hours, count)); err != nil {
+	if err := checks.BindTags(c, moveLogsLast(args, hours, count)); err != nil {
 		return err
 	}
 	return c.Validate()
@@ -120,7 +120,7 @@ func (c *ibLinkFlapping) Run(_ context.Context, env *checks.Env) []checks.Findin
 	for _, p := range list {
 		j.read(p)
 	}
-	j.logs()
+	j.readLogs()
 	for i := range j.ports {
 		j.take(&j.ports[i])
 	}
@@ -241,17 +241,17 @@ func (q *flapPort) byCarrier() bool {
 	return q.Layer != layerIB || !known || n >= downedMost || n == 0 && virtual
 }
 
-// logs reads the kernel's log, if it can contain anything new, and the files.
-func (j *flapJudge) logs() {
+// readLogs reads the kernel's log, if it can contain anything new, and the files.
+func (j *flapJudge) readLogs() {
 	if slices.ContainsFunc(j.ports, func(q flapPort) bool { return q.moved }) {
-		list, err := kernelFlaps(j.env)
+		list, err := readKernelFlaps(j.env)
 		if err != nil {
 			j.findings = append(j.findings, checks.UnreadableLog(j.env, ibFlapsName, err)...)
 		}
 		j.lines = append(j.lines, list...)
 	}
 	for _, path := range j.check.Logs {
-		list, err := syslogFlaps(j.env, path)
+		list, err := readSyslogFlaps(j.env, path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // as in AzureHPC's check
 			j.findings = append(j.findings, checks.Finding{Code: "ib.flap.log", Severity: checks.Skip}.Describe(ibFlapsName, "%v", err))
@@ -281,9 +281,9 @@ func (j *flapJudge) take(q *flapPort) {
 	}
 }
 
-// oneASecond moves times of a log that fall into the same second to earlier seconds: each line is
+// spreadTimes moves times of a log that fall into the same second to earlier seconds: each line is
 // a loss, as in AzureHPC's check.
-func oneASecond(times []time.Time) {
+func spreadTimes(times []time.Time) {
 	for i := len(times) - 2; i >= 0; i-- {
 		if latest := times[i+1].Add(-time.Second); times[i].After(latest) {
 			times[i] = latest
@@ -318,7 +318,7 @@ func (j *flapJudge) loggedLosses(q *flapPort) (most []time.Time) {
 	for source, list := range by {
 		slices.SortFunc(list, time.Time.Compare)
 		if strings.HasPrefix(source, "/") { // the kernel's log can have a loss twice
-			oneASecond(list)
+			spreadTimes(list)
 		}
 		if len(list) > len(most) || len(list) == len(most) && list[0].Before(most[0]) {
 			most = list
@@ -357,7 +357,7 @@ func (j *flapJudge) judge() {
 		}
 	}
 	for _, layer := range []string{layerIB, LayerEth} {
-		j.together(layer, fabric[layer], peers[layer])
+		j.reportTogether(layer, fabric[layer], peers[layer])
 	}
 }
 
@@ -367,9 +367,9 @@ type flapsAt struct {
 	own, with []time.Time
 }
 
-// together reports the losses that most ports of a link layer had at once. A port that lost its
+// reportTogether reports the losses that most ports of a link layer had at once. A port that lost its
 // link far more often than most has a fault of its own.
-func (j *flapJudge) together(layer string, list []flapsAt, peers int) {
+func (j *flapJudge) reportTogether(layer string, list []flapsAt, peers int) {
 	if len(list) == 0 {
 		return
 	}

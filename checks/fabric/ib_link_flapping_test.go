@@ -130,8 +130,8 @@ var _ = checktest.Table("check_ib_link_flapping", func(string) []checktest.Scena
 		flapsOn("other figures", checktest.Of("6", "2"), []int64{3600, 7200}, nil, flapFinding(bad, checks.Fail, 3600, "fewer than 2 in 6 hours", 2)),
 		flapsOn("of another device than the one named", checktest.Of("-d", "mlx5_0"), hourly, nil),
 		flapsOn("a log that AzureHPC would read", checktest.Of("24", "/var/log/syslog"), nil, file(fiveLines+syslogged(100, "systemd-networkd[1587]: ib3: Lost carrier")), flapFinding(bad, checks.Warn, 100, never, 1)),
-		checktest.OnFabric("a log, without a past", checktest.Of("24", "/var/log/syslog"), file(fiveLines), flapFinding(bad, checks.Fail, 600, few, 5)),
-		checktest.OnFabric("a log of others, who are called like it", checktest.Of("/var/log/syslog"), file(others)),
+		checktest.OnFabric("a log, without a history", checktest.Of("24", "/var/log/syslog"), file(fiveLines), flapFinding(bad, checks.Fail, 600, few, 5)),
+		checktest.OnFabric("a log of other programs with similar names", checktest.Of("/var/log/syslog"), file(others)),
 		flapsOn("a log that is not there", checktest.Of("24", "5", "/var/log/messages"), nil, nil,
 			checks.Finding{Code: "ib.flap.log", Severity: checks.Skip, Message: "check_ib_link_flapping:  read /var/log/messages: no such file or directory"}),
 		flapsOn("most ports at once", nil, nil, onMost, fabric),
@@ -145,7 +145,7 @@ var _ = checktest.Table("check_ib_link_flapping", func(string) []checktest.Scena
 			Holding("past/ib-flaps.json", strings.ReplaceAll(flapPast("mlx5_%d:1", "ib%d"), `"carrier ib3":[[1767315845,1]]`, `"carrier ib3":[[1767315845,4]]`)),
 		flapsOn("the driver was loaded anew, and its interface has another number", nil, nil, inTurn(countsOn(bad, "counters/link_downed", 1), carrier(2))).
 			Holding("past/ib-flaps.json", strings.ReplaceAll(flapPast("mlx5_%d:1", "ib%d"), `"carrier ib3":`, `"index ib3":[[1767315845,4]],"carrier ib3":`)),
-		checktest.OnFabric("the first run, with counters that stand high", nil, inTurn(countsOn(bad, "counters/link_downed", 255), kmsg(""))),
+		checktest.OnFabric("the first run, with high counters", nil, inTurn(countsOn(bad, "counters/link_downed", 255), kmsg(""))),
 		checktest.OnFabric("the first run, as links come up after a boot", nil, inTurn(carrier(3),
 			kmsg("6,1,9000000,-;mlx5_core 0000:23:00.0 ib3: Link down\n6,2,19000000,-;mlx5_core 0000:23:00.0 ib3: Link down\n"))),
 		flapsOn("after a boot it is known still", nil, nil, nil, flapFinding(bad, checks.Fail, 600, few, 5)).
@@ -169,7 +169,7 @@ var _ = checktest.Table("check_ib_link_flapping", func(string) []checktest.Scena
 		checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "open /dev/kmsg: no such file or directory"}, flapFinding(bad, checks.Warn, 0, never, 1))
 	noFile := flapsOn("a log that cannot be read", checktest.Of("24", "/var/log/syslog"), nil, func(n *fakesys.Node) { n.Files["var/log/syslog/"] = "" },
 		checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read /var/log/syslog: is a directory"})
-	full := checktest.OnFabric("a log that is full of containers' interfaces", checktest.Of("24", "/var/log/syslog"), file(strings.Repeat(syslogged(20000, "systemd-networkd[1587]: veth0: Lost carrier"), flapLines+1)+fiveLines), flapFinding(bad, checks.Fail, 600, few, 5))
+	full := checktest.OnFabric("a log full of containers' interfaces", checktest.Of("24", "/var/log/syslog"), file(strings.Repeat(syslogged(20000, "systemd-networkd[1587]: veth0: Lost carrier"), flapLines+1)+fiveLines), flapFinding(bad, checks.Fail, 600, few, 5))
 	full.UnitOnly = true // it is long
 	for _, s := range []*checktest.Scenario{&unread, &garbage, &noLog, &noFile} {
 		s.Broken = true
@@ -227,7 +227,7 @@ func TestFlapLines(t *testing.T) {
 		"Jan  2 03:01:05 gpu01 kernel: mlx5_core 0000:23:00.0: Port module event: module 0, Cable plugged, unplugged": {},
 		"Lost carrier": {},
 	} {
-		got, ok := syslogFlap([]byte(line), now)
+		got, ok := parseSyslogFlap([]byte(line), now)
 		if ok != (want != flapLine{}) || ok && !got.At.Equal(want.At) {
 			t.Errorf("%s: %v %v", line, ok, got)
 		}
@@ -243,7 +243,7 @@ func FuzzFlapLines(f *testing.F) {
 	f.Add([]byte("mlx5_core 0000:23:00.0: Port module event: module 0, Cable unplugged"))
 	now := time.Unix(fabricNow, 0).UTC()
 	f.Fuzz(func(t *testing.T, line []byte) {
-		if l, ok := syslogFlap(line, now); ok && (l.Source == "" || l.Dev+l.PCI == "" || l.At.IsZero()) {
+		if l, ok := parseSyslogFlap(line, now); ok && (l.Source == "" || l.Dev+l.PCI == "" || l.At.IsZero()) {
 			t.Errorf("%q: %+v", line, l)
 		}
 		if l, ok := checks.Believe(line, false, checks.AboutLink); ok {

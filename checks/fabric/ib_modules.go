@@ -52,12 +52,12 @@ func (c *ibModules) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if f == nil {
 		return none
 	}
-	bus, err := busHCAs(env)
+	bus, err := listBusHCAs(env)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
 	many := manyCards(bus)
-	bus = slices.DeleteFunc(bus, func(d pci.Function) bool { return mayDoWithout(&d, many) })
+	bus = slices.DeleteFunc(bus, func(d pci.Function) bool { return isOptional(&d, many) })
 	if len(f.HCAs) == 0 && len(bus) == 0 && len(c.Modules) == 0 {
 		return none
 	}
@@ -81,9 +81,9 @@ func (c *ibModules) Run(_ context.Context, env *checks.Env) []checks.Finding {
 				report("ib.modules", checks.Fail, m, "")
 			}
 		}
-		return f.Settle(append(findings, c.abi(env, has)...), moduleCodes...)
+		return f.Settle(append(findings, c.judgeABI(env, has)...), moduleCodes...)
 	}
-	needed, extra := ibNeeds(f)
+	needed, extra := listNeeded(f)
 	for i := range bus {
 		if m := ModelOf(bus[i].Vendor, bus[i].Device, ""); m != nil && m.Module != "" {
 			needed[m.Module] = append(needed[m.Module], bus[i].Address)
@@ -99,7 +99,7 @@ func (c *ibModules) Run(_ context.Context, env *checks.Env) []checks.Finding {
 			report("ib.modules.extra", checks.Warn, m, "")
 		}
 	}
-	return f.Settle(append(findings, c.abi(env, has)...), moduleCodes...)
+	return f.Settle(append(findings, c.judgeABI(env, has)...), moduleCodes...)
 }
 
 // manyCards reports whether a node has so many Mellanox Ethernet cards that they are for RDMA.
@@ -116,15 +116,15 @@ func manyCards(bus []pci.Function) bool {
 // moduleCodes are the codes of modules that may not be loaded yet after a boot.
 var moduleCodes = []string{"ib.modules", "ib.modules.abi", "ib.modules.extra"}
 
-// mayDoWithout reports whether an adapter is one that many sites use for Ethernet only.
-func mayDoWithout(d *pci.Function, many bool) bool {
+// isOptional reports whether an adapter is one that many sites use for Ethernet only.
+func isOptional(d *pci.Function, many bool) bool {
 	m := ModelOf(d.Vendor, d.Device, "")
 	return !ibOnBus(d) && (m == nil || m.Module != "efa" && (!many || m.Module != "mlx5_ib"))
 }
 
-// ibNeeds returns the modules that RDMA needs, except for those of adapters, and those that only
+// listNeeded returns the modules that RDMA needs, except for those of adapters, and those that only
 // some programs need.
-func ibNeeds(f *Fabric) (needed map[string][]string, extra []string) {
+func listNeeded(f *Fabric) (needed map[string][]string, extra []string) {
 	needed = map[string][]string{"ib_core": nil, "ib_uverbs": nil}
 	uses := func(layer string) bool {
 		return slices.ContainsFunc(f.Ports, func(p Port) bool { return p.Left == "" && layerOf(&p) == layer })
@@ -157,8 +157,8 @@ func inUse(f *Fabric, module string, addresses []string) bool {
 	return false
 }
 
-// abi judges whether loaded modules have their interface for programs.
-func (c *ibModules) abi(env *checks.Env, has func(string) bool) (findings []checks.Finding) {
+// judgeABI judges whether loaded modules have their interface for programs.
+func (c *ibModules) judgeABI(env *checks.Env, has func(string) bool) (findings []checks.Finding) {
 	for _, m := range []struct {
 		module, dir, version string
 		severity             checks.Severity

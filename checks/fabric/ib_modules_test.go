@@ -66,9 +66,9 @@ var _ = checktest.Table("check_ib_modules", func(name string) []checktest.Scenar
 	return []checktest.Scenario{
 		checktest.OnFabric("healthy", nil, nil), checktest.OnRoCE("healthy RoCE", nil, without("ib_umad")),
 		checktest.OnFabric("as wanted", checktest.Of("mlx5_ib", "nvidia-peermem|nv_peer_mem"), nil).OrTable(map[string]any{"modules": []any{"mlx5_ib", "nvidia-peermem|nv_peer_mem"}}),
-		checktest.OnFabric("one that is wanted is missing", checktest.Of("mlx5_ib", "rdma_rxe"), nil, module("", checks.Fail, "rdma_rxe", "")),
+		checktest.OnFabric("a named one is missing", checktest.Of("mlx5_ib", "rdma_rxe"), nil, module("", checks.Fail, "rdma_rxe", "")),
 		checktest.OnFabric("built in", nil, builtIn),
-		checktest.OnFabric("built in, as their devices show", nil, func(n *fakesys.Node) { without("ib_core", "ib_uverbs", "mlx5_ib")(n) }),
+		checktest.OnFabric("built in, shown by their devices", nil, func(n *fakesys.Node) { without("ib_core", "ib_uverbs", "mlx5_ib")(n) }),
 		checktest.OnFabric("no verbs", nil, func(n *fakesys.Node) { without("ib_uverbs")(n); noClass(n) },
 			module("", checks.Fail, "ib_uverbs", ""), abi(checks.Warn, "ib_umad", "infiniband_mad", "")),
 		checktest.OnFabric("no module of the adapters", nil, noDevices, module("", checks.Fail, "mlx5_ib", "needed by "+addresses)),
@@ -76,7 +76,7 @@ var _ = checktest.Table("check_ib_modules", func(name string) []checktest.Scenar
 			without("ib_umad", "rdma_cm")(n)
 			delete(n.Files, "sys/class/infiniband_mad/abi_version")
 		}, module(".extra", checks.Warn, "rdma_cm", ""), module(".extra", checks.Warn, "ib_umad", "")),
-		checktest.OnFabric("a module that serves nobody", nil, func(n *fakesys.Node) { n.Files["sys/class/infiniband_verbs/abi_version"] = "0\n" }, abi(checks.Fail, "ib_uverbs", "infiniband_verbs", "0")),
+		checktest.OnFabric("a module without its interface for programs", nil, func(n *fakesys.Node) { n.Files["sys/class/infiniband_verbs/abi_version"] = "0\n" }, abi(checks.Fail, "ib_uverbs", "infiniband_verbs", "0")),
 		broken(checktest.OnFabric("garbage for a version", nil, func(n *fakesys.Node) { n.Files["sys/class/infiniband_verbs/abi_version"] = "six\n" }, abi(checks.Fail, "ib_uverbs", "infiniband_verbs", "six"))),
 		broken(checktest.OnFabric("unreadable modules", nil, noModules, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read /proc/modules: is a directory"})),
 		noBus,

@@ -101,7 +101,7 @@ func (c *ibPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	ports, findings := f.Judged(c.Devices, "")
-	links, more, failed := pcieLinks(f, ports)
+	links, more, failed := readLinks(f, ports)
 	findings = append(findings, more...)
 	var plain []*pcie.Link
 	shown, configured := failed, failed
@@ -137,9 +137,9 @@ func (c *ibPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	return append(findings, c.judgeACS(f, links)...)
 }
 
-// pcieLinks returns the links of the ports' devices, each once. failed means that some could not
+// readLinks returns the links of the ports' devices, each once. failed means that some could not
 // be read: that differs from a link that the kernel hides.
-func pcieLinks(f *Fabric, ports []*Port) (links []*ibLink, findings []checks.Finding, failed bool) {
+func readLinks(f *Fabric, ports []*Port) (links []*ibLink, findings []checks.Finding, failed bool) {
 	seen := map[string]bool{}
 	for _, p := range ports {
 		a := p.HCA

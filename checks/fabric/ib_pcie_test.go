@@ -74,7 +74,7 @@ var _ = checktest.Table("check_ib_pcie", func(name string) []checktest.Scenario 
 			OrTable(map[string]any{"width": int64(16), "speed": int64(5), "read_request": int64(4096), "acs": true}),
 		checktest.OnFabric("one by name", checktest.Of("mlx5_4"), checktest.Links(adapter, checktest.NowWidth, "8")),
 		{Name: "no RDMA device", Want: []checks.Finding{{Code: "ib.none", Severity: checks.Skip, Message: name + ":  no RDMA device on this node"}}},
-		checktest.OnFabric("a name that is none", checktest.Of("mlx5_9"), nil, checks.Finding{Code: "ib.unnamed", Severity: checks.Fail, Device: checks.Device{Kind: "port", Name: "mlx5_9"}, Want: "mlx5_9", Got: "none", Message: name + ":  mlx5_9: no such RDMA device or port"}),
+		checktest.OnFabric("a device that does not exist", checktest.Of("mlx5_9"), nil, checks.Finding{Code: "ib.unnamed", Severity: checks.Fail, Device: checks.Device{Kind: "port", Name: "mlx5_9"}, Want: "mlx5_9", Got: "none", Message: name + ":  mlx5_9: no such RDMA device or port"}),
 
 		checktest.OnFabric("lanes lost", nil, checktest.Links(adapter, checktest.NowWidth, "8"), says(checks.Fail, "width", checks.ReseatOrRMA, "x16", "x8", "PCIe width")),
 		checktest.OnFabric("slow", nil, checktest.Links(adapter, checktest.NowSpeed, "16.0 GT/s PCIe"), says(checks.Fail, "speed", checks.ReseatOrRMA, "32 GT/s", "16 GT/s", "PCIe speed")),
@@ -108,7 +108,7 @@ var _ = checktest.Table("check_ib_pcie", func(name string) []checktest.Scenario 
 
 		checktest.OnFabric("small reads", nil, requests(512), says(checks.Warn, "readreq", checks.FixConfig, "at least 4096", "512", "MaxReadReq is below the recommendation for ConnectX-7")),
 		checktest.OnFabric("smaller reads than wanted", checktest.Of("-m", "1024"), requests(512), says(checks.Fail, "readreq", checks.FixConfig, "at least 1024", "512", "MaxReadReq")),
-		checktest.OnFabric("smaller reads than the others, a device that is not known", nil, func(n *fakesys.Node) {
+		checktest.OnFabric("smaller reads than the others, an unknown device", nil, func(n *fakesys.Node) {
 			allOf("device", "0x1027")(n)
 			requests(2048)(n)
 		}, says(checks.Warn, "readreq", checks.FixConfig, "at least 4096", "2048", "MaxReadReq is lower than on other adapters")),
@@ -119,9 +119,9 @@ var _ = checktest.Table("check_ib_pcie", func(name string) []checktest.Scenario 
 		checktest.OnFabric("ACS of a root port does not matter below a switch", nil, redirect("0000:33:01.0")),
 		checktest.OnFabric("ACS anywhere", checktest.Of("-a"), redirect("0000:33:01.0"), says(checks.Fail, "acs", checks.FixConfig, "off", "0000:33:01.0"+bits, acs)),
 
-		checktest.OnFabric("nothing is shown", nil, hidden(true), unseen("the kernel does not show the PCIe links of RDMA devices")),
-		checktest.OnFabric("registers are not shown", nil, hidden(false)),
-		checktest.OnFabric("registers are not shown, and asked for", checktest.Of("-m", "4096"), hidden(false), unseen("PCI Express registers cannot be read: MaxReadReq and ACS not checked")),
+		checktest.OnFabric("everything is hidden", nil, hidden(true), unseen("the kernel does not show the PCIe links of RDMA devices")),
+		checktest.OnFabric("registers are hidden", nil, hidden(false)),
+		checktest.OnFabric("registers are hidden, -m", checktest.Of("-m", "4096"), hidden(false), unseen("PCI Express registers cannot be read: MaxReadReq and ACS not checked")),
 		odd(checktest.OnFabric("unreadable registers", nil, checktest.Links(adapter, "config/", ""), unknown("read "+of3+"config: is a directory"))),
 		odd(checktest.OnFabric("garbage in registers", nil, checktest.Links(adapter, "config", "\xfe"), unknown("read "+of3+"config: not a configuration space"))),
 		odd(checktest.OnFabric("an unreadable speed", nil, checktest.Links(adapter, checktest.MaxSpeed+"/", ""), unknown("read "+of3+checktest.MaxSpeed+": is a directory"))),
@@ -129,7 +129,7 @@ var _ = checktest.Table("check_ib_pcie", func(name string) []checktest.Scenario 
 		odd(checktest.OnFabric("unreadable registers of a bridge", nil, checktest.Links(toGPU, "config/", ""), unknown("read /sys/bus/pci/devices/"+toGPU+"/config: is a directory"))),
 		odd(checktest.OnFabric("garbage for a width", nil, checktest.Links(adapter, checktest.NowWidth, "\xff"))),
 		odd(checktest.Scenario{Name: "unreadable RDMA devices", Files: map[string]string{"sys/class/infiniband": ""}, Want: checks.Unreadable(fmt.Errorf("read /sys/class/infiniband: not a directory"))}),
-		checktest.OnFabric("a speed that is none", checktest.Of("-s", "fast"), nil, checks.BadWord(name, "PCIe speed", "fast", "a generation, 1 to 7, or a speed in GT/s")),
+		checktest.OnFabric("an invalid speed", checktest.Of("-s", "fast"), nil, checks.BadWord(name, "PCIe speed", "fast", "a generation, 1 to 7, or a speed in GT/s")),
 
 		checktest.OnNode(fakesys.Kinds()["b300, storage over ConnectX-7"], "an adapter for storage that is older than those of its platform", nil).
 			On(&checks.Platform{Name: "HGX B300", NetworkRate: 400, NetworkPCIeGen: 6}),

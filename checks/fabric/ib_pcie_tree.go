@@ -44,7 +44,7 @@ func judgeTree(f *Fabric, links []*ibLink) (findings []checks.Finding) {
 			findings = append(findings, fault.Finding(ibPCIeName, "ib.pcie."+treeCode(fault), pcie.DeviceOf(f.env, b)))
 		}
 		if len(faults) == 0 {
-			findings = append(findings, narrowLinks(f, l, b)...)
+			findings = append(findings, judgeNarrow(f, l, b)...)
 		}
 	}
 	return findings
@@ -59,8 +59,8 @@ func treeCode(fault pcie.Fault) string {
 	return fault.What
 }
 
-// narrowLinks warns of a link that is slower than that of the adapter below it.
-func narrowLinks(f *Fabric, l *ibLink, b *pcie.Link) []checks.Finding {
+// judgeNarrow warns of a link that is slower than that of the adapter below it.
+func judgeNarrow(f *Fabric, l *ibLink, b *pcie.Link) []checks.Finding {
 	if !l.Told() || !b.Told() {
 		return nil
 	}
@@ -101,7 +101,7 @@ func (c *ibPCIe) judgeACS(f *Fabric, links []*ibLink) (findings []checks.Finding
 			continue
 		}
 		var bad []string
-		for _, address := range acsBridges(f, l, c.ACS) {
+		for _, address := range listACSBridges(f, l, c.ACS) {
 			f.env.At("read /sys/bus/pci/devices/%s/config", address)
 			config, err := pci.ReadConfig(f.env.Host, address)
 			switch {
@@ -111,7 +111,7 @@ func (c *ibPCIe) judgeACS(f *Fabric, links []*ibLink) (findings []checks.Finding
 				findings = append(findings, f.Unknown(HCADevice(l.hca), err))
 			default:
 				seen[address] = true
-				if on := acsNames(config.ACS); on != "" {
+				if on := formatACS(config.ACS); on != "" {
 					bad = append(bad, address+" ("+on+")")
 				}
 			}
@@ -125,11 +125,11 @@ func (c *ibPCIe) judgeACS(f *Fabric, links []*ibLink) (findings []checks.Finding
 	return findings
 }
 
-// acsBridges returns the bridges on the path between an adapter and the GPUs near it: those below
+// listACSBridges returns the bridges on the path between an adapter and the GPUs near it: those below
 // their last common bridge. A GPU that is connected otherwise, or below another root port, has
 // none. With all it returns every bridge up to the root port, of the adapter and of GPUs below
 // the same port.
-func acsBridges(f *Fabric, l *ibLink, all bool) (bridges []string) {
+func listACSBridges(f *Fabric, l *ibLink, all bool) (bridges []string) {
 	if all {
 		bridges = slices.Clone(l.Path)
 	}
@@ -155,7 +155,7 @@ func acsBridges(f *Fabric, l *ibLink, all bool) (bridges []string) {
 	return slices.Compact(bridges)
 }
 
-func acsNames(flags pci.ACSFlags) string {
+func formatACS(flags pci.ACSFlags) string {
 	var names []string
 	for _, r := range redirects {
 		if flags&r.bit != 0 {

@@ -40,8 +40,8 @@ var _ = checktest.Table("check_ib_pkey", func(name string) []checktest.Scenario 
 		checktest.OnRoCE("RoCE has none", nil, nil, checks.Finding{Code: "ib.left", Severity: checks.Skip, Message: name + ":  no RDMA port of this node carries jobs' traffic over InfiniBand"}),
 		checktest.OnFabric("as wanted", checktest.Of("0x8001", "0xffff"), nil).OrTable(map[string]any{"pkeys": []any{"0x8001", "0xffff"}}),
 		checktest.OnFabric("at its index", checktest.Of("-i", "1", "0x8001"), nil).OrTable(map[string]any{"index": int64(1), "pkeys": "0x8001"}),
-		checktest.OnFabric("a full member where any will do", checktest.Of("0x0001"), nil),
-		checktest.OnFabric("a limited member where any will do", checktest.Of("0x0001"), keys("0x7fff", "0x0001")),
+		checktest.OnFabric("a full member, any membership wanted", checktest.Of("0x0001"), nil),
+		checktest.OnFabric("a limited member, any membership wanted", checktest.Of("0x0001"), keys("0x7fff", "0x0001")),
 		checktest.OnFabric("a limited member of the default partition", nil, keys("0x8001", "0x7fff")),
 		checktest.OnFabric("not in a partition", checktest.Of("0x8001"), keys("0xffff", "0x8002"), says(checks.Fail, "missing", "0x8001", "0xffff 0x8002", "partitions")),
 		checktest.AsIs(checktest.OnFabric("none is in a partition: the line is wrong", checktest.Of("0x8007"), nil, onEach(func(i int) checks.Finding {
@@ -58,20 +58,20 @@ var _ = checktest.Table("check_ib_pkey", func(name string) []checktest.Scenario 
 		checktest.OnFabric("nothing at an index", checktest.Of("-i", "1", "0x8001"), keys("0x8001"), says(checks.Fail, "index", "0x8001", "0x0000", "partition at index 1")),
 		checktest.OnFabric("no partition", nil, keys(), says(checks.Fail, "empty", "a partition", "none", "table of partitions")),
 		checktest.OnFabric("no default partition", nil, keys("0x8001"), says(checks.Warn, "default", "0x7fff or 0xffff", "0x8001", "not in the default partition")),
-		checktest.OnFabric("one that is down is another check's", checktest.Of("0x8001"), func(n *fakesys.Node) { keys()(n); n.Down("mlx5_3") }),
-		checktest.OnFabric("one that is named", checktest.Of("-d", "mlx5_3", "0x8007"), nil, says(checks.Fail, "missing", "0x8007", "0xffff 0x8001", "partitions")),
-		checktest.OnFabric("one that is not there", checktest.Of("-d", "mlx5_9"), nil, checks.Finding{Code: "ib.unnamed", Severity: checks.Fail, Device: checks.Device{Kind: "port", Name: "mlx5_9"}, Want: "mlx5_9", Got: "none",
+		checktest.OnFabric("one that is down is skipped", checktest.Of("0x8001"), func(n *fakesys.Node) { keys()(n); n.Down("mlx5_3") }),
+		checktest.OnFabric("a named port", checktest.Of("-d", "mlx5_3", "0x8007"), nil, says(checks.Fail, "missing", "0x8007", "0xffff 0x8001", "partitions")),
+		checktest.OnFabric("a device that does not exist", checktest.Of("-d", "mlx5_9"), nil, checks.Finding{Code: "ib.unnamed", Severity: checks.Fail, Device: checks.Device{Kind: "port", Name: "mlx5_9"}, Want: "mlx5_9", Got: "none",
 			Message: name + ":  mlx5_9: no such RDMA device or port"}),
-		checktest.OnRoCE("one of RoCE that is named", checktest.Of("-d", "rocep3s0"), nil, checks.Finding{Code: "ib.left", Severity: checks.Skip, Message: name + ":  no named port has the right link layer"}),
+		checktest.OnRoCE("a named RoCE port", checktest.Of("-d", "rocep3s0"), nil, checks.Finding{Code: "ib.left", Severity: checks.Skip, Message: name + ":  no named port has the right link layer"}),
 		checktest.OnFabric("all are down", nil, func(n *fakesys.Node) {
 			for i := range 8 {
 				n.Down(fmt.Sprintf("mlx5_%d", i))
 			}
 		}, checks.Finding{Code: "ib.inactive", Severity: checks.Unknown, Device: checks.Device{Kind: "ports"}, Message: name + ":  no port is ACTIVE"}),
-		checktest.OnFabric("a key that is none", checktest.Of("0x10001"), nil, refused("partition", "0x10001", "a number such as 0x8001")),
+		checktest.OnFabric("an invalid key", checktest.Of("0x10001"), nil, refused("partition", "0x10001", "a number such as 0x8001")),
 		checktest.OnFabric("two keys at one index", checktest.Of("-i", "1", "0x8001", "0x8002"), nil, refused("partitions", "0x8001 0x8002", "one for an index")),
 		broken(checktest.OnFabric("unreadable entry", checktest.Of("0x8001"), func(n *fakesys.Node) { n.Set("mlx5_3", "ports/1/pkeys/1/", "") }, odd("1: is a directory", "read"))),
-		broken(checktest.OnFabric("unreadable entry behind what is wanted", checktest.Of("0xffff"), func(n *fakesys.Node) { n.Set("mlx5_3", "ports/1/pkeys/1/", "") })),
+		broken(checktest.OnFabric("unreadable entry after the wanted one", checktest.Of("0xffff"), func(n *fakesys.Node) { n.Set("mlx5_3", "ports/1/pkeys/1/", "") })),
 		broken(checktest.OnFabric("garbage", nil, keys("\xff"), odd("0: invalid argument", "parse"))),
 		broken(checktest.OnFabric("no table", nil, func(n *fakesys.Node) {
 			n.Set("mlx5_3", "ports/1/pkeys/0", "-").Set("mlx5_3", "ports/1/pkeys/1", "-").Set("mlx5_3", "ports/1/pkeys/2", "-")

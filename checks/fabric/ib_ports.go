@@ -24,8 +24,8 @@ import (
 // fails if it alone is slower than all others of its kind, or slower than earlier in this boot.
 // It warns if several are slower, if one is slower with all of its lanes and the platform is
 // unknown, and if the rate is below the platform's. -n COUNT is the least number of ports; all
-// planes of a device count as one. -l LAYER is ib or eth: the check selects only such ports, and
-// named ports must have that layer.
+// markPlanes of a device count as one. -l LAYER is ib or eth: the check selects only such ports, and
+// findNamed ports must have that layer.
 //
 // Cards with several ports need not have all of them cabled: a port that is down fails if it was
 // up earlier in this boot, or if fewer ports of its card are up than on most cards of the kind.
@@ -35,7 +35,7 @@ import (
 //
 // In the first five minutes after a boot links train and the subnet manager sets up ports. Until
 // then a port that is not up is not judged: the check is skipped, not passed. The same applies to
-// adapters with a driver that is still starting. The prolog of a job waits for the ports, and
+// listAdapters with a driver that is still starting. The prolog of a job waits for the ports, and
 // refuses the job without them.
 //
 //	gpu* || check_ib_ports
@@ -117,18 +117,18 @@ func (c *ibPorts) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		r.addSpares()
 	}
 	r.await(ctx)
-	fates := fatesOf(r)
+	fates := judgeFates(r)
 	for _, p := range r.ports {
 		r.judge(p, fates[p])
 	}
 	if c.Rate > 0 {
-		blameLine(r.findings, "ib.ports.rate", r.active())
+		blameLine(r.findings, "ib.ports.rate", r.countActive())
 	}
 	r.reportStarting()
-	r.slower()
-	r.platformRate()
+	r.reportSlower()
+	r.judgePlatformRate()
 	r.judgeAdapters()
-	absent := r.absent()
+	absent := r.listAbsent()
 	if r.count(fates, absent); len(r.ports) == 0 && (len(absent) > 0 || c.Count > 0) {
 		r.findings = slices.DeleteFunc(r.findings, func(f checks.Finding) bool { return f.Code == "ib.left" })
 	} else if len(f.HCAs) == 0 && len(c.Devices) == 0 {
@@ -139,8 +139,8 @@ func (c *ibPorts) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	return append(r.findings, r.past.Store(env)...)
 }
 
-// active returns the number of judged ports that are up.
-func (r *portsRun) active() (n int) {
+// countActive returns the number of judged ports that are up.
+func (r *portsRun) countActive() (n int) {
 	for _, p := range r.ports {
 		if checks.PortActive(p.IBPort) {
 			n++
@@ -176,7 +176,7 @@ func (r *portsRun) judge(p *Port, is fate) {
 	if p.Err != nil {
 		r.findings = append(r.findings, r.Unknown(p.Subject(), p.Err))
 	}
-	if garbled(p.IBPort) {
+	if isGarbled(p.IBPort) {
 		if p.Err == nil {
 			r.findings = append(r.findings, r.Unknown(p.Subject(), fmt.Errorf("unknown state %q or phys_state %q", p.State, p.Phys)))
 		}
@@ -188,9 +188,9 @@ func (r *portsRun) judge(p *Port, is fate) {
 	}
 	switch {
 	case checks.PortActive(p.IBPort):
-		r.lids(p)
+		r.judgeLIDs(p)
 		r.rate(p)
-		r.lagMembers(p)
+		r.judgeMembers(p)
 	case is.severity != checks.OK && !r.beforeJob() && r.isStarting(p):
 		r.starting = append(r.starting, fmt.Sprintf("%s (%s %s)", p.Name(), p.State, p.Phys))
 	default:
@@ -244,9 +244,9 @@ func (r *portsRun) switchedOff(p *Port) bool {
 	return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return network.ReadNetIf(r.env.Host, name).On })
 }
 
-// garbled reports whether the states of a port are unknown, and the link state alone does not
+// isGarbled reports whether the states of a port are unknown, and the link state alone does not
 // show that the port is down. "<unknown>" is the kernel's own text.
-func garbled(p *rdma.IBPort) bool {
+func isGarbled(p *rdma.IBPort) bool {
 	if p.State == "" || p.Phys == "" {
 		return true
 	}
@@ -258,9 +258,9 @@ func garbled(p *rdma.IBPort) bool {
 	return !known && p.State == checks.IBActive && p.Phys != "<unknown>"
 }
 
-// lids judges the addresses of an InfiniBand port. A virtual function need not have a LID of its
+// judgeLIDs judges the addresses of an InfiniBand port. A virtual function need not have a LID of its
 // own.
-func (r *portsRun) lids(p *Port) {
+func (r *portsRun) judgeLIDs(p *Port) {
 	if p.Layer != layerIB {
 		return
 	}
@@ -349,9 +349,9 @@ func (r *portsRun) reportStarting() {
 		Describe(ibPortsName, "%s not up yet %.0f s after the boot, judged after %.0f s: %s", checks.Plural(len(r.starting), "port"), up.Seconds(), flapSettle.Seconds(), strings.Join(r.starting, ", ")))
 }
 
-// lagMembers reports the members of a RoCE LAG that carry no traffic while the LAG is up. A
+// judgeMembers reports the members of a RoCE LAG that carry no traffic while the LAG is up. A
 // member of an active-backup bond that an administrator has taken down is not in use.
-func (r *portsRun) lagMembers(p *Port) {
+func (r *portsRun) judgeMembers(p *Port) {
 	l := r.lagOf(p)
 	if _, settling := r.SinceBoot(); l == nil || settling { // members come up one after another
 		return
@@ -390,9 +390,9 @@ type portCard struct {
 	up    int
 }
 
-// fatesOf returns the verdict on each port that is not up. Each named port must be up, and so
+// judgeFates returns the verdict on each port that is not up. Each named port must be up, and so
 // must the only port of a card.
-func fatesOf(r *portsRun) map[*Port]fate {
+func judgeFates(r *portsRun) map[*Port]fate {
 	fates := map[*Port]fate{}
 	for _, p := range r.ports {
 		if !checks.PortActive(p.IBPort) {
@@ -402,7 +402,7 @@ func fatesOf(r *portsRun) map[*Port]fate {
 	if len(r.c.Devices) > 0 || len(fates) == 0 {
 		return fates
 	}
-	for _, cards := range cardsOf(r) {
+	for _, cards := range groupCards(r) {
 		compareCards(r, cards, fates)
 	}
 	for p := range fates {
@@ -424,8 +424,8 @@ func fatesOf(r *portsRun) map[*Port]fate {
 	return fates
 }
 
-// cardsOf returns the cards with several ports, by kind. Planes are always cabled.
-func cardsOf(r *portsRun) map[string][]*portCard {
+// groupCards returns the cards with several ports, by kind. Planes are always cabled.
+func groupCards(r *portsRun) map[string][]*portCard {
 	byAddress := map[string]*portCard{}
 	var order []string
 	for _, p := range r.ports {
@@ -472,7 +472,7 @@ func compareCards(r *portsRun, cards []*portCard, fates map[*Port]fate) {
 	}
 	sure := how[most]*2 > len(cards)
 	for _, c := range cards {
-		if most == 0 && r.active() == 0 { // no port of the node is up: all of them are faulty
+		if most == 0 && r.countActive() == 0 { // no port of the node is up: all of them are faulty
 			continue
 		}
 		usual := func(p *Port) bool { return upAt[onCard(p)]*2 > len(cards)-1 } // for a port that is down

@@ -14,8 +14,8 @@ import (
 // Faults of adapters with good ports: programs cannot open them, two have the same GUID, all
 // became slower in a reboot; and adapters without a port.
 
-// adapters returns the adapters of the judged ports.
-func (r *portsRun) adapters() (list []*rdma.HCA) {
+// listAdapters returns the adapters of the judged ports.
+func (r *portsRun) listAdapters() (list []*rdma.HCA) {
 	for _, p := range r.ports {
 		if !slices.Contains(list, p.HCA) {
 			list = append(list, p.HCA)
@@ -26,14 +26,14 @@ func (r *portsRun) adapters() (list []*rdma.HCA) {
 
 // judgeAdapters judges the adapters apart from their ports.
 func (r *portsRun) judgeAdapters() {
-	r.portless()
-	r.verbs()
-	r.sameGUIDs()
+	r.judgePortless()
+	r.judgeVerbs()
+	r.judgeGUIDs()
 }
 
-// portless fails adapters without a port if other adapters of the model have ports; it warns if
+// judgePortless fails adapters without a port if other adapters of the model have ports; it warns if
 // there is no other.
-func (r *portsRun) portless() {
+func (r *portsRun) judgePortless() {
 	if len(r.c.Devices) > 0 { // a named adapter without a port is reported already
 		return
 	}
@@ -50,15 +50,15 @@ func (r *portsRun) portless() {
 	}
 }
 
-// verbs fails adapters that no program can open: the kernel has uverbs devices of others but not
+// judgeVerbs fails adapters that no program can open: the kernel has uverbs devices of others but not
 // of this one, or /dev/infiniband lacks its node. A recorded node can be without /dev.
-func (r *portsRun) verbs() {
+func (r *portsRun) judgeVerbs() {
 	r.env.At("read /sys/class/infiniband_verbs")
 	devices, err := rdma.Verbs(r.env.Host)
 	if err != nil || len(devices) == 0 {
 		return // check_ib_modules judges the module
 	}
-	for _, a := range r.adapters() {
+	for _, a := range r.listAdapters() {
 		f := checks.Finding{Code: "ib.ports.uverbs", Severity: checks.Fail, Remedy: checks.RebootNode}
 		name := devices[a.Name]
 		if name == "" {
@@ -69,10 +69,10 @@ func (r *portsRun) verbs() {
 	}
 }
 
-// sameGUIDs reports adapters with the same GUID. Functions of one card, virtual functions, and
+// judgeGUIDs reports adapters with the same GUID. Functions of one card, virtual functions, and
 // the two halves of a card for two sockets can share it: their boards have one serial number. It
 // fails if the serial numbers show two InfiniBand boards.
-func (r *portsRun) sameGUIDs() {
+func (r *portsRun) judgeGUIDs() {
 	first := map[string]*rdma.HCA{}
 	for _, p := range r.ports {
 		a := p.HCA
@@ -103,9 +103,9 @@ func (r *portsRun) sameGUIDs() {
 // rateMark is the prefix of marks that a port was up at a rate: its number and the rate follow.
 const rateMark = "rate "
 
-// fastestBefore returns the highest rate of a port within a month, in any boot, unless an
+// findFastestBefore returns the highest rate of a port within a month, in any boot, unless an
 // operator has acknowledged the loss.
-func (r *portsRun) fastestBefore(p *Port) (rate float64) {
+func (r *portsRun) findFastestBefore(p *Port) (rate float64) {
 	name := pastName(p.HCA, p.Layer)
 	d := r.past.File.Devices[name]
 	if d == nil {
@@ -120,9 +120,9 @@ func (r *portsRun) fastestBefore(p *Port) (rate float64) {
 	return rate
 }
 
-// slower warns of ports that became slower in a reboot, once for all if all did. Ports that are
-// slower than others, or than earlier in this boot, are reported already.
-func (r *portsRun) slower() {
+// reportSlower warns of ports that became slower in a reboot, once for all if all did. Ports that are
+// reportSlower than others, or than earlier in this boot, are reported already.
+func (r *portsRun) reportSlower() {
 	if r.c.Rate > 0 {
 		return
 	}
@@ -134,7 +134,7 @@ func (r *portsRun) slower() {
 			continue
 		}
 		up++
-		if r.fastestBefore(p) > p.Gbps() && !r.slow[p] {
+		if r.findFastestBefore(p) > p.Gbps() && !r.slow[p] {
 			slow = append(slow, p)
 		}
 	}
@@ -143,7 +143,7 @@ func (r *portsRun) slower() {
 		r.slow[p] = true
 	}
 	if len(slow) > 1 && len(slow) == up {
-		f.Device, f.Want, f.Got = checks.Device{Kind: "ports"}, gbits(r.fastestBefore(slow[0])), rateOf(slow[0])
+		f.Device, f.Want, f.Got = checks.Device{Kind: "ports"}, gbits(r.findFastestBefore(slow[0])), rateOf(slow[0])
 		var names []string
 		for _, p := range slow {
 			names = append(names, p.Name())
@@ -154,7 +154,7 @@ func (r *portsRun) slower() {
 		return
 	}
 	for _, p := range slow {
-		f.Want, f.Got = gbits(r.fastestBefore(p)), rateOf(p)
+		f.Want, f.Got = gbits(r.findFastestBefore(p)), rateOf(p)
 		r.report(p, f, "rate is lower than before the reboot")
 	}
 }

@@ -156,8 +156,8 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 		rated = append(rated, fmt.Sprintf(`"mlx5_%d 0000:2%d:00.0 b83f:d203:00c5:1a0%d InfiniBand":{"seen":1767322745,"marks":{"rate 1 400":[1767236345]}}`, i, i, i))
 	}
 	list = append(list,
-		checktest.OnFabric("nodes for programs", nil, verbs(func(*fakesys.Node) {})),
-		checktest.OnFabric("no node for programs", nil, verbs(func(n *fakesys.Node) { delete(n.Files, "dev/infiniband/uverbs3") }),
+		checktest.OnFabric("device nodes for programs", nil, verbs(func(*fakesys.Node) {})),
+		checktest.OnFabric("no device node for programs", nil, verbs(func(n *fakesys.Node) { delete(n.Files, "dev/infiniband/uverbs3") }),
 			hca("uverbs", checks.Fail, checks.RebootNode, "/dev/infiniband/uverbs3 is missing, programs cannot use it")),
 		checktest.OnFabric("no verbs device of one adapter", nil, verbs(func(n *fakesys.Node) { delete(n.Files, "sys/class/infiniband_verbs/uverbs3/ibdev") }),
 			hca("uverbs", checks.Fail, checks.RebootNode, "no uverbs device, programs cannot use it")),

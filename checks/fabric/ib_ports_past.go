@@ -32,8 +32,8 @@ func (r *portsRun) pastOf(p *Port) *checks.DeviceHistory {
 	return r.past.File.Devices[pastName(p.HCA, p.Layer)]
 }
 
-// fastest returns the highest rate of a port in this boot.
-func (r *portsRun) fastest(p *Port) (rate uint64) {
+// findFastest returns the highest rate of a port in this boot.
+func (r *portsRun) findFastest(p *Port) (rate uint64) {
 	if d := r.pastOf(p); d != nil {
 		for _, at := range d.Series[p.Port] {
 			rate = max(rate, at.Value)
@@ -44,7 +44,7 @@ func (r *portsRun) fastest(p *Port) (rate uint64) {
 
 // wasUp reports whether a port was up earlier in this boot, or before.
 func (r *portsRun) wasUp(p *Port) (now, before bool) {
-	return r.fastest(p) > 0, len(r.past.Marks(pastName(p.HCA, p.Layer), upMark+p.Port, checks.HistoryAge)) > 0
+	return r.findFastest(p) > 0, len(r.past.Marks(pastName(p.HCA, p.Layer), upMark+p.Port, checks.HistoryAge)) > 0
 }
 
 // addSpares adds the second ports of front-end cards that were up earlier: those are cabled.
@@ -77,7 +77,7 @@ func (r *portsRun) remember() {
 			values[name] = map[string]uint64{}
 		}
 		switch {
-		case garbled(p.IBPort), checks.PortActive(p.IBPort) && p.Gbps() == 0:
+		case isGarbled(p.IBPort), checks.PortActive(p.IBPort) && p.Gbps() == 0:
 			if d := r.pastOf(p); d != nil && len(d.Series[p.Port]) > 0 {
 				values[name][p.Port] = d.Series[p.Port][len(d.Series[p.Port])-1].Value
 			}
@@ -96,9 +96,9 @@ func (r *portsRun) remember() {
 	}
 }
 
-// absent returns findings about adapters that the node should have: those on its PCI bus that are
+// listAbsent returns findings about adapters that the node should have: those on its PCI bus that are
 // not an RDMA device, and those of its history. A line with DEVICEs has none.
-func (r *portsRun) absent() (findings []checks.Finding) {
+func (r *portsRun) listAbsent() (findings []checks.Finding) {
 	if len(r.c.Devices) > 0 {
 		return nil
 	}
@@ -113,7 +113,7 @@ func (r *portsRun) absent() (findings []checks.Finding) {
 			continue
 		}
 		told[d.Address] = true
-		findings = append(findings, r.lacks(d))
+		findings = append(findings, r.reportLacking(d))
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.past.File.Devices)) {
 		words := strings.Fields(name)
@@ -129,7 +129,7 @@ func (r *portsRun) absent() (findings []checks.Finding) {
 }
 
 // lost judges an adapter of the history: words are its name, address, GUID and layer. It drops
-// adapters that were only moved, renamed or passed to a virtual machine.
+// listAdapters that were only moved, renamed or passed to a virtual machine.
 func (r *portsRun) lost(name string, words []string, told map[string]bool) (f checks.Finding, found bool) {
 	device := checks.Device{Kind: "hca", Name: words[0], PCI: words[1], UUID: words[2]}
 	if words[2] == "-" {
@@ -150,7 +150,7 @@ func (r *portsRun) lost(name string, words []string, told map[string]bool) (f ch
 			return checks.Finding{}, false
 		}
 	}
-	if slices.ContainsFunc(r.HCAs, func(a rdma.HCA) bool { return a.PCI == words[1] }) || words[3] == LayerEth && r.takenOver(words[1]) {
+	if slices.ContainsFunc(r.HCAs, func(a rdma.HCA) bool { return a.PCI == words[1] }) || words[3] == LayerEth && r.isTakenOver(words[1]) {
 		return checks.Finding{}, false
 	}
 	d := pci.ReadFunction(r.env.Host, words[1])

@@ -33,7 +33,7 @@ func (r *portsRun) rate(p *Port) {
 		}
 		return
 	}
-	if was := r.fastest(p); float64(was) > got {
+	if was := r.findFastest(p); float64(was) > got {
 		f.Want, r.slow[p] = gbits(float64(was)), true
 		r.report(p, f, "rate is lower than earlier in this boot")
 		return
@@ -87,10 +87,10 @@ func (r *portsRun) others(p *Port) (most float64, alone, slower bool) {
 	return most, !extra && all > 2 && count[most] == all-1, true
 }
 
-// platformRate warns of ports that are slower than the platform's, if their adapters support
+// judgePlatformRate warns of ports that are slower than the platform's, if their adapters support
 // more: once for all, if all are slower. A card can divide the rate of one port of the platform
 // among several.
-func (r *portsRun) platformRate() {
+func (r *portsRun) judgePlatformRate() {
 	platform, _ := checks.NodePlatform(r.env)
 	if platform.NetworkRate == 0 || r.c.Rate > 0 || len(r.c.Devices) > 0 {
 		return
@@ -109,7 +109,7 @@ func (r *portsRun) platformRate() {
 	}
 	for _, p := range r.ports {
 		m := ModelOf(p.HCA.Vendor, p.HCA.Model, p.HCA.Board)
-		if m == nil || float64(m.Rate) < want || p.Plane > 1 || !r.whole(p) {
+		if m == nil || float64(m.Rate) < want || p.Plane > 1 || !r.isWhole(p) {
 			continue
 		}
 		switch name := planeOrPort(p); {
@@ -150,8 +150,8 @@ func planeOrPort(p *Port) string {
 	return p.Name()
 }
 
-// whole reports whether a port is up, with all planes of its device.
-func (r *portsRun) whole(p *Port) bool {
+// isWhole reports whether a port is up, with all planes of its device.
+func (r *portsRun) isWhole(p *Port) bool {
 	for _, q := range r.ports {
 		if planeOrPort(q) == planeOrPort(p) && (!checks.PortActive(q.IBPort) || q.Gbps() == 0 || r.slow[q]) {
 			return false

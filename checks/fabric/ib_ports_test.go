@@ -93,10 +93,10 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 		checktest.OnFabric("as wanted", checktest.Of("-n", "8", "-r", "400", "-l", "ib"), nil).OrTable(map[string]any{"count": int64(8), "rate": int64(400), "layer": "ib"}),
 		checktest.OnFabric("faster than wanted", checktest.Of("-r", "200", "mlx5_*"), nil).OrTable(map[string]any{"rate": int64(200), "devices": []any{"mlx5_*"}}),
 		checktest.OnFabric("no cable", nil, func(n *fakesys.Node) { n.Down("mlx5_3") }, down("polling", checks.CheckCable, "DOWN Polling", "link down")),
-		checktest.OnFabric("switched off", nil, state("1: DOWN", "3: Disabled"), down("disabled", checks.FixConfig, "DOWN Disabled", "the port is disabled")),
+		checktest.OnFabric("disabled", nil, state("1: DOWN", "3: Disabled"), down("disabled", checks.FixConfig, "DOWN Disabled", "the port is disabled")),
 		checktest.OnRoCE("no cable of RoCE", nil, func(n *fakesys.Node) { n.Down("rocep3s0") },
 			checktest.PortFinding(name, "rocep3s0", 3, checks.Finding{Code: "ib.ports.polling", Severity: checks.Fail, Remedy: checks.CheckCable, Want: "ACTIVE LinkUp", Got: "DOWN Disabled"}, "link down")),
-		checktest.OnRoCE("the interface of RoCE is switched off", nil, func(n *fakesys.Node) { n.Down("rocep3s0").Set("eth13", "flags", "0x1002") },
+		checktest.OnRoCE("a disabled RoCE interface", nil, func(n *fakesys.Node) { n.Down("rocep3s0").Set("eth13", "flags", "0x1002") },
 			checktest.PortFinding(name, "rocep3s0", 3, checks.Finding{Code: "ib.ports.disabled", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "ACTIVE LinkUp", Got: "DOWN Disabled"}, "the port is disabled")),
 		checktest.OnFabric("no subnet manager", nil, state("2: INIT", "5: LinkUp"), down("init", checks.CheckFabric, "INIT LinkUp", "no subnet manager has configured the port")),
 		checktest.OnFabric("armed", nil, state("3: ARMED", "5: LinkUp"), down("init", checks.CheckFabric, "ARMED LinkUp", "no subnet manager has configured the port")),
@@ -106,7 +106,7 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 			n.Set("mlx5_3", "ports/1/state", "2: INIT").Set("mlx5_4", "ports/1/state", "1: DOWN").Set("mlx5_4", "ports/1/phys_state", "2: Polling")
 		}, checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"},
 			Message: name + ":  2 ports not up yet 60 s after the boot, judged after 300 s: mlx5_3:1 (INIT LinkUp), mlx5_4:1 (DOWN Polling)"}), 60),
-		booting(checktest.OnFabric("switched off, a minute after a boot", nil, state("1: DOWN", "3: Disabled"), down("disabled", checks.FixConfig, "DOWN Disabled", "the port is disabled")), 60),
+		booting(checktest.OnFabric("disabled, a minute after a boot", nil, state("1: DOWN", "3: Disabled"), down("disabled", checks.FixConfig, "DOWN Disabled", "the port is disabled")), 60),
 		booting(checktest.OnRoCE("an interface that is not configured yet", nil, func(n *fakesys.Node) {
 			n.Set("rocep3s0", "ports/1/state", "1: DOWN").Set("rocep3s0", "ports/1/phys_state", "3: Disabled")
 		}, checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"},
@@ -115,21 +115,21 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 		checktest.OnFabric("in a test", nil, state("1: DOWN", "7: Phy Test"), down("down", checks.CheckCable, "DOWN Phy", "the link is under test")),
 		checktest.OnFabric("a state of another driver", nil, state("1: DOWN", "9: Offline"), down("down", checks.CheckCable, "DOWN Offline", "the link is down")),
 		checktest.OnFabric("no LID", nil, set("ports/1/lid", "0x0"), says(checks.Fail, "lid", checks.CheckFabric, "an address", "0x0", "LID")),
-		checktest.OnFabric("the LID of a port that has none", nil, set("ports/1/lid", "0xffff"), says(checks.Fail, "lid", checks.CheckFabric, "an address", "0xffff", "LID")),
+		checktest.OnFabric("the LID of a port without one", nil, set("ports/1/lid", "0xffff"), says(checks.Fail, "lid", checks.CheckFabric, "an address", "0xffff", "LID")),
 		checktest.OnFabric("no LID of a subnet manager", nil, set("ports/1/sm_lid", "0x0"), says(checks.Fail, "lid", checks.CheckFabric, "an address", "0x0", "LID of the subnet manager")),
-		checktest.OnFabric("a driver that tells no LID", nil, set("ports/1/lid", "-")),
+		checktest.OnFabric("a driver without LIDs", nil, set("ports/1/lid", "-")),
 
-		checktest.OnFabric("all lanes at half of the others' rate, and nothing is known of the platform: another network", nil, set("ports/1/rate", "200 Gb/sec (4X HDR)"),
+		checktest.OnFabric("all lanes at half of the others' rate, unknown platform: another network", nil, set("ports/1/rate", "200 Gb/sec (4X HDR)"),
 			says(checks.Warn, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (4X HDR)", "rate is lower than on the other ports")),
 		checktest.OnFabric("the same where the platform has eight ports", nil, set("ports/1/rate", "200 Gb/sec (4X HDR)"),
 			says(checks.Fail, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (4X HDR)", "rate is lower than on the other ports")).On(h100Network()),
-		checktest.OnFabric("half of the others' lanes, and nothing is known of the platform", nil, halfRate,
+		checktest.OnFabric("half of the others' lanes, unknown platform", nil, halfRate,
 			says(checks.Fail, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than on the other ports")),
 		checktest.OnFabric("half of the others' rate", nil, halfRate, says(checks.Fail, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than on the other ports")).On(h100Network()),
 		checktest.OnFabric("two at half of the others' rate", nil, func(n *fakesys.Node) { n.HalfRate("mlx5_3").HalfRate("mlx5_4") },
 			says(checks.Warn, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than on the other ports"),
 			checktest.PortFinding(name, "mlx5_4", 4, checks.Finding{Code: "ib.ports.rate", Severity: checks.Warn, Remedy: checks.CheckCable, Want: "400 Gb/s", Got: "200 Gb/s (2X NDR)"}, "rate is lower than on the other ports")),
-		checktest.OnFabric("half of its rate of before", nil, func(n *fakesys.Node) { n.Set("mlx5_3", "board_id", "MT_0000000891").HalfRate("mlx5_3") },
+		checktest.OnFabric("half of its earlier rate", nil, func(n *fakesys.Node) { n.Set("mlx5_3", "board_id", "MT_0000000891").HalfRate("mlx5_3") },
 			says(checks.Fail, "rate", checks.CheckCable, "400 Gb/s", "200 Gb/s (2X NDR)", "rate is lower than earlier in this boot")).
 			Holding(ibPastFile, ibPast(3, "InfiniBand", "", `,"series":{"1":[[1767322745,400]]}`)),
 		checktest.OnFabric("half of its rate in another boot", nil, func(n *fakesys.Node) { n.Set("mlx5_3", "board_id", "MT_0000000891").HalfRate("mlx5_3") }).
@@ -148,9 +148,9 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 			Message: name + ":  no port has the rate of HGX H100, want 400 Gb/s, got 200 Gb/s: mlx5_0:1 mlx5_1:1 mlx5_2:1 mlx5_3:1 mlx5_4:1 mlx5_5:1 mlx5_6:1 mlx5_7:1"}).On(h100Network()),
 
 		checktest.OnFabric("fewer than wanted", checktest.Of("-n", "8"), remove, count("7", seven)),
-		still(checktest.OnFabric("fewer than wanted, one is no RDMA device", checktest.Of("-n", "8"), noRDMADevice, count("7", seven+"; without a port: 0000:23:00.0"),
+		still(checktest.OnFabric("fewer than wanted, one is not an RDMA device", checktest.Of("-n", "8"), noRDMADevice, count("7", seven+"; without a port: 0000:23:00.0"),
 			lacksFinding(name, "ConnectX-7 is on the PCI bus, but is not an RDMA device; its driver is mlx5_core"))),
-		checktest.OnFabric("one is no RDMA device", nil, noRDMADevice, lacksFinding(name, "ConnectX-7 is on the PCI bus, but is not an RDMA device; its driver is mlx5_core")),
+		checktest.OnFabric("one is not an RDMA device", nil, noRDMADevice, lacksFinding(name, "ConnectX-7 is on the PCI bus, but is not an RDMA device; its driver is mlx5_core")),
 		checktest.OnFabric("one has no driver", nil, func(n *fakesys.Node) {
 			noRDMADevice(n)
 			delete(n.Links, n.Dir(fakesys.HCAAddress(3))+"/driver")
@@ -159,46 +159,46 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 			noRDMADevice(n)
 			n.Set(fakesys.HCAAddress(3), "device", "0x10ff")
 		}, lacksFinding(name, "the InfiniBand adapter 15b3:10ff is on the PCI bus, but is not an RDMA device; its driver is mlx5_core")),
-		checktest.OnFabric("one is given to a virtual machine", nil, func(n *fakesys.Node) {
+		checktest.OnFabric("one is passed to a virtual machine", nil, func(n *fakesys.Node) {
 			noRDMADevice(n)
 			n.Links[n.Dir(fakesys.HCAAddress(3))+"/driver"] = "../../../../../../bus/pci/drivers/vfio-pci"
 		}).Holding(ibPastFile, ibPast(3, "InfiniBand", "", `,"series":{"1":[[1767322745,400]]}`)),
-		checktest.OnFabric("one has gone", nil, remove, gone(checks.Fail, "RDMA device is missing, present earlier in this boot; not on the PCI bus")).
+		checktest.OnFabric("one is missing", nil, remove, gone(checks.Fail, "RDMA device is missing, present earlier in this boot; not on the PCI bus")).
 			Holding(ibPastFile, ibPast(3, "InfiniBand", "", `,"series":{"1":[[1767322745,400]]}`)),
-		checktest.OnFabric("one has gone over a boot", nil, remove, gone(checks.Warn, "RDMA device is missing, present before the last boot; not on the PCI bus")).
+		checktest.OnFabric("one is missing since a boot", nil, remove, gone(checks.Warn, "RDMA device is missing, present before the last boot; not on the PCI bus")).
 			Holding(ibPastFile, ibPast(3, "InfiniBand", "another", `,"series":{"1":[[1767322745,400]]}`)),
-		checktest.OnFabric("one has gone, as a line on Ethernet does not care", checktest.Of("-l", "eth"), remove, checks.Finding{Code: "ib.left", Severity: checks.Skip, Message: name + ":  no RDMA port of this node carries jobs' traffic over Ethernet"}).
+		checktest.OnFabric("one is missing, on a line about Ethernet", checktest.Of("-l", "eth"), remove, checks.Finding{Code: "ib.left", Severity: checks.Skip, Message: name + ":  no RDMA port of this node carries jobs' traffic over Ethernet"}).
 			Holding(ibPastFile, ibPast(3, "InfiniBand", "", `,"series":{"1":[[1767322745,400]]}`)),
-		checktest.OnFabric("one has gone long ago", nil, remove).Holding(ibPastFile, `{"version":1,"boot":"x","devices":{"mlx5_3 0000:23:00.0 b83f:d203:00c5:1a03 InfiniBand":{"seen":1760000000}}}`),
-		checktest.OnFabric("one has another name and place", nil, nil).Holding(ibPastFile,
+		checktest.OnFabric("one is missing for long", nil, remove).Holding(ibPastFile, `{"version":1,"boot":"x","devices":{"mlx5_3 0000:23:00.0 b83f:d203:00c5:1a03 InfiniBand":{"seen":1760000000}}}`),
+		checktest.OnFabric("one has another name and address", nil, nil).Holding(ibPastFile,
 			`{"version":1,"boot":"658f832e-2c36-42e1-a29c-a17c2e3298d2","devices":{"ibp35s0 0000:83:00.0 b83f:d203:00c5:1a03 InfiniBand":{"seen":1767322745,"series":{"1":[[1767322745,400]]}}}}`),
-		checktest.OnFabric("a past of another form", nil, nil).Holding(ibPastFile, `{"version":1,"boot":"658f832e-2c36-42e1-a29c-a17c2e3298d2","devices":{"x":{"seen":1767322745}}}`),
+		checktest.OnFabric("a history of another format", nil, nil).Holding(ibPastFile, `{"version":1,"boot":"658f832e-2c36-42e1-a29c-a17c2e3298d2","devices":{"x":{"seen":1767322745}}}`),
 		checktest.OnFabric("one is in Ethernet mode", nil, set("ports/1/link_layer", "Ethernet"),
 			checktest.HCAFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.ports.layer", Severity: checks.Warn, Remedy: checks.FixConfig, Want: "InfiniBand", Got: "Ethernet"}, "link layer has changed")).
 			Holding(ibPastFile, ibPast(3, "InfiniBand", "another", "")),
-		broken(checktest.OnFabric("a past that is broken", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: name + ":  /past/ib-ports.json is damaged; a new history begins"}).Holding(ibPastFile, `{"version`)),
+		broken(checktest.OnFabric("a damaged history", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: name + ":  /past/ib-ports.json is damaged; a new history begins"}).Holding(ibPastFile, `{"version`)),
 
-		checktest.OnFabric("each that is named has to pass", checktest.Of("mlx5_0", "mlx5_3"), func(n *fakesys.Node) { n.Down("mlx5_3") }, down("polling", checks.CheckCable, "DOWN Polling", "link down")),
-		checktest.OnFabric("the one that is named is well", checktest.Of("mlx5_0:1"), func(n *fakesys.Node) { n.Down("mlx5_3") }),
+		checktest.OnFabric("each named port has to pass", checktest.Of("mlx5_0", "mlx5_3"), func(n *fakesys.Node) { n.Down("mlx5_3") }, down("polling", checks.CheckCable, "DOWN Polling", "link down")),
+		checktest.OnFabric("the named port is healthy", checktest.Of("mlx5_0:1"), func(n *fakesys.Node) { n.Down("mlx5_3") }),
 		checktest.OnFabric("a device that does not exist", checktest.Of("mlx5_9"), nil, unnamed("mlx5_9")),
 		checktest.AsIs(checktest.OnFabric("one of eight named devices is missing", checktest.Of("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_7"), remove, goneByName)),
 		checktest.OnFabric("one of another layer", checktest.Of("-l", "InfiniBand", "mlx5_3"), set("ports/1/link_layer", "Ethernet"), says(checks.Fail, "layer", checks.FixConfig, "InfiniBand", "Ethernet", "link layer")),
-		checktest.OnFabric("a layer that is none", checktest.Of("-l", "token-ring"), nil, checks.Finding{Code: "config.value", Severity: checks.Unknown, Remedy: checks.FixConfig, Want: "ib or eth", Got: "token-ring", Message: name + `:  layer "token-ring", want ib or eth`}),
+		checktest.OnFabric("an invalid layer", checktest.Of("-l", "token-ring"), nil, checks.Finding{Code: "config.value", Severity: checks.Unknown, Remedy: checks.FixConfig, Want: "ib or eth", Got: "token-ring", Message: name + `:  layer "token-ring", want ib or eth`}),
 
 		broken(checktest.OnFabric("unreadable state", nil, set("ports/1/state/", ""), ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"state: is a directory"))),
 		broken(checktest.OnFabric("unreadable LID of a port that is down", nil, func(n *fakesys.Node) { n.Down("mlx5_3").Set("mlx5_3", "ports/1/lid/", "") },
 			ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"lid: is a directory"), down("polling", checks.CheckCable, "DOWN Polling", "link down"))),
 		broken(checktest.OnFabric("garbage for a state", nil, state("\xff\x00", "\x01"), ibUnknown(name, "port", "mlx5_3", 3, `unknown state "" or phys_state ""`))),
-		broken(checktest.OnFabric("words for a state", nil, state("4: FINE", "5: Well"), ibUnknown(name, "port", "mlx5_3", 3, `unknown state "FINE" or phys_state "Well"`))),
-		broken(checktest.OnFabric("a word for a state, and a link", nil, state("9: FINE", "5: LinkUp"), ibUnknown(name, "port", "mlx5_3", 3, `unknown state "FINE" or phys_state "LinkUp"`))),
-		broken(checktest.OnFabric("a word for the state of a link", nil, state("4: ACTIVE", "5: Well"), ibUnknown(name, "port", "mlx5_3", 3, `unknown state "ACTIVE" or phys_state "Well"`))),
-		checktest.OnFabric("a word for a state, and no link", nil, state("9: FINE", "2: Polling"), down("polling", checks.CheckCable, "FINE Polling", "link down")),
+		broken(checktest.OnFabric("unknown states", nil, state("4: FINE", "5: Well"), ibUnknown(name, "port", "mlx5_3", 3, `unknown state "FINE" or phys_state "Well"`))),
+		broken(checktest.OnFabric("an unknown state with a link", nil, state("9: FINE", "5: LinkUp"), ibUnknown(name, "port", "mlx5_3", 3, `unknown state "FINE" or phys_state "LinkUp"`))),
+		broken(checktest.OnFabric("an unknown state of the link", nil, state("4: ACTIVE", "5: Well"), ibUnknown(name, "port", "mlx5_3", 3, `unknown state "ACTIVE" or phys_state "Well"`))),
+		checktest.OnFabric("an unknown state without a link", nil, state("9: FINE", "2: Polling"), down("polling", checks.CheckCable, "FINE Polling", "link down")),
 		checktest.OnFabric("the kernel does not know the state of a link", nil, state("4: ACTIVE", "0: <unknown>"), down("down", checks.CheckCable, "ACTIVE <unknown>", "the link is down")),
-		broken(checktest.OnFabric("a rate that cannot be", nil, set("ports/1/rate", "999999 Gb/sec (4X NDR)"), ibUnknown(name, "port", "mlx5_3", 3, `rate "999999": not a rate`))),
+		broken(checktest.OnFabric("an impossible rate", nil, set("ports/1/rate", "999999 Gb/sec (4X NDR)"), ibUnknown(name, "port", "mlx5_3", 3, `rate "999999": not a rate`))),
 		broken(checktest.OnFabric("garbage for a rate", nil, set("ports/1/rate", "fast"), ibUnknown(name, "port", "mlx5_3", 3, `rate "fast": not a rate`))),
 		broken(checktest.OnFabric("garbage for a LID", nil, set("ports/1/lid", "0xzz"), ibUnknown(name, "port", "mlx5_3", 3, `LID "0xzz": not a number`))),
-		broken(checktest.OnFabric("taken out while it was read", nil, set("ports/1/state", "-"), ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"state: no such file or directory"))),
-		broken(checktest.OnFabric("too few, of which one cannot be read", checktest.Of("-n", "8"), func(n *fakesys.Node) {
+		broken(checktest.OnFabric("removed while it was read", nil, set("ports/1/state", "-"), ibUnknown(name, "port", "mlx5_3", 3, "read "+dir+"state: no such file or directory"))),
+		broken(checktest.OnFabric("too few, one of them unreadable", checktest.Of("-n", "8"), func(n *fakesys.Node) {
 			maps.DeleteFunc(n.Files, func(f, _ string) bool {
 				return len(f) > len(n.Dir("mlx5_3"))+6 && f[:len(n.Dir("mlx5_3"))+6] == n.Dir("mlx5_3")+"/ports"
 			})

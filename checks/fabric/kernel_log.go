@@ -65,8 +65,8 @@ func init() {
 	})
 }
 
-func (c *kernelMessages) Bind(words []string) error {
-	if err := checks.BindTags(c, words); err != nil {
+func (c *kernelMessages) Bind(args []string) error {
+	if err := checks.BindTags(c, args); err != nil {
 		return err
 	}
 	return c.Validate()
@@ -329,7 +329,7 @@ func (j *messageJudge) device(e *messageEvent) (d checks.Device, judged bool) {
 		r, known := j.log.Roles[e.Disk]
 		return checks.Device{Kind: "nvme", Name: e.Disk}, !known || r.Jobs
 	}
-	for _, pci := range j.functions(e.PCI) {
+	for _, pci := range j.listFunctions(e.PCI) {
 		a := j.adapters[pci]
 		if a == nil {
 			continue
@@ -349,9 +349,9 @@ func (j *messageJudge) device(e *messageEvent) (d checks.Device, judged bool) {
 // local reports whether a disk belongs to this node: others are reached over a network.
 func local(d *disk.NVMe) bool { return d.Transport == "" || d.Transport == "pcie" }
 
-// functions returns the addresses of an adapter: its own, and that of another function of its
+// listFunctions returns the addresses of an adapter: its own, and that of another function of its
 // card, as for the ports of a bond.
-func (j *messageJudge) functions(pci string) []string {
+func (j *messageJudge) listFunctions(pci string) []string {
 	list := []string{pci}
 	for other := range j.adapters {
 		if other != pci && pcie.CardOf(other) == pcie.CardOf(pci) && j.adapters[other].ports[0].HCA.PCI == other && strings.Contains(j.adapters[other].ports[0].Device, "bond") {
@@ -361,8 +361,8 @@ func (j *messageJudge) functions(pci string) []string {
 	return list
 }
 
-// messageDevices returns the devices with messages.
-func messageDevices(env *checks.Env) (names []string) {
+// listMessageDevices returns the devices with messages.
+func listMessageDevices(env *checks.Env) (names []string) {
 	j := &messageJudge{env: env, now: probe.Now(env.Host).Unix()}
 	j.askDevices()
 	j.recall()
@@ -423,7 +423,7 @@ func (j *messageJudge) findings() (list []checks.Finding) {
 		return cmp.Or(strings.Compare(a.device.PCI+a.device.Name, b.device.PCI+b.device.Name), cmp.Compare(a.First, b.First))
 	})
 	for _, fails := range []bool{false, true} {
-		for _, c := range combined(cases) {
+		for _, c := range combineCases(cases) {
 			if c.fails == fails {
 				list = append(list, j.finding(c))
 			}
@@ -432,8 +432,8 @@ func (j *messageJudge) findings() (list []checks.Finding) {
 	return list
 }
 
-// combined keeps one failure for each device, the first, and adds the other messages to it.
-func combined(cases []*messageCase) (list []*messageCase) {
+// combineCases keeps one failure for each device, the first, and adds the other messages to it.
+func combineCases(cases []*messageCase) (list []*messageCase) {
 	first := map[string]*messageCase{}
 	for _, c := range cases {
 		if key := c.device.PCI + c.device.Name; c.fails && first[key] == nil {
@@ -482,8 +482,8 @@ func (j *messageJudge) judge(e *messageEvent) *messageCase {
 	case c.row.Peers && j.everywhere(e):
 		return nil
 	case c.row.State == "link":
-		c.fails = c.fails || j.linkDown(c)
-	case c.row.State == "live" && j.live(e.Disk):
+		c.fails = c.fails || j.isLinkDown(c)
+	case c.row.State == "live" && j.isLive(e.Disk):
 		c.fails = false
 		c.also("the disk works again")
 	case e.Recovered > 0 && c.fails:
@@ -538,9 +538,9 @@ func (j *messageJudge) everywhere(e *messageEvent) bool {
 	return devices > 1
 }
 
-// linkDown reports whether a port of the device has no link now. A port that waits for the subnet
+// isLinkDown reports whether a port of the device has no link now. A port that waits for the subnet
 // manager has a link, and links that train after a boot are not a fault yet.
-func (j *messageJudge) linkDown(c *messageCase) bool {
+func (j *messageJudge) isLinkDown(c *messageCase) bool {
 	a := j.adapters[c.PCI]
 	if a == nil {
 		return false
@@ -554,8 +554,8 @@ func (j *messageJudge) linkDown(c *messageCase) bool {
 	return false
 }
 
-// live reports whether a disk's controller works.
-func (j *messageJudge) live(name string) bool {
+// isLive reports whether a disk's controller works.
+func (j *messageJudge) isLive(name string) bool {
 	return slices.ContainsFunc(j.disks, func(d disk.NVMe) bool { return d.Name == name && d.State == checks.NVMeLive })
 }
 

@@ -50,7 +50,7 @@ func TestNodeCounters(t *testing.T) {
 	}
 	list, err := NodeCounters(probe.NewHost(root))
 	if err == nil {
-		t.Error("a counter that is no number is not told of")
+		t.Error("an invalid counter is not reported")
 	}
 	got := map[string]map[string]uint64{}
 	for _, c := range list {

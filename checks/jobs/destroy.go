@@ -28,19 +28,19 @@ import (
 // Signals go to a process by a descriptor, after it was compared with the one that
 // was judged: the PID may have been reused meanwhile.
 
-// keeps returns why a process of the ended job must not be ended, "" if it may be.
-func (r *leftRun) keeps(p *leftProcess) string {
+// keepReason returns why a process of the ended job must not be ended, "" if it may be.
+func (r *leftRun) keepReason(p *leftProcess) string {
 	switch {
 	case !p.Owned:
 		return "other users also run in it"
-	case !r.person():
+	case !r.isPerson():
 		return fmt.Sprintf("uid %d is root or a system user", r.job.UID)
 	}
 	return p.Claim
 }
 
-// person reports whether the job's user is neither root nor a system user.
-func (r *leftRun) person() bool { return r.job.UID > 0 && int64(r.job.UID) > r.system }
+// isPerson reports whether the job's user is neither root nor a system user.
+func (r *leftRun) isPerson() bool { return r.job.UID > 0 && int64(r.job.UID) > r.system }
 
 // hasEnded reports whether no step of the job runs any more: an operator can run an epilog by
 // hand. The step that an epilog itself can run in does not count.

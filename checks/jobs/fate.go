@@ -14,15 +14,15 @@ import (
 
 // How check_job_leftovers reports a process, and what it stores about one that no signal can end.
 
-// fate describes the state of a process.
-func (r *leftRun) fate(p *leftProcess) string {
+// describeFate describes the state of a process.
+func (r *leftRun) describeFate(p *leftProcess) string {
 	switch {
 	case p.gone && p.killed:
-		return "had to be killed" + r.opened(p)
+		return "had to be killed" + r.describeOpened(p)
 	case p.gone:
-		return "had to be ended" + r.opened(p)
+		return "had to be ended" + r.describeOpened(p)
 	}
-	text := "remains" + r.opened(p)
+	text := "remains" + r.describeOpened(p)
 	if p.Asleep {
 		text += " in state D" + checks.Before(", wait channel ", p.Wchan, "")
 	}
@@ -36,16 +36,16 @@ func (r *leftRun) fate(p *leftProcess) string {
 	case p.err != nil:
 		return text + fmt.Sprintf("; cannot end it: %v", p.err)
 	}
-	return text + checks.Before("; not ended: ", r.keeps(p), "")
+	return text + checks.Before("; not ended: ", r.keepReason(p), "")
 }
 
-// hangs describes a process that no signal can end. The text stays the same from run to run.
-func (r *leftRun) hangs(p *leftProcess) string {
-	return "cannot be ended" + r.opened(p) + ": killed, and in state D" + checks.Before(", wait channel ", p.Wchan, "")
+// describeHang describes a process that no signal can end. The text stays the same from run to run.
+func (r *leftRun) describeHang(p *leftProcess) string {
+	return "cannot be ended" + r.describeOpened(p) + ": killed, and in state D" + checks.Before(", wait channel ", p.Wchan, "")
 }
 
-// opened names the GPUs that a process has open.
-func (r *leftRun) opened(p *leftProcess) string {
+// describeOpened names the GPUs that a process has open.
+func (r *leftRun) describeOpened(p *leftProcess) string {
 	var names []string
 	for _, minor := range p.GPUs {
 		name := fmt.Sprintf("/dev/nvidia%d", minor)
@@ -77,7 +77,7 @@ func (r *leftRun) remember(stuck []*leftProcess) []checks.Finding {
 	}
 	var record stuckRecord
 	for _, p := range stuck {
-		record.Processes = append(record.Processes, stuckProcess{p.PID, p.Start, r.finding(p, checks.Finding{}, r.hangs(p)).Message})
+		record.Processes = append(record.Processes, stuckProcess{p.PID, p.Start, r.finding(p, checks.Finding{}, r.describeHang(p)).Message})
 	}
 	return checks.KeepForLater(r.env, jobLeftoversName, stuckRecords+r.job.ID, record)
 }
@@ -87,7 +87,7 @@ func stillStuck(env *checks.Env) (findings []checks.Finding) {
 	records, err := probe.Records(env.Host, stuckRecords)
 	switch {
 	case errors.Is(err, probe.ErrNoMemory):
-		return noJob(jobLeftoversName)
+		return reportNoJob(jobLeftoversName)
 	case err != nil:
 		return checks.Unreadable(err)
 	}
@@ -116,13 +116,13 @@ func stillStuck(env *checks.Env) (findings []checks.Finding) {
 		}
 	}
 	if len(findings) == 0 {
-		return noJob(jobLeftoversName)
+		return reportNoJob(jobLeftoversName)
 	}
 	return findings
 }
 
-// noJob returns the finding of a check of the class "job" if no job has ended.
-func noJob(check string) []checks.Finding {
+// reportNoJob returns the finding of a check of the class "job" if no job has ended.
+func reportNoJob(check string) []checks.Finding {
 	return []checks.Finding{checks.Finding{Code: "job.none", Severity: checks.Skip}.Describe(check, "not in the epilog of a job")}
 }
 

@@ -58,7 +58,7 @@ func (c *jobGPUs) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	job := env.Job
 	switch {
 	case job == nil || !job.Ended || job.ID == "":
-		return noJob(jobGPUsName)
+		return reportNoJob(jobGPUsName)
 	case len(job.GPUs) == 0:
 		return []checks.Finding{checks.Finding{Code: "job.gpus.unknown", Severity: checks.Skip}.Describe(jobGPUsName, "the GPUs of job %s are unknown", job.ID)}
 	}
@@ -131,7 +131,7 @@ func (r *gpuRun) judge(s *gpu.GPUs, g *nvml.GPU) {
 	if !known || !listed || mig || r.job.Shared || used <= uint64(max(r.Memory, 0)) {
 		return
 	}
-	holders, whose := r.holders(list)
+	holders, whose := r.nameHolders(list)
 	if !whose {
 		return
 	}
@@ -146,9 +146,9 @@ func (r *gpuRun) judge(s *gpu.GPUs, g *nvml.GPU) {
 	s.Report(g, f, "memory in use after job %s %s", r.job.ID, holders)
 }
 
-// holders names the processes on a GPU. whose is false if the memory in use is not the job's, or
+// nameHolders names the processes on a GPU. whose is false if the memory in use is not the job's, or
 // if that is unknown.
-func (r *gpuRun) holders(list []nvml.GPUProcess) (text string, whose bool) {
+func (r *gpuRun) nameHolders(list []nvml.GPUProcess) (text string, whose bool) {
 	var names []string
 	for _, p := range list {
 		job, err := jobscan.JobOf(r.Env.Host, p.PID)

@@ -33,7 +33,7 @@ import (
 //
 // In an epilog it runs even if no line names it, unless [policy.job] of nhc.toml has contexts =
 // []. In a health check it looks for the processes that it could not end, so that a line with it
-// keeps the node drained until they are gone.
+// keepReason the node drained until they are gone.
 //
 //   - || check_job_leftovers -g 5
 type jobLeftovers struct {
@@ -78,7 +78,7 @@ func (c *jobLeftovers) Run(ctx context.Context, env *checks.Env) []checks.Findin
 	case job == nil:
 		return stillStuck(env)
 	case !job.Ended || job.ID == "":
-		return noJob(jobLeftoversName)
+		return reportNoJob(jobLeftoversName)
 	}
 	system, failed := checks.MaxSystemUID(env, jobLeftoversName)
 	if failed != nil {
@@ -88,11 +88,11 @@ func (c *jobLeftovers) Run(ctx context.Context, env *checks.Env) []checks.Findin
 		jobLeftovers: c, env: env, job: job, system: system, ref: jobscan.JobRef{ID: job.ID, UID: job.UID, Node: job.Node, Het: job.Het, Restart: job.Restart},
 		end: c.End || job.End, seen: map[int]*leftProcess{},
 	}
-	r.processes(ctx)
-	if slices.ContainsFunc(r.living(), r.isStuck) {
+	r.awaitProcesses(ctx)
+	if slices.ContainsFunc(r.listLiving(), r.isStuck) {
 		return r.report() // what reads more of such a process may hang, too
 	}
-	return append(r.report(), r.objects(ctx)...)
+	return append(r.report(), r.reportObjects(ctx)...)
 }
 
 // leftRun is one run of the check.
@@ -131,9 +131,9 @@ type leftProcess struct {
 // termWait is the time for a process to end after SIGTERM.
 const termWait = 2 * time.Second
 
-// processes looks for the job's processes until they are gone or the time is over, and ends them
+// awaitProcesses looks for the job's processes until they are gone or the time is over, and ends them
 // if requested. It leaves a quarter of the step's time.
-func (r *leftRun) processes(ctx context.Context) {
+func (r *leftRun) awaitProcesses(ctx context.Context) {
 	left := checks.Room(ctx)
 	finish := time.Now().Add(left)
 	need := r.Stuck
@@ -143,17 +143,17 @@ func (r *leftRun) processes(ctx context.Context) {
 	within := func(d time.Duration) time.Time { return earlier(finish, time.Now().Add(d)) }
 
 	grace := min(cmp.Or(r.Grace, r.job.Grace), max(left-need, 0))
-	r.poll(within(grace), func() bool { return !slices.ContainsFunc(r.living(), unclaimed) })
-	if r.end && slices.ContainsFunc(r.living(), r.mayEnd) && r.hasEnded() {
-		over := func() bool { return !slices.ContainsFunc(r.living(), r.mayEnd) }
+	r.poll(within(grace), func() bool { return !slices.ContainsFunc(r.listLiving(), isUnclaimed) })
+	if r.end && slices.ContainsFunc(r.listLiving(), r.mayEnd) && r.hasEnded() {
+		over := func() bool { return !slices.ContainsFunc(r.listLiving(), r.mayEnd) }
 		r.poll(within(termWait), func() bool { return r.signal(false) || over() })
 		r.poll(within(r.Stuck+termWait), func() bool {
 			r.signal(true)
-			return !slices.ContainsFunc(r.living(), func(p *leftProcess) bool { return r.mayEnd(p) && !r.isStuck(p) })
+			return !slices.ContainsFunc(r.listLiving(), func(p *leftProcess) bool { return r.mayEnd(p) && !r.isStuck(p) })
 		})
 	}
 	r.poll(within(r.Stuck+termWait), func() bool {
-		return !slices.ContainsFunc(r.living(), func(p *leftProcess) bool { return !p.asleep.IsZero() && !r.isStuck(p) })
+		return !slices.ContainsFunc(r.listLiving(), func(p *leftProcess) bool { return !p.asleep.IsZero() && !r.isStuck(p) })
 	})
 }
 
@@ -222,8 +222,8 @@ func (r *leftRun) note(p jobscan.JobProcess) {
 	old.JobProcess, old.gone = p, false
 }
 
-// living returns the processes that still exist, by pid.
-func (r *leftRun) living() (list []*leftProcess) {
+// listLiving returns the processes that still exist, by pid.
+func (r *leftRun) listLiving() (list []*leftProcess) {
 	for _, p := range r.all() {
 		if !p.gone {
 			list = append(list, p)
@@ -247,15 +247,15 @@ func (r *leftRun) isStuck(p *leftProcess) bool {
 }
 
 // mayEnd reports whether a process may be ended.
-func (r *leftRun) mayEnd(p *leftProcess) bool { return !p.held && r.keeps(p) == "" }
+func (r *leftRun) mayEnd(p *leftProcess) bool { return !p.held && r.keepReason(p) == "" }
 
-// unclaimed reports whether a process should have ended with its job.
-func unclaimed(p *leftProcess) bool { return p.Claim == "" }
+// isUnclaimed reports whether a process should have ended with its job.
+func isUnclaimed(p *leftProcess) bool { return p.Claim == "" }
 
 // signal sends SIGTERM, or SIGKILL, to every process that may be ended. It returns false: the
 // caller has to see them end.
 func (r *leftRun) signal(kill bool) bool {
-	for _, p := range r.living() {
+	for _, p := range r.listLiving() {
 		done := &p.asked
 		if kill {
 			done = &p.killed
@@ -293,14 +293,14 @@ func (r *leftRun) report() (findings []checks.Finding) {
 		case p.gone && !p.asked && !p.killed: // it ended on its own
 		case hangs:
 			stuck = append(stuck, p)
-			findings = append(findings, r.finding(p, checks.Finding{Code: "job.left.stuck", Severity: checks.Fail, Remedy: checks.RebootNode}, r.hangs(p)))
+			findings = append(findings, r.finding(p, checks.Finding{Code: "job.left.stuck", Severity: checks.Fail, Remedy: checks.RebootNode}, r.describeHang(p)))
 		case more < mostReported:
 			more++
 			f := checks.Finding{Code: "job.left.process", Severity: r.severity()}
 			if p.Claim != "" {
 				f.Severity = checks.Warn // it may stay
 			}
-			findings = append(findings, r.finding(p, f, r.fate(p)))
+			findings = append(findings, r.finding(p, f, r.describeFate(p)))
 		default:
 			more++
 		}

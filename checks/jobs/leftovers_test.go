@@ -194,7 +194,7 @@ func TestJobLeftoversAreRemembered(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := run(nil); len(got) != 1 || got[0].Severity != checks.Unknown || !strings.HasPrefix(got[0].Message, "read leftover-9: ") {
-		t.Errorf("a file that is none: %+v", got)
+		t.Errorf("an invalid file: %+v", got)
 	}
 	if err := errors.Join(os.Remove(record), os.Mkdir(record, 0o700)); err != nil {
 		t.Fatal(err)

@@ -33,17 +33,17 @@ type leftObject struct {
 // ipcWords are the names of the kinds of System V IPC.
 var ipcWords = map[jobscan.IPCKind]string{jobscan.SharedMemory: "shared memory segment", jobscan.MessageQueue: "message queue", jobscan.SemaphoreSets: "semaphore set"}
 
-// objects reports the IPC and the files of the job's user that no process uses: those that
+// reportObjects reports the IPC and the files of the job's user that no process uses: those that
 // earlier epilogs had no time for, and the job's own. It removes them if nhc.toml requests that
 // and no other claim exists.
-func (r *leftRun) objects(ctx context.Context) (findings []checks.Finding) {
+func (r *leftRun) reportObjects(ctx context.Context) (findings []checks.Finding) {
 	if int64(r.job.UID) <= r.system {
 		return nil
 	}
 	if r.end {
 		findings = r.earlier(ctx)
 	}
-	findings = append(findings, r.rounds(ctx)...)
+	findings = append(findings, r.repeatPasses(ctx)...)
 	if !r.more {
 		return findings
 	}
@@ -86,7 +86,7 @@ func (r *leftRun) earlier(ctx context.Context) (findings []checks.Finding) {
 		old := &leftRun{jobLeftovers: r.jobLeftovers, env: r.env, system: r.system, end: true, seen: r.seen, until: rec.Until, ended: []string{r.job.ID, r.job.Het},
 			job: &checks.Job{ID: rec.Job, UID: rec.UID, User: rec.User, Node: r.job.Node, Began: rec.Began, Beside: r.job.Beside, Ended: true},
 			ref: jobscan.JobRef{ID: rec.Job, UID: rec.UID, Node: r.job.Node}}
-		findings = append(findings, old.rounds(ctx)...)
+		findings = append(findings, old.repeatPasses(ctx)...)
 		if !old.more && old.found == old.gone {
 			_ = probe.Forget(r.env.Host, raw.Name)
 		}
@@ -97,11 +97,11 @@ func (r *leftRun) earlier(ctx context.Context) (findings []checks.Finding) {
 // mostLooks is the largest number of passes of an epilog over /dev/shm.
 const mostLooks = 10
 
-// rounds repeats the pass until no file is left.
-func (r *leftRun) rounds(ctx context.Context) (findings []checks.Finding) {
+// repeatPasses repeats the pass until no file is left.
+func (r *leftRun) repeatPasses(ctx context.Context) (findings []checks.Finding) {
 	for range cmp.Or(r.looks, mostLooks) {
 		before := r.gone
-		findings = append(findings, r.round(ctx)...)
+		findings = append(findings, r.makePass(ctx)...)
 		if !r.more || r.gone == before || checks.Room(ctx) < time.Second {
 			break
 		}
@@ -109,9 +109,9 @@ func (r *leftRun) rounds(ctx context.Context) (findings []checks.Finding) {
 	return findings
 }
 
-// round makes one pass.
-func (r *leftRun) round(ctx context.Context) []checks.Finding {
-	list, findings := r.unused()
+// makePass makes one pass.
+func (r *leftRun) makePass(ctx context.Context) []checks.Finding {
+	list, findings := r.listUnused()
 	list = slices.DeleteFunc(list, func(o leftObject) bool {
 		return o.made.Before(r.job.Began) || !r.until.IsZero() && o.made.After(r.until)
 	})
@@ -123,7 +123,7 @@ func (r *leftRun) round(ctx context.Context) []checks.Finding {
 	if err != nil {
 		return append(findings, checks.Unreadable(err)...)
 	}
-	list = slices.DeleteFunc(list, func(o leftObject) bool { return o.used(c) })
+	list = slices.DeleteFunc(list, func(o leftObject) bool { return o.isUsed(c) })
 	switch {
 	case r.end && c.sure && !c.others && slices.ContainsFunc(list, c.ofJob):
 		if c.others, err = r.askSlurm(ctx); err != nil {
@@ -145,7 +145,7 @@ func (r *leftRun) round(ctx context.Context) []checks.Finding {
 		}
 		for _, kind := range []string{ipcWords[jobscan.SharedMemory], ipcWords[jobscan.MessageQueue], ipcWords[jobscan.SemaphoreSets], shmWord} {
 			if len(groups[kind]) > 0 {
-				findings = append(findings, r.group(groups[kind], sure))
+				findings = append(findings, r.reportGroup(groups[kind], sure))
 			}
 		}
 	}
@@ -154,8 +154,8 @@ func (r *leftRun) round(ctx context.Context) []checks.Finding {
 
 const shmWord = "/dev/shm file"
 
-// unused returns the objects of the job's user that no process has attached or open.
-func (r *leftRun) unused() (list []leftObject, findings []checks.Finding) {
+// listUnused returns the objects of the job's user that no process has attached or open.
+func (r *leftRun) listUnused() (list []leftObject, findings []checks.Finding) {
 	uid := uint32(r.job.UID)
 	r.env.At("read /proc/sysvipc")
 	ipcs, err := jobscan.IPCs(r.env.Host)
@@ -204,7 +204,7 @@ func (r *leftRun) claim() (c claim, err error) {
 	for _, id := range r.ended {
 		delete(users, id)
 	}
-	c.sure = r.person() && (!r.end || r.hasEnded()) && !r.job.Began.IsZero() && len(r.living()) == 0 && !slices.Contains(r.job.Beside, r.job.UID)
+	c.sure = r.isPerson() && (!r.end || r.hasEnded()) && !r.job.Began.IsZero() && len(r.listLiving()) == 0 && !slices.Contains(r.job.Beside, r.job.UID)
 	c.shared = len(users)+len(r.job.Beside) > 0
 	for _, uids := range users {
 		c.others = c.others || slices.Contains(uids, uint32(r.job.UID))
@@ -221,8 +221,8 @@ func (r *leftRun) claim() (c claim, err error) {
 	return c, err
 }
 
-// used reports whether the process that created an object, or used it last, still lives.
-func (o *leftObject) used(c claim) bool {
+// isUsed reports whether the process that created an object, or used it last, still lives.
+func (o *leftObject) isUsed(c claim) bool {
 	return slices.ContainsFunc(o.pids, func(pid int) bool {
 		_, alive := c.owners[pid]
 		return alive
@@ -232,8 +232,8 @@ func (o *leftObject) used(c claim) bool {
 // mostNamed is the most objects of a kind to name.
 const mostNamed = 3
 
-// group reports objects of a kind, and removes them.
-func (r *leftRun) group(list []leftObject, sure bool) checks.Finding {
+// reportGroup reports objects of a kind, and removes them.
+func (r *leftRun) reportGroup(list []leftObject, sure bool) checks.Finding {
 	f := checks.Finding{Code: list[0].code, Severity: checks.Warn}
 	var bytes uint64
 	var names []string
@@ -256,11 +256,11 @@ func (r *leftRun) group(list []leftObject, sure bool) checks.Finding {
 		return f.Phrase(jobLeftoversName, "%s has %s, perhaps of job %s, which has ended%s", user, text, r.job.ID, checks.Before("; not removed: ", r.doubt, ""))
 	}
 	f.Severity = r.severity()
-	return f.Phrase(jobLeftoversName, "job %s of %s has left %s%s", r.job.ID, user, text, r.removed(list))
+	return f.Phrase(jobLeftoversName, "job %s of %s has left %s%s", r.job.ID, user, text, r.removeAll(list))
 }
 
-// removed removes objects if that is requested, and describes the result.
-func (r *leftRun) removed(list []leftObject) string {
+// removeAll removes objects if that is requested, and describes the result.
+func (r *leftRun) removeAll(list []leftObject) string {
 	if !r.end {
 		return ""
 	}
