@@ -93,6 +93,7 @@ func (c *dcgmHealth) Run(ctx context.Context, env *checks.Env) []checks.Finding 
 		s.Failed("ask "+s.Engine.Via(), err)
 		return s.Findings
 	}
+	env.Fact("%s", checks.Plural(len(health.Incidents), "incident"))
 	for _, i := range health.Incidents {
 		s.Report(ctx, i.Entity, i.Failed, i.Code, checks.Before(", ", dcgmSystemNames[i.System], ""), i.Message)
 	}

@@ -143,6 +143,7 @@ func (c *gpuFabric) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	} else if nothing && r.joined == 0 {
 		return []checks.Finding{checks.Finding{Code: "gpu.fabric.none", Severity: checks.Skip}.Describe(gpuFabricName, "these GPUs do not have an NVLink fabric")}
 	}
+	env.Fact("%d joined", r.joined)
 	return append(append(s.Findings, node...), r.past.store(env)...)
 }
 

@@ -97,6 +97,12 @@ func (c *gpuMode) Run(_ context.Context, env *checks.Env) []checks.Finding {
 			k.compare(s)
 		}
 	}
+	s.total("with MIG", func(g *nvml.GPU) (n uint64, known bool) {
+		if withMIG(g) {
+			n = 1
+		}
+		return n, g.Modes.MIG.Known
+	})
 	if c.CC != "" {
 		s.Findings = append(s.Findings, c.judgeCC(s)...)
 	}

@@ -67,6 +67,12 @@ func (c *gpuThrottle) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}
 	m := recallGPU[throttled](env, c.name, "gpu-throttle", s.NVML.Taken)
 	s.Each(func(s *GPUs, g *nvml.GPU) { c.judge(s, g, m) })
+	s.total("slowed down by the hardware", func(g *nvml.GPU) (n uint64, known bool) {
+		if g.Throttle.Now.Value&HardwareReasons != 0 {
+			n = 1
+		}
+		return n, g.Throttle.Now.Known
+	})
 	return append(s.Done(), m.store(env)...)
 }
 

@@ -66,6 +66,11 @@ func (c *fileTest) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	if c.Test == "" || len(c.Files) == 0 {
 		return []checks.Finding{checks.Usage("check_file_test:  Syntax error:  Missing parameters.", "")}
 	}
+	not := ""
+	if c.Negate {
+		not = "-! "
+	}
+	env.Fact("%s-%s %s", not, c.Test, strings.Join(c.Files, " "))
 	var op byte
 	var file string
 	for _, op = range []byte(c.Test) {

@@ -69,7 +69,7 @@ func foldFacts(facts []Row) (list []Row) {
 	for i := range facts {
 		var words []string
 		for _, w := range strings.Fields(facts[i].Message) {
-			if _, address := checks.PCIAddress(w); !address && !boardID().MatchString(w) {
+			if _, address := checks.PCIAddress(w); !address && !boardID().MatchString(w) && !strings.HasSuffix(w, "-"+redacted) {
 				words = append(words, w)
 			}
 		}

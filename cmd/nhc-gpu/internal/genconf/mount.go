@@ -20,7 +20,7 @@ var uselessTypes = []string{
 }
 
 // Directories where containers, logins and jobs mount file systems for their lifetime.
-var passingPlaces = []string{
+var temporaryDirs = []string{
 	"/dev/shm", "/media", "/proc", "/run", "/snap", "/sys", "/tmp", "/var/lib/containerd", "/var/lib/containers", "/var/lib/docker",
 	"/var/lib/enroot", "/var/lib/kubelet", "/var/lib/lxcfs", "/var/snap", "/var/spool/slurmd", "/var/tmp",
 }
@@ -46,9 +46,9 @@ func (g *generator) mountSection(a answers) {
 	var left []string
 	for i, m := range inv.Mounts {
 		later := slices.ContainsFunc(inv.Mounts[i+1:], func(o probe.Mount) bool { return o.Point == m.Point })
-		switch why := passing(m, inv.Mounts); {
+		switch why := whyTemporary(m, inv.Mounts); {
 		case later && m.Type != "autofs": // another mount hides it
-		case why == leftOut:
+		case why == temporary:
 			left = append(left, m.Point)
 		case strings.ContainsRune(m.Point+m.Source, utf8.RuneError):
 			s.comment("no line for %s: its name is not UTF-8", m.Point)
@@ -77,23 +77,23 @@ func some(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], " "), len(names)-most)
 }
 
-const leftOut = "temporary"
+const temporary = "temporary"
 
-// passing returns why a mount is not permanent, "" if it is.
-func passing(m probe.Mount, all []probe.Mount) string {
+// whyTemporary returns why a mount is not permanent, "" if it is.
+func whyTemporary(m probe.Mount, all []probe.Mount) string {
 	below := func(dir string) bool {
 		return m.Point != dir && strings.HasPrefix(m.Point, strings.TrimSuffix(dir, "/")+"/")
 	}
 	kind, _, _ := strings.Cut(m.Type, ".")
 	switch {
 	case slices.Contains(uselessTypes, m.Type), m.Type == "fuse.portal", strings.HasPrefix(m.Type, "fuse.gvfs"):
-		return leftOut
-	case slices.ContainsFunc(passingPlaces, below):
-		return leftOut
+		return temporary
+	case slices.ContainsFunc(temporaryDirs, below):
+		return temporary
 	case m.Type == "overlay" && m.Point != "/", strings.HasSuffix(m.Point, "//deleted"), strings.HasPrefix(m.Source, "/dev/loop"):
-		return leftOut
+		return temporary
 	case kind == "fuse" && !slices.Contains(strings.Split(m.Options, ","), "user_id=0"), m.Type == "fuse.sshfs":
-		return leftOut // a user's mount
+		return temporary // a user's mount
 	case slices.ContainsFunc(all, func(o probe.Mount) bool { return o.Type == "autofs" && (o.Point == m.Point || below(o.Point)) }):
 		return "mounted on demand; the line below mounts it first"
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
 )
 
-func TestPassing(t *testing.T) {
+func TestWhyTemporary(t *testing.T) {
 	t.Parallel()
-	const onDemand = "mounted on demand; the line below, if you want it, mounts it first"
+	const onDemand = "mounted on demand; the line below mounts it first"
 	all := []probe.Mount{{Point: "/net", Type: "autofs"}, {Point: "/data", Type: "autofs"}}
 	for _, tt := range []struct {
 		m    probe.Mount
@@ -26,22 +26,22 @@ func TestPassing(t *testing.T) {
 		{probe.Mount{Point: "/dev/shm", Type: "tmpfs"}, ""},
 		{probe.Mount{Point: "/home", Type: "nfs4", Source: "nfs1:/home"}, ""},
 		{probe.Mount{Point: "/ceph", Type: "fuse.ceph-fuse", Options: "rw,user_id=0,group_id=0"}, ""},
-		{probe.Mount{Point: "/run/user/1000", Type: "tmpfs"}, leftOut},
-		{probe.Mount{Point: "/run/netns/x", Type: "nsfs"}, leftOut},
-		{probe.Mount{Point: "/run/rpc", Type: "ext4"}, leftOut},
-		{probe.Mount{Point: "/tmp/job.17", Type: "ext4"}, leftOut},
-		{probe.Mount{Point: "/var/lib/docker/overlay2/x/merged", Type: "overlay"}, leftOut},
-		{probe.Mount{Point: "/snap/core/1", Type: "squashfs", Source: "/dev/loop0"}, leftOut},
-		{probe.Mount{Point: "/mnt/image", Type: "ext4", Source: "/dev/loop1"}, leftOut},
-		{probe.Mount{Point: "/sys/fs/cgroup", Type: "cgroup2"}, leftOut},
-		{probe.Mount{Point: "/home/joe/x", Type: "fuse.sshfs", Options: "rw,user_id=1000"}, leftOut},
-		{probe.Mount{Point: "/home/joe/y", Type: "fuse", Options: "rw,user_id=1000"}, leftOut},
-		{probe.Mount{Point: "/net", Type: "autofs"}, leftOut},
+		{probe.Mount{Point: "/run/user/1000", Type: "tmpfs"}, temporary},
+		{probe.Mount{Point: "/run/netns/x", Type: "nsfs"}, temporary},
+		{probe.Mount{Point: "/run/rpc", Type: "ext4"}, temporary},
+		{probe.Mount{Point: "/tmp/job.17", Type: "ext4"}, temporary},
+		{probe.Mount{Point: "/var/lib/docker/overlay2/x/merged", Type: "overlay"}, temporary},
+		{probe.Mount{Point: "/snap/core/1", Type: "squashfs", Source: "/dev/loop0"}, temporary},
+		{probe.Mount{Point: "/mnt/image", Type: "ext4", Source: "/dev/loop1"}, temporary},
+		{probe.Mount{Point: "/sys/fs/cgroup", Type: "cgroup2"}, temporary},
+		{probe.Mount{Point: "/home/joe/x", Type: "fuse.sshfs", Options: "rw,user_id=1000"}, temporary},
+		{probe.Mount{Point: "/home/joe/y", Type: "fuse", Options: "rw,user_id=1000"}, temporary},
+		{probe.Mount{Point: "/net", Type: "autofs"}, temporary},
 		{probe.Mount{Point: "/net/nfs1", Type: "nfs4"}, onDemand},
 		{probe.Mount{Point: "/data", Type: "nfs4"}, onDemand},
 	} {
-		if got := passing(tt.m, all); got != tt.want {
-			t.Errorf("passing(%+v) = %q, want %q", tt.m, got, tt.want)
+		if got := whyTemporary(tt.m, all); got != tt.want {
+			t.Errorf("whyTemporary(%+v) = %q, want %q", tt.m, got, tt.want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
@@ -14,6 +15,7 @@ type daemon struct {
 	program string // the last part of the command line's first word
 	match   string // match string for the whole command line, if the first word does not identify it
 	service string // the name of its service without systemd; "": the name of the program
+	check   string // a check that asks the daemon, "" for none
 	debian  string // the name on Debian and Ubuntu, if it differs
 }
 
@@ -32,13 +34,13 @@ var daemons = []daemon{
 	{program: "munged", service: "munge"}, {program: "slurmd"}, {program: "slurmctld"}, {program: "slurmdbd"}, {program: "slurmrestd"},
 	{program: "pbs_mom"},
 	{program: "nvidia-persistenced"}, {program: "nv-fabricmanager", service: "nvidia-fabricmanager"},
-	{program: "nv-hostengine", service: "nvidia-dcgm"}, {program: "nvidia-imex"}, {program: "dcgm-exporter"},
+	{program: "nv-hostengine", service: "nvidia-dcgm", check: "check_dcgm_health"}, {program: "nvidia-imex"}, {program: "dcgm-exporter"},
 	{program: "opensm"}, {program: "rdma-ndd"}, {program: "ibacm"}, {program: "srp_daemon"},
 	{program: "rpcbind"}, {program: "rpc.statd", service: "rpc-statd"}, {program: "rpc.mountd", service: "nfs-mountd"},
 	{program: "rpc.idmapd", service: "nfs-idmapd"}, {program: "gssproxy"}, {program: "automount", service: "autofs"},
 	{program: "mmfsd", service: "gpfs"}, {program: "multipathd"}, {program: "iscsid"},
 	{program: "auditd"}, {program: "irqbalance"}, {program: "tuned", match: "@(*/tuned|*/tuned *)"},
-	{program: "firewalld", match: "@(*/firewalld|*/firewalld *)"}, {program: "smartd"}, {program: "mcelog"}, {program: "rasdaemon"},
+	{program: "firewalld", match: "@(*/firewalld|*/firewalld *)"}, {program: "smartd"}, {program: "mcelog", check: "check_hw_mcelog"}, {program: "rasdaemon"},
 	{program: "ipmievd"}, {program: "lldpd"}, {program: "snmpd"}, {program: "gmond", service: "ganglia-monitor"},
 	{program: "node_exporter"}, {program: "telegraf"}, {program: "containerd"}, {program: "dockerd", service: "docker"}, {program: "kubelet"},
 	{program: "xinetd"}, {program: "httpd"}, {program: "libvirtd"}, {program: "mysqld"}, {program: "mariadbd", service: "mariadb"},
@@ -58,6 +60,9 @@ func (g *generator) processSection(a answers) {
 	for _, d := range daemons {
 		if s, ok := d.find(inv.Services); ok {
 			g.sheet.check("check_ps_service", d.words(s, debian)...)
+			if d.check != "" {
+				g.sheet.standing(checks.Fail, d.check)
+			}
 		}
 	}
 }

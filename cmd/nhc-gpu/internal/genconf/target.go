@@ -114,6 +114,8 @@ func (t *target) expect() *sheet {
 		s.standing(checks.Fail, name)
 	}
 	s.standing(checks.Fail, "check_hw_topology")
+	s.comment("If nv-hostengine runs:")
+	s.suggest("check_dcgm_health")
 	s.heading("Process checks")
 	programs := []string{"slurmd", "nvidia-persistenced"}
 	if p.HasNVSwitches(t.gpus) {
