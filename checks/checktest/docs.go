@@ -30,8 +30,8 @@ const docsIndex = `# All checks
 ` + "`nhc-gpu -e 'CHECK'`" + ` runs one check, logs nothing and drains no node.
 ` + docsNote + `
 A line of nhc.conf is ` + "`TARGET || CHECK`" + `. A check that fails drains the node and logs its
-message; [the reason](../slurm.md#the-reason) describes what ` + "`sinfo -R`" + ` shows. A check that cannot be
-evaluated (unknown) is logged and drains no node. The messages on these pages come from the tests.
+message; [the reason](../slurm.md#the-reason) describes what ` + "`sinfo -R`" + ` shows. A check that cannot
+be evaluated (unknown) is logged and drains no node. The messages come from the tests of the checks.
 
 | in a table | means |
 |---|---|
@@ -59,13 +59,13 @@ type docsPage struct {
 const sectionMark = "\n## "
 
 var groupTitles = map[string]string{
-	"GPU":       "GPUs|what the driver, NVML, DCGM and the kernel's log report about GPUs",
-	"fabric":    "Fabric|InfiniBand, RoCE and Ethernet ports, routes, name servers and sockets",
-	"node":      "Node|CPUs, memory, PCIe, NVMe disks, topology, the kernel's log, DMI, commands, resource managers",
-	"processes": "Processes|processes and services that must run, must not run, or use too much",
-	"files":     "Files and file systems|files, mounts, and space on file systems",
-	"jobs":      "Jobs|what an ended job has left behind",
-	"active":    "Active tests|tests that load the node to measure it; none runs beside a job",
+	"GPU":       "GPUs|the checks of what the driver, NVML, DCGM and the kernel's log report about GPUs",
+	"fabric":    "Fabric|the checks of InfiniBand, RoCE and Ethernet ports, routes, name servers and sockets",
+	"node":      "Node|the checks of CPUs, memory, PCIe, NVMe disks, topology, the kernel's log, DMI, commands, resource managers",
+	"processes": "Processes|the checks of processes and services that must run, must not run, or use too much",
+	"files":     "Files and file systems|the checks of files, mounts, and space on file systems",
+	"jobs":      "Jobs|the checks of what an ended job has left behind",
+	"active":    "Active tests|the tests that load the node to measure it; none runs beside a job",
 }
 
 // pageOf returns the file name of a group's page.
@@ -180,7 +180,7 @@ func CheckPage(t *testing.T) {
 		}
 		slices.Sort(names)
 		title, what, _ := strings.Cut(groupTitles[group], "|")
-		head := fmt.Sprintf("# %s\n\nChecks of this group: %s.\n[All checks](README.md) explains the tables.\n%s%s", title, what, docsNote, index(names))
+		head := fmt.Sprintf("# %s\n\n%s\n%s%s", title, wrap("This page lists "+what+". [All checks](README.md) explains the tables.", ""), docsNote, index(names))
 		if writes {
 			changePage(t, group, func(p *docsPage) {
 				p.head = head
@@ -272,7 +272,7 @@ func findingsPage(t *testing.T) string {
 	page.WriteString(`# Finding codes
 
 A finding has a code that never changes. The code is in the reason in Slurm
-(` + "`[gpu.recovery.lost]`" + `) and in ` + "`nhc-gpu --check --json`" + `. ` + "`nhc-gpu explain CODE`" + ` prints what it means.
+(` + "`[gpu.recovery.lost]`" + `) and in ` + "`nhc-gpu --check --json`" + `. ` + "`nhc-gpu explain CODE`" + ` explains it.
 ` + docsNote + `
 "Reason" is how the fault appears in a reason, in at most 14 characters. "Remedy" is the
 [remedy](run.md#remedies) of a failing finding that names no other. These codes follow from tables:

@@ -103,7 +103,7 @@ func sectionOf(t *testing.T, names []string) string {
 		}
 		page.WriteString("\n")
 	}
-	fmt.Fprintf(&page, "    %s\n\n%s", strings.TrimSpace(names[0]+" "+info.Usage), prose(kind.Name(), docs.doc))
+	fmt.Fprintf(&page, "```\n%s\n```\n\n%s", strings.TrimSpace(names[0]+" "+info.Usage), prose(kind.Name(), docs.doc))
 	options := optionRows(t, names[0], reflect.ValueOf(info.New()).Elem())
 	if len(options) > 0 {
 		page.WriteString("\n| option | meaning | unit | default | source |\n|---|---|---|---|---|\n" + strings.Join(options, ""))
@@ -285,7 +285,7 @@ func prose(name, doc string) string {
 	for _, block := range p.Parse(doc).Content {
 		switch block := block.(type) {
 		case *comment.Code:
-			blocks = append(blocks, "    "+strings.ReplaceAll(strings.TrimSuffix(block.Text, "\n"), "\n", "\n    ")+"\n")
+			blocks = append(blocks, "```\n"+block.Text+"```\n")
 		case *comment.Paragraph:
 			blocks = append(blocks, wrap(quoteNames(plain(block.Text)), "")+"\n")
 		case *comment.Heading:
@@ -329,7 +329,7 @@ func plain(text []comment.Text) string {
 
 // names are what Markdown would take for its own marks, or a reader for a word: names with an
 // underscore, options, wildcards.
-var names = regexp.MustCompile("`[^`]*`" + `|"[^" ]*[_*<>|][^" ]*"|[A-Za-z0-9/.$*=-]*[A-Za-z0-9*]_[A-Za-z0-9_/.*=-]*[A-Za-z0-9_/*]|(?:^|[ (])--?[A-Za-z0-9!][a-z0-9-]*|<[A-Za-z]+>|[A-Za-z0-9/.]*\*[A-Za-z0-9/.]*`)
+var names = regexp.MustCompile("`[^`]*`" + `|'[^' ]*\\[^' ]*'|"[^" ]*[_*<>|][^" ]*"|[A-Za-z0-9/.$*=-]*[A-Za-z0-9*]_[A-Za-z0-9_/.*=-]*[A-Za-z0-9_/*]|(?:^|[ (])--?[A-Za-z0-9!][a-z0-9-]*|<[A-Za-z]+>|[A-Za-z0-9/.]*\*[A-Za-z0-9/.]*`)
 
 // quoteNames puts such names into backticks.
 func quoteNames(s string) string {

@@ -19,7 +19,7 @@ import (
 // backslashes are removed first, and a backslash at the end of a line joins the
 // next one. A file that is not there has no lines.
 //
-//	node* || check_file_contents /etc/passwd '/^root:x:0:0:/' '!/^+/'
+//	node* || check_file_contents /etc/passwd '/^root:x:0:0:/' '!/^[+]/'
 type fileContents struct {
 	File  string   `arg:"1" toml:"file"`  // the file
 	Match []string `arg:"*" toml:"match"` // match strings
