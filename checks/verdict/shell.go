@@ -46,15 +46,15 @@ func (f *Fold) Ended(status int) []Event {
 	return f.failPlain(status)
 }
 
-// Missed takes the status of a shell line that failed because it calls a command that does not
-// exist. This is not a fault of the node.
-func (f *Fold) Missed(status int, command string) []Event {
+// Mistaken takes the status of a shell line that failed because of an error in the line. This is
+// not a fault of the node.
+func (f *Fold) Mistaken(status int, code, mistake string) []Event {
 	if f.subDied != nil || f.died > 0 || f.over || f.Eval {
 		return f.Ended(status)
 	}
 	return f.Findings([]checks.Finding{{
-		Code: "config.command", Severity: checks.Unknown, Remedy: checks.FixConfig,
-		Message: fmt.Sprintf("Check %s returned %d:  there is no command %q", f.check, status, command),
+		Code: code, Severity: checks.Unknown, Remedy: checks.FixConfig,
+		Message: fmt.Sprintf("Check %s returned %d:  %s", f.check, status, mistake),
 	}})
 }
 

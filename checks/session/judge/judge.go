@@ -178,8 +178,8 @@ func (j *Judge) line(s *plan.Step) (more bool) {
 		j.Died() // the remaining events of a shell that was about to exit
 		j.Close()
 		j.Emit(f.Exited(status))
-	} else if missing := j.missing(s, status); missing != "" {
-		j.Emit(f.Missed(status, missing))
+	} else if code, mistake := j.mistake(s, status); mistake != "" {
+		j.Emit(f.Mistaken(status, code, mistake))
 	} else {
 		j.Emit(f.Ended(status))
 	}
@@ -195,19 +195,25 @@ func (j *Judge) excuse(list []checks.Finding, lacks string) []checks.Finding {
 	return session.Excuse(list, lacks)
 }
 
-// missing returns the command of a line that has failed because there is no such command, "" if
-// it has failed otherwise or if such an error drains the node.
-func (j *Judge) missing(s *plan.Step, status int) string {
-	const notFound = 127 // of a shell
-	if status != notFound || j.Set.ConfigErrorsDrain() {
-		return ""
+// mistake returns the code and the text of the error in a line that has failed because bash cannot
+// read it or cannot find its command. They are empty if the line has failed otherwise, or if such
+// an error drains the node.
+func (j *Judge) mistake(s *plan.Step, status int) (code, text string) {
+	const notFound, unreadable = 127, 2 // of a shell
+	switch {
+	case j.Set.ConfigErrorsDrain():
+		return "", ""
+	case s.Garbled && status == unreadable:
+		return "config.usage", "bash cannot read the line: a quote or a bracket is missing"
+	case status != notFound:
+		return "", ""
 	}
 	for _, name := range s.Calls {
 		if _, sure := j.LacksCommand(name, s.NewPath); sure {
-			return name
+			return "config.command", fmt.Sprintf("there is no command %q", name)
 		}
 	}
-	return ""
+	return "", ""
 }
 
 // broken ends a shell that did not reach the end of a line.

@@ -236,6 +236,7 @@ func fit(l *linter, hosts []string) *fits {
 	m := &match.Matcher{}
 	reached := map[string]bool{}
 	known := map[string][]string{} // by target
+	wants := map[string]rule{}     // by host and check
 	for _, r := range rulesRead(l) {
 		on, ok := known[r.target]
 		if !ok {
@@ -249,6 +250,7 @@ func fit(l *linter, hosts []string) *fits {
 		for _, h := range on {
 			reached[h] = true
 		}
+		contradicts(l, r, on, wants)
 		all.lines = append(all.lines, fitting{r.pos.File, r.pos.Line, r.target, r.check, foldHosts(on), len(on)})
 		if len(on) == 0 && len(hosts) > 1 && !l.at(r.pos.File, r.pos.Line, mistake) {
 			l.add(finding{
@@ -266,6 +268,29 @@ func fit(l *linter, hosts []string) *fits {
 		l.add(finding{Severity: warning, Word: foldHosts(all.without), Text: fmt.Sprintf("no line fits %d of %d hosts: %s", len(all.without), len(hosts), foldHosts(all.without)), Now: "nothing is checked there, and they count as healthy", Fix: "a target that fits them, or *"})
 	}
 	return all
+}
+
+// contradicts finds two lines that compare one value of the same host with different ones.
+func contradicts(l *linter, r rule, hosts []string, wants map[string]rule) {
+	name, args, _ := strings.Cut(r.check, " ")
+	if !slices.Contains(single, name) || args == "" || strings.ContainsAny(args, "$|;&=") {
+		return
+	}
+	var both []string
+	var other rule
+	for _, h := range hosts {
+		if old, ok := wants[h+" "+name]; !ok {
+			wants[h+" "+name] = r
+		} else if old.check != r.check {
+			both, other = append(both, h), old
+		}
+	}
+	if len(both) > 0 && !l.at(r.pos.File, r.pos.Line, warning) {
+		l.add(finding{
+			File: r.pos.File, Line: r.pos.Line, Column: 1, Severity: warning, Word: r.target, Text: fmt.Sprintf("%s contradicts %s: %s", r.check, other.pos, other.check),
+			Now: "one of the two fails on " + foldHosts(both), Fix: "targets that have no host in common",
+		})
+	}
 }
 
 // nearTarget guesses what a target that fits no host was meant to be.

@@ -350,7 +350,10 @@ func (l *linter) print(out io.Writer, fit *fits) error {
 		}
 		fmt.Fprintln(&b)
 	}
-	fmt.Fprintf(&b, "%s in %s", cmp.Or(strings.Join(counts, ", "), "no mistakes"), cmp.Or(strings.Join(l.read, ", "), "no file"))
+	b.WriteString(cmp.Or(strings.Join(counts, ", "), "no mistakes"))
+	if len(l.read) > 0 {
+		b.WriteString(" in " + strings.Join(l.read, ", "))
+	}
 	if l.unread != "" {
 		fmt.Fprintf(&b, "; not compared with slurm.conf: %s", l.unread)
 	}

@@ -154,7 +154,7 @@ func (s *shellLine) found(n syntax.Node, f finding) { s.say(s.check, int(n.Pos()
 
 // garbled judges a check that is not the grammar of a shell.
 func (p *page) garbled(check phrase, err error) {
-	const now = "the line fails on every node"
+	const now = unevaluated
 	at, why := 0, strings.TrimPrefix(err.Error(), "1:1: ")
 	if e, ok := errors.AsType[syntax.ParseError](err); ok {
 		at, why = int(e.Pos.Offset()), e.Text

@@ -32,6 +32,10 @@ func (l *linter) slurm() {
 		}
 	}
 	config, err := slurm.AskConfig(l.f.Ctx, l.f.Controller())
+	if err != nil && strings.Contains(err.Error(), "establish a configuration source") { // the programs of Slurm without a cluster
+		l.unread = "Slurm is not configured on this machine"
+		return
+	}
 	if err != nil {
 		l.add(finding{Severity: warning, Text: fmt.Sprintf(unseen+"%v", err), Fix: "see whether slurmctld answers: scontrol ping"})
 		return
