@@ -188,7 +188,7 @@ func judgeDCGM(ctx context.Context, s *dcgm.Run, x *hostengine.Result, explained
 	case !failed && x.Status != hostengine.DCGMWarn:
 		f.Severity = checks.Unknown
 	}
-	s.Tell(ctx, x.Entity, f, text)
+	s.AddFinding(ctx, x.Entity, f, text)
 }
 
 // reportDCGM lists the results of each GPU, and reports the GPUs without a result.
@@ -212,14 +212,14 @@ func reportDCGM(r *activeRun, s *dcgm.Run, ids []int, results []hostengine.Resul
 		of := hostengine.Entity{Kind: "gpu", ID: id}
 		switch {
 		case ran[id]:
-			s.Tell(r.ctx, of, checks.Finding{Code: "dcgm.diag.rates", Severity: checks.OK}, strings.Join(said[id], ", "))
+			s.AddFinding(r.ctx, of, checks.Finding{Code: "dcgm.diag.rates", Severity: checks.OK}, strings.Join(said[id], ", "))
 		case ofNode && len(said[id]) == 0: // level 1 of DCGM 3 tests only the node
 		case len(said[id]) > 0:
 			r.failures = true
-			s.Tell(r.ctx, of, checks.Finding{Code: "dcgm.diag.none", Severity: checks.Skip}, "no test was run: "+strings.Join(said[id], ", "))
+			s.AddFinding(r.ctx, of, checks.Finding{Code: "dcgm.diag.none", Severity: checks.Skip}, "no test was run: "+strings.Join(said[id], ", "))
 		default:
 			r.failures = true
-			s.Tell(r.ctx, of, checks.Finding{Code: "dcgm.diag.gpu", Severity: checks.Unknown}, "DCGM has no result for it")
+			s.AddFinding(r.ctx, of, checks.Finding{Code: "dcgm.diag.gpu", Severity: checks.Unknown}, "DCGM has no result for it")
 		}
 	}
 }

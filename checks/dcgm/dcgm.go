@@ -112,12 +112,12 @@ func (s *Run) Report(ctx context.Context, of hostengine.Entity, failed bool, cod
 		f.Code, f.Remedy = fmt.Sprintf("%s%d", dcgmCode, row.Code), row.Remedy
 		name = fmt.Sprintf("DCGM_FR_%s (%d)", row.Name, row.Code)
 	}
-	s.Tell(ctx, of, f, name+suffix+checks.Before(": ", text, ""))
+	s.AddFinding(ctx, of, f, name+suffix+checks.Before(": ", text, ""))
 	return f.Severity
 }
 
-// Tell adds a finding about an entity of DCGM.
-func (s *Run) Tell(ctx context.Context, of hostengine.Entity, f checks.Finding, text string) {
+// AddFinding adds a finding about an entity of DCGM.
+func (s *Run) AddFinding(ctx context.Context, of hostengine.Entity, f checks.Finding, text string) {
 	s.Findings = append(s.Findings, f.Report(s.check, s.findDevice(ctx, of), "%s", text))
 }
 

@@ -107,7 +107,7 @@ func (c *ibPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	shown, configured := failed, failed
 	for _, l := range links {
 		plain = append(plain, l.Link)
-		shown, configured = shown || l.Told() || l.config.Express, configured || l.config.Express
+		shown, configured = shown || l.Known() || l.config.Express, configured || l.config.Express
 	}
 	switch {
 	case len(links) > 0 && !shown:
@@ -124,7 +124,7 @@ func (c *ibPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
 			findings = append(findings, c.belowPlatform(f, links[i])...)
 		}
 	}
-	told := len(slices.DeleteFunc(plain, func(l *pcie.Link) bool { return !l.Told() }))
+	told := len(slices.DeleteFunc(plain, func(l *pcie.Link) bool { return !l.Known() }))
 	if c.Width > 0 {
 		blameLine(findings, "ib.pcie.width", told)
 	}
@@ -173,7 +173,7 @@ func readLinks(f *Fabric, ports []*Port) (links []*ibLink, findings []checks.Fin
 // rate: other boards are for storage, or a console.
 func (c *ibPCIe) belowPlatform(f *Fabric, l *ibLink) (findings []checks.Finding) {
 	p, _ := checks.NodePlatform(f.env)
-	if l.model == nil || l.virtual() || l.model.Rate < p.NetworkRate || !l.Told() {
+	if l.model == nil || l.virtual() || l.model.Rate < p.NetworkRate || !l.Known() {
 		return nil
 	}
 	least := pcie.GenSpeed(p.NetworkPCIeGen)

@@ -61,7 +61,7 @@ func treeCode(fault pcie.Fault) string {
 
 // judgeNarrow warns of a link that is slower than that of the adapter below it.
 func judgeNarrow(f *Fabric, l *ibLink, b *pcie.Link) []checks.Finding {
-	if !l.Told() || !b.Told() {
+	if !l.Known() || !b.Known() {
 		return nil
 	}
 	p, _ := checks.NodePlatform(f.env)

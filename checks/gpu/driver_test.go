@@ -91,7 +91,7 @@ var _ = checktest.Table("check_gpu_driver", func(name string) []checktest.Scenar
 		noUVM(checktest.OnGPUs("a module not loaded", checktest.Of("-m", "nvidia", "-m", "nvidia_uvm", "-m", "a|b"), nil, module("nvidia_uvm"), module("a|b"))),
 		opening("mismatch", &nvml.Error{Call: "nvmlInit", Code: 18}, checks.Finding{
 			Code: "gpu.driver.mismatch", Severity: checks.Fail, Remedy: checks.RebootNode, Want: fakenvml.Driver, Whole: true,
-			Message: name + ":  the driver's library and the loaded module 570.124.06 are of different versions: an update needs a reboot (nvmlInit: NVML error 18)",
+			Message: name + ":  the driver's library and the loaded module 570.124.06 have different versions: reboot after a driver update (nvmlInit: NVML error 18)",
 		}),
 		gone, other,
 		untold("the driver's version cannot be read", nil, func(n *nvml.Snapshot) { n.Driver = nvml.Failed[string](checktest.ErrOdd) }, "driver is unknown: "+checktest.OddText),
@@ -167,7 +167,7 @@ func unloadedDriver(check string, words ...string) []checktest.Scenario {
 	failed.Broken = true
 	again := driverless("loaded at the second attempt, then unloaded", words, unloaded).
 		Holding("dev/kmsg", "4,1,1000000,-;NVRM: None of the NVIDIA devices were initialized.\n4,2,2000000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06  Fri\n")
-	rebooted := driverless("not loaded since boot", words, missing("it was before the last boot, and has not been since")).
+	rebooted := driverless("not loaded since boot", words, missing("it was loaded before the last boot, but not since")).
 		Holding("past/gpu-boards.json", `{"machine":"","boot":"b1","boards":{"0000:10:00.0":{"uuid":"GPU-1"}}}`).Holding(boot, "b2\n")
 	rebooted.Broken = true
 	return []checktest.Scenario{

@@ -231,8 +231,7 @@ func meshed(g *nvml.GPU) bool {
 	return slices.Contains(far, "gpu") && !slices.Contains(far, "switch")
 }
 
-// countRuns returns the number of consecutive runs of this boot in which the state of a GPU was
-// not final.
+// countRuns returns the number of consecutive runs of this boot with a GPU state that is not final.
 func (r *fabricRun) countRuns(g *nvml.GPU, state string) int {
 	uuid := g.UUID.Value
 	next := r.past.next.GPUs[uuid]

@@ -231,7 +231,7 @@ func (s *GPUs) sameKind(a, b *nvml.GPU) bool {
 	return err == nil && a.Name.Value == b.Name.Value && a.VGPU.Value == b.VGPU.Value && withMIG(a) == withMIG(b) && device(a) == device(b)
 }
 
-// groupByModel returns the GPUs for which known is true, by model, and whether any model has two.
+// groupByModel returns the GPUs that known accepts, by model, and whether any model has two.
 func (s *GPUs) groupByModel(known func(*nvml.GPU) bool) (models map[string][]*nvml.GPU, two bool) {
 	models = map[string][]*nvml.GPU{}
 	for i := range s.NVML.GPUs {

@@ -26,7 +26,7 @@ type gpuMode struct {
 
 const gpuModeName = "check_gpu_mode"
 
-// prohibited is the compute mode in which no program can use a GPU.
+// prohibited is a compute mode: no program can use the GPU.
 const prohibited = "prohibited"
 
 func init() {

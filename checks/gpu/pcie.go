@@ -67,7 +67,7 @@ func init() {
 type linkPast struct {
 	Replays uint64  `json:"replays"`
 	AER     pci.AER `json:"aer"`
-	InARow  int     `json:"in_a_row"` // consecutive runs in which it was too slow under load
+	InARow  int     `json:"in_a_row"` // consecutive runs with a slow link under load
 }
 
 func (c *gpuPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {

@@ -10,7 +10,7 @@ import (
 // StateGroups are the groups that [StatesOf] needs.
 const StateGroups = nvml.GroupRecovery | nvml.GroupECC | nvml.GroupRows | nvml.GroupModes | nvml.GroupNVLinks
 
-// StatesOf returns the states of GPUs, by which the Xids of the kernel's log are judged.
+// StatesOf returns the states of GPUs. Package xid judges the kernel's log by them.
 func StatesOf(n *nvml.Snapshot) []checks.GPUState {
 	var states []checks.GPUState
 	for _, g := range n.GPUs {

@@ -54,10 +54,10 @@ type throttled struct {
 	Hardware uint64 `json:"hardware"`
 	Brake    uint64 `json:"brake"`
 	PowerCap uint64 `json:"power_cap"`
-	InARow   int    `json:"in_a_row"` // consecutive runs in which the hardware throttled it
+	InARow   int    `json:"in_a_row"` // consecutive runs with throttling by the hardware
 }
 
-// HardwareReasons are the reasons for which the hardware itself throttles a GPU.
+// HardwareReasons are the reasons of throttling by the hardware itself.
 const HardwareReasons = nvml.ThrottleHardware | nvml.ThrottleHardwareThermal | nvml.ThrottlePowerBrake
 
 func (c *gpuThrottle) Run(_ context.Context, env *checks.Env) []checks.Finding {

@@ -11,10 +11,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// A GPU that is gone cannot say any more which board it is, and who has sold it
-// will ask: what each address has had is kept.
+// A lost GPU no longer reports its serial number, but the vendor asks for it: the boards of all
+// addresses are stored.
 
-// board is how a GPU is known outside of its node.
+// board identifies a GPU outside of its node.
 type board struct {
 	Serial string `json:"serial,omitempty"`
 	UUID   string `json:"uuid,omitempty"`
@@ -23,13 +23,13 @@ type board struct {
 // keptBoards are the boards of a machine, by PCI address.
 type keptBoards struct {
 	Machine string           `json:"machine"`        // the DMI UUID, as in seenGPUs of package gpu
-	Boot    string           `json:"boot,omitempty"` // in which the driver was last seen
+	Boot    string           `json:"boot,omitempty"` // last boot with a running driver
 	Boards  map[string]board `json:"boards"`
 }
 
 const boardsName = "gpu-boards"
 
-// recallBoards reads what is known of the boards of this machine, once.
+// recallBoards reads the stored boards of this machine, once.
 func recallBoards(env *checks.Env) *keptBoards {
 	past := probe.Kept[keptBoards](env.Host, boardsName)
 	if past.Boards != nil {
@@ -42,9 +42,8 @@ func recallBoards(env *checks.Env) *keptBoards {
 	return past
 }
 
-// keepBoards keeps which boards the GPUs are, once a run. A GPU that is lost tells less
-// than before: only another UUID is another board. That nothing can be kept is for the
-// checks to say.
+// keepBoards stores the boards of the GPUs, once per run. A lost GPU reports less than before: only a
+// new UUID means a new board. Errors are ignored, since the checks report that they cannot store state.
 func keepBoards(env *checks.Env, n *nvml.Snapshot) {
 	kept := probe.Kept[bool](env.Host, "boards are kept")
 	if *kept {
@@ -53,7 +52,7 @@ func keepBoards(env *checks.Env, n *nvml.Snapshot) {
 	*kept = true
 	past := recallBoards(env)
 	now := keptBoards{Machine: past.Machine, Boards: maps.Clone(past.Boards)}
-	now.Boot, _ = probe.BootID(env.Host) // without it no boot is known
+	now.Boot, _ = probe.BootID(env.Host) // without it the boot is unknown
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		if g.PCI == "" || !g.UUID.Known {
@@ -71,7 +70,7 @@ func keepBoards(env *checks.Env, n *nvml.Snapshot) {
 	}
 }
 
-// fromBoards completes a GPU that does not tell who it is.
+// fromBoards adds the stored serial number and UUID of a GPU.
 func fromBoards(env *checks.Env, d checks.Device) checks.Device {
 	if d.Kind != "gpu" || d.Serial != "" {
 		return d
@@ -82,7 +81,7 @@ func fromBoards(env *checks.Env, d checks.Device) checks.Device {
 	return d
 }
 
-// nameBoards puts serial number and UUID to findings about GPUs that have none.
+// nameBoards adds serial numbers and UUIDs to findings about GPUs.
 func nameBoards(env *checks.Env, findings []checks.Finding) []checks.Finding {
 	for i := range findings {
 		f := &findings[i]
@@ -97,7 +96,7 @@ func nameBoards(env *checks.Env, findings []checks.Finding) []checks.Finding {
 	return findings
 }
 
-// BoardText names the board of a GPU in a message, for the person who replaces it.
+// BoardText returns the serial number and the UUID of a GPU for a message.
 func BoardText(d checks.Device) string {
 	return checks.Before(", serial ", d.Serial, "") + checks.Before(", ", d.UUID, "")
 }

@@ -1,5 +1,5 @@
-// Package gpustate reports what NVML says of a GPU in answer to any call: that it is lost, or
-// requires a reset. It also keeps which board is at which address.
+// Package gpustate reports GPUs that NVML calls lost, or in need of a reset, in answer to any call. It
+// also stores which board is at which address.
 package gpustate
 
 import (
@@ -17,22 +17,21 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// NVML says of a GPU that it is lost, or of the node that its library and its driver do
-// not fit, in the answer to whatever it is asked. No check looks for that: what the calls
-// of a check have met becomes a finding here, for all of them.
+// Any call of NVML can fail because a GPU is lost, or because the library and the driver have different
+// versions. This package makes the findings of such errors for all checks.
 
-// RecoveryCheck is the check that looks for states of GPUs; it reports those that others have met, too.
+// RecoveryCheck is the check of GPU states; it also reports those that other checks have found.
 const RecoveryCheck = "check_gpu_recovery"
 
 func init() { checks.RegisterFold(foldStates) }
 
-// foldStates reports each GPU and node that NVML has said to be in a state ([nvml.IsGPUState]).
+// foldStates reports each GPU, and the node, with a state ([nvml.IsGPUState]).
 func foldStates(env *checks.Env, name string, findings []checks.Finding) []checks.Finding {
 	n, err := nvml.Asked(env.Host)
 	if n != nil {
 		keepBoards(env, n)
 	}
-	findings = tellNode(env, name, findings, err)
+	findings = reportNode(env, name, findings, err)
 	states, node := nvml.GPUsInState(env.Host)
 	if n != nil && node != nil {
 		findings = append(findings, stateFinding(name, checks.Device{}, node))
@@ -40,7 +39,7 @@ func foldStates(env *checks.Env, name string, findings []checks.Finding) []check
 	for _, g := range slices.SortedFunc(maps.Keys(states), func(a, b *nvml.GPU) int { return cmp.Compare(a.Index, b.Index) }) {
 		findings = foldGPU(env, name, checks.GPUDevice(g), states[g], findings)
 	}
-	for _, s := range *probe.Kept[[]checks.GPUState](env.Host, "states of GPUs") { // asked by a process of its own
+	for _, s := range *probe.Kept[[]checks.GPUState](env.Host, "states of GPUs") { // read by another process
 		d := checks.Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", s.Index), PCI: s.PCI, Serial: s.Serial, UUID: s.UUID}
 		failed := func(f checks.Finding) bool { return f.Severity == checks.Fail && f.Device.Of(d) }
 		if err := s.LostError(); err != nil && (!slices.ContainsFunc(findings, failed) || workWithout(env, d) > 0) {
@@ -50,8 +49,8 @@ func foldStates(env *checks.Env, name string, findings []checks.Finding) []check
 	return nameBoards(env, findings)
 }
 
-// LostGPUs returns a finding for each GPU with a state that NVML has reported ([nvml.IsGPUState])
-// in answer to any call: no check reads the counters of a job.
+// LostGPUs returns a finding for each GPU with a state ([nvml.IsGPUState]), for the counters of a job,
+// which no check reads.
 func LostGPUs(env *checks.Env) (findings []checks.Finding) {
 	states, _ := nvml.GPUsInState(env.Host)
 	for _, g := range slices.SortedFunc(maps.Keys(states), func(a, b *nvml.GPU) int { return cmp.Compare(a.Index, b.Index) }) {
@@ -60,8 +59,8 @@ func LostGPUs(env *checks.Env) (findings []checks.Finding) {
 	return findings
 }
 
-// foldGPU replaces what a check has found of a GPU by the state that NVML says the GPU
-// is in. A GPU that the configuration counts as missing stays a warning.
+// foldGPU replaces the findings of a check about a GPU by the GPU's state. A GPU that the configuration
+// counts as missing stays a warning.
 func foldGPU(env *checks.Env, check string, d checks.Device, err error, findings []checks.Finding) []checks.Finding {
 	d = fromBoards(env, d)
 	at, more := -1, 0
@@ -80,19 +79,19 @@ func foldGPU(env *checks.Env, check string, d checks.Device, err error, findings
 	}
 	whole := lostFinding(env, check, d, err)
 	if more > 0 {
-		whole.Message += fmt.Sprintf("; %s of it", checks.Plural(more, "more finding"))
+		whole.Message += fmt.Sprintf("; %s about this GPU", checks.Plural(more, "more finding"))
 	}
 	if at < 0 {
 		at = len(findings)
 	}
 	rest := slices.DeleteFunc(slices.Clone(findings[at:]), func(f checks.Finding) bool { return f.Device.Of(d) })
-	rest = slices.DeleteFunc(rest, func(f checks.Finding) bool { return f.Code == "gpu.unsupported" }) // of a node with this GPU alone
+	rest = slices.DeleteFunc(rest, func(f checks.Finding) bool { return f.Code == "gpu.unsupported" }) // from a node with only this GPU
 	return append(append(slices.Clone(findings[:at]), whole), rest...)
 }
 
-// workWithout returns how many GPUs work, if that is as many as the line of check_gpu_count
-// wants and as Slurm has for jobs: the site knows then that this one is dead, and it does not
-// drain the node. 0 otherwise, and for a job that was given this GPU.
+// workWithout returns the number of healthy GPUs if it is as high as check_gpu_count and Slurm want:
+// then the site knows that this GPU is dead, and the node is not drained. It returns 0 otherwise, and
+// for a job with this GPU.
 func workWithout(env *checks.Env, d checks.Device) (good int) {
 	want := env.WantedGPUs
 	own := func(g checks.JobGPU) bool { return g.PCI != "" && g.PCI == d.PCI || g.UUID != "" && g.UUID == d.UUID }
@@ -110,7 +109,7 @@ func workWithout(env *checks.Env, d checks.Device) (good int) {
 			}
 		}
 	} else {
-		for _, s := range *probe.Kept[[]checks.GPUState](env.Host, "states of GPUs") { // asked by a process of its own
+		for _, s := range *probe.Kept[[]checks.GPUState](env.Host, "states of GPUs") { // read by another process
 			if s.LostError() == nil {
 				good++
 			}
@@ -122,18 +121,17 @@ func workWithout(env *checks.Env, d checks.Device) (good int) {
 	return good
 }
 
-// lostFinding is the finding of a state of a GPU, a warning if the site works without it.
+// lostFinding returns the finding of a GPU's state, a warning if the site knows that the GPU is dead.
 func lostFinding(env *checks.Env, check string, d checks.Device, err error) checks.Finding {
 	f := stateFinding(check, d, err)
 	if good := workWithout(env, d); good > 0 {
 		f.Severity = checks.Warn
-		f.Message += fmt.Sprintf("; without it %d work, want %d", good, env.WantedGPUs)
+		f.Message += fmt.Sprintf("; the other %d GPUs are healthy, want %d", good, env.WantedGPUs)
 	}
 	return f
 }
 
-// stateFinding is the finding of a state of a GPU. The zero device is one that NVML does
-// not name.
+// stateFinding returns the finding of a GPU's state. The zero device is a GPU that NVML does not name.
 func stateFinding(check string, d checks.Device, err error) checks.Finding {
 	f, text := checks.Finding{Code: "gpu.recovery.lost", Remedy: checks.RebootNode, Got: "lost"}, "the GPU is lost"
 	switch {
@@ -148,20 +146,19 @@ func stateFinding(check string, d checks.Device, err error) checks.Finding {
 		text = strings.Replace(text, "the GPU", "a GPU", 1)
 	}
 	f.Severity, f.Device, f.Whole = checks.Fail, d, true
-	return f.Phrase(check, "%s%s%s (%s)", checks.Before("", d.String(), ": "), text, BoardText(d), callText(err))
+	return f.Phrase(check, "%s%s%s (%s)", checks.Before("", d.String(), ": "), text, BoardText(d), formatCall(err))
 }
 
-// callText is an error of NVML without the words for it.
-func callText(err error) string {
+// formatCall returns the call and the number of an NVML error.
+func formatCall(err error) string {
 	if e, ok := errors.AsType[*nvml.Error](err); ok {
 		return fmt.Sprintf("%s: NVML error %d", e.Call, e.Code)
 	}
 	return err.Error()
 }
 
-// tellNode replaces what a check says of a node whose NVML cannot be asked, where the
-// error says what is to be done.
-func tellNode(env *checks.Env, check string, findings []checks.Finding, err error) []checks.Finding {
+// reportNode replaces the finding of a failing NVML if the error has a specific remedy.
+func reportNode(env *checks.Env, check string, findings []checks.Finding, err error) []checks.Finding {
 	if err == nil {
 		return findings
 	}
@@ -176,9 +173,9 @@ func tellNode(env *checks.Env, check string, findings []checks.Finding, err erro
 	case nvml.IsGPUState(err):
 		f = stateFinding(check, checks.Device{}, err)
 	case errors.Is(err, nvml.ErrDriverMismatch):
-		f = driverMismatch(env, check, err)
+		f = mismatchFinding(env, check, err)
 	case errors.Is(err, nvml.ErrUnloaded), errors.Is(err, nvml.ErrDriverNotThere) && nvidia.DriverUnloaded(env.Host):
-		f = driverUnloaded(env, check)
+		f = unloadedFinding(env, check)
 	default:
 		return findings
 	}
@@ -187,23 +184,22 @@ func tellNode(env *checks.Env, check string, findings []checks.Finding, err erro
 	return findings
 }
 
-// driverMismatch is the finding of a library that was updated while the old module is loaded.
-func driverMismatch(env *checks.Env, check string, err error) checks.Finding {
+// mismatchFinding returns the finding of a library that was updated while the old module is loaded.
+func mismatchFinding(env *checks.Env, check string, err error) checks.Finding {
 	views, _ := nvidia.ReadGPUViews(env.Host) // without them the version is not named
 	f := checks.Finding{Code: "gpu.driver.mismatch", Severity: checks.Fail, Remedy: checks.RebootNode, Want: views.Version, Got: nvml.File(), Whole: true}
-	return f.Phrase(check, "the driver's library%s and the loaded module%s are of different versions: an update needs a reboot (%s)", checks.Before(" ", f.Got, ""), checks.Before(" ", f.Want, ""), callText(err))
+	return f.Phrase(check, "the driver's library%s and the loaded module%s have different versions: reboot after a driver update (%s)", checks.Before(" ", f.Got, ""), checks.Before(" ", f.Want, ""), formatCall(err))
 }
 
-// GuardDriver refuses to start NVML, and with it the driver, where the driver was there in
-// this boot and has been unloaded since. One that has not been loaded yet is loaded on demand.
-// Set it on each Host that can ask NVML.
+// GuardDriver prevents NVML from loading the driver if it was loaded in this boot and then unloaded. A
+// driver that was not loaded yet is loaded on demand. Call it for each Host that can query NVML.
 func GuardDriver(h *probe.Host) {
 	nvml.Guard(h, func() error {
 		if !nvidia.DriverUnloaded(h) {
 			return nil
 		}
 		boot, err := probe.BootID(h)
-		e := &checks.Env{Host: h, Hold: true} // a run by hand has seen the driver, too
+		e := &checks.Env{Host: h, Hold: true} // runs by hand count, too
 		if err != nil || recallBoards(e).Boot != boot {
 			return nil
 		}
@@ -211,12 +207,12 @@ func GuardDriver(h *probe.Host) {
 	})
 }
 
-// driverUnloaded is the finding of a node whose driver is not there at all. A person may have
-// unloaded it; what speaks against that fails the node.
-func driverUnloaded(env *checks.Env, check string) checks.Finding {
+// unloadedFinding returns the finding of a node without a driver. An administrator may have unloaded it;
+// evidence against that fails the node.
+func unloadedFinding(env *checks.Env, check string) checks.Finding {
 	views, _ := nvidia.ReadGPUViews(env.Host) // they have been read
 	gpus := checks.Plural(len(views.Own()), "GPU")
-	against := unloadedButFor(env)
+	against := findEvidence(env)
 	if against == "" {
 		return checks.Finding{Code: "gpu.driver.unloaded", Severity: checks.Skip, Got: "not loaded"}.
 			Phrase(check, "the driver is unloaded (no module, no device node, no job): %s not checked", gpus)
@@ -225,8 +221,9 @@ func driverUnloaded(env *checks.Env, check string) checks.Finding {
 		Phrase(check, "the driver is not loaded for %s: %s", gpus, against)
 }
 
-// unloadedButFor says why it is no person who has unloaded the driver, "" if it may be.
-func unloadedButFor(env *checks.Env) string {
+// findEvidence returns why it was not an administrator who has unloaded the driver, "" if it may have
+// been one.
+func findEvidence(env *checks.Env) string {
 	if env.Job != nil {
 		return "job " + env.Job.ID + " needs it"
 	}
@@ -234,11 +231,11 @@ func unloadedButFor(env *checks.Env) string {
 	if jobs, err := jobscan.RunningJobs(env.Host); err == nil && len(jobs) > 0 {
 		return "job " + slices.Min(slices.Collect(maps.Keys(jobs))) + " runs here"
 	}
-	if s := env.Slurm; s != nil && s.Count > 0 { // a node that a person has drained stays as it is
-		return "Slurm gives jobs " + checks.Plural(s.Count, "GPU") + " of this node"
+	if s := env.Slurm; s != nil && s.Count > 0 { // a node that an administrator has drained stays drained
+		return "Slurm schedules " + checks.Plural(s.Count, "GPU") + " of this node"
 	}
 	failed, seq := "", uint64(0)
-	_, _ = checks.ReadKernelLog(env, 0, checks.AboutGPU, func(r probe.KernelRecord, l checks.KernelLine) { // a log that cannot be read says nothing
+	_, _ = checks.ReadKernelLog(env, 0, checks.AboutGPU, func(r probe.KernelRecord, l checks.KernelLine) { // an unreadable log is no evidence
 		switch {
 		case l.Kind == checks.SaysNoDriver && failed == "":
 			failed, seq = l.Words(), r.Seq
@@ -251,7 +248,7 @@ func unloadedButFor(env *checks.Env) string {
 	}
 	boot, err := probe.BootID(env.Host)
 	if kept := recallBoards(env); err == nil && kept.Boot != "" && kept.Boot != boot {
-		return "it was before the last boot, and has not been since"
+		return "it was loaded before the last boot, but not since"
 	}
 	return ""
 }

@@ -62,9 +62,9 @@ func Both[T int | float64](a, b T) T {
 	return min(a, b)
 }
 
-// Told reports whether the width and the speed of the link are known. Those of a virtual function
+// Known reports whether the width and the speed of the link are known. Those of a virtual function
 // are not.
-func (l *Link) Told() bool { return l.Width > 0 && l.Speed > 0 }
+func (l *Link) Known() bool { return l.Width > 0 && l.Speed > 0 }
 
 // isGone reports whether a device no longer answers: all its registers read as ones.
 func isGone(env *checks.Env, address string) (bool, error) {
@@ -95,7 +95,7 @@ type Fault struct {
 func Judge(links []*Link, want Want) [][]Fault {
 	faults := make([][]Fault, len(links))
 	for i, l := range links {
-		if !l.Told() {
+		if !l.Known() {
 			continue
 		}
 		peers := findPeers(links, l)
@@ -109,7 +109,7 @@ func Judge(links []*Link, want Want) [][]Fault {
 // share one link.
 func findPeers(links []*Link, l *Link) (peers []*Link) {
 	for _, p := range links {
-		if p.Kind == l.Kind && p.Told() && CardOf(p.Address) != CardOf(l.Address) {
+		if p.Kind == l.Kind && p.Known() && CardOf(p.Address) != CardOf(l.Address) {
 			peers = append(peers, p)
 		}
 	}

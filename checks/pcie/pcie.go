@@ -124,7 +124,7 @@ func (c *pcieCheck) judge(env *checks.Env, want Want, chosen []pci.Entry) (findi
 			continue
 		case err != nil:
 			findings = append(findings, reportUnread(pcieName, DeviceOf(env, l), err))
-		case !l.Told() && c.hasFigures() && !l.VF:
+		case !l.Known() && c.hasFigures() && !l.VF:
 			findings = append(findings, reportUnread(pcieName, DeviceOf(env, l), errors.New("its link reports no width or speed")))
 		}
 		links = append(links, l)

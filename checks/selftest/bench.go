@@ -16,19 +16,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// Bench is where the nodes of scenarios are put up: a directory that [Bench.Close]
-// removes. It may be used by several goroutines.
+// Bench is a directory for the nodes of scenarios. [Bench.Close] removes it. Several goroutines can use
+// it.
 type Bench struct {
 	dir string
 
 	mu   sync.Mutex
-	base map[string]string // where the files of each healthy node are
+	base map[string]string // directory of each healthy node
 }
 
-// NewBench makes the directory: where TMPDIR says, else where there is room.
+// NewBench creates the directory in TMPDIR, or without TMPDIR in a directory with enough space.
 func NewBench() (*Bench, error) {
 	places := []string{os.TempDir()}
-	if os.Getenv("TMPDIR") == "" { // thousands of small files are quickest in memory
+	if os.Getenv("TMPDIR") == "" { // thousands of small files are fastest in memory
 		places = []string{"/dev/shm", "/tmp", "/var/tmp"}
 	}
 	var errs []error
@@ -42,8 +42,7 @@ func NewBench() (*Bench, error) {
 	return nil, &BenchError{errors.Join(errs...)}
 }
 
-// newBench makes the directory, and the healthy nodes in it: most of the room
-// that is wanted.
+// newBench creates the directory with the healthy nodes, which need most of the space.
 func newBench(place string) (*Bench, error) {
 	dir, err := os.MkdirTemp(place, "nhc-gpu-selftest-")
 	if err != nil {
@@ -53,7 +52,7 @@ func newBench(place string) (*Bench, error) {
 	for _, name := range []string{"h100", "v100", "fabric", "roce"} {
 		n, err := ReadNode(name)
 		if err == nil {
-			_, err = b.healthy(name, n)
+			_, err = b.buildHealthy(name, n)
 		}
 		if err != nil {
 			return nil, errors.Join(err, b.Close())
@@ -62,40 +61,41 @@ func newBench(place string) (*Bench, error) {
 	return b, nil
 }
 
-// BenchError says that a node could not be put up: it is no word on any check.
+// BenchError is an error of the file system: a node could not be created, and no check was tested.
 type BenchError struct{ err error }
 
 func (e *BenchError) Error() string {
-	return "no place to put up nodes (TMPDIR=DIR names another): " + checks.OneLine(e.err)
+	return "cannot create test nodes (set TMPDIR to another directory): " + checks.OneLine(e.err)
 }
 
 func (e *BenchError) Unwrap() error { return e.err }
 
-// benchError tells what the file system refused from what a scenario asks for.
-func benchError(err error) error {
+// wrapError returns a [BenchError] for an error of the file system, and another error for a wrong
+// scenario.
+func wrapError(err error) error {
 	_, isPath := errors.AsType[*fs.PathError](err)
 	_, isLink := errors.AsType[*os.LinkError](err)
 	if isPath || isLink {
 		return &BenchError{err}
 	}
-	return fmt.Errorf("make a node: %w", err)
+	return fmt.Errorf("create a node: %w", err)
 }
 
-// Close removes all that was put up.
+// Close removes the directory.
 func (b *Bench) Close() error { return os.RemoveAll(b.dir) }
 
-// selftestLimit bounds one scenario; they take milliseconds.
+// selftestLimit is the time limit of a scenario, which normally takes milliseconds.
 const selftestLimit = 10 * time.Second
 
-// Try has the check judge the node of a scenario. What it said is returned, and
-// what was wrong about that: nothing, if it behaved. Where one GPU of eight is
-// ill the first and the last take their turn, too. The error is a [BenchError].
+// Try runs the check on the node of a scenario. It returns the findings, and the differences from the
+// wanted ones. If one GPU of eight is faulty it also tries the scenario with the first and the last GPU
+// instead. The error is a [BenchError].
 func (b *Bench) Try(ctx context.Context, s *Scenario) (got []checks.Finding, wrong []string, err error) {
 	got, wrong, err = b.try(ctx, s)
-	for _, ill := range []int{0, selftestGPUs - 1} {
-		if moved := s.Moved(ill); moved != nil && wrong == nil && err == nil {
+	for _, faulty := range []int{0, selftestGPUs - 1} {
+		if moved := s.Moved(faulty); moved != nil && wrong == nil && err == nil {
 			if _, wrong, err = b.try(ctx, moved); wrong != nil {
-				wrong = append([]string{fmt.Sprintf("once gpu%d is the one:", ill)}, wrong...)
+				wrong = append([]string{fmt.Sprintf("with gpu%d as the faulty one:", faulty)}, wrong...)
 			}
 		}
 	}
@@ -107,7 +107,7 @@ func (b *Bench) try(ctx context.Context, s *Scenario) (got []checks.Finding, wro
 		findings []checks.Finding
 		err      error
 	}
-	ctx, cancel := context.WithCancel(ctx) // with a deadline a check would wait for ports that start
+	ctx, cancel := context.WithCancel(ctx) // with a deadline a check would wait for starting ports
 	defer cancel()
 	defer time.AfterFunc(selftestLimit, cancel).Stop()
 	done := make(chan answer, 1)
@@ -125,12 +125,11 @@ func (b *Bench) try(ctx context.Context, s *Scenario) (got []checks.Finding, wro
 		}
 		return a.findings, s.compare(a.findings), nil
 	case <-ctx.Done():
-		return nil, []string{fmt.Sprintf("the check did not come back within %s", selftestLimit)}, nil
+		return nil, []string{fmt.Sprintf("the check did not return within %s", selftestLimit)}, nil
 	}
 }
 
-// judge does what a worker does with a line: it binds the words and runs the
-// check, on a node that is a directory and a snapshot.
+// judge runs a line as a worker does, on a node that consists of a directory and a snapshot of NVML.
 func (b *Bench) judge(ctx context.Context, s *Scenario) (findings []checks.Finding, err error) {
 	info, ok := checks.Lookup(s.Check)
 	if !ok {
@@ -138,17 +137,17 @@ func (b *Bench) judge(ctx context.Context, s *Scenario) (findings []checks.Findi
 	}
 	root, err := os.MkdirTemp(b.dir, "node-")
 	if err != nil {
-		return nil, benchError(err)
+		return nil, wrapError(err)
 	}
 	defer os.RemoveAll(root)
 	defer func() {
 		if p := recover(); p != nil {
-			findings, err = nil, fmt.Errorf("the check died: %v", p)
+			findings, err = nil, fmt.Errorf("the check crashed: %v", p)
 		}
 	}()
 	host, job, err := b.build(s, root)
 	if err != nil {
-		return nil, benchError(err)
+		return nil, wrapError(err)
 	}
 	here := func(text string) string { return strings.ReplaceAll(text, "{root}", root) }
 	words := make([]string, len(s.Words))
@@ -160,10 +159,9 @@ func (b *Bench) judge(ctx context.Context, s *Scenario) (findings []checks.Findi
 		return nil, err
 	}
 	line := strings.Join(append([]string{s.Check}, words...), " ")
-	// What a check does about what it finds it would do to this machine. A
-	// snapshot of NVML takes changes without anybody else noticing.
+	// A check with an action would act on this machine. A check of NVML only changes the snapshot.
 	if info.Lane != checks.NVML && (info.Lane != checks.Local || info.Acts != nil && info.Acts(c)) {
-		return nil, fmt.Errorf("%s runs commands, or changes things: it is not tried", line)
+		return nil, fmt.Errorf("not tested, it runs commands or changes the machine: %s", line)
 	}
 	vars := map[string]string{}
 	for k, v := range s.Vars {
@@ -178,7 +176,7 @@ func (b *Bench) judge(ctx context.Context, s *Scenario) (findings []checks.Findi
 	return findings, nil
 }
 
-// build puts up the node below root.
+// build creates the node below root.
 func (b *Bench) build(s *Scenario, root string) (*probe.Host, *checks.Job, error) {
 	n, err := ReadNode(s.Node)
 	if err != nil {
@@ -211,33 +209,33 @@ func (b *Bench) build(s *Scenario, root string) (*probe.Host, *checks.Job, error
 	return h, s.Job.On(n.NVML), nil
 }
 
-// Kept are the files of the healthy node that the scenario leaves as they are.
+// Kept returns the files of the healthy node that the scenario does not change.
 func (s *Scenario) Kept(n *Node) map[string]string {
-	files := without(n.Files, s.Lacks)
+	files := remove(n.Files, s.Lacks)
 	for name := range s.Files {
 		delete(files, name)
 	}
 	return files
 }
 
-// KeptLinks are the links of the healthy node that the scenario leaves as they are.
+// KeptLinks returns the links of the healthy node that the scenario does not change.
 func (s *Scenario) KeptLinks(n *Node) map[string]string {
-	links := without(n.Links, s.Lacks)
+	links := remove(n.Links, s.Lacks)
 	for name := range s.Links {
 		delete(links, name)
 	}
 	return links
 }
 
-// Lay makes the files of a node. Those of the healthy node are there once for
-// all scenarios: a directory of which nothing is changed is a link to it.
+// Lay creates the files of a node. All scenarios share the files of the healthy node: an unchanged
+// directory is a link to that of the healthy node.
 func (b *Bench) Lay(s *Scenario, n *Node, root string) error {
-	base, err := b.healthy(s.Node, n)
+	base, err := b.buildHealthy(s.Node, n)
 	if err != nil {
 		return err
 	}
 	kept, links := s.Kept(n), s.KeptLinks(n)
-	own := map[string]bool{} // directories that are not as the healthy node has them
+	own := map[string]bool{} // directories that differ from the healthy node
 	owns := func(name string) {
 		for dir := filepath.Dir(name); dir != "."; dir = filepath.Dir(dir) {
 			own[dir] = true
@@ -249,7 +247,7 @@ func (b *Bench) Lay(s *Scenario, n *Node, root string) error {
 		}
 	}
 	for name := range n.Links {
-		if _, ok := links[name]; !ok || !strings.HasPrefix(name, "sys/devices/") { // what leads there has to lead to this node
+		if _, ok := links[name]; !ok || !strings.HasPrefix(name, "sys/devices/") { // links to changed directories must lead to this node
 			owns(name)
 		}
 	}
@@ -268,7 +266,7 @@ func (b *Bench) Lay(s *Scenario, n *Node, root string) error {
 	}
 	layOne := func(name string, how func(string, string) error, target string) error {
 		for i, r := range name {
-			if r == '/' && !own[name[:i]] { // the whole directory is as it was
+			if r == '/' && !own[name[:i]] { // the whole directory is unchanged
 				name, how, target = name[:i], os.Symlink, filepath.Join(base, name[:i])
 				break
 			}
@@ -291,9 +289,8 @@ func (b *Bench) Lay(s *Scenario, n *Node, root string) error {
 	return nil
 }
 
-// healthy is where the files of a healthy node are; they are made when they are
-// first asked for.
-func (b *Bench) healthy(name string, n *Node) (string, error) {
+// buildHealthy returns the directory of a healthy node, and creates it at the first call.
+func (b *Bench) buildHealthy(name string, n *Node) (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if dir := b.base[name]; dir != "" {
@@ -317,10 +314,10 @@ func (b *Bench) healthy(name string, n *Node) (string, error) {
 	return dir, nil
 }
 
-// Place makes a file below root, or a directory if its name ends in a slash.
+// Place creates a file below root, or a directory if its name ends in a slash.
 func Place(root, name, content string) error {
 	if !filepath.IsLocal(name) {
-		return fmt.Errorf("%q is not below the node's root", name)
+		return fmt.Errorf("%q is not a path below the node's root", name)
 	}
 	file := filepath.Join(root, name)
 	if strings.HasSuffix(name, "/") {
@@ -334,7 +331,7 @@ func Place(root, name, content string) error {
 
 func link(how func(from, to string) error, target, root, name string) error {
 	if !filepath.IsLocal(name) {
-		return fmt.Errorf("%q is not below the node's root", name)
+		return fmt.Errorf("%q is not a path below the node's root", name)
 	}
 	file := filepath.Join(root, name)
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {

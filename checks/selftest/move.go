@@ -8,14 +8,13 @@ import (
 	"strings"
 )
 
-// A check that names the right GPU may have looked at no other: each scenario in
-// which one GPU of eight is ill is tried with others in its place.
+// A check that names the right GPU may have judged only that GPU. So each scenario with one faulty GPU
+// of eight is also tried with another faulty GPU.
 
-// Moved is the scenario with another GPU for the one that is ill; nil if it is
-// not about one GPU of eight.
+// Moved returns the scenario with another faulty GPU; nil if it does not have one faulty GPU of eight.
 func (s *Scenario) Moved(to int) *Scenario {
-	gpus := s.gpus()
-	from := s.ill(gpus)
+	gpus := s.listGPUs()
+	from := s.findFaulty(gpus)
 	if from < 0 || from == to || s.Still {
 		return nil
 	}
@@ -25,7 +24,7 @@ func (s *Scenario) Moved(to int) *Scenario {
 		pairs = append(pairs, a[i], b[i], b[i], a[i])
 	}
 	swap := strings.NewReplacer(pairs...).Replace
-	m := &Scenario{Check: s.Check, Name: s.Name, Vars: s.Vars, Past: s.Past, Slurm: s.Slurm, Node: s.Node, Error: s.Error, Platform: s.Platform, Job: s.Job.moved(from, to)}
+	m := &Scenario{Check: s.Check, Name: s.Name, Vars: s.Vars, Past: s.Past, Slurm: s.Slurm, Node: s.Node, Error: s.Error, Platform: s.Platform, Job: s.Job.move(from, to)}
 	for _, w := range s.Words {
 		m.Words = append(m.Words, swap(w))
 	}
@@ -36,12 +35,12 @@ func (s *Scenario) Moved(to int) *Scenario {
 		w.Device, w.Message = swap(w.Device), swap(w.Message)
 		m.Want = append(m.Want, w)
 	}
-	m.Files, m.Links, m.NVML = swapped(s.Files, swap), swapped(s.Links, swap), swapped(s.NVML, swap)
+	m.Files, m.Links, m.NVML = swapTable(s.Files, swap), swapTable(s.Links, swap), swapTable(s.NVML, swap)
 	return m
 }
 
-// moved is the job with one GPU for another.
-func (j *Job) moved(from, to int) *Job {
+// move returns the job with one GPU instead of another.
+func (j *Job) move(from, to int) *Job {
 	if j == nil {
 		return nil
 	}
@@ -58,25 +57,25 @@ func (j *Job) moved(from, to int) *Job {
 	return &m
 }
 
-// ill is the one GPU that the check must name, -1 if it is not one alone.
-func (s *Scenario) ill(gpus [][]string) int {
-	ill := -1
+// findFaulty returns the only GPU that the check must name, -1 if there is none or more than one.
+func (s *Scenario) findFaulty(gpus [][]string) int {
+	faulty := -1
 	for _, w := range s.Want {
 		for i, names := range gpus {
 			if slices.ContainsFunc(names, func(n string) bool { return strings.Contains(n, "0000:") && strings.Contains(w.Device, n) }) {
-				if ill >= 0 && ill != i {
+				if faulty >= 0 && faulty != i {
 					return -1
 				}
-				ill = i
+				faulty = i
 			}
 		}
 	}
-	return ill
+	return faulty
 }
 
-// gpus are the eight GPUs of the node, each with what it is called by in text and
-// in the names of files; first the address, without the function.
-func (s *Scenario) gpus() (list [][]string) {
+// listGPUs returns the eight GPUs of the node, each with its names in texts and file names; the first is
+// the address without the function.
+func (s *Scenario) listGPUs() (list [][]string) {
 	n, err := ReadNode(s.Node)
 	if err != nil {
 		return nil
@@ -84,14 +83,14 @@ func (s *Scenario) gpus() (list [][]string) {
 	if n.NVML != nil {
 		for i := range n.NVML.GPUs {
 			g := &n.NVML.GPUs[i]
-			list = append(list, append(called(g.PCI, i), g.UUID.Value, g.Serial.Value))
+			list = append(list, append(listNames(g.PCI, i), g.UUID.Value, g.Serial.Value))
 		}
-	} else { // the driver's own files have them, in the order of their addresses
+	} else { // from the driver's files, in the order of the addresses
 		for _, f := range slices.Sorted(maps.Keys(s.Files)) {
 			dir, ok := strings.CutSuffix(f, "/information")
 			if _, uuid, found := strings.Cut(s.Files[f], "GPU UUID:"); ok && found {
 				uuid, _, _ = strings.Cut(uuid, "\n")
-				list = append(list, append(called(path.Base(dir), len(list)), strings.TrimSpace(uuid)))
+				list = append(list, append(listNames(path.Base(dir), len(list)), strings.TrimSpace(uuid)))
 			}
 		}
 	}
@@ -106,8 +105,8 @@ func (s *Scenario) gpus() (list [][]string) {
 	return list
 }
 
-// RailNames are what else is called by the number of a GPU on a node where each has
-// an adapter and a disk beside it: by address, by name, by what they call themselves.
+// RailNames returns the other names with the number of a GPU on a node where each GPU has an adapter and
+// a disk: addresses, names, serial numbers and GUIDs.
 func RailNames(i int) (names []string) {
 	for _, pattern := range []string{
 		"0000:2%d:00", "0000:4%d:00", "0000:3%d:", "0000:5%d:", "0000:6%d:", "pci0000:3%d",
@@ -118,31 +117,31 @@ func RailNames(i int) (names []string) {
 	return names
 }
 
-func called(pci string, index int) []string {
+func listNames(pci string, index int) []string {
 	return []string{
 		strings.TrimSuffix(pci, ".0"),
 		fmt.Sprintf("gpu%d", index), fmt.Sprintf("nvidia%d", index), fmt.Sprintf("(%d)", index), fmt.Sprintf("Minor: %d", index),
 	}
 }
 
-// swapped is a table with other keys and texts.
-func swapped[T any](m map[string]T, swap func(string) string) map[string]T {
+// swapTable returns a table with changed keys and texts.
+func swapTable[T any](m map[string]T, swap func(string) string) map[string]T {
 	if m == nil {
 		return nil
 	}
 	out := make(map[string]T, len(m))
 	for k, v := range m {
-		out[swap(k)], _ = swappedValue(v, swap).(T)
+		out[swap(k)], _ = swapValue(v, swap).(T)
 	}
 	return out
 }
 
-func swappedValue(v any, swap func(string) string) any {
+func swapValue(v any, swap func(string) string) any {
 	switch v := v.(type) {
 	case string:
 		return swap(v)
 	case map[string]any:
-		return swapped(v, swap)
+		return swapTable(v, swap)
 	}
 	return v
 }

@@ -16,28 +16,27 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// The language in which a scenario of the self-test says what NVML tells: the
-// path of a field of [nvml.Snapshot], as in "gpu3.ECC.SRAM.Uncorrected", and its
-// value. "gpu*" are all GPUs. In place of a value may stand
+// The format of NVML's values in a scenario: the path of a field of [nvml.Snapshot], as in
+// "gpu3.ECC.SRAM.Uncorrected", and its value. "gpu*" are all GPUs. Instead of a value it can have
 //
-//	{ unsupported = true }                              this GPU or driver does not tell it, or all below
-//	{ error = 15, call = "nvmlDeviceGetSerial(3)" }     the call has failed
-//	{ message = "read /x: is a directory" }             something else has
-//	{ missing = "libnvidia-ml.so.1" }                   the library is not there
-//	{ gone = true }                                     NVML has no such GPU
+//	{ unsupported = true }                              the GPU or the driver does not report it, or all values below
+//	{ error = 15, call = "nvmlDeviceGetSerial(3)" }     the call fails
+//	{ message = "read /x: is a directory" }             another error
+//	{ missing = "libnvidia-ml.so.1" }                   the library is missing
+//	{ gone = true }                                     NVML does not show the GPU
 
-// selftestGPUs is how many GPUs each node has.
+// selftestGPUs is the number of GPUs of each node.
 const selftestGPUs = 8
 
-// Node is a machine that is made up.
+// Node is a simulated machine.
 type Node struct {
-	NVML  *nvml.Snapshot    // nil: this machine has none
+	NVML  *nvml.Snapshot    // nil: no NVML
 	Files map[string]string // below its root
 	Links map[string]string // symbolic links
 }
 
-// nodeBase is a healthy node as its file has it: what is below its root is shared by
-// all that is made of it, and never changed.
+// nodeBase is the content of a healthy node's file. All nodes made from it share its maps, which are
+// never changed.
 type nodeBase struct {
 	nvml         map[string]any
 	files, links map[string]string
@@ -45,7 +44,7 @@ type nodeBase struct {
 
 var nodeBases sync.Map // by name: func() (*nodeBase, error)
 
-func selftestBase(name string) (*nodeBase, error) {
+func loadBase(name string) (*nodeBase, error) {
 	read, _ := nodeBases.LoadOrStore(name, sync.OnceValues(func() (*nodeBase, error) { return readNode(name) }))
 	return read.(func() (*nodeBase, error))()
 }
@@ -53,7 +52,7 @@ func selftestBase(name string) (*nodeBase, error) {
 func readNode(name string) (*nodeBase, error) {
 	data, err := selftestData.ReadFile("nodes/" + name + ".toml")
 	if err != nil {
-		return nil, fmt.Errorf("no node is called %q", name)
+		return nil, fmt.Errorf("unknown node %q", name)
 	}
 	var text struct {
 		NVML  map[string]any    `toml:"nvml"`
@@ -75,8 +74,8 @@ func readNode(name string) (*nodeBase, error) {
 	return base, nil
 }
 
-// ReadNode is a healthy node of checks/selftest/nodes; "" has nothing at
-// all, "empty" an NVML that has no GPU.
+// ReadNode returns a healthy node of checks/selftest/nodes; "" is an empty machine, "empty" has NVML
+// without GPUs.
 func ReadNode(name string) (*Node, error) {
 	switch name {
 	case "":
@@ -84,7 +83,7 @@ func ReadNode(name string) (*Node, error) {
 	case "empty":
 		return &Node{NVML: new(nvml.Snapshot)}, nil
 	}
-	base, err := selftestBase(name)
+	base, err := loadBase(name)
 	if err != nil {
 		return nil, err
 	}
@@ -95,16 +94,16 @@ func ReadNode(name string) (*Node, error) {
 	return n, n.Change(base.nvml)
 }
 
-// OfGPU puts the number of a GPU, which has one digit, where the text wants it.
+// OfGPU replaces {i} by the number of a GPU.
 func OfGPU(text string, i int) string { return strings.ReplaceAll(text, "{i}", strconv.Itoa(i)) }
 
-// Change makes NVML tell otherwise.
-func (n *Node) Change(what map[string]any) error {
+// Change changes values of NVML, by path.
+func (n *Node) Change(values map[string]any) error {
 	var paths []string
-	for p := range what {
+	for p := range values {
 		paths = append(paths, p)
 	}
-	slices.SortFunc(paths, func(a, b string) int { // what is wider comes first
+	slices.SortFunc(paths, func(a, b string) int { // wider paths come first
 		wide := func(p string) int { return strings.Count(p, ".")*2 - strings.Count(p, "*") }
 		if d := wide(a) - wide(b); d != 0 {
 			return d
@@ -112,10 +111,10 @@ func (n *Node) Change(what map[string]any) error {
 		return strings.Compare(a, b)
 	})
 	if len(paths) > 0 && n.NVML == nil {
-		return errors.New("nvml: the scenario names no node")
+		return errors.New("nvml: the scenario has no node")
 	}
 	for _, p := range paths {
-		if err := n.set(p, what[p]); err != nil {
+		if err := n.set(p, values[p]); err != nil {
 			return fmt.Errorf("nvml: %s: %w", p, err)
 		}
 	}
@@ -136,7 +135,7 @@ func (n *Node) set(path string, v any) error {
 			continue
 		}
 		found = true
-		if special(v, "gone") && rest == "" {
+		if isSpecial(v, "gone") && rest == "" {
 			n.NVML.GPUs = slices.Delete(n.NVML.GPUs, i, i+1)
 			i--
 			continue
@@ -145,24 +144,24 @@ func (n *Node) set(path string, v any) error {
 		if text, ok := v.(string); ok {
 			own = OfGPU(text, g.Index)
 		}
-		if special(v, "unsupported") && rest == "" {
+		if isSpecial(v, "unsupported") && rest == "" {
 			*g = nvml.GPU{Index: g.Index, PCI: g.PCI}
 		} else if err := setPath(reflect.ValueOf(g).Elem(), rest, own); err != nil {
 			return err
 		}
 	}
 	if !found {
-		return errors.New("there is no such GPU")
+		return errors.New("the node has no such GPU")
 	}
 	return nil
 }
 
-func special(v any, key string) bool {
+func isSpecial(v any, key string) bool {
 	m, ok := v.(map[string]any)
 	return ok && m[key] == true
 }
 
-// setPath sets the field that a path leads to.
+// setPath sets the field of a path.
 func setPath(v reflect.Value, path string, to any) error {
 	for name := range strings.SplitSeq(path, ".") {
 		if v.Kind() != reflect.Struct || IsReading(v.Type()) || !v.FieldByName(name).IsValid() {
@@ -172,7 +171,7 @@ func setPath(v reflect.Value, path string, to any) error {
 	}
 	m, _ := to.(map[string]any)
 	switch {
-	case special(to, "unsupported"):
+	case isSpecial(to, "unsupported"):
 		v.SetZero()
 	case m["error"] != nil || m["message"] != nil || m["missing"] != nil:
 		err, bad := ParseError(m)
@@ -184,7 +183,7 @@ func setPath(v reflect.Value, path string, to any) error {
 			v = v.FieldByName("Err")
 		}
 		if v.Type() != reflect.TypeFor[error]() {
-			return errors.New("cannot be an error")
+			return errors.New("this value cannot be an error")
 		}
 		v.Set(reflect.ValueOf(err))
 	case IsReading(v.Type()):
@@ -197,12 +196,12 @@ func setPath(v reflect.Value, path string, to any) error {
 	return nil
 }
 
-// IsReading says whether a type is a [nvml.Reading] of something.
+// IsReading reports whether a type is a [nvml.Reading].
 func IsReading(t reflect.Type) bool {
 	return t.PkgPath() == reflect.TypeFor[nvml.Snapshot]().PkgPath() && strings.HasPrefix(t.Name(), "Reading[")
 }
 
-// assign converts what TOML has into what a field holds.
+// assign converts a TOML value to the type of a field.
 func assign(v reflect.Value, to any) error {
 	data, err := json.Marshal(to)
 	if err != nil {
@@ -211,7 +210,7 @@ func assign(v reflect.Value, to any) error {
 	return json.Unmarshal(data, v.Addr().Interface())
 }
 
-// ParseError is an error of NVML, or of what stands before it.
+// ParseError returns an error of NVML, or of its library.
 func ParseError(m map[string]any) (err, bad error) {
 	call, _ := m["call"].(string)
 	message, _ := m["message"].(string)
@@ -225,5 +224,5 @@ func ParseError(m map[string]any) (err, bad error) {
 	case message != "":
 		return errors.New(message), nil
 	}
-	return nil, fmt.Errorf("%v is no error: want error and call, message, or missing", m)
+	return nil, fmt.Errorf("invalid error %v: want error and call, message, or missing", m)
 }

@@ -1,4 +1,4 @@
-// Package selftest tries checks on small nodes that the program carries.
+// Package selftest tests checks on small built-in nodes.
 package selftest
 
 import (
@@ -17,36 +17,35 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
-// Scenarios of nodes on which a check must say one thing and no other, kept in
-// the program, so that a site can see on its own machine that each check of GPUs
-// fails when it should. They are those of the unit tests, written to
-// checks/selftest by them, and are only read when they are asked for.
+// The built-in scenarios: a node, and the findings that a check must report on it. With them a site
+// can show on its own machine that each check fails when it should. The unit tests write their
+// scenarios to checks/selftest; only nhc-gpu selftest reads them.
 
 //go:embed *.toml nodes
 var selftestData embed.FS
 
-// Scenario is one scenario: a node, a line of nhc.conf, what the check must say.
+// Scenario is one scenario: a node, a line of nhc.conf, and the wanted findings.
 type Scenario struct {
 	Check string             `toml:"-"`
-	Name  string             `toml:"name"`  // what is broken
-	Words []string           `toml:"words"` // what stands behind the check's name
+	Name  string             `toml:"name"`  // the fault
+	Words []string           `toml:"words"` // arguments of the check
 	Vars  map[string]string  `toml:"vars"`  // variables of nhc.conf
-	Slurm *jobscan.SlurmGPUs `toml:"slurm"` // what Slurm's configuration says of the node
-	Past  string             `toml:"past"`  // where earlier runs have kept what they know; "" is /past, "none" nowhere
+	Slurm *jobscan.SlurmGPUs `toml:"slurm"` // the node's GPUs in Slurm's configuration
+	Past  string             `toml:"past"`  // directory with the state of earlier runs; "": /past, "none": no directory
 
-	Node  string            `toml:"node"`  // healthy GPUs of checks/selftest/nodes, of which the rest is changed; "" has none
-	NVML  map[string]any    `toml:"nvml"`  // what NVML says otherwise: "gpu3.ECC.SRAM.Uncorrected" = 2
-	Error map[string]any    `toml:"error"` // why NVML says nothing
+	Node  string            `toml:"node"`  // healthy node of checks/selftest/nodes that the keys below change; "": an empty node
+	NVML  map[string]any    `toml:"nvml"`  // changed values of NVML: "gpu3.ECC.SRAM.Uncorrected" = 2
+	Error map[string]any    `toml:"error"` // error of NVML
 	Files map[string]string `toml:"files"` // a name that ends in a slash is a directory
-	Lacks []string          `toml:"lacks"` // files that the node has not; a slash at the end: all below
+	Lacks []string          `toml:"lacks"` // removed files; a name that ends in a slash: all files below
 	Links map[string]string `toml:"links"` // symbolic links
-	Still bool              `toml:"still"` // it matters which of eight devices is the one
+	Still bool              `toml:"still"` // the fault cannot be moved to another device
 
-	Platform *checks.Platform `toml:"platform"` // what every GPU's platform has; none: nobody knows it
+	Platform *checks.Platform `toml:"platform"` // platform of all GPUs; none: unknown
 
-	Job *Job `toml:"job"` // that has ended
+	Job *Job `toml:"job"` // ended job
 
-	Want []Finding `toml:"want"` // in order; none: the check passes and says nothing
+	Want []Finding `toml:"want"` // in order; none: the check passes
 }
 
 // Job is a job that has ended on the node.
@@ -54,11 +53,11 @@ type Job struct {
 	ID     string `toml:"id"`
 	UID    int    `toml:"uid"`
 	User   string `toml:"user"`
-	GPUs   []int  `toml:"gpus"`   // by number
-	Shared bool   `toml:"shared"` // other jobs have parts of them
+	GPUs   []int  `toml:"gpus"`   // numbers
+	Shared bool   `toml:"shared"` // other jobs use parts of them
 }
 
-// On is the job on a node with those GPUs; nil is none.
+// On returns the job on a node with those GPUs; nil without a job.
 func (j *Job) On(n *nvml.Snapshot) *checks.Job {
 	if j == nil {
 		return nil
@@ -74,8 +73,8 @@ func (j *Job) On(n *nvml.Snapshot) *checks.Job {
 	return job
 }
 
-// Finding is what a check must say. "{check}" in the message stands for
-// its name, "{root}" for where the node is.
+// Finding is a wanted finding. "{check}" in the message stands for the check's name, "{root}" for the
+// directory of the node.
 type Finding struct {
 	Severity string        `toml:"severity"`
 	Code     string        `toml:"code"`
@@ -95,14 +94,14 @@ func orNone(s string) string {
 	return s
 }
 
-// selftestFile is a file of checks/selftest, or one that a site has written.
+// selftestFile is a file of checks/selftest, or a file of the site.
 type selftestFile struct {
-	Checks    []string          `toml:"checks"` // the names of one check
-	Files     map[string]string `toml:"files"`  // those of each scenario without a node
+	Checks    []string          `toml:"checks"` // all names of one check
+	Files     map[string]string `toml:"files"`  // files of each scenario without a node
 	Scenarios []Scenario        `toml:"scenario"`
 }
 
-// All are the scenarios that the program has, by check.
+// All returns the built-in scenarios, ordered by check.
 func All() ([]Scenario, error) {
 	entries, err := selftestData.ReadDir(".")
 	if err != nil {
@@ -127,7 +126,7 @@ func All() ([]Scenario, error) {
 	return list, nil
 }
 
-// Parse reads a file of scenarios.
+// Parse parses a file of scenarios.
 func Parse(text string) ([]Scenario, error) {
 	var f selftestFile
 	meta, err := toml.Decode(text, &f)
@@ -135,7 +134,7 @@ func Parse(text string) ([]Scenario, error) {
 		return nil, err
 	}
 	for _, key := range meta.Undecoded() {
-		if len(key) < 2 || key[1] != "nvml" && key[1] != "error" { // those are free, and judged when they are used
+		if len(key) < 2 || key[1] != "nvml" && key[1] != "error" { // Node.Change judges these
 			return nil, fmt.Errorf("unknown key %s", key)
 		}
 	}
@@ -147,7 +146,7 @@ func Parse(text string) ([]Scenario, error) {
 		for _, s := range f.Scenarios {
 			s.Check = name
 			if s.Node == "" {
-				s.Files = merge(without(f.Files, s.Lacks), s.Files)
+				s.Files = merge(remove(f.Files, s.Lacks), s.Files)
 			}
 			list = append(list, s)
 		}
@@ -158,9 +157,8 @@ func Parse(text string) ([]Scenario, error) {
 	return list, nil
 }
 
-// without are the files that are left of some; a name that ends in a slash stands
-// for all below.
-func without(files map[string]string, lacks []string) map[string]string {
+// remove returns the files without some; a name that ends in a slash stands for all files below.
+func remove(files map[string]string, lacks []string) map[string]string {
 	left := maps.Clone(files)
 	for _, name := range lacks {
 		maps.DeleteFunc(left, func(f, _ string) bool {
@@ -170,7 +168,7 @@ func without(files map[string]string, lacks []string) map[string]string {
 	return left
 }
 
-// merge is base, changed by over.
+// merge returns base with the entries of over.
 func merge(base, over map[string]string) map[string]string {
 	all := maps.Clone(base)
 	if all == nil {
@@ -180,7 +178,7 @@ func merge(base, over map[string]string) map[string]string {
 	return all
 }
 
-// compare says what was said that should not have been, and the other way round.
+// compare returns the differences between the findings and the wanted ones.
 func (s *Scenario) compare(got []checks.Finding) (wrong []string) {
 	for i := range max(len(got), len(s.Want)) {
 		want, have := "nothing", "nothing"
@@ -199,12 +197,12 @@ func (s *Scenario) compare(got []checks.Finding) (wrong []string) {
 	return wrong
 }
 
-// AsFinding is what of a finding a scenario tells.
+// AsFinding returns the parts of a finding that scenarios compare.
 func AsFinding(f checks.Finding) Finding {
 	return Finding{Severity: f.Severity.String(), Code: f.Code, Device: f.Device.String(), Remedy: f.Remedy, Message: f.Message}
 }
 
-// RawBytes puts bytes where "{xNN}" names them: TOML has no text that is no UTF-8.
+// RawBytes replaces "{xNN}" by that byte: TOML texts are always UTF-8.
 func RawBytes(text string) string {
 	if !strings.Contains(text, "{x") {
 		return text

@@ -27,7 +27,7 @@ func bench(t *testing.T) *Bench {
 	return b
 }
 
-// A scenario that a check does not live up to is told from one that it does.
+// Try reports the differences between a check's findings and the wanted ones.
 func TestSelftestNotices(t *testing.T) {
 	t.Parallel()
 	b := bench(t)
@@ -36,16 +36,16 @@ func TestSelftestNotices(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"healthy, and a failure is wanted", "[[scenario.want]]\nseverity = \"fail\"\ncode = \"gpu.ecc.off\"\nmessage = \"m\"\n",
 			"want fail gpu.ecc.off, about none, remedy none: m\ngot  nothing"},
-		{"ill, and a pass is wanted", "[scenario.nvml]\n\"gpu3.ECC.On\" = false\n\"gpu3.ECC.Pending\" = false\n", "want nothing\ngot  " + off.String()},
+		{"faulty, and a pass is wanted", "[scenario.nvml]\n\"gpu3.ECC.On\" = false\n\"gpu3.ECC.Pending\" = false\n", "want nothing\ngot  " + off.String()},
 		{"another GPU is named", "[[scenario.want]]\nseverity = \"fail\"\ncode = \"gpu.ecc.off\"\ndevice = \"gpu4 0000:14:00.0\"\nremedy = \"fix-config\"\nmessage = \"" + off.Message +
 			"\"\n[scenario.nvml]\n\"gpu3.ECC\" = { unsupported = true }\n\"gpu3.ECC.On\" = false\n\"gpu3.ECC.Pending\" = false\n",
 			"want fail gpu.ecc.off, about gpu4 0000:14:00.0, remedy fix-config: " + off.Message + "\ngot  " + off.String()},
-		{"a field that is none", "[scenario.nvml]\n\"gpu3.ECC.Nonsense\" = 1\n", `make a node: nvml: gpu3.ECC.Nonsense: NVML has no "Nonsense"`},
-		{"a GPU too many", "[scenario.nvml]\n\"gpu8.VBIOS\" = \"1\"\n", "make a node: nvml: gpu8.VBIOS: there is no such GPU"},
-		{"a value of another kind", "[scenario.nvml]\n\"gpu3.VBIOS\" = 1\n", "make a node: nvml: gpu3.VBIOS: json: cannot unmarshal number into Go value of type string"},
-		{"an error where none can be", "[scenario.nvml]\n\"gpu3.PCI\" = { error = 15, call = \"c\" }\n", "make a node: nvml: gpu3.PCI: cannot be an error"},
-		{"a file that is elsewhere", "[scenario.files]\n\"../x\" = \"1\"\n", `make a node: "../x" is not below the node's root`},
-		{"words that are none", "words = [\"-Z\"]\n", "invalid option -Z"},
+		{"an unknown field", "[scenario.nvml]\n\"gpu3.ECC.Nonsense\" = 1\n", `create a node: nvml: gpu3.ECC.Nonsense: NVML has no "Nonsense"`},
+		{"an unknown GPU", "[scenario.nvml]\n\"gpu8.VBIOS\" = \"1\"\n", "create a node: nvml: gpu8.VBIOS: the node has no such GPU"},
+		{"a value of another kind", "[scenario.nvml]\n\"gpu3.VBIOS\" = 1\n", "create a node: nvml: gpu3.VBIOS: json: cannot unmarshal number into Go value of type string"},
+		{"an error instead of an address", "[scenario.nvml]\n\"gpu3.PCI\" = { error = 15, call = \"c\" }\n", "create a node: nvml: gpu3.PCI: this value cannot be an error"},
+		{"a file outside of the node", "[scenario.files]\n\"../x\" = \"1\"\n", `create a node: "../x" is not a path below the node's root`},
+		{"an invalid option", "words = [\"-Z\"]\n", "invalid option -Z"},
 	} {
 		list, err := Parse(head + c.text)
 		if err != nil {
@@ -61,7 +61,7 @@ func TestSelftestNotices(t *testing.T) {
 	}
 }
 
-// Another GPU takes the place of the one that is ill, and it takes that one's.
+// Moved exchanges the faulty GPU and another one.
 func TestSelftestMoves(t *testing.T) {
 	t.Parallel()
 	s := Scenario{
@@ -91,20 +91,20 @@ func TestSelftestMoves(t *testing.T) {
 	}
 }
 
-// A self-test changes nothing on this machine.
+// The self-test does not change this machine.
 func TestSelftestRefuses(t *testing.T) {
 	t.Parallel()
 	b := bench(t)
 	for _, s := range []Scenario{
 		{Check: "check_cmd_output", Words: []string{"-m", "x", "touch /tmp/x"}}, {Check: "check_ps_service", Words: []string{"-r", "x"}},
 	} {
-		if _, wrong, err := b.Try(t.Context(), &s); err != nil || len(wrong) != 1 || !strings.HasSuffix(wrong[0], "it is not tried") {
+		if _, wrong, err := b.Try(t.Context(), &s); err != nil || len(wrong) != 1 || !strings.HasPrefix(wrong[0], "not tested, ") {
 			t.Errorf("%s: %q", s.Check, wrong)
 		}
 	}
 }
 
-// Where nodes cannot be put up nothing is said of any check.
+// An error of the file system is not a result of a check.
 func TestSelftestWithoutAPlace(t *testing.T) {
 	t.Parallel()
 	gone := filepath.Join(t.TempDir(), "gone")
@@ -116,7 +116,7 @@ func TestSelftestWithoutAPlace(t *testing.T) {
 	if _, ok := errors.AsType[*BenchError](err); !ok || got != nil || wrong != nil {
 		t.Errorf("%v, %v, %v", got, wrong, err)
 	}
-	if want := "no place to put up nodes (TMPDIR=DIR names another): "; !strings.HasPrefix(err.Error(), want) {
+	if want := "cannot create test nodes (set TMPDIR to another directory): "; !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
@@ -152,11 +152,11 @@ func FuzzSelftest(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = n.Change(list[0].NVML) // it must not die
+		_ = n.Change(list[0].NVML) // it must not panic
 	})
 }
 
-// What the scenarios of a file have in common, one of them can lack.
+// A scenario can lack files that the scenarios of its file share.
 func TestSelftestLacksCommonFiles(t *testing.T) {
 	t.Parallel()
 	list, err := Parse("checks = [\"check_gpu_ecc\"]\n[files]\n\"a/b\" = \"1\"\n\"a/c\" = \"2\"\nd = \"3\"\n" +

@@ -97,7 +97,7 @@ type topologyJudge struct {
 	unread   int             // adapters with an unknown place
 	blurred  int             // adapters with known bridges only
 	starting *fabric.Fabric  // not nil soon after boot, while adapters are missing
-	misfiled map[string]bool // kinds of devices for which FILE is likely wrong
+	misfiled map[string]bool // kinds of devices that FILE probably lists wrongly
 	findings []checks.Finding
 }
 

@@ -49,8 +49,8 @@ func (t *topologyJudge) judgeFile() {
 	t.judgeExtra(list)
 }
 
-// findMisfiled returns the kinds of devices for which FILE is more likely wrong than the node: all of
-// several devices are missing, or all have fewer lanes.
+// findMisfiled returns the kinds of devices that FILE probably lists wrongly: all of several devices
+// are missing, or all have fewer lanes.
 func findMisfiled(list []filedDevice, here map[string]Located) map[string]bool {
 	count, missing, narrow := map[string]int{}, map[string]int{}, map[string]int{}
 	for i := range list {

@@ -26,8 +26,8 @@ import (
 // on the PCI bus that has disappeared since boot, a namespace that the kernel has set read-only,
 // read-only media, degraded reliability, and a failed backup of volatile memory. It warns of spare
 // blocks below the vendor's limit, a used-up lifetime, new media errors, and heat; below SPARE, above
-// USED and above TEMP it fails. If the disk has no health log, as in virtual machines, or the run is
-// not root's, the log is skipped.
+// USED and above TEMP it fails. The health log is skipped if the disk has none, as in virtual machines,
+// or if the user is not root.
 //
 //	gpu* || check_nvme
 //	gpu* || check_nvme -s 20 -u 95 -t 75 nvme0 'nvme[2-5]'
@@ -75,7 +75,7 @@ func init() {
 				"nvme.used":     "The disk has reached the end of its rated lifetime: plan its replacement.",
 				"nvme.media":    "Data could not be read or written: look for errors of the file system in dmesg. If more errors follow, replace the disk.",
 				"nvme.temp":     "Check the fans, the airflow and the heat sink of the disk: hot disks get slow and then switch off.",
-				"nvme.smart":    "Nothing, if the disk has no health log, as in virtual machines, or the run was not root's. If the log could not be read, try nvme smart-log and look at dmesg.",
+				"nvme.smart":    "Nothing, if the disk has no health log, as in virtual machines, or the user was not root. If the log could not be read, try nvme smart-log and look at dmesg.",
 				"nvme.error":    "One disk could not be read: look at the file in the message, as root, and at dmesg. The check has judged the other disks.",
 			}
 		},

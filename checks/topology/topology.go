@@ -23,7 +23,7 @@ import (
 // Topology is the topology of a node.
 type Topology struct {
 	NUMA  []pci.NUMANode `json:"numa"`
-	Kinds []string       `json:"platforms"` // a line for each kind of GPU, see [checks.PlatformGroup.Tell]
+	Kinds []string       `json:"platforms"` // a line for each kind of GPU
 	GPUs  []Located      `json:"gpus"`
 	NICs  []LocatedNIC   `json:"nics"`
 	Disks []Located      `json:"disks"`

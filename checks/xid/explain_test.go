@@ -84,7 +84,7 @@ func TestExplainOverride(t *testing.T) {
 	}
 }
 
-// Every row of both tables can be explained, and says what to do.
+// Every row of both tables has an explanation with advice.
 func TestExplainAll(t *testing.T) {
 	t.Parallel()
 	env := checktest.ExplainEnv(t, nil)

@@ -30,7 +30,7 @@ import (
 //	gpu* || check_gpu_xid
 //	gpu* || check_gpu_xid 72 -c '48,62-64,79,sxid:*'
 type gpuXid struct {
-	Hours  string `arg:"1" toml:"hours"`        // hours for which errors count that do not drain the node; or the path of a log file
+	Hours  string `arg:"1" toml:"hours"`        // how long errors count that do not drain the node, hours; or the path of a log file
 	Codes  string `opt:"c" toml:"codes"`        // only these codes: 13,48,62-64; sxid:12028 or sxid:* for NVSwitches; with ! in front: all other codes; default: all
 	Strict bool   `opt:"s" toml:"strict"`       // fail instead of warn about known codes
 	Passes int    `opt:"n" toml:"clean_passes"` // number of runs without an error after which it is over; 0: never
@@ -120,7 +120,7 @@ func (c *gpuXid) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if err != nil {
 		return append(notes, c.reportUnreadable(env, err)...)
 	}
-	*probe.Kept[*xidLedger](env.Host, "ledger of Xids") = ledger
+	*probe.Kept[*xidLedger](env.Host, "record of Xids") = ledger
 	identifyXids(env, ledger)
 	attributeXids(env, ledger)
 	if kept {

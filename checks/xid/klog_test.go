@@ -2,7 +2,7 @@ package xid
 
 import "testing"
 
-// A name must not hide a line about its process.
+// A process name cannot hide a line about the process.
 func TestNetfilterHidesNothing(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"IN= OUT= PREC=0x", "IN= OUT=ARP HTYPE=", "IN= OUT= HTYPE=", "IN= OUT=TRUNCATED", " OUT= TRUNCATED", "IN= OUT=MACPROTO="} {

@@ -82,7 +82,7 @@ func TestXidLine(t *testing.T) {
 	}
 }
 
-// What looks like an Xid and is none, and what users and other drivers can write.
+// Lines that only look like an Xid, and lines of users and other drivers.
 func TestXidLineIsNone(t *testing.T) {
 	t.Parallel()
 	for _, line := range []string{
@@ -104,7 +104,7 @@ func TestXidLineIsNone(t *testing.T) {
 	}
 }
 
-// A process may be called what its user likes.
+// A process can have any name.
 func TestXidLineHostileName(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"a, b", "): 79, x", "Xid (PCI:0000:1", "\\x0aNVRM: Xid", ", , , ", "", "<unknown>", "name=x, pid=1"} {
@@ -143,7 +143,7 @@ func FuzzXidLine(f *testing.F) {
 	})
 }
 
-// Both layouts of the same unit, and a driver whose version is not known.
+// Both layouts of the same unit, and an unknown driver version.
 func TestNVLink5(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -187,7 +187,7 @@ func TestNVLink5(t *testing.T) {
 	}
 }
 
-// Every row is found by numbers that are made of it, with either layout.
+// Every row is found by numbers made from it, with both layouts.
 func TestNVLink5Table(t *testing.T) {
 	t.Parallel()
 	rows := nvlink5Table()
@@ -220,7 +220,7 @@ func TestNVLink5Table(t *testing.T) {
 	}
 }
 
-// example is a number that fits a pattern.
+// example returns a number that matches a pattern.
 func example(pattern string) (n uint32) {
 	for i := range len(pattern) {
 		n = n<<1 | uint32(pattern[i]&1) // a dash is an odd byte

@@ -20,7 +20,7 @@ func floodLines() [][]byte {
 	return lines
 }
 
-// What is kept is bounded, whatever a GPU logs.
+// The size of the ledger is bounded.
 func TestXidFlood(t *testing.T) {
 	t.Parallel()
 	for name, line := range map[string]func(i int) string{
@@ -70,7 +70,7 @@ func TestXidFlood(t *testing.T) {
 	}
 }
 
-// What drains a node outlives what does not.
+// Events that drain the node are dropped last.
 func TestXidFloodKeepsTheGrave(t *testing.T) {
 	t.Parallel()
 	l := &xidLedger{Boot: "b", Driver: "580.1"}
@@ -100,7 +100,7 @@ func TestXidFloodKeepsTheGrave(t *testing.T) {
 	}
 }
 
-// The aim is 800,000 lines within 2 s and 30 MiB.
+// The goal is 800,000 lines within 2 s and 30 MiB.
 func BenchmarkXidFlood(b *testing.B) {
 	lines := floodLines()
 	var before, after runtime.MemStats
@@ -120,7 +120,7 @@ func BenchmarkXidFlood(b *testing.B) {
 	b.ReportMetric(float64(max(0, int64(after.HeapSys)-int64(before.HeapSys)))/(1<<20), "MiB-heap-growth")
 }
 
-// Lines that no line is like: the parser itself.
+// Different lines, to measure the parser itself.
 func BenchmarkXidLine(b *testing.B) {
 	line := floodLines()[0]
 	b.ReportAllocs()

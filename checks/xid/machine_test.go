@@ -14,7 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// xidMachine is a node whose log grows, and that is looked at again and again.
+// xidMachine is a node with a growing log and repeated runs.
 type xidMachine struct {
 	t     *testing.T
 	root  string
@@ -49,7 +49,7 @@ func (m *xidMachine) write(name, text string) {
 	}
 }
 
-// reboot begins a new boot, a day after the start of the one before.
+// reboot starts a new boot, a day after the start of the last one.
 func (m *xidMachine) reboot() {
 	m.boot++
 	m.seq, m.lines, m.up = 0, nil, 100
@@ -79,7 +79,7 @@ func (m *xidMachine) env() *checks.Env {
 	return env
 }
 
-// look runs the check and compares what it says in short: severity, code, and
+// look runs the check and compares its findings in short: severity, code, and
 // the notes between the meaning and the time.
 func (m *xidMachine) look(want ...string) {
 	m.t.Helper()

@@ -12,8 +12,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// What the ring buffer has lost is still known, and what it still has is not
-// counted twice.
+// Events that the ring buffer has lost are still known, and events that it still has
+// are not counted twice.
 func TestXidRingWrap(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
@@ -34,7 +34,7 @@ func TestXidRingWrap(t *testing.T) {
 	m.look()
 }
 
-// Without a memory the log alone counts.
+// Without a ledger only the log counts.
 func TestXidNoMemory(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
@@ -47,7 +47,7 @@ func TestXidNoMemory(t *testing.T) {
 	m.look()
 }
 
-// A node without a disk remembers until its next boot, and says so once.
+// A node without a disk keeps its ledger until the next boot, and reports that once.
 func TestXidSpareMemory(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
@@ -69,8 +69,8 @@ func TestXidSpareMemory(t *testing.T) {
 	m.look()
 }
 
-// A file of clears that is damaged is told, and does not keep anybody from
-// clearing.
+// A damaged file of clears is reported, and does not prevent
+// another clear.
 func TestXidClearsDamaged(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
@@ -84,7 +84,7 @@ func TestXidClearsDamaged(t *testing.T) {
 	m.look()
 }
 
-// A log that gives nothing takes nothing away.
+// An empty log does not remove events.
 func TestXidEmptyLog(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
@@ -94,7 +94,7 @@ func TestXidEmptyLog(t *testing.T) {
 	m.look("fail xid.79 reboot-node")
 }
 
-// A log that begins anew under the same boot id is not the one the cursor is of.
+// A log that starts again with the same boot id is another log than that of the cursor.
 func TestXidAnotherLog(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
@@ -169,14 +169,14 @@ func TestXidClear(t *testing.T) {
 	}
 	m.look("fail xid.79 reboot-node")
 	m.up++
-	m.xid(54, "power") // after the word: a new one
+	m.xid(54, "power") // after the clear: a new event
 	m.look("fail xid.54 reseat-or-rma", "fail xid.79 reboot-node")
 	if got := clearing(); got != "0000:c1:00.0 Xid 54; 0000:c1:00.0 Xid 79" {
 		t.Errorf("%q", got)
 	}
 	m.look()
 	m.reboot()
-	m.xid(79, "off") // the week's memory is cleared, too
+	m.xid(79, "off") // the clear also applies to the events of the week
 	m.look("fail xid.79 reboot-node")
 	for _, bad := range [][]string{{"gpu9"}, {"here"}, {"79", "80"}, {"gpu6", "x"}, {"gpu6", "54", "more"}} {
 		if got := clearing(bad...); !strings.Contains(got, "want") {
@@ -189,8 +189,8 @@ func TestXidClear(t *testing.T) {
 	}
 }
 
-// A clock that is set right after the boot makes nothing old or young: events are
-// told by the new one.
+// A clock that is set after boot does not change the age of events: their times
+// are corrected.
 func TestXidClockStep(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
@@ -212,7 +212,7 @@ func TestXidClockStep(t *testing.T) {
 	}
 }
 
-// The driver is not asked about what is over, or is nothing.
+// The driver is not queried about events that are over or ignored.
 func TestXidNobodyAsks(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
@@ -238,7 +238,7 @@ func TestXidNobodyAsks(t *testing.T) {
 	}
 }
 
-// Several lines of a configuration are one run.
+// Several lines of a configuration count as one run.
 func TestXidLines(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
@@ -253,7 +253,7 @@ func TestXidLines(t *testing.T) {
 	}
 }
 
-// A clock that was wrong in an earlier boot makes no difference to a clear.
+// A wrong clock in an earlier boot does not affect a clear.
 func TestXidClearByBoot(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
@@ -265,14 +265,14 @@ func TestXidClearByBoot(t *testing.T) {
 		t.Errorf("%v, %v", done, err)
 	}
 	m.look()
-	m.boot -= 3 // a boot whose clock is days behind
+	m.boot -= 3 // a boot with a clock days behind
 	m.reboot()
 	m.write("proc/sys/kernel/random/boot_id", "another\n")
 	m.xid(54, "power")
 	m.look("fail xid.54 reseat-or-rma")
 }
 
-// An operator may clear what no run has seen yet.
+// An operator can clear errors that no run has seen yet.
 func TestXidClearFirst(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
@@ -283,8 +283,8 @@ func TestXidClearFirst(t *testing.T) {
 	m.look()
 }
 
-// Whatever lies in the ledger's file, a run comes to an end, and what it makes
-// of it is a ledger again.
+// With any content of the ledger's file a run ends, and writes
+// a valid ledger.
 func FuzzXidLedger(f *testing.F) {
 	f.Add([]byte(`{"boot":"b","cursor":5,"resets":{"":1},"events":[{"boot":"b","gpu":"0000:c1:00.0","key":{"code":79},"first":5,"last":6,"seq":4,"lines":1}]}`))
 	f.Add([]byte(`{"boot":"a","events":[{"boot":"a","gpu":"","key":{"code":154},"action":-7},{"boot":"b","key":{"code":145,"switch":true},"raised":"RESET"}]}`))

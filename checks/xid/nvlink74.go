@@ -45,7 +45,7 @@ func decodeNVLink74(text string) (class checks.XidClass, remedy checks.Remedy, w
 	for i, r := range parseRegisters(text) {
 		unexplained[i+1] = r
 	}
-	whole := false // a bit is set for which the row of 74 decides
+	whole := false // the row of 74 decides about one of the bits
 	var says []string
 	for _, row := range nvlink74Table() {
 		hit := false

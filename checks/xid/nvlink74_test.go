@@ -16,7 +16,7 @@ func TestNVLink74(t *testing.T) {
 		on + "(0x0, 0x0, 0x0, 0x0, 0x100000, 0x0, 0x0)": "WATCH  many corrected errors, operation may go on",
 		on + "(0x1, 0x0, 0x0, 0x0, 0x100000, 0x0, 0x0)": "WATCH  can be ignored; many corrected errors, operation may go on",
 		on + "(0x1, 0x0, 0x0, 0x0, 0x140000, 0x0, 0x0)": " reset-gpu can be ignored; ECC or parity error; many corrected errors, operation may go on",
-		on + "(0x1, 0x0, 0x8, 0x0, 0x0, 0x0, 0x0)":      "  can be ignored", // a bit that nobody explains
+		on + "(0x1, 0x0, 0x8, 0x0, 0x0, 0x0, 0x0)":      "  can be ignored", // an unexplained bit
 		on + "(0x1, 0x7, 0x0, 0x0, 0x0, 0x3, 0x1)":      "IGNORE  can be ignored",
 		on + "(0x200010, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)": " check-cable ECC or parity error; marginal signal, check the connections of the link",
 		on + "(0x0, 0x0, 0x0, 0x40000, 0x0, 0x0, 0x0)":  " check-fabric follows another error, the fabric has to be reset",
@@ -39,7 +39,7 @@ func TestNVLink74(t *testing.T) {
 	}
 }
 
-// The registers tell what drains from what does not, also within one burst.
+// The registers decide whether an error drains the node, also within one burst.
 func TestXidRegisters(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// xidTable and sxidTable are the tables as any other reader of TOML sees them.
+// xidTable and sxidTable parse the whole tables as TOML.
 var (
 	xidTable  = sync.OnceValue(func() map[int]xidRow { return wholeXidTable(xidTOML) })
 	sxidTable = sync.OnceValue(func() map[int]xidRow { return wholeXidTable(sxidTOML) })
@@ -41,7 +41,7 @@ func wholeXidTable(text string) map[int]xidRow {
 	return table
 }
 
-// A row that is read alone is the row of the table.
+// A row that is parsed alone equals the row of the table.
 func TestXidRowOf(t *testing.T) {
 	t.Parallel()
 	for isSwitch, table := range map[bool]map[int]xidRow{false: xidTable(), true: sxidTable()} {
@@ -54,8 +54,8 @@ func TestXidRowOf(t *testing.T) {
 	}
 }
 
-// TestXidTables refuses a row that leaves something open, and a table that
-// leaves a code of NVIDIA's catalogue out.
+// TestXidTables refuses an incomplete row, and a table without
+// a code of NVIDIA's catalogue.
 func TestXidTables(t *testing.T) {
 	t.Parallel()
 	for code := range 178 {
@@ -123,7 +123,7 @@ func checkXidRow(t *testing.T, name string, r xidRow) {
 	}
 }
 
-// ofAction is the class that follows from what NVIDIA says is to be done at once.
+// ofAction returns the class that follows from NVIDIA's immediate action.
 var ofAction = map[string]checks.XidClass{
 	"IGNORE": checks.XidIgnore, "RESTART_APP": checks.XidApp, "RESET_GPU": checks.XidReset, "WORKFLOW_XID_48": checks.XidReset, "WORKFLOW_NVLINK_ERR": checks.XidReset,
 	"RESTART_BM": checks.XidReboot, "RESTART_VM": checks.XidReboot, "UPDATE_SWFW": checks.XidConfig, "CHECK_MECHANICALS": checks.XidHold, "WORKFLOW_XID_45": checks.XidFollow,
@@ -133,7 +133,7 @@ var ofAction = map[string]checks.XidClass{
 	"CHECK_FM_CONFIG": checks.XidConfig, "CHECK_LINK_MECHANICAL_CONNECTIONS": checks.XidWatch, "CHECK_THERMALS": checks.XidWatch, "UNEXPECTED_ERR_REPORT_ISSUE": checks.XidWatch,
 }
 
-// TestXidWhys refuses a row that differs from NVIDIA's catalogue and does not say why.
+// TestXidWhys refuses a row that differs from NVIDIA's catalogue without a reason.
 func TestXidWhys(t *testing.T) {
 	t.Parallel()
 	for name, table := range map[string]map[int]xidRow{"xid": xidTable(), "sxid": sxidTable()} {
@@ -147,7 +147,7 @@ func TestXidWhys(t *testing.T) {
 	}
 }
 
-// The rows that false alarms of other tools, or their silence, were about.
+// Rows for which other tools raised false alarms, or none.
 func TestXidClasses(t *testing.T) {
 	t.Parallel()
 	for class, codes := range map[checks.XidClass][]int{
@@ -265,8 +265,8 @@ func TestXidPolicyFileIsWrong(t *testing.T) {
 	}
 }
 
-// A code that nobody knows drains nobody, whatever the site has made of WATCH;
-// one that the site has judged is known.
+// An unknown code does not drain the node, even if the site has changed WATCH;
+// a code with an override is known.
 func TestXidUnknownNeverDrains(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
@@ -278,7 +278,7 @@ func TestXidUnknownNeverDrains(t *testing.T) {
 	m.look("warn xid.999", "fail xid.92", "fail xid.998")
 }
 
-// All that is wrong is said at once, each with its line.
+// PolicyErrors returns all errors, each with its line.
 func TestXidPolicyErrors(t *testing.T) {
 	t.Parallel()
 	err := PolicyErrors("/x.toml", []byte(`[[xid]]
@@ -336,7 +336,7 @@ func FuzzXidPolicy(f *testing.F) {
 	})
 }
 
-// Only a node with an event pays for its row.
+// Only a node with an event parses its row.
 func BenchmarkXidRow(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {

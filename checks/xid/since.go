@@ -14,7 +14,7 @@ import (
 // and the end of the log; no errors without a mark. It reads the record of check_gpu_xid and the log,
 // and writes nothing.
 func Since(env *checks.Env, mark checks.LogMark) (seen []checks.XidSeen, end checks.LogMark, err error) {
-	ledger := *probe.Kept[*xidLedger](env.Host, "ledger of Xids") // of check_gpu_xid in this run
+	ledger := *probe.Kept[*xidLedger](env.Host, "record of Xids") // of check_gpu_xid in this run
 	if ledger == nil {
 		ledger, _, _ = recallXids(env)
 		if _, _, err := recordXids(env, ledger); err != nil {

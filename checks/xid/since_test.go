@@ -9,7 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// since is what was logged since a mark, in short.
+// since returns the errors since a mark, in short.
 func (m *xidMachine) since(mark checks.LogMark) (seen []string, end checks.LogMark) {
 	m.t.Helper()
 	list, end, err := Since(m.env(), mark)
@@ -26,8 +26,8 @@ func (m *xidMachine) since(mark checks.LogMark) (seen []string, end checks.LogMa
 	return seen, end
 }
 
-// What a mark divides: what is older is not there, a burst that it cuts says so, and
-// another boot's is its own. Without a mark there is nothing to tell.
+// Since returns no older events, marks a burst that began before the mark, and returns
+// no events of another boot or without a mark.
 func TestXidsSince(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)

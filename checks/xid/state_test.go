@@ -6,7 +6,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// State beats log.
+// NVML's state takes precedence over the log.
 func TestXidState(t *testing.T) {
 	t.Parallel()
 	clean := checks.GPUState{PCI: "0000:C1:00.0", RemapPending: new(false), RemapFailed: new(false)}
@@ -53,7 +53,7 @@ func TestXidState(t *testing.T) {
 	}
 }
 
-// The link that the line names is asked for, not the others.
+// Only the link in the line is judged.
 func TestXidLinkState(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -91,8 +91,8 @@ func TestXidLinkState(t *testing.T) {
 	}
 }
 
-// What NVML has made a hold of stays one when NVML no longer says so: the memory
-// is replaced, not booted.
+// A hold by NVML's state stays when NVML no longer reports the state: the memory
+// must be replaced.
 func TestXidStateHold(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
@@ -110,7 +110,7 @@ func TestXidStateHold(t *testing.T) {
 	m.look()
 }
 
-// NVML's word is newer than the log's.
+// NVML's recovery action is newer than the log's.
 func TestXidStateOverAuthority(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)

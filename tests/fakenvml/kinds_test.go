@@ -100,7 +100,7 @@ func TestFaultsOfKinds(t *testing.T) {
 
 // skips are the reasons why genconf excludes a check of GPUs on a healthy node: nothing to judge,
 // or persistence mode is off.
-var skips = regexp.MustCompile(`not supported by these GPUs|part of no NVLink fabric|no two GPUs of one model|MIG is on|persistence mode|container has no access to the kernel`)
+var skips = regexp.MustCompile(`not supported by these GPUs|do not have an NVLink fabric|no two GPUs of one model|MIG is on|persistence mode|container has no access to the kernel`)
 
 // generated writes a file by genconf, and runs it.
 func (m *kindNode) generated(t *testing.T) {

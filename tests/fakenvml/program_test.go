@@ -328,7 +328,7 @@ func TestSiteDoesWithoutGPU(t *testing.T) {
 		}
 	}
 	out, _ := n.run(t, "* || check_gpu_count 7\n"+others)
-	if !strings.Contains(out, "; without it 7 work, want 7\n") || !strings.Contains(out, "gpu3 0000:13:00.0:  3 more findings of other checks") {
+	if !strings.Contains(out, "; the other 7 GPUs are healthy, want 7\n") || !strings.Contains(out, "gpu3 0000:13:00.0:  3 more findings of other checks") {
 		t.Errorf("want one warning, and the number of others:\n%s", out)
 	}
 	root := filepath.Join(n.dir, "root")
@@ -459,7 +459,7 @@ func TestDriverUnloaded(t *testing.T) {
 	if err := fakenvml.Write(root, map[string]string{"etc/slurm/slurm.conf": "GresTypes=gpu\nNodeName=" + n.name() + " Gres=gpu:8\n"}); err != nil {
 		t.Fatal(err)
 	}
-	want := "failed:  check_gpu_count:  the driver is not loaded for 8 GPUs: Slurm gives jobs 8 GPUs of this node"
+	want := "failed:  check_gpu_count:  the driver is not loaded for 8 GPUs: Slurm schedules 8 GPUs of this node"
 	if out, _ := n.run(t, "* || check_gpu_count 8\n"); !strings.Contains(out, want) {
 		t.Errorf("want %q, got %s", want, out)
 	}
@@ -521,7 +521,7 @@ func TestFaults(t *testing.T) {
 			"check_gpu_count:  want 8 GPUs, got 7: 0000:17:00.0 is on the PCI bus, in the driver, not in NVML"},
 		{"recovery action", "3 field 230 = 2", "check_gpu_recovery", "check_gpu_recovery:  gpu3 0000:13:00.0: the driver wants a reboot of the node"},
 		{"mismatch", "- nvmlInit error 18", "check_gpu_driver",
-			"check_gpu_driver:  the driver's library and the loaded module 570.124.06 are of different versions: an update needs a reboot (nvmlInit: NVML error 18)"},
+			"check_gpu_driver:  the driver's library and the loaded module 570.124.06 have different versions: reboot after a driver update (nvmlInit: NVML error 18)"},
 		{"uncorrected", "3 nvmlDeviceGetMemoryErrorCounter 1 0 7 = 1", "check_gpu_ecc",
 			"check_gpu_ecc:  gpu3 0000:13:00.0: uncorrected SRAM errors since the driver was loaded, want 0, got 1"},
 		{"remap", "3 nvmlDeviceGetRemappedRows = 0 600 0 1", "check_gpu_remap", "check_gpu_remap:  gpu3 0000:13:00.0: a memory row could not be remapped"},

@@ -31,7 +31,7 @@ NUMA node unknown
 
       rxe?[2J?  NUMA  CPUS
 gpu0  SYS       5
-connected through: PIX a PCIe switch, PXB a root port, PHB a PCIe host bridge, NODE a NUMA node, SYS nothing but the node
+connected through: PIX a PCIe switch, PXB a root port, PHB a PCIe host bridge, NODE a NUMA node, SYS only the node
 ? read /x?: ?
 `
 	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(b.String(), "\n")); diff != "" {
