@@ -25,7 +25,7 @@ var _ = checktest.Table("check_comp_comm_overlap", func(name string) (list []che
 	}
 	broken := func(s checktest.Scenario) checktest.Scenario { s.Broken = true; return s }
 	for _, s := range checktest.GPUCommon(name, words()...) {
-		if !strings.HasPrefix(s.Name, "one GPU gives no handle") {
+		if !strings.HasPrefix(s.Name, "one GPU has no handle") {
 			list = append(list, s)
 		}
 	}

@@ -46,7 +46,7 @@ func cudaCommon(name string, words []string) []checktest.Scenario {
 	missing.Broken = true
 	list := []checktest.Scenario{missing}
 	for _, s := range checktest.GPUCommon(name, words...) {
-		if !strings.HasPrefix(s.Name, "one GPU gives no handle") { // that one is skipped, and the others are tested
+		if !strings.HasPrefix(s.Name, "one GPU has no handle") { // that one is skipped, and the others are tested
 			list = append(list, s)
 		}
 	}

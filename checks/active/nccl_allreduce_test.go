@@ -29,7 +29,7 @@ func allReduceScenarios(name string) (list []checktest.Scenario) {
 	words := checktest.Of("-t", "10", "30", "1", "64K")
 	healthy := withNCCL(checktest.OnGPUs("fast enough", words, nil))
 	for _, s := range checktest.GPUCommon(name, words...) {
-		if !strings.HasPrefix(s.Name, "one GPU gives no handle") {
+		if !strings.HasPrefix(s.Name, "one GPU has no handle") {
 			list = append(list, s)
 		}
 	}

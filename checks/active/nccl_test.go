@@ -144,7 +144,7 @@ var _ = checktest.Table("check_nccl", func(name string) []checktest.Scenario {
 			says(checks.Finding{Code: "nccl.groups", Severity: checks.Skip, Want: "equal groups of at least 2 GPUs"}, "8 GPUs cannot be split into 3 equal groups")),
 		but(on8("several models", small("all_reduce"), nil, says(checks.Finding{Code: "nccl.mixed", Severity: checks.Warn, Want: "one model", Got: "2"}, "GPUs of several models work together")), func(s *checktest.Scenario) { s.NVML.GPUs[7].Name = nvml.Known("NVIDIA H100 NVL") }),
 		but(on8("one GPU", small("all_reduce"), nil, checks.Finding{Code: "active.few", Severity: checks.Skip, Message: name + ":  needs 2 GPUs, 1 available"}), func(s *checktest.Scenario) { s.NVML.GPUs = s.NVML.GPUs[:1] }),
-		but(on8("one GPU of eight gives no handle", small("all_reduce"), nil, checktest.Gpu3In(name, checktest.ErrLost)), func(s *checktest.Scenario) { s.NVML.GPUs[3].Err = checktest.ErrLost }),
+		but(on8("one GPU of eight has no handle", small("all_reduce"), nil, checktest.Gpu3In(name, checktest.ErrLost)), func(s *checktest.Scenario) { s.NVML.GPUs[3].Err = checktest.ErrLost }),
 		broken(withOldNCCL(on8("no NCCL", small("all_reduce"), nil, says(checks.Finding{Code: "nccl.library", Severity: checks.Unknown}, "cannot use NCCL: load /nonexistent/libnccl.so.2: not found")))),
 		broken(withOldNCCL(on8("an old NCCL", small("sendrecv"), nil,
 			says(checks.Finding{Code: "nccl.old", Severity: checks.Unknown, Want: "2.7 or later", Got: "2.4.8"}, "this NCCL has no send and receive, which sendrecv needs")), fakenccl.Old...)),
@@ -209,7 +209,7 @@ var _ = checktest.Table("check_nccl", func(name string) []checktest.Scenario {
 			Holding("opt/topo.xml", `<system version="1"><pci busid="0000:13:00.0" class="0x030200"/></system>`),
 	)
 	for _, s := range checktest.GPUCommon(name, small("all_reduce")...) {
-		if !strings.HasPrefix(s.Name, "one GPU gives no handle") { // the others go on without it
+		if !strings.HasPrefix(s.Name, "one GPU has no handle") { // the others go on without it
 			list = append(list, s)
 		}
 	}

@@ -80,7 +80,7 @@ var _ = checktest.Table("check_ib_pcie", func(name string) []checktest.Scenario 
 		checktest.OnFabric("slow", nil, checktest.Links(adapter, checktest.NowSpeed, "16.0 GT/s PCIe"), says(checks.Fail, "speed", checks.ReseatOrRMA, "32 GT/s", "16 GT/s", "PCIe speed")),
 		checktest.OnFabric("fewer lanes than wanted", checktest.Of("-w", "16"), slot8, says(checks.Fail, "width", checks.ReseatOrRMA, "x16", "x8", "PCIe width")),
 		checktest.AsIs(checktest.OnFabric("all with fewer lanes than wanted: the line is wrong", checktest.Of("-w", "32"), nil, onEach(func(i int) checks.Finding {
-			return checktest.HCAFinding(name, fmt.Sprintf("mlx5_%d", i), i, checks.Finding{Code: "ib.pcie.width", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "x32", Got: "x16"}, "PCIe width")
+			return checktest.HCAFinding(name, fmt.Sprintf("mlx5_%d", i), i, checks.Finding{Code: "ib.pcie.width", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "x32", Got: "x16"}, "PCIe width, as on most devices of its kind")
 		})...)),
 		checktest.OnFabric("slower than wanted", checktest.Of("-s", "gen5"), gen4, says(checks.Fail, "speed", checks.ReseatOrRMA, "32 GT/s", "16 GT/s", "PCIe speed")),
 		checktest.OnFabric("a slot of eight lanes", nil, slot8, says(checks.Warn, "slot", "", "x16", "x8", "PCIe slot has fewer lanes than those of its kind")),
