@@ -14,9 +14,9 @@ VERSION    ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null 
 GOLANGCI_LINT_VERSION = v2.15.0
 STATICCHECK_VERSION   = v0.8.2
 
-# DCGM's and NVML's libraries are looked up while running: with -z now, which
-# RPM's hardening flags ask for, the program would die at its start. The last
-# -z wins, so ours has to stay the last word of the linker's command line.
+# The program looks up DCGM's and NVML's libraries at run time. With -z now, which RPM's hardening
+# flags request, the program would die at its start. The last -z takes precedence, so this option
+# must stay the last of the linker's command line.
 GO_LDFLAGS = -X main.version=$(VERSION:v%=%) -extldflags=-Wl,-z,lazy
 export CGO_ENABLED = 1
 export CGO_CFLAGS := $(filter-out -Wno-deprecated-declarations,$(or $(CGO_CFLAGS),-O2 -g)) -Wno-deprecated-declarations
@@ -38,7 +38,7 @@ FISHCOMPDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 
 all: build
 
-# PREBUILT is a program of make release to install or package in place of building one.
+# PREBUILT is a program of make release to install or package instead of building one.
 build:
 	$(if $(PREBUILT),install -D -m 755 '$(PREBUILT)' $(BIN),$(GO) build -buildvcs=false -ldflags '$(GO_LDFLAGS)' -o $(BIN) ./cmd/nhc-gpu)
 
@@ -47,10 +47,10 @@ build:
 $(BIN): $(shell find cmd checks conf slurm go.mod go.sum -type f ! -name '*_test.go')
 	$(MAKE) build
 
-# A program is bound to the versions of symbols in the glibc that it is linked with. A
-# release is linked with that of Debian 11, which names no symbol newer than 2.3.3 (x86-64)
-# or 2.17 (arm64), so that it starts on EL8 and on older systems. Only this target downloads.
-# arm64 on another processor needs gcc-aarch64-linux-gnu.
+# A program needs the glibc symbol versions of the system where it is linked. A release is linked
+# with the glibc of Debian 11, whose symbols are at most 2.3.3 (x86-64) or 2.17 (arm64), so that it
+# starts on EL8 and on older systems. Only this target downloads files. arm64 on another processor
+# needs gcc-aarch64-linux-gnu.
 RELEASE_ARCHES  ?= amd64 arm64
 RELEASE_DIR     ?= $(CURDIR)/dist/release
 RELEASE_LDFLAGS  = -s -w -buildid= -X main.version=$(VERSION:v%=%) "-extldflags=-Wl,--build-id=none -Wl,-z,lazy"
@@ -66,12 +66,12 @@ release-%:
 	rpm/sysroot/unpack.sh rpm/sysroot/$*.debs $(sys)
 	$(release_build) -o $(RELEASE_DIR)/linux-$*/nhc-gpu ./cmd/nhc-gpu
 
-# Only these headers: a cross compiler knows others, of this machine's glibc.
+# Only these headers: a cross compiler would find others, of this machine's glibc.
 release_cc    = $(gcc) --sysroot=$(sys) -nostdinc -isystem $(shell $(gcc) -print-file-name=include) -isystem $(sys)/usr/include/$(triplet) -isystem $(sys)/usr/include -B$(sys)/usr/lib/$(triplet) -L$(sys)/usr/lib/$(triplet) -L$(sys)/lib/$(triplet)
 release_build = GOOS=linux GOARCH=$* CC='$(release_cc)' CGO_CFLAGS='-O2 -g0 -ffile-prefix-map=$(CURDIR)=. -Wno-deprecated-declarations' \
   $(GO) build -trimpath -buildvcs=false -ldflags '$(RELEASE_LDFLAGS)'
 
-# What a machine with a GPU needs to show whether nhc-gpu works there: docs/hardware.md.
+# The files that a machine with a GPU needs for the acceptance test: docs/hardware.md.
 KIT_DIR ?= $(CURDIR)/dist/device-kit
 
 device-kit: device-kit-$(shell $(GO) env GOHOSTARCH)
@@ -101,7 +101,7 @@ TESTFLAGS  ?= -p=4 -parallel=4 -timeout=30m -ldflags=-w
 SOAK_RUNS  ?= 20
 SOAK_LOAD  ?= 4
 FOR_TESTS   = NHC_GPU_BINARY=$(abspath $(BIN)) GO='$(GO)'
-# The package that waits longest begins first.
+# The package with the longest waits starts first.
 PACKAGES    = ./tests/slurm ./...
 
 test:
@@ -127,8 +127,8 @@ lint:
 	$$(command -v staticcheck || echo $(GO) run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION)) ./...
 	$$(command -v golangci-lint || echo $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)) run ./...
 
-# What a run costs, on a machine that does nothing else: five minutes. NHC_REF names an
-# nhc of LBNL NHC, with its options, to measure beside it.
+# Measures the cost of a run in five minutes, on an otherwise idle machine. NHC_REF names an nhc of
+# LBNL NHC, with its options, to measure for comparison.
 bench: build
 	$(FOR_TESTS) $(GO) test -count=1 -timeout=30m -run='^TestCostPage$$' ./tests/bench -page=$(CURDIR)/docs/reference/cost.md
 
@@ -138,14 +138,14 @@ fuzz:
 	   $(GO) test -run='^$$' -fuzz="^$$target\$$" -fuzztime=$(FUZZTIME) "$${file%/*}"; \
 	 done
 
-# The programs of GPUs that are embedded, of their sources; a test says when they are
-# not of these. PTX 6.0 and compute capability 7.0 are what a V100's oldest driver knows.
+# Compiles the embedded GPU programs from their sources; a test reports programs that do not match.
+# PTX 6.0 and compute capability 7.0 are the maximum of a V100's oldest driver.
 CLANG   ?= clang-14
 KERNELS ?= checks/probe/cuda/kernels
 PTX_FLAGS = -x cuda --cuda-device-only -nocudainc -nocudalib -O3 -S -Wall -Wextra -Xclang -target-feature -Xclang
 
-# Those of newer GPUs need newer PTX. clang-14 knows no FP8: it has that one compiled
-# for its newest GPU, and what PTX it really is is written in behind it.
+# The programs for newer GPUs need newer PTX. clang-14 does not support FP8: it compiles that
+# program for its newest GPU, and the real PTX version is edited in afterwards.
 ptx:
 	cd $(KERNELS) && for source in *.cu; do \
 	  case $$source in gemm70.cu) for=sm_70 isa=ptx63;; gemm80.cu) for=sm_80 isa=ptx70;; gemm89.cu) for=sm_86 isa=ptx71;; *) for=sm_70 isa=ptx60;; esac; \
@@ -153,8 +153,8 @@ ptx:
 	done
 	sed -i 's/^\.version 7\.1$$/.version 8.4/; s/^\.target sm_86$$/.target sm_89/' $(KERNELS)/gemm89.ptx
 
-# The names of LBNL NHC are links: called by them nhc-gpu is what they were. What
-# Slurm starts around jobs is for the site to put in place, see docs/jobs.md.
+# The names of LBNL NHC are links: under these names nhc-gpu does what they did. A site installs the
+# scripts for Slurm's jobs itself, see docs/jobs.md.
 install: $(if $(PREBUILT),build,$(BIN))
 	install -d $(SBINDIR) $(LIBEXECDIR) $(DOCDIR)/examples $(DESTDIR)$(UNITDIR) \
 	  $(DESTDIR)$(SYSCONFDIR)/nhc $(DESTDIR)$(SYSCONFDIR)/logrotate.d

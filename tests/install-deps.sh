@@ -1,7 +1,7 @@
 #!/bin/sh
-# install-deps.sh installs what the test suites need, as root on Debian or
-# Ubuntu. Elsewhere it does nothing: a suite that misses a program is skipped
-# and names it. It starts no service, and does nothing where all is there.
+# install-deps.sh installs the programs that the test suites need, as root on Debian or Ubuntu.
+# Elsewhere it does nothing: a suite without a required program is skipped and names it. It starts
+# no service, and does nothing if all are installed.
 set -eu
 
 say() { echo "install-deps: $*"; }

@@ -1,7 +1,7 @@
 #!/bin/sh
-# soak.sh RUNS LOAD: runs the whole suite again and again, beside LOAD
-# processes that do nothing but compute, and prints what each run took. It ends with
-# the first run that fails. The tests are built once. NHC_GPU_TESTS names the tier.
+# soak.sh RUNS LOAD: runs the whole suite repeatedly, beside LOAD processes that only compute, and
+# prints the duration of each run. It ends at the first run that fails. It builds the tests once.
+# NHC_GPU_TESTS names the tier.
 set -eu
 cd "$(dirname "$0")/.."
 runs=$1 load=$2
@@ -10,7 +10,7 @@ busy= dir=$(mktemp -d)
 trap 'kill $busy 2>/dev/null || :; rm -rf "$dir"' EXIT
 trap 'exit 1' HUP INT TERM
 go=${GO:-go}
-# The package that waits longest begins first.
+# The package with the longest waits starts first.
 for package in ./tests/slurm $($go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./...); do
   package=$(cd "$package" && pwd)
   grep -qsx "$package" "$dir/packages" && continue

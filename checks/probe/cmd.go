@@ -46,8 +46,8 @@ type Command struct {
 	// ended.
 	Lasting bool
 
-	// CPUs are the CPUs on which the command and its children may run, so that their memory is
-	// near. None means those of this process.
+	// CPUs are the CPUs for the command and its children, so that their memory is near. None means
+	// those of this process.
 	CPUs []int
 
 	// Linger is how long processes that the command leaves behind may still write; Run does not

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These bound the standard error of a command of which only the last line is kept, and set how
-// often its size is checked.
+// These bound the standard error of a command if only its last line is kept, and set how often its
+// size is checked.
 const (
 	mostStderr  = 1 << 20
 	stderrLook  = 20 * time.Millisecond

@@ -176,7 +176,7 @@ type vendorLibrary struct {
 	thing   string   // its name in the output of --check
 	Setting string   // names its file
 	Names   []string // the names for the system's loader, the newest version first
-	places  []string // patterns of directories in which installers put it
+	places  []string // patterns of the installers' directories
 	oldest  int      // the oldest supported major version
 	newest  int      // the newest; 0: any
 	ofCUDA  bool     // its major version is CUDA's: the driver must support it
@@ -451,7 +451,7 @@ func (v *vendorLibrary) describe(path, name string) (version string, cuda int) {
 	return version, cuda
 }
 
-// machineOf returns the processor for which a library was built.
+// machineOf returns the processor of a library.
 func machineOf(path string) (elf.Machine, error) {
 	f, err := elf.Open(path)
 	if err != nil {
@@ -554,5 +554,5 @@ func ParseDriverVersion(text string) string {
 	return ""
 }
 
-// NvProc is the directory in which NVIDIA's kernel module shows its GPUs.
+// NvProc is the directory with the GPUs of NVIDIA's kernel module.
 const NvProc = "/proc/driver/nvidia"

@@ -13,7 +13,7 @@ import (
 type Fact struct {
 	Thing  string `json:"thing"`  // "CPU", "InfiniBand"
 	Found  bool   `json:"found"`  // false: this node has none
-	Detail string `json:"detail"` // what was found, or the searched directories
+	Detail string `json:"detail"` // the found file or value, or the searched directories
 }
 
 // DescribeLibrary finds a vendor's library and its version.

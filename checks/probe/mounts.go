@@ -69,8 +69,8 @@ func isBlank(r rune) bool { return r == ' ' || r == '\t' || r == '\n' }
 // withoutBackslashes removes the backslashes of a field, as the shell's read does.
 func withoutBackslashes(s []byte) string { return strings.ReplaceAll(string(s), `\`, "") }
 
-// unescape decodes the octal escapes with which the kernel writes blanks, tabs, newlines and
-// backslashes. A backslash before anything else stays.
+// unescape decodes the kernel's octal escapes of blanks, tabs, newlines and backslashes. A
+// backslash before anything else stays.
 func unescape(s []byte) string {
 	if bytes.IndexByte(s, '\\') < 0 {
 		return string(s)
@@ -98,7 +98,7 @@ const (
 	Inodes Amount = "inodes" // a number of them
 )
 
-// Amounts is one line of df. An unknown amount, for which df prints "-", is 0.
+// Amounts is one line of df. An unknown amount, which df shows as "-", is 0.
 type Amounts struct {
 	Total   int64
 	Used    int64

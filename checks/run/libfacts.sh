@@ -1,7 +1,7 @@
-# The second half of what LBNL NHC's own scripts give to a site's (see
-# library.sh): what they gather about the node, in the arrays they leave it in.
+# This is the second half of the functions that LBNL NHC's own scripts provide for a site's (see
+# library.sh): they gather facts about the node in arrays.
 
-# Those that a check line speaks of have been set before.
+# The arrays that a check line uses have been set before.
 : "${HW_SOCKETS:=0}" "${HW_CORES:=0}" "${HW_THREADS:=0}"
 : "${HW_RAM_TOTAL:=0}" "${HW_RAM_FREE:=0}" "${HW_SWAP_TOTAL:=0}" "${HW_SWAP_FREE:=0}"
 HW_IB_STATE=() HW_IB_PHYS_STATE=() HW_IB_RATE=() HW_IB_DEV=() HW_MODULES=() HW_ETH_DEV=()
@@ -193,7 +193,7 @@ __nhc_job_user() {
     JOBUSERS+=("$1")
 }
 
-# nhc_job_find_users sets JOBUSERS to whoever has a job on this node.
+# nhc_job_find_users sets JOBUSERS to the users who have a job on this node.
 nhc_job_find_users() {
     local __nhc_file __nhc_line __nhc_xml __nhc_user IFS=$' \t\n'
     local -a __nhc_files
@@ -296,8 +296,8 @@ nhc_file_stat() {
     printf -v "$2" %s "$__nhc_i"
 }
 
-# nhc_sockets_gather_data asks ss alone: netstat of many distributions does not know
-# LBNL NHC's options.
+# nhc_sockets_gather_data uses only ss: the netstat of many distributions does not support LBNL
+# NHC's options.
 nhc_sockets_gather_data() {
     local __nhc_line __nhc_word __nhc_i=0 __nhc_who IFS=$' \t\n'
     local -a __nhc_f
@@ -333,7 +333,7 @@ nhc_sockets_gather_data() {
     return 0
 }
 
-# What the checks of LBNL NHC keep for others: the output of a tool, once a run.
+# The checks of LBNL NHC keep the output of a tool for others, once in a run.
 
 nhc_dmi_gather_raw_data() {
     local IFS=$'\n'
@@ -341,8 +341,8 @@ nhc_dmi_gather_raw_data() {
     DMI_RAW_DATA=($(dmidecode))
 }
 
-# nhc_dmi_gather_data sorts the lines of dmidecode by their handles. A line of
-# DMI_DATA has the titles before it that it belongs to.
+# nhc_dmi_gather_data sorts the lines of dmidecode by their handles. A line of DMI_DATA begins with
+# the titles of its sections.
 nhc_dmi_gather_data() {
     local __nhc_line __nhc_handle='' __nhc_text IFS=$' \t\n'
     local -a __nhc_tags=()

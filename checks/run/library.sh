@@ -1,12 +1,12 @@
-# The functions and variables that LBNL NHC's own scripts give to a site's: what
-# is not a check. Read by bash before the scripts of $INCDIR, or when a check line
-# first calls one of the functions (see __nhc_library in prelude.sh).
+# These are the functions and variables, except checks, that LBNL NHC's own scripts provide for a
+# site's. bash reads this file before the scripts of $INCDIR, or when a check line first calls one
+# of the functions (see __nhc_library in prelude.sh).
 
 : "${PASSWD_DATA_SRC:=/etc/passwd}" "${LOGIN_DEFS_SRC:=/etc/login.defs}"
 PWUID_USER=() PWUID_GID=() PWUID_GECOS=() PWUID_HOME=() PWUID_SHELL=()
 PWDATA_UIDS=() PWDATA_USERS=() PWDATA_SYSTEM_USERS=() PWDATA_USERID_MAP=''
 
-# Arrays by name. A nameref may not bear the name it refers to, hence the prefix.
+# Arrays by name. A nameref must not have the name that it refers to, hence the prefix.
 
 # array_push ARRAY ITEM...: add at the end.
 array_push() {
@@ -36,8 +36,8 @@ array_shift() {
     __nhc_to=("${__nhc_to[@]:${2:-1}}")
 }
 
-# array_split SEPARATORS TEXT ARRAY: TEXT is words of shell, as in LBNL NHC, so that
-# blanks split it and SEPARATORS only what a variable in it expands to.
+# array_split SEPARATORS TEXT ARRAY: as in LBNL NHC, bash parses TEXT as words, so blanks split it,
+# and SEPARATORS split only the expansions of variables.
 array_split() {
     local IFS="$1"
     eval "$3=( $2 )"
@@ -51,8 +51,8 @@ array_join() {
     if [[ -n ${3-} ]]; then printf -v "$3" %s "$__nhc_text"; else echo "$__nhc_text"; fi
 }
 
-# Sizes and counts: NUMBER[kmgtpe] to a number of kB or of things, and back. A
-# word that is no number dies, where LBNL NHC would go on with an empty one.
+# Sizes and counts: converts NUMBER[kmgtpe] to a number of kB or of things, and back. A word that is
+# not a number dies; LBNL NHC would continue with an empty one.
 
 # __nhc_number FUNCTION WORD BASE UNIT: NUMBER times BASE for each unit above UNIT,
 # in the caller's __nhc_word.
@@ -90,7 +90,7 @@ nhc_common_parse_count() {
     [[ -z ${2-} ]] || printf -v "$2" %s "$__nhc_word"
 }
 
-# __nhc_unparse NUMBER BASE UNITS: the largest unit that is wrong by a tenth at most.
+# __nhc_unparse NUMBER BASE UNITS: uses the largest unit with an error of at most a tenth.
 __nhc_unparse() {
     local -n __nhc_units="$3"
     local __nhc_n="$1" __nhc_i __nhc_off
@@ -262,7 +262,7 @@ str_clean() {
     [[ -z $__nhc_to ]] || printf -v "$__nhc_to" %s "$__nhc_text"
 }
 
-# What LBNL NHC's program itself is made of, as far as a script can use it.
+# These are parts of LBNL NHC's program itself, as far as a script can use them.
 
 # nhcmain_finish ends the run as a success that neither drains nor resumes the node.
 nhcmain_finish() {
@@ -277,7 +277,7 @@ nhcmain_mark_online() {
     __nhc_helper '' "$ONLINE_NODE" "$HOSTNAME"
 }
 
-# kill_watchdog: the deadline of a run is kept by another process, and stays.
+# kill_watchdog: does nothing, because another process enforces the deadline of a run.
 kill_watchdog() {
     dbg "$FUNCNAME:  Watchdog PID is ${WATCHDOG_PID:-0}."
     return 0
@@ -295,8 +295,8 @@ toggle_debug_mode() {
 
 toggle_bash_tracing() { if [[ $- == *x* ]]; then set +x; else set -x; fi; }
 
-# bash_stack_trace prints the callers of its caller, with their arguments under
-# "shopt -s extdebug". The functions that run check lines are left out.
+# bash_stack_trace prints the callers of its caller, with their arguments under "shopt -s extdebug".
+# It omits the functions that run check lines.
 bash_stack_trace() {
     local __nhc_frame __nhc_args __nhc_arg __nhc_i __nhc_at="${BASH_ARGC[0]:-0}"
     for ((__nhc_frame = 1; __nhc_frame < ${#FUNCNAME[*]}; __nhc_frame++)); do
@@ -314,8 +314,8 @@ bash_stack_trace() {
     done
 }
 
-# nhc_load_conf FILE adds the lines of a file for this host to CHECKS. A check line
-# that calls it has them run behind itself.
+# nhc_load_conf FILE adds the lines of a file for this host to CHECKS. If a check line calls it,
+# they run after that line.
 nhc_load_conf() {
     local __nhc_line __nhc_target __nhc_check IFS=$' \t\n'
     dbg "Loading configuration from $1."

@@ -17,8 +17,8 @@ type Outcome struct {
 	answer *wire.Response
 	hung   *checks.Hung // no answer in time
 	died   string       // how the worker ended instead of answering
-	// crashes counts the consecutive runs, with this one, in which the library of the lane crashed
-	// a worker; 0 if that is not known.
+	// crashes counts the consecutive runs, with this one, that crashed a worker inside the library
+	// of the lane; 0 if that is not known.
 	crashes int
 	lost    string // why the request was not carried out at all
 }

@@ -1,20 +1,19 @@
-# What nhc-gpu gives to the one bash of a run: LBNL NHC's output functions, die,
-# mcheck, the native checks as functions, and the loop that runs check lines.
-# It is read from a memory file; the supervisor speaks to it on these
-# descriptors:
-#   60 commands   61 events   62 answers
-# and finds on three more the line that runs one check (63), the library (65) and a
-# file to write to (66). All of them are close-on-exec: a program that a line starts
-# must not inherit them, since it may run as an ordinary user.
-# Every record is a series of NUL-terminated fields. They are read in the C
-# locale: elsewhere bash takes the NUL for a part of a broken character.
-# The functions that the loop depends on name builtins as such: a function of the
-# site may have the name of one.
+# nhc-gpu gives this file to the one bash of a run. It has LBNL NHC's output functions, die, mcheck,
+# the native checks as functions, and the loop that runs check lines. bash reads it from a memory
+# file. The supervisor uses these descriptors:
+# 60 commands 61 events 62 answers
+# Three more have the line that runs one check (63), the library (65) and a writable file (66). All
+# of them are close-on-exec: a program that a line starts must not inherit them, because it may run
+# as an ordinary user.
+# Every record is a series of NUL-terminated fields. They are read in the C locale: in another
+# locale bash takes the NUL for a part of a broken character.
+# The functions of the loop call builtins explicitly, because the site may define a function of the
+# same name.
 
-# __nhc_private FD...: makes descriptors close-on-exec. bash has no command for that,
-# but it marks the copy of descriptor 0 that it keeps while 0 is redirected, and a
-# duplicate of a marked descriptor is marked, too. The result is read back from /proc:
-# the supervisor must not go on with a shell whose descriptors leak.
+# __nhc_private FD...: makes descriptors close-on-exec. bash has no command for that, but it marks
+# the copy of descriptor 0 that it keeps while 0 is redirected, and a duplicate of a marked
+# descriptor is marked, too. The function reads the result from /proc, because the supervisor must
+# not continue with a shell whose descriptors leak.
 __nhc_private() {
     local __nhc_fd __nhc_i __nhc_key __nhc_flags __nhc_marked
     for __nhc_fd; do
@@ -38,15 +37,15 @@ __nhc_private() {
     done
 }
 
-# Event: TYPE COUNT FIELD... A line may have said "ulimit -n 3". A shell that cannot send
-# events any more ends with the status that says so.
+# Event: TYPE COUNT FIELD... A line may have run "ulimit -n 3". A shell that cannot send events any
+# more exits with a status for that.
 __nhc_event() {
     builtin printf '%s\0' "$1" "$(($# - 1))" "${@:2}" >&61 ||
         { builtin ulimit -n 256 || builtin ulimit -Sn hard; builtin printf '%s\0' "$1" "$(($# - 1))" "${@:2}" >&61; } ||
         builtin exit 251
 }
 
-# The settings that a check line may have changed, for the supervisor.
+# This sends the settings that a check line may have changed to the supervisor.
 __nhc_settings() {
     local __nhc_n __nhc_v=()
     for __nhc_n in "${__nhc_names[@]}"; do __nhc_v+=("$__nhc_n" "${!__nhc_n-}"); done
@@ -59,8 +58,8 @@ __nhc_settings() {
     [[ $BASH_SUBSHELL != 0 ]] || __nhc_environ
 }
 
-# What is exported, if it has changed: commands of native checks are to see it. The
-# names come through a memory file, so that no process is needed.
+# This sends the exported variables, if they have changed, for the commands of native checks. The
+# names come through a memory file, which needs no process.
 __nhc_environ() {
     local IFS=$'\n' __nhc_n __nhc_all=() __nhc_v=()
     builtin compgen -e >|/proc/self/fd/66 # also after "set -C"
@@ -72,8 +71,8 @@ __nhc_environ() {
     __nhc_exported="${__nhc_v[*]}"
 }
 
-# Every variable there is, after files of the site have been read here: NAME
-# ATTRIBUTES VALUE of the plain ones, and an event of its own for each array.
+# This sends every variable after files of the site have been read: NAME ATTRIBUTES VALUE of the
+# plain ones, and a separate event for each array.
 __nhc_dump() {
     local __nhc_c __nhc_n __nhc_a __nhc_opts="$-"
     set +u # a file of the site may have asked for it, and a variable need have no value
@@ -103,7 +102,7 @@ oecho() { [[ $SILENT == 0 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__
 eecho() { [[ $SILENT == 0 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$*" >&"$NHC_FD_ERR"; }
 vecho() { [[ $VERBOSE == 1 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$*" >&"$NHC_FD_OUT"; }
 
-# What a subshell has for syslog is lost with it, unless it sends it itself.
+# A subshell's text for syslog is lost with it, unless the subshell sends it itself.
 __nhc_kept=()
 syslog() {
     local IFS=$' \t\n'
@@ -116,10 +115,10 @@ __nhc_tell_kept() {
 }
 syslog_flush() { __nhc_tell_kept; __nhc_event flush; }
 
-# A question has a name, and so has its answer: NAME COUNT FIELD... A subshell
-# that was killed while it waited leaves its answer to whoever asks next. One in the
-# background reads while others do, so that each subshell has a pipe of its own,
-# held open at both ends; its number is the last part of the question's name.
+# A question has a name, and so has its answer: NAME COUNT FIELD... If a subshell is killed while it
+# waits, the next process that asks gets its answer. Subshells in the background read at the same
+# time. So each subshell has its own pipe, held open at both ends; its number is the last part of
+# the question's name.
 __nhc_asked=0 __nhc_piped=$BASHPID __nhc_pipe=62
 __nhc_question() {
     if [[ $__nhc_piped != "$BASHPID" ]]; then
@@ -146,8 +145,8 @@ __nhc_answer() {
     return $__nhc_received
 }
 
-# __nhc_signal STATUS TEXT: what a trap does, but not in the middle of an answer: the
-# question that it asks itself would take the rest of that for its own.
+# __nhc_signal STATUS TEXT: the action of a trap, but not in the middle of an answer, because the
+# trap's own question would take the rest of that answer for its own.
 __nhc_signal() {
     if [[ -n ${__nhc_reading-} ]]; then
         __nhc_late="$1" __nhc_late_text="$2"
@@ -159,8 +158,8 @@ __nhc_signal() {
     exit "$1"
 }
 
-# die CODE MESSAGE: the check has failed. What a command substitution has caught of
-# the log line, nobody has heard. A helper that dies itself is not called for that.
+# die CODE MESSAGE: the check has failed. A log line inside a command substitution was captured and
+# has not been printed. A helper that dies itself is not called for its own death.
 die() {
     local IFS=$' \t\n' __nhc_code="${1:-1}" __nhc_id __nhc_heard=1
     local -a __nhc_got
@@ -186,12 +185,12 @@ die() {
     exit "$__nhc_code"
 }
 
-# The site's own OFFLINE_NODE or ONLINE_NODE: it may be a function, or a command
-# with arguments of its own; ours follow, and no character of them is interpreted,
-# but a message that is too long for a command is cut.
-# Syslog hears of the failure ($1) before the helper does.
-# A bash older than 5.0 ends all functions before it runs the trap on EXIT, so that no
-# local variable could tell the trap that the helper has died.
+# This runs the site's own OFFLINE_NODE or ONLINE_NODE: a function, or a command with its own
+# arguments. Ours follow, and bash interprets no character of them, but a message that is too long
+# for a command is cut.
+# Syslog gets the failure ($1) before the helper runs.
+# A bash older than 5.0 ends all functions before it runs the trap on EXIT, so a local variable
+# could not show the trap that the helper has died.
 __nhc_helper() {
     local __nhc_status
     __nhc_helping=1
@@ -203,9 +202,9 @@ __nhc_helper() {
 __nhc_run_helper() {
     local __nhc_text="$1" __nhc_cmd="$2"
     shift 2
-    (($# < 2)) || set -- "$1" "${2:0:32000}" # no word of a command may be longer than 128 KiB
+    (($# < 2)) || set -- "$1" "${2:0:32000}" # an argument has at most 128 KiB
     if [[ -n $__nhc_text ]]; then
-        # A syslogd that is stopped must not keep the helper from its work.
+        # A stopped syslogd must not block the helper.
         if ! type -P logger >/dev/null || ! printf '%s\n' "$__nhc_text" | timeout -k 1 0.3 logger -p daemon.err -t "$NAME[$$]"; then
             __nhc_event syslog "$__nhc_text"
             __nhc_event flush
@@ -214,10 +213,9 @@ __nhc_run_helper() {
     eval "$__nhc_cmd \"\$@\""
 }
 
-# __nhc_ask QUESTION WORD...: let the supervisor do it. The answer is a series of
-# "log TEXT", "die CODE TEXT" and "array NAME TEXT" (a line of it each item), closed
-# by "status N". A check goes by what its line has set before it; not in a subshell,
-# which may outlive what it was begun with.
+# __nhc_ask QUESTION WORD...: makes the supervisor do it. The answer is a series of "log TEXT", "die
+# CODE TEXT" and "array NAME TEXT" (each line is an item), closed by "status N". A check uses the
+# settings that its line has made before it, except in a subshell, which may outlive that line.
 __nhc_ask() {
     local __nhc_id __nhc_code __nhc_text __nhc_i=0
     local -a __nhc_got __nhc_say=()
@@ -247,18 +245,18 @@ __nhc_ask() {
     return "$__nhc_code"
 }
 
-# The library for scripts of the site, see library.sh. Until it is needed each of
-# its functions is one that fetches it.
+# This is the library for scripts of the site, see library.sh. Until the first call each of its
+# functions is a stub that loads it.
 __nhc_library() {
     [[ $__nhc_have_library != 1 ]] || return 0
     __nhc_have_library=1
     . /proc/self/fd/65
 }
 
-# __nhc_load KIND FILE|TEXT...: the scripts of $INCDIR as LBNL NHC loads them: sorted,
-# inside a function, with IFS empty. In place of a file of LBNL's own (KIND is not
-# "site") stand the functions of this program, by text that replaces what files
-# before it have defined; files behind it replace them.
+# __nhc_load KIND FILE|TEXT...: loads the scripts of $INCDIR as LBNL NHC does: sorted, inside a
+# function, with IFS empty. For a file of LBNL's own (KIND is not "site") it evaluates a text that
+# restores the functions of this program, which earlier files may have replaced; later files can
+# replace them again.
 __nhc_load() {
     local IFS='' __nhc_n
     local -a __nhc_own=()
@@ -281,17 +279,17 @@ __nhc_load() {
     __nhc_dump
 }
 
-# A script must not see the words of __nhc_load as its own.
+# A script must not see the arguments of __nhc_load as its own.
 __nhc_source() {
     local __nhc_file="$1"
     shift
     . "$__nhc_file"
 }
 
-# The end of the shell. The loop below ends it in silence. A check line that does is
-# a failure, told now: OFFLINE_NODE may be a function of this shell. An error of an
-# expansion (an unset variable under set -u, ${X:?}) gives 127 to what "bash -c" runs,
-# and 1 to a script, as LBNL NHC is one.
+# The end of the shell. The loop below ends the shell without an event. If a check line ends the
+# shell it fails, and is reported now, because OFFLINE_NODE may be a function of this shell. An
+# error of an expansion (an unset variable under set -u, ${X:?}) has status 127 in "bash -c", and 1
+# in a script such as LBNL NHC.
 __nhc_bye() {
     local __nhc_status=$? __nhc_id
     local -a __nhc_got
@@ -318,7 +316,7 @@ __nhc_traps() {
     trap 'if [[ $DEBUG == 1 ]]; then DEBUG=0; else DEBUG=1; fi' USR2
 }
 
-# __nhc_alone: a line in a process of its own is announced before it says anything.
+# __nhc_alone: announces a line in its own process before the line prints anything.
 __nhc_alone() {
     local __nhc_id
     local -a __nhc_got
@@ -327,8 +325,8 @@ __nhc_alone() {
     __nhc_answer
 }
 
-# __nhc_landed ends a line that has left its own loop: "continue 5" and "break 5" count
-# the loop over commands, too, and mean no more than "continue".
+# __nhc_landed ends a line that has left its own loop: "continue 5" and "break 5" count the loop
+# over commands, too, and mean the same as "continue".
 __nhc_landed() {
     if [[ $__nhc_busy == 1 ]]; then
         __nhc_busy=0
@@ -337,10 +335,9 @@ __nhc_landed() {
     fi
 }
 
-# The loop over commands. All check lines run in this one function, so that what
-# a line leaves behind (variables, "local", positional parameters, the working
-# directory) is there for the next one; each is run by sourcing descriptor 63,
-# so that its "return", "break" and "continue" end no more than that line.
+# The loop over commands. All check lines run in this one function, so that the next line sees a
+# line's variables, "local", positional parameters and working directory. Each line runs by sourcing
+# descriptor 63, so that its "return", "break" and "continue" end only that line.
 __nhc_main() {
     builtin local __nhc_op __nhc_arg __nhc_text
     local -a __nhc_files
@@ -415,7 +412,7 @@ __nhc_main() {
 __nhc_loop() {
     __nhc_done=0 __nhc_busy=0
     until [[ $__nhc_done == 1 ]]; do __nhc_main; done
-    __nhc_event lost # nobody hears it but who still has commands
+    __nhc_event lost # fails unless the descriptor of events is still open
     if [[ $NHC_FD_OUT == 3 ]]; then exec >&3 2>&4; fi
     builtin exit 251 # its commands are lost; through the site's own trap on EXIT, if there is one
 }

@@ -1,5 +1,5 @@
-# The second half of prelude.sh: matching, as LBNL NHC's mcheck does it, and the
-# native checks as functions.
+# This is the second half of prelude.sh: matching as in LBNL NHC's mcheck, and the native checks as
+# functions.
 
 mcheck_regexp() {
     if [[ $1 =~ $2 ]]; then
@@ -18,7 +18,7 @@ mcheck_glob() {
     return 1
 }
 
-# A range list is judged by the same code that reads nhc.conf.
+# The code that reads nhc.conf evaluates a range list, too.
 mcheck_range() {
     if __nhc_ask match "$1" "{$2}"; then
         dbg "mcheck_range:  Found $1 in $2."
@@ -67,7 +67,7 @@ __nhc_native() {
     [[ $* != *check_cmd_status* ]] || check_cmd_status() { __nhc_cmd_status "$@"; }
 }
 
-# __nhc_behind COUNT: after a good check line, the lines of CHECKS behind COUNT, which
+# __nhc_behind COUNT: runs, after a good check line, the lines of CHECKS after COUNT, which
 # nhc_load_conf has added.
 __nhc_behind() {
     local __nhc_line="$CHECK" __nhc_i __nhc_status

@@ -52,7 +52,7 @@ type Shell struct {
 	ready   bool              // bash has started
 	until   time.Time         // deadline of the command; zero means none
 	handler ShellHandler
-	wake    int // read end of the pipe by which a signal interrupts a wait
+	wake    int // read end of the pipe that a signal uses to interrupt a wait
 	marks   process.Marks
 	number  int // of the command
 }

@@ -92,7 +92,7 @@ func seal(file **os.File, name, text string) error {
 	return err
 }
 
-// makeScratch creates the writable file in which bash lists names. The reader checks the names.
+// makeScratch creates the writable file for bash's lists of names. The reader checks the names.
 func scratch(file **os.File) error {
 	fd, err := unix.MemfdCreate("nhc-scratch", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -401,7 +401,7 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 	return false, 0, false, nil
 }
 
-// pairs returns the map of a list in which names and values alternate.
+// pairs returns the map of a list of alternating names and values.
 func pairs(f []string) map[string]string {
 	values := make(map[string]string, len(f)/2)
 	for i := 0; i+1 < len(f); i += 2 {

@@ -1,7 +1,7 @@
 #!/bin/sh
-# unpack.sh LIST DIR: downloads the Debian packages of a list and unpacks them into DIR.
-# Each line of the list has a SHA-256 checksum and an address; a file with another checksum
-# is not unpacked. Nothing is done where DIR holds that very list already.
+# unpack.sh LIST DIR: downloads the Debian packages of a list and unpacks them into DIR. Each line
+# of the list has a SHA-256 checksum and an address; a file with another checksum is not unpacked.
+# It does nothing if DIR already has exactly that list.
 set -eu
 list=$1 dir=$2
 

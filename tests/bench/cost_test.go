@@ -41,8 +41,8 @@ func emptyProgram(t *testing.T) string {
 	return rewritten(t, path)
 }
 
-// rewritten returns a copy of a program. The way in which a file was written determines how much of
-// it a page fault reads: a run of a file directly from the linker costs up to a quarter more.
+// rewritten returns a copy of a program. A page fault reads more or less of a file, depending on
+// how it was written: a run of a file directly from the linker costs up to a quarter more.
 func rewritten(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)

@@ -1,12 +1,13 @@
 #!/bin/bash
-# acceptance.sh exercises nhc-gpu on a machine with one real NVIDIA GPU, as root, in less than
-# nine minutes, and needs no network. make device-kit puts it, and what it needs, into one folder:
+# acceptance.sh exercises nhc-gpu on a machine with one real NVIDIA GPU, as root, in less than nine
+# minutes, without network. make device-kit puts it, with the files that it needs, into one
+# directory:
 #
 #   ./acceptance.sh [OUT]      OUT: where the results go, acceptance-RESULTS by default
 #
 # OUT/summary.txt has a line for each result: PASS; FAIL; LOOK, which a person should judge; INFO.
 # The other files are raw logs. Serials, UUIDs and the host's name are replaced in all of them.
-# No setting of the GPU is changed and the GPU is not reset. It must be free of other work.
+# It changes no setting of the GPU and does not reset the GPU. It must be free of other work.
 # The exit status is 0, 1 if there is a FAIL, 3 if there is no GPU.
 #
 # For the test over fake libraries: WORDS (settings for nhc-gpu), SMI (nvidia-smi), FAKE=1 (small
@@ -49,7 +50,7 @@ at_least() {
 }
 time_left() { [ $((budget - SECONDS)) -gt "$1" ] || { say LOOK "left out for lack of time: $2"; return 1; }; }
 
-# As slurmd starts it, with variables that must not count.
+# Run it as slurmd does, with variables that it must ignore.
 nhc() {
   env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin CUDA_VISIBLE_DEVICES=7 NVIDIA_VISIBLE_DEVICES=none \
     NCCL_ALGO=none LD_LIBRARY_PATH=/nonexistent "$NHC" "$@" SLURMD_NODENAME=$node "${words[@]}"
@@ -76,8 +77,8 @@ look() {
   "$READ" rows "$tmp/first.json" >"$tmp/first"
 }
 look
-# What is elsewhere needs a setting: nhc-gpu ignores LD_LIBRARY_PATH, and does not search the
-# packages of pip by itself.
+# A library elsewhere needs a setting: nhc-gpu ignores LD_LIBRARY_PATH, and does not search the
+# packages of pip.
 if grep -qE '^fact no (NVML library|CUDA library|cuBLASLt|NCCL):' "$tmp/first" && [[ ${words[*]} != *LIBRARY_DIRS=* ]]; then
   dirs=${LD_LIBRARY_PATH:-}
   for dir in /usr/local/lib/python3*/*-packages/nvidia/*/lib /usr/lib/python3*/*-packages/nvidia/*/lib /opt/*/lib/python3*/site-packages/nvidia/*/lib; do

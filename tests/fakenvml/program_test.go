@@ -545,7 +545,7 @@ func TestFaults(t *testing.T) {
 }
 
 // An impossible value is unknown, and is forgotten: the next run, with correct values, finds
-// nothing, also with two GPUs, of which either could be the outlier.
+// nothing. That holds also with two GPUs, because either could be the outlier.
 func TestImplausibleValuesAreForgotten(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -1,6 +1,6 @@
 #!/bin/bash
-# ib_write_bw of perftest @VERSION@ as it looks from outside. Server and client meet by a
-# file beside this one, in place of a TCP port. What it was called with is in calls.
+# ib_write_bw of perftest @VERSION@, simulated. Server and client meet by a file in this directory
+# instead of a TCP port. The file calls has its command lines.
 version=@VERSION@ cuda=@CUDA@ rate=@RATE@
 line=---------------------------------------------------------------------------------------
 device= port=18515 size=65536 gbits= gid= duplex= host= gpu= dmabuf=

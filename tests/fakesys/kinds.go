@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Kinds returns healthy nodes of all kinds of fabric, on which no check has a finding. Device ids
+// Kinds returns healthy nodes of all kinds of fabric; no check has a finding on them. Device ids
 // are those of the PCI ID Repository; names, layouts and states follow public dumps of such nodes
 // and the kernel's drivers.
 func Kinds() map[string]*Node {

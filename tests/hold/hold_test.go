@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(built.Main(m, &program))
 }
 
-// alice is the owner of the processes on which the checks act: a uid without an account.
+// alice owns the processes that the checks act on: a uid without an account.
 const alice = 54321
 
 // conf has every action of the checks that inspect this machine. W is the test's directory. The

@@ -119,8 +119,8 @@ func references(t *testing.T, name string) map[string]map[string]bool {
 	return refs
 }
 
-// largestCycle returns the files of the largest set in which each file reaches every other, by
-// Tarjan's algorithm; none if there is no cycle.
+// largestCycle returns the files of the largest set whose files all reach each other, by Tarjan's
+// algorithm; none if there is no cycle.
 func largestCycle(refs map[string]map[string]bool) (largest []string) {
 	index, low, on := map[string]int{}, map[string]int{}, map[string]bool{}
 	var stack []string

@@ -1,5 +1,5 @@
-# hostile.sh REPORT PLACE: tries everything on the descriptors that it has inherited and
-# on those of its parents. It reports what it could do.
+# hostile.sh REPORT PLACE: tries everything with the descriptors that it has inherited and those of
+# its parents. It reports the successful attempts.
 report=$1 place=$2
 say() { echo "$place $*" >>"$report"; }
 say "ran as $UID"

@@ -13,10 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bubbleName is the argv[0] under which the test binary is process 1 of a bubble. A bubble has its
-// own PID, mount, network, IPC and UTS namespaces, in which one cluster runs. Nothing in a bubble
-// conflicts with anything outside of it, the host's files do not change, and no process outlives
-// it.
+// bubbleName is the argv[0] of the test binary as process 1 of a bubble. A bubble has its own PID,
+// mount, network, IPC and UTS namespaces, and runs one cluster. Nothing in a bubble conflicts with
+// anything outside of it, the host's files do not change, and no process outlives it.
 const bubbleName = "slurm-test-bubble"
 
 // These are paths inside every bubble.

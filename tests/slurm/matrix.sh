@@ -1,8 +1,8 @@
 #!/bin/sh
-# matrix.sh [RELEASE...]: this suite on the Slurm of other Debian releases, each
-# in a tree made by debootstrap and kept for the next time. By default trixie
-# (24.11, which keeps a node's reason after RESUME) and forky (26.05, which
-# tells a node whether it is healthy). The tests and nhc-gpu are built here.
+# matrix.sh [RELEASE...]: runs this suite on the Slurm of other Debian releases, each in a tree made
+# by debootstrap and kept for the next time. By default trixie (24.11, which keeps a node's reason
+# after RESUME) and forky (26.05, whose slurmd passes on whether the node is healthy). The tests and
+# nhc-gpu are built here.
 set -eu
 cd "$(dirname "$0")/../.."
 

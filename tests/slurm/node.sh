@@ -1,6 +1,6 @@
 #!/bin/sh
-# node.sh NODE [OPTION...]: becomes the slurmd of NODE. It runs in UTS and mount name spaces
-# of its own, so that the host name and these folders are the node's alone.
+# node.sh NODE [OPTION...]: becomes the slurmd of NODE. It runs in its own UTS and mount namespaces,
+# so that the host name and these directories belong only to the node.
 set -eu
 node=$1
 shift

@@ -1,6 +1,6 @@
 #!/bin/sh
-# marked.sh All|Long ARG...: runs go test with these arguments for the tests of a tier
-# alone, so that a tier does not repeat the one below it.
+# marked.sh All|Long ARG...: runs go test with these arguments only for the tests of a tier, so that
+# a tier does not repeat the one below it.
 set -eu
 cd "$(dirname "$0")/../.."
 mark=tier.$1

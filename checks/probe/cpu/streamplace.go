@@ -106,7 +106,7 @@ func (s *streamPlaces) look(i int, memories [][]byte) {
 	}
 }
 
-// decide selects the nodes to which memory of their threads may be moved: those with twice as much
+// decide selects the nodes that can receive the memory of their threads: those with twice as much
 // free or in the page cache. Other nodes would start to swap, and the kernel would log page
 // allocation failures.
 func (s *streamPlaces) decide() {

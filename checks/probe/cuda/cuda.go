@@ -114,7 +114,7 @@ func openCUDA(h *probe.Host, doing func(string)) (*Driver, error) {
 	return c, nil
 }
 
-// Only restricts CUDA to the GPUs with these UUIDs. It is for nodes on which MIG splits some GPUs:
+// Only restricts CUDA to the GPUs with these UUIDs. It is for nodes with some GPUs split by MIG:
 // drivers before 570 show the others only on such a request. It must be called before CUDA is
 // initialized.
 func Only(h *probe.Host, uuids []string) { *probe.Kept[[]string](h, onlyCUDA) = uuids }

@@ -18,7 +18,7 @@ type GEMMType struct {
 
 	major, minor int    // the required compute capability
 	size, out    uint64 // bytes of a number, in the factors and in the product
-	most         uint32 // the largest whole number for which every sum is exact, for any n
+	most         uint32 // the largest whole number that keeps every sum exact, for any n
 	digits       float64
 	fill, sum    string // kernels of numbers.cu
 	own          []ownGEMM

@@ -57,7 +57,7 @@ const (
 // NCCLSettings are a test's settings of NCCL, which it gets by its environment.
 type NCCLSettings struct {
 	Algorithm string // NCCL_ALGO: ring, tree, nvls; "" is NCCL's own choice
-	TopoFile  string // NCCL_TOPO_FILE; "" is none of the test's own
+	TopoFile  string // NCCL_TOPO_FILE; "": the test sets none
 	GDR       bool   // the network reads and writes a GPU's memory directly, however far the HCA is from it
 	More      string // lines NAME=VALUE of the site, which take precedence over the settings above
 	NoP2P     bool   // all traffic goes through the network: no NVLink, PCIe peer to peer or shared memory

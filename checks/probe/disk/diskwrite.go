@@ -43,7 +43,7 @@ const (
 	DiskReadOnly Kind = "read-only"
 	DiskFull     Kind = "full"  // too little is free, or a quota is used up
 	DiskIO       Kind = "io"    // the kernel reports an I/O error
-	DiskWrong    Kind = "wrong" // what is read back is not what was written
+	DiskWrong    Kind = "wrong" // the data read back differs from the written data
 	DiskOther    Kind = "other"
 )
 

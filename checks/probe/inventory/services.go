@@ -70,8 +70,8 @@ func unitOf(h *probe.Host, pid int) (unit string, own bool) {
 	return parseCgroup(buf[:n])
 }
 
-// parseCgroup parses /proc/PID/cgroup: lines "number:controllers:path", in which systemd's own have
-// no controllers or "name=systemd" (cgroups(7)).
+// parseCgroup parses /proc/PID/cgroup: lines "number:controllers:path". systemd's own have no
+// controllers or "name=systemd" (cgroups(7)).
 func parseCgroup(data []byte) (unit string, own bool) {
 	path := "/"
 	for line := range bytes.Lines(data) {

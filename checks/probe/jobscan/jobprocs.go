@@ -37,7 +37,7 @@ type JobProcess struct {
 	GPUs  []int  // the N of each /dev/nvidiaN that it has open
 
 	Asleep   bool   // one of its threads sleeps uninterruptibly: state D
-	Wchan    string // the kernel function in which this thread sleeps, "" if unknown
+	Wchan    string // the kernel function where this thread sleeps, "" if unknown
 	Killed   bool   // that thread has SIGKILL pending, or is about to exit
 	Progress uint64 // grows while the process works: CPU time, and the number of that thread's waits
 

@@ -127,7 +127,7 @@ func TestJobProcesses(t *testing.T) {
 	var pids []int
 	for _, p := range got {
 		if pids = append(pids, p.PID); p.Owned {
-			t.Errorf("%d is owned by nobody knows who", p.PID)
+			t.Errorf("%d is without a known owner", p.PID)
 		}
 	}
 	if diff := cmp.Diff([]int{10, 15, 25, 27, 30, 31}, pids); diff != "" || err != nil {
@@ -210,9 +210,9 @@ func awaitProgram(t *testing.T, pid int, name string) {
 	t.Fatalf("process %d does not run %s", pid, name)
 }
 
-// nobody is a user who is neither root nor a system account; or the current user, if that is not
-// root.
-func nobody() int {
+// plainUser returns a user who is neither root nor a system account; or the current user, if that
+// is not root.
+func plainUser() int {
 	if os.Geteuid() == 0 {
 		return 65534
 	}
@@ -221,7 +221,7 @@ func nobody() int {
 
 func TestEndJobProcess(t *testing.T) {
 	t.Parallel()
-	h, job := probe.NewHost("/"), JobRef{ID: strconv.Itoa(1<<30 + os.Getpid()), UID: nobody()}
+	h, job := probe.NewHost("/"), JobRef{ID: strconv.Itoa(1<<30 + os.Getpid()), UID: plainUser()}
 	number, _ := strconv.Atoi(job.ID)
 	pids := []int{orphan(t, number, job.UID, "echo ready; exec sleep 600"), orphan(t, number, job.UID, "trap '' TERM; echo ready; exec sleep 600")}
 	left := func() map[int]JobProcess {

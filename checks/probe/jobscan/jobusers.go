@@ -91,8 +91,9 @@ func (s *jobScan) jobOf(pid int) (string, error) {
 	return s.stepAbove(t.Parent), nil
 }
 
-// RunningJobOf returns the job with a slurmstepd on this node to which a process belongs, by its
-// cgroup or by the slurmstepd above it; "" if there is none, or the process has ended.
+// RunningJobOf returns the job of a process, if that job has a slurmstepd on this node. It finds
+// the job by the cgroup or by the slurmstepd above the process; "" if there is none, or the process
+// has ended.
 func RunningJobOf(h *probe.Host, pid int) (job string, err error) {
 	s, err := scanJobs(h, JobRef{})
 	if err != nil {

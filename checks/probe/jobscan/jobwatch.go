@@ -30,8 +30,8 @@ const youngLooks = 20
 const fewLooks = 4
 
 // WatchJobs starts a watch. It ignores existing jobs, and existing records: files with that prefix
-// in the memory directory, by which this program's prolog announces the start of a job. The error
-// means that /proc cannot be read.
+// in the memory directory. A prolog of this program writes such a file at the start of a job. The
+// error means that /proc cannot be read.
 func WatchJobs(h *probe.Host, prefix string) (*JobWatch, error) {
 	w := &JobWatch{Running: map[string]bool{}, proc: h.Path("/proc"), looks: map[int]int{}, prefix: prefix, opened: map[string]bool{}}
 	if h.Past() != "" {

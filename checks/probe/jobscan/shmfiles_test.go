@@ -129,7 +129,7 @@ func shmFile(t *testing.T, path string, uid int) {
 
 func TestRemoveShm(t *testing.T) {
 	t.Parallel()
-	h, uid := probe.NewHost("/"), nobody()
+	h, uid := probe.NewHost("/"), plainUser()
 	dir := shmDirOf(t, uid)
 	below := filepath.Base(dir) + "/"
 	for _, name := range []string{"left", "open", "mapped", "moved", "swapped", "opened later"} {
@@ -198,7 +198,7 @@ func TestRemoveShmHasNoMoreRights(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	h, uid := probe.NewHost("/"), nobody()
+	h, uid := probe.NewHost("/"), plainUser()
 	dir := shmDirOf(t, 0)
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)

@@ -86,7 +86,7 @@ func paired(names, others string, is func(string) bool) (found []string) {
 	return found
 }
 
-// isOwnAddress reports whether text is an address of this host by which others reach it.
+// isOwnAddress reports whether text is an address of this host that others can reach.
 func isOwnAddress(text string) bool {
 	ip := net.ParseIP(text)
 	if ip == nil || ip.IsLoopback() || ip.IsUnspecified() {

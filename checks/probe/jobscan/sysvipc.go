@@ -153,7 +153,7 @@ func removeIPC(o IPC) error {
 	switch errno {
 	case 0:
 		return nil
-	case unix.EINVAL, unix.EIDRM: // removed by somebody else
+	case unix.EINVAL, unix.EIDRM: // removed by another process
 		return fs.ErrNotExist
 	}
 	return fmt.Errorf("remove: %w", os.NewSyscallError(string(o.Kind)+"ctl", errno))

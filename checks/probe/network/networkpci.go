@@ -27,8 +27,7 @@ func NetMTU(h *probe.Host, bdf, name string) (string, error) {
 	return h.ReadValue(pci.PCIDevices + "/" + bdf + "/net/" + name + "/mtu")
 }
 
-// NetMaster returns the interface, such as a bond or a bridge, to which an interface of a PCI
-// device belongs; "" if there is none.
+// NetMaster returns the bond or bridge of a PCI device's network interface, "" if it has none.
 func NetMaster(h *probe.Host, bdf string) string {
 	dir := pci.PCIDevices + "/" + bdf + "/net"
 	names, err := h.Names(dir)

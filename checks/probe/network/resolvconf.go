@@ -90,8 +90,8 @@ const recordedDNS = "/recorded/dns"
 
 // AskNameServer queries one of the node's name servers. Below another root it reads a file instead:
 // recorded/dns/SERVER has a line for each name and type, "NAME A SECONDS CODE ANSWERS". * matches
-// any name or type; the code "refused" means a port on which no process listens, "garbage" an
-// invalid DNS message. A query without a line gets no answer.
+// any name or type. The code "refused" means that no process listens on the port, "garbage" means
+// an invalid DNS message. A query without a line gets no answer.
 func AskNameServer(ctx context.Context, h *probe.Host, server, name string, kind uint16) (DNSReply, time.Duration, error) {
 	if !h.Recorded() {
 		return AskDNS(ctx, net.JoinHostPort(server, "53"), name, kind)

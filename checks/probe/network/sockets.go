@@ -31,9 +31,9 @@ type Socket struct {
 	path                        string // of a Unix socket
 }
 
-// Local returns the address to which the socket is bound: "127.0.0.1:25", "[::1]:25", "0.0.0.0:22"
-// and "*:22" (IPv6) for every address, the path of a Unix socket, "@name" of one without a path,
-// "*" of one without a name.
+// Local returns the local address of the socket: "127.0.0.1:25", "[::1]:25", "0.0.0.0:22" and
+// "*:22" (IPv6) for every address, the path of a Unix socket, "@name" of one without a path, "*" of
+// one without a name.
 func (s Socket) Local() string {
 	if s.LocalAddress.IsValid() {
 		return socketAddress(s.LocalAddress)

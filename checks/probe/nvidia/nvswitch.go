@@ -41,8 +41,8 @@ func NVSwitches(h *probe.Host) ([]string, error) {
 // imexDir has a device node for each IMEX channel of this node.
 const imexDir = "/dev/nvidia-caps-imex-channels"
 
-// IMEXChannels returns the number of channels by which jobs share memory with other nodes of their
-// NVLink domain.
+// IMEXChannels returns the number of IMEX channels. Jobs use them to share memory with other nodes
+// of their NVLink domain.
 func IMEXChannels(h *probe.Host) (int, error) {
 	names, err := h.Names(imexDir)
 	if errors.Is(err, fs.ErrNotExist) {

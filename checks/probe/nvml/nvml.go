@@ -139,7 +139,7 @@ const (
 // loaded (volatile) and since the board was made (aggregate).
 type ECC struct {
 	On, Pending Reading[bool] // pending: after the next reset
-	Default     Reading[bool] // the mode in which the board is delivered; read if ECC is off
+	Default     Reading[bool] // the mode at delivery of the board; read if ECC is off
 	DRAM, SRAM  ECCCounts
 	// These are the driver's conclusions from the counts.
 	SRAMThreshold Reading[bool] // more SRAM errors than NVIDIA's field diagnostic allows
@@ -235,7 +235,7 @@ type Link struct {
 
 // Work shows whether a GPU is busy.
 type Work struct {
-	Busy        Reading[int]    // percent of the last sampling period in which a kernel ran
+	Busy        Reading[int]    // percent of the last sampling period while a kernel ran
 	State       Reading[int]    // P-state: 0 is the fastest
 	Draw, Limit Reading[uint32] // milliwatts
 }

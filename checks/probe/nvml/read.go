@@ -155,9 +155,8 @@ func (s *nvmlSession) call(symbol, who string) {
 	s.doing(what)
 }
 
-// nameLost sets the PCI addresses of GPUs for which NVML returns none, if they are unambiguous: the
-// driver's own addresses that NVML does not return. It takes a missing UUID from the driver's
-// files.
+// nameLost sets the PCI address of each GPU without one in NVML, if it is unambiguous: the driver's
+// own addresses that NVML does not return. It takes a missing UUID from the driver's files.
 func nameLost(n *Snapshot, views nvidia.GPUViews) {
 	named := map[string]bool{}
 	var lost []*GPU

@@ -59,8 +59,8 @@ func (s *nvmlSession) spread() {
 	}
 }
 
-// pairState finds the GPU of a pair to which a state belongs, because a call about two GPUs does
-// not identify it. If neither reports the state itself, it belongs to the GPU of the call.
+// pairState finds the GPU of a state after a call about two GPUs, because the error does not
+// identify it. If neither GPU reports the state itself, it belongs to the GPU of the call.
 func (s *nvmlSession) pairState(peer int) {
 	own := s.at
 	defer func() { s.at = own }()

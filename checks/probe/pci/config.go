@@ -12,7 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Config has values of a PCI device's configuration space for which /sys has no file:
+// Config has values of a PCI device's configuration space that have no file of their own in /sys:
 // /sys/bus/pci/devices/ADDRESS/config.
 type Config struct {
 	Gone bool // every register reads as ones: the device does not answer any more

@@ -92,8 +92,8 @@ func readWordAt(fd int, dir, name string, errs *error) string {
 	return strings.TrimSpace(text)
 }
 
-// Slot returns the port into which a device is plugged, or to which a bridge is connected: the one
-// above it. A virtual machine that shows no bridges has none.
+// Slot returns the port above a device or a bridge. A virtual machine that shows no bridges has
+// none.
 func Slot(h *probe.Host, d Function) (port Function, found bool) {
 	if len(d.Path) == 0 {
 		return Function{}, false

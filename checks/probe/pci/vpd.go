@@ -14,8 +14,8 @@ import (
 const vpdSize = 1 << 10
 
 // SwitchManager reports whether a network adapter exists to manage NVSwitches: its vital product
-// data has SW_MNG, by which Fabric Manager finds it. It returns false for users other than root,
-// and without such data.
+// data has SW_MNG, the mark for Fabric Manager. It returns false for users other than root, and
+// without such data.
 func SwitchManager(h *probe.Host, pci string) bool {
 	return bytes.Contains(readVPD(h, pci), []byte("SW_MNG"))
 }

@@ -259,8 +259,8 @@ func VerbsVersion(h *probe.Host) string {
 	return strings.TrimSpace(v)
 }
 
-// Verbs maps RDMA devices to their uverbs devices, mlx5_0 to uverbs0, by which programs open an
-// adapter. There are none without the ib_uverbs module.
+// Verbs maps RDMA devices to the uverbs devices that programs open: mlx5_0 to uverbs0. There are
+// none without the ib_uverbs module.
 func Verbs(h *probe.Host) (map[string]string, error) {
 	return probe.Once(h, "verbs", func() (map[string]string, error) {
 		const dir = "/sys/class/infiniband_verbs"

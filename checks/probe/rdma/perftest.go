@@ -99,7 +99,7 @@ func runPerftest(ctx context.Context, h *probe.Host, t *Perftest) PerftestResult
 // of the other, and both would fail.
 var claimedPorts sync.Map
 
-// claimPort finds a TCP port on which no process listens and that no other test has claimed.
+// claimPort finds a free TCP port that no other test has claimed.
 func claimPort() (int, error) {
 	for {
 		port, err := findFreePort()
@@ -112,7 +112,7 @@ func claimPort() (int, error) {
 	}
 }
 
-// findFreePort finds a TCP port on which no process listens.
+// findFreePort finds a TCP port without a listening process.
 func findFreePort() (int, error) {
 	l, err := net.Listen("tcp4", "0.0.0.0:0") // as the server will
 	if err != nil {

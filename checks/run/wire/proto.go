@@ -122,7 +122,7 @@ type Request struct {
 	Data    []byte            `json:"data,omitempty"`    // append, put, create; exec: the text of standard input
 	Trunc   bool              `json:"trunc,omitempty"`   // append: empty the file first
 	MakeDir bool              `json:"mkdir,omitempty"`   // put: create the directory, too
-	Env     []string          `json:"env,omitempty"`     // exec: the whole environment; check: what is added to Environ
+	Env     []string          `json:"env,omitempty"`     // exec: the whole environment; check: additions to Environ
 	Program string            `json:"program,omitempty"` // exec: the file to run, if it is not what argv says
 	Mark    *checks.LogMark   `json:"mark,omitempty"`    // count: up to where the log was read
 	Most    int64             `json:"most,omitempty"`    // note, notes: maximum size of the journal, bytes

@@ -85,7 +85,7 @@ func readReport(path string) (*element, error) {
 	return root, nil
 }
 
-// slow is the duration from which a call of NVML is reported, ms.
+// slow is the minimum duration of a call of NVML to report it, ms.
 const slow = 5
 
 func compare(library, report, output string) error {
@@ -314,8 +314,8 @@ func (c *comparison) gpu(g *nvml.GPU, report *element) {
 	const link = "pci/pci_gpu_link_info/"
 	number(c, "PCIe generation of link", g.Link.MaxGen, 1, 0, q.text(link+"pcie_gen/max_link_gen"))
 	number(c, "PCIe generation of GPU", g.Link.GPUMaxGen, 1, 0, q.text(link+"pcie_gen/max_device_link_gen"))
-	number(c, "PCIe lanes", g.Link.Width, 1, 0, strings.TrimSuffix(q.text(link+"link_widths/current_link_width"), "x"))
-	number(c, "PCIe lanes at most", g.Link.MaxWidth, 1, 0, strings.TrimSuffix(q.text(link+"link_widths/max_link_width"), "x"))
+	number(c, "PCIe width", g.Link.Width, 1, 0, strings.TrimSuffix(q.text(link+"link_widths/current_link_width"), "x"))
+	number(c, "PCIe maximum width", g.Link.MaxWidth, 1, 0, strings.TrimSuffix(q.text(link+"link_widths/max_link_width"), "x"))
 	number(c, "PCIe replays", g.Link.Replays, 1, 5, q.text("pci/replay_counter"))
 
 	const mib = 1 << 20

@@ -54,7 +54,7 @@ static void load(const char *path)
 	FIND(cuMemcpyHtoDAsync_v2) FIND(cuMemcpyDtoHAsync_v2)
 	FIND(cuStreamCreate) FIND(cuStreamQuery) FIND(cuEventCreate) FIND(cuEventRecord) FIND(cuEventElapsedTime)
 	FIND(cuModuleLoadData) FIND(cuModuleGetFunction) FIND(cuLaunchKernel)
-	*(void **)&api.cuMemcpyDtoDAsync_v2 = dlsym(lib, "cuMemcpyDtoDAsync_v2"); /* the copy within the GPU is left out without it */
+	*(void **)&api.cuMemcpyDtoDAsync_v2 = dlsym(lib, "cuMemcpyDtoDAsync_v2"); /* without it there is no copy within the GPU */
 }
 
 static double now(void)

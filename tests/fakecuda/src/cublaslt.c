@@ -1,5 +1,5 @@
-/* A cuBLASLt in the same library: as much of it as a product of n * n matrices needs. It
-   is strict where NVIDIA's is: sizes of attributes, types that go together. */
+/* A cuBLASLt in the same library, limited to the product of n * n matrices. It is as strict as
+   NVIDIA's: sizes of attributes, valid combinations of types. */
 #define _GNU_SOURCE
 #include "gemm.h"
 
@@ -10,7 +10,7 @@
 enum { NOT_INITIALIZED = 1, INVALID = 7, NOT_SUPPORTED = 15 };
 enum { HANDLE = 0x48414e44, DESC = 0x44455343, LAYOUT = 0x4c41594f, PREFERENCE = 0x50524546 };
 
-/* What the program is given is one of these; the first field says which. */
+/* The program's handles are one of these; the first field has the kind. */
 struct thing {
 	unsigned what;
 	int compute, scale, transposed; /* of a product */
@@ -100,7 +100,7 @@ int cublasLtMatmulPreferenceSetAttribute(struct thing *t, int attribute, const v
 	return 0;
 }
 
-/* types go together: the sums', and the factors'. -1: they do not. */
+/* valid combinations of types: the sums', and the factors'. -1: invalid. */
 static int type_of(const struct thing *desc, const struct thing *factor, const struct thing *product_type)
 {
 	static const struct { int compute, factor, product, type; } known[] = {

@@ -1,4 +1,4 @@
-/* A libcuda.so.1 that answers as its scenario says: devices, contexts, memory. */
+/* A libcuda.so.1 that answers as its scenario defines: devices, contexts, memory. */
 #define _GNU_SOURCE
 #include "fake.h"
 
@@ -13,7 +13,7 @@ int ndevices;
 __thread struct device *current;
 static int started;
 
-/* CALL asks the scenario whether a call is to be made at all. */
+/* CALL reads the scenario's action for a call. */
 #define CALL(gpu, name, arg) \
 	do { \
 		int result; \
@@ -41,7 +41,7 @@ static void charge(struct stream *s, double us)
 	s->now += us;
 }
 
-/* start_device gives a GPU its memory, which costs nothing until it is written. */
+/* start_device allocates a GPU's memory, which uses no host memory until it is written. */
 static void start_device(int i)
 {
 	struct device *d = &devices[i];
@@ -63,8 +63,8 @@ static void start_device(int i)
 
 static int shows_mig;
 
-/* asked_for is how many GPUs a list of UUIDs names. Without one there is the MIG instance
-   of the last GPU alone, as before R570. */
+/* asked_for is the number of GPUs in a list of UUIDs. Without a list there is only the MIG instance
+   of the last GPU, as before R570. */
 static int asked_for(const char *list)
 {
 	int n = 1;
@@ -101,7 +101,7 @@ int cuDriverGetVersion(int *version)
 int cuGetErrorName(int error, const char **name)
 {
 	if (error != 998)
-		return INVALID_VALUE; /* the program has names of its own */
+		return INVALID_VALUE; /* the program has its own names */
 	*name = "CUDA_ERROR_OF_ANOTHER_TIME";
 	return OK;
 }
@@ -204,7 +204,7 @@ int cuDevicePrimaryCtxRetain(struct device **context, int d)
 	return OK;
 }
 
-/* empty frees all that a context has. */
+/* empty frees all resources of a context. */
 static void empty_device(struct device *d)
 {
 	struct piece *p = d->pieces, *next;
@@ -368,6 +368,6 @@ int cuMemHostAlloc(void **out, size_t size, unsigned flags)
 int cuMemFreeHost(void *at)
 {
 	CURRENT("cuMemFreeHost");
-	(void)at; /* its size is not known; the process ends soon */
+	(void)at; /* its size is unknown; the process ends soon */
 	return OK;
 }

@@ -1,11 +1,11 @@
-/* What the files of the fake libcuda share. */
+/* Declarations that the files of the fake libcuda share. */
 #ifndef FAKE_H
 #define FAKE_H
 
 #include <pthread.h>
 #include <stddef.h>
 
-#define SYSTEM (-2)  /* calls that are about no GPU */
+#define SYSTEM (-2)  /* calls that are not about a GPU */
 #define MAX_GPUS 16
 #define MAX_ARGS 3
 
@@ -18,18 +18,18 @@ enum {
 	TOO_MANY_PEERS = 711,
 };
 
-/* scenario.c: what the scenario says of a call. 1: nothing, go on; else the result of
-   the call is *result. A rule that hangs or crashes does not come back. */
+/* scenario.c: the scenario's result of a call. 1: none, continue; else the result of the call is
+   *result. A rule that hangs or crashes does not return. */
 int allowed(int gpu, const char *call, const char *arg, int *result);
-/* text is the answer to a question, NULL if the scenario has none; number is the first
-   number of it. Arguments that are not needed are NULL. */
+/* text is the scenario's value, NULL if it has none; number is its first number. Unused arguments
+   are NULL. */
 const char *text(int gpu, const char *what, const char *arg);
 double number(int gpu, const char *what, const char *arg, double otherwise);
 void load_scenario(void);
 
-/* A stream. Its clock is simulated: what is queued is done at once, and costs as many
-   microseconds as the scenario says. charge is the first field, so that other fakes,
-   which get a CUstream, can have their work cost time, too. */
+/* A stream. Its clock is simulated: queued work is done at once, and takes as many microseconds as
+   the scenario defines. charge is the first field, so that the work of other fakes, which get a
+   CUstream, can take time, too. */
 struct stream {
 	void (*charge)(struct stream *, double us);
 	struct device *device;
@@ -43,7 +43,7 @@ struct event {
 	struct event *next;
 };
 
-/* A piece of a GPU's memory: free or taken. */
+/* A part of a GPU's memory: free or used. */
 struct piece {
 	size_t at, size;
 	int taken;
@@ -53,15 +53,15 @@ struct piece {
 struct device {
 	int index;
 	pthread_mutex_t lock;
-	char *memory;   /* the GPU's, where it is the fake's own */
+	char *memory;   /* the GPU's, if it is the fake's own */
 	size_t size;
 	struct piece *pieces;
 	int retained;
-	double now;     /* until when the program has waited for it */
+	double now;     /* the time until which the program has waited */
 	unsigned launches;
 	struct stream zero, *streams;
 	struct event *events;
-	int peers;      /* bits: those of which it may reach the memory */
+	int peers;      /* bits: the devices whose memory it may access */
 	struct { unsigned long at; int bit, value; } stuck;
 	int dead;       /* the result of every call of the context from now on; NOT_READY: its work never ends */
 	int held;       /* an end of the context waits for work that never ends */
@@ -73,14 +73,14 @@ extern int ndevices;
 /* A context is its device. */
 extern __thread struct device *current;
 
-/* stuck puts what does not keep its value back after something may have written. */
+/* stuck restores a bit that does not keep its value after a possible write. */
 void settle(struct device *d);
-/* turn_over turns a bit over in what a call or kernel has written at to, as the
-   scenario says: "3 wrong KERNEL = OFFSET BIT". */
+/* turn_over inverts a bit in the data that a call or kernel has written at to, as the scenario
+   defines: "3 wrong KERNEL = OFFSET BIT". */
 void turn_over(struct device *d, const char *by, void *to, size_t size);
 
-/* A kernel as the host runs it. run is called for each thread of the grid, or once if
-   whole; the costs are in bytes of memory traffic and in floating point operations. */
+/* A kernel on the host. run is called for each thread of the grid, or once if whole; the costs are
+   in bytes of memory traffic and in floating point operations. */
 struct kernel {
 	const char *name;
 	int whole;
@@ -91,7 +91,7 @@ struct kernel {
 };
 void add_kernel(struct kernel *k);
 
-/* The place of a thread, and for kernels that are run whole the sizes of the grid. */
+/* The index of a thread; for kernels that run whole, the sizes of the grid. */
 extern __thread unsigned thread_x, threads_x, block_x, blocks_x;
 extern __thread unsigned grid_size[3], block_size[3];
 

@@ -5,7 +5,7 @@
 #define N(args, n) ARG(args, n, u64)
 #define AT(args, n) ARG(args, n, void *)
 
-/* KERNEL_OF registers a kernel: how one thread of it is run, and the bytes that it moves. */
+/* KERNEL_OF registers a kernel: the function for one thread, and the bytes that it moves. */
 #define KERNEL_OF(name, call, moved) \
 	static void run_##name(void **a) { (void)a; call; } \
 	static double bytes_of_##name(void **a) { (void)a; return (double)(moved); } \

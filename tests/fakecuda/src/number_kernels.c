@@ -1,5 +1,5 @@
-/* The kernels of numbers.cu, compiled for the host, and products of matrices in the
-   place of those of tiles.h, of which the threads work together. */
+/* The kernels of numbers.cu, compiled for the host, and products of matrices instead of those of
+   tiles.h, whose threads work together. */
 #include "gemm.h"
 #include "numbers.cu"
 
@@ -25,7 +25,7 @@ FILL(fill_e4m3, 1)
 KERNEL_OF(sum_f64, sum_f64(AT(a, 0), N(a, 1), N(a, 2), AT(a, 3)), 8 * N(a, 1) * N(a, 1))
 KERNEL_OF(sum_f32, sum_f32(AT(a, 0), N(a, 1), N(a, 2), AT(a, 3)), 4 * N(a, 1) * N(a, 1))
 
-/* narrow_value is a number of few bits. */
+/* narrow_value converts a number of few bits. */
 static double narrow_value(u32 v, int exponent, int mantissa)
 {
 	int e = (int)(v >> mantissa) & ((1 << exponent) - 1), m = (int)v & ((1 << mantissa) - 1);
@@ -76,7 +76,7 @@ static void compute(enum number_type t, const void *a, const void *b, void *c, s
 	}
 }
 
-/* The last product of a thread: the same factors have the same. */
+/* The last product of a thread, since the same factors have the same product. */
 void product(enum number_type t, const void *a, const void *b, void *c, size_t n)
 {
 	static const size_t sizes[] = {8, 4, 2, 2, 1};
@@ -98,8 +98,8 @@ void product(enum number_type t, const void *a, const void *b, void *c, size_t n
 	memcpy(c, last.c, out);
 }
 
-/* GEMM_OF registers a product: what its own kernel makes of it. wrong turns over a bit of
-   the product, which is the third argument. */
+/* GEMM_OF registers a product for the program's own kernel. wrong inverts a bit of the product,
+   which is the third argument. */
 #define GEMM_OF(name, type) \
 	static void run_##name(void **a) \
 	{ \

@@ -1,4 +1,5 @@
-/* The scenario: the file cuda.scenario beside the library. README.md has its language. */
+/* The scenario: the file cuda.scenario in the library's directory. README.md describes its language.
+   */
 #define _GNU_SOURCE
 #include "fake.h"
 
@@ -17,7 +18,7 @@ struct rule {
 	char call[64];
 	char args[MAX_ARGS][48];
 	int nargs;
-	long after; /* how many calls go on before it counts */
+	long after; /* the number of calls before it applies */
 	enum action action;
 	long number;
 	const char *text;

@@ -128,13 +128,13 @@ void turn_over(struct device *d, const char *by, void *to, size_t size)
 	((char *)to)[at] ^= (char)(1 << (bit & 7));
 }
 
-/* within says whether memory is a GPU's own. */
+/* within reports whether memory belongs to a GPU. */
 static int within(struct device *d, const char *at, size_t size)
 {
 	return at >= d->memory && size <= d->size && at + size <= d->memory + d->size;
 }
 
-/* copy does one and has it cost what the scenario says, in GB/s. */
+/* copy copies at the rate of the scenario, in GB/s. */
 static int copy(const char *call, void *to, const void *from, size_t size, struct stream *s, double rate)
 {
 	memmove(to, from, size);
@@ -179,14 +179,14 @@ int cuMemcpyPeerAsync(void *to, struct device *there, const void *from, struct d
 	if (!there || !here || !within(there, to, size) || !within(here, from, size))
 		return INVALID_VALUE;
 	snprintf(name, sizeof name, "%d", here->index);
-	if ((reads = text(there->index, "reads", name))) { /* that comes to light when the copy is under way */
+	if ((reads = text(there->index, "reads", name))) { /* this error appears while the copy is in progress */
 		sscanf(reads, "%d %d", &there->dead, &here->dead);
 		there->held = here->held = there->dead == NOT_READY;
 		return OK;
 	}
 	snprintf(name, sizeof name, "%d", there->index);
 	rate = number(here->index, "peer", name, 390);
-	if (!(here->peers & 1 << there->index)) /* by way of the node's memory */
+	if (!(here->peers & 1 << there->index)) /* through the node's memory */
 		rate = number(here->index, "d2h", NULL, 54) / 2;
 	return copy("cuMemcpyPeerAsync", to, from, size, s, rate);
 }
@@ -212,7 +212,7 @@ void add_kernel(struct kernel *k)
 	kernels = k;
 }
 
-/* A module is the text of it. */
+/* A module is its text. */
 int cuModuleLoadData(char **module, const char *image)
 {
 	int major = 0, minor = 0, target = 0;
@@ -252,8 +252,7 @@ int cuFuncSetAttribute(struct kernel *k, int attribute, int value)
 	return k && attribute == 8 && value <= number(current->index, "attribute", "97", 232448) ? OK : INVALID_VALUE;
 }
 
-/* launch_time is what the launch of a kernel costs that does nothing: the scenario's
-   times, one after the other. */
+/* launch_time is the time to launch an empty kernel: the scenario's times, one after the other. */
 static double launch_time(struct device *d, const char *times)
 {
 	double list[64];
@@ -266,7 +265,7 @@ static double launch_time(struct device *d, const char *times)
 	return n ? list[d->launches++ % (unsigned)n] : 5;
 }
 
-/* cost is how many microseconds a kernel takes. */
+/* cost is the time of a kernel in microseconds. */
 static double cost(const struct kernel *k, void **args)
 {
 	int gpu = current->index;

@@ -1,7 +1,7 @@
-/* A GPU for the kernels of tiles.h: the 256 threads of a block take turns on one CPU,
-   each until it waits for the others. Fragments of tensor cores are those of the PTX
-   ISA ("Matrix Fragments for mma.m16n8k8 with .tf32", "m16n8k16", "m16n8k32"); those of
-   wmma, which only the GPU knows, are whole rows here. */
+/* A GPU for the kernels of tiles.h: the 256 threads of a block take turns on one CPU, each until it
+   waits for the others. Fragments of tensor cores are those of the PTX ISA ("Matrix Fragments for
+   mma.m16n8k8 with .tf32", "m16n8k16", "m16n8k32"); those of wmma, which the PTX ISA does not
+   define, are whole rows here. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,10 +14,10 @@ static u32 block_y;
 static ucontext_t threads[256], home;
 __thread u32 thread_x, threads_x, block_x, blocks_x;
 
-/* barrier lets the next thread run; this one goes on when all have come here. */
+/* barrier lets the next thread run; this one continues when all have arrived. */
 static void barrier(void) { swapcontext(&threads[thread_x], &home); }
 
-/* What the threads of a warp show each other. */
+/* Data that the threads of a warp exchange. */
 static u32 shown_a[256][8], shown_b[256][8];
 
 enum { TYPE_F16, TYPE_BF16, TYPE_TF32, TYPE_E4M3 };
@@ -31,7 +31,7 @@ static float narrow_value(u32 v, int exponent, int mantissa)
 	return v >> (exponent + mantissa) & 1 ? -size : size;
 }
 
-/* value is the number i of those that lie in some words. */
+/* value is number i in some words. */
 static float value(int type, const u32 *words, int i)
 {
 	u32 bits;
@@ -46,7 +46,7 @@ static float value(int type, const u32 *words, int i)
 		bits = (u32)((const unsigned short *)words)[i] << 16;
 		break;
 	default:
-		bits = words[i] & 0xffffe000; /* a tensor core does not see the rest */
+		bits = words[i] & 0xffffe000; /* a tensor core ignores the rest */
 	}
 	memcpy(&f, &bits, 4);
 	return f;

@@ -12,13 +12,13 @@ static void begin(void)
 {
 	kernel();
 	for (;;)
-		barrier(); /* it has come to its end, and waits for the others to */
+		barrier(); /* it has finished, and waits for the others */
 }
 
 static int ended;
 static void *a, *b, *c;
 
-/* run runs one block: every thread until it waits, again and again. */
+/* run runs one block: every thread until it waits, repeatedly. */
 static void run(void)
 {
 	static char *stacks;

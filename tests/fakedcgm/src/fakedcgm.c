@@ -76,7 +76,7 @@ static int setting(const char *words, int preset)
 	return value;
 }
 
-/* What every call begins with: it may hang, crash, or fail. */
+/* The beginning of every call: it may hang, crash, or fail. */
 static dcgmReturn_t call(const char *name)
 {
 	char words[256];
@@ -152,7 +152,7 @@ dcgmReturn_t dcgmGetEntityGroupEntities(dcgmHandle_t handle, dcgm_field_entity_g
 {
 	CALL("dcgmGetEntityGroupEntities");
     *count = group == DCGM_FE_GPU ? setting("gpus", 8) : group == DCGM_FE_SWITCH ? setting("switches", 0) : 0;
-	for (int i = 0; i < *count; i++) /* DCGM's numbers need not be NVML's */
+	for (int i = 0; i < *count; i++) /* DCGM's indexes may differ from NVML's */
 		entities[i] = setting("reversed", 0) ? *count - 1 - i : i;
 	return DCGM_ST_OK;
 }
@@ -187,7 +187,7 @@ dcgmReturn_t dcgmEntitiesGetLatestValues(dcgmHandle_t handle, dcgmGroupEntityPai
 
 dcgmReturn_t dcgmUpdateAllFields(dcgmHandle_t handle, int wait) { CALL("dcgmUpdateAllFields"); return DCGM_ST_OK; }
 
-/* The group of the program's own, and the kinds of things in it. */
+/* The program's own group, and the kinds of its entities. */
 static const dcgmGpuGrp_t own_group = 7;
 static int in_group[DCGM_FE_COUNT];
 
@@ -217,10 +217,11 @@ dcgmReturn_t dcgmHealthGet(dcgmHandle_t handle, dcgmGpuGrp_t group, dcgmHealthSy
 dcgmReturn_t dcgmHealthSet(dcgmHandle_t handle, dcgmGpuGrp_t group, dcgmHealthSystems_t systems)
 {
 	CALL("dcgmHealthSet");
-	return group == own_group ? DCGM_ST_OK : DCGM_ST_BADPARAM; /* nobody touches the group of all GPUs */
+	return group == own_group ? DCGM_ST_OK : DCGM_ST_BADPARAM; /* the program must not change the group of all GPUs */
 }
 
-/* Whether a group has things of this kind: that of all GPUs has no switch. What is of no thing is told by each. */
+/* Whether a group has entities of this kind: the group of all GPUs has no switch. Every group
+   reports an event without an entity. */
 static int has(dcgmGpuGrp_t group, unsigned int kind)
 {
 	if (kind != DCGM_FE_GPU && kind != DCGM_FE_SWITCH)

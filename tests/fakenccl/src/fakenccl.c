@@ -1,6 +1,6 @@
-/* A libnccl.so.2 that answers as the file nccl.scenario beside it says; README.md has
-   the language. The memory of the fake libcuda's GPUs is the host's: operations are
-   carried out, at once, when all ranks have asked for them. */
+/* A libnccl.so.2 that answers as the file nccl.scenario in its directory defines; README.md
+   describes the language. The memory of the fake libcuda's GPUs is the host's: an operation is
+   carried out at once when all ranks have requested it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -229,7 +229,7 @@ int ncclCommGetAsyncError(struct comm *c, int *code)
 	return OK;
 }
 
-/* The first field of the fake libcuda's streams: what it does with time. */
+/* The first field of the fake libcuda's streams: it adds time. */
 struct stream {
 	void (*charge)(struct stream *, double us);
 };
@@ -251,7 +251,8 @@ struct op {
 static struct op ops[MAX_OPS];
 static int nops, depth;
 
-/* turn_over turns a bit over in what a GPU has received: "3 wrong all_reduce = ELEMENT BIT". */
+/* turn_over inverts a bit in the data that a GPU has received: "3 wrong all_reduce = ELEMENT BIT".
+   */
 static void turn_over(struct op *o, size_t received)
 {
 	const char *t = text(o->comm->gpu, "wrong", names[o->kind], NULL);
@@ -262,10 +263,11 @@ static void turn_over(struct op *o, size_t received)
 		((unsigned *)o->recv)[at] ^= 1u << (bit & 31);
 }
 
-/* link is how many GB/s a GPU's links carry at most. */
+/* link is the maximum rate of a GPU's links in GB/s. */
 static double link_of(int gpu) { return number(gpu, "links", NULL, 1e6); }
 
-/* between is how many GB/s two GPUs reach at most, whichever of them the scenario names. */
+/* between is the maximum rate between two GPUs in GB/s, in whichever order the scenario names them.
+   */
 static double between(int gpu, int other)
 {
 	char a[8], b[8];
@@ -277,7 +279,7 @@ static double between(int gpu, int other)
 
 static double slowest(double rate, double other) { return rate < other ? rate : other; }
 
-/* collective carries out what all ranks of a clique have asked for. */
+/* collective carries out an operation that all ranks of a clique have requested. */
 static int collective(struct op *o)
 {
 	struct comm *c = o->comm;
@@ -324,8 +326,8 @@ static int collective(struct op *o)
 	return OK;
 }
 
-/* message carries out a send with its receive; what a GPU sends and what it receives go
-   at once, so that only sends cost time. */
+/* message carries out a send with its receive. A GPU sends and receives at the same time, so only
+   sends take time. */
 static int message(struct op *o)
 {
 	for (struct op *p = ops; p < ops + nops; p++) {

@@ -1,5 +1,5 @@
-/* The calls of NVML by their form, from which fakenvml.c makes the functions.
-   A name that has versions stands with the one that go-nvml looks for. */
+/* The calls of NVML by their form; fakenvml.c creates the functions from them. A call with versions
+   has the version that go-nvml looks for. */
 SYSTEM_STRING(nvmlSystemGetDriverVersion)
 SYSTEM_STRING(nvmlSystemGetNVMLVersion)
 

@@ -1,5 +1,5 @@
-/* A libnvidia-ml.so.1 that answers as the file nvml.scenario beside it says;
-   README.md has the language. What it does not know it does not support. */
+/* A libnvidia-ml.so.1 that answers as the file nvml.scenario in its directory defines; README.md
+   describes the language. Everything else is not supported. */
 #define _GNU_SOURCE
 #define NVML_NO_UNVERSIONED_FUNC_DEFS 1
 #include "nvml.h"
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define ANY (-1)     /* every device, every argument */
-#define SYSTEM (-2)  /* calls that are about no device */
+#define SYSTEM (-2)  /* calls that are not about a device */
 #define MAX_ARGS 3
 
 enum action { ANSWER, FAIL, HANG, CRASH, EXIT, LATE, FIRST, WITH, COUNT };
@@ -26,14 +26,14 @@ struct rule {
 	enum action action;
 	long number;      /* FAIL: the NVML error; EXIT: the status; LATE: milliseconds; FIRST: how often; COUNT: of entries */
 	const char *text; /* ANSWER, FIRST, WITH */
-	char file[56];    /* WITH: the file beside the library that has to be there */
+	char file[56];    /* WITH: the file in the library's directory that must exist */
 };
 
 static struct rule *rules;
 static int nrules, run, ready;
-static long claimed = -1; /* by the rule that ask has found: entries of a list that are not there */
+static long claimed = -1; /* by the rule that ask has found: number of entries to claim */
 
-/* beside gives the path of a file in the folder of this library. */
+/* beside returns the path of a file in the directory of this library. */
 static void beside(char *path, size_t size, const char *name)
 {
 	Dl_info info;
@@ -97,7 +97,7 @@ static void parse(char *text, int line)
 	rules[nrules++] = r;
 }
 
-/* count says how often nvmlInit was called before, in whichever process. */
+/* count counts the earlier calls of nvmlInit in all processes. */
 static int count(void)
 {
 	char path[4096], text[32] = "";
@@ -147,7 +147,7 @@ static int fits(const struct rule *r, int device, const char *call, const long *
 	return 1;
 }
 
-/* ask does what the last rule that fits says, and finds the answer. */
+/* ask performs the action of the last matching rule, and finds the answer. */
 static nvmlReturn_t ask(int device, const char *call, const long *args, const char **answer)
 {
 	claimed = -1;
@@ -196,8 +196,8 @@ static nvmlReturn_t ask(int device, const char *call, const long *args, const ch
 	return NVML_ERROR_NOT_SUPPORTED;
 }
 
-/* next takes a number off an answer: 17, 0x11, or 10+5, which is 10 in the
-   first run and 5 more in each that follows. */
+/* next removes a number from an answer: 17, 0x11, or 10+5, which is 10 in the first run and 5 more
+   in each later run. */
 static long long next(const char **answer)
 {
 	char *end;
@@ -211,9 +211,9 @@ static long long next(const char **answer)
 
 static int hex(char c) { return isdigit((unsigned char)c) ? c - '0' : (c | 0x20) - 'a' + 10; }
 
-/* put writes a string answer: {i} is the device's number, {x} the same in two
-   hexadecimal digits, \xNN a byte. A string fills its buffer if it is too long,
-   without an end, as a broken library might. */
+/* put writes a text answer: {i} is the device's index, {x} the same in two hexadecimal digits, \xNN
+   a byte. A text that is too long fills its buffer without a final zero, as a broken library might.
+   */
 static void put(char *out, unsigned int size, int device, const char *s)
 {
 	unsigned int n = 0;
@@ -294,8 +294,8 @@ static const long none[MAX_ARGS] = {ANY, ANY, ANY};
 			*out = (unsigned int)next(&a); \
 		return r; \
 	}
-/* The answer is PID and bytes for each process. The first form of the call knows
-   no MIG instances; the third is the second with another name. */
+/* The answer is PID and bytes for each process. The first form of the call has no MIG instances; the
+   third is the second with another name. */
 #define PROCESSES(call) \
 	PROCESS_LIST(call, call, nvmlProcessInfo_v1_t, (void)0) \
 	PROCESS_LIST(call, call##_v2, nvmlProcessInfo_v2_t, instances(&out[*n])) \
@@ -324,10 +324,10 @@ static const long none[MAX_ARGS] = {ANY, ANY, ANY};
 		return *n > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS; \
 	}
 
-/* instances says that a process is on no MIG instance. */
+/* instances sets that a process is on no MIG instance. */
 static void instances(nvmlProcessInfo_v2_t *p) { p->gpuInstanceId = p->computeInstanceId = -1U; }
 
-/* A struct with a version has to bear the right one. */
+/* A struct with a version must have the correct one. */
 #define WANT_VERSION(s, want) \
 	if ((s)->version != (want)) \
 		return NVML_ERROR_ARGUMENT_VERSION_MISMATCH
@@ -390,7 +390,7 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t d, unsigned int i,
 	return r == NVML_ERROR_NOT_SUPPORTED ? NVML_ERROR_NOT_FOUND : r;
 }
 
-/* The UUID of a MIG device is what the call for its handle answers. */
+/* The UUID of a MIG device is the answer of the call for its handle. */
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t d, char *out, unsigned int size)
 {
 	const char *a;
@@ -539,7 +539,7 @@ nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t d, nvmlMarginTemperatur
 	return r;
 }
 
-/* Percent of the time in which a kernel ran, and in which memory was read or written. */
+/* Percent of the time while a kernel ran, and while memory was read or written. */
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_t *u)
 {
 	const char *a;
@@ -581,7 +581,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t d, nvmlMemory_v2_t *m)
 	return r;
 }
 
-/* The same without what the driver keeps for itself. */
+/* The same without the driver's own memory. */
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t d, nvmlMemory_t *m)
 {
 	const char *a;
@@ -615,7 +615,7 @@ nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t d, nvmlPageRetirementCause_t
 	return *n > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-/* Whether setting works: "= " does. What was set is answered from then on. */
+/* Whether setting works: "= " does. Later calls return the new value. */
 nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t d, nvmlEnableState_t mode)
 {
 	const char *a;
@@ -629,7 +629,7 @@ nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t d, nvmlEnableState_t mode
 	return r;
 }
 
-/* What is at the other end of a link: GPU 0, NPU 1, switch 2, unknown 255. */
+/* The far end of a link: GPU 0, NPU 1, switch 2, unknown 255. */
 nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t d, unsigned int link, nvmlIntNvLinkDeviceType_t *out)
 {
 	const char *a;
@@ -641,7 +641,7 @@ nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t d, unsigned int li
 	return r;
 }
 
-/* Where that is: 0000:05:00.0. */
+/* Its address: 0000:05:00.0. */
 nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t d, unsigned int link, nvmlPciInfo_t *pci)
 {
 	const char *a;
@@ -658,7 +658,7 @@ nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t d, unsigned int li
 	return NVML_SUCCESS;
 }
 
-/* The arguments are the other GPU and what is to be done: read 0, write 1, NVLink 2. */
+/* The arguments are the other GPU and the access: read 0, write 1, NVLink 2. */
 nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t d, nvmlDevice_t peer, nvmlGpuP2PCapsIndex_t what, nvmlGpuP2PStatus_t *out)
 {
 	const char *a;
@@ -670,14 +670,14 @@ nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t d, nvmlDevice_t peer, nvmlGpuP2
 	return r;
 }
 
-/* State, status, clique, the first and the last byte of the cluster's UUID, health
-   mask, health summary. An older form of the struct lacks the last ones. */
+/* State, status, clique, the first and the last byte of the cluster's UUID, health mask, health
+   summary. An older form of the struct lacks the last ones. */
 static nvmlReturn_t fabric(nvmlDevice_t d, nvmlGpuFabricInfo_v3_t *f, const char *call)
 {
 	const char *a;
 	nvmlReturn_t r = ask(index_of(d), call, none, &a);
 
-	if (r == NVML_ERROR_NOT_SUPPORTED) /* both forms by the name of the first */
+	if (r == NVML_ERROR_NOT_SUPPORTED) /* both forms use the name of the first */
 		r = ask(index_of(d), "nvmlDeviceGetGpuFabricInfo", none, &a);
 
 	if (r == NVML_SUCCESS) {
@@ -705,7 +705,7 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t d, nvmlGpuFabricInfo_t *out
 	return r;
 }
 
-/* "- fabricVersions = N": the newest form that the driver knows, 3 if nothing is said. */
+/* "- fabricVersions = N": the newest form that the driver has, 3 by default. */
 nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t d, nvmlGpuFabricInfoV_t *out)
 {
 	const char *a;

@@ -1,7 +1,7 @@
-/* What the sources of kernels need in place of CUDA's own headers. They are compiled
-   twice: by clang to PTX (make ptx), and by gcc into the fake libcuda of the tests,
-   which runs them thread by thread. So they are plain C, and those that are run that
-   way may not let threads of a block wait for each other. */
+/* Definitions for the sources of kernels instead of CUDA's own headers. The sources are compiled
+   twice: by clang to PTX (make ptx), and by gcc into the fake libcuda of the tests, which runs them
+   thread by thread. So they are plain C, and in kernels that run there no thread of a block may wait
+   for another. */
 #ifndef KERNEL_H
 #define KERNEL_H
 
@@ -25,7 +25,7 @@ extern __thread u32 thread_x, threads_x, block_x, blocks_x;
 #define UNROLL
 #endif
 
-/* The number of this thread among all of the grid, and how many there are. */
+/* The number of this thread in the whole grid, and the number of threads. */
 DEVICE u64 first_of_grid(void) { return (u64)block_x * threads_x + thread_x; }
 DEVICE u64 step_of_grid(void) { return (u64)blocks_x * threads_x; }
 

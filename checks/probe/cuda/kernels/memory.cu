@@ -1,10 +1,10 @@
-/* Kernels that load the memory of a GPU: rates of reading and writing, patterns that
-   are written and verified. All of them take any grid and any block. */
+/* Kernels that load the memory of a GPU: rates of reading and writing, and patterns that are written
+   and verified. All of them accept any grid and any block. */
 #include "kernel.h"
 
-#define BATCH 4 /* accesses of each thread that are under way at once */
+#define BATCH 4 /* concurrent accesses of each thread */
 
-/* empty does nothing: what is left is the launch. */
+/* empty does nothing, so that only the launch counts. */
 KERNEL empty(void) {}
 
 /* copy16 copies n words of 128 bits. */
@@ -75,7 +75,7 @@ KERNEL fill_doubles(doubles *to, double value, u64 n)
 /* The patterns. */
 enum { SAME, ADDRESS, RANDOM };
 
-/* shuffled mixes the bits of a number, so that each depends on all. */
+/* shuffled mixes the bits of a number, so that each depends on all others. */
 DEVICE u32 shuffled(u32 x)
 {
 	x ^= x >> 16;
@@ -85,7 +85,7 @@ DEVICE u32 shuffled(u32 x)
 	return x ^ x >> 15;
 }
 
-/* following is the next number of a sequence that meets all but 0. */
+/* following is the next number of a sequence that reaches all numbers except 0. */
 DEVICE u32 following(u32 x)
 {
 	x ^= x << 13;
@@ -93,9 +93,8 @@ DEVICE u32 following(u32 x)
 	return x ^ x << 5;
 }
 
-/* pattern is what belongs to the 16 bytes with the number i, counted through all chunks
-   of memory: the same value everywhere, the number of each word, or noise of which the
-   value is the seed. */
+/* pattern is the content of the 16 bytes with the number i, counted through all chunks of memory:
+   the same value everywhere, the number of each word, or noise with the value as seed. */
 DEVICE words pattern(int kind, u32 value, u64 i)
 {
 	words w;
@@ -114,8 +113,7 @@ DEVICE words pattern(int kind, u32 value, u64 i)
 	}
 }
 
-/* report is what a verification leaves: how many words were wrong, and the first of
-   them that it came across. */
+/* report is the result of a verification: the number of wrong words, and the first one found. */
 struct wrong {
 	u64 offset; /* in bytes, counted through all chunks */
 	u32 want, got;
@@ -147,14 +145,14 @@ DEVICE int differ(words a, words b)
 	return (d[0] | d[1] | d[2] | d[3]) != 0;
 }
 
-/* pattern_write writes n words of 128 bits, of which the first has the number first. */
+/* pattern_write writes n words of 128 bits; the first one has the number first. */
 KERNEL pattern_write(words *to, u64 n, u64 first, int kind, u32 value)
 {
 	for (u64 i = first_of_grid(); i < n; i += step_of_grid())
 		to[i] = pattern(kind, value, first + i);
 }
 
-/* pattern_verify reads what pattern_write has written. */
+/* pattern_verify reads the words of pattern_write. */
 KERNEL pattern_verify(const words *from, u64 n, u64 first, int kind, u32 value, struct report *r)
 {
 	u64 step = step_of_grid(), i = first_of_grid();
@@ -178,7 +176,7 @@ KERNEL pattern_verify(const words *from, u64 n, u64 first, int kind, u32 value, 
 	}
 }
 
-/* pattern_invert verifies a pattern, and leaves every bit of it turned over. */
+/* pattern_invert verifies a pattern, and inverts every bit of it. */
 KERNEL pattern_invert(words *at, u64 n, u64 first, int kind, u32 value, struct report *r)
 {
 	for (u64 i = first_of_grid(); i < n; i += step_of_grid()) {
@@ -189,7 +187,7 @@ KERNEL pattern_invert(words *at, u64 n, u64 first, int kind, u32 value, struct r
 	}
 }
 
-/* compare notes the words in which two parts of memory differ: a is what is wanted. */
+/* compare records the words that differ between two parts of memory; a is the expected one. */
 KERNEL compare(const words *a, const words *b, u64 n, struct report *r)
 {
 	for (u64 i = first_of_grid(); i < n; i += step_of_grid()) {
@@ -199,8 +197,8 @@ KERNEL compare(const words *a, const words *b, u64 n, struct report *r)
 	}
 }
 
-/* checksum adds to out a sum of n words of 128 bits that any wrong bit changes, and in
-   which the order of threads does not matter: each word counts an odd number of times. */
+/* checksum adds a sum of n words of 128 bits to out. Any wrong bit changes it, because each word
+   counts an odd number of times; the order of threads does not matter. */
 KERNEL checksum(const words *from, u64 n, u64 *out)
 {
 	u64 sum = 0;

@@ -1,10 +1,9 @@
-/* Kernels for the tests of NCCL: data whose sums are exact in whatever order they are
-   taken, their verification, and a product of matrices to compute beside NCCL. All of
-   them take any grid and any block. */
+/* Kernels for the tests of NCCL: data with exact sums in any order, their verification, and a
+   product of matrices to compute beside NCCL. All of them accept any grid and any block. */
 #include "kernel.h"
 
-/* value is what a rank gives for the element i: a whole number below 256, so that the
-   sum of 65536 ranks is exact in a float. */
+/* value is a rank's value of the element i: a whole number below 256, so that the sum of 65536 ranks
+   is exact in a float. */
 DEVICE float value(u64 i, u32 rank)
 {
 	u32 x = (u32)i * 0x9e3779b1U + (u32)(i >> 32) * 0x85ebca77U + rank * 0xc2b2ae3dU;
@@ -14,16 +13,16 @@ DEVICE float value(u64 i, u32 rank)
 	return (float)(x >> 24);
 }
 
-/* nccl_fill writes a rank's values of n elements, of which the first has the number first. */
+/* nccl_fill writes a rank's values of n elements; the first one has the number first. */
 KERNEL nccl_fill(float *to, u64 n, u64 first, u32 rank)
 {
 	for (u64 i = first_of_grid(); i < n; i += step_of_grid())
 		to[i] = value(first + i, rank);
 }
 
-/* mismatch is an element that is wrong: its number in what was received, and the bits
-   that are wanted and were got. mismatches counts them, about MOST at most: where all of
-   a large result is wrong nobody waits for the count. */
+/* mismatch is a wrong element: its number in the received data, and the expected and the received
+   bits. mismatches counts them up to about MOST, since counting all of a large wrong result would
+   take too long. */
 struct mismatch {
 	u64 at;
 	u32 want, got;
@@ -42,8 +41,8 @@ DEVICE u32 bits(float f)
 	return v.u;
 }
 
-/* nccl_verify looks whether n elements are the sums of the values of some ranks, from
-   one on, for the elements from first on. */
+/* nccl_verify checks whether n elements, from the number first on, are the sums of the values of
+   some ranks, from one on. */
 KERNEL nccl_verify(const float *got, u64 n, u64 first, u32 rank, u32 ranks, struct mismatches *r)
 {
 	for (u64 i = first_of_grid(); i < n; i += step_of_grid()) {

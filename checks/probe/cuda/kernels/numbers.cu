@@ -1,7 +1,6 @@
-/* Matrices of small whole numbers, and the sum of their product by which it is known to
-   be right. The sums of products are exact in the type that they are added up in, in
-   any order, so that there is one right answer, and the CPU knows it as well. All take
-   any grid and any block. */
+/* Matrices of small whole numbers, and the checksum of their product. The sums of products are exact
+   in their type, in any order. So there is one correct result, which the CPU knows as well. All
+   kernels accept any grid and any block. */
 #include "kernel.h"
 
 typedef long long s64;
@@ -49,8 +48,8 @@ DEVICE u32 bits(int v)
 	return b.u;
 }
 
-/* narrow is the same in a type with fewer bits of exponent and of mantissa: the exponent
-   counts from another number, and what is cut off is zero. */
+/* narrow is the same in a type with fewer bits of exponent and of mantissa: the exponent has another
+   bias, and the removed bits are zero. */
 DEVICE u32 narrow(u32 b, int exponent, int mantissa)
 {
 	u32 sign = b >> 31 << (exponent + mantissa), size = b << 1 >> 1;
@@ -79,14 +78,14 @@ KERNEL fill_e4m3(unsigned char *to, u64 count, u64 seed, u32 most)
 		to[x] = (unsigned char)narrow(bits(whole(x, seed, most)), 4, 3);
 }
 
-/* What sum_f64 and sum_f32 leave. */
+/* The result of sum_f64 and sum_f32. */
 struct sum {
 	u64 total; /* each element times the weights of its row and of its column, modulo 2^64 */
-	u64 odd;   /* elements that are no whole number at all */
+	u64 odd;   /* number of elements that are not whole */
 };
 
-/* sum_f64 and sum_f32 add up an n * n product that lies column by column, each block a
-   column at a time. One wrong element always changes the total, for weights are odd. */
+/* sum_f64 and sum_f32 compute the checksum of an n * n product in column order; each block sums up
+   one column at a time. One wrong element always changes the total, because weights are odd. */
 #define SUM(name, real)                                                      \
 KERNEL name(const real *c, u64 n, u64 seed, struct sum *out)                 \
 {                                                                            \

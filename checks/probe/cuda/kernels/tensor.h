@@ -1,6 +1,5 @@
-/* The instructions of GPUs that tiles.h needs beside those of kernel.h: barriers, and
-   tensor cores as the PTX ISA has them. GEMM_HOST is a header that stands in for them
-   where gcc compiles the kernels, for a test. */
+/* The GPU instructions that tiles.h needs in addition to kernel.h: barriers, and tensor cores as in
+   the PTX ISA. GEMM_HOST is a header that replaces them when gcc compiles the kernels for a test. */
 #ifndef TENSOR_H
 #define TENSOR_H
 

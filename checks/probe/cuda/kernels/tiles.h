@@ -1,20 +1,18 @@
-/* The product of two matrices, for where cuBLASLt is not to be had: C = A * B of n * n, n
-   a multiple of 128. A lies row by row, B and C column by column: both factors have
-   the index that is summed over last in memory, the one layout that every tensor core
-   knows. Since C(i, j) is at c[j*n + i], the rows of a tile are columns of B, and its
-   columns rows of A. Blocks have 256 threads.
-
-   GEMM_SM says what is compiled: 70 what a V100 can do, 80 and 89 what newer tensor
-   cores add: gemm70.cu and the others, each of which is loaded only where it can be. */
+/* The product of two matrices, used without cuBLASLt: C = A * B of n * n, n a multiple of 128. A is
+   in row order, B and C are in column order: in both factors the index of the sum is last in memory,
+   the one layout that every tensor core supports. Since C(i, j) is at c[j*n + i], the rows of a tile
+   are columns of B, and its columns rows of A. Blocks have 256 threads. GEMM_SM selects the kernels:
+   70 those for a V100, 80 and 89 those for newer tensor cores. gemm70.cu and the others are loaded
+   only on GPUs that support them. */
 #include "tensor.h"
 
 enum { THREADS = 256 };
 
 #if GEMM_SM == 70
 
-/* gemm_f64 and gemm_f32: fused multiply-add on the ordinary cores. A slab is 8 of the
-   index that is summed over, turned round in shared memory; a thread has SIDE * SIDE
-   elements of the tile, 16 rows and 16 columns apart. */
+/* gemm_f64 and gemm_f32: fused multiply-add on the ordinary cores. A slab has 8 values of the index
+   of the sum, transposed in shared memory; a thread has SIDE * SIDE elements of the tile, 16 rows
+   and 16 columns apart. */
 #define FMA_GEMM(name, real, fma, SIDE)                                               \
 KERNEL name(const real *a, const real *b, real *c, u32 n)                             \
 {                                                                                     \
@@ -55,13 +53,11 @@ FMA_GEMM(gemm_f32, float, __builtin_fmaf, 8)
 
 #endif
 
-/* Tensor cores. A tile is 128 by 128 by 64 bytes of the index that is summed over; a row
-   of it has 16 bytes to spare, so that the eight rows a warp reads at once are in
-   different banks. */
+/* Tensor cores. A tile is 128 by 128 by 64 bytes of the index of the sum. A row of it has 16 unused
+   bytes, so that the eight rows that a warp reads at once are in different banks. */
 enum { TILE = 128, SLAB = 64, ROW = 80 };
 
-/* fetch reads a thread's part of a slab, two pieces of 16 bytes; stow puts it into
-   shared memory. */
+/* fetch reads a thread's part of a slab, two pieces of 16 bytes; stow stores it in shared memory. */
 DEVICE void fetch(words got[2], const unsigned char *from, u64 pitch)
 {
 	UNROLL
@@ -80,9 +76,9 @@ DEVICE void stow(unsigned char *to, const words got[2])
 	}
 }
 
-/* A block of eight warps has a tile, a warp 64 rows and 32 columns of it. While a slab is
-   multiplied the next is on its way into registers. BYTES is the size of an element;
-   SUMS are a warp's sums, of which multiply and put know the order. */
+/* A block of eight warps has a tile, each warp 64 rows and 32 columns of it. While a slab is
+   multiplied the next one is being loaded into registers. BYTES is the size of an element; SUMS are
+   a warp's sums, in an order that multiply and put know. */
 #define TENSOR_GEMM(name, BYTES, SUMS, multiply, put)                                  \
 KERNEL name(const unsigned char *a, const unsigned char *b, float *c, u32 n)           \
 {                                                                                      \
@@ -146,8 +142,8 @@ TENSOR_GEMM(gemm_f16_wmma, 2, [4][2][8], multiply_wmma, put_wmma)
 
 #else
 
-/* Ampere's: 16 by 8 by 32 bytes, of which a thread has the same 4 bytes whatever the
-   type: row lane / 4, and 8 rows below it, byte lane % 4 * 4, and 16 behind it. */
+/* Ampere's: 16 by 8 by 32 bytes. For every type a thread has the same 4 bytes: row lane / 4, and 8
+   rows below it, byte lane % 4 * 4, and 16 behind it. */
 #define MULTIPLY(name, mma)                                                                        \
 DEVICE void name(float sum[4][4][4], const unsigned char *rows, const unsigned char *cols)         \
 {                                                                                                  \
