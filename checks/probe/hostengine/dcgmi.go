@@ -279,7 +279,11 @@ func decodeFrom(output []byte, v any) error {
 	if at < 0 {
 		return fmt.Errorf("read dcgmi's JSON: its output has none")
 	}
-	if err := json.NewDecoder(bytes.NewReader(output[at:])).Decode(v); err != nil {
+	err := json.NewDecoder(bytes.NewReader(output[at:])).Decode(v)
+	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // its own text has names of Go
+		err = fmt.Errorf("%q is an unexpected %s", e.Field, e.Value)
+	}
+	if err != nil {
 		return fmt.Errorf("read dcgmi's JSON: %w", err)
 	}
 	return nil

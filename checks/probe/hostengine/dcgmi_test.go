@@ -51,7 +51,7 @@ func TestParseDCGMIDiag(t *testing.T) {
 		{"text", "Error: unable to run", "error: read dcgmi's JSON: its output has none"},
 		{"another JSON", `{"a": 1}`, `error: read dcgmi's JSON: "DCGM Diagnostic" is missing`},
 		{"cut", diag4[:300], "error: read dcgmi's JSON: unexpected EOF"},
-		{"other types", `{"DCGM Diagnostic": {"test_categories": 7}}`, "error: read dcgmi's JSON: json: cannot unmarshal number into Go struct field dcgmiTests.DCGM Diagnostic.test_categories of type []struct { Tests []*hostengine.dcgmiTest \"json:\\\"tests\\\"\" }"},
+		{"other types", `{"DCGM Diagnostic": {"test_categories": 7}}`, `error: read dcgmi's JSON: "DCGM Diagnostic.test_categories" is an unexpected number`},
 		{"refused", `{"DCGM Diagnostic": {"runtime_error": "Error: Diagnostic can only be performed on a homogeneous group of GPUs.", "version": "4.2.3"}}`,
 			"said: Error: Diagnostic can only be performed on a homogeneous group of GPUs."},
 		{"new status", `{"DCGM Diagnostic": {"test_categories": [{"tests": [{"name": "new", "results": [{"entity_group": "GPU", "entity_id": 1, "status": "Maybe"}]}]}]}}`, "new gpu1 maybe"},
