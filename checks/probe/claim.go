@@ -22,8 +22,8 @@ func Claim(h *Host, name string) (release func(), err error) {
 		return func() {}, nil
 	}
 	var errs error
-	for _, dir := range h.pasts() {
-		path := filepath.Join(machineDir(dir), name+".lock")
+	for _, dir := range h.memoryDirs() {
+		path := filepath.Join(findMachineDir(dir), name+".lock")
 		fd, err := lockFile(h, path)
 		switch {
 		case err == nil:
@@ -42,8 +42,8 @@ func Claim(h *Host, name string) (release func(), err error) {
 // machineDirs have a directory for each node of this machine.
 var machineDirs = []string{"/var/lib/nhc-gpu", "/run/nhc-gpu"}
 
-// machineDir returns the machine directory that contains dir, or dir itself.
-func machineDir(dir string) string {
+// findMachineDir returns the machine directory that contains dir, or dir itself.
+func findMachineDir(dir string) string {
 	for _, all := range machineDirs {
 		if strings.HasPrefix(dir, all+"/") {
 			return all

@@ -296,7 +296,7 @@ func (p *process) end(signals []syscall.Signal) bool {
 		signals = []syscall.Signal{unix.SIGTERM}
 	}
 	for _, sig := range append(slices.Clip(signals), unix.SIGKILL) {
-		p.strays = append(p.strays, descendants(p.pid)...)
+		p.strays = append(p.strays, listDescendants(p.pid)...)
 		p.signal(sig)
 		select {
 		case <-p.exited:

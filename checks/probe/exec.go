@@ -51,7 +51,7 @@ func execute(h *Host, c Command, attr *syscall.SysProcAttr, stdout, stderr *os.F
 	if c.Merge {
 		stderr = stdout
 	}
-	proc := &syscall.ProcAttr{Dir: dir, Env: lastOfEach(append(removePrefix(h, c.Unset), c.Env...)), Sys: attr}
+	proc := &syscall.ProcAttr{Dir: dir, Env: dropDuplicates(append(removePrefix(h, c.Unset), c.Env...)), Sys: attr}
 	for _, f := range []*os.File{stdin, stdout, stderr} {
 		if f == nil {
 			f = null
@@ -71,8 +71,8 @@ func execute(h *Host, c Command, attr *syscall.SysProcAttr, stdout, stderr *os.F
 	return pid, nil
 }
 
-// lastOfEach drops all but the last setting of each variable.
-func lastOfEach(env []string) []string {
+// dropDuplicates drops all but the last setting of each variable.
+func dropDuplicates(env []string) []string {
 	seen := make(map[string]bool, len(env))
 	var kept []string
 	for _, e := range slices.Backward(env) {
@@ -259,9 +259,9 @@ func (c *capture) stop() ([]byte, bool) {
 	return c.kept, c.more
 }
 
-// descendants lists the processes below pid outside its process group, which a signal to the group
+// listDescendants lists the processes below pid outside its process group, which a signal to the group
 // does not reach.
-func descendants(pid int) []int {
+func listDescendants(pid int) []int {
 	var all []int
 	for todo := []int{pid}; len(todo) > 0; {
 		next := Children(todo[0])

@@ -91,17 +91,17 @@ func LoadLibrary[T any](h *Host, v *vendorLibrary, cuda int, open func(path stri
 		}
 		return false
 	}
-	named, refused := namedLibraries(h, v, cuda)
+	named, refused := findNamedLibraries(h, v, cuda)
 	if try(named...) {
 		return loaded, err
 	}
 	if h.Recorded() {
 		none = fmt.Errorf("load %s: %w below %s; %s names one", v.Names[0], ErrOtherNode, h.root, v.Setting)
 	} else {
-		if try(v.sonames(cuda)...) {
+		if try(v.listSonames(cuda)...) {
 			return loaded, err
 		}
-		known, more := knownLibraries(h, v, cuda)
+		known, more := findKnownLibraries(h, v, cuda)
 		if refused = append(refused, more...); try(known...) {
 			return loaded, err
 		}
@@ -110,7 +110,7 @@ func LoadLibrary[T any](h *Host, v *vendorLibrary, cuda int, open func(path stri
 		return loaded, broken
 	}
 	if len(refused) > 0 {
-		return loaded, fmt.Errorf("%w%s", none, withReasons(refused))
+		return loaded, fmt.Errorf("%w%s", none, appendReasons(refused))
 	}
 	return loaded, none
 }
@@ -193,12 +193,12 @@ func CUDAMajor(h *Host) int {
 		return version.Value / 1000
 	}
 	driver, _ := DriverVersion(h)
-	return driverCUDA(driver)
+	return lookUpDriverCUDA(driver)
 }
 
-// driverCUDA returns the major version of CUDA that a release of the driver supports, 0 if unknown:
+// lookUpDriverCUDA returns the major version of CUDA that a release of the driver supports, 0 if unknown:
 // CUDA Toolkit Release Notes, minimum driver for minor version compatibility.
-func driverCUDA(driver string) int {
+func lookUpDriverCUDA(driver string) int {
 	branch, _, _ := strings.Cut(driver, ".")
 	n, _ := strconv.Atoi(branch)
 	switch {
@@ -253,7 +253,7 @@ var (
 		places: slices.Concat(loaderPlaces, toolkitPlaces, []string{hpcSDK + "math_libs/lib64", hpcSDK + "math_libs/*/lib64", hpcSDK + "math_libs/*/targets/" + machine.targets + "/lib"}),
 	}
 	LibNCCL = vendorLibrary{
-		thing: "NCCL", Setting: SettingNCCL, Names: []string{"libnccl.so.2"}, oldest: 2, version: ncclVersion,
+		thing: "NCCL", Setting: SettingNCCL, Names: []string{"libnccl.so.2"}, oldest: 2, version: readNCCLVersion,
 		places: slices.Concat(loaderPlaces, toolkitPlaces, []string{hpcSDK + "comm_libs/nccl/lib", hpcSDK + "comm_libs/*/nccl/lib", "/opt/nccl/build/lib", "/opt/nccl/lib", "/usr/local/nccl*/lib"}),
 	}
 	LibDCGM = vendorLibrary{
@@ -262,9 +262,9 @@ var (
 	VendorLibraries = []*vendorLibrary{&LibNVML, &LibCUDA, &LibCUBLASLt, &LibNCCL, &LibDCGM}
 )
 
-// lookedIn returns the searched directories of a library for a person, each shortened to three
+// describePlaces returns the searched directories of a library for a person, each shortened to three
 // levels.
-func (v *vendorLibrary) lookedIn() []string {
+func (v *vendorLibrary) describePlaces() []string {
 	list := []string{"ld.so's paths"}
 	for _, place := range v.places {
 		folders := strings.Split(place, "/")
@@ -276,8 +276,8 @@ func (v *vendorLibrary) lookedIn() []string {
 	return list
 }
 
-// sonames returns the names for the system's loader with a driver of that CUDA version.
-func (v *vendorLibrary) sonames(cuda int) []string {
+// listSonames returns the names for the system's loader with a driver of that CUDA version.
+func (v *vendorLibrary) listSonames(cuda int) []string {
 	if !v.ofCUDA || cuda == 0 {
 		return v.Names
 	}
@@ -296,14 +296,14 @@ type libraryFile struct {
 // searchLimit bounds the search: a directory may lie on a file server that is dead.
 const searchLimit = 3 * time.Second
 
-// namedLibraries returns the files of a library below LIBRARY_DIRS, the newest first, and why
+// findNamedLibraries returns the files of a library below LIBRARY_DIRS, the newest first, and why
 // others are not used.
-func namedLibraries(h *Host, v *vendorLibrary, cuda int) (paths, refused []string) {
+func findNamedLibraries(h *Host, v *vendorLibrary, cuda int) (paths, refused []string) {
 	return searchLibrary(h, v, cuda, filepath.SplitList(h.libraries[SettingLibraryDirs]), true)
 }
 
-// knownLibraries returns those in the directories of installers.
-func knownLibraries(h *Host, v *vendorLibrary, cuda int) (paths, refused []string) {
+// findKnownLibraries returns those in the directories of installers.
+func findKnownLibraries(h *Host, v *vendorLibrary, cuda int) (paths, refused []string) {
 	return searchLibrary(h, v, cuda, v.places, false)
 }
 
@@ -405,7 +405,7 @@ func (s *librarySearch) take(path, name string) {
 	not := func(format string, args ...any) {
 		s.refused = append(s.refused, path+": "+fmt.Sprintf(format, args...))
 	}
-	of, err := machineOf(path)
+	of, err := readMachine(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return // a dangling link
@@ -451,8 +451,8 @@ func (v *vendorLibrary) describe(path, name string) (version string, cuda int) {
 	return version, cuda
 }
 
-// machineOf returns the processor of a library.
-func machineOf(path string) (elf.Machine, error) {
+// readMachine returns the processor of a library.
+func readMachine(path string) (elf.Machine, error) {
 	f, err := elf.Open(path)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -473,7 +473,7 @@ var ncclText = Lazily(`NCCL version (\d+\.\d+\.\d+)[.\w]*\+cuda(\d+)\.`)
 // maxTexts bounds the part of a library that is searched for its version, bytes.
 const maxTexts = 64 << 20
 
-func ncclVersion(path string) (version string, cuda int) {
+func readNCCLVersion(path string) (version string, cuda int) {
 	f, err := elf.Open(path)
 	if err != nil {
 		return "", 0
@@ -510,8 +510,8 @@ func compareVersions(a, b string) int {
 	return 0
 }
 
-// withReasons appends the reasons why files are not used.
-func withReasons(refused []string) string {
+// appendReasons appends the reasons why files are not used.
+func appendReasons(refused []string) string {
 	if len(refused) == 0 {
 		return ""
 	}

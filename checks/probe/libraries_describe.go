@@ -34,7 +34,7 @@ func DescribeLibrary(ctx context.Context, h *Host, v *vendorLibrary, cuda int) F
 		}
 		if runInTime(searchLimit, func() {
 			if answer.file, answer.err = TrustedLibrary(path, true); answer.err == nil {
-				_, answer.err = machineOf(answer.file)
+				_, answer.err = readMachine(answer.file)
 			}
 		}) {
 			file, err = answer.file, answer.err
@@ -46,31 +46,31 @@ func DescribeLibrary(ctx context.Context, h *Host, v *vendorLibrary, cuda int) F
 		}
 		return fact(file, path, v.Setting)
 	}
-	named, refused := namedLibraries(h, v, cuda)
+	named, refused := findNamedLibraries(h, v, cuda)
 	if len(named) > 0 {
 		return fact(named[0], named[0], SettingLibraryDirs)
 	}
 	if h.Recorded() {
-		return Fact{Thing: v.thing, Detail: "not in " + SettingLibraryDirs + withReasons(refused)}
+		return Fact{Thing: v.thing, Detail: "not in " + SettingLibraryDirs + appendReasons(refused)}
 	}
-	cached := loaderCache(ctx, h)
-	for _, name := range v.sonames(cuda) {
+	cached := readLoaderCache(ctx, h)
+	for _, name := range v.listSonames(cuda) {
 		if path := cached[name]; path != "" {
 			if file, err := filepath.EvalSymlinks(path); err == nil {
 				return fact(file, path, "ld.so")
 			}
 		}
 	}
-	known, more := knownLibraries(h, v, cuda)
+	known, more := findKnownLibraries(h, v, cuda)
 	if len(known) > 0 {
 		return fact(known[0], known[0], "known place")
 	}
-	text := "looked for " + strings.Join(v.Names, ", ") + " in " + strings.Join(v.lookedIn(), ", ") + "; " + v.Setting + " or " + SettingLibraryDirs + " names one"
-	return Fact{Thing: v.thing, Detail: text + withReasons(append(refused, more...))}
+	text := "looked for " + strings.Join(v.Names, ", ") + " in " + strings.Join(v.describePlaces(), ", ") + "; " + v.Setting + " or " + SettingLibraryDirs + " names one"
+	return Fact{Thing: v.thing, Detail: text + appendReasons(append(refused, more...))}
 }
 
-// loaderCache returns the libraries of the system's loader by name.
-func loaderCache(ctx context.Context, h *Host) map[string]string {
+// readLoaderCache returns the libraries of the system's loader by name.
+func readLoaderCache(ctx context.Context, h *Host) map[string]string {
 	x := h.RunOnce(ctx, "ldconfig -p", Command{Argv: []string{"ldconfig", "-p"}, Env: PerftestEnv, Timeout: 2 * time.Second, Output: 4 << 20})
 	known := map[string]string{}
 	for line := range strings.Lines(string(x.Output)) { // \tlibcuda.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libcuda.so.1
@@ -79,7 +79,7 @@ func loaderCache(ctx context.Context, h *Host) map[string]string {
 		if !ok || known[name] != "" || !slices.ContainsFunc(VendorLibraries, func(v *vendorLibrary) bool { return slices.Contains(v.Names, name) }) {
 			continue
 		}
-		if of, err := machineOf(path); err == nil && of == machine.of {
+		if of, err := readMachine(path); err == nil && of == machine.of {
 			known[name] = path
 		}
 	}

@@ -68,7 +68,7 @@ func TestLibrarySearch(t *testing.T) {
 	}
 	h := NewHost("/")
 	SetLibraries(h, map[string]string{SettingLibraryDirs: filepath.Join(top, "*") + ":" + dir("12.4") + ":relative:" + dir("none")})
-	paths, refused := namedLibraries(h, &LibCUBLASLt, 12)
+	paths, refused := findNamedLibraries(h, &LibCUBLASLt, 12)
 	if want := []string{ten, twelve, pip, eleven}; !slices.Equal(paths, want) {
 		t.Errorf("found %q\nwant %q", paths, want)
 	}
@@ -87,7 +87,7 @@ func TestLibrarySearch(t *testing.T) {
 	if len(refused) != 6 {
 		t.Errorf("%d reasons, want 6:\n%s", len(refused), strings.Join(refused, "\n"))
 	}
-	if paths, _ := namedLibraries(h, &LibCUBLASLt, 0); !slices.Equal(paths[:1], []string{newer}) {
+	if paths, _ := findNamedLibraries(h, &LibCUBLASLt, 0); !slices.Equal(paths[:1], []string{newer}) {
 		t.Errorf("with an unknown driver %q comes first, want %q", paths[0], newer)
 	}
 	facts := strings.Split(DescribeLibrary(t.Context(), h, &LibCUBLASLt, 12).Detail, "\n")
@@ -212,7 +212,7 @@ func TestLibraryOfDriver(t *testing.T) {
 	file := sharedLibrary(t, dir, machine.of, "libnvidia-ml.so.550.54.15", "libnvidia-ml.so.1")
 	for driver, want := range map[string]string{"550.54.15": "", "570.124.06": file + ": version 550.54.15, the loaded driver is 570.124.06", "": "nothing"} {
 		h := NewHost(probetest.Tree(t, map[string]string{"proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  " + driver + "  Sun\n"}))
-		paths, refused := knownLibraries(h, &v, 0)
+		paths, refused := findKnownLibraries(h, &v, 0)
 		if want == "" && !slices.Equal(paths, []string{file}) || want != "" && (len(paths) > 0 || strings.Join(refused, "") != strings.TrimPrefix(want, "nothing")) {
 			t.Errorf("driver %s: found %q, refused %q, want %q", driver, paths, refused, want)
 		}
@@ -267,11 +267,11 @@ func TestNCCLVersion(t *testing.T) {
 	if x.Status != 0 {
 		t.Fatalf("gcc: %s", x.Errors)
 	}
-	if version, cuda := ncclVersion(filepath.Join(dir, "libnccl.so.2")); version != "2.22.3" || cuda != 13 {
+	if version, cuda := readNCCLVersion(filepath.Join(dir, "libnccl.so.2")); version != "2.22.3" || cuda != 13 {
 		t.Errorf("version %q for CUDA %d, want 2.22.3 for 13", version, cuda)
 	}
 	SetLibraries(h, map[string]string{SettingLibraryDirs: dir})
-	if paths, refused := namedLibraries(h, &LibNCCL, 12); len(paths) > 0 || len(refused) != 1 || !strings.HasSuffix(refused[0], "it needs a driver of CUDA 13, this one supports CUDA 12") {
+	if paths, refused := findNamedLibraries(h, &LibNCCL, 12); len(paths) > 0 || len(refused) != 1 || !strings.HasSuffix(refused[0], "it needs a driver of CUDA 13, this one supports CUDA 12") {
 		t.Errorf("found %q, refused %q", paths, refused)
 	}
 }

@@ -46,9 +46,9 @@ func parseMaxSystemUID(text string) (int64, error) {
 	var err error
 	switch {
 	case last != "":
-		uid, err = bashNumber("SYS_UID_MAX", last)
+		uid, err = parseBashNumber("SYS_UID_MAX", last)
 	case least != "":
-		uid, err = bashNumber("UID_MIN", least)
+		uid, err = parseBashNumber("UID_MIN", least)
 		uid--
 	}
 	if uid <= 0 {
@@ -66,8 +66,8 @@ func digits(line string) string {
 	}, line)
 }
 
-// bashNumber converts digits as bash does: octal after a leading 0, in 64 bits that wrap around.
-func bashNumber(keyword, digits string) (int64, error) {
+// parseBashNumber converts digits as bash does: octal after a leading 0, in 64 bits that wrap around.
+func parseBashNumber(keyword, digits string) (int64, error) {
 	base := uint64(10)
 	if digits[0] == '0' {
 		base = 8

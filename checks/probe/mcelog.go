@@ -36,7 +36,7 @@ func ParseMemoryErrors(text string) []MemoryErrors {
 		case line == "corrected memory errors:", line == "uncorrected memory errors:":
 			e := MemoryErrors{DIMM: dimm, Corrected: line[0] == 'c'}
 			if i+2 < len(lines) { // the line between them has the total
-				e.Day = leadingNumber(lines[i+2])
+				e.Day = parseLeadingNumber(lines[i+2])
 			}
 			all = append(all, e)
 		}
@@ -44,9 +44,9 @@ func ParseMemoryErrors(text string) []MemoryErrors {
 	return all
 }
 
-// leadingNumber returns the first word of a line as a number, 0 if it is not one. A number that is
+// parseLeadingNumber returns the first word of a line as a number, 0 if it is not one. A number that is
 // too large becomes the largest one.
-func leadingNumber(line string) int64 {
+func parseLeadingNumber(line string) int64 {
 	words := strings.Fields(line)
 	if len(words) == 0 {
 		return 0

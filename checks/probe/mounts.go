@@ -22,14 +22,16 @@ type Mount struct {
 }
 
 // Mounts returns the mount table of /proc/mounts in its order, oldest mount first.
-func Mounts(h *Host) ([]Mount, error) { return mountTable(h, "mounts") }
+func Mounts(h *Host) ([]Mount, error) { return readMountTable(h, "mounts") }
 
 // MountsOf is the same for checks that count space or inodes. As in LBNL NHC, they and the checks
 // of mounts each read the table when they first need it, and a line between them may mount
 // something.
-func MountsOf(h *Host, what Amount) ([]Mount, error) { return mountTable(h, "mounts "+string(what)) }
+func MountsOf(h *Host, what Amount) ([]Mount, error) {
+	return readMountTable(h, "mounts "+string(what))
+}
 
-func mountTable(h *Host, key string) ([]Mount, error) {
+func readMountTable(h *Host, key string) ([]Mount, error) {
 	return Once(h, key, func() ([]Mount, error) {
 		data, err := h.ReadFile("/proc/mounts")
 		if err != nil {
@@ -50,12 +52,12 @@ func parseMounts(data []byte) []Mount {
 		if len(f) < 2 {
 			continue
 		}
-		m := Mount{Source: withoutBackslashes(f[0]), Point: unescape(f[1])}
+		m := Mount{Source: removeBackslashes(f[0]), Point: unescape(f[1])}
 		if len(f) > 2 {
-			m.Type = withoutBackslashes(f[2])
+			m.Type = removeBackslashes(f[2])
 		}
 		if len(f) > 3 {
-			m.Options = withoutBackslashes(f[3])
+			m.Options = removeBackslashes(f[3])
 		}
 		mounts = append(mounts, m)
 	}
@@ -66,8 +68,8 @@ func parseMounts(data []byte) []Mount {
 // field. A carriage return or a no-break space is part of a name.
 func isBlank(r rune) bool { return r == ' ' || r == '\t' || r == '\n' }
 
-// withoutBackslashes removes the backslashes of a field, as the shell's read does.
-func withoutBackslashes(s []byte) string { return strings.ReplaceAll(string(s), `\`, "") }
+// removeBackslashes removes the backslashes of a field, as the shell's read does.
+func removeBackslashes(s []byte) string { return strings.ReplaceAll(string(s), `\`, "") }
 
 // unescape decodes the kernel's octal escapes of blanks, tabs, newlines and backslashes. A
 // backslash before anything else stays.
@@ -77,7 +79,7 @@ func unescape(s []byte) string {
 	}
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) && s[i+1] <= '3' && octal(s[i+1]) && octal(s[i+2]) && octal(s[i+3]) {
+		if s[i] == '\\' && i+3 < len(s) && s[i+1] <= '3' && isOctal(s[i+1]) && isOctal(s[i+2]) && isOctal(s[i+3]) {
 			b.WriteByte((s[i+1]-'0')<<6 | (s[i+2]-'0')<<3 | (s[i+3] - '0'))
 			i += 3
 			continue
@@ -87,7 +89,7 @@ func unescape(s []byte) string {
 	return b.String()
 }
 
-func octal(c byte) bool { return '0' <= c && c <= '7' }
+func isOctal(c byte) bool { return '0' <= c && c <= '7' }
 
 // Amount is a countable resource of a file system.
 type Amount string
@@ -131,7 +133,7 @@ type fsNumbers struct {
 
 func statfs(h *Host, point string) (fsNumbers, error) {
 	if h.Recorded() {
-		return recordedStatfs(h, point)
+		return readRecordedStatfs(h, point)
 	}
 	var st unix.Statfs_t
 	if _, err := Retry(func() (int, error) { return 0, unix.Statfs(point, &st) }); err != nil {
@@ -144,10 +146,10 @@ func statfs(h *Host, point string) (fsNumbers, error) {
 	return fsNumbers{uint64(unit), st.Blocks, st.Bfree, st.Bavail, st.Files, st.Ffree}, nil
 }
 
-// recordedStatfs returns the numbers of a node that is a tree of files. Each line of its file
+// readRecordedStatfs returns the numbers of a node that is a tree of files. Each line of its file
 // /statfs has a mount point, escaped as in /proc/mounts, f_frsize, f_blocks, f_bfree, f_bavail,
 // f_files and f_ffree.
-func recordedStatfs(h *Host, point string) (fsNumbers, error) {
+func readRecordedStatfs(h *Host, point string) (fsNumbers, error) {
 	data, err := readAll(h.Path("/statfs"))
 	if err != nil {
 		return fsNumbers{}, err
@@ -196,8 +198,8 @@ type share struct {
 	negative bool   // avail is below 0
 }
 
-// known reports whether a field of statfs is a number: all ones, and one less, mean unknown.
-func known(n uint64) bool { return n < math.MaxUint64-1 }
+// isKnown reports whether a field of statfs is a number: all ones, and one less, mean unknown.
+func isKnown(n uint64) bool { return n < math.MaxUint64-1 }
 
 // amounts converts units of in bytes to units of out bytes.
 func (s share) amounts(in, out uint64) Amounts {
@@ -208,15 +210,15 @@ func (s share) amounts(in, out uint64) Amounts {
 		}
 		return scale(n, in, out)
 	}
-	if known(s.total) {
+	if isKnown(s.total) {
 		a.Total = scale(s.total, false)
 	}
-	if known(s.avail) {
+	if isKnown(s.avail) {
 		a.Free = scale(s.avail, s.negative)
 	}
-	if known(s.total) && known(s.free) {
+	if isKnown(s.total) && isKnown(s.free) {
 		a.Used = scale(s.total-s.free, s.total < s.free)
-		if known(s.avail) {
+		if isKnown(s.avail) {
 			a.Percent = s.percent()
 		}
 	}

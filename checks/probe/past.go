@@ -25,9 +25,9 @@ var ErrNoMemory = errors.New("no data is kept between runs")
 // node, the first writable spare directory replaces it. All are below the root of the node.
 func (h *Host) SetPast(dir string, spare ...string) { h.past, h.spare = dir, spare }
 
-// pasts returns the memory directories that answer, the preferred one first. Without any the run
+// memoryDirs returns the memory directories that answer, the preferred one first. Without any the run
 // has no memory; a check does not report a file system that does not answer there.
-func (h *Host) pasts() (dirs []string) {
+func (h *Host) memoryDirs() (dirs []string) {
 	for _, dir := range append([]string{h.past}, h.spare...) {
 		if dir != "" && h.answers(dir) {
 			dirs = append(dirs, dir)
@@ -87,7 +87,7 @@ func (h *Host) Recall(name string, v any) error {
 
 // readKept reads a file of the memory directory. A file in a spare directory is newer.
 func (h *Host) readKept(name string) (path string, data []byte, err error) {
-	dirs := h.pasts()
+	dirs := h.memoryDirs()
 	if len(dirs) == 0 {
 		return "", nil, ErrNoMemory
 	}
@@ -117,7 +117,7 @@ func (h *Host) Keep(name string, v any) error {
 	if err != nil {
 		return fmt.Errorf("keep %s: %w", name, err)
 	}
-	dirs := h.pasts()
+	dirs := h.memoryDirs()
 	if len(dirs) == 0 {
 		return ErrNoMemory
 	}

@@ -39,7 +39,7 @@ func Processes(h *Host) ([]Process, error) {
 		}
 		defer dir.Close()
 		names, err := dir.Readdirnames(-1)
-		*Kept[uint64](h, listedAt) = ticksNow()
+		*Kept[uint64](h, listedAt) = readTicks()
 		if err != nil {
 			return nil, &fs.PathError{Op: "read", Path: "/proc", Err: Reason(err)}
 		}
@@ -66,9 +66,9 @@ func Processes(h *Host) ([]Process, error) {
 // machine's start: a process that started later has reused a listed PID.
 const listedAt = "processes listed"
 
-// ticksNow returns the time since the machine's boot, in clock ticks; 0 if it is
+// readTicks returns the time since the machine's boot, in clock ticks; 0 if it is
 // unknown.
-func ticksNow() uint64 {
+func readTicks() uint64 {
 	var now unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
 		return 0
@@ -108,7 +108,7 @@ func (r *ProcessReader) read(pid int) (Process, error) {
 	var s status
 	var err error
 	if r.owners {
-		if p.UID, err = ownerAt(r.Dir, string(r.Name)); err != nil {
+		if p.UID, err = readOwner(r.Dir, string(r.Name)); err != nil {
 			return p, err
 		}
 		if p.Args = r.Command(); p.Args != "" {
@@ -168,7 +168,7 @@ func (r *ProcessReader) readNameless() (status, error) {
 func (r *ProcessReader) Owner(pid int) (uint32, error) {
 	r.Name = strconv.AppendInt(r.Name[:0], int64(pid), 10)
 	if r.owners {
-		return ownerAt(r.Dir, string(r.Name))
+		return readOwner(r.Dir, string(r.Name))
 	}
 	st, err := r.readState()
 	return st.uid, err
@@ -190,7 +190,7 @@ func isProcfs(dir int) bool {
 	return unix.Fstatfs(dir, &s) == nil && s.Type == unix.PROC_SUPER_MAGIC
 }
 
-func ownerAt(dir int, name string) (uint32, error) {
+func readOwner(dir int, name string) (uint32, error) {
 	var s unix.Stat_t
 	err := unix.Fstatat(dir, name, &s, 0)
 	return s.Uid, err
@@ -228,7 +228,7 @@ func parseStatus(data []byte) (status, bool) {
 			v := bytes.TrimSpace(value)
 			s.dead = len(v) > 0 && (v[0] == 'Z' || v[0] == 'X')
 		case "Uid":
-			s.real, s.uid, owner = owners(value)
+			s.real, s.uid, owner = parseOwners(value)
 		case "VmSize":
 			s.memory = true
 			return s, owner
@@ -237,8 +237,8 @@ func parseStatus(data []byte) (status, bool) {
 	return s, owner
 }
 
-// owners parses the real and the effective uid. The saved and the file system uid follow them.
-func owners(value []byte) (uid, effective uint32, ok bool) {
+// parseOwners parses the real and the effective uid. The saved and the file system uid follow them.
+func parseOwners(value []byte) (uid, effective uint32, ok bool) {
 	first, rest, _ := bytes.Cut(bytes.TrimLeft(value, "\t "), []byte("\t"))
 	second, _, _ := bytes.Cut(rest, []byte("\t"))
 	r, err1 := strconv.ParseUint(string(first), 10, 32)

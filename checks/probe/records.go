@@ -41,7 +41,7 @@ func Records(h *Host, prefix string) ([]Record, error) {
 		return nil, ErrNoMemory
 	}
 	var names []string
-	for _, dir := range h.pasts() {
+	for _, dir := range h.memoryDirs() {
 		more, err := h.Names(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
 			return nil, err
@@ -78,7 +78,7 @@ func Forget(h *Host, name string) error {
 	if h.past == "" {
 		return ErrNoMemory
 	}
-	dirs := h.pasts()
+	dirs := h.memoryDirs()
 	if len(dirs) == 0 {
 		return ErrNoMemory
 	}
@@ -111,7 +111,7 @@ func AppendLine(h *Host, j Journal, line []byte) error {
 	if h.past == "" {
 		return ErrNoMemory
 	}
-	dirs := h.pasts()
+	dirs := h.memoryDirs()
 	if len(dirs) == 0 {
 		return ErrNoMemory
 	}
@@ -209,7 +209,7 @@ func JournalLines(h *Host, j Journal) (lines [][]byte, err error) {
 		return nil, ErrNoMemory
 	}
 	var paths []string
-	for _, dir := range h.pasts() {
+	for _, dir := range h.memoryDirs() {
 		paths = append(paths, filepath.Join(dir, j.Name+".jsonl.1"), filepath.Join(dir, j.Name+".jsonl"))
 	}
 	for _, path := range paths {

@@ -67,10 +67,10 @@ const (
 	statVSize   = 20
 )
 
-// statFields returns the fields of /proc/PID/stat after the name. The name is in parentheses and
+// splitStat returns the fields of /proc/PID/stat after the name. The name is in parentheses and
 // may itself contain blanks, newlines and parentheses; the kernel writes everything after the last
 // one.
-func statFields(data []byte) (fields [][]byte, ok bool) {
+func splitStat(data []byte) (fields [][]byte, ok bool) {
 	_, rest, ok := bytes.Cut(data, []byte("("))
 	end := bytes.LastIndexByte(rest, ')')
 	if !ok || end < 0 {
@@ -82,7 +82,7 @@ func statFields(data []byte) (fields [][]byte, ok bool) {
 
 // parseStat parses /proc/PID/stat.
 func parseStat(data []byte) (Usage, bool) {
-	f, ok := statFields(data)
+	f, ok := splitStat(data)
 	if !ok {
 		return Usage{}, false
 	}
@@ -138,7 +138,7 @@ func (r *ProcessReader) Task(dir string) (t Task, err error) {
 
 // ParseTask parses /proc/PID/stat.
 func ParseTask(data []byte) (t Task, good bool) {
-	f, good := statFields(data)
+	f, good := splitStat(data)
 	if !good {
 		return t, false
 	}

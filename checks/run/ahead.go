@@ -45,7 +45,7 @@ func (p *Pool) RememberLanes(kind string, words []string, lanes []checks.Lane) {
 	if same || kind == "" {
 		return
 	}
-	_ = p.Save(laneFile(kind), []byte(strings.Join(list, "\n")+"\n"))
+	_ = p.Save(nameLaneFile(kind), []byte(strings.Join(list, "\n")+"\n"))
 }
 
 // digest returns a short hash of a command line, which names the configuration.
@@ -57,8 +57,8 @@ func digest(words []string) string {
 	return strconv.FormatUint(sum.Sum64(), 16)
 }
 
-// laneFile returns the name of the state file for a kind of runs, "" if that kind has none.
-func laneFile(kind string) string {
+// nameLaneFile returns the name of the state file for a kind of runs, "" if that kind has none.
+func nameLaneFile(kind string) string {
 	if kind == "" {
 		return ""
 	}

@@ -61,7 +61,7 @@ func countCrash(p *Pool) int {
 	if err != nil {
 		return 0
 	}
-	now := crashes{Boot: crashText(p, filepath.Join("/", root, "proc/sys/kernel/random/boot_id")), Driver: crashText(p, filepath.Join("/", root, "proc/driver/nvidia/version"))}
+	now := crashes{Boot: readCrashText(p, filepath.Join("/", root, "proc/sys/kernel/random/boot_id")), Driver: readCrashText(p, filepath.Join("/", root, "proc/driver/nvidia/version"))}
 	if json.Unmarshal(data, &past) == nil && past.Boot == now.Boot && past.Driver == now.Driver && past.Runs > 0 {
 		now.Runs = past.Runs
 	}
@@ -79,9 +79,9 @@ func countCrash(p *Pool) int {
 	return now.Runs
 }
 
-// crashText reads a small file of the kernel, "" if it cannot.
-func crashText(p *Pool, path string) string {
-	o := p.Call(context.Background(), p.idleLane(), &wire.Request{Op: wire.OpRead, Path: path, Line: "read " + path}, stateLimit)
+// readCrashText reads a small file of the kernel, "" if it cannot.
+func readCrashText(p *Pool, path string) string {
+	o := p.Call(context.Background(), p.chooseIdleLane(), &wire.Request{Op: wire.OpRead, Path: path, Line: "read " + path}, stateLimit)
 	f, err := o.File("read " + path)
 	if err != nil {
 		return ""

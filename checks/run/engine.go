@@ -111,7 +111,7 @@ func (e *Engine) segment(ctx context.Context, steps []plan.Step, obs Observer) (
 		Go(func() {
 			emit := func(r *wire.Request, o Outcome) { results[byReq[r].Index] <- o }
 			reqs = slices.DeleteFunc(reqs, func(r *wire.Request) bool {
-				o, known := e.lastResult(ctx, byReq[r], r)
+				o, known := e.readLastResult(ctx, byReq[r], r)
 				if known {
 					emit(r, o)
 				}
@@ -140,7 +140,7 @@ func (e *Engine) timeout() time.Duration {
 func (e *Engine) One(ctx context.Context, s *plan.Step, r *wire.Request, limit time.Duration) checks.Result {
 	s.Timeout = limit
 	r.Limit, r.End = limit, e.end()
-	if o, known := e.lastResult(ctx, s, r); known {
+	if o, known := e.readLastResult(ctx, s, r); known {
 		return e.result(s, o)
 	}
 	return e.result(s, e.Pool.Call(ctx, s.Lane, r, e.limit(s)))
@@ -149,9 +149,9 @@ func (e *Engine) One(ctx context.Context, s *plan.Step, r *wire.Request, limit t
 // lastLimit bounds the read of an active test's last result, which is a small file.
 const lastLimit = 5 * time.Second
 
-// lastResult returns the last result of an active test if it is recent enough to replace a run. The
+// readLastResult returns the last result of an active test if it is recent enough to replace a run. The
 // local worker reads it, which needs neither a library nor another process.
-func (e *Engine) lastResult(ctx context.Context, s *plan.Step, r *wire.Request) (o Outcome, known bool) {
+func (e *Engine) readLastResult(ctx context.Context, s *plan.Step, r *wire.Request) (o Outcome, known bool) {
 	if s.MaxAge <= 0 {
 		return o, false
 	}
@@ -196,7 +196,7 @@ func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]ch
 		if !came {
 			return false
 		}
-		if o.hung != nil && !isSlow(o.hung) && !outOfTime(s, o.hung) && !e.Deadline.IsZero() && !time.Now().Before(e.Deadline) {
+		if o.hung != nil && !isSlow(o.hung) && !isOutOfTime(s, o.hung) && !e.Deadline.IsZero() && !time.Now().Before(e.Deadline) {
 			obs.Expired(s, o.hung)
 			return false
 		}
@@ -218,13 +218,13 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 		r.Findings = []checks.Finding{{Code: code, Severity: checks.Unknown, Message: fmt.Sprintf("%s:  could not tell: %s", name, why)}}
 	}
 	switch {
-	case o.hung != nil && outOfTime(s, o.hung):
+	case o.hung != nil && isOutOfTime(s, o.hung):
 		r.Took = o.hung.For
 		could("active.time", fmt.Sprintf("the run ended after %s%s: the test may take %s",
-			o.hung.For.Round(100*time.Millisecond), inCall(o.hung), s.Bound))
+			o.hung.For.Round(100*time.Millisecond), describeCall(o.hung), s.Bound))
 	case o.hung != nil && isSlow(o.hung):
 		r.Took = o.hung.For
-		call, _ := hungCall(o.hung.Doing)
+		call, _ := splitHungCall(o.hung.Doing)
 		could("probe.slow", fmt.Sprintf("slow: after %s in %s, and still going on", o.hung.For.Round(100*time.Millisecond), call))
 	case o.hung != nil:
 		r.Took = o.hung.For
@@ -266,20 +266,20 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 	return r
 }
 
-// outOfTime reports whether the end of the run ended an active test before the test had all the
+// isOutOfTime reports whether the end of the run ended an active test before the test had all the
 // time that it may take and the time to clean up. Eight contexts that take a while to close are not
 // a hang.
-func outOfTime(s *plan.Step, h *checks.Hung) bool {
+func isOutOfTime(s *plan.Step, h *checks.Hung) bool {
 	return s.Active && h.Cut && h.For < s.Bound+cleanUp
 }
 
 const cleanUp = 4 * time.Second
 
-func inCall(h *checks.Hung) string {
+func describeCall(h *checks.Hung) string {
 	if h.Doing == "" {
 		return ""
 	}
-	call, _ := hungCall(h.Doing)
+	call, _ := splitHungCall(h.Doing)
 	return ", in " + call
 }
 

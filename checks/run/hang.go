@@ -22,8 +22,8 @@ var (
 	pciPath = checks.Lazily(`^(/sys/bus/pci/devices|/proc/driver/nvidia/gpus)/([0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])`)
 )
 
-// hungCall splits the call that a worker announced into the call and its GPU.
-func hungCall(doing string) (call string, gpu checks.Device) {
+// splitHungCall splits the call that a worker announced into the call and its GPU.
+func splitHungCall(doing string) (call string, gpu checks.Device) {
 	if m := cudaCall().FindStringSubmatch(doing); m != nil {
 		if m[2] != "" {
 			gpu = checks.Device{Kind: "gpu", Name: m[2], PCI: m[3]}
@@ -47,7 +47,7 @@ var libraries = map[checks.Lane]string{checks.NVML: "NVML", checks.DCGM: "DCGM",
 // HungDevice returns the device of a blocked call: a GPU, port, interface, path or library.
 func HungDevice(lane checks.Lane, doing string) checks.Device {
 	if lane.Vendor() {
-		if _, gpu := hungCall(doing); gpu.Name != "" && lane != checks.DCGM {
+		if _, gpu := splitHungCall(doing); gpu.Name != "" && lane != checks.DCGM {
 			return gpu
 		}
 		return checks.Device{Kind: "library", Name: libraries[lane]}
@@ -77,7 +77,7 @@ func HungDevice(lane checks.Lane, doing string) checks.Device {
 // from it does not change while the hang lasts.
 func Describe(h *checks.Hung) string {
 	var parts []string
-	if call, _ := hungCall(h.Doing); call != "" {
+	if call, _ := splitHungCall(h.Doing); call != "" {
 		parts = append(parts, "in "+call)
 	}
 	who := fmt.Sprintf("process %d", h.PID)

@@ -41,12 +41,12 @@ func TestHungDevice(t *testing.T) {
 			t.Errorf("HungDevice(%s, %q) = %+v, want %+v", tt.lane, tt.doing, got, tt.want)
 		}
 	}
-	call, gpu := hungCall("nvmlDeviceGetTemperature(1) of gpu1 0000:40:00.0")
+	call, gpu := splitHungCall("nvmlDeviceGetTemperature(1) of gpu1 0000:40:00.0")
 	if call != "nvmlDeviceGetTemperature(1)" || gpu.PCI != "0000:40:00.0" {
-		t.Errorf("hungCall: %q, %+v", call, gpu)
+		t.Errorf("splitHungCall: %q, %+v", call, gpu)
 	}
-	call, _ = hungCall("gpu3: bandwidth of its memory: cuLaunchKernel(3) of gpu3 0000:13:00.0")
+	call, _ = splitHungCall("gpu3: bandwidth of its memory: cuLaunchKernel(3) of gpu3 0000:13:00.0")
 	if call != "gpu3: bandwidth of its memory: cuLaunchKernel(3)" {
-		t.Errorf("hungCall: %q", call)
+		t.Errorf("splitHungCall: %q", call)
 	}
 }

@@ -44,7 +44,7 @@ const runLine = "__nhc_began=1\nfor __nhc_once in 1; do \\builtin eval $CHECK; d
 
 // LackedFunctions returns the functions of LBNL NHC that scripts do not find here, sorted.
 func LackedFunctions() []string {
-	provided := providedFunctions()
+	provided := listProvided()
 	return slices.DeleteFunc(wire.FileTable(wire.LBNLFiles).Functions(), func(name string) bool {
 		_, native := checks.Lookup(name)
 		return native || provided[name] != ""
@@ -52,11 +52,11 @@ func LackedFunctions() []string {
 }
 
 // Provides reports whether lines and scripts find a function of that name that is not a check.
-func Provides(function string) bool { return providedFunctions()[function] != "" }
+func Provides(function string) bool { return listProvided()[function] != "" }
 
-// providedFunctions returns the functions that bash gets, and their text. It relies on their
+// listProvided returns the functions that bash gets, and their text. It relies on their
 // layout: "NAME() {" begins a line, and "}" alone ends it.
-func providedFunctions() map[string]string {
+func listProvided() map[string]string {
 	texts := map[string]string{}
 	var name string
 	for line := range strings.Lines(prelude + preludeChecks + library + libfacts) {

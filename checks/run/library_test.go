@@ -181,7 +181,7 @@ func TestLackedFunctions(t *testing.T) {
 
 func TestProvidedFunctions(t *testing.T) {
 	t.Parallel()
-	texts := providedFunctions()
+	texts := listProvided()
 	names := slices.Sorted(maps.Keys(texts))
 	script := "unset -f show " + strings.Join(names, " ") + "\n"
 	for _, name := range names {

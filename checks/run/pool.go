@@ -324,12 +324,12 @@ func (p *Pool) abandon(c *client, step string, hung *checks.Hung) {
 		return
 	}
 	hung.Stuck = true
-	p.ledger.add(stuckProcesses(left, c.lane, step, hung)...)
+	p.ledger.add(describeStuck(left, c.lane, step, hung)...)
 }
 
-// stuckProcesses describes the processes that survived SIGKILL. The first that sleeps
+// describeStuck describes the processes that survived SIGKILL. The first that sleeps
 // uninterruptibly represents the hang.
-func stuckProcesses(pids []int, lane checks.Lane, step string, hung *checks.Hung) []wire.StuckProcess {
+func describeStuck(pids []int, lane checks.Lane, step string, hung *checks.Hung) []wire.StuckProcess {
 	var out []wire.StuckProcess
 	found := false
 	for _, pid := range pids {
@@ -380,7 +380,7 @@ func (p *Pool) Pid(lane checks.Lane) int {
 // AddStuck adds processes that no signal could end to the ledger and describes the first of them.
 func (p *Pool) AddStuck(pids []int, lane checks.Lane, step string) *checks.Hung {
 	hung := &checks.Hung{Stuck: true}
-	p.ledger.add(stuckProcesses(pids, lane, step, hung)...)
+	p.ledger.add(describeStuck(pids, lane, step, hung)...)
 	p.keepLedger()
 	return hung
 }

@@ -50,11 +50,11 @@ func DroppedFunctions(scripts []wire.Script) (list []Dropped) {
 	return list
 }
 
-// loadWords returns the arguments of __nhc_load in prelude.sh: "site FILE" for each script of the
+// buildLoadArgs returns the arguments of __nhc_load in prelude.sh: "site FILE" for each script of the
 // site, and "own TEXT" for a file of LBNL NHC after one. The text restores the functions that the
 // file defines.
-func loadWords(scripts []wire.Script) (words []string) {
-	texts := providedFunctions()
+func buildLoadArgs(scripts []wire.Script) (words []string) {
+	texts := listProvided()
 	for _, s := range scripts {
 		if !s.Stock {
 			words = append(words, "site", s.Path)

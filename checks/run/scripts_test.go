@@ -14,7 +14,7 @@ import (
 func TestLoadWords(t *testing.T) {
 	t.Parallel()
 	dir := runtest.WriteScripts(t, map[string]string{"aaa.nhc": runtest.ScriptText("check_hw_eth", "check_hw_topology", "array_push", "mcheck_glob", "nhc_hw_gather_data"), "zz.nhc": runtest.ScriptText("mcheck_glob")})
-	words := loadWords(worker.ListScripts(dir, runtest.TestTable()).Scripts)
+	words := buildLoadArgs(worker.ListScripts(dir, runtest.TestTable()).Scripts)
 	script := "check_hw_cpuinfo() { :; }\n"
 	for pair := range slices.Chunk(words, 2) {
 		if pair[0] == "site" {

@@ -92,7 +92,7 @@ func StartShell(setup ShellSetup, h ShellHandler, wake int) (*Shell, error) {
 	}
 	init.WriteString("__nhc_loop\n")
 
-	files, err := shellFiles(init.String())
+	files, err := openShellPipes(init.String())
 	if err != nil {
 		return nil, fmt.Errorf("start bash: %w", err)
 	}
@@ -184,7 +184,7 @@ func (s *Shell) Test(command string, deadline time.Time) (status int, err error)
 // Load sources the scripts of $INCDIR in order. exited is true if one of them ended the shell, with
 // that status.
 func (s *Shell) Load(scripts []wire.Script, deadline time.Time) (status int, exited bool, err error) {
-	words := loadWords(scripts)
+	words := buildLoadArgs(scripts)
 	fields := append([]string{"load", strconv.Itoa(len(words))}, words...)
 	return s.command(deadline, fields...)
 }

@@ -20,7 +20,7 @@ type shellPipes struct {
 	cmdFd, evFd, ansFd, outFd, errFd                                        int      // ours
 }
 
-func shellFiles(init string) (*shellPipes, error) {
+func openShellPipes(init string) (*shellPipes, error) {
 	p := &shellPipes{}
 	in := func(child **os.File, ours *int) error {
 		var fd [2]int
@@ -168,8 +168,8 @@ func (s *Shell) ended() bool {
 	}
 }
 
-// signaled reports whether a signal ends the shell, which is about to exit.
-func (s *Shell) signaled() bool {
+// endsBySignal reports whether a signal ends the shell, which is about to exit.
+func (s *Shell) endsBySignal() bool {
 	select {
 	case <-s.done:
 		return s.end.Signaled()
@@ -250,7 +250,7 @@ func (s *Shell) receive() (*sender, error) {
 			s.open[atEvents] = false
 			return nil, nil
 		}
-		cred, err := credentials(oob[:oobn])
+		cred, err := parseCredentials(oob[:oobn])
 		if err != nil {
 			return nil, err
 		}
@@ -271,8 +271,8 @@ func (s *Shell) receive() (*sender, error) {
 	return nil, nil
 }
 
-// credentials finds the sender of a message in the kernel's control messages.
-func credentials(oob []byte) (*unix.Ucred, error) {
+// parseCredentials finds the sender of a message in the kernel's control messages.
+func parseCredentials(oob []byte) (*unix.Ucred, error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	for i := range messages {
 		if cred, err := unix.ParseUnixCredentials(&messages[i]); err == nil {
@@ -339,7 +339,7 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 		if aerr != nil {
 			return false, 0, false, fmt.Errorf("read from bash: status %q", at(0))
 		}
-		if name == "exit" && status == 0 && s.signaled() { // the trap on EXIT cannot know this
+		if name == "exit" && status == 0 && s.endsBySignal() { // the trap on EXIT cannot know this
 			return false, 0, false, s.killedError()
 		}
 		return true, status, name == "exit", nil
@@ -350,9 +350,9 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 	case "ready":
 		s.ready = true
 	case "settings":
-		s.handler.Settings(pairs(f))
+		s.handler.Settings(parsePairs(f))
 	case "environ":
-		s.handler.Environ(pairs(f))
+		s.handler.Environ(parsePairs(f))
 	case "functions":
 		s.handler.Functions(f)
 	case "dump":
@@ -401,8 +401,8 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 	return false, 0, false, nil
 }
 
-// pairs returns the map of a list of alternating names and values.
-func pairs(f []string) map[string]string {
+// parsePairs returns the map of a list of alternating names and values.
+func parsePairs(f []string) map[string]string {
 	values := make(map[string]string, len(f)/2)
 	for i := 0; i+1 < len(f); i += 2 {
 		values[f[i]] = f[i+1]

@@ -91,7 +91,7 @@ func TestHadItsTime(t *testing.T) {
 		"not cut":           {active, checks.Hung{For: 22 * time.Second}, false},
 		"an ordinary check": {&plan.Step{}, checks.Hung{Cut: true, For: time.Second}, false},
 	} {
-		if got := outOfTime(c.step, &c.hung); got != c.want {
+		if got := isOutOfTime(c.step, &c.hung); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}

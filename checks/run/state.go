@@ -56,7 +56,7 @@ func (p *Pool) OpenState(dir, kind, lock string) (busy *wire.Holder, doubts []er
 	p.state.mu.Lock()
 	p.state.dir, p.state.kind = dir, kind
 	p.state.mu.Unlock()
-	req := &wire.Request{Op: wire.OpOpen, Name: laneFile(kind)}
+	req := &wire.Request{Op: wire.OpOpen, Name: nameLaneFile(kind)}
 	if lock != "" {
 		req.Args = []string{lock}
 	}
@@ -136,7 +136,7 @@ func (p *Pool) stateCall(r *wire.Request, verb, name string) (*wire.Response, er
 	if !end.IsZero() {
 		limit = max(lateLimit, min(limit, time.Until(end)))
 	}
-	o := p.Call(context.Background(), p.idleLane(), r, limit+r.Timeout)
+	o := p.Call(context.Background(), p.chooseIdleLane(), r, limit+r.Timeout)
 	resp, err := o.AnswerTo(r.Line)
 	if err != nil && o.answer == nil {
 		p.state.mu.Lock()
@@ -152,9 +152,9 @@ func (p *Pool) stateCall(r *wire.Request, verb, name string) (*wire.Response, er
 	return resp, err
 }
 
-// idleLane returns the lane that gets such a request: the local one if its worker is idle, else the
+// chooseIdleLane returns the lane that gets such a request: the local one if its worker is idle, else the
 // lane that runs scontrol. So an action after a failure does not wait for the remaining checks.
-func (p *Pool) idleLane() checks.Lane {
+func (p *Pool) chooseIdleLane() checks.Lane {
 	p.mu.Lock()
 	busy, worker := p.busy[checks.Local], p.workers[checks.Local]
 	p.mu.Unlock()

@@ -78,7 +78,7 @@ func Places(h *probe.Host, cpus []int) ([]Place, error) {
 		if p.Core, err = readOptional(h, dir+"/topology/thread_siblings_list"); err != nil {
 			return nil, err
 		}
-		if p.LLC, p.Size, err = lastCache(h, dir+"/cache"); err != nil {
+		if p.LLC, p.Size, err = findLastCache(h, dir+"/cache"); err != nil {
 			return nil, err
 		}
 		places = append(places, p)
@@ -95,9 +95,9 @@ func readOptional(h *probe.Host, path string) (string, error) {
 	return strings.TrimSpace(text), err
 }
 
-// lastCache finds the highest-level cache below a CPU's directory: the CPUs that share it, and its
+// findLastCache finds the highest-level cache below a CPU's directory: the CPUs that share it, and its
 // size in bytes.
-func lastCache(h *probe.Host, dir string) (shared string, size int64, err error) {
+func findLastCache(h *probe.Host, dir string) (shared string, size int64, err error) {
 	names, err := h.Names(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", 0, nil

@@ -132,7 +132,7 @@ const (
 // node, after one piece), frees its memory, and returns the error of ctx.
 func Stream(ctx context.Context, h *probe.Host, p *StreamPlan, until time.Time) (StreamRates, error) {
 	if h.Recorded() {
-		return recordedStream(h)
+		return readRecordedStream(h)
 	}
 	return newStream(ctx, p, until, h).run()
 }
@@ -154,7 +154,7 @@ func (s *stream) run() (StreamRates, error) {
 	if s.rates.Rounds == 0 {
 		return StreamRates{}, fmt.Errorf("no round of the triad over arrays of %d MiB finished in time", s.plan.Bytes()/3>>20)
 	}
-	s.rates.Far = s.places.far()
+	s.rates.Far = s.places.listFar()
 	return s.rates, nil
 }
 
@@ -316,10 +316,10 @@ func (g *gate) pass(last func()) {
 	<-opening
 }
 
-// recordedStream returns the recorded rates of a node that is a tree of files. Each line of its
+// readRecordedStream returns the recorded rates of a node that is a tree of files. Each line of its
 // file /stream has a NUMA node, or "total", and MB/s; or "far", a NUMA node, another one and MiB;
 // or "error" and its text.
-func recordedStream(h *probe.Host) (StreamRates, error) {
+func readRecordedStream(h *probe.Host) (StreamRates, error) {
 	rates := StreamRates{Nodes: map[int]float64{}, Rounds: streamRounds - 1}
 	data, err := h.ReadFile("/stream")
 	if err != nil {

@@ -139,10 +139,10 @@ func (s *streamPlaces) bring(i int, memories [][]byte, stop func() bool) {
 	s.look(i, memories)
 }
 
-// far returns the memory on other nodes, the largest first. If the kernel does not show it, far
+// listFar returns the memory on other nodes, the largest first. If the kernel does not show it, listFar
 // estimates it from the free memory before the run. It ignores a node that never had enough memory
 // for its threads, because that is not a change.
-func (s *streamPlaces) far() []StreamFar {
+func (s *streamPlaces) listFar() []StreamFar {
 	type way struct{ node, on int }
 	bytes, need, unknown := map[way]int64{}, map[int]int64{}, map[int]bool{}
 	for i, node := range s.home {

@@ -76,7 +76,7 @@ func (f *numaFake) run(s *streamPlaces) []StreamFar {
 	for i := range s.home {
 		s.bring(i, memories[i], func() bool { return f.held })
 	}
-	return s.far()
+	return s.listFar()
 }
 
 func TestStreamPlaces(t *testing.T) {

@@ -72,7 +72,7 @@ func (l *cudaLib) call(symbol string, gpu int, args ...uintptr) error {
 func (l *cudaLib) result(symbol string, gpu int, args ...uintptr) (code int, err error) {
 	address := l.symbols[symbol]
 	if address == 0 {
-		return 0, fmt.Errorf("%s: the driver's libcuda has no such function", callOf(symbol, gpu))
+		return 0, fmt.Errorf("%s: the driver's libcuda has no such function", nameCall(symbol, gpu))
 	}
 	done := l.watch.beginCall(symbol, gpu)
 	r, _, _ := purego.SyscallN(address, args...)
@@ -86,14 +86,14 @@ func (l *cudaLib) failure(symbol string, gpu, code int) error {
 	if address := l.symbols["cuGetErrorName"]; address != 0 {
 		var text *byte
 		if r, _, _ := purego.SyscallN(address, uintptr(code), uintptr(unsafe.Pointer(&text))); int32(r) == 0 && text != nil {
-			name = probe.OneLine(cText(text))
+			name = probe.OneLine(readCText(text))
 		}
 	}
-	return &Error{Call: callOf(symbol, gpu), Code: code, Name: name}
+	return &Error{Call: nameCall(symbol, gpu), Code: code, Name: name}
 }
 
-// cText returns the text at an address of C, at most 64 bytes.
-func cText(p *byte) string {
+// readCText returns the text at an address of C, at most 64 bytes.
+func readCText(p *byte) string {
 	var b []byte
 	for i := range 64 {
 		c := *(*byte)(unsafe.Add(unsafe.Pointer(p), i))
@@ -105,8 +105,8 @@ func cText(p *byte) string {
 	return string(b)
 }
 
-// callOf names a call as findings do: cuMemAlloc(3), without the suffix of its version.
-func callOf(symbol string, gpu int) string {
+// nameCall names a call as findings do: cuMemAlloc(3), without the suffix of its version.
+func nameCall(symbol string, gpu int) string {
 	symbol = strings.TrimSuffix(symbol, "_v2")
 	if gpu < 0 {
 		return symbol
@@ -128,7 +128,7 @@ type watched struct {
 	gpu    int
 }
 
-func (c *watched) String() string { return callOf(c.symbol, c.gpu) }
+func (c *watched) String() string { return nameCall(c.symbol, c.gpu) }
 
 // to sets the function that announces the calls.
 func (w *callWatch) to(doing func(string)) {

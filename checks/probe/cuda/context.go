@@ -186,7 +186,7 @@ func (c *Context) MemInfo() (free, total uint64, err error) {
 
 // errNothing is the error of a call that reports success but returns no data.
 func (c *Context) errNothing(symbol string) error {
-	return fmt.Errorf("%s: reported success, but returned no data", callOf(symbol, c.GPU.Ordinal))
+	return fmt.Errorf("%s: reported success, but returned no data", nameCall(symbol, c.GPU.Ordinal))
 }
 
 // Alloc allocates n bytes of the GPU's memory. If there is too little, the error is an [Error] with

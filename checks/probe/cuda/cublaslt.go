@@ -128,7 +128,7 @@ func (l *CUBLASLt) call(symbol string, gpu int, args ...uintptr) error {
 	if name == "" {
 		name = "unknown status"
 	}
-	return &CUBLASLtError{Call: callOf(symbol, gpu), Code: code, Name: name}
+	return &CUBLASLtError{Call: nameCall(symbol, gpu), Code: code, Name: name}
 }
 
 // The constants of library_types.h, cublas_api.h and cublasLt.h.
@@ -219,7 +219,7 @@ func (p *ltProduct) create(t *GEMMType) error {
 		}
 	}
 	if found < 1 || p.best.state != 0 || p.best.workspace > gemmWorkspace {
-		return &CUBLASLtError{Call: callOf("cublasLtMatmulAlgoGetHeuristic", p.c.GPU.Ordinal), Code: int(p.best.state), Name: "no algorithm found"}
+		return &CUBLASLtError{Call: nameCall("cublasLtMatmulAlgoGetHeuristic", p.c.GPU.Ordinal), Code: int(p.best.state), Name: "no algorithm found"}
 	}
 	return nil
 }

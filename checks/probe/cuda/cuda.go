@@ -106,7 +106,7 @@ func openCUDA(h *probe.Host, doing func(string)) (*Driver, error) {
 			return nil, g.Err // an error of the library, not of the GPU
 		}
 		if g.PCI != "" {
-			g.cpus, g.above = cpusBeside(h, g.PCI), strings.Join(pci.Path(h, g.PCI), " ")
+			g.cpus, g.above = readCPUsBeside(h, g.PCI), strings.Join(pci.Path(h, g.PCI), " ")
 		}
 		c.GPUs = append(c.GPUs, g)
 	}
@@ -167,11 +167,11 @@ func (l *cudaLib) identify(g *GPU) error {
 	if err := l.call("cuDeviceGetPCIBusId", g.Ordinal, uintptr(unsafe.Pointer(&bus)), uintptr(len(bus)-1), g.handle); err != nil {
 		return err
 	}
-	g.PCI = pciAddress(cString(bus[:]))
+	g.PCI = normalizeAddress(trimCString(bus[:]))
 	if err := l.call("cuDeviceGetName", g.Ordinal, uintptr(unsafe.Pointer(&name)), uintptr(len(name)-1), g.handle); err != nil {
 		return err
 	}
-	g.Name = probe.OneLine(cString(name[:]))
+	g.Name = probe.OneLine(trimCString(name[:]))
 	if err := l.call("cuDeviceTotalMem_v2", g.Ordinal, uintptr(unsafe.Pointer(&g.Memory)), g.handle); err != nil {
 		return err
 	}
@@ -206,9 +206,9 @@ func (l *cudaLib) readUUID(g *GPU) string {
 	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
-// pciAddress converts CUDA's form of an address, 0000:C1:00.0 or with an eight-digit domain, to the
+// normalizeAddress converts CUDA's form of an address, 0000:C1:00.0 or with an eight-digit domain, to the
 // kernel's form.
-func pciAddress(s string) string {
+func normalizeAddress(s string) string {
 	s = strings.ToLower(s)
 	if domain, rest, ok := strings.Cut(s, ":"); ok && len(domain) > 4 {
 		return strings.TrimLeft(domain[:len(domain)-4], "0") + domain[len(domain)-4:] + ":" + rest
@@ -216,16 +216,16 @@ func pciAddress(s string) string {
 	return s
 }
 
-// cString returns the text of a buffer before its first zero byte.
-func cString(b []byte) string {
+// trimCString returns the text of a buffer before its first zero byte.
+func trimCString(b []byte) string {
 	if i := slices.Index(b, 0); i >= 0 {
 		b = b[:i]
 	}
 	return string(b)
 }
 
-// cpusBeside returns the CPUs near to a GPU, "" if unknown.
-func cpusBeside(h *probe.Host, bdf string) string {
+// readCPUsBeside returns the CPUs near to a GPU, "" if unknown.
+func readCPUsBeside(h *probe.Host, bdf string) string {
 	if bdf == "" {
 		return ""
 	}

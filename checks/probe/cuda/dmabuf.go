@@ -34,40 +34,40 @@ func DMABufLacks(h *probe.Host) (string, error) {
 		return "the driver's module is not the open one", nil
 	}
 	version := probe.ParseDriverVersion(first)
-	if major, _, _ := strings.Cut(version, "."); !atLeast(major, dmaBufDriver) {
+	if major, _, _ := strings.Cut(version, "."); !isAtLeast(major, dmaBufDriver) {
 		return fmt.Sprintf("the driver is %s, want at least %d", version, dmaBufDriver), nil
 	}
 	release, err := h.ReadValue("/proc/sys/kernel/osrelease")
 	if err != nil {
 		return "", err
 	}
-	if newKernel(release) {
+	if isNewKernel(release) {
 		return "", nil
 	}
-	has, err := kernelHas(h, dmaBufSymbol)
+	has, err := hasKernelSymbol(h, dmaBufSymbol)
 	if err == nil && !has {
 		return fmt.Sprintf("the kernel is %s, want at least %d.%d", release, dmaBufMajor, dmaBufMinor), nil
 	}
 	return "", err
 }
 
-func atLeast(digits string, n int) bool {
+func isAtLeast(digits string, n int) bool {
 	got, err := strconv.Atoi(digits)
 	return err == nil && got >= n
 }
 
-func newKernel(release string) bool {
+func isNewKernel(release string) bool {
 	major, rest, _ := strings.Cut(release, ".")
 	minor, _, _ := strings.Cut(rest, ".")
 	if end := strings.IndexFunc(minor, func(r rune) bool { return r < '0' || r > '9' }); end >= 0 {
 		minor = minor[:end]
 	}
-	return atLeast(major, dmaBufMajor+1) || atLeast(major, dmaBufMajor) && atLeast(minor, dmaBufMinor)
+	return isAtLeast(major, dmaBufMajor+1) || isAtLeast(major, dmaBufMajor) && isAtLeast(minor, dmaBufMinor)
 }
 
-// kernelHas searches for a symbol of the kernel or of a module in /proc/kallsyms, which has some
+// hasKernelSymbol searches for a symbol of the kernel or of a module in /proc/kallsyms, which has some
 // megabytes.
-func kernelHas(h *probe.Host, symbol string) (bool, error) {
+func hasKernelSymbol(h *probe.Host, symbol string) (bool, error) {
 	f, err := os.Open(h.Path("/proc/kallsyms"))
 	if err != nil {
 		return false, err

@@ -184,7 +184,7 @@ func (g *GEMM) setUp(lt *CUBLASLt, s Stream) (err error) {
 	}
 	most := g.Type.amplitude(g.N)
 	for i, to := range []Memory{g.a, g.b} {
-		if err := g.c.Launch(fill, g.wide(), gemmBlock, 0, s, to, count, seedOf(i), most); err != nil {
+		if err := g.c.Launch(fill, g.wide(), gemmBlock, 0, s, to, count, chooseSeed(i), most); err != nil {
 			return err
 		}
 	}
@@ -313,8 +313,8 @@ func gemmWeight(x, seed uint64) uint64 {
 	return h*0x9E3779B97F4A7C15 | 1
 }
 
-// seedOf returns the seed of the first or the second factor.
-func seedOf(factor int) uint64 { return uint64(factor+1) << 40 }
+// chooseSeed returns the seed of the first or the second factor.
+func chooseSeed(factor int) uint64 { return uint64(factor+1) << 40 }
 
 // amplitude returns the largest number for the factors that is small enough for every sum to be
 // exact. The sum of n products of evenly distributed numbers between -m and m is within eight
@@ -339,7 +339,7 @@ func (t *GEMMType) Truth(n int) GEMMSum {
 		rows[i], cols[i] = gemmWeight(uint64(i), gemmSeed), gemmWeight(uint64(i), ^uint64(gemmSeed))
 	}
 	most := t.amplitude(n)
-	x, y := weighted(rows, seedOf(0), most), weighted(cols, seedOf(1), most)
+	x, y := sumWeighted(rows, chooseSeed(0), most), sumWeighted(cols, chooseSeed(1), most)
 	var total uint64
 	for k := range n {
 		total += x[k] * y[k]
@@ -347,8 +347,8 @@ func (t *GEMMType) Truth(n int) GEMMSum {
 	return GEMMSum{Total: total}
 }
 
-// weighted returns the weighted sum of the rows of a factor in memory order.
-func weighted(weights []uint64, seed uint64, most uint32) []uint64 {
+// sumWeighted returns the weighted sum of the rows of a factor in memory order.
+func sumWeighted(weights []uint64, seed uint64, most uint32) []uint64 {
 	n, parts := len(weights), runtime.GOMAXPROCS(0)
 	sums := make([][]uint64, parts)
 	var all sync.WaitGroup

@@ -21,7 +21,7 @@ func TestGEMMTruthIsThatOfTheProduct(t *testing.T) {
 			for j := range uint64(n) {
 				var c int64
 				for k := range uint64(n) {
-					c += gemmNumber(i*n+k, seedOf(0), most) * gemmNumber(j*n+k, seedOf(1), most)
+					c += gemmNumber(i*n+k, chooseSeed(0), most) * gemmNumber(j*n+k, chooseSeed(1), most)
 				}
 				total += gemmWeight(i, gemmSeed) * uint64(c) * gemmWeight(j, ^uint64(gemmSeed))
 			}
@@ -45,11 +45,11 @@ func TestGEMMNumbersAreSmallEnough(t *testing.T) {
 			for row := range uint64(40) { // some of the sums, after every step
 				var sum int64
 				for k := range uint64(n) {
-					x := gemmNumber(row*uint64(n)+k, seedOf(0), m)
+					x := gemmNumber(row*uint64(n)+k, chooseSeed(0), m)
 					if x < -int64(m) || x > int64(m) {
 						t.Fatalf("%s: number %d of at most %d", kind.Name, x, m)
 					}
-					sum += x * gemmNumber((row*7+3)*uint64(n)+k, seedOf(1), m)
+					sum += x * gemmNumber((row*7+3)*uint64(n)+k, chooseSeed(1), m)
 					largest = max(largest, math.Abs(float64(sum)))
 				}
 			}

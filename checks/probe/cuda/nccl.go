@@ -63,10 +63,10 @@ type NCCLSettings struct {
 	NoP2P     bool   // all traffic goes through the network: no NVLink, PCIe peer to peer or shared memory
 }
 
-// environ returns the environment for NCCL. The bootstrap never leaves the node, so it uses the
+// buildEnviron returns the environment for NCCL. The bootstrap never leaves the node, so it uses the
 // loopback interface and a test does not depend on the node's Ethernet. NCCL writes its own log to
 // a file in memory.
-func (s NCCLSettings) environ(log *os.File) []string {
+func (s NCCLSettings) buildEnviron(log *os.File) []string {
 	return overlay(s.Environ(), "NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,ENV,NET,TUNING", fmt.Sprintf("NCCL_DEBUG_FILE=/proc/self/fd/%d", log.Fd()))
 }
 
@@ -139,7 +139,7 @@ func openNCCL(h *probe.Host, s NCCLSettings, doing func(string)) (*NCCL, error) 
 	// process.
 	environMutex.Lock()
 	defer environMutex.Unlock()
-	if err := setNCCLEnviron(s.environ(n.log)); err != nil {
+	if err := setNCCLEnviron(s.buildEnviron(n.log)); err != nil {
 		return nil, err
 	}
 	lib, err := probe.LoadLibrary(h, &probe.LibNCCL, probe.CUDAMajor(h), func(path string) (uintptr, error) {
@@ -345,7 +345,7 @@ func parseNCCLLog(data []byte) (l NCCLLog) {
 			add(&l.Warnings, warning)
 		}
 		if m := ncclAlgorithm().FindStringSubmatch(text); m != nil {
-			add(&l.Algorithms, algorithmName(m[1]))
+			add(&l.Algorithms, nameAlgorithm(m[1]))
 		}
 		if m := ncclNetwork().FindStringSubmatch(text); m != nil {
 			add(&l.Networks, strings.TrimSpace(m[1]))
@@ -354,8 +354,8 @@ func parseNCCLLog(data []byte) (l NCCLLog) {
 	return l
 }
 
-// algorithmName converts a number or a name of an algorithm to this program's name.
-func algorithmName(word string) string {
+// nameAlgorithm converts a number or a name of an algorithm to this program's name.
+func nameAlgorithm(word string) string {
 	if n, err := strconv.Atoi(word); err == nil {
 		if n >= 0 && n < len(ncclAlgorithms) {
 			return ncclAlgorithms[n]

@@ -114,8 +114,8 @@ func parseNCCLTopology(r io.Reader) (t NCCLTopology, err error) {
 		case "system":
 			isTopology = true
 		case "pci":
-			if class := attribute(e, "class"); strings.HasPrefix(class, "0x03") {
-				t.GPUs = append(t.GPUs, strings.ToLower(attribute(e, "busid")))
+			if class := findAttribute(e, "class"); strings.HasPrefix(class, "0x03") {
+				t.GPUs = append(t.GPUs, strings.ToLower(findAttribute(e, "busid")))
 			}
 		}
 	}
@@ -125,7 +125,7 @@ func parseNCCLTopology(r io.Reader) (t NCCLTopology, err error) {
 	return t, nil
 }
 
-func attribute(e xml.StartElement, name string) string {
+func findAttribute(e xml.StartElement, name string) string {
 	for _, a := range e.Attr {
 		if a.Name.Local == name {
 			return a.Value

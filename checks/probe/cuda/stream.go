@@ -57,7 +57,7 @@ func (c *Context) Elapsed(from, to Event) (time.Duration, error) {
 		return 0, err
 	}
 	if math.IsNaN(float64(ms)) || ms < 0 || ms > 1e9 {
-		return 0, fmt.Errorf("%s: %v ms, want a time", callOf("cuEventElapsedTime", c.GPU.Ordinal), ms)
+		return 0, fmt.Errorf("%s: %v ms, want a time", nameCall("cuEventElapsedTime", c.GPU.Ordinal), ms)
 	}
 	return time.Duration(float64(ms) * float64(time.Millisecond)), nil
 }

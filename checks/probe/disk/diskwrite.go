@@ -95,7 +95,7 @@ func Write(ctx context.Context, h *probe.Host, dir string, size int64, writing t
 		doing = func(string) {}
 	}
 	if h.Recorded() {
-		if r, found, err := recordedDisk(h, dir); found {
+		if r, found, err := readRecordedDisk(h, dir); found {
 			return r, err
 		}
 	}
@@ -228,7 +228,7 @@ func (d *diskRun) run(dir string, writing time.Time, doing func(string)) (Rates,
 		return Rates{}, diskError("fsync", probe.Reason(err))
 	}
 	d.rates.Written, d.rates.Longest = done*diskChunk, d.longest
-	d.rates.Write = megabytes(done, time.Since(start))
+	d.rates.Write = computeRate(done, time.Since(start))
 	if f, ok := d.file.(*os.File); ok {
 		_ = unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)
 	}
@@ -237,11 +237,11 @@ func (d *diskRun) run(dir string, writing time.Time, doing func(string)) (Rates,
 	if _, err := d.each(done, func() bool { return false }, d.verify); err != nil {
 		return Rates{}, err
 	}
-	d.rates.Read = megabytes(done, time.Since(start))
+	d.rates.Read = computeRate(done, time.Since(start))
 	return d.rates, nil
 }
 
-func megabytes(chunks int64, in time.Duration) float64 {
+func computeRate(chunks int64, in time.Duration) float64 {
 	return float64(chunks*diskChunk) / max(in.Seconds(), 1e-9) / 1e6
 }
 
@@ -334,10 +334,10 @@ func (d *diskRun) verify(buf []byte, chunk int64) error {
 	return nil
 }
 
-// recordedDisk returns the recorded result of a node that is a tree of files. Its file /diskwrite
+// readRecordedDisk returns the recorded result of a node that is a tree of files. Its file /diskwrite
 // is a JSON object: for each directory its rates, or the kind and text of its error. found reports
 // whether the file exists.
-func recordedDisk(h *probe.Host, dir string) (rates Rates, found bool, err error) {
+func readRecordedDisk(h *probe.Host, dir string) (rates Rates, found bool, err error) {
 	const path = "/diskwrite"
 	data, err := h.ReadFile(path)
 	if err != nil {

@@ -70,7 +70,7 @@ func NVMes(h *probe.Host, doing func(string)) ([]NVMe, error) {
 			if doing != nil {
 				doing("read " + nvmeClass + "/" + name)
 			}
-			list = append(list, nvme(h, name))
+			list = append(list, readNVMe(h, name))
 		}
 		return list, err
 	})
@@ -78,7 +78,7 @@ func NVMes(h *probe.Host, doing func(string)) ([]NVMe, error) {
 
 func isDigits(text string) bool { return text != "" && strings.Trim(text, "0123456789") == "" }
 
-func nvme(h *probe.Host, name string) NVMe {
+func readNVMe(h *probe.Host, name string) NVMe {
 	dir := nvmeClass + "/" + name
 	d := NVMe{Name: name}
 	parts, err := h.Names(dir)

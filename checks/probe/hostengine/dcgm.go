@@ -187,7 +187,7 @@ func Connect(ctx context.Context, h *probe.Host, s Settings, doing func(string))
 	lib, err := loadDCGM(h, doing)
 	switch {
 	case errors.Is(err, probe.ErrNoLibrary) && s.Mode != "embedded", s.Mode == "dcgmi":
-		return dcgmi(h, s, err, doing)
+		return findDCGMI(h, s, err, doing)
 	case err != nil:
 		return nil, err
 	}
@@ -208,7 +208,7 @@ const dcgmKnock = 2 * time.Second
 // knock tests whether a process listens at an address of nv-hostengine, since the library would
 // wait longer to connect.
 func knock(ctx context.Context, address string) error {
-	network, target := dcgmNetwork(address)
+	network, target := splitAddress(address)
 	ctx, cancel := context.WithTimeout(ctx, dcgmKnock)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, network, target)
@@ -223,9 +223,9 @@ func knock(ctx context.Context, address string) error {
 	return fmt.Errorf("connect to nv-hostengine at %s: %w", address, err)
 }
 
-// dcgmNetwork splits an address for package net: a path, with or without unix://, is a socket; the
+// splitAddress splits an address for package net: a path, with or without unix://, is a socket; the
 // default port is 5555.
-func dcgmNetwork(address string) (network, target string) {
+func splitAddress(address string) (network, target string) {
 	if path, ok := strings.CutPrefix(address, "unix://"); ok {
 		return "unix", path
 	}

@@ -214,7 +214,7 @@ func TestDCGMNetwork(t *testing.T) {
 		"localhost": "tcp localhost:5555", "node1:6666": "tcp node1:6666", "tcp://node1": "tcp node1:5555", "[::1]:7": "tcp [::1]:7", "::1": "tcp [::1]:5555",
 		"/run/dcgm.sock": "unix /run/dcgm.sock", "unix:///run/dcgm.sock": "unix /run/dcgm.sock",
 	} {
-		network, target := dcgmNetwork(address)
+		network, target := splitAddress(address)
 		if got := network + " " + target; got != want {
 			t.Errorf("%s: %s, want %s", address, got, want)
 		}

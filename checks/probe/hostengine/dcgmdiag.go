@@ -31,7 +31,7 @@ type dcgmCalls struct {
 	text       func(code int32) string
 }
 
-func (l *dcgmLibrary) calls() *dcgmCalls {
+func (l *dcgmLibrary) bindCalls() *dcgmCalls {
 	c := &dcgmCalls{}
 	for name, f := range map[string]any{"dcgmConnect_v2": &c.connect, "dcgmDisconnect": &c.disconnect,
 		"dcgmActionValidate_v2": &c.validate, "dcgmStopDiagnostic": &c.stop, "errorString": &c.text} {
@@ -70,7 +70,7 @@ type diagRun struct {
 // Diag runs a diagnostic. When the context ends, or this process gets a signal to end, it makes
 // DCGM stop, since DCGM's tests run in another process.
 func (e *libEngine) Diag(ctx context.Context, r DiagRequest) ([]Result, error) {
-	d := &diagRun{libEngine: e, calls: e.lib.calls(), work: dcgmEmbeddedHandle, other: dcgmEmbeddedHandle}
+	d := &diagRun{libEngine: e, calls: e.lib.bindCalls(), work: dcgmEmbeddedHandle, other: dcgmEmbeddedHandle}
 	if e.address != "" {
 		for _, h := range []*uintptr{&d.work, &d.other} {
 			handle, err := d.connect(ctx)
@@ -97,7 +97,7 @@ func (e *libEngine) Diag(ctx context.Context, r DiagRequest) ([]Result, error) {
 }
 
 func (d *diagRun) connect(ctx context.Context) (uintptr, error) {
-	network, target := dcgmNetwork(d.address)
+	network, target := splitAddress(d.address)
 	params := dcgmConnectParams{Version: dcgmVersionOf(unsafe.Sizeof(dcgmConnectParams{}), 2), TimeoutMs: uint32(dcgmKnock.Milliseconds())}
 	if network == "unix" {
 		params.UnixSocket = 1
@@ -121,7 +121,7 @@ func (d *diagRun) run(ctx context.Context, r DiagRequest) ([]Result, error) {
 		results []Result
 		err     error
 	}
-	run, response := runDiag(r), &dcgmDiagResponse{}
+	run, response := encodeRequest(r), &dcgmDiagResponse{}
 	response.Version = dcgmVersionOf(unsafe.Sizeof(*response), 12)
 	done := make(chan answer, 1)
 	d.lib.doing(fmt.Sprintf("dcgmActionValidate_v2, level %d", r.Level))
@@ -168,8 +168,8 @@ func (d *diagRun) killTests() {
 	}
 }
 
-// runDiag converts a request to the library's form.
-func runDiag(r DiagRequest) *dcgmRunDiag {
+// encodeRequest converts a request to the library's form.
+func encodeRequest(r DiagRequest) *dcgmRunDiag {
 	run := &dcgmRunDiag{GroupID: dcgmGroupNull, Validate: uint32(r.Level), TimeoutSeconds: uint32(r.Timeout.Seconds())}
 	run.Version = dcgmVersionOf(unsafe.Sizeof(*run), 10)
 	var ids []string
@@ -177,7 +177,7 @@ func runDiag(r DiagRequest) *dcgmRunDiag {
 		ids = append(ids, strconv.Itoa(id))
 	}
 	copy(run.EntityIDs[:len(run.EntityIDs)-1], strings.Join(ids, ","))
-	for i, parameter := range notAllowed(r.Exclude) {
+	for i, parameter := range skipParameters(r.Exclude) {
 		if i < len(run.TestParms) {
 			copy(run.TestParms[i][:len(run.TestParms[i])-1], parameter)
 		}
@@ -185,9 +185,9 @@ func runDiag(r DiagRequest) *dcgmRunDiag {
 	return run
 }
 
-// notAllowed returns the parameters that make DCGM skip tests: each test except "software" has one
+// skipParameters returns the parameters that make DCGM skip tests: each test except "software" has one
 // of this name, in nvvs of DCGM 3 and 4.
-func notAllowed(tests []string) (parameters []string) {
+func skipParameters(tests []string) (parameters []string) {
 	for _, t := range tests {
 		if t != "software" {
 			parameters = append(parameters, t+".is_allowed=false")
@@ -213,15 +213,15 @@ func (r *dcgmDiagResponse) results() (list []Result) {
 		for _, n := range t.ResultIndices[:min(int(t.NumResults), len(t.ResultIndices))] {
 			if int(n) < min(int(r.NumResults), len(r.Results)) {
 				e := r.Results[n]
-				list = append(list, Result{Test: cBytes(t.Name[:]), Entity: e.Entity.entity(), Status: dcgmStatus(e.Result), Notes: notes(e.Entity)})
+				list = append(list, Result{Test: readCString(t.Name[:]), Entity: e.Entity.entity(), Status: nameStatus(e.Result), Notes: notes(e.Entity)})
 			}
 		}
 		if global := notes(dcgmEntityPair{}); len(global) > 0 {
-			list = append(list, Result{Test: cBytes(t.Name[:]), Status: dcgmStatus(t.Result), Notes: global})
+			list = append(list, Result{Test: readCString(t.Name[:]), Status: nameStatus(t.Result), Notes: global})
 		}
 		for i := range errs { // of an entity without a result
 			if more := notes(errs[i].Entity); len(more) > 0 {
-				list = append(list, Result{Test: cBytes(t.Name[:]), Entity: errs[i].Entity.entity(), Status: DCGMFail, Notes: more})
+				list = append(list, Result{Test: readCString(t.Name[:]), Entity: errs[i].Entity.entity(), Status: DCGMFail, Notes: more})
 			}
 		}
 	}
@@ -234,17 +234,17 @@ func (r *dcgmDiagResponse) results() (list []Result) {
 }
 
 func (e *dcgmDiagError) note() Note {
-	return Note{Code: int(e.Code), Message: probe.OneLine(cBytes(e.Msg[:]))}
+	return Note{Code: int(e.Code), Message: probe.OneLine(readCString(e.Msg[:]))}
 }
 
 func (p dcgmEntityPair) entity() Entity {
 	if p.Group == 0 {
 		return Entity{}
 	}
-	return Entity{Kind: dcgmKind(uint(p.Group)), ID: int(p.ID)}
+	return Entity{Kind: nameKind(uint(p.Group)), ID: int(p.ID)}
 }
 
-func dcgmStatus(result uint32) string {
+func nameStatus(result uint32) string {
 	names := []string{DCGMPass, DCGMSkip, DCGMWarn, DCGMFail, DCGMNotRun}
 	if int(result) < len(names) {
 		return names[result]
@@ -252,8 +252,8 @@ func dcgmStatus(result uint32) string {
 	return fmt.Sprintf("result %d", result)
 }
 
-// cBytes converts a C string.
-func cBytes(b []byte) string {
+// readCString converts a C string.
+func readCString(b []byte) string {
 	if n := bytes.IndexByte(b, 0); n >= 0 {
 		b = b[:n]
 	}

@@ -51,7 +51,7 @@ func (e *libEngine) Health(ctx context.Context, systems System) (*Health, error)
 		}
 		for _, i := range r.Incidents {
 			if s := System(i.System); s == 0 || s&systems != 0 {
-				answer.Incidents = append(answer.Incidents, incidentOf(i))
+				answer.Incidents = append(answer.Incidents, convertIncident(i))
 			}
 		}
 	}
@@ -96,9 +96,9 @@ func (p *dcgmPart) wanted() System {
 	return cmp.Or(p.systems&dcgmiWatches, p.systems)
 }
 
-func incidentOf(i dcgm.Incident) Incident {
+func convertIncident(i dcgm.Incident) Incident {
 	return Incident{
-		Entity: Entity{Kind: dcgmKind(uint(i.EntityInfo.EntityGroupId)), ID: int(i.EntityInfo.EntityId)}, System: System(i.System),
+		Entity: Entity{Kind: nameKind(uint(i.EntityInfo.EntityGroupId)), ID: int(i.EntityInfo.EntityId)}, System: System(i.System),
 		Failed: i.Health >= dcgm.DCGM_HEALTH_RESULT_FAIL, Code: int(i.Error.Code), Message: probe.OneLine(i.Error.Message),
 	}
 }
@@ -106,7 +106,7 @@ func incidentOf(i dcgm.Incident) Incident {
 // dcgmKinds are the names of dcgm_field_entity_group_t: dcgm_fields.h of DCGM 4.6.
 var dcgmKinds = []string{"", "gpu", "vgpu", "switch", "gpu instance", "compute instance", "link", "cpu", "cpu core", "connectx"}
 
-func dcgmKind(group uint) string {
+func nameKind(group uint) string {
 	if group < uint(len(dcgmKinds)) {
 		return dcgmKinds[group]
 	}

@@ -35,8 +35,8 @@ const dcgmiAnswer = 8 * time.Second
 // some 100 KiB.
 const dcgmiOutput = 8 << 20
 
-// dcgmi finds the program. why explains why the library is not used.
-func dcgmi(h *probe.Host, s Settings, why error, doing func(string)) (Engine, error) {
+// findDCGMI finds the program. why explains why the library is not used.
+func findDCGMI(h *probe.Host, s Settings, why error, doing func(string)) (Engine, error) {
 	doing("look for dcgmi")
 	if _, err := probe.FindProgram(h, []string{"dcgmi"}, ""); err != nil {
 		if why == nil {
@@ -94,8 +94,8 @@ func (e *dcgmiEngine) run(ctx context.Context, limit time.Duration, words ...str
 // dcgmiGrace is the time that dcgmi gets to make the engine stop a diagnostic.
 const dcgmiGrace = 3 * time.Second
 
-// said returns the error that dcgmi printed instead of an answer.
-func (e *dcgmiEngine) said(call string, x probe.Exit) error {
+// parseError returns the error that dcgmi printed instead of an answer.
+func (e *dcgmiEngine) parseError(call string, x probe.Exit) error {
 	text := strings.TrimSpace(string(x.Output) + "\n" + string(x.Errors))
 	line, _, _ := strings.Cut(text, "\n")
 	switch {
@@ -124,7 +124,7 @@ func (e *dcgmiEngine) GPUs(ctx context.Context) ([]GPU, error) {
 	}
 	gpus := parseDiscovery(x.Output)
 	if len(gpus) == 0 && (x.Status != 0 || !bytes.Contains(x.Output, []byte(" GPUs found"))) {
-		return nil, e.said("dcgmi discovery", x)
+		return nil, e.parseError("dcgmi discovery", x)
 	}
 	e.gpus = gpus
 	return gpus, nil
@@ -144,7 +144,7 @@ func parseDiscovery(table []byte) (gpus []GPU) {
 		}
 		switch g := &gpus[len(gpus)-1]; string(m[2]) {
 		case "PCI Bus ID":
-			g.PCI = pciOf(string(m[3]))
+			g.PCI = normalizeAddress(string(m[3]))
 		case "Device UUID":
 			g.UUID = probe.OneLine(string(m[3]))
 		}
@@ -163,7 +163,7 @@ func (e *dcgmiEngine) Health(ctx context.Context, systems System) (*Health, erro
 	}
 	health, err := parseDCGMIHealth(x.Output, systems)
 	if err != nil {
-		return nil, errors.Join(e.said("dcgmi health", x), err)
+		return nil, errors.Join(e.parseError("dcgmi health", x), err)
 	}
 	return health, nil
 }
@@ -181,7 +181,7 @@ func (e *dcgmiEngine) Diag(ctx context.Context, r DiagRequest) ([]Result, error)
 	if len(ids) > 0 {
 		words = append(words, "-i", strings.Join(ids, ","))
 	}
-	if p := notAllowed(r.Exclude); len(p) > 0 {
+	if p := skipParameters(r.Exclude); len(p) > 0 {
 		words = append(words, "-p", strings.Join(p, ";"))
 	}
 	x, err := e.run(ctx, r.Timeout+dcgmDiagMore, words...)
@@ -191,16 +191,16 @@ func (e *dcgmiEngine) Diag(ctx context.Context, r DiagRequest) ([]Result, error)
 	results, said, err := parseDCGMIDiag(x.Output)
 	switch {
 	case err != nil:
-		return nil, errors.Join(e.said("dcgmi diag", x), err)
+		return nil, errors.Join(e.parseError("dcgmi diag", x), err)
 	case said != "":
-		return results, diagRefusal(said, x.Status)
+		return results, parseRefusal(said, x.Status)
 	}
 	return results, nil
 }
 
-// diagRefusal returns the error of a diagnostic that did not run, or did not finish. It uses only a
+// parseRefusal returns the error of a diagnostic that did not run, or did not finish. It uses only a
 // status that corresponds to a dcgmReturn_t.
-func diagRefusal(said string, status int) error {
+func parseRefusal(said string, status int) error {
 	e := &Error{Call: "dcgmi diag", Text: probe.OneLine(said)}
 	if status > 128 && status < 256 {
 		e.Code = status - 256
@@ -290,23 +290,23 @@ func decodeFrom(output []byte, v any) error {
 }
 
 func (t *dcgmiTest) results() (list []Result) {
-	name := dcgmiTestName(t.Name)
+	name := convertTestName(t.Name)
 	for _, r := range t.Results {
 		for _, entity := range r.entities() {
-			list = append(list, Result{Test: name, Entity: entity, Status: dcgmiStatus(r.Status), Notes: dcgmiNotes(r.Warnings)})
+			list = append(list, Result{Test: name, Entity: entity, Status: convertStatus(r.Status), Notes: parseNotes(r.Warnings)})
 		}
 	}
 	if s := t.Summary; s != nil {
-		if notes := dcgmiNotes(s.Warnings); len(notes) > 0 || len(list) == 0 && s.Status != "" {
-			list = append(list, Result{Test: name, Status: dcgmiStatus(s.Status), Notes: notes})
+		if notes := parseNotes(s.Warnings); len(notes) > 0 || len(list) == 0 && s.Status != "" {
+			list = append(list, Result{Test: name, Status: convertStatus(s.Status), Notes: notes})
 		}
 	}
 	return list
 }
 
-// dcgmiTestName converts the name of a test to that of DCGM 4: version 3 prints "Memory Bandwidth",
+// convertTestName converts the name of a test to that of DCGM 4: version 3 prints "Memory Bandwidth",
 // and the parts of "software" as separate tests, which keep their names.
-func dcgmiTestName(name string) string {
+func convertTestName(name string) string {
 	switch low := strings.ReplaceAll(strings.ToLower(probe.OneLine(name)), " ", "_"); low {
 	case "gpu_memory":
 		return "memory"
@@ -330,7 +330,7 @@ func (r *dcgmiResult) entities() []Entity {
 	return []Entity{{}}
 }
 
-func dcgmiStatus(status string) string {
+func convertStatus(status string) string {
 	switch s := strings.ToLower(strings.Join(strings.Fields(status), " ")); s {
 	case "pass", "passed":
 		return DCGMPass
@@ -347,9 +347,9 @@ func dcgmiStatus(status string) string {
 	}
 }
 
-// dcgmiNotes returns the errors of a result: DCGM 3.3 and 4 print objects with the text in
+// parseNotes returns the errors of a result: DCGM 3.3 and 4 print objects with the text in
 // "warning" or "warnings", older versions print texts.
-func dcgmiNotes(raw json.RawMessage) (notes []Note) {
+func parseNotes(raw json.RawMessage) (notes []Note) {
 	type object struct {
 		Code     *int   `json:"error_id"`
 		Warning  string `json:"warning"`

@@ -95,7 +95,7 @@ func (l *dcgmLibrary) standalone(ctx context.Context, address string) (Engine, e
 	if err := knock(ctx, address); err != nil {
 		return nil, err
 	}
-	network, target := dcgmNetwork(address)
+	network, target := splitAddress(address)
 	e := &libEngine{lib: l, address: address, limit: dcgmAnswer}
 	socket := "0"
 	if network == "unix" {
@@ -136,7 +136,7 @@ func ask[T any](ctx context.Context, e *libEngine, name string, f func() (T, err
 	e.lib.doing(name)
 	if e.limit == 0 {
 		v, err = f()
-		return v, dcgmFailure(name, err)
+		return v, convertFailure(name, err)
 	}
 	type answer struct {
 		value T
@@ -151,7 +151,7 @@ func ask[T any](ctx context.Context, e *libEngine, name string, f func() (T, err
 	defer timer.Stop()
 	select {
 	case a := <-done:
-		err = dcgmFailure(name, a.err)
+		err = convertFailure(name, a.err)
 		if d, ok := errors.AsType[*Error](err); ok && d.timedOut() {
 			err = &HungError{Doing: name, For: e.limit}
 		}
@@ -176,8 +176,8 @@ func (e *libEngine) call(ctx context.Context, name string, f func() error) error
 	return err
 }
 
-// dcgmFailure converts the error of a call.
-func dcgmFailure(call string, err error) error {
+// convertFailure converts the error of a call.
+func convertFailure(call string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -240,12 +240,12 @@ func (g *GPU) take(field dcgm.Short, text string) {
 		g.UUID = text
 		return
 	}
-	g.PCI = pciOf(text)
+	g.PCI = normalizeAddress(text)
 }
 
-// pciOf converts a PCI address in the form of DCGM and NVML, 00000000:C1:00.0, to the kernel's
+// normalizeAddress converts a PCI address in the form of DCGM and NVML, 00000000:C1:00.0, to the kernel's
 // form.
-func pciOf(text string) string {
+func normalizeAddress(text string) string {
 	domain, rest, ok := strings.Cut(strings.ToLower(text), ":")
 	if ok && len(domain) == 8 {
 		domain = strings.TrimPrefix(domain, "0000")

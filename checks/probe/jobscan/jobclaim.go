@@ -69,7 +69,7 @@ func (s *jobScan) otherClaim(pid int, t probe.Task, cgroup []byte, from started)
 		return "it runs in " + unit, nil
 	}
 	if from.task > 0 {
-		if above := s.stepAbove(from.task); above != "" && above != s.job.ID {
+		if above := s.findStepAbove(from.task); above != "" && above != s.job.ID {
 			return "it was started in job " + above, nil
 		}
 	}
@@ -172,13 +172,13 @@ func (s *jobScan) owned(dir string) bool {
 	if !slices.ContainsFunc(words, func(w string) bool { return w != own }) {
 		return true
 	}
-	uid, ok := s.namespaceOwner(dir)
+	uid, ok := s.findNamespaceOwner(dir)
 	return ok && s.job.UID > 0 && int64(uid) == int64(s.job.UID)
 }
 
-// namespaceOwner returns the creator of a process's user namespace, or of the outermost of several
+// findNamespaceOwner returns the creator of a process's user namespace, or of the outermost of several
 // below that of this program; false if the process is in the same one.
-func (s *jobScan) namespaceOwner(dir string) (uid uint32, ok bool) {
+func (s *jobScan) findNamespaceOwner(dir string) (uid uint32, ok bool) {
 	if s.h.Recorded() {
 		return 0, false
 	}
@@ -238,7 +238,7 @@ func UsersOf(h *probe.Host) (map[int][]uint32, error) {
 				list = append(list, uint32(uid))
 			}
 		}
-		if uid, ok := s.namespaceOwner(dir); ok && !slices.Contains(list, uid) {
+		if uid, ok := s.findNamespaceOwner(dir); ok && !slices.Contains(list, uid) {
 			list = append(list, uid)
 		}
 		users[pid] = list
@@ -246,8 +246,8 @@ func UsersOf(h *probe.Host) (map[int][]uint32, error) {
 	return users, nil
 }
 
-// ownCgroup returns the cgroup of this program, or nil on a recorded node.
-func ownCgroup(h *probe.Host) []byte {
+// readOwnCgroup returns the cgroup of this program, or nil on a recorded node.
+func readOwnCgroup(h *probe.Host) []byte {
 	if h.Recorded() {
 		return nil
 	}

@@ -148,10 +148,10 @@ func TestUsersOfNamespaces(t *testing.T) {
 	}
 	defer s.Close()
 	dir := strconv.Itoa(cmd.Process.Pid)
-	if owner, ok := s.namespaceOwner(dir); !ok || owner != uid {
+	if owner, ok := s.findNamespaceOwner(dir); !ok || owner != uid {
 		t.Errorf("the owner of its namespace is %d, %v, want %d", owner, ok, uid)
 	}
-	if owner, ok := s.namespaceOwner("self"); ok {
+	if owner, ok := s.findNamespaceOwner("self"); ok {
 		t.Errorf("this program's own is of %d", owner)
 	}
 	if !s.owned(dir) || !s.believed(cmd.Process.Pid, 1<<30) {

@@ -77,16 +77,16 @@ func RunningJobs(h *probe.Host) (map[string]bool, error) {
 	}
 	jobs := map[string]bool{}
 	for _, p := range procs {
-		if id := stepJob(p.Args); id != "" && p.UID == 0 && probe.RootsOwn(h, p.PID) {
+		if id := parseStepJob(p.Args); id != "" && p.UID == 0 && probe.RootsOwn(h, p.PID) {
 			jobs[id] = true
 		}
 	}
 	return jobs, nil
 }
 
-// stepJob returns the job of a slurmstepd by its command line, "" for any other. Any user can have
+// parseStepJob returns the job of a slurmstepd by its command line, "" for any other. Any user can have
 // such a command line: see stepOf.
-func stepJob(args string) string {
+func parseStepJob(args string) string {
 	rest, ok := strings.CutPrefix(args, "slurmstepd: [")
 	if !ok {
 		return ""
@@ -98,10 +98,10 @@ func stepJob(args string) string {
 	return id
 }
 
-// stepOf returns the job of a slurmstepd that root owns, "" for any other process.
-func stepOf(r *probe.ProcessReader, pid int) string {
+// findStep returns the job of a slurmstepd that root owns, "" for any other process.
+func findStep(r *probe.ProcessReader, pid int) string {
 	r.Name = strconv.AppendInt(r.Name[:0], int64(pid), 10)
-	if job := stepJob(r.Command()); job != "" && r.RootsOwn(pid) {
+	if job := parseStepJob(r.Command()); job != "" && r.RootsOwn(pid) {
 		return job
 	}
 	return ""

@@ -148,7 +148,7 @@ func scanJobs(h *probe.Host, job JobRef) (*jobScan, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "read", Path: "/proc", Err: err}
 	}
-	s := &jobScan{ProcessReader: r, h: h, job: job, cgroup: ownCgroup(h), ownLogin: noLogin}
+	s := &jobScan{ProcessReader: r, h: h, job: job, cgroup: readOwnCgroup(h), ownLogin: noLogin}
 	if !h.Recorded() {
 		s.ownLogin = s.login("self")
 	}
@@ -212,7 +212,7 @@ func (s *jobScan) believed(pid int, uid uint32) bool {
 	if int64(uid) == int64(s.job.UID) {
 		return true
 	}
-	owner, ok := s.namespaceOwner(strconv.Itoa(pid))
+	owner, ok := s.findNamespaceOwner(strconv.Itoa(pid))
 	return ok && s.job.UID > 0 && int64(owner) == int64(s.job.UID)
 }
 
@@ -252,7 +252,7 @@ func (s *jobScan) findEvidence(pid int, user bool) (e evidence, err error) {
 	if err != nil {
 		return e, probe.Gone(err)
 	}
-	above := s.stepAbove(t.Parent)
+	above := s.findStepAbove(t.Parent)
 	e.ours = above == "" || above == s.job.ID || above == s.job.Het
 	e.environ = true
 	return e, nil
@@ -283,8 +283,8 @@ func parseNodeGroup(data []byte) string {
 // maxAbove bounds the number of ancestors of a process.
 const maxAbove = 64
 
-// stepAbove returns the job of the first slurmstepd among a process and its ancestors.
-func (s *jobScan) stepAbove(pid int) string {
+// findStepAbove returns the job of the first slurmstepd among a process and its ancestors.
+func (s *jobScan) findStepAbove(pid int) string {
 	for range maxAbove {
 		if pid <= 1 {
 			break
@@ -294,7 +294,7 @@ func (s *jobScan) stepAbove(pid int) string {
 			break
 		}
 		if t.Name == "slurmstepd" {
-			if job := stepOf(s.ProcessReader, pid); job != "" {
+			if job := findStep(s.ProcessReader, pid); job != "" {
 				return job
 			}
 		}

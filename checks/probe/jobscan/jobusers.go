@@ -88,7 +88,7 @@ func (s *jobScan) jobOf(pid int) (string, error) {
 	if err != nil {
 		return "", probe.Gone(err)
 	}
-	return s.stepAbove(t.Parent), nil
+	return s.findStepAbove(t.Parent), nil
 }
 
 // RunningJobOf returns the job of a process, if that job has a slurmstepd on this node. It finds

@@ -112,7 +112,7 @@ func (w *JobWatch) jobOf(pid int) string {
 	if err != nil {
 		return "" // it has ended
 	}
-	if stepJob(probe.CommandLine(data)) == "" {
+	if parseStepJob(probe.CommandLine(data)) == "" {
 		return ""
 	}
 	r, err := probe.OpenProc(w.proc)
@@ -120,5 +120,5 @@ func (w *JobWatch) jobOf(pid int) string {
 		return ""
 	}
 	defer r.Close()
-	return stepOf(r, pid)
+	return findStep(r, pid)
 }

@@ -127,11 +127,11 @@ func TestUsersAreNoSlurmstepd(t *testing.T) {
 	}
 	defer s.Close()
 	for _, pid := range users {
-		if job := s.stepAbove(pid); job != "" {
+		if job := s.findStepAbove(pid); job != "" {
 			t.Errorf("process %d passes for a step of job %s", pid, job)
 		}
 	}
-	if job := s.stepAbove(own); job != "999000904" {
+	if job := s.findStepAbove(own); job != "999000904" {
 		t.Errorf("root's step is of job %q", job)
 	}
 }

@@ -141,9 +141,9 @@ func (s *shmScan) entry(dir *os.File, dev uint64, name, full string, depth int) 
 		if st.Uid != s.uid {
 			return
 		}
-		f := ShmFile{Name: full, UID: st.Uid, Mode: uint32(st.Mode) & 0o777, Bytes: st.Blocks * 512, Made: statxTime(st.Ctime), inode: inode{dev, st.Ino}}
+		f := ShmFile{Name: full, UID: st.Uid, Mode: uint32(st.Mode) & 0o777, Bytes: st.Blocks * 512, Made: convertTime(st.Ctime), inode: inode{dev, st.Ino}}
 		if st.Mask&unix.STATX_BTIME != 0 {
-			f.Made = statxTime(st.Btime)
+			f.Made = convertTime(st.Btime)
 		}
 		if f.Made.Before(s.since) {
 			return
@@ -160,7 +160,7 @@ func (s *shmScan) entry(dir *os.File, dev uint64, name, full string, depth int) 
 	}
 }
 
-func statxTime(t unix.StatxTimestamp) time.Time { return time.Unix(t.Sec, int64(t.Nsec)) }
+func convertTime(t unix.StatxTimestamp) time.Time { return time.Unix(t.Sec, int64(t.Nsec)) }
 
 // findOpened marks the files that a process has open or mapped. A lease detects every process, even
 // those not visible here; if leases are not available, it searches /proc.
@@ -197,7 +197,7 @@ func RemoveShm(h *probe.Host, f ShmFile) error {
 		if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return err
 		}
-		if !f.is(&st) {
+		if !f.matches(&st) {
 			return errChanged
 		}
 		return unix.Unlinkat(dir, name, 0)
@@ -212,7 +212,7 @@ var errOpened = errors.New("a process has it open")
 // listing. It runs with the rights of the file's owner: a user who replaces the file can reach no
 // more than that user's own files.
 func holding(h *probe.Host, f *ShmFile, do func(dir int, name string) error) error {
-	return asUser(int(f.UID), func() error {
+	return runAsUser(int(f.UID), func() error {
 		dir, err := openShm(h, path.Dir(f.Name))
 		if err != nil {
 			return err
@@ -228,7 +228,7 @@ func holding(h *probe.Host, f *ShmFile, do func(dir int, name string) error) err
 		if err := unix.Fstat(fd, &st); err != nil {
 			return err
 		}
-		if !f.is(&st) {
+		if !f.matches(&st) {
 			return errChanged
 		}
 		switch _, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_WRLCK); {
@@ -242,8 +242,8 @@ func holding(h *probe.Host, f *ShmFile, do func(dir int, name string) error) err
 	})
 }
 
-// is reports whether st is this file.
-func (f *ShmFile) is(st *unix.Stat_t) bool {
+// matches reports whether st is this file.
+func (f *ShmFile) matches(st *unix.Stat_t) bool {
 	return f.inode == inode{uint64(st.Dev), st.Ino} && st.Uid == f.UID && st.Mode&unix.S_IFMT == unix.S_IFREG //nolint:unconvert // another type on other machines
 }
 
@@ -261,9 +261,9 @@ var leasesReliable = sync.OnceValue(func() bool {
 	return major > 5 || major == 5 && minor >= 3
 })
 
-// asUser calls do with the file rights of a user. The kernel stores them for each thread: a thread
+// runAsUser calls do with the file rights of a user. The kernel stores them for each thread: a thread
 // that does not regain root's ends with its goroutine.
-func asUser(uid int, do func() error) error {
+func runAsUser(uid int, do func() error) error {
 	if os.Geteuid() != 0 {
 		return do()
 	}

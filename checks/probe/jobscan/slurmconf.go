@@ -59,8 +59,8 @@ func (s *slurmFiles) parse(file string, data []byte) error {
 	if s.left--; s.left < 0 {
 		return fmt.Errorf("read %s: more than %d files are included", file, maxSlurmFiles)
 	}
-	for n, text := range slurmLines(string(data)) {
-		if included, ok := slurmInclude(text); ok {
+	for n, text := range splitLines(string(data)) {
+		if included, ok := parseInclude(text); ok {
 			included = strings.ReplaceAll(included, "%c", s.cluster)
 			if !path.IsAbs(included) {
 				included = path.Join(s.dir, included)
@@ -82,9 +82,9 @@ func (s *slurmFiles) parse(file string, data []byte) error {
 	return nil
 }
 
-// slurmLines yields the lines of a file with the number of their first line. It removes comments
+// splitLines yields the lines of a file with the number of their first line. It removes comments
 // first; then a line that ends in a backslash continues on the next.
-func slurmLines(text string) func(yield func(int, string) bool) {
+func splitLines(text string) func(yield func(int, string) bool) {
 	return func(yield func(int, string) bool) {
 		whole, first, n, going := "", 0, 0, false
 		for line := range strings.Lines(text) {
@@ -120,7 +120,7 @@ func uncomment(line string) string {
 	return line
 }
 
-func slurmInclude(text string) (file string, ok bool) {
+func parseInclude(text string) (file string, ok bool) {
 	words := strings.Fields(text)
 	if len(words) < 2 || !strings.EqualFold(words[0], "include") || strings.Contains(words[0], "=") {
 		return "", false
@@ -158,18 +158,18 @@ func slurmKeyRune(r rune) bool {
 	return r == '_' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
 }
 
-// hostlistHas reports whether a list in Slurm's form, "gpu[01-08,11],login1", has a name.
-func hostlistHas(list, name string) bool {
-	for pattern := range hostPatterns(list) {
-		if hostMatches(pattern, name) {
+// hasHost reports whether a list in Slurm's form, "gpu[01-08,11],login1", has a name.
+func hasHost(list, name string) bool {
+	for pattern := range splitHostlist(list) {
+		if matchHost(pattern, name) {
 			return true
 		}
 	}
 	return false
 }
 
-// hostPatterns splits such a list at the commas outside brackets.
-func hostPatterns(list string) iter.Seq[string] {
+// splitHostlist splits such a list at the commas outside brackets.
+func splitHostlist(list string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		depth, begin := 0, 0
 		for i, c := range list + "," {
@@ -188,7 +188,7 @@ func hostPatterns(list string) iter.Seq[string] {
 	}
 }
 
-func hostMatches(pattern, name string) bool {
+func matchHost(pattern, name string) bool {
 	literal, rest, ranged := strings.Cut(pattern, "[")
 	if !ranged {
 		return pattern == name
@@ -199,16 +199,16 @@ func hostMatches(pattern, name string) bool {
 		return false
 	}
 	for n := 1; n <= len(tail) && !probe.NotNumber(tail[:n]); n++ {
-		if rangesHave(set, tail[:n]) && hostMatches(rest, tail[n:]) {
+		if inRanges(set, tail[:n]) && matchHost(rest, tail[n:]) {
 			return true
 		}
 	}
 	return false
 }
 
-// rangesHave reports whether "01-08,11" has a number with exactly these digits: the first number of
+// inRanges reports whether "01-08,11" has a number with exactly these digits: the first number of
 // a range determines the width of all.
-func rangesHave(set, digits string) bool {
+func inRanges(set, digits string) bool {
 	for part := range strings.SplitSeq(set, ",") {
 		low, high, ranged := strings.Cut(part, "-")
 		if !ranged {
@@ -218,15 +218,15 @@ func rangesHave(set, digits string) bool {
 		if probe.NotNumber(low) || probe.NotNumber(high) || len(digits) != max(len(low), len(value)) {
 			continue
 		}
-		if !numberLess(value, low) && !numberLess(high, value) {
+		if !lessNumber(value, low) && !lessNumber(high, value) {
 			return true
 		}
 	}
 	return false
 }
 
-// numberLess compares digits of any length.
-func numberLess(a, b string) bool {
+// lessNumber compares digits of any length.
+func lessNumber(a, b string) bool {
 	a, b = strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0")
 	if len(a) != len(b) {
 		return len(a) < len(b)

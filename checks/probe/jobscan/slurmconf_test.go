@@ -20,7 +20,7 @@ func TestSlurmLines(t *testing.T) {
 	t.Parallel()
 	const text = "# a comment \\\nA=1 # rest\n\n  b = \"x y\"  C=2\\\nD=3\nPath=/x\\#y\nInclude nodes.conf\nlast=1 \\\n E=2 \\"
 	var got []string
-	for n, line := range slurmLines(text) {
+	for n, line := range splitLines(text) {
 		got = append(got, fmt.Sprint(n, " ", splitPairs(line)))
 	}
 	want := []string{"1 []", "2 [{a 1}]", "3 []", "4 [{b x y} {c 2D=3}]", `6 [{path /x\#y}]`, "7 []", "8 [{last 1} {e 2}]"}
@@ -44,7 +44,7 @@ func TestHostlistHas(t *testing.T) {
 		{"a[1-2", "a1", false}, {"", "a", false}, {"gpu[1-16]", "gpu", false}, {"gpu[x-y]", "gpu1", false}, {"g[1-99999999999999999999]", "g5", true},
 		{"n[0-2]", "n0", true}, {"n[00-02]", "n00", true}, {"n[1-2]", "n0", false},
 	} {
-		if got := hostlistHas(c.list, c.name); got != c.want {
+		if got := hasHost(c.list, c.name); got != c.want {
 			t.Errorf("%q in %q: %v", c.name, c.list, got)
 		}
 	}
@@ -77,7 +77,7 @@ func TestHostlistAsSlurm(t *testing.T) {
 		}
 		for _, all := range names {
 			for _, name := range all {
-				if want := slices.Contains(has, name); hostlistHas(list, name) != want {
+				if want := slices.Contains(has, name); hasHost(list, name) != want {
 					t.Errorf("%s in %s: want %v", name, list, want)
 				}
 			}

@@ -23,7 +23,7 @@ func FuzzSlurmConf(f *testing.F) {
 				if p.key == "" || strings.ContainsAny(p.key, " =") || p.key != strings.ToLower(p.key) {
 					t.Errorf("%+v", p)
 				}
-				_ = hostlistHas(p.value, node)
+				_ = hasHost(p.value, node)
 				if n, why := countGPUs(p.value); n < 0 || n > 0 && why != "" {
 					t.Errorf("%q: %d, %q", p.value, n, why)
 				}

@@ -38,7 +38,7 @@ func ReadGPUs(h *probe.Host, named, node string) (SlurmGPUs, error) {
 	s := &slurmFiles{host: h, dir: path.Dir(file), left: maxSlurmFiles, visit: func(pos string, line []slurmPair) {
 		if line[0].key != "nodename" {
 			limits.read(line)
-			if types, has := pairValue(line, "grestypes"); has {
+			if types, has := findValue(line, "grestypes"); has {
 				for name := range strings.SplitSeq(strings.ToLower(types), ",") {
 					name = strings.TrimSpace(name)
 					g.Parts = g.Parts || name == "shard" || name == "mps"
@@ -46,13 +46,13 @@ func ReadGPUs(h *probe.Host, named, node string) (SlurmGPUs, error) {
 			}
 			return
 		}
-		own, has := pairValue(line, "gres")
+		own, has := findValue(line, "gres")
 		switch {
 		case strings.EqualFold(line[0].value, "DEFAULT"):
 			if has {
 				usual = own
 			}
-		case hostlistHas(line[0].value, node):
+		case hasHost(line[0].value, node):
 			g.Pos, gres = pos, usual
 			if has {
 				gres = own
@@ -100,7 +100,7 @@ func (l *slurmLimits) read(line []slurmPair) {
 	}
 }
 
-func pairValue(line []slurmPair, key string) (value string, ok bool) {
+func findValue(line []slurmPair, key string) (value string, ok bool) {
 	for _, p := range line {
 		if p.key == key {
 			value, ok = p.value, true
@@ -128,7 +128,7 @@ func countGPUs(gres string) (count int, why string) {
 		if migType().MatchString(item) {
 			return 0, "it counts MIG instances"
 		}
-		count += gresCount(words[1:])
+		count += parseGresCount(words[1:])
 	}
 	if count > mostGPUs {
 		return 0, "it counts something else than whole GPUs"
@@ -136,8 +136,8 @@ func countGPUs(gres string) (count int, why string) {
 	return count, ""
 }
 
-// gresCount returns the number behind type and no_consume, 1 if there is none.
-func gresCount(words []string) int {
+// parseGresCount returns the number behind type and no_consume, 1 if there is none.
+func parseGresCount(words []string) int {
 	if len(words) == 0 {
 		return 1
 	}
@@ -155,10 +155,10 @@ func gresCount(words []string) int {
 func (s *slurmFiles) readGres(file, node string, g *SlurmGPUs) {
 	told := *g
 	s.visit = func(_ string, line []slurmPair) {
-		if nodes, ok := pairValue(line, "nodename"); ok && !hostlistHas(nodes, node) {
+		if nodes, ok := findValue(line, "nodename"); ok && !hasHost(nodes, node) {
 			return
 		}
-		if name, ok := pairValue(line, "name"); ok && !strings.EqualFold(name, "gpu") {
+		if name, ok := findValue(line, "name"); ok && !strings.EqualFold(name, "gpu") {
 			return
 		}
 		told.learn(line)
@@ -169,11 +169,11 @@ func (s *slurmFiles) readGres(file, node string, g *SlurmGPUs) {
 }
 
 func (g *SlurmGPUs) learn(line []slurmPair) {
-	devices, _ := pairValue(line, "file")
-	several, _ := pairValue(line, "multiplefiles")
-	detect, _ := pairValue(line, "autodetect")
-	flags, _ := pairValue(line, "flags")
-	kind, _ := pairValue(line, "type")
+	devices, _ := findValue(line, "file")
+	several, _ := findValue(line, "multiplefiles")
+	detect, _ := findValue(line, "autodetect")
+	flags, _ := findValue(line, "flags")
+	kind, _ := findValue(line, "type")
 	devices, detect, flags = devices+several, strings.ToLower(detect), strings.ToLower(flags)
 	switch {
 	case strings.Contains(devices, "nvidia-caps") || migType().MatchString(kind):

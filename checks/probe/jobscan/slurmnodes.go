@@ -30,18 +30,18 @@ func SlurmNodes(h *probe.Host, named, host string) ([]string, error) {
 			return
 		}
 		names := line[0].value
-		hostnames, apart := pairValue(line, "nodehostname")
+		hostnames, apart := findValue(line, "nodehostname")
 		if !apart {
 			for _, n := range []string{host, short} {
-				if hostlistHas(names, n) && !slices.Contains(byName, n) {
+				if hasHost(names, n) && !slices.Contains(byName, n) {
 					byName = append(byName, n)
 				}
 			}
 		} else {
-			byName = append(byName, paired(names, hostnames, isHost)...)
+			byName = append(byName, matchPairs(names, hostnames, isHost)...)
 		}
-		if addrs, is := pairValue(line, "nodeaddr"); is && !apart {
-			byAddr = append(byAddr, paired(names, addrs, func(a string) bool { return isHost(a) || isOwnAddress(a) })...)
+		if addrs, is := findValue(line, "nodeaddr"); is && !apart {
+			byAddr = append(byAddr, matchPairs(names, addrs, func(a string) bool { return isHost(a) || isOwnAddress(a) })...)
 		}
 	}}
 	if err := s.parse(file, data); err != nil {
@@ -57,9 +57,9 @@ func SlurmNodes(h *probe.Host, named, host string) ([]string, error) {
 	return all, nil
 }
 
-// paired returns the names whose counterpart in another list matches. A list with one entry is for
+// matchPairs returns the names whose counterpart in another list matches. A list with one entry is for
 // all names.
-func paired(names, others string, is func(string) bool) (found []string) {
+func matchPairs(names, others string, is func(string) bool) (found []string) {
 	var at []int
 	i := 0
 	for other := range expandHostlist(others) {
@@ -102,7 +102,7 @@ func isOwnAddress(text string) bool {
 // expandHostlist yields the names of a list in Slurm's form, "gpu[01-08,11],login1", in order.
 func expandHostlist(list string) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		for pattern := range hostPatterns(list) {
+		for pattern := range splitHostlist(list) {
 			if !eachHost("", pattern, yield) {
 				return
 			}
@@ -126,7 +126,7 @@ func eachHost(before, pattern string, yield func(string) bool) bool {
 			continue
 		}
 		for number := low; ; number = increment(number) {
-			if numberLess(strings.TrimLeft(high, "0"), strings.TrimLeft(number, "0")) {
+			if lessNumber(strings.TrimLeft(high, "0"), strings.TrimLeft(number, "0")) {
 				break
 			}
 			if !eachHost(before+literal+number, rest, yield) {

@@ -180,17 +180,17 @@ func askTCP(ctx context.Context, server string, query []byte) (DNSReply, error) 
 	}
 	var length [2]byte
 	if _, err := io.ReadFull(conn, length[:]); err != nil {
-		return DNSReply{}, tcpEnd(err)
+		return DNSReply{}, explainTCPEnd(err)
 	}
 	message := make([]byte, binary.BigEndian.Uint16(length[:]))
 	if _, err := io.ReadFull(conn, message); err != nil {
-		return DNSReply{}, tcpEnd(err)
+		return DNSReply{}, explainTCPEnd(err)
 	}
 	return parseDNS(message, query)
 }
 
-// tcpEnd converts the error of a connection that ended too early.
-func tcpEnd(err error) error {
+// explainTCPEnd converts the error of a connection that ended too early.
+func explainTCPEnd(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return ErrBadReply
 	}

@@ -202,7 +202,7 @@ func TestRecordedReply(t *testing.T) {
 	t.Parallel()
 	data := []byte("node1. A 0.003 0 1\nnode2. * 0.1 3 0\nnode3. A x 0 0\nnode4. A 1 zero 0\nnode5. A 0 refused 0\nnode6. A 0 garbage 0\n. NS 0.01 0 13\n")
 	for name, want := range map[string]error{"node1.": nil, "NODE2.": nil, "node3.": ErrNotRecorded, "node4.": ErrNotRecorded, "node5.": syscall.ECONNREFUSED, "node6.": ErrBadReply, "node7.": ErrNoReply} {
-		if r, took, err := recordedReply(data, name, DNSTypeA); !errors.Is(err, want) || name == "node1." && (r.Answers != 1 || took != 3*time.Millisecond) {
+		if r, took, err := findRecordedReply(data, name, DNSTypeA); !errors.Is(err, want) || name == "node1." && (r.Answers != 1 || took != 3*time.Millisecond) {
 			t.Errorf("%s: %+v, %s, %v, want %v", name, r, took, err, want)
 		}
 	}

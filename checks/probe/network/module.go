@@ -94,17 +94,17 @@ func readModule(read moduleReader) (*Module, error) {
 	if low[0] <= 0x11 {
 		m.Vendor, m.Part, m.Serial = text(148, 164), text(168, 184), text(196, 212)
 		if high[147-modulePage]>>4 < 0xa { // higher values are copper cables, which measure nothing
-			m.Celsius = celsius(low[22:])
-			m.Receive, m.Send = powers(low[34:42]), powers(low[50:58])
+			m.Celsius = parseCelsius(low[22:])
+			m.Receive, m.Send = parsePowers(low[34:42]), parsePowers(low[50:58])
 		}
 		return m, nil
 	}
 	m.Vendor, m.Part, m.Serial = text(129, 145), text(148, 164), text(166, 182)
 	const flat = 0x80 // only one page, as in copper cables
 	if low[2]&flat == 0 {
-		m.Celsius = celsius(low[14:])
+		m.Celsius = parseCelsius(low[14:])
 		if lanes, err := read(moduleLanes, moduleI2C, modulePage, modulePage); err == nil && len(lanes) >= modulePage {
-			m.Send, m.Receive = powers(lanes[154-modulePage:170-modulePage]), powers(lanes[186-modulePage:202-modulePage])
+			m.Send, m.Receive = parsePowers(lanes[154-modulePage:170-modulePage]), parsePowers(lanes[186-modulePage:202-modulePage])
 		}
 	}
 	return m, nil
@@ -119,12 +119,12 @@ func (m *Module) parseSFP(low []byte, read moduleReader) {
 		return
 	}
 	if d, err := read(0, moduleDiag, 0, modulePage); err == nil && len(d) >= 106 {
-		m.Celsius, m.Send, m.Receive = celsius(d[96:]), powers(d[102:104]), powers(d[104:106])
+		m.Celsius, m.Send, m.Receive = parseCelsius(d[96:]), parsePowers(d[102:104]), parsePowers(d[104:106])
 	}
 }
 
-// celsius converts a temperature in 1/256 degrees; 0 means not measured.
-func celsius(raw []byte) *float64 {
+// parseCelsius converts a temperature in 1/256 degrees; 0 means not measured.
+func parseCelsius(raw []byte) *float64 {
 	n := int16(binary.BigEndian.Uint16(raw))
 	if c := math.Round(float64(n)/25.6) / 10; n != 0 {
 		return &c
@@ -132,9 +132,9 @@ func celsius(raw []byte) *float64 {
 	return nil
 }
 
-// powers converts lanes of 0.1 microwatt. It returns nil if all are 0: not measured, or dark. A
+// parsePowers converts lanes of 0.1 microwatt. It returns nil if all are 0: not measured, or dark. A
 // lane without light beside others has -40 dBm, the lowest reading.
-func powers(raw []byte) (dbm []float64) {
+func parsePowers(raw []byte) (dbm []float64) {
 	some := false
 	for i := 0; i+1 < len(raw); i += 2 {
 		n := max(binary.BigEndian.Uint16(raw[i:]), 1)
@@ -165,12 +165,12 @@ func ReadModule(h *probe.Host, dev string) (*Module, error) {
 		})
 	}
 	m, err := readModule(func(page, i2c byte, offset, length int) ([]byte, error) {
-		return netlinkModule(dev, page, i2c, offset, length)
+		return readModuleByNetlink(dev, page, i2c, offset, length)
 	})
 	if err == nil {
 		return m, nil
 	}
-	read, bad := ioctlModule(dev)
+	read, bad := readModuleByIoctl(dev)
 	if bad != nil {
 		return nil, errors.Join(err, bad)
 	}
@@ -188,8 +188,8 @@ const (
 	eepromData
 )
 
-// netlinkModule reads bytes of a page: Linux 5.13.
-func netlinkModule(dev string, page, i2c byte, offset, length int) ([]byte, error) {
+// readModuleByNetlink reads bytes of a page: Linux 5.13.
+func readModuleByNetlink(dev string, page, i2c byte, offset, length int) ([]byte, error) {
 	g, err := dialGenl()
 	if err != nil {
 		return nil, err
@@ -216,9 +216,9 @@ func netlinkModule(dev string, page, i2c byte, offset, length int) ([]byte, erro
 	return nil, errors.Join(fmt.Errorf("module of %s: %w", dev, fs.ErrNotExist), err)
 }
 
-// ioctlModule reads the whole memory of a module in the form of older drivers: ETHTOOL_GMODULEINFO
+// readModuleByIoctl reads the whole memory of a module in the form of older drivers: ETHTOOL_GMODULEINFO
 // and ETHTOOL_GMODULEEEPROM (linux/ethtool.h).
-func ioctlModule(dev string) (moduleReader, error) {
+func readModuleByIoctl(dev string) (moduleReader, error) {
 	const most = 640
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

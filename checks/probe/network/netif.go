@@ -99,11 +99,11 @@ func Bonds(h *probe.Host) ([]string, error) {
 // ReadNetIf reads one interface. If it does not exist, or was removed in the meantime, its error is
 // [fs.ErrNotExist].
 func ReadNetIf(h *probe.Host, name string) NetIf {
-	n, _ := probe.Once(h, "netif "+name, func() (NetIf, error) { return netIf(h, name), nil })
+	n, _ := probe.Once(h, "netif "+name, func() (NetIf, error) { return readInterface(h, name), nil })
 	return n
 }
 
-func netIf(h *probe.Host, name string) NetIf {
+func readInterface(h *probe.Host, name string) NetIf {
 	dir := NetClass + "/" + name
 	n := NetIf{Name: name, Carrier: -1, On: true}
 	if name == "" || strings.Contains(name, "/") {
@@ -146,7 +146,7 @@ func netIf(h *probe.Host, name string) NetIf {
 		}
 		switch p {
 		case "bonding":
-			n.Bond = bond(h, dir+"/bonding", &n.Err)
+			n.Bond = readBond(h, dir+"/bonding", &n.Err)
 		case "bonding_slave":
 			n.Slave = &BondPart{MII: h.Word(dir+"/bonding_slave", "mii_status", &n.Err), Aggregator: readQuietly(h, dir+"/bonding_slave", "ad_aggregator_id", &n.Err)}
 		}
@@ -157,7 +157,7 @@ func netIf(h *probe.Host, name string) NetIf {
 	return n
 }
 
-func bond(h *probe.Host, dir string, errs *error) *Bond {
+func readBond(h *probe.Host, dir string, errs *error) *Bond {
 	mode, _, _ := strings.Cut(h.Word(dir, "mode", errs), " ") // "802.3ad 4"
 	return &Bond{
 		Mode: mode, Members: strings.Fields(h.Word(dir, "slaves", errs)), Active: readQuietly(h, dir, "active_slave", errs),

@@ -100,13 +100,13 @@ func AskNameServer(ctx context.Context, h *probe.Host, server, name string, kind
 	if err != nil {
 		return DNSReply{}, 0, err
 	}
-	return recordedReply(data, name, kind)
+	return findRecordedReply(data, name, kind)
 }
 
 // ErrNotRecorded means that the answer of a recorded node's name server is unknown.
 var ErrNotRecorded = errors.New("not recorded")
 
-func recordedReply(data []byte, name string, kind uint16) (r DNSReply, took time.Duration, err error) {
+func findRecordedReply(data []byte, name string, kind uint16) (r DNSReply, took time.Duration, err error) {
 	word := map[uint16]string{DNSTypeA: "A", DNSTypeNS: "NS", DNSTypeAAAA: "AAAA"}[kind]
 	for line := range bytes.Lines(data) {
 		f := strings.Fields(string(line))

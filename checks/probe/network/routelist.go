@@ -77,14 +77,14 @@ func parseRoute4(f []string) (r Route, ok bool, err error) {
 	if !ok1 || !ok2 || !ok3 || !ok4 || bad != nil || to|gateway|mask > 1<<32-1 || bits.ReverseBytes32(uint32(mask)) != ^uint32(0)<<(32-ones) {
 		return r, false, errNoRoute
 	}
-	r = Route{Dev: f[0], Metric: metric, Prefix: netip.PrefixFrom(addr4(to), ones), Nowhere: f[0] == "*" || flags&routeReject != 0}
+	r = Route{Dev: f[0], Metric: metric, Prefix: netip.PrefixFrom(parseAddr4(to), ones), Nowhere: f[0] == "*" || flags&routeReject != 0}
 	if gateway != 0 {
-		r.Gateway = addr4(gateway)
+		r.Gateway = parseAddr4(gateway)
 	}
 	return r, flags&routeUp != 0 || r.Nowhere, nil // some kernels do not mark these as up
 }
 
-func addr4(n uint64) netip.Addr {
+func parseAddr4(n uint64) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(n), byte(n >> 8), byte(n >> 16), byte(n >> 24)})
 }
 
@@ -96,9 +96,9 @@ func parseRoute6(f []string) (r Route, ok bool, err error) {
 	if len(f) < 10 {
 		return r, false, errNoRoute
 	}
-	to, ok1 := addr6(f[0])
+	to, ok1 := parseAddr6(f[0])
 	length, ok2 := ParseHex(f[1])
-	gateway, ok3 := addr6(f[4])
+	gateway, ok3 := parseAddr6(f[4])
 	metric, ok4 := ParseHex(f[5])
 	flags, ok5 := ParseHex(f[8])
 	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || length > 128 {
@@ -111,7 +111,7 @@ func parseRoute6(f []string) (r Route, ok bool, err error) {
 	return r, flags&routeUp != 0 || r.Nowhere, nil // some kernels do not mark these as up
 }
 
-func addr6(text string) (a netip.Addr, ok bool) {
+func parseAddr6(text string) (a netip.Addr, ok bool) {
 	if len(text) != 32 {
 		return a, false
 	}

@@ -36,7 +36,7 @@ type Socket struct {
 // one without a name.
 func (s Socket) Local() string {
 	if s.LocalAddress.IsValid() {
-		return socketAddress(s.LocalAddress)
+		return formatAddress(s.LocalAddress)
 	}
 	if s.path == "" {
 		return "*"
@@ -55,11 +55,11 @@ func (s Socket) Remote() string {
 	if none && local.Is6() && !local.IsUnspecified() && !local.Is4In6() {
 		return "[::]:*"
 	}
-	return socketAddress(s.RemoteAddress)
+	return formatAddress(s.RemoteAddress)
 }
 
-// socketAddress formats an address as ss -n does. The port of a raw socket is its protocol.
-func socketAddress(a netip.AddrPort) string {
+// formatAddress formats an address as ss -n does. The port of a raw socket is its protocol.
+func formatAddress(a netip.AddrPort) string {
 	b := make([]byte, 0, 48)
 	switch ip := a.Addr(); {
 	case ip.Is4():
@@ -156,7 +156,7 @@ func parseInetSockets(data []byte) ([]Socket, error) {
 	}
 	sockets := make([]Socket, 0, len(data)/inetLine+1)
 	for line := range bytes.Lines(data) {
-		s, ok := inetSocket(line)
+		s, ok := parseInetSocket(line)
 		if !ok {
 			return nil, fmt.Errorf("not a socket: %.100q", line)
 		}
@@ -165,14 +165,14 @@ func parseInetSockets(data []byte) ([]Socket, error) {
 	return sockets, nil
 }
 
-func inetSocket(line []byte) (s Socket, ok bool) {
+func parseInetSocket(line []byte) (s Socket, ok bool) {
 	var f [10][]byte
 	for i := range f {
 		f[i], line = cutField(line)
 	}
-	local, okLocal := inetAddress(f[1])
-	remote, okRemote := inetAddress(f[2])
-	state, okState := inetState(f[3])
+	local, okLocal := parseInetAddress(f[1])
+	remote, okRemote := parseInetAddress(f[2])
+	state, okState := parseInetState(f[3])
 	uid, err1 := strconv.ParseUint(string(f[7]), 10, 32)
 	inode, err2 := strconv.ParseUint(string(f[9]), 10, 64)
 	if !okLocal || !okRemote || !okState || err1 != nil || err2 != nil {
@@ -188,21 +188,21 @@ func isOwned(inode uint64, uid uint32) bool { return inode != 0 || uid != 0 }
 // cutField removes the first word of a line.
 func cutField(line []byte) (first, rest []byte) {
 	start := 0
-	for start < len(line) && blank(line[start]) {
+	for start < len(line) && isBlank(line[start]) {
 		start++
 	}
 	end := start
-	for end < len(line) && !blank(line[end]) {
+	for end < len(line) && !isBlank(line[end]) {
 		end++
 	}
 	return line[start:end], line[end:]
 }
 
-func blank(c byte) bool { return c == ' ' || c == '\t' || c == '\n' }
+func isBlank(c byte) bool { return c == ' ' || c == '\t' || c == '\n' }
 
-// inetAddress parses a hexadecimal address, one or four 32-bit numbers in the machine's byte order,
+// parseInetAddress parses a hexadecimal address, one or four 32-bit numbers in the machine's byte order,
 // and a port.
-func inetAddress(field []byte) (netip.AddrPort, bool) {
+func parseInetAddress(field []byte) (netip.AddrPort, bool) {
 	const quad, full = 4, 16
 	host, port, ok := bytes.Cut(field, []byte(":"))
 	if !ok || len(port) != 4 || len(host) != 2*quad && len(host) != 2*full {
@@ -234,15 +234,15 @@ var inetStates = [...]string{
 	7: "UNCONN", 8: "CLOSE-WAIT", 9: "LAST-ACK", 10: "LISTEN", 11: "CLOSING",
 }
 
-func inetState(field []byte) (string, bool) {
+func parseInetState(field []byte) (string, bool) {
 	n, err := strconv.ParseUint(string(field), 16, 8)
 	if err != nil {
 		return "", false
 	}
-	return inetStateName(uint8(n)), true
+	return nameInetState(uint8(n)), true
 }
 
-func inetStateName(number uint8) string {
+func nameInetState(number uint8) string {
 	if number == 0 || int(number) >= len(inetStates) {
 		return "UNKNOWN" // of a kernel to come
 	}
@@ -263,7 +263,7 @@ func parseUnixSockets(data []byte) ([]Socket, error) {
 	var sockets []Socket
 	for line := range bytes.Lines(data) {
 		line = bytes.TrimSuffix(line, []byte("\n"))
-		s, ok := unixSocket(line)
+		s, ok := parseUnixSocket(line)
 		switch {
 		case ok:
 			sockets = append(sockets, s)
@@ -273,12 +273,12 @@ func parseUnixSockets(data []byte) ([]Socket, error) {
 			sockets[len(sockets)-1].path += "\n" + string(line)
 		}
 	}
-	return withInode(sockets), nil
+	return keepWithInode(sockets), nil
 }
 
-// withInode drops sockets that no process has accepted yet, as ss does. They are in the list until
+// keepWithInode drops sockets that no process has accepted yet, as ss does. They are in the list until
 // here because they have a path.
-func withInode(all []Socket) []Socket {
+func keepWithInode(all []Socket) []Socket {
 	some := all[:0]
 	for _, s := range all {
 		if s.Inode != 0 {
@@ -288,7 +288,7 @@ func withInode(all []Socket) []Socket {
 	return some
 }
 
-func unixSocket(line []byte) (s Socket, ok bool) {
+func parseUnixSocket(line []byte) (s Socket, ok bool) {
 	var f [7][]byte
 	for i := range f {
 		f[i], line = cutField(line)
@@ -307,15 +307,15 @@ func unixSocket(line []byte) (s Socket, ok bool) {
 		return Socket{}, false
 	}
 	return Socket{
-		State: unixState(n[3], n[5]),
-		Type:  unixType(n[4]),
+		State: nameUnixState(n[3], n[5]),
+		Type:  nameUnixType(n[4]),
 		Inode: inode,
 		path:  string(bytes.TrimPrefix(line, []byte(" "))),
 	}, true
 }
 
-// unixType returns the name of the types that ss shows under "unix".
-func unixType(number uint64) string {
+// nameUnixType returns the name of the types that ss shows under "unix".
+func nameUnixType(number uint64) string {
 	switch number {
 	case unix.SOCK_STREAM:
 		return "STREAM"
@@ -325,8 +325,8 @@ func unixType(number uint64) string {
 	return ""
 }
 
-// unixState converts the flags and the state of a Unix socket to the name in ss.
-func unixState(flags, state uint64) string {
+// nameUnixState converts the flags and the state of a Unix socket to the name in ss.
+func nameUnixState(flags, state uint64) string {
 	const accepting, connected = 1 << 16, 3 // __SO_ACCEPTCON and SS_CONNECTED of the kernel's include/uapi/linux/net.h
 	switch {
 	case flags&accepting != 0:
@@ -418,7 +418,7 @@ func parseDiagSocket(body []byte) (Socket, error) {
 		return Socket{}, fmt.Errorf("not a socket: %x", body)
 	}
 	s := Socket{
-		State:         inetStateName(body[1]),
+		State:         nameInetState(body[1]),
 		UID:           binary.NativeEndian.Uint32(body[64:]),
 		Inode:         uint64(binary.NativeEndian.Uint32(body[68:])),
 		LocalAddress:  netip.AddrPortFrom(local, binary.BigEndian.Uint16(body[4:])),

@@ -32,17 +32,17 @@ type PeerP2P map[string]string
 // P2POK is the value for an accessible peer.
 const P2POK = "ok"
 
-// links returns the NVLinks of the GPU, read only once; nil if it has none.
-func (q query) links() []bool {
+// readLinks returns the NVLinks of the GPU, read only once; nil if it has none.
+func (q query) readLinks() []bool {
 	if !q.g.NVLinks.Known && q.g.NVLinks.Err == nil {
-		q.nvlinks()
+		q.readNVLinks()
 	}
 	return q.g.NVLinks.Value
 }
 
 // eachLink returns the list of a call's readings for every link that is up.
 func eachLink[T any](q query, call func(link int) Reading[T]) Reading[[]T] {
-	up := q.links()
+	up := q.readLinks()
 	list, known := make([]T, len(up)), false
 	for link := range up {
 		if !up[link] {
@@ -64,7 +64,7 @@ func eachLink[T any](q query, call func(link int) Reading[T]) Reading[[]T] {
 // linkFields reads fields of every link that is up in one call; the lists are in the order of the
 // fields.
 func (q query) linkFields(field func(link int) []uint32) [][]Reading[int64] {
-	up := q.links()
+	up := q.readLinks()
 	var ask []scoped
 	for link := range up {
 		if up[link] {
@@ -124,7 +124,7 @@ func span(first uint32, n int) (ids []uint32) {
 // closed is NVML_NVLINK_STATE_ACTIVE_TRAFFIC_DISABLED.
 const closed = nvml.NVLINK_STATE_ACTIVE_TRAFFIC_DISABLED
 
-func (q query) nvlinkSpeed() {
+func (q query) readNVLinkSpeed() {
 	v := q.linkFields(func(int) []uint32 {
 		return []uint32{nvml.FI_DEV_NVLINK_GET_SPEED, nvml.FI_DEV_NVLINK_GET_STATE}
 	})
@@ -150,7 +150,7 @@ var farEnds = map[nvml.IntNvLinkDeviceType]string{
 	nvml.NVLINK_DEVICE_TYPE_GPU: "gpu", nvml.NVLINK_DEVICE_TYPE_IBMNPU: "npu", nvml.NVLINK_DEVICE_TYPE_SWITCH: "switch",
 }
 
-func (q query) nvlinkFar() {
+func (q query) readNVLinkFar() {
 	q.g.NVLink.Far = eachLink(q, func(link int) Reading[string] {
 		return as(ask(q.s, "nvmlDeviceGetNvLinkRemoteDeviceType", q.who, func() (nvml.IntNvLinkDeviceType, nvml.Return) {
 			return q.d.GetNvLinkRemoteDeviceType(link)
@@ -224,8 +224,8 @@ var linkCounters = [][]linkCounter{
 // newLinks is the index of the counters of NVLink 5.
 const newLinks = 2
 
-func (q query) nvlinkCounts() {
-	if len(q.links()) == 0 || q.g.NVLink.Counts.Known || q.g.NVLink.Counts.Err != nil { // another group has read them
+func (q query) readNVLinkCounts() {
+	if len(q.readLinks()) == 0 || q.g.NVLink.Counts.Known || q.g.NVLink.Counts.Err != nil { // another group has read them
 		return
 	}
 	version := ask(q.s, "nvmlDeviceGetNvLinkVersion", q.who, func() (uint32, nvml.Return) { return q.d.GetNvLinkVersion(0) })
@@ -292,7 +292,7 @@ var p2pKinds = []struct {
 
 // readP2P reads the access of a GPU to every other one that has NVLinks up.
 func (q query) readP2P() {
-	if len(q.links()) == 0 {
+	if len(q.readLinks()) == 0 {
 		return
 	}
 	peers := PeerP2P{}

@@ -472,7 +472,7 @@ func TestNoListsOfGoNVML(t *testing.T) {
 	}
 }
 
-// listOf tries few buffers, and no large one, whatever the library reports.
+// callForList tries few buffers, and no large one, whatever the library reports.
 func TestListOf(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -488,7 +488,7 @@ func TestListOf(t *testing.T) {
 		"without an end": {1 << 31, 1<<32 - 1, []uint32{64, 65536}},
 	} {
 		var rooms []uint32
-		list, ret := listOf(func(count *uint32, _ *uint64) nvml.Return {
+		list, ret := callForList(func(count *uint32, _ *uint64) nvml.Return {
 			room := *count
 			rooms = append(rooms, room)
 			if c.has <= room {
@@ -505,7 +505,7 @@ func TestListOf(t *testing.T) {
 			t.Errorf("%s: %d entries, error %d, rooms %v, want %v", name, len(list), int(ret), rooms, c.rooms)
 		}
 	}
-	if list, ret := listOf(func(*uint32, *uint64) nvml.Return { return nvml.ERROR_GPU_IS_LOST }); list != nil || ret != nvml.ERROR_GPU_IS_LOST {
+	if list, ret := callForList(func(*uint32, *uint64) nvml.Return { return nvml.ERROR_GPU_IS_LOST }); list != nil || ret != nvml.ERROR_GPU_IS_LOST {
 		t.Errorf("%v, error %d", list, int(ret))
 	}
 }
@@ -566,7 +566,7 @@ func TestFieldsOfMargins(t *testing.T) {
 	value := func(id uint32, kind nvml.ValueType, raw uint64) Reading[int64] {
 		v := nvml.FieldValue{ValueType: uint32(kind)}
 		binary.NativeEndian.PutUint64(v.Value[:], raw)
-		return fieldValue("field", id, v)
+		return decodeField("field", id, v)
 	}
 	const minus2 = 1<<64 - 2
 	for _, id := range signedFields {

@@ -29,20 +29,20 @@ var parts = []struct {
 	group Group
 	read  func(query)
 }{
-	{GroupRecovery, query.recovery}, {GroupECC, query.ecc}, {GroupRows, query.rows}, {GroupModes, query.modes},
-	{GroupTemperature, query.temperature}, {GroupPower, query.power}, {GroupClocks, query.clocks}, {GroupThrottle, query.throttle},
-	{GroupPCIe, query.link}, {GroupProcesses, query.processes}, {GroupInforom, query.inforom},
-	{GroupNVLinks, query.nvlinks}, {GroupNVLinkErrors, query.nvlinkErrors}, {GroupMIG, query.mig},
-	{GroupNVLinkSpeed, query.nvlinkSpeed}, {GroupNVLinkFar, query.nvlinkFar}, {GroupNVLinkCounts, query.nvlinkCounts},
-	{GroupP2P, query.readP2P}, {GroupFabric, query.fabric}, {GroupMemory, query.memory},
+	{GroupRecovery, query.readRecovery}, {GroupECC, query.readECC}, {GroupRows, query.readRows}, {GroupModes, query.readModes},
+	{GroupTemperature, query.readTemperature}, {GroupPower, query.readPower}, {GroupClocks, query.readClocks}, {GroupThrottle, query.readThrottleReasons},
+	{GroupPCIe, query.readLink}, {GroupProcesses, query.readProcesses}, {GroupInforom, query.readInforom},
+	{GroupNVLinks, query.readNVLinks}, {GroupNVLinkErrors, query.readNVLinkErrors}, {GroupMIG, query.readMIG},
+	{GroupNVLinkSpeed, query.readNVLinkSpeed}, {GroupNVLinkFar, query.readNVLinkFar}, {GroupNVLinkCounts, query.readNVLinkCounts},
+	{GroupP2P, query.readP2P}, {GroupFabric, query.readFabric}, {GroupMemory, query.readMemory},
 }
 
-func (q query) recovery() {
+func (q query) readRecovery() {
 	v := q.fields(nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, nvml.FI_DEV_RESET_STATUS, nvml.FI_DEV_DRAIN_AND_RESET_STATUS)
 	q.g.Recovery = Recovery{Action: number(v[0]), Reset: is(number(v[1])), DrainReset: is(number(v[2]))}
 }
 
-func (q query) eccMode() {
+func (q query) readECCMode() {
 	e := &q.g.ECC
 	if e.On.Known { // another group has read it
 		return
@@ -60,8 +60,8 @@ func (q query) eccMode() {
 	}
 }
 
-func (q query) ecc() {
-	q.eccMode()
+func (q query) readECC() {
+	q.readECCMode()
 	e := &q.g.ECC
 	if e.On.Known && e.On.Value {
 		e.DRAM = q.counts(nvml.MEMORY_LOCATION_DRAM)
@@ -108,7 +108,7 @@ func (q query) counts(places ...nvml.MemoryLocation) ECCCounts {
 	}
 }
 
-func (q query) rows() {
+func (q query) readRows() {
 	r := &q.g.Rows
 	r.Remapped = ask(q.s, "nvmlDeviceGetRemappedRows", q.who, func() (m RemappedRows, ret nvml.Return) {
 		m.Corrected, m.Uncorrected, m.Pending, m.Failed, ret = q.d.GetRemappedRows()
@@ -123,7 +123,7 @@ func (q query) rows() {
 	}
 	retired := func(cause nvml.PageRetirementCause) Reading[int] {
 		return ask(q.s, "nvmlDeviceGetRetiredPages", q.who, func() (int, nvml.Return) {
-			pages, ret := q.retiredPages("nvmlDeviceGetRetiredPages", cause)
+			pages, ret := q.listRetiredPages("nvmlDeviceGetRetiredPages", cause)
 			return len(pages), ret
 		})
 	}
@@ -138,8 +138,8 @@ var computeModes = map[nvml.ComputeMode]string{
 	nvml.COMPUTEMODE_EXCLUSIVE_THREAD: "exclusive-thread",
 }
 
-func (q query) modes() {
-	q.eccMode()
+func (q query) readModes() {
+	q.readECCMode()
 	m := &q.g.Modes
 	m.Persistence = is(ask(q.s, "nvmlDeviceGetPersistenceMode", q.who, q.d.GetPersistenceMode))
 	m.Compute = as(ask(q.s, "nvmlDeviceGetComputeMode", q.who, q.d.GetComputeMode), func(c nvml.ComputeMode) string {
@@ -162,7 +162,7 @@ func temperatureOf(d nvml.Device) func() (uint32, nvml.Return) {
 	return func() (uint32, nvml.Return) { return d.GetTemperature(nvml.TEMPERATURE_GPU) }
 }
 
-func (q query) temperature() {
+func (q query) readTemperature() {
 	t := &q.g.Temperature
 	t.GPU = number(ask(q.s, "nvmlDeviceGetTemperature", q.who, temperatureOf(q.d)))
 	t.Margin = number(ask(q.s, "nvmlDeviceGetMarginTemperature", q.who, func() (int32, nvml.Return) {
@@ -178,7 +178,7 @@ func (q query) temperature() {
 	t.Slowdown, t.Shutdown = limit(nvml.TEMPERATURE_THRESHOLD_SLOWDOWN), limit(nvml.TEMPERATURE_THRESHOLD_SHUTDOWN)
 }
 
-func (q query) power() {
+func (q query) readPower() {
 	q.g.Power = Power{
 		Draw:     ask(q.s, "nvmlDeviceGetPowerUsage", q.who, q.d.GetPowerUsage),
 		Limit:    ask(q.s, "nvmlDeviceGetPowerManagementLimit", q.who, q.d.GetPowerManagementLimit),
@@ -187,7 +187,7 @@ func (q query) power() {
 	}
 }
 
-func (q query) clocks() {
+func (q query) readClocks() {
 	clock := func(symbol string, kind nvml.ClockType, get func(nvml.ClockType) (uint32, nvml.Return)) Reading[uint32] {
 		return ask(q.s, symbol, q.who, func() (uint32, nvml.Return) { return get(kind) })
 	}
@@ -202,7 +202,7 @@ func (q query) clocks() {
 	}
 }
 
-func (q query) throttle() {
+func (q query) readThrottleReasons() {
 	t := &q.g.Throttle
 	t.Now = q.s.readThrottle(q.d, q.who)
 	v := q.fields(nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP, nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN,
@@ -213,7 +213,7 @@ func (q query) throttle() {
 	t.PowerCap, t.Thermal, t.HardwareThermal, t.PowerBrake = ns(v[0]), ns(v[1]), ns(v[2]), ns(v[3])
 }
 
-func (q query) link() {
+func (q query) readLink() {
 	q.g.Link = Link{
 		Gen:       ask(q.s, "nvmlDeviceGetCurrPcieLinkGeneration", q.who, q.d.GetCurrPcieLinkGeneration),
 		Width:     ask(q.s, "nvmlDeviceGetCurrPcieLinkWidth", q.who, q.d.GetCurrPcieLinkWidth),
@@ -223,11 +223,11 @@ func (q query) link() {
 		Replays:   ask(q.s, "nvmlDeviceGetPcieReplayCounter", q.who, q.d.GetPcieReplayCounter),
 	}
 	if l := &q.g.Link; l.Gen.Known && l.Gen.Value < l.MaxGen.Value {
-		l.Work = q.work()
+		l.Work = q.readWork()
 	}
 }
 
-func (q query) work() Work {
+func (q query) readWork() Work {
 	state := number(ask(q.s, "nvmlDeviceGetPerformanceState", q.who, q.d.GetPerformanceState))
 	if state.Value == int(nvml.PSTATE_UNKNOWN) {
 		state = Reading[int]{}
@@ -246,7 +246,7 @@ func (q query) work() Work {
 // memoryUnknown is NVML_VALUE_NOT_AVAILABLE.
 const memoryUnknown = ^uint64(0)
 
-func (q query) memory() {
+func (q query) readMemory() {
 	if q.g.Memory.Known { // another group has read it
 		return
 	}
@@ -264,10 +264,10 @@ func (q query) memory() {
 	})
 }
 
-func (q query) processes() {
-	q.memory()
+func (q query) readProcesses() {
+	q.readMemory()
 	q.g.NUMA = ask(q.s, "nvmlDeviceGetNumaNodeId", q.who, q.d.GetNumaNodeId)
-	if longRecords(q.s.snapshot.Library.Value) {
+	if hasLongRecords(q.s.snapshot.Library.Value) {
 		return
 	}
 	seen := map[int]int{}
@@ -275,7 +275,7 @@ func (q query) processes() {
 	known := false
 	for _, name := range []string{"nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"} {
 		symbol := q.s.either(name+"_v3", name+"_v2", name)
-		r := ask(q.s, symbol, q.who, func() ([]nvml.ProcessInfo, nvml.Return) { return q.processList(symbol) })
+		r := ask(q.s, symbol, q.who, func() ([]nvml.ProcessInfo, nvml.Return) { return q.listProcesses(symbol) })
 		if r.Err != nil {
 			q.g.Processes.Err = r.Err
 			return
@@ -302,23 +302,23 @@ func (q query) processes() {
 	}
 }
 
-// longRecords reports whether the library writes a record of 32 bytes for each process instead of
+// hasLongRecords reports whether the library writes a record of 32 bytes for each process instead of
 // 24. 535.43 to 535.86 do, beyond the end of the caller's buffer
 // (github.com/NVIDIA/go-nvml/issues/75).
-func longRecords(library string) bool {
+func hasLongRecords(library string) bool {
 	release, minor, _ := strings.Cut(library, ".")
 	minor, _, _ = strings.Cut(minor, ".")
 	n, err := strconv.Atoi(minor)
 	return release == "535" && err == nil && n >= 43 && n < 98
 }
 
-// inforom reads the board's flash memory, which takes some milliseconds.
-func (q query) inforom() {
+// readInforom reads the board's flash memory, which takes some milliseconds.
+func (q query) readInforom() {
 	q.g.InforomValid = ask(q.s, "nvmlDeviceValidateInforom", q.who, func() (bool, nvml.Return) { return true, q.d.ValidateInforom() })
 }
 
-// nvlinks reads link by link; the first missing link ends the list.
-func (q query) nvlinks() {
+// readNVLinks reads link by link; the first missing link ends the list.
+func (q query) readNVLinks() {
 	if q.g.NVLinks.Known { // another group has read them
 		return
 	}
@@ -364,29 +364,29 @@ const (
 // FabricNoResources is the status of a fabric whose state is completed although it is not.
 const FabricNoResources = int(nvml.ERROR_INSUFFICIENT_RESOURCES)
 
-// fabric uses the newest call that the library has.
-func (q query) fabric() {
+// readFabric uses the newest call that the library has.
+func (q query) readFabric() {
 	const versioned = "nvmlDeviceGetGpuFabricInfoV"
 	r := unknownIsUnsupported(ask(q.s, versioned, q.who, func() (Fabric, nvml.Return) {
 		f, ret := q.d.GetGpuFabricInfoV().V3()
-		return Fabric{int(f.State), int(int32(f.Status)), f.CliqueId, clusterOf(f.ClusterUuid), f.HealthMask, int(f.HealthSummary)}, ret
+		return Fabric{int(f.State), int(int32(f.Status)), f.CliqueId, formatCluster(f.ClusterUuid), f.HealthMask, int(f.HealthSummary)}, ret
 	}))
 	if !r.Known && r.Err == nil {
 		r = unknownIsUnsupported(ask(q.s, versioned, q.who, func() (Fabric, nvml.Return) {
 			f, ret := q.d.GetGpuFabricInfoV().V2()
-			return Fabric{int(f.State), int(int32(f.Status)), f.CliqueId, clusterOf(f.ClusterUuid), f.HealthMask, 0}, ret
+			return Fabric{int(f.State), int(int32(f.Status)), f.CliqueId, formatCluster(f.ClusterUuid), f.HealthMask, 0}, ret
 		}))
 	}
 	if !r.Known && r.Err == nil {
 		r = ask(q.s, "nvmlDeviceGetGpuFabricInfo", q.who, func() (Fabric, nvml.Return) {
 			f, ret := q.d.GetGpuFabricInfo() // drivers before 545 have only this one
-			return Fabric{int(f.State), int(int32(f.Status)), f.CliqueId, clusterOf(f.ClusterUuid), 0, 0}, ret
+			return Fabric{int(f.State), int(int32(f.Status)), f.CliqueId, formatCluster(f.ClusterUuid), 0, 0}, ret
 		})
 	}
 	q.g.Fabric = r
 }
 
-func clusterOf(uuid [16]uint8) string {
+func formatCluster(uuid [16]uint8) string {
 	if uuid == ([16]uint8{}) {
 		return ""
 	}
@@ -405,9 +405,9 @@ const (
 	mostRoom  = 1 << 16
 )
 
-// listOf calls a function of NVML with a growing buffer. It returns ERROR_INSUFFICIENT_SIZE if the
+// callForList calls a function of NVML with a growing buffer. It returns ERROR_INSUFFICIENT_SIZE if the
 // list exceeds the maximum, or the returned length exceeds the buffer.
-func listOf[T any](call func(count *uint32, first *T) nvml.Return) ([]T, nvml.Return) {
+func callForList[T any](call func(count *uint32, first *T) nvml.Return) ([]T, nvml.Return) {
 	for room := uint32(firstRoom); room <= mostRoom; {
 		list, count := make([]T, room), room
 		switch ret := call(&count, &list[0]); {
@@ -425,9 +425,9 @@ func listOf[T any](call func(count *uint32, first *T) nvml.Return) ([]T, nvml.Re
 	return nil, nvml.ERROR_INSUFFICIENT_SIZE
 }
 
-// function finds a function of the library that go-nvml has loaded, and the library's handle of the
+// findFunction finds a function of the library that go-nvml has loaded, and the library's handle of the
 // GPU. A simulated library in a test has neither.
-func (q query) function(symbol string) (address, gpu uintptr, found bool) {
+func (q query) findFunction(symbol string) (address, gpu uintptr, found bool) {
 	if q.s.handle == 0 {
 		handle, err := probe.OpenLibrary(q.s.path, purego.RTLD_LAZY|purego.RTLD_GLOBAL)
 		if err != nil {
@@ -447,29 +447,29 @@ func (q query) function(symbol string) (address, gpu uintptr, found bool) {
 	return address, handle.Pointer(), true
 }
 
-// processList lists the processes of a GPU by one version of the call; the first version does not
+// listProcesses lists the processes of a GPU by one version of the call; the first version does not
 // support MIG.
-func (q query) processList(symbol string) ([]nvml.ProcessInfo, nvml.Return) {
-	address, gpu, found := q.function(symbol)
+func (q query) listProcesses(symbol string) ([]nvml.ProcessInfo, nvml.Return) {
+	address, gpu, found := q.findFunction(symbol)
 	if !found {
 		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 	if strings.HasSuffix(symbol, "_v2") || strings.HasSuffix(symbol, "_v3") {
-		return listOf(func(count *uint32, first *nvml.ProcessInfo) nvml.Return { return callList(address, count, first, gpu) })
+		return callForList(func(count *uint32, first *nvml.ProcessInfo) nvml.Return { return callList(address, count, first, gpu) })
 	}
-	list, ret := listOf(func(count *uint32, first *nvml.ProcessInfo_v1) nvml.Return {
+	list, ret := callForList(func(count *uint32, first *nvml.ProcessInfo_v1) nvml.Return {
 		return callList(address, count, first, gpu)
 	})
 	return nvml.ProcessInfo_v1Slice(list).ToProcessInfoSlice(), ret
 }
 
-// retiredPages lists the addresses of the pages that were retired for a cause.
-func (q query) retiredPages(symbol string, cause nvml.PageRetirementCause) ([]uint64, nvml.Return) {
-	address, gpu, found := q.function(symbol)
+// listRetiredPages lists the addresses of the pages that were retired for a cause.
+func (q query) listRetiredPages(symbol string, cause nvml.PageRetirementCause) ([]uint64, nvml.Return) {
+	address, gpu, found := q.findFunction(symbol)
 	if !found {
 		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
-	return listOf(func(count *uint32, first *uint64) nvml.Return {
+	return callForList(func(count *uint32, first *uint64) nvml.Return {
 		return callList(address, count, first, gpu, uintptr(cause))
 	})
 }
@@ -493,21 +493,21 @@ type NVLinkErrors struct {
 	Sums Reading[map[string]uint64]
 }
 
-func (q query) nvlinkErrors() {
+func (q query) readNVLinkErrors() {
 	v := q.fields(nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
 		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL)
 	e := NVLinkErrors{CRCFlit: number(v[0]), CRCData: number(v[1]), Replay: number(v[2]), Recovery: number(v[3])}
 	if old := []Reading[int]{e.CRCFlit, e.CRCData, e.Replay, e.Recovery}; !slices.ContainsFunc(old, answered[int]) { // no driver sums up those of NVLink 5
-		q.nvlinkCounts()
-		e.Sums = as(q.g.NVLink.Counts, LinkCounts.sums)
+		q.readNVLinkCounts()
+		e.Sums = as(q.g.NVLink.Counts, LinkCounts.sum)
 	}
 	q.g.NVLinkErrors = e
 }
 
 func answered[T any](r Reading[T]) bool { return r.Known || r.Err != nil }
 
-// sums adds up the counters of all links.
-func (c LinkCounts) sums() map[string]uint64 {
+// sum adds up the counters of all links.
+func (c LinkCounts) sum() map[string]uint64 {
 	sums := map[string]uint64{}
 	for name, links := range c {
 		for _, n := range links {
@@ -517,8 +517,8 @@ func (c LinkCounts) sums() map[string]uint64 {
 	return sums
 }
 
-// mig lists the MIG devices of a GPU by their UUIDs, none if MIG is off. Their indexes have gaps.
-func (q query) mig() {
+// readMIG lists the MIG devices of a GPU by their UUIDs, none if MIG is off. Their indexes have gaps.
+func (q query) readMIG() {
 	most := ask(q.s, "nvmlDeviceGetMaxMigDeviceCount", q.who, q.d.GetMaxMigDeviceCount)
 	if !most.Known {
 		q.g.MIG.Err = most.Err

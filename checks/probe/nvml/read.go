@@ -118,7 +118,7 @@ func startNVML(h *probe.Host, lib nvml.Interface, name string, doing func(string
 		return nil, fmt.Errorf("nvmlDeviceGetCount: %d GPUs, want at most %d", count.Value, nvidia.MaxGPUs)
 	}
 	views, viewsErr := nvidia.ReadGPUViews(h)
-	s.address = inOrder(views, count.Value)
+	s.address = matchByOrder(views, count.Value)
 	for i := range count.Value {
 		s.at = i
 		s.identify(i)
@@ -130,9 +130,9 @@ func startNVML(h *probe.Host, lib nvml.Interface, name string, doing func(string
 	return s, nil
 }
 
-// inOrder returns the addresses of the driver's GPUs by index, if NVML has the same number: both
+// matchByOrder returns the addresses of the driver's GPUs by index, if NVML has the same number: both
 // are in the order of the bus.
-func inOrder(views nvidia.GPUViews, count int) map[int]string {
+func matchByOrder(views nvidia.GPUViews, count int) map[int]string {
 	addresses := map[int]string{}
 	for _, d := range views.Driver {
 		if !d.Excluded {
@@ -375,7 +375,7 @@ func (q query) scopedFields(ids []scoped) []Reading[int64] {
 		case !all.Known:
 			out[i].Err = all.Err
 		case ret == nvml.SUCCESS:
-			if out[i] = fieldValue(call, ids[i].id, v); out[i].Known {
+			if out[i] = decodeField(call, ids[i].id, v); out[i].Known {
 				if err := fieldBounds[ids[i].id].check(call, uint64(max(out[i].Value, 0))); err != nil {
 					out[i] = Failed[int64](err)
 				}
@@ -393,7 +393,7 @@ func (q query) scopedFields(ids []scoped) []Reading[int64] {
 // signedFields are margins: negative 32-bit numbers, whatever type a driver reports.
 var signedFields = []uint32{nvml.FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT, nvml.FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT, nvml.FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT}
 
-func fieldValue(call string, id uint32, v nvml.FieldValue) Reading[int64] {
+func decodeField(call string, id uint32, v nvml.FieldValue) Reading[int64] {
 	raw := binary.NativeEndian.Uint64(v.Value[:])
 	kind := nvml.ValueType(v.ValueType)
 	if slices.Contains(signedFields, id) && kind != nvml.VALUE_TYPE_UNSIGNED_SHORT && kind != nvml.VALUE_TYPE_DOUBLE {

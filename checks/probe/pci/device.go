@@ -77,7 +77,7 @@ func Path(h *probe.Host, address string) []string {
 	if err != nil {
 		return nil
 	}
-	return bridgesOf(link)
+	return parseBridges(link)
 }
 
 // readWordAt returns the first line of a file of an open directory, "" if the driver does not have the
@@ -127,10 +127,10 @@ func ParseLinkSpeed(text string) float64 {
 	return n
 }
 
-// bridgesOf returns the bridges in ../../../devices/pci0000:c0/0000:c0:01.0/0000:c1:00.0, without
+// parseBridges returns the bridges in ../../../devices/pci0000:c0/0000:c0:01.0/0000:c1:00.0, without
 // the device itself. Below a controller with its own bus (Intel's VMD,
 // .../0000:64:00.5/pci10000:00/10000:00:02.0) the path begins with the root port of that bus.
-func bridgesOf(link string) (path []string) {
+func parseBridges(link string) (path []string) {
 	for part := range strings.SplitSeq(filepath.Dir(link), "/") {
 		switch {
 		case strings.HasPrefix(part, "pci"):

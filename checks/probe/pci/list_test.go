@@ -79,7 +79,7 @@ func TestBridges(t *testing.T) {
 		"../../../devices/pci0000:64/0000:64:00.5/pci10000:00/10000:00:02.0/10000:01:00.0":                                           "[10000:00:02.0]",
 		"../../../devices/LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/47505500-0001-0000-3130-444531303244/pci0001:00/0001:00:00.0": "[]",
 	} {
-		if got := fmt.Sprint(bridgesOf(link)); got != want {
+		if got := fmt.Sprint(parseBridges(link)); got != want {
 			t.Errorf("%s: %s, want %s", link, got, want)
 		}
 	}

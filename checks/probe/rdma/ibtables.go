@@ -90,7 +90,7 @@ func IBGIDs(h *probe.Host, device, port string, enough func(GID) bool) (list []G
 // become empty and of InfiniBand interfaces.
 func readAttribute(h *probe.Host, path string) (string, error) {
 	text, err := h.ReadValue(path)
-	if vanished(err) || errors.Is(err, unix.EINVAL) {
+	if isVanished(err) || errors.Is(err, unix.EINVAL) {
 		return "", nil
 	}
 	return strings.TrimSpace(text), err
@@ -119,7 +119,7 @@ func readTable(h *probe.Host, device, port, name string, entry func(int, string)
 		if err != nil {
 			errs = append(errs, err)
 		}
-		if vanished(err) || len(errs) >= 3 {
+		if isVanished(err) || len(errs) >= 3 {
 			break
 		}
 	}
@@ -142,8 +142,8 @@ func parseGID(text string) (id [16]byte, ok bool) {
 	return id, true
 }
 
-// vanished reports whether an error means that a file does not exist, or was just removed.
-func vanished(err error) bool {
+// isVanished reports whether an error means that a file does not exist, or was just removed.
+func isVanished(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV)
 }
 

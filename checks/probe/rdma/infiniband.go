@@ -90,7 +90,7 @@ func HCAs(h *probe.Host, doing func(string)) ([]HCA, error) {
 			if doing != nil {
 				doing("read " + ibClass + "/" + name)
 			}
-			if bdf := pciOf(h, name); bdf != "" && pci.IsVF(h, bdf) {
+			if bdf := readPCIAddress(h, name); bdf != "" && pci.IsVF(h, bdf) {
 				list = append(list, HCA{Name: name, PCI: bdf, NUMA: -1, VF: true})
 				continue
 			}
@@ -103,7 +103,7 @@ func HCAs(h *probe.Host, doing func(string)) ([]HCA, error) {
 // WholeHCA reads one device, including a virtual function.
 func WholeHCA(h *probe.Host, name string) HCA {
 	dir := filepath.Join(ibClass, name)
-	a := HCA{Name: name, NUMA: -1, PCI: pciOf(h, name)}
+	a := HCA{Name: name, NUMA: -1, PCI: readPCIAddress(h, name)}
 	a.Type, a.Firmware, a.Board, a.GUID = h.Word(dir, "hca_type", &a.Err), h.Word(dir, "fw_ver", &a.Err), h.Word(dir, "board_id", &a.Err), h.Word(dir, "node_guid", &a.Err)
 	a.IWARP = strings.HasSuffix(h.Word(dir, "node_type", &a.Err), " RNIC")
 	if a.PCI != "" {
@@ -173,15 +173,15 @@ func readPort(h *probe.Host, pci, device, number string, ports int) IBPort {
 	}
 	p.Layer, p.LID, p.SMLID = h.Word(dir, "link_layer", &p.Err), h.Word(dir, "lid", &p.Err), h.Word(dir, "sm_lid", &p.Err)
 	if pci != "" {
-		p.NetDevs = netDevsOf(h, pci, number, ports)
+		p.NetDevs = listNetDevs(h, pci, number, ports)
 	}
 	return p
 }
 
-// netDevsOf returns the network interfaces of a port. If a device has several ports, dev_port,
+// listNetDevs returns the network interfaces of a port. If a device has several ports, dev_port,
 // which counts from 0, assigns them to one. It excludes interfaces that others create on the port,
 // because they come and go without it, see [OnPort].
-func netDevsOf(h *probe.Host, bdf, port string, ports int) (list []string) {
+func listNetDevs(h *probe.Host, bdf, port string, ports int) (list []string) {
 	dir := pci.PCIDevices + "/" + bdf + "/net"
 	names, err := h.Names(dir)
 	if err != nil {
@@ -219,8 +219,8 @@ func OnPort(h *probe.Host, dir string) bool {
 	return err == nil
 }
 
-// pciOf returns the PCI address of an InfiniBand device.
-func pciOf(h *probe.Host, device string) string {
+// readPCIAddress returns the PCI address of an InfiniBand device.
+func readPCIAddress(h *probe.Host, device string) string {
 	target, err := os.Readlink(h.Path(filepath.Join(ibClass, device, "device")))
 	if err != nil || strings.Count(filepath.Base(target), ":") != 2 {
 		return ""

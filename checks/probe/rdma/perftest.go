@@ -48,7 +48,7 @@ type PerftestResult struct {
 // built with CUDA. The error is that of starting it.
 func PerftestHelp(ctx context.Context, h *probe.Host, program string) (string, error) {
 	x := h.RunOnce(ctx, "perftest "+program, probe.Command{Argv: []string{program, "--help"}, Env: probe.PerftestEnv, Timeout: 10 * time.Second, Output: 64 << 10, Merge: true})
-	if e := perftestFault(x); e != nil {
+	if e := parseFault(x); e != nil {
 		switch e.Kind {
 		case PerftestAbsent, PerftestUnloadable, PerftestHung:
 			return "", e
@@ -169,7 +169,7 @@ func startClient(ctx context.Context, h *probe.Host, t *Perftest, port int) prob
 	argv.Argv = append(argv.Argv, "127.0.0.1")
 	for {
 		x := h.Run(ctx, argv)
-		if e := perftestFault(x); e == nil || e.Kind != PerftestNoServer {
+		if e := parseFault(x); e == nil || e.Kind != PerftestNoServer {
 			return x
 		}
 		select {
@@ -200,7 +200,7 @@ func (t *Perftest) command(e *PerftestEnd, port int) probe.Command {
 // result combines the ends of client and server. An error of a server whose client has left is only
 // a consequence, and so is that of a client whose server is gone.
 func (t *Perftest) result(client, server probe.Exit) PerftestResult {
-	e, of := perftestFault(client), perftestFault(server)
+	e, of := parseFault(client), parseFault(server)
 	switch {
 	case of != nil && of.Kind == PerftestNoPort: // the client has met another test's server, if any
 		return PerftestResult{Err: of}

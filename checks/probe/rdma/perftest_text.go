@@ -81,8 +81,8 @@ var perftestWords = []struct {
 	{"Couldn't connect to", PerftestNoServer},
 }
 
-// perftestFault returns the error of an ended program, nil if it succeeded.
-func perftestFault(x probe.Exit) *PerftestError {
+// parseFault returns the error of an ended program, nil if it succeeded.
+func parseFault(x probe.Exit) *PerftestError {
 	fault := func(kind PerftestKind, format string, args ...any) *PerftestError {
 		return &PerftestError{Kind: kind, Text: fmt.Sprintf(format, args...)}
 	}
@@ -95,7 +95,7 @@ func perftestFault(x probe.Exit) *PerftestError {
 	text := string(x.Errors) + "\n" + string(x.Output)
 	for _, w := range perftestWords {
 		if at := strings.Index(text, w.text); at >= 0 {
-			return fault(w.kind, "%s", lineAt(text, at))
+			return fault(w.kind, "%s", cutLineAt(text, at))
 		}
 	}
 	switch {
@@ -111,8 +111,8 @@ func perftestFault(x probe.Exit) *PerftestError {
 	return nil
 }
 
-// lineAt returns the line from a position in a text on, shortened for a message.
-func lineAt(text string, at int) string {
+// cutLineAt returns the line from a position in a text on, shortened for a message.
+func cutLineAt(text string, at int) string {
 	line, _, _ := strings.Cut(text[at:], "\n")
 	return probe.ShortLine(line)
 }

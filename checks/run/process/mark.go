@@ -54,7 +54,7 @@ func (m Marks) Of(pid int) (number int, ok bool) {
 // number, and the processes of the shell's session without a number. Background processes of
 // earlier lines are services and continue to run.
 func (g Guarded) OwnedBy(number int) (pids []int) {
-	for _, pid := range allPids() {
+	for _, pid := range listPIDs() {
 		its, marked := g.Marks.Of(pid)
 		if marked && its != number && pid != g.PID {
 			continue
@@ -94,7 +94,7 @@ func (g Guarded) End(number int) (left []int) {
 		case len(left) == 0:
 			return nil
 		case time.Now().Before(stop):
-		case grace == KillGrace && slices.ContainsFunc(left, runnable):
+		case grace == KillGrace && slices.ContainsFunc(left, isRunnable):
 			grace += busyGrace
 			stop = stop.Add(busyGrace)
 		default:

@@ -84,15 +84,15 @@ func Whereabouts(pid int) (state, wchan string) {
 		switch {
 		case st.State == "D":
 			return st.State, name
-		case state == "" || idle(wchan) && !idle(name):
+		case state == "" || isIdle(wchan) && !isIdle(name):
 			state, wchan = st.State, name
 		}
 	}
 	return state, wchan
 }
 
-// idle reports whether idle threads of a Go program sleep in this wait channel.
-func idle(wchan string) bool {
+// isIdle reports whether idle threads of a Go program sleep in this wait channel.
+func isIdle(wchan string) bool {
 	for _, w := range []string{"futex", "poll", "nanosleep", "sigtimedwait", "pipe_read"} {
 		if strings.Contains(wchan, w) {
 			return true
@@ -117,8 +117,8 @@ func Ended(pid int, st ProcStat) bool {
 	return err != nil || len(tasks) <= 1
 }
 
-// allPids lists all processes in the order of /proc.
-func allPids() (pids []int) {
+// listPIDs lists all processes in the order of /proc.
+func listPIDs() (pids []int) {
 	dir, err := os.Open("/proc") //nolint:forbidigo // a directory of the kernel alone
 	if err != nil {
 		return nil
@@ -135,7 +135,7 @@ func allPids() (pids []int) {
 
 // InSession lists the living processes of a session in the order of /proc.
 func InSession(sid int) (pids []int) {
-	for _, pid := range allPids() {
+	for _, pid := range listPIDs() {
 		if st, err := ReadStat(pid); err == nil && st.Session == sid && !Ended(pid, st) {
 			pids = append(pids, pid)
 		}
@@ -176,7 +176,7 @@ const busyGrace = 350 * time.Millisecond
 func EndSession(sid int, grace time.Duration) []int {
 	asked := signalCommands(sid, nil)
 	if len(asked) > 0 {
-		await(grace, func() []int { return commandsOf(sid) })
+		await(grace, func() []int { return listCommands(sid) })
 		grace = TermGrace
 	}
 	_ = unix.Kill(-sid, unix.SIGTERM)
@@ -192,19 +192,19 @@ func EndSession(sid int, grace time.Duration) []int {
 		_ = unix.Kill(pid, unix.SIGKILL)
 	}
 	left := await(KillGrace, inThere)
-	if slices.ContainsFunc(left, runnable) {
+	if slices.ContainsFunc(left, isRunnable) {
 		left = await(busyGrace, inThere)
 	}
 	return left
 }
 
-func runnable(pid int) bool {
+func isRunnable(pid int) bool {
 	state, _ := Whereabouts(pid)
 	return state == "R"
 }
 
-// commandsOf lists the processes of a session outside the process group of its leader.
-func commandsOf(sid int) []int {
+// listCommands lists the processes of a session outside the process group of its leader.
+func listCommands(sid int) []int {
 	return slices.DeleteFunc(InSession(sid), func(pid int) bool {
 		group, err := unix.Getpgid(pid)
 		return err != nil || group == sid
@@ -214,7 +214,7 @@ func commandsOf(sid int) []int {
 // signalCommands sends SIGTERM to the commands and returns them. It signals each only once, so that
 // a process that is cleaning up is not interrupted.
 func signalCommands(sid int, asked []int) []int {
-	pids := commandsOf(sid)
+	pids := listCommands(sid)
 	for _, pid := range pids {
 		if !slices.Contains(asked, pid) {
 			_ = unix.Kill(pid, unix.SIGTERM)

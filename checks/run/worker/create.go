@@ -22,7 +22,7 @@ func create(path string, data []byte) *wire.Response {
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
-		return &wire.Response{Err: pathError("write", path, err)}
+		return &wire.Response{Err: formatPathError("write", path, err)}
 	}
 	defer os.Remove(f.Name())
 	_, err = f.Write(data)
@@ -42,7 +42,7 @@ func create(path string, data []byte) *wire.Response {
 	case errors.Is(err, unix.EEXIST): // made while we wrote
 		return &wire.Response{Exists: true, Err: fmt.Sprintf("write %s: the file exists", path)}
 	case err != nil:
-		return &wire.Response{Err: pathError("write", path, err)}
+		return &wire.Response{Err: formatPathError("write", path, err)}
 	}
 	return &wire.Response{}
 }

@@ -21,7 +21,7 @@ type worker struct {
 
 	vars      wire.Vars           // last received
 	root      string              // of host
-	states    []checks.GPUState   // see gpuStates
+	states    []checks.GPUState   // see askStates
 	ports     []checks.PortAnswer // see askPorts
 	asked     map[string]bool
 	platforms func(file string, data []byte) checks.PlatformOf
@@ -40,15 +40,15 @@ func (w *worker) setVars(v wire.Vars) {
 // after it, even before the worker gets the new variables.
 func (w *worker) lookAt(root string) {
 	if root != w.root {
-		w.host, w.root, w.states = guarded(root), root, nil
+		w.host, w.root, w.states = newGuardedHost(root), root, nil
 		w.ports, w.asked = nil, nil
 		w.host.SetPast(w.vars.Past, w.vars.Spare)
 		w.host.SetStuck(w.vars.Stuck)
 	}
 }
 
-// guarded returns the node below a root. Reading it never loads a driver that was unloaded.
-func guarded(root string) *probe.Host {
+// newGuardedHost returns the node below a root. Reading it never loads a driver that was unloaded.
+func newGuardedHost(root string) *probe.Host {
 	h := probe.NewHost(root)
 	gpustate.GuardDriver(h)
 	return h
@@ -76,7 +76,7 @@ func (w *worker) env(req *wire.Request, vars map[string]string) *checks.Env {
 	}
 	env.GPUStates = func() []checks.GPUState {
 		env.At("ask NVML for the state of the GPUs")
-		return gpuStates(context.Background(), w, vars, statesWithin(req.Timeout))
+		return askStates(context.Background(), w, vars, boundStates(req.Timeout))
 	}
 	env.AskPorts = func(ask []checks.PortAnswer, limit time.Duration) []checks.PortAnswer {
 		return askPorts(context.Background(), w, ask, limit)

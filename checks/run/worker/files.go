@@ -25,45 +25,45 @@ const maxRead = 2 << 20
 func readFile(path string) *wire.Response {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return &wire.Response{File: &wire.FileInfo{Missing: true, Path: absolute(path)}}
+		return &wire.Response{File: &wire.FileInfo{Missing: true, Path: makeAbsolute(path)}}
 	}
 	if err != nil {
-		return &wire.Response{Err: pathError("read", path, err)}
+		return &wire.Response{Err: formatPathError("read", path, err)}
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
-		return &wire.Response{Err: pathError("stat", path, err)}
+		return &wire.Response{Err: formatPathError("stat", path, err)}
 	}
-	info := fileInfo(st)
+	info := describeFile(st)
 	if !st.Mode().IsRegular() {
 		return &wire.Response{File: info}
 	}
-	info.Path = placeOf(f)
+	info.Path = resolvePlace(f)
 	data, err := io.ReadAll(io.LimitReader(f, maxRead))
 	if err != nil {
-		return &wire.Response{Err: pathError("read", path, err)}
+		return &wire.Response{Err: formatPathError("read", path, err)}
 	}
 	return &wire.Response{File: info, Data: data}
 }
 
-// placeOf returns the path of an open file without links. The kernel answers from memory, so no
+// resolvePlace returns the path of an open file without links. The kernel answers from memory, so no
 // file system can block it.
-func placeOf(f *os.File) string {
+func resolvePlace(f *os.File) string {
 	if place, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err == nil && strings.HasPrefix(place, "/") {
 		return place
 	}
-	return absolute(f.Name())
+	return makeAbsolute(f.Name())
 }
 
-func absolute(path string) string {
+func makeAbsolute(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		return abs
 	}
 	return path
 }
 
-func fileInfo(st fs.FileInfo) *wire.FileInfo {
+func describeFile(st fs.FileInfo) *wire.FileInfo {
 	info := &wire.FileInfo{Mode: st.Mode(), Size: st.Size()}
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
 		info.UID = sys.Uid
@@ -77,7 +77,7 @@ func appendFile(w *worker, req *wire.Request) *wire.Response {
 	if !ok {
 		var err error
 		if log, err = openLog(req.Path, req.Trunc); err != nil {
-			return &wire.Response{Err: pathError("open", req.Path, err)}
+			return &wire.Response{Err: formatPathError("open", req.Path, err)}
 		}
 		w.logs[req.Path] = log
 	}
@@ -86,14 +86,14 @@ func appendFile(w *worker, req *wire.Request) *wire.Response {
 	}
 	if len(req.Data) > 0 {
 		if _, err := log.Write(req.Data); err != nil {
-			return &wire.Response{Err: pathError("write", req.Path, err)}
+			return &wire.Response{Err: formatPathError("write", req.Path, err)}
 		}
 	}
 	return resp
 }
 
-// pathError formats err as "verb path: why", however err was wrapped.
-func pathError(verb, path string, err error) string {
+// formatPathError formats err as "verb path: why", however err was wrapped.
+func formatPathError(verb, path string, err error) string {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pe.Err
 	}

@@ -67,7 +67,7 @@ const maxLinks = 40
 // one included. It refuses a link of another user in a directory that another user controls. The
 // directory is open only for openat.
 func walk(path string) (dir int, name string, shared bool, err error) {
-	dir, err = unix.Open(startOf(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	dir, err = unix.Open(findStart(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, "", false, err
 	}
@@ -82,8 +82,8 @@ func walk(path string) (dir int, name string, shared bool, err error) {
 			return fail(err)
 		}
 		// In a sticky directory no other user can move a file that root owns.
-		sticky := st.Mode&unix.S_ISVTX != 0 && trusted(st.Uid)
-		others := st.Mode&0o002 != 0 || !trusted(st.Uid)
+		sticky := st.Mode&unix.S_ISVTX != 0 && isTrusted(st.Uid)
+		others := st.Mode&0o002 != 0 || !isTrusted(st.Uid)
 		shared, above = above || others, above || others && !sticky
 		name, rest, _ = strings.Cut(rest, "/")
 		rest = strings.TrimLeft(rest, "/")
@@ -116,7 +116,7 @@ func walk(path string) (dir int, name string, shared bool, err error) {
 		switch {
 		case err != nil:
 			return fail(err)
-		case shared && !trusted(st.Uid):
+		case shared && !isTrusted(st.Uid):
 			return fail(fmt.Errorf("%s is a symbolic link of uid %d", name, st.Uid))
 		case links > maxLinks:
 			return fail(unix.ELOOP)
@@ -138,15 +138,15 @@ func walk(path string) (dir int, name string, shared bool, err error) {
 	}
 }
 
-func startOf(path string) string {
+func findStart(path string) string {
 	if strings.HasPrefix(path, "/") {
 		return "/"
 	}
 	return "."
 }
 
-// trusted reports whether a user may decide where root writes.
-func trusted(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
+// isTrusted reports whether a user may decide where root writes.
+func isTrusted(uid uint32) bool { return uid == 0 || int(uid) == os.Geteuid() }
 
 func readlinkat(fd int) (string, error) {
 	buf := make([]byte, unix.PathMax)

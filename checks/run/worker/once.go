@@ -42,7 +42,7 @@ func claimOpening(dir string) (release func(), err error) {
 		if time.Now().Before(end) {
 			continue
 		}
-		if pid, ours := listener(address); ours {
+		if pid, ours := findListener(address); ours {
 			if state, w := process.Whereabouts(pid); state == "D" {
 				release()
 				return nil, fmt.Errorf("process %d of an earlier run still waits for %s (wait channel %s)", pid, dir, w)
@@ -52,8 +52,8 @@ func claimOpening(dir string) (release func(), err error) {
 	}
 }
 
-// listener returns the process that listens on a socket, and whether this user owns it.
-func listener(address unix.Sockaddr) (pid int, ours bool) {
+// findListener returns the process that listens on a socket, and whether this user owns it.
+func findListener(address unix.Sockaddr) (pid int, ours bool) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return 0, false

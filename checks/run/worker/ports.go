@@ -32,7 +32,7 @@ func askPorts(ctx context.Context, w *worker, ask []checks.PortAnswer, limit tim
 			devs = append(devs, name)
 		}
 	}
-	if len(devs) == 0 || olderThan(PortsName, portsStuck) {
+	if len(devs) == 0 || hasOlder(PortsName, portsStuck) {
 		return w.ports
 	}
 	if w.asked == nil {

@@ -22,7 +22,7 @@ func findPrograms(pattern string) *wire.Response {
 	if len(paths) == 0 { // missing, or not visible
 		dir := filepath.Dir(pattern)
 		if _, err := os.ReadDir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return &wire.Response{Err: pathError("list", dir, err)}
+			return &wire.Response{Err: formatPathError("list", dir, err)}
 		}
 	}
 	resp := &wire.Response{}
@@ -44,7 +44,7 @@ func inspectProgram(path string, self fs.FileInfo) wire.Program {
 		p.Bad = "a link that leads nowhere"
 		return p
 	case err != nil:
-		p.Bad = pathError("stat", path, err)
+		p.Bad = formatPathError("stat", path, err)
 		return p
 	case !st.Mode().IsRegular():
 		p.Bad = fmt.Sprintf("not a program (%s)", st.Mode().Type())

@@ -30,13 +30,13 @@ func take(path string) *wire.Response {
 		resp.File.Missing = true
 		return resp
 	case err != nil:
-		return &wire.Response{Err: pathError("stat", path, err)}
+		return &wire.Response{Err: formatPathError("stat", path, err)}
 	}
-	resp.File = fileInfo(st)
+	resp.File = describeFile(st)
 	if st.Mode().IsRegular() {
 		data, err := readResult(path)
 		if err != nil {
-			return &wire.Response{Err: pathError("read", path, err)}
+			return &wire.Response{Err: formatPathError("read", path, err)}
 		}
 		resp.Data = data
 	}
@@ -77,12 +77,12 @@ func put(path string, data []byte, makeDir bool) *wire.Response {
 	dir := filepath.Dir(path)
 	if makeDir {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return &wire.Response{Err: pathError("mkdir", dir, err)}
+			return &wire.Response{Err: formatPathError("mkdir", dir, err)}
 		}
 	}
 	f, err := os.CreateTemp(dir, filepath.Base(path)+".*") // 0600, new, no link
 	if err != nil {
-		return &wire.Response{Err: pathError("write", path, err)}
+		return &wire.Response{Err: formatPathError("write", path, err)}
 	}
 	_, err = f.Write(data)
 	if err == nil {
@@ -94,7 +94,7 @@ func put(path string, data []byte, makeDir bool) *wire.Response {
 	if err != nil {
 		_ = f.Close()
 		_ = os.Remove(f.Name())
-		return &wire.Response{Err: pathError("write", path, err)}
+		return &wire.Response{Err: formatPathError("write", path, err)}
 	}
 	return &wire.Response{}
 }

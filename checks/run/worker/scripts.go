@@ -24,11 +24,11 @@ func ListScripts(dir string, table wire.FileTable) *wire.Response {
 		return &wire.Response{}
 	}
 	if err != nil {
-		return &wire.Response{Err: pathError("list", dir, err)}
+		return &wire.Response{Err: formatPathError("list", dir, err)}
 	}
 	resp := &wire.Response{}
-	if st, err := os.Stat(dir); err == nil && !readOnly(dir) {
-		resp.File = fileInfo(st)
+	if st, err := os.Stat(dir); err == nil && !isReadOnly(dir) {
+		resp.File = describeFile(st)
 	}
 	for _, e := range entries { // sorted, as a glob is in the C locale
 		if !strings.HasSuffix(e.Name(), ".nhc") || strings.HasPrefix(e.Name(), ".") {
@@ -43,7 +43,7 @@ func ListScripts(dir string, table wire.FileTable) *wire.Response {
 		case err != nil:
 			s.Stock, s.Missing, s.Functions = true, true, functions
 		default:
-			s.FileInfo = *fileInfo(st)
+			s.FileInfo = *describeFile(st)
 			readScript(&s, table, named)
 		}
 		resp.Scripts = append(resp.Scripts, s)
@@ -51,9 +51,9 @@ func ListScripts(dir string, table wire.FileTable) *wire.Response {
 	return resp
 }
 
-// readOnly reports whether a directory is mounted read-only. Volumes of a container are, although
+// isReadOnly reports whether a directory is mounted read-only. Volumes of a container are, although
 // their mode may be world-writable.
-func readOnly(dir string) bool {
+func isReadOnly(dir string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(dir, &st) == nil && st.Flags&unix.ST_RDONLY != 0
 }

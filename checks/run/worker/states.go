@@ -29,18 +29,18 @@ const StatesName = "states"
 // if no process keeps the driver initialized.
 const statesLimit = 4 * time.Second
 
-// statesWithin returns that limit for a run with this timeout, 0 for no timeout: half of the
+// boundStates returns that limit for a run with this timeout, 0 for no timeout: half of the
 // check's time, so that the check can still report if there is no answer.
-func statesWithin(timeout time.Duration) time.Duration {
+func boundStates(timeout time.Duration) time.Duration {
 	if timeout <= 0 {
 		return statesLimit
 	}
 	return min(statesLimit, timeout*2/5)
 }
 
-// gpuStates reads the states from the driver, at most once a run; nil means unknown.
-func gpuStates(ctx context.Context, w *worker, vars map[string]string, limit time.Duration) []checks.GPUState {
-	if w.states != nil || olderThan(StatesName, statesLimit+time.Second) {
+// askStates reads the states from the driver, at most once a run; nil means unknown.
+func askStates(ctx context.Context, w *worker, vars map[string]string, limit time.Duration) []checks.GPUState {
+	if w.states != nil || hasOlder(StatesName, statesLimit+time.Second) {
 		return w.states
 	}
 	w.states = []checks.GPUState{}
@@ -58,10 +58,10 @@ func gpuStates(ctx context.Context, w *worker, vars map[string]string, limit tim
 	return w.states
 }
 
-// olderThan reports whether a process of this name of an earlier run still hangs, since another
+// hasOlder reports whether a process of this name of an earlier run still hangs, since another
 // would only hang beside it. It ignores a younger process, which belongs to a current run, and
 // processes of other users.
-func olderThan(name string, age time.Duration) bool {
+func hasOlder(name string, age time.Duration) bool {
 	procs, err := probe.Processes(probe.NewHost("/"))
 	if err != nil {
 		return true
@@ -70,15 +70,15 @@ func olderThan(name string, age time.Duration) bool {
 		if p.UID != uint32(os.Geteuid()) || !strings.HasPrefix(p.Args, wire.WorkerName+" "+name) || !probe.OwnAccord(probe.NewHost("/"), p.PID) {
 			continue
 		}
-		if st, err := process.ReadStat(p.PID); err == nil && sinceStart(st.Start) > age {
+		if st, err := process.ReadStat(p.PID); err == nil && computeAge(st.Start) > age {
 			return true
 		}
 	}
 	return false
 }
 
-// sinceStart returns the time since a process started; start is in ticks after the boot.
-func sinceStart(start uint64) time.Duration {
+// computeAge returns the time since a process started; start is in ticks after the boot.
+func computeAge(start uint64) time.Duration {
 	var up unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // never fails
 	return time.Duration(up.Nano()) - time.Duration(start)*(time.Second/probe.ClockTicks)

@@ -24,12 +24,12 @@ func TestOlderThan(t *testing.T) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()
-	for began := time.Now(); !olderThan(StatesName, -time.Minute); time.Sleep(time.Millisecond) { // until it has that name
+	for began := time.Now(); !hasOlder(StatesName, -time.Minute); time.Sleep(time.Millisecond) { // until it has that name
 		if time.Since(began) > 10*time.Second {
 			t.Fatal("a process that asks the driver was not found")
 		}
 	}
-	if olderThan(StatesName, time.Hour) {
+	if hasOlder(StatesName, time.Hour) {
 		t.Error("a process that was started just now was taken for one that hangs")
 	}
 }

@@ -40,7 +40,7 @@ func Serve(root string, platforms func(file string, data []byte) checks.Platform
 	unix.CloseOnExec(wire.PageFd)
 	w := &worker{
 		page: wire.OpenPage(wire.PageFd),
-		host: guarded(root),
+		host: newGuardedHost(root),
 		out:  os.NewFile(wire.ResponseFd, "responses"),
 		logs: map[string]openedLog{},
 
