@@ -170,8 +170,19 @@ func parseCabling(file, text string) (cablingTable, error) {
 		key, end, _ := strings.Cut(line, " ")
 		guid, port, ok := strings.Cut(key, ",")
 		hex := strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(guid), "0x"), ":", "")
-		if end = strings.TrimSpace(end); !ok || len(hex) != 16 || strings.Trim(hex, "0123456789abcdef") != "" || !isNumber(port) || end == "" {
-			errs = append(errs, fmt.Errorf("%s:%d: want GUID,PORT and the far end: 0x506b4b0300f4a8d2,1 leaf03 port 12", file, number))
+		wrong := ""
+		switch end = strings.TrimSpace(end); {
+		case !ok:
+			wrong = fmt.Sprintf("%q has no port number", key)
+		case len(hex) != 16 || strings.Trim(hex, "0123456789abcdef") != "":
+			wrong = fmt.Sprintf("%q is not a GUID of 16 hexadecimal digits", guid)
+		case !isNumber(port):
+			wrong = fmt.Sprintf("%q is not a port number", port)
+		case end == "":
+			wrong = fmt.Sprintf("%q has no far end", key)
+		}
+		if wrong != "" {
+			errs = append(errs, fmt.Errorf("%s:%d: %s, want GUID,PORT and the far end, such as 0x506b4b0300f4a8d2,1 leaf03 port 12", file, number, wrong))
 			continue
 		}
 		table[formatCablingKey(guid, port)] = shortenEnd(end)

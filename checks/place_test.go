@@ -63,3 +63,25 @@ func FuzzCabling(f *testing.F) {
 		_, _ = parseCabling("f", text)
 	})
 }
+
+// An error of a cabling file names the line, the word and the right form.
+func TestCablingErrors(t *testing.T) {
+	t.Parallel()
+	const want = ", want GUID,PORT and the far end, such as 0x506b4b0300f4a8d2,1 leaf03 port 12"
+	for line, wrong := range map[string]string{
+		"0x506b4b0300f4a8d2 leaf03":   `"0x506b4b0300f4a8d2" has no port number`,
+		"506b:4b03:00f4:a8d,1 leaf03": `"506b:4b03:00f4:a8d" is not a GUID of 16 hexadecimal digits`,
+		"mlx5_0,1 leaf03":             `"mlx5_0" is not a GUID of 16 hexadecimal digits`,
+		"0x506b4b0300f4a8d2,p1 leaf":  `"p1" is not a port number`,
+		"0x506b4b0300f4a8d2, leaf":    `"" is not a port number`,
+		"0x506b4b0300f4a8d2,1 # leaf": `"0x506b4b0300f4a8d2,1" has no far end`,
+	} {
+		err := CablingErrors("cabling", []byte("# ours\n0x506b4b0300f4a8d2,1 leaf03 port 12\n"+line+"\n"))
+		if err == nil || err.Error() != "cabling:3: "+wrong+want {
+			t.Errorf("%s: %v, want %s", line, err, wrong)
+		}
+	}
+	if err := CablingErrors("cabling", []byte("506b:4b03:00f4:a8d2,1 leaf03\n")); err != nil {
+		t.Error(err)
+	}
+}

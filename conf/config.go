@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/BurntSushi/toml"
+
+	"github.com/nhc-gpu/nhc-gpu/conf/tomltext"
 )
 
 // Config is what nhc.toml says: checks, what they mean around a job, and how
@@ -111,7 +113,7 @@ func ParseTOML(file string, data []byte) (*Config, error) {
 	var root map[string]toml.Primitive
 	md, err := toml.Decode(string(data), &root)
 	if err != nil {
-		return nil, tomlError(file, err)
+		return nil, tomltext.Place(file, err)
 	}
 	d := &decoder{file: file, md: md}
 	c := &Config{}
@@ -146,7 +148,7 @@ func (c *Config) choose(d *decoder, key string, p toml.Primitive) {
 	d.value(p, func(v any) error {
 		text, ok := v.(string)
 		if !ok || WrongChoice(name, text) != nil {
-			return fmt.Errorf("%s = %v: want %q or %q", key, v, Choices(name)[0], Choices(name)[1])
+			return fmt.Errorf("%s = %s: want %q or %q", key, tomltext.Value(v), Choices(name)[0], Choices(name)[1])
 		}
 		if c.Chosen == nil {
 			c.Chosen = map[string]string{}
@@ -168,7 +170,7 @@ type decoder struct {
 	errs []error
 }
 
-func (d *decoder) add(err error) { d.errs = append(d.errs, tomlError(d.file, err)) }
+func (d *decoder) add(err error) { d.errs = append(d.errs, tomltext.Place(d.file, err)) }
 
 // taker has the decoder add the position to an error.
 type taker struct{ take func(any) error }
@@ -233,7 +235,7 @@ func (d *decoder) active(p toml.Primitive) (env []string, at Pos) {
 			env = append(env, word)
 		}
 		if !ok {
-			return fmt.Errorf("%v: want a list of strings, [\"NCCL_IB_HCA=mlx5\"]", v)
+			return fmt.Errorf("%s: want a list of texts, such as [\"NCCL_IB_HCA=mlx5\"]", tomltext.Value(v))
 		}
 		return nil
 	}})
@@ -254,7 +256,7 @@ func (d *decoder) place(p toml.Primitive) Pos {
 }
 
 func (p *Policy) takeContexts(v any) error {
-	want := fmt.Errorf("%v: want a list of %s", v, strings.Join(contexts, ", "))
+	want := fmt.Errorf("%s: want a list of %s, such as [\"prolog\"]", tomltext.Value(v), strings.Join(contexts, ", "))
 	list, ok := v.([]any)
 	if !ok {
 		return want
@@ -273,7 +275,7 @@ func (p *Policy) takeContexts(v any) error {
 func (p *Policy) takeAction(v any) error {
 	name, _ := v.(string)
 	if !slices.Contains(actions, Action(name)) {
-		return fmt.Errorf("%v: want one of none, warn, drain, fail-job", v)
+		return fmt.Errorf("%s: want one of none, warn, drain, fail-job", tomltext.Value(v))
 	}
 	p.Action = Action(name)
 	return nil
@@ -307,7 +309,7 @@ func seconds(to *time.Duration, least float64) func(any) error {
 			n = v
 		}
 		if !(n >= least && n <= longest.Seconds()) {
-			return fmt.Errorf("%v: want seconds, %.0f to %.0f", v, least, longest.Seconds())
+			return fmt.Errorf("%s: want seconds, %.0f to %.0f", tomltext.Value(v), least, longest.Seconds())
 		}
 		*to = time.Duration(n * float64(time.Second))
 		return nil
@@ -320,7 +322,7 @@ func word(words map[string]func()) func(any) error {
 		name, _ := v.(string)
 		use, ok := words[name]
 		if !ok {
-			return fmt.Errorf("%v: want one of %s", v, strings.Join(slices.Sorted(maps.Keys(words)), ", "))
+			return fmt.Errorf("%s: want one of %s", tomltext.Value(v), strings.Join(slices.Sorted(maps.Keys(words)), ", "))
 		}
 		use()
 		return nil

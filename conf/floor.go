@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/conf/tomltext"
 )
 
 // Floor is what a test of a healthy node reaches at least. It is compared with
@@ -118,7 +120,10 @@ type keyError struct {
 func (e *keyError) Error() string { return e.err.Error() }
 
 func wrongKey(key string, v any, want string) error {
-	return &keyError{key, fmt.Errorf("floor: %s = %v: want %s", key, v, want)}
+	if v == nil {
+		return &keyError{key, fmt.Errorf("floor: no %s: want %s", key, want)}
+	}
+	return &keyError{key, fmt.Errorf("floor: %s = %s: want %s", key, tomltext.Value(v), want)}
 }
 
 // parseFloor reads one [[platform.floor]] table; errors may be a keyError.

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/BurntSushi/toml"
+
+	"github.com/nhc-gpu/nhc-gpu/conf/tomltext"
 )
 
 // Platform is a kind of node, as its GPUs on the PCI bus tell it, and what a
@@ -69,7 +71,7 @@ func ParsePlatforms(file string, data []byte) (*Platforms, error) {
 	}
 	var whole map[string]any
 	if _, err := toml.Decode(string(data), &whole); err != nil {
-		return nil, tomlError(file, err)
+		return nil, tomltext.Place(file, err)
 	}
 	site, err := parsePlatforms(file, string(data), "")
 	if err == nil {

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/BurntSushi/toml"
+
+	"github.com/nhc-gpu/nhc-gpu/conf/tomltext"
 )
 
 // parsePlatforms reads the [[platform]] tables that have the text. [sources]
@@ -53,7 +55,7 @@ func (r *platformReader) section(text string, line int) {
 	var root map[string]toml.Primitive
 	md, err := toml.Decode(strings.Repeat("\n", line-1)+text, &root)
 	if err != nil {
-		r.errs = append(r.errs, tomlError(r.file, err))
+		r.errs = append(r.errs, tomltext.Place(r.file, err))
 		return
 	}
 	for _, key := range slices.Sorted(maps.Keys(root)) {
@@ -77,7 +79,7 @@ func (r *platformReader) section(text string, line int) {
 
 func (r *platformReader) note(err error) {
 	if err != nil {
-		r.errs = append(r.errs, tomlError(r.file, err))
+		r.errs = append(r.errs, tomltext.Place(r.file, err))
 	}
 }
 
@@ -150,14 +152,14 @@ type idList struct {
 func (l *idList) UnmarshalTOML(v any) error {
 	items, ok := v.([]any)
 	if !ok || len(items) == 0 {
-		return fmt.Errorf("%v: want a list of %s", v, l.want)
+		return fmt.Errorf("%s: want a list of %s", tomltext.Value(v), l.want)
 	}
 	for _, item := range items {
 		text, ok := item.(string)
 		id := strings.ToLower(text)
 		groups := strings.Split(id, ":")
 		if !ok || len(groups) != l.groups || slices.ContainsFunc(groups, notID) {
-			return fmt.Errorf("%v: want %s", item, l.want)
+			return fmt.Errorf("%s: want %s", tomltext.Value(item), l.want)
 		}
 		l.list = append(l.list, id)
 	}
@@ -192,7 +194,7 @@ func (r *figureReader) UnmarshalTOML(v any) error {
 			return fmt.Errorf("%s: key %s: want value, at, source, verified", r.key, key)
 		}
 		if !ok {
-			return fmt.Errorf("%s: %s = %v: want %s", r.key, key, table[key], map[string]string{"at": "a string", "source": "a string", "verified": "true or false"}[key])
+			return fmt.Errorf("%s: %s = %s: want %s", r.key, key, tomltext.Value(table[key]), map[string]string{"at": "text in quotes", "source": "text in quotes", "verified": "true or false"}[key])
 		}
 	}
 	return r.values(table["value"])
@@ -207,16 +209,16 @@ func (r *figureReader) values(v any) error {
 	for _, item := range items {
 		n, err := kind.number(item)
 		if err != nil {
-			return fmt.Errorf("%s = %v: %w", r.key, item, err)
+			return fmt.Errorf("%s = %s: %w", r.key, tomltext.Value(item), err)
 		}
 		r.figure.Values = append(r.figure.Values, n)
 	}
 	switch {
 	case len(items) == 1:
 	case kind.Words != nil:
-		return fmt.Errorf("%s = %v: want one word", r.key, v)
+		return fmt.Errorf("%s = %s: want one word", r.key, tomltext.Value(v))
 	case !kind.Several || len(items) == 0:
-		return fmt.Errorf("%s = %v: want one number", r.key, v)
+		return fmt.Errorf("%s = %s: want one number", r.key, tomltext.Value(v))
 	}
 	slices.Sort(r.figure.Values)
 	return nil

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -110,13 +109,9 @@ func applySite(t dcgmTable, path, text string) (dcgmTable, error) {
 			Class dcgmClass `toml:"class"`
 		} `toml:"error"`
 	}
-	md, err := toml.Decode(text, &site)
+	r, err := checks.DecodeSite(path, text, &site)
 	if err != nil {
-		return nil, checks.TOMLPlace(path, err)
-	}
-	r := checks.SiteFile{Path: path, Text: text}
-	for _, key := range md.Undecoded() {
-		r.Wrong(r.Line(`\s*`+regexp.QuoteMeta(key[len(key)-1])+`\s*=`, 0), "unknown key %s", key)
+		return nil, err
 	}
 	t = slices.Clone(t)
 	for n, s := range site.Error {
@@ -130,7 +125,7 @@ func applySite(t dcgmTable, path, text string) (dcgmTable, error) {
 		case i >= 0:
 			t[i].Class = s.Class
 		case s.Code == nil:
-			r.Wrong(line, "DCGM has no error %q", s.Name)
+			r.Wrong(line, "DCGM has no error %q, want a name such as VOLATILE_DBE_DETECTED, or a code", s.Name)
 		default:
 			t = append(t, dcgmRow{Code: *s.Code, Name: strings.TrimPrefix(s.Name, "DCGM_FR_"), Class: s.Class})
 		}

@@ -7,14 +7,11 @@ import (
 	"io/fs"
 	"math"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/BurntSushi/toml"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -216,13 +213,9 @@ func parseIBCounters(file, text string, over []IBCounter) ([]IBCounter, error) {
 		Sources  map[string]string `toml:"sources"`
 		Counters []ibCounterText   `toml:"counter"`
 	}
-	md, err := toml.Decode(text, &t)
+	r, err := checks.DecodeSite(file, text, &t)
 	if err != nil {
-		return nil, checks.TOMLPlace(file, err)
-	}
-	r := &checks.SiteFile{Path: file, Text: text}
-	for _, key := range md.Undecoded() {
-		r.Wrong(r.Line(`\s*`+regexp.QuoteMeta(key[len(key)-1])+`\s*=|\s*\[+\s*`+regexp.QuoteMeta(key.String()), 0), "unknown key %s", key)
+		return nil, err
 	}
 	rows, given := slices.Clone(over), map[string]bool{}
 	for i := range t.Counters {
@@ -238,11 +231,11 @@ func parseIBCounters(file, text string, over []IBCounter) ([]IBCounter, error) {
 		}
 		c.into(&row)
 		if err := row.sound(); err != nil {
-			r.Wrong(line, "%s: %v", c.Name, err)
+			r.Wrong(line, "%s: %v", cmp.Or(c.Name, "counter"), err)
 			continue
 		}
 		if given[row.Name] {
-			r.Wrong(line, "%s: duplicate", c.Name)
+			r.Wrong(line, "%s is given twice, want it once", c.Name)
 		}
 		given[row.Name] = true
 		if at < 0 {
@@ -291,26 +284,33 @@ func put[T any](into, from *T) {
 // ibCounterName matches valid counter names: a name becomes part of a path.
 var ibCounterName = checks.Lazily(`^(counters|hw_counters|device|net)/[A-Za-z0-9_]{1,64}$`)
 
+// ibRemedies are the remedies that a counter can have.
+var ibRemedies = []string{string(checks.CheckCable), string(checks.CheckFabric), string(checks.FixConfig), string(checks.RebootNode), string(checks.ReseatOrRMA), string(checks.RestartApp)}
+
 // sound rejects an unusable row.
 func (c *IBCounter) sound() error {
 	limit := func(n float64) bool { return n == ibNever || n >= 0 && !math.IsInf(n, 0) }
 	switch {
 	case !ibCounterName().MatchString(c.Name):
-		return errors.New("want a known counter, or counters/NAME, hw_counters/NAME, device/NAME or net/NAME")
+		return fmt.Errorf("name %q, want a known counter, or counters/NAME, hw_counters/NAME, device/NAME or net/NAME", c.Name)
 	case c.Bits < 1 || c.Bits > 64:
 		return fmt.Errorf("bits %d, want 1 to 64", c.Bits)
 	case !slices.Contains([]string{inAny, inSecond, inMinute, inHour}, cmp.Or(c.Per, inAny)):
 		return fmt.Errorf("per %q, want any, second, minute or hour", c.Per)
-	case !limit(c.Warn) || !limit(c.Fail) || !limit(c.Outlier):
-		return errors.New("warn, fail or outlier: want a number from 0, or -1 for never")
+	case !limit(c.Warn):
+		return fmt.Errorf("warn %g, want a number from 0, or -1 for never", c.Warn)
+	case !limit(c.Fail):
+		return fmt.Errorf("fail %g, want a number from 0, or -1 for never", c.Fail)
+	case !limit(c.Outlier):
+		return fmt.Errorf("outlier %g, want a number from 0, or -1 for never", c.Outlier)
 	case c.Outlier >= 0 && c.Per != inSecond && c.Per != inMinute:
 		return fmt.Errorf("outlier with per %q, want second or minute", c.Per)
 	case c.Again < 0 || c.Again > int(ibWindow/ibSpell):
 		return fmt.Errorf("again %d, want 0 to %d", c.Again, int(ibWindow/ibSpell))
 	case !slices.Contains([]string{"", layerIB, LayerEth, layerEFA}, c.Layer):
 		return fmt.Errorf("layer %q, want %s, %s or %s", c.Layer, layerIB, LayerEth, layerEFA)
-	case !slices.Contains([]checks.Remedy{checks.NoRemedy, checks.RestartApp, checks.RebootNode, checks.ReseatOrRMA, checks.CheckCable, checks.CheckFabric, checks.FixConfig}, c.Remedy):
-		return fmt.Errorf("remedy %q: unknown", c.Remedy)
+	case c.Remedy != checks.NoRemedy && !slices.Contains(ibRemedies, string(c.Remedy)):
+		return fmt.Errorf("remedy %q, want one of %s", c.Remedy, strings.Join(ibRemedies, ", "))
 	}
 	return nil
 }

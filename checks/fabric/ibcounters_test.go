@@ -121,20 +121,25 @@ source = "ours"
 		t.Error("the table itself was changed")
 	}
 	for text, want := range map[string]string{
-		"[[counter]]\nname = \"symbol_errors\"\n":                                               "f:1: symbol_errors: want a known counter, or counters/NAME, hw_counters/NAME, device/NAME or net/NAME",
-		"[[counter]]\nname = \"counters/../../x\"\n":                                            "f:1: counters/../../x: want a known counter, or counters/NAME, hw_counters/NAME, device/NAME or net/NAME",
+		"[[counter]]\nname = \"symbol_errors\"\n":                                               `f:1: symbol_errors: name "symbol_errors", want a known counter, or counters/NAME, hw_counters/NAME, device/NAME or net/NAME`,
+		"[[counter]]\nname = \"counters/../../x\"\n":                                            `f:1: counters/../../x: name "counters/../../x", want a known counter, or counters/NAME, hw_counters/NAME, device/NAME or net/NAME`,
 		"\n[[counter]]\nname = \"symbol_error\"\nper = \"day\"\n":                               `f:2: symbol_error: per "day", want any, second, minute or hour`,
-		"[[counter]]\nname = \"symbol_error\"\nwarn = -2\n":                                     "f:1: symbol_error: warn, fail or outlier: want a number from 0, or -1 for never",
-		"[[counter]]\nname = \"symbol_error\"\nwarn = nan\n":                                    "f:1: symbol_error: warn, fail or outlier: want a number from 0, or -1 for never",
-		"[[counter]]\nname = \"symbol_error\"\nfail = inf\n":                                    "f:1: symbol_error: warn, fail or outlier: want a number from 0, or -1 for never",
+		"[[counter]]\nname = \"symbol_error\"\nwarn = -2\n":                                     "f:1: symbol_error: warn -2, want a number from 0, or -1 for never",
+		"[[counter]]\nname = \"symbol_error\"\nwarn = nan\n":                                    "f:1: symbol_error: warn NaN, want a number from 0, or -1 for never",
+		"[[counter]]\nname = \"symbol_error\"\nfail = inf\n":                                    "f:1: symbol_error: fail +Inf, want a number from 0, or -1 for never",
 		"[[counter]]\nname = \"symbol_error\"\nbits = 65\n":                                     "f:1: symbol_error: bits 65, want 1 to 64",
 		"[[counter]]\nname = \"symbol_error\"\nagain = 99\n":                                    "f:1: symbol_error: again 99, want 0 to 12",
 		"[[counter]]\nname = \"symbol_error\"\nlayer = \"IB\"\n":                                `f:1: symbol_error: layer "IB", want InfiniBand, Ethernet or EFA`,
-		"[[counter]]\nname = \"symbol_error\"\nremedy = \"pray\"\n":                             `f:1: symbol_error: remedy "pray": unknown`,
-		"[[counter]]\nname = \"symbol_error\"\nlimit = 3\n":                                     "f:3: unknown key counter.limit",
-		"[[counter]]\nname = \"symbol_error\"\n[[counter]]\nname = \"counters/symbol_error\"\n": "f:3: counters/symbol_error: duplicate",
+		"[[counter]]\nname = \"symbol_error\"\nremedy = \"pray\"\n":                             `f:1: symbol_error: remedy "pray", want one of check-cable, check-fabric, fix-config, reboot-node, reseat-or-rma, restart-app`,
+		"[[counter]]\nname = \"symbol_error\"\nlimit = 3\n":                                     "f:3: unknown key counter.limit, want one of again, bits, do, fail, layer, link, means, name, outlier, parts, per, remedy, saturates, source, warn",
+		"[[counter]]\nname = \"symbol_error\"\n[[counter]]\nname = \"counters/symbol_error\"\n": "f:3: counters/symbol_error is given twice, want it once",
 		"[[counter]]\nname = \"symbol_error\"\noutlier = 5\n":                                   `f:1: symbol_error: outlier with per "hour", want second or minute`,
-		"[[counter]\n": "f:2: expected end of table array name delimiter ']', but got '\\n' instead",
+		"[[counter]]\nname = \"symbol_error\"\nwarn = \"5\"\n":                                  "f:3: counter.warn: want a number, got text in quotes",
+		"[[counter]]\nname = \"symbol_error\"\nbits = 1.5\n":                                    "f:3: counter.bits: want a whole number, got a number",
+		"[[counter]]\nname = \"symbol_error\"\nlink = \"yes\"\n":                                "f:3: counter.link: want true or false, got text in quotes",
+		"counter = 3\n":      "f:1: counter: want a list, got a whole number",
+		"[[count]]\nx = 1\n": "f:1: unknown key count, want one of counter, sources; did you mean counter?",
+		"[[counter]\n":       "f:2: got the end of the line in a header, want [[NAME]]",
 	} {
 		if _, err := parseIBCounters("f", text, IBCounterRows); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %s", text, err, want)

@@ -192,24 +192,25 @@ type xidPolicyText struct {
 // gives a class another severity.
 func parseXidPolicy(path, text string) (*xidPolicy, error) {
 	var file xidPolicyText
-	md, err := toml.Decode(text, &file)
+	site, err := checks.DecodeSite(path, text, &file)
 	if err != nil {
-		return nil, checks.TOMLPlace(path, err)
+		return nil, err
 	}
-	r := xidPolicyReader{SiteFile: checks.SiteFile{Path: path, Text: text}, p: &xidPolicy{file: path, rows: map[checks.XidKey]xidOverride{}, severity: map[checks.XidClass]checks.Severity{}}}
-	for _, key := range md.Undecoded() {
-		r.Wrong(r.Line(`\s*`+regexp.QuoteMeta(key[len(key)-1])+`\s*=|\s*\[+\s*`+regexp.QuoteMeta(key.String()), 0), "unknown key %s", key)
-	}
+	r := xidPolicyReader{SiteFile: site, p: &xidPolicy{file: path, rows: map[checks.XidKey]xidOverride{}, severity: map[checks.XidClass]checks.Severity{}}}
 	r.addRows("xid", false, file.Xid)
 	r.addRows("sxid", true, file.SXid)
 	for _, class := range slices.Sorted(maps.Keys(file.Class)) {
 		word := file.Class[class].Severity
 		severity, ok := map[string]checks.Severity{"ok": checks.OK, "warn": checks.Warn, "fail": checks.Fail}[word]
-		if class.Rank() < 0 || class.Rank() >= checks.XidDecode.Rank() || !ok {
-			r.Wrong(r.Line(`\s*\[\s*class\s*\.\s*"?`+regexp.QuoteMeta(string(class)), 0), "class.%s: severity %q, want ok, warn or fail, for one of %s", class, word, listClasses())
-			continue
+		line := r.Line(`\s*\[\s*class\s*\.\s*"?`+regexp.QuoteMeta(string(class)), 0)
+		switch {
+		case class.Rank() < 0 || class.Rank() >= checks.XidDecode.Rank():
+			r.Wrong(line, "class.%s: unknown class, want one of %s", class, listClasses())
+		case !ok:
+			r.Wrong(line, "class.%s: severity %q, want ok, warn or fail", class, word)
+		default:
+			r.p.severity[class] = severity
 		}
-		r.p.severity[class] = severity
 	}
 	if len(r.Errs) > 0 {
 		return nil, errors.Join(r.Errs...)
@@ -219,7 +220,7 @@ func parseXidPolicy(path, text string) (*xidPolicy, error) {
 
 // xidPolicyReader collects the errors of a policy.
 type xidPolicyReader struct {
-	checks.SiteFile
+	*checks.SiteFile
 
 	p *xidPolicy
 }
@@ -240,7 +241,7 @@ func (r *xidPolicyReader) addRows(table string, isSwitch bool, list []xidOverrid
 		_, twice := r.p.rows[key]
 		switch {
 		case twice:
-			r.Wrong(line, "%s: given twice", key)
+			r.Wrong(line, "%s is given twice, want it once", key)
 		case o.Class.Rank() < 0 || o.Class.Rank() >= checks.XidDecode.Rank():
 			r.Wrong(line, "%s: class %q, want one of %s", key, o.Class, listClasses())
 		default:

@@ -248,16 +248,18 @@ func TestXidPolicyFileIsWrong(t *testing.T) {
 		"[[xid]]\ncode = 79\nclass = \"DRAIN\"":                                  `Xid 79: class "DRAIN", want one of`,
 		"[[xid]]\ncode = 79":                                                     `Xid 79: class "", want one of`,
 		"[[sxid]]\ncode = 1\nclass = \"DECODE\"":                                 `SXid 1: class "DECODE"`,
-		"[[xid]]\ncode = 1\nclass = \"APP\"\n[[xid]]\ncode = 1\nclass = \"APP\"": "Xid 1: given twice",
+		"[[xid]]\ncode = 1\nclass = \"APP\"\n[[xid]]\ncode = 1\nclass = \"APP\"": "Xid 1 is given twice, want it once",
 		"[[xid]]\ncode = 1\nklass = \"APP\"":                                     "unknown key xid.klass",
 		"[class.WATCH]\nseverity = \"loud\"":                                     `class.WATCH: severity "loud"`,
 		"[class.GONE]\nseverity = \"ok\"":                                        "class.GONE",
 		"[class.DECODE]\nseverity = \"fail\"":                                    "class.DECODE",
 		"[class.WATCH]":                                                          `severity ""`,
-		"xid = 5":                                                                "/x.toml",
+		"xid = 5":                                                                "/x.toml:1: xid: want a list, got a whole number",
+		"[[xid]]\ncode = \"79\"":                                                 "/x.toml:2: xid.code: want a whole number, got text in quotes",
+		"[class]\nWATCH = \"fail\"":                                              "/x.toml:2: class.WATCH: want a table, got text in quotes",
 		"\x00":                                                                   "/x.toml",
-		"[[xid]]\ncode = 79\nclass = 7":                                          "/x.toml:3: ",
-		"[[xid\ncode = 79":                                                       "/x.toml:2: ",
+		"[[xid]]\ncode = 79\nclass = 7":                                          "/x.toml:3: xid.class: want text in quotes, got a whole number",
+		"[[xid\ncode = 79":                                                       "/x.toml:2: got the end of the line in a header, want [NAME] or [[NAME]]",
 	} {
 		if p, err := parseXidPolicy("/x.toml", text); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "/x.toml:") {
 			t.Errorf("%q: %v, %v, want %q", text, p, err, want)
@@ -303,8 +305,8 @@ severity = "loud"
 [[nvlink]]
 `))
 	want := []string{
-		"/x.toml:7: unknown key sxid.klass", "/x.toml:20: unknown key nvlink", "/x.toml:1: Xid 79: class \"DRAIN\", want one of",
-		"/x.toml:13: Xid 48: given twice", "/x.toml:16: class.GONE: severity \"ok\", want", "/x.toml:18: class.WATCH: severity \"loud\"",
+		"/x.toml:7: unknown key sxid.klass, want one of class, code, why; did you mean class?", "/x.toml:20: unknown key nvlink, want one of class, sxid, xid", "/x.toml:1: Xid 79: class \"DRAIN\", want one of",
+		"/x.toml:13: Xid 48 is given twice, want it once", "/x.toml:16: class.GONE: unknown class, want one of IGNORE, FOLLOW", "/x.toml:18: class.WATCH: severity \"loud\"",
 	}
 	if err == nil {
 		t.Fatalf("no error, want %q", want)

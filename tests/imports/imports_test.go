@@ -27,7 +27,8 @@ var anyFamily = []string{"checks", "checks/gpustate", "checks/probe", "checks/pr
 // refused, and unused entries are removed. "checks/*" are the families without an entry, for
 // example a new one.
 var may = map[string][]string{
-	"conf":                           {},
+	"conf":                           {"conf/tomltext"},
+	"conf/tomltext":                  {},
 	"conf/match":                     {},
 	"checks/probe":                   {"os/exec"},
 	"checks/probe/*":                 {"checks/probe", "os/exec"},
@@ -38,7 +39,7 @@ var may = map[string][]string{
 	"checks/probe/nvidia":            {"checks/probe", "checks/probe/pci", "os/exec"},
 	"checks/probe/nvml":              {"checks/probe", "checks/probe/nvidia", "os/exec"},
 	"checks/probe/rdma":              {"checks/probe", "checks/probe/network", "checks/probe/pci", "os/exec"},
-	"checks":                         {"checks/probe", "checks/probe/*", "conf/match"},
+	"checks":                         {"checks/probe", "checks/probe/*", "conf/match", "conf/tomltext"},
 	"checks/gpustate":                {"checks", "checks/probe", "checks/probe/*"},
 	"checks/*":                       anyFamily,
 	"checks/active":                  slices.Concat(anyFamily, []string{"checks/dcgm", "checks/fabric", "checks/gpu", "checks/pcie", "checks/topology"}),
@@ -63,7 +64,7 @@ var may = map[string][]string{
 	"checks/session/node":            {"checks", "checks/gpu", "checks/plan", "checks/probe/*", "checks/run", "checks/run/wire", "checks/verdict", "checks/session", "checks/session/setting", "checks/session/sink", "conf", "slurm"},
 	"checks/session/open":            {"checks", "checks/plan", "checks/probe", "checks/probe/*", "checks/run", "checks/run/wire", "checks/verdict", "checks/session", "checks/session/setting", "checks/session/node", "conf", "conf/match", "slurm"},
 	"checks/session/job":             {"checks", "checks/plan", "checks/run", "checks/run/wire", "checks/session", "checks/session/node", "conf", "slurm"},
-	"checks/session/judge":           {"checks", "checks/plan", "checks/run", "checks/run/wire", "checks/verdict", "checks/session", "checks/session/job", "checks/session/node", "checks/session/open", "checks/session/setting", "checks/session/sink", "conf/match", "slurm"},
+	"checks/session/judge":           {"checks", "checks/plan", "checks/run", "checks/run/wire", "checks/verdict", "checks/session", "checks/session/job", "checks/session/node", "checks/session/open", "checks/session/setting", "checks/session/sink", "conf", "conf/match", "slurm"},
 	"slurm":                          {"checks"},
 	"cmd/nhc-gpu":                    {"checks", "checks/all", "checks/run", "checks/run/wire", "checks/run/worker", "checks/session", "checks/session/node", "checks/session/setting", "checks/session/sink", "checks/verdict", "slurm", "cmd/nhc-gpu/internal/*"},
 	"cmd/nhc-gpu/internal/console":   {"checks", "checks/plan", "checks/run", "checks/verdict"},
