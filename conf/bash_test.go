@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestParseAgainstBash compares with bash's read on text put together at
-// random: each line as read gives it, cut at the first "||".
+// TestParseAgainstBash compares with bash's read on random text: each line as read returns it, cut
+// at the first "||".
 func TestParseAgainstBash(t *testing.T) {
 	t.Parallel()
 	bash, err := exec.LookPath("bash")

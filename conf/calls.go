@@ -6,14 +6,14 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// Call is a command by name in a script.
+// Call is a command that a script calls by name.
 type Call struct {
 	Name string
 	Line int
 }
 
-// Calls returns the commands that a bash script calls by a plain name, in the order
-// of its text; none if the script cannot be parsed.
+// Calls returns the commands that a bash script calls by a plain name, in order; none if the script
+// cannot be parsed.
 func Calls(script []byte) (calls []Call) {
 	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(bytes.NewReader(script), "")
 	if err != nil {
@@ -25,7 +25,7 @@ func Calls(script []byte) (calls []Call) {
 	return calls
 }
 
-// CallsOf returns the names of the commands in a script that was parsed.
+// CallsOf returns the names of the commands in a parsed script.
 func CallsOf(file *syntax.File) (names []string) {
 	walkCalls(file, func(name string, _ *syntax.CallExpr) { names = append(names, name) })
 	return names

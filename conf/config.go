@@ -13,13 +13,13 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/tomltext"
 )
 
-// Config is what nhc.toml says: checks, what they mean around a job, and how
-// long a run may take.
+// Config is the content of nhc.toml: checks, their policies, and how long a run
+// can take.
 type Config struct {
 	Checks   []Entry
-	Roles    map[string]Role   // by context, [prolog]; those that are not named have their defaults
+	Roles    map[string]Role   // by context: [prolog]; a context without a table has its default
 	Policies map[string]Policy // by class or check, [policy.gpu]: "gpu", "check_gpu_pcie"
-	Places   map[string]Pos    // where the policies stand
+	Places   map[string]Pos    // positions of the policies
 
 	Chosen map[string]string // settings by their names: mode is "MODE", config_errors "CONFIG_ERRORS"
 
@@ -27,7 +27,7 @@ type Config struct {
 	NCCLEnvPlace Pos
 }
 
-// The contexts of a run: what has started it.
+// The contexts of a run: the program that started it.
 const (
 	HealthCheck = "healthcheck"
 	Prolog      = "prolog"
@@ -37,12 +37,12 @@ const (
 
 var contexts = []string{HealthCheck, Prolog, Epilog, Manual}
 
-// Action is what a failure of a check comes to.
+// Action is the effect of a failing check.
 type Action string
 
-// The actions, each more than the one before. FailJob is the default: it does
-// all that a failure can do. Drain takes the node out of service and lets the job
-// start, Warn says it, and Nothing keeps it for who asks.
+// The actions, in rising order. FailJob is the default and has every effect of a failure. Drain
+// drains the node and lets the job start. Warn only reports the failure. Nothing reports it only
+// in reports that a user requests.
 const (
 	Nothing Action = "none"
 	Warn    Action = "warn"
@@ -52,14 +52,14 @@ const (
 
 var actions = []Action{Nothing, Warn, Drain, FailJob}
 
-// Policy is what a site wants of a check or of a class of checks. The zero value
-// leaves everything as it is.
+// Policy is a site's policy for a check or a class of checks. The zero value changes
+// nothing.
 type Policy struct {
-	Contexts []string // where it runs; nil: where it is fit to
-	Action   Action   // "": that of the class, or FailJob
+	Contexts []string // contexts in which the check runs; nil: the default of the check
+	Action   Action   // "": the action of the class, or FailJob
 }
 
-// Or fills in what p leaves open.
+// Or returns p with its empty fields set from other.
 func (p Policy) Or(other Policy) Policy {
 	if p.Contexts == nil {
 		p.Contexts = other.Contexts
@@ -70,7 +70,7 @@ func (p Policy) Or(other Policy) Policy {
 	return p
 }
 
-// Of is the policy of a check by its name and class.
+// Of returns the policy of a check, by name and class.
 func (c *Config) Of(name, class string) Policy {
 	if c == nil {
 		return Policy{}
@@ -78,12 +78,12 @@ func (c *Config) Of(name, class string) Policy {
 	return c.Policies[name].Or(c.Policies[class])
 }
 
-// Role is how a run behaves that something else than a person has started.
+// Role holds the settings of a run that a program starts.
 type Role struct {
-	Budget time.Duration // of the whole run; 0: not given
-	Exit   bool          // mark = "exit": no command of Slurm's, the exit status says it
-	End    bool          // leftovers = "end": processes of the ended job are ended
-	Grace  time.Duration // for what a job leaves behind to go by itself
+	Budget time.Duration // time limit of the whole run; 0: not set
+	Exit   bool          // mark = "exit": only the exit status reports a failure, without a Slurm command
+	End    bool          // leftovers = "end": kill the processes of the ended job
+	Grace  time.Duration // how long a job's processes can take to end on their own
 }
 
 // Default budgets, and the grace of an epilog.
@@ -93,7 +93,7 @@ var defaultRoles = map[string]Role{
 	Epilog:      {Budget: 30 * time.Second, Grace: 3 * time.Second},
 }
 
-// Role is how a run in a context behaves.
+// Role returns the settings of a run in a context.
 func (c *Config) Role(context string) Role {
 	if c != nil {
 		if r, ok := c.Roles[context]; ok {
@@ -103,9 +103,9 @@ func (c *Config) Role(context string) Role {
 	return defaultRoles[context]
 }
 
-// ParseTOML reads nhc.toml: mode, config_errors, [[check]] tables, [policy.NAME], [active], [healthcheck],
-// [prolog] and [epilog]. Anything else is an error. All errors are reported at
-// once, each with its line; what can be understood all the same comes with them.
+// ParseTOML parses nhc.toml: mode, config_errors, [[check]] tables, [policy.NAME], [active],
+// [healthcheck], [prolog] and [epilog]. Any other key is an error. It returns all errors, each with
+// its line, together with the valid part of the file.
 func ParseTOML(file string, data []byte) (*Config, error) {
 	if err := usable(file, data, "TOML"); err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func ParseTOML(file string, data []byte) (*Config, error) {
 	return c, errors.Join(d.errs...)
 }
 
-// choose takes over a setting that has one value of few.
+// choose sets a setting that accepts only a few values.
 func (c *Config) choose(d *decoder, key string, p toml.Primitive) {
 	name := strings.ToUpper(key)
 	d.value(p, func(v any) error {
@@ -163,7 +163,7 @@ func hasRole(context string) bool {
 	return ok
 }
 
-// decoder collects what is wrong with a file.
+// decoder collects the errors of a file.
 type decoder struct {
 	file string
 	md   toml.MetaData
@@ -172,20 +172,20 @@ type decoder struct {
 
 func (d *decoder) add(err error) { d.errs = append(d.errs, tomltext.Place(d.file, err)) }
 
-// taker has the decoder add the position to an error.
+// taker lets the decoder add the position to an error.
 type taker struct{ take func(any) error }
 
 // UnmarshalTOML implements [toml.Unmarshaler].
 func (t *taker) UnmarshalTOML(v any) error { return t.take(v) }
 
-// value hands a value over; an error of take is reported with its line.
+// value passes a value to take, and adds the line to its error.
 func (d *decoder) value(p toml.Primitive, take func(any) error) {
 	if err := d.md.PrimitiveDecode(p, &taker{take}); err != nil {
 		d.add(err)
 	}
 }
 
-// table hands over the values of a table by its keys.
+// table passes the values of a table to the functions of their keys.
 func (d *decoder) table(name string, p toml.Primitive, keys map[string]func(any) error) {
 	var table map[string]toml.Primitive
 	if err := d.md.PrimitiveDecode(p, &table); err != nil {
@@ -225,7 +225,7 @@ func (d *decoder) policies(p toml.Primitive) (all map[string]Policy, places map[
 	return all, places
 }
 
-// active reads [active], which is about the active tests.
+// active reads [active], the settings of the active tests.
 func (d *decoder) active(p toml.Primitive) (env []string, at Pos) {
 	d.table("active", p, map[string]func(any) error{"nccl_env": func(v any) error {
 		list, ok := v.([]any)
@@ -246,7 +246,7 @@ func (d *decoder) active(p toml.Primitive) (env []string, at Pos) {
 	return env, at
 }
 
-// place is where a value stands, which the decoder tells with an error alone.
+// place returns the position of a value. The decoder reveals it only in an error.
 func (d *decoder) place(p toml.Primitive) Pos {
 	err := d.md.PrimitiveDecode(p, &taker{func(any) error { return errors.New("where is it") }})
 	if parse, ok := errors.AsType[toml.ParseError](err); ok {
@@ -281,7 +281,7 @@ func (p *Policy) takeAction(v any) error {
 	return nil
 }
 
-// longest bounds what is given in seconds.
+// longest is the maximum of a setting in seconds.
 const longest = time.Hour
 
 func (d *decoder) role(name string, p toml.Primitive) Role {
@@ -298,7 +298,7 @@ func (d *decoder) role(name string, p toml.Primitive) Role {
 	return r
 }
 
-// seconds takes a number of seconds, at least so many.
+// seconds returns a function that reads a number of seconds, at least least.
 func seconds(to *time.Duration, least float64) func(any) error {
 	return func(v any) error {
 		n := -1.0
@@ -316,7 +316,7 @@ func seconds(to *time.Duration, least float64) func(any) error {
 	}
 }
 
-// word takes one of some words.
+// word returns a function that reads one of some words.
 func word(words map[string]func()) func(any) error {
 	return func(v any) error {
 		name, _ := v.(string)

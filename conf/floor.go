@@ -13,29 +13,29 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/tomltext"
 )
 
-// Floor is what a test of a healthy node reaches at least. It is compared with
-// nothing but a run of the same test, algorithm, size and number of ranks: rings
-// reach three quarters of what NVLS does on one and the same node.
+// Floor is the minimum result of a test on a healthy node. It applies only to a run of the same
+// test, algorithm, size and number of ranks: on one node, rings reach three quarters of the rate of
+// NVLS.
 type Floor struct {
 	Pos       Pos
 	Test      string // a key of FloorTests: "all_reduce"
 	Algorithm string // "ring", "bf16 cublaslt"
-	Size      int64  // bytes, or n of matrices of n x n; 0 where the test has none
-	Ranks     int    // GPUs or ports at work together; 1 is one alone
+	Size      int64  // bytes, or n for n x n matrices; 0 if the test has no size
+	Ranks     int    // number of GPUs or ports that work together
 	Value     float64
 	Unit      string
 	Source    string
-	Verified  bool // this program has measured more on such a node
+	Verified  bool // this program has measured a higher value on such a node
 }
 
-// FloorTest is a test that may have floors.
+// FloorTest is a test that can have floors.
 type FloorTest struct {
 	Unit   string
-	Sized  string // what Size counts, "" where the test has none
-	Ranked bool   // it takes two at least
+	Sized  string // the unit of Size, "" if the test has no size
+	Ranked bool   // it needs at least two ranks
 }
 
-// FloorTests are the tests that floors may be of.
+// FloorTests holds the tests that can have floors.
 var FloorTests = map[string]FloorTest{
 	"host_to_device":     {Unit: "GB/s", Sized: "bytes"},
 	"device_to_host":     {Unit: "GB/s", Sized: "bytes"},
@@ -53,14 +53,14 @@ var FloorTests = map[string]FloorTest{
 	"pairs":              {Unit: "GB/s", Sized: "bytes", Ranked: true}, // each GPU with each other, by NCCL
 	"soak":               {Unit: "TFLOP/s", Sized: "n"},
 	"ib_write_bw":        {Unit: "Gb/s", Sized: "bytes"},
-	"overlap_compute":    {Unit: "%", Sized: "bytes", Ranked: true}, // what is kept of its speed
+	"overlap_compute":    {Unit: "%", Sized: "bytes", Ranked: true}, // remaining speed
 	"overlap_all_reduce": {Unit: "%", Sized: "bytes", Ranked: true},
 
 	"cpu_stream": {Unit: "MB/s"},
 	"disk_write": {Unit: "MB/s", Sized: "bytes"},
 }
 
-func init() { // the same by several communicators at once, and over the network alone
+func init() { // the same with several communicators at once, and over the network only
 	for _, op := range []string{"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "sendrecv"} {
 		for _, name := range []string{"multi_" + op, op + "_no_p2p", "multi_" + op + "_no_p2p"} {
 			FloorTests[name] = FloorTests[op]
@@ -68,12 +68,12 @@ func init() { // the same by several communicators at once, and over the network
 	}
 }
 
-// same says whether two floors are of the same run.
+// same reports whether two floors are of the same run.
 func (f *Floor) same(g *Floor) bool {
 	return f.Test == g.Test && f.Algorithm == g.Algorithm && f.Size == g.Size && f.Ranks == g.Ranks
 }
 
-// Of tells which runs a floor is of: "all_reduce, ring, 16G, 8 ranks".
+// Of describes the runs of a floor: "all_reduce, ring, 16G, 8 ranks".
 func (f *Floor) Of() string {
 	words := []string{f.Test, f.Algorithm}
 	if f.Size > 0 {
@@ -85,7 +85,7 @@ func (f *Floor) Of() string {
 	return strings.Join(words, ", ")
 }
 
-// addFloor refuses a second floor of the same run.
+// addFloor rejects a second floor of the same run.
 func (p *Platform) addFloor(f Floor) error {
 	for i := range p.Floors {
 		if p.Floors[i].same(&f) {
@@ -96,7 +96,7 @@ func (p *Platform) addFloor(f Floor) error {
 	return nil
 }
 
-// inheritFloors takes over the floors of runs that p has none of.
+// inheritFloors copies the floors of runs for which p has none.
 func (p *Platform) inheritFloors(from *Platform) {
 	for _, f := range from.Floors {
 		if !slices.ContainsFunc(p.Floors, func(own Floor) bool { return own.same(&f) }) {
@@ -108,10 +108,10 @@ func (p *Platform) inheritFloors(from *Platform) {
 	})
 }
 
-// floorKeys are the keys of a floor, in the order in which they are written.
+// floorKeys are the keys of a floor, in the order of output.
 var floorKeys = []string{"test", "algorithm", "size", "ranks", "value", "unit", "source", "verified"}
 
-// A keyError is what is wrong with the value of a key.
+// keyError is an error in the value of a key.
 type keyError struct {
 	key string
 	err error
@@ -126,7 +126,7 @@ func wrongKey(key string, v any, want string) error {
 	return &keyError{key, fmt.Errorf("floor: %s = %s: want %s", key, tomltext.Value(v), want)}
 }
 
-// parseFloor reads one [[platform.floor]] table; errors may be a keyError.
+// parseFloor parses one [[platform.floor]] table; an error can be a keyError.
 func parseFloor(table map[string]any) (f Floor, err error) {
 	for _, key := range slices.Sorted(maps.Keys(table)) {
 		if !slices.Contains(floorKeys, key) {
@@ -155,8 +155,8 @@ func parseFloor(table map[string]any) (f Floor, err error) {
 	return f, nil
 }
 
-// algorithm refuses "auto": whoever does not know which algorithm has run cannot
-// compare it.
+// algorithm rejects "auto": without the name of the algorithm, results cannot be
+// compared.
 func (f *Floor) algorithm(v any) error {
 	f.Algorithm, _ = v.(string)
 	if f.Algorithm == "" || f.Algorithm == "auto" || strings.Trim(f.Algorithm, "abcdefghijklmnopqrstuvwxyz0123456789_ ") != "" {
@@ -247,7 +247,7 @@ func (f *Floor) verified(v any) error {
 	return nil
 }
 
-// parseSize reads "512M" or "1048576", bytes in binary units; 0 if it is none.
+// parseSize parses "512M" or "1048576", bytes in binary units; 0 for any other text.
 func parseSize(text string) int64 {
 	digits, unit := text, int64(1)
 	if i := strings.IndexAny(text, "KMGT"); i > 0 && i == len(text)-1 {
@@ -260,7 +260,7 @@ func parseSize(text string) int64 {
 	return n * unit
 }
 
-// sizeWord writes a size as parseSize reads it.
+// sizeWord formats a size for parseSize.
 func sizeWord(n int64, sized string) string {
 	if sized != "bytes" {
 		return strconv.FormatInt(n, 10)
@@ -275,8 +275,8 @@ func sizeWord(n int64, sized string) string {
 	return strconv.FormatInt(n, 10) + unit
 }
 
-// floors reads the floors of a platform. The decoder has lost where they stand:
-// the lines are those of the headers, and of the keys behind them.
+// floors reads the floors of a platform. The decoder does not provide their positions: the lines
+// come from the headers and the keys below them.
 func (r *platformReader) floors(p *Platform, tables []map[string]any, text string, line int) {
 	headers := headerLines(text, "platform.floor")
 	for i, table := range tables {
@@ -303,7 +303,7 @@ func (r *platformReader) floors(p *Platform, tables []map[string]any, text strin
 	}
 }
 
-// keyLine is how many lines into a text the key is set, 0 if it is not.
+// keyLine returns the number of lines before the key in a text, 0 if it is not set.
 func keyLine(text, key string) int {
 	for i, line := range strings.Split(text, "\n") {
 		if name, _, ok := strings.Cut(line, "="); ok && strings.Trim(name, "\"' \t") == key {

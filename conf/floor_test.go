@@ -7,8 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What a site says of a run replaces what is shipped of the same run, and of no
-// other.
+// A site's floor replaces the built-in floor of the same run, and of no other
+// run.
 func TestFloorsOfASite(t *testing.T) {
 	t.Parallel()
 	const text = `

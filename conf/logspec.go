@@ -10,18 +10,18 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// ErrNotRedirection is a LOGFILE that holds a word which is no redirection; the
-// reference would run it as a command.
+// ErrNotRedirection is the error for a LOGFILE with a word that is not a redirection; LBNL NHC
+// would run it as a command.
 var ErrNotRedirection = errors.New("not a redirection")
 
-// LogSpec is what LOGFILE asks for.
+// LogSpec is a parsed LOGFILE.
 type LogSpec struct {
-	None      bool       // "-": output stays where it is
-	Redirects []Redirect // in their order
+	None      bool       // "-": no redirection
+	Redirects []Redirect // in order
 }
 
-// Redirect is one redirection of output: to a file, or to where another
-// descriptor points to.
+// Redirect is one redirection of output: to a file, or to the target of another
+// descriptor.
 type Redirect struct {
 	Fd     int
 	Path   string // "" to duplicate DupOf
@@ -29,7 +29,7 @@ type Redirect struct {
 	DupOf  int
 }
 
-// LogTarget is where a descriptor points to in the end.
+// LogTarget is the final target of a descriptor.
 type LogTarget struct {
 	Path   string // "" for an original descriptor
 	Append bool
@@ -39,10 +39,9 @@ type LogTarget struct {
 	Opened int
 }
 
-// ParseLog reads the value of LOGFILE: "-", a path that begins with / and
-// stands for ">>path 2>&1", or redirections in the grammar of the shell with
-// quotes and variables: > >> >| with or without a descriptor, &> &>> >&file,
-// and n>&m.
+// ParseLog parses the value of LOGFILE: "-", a path that begins with / and means
+// ">>path 2>&1", or redirections in shell syntax with quotes and variables:
+// > >> >| with or without a descriptor, &> &>> >&file, and n>&m.
 func ParseLog(spec string, vars func(string) string) (LogSpec, error) {
 	if spec == "-" {
 		return LogSpec{None: true}, nil
@@ -69,7 +68,7 @@ func ParseLog(spec string, vars func(string) string) (LogSpec, error) {
 	return l, nil
 }
 
-// add takes up one redirection of the shell's grammar.
+// add applies one redirection.
 func (l *LogSpec) add(r *syntax.Redirect, vars func(string) string) error {
 	fd := 1
 	if r.N != nil {
@@ -81,10 +80,10 @@ func (l *LogSpec) add(r *syntax.Redirect, vars func(string) string) error {
 	}
 	word, err := words{lookup: func(name string) (string, bool) { v := vars(name); return v, v != "" }}.expand(r.Word)
 	if err != nil {
-		return fmt.Errorf("file name behind %s: %w, want text, quotes and variables", r.Op, err)
+		return fmt.Errorf("file name after %s: %w, want text, quotes and variables", r.Op, err)
 	}
 	if word == "" {
-		return fmt.Errorf("no file name behind %s", r.Op)
+		return fmt.Errorf("no file name after %s", r.Op)
 	}
 	switch r.Op {
 	case syntax.RdrOut, syntax.RdrClob:
@@ -109,7 +108,7 @@ func (l *LogSpec) add(r *syntax.Redirect, vars func(string) string) error {
 	return nil
 }
 
-// both sends standard output and standard error to one open file.
+// both redirects standard output and standard error to one open file.
 func (l *LogSpec) both(path string, appends bool) {
 	l.Redirects = append(l.Redirects, Redirect{Fd: 1, Path: path, Append: appends}, Redirect{Fd: 2, DupOf: 1})
 }
@@ -118,10 +117,10 @@ func (l *LogSpec) isOpen(fd int) bool {
 	return fd == 1 || fd == 2 || slices.ContainsFunc(l.Redirects, func(r Redirect) bool { return r.Fd == fd })
 }
 
-// Stdout is where standard output goes.
+// Stdout returns the target of standard output.
 func (l LogSpec) Stdout() LogTarget { return l.target(1) }
 
-// Stderr is where standard error goes.
+// Stderr returns the target of standard error.
 func (l LogSpec) Stderr() LogTarget { return l.target(2) }
 
 func (l LogSpec) target(fd int) LogTarget {

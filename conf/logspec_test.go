@@ -16,7 +16,7 @@ var (
 	toStderr = LogTarget{Fd: 2, Opened: -1}
 )
 
-// file is a target in a file that the redirection with an index opens.
+// file returns a target in a file that the redirection with this index opens.
 func file(path string, appends bool, opened int) LogTarget {
 	return LogTarget{Path: path, Append: appends, Opened: opened}
 }
@@ -115,8 +115,8 @@ func TestParseLogErrors(t *testing.T) {
 	}
 }
 
-// TestParseLogAgainstBash looks where bash's exec sends standard output and
-// standard error.
+// TestParseLogAgainstBash compares with the targets of standard output and standard error in
+// bash's exec.
 func TestParseLogAgainstBash(t *testing.T) {
 	t.Parallel()
 	bash, err := exec.LookPath("bash")

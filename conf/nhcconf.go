@@ -1,9 +1,8 @@
-// Package conf reads configuration: nhc.conf exactly as LBNL NHC does, TOML
-// tables, VAR=value words, the sysconfig file and the forms of LOGFILE.
+// Package conf parses configuration: nhc.conf exactly as LBNL NHC does, TOML tables, VAR=value
+// arguments, the sysconfig file and the forms of LOGFILE.
 //
-// It knows no check and touches no machine: every function turns bytes, which
-// the caller has read, into values. Whether a target fits a host is decided by
-// package match.
+// It knows no check and does not access the machine: every function turns bytes, which the caller
+// has read, into values. Package match decides whether a target matches a host.
 package conf
 
 import (
@@ -15,10 +14,10 @@ import (
 // MaxSize is the largest configuration file in bytes.
 const MaxSize = 2 << 20
 
-// Pos is a place in a file.
+// Pos is a position in a file.
 type Pos struct {
 	File string
-	Line int // from 1; of lines joined by a backslash the first; 0: none
+	Line int // from 1; for lines joined by a backslash, the first; 0: none
 }
 
 func (p Pos) String() string {
@@ -34,27 +33,25 @@ type Line struct {
 	Target, Check string
 }
 
-// Warning is something in nhc.conf that is no error, but hardly meant.
+// Warning is text in nhc.conf that is valid but probably a mistake.
 type Warning struct {
 	Pos  Pos
 	Text string
 }
 
-// Parse reads nhc.conf as LBNL NHC's "while read LINE" does: one level of
-// backslashes is taken away everywhere, a backslash at the end of a line joins
-// the next one, also behind a comment. What stands before the first "||" is the
-// target, all behind it the check. Lines without one of the two and those that
-// begin with "#" are skipped.
+// Parse parses nhc.conf as LBNL NHC's "while read LINE" does. It removes one level of backslashes
+// everywhere; a backslash at the end of a line joins the next one, also in a comment. The text
+// before the first "||" is the target, the text after it the check. Lines without one of the two
+// and lines that begin with "#" are skipped.
 //
-// Three things are mended: carriage returns before a line's end are dropped, a
-// last line without a newline counts, and a line without "||" is a warning and
-// never run.
+// Parse differs in three points: it drops carriage returns before the end of a line, it reads a last
+// line without a newline, and for a line without "||" it returns a warning.
 func Parse(file string, data []byte) (lines []Line, warnings []Warning, err error) {
 	const want = `lines of "target || check"`
 	if err := usable(file, data, want); err != nil {
 		return nil, nil, err
 	}
-	if strings.HasSuffix(file, ".toml") { // no line of it would be run, and the node be called healthy
+	if strings.HasSuffix(file, ".toml") { // no line of it would run, and the node would count as healthy
 		return nil, nil, fmt.Errorf("%s: TOML, want %s", file, want)
 	}
 	warn := func(pos Pos, format string, args ...any) {
@@ -82,7 +79,7 @@ func Parse(file string, data []byte) (lines []Line, warnings []Warning, err erro
 
 const blanks = " \t"
 
-// lineReader reads lines as bash's read builtin without -r.
+// lineReader reads lines like bash's read builtin without -r.
 type lineReader struct {
 	rest string
 	line int // number of the next line
@@ -125,7 +122,7 @@ func (r *lineReader) read() string {
 	}
 }
 
-// usable refuses what cannot be a text file of ours.
+// usable rejects data that cannot be a text file of the configuration.
 func usable(file string, data []byte, want string) error {
 	if len(data) > MaxSize {
 		return fmt.Errorf("%s: %d bytes, want at most %d", file, len(data), MaxSize)
@@ -139,7 +136,7 @@ func usable(file string, data []byte, want string) error {
 	return nil
 }
 
-// shorten keeps messages readable.
+// shorten limits the length of a text in a message.
 func shorten(s string) string {
 	const most = 80
 	if len(s) <= most {

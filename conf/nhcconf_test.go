@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// at is a check line in the file "t".
+// at returns a check line in the file "t".
 func at(line int, target, check string) Line { return Line{Pos{"t", line}, target, check} }
 
 func TestParse(t *testing.T) {
@@ -120,7 +120,7 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// TestParseLong: the largest file there may be, as one line and as many.
+// TestParseLong: the largest possible file, as one line and as many.
 func TestParseLong(t *testing.T) {
 	t.Parallel()
 	one := "* || " + strings.Repeat("x\\\n", (MaxSize-5)/3)
@@ -133,8 +133,8 @@ func TestParseLong(t *testing.T) {
 	}
 }
 
-// TestExample: the example that sites start from is free of warnings and shows
-// every check of the first version.
+// TestExample: the example configuration has no warnings and shows every check of the first
+// version.
 func TestExample(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("examples/nhc.conf")

@@ -13,30 +13,30 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/tomltext"
 )
 
-// Platform is a kind of node, as its GPUs on the PCI bus tell it, and what a
-// healthy one has.
+// Platform is a type of node, identified by its GPUs on the PCI bus, with the reference figures of a
+// healthy one.
 type Platform struct {
 	Pos        Pos
 	Name       string
-	Devices    []string          // PCI device ids of its GPUs: "2330"
-	Subsystems []string          // PCI subsystem ids, "10de:16c1"; none means any
-	Figures    map[string]Figure // by their keys, see the Figure constants
-	Floors     []Floor           // what tests of its nodes reach at least
+	Devices    []string          // PCI device IDs of its GPUs: "2330"
+	Subsystems []string          // PCI subsystem IDs, "10de:16c1"; empty means any
+	Figures    map[string]Figure // by key, see the Figure constants
+	Floors     []Floor           // minimum results of tests
 }
 
 //go:embed profiles
 var profiles embed.FS
 
-// Platforms are the profiles of this program and those of a site.
+// Platforms holds the built-in platforms and those of a site.
 type Platforms struct {
-	site []Platform // the site's come first
+	site []Platform // the site's platforms, which take precedence
 }
 
-// ShippedPlatforms are the profiles of this program, by file.
+// ShippedPlatforms returns the built-in platforms, by file.
 func ShippedPlatforms() ([]Platform, error) { return shippedPlatforms("") }
 
-// shippedPlatforms leaves out what does not have the text: to decode all files
-// takes longer than a check may.
+// shippedPlatforms returns the built-in platforms from files that contain the text: parsing all
+// files takes too long for a check.
 func shippedPlatforms(having string) (list []Platform, err error) {
 	entries, err := profiles.ReadDir("profiles")
 	if err != nil {
@@ -59,9 +59,9 @@ func shippedPlatforms(having string) (list []Platform, err error) {
 	return list, nil
 }
 
-// ParsePlatforms reads the profiles of a site, which come before those of this
-// program; no data is none. A platform with the name of a shipped one replaces
-// what it says of it and inherits the rest; any other needs devices.
+// ParsePlatforms parses the platforms of a site, which take precedence over the built-in ones; data
+// can be empty. A platform with the name of a built-in one replaces the given keys and inherits the
+// others; any other platform needs devices.
 func ParsePlatforms(file string, data []byte) (*Platforms, error) {
 	if len(data) == 0 {
 		return &Platforms{}, nil
@@ -97,7 +97,7 @@ func ParsePlatforms(file string, data []byte) (*Platforms, error) {
 	return &Platforms{site}, distinct(site)
 }
 
-// inherit takes over what is not said of p itself.
+// inherit copies the values that p does not set.
 func (p *Platform) inherit(from *Platform) {
 	if len(p.Devices) == 0 {
 		p.Devices = from.Devices
@@ -113,9 +113,9 @@ func (p *Platform) inherit(from *Platform) {
 	p.inheritFloors(from)
 }
 
-// Find is the platform of a node that has so many GPUs of a device on its PCI
-// bus. A number that the platform does not have fits the next larger one: a GPU
-// is missing then. Larger than all fits none.
+// Find returns the platform of a node with this number of GPUs of a device on its PCI bus. For a
+// number that the platform does not have, the next larger one counts: a GPU is missing. A number
+// greater than all matches no platform.
 func (l *Platforms) Find(device, subsystem string, gpus int) (*Platform, error) {
 	if p := best(l.site, device, subsystem, gpus); p != nil {
 		return p, nil
@@ -127,7 +127,7 @@ func (l *Platforms) Find(device, subsystem string, gpus int) (*Platform, error) 
 	return best(shipped, device, subsystem, gpus), nil
 }
 
-// best prefers an exact number of GPUs, then a subsystem that is named.
+// best prefers an exact number of GPUs, then a listed subsystem.
 func best(list []Platform, device, subsystem string, gpus int) (found *Platform) {
 	most := 0
 	for i := range list {
@@ -152,7 +152,7 @@ func best(list []Platform, device, subsystem string, gpus int) (found *Platform)
 	return found
 }
 
-// distinct refuses platforms between which no node could decide.
+// distinct rejects platforms that match the same nodes.
 func distinct(list []Platform) error {
 	for i := range list {
 		for j := range list[:i] {
@@ -172,7 +172,7 @@ func common[T comparable](a, b []T) bool {
 	return slices.ContainsFunc(a, func(v T) bool { return slices.Contains(b, v) })
 }
 
-// either says whether two lists, of which none means any, leave the choice open.
+// either reports whether two lists, in which empty means any, overlap.
 func either[T comparable](a, b []T) bool {
 	return len(a) == 0 && len(b) == 0 || common(a, b)
 }

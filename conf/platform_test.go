@@ -8,8 +8,8 @@ import (
 
 const sitePlatforms = "/etc/nhc/profiles.toml"
 
-// What is shipped parses, names a source for every figure, and no two platforms
-// fit the same GPUs.
+// The built-in platforms parse, every figure has a source, and no two platforms match the same
+// GPUs.
 func TestShippedPlatforms(t *testing.T) {
 	t.Parallel()
 	list, err := ShippedPlatforms()
@@ -23,7 +23,7 @@ func TestShippedPlatforms(t *testing.T) {
 		if len(p.Devices) == 0 || len(p.Figures) == 0 {
 			t.Errorf("%s: %s has %d devices and %d figures", p.Pos, p.Name, len(p.Devices), len(p.Figures))
 		}
-		// Checks judge by these together: one without the other says nothing.
+		// Checks use these figures only together.
 		for key, needs := range map[string]string{
 			FigureGPUNetwork: FigureNetworkGPUs, FigureNetworkGPUs: FigureNetworkPorts, FigureNetworkPlanes: FigureNetworkRate,
 			FigureNetworkPCIeGen: FigureNetworkRate, FigureNetworkPCIeWidth: FigureNetworkRate, FigureNetworkTreeGen: FigureNetworkRate,
@@ -55,7 +55,7 @@ func TestShippedPlatforms(t *testing.T) {
 	}
 }
 
-// Every GPU of the table in which they were looked up has its platform; GH200 is no H200.
+// Every GPU of the source table has its platform; GH200 is not H200.
 func TestFindPlatform(t *testing.T) {
 	t.Parallel()
 	var none Platforms
@@ -80,7 +80,7 @@ func TestFindPlatform(t *testing.T) {
 		{"20b2", "10de:147f", 8, "HGX A100 80GB"},
 		{"20b2", "10de:1625", 8, ""},
 		{"2330", "10de:16c1", 8, "HGX H100"},
-		{"2330", "10de:16c1", 7, "HGX H100"}, // one is missing
+		{"2330", "10de:16c1", 7, "HGX H100"}, // a GPU is missing
 		{"2330", "10de:16c1", 9, ""},
 		{"26b9", "10de:1851", 10, "L40S"},
 	} {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// All are the platforms of the site, then those of this program that it does not
-// say anything of.
+// All returns the platforms of the site, then the built-in ones that the site does not
+// change.
 func (l *Platforms) All() ([]Platform, error) {
 	shipped, err := ShippedPlatforms()
 	if err != nil {
@@ -23,7 +23,7 @@ func (l *Platforms) All() ([]Platform, error) {
 	return list, nil
 }
 
-// TOML is the platform as a file of profiles has it, with what each figure is.
+// TOML returns the platform as a file of profiles, with a comment for each figure.
 func (p *Platform) TOML() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "[[platform]] # %s\nname = %s\ndevices = %s\n", p.Pos, strconv.Quote(p.Name), quoted(p.Devices))
@@ -32,7 +32,7 @@ func (p *Platform) TOML() string {
 	}
 	for _, judged := range []bool{true, false} {
 		if !judged {
-			b.WriteString("\n# No check judges by these: they are for whoever measures.\n")
+			b.WriteString("\n# No check uses these figures; they are for comparison with measurements.\n")
 		}
 		for _, key := range FigureKeys() {
 			kind := FigureKinds[key]
@@ -58,10 +58,10 @@ func (p *Platform) TOML() string {
 	return b.String()
 }
 
-// floorsTOML writes the floors behind the figures.
+// floorsTOML writes the floors after the figures.
 func (p *Platform) floorsTOML(b *strings.Builder) {
 	if len(p.Floors) > 0 {
-		b.WriteString("\n# What tests of such a node reach at least, each by itself (docs/active.md).\n")
+		b.WriteString("\n# Minimum results of tests on such a node (docs/active.md).\n")
 	}
 	for i := range p.Floors {
 		f := &p.Floors[i]
@@ -78,7 +78,7 @@ func (p *Platform) floorsTOML(b *strings.Builder) {
 	}
 }
 
-// value is the number, the list of them, or the word, as TOML has it.
+// value returns the number, the list of numbers, or the word, in TOML syntax.
 func (f *Figure) value(words []string) string {
 	var items []string
 	for _, v := range f.Values {

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// What is printed of a platform can be read again, and is the same.
+// The printed platform can be parsed again, and is the same.
 func TestPlatformTOML(t *testing.T) {
 	t.Parallel()
 	site, err := ParsePlatforms(sitePlatforms, []byte("[[platform]]\nname = \"HGX H100\"\ngpus = 8\n\n[[platform]]\nname = \"ours\"\ndevices = [\"abcd\"]\nsubsystems = [\"10de:1234\"]\n"+

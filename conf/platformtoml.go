@@ -12,12 +12,12 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/tomltext"
 )
 
-// parsePlatforms reads the [[platform]] tables that have the text. [sources]
-// before them may give names to long sources.
+// parsePlatforms parses the [[platform]] tables that contain the text. [sources] before them can
+// name long sources.
 //
-// The decoder knows one position for each key, that of its last table. So each
-// table is decoded by itself, behind as many empty lines as there are before it.
-// text is TOML; else the positions of mistakes are guesses.
+// The decoder keeps one position for each key, that of the last table. Therefore each table is
+// decoded separately, after as many empty lines as there are before it. If text is not valid TOML,
+// the positions of errors are approximate.
 func parsePlatforms(file, text, having string) ([]Platform, error) {
 	r := platformReader{file: file, sources: map[string]string{}}
 	begin := 1
@@ -34,7 +34,7 @@ func parsePlatforms(file, text, having string) ([]Platform, error) {
 	return r.list, nil
 }
 
-// lineRange is the text from one line up to another; 0 is its end.
+// lineRange returns the text from one line to another; 0 is its end.
 func lineRange(text string, from, to int) string {
 	lines := strings.SplitAfter(text, "\n")
 	if to == 0 {
@@ -50,7 +50,7 @@ type platformReader struct {
 	errs    []error
 }
 
-// section reads what one [[platform]] begins, or what is before the first.
+// section reads the section of one [[platform]], or the text before the first.
 func (r *platformReader) section(text string, line int) {
 	var root map[string]toml.Primitive
 	md, err := toml.Decode(strings.Repeat("\n", line-1)+text, &root)
@@ -70,7 +70,7 @@ func (r *platformReader) section(text string, line int) {
 			r.note(md.PrimitiveDecode(root[key], &r.sources))
 		case key == "platform" && len(headerLines(text, "platform.floor")) > 0:
 			at := Pos{r.file, line + headerLines(text, "platform.floor")[0] - 1}
-			r.errs = append(r.errs, fmt.Errorf("%s: a floor before any [[platform]]: want it behind the one that it is of", at))
+			r.errs = append(r.errs, fmt.Errorf("%s: a floor before any [[platform]]: want it after its [[platform]]", at))
 		default:
 			r.note(md.PrimitiveDecode(root[key], mistake("key "+key+": want [[platform]] tables and [sources]")))
 		}
@@ -83,7 +83,7 @@ func (r *platformReader) note(err error) {
 	}
 }
 
-// platform reads one table; text is that of its section.
+// platform reads one table; text is the text of its section.
 func (r *platformReader) platform(md *toml.MetaData, table map[string]toml.Primitive, pos Pos, text string) {
 	p := Platform{Pos: pos, Figures: map[string]Figure{}}
 	for _, key := range slices.Sorted(maps.Keys(table)) {
@@ -119,8 +119,8 @@ func (r *platformReader) platform(md *toml.MetaData, table map[string]toml.Primi
 	r.list = append(r.list, p)
 }
 
-// cite puts sources in the place of their names. A figure without one is the
-// site's own word.
+// cite replaces names of sources by the sources. A figure without a source is the
+// site's own.
 func (r *platformReader) cite() {
 	for _, p := range r.list {
 		for key, f := range p.Figures {
@@ -141,7 +141,7 @@ type mistake string
 // UnmarshalTOML implements [toml.Unmarshaler].
 func (m mistake) UnmarshalTOML(any) error { return errors.New(string(m)) }
 
-// idList are hexadecimal numbers of four digits each, in groups with ":" between.
+// idList reads hexadecimal numbers of four digits each, in groups separated by ":".
 type idList struct {
 	want   string
 	groups int
@@ -224,7 +224,7 @@ func (r *figureReader) values(v any) error {
 	return nil
 }
 
-// number is the value of a number, or of a word.
+// number returns the value of a number, or of a word.
 func (k *FigureKind) number(item any) (int, error) {
 	if k.Words != nil {
 		word, _ := item.(string)

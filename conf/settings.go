@@ -5,11 +5,10 @@ import (
 	"strings"
 )
 
-// ParseAssign reads one NAME=value or "export NAME=value" word of the command
-// line. The value is taken literally, but for three things: quotes around a
-// part of it ('..' and "..") are removed, $NAME and ${NAME} are replaced by
-// vars outside of single quotes, and NAME=( .. ) is a list of words. No command
-// is ever run, nothing is split at separators, nothing is globbed.
+// ParseAssign parses one NAME=value or "export NAME=value" argument of the command line. The value
+// is literal, with three exceptions: quotes around a part of it ('..' and "..") are removed, $NAME
+// and ${NAME} outside of single quotes are replaced by vars, and NAME=( .. ) is a list of words.
+// Nothing is executed, split at separators, or globbed.
 func ParseAssign(word string, vars func(string) string) (name, value string, array []string, isArray, export bool, err error) {
 	text := word
 	if rest, ok := strings.CutPrefix(word, "export"); ok && strings.TrimLeft(rest, whitespace) != rest {
@@ -33,7 +32,7 @@ func ParseAssign(word string, vars func(string) string) (name, value string, arr
 
 const whitespace = " \t\n"
 
-// within takes the brackets off s, and blanks around them.
+// within removes the brackets of s, and blanks around them.
 func within(s, opens, closes string) (inner string, ok bool) {
 	s = strings.Trim(s, whitespace)
 	if len(s) < len(opens)+len(closes) || !strings.HasPrefix(s, opens) || !strings.HasSuffix(s, closes) {
@@ -70,7 +69,7 @@ func literalWords(s string, vars func(string) string) []string {
 // unit is the smallest part of a literal value.
 type unit struct {
 	kind unitKind
-	text string // without its quotes, expanded
+	text string // expanded, without quotes
 }
 
 type unitKind int
@@ -81,8 +80,8 @@ const (
 	quotedText
 )
 
-// nextUnit takes the next unit off s, which is not empty. A quote without a
-// partner and a $ without a name are plain characters.
+// nextUnit cuts the next unit off s, which is not empty. An unpaired quote and a $ without a name are
+// plain characters.
 func nextUnit(s string, vars func(string) string) (u unit, rest string) {
 	switch s[0] {
 	case '\'':
@@ -118,7 +117,7 @@ func expandNames(s string, vars func(string) string) string {
 	return b.String()
 }
 
-// cutName takes $NAME or ${NAME} off s.
+// cutName cuts $NAME or ${NAME} off s.
 func cutName(s string) (name, rest string, ok bool) {
 	s, ok = strings.CutPrefix(s, "$")
 	if !ok {
@@ -135,7 +134,7 @@ func cutName(s string) (name, rest string, ok bool) {
 	return s[:end], s[end:], isName(s[:end])
 }
 
-// isName says whether s can be the name of a shell variable.
+// isName reports whether s can be the name of a shell variable.
 func isName(s string) bool {
 	return s != "" && (s[0] < '0' || s[0] > '9') && strings.TrimLeftFunc(s, isNameRune) == ""
 }

@@ -16,7 +16,7 @@ func knownLookup(name string) (string, bool) {
 	return v, ok
 }
 
-// assignment is what ParseAssign returns.
+// assignment is the result of ParseAssign.
 type assignment struct {
 	Name, Value     string
 	Array           []string

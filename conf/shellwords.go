@@ -9,15 +9,15 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// errNeedsShell marks a word whose value only a shell can tell.
+// errNeedsShell marks a word whose value cannot be determined without a shell.
 var errNeedsShell = errors.New("needs a shell")
 
-// words expands words of shell grammar as far as that can be done without a
-// shell: quotes, $NAME, ${NAME}, ${NAME:-word} and ${NAME-word}.
+// words expands shell words without a shell: quotes, $NAME, ${NAME}, ${NAME:-word} and
+// ${NAME-word}.
 type words struct {
 	lookup  func(name string) (value string, set bool)
-	special string // unquoted characters that bash would expand where the words stand
-	split   bool   // bash would split the values of unquoted variables there
+	special string // unquoted characters that bash would expand at this place
+	split   bool   // bash would split the values of unquoted variables at this place
 }
 
 // expand returns the text of a word.
@@ -86,8 +86,8 @@ func (e words) quoted(q *syntax.DblQuoted) (string, error) {
 	return b.String(), nil
 }
 
-// unescape removes the backslashes before the given characters, before any
-// character if none are given, and those that join lines.
+// unescape removes the backslashes before the given characters (before any character if none are
+// given) and those that join lines.
 func unescape(s, escapable string) string {
 	var b strings.Builder
 	for {
@@ -108,7 +108,7 @@ func unescape(s, escapable string) string {
 	}
 }
 
-// param expands a variable, with a default perhaps.
+// param expands a variable, possibly with a default.
 func (e words) param(p *syntax.ParamExp, inQuotes bool) (string, error) {
 	known := syntax.ParamExp{Dollar: p.Dollar, Rbrace: p.Rbrace, Short: p.Short, Param: p.Param, Exp: p.Exp}
 	if !reflect.DeepEqual(*p, known) || p.Param == nil || !isName(p.Param.Value) {
@@ -126,17 +126,17 @@ func (e words) param(p *syntax.ParamExp, inQuotes bool) (string, error) {
 	case set && (value != "" || p.Exp.Op == syntax.DefaultUnset):
 		return value, nil
 	case inQuotes && p.Exp.Word != nil && !isPlain(p.Exp.Word):
-		return "", errNeedsShell // quotes within quotes have rules of their own
+		return "", errNeedsShell // quotes within quotes have different rules
 	}
 	return e.expand(p.Exp.Word)
 }
 
-// isPlain says whether a word is text without any quotes.
+// isPlain reports whether a word is text without quotes.
 func isPlain(w *syntax.Word) bool {
 	return w.Lit() != "" && !strings.ContainsAny(w.Lit(), `\~`)
 }
 
-// shellVars are the variables that bash itself has.
+// shellVars holds the variables that bash itself sets.
 var shellVars = map[string]varKind{
 	"BASH": preset, "BASH_VERSION": preset, "HOME": preset, "HOSTNAME": preset, "HOSTTYPE": preset, "IFS": preset,
 	"MACHTYPE": preset, "OLDPWD": preset, "OPTERR": preset, "OPTIND": preset, "OSTYPE": preset, "PATH": preset,
@@ -152,11 +152,11 @@ var shellVars = map[string]varKind{
 type varKind int
 
 const (
-	preset  varKind = iota // has a value from the start if the environment gives none
-	dynamic                // changes by itself, or cannot be assigned
+	preset  varKind = iota // bash sets it at the start unless the environment does
+	dynamic                // bash changes it, or it cannot be assigned
 )
 
-// Quote quotes a word, only where bash would need it.
+// Quote quotes a word if bash requires it.
 func Quote(word string) string {
 	if word != "" && strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=./:,%@") == "" {
 		return word

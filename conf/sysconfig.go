@@ -6,7 +6,7 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// Assign is what one statement of a sysconfig file does to one variable.
+// Assign is the effect of one statement of a sysconfig file on one variable.
 type Assign struct {
 	Pos     Pos
 	Name    string
@@ -17,14 +17,12 @@ type Assign struct {
 	Unset   bool // the variable is removed
 }
 
-// ParseSysconfig reads a file of shell assignments without a shell: NAME=value,
-// NAME=( .. ), export and unset, with values of text, quotes, $NAME, ${NAME},
-// ${NAME:-word} and ${NAME-word}. vars gives the variables that are set before;
-// assignments are seen by the lines below them.
+// ParseSysconfig parses a file of shell assignments without a shell: NAME=value, NAME=( .. ), export
+// and unset, with values of text, quotes, $NAME, ${NAME}, ${NAME:-word} and ${NAME-word}. vars
+// returns the variables that are set before; later lines see the assignments of earlier ones.
 //
-// If there is anything else in the file, or an error of syntax, needShell is
-// true and nothing is returned: what such a file does only bash can tell. An
-// error is a file that is no text or too long.
+// If the file contains anything else, or a syntax error, needShell is true and nothing is returned:
+// only bash can evaluate such a file. A file that is not text, or too long, is an error.
 func ParseSysconfig(file string, data []byte, vars func(string) (string, bool)) (assigns []Assign, needShell bool, err error) {
 	if err := usable(file, data, "shell assignments"); err != nil {
 		return nil, false, err
@@ -34,7 +32,7 @@ func ParseSysconfig(file string, data []byte, vars func(string) (string, bool)) 
 	}
 	tree, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(bytes.NewReader(data), file)
 	if err != nil {
-		return nil, true, nil //nolint:nilerr // bash says what is wrong with it
+		return nil, true, nil //nolint:nilerr // bash reports the error
 	}
 	s := script{file: file, vars: vars, now: map[string]Assign{}, exported: map[string]bool{}}
 	for _, st := range tree.Stmts {
@@ -45,16 +43,16 @@ func ParseSysconfig(file string, data []byte, vars func(string) (string, bool)) 
 	return s.done, false, nil
 }
 
-// script carries out the statements of a sysconfig file.
+// script evaluates the statements of a sysconfig file.
 type script struct {
 	file     string
 	vars     func(string) (string, bool)
-	now      map[string]Assign // what the file has done to each variable
+	now      map[string]Assign // the effect of the file on each variable
 	exported map[string]bool
 	done     []Assign
 }
 
-// statement carries out one statement; it is not ok if that takes a shell.
+// statement evaluates one statement; ok is false if it requires a shell.
 func (s *script) statement(st *syntax.Stmt) (ok bool) {
 	if st.Negated || st.Background || st.Coprocess || st.Disown || len(st.Redirs) > 0 {
 		return false
@@ -71,7 +69,7 @@ func (s *script) statement(st *syntax.Stmt) (ok bool) {
 	return false
 }
 
-// assign carries out A=1 B=$A, one after the other.
+// assign evaluates A=1 B=$A, in order.
 func (s *script) assign(list []*syntax.Assign) (ok bool) {
 	for _, a := range list {
 		result, ok := s.value(a, "")
@@ -83,14 +81,14 @@ func (s *script) assign(list []*syntax.Assign) (ok bool) {
 	return true
 }
 
-// export carries out export A=1 B: its words are expanded before anything is
-// assigned. A name alone exports the variable as it is, or as soon as it has a
+// export evaluates export A=1 B: it expands all words before it assigns anything. A name alone
+// exports the variable with its present value, or as soon as it has a
 // value.
 func (s *script) export(list []*syntax.Assign) (ok bool) {
 	results := make([]Assign, len(list))
 	for i, a := range list {
 		if a.Name == nil {
-			return false // an option, or a name that takes an expansion
+			return false // an option, or a name that requires an expansion
 		}
 		if !a.Naked {
 			if results[i], ok = s.value(a, "{"); !ok {
@@ -112,8 +110,8 @@ func (s *script) export(list []*syntax.Assign) (ok bool) {
 	return true
 }
 
-// value expands one assignment. special are the unquoted characters that bash
-// would expand where it stands.
+// value expands one assignment. special are the unquoted characters that bash would expand at this
+// place.
 func (s *script) value(a *syntax.Assign, special string) (result Assign, ok bool) {
 	if a.Append || a.Naked || a.Index != nil || shellVars[a.Name.Value] == dynamic {
 		return result, false
@@ -138,7 +136,7 @@ func (s *script) value(a *syntax.Assign, special string) (result Assign, ok bool
 	return result, true
 }
 
-// current is what a variable is now.
+// current returns the present value of a variable.
 func (s *script) current(name string) (a Assign, set bool) {
 	if a, ok := s.now[name]; ok {
 		return a, !a.Unset
@@ -164,7 +162,7 @@ func (s *script) do(a Assign) {
 	s.done = append(s.done, a)
 }
 
-// lookup finds the value a variable has now. $ARRAY is its first element.
+// lookup returns the present value of a variable. $ARRAY is its first element.
 func (s *script) lookup(name string) (string, bool) {
 	a, set := s.current(name)
 	switch {

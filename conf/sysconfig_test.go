@@ -74,7 +74,7 @@ func TestParseSysconfigPositions(t *testing.T) {
 	}
 }
 
-// TestParseSysconfigShell: what only bash can carry out.
+// TestParseSysconfigShell: files that require bash.
 func TestParseSysconfigShell(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -102,8 +102,8 @@ func TestParseSysconfigErrors(t *testing.T) {
 	}
 }
 
-// TestParseSysconfigAgainstBash has bash source files put together at random
-// and compares the variables.
+// TestParseSysconfigAgainstBash lets bash source random files and compares the
+// variables.
 func TestParseSysconfigAgainstBash(t *testing.T) {
 	t.Parallel()
 	bash, err := exec.LookPath("bash")

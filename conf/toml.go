@@ -12,19 +12,19 @@ import (
 
 // Entry is one [[check]] table.
 type Entry struct {
-	Pos    Pos            // of its [[check]]
+	Pos    Pos            // position of its [[check]]
 	Name   string         // as in nhc.conf: check_fs_mount_rw
-	Hosts  string         // match expression, "*" if it is not given
+	Hosts  string         // match expression, "*" by default
 	Params map[string]any // every other key
 
-	Policy // its own contexts and action
+	Policy // contexts and action of the table
 }
 
 //go:embed default.toml
 var defaultTOML []byte
 
-// Default is the plan for a node without a configuration: what holds on any
-// Linux machine.
+// Default returns the plan for a node without a configuration: checks for any Linux
+// machine.
 func Default() ([]Entry, error) {
 	c, err := ParseTOML("default.toml", defaultTOML)
 	if err != nil {
@@ -33,9 +33,9 @@ func Default() ([]Entry, error) {
 	return c.Checks, nil
 }
 
-// checkTables reads [[check]] tables in their order. The key name is the check,
-// with or without "check_", hosts says on which hosts it runs, contexts and
-// action are its policy; all other keys are its parameters.
+// checkTables reads [[check]] tables in order. The key name is the check, with or without "check_",
+// hosts selects the hosts, contexts and action are its policy; all other keys are its
+// parameters.
 func (d *decoder) checkTables(text string, check toml.Primitive) (entries []Entry) {
 	var tables []map[string]any
 	if err := d.md.PrimitiveDecode(check, &tables); err != nil {
@@ -80,7 +80,7 @@ func newEntry(pos Pos, table map[string]any) (e Entry, err error) {
 	return e, nil
 }
 
-// checkName is the name of a check as in nhc.conf.
+// checkName returns the name of a check as in nhc.conf.
 func checkName(name string) string {
 	if strings.HasPrefix(name, "check_") {
 		return name
@@ -105,8 +105,44 @@ func takeString(table map[string]any, key, otherwise string) (string, error) {
 	return text, nil
 }
 
-// headerLines finds the line of every [[name]] header in a text that the
-// decoder has accepted. (The decoder knows them, but does not tell.)
+func tomlError(file string, err error) error {
+	if parse, ok := errors.AsType[toml.ParseError](err); ok {
+		return fmt.Errorf("%s: %s", Pos{file, parse.Position.Line}, parse.Message)
+	}
+	if m := wrongType().FindStringSubmatch(err.Error()); m != nil {
+		return fmt.Errorf("%s:%s: %s: want %s, got %s", file, m[1], m[2], typeWord(m[4]+m[5]), typeWord(m[3]+m[6]))
+	}
+	if rest, ok := strings.CutPrefix(err.Error(), "toml: line "); ok {
+		line, rest, _ := strings.Cut(rest, " ")
+		return fmt.Errorf("%s:%s: %s", file, line, rest)
+	}
+	return fmt.Errorf("%s: %w", file, err)
+}
+
+// wrongType finds what the decoder says of a value of the wrong type, in words of Go.
+var wrongType = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^toml: line (\d+) \(last key "(.*)"\): (?:incompatible types: TOML value has type (\S+); destination has type (\S+)|type mismatch for \S+ expected (\S+) but found (\S+))`)
+})
+
+// typeWord names a type of the decoder as a user does.
+func typeWord(kind string) string {
+	switch {
+	case kind == "string":
+		return "a string"
+	case kind == "integer" || strings.HasPrefix(kind, "int") || strings.HasPrefix(kind, "uint"):
+		return "a whole number"
+	case strings.HasPrefix(kind, "float"):
+		return "a number"
+	case strings.HasPrefix(kind, "bool"):
+		return "true or false"
+	case strings.HasPrefix(kind, "map") || kind == "table":
+		return "a table"
+	}
+	return "a list"
+}
+
+// headerLines returns the line of every [[name]] header in a text that the decoder has accepted. The
+// decoder does not provide these lines.
 func headerLines(text, name string) (lines []int) {
 	line, depth := 1, 0
 	for atStart := true; text != ""; {
@@ -146,7 +182,7 @@ func headerLines(text, name string) (lines []int) {
 	return lines
 }
 
-// tomlString is the string that text begins with, quotes and all.
+// tomlString returns the string at the beginning of text, with its quotes.
 func tomlString(text string) string {
 	quote, basic := text[:1], text[0] == '"'
 	if triple := strings.Repeat(quote, 3); strings.HasPrefix(text, triple) {
@@ -160,7 +196,7 @@ func tomlString(text string) string {
 		end++
 	}
 	end = min(end+len(quote), len(text))
-	for range 2 { // up to two quotes may stand before the closing three
+	for range 2 { // up to two quotes can precede the closing three
 		if len(quote) == 3 && strings.HasPrefix(text[end:], quote[:1]) {
 			end++
 		}

@@ -100,7 +100,7 @@ func TestDefault(t *testing.T) {
 	line := 21
 	for name := range strings.FieldsSeq("count driver recovery xid ecc remap mode vbios temp power clocks throttle pcie procs nvlink fabric") {
 		params := map[string]any{}
-		if name == "ecc" { // the line of remap has the rows
+		if name == "ecc" { // the line of remap covers the rows
 			params["no_remap"] = true
 		}
 		want = append(want, Entry{Pos{"default.toml", line}, "check_gpu_" + name, "*", params, Policy{}})

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// What stands beside a place in a string: its end, a character of a word
-// (letter, digit, _) or another one.
+// side is the neighbour of a position in a string: the end of the string, a word character (letter,
+// digit, _) or another character.
 type side int
 
 const (
@@ -17,7 +17,7 @@ const (
 	sides
 )
 
-// assertion is a condition on a place, given by what stands before and behind it.
+// assertion is a condition on a position, based on the characters before and after it.
 type assertion byte
 
 const (
@@ -46,32 +46,31 @@ func (a assertion) holds(before, behind side) bool {
 	}
 }
 
-// automaton matches strings against an expression. Its states are expressions,
-// too: the step from one over a character c leads to the expression that fits
-// whatever may follow c (the derivative of Brzozowski, JACM 11, 1964, put
-// together from the partial ones of Antimirov, TCS 155, 1996). States are found
-// as strings lead to them and remembered; when they become too many, all are
-// forgotten.
+// automaton matches strings against an expression. Its states are expressions, too: the step over a
+// character c leads to the expression that matches the text allowed after c (the derivative of
+// Brzozowski, JACM 11, 1964, composed of the partial ones of Antimirov, TCS 155, 1996). States are
+// created when a string first reaches them, and stored; if there are too many, all are
+// deleted.
 type automaton struct {
 	mu      sync.Mutex
 	pool    *pool
 	start   *node
-	base    []*node // the nodes of the expression itself
+	base    []*node // nodes of the expression itself
 	asserts bool
 	bytes   bool // characters are bytes
 
-	// Characters that no set of the expression tells apart form a class, which
-	// is a span from its first character to the next class's.
+	// Characters that belong to exactly the same sets of the expression form a class. A class is a
+	// span from its first character to the next class's.
 	first  []rune
-	beside []side // what a character of the class is to its neighbours
+	beside []side // the side that a character of the class is for its neighbours
 	ascii  [utf8.RuneSelf]int
 
 	limit      int // of pool.size + remembered
 	remembered int // entries in all node.next
 }
 
-// maxRemembered bounds the memory of one automaton, in pointers beyond what the
-// expression itself takes.
+// maxRemembered limits the memory of one automaton, in pointers in addition to those of the
+// expression itself.
 const maxRemembered = 1 << 16
 
 func newAutomaton(p *pool, start *node, bytes bool) *automaton {
@@ -104,7 +103,7 @@ func newAutomaton(p *pool, start *node, bytes bool) *automaton {
 	return a
 }
 
-// search finds the class of r.
+// search returns the class of r.
 func (a *automaton) search(r rune) int {
 	i, ok := slices.BinarySearch(a.first, r)
 	if ok {
@@ -113,7 +112,7 @@ func (a *automaton) search(r rune) int {
 	return i - 1
 }
 
-// match says whether the expression fits the whole of s.
+// match reports whether the expression matches the whole of s.
 func (a *automaton) match(s string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -144,7 +143,7 @@ func (a *automaton) match(s string) bool {
 	return a.null(state, before, edge)
 }
 
-// step leads from a state over a character of a class.
+// step returns the state after a character of a class.
 func (a *automaton) step(state *node, before side, class int) *node {
 	at, size := class, len(a.first)
 	if a.asserts {
@@ -162,17 +161,17 @@ func (a *automaton) step(state *node, before side, class int) *node {
 	return state.next[at]
 }
 
-// derivation is one step under way.
+// derivation is one step in progress.
 type derivation struct {
 	*automaton
 	before side
 	class  int
 	seen   map[[2]*node]bool
-	ways   []*node // what may follow the character
+	ways   []*node // expressions for the text after the character
 }
 
-// visit steps from n followed by then. It goes through every pair once, so that
-// a step takes time in proportion to the expression.
+// visit steps from n followed by then. It visits every pair once, so the time of a step is
+// proportional to the expression.
 func (d *derivation) visit(n, then *node) {
 	for {
 		if n.op == opSet {
@@ -214,7 +213,7 @@ func (d *derivation) visit(n, then *node) {
 	}
 }
 
-// null says whether the expression fits the empty string at a place.
+// null reports whether the expression matches the empty string at a position.
 func (a *automaton) null(n *node, before, behind side) bool {
 	if !a.asserts {
 		before, behind = edge, edge
@@ -249,8 +248,8 @@ func (a *automaton) fitsNothing(n *node, before, behind side) bool {
 	}
 }
 
-// forget drops every state but the expression's own nodes and the current
-// state, of which it makes an equal one.
+// forget deletes every state except the expression's own nodes and the current state, which it
+// builds again.
 func (a *automaton) forget(state *node) *node {
 	a.remembered = 0
 	a.pool.nodes, a.pool.size = map[string]*node{}, 0

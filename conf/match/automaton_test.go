@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestLongStrings gives expressions that ruin a backtracking matcher strings of
-// a megabyte. It fails by not ending.
+// TestLongStrings matches strings of a megabyte with expressions that take exponential time in a
+// backtracking matcher. It fails by not ending.
 func TestLongStrings(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 20
@@ -39,7 +39,7 @@ func TestLongStrings(t *testing.T) {
 	}
 }
 
-// TestStatesAreBounded: an automaton of 2^20 states forgets, and still answers.
+// TestStatesAreBounded: an automaton of 2^20 states deletes states, and still answers.
 func TestStatesAreBounded(t *testing.T) {
 	t.Parallel()
 	a, err := program{expr: "(a|b)*a(a|b){20}$", lang: ere}.compile()
@@ -63,8 +63,8 @@ func TestStatesAreBounded(t *testing.T) {
 	}
 }
 
-// FuzzMatch looks for expressions that panic, do not end or are not turned
-// round by a "!".
+// FuzzMatch looks for expressions that panic, do not end or are not negated by a
+// "!".
 func FuzzMatch(f *testing.F) {
 	for _, seed := range []string{"node01", "/^n(a|b)*$/", "{n[1-3,7]-ib,x}", "@x@", "!(a|b*)", "[[:alpha:]-]", "/a{2,3}/", "/", "/\\<a/"} {
 		f.Add("node01", seed)
@@ -114,7 +114,7 @@ func BenchmarkCompile(b *testing.B) {
 	}
 }
 
-// What is ruled out by its beginning does not fit, and the lines of other nodes are.
+// An expression with another beginning is ruled out, as for the lines of other nodes.
 func TestRulesOut(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))

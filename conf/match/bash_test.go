@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// script reads triples of lines (language, string, expression) and writes the
-// status of bash's own test for each: 0 is a match, 2 an invalid expression.
+// script reads triples of lines (language, string, expression) and writes the exit status of bash's
+// own test for each: 0 is a match, 2 an invalid expression.
 const script = `
 shopt -s extglob
 while IFS= read -r lang && IFS= read -r s && IFS= read -r expr; do
@@ -38,11 +38,10 @@ func (q question) ours() bool {
 	}
 }
 
-// Bash contradicts its manual in some corners, where we follow the manual:
-// behind a * it does not try an extended pattern at the end of the string
-// (*@(a|) does not match "x"), and ${s//pattern} first tries *pattern* as a
-// shortcut, which goes wrong if the pattern turns that into something else or
-// has no fixed length because of an unclosed bracket.
+// Bash contradicts its manual in some cases, in which match follows the manual: after a * bash does
+// not try an extended pattern at the end of the string (*@(a|) does not match "x"), and
+// ${s//pattern} first tries *pattern* as a shortcut, which is wrong if that changes the pattern or if
+// the pattern has no fixed length because of an unclosed bracket.
 var (
 	starThenGroup  = regexp.MustCompile(`\*[@+!?*]*\(`)
 	brokenShortcut = regexp.MustCompile(`^\?*[@+!?*]?\(|\\\*$|\[[^]]*[*(]`)
@@ -52,7 +51,7 @@ func (q question) bashIsWrong() bool {
 	return starThenGroup.MatchString(q.expr) || q.lang == "find" && brokenShortcut.MatchString(q.expr)
 }
 
-// ask has one bash process answer all questions in a locale.
+// ask lets one bash process answer all questions in a locale.
 func ask(t *testing.T, locale string, questions []question) []bool {
 	t.Helper()
 	bash, err := exec.LookPath("bash")
@@ -81,7 +80,7 @@ func ask(t *testing.T, locale string, questions []question) []bool {
 	return yes
 }
 
-// pick joins up to most of the pieces at random.
+// pick joins at most most random pieces.
 func pick(r *rand.Rand, pieces string, most int) string {
 	list := strings.Fields(pieces)
 	var b strings.Builder

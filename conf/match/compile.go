@@ -9,14 +9,14 @@ import (
 
 // The limits of [ErrTooLarge], next to MaxExpr.
 const (
-	maxDepth = 1000 // parentheses within parentheses
+	maxDepth = 1000 // nested parentheses
 	maxReps  = 1000 // product of nested repeat counts: a{10} in (...){20} is 200
 )
 
-// errSyntax is a regular expression that glibc would not compile.
+// errSyntax means that glibc would not compile a regular expression.
 var errSyntax = errors.New("not a valid regular expression")
 
-// language is what an expression is written in and how it is applied.
+// language is the language of an expression, and how it is applied.
 type language int
 
 const (
@@ -25,7 +25,7 @@ const (
 	ere                  // extended regular expression, anywhere
 )
 
-// run matches s with a compiled expression, from memory where possible.
+// run matches s with a compiled expression, which it stores for later.
 func run(s, expr string, lang language) (bool, error) {
 	if lang.rulesOut(s, expr) {
 		return false, nil
@@ -49,8 +49,8 @@ func run(s, expr string, lang language) (bool, error) {
 	return c.automaton.match(s), nil
 }
 
-// rulesOut says whether s cannot fit because it begins otherwise: of a thousand lines of
-// a cluster's file nearly all are for other nodes. It knows simple expressions only.
+// rulesOut reports whether s cannot match because of its beginning: of a thousand lines of a
+// cluster's file nearly all are for other nodes. It handles simple expressions only.
 func (l language) rulesOut(s, expr string) bool {
 	if l == find || len(expr) > MaxExpr || strings.ContainsAny(expr, `(|{\`) {
 		return false
@@ -64,12 +64,12 @@ func (l language) rulesOut(s, expr string) bool {
 	plain := strings.TrimLeftFunc(expr, isPrefix)
 	prefix := expr[:len(expr)-len(plain)]
 	if l == ere && prefix != "" && plain != "" && strings.IndexByte("*?+", plain[0]) >= 0 {
-		prefix = prefix[:len(prefix)-1] // which may be missing
+		prefix = prefix[:len(prefix)-1] // this character is optional
 	}
 	return !strings.HasPrefix(s, prefix) || l == glob && plain == "" && s != prefix
 }
 
-// compiled remembers the expressions used of late.
+// compiled holds the recently used expressions.
 var compiled = struct {
 	sync.Mutex
 	programs map[program]outcome

@@ -1,7 +1,7 @@
 package match
 
-// ereParser reads the extended regular expressions of glibc's regcomp: those of
-// POSIX, with \w \W \s \S \b \B \< \> \` and \' added.
+// ereParser parses the extended regular expressions of glibc's regcomp: those of POSIX, plus
+// \w \W \s \S \b \B \< \> \` and \'.
 type ereParser struct {
 	pool   *pool
 	src    []rune
@@ -13,8 +13,8 @@ func (e *ereParser) more() bool { return e.i < len(e.src) }
 
 func (e *ereParser) at(r rune) bool { return e.more() && e.src[e.i] == r }
 
-// alternatives reads branches up to the end, or to the ) of a group: outside
-// of all groups a ) is a character like any other.
+// alternatives parses branches up to the end, or to the ) of a group: outside of all groups a ) is a
+// plain character.
 func (e *ereParser) alternatives(depth int) (*node, error) {
 	if depth > maxDepth {
 		return nil, ErrTooLarge
@@ -37,8 +37,8 @@ func (e *ereParser) alternatives(depth int) (*node, error) {
 	}
 }
 
-// repeated reads an anchor, or an atom and any number of repeat operators
-// behind it.
+// repeated parses an anchor, or an atom and any number of repeat operators after
+// it.
 func (e *ereParser) repeated(depth int) (*node, error) {
 	if a, ok := e.anchor(); ok {
 		return e.pool.holds(a), nil
@@ -69,7 +69,7 @@ func (e *ereParser) repeated(depth int) (*node, error) {
 	return n, nil
 }
 
-// interval reads {n}, {n,}, {,m} or {n,m} and stays at the closing brace.
+// interval parses {n}, {n,}, {,m} or {n,m} and stops at the closing brace.
 func (e *ereParser) interval() (least, most int, err error) {
 	e.i++
 	least, counted := e.number()
@@ -94,7 +94,7 @@ func (e *ereParser) number() (n int, ok bool) {
 	return n, ok
 }
 
-// The anchors, plain and behind a backslash.
+// The anchors, plain and after a backslash.
 var (
 	anchors        = map[rune]assertion{'^': atStart, '$': atEnd}
 	escapedAnchors = map[rune]assertion{

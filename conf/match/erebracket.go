@@ -1,14 +1,14 @@
 package match
 
-// member is what one element of a bracket expression stands for.
+// member is one element of a bracket expression.
 type member struct {
 	set   set  // a class, which cannot be the end of a range
 	char  rune // else
 	plain bool // char counts
 }
 
-// bracket reads a bracket expression behind its [. A backslash is a character
-// like any other in it.
+// bracket parses a bracket expression after its [. A backslash is a plain character
+// in it.
 func (e *ereParser) bracket() (set, error) {
 	inverse := e.at('^')
 	if inverse {
@@ -43,8 +43,8 @@ func (e *ereParser) bracket() (set, error) {
 	return s.normal(), nil
 }
 
-// member reads one element. A hyphen that is neither the first nor the last
-// one nor the end of a range is an error, as in glibc.
+// member parses one element. A hyphen that is neither first nor last nor the end of a range is an
+// error, as in glibc.
 func (e *ereParser) member(hyphen bool) (member, error) {
 	if !e.more() {
 		return member{}, errSyntax
@@ -63,7 +63,7 @@ func (e *ereParser) member(hyphen bool) (member, error) {
 	return member{char: r, plain: true}, nil
 }
 
-// inner reads [:class:], [.c.] or [=c=].
+// inner parses [:class:], [.c.] or [=c=].
 func (e *ereParser) inner(kind rune) (member, error) {
 	name, next, ok := innerClass(e.src, e.i, kind)
 	if !ok {

@@ -9,18 +9,18 @@ import (
 type op byte
 
 const (
-	opNone   op = iota // nothing fits
+	opNone   op = iota // matches nothing
 	opEmpty            // the empty string
-	opAssert           // the empty string, at a place where an assertion holds
+	opAssert           // the empty string, at a position where an assertion holds
 	opSet              // one character
 	opCat              // the first of two, then the second
 	opAlt              // any of several
 	opRepeat           // one, min to max times
-	opNot              // every string that the one does not fit
+	opNot              // every string that the one does not match
 )
 
-// node is an expression. Equal expressions of one pool are the same node, and
-// nodes are not changed (apart from what is remembered in them).
+// node is an expression. Equal expressions of one pool are the same node. Nodes do not change, except
+// for the data that is cached in them.
 type node struct {
 	op       op
 	assert   assertion
@@ -41,13 +41,13 @@ const (
 	no
 )
 
-// pool makes nodes, simplifying on the way. That alternatives are sorted and
-// without doubles is what bounds the number of states of an automaton.
+// pool creates nodes and simplifies them. Alternatives are sorted and unique; this limits the number
+// of states of an automaton.
 type pool struct {
 	nodes            map[string]*node
-	made             int   // nodes so far, also those forgotten since
-	size             int   // of what is in nodes
-	none, empty, all *node // all fits every string
+	made             int   // nodes created so far, including deleted ones
+	size             int   // size of all nodes in the pool
+	none, empty, all *node // all matches every string
 }
 
 func newPool() *pool {
@@ -80,8 +80,8 @@ func (p *pool) keep(key string, n *node) {
 	p.size += 1 + len(n.kids) + len(n.set)
 }
 
-// rebuild makes a node again from those that are in the pool. again holds what
-// each node has become.
+// rebuild creates a node again from those in the pool. again maps each node to its
+// copy.
 func (p *pool) rebuild(n *node, again map[*node]*node) *node {
 	if done, ok := again[n]; ok {
 		return done
@@ -119,7 +119,7 @@ func (n *node) key() string {
 	return string(b)
 }
 
-// chars fits one character of a set in normal order.
+// chars returns a node that matches one character of a set in normal order.
 func (p *pool) chars(s set) *node {
 	if len(s) == 0 {
 		return p.none
@@ -131,7 +131,7 @@ func (p *pool) char(r rune) *node { return p.chars(set{{r, r}}) }
 
 func (p *pool) holds(a assertion) *node { return p.intern(node{op: opAssert, assert: a}) }
 
-// seq fits its parts one after the other.
+// seq returns a node that matches its parts in sequence.
 func (p *pool) seq(parts ...*node) *node {
 	n := p.empty
 	for _, part := range slices.Backward(parts) {

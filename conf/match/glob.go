@@ -2,10 +2,10 @@ package match
 
 import "slices"
 
-// globParser reads bash patterns with extglob.
+// globParser parses bash patterns with extglob.
 type globParser struct{ pool *pool }
 
-// pattern reads all of src, which stands within depth parentheses.
+// pattern parses all of src, which is inside depth parentheses.
 func (g *globParser) pattern(src []rune, depth int) (*node, error) {
 	if depth > maxDepth {
 		return nil, ErrTooLarge
@@ -59,7 +59,7 @@ func isExtended(r rune) bool {
 	return r == '?' || r == '*' || r == '+' || r == '@' || r == '!'
 }
 
-// extended builds @(list) and its relatives.
+// extended builds @(list) and the other extended patterns.
 func (g *globParser) extended(kind rune, list [][]rune, depth int) (*node, error) {
 	ways := make([]*node, len(list))
 	for i, src := range list {
@@ -84,9 +84,9 @@ func (g *globParser) extended(kind rune, list [][]rune, depth int) (*node, error
 	}
 }
 
-// splitList splits the patterns between the parenthesis before src[from] and
-// the one that closes it at end. Parentheses within are counted, escaped and
-// bracketed characters are not looked at. Without a closing one end is -1.
+// splitList splits the patterns between the parenthesis before src[from] and the one that closes it
+// at end. It counts inner parentheses, and skips escaped and bracketed characters. Without a closing
+// parenthesis end is -1.
 func splitList(src []rune, from int) (list [][]rune, end int) {
 	depth := 0
 	for i := from; i < len(src); i++ {
@@ -116,16 +116,16 @@ func splitList(src []rune, from int) (list [][]rune, end int) {
 	return nil, -1
 }
 
-// closingBracket finds the end of the bracket expression that begins at from,
-// -1 if there is none. A ] closes it unless it is the first character, escaped
-// or part of [:class:], [.symbol.] or [=equivalent=].
+// closingBracket returns the end of the bracket expression that begins at from, -1 if there is none.
+// A ] closes it unless it is the first character, escaped or part of [:class:], [.symbol.] or
+// [=equivalent=].
 func closingBracket(src []rune, from int) int {
 	i := from
 	if i < len(src) && (src[i] == '!' || src[i] == '^') {
 		i++
 	}
 	first := i
-	var inner rune // the character behind an inner [
+	var inner rune // the character after an inner [
 	for ; i < len(src); i++ {
 		switch src[i] {
 		case '\\':

@@ -1,7 +1,7 @@
 package match
 
-// globBracket reads the bracket expression of a pattern whose first character
-// is src[i]; end is the ] that closes it. It is not ok if none does.
+// globBracket parses the bracket expression of a pattern, with the first character src[i]; end is the
+// ] that closes it. ok is false if there is none.
 func globBracket(src []rune, i int) (s set, end int, ok bool) {
 	inverse := i < len(src) && (src[i] == '!' || src[i] == '^')
 	if inverse {
@@ -37,7 +37,7 @@ func globBracket(src []rune, i int) (s set, end int, ok bool) {
 	return nil, 0, false
 }
 
-// globMember reads one character of a bracket expression.
+// globMember parses one character of a bracket expression.
 func globMember(src []rune, i int) (r rune, next int, ok bool) {
 	for _, kind := range ".=" {
 		if name, next, ok := innerClass(src, i, kind); ok && len([]rune(name)) == 1 {
@@ -53,8 +53,8 @@ func globMember(src []rune, i int) (r rune, next int, ok bool) {
 	return src[i], i + 1, true
 }
 
-// innerClass reads [:name:] or its like at src[i]; kind is the character inside
-// the brackets.
+// innerClass parses [:name:] or a similar element at src[i]; kind is the character inside the
+// brackets.
 func innerClass(src []rune, i int, kind rune) (name string, next int, ok bool) {
 	if i+1 >= len(src) || src[i] != '[' || src[i+1] != kind {
 		return "", i, false

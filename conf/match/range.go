@@ -2,9 +2,9 @@ package match
 
 import "strings"
 
-// inRange says whether host is in a list of nodes (n1,login) and node ranges
-// (n[01-10]-ib). The first member that is neither is reported and ends the
-// list: what stands behind it is not looked at.
+// inRange reports whether host is in a list of nodes (n1,login) and node ranges (n[01-10]-ib). The
+// first member that is neither is reported, and ends the list: the rest is
+// ignored.
 func (m *Matcher) inRange(host, list string) bool {
 	for list != "" {
 		var hit bool
@@ -19,7 +19,7 @@ func (m *Matcher) inRange(host, list string) bool {
 				}
 				return false
 			}
-			hit = Glob(host, member) // a backslash quotes, there are no wildcards
+			hit = Glob(host, member) // a backslash quotes; member has no wildcards
 		}
 		if hit {
 			return true
@@ -28,16 +28,15 @@ func (m *Matcher) inRange(host, list string) bool {
 	return false
 }
 
-// plainNode says whether a member is a node with a number: letters, digits, -
-// and _ with a digit behind them, then perhaps a tail in which dots may stand,
-// too, but no more _.
+// plainNode reports whether a member is a node with a number: letters, digits, - and _ followed by a
+// digit, then an optional suffix, which can also contain dots but no more _.
 func plainNode(member string) bool {
 	head := member[:len(member)-len(strings.TrimLeftFunc(member, isPrefix))]
 	digit := strings.LastIndexAny(head, "0123456789")
 	return digit > 0 && all(member[digit+1:], isSuffix)
 }
 
-// plainName says whether a member is a name without any digit.
+// plainName reports whether a member is a name without any digit.
 func plainName(member string) bool {
 	return member != "" && all(member, func(r rune) bool {
 		return isLetter(r) || r == '-' || r == '_' || r == '.'
@@ -60,8 +59,8 @@ type nodeRange struct {
 // numbers is one span of a node range; without last it is the single number first.
 type numbers struct{ first, last string }
 
-// cutNodeRange takes a node range off the front of list. It is not ok if list
-// begins with something else; nothing is taken then.
+// cutNodeRange cuts a node range off the beginning of list. ok is false if list begins with something
+// else; then nothing is cut.
 func cutNodeRange(list string) (r nodeRange, rest string, ok bool) {
 	prefix := len(list) - len(strings.TrimLeftFunc(list, isPrefix))
 	if prefix == 0 || prefix == len(list) || list[prefix] != '[' {
@@ -102,9 +101,9 @@ func (r nodeRange) contains(host string) bool {
 	return false
 }
 
-// contains compares a single number as it is written. Between two ends the
-// number of digits counts as well: that of the first end, or that of the last
-// if it is longer, even if the ends are the wrong way round.
+// contains compares a single number as written. Between two ends, the number of digits counts, too:
+// that of the first end, or that of the last if it is longer, even if the ends are in the wrong
+// order.
 func (s numbers) contains(n string) bool {
 	if s.last == "" {
 		return n == s.first

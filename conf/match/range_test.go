@@ -48,7 +48,7 @@ func TestRange(t *testing.T) {
 	}
 }
 
-// TestRangeMalformed: the first malformed member is named and ends the list.
+// TestRangeMalformed: the first malformed member is reported and ends the list.
 func TestRangeMalformed(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

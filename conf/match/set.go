@@ -8,13 +8,13 @@ import (
 // span is the characters from lo to hi, both included.
 type span struct{ lo, hi rune }
 
-// set is a set of characters: spans in ascending order that do not touch. It is
-// built by add, in any order, and then put in order by normal or inverse.
+// set is a set of characters: spans in ascending order that do not touch. It is built with add, in any
+// order, and then sorted by normal or inverse.
 type set []span
 
 func (s set) add(lo, hi rune) set { return append(s, span{lo, hi}) }
 
-// normal sorts the spans and joins those that touch.
+// normal sorts the spans and joins adjacent ones.
 func (s set) normal() set {
 	s = slices.Clone(s)
 	slices.SortFunc(s, func(a, b span) int { return int(a.lo - b.lo) })
@@ -29,7 +29,7 @@ func (s set) normal() set {
 	return out
 }
 
-// inverse holds every character that s does not.
+// inverse returns every character that is not in s.
 func (s set) inverse() set {
 	var out set
 	next := rune(0)
@@ -58,7 +58,7 @@ func (s set) has(r rune) bool {
 	return ok
 }
 
-// classes are the named character classes [:name:] in the C locale.
+// classes holds the named character classes [:name:] in the C locale.
 var classes = map[string]set{
 	"alnum":  {{'0', '9'}, {'A', 'Z'}, {'a', 'z'}},
 	"alpha":  {{'A', 'Z'}, {'a', 'z'}},
@@ -74,7 +74,7 @@ var classes = map[string]set{
 	"xdigit": {{'0', '9'}, {'A', 'F'}, {'a', 'f'}},
 }
 
-// globClasses are the classes that only bash's patterns know.
+// globClasses holds the classes that exist only in bash's patterns.
 var globClasses = map[string]set{
 	"ascii": {{0, 0x7f}},
 	"word":  wordChars,
