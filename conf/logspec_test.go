@@ -99,10 +99,10 @@ func TestParseLogErrors(t *testing.T) {
 		{"{fd}>/x", "descriptor {fd}, want 1 to 9", false},
 		{"0>/x", "descriptor 0, want 1 to 9", false},
 		{"99>/x", "descriptor 99, want 1 to 9", false},
-		{">$NONE", "no file name behind >", false},
-		{">>/x$(date)", "file name behind >>: needs a shell", false},
-		{">>~/x", `file name behind >>: "~/x" needs a shell`, false},
-		{"> >(logger)", "file name behind >: needs a shell", false},
+		{">$NONE", "no file name after >", false},
+		{">>/x$(date)", "file name after >>: needs a shell", false},
+		{">>~/x", `file name after >>: "~/x" needs a shell`, false},
+		{"> >(logger)", "file name after >: needs a shell", false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.spec, func(t *testing.T) {

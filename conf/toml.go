@@ -105,42 +105,6 @@ func takeString(table map[string]any, key, otherwise string) (string, error) {
 	return text, nil
 }
 
-func tomlError(file string, err error) error {
-	if parse, ok := errors.AsType[toml.ParseError](err); ok {
-		return fmt.Errorf("%s: %s", Pos{file, parse.Position.Line}, parse.Message)
-	}
-	if m := wrongType().FindStringSubmatch(err.Error()); m != nil {
-		return fmt.Errorf("%s:%s: %s: want %s, got %s", file, m[1], m[2], typeWord(m[4]+m[5]), typeWord(m[3]+m[6]))
-	}
-	if rest, ok := strings.CutPrefix(err.Error(), "toml: line "); ok {
-		line, rest, _ := strings.Cut(rest, " ")
-		return fmt.Errorf("%s:%s: %s", file, line, rest)
-	}
-	return fmt.Errorf("%s: %w", file, err)
-}
-
-// wrongType finds what the decoder says of a value of the wrong type, in words of Go.
-var wrongType = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^toml: line (\d+) \(last key "(.*)"\): (?:incompatible types: TOML value has type (\S+); destination has type (\S+)|type mismatch for \S+ expected (\S+) but found (\S+))`)
-})
-
-// typeWord names a type of the decoder as a user does.
-func typeWord(kind string) string {
-	switch {
-	case kind == "string":
-		return "a string"
-	case kind == "integer" || strings.HasPrefix(kind, "int") || strings.HasPrefix(kind, "uint"):
-		return "a whole number"
-	case strings.HasPrefix(kind, "float"):
-		return "a number"
-	case strings.HasPrefix(kind, "bool"):
-		return "true or false"
-	case strings.HasPrefix(kind, "map") || kind == "table":
-		return "a table"
-	}
-	return "a list"
-}
-
 // headerLines returns the line of every [[name]] header in a text that the decoder has accepted. The
 // decoder does not provide these lines.
 func headerLines(text, name string) (lines []int) {
