@@ -135,7 +135,7 @@ func (b *baselines) of(m *measure) *baseline {
 }
 
 // judge compares a number with its baseline. It is bad if it is farther below the median than
-// runBoth the tolerance of its test and the spread of the samples allow; want is the limit. Fewer
+// both the tolerance of its test and the spread of the samples allow; want is the limit. Fewer
 // than five samples judge nothing, nor do those of another driver.
 func (b *baselines) judge(m measure) (want float64, bad bool) {
 	b.judged++

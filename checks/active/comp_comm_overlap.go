@@ -203,7 +203,7 @@ func (l *overlapLoad) allocate(g *ncclGPU, kind *cuda.GEMMType, rows int) (err e
 // planRounds returns how often to repeat each side so that both take the same time, 0 if a
 // measurement failed.
 func (t *overlapRun) planRounds(doing string, block int64) (compute, reduce int) {
-	if _, ok := t.runBoth(doing+", to warm up", 1, 1, block, false); !ok {
+	if _, ok := t.runBoth(doing+" (warm-up)", 1, 1, block, false); !ok {
 		return 0, 0
 	}
 	one, ok := t.runBoth(doing+", one of each", 1, 1, block, false)

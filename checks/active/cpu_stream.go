@@ -34,7 +34,7 @@ type cpuStream struct {
 	active
 
 	Rate float64       `opt:"w" arg:"1" toml:"rate"` // least rate of the node, MB/s; 0: the platform's
-	Time time.Duration `opt:"t" toml:"time"`         // time limit of the whole check, 20s
+	Time time.Duration `opt:"t" toml:"time"`         // time limit of the whole check
 }
 
 const cpuStreamName = "check_cpu_stream"

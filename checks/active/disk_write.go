@@ -23,14 +23,14 @@ import (
 // memory are skipped. One that cannot be written without the page cache is measured through it,
 // as another algorithm ("page cache", not "direct"): such a number includes the memory's speed.
 //
-//   - || check_disk_write -w 1500 /scratch
+//	node* || check_disk_write -w 1500 /scratch
 type diskWrite struct {
 	active
 
 	Dir  string        `arg:"1" toml:"dir"`  // the directory
-	Size checks.Size   `opt:"s" toml:"size"` // bytes to write, a multiple of 4 MiB; 1G
+	Size checks.Size   `opt:"s" toml:"size"` // bytes to write, a multiple of 4 MiB
 	Rate float64       `opt:"w" toml:"rate"` // least rate of writing, MB/s; 0: no limit
-	Time time.Duration `opt:"t" toml:"time"` // time limit of the whole check, 30s
+	Time time.Duration `opt:"t" toml:"time"` // time limit of the whole check
 }
 
 const diskWriteName = "check_disk_write"
@@ -105,7 +105,7 @@ func (c *diskWrite) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 }
 
 // reportFault reports an error of the file system. A full file system or a missing directory is not a
-// reportFault of the disk.
+// fault of the disk.
 func (c *diskWrite) reportFault(r *activeRun, d checks.Device, e *disk.Error) {
 	of, text := checks.Finding{Code: "disk.write.error", Severity: checks.Unknown, Got: e.Error()}, "not measured"
 	switch e.Kind {

@@ -86,7 +86,7 @@ func (r *activeRun) forgetRates() {
 const userEnd = 3 * time.Second
 
 // end stops the watching and returns why the test stopped early, nil if it did not. If rates were
-// record it looks for processes once more, since one that started after the last look can have
+// measured it looks for processes once more, since one that started after the last look can have
 // disturbed them.
 func (r *activeRun) end() error {
 	r.cancel(errActiveDone)

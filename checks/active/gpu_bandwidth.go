@@ -45,18 +45,19 @@ type gpuBandwidth struct {
 	Host    float64       `arg:"1" toml:"host"` // GB/s from and to the node's memory, each; 0: no limit
 	Peer    float64       `arg:"2" toml:"peer"` // GB/s between two GPUs, each way; 0: no limit
 	Surplus []string      `arg:"*"`             // AzureHPC's third number: it is for AMD's links and ignored
-	Size    checks.Size   `opt:"b" toml:"size"` // size of one copy, 512M
-	Time    time.Duration `opt:"t" toml:"time"` // time limit, 40s
+	Size    checks.Size   `opt:"b" toml:"size"` // size of one copy
+	Time    time.Duration `opt:"t" toml:"time"` // time limit
 	name    string
 }
 
-// cudaBandwidth is gpuBandwidth with the arguments of AzureHPC's older test.
+// cudaBandwidth measures copies between each GPU and the node, as check_gpu_bandwidth does, with
+// the arguments of AzureHPC's older test: HOST, and a directory, which is ignored.
 type cudaBandwidth struct {
 	active
 	Host float64       `arg:"1" toml:"host"`      // GB/s from and to the node's memory, each; 0: no limit
 	Dir  string        `arg:"2" toml:"directory"` // directory of AzureHPC's program; ignored
-	Size checks.Size   `opt:"b" toml:"size"`      // size of one copy, 512M
-	Time time.Duration `opt:"t" toml:"time"`      // time limit, 40s
+	Size checks.Size   `opt:"b" toml:"size"`      // size of one copy
+	Time time.Duration `opt:"t" toml:"time"`      // time limit
 }
 
 const (
@@ -362,7 +363,7 @@ func (b *bandwidth) describeFarMemory(near string, size uint64) string {
 }
 
 // clearDoubts removes the doubt about a slow GPU if another GPU that uses the same buffers is fast:
-// anyFar memory would slow both.
+// far memory would slow both.
 func (b *bandwidth) clearDoubts(gpus []*loadedGPU) {
 	near, best := map[string]string{}, map[string]float64{}
 	for _, l := range gpus {

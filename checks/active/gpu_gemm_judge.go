@@ -188,8 +188,7 @@ func sumText(s cuda.GEMMSum) string {
 // fading is the part that the rate may lose under load.
 const fading = 0.10
 
-// judgeFading warns of a GPU that is slower in the last tenth of a long test than in
-// the first.
+// judgeFading warns of a GPU that is slower in the last tenth of a long test than in the first.
 func judgeFading(r *activeRun, res *gemmResult) {
 	tenth := len(res.rates) / 10
 	if tenth == 0 {

@@ -60,8 +60,8 @@ const (
 	bf16Flipped = "sum dc8333674d5d315d"
 )
 
-// gemmScenarios are common to check_gpu_gemm and check_gpu_soak. words
-// makes a line of options, behind which the least rate may stand.
+// gemmScenarios are common to check_gpu_gemm and check_gpu_soak. words returns the options of a
+// line, followed by the least rate.
 func gemmScenarios(name, code string, words func(least string, options ...string) []string) []checktest.Scenario {
 	bf16 := words("", "-n", "128")
 	found := func(kind string, f checks.Finding, text string) checks.Finding {

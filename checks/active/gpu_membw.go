@@ -23,8 +23,8 @@ import (
 type gpuMembw struct {
 	active
 	Least float64       `arg:"1" toml:"least"` // GB/s; 0: no limit
-	Size  checks.Size   `opt:"b" toml:"size"`  // size of one array, 512M
-	Time  time.Duration `opt:"t" toml:"time"`  // time limit, 40s
+	Size  checks.Size   `opt:"b" toml:"size"`  // size of one array
+	Time  time.Duration `opt:"t" toml:"time"`  // time limit
 }
 
 const (

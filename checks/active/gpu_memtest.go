@@ -18,15 +18,15 @@ import (
 // fails if a word differs from the word written, and reports the offset: from the beginning of
 // the tested memory, which the driver can place elsewhere the next time. All GPUs are tested at
 // once. -n ROUNDS (1) repeats all patterns; -t SECONDS (40) is the time limit.
-// several times.
+//
 // ECC corrects and reports most memory errors: see check_gpu_ecc and check_gpu_remap. An error
 // that this check finds has passed ECC, or is on the way to the memory.
 //
 //	gpu* || check_gpu_memtest
 type gpuMemtest struct {
 	active
-	Rounds int           `opt:"n" toml:"rounds"` // repetitions of all patterns, 1
-	Time   time.Duration `opt:"t" toml:"time"`   // time limit, 40s
+	Rounds int           `opt:"n" toml:"rounds"` // repetitions of all patterns
+	Time   time.Duration `opt:"t" toml:"time"`   // time limit
 }
 
 const gpuMemtestName = "check_gpu_memtest"

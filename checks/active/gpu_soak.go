@@ -23,8 +23,8 @@ import (
 //	gpu* || check_gpu_soak 600
 type gpuSoak struct {
 	active
-	Time  time.Duration `arg:"1" toml:"time"`           // duration of the load, 60s
-	Type  string        `long:"type" toml:"type"`       // number format, bf16
+	Time  time.Duration `arg:"1" toml:"time"`           // duration of the load
+	Type  string        `long:"type" toml:"type"`       // number format
 	N     int           `opt:"n" toml:"n"`              // n of the n * n matrices; 0: the type's own
 	Least float64       `arg:"2" toml:"tflops"`         // least rate of each GPU, TFLOP/s; 0: none
 	Own   bool          `long:"own" toml:"own_kernels"` // never use cuBLASLt

@@ -23,7 +23,7 @@ import (
 // Each port writes to itself, for -D SECONDS (4), in messages of -s SIZE bytes (1M; 8M with
 // --gdr): that tests its PCIe link in both directions and the adapter, but neither cable nor
 // switch. --pairs writes between two near ports of one subnet, one way and then the other; the
-// findSubnet is known from their IP addresses, or from their GIDs and subnet manager. A port without
+// subnet is known from their IP addresses, or from their GIDs and subnet manager. A port without
 // a partner writes to itself.
 //
 // With --gdr it uses memory of the nearest GPU of each port. It needs an ib_write_bw built with CUDA
@@ -50,8 +50,8 @@ type ibBW struct {
 	Pairs    bool          `long:"pairs" toml:"pairs"`    // write between two ports
 	Both     bool          `opt:"b" toml:"bidirectional"` // write both ways at once
 	Serial   bool          `long:"serial" toml:"serial"`  // one port after another
-	Duration time.Duration `opt:"D" toml:"duration"`      // duration of each run, at least 1 s; 4s
-	Time     time.Duration `opt:"t" toml:"time"`          // time limit of all runs, 60s
+	Duration time.Duration `opt:"D" toml:"duration"`      // duration of each run, at least 1 s
+	Time     time.Duration `opt:"t" toml:"time"`          // time limit of all runs
 	Program  string        `opt:"p" toml:"program"`       // name or path of ib_write_bw
 
 	name  string

@@ -150,7 +150,7 @@ func (t *ncclRun) one(size int64, left int) (m measure, ok bool) {
 		return m, false
 	}
 	work := func() error { return t.enqueue(t.op, block) }
-	if _, ok := t.timed(doing+", to warm up", 1, work); !ok { // connections are made
+	if _, ok := t.timed(doing+" (warm-up)", 1, work); !ok { // connections are made
 		return m, false
 	}
 	each, ok := t.timed(doing, 1, work)

@@ -16,7 +16,7 @@ import (
 )
 
 // How an active test notices a new job or another process, and makes way. It looks for jobs
-// useOwnKernels any library: a library that hangs must not hide a job.
+// without any library: a library that hangs must not hide a job.
 
 // Intervals of looks for a job, and for processes on the GPUs.
 const (
@@ -76,7 +76,7 @@ func (r *activeRun) findNewJob() error {
 }
 
 // watchUsers starts to look for processes on the GPUs; one ends the test. No code waits for it
-// useOwnKernels a limit: NVML can hang.
+// without a limit: NVML can hang.
 func (r *activeRun) watchUsers() {
 	if r.Daemon {
 		return

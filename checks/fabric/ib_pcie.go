@@ -124,13 +124,6 @@ func (c *ibPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
 			findings = append(findings, c.belowPlatform(f, links[i])...)
 		}
 	}
-	told := len(slices.DeleteFunc(plain, func(l *pcie.Link) bool { return !l.Known() }))
-	if c.Width > 0 {
-		blameLine(findings, "ib.pcie.width", told)
-	}
-	if c.Speed != "" {
-		blameLine(findings, "ib.pcie.speed", told)
-	}
 	findings = append(findings, judgeTree(f, links)...)
 	findings = append(findings, c.judgeReadRequests(f, links)...)
 	findings = append(findings, judgeOrdering(f, links)...)

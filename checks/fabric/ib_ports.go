@@ -24,8 +24,8 @@ import (
 // fails if it alone is slower than all others of its kind, or slower than earlier in this boot.
 // It warns if several are slower, if one is slower with all of its lanes and the platform is
 // unknown, and if the rate is below the platform's. -n COUNT is the least number of ports; all
-// markPlanes of a device count as one. -l LAYER is ib or eth: the check selects only such ports, and
-// findNamed ports must have that layer.
+// planes of a device count as one. -l LAYER is ib or eth: the check selects only such ports, and
+// named ports must have that layer.
 //
 // Cards with several ports need not have all of them cabled: a port that is down fails if it was
 // up earlier in this boot, or if fewer ports of its card are up than on most cards of the kind.
@@ -35,7 +35,7 @@ import (
 //
 // In the first five minutes after a boot links train and the subnet manager sets up ports. Until
 // then a port that is not up is not judged: the check is skipped, not passed. The same applies to
-// listAdapters with a driver that is still starting. The prolog of a job waits for the ports, and
+// adapters with a driver that is still starting. The prolog of a job waits for the ports, and
 // refuses the job without them.
 //
 //	gpu* || check_ib_ports
@@ -69,7 +69,7 @@ func init() {
 				"ib.ports.disabled": "The port is disabled: by ibportstate, mlxlink or mlxconfig (Omni-Path: opaportconfig), by the switch, or, on Ethernet, by ip link set down. Enable it, or reboot.",
 				"ib.ports.init":     "The link is up, but no subnet manager has configured it: is opensm, UFM or Omni-Path's fabric manager running? If it is only one port see the manager's log for its GUID; a port in quarantine looks the same.",
 				"ib.ports.down":     "The link is unstable, or in a test mode: reseat or swap the cable, see " + linkTool + " and the switch's port; check_ib_errors has its counters.",
-				"ib.ports.rate":     "A link at half of its rate has lost lanes: reseat or swap the cable, see " + linkTool + ". If this rate is expected, set it: check_ib_ports -r RATE.",
+				"ib.ports.rate":     "A link at half of its rate runs at half of its width: reseat or swap the cable, see " + linkTool + ". If this rate is expected, set it: check_ib_ports -r RATE.",
 				"ib.ports.platform": "Nodes of this platform have faster ports. A splitter cable, a slower switch or a configured speed can be the cause: see " + linkTool + ". If this rate is expected, set it: check_ib_ports -r RATE.",
 				"ib.ports.member":   "The LAG works with one port less. See cat /proc/net/bonding/BOND, and ethtool for the named member: reseat or swap its cable, see its switch port. If the state is off an administrator took it down: ip link set DEV up.",
 				"ib.ports.slower":   "Every port is slower since the reboot: see the switch's configuration and firmware, and " + linkTool + ". If this rate is expected: nhc-gpu clear --ib, or set it: check_ib_ports -r RATE.",

@@ -121,7 +121,7 @@ func (r *portsRun) findFastestBefore(p *Port) (rate float64) {
 }
 
 // reportSlower warns of ports that became slower in a reboot, once for all if all did. Ports that are
-// reportSlower than others, or than earlier in this boot, are reported already.
+// slower than others, or than earlier in this boot, are reported already.
 func (r *portsRun) reportSlower() {
 	if r.c.Rate > 0 {
 		return

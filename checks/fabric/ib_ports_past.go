@@ -129,7 +129,7 @@ func (r *portsRun) listAbsent() (findings []checks.Finding) {
 }
 
 // lost judges an adapter of the history: words are its name, address, GUID and layer. It drops
-// listAdapters that were only moved, renamed or passed to a virtual machine.
+// adapters that were only moved, renamed or passed to a virtual machine.
 func (r *portsRun) lost(name string, words []string, told map[string]bool) (f checks.Finding, found bool) {
 	device := checks.Device{Kind: "hca", Name: words[0], PCI: words[1], UUID: words[2]}
 	if words[2] == "-" {

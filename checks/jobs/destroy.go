@@ -25,8 +25,8 @@ import (
 //     [leftRun.keeps] for processes, [leftRun.askSlurm] for IPC and files. In
 //     doubt they are reported.
 //
-// Signals go to a process by a descriptor, after it was compared with the one that
-// was judged: the PID may have been reused meanwhile.
+// Signals use a process descriptor, after a comparison with the judged process: the PID can have
+// been reused.
 
 // keepReason returns why a process of the ended job must not be ended, "" if it may be.
 func (r *leftRun) keepReason(p *leftProcess) string {

@@ -27,7 +27,7 @@ import (
 // In the epilog of a job with GPUs it runs even if no line names it, unless [policy.job] of
 // nhc.toml has contexts = [].
 //
-//   - || check_job_gpus -m 512
+//	node* || check_job_gpus -m 512
 type jobGPUs struct {
 	Grace  time.Duration `opt:"g" toml:"grace"`  // time for memory to be freed, seconds; 0: the grace of [epilog] in nhc.toml
 	Fail   bool          `opt:"f" toml:"fail"`   // fail instead of warn

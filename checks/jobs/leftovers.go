@@ -33,9 +33,9 @@ import (
 //
 // In an epilog it runs even if no line names it, unless [policy.job] of nhc.toml has contexts =
 // []. In a health check it looks for the processes that it could not end, so that a line with it
-// keepReason the node drained until they are gone.
+// keeps the node drained until they are gone.
 //
-//   - || check_job_leftovers -g 5
+//	node* || check_job_leftovers -g 5
 type jobLeftovers struct {
 	Grace time.Duration `opt:"g" toml:"grace"` // time for processes to end on their own, seconds; 0: the grace of [epilog] in nhc.toml
 	End   bool          `opt:"e" toml:"end"`   // end the processes and remove the rest

@@ -135,12 +135,12 @@ func TestFaults(t *testing.T) {
 			"check_gpu_bandwidth:  could not tell: its worker died in gpu3: copy from the host: cuMemcpyHtoDAsync(3) of gpu3 0000:13:00.0: "},
 		"exit":           {"3 cuDevicePrimaryCtxRetain exit 7", "check_gpu_bandwidth -b 64K", "its worker died in open 8 GPUs: cuDevicePrimaryCtxRetain("},
 		"slow":           {"3 h2d = 21", "check_gpu_bandwidth -b 64K 48", "check_gpu_bandwidth:  gpu3 0000:13:00.0: copy from the host, want at least 48.0 GB/s, got 21.0 GB/s"},
-		"a wrong bit":    {"3 stuck = 0x1234 5 1", "check_gpu_memtest", "check_gpu_memtest:  gpu3 0000:13:00.0: wrong words in its memory, of pattern 0x00000000, want none, got 1 wrong word: at offset 0x1034"},
+		"a wrong bit":    {"3 stuck = 0x1234 5 1", "check_gpu_memtest", "check_gpu_memtest:  gpu3 0000:13:00.0: wrong words in memory, pattern 0x00000000, want none, got 1 wrong word: at offset 0x1034"},
 		"ECC":            {"3 cuStreamQuery after 9 error 214", "check_gpu_membw -b 64K", "check_gpu_membw:  gpu3 0000:13:00.0: bandwidth of its memory: cuStreamQuery(3): CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)"},
 		"hang in cuInit": {"- cuInit hang", "check_gpu_membw -b 64K -t 4", "check_gpu_membw:  hung (in cuInit: process "},
 		"work never ends": {"3 cuStreamQuery after 9 error 600", "check_gpu_membw -b 64K -t 10",
-			"check_gpu_membw:  gpu3 0000:13:00.0: bandwidth of its memory: the work on it does not end; done on 7 other GPUs, want an end within 2.5s"},
-		"no work ends": {"* cuStreamQuery after 9 error 600", "check_gpu_membw -b 64K -t 2", "check_gpu_membw:  stopped: its time was up, want at most 2s"},
+			"check_gpu_membw:  gpu3 0000:13:00.0: bandwidth of its memory: work does not end; done on 7 other GPUs, want an end within 2.5s"},
+		"no work ends": {"* cuStreamQuery after 9 error 600", "check_gpu_membw -b 64K -t 2", "check_gpu_membw:  stopped: time limit reached, want at most 2s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

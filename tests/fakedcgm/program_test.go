@@ -106,7 +106,7 @@ func TestProgram(t *testing.T) {
 		{"a diagnostic passes", diag, pass, ""},
 		{"a diagnostic of one of eight fails", diag, append(slices.Clone(pass), "result pcie 1 4 3", "note pcie 1 4 58 A memory mismatch"),
 			"check_dcgm_diag:  gpu3 0000:13:00.0: DCGM_FR_MEMORY_MISMATCH (58), test pcie: A memory mismatch"},
-		{"garbage of a diagnostic", diag, []string{"garbage"}, "check_dcgm_diag:  gpu0 0000:10:00.0: DCGM says nothing of it"},
+		{"garbage of a diagnostic", diag, []string{"garbage"}, "check_dcgm_diag:  gpu0 0000:10:00.0: DCGM has no result for it"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -36,7 +36,7 @@ func TestActiveTestMakesWay(t *testing.T) {
 	})
 	job := c.Submit("--nodelist=" + n.Name)
 	n.WaitState("mix alloc", soon)
-	logged(atOnce, "check_cpu_stream:  stopped: a job has begun on the node: "+job.ID)
+	logged(atOnce, "check_cpu_stream:  stopped: a job started on the node: "+job.ID)
 	logged(soon, "check_cpu_stream:  not run: job "+job.ID+" runs on the node")
 	if state, reason := n.State(); state != "mix" && state != "alloc" || reason != "" {
 		t.Errorf("%s is %q for reason %q, want it to run its job", n.Name, state, reason)
