@@ -197,8 +197,8 @@ func TestLines(t *testing.T) {
 }
 
 var (
-	ofOthers = regexp.MustCompile(`MODE=observe|^(slurmd|srun|job|reason): |^(Prolog error|CUDA_ERROR|launch_failed|reason)`)
-	variable = regexp.MustCompile(`\.\.\.|  |\(pid|[0-9.]+s?|["'%]|\b(cu[A-Z]\w+|nvml[A-Z]\w+|FILE|LINE|DIR|REASON|SCRIPT|ADDRESS|gpu|mlx|eth|bond|process|uid|user|User|slot|NODE|nhc|U|F|N|X|Y|R|K|D)\b|/\S+`)
+	ofOthers = regexp.MustCompile(`^(slurmd|srun|job|reason): |^(Prolog error|CUDA_ERROR|launch_failed|reason)`)
+	variable = regexp.MustCompile(`\.\.\.|  |\(pid|[0-9.]+s?|["'%]|\b(observe|gpu01|cu[A-Z]\w+|nvml[A-Z]\w+|FILE|LINE|DIR|REASON|SCRIPT|ADDRESS|gpu|mlx|eth|bond|process|uid|user|User|slot|NODE|nhc|U|F|N|X|Y|R|K|D)\b|/\S+`)
 )
 
 // Every message of the table in docs/troubleshooting.md is one of the program's: its longest
