@@ -60,7 +60,7 @@ func openShellPipes(init string) (*shellPipes, error) {
 		func() error { return seal(&p.line, "nhc-line", runLine) },
 		func() error { return seal(&p.init, "nhc-init", init) },
 		func() error { return seal(&p.library, "nhc-library", library+libfacts) },
-		func() error { return scratch(&p.scratch) },
+		func() error { return makeScratch(&p.scratch) },
 	} {
 		if err := step(); err != nil {
 			p.closeChild()
@@ -93,7 +93,7 @@ func seal(file **os.File, name, text string) error {
 }
 
 // makeScratch creates the writable file for bash's lists of names. The reader checks the names.
-func scratch(file **os.File) error {
+func makeScratch(file **os.File) error {
 	fd, err := unix.MemfdCreate("nhc-scratch", unix.MFD_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("make memory file: %w", err)

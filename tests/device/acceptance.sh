@@ -304,7 +304,7 @@ if [ -n "$CUDA" ] && time_left 130 "processes and signals"; then
   fi
 fi
 
-# 7. What is left behind
+# 7. Leftovers
 after_xids=$(xids)
 dmesg 2>/dev/null | grep NVRM | tail -30 >>"${out}/safety.log"
 if dmesg >/dev/null 2>&1; then is "no new Xid: $before_xids before, $after_xids now" test "$before_xids" = "$after_xids"; else say LOOK "the kernel's log cannot be read"; fi

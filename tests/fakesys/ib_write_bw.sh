@@ -37,7 +37,7 @@ while (($#)); do
       exit 1
     fi
     gpu=yes ;;
-  --use_cuda_dmabuf) # what comes behind it does not count
+  --use_cuda_dmabuf) # --use_cuda must precede it
     dmabuf=yes
     [[ $gpu ]] || { echo 'CUDA DMA-BUF cannot be used without CUDA' >&2; exit 1; } ;;
   -*) printf "%s: unrecognized option '%s'\n Invalid Command or flag.\n Please check command line and run again.\n\n Parser function exited with Error\n" "$0" "$1" >&2; exit 1 ;;

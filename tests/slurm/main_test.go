@@ -1,12 +1,11 @@
-// Package slurm_test shows nhc-gpu on a real Slurm: each test starts a cluster
-// of its own from the distribution's packages (munged, slurmctld, four slurmd;
-// no systemd), with nhc-gpu as its HealthCheckProgram, breaks something, and
-// looks at what becomes of the nodes. Those that are about jobs have eight GPUs a
-// node, which tests/fakenvml stands for, nhc-gpu as Prolog and Epilog, and a real
-// rsyslogd.
+// Package slurm_test shows nhc-gpu on a real Slurm. Each test starts its own cluster from the
+// distribution's packages (munged, slurmctld, four slurmd; no systemd), with nhc-gpu as its
+// HealthCheckProgram, breaks something, and checks the resulting state of the nodes. In tests about
+// jobs each node has eight GPUs, simulated by tests/fakenvml, nhc-gpu as Prolog and Epilog, and a
+// real rsyslogd.
 //
-// It needs root and Slurm, and says so where it is skipped. The environment may
-// name another Slurm and another program:
+// It needs root and Slurm, and is skipped with the reason otherwise. The environment may name
+// another Slurm and another program:
 //
 //	NHC_GPU_SLURM_ROOT  a root file system whose Slurm is used (see matrix.sh)
 //	NHC_GPU_BINARY      an nhc-gpu already built
