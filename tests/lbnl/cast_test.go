@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -160,7 +161,7 @@ func killed(cast []member) (names []string) {
 // hasPendingSignal reports whether a signal has not reached a process yet. A stopped process
 // receives only SIGKILL.
 func hasPendingSignal(pid int, state string) bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	text, err := readProc(pid, "status")
 	if err != nil {
 		return false
 	}
@@ -182,13 +183,41 @@ func hasPendingSignal(pid int, state string) bool {
 
 // procState returns the state letter of a process, empty if there is none.
 func procState(pid int) string {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	text, err := readProc(pid, "stat")
 	if err != nil {
 		return ""
 	}
 	_, f := splitStat(string(text))
 	return f[0]
 }
+
+// readProc reads a file of a process in a procfs of its own, which is mounted nowhere: a case may
+// have covered files below /proc, and a covered file of a zombie stays.
+func readProc(pid int, name string) ([]byte, error) {
+	proc, err := plainProc()
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.Openat(proc, fmt.Sprintf("%d/%s", pid, name), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	return io.ReadAll(f)
+}
+
+var plainProc = sync.OnceValues(func() (int, error) {
+	fs, err := unix.Fsopen("proc", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return -1, err
+	}
+	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+})
 
 // splitStat returns the name in the text of a stat file, and the fields after it, the state first.
 func splitStat(text string) (string, []string) {
