@@ -123,7 +123,7 @@ func checkHealth(argv []string, opts *options.Options, err error) int {
 		fmt.Fprintln(console.Alerts, "nhc-gpu:", err)
 		return health.UncheckedJob(around, options.ExitUsage)
 	}
-	if err != nil && options.IsOwn(argv[0]) {
+	if err != nil && options.IsOwn(argv[0]) && !opts.LikeLBNL() {
 		options.Refuse(options.OwnName, err)
 		return options.ExitUsage
 	}

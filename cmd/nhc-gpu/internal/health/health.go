@@ -92,7 +92,7 @@ func (r *Run) load() (exit int, over bool) {
 	}
 	for _, w := range r.Opts.Words {
 		if err := r.Set.Word(w); err != nil {
-			if options.IsOwn(r.argv[0]) {
+			if options.IsOwn(r.argv[0]) && !r.Opts.LikeLBNL() {
 				options.Refuse(options.OwnName, err)
 			} else { // LBNL NHC prints no more than that
 				options.Help(r.argv[0])

@@ -30,6 +30,10 @@ type Options struct {
 // Quiet reports whether -q is among the options.
 func (o *Options) Quiet() bool { return slices.Contains(o.Set, Assignment{"SILENT", "1"}) }
 
+// LikeLBNL reports whether -n nhc is among the options: scripts that were written for LBNL NHC give
+// it, and expect what LBNL NHC prints.
+func (o *Options) LikeLBNL() bool { return slices.Contains(o.Set, Assignment{"NAME", "nhc"}) }
+
 // Assignment is a setting that an option has made.
 type Assignment struct{ Name, Value string }
 
