@@ -113,16 +113,17 @@ func TestProgress(t *testing.T) {
 		args  []string
 		want  string // "": nothing at all
 	}{
-		"by hand":       {100, append(xterm, "NO_COLOR=1"), run(), line},
-		"colours":       {100, xterm, run(), "check_sleeper: gpu3: BF16" + dim + "  0s of at most 20s" + undim},
-		"narrow":        {40, append(xterm, "NO_COLOR=1"), run(), "check_sleeper: gp..."},
-		"--check":       {100, append(xterm, "NO_COLOR=1"), append([]string{"--check"}, run()...), line},
-		"--check -q":    {100, xterm, append([]string{"--check"}, run("-q")...), ""},
-		"--json":        {100, xterm, append([]string{"--check", "--json"}, run()...), ""},
-		"-q":            {100, xterm, run("-q"), ""},
-		"dumb terminal": {100, []string{"TERM=dumb"}, run(), ""},
-		"no TERM":       {100, nil, run(), ""},
-		"slurmd":        {100, append(xterm, "SLURMD_NODENAME=n1"), run(), ""},
+		"by hand":        {100, append(xterm, "NO_COLOR=1"), run(), line},
+		"colours":        {100, xterm, run(), "check_sleeper: gpu3: BF16" + dim + "  0s of at most 20s" + undim},
+		"narrow":         {40, append(xterm, "NO_COLOR=1"), run(), "check_sleeper: gp..."},
+		"--check":        {100, append(xterm, "NO_COLOR=1"), append([]string{"--check"}, run()...), line},
+		"--check, steps": {100, append(xterm, "NO_COLOR=1"), append([]string{"--check"}, run()...), "check 1 of 1: check_sleeper"},
+		"--check -q":     {100, xterm, append([]string{"--check"}, run("-q")...), ""},
+		"--json":         {100, xterm, append([]string{"--check", "--json"}, run()...), ""},
+		"-q":             {100, xterm, run("-q"), ""},
+		"dumb terminal":  {100, []string{"TERM=dumb"}, run(), ""},
+		"no TERM":        {100, nil, run(), ""},
+		"slurmd":         {100, append(xterm, "SLURMD_NODENAME=n1"), run(), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -50,7 +50,8 @@ func Print(o *options.Options, opts Options, version string, exit *int) error {
 		t.Rows = append(t.Rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: "no line of " + from + " is for this host: no check ran"})
 	}
 	out := verdict.Report{Version: version, Node: r.Set.Get("HOSTNAME"), From: from, Rows: t.Rows, ShellLines: t.lines, NoShell: opts.NoShell, Failed: opts.Failed}
-	if !opts.One {
+	view := verdict.View{Quiet: o.Quiet()}
+	if !opts.One && (opts.JSON || !opts.Failed && !view.Quiet) {
 		t.watch.Say("reading the facts about this node")
 		out.Facts = slices.Concat(r.Facts(), r.PlatformRows(), r.SlurmRows())
 	}
@@ -61,7 +62,6 @@ func Print(o *options.Options, opts Options, version string, exit *int) error {
 	if opts.JSON {
 		return out.JSON(os.Stdout)
 	}
-	view := verdict.View{Quiet: o.Quiet()}
 	if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {
 		view.Width, _, _ = term.GetSize(fd) // 0 if unknown
 		view.Coloured = os.Getenv("NO_COLOR") == ""
