@@ -235,7 +235,7 @@ func (l *linter) tomlErrors(err error) {
 		f := &l.list[before+i]
 		f.Now = "the file is not used"
 		switch {
-		case strings.Contains(f.Text, "a quote is not closed"):
+		case strings.Contains(f.Text, "quotes are not closed"):
 			f.Text, f.Fix = `a " has no partner`, "close the quote"
 		case f.Fix == "":
 			f.Fix = "correct the line"
