@@ -215,7 +215,7 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 		name = "check_" + name
 	}
 	could := func(code, why string) {
-		r.Findings = []checks.Finding{{Code: code, Severity: checks.Unknown, Message: fmt.Sprintf("%s:  could not tell: %s", name, why)}}
+		r.Findings = []checks.Finding{{Code: code, Severity: checks.Unknown, Message: fmt.Sprintf("%s:  no result: %s", name, why)}}
 	}
 	switch {
 	case o.hung != nil && isOutOfTime(s, o.hung):

@@ -128,7 +128,7 @@ func TestBrokenWorker(t *testing.T) {
 				t.Fatalf("severities (-want +got):\n%s", diff)
 			}
 			got := rec.results[1].Findings
-			if len(got) != 1 || got[0].Message != "check_rogue:  could not tell: "+want {
+			if len(got) != 1 || got[0].Message != "check_rogue:  no result: "+want {
 				t.Errorf("got %+v, want one finding that ends in %q", got, want)
 			}
 		})
@@ -319,7 +319,7 @@ func TestHangVendorLane(t *testing.T) {
 	if diff := cmp.Diff([]checks.Severity{checks.Fail, checks.Warn, checks.Unknown}, worst(rec, 3)); diff != "" {
 		t.Fatalf("severities (-want +got):\n%s", diff)
 	}
-	if m := rec.results[2].Findings[0].Message; m != "check_rogue_nvml:  could not tell: not run: nvml hung or died" {
+	if m := rec.results[2].Findings[0].Message; m != "check_rogue_nvml:  no result: not run: nvml hung or died" {
 		t.Errorf("got %q", m)
 	}
 }

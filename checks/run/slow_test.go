@@ -68,7 +68,7 @@ func TestOutOfTime(t *testing.T) {
 	if diff := cmp.Diff([]checks.Severity{checks.Unknown, checks.Warn, checks.Fail}, worst(rec, 3)); diff != "" {
 		t.Fatalf("severities (-want +got):\n%s", diff)
 	}
-	if f := rec.results[0].Findings[0]; f.Code != "active.time" || !strings.HasPrefix(f.Message, "check_rogue:  could not tell: the run ended after ") || !strings.HasSuffix(f.Message, "s, in rogue sleep: the test may take 45s") {
+	if f := rec.results[0].Findings[0]; f.Code != "active.time" || !strings.HasPrefix(f.Message, "check_rogue:  no result: the run ended after ") || !strings.HasSuffix(f.Message, "s, in rogue sleep: the test may take 45s") {
 		t.Errorf("%+v", f)
 	}
 	if f := rec.results[2].Findings[0]; f.Code != "probe.hung" {

@@ -171,16 +171,16 @@ func TestWorst(t *testing.T) {
 func TestPlain(t *testing.T) {
 	t.Parallel()
 	for message, want := range map[string]string{
-		"could not tell: nvmlDeviceGetSerial(3): the GPU is lost (NVML error 15)":                                "could not tell: the GPU is lost",
-		"could not tell: field 230 of nvmlDeviceGetFieldValues(0): unknown error (NVML error 999)":               "could not tell: unknown error",
-		"cannot ask NVML: nvmlInit: the driver is not loaded (NVML error 9)":                                     "cannot ask NVML: the driver is not loaded",
-		"gpu1 0000:40:00.0: hung (in nvmlDeviceGetTemperature(1): process 12 in state D, wait channel x)":        "gpu1 0000:40:00.0: hung (process 12 in state D, wait channel x)",
-		"could not tell: its worker died in nvmlDeviceGetUUID(5) of gpu5 0000:15:00.0: exit status 127":          "could not tell: its worker died: exit status 127",
-		"could not tell: slow: after 2s in nvmlDeviceGetTemperature(1) of gpu1 0000:40:00.0, and still going on": "could not tell: slow: after 2s, and still going on",
-		"could not tell: its worker died in nvmlInit: signal: segmentation fault":                                "could not tell: its worker died: signal: segmentation fault",
-		"hung (in statfs /home: process 12 in state D)":                                                          "hung (in statfs /home: process 12 in state D)",
-		"cuMemAlloc(3): CUDA_ERROR_OUT_OF_MEMORY (2)":                                                            "CUDA_ERROR_OUT_OF_MEMORY (2)",
-		"gpu3 0000:66:00.0: link 7 down, want 18 up, got 17":                                                     "gpu3 0000:66:00.0: link 7 down, want 18 up, got 17",
+		"could not tell: nvmlDeviceGetSerial(3): the GPU is lost (NVML error 15)":                           "could not tell: the GPU is lost",
+		"could not tell: field 230 of nvmlDeviceGetFieldValues(0): unknown error (NVML error 999)":          "could not tell: unknown error",
+		"cannot ask NVML: nvmlInit: the driver is not loaded (NVML error 9)":                                "cannot ask NVML: the driver is not loaded",
+		"gpu1 0000:40:00.0: hung (in nvmlDeviceGetTemperature(1): process 12 in state D, wait channel x)":   "gpu1 0000:40:00.0: hung (process 12 in state D, wait channel x)",
+		"no result: its worker died in nvmlDeviceGetUUID(5) of gpu5 0000:15:00.0: exit status 127":          "no result: its worker died: exit status 127",
+		"no result: slow: after 2s in nvmlDeviceGetTemperature(1) of gpu1 0000:40:00.0, and still going on": "no result: slow: after 2s, and still going on",
+		"no result: its worker died in nvmlInit: signal: segmentation fault":                                "no result: its worker died: signal: segmentation fault",
+		"hung (in statfs /home: process 12 in state D)":                                                     "hung (in statfs /home: process 12 in state D)",
+		"cuMemAlloc(3): CUDA_ERROR_OUT_OF_MEMORY (2)":                                                       "CUDA_ERROR_OUT_OF_MEMORY (2)",
+		"gpu3 0000:66:00.0: link 7 down, want 18 up, got 17":                                                "gpu3 0000:66:00.0: link 7 down, want 18 up, got 17",
 	} {
 		if got := Plain(message); got != want {
 			t.Errorf("Plain(%q)\ngot  %q\nwant %q", message, got, want)

@@ -132,7 +132,7 @@ func TestFaults(t *testing.T) {
 		"other numbers": {"* cuDeviceGetUuid error 1\n3 cuDeviceGetPCIBusId = 0000:14:00.0\n4 cuDeviceGetPCIBusId = 0000:13:00.0\n3 cuLaunchKernel daxpy after 5 hang", "check_gpu_membw -b 64K -t 4",
 			"check_gpu_membw:  gpu4 0000:14:00.0: hung (in gpu4: bandwidth of its memory: cuLaunchKernel(3): process "},
 		"crash": {"3 cuMemcpyHtoDAsync after 5 crash", "check_gpu_bandwidth -b 64K",
-			"check_gpu_bandwidth:  could not tell: its worker died in gpu3: copy from the host: cuMemcpyHtoDAsync(3) of gpu3 0000:13:00.0: "},
+			"check_gpu_bandwidth:  no result: its worker died in gpu3: copy from the host: cuMemcpyHtoDAsync(3) of gpu3 0000:13:00.0: "},
 		"exit":           {"3 cuDevicePrimaryCtxRetain exit 7", "check_gpu_bandwidth -b 64K", "its worker died in open 8 GPUs: cuDevicePrimaryCtxRetain("},
 		"slow":           {"3 h2d = 21", "check_gpu_bandwidth -b 64K 48", "check_gpu_bandwidth:  gpu3 0000:13:00.0: copy from the host, want at least 48.0 GB/s, got 21.0 GB/s"},
 		"a wrong bit":    {"3 stuck = 0x1234 5 1", "check_gpu_memtest", "check_gpu_memtest:  gpu3 0000:13:00.0: wrong words in memory, pattern 0x00000000, want none, got 1 wrong word: at offset 0x1034"},

@@ -100,7 +100,7 @@ func TestProgram(t *testing.T) {
 			"check_dcgm_health:  gpu3 0000:13:00.0: DCGM_FR_VOLATILE_DBE_DETECTED (4), memory: Detected 2 volatile double-bit ECC error(s) in GPU 4."},
 		{"a disputed threshold", health, []string{watched, "incident 1 3 1 20 3 replays"}, "check_dcgm_health:  gpu3 0000:13:00.0: DCGM_FR_PCI_REPLAY_RATE (3), PCIe: replays"},
 		{"the engine hangs", health, []string{"hang dcgmHealthGet"}, "check_dcgm_health:  cannot ask nv-hostengine at "},
-		{"the library crashes", health, []string{"crash dcgmHealthCheck"}, "Health check unknown:  check_dcgm_health:  could not tell: its worker died in dcgmHealthCheck"},
+		{"the library crashes", health, []string{"crash dcgmHealthCheck"}, "Health check unknown:  check_dcgm_health:  no result: its worker died in dcgmHealthCheck"},
 		{"the driver hangs below an engine of its own", "* || export DCGM_MODE=embedded\n" + health, []string{"hang dcgmStartEmbedded"}, "check_dcgm_health:  hung (in dcgmStartEmbedded"},
 		{"an error", health, []string{"error dcgmHealthCheck -3"}, "dcgmHealthCheck: Generic unspecified error (DCGM error -3)"},
 		{"a diagnostic passes", diag, pass, ""},

@@ -233,7 +233,7 @@ func TestEveryCallHangs(t *testing.T) {
 func TestEveryCallCrashes(t *testing.T) {
 	t.Parallel()
 	everyCall(t, "crash", func(t *testing.T, c aCall, out string, _ time.Duration) {
-		named := regexp.MustCompile(`check_gpu_\w+:  could not tell: its worker died in ` + c.name + `(_v\d)?` + c.device() + `( of gpu3 0000:13:00\.0)?: .*SIGSEGV`)
+		named := regexp.MustCompile(`check_gpu_\w+:  no result: its worker died in ` + c.name + `(_v\d)?` + c.device() + `( of gpu3 0000:13:00\.0)?: .*SIGSEGV`)
 		if !named.MatchString(out) {
 			t.Errorf("%s: the call is not named:\n%s", c.name, out)
 		}
@@ -532,7 +532,7 @@ func TestFaults(t *testing.T) {
 		{"slow", "3 nvmlDeviceGetSerial late 300", "check_gpu_count 7", "check_gpu_count:  want 7 GPUs, got 8"},
 		{"empty UUID", "3 nvmlDeviceGetUUID =", "check_gpu_count 8", "check_gpu_count:  gpu3 0000:13:00.0: cannot be read: nvmlDeviceGetUUID(3): empty"},
 		{"empty name", "3 nvmlDeviceGetName =", "check_gpu_count 8", "check_gpu_count:  gpu3 0000:13:00.0: cannot be read: nvmlDeviceGetName(3): empty"},
-		{"exits", "3 nvmlDeviceGetSerial exit 127", "check_gpu_count 8", "check_gpu_count:  could not tell: its worker died in nvmlDeviceGetSerial(3) of gpu3 0000:13:00.0: exit status 127"},
+		{"exits", "3 nvmlDeviceGetSerial exit 127", "check_gpu_count 8", "check_gpu_count:  no result: its worker died in nvmlDeviceGetSerial(3) of gpu3 0000:13:00.0: exit status 127"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
