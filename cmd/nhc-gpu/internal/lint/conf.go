@@ -262,7 +262,7 @@ func (l *linter) step(s *plan.Step) {
 	}
 	if _, known := checks.Lookup(s.Name); s.Table != nil && !known {
 		f.Word = strings.TrimPrefix(s.Text, "check_")
-		text, f.Fix = "no check is called "+s.Text, checks.Nearest(s.Text, checks.Names())
+		text, f.Fix = "there is no check "+s.Text, checks.Nearest(s.Text, checks.Names())
 		if f.Fix == "" {
 			f.Fix = "the name of a check: nhc-gpu checks lists them"
 		}

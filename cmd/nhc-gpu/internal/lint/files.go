@@ -182,7 +182,7 @@ func (l *linter) judge(s *site, path string, data []byte) {
 	case scriptKind:
 		l.script(path, data)
 	default:
-		f := finding{File: path, Severity: mistake, Text: "the name of the file says nothing of its kind", Now: "no run reads a file of this name", Fix: "nhc.conf, nhc.toml, profiles.toml, or NAME.nhc for a script"}
+		f := finding{File: path, Severity: mistake, Text: "unknown kind of file", Now: "no run reads a file of this name", Fix: "nhc.conf, nhc.toml, profiles.toml, or NAME.nhc for a script"}
 		if bytes.Contains(data, []byte("||")) {
 			f.Fix = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)) + ".conf"
 		}
@@ -221,7 +221,7 @@ func (l *linter) entries(list []conf.Entry) {
 		}
 		key := fmt.Sprint(e.Name, e.Hosts, e.Params, e.Contexts, e.Action)
 		if old, twice := seen[key]; twice {
-			l.add(finding{File: e.Pos.File, Line: e.Pos.Line, Column: 1, Severity: warning, Word: e.Name, Text: fmt.Sprintf("the table stands at line %d already", old.Line), Now: "the check runs twice", Fix: "remove one of the two"})
+			l.add(finding{File: e.Pos.File, Line: e.Pos.Line, Column: 1, Severity: warning, Word: e.Name, Text: fmt.Sprintf("the table at line %d is the same", old.Line), Now: "the check runs twice", Fix: "remove one of the two"})
 		}
 		seen[key] = e.Pos
 	}

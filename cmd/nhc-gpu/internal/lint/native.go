@@ -281,7 +281,7 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 		}
 	}
 	if surplus := fieldOf(v, "Surplus"); len(surplus) > 0 {
-		f.Severity, f.Text, f.Now = warning, info.Name+": nothing is done with "+strings.Join(surplus, " "), "the check runs without it"
+		f.Severity, f.Text, f.Now = warning, info.Name+": no effect: "+strings.Join(surplus, " "), "the check runs without it"
 		return report(find(surplus[0]))
 	}
 	forms := argForms()[info.Name]

@@ -194,7 +194,7 @@ func lintSettings(l *findings, file string, data []byte) {
 		}
 		if old, twice := first[name]; twice && old.text != value && slices.Contains(settingNames(), name) {
 			say(n, column+strings.Index(text, name), finding{
-				Severity: warning, Word: name, Text: fmt.Sprintf("%s is set at line %d already, to %s", name, old.line, quoted(old.text)), Now: "this line counts", Fix: "remove one of the two",
+				Severity: warning, Word: name, Text: fmt.Sprintf("line %d sets %s to %s", old.line, name, quoted(old.text)), Now: "this line counts", Fix: "remove one of the two",
 			})
 		}
 		first[name] = seenLine{n, value}

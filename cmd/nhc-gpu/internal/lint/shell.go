@@ -268,7 +268,7 @@ func (s *shellLine) binary(b *syntax.BinaryCmd, alone bool) {
 			place(finding{Severity: remark, Word: "&&", Text: "two checks in one line", Now: "bash runs them", Fix: "write two lines"})
 		case alone && s.asks(b.X) && (right != "" || s.dies(b.Y)):
 			place(finding{
-				Severity: warning, Word: "&&", Text: "the line is false where the condition is", Now: "the check fails on every node where the condition is false",
+				Severity: warning, Word: "&&", Text: "a condition before &&", Now: "the check fails on every node where the condition is false",
 				Fix: "if " + s.source(b.X) + "; then " + s.source(b.Y) + "; fi",
 			})
 		}
@@ -342,21 +342,21 @@ func (s *shellLine) call(cmd *syntax.CallExpr, alone bool) {
 		last := len(args) - 1
 		test := s.check.text[cmd.Pos().Offset():cmd.End().Offset()]
 		fix := strings.TrimSuffix(test, "]") + " ]"
-		at(last, finding{Severity: mistake, Text: "no ] as a word of its own", Now: "the line fails on every node", Fix: fix})
+		at(last, finding{Severity: mistake, Text: "] must be a word of its own", Now: "the line fails on every node", Fix: fix})
 	case strings.HasPrefix(name, "[") && name != "[" && name != "[[":
 		at(0, finding{Severity: mistake, Text: "no blank behind [", Now: "bash runs a command named " + name, Fix: strings.Replace(s.check.text, "[", "[ ", 1)})
 	case slices.Contains(starters, name):
 		for i := range args[1:] {
 			word := strings.TrimLeft(args[i+1].text, " ")
 			if _, known := checks.Lookup(strings.SplitN(word, " ", 2)[0]); known && args[i+1].known {
-				at(i+1, finding{Severity: mistake, Text: name + " starts programs, and a check is none", Now: "the line fails on every node", Fix: "write the check without " + name})
+				at(i+1, finding{Severity: mistake, Text: name + " starts programs; a check is a function", Now: "the line fails on every node", Fix: "write the check without " + name})
 				return
 			}
 		}
 	case name == "exit" && alone:
 		at(0, finding{Severity: warning, Text: "exit ends the whole run", Now: "no line behind this one runs", Fix: "remove the line, or write the target on the lines that are meant"})
 	case strings.HasPrefix(name, "-") && alone:
-		at(0, finding{Severity: mistake, Text: quoted(name) + " stands where the name of a check belongs", Now: "the line fails on every node", Fix: "write the name of the check before its options"})
+		at(0, finding{Severity: mistake, Text: "the name of the check is missing before " + quoted(name), Now: "the line fails on every node", Fix: "write the name of the check before its options"})
 	default:
 		s.unknown(name, args[0])
 	}
@@ -371,19 +371,19 @@ func (s *shellLine) unknown(name string, a arg) {
 	near := checks.Nearest(bare, known)
 	switch {
 	case strings.HasPrefix(strings.ToLower(dashed), "check_"):
-		f.Text = "no check is called " + name
+		f.Text = "there is no check " + name
 		if near != "" {
 			f.Fix = near
 			break
 		}
-		f.Text += ", and no function of a script"
+		f.Text += " and no such function in a script"
 		f.Fix = "the name of a check of docs/checks.md, or of a function of a script"
 		if !s.scripts {
 			f.Severity, f.Text = remark, name+" is not a check of nhc-gpu"
 			f.Now, f.Fix = "a script of the site must define it", "define "+name+" in /etc/nhc/scripts/NAME.nhc"
 		}
 	case near != "" && (near == "check_"+strings.ToLower(bare) || len(name) > 8 && strings.Contains(name, "_")):
-		f.Text, f.Fix = "no command is called "+name, near
+		f.Text, f.Fix = "there is no command "+name, near
 	default:
 		return
 	}

@@ -52,7 +52,7 @@ func targetTrap(target string) *trap {
 	first := strings.FieldsFunc(target, isBlank)[0]
 	switch _, isCheck := checks.Lookup(first); {
 	case isCheck || strings.HasPrefix(first, "check_"):
-		return &trap{grade: mistake, word: first, text: "the target is missing: " + first + " stands before ||", now: fitsNone, fix: "* || " + target}
+		return &trap{grade: mistake, word: first, text: "the target is missing: the line begins with " + first, now: fitsNone, fix: "* || " + target}
 	case strings.HasPrefix(first, "//") || strings.HasPrefix(first, ";"):
 		return &trap{grade: mistake, word: first, text: "a comment begins with #", now: fitsNone, fix: "# " + strings.TrimLeft(target, "/; ")}
 	case target == "!":
@@ -78,9 +78,9 @@ func regexTrap(body string) *trap {
 	case inner == "":
 		return &trap{grade: warning, text: "an empty regular expression", now: "it fits every host", fix: "*"}
 	case strings.Contains(inner, "(?"):
-		return &trap{grade: mistake, at: 1 + strings.Index(inner, "(?"), word: "(?", text: "(? is of Perl's regular expressions, these are POSIX extended ones", now: fitsNone, fix: "write it without (?"}
+		return &trap{grade: mistake, at: 1 + strings.Index(inner, "(?"), word: "(?", text: "only Perl's regular expressions have (?", now: fitsNone, fix: "write it without (?"}
 	case strings.Contains(inner, `\d`):
-		return &trap{grade: mistake, at: 1 + strings.Index(inner, `\d`), word: `\d`, text: `\d is of Perl's regular expressions`, now: `it fits the letter "d"`, fix: strings.ReplaceAll(body, `\d`, "[0-9]")}
+		return &trap{grade: mistake, at: 1 + strings.Index(inner, `\d`), word: `\d`, text: `only Perl's regular expressions have \d`, now: `it fits the letter "d"`, fix: strings.ReplaceAll(body, `\d`, "[0-9]")}
 	case strings.HasPrefix(strings.TrimPrefix(inner, "^"), "*"):
 		return &trap{grade: mistake, at: 1 + strings.Index(inner, "*"), word: "*", text: "* repeats the character before it, and there is none", now: fitsNone, fix: strings.Replace(body, "*", ".*", 1)}
 	case err != nil:
@@ -118,13 +118,13 @@ func rangeTrap(body string) *trap {
 		case strings.ContainsAny(word, " \t"):
 			return bad("a blank in the range", "{"+strings.NewReplacer(" ", "", "\t", "").Replace(inner)+"}")
 		case strings.HasPrefix(word, "!"):
-			return bad("! stands before the brace", "!{"+strings.TrimPrefix(word, "!")+"}")
+			return bad("! belongs before the brace", "!{"+strings.TrimPrefix(word, "!")+"}")
 		case strings.Contains(word, ".."):
-			return bad(".. is of bash", "{"+dotsToRange(inner)+"}")
+			return bad("a range has no ..", "{"+dotsToRange(inner)+"}")
 		case strings.ContainsAny(word, "*?"):
 			return bad("a range has no wildcards", word)
 		case match.Valid("{"+word+"}") != nil:
-			return bad(fmt.Sprintf("%q is no host and no range", word), "{gpu[01-16],login1}: numbers in brackets, members separated by commas, no further braces")
+			return bad(fmt.Sprintf("%q is neither a host nor a range", word), "{gpu[01-16],login1}: numbers in brackets, members separated by commas, no further braces")
 		}
 		if m := bareRange().FindStringSubmatch(word); m != nil && (m[3] == m[1] || m[3] == "" && len(m[2]) == len(m[4]) && len(m[2]) > 1 && m[2] < m[4]) {
 			return &trap{
@@ -203,7 +203,7 @@ func globTrap(body string) *trap {
 	case body[len(body)-1] == '/':
 		return bad(len(body)-1, "/", "the regular expression has no / at its beginning", "/"+body)
 	case i >= 0 && strings.ContainsAny(body[:i], "0123456789*[") && !strings.ContainsAny(body, "|&"):
-		return bad(i, " ", "a list of hosts stands in braces, separated by commas", "{"+strings.Join(strings.FieldsFunc(body, func(r rune) bool { return strings.ContainsRune(" \t,", r) }), ",")+"}")
+		return bad(i, " ", "a list of hosts needs braces and commas", "{"+strings.Join(strings.FieldsFunc(body, func(r rune) bool { return strings.ContainsRune(" \t,", r) }), ",")+"}")
 	case i >= 0:
 		return bad(i, " ", "a blank in the target: a || is missing before this one", strings.TrimSpace(body[:i])+" || "+strings.TrimLeft(body[i:], " \t|&"))
 	case braceRange().MatchString(body):
@@ -233,7 +233,7 @@ func globTrap(body string) *trap {
 		return &trap{grade: mistake, at: strings.Index(body, r), word: r, text: r + " is a set of characters, not a range of numbers", now: "it fits " + oneOf(r), fix: fix}
 	}
 	if strings.Contains(body, ",") && plain {
-		return bad(strings.Index(body, ","), ",", "a list of hosts stands in braces", "{"+strings.TrimSuffix(body, ",")+"}")
+		return bad(strings.Index(body, ","), ",", "a list of hosts needs braces", "{"+strings.TrimSuffix(body, ",")+"}")
 	}
 	if strings.Count(body, "[") != strings.Count(body, "]") {
 		at := strings.IndexAny(body, "[]")

@@ -187,10 +187,10 @@ func (p *page) line(src *conf.Source) bool {
 		p.say(whole, len(target), finding{Severity: mistake, Word: "||", Text: "|| without a target and a check", Now: "the line is skipped", Fix: "remove the line"})
 		return false
 	case left.text == "":
-		p.say(whole, len(target), finding{Severity: mistake, Word: "||", Text: "nothing stands before ||", Now: "the line is skipped", Fix: "* || " + strings.Trim(check, " \t")})
+		p.say(whole, len(target), finding{Severity: mistake, Word: "||", Text: "the target is missing before ||", Now: "the line is skipped", Fix: "* || " + strings.Trim(check, " \t")})
 		return false
 	case right.text == "":
-		p.say(whole, len(target), finding{Severity: mistake, Word: "||", Text: "nothing stands behind ||", Now: "the line is skipped", Fix: "write a check behind ||, or remove the line"})
+		p.say(whole, len(target), finding{Severity: mistake, Word: "||", Text: "the check is missing behind ||", Now: "the line is skipped", Fix: "write a check behind ||, or remove the line"})
 		return false
 	}
 	p.target(left)
@@ -284,7 +284,7 @@ func (p *page) unseparated(line phrase, text string) {
 		before, after, ok := strings.Cut(text, " "+sep+" ")
 		if ok && !strings.ContainsAny(strings.TrimSpace(before), " \t") {
 			f.Word, f.Fix = sep, before+" || "+strings.TrimLeft(after, " ")
-			f.Text = quoted(sep) + " stands where || belongs"
+			f.Text = quoted(sep) + " instead of ||"
 			at += len(before) + 1
 			break
 		}
@@ -348,7 +348,7 @@ func (p *page) repeated(left, right phrase, native bool) {
 		return
 	}
 	if first, ok := p.seen[key]; ok {
-		p.say(left, 0, finding{Severity: warning, Word: left.text, Text: fmt.Sprintf("the line stands at line %d already", first.line), Now: "the check runs twice", Fix: "remove one of the two"})
+		p.say(left, 0, finding{Severity: warning, Word: left.text, Text: fmt.Sprintf("line %d is the same", first.line), Now: "the check runs twice", Fix: "remove one of the two"})
 		return
 	}
 	p.seen[key] = seenLine{line: left.Pos.Line}
