@@ -189,8 +189,9 @@ func fixSize(w string) string {
 }
 
 func fixNumber(w string) string {
-	digits := strings.TrimLeft(looseNumber().FindString(w), "0+")
-	if digits == w {
+	number := looseNumber().FindString(w)
+	digits := strings.TrimLeft(number, "0+")
+	if digits == w || strings.ContainsAny(w[len(number):], "*/+-") {
 		return ""
 	}
 	return digits
@@ -305,8 +306,9 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 			if form.fix != nil && form.fix(word) != "" {
 				f.Fix = replaceWord(s.check.text, a, form.fix(word))
 			}
-			if swapped := s.swapped(forms, v, word); swapped != "" {
-				f.Severity, f.Text = mistake, f.Text+": are "+swapped+" swapped?"
+			if other := s.swapped(forms, v, word); other != "" {
+				f.Severity, f.Text, f.Now = mistake, f.Text+": are "+quoted(word)+" and "+quoted(other)+" swapped?", unevaluated
+				f.Fix = strings.NewReplacer(word, other, other, word).Replace(s.check.text[name.at:])
 			}
 			return report(a)
 		}
@@ -361,7 +363,7 @@ func replaceWord(text string, a arg, word string) string {
 	return text[:a.at] + strings.Replace(text[a.at:], a.text, word, 1)
 }
 
-// swapped names two arguments that would fit if they were exchanged.
+// swapped returns the argument with which a word would have to change places.
 func (s *shellLine) swapped(forms map[string]form, v reflect.Value, word string) string {
 	var mine string
 	for name := range forms {
@@ -372,7 +374,7 @@ func (s *shellLine) swapped(forms map[string]form, v reflect.Value, word string)
 	for _, name := range slices.Sorted(mapKeys(forms)) {
 		other := fieldOf(v, name)
 		if name != mine && len(other) == 1 && forms[name].want != forms[mine].want && forms[name].ok(word) && forms[mine].ok(other[0]) {
-			return quoted(word) + " and " + quoted(other[0])
+			return other[0]
 		}
 	}
 	return ""
