@@ -18,7 +18,7 @@ func TestRegexpsAreCompiledLate(t *testing.T) {
 	root := filepath.Join("..", "..")
 	for _, dir := range []string{"cmd", "conf", "slurm", "checks"} {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
-			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "/checktest/") { // only tests link checktest
 				return err
 			}
 			files++
