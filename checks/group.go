@@ -2,8 +2,8 @@ package checks
 
 import "slices"
 
-// Groups are the groups of checks in the order in which lists show them. A group is for
-// readers; policies go by class.
+// Groups are the groups of checks, in the order of lists. A group is for readers; policies use
+// classes.
 var Groups = []string{"GPU", "fabric", "node", "processes", "files", "jobs", "active"}
 
 // Group returns the group of a check.

@@ -103,7 +103,7 @@ func TestCodes(t *testing.T) {
 	}
 }
 
-// isOfData says whether some [checks.Info.DoOf] has advice on a code, or on a number in the place of
+// isOfData reports whether some [checks.Info.DoOf] has advice on a code, or on a number instead of
 // its star.
 func isOfData(code string) bool {
 	for n := range 1000 {

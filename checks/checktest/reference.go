@@ -88,13 +88,15 @@ func describe(kind, doc string) (about string, examples []string) {
 func writeArguments(t *testing.T, b *strings.Builder, check string, v reflect.Value) {
 	t.Helper()
 	docs := docsOf(t, v.Type())
+	info, _ := checks.Lookup(check)
+	usage := info.Usage
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		if f.Anonymous {
 			writeArguments(t, b, check, v.Field(i))
 			continue
 		}
-		word := argumentWord(f)
+		word := argumentWord(f, usage)
 		if word == "" {
 			continue
 		}
@@ -108,20 +110,25 @@ func writeArguments(t *testing.T, b *strings.Builder, check string, v reflect.Va
 	}
 }
 
-// argumentWord returns what stands for a field in a line of nhc.conf, "" if nothing does.
-func argumentWord(f reflect.StructField) string {
-	opt, long, arg := f.Tag.Get("opt"), f.Tag.Get("long"), f.Tag.Get("arg")
-	name := strings.ToUpper(f.Name)
+// argumentWord returns what stands for a field in a line of nhc.conf, "" if nothing does. The
+// usage of the check names the value of an option.
+func argumentWord(f reflect.StructField, usage string) string {
+	opt, long, arg, key := f.Tag.Get("opt"), f.Tag.Get("long"), f.Tag.Get("arg"), f.Tag.Get("toml")
+	if opt == "" && long == "" {
+		if key == "" && (arg == "" || arg == "*") {
+			return ""
+		}
+		return strings.ToUpper(f.Name)
+	}
+	word := "-" + opt
+	if opt == "" {
+		word = "--" + long
+	}
 	if f.Type.Kind() == reflect.Bool {
-		name = ""
+		return word
 	}
-	switch {
-	case opt != "":
-		return strings.TrimSpace("-" + opt + " " + name)
-	case long != "":
-		return strings.TrimSpace("--" + long + " " + name)
-	case arg == "*" && f.Tag.Get("toml") == "" || arg == "" && f.Tag.Get("toml") == "":
-		return ""
+	if _, value, ok := strings.Cut(usage, word+" "); ok && value[0] != '[' && value[0] != '-' {
+		return word + " " + value[:strings.IndexAny(value+" ", " ]|")]
 	}
-	return strings.ToUpper(f.Name)
+	return word + " " + strings.ToUpper(f.Name)
 }

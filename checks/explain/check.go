@@ -118,7 +118,7 @@ func explainCheck(info checks.Info) string {
 	if others := slices.DeleteFunc(slices.Clone(e.Names), func(n string) bool { return n == info.Name }); len(others) > 0 {
 		b.WriteString(wrapped("Described together with ", strings.Join(others, ", ")))
 	}
-	fmt.Fprintf(&b, "\nUsage:\n  %s\n\n", strings.TrimSpace(info.Name+" "+info.Usage))
+	b.WriteString("\nUsage:\n" + wrapped("  "+info.Name+" ", usageWords(info.Usage)) + "\n")
 	for line := range strings.Lines(e.About) {
 		b.WriteString(strings.TrimRight("  "+line, " \n") + "\n")
 	}
@@ -143,6 +143,10 @@ func explainCheck(info checks.Info) string {
 }
 
 func (e *Entry) writeArguments(b *strings.Builder) {
+	column := 0
+	for _, a := range e.Arguments {
+		column = max(column, len(a.Word))
+	}
 	for i, a := range e.Arguments {
 		if i == 0 {
 			b.WriteString("\nArguments:\n")
@@ -152,7 +156,7 @@ func (e *Entry) writeArguments(b *strings.Builder) {
 		if len(notes) > 0 {
 			text = strings.TrimSpace(text + " (" + strings.Join(notes, "; ") + ")")
 		}
-		b.WriteString(wrapped(fmt.Sprintf("  %-12s ", a.Word), text))
+		b.WriteString(wrapped(fmt.Sprintf("  %-*s  ", column, a.Word), text))
 	}
 }
 
@@ -263,10 +267,31 @@ func listCodes(title string, codes []string) string {
 	return b.String()
 }
 
+// usageWords keeps the blanks in brackets from being wrapped.
+func usageWords(usage string) string {
+	depth := 0
+	return strings.Map(func(r rune) rune {
+		switch r {
+		case '[':
+			depth++
+		case ']':
+			depth--
+		case ' ':
+			if depth > 0 {
+				return unbroken
+			}
+		}
+		return r
+	}, usage)
+}
+
+// unbroken is a blank that wrapped keeps on its line.
+const unbroken = '\x00'
+
 // wrapped returns a text behind a label. The lines that follow are indented by its width.
 func wrapped(label, text string) string {
 	var b strings.Builder
-	indent := min(len(label), 24)
+	indent := min(len(label), 28)
 	line := label
 	for _, w := range strings.Fields(text) {
 		if len(line) > indent && len(line)+len(w) > width {
@@ -275,7 +300,7 @@ func wrapped(label, text string) string {
 		}
 		line += w + " "
 	}
-	return b.String() + strings.TrimRight(line, " ") + "\n"
+	return strings.ReplaceAll(b.String()+strings.TrimRight(line, " ")+"\n", string(unbroken), " ")
 }
 
 func before(label, text string) string {

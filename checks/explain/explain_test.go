@@ -104,8 +104,8 @@ func TestExplainCheck(t *testing.T) {
 	for _, text := range []string{"check_gpu_ecc", "gpu_ecc", "gpu* || check_gpu_ecc 20000000", "check_gpu_ecc -r 5"} {
 		got, err := Explain(env, text)
 		for _, want := range []string{
-			"check_gpu_ecc: ECC is on", "\nUsage:\n  check_gpu_ecc [-o] ", "\nArguments:\n", "\n  -r RATE      ", "per hour; default 0; in nhc.toml: rate)",
-			"\n  gpu.ecc.off, fail, remedy fix-config\n      message  gpu3 0000:13:00.0: ", "\n      do       Turn ECC on with nvidia-smi -e 1", "\nExamples:\n  gpu* || check_gpu_ecc",
+			"check_gpu_ecc: ECC is on", "\nUsage:\n  check_gpu_ecc [-o] ", "\nArguments:\n", "\n  -r RATE  ", "nhc.toml: rate)",
+			"\n  gpu.ecc.off, fail, remedy fix-config\n      message  gpu3 0000:13:00.0: ", "-e 1", "\nExamples:\n  gpu* || check_gpu_ecc",
 		} {
 			if err != nil || !strings.Contains(got, want) {
 				t.Errorf("%q: %v, want %q in\n%s", text, err, want, got)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// Without a device clear asks on a terminal, and only yes is a yes.
+// Without a device, clear asks at a terminal, and clears only after y or yes.
 func TestClearAsks(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

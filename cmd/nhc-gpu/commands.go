@@ -54,7 +54,7 @@ func execute(argv []string) (exit int) {
 	return options.ExitUsage
 }
 
-// unknownCommand returns the error for a first argument that is no command.
+// unknownCommand returns the error for an unknown command.
 func unknownCommand(root *cobra.Command, word string) error {
 	if _, ok := checks.Lookup(word); ok {
 		return fmt.Errorf("%s is a check: nhc-gpu check %s runs it, nhc-gpu explain %s describes it", word, word, word)
@@ -80,7 +80,7 @@ func rootCommand(argv []string, exit *int) *cobra.Command {
 	f := root.Flags()
 	f.BoolVar(&check, "check", false, "run all checks and print a table")
 	f.BoolVar(&opts.Act, "act", false, "with --check: carry out the actions of the checks")
-	f.BoolVar(&opts.Failed, "failed", false, "with --check: print only what is not ok")
+	f.BoolVar(&opts.Failed, "failed", false, "with --check: print only the rows that are not ok")
 	f.BoolVar(&opts.NoShell, "no-shell", false, "with --check: skip shell lines")
 	f.BoolVar(&opts.JSON, "json", false, "with --check: print one object of JSON")
 	f.BoolVar(&opts.Redact, "redact", false, "with --check: remove serial numbers and UUIDs")
@@ -97,7 +97,7 @@ func rootCommand(argv []string, exit *int) *cobra.Command {
 		}
 	})
 	root.SetHelpCommand(helpCommand(root))
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return options.Wrong{Err: err} })
+	root.SetFlagErrorFunc(options.FlagError)
 	root.RunE = func(cmd *cobra.Command, words []string) error {
 		o, err := options.Parse(words, cmd)
 		if err == nil && o.Help {
@@ -160,7 +160,7 @@ Exit status: 0, 1 if a line has an error, 3 if the configuration cannot be used.
 			},
 		},
 		&cobra.Command{
-			Use: wrap.Name + " [options] [words]", Short: "Run a check and print or mail what has changed (nhc-wrapper)", DisableFlagParsing: true,
+			Use: wrap.Name + " [options] [words]", Short: "Run a check and print or mail the changes (nhc-wrapper)", DisableFlagParsing: true,
 			Run: func(_ *cobra.Command, words []string) {
 				*exit = wrap.Run(getoptsWords(wrap.Name, words), setting.FixedPath)
 			},

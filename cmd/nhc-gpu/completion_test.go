@@ -11,7 +11,7 @@ import (
 
 const bashCompletion = "/usr/share/bash-completion/bash_completion"
 
-// A person types a part of a word and the tabulator in bash, on a terminal.
+// A person types a part of a word and the Tab key in bash, at a terminal.
 func TestCompletionInBash(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat(bashCompletion); err != nil {

@@ -26,8 +26,8 @@ __attribute__((constructor)) static void remember(int argc, char **argv, char **
 }
 
 // abort replaces the C library's for this program's own code: runtime/cgo calls it if it cannot
-// create a thread. Go would print a page of registers and exit with 2, for which slurmd drains
-// the node. A worker dies of the signal as usual.
+// create a thread. Go would print a page of registers and exit with 2, and slurmd would drain the
+// node. A worker dies of the signal as usual.
 void abort(void) {
 	static const char text[] = "nhc-gpu: cannot create a thread (the limit of processes is too low): this health check is incomplete\n";
 	if (!is_worker) {

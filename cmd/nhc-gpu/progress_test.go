@@ -87,8 +87,7 @@ func onTerminal(t *testing.T, width uint16, env []string, args ...string) string
 	}
 }
 
-// programDir returns a directory in which the test binary has the program's name: by its name it
-// knows what to run.
+// programDir returns a directory where the test binary has the program's name, and so acts as it.
 func programDir(t *testing.T, self string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -71,7 +71,7 @@ func TestAddACheck(t *testing.T) {
 	writes = "docs"
 	goRun("test", "-count=1", "./checks/tape", "./checks/all", "-run", "^(TestFamily|TestDocs)$")
 	writes = ""
-	goRun("test", "-count=1", "./cmd/nhc-gpu", "-run", "TestScript/golden$", "-u")
+	goRun("test", "-count=1", "./cmd/nhc-gpu", "-run", "TestScript/golden$|TestManPages$", "-u")
 	goRun("vet", "./checks/...")
 	goRun("test", "-count=1", "./checks", "./checks/tape", "./checks/all")
 	goRun("build", "-buildvcs=false", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", "nhc-gpu", "./cmd/nhc-gpu")
@@ -97,7 +97,7 @@ func TestAddACheck(t *testing.T) {
 func scratch(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, name := range []string{"go.mod", "go.sum", "checks", "cmd", "conf", "slurm", "docs", "tests"} {
+	for _, name := range []string{"go.mod", "go.sum", "checks", "cmd", "conf", "slurm", "docs", "man", "tests"} {
 		if out, err := exec.Command("cp", "-r", filepath.Join("../..", name), dir).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}

@@ -21,7 +21,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 )
 
-// memory is a part of what runs of root remember, which an operator may clear.
+// memory is a part of the memory of root's runs. An operator can clear it.
 type memory struct {
 	flag string // its option of the command: "--ib "
 	kind string // its name in a request to the worker
@@ -102,7 +102,7 @@ func (m memory) clearWords(words []string, all bool) error {
 	case r.Bad != nil:
 		return r.Bad
 	case r.Set.Past == "":
-		return errors.New("clear: only root can clear what runs of root remember")
+		return errors.New("clear: only root can clear the memory of checks")
 	case all && len(rest) > 0:
 		return options.Wrong{Err: fmt.Errorf("--all clears everything: surplus argument %q", rest[0])}
 	case !all && len(rest) == 0:

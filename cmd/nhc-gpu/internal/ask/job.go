@@ -75,7 +75,7 @@ func printJobs(words []string, asJSON bool) error {
 	return nil
 }
 
-// records returns the records of this node, the arguments that are no settings, and the node's
+// records returns the records of this node, the arguments other than settings, and the node's
 // name.
 func records(words []string) (list []*slurm.Record, rest []string, node string, err error) {
 	r, rest, err := xidRun(words)

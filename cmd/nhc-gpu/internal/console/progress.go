@@ -26,7 +26,7 @@ type Progress struct {
 	Lead  string // before it, "run 2 of 5"
 }
 
-// NewProgress is for who watches standard error; nil for no terminal, and one that cannot erase.
+// NewProgress returns nil if standard error is not a terminal that can erase.
 func NewProgress() *Progress {
 	if !term.IsTerminal(2) || os.Getenv("TERM") == "" || os.Getenv("TERM") == "dumb" {
 		return nil
@@ -34,7 +34,7 @@ func NewProgress() *Progress {
 	return &Progress{fd: 2, plain: os.Getenv("NO_COLOR") != ""}
 }
 
-// Hook is what an engine calls, nil for no progress.
+// Hook returns the function that an engine calls, nil for no progress.
 func (p *Progress) Hook() func(*plan.Step, string, time.Duration, time.Duration) {
 	if p == nil {
 		return nil
@@ -48,7 +48,7 @@ const (
 	undim     = "\x1b[0m"
 )
 
-// doing draws the line anew, or erases it when there is no step.
+// doing redraws the line, or erases it when there is no step.
 func (p *Progress) doing(s *plan.Step, what string, elapsed, bound time.Duration) {
 	if s == nil {
 		p.Clear()
@@ -104,7 +104,7 @@ func before(text string) string {
 	return text + ": "
 }
 
-// cutTo cuts a text to a width, of which a character takes one column.
+// cutTo cuts a text to a width in characters.
 func cutTo(text string, width int) string {
 	text = strings.TrimSuffix(text, ": ")
 	if width = max(width, 0); utf8.RuneCountInString(text) <= width {

@@ -9,11 +9,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 )
 
-// A terminal that takes nothing holds nobody up.
+// A stopped terminal does not delay the run.
 func TestProgressOnStoppedTerminal(t *testing.T) {
 	t.Parallel()
 	var fd [2]int
-	if err := unix.Pipe2(fd[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil { // nobody reads the other end
+	if err := unix.Pipe2(fd[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil { // without a reader
 		t.Fatal(err)
 	}
 	defer unix.Close(fd[0])

@@ -32,7 +32,7 @@ type Run struct {
 	unusable bool   // the configuration cannot be used: there is no verdict
 }
 
-// New starts a run. argv[0] is the name by which the program was started.
+// New starts a run. argv[0] is the name of the program.
 func New(argv []string, opts *options.Options) *Run {
 	sig := console.CatchSignals()
 	console.Stdout.Until(time.Now().Add(console.AlertsLimit)) // TIMEOUT is not known yet

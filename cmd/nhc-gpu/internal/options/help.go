@@ -68,7 +68,7 @@ const ownSyntax = `           nhc-gpu <command> [<arguments>]
  with -v alone, drains the node if one fails, and resumes it when all pass.
 `
 
-// Refuse prints what is wrong with the command line of nhc-gpu, and which command shows its help.
+// Refuse prints an error in the command line of nhc-gpu, and the command that shows the help.
 func Refuse(command string, err error) {
 	fmt.Fprintf(console.Alerts, "nhc-gpu: %v\n", err)
 	shows := "its options"
@@ -113,7 +113,7 @@ const OwnHelp = `
                    Exit status: 0 ok, 1 warn, 2 fail, 3 unknown
                    Options of --check, in any order:
    --act           Carry out the actions of the checks
-   --failed        Print only what is not ok
+   --failed        Print only the rows that are not ok
    -q              Print only failures and unknown results, nothing else
    --no-shell      Skip shell lines; their results are unknown
    --json          Print one object of JSON
@@ -128,7 +128,7 @@ const OwnHelp = `
  plan              Show how each line of the configuration is interpreted
  lint              List errors in the configuration, and conflicts with Slurm's
  genconf           Write a configuration that passes on this node (nhc-genconf)
- wrap              Run a check and print or mail what has changed (nhc-wrapper)
+ wrap              Run a check and print or mail the changes (nhc-wrapper)
  platforms [NAME]  List known GPU platforms and the source of each figure
  topo              Show the PCIe and NUMA topology of GPUs, adapters and disks
  cabling           Write the list of switch ports from ibnetdiscover -p

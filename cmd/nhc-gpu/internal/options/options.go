@@ -4,6 +4,7 @@ package options
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -122,15 +123,50 @@ func Parse(args []string, cmd *cobra.Command) (*Options, error) {
 func parseLong(text string, cmd *cobra.Command) error {
 	name, _, valued := strings.Cut(text, "=")
 	if f := cmd.Flags().Lookup(name); f == nil || valued && f.Value.Type() == "bool" {
-		var known []string
-		cmd.Flags().VisitAll(func(f *pflag.Flag) {
-			if !f.Hidden {
-				known = append(known, "--"+f.Name)
-			}
-		})
-		return fmt.Errorf("there is no option --%s%s", text, checks.DidYouMean("--"+name, known))
+		return unknownOption(cmd, text)
 	}
-	return cmd.Flags().Parse([]string{"--" + text})
+	return FlagError(cmd, cmd.Flags().Parse([]string{"--" + text}))
+}
+
+func unknownOption(cmd *cobra.Command, text string) error {
+	name, _, _ := strings.Cut(text, "=")
+	var known []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			known = append(known, "--"+f.Name)
+		}
+	})
+	return Wrong{fmt.Errorf("there is no option --%s%s", text, checks.DidYouMean("--"+name, known))}
+}
+
+// FlagError returns the error of a command's long option without the terms of Go.
+func FlagError(cmd *cobra.Command, err error) error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*pflag.NotExistError](err); ok && e.GetSpecifiedShortnames() == "" {
+		return unknownOption(cmd, e.GetSpecifiedName())
+	} else if ok {
+		return Wrong{fmt.Errorf("there is no option -%s", e.GetSpecifiedShortnames())}
+	}
+	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
+		return Wrong{fmt.Errorf("option --%s requires an argument", e.GetFlag().Name)}
+	}
+	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		return Wrong{fmt.Errorf("option --%s=%s: want %s", e.GetFlag().Name, e.GetValue(), wantOf(e.GetFlag()))}
+	}
+	return Wrong{err}
+}
+
+// wantOf returns the values that an option accepts.
+func wantOf(f *pflag.Flag) string {
+	switch f.Value.Type() {
+	case "bool":
+		return "no value"
+	case "int":
+		return "a whole number"
+	}
+	return "another value"
 }
 
 // ExitUsage is LBNL NHC's exit status for a command line it does not understand.
@@ -197,7 +233,7 @@ func (w Wrong) Error() string { return w.Err.Error() }
 // Unwrap returns the error.
 func (w Wrong) Unwrap() error { return w.Err }
 
-// Takes accepts from least to most arguments; what is what they are.
+// Takes accepts from least to most arguments; what names them in an error.
 func Takes(least, most int, what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {

@@ -34,8 +34,8 @@ func Command(version string, exit *int) *cobra.Command {
 		Short: "Show that GPU and fabric checks detect one faulty device",
 		Long: `Runs the checks of GPUs, ports and disks on simulated nodes: healthy ones, and for
 each fault that a check detects a node with one faulty device out of eight. Prints
-one line per check, and each scenario in which a check reported something else
-than expected; -v prints all scenarios. Needs no root and no GPU, and neither
+one line per check, and each scenario with a wrong or missing finding; -v prints
+all scenarios. Needs no root and no GPU, and neither
 reads nor changes this machine.
 
 Exit status: 0 if each check reported exactly what was expected, 1 if one did not,
@@ -169,7 +169,7 @@ func report(version string, attempts []attempt, asJSON, verbose bool) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	result := "each check reported what was expected, and named the right device"
+	result := "each check reported the expected findings, and named the right device"
 	if wrong > 0 {
 		result = fmt.Sprintf("%d WRONG: do not trust these checks, and report it (docs/reference/selftest.md)", wrong)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
-// Command returns the command topo, for which the caller opens a run and calls Print. asJSON
+// Command returns the command topo. The caller opens a run and calls Print. asJSON
 // is its option --json.
 func Command(asJSON *bool) *cobra.Command {
 	cmd := &cobra.Command{

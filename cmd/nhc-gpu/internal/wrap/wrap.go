@@ -45,7 +45,7 @@ type wrapper struct {
 	subject string
 	verbose bool
 	expire  int64 // seconds until an unchanged report is repeated; 0: never
-	fudge   int64 // seconds by which that may happen early
+	fudge   int64 // seconds that this may be early
 	loop    string
 	format  string // of times, as date(1) has it
 	host    string

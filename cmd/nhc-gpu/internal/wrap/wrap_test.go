@@ -125,7 +125,7 @@ func TestReports(t *testing.T) {
 	for i, step := range []struct {
 		later time.Duration
 		out   string
-		want  string // "": nothing is told
+		want  string // "": no report
 	}{
 		{0, "", ""},
 		{0, "bad\n", "bad\n"},
@@ -134,7 +134,7 @@ func TestReports(t *testing.T) {
 		{time.Hour/2 - 5*time.Second, "bad\n", "bad\n"}, // the hour, less the allowance
 		{0, "worse\n\n", "worse\n"},
 		{-24 * time.Hour, "worse\n\n", "worse\n"}, // the clock was wrong when it was kept
-		{24 * time.Hour, "", ""},                  // too old: nothing is known of what was told
+		{24 * time.Hour, "", ""},                  // too old: no report is known
 		{0, "bad %s \\n", "bad %s \\n\n"},
 		{0, "", cleared + "bad %s \\n\n"},
 		{0, "", ""},
