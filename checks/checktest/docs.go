@@ -45,7 +45,7 @@ be evaluated (unknown) is logged and drains no node. The messages come from the 
 | default ` + "`none`" + ` | without the option the check does not look at this, or decides as its text says |
 | source | who says so: LBNL NHC 1.4.3, a vendor, or a judgement of this project |
 
-A value that is no number fails the check with ` + "`Invalid ...`" + `, an unknown option with
+A value that is not a number fails the check with ` + "`Invalid ...`" + `, an unknown option with
 ` + "`Invalid option`" + `. Options with an action (kill, restart, remount, a shell line) act only after every
 line before has passed.
 `

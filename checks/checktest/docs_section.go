@@ -349,8 +349,8 @@ func quoteNames(s string) string {
 	})
 }
 
-// wrap breaks a paragraph into lines of at most docsWidth columns; what is between backticks
-// stays together if it can.
+// wrap breaks a paragraph into lines of at most docsWidth columns; text between backticks
+// stays together if it fits.
 func wrap(text, indent string) string {
 	var b strings.Builder
 	column := 0

@@ -108,7 +108,7 @@ func (p *page) blocks() (list []string) {
 	return list
 }
 
-// spans returns what stands between backticks.
+// spans returns the texts between backticks.
 func (p *page) spans() (list []string) {
 	p.each(func(n ast.Node) {
 		if n.Kind() == ast.KindCodeSpan {
