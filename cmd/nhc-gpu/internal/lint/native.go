@@ -238,22 +238,23 @@ var argForms = sync.OnceValue(func() map[string]map[string]form {
 	}
 })
 
-// required are arguments without which a check does nothing, or not what it says.
-var required = sync.OnceValue(func() map[string]struct{ field, what, now string } {
-	return map[string]struct{ field, what, now string }{
+// required returns the fields that a check cannot do without (one of them), and its behavior without
+// them.
+var required = sync.OnceValue(func() map[string]struct{ fields, what, now string } {
+	return map[string]struct{ fields, what, now string }{
 		"check_ps_service":    {"Service", "the name of the service", unevaluated},
 		"check_ps_cpu":        {"Limit", "LIMIT", unevaluated},
 		"check_ps_mem":        {"Limit", "LIMIT", unevaluated},
 		"check_ps_physmem":    {"Limit", "LIMIT", unevaluated},
 		"check_ps_time":       {"Limit", "LIMIT", unevaluated},
-		"check_fs_mount":      {"FS", "-f FS", "nothing is checked"},
-		"check_fs_mount_rw":   {"FS", "-f FS", "nothing is checked"},
-		"check_fs_mount_ro":   {"FS", "-f FS", "nothing is checked"},
+		"check_fs_mount":      {"FS More Automount", "-f FS", "nothing is checked"},
+		"check_fs_mount_rw":   {"FS More Automount", "-f FS", "nothing is checked"},
+		"check_fs_mount_ro":   {"FS More Automount", "-f FS", "nothing is checked"},
 		"check_file_test":     {"Files", "FILE", unevaluated},
 		"check_file_stat":     {"Files", "FILE", "nothing is checked"},
 		"check_file_contents": {"Match", "MATCH", "nothing is checked"},
 		"check_net_ping":      {"Targets", "TARGET", unevaluated},
-		"check_cmd_status":    {"Words", "COMMAND", "nothing is checked"},
+		"check_cmd_status":    {"Words Command", "COMMAND", "nothing is checked"},
 	}
 })
 
@@ -275,8 +276,11 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 		return false
 	}
 	if r, ok := required()[info.Name]; ok {
-		field := fieldOf(v, r.field)
-		if len(field) == 0 && !(r.field == "Words" && len(fieldOf(v, "Command")) > 0) && !(r.field == "FS" && len(fieldOf(v, "More"))+len(fieldOf(v, "Automount")) > 0) {
+		given := 0
+		for field := range strings.FieldsSeq(r.fields) {
+			given += len(fieldOf(v, field))
+		}
+		if given == 0 {
 			f.Text, f.Now = info.Name+" without "+r.what, r.now
 			return report(name)
 		}
@@ -363,7 +367,7 @@ func replaceWord(text string, a arg, word string) string {
 	return text[:a.at] + strings.Replace(text[a.at:], a.text, word, 1)
 }
 
-// swapped returns the argument with which a word would have to change places.
+// swapped returns the argument that a word must be exchanged for, "" if that does not help.
 func (s *shellLine) swapped(forms map[string]form, v reflect.Value, word string) string {
 	var mine string
 	for name := range forms {

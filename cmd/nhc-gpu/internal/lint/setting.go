@@ -97,7 +97,7 @@ func settingTrap(name, value string, known bool, where settingPlace) *trap {
 func settingFix(name, value string) string {
 	switch lower := strings.ToLower(strings.TrimSpace(value)); {
 	case name == "TIMEOUT":
-		if digits := strings.TrimRight(lower, "secondmin "); digits != "" && strings.Trim(digits, "0123456789") == "" {
+		if digits := strings.TrimRight(lower, "abcdefghijklmnopqrstuvwxyz "); digits != "" && strings.Trim(digits, "0123456789") == "" {
 			return digits
 		}
 		return "30"

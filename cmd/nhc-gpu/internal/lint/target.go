@@ -132,7 +132,7 @@ func rangeTrap(body string) *trap {
 				fix: "{" + strings.Replace(inner, word, fmt.Sprintf("%s[%s-%s]", m[1], m[2], m[4]), 1) + "}",
 			}
 		}
-		for _, span := range strings.Split(strings.Trim(numberRange().FindString(word), "[]"), ",") {
+		for span := range strings.SplitSeq(strings.Trim(numberRange().FindString(word), "[]"), ",") {
 			if from, to, ok := strings.Cut(span, "-"); ok && number(from) > number(to) {
 				return &trap{grade: remark, at: at, word: span, text: "the ends of " + span + " are the wrong way round", now: "it is read as " + to + "-" + from, fix: strings.Replace(body, span, to+"-"+from, 1)}
 			}

@@ -246,9 +246,10 @@ func (p *page) strange(line phrase) (bad bool) {
 	for i, r := range line.text {
 		switch {
 		case r == '"' || r == '\'':
-			if quote == 0 {
+			switch quote {
+			case 0:
 				quote = r
-			} else if quote == r {
+			case r:
 				quote = 0
 			}
 		case r == '#' && quote == 0 && i > 0 && line.text[i-1] == ' ':
