@@ -38,7 +38,7 @@ one line per check, and each scenario with a wrong or missing finding; -v prints
 all scenarios. Needs no root and no GPU, and neither
 reads nor changes this machine.
 
-Exit status: 0 if each check reported exactly what was expected, 1 if one did not,
+Exit status: 0 if each check reported exactly the expected findings, 1 if one did not,
 10 if the scenarios could not be tried.`,
 		Example: `  nhc-gpu selftest
   nhc-gpu selftest -v check_gpu_ecc
