@@ -174,7 +174,7 @@ func linkFault(n *network.NetIf) string {
 func (r *ethRun) judge(t *ethTarget) {
 	d := netDevice(t.NetIf)
 	if t.Err != nil {
-		r.say(d, checks.Finding{Code: "eth.error", Severity: checks.Unknown}, "cannot read it: %v", t.Err)
+		r.say(d, checks.Finding{Code: "eth.error", Severity: checks.Unknown}, "cannot be read: %v", t.Err)
 		if errors.Is(t.Err, fs.ErrNotExist) {
 			return
 		}

@@ -399,7 +399,7 @@ func (f *Fabric) reportUnread(names []string) (findings []checks.Finding) {
 
 // Unknown returns the finding about a device that could not be read.
 func (f *Fabric) Unknown(d checks.Device, err error) checks.Finding {
-	return checks.Finding{Code: "ib.error", Severity: checks.Unknown, Device: d}.Describe(f.Check, "cannot read it: %v", err)
+	return checks.Finding{Code: "ib.error", Severity: checks.Unknown, Device: d}.Describe(f.Check, "cannot be read: %v", err)
 }
 
 // Subject returns the device of a finding about a port; the UUID is the GUID of the adapter.

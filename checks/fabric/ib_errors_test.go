@@ -245,7 +245,7 @@ func statisticOn(name string, n uint64) func(*fakesys.Node) {
 
 // portFindingOf returns the finding that a counter of a port could not be read.
 func portFindingOf(device, why string) checks.Finding {
-	f := checktest.PortFinding(ibErrorsName, device, 3, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "cannot read it: "+why)
+	f := checktest.PortFinding(ibErrorsName, device, 3, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "cannot be read: "+why)
 	f.Got = ""
 	return f
 }
@@ -299,7 +299,7 @@ func errorsUnread() checktest.Scenario {
 
 // untold returns the finding about mlx5_3 if a part of it could not be read.
 func untold(check, why string) checks.Finding {
-	f := checktest.PortFinding(check, "mlx5_3", 3, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "cannot read it: "+why)
+	f := checktest.PortFinding(check, "mlx5_3", 3, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "cannot be read: "+why)
 	f.Got = ""
 	return f
 }

@@ -26,10 +26,10 @@ func ibPast(i int, layer, boot, more string) string {
 
 // ibUnknown returns the finding that a port or an adapter could not be read.
 func ibUnknown(check, kind, name string, i int, text string) checks.Finding {
-	f := checktest.PortFinding(check, name, i, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "cannot read it: "+text)
+	f := checktest.PortFinding(check, name, i, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "cannot be read: "+text)
 	f.Got = ""
 	if kind == "hca" {
-		f = checktest.HCAFinding(check, name, i, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "cannot read it: "+text)
+		f = checktest.HCAFinding(check, name, i, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "cannot be read: "+text)
 		f.Got = ""
 	}
 	return f

@@ -127,7 +127,7 @@ func unreadTopology() checktest.Scenario {
 		maps.DeleteFunc(n.Files, func(p, _ string) bool { return strings.HasPrefix(p, dir+"/") })
 		n.Files[dir] = ""
 	})
-	f := checktest.HCAFinding(hwTopologyName, "mlx5_3", 3, checks.Finding{Code: "ib.error", Severity: checks.Unknown, Got: "-"}, "cannot read it: read /sys/class/infiniband/mlx5_3/ports: not a directory")
+	f := checktest.HCAFinding(hwTopologyName, "mlx5_3", 3, checks.Finding{Code: "ib.error", Severity: checks.Unknown, Got: "-"}, "cannot be read: read /sys/class/infiniband/mlx5_3/ports: not a directory")
 	f.Got, f.Message = "", strings.TrimSuffix(f.Message, ", got -")
 	s.Want, s.Broken, s.UnitOnly = []checks.Finding{f}, true, true
 	return s
@@ -147,7 +147,7 @@ func blurredTopology() checktest.Scenario {
 	})
 	s.Broken, s.UnitOnly = true, true
 	for i := range 4 {
-		f := checktest.HCAFinding(hwTopologyName, fmt.Sprintf("mlx5_%d", i), i, checks.Finding{Code: "ib.error", Severity: checks.Unknown, Got: "-"}, fmt.Sprintf("cannot read it: read /sys/bus/pci/devices/%s/numa_node: is a directory", fakesys.HCAAddress(i)))
+		f := checktest.HCAFinding(hwTopologyName, fmt.Sprintf("mlx5_%d", i), i, checks.Finding{Code: "ib.error", Severity: checks.Unknown, Got: "-"}, fmt.Sprintf("cannot be read: read /sys/bus/pci/devices/%s/numa_node: is a directory", fakesys.HCAAddress(i)))
 		f.Got, f.Message = "", strings.TrimSuffix(f.Message, ", got -")
 		s.Want = append(s.Want, f)
 	}
@@ -187,7 +187,7 @@ func numaTopologies() []checktest.Scenario {
 		n.Set(fakenvml.Address(3), "numa_node", "-").Set(fakenvml.Address(3), "numa_node/", "")
 	},
 		topologyFinding("gpu", 3, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown}, "cannot be read: read /sys/bus/pci/devices/0000:13:00.0/numa_node: is a directory"))
-	hcaUnknown := checktest.HCAFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.error", Severity: checks.Unknown, Got: "-"}, "cannot read it: read /sys/bus/pci/devices/0000:23:00.0/numa_node: is a directory")
+	hcaUnknown := checktest.HCAFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.error", Severity: checks.Unknown, Got: "-"}, "cannot be read: read /sys/bus/pci/devices/0000:23:00.0/numa_node: is a directory")
 	hcaUnknown.Got, hcaUnknown.Message = "", strings.TrimSuffix(hcaUnknown.Message, ", got -")
 	hca := checktest.OnFabric("the NUMA node of an adapter cannot be read", nil, func(n *fakesys.Node) {
 		n.Set(fakesys.HCAAddress(3), "numa_node", "-").Set(fakesys.HCAAddress(3), "numa_node/", "")

@@ -171,8 +171,8 @@ func TestWorst(t *testing.T) {
 func TestPlain(t *testing.T) {
 	t.Parallel()
 	for message, want := range map[string]string{
-		"could not tell: nvmlDeviceGetSerial(3): the GPU is lost (NVML error 15)":                           "could not tell: the GPU is lost",
-		"could not tell: field 230 of nvmlDeviceGetFieldValues(0): unknown error (NVML error 999)":          "could not tell: unknown error",
+		"no result: nvmlDeviceGetSerial(3): the GPU is lost (NVML error 15)":                                "no result: the GPU is lost",
+		"no result: field 230 of nvmlDeviceGetFieldValues(0): unknown error (NVML error 999)":               "no result: unknown error",
 		"cannot ask NVML: nvmlInit: the driver is not loaded (NVML error 9)":                                "cannot ask NVML: the driver is not loaded",
 		"gpu1 0000:40:00.0: hung (in nvmlDeviceGetTemperature(1): process 12 in state D, wait channel x)":   "gpu1 0000:40:00.0: hung (process 12 in state D, wait channel x)",
 		"no result: its worker died in nvmlDeviceGetUUID(5) of gpu5 0000:15:00.0: exit status 127":          "no result: its worker died: exit status 127",

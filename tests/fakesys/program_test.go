@@ -302,7 +302,7 @@ func TestHangingFile(t *testing.T) {
 	}
 	for _, want := range []string{
 		"failed:  check_ib_ports:  hung (in read /sys/class/infiniband/mlx5_3: ",
-		"unknown:  check_ib_errors:  mlx5_3: cannot read it: read /sys/class/infiniband/mlx5_3: skipped: this device already blocked another check",
+		"unknown:  check_ib_errors:  mlx5_3: cannot be read: read /sys/class/infiniband/mlx5_3: skipped: this device already blocked another check",
 		"failed:  check_nvme:  nvme3 0000:43:00.0: ",
 	} {
 		if !strings.Contains(out, want) {
