@@ -163,7 +163,10 @@ func tryCommand(t *testing.T, dir, name string, argv []string, tried map[string]
 	tried[text] = true
 	argv = slices.Clone(argv)
 	for i, w := range argv[1:] {
-		if p, ok := placeholders[w]; ok {
+		switch p, ok := placeholders[w]; {
+		case w == "NAME" && (argv[1] == "check" || argv[1] == "explain"):
+			w = "check_gpu_ecc"
+		case ok:
 			w = p
 		}
 		argv[i+1] = strings.NewReplacer("=FILE", "="+dir+"/etc/nhc/nhc.conf", "=DIR", "="+dir+"/root", "/etc/nhc/", dir+"/etc/nhc/", "/root", dir+"/root").Replace(w)

@@ -377,7 +377,7 @@ func (s *shellLine) unknown(name string, a arg) {
 			break
 		}
 		f.Text += " and no such function in a script"
-		f.Fix = "the name of a check of docs/checks.md, or of a function of a script"
+		f.Fix = "the name of a check (nhc-gpu checks lists them), or of a function of a script"
 		if !s.scripts {
 			f.Severity, f.Text = remark, name+" is not a check of nhc-gpu"
 			f.Now, f.Fix = "a script of the site must define it", "define "+name+" in /etc/nhc/scripts/NAME.nhc"
