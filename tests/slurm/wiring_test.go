@@ -52,7 +52,7 @@ func TestExample(t *testing.T) {
 	c := wired(t)
 	n := c.Nodes[0]
 	out, err := n.Try(binDir+"/nhc-gpu", "lint")
-	if err != nil || !strings.Contains(out, "\nnothing is wrong\n") || !strings.Contains(out, "slurm.conf as slurmctld has it") {
+	if err != nil || !strings.Contains(out, "\nno mistakes in ") || !strings.Contains(out, "slurm.conf as slurmctld has it") {
 		t.Errorf("lint of the example: %v\n%s", err, out)
 	}
 	for _, name := range []string{"slurmctld", "slurmd." + n.Name} {
@@ -106,11 +106,11 @@ func TestLintForetells(t *testing.T) {
 	var err error
 	c.waitFor(60*time.Second, "answer of slurmctld within 5s", func() (string, bool) { // a busy machine
 		out, err = n.Try(binDir+"/nhc-gpu", "lint")
-		return out, !strings.Contains(out, "slurm.conf was not looked at")
+		return out, !strings.Contains(out, "slurm.conf was not compared")
 	})
 	for _, want := range []string{
-		"warning  slurm.conf: Prolog = /etc/slurm/prolog.d/*: /etc/slurm/prolog.d/README: cannot be executed (mode 0644)",
-		"warning  slurm.conf: BatchStartTimeout = 10 sec: a prolog may take 10s", "         fix: BatchStartTimeout=15\n", "\n2 warnings\n",
+		"slurm.conf: warning: Prolog = /etc/slurm/prolog.d/*: /etc/slurm/prolog.d/README: cannot be executed (mode 0644)",
+		"slurm.conf: warning: BatchStartTimeout = 10 sec: a prolog can take 10s", "    fix: BatchStartTimeout=15\n", "\n2 warnings in ",
 	} {
 		if !strings.Contains(out, want) || err == nil {
 			t.Errorf("lint: %v, want %q in\n%s", err, want, out)
@@ -129,7 +129,7 @@ func TestLintForetells(t *testing.T) {
 
 	c.StopCtld()
 	out, err = n.Try(binDir+"/nhc-gpu", "lint")
-	if err == nil || !strings.Contains(out, "warning  slurm.conf was not looked at: read the configuration of Slurm: run scontrol: no answer within 5s") {
+	if err == nil || !strings.Contains(out, "warning: slurm.conf was not compared: read the configuration of Slurm: run scontrol: no answer within 5s") {
 		t.Errorf("lint without slurmctld: %v\n%s", err, out)
 	}
 }
