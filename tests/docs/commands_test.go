@@ -102,7 +102,7 @@ func write(t *testing.T, name, text string) {
 // status and what the program printed; -1 if it was ended after a while.
 func run(t *testing.T, dir string, argv ...string) (status int, out string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, argv[1:]...)
 	cmd.Args[0] = argv[0]
