@@ -25,7 +25,7 @@ var observingRuns = map[string]string{
 	"cmdOutput.examine": "check_cmd_output: the command is the check",
 	"cmdStatus.Run":     "check_cmd_status: the command is the check",
 	"netPing.Run":       "check_net_ping: the command is the check",
-	"shellTest":         "test(1)",
+	"testInShell":       "test(1)",
 	"Env.runExternal":   "a matcher of the site",
 	"serviceRun.status": "service NAME status",
 	"Env.RunTool":       "a vendor's tool that reads",

@@ -8,14 +8,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// kernelLog is a dmesg that prints what a kernel might.
+// kernelLog is a dmesg that prints typical messages of a kernel.
 const kernelLog = `#!/bin/sh
 echo '[    0.000000] Linux version 6.1'
 echo '[   12.345678] EDAC MC0: 1 CE memory read error'
 echo '[   20.000000] nvidia loaded'
 `
 
-// onDmesg is a node with that dmesg, or another one.
+// onDmesg returns a scenario of a node with that dmesg.
 func onDmesg(name string, words []string, want ...checks.Finding) checktest.Scenario {
 	return checktest.Scenario{Name: name, Words: words, Want: want, Acts: true,
 		Files: map[string]string{"usr/bin/dmesg": kernelLog}, Tools: []string{"sh"}, Vars: map[string]string{"PWD": "/"}}

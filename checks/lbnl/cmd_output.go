@@ -12,48 +12,47 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// cmdOutput runs a command and compares the lines it prints with match strings:
-// each must match some line, and a negated one (!) no line. Then its exit
-// status must be right, 0 if no other is wanted. Empty lines are dropped, but
-// one is added at the end. After -t seconds, 5 if not given, the command is
-// ended with SIGTERM.
+// cmdOutput runs a command and compares the lines of its output with match strings. Each match
+// string must match at least one line; a negated one (!) must match no line. The exit status must
+// be the expected one (default 0). The check ignores empty lines, and adds one at the end. After
+// -t seconds (default 5) it ends the command with SIGTERM.
 //
-// A message given with -M stands for the match string of the same position. In
-// it, %m is the match string, %c the command, %l and %L the number and the text
-// of the line, %f how many match strings failed.
+// -M sets the message for the match string in the same position. In the message, %m is the match
+// string, %c the command, %l the number of the line, %L its text, and %f how many of the match
+// strings failed: 1/2.
 //
 //	node* || check_cmd_output -m '!/DEGRADED/' -e 'storcli /c0 show'
 type cmdOutput struct {
-	Command  string   `opt:"e" toml:"command"` // split at blanks, without quotes
-	Words    []string `arg:"*" toml:"argv"`    // the command if there is no -e
+	Command  string   `opt:"e" toml:"command"` // the command, split at blanks; quotes have no effect
+	Words    []string `arg:"*" toml:"argv"`    // the command as separate arguments; -e takes precedence over it
 	Match    []string `opt:"m" toml:"match"`   // match strings
-	Message  []string `opt:"M" toml:"message"` // texts of failure, in the order of Match
-	Status   string   `opt:"r" toml:"status"`  // the exit status that is wanted
-	Limit    string   `opt:"t" toml:"timeout"` // whole seconds
-	Name     string   `opt:"C"`                // stands for check_cmd_output in the messages
-	Variable string   `opt:"O"`                // the shell's array that gets the lines of the output
+	Message  []string `opt:"M" toml:"message"` // failure messages, in the order of the options -m
+	Status   string   `opt:"r" toml:"status"`  // the expected exit status
+	Limit    string   `opt:"t" toml:"timeout"` // time limit in whole seconds
+	Name     string   `opt:"C"`                // replaces check_cmd_output in the messages
+	Variable string   `opt:"O"`                // shell array that receives the lines of the output
 }
 
 func init() {
 	checks.Register(checks.Info{
 		Name:     "check_cmd_output",
 		Usage:    "[-t SECONDS] [-r STATUS] [-m MATCH [-M MESSAGE]] ... {-e COMMAND | COMMAND [ARG ...]}",
-		Summary:  "a command prints what it should, and nothing it should not",
+		Summary:  "a command's output contains all required lines and no forbidden line",
 		Lane:     checks.Cmd,
 		New:      func() checks.Check { return &cmdOutput{Limit: defaultLimit, Name: "check_cmd_output"} },
 		Acts:     func(checks.Check) bool { return true },
 		BadUsage: checks.UsageOf("check_cmd_output"),
 		Do: func() map[string]string {
 			return map[string]string{
-				"cmd.output.found":   "The command reported what it must not: run it by hand and read the whole of its output.",
-				"cmd.output.missing": "The command did not print what it should: run it by hand. A tool that was updated may word things differently.",
-				"cmd.output.long":    "Let the command print less: only 4 MiB of its output are looked at.",
+				"cmd.output.found":   "Run the command by hand and read its full output: it prints a line that must not be there.",
+				"cmd.output.missing": "Run the command by hand: it does not print a required line. After an update a tool can print other texts.",
+				"cmd.output.long":    "Make the command print less: the check reads at most 4 MiB of its output.",
 			}
 		},
 	})
 }
 
-// maxOutput is how much of a command's output is looked at, in bytes.
+// maxOutput is the largest output of a command that the check reads, in bytes.
 const maxOutput = 4 << 20
 
 func (c *cmdOutput) Run(ctx context.Context, env *checks.Env) []checks.Finding {
@@ -61,8 +60,8 @@ func (c *cmdOutput) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	return findings
 }
 
-// examine also gives the output, for checks that look for more in it. Without
-// findings the command has been run and its output is all right so far.
+// examine also returns the output, for checks that examine it further. If there are no findings,
+// the command has run and its output is correct so far.
 func (c *cmdOutput) examine(ctx context.Context, env *checks.Env) (findings []checks.Finding, output []byte) {
 	argv, text := c.Words, strings.Join(c.Words, " ")
 	if c.Command != "" {
@@ -72,11 +71,11 @@ func (c *cmdOutput) examine(ctx context.Context, env *checks.Env) (findings []ch
 	if strings.Join(argv, " ") == "" {
 		return []checks.Finding{checks.Usage(run.check+":  Syntax error:  No command specified", "")}, nil
 	}
-	if f := run.prepare(env); f != nil {
+	if f := run.parse(env); f != nil {
 		return []checks.Finding{*f}, nil
 	}
 	if len(c.Message) > len(c.Match) {
-		// LBNL NHC halves both numbers.
+		// LBNL NHC divides both numbers by two.
 		return []checks.Finding{checks.Usage(fmt.Sprintf("%s:  Message count (%d) must not exceed match string count (%d).",
 			run.check, len(c.Message)/2, len(c.Match)/2), "")}, nil
 	}
@@ -85,21 +84,21 @@ func (c *cmdOutput) examine(ctx context.Context, env *checks.Env) (findings []ch
 	env.At("run %s", run.text)
 	x := env.Host.Run(ctx, cmd)
 	m := outputMatch{cmdOutput: c, run: &run, match: env.Matcher(&findings)}
-	judged := m.judge(x) // fills findings, too
+	judged := m.judge(x) // also adds to findings
 	if checks.Worst(judged) >= checks.Unknown {
 		env.SaidBy(run.text, x.Said)
 	}
-	return slices.Concat(c.variable(x), findings, judged), x.Output
+	return slices.Concat(c.exportLines(x), findings, judged), x.Output
 }
 
-// Sets is the variable of the shell that this check sets.
+// Sets returns the name of the shell variable that this check sets.
 func (c *cmdOutput) Sets() string { return c.Variable }
 
-// CalledAs is the name that stands in the messages.
+// CalledAs returns the name of the check in the messages.
 func (c *cmdOutput) CalledAs() string { return c.Name }
 
-// variable hands the lines of the output to the shell.
-func (c *cmdOutput) variable(x probe.Exit) []checks.Finding {
+// exportLines passes the lines of the output to the shell.
+func (c *cmdOutput) exportLines(x probe.Exit) []checks.Finding {
 	if checks.NameLength(c.Variable) != len(c.Variable) || c.Variable == "" {
 		return nil
 	}
@@ -109,8 +108,9 @@ func (c *cmdOutput) variable(x probe.Exit) []checks.Finding {
 	}}
 }
 
-// outputLines are the lines that are looked at: zero bytes and empty lines are
-// lost in the reference's command substitution, and its loop runs one line too far.
+// outputLines returns the lines to compare. As in LBNL NHC, zero bytes and empty lines are lost
+// (by the command substitution), and an empty line follows the last one (the loop runs once too
+// often).
 func outputLines(output []byte) []string {
 	var lines []string
 	for line := range bytes.Lines(bytes.ReplaceAll(output, []byte{0}, nil)) {
@@ -121,15 +121,15 @@ func outputLines(output []byte) []string {
 	return append(lines, "")
 }
 
-// outputMatch compares one output with the match strings.
+// outputMatch compares the output of one run with the match strings.
 type outputMatch struct {
 	*cmdOutput
 	run   *commandRun
 	match func(s, expr string) bool
 }
 
-// judge reports a line that must not be there, the exit status, and a line
-// that is missing, in this order.
+// judge reports the first fault, in this order: a forbidden line, a wrong exit status, a missing
+// line.
 func (m *outputMatch) judge(x probe.Exit) []checks.Finding {
 	found := make([]bool, len(m.Match))
 	for n, line := range outputLines(x.Output) {
@@ -137,7 +137,7 @@ func (m *outputMatch) judge(x probe.Exit) []checks.Finding {
 			if unwanted, negated := strings.CutPrefix(expr, "!"); negated {
 				found[i] = true
 				if m.match(line, unwanted) {
-					return []checks.Finding{m.unwanted(i, n+1, line)}
+					return []checks.Finding{m.reportFound(i, n+1, line)}
 				}
 			} else if !found[i] {
 				found[i] = m.match(line, expr)
@@ -155,10 +155,10 @@ func (m *outputMatch) judge(x probe.Exit) []checks.Finding {
 			Message:  fmt.Sprintf("%s:  output of \"%s\" is longer than %d bytes", m.run.check, m.run.text, maxOutput),
 		}}
 	}
-	return m.missing(found)
+	return m.reportMissing(found)
 }
 
-func (m *outputMatch) unwanted(i, number int, line string) checks.Finding {
+func (m *outputMatch) reportFound(i, number int, line string) checks.Finding {
 	expr := m.Match[i][1:]
 	return checks.Finding{
 		Code:     "cmd.output.found",
@@ -174,8 +174,8 @@ func (m *outputMatch) unwanted(i, number int, line string) checks.Finding {
 	}
 }
 
-// missing reports the first match string that no line matched.
-func (m *outputMatch) missing(found []bool) []checks.Finding {
+// reportMissing reports the first match string that no line matches.
+func (m *outputMatch) reportMissing(found []bool) []checks.Finding {
 	first, failed := -1, 0
 	for i, ok := range found {
 		if ok {
@@ -189,7 +189,7 @@ func (m *outputMatch) missing(found []bool) []checks.Finding {
 		return nil
 	}
 	text, values := `"%m" failed to match "%c" output`, []string{"%m", m.Match[first], "%c", m.run.text}
-	if len(found) > 1 { // with a single one a %f in the site's own text stays
+	if len(found) > 1 { // with one match string LBNL NHC does not replace %f in a custom message
 		text += " (%f patterns failed)"
 		values = append(values, "%f", fmt.Sprintf("%d/%d", failed, len(found)))
 	}
@@ -202,7 +202,7 @@ func (m *outputMatch) missing(found []bool) []checks.Finding {
 	}}
 }
 
-// render is the message for a match string: the site's own or text.
+// render returns the message for a match string: the custom one of -M, otherwise text.
 func (m *outputMatch) render(i int, text string, values ...string) string {
 	if i < len(m.Message) && m.Message[i] != "" {
 		text = m.Message[i]

@@ -8,14 +8,13 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// cmdFinding is what a command check says about a command; text stands behind
-// the name of the check.
+// cmdFinding returns the finding of a check that runs a command; text is the whole message.
 func cmdFinding(code, command, text, want, got string) checks.Finding {
 	return checks.Finding{
 		Code: code, Severity: checks.Fail, Device: checks.Device{Kind: "command", Name: command}, Want: want, Got: got, Message: text}
 }
 
-// onLine is a scenario of a command, which runs on this machine.
+// onLine returns a scenario whose command runs on this machine.
 func onLine(name string, words []string, want ...checks.Finding) checktest.Scenario {
 	return checktest.Scenario{Name: name, Words: words, Want: want, Live: true, Acts: true}
 }
@@ -37,12 +36,12 @@ func outputMissing(command, expr, text string) checks.Finding {
 	return cmdFinding("cmd.output.missing", command, text, "a line that matches "+expr, "")
 }
 
-// arrayFinding is what an array of the shell gets.
+// arrayFinding returns the finding that sets a shell array.
 func arrayFinding(name, lines string) checks.Finding {
 	return checks.Finding{Code: checks.ArrayCode, Device: checks.Device{Kind: "variable", Name: name}, Got: lines}
 }
 
-// outputScript prints empty lines and a zero byte, too.
+// outputScript also prints empty lines and a zero byte.
 var outputScript = map[string]string{"p": "#!/bin/sh\nprintf 'one\\n\\n\\nbad line\\n\\0\\n'\n"}
 
 func TestCmdOutput(t *testing.T) { checktest.Run(t, "check_cmd_output") }

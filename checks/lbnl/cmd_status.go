@@ -13,17 +13,17 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// cmdStatus runs a command and checks its exit status, 0 if no other is
-// wanted. What the command prints is thrown away. After -t seconds, 5 if not
-// given, it is ended with SIGALRM and SIGTERM. No command at all passes.
+// cmdStatus runs a command and compares its exit status with the expected one (default 0). It
+// discards the output of the command. After -t seconds (default 5) it ends the command with
+// SIGALRM and SIGTERM. Without a command the check passes.
 //
 //	node* || check_cmd_status -t 10 -r 1 grep -q quarantined /etc/motd
 type cmdStatus struct {
-	Command string   `toml:"command"`         // split at blanks, without quotes
-	Words   []string `arg:"*" toml:"argv"`    // the command word by word
-	Status  string   `opt:"r" toml:"status"`  // the exit status that is wanted
-	Limit   string   `opt:"t" toml:"timeout"` // whole seconds
-	Name    string   `opt:"C"`                // stands for check_cmd_status in the messages
+	Command string   `toml:"command"`         // the command, split at blanks; quotes have no effect
+	Words   []string `arg:"*" toml:"argv"`    // the command as separate arguments
+	Status  string   `opt:"r" toml:"status"`  // the expected exit status
+	Limit   string   `opt:"t" toml:"timeout"` // time limit in whole seconds
+	Name    string   `opt:"C"`                // replaces check_cmd_status in the messages
 }
 
 func init() {
@@ -37,14 +37,14 @@ func init() {
 		BadUsage: checks.UsageOf("check_cmd_status"),
 		Do: func() map[string]string {
 			return map[string]string{
-				"cmd.status":  "Run the command by hand, as root and with PATH=/sbin:/usr/sbin:/bin:/usr/bin; 127 means that it was not found.",
-				"cmd.timeout": "The command did not come back and was ended: run it by hand. What it waits for (a server, a device) is the fault, or -t is too short.",
+				"cmd.status":  "Run the command by hand, as root and with PATH=/sbin:/usr/sbin:/bin:/usr/bin. Status 127 means that the command was not found.",
+				"cmd.timeout": "Run the command by hand: it did not end in time and was terminated. Repair the server or device that it waits for, or raise the limit (-t).",
 			}
 		},
 	})
 }
 
-// Runs is the command that this check runs.
+// Runs returns the command that this check runs.
 func (c *cmdStatus) Runs() string {
 	if len(c.Words) == 0 {
 		return ""
@@ -52,7 +52,7 @@ func (c *cmdStatus) Runs() string {
 	return c.Words[0]
 }
 
-// CalledAs is the name that stands in the messages.
+// CalledAs returns the name of the check in the messages.
 func (c *cmdStatus) CalledAs() string { return c.Name }
 
 func (c *cmdStatus) Run(ctx context.Context, env *checks.Env) []checks.Finding {
@@ -66,7 +66,7 @@ func (c *cmdStatus) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		status: c.Status,
 		limit:  c.Limit,
 	}
-	if f := run.prepare(env); f != nil {
+	if f := run.parse(env); f != nil {
 		return []checks.Finding{*f}
 	}
 	if len(argv) == 0 {
@@ -82,28 +82,28 @@ func (c *cmdStatus) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	return run.judge(env.Host.Run(ctx, cmd))
 }
 
-// builtins are commands of bash that are not programs, or not the same.
+// builtins are commands that exist only in bash, or that differ in bash from the program.
 var builtins = []string{
 	".", ":", "[", "alias", "builtin", "cd", "command", "declare", "eval", "exec", "exit", "export", "false", "hash",
 	"kill", "let", "printf", "read", "set", "shopt", "source", "test", "trap", "true", "type", "ulimit", "umask", "unset",
 }
 
-// defaultLimit is how long a command may take if the check does not say, in seconds.
+// defaultLimit is the time limit of a command if the line sets none, in seconds.
 const defaultLimit = "5"
 
-// commandRun is what check_cmd_output and check_cmd_status have in common:
-// time and status of one command.
+// commandRun holds the time limit and the exit status of one command, for check_cmd_output and
+// check_cmd_status.
 type commandRun struct {
 	check   string        // the name in the messages
 	text    string        // the command in the messages
-	status  string        // wanted exit status as written; "" stands for 0
-	limit   string        // seconds as written; "" stands for 5
-	want    int           // status, read
-	timeout time.Duration // limit, read
+	status  string        // expected exit status as written; "" means 0
+	limit   string        // seconds as written; "" means 5
+	want    int           // status, parsed
+	timeout time.Duration // limit, parsed
 }
 
-// prepare reads the numbers and says what is wrong with them.
-func (r *commandRun) prepare(env *checks.Env) *checks.Finding {
+// parse reads the numbers and reports the first invalid one.
+func (r *commandRun) parse(env *checks.Env) *checks.Finding {
 	want, ok := checks.ParseInteger(r.status)
 	if !ok {
 		f := checks.WrongValue(r.check, "exit status", r.status, "a whole number")
@@ -113,7 +113,7 @@ func (r *commandRun) prepare(env *checks.Env) *checks.Finding {
 		r.limit = defaultLimit
 	}
 	seconds, ok := checks.ParseInteger(r.limit)
-	if !ok || seconds > int64(longest/time.Second) {
+	if !ok || seconds > int64(maxLimit/time.Second) {
 		f := checks.WrongValue(r.check, "timeout", r.limit, "whole seconds")
 		return &f
 	}
@@ -122,12 +122,12 @@ func (r *commandRun) prepare(env *checks.Env) *checks.Finding {
 		return &f
 	}
 	r.want = int(want)
-	r.timeout = max(time.Duration(seconds)*time.Second, 1) // 0 is over at once
+	r.timeout = max(time.Duration(seconds)*time.Second, 1) // 0 ends the command immediately
 	return nil
 }
 
-// longest is more than any command check needs.
-const longest = 24 * time.Hour
+// maxLimit is the longest time limit that a line can set.
+const maxLimit = 24 * time.Hour
 
 // judge compares the exit status.
 func (r *commandRun) judge(x probe.Exit) []checks.Finding {
@@ -144,7 +144,7 @@ func (r *commandRun) judge(x probe.Exit) []checks.Finding {
 	if x.Err != nil {
 		f.Got += ": " + x.Err.Error()
 	}
-	// Ended by force counts as a timeout, too; it has no text of its own.
+	// SIGKILL also counts as a timeout; LBNL NHC has no message of its own for it.
 	if x.TimedOut && (x.Status == 128+int(syscall.SIGTERM) || x.Status == 128+int(syscall.SIGKILL)) {
 		f.Code = "cmd.timeout"
 		f.Message = fmt.Sprintf("%s:  TIMEOUT after %ss for \"%s\"; subprocess terminated.", r.check, r.limit, r.text)

@@ -9,7 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// inRoot gives a scenario files and makes their directory the working one.
+// inRoot adds files to a scenario and runs its command in their directory.
 func inRoot(s checktest.Scenario, files map[string]string) checktest.Scenario {
 	s.Files = files
 	s.Vars = map[string]string{"PWD": "{root}"}
@@ -53,8 +53,7 @@ var _ = checktest.Table("check_cmd_status", func(string) []checktest.Scenario {
 	}
 })
 
-// TestCommandTimeout: which signal ended a command that took too long decides
-// the text.
+// TestCommandTimeout shows that the message depends on the signal that ended the command.
 func TestCommandTimeout(t *testing.T) {
 	t.Parallel()
 	const timeout = `check_cmd_status:  TIMEOUT after 5s for "nvidia-smi"; subprocess terminated.`
@@ -67,10 +66,10 @@ func TestCommandTimeout(t *testing.T) {
 	}{
 		{name: "alarm", exit: probe.Exit{Status: 142, TimedOut: true}, text: `check_cmd_status:  142 returned by "nvidia-smi".`, got: "142"},
 		{name: "SIGTERM", exit: probe.Exit{Status: 143, TimedOut: true}, text: timeout, got: "143"},
-		{name: "by force", exit: probe.Exit{Status: 137, TimedOut: true}, text: timeout, got: "137"},
-		{name: "SIGTERM of somebody else", exit: probe.Exit{Status: 143}, text: `check_cmd_status:  143 returned by "nvidia-smi".`, got: "143"},
-		{name: "last word", exit: probe.Exit{Status: 3, TimedOut: true}, text: `check_cmd_status:  3 returned by "nvidia-smi".`, got: "3"},
-		{name: "not at all, it sleeps in a driver", exit: probe.Exit{Status: 137, TimedOut: true, Stuck: true}, text: timeout,
+		{name: "SIGKILL", exit: probe.Exit{Status: 137, TimedOut: true}, text: timeout, got: "137"},
+		{name: "SIGTERM of another process", exit: probe.Exit{Status: 143}, text: `check_cmd_status:  143 returned by "nvidia-smi".`, got: "143"},
+		{name: "own status after the signal", exit: probe.Exit{Status: 3, TimedOut: true}, text: `check_cmd_status:  3 returned by "nvidia-smi".`, got: "3"},
+		{name: "not ended: blocked in a driver", exit: probe.Exit{Status: 137, TimedOut: true, Stuck: true}, text: timeout,
 			got: "still there after SIGKILL"},
 		{name: "wanted", exit: probe.Exit{Status: 143, TimedOut: true}, want: 143},
 	} {
@@ -85,7 +84,7 @@ func TestCommandTimeout(t *testing.T) {
 	}
 }
 
-// TestCommandWithoutTime: the reference kills the command as soon as it has started.
+// TestCommandWithoutTime shows that a limit of 0 s kills the command immediately, as LBNL NHC does.
 func TestCommandWithoutTime(t *testing.T) {
 	t.Parallel()
 	c := &cmdOutput{Command: "sleep 20", Limit: "0", Name: "check_cmd_output"}

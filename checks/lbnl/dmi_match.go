@@ -10,28 +10,27 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// dmiDataMatch looks for a line in the tables of the DMI that dmidecode prints.
-// Each line is compared as a whole with a match string, behind the names of the
-// table and of the sections it stands in: "Memory Device: Size: 32 GB". With -!,
-// -n or ! the line must not be there.
+// dmiDataMatch looks for a line in the DMI tables that dmidecode prints. It puts the names of the
+// table and of the sections in front of each line, and compares the whole with a match string:
+// "Memory Device: Size: 32 GB". With -!, -n or ! the line must not be there.
 //
 //	node* || check_dmi_data_match -t 'Memory Device' '*Speed: 3200 MT/s'
 //	node* || check_dmi_data_match -! -t 17 '*Size: No Module Installed'
 type dmiDataMatch struct {
-	Match   []string `arg:"*" toml:"match"`   // the match string; its words are joined with blanks
-	Type    string   `opt:"t" toml:"type"`    // only tables of this type, by number or name
-	Handles string   `opt:"h" toml:"handles"` // only these tables, separated by blanks: 0x1100 0x1101
+	Match   []string `arg:"*" toml:"match"`   // the match string; several arguments are joined with blanks
+	Type    string   `opt:"t" toml:"type"`    // only tables of this type, a number or a name
+	Handles string   `opt:"h" toml:"handles"` // only the tables with these handles, separated by blanks: 0x1100 0x1101
 	Absent  bool     `opt:"!" toml:"absent"`  // the line must not be there
 	Without bool     `opt:"n"`                // the same as -!
 }
 
-// dmiRawDataMatch looks for a line in the output of dmidecode. Each line is
-// compared as a whole with a match string, with the blanks that it begins with.
-// With ! before the match string the line must not be there.
+// dmiRawDataMatch looks for a line in the output of dmidecode. It compares each whole line,
+// including leading blanks, with a match string. With ! before the match string the line must
+// not be there.
 //
 //	node* || check_dmi_raw_data_match '*Product Name: PowerEdge XE9680'
 type dmiRawDataMatch struct {
-	Match  []string `arg:"*" toml:"match"` // the match string; its words are joined with blanks
+	Match  []string `arg:"*" toml:"match"` // the match string; several arguments are joined with blanks
 	Absent bool     `toml:"absent"`        // the line must not be there
 }
 
@@ -40,7 +39,7 @@ func init() {
 	checks.Register(checks.Info{
 		Name:     data,
 		Usage:    "[-!|-n] [-h HANDLES] [-t TYPE] [!] MATCH",
-		Summary:  "dmidecode's tables have a line, or do not",
+		Summary:  "the tables of dmidecode contain a given line, or do not contain it",
 		Lane:     checks.Cmd,
 		New:      func() checks.Check { return &dmiDataMatch{} },
 		BadUsage: checks.UsageOf(data),
@@ -49,7 +48,7 @@ func init() {
 	checks.Register(checks.Info{
 		Name:     raw,
 		Usage:    "[!] MATCH",
-		Summary:  "dmidecode's output has a line, or does not",
+		Summary:  "the output of dmidecode contains a given line, or does not contain it",
 		Lane:     checks.Cmd,
 		New:      func() checks.Check { return &dmiRawDataMatch{} },
 		BadUsage: checks.UsageOf(raw),
@@ -59,14 +58,14 @@ func init() {
 
 func dmiAdvice() map[string]string {
 	return map[string]string{
-		"dmi.missing": "Compare with dmidecode on a node that is well: hardware is gone or of another kind, firmware has another version, or the BIOS another setting.",
-		"dmi.found":   "Run dmidecode and look for the line: hardware or firmware of this node is not what the configuration allows.",
-		"dmi.handles": "Run dmidecode as root: it is not installed, prints nothing, or has no table of that type.",
-		"dmi.absent":  "Install dmidecode: without it the line cannot be there, so the check passes.",
+		"dmi.missing": "Compare the output of dmidecode with that of a healthy node: hardware is missing or of another model, or the firmware version or a BIOS setting differs.",
+		"dmi.found":   "Run dmidecode and look for the line: the node has hardware or firmware that nhc.conf does not allow.",
+		"dmi.handles": "Run dmidecode as root: it is not installed, it prints nothing, or it has no table of this type.",
+		"dmi.absent":  "Install dmidecode: without it the check finds no line, and passes.",
 	}
 }
 
-// Bind takes the options, and a word ! before the match string.
+// Bind accepts the options, and the argument ! before the match string.
 func (c *dmiDataMatch) Bind(args []string) error {
 	if err := checks.BindTags(c, args); err != nil {
 		return err
@@ -79,7 +78,7 @@ func (c *dmiDataMatch) Bind(args []string) error {
 	return nil
 }
 
-// Bind knows no options: all words are the match string.
+// Bind accepts no options: all arguments belong to the match string.
 func (c *dmiRawDataMatch) Bind(args []string) error {
 	if len(args) > 0 && args[0] == "!" {
 		c.Absent, args = true, args[1:]
@@ -106,23 +105,23 @@ func (c *dmiDataMatch) Run(ctx context.Context, env *checks.Env) []checks.Findin
 	var lines []string
 	if len(wanted) > 0 {
 		for _, n := range wanted {
-			lines = append(lines, c.data(dmi, func(r probe.DMIRecord) bool { return n >= 0 && r.Handle == uint64(n) })...)
+			lines = append(lines, c.linesOf(dmi, func(r probe.DMIRecord) bool { return n >= 0 && r.Handle == uint64(n) })...)
 		}
 	} else {
 		if !slices.ContainsFunc(dmi.Records, c.ofType) {
 			return []checks.Finding{c.noHandles(name, dmi)}
 		}
-		lines = c.data(dmi, func(probe.DMIRecord) bool { return true })
+		lines = c.linesOf(dmi, func(probe.DMIRecord) bool { return true })
 	}
-	return dmiMatch(env, name, dmi, lines, strings.Join(c.Match, " "), c.Absent)
+	return matchDMI(env, name, dmi, lines, strings.Join(c.Match, " "), c.Absent)
 }
 
 func (c *dmiDataMatch) ofType(r probe.DMIRecord) bool {
 	return c.Type == "" || c.Type == r.Type || c.Type == r.Name
 }
 
-// data are the lines of those tables that are of the right type.
-func (c *dmiDataMatch) data(dmi probe.DMI, wanted func(probe.DMIRecord) bool) (lines []string) {
+// linesOf returns the lines of the tables that are wanted and have the right type.
+func (c *dmiDataMatch) linesOf(dmi probe.DMI, wanted func(probe.DMIRecord) bool) (lines []string) {
 	for _, r := range dmi.Records {
 		if wanted(r) && c.ofType(r) {
 			lines = append(lines, r.Data...)
@@ -151,11 +150,11 @@ func (c *dmiRawDataMatch) Run(ctx context.Context, env *checks.Env) []checks.Fin
 	if err != nil {
 		return checks.Unreadable(err)
 	}
-	return dmiMatch(env, "check_dmi_raw_data_match", dmi, dmi.Lines, strings.Join(c.Match, " "), c.Absent)
+	return matchDMI(env, "check_dmi_raw_data_match", dmi, dmi.Lines, strings.Join(c.Match, " "), c.Absent)
 }
 
-// dmiMatch compares lines with a match string until one of them matches.
-func dmiMatch(env *checks.Env, name string, dmi probe.DMI, lines []string, expr string, absent bool) (findings []checks.Finding) {
+// matchDMI compares lines with a match string until one of them matches.
+func matchDMI(env *checks.Env, name string, dmi probe.DMI, lines []string, expr string, absent bool) (findings []checks.Finding) {
 	match := env.Matcher(&findings)
 	i := slices.IndexFunc(lines, func(line string) bool { return match(line, expr) })
 	switch {
@@ -173,7 +172,7 @@ func dmiMatch(env *checks.Env, name string, dmi probe.DMI, lines []string, expr 
 			f.Got = dmi.Missing.Error()
 		}
 		return append(findings, f)
-	case i < 0 && dmi.Missing != nil: // LBNL NHC lets this pass, but a person may want to know
+	case i < 0 && dmi.Missing != nil: // LBNL NHC passes without a message
 		return append(findings, checks.Finding{Code: "dmi.absent", Severity: checks.Skip, Message: name + ":  " + dmi.Missing.Error()})
 	}
 	return findings

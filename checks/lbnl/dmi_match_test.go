@@ -9,7 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// dmiText is a node with eight memory modules, of which the sixth is missing.
+// dmiText returns the output of dmidecode on a node with eight memory slots; the sixth is empty.
 func dmiText() string {
 	var b strings.Builder
 	b.WriteString("# dmidecode 3.4\n\nHandle 0x0000, DMI type 0, 26 bytes\nBIOS Information\n\tVendor: Dell Inc.\n\tVersion: 2.10.2\n" +
@@ -24,7 +24,7 @@ func dmiText() string {
 	return b.String() + "\nHandle 0x7F00, DMI type 127, 4 bytes\nEnd Of Table\n\n"
 }
 
-// onDMI is a node whose dmidecode prints dmiText, and a warning.
+// onDMI returns a scenario of a node whose dmidecode prints dmiText and a warning.
 func onDMI(name string, words []string, want ...checks.Finding) checktest.Scenario {
 	s := onTool(name, "dmidecode", "echo warning >&2; cat {root}/dmi; exit 1", want...)
 	s.Files["dmi"] = dmiText()
@@ -42,7 +42,7 @@ func dmiMatchFound(check, expr, line string) checks.Finding {
 		Message: check + ":  Match found for " + expr + ":  " + line}
 }
 
-// Why a node may have no DMI.
+// The reasons why a node has no DMI tables.
 const (
 	noDMIDecode = "run dmidecode: file does not exist"
 	silentDMI   = "dmidecode printed nothing, exit status 1"

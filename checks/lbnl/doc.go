@@ -1,3 +1,3 @@
-// Package lbnl has the checks of LBNL NHC, and those of services, files and the network in
-// their style.
+// Package lbnl has the checks of LBNL NHC, and checks of services, files and the network in
+// the same style.
 package lbnl

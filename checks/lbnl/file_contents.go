@@ -14,10 +14,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// fileContents compares the lines of a file with match strings: each must match
-// some line, and a negated one (!) no line. Blanks at both ends of a line and
-// backslashes are removed first, and a backslash at the end of a line joins the
-// next one. A file that is not there has no lines.
+// fileContents compares the lines of a file with match strings. Each match string must match at
+// least one line; a negated one (!) must match no line. First the check removes backslashes, and
+// the blanks at both ends of a line; a backslash at the end of a line joins it with the next one.
+// A missing file has no lines.
 //
 //	node* || check_file_contents /etc/passwd '/^root:x:0:0:/' '!/^[+]/'
 type fileContents struct {
@@ -29,19 +29,19 @@ func init() {
 	checks.Register(checks.Info{
 		Name:    "check_file_contents",
 		Usage:   "FILE MATCH ...",
-		Summary: "a file holds the lines it should, and none it should not",
+		Summary: "a file contains all required lines and no forbidden line",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &fileContents{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"file.contents.found":   "Compare the file with that of a healthy node, and ask what manages it (Puppet, Ansible, the image).",
-				"file.contents.missing": "Compare the file with that of a healthy node, and ask what manages it (Puppet, Ansible, the image). Got says if it cannot be read.",
+				"file.contents.found":   "Compare the file with that of a healthy node, and check the tool that manages it (Puppet, Ansible, the image).",
+				"file.contents.missing": "Compare the file with that of a healthy node, and check the tool that manages it (Puppet, Ansible, the image). If the file cannot be read, the field got of --json names the error.",
 			}
 		},
 	})
 }
 
-// maxJoined is how long a line may become that backslashes join, in bytes.
+// maxJoined is the longest line that backslashes can join, in bytes.
 const maxJoined = probe.MaxLine
 
 func (c *fileContents) Run(_ context.Context, env *checks.Env) []checks.Finding {
@@ -57,12 +57,12 @@ func (c *fileContents) Run(_ context.Context, env *checks.Env) []checks.Finding 
 	}
 	m.positive = m.missing == len(c.Match)
 	env.At("read %s", c.File)
-	err := env.Host.Lines(env.Abs(c.File), m.raw)
+	err := env.Host.Lines(env.Abs(c.File), m.add)
 	switch {
-	case m.endless:
+	case m.tooLong:
 		err = fmt.Errorf("read %s: %w: backslashes join more than %d bytes", c.File, probe.ErrNoLines, maxJoined)
 	case err == nil && m.joining:
-		m.line() // the file ends in a backslash
+		m.compare() // the file ends in a backslash
 	}
 	return append(findings, m.verdict(err)...)
 }
@@ -71,20 +71,20 @@ func (c *fileContents) Run(_ context.Context, env *checks.Env) []checks.Finding 
 type contentsMatch struct {
 	*fileContents
 	match    func(s, expr string) bool
-	found    []bool // by match string; of a negated one from the start
-	missing  int    // match strings that are not found
+	found    []bool // per match string; true from the start if it is negated
+	missing  int    // number of match strings that no line has matched yet
 	positive bool   // no match string is negated
-	number   int    // of the current line
+	number   int    // number of the current line
 	text     strings.Builder
-	keep     int  // so much of text is not cut from its end: it ends in an escaped blank
-	joining  bool // text is to be continued
-	endless  bool // for ever
-	over     bool // no more lines are wanted
+	keep     int  // length of text that must not be trimmed: it ends in an escaped blank
+	joining  bool // the next line continues text
+	tooLong  bool // backslashes join more than maxJoined bytes
+	done     bool // the result is known; no more lines are needed
 	unwanted *checks.Finding
 }
 
-// raw takes a line of the file. It says whether the next one is wanted.
-func (m *contentsMatch) raw(raw []byte) bool {
+// add processes one line of the file. It reports whether the next one is needed.
+func (m *contentsMatch) add(raw []byte) bool {
 	m.joining = false
 	for i := 0; i < len(raw); i++ {
 		b, escaped := raw[i], false
@@ -105,15 +105,15 @@ func (m *contentsMatch) raw(raw []byte) bool {
 		}
 	}
 	if m.joining {
-		m.endless = m.text.Len() > maxJoined
-		return !m.endless
+		m.tooLong = m.text.Len() > maxJoined
+		return !m.tooLong
 	}
-	m.line()
-	return !m.over
+	m.compare()
+	return !m.done
 }
 
-// line compares the line that has been put together.
-func (m *contentsMatch) line() {
+// compare compares the joined line with the match strings.
+func (m *contentsMatch) compare() {
 	whole := m.text.String()
 	line := whole[:m.keep] + strings.TrimRight(whole[m.keep:], " \t")
 	m.text.Reset()
@@ -124,7 +124,7 @@ func (m *contentsMatch) line() {
 		switch {
 		case isNegated:
 			if m.match(line, negated) {
-				m.unwanted, m.over = m.unwantedLine(negated, line), true
+				m.unwanted, m.done = m.unwantedLine(negated, line), true
 				return
 			}
 		case !m.found[i] && m.match(line, expr):
@@ -132,7 +132,7 @@ func (m *contentsMatch) line() {
 			m.missing--
 		}
 	}
-	m.over = m.positive && m.missing == 0
+	m.done = m.positive && m.missing == 0
 }
 
 func (m *contentsMatch) unwantedLine(expr, line string) *checks.Finding {
@@ -146,16 +146,16 @@ func (m *contentsMatch) unwantedLine(expr, line string) *checks.Finding {
 	}
 }
 
-// verdict says what the comparison came to. A file that could not be read to
-// its end may hold what is missing if it is a pipe or a device; else LBNL NHC
-// fails over what was not found in it.
+// verdict returns the result of the comparison. A file that cannot be read to its end has an
+// unknown result in two cases: no required line is missing, or the kernel reported no error (a
+// FIFO without a writer). Otherwise missing lines fail the check, as in LBNL NHC.
 func (m *contentsMatch) verdict(err error) []checks.Finding {
 	switch {
 	case m.unwanted != nil:
 		return []checks.Finding{*m.unwanted}
-	case m.over:
+	case m.done:
 		return nil
-	case err != nil && !noLines(err) && (m.missing == 0 || !answered(err)):
+	case err != nil && !hasNoLines(err) && (m.missing == 0 || !isErrno(err)):
 		return checks.Unreadable(fmt.Errorf("check_file_contents:  %w", err))
 	case m.missing == 0:
 		return nil
@@ -178,14 +178,14 @@ func (m *contentsMatch) verdict(err error) []checks.Finding {
 	return []checks.Finding{f}
 }
 
-// noLines says that there is nothing at that path which could have lines.
-func noLines(err error) bool {
+// hasNoLines reports whether the path is missing or is an object without lines.
+func hasNoLines(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENXIO)
 }
 
-// answered says that the kernel refused to read the file, which is another
-// thing than nobody saying anything.
-func answered(err error) bool {
+// isErrno reports whether the kernel refused to read the file. Any other error means that the
+// reader gave up, and the contents are unknown.
+func isErrno(err error) bool {
 	_, ok := errors.AsType[unix.Errno](err)
 	return ok
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// contentsNode has files of lines.
+// contentsNode has the files that the scenarios read.
 var contentsNode = map[string]string{
 	"etc/c": "# comment\nserver ntp1\n  indented value\t\nback\\slash\n\nlast = 1\nfoo(bar) [x] $HOME\nno newline",
 	"e":     "",
@@ -57,8 +57,8 @@ var _ = checktest.Table("check_file_contents", func(string) []checktest.Scenario
 		onContents("blanks and backslashes are removed", checktest.Of("/etc/c", "indented value", "backslash", "/^$/", "")),
 		onContents("last line without newline", checktest.Of("/etc/c", "no newline")),
 		onContents("absent", checktest.Of("/etc/c", "!/absent/", "!nothing*")),
-		onContents("not every line is another", checktest.Of("/etc/c", "!!*")),
-		onContents("one line serves two", checktest.Of("/etc/c", "/server/", "*")),
+		onContents("double negation", checktest.Of("/etc/c", "!!*")),
+		onContents("one line matches two", checktest.Of("/etc/c", "/server/", "*")),
 		onContents("joined lines", checktest.Of("/two", "a   b", "c  ", " d", `e\`)),
 		onContents("a file that ends in a backslash", checktest.Of("/open", "a", "b")),
 		onContents("no zero bytes, but carriage returns", checktest.Of("/nul", "xy\r", "z")),
@@ -66,7 +66,7 @@ var _ = checktest.Table("check_file_contents", func(string) []checktest.Scenario
 		onContents("nothing wanted", checktest.Of("/none")),
 		onContents("no words", checktest.Of()),
 		onContents("no line is invented", checktest.Of("/one", "!/^$/")),
-		onContents("missing file, nothing wanted of it", checktest.Of("/none", "!/x/")),
+		onContents("missing file, only a negated match string", checktest.Of("/none", "!/x/")),
 		onContents("directory", checktest.Of("/d", "!/x/")),
 
 		onContents("part of a line", checktest.Of("/etc/c", "server"), lineMissing("/etc/c", "server", "")),
@@ -85,10 +85,10 @@ var _ = checktest.Table("check_file_contents", func(string) []checktest.Scenario
 		onContents("missing file, two patterns", checktest.Of("/none", "!/x/", "/y/"),
 			someMissing("/none", "1/2", "/y/", "read /none: no such file or directory")).OnBroken(),
 		onContents("no name", checktest.Of("", "/x/"), lineMissing("", "/x/", "read : no such file or directory")).OnBroken(),
-		onContents("directory with something wanted", checktest.Of("/d", "x"), lineMissing("/d", "x", "read /d: is a directory")).OnBroken(),
-		looping(onContents("link to itself, something wanted", checktest.Of("/loop", "x"),
+		onContents("directory, required line", checktest.Of("/d", "x"), lineMissing("/d", "x", "read /d: is a directory")).OnBroken(),
+		looping(onContents("link to itself, required line", checktest.Of("/loop", "x"),
 			lineMissing("/loop", "x", "read /loop: too many levels of symbolic links"))).OnBroken(),
-		looping(onContents("link to itself, something not", checktest.Of("/loop", "!x"),
+		looping(onContents("link to itself, negated", checktest.Of("/loop", "!x"),
 			unreadableFile("/loop: too many levels of symbolic links"))).OnBroken(),
 		onContents("endless line", checktest.Of("/line", "!y"),
 			unreadableFile("/line: no lines: a line of more than 1048576 bytes")).OnBroken(),
@@ -97,7 +97,7 @@ var _ = checktest.Table("check_file_contents", func(string) []checktest.Scenario
 	}
 })
 
-// inside gives a scenario a working directory.
+// inside sets the working directory of a scenario.
 func inside(s checktest.Scenario, dir string) checktest.Scenario {
 	s.Vars = map[string]string{"PWD": dir}
 	return s
@@ -112,8 +112,8 @@ func unreadableFile(text string) checks.Finding {
 	return checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "check_file_contents:  read " + text}
 }
 
-// TestContentsOfPipe holds that a FIFO without a writer is told from an empty
-// file, and waits for nobody.
+// TestContentsOfPipe shows that a FIFO without a writer gives no result, unlike an empty file,
+// and that the check does not wait for a writer.
 func TestContentsOfPipe(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -124,9 +124,9 @@ func TestContentsOfPipe(t *testing.T) {
 	c := &fileContents{File: "/fifo", Match: []string{"ready", "!bad"}}
 	const silent = "check_file_contents:  read /fifo: no lines: a FIFO without a writer"
 	if got := c.Run(t.Context(), env); len(got) != 1 || got[0].Severity != checks.Unknown || got[0].Message != silent {
-		t.Errorf("nobody writes: %+v", got)
+		t.Errorf("no writer: %+v", got)
 	}
-	// A pipe that is open for both never ends; what it has said counts.
+	// A FIFO that is open for reading and writing never ends; the lines that it has returned count.
 	w, err := os.OpenFile(filepath.Join(root, "fifo"), os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -136,12 +136,12 @@ func TestContentsOfPipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := c.Run(t.Context(), env); len(got) != 1 || got[0].Code != "file.contents.found" {
-		t.Errorf("the writer stays: %+v", got)
+		t.Errorf("a writer that does not close the FIFO: %+v", got)
 	}
 }
 
-// FuzzContents compares what becomes of a text with what bash's read does to it
-// where that is simple: lines without backslashes and zero bytes are trimmed.
+// FuzzContents compares the lines with those of bash's read for texts without backslashes and
+// zero bytes: read only trims them.
 func FuzzContents(f *testing.F) {
 	f.Add("a\n b \n\nc")
 	f.Add("\\\n\\ \\\\\n\x00\\")
@@ -156,10 +156,10 @@ func FuzzContents(f *testing.F) {
 			},
 		}
 		for raw := range strings.SplitSeq(strings.TrimSuffix(text, "\n"), "\n") {
-			m.raw([]byte(raw))
+			m.add([]byte(raw))
 		}
 		if m.joining {
-			m.line()
+			m.compare()
 		}
 		if len(lines) != m.number || strings.Contains(strings.Join(lines, ""), "\x00") {
 			t.Errorf("%q: lines %q, counted %d", text, lines, m.number)

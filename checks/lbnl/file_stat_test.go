@@ -14,13 +14,13 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// The files of a test are those of whoever runs it.
+// The user who runs the test owns its files.
 var (
 	testUID = strconv.Itoa(os.Geteuid())
 	testGID = strconv.Itoa(os.Getegid())
 )
 
-// onStat is a node with eight files alike, of mode 0755 and as old as the test.
+// onStat returns a scenario of a node with eight equal files of mode 0755, created by the test.
 func onStat(name string, words []string, want ...checks.Finding) checktest.Scenario {
 	files := map[string]string{
 		"etc/passwd": "tester:x:" + testUID + ":0::/:/bin/sh\n",
@@ -34,7 +34,7 @@ func onStat(name string, words []string, want ...checks.Finding) checktest.Scena
 	return checktest.Scenario{Name: name, Words: words, Want: want, Files: files, Links: map[string]string{"l": "nowhere"}}
 }
 
-// nameless takes the accounts away.
+// nameless removes the accounts from /etc/passwd and /etc/group.
 func nameless(s checktest.Scenario) checktest.Scenario {
 	s.Files["etc/passwd"], s.Files["etc/group"] = "\x00:::\n", "rubbish\n"
 	return s
@@ -128,7 +128,7 @@ var _ = checktest.Table("check_file_stat", func(string) []checktest.Scenario {
 		onStat("minor is no number", checktest.Of("-T", "1,5", "/f0"), statValue("minor number", "1,5")),
 		onStat("age with a unit", checktest.Of("-n", "1h", "/f0"), statValue("mtime", "1h")),
 		onStat("age with a fraction", checktest.Of("-o", "1.5", "/f0"), statValue("mtime", "1.5")),
-		onStat("age in words", checktest.Of("-N", "old", "/f0"), statValue("ctime", "old")),
+		onStat("age is a word", checktest.Of("-N", "old", "/f0"), statValue("ctime", "old")),
 		onStat("age with a percent sign", checktest.Of("-O", "5%", "/none"), statValue("ctime", "5%")),
 
 		onStat("below a file", checktest.Of("-m", "0755", "/f0/x"), statMissing("/f0/x", "stat /f0/x: not a directory")).OnBroken(),
@@ -136,7 +136,7 @@ var _ = checktest.Table("check_file_stat", func(string) []checktest.Scenario {
 	}
 })
 
-// TestFileAge holds which of a file's times is compared, and in what order.
+// TestFileAge shows which time of a file each option compares, and in which order.
 func TestFileAge(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -154,7 +154,7 @@ func TestFileAge(t *testing.T) {
 		"-n 3000":         "mtime is not newer than 3000s",
 		"-o 3000":         "",
 		"-o 3700":         "mtime is not older than 3700s",
-		"-N 600":          "", // the inode has just changed
+		"-N 600":          "", // os.Chtimes has just changed the inode
 		"-N -100":         "ctime is not newer than -100s",
 		"-O 600":          "ctime is not older than 600s",
 		"-n 1 -N -100":    "ctime is not newer than -100s",

@@ -10,16 +10,16 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// fileTest checks files with the operators of the shell's test command: every
-// one must hold for every file, or with -! one must not hold for some file.
-// Operators and files may come in any order. Files are expanded once more as
-// the shell does (quotes, ~ and variables, but no wildcards).
+// fileTest checks files with the operators of the shell's test command. Every operator must be
+// true for every file; with -! at least one operator must be false for a file. Operators and files
+// can be in any order. The check expands the names of files once more like the shell: quotes, ~
+// and variables, but no wildcards.
 //
 //	node* || check_file_test -d -w /tmp /var/tmp
 type fileTest struct {
-	Test   string   `toml:"test"`   // the letters of the operators, in order
+	Test   string   `toml:"test"`   // the letters of the operators, in the order of the tests
 	Files  []string `toml:"files"`  // the files
-	Negate bool     `toml:"negate"` // one operator must not hold for some file
+	Negate bool     `toml:"negate"` // at least one operator must be false for a file
 }
 
 func init() {
@@ -32,7 +32,7 @@ func init() {
 		BadUsage: badOperator,
 		Do: func() map[string]string {
 			return map[string]string{
-				"file.test": "Look at the file: test(1) with that operator gave the status that is named.",
+				"file.test": "Check the file with ls -ld and stat: the message names the operator of test(1) and the status that it returned.",
 			}
 		},
 	})
@@ -45,7 +45,7 @@ func badOperator(_ string, err *checks.UsageError) checks.Finding {
 	return checks.Usage(fmt.Sprintf("check_file_test:  Syntax error:  Invalid/unsupported operator \"%s\".", err.Word), err.Want)
 }
 
-// Bind tells operators from files: an operator is one letter behind a dash.
+// Bind separates operators from files: an operator is a dash and one letter.
 func (c *fileTest) Bind(args []string) error {
 	for _, word := range args {
 		switch {
@@ -106,18 +106,18 @@ func (c *fileTest) finding(op byte, file string, status int) checks.Finding {
 	return f
 }
 
-// test is the status of "eval test -OP FILE".
+// test returns the exit status of "eval test -OP FILE".
 func (c *fileTest) test(ctx context.Context, env *checks.Env, op byte, file string) int {
 	words, ok := checks.ExpandWords(file, env.Lookup)
 	switch {
 	case !ok:
-		return shellTest(ctx, env, op, file)
+		return testInShell(ctx, env, op, file)
 	case len(words) == 0:
-		return 0 // test with one word: it is not empty, hence true
-	case len(words) > 1 && slices.ContainsFunc(words, mayJoin):
-		return shellTest(ctx, env, op, file)
+		return 0 // test with one nonempty argument is true
+	case len(words) > 1 && slices.ContainsFunc(words, isOperator):
+		return testInShell(ctx, env, op, file)
 	case len(words) > 1:
-		return 2 // test does not understand more words
+		return 2 // test fails with too many arguments
 	}
 	env.At("stat %s", words[0])
 	path := words[0]
@@ -130,13 +130,13 @@ func (c *fileTest) test(ctx context.Context, env *checks.Env, op byte, file stri
 	return 1
 }
 
-// mayJoin says whether a word may make a test out of the words around it.
-func mayJoin(word string) bool {
+// isOperator reports whether test(1) can read the word as an operator between other words.
+func isOperator(word string) bool {
 	return strings.HasPrefix(word, "-") || slices.Contains([]string{"=", "==", "!=", "<", ">", "!", "(", ")"}, word)
 }
 
-// shellTest leaves to bash what [checks.ExpandWords] does not understand.
-func shellTest(ctx context.Context, env *checks.Env, op byte, file string) int {
+// testInShell has bash run a test that [checks.ExpandWords] does not support.
+func testInShell(ctx context.Context, env *checks.Env, op byte, file string) int {
 	cmd := env.Shell(`set -f; eval test "$0" "$1"`, "-"+string(op), file)
 	for name, value := range env.Vars {
 		cmd.Env = append(cmd.Env, name+"="+value)

@@ -8,7 +8,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// onFiles is a node with a directory /t, where the shell lines before have gone.
+// onFiles returns a scenario of a node with a directory /t, which is the working directory.
 func onFiles(name string, words []string, want ...checks.Finding) checktest.Scenario {
 	return checktest.Scenario{
 		Name: name, Words: words, Want: want, Tools: []string{"bash"},
@@ -18,7 +18,7 @@ func onFiles(name string, words []string, want ...checks.Finding) checktest.Scen
 	}
 }
 
-// returned is the failure of one operator on one file.
+// returned returns the finding of one operator that fails for one file.
 func returned(op, file string, status int) checks.Finding {
 	f := checks.Finding{Code: "file.test", Severity: checks.Fail, Device: checks.Device{Kind: "file", Name: file}, Want: op, Got: "not " + op,
 		Message: fmt.Sprintf("check_file_test:  %s %s returned %d.", op, file, status)}
@@ -63,7 +63,7 @@ var _ = checktest.Table("check_file_test", func(string) []checktest.Scenario {
 		onFiles("blank", checktest.Of("-f", "/t/with space"), returned("-f", "/t/with space", 2)),
 		onFiles("comparison, by bash", checktest.Of("-e", "= x"), returned("-e", "= x", 1)),
 		onFiles("two tests in one, one is false", checktest.Of("-e", "{root}/t/reg -a -d {root}/t/reg"), returned("-e", "{root}/t/reg -a -d {root}/t/reg", 1)),
-		onFiles("a dash too many", checktest.Of("-e", "/t/reg -x"), returned("-e", "/t/reg -x", 2)),
+		onFiles("too many arguments", checktest.Of("-e", "/t/reg -x"), returned("-e", "/t/reg -x", 2)),
 		onFiles("variable with a blank", checktest.Of("-f", "$TWO"), returned("-f", "$TWO", 2)),
 		onFiles("quoted variable with a blank", checktest.Of("-f", `"$TWO"`), returned("-f", `"$TWO"`, 1)),
 		onFiles("empty quotes", checktest.Of("-e", `""`), returned("-e", `""`, 1)),

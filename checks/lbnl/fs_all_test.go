@@ -7,16 +7,16 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// commonAll are what the checks of all file systems of a type do alike; limit
-// is one that passes.
+// commonAll returns the scenarios that the checks of all file systems of a type share; limit is a
+// limit that passes.
 func commonAll(one, what, limit, want string) []checktest.Scenario {
 	return []checktest.Scenario{
 		onUsage("no file system of that type", checktest.Of("btrfs", "1")),
 		onUsage("no words", checktest.Of()),
 		onUsage("no limit", checktest.Of("tmpfs")),
-		onUsage("one below is not judged", checktest.Of("hidden", limit)),
+		onUsage("a hidden file system is not checked", checktest.Of("hidden", limit)),
 		onUsage("pseudo file systems", checktest.Of("proc", limit), pseudo(one, "/s/pseudo"), pseudo(one, "/s/hid")),
-		onUsage("malformed, said once", checktest.Of("tmpfs", "1.5.2G"), cmdValue(one, what, "1.5.2G", want)),
+		onUsage("malformed, reported once", checktest.Of("tmpfs", "1.5.2G"), cmdValue(one, what, "1.5.2G", want)),
 		onUsage("malformed, no file system", checktest.Of("btrfs", "ten"), cmdValue(one, what, "ten", want)),
 		onUsage("does not answer", checktest.Of("nfs", limit), noAnswer("statfs /s/dead: no such file or directory")).OnBroken(),
 		{Name: "no mount table", Broken: true, Words: checktest.Of("tmpfs", limit),

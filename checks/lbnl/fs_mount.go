@@ -10,39 +10,38 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// fsMount checks that file systems are mounted: from the right source, of the
-// right type and with the right options, each given as match strings of which
-// all must hold. What is mounted last on a path counts. A missing mount point
-// is created.
+// fsMount checks that file systems are mounted from the right source, with the right type and the
+// right options. Each of these is given by match strings, which must all match. The last file
+// system that was mounted on a path counts. The check creates a missing mount point.
 //
 //	node* || check_fs_mount -t nfs4 -s 'nfs1:*' -f /home
 //	node* || check_fs_mount /home 'nfs1:*' nfs4 '/(^|,)rw(,|$)/'
 type fsMount struct {
 	FS            []string `opt:"f" toml:"fs"`             // mount points
-	More          []string `arg:"*"`                       // words that Bind adds to them
-	Automount     []string `opt:"F" toml:"automount"`      // looked into first, so that the automounter mounts them
+	More          []string `arg:"*"`                       // further mount points; Bind moves them to FS
+	Automount     []string `opt:"F" toml:"automount"`      // mount points to open first, so that the automounter mounts them
 	Source        []string `opt:"s" toml:"source"`         // match strings for the device or server
 	Type          []string `opt:"t" toml:"type"`           // match strings for the type
 	Options       []string `opt:"o" toml:"options"`        // match strings for the mount options
-	MountOptions  string   `opt:"O" toml:"mount_options"`  // what -r gives to mount -o
-	Remount       bool     `opt:"r" toml:"remount"`        // run mount in the background if the check fails
-	Nonfatal      bool     `opt:"0" toml:"nonfatal"`       // only say what is wrong
-	MissingAction string   `opt:"e" toml:"missing_action"` // shell line run in the background for each failure
-	FoundAction   string   `opt:"E" toml:"found_action"`   // the same for each file system that is all right
+	MountOptions  string   `opt:"O" toml:"mount_options"`  // options that -r passes to mount -o
+	Remount       bool     `opt:"r" toml:"remount"`        // run mount in the background for each failure
+	Nonfatal      bool     `opt:"0" toml:"nonfatal"`       // failures only warn
+	MissingAction string   `opt:"e" toml:"missing_action"` // shell line to run in the background for each failure
+	FoundAction   string   `opt:"E" toml:"found_action"`   // shell line to run in the background for each file system that passes
 
-	fixed string // options that check_fs_mount_rw and _ro ask for
+	fixed string // match string for the options, of check_fs_mount_rw and _ro
 }
 
-// The options that check_fs_mount_rw and check_fs_mount_ro ask for.
+// The match strings of check_fs_mount_rw and check_fs_mount_ro for the mount options.
 const (
 	mountedRW = "/(^|,)rw($|,)/"
 	mountedRO = "/(^|,)ro($|,)/"
 )
 
 func init() {
-	registerMount("check_fs_mount", "", "file systems are mounted as they should be")
-	registerMount("check_fs_mount_rw", mountedRW, "file systems are mounted for reading and writing")
-	registerMount("check_fs_mount_ro", mountedRO, "file systems are mounted for reading only")
+	registerMount("check_fs_mount", "", "file systems are mounted with the right source, type and options")
+	registerMount("check_fs_mount_rw", mountedRW, "file systems are mounted read-write")
+	registerMount("check_fs_mount_ro", mountedRO, "file systems are mounted read-only")
 }
 
 func registerMount(name, options, summary string) {
@@ -60,26 +59,25 @@ func registerMount(name, options, summary string) {
 		BadUsage: checks.WrongOption,
 		Do: func() map[string]string {
 			return map[string]string{
-				"fs.mount.missing":     "Mount it. If that fails look at the file server and at /etc/fstab.",
-				"fs.mount.source":      "Something else is mounted there, perhaps over it: see findmnt.",
-				"fs.mount.type":        "Something else is mounted there, perhaps over it: see findmnt.",
-				"fs.mount.options":     "Compare findmnt with /etc/fstab. A file system that went read-only by itself has an error: see dmesg.",
-				"fs.mounts.unreadable": "Without /proc nothing can be checked: reboot the node.",
+				"fs.mount.missing":     "Mount the file system. If that fails, check the file server and /etc/fstab.",
+				"fs.mount.source":      "Run findmnt: another file system is mounted there, perhaps on top of the right one.",
+				"fs.mount.type":        "Run findmnt: another file system is mounted there, perhaps on top of the right one.",
+				"fs.mount.options":     "Compare findmnt with /etc/fstab. If the kernel made the file system read-only, the reason is in dmesg.",
+				"fs.mounts.unreadable": "Reboot the node: /proc cannot be read, and no check works without it.",
 			}
 		},
 		Vars: map[string]string{"MOUNT_CMD": "mount"},
 	})
 }
 
-// Bind knows two grammars: if the first word is a path, the words behind it are
-// source, type and options.
+// Bind accepts two forms: options, or a path as the first argument, then source, type and options.
 func (m *fsMount) Bind(args []string) error {
 	if len(args) == 0 || !strings.HasPrefix(args[0], "/") {
 		if err := checks.BindTags(m, args); err != nil {
 			return err
 		}
 		for _, fs := range m.More {
-			if fs == "" { // an empty word ends the list
+			if fs == "" { // an empty argument ends the list
 				break
 			}
 			m.FS = append(m.FS, fs)
@@ -115,9 +113,9 @@ func (m *fsMount) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	var findings []checks.Finding
 	match := env.Matcher(&findings)
 	for _, fs := range slices.Concat(m.FS, m.Automount) {
-		f := m.judge(ctx, env, fs, mountOn(mounts, fs), match)
+		f := m.judge(ctx, env, fs, lastMount(mounts, fs), match)
 		if f == nil {
-			if on := mountOn(mounts, fs); on != nil {
+			if on := lastMount(mounts, fs); on != nil {
 				env.Fact("%s is %s from %s", fs, on.Type, on.Source)
 			}
 			if m.FoundAction != "" {
@@ -140,8 +138,8 @@ func (m *fsMount) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	return findings
 }
 
-// mountOn is the mount that hides all others on a path, nil if there is none.
-func mountOn(mounts []probe.Mount, path string) *probe.Mount {
+// lastMount returns the mount that hides all others on a path, nil if there is none.
+func lastMount(mounts []probe.Mount, path string) *probe.Mount {
 	for i := len(mounts) - 1; i >= 0; i-- {
 		if mounts[i].Point == path {
 			return &mounts[i]
@@ -150,8 +148,8 @@ func mountOn(mounts []probe.Mount, path string) *probe.Mount {
 	return nil
 }
 
-// judge says what is wrong with one file system, nil if nothing is, and mends
-// what it has been told to.
+// judge returns the failure of one file system, or nil. It creates the mount point and runs mount
+// as the options demand.
 func (m *fsMount) judge(ctx context.Context, env *checks.Env, fs string, mount *probe.Mount, match func(s, expr string) bool) *checks.Finding {
 	if mount == nil {
 		f := m.missing(env, fs)
@@ -165,7 +163,7 @@ func (m *fsMount) judge(ctx context.Context, env *checks.Env, fs string, mount *
 	return f
 }
 
-// mismatch compares source, type and options, in this order.
+// mismatch returns the first failure of source, type and options, in this order, or nil.
 func (m *fsMount) mismatch(fs string, mount *probe.Mount, match func(s, expr string) bool) *checks.Finding {
 	options := m.Options
 	if m.fixed != "" {
@@ -194,8 +192,8 @@ func (m *fsMount) mismatch(fs string, mount *probe.Mount, match func(s, expr str
 	return nil
 }
 
-// missing reports a file system that is not mounted, and creates its mount
-// point if that is missing, too.
+// missing reports a file system that is not mounted, and creates its mount point if that is also
+// missing.
 func (m *fsMount) missing(env *checks.Env, fs string) *checks.Finding {
 	f := &checks.Finding{
 		Code:     "fs.mount.missing",
@@ -210,7 +208,7 @@ func (m *fsMount) missing(env *checks.Env, fs string) *checks.Finding {
 		if !env.Acts("create directory %s", fs) {
 			return f
 		}
-		f.Message += " (auto-fixed)" // LBNL NHC says so in any case
+		f.Message += " (auto-fixed)" // LBNL NHC prints this even if mkdir fails
 		env.At("mkdir %s", fs)
 		if err := probe.MakeDir(env.Host, path); err != nil {
 			f.Got += ", and " + err.Error()
@@ -219,7 +217,7 @@ func (m *fsMount) missing(env *checks.Env, fs string) *checks.Finding {
 	return f
 }
 
-// remount runs mount in the background, as fstab has it but for the options.
+// remount runs mount in the background; source and type come from /etc/fstab.
 func (m *fsMount) remount(ctx context.Context, env *checks.Env, fs, options string) {
 	if !m.Remount {
 		return

@@ -18,8 +18,7 @@ blank /m/a\040b tmpfs ro 0 0
 srv:/a\040share /m/share nfs ro,x=\040 0 0
 `
 
-// mountNode is a node with that mount table, a directory that is not mounted,
-// and a shell for actions.
+// mountNode is a node with that mount table, a directory without a mount, and a shell for actions.
 var mountNode = checktest.Scenario{
 	Files: map[string]string{
 		"proc/mounts": mountTable,
@@ -47,7 +46,7 @@ func notMounted(fs, text string) checks.Finding {
 	return mountFinding("missing", fs, " not mounted"+text, "mounted", "not mounted")
 }
 
-// notFixed is one whose mount point could not be created.
+// notFixed returns the finding of a mount point that could not be created.
 func notFixed(fs, err string) checks.Finding {
 	f := notMounted(fs, "; directory "+fs+" missing (auto-fixed)")
 	f.Got += ", and " + err
@@ -60,15 +59,15 @@ func nonfatal(f checks.Finding) checks.Finding {
 	return f
 }
 
-// What is wrong with some of them.
+// The failures that several scenarios expect.
 var (
 	plain       = notMounted("/m/plain", "")
 	homeType    = mountFinding("type", "/m/home", " has incorrect type nfs4 (should match tmpfs)", "tmpfs", "nfs4")
 	homeOptions = mountFinding("options", "/m/home", " mount options incorrect (should match /noexec/)", "/noexec/", "rw,nosuid,vers=4.2")
 )
 
-// fixedOptions is a file system that is not mounted the way check_fs_mount_rw
-// or _ro asks for.
+// fixedOptions returns the finding of a file system without the options that check_fs_mount_rw or
+// _ro expects.
 func fixedOptions(fs, want, got string) checks.Finding {
 	return mountFinding("options", fs, " mount options incorrect (should match "+want+")", want, got)
 }
@@ -83,7 +82,7 @@ var _ = checktest.Table("check_fs_mount", func(string) []checktest.Scenario {
 		onMounts("several", checktest.Of("-f", "/m/home", "-f", "/m/scratch", "/m/ram", "", "/m/none")),
 		onMounts("old syntax", checktest.Of("/m/home", "nfs1:*", "nfs4", "/(^|,)rw(,|$)/", "more")),
 		onMounts("old syntax, empty words", checktest.Of("/m/home", "", "nfs*", "")),
-		onMounts("nothing to look at", checktest.Of()),
+		onMounts("no arguments", checktest.Of()),
 		onMounts("automount", checktest.Of("-F", "/m/home")).OrTable(map[string]any{"automount": "/m/home"}),
 		onMounts("the last mount counts", checktest.Of("-s", "over", "-t", "tmpfs", "-f", "/m/twice")),
 		onMounts("blank in the source and the options", checktest.Of("-s", "srv:/a040share", "-o", "ro,x=040", "-f", "/m/share")),
@@ -100,7 +99,7 @@ var _ = checktest.Table("check_fs_mount", func(string) []checktest.Scenario {
 			mountFinding("type", "/m/ram", " has incorrect type ramfs (should match nfs4)", "nfs4", "ramfs")),
 		onMounts("source", checktest.Of("-s", "nfs2:*", "-f", "/m/home"),
 			mountFinding("source", "/m/home", " mounted from nfs1:/export/home (should match nfs2:*)", "nfs2:*", "nfs1:/export/home")),
-		onMounts("source it must not have", checktest.Of("-s", "!nfs1:*", "-f", "/m/home"),
+		onMounts("forbidden source", checktest.Of("-s", "!nfs1:*", "-f", "/m/home"),
 			mountFinding("source", "/m/home", " mounted from nfs1:/export/home (should NOT match nfs1:*)", "!nfs1:*", "nfs1:/export/home")),
 		onMounts("type", checktest.Of("-t", "tmpfs", "-f", "/m/home"), homeType),
 		onMounts("options", checktest.Of("-o", "/noexec/", "-f", "/m/home"), homeOptions),
@@ -174,11 +173,11 @@ var _ = checktest.Table("check_fs_mount_rw", func(string) []checktest.Scenario {
 	return []checktest.Scenario{
 		onMounts("new syntax", checktest.Of("-t", "nfs4", "/m/home")).OrTable(map[string]any{"fs": "/m/home", "type": "nfs4"}),
 		onMounts("old syntax", checktest.Of("/m/home", "*", "nfs4", "none")),
-		onMounts("nothing to look at", checktest.Of()),
+		onMounts("no arguments", checktest.Of()),
 		onMounts("read-only", checktest.Of("-f", "/m/soft"), rw),
 		onMounts("read-only, old syntax", checktest.Of("/m/soft", "*"), rw),
 		onMounts("read-only, not fatal", checktest.Of("-0", "-f", "/m/soft"), nonfatal(rw)),
-		onMounts("other options, too", checktest.Of("-o", "/noexec/", "-f", "/m/home"), homeOptions),
+		onMounts("also other options", checktest.Of("-o", "/noexec/", "-f", "/m/home"), homeOptions),
 		onMounts("not mounted", checktest.Of("-f", "/m/plain"), plain),
 		onMounts("source", checktest.Of("/m/home", "other"),
 			mountFinding("source", "/m/home", " mounted from nfs1:/export/home (should match other)", "other", "nfs1:/export/home")),

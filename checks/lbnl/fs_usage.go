@@ -12,65 +12,64 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// fsSize checks that a file system is as large as it should be: its size in kB
-// (base 1024, units k M G T P E), or with check_fs_inodes the number of its
-// inodes (base 1000), between a minimum and a maximum. Either may be left out.
-// What is mounted last on FS counts. Without a mount there the check passes,
-// and with a pseudo file system it warns in syslog: use check_fs_mount to see
-// that it is mounted.
+// fsSize checks that the size of a file system is between a minimum and a maximum: in kB (units k
+// M G T P E, base 1024), or with check_fs_inodes its number of inodes (base 1000). Both limits are
+// optional. The last file system that was mounted on FS counts. If no file system is mounted there
+// the check passes; add check_fs_mount to detect that. For a pseudo file system it warns in syslog.
 //
 //	node* || check_fs_size /scratch 3.2T 3.5T
 //	node* || check_fs_inodes /scratch 100M
 type fsSize struct {
 	FS      string   `arg:"1" toml:"fs"`  // the mount point
-	Min     string   `arg:"2" toml:"min"` // least size or number of inodes
-	Max     string   `arg:"3" toml:"max"` // largest
-	Surplus []string `arg:"*"`            // LBNL NHC does not look at more
+	Min     string   `arg:"2" toml:"min"` // the smallest size or number of inodes that passes
+	Max     string   `arg:"3" toml:"max"` // the largest size or number of inodes that passes
+	Surplus []string `arg:"*"`            // LBNL NHC ignores further arguments
 
 	fsKind
 }
 
-// fsFree checks that users find enough room in a file system: a size (base
-// 1024), a number of inodes with check_fs_ifree (base 1000), or N% for either.
-// The percentage is what df's Use% leaves of 100. What is mounted, and is not,
-// counts as for check_fs_size.
+// fsFree checks that a file system has enough free space for users: a size (base 1024), with
+// check_fs_ifree a number of inodes (base 1000), or N% for either. The percentage is 100 minus
+// df's Use%. As with check_fs_size the last mount counts, and the check passes if FS is not
+// mounted.
 //
 //	node* || check_fs_free /tmp 10%
 //	node* || check_fs_ifree /tmp 100k
 type fsFree struct {
 	FS      string   `arg:"1" toml:"fs"`  // the mount point
-	Min     string   `arg:"2" toml:"min"` // least room that passes
-	Surplus []string `arg:"*"`            // LBNL NHC does not look at more
+	Min     string   `arg:"2" toml:"min"` // the smallest free amount that passes
+	Surplus []string `arg:"*"`            // LBNL NHC ignores further arguments
 
 	fsKind
 }
 
-// fsUsed checks that a file system is not too full: a size (base 1024), a number of inodes with
-// check_fs_iused (base 1000), or N% for either, df's Use%. It fails when the limit is reached. What is
-// mounted, and is not, counts as for check_fs_size.
+// fsUsed checks that the used space of a file system is below a limit: a size (base 1024), with
+// check_fs_iused a number of inodes (base 1000), or N% for either, as df's Use%. It fails if the
+// limit is reached. As with check_fs_size the last mount counts, and the check passes if FS is not
+// mounted.
 //
 //	node* || check_fs_used / 95%
 //	node* || check_fs_iused / 90%
 type fsUsed struct {
 	FS      string   `arg:"1" toml:"fs"`  // the mount point
-	Max     string   `arg:"2" toml:"max"` // what must not be reached
-	Surplus []string `arg:"*"`            // LBNL NHC does not look at more
+	Max     string   `arg:"2" toml:"max"` // the used amount at which the check fails
+	Surplus []string `arg:"*"`            // LBNL NHC ignores further arguments
 
 	fsKind
 }
 
-// fsKind is what of a file system a check counts.
+// fsKind has the name of a check, and whether it counts inodes or space.
 type fsKind struct {
 	check  string
 	inodes bool
 }
 
 func init() {
-	const shrunk = "Another file system is mounted there, or a device of it is gone: compare findmnt and lsblk with a healthy node."
-	const grown = "Another file system is mounted there, or it was enlarged: compare findmnt with a healthy node, or correct the line in nhc.conf."
-	const room = "See who fills it (du -xh --max-depth=1). What deleted files of running processes hold shows lsof +L1."
-	const names = "See who fills it with small files (du -x --inodes --max-depth=1)."
-	const pseudo = "Nothing is wrong with the node: a file system without a size is mounted there, and the check tests nothing. Correct the line in nhc.conf."
+	const shrunk = "Compare findmnt and lsblk with a healthy node: another file system is mounted there, or one of its devices is missing."
+	const grown = "Compare findmnt with a healthy node: another file system is mounted there, or it was enlarged. If the size is intended, correct the line in nhc.conf."
+	const room = "Find the largest directories (du -xh --max-depth=1). Deleted files that processes keep open also use space: list them with lsof +L1."
+	const inodes = "Find the directories with the most files (du -x --inodes --max-depth=1)."
+	const pseudo = "Correct the line in nhc.conf: it tests nothing, because the file system that is mounted there has no size. The node is healthy."
 
 	size := func(k fsKind) checks.Check { return &fsSize{fsKind: k} }
 	free := func(k fsKind) checks.Check { return &fsFree{fsKind: k} }
@@ -81,14 +80,14 @@ func init() {
 		make                 func(fsKind) checks.Check
 		do                   map[string]string
 	}{
-		{"check_fs_size", "FS [MIN [MAX]]", "the size of a file system lies between a minimum and a maximum", false, size,
+		{"check_fs_size", "FS [MIN [MAX]]", "the size of a file system is between a minimum and a maximum", false, size,
 			map[string]string{"fs.size.small": shrunk, "fs.size.large": grown}},
-		{"check_fs_inodes", "FS [MIN [MAX]]", "the number of a file system's inodes lies between a minimum and a maximum", true, size,
+		{"check_fs_inodes", "FS [MIN [MAX]]", "the number of inodes of a file system is between a minimum and a maximum", true, size,
 			map[string]string{"fs.inodes.small": shrunk, "fs.inodes.large": grown}},
-		{"check_fs_free", "FS MIN", "a file system has room left", false, free, map[string]string{"fs.free": room}},
-		{"check_fs_ifree", "FS MIN", "a file system has inodes left", true, free, map[string]string{"fs.ifree": names}},
+		{"check_fs_free", "FS MIN", "a file system has enough free space", false, free, map[string]string{"fs.free": room}},
+		{"check_fs_ifree", "FS MIN", "a file system has enough free inodes", true, free, map[string]string{"fs.ifree": inodes}},
 		{"check_fs_used", "FS MAX", "a file system is not too full", false, used, map[string]string{"fs.used": room}},
-		{"check_fs_iused", "FS MAX", "a file system does not have too many files", true, used, map[string]string{"fs.iused": names}},
+		{"check_fs_iused", "FS MAX", "a file system does not have too many files", true, used, map[string]string{"fs.iused": inodes}},
 	} {
 		c.do["fs.pseudo"] = pseudo
 		kind := fsKind{check: c.name, inodes: c.inodes}
@@ -109,7 +108,7 @@ func (c *fsSize) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if f := cmp.Or(bad, bad2); f != nil {
 		return []checks.Finding{*f}
 	}
-	a, findings := c.look(env, c.FS)
+	a, findings := c.measure(env, c.FS)
 	if a == nil {
 		return findings
 	}
@@ -132,7 +131,7 @@ func (c *fsFree) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if bad != nil {
 		return []checks.Finding{*bad}
 	}
-	a, findings := c.look(env, c.FS)
+	a, findings := c.measure(env, c.FS)
 	if a == nil || least.n == nil {
 		return findings
 	}
@@ -159,7 +158,7 @@ func (c *fsUsed) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if bad != nil {
 		return []checks.Finding{*bad}
 	}
-	a, findings := c.look(env, c.FS)
+	a, findings := c.measure(env, c.FS)
 	if a == nil || most.n == nil {
 		return findings
 	}
@@ -181,14 +180,14 @@ func (c *fsUsed) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	return c.fail(c.code("used"), c.FS, text+", threshold is "+most.text, "less than "+most.text, most.measured(percent, c.amount(a.Used)))
 }
 
-// fsLimit is a limit of one of these checks.
+// fsLimit is a parsed limit.
 type fsLimit struct {
-	n       *big.Rat // nil: not tested
+	n       *big.Rat // nil: no limit
 	percent bool
-	text    string // in the messages
+	text    string // the limit as the messages print it
 }
 
-// measured is the percentage or the amount, whichever the limit is about.
+// measured returns percent if the limit is a percentage, otherwise amount.
 func (l fsLimit) measured(percent int64, amount string) string {
 	if l.percent {
 		return strconv.FormatInt(percent, 10) + "%"
@@ -196,7 +195,7 @@ func (l fsLimit) measured(percent int64, amount string) string {
 	return amount
 }
 
-// limit reads a limit and says what is wrong with it.
+// limit parses a limit, and returns a finding if it is invalid.
 func (k fsKind) limit(what, word string, percent bool) (l fsLimit, bad *checks.Finding) {
 	if word == "" {
 		return l, nil
@@ -230,14 +229,14 @@ func (k fsKind) limit(what, word string, percent bool) (l fsLimit, bad *checks.F
 	return l, &f
 }
 
-// look asks the file system that is mounted on a path. Nil are those which the
-// checks do not judge: none, those without a size, and those that do not say.
-func (k fsKind) look(env *checks.Env, point string) (*probe.Amounts, []checks.Finding) {
+// measure returns the amounts of the file system that is mounted on a path. The amounts are nil if
+// there is nothing to check: no mount, no size, or no answer.
+func (k fsKind) measure(env *checks.Env, point string) (*probe.Amounts, []checks.Finding) {
 	mounts, err := k.mounts(env)
 	if err != nil {
 		return nil, checks.Unreadable(err)
 	}
-	if mountOn(mounts, point) == nil {
+	if lastMount(mounts, point) == nil {
 		return nil, nil
 	}
 	env.At("statfs %s", point)
@@ -258,7 +257,7 @@ func (k fsKind) look(env *checks.Env, point string) (*probe.Amounts, []checks.Fi
 	return &a, nil
 }
 
-// mounts is the mount table as these checks know it.
+// mounts returns the mount table as the first check of this kind has read it.
 func (k fsKind) mounts(env *checks.Env) ([]probe.Mount, error) {
 	env.At("read /proc/mounts")
 	return probe.MountsOf(env.Host, k.counts())
@@ -278,7 +277,7 @@ func (k fsKind) code(what string) string {
 	return "fs." + what
 }
 
-// amount prints what a file system has: sizes in LBNL NHC's units, inodes as they are.
+// amount formats a size in LBNL NHC's units, and a number of inodes as a plain number.
 func (k fsKind) amount(n int64) string {
 	if k.inodes {
 		return strconv.FormatInt(n, 10)

@@ -13,8 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// usageNode has file systems of all kinds. Of /s/half half is used, of /s/ext4
-// a twentieth is kept for root.
+// usageNode has file systems of all kinds. /s/half is half used; /s/ext4 reserves 5 % for root.
 var usageNode = map[string]string{
 	"proc/mounts": `rootfs / rootfs rw 0 0
 half /s/half tmpfs rw 0 0
@@ -48,7 +47,7 @@ func onUsage(name string, words []string, want ...checks.Finding) checktest.Scen
 	return checktest.Scenario{Name: name, Words: words, Files: usageNode, Want: want}
 }
 
-// usageFail is the failure of a check whose code is its name with dots.
+// usageFail returns the finding of the check with the same name as the code.
 func usageFail(code, fs, text, want, got string) checks.Finding {
 	check := map[string]string{"fs.size.": "check_fs_size", "fs.inodes.": "check_fs_inodes"}[code[:strings.LastIndexByte(code, '.')+1]]
 	if check == "" {
@@ -66,7 +65,7 @@ func noAnswer(text string) checks.Finding {
 	return checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: text}
 }
 
-// common are what all six checks do alike; limit is one that passes.
+// common returns the scenarios that all six checks share; limit is a limit that passes.
 func common(check, what, limit, want string) []checktest.Scenario {
 	fraction := cmdValue(check, what, "1.5.2G", want)
 	return []checktest.Scenario{
@@ -90,7 +89,7 @@ func common(check, what, limit, want string) []checktest.Scenario {
 		onUsage("does not answer", checktest.Of("/s/dead", limit), noAnswer("statfs /s/dead: no such file or directory")).OnBroken(),
 		{Name: "no mount table", Broken: true, Words: checktest.Of("/s/half", limit),
 			Want: []checks.Finding{noAnswer("read /proc/mounts: no such file or directory")}},
-		{Name: "rubbish for a mount table", Broken: true, Words: checktest.Of("/s/half", limit),
+		{Name: "garbage in the mount table", Broken: true, Words: checktest.Of("/s/half", limit),
 			Files: map[string]string{"proc/mounts": "\x00\xff\nrubbish\n"}},
 		{Name: "this machine", Live: true, Words: checktest.Of("/proc", limit), Want: []checks.Finding{pseudo(check, "/proc")}},
 	}
@@ -155,8 +154,8 @@ var _ = checktest.Table("check_fs_free", func(string) []checktest.Scenario {
 		onUsage("percent", checktest.Of("/s/half", "50.5%"), usageFail("fs.free", "/s/half", "has only 50% free (5MB), minimum is 50.5%", "at least 50.5%", "50%")),
 		onUsage("size", checktest.Of("/s/half", "5.5M"), usageFail("fs.free", "/s/half", "has only 5MB free, minimum is 5632kB", "at least 5632kB", "5MB")),
 		onUsage("size by one", checktest.Of("/s/half", "5121"), usageFail("fs.free", "/s/half", "has only 5MB free, minimum is 5MB", "at least 5MB", "5MB")),
-		onUsage("root's share is not free", checktest.Of("/s/ext4", "2%"), usageFail("fs.free", "/s/ext4", "has only 1% free (39MB), minimum is 2%", "at least 2%", "1%")),
-		onUsage("users ate of the reserve", checktest.Of("/s/eaten", "1"), usageFail("fs.free", "/s/eaten", "has only -10kB free, minimum is 1kB", "at least 1kB", "-10kB")),
+		onUsage("the reserve of root is not free", checktest.Of("/s/ext4", "2%"), usageFail("fs.free", "/s/ext4", "has only 1% free (39MB), minimum is 2%", "at least 2%", "1%")),
+		onUsage("users have used the reserve", checktest.Of("/s/eaten", "1"), usageFail("fs.free", "/s/eaten", "has only -10kB free, minimum is 1kB", "at least 1kB", "-10kB")),
 		onUsage("malformed percentage", checktest.Of("/s/half", "5x%"), cmdValue("check_fs_free", "minimum", "5x%", wantSize+wantPercent)),
 	)
 })
@@ -187,8 +186,8 @@ var _ = checktest.Table("check_fs_used", func(string) []checktest.Scenario {
 		onUsage("size reached", checktest.Of("/s/half", "5M"), usageFail("fs.used", "/s/half", "has 5MB used, threshold is 5MB", "less than 5MB", "5MB")),
 		onUsage("fraction", checktest.Of("/s/half", "4.5m"), usageFail("fs.used", "/s/half", "has 5MB used, threshold is 4608kB", "less than 4608kB", "5MB")),
 		onUsage("Use% is rounded up", checktest.Of("/s/ext4", "98.95%"), usageFail("fs.used", "/s/ext4", "is 99% full (3760000kB), threshold is 98.95%", "less than 98.95%", "99%")),
-		onUsage("nothing may be used", checktest.Of("/s/half", "0"), usageFail("fs.used", "/s/half", "has 5MB used, threshold is 0kB", "less than 0kB", "5MB")),
-		onUsage("users ate of the reserve", checktest.Of("/s/eaten", "100%"),
+		onUsage("a limit of 0", checktest.Of("/s/half", "0"), usageFail("fs.used", "/s/half", "has 5MB used, threshold is 0kB", "less than 0kB", "5MB")),
+		onUsage("users have used the reserve", checktest.Of("/s/eaten", "100%"),
 			usageFail("fs.used", "/s/eaten", "is 102% full (960kB), threshold is 100%", "less than 100%", "102%")),
 		onUsage("letter for a digit", checktest.Of("/s/half", "9O%"), cmdValue("check_fs_used", "threshold", "9O%", wantSize+wantPercent)),
 	)
@@ -207,9 +206,8 @@ var _ = checktest.Table("check_fs_iused", func(string) []checktest.Scenario {
 	)
 })
 
-// TestMountTables: what counts space, what counts inodes and the checks of
-// mounts each see the mounts as they were when it first looked. A line between
-// them may have mounted something.
+// TestMountTables shows that the checks of space, of inodes and of mounts have a mount table each,
+// which the first of them reads. A line between them can mount a file system.
 func TestMountTables(t *testing.T) {
 	t.Parallel()
 	root := checktest.Scenario{Files: usageNode}.Build(t)
@@ -232,7 +230,7 @@ func TestMountTables(t *testing.T) {
 		{mounts: "half /s/half tmpfs rw 0 0\n", line: "check_fs_free /s/half 1%"},
 		{mounts: "half /s/half tmpfs rw 0 0\nbig /s/big tmpfs rw 0 0\n", line: "check_fs_mount -f /s/big"},
 		{line: "check_fs_inodes /s/big 6M", want: "check_fs_inodes:  /s/big inodes 5000000 less than minimum of 6M"},
-		{line: "check_fs_size /s/big 9T"}, // not mounted when space was first counted
+		{line: "check_fs_size /s/big 9T"}, // not mounted when the first check of space read the table
 		{mounts: "x / tmpfs rw 0 0\n", line: "check_fs_mount -f /s/big"},
 		{line: "check_all_fs_inodes tmpfs 11", want: "check_fs_inodes:  /s/half inodes 10 less than minimum of 11"},
 		{line: "check_all_fs_used tmpfs 50%", want: "check_fs_used:  /s/half is 50% full (5MB), threshold is 50%"},
