@@ -136,7 +136,7 @@ var _ = checktest.Table("check_file_stat", func(string) []checktest.Scenario {
 	}
 })
 
-// TestFileAge shows which time of a file each option compares, and in which order.
+// TestFileAge shows which time of a file each option compares, and the order of the tests.
 func TestFileAge(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
