@@ -228,7 +228,7 @@ var _ = checktest.Table("check_ib_errors", func(string) []checktest.Scenario {
 		errorsOn("limits that cannot be used", nil, nil, countsOn(bad, "counters/link_downed", 1),
 			policy(`/etc/nhc/ibcounters.toml:1: symbol_error: per "day", want any, second, minute or hour`), errorFinding(bad, "link_downed", checks.Warn, once, "1", "")).
 			Holding("etc/nhc/ibcounters.toml", "[[counter]]\nname = \"symbol_error\"\nper = \"day\"\n"),
-		errorsOn("limits that are wrong twice", nil, nil, nil, policy("/etc/nhc/ibcounters.toml:1: y: want a known counter, or counters/NAME, hw_counters/NAME, device/NAME or net/NAME (nhc-gpu lint shows all errors)")).
+		errorsOn("limits that are wrong twice", nil, nil, nil, policy("/etc/nhc/ibcounters.toml:1: y: name \"y\", want a known counter, or counters/NAME, hw_counters/NAME, device/NAME or net/NAME (nhc-gpu lint shows all errors)")).
 			Holding("etc/nhc/ibcounters.toml", "[[counter]]\nname = \"y\"\n[[counter]]\nname = \"z\"\n"),
 		errorsOn("a missing file of limits", checktest.Of("-f", "/my.toml"), nil, nil, policy("read /my.toml: no such file or directory")),
 		errorsUnread(), errorsGarbage(), errorsNone(),

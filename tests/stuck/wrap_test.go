@@ -38,7 +38,7 @@ func TestFrozenUnderWrap(t *testing.T) {
 	dir := t.TempDir() + "/state"
 	freeze := fmt.Sprintf("echo begun; echo $$ > %[1]s/cgroup.procs; echo FROZEN > %[1]s/freezer.state; echo awake", group)
 	for i, want := range []string{
-		`^begun\nnhc-gpu wrap: bash: no end within 5s, killed\n$`,
+		`^begun\nnhc-gpu wrap: bash: killed after 5s\n$`,
 		`^nhc-gpu wrap: bash: hangs \(process \d+ in state D, wait channel \w+: which no signal can end\)\n$`,
 		`^$`,
 	} {
