@@ -33,9 +33,9 @@ var _ = checktest.Table("check_cmd_dmesg", func(string) []checktest.Scenario {
 	return []checktest.Scenario{
 		onDmesg("present and absent", checktest.Of("-m", "!/Xid/", "-m", "*Linux version*")).
 			OrTable(map[string]any{"match": []any{"!/Xid/", "*Linux version*"}}),
-		onDmesg("nothing wanted", checktest.Of()),
+		onDmesg("no options", checktest.Of()),
 		onDmesg("empty options", checktest.Of("-e", "", "-r", "", "-t", "")),
-		printing(onDmesg("wanted status", checktest.Of("-r", "1", "-t", "60")), "exit 1\n").OrTable(map[string]any{"status": int64(1), "timeout": int64(60)}),
+		printing(onDmesg("expected status", checktest.Of("-r", "1", "-t", "60")), "exit 1\n").OrTable(map[string]any{"status": int64(1), "timeout": int64(60)}),
 		onDmesg("another command", checktest.Of("-e", "/usr/bin/dmesg -k", "-m", "/nvidia/")),
 		printing(onDmesg("lines for the shell", checktest.Of("-O", "VAR"), arrayFinding("VAR", "a\nb")), "echo a; echo; echo b\n"),
 		onDmesg("another command, word by word", checktest.Of("-m", "/nvidia/", "/usr/bin/dmesg", "-k")),
@@ -51,7 +51,7 @@ var _ = checktest.Table("check_cmd_dmesg", func(string) []checktest.Scenario {
 		onDmesg("more messages than patterns", checktest.Of("-M", "x"),
 			checktest.UsageFinding(name+"Message count (0) must not exceed match string count (0).", "")),
 		printing(onDmesg("status", checktest.Of(), cmdFinding("cmd.status", "dmesg", name+`1 returned by "dmesg".`, "0", "1")), "exit 1\n"),
-		printing(onDmesg("another status than wanted", checktest.Of("-r", "2"),
+		printing(onDmesg("unexpected status", checktest.Of("-r", "2"),
 			cmdFinding("cmd.status", "dmesg", name+`1 (expected 2) returned by "dmesg".`, "2", "1")), "exit 1\n"),
 		printing(onDmesg("timeout", checktest.Of("-t", "1"), cmdFinding("cmd.timeout", "dmesg", name+`TIMEOUT after 1s for "dmesg"; subprocess terminated.`, "0", "143")), "exec sleep 20\n"),
 		onDmesg("longer than the run", checktest.Of("-t", "31"), checktest.UsageFinding(name+"Command timeout 31 exceeds NHC timeout 30", "")).In(30 * time.Second),

@@ -51,15 +51,15 @@ var _ = checktest.Table("check_cmd_output", func(string) []checktest.Scenario {
 		onLine("no patterns", checktest.Of("true")).OrTable(map[string]any{"argv": []any{"true"}}),
 		onLine("split at blanks", checktest.Of("-m", "hello world", "-e", "echo hello   world")).
 			OrTable(map[string]any{"match": "hello world", "command": "echo hello   world"}),
-		onLine("quotes are nothing special", checktest.Of("-m", "'a b'", "-e", "echo 'a b'")),
+		onLine("quotes have no effect", checktest.Of("-m", "'a b'", "-e", "echo 'a b'")),
 		onLine("no pipes", checktest.Of("-m", "a | cat", "-e", "echo a | cat")),
 		onLine("the extra empty line", checktest.Of("-m", "/^$/", "echo", "one")),
 		onLine("lines for the shell", checktest.Of("-O", "VAR", "printf", `a\n\nb  c\n`), arrayFinding("VAR", "a\nb  c")),
-		onLine("not for a variable", checktest.Of("-O", "V[0]", "true")),
+		onLine("not a variable name", checktest.Of("-O", "V[0]", "true")),
 		onLine("all of several", checktest.Of("-m", "a", "-m", "!c", "-m", "/b/", "printf", `b\na\n`)),
-		onLine("wanted status", checktest.Of("-t", "60", "-r", "3", "-m", "out", "sh", "-c", "echo out; exit 3")).
+		onLine("expected status", checktest.Of("-t", "60", "-r", "3", "-m", "out", "sh", "-c", "echo out; exit 3")).
 			OrTable(map[string]any{"timeout": int64(60), "status": int64(3), "match": "out", "argv": []any{"sh", "-c", "echo out; exit 3"}}),
-		onLine("wanted signal", checktest.Of("-r", "137", "sh", "-c", "kill -9 $$")),
+		onLine("expected signal", checktest.Of("-r", "137", "sh", "-c", "kill -9 $$")),
 		inRoot(onLine("relative program", checktest.Of("-m", "one", "./p")), outputScript),
 	}
 })
@@ -69,16 +69,16 @@ var _ = checktest.Table("check_cmd_output", func(string) []checktest.Scenario {
 	return []checktest.Scenario{
 		inRoot(onLine("found", checktest.Of("-m", "!/bad/", "{root}/p"),
 			outputFound("{root}/p", "/bad/", "bad line", name+`"/bad/" matched at line 2 of "{root}/p".`)), outputScript),
-		onLine("the extra line must not be there", checktest.Of("-m", "!*", "true"), outputFound("true", "*", "", name+`"*" matched at line 1 of "true".`)),
+		onLine("the extra line is forbidden", checktest.Of("-m", "!*", "true"), outputFound("true", "*", "", name+`"*" matched at line 1 of "true".`)),
 		onLine("missing", checktest.Of("-m", "/x/", "echo", "q"), outputMissing("echo q", "/x/", name+`"/x/" failed to match "echo q" output.`)),
 		onLine("one of two missing", checktest.Of("-m", "q", "-m", "/x/", "echo", "q"),
 			outputMissing("echo q", "/x/", name+`"/x/" failed to match "echo q" output (1/2 patterns failed).`)),
 		onLine("both missing", checktest.Of("-m", "/y/", "-m", "/x/", "echo", "q"),
 			outputMissing("echo q", "/y/", name+`"/y/" failed to match "echo q" output (2/2 patterns failed).`)),
 		onLine("status", checktest.Of("sh", "-c", "exit 3"), outputStatus("sh -c exit 3", "3", "0", "3")),
-		onLine("another status than wanted", checktest.Of("-r", "3", "false"), outputStatus("false", "1 (expected 3)", "3", "1")),
+		onLine("unexpected status", checktest.Of("-r", "3", "false"), outputStatus("false", "1 (expected 3)", "3", "1")),
 		onLine("status comes before missing", checktest.Of("-m", "/x/", "sh", "-c", "echo q; exit 2"), outputStatus("sh -c echo q; exit 2", "2", "0", "2")),
-		onLine("found comes before status", checktest.Of("-m", "!/q/", "sh", "-c", "echo q; exit 2"),
+		onLine("found precedes status", checktest.Of("-m", "!/q/", "sh", "-c", "echo q; exit 2"),
 			outputFound("sh -c echo q; exit 2", "/q/", "q", name+`"/q/" matched at line 1 of "sh -c echo q; exit 2".`)),
 		onLine("killed", checktest.Of("sh", "-c", "kill -9 $$"), outputStatus("sh -c kill -9 $$", "137", "0", "137")),
 		onLine("not found", checktest.Of("/no/such/program", "-x"),

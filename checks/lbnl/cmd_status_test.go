@@ -25,7 +25,7 @@ var _ = checktest.Table("check_cmd_status", func(string) []checktest.Scenario {
 	}
 	return []checktest.Scenario{
 		onLine("success", checktest.Of("true")).OrTable(map[string]any{"argv": []any{"true"}}),
-		onLine("wanted status", checktest.Of("-t", "60", "-r", "3", "sh", "-c", "exit 3")).
+		onLine("expected status", checktest.Of("-t", "60", "-r", "3", "sh", "-c", "exit 3")).
 			OrTable(map[string]any{"timeout": int64(60), "status": int64(3), "argv": []any{"sh", "-c", "exit 3"}}),
 		onLine("no command", checktest.Of()),
 		onLine("standard input is empty", checktest.Of("cat")),
@@ -34,7 +34,7 @@ var _ = checktest.Table("check_cmd_status", func(string) []checktest.Scenario {
 		onLine("much output", checktest.Of("head", "-c", "10000000", "/dev/zero")),
 
 		onLine("status", checktest.Of("false"), status("false", "1", "0", "1")),
-		onLine("another status than wanted", checktest.Of("-r", "1", "true"), status("true", "0 (expected 1)", "1", "0")),
+		onLine("unexpected status", checktest.Of("-r", "1", "true"), status("true", "0 (expected 1)", "1", "0")),
 		onLine("no command but a status", checktest.Of("-r", "1"), status("", "0 (expected 1)", "1", "0")),
 		onLine("not found", checktest.Of("/no/such/program", "-x"),
 			status("/no/such/program -x", "127", "0", "127: run /no/such/program: no such file or directory")),

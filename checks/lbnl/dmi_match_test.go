@@ -58,7 +58,7 @@ var _ = checktest.Table("check_dmi_data_match", func(name string) (list []checkt
 	absent := checks.Finding{Code: "dmi.absent", Severity: checks.Skip, Message: name + ":  " + noDMIDecode}
 	list = append(list,
 		onDMI("a line", checktest.Of("BIOS Information: Version: 2.10.2")).OrTable(map[string]any{"match": "BIOS Information: Version: 2.10.2"}),
-		onDMI("several words", checktest.Of("BIOS", "Information:", "Version:", "2.10.2")),
+		onDMI("several arguments", checktest.Of("BIOS", "Information:", "Version:", "2.10.2")),
 		onDMI("glob", checktest.Of("*Version: 2*")),
 		onDMI("regular expression", checktest.Of("/Characteristics: PCI is/")),
 		onDMI("type by number", checktest.Of("-t", "17", "*Size: 32 GB")).OrTable(map[string]any{"type": int64(17), "match": "*Size: 32 GB"}),

@@ -77,11 +77,11 @@ var _ = checktest.Table("check_file_stat", func(string) []checktest.Scenario {
 		onStat("link, not what it points to", checktest.Of("-m", "0777", "/l")),
 		inside(onStat("relative", checktest.Of("-m", "0755", "f0")), "/"),
 		nameless(onStat("nameless owner", checktest.Of("-U", "UNKNOWN", "-G", "UNKNOWN", "/f0"))),
-		onStat("nothing wanted", checktest.Of("/f0")),
+		onStat("no options", checktest.Of("/f0")),
 		onStat("empty values", checktest.Of("-m", "", "-u", "", "-n", "", "-U", "", "/f0")),
 		onStat("no files", checktest.Of("-m", "0644")),
 		onStat("the last -d or -D counts", checktest.Of("-d", "1", "-D", checktest.TestDevice(), "/f0")),
-		onStat("nothing at all", checktest.Of()),
+		onStat("no options and no files", checktest.Of()),
 		onStat("a mask without bits", checktest.Of("-M", "0", "/f0")),
 		{Name: "device file", Live: true, Words: checktest.Of("-t", "1", "-T", "0x3", "/dev/null")},
 	}

@@ -70,7 +70,7 @@ var _ = checktest.Table("check_file_test", func(string) []checktest.Scenario {
 		onFiles("command, by bash", checktest.Of("-d", "`echo /no/such`"), returned("-d", "`echo /no/such`", 1)),
 		onFiles("negated, all hold", checktest.Of("-!", "-e", "-f", "/t/reg", "/t/link"), returned("-f", "/t/link", 0)),
 
-		onFiles("no words", checktest.Of(), checktest.UsageFinding(syntax+"Missing parameters.", "")),
+		onFiles("no arguments", checktest.Of(), checktest.UsageFinding(syntax+"Missing parameters.", "")),
 		onFiles("no operator", checktest.Of("/t/reg"), checktest.UsageFinding(syntax+"Missing parameters.", "")),
 		onFiles("no file", checktest.Of("-r", "-!"), checktest.UsageFinding(syntax+"Missing parameters.", "")),
 		onFiles("two letters", checktest.Of("-rw", "/t/reg"), checktest.UsageFinding(syntax+`Invalid/unsupported operator "-rw".`, letters)),

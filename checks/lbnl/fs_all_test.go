@@ -12,7 +12,7 @@ import (
 func commonAll(one, what, limit, want string) []checktest.Scenario {
 	return []checktest.Scenario{
 		onUsage("no file system of that type", checktest.Of("btrfs", "1")),
-		onUsage("no words", checktest.Of()),
+		onUsage("no arguments", checktest.Of()),
 		onUsage("no limit", checktest.Of("tmpfs")),
 		onUsage("a hidden file system is not checked", checktest.Of("hidden", limit)),
 		onUsage("pseudo file systems", checktest.Of("proc", limit), pseudo(one, "/s/pseudo"), pseudo(one, "/s/hid")),

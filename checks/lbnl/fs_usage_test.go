@@ -70,13 +70,13 @@ func common(check, what, limit, want string) []checktest.Scenario {
 	fraction := cmdValue(check, what, "1.5.2G", want)
 	return []checktest.Scenario{
 		onUsage("blank in the mount point", checktest.Of("/s/a b", limit)),
-		onUsage("no words", checktest.Of()),
+		onUsage("no arguments", checktest.Of()),
 		onUsage("no limit", checktest.Of("/s/half")),
 		onUsage("empty limit", checktest.Of("/s/half", "")),
 		onUsage("not mounted", checktest.Of("/s/none", limit)),
 		onUsage("another name", checktest.Of("/s/half/", limit)),
 		onUsage("raw name", checktest.Of("/s/a040b", limit)),
-		onUsage("more words", checktest.Of("/s/half", limit, "", "more")),
+		onUsage("more arguments", checktest.Of("/s/half", limit, "", "more")),
 		onUsage("pseudo file system", checktest.Of("/s/pseudo", limit), pseudo(check, "/s/pseudo")),
 		onUsage("pseudo file system on top", checktest.Of("/s/hid", limit), pseudo(check, "/s/hid")),
 		onUsage("pseudo file system, no limit", checktest.Of("/s/pseudo"), pseudo(check, "/s/pseudo")),
