@@ -8,29 +8,29 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/cpu"
 )
 
-// hwCPUInfo checks how many CPU sockets, cores and threads the node has. A
-// count that is not given, or empty, is not tested.
+// hwCPUInfo checks the numbers of CPU sockets, cores and threads of the node. A
+// number that is missing or empty is not checked.
 //
 //	node* || check_hw_cpuinfo 2 64 128
 type hwCPUInfo struct {
-	Sockets string   `arg:"1" toml:"sockets"` // how many processors
-	Cores   string   `arg:"2" toml:"cores"`   // how many cores in all
-	Threads string   `arg:"3" toml:"threads"` // how many hardware threads in all
-	Surplus []string `arg:"*"`                // LBNL NHC does not look at more
+	Sockets string   `arg:"1" toml:"sockets"` // number of CPU sockets
+	Cores   string   `arg:"2" toml:"cores"`   // number of cores of the node
+	Threads string   `arg:"3" toml:"threads"` // number of hardware threads of the node
+	Surplus []string `arg:"*"`                // ignored, as in LBNL NHC
 }
 
 func init() {
 	checks.Register(checks.Info{
 		Name:    "check_hw_cpuinfo",
 		Usage:   "[SOCKETS [CORES [THREADS]]]",
-		Summary: "the numbers of CPU sockets, cores and threads are right",
+		Summary: "the numbers of CPU sockets, cores and threads are as expected",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &hwCPUInfo{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"hw.cpu.sockets": "A processor is gone or was never counted: see lscpu and the BMC's log.",
-				"hw.cpu.cores":   "Cores are switched off, by the BIOS, the kernel's command line or a fault: see lscpu and dmesg.",
-				"hw.cpu.threads": "Hyper-threading was switched on or off: see lscpu, the BIOS and the kernel's command line.",
+				"hw.cpu.sockets": "The kernel sees fewer or more processors than expected: run lscpu and read the BMC's event log.",
+				"hw.cpu.cores":   "Find out whether the BIOS, the kernel's command line or a fault disabled cores: run lscpu and dmesg.",
+				"hw.cpu.threads": "Find out whether Hyper-Threading was enabled or disabled: run lscpu, check the BIOS and the kernel's command line.",
 			}
 		},
 	})

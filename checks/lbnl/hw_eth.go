@@ -10,13 +10,13 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// hwEth checks that a network interface exists, whatever its state. DEVICE may
+// hwEth checks that a network interface exists, in any state. DEVICE can
 // be a glob.
 //
 //	node* || check_hw_eth eth0
 type hwEth struct {
 	Dev     string   `arg:"1" toml:"dev"` // the name of the device, or a glob
-	Surplus []string `arg:"*"`            // LBNL NHC does not look at more
+	Surplus []string `arg:"*"`            // ignored, as in LBNL NHC
 }
 
 func init() {
@@ -28,7 +28,7 @@ func init() {
 		New:     func() checks.Check { return &hwEth{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"hw.eth.missing": "See ip link and dmesg: the driver is not loaded, the device has another name, or the card is gone from the PCI bus.",
+				"hw.eth.missing": "Run ip link and dmesg: the driver is not loaded, the device has another name, or the card has disappeared from the PCI bus.",
 			}
 		},
 	})

@@ -12,25 +12,25 @@ import (
 )
 
 // hwGM checks that a Myrinet interface exists and that its driver, the kernel
-// module gm, is loaded. DEVICE may be a glob.
+// module gm, is loaded. DEVICE can be a glob.
 //
 //	node* || check_hw_gm myri0
 type hwGM struct {
 	Dev     string   `arg:"1" toml:"dev"` // the network interface, or a glob
-	Surplus []string `arg:"*"`            // LBNL NHC does not look at more
+	Surplus []string `arg:"*"`            // ignored, as in LBNL NHC
 }
 
 func init() {
 	checks.Register(checks.Info{
 		Name:    "check_hw_gm",
 		Usage:   "DEVICE",
-		Summary: "a Myrinet interface and its driver are there",
+		Summary: "a Myrinet interface exists and its driver is loaded",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &hwGM{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"hw.gm.missing": "See ip link: the interface was not created, has another name, or the card is gone from the PCI bus.",
-				"hw.gm.driver":  "The interface is there without its driver: modprobe gm, and see dmesg for why it is not loaded.",
+				"hw.gm.missing": "Run ip link: the interface was not created, has another name, or the card has disappeared from the PCI bus.",
+				"hw.gm.driver":  "Load the driver: modprobe gm. Read dmesg to find out why it is not loaded.",
 			}
 		},
 	})

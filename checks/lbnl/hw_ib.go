@@ -8,15 +8,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// hwIB checks that an InfiniBand port is ACTIVE and LinkUp: the one named
-// DEVICE:PORT, or any. RATE is in Gb/s and compared as written with what the
-// port runs at.
+// hwIB checks that the InfiniBand port DEVICE:PORT is ACTIVE and LinkUp, or any
+// port if none is named. RATE is in Gb/s. The check compares its text with the rate in
+// /sys.
 //
 //	node* || check_hw_ib 400 mlx5_0:1
 type hwIB struct {
-	Rate    string   `arg:"1" toml:"rate"` // the rate as /sys has it, in Gb/s: 400
+	Rate    string   `arg:"1" toml:"rate"` // the rate in Gb/s, as written in /sys: 400
 	Port    string   `arg:"2" toml:"port"` // the port: mlx5_0:1
-	Surplus []string `arg:"*"`             // LBNL NHC does not look at more
+	Surplus []string `arg:"*"`             // ignored, as in LBNL NHC
 }
 
 func init() {
@@ -28,9 +28,9 @@ func init() {
 		New:     func() checks.Check { return &hwIB{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"hw.ib.abi":     "The InfiniBand modules of the kernel are not loaded (ib_umad), or belong to another OFED: modprobe ib_umad, see dmesg.",
-				"hw.ib.down":    "See ibstat: Down is a cable or the switch's port, Initializing waits for a subnet manager, a lower rate is a bad cable.",
-				"hw.ib.missing": "See lspci and dmesg: the adapter is gone, its driver is not loaded, or it has another name.",
+				"hw.ib.abi":     "Load the kernel module: modprobe ib_umad. If that fails, read dmesg: the module can belong to another OFED version.",
+				"hw.ib.down":    "Run ibstat. Down: check the cable and the switch port. Initializing: check the subnet manager. Lower rate: replace the cable.",
+				"hw.ib.missing": "Run lspci and dmesg: the adapter has disappeared, its driver is not loaded, or it has another name.",
 			}
 		},
 	})
@@ -51,7 +51,7 @@ func (c *hwIB) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		}.Phrase("check_hw_ib", "Version mismatch between kernel OFED drivers and userspace OFED libraries.")}
 	}
 	for _, p := range ports {
-		if c.wants(p) && c.healthy(p) {
+		if c.selects(p) && c.healthy(p) {
 			env.Fact("%s", checks.DescribePort(p))
 			return nil
 		}
@@ -59,14 +59,14 @@ func (c *hwIB) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	return []checks.Finding{c.down(ports)}
 }
 
-// wants says whether the check is about this port.
-func (c *hwIB) wants(p rdma.IBPort) bool { return c.Port == "" || c.Port == p.Name() }
+// selects reports whether the line is about this port.
+func (c *hwIB) selects(p rdma.IBPort) bool { return c.Port == "" || c.Port == p.Name() }
 
 func (c *hwIB) healthy(p rdma.IBPort) bool {
 	return p.State == checks.IBActive && p.Phys == checks.IBLinkUp && (c.Rate == "" || c.Rate == p.Rate)
 }
 
-// down says that no port is as it should be, and how those are that were looked at.
+// down returns the failure, with the state of every selected port.
 func (c *hwIB) down(ports []rdma.IBPort) checks.Finding {
 	f := checks.Finding{
 		Code:     "hw.ib.down",
@@ -76,7 +76,7 @@ func (c *hwIB) down(ports []rdma.IBPort) checks.Finding {
 	}.Phrase("check_hw_ib", "No IB port%s is ACTIVE (LinkUp%s).", checks.Before(" ", c.Port, ""), checks.Before(" ", c.Rate, " Gb/sec"))
 	var got []string
 	for _, p := range ports {
-		if !c.wants(p) {
+		if !c.selects(p) {
 			continue
 		}
 		got = append(got, checks.DescribePort(p))

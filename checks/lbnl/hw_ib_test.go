@@ -9,8 +9,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// ibNode is a node with eight InfiniBand ports at 400 Gb/s, mlx5_0:1 to
-// mlx5_7:1, and what is different on it.
+// ibNode returns the files of a node with eight InfiniBand ports at 400 Gb/s, mlx5_0:1 to
+// mlx5_7:1, with some of them replaced.
 func ibNode(change map[string]string) map[string]string {
 	files := map[string]string{"sys/class/infiniband_mad/abi_version": "5\n"}
 	for i := range 8 {

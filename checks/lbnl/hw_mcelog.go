@@ -11,33 +11,33 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// hwMCELog asks the daemon of mcelog for memory errors: no module may have had
-// more than 9 corrected, or any uncorrected ones, within 24 hours. The variables
-// MCELOG_MAX_CORRECTED_RATE and MCELOG_MAX_UNCORRECTED_RATE are other limits; if
-// one of them is empty anything that mcelog says is a failure. MCELOG and
-// MCELOG_ARGS are another command than "mcelog --client".
+// hwMCELog asks the mcelog daemon for memory errors. It fails if a memory module had
+// more than 9 corrected errors or any uncorrected error within 24 hours. The variables
+// MCELOG_MAX_CORRECTED_RATE and MCELOG_MAX_UNCORRECTED_RATE set other limits; if
+// one of them is empty, the check fails on any output of mcelog. MCELOG and
+// MCELOG_ARGS replace the command "mcelog --client".
 //
 //	node* || export MCELOG_MAX_CORRECTED_RATE=100
 //	node* || check_hw_mcelog
 type hwMCELog struct {
-	Surplus []string `arg:"*"` // LBNL NHC does not look at any
+	Surplus []string `arg:"*"` // ignored, as in LBNL NHC
 }
 
 func init() {
 	checks.Register(checks.Info{
 		Name:    "check_hw_mcelog",
 		Usage:   "",
-		Summary: "mcelog knows of no memory module with too many errors",
+		Summary: "mcelog reports no memory module with too many errors",
 		Lane:    checks.Cmd,
 		New:     func() checks.Check { return &hwMCELog{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"hw.mce.corrected":   "The module named still works but wears out: plan to replace it, and raise MCELOG_MAX_CORRECTED_RATE only if its maker says so.",
-				"hw.mce.uncorrected": "Data was lost, and whatever used it has crashed or computed nonsense: replace the memory module, see the BMC's log for its slot.",
-				"hw.mce.any":         "Run mcelog --client by hand: with an empty limit anything that it prints is a failure.",
-				"hw.mce.report":      "Nothing by itself: it is what mcelog said; the failure that follows tells what to do.",
-				"hw.mce.daemon":      "Start the mcelog service; while it does not run nobody counts memory errors. Drop the check where rasdaemon does its work.",
-				"hw.mce.absent":      "Install mcelog, or drop the check where rasdaemon does its work.",
+				"hw.mce.corrected":   "Plan to replace the memory module: it still works but wears out. Raise MCELOG_MAX_CORRECTED_RATE only if its manufacturer recommends it.",
+				"hw.mce.uncorrected": "Replace the memory module; the BMC's event log names its slot. Data was lost: programs that used it crashed or computed wrong results.",
+				"hw.mce.any":         "Run mcelog --client by hand: with an empty limit, the check fails on any output.",
+				"hw.mce.report":      "No action: this is the output of mcelog. See the failure that follows.",
+				"hw.mce.daemon":      "Start the mcelog service: without it, memory errors are not counted. Remove the line on nodes that run rasdaemon instead.",
+				"hw.mce.absent":      "Install mcelog, or remove the line on nodes that run rasdaemon instead.",
 			}
 		},
 		Vars: map[string]string{"MCELOG": "mcelog", "MCELOG_ARGS": "--client", "MCELOG_MAX_CORRECTED_RATE": "9", "MCELOG_MAX_UNCORRECTED_RATE": "0"},
@@ -82,14 +82,14 @@ func (c *hwMCELog) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	return limits.judge(name, probe.ParseMemoryErrors(text))
 }
 
-// errorLimit is how many errors a memory module may have had within a day.
+// errorLimit is the highest number of errors that a memory module may have within 24 hours.
 type errorLimit struct {
 	variable string
-	word     string // as written; empty: there is none
+	word     string // as written; empty: no limit
 	most     *big.Rat
 }
 
-// errorLimits are in force if both are given.
+// errorLimits apply only if both are set.
 type errorLimits struct{ corrected, uncorrected errorLimit }
 
 func readErrorLimits(env *checks.Env) errorLimits {
@@ -112,8 +112,8 @@ func (l *errorLimit) parse() (ok bool) {
 
 func (l errorLimits) set() bool { return l.corrected.most != nil && l.uncorrected.most != nil }
 
-// judge reports the first counter that is beyond its limit: in the log first,
-// and then as the failure, as LBNL NHC does.
+// judge reports the first counter above its limit twice, as LBNL NHC does: as a line of the
+// log and as the failure.
 func (l errorLimits) judge(name string, counters []probe.MemoryErrors) []checks.Finding {
 	for _, e := range counters {
 		limit, code, kind := l.uncorrected, "hw.mce.uncorrected", "UNcorrected"

@@ -9,7 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// dimms is what mcelog says of memory modules with so many corrected and
+// dimms returns the output of mcelog for memory modules with the given numbers of corrected and
 // uncorrected errors.
 func dimms(counts ...[2]string) string {
 	var b strings.Builder
@@ -21,7 +21,7 @@ func dimms(counts ...[2]string) string {
 	return b.String()
 }
 
-// onMCELog is a node whose mcelog prints a text.
+// onMCELog returns a scenario where mcelog prints a text.
 func onMCELog(name, text string, want ...checks.Finding) checktest.Scenario {
 	return checktest.Scenario{
 		Name: name, Want: want, Tools: []string{"sh", "cat"}, Vars: map[string]string{"HOSTNAME": "n1"},
@@ -29,7 +29,7 @@ func onMCELog(name, text string, want ...checks.Finding) checktest.Scenario {
 	}
 }
 
-// mceLogged is a failure that the log has a line of before.
+// mceLogged returns a failure after its line of the log.
 func mceLogged(code string, f checks.Finding) []checks.Finding {
 	return []checks.Finding{{Code: code, Severity: checks.Warn, Device: f.Device, Message: f.Message}, f}
 }

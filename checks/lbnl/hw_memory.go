@@ -11,13 +11,12 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// memoryKind is what the checks of the memory's size look at: RAM, swap space,
-// or both together.
+// memoryKind is the kind of memory that a check measures: RAM, swap space, or their sum.
 type memoryKind struct {
 	code      string // "hw.memory" of hw.memory.small
-	size      string // LBNL NHC's words for all of it: "RAM size"
-	free      string // and for what is free: "RAM free"
-	ram, swap bool   // what is added up
+	size      string // LBNL NHC's term for the total: "RAM size"
+	free      string // LBNL NHC's term for the free part: "RAM free"
+	ram, swap bool   // the parts of the sum
 }
 
 var (
@@ -26,8 +25,8 @@ var (
 	bothMemories = memoryKind{code: "hw.ramswap", size: "system memory", free: "free memory", ram: true, swap: true}
 )
 
-// of picks what the check is about, in kB.
-func (k memoryKind) of(m probe.Memory) (total, free uint64) {
+// amounts returns the total and the free memory of this kind, in kB.
+func (k memoryKind) amounts(m probe.Memory) (total, free uint64) {
 	if k.ram {
 		total, free = m.Total, m.Free
 	}
@@ -39,33 +38,32 @@ func (k memoryKind) of(m probe.Memory) (total, free uint64) {
 
 // hwMemory checks the size of the node's RAM (check_hw_physmem, MemTotal of
 // /proc/meminfo), of its swap space (check_hw_swap, SwapTotal), or of both
-// together (check_hw_mem). Sizes are in kB unless they have a unit. FUDGE is how
-// far the size may lie outside: a size, or N% of the actual one. A maximum that
-// is not given is 0, as in LBNL NHC.
+// together (check_hw_mem). Sizes are in kB unless they have a unit. FUDGE is the
+// tolerance: a size, or N% of the actual size. A missing maximum is 0, as in LBNL NHC.
 //
 //	node* || check_hw_physmem 2010GB 2016GB 1%
 type hwMemory struct {
-	Min     string   `arg:"1" toml:"min"`   // the least there may be
-	Max     string   `arg:"2" toml:"max"`   // the most there may be
-	Fudge   string   `arg:"3" toml:"fudge"` // how far the size may lie outside
-	Surplus []string `arg:"*"`              // LBNL NHC does not look at more
+	Min     string   `arg:"1" toml:"min"`   // the minimum
+	Max     string   `arg:"2" toml:"max"`   // the maximum
+	Fudge   string   `arg:"3" toml:"fudge"` // the tolerance of both
+	Surplus []string `arg:"*"`              // ignored, as in LBNL NHC
 
 	name string
 	kind memoryKind
 }
 
 func init() {
-	registerMemory("check_hw_physmem", ramMemory, "the size of the RAM lies between a minimum and a maximum", map[string]string{
-		"hw.memory.small": "A memory module is gone or was switched off after errors: see dmidecode -t 17 and the BMC's log.",
-		"hw.memory.large": "The node has more memory than the configuration says: correct the line in nhc.conf.",
+	registerMemory("check_hw_physmem", ramMemory, "the size of the RAM is between a minimum and a maximum", map[string]string{
+		"hw.memory.small": "Find the memory module that is missing or was disabled after errors: run dmidecode -t 17 and read the BMC's event log.",
+		"hw.memory.large": "Correct the line in nhc.conf: the node has more memory than the line allows.",
 	})
-	registerMemory("check_hw_swap", swapMemory, "the size of the swap space lies between a minimum and a maximum", map[string]string{
-		"hw.swap.small": "A swap device or file is not in use: compare swapon --show with /etc/fstab.",
-		"hw.swap.large": "The node has more swap space than the configuration says: see swapon --show, or correct the line in nhc.conf.",
+	registerMemory("check_hw_swap", swapMemory, "the size of the swap space is between a minimum and a maximum", map[string]string{
+		"hw.swap.small": "Find the swap device or file that is not in use: compare swapon --show with /etc/fstab.",
+		"hw.swap.large": "Compare swapon --show with the line in nhc.conf, and correct one of them: the node has more swap space than the line allows.",
 	})
-	registerMemory("check_hw_mem", bothMemories, "RAM and swap space together lie between a minimum and a maximum", map[string]string{
-		"hw.ramswap.small": "Either a memory module is gone (see dmidecode -t 17 and the BMC's log) or swap space is not in use (see swapon --show).",
-		"hw.ramswap.large": "The node has more RAM or swap space than the configuration says: see free, or correct the line in nhc.conf.",
+	registerMemory("check_hw_mem", bothMemories, "RAM and swap space together are between a minimum and a maximum", map[string]string{
+		"hw.ramswap.small": "Find the missing memory module (dmidecode -t 17, the BMC's event log) or the swap space that is not in use (swapon --show).",
+		"hw.ramswap.large": "Compare the output of free with the line in nhc.conf, and correct the line: the node has more RAM or swap space than it allows.",
 	})
 }
 
@@ -99,7 +97,7 @@ func (c *hwMemory) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if err != nil {
 		return checks.Unreadable(err)
 	}
-	total, _ := c.kind.of(mem)
+	total, _ := c.kind.amounts(mem)
 	env.Fact("%s", gib(total))
 	actual := wholeKB(total)
 	slack := fudge(actual)
@@ -120,13 +118,13 @@ func (c *hwMemory) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}.Phrase(c.name, "Actual %s (%d kB) %s (%s kB).", c.kind.size, total, text, want)}
 }
 
-// gib returns an amount in kB as a fact has it.
+// gib formats an amount in kB for a fact.
 func gib(kB uint64) string { return fmt.Sprintf("%.1f GiB", float64(kB)/(1<<20)) }
 
 func wholeKB(n uint64) *big.Rat { return new(big.Rat).SetInt(new(big.Int).SetUint64(n)) }
 
-// parseFudge reads a tolerance, a size or N% of the actual amount, and returns
-// what it comes to. A percentage is rounded down to whole kB.
+// parseFudge parses a tolerance: a size, or N% of the actual amount. The function that it
+// returns gives the tolerance in kB, a percentage rounded down.
 func parseFudge(word string) (func(actual *big.Rat) *big.Rat, bool) {
 	digits, percent := strings.CutSuffix(word, "%")
 	if !percent {

@@ -8,15 +8,14 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// hwMemoryFree checks how much RAM is free (check_hw_physmem_free: MemFree,
-// Buffers and Cached of /proc/meminfo), how much swap space (check_hw_swap_free:
-// SwapFree), or how much of both together (check_hw_mem_free). MIN is in kB
-// unless it has a unit.
+// hwMemoryFree checks the free RAM (check_hw_physmem_free: the sum of MemFree,
+// Buffers and Cached of /proc/meminfo), the free swap space (check_hw_swap_free:
+// SwapFree), or their sum (check_hw_mem_free). MIN is in kB unless it has a unit.
 //
 //	node* || check_hw_physmem_free 1GB
 type hwMemoryFree struct {
-	Min     string   `arg:"1" toml:"min"` // the least that must be free
-	Surplus []string `arg:"*"`            // LBNL NHC does not look at more
+	Min     string   `arg:"1" toml:"min"` // the minimum of free memory
+	Surplus []string `arg:"*"`            // ignored, as in LBNL NHC
 
 	name string
 	kind memoryKind
@@ -24,13 +23,13 @@ type hwMemoryFree struct {
 
 func init() {
 	registerMemoryFree("check_hw_physmem_free", ramMemory, "enough RAM is free", map[string]string{
-		"hw.memory.low": "See ps --sort -rss: processes that a job has left behind, or a daemon that grows.",
+		"hw.memory.low": "Run ps aux --sort -rss: look for processes left behind by a job, or a daemon with a memory leak.",
 	})
 	registerMemoryFree("check_hw_swap_free", swapMemory, "enough swap space is free", map[string]string{
-		"hw.swap.low": "Something has been swapped out: see ps --sort -rss for what uses the memory, and swapon --show whether all swap space is in use.",
+		"hw.swap.low": "Run ps aux --sort -rss to find the processes that use the memory, and swapon --show to see whether all swap space is active.",
 	})
 	registerMemoryFree("check_hw_mem_free", bothMemories, "enough RAM and swap space together are free", map[string]string{
-		"hw.ramswap.low": "See free and ps --sort -rss: processes that a job has left behind, or a daemon that grows.",
+		"hw.ramswap.low": "Run free and ps aux --sort -rss: look for processes left behind by a job, or a daemon with a memory leak.",
 	})
 }
 
@@ -54,7 +53,7 @@ func (c *hwMemoryFree) Run(_ context.Context, env *checks.Env) []checks.Finding 
 	if err != nil {
 		return checks.Unreadable(err)
 	}
-	_, free := c.kind.of(mem)
+	_, free := c.kind.amounts(mem)
 	env.Fact("%s free", gib(free))
 	if wholeKB(free).Cmp(least.KB) >= 0 {
 		return nil

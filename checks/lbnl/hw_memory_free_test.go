@@ -8,7 +8,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// freeFinding is too little that is free.
+// freeFinding returns the failure for too little free memory.
 func freeFinding(check, code, what, got, limit string) checks.Finding {
 	return checks.Finding{
 		Code: code, Severity: checks.Fail, Want: "at least " + limit + " kB", Got: got + " kB",

@@ -18,14 +18,14 @@ func onMemory(name string, words []string, want ...checks.Finding) checktest.Sce
 	return checktest.Scenario{Name: name, Files: memoryNode, Words: words, Want: want}
 }
 
-// sizeFinding is a size beyond a limit; what is "RAM size" and so on.
+// sizeFinding returns the failure for a size beyond a limit; what is the kind, such as "RAM size".
 func sizeFinding(check, code, what, got, text, limit string) checks.Finding {
 	return checks.Finding{
 		Code: code, Severity: checks.Fail, Want: limit + " kB", Got: got + " kB",
 		Message: fmt.Sprintf("%s:  Actual %s (%s kB) %s allowed (%s kB).", check, what, got, text, limit)}
 }
 
-// withoutMemory are scenarios of a node whose /proc/meminfo tells nothing.
+// withoutMemory returns scenarios with a missing or broken /proc/meminfo.
 func withoutMemory(words ...string) []checktest.Scenario {
 	unknown := func(why string) []checks.Finding {
 		return []checks.Finding{{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read /proc/meminfo: " + why}}

@@ -12,21 +12,21 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 )
 
-// jobUsers are the users who may have processes on this node: those of
+// jobUsers are the users who may have processes on this node: the users in
 // NHC_AUTH_USERS and the owners of the jobs that run here.
 type jobUsers struct {
 	asked bool
 	names []string
-	doubt string // why owners of jobs may be missing; "" if none is
-	mute  bool   // the resource manager did not answer, or could not: nothing can be said
+	doubt string // why the list of job owners can be incomplete; "": it is complete
+	mute  bool   // the resource manager did not answer: no process can be judged
 }
 
-// defaultAuthUsers is NHC_AUTH_USERS where the site says nothing.
+// defaultAuthUsers is the default of NHC_AUTH_USERS.
 const defaultAuthUsers = "root nobody"
 
 func authUsers(env *checks.Env) string { return cmp.Or(env.Lookup("NHC_AUTH_USERS"), defaultAuthUsers) }
 
-// findJobUsers asks the resource manager once in a run.
+// findJobUsers returns the users, and asks the resource manager only once in a run.
 func findJobUsers(ctx context.Context, env *checks.Env) *jobUsers {
 	j := probe.Kept[jobUsers](env.Host, "job users")
 	if j.asked {
@@ -84,8 +84,8 @@ func (j *jobUsers) askSlurm(ctx context.Context, e *checks.Env) (owners []string
 	return owners
 }
 
-// askTorque reads the job files of pbs_mom, or those below the directory that
-// the shell lines before have gone to.
+// askTorque reads the job files of pbs_mom, or those in jobs below the working directory of
+// the configuration's shell lines.
 func (j *jobUsers) askTorque(e *checks.Env) []string {
 	dir := e.Lookup("JOBFILE_PATH")
 	if dir == "" {

@@ -13,7 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// onTool is a node with one program of its own, a shell script.
+// onTool returns a scenario with one fake program, a shell script.
 func onTool(name, program, script string, want ...checks.Finding) checktest.Scenario {
 	return checktest.Scenario{
 		Name: name, Want: want, Tools: []string{"sh", "cat", "head"},
@@ -21,15 +21,15 @@ func onTool(name, program, script string, want ...checks.Finding) checktest.Scen
 	}
 }
 
-// byStatus is a failure by the exit status of a tool.
+// byStatus returns a failure by the exit status of a tool.
 func byStatus(code, tool, got, message string, remedy checks.Remedy) checks.Finding {
 	return checks.Finding{
 		Code: code, Severity: checks.Fail, Device: checks.Device{Kind: "command", Name: tool}, Message: message, Want: "0", Got: got, Remedy: remedy}
 }
 
-// TestToolsRunOnce wants tools whose answer holds for a run to be run once,
-// whoever asks for it, and mcelog every time, as in LBNL NHC; so is a dmidecode
-// that answers nothing. The keys are tool, number of calls and output.
+// TestToolsRunOnce checks that a run starts each tool once for all lines. Exceptions, as in
+// LBNL NHC: mcelog, and a dmidecode that prints nothing, are started for every line. The keys
+// are tool, number of calls and output.
 func TestToolsRunOnce(t *testing.T) {
 	t.Parallel()
 	for tool, lines := range map[string][]string{

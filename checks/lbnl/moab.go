@@ -8,51 +8,51 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// moabSched asks Moab how its scheduler is, with "mdiag -S -v", and looks for
-// its version and for alerts. The variable MDIAG_CMD is another command than mdiag.
+// moabSched runs "mdiag -S -v" and checks the version of Moab's scheduler and its
+// alerts. The variable MDIAG_CMD replaces the command mdiag.
 //
 //	login* || check_moab_sched -t 45 -v 7.2.9 -a '*'
 type moabSched struct {
-	Alert   string   `opt:"a" toml:"alert"`   // match string: alerts that are a failure
+	Alert   string   `opt:"a" toml:"alert"`   // match string for the alerts to report
 	Version string   `opt:"v" toml:"version"` // match string for the version
-	Match   []string `opt:"m"`                // compared with its quotes, as in LBNL NHC: no line will match
-	Limit   string   `opt:"t" toml:"timeout"` // whole seconds; 5 if not given
-	Surplus []string `arg:"*"`                // LBNL NHC does not look at any
+	Match   []string `opt:"m"`                // compared with quotes around it, as in LBNL NHC: never matches
+	Limit   string   `opt:"t" toml:"timeout"` // time limit in whole seconds; default 5
+	Surplus []string `arg:"*"`                // ignored, as in LBNL NHC
 }
 
-// moabRM asks Moab for its resource managers, with "mdiag -R -v": the command
-// must succeed. Their states are not looked at, as in LBNL NHC. The variable
-// MDIAG_CMD is another command than mdiag.
+// moabRM runs "mdiag -R -v", which lists Moab's resource managers: the command
+// must succeed. The check ignores their states, as LBNL NHC does. The variable
+// MDIAG_CMD replaces the command mdiag.
 //
 //	login* || check_moab_rm -t 45
 type moabRM struct {
-	Match   []string `opt:"m"`                // compared with its quotes, as in LBNL NHC: no line will match
-	Limit   string   `opt:"t" toml:"timeout"` // whole seconds; 5 if not given
-	Surplus []string `arg:"*"`                // LBNL NHC does not look at any
+	Match   []string `opt:"m"`                // compared with quotes around it, as in LBNL NHC: never matches
+	Limit   string   `opt:"t" toml:"timeout"` // time limit in whole seconds; default 5
+	Surplus []string `arg:"*"`                // ignored, as in LBNL NHC
 }
 
-// moabTorque asks the TORQUE server for its configuration, with
-// "qmgr -c 'print server'": scheduling must be on.
+// moabTorque runs "qmgr -c 'print server'": scheduling must be enabled on the
+// TORQUE server.
 //
 //	login* || check_moab_torque
 type moabTorque struct {
-	Match   []string `opt:"m"`                // compared with its quotes, as in LBNL NHC: no line will match
-	Limit   string   `opt:"t" toml:"timeout"` // whole seconds; 5 if not given
-	Surplus []string `arg:"*"`                // LBNL NHC does not look at any
+	Match   []string `opt:"m"`                // compared with quotes around it, as in LBNL NHC: never matches
+	Limit   string   `opt:"t" toml:"timeout"` // time limit in whole seconds; default 5
+	Surplus []string `arg:"*"`                // ignored, as in LBNL NHC
 }
 
 func init() {
 	checks.Register(checks.Info{
 		Name:     "check_moab_sched",
 		Usage:    "[-t SECONDS] [-a ALERT] [-v VERSION]",
-		Summary:  "Moab's scheduler answers, without alerts",
+		Summary:  "Moab's scheduler answers and has no alert",
 		Lane:     checks.Cmd,
 		New:      func() checks.Check { return &moabSched{} },
 		BadUsage: checks.UsageOf("check_moab_sched"),
 		Do: func() map[string]string {
 			return map[string]string{
-				"moab.version": "Moab was updated, or was not: compare mdiag -S -v with the version in nhc.conf.",
-				"moab.alert":   "Moab itself says what is wrong: see mdiag -S -v and moab.log on its server.",
+				"moab.version": "Compare the output of mdiag -S -v with the version in nhc.conf, and correct the older one.",
+				"moab.alert":   "Read the alert: run mdiag -S -v, and see moab.log on Moab's server.",
 			}
 		},
 		Vars: map[string]string{"MDIAG_CMD": "mdiag"},
@@ -60,7 +60,7 @@ func init() {
 	checks.Register(checks.Info{
 		Name:     "check_moab_rm",
 		Usage:    "[-t SECONDS]",
-		Summary:  "Moab tells about its resource managers",
+		Summary:  "Moab lists its resource managers",
 		Lane:     checks.Cmd,
 		New:      func() checks.Check { return &moabRM{} },
 		BadUsage: checks.UsageOf("check_moab_rm"),
@@ -69,20 +69,20 @@ func init() {
 	checks.Register(checks.Info{
 		Name:     "check_moab_torque",
 		Usage:    "[-t SECONDS]",
-		Summary:  "the TORQUE server answers, and schedules",
+		Summary:  "the TORQUE server answers and scheduling is enabled",
 		Lane:     checks.Cmd,
 		New:      func() checks.Check { return &moabTorque{} },
 		BadUsage: checks.UsageOf("check_moab_torque"),
 		Do: func() map[string]string {
 			return map[string]string{
-				"moab.torque.idle": "Nobody's jobs are started: qmgr -c 'set server scheduling = True', unless it was switched off on purpose.",
+				"moab.torque.idle": "Enable scheduling unless it was disabled on purpose: qmgr -c 'set server scheduling = True'. TORQUE starts no jobs until then.",
 			}
 		},
 	})
 }
 
-// moabVersion finds the version in mdiag -S; one whose last number has two
-// digits goes unseen, as in LBNL NHC.
+// moabVersion finds the version in mdiag -S; it does not match a version with a last number of
+// two digits, as in LBNL NHC.
 var (
 	moabVersion      = checks.Lazily(`Version:[[:space:]]+([0-9]+\.[0-9]+\.[0-9])[[:space:]]+`)
 	moabAlert        = checks.Lazily(`ALERT:[[:space:]]+(.*)$`)
@@ -146,12 +146,12 @@ func (c *moabTorque) Run(ctx context.Context, env *checks.Env) []checks.Finding 
 	return nil
 }
 
-// mdiagCommand is the command that asks Moab.
+// mdiagCommand returns MDIAG_CMD, split into words.
 func mdiagCommand(env *checks.Env) []string { return strings.Fields(env.Setting("MDIAG_CMD", "mdiag")) }
 
-// moabOutput gives a command to check_cmd_output, as LBNL NHC does: unquoted, so
-// that blanks in a match string end the options, and with quotes around it that
-// take part in the comparison.
+// moabOutput runs a command with check_cmd_output, as LBNL NHC does. LBNL NHC does not quote
+// the arguments: a blank in a match string ends the options, and the quotes around the match
+// string are compared as well.
 func moabOutput(ctx context.Context, env *checks.Env, name, limit string, match, argv []string) ([]checks.Finding, []string) {
 	if strings.TrimSpace(limit) == "" {
 		limit = defaultLimit

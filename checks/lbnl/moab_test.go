@@ -8,7 +8,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// onMoab is a node whose mdiag knows the arguments it is called with.
+// onMoab returns a scenario with an mdiag that accepts only the expected arguments.
 func onMoab(name, arguments, output string, words []string, want ...checks.Finding) checktest.Scenario {
 	s := onTool(name, "mdiag", `[ "$*" = "`+arguments+`" ] || exit 9; cat {root}/out`, want...)
 	s.Files["out"], s.Words = output, words
@@ -71,7 +71,7 @@ var _ = checktest.Table("check_moab_sched", func(name string) (list []checktest.
 	return list
 })
 
-// plusTools gives a scenario more programs of this machine.
+// plusTools adds programs of this machine to a scenario.
 func plusTools(s checktest.Scenario, tools ...string) checktest.Scenario {
 	s.Tools = append(s.Tools, tools...)
 	return s

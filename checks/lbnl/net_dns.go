@@ -15,55 +15,56 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 )
 
-// netDNS checks the name servers of /etc/resolv.conf, each by itself, or SERVER
-// alone: that it answers within SECONDS, and that it knows each NAME, with the search
-// list as the C library has it. Without a NAME any answer will do. It asks DNS, and
-// not /etc/hosts or whatever else nsswitch.conf names.
+// netDNS checks each name server of /etc/resolv.conf, or only SERVER: it must answer within
+// SECONDS and resolve each NAME. It applies the search list as the C library does. Without a
+// NAME, any answer is accepted. The check asks DNS only, not /etc/hosts or any other source in
+// nsswitch.conf.
 //
-// It fails if no server will do, or if the first that answers does not know a NAME,
-// for then nobody else is asked. One bad server of several is warned of: it costs
-// each look-up seconds. So is, without -t, an answer that took two.
+// It fails if no server is usable, or if the first server that answers does not know a NAME:
+// the C library asks no further server then. It warns if one server of several is not usable,
+// since that delays each lookup by seconds. Without -t, it warns if an answer takes more than
+// 2 s.
 //
 //	node* || check_net_dns
 //	node* || check_net_dns -t 0.5 slurmctl.cluster.example nfs1
 type netDNS struct {
-	Limit  time.Duration `opt:"t" toml:"seconds"` // within which a server must answer
-	Server string        `opt:"s" toml:"server"`  // its address; none: those of /etc/resolv.conf
-	Names  []string      `arg:"*" toml:"names"`   // the names it must know
+	Limit  time.Duration `opt:"t" toml:"seconds"` // time limit of an answer; 0: 2 s, and only warn
+	Server string        `opt:"s" toml:"server"`  // address of a name server; empty: those of /etc/resolv.conf
+	Names  []string      `arg:"*" toml:"names"`   // names to resolve
 }
 
 const netDNSName = "check_net_dns"
 
-// usualDNS is half of what the C library waits for a server before it asks the next,
-// or the same again (RES_TIMEOUT, 5 s), rounded down: users call that a hang.
+// usualDNS is the default time limit: half of the C library's timeout of one try
+// (RES_TIMEOUT, 5 s), rounded down. Users notice a longer wait as a hang.
 const usualDNS = 2 * time.Second
 
-// patience is how long an answer is waited for at least. A question whose packet was
-// lost has been asked three times by then.
+// patience is the shortest time to wait for an answer. It is long enough to send a question
+// three times if packets are lost.
 const patience = 3 * time.Second
 
 func init() {
-	const see = "dig @SERVER NAME from this node and from another: if only this one gets no answer see its link, route and firewall; else the name server."
+	const see = "Run dig @SERVER NAME on this node and on another. If only this node gets no answer, check its link, route and firewall; otherwise check the name server."
 	checks.Register(checks.Info{
 		Name:    netDNSName,
 		Usage:   "[-t SECONDS] [-s SERVER] [NAME...]",
-		Summary: "name servers answer in time, and know names",
+		Summary: "name servers answer in time and resolve names",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &netDNS{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"net.dns.none":   "/etc/resolv.conf has no name server: see what writes it (NetworkManager, systemd-resolved, cloud-init). A node without DNS needs no such line.",
-				"net.dns.server": "The server is not usable, or was not asked within the time of the run: " + see,
-				"net.dns.failed": "The server answers, but has no answer to give: it cannot reach those that it asks, or does not serve this node. See its log.",
-				"net.dns.name":   "The server says that there is no such name, or that it has no address: see the name, the search list of /etc/resolv.conf, and the zone.",
-				"net.dns.slow":   "The server is busy, or asks others that do not answer. " + see,
-				"net.dns.config": "Correct the line of /etc/resolv.conf: the C library passes it over without a word.",
+				"net.dns.none":   "Check the program that writes /etc/resolv.conf (NetworkManager, systemd-resolved, cloud-init): it lists no name server. Remove the line on a node without DNS.",
+				"net.dns.server": see,
+				"net.dns.failed": "Read the name server's log: it cannot reach its upstream servers, or it refuses requests from this node.",
+				"net.dns.name":   "Check the name, the search list of /etc/resolv.conf, and the zone: the server reports that the name does not exist or has no address.",
+				"net.dns.slow":   "Check the load of the name server and whether its upstream servers answer. " + see,
+				"net.dns.config": "Correct the line of /etc/resolv.conf: the C library silently ignores it.",
 			}
 		},
 	})
 }
 
-// Bind reads the words, and refuses a server that is no address.
+// Bind reads the arguments and rejects a server that is not an address.
 func (c *netDNS) Bind(words []string) error {
 	if err := checks.BindTags(c, words); err != nil {
 		return err
@@ -78,12 +79,12 @@ func (c *netDNS) Validate() error {
 	return nil
 }
 
-// dnsVerdict is what is wrong with a server; without a code nothing is.
+// dnsVerdict is the result for one server; an empty code means that the server is usable.
 type dnsVerdict struct {
 	server string
 	f      checks.Finding
 	text   string
-	final  bool // the C library takes its answer, and asks nobody else
+	final  bool // the C library accepts its answer and asks no further server
 }
 
 func (c *netDNS) Run(ctx context.Context, env *checks.Env) []checks.Finding {
@@ -112,7 +113,7 @@ func (c *netDNS) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	return append(findings, c.judge(c.askAll(ctx, env, servers, conf))...)
 }
 
-// askAll asks all servers at once, so that a silent one costs the others nothing.
+// askAll asks all servers at the same time, so that a silent server does not delay the others.
 func (c *netDNS) askAll(ctx context.Context, env *checks.Env, servers []string, conf network.ResolvConf) []dnsVerdict {
 	verdicts := make([]dnsVerdict, len(servers))
 	var wg sync.WaitGroup
@@ -126,7 +127,7 @@ func (c *netDNS) askAll(ctx context.Context, env *checks.Env, servers []string, 
 	return verdicts
 }
 
-// ask asks one server for every name, until one is not right.
+// ask asks one server for every name, up to the first that fails.
 func (c *netDNS) ask(ctx context.Context, env *checks.Env, server string, conf network.ResolvConf) dnsVerdict {
 	if len(c.Names) == 0 {
 		_, v := c.question(ctx, env, server, ".", network.DNSTypeNS)
@@ -152,7 +153,7 @@ func (c *netDNS) ask(ctx context.Context, env *checks.Env, server string, conf n
 			} else {
 				lacks.Code = "net.dns.failed"
 			}
-			if worst.f.Code != "net.dns.failed" { // what a server does not know the next may
+			if worst.f.Code != "net.dns.failed" { // SERVFAIL and REFUSED take precedence: the next server can still know the name
 				worst = dnsVerdict{f: lacks, text: name, final: lacks.Code == "net.dns.name"}
 			}
 		}
@@ -163,8 +164,7 @@ func (c *netDNS) ask(ctx context.Context, env *checks.Env, server string, conf n
 	return slow
 }
 
-// lookUp asks for the addresses of a name: those of IPv4, and where there are none
-// those of IPv6.
+// lookUp asks for the IPv4 addresses of a name, and for the IPv6 addresses if there are none.
 func (c *netDNS) lookUp(ctx context.Context, env *checks.Env, server, name string) (code, answers int, v dnsVerdict) {
 	for _, kind := range []uint16{network.DNSTypeA, network.DNSTypeAAAA} {
 		var reply network.DNSReply
@@ -172,14 +172,13 @@ func (c *netDNS) lookUp(ctx context.Context, env *checks.Env, server, name strin
 			break
 		}
 		if code, answers = reply.Code, reply.Answers; code != network.DNSNoError || answers > 0 {
-			break // a name that is not there has no address of any kind
+			break // a name that does not exist has no IPv6 address either
 		}
 	}
 	return code, answers, v
 }
 
-// question asks one server one thing. What is wrong is that there is no answer, or a
-// late one.
+// question sends one question to one server. The verdict is about a missing or a late answer.
 func (c *netDNS) question(ctx context.Context, env *checks.Env, server, name string, kind uint16) (network.DNSReply, dnsVerdict) {
 	limit, severity := c.Limit, checks.Fail
 	if limit <= 0 {
@@ -192,11 +191,11 @@ func (c *netDNS) question(ctx context.Context, env *checks.Env, server, name str
 	switch {
 	case errors.Is(err, network.ErrNoReply) && !full, errors.Is(err, fs.ErrNotExist), errors.Is(err, network.ErrNotRecorded):
 		f.Severity, f.Want = checks.Unknown, ""
-		return reply, dnsVerdict{f: f, text: "could not tell: " + err.Error()}
+		return reply, dnsVerdict{f: f, text: "not checked: " + err.Error()}
 	case errors.Is(err, network.ErrNoReply):
 		f.Got = "none"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		f.Got = "nobody listens on port 53"
+		f.Got = "port 53 closed"
 	case err != nil:
 		f.Got = err.Error()
 	case took > limit:
@@ -208,8 +207,8 @@ func (c *netDNS) question(ctx context.Context, env *checks.Env, server, name str
 	return reply, dnsVerdict{f: f, text: "name server"}
 }
 
-// withinRun bounds a call by a time, and by the end of the step, a little before it.
-// full says that the call has all of that time.
+// withinRun limits a call to a time and to 0.3 s before the deadline of ctx. full reports
+// whether the call has all of that time.
 func withinRun(ctx context.Context, limit time.Duration) (within context.Context, full bool, cancel context.CancelFunc) {
 	const margin = 300 * time.Millisecond
 	end, full := time.Now().Add(limit), true
@@ -220,8 +219,8 @@ func withinRun(ctx context.Context, limit time.Duration) (within context.Context
 	return within, full, cancel
 }
 
-// judge weighs the servers as the C library asks them, one after the other: until
-// one has given an answer that it takes.
+// judge weighs the servers in the order of the C library, which stops at the first answer that
+// it accepts.
 func (c *netDNS) judge(verdicts []dnsVerdict) (findings []checks.Finding) {
 	usable := false
 	for _, v := range verdicts {
@@ -230,7 +229,7 @@ func (c *netDNS) judge(verdicts []dnsVerdict) (findings []checks.Finding) {
 	answered := false
 	for _, v := range verdicts {
 		f := v.f
-		decides := v.final && !answered && f.Code == "net.dns.name" // nobody behind it is asked
+		decides := v.final && !answered && f.Code == "net.dns.name" // the C library asks no further server
 		if f.Severity == checks.Fail && usable && !decides {
 			f.Severity = checks.Warn
 		}
@@ -247,7 +246,7 @@ func (c *netDNS) finding(server string, f checks.Finding, text string) checks.Fi
 	return f.Describe(netDNSName, "%s", text)
 }
 
-// dnsCode is what a code means, with the word that dig has for it.
+// dnsCode describes a response code, with the name that dig prints.
 func dnsCode(code int) string {
 	switch code {
 	case network.DNSNoError:

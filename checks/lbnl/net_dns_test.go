@@ -49,8 +49,8 @@ var _ = checktest.Table("check_net_dns", func(name string) []checktest.Scenario 
 		checktest.OnFabric("the first does not answer", checktest.Of("login"), answers(first), silent(checks.Warn, first)),
 		checktest.OnFabric("the second does not answer", nil, answers(second), silent(checks.Warn, second)),
 		checktest.OnFabric("the one that is named does not answer", checktest.Of("-s", second), answers(second), silent(checks.Fail, second)),
-		checktest.OnFabric("nobody listens", nil, both("* * 0.001 refused 0"),
-			says(first, checks.Fail, "server", "an answer", "nobody listens on port 53", "name server"), says(second, checks.Fail, "server", "an answer", "nobody listens on port 53", "name server")),
+		checktest.OnFabric("port 53 is closed", nil, both("* * 0.001 refused 0"),
+			says(first, checks.Fail, "server", "an answer", "port 53 closed", "name server"), says(second, checks.Fail, "server", "an answer", "port 53 closed", "name server")),
 		checktest.OnFabric("garbage is answered", checktest.Of("login"), answers(first, "* * 0.001 garbage 0"), says(first, checks.Warn, "server", "an answer", network.ErrBadReply.Error(), "name server")),
 		checktest.OnFabric("no such name", checktest.Of("login", "nfs9"), nil, unknown(first, checks.Fail), unknown(second, checks.Fail)),
 		checktest.OnFabric("the first does not know a name, the second does", checktest.Of("nfs9"), answers(second, "nfs9.cluster.example. A 0.001 0 1", "* * 0.001 3 0"), unknown(first, checks.Fail)),
@@ -73,9 +73,9 @@ var _ = checktest.Table("check_net_dns", func(name string) []checktest.Scenario 
 		checktest.OnFabric("a name server without an address", nil, conf("nameserver dns1\nnameserver 10.0.0.53\n"), bad),
 		checktest.OnFabric("only one without an address", nil, conf("nameserver dns1\n"), bad, noServer),
 		checktest.Odd(checktest.OnFabric("not recorded", nil, conf("nameserver 10.0.0.99\n"),
-			says("10.0.0.99", checks.Unknown, "server", "", "", "could not tell: read /recorded/dns/10.0.0.99: no such file or directory"))),
+			says("10.0.0.99", checks.Unknown, "server", "", "", "not checked: read /recorded/dns/10.0.0.99: no such file or directory"))),
 		checktest.Odd(checktest.OnFabric("garbage is recorded", nil, both("* * soon 0 0"),
-			says(first, checks.Unknown, "server", "", "", "could not tell: not recorded: \"* * soon 0 0\\n\""), says(second, checks.Unknown, "server", "", "", "could not tell: not recorded: \"* * soon 0 0\\n\""))),
+			says(first, checks.Unknown, "server", "", "", "not checked: not recorded: \"* * soon 0 0\\n\""), says(second, checks.Unknown, "server", "", "", "not checked: not recorded: \"* * soon 0 0\\n\""))),
 		checktest.Odd(checktest.OnFabric("unreadable", nil, func(n *fakesys.Node) {
 			delete(n.Files, "etc/resolv.conf")
 			n.Files["etc/resolv.conf/"] = ""
@@ -88,12 +88,12 @@ func TestNetDNSWords(t *testing.T) {
 	t.Parallel()
 	for _, words := range [][]string{checktest.Of("-t", "soon"), checktest.Of("-t", "-1"), checktest.Of("-s", "dns1")} {
 		if err := checks.Bind(&netDNS{}, words); err == nil {
-			t.Errorf("%q is taken", words)
+			t.Errorf("%q is accepted", words)
 		}
 	}
 }
 
-// A step that has no time left says that it could not tell, and no more.
+// A step without time left reports Unknown.
 func TestNetDNSWithinRun(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

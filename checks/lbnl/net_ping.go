@@ -9,19 +9,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// netPing checks that each target answers a ping; it runs ping(8) and looks at
-// its exit status alone. Without options it sends one packet that may pass one
-// router (-t 2) and waits a second. An empty value leaves the option out.
+// netPing checks that each target answers a ping. It runs ping(8) and evaluates only
+// its exit status. Without options, ping sends one packet with a TTL of 2 (at most one
+// router) and waits 1 s. An empty value passes no such option to ping.
 //
 //	node* || check_net_ping -I ib0 -W 3 10.0.0.1 nfs1
 type netPing struct {
 	Targets   []string `arg:"*" toml:"targets"`   // host names or addresses
-	Interface string   `opt:"I" toml:"interface"` // where to send from, a device or an address
-	Interval  string   `opt:"i" toml:"interval"`  // seconds between two packets
+	Interface string   `opt:"I" toml:"interface"` // source: a device or an address
+	Interval  string   `opt:"i" toml:"interval"`  // seconds between packets
 	Size      string   `opt:"s" toml:"size"`      // bytes of data in a packet
-	TTL       string   `opt:"t" toml:"ttl"`       // how many hops a packet may take
+	TTL       string   `opt:"t" toml:"ttl"`       // maximum number of hops
 	Count     string   `opt:"c" toml:"count"`     // packets to send
-	Deadline  string   `opt:"w" toml:"deadline"`  // seconds after which ping ends
+	Deadline  string   `opt:"w" toml:"deadline"`  // seconds until ping exits
 	Timeout   string   `opt:"W" toml:"timeout"`   // seconds to wait for an answer
 }
 
@@ -32,14 +32,14 @@ func init() {
 		Summary: "hosts answer a ping",
 		Lane:    checks.Cmd,
 		New:     func() checks.Check { return &netPing{TTL: "2", Count: "1", Deadline: "1"} },
-		// A ping changes nothing here, but others see it: none is sent that
-		// LBNL NHC would not send, as after a failure.
+		// Other hosts see a ping, so a run sends none that LBNL NHC would not send, for example
+		// after a failure.
 		Acts:     func(checks.Check) bool { return true },
 		BadUsage: checks.UsageOf("check_net_ping"),
 		Do: func() map[string]string {
 			return map[string]string{
-				"net.ping": "Ping it by hand, from this node and from another: a node that reaches nobody has lost its link or route, see ip -s link and ip route. " +
-					"A target more than a router away needs -t.",
+				"net.ping": "Ping the target by hand, from this node and from another. If this node reaches no host, check its link and route: ip -s link, ip route. " +
+					"A target behind more than one router needs a higher -t.",
 			}
 		},
 	})
@@ -66,8 +66,8 @@ func (c *netPing) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	return nil
 }
 
-// command is ping with its options, in LBNL's order. A value with blanks in it
-// becomes several words, as in the reference.
+// command returns the ping command in LBNL NHC's order of options. A value with blanks becomes
+// several arguments, as in LBNL NHC.
 func (c *netPing) command() []string {
 	argv := []string{"ping", "-q", "-n"}
 	for _, o := range []struct{ flag, value string }{
@@ -86,7 +86,7 @@ func (c *netPing) command() []string {
 	return argv
 }
 
-// pingStatus says what the exit status of ping(8) means.
+// pingStatus describes the exit status of ping(8).
 func pingStatus(x probe.Exit) string {
 	switch {
 	case x.Err != nil:

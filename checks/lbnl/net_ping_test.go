@@ -7,7 +7,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// fakePing answers for hosts called up*, and notes how it was called.
+// fakePing answers for hosts called up*, and records its arguments.
 const fakePing = `#!/bin/sh
 for last; do printf '[%s]' "$last" >> {root}/calls; done
 echo >> {root}/calls
@@ -16,8 +16,7 @@ case $last in up*) exit 0 ;; down*) exit 1 ;; esac
 exit 2
 `
 
-// onPing puts a scenario on a node with a ping of its own. calls is how that
-// has been called.
+// onPing returns a scenario with fakePing. calls are the expected arguments of its calls.
 func onPing(name string, words []string, calls string, want ...checks.Finding) checktest.Scenario {
 	return checktest.Scenario{
 		Name: name, Words: words, Files: map[string]string{"usr/bin/ping": fakePing}, Acts: true, Want: want,

@@ -10,21 +10,20 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// netRoute checks that there is a route: the default one, of IPv4 or IPv6; the one
-// to an ADDRESS, as the kernel would choose it, the longest prefix before the lowest
-// metric; or the one of a PREFIX, exactly that. "0.0.0.0/0" and "::/0" are the
-// default ones of one kind. With -i it must lead over that interface, a name or a
-// glob, and with -g to that gateway. A route that drops what is sent there
-// (blackhole, unreachable, prohibit) is none.
+// netRoute checks that a route exists: the default route of IPv4 or IPv6; the route to an
+// ADDRESS that the kernel would choose (longest prefix, then lowest metric); or the route of
+// exactly a PREFIX. "0.0.0.0/0" and "::/0" are the default routes of IPv4 and IPv6. With -i
+// the route must use that interface, a name or a glob, and with -g that gateway. A route that
+// drops packets (blackhole, unreachable, prohibit) does not count.
 //
-// It reads the kernel's lists: IPv4's main table, without those that rules choose,
-// and of an IPv4 route over several next hops the first.
+// It reads the main IPv4 table, not the tables that rules select. Of an IPv4 route with several
+// next hops it sees only the first.
 //
 //	node* || check_net_route
 //	node* || check_net_route -d 10.20.0.0/16 -i 'bond*' -g 10.0.0.1
 type netRoute struct {
 	To        string `opt:"d" toml:"destination"` // default, an address or a prefix
-	Interface string `opt:"i" toml:"interface"`   // the interface it leads over, or a glob
+	Interface string `opt:"i" toml:"interface"`   // the interface of the route, or a glob
 	Gateway   string `opt:"g" toml:"gateway"`     // the address of the next router
 }
 
@@ -34,26 +33,26 @@ const (
 )
 
 func init() {
-	const see = "See ip route and ip -6 route, and what configures the network: a lease that ran out, an interface that came up late."
+	const see = "Run ip route and ip -6 route, and check the network configuration: look for an expired DHCP lease or an interface that came up late."
 	checks.Register(checks.Info{
 		Name:    netRouteName,
 		Usage:   "[-d DESTINATION] [-i INTERFACE] [-g GATEWAY]",
-		Summary: "there is a route to a destination, or the default one",
+		Summary: "a route to a destination, or a default route, exists",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &netRoute{To: toDefault} },
 		Do: func() map[string]string {
 			return map[string]string{
 				"net.route.missing":   see,
-				"net.route.nowhere":   "Somebody has set a route that drops what is sent there: ip route shows it as blackhole, unreachable or prohibit. Take it away, or the line.",
-				"net.route.interface": see + " Another interface has taken over: see whether the right one is up.",
+				"net.route.nowhere":   "Remove the route that drops packets: ip route shows it as blackhole, unreachable or prohibit. If it is intended, remove the line.",
+				"net.route.interface": see + " Check whether the expected interface is up.",
 				"net.route.gateway":   see,
-				"net.route.unread":    "A line of the kernel's list of routes was not understood, and the route that is wanted may be in it: see the file, and report it.",
+				"net.route.unread":    "Read the file that the message names, and report its line as a bug: the check cannot parse it, and it can be the expected route.",
 			}
 		},
 	})
 }
 
-// Bind reads the words, and refuses what is no destination.
+// Bind reads the arguments and rejects an invalid destination or gateway.
 func (c *netRoute) Bind(words []string) error {
 	if err := checks.BindTags(c, words); err != nil {
 		return err
@@ -71,13 +70,13 @@ func (c *netRoute) Validate() error {
 	return nil
 }
 
-// routeTarget is what a route must fit.
+// routeTarget is a destination that a route must reach.
 type routeTarget struct {
-	prefix netip.Prefix // of an address: it alone
-	exact  bool         // a route of this prefix and no other will do
+	prefix netip.Prefix // a single address: /32 or /128
+	exact  bool         // only a route of exactly this prefix counts
 }
 
-// targets are what the destination stands for: any of them will do.
+// targets returns the prefixes of the destination; a route to any of them is enough.
 func (c *netRoute) targets() ([]routeTarget, error) {
 	if c.To == toDefault || c.To == "" {
 		return []routeTarget{{netip.PrefixFrom(netip.IPv4Unspecified(), 0), true}, {netip.PrefixFrom(netip.IPv6Unspecified(), 0), true}}, nil
@@ -97,7 +96,7 @@ func (c *netRoute) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if err != nil && len(list) == 0 {
 		return checks.Unreadable(err)
 	}
-	targets, _ := c.targets() // Bind has seen to it
+	targets, _ := c.targets() // Bind has checked it
 	missing := checks.Finding{Code: "net.route.missing", Severity: checks.Fail, Want: "a route", Got: "none"}
 	worst := missing
 	for _, t := range targets {
@@ -110,17 +109,17 @@ func (c *netRoute) Run(_ context.Context, env *checks.Env) []checks.Finding {
 			env.Fact("%s by %s", orDefault(c.To), best[0].Dev)
 			return nil
 		}
-		if worst == missing { // else the first says more
+		if worst == missing { // the first is the more specific
 			worst = f
 		}
 	}
-	if err != nil { // the one that is wanted may be among those
-		return []checks.Finding{c.finding(checks.Finding{Code: "net.route.unread", Severity: checks.Unknown}, "could not tell: %v", err)}
+	if err != nil { // the expected route can be in the lines that were not read
+		return []checks.Finding{c.finding(checks.Finding{Code: "net.route.unread", Severity: checks.Unknown}, "not checked: %v", err)}
 	}
 	return []checks.Finding{c.finding(worst, "route")}
 }
 
-// bestRoutes are those that the kernel would choose: several where they are alike.
+// bestRoutes returns the routes that the kernel would choose; several if they are equal.
 func bestRoutes(list []network.Route, t routeTarget) (best []network.Route) {
 	for _, r := range list {
 		if r.Prefix.Addr().Is4() != t.prefix.Addr().Is4() || t.exact && r.Prefix.Masked() != t.prefix || !t.exact && !r.Prefix.Masked().Contains(t.prefix.Addr()) {
@@ -139,17 +138,16 @@ func bestRoutes(list []network.Route, t routeTarget) (best []network.Route) {
 	return best
 }
 
-// judge says what is wrong with the routes that the kernel would choose; one of
-// several that is right is enough.
+// judge checks the routes that the kernel would choose. One of several as expected is enough.
 func (c *netRoute) judge(best []network.Route) (f checks.Finding, ok bool) {
-	gateway, _ := netip.ParseAddr(c.Gateway) // Bind has seen to it
+	gateway, _ := netip.ParseAddr(c.Gateway) // Bind has checked it
 	for _, r := range best {
 		switch {
 		case r.Nowhere:
-			if r.Prefix.Bits() == 0 && r.Dev == "lo" && r.Prefix.Addr().Is6() { // the kernel's own, where there is no other
-				return checks.Finding{Code: "net.route.missing", Severity: checks.Fail, Want: "a route", Got: "the kernel's own, which leads nowhere"}, false
+			if r.Prefix.Bits() == 0 && r.Dev == "lo" && r.Prefix.Addr().Is6() { // the kernel adds it where no other exists
+				return checks.Finding{Code: "net.route.missing", Severity: checks.Fail, Want: "a route", Got: "only the kernel's unreachable route"}, false
 			}
-			f = checks.Finding{Code: "net.route.nowhere", Severity: checks.Fail, Want: "a route", Got: "one that leads nowhere"}
+			f = checks.Finding{Code: "net.route.nowhere", Severity: checks.Fail, Want: "a route", Got: "one that drops packets"}
 		case c.Interface != "" && !match.Glob(r.Dev, c.Interface):
 			f = checks.Finding{Code: "net.route.interface", Severity: checks.Fail, Want: c.Interface, Got: r.Dev}
 		case c.Gateway != "" && r.Gateway != gateway.WithZone("").Unmap():

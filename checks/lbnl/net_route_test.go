@@ -37,14 +37,14 @@ var _ = checktest.Table("check_net_route", func(name string) []checktest.Scenari
 		reject4  = "*\t00000000\t00000000\t0201\t0\t0\t0\t00000000\t0\t0\t0\n"
 		gone4    = "eth1\t0000140A\t00000000\t0000\t0\t0\t0\t0000FFFF\t0\t0\t0\n"
 	)
-	blackhole := says("nowhere", "10.20.1.2", "a route", "one that leads nowhere")
+	blackhole := says("nowhere", "10.20.1.2", "a route", "one that drops packets")
 	return []checktest.Scenario{
 		checktest.OnFabric("healthy", nil, nil),
 		checktest.OnFabric("as wanted", checktest.Of("-d", "default", "-i", "eth*", "-g", "10.0.0.1"), nil).
 			OrTable(map[string]any{"destination": "default", "interface": "eth*", "gateway": "10.0.0.1"}),
-		checktest.OnFabric("no route", nil, lines("", none6), says("missing", "default", "a route", "the kernel's own, which leads nowhere")),
+		checktest.OnFabric("no route", nil, lines("", none6), says("missing", "default", "a route", "only the kernel's unreachable route")),
 		checktest.OnFabric("no route of either kind", nil, lines("", ""), says("missing", "default", "a route", "none")),
-		checktest.OnFabric("the default route drops everything", nil, lines(reject4, none6), says("nowhere", "default", "a route", "one that leads nowhere")),
+		checktest.OnFabric("the default route drops everything", nil, lines(reject4, none6), says("nowhere", "default", "a route", "one that drops packets")),
 		checktest.OnFabric("the default route of IPv6 will do", nil, lines("", first6+none6)),
 		checktest.OnFabric("one of two default routes of IPv6", checktest.Of("-g", "fd00::2"), lines(default4, first6+second6+none6)),
 		checktest.OnFabric("that of IPv4 is wanted", checktest.Of("-d", "0.0.0.0/0"), lines("", first6), says("missing", "0.0.0.0/0", "a route", "none")),
@@ -67,7 +67,7 @@ var _ = checktest.Table("check_net_route", func(name string) []checktest.Scenari
 		}, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read /proc/net/route: is a directory"})),
 		checktest.Odd(checktest.OnFabric("garbage, and the route is there", nil, lines("\xff\xfe\n"+default4+"eth0 x\n", "nonsense\n"))),
 		checktest.Odd(checktest.OnFabric("garbage, and the route is not there", checktest.Of("-d", "10.20.0.0/16"), lines(default4+"eth0 x\n", ""), checks.Finding{Code: "net.route.unread", Severity: checks.Unknown,
-			Device: checks.Device{Kind: "route", Name: "10.20.0.0/16"}, Message: name + ":  10.20.0.0/16: could not tell: parse /proc/net/route: line 3: not a route"})),
+			Device: checks.Device{Kind: "route", Name: "10.20.0.0/16"}, Message: name + ":  10.20.0.0/16: not checked: parse /proc/net/route: line 3: not a route"})),
 		checktest.OnNode(fakesys.New(), "no network at all", nil, says("missing", "default", "a route", "none")),
 	}
 })
@@ -76,7 +76,7 @@ func TestNetRouteWords(t *testing.T) {
 	t.Parallel()
 	for _, words := range [][]string{checktest.Of("-d", "nfs1"), checktest.Of("-d", "10.0.0.0/33"), checktest.Of("-g", "router"), checktest.Of("eth0")} {
 		if err := checks.Bind(&netRoute{To: toDefault}, words); err == nil {
-			t.Errorf("%q is taken", words)
+			t.Errorf("%q is accepted", words)
 		}
 	}
 }

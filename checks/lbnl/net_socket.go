@@ -12,19 +12,17 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 )
 
-// netSocket checks that there is a socket of which all match strings given
-// hold, or with -! that there is none. Values are as ss(8) has them, but for
-// ESTABLISHED: protocols tcp, udp, raw and unix, IPv6 among them (u_seq are
-// Unix sockets of type SEQPACKET); local addresses 127.0.0.1:25, 0.0.0.0:22,
-// [::1]:25, *:22 (IPv6), /run/my.sock; states LISTEN, UNCONN, TIME-WAIT. The
-// user is compared by name. A Unix socket has no user and no remote address;
-// only Unix sockets have a type. The daemon of a socket that no process has
-// open is "unknown". An action runs in the background; that for sockets found
-// needs -! or -a.
+// netSocket checks that a socket exists that fits all match strings given, or with -!
+// that none exists. Values are written as ss(8) prints them, except ESTABLISHED: protocols tcp,
+// udp, raw and unix, each with IPv6 (u_seq is a Unix socket of type SEQPACKET); local
+// addresses 127.0.0.1:25, 0.0.0.0:22, [::1]:25, *:22 (IPv6), /run/my.sock; states LISTEN,
+// UNCONN, TIME-WAIT. The user is compared by name. A Unix socket has no user and no
+// remote address; only Unix sockets have a type. The daemon of a socket that no process has
+// open is "unknown". An action runs in the background. The action -E needs -! or -a.
 //
 //	node* || check_net_socket -n "SSH daemon" -p tcp -s LISTEN -l '*:22' -d sshd
 type netSocket struct {
-	Label         string   `opt:"n" toml:"label"`          // what the messages call the sockets
+	Label         string   `opt:"n" toml:"label"`          // name of the sockets in messages
 	Protocol      string   `opt:"p" toml:"protocol"`       // match string for tcp, udp, raw, unix or u_seq
 	Local         string   `opt:"l" toml:"local"`          // match string for the local address and port, or the path
 	Remote        string   `opt:"r" toml:"remote"`         // match string for the remote address and port
@@ -32,12 +30,12 @@ type netSocket struct {
 	Type          string   `opt:"t" toml:"type"`           // match string for STREAM or DGRAM
 	User          string   `opt:"u" toml:"user"`           // match string for the owner's name
 	Daemon        string   `opt:"d" toml:"daemon"`         // match string for the command name of the process
-	Absent        bool     `opt:"!" toml:"absent"`         // fail if there is such a socket
-	All           bool     `opt:"a" toml:"all"`            // look at all sockets, not only until one is found
-	Nonfatal      bool     `opt:"0" toml:"nonfatal"`       // only say what is wrong
-	MissingAction string   `opt:"e" toml:"missing_action"` // if there is none: a shell line
-	FoundAction   string   `opt:"E" toml:"found_action"`   // if there is one: a shell line
-	Surplus       []string `arg:"*"`                       // words too many
+	Absent        bool     `opt:"!" toml:"absent"`         // fail if such a socket exists
+	All           bool     `opt:"a" toml:"all"`            // count all sockets; do not stop at the first
+	Nonfatal      bool     `opt:"0" toml:"nonfatal"`       // warn, do not fail
+	MissingAction string   `opt:"e" toml:"missing_action"` // shell line to run if no socket is found
+	FoundAction   string   `opt:"E" toml:"found_action"`   // shell line to run if a socket is found
+	Surplus       []string `arg:"*"`                       // too many arguments: an error
 }
 
 func init() {
@@ -45,7 +43,7 @@ func init() {
 		Name: "check_net_socket",
 		Usage: "[-0] [-a] [-!] [-n LABEL] [-p PROTOCOL] [-s STATE] [-l ADDRESS] [-r ADDRESS] [-t TYPE] [-u USER] [-d DAEMON] " +
 			"[-e ACTION] [-E ACTION]",
-		Summary: "there is a network or Unix socket, or there is none",
+		Summary: "a network or Unix socket exists, or does not exist",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &netSocket{} },
 		Acts: func(c checks.Check) bool {
@@ -55,8 +53,8 @@ func init() {
 		BadUsage: checks.UsageOf("check_net_socket"),
 		Do: func() map[string]string {
 			return map[string]string{
-				"net.socket.missing": "What should listen or be connected there does not: see its service and log. Compare with ss -anpe.",
-				"net.socket.found":   "It must not be there: find its process with ss -anpe, and stop it.",
+				"net.socket.missing": "Check the service that should listen or be connected, and its log. Compare with ss -anpe.",
+				"net.socket.found":   "Find the process of the socket with ss -anpe, and stop it: the line forbids this socket.",
 			}
 		},
 	})
@@ -87,7 +85,7 @@ func (c *netSocket) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	return findings
 }
 
-// criteria says in LBNL's words what is looked for.
+// criteria returns the match strings as LBNL NHC prints them.
 func (c *netSocket) criteria() string {
 	var list []string
 	for _, field := range []struct{ name, expr string }{
@@ -106,7 +104,7 @@ func (c *netSocket) criteria() string {
 	return strings.Join(list, " && ")
 }
 
-// wrong reports that there is no socket, or that there are n.
+// wrong returns the failure for n sockets found.
 func (c *netSocket) wrong(n int) checks.Finding {
 	label := cmp.Or(c.Label, "matching")
 	f := checks.Finding{
@@ -120,7 +118,7 @@ func (c *netSocket) wrong(n int) checks.Finding {
 		f.Code = "net.socket.found"
 		f = f.Phrase("check_net_socket", "%d %s socket(s) found", n, label)
 		f.Want, f.Got = "0", strconv.Itoa(n)
-		f.Status = min(n, 255) // LBNL NHC's own is the number modulo 256, which may be success
+		f.Status = min(n, 255) // LBNL NHC exits with n modulo 256, which can be 0
 	}
 	seek := c.criteria()
 	if c.All {
@@ -149,8 +147,8 @@ type socketSearch struct {
 	procs map[uint64]network.Holder
 }
 
-// count is how many sockets match; without -a it stops at the first. Only the
-// lists of those protocols are read that can match.
+// count returns the number of sockets that match; without -a it stops at the first. It reads
+// only the lists of protocols that can match.
 func (s *socketSearch) count() (n int, err error) {
 	for _, protocol := range network.SocketProtocols {
 		if !s.fits(protocol, s.Protocol) {
@@ -176,10 +174,11 @@ func (s *socketSearch) count() (n int, err error) {
 	return n, nil
 }
 
-// fits says whether a match string holds, if one is given.
+// fits reports whether a value fits a match string; an empty match string fits any value.
 func (s *socketSearch) fits(value, expr string) bool { return expr == "" || s.match(value, expr) }
 
-// wants compares what costs nothing first, and the process last.
+// wants reports whether a socket fits all match strings. It compares the process last, since
+// finding it is expensive.
 func (s *socketSearch) wants(k *network.Socket) (bool, error) {
 	if s.Local != "" && !s.match(k.Local(), s.Local) || s.Remote != "" && !s.match(k.Remote(), s.Remote) ||
 		!s.fits(k.State, s.State) || !s.fits(k.Type, s.Type) || s.User != "" && !s.match(s.user(k), s.User) {
@@ -192,7 +191,7 @@ func (s *socketSearch) wants(k *network.Socket) (bool, error) {
 	return err == nil && s.match(name, s.Daemon), err
 }
 
-// user is the name of a socket's owner, "" if it has none or that has no account.
+// user returns the name of a socket's owner; "" if it has no owner or the owner no account.
 func (s *socketSearch) user(k *network.Socket) string {
 	if !k.Owned {
 		return ""
@@ -206,7 +205,7 @@ func (s *socketSearch) user(k *network.Socket) string {
 	return name
 }
 
-// daemon is the command name of the process that has a socket open.
+// daemon returns the command name of the process that has a socket open.
 func (s *socketSearch) daemon(k *network.Socket) (string, error) {
 	if s.procs == nil {
 		s.env.At("look for sockets in /proc/*/fd")

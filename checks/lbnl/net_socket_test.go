@@ -10,8 +10,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// netLine is a line of /proc/net/tcp and its like: addresses and state as the
-// kernel of a little-endian machine prints them.
+// netLine returns a line of a file such as /proc/net/tcp: addresses and state as the kernel of
+// a little-endian machine prints them.
 func netLine(local, remote, state string, uid, inode int) string {
 	return fmt.Sprintf("   0: %s %s %s 00000000:00000000 00:00000000 00000000 %5d        0 %d 1 0000000000000000 100 0 0 10 0\n",
 		local, remote, state, uid, inode)
@@ -26,7 +26,7 @@ const (
 	netLocalhost = "0100007F:"
 )
 
-// netNode is a node with eight sockets in use and what is different on it.
+// netNode returns the files of a node with eight sockets in use, with some of them replaced.
 func netNode(change map[string]string) map[string]string {
 	files := map[string]string{
 		"etc/passwd": "root:x:0:0::/root:/bin/bash\nalice:x:5001:5001::/home/alice:/bin/bash\n",
@@ -51,7 +51,7 @@ func netNode(change map[string]string) map[string]string {
 	return files
 }
 
-// netLinks are the open files of the processes: each has the socket of its number.
+// netLinks returns the open files of the processes: each has the socket of its number.
 func netLinks() map[string]string {
 	links := map[string]string{"proc/101/fd/0": "/dev/null"}
 	for _, pid := range []int{101, 102, 103, 106, 108} {
@@ -60,25 +60,25 @@ func netLinks() map[string]string {
 	return links
 }
 
-// onNet puts a scenario on the node of netNode.
+// onNet returns a scenario on the node of netNode.
 func onNet(name string, words []string, want ...checks.Finding) checktest.Scenario {
 	return checktest.Scenario{Name: name, Words: words, Files: netNode(nil), Links: netLinks(), Want: want}
 }
 
-// acting gives a scenario a shell for its actions, and says what they leave behind.
+// acting adds a shell for the actions to a scenario, and the files that they create.
 func acting(s checktest.Scenario, left string) checktest.Scenario {
 	s.Acts, s.Tools, s.Leaves = true, checktest.Of("bash"), map[string]string{"act": left}
 	return s
 }
 
-// socketMissing is the failure of a check that found no socket.
+// socketMissing returns the failure of a check that found no socket.
 func socketMissing(device, text string) checks.Finding {
 	return checks.Finding{
 		Code: "net.socket.missing", Severity: checks.Fail, Device: checks.Device{Kind: "socket", Name: device}, Want: "at least 1", Got: "0",
 		Message: "check_net_socket:  No " + text}
 }
 
-// socketFound is the failure of a check that must find none.
+// socketFound returns the failure of a check that must find none.
 func socketFound(device string, n int, text string) checks.Finding {
 	return checks.Finding{
 		Code: "net.socket.found", Severity: checks.Fail, Device: checks.Device{Kind: "socket", Name: device}, Want: "0", Got: fmt.Sprint(n), Status: min(n, 255),

@@ -10,27 +10,27 @@ import (
 )
 
 // nvHealthmon runs NVIDIA's Tesla health monitor, "nvidia-healthmon -e -v", and
-// goes by its exit status. It is run once, however many lines ask for it. The
-// variables NVIDIA_HEALTHMON and NVIDIA_HEALTHMON_ARGS are another command.
+// evaluates its exit status. A run starts it only once, even for several lines. The
+// variables NVIDIA_HEALTHMON and NVIDIA_HEALTHMON_ARGS replace the command.
 //
 //	gpu* || check_nv_healthmon
 type nvHealthmon struct {
-	Surplus []string `arg:"*"` // LBNL NHC does not look at any
+	Surplus []string `arg:"*"` // ignored, as in LBNL NHC
 }
 
 func init() {
 	checks.Register(checks.Info{
 		Name:    "check_nv_healthmon",
 		Usage:   "",
-		Summary: "nvidia-healthmon finds all GPUs well",
+		Summary: "nvidia-healthmon finds all GPUs healthy",
 		Lane:    checks.Cmd,
 		New:     func() checks.Check { return &nvHealthmon{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"gpu.healthmon.missing": "Install nvidia-healthmon, or drop the check: newer drivers come without it, and check_nvsmi_healthmon does its work.",
-				"gpu.healthmon.signal":  "nvidia-healthmon crashed or was killed: run it by hand, and look in dmesg for Xid errors of the driver.",
-				"gpu.healthmon.failed":  "The log has its output: it names the GPU and the test that failed. Look in dmesg for Xid errors.",
-				"gpu.healthmon.output":  "Nothing by itself: it is what nvidia-healthmon printed; the failure that follows tells what to do.",
+				"gpu.healthmon.missing": "Install nvidia-healthmon, or replace the line by check_nvsmi_healthmon: newer drivers do not include nvidia-healthmon.",
+				"gpu.healthmon.signal":  "Run nvidia-healthmon by hand: it crashed or was killed. Look for Xid errors in dmesg.",
+				"gpu.healthmon.failed":  "Read the output of nvidia-healthmon in the log: it names the GPU and the test that failed. Look for Xid errors in dmesg.",
+				"gpu.healthmon.output":  "No action: this is the output of nvidia-healthmon. See the failure that follows.",
 			}
 		},
 		Vars: map[string]string{"NVIDIA_HEALTHMON": "nvidia-healthmon", "NVIDIA_HEALTHMON_ARGS": "-e -v"},
@@ -61,7 +61,7 @@ func (c *nvHealthmon) Run(ctx context.Context, env *checks.Env) []checks.Finding
 	return []checks.Finding{f}
 }
 
-// toolFailure is a failure by the exit status of a tool, without code and message.
+// toolFailure returns the failure of a tool by its exit status, without code and message.
 func toolFailure(tool string, x probe.Exit) checks.Finding {
 	f := checks.Finding{
 		Severity: checks.Fail,

@@ -7,43 +7,43 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// nvsmiHealthmon runs nvidia-smi and goes by its exit status. It is run once,
-// however many lines ask for it. The variables NVIDIA_SMI_HEALTHMON and
-// NVIDIA_SMI_HEALTHMON_ARGS are another command and its arguments.
+// nvsmiHealthmon runs nvidia-smi and evaluates its exit status. A run starts it only once,
+// even for several lines. The variables NVIDIA_SMI_HEALTHMON and
+// NVIDIA_SMI_HEALTHMON_ARGS replace the command and its arguments.
 //
 //	gpu* || check_nvsmi_healthmon
 type nvsmiHealthmon struct {
-	Surplus []string `arg:"*"` // LBNL NHC does not look at any
+	Surplus []string `arg:"*"` // ignored, as in LBNL NHC
 }
 
 func init() {
 	checks.Register(checks.Info{
 		Name:    "check_nvsmi_healthmon",
 		Usage:   "",
-		Summary: "nvidia-smi finds all GPUs well",
+		Summary: "nvidia-smi finds all GPUs healthy",
 		Lane:    checks.Cmd,
 		New:     func() checks.Check { return &nvsmiHealthmon{} },
 		Do: func() map[string]string {
 			return map[string]string{
 				"gpu.smi.argument":   "Correct NVIDIA_SMI_HEALTHMON_ARGS in nhc.conf: this nvidia-smi does not know an option in it.",
-				"gpu.smi.permission": "Run nhc-gpu as root, and see the modes of /dev/nvidia*.",
-				"gpu.smi.power":      "Plug in the power cables of the GPU: see dmesg for which one.",
-				"gpu.smi.driver":     "See dmesg: the driver was not built for this kernel, was unloaded, or found no GPU. Try modprobe nvidia.",
-				"gpu.smi.interrupt":  "See dmesg, and reboot. If it comes back a BIOS setting or the GPU is at fault.",
-				"gpu.smi.library":    "Install the libraries of the driver's version: libnvidia-ml.so.1 is missing.",
-				"gpu.smi.inforom":    "Reset the GPU or reboot; if nvidia-smi -q still says so have the GPU replaced.",
-				"gpu.smi.lost":       "See dmesg for Xid 79 and which GPU it is. Reboot, with the power off for a moment; if it comes back reseat or replace the GPU.",
-				"gpu.smi.signal":     "nvidia-smi crashed or was killed: run it by hand, and look in dmesg for Xid errors of the driver.",
+				"gpu.smi.permission": "Run nhc-gpu as root, and check the modes of /dev/nvidia*.",
+				"gpu.smi.power":      "Connect the power cables of the GPU; dmesg names the GPU.",
+				"gpu.smi.driver":     "Run modprobe nvidia and read dmesg: the driver was not built for this kernel, was unloaded, or found no GPU.",
+				"gpu.smi.interrupt":  "Read dmesg, and reboot. If the error returns, check the BIOS settings, then replace the GPU.",
+				"gpu.smi.library":    "Install the driver's libraries in the version of the driver: libnvidia-ml.so.1 is missing.",
+				"gpu.smi.inforom":    "Reset the GPU or reboot. If nvidia-smi -q still reports it, replace the GPU.",
+				"gpu.smi.lost":       "Look for Xid 79 in dmesg, which names the GPU. Power the node off and on. If the error returns, reseat or replace the GPU.",
+				"gpu.smi.signal":     "Run nvidia-smi by hand: it crashed or was killed. Look for Xid errors in dmesg.",
 				"gpu.smi.missing":    "Install the driver's tools, or correct NVIDIA_SMI_HEALTHMON in nhc.conf: the program was not found.",
-				"gpu.smi.failed":     "The log has its output: run nvidia-smi by hand, and look in dmesg for Xid errors of the driver.",
-				"gpu.smi.output":     "Nothing by itself: it is what nvidia-smi printed; the failure that follows tells what to do.",
+				"gpu.smi.failed":     "Read the output of nvidia-smi in the log, run it by hand, and look for Xid errors in dmesg.",
+				"gpu.smi.output":     "No action: this is the output of nvidia-smi. See the failure that follows.",
 			}
 		},
 		Vars: map[string]string{"NVIDIA_SMI_HEALTHMON": "nvidia-smi", "NVIDIA_SMI_HEALTHMON_ARGS": ""},
 	})
 }
 
-// smiStatus is what an exit status of nvidia-smi means: section "RETURN VALUE" of
+// smiStatus returns the meaning of an exit status of nvidia-smi: section "RETURN VALUE" of
 // nvidia-smi(1).
 func smiStatus(status int) (code, text string, remedy checks.Remedy) {
 	switch status {

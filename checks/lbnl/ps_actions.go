@@ -7,12 +7,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// actions are what some checks of processes do about a finding, in their order:
-// log, syslog, die (fail, which ends the check), kill, and ignore (no more
-// actions). Other words mean nothing.
+// actions are the actions of a line on a finding, in their order: log, syslog, die (the check
+// fails and ends), kill, and ignore (the actions after it are skipped). Other words are ignored.
 type actions []string
 
-// actionsOf are the words of the configuration; without any it is die.
+// actionsOf parses the actions of a line; the default is die.
 func actionsOf(words []string) actions {
 	if a := strings.Fields(strings.Join(words, " ")); len(a) > 0 {
 		return a
@@ -22,8 +21,8 @@ func actionsOf(words []string) actions {
 
 func (a actions) kills() bool { return slices.Contains(a, "kill") }
 
-// take carries out the actions on f, whose severity they determine. It says
-// whether the check has failed and is over.
+// take carries out the actions on f, and sets its severity. over reports whether the check has
+// failed and ends.
 func (a actions) take(f checks.Finding, kill func()) (findings []checks.Finding, over bool) {
 	for _, word := range a {
 		g := f

@@ -9,16 +9,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// psBlacklist checks that no such process runs. DAEMON is a glob that is looked
-// for anywhere in the command lines of all processes, ARGS are appended to it
-// with a blank. OWNER is a match string for the name of the process's user.
+// psBlacklist checks that a process does not run. The glob DAEMON is searched for anywhere in
+// the command lines of all processes; ARGS is appended to it after a blank. OWNER is a match string for the name of the process's user.
 //
 //	node* || check_ps_blacklist telnetd !root
 type psBlacklist struct {
 	Daemon  string   `arg:"1" toml:"daemon"` // glob for a part of the command line
-	Owner   string   `arg:"2" toml:"owner"`  // match string for the user; any if it is not given
-	Args    string   `arg:"3" toml:"args"`   // more of the glob, after a blank
-	Surplus []string `arg:"*"`               // LBNL NHC does not look at more
+	Owner   string   `arg:"2" toml:"owner"`  // match string for the user; default: any user
+	Args    string   `arg:"3" toml:"args"`   // appended to the glob after a blank
+	Surplus []string `arg:"*"`               // ignored, as in LBNL NHC
 }
 
 func init() {
@@ -30,7 +29,7 @@ func init() {
 		New:     func() checks.Check { return &psBlacklist{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"ps.blacklist.running": "It must not run here: find out who started it, and end it.",
+				"ps.blacklist.running": "Find out who started the process, and end it: the line forbids it.",
 			}
 		},
 	})

@@ -9,16 +9,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// psDaemon checks that a process runs. DAEMON is a glob that is looked for
-// anywhere in the command lines of all processes, ARGS are appended to it with a
-// blank. OWNER is compared with the name of the process's user.
+// psDaemon checks that a process runs. The glob DAEMON is searched for anywhere in the
+// command lines of all processes; ARGS is appended to it after a blank. OWNER is compared with the name of the process's user.
 //
 //	node* || check_ps_daemon sshd root
 type psDaemon struct {
-	Daemon  string   `arg:"1" toml:"daemon"` // a glob, looked for anywhere in the command line
+	Daemon  string   `arg:"1" toml:"daemon"` // glob for a part of the command line
 	Owner   string   `arg:"2" toml:"owner"`  // the name of the process's user
-	Args    string   `arg:"3" toml:"args"`   // appended to the glob with a blank
-	Surplus []string `arg:"*"`               // LBNL NHC does not look at more
+	Args    string   `arg:"3" toml:"args"`   // appended to the glob after a blank
+	Surplus []string `arg:"*"`               // ignored, as in LBNL NHC
 }
 
 func init() {
@@ -30,7 +29,7 @@ func init() {
 		New:     func() checks.Check { return &psDaemon{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"ps.daemon.down": "Start it, and see its log for why it ended.",
+				"ps.daemon.down": "Start the daemon, and read its log to find out why it ended.",
 			}
 		},
 	})

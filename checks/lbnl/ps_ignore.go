@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// ignored are the processes that a check of users leaves alone: those of which
-// one value of a list is the command, the uid, the user's name or the pid.
+// ignored are the processes that a check of users skips: a list contains their command, uid,
+// user name or process ID.
 type ignored struct {
 	commands, uids, users, pids []string
 }
 
-// values splits the words of an option: each may be a list of its own.
+// values splits the values of an option: each can be a list.
 func values(words []string) []string { return strings.Fields(strings.Join(words, " ")) }
 
 func (i *ignored) has(s subject) bool {

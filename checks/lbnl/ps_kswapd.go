@@ -14,18 +14,18 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// psKswapd checks that the kernel's page-out threads, one for each NUMA node,
-// have had CPU time alike; where they have not, one NUMA node is short of
-// memory. It fails if one has had more than THRESHOLD seconds; if one has had
-// none and another more than half of that; or if one has had more than
-// DISCREPANCY times the time of another. A machine with one such thread passes.
-// ACTIONS are log, syslog, die or ignore, in their order; die if none is given.
+// psKswapd checks that the kernel's page-out threads (kswapd), one for each NUMA node,
+// have used similar CPU time. A large difference means that one NUMA node is short of
+// memory. The check fails if one thread has used more than THRESHOLD seconds; if one has used
+// none and another more than half of THRESHOLD; or if one has used more than DISCREPANCY times
+// the time of another. A machine with one such thread passes. ACTIONS are log, syslog, die or
+// ignore, in their order; the default is die.
 //
 //	node* || check_ps_kswapd 500 100 log syslog
 type psKswapd struct {
 	Threshold   string   `arg:"1" toml:"threshold"`   // seconds of CPU time
-	Discrepancy string   `arg:"2" toml:"discrepancy"` // how many times the least the most may be
-	Actions     []string `arg:"*" toml:"actions"`     // what to do: log, syslog, die, ignore
+	Discrepancy string   `arg:"2" toml:"discrepancy"` // highest allowed ratio of two threads' times
+	Actions     []string `arg:"*" toml:"actions"`     // log, syslog, die, ignore
 }
 
 func init() {
@@ -37,7 +37,7 @@ func init() {
 		New:     func() checks.Check { return &psKswapd{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"ps.kswapd.imbalance": "See numastat -m: one NUMA node has run out of memory. If no job explains it, reboot the node and look for a lost memory module.",
+				"ps.kswapd.imbalance": "Run numastat -m: one NUMA node has run out of memory. If no job explains it, reboot the node and look for a missing memory module.",
 			}
 		},
 	})
@@ -79,7 +79,7 @@ func (c *psKswapd) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	return findings
 }
 
-// balanced judges the seconds of all threads.
+// balanced reports whether the threads have used similar CPU time, in seconds.
 func balanced(times []int64, threshold, discrepancy *big.Rat) bool {
 	if len(times) < 2 {
 		return true

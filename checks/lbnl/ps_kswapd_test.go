@@ -9,8 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// onNodes is a line on a machine whose page-out threads have had that many
-// seconds of CPU time.
+// onNodes returns a scenario where the page-out threads have used the given seconds of CPU time.
 func onNodes(name string, seconds []int, words []string, want ...checks.Finding) checktest.Scenario {
 	procs := []checktest.UseProc{{PID: 1, Args: "/sbin/init"}}
 	for i, s := range seconds {

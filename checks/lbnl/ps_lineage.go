@@ -11,20 +11,20 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// psLineage checks that every process of a user, above MAX_SYS_UID and not of
-// NHC_AUTH_USERS, descends from the daemon of the resource manager: a command
-// that fits the match string RM_DAEMON_MATCH, which NHC_RM decides if it is not
-// set. ACTIONS are log, syslog, kill, die or ignore, in their order, for each
-// process that does not; die, which is meant if none is given, ends the check.
-// What -c, -u and -p name is left alone by later lines with this check, too.
+// psLineage checks that the processes of ordinary users descend from the daemon of the
+// resource manager. Users up to MAX_SYS_UID and those in NHC_AUTH_USERS are skipped. The match
+// string RM_DAEMON_MATCH finds the daemon; its default depends on NHC_RM. ACTIONS are log,
+// syslog, kill, die or ignore, in their order, for each process that does not descend from it;
+// the default is die, which ends the check. Later lines with this check also skip the processes
+// that -c, -u and -p name.
 //
 //	node* || check_ps_userproc_lineage -c /usr/lib/systemd/systemd log syslog kill
 type psLineage struct {
-	IgnoreCommands []string `opt:"c" toml:"ignore_commands"` // first words of command lines to leave alone
-	IgnoreUIDs     []string `opt:"u" toml:"ignore_uids"`     // uids to leave alone
-	IgnoreUsers    []string `opt:"n" toml:"ignore_users"`    // users to leave alone
-	IgnorePIDs     []string `opt:"p" toml:"ignore_pids"`     // processes to leave alone
-	Actions        []string `arg:"*" toml:"actions"`         // what to do: log, syslog, die, kill, ignore
+	IgnoreCommands []string `opt:"c" toml:"ignore_commands"` // first words of command lines to skip
+	IgnoreUIDs     []string `opt:"u" toml:"ignore_uids"`     // uids to skip
+	IgnoreUsers    []string `opt:"n" toml:"ignore_users"`    // users to skip
+	IgnorePIDs     []string `opt:"p" toml:"ignore_pids"`     // process IDs to skip
+	Actions        []string `arg:"*" toml:"actions"`         // log, syslog, die, kill, ignore
 }
 
 const lineageName = "check_ps_userproc_lineage"
@@ -40,8 +40,8 @@ func init() {
 		BadUsage: checks.UsageOf(lineageName),
 		Do: func() map[string]string {
 			return map[string]string{
-				"ps.lineage.rogue":  "Ask its user whether it is a leftover of a job or a login outside the resource manager, and end it.",
-				"ps.lineage.killed": "Nothing: the line asks for it.",
+				"ps.lineage.rogue":  "Ask the user whether the process was left behind by a job or started from a login outside the resource manager, and end it.",
+				"ps.lineage.killed": "No action: the line requests the kill.",
 				"ps.lineage.rm":     "Set NHC_RM to slurm, pbs, sge or lsf, or remove the line.",
 				"ps.action.failed":  checks.DoActionFailed,
 			}
@@ -50,10 +50,9 @@ func init() {
 	})
 }
 
-// daemons are the processes that start jobs, by resource manager. An execd of
-// Grid Engine may have been restarted, which leaves its shepherds alone. Its daemons
-// may run as an administrator who is an ordinary user. The others are root's, and a
-// user's process with that name does not count.
+// daemons are the processes that start jobs, by resource manager. The shepherds of Grid Engine
+// survive a restart of their execd, so both count. Its daemons can run as an ordinary user. The
+// other daemons run as root: a process of another user with that name does not count.
 var daemons = [...]struct {
 	manager, match string
 	root           bool
@@ -109,8 +108,8 @@ func (c *psLineage) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	return l.findings
 }
 
-// lists are those of this line and, but for the users, of the lines before.
-// Nothing outlives a line that runs in a process of its own (nhc -f).
+// lists returns the lists of this line plus, except for the users, those of earlier lines. A
+// line that runs in its own process (nhc -f) leaves nothing to later lines, as in LBNL NHC.
 func (c *psLineage) lists(env *checks.Env) ignored {
 	kept := probe.Kept[ignored](env.Host, lineageName)
 	lists := ignored{
@@ -125,8 +124,8 @@ func (c *psLineage) lists(env *checks.Env) ignored {
 	return lists
 }
 
-// listed says whether a name stands in a list as a word of its own, that is
-// between characters that are neither letters nor digits.
+// listed reports whether a list contains a name as a whole word: between characters that are
+// neither letters nor digits.
 func listed(list, name string) bool {
 	for at := 0; name != ""; at++ {
 		i := strings.Index(list[at:], name)
@@ -151,14 +150,14 @@ type lineage struct {
 	env      *checks.Env
 	procs    []probe.Process
 	daemon   string // match string
-	root     bool   // the daemon is root's
+	root     bool   // the daemon runs as root
 	match    func(s, expr string) bool
 	findings []checks.Finding
 }
 
-// rogue says that a process neither is the daemon nor descends from it. One that
-// has ended, or whose line of ancestors has changed since the processes were
-// listed, is not judged.
+// rogue reports whether a process neither is the daemon nor descends from it. It returns false
+// for a process that has ended, or with ancestors that have changed since the processes were
+// listed.
 func (l *lineage) rogue(p probe.Process) bool {
 	if !l.root && l.match(p.Command(), l.daemon) {
 		return false
@@ -173,7 +172,7 @@ func (l *lineage) rogue(p probe.Process) bool {
 			l.note(err)
 			return false
 		}
-		if u.Parent == 0 { // its parent is outside of this PID namespace, or the kernel
+		if u.Parent == 0 { // the parent is the kernel or outside of this PID namespace
 			return true
 		}
 		parent, known := processOf(l.procs, u.Parent)
@@ -188,7 +187,7 @@ func (l *lineage) rogue(p probe.Process) bool {
 	return false
 }
 
-// note keeps that a process could not be judged.
+// note records the error of a process that could not be checked.
 func (l *lineage) note(err error) {
 	if errors.Is(err, os.ErrProcessDone) {
 		return

@@ -11,8 +11,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// onJobs is a line on a node with a job, something that has left it, and a
-// process whose parent nobody sees.
+// onJobs returns a scenario with a job, a process that has escaped from it, and a process with
+// a parent that is not visible.
 func onJobs(name string, words []string, want ...checks.Finding) checktest.Scenario {
 	files := checktest.UseNode(
 		checktest.UseProc{PID: 1, Args: "/sbin/init"},
@@ -83,8 +83,8 @@ var _ = checktest.Table("check_ps_userproc_lineage", func(string) (list []checkt
 	return list
 })
 
-// What one line says of commands, uids and processes holds for the lines after
-// it, what it says of users does not; and with -f nothing does.
+// Commands, uids and process IDs of one line hold for later lines; users do not. With -f nothing
+// holds for later lines.
 func TestLineageListsPersist(t *testing.T) {
 	t.Parallel()
 	s := onJobs("", nil)

@@ -10,16 +10,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// psLoadAvg checks the load averages of the last minute, of five and of fifteen
-// minutes: the whole part of each must be less than its limit. A limit that is
-// empty is not tested.
+// psLoadAvg checks the load averages of the last 1, 5 and 15 minutes: the integer part of each
+// must be less than its limit. An empty limit is not checked.
 //
 //	node* || check_ps_loadavg 256 192 192
 type psLoadAvg struct {
 	One     string   `arg:"1" toml:"one"`     // limit of the 1-minute load average
 	Five    string   `arg:"2" toml:"five"`    // limit of the 5-minute load average
 	Fifteen string   `arg:"3" toml:"fifteen"` // limit of the 15-minute load average
-	Surplus []string `arg:"*"`                // LBNL NHC does not look at more
+	Surplus []string `arg:"*"`                // ignored, as in LBNL NHC
 }
 
 func init() {
@@ -31,7 +30,7 @@ func init() {
 		New:     func() checks.Check { return &psLoadAvg{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"ps.loadavg.high": "See top for what runs, and for processes in state D, which wait for a disk or a file server and count, too.",
+				"ps.loadavg.high": "Run top: look for busy processes, and for processes in state D, which wait for a disk or a file server and count as load.",
 			}
 		},
 	})

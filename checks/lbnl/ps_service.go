@@ -10,30 +10,30 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// psService checks that the process of a service runs, and starts the service
-// if not; or, with -s, -k or -E, that it does not run, and ends it. MATCH is
-// compared with the first word of the command lines, with the whole line if -f
-// is given; without one the word must end in the name of the service or DAEMON.
-// An action runs in the background, unless -v (its status decides) or -V (then
-// the service is looked at again) asks to wait for it.
+// psService checks that the process of a service runs. With -S, -r, -c or -e it starts a
+// missing service. With -s, -k or -E it checks that the process does not run, and ends it. MATCH
+// is compared with the first word of each command line, or with the whole line if -f is given.
+// Without MATCH, the first word must end in DAEMON or the name of the service. An action runs
+// in the background. With -v the check waits for it and evaluates its exit status; with -V it
+// then also checks the process or the service again.
 //
 //	node* || check_ps_service -u root -S sshd
 type psService struct {
-	Service       []string `arg:"*" toml:"service"`        // the name, blanks between its words
-	Owner         string   `opt:"u" toml:"user"`           // match string for the name of the process's user; a uid stands for its name
-	Daemon        string   `opt:"d" toml:"daemon"`         // the program's name, if it is not the service's
+	Service       []string `arg:"*" toml:"service"`        // the name of the service
+	Owner         string   `opt:"u" toml:"user"`           // match string for the user's name, or a uid
+	Daemon        string   `opt:"d" toml:"daemon"`         // the name of the program; default: the service's
 	Match         string   `opt:"m" toml:"match"`          // match string for the program
 	FullMatch     bool     `opt:"f" toml:"full_match"`     // compare with the whole command line
-	Nonfatal      bool     `opt:"0" toml:"nonfatal"`       // only say what is wrong
-	Start         bool     `opt:"S" toml:"start"`          // if it is missing: service NAME start
-	Restart       bool     `opt:"r" toml:"restart"`        // if it is missing: service NAME restart
-	Cycle         bool     `opt:"c" toml:"cycle"`          // if it is missing: stop, 2 s, start
-	MissingAction string   `opt:"e" toml:"missing_action"` // if it is missing: a shell line
-	Stop          bool     `opt:"s" toml:"stop"`           // if it is found: service NAME stop
-	Kill          bool     `opt:"k" toml:"kill"`           // if it is found: SIGKILL
-	FoundAction   string   `opt:"E" toml:"found_action"`   // if it is found: a shell line
-	Wait          bool     `opt:"v" toml:"wait"`           // wait for the action; its status decides
-	Verify        bool     `opt:"V" toml:"verify"`         // and look at the process or the service again
+	Nonfatal      bool     `opt:"0" toml:"nonfatal"`       // warn, do not fail
+	Start         bool     `opt:"S" toml:"start"`          // if missing: service NAME start
+	Restart       bool     `opt:"r" toml:"restart"`        // if missing: service NAME restart
+	Cycle         bool     `opt:"c" toml:"cycle"`          // if missing: stop, wait 2 s, start
+	MissingAction string   `opt:"e" toml:"missing_action"` // if missing: run this shell line
+	Stop          bool     `opt:"s" toml:"stop"`           // if found: service NAME stop
+	Kill          bool     `opt:"k" toml:"kill"`           // if found: send SIGKILL
+	FoundAction   string   `opt:"E" toml:"found_action"`   // if found: run this shell line
+	Wait          bool     `opt:"v" toml:"wait"`           // wait for the action and evaluate its exit status
+	Verify        bool     `opt:"V" toml:"verify"`         // like -v, and check the process or the service again
 }
 
 func init() {
@@ -41,7 +41,7 @@ func init() {
 		Name: "check_ps_service",
 		Usage: "[-0] [-f] [-v|-V] [-S|-r|-c|-s|-k] [-u USER] [-d DAEMON | -m MATCH] [-e ACTION | -E ACTION] " +
 			"SERVICE",
-		Summary: "a service runs, or does not",
+		Summary: "a service runs, or does not run",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &psService{} },
 		Acts: func(c checks.Check) bool {
@@ -51,15 +51,15 @@ func init() {
 		BadUsage: checks.UsageOf("check_ps_service"),
 		Do: func() map[string]string {
 			return map[string]string{
-				"ps.service.down":    "See systemctl status and the service's log. If the message says that an action is in progress, look again in a minute.",
-				"ps.service.running": "It must not run here: stop and disable it.",
-				"ps.service.mended":  "Nothing: the action of the line has put it right. Once too often is a fault of the service.",
+				"ps.service.down":    "Run systemctl status and read the service's log. If the message reports an action in progress, check again in a minute.",
+				"ps.service.running": "Stop and disable the service: the line forbids it.",
+				"ps.service.mended":  "No action: the line's action fixed it. If it happens often, find the fault of the service.",
 			}
 		},
 	})
 }
 
-// unwanted says that the check is about a service that must not run.
+// unwanted reports whether the line is about a service that must not run.
 func (s *psService) unwanted() bool { return s.Stop || s.Kill || s.FoundAction != "" }
 
 func (s *psService) Run(ctx context.Context, env *checks.Env) []checks.Finding {
@@ -122,7 +122,7 @@ func (r *serviceRun) text(state string) string {
 		r.service, r.daemon, checks.Before("owned by ", r.owner, " "), state)
 }
 
-// note reports what has been put right.
+// note reports a successful action.
 func (r *serviceRun) note(message string) {
 	r.findings = append(r.findings, checks.Finding{
 		Code:     "ps.service.mended",
@@ -132,7 +132,7 @@ func (r *serviceRun) note(message string) {
 	})
 }
 
-// fail reports what is wrong.
+// fail reports a service that is down, or one that must not run.
 func (r *serviceRun) fail(code, message string) {
 	f := checks.Finding{
 		Code:     code,
@@ -152,8 +152,8 @@ func (r *serviceRun) fail(code, message string) {
 	r.findings = append(r.findings, f)
 }
 
-// end deals with a process that must not run. It says whether that was all:
-// only killing goes on with the next one.
+// end ends a process that must not run. It reports whether the check is complete: only a kill
+// continues with the next process.
 func (r *serviceRun) end(ctx context.Context, p probe.Process) bool {
 	var message string
 	var done bool
@@ -173,7 +173,7 @@ func (r *serviceRun) end(ctx context.Context, p probe.Process) bool {
 	return true
 }
 
-// killWait is how long a killed process is given to disappear.
+// killWait is the time limit for a killed process to disappear.
 const killWait = 200 * time.Millisecond
 
 func (r *serviceRun) kill(p probe.Process) (message string, done bool) {
@@ -246,7 +246,7 @@ func (r *serviceRun) found(ctx context.Context, p probe.Process) (message string
 	return fmt.Sprintf("%s successfully terminated service %s (process %d).", text, r.service, p.PID), true
 }
 
-// begin deals with a service that should run.
+// begin starts a service that should run, and reports the result.
 func (r *serviceRun) begin(ctx context.Context) {
 	message, done := r.start(ctx)
 	if done {
@@ -260,7 +260,7 @@ func (r *serviceRun) start(ctx context.Context) (message string, done bool) {
 	down := r.text("not running")
 	text := down
 	var action probe.Command
-	var command string // the action for a person
+	var command string // the action as text
 	switch {
 	case r.Start:
 		text += "; start"
@@ -288,7 +288,7 @@ func (r *serviceRun) start(ctx context.Context) (message string, done bool) {
 		return down, false
 	case status != 0:
 		return fmt.Sprintf("%s failed (exit code %d).", text, status), false
-	case !r.Verify: // LBNL NHC says "stopped" here
+	case !r.Verify: // LBNL NHC prints "stopped" here
 		return fmt.Sprintf("%s; service %s stopped successfully.", text, r.service), true
 	case r.status(ctx) != 0:
 		return fmt.Sprintf("%s succeeded but failed to start service %s.", text, r.service), false
@@ -296,18 +296,18 @@ func (r *serviceRun) start(ctx context.Context) (message string, done bool) {
 	return fmt.Sprintf("%s succeeded; service %s now running.", text, r.service), true
 }
 
-// serviceCommand asks the service manager of the node.
+// serviceCommand returns the command of the node's service manager.
 func (r *serviceRun) serviceCommand(verb string) probe.Command {
 	argv := append([]string{"/sbin/service"}, strings.Fields(r.service)...)
 	return r.env.Command(append(argv, verb)...)
 }
 
-// serviceText returns that command for a person.
+// serviceText returns that command as text.
 func (r *serviceRun) serviceText(verb string) string {
 	return fmt.Sprintf("/sbin/service %s %s", r.service, verb)
 }
 
-// cycle is one command that may go on when this process has ended.
+// cycle returns one command that stops and starts the service, also after this process has ended.
 func (r *serviceRun) cycle() probe.Command {
 	argv := append([]string{r.env.Host.Path("/sbin/service")}, strings.Fields(r.service)...)
 	return r.env.Shell(`"$0" "$@" stop; sleep 2; "$0" "$@" start`, argv...)
@@ -317,6 +317,6 @@ func (r *serviceRun) cycle() probe.Command {
 func (r *serviceRun) status(ctx context.Context) int {
 	c := r.serviceCommand("status")
 	r.env.At("run %s", strings.Join(c.Argv, " "))
-	c.Lasting = true // as for the action: what it starts lives on
+	c.Lasting = true // processes that it starts must survive
 	return r.env.Host.Run(ctx, c).Status
 }

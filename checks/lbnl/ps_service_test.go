@@ -16,8 +16,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// serviceFinding is what the check says about a service; text follows the name
-// of the check.
+// serviceFinding returns a finding about a service; text follows the name of the check.
 func serviceFinding(code, service, text string) checks.Finding {
 	f := checks.Finding{Code: "ps.service." + code, Severity: checks.Fail, Device: checks.Device{Kind: "service", Name: service}, Message: "check_ps_service:  " + text}
 	switch code {
@@ -31,8 +30,8 @@ func serviceFinding(code, service, text string) checks.Finding {
 	return f
 }
 
-// onServices is a node with processes and a service command that writes what
-// it is asked for to a log; it answers with the status in the file rc-VERB.
+// onServices returns a scenario with processes and a service command. The command appends its
+// arguments to a log and exits with the status in the file rc-VERB.
 func onServices(name string, words []string, want ...checks.Finding) checktest.Scenario {
 	files := psNode()
 	files["sbin/service"] = `#!/bin/sh
@@ -53,13 +52,12 @@ func answering(s checktest.Scenario, verb, status string) checktest.Scenario {
 	return s
 }
 
-// logged is what the service command has been asked for.
+// logged returns the log of the service command.
 func logged(lines ...string) map[string]string {
 	return map[string]string{"log": strings.Join(append(lines, ""), "\n")}
 }
 
-// absentd does not run, dbserverd does; started and ended are services that have
-// been put right.
+// absentd does not run, dbserverd does; an action fixed started and ended.
 func absentd(text string) checks.Finding {
 	return serviceFinding("down", "absentd", "Service absentd (process absentd) not running"+text)
 }
@@ -142,7 +140,7 @@ var _ = checktest.Table("check_ps_service", func(string) []checktest.Scenario {
 			dbserverd(" succeeded but failed to terminate process 100.")).Leaving(nil),
 		onServices("found action and verify", checktest.Of("-V", "-E", "rm -r proc/100", "dbserverd"),
 			ended(" successfully terminated service dbserverd (process 100).")).Leaving(nil),
-		// Nothing can be killed on a node of files.
+		// A simulated node has no process to kill.
 		onServices("kill", checktest.Of("-k", "dbserverd"), dbserverd("; killed process ID 100 (SIGKILL)")).Leaving(nil).
 			OrTable(map[string]any{"kill": true, "service": "dbserverd"}),
 		onServices("kill fails", checktest.Of("-v", "-k", "dbserverd"), dbserverd(`; "kill -9 100" failed (exit code 1).`)).Leaving(nil),
@@ -162,14 +160,14 @@ var _ = checktest.Table("check_ps_service", func(string) []checktest.Scenario {
 	}
 })
 
-// stopping makes the service command end a process of the node.
+// stopping returns a scenario where the service command ends a process of the node.
 func stopping(s checktest.Scenario, pid string) checktest.Scenario {
 	s.Files = maps.Clone(s.Files)
 	s.Files["sbin/service"] = strings.Replace(s.Files["sbin/service"], "exit 0", "rm -r {root}/proc/"+pid, 1)
 	return s
 }
 
-// victim starts processes under a name that no other has.
+// victim starts processes with a unique name.
 func victim(t *testing.T, name string, n int) {
 	t.Helper()
 	for range n {
@@ -187,7 +185,7 @@ func victim(t *testing.T, name string, n int) {
 			_ = cmd.Process.Kill()
 			<-done
 		})
-		for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) { // an exec shows its words a moment after it has succeeded
+		for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) { // the new command line appears shortly after a successful exec
 			args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", cmd.Process.Pid))
 			if err == nil && strings.HasPrefix(string(args), name+"\x00") {
 				break
@@ -199,8 +197,8 @@ func victim(t *testing.T, name string, n int) {
 	}
 }
 
-// TestPsServiceKills runs on this machine: it must really kill, and only what
-// it is about.
+// TestPsServiceKills runs on this machine: the check must kill the matching processes and no
+// others.
 func TestPsServiceKills(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -9,20 +9,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// psUnauthUsers checks that every process belongs to a user of the system (up
-// to MAX_SYS_UID), of NHC_AUTH_USERS or with a job on this node, as squeue or
-// TORQUE's job files say. ACTIONS are log, syslog, kill, die or ignore, in their
-// order, for each process that does not; die, which is meant if none is given,
-// ends the check. Nothing is killed where the resource manager could not be
-// asked.
+// psUnauthUsers checks that every process belongs to a system user (uid up to MAX_SYS_UID), a
+// user in NHC_AUTH_USERS, or a user with a job on this node by squeue or TORQUE's job files.
+// ACTIONS are log, syslog, kill, die or ignore, in their order, for each other process; the
+// default is die, which ends the check. The check kills no process if the resource manager did
+// not answer.
 //
 //	node* || check_ps_unauth_users -n munge log syslog
 type psUnauthUsers struct {
-	IgnoreCommands []string `opt:"c" toml:"ignore_commands"` // first words of command lines to leave alone
-	IgnoreUIDs     []string `opt:"u" toml:"ignore_uids"`     // uids to leave alone
-	IgnoreUsers    []string `opt:"n" toml:"ignore_users"`    // users to leave alone
-	IgnorePIDs     []string `opt:"p" toml:"ignore_pids"`     // processes to leave alone
-	Actions        []string `arg:"*" toml:"actions"`         // what to do: log, syslog, die, kill, ignore
+	IgnoreCommands []string `opt:"c" toml:"ignore_commands"` // first words of command lines to skip
+	IgnoreUIDs     []string `opt:"u" toml:"ignore_uids"`     // uids to skip
+	IgnoreUsers    []string `opt:"n" toml:"ignore_users"`    // users to skip
+	IgnorePIDs     []string `opt:"p" toml:"ignore_pids"`     // process IDs to skip
+	Actions        []string `arg:"*" toml:"actions"`         // log, syslog, die, kill, ignore
 }
 
 const userActionsUsage = "[-c COMMAND] [-u UID] [-n USER] [-p PID] ... [log|syslog|die|kill|ignore ...]"
@@ -38,9 +37,9 @@ func init() {
 		BadUsage: checks.UsageOf("check_ps_unauth_users"),
 		Do: func() map[string]string {
 			return map[string]string{
-				"ps.user.unauthorized": "End the user's processes, or find the job that has left them behind.",
-				"ps.user.killed":       "Nothing: the line asks for it.",
-				"ps.users.unknown":     "See whether slurmctld answers (scontrol ping); until then nobody can tell whose processes may run here.",
+				"ps.user.unauthorized": "End the user's processes, or find the job that left them behind.",
+				"ps.user.killed":       "No action: the line requests the kill.",
+				"ps.users.unknown":     "Check whether slurmctld answers: scontrol ping. Until it does, the check cannot determine which users may have processes here.",
 				"ps.action.failed":     checks.DoActionFailed,
 			}
 		},
@@ -48,7 +47,7 @@ func init() {
 	})
 }
 
-// subject is a process and what is to be said of it.
+// subject is a process with its command and user as messages print them.
 type subject struct {
 	probe.Process
 	command string
@@ -101,12 +100,12 @@ func (c *psUnauthUsers) Run(ctx context.Context, env *checks.Env) (findings []ch
 	return findings
 }
 
-// usersUnknown says that the owners of jobs are not known.
+// usersUnknown reports that the owners of jobs are unknown.
 func usersUnknown(check, why string) checks.Finding {
 	return checks.Finding{
 		Code:     "ps.users.unknown",
 		Severity: checks.Unknown,
-		Message:  fmt.Sprintf("%s:  could not tell who has jobs here: %s", check, why),
+		Message:  fmt.Sprintf("%s:  not checked: the owners of this node's jobs are unknown: %s", check, why),
 		Got:      why,
 	}
 }
@@ -121,7 +120,7 @@ func (s subject) finding(code, check, state string) checks.Finding {
 	}
 }
 
-// kill ends the process. LBNL NHC does so without a word, and so does the log.
+// kill ends the process. The finding is OK, since LBNL NHC prints nothing about it.
 func (s subject) kill(env *checks.Env, code, check, state string) (findings []checks.Finding) {
 	checks.KillUser(env, check, s.Process, &findings)
 	if findings == nil && !env.Hold {

@@ -15,8 +15,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// usersNode has processes of the system, of alice, bob and a user without
-// account, and a squeue that answers with the file of its name.
+// usersNode returns a node with processes of the system, of alice, bob and a user without
+// account, and a squeue that prints the file squeue.
 func usersNode() map[string]string {
 	files := checktest.UseNode(
 		checktest.UseProc{PID: 1, Args: "/sbin/init"},
@@ -46,7 +46,7 @@ func with(s checktest.Scenario, pairs ...string) checktest.Scenario {
 	return s
 }
 
-// queried are the questions that squeue has been asked.
+// queried returns the recorded calls of squeue.
 func queried(s checktest.Scenario, lines string) checktest.Scenario {
 	s.Leaves = map[string]string{"log": lines}
 	return s
@@ -57,7 +57,7 @@ func unauthorized(pid int, user, command string) checks.Finding {
 		Message: fmt.Sprintf("check_ps_unauth_users:  %s's \"%s\" process is unauthorized. (PID %d)", user, command, pid)}
 }
 
-// wasKilled is what is known, but not said, after a process was killed.
+// wasKilled returns the OK finding about a killed process.
 func wasKilled(f checks.Finding, code, state string) checks.Finding {
 	f.Code, f.Severity = code, checks.OK
 	f.Message = strings.Replace(f.Message, "is "+state, "is "+state+" and was killed", 1)
@@ -113,7 +113,7 @@ var _ = checktest.Table("check_ps_unauth_users", func(string) []checktest.Scenar
 var _ = checktest.Table("check_ps_unauth_users", func(string) (list []checktest.Scenario) {
 	alice, bob, none := unauthorized(100, "alice", "wrf.exe"), unauthorized(101, "bob", "python"), unauthorized(103, "6789", "noname")
 	doubt := func(why string) checks.Finding {
-		return checks.Finding{Code: "ps.users.unknown", Severity: checks.Unknown, Got: why, Message: "check_ps_unauth_users:  could not tell who has jobs here: " + why}
+		return checks.Finding{Code: "ps.users.unknown", Severity: checks.Unknown, Got: why, Message: "check_ps_unauth_users:  not checked: the owners of this node's jobs are unknown: " + why}
 	}
 	slurm := func(name, queue string, words []string, want ...checks.Finding) checktest.Scenario {
 		return queried(with(onUsers(name, words, want...), "NHC_RM", "slurm", "/squeue", queue), "squeue -w node01 --noheader -o %u\n")
@@ -146,8 +146,8 @@ var _ = checktest.Table("check_ps_unauth_users", func(string) (list []checktest.
 	return list
 })
 
-// The resource manager is asked once, also if it does not answer: then nobody
-// is accused of anything.
+// The resource manager is asked only once, even if it does not answer. Without an answer, no
+// process is reported.
 func TestJobUsersAreAskedForOnce(t *testing.T) {
 	t.Parallel()
 	s := with(onUsers("", nil), "NHC_RM", "slurm", "/usr/bin/squeue", "#!/bin/sh\necho asked >> {root}/log\nexec sleep 60\n")

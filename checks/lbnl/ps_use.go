@@ -15,38 +15,37 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// psUse checks that no process of a user uses as much as LIMIT, or more:
-// check_ps_cpu of a processor over its life (a percentage, of which the whole
-// part is compared), check_ps_mem of address space (a size), check_ps_physmem
-// of RAM (a size or a percentage), check_ps_time of CPU time (seconds, or 12m34s).
-// The first such process is a failure; with -a all are reported, and the exit
-// status is their number.
+// psUse checks that every process of a user stays below LIMIT: check_ps_cpu by its share of a
+// processor since its start (a percentage; only the integer part is compared), check_ps_mem by
+// its address space (a size), check_ps_physmem by its RAM (a size or a percentage),
+// check_ps_time by its CPU time (seconds, or 12m34s). The check fails at the first process that
+// reaches LIMIT. With -a it reports all of them, and exits with their number.
 //
-// MATCH is compared with the first word of the command lines, with the whole
-// line if -f is given. Processes of system users, up to MAX_SYS_UID (unset:
-// SYS_UID_MAX of login.defs, else UID_MIN - 1, else 99), are only looked at with -A.
+// MATCH is compared with the first word of each command line, or with the whole line if -f is
+// given. Processes of system users are skipped unless -A is given: uids up to MAX_SYS_UID
+// (unset: SYS_UID_MAX of login.defs, else UID_MIN - 1, else 99).
 //
 //	node* || check_ps_cpu -u '!root' -m '!/^(slurmd|sshd)/' 95%
 //	node* || check_ps_physmem -0 -a -e 'logger big process' 90%
 type psUse struct {
-	Limit        string   `arg:"1" toml:"limit"`         // what a process must not reach
-	Surplus      []string `arg:"*"`                      // LBNL NHC does not look at more
+	Limit        string   `arg:"1" toml:"limit"`         // the first amount that is too high
+	Surplus      []string `arg:"*"`                      // ignored, as in LBNL NHC
 	Match        string   `opt:"m" toml:"match"`         // match string for the program
 	FullMatch    bool     `opt:"f" toml:"full_match"`    // compare with the whole command line
-	Owner        string   `opt:"u" toml:"user"`          // match string for the user's name; a uid stands for its name
-	AllUsers     bool     `opt:"A" toml:"all_users"`     // users of the system, too
-	AllProcesses bool     `opt:"a" toml:"all_processes"` // go on after the first process
-	Nonfatal     bool     `opt:"0" toml:"nonfatal"`      // only say what is wrong
-	Action       string   `opt:"e" toml:"action"`        // a shell line to run for each process
-	Kill         bool     `opt:"k" toml:"kill"`          // SIGKILL
-	KillParent   bool     `opt:"K" toml:"kill_parent"`   // SIGKILL to the parent, if it is of the same user and not process 1
-	Renice       string   `opt:"r" toml:"renice"`        // the nice value to give it, if it is not killed
+	Owner        string   `opt:"u" toml:"user"`          // match string for the user's name, or a uid
+	AllUsers     bool     `opt:"A" toml:"all_users"`     // check system users too
+	AllProcesses bool     `opt:"a" toml:"all_processes"` // report all processes, not only the first
+	Nonfatal     bool     `opt:"0" toml:"nonfatal"`      // warn, do not fail
+	Action       string   `opt:"e" toml:"action"`        // shell line to run for each process
+	Kill         bool     `opt:"k" toml:"kill"`          // send SIGKILL to the process
+	KillParent   bool     `opt:"K" toml:"kill_parent"`   // send SIGKILL to its parent, if it has the same user and is not process 1
+	Renice       string   `opt:"r" toml:"renice"`        // nice value to set, if the process is not killed
 	Log          bool     `opt:"l"`                      // accepted; does nothing, as in LBNL NHC
 	Syslog       bool     `opt:"s"`                      // accepted; does nothing, as in LBNL NHC
 	kind         useKind
 }
 
-// useKind is what a check of this family looks at.
+// useKind is the resource that a check measures.
 type useKind int
 
 const (
@@ -65,14 +64,14 @@ func (k useKind) code() string {
 }
 
 func init() {
-	registerUse(useCPU, "no process uses too much of a processor",
-		"See whether the process is stuck; its owner can tell whether it should be that busy.")
+	registerUse(useCPU, "no process uses too much CPU",
+		"Check whether the process hangs in a loop, and ask its owner whether this load is expected.")
 	registerUse(useMemory, "no process has too large an address space",
-		"Ask the process's owner; the address space is not RAM, and may be large on purpose (databases, GPU programs, sanitizers).")
+		"Ask the owner of the process: address space is not RAM and is large by design in databases, GPU programs and sanitizers.")
 	registerUse(usePhysical, "no process uses too much RAM",
-		"Before the node runs out of memory end the process, or have its job ask for more.")
-	registerUse(useTime, "no process has had too much CPU time",
-		"A process that no job owns any more should be ended; find out who left it behind.")
+		"End the process before the node runs out of memory, or request more memory for its job.")
+	registerUse(useTime, "no process has used too much CPU time",
+		"End the process if no job owns it any more, and find out who left it behind.")
 }
 
 func registerUse(kind useKind, summary, do string) {
@@ -109,8 +108,7 @@ func (c *psUse) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	if err != nil {
 		return checks.Unreadable(err)
 	}
-	// All are judged before anything is done to one: what its parent's death
-	// does to a process is not what the line asks about.
+	// Judge all processes before acting on one: the death of its parent changes the process.
 	var over []overLimit
 	for _, p := range procs {
 		if f, high := r.judge(p); high {
@@ -123,13 +121,13 @@ func (c *psUse) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	return r.report(ctx, procs, over)
 }
 
-// overLimit is a process that has reached the limit, and what is said of it.
+// overLimit is a process that has reached the limit, with its finding.
 type overLimit struct {
 	probe.Process
 	finding checks.Finding
 }
 
-// report does to each process what the line asks for, and says so.
+// report carries out the line's actions on each process, and reports them.
 func (r *useRun) report(ctx context.Context, procs []probe.Process, over []overLimit) []checks.Finding {
 	last := checks.Finding{}
 	for i, o := range over {
@@ -147,7 +145,7 @@ func (r *useRun) report(ctx context.Context, procs []probe.Process, over []overL
 	}
 	if r.AllProcesses && !r.Nonfatal {
 		last.Message += fmt.Sprintf(" (last of %d)", len(over))
-		last.Status = min(len(over), 255) // what an exit status can hold
+		last.Status = min(len(over), 255) // the highest exit status
 	}
 	return append(r.findings, r.verdict(last))
 }
@@ -156,11 +154,11 @@ func (r *useRun) report(ctx context.Context, procs []probe.Process, over []overL
 type useRun struct {
 	*psUse
 	env       *checks.Env
-	least     *big.Rat // what a process must not reach, in the unit of its kind
+	least     *big.Rat // the first amount that is too high, in the unit of its kind
 	limit     string   // as it is printed
 	percent   bool     // of RAM
 	owner     string
-	maxSystem int64  // last uid that is not looked at
+	maxSystem int64  // highest uid to skip
 	uptime    uint64 // clock ticks
 	ram       uint64 // kB
 	match     func(s, expr string) bool
@@ -168,7 +166,7 @@ type useRun struct {
 	findings  []checks.Finding
 }
 
-// prepare reads what the judgement of every process needs.
+// prepare reads the values that judge needs for every process.
 func (r *useRun) prepare() (failed []checks.Finding) {
 	r.maxSystem = -1
 	if !r.AllUsers {
@@ -195,7 +193,7 @@ func (r *useRun) prepare() (failed []checks.Finding) {
 	return nil
 }
 
-// verdict is what the check says about a process that has reached the limit.
+// verdict sets the severity of the check's result.
 func (r *useRun) verdict(f checks.Finding) checks.Finding {
 	f.Severity = checks.Fail
 	if r.Nonfatal {
@@ -205,7 +203,7 @@ func (r *useRun) verdict(f checks.Finding) checks.Finding {
 	return f
 }
 
-// judge says whether a process is to be looked at and has reached the limit.
+// judge reports whether the line covers a process and the process has reached the limit.
 func (r *useRun) judge(p probe.Process) (f checks.Finding, high bool) {
 	if !r.AllUsers && int64(p.UID) <= r.maxSystem {
 		return f, false
@@ -217,7 +215,7 @@ func (r *useRun) judge(p probe.Process) (f checks.Finding, high bool) {
 	if r.Match != "" && !r.match(program, r.Match) || r.owner != "" && !r.match(checks.OwnerOf(r.env, p), r.owner) {
 		return f, false
 	}
-	r.env.At("read what process %d uses", p.PID)
+	r.env.At("read the usage of process %d", p.PID)
 	u, err := probe.ReadUsage(r.env.Host, p)
 	var rss uint64
 	if err == nil && r.kind == usePhysical {
@@ -243,8 +241,8 @@ func (r *useRun) judge(p probe.Process) (f checks.Finding, high bool) {
 	}, true
 }
 
-// measure is what a process uses: the number that is compared, LBNL NHC's words
-// on it, and the amount alone. rss is only known where it is needed.
+// measure returns the usage of a process: the number to compare, LBNL NHC's text about it, and
+// the amount as text. rss, in kB, is set only for check_ps_physmem.
 func (r *useRun) measure(u probe.Usage, rss uint64) (amount uint64, text, got string) {
 	switch {
 	case r.kind == useCPU:
@@ -255,7 +253,7 @@ func (r *useRun) measure(u probe.Usage, rss uint64) (amount uint64, text, got st
 		got = checks.Kilobytes(u.VSZ)
 		return u.VSZ, fmt.Sprintf("using %s memory (RAM+swap) (limit %s)", got, r.limit), got
 	case r.percent:
-		share := min(rss*1000/r.ram, 999) // ps does not know more
+		share := min(rss*1000/r.ram, 999) // ps prints at most 99.9
 		got = tenths(share) + "%"
 		return share / 10, fmt.Sprintf("using %s RAM (limit %s)", got, r.limit), got
 	case r.kind == usePhysical:
@@ -276,7 +274,7 @@ func tenths(n uint64) string {
 	return fmt.Sprintf("%d.%d", n/10, n%10)
 }
 
-// parseLimit reads the limit. A failure is the whole of what the check says.
+// parseLimit parses the limit. If it returns a finding, the check ends with it.
 func (r *useRun) parseLimit() *checks.Finding {
 	word, percent := strings.CutSuffix(r.Limit, "%")
 	wrong := func(text string) *checks.Finding {
@@ -315,19 +313,19 @@ func (r *useRun) parseLimit() *checks.Finding {
 		}
 	}
 	if !ok {
-		f := checks.WrongValue(r.kind.String(), "limit", r.Limit, r.kind.wants())
+		f := checks.WrongValue(r.kind.String(), "limit", r.Limit, r.kind.limitFormat())
 		return &f
 	}
 	return nil
 }
 
-// wants says what a limit should look like.
-func (k useKind) wants() string {
+// limitFormat describes a valid limit.
+func (k useKind) limitFormat() string {
 	return [...]string{"a percentage", wantSize, wantSize + ", or a percentage", "seconds, or minutes and seconds such as 12m34s"}[k]
 }
 
 // parseCPUTime reads a limit of CPU time: 90, 90s, 2m, 1m30, 1m30s. Seconds
-// behind minutes are decimal, as in the TIME of ps, also with a zero before them.
+// after minutes are decimal even with a leading zero, as in the TIME of ps.
 func parseCPUTime(word string) (*big.Rat, bool) {
 	word = strings.ReplaceAll(word, "s", "")
 	first, last := strings.IndexAny(word, "Mm"), strings.LastIndexAny(word, "Mm")
@@ -341,7 +339,7 @@ func parseCPUTime(word string) (*big.Rat, bool) {
 	return sum.Add(sum, big.NewRat(seconds, 1)), ok && good
 }
 
-// decimalPart reads the minutes or the seconds of a CPU time.
+// decimalPart parses the minutes or the seconds of a CPU time.
 func decimalPart(word string) (int64, bool) {
 	if n, ok := checks.ParseInteger(word); ok {
 		return n, true
@@ -350,8 +348,8 @@ func decimalPart(word string) (int64, bool) {
 	return n, err == nil
 }
 
-// act does to a process that has reached its limit what the line asks for, and
-// returns what is to be said about it.
+// act carries out the line's actions on a process that has reached the limit, and returns the
+// text about them.
 func (r *useRun) act(ctx context.Context, procs []probe.Process, p probe.Process) (said string) {
 	if r.Action != "" {
 		r.env.Spawn(ctx, r.Action, r.env.Shell(r.Action))
@@ -370,7 +368,7 @@ func (r *useRun) act(ctx context.Context, procs []probe.Process, p probe.Process
 	return said
 }
 
-// renice gives a process the nice value, and says so in the words of renice(1).
+// renice sets the nice value of a process, and reports it as renice(1) does.
 func (r *useRun) renice(p probe.Process) (said string) {
 	if !strings.HasPrefix(r.reniced, "-") { // one more plus sign each time, as in LBNL NHC
 		r.reniced = "+" + r.reniced
@@ -378,7 +376,7 @@ func (r *useRun) renice(p probe.Process) (said string) {
 	said = "; reniced " + r.reniced
 	nice, err := strconv.Atoi(strings.TrimLeft(r.Renice, " \t"))
 	if err != nil {
-		r.findings = append(r.findings, checks.ActionFailed(r.kind.String(), "renice process ID %d: \"%s\" is no nice value", p.PID, r.Renice))
+		r.findings = append(r.findings, checks.ActionFailed(r.kind.String(), "renice process ID %d: \"%s\" is not a nice value", p.PID, r.Renice))
 		return said
 	}
 	if !r.env.Acts("renice %s to %d", r.env.ProcessText(p), nice) {
@@ -401,8 +399,7 @@ func (r *useRun) renice(p probe.Process) (said string) {
 	return said
 }
 
-// killParent kills the parent of a process, unless that is process 1 or belongs
-// to somebody else.
+// killParent kills the parent of a process, unless it is process 1 or belongs to another user.
 func (r *useRun) killParent(procs []probe.Process, p probe.Process) (said string) {
 	u, err := probe.ReadUsage(r.env.Host, p)
 	if err != nil {

@@ -12,8 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// runUse runs check_ps_cpu with a limit of 0 on processes of this machine,
-// whose command line matches.
+// runUse runs check_ps_cpu with a limit of 0 on the processes of this machine that match.
 func runUse(t *testing.T, match string, words ...string) []checks.Finding {
 	t.Helper()
 	check := &psUse{kind: useCPU}
@@ -23,12 +22,12 @@ func runUse(t *testing.T, match string, words ...string) []checks.Finding {
 	return check.Run(t.Context(), &checks.Env{Host: probe.NewHost("/"), Doing: func(string) {}})
 }
 
-// awaitUse waits until so many processes match.
+// awaitUse waits until n processes match.
 func awaitUse(t *testing.T, match string, n int) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		switch got := len(runUse(t, match, "-0", "-a")); {
-		case n == 0 && got == 0, n > 0 && got == n+1: // the last is named twice
+		case n == 0 && got == 0, n > 0 && got == n+1: // the last is reported twice
 			return
 		case time.Now().After(end):
 			t.Fatalf("%d lines about %s, want those of %d processes", got, match, n)
@@ -36,8 +35,8 @@ func awaitUse(t *testing.T, match string, n int) {
 	}
 }
 
-// TestPsUseActs runs on this machine: it must really renice and kill, and only
-// what it is about.
+// TestPsUseActs runs on this machine: the check must renice and kill the matching processes and
+// no others.
 func TestPsUseActs(t *testing.T) {
 	t.Parallel()
 	name := fmt.Sprintf("nhc-gpu-test-use-%d", os.Getpid())
@@ -63,7 +62,7 @@ func TestPsUseActs(t *testing.T) {
 
 func TestPsUseKillsParent(t *testing.T) {
 	t.Parallel()
-	// The argument of sleep makes its command line one of a kind.
+	// The argument of sleep makes its command line unique.
 	child := fmt.Sprintf("sleep 60.%d", os.Getpid())
 	cmd := exec.Command("/bin/sh", "-c", child+"; :")
 	if err := cmd.Start(); err != nil {
@@ -84,14 +83,14 @@ func TestPsUseKillsParent(t *testing.T) {
 		}
 	case <-time.After(30 * time.Second):
 		_ = cmd.Process.Kill()
-		t.Error("the parent lives on")
+		t.Error("the parent is still running")
 	}
 	runUse(t, child, "-k")
 	awaitUse(t, child, 0)
 }
 
-// TestPsUseJudgesBeforeItActs: the second child is judged by the parent that it
-// had before the first one's was killed.
+// TestPsUseJudgesBeforeItActs checks that killing the first child's parent does not change the
+// judgement of the second child.
 func TestPsUseJudgesBeforeItActs(t *testing.T) {
 	t.Parallel()
 	child := fmt.Sprintf("sleep 61.%d", os.Getpid())

@@ -9,8 +9,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// busyNode has two programs of users, one of the system, one whose user has no
-// account, and eight ranks of which one is busy.
+// busyNode returns a node with two programs of users, one of the system, one of a user without
+// account, and eight ranks, one of them busy.
 func busyNode() map[string]string {
 	procs := []checktest.UseProc{
 		{PID: 1, Args: "/sbin/init"},
@@ -30,12 +30,12 @@ func busyNode() map[string]string {
 	return checktest.UseNode(procs...)
 }
 
-// onBusy is a line on that node.
+// onBusy returns a scenario on busyNode.
 func onBusy(name string, words []string, want ...checks.Finding) checktest.Scenario {
 	return checktest.Scenario{Name: name, Words: words, Want: want, Files: busyNode(), Tools: []string{"bash"}, Vars: map[string]string{"PWD": "/"}}
 }
 
-// uses is what a check says of a process; text follows the process ID.
+// uses returns the failure about a process; text follows the process ID.
 func uses(code, program, text, limit, got string) checks.Finding {
 	names := map[string]string{"cpu": "check_ps_cpu", "mem": "check_ps_mem", "physmem": "check_ps_physmem", "time": "check_ps_time"}
 	return checks.Finding{
@@ -53,14 +53,14 @@ func rank(limit, more string) checks.Finding {
 	return uses("cpu", "rank", "(205) of bob using 123% CPU (limit "+limit+")"+more, limit, "123%")
 }
 
-// warned makes a finding one that is only said.
+// warned turns a failure into a warning.
 func warned(f checks.Finding, more string) checks.Finding {
 	f.Severity = checks.Warn
 	f.Message += more
 	return f
 }
 
-// counting is the failure of a check that reports all processes.
+// counting returns the failure of a check that reports all processes.
 func counting(f checks.Finding, n int) checks.Finding {
 	f.Message += fmt.Sprintf(" (last of %d)", n)
 	f.Status = n
@@ -125,7 +125,7 @@ var _ = checktest.Table("check_ps_cpu", func(string) (list []checktest.Scenario)
 		onBusy("no action without need", checktest.Of("-e", "echo act >> log", "-k", "-K", "-r", "5", "200")).Leaving(log("")),
 		onBusy("action for each", checktest.Of("-a", "-e", "echo act >> log", "-m", "/rank|wrf/", "50"),
 			warned(wrf("50%", ""), " (1)"), warned(rank("50%", ""), " (2)"), counting(rank("50%", ""), 2)).Leaving(log("act\nact\n")),
-		// Nothing can be killed or reniced on a node of files.
+		// A simulated node has no process to kill or renice.
 		onBusy("kill comes before renice", checktest.Of("-k", "-r", "5", "50"), wrf("50%", "; killed")).Leaving(nil).
 			OrTable(map[string]any{"kill": true, "renice": int64(5), "limit": "50"}),
 		onBusy("renice", checktest.Of("-r", "5", "50"), wrf("50%", "; reniced +5")).Leaving(nil),
@@ -133,7 +133,7 @@ var _ = checktest.Table("check_ps_cpu", func(string) (list []checktest.Scenario)
 		onBusy("renice all", checktest.Of("-a", "-r", "5", "50"), warned(wrf("50%", "; reniced +5"), " (1)"),
 			warned(rank("50%", "; reniced ++5"), " (2)"), counting(rank("50%", "; reniced ++5"), 2)).Leaving(nil),
 		onBusy("renice to nonsense", checktest.Of("-r", "low", "50"), checks.Finding{Code: "ps.action.failed", Severity: checks.Warn,
-			Message: `check_ps_cpu:  renice process ID 100: "low" is no nice value`}, wrf("50%", "; reniced +low")).Leaving(nil),
+			Message: `check_ps_cpu:  renice process ID 100: "low" is not a nice value`}, wrf("50%", "; reniced +low")).Leaving(nil),
 		onBusy("kill the parent", checktest.Of("-K", "50"), wrf("50%", "; killed parent 90")).Leaving(nil).
 			OrTable(map[string]any{"kill_parent": true, "limit": "50"}),
 		onBusy("the parent is process 1", checktest.Of("-kK", "-m", "*idle.exe", "0"), uses("cpu", "/opt/bin/idle.exe",
