@@ -55,7 +55,7 @@ func (e *Env) ProcessText(p probe.Process) string {
 	return fmt.Sprintf("process %d (%.40s) of %s", p.PID, filepath.Base(p.Command()), OwnerOrUID(e, p))
 }
 
-// byHand is the suffix of the files in which a run with Hold stores its data.
+// byHand is the suffix of the files where a run with Hold stores its data.
 const byHand = ".by-hand"
 
 // Remember stores v for later runs, as [probe.Host.Keep] does. A run with Hold does not
@@ -163,8 +163,8 @@ func ActionFailed(check, format string, args ...any) Finding {
 // DoActionFailed is the advice on that finding.
 const DoActionFailed = "The action failed, or nhc-gpu spared the process; the message gives the reason. To do it anyway, do it by hand as root."
 
-// KeepForLater stores data for later runs. A run that is not root's stores nothing, which is
-// not a finding.
+// KeepForLater stores data for later runs. A run without root's rights stores nothing,
+// which is not a finding.
 func KeepForLater(env *Env, check, name string, v any) []Finding {
 	err := env.Remember(name, v)
 	if err == nil || errors.Is(err, probe.ErrNoMemory) {

@@ -72,7 +72,7 @@ func (l Lane) Vendor() bool { return l == NVML || l == DCGM || l == CUDA }
 // ClassShell is the class of the lines that bash runs.
 const ClassShell = "shell"
 
-// Class returns the class of a check, for which a site can set policies: "gpu", "fs", "ps".
+// Class returns the class of a check, a group of checks with its own policies: "gpu", "fs", "ps".
 // It is the part of the name after check_, with two exceptions: "gpu" for all checks of GPUs
 // except those of what a job leaves behind, and "active" for the tests that load the node.
 func (i Info) Class() string {
@@ -179,7 +179,7 @@ func advise(all, do map[string]string) (conflicts []string) {
 	return conflicts
 }
 
-// AdviceConflicts returns the codes on which two checks give different advice.
+// AdviceConflicts returns the codes that two checks give different advice for.
 func AdviceConflicts() (codes []string) {
 	all := map[string]string{}
 	for _, do := range shared {

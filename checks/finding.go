@@ -126,7 +126,7 @@ type Finding struct {
 	// same run are consequences and are only counted.
 	Whole bool `json:"whole,omitempty"`
 
-	// Check is the name of the check, Jobs the jobs in which the fault began. They are set
+	// Check is the name of the check, Jobs the jobs that were running when the fault began. They are set
 	// when the results of a run are judged. Without a Check, the message is the whole reason.
 	Check string `json:"-"`
 	Jobs  string `json:"-"`
@@ -146,7 +146,7 @@ const ArrayCode = "shell.array"
 type Hung struct {
 	PID   int           `json:"pid"`
 	State string        `json:"state"` // state of the process in /proc/PID/stat: "D"
-	Wchan string        `json:"wchan"` // the kernel function in which it sleeps, "" if unknown
+	Wchan string        `json:"wchan"` // the kernel function that it sleeps in, "" if unknown
 	Doing string        `json:"doing"` // the call that the check announced with Env.At
 	For   time.Duration `json:"for"`
 	Stuck bool          `json:"stuck"`         // it survived SIGKILL

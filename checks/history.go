@@ -299,8 +299,8 @@ func (h *History) Forget(device string, until time.Time) {
 	}
 }
 
-// Store stores the history for the next run. A run that is not root's stores nothing, which is
-// not a finding.
+// Store stores the history for the next run. A run without root's rights stores
+// nothing, which is not a finding.
 func (h *History) Store(e *Env) []Finding {
 	err := e.Remember(h.name, h.File)
 	if err != nil && !errors.Is(err, probe.ErrNoMemory) {
@@ -309,7 +309,7 @@ func (h *History) Store(e *Env) []Finding {
 	return h.Findings
 }
 
-// MinPast is the shortest period for which a rate is judged: two runs at the same time give no
+// MinPast is the shortest period over which a rate is judged: two runs at the same time give no
 // rate.
 const MinPast = 30 * time.Second
 

@@ -408,7 +408,7 @@ func countAddress(text string) int {
 	return n
 }
 
-// countWhile returns the number of leading bytes for which is returns true.
+// countWhile returns the number of leading bytes that satisfy is.
 func countWhile(text string, is func(byte) bool) int {
 	n := 0
 	for n < len(text) && is(text[n]) {

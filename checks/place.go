@@ -18,7 +18,7 @@ import (
 // For a bad port, a technician needs the slot of its adapter, the far end of its cable and the
 // transceiver. They are read only if a port is bad.
 
-// The time limits of lldpd and of bad ports, and the least time for which a query is worth starting.
+// The time limits of lldpd and of bad ports, and the shortest remaining time that is worth a query.
 const (
 	lldpLimit  = time.Second
 	portsLimit = 2 * time.Second

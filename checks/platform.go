@@ -28,7 +28,7 @@ type Platform struct {
 
 	NVLinks         int `toml:"nvlinks"`          // active NVLinks
 	NVLinkBandwidth int `toml:"nvlink_bandwidth"` // of one link in one direction, MB/s
-	NVLinkGPUs      int `toml:"nvlink_gpus"`      // GPUs of the smallest node in which all links are up without NVSwitches
+	NVLinkGPUs      int `toml:"nvlink_gpus"`      // GPUs of the smallest node where all links are up without NVSwitches
 	NVSwitchGPUs    int `toml:"nvswitch_gpus"`    // GPUs of the smallest node with NVSwitches, see HasNVSwitches
 	NVLinkDomain    int `toml:"nvlink_domain"`    // largest number of GPUs that NVLink connects across nodes; such nodes run no Fabric Manager
 
@@ -51,7 +51,7 @@ type Platform struct {
 	Floors []Floor `toml:"floors"` // minimum results of tests, see FloorOf
 }
 
-// Figure returns the figure to which a floor of active.toml is relative; 0 is unknown. known
+// Figure returns the figure that a floor of active.toml is relative to; 0 is unknown. known
 // is false if there is no such figure.
 func (p *Platform) Figure(key string) (value int, known bool) {
 	switch {

@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Boards of four have no NVSwitches, one of eight of which a GPU is missing has.
+// A board of four GPUs has no NVSwitches. A board of eight GPUs has them, even with one GPU missing.
 func TestHasNVSwitches(t *testing.T) {
 	t.Parallel()
 	board := &Platform{GPUs: []int{1, 2, 4, 8}, NVSwitchGPUs: 8}

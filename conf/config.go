@@ -55,7 +55,7 @@ var actions = []Action{Nothing, Warn, Drain, FailJob}
 // Policy is a site's policy for a check or a class of checks. The zero value changes
 // nothing.
 type Policy struct {
-	Contexts []string // contexts in which the check runs; nil: the default of the check
+	Contexts []string // contexts where the check runs; nil: the default of the check
 	Action   Action   // "": the action of the class, or FailJob
 }
 

@@ -30,7 +30,7 @@ const (
 
 	FigureNVLinks         = "nvlinks"          // active NVLinks
 	FigureNVLinkBandwidth = "nvlink_bandwidth" // one NVLink in one direction, MB/s
-	FigureNVLinkGPUs      = "nvlink_gpus"      // GPUs of the smallest node in which all NVLinks are up without NVSwitches
+	FigureNVLinkGPUs      = "nvlink_gpus"      // GPUs of the smallest node where all NVLinks are up without NVSwitches
 	FigureNVSwitchGPUs    = "nvswitch_gpus"    // GPUs of the smallest node with NVSwitches; 0: no node has them
 	FigureNVLinkDomain    = "nvlink_domain"    // GPUs of an NVLink domain of several nodes; 0: NVLink does not leave the node
 
@@ -73,7 +73,7 @@ var FigureKinds = map[string]FigureKind{
 
 	FigureNVLinks:         {Most: 64, What: "active NVLinks", Judged: true, None: true},
 	FigureNVLinkBandwidth: {Most: 1000000, Unit: "MB/s", What: "one NVLink in one direction", Judged: true},
-	FigureNVLinkGPUs:      {Most: 64, What: "GPUs of the smallest node in which all NVLinks are up without NVSwitches", Judged: true},
+	FigureNVLinkGPUs:      {Most: 64, What: "GPUs of the smallest node where all NVLinks are up without NVSwitches", Judged: true},
 	FigureNVSwitchGPUs:    {Most: 64, What: "GPUs of the smallest node with NVSwitches, 0 if no node has them", Judged: true, None: true},
 	FigureNVLinkDomain:    {Most: 10000, What: "GPUs that NVLink connects across nodes, 0 if it does not leave the node", Judged: true, None: true},
 

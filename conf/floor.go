@@ -96,7 +96,7 @@ func (p *Platform) addFloor(f Floor) error {
 	return nil
 }
 
-// inheritFloors copies the floors of runs for which p has none.
+// inheritFloors copies the floors of runs that p has no floor for.
 func (p *Platform) inheritFloors(from *Platform) {
 	for _, f := range from.Floors {
 		if !slices.ContainsFunc(p.Floors, func(own Floor) bool { return own.same(&f) }) {
@@ -225,7 +225,7 @@ func (f *Floor) unit(v any, test FloorTest) error {
 		f.Unit = test.Unit
 	}
 	if f.Unit != test.Unit {
-		return wrongKey("unit", v, strconv.Quote(test.Unit)+", in which "+f.Test+" is measured")
+		return wrongKey("unit", v, strconv.Quote(test.Unit)+", the unit of "+f.Test)
 	}
 	return nil
 }

@@ -172,7 +172,7 @@ func common[T comparable](a, b []T) bool {
 	return slices.ContainsFunc(a, func(v T) bool { return slices.Contains(b, v) })
 }
 
-// either reports whether two lists, in which empty means any, overlap.
+// either reports whether two lists overlap; an empty list means any.
 func either[T comparable](a, b []T) bool {
 	return len(a) == 0 && len(b) == 0 || common(a, b)
 }

@@ -18,7 +18,7 @@ type Outcome struct {
 	Spared  bool     // Slurm was not asked: nothing has changed since the last time
 	Repeats bool     // the error still stands and was reported before
 	Refused bool     // the error is permanent: Slurm refuses the request
-	Kept    bool     // a healthy run does not resume the node: it has not checked the fault for which the node is drained
+	Kept    bool     // a healthy run does not resume the node: it has not checked the fault that the node is drained for
 	Pending bool     // a drain could not be delivered and is kept for the next run
 	Warning error    // an error of the state directory, without other effects
 }
@@ -70,9 +70,9 @@ func (c *Controller) Act(ctx context.Context, verdict Verdict, role Role) (Outco
 // leave makes no call, and stores slurmd's latest report on the node.
 func (c *Controller) leave(ctx context.Context, m Memory, v Verdict) (Outcome, error) {
 	out := Outcome{Decision: Decision{Why: "in service when last asked"}, Spared: true, Pending: m.Pending != (Pending{})}
-	if standing, why := m.findStanding(v); m.Told == ToldDrained && v.Healthy && len(standing) > 0 {
+	if standing, why := m.findStanding(v); m.Reported == ReportedDrained && v.Healthy && len(standing) > 0 {
 		out.Kept, out.Why = true, keptFor(standing, why)
-	} else if m.Told != ToldOK {
+	} else if m.Reported != ReportedOK {
 		out.Why = "nothing has changed since it was last asked"
 	}
 	if c.NodeIsHealthy == "" || c.NodeIsHealthy == m.IsHealthy {
@@ -112,7 +112,7 @@ func (c *Controller) Deliver(ctx context.Context) (Outcome, error) {
 
 // isSteady reports whether a healthy node needs no call to Slurm.
 func (c *Controller) isSteady(m Memory) bool {
-	return m.Told == ToldOK && m.Pending == (Pending{}) && !c.news(m)
+	return m.Reported == ReportedOK && m.Pending == (Pending{}) && !c.news(m)
 }
 
 // pendingVerdict returns the verdict of the run whose drain is pending.
@@ -183,7 +183,7 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 			m.Next, m.Refusal = c.nextOf(node), Refusal{}
 			return nil
 		}
-		if d.Action == Drain && m.Told == ToldDrained {
+		if d.Action == Drain && m.Reported == ReportedDrained {
 			m.Marks = nil // another user has resumed it since
 			m.mark(v)
 		}
@@ -213,7 +213,7 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 		m.owe(v.Cause, true)
 		out.Pending, out.Reason = true, Reason(v.Message)
 	}
-	m.Told = ToldUnknown
+	m.Reported = ReportedUnknown
 	if out.Refused = isRefusal(failed); out.Refused {
 		out.Repeats = c.refuse(m, failed)
 	} else {

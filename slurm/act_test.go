@@ -55,7 +55,7 @@ func TestActDrainsAndResumes(t *testing.T) {
 		}
 		act(t, c, healthy, "read") // verify that it is in service
 		act(t, c, healthy)
-		// 24.11: an old reason, whoever set it, does not hide a new fault.
+		// 24.11: an old reason of any user does not hide a new fault.
 		f.reason = "disk swap pending"
 		act(t, c, failing, "read", "DRAIN "+ourReason)
 		f.is(t, "MIXED+DRAIN", ourReason)

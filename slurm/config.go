@@ -51,7 +51,7 @@ func ParseConfig(out []byte) (Config, error) {
 	return conf, nil
 }
 
-// Value returns the value of a key; "" if it has none, for which Slurm has several words.
+// Value returns the value of a key; "" for each of Slurm's words for no value.
 func (c Config) Value(key string) string {
 	switch value := c[key]; value {
 	case "(null)", "(none)", "N/A":
@@ -91,8 +91,8 @@ const forever = time.Duration(1<<63 - 1)
 
 var errNoSeconds = errors.New("want seconds")
 
-// Seconds parses a number of seconds: "10 sec", or "10". It returns forever for no limit, for which
-// Slurm has several words and the largest numbers of 16 and 32 bits. ok is false if the key is
+// Seconds parses a number of seconds: "10 sec", or "10". It returns forever for each of
+// Slurm's forms of no limit: several words and the largest numbers of 16 and 32 bits. ok is false if the key is
 // not set.
 func (c Config) Seconds(key string) (d time.Duration, ok bool, err error) {
 	value := c.Value(key)

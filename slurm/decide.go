@@ -34,7 +34,7 @@ type NodeInfo struct {
 	Refused bool
 }
 
-// Verdict is the result of the checks. A run in which a check could not be evaluated has none and
+// Verdict is the result of the checks. A run with a check that could not be evaluated has none and
 // must not act (but see [Controller.Deliver]).
 type Verdict struct {
 	Healthy bool
@@ -206,7 +206,7 @@ func (n NodeInfo) signed() string {
 }
 
 // sameReason reports whether a node's reason is the given one, apart from Slurm's additions. A reason
-// that names the jobs in which the fault began stays, even if one of them has ended and is no longer
+// that names the jobs that ran when the fault began stays, even if one of them has ended and is no longer
 // named. Of a finding's reason only device and code count: the number of other findings changes, and
 // several checks detect the same fault.
 func sameReason(have, want string) bool {
@@ -242,7 +242,7 @@ var attributed = checks.Lazily(` \[job [0-9 ]+\]$`)
 // most [MaxReason] bytes. It replaces control characters, which would let text pose as further
 // lines of scontrol's output, and double quotes, which Slurm strips at the ends.
 //
-// A job at the end of the message, in which the fault began, is kept.
+// The job at the end of the message, where the fault began, is kept.
 func Reason(message string) string {
 	text := strings.TrimSpace(Prefix + " " + printable(message))
 	job := attributed().FindString(text)

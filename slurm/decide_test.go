@@ -264,7 +264,7 @@ func TestReason(t *testing.T) {
 	}
 }
 
-// The job in which a fault began stays in the reason after it has ended.
+// The job where a fault began stays in the reason after it has ended.
 func TestReasonKeepsJob(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

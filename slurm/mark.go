@@ -22,7 +22,7 @@ func (c Cause) String() string {
 	return fmt.Sprintf("%s (%s)", name, c.File)
 }
 
-// Mark is a cause for which the node is drained. It stays until a run has checked the same fault
+// Mark is a cause of a drain. It stays until a run has checked the same fault
 // and passed: the periodic health check cannot judge a fault that a run of another file found
 // at night.
 type Mark struct {

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// Told is the last state that nhc-gpu reported to Slurm, or last read there.
-type Told string
+// Reported is the last state that nhc-gpu reported to Slurm, or last read there.
+type Reported string
 
-// The values of Told. Only with ToldOK can a healthy run make no
+// The values of Reported. Only with ReportedOK can a healthy run make no
 // call.
 const (
-	ToldUnknown   Told = ""           // unknown: ask Slurm
-	ToldOK        Told = "ok"         // the node was in service, and healthy
-	ToldDrained   Told = "drained"    // drained by us, for Memory.Reason
-	ToldLeftAlone Told = "left-alone" // drained by another user, down, or in maintenance
+	ReportedUnknown   Reported = ""           // unknown: ask Slurm
+	ReportedOK        Reported = "ok"         // the node was in service, and healthy
+	ReportedDrained   Reported = "drained"    // drained by us, for Memory.Reason
+	ReportedLeftAlone Reported = "left-alone" // drained by another user, down, or in maintenance
 )
 
 // memoryFormat is the version of the file. Other versions are not read.
@@ -26,9 +26,9 @@ const memoryFormat = 1
 
 // Memory is the data of a node that is stored between runs.
 type Memory struct {
-	Version int    `json:"version"`
-	BootID  string `json:"boot_id"` // memory of another boot is ignored
-	Told    Told   `json:"told"`
+	Version  int      `json:"version"`
+	BootID   string   `json:"boot_id"` // memory of another boot is ignored
+	Reported Reported `json:"told"`
 
 	// Reason is the last reason that nhc-gpu set on the node, and Fault its cause; both are empty
 	// after the node was seen in service. Known means that the node had no other reason of ours.
@@ -57,7 +57,7 @@ type Memory struct {
 	// Pretended is the last change that such a run would have sent.
 	Pretended Pretended `json:"pretended,omitzero"`
 
-	// Marks are the causes for which the node is drained, see [Mark]; empty if a version
+	// Marks are the causes of the node's drain, see [Mark]; empty if a version
 	// without marks drained it.
 	Marks []Mark `json:"marks,omitempty"`
 
@@ -130,15 +130,15 @@ func (m *Memory) noteLeft(v Verdict, node NodeInfo) {
 	}
 	switch {
 	case v.Healthy && inService && m.Unsettled:
-		m.Told, m.Unsettled = ToldUnknown, false // ask once more
+		m.Reported, m.Unsettled = ReportedUnknown, false // ask once more
 	case v.Healthy && inService && !node.State.Held && node.State.Base != "boot":
-		m.Told = ToldOK
+		m.Reported = ReportedOK
 	case inService || node.State.Class == Unknown:
-		m.Told = ToldUnknown // a reboot can end in a drain, an unknown state in any state
+		m.Reported = ReportedUnknown // a reboot can end in a drain, an unknown state in any state
 	case held && node.owner() == ours:
-		m.Told = ToldDrained
+		m.Reported = ReportedDrained
 	default:
-		m.Told = ToldLeftAlone
+		m.Reported = ReportedLeftAlone
 	}
 }
 
@@ -146,9 +146,9 @@ func (m *Memory) noteLeft(v Verdict, node NodeInfo) {
 // more, to see the node in service.
 func (m *Memory) noteDone(d Decision, fault string) {
 	m.Pending, m.Known = Pending{}, !m.Unsettled
-	m.Told, m.Reason, m.Fault = ToldUnknown, "", ""
+	m.Reported, m.Reason, m.Fault = ReportedUnknown, "", ""
 	if d.Action != Resume {
-		m.Told, m.Reason, m.Fault = ToldDrained, d.Reason, fault
+		m.Reported, m.Reason, m.Fault = ReportedDrained, d.Reason, fault
 	}
 }
 
@@ -203,7 +203,7 @@ func (c *Controller) forget() error {
 }
 
 // doubt makes the next two healthy runs ask Slurm.
-func (m *Memory) doubt() { m.Told, m.Unsettled, m.Known = ToldUnknown, true, false }
+func (m *Memory) doubt() { m.Reported, m.Unsettled, m.Known = ReportedUnknown, true, false }
 
 func (c *Controller) save(m Memory) error {
 	if c.Dir == nil {
@@ -215,7 +215,7 @@ func (c *Controller) save(m Memory) error {
 		if err != nil || sent.BootID != c.BootID {
 			sent = Memory{Version: memoryFormat, BootID: c.BootID}
 		}
-		sent.Told, sent.Pending, sent.Next, sent.Observed = ToldUnknown, Pending{}, time.Time{}, new(m) // all of it may be outdated by then
+		sent.Reported, sent.Pending, sent.Next, sent.Observed = ReportedUnknown, Pending{}, time.Time{}, new(m) // all of it may be outdated by then
 		m = sent
 	}
 	b, err := json.Marshal(m)
@@ -261,7 +261,7 @@ func (c *Controller) lock(wait time.Duration) (unlock func(), err error) {
 func (c *Controller) load() (Memory, error) {
 	m, err := c.loadSent()
 	if err == nil && c.Observe && m.Observed != nil {
-		return *m.Observed, nil // the first such run goes by what was sent
+		return *m.Observed, nil // the first observing run starts from the state sent to Slurm
 	}
 	return m, err
 }

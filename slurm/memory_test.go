@@ -15,7 +15,7 @@ func TestMemoryKept(t *testing.T) {
 	t.Parallel()
 	c := controller(t, nil)
 	want := Memory{
-		BootID: "boot-1", Told: ToldDrained, Reason: "NHC: x", Unsettled: true,
+		BootID: "boot-1", Reported: ReportedDrained, Reason: "NHC: x", Unsettled: true,
 		Pending: Pending{Message: "x", Since: time.Now().UTC().Truncate(time.Second)},
 	}
 	if err := c.save(want); err != nil {

@@ -52,7 +52,7 @@ func (c *Controller) spared(m Memory, v Verdict, role Role) bool {
 	case role == Prolog || m.For != c.question(m, v) || c.news(m):
 		return false // Slurm has just assigned a job to the node
 	case m.Refusal.Text != "":
-	case m.Pending != (Pending{}) || m.Told != ToldDrained && m.Told != ToldLeftAlone:
+	case m.Pending != (Pending{}) || m.Reported != ReportedDrained && m.Reported != ReportedLeftAlone:
 		return false
 	}
 	return !c.due(m)
@@ -77,7 +77,7 @@ func (c *Controller) question(m Memory, v Verdict) string {
 // is not new.
 func (c *Controller) news(m Memory) bool {
 	expected := "no"
-	if m.Told == ToldOK {
+	if m.Reported == ReportedOK {
 		expected = "yes"
 	}
 	return c.NodeIsHealthy != "" && c.NodeIsHealthy != expected && c.NodeIsHealthy != m.IsHealthy

@@ -47,7 +47,7 @@ type Record struct {
 // recordVersion is the version of the format. Other versions are not read.
 const recordVersion = 1
 
-// The ways in which a record is closed.
+// The reasons for closing a record.
 const (
 	ClosedWhole    = "complete"
 	ClosedNoProlog = "no prolog" // no check ran when it began

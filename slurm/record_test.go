@@ -182,7 +182,7 @@ func TestRecordEndedBefore(t *testing.T) {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}
-	// Two jobs with shards of one GPU, neither of which has a process yet.
+	// Two jobs with shards of one GPU and without a process yet.
 	none := func(string) bool { return false }
 	if got := job("1", "b", 3).EndedBefore(job("2", "b", 3), true, none); got != "" {
 		t.Errorf("a shard of the same GPU: %q, want it to stay open", got)

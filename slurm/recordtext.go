@@ -170,7 +170,7 @@ func (r *Record) Text() string {
 	return b.String()
 }
 
-// Attributed returns a message followed by the jobs in which the fault happened.
+// Attributed returns a message followed by the jobs that the fault happened in.
 func Attributed(message string, jobs []string) string {
 	if len(jobs) == 0 {
 		return message

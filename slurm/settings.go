@@ -12,7 +12,7 @@ import (
 	"mvdan.cc/sh/v3/shell"
 )
 
-// Settings are the values with which a site configures our calls to Slurm. They have the names and
+// Settings are a site's values for our calls to Slurm. They have the names and
 // the meaning of those in LBNL NHC's helpers. Each is a part of a command line, split into words as
 // a shell does ("-o '%t %E' -hn" is three words).
 type Settings struct {

@@ -164,7 +164,7 @@ func checkScenarios(t *testing.T, own []string) {
 	}
 }
 
-// checkOneOfEight rejects a check of GPUs without a scenario in which it fails for one bad GPU
+// checkOneOfEight rejects a check of GPUs without a scenario where it fails for one bad GPU
 // of eight and names that GPU.
 func checkOneOfEight(t *testing.T, own []string) {
 	for _, name := range own {
@@ -176,7 +176,7 @@ func checkOneOfEight(t *testing.T, own []string) {
 				s.Want[0].Device.Name == "gpu3" && strings.Contains(s.Want[0].Message, s.Want[0].Device.PCI)
 		})
 		if !found {
-			t.Errorf("%s: no scenario in which only gpu3 of eight GPUs fails", name)
+			t.Errorf("%s: no scenario where only gpu3 of eight GPUs fails", name)
 		}
 	}
 }

@@ -91,7 +91,7 @@ func (s Scenario) onBench(t testing.TB, root string) (files, links map[string]st
 	return nil, nil
 }
 
-// healthyNodes returns the nodes from which scenarios start.
+// healthyNodes returns the nodes that scenarios start from.
 func healthyNodes() map[string]*selftest.Node {
 	files := fakenvml.Files(fakenvml.H100, 8)
 	return map[string]*selftest.Node{

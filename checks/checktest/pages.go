@@ -240,7 +240,7 @@ func commonFiles(list []Scenario) map[string]string {
 	return common
 }
 
-// baseOf returns the healthy node from which a scenario was made.
+// baseOf returns the healthy node that a scenario was made from.
 func baseOf(s Scenario) string {
 	switch {
 	case s.Node != "":
@@ -355,7 +355,7 @@ func platformTable(p *checks.Platform) map[string]any {
 	return table
 }
 
-// widestOf returns the file, or its outermost directory in which the scenario has neither files
+// widestOf returns the file, or its outermost directory where the scenario has neither files
 // nor links.
 func widestOf(file string, files, links map[string]string) string {
 	for i, r := range file {

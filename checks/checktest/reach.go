@@ -17,11 +17,11 @@ import (
 
 // beyond lists the findings in the code that no scenario can produce, and why.
 var beyond = map[string]string{
-	"gpu/fabric.go Run: config.value":            "an error in TOML: TestFabricWords",
-	"active/gpu_launch.go tell: gpu.launch.slow": "the CPU's own time: TestLaunchRoundTrip",
-	"xid/gpu_xid.go Run: config.value":           "an error in TOML: TestXidWords",
-	"fabric/kernel_log.go Run: config.value":     "an error in TOML: TestMessageWords",
-	"fabric/kernel_log.go keep: klog.past":       "a full disk: TestMessagesThatCannotBeKept",
+	"gpu/fabric.go Run: config.value":              "an error in TOML: TestFabricWords",
+	"active/gpu_launch.go report: gpu.launch.slow": "the CPU's own time: TestLaunchRoundTrip",
+	"xid/gpu_xid.go Run: config.value":             "an error in TOML: TestXidWords",
+	"fabric/kernel_log.go Run: config.value":       "an error in TOML: TestMessageWords",
+	"fabric/kernel_log.go keep: klog.past":         "a full disk: TestMessagesThatCannotBeKept",
 }
 
 // reachable lists the files that scenarios must cover, by family.

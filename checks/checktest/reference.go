@@ -110,7 +110,7 @@ func writeArguments(t *testing.T, b *strings.Builder, check string, v reflect.Va
 	}
 }
 
-// argumentWord returns what stands for a field in a line of nhc.conf, "" if nothing does. The
+// argumentWord returns the word for a field in a line of nhc.conf, "" if there is none. The
 // usage of the check names the value of an option.
 func argumentWord(f reflect.StructField, usage string) string {
 	opt, long, arg, key := f.Tag.Get("opt"), f.Tag.Get("long"), f.Tag.Get("arg"), f.Tag.Get("toml")

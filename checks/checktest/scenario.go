@@ -48,7 +48,7 @@ type Scenario struct {
 
 	dcgm func(h *probe.Host) // installs a fake DCGM
 
-	Node     string // the healthy node of the self-test from which files, links and nvml were made; "": see baseOf
+	Node     string // the healthy node of the self-test that files, links and nvml were made from; "": see baseOf
 	Still    bool   // the scenario depends on the position of the faulty device among the eight
 	UnitOnly bool   // not for the self-test: its node is not there
 }

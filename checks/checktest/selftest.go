@@ -121,7 +121,7 @@ func checkSelftestOneOfEight(t *testing.T, own []string) {
 			case !shown[code]:
 				t.Errorf("%s: no scenario shows %s", name, code)
 			case !alone[code] && (ofGPUs[code] || !slices.Contains(wholeNode, code)):
-				t.Errorf("%s: no scenario in which %s names exactly one GPU of eight", name, code)
+				t.Errorf("%s: no scenario where %s names exactly one GPU of eight", name, code)
 			}
 		}
 	}

@@ -186,14 +186,14 @@ var _ = checktest.Table("check_ib_errors", func(string) []checktest.Scenario {
 			checks.Finding{Code: "ib.errors.fabric", Severity: checks.Warn, Remedy: checks.CheckFabric, Message: "check_ib_errors:  port_xmit_discards on 8 of 8 InfiniBand ports at once, a fault of the fabric: " +
 				"mlx5_0:1 200, mlx5_1:1 200, mlx5_2:1 200, mlx5_3:1 10000, mlx5_4:1 200, mlx5_5:1 200, mlx5_6:1 200, mlx5_7:1 200 a second"},
 			errorFinding(bad, "port_xmit_discards", checks.Warn, "at most 100 a second", "10000", ", more than 10 times the median of 8 ports (200)"))),
-		errorsOn("the largest number is told as it is", nil, nil, countsOn(bad, "counters/local_link_integrity_errors", 1<<64-1),
+		errorsOn("the largest number is printed exactly", nil, nil, countsOn(bad, "counters/local_link_integrity_errors", 1<<64-1),
 			errorFinding(bad, "local_link_integrity_errors", checks.Fail, once, "18446744073709551615", "")),
 		checktest.OnFabric("the first run", nil, countsOn(bad, "counters/symbol_error", 60000)),
 		checktest.OnFabric("the first run after a boot", nil, countsOn(bad, "counters/symbol_error", 60000)).
 			Holding("past/ib-errors.json", strings.ReplaceAll(portPast("mlx5_%d:1", layerIB, nil), fabricBoot, "another")),
 		checktest.OnFabric("a damaged history", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: "check_ib_errors:  /past/ib-errors.json is damaged; a new history begins"}).
 			Holding("past/ib-errors.json", `{"version":1,`),
-		errorsOnRoCE("RoCE begins anew slowly", nil, countsOn("rocep3s0", "hw_counters/roce_slow_restart", 6000), errorFinding("rocep3s0", "roce_slow_restart", checks.Warn, second, "20", "")),
+		errorsOnRoCE("RoCE slow restarts", nil, countsOn("rocep3s0", "hw_counters/roce_slow_restart", 6000), errorFinding("rocep3s0", "roce_slow_restart", checks.Warn, second, "20", "")),
 		errorsOnRoCE("RoCE packets changed on their way", nil, countsOn("rocep3s0", "hw_counters/rx_icrc_encapsulated", 1), errorFinding("rocep3s0", "rx_icrc_encapsulated", checks.Warn, once, "1", "")),
 		errorsOnRoCE("RoCE frames arrive damaged", nil, statisticOn("rx_crc_errors", 121), errorFinding("rocep3s0", "rx_crc_errors", checks.Warn, "at most 120 an hour", "121", "")),
 		errorsOnRoCE("some RoCE frames arrive damaged", nil, statisticOn("rx_crc_errors", 120)),
@@ -220,7 +220,7 @@ var _ = checktest.Table("check_ib_errors", func(string) []checktest.Scenario {
 		errorsOnEFA("EFA whose device does not answer", map[string]uint64{"hw_counters/no_completion_cmds": 1}, efaFinding("no_completion_cmds", checks.Fail, once, "1")),
 		errorsOnEFA("EFA that drops packets", map[string]uint64{"ports/1/hw_counters/rx_drops": 60000}, efaFinding("rx_drops", checks.Warn, "at most 100 a second", "200")),
 		errorsOnEFA("EFA whose packets are lost", map[string]uint64{"ports/1/hw_counters/retrans_timeout_events": 600}, efaFinding("retrans_timeout_events", checks.Warn, "at most 1 a second", "2")),
-		errorsOnRoCE("symbol errors of RoCE are none of InfiniBand", nil, countsOn("rocep3s0", "counters/symbol_error", 60000)),
+		errorsOnRoCE("symbol errors of a RoCE port are ignored", nil, countsOn("rocep3s0", "counters/symbol_error", 60000)),
 		errorsOn("the site's limits", nil, nil, countsOn(bad, "counters/symbol_error", 500)).Holding("etc/nhc/ibcounters.toml", site),
 		errorsOn("a counter of the site's", checktest.Of("-f", "/my.toml"), func(all map[string]*checks.DeviceHistory) {
 			all[bad+":1"].Series["hw_counters/out_of_sequence"] = []checks.Point{{At: fabricNow - 9000, Value: 0}}

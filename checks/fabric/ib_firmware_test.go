@@ -47,7 +47,7 @@ var _ = checktest.Table("check_ib_firmware", func(name string) []checktest.Scena
 		}, half...),
 		checktest.OnFabric("another board has other firmware", nil, func(n *fakesys.Node) { older(n); n.Set("mlx5_3", "board_id", "MT_0000000892") }),
 		checktest.OnFabric("one does not match", checktest.Of("28.39.*"), older, says(checks.Fail, "version", checks.FixConfig, "28.39.*", "28.36.1010", "firmware of board "+board)),
-		checktest.OnFabric("one is none of those wanted", checktest.Of("28.39.2048", "28.43.*"), older, says(checks.Fail, "version", checks.FixConfig, "28.39.2048 or 28.43.*", "28.36.1010", "firmware of board "+board)),
+		checktest.OnFabric("one version is not in the list", checktest.Of("28.39.2048", "28.43.*"), older, says(checks.Fail, "version", checks.FixConfig, "28.39.2048 or 28.43.*", "28.36.1010", "firmware of board "+board)),
 		checktest.OnFabric("one is too old", checktest.Of("-m", "28.37.1000"), older, says(checks.Fail, "version", checks.FixConfig, "at least 28.37.1000", "28.36.1010", "firmware of board "+board)),
 		checktest.OnFabric("versions compare as numbers", checktest.Of("-m", "28.9.99"), nil),
 		checktest.OnFabric("one is too old, of another board", checktest.Of("-b", "MT_0000000892", "-m", "28.37.1000"), older, none(", none with board MT_0000000892")),

@@ -108,7 +108,7 @@ var _ = checktest.Table("check_ib_link_flapping", func(string) []checktest.Scena
 		flapsOn("healthy", nil, nil, nil),
 		flapsOn("a link was lost", nil, nil, inTurn(countsOn(bad, "counters/link_downed", 1), kmsg("")), flapFinding(bad, checks.Warn, 0, never, 1)),
 		flapsOn("an interface was taken down and up", nil, nil, inTurn(carrier(3), kmsg(""))),
-		flapsOn("an interface lost its carrier, and link_downed is not told", nil, nil, inTurn(countsOn(bad, "counters/link_downed/", 0), carrier(3), kmsg("")),
+		flapsOn("an interface lost its carrier, and link_downed does not exist", nil, nil, inTurn(countsOn(bad, "counters/link_downed/", 0), carrier(3), kmsg("")),
 			untold(ibFlapsName, "read /sys/class/infiniband/mlx5_3/ports/1/counters/link_downed: is a directory"), flapFinding(bad, checks.Warn, 0, never, 2)),
 		flapsOn("an interface lost its carrier, and link_downed can say no more", nil, nil, inTurn(countsOn(bad, "counters/link_downed", 255), carrier(3), kmsg("")), flapFinding(bad, checks.Warn, 0, never, 2)).
 			Holding("past/ib-flaps.json", strings.Replace(flapPast("mlx5_%d:1", "ib%d"), `"carrier ib3":[[1767315845,1]],"counters/link_downed":[[1767315845,0]]`, `"carrier ib3":[[1767315845,1]],"counters/link_downed":[[1767315845,255]]`, 1)),
@@ -117,7 +117,7 @@ var _ = checktest.Table("check_ib_link_flapping", func(string) []checktest.Scena
 		lagFlap("the second member of a LAG lost its carrier", " of ens3b", ofMember(""), 0),
 		lagFlap("a cable of the second member of a LAG was taken out", " of ens3b", ofMember(kmsgged(100, "mlx5_core 0000:c3:00.1: Port module event: module 1, Cable unplugged")), 100),
 		lagFlap("the kernel says that the second member of a LAG lost its link", " of ens3b", ofMember(kmsgged(100, "mlx5_core 0000:c3:00.1 ens3b: Link down")), 100),
-		flapsOn("three that tell of one loss", checktest.Of("24", "5", "/var/log/syslog"), nil, inTurn(countsOn(bad, "counters/link_downed", 1), carrier(2),
+		flapsOn("three sources report one loss", checktest.Of("24", "5", "/var/log/syslog"), nil, inTurn(countsOn(bad, "counters/link_downed", 1), carrier(2),
 			kmsg(kmsgged(121, "mlx5_core 0000:23:00.0 ib3: Link down")), file(syslogged(120, "systemd-networkd[1587]: ib3: Lost carrier"))), flapFinding(bad, checks.Warn, 121, never, 1)),
 		flapsOn("the log has more of them", nil, nil, inTurn(countsOn(bad, "counters/link_downed", 1),
 			kmsg(kmsgged(400, "mlx5_core 0000:23:00.0 ib3: Link down")+kmsgged(200, "mlx5_core 0000:23:00.0 ib3: Link down")+kmsgged(100, "mlx5_core 0000:23:00.0 ib3: Link down"))), flapFinding(bad, checks.Warn, 100, never, 2)),
@@ -141,9 +141,9 @@ var _ = checktest.Table("check_ib_link_flapping", func(string) []checktest.Scena
 		checktest.OnFabric("each line of a log that AzureHPC would read is a loss", checktest.Of("24", "5", "/var/log/syslog"),
 			file(syslogged(105, "systemd-networkd[5398]: ib3: lost carrier")+strings.Repeat(syslogged(100, "systemd-networkd[5398]: ib3: lost carrier"), 5)),
 			flapFinding(bad, checks.Fail, 100, few, 6)),
-		flapsOn("the driver was loaded anew", nil, nil, inTurn(countsOn(bad, "counters/link_downed", 1), carrier(1))).
+		flapsOn("the driver was reloaded", nil, nil, inTurn(countsOn(bad, "counters/link_downed", 1), carrier(1))).
 			Holding("past/ib-flaps.json", strings.ReplaceAll(flapPast("mlx5_%d:1", "ib%d"), `"carrier ib3":[[1767315845,1]]`, `"carrier ib3":[[1767315845,4]]`)),
-		flapsOn("the driver was loaded anew, and its interface has another number", nil, nil, inTurn(countsOn(bad, "counters/link_downed", 1), carrier(2))).
+		flapsOn("the driver was reloaded, and its interface has another number", nil, nil, inTurn(countsOn(bad, "counters/link_downed", 1), carrier(2))).
 			Holding("past/ib-flaps.json", strings.ReplaceAll(flapPast("mlx5_%d:1", "ib%d"), `"carrier ib3":`, `"index ib3":[[1767315845,4]],"carrier ib3":`)),
 		checktest.OnFabric("the first run, with high counters", nil, inTurn(countsOn(bad, "counters/link_downed", 255), kmsg(""))),
 		checktest.OnFabric("the first run, as links come up after a boot", nil, inTurn(carrier(3),
@@ -151,9 +151,9 @@ var _ = checktest.Table("check_ib_link_flapping", func(string) []checktest.Scena
 		flapsOn("after a boot it is known still", nil, nil, nil, flapFinding(bad, checks.Fail, 600, few, 5)).
 			Holding("past/ib-flaps.json", `{"version":1,"boot":"another","devices":{"mlx5_3:1":{"seen":1767322745,"marks":{"lost":[1767308645,1767312245,1767315845,1767319445,1767322445]}}}}`),
 		flapsOn("an operator has cleared it", nil, hourly, nil).Holding("past/ib-clear.json", `[{"at":1767322900,"device":"mlx5_3","who":"uid 0"}]`),
-		flapsOn("an operator has cleared what was earlier", nil, hourly, nil, flapFinding(bad, checks.Warn, 600, never, 1)).Holding("past/ib-clear.json", `[{"at":1767320000,"who":"uid 0"}]`),
+		flapsOn("an operator has cleared the earlier events", nil, hourly, nil, flapFinding(bad, checks.Warn, 600, never, 1)).Holding("past/ib-clear.json", `[{"at":1767320000,"who":"uid 0"}]`),
 		flapsOn("an operator has cleared another port", nil, hourly, nil, flapFinding(bad, checks.Fail, 600, few, 5)).Holding("past/ib-clear.json", `[{"at":1767322900,"device":"mlx5_9:*","who":"uid 0"}]`),
-		flapsOn("what was cleared cannot be read", nil, nil, nil,
+		flapsOn("the list of cleared events cannot be read", nil, nil, nil,
 			checks.Finding{Code: "ib.clear", Severity: checks.Warn, Message: "check_ib_link_flapping:  acknowledgements of port errors are lost, repeat nhc-gpu clear --ib: /past/ib-clear.json is damaged"}).
 			Holding("past/ib-clear.json", `[{"at":`),
 		checktest.OnRoCE("RoCE", nil, inTurn(func(n *fakesys.Node) { n.Set("eth13", "carrier_down_count", "2") }, kmsg(kmsgged(100, "mlx5_core 0000:23:00.0 eth13: Link down"))),

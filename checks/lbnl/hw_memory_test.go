@@ -18,7 +18,7 @@ func onMemory(name string, words []string, want ...checks.Finding) checktest.Sce
 	return checktest.Scenario{Name: name, Files: memoryNode, Words: words, Want: want}
 }
 
-// sizeFinding returns the failure for a size beyond a limit; what is the kind, such as "RAM size".
+// sizeFinding returns the failure for a size beyond a limit. The kind, such as "RAM size", is what.
 func sizeFinding(check, code, what, got, text, limit string) checks.Finding {
 	return checks.Finding{
 		Code: code, Severity: checks.Fail, Want: limit + " kB", Got: got + " kB",

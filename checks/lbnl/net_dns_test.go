@@ -45,7 +45,7 @@ var _ = checktest.Table("check_net_dns", func(name string) []checktest.Scenario 
 		checktest.OnFabric("names", checktest.Of("login", "login.cluster.example", "login.cluster.example.", "six"), nil),
 		checktest.OnFabric("as wanted", checktest.Of("-t", "0.5", "-s", second, "login"), nil).OrTable(map[string]any{"seconds": 0.5, "server": second, "names": []any{"login"}}),
 		checktest.OnFabric("any answer is one", nil, both("* * 0.001 5 0")),
-		checktest.OnFabric("nobody answers", nil, both(), silent(checks.Fail, first), silent(checks.Fail, second)),
+		checktest.OnFabric("no server answers", nil, both(), silent(checks.Fail, first), silent(checks.Fail, second)),
 		checktest.OnFabric("the first does not answer", checktest.Of("login"), answers(first), silent(checks.Warn, first)),
 		checktest.OnFabric("the second does not answer", nil, answers(second), silent(checks.Warn, second)),
 		checktest.OnFabric("the one that is named does not answer", checktest.Of("-s", second), answers(second), silent(checks.Fail, second)),

@@ -9,8 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
-// psNode is a node with a few processes, among them eight ranks of which one
-// is a zombie.
+// psNode returns a node with a few processes, among them eight ranks, one of them a zombie.
 func psNode() map[string]string {
 	files := map[string]string{"etc/passwd": "root:x:0:0::/root:/bin/sh\nalice:x:5001:100::/:/bin/sh\nntpsec:x:120:120::/:/bin/false\n"}
 	process := func(pid, uid int, name, state string, args ...string) {

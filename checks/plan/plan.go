@@ -68,7 +68,7 @@ type Step struct {
 type Plan struct {
 	Steps []Step
 	Left  []Left // the steps that are skipped in this context
-	// Problems are the errors of the configuration for which LBNL NHC has no message.
+	// Problems are the errors of the configuration that LBNL NHC has no message for.
 	// They drain no node, and are reported with their position.
 	Problems *multierror.Error
 }
@@ -251,7 +251,7 @@ func UnknownPolicy(c *conf.Config) error {
 		case !ok && !slices.Contains(checks.Classes(), name):
 			errs = append(errs, fmt.Errorf("%s: policy.%s: want the name of a check, or a class: %s", c.Places[name], name, strings.Join(checks.Classes(), ", ")))
 		case name == checks.ClassShell && (c.Policies[name].Action == conf.Warn || c.Policies[name].Action == conf.Nothing):
-			errs = append(errs, fmt.Errorf("%s: policy.shell.action: %s: want drain or fail-job: a line of bash says itself what is only a warning", c.Places[name], c.Policies[name].Action))
+			errs = append(errs, fmt.Errorf("%s: policy.shell.action: %s: want drain or fail-job: a line of bash decides itself whether it fails or warns", c.Places[name], c.Policies[name].Action))
 		}
 	}
 	for _, word := range c.NCCLEnv {

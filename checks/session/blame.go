@@ -45,7 +45,7 @@ func (b *Blame) OfJob(failures []checks.Finding) int {
 	return places[verdict.Worst(list)]
 }
 
-// OfNode returns the index of the failure for which the node is drained, -1 if there is none. A
+// OfNode returns the index of the failure that drains the node, -1 if there is none. A
 // failure of the job takes precedence.
 func (b *Blame) OfNode(failures []checks.Finding) int {
 	if of := b.OfJob(failures); of >= 0 {

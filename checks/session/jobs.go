@@ -64,7 +64,7 @@ func WaitsForJobs(p *plan.Plan) bool {
 	return slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return s.Active && !s.OnlyOld })
 }
 
-// Attribute adds to each failure the jobs in which it happened, from their records, and returns the
+// Attribute adds to each failure the jobs that it happened in, from their records, and returns the
 // faults that began in a job. xids returns the Xids since a mark.
 func Attribute(check string, list []checks.Finding, jobs func() []*slurm.Record, xids func(checks.LogMark) []checks.XidSeen) (told []checks.Finding, began []slurm.Fault) {
 	if checks.Worst(list) < checks.Fail {

@@ -42,8 +42,7 @@ func CauseOf(s *plan.Step, paths Paths, job bool) slurm.Cause {
 	return c
 }
 
-// notLooked are the codes with which an ordinary check reports that it did not look at its
-// subject. Other skips in a passing check are about a part, or about a device that the node does
+// notLooked are the codes of an ordinary check that did not look at its subject. Other skips in a passing check are about a part, or about a device that the node does
 // not have.
 var notLooked = []string{"job.none", "job.gpus.unknown"}
 

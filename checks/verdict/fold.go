@@ -13,7 +13,7 @@ import (
 type Dest int
 
 // The destinations. Log is LBNL's standard output after LOGFILE is applied. Out is the standard
-// output with which the program was started.
+// output of the program at its start.
 const (
 	Log Dest = iota
 	Out
@@ -75,7 +75,7 @@ type failure struct {
 	heard   bool // its line is in the log
 }
 
-// ExitUnknown is the exit status of a run in which a check could not be evaluated and none
+// ExitUnknown is the exit status of a run with a check that could not be evaluated and none
 // failed. LBNL NHC has no such status.
 const ExitUnknown = 3
 
@@ -351,7 +351,7 @@ func (f *Fold) Over() bool { return f.over }
 // Failed reports whether anything failed.
 func (f *Fold) Failed() bool { return f.failures > 0 || f.over && f.exit != 0 }
 
-// LastMessage returns the reason for which the node was marked.
+// LastMessage returns the reason of the node's mark.
 func (f *Fold) LastMessage() string { return f.message }
 
 // List returns all findings so far.

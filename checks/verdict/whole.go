@@ -52,7 +52,7 @@ func (w *Wholes) find(x checks.Finding) *whole {
 	return nil
 }
 
-// About returns the finding with which a finding is counted, if there is one.
+// About returns the finding that a finding is counted with, if there is one.
 func (w *Wholes) About(x checks.Finding) (checks.Finding, bool) {
 	if of := w.find(x); of != nil {
 		return of.finding, true

@@ -147,7 +147,7 @@ func TestXidWhys(t *testing.T) {
 	}
 }
 
-// Rows for which other tools raised false alarms, or none.
+// Rows that other tools raised false alarms for, or missed.
 func TestXidClasses(t *testing.T) {
 	t.Parallel()
 	for class, codes := range map[checks.XidClass][]int{

@@ -38,7 +38,7 @@ func (q question) ours() bool {
 	}
 }
 
-// Bash contradicts its manual in some cases, in which match follows the manual: after a * bash does
+// In some cases bash contradicts its manual, and match follows the manual: after a * bash does
 // not try an extended pattern at the end of the string (*@(a|) does not match "x"), and
 // ${s//pattern} first tries *pattern* as a shortcut, which is wrong if that changes the pattern or if
 // the pattern has no fixed length because of an unclosed bracket.

@@ -1,5 +1,5 @@
-// Package tomltext writes the errors of a TOML file for its author: file, line, what is there and
-// what to write instead, without the terms of the decoder.
+// Package tomltext writes the errors of a TOML file for its author: file, line, the value found and
+// the value to write, without the terms of the decoder.
 package tomltext
 
 import (

@@ -231,7 +231,7 @@ func (a *Around) listOwn() []*slurm.Record {
 	return nil
 }
 
-// Attribute adds to each failure the job in which it happened: in an epilog, the epilog's job.
+// Attribute adds to each failure the job that it happened in: in an epilog, the epilog's job.
 func (a *Around) Attribute(check string, list []checks.Finding) []checks.Finding {
 	list, began := session.Attribute(check, list, a.listOwn, a.readXids)
 	a.faults = append(a.faults, began...)

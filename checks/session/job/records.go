@@ -22,7 +22,7 @@ import (
 )
 
 // Records holds the records of the node's jobs. A prolog opens a record, its epilog closes it, and
-// a health check that finds a fault reads them to name the job in which it happened.
+// a health check that finds a fault reads them to name the job that it happened in.
 type Records struct {
 	n *node.Node
 
@@ -191,7 +191,7 @@ func (r *Records) All() (list []*slurm.Record, err error) {
 	return list, nil
 }
 
-// Attribute adds to each failure the running jobs in which it happened.
+// Attribute adds to each failure the running jobs that it happened in.
 func (r *Records) Attribute(check string, list []checks.Finding) []checks.Finding {
 	list, _ = session.Attribute(check, list, func() []*slurm.Record { return r.readRunning(asideLane) }, r.readXids)
 	return list

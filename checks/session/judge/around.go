@@ -30,7 +30,7 @@ func (j *Judge) BeginJob() {
 	}
 }
 
-// attribute adds to each failure the jobs in which it happened.
+// attribute adds to each failure the jobs that it happened in.
 func (j *Judge) attribute(check string, list []checks.Finding) []checks.Finding {
 	switch {
 	case j.Role == slurm.Prolog || j.Role == slurm.Manual || j.Set.Past == "":

@@ -160,7 +160,7 @@ func (j *Judge) markOffline(message string) {
 		x := failures[j.Fold.Blamed()]
 		v.Code, v.Device = x.Code, x.Device.String()
 	}
-	if j.Tell(v) && refused && j.Role == slurm.Prolog && !j.Set.Observes() {
+	if j.CarryOut(v) && refused && j.Role == slurm.Prolog && !j.Set.Observes() {
 		j.tellJob()
 	}
 }
@@ -193,7 +193,7 @@ func (j *Judge) cause() slurm.Cause {
 
 func (j *Judge) markOnline() {
 	pass := session.Pass{Plan: j.Plan, Files: []string{j.Set.Get("CONFFILE"), j.TablesFile()}, Paths: j.Paths, Unanswered: j.unanswered}
-	j.Tell(slurm.Verdict{Healthy: true, Lacks: pass.Lacks})
+	j.CarryOut(slurm.Verdict{Healthy: true, Lacks: pass.Lacks})
 }
 
 func (j *Judge) debugEnd() {

@@ -186,8 +186,8 @@ func (j *Judge) line(s *plan.Step) (more bool) {
 	return !f.Over()
 }
 
-// excuse returns findings in which an error of the configuration drains no node, unless the
-// site wants that.
+// excuse returns the findings, changed so that an error of the configuration drains no node,
+// unless the site wants that.
 func (j *Judge) excuse(list []checks.Finding, lacks string) []checks.Finding {
 	if j.Set.ConfigErrorsDrain() {
 		return list

@@ -39,10 +39,10 @@ func (n *Node) Controller() *slurm.Controller {
 	return c
 }
 
-// Tell carries out a verdict. After the run's deadline only a short time remains; a drain that
+// CarryOut carries out a verdict. After the run's deadline only a short time remains; a drain that
 // cannot be delivered in that time stays in the state directory. delivered reports whether Slurm
 // answered.
-func (n *Node) Tell(v slurm.Verdict) (delivered bool) {
+func (n *Node) CarryOut(v slurm.Verdict) (delivered bool) {
 	if n.Set.Get("NHC_RM") != "slurm" {
 		n.Warn(fmt.Errorf("mark node %s: resource manager %q: nhc-gpu itself supports only slurm; set OFFLINE_NODE and ONLINE_NODE to helpers for it", n.Name, n.Set.Get("NHC_RM")))
 		return false

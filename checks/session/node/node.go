@@ -101,7 +101,7 @@ func nodeFromEnviron(env func(string) string, role slurm.Role) *Node {
 // HealthCheck reports whether slurmd has started the run as its health check.
 func (n *Node) HealthCheck() bool { return n.Role == slurm.HealthCheck }
 
-// choosePast returns the directory in which checks keep data between runs, and a spare one for a
+// choosePast returns the directory where checks keep data between runs, and a spare one for a
 // node without a disk. Only root has such a directory, and no job's environment can name it.
 func (n *Node) choosePast() (dir, spare string) {
 	if os.Geteuid() != 0 || n.Bad != nil {
@@ -110,7 +110,7 @@ func (n *Node) choosePast() (dir, spare string) {
 	return PastOf(n.Name)
 }
 
-// PastOf returns the directory in which checks keep data of a node between runs, and a spare one
+// PastOf returns the directory where checks keep data of a node between runs, and a spare one
 // if the first cannot be written.
 func PastOf(node string) (dir, spare string) {
 	return filepath.Join(PastRoot, node), filepath.Join(StateRoot, node, "past")

@@ -11,7 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// builtins are the commands of bash that are no programs.
+// builtins are the commands that bash runs itself.
 var builtins = strings.Fields(`: . [ alias bind break builtin caller cd command complete continue declare dirs disown
 	echo enable eval exec exit export false getopts hash jobs kill let local mapfile popd printf pushd pwd read readarray
 	readonly return set shift shopt source suspend test times trap true type typeset ulimit umask unalias unset wait`)

@@ -31,7 +31,7 @@ type Settings struct {
 	ProfilesFrom string             // the file that contains them
 	WantedGPUs   int                // see checks.Env.WantedGPUs
 	Slurm        *jobscan.SlurmGPUs // this node's GPUs in Slurm's configuration; nil: unknown
-	Past, Spare  string             // directories in which checks keep data between runs; "": none
+	Past, Spare  string             // directories where checks keep data between runs; "": none
 	Job          *checks.Job        // the job of a prolog or an epilog
 	Periodic     bool               // slurmd started the run as its health check
 	Learn        bool               // active tests run to measure the node's baseline
