@@ -113,7 +113,7 @@ func TestWrongFloors(t *testing.T) {
 		with("value = 300", "value = 0"):                         ":20: floor: value = 0: want a number above 0",
 		with("value = 300", "value = nan"):                       ":20: floor: value = nan: want a number above 0",
 		with("value = 300", "value = inf"):                       ":20: floor: value = inf: want a number above 0",
-		with("\"GB/s\"", "\"MB/s\""):                             ":21: floor: unit = \"MB/s\": want \"GB/s\", in which all_reduce is measured",
+		with("\"GB/s\"", "\"MB/s\""):                             ":21: floor: unit = \"MB/s\": want \"GB/s\", the unit of all_reduce",
 		with("source = \"measured\"\n", ""):                      ":15: floor: no source: want where the number is from",
 		with("verified = false", "verified = \"no\""):            ":23: floor: verified = \"no\": want true or false",
 		with("verified = false", "checked = false"):              ":23: floor: key checked: want test, algorithm, size, ranks, value, unit, source, verified",

@@ -56,7 +56,7 @@ var _ = checktest.Table("check_gpu_count", func(string) []checktest.Scenario {
 		}
 	}
 	nameless := func(what string, change func(*nvml.GPU)) checktest.Scenario {
-		s := checktest.OnGPUs("NVML does not tell a "+what, checktest.Of("8"), checktest.Gpu3(func(g *nvml.GPU) { g.NameErr = checktest.ErrOdd; change(g) }),
+		s := checktest.OnGPUs("NVML gives no "+what, checktest.Of("8"), checktest.Gpu3(func(g *nvml.GPU) { g.NameErr = checktest.ErrOdd; change(g) }),
 			says(checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
 		s.Broken = true
 		return s
