@@ -203,8 +203,8 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 		cleared(on("an operator has cleared the earlier events", []string{"100 " + checktest.Fatal23}, nil, fatal), `[{"at":1767322000,"who":"uid 0"}]`),
 		cleared(on("an operator has cleared another", []string{"100 " + checktest.Fatal23}, nil, fatal), `[{"at":1767323000,"device":"mlx5_9","who":"uid 0"}]`),
 		cleared(on("the list of cleared events cannot be read", []string{"100 " + checktest.Fatal23}, nil, uncleared, fatal), `[{"at":`),
-		on("what was kept cannot be read", []string{"100 " + checktest.Fatal23}, nil, again, fatal).Holding("past/kernel-log.json", `{"boot":`),
-		on("what was kept makes no sense", []string{"100 " + checktest.Fatal23}, nil, senseless, fatal).Holding("past/kernel-log.json", `{"boot":"x","events":[{"driver":"mlx5","code":"nic.unheard"}]}`),
+		on("the kept data cannot be read", []string{"100 " + checktest.Fatal23}, nil, again, fatal).Holding("past/kernel-log.json", `{"boot":`),
+		on("the kept data is invalid", []string{"100 " + checktest.Fatal23}, nil, senseless, fatal).Holding("past/kernel-log.json", `{"boot":"x","events":[{"driver":"mlx5","code":"nic.unheard"}]}`),
 		on("the log was overwritten", []string{"100 " + checktest.Fatal23}, nil, overrun, fatal).Holding("past/kernel-log.json", past(fabricBoot, messageLog{Cursor: 1})),
 		checktest.OnRoCE("RoCE", nil, kmsgLines("100 "+strings.Replace(checktest.Fatal23, "5 det", "1 det", 1)), func() checks.Finding {
 			f := said(checks.Fail, "nic.fatal", checks.RebootNode, 1, 100, 100, strings.Replace(checktest.Fatal23, "5 det", "1 det", 1), dead+" (PCI reads fail)", restart)

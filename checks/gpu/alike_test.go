@@ -82,7 +82,7 @@ var _ = checktest.Table("check_gpu_count", func(string) []checktest.Scenario {
 			n.GPUs[1].Name, n.GPUs[0].VGPU, n.GPUs[1].VGPU = nvml.Known("NVIDIA H100-10C"), nvml.Known(true), nvml.Known(true)
 		})), 2),
 		nameless("name", func(g *nvml.GPU) { g.Name = nvml.Failed[string](checktest.ErrOdd) }),
-		nameless("UUID, which the driver's files tell", func(*nvml.GPU) {}),
+		nameless("UUID, but the driver's files do", func(*nvml.GPU) {}),
 		few(checktest.OnGPUs("a single GPU without memory", checktest.Of("1"), first(1, func(n *nvml.Snapshot) { total(&n.GPUs[0], 0) }),
 			checktest.GPUFinding(gpuCountName, 0, checks.Finding{Code: "gpu.memory.size", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: "more than 0 MiB", Got: "0 MiB"}, "has no memory")), 1),
 		few(checktest.OnGPUs("a single GPU without memory, old driver", checktest.Of("1"), first(1, func(n *nvml.Snapshot) { old(&n.GPUs[0], 0) }),
