@@ -6,7 +6,7 @@ func TestNearest(t *testing.T) {
 	t.Parallel()
 	known := []string{"plan", "platforms", "check_gpu_ecc", "check_gpu_xid", "lint"}
 	for name, want := range map[string]string{
-		"paln": "plan", "lnit": "lint", "platfroms": "platforms", "Plan": "plan", "gpu_ecc": "check_gpu_ecc", "gpu_ec": "check_gpu_ecc", "check_gpu_ec": "check_gpu_ecc",
+		"paln": "plan", "lnit": "lint", "plattforms": "platforms", "Plan": "plan", "gpu_ecc": "check_gpu_ecc", "gpu_ec": "check_gpu_ecc", "check_gpu_ec": "check_gpu_ecc",
 		"check_gpu_xdi": "check_gpu_xid", "x": "", "": "", "topology": "", "check_fs_mount": "",
 	} {
 		if got := Nearest(name, known); got != want {

@@ -181,7 +181,7 @@ func defaultOf(t *testing.T, check string, v reflect.Value, i int, meaning strin
 			source = "this project"
 		}
 	}
-	if d, ok := f.Interface().(time.Duration); ok {
+	if d, ok := reflect.TypeAssert[time.Duration](f); ok {
 		return code(shortTime(d)), source
 	}
 	if f.Kind() == reflect.Bool {
@@ -372,7 +372,7 @@ func wrap(text, indent string) string {
 
 // words splits a paragraph at blanks that are not between backticks.
 func words(text string) (list []string) {
-	for _, w := range strings.Fields(text) {
+	for w := range strings.FieldsSeq(text) {
 		if n := len(list); n > 0 && strings.Count(list[n-1], "`")%2 == 1 {
 			list[n-1] += " " + w
 			continue

@@ -293,7 +293,7 @@ func wrapped(label, text string) string {
 	var b strings.Builder
 	indent := min(len(label), 28)
 	line := label
-	for _, w := range strings.Fields(text) {
+	for w := range strings.FieldsSeq(text) {
 		if len(line) > indent && len(line)+len(w) > width {
 			b.WriteString(strings.TrimRight(line, " ") + "\n")
 			line = strings.Repeat(" ", indent)

@@ -87,13 +87,13 @@ func (s *GPUs) span(of func(*nvml.GPU) nvml.Reading[int]) (low, high int, known 
 
 // total notes the sum of a number over all GPUs: "12 remapped rows".
 func (s *GPUs) total(what string, of func(*nvml.GPU) (n uint64, known bool)) {
-	sum, any := uint64(0), false
+	sum, found := uint64(0), false
 	for i := range s.NVML.GPUs {
 		if n, known := of(&s.NVML.GPUs[i]); known {
-			sum, any = sum+n, true
+			sum, found = sum+n, true
 		}
 	}
-	if any {
+	if found {
 		s.Env.Fact("%d %s", sum, what)
 	}
 }

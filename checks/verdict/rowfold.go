@@ -68,7 +68,7 @@ func foldFacts(facts []Row) (list []Row) {
 	texts := make([]string, len(facts))
 	for i := range facts {
 		var words []string
-		for _, w := range strings.Fields(facts[i].Message) {
+		for w := range strings.FieldsSeq(facts[i].Message) {
 			if _, address := checks.PCIAddress(w); !address && !boardID().MatchString(w) && !strings.HasSuffix(w, "-"+redacted) {
 				words = append(words, w)
 			}

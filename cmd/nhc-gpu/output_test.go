@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -40,13 +41,11 @@ func dgxNode(t *testing.T, dir string, faulty bool) {
 			n.Files[file] = content
 		}
 	}
-	for file, content := range map[string]string{
+	maps.Copy(n.Files, map[string]string{
 		"etc/os-release": "PRETTY_NAME=\"Rocky Linux 9.6 (Blue Onyx)\"\n", "proc/sys/kernel/osrelease": "5.14.0-570.el9.x86_64\n",
 		"proc/meminfo": "MemTotal: 2113341440 kB\nMemFree: 2050000000 kB\nMemAvailable: 2060000000 kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n",
 		"proc/mounts":  "/dev/nvme0n1p2 / xfs rw,relatime 0 0\n", "tmp/keep": "", "etc/slurm/slurm.conf": "ClusterName=c\nNodeName=gpu017 Gres=gpu:8\n",
-	} {
-		n.Files[file] = content
-	}
+	})
 	var cpus, nets strings.Builder
 	for i := range 192 {
 		fmt.Fprintf(&cpus, "processor : %d\nphysical id : %d\ncore id : %d\ncpu cores : 48\nsiblings : 96\n\n", i, i/96, i%48)

@@ -61,7 +61,7 @@ func (n *Node) CarryOut(v slurm.Verdict) (delivered bool) {
 	case err != nil && out.Refused:
 		n.Warn(fmt.Errorf("%w; this is reported once a day, and retried every 10 minutes", err))
 		sink.Syslog(n.Set.Get("NAME"), []string{fmt.Sprintf("Node %s cannot be marked:  %v", n.Name, err)})
-	case err != nil && out.Pending:
+	case err != nil && out.Pending && !n.Set.Observes():
 		n.Warn(fmt.Errorf("cannot drain node %s, the next run will retry: %w", n.Name, err))
 	case err != nil:
 		n.Warn(err)

@@ -139,9 +139,39 @@ func (f *Files) Sysconfig() error {
 	err := f.readSysconfig()
 	f.NameFromSettings()
 	if err == nil {
+		err = f.readMode()
+	}
+	if err == nil {
 		err = f.Set.WrongChoices()
 	}
 	return err
+}
+
+// readMode takes MODE from the settings of nhc.conf's runs, for a run of another name that does not
+// set it: observing holds for every run of the node.
+func (f *Files) readMode() error {
+	const usual = "nhc"
+	if f.Set.Get("NAME") == usual || f.Set.Get(conf.SettingMode) != "" {
+		return nil
+	}
+	path := filepath.Join(f.Set.Get("SYSCONFIGDIR"), usual)
+	file, err := f.read(path).File("read " + path)
+	if err != nil || file.Missing || !file.Mode.IsRegular() {
+		return err
+	}
+	if err := Trusted(path, &file.FileInfo); err != nil {
+		return err
+	}
+	assigns, _, err := conf.ParseSysconfig(path, file.Data, f.Set.Lookup)
+	if err != nil {
+		return err
+	}
+	for _, a := range assigns {
+		if a.Name == conf.SettingMode && !a.Unset {
+			f.Set.Put(a.Name, a.Value, true)
+		}
+	}
+	return nil
 }
 
 func (f *Files) readSysconfig() error {

@@ -117,11 +117,16 @@ func (a *Arguments) long(text string) error {
 			*o.to = value
 			return nil
 		} else if o.name == name {
-			return fmt.Errorf("Option --%s requires an argument.", name) //nolint:staticcheck // in the style of LBNL NHC's texts
+			return lbnlError(fmt.Sprintf("Option --%s requires an argument.", name))
 		}
 	}
-	return fmt.Errorf("Invalid option:  --%s", text) //nolint:staticcheck // in the style of LBNL NHC's texts
+	return lbnlError("Invalid option:  --" + text)
 }
+
+// lbnlError is an error in the style of LBNL NHC's texts.
+type lbnlError string
+
+func (e lbnlError) Error() string { return string(e) }
 
 // Node has the parts of a run that the generator uses.
 type Node struct {
