@@ -162,13 +162,10 @@ func (f *Files) readMode() error {
 	if err := Trusted(path, &file.FileInfo); err != nil {
 		return err
 	}
-	assigns, _, err := conf.ParseSysconfig(path, file.Data, f.Set.Lookup)
-	if err != nil {
-		return err
-	}
-	for _, a := range assigns {
-		if a.Name == conf.SettingMode && !a.Unset {
-			f.Set.Put(a.Name, a.Value, true)
+	for line := range strings.Lines(string(file.Data)) { // also of a file that only bash can evaluate
+		name, value, _, _, _, err := conf.ParseAssign(strings.TrimSpace(line), f.Set.Get)
+		if err == nil && name == conf.SettingMode {
+			f.Set.Put(name, value, true)
 		}
 	}
 	return nil
