@@ -34,7 +34,7 @@ var shellFaults = []fault{
 	{name: "line with a trap of its exit", conf: "* || trap 'sleep 100' EXIT\n" + bad, words: "-t 4", exit: 142, within: 5.5, action: drained},
 	{name: "line with a trap of DEBUG", conf: "* || trap 'true' DEBUG ERR RETURN\n" + bad, exit: 1, within: 3, action: drained},
 	{name: "line with an alias", conf: "* || shopt -s expand_aliases; alias true=false\n" + bad, exit: 1, within: 3, action: drained},
-	{name: "line with a syntax error", conf: "* || if then ((\n" + bad, words: "-a", exit: 2, within: 3, action: drained},
+	{name: "line with a syntax error", conf: "* || if then ((\n" + bad, words: "-a", exit: 1, within: 3, action: drained, says: "a quote or a bracket is missing"},
 	{name: "line that changes its directory to one that goes", conf: "* || mkdir gone; cd gone; rmdir ../gone\n" + bad, exit: 1, within: 3, action: drained},
 	{name: "line that forges an answer", guard: "B1", conf: "* || for fd in {3..255}; do (echo 'exit 1 0' >&$fd) 2>/dev/null; done; true\n" + bad, words: "-a -t 6", exit: 1, within: 7.5, action: drained},
 	{name: "line of a user that forges an answer", guard: "B1", conf: "* || chmod 777 .; setpriv --reuid 65534 --regid 65534 --clear-groups bash -c 'for fd in {3..255}; do (echo \"exit 1 0\" >&$fd) 2>/dev/null && touch forged.$fd; (echo touch /mnt/owned >/proc/self/fd/$fd) 2>/dev/null; done; true'\n* || for f in forged*; do [ -e $f ] && die 9 a user got a descriptor; done; true\n* || test ! -e owned || die 9 a user is root\n" + bad, words: "-t 6", exit: 1, within: 7.5, action: drained, mute: "a user"},
