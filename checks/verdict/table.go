@@ -170,7 +170,7 @@ func (p *page) wrapped(head string, indent int, text string) {
 	left = max(left, leastText)
 	var line strings.Builder
 	n := 0
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		length := utf8.RuneCountInString(word)
 		if n > 0 && n+1+length > left {
 			p.line("%s%s", head, line.String())

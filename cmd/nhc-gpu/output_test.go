@@ -51,7 +51,7 @@ func dgxNode(t *testing.T, dir string, faulty bool) {
 		fmt.Fprintf(&cpus, "processor : %d\nphysical id : %d\ncore id : %d\ncpu cores : 48\nsiblings : 96\n\n", i, i/96, i%48)
 	}
 	nets.WriteString("Inter-|   Receive\n face |bytes\n")
-	for _, name := range strings.Fields("lo eth0 ib0 ib1 ib2 ib3 ib4 ib5 ib6 ib7") {
+	for name := range strings.FieldsSeq("lo eth0 ib0 ib1 ib2 ib3 ib4 ib5 ib6 ib7") {
 		fmt.Fprintf(&nets, "%s: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n", name)
 	}
 	n.Files["proc/cpuinfo"], n.Files["proc/net/dev"] = cpus.String(), nets.String()

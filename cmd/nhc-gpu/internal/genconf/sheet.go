@@ -128,7 +128,7 @@ func (l *sheetLine) explanation(name string) string {
 func wrapped(text string) string {
 	var b strings.Builder
 	line := ""
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		if line != "" && len(line)+1+len(word) > 98 {
 			b.WriteString(comment(line))
 			line = ""
