@@ -201,7 +201,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 	c.now += int64((HistoryAge + time.Hour) / time.Second)
 	if h, _ := c.recall(0); len(h.File.Devices) != 0 {
-		t.Errorf("devices that nobody has seen for a month: %d", len(h.File.Devices))
+		t.Errorf("devices that no one has seen for a month: %d", len(h.File.Devices))
 	}
 }
 

@@ -40,6 +40,6 @@ func TestFloorOf(t *testing.T) {
 	}
 	var nobody *Platform
 	if _, known := nobody.FloorOf("all_reduce", "ring", size, 8); known {
-		t.Error("of a platform of which nobody knows")
+		t.Error("of a platform that is unknown")
 	}
 }

@@ -18,7 +18,7 @@ func TestHasNVSwitches(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if (&Platform{GPUs: []int{8}}).HasNVSwitches(8) {
-		t.Error("of a platform of which nobody knows")
+		t.Error("of a platform that is unknown")
 	}
 }
 
@@ -47,6 +47,6 @@ func TestFullNetwork(t *testing.T) {
 		}
 	}
 	if (&Platform{}).FullNetwork(8, 8) {
-		t.Error("of a platform of which nobody knows")
+		t.Error("of a platform that is unknown")
 	}
 }

@@ -143,7 +143,7 @@ func TestScope(t *testing.T) {
 			}
 			for _, d := range []checks.Device{{}, {Kind: "mount", Name: "/home"}, {Kind: "nvswitch", PCI: "0000:00:00.0"}, {Kind: "gpu"}} {
 				if !s.Inside(d) {
-					t.Errorf("%+v is outside, want inside: it is the node's, or nobody knows whose", d)
+					t.Errorf("%+v is outside, want inside: it is the node's, or its owner is unknown", d)
 				}
 			}
 			if lost := (checks.Device{Kind: "gpu", PCI: "0000:ff:00.0"}); s.Inside(lost) != (tt.own == nil) {

@@ -119,7 +119,7 @@ func TestStatesFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if u := meta.Undecoded(); len(u) > 0 {
-		t.Errorf("keys nobody reads: %v", u)
+		t.Errorf("keys no one reads: %v", u)
 	}
 	for _, row := range file.Order {
 		if row.Word == "" || row.Text == "" || row.Source == "" || len(row.Sign) > 1 || !strings.Contains(flags, row.Sign) {

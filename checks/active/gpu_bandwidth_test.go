@@ -303,7 +303,7 @@ func TestPairsByWhatJoinsThem(t *testing.T) {
 	}
 	gpus[0].gpu.NVLink.Far = nvml.Reading[[]string]{}
 	if got := gpus[0].classifyLink(gpus[1]); got != "nvlink of unknown width" {
-		t.Errorf("over nobody knows what: %s", got)
+		t.Errorf("over an unknown link: %s", got)
 	}
 	gpus[0].gpu.NVLink.FarPCI = nvml.Known([]string{gpus[1].gpu.PCI, gpus[2].gpu.PCI, gpus[1].gpu.PCI})
 	if got := gpus[0].classifyLink(gpus[1]); got != "nvlink x2" {

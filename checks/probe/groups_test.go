@@ -23,7 +23,7 @@ func TestGroupName(t *testing.T) {
 		t.Errorf("this machine's group 0 is %q", got)
 	}
 	if got := GroupName(live, 4294967290); got != "" {
-		t.Errorf("a group that nobody has is %q", got)
+		t.Errorf("a group that no one has is %q", got)
 	}
 }
 

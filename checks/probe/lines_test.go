@@ -74,7 +74,7 @@ func TestLinesOfPipe(t *testing.T) {
 		}
 	}
 	if _, err := linesOf(h, "/idle"); !errors.Is(err, ErrNoLines) || probetest.Message(err) != "read /idle: no lines: a FIFO without a writer" {
-		t.Errorf("nobody writes: %v", err)
+		t.Errorf("no one writes: %v", err)
 	}
 	fed := func() ([]string, error) {
 		f, err := os.OpenFile(h.Path("/fed"), os.O_RDWR, 0) // does not wait for a reader

@@ -98,7 +98,7 @@ func TestShellWildLines(t *testing.T) {
 			case errors.Is(err, ErrDeadline):
 				t.Error("the next line did not end")
 			case err == nil && !slices.ContainsFunc(h.heard, func(l string) bool { return strings.Contains(l, `"check_rogue" "seen"`) }):
-				t.Errorf("the next line was not run, and nobody knows: heard %q", h.heard)
+				t.Errorf("the next line was not run, and this is unknown: heard %q", h.heard)
 			}
 		})
 	}

@@ -81,7 +81,7 @@ func TestSelftestMoves(t *testing.T) {
 	}
 	two := s
 	two.Want = append(two.Want, Finding{Device: "gpu4 0000:14:00.0"})
-	for what, s := range map[string]Scenario{"two are ill": two, "no node": {Want: s.Want}, "none is ill": {Node: "h100"}} {
+	for what, s := range map[string]Scenario{"two are faulty": two, "no node": {Want: s.Want}, "none is faulty": {Node: "h100"}} {
 		if m := s.Moved(7); m != nil {
 			t.Errorf("%s: %+v", what, m)
 		}

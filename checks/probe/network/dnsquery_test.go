@@ -144,7 +144,7 @@ func TestAskDNS(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if _, _, err := AskDNS(ctx, nobody, "node1.", DNSTypeA); !errors.Is(err, syscall.ECONNREFUSED) || strings.Contains(err.Error(), nobody) {
-		t.Errorf("nobody listens: %v", err)
+		t.Errorf("no one listens: %v", err)
 	}
 	for _, name := range []string{"", "..", "a..b", ".a", strings.Repeat("a", 64), strings.Repeat("abcdefg.", 31) + "abcdef", strings.Repeat("abcdefg.", 40)} {
 		if _, _, err := AskDNS(ctx, nobody, name, DNSTypeA); err == nil || !strings.HasSuffix(err.Error(), "is not a DNS name") {
