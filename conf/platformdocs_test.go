@@ -21,7 +21,7 @@ var figureChecks = map[string][2]string{
 	FigureRemappedRows:     {"check_gpu_remap", "fails at this number, instead of 512"},
 	FigureDRAMErrors:       {"check_gpu_ecc", "warns above it"},
 	FigureSRAMErrors:       {"check_gpu_ecc", "warns above it"},
-	FigureNVLinks:          {"check_gpu_nvlink", "warns; fails if two of three sources agree"},
+	FigureNVLinks:          {"check_gpu_nvlink", "warns; fails if earlier runs or the other GPUs also had more"},
 	FigureNVLinkBandwidth:  {"check_gpu_nvlink", "warns"},
 	FigureNVLinkGPUs:       {"check_gpu_nvlink", "`nvlinks` is not judged on smaller nodes without NVSwitches"},
 	FigureNVSwitchGPUs:     {"check_gpu_fabric", "says which nodes need the fabric manager"},
