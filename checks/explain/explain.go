@@ -122,7 +122,11 @@ func explainCounter(name string) string {
 	c := fabric.IBCounterRows[i]
 	check := "check_ib_errors does not judge it"
 	if c.Judged() {
-		check = fmt.Sprintf("check_ib_errors judges its growth (per %s; any: in an hour)", c.Per)
+		per := c.Per
+		if per == "any" {
+			per = "hour"
+		}
+		check = fmt.Sprintf("check_ib_errors judges its growth per %s", per)
 		for _, limit := range []struct {
 			word string
 			n    float64

@@ -7,7 +7,7 @@ var IBCounterRows = []IBCounter{
 	{
 		Name: "counters/symbol_error", Bits: 16, Saturates: true, Per: "hour", Warn: -1, Fail: 120, Outlier: -1, Parts: []string(nil), Again: 0, Link: true, Layer: "InfiniBand", Remedy: "check-cable",
 		Do:     "Clean or replace the cable or transceiver; mlxlink shows its BER. If the errors continue with another one the fault is in the switch port, then in the adapter.",
-		Means:  "symbols that could not be decoded; 120 an hour is the bit error rate of 10E-12 that the specification allows",
+		Means:  "symbols that could not be decoded; 120 an hour is the vendors' limit for a healthy link (a bit error rate of 1e-12)",
 		Source: "limits: NVIDIA NVSentinel, NIC health monitor; widths: InfiniBand Architecture Specification 1, PortCounters",
 	},
 	{

@@ -19,15 +19,16 @@ type allInodes struct {
 	Surplus []string `arg:"*"`             // LBNL NHC ignores further arguments
 }
 
-// allLimit runs check_fs_used, check_fs_iused or check_fs_ifree on every file system of a type.
-// Each mount point is checked once; the last file system that was mounted there counts. LBNL NHC
-// checks only the file systems that it has read for an earlier check.
+// allLimit runs check_fs_used, check_fs_iused or check_fs_ifree on every file system of a type, with
+// the same limit: a size (base 1024), a number of inodes (base 1000), or N%. Each mount point is
+// checked once; the last file system that was mounted there counts. LBNL NHC checks only the file
+// systems that it has read for an earlier check.
 //
 //	node* || check_all_fs_used ext4 98%
 //	node* || check_all_fs_ifree ext4 1000
 type allLimit struct {
 	Type    string   `arg:"1" toml:"type"`  // the type as in /proc/mounts: ext4, xfs
-	Limit   string   `arg:"2" toml:"limit"` // a size, a number of inodes or N%
+	Limit   string   `arg:"2" toml:"limit"` // a size, a number of inodes, or a percentage
 	Surplus []string `arg:"*"`              // LBNL NHC ignores further arguments
 
 	one string // name of the check to run on each file system

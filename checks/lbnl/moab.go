@@ -16,7 +16,7 @@ type moabSched struct {
 	Alert   string   `opt:"a" toml:"alert"`   // match string for the alerts to report
 	Version string   `opt:"v" toml:"version"` // match string for the version
 	Match   []string `opt:"m"`                // compared with quotes around it, as in LBNL NHC: never matches
-	Limit   string   `opt:"t" toml:"timeout"` // time limit in whole seconds; default 5
+	Limit   string   `opt:"t" toml:"timeout"` // time limit in whole seconds
 	Surplus []string `arg:"*"`                // ignored, as in LBNL NHC
 }
 
@@ -27,7 +27,7 @@ type moabSched struct {
 //	login* || check_moab_rm -t 45
 type moabRM struct {
 	Match   []string `opt:"m"`                // compared with quotes around it, as in LBNL NHC: never matches
-	Limit   string   `opt:"t" toml:"timeout"` // time limit in whole seconds; default 5
+	Limit   string   `opt:"t" toml:"timeout"` // time limit in whole seconds
 	Surplus []string `arg:"*"`                // ignored, as in LBNL NHC
 }
 
@@ -37,7 +37,7 @@ type moabRM struct {
 //	login* || check_moab_torque
 type moabTorque struct {
 	Match   []string `opt:"m"`                // compared with quotes around it, as in LBNL NHC: never matches
-	Limit   string   `opt:"t" toml:"timeout"` // time limit in whole seconds; default 5
+	Limit   string   `opt:"t" toml:"timeout"` // time limit in whole seconds
 	Surplus []string `arg:"*"`                // ignored, as in LBNL NHC
 }
 
@@ -47,7 +47,7 @@ func init() {
 		Usage:    "[-t SECONDS] [-a ALERT] [-v VERSION]",
 		Summary:  "Moab's scheduler answers and has no alert",
 		Lane:     checks.Cmd,
-		New:      func() checks.Check { return &moabSched{} },
+		New:      func() checks.Check { return &moabSched{Limit: defaultLimit} },
 		BadUsage: checks.UsageOf("check_moab_sched"),
 		Do: func() map[string]string {
 			return map[string]string{
@@ -62,7 +62,7 @@ func init() {
 		Usage:    "[-t SECONDS]",
 		Summary:  "Moab lists its resource managers",
 		Lane:     checks.Cmd,
-		New:      func() checks.Check { return &moabRM{} },
+		New:      func() checks.Check { return &moabRM{Limit: defaultLimit} },
 		BadUsage: checks.UsageOf("check_moab_rm"),
 		Vars:     map[string]string{"MDIAG_CMD": "mdiag"},
 	})
@@ -71,7 +71,7 @@ func init() {
 		Usage:    "[-t SECONDS]",
 		Summary:  "the TORQUE server answers and scheduling is enabled",
 		Lane:     checks.Cmd,
-		New:      func() checks.Check { return &moabTorque{} },
+		New:      func() checks.Check { return &moabTorque{Limit: defaultLimit} },
 		BadUsage: checks.UsageOf("check_moab_torque"),
 		Do: func() map[string]string {
 			return map[string]string{

@@ -49,7 +49,7 @@ The next run resumes the node if no other check fails.
                         sxid:12028), or of both, in check_gpu_xid
   clear --ib NAME       errors of a port (mlx5_3, mlx5_3:1, 'mlx5_*') or a disk (nvme3)
                         in check_ib_errors, check_ib_link_flapping and check_kernel_log
-  clear --baseline TEST what active tests have learned about this node
+  clear --baseline TEST the baselines of active tests on this node
   clear --active CHECK  the last result of an active test. A node that was drained for
                         it stays drained until the test passes or a person resumes it
 Without DEVICE, CODE or NAME it clears all of them, but asks first; --all does not
@@ -71,7 +71,7 @@ Exit status: 0 also if there was nothing to clear, 10 wrong arguments or not roo
 	f := cmd.Flags()
 	f.BoolVar(&all, "all", false, "clear everything of that kind without a question")
 	f.Bool("ib", false, "errors and flaps of InfiniBand and RoCE ports, and of disks")
-	f.Bool("baseline", false, "what active tests have learned about this node")
+	f.Bool("baseline", false, "the baselines of active tests on this node")
 	f.Bool("active", false, "the last results of active tests")
 	cmd.RunE = func(_ *cobra.Command, words []string) error {
 		chosen := slices.DeleteFunc([]string{"ib", "baseline", "active"}, func(name string) bool { return !f.Changed(name) })

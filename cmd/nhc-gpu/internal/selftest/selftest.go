@@ -35,8 +35,7 @@ func Command(version string, exit *int) *cobra.Command {
 		Long: `Runs the checks of GPUs, ports and disks on simulated nodes: healthy ones, and for
 each fault that a check detects a node with one faulty device out of eight. Prints
 one line per check, and each scenario with a wrong or missing finding; -v prints
-all scenarios. Needs no root and no GPU, and neither
-reads nor changes this machine.
+all scenarios. Needs no root and no GPU; neither reads nor changes this machine.
 
 Exit status: 0 if each check reported exactly the expected findings, 1 if one did not,
 10 if the scenarios could not be tried.`,
