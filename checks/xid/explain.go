@@ -145,6 +145,9 @@ func (r *xidRow) explainClass(c checks.XidClass) string {
 	switch {
 	case c == checks.XidApp && r.Victim:
 		return "one warning: the application is the victim and must be restarted; DIAG if three jobs have it within a day"
+	case c == checks.XidApp && r.Repeat != nil: // "repeated" has the rule of the row
+		text, _, _ := strings.Cut(c.Meaning(), ";")
+		return text
 	case c == checks.XidReboot && r.Cure != "":
 		return "drains the node; " + r.Cure
 	}
