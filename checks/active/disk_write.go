@@ -19,9 +19,10 @@ import (
 //
 // The file has no name, or loses it before anything is written, so no file remains however the
 // test ends. The check does not start if less than a tenth of the file system would stay free.
-// Half of -t SECONDS (30) is for writing; the data written until then are enough. File systems in
-// memory are skipped. One that cannot be written without the page cache is measured through it,
-// as another algorithm ("page cache", not "direct"): such a number includes the memory's speed.
+// Half of -t SECONDS (30) is for writing; the rate of the data written until then counts. File
+// systems in memory are skipped. If a file system cannot bypass the page cache, the check writes
+// through it, and the algorithm is "page cache", not "direct": such a rate includes the memory's
+// speed.
 //
 //	node* || check_disk_write -w 1500 /scratch
 type diskWrite struct {

@@ -32,9 +32,9 @@ import (
 // time unless they share a card, or, with host memory, a root port; --serial runs them one after
 // another. -t SECONDS (60) is the time limit of all.
 //
-// check_ib_bw_gdr and check_ib_bw_non_gdr are AzureHPC's names: GPU memory and 8 MiB, all at
-// once; host memory and 1 MiB, one after another. AzureHPC's first one could not fail.
-// check_ib_bw_loop_gdr is an older name of it. A machine name after the rate, and the repeats
+// AzureHPC's names: check_ib_bw_gdr uses GPU memory and 8 MiB, all ports at once (AzureHPC's own
+// check of this name never fails); check_ib_bw_loop_gdr is its older name; check_ib_bw_non_gdr uses
+// host memory and 1 MiB, one port after another. A machine name after the rate, and the repeats
 // after that, are ignored.
 //
 //	gpu* || check_ib_bw_gdr 380

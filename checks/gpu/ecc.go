@@ -18,10 +18,10 @@ import (
 // needs a reset for its repair. Uncorrected DRAM errors fail a GPU without row remapping; on other
 // GPUs they warn, since check_gpu_remap judges the repair.
 //
-// It fails above DRAM errors of DRAM (of either kind) and above SRAM corrected errors of SRAM.
-// Without these numbers it warns above the limits of the node's platform, or else above 20000000
-// DRAM and 10000000 SRAM errors. With -r it warns above RATE corrected errors per hour since the
-// last run.
+// DRAM and SRAM are limits: it fails if the DRAM of a GPU has more errors, corrected or not, than
+// DRAM, or if its SRAM has more corrected errors than SRAM. Without these numbers it warns above the
+// limits of the node's platform, or else above 20000000 DRAM and 10000000 SRAM errors. With -r it
+// warns above RATE corrected errors per hour since the last run.
 //
 // Like AzureHPC's check it also fails where check_gpu_remap fails; -R leaves that to check_gpu_remap.
 //

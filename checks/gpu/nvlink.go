@@ -14,12 +14,12 @@ import (
 // gpuNVLink checks the NVLinks of every GPU: their number, speed, far ends, peer-to-peer access and
 // errors.
 //
-// Number: with -n at least LINKS must be up. Without -n there are three references: the platform,
-// the links that the GPU had before, and most GPUs of its model. A GPU fails if it has fewer links
-// than the others on a board with NVSwitches, or fewer than two of the references; with one
-// reference it warns. Links that are down on all GPUs by design do not count. Without NVSwitches a
-// link is connected to one other GPU: it is down on a healthy node if that GPU is not in the node,
-// or the board has no bridge.
+// Number: with -n at least LINKS must be up. Without -n there are three references: the number of
+// the platform, the number that the GPU had before, and the number of most GPUs of its model. On a
+// board with NVSwitches a GPU fails if it has fewer links than most GPUs of its model. Otherwise it
+// warns if one reference is higher, and fails if two are. Links that are down on all GPUs by design
+// do not count. Without NVSwitches a link connects two GPUs: it is down on a healthy node if the
+// other GPU is not in the node, or the board has no bridge.
 //
 // Speed: with -b a link fails below MBPS in one direction. Without -b it warns if it is 10 % slower
 // than on the platform, or slower than the other links.

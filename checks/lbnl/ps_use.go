@@ -28,7 +28,7 @@ import (
 //	node* || check_ps_cpu -u '!root' -m '!/^(slurmd|sshd)/' 95%
 //	node* || check_ps_physmem -0 -a -e 'logger big process' 90%
 type psUse struct {
-	Limit        string   `arg:"1" toml:"limit"`         // the first amount that is too high
+	Limit        string   `arg:"1" toml:"limit"`         // the amount at which the check fails
 	Surplus      []string `arg:"*"`                      // ignored, as in LBNL NHC
 	Match        string   `opt:"m" toml:"match"`         // match string for the program
 	FullMatch    bool     `opt:"f" toml:"full_match"`    // compare with the whole command line
