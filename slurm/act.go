@@ -46,7 +46,6 @@ const lockWait = 2 * time.Second
 //
 // A run with an unchanged verdict does not ask Slurm about a node that is out of service,
 // except for a slow re-check (see [Settings.Recheck]).
-// except for a slow re-check (see [Settings.Recheck]).
 func (c *Controller) Act(ctx context.Context, verdict Verdict, role Role) (Outcome, error) {
 	if verdict.Healthy && (role == Prolog || role == Epilog) {
 		out := Outcome{Decision: Decision{Why: "one job's checks passed"}}
