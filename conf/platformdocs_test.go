@@ -67,7 +67,7 @@ func TestPlatformPage(t *testing.T) {
 			fmt.Fprintf(&page, "| `%s` | %s | %s | %s | %s |\n", key, kind.Unit, what, by[0], by[1])
 		}
 	}
-	page.WriteString("\n## Built-in platforms\n\nA dash: the figure is not known, and not judged.\n\n| platform | PCI device | GPUs | power limit, W | graphics clock, MHz | PCIe | NVLinks | network ports, Gb/s | file |\n|---|---|---|---|---|---|---|---|---|\n")
+	page.WriteString("\n## Built-in platforms\n\nPower limit, clock, PCIe, NVLinks and network are minima: a device that has more passes. A dash: the\nfigure is not known, and not judged.\n\n| platform | PCI device | GPUs | power limit, W, at least | graphics clock, MHz, at least | PCIe, at least | NVLinks, at least | network ports, Gb/s, at least | file |\n|---|---|---|---|---|---|---|---|---|\n")
 	list, err := ShippedPlatforms()
 	if err != nil {
 		t.Fatal(err)

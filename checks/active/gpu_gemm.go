@@ -25,7 +25,7 @@ import (
 // some of fp64,fp32,tf32,bf16,fp16,fp8. --own never uses cuBLASLt. With --max-age AGE a stored
 // result that is younger replaces a run.
 //
-//	gpu* || check_gpu_gemm --types bf16,fp8 --max-age 24h
+//	gpu* || check_gpu_gemm --types bf16,fp8 --max-age 36h
 type gpuGemm struct {
 	active
 	Least float64       `arg:"1" toml:"tflops"`         // least rate of each GPU, TFLOP/s; 0: none

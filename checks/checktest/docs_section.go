@@ -103,8 +103,14 @@ func sectionOf(t *testing.T, names []string) string {
 		}
 		page.WriteString("\n")
 	}
-	fmt.Fprintf(&page, "```\n%s\n```\n\n%s", strings.TrimSpace(names[0]+" "+info.Usage), prose(kind.Name(), docs.doc))
+	fmt.Fprintf(&page, "```\n%s\n```\n\n", strings.TrimSpace(names[0]+" "+info.Usage))
 	options := optionRows(t, names[0], reflect.ValueOf(info.New()).Elem())
+	if other := describedBefore(names[0]); other != "" {
+		fmt.Fprintf(&page, "[%s](%s) describes the check and its options.\n", other, linksTo()[other])
+		options = nil
+	} else {
+		page.WriteString(prose(kind.Name(), docs.doc))
+	}
 	if len(options) > 0 {
 		page.WriteString("\n| option | meaning | unit | default | source |\n|---|---|---|---|---|\n" + strings.Join(options, ""))
 	}
@@ -120,6 +126,20 @@ func sectionOf(t *testing.T, names []string) string {
 	}
 	writeMessages(&page, names)
 	return page.String()
+}
+
+// describedBefore returns the first check of the same page that shares the struct of a check, and
+// so its text, but not its section; "" if there is none.
+func describedBefore(name string) string {
+	for _, names := range families(checks.Names()) {
+		switch {
+		case slices.Contains(names, name):
+			return ""
+		case typeOf(names[0]) == typeOf(name) && groupOf(names) == groupOf([]string{name}):
+			return names[0]
+		}
+	}
+	return ""
 }
 
 // optionRows describes the fields that arguments or keys of nhc.toml fill.

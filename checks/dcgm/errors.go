@@ -159,7 +159,7 @@ func WhatToDo(code string) string {
 	if row.Class == dcgmFails {
 		return "Compare with check_gpu_nvlink, check_gpu_fabric and dmesg for the same GPU; first reset the GPU or reboot. See docs/reference/dcgm.md."
 	}
-	return "Nothing now, the node is not drained: " + explainRow(row) + ". To make it fail, give it class fail in " + dcgmErrorFile + " (docs/reference/dcgm.md)."
+	return "Nothing now: the node is not drained. Why this error only warns: " + explainRow(row) + ". To make it fail, give it class fail in " + dcgmErrorFile + " (docs/reference/dcgm.md)."
 }
 
 // explainRow returns the source of a row.

@@ -25,7 +25,7 @@ func init() {
 		New:     func() checks.Check { return &gpuRecovery{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"gpu.recovery.lost":       "The GPU has fallen off the bus (Xid 79 in dmesg). Power the node off and on; if the fault returns, reseat or replace the GPU.",
+				"gpu.recovery.lost":       "The GPU has fallen off the bus (Xid 79 in dmesg). Reboot the node; if the GPU does not come back, power it off and on. If the fault returns, reseat or replace the GPU.",
 				"gpu.recovery.power":      "Power the node off, attach the power cables of the GPU and reseat it; if the fault returns, replace the cable or the GPU.",
 				"gpu.recovery.interrupts": "Reboot the node, and look for NVRM and interrupt lines in dmesg; if the fault returns, update the BIOS and the driver, or replace the GPU.",
 				"gpu.recovery.reset":      "End the processes on the GPU, then run nvidia-smi --gpu-reset -i ADDRESS; if that fails, reboot.",

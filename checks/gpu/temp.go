@@ -107,7 +107,7 @@ func (c *gpuTemp) compare(s *GPUs, g *nvml.GPU) bool {
 	}
 	mostHBM, _ := readLimit(s, "limit of the memory", t.MaxHBM)
 	if hbmKnown && mostHBM > 0 && hbm >= mostHBM {
-		s.Report(g, newHotFinding(checks.Warn, "gpu.temp.warm", hbm, mostHBM), "temperature of the memory, at which the driver slows the GPU down")
+		s.Report(g, newHotFinding(checks.Warn, "gpu.temp.warm", hbm, mostHBM), "temperature of the memory: the driver slows the GPU down")
 	}
 	compared := known && c.Max > 0 || hbmKnown && (c.HBM > 0 || mostHBM > 0) || hasMargin
 	slowdown, _ := readLimit(s, "limit of the hardware", t.Slowdown)
@@ -115,11 +115,11 @@ func (c *gpuTemp) compare(s *GPUs, g *nvml.GPU) bool {
 	switch {
 	case hasMargin && judgeMargin(s, g, margin): // one finding is enough: the margin is to the nearest of several limits
 	case known && slowdown > 0 && core >= slowdown:
-		s.Report(g, newHotFinding(checks.Fail, "gpu.temp.slowdown", core, slowdown), "temperature, at which the hardware slows the GPU down")
+		s.Report(g, newHotFinding(checks.Fail, "gpu.temp.slowdown", core, slowdown), "temperature: the hardware slows the GPU down")
 	case known && slowdown <= 0 && core > hottest:
 		s.Report(g, checks.Finding{Code: "gpu.temp.slowdown", Severity: checks.Fail, Want: fmt.Sprintf("at most %d C", hottest), Got: fmt.Sprintf("%d C", core)}, "temperature, too hot for any GPU")
 	case known && most > 0 && core >= most:
-		s.Report(g, newHotFinding(checks.Warn, "gpu.temp.warm", core, most), "temperature, at which the driver slows the GPU down")
+		s.Report(g, newHotFinding(checks.Warn, "gpu.temp.warm", core, most), "temperature: the driver slows the GPU down")
 	}
 	return compared || known && (slowdown > 0 || most > 0)
 }
@@ -147,10 +147,10 @@ func judgeMargin(s *GPUs, g *nvml.GPU, margin int) bool {
 	switch {
 	case hard && margin <= slowdown:
 		f.Severity, f.Code, f.Want = checks.Fail, "gpu.temp.slowdown", fmt.Sprintf("above %d C", slowdown)
-		s.Report(g, f, "temperature margin, at which the hardware slows the GPU down")
+		s.Report(g, f, "temperature margin: the hardware slows the GPU down")
 	case margin <= most:
 		f.Severity, f.Code, f.Want = checks.Warn, "gpu.temp.warm", fmt.Sprintf("above %d C", most)
-		s.Report(g, f, "temperature margin, at which the driver slows the GPU down")
+		s.Report(g, f, "temperature margin: the driver slows the GPU down")
 	default:
 		return false
 	}

@@ -56,18 +56,18 @@ func xidClassCases() []checktest.Scenario {
 			xidFinding(checks.Warn, 31, checks.NoRemedy, "2 lines in 2 events, the last 2026-09-22T16:36:40Z: y",
 				"Xid 31 (GPU memory page fault), of 2 processes within 24 hours, since "+at90k+": run a diagnostic when the node is idle")}},
 		{Name: "RESET", Files: checktest.XidNode("90000 " + checktest.OnC1 + "62, pid=1, name=a, 09d4"), Want: []checks.Finding{
-			xidFinding(checks.Fail, 62, checks.ResetGPU, once90k+"09d4", "Xid 62 (internal micro-controller halt), since "+at90k+": a GPU reset or a new boot clears it")}},
+			xidFinding(checks.Fail, 62, checks.ResetGPU, once90k+"09d4", "Xid 62 (internal micro-controller halt), since "+at90k+": a GPU reset or a reboot clears it")}},
 		{Name: "REBOOT", Files: checktest.XidNode("90000 " + checktest.OnC1 + "79, GPU has fallen off the bus."), Want: []checks.Finding{
-			xidFinding(checks.Fail, 79, checks.RebootNode, once90k+"GPU has fallen off the bus", "Xid 79 (GPU has fallen off the bus), since "+at90k+": a new boot clears it")}},
+			xidFinding(checks.Fail, 79, checks.RebootNode, once90k+"GPU has fallen off the bus", "Xid 79 (GPU has fallen off the bus), since "+at90k+": a reboot clears it")}},
 		{Name: "RMA-HOLD", Files: checktest.XidNode("90000 " + checktest.OnC1 + "54, power"), Want: []checks.Finding{
 			xidFinding(checks.Fail, 54, checks.ReseatOrRMA, once90k+"power",
 				"Xid 54 (auxiliary power is not connected to the GPU board), since "+at90k+": nhc-gpu clear 0000:c1:00.0 54 clears it")}},
 		{Name: "AUTHORITY", Files: checktest.XidNode("90000 " + checktest.OnC1 + "154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"), Want: []checks.Finding{
 			xidFinding(checks.Fail, 154, checks.RebootNode, once90k+"GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
-				"Xid 154 (GPU recovery action changed), the driver asks for a reboot of the node, since "+at90k+": a new boot clears it")}},
+				"Xid 154 (GPU recovery action changed), the driver asks for a reboot of the node, since "+at90k+": a reboot clears it")}},
 		{Name: "DECODE fatal", Files: checktest.XidNode("90000 " + checktest.OnC1 + "145, RLW_RSPCOL Fatal XC0 i0 Link 05 (0x00000005 0x00000002 0x0)"), Want: []checks.Finding{
 			xidFinding(checks.Fail, 145, checks.ResetGPU, once90k+"RLW_RSPCOL Fatal XC0 i0 Link 05 (0x00000005 0x00000002 0x0)",
-				"Xid 145 (NVLink error, unit RLW), RLW_RSPCOL on link 5, fatal, since "+at90k+": a GPU reset or a new boot clears it")}},
+				"Xid 145 (NVLink error, unit RLW), RLW_RSPCOL on link 5, fatal, since "+at90k+": a GPU reset or a reboot clears it")}},
 		{Name: "DECODE non-fatal", Files: checktest.XidNode("90000 " + checktest.OnC1 + "145, RLW_RSPCOL Nonfatal XC0 i0 Link 05 (0x00000005 0x00000001 0x0)")},
 		{Name: "DECODE unknown numbers", Files: checktest.XidNode("90000 " + checktest.OnC1 + "145, RLW_NEW Fatal XC0 i0 Link 05 (0x00000005 0x00000400 0x0)"), Want: []checks.Finding{
 			xidFinding(checks.Warn, 145, checks.NoRemedy, once90k+"RLW_NEW Fatal XC0 i0 Link 05 (0x00000005 0x00000400 0x0)",
@@ -130,7 +130,7 @@ var _ = checktest.Table("check_gpu_xid", func(string) (list []checktest.Scenario
 		list = append(list, cutAt(s, len(checktest.OnC1)-10), withoutDriver(s))
 	}
 	off := "90000 " + checktest.OnC1 + "79, GPU has fallen off the bus."
-	offFound := xidFinding(checks.Fail, 79, checks.RebootNode, once90k+"GPU has fallen off the bus", "Xid 79 (GPU has fallen off the bus), since "+at90k+": a new boot clears it")
+	offFound := xidFinding(checks.Fail, 79, checks.RebootNode, once90k+"GPU has fallen off the bus", "Xid 79 (GPU has fallen off the bus), since "+at90k+": a reboot clears it")
 	sw := "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): "
 	watch := "90000 " + checktest.OnC1 + "92, SBE"
 	watched := xidFinding(checks.Warn, 92, checks.NoRemedy, once90k+"SBE", "Xid 92 (high rate of single bit ECC errors), since "+at90k+": watch it")
@@ -138,7 +138,7 @@ var _ = checktest.Table("check_gpu_xid", func(string) (list []checktest.Scenario
 	strict.Severity = checks.Fail
 	unknown := xidFinding(checks.Warn, 999, checks.NoRemedy, once90k+"new", "Xid 999 (unknown to this version of nhc-gpu), since "+at90k+": watch it")
 	syslog := "Sep 22 14:33:20 n1 kernel: [90000.123456] " + checktest.OnC1 + "79, GPU has fallen off the bus.\nSep 22 14:33:21 n1 user: kernel: " + checktest.OnC1 + "54, forged\n"
-	inFile := xidFinding(checks.Fail, 79, checks.RebootNode, "1 lines, the last: GPU has fallen off the bus", "Xid 79 (GPU has fallen off the bus), in /var/log/syslog: a new boot clears it")
+	inFile := xidFinding(checks.Fail, 79, checks.RebootNode, "1 lines, the last: GPU has fallen off the bus", "Xid 79 (GPU has fallen off the bus), in /var/log/syslog: a reboot clears it")
 	policy := func(text string) map[string]string { return with(checktest.XidNode(off), "etc/nhc/xid.toml", text) }
 	overridden := xidFinding(checks.Warn, 79, checks.RebootNode, once90k+"GPU has fallen off the bus", "Xid 79 (GPU has fallen off the bus), since "+at90k+": watch it")
 
@@ -175,14 +175,14 @@ var _ = checktest.Table("check_gpu_xid", func(string) (list []checktest.Scenario
 
 		checktest.Scenario{Name: "the worst comes first", Files: checktest.XidNode("80000 "+checktest.OnC1+"62, x", off, watch), Want: []checks.Finding{watched, offFound,
 			xidFinding(checks.Fail, 62, checks.ResetGPU, "1 lines in 1 events, the last 2026-09-22T12:26:40Z: x",
-				"Xid 62 (internal micro-controller halt), since 2026-09-22T12:26:40Z: a GPU reset or a new boot clears it")}},
+				"Xid 62 (internal micro-controller halt), since 2026-09-22T12:26:40Z: a GPU reset or a reboot clears it")}},
 		checktest.Scenario{Name: "a switch", Files: checktest.XidNode("90000 " + sw + "20034, Fatal, Link 30 LTSSM Fault Up"), Want: []checks.Finding{
 			switchFinding(checks.Fail, 20034, checks.ResetGPU, once90k+"Fatal, Link 30 LTSSM Fault Up",
-				"SXid 20034 (data layer of a link: the link is down), since "+at90k+": a reset of all GPUs and switches or a new boot clears it")}},
+				"SXid 20034 (data layer of a link: the link is down), since "+at90k+": a reset of all GPUs and switches or a reboot clears it")}},
 		checktest.Scenario{Name: "a switch, non-fatal", Files: checktest.XidNode("90000 " + sw + "24007, Non-fatal, Link 30 x"), Want: []checks.Finding{
 			switchFinding(checks.Warn, 24007, checks.ResetGPU, once90k+"Non-fatal, Link 30 x", "SXid 24007 (source tracking of a port: timeout), since "+at90k+": watch it")}},
 		checktest.Scenario{Name: "a switch, fatal by the table, non-fatal by the line", Files: checktest.XidNode("90000 " + sw + "12028, Non-fatal, Link 32 x"), Want: []checks.Finding{
-			switchFinding(checks.Fail, 12028, checks.RebootNode, once90k+"Non-fatal, Link 32 x", "SXid 12028 (egress of a port: error), since "+at90k+": a new boot clears it")}},
+			switchFinding(checks.Fail, 12028, checks.RebootNode, once90k+"Non-fatal, Link 32 x", "SXid 12028 (egress of a port: error), since "+at90k+": a reboot clears it")}},
 		checktest.Scenario{Name: "a switch, unknown", Files: checktest.XidNode("90000 " + sw + "99999, Fatal, x"), Want: loud(
 			switchFinding(checks.Warn, 99999, checks.NoRemedy, once90k+"Fatal, x", "SXid 99999 (unknown to this version of nhc-gpu), since "+at90k+": watch it"))},
 		checktest.Scenario{Name: "a line without a GPU", Files: checktest.XidNode("90000 NVRM: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x62)"), Want: []checks.Finding{{
@@ -218,7 +218,7 @@ var _ = checktest.Table("check_gpu_xid", func(string) (list []checktest.Scenario
 		checktest.Scenario{Name: "fatal after non-fatal", Files: checktest.XidNode("80000 "+checktest.OnC1+"145, RLW_RSPCOL Nonfatal XC0 i0 Link 05 (0x00000005 0x00000001 0x0)",
 			"90000 "+checktest.OnC1+"145, RLW_RSPCOL Fatal XC0 i0 Link 05 (0x00000005 0x00000002 0x0)"), Want: []checks.Finding{
 			xidFinding(checks.Fail, 145, checks.ResetGPU, once90k+"RLW_RSPCOL Fatal XC0 i0 Link 05 (0x00000005 0x00000002 0x0)",
-				"Xid 145 (NVLink error, unit RLW), RLW_RSPCOL on link 5, fatal, since "+at90k+": a GPU reset or a new boot clears it")}},
+				"Xid 145 (NVLink error, unit RLW), RLW_RSPCOL on link 5, fatal, since "+at90k+": a GPU reset or a reboot clears it")}},
 		checktest.Scenario{Name: "garbage", Files: with(checktest.XidNode(), "dev/kmsg", "\xff\x00;;;\n4,1,1;x\n,,,,;"+checktest.OnC1+"79, x\n"), Broken: true},
 
 		checktest.Scenario{Name: "a damaged record", Files: with(checktest.XidNode(off), "past/xid.json", "{\x00"), Past: "/past", Broken: true, Want: []checks.Finding{{

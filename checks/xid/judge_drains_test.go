@@ -12,7 +12,7 @@ import (
 // Every Xid with a draining class drains the node, on one GPU of eight: the
 // self-test shows that, also for a changed row.
 var _ = checktest.Table("check_gpu_xid", func(string) (list []checktest.Scenario) {
-	ends := map[checks.XidClass]string{checks.XidReset: "a GPU reset or a new boot clears it", checks.XidReboot: "a new boot clears it"}
+	ends := map[checks.XidClass]string{checks.XidReset: "a GPU reset or a reboot clears it", checks.XidReboot: "a reboot clears it"}
 	table := xidTable()
 	for _, code := range slices.Sorted(maps.Keys(table)) {
 		row := table[code]

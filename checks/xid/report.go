@@ -111,12 +111,12 @@ func (r *xidReporter) explainEnd(c *xidCase, last *xidEvent) (text string) {
 	case checks.XidDiag:
 		text = "run a diagnostic when the node is idle"
 	case checks.XidReset:
-		text = "a GPU reset or a new boot clears it"
+		text = "a GPU reset or a reboot clears it"
 		if c.key.Switch {
-			text = "a reset of all GPUs and switches or a new boot clears it"
+			text = "a reset of all GPUs and switches or a reboot clears it"
 		}
 	case checks.XidReboot:
-		if text = "a new boot clears it"; c.row.Cure != "" {
+		if text = "a reboot clears it"; c.row.Cure != "" {
 			text = c.row.Cure
 		}
 	case checks.XidHold:

@@ -91,8 +91,7 @@ func onScreen(t *testing.T, dir string, args ...string) string {
 		t.Fatal(err)
 	}
 	program.Close()
-	text := strings.ReplaceAll(strings.ReplaceAll(<-saw, "\r\n", "\n"), dir, "/tmp/nhc-gpu-00000000")
-	return strings.ReplaceAll(text, "nhc-gpu dev on", "nhc-gpu on")
+	return strings.NewReplacer("\r\n", "\n", dir, "/tmp/nhc-gpu-00000000", "nhc-gpu dev on", "nhc-gpu on", "/demo.conf", "/nhc.conf").Replace(<-saw)
 }
 
 // TestCheckOutput: docs/check-output.md shows what --check prints of a healthy node and of a

@@ -528,7 +528,7 @@ func TestFaults(t *testing.T) {
 		{"persistence cannot be set", "3 nvmlDeviceGetPersistenceMode = 0\n3 nvmlDeviceSetPersistenceMode error 4", "check_gpu_persistence -s",
 			"check_gpu_persistence:  gpu3 0000:13:00.0: persistence mode cannot be turned on: nvmlDeviceSetPersistenceMode(3): no permission (NVML error 4), want on, got off"},
 		{"garbage", `3 nvmlDeviceGetVbiosVersion = \xff\x0a%s`, "check_gpu_vbios 96.00.30.00.01", "check_gpu_vbios:  gpu3 0000:13:00.0: VBIOS, want 96.00.30.00.01, got ??%s"},
-		{"margin", "3 nvmlDeviceGetMarginTemperature = -5", "check_gpu_temp", "check_gpu_temp:  gpu3 0000:13:00.0: temperature margin, at which the hardware slows the GPU down, want above -2 C, got -5 C"},
+		{"margin", "3 nvmlDeviceGetMarginTemperature = -5", "check_gpu_temp", "check_gpu_temp:  gpu3 0000:13:00.0: temperature margin: the hardware slows the GPU down, want above -2 C, got -5 C"},
 		{"slow", "3 nvmlDeviceGetSerial late 300", "check_gpu_count 7", "check_gpu_count:  want 7 GPUs, got 8"},
 		{"empty UUID", "3 nvmlDeviceGetUUID =", "check_gpu_count 8", "check_gpu_count:  gpu3 0000:13:00.0: cannot be read: nvmlDeviceGetUUID(3): empty"},
 		{"empty name", "3 nvmlDeviceGetName =", "check_gpu_count 8", "check_gpu_count:  gpu3 0000:13:00.0: cannot be read: nvmlDeviceGetName(3): empty"},

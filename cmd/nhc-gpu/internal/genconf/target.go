@@ -117,19 +117,26 @@ func (t *target) expect() *sheet {
 	s.comment("If nv-hostengine runs:")
 	s.suggest("check_dcgm_health")
 	s.heading("Process checks")
-	programs := []string{"slurmd", "nvidia-persistenced"}
+	always, perhaps := []string{"slurmd"}, []string{"nvidia-persistenced"}
 	if p.HasNVSwitches(t.gpus) {
-		programs = append(programs, "nv-fabricmanager")
+		always = append(always, "nv-fabricmanager")
 	}
 	if p.NVLinkDomain > 0 {
-		programs = append(programs, "nvidia-imex")
+		perhaps = append(perhaps, "nvidia-imex")
 	}
-	for _, d := range daemons {
-		if slices.Contains(programs, d.program) {
-			s.check("check_ps_service", d.words(inventory.Service{}, false)...)
-			s.about("%s runs", d.program)
+	service := func(programs []string, add func(d daemon, words []string)) {
+		for _, d := range daemons {
+			if slices.Contains(programs, d.program) {
+				add(d, d.words(inventory.Service{}, false))
+			}
 		}
 	}
+	service(always, func(d daemon, words []string) {
+		s.check("check_ps_service", words...)
+		s.about("%s runs", d.program)
+	})
+	s.comment("Only if the service runs at all times, and no job starts it:")
+	service(perhaps, func(_ daemon, words []string) { s.suggest("check_ps_service", words...) })
 	t.explain(s)
 	return s
 }
@@ -227,7 +234,8 @@ func (t *target) active() *sheet {
 		s.comment("NCCL over the network alone, only if the adapters of a node can reach each other:")
 		s.suggest("check_nccl", "--no-p2p", "-b", "1G", "all_reduce")
 	}
-	s.comment("Once a week, in a file of its own: ten minutes of load, and DCGM's long diagnostic:")
+	s.comment("For a file of their own, once a week (docs/active.md has the timer): ten minutes of load, and")
+	s.comment("DCGM's long diagnostic:")
 	s.suggest("check_gpu_soak", "600")
 	s.suggest("check_dcgm_diag", "3")
 	return s
