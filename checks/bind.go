@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 )
 
 // UsageKind is the kind of a usage error.
@@ -42,7 +44,7 @@ func (e *UsageError) Error() string {
 	case Surplus:
 		return fmt.Sprintf("unexpected argument %q, want %s", e.Word, e.Want)
 	case BadKey:
-		return fmt.Sprintf("unknown key %q, want one of %s", e.Word, e.Want)
+		return fmt.Sprintf("unknown key %q, want %s", e.Word, e.Want)
 	case MissingWord:
 		return fmt.Sprintf("missing argument, want %s", e.Want)
 	default:
@@ -106,6 +108,9 @@ func listLetters(spec string) string {
 // letter (a bool field takes no argument, a slice collects all values), `long:"max-age"` is a
 // long option, written --max-age VALUE or --max-age=VALUE, `arg:"1"` is the first argument,
 // `arg:"*"` takes the rest. The fields of an embedded struct belong to the check, too.
+//
+// `in:"20:150"` is the range of a number outside which no device is: nhc-gpu lint reports other
+// values; 0 is always allowed.
 func Bind(c Check, args []string) error {
 	if b, ok := c.(interface{ Bind([]string) error }); ok {
 		return b.Bind(args)
@@ -175,7 +180,7 @@ func BindTable(c Check, table map[string]any) error {
 	for _, k := range keys {
 		f, ok := fields[k]
 		if !ok {
-			return &UsageError{Kind: BadKey, Word: k, Want: strings.Join(known, ", ")}
+			return &UsageError{Kind: BadKey, Word: k, Want: spell.Want(k, known)}
 		}
 		words := []any{table[k]}
 		if list, ok := table[k].([]any); ok {

@@ -91,7 +91,7 @@ func TestBindTable(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	for want, table := range map[string]map[string]any{
-		`unknown key "coutn", want one of count, list, on, share, text, wait`:         {"coutn": 1},
+		`unknown key "coutn", want count`:                                             {"coutn": 1},
 		`bad value "count", want one value, not a list`:                               {"count": []any{1}},
 		`bad value "text", want a string, a number, true or false, or a list of them`: {"text": map[string]any{}},
 		`bad value "maybe", want true or false`:                                       {"on": "maybe"},

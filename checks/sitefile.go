@@ -9,6 +9,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 	"github.com/nhc-gpu/nhc-gpu/conf/tomltext"
 )
 
@@ -31,7 +32,7 @@ func DecodeSite(path, text string, into any) (*SiteFile, error) {
 		name := key[len(key)-1]
 		line := r.Line(`\s*`+regexp.QuoteMeta(name)+`\s*=|\s*\[+\s*`+regexp.QuoteMeta(key.String()), 0)
 		if known := keysOf(reflect.TypeOf(into), key[:len(key)-1]); known != nil { // nil: the table is unknown, too
-			r.Wrong(line, "unknown key %s, want one of %s%s", key, strings.Join(known, ", "), DidYouMean(name, known))
+			r.Wrong(line, "unknown key %s, want %s", key, spell.Want(name, known))
 		}
 	}
 	return r, nil

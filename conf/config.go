@@ -10,6 +10,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 	"github.com/nhc-gpu/nhc-gpu/conf/tomltext"
 )
 
@@ -135,7 +136,7 @@ func ParseTOML(file string, data []byte) (*Config, error) {
 			c.choose(d, key, root[key])
 		default:
 			d.value(root[key], func(any) error {
-				return fmt.Errorf("key %s: want mode, config_errors, [[check]], [policy.NAME], [active], [healthcheck], [prolog] or [epilog]", key)
+				return fmt.Errorf("key %s: want %s", key, spell.Want(key, keys))
 			})
 		}
 	}
@@ -157,6 +158,9 @@ func (c *Config) choose(d *decoder, key string, p toml.Primitive) {
 		return nil
 	})
 }
+
+// keys are the keys of nhc.toml.
+var keys = []string{"mode", "config_errors", "[[check]]", "[policy.NAME]", "[active]", "[healthcheck]", "[prolog]", "[epilog]"}
 
 func hasRole(context string) bool {
 	_, ok := defaultRoles[context]
@@ -196,7 +200,7 @@ func (d *decoder) table(name string, p toml.Primitive, keys map[string]func(any)
 		d.value(table[key], func(v any) error {
 			take, ok := keys[key]
 			if !ok {
-				return fmt.Errorf("key %s.%s: want %s", name, key, strings.Join(slices.Sorted(maps.Keys(keys)), ", "))
+				return fmt.Errorf("key %s.%s: want %s", name, key, spell.Want(key, slices.Sorted(maps.Keys(keys))))
 			}
 			if err := take(v); err != nil {
 				return fmt.Errorf("%s.%s: %w", name, key, err)

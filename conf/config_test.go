@@ -86,7 +86,7 @@ func TestNoConfig(t *testing.T) {
 func TestConfigErrors(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ name, data, want string }{
-		{"unknown key", "[prolog]\n\nbudgett = 1\n", "t.toml:3: key prolog.budgett: want budget, mark"},
+		{"unknown key", "[prolog]\n\nbudgett = 1\n", "t.toml:3: key prolog.budgett: want budget"},
 		{"no leftovers before a job", "[prolog]\nleftovers = \"end\"\n", "t.toml:2: key prolog.leftovers: want budget, mark"},
 		{"a health check marks", "[healthcheck]\nmark = \"exit\"\n", "t.toml:2: key healthcheck.mark: want budget"},
 		{"budget of none", "[epilog]\nbudget = 0\n", "t.toml:2: epilog.budget: 0: want seconds, 1 to 3600"},

@@ -171,8 +171,8 @@ func TestWrongPlatforms(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"x":                              ":1: no \"=\" after the key, want KEY = VALUE",
-		"\nx = 3":                        ":2: key x: want [[platform]] tables and [sources]",
-		"platform = 3":                   ":1: key platform: want [[platform]] tables and [sources]",
+		"\nx = 3":                        ":2: key x: want [[platform]], [sources]",
+		"platform = 3":                   ":1: key platform: want [[platform]]",
 		"[[platform]]\n":                 ":1: no name, want name = \"...\"",
 		"\n\n[[platform]]\nname = \"a\"": ":3: platform \"a\" has no devices, and no platform of that name is known",
 		"[[platform]]\nname = \"a\"\n\n[[platform]]\nname = \"b\"\ncores = 3":                                          ":6: key cores: want name, devices",

@@ -15,7 +15,12 @@ func ParseAssign(word string, vars func(string) string) (name, value string, arr
 		text, export = strings.TrimLeft(rest, whitespace), true
 	}
 	name, text, ok := strings.Cut(text, "=")
-	if !ok || !isName(name) {
+	switch {
+	case strings.HasPrefix(word, "-"):
+		return "", "", nil, false, false, fmt.Errorf("argument %q: options must precede the first NAME=value", shorten(word))
+	case !ok && isName(name) && !export:
+		return "", "", nil, false, false, fmt.Errorf("argument %q: want NAME=value; a command must be the first argument", shorten(word))
+	case !ok || !isName(name):
 		return "", "", nil, false, false, fmt.Errorf("argument %q: want NAME=value or export NAME=value", shorten(word))
 	}
 	if list, ok := within(text, "(", ")"); ok {

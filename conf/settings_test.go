@@ -92,8 +92,13 @@ func TestParseAssignErrors(t *testing.T) {
 			t.Errorf("%q: got an assignment to %q, want an error", word, name)
 		}
 	}
-	_, _, _, _, _, err := ParseAssign("exit 5", knownValue)
-	if want := `argument "exit 5": want NAME=value or export NAME=value`; err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
+	for word, want := range map[string]string{
+		"exit 5": `argument "exit 5": want NAME=value or export NAME=value`,
+		"-v":     `argument "-v": options must precede the first NAME=value`,
+		"plan":   `argument "plan": want NAME=value; a command must be the first argument`,
+	} {
+		if _, _, _, _, _, err := ParseAssign(word, knownValue); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }

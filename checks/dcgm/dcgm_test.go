@@ -67,7 +67,7 @@ func TestDCGMClassesOfASite(t *testing.T) {
 		{"[[error]]\ncode = 200\nname = \"NEW\"\nclass = \"fail\"\n", "200 fail"},
 		{"[[error]]\ncode = 3\nclass = \"drain\"\n", `f:1: class "drain", want fail, warn or info`},
 		{"\n[[error]]\nname = \"NONE\"\nclass = \"warn\"\n", `f:2: DCGM has no error "NONE", want a name such as VOLATILE_DBE_DETECTED, or a code`},
-		{"[[error]]\ncode = 3\nclass = \"warn\"\nlevel = 2\n", "f:4: unknown key error.level, want one of class, code, name"},
+		{"[[error]]\ncode = 3\nclass = \"warn\"\nlevel = 2\n", "f:4: unknown key error.level, want class, code, name"},
 		{"[[error]\n", "f:1:9: toml: line 1: expected"},
 	} {
 		changed, err := applySite(dcgmRows(), "f", c.text)

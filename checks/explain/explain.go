@@ -9,6 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/xid"
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 )
 
 // Explain explains the name of a check, a line of the kernel's log, an Xid or SXid, the code
@@ -51,7 +52,7 @@ func Explain(env *checks.Env, text string) (string, error) {
 		return listCodes("A reason that fits", codes), nil
 	}
 	return "", fmt.Errorf("nothing is known of %q%s: want the name of a check, the code of a finding (gpu.recovery.lost), a line of the kernel's log, "+
-		"an Xid (79, sxid:12028), a reason or message of nhc-gpu, or a counter (symbol_error)", text, checks.DidYouMean(text, append(checks.Names(), Codes()...)))
+		"an Xid (79, sxid:12028), a reason or message of nhc-gpu, or a counter (symbol_error)", text, spell.DidYouMean(text, append(checks.Names(), Codes()...)))
 }
 
 var (

@@ -33,12 +33,12 @@ import (
 //	node* || check_eth_link -s 25G -d full
 //	node* || check_eth_link -s 100G -m 9000 bond0 'eth1*'
 type ethLink struct {
-	Speed   string   `opt:"s" toml:"speed"`      // least speed: Mb/s, or with a unit, 25G
-	Duplex  string   `opt:"d" toml:"duplex"`     // full, half or any
-	MTU     int      `opt:"m" toml:"mtu"`        // exact MTU
-	Changes string   `opt:"c" toml:"changes"`    // allowed changes of the carrier within an hour; a link that was down once has two
-	Bond    bool     `opt:"b" toml:"members"`    // fail if a member of a bond is not up
-	Names   []string `arg:"*" toml:"interfaces"` // interfaces, or globs; none: the interfaces with the default route
+	Speed   string   `opt:"s" toml:"speed"`             // least speed: Mb/s, or with a unit, 25G
+	Duplex  string   `opt:"d" toml:"duplex"`            // full, half or any
+	MTU     int      `opt:"m" toml:"mtu" in:"68:65535"` // exact MTU
+	Changes string   `opt:"c" toml:"changes"`           // allowed changes of the carrier within an hour; a link that was down once has two
+	Bond    bool     `opt:"b" toml:"members"`           // fail if a member of a bond is not up
+	Names   []string `arg:"*" toml:"interfaces"`        // interfaces, or globs; none: the interfaces with the default route
 }
 
 const (

@@ -22,8 +22,8 @@ import (
 //	gpu* || check_ib_count 8
 //	gpu* || check_ib_count -m 'BlueField-3*' 2
 type ibCount struct {
-	Count int    `arg:"1" toml:"count"` // expected number; 0: not compared
-	Model string `opt:"m" toml:"model"` // count only this model: ConnectX-7, MT4129, MT_0000000838, 15b3:1021
+	Count int    `arg:"1" toml:"count" in:"0:256"` // expected number; 0: not compared
+	Model string `opt:"m" toml:"model"`            // count only this model: ConnectX-7, MT4129, MT_0000000838, 15b3:1021
 }
 
 const ibCountName = "check_ib_count"

@@ -22,9 +22,9 @@ import (
 //	gpu* || check_ib_pkey 0x8001
 //	gpu* || check_ib_pkey -i 1 0x8001
 type ibPKey struct {
-	Index   int      `opt:"i" toml:"index"`   // index of the PKEY in the table; -1: any
-	Devices []string `opt:"d" toml:"devices"` // ports; repeatable; none: those that carry jobs' traffic
-	Keys    []string `arg:"*" toml:"pkeys"`   // partitions
+	Index   int      `opt:"i" toml:"index" in:"-1:65535"` // index of the PKEY in the table; -1: any
+	Devices []string `opt:"d" toml:"devices"`             // ports; repeatable; none: those that carry jobs' traffic
+	Keys    []string `arg:"*" toml:"pkeys"`               // partitions
 }
 
 const ibPKeyName = "check_ib_pkey"

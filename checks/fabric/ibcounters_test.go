@@ -131,14 +131,14 @@ source = "ours"
 		"[[counter]]\nname = \"symbol_error\"\nagain = 99\n":                                    "f:1: symbol_error: again 99, want 0 to 12",
 		"[[counter]]\nname = \"symbol_error\"\nlayer = \"IB\"\n":                                `f:1: symbol_error: layer "IB", want InfiniBand, Ethernet or EFA`,
 		"[[counter]]\nname = \"symbol_error\"\nremedy = \"pray\"\n":                             `f:1: symbol_error: remedy "pray", want one of check-cable, check-fabric, fix-config, reboot-node, reseat-or-rma, restart-app`,
-		"[[counter]]\nname = \"symbol_error\"\nlimit = 3\n":                                     "f:3: unknown key counter.limit, want one of again, bits, do, fail, layer, link, means, name, outlier, parts, per, remedy, saturates, source, warn",
+		"[[counter]]\nname = \"symbol_error\"\nlimit = 3\n":                                     "f:3: unknown key counter.limit, want again, bits, do, fail, layer, link, means, name, outlier, parts, per, remedy, saturates, source, warn",
 		"[[counter]]\nname = \"symbol_error\"\n[[counter]]\nname = \"counters/symbol_error\"\n": "f:3: counters/symbol_error is given twice, want it once",
 		"[[counter]]\nname = \"symbol_error\"\noutlier = 5\n":                                   `f:1: symbol_error: outlier with per "hour", want second or minute`,
 		"[[counter]]\nname = \"symbol_error\"\nwarn = \"5\"\n":                                  "f:3: counter.warn: want a number, got text in quotes",
 		"[[counter]]\nname = \"symbol_error\"\nbits = 1.5\n":                                    "f:3: counter.bits: want a whole number, got a number",
 		"[[counter]]\nname = \"symbol_error\"\nlink = \"yes\"\n":                                "f:3: counter.link: want true or false, got text in quotes",
 		"counter = 3\n":      "f:1: counter: want a list, got a whole number",
-		"[[count]]\nx = 1\n": "f:1: unknown key count, want one of counter, sources; did you mean counter?",
+		"[[count]]\nx = 1\n": "f:1: unknown key count, want counter",
 		"[[counter]\n":       "f:2: got the end of the line in a header, want [[NAME]]",
 	} {
 		if _, err := parseIBCounters("f", text, IBCounterRows); err == nil || err.Error() != want {

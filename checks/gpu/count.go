@@ -35,8 +35,8 @@ import (
 //
 //	gpu* || check_gpu_count 8
 type gpuCount struct {
-	Want int    `arg:"1" toml:"want"` // number of GPUs; 0: by platform, Slurm's Gres, or earlier runs
-	Type string `arg:"2" toml:"type"` // AzureHPC's second argument: with any value except nvidia the line is skipped, as it is for AMD GPUs
+	Want int    `arg:"1" toml:"want" in:"0:64"` // number of GPUs; 0: by platform, Slurm's Gres, or earlier runs
+	Type string `arg:"2" toml:"type"`           // AzureHPC's second argument: with any value except nvidia the line is skipped, as it is for AMD GPUs
 }
 
 func init() {

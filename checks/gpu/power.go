@@ -18,7 +18,7 @@ import (
 //
 //	gpu* || check_gpu_power 700
 type gpuPower struct {
-	Watts int `arg:"1" toml:"watts"` // power limit, watts; 0: the GPU's default
+	Watts int `arg:"1" toml:"watts" in:"20:5000"` // power limit, watts; 0: the GPU's default
 }
 
 const gpuPowerName = "check_gpu_power"

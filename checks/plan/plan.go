@@ -15,6 +15,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 )
 
 // Kind is how a step runs.
@@ -249,7 +250,7 @@ func UnknownPolicy(c *conf.Config) error {
 		_, ok := checks.Lookup(name)
 		switch {
 		case !ok && !slices.Contains(checks.Classes(), name):
-			errs = append(errs, fmt.Errorf("%s: policy.%s: want the name of a check, or a class: %s", c.Places[name], name, strings.Join(checks.Classes(), ", ")))
+			errs = append(errs, fmt.Errorf("%s: policy.%s: want %s", c.Places[name], name, wantPolicy(name)))
 		case name == checks.ClassShell && (c.Policies[name].Action == conf.Warn || c.Policies[name].Action == conf.Nothing):
 			errs = append(errs, fmt.Errorf("%s: policy.shell.action: %s: want drain or fail-job: a line of bash decides itself whether it fails or warns", c.Places[name], c.Policies[name].Action))
 		}
@@ -260,6 +261,14 @@ func UnknownPolicy(c *conf.Config) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// wantPolicy returns the name of a policy that a misspelt one stands for, or else all.
+func wantPolicy(name string) string {
+	if near := spell.Nearest(name, append(checks.Names(), checks.Classes()...)); near != "" {
+		return near
+	}
+	return "the name of a check, or a class: " + strings.Join(checks.Classes(), ", ")
 }
 
 func (b *builder) reportProblem(pos conf.Pos, name string, err error) *checks.Finding {

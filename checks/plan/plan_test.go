@@ -212,7 +212,7 @@ func TestBuildTables(t *testing.T) {
 	if p.Steps[0].Usage != nil {
 		t.Errorf("good table: %+v", p.Steps[0].Usage)
 	}
-	want := "t.toml:5: check_lbnl: unknown key \"wrods\", want one of act, words; usage: check_lbnl WORD..."
+	want := "t.toml:5: check_lbnl: unknown key \"wrods\", want words; usage: check_lbnl WORD..."
 	if f := p.Steps[1].Usage; f == nil || f.Severity != checks.Unknown || f.Message != want {
 		t.Errorf("unknown key: got %+v, want Unknown %q", f, want)
 	}

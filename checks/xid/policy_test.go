@@ -305,7 +305,7 @@ severity = "loud"
 [[nvlink]]
 `))
 	want := []string{
-		"/x.toml:7: unknown key sxid.klass, want one of class, code, why; did you mean class?", "/x.toml:20: unknown key nvlink, want one of class, sxid, xid", "/x.toml:1: Xid 79: class \"DRAIN\", want one of",
+		"/x.toml:7: unknown key sxid.klass, want class", "/x.toml:20: unknown key nvlink, want class, sxid, xid", "/x.toml:1: Xid 79: class \"DRAIN\", want one of",
 		"/x.toml:13: Xid 48 is given twice, want it once", "/x.toml:16: class.GONE: unknown class, want one of IGNORE, FOLLOW", "/x.toml:18: class.WATCH: severity \"loud\"",
 	}
 	if err == nil {

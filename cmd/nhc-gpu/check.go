@@ -13,6 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/ask"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/report"
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 )
 
 // checkCommand runs one check for a person.
@@ -95,7 +96,7 @@ func checkLine(o *options.Options, words []string) (string, error) {
 			known = append(known, script.Functions...)
 		}
 		if !slices.Contains(known, name) {
-			return "", fmt.Errorf("there is no check %q%s; nhc-gpu checks lists them", name, checks.DidYouMean(name, known))
+			return "", fmt.Errorf("there is no check %q%s; nhc-gpu checks lists them", name, spell.DidYouMean(name, known))
 		}
 	}
 	line := []string{name}

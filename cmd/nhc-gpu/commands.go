@@ -22,6 +22,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/selftest"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/topo"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 )
 
 // isOurs reports whether the arguments have one that LBNL NHC does not have. Other runs need no
@@ -63,7 +64,7 @@ func unknownCommand(root *cobra.Command, word string) error {
 	for _, c := range root.Commands() {
 		names = append(names, c.Name())
 	}
-	return fmt.Errorf("there is no command %q%s", word, checks.DidYouMean(word, names))
+	return fmt.Errorf("there is no command %q%s", word, spell.DidYouMean(word, names))
 }
 
 // rootCommand is LBNL NHC's command line with our options: a health check, --check or --baseline.

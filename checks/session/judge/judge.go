@@ -19,6 +19,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 )
 
 // Judge passes the results of a run to its fold, and carries out the fold's events. It is a
@@ -209,8 +210,8 @@ func (j *Judge) mistake(s *plan.Step, status int) (code, text string) {
 		return "", ""
 	}
 	for _, name := range s.Calls {
-		if _, sure := j.LacksCommand(name, s.NewPath); sure {
-			return "config.command", fmt.Sprintf("there is no command %q", name)
+		if known, sure := j.LacksCommand(name, s.NewPath); sure {
+			return "config.command", fmt.Sprintf("there is no command %q%s", name, spell.DidYouMean(name, known))
 		}
 	}
 	return "", ""

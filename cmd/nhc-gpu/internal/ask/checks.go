@@ -11,6 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/explain"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 )
 
 // checksCommand lists the checks.
@@ -35,7 +36,7 @@ Exit status: 0, 10 if there is no such group.`,
 			if len(words) > 0 {
 				i := slices.IndexFunc(groups, func(g string) bool { return strings.EqualFold(g, words[0]) })
 				if i < 0 {
-					return options.Wrong{Err: fmt.Errorf("there is no group %q%s: want one of %s", words[0], checks.DidYouMean(words[0], groups), strings.Join(groups, ", "))}
+					return options.Wrong{Err: fmt.Errorf("there is no group %q%s: want one of %s", words[0], spell.DidYouMean(words[0], groups), strings.Join(groups, ", "))}
 				}
 				groups = groups[i : i+1]
 			}

@@ -148,6 +148,7 @@ type generator struct {
 	mask    string // TARGET of all lines
 	dmi     string
 	dir     string
+	foreign bool // the configuration is for the nodes of a platform, not for this node
 	sheet   sheet
 	target  target
 }
@@ -156,7 +157,7 @@ type generator struct {
 // the exit status, or an error about the command line.
 func Generate(a *Arguments, n Node, platform *checks.Platform) (exit int, err error) {
 	g := &generator{
-		Node: n, program: a.Program, verbose: n.Get("VERBOSE") == "1", mask: n.Get("HOSTNAME"), dmi: a.DMI, dir: a.Dir,
+		Node: n, program: a.Program, verbose: n.Get("VERBOSE") == "1", mask: n.Get("HOSTNAME"), dmi: a.DMI, dir: a.Dir, foreign: platform != nil,
 	}
 	if platform != nil {
 		g.target = targetOf(platform)
@@ -216,22 +217,22 @@ func (g *generator) generate() int {
 		}
 		return 0
 	}
-	if !g.writeOne(path, &g.sheet) {
+	if g.writeOne(path, &g.sheet) != nil {
 		return 1
 	}
 	return 0
 }
 
 // writeOne writes a file and reports why it could not.
-func (g *generator) writeOne(path string, s *sheet) bool {
+func (g *generator) writeOne(path string, s *sheet) error {
 	g.vecho("Writing configuration file " + path + "...")
 	if err := g.write(path, s.render(g.mask)); err != nil {
 		g.vecho("failed.\n")
 		fmt.Fprintf(console.Stderr, "%s: %v\n", g.program, err)
-		return false
+		return err
 	}
 	g.vecho("done.\n")
-	return true
+	return nil
 }
 
 // writeAll writes the files of a node into a directory, and prints their names.
@@ -239,14 +240,21 @@ func (g *generator) writeAll() (exit int) {
 	name := g.Get("NAME")
 	for _, f := range g.target.files(&g.sheet) {
 		path := filepath.Join(g.dir, name+f.suffix+".conf")
-		if g.writeOne(path, f.sheet) {
-			fmt.Fprintf(console.Screen, "wrote %s: %s\n", path, f.what)
-		} else {
+		switch err := g.writeOne(path, f.sheet); {
+		case errors.Is(err, fs.ErrNotExist):
+			return 1 // no other file can be written either
+		case err != nil:
 			exit = 1
+		default:
+			fmt.Fprintf(console.Screen, "wrote %s: %s\n", path, f.what)
 		}
 	}
+	try := "nhc-gpu --check -c"
+	if g.foreign {
+		try = "on a node of the platform, nhc-gpu --check -c"
+	}
 	if exit == 0 {
-		fmt.Fprintf(console.Screen, "try it: nhc-gpu --check -c %s\n", filepath.Join(g.dir, name+".conf"))
+		fmt.Fprintf(console.Screen, "try it: %s %s\n", try, filepath.Join(g.dir, name+".conf"))
 	}
 	return exit
 }
@@ -258,6 +266,8 @@ func (g *generator) write(path, text string) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w; create the directory first: mkdir -p %s", err, filepath.Dir(path))
 	case errors.Is(err, fs.ErrExist) && g.dir != "":
 		return fmt.Errorf("%w; move it away, or name another directory with --dir", err)
 	case errors.Is(err, fs.ErrExist):

@@ -14,6 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 )
 
 // Run runs nhc-genconf and returns the exit status.
@@ -87,7 +88,7 @@ func platformNamed(known *conf.Platforms, name string) (*checks.Platform, error)
 	for i := range list {
 		names = append(names, list[i].Name)
 	}
-	return nil, fmt.Errorf("there is no platform with the name %q%s; nhc-gpu platforms lists them", name, checks.DidYouMean(name, names))
+	return nil, fmt.Errorf("there is no platform with the name %q%s; nhc-gpu platforms lists them", name, spell.DidYouMean(name, names))
 }
 
 // settleFor applies the settings of the command line and the defaults.

@@ -20,6 +20,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/xid"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -262,7 +263,7 @@ func (l *linter) step(s *plan.Step) {
 	}
 	if _, known := checks.Lookup(s.Name); s.Table != nil && !known {
 		f.Word = strings.TrimPrefix(s.Text, "check_")
-		text, f.Fix = "there is no check "+s.Text, checks.Nearest(s.Text, checks.Names())
+		text, f.Fix = "there is no check "+s.Text, spell.Nearest(s.Text, checks.Names())
 		if f.Fix == "" {
 			f.Fix = "the name of a check: nhc-gpu checks lists them"
 		}

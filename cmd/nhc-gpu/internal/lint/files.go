@@ -56,7 +56,7 @@ func kindOf(path string, data []byte) fileKind {
 		}
 		return tablesKind
 	case "":
-		if dir == "sysconfig" || dir == "default" || base == "nhc" || base == "sysconfig" || base == "nhc-gpu" {
+		if dir == "sysconfig" || dir == "default" || strings.HasPrefix(base, "nhc") || base == "sysconfig" {
 			return settingsKind
 		}
 	}

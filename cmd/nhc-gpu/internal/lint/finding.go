@@ -61,8 +61,11 @@ func (f *finding) String() string {
 
 // message returns the mistake and its effect.
 func (f *finding) message() string {
-	if f.Now == "" {
+	switch {
+	case f.Now == "":
 		return f.Text
+	case strings.HasSuffix(f.Text, "?"):
+		return f.Text + " " + f.Now
 	}
 	return f.Text + ": " + f.Now
 }

@@ -115,6 +115,14 @@ var lineMutations = []mutation{
 	{"CR LF", "# gpu nodes\n", "# gpu nodes\r\n", `1:0 `, remark, "dos2unix"},
 	{"section of an INI file", "# gpu nodes", "[checks]", `1:1 [checks]`, mistake, "# [checks]"},
 
+	// values that no device can have
+	{"a temperature out of reach", "check_gpu_count 8", "check_gpu_temp 850", `7:32 850`, mistake, "check_gpu_temp"},
+	{"more lanes than a slot has", "check_gpu_count 8", "check_gpu_pcie 5 160", `7:34 160`, mistake, "check_gpu_pcie"},
+	{"more than 100%", "check_fs_used / 90%", "check_fs_used / 110%", `4:32 110%`, mistake, "check_fs_used"},
+	{"more than 100% free", "check_fs_used / 90%", "check_fs_free / 110%", `4:32 110%`, mistake, "check_fs_free"},
+	{"an option behind the service", "-u root -S sshd", "sshd -u root", `9:38 -u`, warning, "options first: check_ps_service"},
+	{"an option behind a file system", "check_fs_mount_rw -f /", "check_fs_mount_rw / -t ext4", `3:36 -t`, warning, "options first: check_fs_mount_rw"},
+
 	// the grammar of the shell
 	{"quote not closed", `"not all GPUs"`, `"not all GPUs`, "12:22 \"not", mistake, "close the quote"},
 	{"apostrophe", `"not all GPUs"`, `can't`, "12:25 't", mistake, "close the quote"},
@@ -255,7 +263,7 @@ var tableMutations = []mutation{
 	{"unknown mark", `mark = "drain"`, `mark = "down"`, "5:9 down", mistake, "drain, exit"},
 	{"unknown action of a policy", `action = "drain"`, `action = "reboot"`, "8:11 reboot", mistake, "none, warn, drain, fail-job"},
 	{"unknown context", `action = "drain"`, `contexts = ["prologue"]`, "8:14 prologue", mistake, "prolog"},
-	{"unknown class", "[policy.gpu]", "[policy.gpus]", "7:9 gpus", mistake, "a class"},
+	{"unknown class", "[policy.gpu]", "[policy.gpus]", "7:9 gpus", mistake, "gpu"},
 	{"quote not closed in TOML", `mark = "drain"`, `mark = "drain`, "5:1 mark", mistake, "close the quote"},
 	{"key twice", "budget = 10", "budget = 10\nbudget = 20", "5:1 budget", mistake, ""},
 	{"range in a glob of a table", "{gpu[01-16]}", "gpu[01-16]", "12:13 [01-16]", mistake, "{gpu[01-16]}"},

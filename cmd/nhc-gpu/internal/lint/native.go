@@ -141,8 +141,9 @@ type form struct {
 var (
 	aSize    = form{want: "a size: 64G, 1.5TB, 1048576 (kB)", ok: isSize, fix: fixSize}
 	aFudge   = form{want: "a size or a percentage: 3%, 1G", ok: func(w string) bool { return isSize(w) || isPercent(w) }, fix: fixSize}
+	aPart    = form{want: "a size, or a percentage up to 100%: 90%, 1G", ok: func(w string) bool { return isSize(w) || isPart(w) }, fix: fixSize, now: "the check never fails, or always"}
 	aCount   = form{want: "a number: 500000, 1.5M", ok: isCount}
-	aShare   = form{want: "a number or a percentage: 500000, 90%", ok: func(w string) bool { return isCount(w) || isPercent(w) }}
+	aShare   = form{want: "a number, or a percentage up to 100%: 500000, 90%", ok: func(w string) bool { return isCount(w) || isPart(w) }, now: "the check never fails, or always"}
 	anInt    = form{want: "a whole number", ok: isInt, fix: fixNumber}
 	aRate    = form{want: "a rate in Gb/s: 400", ok: isInt, now: "no port has such a rate, so the check fails on every node"}
 	aNumber  = form{want: "a number", ok: isNumber, fix: fixNumber}
@@ -165,10 +166,17 @@ func isPort(w string) bool {
 	return ok && isInt(port)
 }
 
-func isInt(w string) bool     { _, ok := checks.ParseInteger(w); return ok && w != "" }
-func isNumber(w string) bool  { _, ok := checks.ParseNumber(w); return ok }
-func isSize(w string) bool    { _, ok := checks.ParseSize(w); return ok && w != "" }
-func isCount(w string) bool   { _, ok := checks.ParseCount(w); return ok && w != "" }
+func isInt(w string) bool    { _, ok := checks.ParseInteger(w); return ok && w != "" }
+func isNumber(w string) bool { _, ok := checks.ParseNumber(w); return ok }
+func isSize(w string) bool   { _, ok := checks.ParseSize(w); return ok && w != "" }
+func isCount(w string) bool  { _, ok := checks.ParseCount(w); return ok && w != "" }
+
+// isPart reports whether a word is a percentage that a part of a whole can be.
+func isPart(w string) bool {
+	n, ok := checks.ParseNumber(strings.TrimSuffix(w, "%"))
+	return ok && isPercent(w) && n.Cmp(big.NewRat(100, 1)) <= 0
+}
+
 func isPercent(w string) bool { n, ok := strings.CutSuffix(w, "%"); return ok && isNumber(n) }
 
 var (
@@ -211,9 +219,9 @@ var argForms = sync.OnceValue(func() map[string]map[string]form {
 		"check_hw_ib":               {"Rate": aRate, "Port": aPort},
 		"check_fs_size":             {"FS": aFS, "Min": aSize, "Max": aSize},
 		"check_fs_inodes":           {"FS": aFS, "Min": aCount, "Max": aCount},
-		"check_fs_free":             {"FS": aFS, "Min": aFudge},
+		"check_fs_free":             {"FS": aFS, "Min": aPart},
 		"check_fs_ifree":            {"FS": aFS, "Min": aShare},
-		"check_fs_used":             {"FS": aFS, "Max": aFudge},
+		"check_fs_used":             {"FS": aFS, "Max": aPart},
 		"check_fs_iused":            {"FS": aFS, "Max": aShare},
 		"check_fs_mount":            {"FS": aFS, "Automount": aPath, "Source": aMatch, "Type": aMatch, "Options": aMatch},
 		"check_fs_mount_rw":         {"FS": aFS, "Automount": aPath, "Source": aMatch, "Type": aMatch, "Options": aMatch},
@@ -224,7 +232,7 @@ var argForms = sync.OnceValue(func() map[string]map[string]form {
 		"check_ps_loadavg":          {"One": aNumber, "Five": aNumber, "Fifteen": aNumber},
 		"check_ps_cpu":              {"Limit": aCPU, "Match": aMatch, "Owner": aMatch},
 		"check_ps_mem":              {"Limit": aSize, "Match": aMatch, "Owner": aMatch},
-		"check_ps_physmem":          {"Limit": aFudge, "Match": aMatch, "Owner": aMatch},
+		"check_ps_physmem":          {"Limit": aPart, "Match": aMatch, "Owner": aMatch},
 		"check_ps_time":             {"Limit": aCPUTime, "Match": aMatch, "Owner": aMatch},
 		"check_ps_kswapd":           {"Threshold": aNumber, "Discrepancy": aNumber, "Actions": anAction},
 		"check_ps_service":          {"Match": aMatch, "Owner": aMatch},
@@ -289,6 +297,19 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 		f.Severity, f.Text, f.Now = warning, info.Name+": no effect: "+strings.Join(surplus, " "), "the check runs without it"
 		return report(find(surplus[0]))
 	}
+	if late := lateOption(v, args); late != nil {
+		f.Severity, f.Text, f.Now = warning, info.Name+": "+late.text+" follows an argument", "the check takes it for another argument, as LBNL NHC does"
+		f.Fix = "options first: " + usageOf(info)
+		return report(*late)
+	}
+	for field, value := range v.Fields() {
+		if low, high, n := reach(field, value); n != 0 && (n < low || n > high) {
+			word := strconv.FormatFloat(n, 'f', -1, 64)
+			f.Text = fmt.Sprintf("%s: %s is out of reach for any device, want %g to %g", info.Name, word, low, high)
+			f.Now = "the check never fails, or always"
+			return report(find(word))
+		}
+	}
 	forms := argForms()[info.Name]
 	for i := range v.NumField() {
 		form, ok := forms[v.Type().Field(i).Name]
@@ -344,6 +365,43 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 		}
 	}
 	return true
+}
+
+// reach returns the values that a device can have, by the tag of the field, and the field's value;
+// 0 without a tag.
+func reach(field reflect.StructField, value reflect.Value) (low, high, n float64) {
+	if _, err := fmt.Sscanf(field.Tag.Get("in"), "%g:%g", &low, &high); err != nil {
+		return 0, 0, 0
+	}
+	if value.CanInt() {
+		return low, high, float64(value.Int())
+	}
+	return low, high, value.Float()
+}
+
+// lateOption returns an option that follows an argument, where getopts no longer looks for one.
+// Commands and match strings can have such words.
+func lateOption(v reflect.Value, args []arg) *arg {
+	letters := ""
+	var rest []string
+	for field := range v.Fields() {
+		if field.Tag.Get("long") != "" {
+			return nil // options stand anywhere
+		}
+		letters += field.Tag.Get("opt")
+		if field.Name != "Words" && field.Name != "Match" {
+			rest = append(rest, fieldOf(v, field.Name)...)
+		}
+	}
+	for i, a := range args {
+		if a.text == "--" {
+			return nil
+		}
+		if len(a.text) == 2 && a.text[0] == '-' && strings.Contains(letters, a.text[1:]) && slices.Contains(rest, a.text) {
+			return &args[i]
+		}
+	}
+	return nil
 }
 
 // fieldOf returns the words of a field, none for an empty one.

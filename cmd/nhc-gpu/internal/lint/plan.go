@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"text/tabwriter"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
@@ -24,7 +25,7 @@ import (
 func PrintPlan(f *open.Files, from string) (exit int, err error) {
 	fmt.Fprintf(console.Screen, "# %s, for %s; TIMEOUT %s\n", from, f.Set.Get("HOSTNAME"), f.Set.Get("TIMEOUT"))
 	if context := f.Context(); context != "" {
-		fmt.Fprintf(console.Screen, "# as %s, within %s\n", context, f.Timeout())
+		fmt.Fprintf(console.Screen, "# as %s, within %s\n", context, f.Timeout().Round(100*time.Millisecond))
 	}
 	if f.SetFile != "" {
 		fmt.Fprintln(console.Screen, "# settings of", f.SetFile, "override the command line")

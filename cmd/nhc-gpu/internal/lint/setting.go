@@ -12,6 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 )
 
 // Settings without effect in a line of nhc.conf: the run reads tooLate before its first line, and
@@ -126,7 +127,7 @@ func likeSetting(name string) string {
 		return ""
 	}
 	for _, k := range known {
-		if len(k) >= least && checks.Typos(strings.ReplaceAll(name, "-", "_"), k) < 2 {
+		if len(k) >= least && spell.Typos(strings.ReplaceAll(name, "-", "_"), k) < 2 {
 			return k
 		}
 	}

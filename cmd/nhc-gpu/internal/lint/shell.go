@@ -10,6 +10,7 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 )
 
 func parseShell(text string) (*syntax.File, error) {
@@ -368,7 +369,7 @@ func (s *shellLine) unknown(name string, a arg) {
 	dashed := strings.ReplaceAll(name, "-", "_")
 	f := finding{Word: name, Now: unevaluated, Severity: mistake}
 	bare := strings.TrimRight(dashed, ",;:.()")
-	near := checks.Nearest(bare, known)
+	near := spell.Nearest(bare, known)
 	switch {
 	case strings.HasPrefix(strings.ToLower(dashed), "check_"):
 		f.Text = "there is no check " + name

@@ -12,6 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
 	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 )
 
 // wrongWith returns the mistake in a step that its text alone does not show: its variables have
@@ -90,7 +91,7 @@ func notFound(f *open.Files, name string, newPath bool) (text string, sure bool)
 	if strings.Contains(name, "/") {
 		text = name + ": no such command"
 	}
-	near := checks.DidYouMean(name, known)
+	near := spell.DidYouMean(name, known)
 	switch {
 	case near != "":
 		text += near

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -136,7 +137,7 @@ func unknownOption(cmd *cobra.Command, text string) error {
 			known = append(known, "--"+f.Name)
 		}
 	})
-	return Wrong{fmt.Errorf("there is no option --%s%s", text, checks.DidYouMean("--"+name, known))}
+	return Wrong{fmt.Errorf("there is no option --%s%s", text, spell.DidYouMean("--"+name, known))}
 }
 
 // FlagError returns the error of a command's long option without the terms of Go.

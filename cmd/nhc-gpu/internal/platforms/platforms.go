@@ -11,11 +11,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/report"
 	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 )
 
 // Command returns the command.
@@ -124,7 +124,7 @@ func named(list []conf.Platform, name string) (matching []conf.Platform, err err
 		}
 	}
 	if len(matching) == 0 {
-		return nil, fmt.Errorf("there is no platform with the name or the PCI device ID %q%s; nhc-gpu platforms lists them", name, checks.DidYouMean(name, names))
+		return nil, fmt.Errorf("there is no platform with the name or the PCI device ID %q%s; nhc-gpu platforms lists them", name, spell.DidYouMean(name, names))
 	}
 	return matching, nil
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 )
 
 // Command returns the command; it sets the exit status.
@@ -102,7 +103,7 @@ func selftestsOf(names []string, file string) ([]selftest.Scenario, error) {
 	have := namesIn(list)
 	for _, name := range names {
 		if !slices.Contains(have, name) {
-			return nil, options.Wrong{Err: fmt.Errorf("there is no scenario of %q%s; the completion, or nhc-gpu selftest, lists the checks that have some", name, checks.DidYouMean(name, have))}
+			return nil, options.Wrong{Err: fmt.Errorf("there is no scenario of %q%s; the completion, or nhc-gpu selftest, lists the checks that have some", name, spell.DidYouMean(name, have))}
 		}
 	}
 	return slices.DeleteFunc(list, func(s selftest.Scenario) bool { return !slices.Contains(names, s.Check) }), nil

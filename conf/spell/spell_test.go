@@ -1,4 +1,4 @@
-package checks
+package spell
 
 import "testing"
 
@@ -7,10 +7,16 @@ func TestNearest(t *testing.T) {
 	known := []string{"plan", "platforms", "check_gpu_ecc", "check_gpu_xid", "lint"}
 	for name, want := range map[string]string{
 		"paln": "plan", "lnit": "lint", "plattforms": "platforms", "Plan": "plan", "gpu_ecc": "check_gpu_ecc", "gpu_ec": "check_gpu_ecc", "check_gpu_ec": "check_gpu_ecc",
-		"check_gpu_xdi": "check_gpu_xid", "x": "", "": "", "topology": "", "check_fs_mount": "",
+		"check_gpu_xdi": "check_gpu_xid", "x": "", "": "", "topology": "", "plat": "platforms", "pl": "", "check_gpu": "", "check_fs_mount": "",
 	} {
 		if got := Nearest(name, known); got != want {
 			t.Errorf("%q: %q, want %q", name, got, want)
+		}
+	}
+	keys := []string{"link", "[[check]]", "[policy.NAME]"}
+	for key, want := range map[string]string{"limit": "link, [[check]], [policy.NAME]", "check": "[[check]]", "checks": "[[check]]", "polciy": "[policy.NAME]", "": "link, [[check]], [policy.NAME]"} {
+		if got := Want(key, keys); got != want {
+			t.Errorf("%q: %q, want %q", key, got, want)
 		}
 	}
 	for pair, want := range map[[2]string]int{

@@ -1,15 +1,19 @@
-package checks
+// Package spell finds the name that a misspelt one stands for.
+package spell
 
 import (
 	"slices"
 	"strings"
 )
 
-// Nearest returns the known name that a misspelt one most likely stands for, "" if none is
-// near enough to be suggested. A check is also found without "check_".
+// Nearest returns the known name that a misspelt or shortened one most likely stands for, "" if
+// none is near enough to be suggested. A check is also found without "check_".
 func Nearest(name string, known []string) string {
 	if full := "check_" + strings.ToLower(name); slices.Contains(known, full) {
 		return full
+	}
+	if whole := completions(name, known); len(whole) == 1 {
+		return whole[0]
 	}
 	near, least := "", min(3, len(name)/2+1)
 	for _, k := range known {
@@ -18,6 +22,33 @@ func Nearest(name string, known []string) string {
 		}
 	}
 	return near
+}
+
+// completions returns the known names that begin with a name, which has letters.
+func completions(name string, known []string) (names []string) {
+	if len(strings.Trim(name, "-")) < 3 {
+		return nil
+	}
+	for _, k := range known {
+		if strings.HasPrefix(k, name) {
+			names = append(names, k)
+		}
+	}
+	return names
+}
+
+// Want returns what to write for a misspelt key: the key that it surely stands for, or else all
+// keys. Keys of tables have their brackets: [[check]], [policy.NAME].
+func Want(key string, keys []string) string {
+	bare := make([]string, len(keys))
+	for i, k := range keys {
+		bare[i], _, _ = strings.Cut(strings.Trim(k, "[]"), ".")
+	}
+	i := slices.Index(bare, Nearest(key, bare))
+	if i >= 0 && (strings.HasPrefix(bare[i], key) || 4*Typos(key, bare[i]) <= len(key)) {
+		return keys[i]
+	}
+	return strings.Join(keys, ", ")
 }
 
 // DidYouMean returns a question that can end an error message, "" without a near name.
