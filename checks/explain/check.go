@@ -258,6 +258,36 @@ func codesOfReason(text string) []string {
 	})
 }
 
+// mention returns the checks and the codes whose names or descriptions contain a text, "" for a
+// text that is too short or too common to help.
+func mention(text string) string {
+	const least, most = 3, 20 // characters; rows
+	text = strings.ToLower(text)
+	if len(text) < least {
+		return ""
+	}
+	contains := func(texts ...string) bool {
+		return slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(strings.ToLower(t), text) })
+	}
+	var rows []string
+	for _, name := range checks.Names() {
+		info, _ := checks.Lookup(name)
+		e := entryOf(name)
+		if contains(name, info.Summary, e.About) {
+			rows = append(rows, fmt.Sprintf("  %-30s %s\n", name, info.Summary))
+		}
+	}
+	for _, code := range Codes() {
+		if contains(code, checks.Words(code), checks.WhatToDo(code)) {
+			rows = append(rows, fmt.Sprintf("  %-30s %s\n", code, checks.Words(code)))
+		}
+	}
+	if len(rows) == 0 || len(rows) > most {
+		return ""
+	}
+	return fmt.Sprintf("%q occurs in: nhc-gpu explain NAME explains each\n", text) + strings.Join(rows, "")
+}
+
 func listCodes(title string, codes []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: nhc-gpu explain CODE explains each\n", title)

@@ -31,7 +31,7 @@ func Explain(env *checks.Env, text string) (string, error) {
 	}
 	for _, code := range codeInText().FindAllString(text, -1) {
 		if answer := explainCode(env, code); answer != "" {
-			return answer, nil
+			return answer + explainMore(text), nil
 		}
 	}
 	if answer := explainCounter(text); answer != "" {
@@ -51,14 +51,21 @@ func Explain(env *checks.Env, text string) (string, error) {
 	if codes := codesOfReason(text); len(codes) > 0 {
 		return listCodes("A reason that fits", codes), nil
 	}
-	return "", fmt.Errorf("nothing is known of %q%s: want the name of a check, the code of a finding (gpu.recovery.lost), a line of the kernel's log, "+
-		"an Xid (79, sxid:12028), a reason or message of nhc-gpu, or a counter (symbol_error)", text, spell.DidYouMean(text, append(checks.Names(), Codes()...)))
+	near := spell.DidYouMean(text, append(checks.Names(), Codes()...))
+	if near == "" {
+		if answer := mention(text); answer != "" {
+			return answer, nil
+		}
+	}
+	return "", fmt.Errorf("%q is unknown%s: want the name of a check, the code of a finding (gpu.recovery.lost), a line of the kernel's log, "+
+		"an Xid (79, sxid:12028), a reason or message of nhc-gpu, or a counter (symbol_error)", text, near)
 }
 
 var (
-	codeInText  = checks.Lazily(`[a-z]+(\.[a-z0-9_-]+)+`)
-	xidInText   = checks.Lazily(`\bS?Xid \d{1,5}\b`)
-	checkInText = checks.Lazily(`\bcheck_[a-z0-9_]+`)
+	codeInText   = checks.Lazily(`[a-z]+(\.[a-z0-9_-]+)+`)
+	moreInReason = checks.Lazily(` (\+[0-9]+)$`)
+	xidInText    = checks.Lazily(`\bS?Xid \d{1,5}\b`)
+	checkInText  = checks.Lazily(`\bcheck_[a-z0-9_]+`)
 )
 
 // explainLine explains a message of klog.toml.
@@ -105,13 +112,22 @@ func explainCode(env *checks.Env, code string) string {
 	for _, name := range checks.Names() {
 		if info, _ := checks.Lookup(name); info.Bears(code) {
 			by = append(by, name)
-			if finding.Code == "" {
+			if finding.Severity == "" {
 				finding = entryOf(name).finding(code)
 			}
 		}
 	}
-	return checks.Explained(code, "means", checks.Words(code), "found by", strings.Join(by, " "), "severity", finding.effect(), "message", finding.text(),
+	return checks.Explained(code, "in reasons", checks.Words(code), "found by", strings.Join(by, " "), "severity", finding.effect(), "message", finding.text(),
 		"remedy", string(finding.Remedy), "do", do)
+}
+
+// explainMore explains the number at the end of a reason: "+2".
+func explainMore(text string) string {
+	m := moreInReason().FindStringSubmatch(text)
+	if m == nil {
+		return ""
+	}
+	return fmt.Sprintf("  %-10s other failures of the same run: nhc-gpu --check on the node and its log list them\n", m[1])
 }
 
 // explainCounter explains a counter of a port, by its name.
