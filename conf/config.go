@@ -199,6 +199,9 @@ func (d *decoder) table(name string, p toml.Primitive, keys map[string]func(any)
 	for _, key := range slices.Sorted(maps.Keys(table)) {
 		d.value(table[key], func(v any) error {
 			take, ok := keys[key]
+			if !ok && key == "hosts" && strings.HasPrefix(name, "policy.") {
+				return fmt.Errorf("key %s.hosts: want a [[check]] with hosts and action: a policy is for all hosts", name)
+			}
 			if !ok {
 				return fmt.Errorf("key %s.%s: want %s", name, key, spell.Want(key, slices.Sorted(maps.Keys(keys))))
 			}
@@ -279,7 +282,7 @@ func (p *Policy) takeContexts(v any) error {
 func (p *Policy) takeAction(v any) error {
 	name, _ := v.(string)
 	if !slices.Contains(actions, Action(name)) {
-		return fmt.Errorf("%s: want one of none, warn, drain, fail-job", tomltext.Value(v))
+		return fmt.Errorf("%s: want %s", tomltext.Value(v), spell.OneOf(name, []string{"none", "warn", "drain", "fail-job"}))
 	}
 	p.Action = Action(name)
 	return nil

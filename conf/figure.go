@@ -54,9 +54,13 @@ type FigureKind struct {
 	What    string
 	Judged  bool     // checks use it; the other figures are only information
 	Several bool     // several values can be correct
+	Only    []int    // no other value exists
 	None    bool     // it can be 0
 	Words   []string // the figure is one of these words; its value is the index of the word, from 1
 }
+
+// pcieWidths are the widths of links: PCI Express Base Specification, Link Capabilities Register.
+var pcieWidths = []int{1, 2, 4, 8, 12, 16, 32}
 
 // FigureKinds holds all figures of a platform, by key.
 var FigureKinds = map[string]FigureKind{
@@ -65,7 +69,7 @@ var FigureKinds = map[string]FigureKind{
 	FigureGraphicsClock: {Most: 10000, Unit: "MHz", What: "maximum graphics clock", Judged: true},
 	FigureMemoryClock:   {Most: 50000, Unit: "MHz", What: "maximum memory clock", Judged: true},
 	FigurePCIeGen:       {Most: 9, What: "PCIe generation of GPU and slot", Judged: true},
-	FigurePCIeWidth:     {Most: 32, What: "PCIe lanes in use", Judged: true},
+	FigurePCIeWidth:     {Most: 32, Only: pcieWidths, What: "PCIe lanes in use", Judged: true},
 	FigureMemoryNode:    {Most: 1, What: "1 if GPU memory can be a NUMA node of the kernel", Judged: true},
 	FigureRemappedRows:  {Most: 10000, What: "limit of rows remapped for uncorrected errors", Judged: true},
 	FigureDRAMErrors:    {Most: 1 << 40, What: "more DRAM errors warn", Judged: true},
@@ -82,7 +86,7 @@ var FigureKinds = map[string]FigureKind{
 	FigureNetworkPlanes:    {Most: 16, What: "planes of such a port if each plane is shown as a port", Judged: true},
 	FigureNetworkGPUs:      {Most: 64, What: "most GPUs that share such a port on a complete node", Judged: true},
 	FigureNetworkPCIeGen:   {Most: 9, What: "PCIe generation of such a port's HCA and slot", Judged: true},
-	FigureNetworkPCIeWidth: {Most: 32, What: "PCIe lanes of such a port's HCA", Judged: true},
+	FigureNetworkPCIeWidth: {Most: 32, Only: pcieWidths, What: "PCIe lanes of such a port's HCA", Judged: true},
 	FigureNetworkTreeGen:   {Most: 9, What: "minimum PCIe generation between such a port's HCA and the root port", Judged: true},
 	FigureGPUNetwork:       {What: "connection of a GPU and its nearest such port on a complete node", Judged: true, Words: []string{"switch", "root-port", "numa", "system"}},
 

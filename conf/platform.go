@@ -10,6 +10,7 @@ import (
 
 	"github.com/BurntSushi/toml"
 
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 	"github.com/nhc-gpu/nhc-gpu/conf/tomltext"
 )
 
@@ -91,10 +92,20 @@ func ParsePlatforms(file string, data []byte) (*Platforms, error) {
 		case at >= 0:
 			p.inherit(&shipped[at])
 		case len(p.Devices) == 0:
-			return nil, fmt.Errorf("%s: platform %q has no devices, and no platform of that name is known", p.Pos, p.Name)
+			return nil, fmt.Errorf("%s: platform %q has no devices, and no platform of that name is known%s", p.Pos, p.Name, nearPlatform(p.Name))
 		}
 	}
 	return &Platforms{site}, distinct(site)
+}
+
+// nearPlatform returns a question with the built-in platform that a name nearly has, "" for none.
+func nearPlatform(name string) string {
+	shipped, _ := ShippedPlatforms() // every test reads them
+	var names []string
+	for i := range shipped {
+		names = append(names, shipped[i].Name)
+	}
+	return spell.DidYouMean(name, names)
 }
 
 // inherit copies the values that p does not set.

@@ -238,5 +238,8 @@ func (k *FigureKind) number(item any) (int, error) {
 	if !ok || n < 0 || n > int64(k.Most) || n == 0 && !k.None {
 		return 0, fmt.Errorf("want a whole number up to %d", k.Most)
 	}
+	if k.Only != nil && !slices.Contains(k.Only, int(n)) {
+		return 0, fmt.Errorf("want one of %s", strings.Trim(strings.ReplaceAll(fmt.Sprint(k.Only), " ", ", "), "[]"))
+	}
 	return int(n), nil
 }

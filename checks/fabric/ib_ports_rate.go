@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -158,4 +159,18 @@ func (r *portsRun) isWhole(p *Port) bool {
 		}
 	}
 	return true
+}
+
+// PortRates returns the rates that ports can have, in Gb/s, sorted: a speed times a width. The
+// kernel writes every port so, with the nearest pair for Ethernet: Linux, include/rdma/ib_verbs.h
+// and rate_show of drivers/infiniband/core/sysfs.c.
+func PortRates() []float64 {
+	var rates []float64
+	for _, lane := range []float64{2.5, 5, 10, 14, 25, 50, 100, 200} { // SDR to XDR
+		for _, lanes := range []float64{1, 2, 4, 8, 12} {
+			rates = append(rates, lane*lanes)
+		}
+	}
+	slices.Sort(rates)
+	return slices.Compact(rates)
 }

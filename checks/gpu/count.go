@@ -36,7 +36,7 @@ import (
 //	gpu* || check_gpu_count 8
 type gpuCount struct {
 	Want int    `arg:"1" toml:"want" in:"0:64"` // number of GPUs; 0: by platform, Slurm's Gres, or earlier runs
-	Type string `arg:"2" toml:"type"`           // AzureHPC's second argument: with any value except nvidia the line is skipped, as it is for AMD GPUs
+	Type string `arg:"2" toml:"type"`           // AzureHPC's second argument: nvidia; with amd or rocm the line is skipped
 }
 
 func init() {
@@ -82,6 +82,17 @@ func WantedGPUs(c checks.Check) int {
 	return 0
 }
 
+// Bind binds the arguments.
+func (c *gpuCount) Bind(args []string) error { return checks.BindUsable(c, args) }
+
+// Validate checks the vendor.
+func (c *gpuCount) Validate() error {
+	if slices.Contains([]string{"", "nvidia", "amd", "rocm"}, strings.ToLower(c.Type)) {
+		return nil
+	}
+	return &checks.UsageError{Kind: checks.BadValue, Word: c.Type, Want: "nvidia, amd or rocm"}
+}
+
 // Unsupported returns why the line cannot run: it counts AMD GPUs. "" if it can.
 func (c *gpuCount) Unsupported() string {
 	if c.Type == "" || strings.EqualFold(c.Type, "nvidia") {
@@ -115,8 +126,8 @@ func (c *gpuCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		_, fewer := t.findGone(past)
 		want := max(len(expected)+fewer, limitGres(env, c.readGres(env, views, nil)))
 		f := c.judgeWithoutNVML(cmp.Or(c.Want, want), len(expected), err)
-		if c.Want > 0 && len(expected)+fewer == 0 && (env.Slurm == nil || env.Slurm.Count == 0) { // only the line counts on GPUs
-			f.Remedy = checks.FixConfig
+		if f.Code == "gpu.nvml" && c.Want > 0 && len(expected)+fewer == 0 && (env.Slurm == nil || env.Slurm.Count == 0) { // only the line counts on GPUs
+			f.Code, f.Remedy = "gpu.count", checks.FixConfig
 		}
 		return []checks.Finding{f}
 	}

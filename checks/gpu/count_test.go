@@ -55,7 +55,9 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 	none := fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary)
 	noneWanted := func(s checktest.Scenario, remedy checks.Remedy) checktest.Scenario {
 		f := cannot("8 GPUs", 0, "load libnvidia-ml.so.1: not found")
-		f.Remedy = remedy
+		if f.Remedy = remedy; remedy == checks.FixConfig {
+			f.Code = "gpu.count"
+		}
 		s.Want = []checks.Finding{f}
 		return s
 	}

@@ -66,8 +66,10 @@ func headline(x checks.Finding) string {
 // maxNumber is the maximum length of a found or wanted value in a reason.
 const maxNumber = 24
 
+// numbers returns the found and the wanted value behind a fault, "" if one is missing or too long, or
+// if the fault is no quantity: "no NVML".
 func numbers(x checks.Finding) string {
-	if x.Want == "" || x.Got == "" || len(x.Want) > maxNumber || len(x.Got) > maxNumber {
+	if strings.HasPrefix(checks.Words(x.Code), "no ") || x.Want == "" || x.Got == "" || len(x.Want) > maxNumber || len(x.Got) > maxNumber {
 		return ""
 	}
 	return fmt.Sprintf(" %s, want %s", x.Got, x.Want)

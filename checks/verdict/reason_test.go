@@ -94,6 +94,8 @@ func TestReason(t *testing.T) {
 		"LBNL NHC's text stays": {checks.Finding{Code: "fs.mount.missing", Severity: checks.Fail, Message: `check_fs_mount:  /home not mounted`, Remedy: checks.RebootNode}, 3,
 			"check_fs_mount:  /home not mounted"},
 		"a number of devices": {count, 0, "GPU count 7, want 8: power cycle (check_gpu_count) [gpu.count]"},
+		"a fault that is no quantity": {checks.Finding{Check: "check_gpu_count", Code: "gpu.nvml", Severity: checks.Fail, Want: "8 GPUs", Got: "0", Remedy: checks.RebootNode}, 0,
+			"no NVML: reboot (check_gpu_count) [gpu.nvml]"},
 		"a long number":       {long, 0, "GPU count: power cycle (check_gpu_count) [gpu.count]"},
 		"the jobs":            {jobs, 1, "gpu3 lost 0000:66:00.0: reboot (check_gpu_xid) [gpu.xid.79] +1 [job 12 13]"},
 		"a GPU without an index": {faulty("check_gpu_count", "gpu.count.gone", checks.Device{Kind: "gpu", PCI: "0000:66:00.0"}, checks.ReseatOrRMA), 0,

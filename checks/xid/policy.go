@@ -3,6 +3,7 @@ package xid
 import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 
 	_ "embed"
 	"errors"
@@ -243,7 +244,7 @@ func (r *xidPolicyReader) addRows(table string, isSwitch bool, list []xidOverrid
 		case twice:
 			r.Wrong(line, "%s is given twice, want it once", key)
 		case o.Class.Rank() < 0 || o.Class.Rank() >= checks.XidDecode.Rank():
-			r.Wrong(line, "%s: class %q, want one of %s", key, o.Class, listClasses())
+			r.Wrong(line, "%s: class %q, want %s", key, o.Class, spell.OneOf(string(o.Class), strings.Split(listClasses(), ", ")))
 		default:
 			r.p.rows[key] = o
 		}

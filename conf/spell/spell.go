@@ -44,11 +44,25 @@ func Want(key string, keys []string) string {
 	for i, k := range keys {
 		bare[i], _, _ = strings.Cut(strings.Trim(k, "[]"), ".")
 	}
+	longer := func(k string) bool { return len(k) > 3 && strings.HasPrefix(strings.ToLower(key), k) } // warning for warn
+	if i := slices.IndexFunc(bare, longer); i >= 0 {
+		return keys[i]
+	}
 	i := slices.Index(bare, Nearest(key, bare))
 	if i >= 0 && (strings.HasPrefix(bare[i], key) || 4*Typos(key, bare[i]) <= len(key)) {
 		return keys[i]
 	}
 	return strings.Join(keys, ", ")
+}
+
+// OneOf returns what to write for a word that a list lacks: the word that it surely stands
+// for, or else "one of" and the list.
+func OneOf(word string, list []string) string {
+	want := Want(word, list)
+	if slices.Contains(list, want) {
+		return want
+	}
+	return "one of " + want
 }
 
 // DidYouMean returns a question that can end an error message, "" without a near name.

@@ -45,6 +45,7 @@ var may = map[string][]string{
 	"checks/*":                       anyFamily,
 	"checks/active":                  slices.Concat(anyFamily, []string{"checks/dcgm", "checks/fabric", "checks/gpu", "checks/pcie", "checks/topology"}),
 	"checks/fabric":                  slices.Concat(anyFamily, []string{"checks/pcie"}),
+	"checks/xid":                     slices.Concat(anyFamily, []string{"conf/spell"}),
 	"checks/gpu":                     slices.Concat(anyFamily, []string{"checks/pcie", "checks/xid"}),
 	"checks/jobs":                    slices.Concat(anyFamily, []string{"checks/fabric", "checks/gpu"}),
 	"checks/topology":                slices.Concat(anyFamily, []string{"checks/fabric", "checks/pcie"}),

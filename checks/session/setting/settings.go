@@ -4,6 +4,7 @@ package setting
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -47,7 +48,23 @@ func (s *Settings) WrongChoices() (err error) {
 	for _, name := range conf.Chosen {
 		err = errors.Join(err, conf.WrongChoice(name, s.Get(name)))
 	}
+	for _, name := range OwnVars {
+		if value := s.Get(name); Glued(name, value) != "" {
+			err = errors.Join(err, fmt.Errorf("%s=%s: two settings in one word: write each on a line of its own", name, value))
+		}
+	}
 	return err
+}
+
+// Glued returns the second of two settings that stand in one word, "" if there is only one:
+// NHC_CHECK_ALL=1MODE=observe.
+func Glued(name, value string) string {
+	for _, second := range append([]string{"MARK_OFFLINE", "NHC_RM"}, OwnVars...) {
+		if at := strings.Index(value, second+"="); at > 0 && slices.Contains(OwnVars, name) && !strings.ContainsAny(value, " \t") {
+			return value[at:]
+		}
+	}
+	return ""
 }
 
 // Choose applies the settings of nhc.toml. A setting of the command line or of the sysconfig file

@@ -32,7 +32,10 @@ const (
 	scriptKind
 )
 
-// kindOf judges a file by its name, and a TOML file by its tables.
+// fixedNames are the files of tables that a run finds by their names.
+var fixedNames = map[string]fileKind{"profiles.toml": profilesKind, "xid.toml": xidKind, "ib-counters.toml": countersKind, "ibcounters.toml": countersKind}
+
+// kindOf judges a file by its name, and a TOML file of another name by its tables.
 func kindOf(path string, data []byte) fileKind {
 	base, dir := filepath.Base(path), filepath.Base(filepath.Dir(path))
 	has := func(header string) bool {
@@ -46,6 +49,9 @@ func kindOf(path string, data []byte) fileKind {
 	case ".sysconfig", ".default":
 		return settingsKind
 	case ".toml":
+		if kind, ok := fixedNames[base]; ok {
+			return kind
+		}
 		switch {
 		case has("[[platform]]"):
 			return profilesKind
@@ -65,7 +71,7 @@ func kindOf(path string, data []byte) fileKind {
 
 // files judges the files that were named, by their text alone.
 func (l *linter) files() {
-	s := &site{functions: map[string]bool{}}
+	s := &site{functions: map[string]bool{}, vars: map[string]string{"TIMEOUT": l.f.Set.Get("TIMEOUT")}}
 	var paths []string
 	for _, path := range l.o.Files {
 		file, err := l.call(wire.OpRead, path).File("read " + path)
@@ -92,7 +98,8 @@ func (l *linter) files() {
 
 // configured returns the files of a directory such as /etc/nhc.
 func (l *linter) configured(dir string) (paths []string) {
-	for _, name := range []string{"sysconfig", "nhc", "nhc.conf", "nhc-prolog.conf", "nhc-epilog.conf", "nhc-active.conf", "nhc.toml", "profiles.toml", "xid.toml", "ib-counters.toml"} {
+	l.misnamed(dir)
+	for _, name := range append([]string{"sysconfig", "nhc"}, configNames...) {
 		path := filepath.Join(dir, name)
 		if file, err := l.call(wire.OpRead, path).File(""); err == nil && !file.Missing && file.Mode.IsRegular() {
 			paths = append(paths, path)
@@ -175,10 +182,18 @@ func (l *linter) judge(s *site, path string, data []byte) {
 		l.tomlErrors(err)
 	case xidKind:
 		l.tomlErrors(xid.PolicyErrors(path, data))
+		l.xidCodes(path, data)
 	case countersKind:
 		l.tomlErrors(fabric.IBCounterErrors(path, data))
 	case settingsKind:
 		lintSettings(&l.findings, path, data)
+		if sets, _, err := conf.ParseSysconfig(path, data, func(string) (string, bool) { return "", false }); err == nil {
+			for _, a := range sets {
+				if a.Name == "TIMEOUT" && s.vars != nil {
+					s.vars[a.Name] = a.Value
+				}
+			}
+		}
 	case scriptKind:
 		l.script(path, data)
 	default:
@@ -202,6 +217,27 @@ func (l *linter) lintTables(path string, data []byte) {
 	p := plan.BuildTables(c.Checks, plan.Options{})
 	for i := range p.Steps {
 		l.step(&p.Steps[i])
+	}
+}
+
+// xidCode finds the number of an Xid in a table.
+var xidCode = checks.Lazily(`^\s*code\s*=\s*([0-9]+)`)
+
+// xidCodes finds numbers that no Xid has. NVIDIA's list ends far below 1000; numbers of NVSwitches
+// have five digits.
+func (l *linter) xidCodes(path string, data []byte) {
+	const most = 999
+	ofGPU := false
+	for i, line := range strings.Split(string(data), "\n") {
+		if strings.HasPrefix(strings.TrimSpace(line), "[") {
+			ofGPU = strings.HasPrefix(strings.TrimSpace(line), "[[xid]]")
+		}
+		m := xidCode().FindStringSubmatchIndex(line)
+		if !ofGPU || m == nil || number(line[m[2]:m[3]]) <= most {
+			continue
+		}
+		word := line[m[2]:m[3]]
+		l.add(finding{File: path, Line: i + 1, Column: 1 + m[2], Severity: warning, Word: word, Text: "no Xid has the number " + word, Now: "the table has no effect", Fix: "an Xid below 1000; [[sxid]] is for errors of NVSwitches"})
 	}
 }
 
@@ -264,24 +300,67 @@ func (l *linter) script(path string, data []byte) {
 	}
 }
 
+// configNames are the names in a directory such as /etc/nhc that a run reads.
+var configNames = []string{"nhc.conf", "nhc-prolog.conf", "nhc-epilog.conf", "nhc-active.conf", "nhc.toml", "profiles.toml", "xid.toml", "ib-counters.toml"}
+
+// misnames are other names that a person gives to such files.
+var misnames = []string{
+	"nhc.cfg", "nhc.config", "nhc.conf.txt", "nhc.yaml", "nhc.yml", "nhc.json", "nhc.ini", "NHC.conf", "nhc.tml", "profile.toml", "platforms.toml", "platform.toml", "xids.toml", "ib_counters.toml",
+}
+
 // misnamed finds files beside nhc.conf that look like a configuration, and that no run reads.
 func (l *linter) misnamed(dir string) {
-	for _, name := range []string{"nhc.cfg", "nhc.config", "nhc.conf.txt", "nhc.yaml", "nhc.yml", "nhc.json", "nhc.ini", "nhc_prolog.conf", "nhc_epilog.conf", "prolog.conf", "epilog.conf", "nhc.prolog.conf", "nhc.epilog.conf", "profile.toml", "platforms.toml", "NHC.conf", "nhc.tml"} {
-		if file, err := l.call(wire.OpRead, filepath.Join(dir, name)).File(""); err == nil && !file.Missing && file.Mode.IsRegular() {
-			right := "nhc" + filepath.Ext(name)
-			switch {
-			case strings.Contains(name, "prolog"):
-				right = "nhc-prolog.conf"
-			case strings.Contains(name, "epilog"):
-				right = "nhc-epilog.conf"
-			case strings.HasPrefix(name, "p"):
-				right = "profiles.toml"
-			case name == "nhc.tml":
-				right = "nhc.toml"
-			case right != "nhc.conf":
-				right = "nhc.conf, or nhc.toml for tables"
-			}
-			l.add(finding{File: filepath.Join(dir, name), Severity: warning, Text: "no run reads a file of this name", Now: "it has no effect", Fix: right})
+	names := slices.Clone(misnames)
+	for _, context := range []string{"prolog", "epilog", "active"} {
+		long := map[string]string{"prolog": "prologue", "epilog": "epilogue"}[context]
+		for _, name := range slices.DeleteFunc([]string{context, long}, func(s string) bool { return s == "" }) {
+			names = append(names, name+".conf", "nhc_"+name+".conf", "nhc."+name+".conf", "nhc-"+name+".conf", "nhc-"+name+".cfg")
 		}
 	}
+	for _, name := range names {
+		if slices.Contains(configNames, name) {
+			continue
+		}
+		if file, err := l.call(wire.OpRead, filepath.Join(dir, name)).File(""); err == nil && !file.Missing && file.Mode.IsRegular() {
+			l.add(finding{File: filepath.Join(dir, name), Severity: warning, Text: "no run reads a file of this name", Now: "it has no effect", Fix: rightName(name)})
+		}
+	}
+	for _, path := range l.strayScripts(filepath.Join(dir, "scripts")) {
+		l.add(finding{File: path, Severity: warning, Text: "no run reads a file of this name", Now: "its functions do not exist", Fix: strings.TrimSuffix(path, filepath.Ext(path)) + ".nhc"})
+	}
+}
+
+// rightName returns the name that a misnamed file was meant to have.
+func rightName(name string) string {
+	for _, right := range []string{"prolog", "epilog", "active"} {
+		if strings.Contains(name, right) {
+			return "nhc-" + right + ".conf"
+		}
+	}
+	switch {
+	case strings.HasPrefix(name, "p"):
+		return "profiles.toml"
+	case strings.HasPrefix(name, "x"):
+		return "xid.toml"
+	case strings.HasPrefix(name, "ib"):
+		return "ib-counters.toml"
+	case name == "nhc.tml":
+		return "nhc.toml"
+	case name == "NHC.conf":
+		return "nhc.conf"
+	}
+	return "nhc.conf, or nhc.toml for tables"
+}
+
+// strayScripts returns scripts whose extension no run reads.
+func (l *linter) strayScripts(dir string) (paths []string) {
+	for _, ext := range []string{"sh", "bash"} {
+		found, _ := l.programs(filepath.Join(dir, "*."+ext)) // without the directory there are none
+		for _, p := range found {
+			if path, ok := strings.CutPrefix(p.Path, dir); ok && path != "" && !strings.Contains(path, "*") {
+				paths = append(paths, p.Path)
+			}
+		}
+	}
+	return paths
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
@@ -19,12 +20,18 @@ const maxHosts = 100000
 // hostsOf returns the hosts of --host or --hosts.
 func hostsOf(l *linter) ([]string, error) {
 	if l.o.Host != "" {
+		if strings.ContainsAny(l.o.Host, "[],{} ") {
+			return nil, fmt.Errorf("--host %s: want the name of one host; --hosts takes a list", l.o.Host)
+		}
 		return []string{l.o.Host}, nil
 	}
 	if l.o.Hosts == "" {
 		return nil, nil
 	}
 	list := l.o.Hosts
+	if file, err := l.call(wire.OpRead, list).File("read " + list); strings.Contains(list, "/") && (err != nil || file.Missing) {
+		return nil, fmt.Errorf("--hosts %s: no such file", list)
+	}
 	if file, err := l.call(wire.OpRead, list).File(""); err == nil && !file.Missing && file.Mode.IsRegular() {
 		var lines []string
 		for line := range strings.Lines(string(file.Data)) {
@@ -48,6 +55,9 @@ func expandHosts(list string) (hosts []string, err error) {
 	for _, m := range members(list) {
 		if m.text == "" {
 			continue
+		}
+		if r := bareRange().FindStringSubmatch(m.text); isBareRange(r) {
+			return nil, fmt.Errorf("%q is one host, want %s[%s-%s]", m.text, r[1], r[2], r[4])
 		}
 		some := []string{""}
 		for rest := m.text; rest != ""; {
@@ -293,9 +303,31 @@ func contradicts(l *linter, r rule, hosts []string, wants map[string]rule) {
 	}
 }
 
+// numberOf finds the number of a host, and of a range.
+var numberOf = checks.Lazily(`[0-9]+`)
+
+// otherZeros returns a target that fits one of the hosts if leading zeros do not count, "" if there
+// is none: {gpu[001-016]} for {gpu[1-16]}.
+func otherZeros(target, host string) string {
+	m := &match.Matcher{}
+	wide := len(numberOf().FindString(host))
+	for _, format := range []string{"%d", "%02d", "%03d", "%04d", "%05d"} {
+		try := numberOf().ReplaceAllStringFunc(target, func(n string) string { return fmt.Sprintf(format, number(n)) })
+		if yes, err := m.Match(host, try); yes && err == nil && wide > 0 {
+			return try
+		}
+	}
+	return ""
+}
+
 // nearTarget guesses what a target that fits no host was meant to be.
 func nearTarget(target string, hosts []string) string {
 	m := &match.Matcher{}
+	for _, h := range hosts {
+		if try := otherZeros(target, h); strings.HasPrefix(target, "{") && try != "" {
+			return try + ": the numbers of these hosts have other leading zeros"
+		}
+	}
 	for _, try := range []string{strings.ToLower(target), target + "*", strings.TrimSuffix(target, "}") + "*}"} {
 		for _, h := range hosts {
 			if yes, err := m.Match(h, try); yes && err == nil && try != target {

@@ -229,6 +229,9 @@ func fixOf(text string) string {
 		want, _, _ = strings.Cut(want, ", got")
 		return want
 	}
+	if _, near, ok := strings.Cut(text, "did you mean "); ok {
+		return strings.TrimSuffix(near, "?")
+	}
 	return ""
 }
 

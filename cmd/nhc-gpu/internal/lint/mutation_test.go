@@ -117,6 +117,23 @@ var lineMutations = []mutation{
 
 	// values that no device can have
 	{"a temperature out of reach", "check_gpu_count 8", "check_gpu_temp 850", `7:32 850`, mistake, "check_gpu_temp"},
+	{"a temperature of no busy GPU", "check_gpu_count 8", "check_gpu_temp 20", `7:32 20`, mistake, "check_gpu_temp"},
+	{"0%", "check_fs_used / 90%", "check_fs_used / 0%", `4:32 0%`, mistake, "check_fs_used"},
+	{"a percentage without its sign", "check_fs_used / 90%", "check_fs_used / 90", `4:32 90`, warning, "check_fs_used / 90%"},
+	{"a size without its unit", "check_fs_used / 90%", "check_fs_free / 500", `4:32 500`, warning, "check_fs_free / 500G"},
+	{"memory without its unit", "check_hw_physmem 2TB 2TB 3%", "check_hw_physmem_free 5", `6:39 5`, warning, "check_hw_physmem_free 5G"},
+	{"a bandwidth in MB/s", "check_gpu_count 8", "check_gpu_bandwidth 48000", `7:37 48000`, mistake, "check_gpu_bandwidth"},
+	{"a bandwidth of an adapter in Mb/s", "check_gpu_count 8", "check_ib_bw 380000", `7:29 380000`, mistake, "check_ib_bw"},
+	{"a rate that no port has", "check_hw_ib 400 mlx5_0:1", "check_hw_ib 450 mlx5_0:1", `8:30 450`, warning, "400 or 600"},
+	{"a least rate that no port has", "check_hw_ib 400 mlx5_0:1", "check_ib_ports -r 450", `8:36 450`, warning, "400 or 600"},
+	{"an age without its unit", "check_gpu_count 8", "check_gpu_gemm --max-age 24", `7:42 24`, warning, "--max-age 24h"},
+	{"an age behind =, without its unit", "check_gpu_count 8", "check_gpu_gemm --max-age=24", `7:42 24`, warning, "--max-age=24h"},
+	{"a command with more time than the run", "-t 5 -r 0", "-t 60 -r 0", `10:36 60`, mistake, "-t 29"},
+	{"options without a command", "-t 5 -r 0 -m '/^(Permissive|Disabled)$/' getenforce", "-m /active/ -t 5", `10:16 check_cmd_output`, mistake, "check_cmd_output"},
+	{"a regular expression without its end", "'/^(Permissive|Disabled)$/'", "/active", `10:46 /active`, warning, "-m /active/ getenforce"},
+	{"an anchored expression without its end", "'/^(Permissive|Disabled)$/'", "'!/^a/b'", `10:46 !/^a/b`, warning, "!/^a/b/"},
+	{"an expression without its beginning", "'/^(Permissive|Disabled)$/'", "'^active/'", `10:46 ^active/`, warning, "/^active/"},
+	{"a flag behind an expression", "'/^(Permissive|Disabled)$/'", "/active/i", `10:46 /active/i`, warning, "-m /active/ getenforce"},
 	{"more lanes than a slot has", "check_gpu_count 8", "check_gpu_pcie 5 160", `7:34 160`, mistake, "check_gpu_pcie"},
 	{"more than 100%", "check_fs_used / 90%", "check_fs_used / 110%", `4:32 110%`, mistake, "check_fs_used"},
 	{"more than 100% free", "check_fs_used / 90%", "check_fs_free / 110%", `4:32 110%`, mistake, "check_fs_free"},
@@ -138,6 +155,7 @@ var lineMutations = []mutation{
 	{"a check that is assigned", "check_gpu_count 8", "check_gpu_count=8", "7:17 check_gpu_count=", mistake, "check_gpu_count 8"},
 	{"= behind a check", "check_gpu_count 8", "check_gpu_count = 8", "7:33 =", mistake, "check_gpu_count"},
 	{"! before a check", "|| check_fs_used", "|| ! check_fs_used", "4:16 !", mistake, "options of the check"},
+	{"a check that may fail", "|| check_fs_used / 90%", "|| check_fs_used / 90% || true", "4:36 ||", warning, "[policy.check_fs_used]"},
 	{"a check for another", "|| check_fs_used / 90%", "|| check_fs_used / 90% || check_fs_free / 1G", "4:36 ||", warning, "two lines"},
 	{"two checks in a line", "|| check_fs_used / 90%", "|| check_fs_used / 90% && check_fs_free / 1G", "4:36 &&", remark, "two lines"},
 	{"a condition before a check", "|| check_fs_used / 90%", "|| [ -d /scratch ] && check_fs_used /scratch 90%", "4:32 &&", warning, "if [ -d /scratch ]; then check_fs_used"},
@@ -165,6 +183,7 @@ var lineMutations = []mutation{
 	{"long option", "check_fs_mount_rw -f /", "check_fs_mount_rw --fs /", "3:34 --fs", mistake, "check_fs_mount_rw"},
 	{"argument too many", "check_gpu_count 8", "check_gpu_count 8 nvidia 9", "7:42 9", mistake, "check_gpu_count"},
 	{"argument that nothing is done with", "check_fs_used / 90%", "check_fs_used / 90 %", "4:35 %", warning, "check_fs_used"},
+	{"misspelt vendor", "check_gpu_count 8", "check_gpu_count 8 nvida", "7:35 nvida", mistake, "check_gpu_count"},
 	{"words for a number", "check_gpu_count 8", "check_gpu_count eight", "7:33 eight", mistake, "check_gpu_count"},
 	{"unit behind a number", "check_gpu_count 8", "check_gpu_count 8x", "7:33 8x", mistake, "check_gpu_count"},
 	{"plural of a unit", "check_hw_physmem 2TB 2TB", "check_hw_physmem 2TiBs 2TB", "6:34 2TiBs", mistake, "check_hw_physmem 2T 2TB 3%"},
@@ -186,10 +205,11 @@ var lineMutations = []mutation{
 	{"regular expression of an option", "'/^(Permissive|Disabled)$/'", "'/^(Permissive|Disabled$/'", "10:46 /^(Permissive|Disabled$/", mistake, "check_cmd_output"},
 	{"permission bits", "|| check_fs_used / 90%", "|| check_file_stat -m 0788 /etc/passwd", "4:35 0788", mistake, "check_file_stat"},
 	{"unknown action", "|| check_fs_used / 90%", "|| check_ps_unauth_users log sylog", "4:42 sylog", mistake, "check_ps_unauth_users"},
-	{"check for hardware that is not supported", "check_gpu_count 8", "check_gpu_count 8 rocm", "7:17 check_gpu_count", warning, "remove the line"},
+	{"check for hardware that is not supported", "check_gpu_count 8", "check_gpu_count 8 amd", "7:17 check_gpu_count", warning, "remove the line"},
 
 	// lines
 	{"line twice", "*           || check_fs_used / 90%\n", "* || check_fs_used / 90%\n* || check_fs_used / 90%\n", "5:1 *", warning, "remove one"},
+	{"two limits", "", "* || check_gpu_temp 85\n* || check_gpu_temp 90", "14:6 check_gpu_temp", remark, "remove one"},
 	{"lines that contradict", "", "{gpu[01-16]} || check_gpu_count 7", "13:17 check_gpu_count", warning, "target of its own"},
 	{"line for all that contradicts", "", "* || check_gpu_count 7", "13:6 check_gpu_count", warning, "target of its own"},
 
@@ -211,6 +231,12 @@ var settingMutations = []mutation{
 	{"$ before a name", "TIMEOUT=30", "$TIMEOUT=30", "2:1 $TIMEOUT", mistake, "TIMEOUT=30"},
 	{"true for 1", "MARK_OFFLINE=1", "MARK_OFFLINE=true", "3:8 MARK_OFFLINE=true", mistake, "MARK_OFFLINE=1"},
 	{"typographic quotes in sysconfig", "TIMEOUT=30", "TIMEOUT=“30”", "2:9 “", mistake, `TIMEOUT="30"`},
+	{"another number for 1", "MARK_OFFLINE=1", "MARK_OFFLINE=2", "3:8 MARK_OFFLINE=2", mistake, "MARK_OFFLINE=0 or 1"},
+	{"two settings in one word", "TIMEOUT=30", "NHC_CHECK_ALL=1MODE=observe", "2:1 NHC_CHECK_ALL=1MODE=observe", mistake, "NHC_CHECK_ALL=1, and MODE=observe"},
+	{"unit of SLURM_RECHECK", "TIMEOUT=30", "SLURM_RECHECK=30m", "2:1 SLURM_RECHECK=30m", mistake, "SLURM_RECHECK=1800"},
+	{"on for time stamps", "TIMEOUT=30", "TS=on", "2:1 TS=on", mistake, "TS=1"},
+	{"relative path of a library", "TIMEOUT=30", "NVML_LIBRARY=libnvidia-ml.so.1", "2:1 NVML_LIBRARY=libnvidia-ml.so.1", mistake, "NVML_LIBRARY=/usr/lib64/libnvidia-ml.so.1"},
+	{"relative directory of libraries", "TIMEOUT=30", "LIBRARY_DIRS=opt/cuda", "2:1 LIBRARY_DIRS=opt/cuda", mistake, "LIBRARY_DIRS=/opt/cuda"},
 	{"on for 1", "TIMEOUT=30", "DETACHED_MODE=on", "2:1 DETACHED_MODE=on", mistake, "DETACHED_MODE=1"},
 	{"resource manager in capitals", "NHC_RM=slurm", "NHC_RM=SLURM", "5:1 NHC_RM=SLURM", mistake, "NHC_RM=slurm"},
 	{"unknown mode", "TIMEOUT=30", "MODE=observing", "2:1 MODE=observing", mistake, "MODE=observe or enforce"},
@@ -262,6 +288,8 @@ var tableMutations = []mutation{
 	{"budget out of bounds", "budget = 10", "budget = 40000", "4:1 budget", mistake, "3600"},
 	{"unknown mark", `mark = "drain"`, `mark = "down"`, "5:9 down", mistake, "drain, exit"},
 	{"unknown action of a policy", `action = "drain"`, `action = "reboot"`, "8:11 reboot", mistake, "none, warn, drain, fail-job"},
+	{"action that is nearly right", `action = "drain"`, `action = "warning"`, "8:11 warning", mistake, "warn"},
+	{"hosts of a policy", `action = "drain"`, `hosts = "gpu*"`, "8:1 hosts", mistake, "[[check]] with hosts"},
 	{"unknown context", `action = "drain"`, `contexts = ["prologue"]`, "8:14 prologue", mistake, "prolog"},
 	{"unknown class", "[policy.gpu]", "[policy.gpus]", "7:9 gpus", mistake, "gpu"},
 	{"quote not closed in TOML", `mark = "drain"`, `mark = "drain`, "5:1 mark", mistake, "close the quote"},
@@ -280,6 +308,9 @@ gpus = { value = 8, source = "vendor" }
 var profileMutations = []mutation{
 	{"platform without a name", `name = "x"`, "", "1:1 [[platform]]", mistake, "name"},
 	{"unknown figure", "gpus = ", "gpu = ", "4:1 gpu", mistake, "gpus"},
+	{"lanes that no link has", "gpus = { value = 8, source = \"vendor\" }", "pcie_width = 20", "4:1 pcie_width", mistake, "16"},
+	{"platform that is nearly known", "name = \"x\"\ndevices = [\"2330\"]", "name = \"HGX H1000\"", "2:9 HGX H1000", mistake, "HGX H100"},
+	{"misspelt table of platforms", "[[platform]]", "[[platforms]]", "1:3 platforms", mistake, "[[platform]]"},
 	{"device id", `"2330"`, `"233"`, "3:13 233", mistake, "4 hexadecimal digits"},
 }
 
@@ -292,6 +323,9 @@ why = "seen after resets"
 
 var xidMutations = []mutation{
 	{"class that is none", `"WATCH"`, `"DRAIN"`, "3:10 DRAIN", mistake, "IGNORE"},
+	{"class that is nearly right", `"WATCH"`, `"REBOT"`, "3:10 REBOT", mistake, "REBOOT"},
+	{"number that no Xid has", "code = 79", "code = 1079", "2:8 1079", warning, "below 1000"},
+	{"misspelt table of Xids", "[[xid]]", "[[xids]]", "1:3 xids", mistake, "xid"},
 	{"text for a code", "code = 79", `code = "79"`, "2:1 code", mistake, "a whole number"},
 	{"misspelt key of a policy", "why = ", "wy = ", "4:1 wy", mistake, ""},
 }
@@ -451,7 +485,7 @@ func TestGoodConfigurations(t *testing.T) {
 // ofMistakes are the recorded cases about a mistake that LBNL NHC is silent about.
 var ofMistakes = regexp.MustCompile(`^(core-cli-a-256|core-conf-(missing-sep-nomatch|continuation-comment|only-comments|exit0|syntax-check-all|target-only-hash)` +
 	`|core-match-(glob-vars|regex-odd|regex-backslash|regex-invalid|regex-pipes|range-malformed-silent|range-numeric-host|range-ws|host-empty|ext-basic|ext-cmdline)` +
-	`|check-diff-(c3-malformed-percent|c11-256|c11-300-die)|check_cmd_status-07|check_file_contents-1[45]|check_file_test-(18|20)|check_fs_free-0[45]|check_fs_ifree-03|check_fs_size-0[78]` +
+	`|check-diff-(c3-malformed-percent|c11-256|c11-300-die)|check_cmd_status-07|check_file_contents-1[45]|check_file_test-(18|20)|check_fs_free-0[45]|check_fs_ifree-0[13]|check_fs_iused-01|check-diff-c3-size|check_fs_size-0[78]` +
 	`|check_hw_(mem|physmem|swap)-0[15]|check_hw_(physmem|swap)_free-03|check_ps_blacklist-03|check_file_stat-30)$`)
 
 // goodOfSites has forms of lines that sites have written.

@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
@@ -56,7 +57,7 @@ func (s *shellLine) native(info checks.Info, name arg, args []arg, alone bool) {
 		return
 	}
 	if s.values(info, c, name, args) {
-		s.once(info, name, texts, alone)
+		s.once(info, c, name, texts, alone)
 	}
 }
 
@@ -135,15 +136,21 @@ type form struct {
 	fix  func(string) string // of a word that is not; may be nil
 	now  string              // what becomes of such a word; "": the line is not evaluated
 	soft bool                // such a word can be meant
+	odd  func(string) (text, now, fix string)
 }
 
 // The forms of arguments that a check reads only when it runs.
 var (
-	aSize    = form{want: "a size: 64G, 1.5TB, 1048576 (kB)", ok: isSize, fix: fixSize}
-	aFudge   = form{want: "a size or a percentage: 3%, 1G", ok: func(w string) bool { return isSize(w) || isPercent(w) }, fix: fixSize}
-	aPart    = form{want: "a size, or a percentage up to 100%: 90%, 1G", ok: func(w string) bool { return isSize(w) || isPart(w) }, fix: fixSize, now: "the check never fails, or always"}
+	aSize  = form{want: "a size: 64G, 1.5TB, 1048576 (kB)", ok: isSize, fix: fixSize, odd: fewKB}
+	aFudge = form{want: "a size or a percentage: 3%, 1G", ok: func(w string) bool { return isSize(w) || isPercent(w) }, fix: fixSize}
+	aPart  = form{want: "a size, or a percentage from 1% to 100%: 90%, 1G", ok: func(w string) bool { return isSize(w) || isPart(w) }, fix: fixSize, now: "the check never fails, or always", odd: func(w string) (text, now, fix string) {
+		if text, now, fix = barePart(w); text == "" {
+			text, now, fix = fewKB(w)
+		}
+		return text, now, fix
+	}}
 	aCount   = form{want: "a number: 500000, 1.5M", ok: isCount}
-	aShare   = form{want: "a number, or a percentage up to 100%: 500000, 90%", ok: func(w string) bool { return isCount(w) || isPart(w) }, now: "the check never fails, or always"}
+	aShare   = form{want: "a number, or a percentage from 1% to 100%: 500000, 90%", ok: func(w string) bool { return isCount(w) || isPart(w) }, now: "the check never fails, or always", odd: barePart}
 	anInt    = form{want: "a whole number", ok: isInt, fix: fixNumber}
 	aRate    = form{want: "a rate in Gb/s: 400", ok: isInt, now: "no port has such a rate, so the check fails on every node"}
 	aNumber  = form{want: "a number", ok: isNumber, fix: fixNumber}
@@ -154,7 +161,8 @@ var (
 	aFS      = form{want: "a mount point", ok: func(w string) bool { return isAbsolute(w) || strings.ContainsAny(w, "*?[{") }, now: "no file system is mounted there, and nothing is checked", soft: true}
 	aPort    = form{want: "DEVICE:PORT: mlx5_0:1", ok: isPort, now: "no port has this name, so the check fails on every node"}
 	anAction = form{want: "log, syslog, die, kill or ignore", ok: func(w string) bool { return slices.Contains(psActions, w) }, now: "it is ignored"}
-	aMatch   = form{want: "a match string", ok: func(w string) bool { return match.Valid(w) == nil }, now: "it matches nothing"}
+	aMatch   = form{want: "a match string", ok: func(w string) bool { return match.Valid(w) == nil }, now: "it matches nothing", odd: halfRegex}
+	aSource  = form{want: aMatch.want, ok: aMatch.ok, now: aMatch.now} // /dev/sda1 is a pattern
 )
 
 var psActions = []string{"log", "syslog", "die", "kill", "ignore"}
@@ -174,7 +182,56 @@ func isCount(w string) bool  { _, ok := checks.ParseCount(w); return ok && w != 
 // isPart reports whether a word is a percentage that a part of a whole can be.
 func isPart(w string) bool {
 	n, ok := checks.ParseNumber(strings.TrimSuffix(w, "%"))
-	return ok && isPercent(w) && n.Cmp(big.NewRat(100, 1)) <= 0
+	return ok && isPercent(w) && n.Cmp(big.NewRat(1, 1)) >= 0 && n.Cmp(big.NewRat(100, 1)) <= 0
+}
+
+// fewKB reports a number without a unit that is too small for kB.
+func fewKB(w string) (text, now, fix string) {
+	if n, err := strconv.Atoi(w); err != nil || n <= 0 || n >= 1024 {
+		return "", "", ""
+	}
+	return w + " has no unit", "it is " + w + " kB", w + "G"
+}
+
+// barePart reports a number without a unit that is probably a percentage.
+func barePart(w string) (text, now, fix string) {
+	if n, err := strconv.Atoi(w); err != nil || n <= 0 || n > 100 {
+		return "", "", ""
+	}
+	return w + " has no unit", "it is no percentage, but " + w + " kB or inodes", w + "%"
+}
+
+var (
+	openRegex   = checks.Lazily(`^/(\^.*|[^/]*)[^/]$`)
+	flaggedEnd  = checks.Lazily(`^(/[^/]+/)[gimsx]$`)
+	closedRegex = checks.Lazily(`^\^[^/]*/$`)
+)
+
+// halfRegex reports a regular expression that lacks one of its slashes, and so is a pattern.
+func halfRegex(w string) (text, now, fix string) {
+	bare := strings.TrimPrefix(w, "!")
+	not := w[:len(w)-len(bare)]
+	switch m := flaggedEnd().FindStringSubmatch(bare); {
+	case m != nil:
+		text, fix = "a letter follows the regular expression", not+m[1]
+	case openRegex().MatchString(bare):
+		text, fix = "the regular expression has no / at its end", w+"/"
+	case closedRegex().MatchString(bare):
+		text, fix = "the regular expression has no / at its beginning", not+"/"+bare
+	}
+	return text, "it is a pattern for a whole line, and / is a part of it", fix
+}
+
+// unlikelyRate returns the two rates of ports next to a rate that no port has, "" for a rate that
+// ports have.
+func unlikelyRate(gbps float64) string {
+	rates := fabric.PortRates()
+	i, ok := slices.BinarySearch(rates, gbps)
+	if ok || gbps == 0 {
+		return ""
+	}
+	near := rates[max(i-1, 0):min(i+1, len(rates))]
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint(near), "[]"), " ", " or ")
 }
 
 func isPercent(w string) bool { n, ok := strings.CutSuffix(w, "%"); return ok && isNumber(n) }
@@ -223,9 +280,9 @@ var argForms = sync.OnceValue(func() map[string]map[string]form {
 		"check_fs_ifree":            {"FS": aFS, "Min": aShare},
 		"check_fs_used":             {"FS": aFS, "Max": aPart},
 		"check_fs_iused":            {"FS": aFS, "Max": aShare},
-		"check_fs_mount":            {"FS": aFS, "Automount": aPath, "Source": aMatch, "Type": aMatch, "Options": aMatch},
-		"check_fs_mount_rw":         {"FS": aFS, "Automount": aPath, "Source": aMatch, "Type": aMatch, "Options": aMatch},
-		"check_fs_mount_ro":         {"FS": aFS, "Automount": aPath, "Source": aMatch, "Type": aMatch, "Options": aMatch},
+		"check_fs_mount":            {"FS": aFS, "Automount": aPath, "Source": aSource, "Type": aMatch, "Options": aMatch},
+		"check_fs_mount_rw":         {"FS": aFS, "Automount": aPath, "Source": aSource, "Type": aMatch, "Options": aMatch},
+		"check_fs_mount_ro":         {"FS": aFS, "Automount": aPath, "Source": aSource, "Type": aMatch, "Options": aMatch},
 		"check_file_test":           {"Files": aPath},
 		"check_file_contents":       {"File": aPath, "Match": aMatch},
 		"check_file_stat":           {"Files": aPath, "Mode": aMode, "ModeHas": aMode, "UID": anInt, "GID": anInt, "MtimeNewer": anInt, "MtimeOlder": anInt, "CtimeNewer": anInt, "CtimeOlder": anInt},
@@ -263,6 +320,7 @@ var required = sync.OnceValue(func() map[string]struct{ fields, what, now string
 		"check_file_contents": {"Match", "MATCH", "nothing is checked"},
 		"check_net_ping":      {"Targets", "TARGET", unevaluated},
 		"check_cmd_status":    {"Words Command", "COMMAND", "nothing is checked"},
+		"check_cmd_output":    {"Words Command", "COMMAND", unevaluated},
 	}
 })
 
@@ -310,6 +368,19 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 			return report(find(word))
 		}
 	}
+	if a, ok := briefAge(args); ok {
+		f.Severity, f.Text, f.Now = warning, info.Name+": --max-age "+a.text+" has no unit", "it is "+a.text+" s: the test runs again in each run"
+		f.Fix = replaceWord(s.check.text, a, a.text+"h")
+		return report(a)
+	}
+	if limit := fieldOf(v, "Limit"); info.Lane == checks.Cmd && len(limit) > 0 {
+		n, err := strconv.Atoi(limit[0])
+		if all := s.timeout(); err == nil && all > 0 && n > all {
+			f.Text = fmt.Sprintf("%s: -t %d is more than TIMEOUT, %d s", info.Name, n, all)
+			f.Fix = fmt.Sprintf("-t %d or less, or TIMEOUT in /etc/sysconfig/nhc", all-1)
+			return report(find(limit[0]))
+		}
+	}
 	forms := argForms()[info.Name]
 	for i := range v.NumField() {
 		form, ok := forms[v.Type().Field(i).Name]
@@ -317,10 +388,17 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 			continue
 		}
 		for _, word := range fieldOf(v, v.Type().Field(i).Name) {
+			a := find(word)
 			if form.ok(strings.TrimPrefix(word, "!")) {
+				if form.odd == nil {
+					continue
+				}
+				if text, now, fix := form.odd(word); text != "" {
+					f.Severity, f.Text, f.Now, f.Fix = warning, info.Name+": "+text, now, replaceWord(s.check.text, a, fix)
+					return report(a)
+				}
 				continue
 			}
-			a := find(word)
 			f.Text = fmt.Sprintf("%s: %s is not %s", info.Name, quoted(word), form.want)
 			if form.now != "" {
 				f.Now = form.now
@@ -336,6 +414,14 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 				f.Fix = strings.NewReplacer(word, other, other, word).Replace(s.check.text[name.at:])
 			}
 			return report(a)
+		}
+	}
+	if info.Name == "check_hw_ib" || info.Name == "check_ib_ports" {
+		word := fmt.Sprint(v.FieldByName("Rate"))
+		if gbps, err := strconv.ParseFloat(word, 64); err == nil && unlikelyRate(gbps) != "" {
+			f.Severity, f.Text = warning, fmt.Sprintf("%s: no port has a rate of %s Gb/s", info.Name, word)
+			f.Now, f.Fix = "every port fails, or none", unlikelyRate(gbps)
+			return report(find(word))
 		}
 	}
 	if low, high, ok := bounds(v); ok && low != nil && high != nil && low.Cmp(high) > 0 {
@@ -377,6 +463,35 @@ func reach(field reflect.StructField, value reflect.Value) (low, high, n float64
 		return low, high, float64(value.Int())
 	}
 	return low, high, value.Float()
+}
+
+// onlyLimits reports whether all arguments of a check are numbers: none selects what it looks at.
+func onlyLimits(c checks.Check) bool {
+	for f := range reflect.Indirect(reflect.ValueOf(c)).Type().Fields() {
+		tagged := f.Tag.Get("arg") + f.Tag.Get("opt") + f.Tag.Get("long")
+		if f.Anonymous || tagged != "" && (f.Type.Kind() == reflect.String || f.Type.Kind() == reflect.Slice || f.Type.Kind() == reflect.Bool) {
+			return false
+		}
+	}
+	return true
+}
+
+// briefAge returns the number of --max-age that has no unit and is less than an hour.
+func briefAge(args []arg) (age arg, ok bool) {
+	for i, a := range args {
+		word, joined := strings.CutPrefix(a.text, "--max-age=")
+		switch {
+		case joined:
+			age = arg{word, a.at + len(a.text) - len(word), true}
+		case a.text == "--max-age" && i+1 < len(args):
+			age = args[i+1]
+		default:
+			continue
+		}
+		n, err := strconv.Atoi(age.text)
+		return age, err == nil && n > 0 && n < 3600
+	}
+	return arg{}, false
 }
 
 // lateOption returns an option that follows an argument, where getopts no longer looks for one.
@@ -467,12 +582,24 @@ func bounds(v reflect.Value) (low, high *big.Rat, ok bool) {
 // each other.
 var single = []string{"check_hw_cpuinfo", "check_hw_physmem", "check_hw_mem", "check_hw_swap", "check_gpu_count", "check_gpu_driver", "check_nvme_count", "check_gpu_vbios", "check_gpu_power"}
 
-// once finds a line that contradicts an earlier one.
-func (s *shellLine) once(info checks.Info, name arg, texts []string, alone bool) {
-	if !alone || !slices.Contains(single, info.Name) || len(texts) == 0 {
+// once finds a line that contradicts an earlier one, or has other limits than an earlier one.
+func (s *shellLine) once(info checks.Info, c checks.Check, name arg, texts []string, alone bool) {
+	words := strings.Join(texts, " ")
+	switch {
+	case !alone || len(texts) == 0:
+		return
+	case !slices.Contains(single, info.Name):
+		key := s.target.text + " " + info.Name
+		old, twice := s.wants[key]
+		if twice && old.text != words && onlyLimits(c) {
+			s.say(s.check, name.at, finding{
+				Severity: remark, Word: info.Name, Text: fmt.Sprintf("line %d has other limits: %s %s", old.line, info.Name, old.text),
+				Now: "the check runs twice, and each line can fail", Fix: "remove one of the two",
+			})
+		}
+		s.wants[key] = seenLine{s.target.Pos.Line, words}
 		return
 	}
-	words := strings.Join(texts, " ")
 	for key, old := range s.wants {
 		target, check, _ := strings.Cut(key, " ")
 		if check == info.Name && old.text != words && (target == s.target.text || target == "*" || s.target.text == "*") {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 )
@@ -25,7 +26,7 @@ var (
 // otherSettings are known, and take any value.
 var otherSettings = []string{
 	"PASSWD_DATA_SRC", "NHC_MCHECK_DELIM", "NHC_MCHECK_COMMAND", "IGNORE_EMPTY_NOTE", "SLURM_SCONTROL", "SLURM_SC_OFFLINE_ARGS", "SLURM_SC_ONLINE_ARGS",
-	"SLURM_SINFO", "SLURM_SINFO_ARGS", "SLURM_RECHECK", "SLURMD_NODENAME", "NAME", "HOSTNAME", "TS", "SHELL", "PATH",
+	"SLURM_SINFO", "SLURM_SINFO_ARGS", "SLURMD_NODENAME", "NAME", "HOSTNAME", "SHELL", "PATH",
 }
 
 // settingForm is what a setting may be.
@@ -40,15 +41,20 @@ func words(list string) *regexp.Regexp { return regexp.MustCompile(`^(` + list +
 var settingForms = sync.OnceValue(func() map[string]settingForm {
 	onOff := settingForm{words("[01]?"), "0 or 1", "it counts as 0"}
 	absolute := settingForm{words("(/.*)?"), anAbsolutePath, "it depends on slurmd's working directory"}
+	library := settingForm{absolute.form, anAbsolutePath, "the library is not used"}
 	return map[string]settingForm{
 		"MARK_OFFLINE": {words(" *[01] *"), "0 or 1", "only 1 marks: no node is ever drained or resumed"},
 		"SILENT":       onOff, "VERBOSE": onOff, "NHC_CHECK_ALL": onOff, "NHC_CHECK_FORKED": onOff, "DETACHED_MODE": onOff, "DETACHED_MODE_FAIL_NODATA": onOff, "DEBUG": onOff,
+		"TS":            {words("[0-9]*"), "0 or 1", "it counts as 0"},
+		"SLURM_RECHECK": {words("[0-9]*"), "whole seconds, without a unit", "the program takes its own default"},
+		"LIBRARY_DIRS":  {words("(/[^:]*(:/[^:]*)*)?"), "absolute paths, separated by colons", "a relative path is not searched"},
 		"TIMEOUT":       {words("[0-9]+"), "whole seconds, without a unit", "it counts as no time limit"},
 		"MAX_SYS_UID":   {words("[0-9]*"), "a number", "checks of users cannot be evaluated"},
 		"NHC_RM":        {words("slurm|pbs|torque|sge|"), "slurm, pbs, torque or sge, in lower case", "no node is ever drained or resumed"},
 		"MODE":          {words("observe|enforce|"), "observe or enforce", "no run starts: each is unknown"},
 		"CONFIG_ERRORS": {words("drain|unknown|"), "drain or unknown", "no run starts: each is unknown"},
 		"CONFDIR":       absolute, "CONFFILE": absolute, "INCDIR": absolute, "HELPERDIR": absolute, "RESULTFILE": absolute, "TOMLFILE": absolute, "PLATFORM_PROFILES": absolute,
+		"NVML_LIBRARY": library, "CUDA_LIBRARY": library, "NCCL_LIBRARY": library, "CUBLASLT_LIBRARY": library, "DCGM_LIBRARY": library,
 	}
 })
 
@@ -65,6 +71,9 @@ func settingTrap(name, value string, known bool, where settingPlace) *trap {
 	word := name + "=" + value
 	form, isForm := settingForms()[name]
 	switch {
+	case known && setting.Glued(name, value) != "":
+		second := setting.Glued(name, value)
+		return &trap{grade: mistake, word: word, text: word + ": two settings in one word", now: "no run starts: each is unknown", fix: strings.TrimSuffix(word, second) + ", and " + second + " on a line of its own"}
 	case where.late && slices.Contains(tooLate, name):
 		return &trap{grade: warning, word: name, text: name + " is set too late here", now: "the run has used it already", fix: "write " + word + " in /etc/sysconfig/nhc (Debian: /etc/default/nhc)"}
 	case slices.Contains(unused, name):
@@ -94,20 +103,37 @@ func settingTrap(name, value string, known bool, where settingPlace) *trap {
 	return nil
 }
 
+// SettingWarning returns the mistake in a setting of the command line, "" for none.
+func SettingWarning(name, value string) string {
+	t := settingTrap(name, value, true, settingPlace{})
+	if t == nil || t.grade == remark {
+		return ""
+	}
+	f := finding{Text: t.text, Now: t.now}
+	return f.message() + "; want " + t.fix
+}
+
 // settingFix is the value that was probably meant.
 func settingFix(name, value string) string {
 	switch lower := strings.ToLower(strings.TrimSpace(value)); {
-	case name == "TIMEOUT":
+	case name == "TIMEOUT" || name == "SLURM_RECHECK":
+		if n, err := time.ParseDuration(lower); err == nil {
+			return fmt.Sprintf("%.0f", n.Seconds())
+		}
 		if digits := strings.TrimRight(lower, "abcdefghijklmnopqrstuvwxyz "); digits != "" && strings.Trim(digits, "0123456789") == "" {
 			return digits
 		}
-		return "30"
+		return map[string]string{"TIMEOUT": "30", "SLURM_RECHECK": "1800"}[name]
 	case settingForms()[name].form.MatchString(lower):
 		return lower
 	case settingForms()[name].form.MatchString("1") && slices.Contains([]string{"yes", "true", "on", "y", "enabled"}, lower):
 		return "1"
-	case settingForms()[name].form.MatchString("1"):
+	case settingForms()[name].form.MatchString("1") && slices.Contains([]string{"no", "false", "off", "n", "disabled"}, lower):
 		return "0"
+	case settingForms()[name].now == "the library is not used":
+		return "/usr/lib64/" + value
+	case name == "LIBRARY_DIRS":
+		return "/" + value
 	case settingForms()[name].want == anAbsolutePath:
 		return "/etc/nhc/" + value
 	}

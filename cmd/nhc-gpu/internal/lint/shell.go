@@ -250,6 +250,7 @@ func (s *shellLine) anyCheck(n syntax.Node) (name string) {
 // questions are commands whose status is an answer, and no fault of the node.
 var questions = []string{"[", "test", "grep", "egrep", "fgrep", "which", "type", "command", "hash", "mcheck", "systemd-detect-virt", "lsmod", "pgrep"}
 
+// binary judges two statements that an operator joins.
 func (s *shellLine) binary(b *syntax.BinaryCmd, alone bool) {
 	s.statement(b.X, false)
 	s.statement(b.Y, false)
@@ -261,6 +262,11 @@ func (s *shellLine) binary(b *syntax.BinaryCmd, alone bool) {
 			place(finding{
 				Severity: warning, Word: "||", Text: right + " behind " + left + " ||", Now: "it never runs: if " + left + " fails the line ends",
 				Fix: "two lines if both must hold; for one of two write a function in a script of the site",
+			})
+		} else if call, ok := b.X.Cmd.(*syntax.CallExpr); ok && left != "" && right == "" && len(call.Args) > 0 && !s.functions[left] && call.Args[0].Lit() == left && !s.nonfatal(b.X) {
+			place(finding{
+				Severity: warning, Word: "||", Text: "|| " + s.source(b.Y) + " behind " + left, Now: "it never runs: if " + left + " fails the line ends",
+				Fix: s.source(b.X) + "; to make failures warnings: action = \"warn\" in [policy." + left + "] of nhc.toml",
 			})
 		}
 	case syntax.AndStmt:

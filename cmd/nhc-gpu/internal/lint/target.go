@@ -126,7 +126,7 @@ func rangeTrap(body string) *trap {
 		case match.Valid("{"+word+"}") != nil:
 			return bad(fmt.Sprintf("%q is neither a host nor a range", word), "{gpu[01-16],login1}: numbers in brackets, members separated by commas, no further braces")
 		}
-		if m := bareRange().FindStringSubmatch(word); m != nil && (m[3] == m[1] || m[3] == "" && len(m[2]) == len(m[4]) && len(m[2]) > 1 && m[2] < m[4]) {
+		if m := bareRange().FindStringSubmatch(word); isBareRange(m) {
 			return &trap{
 				grade: warning, at: at, word: word, text: fmt.Sprintf("%q is the name of one host, not a range", word), now: "it fits a host of that name only",
 				fix: "{" + strings.Replace(inner, word, fmt.Sprintf("%s[%s-%s]", m[1], m[2], m[4]), 1) + "}",
@@ -139,6 +139,11 @@ func rangeTrap(body string) *trap {
 		}
 	}
 	return nil
+}
+
+// isBareRange reports whether a match of bareRange is surely a range: gpu01-gpu16, gpu01-16.
+func isBareRange(m []string) bool {
+	return m != nil && (m[3] == m[1] || m[3] == "" && len(m[2]) == len(m[4]) && len(m[2]) > 1 && m[2] < m[4])
 }
 
 func isBlank(r rune) bool { return r == ' ' || r == '\t' }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -43,6 +44,17 @@ type phrase struct {
 	*conf.Source
 	text string
 	at   []int // where each byte of text stands in Source.Text
+}
+
+// timeout returns TIMEOUT of the settings in seconds, 0 for none.
+func (s *site) timeout() int {
+	const usual = 30
+	text, ok := s.vars["TIMEOUT"]
+	if !ok || text == "" {
+		return usual
+	}
+	n, _ := strconv.Atoi(text)
+	return max(n, 0)
 }
 
 // part returns the phrase from one offset of a line to another.
