@@ -18,6 +18,8 @@ func ParseAssign(word string, vars func(string) string) (name, value string, arr
 	switch {
 	case strings.HasPrefix(word, "-"):
 		return "", "", nil, false, false, fmt.Errorf("argument %q: options must precede the first NAME=value", shorten(word))
+	case !ok && (strings.Contains(word, "/") || strings.HasSuffix(word, ".conf") || strings.HasSuffix(word, ".toml")):
+		return "", "", nil, false, false, fmt.Errorf("argument %q: want NAME=value; a file needs -c FILE, a directory -D DIR", shorten(word))
 	case !ok && isName(name) && !export:
 		return "", "", nil, false, false, fmt.Errorf("argument %q: want NAME=value; a command must be the first argument", shorten(word))
 	case !ok || !isName(name):

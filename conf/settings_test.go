@@ -93,9 +93,10 @@ func TestParseAssignErrors(t *testing.T) {
 		}
 	}
 	for word, want := range map[string]string{
-		"exit 5": `argument "exit 5": want NAME=value or export NAME=value`,
-		"-v":     `argument "-v": options must precede the first NAME=value`,
-		"plan":   `argument "plan": want NAME=value; a command must be the first argument`,
+		"exit 5":     `argument "exit 5": want NAME=value or export NAME=value`,
+		"-v":         `argument "-v": options must precede the first NAME=value`,
+		"o/nhc.conf": `argument "o/nhc.conf": want NAME=value; a file needs -c FILE, a directory -D DIR`,
+		"plan":       `argument "plan": want NAME=value; a command must be the first argument`,
 	} {
 		if _, _, _, _, _, err := ParseAssign(word, knownValue); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)

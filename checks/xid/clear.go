@@ -112,6 +112,9 @@ func parseXidClear(env *checks.Env, words []string) (c xidClear, err error) {
 			continue
 		}
 		device, err := findClearDevice(env, w)
+		if errors.As(err, new(noSuchGPU)) {
+			return c, fmt.Errorf("clear %s: %w", strings.Join(words, " "), err)
+		}
 		if err != nil || c.Device != "" {
 			return c, fmt.Errorf("clear %s: want a device (gpu3, 0000:c1:00.0, GPU-...), a code (79, sxid:20034), or one of each", strings.Join(words, " "))
 		}
@@ -144,7 +147,12 @@ func findClearDevice(env *checks.Env, word string) (string, error) {
 		return "", err
 	}
 	if n >= len(gpus) {
-		return "", fmt.Errorf("no GPU %d", n)
+		return "", noSuchGPU(fmt.Sprintf("this node has no gpu%d: its driver has %s", n, checks.Plural(len(gpus), "GPU")))
 	}
 	return gpus[n], nil
 }
+
+// noSuchGPU is the error for a GPU that the node does not have.
+type noSuchGPU string
+
+func (e noSuchGPU) Error() string { return string(e) }

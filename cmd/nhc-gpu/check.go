@@ -85,17 +85,28 @@ func checkLine(o *options.Options, words []string) (string, error) {
 	if _, ok := checks.Lookup("check_" + name); ok {
 		name = "check_" + name
 	}
-	if _, ok := checks.Lookup(name); !ok {
+	info, native := checks.Lookup(name)
+	var wrong error
+	if native {
+		wrong = checks.Bind(info.New(), words[1:])
+	}
+	if !native || wrong != nil {
 		r, _, err := report.Open(&options.Options{Set: o.Set, Words: o.Words, Eval: ":"}, report.Options{})
 		if err != nil {
 			return "", err
 		}
 		defer r.Close()
-		known := checks.Names()
+		var own []string
 		for _, script := range r.Scripts {
-			known = append(known, script.Functions...)
+			if !script.Stock {
+				own = append(own, script.Functions...)
+			}
 		}
-		if !slices.Contains(known, name) {
+		known := append(checks.Names(), own...)
+		switch {
+		case wrong != nil && !slices.Contains(own, name):
+			return "", fmt.Errorf("%s: %w; usage: %s %s%s", name, wrong, name, info.Usage, misplaced(words))
+		case !slices.Contains(known, name):
 			return "", fmt.Errorf("there is no check %q%s; nhc-gpu checks lists them", name, spell.DidYouMean(name, known))
 		}
 	}
@@ -108,4 +119,15 @@ func checkLine(o *options.Options, words []string) (string, error) {
 		line = append(line, quoted)
 	}
 	return strings.Join(line, " "), nil
+}
+
+// misplaced returns a hint if an option of LBNL NHC, or a setting, follows the name of the check.
+func misplaced(words []string) string {
+	for _, w := range words[1:] {
+		name, _, set := strings.Cut(w, "=")
+		if len(w) == 2 && w[0] == '-' && strings.Contains(options.Spec, w[1:]) || set && name == strings.ToUpper(name) {
+			return "; options of nhc-gpu and settings come before NAME: nhc-gpu check " + w + " " + words[0]
+		}
+	}
+	return ""
 }

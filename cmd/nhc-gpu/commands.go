@@ -23,6 +23,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/topo"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 	"github.com/nhc-gpu/nhc-gpu/conf/spell"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // isOurs reports whether the arguments have one that LBNL NHC does not have. Other runs need no
@@ -39,6 +40,10 @@ func execute(argv []string) (exit int) {
 		root.AddCommand(commands(&exit)...)
 	}
 	root.CompletionOptions.DisableDefaultCmd = !root.HasSubCommands()
+	root.InitDefaultCompletionCmd(argv[1:]...)
+	if c, _, err := root.Find([]string{"completion"}); err == nil && c != root {
+		refuseShells(c)
+	}
 	root.SetArgs(argv[1:])
 	cmd, err := root.ExecuteC()
 	switch {
@@ -53,6 +58,21 @@ func execute(argv []string) (exit int) {
 		return exitUnknown
 	}
 	return options.ExitUsage
+}
+
+// refuseShells has the command that writes completions refuse a shell that it does not know.
+func refuseShells(c *cobra.Command) {
+	help := c.RunE
+	c.Args = cobra.ArbitraryArgs
+	c.RunE = func(cmd *cobra.Command, words []string) error {
+		if len(words) > 0 {
+			return options.Wrong{Err: fmt.Errorf("there is no completion for the shell %q: want bash, zsh, fish or powershell", words[0])}
+		}
+		if help != nil {
+			return help(cmd, words)
+		}
+		return cmd.Help()
+	}
 }
 
 // unknownCommand returns the error for an unknown command.
@@ -112,6 +132,9 @@ func rootCommand(argv []string, exit *int) *cobra.Command {
 			if err == nil && f.Changed(name) && !check {
 				err = fmt.Errorf("--%s is an option of --check", name)
 			}
+		}
+		if err == nil && learn && len(o.Words) > 0 && strings.Trim(o.Words[0], "0123456789") == "" {
+			err = fmt.Errorf("--baseline %s: write --baseline=%s", o.Words[0], o.Words[0])
 		}
 		switch {
 		case err == nil && printVersion:
@@ -224,6 +247,9 @@ func getoptsWords(name string, words []string) []string {
 func lintCommand(exit *int) *cobra.Command {
 	cmd, what := lint.Command()
 	options.With(cmd, func(o *options.Options) error {
+		if o.Role != slurm.Manual {
+			return options.Wrong{Err: fmt.Errorf("lint judges the runs of every context: remove --%s; nhc-gpu plan --%s shows one", o.Role, o.Role)}
+		}
 		r, err := report.Start(o)
 		if err != nil {
 			return err

@@ -27,6 +27,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/genconf"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/lint"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
@@ -88,6 +89,9 @@ func start(argv []string) int {
 		return execute(argv)
 	}
 	opts, err := options.Parse(argv[1:], nil)
+	if err == nil && options.IsOwn(name) {
+		err = opts.WrongName()
+	}
 	return checkHealth(argv, opts, err)
 }
 
@@ -138,7 +142,25 @@ func checkHealth(argv []string, opts *options.Options, err error) int {
 		options.Help(argv[0])
 		return 0
 	}
+	if options.IsOwn(argv[0]) && !opts.LikeLBNL() {
+		warnOfSettings(opts)
+	}
 	return health.New(argv, opts).Check()
+}
+
+// warnOfSettings reports wrong values and misspelt names of settings on the command line, as lint
+// does for a file. The run uses them nevertheless, as LBNL NHC does.
+func warnOfSettings(opts *options.Options) {
+	given := slices.Clone(opts.Set)
+	for _, w := range opts.Words {
+		name, value, _ := strings.Cut(w, "=")
+		given = append(given, options.Assignment{Name: name, Value: value})
+	}
+	for _, a := range given {
+		if text := lint.SettingWarning(a.Name, a.Value); text != "" {
+			fmt.Fprintln(console.Alerts, "nhc-gpu: warning:", text)
+		}
+	}
 }
 
 // detachedHealth is the background half of a run.

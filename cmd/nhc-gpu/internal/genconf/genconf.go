@@ -18,6 +18,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/lint"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
@@ -168,6 +169,9 @@ func Generate(a *Arguments, n Node, platform *checks.Platform) (exit int, err er
 	if err := usableMask(g.mask); err != nil {
 		return 0, err
 	}
+	if text := lint.TargetWarning(g.mask); text != "" {
+		g.sheet.warnings = append(g.sheet.warnings, "-H "+text)
+	}
 	return g.generate(), nil
 }
 
@@ -191,7 +195,9 @@ func usableMask(mask string) error {
 // generate makes the lines, tries those of this node, and writes the files.
 func (g *generator) generate() int {
 	if g.target.platform != nil {
+		warnings := g.sheet.warnings
 		g.sheet = *g.target.expect()
+		g.sheet.warnings = append(warnings, g.sheet.warnings...)
 	} else {
 		g.vecho("Scanning system...")
 		g.scan()

@@ -84,9 +84,15 @@ func platformNamed(known *conf.Platforms, name string) (*checks.Platform, error)
 			return node.PlatformFigures(&list[i]), nil
 		}
 	}
-	var names []string
+	var names, parts []string
 	for i := range list {
 		names = append(names, list[i].Name)
+		if strings.Contains(strings.ToLower(list[i].Name), strings.ToLower(name)) {
+			parts = append(parts, list[i].Name)
+		}
+	}
+	if len(parts) > 0 {
+		return nil, fmt.Errorf("there is no platform with the name %q; these names contain it: %s", name, strings.Join(parts, ", "))
 	}
 	return nil, fmt.Errorf("there is no platform with the name %q%s; nhc-gpu platforms lists them", name, spell.DidYouMean(name, names))
 }
@@ -95,6 +101,9 @@ func platformNamed(known *conf.Platforms, name string) (*checks.Platform, error)
 func settleFor(r *health.Run, a *Arguments) error {
 	r.Set.Assign(a.Set)
 	for _, w := range a.Words {
+		if !strings.Contains(w, "=") {
+			return fmt.Errorf("argument %q: want NAME=value; a platform needs --platform '%s'", w, w)
+		}
 		if err := r.Set.Word(w); err != nil {
 			return err
 		}

@@ -8,6 +8,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -71,6 +73,7 @@ func (r *Run) usable() (exit int, over bool) {
 	if !file.Missing && !file.Mode.IsRegular() {
 		text := fmt.Sprintf("read %s: not a regular file (%s), nothing is checked", path, file.Mode.Type())
 		r.Debug("%s", text)
+		r.alert(text)
 		if r.Role != slurm.Manual { // by hand LBNL NHC does not report it
 			sink.Syslog(r.Set.Get("NAME"), []string{text})
 		}
@@ -78,6 +81,11 @@ func (r *Run) usable() (exit int, over bool) {
 	}
 	if file.Missing {
 		r.Debug("Missing configuration file %s, nothing to check.", path)
+		if len(r.Tables) == 0 && slices.Contains(r.argv, "-check") {
+			r.alert("no check is run: -check is -c heck; write --check")
+		} else if len(r.Tables) == 0 {
+			r.alert("no check is run: there is no " + path)
+		}
 		if r.Job != nil && len(r.Tables) == 0 {
 			why := fmt.Sprintf("%s: no check is run: there is no %s; nhc-genconf writes one", r.Role, path)
 			r.Warn(errors.New(why))
@@ -86,4 +94,13 @@ func (r *Run) usable() (exit int, over bool) {
 		return 0, len(r.Tables) == 0 && r.Job == nil
 	}
 	return 0, false
+}
+
+// alert reports on standard error why a run that a person starts with -c or -D checks nothing. LBNL
+// NHC prints nothing.
+func (r *Run) alert(text string) {
+	named := slices.Contains(r.Given, "CONFFILE") || slices.Contains(r.Given, "CONFDIR")
+	if named && r.Role == slurm.Manual && !r.Background && options.IsOwn(r.argv[0]) && !r.Opts.LikeLBNL() {
+		fmt.Fprintln(console.Alerts, "nhc-gpu:", text)
+	}
 }

@@ -71,7 +71,7 @@ func kindOf(path string, data []byte) fileKind {
 
 // files judges the files that were named, by their text alone.
 func (l *linter) files() {
-	s := &site{functions: map[string]bool{}, vars: map[string]string{"TIMEOUT": l.f.Set.Get("TIMEOUT")}}
+	s := &site{functions: map[string]bool{}, vars: map[string]string{"TIMEOUT": l.f.Set.Get("TIMEOUT")}, limit: l.limit()}
 	var paths []string
 	for _, path := range l.o.Files {
 		file, err := l.call(wire.OpRead, path).File("read " + path)

@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -109,6 +111,7 @@ type contextOf struct {
 // site returns what lint knows of the site on this node.
 func (l *linter) site() *site {
 	s := &site{functions: map[string]bool{}, scripts: l.f.Unloaded == nil, delims: l.f.Set.Array("NHC_MCHECK_DELIM"), vars: l.f.Set.Vars}
+	s.limit = l.limit()
 	for _, script := range l.f.Scripts {
 		for _, name := range script.Functions {
 			s.functions[name] = s.functions[name] || !script.Stock
@@ -121,6 +124,14 @@ func (l *linter) site() *site {
 		}
 	}
 	return s
+}
+
+// limit returns the value of -t, 0 without -t.
+func (l *linter) limit() time.Duration {
+	if slices.Contains(l.f.Given, "TIMEOUT") {
+		return l.f.Set.Timeout()
+	}
+	return 0
 }
 
 // placed finds the place that a message begins with.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strconv"
@@ -367,6 +368,11 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 			f.Now = "the check never fails, or always"
 			return report(find(word))
 		}
+	}
+	if test, ok := c.(checks.Bounded); ok && info.Active && filepath.Base(s.file) == "nhc-active.conf" && s.limit > 0 && test.Bound() >= checks.Usable(s.limit) {
+		f.Severity, f.Text = warning, fmt.Sprintf("%s may take %s, more than a run of -t %.0f", info.Name, test.Bound(), s.limit.Seconds())
+		f.Now, f.Fix = "it is skipped", "raise -t and TimeoutStartSec in nhc-gpu-active.service, or give the test less time"
+		return report(name)
 	}
 	if a, ok := briefAge(args); ok {
 		f.Severity, f.Text, f.Now = warning, info.Name+": --max-age "+a.text+" has no unit", "it is "+a.text+" s: the test runs again in each run"

@@ -209,7 +209,7 @@ func deadline(s *plan.Step) string {
 	case s.Timeout == 0:
 		return "the run's"
 	}
-	return s.Timeout.String()
+	return s.Timeout.Round(100 * time.Millisecond).String()
 }
 
 func stepText(s *plan.Step) string {

@@ -105,6 +105,10 @@ func settingTrap(name, value string, known bool, where settingPlace) *trap {
 
 // SettingWarning returns the mistake in a setting of the command line, "" for none.
 func SettingWarning(name, value string) string {
+	form, isForm := settingForms()[name]
+	if isForm && (form.form.MatchString(value) || form.want == anAbsolutePath) && setting.Glued(name, value) == "" || !isForm && likeSetting(name) == "" {
+		return "" // a person may name files and directories as he likes
+	}
 	t := settingTrap(name, value, true, settingPlace{})
 	if t == nil || t.grade == remark {
 		return ""

@@ -71,6 +71,16 @@ func targetTrap(target string) *trap {
 	return found(globTrap(body))
 }
 
+// TargetWarning returns the mistake in a target and the correct one, "" for none.
+func TargetWarning(target string) string {
+	t := targetTrap(target)
+	if t == nil || t.grade == remark {
+		return ""
+	}
+	f := finding{Text: target + ": " + t.text, Now: t.now}
+	return f.message() + "; want '" + t.fix + "'"
+}
+
 // regexTrap judges /regular expressions/.
 func regexTrap(body string) *trap {
 	inner := body[1 : len(body)-1]

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
@@ -20,6 +21,7 @@ type site struct {
 	scripts   bool              // its scripts were read
 	delims    []string          // of its own match languages
 	vars      map[string]string // the settings
+	limit     time.Duration     // -t; 0: it is not given
 }
 
 // page is one file of lines, read by its text alone: no node is needed.

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -35,6 +36,16 @@ func (o *Options) Quiet() bool { return slices.Contains(o.Set, Assignment{"SILEN
 // LikeLBNL reports whether -n nhc is among the options: scripts that were written for LBNL NHC give
 // it, and expect what LBNL NHC prints.
 func (o *Options) LikeLBNL() bool { return slices.Contains(o.Set, Assignment{"NAME", "nhc"}) }
+
+// WrongName returns an error if the value of -n cannot be a part of the names of files.
+func (o *Options) WrongName() error {
+	for _, a := range o.Set {
+		if a.Name == "NAME" && strings.ContainsAny(a.Value, " \t\n/") {
+			return Wrong{fmt.Errorf("-n %q: want a name without blanks and slashes", a.Value)}
+		}
+	}
+	return nil
+}
 
 // Assignment is a setting that an option has made.
 type Assignment struct{ Name, Value string }
@@ -116,7 +127,10 @@ func Parse(args []string, cmd *cobra.Command) (*Options, error) {
 	if o.Help || cmd != nil && cmd.Flags().Changed("help") { // even if a mistake follows
 		return &Options{Help: true}, nil
 	}
-	return o, cmp.Or(wrong, err)
+	if err = cmp.Or(wrong, err); err == nil && cmd != nil {
+		err = o.WrongName()
+	}
+	return o, err
 }
 
 // parseLong sets a long option of cmd. It refuses --check=false: a run that drains the node
@@ -137,7 +151,12 @@ func unknownOption(cmd *cobra.Command, text string) error {
 			known = append(known, "--"+f.Name)
 		}
 	})
-	return Wrong{fmt.Errorf("there is no option --%s%s", text, spell.DidYouMean("--"+name, known))}
+	near := spell.DidYouMean("--"+name, known)
+	if as := strings.ToUpper(strings.ReplaceAll(name, "-", "_")); slices.Contains(setting.OwnVars, as) || as == "MARK_OFFLINE" {
+		_, value, _ := strings.Cut(text, "=")
+		near = "; it is a setting: write " + as + "=" + cmp.Or(value, "VALUE") + ", without --"
+	}
+	return Wrong{fmt.Errorf("there is no option --%s%s", text, near)}
 }
 
 // FlagError returns the error of a command's long option without the terms of Go.

@@ -67,6 +67,9 @@ func Open(o *options.Options, opts Options) (*health.Run, string, error) {
 	return r, from, nil
 }
 
+// noCheck begins the source of a plan without a check.
+const noCheck = "no check: "
+
 // peoplePlan reads the configuration. A file that the command line names must exist.
 func peoplePlan(r *health.Run, named, runs bool) (from string, err error) {
 	if errs := r.Open(nil, nil); len(errs) > 0 {
@@ -91,7 +94,7 @@ func peoplePlan(r *health.Run, named, runs bool) (from string, err error) {
 	case file.Missing && len(r.Tables) > 0:
 		from = r.TablesFile()
 	case file.Missing && (r.Context() == conf.Prolog || r.Context() == conf.Epilog):
-		from = "no check: there is no " + r.Path
+		from = noCheck + "there is no " + r.Path
 	case file.Missing && !named:
 		entries, err := conf.Default()
 		if err == nil {

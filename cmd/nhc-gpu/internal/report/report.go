@@ -5,6 +5,7 @@ package report
 import (
 	"os"
 	"slices"
+	"strings"
 
 	"golang.org/x/term"
 
@@ -46,8 +47,12 @@ func Print(o *options.Options, opts Options, version string, exit *int) error {
 	for _, text := range r.Doubts {
 		t.Rows = append(t.Rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: text})
 	}
+	text := "no line of " + from + " is for this host: no check ran"
+	if why, none := strings.CutPrefix(from, noCheck); none {
+		text, from = "no check ran: "+why, "nothing: "+why
+	}
 	if len(t.Rows) == 0 {
-		t.Rows = append(t.Rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: "no line of " + from + " is for this host: no check ran"})
+		t.Rows = append(t.Rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: text})
 	}
 	out := verdict.Report{Version: version, Node: r.Set.Get("HOSTNAME"), From: from, Rows: t.Rows, ShellLines: t.lines, NoShell: opts.NoShell, Failed: opts.Failed}
 	view := verdict.View{Quiet: o.Quiet()}
