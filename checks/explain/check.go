@@ -181,7 +181,7 @@ func (e *Entry) writeFindings(b *strings.Builder, info checks.Info) {
 		}
 		fmt.Fprintf(b, "  %s\n", strings.Join(notes, ", "))
 		if f.Message != "" {
-			b.WriteString(wrapped("      message  ", f.text()))
+			b.WriteString(wrapped("      example  ", f.text()))
 		}
 		b.WriteString(wrapped("      do       ", checks.WhatToDo(code)))
 	}
@@ -193,6 +193,9 @@ func explainMessage(env *checks.Env, info checks.Info, text string) string {
 		if answer := explainCode(env, f.Code); answer != "" {
 			return answer
 		}
+	}
+	if answer := explainFold(env, text); answer != "" && info.Class() == "gpu" {
+		return answer
 	}
 	return checks.Explained("A message of "+info.Name, "means", info.Summary, "do", "nhc-gpu explain "+info.Name+" lists its findings; nhc-gpu check "+info.Name+" runs it.")
 }

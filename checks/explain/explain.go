@@ -17,6 +17,7 @@ import (
 // checks judge it, what to do, and the source.
 func Explain(env *checks.Env, text string) (string, error) {
 	text = strings.TrimSpace(text)
+	whole := text
 	if info, ok := checkOf(text); ok {
 		return explainCheck(info), nil
 	}
@@ -27,6 +28,12 @@ func Explain(env *checks.Env, text string) (string, error) {
 		return checks.Explained("A lost link", "device", strings.TrimSpace(l.PCI+" "+l.Dev), "the check", "check_ib_link_flapping counts it: it fails if it repeats", "do", checks.WhatToDo("ib.flap"), "source", l.Source), nil
 	}
 	if answer, err := xid.Explain(env, text); err == nil {
+		return answer, nil
+	}
+	if answer := explainSlurm(text); answer != "" {
+		return answer, nil
+	}
+	if answer := explainRun(env, text); answer != "" {
 		return answer, nil
 	}
 	for _, code := range codeInText().FindAllString(text, -1) {
@@ -41,8 +48,14 @@ func Explain(env *checks.Env, text string) (string, error) {
 		return xid.Explain(env, m[0])
 	}
 	if name := checkInText().FindString(text); name != "" {
+		if at := inLog().FindStringIndex(text); at != nil {
+			text = text[at[1]:]
+		}
 		if info, ok := checks.Lookup(name); ok {
 			return explainMessage(env, info, text), nil
+		}
+		if spell.Nearest(name, checks.Names()) == "" && (strings.HasPrefix(text, "NHC: ") || strings.HasPrefix(text, name+": ") && whole != text) {
+			return checks.Explained("A message of "+name, "means", "nhc-gpu has no check of this name: a script of the site defines it, in /etc/nhc/scripts", "do", "grep -n "+name+" /etc/nhc/scripts/*.nhc /etc/nhc/nhc.conf; nhc-gpu check "+name+" runs it"), nil
 		}
 	}
 	if codes := codesBelow(text); len(codes) > 0 {
@@ -117,7 +130,11 @@ func explainCode(env *checks.Env, code string) string {
 			}
 		}
 	}
-	return checks.Explained(code, "in reasons", checks.Words(code), "found by", strings.Join(by, " "), "severity", finding.effect(), "message", finding.text(),
+	found := strings.Join(by, " ")
+	if strings.HasPrefix(code, "gpu.recovery.") {
+		found += ", or the first GPU check that meets it"
+	}
+	return checks.Explained(code, "in reasons", checks.Words(code), "found by", found, "severity", finding.effect(), "example", finding.text(),
 		"remedy", string(finding.Remedy), "do", do)
 }
 

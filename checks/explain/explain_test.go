@@ -33,7 +33,14 @@ func TestExplain(t *testing.T) {
 		"NHC: gpu3 lost 0000:66:00.0: reboot (check_gpu_count) [gpu.recovery.lost] +2":    "+2         other failures",
 		"check_gpu_xid:  gpu6 0000:c1:00.0: Xid 79 (GPU has fallen off the bus), since x": "Xid 79 ",
 		"check_gpu_count:  want 8 GPUs, got 7":                                            "A message of check_gpu_count",
-		"symbol_error":                                                                    "fails above 120",
+		"+2":                                                                              "other failures of the same run",
+		"[job 1234]":                                                                      "nhc-gpu job 1234",
+		"Kill task failed":                                                                "UnkillableStepTimeout",
+		"NHC: check_scratch_quota: full":                                                  "a script of the site defines it",
+		"NHC: Script timed out while executing \"check_fs_mount /home\".":                               "line       check_fs_mount /home",
+		"[1] - ERROR:  nhc:  Health check failed:  check_gpu_count:  gpu3 0000:1:00.0: the GPU is lost": "gpu.recovery.lost\n",
+		"node n1 is not resumed: drained by root":                                                       "why        drained by root",
+		"symbol_error": "fails above 120",
 	} {
 		if got, err := Explain(env, text); err != nil || !strings.Contains(got, want) {
 			t.Errorf("%q: %v, want %q in\n%s", text, err, want, got)
@@ -42,6 +49,20 @@ func TestExplain(t *testing.T) {
 	for _, text := range []string{"", "nonsense", "no.such.code", "check_nothing: x", "mlx5_core 0000:23:00.0: something new"} {
 		if got, err := Explain(env, text); err == nil {
 			t.Errorf("%q: %s", text, got)
+		}
+	}
+}
+
+// Every reason of Slurm is explained, also with the numbers that follow it, and has a source.
+func TestSlurmReasons(t *testing.T) {
+	t.Parallel()
+	env := checktest.ExplainEnv(t, nil)
+	for _, r := range slurmReasons() {
+		got, err := Explain(env, r.Reason+" (0 < 8) [slurm@2026-01-02T03:04:05]")
+		for _, want := range []string{r.Reason, "  means ", "  do ", "  source     https://slurm.schedmd.com/"} {
+			if err != nil || !strings.Contains(got, want) {
+				t.Errorf("%s: %v, want %q in\n%s", r.Reason, err, want, got)
+			}
 		}
 	}
 }
@@ -108,7 +129,7 @@ func TestExplainCheck(t *testing.T) {
 		got, err := Explain(env, text)
 		for _, want := range []string{
 			"check_gpu_ecc: ECC is on", "\nUsage:\n  check_gpu_ecc [-o] ", "\nArguments:\n", "\n  -r RATE  ", "nhc.toml: rate)",
-			"\n  gpu.ecc.off, fail, remedy fix-config\n      message  gpu3 0000:13:00.0: ", "-e 1", "\nExamples:\n  gpu* || check_gpu_ecc",
+			"\n  gpu.ecc.off, fail, remedy fix-config\n      example  gpu3 0000:13:00.0: ", "-e 1", "\nExamples:\n  gpu* || check_gpu_ecc",
 		} {
 			if err != nil || !strings.Contains(got, want) {
 				t.Errorf("%q: %v, want %q in\n%s", text, err, want, got)

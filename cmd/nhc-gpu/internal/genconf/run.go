@@ -91,7 +91,7 @@ func platformNamed(known *conf.Platforms, name string) (*checks.Platform, error)
 			parts = append(parts, list[i].Name)
 		}
 	}
-	if len(parts) > 0 {
+	if len(parts) > 1 {
 		return nil, fmt.Errorf("there is no platform with the name %q; these names contain it: %s", name, strings.Join(parts, ", "))
 	}
 	return nil, fmt.Errorf("there is no platform with the name %q%s; nhc-gpu platforms lists them", name, spell.DidYouMean(name, names))

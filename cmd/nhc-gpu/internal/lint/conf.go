@@ -58,6 +58,12 @@ func (l *linter) settings(unusable error) {
 	if f.SetFile != "" {
 		l.read = append(l.read, f.SetFile)
 	}
+	for _, name := range []string{"OFFLINE_NODE", "ONLINE_NODE"} {
+		helper := cmp.Or(f.Set.Get(name), f.Set.Get("HELPERDIR")+"/node-mark-"+strings.ToLower(strings.TrimSuffix(name, "_NODE")))
+		if f.Set.CustomHelper(name) && strings.HasPrefix(helper, "/") && open.Missing(l.call(wire.OpRead, helper)) {
+			l.add(finding{File: path, Severity: warning, Text: name + ": no such file: " + helper, Now: "a run cannot change the state of the node", Fix: "remove HELPERDIR and " + name + ": nhc-gpu then calls scontrol itself"})
+		}
+	}
 }
 
 func (l *linter) scripts() {

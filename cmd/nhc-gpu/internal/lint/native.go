@@ -379,7 +379,7 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 		f.Fix = replaceWord(s.check.text, a, a.text+"h")
 		return report(a)
 	}
-	if limit := fieldOf(v, "Limit"); info.Lane == checks.Cmd && len(limit) > 0 {
+	if limit := fieldOf(v, "Limit"); info.Lane == checks.Cmd && len(limit) > 0 && find(limit[0]) != name { // not by default
 		n, err := strconv.Atoi(limit[0])
 		if all := s.timeout(); err == nil && all > 0 && n > all {
 			f.Text = fmt.Sprintf("%s: -t %d is more than TIMEOUT, %d s", info.Name, n, all)
