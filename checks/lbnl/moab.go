@@ -11,7 +11,7 @@ import (
 // moabSched runs "mdiag -S -v" and checks the version of Moab's scheduler and its
 // alerts. The variable MDIAG_CMD replaces the command mdiag.
 //
-//	login* || check_moab_sched -t 45 -v 7.2.9 -a '*'
+//	login* || check_moab_sched -t 20 -v 7.2.9 -a '*'
 type moabSched struct {
 	Alert   string   `opt:"a" toml:"alert"`   // match string for the alerts to report
 	Version string   `opt:"v" toml:"version"` // match string for the version
@@ -24,7 +24,7 @@ type moabSched struct {
 // must succeed. The check ignores their states, as LBNL NHC does. The variable
 // MDIAG_CMD replaces the command mdiag.
 //
-//	login* || check_moab_rm -t 45
+//	login* || check_moab_rm -t 20
 type moabRM struct {
 	Match   []string `opt:"m"`                // compared with quotes around it, as in LBNL NHC: never matches
 	Limit   string   `opt:"t" toml:"timeout"` // time limit in whole seconds
