@@ -184,7 +184,7 @@ type rule struct {
 	target, check string
 }
 
-// fitting is a rule with the hosts that it fits.
+// fitting is a rule with the hosts that it matches.
 type fitting struct {
 	File   string `json:"file"`
 	Line   int    `json:"line"`
@@ -194,11 +194,11 @@ type fitting struct {
 	Count  int    `json:"count"`
 }
 
-// fits is which lines fit which hosts.
+// fits is which lines match which hosts.
 type fits struct {
 	total   int
 	lines   []fitting
-	without []string // hosts that no line fits
+	without []string // hosts that no line matches
 }
 
 // rulesRead returns the lines and tables of all files that were read.
@@ -236,8 +236,8 @@ func tableText(params map[string]any) string {
 	return strings.Join(words, " ")
 }
 
-// fit judges every target on every host, and adds the lines that fit none and the hosts that no
-// line fits to the findings.
+// fit judges every target on every host, and adds the lines that match none and the hosts that no
+// line matches to the findings.
 func fit(l *linter, hosts []string) *fits {
 	all := &fits{total: len(hosts)}
 	if len(hosts) == 0 {
@@ -264,7 +264,7 @@ func fit(l *linter, hosts []string) *fits {
 		all.lines = append(all.lines, fitting{r.pos.File, r.pos.Line, r.target, r.check, foldHosts(on), len(on)})
 		if len(on) == 0 && len(hosts) > 1 && !l.at(r.pos.File, r.pos.Line, mistake) {
 			l.add(finding{
-				File: r.pos.File, Line: r.pos.Line, Column: 1, Severity: warning, Word: r.target, Text: fmt.Sprintf("target %s fits none of the %d hosts", quoted(r.target), len(hosts)),
+				File: r.pos.File, Line: r.pos.Line, Column: 1, Severity: warning, Word: r.target, Text: fmt.Sprintf("target %s matches none of the %d hosts", quoted(r.target), len(hosts)),
 				Now: "the line never runs on them", Fix: nearTarget(r.target, hosts),
 			})
 		}
@@ -275,7 +275,7 @@ func fit(l *linter, hosts []string) *fits {
 		}
 	}
 	if len(all.without) > 0 {
-		l.add(finding{Severity: warning, Word: foldHosts(all.without), Text: fmt.Sprintf("no line fits %d of %d hosts: %s", len(all.without), len(hosts), foldHosts(all.without)), Now: "nothing is checked there, and they count as healthy", Fix: "a target that fits them, or *"})
+		l.add(finding{Severity: warning, Word: foldHosts(all.without), Text: fmt.Sprintf("no line matches %d of %d hosts: %s", len(all.without), len(hosts), foldHosts(all.without)), Now: "nothing is checked there, and they count as healthy", Fix: "a target that matches them, or *"})
 	}
 	return all
 }
@@ -306,7 +306,7 @@ func contradicts(l *linter, r rule, hosts []string, wants map[string]rule) {
 // numberOf finds the number of a host, and of a range.
 var numberOf = checks.Lazily(`[0-9]+`)
 
-// otherZeros returns a target that fits one of the hosts if leading zeros do not count, "" if there
+// otherZeros returns a target that matches one of the hosts if leading zeros do not count, "" if there
 // is none: {gpu[001-016]} for {gpu[1-16]}.
 func otherZeros(target, host string) string {
 	m := &match.Matcher{}
@@ -320,7 +320,7 @@ func otherZeros(target, host string) string {
 	return ""
 }
 
-// nearTarget guesses what a target that fits no host was meant to be.
+// nearTarget guesses what a target that matches no host was meant to be.
 func nearTarget(target string, hosts []string) string {
 	m := &match.Matcher{}
 	for _, h := range hosts {
@@ -339,10 +339,10 @@ func nearTarget(target string, hosts []string) string {
 			return target + ".*: the hosts have a domain"
 		}
 	}
-	return "a target that fits one of them, or remove the line"
+	return "a target that matches one of them, or remove the line"
 }
 
-// print writes which lines fit which hosts.
+// print writes which lines match which hosts.
 func (f *fits) print(out io.Writer) {
 	if f.total == 0 {
 		return

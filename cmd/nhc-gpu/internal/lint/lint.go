@@ -44,7 +44,7 @@ Exit status: 0, 1 if there is an error or a warning (with --diff: a change).
 docs/lint.md has the mistakes, and the fields of --json.`,
 		Example: `  nhc-gpu lint                            this node, and Slurm's settings
   nhc-gpu lint nhc.conf nhc.toml          files, as in CI
-  nhc-gpu lint --hosts 'gpu[01-16]'       which lines fit which hosts
+  nhc-gpu lint --hosts 'gpu[01-16]'       which lines match which hosts
   nhc-gpu lint --diff old.conf new.conf   what changes`,
 	}, &Options{}
 	f := cmd.Flags()

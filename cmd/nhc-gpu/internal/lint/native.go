@@ -64,7 +64,7 @@ func (s *shellLine) native(info checks.Info, name arg, args []arg, alone bool) {
 
 func usageOf(info checks.Info) string { return strings.TrimSpace(info.Name + " " + info.Usage) }
 
-// usage says which argument does not fit the check.
+// usage says which argument the check does not accept.
 func (s *shellLine) usage(info checks.Info, name arg, args []arg, e *checks.UsageError, dynamic bool) {
 	f := finding{Severity: mistake, Now: unevaluated, Fix: usageOf(info)}
 	where := name
@@ -611,7 +611,7 @@ func (s *shellLine) once(info checks.Info, c checks.Check, name arg, texts []str
 		if check == info.Name && old.text != words && (target == s.target.text || target == "*" || s.target.text == "*") {
 			s.say(s.check, name.at, finding{
 				Severity: warning, Word: info.Name, Text: fmt.Sprintf("%s %s contradicts line %d: %s %s", info.Name, words, old.line, info.Name, old.text),
-				Now: "on a host that both lines fit one of them fails", Fix: "give each line a target of its own",
+				Now: "on a host that both lines match one of them fails", Fix: "give each line a target of its own",
 			})
 			return
 		}

@@ -18,7 +18,7 @@ type trap struct {
 	text, now, fix string
 }
 
-const fitsNone = "it fits no host"
+const fitsNone = "it matches no host"
 
 // Forms that a target has where its author thought of another language.
 var (
@@ -32,7 +32,7 @@ var (
 	noHostName   = checks.Lazily("[^A-Za-z0-9._*?!@+()|\\[\\]^\\\\-]")
 )
 
-// targetTrap finds the mistake in a target, nil if there is none. Most expressions that fit nothing are valid
+// targetTrap finds the mistake in a target, nil if there is none. Most expressions that match nothing are valid
 // in their language, so neither LBNL NHC nor a run complains.
 func targetTrap(target string) *trap {
 	body := strings.TrimPrefix(target, "!")
@@ -44,7 +44,7 @@ func targetTrap(target string) *trap {
 				t.word = target
 			}
 			if at > 0 && t.now == fitsNone {
-				t.now = "it fits no host, so that the negated target fits every host"
+				t.now = "it matches no host, so that the negated target matches every host"
 			}
 		}
 		return t
@@ -56,13 +56,13 @@ func targetTrap(target string) *trap {
 	case strings.HasPrefix(first, "//") || strings.HasPrefix(first, ";"):
 		return &trap{grade: mistake, word: first, text: "a comment begins with #", now: fitsNone, fix: "# " + strings.TrimLeft(target, "/; ")}
 	case target == "!":
-		return &trap{grade: mistake, text: `the target is "!" alone`, now: "it fits every host", fix: "*"}
+		return &trap{grade: mistake, text: `the target is "!" alone`, now: "it matches every host", fix: "*"}
 	case strings.HasPrefix(body, "!"):
-		return &trap{grade: mistake, word: "!!", text: "a second ! is part of the pattern", now: "it fits every host", fix: strings.TrimLeft(body, "!")}
+		return &trap{grade: mistake, word: "!!", text: "a second ! is part of the pattern", now: "it matches every host", fix: strings.TrimLeft(body, "!")}
 	case at > 0 && body[0] == ' ' || at > 0 && body[0] == '\t':
-		return &trap{grade: mistake, at: 1, word: "! ", text: "the blank behind ! is part of the pattern", now: "it fits every host", fix: "!" + strings.TrimSpace(body)}
+		return &trap{grade: mistake, at: 1, word: "! ", text: "the blank behind ! is part of the pattern", now: "it matches every host", fix: "!" + strings.TrimSpace(body)}
 	case body == "*" && at > 0:
-		return &trap{grade: warning, word: target, text: "!* fits no host", now: "the line never runs", fix: "begin the line with # instead"}
+		return &trap{grade: warning, word: target, text: "!* matches no host", now: "the line never runs", fix: "begin the line with # instead"}
 	case body[0] == '/' && body[len(body)-1] == '/' && len(body) > 1:
 		return found(regexTrap(body))
 	case body[0] == '{' && body[len(body)-1] == '}' && len(body) > 1:
@@ -86,11 +86,11 @@ func regexTrap(body string) *trap {
 	inner := body[1 : len(body)-1]
 	switch err := match.Valid(body); {
 	case inner == "":
-		return &trap{grade: warning, text: "an empty regular expression", now: "it fits every host", fix: "*"}
+		return &trap{grade: warning, text: "an empty regular expression", now: "it matches every host", fix: "*"}
 	case strings.Contains(inner, "(?"):
 		return &trap{grade: mistake, at: 1 + strings.Index(inner, "(?"), word: "(?", text: "only Perl's regular expressions have (?", now: fitsNone, fix: "write it without (?"}
 	case strings.Contains(inner, `\d`):
-		return &trap{grade: mistake, at: 1 + strings.Index(inner, `\d`), word: `\d`, text: `only Perl's regular expressions have \d`, now: `it fits the letter "d"`, fix: strings.ReplaceAll(body, `\d`, "[0-9]")}
+		return &trap{grade: mistake, at: 1 + strings.Index(inner, `\d`), word: `\d`, text: `only Perl's regular expressions have \d`, now: `it matches the letter "d"`, fix: strings.ReplaceAll(body, `\d`, "[0-9]")}
 	case strings.HasPrefix(strings.TrimPrefix(inner, "^"), "*"):
 		return &trap{grade: mistake, at: 1 + strings.Index(inner, "*"), word: "*", text: "* repeats the character before it, and there is none", now: fitsNone, fix: strings.Replace(body, "*", ".*", 1)}
 	case err != nil:
@@ -102,12 +102,12 @@ func regexTrap(body string) *trap {
 		if noHostName().MatchString(prefix+suffix) || strings.ContainsAny(prefix+suffix, `.*+?()|\`) {
 			fix = "write the numbers as alternatives, (0[1-9]|1[0-6]), or a range, {gpu[01-16]}"
 		}
-		return &trap{grade: mistake, at: 1 + strings.Index(inner, r), word: r, text: r + " is a set of characters, not a range of numbers", now: "it fits " + oneOf(r), fix: fix}
+		return &trap{grade: mistake, at: 1 + strings.Index(inner, r), word: r, text: r + " is a set of characters, not a range of numbers", now: "it matches " + oneOf(r), fix: fix}
 	}
 	if m := starOfLetter().FindStringIndex(inner); m != nil {
 		return &trap{
 			grade: warning, at: 1 + m[0], word: inner[m[0]:m[1]], text: fmt.Sprintf("in a regular expression %s repeats %q, also 0 times", inner[m[0]:m[1]], inner[m[0]:m[0]+1]),
-			now: "it fits more hosts than a pattern with * would", fix: body[:1+m[0]+1] + ".*" + body[1+m[1]:],
+			now: "it matches more hosts than a pattern with * would", fix: body[:1+m[0]+1] + ".*" + body[1+m[1]:],
 		}
 	}
 	return nil
@@ -119,7 +119,7 @@ func rangeTrap(body string) *trap {
 	for _, m := range members(inner) {
 		at, word := 1+m.at, m.text
 		bad := func(text, fix string) *trap {
-			return &trap{grade: mistake, at: at, word: word, text: text, now: "the range ends there, and fits no host behind it", fix: fix}
+			return &trap{grade: mistake, at: at, word: word, text: text, now: "the range ends there, and matches no host behind it", fix: fix}
 		}
 		switch {
 		case strings.TrimSpace(word) == "":
@@ -138,7 +138,7 @@ func rangeTrap(body string) *trap {
 		}
 		if m := bareRange().FindStringSubmatch(word); isBareRange(m) {
 			return &trap{
-				grade: warning, at: at, word: word, text: fmt.Sprintf("%q is the name of one host, not a range", word), now: "it fits a host of that name only",
+				grade: warning, at: at, word: word, text: fmt.Sprintf("%q is the name of one host, not a range", word), now: "it matches a host of that name only",
 				fix: "{" + strings.Replace(inner, word, fmt.Sprintf("%s[%s-%s]", m[1], m[2], m[4]), 1) + "}",
 			}
 		}
@@ -204,7 +204,7 @@ func globTrap(body string) *trap {
 	}
 	switch strings.ToLower(body) {
 	case "all", "any", "default", "everywhere", "hosts", ".*", "%", "-", "--", ".", "+":
-		return &trap{grade: mistake, text: fmt.Sprintf("%q is the name of one host", body), now: "it fits no host but one of that name", fix: "* for every host"}
+		return &trap{grade: mistake, text: fmt.Sprintf("%q is the name of one host", body), now: "it matches no host but one of that name", fix: "* for every host"}
 	}
 	plain := !extended().MatchString(body)
 	switch i := strings.IndexAny(body, " \t"); {
@@ -238,14 +238,14 @@ func globTrap(body string) *trap {
 		return bad(0, body, "^ and $ are literal characters in a pattern", "/"+body+"/")
 	case strings.Contains(body, ".*") || strings.Contains(body, ".+"):
 		at := strings.Index(body, ".")
-		return &trap{grade: warning, at: at, word: body[at : at+2], text: "the dot is a literal dot in a pattern", now: "it fits only names with a dot there", fix: "/^" + body + "$/, or the pattern " + strings.ReplaceAll(strings.ReplaceAll(body, ".*", "*"), ".+", "?*")}
+		return &trap{grade: warning, at: at, word: body[at : at+2], text: "the dot is a literal dot in a pattern", now: "it matches only names with a dot there", fix: "/^" + body + "$/, or the pattern " + strings.ReplaceAll(strings.ReplaceAll(body, ".*", "*"), ".+", "?*")}
 	}
 	if r := numberRange().FindString(body); r != "" && wideNumber().MatchString(r) {
 		fix := "{" + body + "}"
 		if strings.ContainsAny(body, "*?") {
 			fix = "{gpu[01-16]}: a range, without wildcards"
 		}
-		return &trap{grade: mistake, at: strings.Index(body, r), word: r, text: r + " is a set of characters, not a range of numbers", now: "it fits " + oneOf(r), fix: fix}
+		return &trap{grade: mistake, at: strings.Index(body, r), word: r, text: r + " is a set of characters, not a range of numbers", now: "it matches " + oneOf(r), fix: fix}
 	}
 	if strings.Contains(body, ",") && plain {
 		return bad(strings.Index(body, ","), ",", "a list of hosts needs braces", "{"+strings.TrimSuffix(body, ",")+"}")
@@ -263,7 +263,7 @@ func globTrap(body string) *trap {
 	return nil
 }
 
-// oneOf lists the digits that a bracket fits.
+// oneOf lists the digits that a bracket matches.
 func oneOf(set string) string {
 	var fit []string
 	for _, c := range "0123456789,-" {

@@ -284,7 +284,7 @@ func (p *page) strange(line phrase) (bad bool) {
 		}
 		now := "it is part of the word beside it, so that the line does not do what it shows"
 		if i < max(strings.Index(line.text, "||"), 0) {
-			now = "it is part of the target, which fits no host"
+			now = "it is part of the target, which matches no host"
 		}
 		p.say(line, i, finding{Severity: mistake, Word: string(r), Text: fmt.Sprintf("%s (U+%04X)", c.name, r), Now: now, Fix: fix})
 	}
