@@ -291,6 +291,13 @@ const ClassActive = "active"
 // ClassJob is the class of the checks that look at what a job leaves behind.
 const ClassJob = "job"
 
+// Contradicting is a check whose arguments can exclude each other, so that it fails on every node.
+type Contradicting interface {
+	// Contradiction returns the argument that cannot be right, and why; two empty texts if
+	// there is none.
+	Contradiction() (word, why string)
+}
+
 // Bounded is an active check. It limits its own duration.
 type Bounded interface {
 	Check

@@ -57,6 +57,9 @@ func init() {
 	}
 }
 
+// Contradiction implements [checks.Contradicting].
+func (c *allInodes) Contradiction() (word, why string) { return exclude(c.Min, c.Max) }
+
 func (c *allInodes) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	return checkType(ctx, env, c.Type, "check_fs_inodes", c.Min, c.Max)
 }

@@ -102,6 +102,9 @@ func init() {
 	}
 }
 
+// Contradiction implements [checks.Contradicting].
+func (c *fsSize) Contradiction() (word, why string) { return exclude(c.Min, c.Max) }
+
 func (c *fsSize) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	least, bad := c.limit("minimum", c.Min, false)
 	most, bad2 := c.limit("maximum", c.Max, false)

@@ -2,6 +2,7 @@ package lbnl
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -34,6 +35,22 @@ func init() {
 			}
 		},
 	})
+}
+
+// Contradiction implements [checks.Contradicting].
+func (c *hwCPUInfo) Contradiction() (word, why string) {
+	var last int64
+	for i, word := range []string{c.Sockets, c.Cores, c.Threads} {
+		n, ok := checks.ParseInteger(word)
+		if !ok || word == "" {
+			continue
+		}
+		if n < last {
+			return word, fmt.Sprintf("%s are counted over all sockets, so %s cannot be fewer than %d", []string{"sockets", "cores", "threads"}[i], word, last)
+		}
+		last = n
+	}
+	return "", ""
 }
 
 func (c *hwCPUInfo) Run(_ context.Context, env *checks.Env) []checks.Finding {

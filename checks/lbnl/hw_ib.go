@@ -2,6 +2,7 @@ package lbnl
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -34,6 +35,14 @@ func init() {
 			}
 		},
 	})
+}
+
+// Contradiction implements [checks.Contradicting].
+func (c *hwIB) Contradiction() (word, why string) {
+	if _, port, ok := strings.Cut(c.Port, ":"); c.Port != "" && (!ok || port == "" || strings.Trim(port, "0123456789") != "") {
+		return c.Port, fmt.Sprintf("%q is not DEVICE:PORT: mlx5_0:1", c.Port)
+	}
+	return "", ""
 }
 
 func (c *hwIB) Run(_ context.Context, env *checks.Env) []checks.Finding {

@@ -80,6 +80,19 @@ func registerMemory(name string, kind memoryKind, summary string, advice map[str
 
 const wantSize = "a size such as 64G or 1.5TB"
 
+// Contradiction implements [checks.Contradicting].
+func (c *hwMemory) Contradiction() (word, why string) { return exclude(c.Min, c.Max) }
+
+// exclude returns the minimum if it is more than the maximum, and says so.
+func exclude(low, high string) (word, why string) {
+	least, ok1 := checks.ParseSize(low)
+	most, ok2 := checks.ParseSize(high)
+	if high != "" && ok1 && ok2 && least.KB != nil && most.KB != nil && least.KB.Cmp(most.KB) > 0 {
+		return low, "the minimum is more than the maximum"
+	}
+	return "", ""
+}
+
 func (c *hwMemory) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	least, ok := checks.ParseSize(c.Min)
 	if !ok {

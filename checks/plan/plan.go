@@ -291,7 +291,7 @@ func (b *builder) planNative(s *Step, info checks.Info, c checks.Check, err erro
 		s.Vars = append(s.Vars, Var{Name: checks.NCCLEnvSetting, Value: strings.Join(b.opts.Policies.NCCLEnv, "\n")})
 	}
 	if err == nil {
-		s.Lacks = lacking(s, info)
+		s.Lacks = lacking(s, info, c)
 		return
 	}
 	// In nhc.conf, the checks of LBNL NHC report a usage error as LBNL NHC does. TOML has no such rule.
@@ -304,8 +304,13 @@ func (b *builder) planNative(s *Step, info checks.Info, c checks.Check, err erro
 	s.Usage = b.reportProblem(s.Pos, info.Name, fmt.Errorf("%w; usage: %s %s", err, info.Name, info.Usage))
 }
 
-// lacking returns which argument a line needs and does not have, "" if it has all of them.
-func lacking(s *Step, info checks.Info) string {
+// lacking returns which argument a line needs and does not have, or cannot have, "" if there is none.
+func lacking(s *Step, info checks.Info, c checks.Check) string {
+	if d, ok := c.(checks.Contradicting); ok {
+		if _, why := d.Contradiction(); why != "" {
+			return why
+		}
+	}
 	for i, word := range strings.Fields(info.Usage) {
 		if s.Table != nil || strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
 			break // the next arguments are optional, or options

@@ -30,7 +30,7 @@ func Soften(list []checks.Finding, action conf.Action) []checks.Finding {
 
 // Excuse returns findings with each failure that is an error in the configuration made unknown:
 // one wrong line that reaches a whole fleet must drain no node. lacks is the argument that the
-// line does not have; a check that fails without it says nothing about the node.
+// line does not have or cannot have; such a line says nothing about the node.
 func Excuse(list []checks.Finding, lacks string) []checks.Finding {
 	list = slices.Clone(list)
 	for i, f := range list {
@@ -39,7 +39,7 @@ func Excuse(list []checks.Finding, lacks string) []checks.Finding {
 		}
 		list[i].Severity = checks.Unknown
 		if lacks != "" {
-			list[i].Message += "; " + lacks
+			list[i].Message = strings.TrimSuffix(f.Message, ".") + "; " + lacks
 			list[i].Code, list[i].Remedy = "config.usage", checks.FixConfig
 		}
 	}

@@ -84,7 +84,11 @@ func (j *Judge) FinishJob() int {
 	lost := j.Job.Blame.OfJob(failures)
 	refuses := lost >= 0 && !j.Set.Observes()
 	if lost >= 0 && !refuses {
-		j.Would(fmt.Sprintf("end the %s of job %s with status 1", j.Role, j.Job.Job.ID))
+		of := j.Role.String()
+		if id := j.Job.Job.ID; id != "" { // a person has no job
+			of += " of job " + id
+		}
+		j.Would(fmt.Sprintf("end the %s with status 1", of))
 	}
 	if len(failures) > 0 && j.Set.Marks() && !j.Config.Role(j.Context()).Exit {
 		j.Emit(j.Fold.Blame(j.Job.Blame.OfNode(failures)))

@@ -430,21 +430,10 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 			return report(find(word))
 		}
 	}
-	if low, high, ok := bounds(v); ok && low != nil && high != nil && low.Cmp(high) > 0 {
-		f.Text, f.Now = info.Name+": the minimum is more than the maximum", "the check fails on every node"
-		return report(find(fieldOf(v, "Min")[0]))
-	}
-	if info.Name == "check_hw_cpuinfo" {
-		var last int64
-		for _, field := range []string{"Sockets", "Cores", "Threads"} {
-			for _, word := range fieldOf(v, field) {
-				n, _ := checks.ParseInteger(word)
-				if n < last {
-					f.Text, f.Now = "check_hw_cpuinfo: "+strings.ToLower(field)+" are counted over all sockets, so "+word+" cannot be fewer than "+strconv.FormatInt(last, 10), "the check fails on every node"
-					return report(find(word))
-				}
-				last = n
-			}
+	if d, ok := c.(checks.Contradicting); ok {
+		if word, why := d.Contradiction(); why != "" {
+			f.Text, f.Now = info.Name+": "+why, "the check fails on every node"
+			return report(find(word))
 		}
 	}
 	for i, word := range strings.Fields(info.Usage) {
@@ -571,17 +560,6 @@ func mapKeys[V any](m map[string]V) func(func(string) bool) {
 			}
 		}
 	}
-}
-
-// bounds returns the minimum and the maximum of a check that has both.
-func bounds(v reflect.Value) (low, high *big.Rat, ok bool) {
-	least, most := fieldOf(v, "Min"), fieldOf(v, "Max")
-	if len(least) == 0 || len(most) == 0 {
-		return nil, nil, false
-	}
-	a, ok1 := checks.ParseSize(least[0])
-	b, ok2 := checks.ParseSize(most[0])
-	return a.KB, b.KB, ok1 && ok2
 }
 
 // single are checks that compare with one value of the node: two lines for one host contradict
