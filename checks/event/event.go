@@ -1,0 +1,248 @@
+// Package event describes a run as one event, and writes it in the formats that sites collect.
+// docs/schema/event.json is the schema of the event. The package is pure.
+package event
+
+import (
+	"cmp"
+	"encoding/json"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// Schema is the version of the event. It rises when a field changes its meaning or disappears; a new
+// field does not change it.
+const Schema = 1
+
+// Event is what a run found and what it did.
+type Event struct {
+	Schema       int             `json:"schema"`
+	Version      string          `json:"version"` // of nhc-gpu
+	Node         string          `json:"node"`
+	Time         time.Time       `json:"time"`             // the end of the run, UTC
+	Boot         string          `json:"boot,omitempty"`   // the kernel's boot ID
+	Context      string          `json:"context"`          // healthcheck, prolog, epilog or manual
+	Mode         string          `json:"mode"`             // enforce or observe
+	Job          string          `json:"job,omitempty"`    // of a prolog or an epilog
+	Config       string          `json:"config,omitempty"` // the file of the lines
+	Verdict      checks.Severity `json:"verdict"`          // the worst severity; skip counts as ok
+	Exit         int             `json:"exit"`             // exit status of the run
+	Milliseconds float64         `json:"milliseconds"`     // duration of the run
+	Message      string          `json:"message,omitempty"`
+	Results      []Result        `json:"results"`
+	Slurm        *Action         `json:"slurm,omitempty"`    // nil: the run did not decide about the node
+	Changed      []string        `json:"changed,omitempty"`  // the kinds of changes since the last run of this context, see Compare
+	Since        time.Time       `json:"since,omitzero"`     // when the verdict began
+	Outputs      []Failure       `json:"outputs,omitempty"`  // the outputs that failed in the run before
+	Evidence     string          `json:"evidence,omitempty"` // the directory of the evidence that was kept
+}
+
+// Result is one finding, or a check that passed.
+type Result struct {
+	Check        string          `json:"check"`          // its name; "shell" for a line of bash
+	Line         string          `json:"line,omitempty"` // as written
+	Code         string          `json:"code,omitempty"` // of the finding, empty for a check that passed
+	Severity     checks.Severity `json:"severity"`
+	Device       checks.Device   `json:"device,omitzero"`
+	Want         string          `json:"want,omitempty"`
+	Got          string          `json:"got,omitempty"`
+	Remedy       checks.Remedy   `json:"remedy,omitempty"`
+	Message      string          `json:"message,omitempty"` // for a check that passed: what it has found
+	Milliseconds float64         `json:"milliseconds"`      // duration of the line
+}
+
+// Action is a decision about the node at Slurm.
+type Action struct {
+	Action string `json:"action"` // none, drain, renew, resume
+	Sent   bool   `json:"sent"`   // false: nothing was due, the mode is observe, or the delivery failed
+	Owner  string `json:"owner"`  // who holds the node: nhc, other, "" for no one
+	Reason string `json:"reason,omitempty"`
+	Why    string `json:"why,omitempty"`
+	Error  string `json:"error,omitempty"` // why the decision was not delivered
+}
+
+// Failure is an output that failed.
+type Failure struct {
+	Output string `json:"output"`          // history, jsonl, textfile, journald, syslog or command
+	Error  string `json:"error,omitempty"` // empty with privacy
+}
+
+// The names of results that are not those of a check.
+const (
+	Shell = "shell"   // a line of bash
+	Whole = "nhc-gpu" // the whole run: its configuration cannot be used, or there is no recent run
+)
+
+// Milliseconds returns a duration in milliseconds, with one decimal.
+func Milliseconds(d time.Duration) float64 {
+	return math.Round(float64(d.Microseconds())/100) / 10
+}
+
+// Parse reads an event.
+func Parse(data []byte) (*Event, error) {
+	e := new(Event)
+	err := json.Unmarshal(data, e)
+	return e, err
+}
+
+// Line returns the event as one line of JSON, without a newline.
+func (e *Event) Line() []byte {
+	data, err := json.Marshal(e)
+	if err != nil {
+		panic("event: " + err.Error()) // TestLine
+	}
+	return data
+}
+
+// Judge sets the verdict to the worst severity of the results.
+func (e *Event) Judge() {
+	e.Verdict = checks.OK
+	for i := range e.Results {
+		if s := e.Results[i].Severity; s > checks.Skip {
+			e.Verdict = max(e.Verdict, s)
+		}
+	}
+}
+
+// Findings returns the results that are neither ok nor skipped.
+func (e *Event) Findings() (list []Result) {
+	for _, r := range e.Results {
+		if r.Severity > checks.Skip {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// Has reports whether the code of the result begins with one of some prefixes.
+func (r *Result) Has(prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(p string) bool { return p != "" && strings.HasPrefix(r.Code, p) })
+}
+
+// Only keeps the results whose code begins with one of some prefixes, and judges the event by them. A
+// run that was unknown as a whole stays unknown.
+func (e *Event) Only(prefixes []string) {
+	e.Results = slices.DeleteFunc(slices.Clone(e.Results), func(r Result) bool {
+		return !r.Has(prefixes) && (r.Check != Whole || r.Severity != checks.Unknown)
+	})
+	e.Judge()
+}
+
+// key identifies a finding over several runs.
+type key struct {
+	code     string
+	severity checks.Severity
+	device   checks.Device
+	line     string // of a finding without a code
+}
+
+func keys(e *Event) (list []key) {
+	for _, r := range e.Findings() {
+		k := key{r.Code, r.Severity, r.Device, ""}
+		if r.Code == "" {
+			k.line = r.Line
+		}
+		if !slices.Contains(list, k) {
+			list = append(list, k)
+		}
+	}
+	return list
+}
+
+// The kinds of a change, [Event.Changed].
+const (
+	FirstRun   = "first-run"
+	NewVerdict = "verdict"
+	NewFinding = "findings"
+	NewMode    = "mode"
+	Drained    = "drained"
+	Renewed    = "renewed"
+	Resumed    = "resumed"
+	Undeliver  = "not-delivered"
+	NewOwner   = "owner"
+	Cleared    = "cleared"
+)
+
+// Compare sets Changed and Since by the run before, which is nil for the first, and takes over its
+// failed outputs.
+func (e *Event) Compare(old *Event) {
+	e.Changed, e.Since, e.Outputs = nil, e.Time, nil
+	if old != nil {
+		e.Outputs = old.Outputs
+	}
+	if old != nil && old.Verdict == e.Verdict && !old.Since.IsZero() {
+		e.Since = old.Since
+	}
+	add := func(kind string, yes bool) {
+		if yes {
+			e.Changed = append(e.Changed, kind)
+		}
+	}
+	add(FirstRun, old == nil)
+	if old == nil {
+		old = &Event{Verdict: e.Verdict, Mode: e.Mode}
+	}
+	add(NewVerdict, old.Verdict != e.Verdict)
+	add(NewFinding, !sameKeys(keys(old), keys(e)))
+	add(NewMode, old.Mode != e.Mode)
+	now, before := e.Slurm.or(), old.Slurm.or()
+	decided := now.Action+now.Reason != before.Action+before.Reason
+	add(Drained, now.Action == "drain" && (now.Sent || decided))
+	add(Renewed, now.Action == "renew" && (now.Sent || decided))
+	add(Resumed, now.Action == "resume" && (now.Sent || decided))
+	add(Undeliver, now.Error != "" && now.Error != before.Error)
+	add(NewOwner, e.Slurm != nil && now.Owner != before.Owner && !slices.Contains(e.Changed, Drained) && !slices.Contains(e.Changed, Resumed))
+}
+
+func (a *Action) or() Action {
+	if a == nil {
+		return Action{}
+	}
+	return *a
+}
+
+func sameKeys(a, b []key) bool {
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(k key) bool { return !slices.Contains(b, k) })
+}
+
+// Short returns the event without the results that are ok or skipped, for the history.
+func (e *Event) Short() *Event {
+	short := *e
+	short.Results = append([]Result{}, e.Findings()...) // never null
+	return &short
+}
+
+// hardware are the kinds of devices whose names contain no user, process or file.
+var hardware = []string{"gpu", "port", "ports", "hca", "hcas", "netdev", "nvswitch", "pci", "bridge", "nvme", "numa", "dimm"}
+
+// hardware returns the name of the device if it is hardware, else "".
+func (r *Result) hardware() string {
+	if !slices.Contains(hardware, r.Device.Kind) {
+		return ""
+	}
+	return cmp.Or(r.Device.Name, r.Device.PCI)
+}
+
+// Private returns the event without texts and names that can contain users, processes, files and
+// command lines. Codes, hardware devices and remedies stay.
+func (e *Event) Private() *Event {
+	p := *e
+	p.Message, p.Config, p.Job, p.Evidence = "", "", "", ""
+	p.Results = make([]Result, len(e.Results))
+	for i, r := range e.Results {
+		r.Line, r.Message, r.Want, r.Got = "", "", "", ""
+		if r.hardware() == "" {
+			r.Device = checks.Device{}
+		}
+		p.Results[i] = r
+	}
+	if e.Slurm != nil {
+		s := *e.Slurm
+		s.Reason, s.Why, s.Error = "", "", ""
+		p.Slurm = &s
+	}
+	return &p
+}

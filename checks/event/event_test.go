@@ -1,0 +1,197 @@
+package event
+
+import (
+	"bytes"
+	"encoding/xml"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// faulty is a run with one result of each severity.
+func faulty() *Event {
+	e := &Event{
+		Schema: Schema, Version: "1.2.3", Node: "gpu017", Time: time.Date(2026, 11, 22, 3, 12, 41, 5e8, time.UTC), Boot: "b", Context: "healthcheck", Mode: "enforce",
+		Exit: 1, Milliseconds: 41.5, Message: "gpu3 lost 0000:66:00.0",
+		Results: []Result{
+			{Check: "check_gpu_count", Line: "check_gpu_count 8", Message: "8 GPUs", Milliseconds: 3},
+			{Check: "check_gpu_recovery", Line: "check_gpu_recovery", Code: "gpu.recovery.lost", Severity: checks.Fail, Remedy: checks.RebootNode, Message: "check_gpu_recovery:  gpu3 0000:66:00.0: the GPU is lost | \"x\"\n",
+				Device: checks.Device{Kind: "gpu", Name: "gpu3", PCI: "0000:66:00.0", Serial: "165", UUID: "GPU-1"}},
+			{Check: "check_gpu_recovery", Line: "check_gpu_recovery", Code: "gpu.recovery.lost", Severity: checks.Fail, Message: "gpu4", Device: checks.Device{Kind: "gpu", Name: "gpu4"}},
+			{Check: "check_fs_used", Line: "check_fs_used /home/alice 90%", Code: "fs.used", Severity: checks.Warn, Message: "check_fs_used:  /home/alice is full", Device: checks.Device{Kind: "mount", Name: "/home/alice"}, Want: "90%", Got: "95%"},
+			{Check: "check_ib_ports", Line: "check_ib_ports", Code: "ib.none", Severity: checks.Skip, Message: "no port"},
+			{Check: Shell, Line: "[ -d /x ]", Severity: checks.Unknown, Message: "Check [ -d /x ] returned 127"},
+		},
+		Slurm: &Action{Action: "drain", Sent: true, Owner: OwnerNHC, Reason: "NHC: gpu3 lost"},
+	}
+	e.Judge()
+	return e
+}
+
+func healthy() *Event {
+	e := faulty()
+	e.Results, e.Slurm, e.Message = e.Results[:1], &Action{Action: "none"}, ""
+	e.Judge()
+	return e
+}
+
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	if got := healthy().Verdict; got != checks.OK {
+		t.Errorf("healthy: %v", got)
+	}
+	if got := faulty().Verdict; got != checks.Fail {
+		t.Errorf("faulty: %v", got)
+	}
+	skipped := &Event{Results: []Result{{Severity: checks.Skip}}}
+	if skipped.Judge(); skipped.Verdict != checks.OK {
+		t.Errorf("skipped: %v", skipped.Verdict)
+	}
+}
+
+// An event is one line, and is read as it was written.
+func TestLine(t *testing.T) {
+	t.Parallel()
+	for _, e := range []*Event{healthy(), faulty(), {}} {
+		line := e.Line()
+		if bytes.ContainsRune(line, '\n') {
+			t.Errorf("a newline in %s", line)
+		}
+		got, err := Parse(line)
+		if err != nil || !cmp.Equal(got, e) {
+			t.Errorf("%v\n%s", err, cmp.Diff(e, got))
+		}
+	}
+	if _, err := Parse([]byte("{")); err == nil {
+		t.Error("half an event: no error")
+	}
+}
+
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	with := func(e *Event, change func(*Event)) *Event {
+		change(e)
+		return e
+	}
+	later := func(e *Event) *Event { e.Time = e.Time.Add(time.Hour); return e }
+	for name, tt := range map[string]struct {
+		old, now *Event
+		want     []string
+	}{
+		"the first run":             {nil, healthy(), []string{FirstRun}},
+		"a faulty first run":        {nil, faulty(), []string{FirstRun, NewFinding, Drained}},
+		"the same":                  {healthy(), later(healthy()), nil},
+		"faulty for a while":        {faulty(), with(later(faulty()), func(e *Event) { e.Slurm = &Action{Action: "none", Owner: OwnerNHC} }), nil},
+		"a new fault":               {healthy(), faulty(), []string{NewVerdict, NewFinding, Drained}},
+		"another device":            {faulty(), with(faulty(), func(e *Event) { e.Slurm = nil; e.Results[2].Device.Name = "gpu5" }), []string{NewFinding}},
+		"another message":           {faulty(), with(faulty(), func(e *Event) { e.Slurm = nil; e.Results[1].Message = "y" }), nil},
+		"a line that fails":         {healthy(), with(healthy(), func(e *Event) { e.Results[0] = Result{Check: Shell, Line: "false", Severity: checks.Fail}; e.Judge() }), []string{NewVerdict, NewFinding}},
+		"repaired":                  {faulty(), with(healthy(), func(e *Event) { e.Slurm = &Action{Action: "resume", Sent: true} }), []string{NewVerdict, NewFinding, Resumed}},
+		"observed":                  {healthy(), with(healthy(), func(e *Event) { e.Mode = "observe" }), []string{NewMode}},
+		"would drain":               {healthy(), with(faulty(), func(e *Event) { e.Slurm.Sent = false }), []string{NewVerdict, NewFinding, Drained}},
+		"would drain again":         {with(faulty(), func(e *Event) { e.Slurm.Sent = false }), with(faulty(), func(e *Event) { e.Slurm.Sent = false }), nil},
+		"slurmctld does not answer": {healthy(), with(faulty(), func(e *Event) { e.Slurm = &Action{Action: "none", Error: "timed out"} }), []string{NewVerdict, NewFinding, Undeliver}},
+		"drained by a person":       {healthy(), with(healthy(), func(e *Event) { e.Slurm = &Action{Action: "none", Owner: OwnerOther} }), []string{NewOwner}},
+		"Slurm was not asked":       {with(healthy(), func(e *Event) { e.Slurm = &Action{Owner: OwnerOther} }), with(healthy(), func(e *Event) { e.Slurm = nil }), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tt.now.Compare(tt.old)
+			if diff := cmp.Diff(tt.want, tt.now.Changed); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	now := later(faulty())
+	old := faulty()
+	old.Compare(nil)
+	if now.Compare(old); now.Since != old.Time {
+		t.Errorf("since %v, want %v", now.Since, old.Time)
+	}
+	fixed := later(healthy())
+	if fixed.Compare(now); fixed.Since != fixed.Time {
+		t.Errorf("since %v, want %v", fixed.Since, fixed.Time)
+	}
+}
+
+// A plugin for some codes is healthy if other codes fail, and unknown if the whole run is.
+func TestOnly(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		codes []string
+		want  checks.Severity
+		left  int
+	}{{[]string{"gpu.recovery"}, checks.Fail, 2}, {[]string{"gpu.ecc", "fs."}, checks.Warn, 1}, {[]string{"gpu.ecc"}, checks.OK, 0}, {[]string{""}, checks.OK, 0}} {
+		e := faulty()
+		e.Only(tt.codes)
+		if e.Verdict != tt.want || len(e.Results) != tt.left {
+			t.Errorf("%v: %v with %d results, want %v with %d", tt.codes, e.Verdict, len(e.Results), tt.want, tt.left)
+		}
+	}
+	e := &Event{Results: []Result{{Check: Whole, Severity: checks.Unknown}}}
+	if e.Only([]string{"gpu."}); e.Verdict != checks.Unknown {
+		t.Errorf("an unusable configuration: %v", e.Verdict)
+	}
+}
+
+// A private event, and metrics in any case, name no user, process or file.
+func TestPrivate(t *testing.T) {
+	t.Parallel()
+	p := faulty().Private()
+	for name, text := range map[string]string{"event": string(p.Line()), "metrics": string(faulty().Prometheus(true)), "private metrics": string(p.Prometheus(true))} {
+		for _, word := range []string{"alice", "/x", "home", "lost |"} {
+			if strings.Contains(text, word) {
+				t.Errorf("%s: %q in %s", name, word, text)
+			}
+		}
+		for _, word := range []string{"gpu.recovery.lost", "gpu3", "fs.used"} {
+			if !strings.Contains(text, word) {
+				t.Errorf("%s: no %q in %s", name, word, text)
+			}
+		}
+	}
+	if faulty().Private().Slurm.Action != "drain" || faulty().Slurm.Reason == "" {
+		t.Error("the event itself was changed, or the action is lost")
+	}
+}
+
+func TestWrite(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		format string
+		event  *Event
+		exit   int
+		want   string
+	}{
+		{"nagios", healthy(), 0, "NHC OK - 1 checks passed|failed=0;;1 warned=0;1 unknown=0 passed=1 time=0.042s\n"},
+		{"nagios", faulty(), 2, "NHC CRITICAL - check_gpu_recovery: gpu3 0000:66:00.0: the GPU is lost / \"x\"|failed=2;;1 warned=1;1 unknown=1 passed=1 time=0.042s\n"},
+		{"npd", healthy(), 0, "node is healthy\n"},
+		{"npd", faulty(), 1, "check_gpu_recovery gpu.recovery.lost gpu3 and 3 more\n"},
+		{"npd", &Event{Verdict: checks.Unknown, Results: []Result{{Check: "c", Severity: checks.Unknown, Code: "é" + strings.Repeat("d", 90), Message: "alice"}}}, 3, "c _" + strings.Repeat("d", 77) + "\n"},
+	} {
+		var b bytes.Buffer
+		exit, err := tt.event.Write(&b, tt.format)
+		if err != nil || exit != tt.exit || b.String() != tt.want {
+			t.Errorf("%s: %v, exit %d, want %d\n%s", tt.format, err, exit, tt.exit, cmp.Diff(tt.want, b.String()))
+		}
+	}
+}
+
+func TestJUnit(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	if exit, err := faulty().Write(&b, "junit"); exit != 2 || err != nil {
+		t.Fatalf("exit %d, %v", exit, err)
+	}
+	var s junitSuite
+	if err := xml.Unmarshal(b.Bytes(), &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.Tests != 6 || s.Failures != 2 || s.Errors != 1 || s.Skipped != 1 || len(s.Cases) != 6 || s.Cases[1].Failure.Type != "gpu.recovery.lost" || s.Cases[0].Failure != nil || s.Cases[5].Error == nil || s.Cases[4].Skipped == nil {
+		t.Errorf("%+v", s)
+	}
+}
