@@ -13,6 +13,7 @@ const (
 	SettingMode         = "MODE"
 	SettingConfigErrors = "CONFIG_ERRORS"
 
+	Enforce           = "enforce"
 	Observe           = "observe"
 	DrainConfigErrors = "drain"
 )
@@ -24,7 +25,7 @@ var Chosen = []string{SettingMode, SettingConfigErrors}
 func Choices(name string) []string {
 	switch name {
 	case SettingMode:
-		return []string{"enforce", Observe}
+		return []string{Enforce, Observe}
 	case SettingConfigErrors:
 		return []string{"unknown", DrainConfigErrors}
 	}

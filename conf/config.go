@@ -24,6 +24,8 @@ type Config struct {
 
 	Chosen map[string]string // settings by their names: mode is "MODE", config_errors "CONFIG_ERRORS"
 
+	Output Output // where each run writes its event
+
 	NCCLEnv      []string // NAME=VALUE that tests of NCCL set, [active] nccl_env
 	NCCLEnvPlace Pos
 }
@@ -105,7 +107,7 @@ func (c *Config) Role(context string) Role {
 }
 
 // ParseTOML parses nhc.toml: mode, config_errors, [[check]] tables, [policy.NAME], [active],
-// [healthcheck], [prolog] and [epilog]. Any other key is an error. It returns all errors, each with
+// [output], [healthcheck], [prolog] and [epilog]. Any other key is an error. It returns all errors, each with
 // its line, together with the valid part of the file.
 func ParseTOML(file string, data []byte) (*Config, error) {
 	if err := usable(file, data, "TOML"); err != nil {
@@ -117,7 +119,7 @@ func ParseTOML(file string, data []byte) (*Config, error) {
 		return nil, tomltext.Place(file, err)
 	}
 	d := &decoder{file: file, md: md}
-	c := &Config{}
+	c := &Config{Output: defaultOutput}
 	for _, key := range slices.Sorted(maps.Keys(root)) {
 		kind := md.Type(key)
 		switch {
@@ -127,6 +129,8 @@ func ParseTOML(file string, data []byte) (*Config, error) {
 			c.Policies, c.Places = d.policies(root[key])
 		case key == "active" && kind == "Hash":
 			c.NCCLEnv, c.NCCLEnvPlace = d.active(root[key])
+		case key == "output" && kind == "Hash":
+			c.Output = d.output(root[key])
 		case hasRole(key) && kind == "Hash":
 			if c.Roles == nil {
 				c.Roles = map[string]Role{}
@@ -160,7 +164,7 @@ func (c *Config) choose(d *decoder, key string, p toml.Primitive) {
 }
 
 // keys are the keys of nhc.toml.
-var keys = []string{"mode", "config_errors", "[[check]]", "[policy.NAME]", "[active]", "[healthcheck]", "[prolog]", "[epilog]"}
+var keys = []string{"mode", "config_errors", "[[check]]", "[policy.NAME]", "[active]", "[output]", "[healthcheck]", "[prolog]", "[epilog]"}
 
 func hasRole(context string) bool {
 	_, ok := defaultRoles[context]
