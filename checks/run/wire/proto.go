@@ -60,6 +60,8 @@ const (
 	OpUnlock Op = "unlock" // let go of it
 	OpStuck  Op = "stuck"  // add processes to the ledger
 
+	OpJournal Op = "journal" // write entries to the journal of systemd
+
 	OpAsk   Op = "ask"   // answer a person's question: Name is one of the questions below
 	OpGuard Op = "guard" // end a shell if the supervisor dies; this one has no answer
 
@@ -122,12 +124,14 @@ type Request struct {
 	Data    []byte            `json:"data,omitempty"`    // append, put, create; exec: the text of standard input
 	Trunc   bool              `json:"trunc,omitempty"`   // append: empty the file first
 	MakeDir bool              `json:"mkdir,omitempty"`   // put: create the directory, too
+	Mode    uint32            `json:"mode,omitempty"`    // put: permissions of the file; 0: only its owner can read it
 	Env     []string          `json:"env,omitempty"`     // exec: the whole environment; check: additions to Environ
 	Program string            `json:"program,omitempty"` // exec: the file to run, if it is not what argv says
 	Mark    *checks.LogMark   `json:"mark,omitempty"`    // count: up to where the log was read
-	Most    int64             `json:"most,omitempty"`    // note, notes: maximum size of the journal, bytes
+	Most    int64             `json:"most,omitempty"`    // note, notes: maximum size of the journal, bytes; append: of the file, which then becomes PATH.1
 	Who     string            `json:"who,omitempty"`     // ask: the person
 	Places  Part[Place]       `json:"places,omitempty"`  // ask
+	Entries Part[Entry]       `json:"entries,omitempty"` // journal
 	Merge   bool              `json:"merge,omitempty"`   // exec: the standard error is part of the output; processes left behind continue
 }
 
@@ -202,6 +206,13 @@ type FileInfo struct {
 	Path    string      `json:"path,omitempty"` // read: absolute, without links as far as the file exists
 	Size    int64       `json:"size"`
 	Stays   bool        `json:"stays,omitempty"` // take: the file could not be removed
+}
+
+// Entry is an entry of the journal of systemd.
+type Entry struct {
+	Message  string
+	Priority int // of syslog
+	Fields   map[string]string
 }
 
 // Place is the memory directory of a node's checks, and the directory to use if that

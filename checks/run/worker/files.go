@@ -73,6 +73,12 @@ func describeFile(st fs.FileInfo) *wire.FileInfo {
 
 func appendFile(w *worker, req *wire.Request) *wire.Response {
 	resp := &wire.Response{}
+	if req.Most > 0 {
+		if err := appendBounded(req.Path, req.Data, req.Most); err != nil {
+			return &wire.Response{Err: formatPathError("write", req.Path, err)}
+		}
+		return resp
+	}
 	log, ok := w.logs[req.Path]
 	if !ok {
 		var err error

@@ -3,10 +3,14 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 
+	systemd "github.com/coreos/go-systemd/v22/journal"
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // logMode is the mode of a log that a run creates. The log names users, and processes and files of
@@ -58,6 +62,82 @@ func openLog(path string, empty bool) (openedLog, error) {
 		return openedLog{}, err
 	}
 	return log, nil
+}
+
+// appendBounded appends to a file of at most that many bytes. A full file becomes PATH.1 and replaces
+// the previous one. If only a part fits onto the disk, appendBounded removes it.
+func appendBounded(path string, data []byte, most int64) error {
+	log, err := openBounded(path)
+	if err != nil {
+		return err
+	}
+	defer func() { log.Close() }()
+	info, err := log.Stat()
+	if err != nil {
+		return err
+	}
+	if info.Mode().IsRegular() && info.Size() > 0 && info.Size()+int64(len(data)) > most {
+		if err := rotate(path, log); err != nil {
+			return err
+		}
+		log.Close()
+		if log, err = openBounded(path); err != nil {
+			return err
+		}
+	}
+	n, err := log.Write(data)
+	if err == nil || n == 0 || !info.Mode().IsRegular() {
+		return err
+	}
+	end, seekErr := log.Seek(0, io.SeekCurrent)
+	if info, statErr := log.Stat(); seekErr == nil && statErr == nil && info.Size() == end { // no other run has appended since
+		_ = log.Truncate(end - int64(n))
+	}
+	return err
+}
+
+// openBounded opens a log that other runs may rename at the same time.
+func openBounded(path string) (log openedLog, err error) {
+	for range 10 {
+		if log, err = openLog(path, false); !errors.Is(err, errReplaced) {
+			break
+		}
+	}
+	return log, err
+}
+
+// rotate renames a log to PATH.1. Of several runs that find it full only the first renames it; the
+// others would replace PATH.1 by a new and nearly empty log.
+func rotate(path string, log openedLog) error {
+	if err := unix.Flock(int(log.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil //nolint:nilerr // another run renames it
+	}
+	dir, name, _, err := walk(path)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	var opened, named unix.Stat_t
+	if err := unix.Fstat(int(log.Fd()), &opened); err != nil {
+		return err
+	}
+	if err := unix.Fstatat(dir, name, &named, unix.AT_SYMLINK_NOFOLLOW); err != nil || opened.Dev != named.Dev || opened.Ino != named.Ino {
+		return nil //nolint:nilerr // another run has renamed it
+	}
+	return unix.Renameat(dir, name, dir, name+".1")
+}
+
+// journal writes entries to the journal of systemd.
+func journal(entries []wire.Entry) *wire.Response {
+	for _, e := range entries {
+		if err := systemd.Send(e.Message, systemd.Priority(e.Priority), e.Fields); err != nil {
+			if errno := unix.Errno(0); errors.As(err, &errno) { // the rest names a socket of this process
+				err = errno
+			}
+			return &wire.Response{Err: fmt.Sprintf("write to the journal: %v", err)}
+		}
+	}
+	return &wire.Response{}
 }
 
 // maxLinks is the kernel's limit of symbolic links in a path.
@@ -162,20 +242,24 @@ func isProc(fd int) bool {
 	return unix.Fstatfs(fd, &st) == nil && st.Type == unix.PROC_SUPER_MAGIC
 }
 
+var errReplaced = errors.New("replaced while it was opened, in a directory that other users control")
+
 // checkOnlyName returns an error unless fd is a regular file and this is its only name.
 func checkOnlyName(dir int, name string, fd int) error {
 	var opened, named unix.Stat_t
 	if err := unix.Fstat(fd, &opened); err != nil {
 		return err
 	}
-	if err := unix.Fstatat(dir, name, &named, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	if err := unix.Fstatat(dir, name, &named, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
+		return errReplaced
+	} else if err != nil {
 		return err
 	}
 	switch {
 	case opened.Mode&unix.S_IFMT != unix.S_IFREG:
 		return errors.New("not a regular file, in a directory that other users control")
 	case named.Dev != opened.Dev || named.Ino != opened.Ino:
-		return errors.New("replaced while it was opened, in a directory that other users control")
+		return errReplaced
 	case named.Nlink != 1:
 		return fmt.Errorf("has %d names, in a directory that other users control", named.Nlink)
 	}

@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -71,30 +73,47 @@ func readResult(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxResult))
 }
 
-// put writes a file that only its owner can read, under another name first, so that a reader finds
-// all of it or nothing.
-func put(path string, data []byte, makeDir bool) *wire.Response {
-	dir := filepath.Dir(path)
+// put writes a file under another name first, so that a reader finds all of it or nothing. mode are
+// its permissions; 0: only its owner can read it.
+func put(path string, data []byte, mode uint32, makeDir bool) *wire.Response {
 	if makeDir {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return &wire.Response{Err: formatPathError("mkdir", dir, err)}
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return &wire.Response{Err: formatPathError("mkdir", filepath.Dir(path), err)}
 		}
 	}
-	f, err := os.CreateTemp(dir, filepath.Base(path)+".*") // 0600, new, no link
-	if err != nil {
-		return &wire.Response{Err: formatPathError("write", path, err)}
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Close()
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = f.Close()
-		_ = os.Remove(f.Name())
+	if err := replaceFile(path, data, cmp.Or(mode, 0o600)); err != nil {
 		return &wire.Response{Err: formatPathError("write", path, err)}
 	}
 	return &wire.Response{}
+}
+
+// replaceFile creates the file in the directory that the path leads to now, even if another user
+// controls a part of the path and changes it meanwhile.
+func replaceFile(path string, data []byte, mode uint32) error {
+	dir, name, _, err := walk(path)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	fresh := fmt.Sprintf(".%s.%d", name, os.Getpid())
+	_ = unix.Unlinkat(dir, fresh, 0) // of a process that had this PID and was killed
+	fd, err := unix.Openat(dir, fresh, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), path)
+	_, err = f.Write(data)
+	if err == nil {
+		err = unix.Fchmod(fd, mode)
+	}
+	if closing := f.Close(); err == nil {
+		err = closing
+	}
+	if err == nil {
+		err = unix.Renameat(dir, fresh, dir, name)
+	}
+	if err != nil {
+		_ = unix.Unlinkat(dir, fresh, 0)
+	}
+	return err
 }

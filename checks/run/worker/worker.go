@@ -127,7 +127,9 @@ func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
 	case wire.OpTake:
 		return take(req.Path)
 	case wire.OpPut:
-		return put(req.Path, req.Data, req.MakeDir)
+		return put(req.Path, req.Data, req.Mode, req.MakeDir)
+	case wire.OpJournal:
+		return journal(req.Entries)
 	case wire.OpFacts:
 		return &wire.Response{Facts: w.facts(req)}
 	case wire.OpHave:
