@@ -26,6 +26,7 @@ type Row struct {
 	Do       string // the advice
 	Place    *checks.Place
 	Output   string // the output of a shell line, unless it is printed directly
+	Shell    bool   // a shell line
 }
 
 // Report is the result of a run: the facts about the node and the results of the checks.

@@ -104,6 +104,16 @@ func rootCommand(argv []string, exit *int) *cobra.Command {
 	f.BoolVar(&opts.Failed, "failed", false, "with --check: print only the rows that are not ok")
 	f.BoolVar(&opts.NoShell, "no-shell", false, "with --check: skip shell lines")
 	f.BoolVar(&opts.JSON, "json", false, "with --check: print one object of JSON")
+	f.StringVar(&opts.Format, "format", "", "with --check: "+strings.Join(report.Formats, ", "))
+	root.ValidArgsFunction = func(_ *cobra.Command, words []string, word string) ([]string, cobra.ShellCompDirective) {
+		switch {
+		case len(words) > 0 && words[len(words)-1] == "--format":
+			return report.Formats, cobra.ShellCompDirectiveNoFileComp
+		case strings.HasPrefix(word, "-"):
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return nil, cobra.ShellCompDirectiveDefault
+	}
 	f.BoolVar(&opts.Redact, "redact", false, "with --check: remove serial numbers and UUIDs")
 	f.StringVar(&runs, baseline.Name, "", "record the baseline of this node")
 	f.Lookup(baseline.Name).NoOptDefVal = baseline.Runs
@@ -128,13 +138,16 @@ func rootCommand(argv []string, exit *int) *cobra.Command {
 			err = unknownCommand(cmd, words[0])
 		}
 		learn := f.Changed(baseline.Name)
-		for _, name := range []string{"act", "failed", "no-shell", "json", "redact"} {
+		for _, name := range []string{"act", "failed", "no-shell", "json", "redact", "format"} {
 			if err == nil && f.Changed(name) && !check {
 				err = fmt.Errorf("--%s is an option of --check", name)
 			}
 		}
 		if err == nil && learn && len(o.Words) > 0 && strings.Trim(o.Words[0], "0123456789") == "" {
 			err = fmt.Errorf("--baseline %s: write --baseline=%s", o.Words[0], o.Words[0])
+		}
+		if err == nil && f.Changed("format") {
+			err = opts.UseFormat()
 		}
 		switch {
 		case err == nil && printVersion:
@@ -169,7 +182,7 @@ Exit status: 0, 1 if a line has an error, 3 if the configuration cannot be used.
   nhc-gpu plan -c nhc.conf.new
   nhc-gpu plan --prolog`,
 	}
-	list := append(ask.Commands(), checkCommand(exit), selftest.Command(version, exit), ask.Job(), platforms.Command(), topoCommand(), topo.Cabling(),
+	list := append(ask.Commands(), checkCommand(exit), selftest.Command(version, exit), ask.Job(), ask.Status(version, exit), platforms.Command(), topoCommand(), topo.Cabling(),
 		lintCommand(exit),
 		options.With(plan, func(o *options.Options) error { return planFor(o, exit) }),
 		&cobra.Command{

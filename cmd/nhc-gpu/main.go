@@ -145,7 +145,9 @@ func checkHealth(argv []string, opts *options.Options, err error) int {
 	if options.IsOwn(argv[0]) && !opts.LikeLBNL() {
 		warnOfSettings(opts)
 	}
-	return health.New(argv, opts).Check()
+	r := health.New(argv, opts)
+	r.Version = version
+	return r.Check()
 }
 
 // warnOfSettings reports wrong values and misspelt names of settings on the command line, as lint
@@ -170,6 +172,6 @@ func detachedHealth(argv []string) int {
 		return options.ExitUsage // its parent has refused them
 	}
 	r := health.New(argv, opts)
-	r.Background = true
+	r.Background, r.Version = true, version
 	return r.Check()
 }

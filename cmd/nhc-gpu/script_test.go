@@ -16,6 +16,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+	"github.com/nhc-gpu/nhc-gpu/tests/schema"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -61,6 +62,21 @@ func fakeSys(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(nodes[args[1]]().Write(ts.MkAbs(args[0])))
 }
 
+// checkEvents FILE [N]: the file has N events, or some, one in each line; stdout is a file, too.
+func checkEvents(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 || len(args) > 2 {
+		ts.Fatalf("usage: events FILE [N]")
+	}
+	n := 0
+	for line := range strings.Lines(ts.ReadFile(args[0])) {
+		n++
+		ts.Check(schema.Check([]byte(line)))
+	}
+	if n == 0 || len(args) == 2 && args[1] != strconv.Itoa(n) {
+		ts.Fatalf("%d events in %s, want %v", n, args[0], args[1:])
+	}
+}
+
 // TestScript runs the whole program: one behaviour a file, exit status and
 // exact text.
 func TestScript(t *testing.T) {
@@ -102,6 +118,7 @@ func runScripts(t *testing.T, dir string) {
 			"fakesys":  fakeSys,
 			"helps":    printHelps,
 			"registry": printRegistry,
+			"events":   checkEvents,
 			// status N PROGRAM ARG...: the program ends with that status.
 			"status": func(ts *testscript.TestScript, neg bool, args []string) {
 				if neg || len(args) < 2 {

@@ -10,16 +10,19 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/job"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/conf/spell"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // Judge passes the results of a run to its fold, and carries out the fold's events. It is a
@@ -36,6 +39,7 @@ type Judge struct {
 	current    *plan.Step // the present step, or the last one
 	unanswered session.Unanswered
 	steps      map[int]*plan.Step // the steps of failures, by index
+	Results    []event.Result     // of the steps so far
 
 	Records *job.Records
 	Job     *job.Around // the job of a prolog or an epilog
@@ -87,6 +91,7 @@ func (j *Judge) Forked(pid int) {
 
 // Native judges the findings of a check.
 func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
+	defer record(j, s, res.Took, res.Fact)()
 	from := len(j.Fold.Failures())
 	res.Findings = j.excuse(res.Findings, s.Lacks)
 	if j.Job != nil {
@@ -117,6 +122,7 @@ func (j *Judge) Assigned(s *plan.Step) {
 
 // Expired judges a step that did not end in time.
 func (j *Judge) Expired(s *plan.Step, hung *checks.Hung) {
+	defer record(j, s, hung.For, "")()
 	from := len(j.Fold.Failures())
 	why := WhyStuck(hung)
 	if d := run.HungDevice(s.Lane, hung.Doing); d != (checks.Device{}) && session.OwnCheck(*s) && (s.Lane.Vendor() || hung.Stuck) {
@@ -139,7 +145,14 @@ func WhyStuck(hung *checks.Hung) string {
 
 // Line runs a step in bash.
 func (j *Judge) Line(_ context.Context, s *plan.Step) (more bool) {
-	from := len(j.Fold.Failures())
+	from, began, add := len(j.Fold.Failures()), time.Now(), record(j, s, 0, "")
+	defer func() {
+		at := len(j.Results)
+		add()
+		for i := range j.Results[at:] {
+			j.Results[at+i].Milliseconds = event.Milliseconds(time.Since(began))
+		}
+	}()
 	more = j.line(s)
 	j.judged(from, s)
 	return more
@@ -267,4 +280,32 @@ func (j *Judge) RunPlan(watch func(*plan.Step, string, time.Duration, time.Durat
 // Engine returns the engine that runs plans in this run.
 func (j *Judge) Engine(watch func(*plan.Step, string, time.Duration, time.Duration)) *run.Engine {
 	return &run.Engine{Pool: j.Pool, Deadline: j.Budget.End, Timeout: j.Timeout, Doing: watch}
+}
+
+// Deliver makes the event of the run and passes it to the history and the outputs. unusable is the
+// error of a configuration that the run could not use.
+func (j *Judge) Deliver(version string, exit int, unusable string) {
+	switch {
+	case j.Eval != "": // one line of a person
+		return
+	case unusable != "":
+		j.Pool.SetVars(j.Set.WorkerVars()) // no check has needed them
+		j.Results = []event.Result{{Check: event.Whole, Severity: checks.Unknown, Remedy: checks.FixConfig, Message: unusable}}
+	case j.Plan == nil: // a script of the site has ended the run
+		return
+	}
+	e := &event.Event{
+		Schema: event.Schema, Version: version, Node: j.Name, Time: time.Now().UTC().Truncate(time.Millisecond), Boot: slurm.BootID(),
+		Context: j.Role.String(), Mode: outputs.Mode(j.Node), Config: j.Set.Get("CONFFILE"), Exit: exit, Milliseconds: event.Milliseconds(time.Since(j.Budget.Began)),
+		Results: j.Results, Slurm: j.Did,
+	}
+	if e.Results == nil {
+		e.Results = []event.Result{}
+	}
+	if j.Job != nil {
+		e.Job = j.Job.Job.ID
+	}
+	e.Message = j.Fold.LastMessage()
+	e.Judge()
+	outputs.Deliver(j.Node, j.Config.Outputs(), e)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
@@ -54,6 +55,7 @@ func (n *Node) CarryOut(v slurm.Verdict) (delivered bool) {
 	ctx, cancel := n.Acting()
 	defer cancel()
 	out, err := n.Controller().Act(ctx, v, n.Role)
+	n.Did = actionOf(out, err, n.Set.Observes())
 	switch {
 	case out.Warning != nil && !errors.Is(out.Warning, run.ErrNoState):
 		n.Warn(out.Warning)
@@ -77,6 +79,21 @@ func (n *Node) CarryOut(v slurm.Verdict) (delivered bool) {
 		}
 	}
 	return err == nil
+}
+
+// actionOf describes what a decision did.
+func actionOf(out slurm.Outcome, err error, observes bool) *event.Action {
+	a := &event.Action{Action: out.Action.String(), Sent: err == nil && out.Action != slurm.None && !observes, Reason: out.Reason, Why: out.Why}
+	switch out.Held {
+	case slurm.ReportedDrained:
+		a.Owner = event.OwnerNHC
+	case slurm.ReportedLeftAlone:
+		a.Owner = event.OwnerOther
+	}
+	if err != nil {
+		a.Error = err.Error()
+	}
+	return a
 }
 
 // Would logs a decision that is not carried out, in the log and in syslog.

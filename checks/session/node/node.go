@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
@@ -46,6 +47,7 @@ type Node struct {
 	Bad        error // why the node has no name
 	Unnamed    bool  // slurm.conf has no node for this host
 	Role       slurm.Role
+	Did        *event.Action  // the last decision about the node in this run, nil if there was none
 	Background bool           // this is the detached half of a run
 	dir        slurm.StateDir // the state stored between runs; nil if it cannot be stored
 

@@ -1,7 +1,9 @@
 package sink
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/syslog"
 	"net"
@@ -62,25 +64,36 @@ func dialSyslog() (conn net.Conn, err error) {
 
 // SyslogAs writes lines with another severity.
 func SyslogAs(severity syslog.Priority, tag string, lines []string) {
-	done := make(chan struct{})
-	run.Go(func() {
-		defer close(done)
-		conn, err := dialSyslog()
-		if err != nil {
-			return
+	var records []string
+	for _, l := range lines {
+		for rec := range strings.SplitSeq(l, "\n") {
+			records = append(records, fmt.Sprintf("<%d>%s %s[%d]: %s", syslog.LOG_DAEMON|severity, time.Now().Format(time.Stamp), tag, os.Getpid(), record(rec)))
 		}
-		defer conn.Close()
-		_ = conn.SetWriteDeadline(time.Now().Add(syslogLimit))
-		for _, l := range lines {
-			for rec := range strings.SplitSeq(l, "\n") {
-				_, _ = fmt.Fprintf(conn, "<%d>%s %s[%d]: %s\n", syslog.LOG_DAEMON|severity, time.Now().Format(time.Stamp), tag, os.Getpid(), record(rec))
+	}
+	_ = Records(records, syslogWait()) // without a syslog socket they are lost
+}
+
+// Records writes records that have their header, and waits at most that long.
+func Records(records []string, limit time.Duration) error {
+	done := make(chan error, 1)
+	run.Go(func() {
+		conn, err := dialSyslog()
+		if err == nil {
+			defer conn.Close()
+			_ = conn.SetWriteDeadline(time.Now().Add(syslogLimit))
+			for _, rec := range records {
+				_, failed := fmt.Fprintln(conn, rec)
+				err = cmp.Or(err, failed)
 			}
 		}
+		done <- err
 	})
 	select {
-	case <-done:
-	case <-time.After(syslogWait()):
+	case err := <-done:
+		return err
+	case <-time.After(min(limit, syslogWait())):
 		syslogLate.Store(true)
+		return errors.New("no answer")
 	}
 }
 

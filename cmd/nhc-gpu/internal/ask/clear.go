@@ -15,6 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
@@ -121,6 +122,9 @@ func (m memory) clearWords(words []string, all bool) error {
 	what := strings.Join(cleared, ", ")
 	if what == "" {
 		what = "nothing: no such error is remembered"
+	}
+	if len(cleared) > 0 {
+		outputs.Note(r.Node, fmt.Sprintf("cleared %s, by %s", what, who))
 	}
 	sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{fmt.Sprintf("nhc-gpu clear %s%s: by %s: cleared %s", m.flag, strings.Join(rest, " "), who, what)})
 	fmt.Fprintln(console.Screen, "cleared", what)

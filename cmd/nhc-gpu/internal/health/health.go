@@ -28,6 +28,8 @@ type Run struct {
 	Sig  *console.Signals
 	*judge.Judge
 
+	Version string // of the program, for the event
+
 	doubt    string // the first unknown result
 	unusable bool   // the configuration cannot be used: there is no verdict
 }
@@ -64,11 +66,13 @@ func (r *Run) Check() int {
 		r.do()
 		exit = r.act()
 		run.EndCrashes(r.Pool)
+		r.Deliver(r.Version, exit, "")
 	} else if sig := r.Signals.Caught(); sig != 0 && r.Job == nil { // before the first check: there is no verdict
 		exit = 128 + int(sig)
 	} else {
 		if r.unusable {
 			r.leavePending()
+			r.Deliver(r.Version, exit, r.doubt)
 		}
 		if exit != 0 && r.Job != nil {
 			exit = UncheckedJob(r.Role, exit)

@@ -117,6 +117,7 @@ const OwnHelp = `
    -q              Print only failures and unknown results, nothing else
    --no-shell      Skip shell lines; their results are unknown
    --json          Print one object of JSON
+   --format FORMAT Print as text, json, jsonl, nagios, npd, junit or prometheus
    --redact        Remove serial numbers and UUIDs
  --baseline[=RUNS] Run the active tests (5 times) and record what this node reaches
                    as its baseline; --baseline=0 shows the baseline
@@ -134,6 +135,8 @@ const OwnHelp = `
  cabling           Write the list of switch ports from ibnetdiscover -p
  selftest          Show that GPU and fabric checks detect one faulty device
  xid explain CODE  Explain Xid codes and how they are classified
+ status            Show the last run, who holds the node, and why
+ history           Show what changed on this node, and when
  job [ID]          Show what happened on this node while a job ran
  clear             Acknowledge GPU or port errors so that the node can return
  completion SHELL  Print a completion script for bash, zsh, fish or powershell

@@ -68,7 +68,7 @@ func Parse(args []string, cmd *cobra.Command) (*Options, error) {
 		o.Set = append(o.Set, Assignment{name, value})
 		o.Debug = append(o.Debug, debug)
 	}
-	words, err := checks.Getopts(spec, args, func(opt byte, arg string) {
+	words, err := checks.Getopts(spec, joinValues(args, cmd), func(opt byte, arg string) {
 		if wrong != nil {
 			return
 		}
@@ -135,6 +135,23 @@ func Parse(args []string, cmd *cobra.Command) (*Options, error) {
 
 // parseLong sets a long option of cmd. It refuses --check=false: a run that drains the node
 // must not look like one that does not.
+// joinValues joins each long option that has a value with its value: "--format json" becomes
+// "--format=json".
+func joinValues(args []string, cmd *cobra.Command) (joined []string) {
+	for i := 0; i < len(args); i++ {
+		word := args[i]
+		name, long := strings.CutPrefix(word, "--")
+		if long && cmd != nil && i+1 < len(args) {
+			if f := cmd.Flags().Lookup(name); f != nil && f.NoOptDefVal == "" {
+				i++
+				word += "=" + args[i]
+			}
+		}
+		joined = append(joined, word)
+	}
+	return joined
+}
+
 func parseLong(text string, cmd *cobra.Command) error {
 	name, _, valued := strings.Cut(text, "=")
 	if f := cmd.Flags().Lookup(name); f == nil || valued && f.Value.Type() == "bool" {

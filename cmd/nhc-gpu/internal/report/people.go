@@ -47,7 +47,7 @@ func Open(o *options.Options, opts Options) (*health.Run, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	r.Set.Hold, r.ToJSON = !opts.Act, opts.JSON || o.Quiet()
+	r.Set.Hold, r.ToJSON = !opts.Act, opts.JSON || opts.Format != "" || o.Quiet()
 	if err := r.Sysconfig(); err != nil {
 		r.Stop(err)
 		r.Close()

@@ -18,6 +18,7 @@ import (
 type Options struct {
 	Runs    bool // run the plan; else only show it
 	JSON    bool
+	Format  string // one of [event.Formats]; "" for a table or JSON
 	Redact  bool
 	Act     bool // carry out the actions of checks
 	NoShell bool // do not run the site's shell lines and scripts
@@ -35,7 +36,7 @@ func Print(o *options.Options, opts Options, version string, exit *int) error {
 	r.Prepare()
 	t := NewTable(r.Judge)
 	t.noShell = opts.NoShell
-	if !opts.JSON {
+	if !opts.JSON && opts.Format == "" {
 		t.watch = r.Progress()
 	}
 	err = r.Engine(t.watch.Hook()).Do(r.Ctx, r.Plan, t)
@@ -56,13 +57,17 @@ func Print(o *options.Options, opts Options, version string, exit *int) error {
 	}
 	out := verdict.Report{Version: version, Node: r.Set.Get("HOSTNAME"), From: from, Rows: t.Rows, ShellLines: t.lines, NoShell: opts.NoShell, Failed: opts.Failed}
 	view := verdict.View{Quiet: o.Quiet()}
-	if !opts.One && (opts.JSON || !opts.Failed && !view.Quiet) {
+	if !opts.One && opts.Format == "" && (opts.JSON || !opts.Failed && !view.Quiet) {
 		t.watch.Say("reading the facts about this node")
 		out.Facts = slices.Concat(r.Facts(), r.PlatformRows(), r.SlurmRows())
 	}
 	*exit = out.Exit()
 	if opts.Redact {
 		out.Redact()
+	}
+	if opts.Format != "" {
+		*exit, err = asEvent(r, &out).Write(os.Stdout, opts.Format)
+		return err
 	}
 	if opts.JSON {
 		return out.JSON(os.Stdout)

@@ -1,0 +1,255 @@
+// Package outputs keeps the event of a run for later runs, and passes it to the outputs of the site.
+package outputs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/event"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+)
+
+// The history of a node is a journal of its changes. It has at most 1,000 of them or those of 30 days,
+// whichever is less: [History] drops the others, and the size of the journal bounds the files.
+const (
+	HistoryJournal = "history"
+	HistoryMost    = 2 << 20 // bytes, in each of two files
+	HistoryChanges = 1000
+	HistoryAge     = 30 * 24 * time.Hour
+)
+
+// RunPrefix is the beginning of the names under which the last event of each context is kept.
+const RunPrefix = "run-"
+
+// The time limits of outputs.
+const (
+	limit  = time.Second            // of each output; around a job, which waits, of all together
+	least  = 50 * time.Millisecond  // of each output at the end of the time
+	memory = 100 * time.Millisecond // the part that is reserved for the last event
+	whole  = 57 * time.Second       // of a health check: slurmd ends it after 60
+)
+
+// textMode lets node_exporter read the metrics, which name no user, process or file. The other files
+// are readable by root and a group.
+const textMode = 0o644
+
+// Deliver keeps the event and passes it to the outputs. It comes after the verdict has been carried
+// out: an output that fails costs a warning, is counted in the next event, and changes nothing else.
+// Only root has a memory, and only its runs have outputs.
+func Deliver(n *node.Node, o conf.Output, e *event.Event) {
+	// The results of a recorded node are not about this one.
+	if root := n.Set.Get("HOSTROOT"); n.Set.Past == "" || root != "" && root != "/" {
+		return
+	}
+	if o.Privacy {
+		e = e.Private()
+	}
+	d := delivery{n: n, Output: o, event: e}
+	switch now := time.Now(); {
+	case n.Role.AroundJob():
+		d.end = now.Add(limit - memory)
+	case n.HealthCheck() && !n.Background:
+		d.end = n.Budget.Began.Add(whole)
+	}
+	old, err := d.last()
+	if d.fail("history", err); err == nil {
+		d.remembers = true
+		e.Compare(old)
+	}
+	d.write()
+	d.syslog()
+	d.command()
+	if d.remembers && !slices.Equal(e.Outputs, d.failed) {
+		kept := *e
+		kept.Outputs = d.failed
+		d.send(d.keep(&kept))
+	}
+}
+
+type delivery struct {
+	conf.Output
+
+	n     *node.Node
+	event *event.Event
+	end   time.Time // when the time for outputs is over, zero for never
+
+	remembers bool // the memory of the node can be used
+	failed    []event.Failure
+}
+
+// output is a request of an output.
+type output struct {
+	name string
+	*wire.Request
+}
+
+// left returns the time that an output has.
+func (d *delivery) left(limit time.Duration) time.Duration {
+	if d.end.IsZero() {
+		return limit
+	}
+	return min(limit, max(time.Until(d.end), least))
+}
+
+// last returns the event of the last run in this context, nil if there is none, or a damaged one. The
+// error is that of the memory: it would also prevent the writing, and may have cost the time limit.
+func (d *delivery) last() (*event.Event, error) {
+	name := RunPrefix + d.event.Context
+	resp, err := d.n.Pool.Call(context.WithoutCancel(d.n.Ctx), checks.Local, &wire.Request{Op: wire.OpRecall, Name: name, Line: "read the last event"}, d.left(limit)).AnswerTo("read the last event")
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range resp.Records {
+		if r.Name == name && r.Err == "" {
+			if e, err := event.Parse(r.Data); err == nil {
+				return e, nil
+			}
+		}
+	}
+	return nil, nil
+}
+
+func (d *delivery) keep(e *event.Event) output {
+	return output{"history", &wire.Request{Op: wire.OpKeep, Name: RunPrefix + e.Context, Data: e.Line(), Line: "write the last event"}}
+}
+
+func (d *delivery) note(e *event.Event) output {
+	return output{"history", &wire.Request{Op: wire.OpNote, Name: HistoryJournal, Most: HistoryMost, Data: e.Short().Line(), Line: "write the history"}}
+}
+
+// write writes the last event, the history and the files, and to the journal of systemd.
+func (d *delivery) write() {
+	var list []output
+	if d.remembers {
+		list = append(list, d.keep(d.event))
+	}
+	if d.remembers && len(d.event.Changed) > 0 {
+		list = append(list, d.note(d.event))
+	}
+	if d.Textfile != "" && !d.n.Role.AroundJob() { // the metrics describe the node
+		list = append(list, output{"textfile", &wire.Request{Op: wire.OpPut, Path: d.Textfile, Mode: textMode, Data: d.event.Prometheus(d.Autopilot), Line: "write " + d.Textfile}})
+	}
+	if d.Journald {
+		var entries []wire.Entry
+		for _, entry := range d.event.Journal(d.n.Set.Get("NAME")) {
+			entries = append(entries, wire.Entry(entry))
+		}
+		list = append(list, output{"journald", &wire.Request{Op: wire.OpJournal, Entries: entries, Line: "write to the journal"}})
+	}
+	if d.JSONL != "" {
+		list = append(list, output{"jsonl", &wire.Request{Op: wire.OpAppend, Path: d.JSONL, Most: d.JSONLMax, Data: append(d.event.Line(), '\n'), Line: "write " + d.JSONL}})
+	}
+	d.send(list...)
+}
+
+// send has the local worker carry out the requests of outputs. It replaces a worker that hangs, and
+// skips an output for as long as a process of an earlier run hangs in it.
+func (d *delivery) send(list ...output) {
+	names, reqs := map[*wire.Request]string{}, make([]*wire.Request, 0, len(list))
+	for _, o := range list {
+		names[o.Request], reqs = o.name, append(reqs, o.Request)
+	}
+	limit := func(*wire.Request) time.Duration { return d.left(limit) }
+	d.n.Pool.Do(context.WithoutCancel(d.n.Ctx), checks.Local, reqs, limit, func(q *wire.Request, o run.Outcome) { d.fail(names[q], o.FailureIn(q.Line)) })
+}
+
+func (d *delivery) fail(name string, err error) {
+	if err == nil {
+		return
+	}
+	d.failed = append(d.failed, event.Failure{Output: name})
+	if !d.Privacy {
+		d.failed[len(d.failed)-1].Error = err.Error()
+	}
+	d.n.Warn(fmt.Errorf("output %s: %w", name, err))
+}
+
+func (d *delivery) syslog() {
+	if d.Syslog {
+		d.fail("syslog", sink.Records(d.event.Syslog(d.n.Set.Get("NAME"), d.SyslogID, os.Getpid()), d.left(limit)))
+	}
+}
+
+// command gives the event to the site's command, if it is due.
+func (d *delivery) command() {
+	due := d.CommandOn == conf.Always || len(d.event.Changed) > 0 && (d.CommandOn == conf.OnChange || d.event.Verdict == checks.Fail)
+	argv := d.Output.Command
+	if len(argv) == 0 || !due {
+		return
+	}
+	timeout := d.left(d.CommandTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	out, err := d.n.Pool.Exec(ctx, argv, d.n.Set.Environ(), append(d.event.Line(), '\n'))
+	switch {
+	case err == nil && out.TimedOut:
+		err = fmt.Errorf("no end within %s", timeout.Round(10*time.Millisecond))
+	case err == nil && out.Status != 0:
+		err = fmt.Errorf("exit status %d", out.Status)
+	}
+	if err != nil {
+		d.fail("command", fmt.Errorf("run %s: %w", argv[0], err))
+	}
+}
+
+// Note adds a person's action to the history of the node.
+func Note(n *node.Node, what string) {
+	e := &event.Event{
+		Schema: event.Schema, Node: n.Name, Time: time.Now().UTC().Truncate(time.Millisecond), Context: n.Role.String(), Mode: Mode(n),
+		Message: what, Results: []event.Result{}, Changed: []string{event.Cleared},
+	}
+	d := delivery{n: n, event: e}
+	d.send(d.note(e))
+}
+
+// Mode returns whether decisions of the run are carried out.
+func Mode(n *node.Node) string {
+	if n.Set.Observes() {
+		return conf.Observe
+	}
+	return conf.Enforce
+}
+
+// Last returns the last event of each context, the newest first.
+func Last(n *node.Node) (list []*event.Event, err error) {
+	resp, err := n.Pool.Call(n.Ctx, checks.Local, &wire.Request{Op: wire.OpRecall, Name: RunPrefix, Line: "read the last events"}, 2*limit).AnswerTo("read the last events")
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range resp.Records {
+		e, err := event.Parse(r.Data)
+		if r.Err != "" || err != nil {
+			n.Warn(fmt.Errorf("the event %s is damaged", r.Name))
+			continue
+		}
+		list = append(list, e)
+	}
+	slices.SortFunc(list, func(a, b *event.Event) int { return b.Time.Compare(a.Time) })
+	return list, nil
+}
+
+// History returns the changes of the node, the oldest first.
+func History(n *node.Node, now time.Time) (list []*event.Event, err error) {
+	resp, err := n.Pool.Call(n.Ctx, checks.Local, &wire.Request{Op: wire.OpNotes, Name: HistoryJournal, Most: HistoryMost, Line: "read the history"}, 2*limit).AnswerTo("read the history")
+	if err != nil {
+		return nil, err
+	}
+	for _, line := range resp.Lines {
+		if !json.Valid(line) { // cut off when the disk was full
+			continue
+		}
+		if e, err := event.Parse(line); err == nil && now.Sub(e.Time) <= HistoryAge {
+			list = append(list, e)
+		}
+	}
+	return list[max(0, len(list)-HistoryChanges):], nil
+}

@@ -1,0 +1,133 @@
+package ask
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/event"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
+)
+
+// History shows the changes of this node.
+func History() *cobra.Command {
+	var since string
+	var codes []string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "history",
+		Short: "Show what changed on this node, and when",
+		Long: `Prints the changes of the last 30 days, at most 1,000, the oldest first: each change
+of the verdict, of the findings and of the mode, each drain and resume, what could
+not be delivered, and what a person cleared. Needs root.
+
+Exit status: 0, 10 wrong arguments or not root.`,
+		Example: `  nhc-gpu history
+  nhc-gpu history --since 24h
+  nhc-gpu history --since 2026-11-20 --code gpu.`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, words []string) error {
+			now := time.Now()
+			from, err := parseSince(since, now)
+			if err != nil {
+				return options.Wrong{Err: err}
+			}
+			r, err := openPast("history", words)
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			list, err := outputs.History(r.Node, now)
+			if err != nil {
+				return err
+			}
+			return printHistory(list, from, codes, asJSON)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&since, "since", "", "only changes since then: 24h, 7d, 2026-11-20, '2026-11-20 03:00'")
+	f.StringSliceVar(&codes, "code", nil, "only changes with a finding whose code begins with one of these: gpu.xid,gpu.ecc")
+	f.BoolVar(&asJSON, "json", false, "print each change as one object of JSON per line")
+	return cmd
+}
+
+// parseSince returns the time that an argument of --since names; the zero time for none.
+func parseSince(text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if d, ok := checks.ParseTime(text); ok {
+		return now.Add(-d), nil
+	}
+	for _, layout := range []string{"2006-01-02", "2006-01-02 15:04", "2006-01-02 15:04:05", "2006-01-02T15:04:05", time.RFC3339} {
+		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("option --since=%s: want a duration (24h, 7d) or a time (2026-11-20, '2026-11-20 03:00')", text)
+}
+
+func printHistory(list []*event.Event, from time.Time, codes []string, asJSON bool) error {
+	for _, e := range list {
+		about := func(r event.Result) bool { return r.Has(codes) }
+		if e.Time.Before(from) || len(codes) > 0 && !slices.ContainsFunc(e.Results, about) {
+			continue
+		}
+		if asJSON {
+			if err := json.NewEncoder(os.Stdout).Encode(e); err != nil {
+				return fmt.Errorf("print a change: %w", err)
+			}
+			continue
+		}
+		fmt.Fprintln(console.Screen, historyLine(e))
+	}
+	return nil
+}
+
+// historyLine returns a change as one line.
+func historyLine(e *event.Event) string {
+	parts := []string{e.Time.Local().Format(clock), fmt.Sprintf("%-11s %-7s", e.Context, e.Verdict)}
+	if e.Job != "" {
+		parts = append(parts, "job "+e.Job)
+	}
+	var about []string
+	if s := e.Slurm; s != nil && s.Action != "none" {
+		text := s.Action
+		if !s.Sent {
+			text = "would " + text
+		}
+		about = append(about, strings.TrimSpace(text+" "+s.Reason))
+	}
+	if s := e.Slurm; s != nil && s.Error != "" {
+		about = append(about, "not delivered: "+s.Error)
+	}
+	if slices.Contains(e.Changed, event.NewOwner) && e.Slurm != nil {
+		about = append(about, holder(e.Slurm))
+	}
+	if slices.Contains(e.Changed, event.NewMode) {
+		about = append(about, "MODE="+e.Mode)
+	}
+	if slices.Contains(e.Changed, event.Cleared) {
+		about = append(about, e.Message)
+	}
+	findings := e.Findings()
+	for i, f := range findings {
+		if i == 3 {
+			about = append(about, fmt.Sprintf("and %d more", len(findings)-i))
+			break
+		}
+		about = append(about, strings.TrimSpace(f.Code+" "+shortMessage(f)))
+	}
+	if len(about) == 0 {
+		about = e.Changed
+	}
+	return strings.Join(parts, "  ") + "  " + strings.Join(about, "; ")
+}

@@ -1,0 +1,247 @@
+package ask
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/event"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/report"
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
+)
+
+// statusOptions are the options of status.
+type statusOptions struct {
+	version string // of the program
+	format  string
+	codes   []string
+	maxAge  time.Duration
+	context string
+}
+
+// Status shows the last run on this node.
+func Status(version string, exit *int) *cobra.Command {
+	o := statusOptions{version: version}
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the last run, who holds the node, and why",
+		Long: `Prints the last run on this node from its stored event, without a check: the
+verdict and since when it stands, each failure with its remedy, who holds the node
+at Slurm, stuck processes, outputs that fail, and the next active tests. A plugin
+of Nagios or node-problem-detector that prints the last event asks no driver a
+second time. Needs root.
+
+Exit status: 0 ok, 1 warn, 2 fail, 3 unknown, no run yet, or the last run is older
+than --max-age; with --format npd 0 healthy, 1 fault, 3 unknown. 10 wrong arguments.`,
+		Example: `  nhc-gpu status
+  nhc-gpu status --format json
+  nhc-gpu status --format npd --code gpu.nvlink --max-age 15m`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, words []string) error {
+			if !slices.Contains(report.Formats, o.format) {
+				return options.Wrong{Err: fmt.Errorf("option --format=%s: want %s", o.format, spell.OneOf(o.format, report.Formats))}
+			}
+			return printStatus(&o, words, exit)
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.format, "format", "text", strings.Join(report.Formats, ", "))
+	f.StringSliceVar(&o.codes, "code", nil, "only findings whose code begins with one of these: gpu.ecc,gpu.remap")
+	f.StringVar(&o.context, "context", "", "only the last run in this context: healthcheck, prolog, epilog, manual")
+	f.DurationVar(&o.maxAge, "max-age", 0, "an older run counts as unknown: 15m")
+	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(report.Formats, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// openPast opens a run of a person that reads what earlier runs of the node have kept.
+func openPast(command string, words []string) (*health.Run, error) {
+	r, rest, err := xidRun(words)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(rest) > 0:
+		err = options.Wrong{Err: fmt.Errorf("surplus argument %q: want options and NAME=value", rest[0])}
+	case r.Bad != nil:
+		err = r.Bad
+	case r.Set.Past == "":
+		err = errors.New(command + ": only root can read what earlier runs have stored")
+	}
+	if err != nil {
+		r.Close()
+		return nil, err
+	}
+	r.Pool.SetVars(r.Set.WorkerVars())
+	return r, nil
+}
+
+func printStatus(o *statusOptions, words []string, exit *int) error {
+	r, err := openPast("status", words)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	list, err := outputs.Last(r.Node)
+	if err != nil {
+		return err
+	}
+	if o.context != "" {
+		list = slices.DeleteFunc(list, func(e *event.Event) bool { return e.Context != o.context })
+	}
+	now := time.Now()
+	e := lastOf(list, o.version, r)
+	if age := now.Sub(e.Time); o.maxAge > 0 && age > o.maxAge {
+		e.Verdict = checks.Unknown
+		e.Results = []event.Result{{Check: event.Whole, Severity: checks.Unknown, Message: fmt.Sprintf("nhc-gpu:  the last run was %s ago", ago(age))}}
+	}
+	if len(o.codes) > 0 {
+		e.Only(o.codes)
+	}
+	switch o.format {
+	case "text":
+		describe(console.Screen, e, list[min(1, len(list)):], now)
+		describeNode(r)
+		*exit = event.Status(e.Verdict)
+	case "json":
+		out := json.NewEncoder(os.Stdout)
+		out.SetIndent("", "  ")
+		err, *exit = out.Encode(e), event.Status(e.Verdict)
+	default:
+		*exit, err = e.Write(os.Stdout, o.format)
+	}
+	return err
+}
+
+// lastOf returns the newest event that is not about a job, or else the newest one, or else an event
+// that says that there is none.
+func lastOf(list []*event.Event, version string, r *health.Run) *event.Event {
+	for i, e := range list {
+		if e.Job == "" {
+			copy(list[1:i+1], list[:i])
+			list[0] = e
+			break
+		}
+	}
+	if len(list) > 0 {
+		return list[0]
+	}
+	return &event.Event{Schema: event.Schema, Version: version, Node: r.Name, Context: r.Role.String(), Mode: outputs.Mode(r.Node), Verdict: checks.Unknown, Exit: 3, Results: []event.Result{{
+		Check: event.Whole, Severity: checks.Unknown, Message: "nhc-gpu:  no run of this node is stored",
+	}}}
+}
+
+// ago returns a duration in words, rounded.
+func ago(d time.Duration) string {
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%.0f h", d.Hours())
+	}
+	return fmt.Sprintf("%.0f days", d.Hours()/24)
+}
+
+const clock = "2006-01-02 15:04:05"
+
+// describe prints an event, and one line for each other context.
+func describe(w io.Writer, e *event.Event, others []*event.Event, now time.Time) {
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "  %-10s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	head := "node " + e.Node + ": " + e.Verdict.String()
+	if !e.Since.IsZero() {
+		head += fmt.Sprintf(" since %s (%s)", e.Since.Local().Format(clock), ago(now.Sub(e.Since)))
+	}
+	fmt.Fprintln(w, head)
+	if e.Time.IsZero() {
+		row("last run", "none is stored")
+		return
+	}
+	row("last run", "%s, %s (%s ago), %.0f ms, exit status %d", e.Context, e.Time.Local().Format(clock), ago(now.Sub(e.Time)), e.Milliseconds, e.Exit)
+	if e.Mode == "observe" {
+		row("mode", "observe: no decision is carried out")
+	}
+	for _, f := range e.Findings() {
+		row(f.Severity.String(), "%s", strings.TrimSpace(f.Code+" "+shortMessage(f)))
+		if do := checks.WhatToDo(f.Code); do != "" {
+			row("", "%s", do)
+		}
+	}
+	if s := e.Slurm; s != nil {
+		row("Slurm", "%s", holder(s))
+		switch {
+		case s.Error != "":
+			row("", "not delivered: %s; the next run tries again", s.Error)
+		case s.Owner == event.OwnerNHC && len(e.Findings()) == 0:
+			row("to clear", "%s", "the run has not checked the fault again ("+s.Why+"): scontrol update NodeName="+e.Node+" State=RESUME, or wait for the check")
+		case s.Owner == event.OwnerNHC:
+			row("to clear", "repair the fault: nhc-gpu resumes the node when the check passes")
+		case s.Owner == event.OwnerOther:
+			row("to clear", "nhc-gpu leaves the node to the person who drained it: scontrol show node %s", e.Node)
+		}
+	}
+	for _, failed := range e.Outputs {
+		row("output", "%s failed: %s", failed.Output, failed.Error)
+	}
+	if e.Evidence != "" {
+		row("evidence", "%s", e.Evidence)
+	}
+	for _, other := range others {
+		text := other.Verdict.String()
+		if other.Job != "" {
+			text += " for job " + other.Job
+		}
+		row(other.Context, "%s, %s (%s ago)", text, other.Time.Local().Format(clock), ago(now.Sub(other.Time)))
+	}
+}
+
+// shortMessage returns the message without the name of the check.
+func shortMessage(r event.Result) string {
+	if _, text, ok := strings.Cut(r.Message, ":  "); ok {
+		return text
+	}
+	return r.Message
+}
+
+// holder describes who holds the node.
+func holder(a *event.Action) string {
+	switch {
+	case a.Owner == event.OwnerNHC && a.Reason != "":
+		return "drained by nhc-gpu: " + a.Reason
+	case a.Owner == event.OwnerNHC:
+		return "drained by nhc-gpu"
+	case a.Owner == event.OwnerOther:
+		return "drained, down or in maintenance, not by nhc-gpu"
+	case a.Action == "none" || a.Sent:
+		return "in service, as far as the last run knows"
+	}
+	return "would " + a.Action + ": " + a.Reason
+}
+
+// describeNode prints the stuck processes and the next active tests.
+func describeNode(r *health.Run) {
+	for _, p := range r.Pool.Ledger().StuckProcesses() {
+		fmt.Fprintf(console.Screen, "  %-10s %s: %s, since %s\n", "stuck", p.Step, run.Describe(p.Hung()), p.Since.Local().Format(clock))
+	}
+	ctx, cancel := context.WithTimeout(r.Ctx, 2*time.Second)
+	defer cancel()
+	out, err := r.Pool.Exec(ctx, []string{"systemctl", "show", "-P", "NextElapseUSecRealtime", "nhc-gpu-active.timer"}, r.Set.Environ(), nil)
+	if next := strings.TrimSpace(string(out.Stdout)); err == nil && out.Status == 0 && next != "" {
+		fmt.Fprintf(console.Screen, "  %-10s %s\n", "next tests", next)
+	}
+}
