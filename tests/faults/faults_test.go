@@ -69,7 +69,7 @@ const (
 )
 
 // These are the rows of the files named after their subject.
-var all = slices.Concat(confFaults, logFaults, stateFaults, slurmFaults, shellFaults, startFaults, signalFaults, nvmlFaults, nodeFaults)
+var all = slices.Concat(confFaults, logFaults, outputFaults, stateFaults, slurmFaults, shellFaults, startFaults, signalFaults, nvmlFaults, nodeFaults)
 
 var program string
 

@@ -54,7 +54,7 @@ func (c deadCase) String() string {
 
 // places are the directories that die, by their use: "" is one in the directory of the test.
 var places = map[string]string{
-	"nhc.conf": "", "nhc.toml": "", "sysconfig": "", "LOGFILE": "", "INCDIR": "", "HOSTROOT": "",
+	"nhc.conf": "", "nhc.toml": "", "sysconfig": "", "LOGFILE": "", "INCDIR": "", "HOSTROOT": "", "outputs": "",
 	"/run/nhc-gpu": "/run/nhc-gpu", "/var/lib/nhc-gpu": "/var/lib/nhc-gpu",
 }
 
@@ -85,6 +85,9 @@ var deadCases = []deadCase{
 	{Lies: "HOSTROOT", When: before, exit: 142, or: 1, drained: true, quick: true}, // the limit of the run, or of the check
 	{Lies: "HOSTROOT", When: after, exit: 142, or: 1, drained: true},
 	{Lies: "HOSTROOT", When: during, exit: 1, drained: true},
+	{Lies: "outputs", When: before, exit: 1, drained: true, quick: true},
+	{Lies: "outputs", When: before, Passes: true, Again: true, quick: true},
+	{Lies: "outputs", When: during, exit: 1, drained: true},
 	{Lies: "/run/nhc-gpu", When: before, exit: 1, drained: true, quick: true},
 	{Lies: "/run/nhc-gpu", When: before, Passes: true},
 	{Lies: "/run/nhc-gpu", When: before, Passes: true, Again: true, quick: true},
@@ -147,7 +150,7 @@ func runCases(t *testing.T, quick bool) {
 				t.Errorf("%s: took %s, want at most %s, and %s on a machine on which nothing takes %s:\n%s", c, got.Took, timeout+grace, busy*got.Base, got.Base, got.Out)
 			}
 			t.Logf("%s: %s, nothing %s", c, got.Took.Round(time.Millisecond), got.Base.Round(time.Millisecond))
-			if strings.Count(got.Out, "warning: ") > 1 && c.Lies == "/run/nhc-gpu" {
+			if strings.Count(got.Out, "warning: ")-strings.Count(got.Out, "warning: output history: ") > 1 && c.Lies == "/run/nhc-gpu" {
 				t.Errorf("%s: want one warning about the memory:\n%s", c, got.Out)
 			}
 		})
@@ -231,9 +234,14 @@ func (c deadCase) run(dir string) (got deadResult, err error) {
 	if c.Passes {
 		line = "* || check_file_test -d /\n"
 	}
+	toml := "# no table\n"
+	if c.Lies == "outputs" {
+		toml = fmt.Sprintf("[output]\njsonl = %q\ntextfile = %q\ncommand = [%q]\ncommand_on = \"always\"\ncommand_timeout = 2\n",
+			where["outputs"]+"/nhc.jsonl", where["outputs"]+"/nhc.prom", where["outputs"]+"/ticket")
+	}
 	for file, text := range map[string]string{
 		where["nhc.conf"] + "/nhc.conf":         "# HW_CORES\n* || check_gpu_xid\n" + line,
-		where["nhc.toml"] + "/nhc.toml":         "# no table\n",
+		where["nhc.toml"] + "/nhc.toml":         toml,
 		where["sysconfig"] + "/nhc":             "DEBUG=0\n",
 		where["INCDIR"] + "/site.nhc":           "site_function() { :; }\n",
 		where["HOSTROOT"] + "/proc/x":           "",
