@@ -110,6 +110,7 @@ test:
 	$(FOR_TESTS) $(GO) test -count=1 $(TESTFLAGS) $(PACKAGES)
 
 test-all: build
+	@NHC_GPU_TESTS=all tests/install-deps.sh
 	$(FOR_TESTS) NHC_GPU_TESTS=all tests/tier/marked.sh All $(TESTFLAGS)
 
 test-long: build

@@ -12,6 +12,8 @@ packages="make gcc libc6-dev binutils ca-certificates git curl xz-utils
   infiniband-diags perftest
   rpm cpio debootstrap debian-archive-keyring
   bash-completion groff-base"
+# make test-all
+[ "${NHC_GPU_TESTS:-}" != all ] || packages="$packages prometheus prometheus-node-exporter"
 
 if [ "$(id -u)" != 0 ]; then
   say "not root, nothing installed: suites that need root or a program that is missing are skipped"
