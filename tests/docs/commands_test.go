@@ -68,7 +68,7 @@ func shown(t *testing.T, where, source string) (list [][]string) {
 // placeholders are words that stand for others in text.
 var placeholders = map[string]string{
 	"FILE": "/etc/nhc/nhc.conf", "DIR": "/root", "CODE": "79", "ID": "1234", "DEVICE": "0000:66:00.0", "GPU": "0000:66:00.0", "gpu6": "0000:66:00.0", "CHECK": "check_gpu_ecc",
-	"NAME": "HGX H100", "TEXT": "Xid 79", "MESSAGE": "Xid 79", "LINE": "NVRM: Xid (PCI:0000:66:00): 79, GPU has fallen off the bus.",
+	"FORMAT": "nagios", "NAME": "HGX H100", "TEXT": "Xid 79", "MESSAGE": "Xid 79", "LINE": "NVRM: Xid (PCI:0000:66:00): 79, GPU has fallen off the bus.",
 }
 
 // sandbox makes a directory with a configuration and a healthy node.
@@ -246,7 +246,7 @@ var files = []struct {
 	{regexp.MustCompile(`(?m)^(\[\[s?xid\]\]|\[class\.)`), "XID_POLICY"},
 	{regexp.MustCompile(`(?m)^\[\[counter\]\]`), "IB_COUNTERS"},
 	{regexp.MustCompile(`(?m)^\[\[error\]\]`), "DCGM_ERRORS"},
-	{regexp.MustCompile(`(?m)^\[(\[check\]|policy|prolog|epilog|healthcheck|active)`), "TOMLFILE"},
+	{regexp.MustCompile(`(?m)^\[(\[check\]|policy|prolog|epilog|healthcheck|active|output)`), "TOMLFILE"},
 }
 
 // Every example of a TOML file in the documents is one that the program reads without an
