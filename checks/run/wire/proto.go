@@ -60,7 +60,8 @@ const (
 	OpUnlock Op = "unlock" // let go of it
 	OpStuck  Op = "stuck"  // add processes to the ledger
 
-	OpJournal Op = "journal" // write entries to the journal of systemd
+	OpEvidence Op = "evidence" // keep an archive about the node
+	OpJournal  Op = "journal"  // write entries to the journal of systemd
 
 	OpAsk   Op = "ask"   // answer a person's question: Name is one of the questions below
 	OpGuard Op = "guard" // end a shell if the supervisor dies; this one has no answer
@@ -129,8 +130,9 @@ type Request struct {
 	Program string            `json:"program,omitempty"` // exec: the file to run, if it is not what argv says
 	Mark    *checks.LogMark   `json:"mark,omitempty"`    // count: up to where the log was read
 	Most    int64             `json:"most,omitempty"`    // note, notes: maximum size of the journal, bytes; append: of the file, which then becomes PATH.1
-	Who     string            `json:"who,omitempty"`     // ask: the person
+	Who     string            `json:"who,omitempty"`     // ask: the person; evidence: the host name to redact, "" for none
 	Places  Part[Place]       `json:"places,omitempty"`  // ask
+	Files   Part[Named]       `json:"files,omitempty"`   // evidence: files of the supervisor
 	Entries Part[Entry]       `json:"entries,omitempty"` // journal
 	Merge   bool              `json:"merge,omitempty"`   // exec: the standard error is part of the output; processes left behind continue
 }
@@ -206,6 +208,12 @@ type FileInfo struct {
 	Path    string      `json:"path,omitempty"` // read: absolute, without links as far as the file exists
 	Size    int64       `json:"size"`
 	Stays   bool        `json:"stays,omitempty"` // take: the file could not be removed
+}
+
+// Named is a file with its name.
+type Named struct {
+	Name string
+	Data []byte
 }
 
 // Entry is an entry of the journal of systemd.

@@ -11,12 +11,17 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// createdMode is the mode of a file that OpCreate creates, the same as of nhc.conf.
-const createdMode = 0o644
+// Modes of files that a worker creates: of OpCreate, the same as of nhc.conf, and of evidence.
+const (
+	createdMode = 0o644
+	privateMode = 0o600
+)
 
 // create writes a file that must not exist, not even as a dangling link. It writes the file
 // completely under another name before it renames it.
-func create(path string, data []byte) *wire.Response {
+func create(path string, data []byte) *wire.Response { return createMode(path, data, createdMode) }
+
+func createMode(path string, data []byte, mode os.FileMode) *wire.Response {
 	if _, err := os.Lstat(path); err == nil {
 		return &wire.Response{Exists: true, Err: fmt.Sprintf("write %s: the file exists", path)}
 	}
@@ -27,7 +32,7 @@ func create(path string, data []byte) *wire.Response {
 	defer os.Remove(f.Name())
 	_, err = f.Write(data)
 	if err == nil {
-		err = f.Chmod(createdMode)
+		err = f.Chmod(mode)
 	}
 	if err == nil {
 		err = f.Sync()

@@ -128,6 +128,8 @@ func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
 		return take(req.Path)
 	case wire.OpPut:
 		return put(req.Path, req.Data, req.Mode, req.MakeDir)
+	case wire.OpEvidence:
+		return w.keepEvidence(req)
 	case wire.OpJournal:
 		return journal(req.Entries)
 	case wire.OpFacts:

@@ -60,14 +60,19 @@ func Deliver(n *node.Node, o conf.Output, e *event.Event) {
 	case n.HealthCheck() && !n.Background:
 		d.end = n.Budget.Began.Add(whole)
 	}
+	archive := ""
 	old, err := d.last()
 	if d.fail("history", err); err == nil {
 		d.remembers = true
 		e.Compare(old)
+		archive = d.evidence(old)
 	}
 	d.write()
 	d.syslog()
 	d.command()
+	if archive != "" {
+		d.keepEvidence(archive)
+	}
 	if d.remembers && !slices.Equal(e.Outputs, d.failed) {
 		kept := *e
 		kept.Outputs = d.failed

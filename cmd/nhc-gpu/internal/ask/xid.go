@@ -21,7 +21,7 @@ import (
 
 // Commands are those about checks and errors.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{checksCommand(), explainCommand(), xidCommand(), clearCommand(), History()}
+	return []*cobra.Command{checksCommand(), explainCommand(), xidCommand(), clearCommand(), History(), Bundle()}
 }
 
 // xidCommand explains Xids; "nhc-gpu xid 79" does, too.

@@ -1,0 +1,325 @@
+// Package evidence collects what explains a fault after the node has been repaired: the kernel's log,
+// devices, counters, processes and versions. It writes all of it as one archive.
+package evidence
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// Limits, bytes. An archive never has more than MaxArchive, because its content before compression has
+// at most that; the directory never has more than MaxAll.
+const (
+	MaxArchive = 5 << 20
+	MaxAll     = 50 << 20
+	maxLog     = 2 << 20
+	maxFile    = 512 << 10
+)
+
+// File is one file of an archive.
+type File struct {
+	Name string
+	Data []byte
+}
+
+// values are files with one value each, by the archive's file that lists them as "PATH: VALUE". A star
+// stands for each name in a directory.
+var values = []struct {
+	name  string
+	dirs  string
+	files []string
+}{
+	{"pci.txt", "/sys/bus/pci/devices/*", []string{
+		"class", "vendor", "device", "subsystem_vendor", "subsystem_device", "numa_node", "current_link_speed", "current_link_width", "max_link_speed", "max_link_width",
+		"aer_dev_fatal", "aer_dev_nonfatal", "aer_dev_correctable", "power_state",
+	}},
+	{"infiniband.txt", "/sys/class/infiniband/*", []string{"fw_ver", "board_id", "hca_type", "node_guid"}},
+	{"infiniband.txt", "/sys/class/infiniband/*/ports/*", []string{"state", "phys_state", "rate", "link_layer", "lid", "sm_lid"}},
+	{"infiniband.txt", "/sys/class/infiniband/*/ports/*/counters", nil},
+	{"infiniband.txt", "/sys/class/infiniband/*/ports/*/hw_counters", nil},
+	{"network.txt", "/sys/class/net/*", []string{"operstate", "carrier", "speed", "duplex", "mtu", "carrier_changes", "address"}},
+	{"network.txt", "/sys/class/net/*/statistics", nil},
+	{"nvme.txt", "/sys/class/nvme/*", []string{"state", "model", "serial", "firmware_rev", "transport", "address"}},
+	{"memory-errors.txt", "/sys/devices/system/edac/mc/*", []string{"ce_count", "ue_count", "mc_name"}},
+	{"system.txt", "/sys/class/dmi/id", []string{"sys_vendor", "product_name", "product_version", "product_serial", "board_name", "bios_version", "bios_date"}},
+}
+
+// texts are whole files.
+var texts = []struct{ name, path string }{
+	{"system.txt", "/proc/version"}, {"system.txt", "/etc/os-release"}, {"system.txt", "/proc/cmdline"}, {"system.txt", "/proc/uptime"}, {"system.txt", "/proc/loadavg"},
+	{"system.txt", "/proc/meminfo"}, {"system.txt", "/proc/modules"}, {"mounts.txt", "/proc/mounts"},
+	{"nvidia.txt", probe.NvProc + "/version"}, {"nvidia.txt", probe.NvProc + "/params"}, {"nvidia.txt", probe.NvProc + "/gpus/*/information"},
+	{"nvidia.txt", probe.NvProc + "/gpus/*/power"},
+}
+
+// Collect reads everything that can be read. What cannot be read is in errors.txt.
+func Collect(h *probe.Host) []File {
+	c := collector{h: h, files: map[string]*bytes.Buffer{}}
+	for _, v := range values {
+		for _, dir := range c.expand(v.dirs) {
+			names := v.files
+			if names == nil {
+				names, _ = h.Names(dir)
+			}
+			for _, name := range names {
+				p := path.Join(dir, name)
+				if value, err := h.ReadValue(p); err == nil {
+					c.print(v.name, "%s: %s\n", p, strings.ReplaceAll(value, "\n", " "))
+				} else {
+					c.failed(err)
+				}
+			}
+		}
+	}
+	for _, t := range texts {
+		for _, p := range c.expand(t.path) {
+			data, err := h.ReadFile(p)
+			c.failed(err)
+			if err == nil {
+				c.print(t.name, "== %s\n%s\n", p, data)
+			}
+		}
+	}
+	c.processes()
+	c.memory()
+	c.kernelLog()
+	return c.list()
+}
+
+type collector struct {
+	h     *probe.Host
+	files map[string]*bytes.Buffer
+}
+
+// print adds to a file until it is full.
+func (c *collector) print(name, format string, args ...any) {
+	b := c.files[name]
+	if b == nil {
+		b = new(bytes.Buffer)
+		c.files[name] = b
+	}
+	if b.Len() < maxFile {
+		fmt.Fprintf(b, format, args...)
+	}
+}
+
+// failed records an error, unless the file does not exist or has no value: the speed of an interface
+// that is down.
+func (c *collector) failed(err error) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENOTDIR) {
+		c.print("errors.txt", "%v\n", err)
+	}
+}
+
+// expand returns the paths that a pattern with stars for whole names fits.
+func (c *collector) expand(pattern string) []string {
+	before, behind, found := strings.Cut(pattern, "/*")
+	if !found {
+		return []string{pattern}
+	}
+	names, err := c.h.Names(before)
+	c.failed(err)
+	var list []string
+	for _, name := range names {
+		list = append(list, c.expand(before+"/"+name+behind)...)
+	}
+	return list
+}
+
+func (c *collector) processes() {
+	list, err := probe.Processes(c.h)
+	c.failed(err)
+	for _, p := range list {
+		status, _ := c.h.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID)) // it has ended
+		state := "?"
+		if _, rest, ok := strings.Cut(string(status), ") "); ok && rest != "" {
+			state = rest[:1]
+		}
+		where := ""
+		if state == "D" {
+			where, _ = c.h.ReadValue(fmt.Sprintf("/proc/%d/wchan", p.PID))
+		}
+		c.print("processes.txt", "%d %d %s %s %s\n", p.PID, p.UID, state, cmp.Or(where, "-"), p.Args)
+	}
+}
+
+// memory adds what the checks remember: the counters of earlier runs.
+func (c *collector) memory() {
+	names, err := c.h.Names(c.h.Past())
+	if c.h.Past() == "" {
+		return
+	}
+	c.failed(err)
+	for _, name := range names {
+		if !strings.HasSuffix(name, ".json") || strings.HasPrefix(name, "job-") {
+			continue
+		}
+		p := path.Join(c.h.Past(), name)
+		data, err := c.h.ReadFile(p)
+		c.failed(err)
+		if err == nil && len(data) < maxFile {
+			c.print("memory.txt", "== %s\n%s\n", p, data)
+		}
+	}
+}
+
+// kernelLog adds the end of the kernel's log.
+func (c *collector) kernelLog() {
+	var log bytes.Buffer
+	_, err := probe.KernelLog(c.h, 0, func(r probe.KernelRecord) {
+		fmt.Fprintf(&log, "<%d>[%12.6f] %s\n", r.Level, r.At.Seconds(), r.Text)
+		if log.Len() > 2*maxLog {
+			log.Next(log.Len() - maxLog)
+		}
+	})
+	c.failed(err)
+	if log.Len() > maxLog {
+		log.Next(log.Len() - maxLog)
+	}
+	c.files["kernel.log"] = &log
+}
+
+func (c *collector) list() (files []File) {
+	for name, b := range c.files {
+		files = append(files, File{name, b.Bytes()})
+	}
+	slices.SortFunc(files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
+	return files
+}
+
+// identities are the patterns of what identifies a board, a node or a user.
+var identities = []struct {
+	find func() *regexp.Regexp
+	with string
+}{
+	{probe.Lazily(`\b(GPU|MIG)-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b`), "$1-redacted"},
+	{probe.Lazily(`\b([0-9a-fA-F]{2}:){5,19}[0-9a-fA-F]{2}\b`), "redacted"},
+	{probe.Lazily(`\b[0-9a-fA-F]{4}(:[0-9a-fA-F]{4}){3}\b`), "redacted"},
+	{probe.Lazily(`\b\d{1,3}(\.\d{1,3}){3}\b`), "redacted"},
+	{probe.Lazily(`(?i)(serial(?:[ _]number)?"?[:= ]+"?)[^\s",]+`), "${1}redacted"},
+}
+
+// Redact removes what identifies boards, the node, its network and its users. Of processes it keeps the
+// PID, the state, and the name of kernel threads.
+func Redact(files []File, host string) []File {
+	var kept []File
+	for _, f := range files {
+		text := string(f.Data)
+		if f.Name == "processes.txt" {
+			var b strings.Builder
+			for line := range strings.Lines(text) {
+				words := strings.SplitN(strings.TrimSpace(line), " ", 5)
+				if len(words) == 5 && !strings.HasPrefix(words[4], "[") {
+					words[1], words[4] = "-", "-"
+				}
+				b.WriteString(strings.Join(words, " ") + "\n")
+			}
+			text = b.String()
+		}
+		for _, id := range identities {
+			text = id.find().ReplaceAllString(text, id.with)
+		}
+		if host != "" {
+			text = regexp.MustCompile(`\b`+regexp.QuoteMeta(host)+`\b`).ReplaceAllString(text, "node")
+		}
+		kept = append(kept, File{f.Name, []byte(text)})
+	}
+	return kept
+}
+
+// Archive returns the files as a compressed tar archive.
+func Archive(files []File, at time.Time) ([]byte, error) {
+	var out bytes.Buffer
+	zip := gzip.NewWriter(&out)
+	w := tar.NewWriter(zip)
+	left := MaxArchive
+	for _, f := range files {
+		data := f.Data[:min(len(f.Data), left)]
+		left -= len(data)
+		head := &tar.Header{Name: f.Name, Mode: 0o600, Size: int64(len(data)), ModTime: at, Format: tar.FormatPAX}
+		if err := w.WriteHeader(head); err != nil {
+			return nil, fmt.Errorf("archive %s: %w", f.Name, err)
+		}
+		if _, err := w.Write(data); err != nil {
+			return nil, fmt.Errorf("archive %s: %w", f.Name, err)
+		}
+	}
+	if err := errors.Join(w.Close(), zip.Close()); err != nil {
+		return nil, fmt.Errorf("archive the evidence: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// Dir is the directory of the evidence in the memory directory of a node.
+const Dir = "evidence"
+
+// Keep writes an archive into the memory directory, readable by root only, and removes the oldest ones
+// until all fit into MaxAll.
+func Keep(h *probe.Host, name string, data []byte) error {
+	if h.Past() == "" {
+		return probe.ErrNoMemory
+	}
+	dir := filepath.Join(h.Past(), Dir)
+	if err := os.MkdirAll(h.Path(dir), 0o700); err != nil {
+		return &fs.PathError{Op: "make", Path: dir, Err: probe.Reason(err)}
+	}
+	makeRoom(h, dir, MaxAll-int64(len(data)))
+	target := filepath.Join(dir, name)
+	f, err := os.OpenFile(h.Path(target+".part"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err == nil {
+		_, err = f.Write(data)
+		if closing := f.Close(); err == nil {
+			err = closing
+		}
+		if err == nil {
+			err = os.Rename(f.Name(), h.Path(target))
+		}
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}
+	if err != nil {
+		return &fs.PathError{Op: "write", Path: target, Err: probe.Reason(err)}
+	}
+	return nil
+}
+
+// makeRoom removes the oldest files until the others have at most that many bytes. The names begin with
+// the time.
+func makeRoom(h *probe.Host, dir string, most int64) {
+	entries, _ := os.ReadDir(h.Path(dir)) // by name
+	var all int64
+	size := func(e os.DirEntry) int64 {
+		info, err := e.Info()
+		if err != nil {
+			return 0
+		}
+		return info.Size()
+	}
+	for _, e := range entries {
+		all += size(e)
+	}
+	for _, e := range entries {
+		if all <= most {
+			return
+		}
+		all -= size(e)
+		_ = os.Remove(filepath.Join(h.Path(dir), e.Name()))
+	}
+}

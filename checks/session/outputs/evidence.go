@@ -1,0 +1,73 @@
+package outputs
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/event"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/evidence"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
+)
+
+// evidenceLimit bounds the collection of evidence.
+const evidenceLimit = 10 * time.Second
+
+// evidence returns the name of the archive to write, "" for none, and adds its path to the event: this
+// run is the first that fails with a code. A run around a job leaves that to the next health check,
+// because the job waits.
+func (d *delivery) evidence(old *event.Event) (name string) {
+	if d.n.Role.AroundJob() {
+		return ""
+	}
+	code := ""
+	for _, r := range d.event.Findings() {
+		known := old != nil && slices.ContainsFunc(old.Results, func(was event.Result) bool { return was.Code == r.Code && was.Severity == checks.Fail })
+		if r.Severity == checks.Fail && r.Code != "" && !known {
+			code = r.Code
+			break
+		}
+	}
+	switch {
+	case code != "":
+		name = EvidenceName(d.event.Time, code)
+		d.event.Evidence = filepath.Join(d.n.Set.Past, evidence.Dir, name)
+	case old != nil && d.event.Verdict == checks.Fail:
+		d.event.Evidence = old.Evidence // of this fault
+	}
+	return name
+}
+
+// EvidenceName returns the name of an archive. Names sort by time.
+func EvidenceName(at time.Time, code string) string {
+	return at.UTC().Format("20060102T150405Z") + "-" + code + ".tar.gz"
+}
+
+// keepEvidence writes the archive. A failure is counted like that of an output.
+func (d *delivery) keepEvidence(name string) {
+	_, err := WriteEvidence(d.n, d.event, &wire.Request{Name: name})
+	d.fail("evidence", err)
+}
+
+// WriteEvidence completes and sends a request for an archive, and returns its path.
+func WriteEvidence(n *node.Node, e *event.Event, q *wire.Request) (path string, err error) {
+	var facts strings.Builder
+	for _, row := range n.Facts() {
+		fmt.Fprintf(&facts, "%s: %s\n", row.Name, row.Message)
+	}
+	q.Op, q.Line = wire.OpEvidence, "keep the evidence"
+	q.Files = []wire.Named{{Name: "facts.txt", Data: []byte(facts.String())}}
+	if e != nil {
+		q.Files = append(q.Files, wire.Named{Name: "event.json", Data: append(e.Line(), '\n')})
+	}
+	o := n.Pool.Call(n.Ctx, checks.Local, q, evidenceLimit)
+	resp, err := o.AnswerTo(q.Line)
+	if err != nil {
+		return "", err
+	}
+	return resp.Text, nil
+}
