@@ -14,8 +14,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 )
 
-// evidenceLimit bounds the collection of evidence.
-const evidenceLimit = 10 * time.Second
+// EvidenceLimit bounds the collection of evidence.
+const EvidenceLimit = 10 * time.Second
 
 // evidence returns the name of the archive to write, "" for none, and adds its path to the event: this
 // run is the first that fails with a code. A run around a job leaves that to the next health check,
@@ -49,12 +49,12 @@ func EvidenceName(at time.Time, code string) string {
 
 // keepEvidence writes the archive. A failure is counted like that of an output.
 func (d *delivery) keepEvidence(name string) {
-	_, err := WriteEvidence(d.n, d.event, &wire.Request{Name: name})
+	_, err := WriteEvidence(d.n, d.event, &wire.Request{Name: name}, d.left(EvidenceLimit))
 	d.fail("evidence", err)
 }
 
 // WriteEvidence completes and sends a request for an archive, and returns its path.
-func WriteEvidence(n *node.Node, e *event.Event, q *wire.Request) (path string, err error) {
+func WriteEvidence(n *node.Node, e *event.Event, q *wire.Request, limit time.Duration) (path string, err error) {
 	var facts strings.Builder
 	for _, row := range n.Facts() {
 		fmt.Fprintf(&facts, "%s: %s\n", row.Name, row.Message)
@@ -64,7 +64,7 @@ func WriteEvidence(n *node.Node, e *event.Event, q *wire.Request) (path string, 
 	if e != nil {
 		q.Files = append(q.Files, wire.Named{Name: "event.json", Data: append(e.Line(), '\n')})
 	}
-	o := n.Pool.Call(n.Ctx, checks.Local, q, evidenceLimit)
+	o := n.Pool.Call(n.Ctx, checks.Local, q, limit)
 	resp, err := o.AnswerTo(q.Line)
 	if err != nil {
 		return "", err

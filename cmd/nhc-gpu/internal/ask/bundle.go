@@ -69,7 +69,7 @@ func writeBundle(words []string, redact bool) error {
 	if list, err := outputs.Last(r.Node); err == nil && len(list) > 0 {
 		e = list[0]
 	}
-	if _, err := outputs.WriteEvidence(r.Node, e, &wire.Request{Path: file, Who: host}); errors.Is(err, os.ErrExist) {
+	if _, err := outputs.WriteEvidence(r.Node, e, &wire.Request{Path: file, Who: host}, outputs.EvidenceLimit); errors.Is(err, os.ErrExist) {
 		return options.Wrong{Err: fmt.Errorf("%w; name another file", err)}
 	} else if err != nil {
 		return err

@@ -21,7 +21,7 @@ import (
 func History() *cobra.Command {
 	var since string
 	var codes []string
-	var asJSON bool
+	var asJSON, fleet bool
 	cmd := &cobra.Command{
 		Use:   "history",
 		Short: "Show what changed on this node, and when",
@@ -40,6 +40,9 @@ Exit status: 0, 10 wrong arguments or not root.`,
 			if err != nil {
 				return options.Wrong{Err: err}
 			}
+			if fleet {
+				return fleetHistory(words, from, codes, asJSON)
+			}
 			r, err := openPast("history", words)
 			if err != nil {
 				return err
@@ -55,6 +58,7 @@ Exit status: 0, 10 wrong arguments or not root.`,
 	f := cmd.Flags()
 	f.StringVar(&since, "since", "", "only changes since then: 24h, 7d, 2026-11-20, '2026-11-20 03:00'")
 	f.StringSliceVar(&codes, "code", nil, "only changes with a finding whose code begins with one of these: gpu.xid,gpu.ecc")
+	f.BoolVar(&fleet, "fleet", false, "of all nodes, from Slurm's accounting (sacctmgr), for every user")
 	f.BoolVar(&asJSON, "json", false, "print each change as one object of JSON per line")
 	return cmd
 }

@@ -31,6 +31,7 @@ type statusOptions struct {
 	codes   []string
 	maxAge  time.Duration
 	context string
+	fleet   bool
 }
 
 // Status shows the last run on this node.
@@ -55,6 +56,9 @@ than --max-age; with --format npd 0 healthy, 1 fault, 3 unknown. 10 wrong argume
 			if !slices.Contains(report.Formats, o.format) {
 				return options.Wrong{Err: fmt.Errorf("option --format=%s: want %s", o.format, spell.OneOf(o.format, report.Formats))}
 			}
+			if o.fleet {
+				return fleetStatus(words, o.format == "json")
+			}
 			return printStatus(&o, words, exit)
 		},
 	}
@@ -63,6 +67,7 @@ than --max-age; with --format npd 0 healthy, 1 fault, 3 unknown. 10 wrong argume
 	f.StringSliceVar(&o.codes, "code", nil, "only findings whose code begins with one of these: gpu.ecc,gpu.remap")
 	f.StringVar(&o.context, "context", "", "only the last run in this context: healthcheck, prolog, epilog, manual")
 	f.DurationVar(&o.maxAge, "max-age", 0, "an older run counts as unknown: 15m")
+	f.BoolVar(&o.fleet, "fleet", false, "all nodes that are out of service at Slurm, by code: where sinfo runs, for every user")
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(report.Formats, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
