@@ -37,7 +37,7 @@ type Event struct {
 	Changed      []string        `json:"changed,omitempty"`  // the kinds of changes since the last run of this context, see Compare
 	Since        time.Time       `json:"since,omitzero"`     // when the verdict began
 	Outputs      []Failure       `json:"outputs,omitempty"`  // the outputs that failed in the run before
-	Evidence     string          `json:"evidence,omitempty"` // the directory of the evidence that was kept
+	Evidence     string          `json:"evidence,omitempty"` // the archive that was kept when the fault began
 }
 
 // Result is one finding, or a check that passed.

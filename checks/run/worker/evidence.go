@@ -4,18 +4,19 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/evidence"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // keepEvidence writes an archive about the node: into the memory directory, or into a new file of a
 // person.
-func (w *worker) keepEvidence(req *wire.Request) *wire.Response {
+func keepEvidence(h *probe.Host, req *wire.Request) *wire.Response {
 	var files []evidence.File
 	for _, f := range req.Files {
 		files = append(files, evidence.File(f))
 	}
-	files = append(files, evidence.Collect(w.host)...)
+	files = append(files, evidence.Collect(h)...)
 	if req.Who != "" {
 		files = evidence.Redact(files, req.Who)
 	}
@@ -26,8 +27,8 @@ func (w *worker) keepEvidence(req *wire.Request) *wire.Response {
 	if req.Path != "" {
 		return createMode(req.Path, data, privateMode)
 	}
-	if err := evidence.Keep(w.host, req.Name, data); err != nil {
+	if err := evidence.Keep(h, req.Name, data); err != nil {
 		return &wire.Response{Err: err.Error()}
 	}
-	return &wire.Response{Text: filepath.Join(w.host.Past(), evidence.Dir, req.Name)}
+	return &wire.Response{Text: filepath.Join(h.Past(), evidence.Dir, req.Name)}
 }
