@@ -68,7 +68,7 @@ var texts = []struct{ name, path string }{
 	{"nvidia.txt", probe.NvProc + "/gpus/*/power"},
 }
 
-// Collect reads everything that can be read. What cannot be read is in errors.txt.
+// Collect reads everything that can be read. errors.txt has the errors of the rest.
 func Collect(h *probe.Host) []File {
 	c := collector{h: h, files: map[string]*bytes.Buffer{}}
 	for _, v := range values {
