@@ -83,7 +83,7 @@ func (d *decoder) output(p toml.Primitive) Output {
 		"command": func(v any) error {
 			words, ok := texts(v)
 			if !ok || len(words) == 0 || !filepath.IsAbs(words[0]) {
-				return fmt.Errorf("%s: want a list of a program with its absolute path and its arguments", tomltext.Value(v))
+				return fmt.Errorf("%s: want a list: the absolute path of a program, and its arguments", tomltext.Value(v))
 			}
 			o.Command = words
 			return nil

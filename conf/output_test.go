@@ -52,7 +52,7 @@ func TestOutputErrors(t *testing.T) {
 		`autopilot = "yes"`:                `output.autopilot: "yes": want true or false`,
 		`syslog_id = "nhc"`:                `output.syslog_id: "nhc": want NAME@NUMBER`,
 		`syslog_id = "n hc@1"`:             `output.syslog_id: "n hc@1": want NAME@NUMBER`,
-		`command = "/bin/mail root"`:       `output.command: "/bin/mail root": want a list of a program with its absolute path and its arguments`,
+		`command = "/bin/mail root"`:       `output.command: "/bin/mail root": want a list: the absolute path of a program, and its arguments`,
 		`command = []`:                     `output.command: []: want a list`,
 		`command = ["mail", "root"]`:       `output.command: ["mail", "root"]: want a list`,
 		`command = ["/bin/mail", 3]`:       `output.command: ["/bin/mail", 3]: want a list`,

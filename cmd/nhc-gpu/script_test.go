@@ -91,8 +91,28 @@ func TestAllScripts(t *testing.T) {
 	runScripts(t, "../../tests/script/all")
 }
 
+// checkStoredEvents validates the last events and the histories that scripts have left.
+func checkStoredEvents(t *testing.T) {
+	t.Helper()
+	for _, kind := range []string{"run-*.json", "history.jsonl"} {
+		files, _ := filepath.Glob("/var/lib/nhc-gpu/script-*/" + kind)
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Error(err)
+			}
+			for line := range strings.Lines(string(data)) {
+				if err := schema.Check([]byte(line)); err != nil {
+					t.Errorf("%s: %v", file, err)
+				}
+			}
+		}
+	}
+}
+
 func runScripts(t *testing.T, dir string) {
 	t.Helper()
+	t.Cleanup(func() { checkStoredEvents(t) })
 	testscript.Run(t, testscript.Params{
 		Dir:           dir,
 		UpdateScripts: *update,

@@ -267,7 +267,7 @@ func TestTOMLExamples(t *testing.T) {
 				seen[f.setting]++
 				file := fmt.Sprintf("%s/example%d.toml", dir, len(seen)*100+seen[f.setting])
 				write(t, file, b)
-				argv := []string{"nhc-gpu", "lint", "CONFDIR=" + dir + "/etc/nhc", f.setting + "=" + file}
+				argv := []string{"nhc-gpu", "lint", "CONFDIR=" + dir + "/etc/nhc", "HOSTROOT=" + dir + "/root", f.setting + "=" + file}
 				if f.setting == "" {
 					argv = []string{"nhc-gpu", "selftest", "--file", file}
 				}

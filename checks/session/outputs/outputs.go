@@ -34,7 +34,7 @@ const RunPrefix = "run-"
 const (
 	limit  = time.Second            // of each output; around a job, which waits, of all together
 	least  = 50 * time.Millisecond  // of each output at the end of the time
-	memory = 100 * time.Millisecond // the part that is reserved for the last event
+	memory = 350 * time.Millisecond // the part that is reserved for the end of a command and the last event
 	whole  = 57 * time.Second       // of a health check: slurmd ends it after 60
 )
 

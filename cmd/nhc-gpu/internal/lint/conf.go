@@ -121,6 +121,7 @@ func (l *linter) tables() {
 			}
 		}
 	}
+	lintOutputs(l)
 	if d := l.f.Config.Role(conf.HealthCheck).Budget; d > session.SlurmdLimit {
 		f := finding{File: l.f.TablesFile(), Severity: remark, Word: "budget", Text: fmt.Sprintf("healthcheck.budget = %.0f is more than slurmd gives a health check", d.Seconds()),
 			Now: fmt.Sprintf("a run has %s", session.SlurmdLimit), Fix: fmt.Sprintf("budget = %.0f or less", session.SlurmdLimit.Seconds())}

@@ -273,6 +273,11 @@ want = 8
 name = "check_file_test"
 test = "d"
 files = ["/proc"]
+
+[output]
+jsonl = "/var/log/nhc-gpu.jsonl"
+textfile = "/var/lib/prometheus/node-exporter/nhc.prom"
+command = ["/usr/local/sbin/ticket", "--queue=gpu"]
 `
 
 var tableMutations = []mutation{
@@ -295,7 +300,14 @@ var tableMutations = []mutation{
 	{"quote not closed in TOML", `mark = "drain"`, `mark = "drain`, "5:1 mark", mistake, "close the quote"},
 	{"key twice", "budget = 10", "budget = 10\nbudget = 20", "5:1 budget", mistake, ""},
 	{"range in a glob of a table", "{gpu[01-16]}", "gpu[01-16]", "12:13 [01-16]", mistake, "{gpu[01-16]}"},
-	{"table twice", "", "[[check]]\nname = \"check_file_test\"\ntest = \"d\"\nfiles = [\"/proc\"]", "19:1 check_file_test", warning, "remove one"},
+	{"table twice", "", "[[check]]\nname = \"check_file_test\"\ntest = \"d\"\nfiles = [\"/proc\"]", "24:1 check_file_test", warning, "remove one"},
+	{"output without a directory", `"/var/log/nhc-gpu.jsonl"`, `"nhc-gpu.jsonl"`, "21:1 jsonl", mistake, "absolute path"},
+	{"textfile of another name", "nhc.prom", "nhc.txt", "22:13 /var/lib/prometheus/node-exporter/nhc.txt", mistake, ".prom"},
+	{"unknown key of an output", "jsonl = ", "json = ", "21:1 json", mistake, "jsonl"},
+	{"command line as a text", `["/usr/local/sbin/ticket", "--queue=gpu"]`, `"/usr/local/sbin/ticket --queue=gpu"`, "23:12 /usr/local/sbin/ticket --queue=gpu", mistake, "a list: "},
+	{"program without a path", `"/usr/local/sbin/ticket"`, `"ticket"`, "23:13 ticket", mistake, "absolute path"},
+	{"yes for true", `jsonl = "/var/log/nhc-gpu.jsonl"`, `privacy = "yes"`, "21:12 yes", mistake, "true or false"},
+	{"size with a unit", `jsonl = "/var/log/nhc-gpu.jsonl"`, `jsonl_max = "16M"`, "21:14 16M", mistake, "bytes"},
 }
 
 // goodProfiles is a profiles.toml without a mistake.
