@@ -154,7 +154,7 @@ func (f *Fleet) timeline(w *writer, n *nodeState) {
 
 // findings lists the present findings.
 func (f *Fleet) findings(w *writer, rows []*nodeState) {
-	w.print("<h2>Findings of the last runs</h2>\n<table><thead><tr><th>node</th><th>since</th><th>code</th><th>device</th><th>message</th></tr></thead><tbody>\n")
+	w.print("<h2>Findings of the last runs</h2>\n<table class=\"found\"><thead><tr><th>node</th><th>since</th><th>code</th><th>device</th><th>message</th></tr></thead><tbody>\n")
 	any := false
 	for _, n := range rows {
 		for _, r := range n.last.Findings() {
