@@ -7,8 +7,13 @@ SYSCONFDIR ?= /etc
 UNITDIR    ?= $(PREFIX)/lib/systemd/system
 BIN        ?= bin/nhc-gpu
 FUZZTIME   ?= 10s
-# v1.2.3, or v1.2.3-4-gabcdef0 between releases; a tree without tags is 0.0.0
+# v1.2.3, or v1.2.3-4-gabcdef0 between releases; a tree without tags is 0.0.0. A source archive has
+# these three in rpm/source.mk.
+-include rpm/source.mk
 VERSION    ?= $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null || echo v0.0.0)
+COMMIT     ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null)
+# the time stamps in packages
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 
 # Tools that are not in PATH are run at these versions.
 GOLANGCI_LINT_VERSION = v2.15.0
@@ -17,24 +22,24 @@ STATICCHECK_VERSION   = v0.8.2
 # The program looks up DCGM's and NVML's libraries at run time. With -z now, which RPM's hardening
 # flags request, the program would die at its start. The last -z takes precedence, so this option
 # must stay the last of the linker's command line.
-GO_LDFLAGS = -X main.version=$(VERSION:v%=%) -extldflags=-Wl,-z,lazy
+STAMP      = -X main.version=$(VERSION:v%=%) -X main.commit=$(COMMIT)
+GO_LDFLAGS = $(STAMP) -extldflags=-Wl,-z,lazy
 export CGO_ENABLED = 1
 export CGO_CFLAGS := $(filter-out -Wno-deprecated-declarations,$(or $(CGO_CFLAGS),-O2 -g)) -Wno-deprecated-declarations
 
-SBINDIR    = $(DESTDIR)$(PREFIX)/sbin
 # LBNL NHC has its helpers in /usr/lib on Debian, in /usr/libexec elsewhere.
 HELPERDIR ?= $(PREFIX)/$(if $(wildcard /etc/debian_version),lib,libexec)/nhc
-LIBEXECDIR = $(DESTDIR)$(HELPERDIR)
-DOCDIR     = $(DESTDIR)$(PREFIX)/share/doc/nhc-gpu
-SHAREDIR   = $(DESTDIR)$(PREFIX)/share/nhc-gpu
-MANDIR     = $(DESTDIR)$(PREFIX)/share/man
-EXAMPLES   = $(wildcard conf/examples/*)
 # Where bash-completion, zsh and fish look for the completion of a program.
 BASHCOMPDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHCOMPDIR  ?= $(PREFIX)/share/zsh/site-functions
 FISHCOMPDIR ?= $(PREFIX)/share/fish/vendor_completions.d
+TMPFILESDIR ?= $(PREFIX)/lib/tmpfiles.d
+# compat has LBNL NHC's names: `make install PARTS=main` installs beside LBNL NHC.
+PARTS ?= main compat
+paths  = SBIN='$(PREFIX)/sbin' SHARE='$(PREFIX)/share' SYSCONF='$(SYSCONFDIR)' UNITS='$(UNITDIR)' TMPFILES='$(TMPFILESDIR)' HELPERS='$(HELPERDIR)' \
+  BASHCOMP='$(BASHCOMPDIR)' ZSHCOMP='$(ZSHCOMPDIR)' FISHCOMP='$(FISHCOMPDIR)'
 
-.PHONY: all build check test test-all test-long test-slurm-matrix lint bench fuzz ptx install rpm release release-rpm device-kit clean
+.PHONY: all build check test test-all test-long test-slurm-matrix lint bench fuzz ptx install rpm release release-rpm packages source device-kit clean
 
 all: build
 
@@ -53,7 +58,7 @@ $(BIN): $(shell find cmd checks conf slurm go.mod go.sum -type f ! -name '*_test
 # needs gcc-aarch64-linux-gnu.
 RELEASE_ARCHES  ?= amd64 arm64
 RELEASE_DIR     ?= $(CURDIR)/dist/release
-RELEASE_LDFLAGS  = -s -w -buildid= -X main.version=$(VERSION:v%=%) "-extldflags=-Wl,--build-id=none -Wl,-z,lazy"
+RELEASE_LDFLAGS  = -s -w -buildid= $(STAMP) "-extldflags=-Wl,--build-id=none -Wl,-z,lazy"
 
 release: $(RELEASE_ARCHES:%=release-%)
 
@@ -154,33 +159,10 @@ ptx:
 	done
 	sed -i 's/^\.version 7\.1$$/.version 8.4/; s/^\.target sm_86$$/.target sm_89/' $(KERNELS)/gemm89.ptx
 
-# The names of LBNL NHC are links: under these names nhc-gpu does what they did. A site installs the
-# scripts for Slurm's jobs itself, see docs/jobs.md.
+# rpm/files lists the installed files. A site installs the scripts for Slurm's jobs itself, see
+# docs/jobs.md.
 install: $(if $(PREBUILT),build,$(BIN))
-	install -d $(SBINDIR) $(LIBEXECDIR) $(DOCDIR)/examples $(DESTDIR)$(UNITDIR) \
-	  $(DESTDIR)$(SYSCONFDIR)/nhc $(DESTDIR)$(SYSCONFDIR)/logrotate.d
-	install -m 755 $(BIN) $(SBINDIR)/nhc-gpu
-	ln -sf nhc-gpu $(SBINDIR)/nhc
-	ln -sf nhc-gpu $(SBINDIR)/nhc-genconf
-	ln -sf nhc-gpu $(SBINDIR)/nhc-wrapper
-	ln -sf ../../sbin/nhc-gpu $(LIBEXECDIR)/node-mark-offline
-	ln -sf ../../sbin/nhc-gpu $(LIBEXECDIR)/node-mark-online
-	install -m 644 README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE $(DOCDIR)/
-	find docs -type f -exec install -D -m 644 '{}' '$(DOCDIR)/{}' ';'
-	$(if $(EXAMPLES),install -m 644 $(EXAMPLES) $(DOCDIR)/examples/)
-	install -d $(SHAREDIR)/slurm/prolog.d $(SHAREDIR)/slurm/epilog.d
-	for script in prolog.d/50-nhc-gpu epilog.d/50-nhc-gpu; do \
-	  sed 's,/usr/sbin/nhc-gpu,$(PREFIX)/sbin/nhc-gpu,g' slurm/$$script | install -m 755 /dev/stdin $(SHAREDIR)/slurm/$$script || exit 1; \
-	done
-	install -m 644 slurm/slurm.conf.example $(SHAREDIR)/slurm/
-	install -D -m 644 -t $(MANDIR)/man8 $(wildcard man/*.8)
-	install -D -m 644 -t $(MANDIR)/man5 $(wildcard man/*.5)
-	install -d $(DESTDIR)$(BASHCOMPDIR) $(DESTDIR)$(ZSHCOMPDIR) $(DESTDIR)$(FISHCOMPDIR)
-	$(SBINDIR)/nhc-gpu completion bash >$(DESTDIR)$(BASHCOMPDIR)/nhc-gpu
-	$(SBINDIR)/nhc-gpu completion zsh >$(DESTDIR)$(ZSHCOMPDIR)/_nhc-gpu
-	$(SBINDIR)/nhc-gpu completion fish >$(DESTDIR)$(FISHCOMPDIR)/nhc-gpu.fish
-	install -m 644 $(addprefix systemd/nhc-gpu,.service .timer -active.service -active.timer) $(DESTDIR)$(UNITDIR)/
-	install -m 644 rpm/nhc-gpu.logrotate $(DESTDIR)$(SYSCONFDIR)/logrotate.d/nhc
+	PROGRAM='$(BIN)' HOST='$(abspath $(BIN))' $(paths) rpm/files.sh install '$(DESTDIR)' $(PARTS)
 
 # RPM allows no "-" in a version: 1.2.3-4-gabcdef0 is 1.2.3^4.gabcdef0, which is
 # newer than 1.2.3 and older than 1.2.4.
@@ -193,6 +175,32 @@ rpm:
 	  -czf '$(RPM_TOPDIR)/SOURCES/nhc-gpu-$(RPM_VERSION).tar.gz' .
 	rpmbuild -ba --define '_topdir $(RPM_TOPDIR)' --define 'nhc_version $(RPM_VERSION)' \
 	  --define 'nhc_source_version $(VERSION)' $(if $(PREBUILT),--define 'nhc_prebuilt $(abspath $(PREBUILT))') rpm/nhc-gpu.spec
+
+# The source archive has the modules and the packages of rpm/sysroot, so that `make packages` in it
+# needs no network.
+PACKAGE_DIR ?= $(CURDIR)/dist/packages
+SOURCE       = nhc-gpu-$(VERSION:v%=%)
+
+source:
+	GO='$(GO)' rpm/source.sh '$(VERSION)' '$(COMMIT)' '$(SOURCE_DATE_EPOCH)' '$(PACKAGE_DIR)/$(SOURCE).tar.gz'
+
+# rpm and deb for RELEASE_ARCHES, an SBOM for each program, and SHA256SUMS. They are always built
+# from the source archive: from one archive every build makes the same bytes. SIGN_KEY is a secret
+# key of OpenPGP in a file; NFPM_PASSPHRASE in the environment has its passphrase. arm64 on another
+# processor takes the completions from the program of this one.
+ifeq ($(wildcard rpm/source.mk),)
+packages: source
+	rm -rf '$(PACKAGE_DIR)/build'
+	mkdir -p '$(PACKAGE_DIR)/build'
+	tar -C '$(PACKAGE_DIR)/build' -xzf '$(PACKAGE_DIR)/$(SOURCE).tar.gz'
+	$(MAKE) -C '$(PACKAGE_DIR)/build/$(SOURCE)' packages PACKAGE_DIR='$(PACKAGE_DIR)' RELEASE_DIR='$(PACKAGE_DIR)/build/$(SOURCE)/dist/release'
+	rm -rf '$(PACKAGE_DIR)/build'
+else
+packages: $(sort $(RELEASE_ARCHES:%=release-%) release-$(shell $(GO) env GOHOSTARCH))
+	cd rpm/tools && export CGO_ENABLED=0 && $(GO) build -o '$(RELEASE_DIR)/nfpm' github.com/goreleaser/nfpm/v2/cmd/nfpm && $(GO) build -o '$(RELEASE_DIR)/sbom' ./sbom
+	SOURCE_DATE_EPOCH='$(SOURCE_DATE_EPOCH)' ARCHES='$(RELEASE_ARCHES)' HOST='$(RELEASE_DIR)/linux-$(shell $(GO) env GOHOSTARCH)/nhc-gpu' RELEASE_DIR='$(RELEASE_DIR)' SIGN_KEY='$(SIGN_KEY)' \
+	  VERSION='$(VERSION:v%=%)' COMMIT='$(COMMIT)' $(paths) rpm/package.sh '$(PACKAGE_DIR)'
+endif
 
 clean:
 	rm -rf bin dist tests/slurm/_artifacts

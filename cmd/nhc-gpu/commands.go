@@ -151,7 +151,7 @@ func rootCommand(argv []string, exit *int) *cobra.Command {
 		}
 		switch {
 		case err == nil && printVersion:
-			fmt.Fprintln(console.Screen, "nhc-gpu version", version)
+			fmt.Fprintln(console.Screen, "nhc-gpu version", build())
 		case err == nil && check && learn:
 			return options.Wrong{Err: errors.New("--check and --baseline exclude each other")}
 		case !check && !learn:
@@ -188,7 +188,7 @@ Exit status: 0, 1 if a line has an error, 3 if the configuration cannot be used.
 		&cobra.Command{
 			Use: "version", Short: "Print the version", Args: options.Takes(0, 0, ""),
 			Long: "Prints the version, as --version does.\n\nExit status: 0.", Example: "  nhc-gpu version",
-			Run: func(*cobra.Command, []string) { fmt.Fprintln(console.Screen, "nhc-gpu", version) },
+			Run: func(*cobra.Command, []string) { fmt.Fprintln(console.Screen, "nhc-gpu", build()) },
 		},
 		&cobra.Command{
 			Use: genconf.Name + " [options]", Short: "Write a configuration that passes on this node (nhc-genconf)", DisableFlagParsing: true,

@@ -33,8 +33,16 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// version is set by the linker.
-var version = "dev"
+// version and commit are set by the linker.
+var version, commit = "dev", ""
+
+// build returns the version with its commit.
+func build() string {
+	if commit == "" {
+		return version
+	}
+	return version + " (commit " + commit + ")"
+}
 
 func main() {
 	if err := enter(); err != nil {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -17,13 +18,16 @@ import (
 
 const root = "../.."
 
-// installed has the files that `make install` puts below DESTDIR, except docs.
+// installed has the files that `make install` puts below DESTDIR, without docs and the trees in
+// usr/share/nhc-gpu.
 var installed = []string{
-	"etc/logrotate.d/nhc",
+	"etc/logrotate.d/nhc-gpu",
 	"usr/lib/systemd/system/nhc-gpu-active.service",
 	"usr/lib/systemd/system/nhc-gpu-active.timer",
+	"usr/lib/systemd/system/nhc-gpu-boot.service",
 	"usr/lib/systemd/system/nhc-gpu.service",
 	"usr/lib/systemd/system/nhc-gpu.timer",
+	"usr/lib/tmpfiles.d/nhc-gpu.conf",
 	"usr/libexec/nhc/node-mark-offline",
 	"usr/libexec/nhc/node-mark-online",
 	"usr/sbin/nhc",
@@ -47,7 +51,7 @@ func TestInstall(t *testing.T) {
 	run(t, exec.Command("make", "-C", root, "build", bin, "VERSION=v1.2.3"))
 	run(t, exec.Command("make", "-C", root, "install", "DESTDIR="+dest, bin, "GO=false", "HELPERDIR=/usr/libexec/nhc")) // it builds nothing again
 	mustBeInstalled(t, dest)
-	if text, err := os.ReadFile(filepath.Join(dest, "etc/logrotate.d/nhc")); err != nil || !strings.Contains(string(text), "\n    create 0640 root root\n") {
+	if text, err := os.ReadFile(filepath.Join(dest, "etc/logrotate.d/nhc-gpu")); err != nil || !strings.Contains(string(text), "\n    create 0640 root root\n") {
 		t.Errorf("logrotate makes a log that everyone can read: %v\n%s", err, text)
 	}
 	links := []string{
@@ -61,25 +65,56 @@ func TestInstall(t *testing.T) {
 	}
 	mustStart(t, filepath.Join(dest, "usr/sbin/nhc-gpu"), "1.2.3")
 	mustBindLazily(t, filepath.Join(dest, "usr/sbin/nhc-gpu"))
+
+	beside := t.TempDir()
+	run(t, exec.Command("make", "-C", root, "install", "DESTDIR="+beside, bin, "GO=false", "PARTS=main"))
+	if names, err := filepath.Glob(filepath.Join(beside, "usr/*/nhc*")); err != nil || len(names) != 1 {
+		t.Errorf("without LBNL NHC's names there are %v (%v), want nhc-gpu", names, err)
+	}
 }
+
+// most is the exposure that systemd-analyze security may report, of 10.
+const most = 60
 
 func TestUnits(t *testing.T) {
 	t.Parallel()
 	need(t, "systemd-analyze")
 	dir := t.TempDir()
+	names, err := filepath.Glob(filepath.Join(root, "systemd/*.*"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	var units []string
-	for _, name := range []string{"nhc-gpu.service", "nhc-gpu.timer", "nhc-gpu-active.service", "nhc-gpu-active.timer"} {
-		text, err := os.ReadFile(filepath.Join(root, "systemd", name))
+	hardening := map[string]string{}
+	for _, name := range names {
+		kind := filepath.Ext(name)
+		if kind != ".service" && kind != ".timer" {
+			continue
+		}
+		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
+		if _, same, ok := strings.Cut(string(text), "\nNoNewPrivileges=yes\n"); ok {
+			same, _, _ = strings.Cut(same, "\n\n[Install]")
+			hardening[strings.TrimSpace(same)] = name
+		}
 		// systemd requires that the program exists, and nothing is installed here
 		text = []byte(strings.ReplaceAll(string(text), "/usr/sbin/nhc-gpu", "/bin/true"))
-		unit := filepath.Join(dir, name)
+		unit := filepath.Join(dir, filepath.Base(name))
 		if err := os.WriteFile(unit, text, 0o644); err != nil {
 			t.Fatal(err)
 		}
 		units = append(units, unit)
+		if kind == ".service" {
+			check := exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold="+strconv.Itoa(most), unit)
+			if out, err := check.CombinedOutput(); err != nil {
+				t.Errorf("%s: %v\n%s", name, err, out)
+			}
+		}
+	}
+	if len(units) != 5 || len(hardening) != 1 {
+		t.Errorf("%d units, want 5; %d kinds of hardening, want 1: %v", len(units), len(hardening), hardening)
 	}
 	verify := exec.Command("systemd-analyze", append([]string{"verify", "--man=no"}, units...)...)
 	verify.Env = append(os.Environ(), "SYSTEMD_LOG_LEVEL=warning")
@@ -91,87 +126,49 @@ func TestUnits(t *testing.T) {
 	}
 }
 
+// slurmd starts whatever the unit before it finds. TestInstallAndRemove shows that the next run
+// delivers a drain that this one could not.
+func TestBootUnit(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join(root, "systemd/nhc-gpu-boot.service"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"\nBefore=slurmd.service\n", "\nType=oneshot\n", "\nExecStart=-/usr/sbin/nhc-gpu\n", "\nWantedBy=multi-user.target\n", "\nTimeoutStartSec=60s\n"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("nhc-gpu-boot.service has no line %q", strings.TrimSpace(want))
+		}
+	}
+	for _, never := range []string{"RequiredBy=", "FailureAction=", "BindsTo=", "Requires="} {
+		if strings.Contains(string(text), never) {
+			t.Errorf("nhc-gpu-boot.service has %s: a failure would stop slurmd", never)
+		}
+	}
+}
+
 func TestRPM(t *testing.T) {
 	t.Parallel()
 	need(t, "rpmbuild")
 	need(t, "cpio")
 	top := t.TempDir()
 	run(t, exec.Command("make", "-C", root, "rpm", "RPM_TOPDIR="+top, "VERSION=v1.2.3-4-gabcdef0"))
-	pkg := one(t, filepath.Join(top, "RPMS/*/nhc-gpu-1.2.3^4.gabcdef0-*.rpm"))
 
 	dest := t.TempDir()
-	unpack := exec.Command("sh", "-c", `rpm2cpio "$1" | cpio --quiet -idm`, "sh", pkg)
-	unpack.Dir = dest
-	run(t, unpack)
+	for _, pattern := range []string{"RPMS/*/nhc-gpu-1.2.3^4.gabcdef0-*.rpm", "RPMS/noarch/nhc-gpu-compat-1.2.3^4.gabcdef0-*.rpm"} {
+		unpack := exec.Command("sh", "-c", `rpm2cpio "$1" | cpio --quiet -idm`, "sh", one(t, filepath.Join(top, pattern)))
+		unpack.Dir = dest
+		run(t, unpack)
+	}
 	mustBeInstalled(t, dest)
 	mustStart(t, filepath.Join(dest, "usr/sbin/nhc-gpu"), "1.2.3-4-gabcdef0")
 	mustBindLazily(t, filepath.Join(dest, "usr/sbin/nhc-gpu"))
-
-	t.Run("Replaces LBNL NHC", func(t *testing.T) { replacesLBNL(t, pkg) })
 }
-
-// replacesLBNL upgrades a system with LBNL NHC and a site's nhc.conf to pkg.
-func replacesLBNL(t *testing.T, pkg string) {
-	if os.Getuid() != 0 {
-		t.Skip("rpm --root needs root")
-	}
-	top := t.TempDir()
-	spec := filepath.Join(top, "lbnl-nhc.spec")
-	if err := os.WriteFile(spec, []byte(lbnlSpec), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	run(t, exec.Command("rpmbuild", "-bb", "--define", "_topdir "+top, spec))
-	old := one(t, filepath.Join(top, "RPMS/noarch/lbnl-nhc-*.rpm"))
-
-	system := t.TempDir()
-	rpm := func(args ...string) {
-		t.Helper()
-		run(t, exec.Command("rpm", append([]string{"--root", system, "--nodeps", "--noscripts"}, args...)...))
-	}
-	rpm("-i", old)
-	conf := filepath.Join(system, "etc/nhc/nhc.conf")
-	const site = "* || check_fs_mount_rw -f /scratch\n"
-	if err := os.WriteFile(conf, []byte(site), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	rpm("-U", pkg)
-	if got, err := os.ReadFile(conf); string(got) != site {
-		t.Errorf("nhc.conf is %q (%v) after the upgrade, want the site's", got, err)
-	}
-	if got := run(t, exec.Command("rpm", "--root", system, "-qa", "--queryformat", "%{NAME} ")); strings.TrimSpace(got) != "nhc-gpu" {
-		t.Errorf("installed are %q, want nhc-gpu alone", got)
-	}
-	if got, err := os.Readlink(filepath.Join(system, "usr/sbin/nhc")); got != "nhc-gpu" {
-		t.Errorf("/usr/sbin/nhc is %q (%v), want a link to nhc-gpu", got, err)
-	}
-}
-
-// lbnlSpec builds a package with LBNL NHC's name, version and files.
-const lbnlSpec = `
-Name: lbnl-nhc
-Version: 1.4.3
-Release: 1
-Summary: stand-in
-License: none
-BuildArch: noarch
-Provides: nhc = 1.4.3-1
-%description
-%install
-mkdir -p %{buildroot}/usr/sbin %{buildroot}/usr/libexec/nhc %{buildroot}/etc/nhc %{buildroot}/etc/logrotate.d
-touch %{buildroot}/usr/sbin/nhc %{buildroot}/usr/libexec/nhc/node-mark-{offline,online}
-touch %{buildroot}/etc/nhc/nhc.conf %{buildroot}/etc/logrotate.d/nhc
-%files
-/usr/sbin/nhc
-/usr/libexec/nhc
-%config(noreplace) /etc/nhc/nhc.conf
-%config(noreplace) /etc/logrotate.d/nhc
-`
 
 func mustBeInstalled(t *testing.T, dest string) {
 	t.Helper()
 	var got []string
 	err := filepath.WalkDir(dest, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && !strings.Contains(path, "/share/doc/") {
+		if err == nil && !d.IsDir() && !strings.Contains(path, "/share/doc/") && !strings.Contains(path, "/share/nhc-gpu/ansible/") && !strings.Contains(path, "/share/nhc-gpu/container/") {
 			name, _ := filepath.Rel(dest, path)
 			got = append(got, strings.TrimSuffix(name, ".gz")) // rpmbuild compresses manual pages
 		}

@@ -49,7 +49,7 @@ func TestRelease(t *testing.T) {
 			out, err := exec.Command("unshare", append([]string{"-m", "sh", "-c", script, "sh", root, "/nhc-gpu"}, args...)...).CombinedOutput()
 			return string(out), err
 		}
-		if out, err := inRoot(program, "version"); err != nil || out != "nhc-gpu 1.2.3\n" {
+		if out, err := inRoot(program, "version"); err != nil || !strings.HasPrefix(out, "nhc-gpu 1.2.3") {
 			t.Errorf("version: %v\n%s", err, out)
 		}
 		if out, err := inRoot(program, "--check", "-e", "check_file_test -d /proc"); err != nil || !strings.Contains(out, "\n1 ok, 0 skipped") {
