@@ -39,7 +39,7 @@ PARTS ?= main compat
 paths  = SBIN='$(PREFIX)/sbin' SHARE='$(PREFIX)/share' SYSCONF='$(SYSCONFDIR)' UNITS='$(UNITDIR)' TMPFILES='$(TMPFILESDIR)' HELPERS='$(HELPERDIR)' \
   BASHCOMP='$(BASHCOMPDIR)' ZSHCOMP='$(ZSHCOMPDIR)' FISHCOMP='$(FISHCOMPDIR)'
 
-.PHONY: all build check test test-all test-long test-slurm-matrix lint bench fuzz ptx install rpm release release-rpm packages source device-kit clean
+.PHONY: all build check test test-all test-long test-slurm-matrix lint bench fuzz ptx install rpm release release-rpm packages pack source device-kit clean
 
 all: build
 
@@ -199,6 +199,10 @@ packages: source
 else
 packages: $(sort $(RELEASE_ARCHES:%=release-%) release-$(shell $(GO) env GOHOSTARCH))
 	cd rpm/tools && export CGO_ENABLED=0 && $(GO) build -o '$(RELEASE_DIR)/nfpm' github.com/goreleaser/nfpm/v2/cmd/nfpm && $(GO) build -o '$(RELEASE_DIR)/sbom' ./sbom
+	$(MAKE) pack
+
+# The packages of the programs that are there.
+pack:
 	SOURCE_DATE_EPOCH='$(SOURCE_DATE_EPOCH)' ARCHES='$(RELEASE_ARCHES)' HOST='$(RELEASE_DIR)/linux-$(shell $(GO) env GOHOSTARCH)/nhc-gpu' RELEASE_DIR='$(RELEASE_DIR)' SIGN_KEY='$(SIGN_KEY)' \
 	  VERSION='$(VERSION:v%=%)' COMMIT='$(COMMIT)' $(paths) rpm/package.sh '$(PACKAGE_DIR)'
 endif

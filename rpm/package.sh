@@ -29,6 +29,7 @@ package() { # FORMAT NAME PART ARCH STAGE
   "$RELEASE_DIR/nfpm" package --config "$work/$2.yaml" --packager "$1" --target "$out" >/dev/null
 }
 
+mkdir -p "$out"
 rm -f "$out"/*.deb "$out"/*.rpm "$out"/*.cdx.json "$out"/SHA256SUMS*
 for arch in $ARCHES; do
   PROGRAM=$RELEASE_DIR/linux-$arch/nhc-gpu rpm/files.sh install "$work/$arch" main
@@ -40,7 +41,7 @@ package deb nhc-gpu-compat compat all /
 package rpm nhc-gpu-compat compat all /
 
 cd "$out"
-sha256sum -- *.deb *.rpm *.cdx.json *.tar.gz >SHA256SUMS
+find . -maxdepth 1 -type f ! -name 'SHA256SUMS*' -printf '%f\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS
 if [ -n "${SIGN_KEY:-}" ]; then
   GNUPGHOME=$work/gnupg
   export GNUPGHOME

@@ -42,18 +42,15 @@ var packages = sync.OnceValues(func() (*kit, error) {
 	if err := command("tar", "-C", top, "-xzf", filepath.Join(k.dir, filepath.Base(k.tree)+".tar.gz")); err != nil {
 		return nil, err
 	}
-	if err := offline(k.tree, k.dir, "RELEASE_ARCHES="+strings.Join(arches(), " ")); err != nil {
+	if err := offline(k.tree, "packages", k.dir, "RELEASE_ARCHES="+strings.Join(arches(), " ")); err != nil {
 		return nil, err
 	}
-	return k, offline(k.tree, k.old, "VERSION=v"+oldVersion, "SOURCE_DATE_EPOCH=1600000000", "RELEASE_ARCHES="+runtime.GOARCH)
+	return k, offline(k.tree, "pack", k.old, "VERSION=v"+oldVersion, "RELEASE_ARCHES="+runtime.GOARCH)
 })
 
-// offline runs make packages without a network, without the module cache, and without git.
-func offline(tree, out string, args ...string) error {
-	if err := os.MkdirAll(out, 0o755); err != nil {
-		return err
-	}
-	cmd := exec.Command("make", append([]string{"-C", tree, "packages", "PACKAGE_DIR=" + out}, args...)...)
+// offline runs make without a network, without the module cache, and without git.
+func offline(tree, target, out string, args ...string) error {
+	cmd := exec.Command("make", append([]string{"-C", tree, target, "PACKAGE_DIR=" + out}, args...)...)
 	if os.Getuid() == 0 {
 		cmd.Args = append([]string{"unshare", "-n"}, cmd.Args...)
 		cmd.Path, _ = exec.LookPath("unshare")
@@ -351,7 +348,7 @@ func TestPackagesAreReproducible(t *testing.T) {
 	archive := filepath.Join(k.dir, filepath.Base(k.tree)+".tar.gz")
 	run(t, exec.Command("tar", "-C", filepath.Dir(again), "-xzf", archive))
 	run(t, exec.Command("cp", archive, top))
-	if err := offline(again, top, "RELEASE_ARCHES="+runtime.GOARCH); err != nil {
+	if err := offline(again, "packages", top, "RELEASE_ARCHES="+runtime.GOARCH); err != nil {
 		t.Fatal(err)
 	}
 	first, err := os.ReadFile(filepath.Join(k.dir, "SHA256SUMS"))
@@ -400,7 +397,7 @@ func TestPackagesAreSigned(t *testing.T) {
 	gpg("--armor", "--output", key, "--export-secret-keys")
 	gpg("--armor", "--output", public, "--export")
 	out := filepath.Join(dir, "out")
-	if err := offline(k.tree, out, "SIGN_KEY="+key, "NFPM_PASSPHRASE=secret", "RELEASE_ARCHES="+runtime.GOARCH); err != nil {
+	if err := offline(k.tree, "pack", out, "SIGN_KEY="+key, "NFPM_PASSPHRASE=secret", "RELEASE_ARCHES="+runtime.GOARCH); err != nil {
 		t.Fatal(err)
 	}
 	gpg("--verify", filepath.Join(out, "SHA256SUMS.asc"), filepath.Join(out, "SHA256SUMS"))
