@@ -12,8 +12,8 @@ mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc
 # itself. The magic is the header of an ELF for AArch64.
 printf '%s' ':qemu-aarch64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:/usr/bin/qemu-aarch64-static:FCOP' >/proc/sys/fs/binfmt_misc/register
 # A worker has no QEMU_LD_PREFIX, so the libraries are at their own paths.
-extra=$(mktemp -d)
-mount -t tmpfs tmpfs "$extra"
+extra=/mnt
+mount -t tmpfs tmpfs $extra
 mkdir "$extra/lib"
 ln -s "$loader/ld-linux-aarch64.so.1" "$extra/lib"
 ln -s "$loader" "$extra/lib/aarch64-linux-gnu"
