@@ -269,7 +269,7 @@ echo IDLE >/opt/slurm/node
 touch /opt/slurm/calls
 `
 
-// health is a health check as slurmd starts it; what is behind it is the program.
+// health is how slurmd starts a health check; the program follows.
 const health = `env -i SLURMD_NODENAME=n1 PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin SLURM_SCONTROL=/usr/local/bin/scontrol NHC_RM=slurm `
 
 // calls returns the changes of the node's state since the last call.
