@@ -168,7 +168,7 @@ func mustBeInstalled(t *testing.T, dest string) {
 	t.Helper()
 	var got []string
 	err := filepath.WalkDir(dest, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && !strings.Contains(path, "/share/doc/") && !strings.Contains(path, "/share/nhc-gpu/ansible/") && !strings.Contains(path, "/share/nhc-gpu/container/") {
+		if err == nil && !d.IsDir() && !strings.Contains(path, "/share/doc/") && (!strings.Contains(path, "/share/nhc-gpu/") || strings.Contains(path, "/share/nhc-gpu/slurm/")) {
 			name, _ := filepath.Rel(dest, path)
 			got = append(got, strings.TrimSuffix(name, ".gz")) // rpmbuild compresses manual pages
 		}
