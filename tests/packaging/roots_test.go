@@ -255,7 +255,7 @@ cat >/etc/nhc/nhc.conf <<'E'
 E
 echo 'site_check() { [ ! -e /opt/faulty ] || die 1 "site_check: /opt/faulty exists"; }' >/etc/nhc/scripts/site.nhc
 chmod 644 /etc/nhc/nhc.conf /etc/nhc/scripts/site.nhc
-cat >/usr/local/bin/scontrol <<'E'
+cat >/usr/bin/scontrol <<'E'
 #!/bin/bash
 read -r state reason </opt/slurm/node
 case "$*" in
@@ -264,13 +264,13 @@ update*) echo "$*" >>/opt/slurm/calls
   case $2 in State=DRAIN) echo "IDLE+DRAIN ${4#Reason=}" ;; *) echo IDLE ;; esac >/opt/slurm/node ;;
 esac
 E
-chmod 755 /usr/local/bin/scontrol
+chmod 755 /usr/bin/scontrol
 echo IDLE >/opt/slurm/node
 touch /opt/slurm/calls
 `
 
 // health is how slurmd starts a health check; the program follows.
-const health = `env -i SLURMD_NODENAME=n1 PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin SLURM_SCONTROL=/usr/local/bin/scontrol NHC_RM=slurm `
+const health = `env -i SLURMD_NODENAME=n1 PATH=/usr/sbin:/usr/bin:/sbin:/bin `
 
 // calls returns the changes of the node's state since the last call.
 func (s *system) calls() []string {
@@ -352,7 +352,7 @@ func TestInstallAndRemove(t *testing.T) {
 		s.must("touch /opt/faulty; " + health + "nhc-gpu; rm /opt/faulty; " + health + "nhc-gpu")
 		s.wantCalls("by health checks", drained, resumed)
 		boot := health + "$(sed -n 's/^ExecStart=-//p' /usr/lib/systemd/system/nhc-gpu-boot.service)"
-		s.must("touch /opt/faulty; mv /usr/local/bin/scontrol /opt; " + boot + "; mv /opt/scontrol /usr/local/bin")
+		s.must("touch /opt/faulty; mv /usr/bin/scontrol /opt; " + boot + "; mv /opt/scontrol /usr/bin")
 		s.wantCalls("at boot, without slurmctld")
 		s.must(health + "nhc-gpu; rm /opt/faulty; " + health + "nhc-gpu")
 		s.wantCalls("after a boot without slurmctld", drained, resumed)
@@ -378,7 +378,7 @@ systemctl enable nhc-gpu.timer nhc-gpu-active.timer nhc-gpu-boot.service && ls /
 		// the site's configuration and logs, and the files of this test
 		stays := []string{
 			"/etc/nhc", "/etc/nhc/nhc.conf", "/etc/nhc/scripts", "/etc/nhc/scripts/site.nhc",
-			"/opt/slurm", "/opt/slurm/calls", "/opt/slurm/node", "/usr/local/bin/scontrol", "/var/log/nhc-active.log", "/var/log/nhc.log",
+			"/opt/slurm", "/opt/slurm/calls", "/opt/slurm/node", "/usr/bin/scontrol", "/var/log/nhc-active.log", "/var/log/nhc.log",
 		}
 		if diff := cmp.Diff(stays, left); diff != "" {
 			t.Errorf("left on the system (-want +got):\n%s", diff)
@@ -427,7 +427,7 @@ ls /var/log/nhc.log*`
 		if s.rpm {
 			ask[0] = "-q"
 		}
-		if out, err := s.packager(ask...); err == nil && !strings.Contains(out, "deinstall") {
+		if out, err := s.packager(ask...); err == nil && (s.rpm || strings.Contains(out, "ok installed")) {
 			t.Errorf("lbnl-nhc is still installed:\n%s", out)
 		}
 		s.must("touch /opt/faulty; " + health + "nhc; rm /opt/faulty; " + health + "nhc")
