@@ -68,7 +68,7 @@ func TestInstall(t *testing.T) {
 
 	beside := t.TempDir()
 	run(t, exec.Command("make", "-C", root, "install", "DESTDIR="+beside, bin, "GO=false", "PARTS=main"))
-	if names, err := filepath.Glob(filepath.Join(beside, "usr/*/nhc*")); err != nil || len(names) != 1 {
+	if names, err := filepath.Glob(filepath.Join(beside, "usr/*bin/nhc*")); err != nil || len(names) != 1 {
 		t.Errorf("without LBNL NHC's names there are %v (%v), want nhc-gpu", names, err)
 	}
 }
