@@ -122,11 +122,16 @@ func (c *cell) devices() error {
 	if err := os.Symlink("/proc/self/fd", "/dev/fd"); err != nil {
 		return err
 	}
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: "/dev/log", Net: "unixgram"})
-	if err != nil {
+	if err := os.MkdirAll("/run/systemd/journal", 0o755); err != nil {
 		return err
 	}
-	if err := os.Chmod("/dev/log", 0o666); err != nil {
+	return errors.Join(c.listen("/dev/log", "syslog"), c.listen("/run/systemd/journal/socket", "journal"))
+}
+
+// listen records what a socket gets.
+func (c *cell) listen(path, name string) error {
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
 		return err
 	}
 	go func() {
@@ -137,11 +142,11 @@ func (c *cell) devices() error {
 				return
 			}
 			c.mu.Lock()
-			fmt.Fprintf(&c.syslog, "syslog: %s\n", buf[:n])
+			fmt.Fprintf(&c.syslog, "%s: %s\n", name, buf[:n])
 			c.mu.Unlock()
 		}
 	}()
-	return nil
+	return os.Chmod(path, 0o666)
 }
 
 // fakeScontrol is slurmctld, scontrol and sinfo in one. One file has the node's state and reason,
