@@ -499,3 +499,51 @@ func TestNodeProblemDetector(t *testing.T) {
 		}
 	}
 }
+
+// node-problem-detector itself runs the rules and reports the conditions. Its program is built from
+// k8s.io/node-problem-detector with the tag disable_system_log_monitor.
+func TestProgramOfNodeProblemDetector(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	need(t, "node-problem-detector")
+	if os.Geteuid() != 0 {
+		t.Skip("skip: only root can read the last event")
+	}
+	dir := t.TempDir()
+	const name = "monitoring-detector"
+	node(t, dir, name, "* || check_file_test -f /nonexistent\n", fmt.Sprintf("textfile = %q\n", dir+"/nhc.prom"))
+	plugin := "#!/bin/sh\nexport SLURMD_NODENAME=" + name + "\nexec " + program + " \"$@\"\n"
+	if err := built.WriteProgram(dir+"/plugin", []byte(plugin)); err != nil {
+		t.Fatal(err)
+	}
+	config := strings.NewReplacer("/usr/sbin/nhc-gpu", dir+"/plugin", `"invoke_interval": "60s"`, `"invoke_interval": "1s"`).Replace(read(t, root+"/conf/npd/nhc-gpu.json"))
+	if err := os.WriteFile(dir+"/npd.json", []byte(config), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	address := freeAddress(t)
+	host, port, _ := net.SplitHostPort(address)
+	start(t, "node-problem-detector", "--enable-k8s-exporter=false", "--config.custom-plugin-monitor="+dir+"/npd.json", "--prometheus-address="+host, "--prometheus-port="+port, "--port=0")
+	gauge := func(condition, reason string, value int) string {
+		return fmt.Sprintf("problem_gauge{reason=%q,type=%q} %d\n", reason, condition, value)
+	}
+	await := func(want ...string) {
+		t.Helper()
+		got := ""
+		for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+			resp, err := http.Get("http://" + address + "/metrics")
+			if err != nil {
+				continue
+			}
+			data, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			got = string(data)
+			if !slices.ContainsFunc(want, func(w string) bool { return !strings.Contains(got, w) }) {
+				return
+			}
+		}
+		t.Fatalf("want %q in\n%s", want, got)
+	}
+	await(gauge("NodeHealthProblem", "NodeHealthFault", 1), gauge("GPUXidProblem", "GPUXid", 0))
+	node(t, dir, name, "* || check_file_test -d /\n", fmt.Sprintf("textfile = %q\n", dir+"/nhc.prom"))
+	await(gauge("NodeHealthProblem", "NodeHealthFault", 0))
+}
