@@ -306,6 +306,10 @@ func (j *Judge) Deliver(version string, exit int, unusable string) {
 		e.Job = j.Job.Job.ID
 	}
 	e.Message = j.Fold.LastMessage()
-	e.Judge()
+	if e.Judge(); exit != 0 && e.Verdict < checks.Unknown { // a signal has ended the run during a check
+		text := fmt.Sprintf("nhc-gpu:  the run ended before its last check, exit status %d", exit)
+		e.Results = append(e.Results, event.Result{Check: event.Whole, Severity: checks.Unknown, Message: text})
+		e.Judge()
+	}
 	outputs.Deliver(j.Node, j.Config.Outputs(), e)
 }

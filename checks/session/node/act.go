@@ -84,10 +84,10 @@ func (n *Node) CarryOut(v slurm.Verdict) (delivered bool) {
 // actionOf describes what a decision did.
 func actionOf(out slurm.Outcome, err error, observes bool) *event.Action {
 	a := &event.Action{Action: out.Action.String(), Sent: err == nil && out.Action != slurm.None && !observes, Reason: out.Reason, Why: out.Why}
-	switch out.Held {
-	case slurm.ReportedDrained:
+	switch {
+	case out.Held == slurm.ReportedDrained && !observes: // with MODE=observe the memory has drains that were not sent
 		a.Owner = event.OwnerNHC
-	case slurm.ReportedLeftAlone:
+	case out.Held == slurm.ReportedLeftAlone:
 		a.Owner = event.OwnerOther
 	}
 	if err != nil {
