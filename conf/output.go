@@ -74,7 +74,7 @@ func (d *decoder) output(p toml.Primitive) Output {
 		"syslog_id": func(v any) error {
 			id, _ := v.(string)
 			name, number, ok := strings.Cut(id, "@")
-			if !ok || name == "" || len(id) > 32 || strings.ContainsAny(name, " =]\"") || strings.Trim(number, "0123456789.") != "" || number == "" {
+			if !ok || name == "" || len(id) > 32 || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`=]"`, r) }) || strings.Trim(number, "0123456789.") != "" || number == "" {
 				return fmt.Errorf("%s: want NAME@NUMBER, the private enterprise number of the site", tomltext.Value(v))
 			}
 			o.SyslogID = id

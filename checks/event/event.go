@@ -32,6 +32,7 @@ type Event struct {
 	Exit         int             `json:"exit"`             // exit status of the run
 	Milliseconds float64         `json:"milliseconds"`     // duration of the run
 	Message      string          `json:"message,omitempty"`
+	Stopped      bool            `json:"stopped,omitempty"` // the run ended before its last check, after a failure or a signal
 	Results      []Result        `json:"results"`
 	Slurm        *Action         `json:"slurm,omitempty"`    // nil: the run did not decide about the node
 	Changed      []string        `json:"changed,omitempty"`  // the kinds of changes since the last run of this context, see Compare
@@ -128,6 +129,9 @@ func (e *Event) Only(prefixes []string) {
 	e.Results = slices.DeleteFunc(slices.Clone(e.Results), func(r Result) bool {
 		return !r.Has(prefixes) && (r.Check != Whole || r.Severity != checks.Unknown)
 	})
+	if e.Stopped && len(e.Results) == 0 {
+		e.Results = []Result{{Check: Whole, Severity: checks.Unknown, Message: "nhc-gpu:  the run ended at a failure of another check: these checks may not have run"}}
+	}
 	e.Judge()
 }
 
@@ -141,7 +145,10 @@ type key struct {
 
 func keys(e *Event) (list []key) {
 	for _, r := range e.Findings() {
-		k := key{r.Code, r.Severity, r.Device, ""}
+		k := key{r.Code, r.Severity, checks.Device{}, ""}
+		if r.hardware() != "" { // users choose the names of others
+			k.device = r.Device
+		}
 		if r.Code == "" {
 			k.line = r.Line
 		}
@@ -208,6 +215,32 @@ func sameKeys(a, b []key) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(k key) bool { return !slices.Contains(b, k) })
 }
 
+// AroundJob reports whether the run was a prolog or an epilog: it has not seen the whole node.
+func (e *Event) AroundJob() bool { return e.Context == "prolog" || e.Context == "epilog" }
+
+// The largest event: users can make many and long messages.
+const (
+	maxFindings = 200
+	maxText     = 1 << 10 // bytes
+)
+
+// Trim bounds the size of the event.
+func (e *Event) Trim() {
+	findings := 0
+	e.Results = slices.DeleteFunc(e.Results, func(r Result) bool {
+		if r.Severity > checks.Skip {
+			findings++
+		}
+		return r.Severity > checks.Skip && r.Severity < checks.Fail && findings > maxFindings || findings > 2*maxFindings
+	})
+	for i := range e.Results {
+		r := &e.Results[i]
+		for _, text := range []*string{&r.Line, &r.Message, &r.Want, &r.Got, &r.Device.Name} {
+			*text = cut(*text, maxText)
+		}
+	}
+}
+
 // Short returns the event without the results that are ok or skipped, for the history.
 func (e *Event) Short() *Event {
 	short := *e
@@ -241,7 +274,10 @@ func (e *Event) Private() *Event {
 	}
 	if e.Slurm != nil {
 		s := *e.Slurm
-		s.Reason, s.Why, s.Error = "", "", ""
+		s.Reason, s.Why = "", ""
+		if s.Error != "" {
+			s.Error = "not delivered"
+		}
 		p.Slurm = &s
 	}
 	return &p

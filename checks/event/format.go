@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
@@ -64,7 +65,7 @@ func (e *Event) worst() *Result {
 func text(s string) string {
 	s = strings.Join(strings.Fields(s), " ")
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if !unicode.IsPrint(r) {
 			return -1
 		}
 		return r

@@ -81,7 +81,12 @@ func registerMemory(name string, kind memoryKind, summary string, advice map[str
 const wantSize = "a size such as 64G or 1.5TB"
 
 // Contradiction implements [checks.Contradicting].
-func (c *hwMemory) Contradiction() (word, why string) { return exclude(c.Min, c.Max) }
+func (c *hwMemory) Contradiction() (word, why string) {
+	if c.Fudge != "" { // it can make room for both
+		return "", ""
+	}
+	return exclude(c.Min, c.Max)
+}
 
 // exclude returns the minimum if it is more than the maximum, and says so.
 func exclude(low, high string) (word, why string) {

@@ -224,5 +224,11 @@ func JournalLines(h *Host, j Journal) (lines [][]byte, err error) {
 			lines = append(lines, bytes.TrimRight(line, "\n"))
 		}
 	}
+	size := 0
+	for i, line := range slices.Backward(lines) {
+		if size += len(line); size > maxRecall { // the oldest lines do not fit into a worker's answer
+			return lines[i+1:], nil
+		}
+	}
 	return lines, nil
 }

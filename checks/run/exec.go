@@ -15,7 +15,7 @@ import (
 // Output is the output of a command and its exit status.
 type Output struct {
 	Stdout, Stderr []byte
-	Cut            bool // Stdout is incomplete; only of a [Job]
+	Cut            bool // Stdout is incomplete
 	Status         int  // as bash counts: 126, 127, or 128 plus the signal
 	TimedOut       bool
 }
@@ -41,7 +41,7 @@ func (p *Pool) Exec(ctx context.Context, argv, env []string, input []byte) (Outp
 	if err != nil {
 		return Output{}, err
 	}
-	return Output{Stdout: resp.Data, Stderr: resp.Stderr, Status: resp.Status, TimedOut: resp.TimedOut}, nil
+	return Output{Stdout: resp.Data, Cut: resp.Cut, Stderr: resp.Stderr, Status: resp.Status, TimedOut: resp.TimedOut}, nil
 }
 
 // Job is a command that runs like a child of this process: the end of the context ends it.

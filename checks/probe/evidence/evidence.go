@@ -167,7 +167,7 @@ func (c *collector) memory() {
 	}
 	c.failed(err)
 	for _, name := range names {
-		if !strings.HasSuffix(name, ".json") || strings.HasPrefix(name, "job-") {
+		if !strings.HasSuffix(name, ".json") || strings.HasPrefix(name, "job-") || strings.HasPrefix(name, "run-") {
 			continue
 		}
 		p := path.Join(c.h.Past(), name)
@@ -209,6 +209,8 @@ var identities = []struct {
 	with string
 }{
 	{probe.Lazily(`\b(GPU|MIG)-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b`), "$1-redacted"},
+	{probe.Lazily(`\b[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b`), "redacted"},
+	{probe.Lazily(`\b[0-9a-fA-F]{1,4}(:[0-9a-fA-F]{0,4}){2,6}:[0-9a-fA-F]{1,4}(/\d+)?\b`), "redacted"},
 	{probe.Lazily(`\b([0-9a-fA-F]{2}:){5,19}[0-9a-fA-F]{2}\b`), "redacted"},
 	{probe.Lazily(`\b[0-9a-fA-F]{4}(:[0-9a-fA-F]{4}){3}\b`), "redacted"},
 	{probe.Lazily(`\b\d{1,3}(\.\d{1,3}){3}\b`), "redacted"},
@@ -221,11 +223,14 @@ func Redact(files []File, host string) []File {
 	var kept []File
 	for _, f := range files {
 		text := string(f.Data)
+		if f.Name == "mounts.txt" { // names of users and servers
+			continue
+		}
 		if f.Name == "processes.txt" {
 			var b strings.Builder
 			for line := range strings.Lines(text) {
 				words := strings.SplitN(strings.TrimSpace(line), " ", 5)
-				if len(words) == 5 && !strings.HasPrefix(words[4], "[") {
+				if len(words) == 5 && (words[1] != "0" || !strings.HasPrefix(words[4], "[")) {
 					words[1], words[4] = "-", "-"
 				}
 				b.WriteString(strings.Join(words, " ") + "\n")

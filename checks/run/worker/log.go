@@ -163,7 +163,7 @@ func walk(path string) (dir int, name string, shared bool, err error) {
 		}
 		// In a sticky directory no other user can move a file that root owns.
 		sticky := st.Mode&unix.S_ISVTX != 0 && isTrusted(st.Uid)
-		others := st.Mode&0o002 != 0 || !isTrusted(st.Uid)
+		others := st.Mode&0o002 != 0 || st.Mode&0o020 != 0 && st.Gid != 0 || !isTrusted(st.Uid)
 		shared, above = above || others, above || others && !sticky
 		name, rest, _ = strings.Cut(rest, "/")
 		rest = strings.TrimLeft(rest, "/")

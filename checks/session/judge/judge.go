@@ -40,6 +40,7 @@ type Judge struct {
 	unanswered session.Unanswered
 	steps      map[int]*plan.Step // the steps of failures, by index
 	Results    []event.Result     // of the steps so far
+	covered    []span             // what is in Results
 
 	Records *job.Records
 	Job     *job.Around // the job of a prolog or an epilog
@@ -291,8 +292,10 @@ func (j *Judge) Deliver(version string, exit int, unusable string) {
 	case unusable != "":
 		j.Pool.SetVars(j.Set.WorkerVars()) // no check has needed them
 		j.Results = []event.Result{{Check: event.Whole, Severity: checks.Unknown, Remedy: checks.FixConfig, Message: unusable}}
-	case j.Plan == nil: // a script of the site has ended the run
+	case j.Plan == nil && len(j.Fold.Failures()) == 0: // a script of the site has ended the run
 		return
+	default:
+		recordRest(j)
 	}
 	e := &event.Event{
 		Schema: event.Schema, Version: version, Node: j.Name, Time: time.Now().UTC().Truncate(time.Millisecond), Boot: slurm.BootID(),
@@ -305,11 +308,22 @@ func (j *Judge) Deliver(version string, exit int, unusable string) {
 	if j.Job != nil {
 		e.Job = j.Job.Job.ID
 	}
-	e.Message = j.Fold.LastMessage()
+	e.Message, e.Stopped = j.Fold.LastMessage(), stopped(j)
 	if e.Judge(); exit != 0 && e.Verdict < checks.Unknown { // a signal has ended the run during a check
 		text := fmt.Sprintf("nhc-gpu:  the run ended before its last check, exit status %d", exit)
 		e.Results = append(e.Results, event.Result{Check: event.Whole, Severity: checks.Unknown, Message: text})
 		e.Judge()
 	}
-	outputs.Deliver(j.Node, j.Config.Outputs(), e)
+	given := func(names ...string) bool {
+		return slices.ContainsFunc(names, func(name string) bool { return slices.Contains(j.Given, name) })
+	}
+	run := outputs.OfNode
+	switch {
+	case j.HealthCheck():
+	case given("CONFFILE", "CONFDIR"):
+		run = outputs.Trial
+	case given("NAME"):
+		run = outputs.Other
+	}
+	outputs.Deliver(j.Node, j.Config.Outputs(), run, e)
 }

@@ -1,6 +1,7 @@
 package judge
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -20,6 +21,7 @@ func record(j *Judge, s *plan.Step, took time.Duration, fact string) func() {
 				list = append(list, f)
 			}
 		}
+		j.covered = append(j.covered, span{from, len(j.Fold.List()), failed, len(j.Fold.Failures())})
 		r := event.Result{Check: event.Shell, Line: s.Text, Milliseconds: event.Milliseconds(took)}
 		if s.Kind == plan.Native {
 			r.Check = s.Name
@@ -33,8 +35,48 @@ func record(j *Judge, s *plan.Step, took time.Duration, fact string) func() {
 			if f.Check != "" && r.Check != event.Shell {
 				x.Check = f.Check
 			}
-			x.Code, x.Severity, x.Device, x.Want, x.Got, x.Remedy, x.Message = f.Code, f.Severity, f.Device, f.Want, f.Got, f.Remedy, f.Message
-			j.Results = append(j.Results, x)
+			j.Results = append(j.Results, resultOf(x, f))
+		}
+	}
+}
+
+// span are the findings and failures of the fold that a step has added.
+type span struct{ from, to, failed, failedTo int }
+
+func resultOf(r event.Result, f checks.Finding) event.Result {
+	r.Code, r.Severity, r.Device, r.Want, r.Got, r.Remedy, r.Message = f.Code, f.Severity, f.Device, f.Want, f.Got, f.Remedy, f.Message
+	return r
+}
+
+// stopped reports whether the run ended before its last check.
+func stopped(j *Judge) bool {
+	checks := 0
+	if j.Plan != nil {
+		for i := range j.Plan.Steps {
+			if j.Plan.Steps[i].Kind != plan.Assign {
+				checks++
+			}
+		}
+	}
+	return j.Fold.Over() && len(j.covered) < checks
+}
+
+// recordRest adds the findings of no step: of a signal, of a script of the site, of the counters around a
+// job.
+func recordRest(j *Judge) {
+	add := func(f checks.Finding) {
+		if !slices.ContainsFunc(j.Results, func(r event.Result) bool { return r.Message == f.Message && r.Severity == f.Severity }) {
+			j.Results = append(j.Results, resultOf(event.Result{Check: cmp.Or(f.Check, event.Whole)}, f))
+		}
+	}
+	for i, f := range j.Fold.List() {
+		if !slices.ContainsFunc(j.covered, func(s span) bool { return i >= s.from && i < s.to }) {
+			add(f)
+		}
+	}
+	for i, f := range j.Fold.Failures() {
+		if !slices.ContainsFunc(j.covered, func(s span) bool { return i >= s.failed && i < s.failedTo }) {
+			add(f)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/evidence"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 )
 
 // EvidenceLimit bounds the collection of evidence.
@@ -26,7 +27,7 @@ func (d *delivery) evidence(old *event.Event) (name string) {
 	}
 	code := ""
 	for _, r := range d.event.Findings() {
-		known := old != nil && slices.ContainsFunc(old.Results, func(was event.Result) bool { return was.Code == r.Code && was.Severity == checks.Fail })
+		known := old != nil && slices.ContainsFunc(old.Results, func(was event.Result) bool { return was.Code == r.Code && was.Severity == checks.Fail }) && old.Evidence != ""
 		if r.Severity == checks.Fail && r.Code != "" && !known {
 			code = r.Code
 			break
@@ -47,16 +48,19 @@ func EvidenceName(at time.Time, code string) string {
 	return at.UTC().Format("20060102T150405Z") + "-" + code + ".tar.gz"
 }
 
-// keepEvidence writes the archive. A failure is counted like that of an output.
-func (d *delivery) keepEvidence(name string) {
-	_, err := WriteEvidence(d.n, d.event, &wire.Request{Name: name}, d.left(EvidenceLimit))
+// keepEvidence writes the archive and reports whether that worked. A failure is counted like that of an
+// output. It asks no library of a vendor, which may be what is faulty.
+func (d *delivery) keepEvidence(name string) bool {
+	facts := d.n.Facts(checks.Local)
+	_, err := WriteEvidence(d.n, facts, d.event, &wire.Request{Name: name}, d.left(EvidenceLimit))
 	d.fail("evidence", err)
+	return err == nil
 }
 
 // WriteEvidence completes and sends a request for an archive, and returns its path.
-func WriteEvidence(n *node.Node, e *event.Event, q *wire.Request, limit time.Duration) (path string, err error) {
+func WriteEvidence(n *node.Node, rows []verdict.Row, e *event.Event, q *wire.Request, limit time.Duration) (path string, err error) {
 	var facts strings.Builder
-	for _, row := range n.Facts() {
+	for _, row := range rows {
 		fmt.Fprintf(&facts, "%s: %s\n", row.Name, row.Message)
 	}
 	q.Op, q.Line = wire.OpEvidence, "keep the evidence"

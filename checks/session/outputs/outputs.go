@@ -22,7 +22,7 @@ import (
 // whichever is less: [History] drops the others, and the size of the journal bounds the files.
 const (
 	HistoryJournal = "history"
-	HistoryMost    = 2 << 20 // bytes, in each of two files
+	HistoryMost    = 1 << 20 // bytes, in each of two files
 	HistoryChanges = 1000
 	HistoryAge     = 30 * 24 * time.Hour
 )
@@ -36,28 +36,47 @@ const (
 	least  = 50 * time.Millisecond  // of each output at the end of the time
 	memory = 350 * time.Millisecond // the part that is reserved for the end of a command and the last event
 	whole  = 57 * time.Second       // of a health check: slurmd ends it after 60
+
+	shortest = 200 * time.Millisecond // less is no time for a command
 )
 
 // textMode lets node_exporter read the metrics, which name no user, process or file. The other files
 // are readable by root and a group.
 const textMode = 0o644
 
+// Run is the kind of a run, by what its result says about the node.
+type Run int
+
+// The kinds of runs. OfNode runs the configuration of the node, as slurmd or a timer starts it. Other
+// runs another file of the site, by -n: the active tests. Trial runs a file that a person names.
+const (
+	OfNode Run = iota
+	Other
+	Trial
+)
+
 // Deliver keeps the event and passes it to the outputs. It comes after the verdict has been carried
 // out: an output that fails costs a warning, is counted in the next event, and changes nothing else.
 // Only root has a memory, and only its runs have outputs.
-func Deliver(n *node.Node, o conf.Output, e *event.Event) {
+func Deliver(n *node.Node, o conf.Output, run Run, e *event.Event) {
 	// The results of a recorded node are not about this one.
 	if root := n.Set.Get("HOSTROOT"); n.Set.Past == "" || root != "" && root != "/" {
 		return
 	}
+	e.Trim()
 	if o.Privacy {
 		e = e.Private()
 	}
-	d := delivery{n: n, Output: o, event: e}
+	d := delivery{n: n, Output: o, event: e, run: run}
 	switch now := time.Now(); {
 	case n.Role.AroundJob():
 		d.end = now.Add(limit - memory)
-	case n.HealthCheck() && !n.Background:
+		if end := n.Budget.End.Add(limit - memory); n.Budget.Limited() && end.Before(d.end) {
+			d.end = end
+		}
+	case n.Background:
+		d.end = now.Add(whole)
+	case n.HealthCheck():
 		d.end = n.Budget.Began.Add(whole)
 	}
 	archive := ""
@@ -70,12 +89,16 @@ func Deliver(n *node.Node, o conf.Output, e *event.Event) {
 	d.write()
 	d.syslog()
 	d.command()
-	if archive != "" {
-		d.keepEvidence(archive)
-	}
-	if d.remembers && !slices.Equal(e.Outputs, d.failed) {
+	lost := archive != "" && !d.keepEvidence(archive)
+	if d.remembers && (lost || !slices.Equal(e.Outputs, d.failed)) {
 		kept := *e
 		kept.Outputs = d.failed
+		if lost {
+			kept.Evidence = "" // the next run tries again
+		}
+		if !d.end.IsZero() {
+			d.end = d.end.Add(memory)
+		}
 		d.send(d.keep(&kept))
 	}
 }
@@ -84,6 +107,7 @@ type delivery struct {
 	conf.Output
 
 	n     *node.Node
+	run   Run
 	event *event.Event
 	end   time.Time // when the time for outputs is over, zero for never
 
@@ -140,7 +164,7 @@ func (d *delivery) write() {
 	if d.remembers && len(d.event.Changed) > 0 {
 		list = append(list, d.note(d.event))
 	}
-	if d.Textfile != "" && !d.n.Role.AroundJob() { // the metrics describe the node
+	if d.Textfile != "" && !d.n.Role.AroundJob() && d.run == OfNode { // the metrics describe the node
 		list = append(list, output{"textfile", &wire.Request{Op: wire.OpPut, Path: d.Textfile, Mode: textMode, Data: d.event.Prometheus(d.Autopilot), Line: "write " + d.Textfile}})
 	}
 	if d.Journald {
@@ -186,12 +210,17 @@ func (d *delivery) syslog() {
 
 // command gives the event to the site's command, if it is due.
 func (d *delivery) command() {
-	due := d.CommandOn == conf.Always || len(d.event.Changed) > 0 && (d.CommandOn == conf.OnChange || d.event.Verdict == checks.Fail)
+	changed := len(d.event.Changed) > 0 || !d.remembers && d.event.Verdict == checks.Fail
+	due := d.CommandOn == conf.Always || changed && (d.CommandOn == conf.OnChange || d.event.Verdict == checks.Fail)
 	argv := d.Output.Command
-	if len(argv) == 0 || !due {
+	if len(argv) == 0 || !due || d.run == Trial {
 		return
 	}
 	timeout := d.left(d.CommandTimeout)
+	if timeout < shortest {
+		d.fail("command", fmt.Errorf("run %s: no time is left", argv[0]))
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	out, err := d.n.Pool.Exec(ctx, argv, d.n.Set.Environ(), append(d.event.Line(), '\n'))
@@ -256,5 +285,6 @@ func History(n *node.Node, now time.Time) (list []*event.Event, err error) {
 			list = append(list, e)
 		}
 	}
+	slices.SortStableFunc(list, func(a, b *event.Event) int { return a.Time.Compare(b.Time) }) // a spare directory comes last
 	return list[max(0, len(list)-HistoryChanges):], nil
 }

@@ -25,10 +25,11 @@ func Bundle() *cobra.Command {
 		Short: "Write the evidence about this node into an archive",
 		Long: `Writes a compressed tar archive, at most 5 MiB: the kernel's log, GPUs, the PCI bus,
 network and InfiniBand ports with their counters, disks, processes, what the checks
-remember, the last event, and versions. FILE must not exist; without FILE it is
-nhc-gpu-NODE-TIME.tar.gz in this directory. A run that fails with a new code writes
-such an archive below /var/lib/nhc-gpu by itself; status and history name it. Needs
-root.
+remember, the last event, and versions. --redact removes serial numbers, UUIDs,
+addresses, mounts, command lines, messages and the name of the node. FILE must not
+exist; without FILE it is nhc-gpu-NODE-TIME.tar.gz in this directory. A health check
+that fails with a new code writes such an archive below /var/lib/nhc-gpu by itself;
+status and history name it. Needs root.
 
 Exit status: 0, 10 wrong arguments, not root, or the file exists.`,
 		Example: `  nhc-gpu bundle
@@ -36,7 +37,7 @@ Exit status: 0, 10 wrong arguments, not root, or the file exists.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, words []string) error { return writeBundle(words, redact) },
 	}
-	cmd.Flags().BoolVar(&redact, "redact", false, "remove serial numbers, UUIDs, addresses, command lines and the name of the node")
+	cmd.Flags().BoolVar(&redact, "redact", false, "remove what identifies boards, users and the node")
 	return cmd
 }
 
@@ -69,7 +70,10 @@ func writeBundle(words []string, redact bool) error {
 	if list, err := outputs.Last(r.Node); err == nil && len(list) > 0 {
 		e = list[0]
 	}
-	if _, err := outputs.WriteEvidence(r.Node, e, &wire.Request{Path: file, Who: host}, outputs.EvidenceLimit); errors.Is(err, os.ErrExist) {
+	if e != nil && redact {
+		e = e.Private()
+	}
+	if _, err := outputs.WriteEvidence(r.Node, r.Facts(), e, &wire.Request{Path: file, Who: host}, outputs.EvidenceLimit); errors.Is(err, os.ErrExist) {
 		return options.Wrong{Err: fmt.Errorf("%w; name another file", err)}
 	} else if err != nil {
 		return err

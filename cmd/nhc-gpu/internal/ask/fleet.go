@@ -40,6 +40,8 @@ func runSlurm(argv []string, words []string) ([]byte, error) {
 		return nil, fmt.Errorf("run %s: no answer within %s", argv[0], slurmAnswers)
 	case out.Status != 0:
 		return nil, fmt.Errorf("run %s: exit status %d: %s", argv[0], out.Status, strings.TrimSpace(string(out.Stderr)))
+	case out.Cut:
+		return nil, fmt.Errorf("run %s: it printed more than %d bytes", argv[0], len(out.Stdout))
 	}
 	return out.Stdout, nil
 }

@@ -57,7 +57,7 @@ Exit status: 0, 10 wrong arguments or not root.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&since, "since", "", "only changes since then: 24h, 7d, 2026-11-20, '2026-11-20 03:00'")
-	f.StringSliceVar(&codes, "code", nil, "only changes with a finding whose code begins with one of these: gpu.xid,gpu.ecc")
+	f.StringSliceVar(&codes, "code", nil, "only findings whose code begins with: gpu.xid,gpu.ecc")
 	f.BoolVar(&fleet, "fleet", false, "of all nodes, from Slurm's accounting (sacctmgr), for every user")
 	f.BoolVar(&asJSON, "json", false, "print each change as one object of JSON per line")
 	return cmd

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
@@ -74,9 +75,9 @@ func writeReport(words []string, title string) error {
 		return errors.New("report: there is no event")
 	}
 	if target == "" {
-		return fleet.Write(os.Stdout, title, time.Now())
+		return fleet.Write(console.Stdout, title, time.Now())
 	}
-	f, err := os.Create(target) //nolint:forbidigo // a person names it, and waits for it
+	f, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o640) //nolint:forbidigo // a person names it, and waits for it
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}

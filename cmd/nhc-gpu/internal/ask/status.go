@@ -22,6 +22,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/report"
 	"github.com/nhc-gpu/nhc-gpu/conf/spell"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // statusOptions are the options of status.
@@ -63,11 +64,11 @@ than --max-age; with --format npd 0 healthy, 1 fault, 3 unknown. 10 wrong argume
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.format, "format", "text", strings.Join(report.Formats, ", "))
-	f.StringSliceVar(&o.codes, "code", nil, "only findings whose code begins with one of these: gpu.ecc,gpu.remap")
-	f.StringVar(&o.context, "context", "", "only the last run in this context: healthcheck, prolog, epilog, manual")
+	f.StringVar(&o.format, "format", "text", "json, jsonl, nagios, npd, junit, ...")
+	f.StringSliceVar(&o.codes, "code", nil, "only codes that begin with: gpu.ecc,gpu.remap")
+	f.StringVar(&o.context, "context", "", "healthcheck, prolog, epilog or manual")
 	f.DurationVar(&o.maxAge, "max-age", 0, "an older run counts as unknown: 15m")
-	f.BoolVar(&o.fleet, "fleet", false, "all nodes that are out of service at Slurm, by code: where sinfo runs, for every user")
+	f.BoolVar(&o.fleet, "fleet", false, "all nodes of Slurm that are out of service")
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(report.Formats, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -125,20 +126,28 @@ func printStatus(o *statusOptions, words []string, exit *int) error {
 		out.SetIndent("", "  ")
 		err, *exit = out.Encode(e), event.Status(e.Verdict)
 	default:
-		*exit, err = e.Write(os.Stdout, o.format)
+		*exit, err = e.Write(console.Stdout, o.format)
 	}
 	return err
 }
 
-// lastOf returns the newest event that is not about a job, or else the newest one, or else an event
-// that says that there is none.
+// current is the age up to which a health check speaks for the node, whatever was run by hand since.
+const current = 24 * time.Hour
+
+// lastOf returns the event of the last health check, if it is current, or else the newest one that is
+// not about a job, or else the newest one, or else an event that says that there is none. It moves the
+// event to the front.
 func lastOf(list []*event.Event, version string, r *health.Run) *event.Event {
-	for i, e := range list {
-		if e.Job == "" {
-			copy(list[1:i+1], list[:i])
-			list[0] = e
-			break
-		}
+	at := slices.IndexFunc(list, func(e *event.Event) bool {
+		return e.Context == slurm.HealthCheck.String() && time.Since(e.Time) < current
+	})
+	if at < 0 {
+		at = slices.IndexFunc(list, func(e *event.Event) bool { return !e.AroundJob() })
+	}
+	if at > 0 {
+		e := list[at]
+		copy(list[1:at+1], list[:at])
+		list[0] = e
 	}
 	if len(list) > 0 {
 		return list[0]

@@ -62,23 +62,26 @@ func (r *Run) Check() int {
 	}
 	r.startAhead()
 	exit, over := r.load()
+	deliver := !over
 	if !over {
 		r.do()
 		exit = r.act()
 		run.EndCrashes(r.Pool)
-		r.Deliver(r.Version, exit, "")
 	} else if sig := r.Signals.Caught(); sig != 0 && r.Job == nil { // before the first check: there is no verdict
 		exit = 128 + int(sig)
 	} else {
 		if r.unusable {
 			r.leavePending()
-			r.Deliver(r.Version, exit, r.doubt)
+			deliver = true
 		}
 		if exit != 0 && r.Job != nil {
 			exit = UncheckedJob(r.Role, exit)
 		}
 	}
 	r.leaveResult(exit)
+	if deliver {
+		r.Deliver(r.Version, exit, r.unusableText())
+	}
 	for _, err := range r.Pool.Warnings() {
 		r.Warn(err)
 	}
@@ -86,6 +89,14 @@ func (r *Run) Check() int {
 		return 1
 	}
 	return exit
+}
+
+// unusableText returns the error of a configuration that the run could not use, "" for a usable one.
+func (r *Run) unusableText() string {
+	if r.unusable {
+		return r.doubt
+	}
+	return ""
 }
 
 // load does everything before the first check. over means that the run ends

@@ -137,6 +137,8 @@ const OwnHelp = `
  xid explain CODE  Explain Xid codes and how they are classified
  status            Show the last run, who holds the node, and why
  history           Show what changed on this node, and when
+ report [FILE]     Write an HTML page about the runs of a node or a fleet
+ bundle [FILE]     Write the evidence about this node into an archive
  job [ID]          Show what happened on this node while a job ran
  clear             Acknowledge GPU or port errors so that the node can return
  completion SHELL  Print a completion script for bash, zsh, fish or powershell

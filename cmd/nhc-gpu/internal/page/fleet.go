@@ -69,6 +69,9 @@ func NewFleet() *Fleet {
 // Add adds an event. The events of a node must come in the order of their times; an older one is
 // ignored. Runs around jobs count for the durations of checks only.
 func (f *Fleet) Add(e *event.Event) {
+	if slices.Contains(e.Changed, event.Cleared) { // a person's action, not a run
+		return
+	}
 	f.Events++
 	if f.first.IsZero() || e.Time.Before(f.first) {
 		f.first = e.Time
@@ -79,18 +82,24 @@ func (f *Fleet) Add(e *event.Event) {
 	for i := range e.Results {
 		f.addDuration(e.Node, &e.Results[i])
 	}
-	if e.Job != "" {
+	if e.AroundJob() {
 		return
 	}
 	n := f.nodes[e.Node]
 	if n == nil {
 		n = &nodeState{name: e.Node}
 		f.nodes[e.Node] = n
+		if len(f.nodes) == 2 {
+			f.forgetRuns()
+		}
 	}
 	if n.last != nil && e.Time.Before(n.last.Time) {
 		return
 	}
 	n.add(e)
+	if len(f.nodes) > 1 {
+		n.runs = nil
+	}
 }
 
 func (f *Fleet) addDuration(node string, r *event.Result) {

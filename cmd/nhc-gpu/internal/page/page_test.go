@@ -49,7 +49,7 @@ func TestFleet(t *testing.T) {
 	f.Add(runOf("gpu10", 5, checks.Unknown))
 	f.Add(runOf("gpu2", 1, checks.OK)) // too late
 	job := runOf("gpu2", 9, checks.OK)
-	job.Job, job.Results[0].Milliseconds = "7", 99
+	job.Context, job.Results[0].Milliseconds = "prolog", 99
 	f.Add(job)
 	text := pageOf(t, f)
 	for _, want := range []string{

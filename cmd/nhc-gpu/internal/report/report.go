@@ -11,6 +11,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 )
 
@@ -66,7 +67,7 @@ func Print(o *options.Options, opts Options, version string, exit *int) error {
 		out.Redact()
 	}
 	if opts.Format != "" {
-		*exit, err = asEvent(r, &out).Write(os.Stdout, opts.Format)
+		*exit, err = asEvent(r, &out).Write(console.Stdout, opts.Format)
 		return err
 	}
 	if opts.JSON {
