@@ -309,11 +309,7 @@ func (j *Judge) Deliver(version string, exit int, unusable string) {
 		e.Job = j.Job.Job.ID
 	}
 	e.Message, e.Stopped = j.Fold.LastMessage(), stopped(j)
-	if e.Judge(); exit != 0 && e.Verdict < checks.Unknown { // a signal has ended the run during a check
-		text := fmt.Sprintf("nhc-gpu:  the run ended before its last check, exit status %d", exit)
-		e.Results = append(e.Results, event.Result{Check: event.Whole, Severity: checks.Unknown, Message: text})
-		e.Judge()
-	}
+	e.Judge()
 	given := func(names ...string) bool {
 		return slices.ContainsFunc(names, func(name string) bool { return slices.Contains(j.Given, name) })
 	}
