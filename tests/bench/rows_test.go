@@ -35,6 +35,7 @@ func rows(t *testing.T) []row {
 		run(empty, "* || A=1\n"),
 		run("40 lines, 3 of them commands", forty()),
 		run("the same, with one line for bash", forty()+"* || true && true\n"),
+		run("40 lines, with all outputs but the command", forty(), "TOMLFILE="+outputs(t)),
 		run("1000 lines for other nodes", otherNodes(1000)),
 	}
 	list = append(list, run("all checks of the fabric, 10 adapters", fabricChecks, "HOSTROOT="+fabric(t, fakesys.DGXH200())))
@@ -99,6 +100,17 @@ func otherNodes(n int) string {
 		fmt.Fprintf(&b, "%s || check_hw_swap_free 1\n", []string{fmt.Sprintf("bench%04d", i), fmt.Sprintf("bench%03d*", i), fmt.Sprintf("{bench[%d-%d]}", i, i+8), fmt.Sprintf("/^bench%d[0-9]$/", i)}[i%4])
 	}
 	return b.String()
+}
+
+// outputs returns an nhc.toml with all outputs but the command.
+func outputs(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	text := fmt.Sprintf("[output]\njsonl = %q\ntextfile = %q\nautopilot = true\nsyslog = true\njournald = true\n", dir+"/nhc.jsonl", dir+"/nhc.prom")
+	if err := os.WriteFile(dir+"/nhc.toml", []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return dir + "/nhc.toml"
 }
 
 // daemon starts the process that the lines about processes look for.
