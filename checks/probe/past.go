@@ -36,6 +36,9 @@ func (h *Host) memoryDirs() (dirs []string) {
 	return dirs
 }
 
+// PastAnswers reports whether the memory directory answers.
+func (h *Host) PastAnswers() bool { return h.answers(h.past) }
+
 // answerLimit bounds the test of a memory directory.
 const answerLimit = time.Second
 

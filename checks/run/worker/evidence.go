@@ -12,6 +12,9 @@ import (
 // keepEvidence writes an archive about the node: into the memory directory, or into a new file of a
 // person.
 func keepEvidence(h *probe.Host, req *wire.Request) *wire.Response {
+	if req.Path == "" && h.Past() != "" && !h.PastAnswers() { // or the run would wait for the limit
+		return &wire.Response{Err: "the memory directory does not answer: " + h.Past()}
+	}
 	var files []evidence.File
 	for _, f := range req.Files {
 		files = append(files, evidence.File(f))

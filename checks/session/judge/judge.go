@@ -40,7 +40,7 @@ type Judge struct {
 	unanswered session.Unanswered
 	steps      map[int]*plan.Step // the steps of failures, by index
 	Results    []event.Result     // of the steps so far
-	covered    []span             // what is in Results
+	covered    []span             // the steps in Results
 
 	Records *job.Records
 	Job     *job.Around // the job of a prolog or an epilog

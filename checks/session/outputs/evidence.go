@@ -49,7 +49,7 @@ func EvidenceName(at time.Time, code string) string {
 }
 
 // keepEvidence writes the archive and reports whether that worked. A failure is counted like that of an
-// output. It asks no library of a vendor, which may be what is faulty.
+// output. It asks no library of a vendor, since that may be the fault.
 func (d *delivery) keepEvidence(name string) bool {
 	facts := d.n.Facts(checks.Local)
 	_, err := WriteEvidence(d.n, facts, d.event, &wire.Request{Name: name}, d.left(EvidenceLimit))
