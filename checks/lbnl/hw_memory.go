@@ -82,10 +82,18 @@ const wantSize = "a size such as 64G or 1.5TB"
 
 // Contradiction implements [checks.Contradicting].
 func (c *hwMemory) Contradiction() (word, why string) {
-	if c.Fudge != "" { // it can make room for both
+	word, why = exclude(c.Min, c.Max)
+	fudge, ok := parseFudge(c.Fudge)
+	if why == "" || !ok {
+		return word, why
+	}
+	least, _ := checks.ParseSize(c.Min)
+	most, _ := checks.ParseSize(c.Max)
+	low, high := new(big.Rat).Sub(least.KB, fudge(least.KB)), new(big.Rat).Add(most.KB, fudge(most.KB))
+	if low.Cmp(high) <= 0 { // the tolerance makes room for both
 		return "", ""
 	}
-	return exclude(c.Min, c.Max)
+	return word, why
 }
 
 // exclude returns the minimum if it is more than the maximum, and says so.
