@@ -442,7 +442,7 @@ const former = "99ec2a8"
 var formerBuild = sync.OnceValues(func() (string, error) {
 	dir := filepath.Join(scratch, "former")
 	const script = `mkdir "$1" && git -C "$2" archive ` + former + ` | tar -xC "$1" && cd "$1" &&
-make build VERSION=v1.0.0 && make install PREBUILT=bin/nhc-gpu DESTDIR="$1/root" HELPERDIR=/usr/lib/nhc`
+make build VERSION=v1.0.0 && make install GO=false DESTDIR="$1/root" HELPERDIR=/usr/lib/nhc`
 	return dir, command("sh", "-c", script, "sh", dir, root)
 })
 
