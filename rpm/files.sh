@@ -26,9 +26,9 @@ list() {
 }
 
 install_one() { # PATH MODE TYPE SOURCE
-  mkdir -p "$(dirname "$1")"
+  install -d "$(dirname "$1")"
   case $3 in
-    dir) mkdir -p "$1"; chmod "$2" "$1" ;;
+    dir) [ -d "$1" ] || install -d -m "$2" "$1" ;; # a site may have given /etc/nhc another mode
     link) ln -sfn "$4" "$1" ;;
     program) install -m "$2" "$PROGRAM" "$1" ;;
     script) sed "s,/usr/sbin/nhc-gpu,$SBIN/nhc-gpu,g" "$4" | install -m "$2" /dev/stdin "$1" ;;

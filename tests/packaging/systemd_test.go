@@ -1,0 +1,77 @@
+package packaging_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
+)
+
+// A system boots with systemd as process 1. The check before slurmd fails and drains, and slurmd
+// starts after it. The restricted unit of the timer still mounts for the node, reads the kernel's
+// log, makes a device, and runs a command as another user.
+func TestUnitsUnderSystemd(t *testing.T) {
+	tier.Long(t)
+	t.Parallel()
+	need(t, "systemd-nspawn")
+	k := makePackages(t)
+	s := newSystem(t, "bookworm", false)
+	s.install(s.pkg(k, k.dir, program))
+	s.must(site + `cat >/etc/nhc/nhc.conf <<'E'
+* || site_check
+* || mkdir -p /opt/mounted && mount -t tmpfs tmpfs /opt/mounted
+* || [ -r /dev/null ] && mknod /opt/null c 1 3 && echo >/opt/null
+* || su -s /bin/sh nobody -c id
+* || touch /opt/passed
+E
+touch /opt/faulty
+cat >/etc/systemd/system/slurmd.service <<'E'
+[Unit]
+DefaultDependencies=no
+[Service]
+ExecStart=/bin/sleep infinity
+E
+cat >/etc/systemd/system/look.service <<'E'
+[Unit]
+After=multi-user.target
+[Service]
+Type=oneshot
+ExecStart=/opt/look
+ExecStopPost=/bin/systemctl --force --force poweroff
+[Install]
+WantedBy=default.target
+E
+cat >/opt/look <<'E'
+#!/bin/bash
+exec >/mnt/looked 2>&1
+echo "boot $(systemctl show -P Result nhc-gpu-boot.service) slurmd $(systemctl is-active slurmd.service)"
+boot=$(systemctl show -P ExecMainExitTimestampMonotonic nhc-gpu-boot.service)
+slurmd=$(systemctl show -P ExecMainStartTimestampMonotonic slurmd.service)
+[ "$boot" -gt 0 ] && [ "$boot" -lt "$slurmd" ] && echo "slurmd after the check"
+cat /opt/slurm/calls
+rm /opt/faulty
+systemctl start nhc-gpu.service
+echo "check $(systemctl show -P Result nhc-gpu.service)"
+mountpoint /opt/mounted
+ls /opt/passed
+cat /opt/slurm/calls
+E
+chmod 755 /opt/look
+systemctl enable nhc-gpu-boot.service look.service
+ln -s /etc/systemd/system/slurmd.service /etc/systemd/system/multi-user.target.wants/`)
+	const boot = enter + `umount "$DIR/root/mnt" "$DIR/root/proc"; umount -R "$DIR/root/dev"
+exec timeout -s KILL 120 systemd-nspawn -q --register=no --keep-unit -D "$DIR/root" --bind="$DIR/share:/mnt" --hostname=n1 -b`
+	out, err := s.command(boot, "sh")
+	looked, readErr := os.ReadFile(filepath.Join(s.dir, "share/looked"))
+	if readErr != nil {
+		t.Fatalf("%v, %v\n%s", err, readErr, out)
+	}
+	want := "boot success slurmd active\nslurmd after the check\n" + drained + "\ncheck success\n/opt/mounted is a mountpoint\n/opt/passed\n" + drained + "\n" + resumed + "\n"
+	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(string(looked), "\n")); diff != "" {
+		t.Errorf("(-want +got):\n%s\n%s", diff, out)
+	}
+}
