@@ -165,7 +165,8 @@ Release: 1
 Summary: stand-in
 License: none
 BuildArch: noarch
-Provides: bash, /bin/sh, libc.so.6()(64bit)
+Provides: bash, /bin/bash, /bin/sh, libc.so.6()(64bit), rtld(GNU_HASH)
+Provides: libc.so.6(GLIBC_2.2.5)(64bit), libc.so.6(GLIBC_2.3.2)(64bit), libc.so.6(GLIBC_2.32)(64bit), libc.so.6(GLIBC_2.34)(64bit)
 %description
 %files
 `
