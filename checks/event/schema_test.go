@@ -44,8 +44,8 @@ func TestSchemaHasTheFields(t *testing.T) {
 	} {
 		var fields, required []string
 		kind := reflect.TypeOf(tt.value)
-		for i := range kind.NumField() {
-			key, option, _ := strings.Cut(kind.Field(i).Tag.Get("json"), ",")
+		for field := range kind.Fields() {
+			key, option, _ := strings.Cut(field.Tag.Get("json"), ",")
 			fields = append(fields, key)
 			if option == "" {
 				required = append(required, key)

@@ -116,7 +116,7 @@ func TestSettings(t *testing.T) {
 		}
 	}
 	_, last, _ := strings.Cut(string(page.text), "\n## Match strings and checks\n") // has no table
-	for _, name := range strings.Split(last, "`") {
+	for name := range strings.SplitSeq(last, "`") {
 		if settingName.MatchString(name) {
 			rows[name] = true
 		}

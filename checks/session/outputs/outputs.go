@@ -212,7 +212,7 @@ func (d *delivery) syslog() {
 func (d *delivery) command() {
 	changed := len(d.event.Changed) > 0 || !d.remembers && d.event.Verdict == checks.Fail
 	due := d.CommandOn == conf.Always || changed && (d.CommandOn == conf.OnChange || d.event.Verdict == checks.Fail)
-	argv := d.Output.Command
+	argv := d.Command
 	if len(argv) == 0 || !due || d.run == Trial {
 		return
 	}

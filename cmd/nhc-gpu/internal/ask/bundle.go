@@ -63,7 +63,7 @@ func writeBundle(words []string, redact bool) error {
 			file = "nhc-gpu-" + now.UTC().Format("20060102T150405Z") + ".tar.gz"
 		}
 	}
-	if file, err = filepath.Abs(file); err != nil {
+	if file, err = filepath.Abs(file); err != nil { //nolint:forbidigo // the directory of a person
 		return options.Wrong{Err: fmt.Errorf("bundle %s: %w", file, err)}
 	}
 	var e *event.Event

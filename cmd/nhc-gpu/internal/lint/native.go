@@ -492,13 +492,13 @@ func briefAge(args []arg) (age arg, ok bool) {
 // lateOption returns an option that follows an argument, where getopts no longer looks for one.
 // Commands and match strings can have such words.
 func lateOption(v reflect.Value, args []arg) *arg {
-	letters := ""
+	var letters strings.Builder
 	var rest []string
 	for field := range v.Fields() {
 		if field.Tag.Get("long") != "" {
 			return nil // options stand anywhere
 		}
-		letters += field.Tag.Get("opt")
+		letters.WriteString(field.Tag.Get("opt"))
 		if field.Name != "Words" && field.Name != "Match" {
 			rest = append(rest, fieldOf(v, field.Name)...)
 		}
@@ -507,7 +507,7 @@ func lateOption(v reflect.Value, args []arg) *arg {
 		if a.text == "--" {
 			return nil
 		}
-		if len(a.text) == 2 && a.text[0] == '-' && strings.Contains(letters, a.text[1:]) && slices.Contains(rest, a.text) {
+		if len(a.text) == 2 && a.text[0] == '-' && strings.Contains(letters.String(), a.text[1:]) && slices.Contains(rest, a.text) {
 			return &args[i]
 		}
 	}

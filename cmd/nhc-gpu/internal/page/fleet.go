@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -119,12 +120,8 @@ func (n *nodeState) add(e *event.Event) {
 	if n.last != nil && n.last.Verdict != e.Verdict {
 		n.changes++
 		c := change{time: e.Time, node: e.Node, from: n.last.Verdict, to: e.Verdict}
-		for _, r := range append(e.Findings(), n.last.Findings()...) {
-			c.what = r.Code
-			if name := r.Device.String(); name != "" {
-				c.what += " " + name
-			}
-			break
+		if list := append(e.Findings(), n.last.Findings()...); len(list) > 0 {
+			c.what = strings.TrimSpace(list[0].Code + " " + list[0].Device.String())
 		}
 		if n.log = append(n.log, c); len(n.log) > maxChanges {
 			n.log = n.log[1:]

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -144,9 +145,9 @@ func (f *Fleet) timeline(w *writer, n *nodeState) {
 		w.print("<th>%d</th>", i+1)
 	}
 	w.print("</tr></thead><tbody>\n")
-	for i := len(n.runs) - 1; i >= 0; i-- {
-		w.print(`<tr class="node"><th>%s</th>`, n.runs[i].time.UTC().Format(clock))
-		f.cells(w, columns, n.runs[i].cells)
+	for _, run := range slices.Backward(n.runs) {
+		w.print(`<tr class="node"><th>%s</th>`, run.time.UTC().Format(clock))
+		f.cells(w, columns, run.cells)
 		w.print("</tr>\n")
 	}
 	w.print("</tbody></table>\n")
@@ -155,10 +156,10 @@ func (f *Fleet) timeline(w *writer, n *nodeState) {
 // findings lists the present findings.
 func (f *Fleet) findings(w *writer, rows []*nodeState) {
 	w.print("<h2>Findings of the last runs</h2>\n<table class=\"found\"><thead><tr><th>node</th><th>since</th><th>code</th><th>device</th><th>message</th></tr></thead><tbody>\n")
-	any := false
+	found := false
 	for _, n := range rows {
 		for _, r := range n.last.Findings() {
-			any = true
+			found = true
 			since := ""
 			if !n.last.Since.IsZero() {
 				since = n.last.Since.UTC().Format(clock)
@@ -166,7 +167,7 @@ func (f *Fleet) findings(w *writer, rows []*nodeState) {
 			w.print(`<tr><th>%s</th><td>%s</td><td class="%s">%s</td><td>%s</td><td>%s</td></tr>`+"\n", n.name, since, class(r.Severity), r.Severity.String()+" "+r.Code, r.Device.String(), r.Message)
 		}
 	}
-	if !any {
+	if !found {
 		w.print(`<tr><td colspan="5">none</td></tr>`)
 	}
 	w.print("</tbody></table>\n")
