@@ -26,7 +26,7 @@ func TestAnsibleLint(t *testing.T) {
 // The role installs and configures a Debian. A second run changes nothing; a wrong file stops the
 // play before it has its place; a failing node does not change to enforce.
 func TestAnsibleRole(t *testing.T) {
-	tier.All(t)
+	tier.Long(t)
 	t.Parallel()
 	need(t, "ansible-playbook")
 	k := makePackages(t)

@@ -38,7 +38,7 @@ func arm64(t *testing.T) string {
 
 // The arm64 program runs with its workers, its bash and its scontrol.
 func TestARM64(t *testing.T) {
-	tier.All(t)
+	tier.Long(t)
 	t.Parallel()
 	binary := arm64(t)
 	on := func(args ...string) string {

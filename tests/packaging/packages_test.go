@@ -344,7 +344,7 @@ func sameModules(t *testing.T, path string, info *buildinfo.BuildInfo) {
 
 // Two builds of one source archive in different directories make the same bytes.
 func TestPackagesAreReproducible(t *testing.T) {
-	tier.All(t)
+	tier.Long(t)
 	t.Parallel()
 	k := makePackages(t)
 	top := t.TempDir()

@@ -335,7 +335,7 @@ func (s *system) files() []string {
 
 // A package installs on an empty system, the program runs, and its removal leaves nothing of ours.
 func TestInstallAndRemove(t *testing.T) {
-	tier.All(t)
+	tier.Long(t)
 	t.Parallel()
 	systems(t, func(t *testing.T, s *system, k *kit) {
 		before := s.files()
@@ -393,7 +393,7 @@ const sums = "cd / && sha256sum etc/nhc/nhc.conf etc/nhc/scripts/*.nhc"
 // The main package installs beside LBNL NHC and changes nothing of it. The compat package replaces
 // LBNL NHC in one transaction, and all files of /etc/nhc stay.
 func TestBesideAndInsteadOfLBNL(t *testing.T) {
-	tier.All(t)
+	tier.Long(t)
 	t.Parallel()
 	systems(t, func(t *testing.T, s *system, k *kit) {
 		s.install(s.lbnl())
@@ -467,7 +467,7 @@ func (s *system) formerPackage() string {
 // An upgrade, also in the middle of a run, and a downgrade keep the configuration and the state: a
 // version resumes the node that another one has drained, and two versions can use one state.
 func TestUpgradeAndDowngrade(t *testing.T) {
-	tier.All(t)
+	tier.Long(t)
 	t.Parallel()
 	systems(t, func(t *testing.T, s *system, k *kit) {
 		s.install(s.formerPackage())

@@ -16,7 +16,7 @@ import (
 // starts after it. The restricted unit of the timer still mounts for the node, reads the kernel's
 // log, makes a device, and runs a command as another user.
 func TestUnitsUnderSystemd(t *testing.T) {
-	tier.All(t)
+	tier.Long(t)
 	t.Parallel()
 	k := makePackages(t)
 	s := newSystem(t, "bookworm", false)
