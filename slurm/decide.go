@@ -131,9 +131,9 @@ func decideFailing(node NodeInfo, reason string, policy Policy) Decision {
 		return Decision{Action: Renew, Reason: reason, Why: fmt.Sprintf("drained by Slurm for a status of ours (%s)", node.Reason)}
 	case owner == foreign:
 		return Decision{Why: fmt.Sprintf("drained for another reason (%s)", node.signed())}
-	case owner == nobody && !policy.IgnoreEmptyNote:
+	case owner == noOwner && !policy.IgnoreEmptyNote:
 		return Decision{Why: "drained without a reason"}
-	case owner == nobody:
+	case owner == noOwner:
 		return Decision{Action: Drain, Reason: reason, Why: "drained without a reason, which we are to ignore"}
 	case node.Same, sameReason(node.Reason, reason):
 		return Decision{Why: "drained for this reason already"}
@@ -150,7 +150,7 @@ func decideHealthy(node NodeInfo, policy Policy) Decision {
 		return Decision{Why: "in maintenance, but not drained"} // Slurm refuses RESUME
 	case owner == foreign:
 		return Decision{Why: fmt.Sprintf("%s for another reason (%s)", node.State.Class, node.signed())}
-	case owner == nobody && !policy.IgnoreEmptyNote:
+	case owner == noOwner && !policy.IgnoreEmptyNote:
 		return Decision{Why: fmt.Sprintf("%s without a reason", node.State.Class)}
 	case node.State.Order != "" && (!policy.Fails || node.State.Order != failOrder()):
 		return Decision{Why: fmt.Sprintf("%s by us (%s), but %s", node.State.Class, node.Reason, node.State.Order)}
@@ -170,7 +170,7 @@ var slurmsWords = map[string]bool{"Prolog error": true, "Epilog error": true}
 type owner int
 
 const (
-	nobody  owner = iota // no reason is set
+	noOwner owner = iota // no reason is set
 	ours                 // the first word is [Prefix]
 	foreign              // a person's, Slurm's, or another tool's
 )
@@ -179,7 +179,7 @@ func ownerOf(reason string) owner {
 	words := strings.Fields(reason)
 	switch {
 	case len(words) == 0, len(words) == 1 && (words[0] == "none" || words[0] == "(null)"):
-		return nobody // sinfo prints none, old scontrols (null)
+		return noOwner // sinfo prints none, old scontrols (null)
 	case words[0] == Prefix:
 		return ours
 	default:

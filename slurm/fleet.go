@@ -41,7 +41,7 @@ func ParseFleet(out []byte) (nodes []FleetNode, err error) {
 		}
 		seen[f[0]] = true
 		n := FleetNode{Name: f[0], State: ParseState(f[1]), Since: f[2], User: f[3], Reason: strings.TrimSpace(f[4])}
-		if ownerOf(n.Reason) == nobody {
+		if ownerOf(n.Reason) == noOwner {
 			n.Since, n.User, n.Reason = "", "", ""
 		}
 		nodes = append(nodes, n)

@@ -125,7 +125,7 @@ func (h *helper) slurmOffline(message string) int {
 		h.say("Not sure how to handle node state %q on %s", node.State.Text, h.node)
 	case d.Action == None && node.State.Class == Down:
 		h.say("Not changing state of down node %s.", h.node)
-	case d.Action == None && ownerOf(node.Reason) == nobody:
+	case d.Action == None && ownerOf(node.Reason) == noOwner:
 		h.say("Not offlining %s:  Already offline with no note set.", h.node)
 	case d.Action == None && ownerOf(node.Reason) == foreign:
 		h.say("Not offlining %s:  Already offline for non-NHC reason (%s)", h.node, n)
@@ -150,7 +150,7 @@ func (h *helper) slurmOnline() int {
 	case class == Unknown:
 		h.say("Not sure how to handle node state %q on %s", node.State.Text, h.node)
 		h.say("Skipping %s node %s (%s)", node.State.Text, h.node, n)
-	case ownerOf(node.Reason) == nobody:
+	case ownerOf(node.Reason) == noOwner:
 		h.say("Not onlining %s:  No note set.", h.node)
 	default:
 		h.say("Not onlining %s:  Down for non-NHC reason (%s)", h.node, n)

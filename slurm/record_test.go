@@ -171,7 +171,7 @@ func TestRecordEndedBefore(t *testing.T) {
 		{"parts of one GPU", scriptFor, job("2", "b", 3), ""},
 		{"it had the node for itself", whole, job("2", "b", 3), ClosedNoEpilog},
 		{"it has the node for itself", job("2", "b"), whole, ClosedNoEpilog},
-		{"nobody knows which GPUs", unsure, job("2", "b", 3), ""},
+		{"its GPUs are unknown", unsure, job("2", "b", 3), ""},
 		{"without GPUs", job("1", "b"), job("2", "b"), ""},
 		{"shards of one GPU, of which a prolog is not told", job("runs", "b", 3), job("2", "b", 3), ""},
 		{"the job that runs is this one", job("runs", "b", 3), job("runs", "b", 3), ClosedNoEpilog},
@@ -223,9 +223,9 @@ func TestRecordBegan(t *testing.T) {
 		{"an Xid before", r, checks.Finding{Code: "gpu.xid.79", Device: gpu(1)}, nil, false},
 		{"an Xid of another GPU since", r, checks.Finding{Code: "gpu.xid.79", Device: gpu(1)}, []checks.XidSeen{xid79(2)}, false},
 		{"a burst that began before", r, checks.Finding{Code: "gpu.xid.79", Device: gpu(1)}, []checks.XidSeen{older}, false},
-		{"nobody had looked", unseen, checks.Finding{Code: "gpu.recovery.reset", Device: gpu(1)}, nil, false},
+		{"before the first look", unseen, checks.Finding{Code: "gpu.recovery.reset", Device: gpu(1)}, nil, false},
 		{"an Xid, and nobody had looked", unseen, checks.Finding{Code: "gpu.xid.79", Device: gpu(1)}, []checks.XidSeen{xid79(1)}, true},
-		{"nobody knows its GPUs", unsure, checks.Finding{Code: "gpu.xid.79", Device: gpu(1)}, []checks.XidSeen{xid79(1)}, false},
+		{"a job with unknown GPUs", unsure, checks.Finding{Code: "gpu.xid.79", Device: gpu(1)}, []checks.XidSeen{xid79(1)}, false},
 		{"a line of bash", all, checks.Finding{Message: "Check x returned 1"}, nil, false},
 	}
 	for _, tt := range tests {

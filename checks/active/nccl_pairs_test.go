@@ -109,11 +109,11 @@ func TestPairsApart(t *testing.T) {
 		gpus, rounds int
 		way          func(i, j int) []string
 	}{
-		"switches of NVLink":            {8, 7, func(int, int) []string { return nil }},
-		"each a root port":              {8, 7, func(i, j int) []string { return checktest.Of(fmt.Sprint(i), fmt.Sprint(j)) }},
-		"two sockets":                   {10, 25, func(i, j int) []string { return across(i/5, j/5, "host") }},
-		"two on each switch":            {8, 16, func(i, j int) []string { return across(i/2, j/2, fmt.Sprint(i/2), fmt.Sprint(j/2)) }},
-		"nobody knows, each for itself": {5, 10, func(int, int) []string { return checktest.Of("host") }},
+		"switches of NVLink":       {8, 7, func(int, int) []string { return nil }},
+		"each a root port":         {8, 7, func(i, j int) []string { return checktest.Of(fmt.Sprint(i), fmt.Sprint(j)) }},
+		"two sockets":              {10, 25, func(i, j int) []string { return across(i/5, j/5, "host") }},
+		"two on each switch":       {8, 16, func(i, j int) []string { return across(i/2, j/2, fmt.Sprint(i/2), fmt.Sprint(j/2)) }},
+		"unknown, each for itself": {5, 10, func(int, int) []string { return checktest.Of("host") }},
 	} {
 		met, rounds := map[[2]int]int{}, 0
 		for _, round := range pairAll(c.gpus) {

@@ -63,8 +63,8 @@ func TestActiveKeepsOffSharedNodes(t *testing.T) {
 		want string
 	}{
 		"a job with one core":                {job: checks.Job{Part: true}, want: "the job does not have the whole node"},
-		"nobody says":                        {want: "it is unknown whether the job has the whole node"},
-		"nobody says, with GPUs":             {gpus: true, want: "it is unknown whether the job has the whole node"},
+		"no statement":                       {want: "it is unknown whether the job has the whole node"},
+		"no statement, with GPUs":            {gpus: true, want: "it is unknown whether the job has the whole node"},
 		"all GPUs, but not all of the node":  {job: checks.Job{Part: true}, gpus: true, want: "the job does not have the whole node"},
 		"the whole node":                     {job: checks.Job{Whole: true}},
 		"the whole node, with GPUs":          {job: checks.Job{Whole: true}, gpus: true},

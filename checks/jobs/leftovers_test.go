@@ -110,9 +110,9 @@ var _ = checktest.Table("check_job_leftovers", func(name string) []checktest.Sce
 	noProc.Files["proc"], noProc.Broken = "", true
 	bob := onLeft("the user has another job here", nil, nil).Changed(leftIPC())
 	bob.Files["proc/60/status"] = strings.ReplaceAll(bob.Files["proc/60/status"], "5002", "5001")
-	nobodyKnows := onLeft("nobody knows whose the job was", checktest.Of("-e"), []int{100, 101}, checks.Finding{Code: "job.left.process", Severity: checks.Warn, Device: checks.Device{Kind: "process", Name: "train.py"},
+	unknownOwner := onLeft("the owner of the job is unknown", checktest.Of("-e"), []int{100, 101}, checks.Finding{Code: "job.left.process", Severity: checks.Warn, Device: checks.Device{Kind: "process", Name: "train.py"},
 		Message: name + ":  alice's process 100 (train.py) of job 123 remains; not ended: other users also run in it"}).Changed(leftIPC()).Leaving(nil)
-	nobodyKnows.Job = &selftest.Job{ID: "123", UID: -1}
+	unknownOwner.Job = &selftest.Job{ID: "123", UID: -1}
 	system := onLeft("a user of the system", checktest.Of("-e"), []int{100}, leftFinding(checks.Warn, "train.py", "100 (train.py) of job 123 remains; not ended: uid 5001 is root or a system user")).Changed(leftIPC()).Leaving(nil)
 	system.Vars = map[string]string{"MAX_SYS_UID": "5001"}
 	runs := onLeft("a job that runs", checktest.Of("-e"), []int{100}, leftFinding(checks.Warn, "train.py", "100 (train.py) of job 123 remains; not ended: step batch of the job still runs")).Leaving(nil)
@@ -127,7 +127,7 @@ var _ = checktest.Table("check_job_leftovers", func(name string) []checktest.Sce
 		Files: map[string]string{"proc/": "", "dev/shm/sub/psm2": "x"}, Links: map[string]string{"dev/shm/link": "sub/psm2"}}
 
 	return []checktest.Scenario{file,
-		ofJob(onLeft("no job", nil, nil, noJob), nil), ofJob(onLeft("nobody knows which job", nil, nil, noJob), &selftest.Job{UID: 5001}),
+		ofJob(onLeft("no job", nil, nil, noJob), nil), ofJob(onLeft("the job is unknown", nil, nil, noJob), &selftest.Job{UID: 5001}),
 		onLeft("nothing remains", nil, nil), onLeft("nothing remains to end", checktest.Of("-e", "-g", "1"), nil).Leaving(nil).OrTable(map[string]any{"end": true, "grace": int64(1)}),
 		onLeft("a process", nil, []int{100}, leftFinding(checks.Warn, "train.py", "100 (train.py) of job 123 remains")),
 		onLeft("processes, and that fails", checktest.Of("-f", "-s", "1"), []int{100, 101}, leftFinding(checks.Fail, "train.py", "100 (train.py) of job 123 remains"),
@@ -137,7 +137,7 @@ var _ = checktest.Table("check_job_leftovers", func(name string) []checktest.Sce
 		onLeft("no signal can end it", checktest.Of("-s", "0.01"), []int{100, 103}, leftFinding(checks.Warn, "train.py", "100 (train.py) of job 123 remains"), stuck).Changed(leftIPC()),
 		onLeft("IPC", nil, nil, perhaps("job.left.ipc", "1 shared memory segment (1MB): 2"), perhaps("job.left.ipc", "4 semaphore sets: 4, 5, 6 and 1 more")).Changed(leftIPC()),
 		ofJob(onLeft("IPC of others", nil, nil), &selftest.Job{ID: "123", UID: 5003}).Changed(leftIPC()),
-		bob, runs, nobodyKnows, system, badUID, odd, noIPC, noShm, noProc,
+		bob, runs, unknownOwner, system, badUID, odd, noIPC, noShm, noProc,
 	}
 })
 

@@ -83,7 +83,7 @@ func TestJobLeftoversRemovesObjects(t *testing.T) {
 	}
 	began := job.Began
 	for why, unsure := range map[string]func(){
-		"nobody knows when it began":      func() { job.Began = time.Time{} },
+		"its begin is unknown":            func() { job.Began = time.Time{} },
 		"its user has another job, maybe": func() { job.Beside = []int{job.UID} },
 	} {
 		unsure()

@@ -103,7 +103,7 @@ var _ = checktest.Table("check_net_socket", func(string) []checktest.Scenario {
 		onNet("abstract name", checktest.Of("-t", "DGRAM", "-l", "@private")),
 		onNet("sequential packets", checktest.Of("-p", "u_seq", "-l", "/run/udev/control", "-s", "LISTEN")),
 		onNet("daemon", checktest.Of("-d", "/^web/")),
-		onNet("nobody owns what is closed", checktest.Of("-s", "TIME-WAIT", "-u", "!root")),
+		onNet("a closed socket has no owner", checktest.Of("-s", "TIME-WAIT", "-u", "!root")),
 		onNet("an owner without account", checktest.Of("-s", "ESTABLISHED", "-u", "!*?*")),
 		onNet("empty words too many", checktest.Of("-l", "*:8080", "")),
 		onNet("bundled", checktest.Of("-!ap", "tcp", "-l", "*:9999")),

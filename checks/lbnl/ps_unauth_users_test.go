@@ -75,7 +75,7 @@ var _ = checktest.Table("check_ps_unauth_users", func(string) []checktest.Scenar
 	alice, bob, none := unauthorized(100, "alice", "wrf.exe"), unauthorized(101, "bob", "python"), unauthorized(103, "6789", "noname")
 	killed := func(f checks.Finding) checks.Finding { return wasKilled(f, "ps.user.killed", "unauthorized") }
 	return []checktest.Scenario{
-		onUsers("nobody has jobs", nil, alice),
+		onUsers("no user has jobs", nil, alice),
 		onUsers("listed", checktest.Of("-n", "alice", "-n", "bob", "-u", "6789")).
 			OrTable(map[string]any{"ignore_users": []any{"alice", "bob"}, "ignore_uids": int64(6789)}),
 		onUsers("all lists", checktest.Of("-c", "wrf.exe", "-u", "5002", "-p", "103")).

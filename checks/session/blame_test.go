@@ -44,7 +44,7 @@ func TestBlame(t *testing.T) {
 		{name: "what is no GPU is the job's, too", scope: halfTheNode, failures: list{slow(aDisk)}},
 		{name: "also of a job without a GPU", scope: noGPUs, failures: list{slow(aDisk)}},
 		{name: "a GPU is not that of a job without one", scope: noGPUs, failures: list{slow(ownGPU)}, job: -1},
-		{name: "nobody knows which GPUs the job has", failures: list{slow(otherGPU)}},
+		{name: "the GPUs of the job are unknown", failures: list{slow(otherGPU)}},
 		{name: "a driver that hangs for another GPU", scope: halfTheNode, failures: list{hung(otherGPU)}},
 		{name: "policy drain lets the job run", scope: halfTheNode, actions: []conf.Action{conf.Drain}, failures: list{reset(ownGPU)}, job: -1},
 		{name: "policy drain of one of two", scope: halfTheNode, actions: []conf.Action{conf.Drain, conf.FailJob}, failures: list{reset(ownGPU), slow(ownGPU)}, job: 1, node: 1},

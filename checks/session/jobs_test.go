@@ -116,7 +116,7 @@ func TestAttribute(t *testing.T) {
 	}{
 		{"one job has had it at its start", "check_gpu_ecc", fail, "8"},
 		{"no job has", "check_gpu_ecc", other, "8 9"},
-		{"nobody has looked", "check_gpu_clocks", fail, ""},
+		{"before the first look", "check_gpu_clocks", fail, ""},
 		{"a warning is of no job", "check_gpu_ecc", warning, ""},
 		{"a failure without a code", "check_gpu_ecc", uncoded, ""},
 	} {

@@ -67,7 +67,7 @@ func TestXidLinkState(t *testing.T) {
 		{"down", "udu", 74, []string{"fatal error detected on link 1(0x0)"}, []string{"fail xid.74 reset-gpu link 1 is down"}},
 		{"one of two", "udu", 74, []string{"fatal error detected on link 1(0x0)", "fatal error detected on link 2(0x0)"}, []string{"fail xid.74 reset-gpu link 1 is down"}},
 		{"a link that NVML does not know", "u", 74, []string{"fatal error detected on link 2(0x0)"}, []string{"fail xid.74 reset-gpu"}},
-		{"nobody knows", "", 74, []string{"fatal error detected on link 2(0x0)"}, []string{"fail xid.74 reset-gpu"}},
+		{"unknown", "", 74, []string{"fatal error detected on link 2(0x0)"}, []string{"fail xid.74 reset-gpu"}},
 		{"149, up again", "uu", 149, []string{"NETIR_LINK_DOWN Link Fatal XC0 i0 Link 01 (0x00100011 0x00000000)"},
 			[]string{"warn xid.149  NETIR_LINK_DOWN on link 1, link fatal, link 1 is up"}},
 		{"149, down", "ud", 149, []string{"NETIR_LINK_DOWN Link Fatal XC0 i0 Link 01 (0x00100011 0x00000000)"},

@@ -89,7 +89,7 @@ func TestAskDNS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nobody := closed.LocalAddr().String()
+	unused := closed.LocalAddr().String()
 	closed.Close()
 	lost := 0
 	for name, c := range map[string]struct {
@@ -143,11 +143,11 @@ func TestAskDNS(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, _, err := AskDNS(ctx, nobody, "node1.", DNSTypeA); !errors.Is(err, syscall.ECONNREFUSED) || strings.Contains(err.Error(), nobody) {
+	if _, _, err := AskDNS(ctx, unused, "node1.", DNSTypeA); !errors.Is(err, syscall.ECONNREFUSED) || strings.Contains(err.Error(), unused) {
 		t.Errorf("no one listens: %v", err)
 	}
 	for _, name := range []string{"", "..", "a..b", ".a", strings.Repeat("a", 64), strings.Repeat("abcdefg.", 31) + "abcdef", strings.Repeat("abcdefg.", 40)} {
-		if _, _, err := AskDNS(ctx, nobody, name, DNSTypeA); err == nil || !strings.HasSuffix(err.Error(), "is not a DNS name") {
+		if _, _, err := AskDNS(ctx, unused, name, DNSTypeA); err == nil || !strings.HasSuffix(err.Error(), "is not a DNS name") {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
