@@ -10,6 +10,7 @@ import (
 	systemd "github.com/coreos/go-systemd/v22/journal"
 	"golang.org/x/sys/unix"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
@@ -106,11 +107,13 @@ func openBounded(path string) (log openedLog, err error) {
 	return log, err
 }
 
-// rotate renames a log to PATH.1. Of several runs that find it full only the first renames it; the
-// others would replace PATH.1 by a new and nearly empty log.
+// rotate renames a log to PATH.1. Of several runs that find it full only the first renames it, and the
+// others wait for that: they would replace PATH.1 by a new and nearly empty log, or write on to the
+// full one. The lock ends with the descriptor.
 func rotate(path string, log openedLog) error {
-	if err := unix.Flock(int(log.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil //nolint:nilerr // another run renames it
+	_, err := probe.Retry(func() (int, error) { return 0, unix.Flock(int(log.Fd()), unix.LOCK_EX) })
+	if err != nil {
+		return fmt.Errorf("lock: %w", err)
 	}
 	dir, name, _, err := walk(path)
 	if err != nil {
