@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -95,8 +96,7 @@ func replaceFile(path string, data []byte, mode uint32) error {
 		return err
 	}
 	defer unix.Close(dir)
-	fresh := fmt.Sprintf(".%s.%d", name, os.Getpid())
-	_ = unix.Unlinkat(dir, fresh, 0) // of a process that had this PID and was killed
+	fresh := fmt.Sprintf(".%s.%x", name, rand.Uint64()) // a name that no user can take before
 	fd, err := unix.Openat(dir, fresh, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
