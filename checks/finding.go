@@ -33,6 +33,10 @@ func (s Severity) String() string {
 	return severityNames[s]
 }
 
+// ExitStatus returns the exit status of a report with this verdict, as of a Nagios plugin: 0 ok, 1
+// warn, 2 fail, 3 unknown.
+func (s Severity) ExitStatus() int { return [...]int{OK: 0, Skip: 0, Warn: 1, Unknown: 3, Fail: 2}[s] }
+
 // MarshalJSON writes the severity as its name.
 func (s Severity) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()) }
 

@@ -15,17 +15,17 @@ import (
 // Output holds the outputs of the event that each run makes, [output] of nhc.toml. The zero value has
 // none; the history of the node is kept in any case.
 type Output struct {
-	JSONL          string        `json:"jsonl,omitempty"`           // file that gets one line of JSON for each run
-	JSONLMax       int64         `json:"jsonl_max,omitempty"`       // its largest size, bytes; then it becomes FILE.1
-	Textfile       string        `json:"textfile,omitempty"`        // file of metrics for node_exporter
-	Autopilot      bool          `json:"autopilot,omitempty"`       // it also has the gauge of IBM Autopilot
-	Syslog         bool          `json:"syslog,omitempty"`          // RFC 5424 with structured data
-	SyslogID       string        `json:"syslog_id,omitempty"`       // SD-ID of that data
-	Journald       bool          `json:"journald,omitempty"`        // one entry with fields
-	Command        []string      `json:"command,omitempty"`         // gets the event on its standard input
-	CommandOn      string        `json:"command_on,omitempty"`      // always, change or fail
-	CommandTimeout time.Duration `json:"command_timeout,omitempty"` // time limit of the command
-	Privacy        bool          `json:"privacy,omitempty"`         // no name of a user, a process or a file in any output
+	JSONL          string        // file that gets one line of JSON for each run
+	JSONLMax       int64         // its largest size, bytes; then it becomes FILE.1
+	Textfile       string        // file of metrics for node_exporter
+	Autopilot      bool          // it also has the gauge of IBM Autopilot
+	Syslog         bool          // RFC 5424 with structured data
+	SyslogID       string        // SD-ID of that data
+	Journald       bool          // one entry with fields
+	Command        []string      // gets the event on its standard input
+	CommandOn      string        // always, change or fail
+	CommandTimeout time.Duration // time limit of the command
+	Privacy        bool          // no name of a user, a process or a file in any output
 }
 
 // Values of command_on.

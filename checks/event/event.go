@@ -67,7 +67,7 @@ type Action struct {
 
 // Failure is an output that failed.
 type Failure struct {
-	Output string `json:"output"`          // history, jsonl, textfile, journald, syslog or command
+	Output string `json:"output"`          // history, jsonl, textfile, journald, syslog, command or evidence
 	Error  string `json:"error,omitempty"` // empty with privacy
 }
 

@@ -33,21 +33,7 @@ func (e *Event) Write(w io.Writer, format string) (exit int, err error) {
 	default:
 		panic("event: no format " + format)
 	}
-	return Status(e.Verdict), err
-}
-
-// Status returns the exit status for a verdict, as of a Nagios plugin and of --check: 0 ok, 1 warn,
-// 2 fail, 3 unknown.
-func Status(s checks.Severity) int {
-	switch s {
-	case checks.Warn:
-		return 1
-	case checks.Fail:
-		return 2
-	case checks.Unknown:
-		return 3
-	}
-	return 0
+	return e.Verdict.ExitStatus(), err
 }
 
 // worst returns the first finding of the highest severity, nil if there is none.
@@ -89,7 +75,7 @@ func (e *Event) count() (n [checks.Fail + 1]int) {
 
 // nagios returns one line of a Nagios plugin: no "|" but the one before the performance data.
 func (e *Event) nagios() string {
-	state := [...]string{"OK", "WARNING", "CRITICAL", "UNKNOWN"}[Status(e.Verdict)]
+	state := [...]string{"OK", "WARNING", "CRITICAL", "UNKNOWN"}[e.Verdict.ExitStatus()]
 	n := e.count()
 	what := fmt.Sprintf("%d checks passed", n[checks.OK])
 	if r := e.worst(); r != nil {
@@ -215,7 +201,7 @@ func (e *Event) Prometheus(autopilot bool) []byte {
 		if !known {
 			order = append(order, s)
 		}
-		values[s] = max(old, Status(r.Severity))
+		values[s] = max(old, r.Severity.ExitStatus())
 	}
 	slices.SortStableFunc(order, func(a, b series) int { return values[b] - values[a] })
 	for _, s := range order[:min(len(order), maxSeries)] {
@@ -229,7 +215,7 @@ func (e *Event) Prometheus(autopilot bool) []byte {
 	family("nhc_gpu_run_duration_seconds", "Duration of the last run.")
 	fmt.Fprintf(&b, "nhc_gpu_run_duration_seconds %s\n", seconds(e.Milliseconds))
 	family("nhc_gpu_verdict", "Verdict of the last run: 0 ok, 1 warn, 2 fail, 3 unknown.")
-	fmt.Fprintf(&b, "nhc_gpu_verdict %d\n", Status(e.Verdict))
+	fmt.Fprintf(&b, "nhc_gpu_verdict %d\n", e.Verdict.ExitStatus())
 	if !e.Since.IsZero() {
 		family("nhc_gpu_verdict_since_timestamp_seconds", "Time since when the verdict is the same, in seconds since 1970.")
 		fmt.Fprintf(&b, "nhc_gpu_verdict_since_timestamp_seconds %.3f\n", float64(e.Since.UnixMilli())/1000)
@@ -275,7 +261,7 @@ func (e *Event) autopilot(b *strings.Builder) {
 		if r.Severity == checks.Fail {
 			s.device = strings.TrimPrefix(r.Device.Name, "gpu")
 		}
-		values[s] = max(values[s], Status(r.Severity)/Status(checks.Fail))
+		values[s] = max(values[s], r.Severity.ExitStatus()/checks.Fail.ExitStatus())
 	}
 	order := slices.SortedFunc(maps.Keys(values), func(a, b series) int {
 		return cmp.Or(cmp.Compare(a.health, b.health), cmp.Compare(a.device, b.device))

@@ -57,17 +57,7 @@ func (r *Report) countNotDone() (n int) {
 
 // Exit returns the exit status: 0 ok, 1 warn, 2 fail, 3 unknown. Fail takes precedence over
 // unknown.
-func (r *Report) Exit() int {
-	switch r.worst() {
-	case checks.Warn:
-		return 1
-	case checks.Fail:
-		return 2
-	case checks.Unknown:
-		return 3
-	}
-	return 0
-}
+func (r *Report) Exit() int { return r.worst().ExitStatus() }
 
 func (r *Report) worst() checks.Severity {
 	worst := checks.OK

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -43,7 +44,9 @@ Exit status: 0, 10 wrong arguments, not root, or the file exists.`,
 
 func writeBundle(words []string, redact bool) error {
 	file := ""
-	if i := slices.IndexFunc(words, func(w string) bool { return filepath.Base(w) != w || filepath.Ext(w) != "" }); i >= 0 {
+	if i := slices.IndexFunc(words, func(w string) bool {
+		return !strings.Contains(w, "=") && (filepath.Base(w) != w || filepath.Ext(w) != "")
+	}); i >= 0 {
 		file = words[i]
 		words = slices.Delete(slices.Clone(words), i, i+1)
 	}

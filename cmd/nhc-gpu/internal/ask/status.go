@@ -120,11 +120,11 @@ func printStatus(o *statusOptions, words []string, exit *int) error {
 	case "text":
 		describe(console.Screen, e, list[min(1, len(list)):], now)
 		describeNode(r)
-		*exit = event.Status(e.Verdict)
+		*exit = e.Verdict.ExitStatus()
 	case "json":
 		out := json.NewEncoder(os.Stdout)
 		out.SetIndent("", "  ")
-		err, *exit = out.Encode(e), event.Status(e.Verdict)
+		err, *exit = out.Encode(e), e.Verdict.ExitStatus()
 	default:
 		*exit, err = e.Write(console.Stdout, o.format)
 	}

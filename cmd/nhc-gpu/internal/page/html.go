@@ -27,7 +27,6 @@ func (f *Fleet) Write(to io.Writer, title string, now time.Time) error {
 	if len(rows) == 1 {
 		f.timeline(w, rows[0])
 	} else {
-		f.forgetRuns()
 		f.heatMap(w, rows)
 	}
 	f.findings(w, rows)
