@@ -16,7 +16,7 @@ const (
 // outputFaults break the outputs of the event. The verdict and the drain stay the same, and the run
 // ends in time.
 var outputFaults = []fault{
-	{name: "jsonl is a fifo without a reader", guard: "A8", conf: bad, set: output(toJSONL, "mkfifo /etc/default/nhc.jsonl"), words: withTOML, exit: 1, within: 3.5, action: drained, says: "output jsonl: write /etc/default/nhc.jsonl: no answer within 1s", then: "rm /etc/default/nhc.jsonl; echo '* || check_file_test -d /' >nhc.conf", thenAction: resumed},
+	{name: "jsonl is a fifo without a reader", guard: "A8", conf: bad, set: output(toJSONL, "mkfifo /etc/default/nhc.jsonl"), words: withTOML, exit: 1, within: 3.5, action: drained, says: "output jsonl: write /etc/default/nhc.jsonl: no answer within 1", then: "rm /etc/default/nhc.jsonl; echo '* || check_file_test -d /' >nhc.conf", thenAction: resumed},
 	{name: "jsonl is a fifo without a reader, in a prolog", guard: "A8", conf: bad, set: output(toJSONL, "mkfifo /etc/default/nhc.jsonl"), words: "--prolog " + withTOML, env: "SLURM_JOB_ID=7", exit: 1, within: 3, action: drained, says: "output jsonl: "},
 	{name: "jsonl on a full file system", guard: "A8", conf: bad, set: output(toJSONL, full), words: withTOML, exit: 1, within: 2.5, action: drained, says: "output jsonl: .*no space left"},
 	{name: "jsonl on a read-only file system", conf: bad, set: output(toJSONL, "mount -t tmpfs -o ro tmpfs /etc/default"), words: withTOML, exit: 1, within: 2.5, action: drained, says: "output jsonl: .*read-only"},
