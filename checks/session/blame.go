@@ -73,3 +73,27 @@ func CauseForUser(s *plan.Step, x checks.Finding) string {
 	}
 	return cause
 }
+
+// JobEnd is how a run around a job ends.
+type JobEnd struct {
+	Refuses bool   // exit status 1: Slurm requeues the job, or learns that it left the node faulty
+	Would   string // the same decision with MODE=observe, which is only logged
+	Blamed  int    // the failure that drains the node, -1 for none
+}
+
+// EndJob decides how the run of a prolog or an epilog ends. job is "" for a person, who has none.
+func EndJob(b *Blame, failures []checks.Finding, role slurm.Role, job string, observes bool) JobEnd {
+	end := JobEnd{Blamed: b.OfNode(failures)}
+	switch {
+	case b.OfJob(failures) < 0:
+	case !observes:
+		end.Refuses = true
+	default:
+		of := role.String()
+		if job != "" {
+			of += " of job " + job
+		}
+		end.Would = "end the " + of + " with status 1"
+	}
+	return end
+}

@@ -34,7 +34,6 @@ type Settings struct {
 	Name    string // NAME, in every text and the syslog tag
 	Silent  bool   // -q
 	Verbose bool   // -v
-	Stamp   bool   // TS: the writer adds a time stamp to every line
 	All     bool   // -a: continue after a failure
 	Forked  bool   // -f
 	Apart   bool   // each line runs in a separate process: NHC_CHECK_FORKED is not 0

@@ -97,7 +97,7 @@ func checkLine(o *options.Options, words []string) (string, error) {
 		}
 		defer r.Close()
 		var own []string
-		for _, script := range r.Scripts {
+		for _, script := range r.Bash.Scripts {
 			if !script.Stock {
 				own = append(own, script.Functions...)
 			}

@@ -18,7 +18,7 @@ import (
 
 // Around holds the job of a prolog or an epilog.
 type Around struct {
-	*Records
+	records *Records
 
 	Job   slurm.Job
 	Blame session.Blame
@@ -33,16 +33,16 @@ type Around struct {
 }
 
 // NewAround returns the job that slurmd names.
-func NewAround(r *Records) *Around { return &Around{Records: r, Job: slurm.JobFrom(os.Getenv)} }
+func NewAround(r *Records) *Around { return &Around{records: r, Job: slurm.JobFrom(os.Getenv)} }
 
 // AnyJob represents jobs without any known property.
-func AnyJob(r *Records) *Around { return &Around{Records: r, Job: slurm.Job{Share: slurm.AllGPUs}} }
+func AnyJob(r *Records) *Around { return &Around{records: r, Job: slurm.Job{Share: slurm.AllGPUs}} }
 
 // Find finds the GPUs of the job, and in an epilog the record of its prolog. line is true if the
 // run has only one line (-e); such a run keeps no record.
 func (a *Around) Find(line bool) {
-	a.keep = a.Job.ID != "" && a.n.Set.Past != "" && !line
-	if a.n.Role == slurm.Epilog {
+	a.keep = a.Job.ID != "" && a.records.n.Set.Past != "" && !line
+	if a.records.n.Role == slurm.Epilog {
 		a.recall()
 		a.Job.Recall(a.record)
 	}
@@ -50,10 +50,10 @@ func (a *Around) Find(line bool) {
 		a.Blame.Scope.Known = true
 		return
 	}
-	o := a.n.Pool.Call(a.n.Ctx, checks.Local, &wire.Request{Op: wire.OpGPUs, Line: "read /proc/driver/nvidia"}, a.n.Budget.Reading(time.Now()))
+	o := a.records.n.Pool.Call(a.records.n.Ctx, checks.Local, &wire.Request{Op: wire.OpGPUs, Line: "read /proc/driver/nvidia"}, a.records.n.Budget.Reading(time.Now()))
 	resp, err := o.Answer()
 	if err != nil {
-		a.n.Warn(fmt.Errorf("find the GPUs of job %s: %w; each failure counts as the job's", a.Job.ID, err))
+		a.records.n.Warn(fmt.Errorf("find the GPUs of job %s: %w; each failure counts as the job's", a.Job.ID, err))
 		return
 	}
 	for i, g := range resp.GPUs {
@@ -70,7 +70,7 @@ func (a *Around) FindMIG() {
 	if len(a.Job.MIG) == 0 {
 		return
 	}
-	o := a.call(checks.NVML, &wire.Request{Op: wire.OpGPUs, Name: string(checks.NVML), Line: "find the MIG devices of the job"})
+	o := a.records.call(checks.NVML, &wire.Request{Op: wire.OpGPUs, Name: string(checks.NVML), Line: "find the MIG devices of the job"})
 	if resp, err := o.Answer(); err == nil {
 		for i := range a.node {
 			a.node[i].MIG = resp.MIG[a.node[i].PCI]
@@ -84,7 +84,7 @@ func (a *Around) findScope() {
 	scope, why := slurm.ScopeOf(a.Job, a.node)
 	a.Blame.Scope = scope
 	if why != "" {
-		a.n.Warn(fmt.Errorf("find the GPUs of job %s: %s; each failure counts as the job's", a.Job.ID, why))
+		a.records.n.Warn(fmt.Errorf("find the GPUs of job %s: %s; each failure counts as the job's", a.Job.ID, why))
 	}
 }
 
@@ -104,7 +104,7 @@ func (a *Around) Count() (lost []checks.Finding) {
 		return nil
 	}
 	since := checks.LogMark{}
-	if a.n.Role == slurm.Epilog && a.record != nil {
+	if a.records.n.Role == slurm.Epilog && a.record != nil {
 		since = a.record.Log
 	}
 	a.counts = a.readCounts(since)
@@ -121,27 +121,32 @@ func (a *Around) readCounts(since checks.LogMark) (c counts) {
 	var wg sync.WaitGroup
 	for i, lane := range lanes {
 		wg.Go(func() {
-			out[i] = a.call(lane, &wire.Request{Op: wire.OpCount, Name: string(lane), Mark: &since, Line: "count for the record of the job"})
+			out[i] = a.records.call(lane, &wire.Request{Op: wire.OpCount, Name: string(lane), Mark: &since, Line: "count for the record of the job"})
 		})
 	}
 	wg.Wait()
 	for i, o := range out {
 		resp, err := o.Answer()
-		if err != nil {
-			c.doubts = append(c.doubts, fmt.Sprintf("counters of %s: %v", lanes[i], err))
-			continue
-		}
-		c.counters = append(c.counters, resp.Counters...)
-		c.doubts = append(c.doubts, resp.Doubts...)
-		c.lost = append(c.lost, resp.Findings...)
-		if lanes[i] == checks.Local {
-			c.xids = resp.Xids
-			if resp.Mark != nil {
-				c.end = *resp.Mark
-			}
-		}
+		c.add(lanes[i], resp, err)
 	}
 	return c
+}
+
+// add adds the answer of a lane.
+func (c *counts) add(lane checks.Lane, resp *wire.Response, err error) {
+	if err != nil {
+		c.doubts = append(c.doubts, fmt.Sprintf("counters of %s: %v", lane, err))
+		return
+	}
+	c.counters = append(c.counters, resp.Counters...)
+	c.doubts = append(c.doubts, resp.Doubts...)
+	c.lost = append(c.lost, resp.Findings...)
+	if lane == checks.Local {
+		c.xids = resp.Xids
+		if resp.Mark != nil {
+			c.end = *resp.Mark
+		}
+	}
 }
 
 // Open records the state of the node when the job begins; refused means that it does not begin.
@@ -149,8 +154,8 @@ func (a *Around) Open(refused bool) {
 	if !a.keep {
 		return
 	}
-	rec := slurm.NewRecord(a.Job, a.Blame.Scope, a.n.Name, readMoment())
-	a.tidy(rec)
+	rec := slurm.NewRecord(a.Job, a.Blame.Scope, a.records.n.Name, readMoment())
+	a.records.tidy(rec)
 	c := a.counts
 	rec.Counted, rec.Log, rec.Doubts = rec.OwnCounters(c.counters), c.end, c.doubts
 	rec.Failing, rec.Looked = a.failing, a.looked
@@ -159,20 +164,20 @@ func (a *Around) Open(refused bool) {
 	}
 	data, err := json.Marshal(rec)
 	if err == nil {
-		err = a.call(checks.Local, &wire.Request{Op: wire.OpKeep, Name: rec.Name(), Data: data, Line: "write the record of the job"}).Failure()
+		err = a.records.call(checks.Local, &wire.Request{Op: wire.OpKeep, Name: rec.Name(), Data: data, Line: "write the record of the job"}).Failure()
 	}
 	if err != nil {
-		a.n.Warn(fmt.Errorf("keep the record of job %s: %w", rec.Job, err))
+		a.records.n.Warn(fmt.Errorf("keep the record of job %s: %w", rec.Job, err))
 	}
 }
 
 // recall finds the record that the job's prolog opened. The checks of the epilog need
 // it.
 func (a *Around) recall() {
-	if !a.keep || a.n.Role != slurm.Epilog {
+	if !a.keep || a.records.n.Role != slurm.Epilog {
 		return
 	}
-	list, _ := a.read(checks.Local, slurm.RecordPrefix+a.Job.ID)
+	list, _ := a.records.read(checks.Local, slurm.RecordPrefix+a.Job.ID)
 	for _, rec := range list {
 		if rec.Job == a.Job.ID {
 			a.record = rec
@@ -191,7 +196,7 @@ func (a *Around) Close() (line string, keep func()) {
 		return "", nil
 	}
 	if rec == nil {
-		rec = slurm.NewRecord(a.Job, a.Blame.Scope, a.n.Name, slurm.Moment{})
+		rec = slurm.NewRecord(a.Job, a.Blame.Scope, a.records.n.Name, slurm.Moment{})
 		rec.Outcome = slurm.ClosedNoProlog
 	}
 	c := a.counts
@@ -201,20 +206,21 @@ func (a *Around) Close() (line string, keep func()) {
 		rec.Exit = code
 	}
 	rec.Close(readMoment(), c.counters, c.xids)
-	return "nhc-gpu: " + rec.Line(), func() { a.addToJournal(rec) }
+	return "nhc-gpu: " + rec.Line(), func() { a.records.addToJournal(rec) }
 }
 
 // wasClosed reports whether the record of the job was closed in this boot. slurmd can run two
 // epilogs for one job, after a prolog that failed or a restart of slurmctld (versions 22.05 and
 // 24.11 were run).
 func (a *Around) wasClosed() bool {
-	resp, err := a.call(checks.Local, &wire.Request{Op: wire.OpNotes, Name: jobJournal, Most: journalMost, Line: "read the journal of jobs"}).Answer()
-	boot := slurm.BootID()
-	if err != nil {
-		return false
-	}
-	for _, line := range slices.Backward(resp.Lines) {
-		if rec, err := slurm.ParseRecord(line); err == nil && rec.Job == a.Job.ID {
+	resp, err := a.records.call(checks.Local, &wire.Request{Op: wire.OpNotes, Name: jobJournal, Most: journalMost, Line: "read the journal of jobs"}).Answer()
+	return err == nil && closedIn(slurm.BootID(), a.Job.ID, resp.Lines)
+}
+
+// closedIn reports whether the last record of a job in the journal was closed in this boot.
+func closedIn(boot, job string, journal [][]byte) bool {
+	for _, line := range slices.Backward(journal) {
+		if rec, err := slurm.ParseRecord(line); err == nil && rec.Job == job {
 			return rec.End.Boot == boot
 		}
 	}
@@ -233,7 +239,7 @@ func (a *Around) listOwn() []*slurm.Record {
 
 // Attribute adds to each failure the job that it happened in: in an epilog, the epilog's job.
 func (a *Around) Attribute(check string, list []checks.Finding) []checks.Finding {
-	list, began := session.Attribute(check, list, a.listOwn, a.readXids)
+	list, began := session.Attribute(check, list, a.listOwn, a.records.readXids)
 	a.faults = append(a.faults, began...)
 	return list
 }
@@ -254,9 +260,9 @@ func (a *Around) Look(check string, list []checks.Finding) {
 // ForChecks returns the job as checks need it, with the site's settings for the role.
 func (a *Around) ForChecks(role conf.Role) *checks.Job {
 	j := &checks.Job{
-		ID: a.Job.ID, UID: a.Job.UID, User: a.Job.User, Node: a.n.Set.Get("SLURMD_NODENAME"), Shared: a.Job.Shared,
+		ID: a.Job.ID, UID: a.Job.UID, User: a.Job.User, Node: a.records.n.Set.Get("SLURMD_NODENAME"), Shared: a.Job.Shared,
 		Whole: a.Job.Alone, Part: a.Job.Part, Het: a.Job.Het, Restart: a.Job.Restart,
-		Ended: a.n.Role == slurm.Epilog, End: role.End, Grace: role.Grace,
+		Ended: a.records.n.Role == slurm.Epilog, End: role.End, Grace: role.Grace,
 	}
 	if j.Ended && j.ID != "" {
 		var known bool
@@ -279,6 +285,6 @@ func (a *Around) findBeside() (uids []int, known bool) {
 	if !a.keep {
 		return nil, true
 	}
-	open, _ := a.read(checks.Local, slurm.RecordPrefix)
+	open, _ := a.records.read(checks.Local, slurm.RecordPrefix)
 	return session.Beside(a.Job.ID, a.record, open, slurm.BootID())
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
@@ -65,7 +66,17 @@ func (r *Records) read(lane checks.Lane, prefix string) (list []*slurm.Record, d
 		r.n.Warn(fmt.Errorf("read the records of jobs: %w", err))
 		return nil, nil
 	}
-	for _, raw := range resp.Records {
+	list, damaged, errs := parseOpen(resp.Records)
+	for _, err := range errs {
+		r.n.Warn(err)
+	}
+	return list, damaged
+}
+
+// parseOpen parses open records. It returns them, the oldest first, the names of those that cannot be
+// parsed, and the errors of these and of unreadable ones.
+func parseOpen(stored []probe.Record) (list []*slurm.Record, damaged []string, errs []error) {
+	for _, raw := range stored {
 		rec, err := slurm.ParseRecord(raw.Data)
 		switch {
 		case raw.Err != "":
@@ -74,13 +85,13 @@ func (r *Records) read(lane checks.Lane, prefix string) (list []*slurm.Record, d
 			damaged = append(damaged, raw.Name)
 		}
 		if err != nil {
-			r.n.Warn(fmt.Errorf("%s: %w", raw.Name, err))
+			errs = append(errs, fmt.Errorf("%s: %w", raw.Name, err))
 			continue
 		}
 		list = append(list, rec)
 	}
 	slices.SortFunc(list, func(a, b *slurm.Record) int { return a.Begin.Time.Compare(b.Begin.Time) })
-	return list, damaged
+	return list, damaged, errs
 }
 
 // tidy closes the records that no epilog will close: of jobs that ended with the boot, of this job

@@ -1,7 +1,6 @@
 package judge
 
 import (
-	"fmt"
 	"log/syslog"
 	"time"
 
@@ -16,27 +15,27 @@ import (
 // BeginJob sets up a run around a job. Such a run records every failure, determines which of them
 // concern the job, and decides about the node at its end.
 func (j *Judge) BeginJob() {
-	if j.Job == nil {
+	if j.job == nil {
 		return
 	}
-	j.Held = true
-	j.Pool.SetVars(j.Set.WorkerVars())
-	j.UnderSlurm()
-	j.Every = j.Set.Get("NHC_CHECK_ALL") == "1"
-	j.Set.Vars["NHC_CHECK_ALL"] = "1"
-	j.Job.Find(j.Eval != "")
-	if j.Job.Job.Share == slurm.NoGPUs {
-		j.NoGPUs = "the job has no GPU"
+	j.held = true
+	j.n.Pool.SetVars(j.n.Set.WorkerVars())
+	j.files.UnderSlurm()
+	j.every = j.n.Set.Get("NHC_CHECK_ALL") == "1"
+	j.n.Set.Vars["NHC_CHECK_ALL"] = "1"
+	j.job.Find(j.files.Eval != "")
+	if j.job.Job.Share == slurm.NoGPUs {
+		j.files.NoGPUs = "the job has no GPU"
 	}
 }
 
 // attribute adds to each failure the jobs that it happened in.
 func (j *Judge) attribute(check string, list []checks.Finding) []checks.Finding {
 	switch {
-	case j.Role == slurm.Prolog || j.Role == slurm.Manual || j.Set.Past == "":
+	case j.n.Role == slurm.Prolog || j.n.Role == slurm.Manual || j.n.Set.Past == "":
 		return list
-	case j.Job != nil:
-		return j.Job.Attribute(check, list)
+	case j.job != nil:
+		return j.job.Attribute(check, list)
 	}
 	return j.Records.Attribute(check, list)
 }
@@ -44,14 +43,14 @@ func (j *Judge) attribute(check string, list []checks.Finding) []checks.Finding 
 // countAhead reads the counters before the verdict: a GPU that is lost at that time fails the run.
 // The fold ignores findings that checks have already reported.
 func (j *Judge) countAhead() {
-	lost := j.Job.Count()
-	if len(lost) == 0 || j.Fold.Over() {
+	lost := j.job.Count()
+	if len(lost) == 0 || j.fold.Over() {
 		return
 	}
 	const check = "check_gpu_recovery" // the site's policy for this check applies to such findings
-	from, action := len(j.Fold.Failures()), j.Config.Of(check, "gpu").Action
-	j.Emit(j.Fold.Findings(j.attribute(check, session.Soften(lost, action))))
-	j.Job.Blame.Judged(from, len(j.Fold.Failures()), action)
+	from, action := len(j.fold.Failures()), j.files.Config.Of(check, "gpu").Action
+	j.Emit(j.fold.Findings(j.attribute(check, session.Soften(lost, action))))
+	j.job.Blame.Judged(from, len(j.fold.Failures()), action)
 }
 
 // judged records the step and the policy of the failures from index from
@@ -60,11 +59,11 @@ func (j *Judge) judged(from int, s *plan.Step) {
 	if j.steps == nil {
 		j.steps = map[int]*plan.Step{}
 	}
-	for i := from; i < len(j.Fold.Failures()); i++ {
+	for i := from; i < len(j.fold.Failures()); i++ {
 		j.steps[i] = s
 	}
-	if j.Job != nil {
-		j.Job.Blame.Judged(from, len(j.Fold.Failures()), s.Policy.Action)
+	if j.job != nil {
+		j.job.Blame.Judged(from, len(j.fold.Failures()), s.Policy.Action)
 	}
 }
 
@@ -72,34 +71,29 @@ func (j *Judge) judged(from int, s *plan.Step) {
 // requeues the job, or reports that the job left the node faulty. A fault of other GPUs drains
 // the node and lets the job run.
 func (j *Judge) FinishJob() int {
-	j.Job.FindMIG()
+	j.job.FindMIG()
 	j.countAhead()
-	failures := j.Fold.Failures()
-	if len(failures) == 0 || j.Every { // otherwise it ends as after a first failure
-		events, _ := j.Fold.Finish(int(time.Since(j.Budget.Began).Seconds()))
+	failures := j.fold.Failures()
+	if len(failures) == 0 || j.every { // otherwise it ends as after a first failure
+		events, _ := j.fold.Finish(int(time.Since(j.n.Budget.Began).Seconds()))
 		j.Emit(events)
 	}
-	j.Emit(j.Fold.Flush())
+	j.Emit(j.fold.Flush())
 	j.debugEnd()
-	lost := j.Job.Blame.OfJob(failures)
-	refuses := lost >= 0 && !j.Set.Observes()
-	if lost >= 0 && !refuses {
-		of := j.Role.String()
-		if id := j.Job.Job.ID; id != "" { // a person has no job
-			of += " of job " + id
-		}
-		j.Would(fmt.Sprintf("end the %s with status 1", of))
+	end := session.EndJob(&j.job.Blame, failures, j.n.Role, j.job.Job.ID, j.n.Set.Observes())
+	if end.Would != "" {
+		j.n.Would(end.Would)
 	}
-	if len(failures) > 0 && j.Set.Marks() && !j.Config.Role(j.Context()).Exit {
-		j.Emit(j.Fold.Blame(j.Job.Blame.OfNode(failures)))
+	if end.Blamed >= 0 && j.n.Set.Marks() && !j.files.Config.Role(j.files.Context()).Exit {
+		j.Emit(j.fold.Blame(end.Blamed))
 	}
-	if j.Role == slurm.Epilog {
+	if j.n.Role == slurm.Epilog {
 		j.closeRecord()
 	} else {
-		j.Job.Open(refuses)
+		j.job.Open(end.Refuses)
 	}
-	j.Log.Flush()
-	if !refuses {
+	j.n.Log.Flush()
+	if !end.Refuses {
 		return 0 // also if a check could not be evaluated
 	}
 	return 1
@@ -107,31 +101,36 @@ func (j *Judge) FinishJob() int {
 
 // closeRecord closes the record of the job, and writes it to the log and syslog.
 func (j *Judge) closeRecord() {
-	line, keep := j.Job.Close()
+	line, keep := j.job.Close()
 	if line == "" {
 		return
 	}
-	if j.Set.Get("SILENT") == "0" {
-		j.Log.Write(j.Stamped(line))
+	if j.n.Set.Get("SILENT") == "0" {
+		j.n.Log.Write(j.n.Stamped(line))
 	}
-	sink.SyslogAs(syslog.LOG_INFO, j.Set.Get("NAME"), []string{line})
+	sink.SyslogAs(syslog.LOG_INFO, j.n.Set.Get("NAME"), []string{line})
 	keep() // last, because the directory of the journal may not answer
 }
 
 // Finish finishes the verdict and returns the exit status, and for an unknown result the first
 // message.
 func (j *Judge) Finish() (exit int, doubt *string) {
-	events, exit := j.Fold.Finish(int(time.Since(j.Budget.Began).Seconds()))
+	events, exit := j.fold.Finish(int(time.Since(j.n.Budget.Began).Seconds()))
 	j.Emit(events)
 	j.debugEnd()
-	if exit == verdict.ExitUnknown && !j.Fold.Failed() {
-		doubt = new(string)
-		for _, f := range j.Fold.List() {
-			if f.Severity == checks.Unknown && *doubt == "" {
-				*doubt = f.Message
-			}
+	if exit == verdict.ExitUnknown && !j.fold.Failed() {
+		doubt = new(firstUnknown(j.fold.List()))
+	}
+	j.n.Log.Flush()
+	return exit, doubt
+}
+
+// firstUnknown returns the first message of a check that could not be evaluated.
+func firstUnknown(list []checks.Finding) string {
+	for _, f := range list {
+		if f.Severity == checks.Unknown && f.Message != "" {
+			return f.Message
 		}
 	}
-	j.Log.Flush()
-	return exit, doubt
+	return ""
 }

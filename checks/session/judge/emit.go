@@ -20,25 +20,53 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// SetUp sets up the fold. eval: the run has one line (-e); logged: the run has a log.
-func (j *Judge) SetUp(eval, logged bool) {
+// Start begins the verdict of a run that has opened its log.
+func (j *Judge) Start() {
 	j.update()
-	j.Fold.Eval, j.Fold.Logged = eval, logged
+	j.fold.Eval, j.fold.Logged, j.fold.Detach = j.files.Eval != "", j.n.Log.On, j.n.Background
+	j.Emit(j.fold.Start())
 }
+
+// Hold keeps the run from marking the node, also if a line sets MARK_OFFLINE.
+func (j *Judge) Hold() {
+	j.held = true
+	j.update()
+	j.fold.Logged = false
+}
+
+// Abort ends a run that has not opened its log with a failure that does not come from a check.
+func (j *Judge) Abort(status int, text string) {
+	j.update()
+	j.fold.Logged = j.n.Set.Get("LOGFILE") != "-"
+	j.Emit(j.fold.Abort(status, text))
+}
+
+// Over reports whether the run ended before its plan.
+func (j *Judge) Over() bool { return j.fold.Over() }
+
+// Announce begins a line without a report of it.
+func (j *Judge) Announce(line string) { j.fold.Begin(line, 0) }
+
+// ExpiredText returns the text of a step that did not end in time; see [WhyStuck].
+func (j *Judge) ExpiredText(why string) string { return j.fold.ExpiredText(why) }
 
 // update copies the settings that a check line can change.
 func (j *Judge) update() {
-	set, f := j.Set, &j.Fold
-	f.Name = set.Get("NAME")
-	f.Silent = set.Get("SILENT") != "0"
-	f.Verbose = set.Get("VERBOSE") == "1"
-	f.Stamp = set.Stamps()
-	f.Apart = set.Get("NHC_CHECK_FORKED") != "0"
-	f.All = set.Get("NHC_CHECK_ALL") == "1" || j.Held // around a job: a failure of another GPU must not hide one of the job's GPUs
-	f.Forked = set.Get("NHC_CHECK_FORKED") == "1"
-	f.Mark = set.Marks() && !j.Held
-	f.Late = j.late
-	f.Logged = set.Get("LOGFILE") != "" && set.Get("LOGFILE") != "-"
+	eval, detach := j.fold.Eval, j.fold.Detach
+	j.fold.Settings = foldSettings(j.n.Set, j.held, j.late)
+	j.fold.Eval, j.fold.Detach = eval, detach
+}
+
+// foldSettings returns the settings of a fold. held: the judge marks the node itself; late: see
+// [verdict.Settings].
+func foldSettings(set *setting.Settings, held, late bool) verdict.Settings {
+	log := set.Get("LOGFILE")
+	return verdict.Settings{
+		Name: set.Get("NAME"), Silent: set.Get("SILENT") != "0", Verbose: set.Get("VERBOSE") == "1",
+		Apart: set.Get("NHC_CHECK_FORKED") != "0", Forked: set.Get("NHC_CHECK_FORKED") == "1",
+		All:  set.Get("NHC_CHECK_ALL") == "1" || held, // around a job: a failure of another GPU must not hide one of the job's GPUs
+		Mark: set.Marks() && !held, Late: late, Logged: log != "" && log != "-",
+	}
 }
 
 // Emit carries out events of the fold.
@@ -46,7 +74,7 @@ func (j *Judge) Emit(events []verdict.Event) {
 	if helper, text := j.emitUntilHelper(events); helper {
 		rest := j.after
 		j.after = nil
-		j.siteHelper(false, j.Fold.LastMessage(), text)
+		j.siteHelper(false, j.fold.LastMessage(), text)
 		j.Emit(rest)
 	}
 }
@@ -60,39 +88,35 @@ func (j *Judge) emitUntilHelper(events []verdict.Event) (helper bool, text strin
 		j.Collector.Collect(events)
 		return false, ""
 	}
-	helper = !j.Set.Observes() && j.Set.CustomHelper("OFFLINE_NODE") && slices.ContainsFunc(events, func(e verdict.Event) bool { return e.To == verdict.Offline })
-	for i := 0; i < len(events); i++ {
-		e := events[i]
-		e.Text = verdict.Printable(e.Text)
+	helper = !j.n.Set.Observes() && j.n.Set.CustomHelper("OFFLINE_NODE") && slices.ContainsFunc(events, func(e verdict.Event) bool { return e.To == verdict.Offline })
+	var forSyslog []string
+	events = joinSyslog(events)
+	for i, e := range events {
 		switch e.To {
 		case verdict.Log:
-			j.Log.Write(j.Stamped(e.Text))
+			j.n.Log.Write(j.n.Stamped(e.Text))
 		case verdict.Out:
-			j.Log.Flush()
-			fmt.Fprintln(j.Out, j.Stamped(e.Text))
+			j.n.Log.Flush()
+			fmt.Fprintln(j.n.Out, j.n.Stamped(e.Text))
 		case verdict.Syslog:
-			lines := []string{e.Text}
-			for ; i+1 < len(events) && events[i+1].To == verdict.Syslog; i++ {
-				lines = append(lines, verdict.Printable(events[i+1].Text))
-			}
 			if helper {
-				text = strings.Join(lines, "\n")
+				forSyslog = append(forSyslog, e.Text)
 				continue
 			}
-			j.tellSyslog(lines)
+			j.tellSyslog(e.Text)
 		case verdict.Offline:
 			if helper {
 				j.after = events[i+1:]
-				return true, text
+				return true, strings.Join(forSyslog, "\n")
 			}
 			j.markOffline(e.Text)
 		case verdict.Result:
-			j.PutResult(e.Text)
+			j.putResult(e.Text)
 		case verdict.Online:
 			switch {
-			case !j.Set.CustomHelper("ONLINE_NODE"):
+			case !j.n.Set.CustomHelper("ONLINE_NODE"):
 				j.markOnline()
-			case !j.Set.Observes(): // a healthy run calls it each time: no decision to log
+			case !j.n.Set.Observes(): // a healthy run calls it each time: no decision to log
 				j.siteHelper(true, "", "")
 			}
 		}
@@ -100,127 +124,155 @@ func (j *Judge) emitUntilHelper(events []verdict.Event) (helper bool, text strin
 	return false, ""
 }
 
-// Stamped returns a line of the log, with the time if the site requests it.
-func (j *Judge) Stamped(text string) string {
-	if j.Fold.Stamp {
-		return fmt.Sprintf("[%d] - %s", time.Now().Unix(), text)
+// joinSyslog makes the texts of events safe to print, and makes one event of consecutive lines for
+// syslog.
+func joinSyslog(events []verdict.Event) (joined []verdict.Event) {
+	for _, e := range events {
+		e.Text = verdict.Printable(e.Text)
+		if last := len(joined) - 1; last >= 0 && e.To == verdict.Syslog && joined[last].To == verdict.Syslog {
+			joined[last].Text += "\n" + e.Text
+			continue
+		}
+		joined = append(joined, e)
 	}
-	return text
+	return joined
 }
 
 // siteHelper lets the shell run the site's own helper.
 func (j *Judge) siteHelper(online bool, message, text string) {
-	j.Helper(online, message, text, j.Budget.Helping(time.Now()))
+	j.bash.Helper(online, message, text, j.n.Budget.Helping(time.Now()))
 }
 
 // interrupted ends the run after a signal.
 func (j *Judge) interrupted() {
-	sig := j.Signals.Caught()
-	j.Pool.Kill()
+	sig := j.n.Signals.Caught()
+	j.n.Pool.Kill()
 	if sig == unix.SIGALRM { // from LBNL NHC's watchdog, or from a replacement of it
-		j.Emit(j.Fold.Expired(""))
+		j.Emit(j.fold.Expired(""))
 		return
 	}
 	text := "Terminated by signal " + unix.SignalName(sig) + "."
-	if j.Job != nil { // a user or slurmd ended it: this is not a fault of the node
-		if !slices.ContainsFunc(j.Fold.List(), func(f checks.Finding) bool { return f.Message == text }) {
-			j.Emit(j.Fold.Findings([]checks.Finding{{Code: "probe.interrupted", Severity: checks.Unknown, Message: text}}))
+	if j.job != nil { // a user or slurmd ended it: this is not a fault of the node
+		if !slices.ContainsFunc(j.fold.List(), func(f checks.Finding) bool { return f.Message == text }) {
+			j.Emit(j.fold.Findings([]checks.Finding{{Code: "probe.interrupted", Severity: checks.Unknown, Message: text}}))
 		}
 		return
 	}
-	j.Emit(j.Fold.Abort(128+int(sig), text))
+	j.Emit(j.fold.Abort(128+int(sig), text))
 }
 
 // startsCommands reports whether steps of the plan, or scripts before it, start other
 // programs.
 func (j *Judge) startsCommands() bool {
-	if j.Plan == nil {
-		return j.HasScripts()
+	if j.files.Plan == nil {
+		return j.bash.HasScripts()
 	}
-	return slices.ContainsFunc(j.Plan.Steps, func(s plan.Step) bool { return s.Barrier })
+	return slices.ContainsFunc(j.files.Plan.Steps, func(s plan.Step) bool { return s.Barrier })
 }
 
 // tellSyslog sends lines to syslog.
-func (j *Judge) tellSyslog(lines []string) {
-	if j.Fold.All && j.startsCommands() {
-		sink.Logger(j.Pool, j.Set.Environ(), j.Set.Get("NAME"), lines)
+func (j *Judge) tellSyslog(text string) {
+	lines := strings.Split(text, "\n")
+	if j.fold.All && j.startsCommands() {
+		sink.Logger(j.n.Pool, j.n.Set.Environ(), j.n.Set.Get("NAME"), lines)
 	} else {
-		sink.Syslog(j.Set.Get("NAME"), lines)
+		sink.Syslog(j.n.Set.Get("NAME"), lines)
 	}
 }
 
 func (j *Judge) markOffline(message string) {
-	if j.Set.Observes() && j.Set.CustomHelper("OFFLINE_NODE") {
-		j.Would(fmt.Sprintf("run %s for node %s: %s", j.Set.Get("OFFLINE_NODE"), j.Name, message))
+	if j.n.Set.Observes() && j.n.Set.CustomHelper("OFFLINE_NODE") {
+		j.n.Would(fmt.Sprintf("run %s for node %s: %s", j.n.Set.Get("OFFLINE_NODE"), j.n.Name, message))
 		return
 	}
-	refused := j.Job != nil && j.Job.Blame.OfJob(j.Fold.Failures()) >= 0
+	refused := j.job != nil && j.job.Blame.OfJob(j.fold.Failures()) >= 0
 	v := slurm.Verdict{Message: message, Refused: refused, Cause: j.cause()}
-	if failures := j.Fold.Failures(); j.Fold.Blamed() < len(failures) {
-		x := failures[j.Fold.Blamed()]
+	if failures := j.fold.Failures(); j.fold.Blamed() < len(failures) {
+		x := failures[j.fold.Blamed()]
 		v.Code, v.Device = x.Code, x.Device.String()
 	}
-	if j.CarryOut(v) && refused && j.Role == slurm.Prolog && !j.Set.Observes() {
+	if j.n.CarryOut(v) && refused && j.n.Role == slurm.Prolog && !j.n.Set.Observes() {
 		j.tellJob()
 	}
 }
 
 // tellJob writes the node and the cause for the user of the refused job.
 func (j *Judge) tellJob() {
-	ctx, cancel := j.Acting()
+	ctx, cancel := j.n.Acting()
 	defer cancel()
-	lost := j.Job.Blame.OfJob(j.Fold.Failures())
-	text := fmt.Sprintf("node %s failed its health check before this job started: %s", j.Name, session.CauseForUser(j.steps[lost], j.Fold.Failures()[lost]))
-	if err := slurm.TellJob(ctx, j.Controller(), j.Job.Job.ID, text); err != nil {
-		j.Warn(err)
+	lost := j.job.Blame.OfJob(j.fold.Failures())
+	text := fmt.Sprintf("node %s failed its health check before this job started: %s", j.n.Name, session.CauseForUser(j.steps[lost], j.fold.Failures()[lost]))
+	if err := slurm.TellJob(ctx, j.n.Controller(), j.job.Job.ID, text); err != nil {
+		j.n.Warn(err)
 	}
 }
 
 // cause returns the cause of the failure that marks the node.
 func (j *Judge) cause() slurm.Cause {
-	s := j.steps[j.Fold.Blamed()]
+	s := j.steps[j.fold.Blamed()]
 	switch {
-	case s == nil && j.Job != nil:
+	case s == nil && j.job != nil:
 		return slurm.Cause{}
 	case s == nil:
 		s = j.current
 	}
 	if s == nil {
-		return slurm.Cause{File: j.Paths.Of(j.Set.Get("CONFFILE"))}
+		return slurm.Cause{File: j.files.Paths.Of(j.n.Set.Get("CONFFILE"))}
 	}
-	return session.CauseOf(s, j.Paths, j.Job != nil)
+	return session.CauseOf(s, j.files.Paths, j.job != nil)
 }
 
 func (j *Judge) markOnline() {
-	pass := session.Pass{Plan: j.Plan, Files: []string{j.Set.Get("CONFFILE"), j.TablesFile()}, Paths: j.Paths, Unanswered: j.unanswered}
-	j.CarryOut(slurm.Verdict{Healthy: true, Lacks: pass.Lacks})
+	pass := session.Pass{Plan: j.files.Plan, Files: []string{j.n.Set.Get("CONFFILE"), j.files.TablesFile()}, Paths: j.files.Paths, Unanswered: j.unanswered}
+	j.n.CarryOut(slurm.Verdict{Healthy: true, Lacks: pass.Lacks})
 }
 
 func (j *Judge) debugEnd() {
-	if j.Eval != "" { // there is no watchdog
+	if j.files.Eval != "" { // there is no watchdog
 		return
 	}
 	pid := 0
-	if j.Budget.Limited() {
+	if j.n.Budget.Limited() {
 		pid = os.Getpid()
 	}
-	j.Debug("kill_watchdog:  Watchdog PID is %d.", pid)
+	j.n.Debug("kill_watchdog:  Watchdog PID is %d.", pid)
 }
 
-// PutResult writes a result for the next run. An error goes to the log and to
+// UnknownResult is the status in the result of a run without a verdict.
+const UnknownResult = "unknown"
+
+// LeaveResult writes the result of a background run without a failure, whose first failure has been
+// written already. doubt is the first unknown result.
+func (j *Judge) LeaveResult(exit int, doubt string) {
+	if j.n.Background && !j.left {
+		j.putResult(resultText(exit, doubt))
+	}
+}
+
+func resultText(exit int, doubt string) string {
+	switch {
+	case doubt != "":
+		return UnknownResult + " " + doubt
+	case exit == 0:
+		return "0"
+	}
+	return fmt.Sprintf("%d The run ended with status %d.", exit, exit)
+}
+
+// putResult writes a result for the next run. An error goes to the log and to
 // syslog.
-func (j *Judge) PutResult(text string) {
-	j.Left = true
-	path := j.Set.Get("RESULTFILE")
-	o := j.Pool.Call(j.Ctx, "log", &wire.Request{
+func (j *Judge) putResult(text string) {
+	j.left = true
+	path := j.n.Set.Get("RESULTFILE")
+	o := j.n.Pool.Call(j.n.Ctx, "log", &wire.Request{
 		Op: wire.OpPut, Path: path, Data: []byte(text + "\n"), Line: "write " + path, MakeDir: filepath.Dir(path) == setting.ResultDir,
 	}, TakeLimit)
 	if err := o.FailureIn("write " + path); err != nil {
-		text := fmt.Sprintf("ERROR:  %s:  Unable to write to %q -- is %s missing/read-only?", j.Set.Get("NAME"), path, filepath.Dir(path))
-		if j.Set.Get("SILENT") == "0" {
-			j.Log.Write(j.Stamped(text))
+		text := fmt.Sprintf("ERROR:  %s:  Unable to write to %q -- is %s missing/read-only?", j.n.Set.Get("NAME"), path, filepath.Dir(path))
+		if j.n.Set.Get("SILENT") == "0" {
+			j.n.Log.Write(j.n.Stamped(text))
 		}
-		sink.Syslog(j.Set.Get("NAME"), []string{text})
+		sink.Syslog(j.n.Set.Get("NAME"), []string{text})
 	}
 }
 

@@ -10,80 +10,94 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
+// hearer receives the messages of the shell. Those about settings are for [open.Bash].
+type hearer struct {
+	*Judge
+	*open.Bash
+}
+
 // Output passes on the output of the shell or its children.
-func (j *Judge) Output(fd int, data []byte) {
+func (j *hearer) Output(fd int, data []byte) {
 	if fd == 1 && j.ToJSON && j.Collector != nil && j.Collector.Keep(data) {
 		return
 	}
-	w := j.Out
+	w := j.n.Out
 	if fd == 2 || j.ToJSON {
-		w = j.Errs
+		w = j.n.Errs
 	}
 	_, _ = w.Write(data)
 }
 
 // Leaving judges a line that ends the shell.
-func (j *Judge) Leaving(status int) (helper bool, text, message string) {
-	helper, text = j.emitUntilHelper(j.Fold.Exited(status))
-	j.Log.Flush()
-	return helper, text, j.Fold.LastMessage()
+func (j *hearer) Leaving(status int) (helper bool, text, message string) {
+	helper, text = j.emitUntilHelper(j.fold.Exited(status))
+	j.n.Log.Flush()
+	return helper, text, j.fold.LastMessage()
 }
 
 // Die judges the death of a check in the shell.
-func (j *Judge) Die(status, message string, subshell, heard bool) (helper bool, text string) {
-	return j.emitUntilHelper(j.Fold.Died(status, message, subshell, heard))
+func (j *hearer) Die(status, message string, subshell, heard bool) (helper bool, text string) {
+	return j.emitUntilHelper(j.fold.Died(status, message, subshell, heard))
 }
 
+// Forked records the process of a line that runs in the background (-f).
+func (j *hearer) Forked(pid int) { j.forked(pid) }
+
 // Died emits the remaining events after the site's helper has ended.
-func (j *Judge) Died() {
+func (j *hearer) Died() { j.died() }
+
+func (j *Judge) died() {
 	rest := j.after
 	j.after = nil
 	j.Emit(rest)
 }
 
 // Syslog queues a line.
-func (j *Judge) Syslog(text string) { j.Fold.Queue(text) }
+func (j *hearer) Syslog(text string) { j.fold.Queue(text) }
 
 // Flush sends the queued lines.
-func (j *Judge) Flush() { j.Emit(j.Fold.Flush()) }
+func (j *hearer) Flush() { j.Emit(j.fold.Flush()) }
 
 // Changed reports that a check line has changed a setting.
-func (j *Judge) Changed() {
+func (j *hearer) Changed() { j.changed() }
+
+func (j *Judge) changed() {
 	j.update()
-	j.Pool.SetVars(j.Set.WorkerVars())
+	j.n.Pool.SetVars(j.n.Set.WorkerVars())
 }
 
 // Quit ends the run with the status of a script of the site.
-func (j *Judge) Quit(status int) {
-	if !j.Fold.Over() {
-		j.Fold.Quit(status)
+func (j *hearer) Quit(status int) {
+	if !j.fold.Over() {
+		j.fold.Quit(status)
 	}
 }
 
 // LoadScripts lets bash read the scripts of the site; if one cannot be read, the result is unknown.
 func (j *Judge) LoadScripts() {
-	err := j.Files.LoadScripts()
+	err := j.files.LoadScripts()
 	switch {
 	case err == nil:
 	case errors.Is(err, run.ErrDeadline):
-		j.Emit(j.Fold.Expired(j.KillLine("load scripts of " + j.Set.Get("INCDIR"))))
+		j.Emit(j.fold.Expired(j.bash.KillLine("load scripts of " + j.n.Set.Get("INCDIR"))))
 	case errors.Is(err, run.ErrInterrupted):
-		j.End()
+		j.bash.End()
 		j.interrupted()
 	default:
-		j.End()
-		j.Unloaded = err
-		j.Emit(j.Fold.Findings([]checks.Finding{{
+		j.bash.End()
+		j.bash.Unloaded = err
+		j.Emit(j.fold.Findings([]checks.Finding{{
 			Code: "scripts.unusable", Severity: checks.Unknown, Message: fmt.Sprintf("scripts are not used:  %v", err),
 		}}))
 	}
 }
 
 // Call runs a check that a shell line calls.
-func (j *Judge) Call(dir, line string, words []string) run.NativeReply {
+func (j *hearer) Call(dir, line string, words []string) run.NativeReply {
 	info, ok := checks.Lookup(words[0])
 	if !ok {
 		return fails("nhc:  no check is called " + words[0])
@@ -93,29 +107,29 @@ func (j *Judge) Call(dir, line string, words []string) run.NativeReply {
 		return j.badUsage(info, line, err)
 	}
 	if node.WantsSlurm(info, c) {
-		j.AskSlurm()
+		j.n.AskSlurm()
 	}
-	vars := j.Set.WorkerVars()
+	vars := j.n.Set.WorkerVars()
 	vars.Plain = maps.Clone(vars.Plain)
 	vars.Plain["PWD"] = dir
-	j.Pool.SetVars(vars)
-	req := &wire.Request{Op: wire.OpCheck, Name: info.Name, Args: words[1:], Line: line, Timeout: j.Timeout()}
+	j.n.Pool.SetVars(vars)
+	req := &wire.Request{Op: wire.OpCheck, Name: info.Name, Args: words[1:], Line: line, Timeout: j.files.Timeout()}
 	step := &plan.Step{Name: info.Name, Text: line, Lane: info.Lane, Active: info.Active}
 	if test, ok := c.(checks.Bounded); ok {
 		step.Bound, step.MaxAge = test.Bound(), test.Freshness()
-		step.OnlyOld = step.MaxAge > 0 && j.Set.Job != nil && !j.Set.Job.Ended
+		step.OnlyOld = step.MaxAge > 0 && j.n.Set.Job != nil && !j.n.Set.Job.Ended
 	}
-	result := j.Engine(nil).One(j.Ctx, step, req, plan.StepTimeout(info, c, j.Timeout()))
+	result := j.Engine(nil).One(j.n.Ctx, step, req, plan.StepTimeout(info, c, j.files.Timeout()))
 	list := result.Findings
 	if info.Active {
 		j.unanswered.Note(j.current, list, result.Earlier)
 	}
-	j.Fold.Called(list)
+	j.fold.Called(list)
 	if j.Collector != nil {
 		j.Collector.CalledBy(list)
 	}
-	j.Pool.SetVars(j.Set.WorkerVars())
-	if j.Ctx.Err() != nil {
+	j.n.Pool.SetVars(j.n.Set.WorkerVars())
+	if j.n.Ctx.Err() != nil {
 		return fails("") // the line is being ended
 	}
 	return run.NativeReply{Findings: j.keepSyslog(j.keepUnknown(j.excuse(list, "")))}
@@ -139,7 +153,7 @@ func (j *Judge) badUsage(info checks.Info, line string, err error) run.NativeRep
 func (j *Judge) keepUnknown(list []checks.Finding) (rest []checks.Finding) {
 	for _, f := range list {
 		if f.Severity == checks.Unknown {
-			j.Emit(j.Fold.Findings([]checks.Finding{f}))
+			j.Emit(j.fold.Findings([]checks.Finding{f}))
 			continue
 		}
 		rest = append(rest, f)
@@ -151,7 +165,7 @@ func (j *Judge) keepUnknown(list []checks.Finding) (rest []checks.Finding) {
 func (j *Judge) keepSyslog(list []checks.Finding) (rest []checks.Finding) {
 	for _, f := range list {
 		if f.Severity == checks.Warn && (f.Syslog || f.Loud) {
-			j.Fold.Queue(f.Message)
+			j.fold.Queue(f.Message)
 		}
 		if f.Severity == checks.Warn && f.Syslog {
 			continue
@@ -162,7 +176,7 @@ func (j *Judge) keepSyslog(list []checks.Finding) (rest []checks.Finding) {
 }
 
 // Match judges a range list for mcheck_range.
-func (j *Judge) Match(s, expr string) (reply run.NativeReply) {
+func (j *hearer) Match(s, expr string) (reply run.NativeReply) {
 	m := match.Matcher{Warn: func(text string) {
 		reply.Findings = append(reply.Findings, checks.Finding{Severity: checks.Warn, Message: text})
 	}}

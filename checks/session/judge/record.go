@@ -8,75 +8,83 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 )
 
-// record returns a function that adds the findings which the step has passed to the fold since then to
-// the results of the run, or its fact if there are none.
-func record(j *Judge, s *plan.Step, took time.Duration, fact string) func() {
-	from, failed := len(j.Fold.List()), len(j.Fold.Failures())
-	return func() {
-		list := slices.Clone(j.Fold.List()[from:])
-		for _, f := range j.Fold.Failures()[failed:] { // those of shell lines are not in the list
-			if !slices.ContainsFunc(list, func(g checks.Finding) bool { return g.Message == f.Message }) {
-				list = append(list, f)
-			}
-		}
-		j.covered = append(j.covered, span{from, len(j.Fold.List()), failed, len(j.Fold.Failures())})
-		r := event.Result{Check: event.Shell, Line: s.Text, Milliseconds: event.Milliseconds(took)}
-		if s.Kind == plan.Native {
-			r.Check = s.Name
-		}
-		if len(list) == 0 {
-			r.Message = fact
-			j.Results = append(j.Results, r)
-		}
-		for _, f := range list {
-			x := r
-			if f.Check != "" && r.Check != event.Shell {
-				x.Check = f.Check
-			}
-			j.Results = append(j.Results, resultOf(x, f))
-		}
-	}
+// results collects the results of a run for its event.
+type results struct {
+	list    []event.Result
+	covered []span // the steps in list
 }
 
 // span are the findings and failures of the fold that a step has added.
 type span struct{ from, to, failed, failedTo int }
+
+// begin begins a step. end adds the findings which the step has passed to the fold since then, or its
+// fact if there are none.
+func (r *results) begin(f *verdict.Fold, s *plan.Step) (end func(took time.Duration, fact string)) {
+	from, failed := len(f.List()), len(f.Failures())
+	return func(took time.Duration, fact string) {
+		list := slices.Clone(f.List()[from:])
+		for _, x := range f.Failures()[failed:] { // those of shell lines are not in the list
+			if !slices.ContainsFunc(list, func(g checks.Finding) bool { return g.Message == x.Message }) {
+				list = append(list, x)
+			}
+		}
+		r.covered = append(r.covered, span{from, len(f.List()), failed, len(f.Failures())})
+		whole := event.Result{Check: event.Shell, Line: s.Text, Milliseconds: event.Milliseconds(took)}
+		if s.Kind == plan.Native {
+			whole.Check = s.Name
+		}
+		if len(list) == 0 {
+			whole.Message = fact
+			r.list = append(r.list, whole)
+		}
+		for _, x := range list {
+			part := whole
+			if x.Check != "" && part.Check != event.Shell {
+				part.Check = x.Check
+			}
+			r.list = append(r.list, resultOf(part, x))
+		}
+	}
+}
 
 func resultOf(r event.Result, f checks.Finding) event.Result {
 	r.Code, r.Severity, r.Device, r.Want, r.Got, r.Remedy, r.Message = f.Code, f.Severity, f.Device, f.Want, f.Got, f.Remedy, f.Message
 	return r
 }
 
-// stopped reports whether the run ended before its last check.
-func stopped(j *Judge) bool {
+// stopped reports whether the run ended before the last check of its plan, which is nil if there is
+// none.
+func (r *results) stopped(f *verdict.Fold, p *plan.Plan) bool {
 	checks := 0
-	if j.Plan != nil {
-		for i := range j.Plan.Steps {
-			if j.Plan.Steps[i].Kind != plan.Assign {
+	if p != nil {
+		for i := range p.Steps {
+			if p.Steps[i].Kind != plan.Assign {
 				checks++
 			}
 		}
 	}
-	return j.Fold.Over() && len(j.covered) < checks
+	return f.Over() && len(r.covered) < checks
 }
 
-// recordRest adds the findings of no step: of a signal, of a script of the site, of the counters around a
-// job.
-func recordRest(j *Judge) {
-	add := func(f checks.Finding) {
-		if !slices.ContainsFunc(j.Results, func(r event.Result) bool { return r.Message == f.Message && r.Severity == f.Severity }) {
-			j.Results = append(j.Results, resultOf(event.Result{Check: cmp.Or(f.Check, event.Whole)}, f))
+// addRest adds the findings of no step: of a signal, of a script of the site, of the counters around
+// a job.
+func (r *results) addRest(f *verdict.Fold) {
+	add := func(x checks.Finding) {
+		if !slices.ContainsFunc(r.list, func(r event.Result) bool { return r.Message == x.Message && r.Severity == x.Severity }) {
+			r.list = append(r.list, resultOf(event.Result{Check: cmp.Or(x.Check, event.Whole)}, x))
 		}
 	}
-	for i, f := range j.Fold.List() {
-		if !slices.ContainsFunc(j.covered, func(s span) bool { return i >= s.from && i < s.to }) {
-			add(f)
+	for i, x := range f.List() {
+		if !slices.ContainsFunc(r.covered, func(s span) bool { return i >= s.from && i < s.to }) {
+			add(x)
 		}
 	}
-	for i, f := range j.Fold.Failures() {
-		if !slices.ContainsFunc(j.covered, func(s span) bool { return i >= s.failed && i < s.failedTo }) {
-			add(f)
+	for i, x := range f.Failures() {
+		if !slices.ContainsFunc(r.covered, func(s span) bool { return i >= s.failed && i < s.failedTo }) {
+			add(x)
 		}
 	}
 }

@@ -187,6 +187,16 @@ func managerPaths(path string) (paths []string) {
 	return paths
 }
 
+// managerOf returns the resource manager that one of these paths identifies.
+func managerOf(path string) string {
+	for _, m := range managers {
+		if m.dir == path || m.command != "" && strings.HasSuffix(path, "/"+m.command) {
+			return m.name
+		}
+	}
+	return ""
+}
+
 // ManagerRequest returns a request that looks for a resource manager.
 func (n *Node) ManagerRequest() *wire.Request {
 	return &wire.Request{Op: wire.OpFind, Args: managerPaths(n.Set.Get("PATH")), Line: "find the resource manager"}
@@ -199,13 +209,7 @@ func (n *Node) UseManager(find *wire.Request, o run.Outcome) (exit int, over boo
 		if resp, err := o.AnswerTo(find.Line); err != nil {
 			n.Warn(err)
 		} else if resp.Status > 0 && resp.Status <= len(find.Args) {
-			hit := find.Args[resp.Status-1]
-			for _, m := range managers {
-				if m.dir == hit || m.command != "" && strings.HasSuffix(hit, "/"+m.command) {
-					n.Set.Put("NHC_RM", m.name, true)
-					break
-				}
-			}
+			n.Set.Put("NHC_RM", managerOf(find.Args[resp.Status-1]), true)
 		}
 	}
 	switch n.Set.Get("NHC_RM") {

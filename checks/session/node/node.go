@@ -229,9 +229,13 @@ func (n *Node) Debug(format string, args ...any) {
 	if n.Set.Get("DEBUG") != "1" {
 		return
 	}
-	text := "DEBUG:  " + fmt.Sprintf(format, args...)
+	n.Log.Write(n.Stamped("DEBUG:  " + fmt.Sprintf(format, args...)))
+}
+
+// Stamped returns a line of the log, with the time if the site requests it.
+func (n *Node) Stamped(text string) string {
 	if n.Set.Stamps() {
-		text = fmt.Sprintf("[%d] - %s", time.Now().Unix(), text)
+		return fmt.Sprintf("[%d] - %s", time.Now().Unix(), text)
 	}
-	n.Log.Write(text)
+	return text
 }

@@ -25,8 +25,8 @@ func (f *Files) LacksCommand(name string, newPath bool) (known []string, sure bo
 	}
 	known = checks.Names()
 	sure = !newPath || strings.HasPrefix(name, "check_")
-	for _, s := range f.Scripts {
-		if s.Stock || f.Unloaded != nil {
+	for _, s := range f.Bash.Scripts {
+		if s.Stock || f.Bash.Unloaded != nil {
 			continue
 		}
 		known = append(known, s.Functions...)

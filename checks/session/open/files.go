@@ -27,7 +27,7 @@ import (
 // runs and a user's commands both use it.
 type Files struct {
 	*node.Node
-	*Bash
+	Bash *Bash
 
 	Given  []string // the settings that command line options set
 	Eval   string   // the line of -e, which replaces the file
@@ -119,11 +119,11 @@ func (f *Files) UnderSlurm() {
 // run.
 func (f *Files) Build() *plan.Plan {
 	opts := plan.Options{
-		Vars: f.Set.Vars, Timeout: f.Timeout(), Functions: f.overrides,
-		Sourced: f.Sourced != "" || f.HasScripts(), Trace: f.trace, InPlace: verdict.InPlace,
+		Vars: f.Set.Vars, Timeout: f.Timeout(), Functions: f.Bash.overrides,
+		Sourced: f.Sourced != "" || f.Bash.HasScripts(), Trace: f.Bash.trace, InPlace: verdict.InPlace,
 		Context: f.Context(), Policies: f.Config, Own: f.Own, NoGPUs: f.NoGPUs,
 	}
-	p := plan.Build(f.Vetted, opts)
+	p := plan.Build(f.Bash.Vetted, opts)
 	p.Add(plan.BuildTables(f.Tables, opts))
 	return session.AfterJob(p, opts)
 }
@@ -163,13 +163,26 @@ func (f *Files) readMode() error {
 	if err := Trusted(path, &file.FileInfo); err != nil {
 		return err
 	}
-	for line := range strings.Lines(string(file.Data)) { // also of a file that only bash can evaluate
-		name, value, _, _, _, err := conf.ParseAssign(strings.TrimSpace(line), f.Set.Get)
-		if err == nil && name == conf.SettingMode {
-			f.Set.Put(name, value, true)
-		}
+	if mode, ok := modeIn(file.Data, f.Set.Get); ok {
+		f.Set.Put(conf.SettingMode, mode, true)
 	}
 	return nil
+}
+
+// modeIn returns the last MODE that a sysconfig file sets, also of a file that only bash can evaluate.
+func modeIn(data []byte, get func(string) string) (mode string, ok bool) {
+	lookup := func(name string) string {
+		if name == conf.SettingMode && ok {
+			return mode
+		}
+		return get(name)
+	}
+	for line := range strings.Lines(string(data)) {
+		if name, value, _, _, _, err := conf.ParseAssign(strings.TrimSpace(line), lookup); err == nil && name == conf.SettingMode {
+			mode, ok = value, true
+		}
+	}
+	return mode, ok
 }
 
 func (f *Files) readSysconfig() error {
@@ -192,7 +205,7 @@ func (f *Files) readSysconfig() error {
 		return err
 	case needShell:
 		f.Sourced = path
-		return f.source(path, f.Budget.Began.Add(session.Reading))
+		return f.Bash.source(path, f.Budget.Began.Add(session.Reading))
 	}
 	f.Set.Assign(assigns)
 	return nil
@@ -258,7 +271,7 @@ func (f *Files) Open(beside []*wire.Request, took func(map[*wire.Request]run.Out
 
 // UseEval makes the line of -e the only line. Scripts of the site, read before, do not see it.
 func (f *Files) UseEval() {
-	f.Vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: f.Eval}}
+	f.Bash.Vetted = []conf.Line{{Pos: conf.Pos{File: "-e", Line: 1}, Target: "*", Check: f.Eval}}
 }
 
 func appendError(errs []error, err error) []error {
@@ -335,29 +348,34 @@ func (f *Files) useProfiles(o run.Outcome) error {
 	return nil
 }
 
-// noteScripts records the scripts in INCDIR. Bash runs them as root. If another user could have
-// written one of them, or put one there (a link is enough), none is used: one script can define a
-// function that another one calls.
+// noteScripts records the scripts in INCDIR.
 func (f *Files) noteScripts(o run.Outcome) {
 	dir := f.Set.Get("INCDIR")
 	resp, err := o.AnswerTo("list " + dir)
-	if f.Unloaded = err; err != nil {
-		return
+	if f.Bash.Unloaded = err; err == nil {
+		f.Bash.Scripts, f.Bash.Unloaded = resp.Scripts, trustScripts(dir, resp.File, resp.Scripts)
 	}
-	f.Scripts = resp.Scripts
-	if resp.File != nil && f.HasScripts() {
-		if f.Unloaded = Trusted(dir, resp.File); f.Unloaded != nil {
-			return
+}
+
+// trustScripts returns why bash must not read the scripts of a directory, nil if it can. Bash runs
+// them as root. If another user could have written one of them, or put one there (a link is enough),
+// none is used: one script can define a function that another one calls.
+func trustScripts(dir string, info *wire.FileInfo, scripts []wire.Script) error {
+	own := func(s wire.Script) bool { return !s.Stock }
+	if info != nil && slices.ContainsFunc(scripts, own) {
+		if err := Trusted(dir, info); err != nil {
+			return err
 		}
 	}
-	for _, s := range f.Scripts {
-		if s.Stock || !s.Mode.IsRegular() {
+	for _, s := range scripts {
+		if !own(s) || !s.Mode.IsRegular() {
 			continue
 		}
-		if f.Unloaded = Trusted(s.Path, &s.FileInfo); f.Unloaded != nil {
-			return
+		if err := Trusted(s.Path, &s.FileInfo); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 // LoadScripts lets bash read the scripts of the site, if there are any. They can set variables,
@@ -368,11 +386,11 @@ func (f *Files) LoadScripts() error {
 		f.SkipScripts()
 		return nil
 	}
-	return f.load()
+	return f.Bash.load()
 }
 
 // SkipScripts only determines which checks the scripts of the site define.
-func (f *Files) SkipScripts() { f.overrides = run.Overrides(f.Scripts) }
+func (f *Files) SkipScripts() { f.Bash.overrides = run.Overrides(f.Bash.Scripts) }
 
 // Missing reports whether the file does not exist.
 func Missing(o run.Outcome) bool {

@@ -60,7 +60,7 @@ func (f *Files) UseLines(path string, data []byte) (errs []error) {
 		f.debugTarget(l, ok)
 		f.doubtTarget(l)
 		if ok {
-			f.Vetted = append(f.Vetted, l)
+			f.Bash.Vetted = append(f.Bash.Vetted, l)
 		} else {
 			f.Others++
 		}
@@ -77,7 +77,7 @@ func (f *Files) newMatcher() *match.Matcher {
 			}
 		},
 		External: match.Externals(f.Set.Array("NHC_MCHECK_DELIM"), f.Set.Array("NHC_MCHECK_COMMAND")),
-		Run:      func(e match.External, host, expr string) bool { return f.test(e.Line(host, expr)) },
+		Run:      func(e match.External, host, expr string) bool { return f.Bash.test(e.Line(host, expr)) },
 	}
 }
 
@@ -115,8 +115,8 @@ func (f *Files) DoubtScripts() {
 	if f.Sourced != "" {
 		list = append(list, f.Sourced)
 	}
-	for _, s := range f.Scripts {
-		if !s.Stock && f.Unloaded == nil {
+	for _, s := range f.Bash.Scripts {
+		if !s.Stock && f.Bash.Unloaded == nil {
 			list = append(list, s.Path)
 		}
 	}
@@ -180,11 +180,7 @@ func (f *Files) PresetHardware(conf []byte) {
 		}
 	})
 	var text strings.Builder
-	for name, value := range map[string]uint64{
-		"HW_SOCKETS": uint64(cpus.Sockets), "HW_CORES": uint64(cpus.Cores), "HW_THREADS": uint64(cpus.Threads),
-		"HW_RAM_TOTAL": memory.Total, "HW_RAM_FREE": memory.Free,
-		"HW_SWAP_TOTAL": memory.SwapTotal, "HW_SWAP_FREE": memory.SwapFree,
-	} {
+	for name, value := range hardwareOf(cpus, memory) {
 		old := f.Set.Get(name) // 0 if bash has read the library of scripts
 		if old != "" && old != "0" || !bytes.Contains(conf, []byte(name)) {
 			continue
@@ -193,7 +189,16 @@ func (f *Files) PresetHardware(conf []byte) {
 		f.Set.Put(name, number, false)
 		text.WriteString(name + "=" + number + "\n")
 	}
-	if f.runs() { // it got the settings before
-		f.Assign(text.String())
+	if f.Bash.runs() { // it got the settings before
+		f.Bash.Assign(text.String())
+	}
+}
+
+// hardwareOf returns the variables that LBNL NHC's check_hw_* set.
+func hardwareOf(cpus cpu.CPUs, memory probe.Memory) map[string]uint64 {
+	return map[string]uint64{
+		"HW_SOCKETS": uint64(cpus.Sockets), "HW_CORES": uint64(cpus.Cores), "HW_THREADS": uint64(cpus.Threads),
+		"HW_RAM_TOTAL": memory.Total, "HW_RAM_FREE": memory.Free,
+		"HW_SWAP_TOTAL": memory.SwapTotal, "HW_SWAP_FREE": memory.SwapFree,
 	}
 }

@@ -55,7 +55,7 @@ func TestUseLines(t *testing.T) {
 		f.Strict = tt.strict
 		list := f.UseLines("nhc.conf", []byte(tt.text))
 		var got []string
-		for _, l := range f.Vetted {
+		for _, l := range f.Bash.Vetted {
 			got = append(got, l.Check)
 		}
 		if diff := cmp.Diff(tt.vetted, got); diff != "" || f.Others != tt.others || len(list) != tt.errs || len(f.Doubts) != tt.doubts {
@@ -88,8 +88,8 @@ func TestBuild(t *testing.T) {
 		{slurm.Epilog, false, "check_job_leftovers X check_job_gpus"},
 	} {
 		f := filesOf(tt.role, new(said))
-		f.Whole, f.Vetted = tt.whole, lines
-		f.overrides = map[string]bool{"check_a": true}
+		f.Whole, f.Bash.Vetted = tt.whole, lines
+		f.Bash.overrides = map[string]bool{"check_a": true}
 		var got []string
 		for _, s := range f.Build().Steps {
 			switch {

@@ -18,29 +18,21 @@ import (
 // EvidenceLimit bounds the collection of evidence.
 const EvidenceLimit = 10 * time.Second
 
-// evidence returns the name of the archive to write, "" for none, and adds its path to the event: this
-// run is the first that fails with a code. A run around a job leaves that to the next health check,
-// because the job waits.
-func (d *delivery) evidence(old *event.Event) (name string) {
-	if d.n.Role.AroundJob() {
-		return ""
-	}
-	code := ""
-	for _, r := range d.event.Findings() {
-		known := old != nil && slices.ContainsFunc(old.Results, func(was event.Result) bool { return was.Code == r.Code && was.Severity == checks.Fail }) && old.Evidence != ""
+// archiveOf returns the name of the archive to write, "" for none, and the path of the archive for the
+// event: this run is the first that fails with a code. old is the event of the run before, nil for
+// none.
+func archiveOf(e, old *event.Event, past string) (name, path string) {
+	for _, r := range e.Findings() {
+		known := old != nil && old.Evidence != "" && slices.ContainsFunc(old.Results, func(was event.Result) bool { return was.Code == r.Code && was.Severity == checks.Fail })
 		if r.Severity == checks.Fail && r.Code != "" && !known {
-			code = r.Code
-			break
+			name = EvidenceName(e.Time, r.Code)
+			return name, filepath.Join(past, evidence.Dir, name)
 		}
 	}
-	switch {
-	case code != "":
-		name = EvidenceName(d.event.Time, code)
-		d.event.Evidence = filepath.Join(d.n.Set.Past, evidence.Dir, name)
-	case old != nil && d.event.Verdict == checks.Fail:
-		d.event.Evidence = old.Evidence // of this fault
+	if old != nil && e.Verdict == checks.Fail {
+		return "", old.Evidence // of this fault
 	}
-	return name
+	return "", e.Evidence
 }
 
 // EvidenceName returns the name of an archive. Names sort by time.

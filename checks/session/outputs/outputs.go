@@ -67,26 +67,17 @@ func Deliver(n *node.Node, o conf.Output, run Run, e *event.Event) {
 	if o.Privacy {
 		e = e.Private()
 	}
-	d := delivery{n: n, Output: o, event: e, run: run}
-	switch now := time.Now(); {
-	case n.Role.AroundJob():
-		d.end = now.Add(limit - memory)
-		if end := n.Budget.End.Add(limit - memory); n.Budget.Limited() && end.Before(d.end) {
-			d.end = end
-		}
-	case n.Background:
-		d.end = now.Add(whole)
-	case n.HealthCheck():
-		d.end = n.Budget.Began.Add(whole)
-	}
+	d := delivery{n: n, Output: o, event: e, run: run, end: endOf(n, time.Now())}
 	archive := ""
 	old, err := d.last()
 	if d.fail("history", err); err == nil {
 		d.remembers = true
 		e.Compare(old)
-		archive = d.evidence(old)
+		if !n.Role.AroundJob() { // the job waits: the next health check keeps the evidence
+			archive, e.Evidence = archiveOf(e, old, n.Set.Past)
+		}
 	}
-	d.write()
+	d.send(d.requests()...)
 	d.syslog()
 	d.command()
 	lost := archive != "" && !d.keepEvidence(archive)
@@ -101,6 +92,22 @@ func Deliver(n *node.Node, o conf.Output, run Run, e *event.Event) {
 		}
 		d.send(d.keep(&kept))
 	}
+}
+
+// endOf returns when the time of a run for outputs is over, zero for never.
+func endOf(n *node.Node, now time.Time) (end time.Time) {
+	switch {
+	case n.Role.AroundJob():
+		end = now.Add(limit - memory)
+		if b := n.Budget.End.Add(limit - memory); n.Budget.Limited() && b.Before(end) {
+			end = b
+		}
+	case n.Background:
+		end = now.Add(whole)
+	case n.HealthCheck():
+		end = n.Budget.Began.Add(whole)
+	}
+	return end
 }
 
 type delivery struct {
@@ -155,9 +162,9 @@ func (d *delivery) note(e *event.Event) output {
 	return output{"history", &wire.Request{Op: wire.OpNote, Name: HistoryJournal, Most: HistoryMost, Data: e.Short().Line(), Line: "write the history"}}
 }
 
-// write writes the last event, the history and the files, and to the journal of systemd.
-func (d *delivery) write() {
-	var list []output
+// requests returns the requests that write the last event, the history and the files, and to the
+// journal of systemd.
+func (d *delivery) requests() (list []output) {
 	if d.remembers {
 		list = append(list, d.keep(d.event))
 	}
@@ -177,7 +184,7 @@ func (d *delivery) write() {
 	if d.JSONL != "" {
 		list = append(list, output{"jsonl", &wire.Request{Op: wire.OpAppend, Path: d.JSONL, Most: d.JSONLMax, Data: append(d.event.Line(), '\n'), Line: "write " + d.JSONL}})
 	}
-	d.send(list...)
+	return list
 }
 
 // send has the local worker carry out the requests of outputs. It replaces a worker that hangs, and
@@ -208,14 +215,21 @@ func (d *delivery) syslog() {
 	}
 }
 
+// commandDue reports whether the site's command gets the event.
+func (d *delivery) commandDue() bool {
+	if len(d.Command) == 0 || d.run == Trial {
+		return false
+	}
+	changed := len(d.event.Changed) > 0 || !d.remembers && d.event.Verdict == checks.Fail
+	return d.CommandOn == conf.Always || changed && (d.CommandOn == conf.OnChange || d.event.Verdict == checks.Fail)
+}
+
 // command gives the event to the site's command, if it is due.
 func (d *delivery) command() {
-	changed := len(d.event.Changed) > 0 || !d.remembers && d.event.Verdict == checks.Fail
-	due := d.CommandOn == conf.Always || changed && (d.CommandOn == conf.OnChange || d.event.Verdict == checks.Fail)
-	argv := d.Command
-	if len(argv) == 0 || !due || d.run == Trial {
+	if !d.commandDue() {
 		return
 	}
+	argv := d.Command
 	timeout := d.left(d.CommandTimeout)
 	if timeout < shortest {
 		d.fail("command", fmt.Errorf("run %s: no time is left", argv[0]))
@@ -277,7 +291,12 @@ func History(n *node.Node, now time.Time) (list []*event.Event, err error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, line := range resp.Lines {
+	return recent(resp.Lines, now), nil
+}
+
+// recent returns the changes that the history keeps, the oldest first.
+func recent(lines [][]byte, now time.Time) (list []*event.Event) {
+	for _, line := range lines {
 		if !json.Valid(line) { // cut off when the disk was full
 			continue
 		}
@@ -286,5 +305,5 @@ func History(n *node.Node, now time.Time) (list []*event.Event, err error) {
 		}
 	}
 	slices.SortStableFunc(list, func(a, b *event.Event) int { return a.Time.Compare(b.Time) }) // a spare directory comes last
-	return list[max(0, len(list)-HistoryChanges):], nil
+	return list[max(0, len(list)-HistoryChanges):]
 }

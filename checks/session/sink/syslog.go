@@ -64,13 +64,17 @@ func dialSyslog() (conn net.Conn, err error) {
 
 // SyslogAs writes lines with another severity.
 func SyslogAs(severity syslog.Priority, tag string, lines []string) {
-	var records []string
+	_ = Records(recordsOf(severity, tag, lines, os.Getpid(), time.Now()), syslogWait()) // without a syslog socket they are lost
+}
+
+// recordsOf returns a record with its header for each line of text.
+func recordsOf(severity syslog.Priority, tag string, lines []string, pid int, now time.Time) (records []string) {
 	for _, l := range lines {
 		for rec := range strings.SplitSeq(l, "\n") {
-			records = append(records, fmt.Sprintf("<%d>%s %s[%d]: %s", syslog.LOG_DAEMON|severity, time.Now().Format(time.Stamp), tag, os.Getpid(), record(rec)))
+			records = append(records, fmt.Sprintf("<%d>%s %s[%d]: %s", syslog.LOG_DAEMON|severity, now.Format(time.Stamp), tag, pid, record(rec)))
 		}
 	}
-	_ = Records(records, syslogWait()) // without a syslog socket they are lost
+	return records
 }
 
 // Records writes records that have their header, and waits at most that long.

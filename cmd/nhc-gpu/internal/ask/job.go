@@ -90,7 +90,7 @@ func records(words []string) (list []*slurm.Record, rest []string, node string, 
 		return nil, nil, "", errors.New("job: only root can read the records of jobs")
 	}
 	r.Pool.SetVars(r.Set.WorkerVars())
-	list, err = r.Records.All()
+	list, err = r.Judge.Records.All()
 	return list, rest, r.Name, err
 }
 

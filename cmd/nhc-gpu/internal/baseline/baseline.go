@@ -85,16 +85,16 @@ func learn(r *health.Run, runs int) (exit int) {
 	}
 	r.SetBudget()
 	r.Pool.SetVars(r.Set.WorkerVars())
-	r.Records.Settle(r.Plan)
+	r.Judge.Records.Settle(r.Plan)
 	line := r.Progress()
 	said := map[string]bool{}
 	for i := range runs {
 		if line != nil {
 			line.Lead = fmt.Sprintf("run %d of %d", i+1, runs)
 		}
-		t := report.NewTable(r.Judge)
+		t := report.NewTable(r.Judge, r.Plan)
 		began := time.Now()
-		err := r.Engine(line.Hook()).Do(r.Ctx, r.Plan, t)
+		err := r.Judge.Engine(line.Hook()).Do(r.Ctx, r.Plan, t)
 		if sig := r.Signals.Caught(); err != nil && sig != 0 {
 			return 128 + int(sig)
 		}

@@ -23,14 +23,13 @@ func try(r *health.Run, lines []conf.Line) map[int]Trial {
 	for name, value := range map[string]string{"LOGFILE": "-", "MARK_OFFLINE": "0", "NHC_CHECK_ALL": "1", "SILENT": "1", "VERBOSE": "0"} {
 		r.Set.Put(name, value, false)
 	}
-	r.Vetted = lines
-	r.Held = true
-	r.SetUp(false, false)
+	r.Bash.Vetted = lines
+	r.Judge.Hold()
 	r.Plan = plan.Build(lines, plan.Options{Vars: r.Set.Vars, Timeout: r.Set.Timeout()})
-	t := &trial{Table: report.NewTable(r.Judge), of: map[int]Trial{}}
-	t.Changed() // sends the settings to the workers
+	t := &trial{Table: report.NewTable(r.Judge, r.Plan), of: map[int]Trial{}}
+	r.Pool.SetVars(r.Set.WorkerVars()) // sends the settings to the workers
 	r.PrepareChecks(r.Plan)
-	_ = r.Engine(nil).Do(r.Ctx, r.Plan, t) // a signal ended it, or the steps have the reason
+	_ = r.Judge.Engine(nil).Do(r.Ctx, r.Plan, t) // a signal ended it, or the steps have the reason
 	return t.of
 }
 

@@ -25,9 +25,6 @@ import (
 // variable, since the environment of a prolog or an epilog belongs to the job.
 const DetachedSuffix = "-detached"
 
-// unknownResult is the status in the result of a run without a verdict.
-const unknownResult = "unknown"
-
 // detach is the foreground half. over is false if this run is not one: detached mode is off, or
 // this is the background half.
 func (r *Run) detach() (exit int, over bool) {
@@ -111,7 +108,7 @@ func parseResult(data string) result {
 
 // reportResult prints the result of the last run in LBNL NHC's form.
 func (r *Run) reportResult(res result) int {
-	if res.status == unknownResult {
+	if res.status == judge.UnknownResult {
 		fmt.Fprintf(console.Stdout, "ERROR Health check unknown:  %s\n", res.message)
 		return r.unknown()
 	}
@@ -133,8 +130,7 @@ func (r *Run) stuckResult(path string) int {
 		find := r.ManagerRequest()
 		r.UseManager(find, r.Pool.Call(r.Ctx, checks.Local, find, session.Reading))
 	}
-	r.SetUp(false, r.Set.Get("LOGFILE") != "-")
-	r.Emit(r.Fold.Abort(1, fmt.Sprintf("Unable to overwrite/remove results file %q -- is %s read-only?", path, filepath.Dir(path))))
+	r.Judge.Abort(1, fmt.Sprintf("Unable to overwrite/remove results file %q -- is %s read-only?", path, filepath.Dir(path)))
 	return 1
 }
 
@@ -158,17 +154,4 @@ func (r *Run) detachedWell() (exit int, over bool) {
 		r.Log.Flush()
 	}
 	return 0, true
-}
-
-// leaveResult writes the result of a background run without a failure.
-func (r *Run) leaveResult(exit int) {
-	switch {
-	case !r.Background || r.Left:
-	case r.doubt != "":
-		r.PutResult(unknownResult + " " + r.doubt)
-	case exit == 0:
-		r.PutResult("0")
-	default:
-		r.PutResult(fmt.Sprintf("%d The run ended with status %d.", exit, exit))
-	}
 }

@@ -26,7 +26,8 @@ type Run struct {
 	argv []string
 	Opts *options.Options
 	Sig  *console.Signals
-	*judge.Judge
+	*open.Files
+	Judge *judge.Judge
 
 	Version string // of the program, for the event
 
@@ -39,7 +40,8 @@ func New(argv []string, opts *options.Options) *Run {
 	sig := console.CatchSignals()
 	console.Stdout.Until(time.Now().Add(console.AlertsLimit)) // TIMEOUT is not known yet
 	n := node.New(sig.Ctx, opts.Role, sig, console.Stdout, console.Stderr)
-	r := &Run{argv: argv, Opts: opts, Sig: sig, Judge: judge.New(n, argv[0], opts.Trace, sig.Wake)}
+	r := &Run{argv: argv, Opts: opts, Sig: sig}
+	r.Judge, r.Files = judge.New(n, argv[0], opts.Trace, sig.Wake)
 	r.Eval = opts.Eval
 	for _, a := range opts.Set {
 		r.Given = append(r.Given, a.Name)
@@ -67,20 +69,20 @@ func (r *Run) Check() int {
 		r.do()
 		exit = r.act()
 		run.EndCrashes(r.Pool)
-	} else if sig := r.Signals.Caught(); sig != 0 && r.Job == nil { // before the first check: there is no verdict
+	} else if sig := r.Signals.Caught(); sig != 0 && !r.Role.AroundJob() { // before the first check: there is no verdict
 		exit = 128 + int(sig)
 	} else {
 		if r.unusable {
 			r.leavePending()
 			deliver = true
 		}
-		if exit != 0 && r.Job != nil {
+		if exit != 0 && r.Role.AroundJob() {
 			exit = UncheckedJob(r.Role, exit)
 		}
 	}
-	r.leaveResult(exit)
+	r.Judge.LeaveResult(exit, r.doubt)
 	if deliver {
-		r.Deliver(r.Version, exit, r.unusableText())
+		r.Judge.Deliver(r.Version, exit, r.unusableText())
 	}
 	for _, err := range r.Pool.Warnings() {
 		r.Warn(err)
@@ -132,26 +134,24 @@ func (r *Run) load() (exit int, over bool) {
 	if r.Eval != "" { // one line: no log, no marking, no watchdog
 		r.Set.Vars["LOGFILE"] = "-"
 		r.Set.MarkNothing()
-	} else if r.Job == nil { // around a job the node is to be looked at now
+	} else if !r.Role.AroundJob() { // around a job the node is to be looked at now
 		if exit, over := r.detach(); over {
 			return exit, true
 		}
 	}
-	r.BeginJob()
+	r.Judge.BeginJob()
 	if exit, over := r.openAll(); over {
 		return exit, true
 	}
-	r.SetUp(r.Eval != "", r.Log.On)
-	r.Fold.Detach = r.Background
-	r.Emit(r.Fold.Start())
-	r.LoadScripts()
+	r.Judge.Start()
+	r.Judge.LoadScripts()
 	if r.Eval != "" {
 		r.UseEval()
 		return 0, false
 	}
 	r.SetBudget() // a script may have set TIMEOUT
 	r.debugWatchdog()
-	if !r.Fold.Over() && r.Reopen() {
+	if !r.Judge.Over() && r.Reopen() {
 		if exit, over := r.usable(); over {
 			return exit, true
 		}
@@ -165,13 +165,13 @@ func (r *Run) load() (exit int, over bool) {
 // do plans and runs.
 func (r *Run) do() {
 	defer r.Log.Flush()
-	if r.Fold.Over() { // a script of the site has ended the run
+	if r.Judge.Over() { // a script of the site has ended the run
 		return
 	}
-	r.MakePlan()
+	r.Judge.MakePlan()
 	r.rememberLanes(r.Plan.Lanes())
-	r.Prepare()
-	r.RunPlan(r.Progress().Hook())
+	r.Judge.Prepare()
+	r.Judge.RunPlan(r.Progress().Hook())
 	for _, err := range r.Pool.Warnings() {
 		r.Warn(err)
 	}
@@ -189,10 +189,10 @@ func (r *Run) Progress() *console.Progress {
 // act finishes the verdict and returns the exit status. A run without a verdict still delivers a
 // drain that an earlier run could not deliver.
 func (r *Run) act() int {
-	if r.Job != nil {
-		return r.FinishJob()
+	if r.Role.AroundJob() {
+		return r.Judge.FinishJob()
 	}
-	exit, doubt := r.Finish()
+	exit, doubt := r.Judge.Finish()
 	if doubt == nil {
 		return exit
 	}
@@ -218,7 +218,7 @@ func (r *Run) busy() bool {
 // leavePending has a run without a verdict deliver the drain that an earlier run could not
 // deliver.
 func (r *Run) leavePending() {
-	if r.Job == nil && r.Eval == "" {
+	if !r.Role.AroundJob() && r.Eval == "" {
 		r.DeliverPending()
 		r.Log.Flush()
 	}
@@ -259,10 +259,10 @@ func (r *Run) unknown() int {
 // withoutLog reports whether the run goes on without its LOGFILE: a prolog or an epilog does, since
 // a missing log must neither fail the job nor leave it unchecked.
 func (r *Run) withoutLog(spec string, err error) bool {
-	if r.Job != nil {
+	if r.Role.AroundJob() {
 		r.Warn(r.Log.Drop(r.Set, spec, err))
 	}
-	return r.Job != nil
+	return r.Role.AroundJob()
 }
 
 // UncheckedJob returns the exit status of a prolog or an epilog that cannot check because of a

@@ -86,12 +86,12 @@ func (r *Run) usable() (exit int, over bool) {
 		} else if len(r.Tables) == 0 {
 			r.alert("no check is run: there is no " + path)
 		}
-		if r.Job != nil && len(r.Tables) == 0 {
+		if r.Role.AroundJob() && len(r.Tables) == 0 {
 			why := fmt.Sprintf("%s: no check is run: there is no %s; nhc-genconf writes one", r.Role, path)
 			r.Warn(errors.New(why))
 			sink.Syslog(r.Set.Get("NAME"), []string{"Health check unknown:  " + why})
 		}
-		return 0, len(r.Tables) == 0 && r.Job == nil
+		return 0, len(r.Tables) == 0 && !r.Role.AroundJob()
 	}
 	return 0, false
 }

@@ -68,12 +68,12 @@ func (l *linter) settings(unusable error) {
 
 func (l *linter) scripts() {
 	l.f.SkipScripts()
-	for _, s := range l.f.Scripts {
+	for _, s := range l.f.Bash.Scripts {
 		if !s.Stock {
 			l.read = append(l.read, s.Path)
 		}
 	}
-	if err := l.f.Unloaded; err != nil {
+	if err := l.f.Bash.Unloaded; err != nil {
 		l.say(mistake, "", "the scripts are not used: %v", err)
 	} else {
 		l.dropped()
@@ -84,14 +84,14 @@ func (l *linter) scripts() {
 
 // dropped reports the functions of scripts that are not used, and changed files of LBNL NHC.
 func (l *linter) dropped() {
-	for _, d := range run.DroppedFunctions(l.f.Scripts) {
+	for _, d := range run.DroppedFunctions(l.f.Bash.Scripts) {
 		fix := "rename one of the two functions"
 		if d.By.Stock {
 			fix = "rename the file, so that bash reads it later: zz_" + filepath.Base(d.From)
 		}
 		l.add(finding{File: d.From, Severity: warning, Word: d.Function, Text: d.Function + " is not used", Now: droppedWhy(d), Fix: fix})
 	}
-	for _, s := range l.f.Scripts {
+	for _, s := range l.f.Bash.Scripts {
 		if s.Altered {
 			l.add(finding{
 				File: s.Path, Severity: remark, Text: "the file differs from LBNL NHC's file of each known version", Now: "its functions are used, not the built-in ones",
@@ -156,7 +156,7 @@ func (l *linter) contexts() {
 				l.f.Own = true
 			}
 		}
-		l.f.Vetted = from
+		l.f.Bash.Vetted = from
 		p := l.f.Build()
 		n, left := 0, 0
 		for i := range p.Steps {
@@ -226,7 +226,7 @@ func whyLeft(role slurm.Role) string {
 // checkLines judges the lines of a file, and returns those of this host.
 func (l *linter) checkLines(path string, data []byte) []conf.Line {
 	f := l.f
-	f.Vetted = nil
+	f.Bash.Vetted = nil
 	if data != nil && !slices.ContainsFunc(l.pages, func(p *page) bool { return p.file == path }) {
 		l.texts[path] = data
 		l.pages = append(l.pages, lintLines(&l.findings, l.site(), path, data))
@@ -240,7 +240,7 @@ func (l *linter) checkLines(path string, data []byte) []conf.Line {
 	for i := range f.Plan.Steps {
 		l.step(&f.Plan.Steps[i])
 	}
-	return f.Vetted
+	return f.Bash.Vetted
 }
 
 // step judges one line or table as this host runs it.

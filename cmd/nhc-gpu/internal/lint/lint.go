@@ -110,9 +110,9 @@ type contextOf struct {
 
 // site returns what lint knows of the site on this node.
 func (l *linter) site() *site {
-	s := &site{functions: map[string]bool{}, scripts: l.f.Unloaded == nil, delims: l.f.Set.Array("NHC_MCHECK_DELIM"), vars: l.f.Set.Vars}
+	s := &site{functions: map[string]bool{}, scripts: l.f.Bash.Unloaded == nil, delims: l.f.Set.Array("NHC_MCHECK_DELIM"), vars: l.f.Set.Vars}
 	s.limit = l.limit()
-	for _, script := range l.f.Scripts {
+	for _, script := range l.f.Bash.Scripts {
 		for _, name := range script.Functions {
 			s.functions[name] = s.functions[name] || !script.Stock
 		}

@@ -34,7 +34,7 @@ func PrintPlan(f *open.Files, from string) (exit int, err error) {
 		fmt.Fprintln(console.Screen, "# SHELL=:, so no check carries out an action")
 	}
 	if f.Others > 0 {
-		fmt.Fprintf(console.Screen, "# %d of %d lines are for other hosts\n", f.Others, f.Others+len(f.Vetted))
+		fmt.Fprintf(console.Screen, "# %d of %d lines are for other hosts\n", f.Others, f.Others+len(f.Bash.Vetted))
 	}
 	for _, line := range scriptLines(f) {
 		fmt.Fprintln(console.Screen, "#", line)
@@ -90,7 +90,7 @@ func PrintPlan(f *open.Files, from string) (exit int, err error) {
 			fmt.Fprintf(console.Screen, "%s %s: %s\n", marks[text.Severity], text.place(), text.message())
 		}
 	}
-	if f.Unloaded != nil {
+	if f.Bash.Unloaded != nil {
 		wrong++
 	}
 	if wrong > 0 {
@@ -147,7 +147,7 @@ func (t *planText) lines(file string, line int, show func(text string)) (told bo
 // scriptLines returns a row for each script of the site: whether bash reads it.
 func scriptLines(f *open.Files) (lines []string) {
 	var stock []string
-	for _, s := range f.Scripts {
+	for _, s := range f.Bash.Scripts {
 		switch {
 		case s.Stock:
 			stock = append(stock, filepath.Base(s.Path))
@@ -160,13 +160,13 @@ func scriptLines(f *open.Files) (lines []string) {
 	if len(stock) > 0 {
 		lines = append(lines, "skips LBNL NHC's own "+strings.Join(stock, ", ")+" in "+f.Set.Get("INCDIR")+": these checks are built in")
 	}
-	if f.Unloaded != nil {
-		return append(lines, "!! scripts are not used: "+f.Unloaded.Error())
+	if f.Bash.Unloaded != nil {
+		return append(lines, "!! scripts are not used: "+f.Bash.Unloaded.Error())
 	}
-	for _, d := range run.DroppedFunctions(f.Scripts) {
+	for _, d := range run.DroppedFunctions(f.Bash.Scripts) {
 		lines = append(lines, fmt.Sprintf("drops %s of %s: %s", d.Function, d.From, droppedWhy(d)))
 	}
-	for _, s := range f.Scripts {
+	for _, s := range f.Bash.Scripts {
 		if s.Altered {
 			lines = append(lines, alteredText(s))
 		}

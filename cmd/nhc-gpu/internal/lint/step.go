@@ -46,14 +46,14 @@ const neverRunFix = "copy the lines to /etc/nhc/nhc-active.conf and run systemct
 // lackedCalls returns FILE:LINE: text for each call in the site's scripts of a function that only
 // LBNL NHC has.
 func lackedCalls(f *open.Files) (texts []string) {
-	if f.Unloaded != nil {
+	if f.Bash.Unloaded != nil {
 		return nil
 	}
 	lacked := lacked()
-	for _, s := range f.Scripts {
+	for _, s := range f.Bash.Scripts {
 		lacked = slices.DeleteFunc(lacked, func(name string) bool { return slices.Contains(s.Functions, name) })
 	}
-	for _, s := range f.Scripts {
+	for _, s := range f.Bash.Scripts {
 		if s.Stock || !s.Mode.IsRegular() {
 			continue
 		}

@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/session/job"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 	"github.com/nhc-gpu/nhc-gpu/conf"
@@ -16,9 +15,7 @@ func Start(opts *options.Options) (*health.Run, error) {
 	_ = r.OpenState("")
 	r.Strict, r.Whole = true, opts.Role == slurm.Manual
 	r.Set.Hold = true
-	if r.Job != nil { // a person has no job: every GPU counts as one of its GPUs
-		r.Job, r.Every = job.AnyJob(r.Records), true
-	}
+	r.Judge.JudgeAnyJob()
 	for _, a := range opts.Set {
 		r.Set.Put(a.Name, a.Value, false)
 	}
@@ -35,8 +32,7 @@ func Start(opts *options.Options) (*health.Run, error) {
 // Quiet disables marking and logging for a run.
 func Quiet(r *health.Run) {
 	r.Quiet()
-	r.Held = true // also if a line sets MARK_OFFLINE
-	r.SetUp(false, false)
+	r.Judge.Hold()
 }
 
 // Open prepares a run that does not mark the node, writes no log and continues after failures.
@@ -47,7 +43,7 @@ func Open(o *options.Options, opts Options) (*health.Run, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	r.Set.Hold, r.ToJSON = !opts.Act, opts.JSON || opts.Format != "" || o.Quiet()
+	r.Set.Hold, r.Judge.ToJSON = !opts.Act, opts.JSON || opts.Format != "" || o.Quiet()
 	if err := r.Sysconfig(); err != nil {
 		r.Stop(err)
 		r.Close()
@@ -55,7 +51,7 @@ func Open(o *options.Options, opts Options) (*health.Run, string, error) {
 	}
 	named := r.Set.Get("CONFFILE") != "" || r.Set.Get("CONFDIR") != ""
 	Quiet(r)
-	if r.Job != nil {
+	if r.Role.AroundJob() {
 		r.Pool.SetVars(r.Set.WorkerVars())
 		r.UnderSlurm()
 	}
@@ -128,15 +124,15 @@ func peopleScripts(r *health.Run, runs bool) {
 		r.SkipScripts()
 		return
 	}
-	t := NewTable(r.Judge) // collects the failures of scripts
-	r.LoadScripts()
+	t := NewTable(r.Judge, r.Plan) // collects the failures of scripts
+	r.Judge.LoadScripts()
 	for _, f := range t.fails {
 		r.Doubts = append(r.Doubts, f.Message)
 	}
-	if r.Fold.Over() {
+	if r.Judge.Over() {
 		r.Doubts = append(r.Doubts, "a script of "+r.Set.Get("INCDIR")+" ends the run before its first check")
 	}
-	r.Collector = nil
+	r.Judge.Collector = nil
 }
 
 // Unusable is the error of a configuration that cannot be used.

@@ -34,13 +34,13 @@ func Print(o *options.Options, opts Options, version string, exit *int) error {
 		return err
 	}
 	defer r.Close()
-	r.Prepare()
-	t := NewTable(r.Judge)
+	r.Judge.Prepare()
+	t := NewTable(r.Judge, r.Plan)
 	t.noShell = opts.NoShell
 	if !opts.JSON && opts.Format == "" {
 		t.watch = r.Progress()
 	}
-	err = r.Engine(t.watch.Hook()).Do(r.Ctx, r.Plan, t)
+	err = r.Judge.Engine(t.watch.Hook()).Do(r.Ctx, r.Plan, t)
 	defer t.watch.Clear()
 	if sig := r.Signals.Caught(); err != nil && sig != 0 {
 		*exit = 128 + int(sig)

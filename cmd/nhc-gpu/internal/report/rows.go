@@ -23,7 +23,7 @@ const maxLineOutput = 64 << 10
 
 // Table collects the results of a run as rows, one or more for each check.
 type Table struct {
-	*judge.Judge
+	judge *judge.Judge
 	steps []plan.Step
 	Rows  []verdict.Row
 	began time.Time
@@ -41,7 +41,7 @@ type Table struct {
 // Begin records the start of a step, and shows it on a terminal.
 func (t *Table) Begin(s *plan.Step, _ int) {
 	t.began = time.Now()
-	t.Fold.Begin(s.Text, 0)
+	t.judge.Announce(s.Text)
 	t.watch.Say("check %d of %d: %s", s.Index+1, len(t.steps), stepName(s))
 }
 
@@ -52,11 +52,11 @@ func (t *Table) Native(s *plan.Step, r checks.Result) bool {
 	return true
 }
 
-// NewTable returns the table of a run, and makes it the run's collector.
-func NewTable(j *judge.Judge) *Table {
-	t := &Table{Judge: j}
-	if j.Plan != nil {
-		t.steps = j.Plan.Steps
+// NewTable returns the table of a run with a plan, nil for none, and makes it the run's collector.
+func NewTable(j *judge.Judge, p *plan.Plan) *Table {
+	t := &Table{judge: j}
+	if p != nil {
+		t.steps = p.Steps
 	}
 	j.Collector = t
 	return t
@@ -79,7 +79,7 @@ func (t *Table) once(list []checks.Finding) []checks.Finding {
 
 // Expired adds the rows of a step that TIMEOUT ended, and of the steps after it.
 func (t *Table) Expired(s *plan.Step, hung *checks.Hung) {
-	text := t.Fold.ExpiredText(judge.WhyStuck(hung))
+	text := t.judge.ExpiredText(judge.WhyStuck(hung))
 	t.addRows(s, []checks.Finding{{Code: timeoutCode, Severity: checks.Fail, Message: text}}, hung.For)
 	for _, rest := range t.steps[s.Index+1:] {
 		t.addRows(&rest, []checks.Finding{{Code: timeoutCode, Severity: checks.Unknown, Message: "not run: TIMEOUT"}}, 0)
@@ -93,7 +93,7 @@ func (t *Table) Line(ctx context.Context, s *plan.Step) bool {
 		t.addRows(s, []checks.Finding{{Code: "shell.not-run", Severity: checks.Unknown, Message: "not run (--no-shell): " + s.Text}}, 0)
 		return true
 	}
-	more := t.Judge.Line(ctx, s)
+	more := t.judge.Line(ctx, s)
 	list := t.lineFindings()
 	t.addRows(s, list, time.Since(t.began))
 	if !more {
@@ -103,6 +103,12 @@ func (t *Table) Line(ctx context.Context, s *plan.Step) bool {
 	}
 	return more
 }
+
+// Assigned copies the assignments of a line.
+func (t *Table) Assigned(s *plan.Step) { t.judge.Assigned(s) }
+
+// Goes reports whether steps that can change something still run.
+func (t *Table) Goes() bool { return t.judge.Goes() }
 
 // CalledBy records the findings of checks that the current shell line calls.
 func (t *Table) CalledBy(list []checks.Finding) { t.called = append(t.called, list...) }
@@ -124,7 +130,7 @@ func (t *Table) Collect(events []verdict.Event) {
 		}
 		if m, ok := strings.CutPrefix(e.Text, "Health check failed:  "); ok {
 			f := checks.Finding{Severity: checks.Fail, Message: m}
-			if strings.HasPrefix(m, t.Fold.ExpiredText("")) {
+			if strings.HasPrefix(m, t.judge.ExpiredText("")) {
 				f.Code = timeoutCode
 			}
 			t.fails = append(t.fails, f)
