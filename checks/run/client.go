@@ -2,8 +2,6 @@ package run
 
 import (
 	"bufio"
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,16 +18,16 @@ import (
 
 // client is the supervisor's end of one worker process.
 type client struct {
-	lane   checks.Lane
-	pid    int
-	page   *os.File // where the worker announces its calls; nil if there is none
-	in     *os.File
-	out    *os.File
-	lines  *bufio.Reader
-	done   <-chan struct{} // closed when the process has been reaped
-	end    *death          // of the process, valid once done is closed
-	stderr *tail
-	said   chan struct{} // closed when all of the standard error has been read
+	lane    checks.Lane
+	pid     int
+	page    *os.File // where the worker announces its calls; nil if there is none
+	in      *os.File
+	out     *os.File
+	answers *bufio.Reader
+	done    <-chan struct{} // closed when the process has been reaped
+	end     *death          // of the process, valid once done is closed
+	stderr  *tail
+	said    chan struct{} // closed when all of the standard error has been read
 
 	version int // of the variables that the worker knows
 
@@ -73,7 +71,7 @@ func startWorker(lane checks.Lane, root string, env []string) (*client, error) {
 		return fail(err)
 	}
 	c := &client{
-		lane: lane, pid: pid, page: page, in: reqW, out: respR, lines: bufio.NewReaderSize(respR, 32<<10), stderr: &tail{}, said: make(chan struct{}),
+		lane: lane, pid: pid, page: page, in: reqW, out: respR, answers: bufio.NewReaderSize(respR, 32<<10), stderr: &tail{}, said: make(chan struct{}),
 	}
 	c.done, c.end = reap(pid, true)
 	Go(func() {
@@ -86,18 +84,18 @@ func startWorker(lane checks.Lane, root string, env []string) (*client, error) {
 
 // send writes requests without waiting for the worker to read them.
 func (c *client) send(reqs []*wire.Request) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
+	var b []byte
 	for _, r := range reqs {
-		if err := enc.Encode(r); err != nil {
+		var err error
+		if b, err = wire.Append(b, r); err != nil {
 			panic(fmt.Sprintf("run: encode request: %v", err)) // impossible: a request has only strings, numbers and lists
 		}
 	}
-	if b.Len() <= 4096 { // fits into an empty pipe and never blocks, because the worker always reads
-		_, _ = c.in.Write(b.Bytes())
+	if len(b) <= 4096 { // fits into an empty pipe and never blocks, because the worker always reads
+		_, _ = c.in.Write(b)
 		return
 	}
-	Go(func() { _, _ = c.in.Write(b.Bytes()) })
+	Go(func() { _, _ = c.in.Write(b) })
 }
 
 var errBroken = errors.New("worker broken")
@@ -107,36 +105,16 @@ func (c *client) receive(id int, deadline time.Time) (*wire.Response, error) {
 	if err := c.out.SetReadDeadline(deadline); err != nil {
 		return nil, fmt.Errorf("wait for worker: %w", err)
 	}
-	line, err := c.readLine()
-	if err != nil {
-		return nil, err
-	}
 	resp := new(wire.Response)
-	if err := json.Unmarshal(line, resp); err != nil || resp.ID != id {
-		return nil, fmt.Errorf("%w: it wrote %.60q instead of an answer", errBroken, line)
+	switch err := wire.Read(c.answers, wire.MaxMessage, resp); {
+	case errors.Is(err, wire.ErrMessage):
+		return nil, fmt.Errorf("%w: its answer is %w", errBroken, err)
+	case err != nil:
+		return nil, err
+	case resp.ID != id:
+		return nil, fmt.Errorf("%w: it answered request %d instead of %d", errBroken, resp.ID, id)
 	}
 	return resp, nil
-}
-
-func (c *client) readLine() ([]byte, error) {
-	var long []byte
-	for {
-		part, err := c.lines.ReadSlice('\n')
-		switch {
-		case err == nil && long == nil:
-			return part, nil
-		case err == nil:
-			return append(long, part...), nil
-		case errors.Is(err, bufio.ErrBufferFull):
-			if long = append(long, part...); len(long) > wire.MaxLine {
-				return nil, fmt.Errorf("%w: it wrote a line of more than %d bytes", errBroken, wire.MaxLine)
-			}
-		case errors.Is(err, io.EOF) && len(long)+len(part) > 0:
-			return nil, fmt.Errorf("%w in the middle of an answer", io.ErrUnexpectedEOF)
-		default:
-			return nil, err
-		}
-	}
 }
 
 // howItDied describes how a worker ended that sent no answer, and the call that it was in. It kills

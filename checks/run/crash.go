@@ -53,7 +53,7 @@ func (c *client) inLibrary(doing string) bool {
 // while a library is being updated.
 func countCrash(p *Pool) int {
 	p.mu.Lock()
-	root, hold, again := p.vars.Root, p.vars.Hold || p.vars.Job.Value != nil, p.crashed
+	root, hold, again := p.vars.Root, p.vars.Hold || p.vars.Job != nil, p.crashed
 	p.crashed = true
 	p.mu.Unlock()
 	var past crashes

@@ -3,13 +3,14 @@ package run
 import (
 	"bufio"
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
@@ -72,28 +73,30 @@ func eventsOf(parts ...[]byte) (list []string, bad bool) {
 
 // FuzzWorkerAnswer reads arbitrary output of a worker instead of an answer.
 func FuzzWorkerAnswer(f *testing.F) {
-	good, _ := json.Marshal(&wire.Response{ID: 1, Text: "x"})
-	f.Add(append(good, '\n'))
-	f.Add(append(good, append([]byte("\n"), good...)...))
+	good, _ := wire.Append(nil, &wire.Response{ID: 1, Text: "x"})
+	f.Add(good)
+	f.Add(append(good, good...))
 	f.Add([]byte("null\n{\"id\":1}\n[]\n\xff\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c := &client{lines: bufio.NewReaderSize(bytes.NewReader(data), 64)}
-		var lines [][]byte
-		for {
-			line, err := c.readLine()
-			if err != nil {
-				if rest := data[len(bytes.Join(lines, nil)):]; len(rest) > 0 == errors.Is(err, io.EOF) {
-					t.Errorf("%q is left: %v", rest, err)
-				}
-				break
-			}
-			lines = append(lines, bytes.Clone(line))
-			if resp := new(wire.Response); json.Unmarshal(line, resp) == nil {
-				_ = answered(resp).Failure()
-			}
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
 		}
-		if got := bytes.Join(lines, nil); !bytes.HasPrefix(data, got) {
-			t.Errorf("%q of %q", got, data)
+		defer r.Close()
+		go func() {
+			_, _ = w.Write(data)
+			w.Close()
+		}()
+		c := &client{out: r, answers: bufio.NewReaderSize(r, 64)}
+		for {
+			resp, err := c.receive(1, time.Now().Add(time.Minute))
+			if err != nil {
+				if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, errBroken) {
+					t.Errorf("%q: %v", data, err)
+				}
+				return
+			}
+			_ = answered(resp).Failure()
 		}
 	})
 }

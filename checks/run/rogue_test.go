@@ -5,6 +5,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/worker"
 
 	"context"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -64,16 +65,14 @@ func (r *rogue) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	case "panic":
 		panic("rogue")
 	case "garbage":
-		answer("this is not JSON\n")
+		answer("this is not an answer\n")
 	case "wrongid":
-		answer(`{"id":99999}` + "\n")
+		answer(message(99999, 0))
 	case "half":
-		answer(`{"id":`)
+		answer(message(99999, 1000)[:50])
 		os.Exit(0)
 	case "flood":
-		for range 100 {
-			answer(strings.Repeat("x", 1<<20))
-		}
+		answer("\x01" + string(binary.LittleEndian.AppendUint32(nil, wire.MaxMessage+1)) + strings.Repeat("x", 8<<20))
 	case "close":
 		_ = unix.Close(wire.ResponseFd)
 		time.Sleep(time.Minute)
@@ -108,6 +107,12 @@ func (r *rogue) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		}
 	}
 	return nil
+}
+
+// message returns an answer with a text of so many bytes.
+func message(id, size int) string {
+	text, _ := wire.Append(nil, &wire.Response{ID: id, Text: strings.Repeat("x", size)})
+	return string(text)
 }
 
 func answer(text string) { _, _ = syscall.Write(wire.ResponseFd, []byte(text)) }

@@ -110,10 +110,10 @@ func TestBrokenWorker(t *testing.T) {
 		"segv":    "its worker died in rogue segv: exit status 2: SIGSEGV: segmentation violation",
 		"exit127": "its worker died in rogue exit127: exit status 127: symbol lookup error: undefined symbol: nvmlFoo",
 		"panic":   "internal error: rogue",
-		"garbage": `its worker is broken: it wrote "this is not JSON\n" instead of an answer`,
-		"wrongid": `its worker is broken: it wrote "{\"id\":99999}\n" instead of an answer`,
+		"garbage": `its worker is broken: its answer is not a message: "this is not an answer\n"`,
+		"wrongid": "its worker is broken: it answered request 99999 instead of 2",
 		"half":    "its worker died in rogue half: exit status 0",
-		"flood":   fmt.Sprintf("its worker is broken: it wrote a line of more than %d bytes", wire.MaxLine),
+		"flood":   fmt.Sprintf("its worker is broken: its answer is not a message: %d bytes, limit %d", wire.MaxMessage+1, wire.MaxMessage),
 		"close":   "its worker closed its descriptors",
 	} {
 		t.Run(how, func(t *testing.T) {
@@ -442,7 +442,7 @@ func TestChecksKnowTheJob(t *testing.T) {
 	t.Parallel()
 	p := newTestPool(t, "")
 	job := &checks.Job{ID: "7", UID: 5001, User: "alice", Node: "gpu01", Ended: true, End: true, Grace: time.Second, GPUs: []checks.JobGPU{{Minor: 3, PCI: "0000:13:00.0"}}}
-	p.SetVars(wire.Vars{Job: wire.Only[checks.Job]{Value: job}})
+	p.SetVars(wire.Vars{Job: job})
 	rec := &recorder{stopAt: -1}
 	if err := (&Engine{Pool: p}).Do(t.Context(), buildPlan(0, "check_rogue job"), rec); err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@
 package wire
 
 import (
-	"encoding/json"
 	"io/fs"
 	"time"
 
@@ -20,8 +19,8 @@ import (
 // WorkerName is argv[0] of a worker, so that ps shows the kind of the process.
 const WorkerName = "nhc-gpu-worker"
 
-// MaxLine bounds one line from a worker, bytes. A worker that writes more is broken.
-const MaxLine = 4 << 20
+// MaxMessage bounds a message of a worker, bytes. A worker that writes more is broken.
+const MaxMessage = 4 << 20
 
 // Op is an operation that a worker carries out.
 type Op string
@@ -86,128 +85,202 @@ const (
 	ClearActive   = "active"
 )
 
-// Part is a list that messages seldom contain. encoding/json analyzes the types of all fields with
-// the first message, which takes longer than an empty run should. It analyzes the type of a Part
-// only when a message contains one.
-type Part[T any] []T
-
-// MarshalJSON encodes the list.
-func (p Part[T]) MarshalJSON() ([]byte, error) { return json.Marshal([]T(p)) }
-
-// UnmarshalJSON decodes the list.
-func (p *Part[T]) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, (*[]T)(p)) }
-
-// Only is a pointer that messages seldom contain; see Part.
-type Only[T any] struct{ Value *T }
-
-// MarshalJSON encodes the value.
-func (o Only[T]) MarshalJSON() ([]byte, error) { return json.Marshal(o.Value) }
-
-// UnmarshalJSON decodes the value.
-func (o *Only[T]) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, &o.Value) }
-
-// Request is one line on a worker's request descriptor.
+// Request is a message on a worker's request descriptor.
 type Request struct {
-	ID      int               `json:"id"`
-	Op      Op                `json:"op"`
-	Name    string            `json:"name,omitempty"`    // check: its registered name; have: the part; slurm: the node; nodes: the host
-	Args    []string          `json:"args,omitempty"`    // check: its arguments; exec: argv; find: the paths
-	Table   map[string]any    `json:"table,omitempty"`   // check: parameters from TOML, instead of Args
-	Line    string            `json:"line,omitempty"`    // check: the line as written
-	Guard   *process.Guarded  `json:"guard,omitempty"`   // guard
-	Vars    *Vars             `json:"vars,omitempty"`    // from this request on
-	Only    bool              `json:"only,omitempty"`    // last: the test will not run
-	Over    map[string]string `json:"over,omitempty"`    // check: variables of this request alone
-	Timeout time.Duration     `json:"timeout,omitempty"` // check: TIMEOUT of the run; exec: deadline of the command
-	Limit   time.Duration     `json:"limit,omitempty"`   // check: time limit of the step; 0: the end of the run
-	End     time.Duration     `json:"end,omitempty"`     // check: the end of the run on the kernel's monotonic clock; 0: none
-	Path    string            `json:"path,omitempty"`    // read, append, take, put, create, have; slurm, nodes: SLURM_CONF; list: the directory; programs: the pattern; exec: the file of standard input
-	Data    []byte            `json:"data,omitempty"`    // append, put, create; exec: the text of standard input
-	Trunc   bool              `json:"trunc,omitempty"`   // append: empty the file first
-	MakeDir bool              `json:"mkdir,omitempty"`   // put: create the directory, too
-	Mode    uint32            `json:"mode,omitempty"`    // put: permissions of the file; 0: only its owner can read it
-	Env     []string          `json:"env,omitempty"`     // exec: the whole environment; check: additions to Environ
-	Program string            `json:"program,omitempty"` // exec: the file to run, if it is not what argv says
-	Mark    *checks.LogMark   `json:"mark,omitempty"`    // count: up to where the log was read
-	Most    int64             `json:"most,omitempty"`    // note, notes: maximum size of the journal, bytes; append: of the file, which then becomes PATH.1
-	Who     string            `json:"who,omitempty"`     // ask: the person; evidence: the host name to redact, "" for none
-	Places  Part[Place]       `json:"places,omitempty"`  // ask
-	Files   Part[Named]       `json:"files,omitempty"`   // evidence: files of the supervisor
-	Entries Part[Entry]       `json:"entries,omitempty"` // journal
-	Merge   bool              `json:"merge,omitempty"`   // exec: the standard error is part of the output; processes left behind continue
+	ID      int
+	Op      Op
+	Name    string            // check: its registered name; have: the part; slurm: the node; nodes: the host
+	Args    []string          // check: its arguments; exec: argv; find: the paths
+	Table   map[string]any    // check: parameters from TOML, instead of Args
+	Line    string            // check: the line as written
+	Guard   *process.Guarded  // guard
+	Vars    *Vars             // from this request on
+	Only    bool              // last: the test will not run
+	Over    map[string]string // check: variables of this request alone
+	Timeout time.Duration     // check: TIMEOUT of the run; exec: deadline of the command
+	Limit   time.Duration     // check: time limit of the step; 0: the end of the run
+	End     time.Duration     // check: the end of the run on the kernel's monotonic clock; 0: none
+	Path    string            // read, append, take, put, create, have; slurm, nodes: SLURM_CONF; list: the directory; programs: the pattern; exec: the file of standard input
+	Data    []byte            // append, put, create; exec: the text of standard input
+	Trunc   bool              // append: empty the file first
+	MakeDir bool              // put: create the directory, too
+	Mode    uint32            // put: permissions of the file; 0: only its owner can read it
+	Env     []string          // exec: the whole environment; check: additions to Environ
+	Program string            // exec: the file to run, if it is not what argv says
+	Mark    *checks.LogMark   // count: up to where the log was read
+	Most    int64             // note, notes: maximum size of the journal, bytes; append: of the file, which then becomes PATH.1
+	Who     string            // ask: the person; evidence: the host name to redact, "" for none
+	Places  []Place           // ask
+	Files   []Named           // evidence: files of the supervisor
+	Entries []Entry           // journal
+	Merge   bool              // exec: the standard error is part of the output; processes left behind continue
+}
+
+func (m *Request) fields(c *codec) {
+	number(c, &m.ID)
+	text(c, &m.Op)
+	text(c, &m.Name)
+	texts(c, &m.Args)
+	rare(c, &m.Table)
+	text(c, &m.Line)
+	rare(c, &m.Guard)
+	part(c, &m.Vars)
+	yes(c, &m.Only)
+	textTable(c, &m.Over)
+	number(c, &m.Timeout)
+	number(c, &m.Limit)
+	number(c, &m.End)
+	text(c, &m.Path)
+	bytes(c, &m.Data)
+	yes(c, &m.Trunc)
+	yes(c, &m.MakeDir)
+	number(c, &m.Mode)
+	texts(c, &m.Env)
+	text(c, &m.Program)
+	rare(c, &m.Mark)
+	number(c, &m.Most)
+	text(c, &m.Who)
+	rare(c, &m.Places)
+	rare(c, &m.Files)
+	rare(c, &m.Entries)
+	yes(c, &m.Merge)
 }
 
 // Vars are the variables of a run that checks see.
 type Vars struct {
-	Plain   map[string]string   `json:"plain,omitempty"`   // NHC variables that checks read
-	Arrays  map[string][]string `json:"arrays,omitempty"`  // the same of arrays
-	Environ []string            `json:"environ,omitempty"` // environment of the commands that checks run
-	Root    string              `json:"root,omitempty"`    // HOSTROOT: root directory of the node that checks inspect; "" is this machine
-	Past    string              `json:"past,omitempty"`    // directory of the checks' memory between runs; "" is none
-	Spare   string              `json:"spare,omitempty"`   // directory for it if Past cannot be written
-	Job     Only[checks.Job]    `json:"job,omitzero"`      // the job of a prolog or an epilog
-	Learn   bool                `json:"learn,omitempty"`   // see checks.Env.Learn
-	Period  bool                `json:"period,omitempty"`  // see checks.Env.Periodic
-	Hold    bool                `json:"hold,omitempty"`    // see checks.Env.Hold
-	Stuck   []string            `json:"stuck,omitempty"`   // calls that blocked earlier workers of the lane
+	Plain   map[string]string   // NHC variables that checks read
+	Arrays  map[string][]string // the same of arrays
+	Environ []string            // environment of the commands that checks run
+	Root    string              // HOSTROOT: root directory of the node that checks inspect; "" is this machine
+	Past    string              // directory of the checks' memory between runs; "" is none
+	Spare   string              // directory for it if Past cannot be written
+	Job     *checks.Job         // the job of a prolog or an epilog
+	Learn   bool                // see checks.Env.Learn
+	Period  bool                // see checks.Env.Periodic
+	Hold    bool                // see checks.Env.Hold
+	Stuck   []string            // calls that blocked earlier workers of the lane
 
-	ProfilesFile string `json:"profiles_file,omitempty"` // the file of the site's platform profiles, for messages,
-	Profiles     []byte `json:"profiles,omitempty"`      // and its text, which is known to be valid
+	ProfilesFile string // the file of the site's platform profiles, for messages,
+	Profiles     []byte // and its text, which is known to be valid
 
-	Slurm      Only[jobscan.SlurmGPUs] `json:"slurm,omitzero"`        // the node's GPUs in Slurm's configuration; nil: unknown
-	WantedGPUs int                     `json:"wanted_gpus,omitempty"` // see checks.Env.WantedGPUs
+	Slurm      *jobscan.SlurmGPUs // the node's GPUs in Slurm's configuration; nil: unknown
+	WantedGPUs int                // see checks.Env.WantedGPUs
 }
 
-// Response is one line on a worker's response descriptor.
+func (m *Vars) fields(c *codec) {
+	textTable(c, &m.Plain)
+	listTable(c, &m.Arrays)
+	texts(c, &m.Environ)
+	text(c, &m.Root)
+	text(c, &m.Past)
+	text(c, &m.Spare)
+	rare(c, &m.Job)
+	yes(c, &m.Learn)
+	yes(c, &m.Period)
+	yes(c, &m.Hold)
+	texts(c, &m.Stuck)
+	text(c, &m.ProfilesFile)
+	bytes(c, &m.Profiles)
+	rare(c, &m.Slurm)
+	number(c, &m.WantedGPUs)
+}
+
+// Response is a message on a worker's response descriptor.
 type Response struct {
-	ID       int                  `json:"id"`
-	Findings Part[checks.Finding] `json:"findings,omitempty"`
-	Fact     string               `json:"fact,omitempty"`  // check: see checks.Env.Fact
-	Known    bool                 `json:"known,omitempty"` // last: the findings are the result of the test
-	Took     time.Duration        `json:"took,omitempty"`
-	Data     []byte               `json:"data,omitempty"`   // read, take, load: the content; exec: stdout
-	Stderr   []byte               `json:"stderr,omitempty"` // exec
-	Status   int                  `json:"status,omitempty"` // exec: as bash counts it; find: the position in the list, from 1
-	TimedOut bool                 `json:"timed_out,omitempty"`
-	File     *FileInfo            `json:"file,omitempty"` // read, take
+	ID       int
+	Findings []checks.Finding
+	Fact     string // check: see checks.Env.Fact
+	Known    bool   // last: the findings are the result of the test
+	Took     time.Duration
+	Data     []byte // read, take, load: the content; exec: stdout
+	Stderr   []byte // exec
+	Status   int    // exec: as bash counts it; find: the position in the list, from 1
+	TimedOut bool
+	File     *FileInfo // read, take
 
-	Scripts Part[Script]              `json:"scripts,omitempty"` // list: in the order of their names
-	Facts   Part[probe.Fact]          `json:"facts,omitempty"`
-	Have    Only[inventory.Inventory] `json:"have,omitzero"`
-	GPUs    Part[nvidia.DriverGPU]    `json:"gpus,omitempty"`
-	MIG     map[string][]string       `json:"mig,omitempty"` // gpus: MIG devices by the address of their GPU
-	Slurm   Only[jobscan.SlurmGPUs]   `json:"slurm,omitzero"`
-	Topo    Only[topology.Topology]   `json:"topo,omitzero"`
+	Scripts []Script // list: in the order of their names
+	Facts   []probe.Fact
+	Have    *inventory.Inventory
+	GPUs    []nvidia.DriverGPU
+	MIG     map[string][]string // gpus: MIG devices by the address of their GPU
+	Slurm   *jobscan.SlurmGPUs
+	Topo    *topology.Topology
 
-	Counters Part[checks.Counters] `json:"counters,omitempty"` // count
-	Xids     Part[checks.XidSeen]  `json:"xids,omitempty"`     // count
-	Mark     *checks.LogMark       `json:"mark,omitempty"`     // count: where the log ends
-	Doubts   []string              `json:"doubts,omitempty"`   // count: files that could not be read
-	Records  Part[probe.Record]    `json:"records,omitempty"`  // recall
-	Jobs     []string              `json:"jobs,omitempty"`     // jobs; ask, nodes: names
-	Lines    [][]byte              `json:"lines,omitempty"`    // notes; open: the ledger, the crashes, and the requested file
-	Programs Part[Program]         `json:"programs,omitempty"` // programs
-	Text     string                `json:"text,omitempty"`     // ask: for a person
+	Counters []checks.Counters // count
+	Xids     []checks.XidSeen  // count
+	Mark     *checks.LogMark   // count: where the log ends
+	Doubts   []string          // count: files that could not be read
+	Records  []probe.Record    // recall
+	Jobs     []string          // jobs; ask, nodes: names
+	Lines    [][]byte          // notes; open: the ledger, the crashes, and the requested file
+	Programs []Program         // programs
+	Text     string            // ask: for a person
 
-	Baselines Part[active.BaselineRow] `json:"baselines,omitempty"` // ask
+	Baselines []active.BaselineRow // ask
 
-	Busy   *Holder  `json:"busy,omitempty"`   // open, lock: the holder of the lock; nil: the supervisor has it
-	Cut    bool     `json:"cut,omitempty"`    // exec: there was more output
-	Worn   bool     `json:"worn,omitempty"`   // this worker leaves after the answer, see cuda.Worn
-	Spent  bool     `json:"spent,omitempty"`  // this worker cannot continue, see probe.Host.Blocked
-	Stuck  []string `json:"stuck,omitempty"`  // the blocked calls behind Spent, which are not part of the step
-	Exists bool     `json:"exists,omitempty"` // create: the file exists; Err says so
-	Err    string   `json:"err,omitempty"`    // why the operation failed, complete
+	Busy   *Holder  // open, lock: the holder of the lock; nil: the supervisor has it
+	Cut    bool     // exec: there was more output
+	Worn   bool     // this worker leaves after the answer, see cuda.Worn
+	Spent  bool     // this worker cannot continue, see probe.Host.Blocked
+	Stuck  []string // the blocked calls behind Spent, which are not part of the step
+	Exists bool     // create: the file exists; Err says so
+	Err    string   // why the operation failed, complete
+}
+
+func (m *Response) fields(c *codec) {
+	number(c, &m.ID)
+	rare(c, &m.Findings)
+	text(c, &m.Fact)
+	yes(c, &m.Known)
+	number(c, &m.Took)
+	bytes(c, &m.Data)
+	bytes(c, &m.Stderr)
+	number(c, &m.Status)
+	yes(c, &m.TimedOut)
+	part(c, &m.File)
+	rare(c, &m.Scripts)
+	rare(c, &m.Facts)
+	rare(c, &m.Have)
+	rare(c, &m.GPUs)
+	listTable(c, &m.MIG)
+	rare(c, &m.Slurm)
+	rare(c, &m.Topo)
+	rare(c, &m.Counters)
+	rare(c, &m.Xids)
+	rare(c, &m.Mark)
+	texts(c, &m.Doubts)
+	rare(c, &m.Records)
+	texts(c, &m.Jobs)
+	lines(c, &m.Lines)
+	rare(c, &m.Programs)
+	text(c, &m.Text)
+	rare(c, &m.Baselines)
+	rare(c, &m.Busy)
+	yes(c, &m.Cut)
+	yes(c, &m.Worn)
+	yes(c, &m.Spent)
+	texts(c, &m.Stuck)
+	yes(c, &m.Exists)
+	text(c, &m.Err)
 }
 
 // FileInfo describes a configuration file.
 type FileInfo struct {
-	Missing bool        `json:"missing,omitempty"`
-	Mode    fs.FileMode `json:"mode"`
-	UID     uint32      `json:"uid"`
-	Path    string      `json:"path,omitempty"` // read: absolute, without links as far as the file exists
-	Size    int64       `json:"size"`
-	Stays   bool        `json:"stays,omitempty"` // take: the file could not be removed
+	Missing bool
+	Mode    fs.FileMode
+	UID     uint32
+	Path    string // read: absolute, without links as far as the file exists
+	Size    int64
+	Stays   bool // take: the file could not be removed
+}
+
+func (m *FileInfo) fields(c *codec) {
+	yes(c, &m.Missing)
+	number(c, &m.Mode)
+	number(c, &m.UID)
+	text(c, &m.Path)
+	number(c, &m.Size)
+	yes(c, &m.Stays)
 }
 
 // Named is a file with its name.
@@ -232,19 +305,19 @@ type Place struct {
 
 // Program is a file that slurmd would start.
 type Program struct {
-	Path   string `json:"path"`
-	Bad    string `json:"bad,omitempty"`    // why it cannot be started
-	Self   bool   `json:"self,omitempty"`   // it is this program
-	Starts bool   `json:"starts,omitempty"` // it is a script that contains this program's name
+	Path   string
+	Bad    string // why it cannot be started
+	Self   bool   // it is this program
+	Starts bool   // it is a script that contains this program's name
 }
 
 // Script is a file of $INCDIR that LBNL NHC would source.
 type Script struct {
-	Path      string   `json:"path"`
-	Stock     bool     `json:"stock,omitempty"`   // of LBNL NHC's own distribution: this program has its checks
-	Altered   bool     `json:"altered,omitempty"` // it has the name of such a file, but other content
-	Functions []string `json:"functions,omitempty"`
-	Sources   bool     `json:"sources,omitempty"` // it may source or generate functions that Functions lacks
+	Path      string
+	Stock     bool // of LBNL NHC's own distribution: this program has its checks
+	Altered   bool // it has the name of such a file, but other content
+	Functions []string
+	Sources   bool // it may source or generate functions that Functions lacks
 	FileInfo
 }
 
@@ -256,8 +329,8 @@ const (
 
 // Holder is the process that holds a lock.
 type Holder struct {
-	PID int           `json:"pid"` // 0 if unknown
-	Age time.Duration `json:"age"` // since it took the lock
+	PID int           // 0 if unknown
+	Age time.Duration // since it took the lock
 }
 
 // StuckProcess is a process that no signal could end, left behind by a run.

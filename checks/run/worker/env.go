@@ -65,12 +65,12 @@ func (w *worker) env(req *wire.Request, vars map[string]string) *checks.Env {
 		Timeout:  req.Timeout,
 		Vars:     vars,
 		Arrays:   w.vars.Arrays,
-		Job:      w.vars.Job.Value,
+		Job:      w.vars.Job,
 		Periodic: w.vars.Period,
 		Learn:    w.vars.Learn,
 		Hold:     w.vars.Hold,
 		Doing:    w.doing(req),
-		Slurm:    w.vars.Slurm.Value,
+		Slurm:    w.vars.Slurm,
 
 		WantedGPUs: w.vars.WantedGPUs,
 	}

@@ -45,7 +45,7 @@ func TestPrograms(t *testing.T) {
 		{Path: at("85-other"), Self: true}, {Path: at("90-scratch")}, {Path: at("README"), Bad: "cannot be executed (mode 0644)"},
 		{Path: at("old"), Bad: "not a program (d---------)"},
 	}
-	for pattern, want := range map[string]wire.Part[wire.Program]{
+	for pattern, want := range map[string][]wire.Program{
 		at("*"): all, at("50-nhc-gpu"): all[:1], at("nothing"): nil, at("nothing/*"): nil, at("[0-6]*"): all[:1],
 	} {
 		got := findPrograms(pattern)

@@ -5,7 +5,7 @@ package worker
 import (
 	"bufio"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -52,7 +52,12 @@ func Serve(root string, platforms func(file string, data []byte) checks.Platform
 		var guarded *process.Guarded
 		in := bufio.NewReaderSize(os.NewFile(wire.RequestFd, "requests"), 64<<10)
 		for {
-			line, err := in.ReadBytes('\n')
+			req := new(wire.Request)
+			err := wire.Read(in, math.MaxUint32, req)
+			if errors.Is(err, wire.ErrMessage) {
+				fmt.Fprintf(os.Stderr, "read request: %v\n", err)
+				os.Exit(2)
+			}
 			if err != nil {
 				// The supervisor has finished or died, so no process needs the remaining work.
 				guarded.EndOrphaned()
@@ -60,11 +65,6 @@ func Serve(root string, platforms func(file string, data []byte) checks.Platform
 					process.EndOthers(&busy)
 				}
 				os.Exit(0)
-			}
-			req := new(wire.Request)
-			if err := json.Unmarshal(line, req); err != nil {
-				fmt.Fprintf(os.Stderr, "read request: %v\n", err)
-				os.Exit(2)
 			}
 			if req.Op == wire.OpGuard {
 				guarded = req.Guard
@@ -90,11 +90,11 @@ func Serve(root string, platforms func(file string, data []byte) checks.Platform
 }
 
 func (w *worker) send(resp *wire.Response) {
-	line, err := json.Marshal(resp)
+	message, err := wire.Append(nil, resp)
 	if err != nil {
-		line, _ = json.Marshal(&wire.Response{ID: resp.ID, Err: "encode answer: " + err.Error()})
+		message, _ = wire.Append(nil, &wire.Response{ID: resp.ID, Err: "encode answer: " + err.Error()})
 	}
-	if _, err := w.out.Write(append(line, '\n')); err != nil {
+	if _, err := w.out.Write(message); err != nil {
 		os.Exit(0) // the supervisor no longer reads
 	}
 }
@@ -137,7 +137,7 @@ func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
 	case wire.OpHave:
 		return w.have(req)
 	case wire.OpTopo:
-		return &wire.Response{Topo: wire.Only[topology.Topology]{Value: topology.AskTopology(w.env(req, w.vars.Plain))}}
+		return &wire.Response{Topo: topology.AskTopology(w.env(req, w.vars.Plain))}
 	case wire.OpSlurm:
 		return w.slurm(req)
 	case wire.OpNodes:
@@ -258,7 +258,7 @@ func (w *worker) slurm(req *wire.Request) *wire.Response {
 	if err != nil {
 		return &wire.Response{Err: err.Error()}
 	}
-	return &wire.Response{Slurm: wire.Only[jobscan.SlurmGPUs]{Value: &g}}
+	return &wire.Response{Slurm: &g}
 }
 
 // have reads one part of the node's inventory.
@@ -267,5 +267,5 @@ func (w *worker) have(req *wire.Request) *wire.Response {
 	if err != nil {
 		return &wire.Response{Err: err.Error()}
 	}
-	return &wire.Response{Have: wire.Only[inventory.Inventory]{Value: &inv}}
+	return &wire.Response{Have: &inv}
 }

@@ -72,7 +72,7 @@ func (n *Node) AskSlurm() {
 		n.Debug("%v", err)
 		return
 	}
-	n.Set.Slurm = resp.Slurm.Value
+	n.Set.Slurm = resp.Slurm
 	n.Pool.SetVars(n.Set.WorkerVars())
 }
 
@@ -144,11 +144,11 @@ func (n *Node) PlatformGroups() ([]checks.PlatformGroup, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case resp.Have.Value == nil:
+	case resp.Have == nil:
 		return nil, errors.New("read the PCI bus: the answer is empty")
 	}
 	v := n.Set.WorkerVars()
-	return checks.GroupPlatforms(resp.Have.Value.IDs, PlatformsOf(v.ProfilesFile, v.Profiles)), nil
+	return checks.GroupPlatforms(resp.Have.IDs, PlatformsOf(v.ProfilesFile, v.Profiles)), nil
 }
 
 // PlatformRows returns a row with the platform of each group of GPUs.

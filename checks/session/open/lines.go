@@ -173,10 +173,10 @@ func (f *Files) PresetHardware(conf []byte) {
 		switch {
 		case err != nil:
 			f.Warn(fmt.Errorf("%w: HW_* are 0", err))
-		case resp.Have.Value != nil && q == reqs[0]:
-			cpus = resp.Have.Value.CPUs
-		case resp.Have.Value != nil:
-			memory = resp.Have.Value.Memory
+		case resp.Have != nil && q == reqs[0]:
+			cpus = resp.Have.CPUs
+		case resp.Have != nil:
+			memory = resp.Have.Memory
 		}
 	})
 	var text strings.Builder

@@ -298,7 +298,7 @@ func (s *Settings) Array(name string) []string {
 
 // WorkerVars returns the variables and the environment for checks.
 func (s *Settings) WorkerVars() wire.Vars {
-	v := wire.Vars{Plain: s.Vars, Arrays: s.Arrays, Environ: s.Environ(), Root: s.Get("HOSTROOT"), Past: s.Past, Spare: s.Spare, Slurm: wire.Only[jobscan.SlurmGPUs]{Value: s.Slurm}, WantedGPUs: s.WantedGPUs, Job: wire.Only[checks.Job]{Value: s.Job}, Learn: s.Learn, Period: s.Periodic, Hold: s.Hold || s.Observes() || s.Get("SHELL") == NoAction}
+	v := wire.Vars{Plain: s.Vars, Arrays: s.Arrays, Environ: s.Environ(), Root: s.Get("HOSTROOT"), Past: s.Past, Spare: s.Spare, Slurm: s.Slurm, WantedGPUs: s.WantedGPUs, Job: s.Job, Learn: s.Learn, Period: s.Periodic, Hold: s.Hold || s.Observes() || s.Get("SHELL") == NoAction}
 	if len(s.Profiles) > 0 {
 		v.ProfilesFile, v.Profiles = s.ProfilesFrom, s.Profiles
 	}

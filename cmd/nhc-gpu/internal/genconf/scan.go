@@ -48,7 +48,7 @@ func (g *generator) ask(part inventory.Part, of ...string) answers {
 			a.err[what] = err
 			return
 		}
-		a.have[what] = resp.Have.Value
+		a.have[what] = resp.Have
 	})
 	return a
 }
@@ -202,7 +202,7 @@ func (g *generator) leftPorts(ports []inventory.IBLink) map[string]string {
 	for _, p := range ports {
 		left[p.Name] = "a virtual function" // a topology has no virtual functions
 	}
-	for _, n := range resp.Topo.Value.NICs {
+	for _, n := range resp.Topo.NICs {
 		for _, p := range n.Ports {
 			if left[p.Name] = p.Left; p.Left == "" {
 				delete(left, p.Name)

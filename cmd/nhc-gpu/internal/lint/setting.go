@@ -31,11 +31,11 @@ var otherSettings = []string{
 
 // settingForm is what a setting may be.
 type settingForm struct {
-	form      *regexp.Regexp
+	form      func() *regexp.Regexp
 	want, now string
 }
 
-func words(list string) *regexp.Regexp { return regexp.MustCompile(`^(` + list + `)$`) }
+func words(list string) func() *regexp.Regexp { return checks.Lazily(`^(` + list + `)$`) }
 
 // settingForms returns the values that settings take.
 var settingForms = sync.OnceValue(func() map[string]settingForm {
@@ -78,7 +78,7 @@ func settingTrap(name, value string, known bool, where settingPlace) *trap {
 		return &trap{grade: warning, word: name, text: name + " is set too late here", now: "the run has used it already", fix: "write " + word + " in /etc/sysconfig/nhc (Debian: /etc/default/nhc)"}
 	case slices.Contains(unused, name):
 		return &trap{grade: warning, word: name, text: name + " is a setting of LBNL NHC alone", now: "built-in checks run no such command", fix: "remove it"}
-	case known && isForm && !form.form.MatchString(value):
+	case known && isForm && !form.form().MatchString(value):
 		return &trap{grade: mistake, word: word, text: fmt.Sprintf("%s: want %s", word, form.want), now: form.now, fix: name + "=" + settingFix(name, value)}
 	case name == "TIMEOUT" && known:
 		if n, _ := strconv.Atoi(value); n == 0 || time.Duration(n)*time.Second > session.SlurmdLimit {
@@ -106,7 +106,7 @@ func settingTrap(name, value string, known bool, where settingPlace) *trap {
 // SettingWarning returns the mistake in a setting of the command line, "" for none.
 func SettingWarning(name, value string) string {
 	form, isForm := settingForms()[name]
-	if isForm && (form.form.MatchString(value) || form.want == anAbsolutePath) && setting.Glued(name, value) == "" || !isForm && likeSetting(name) == "" {
+	if isForm && (form.form().MatchString(value) || form.want == anAbsolutePath) && setting.Glued(name, value) == "" || !isForm && likeSetting(name) == "" {
 		return "" // a person may name files and directories as he likes
 	}
 	t := settingTrap(name, value, true, settingPlace{})
@@ -128,11 +128,11 @@ func settingFix(name, value string) string {
 			return digits
 		}
 		return map[string]string{"TIMEOUT": "30", "SLURM_RECHECK": "1800"}[name]
-	case settingForms()[name].form.MatchString(lower):
+	case settingForms()[name].form().MatchString(lower):
 		return lower
-	case settingForms()[name].form.MatchString("1") && slices.Contains([]string{"yes", "true", "on", "y", "enabled"}, lower):
+	case settingForms()[name].form().MatchString("1") && slices.Contains([]string{"yes", "true", "on", "y", "enabled"}, lower):
 		return "1"
-	case settingForms()[name].form.MatchString("1") && slices.Contains([]string{"no", "false", "off", "n", "disabled"}, lower):
+	case settingForms()[name].form().MatchString("1") && slices.Contains([]string{"no", "false", "off", "n", "disabled"}, lower):
 		return "0"
 	case settingForms()[name].now == "the library is not used":
 		return "/usr/lib64/" + value

@@ -52,9 +52,9 @@ func Print(ctx context.Context, pool *run.Pool, limit time.Duration, asJSON bool
 	if asJSON {
 		e := json.NewEncoder(&b)
 		e.SetEscapeHTML(false)
-		err = e.Encode(resp.Topo.Value)
+		err = e.Encode(resp.Topo)
 	} else {
-		err = writeTopology(&b, resp.Topo.Value)
+		err = writeTopology(&b, resp.Topo)
 	}
 	if err == nil {
 		_, err = console.Screen.Write(b.Bytes())
