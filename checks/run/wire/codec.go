@@ -21,7 +21,7 @@ const (
 	header = 5
 )
 
-// ErrMessage is the error of what is not a message.
+// ErrMessage is the error of bytes that are not a message.
 var ErrMessage = errors.New("not a message")
 
 // message is a type that names its fields to a codec, always in the same order.
@@ -75,7 +75,7 @@ func decode(text []byte, m message) error {
 
 // codec encodes the fields of a message, or decodes them.
 type codec struct {
-	text  []byte // what is encoded, or what is left to decode
+	text  []byte // the encoded fields, or those left to decode
 	reads bool
 	field byte // the number of the last field, from 1
 	err   error
