@@ -67,6 +67,7 @@ func (j *hearer) Changed() { j.changed() }
 
 func (j *Judge) changed() {
 	j.update()
+	j.timeout.Store(int64(j.files.Timeout()))
 	j.n.Pool.SetVars(j.n.Set.WorkerVars())
 }
 

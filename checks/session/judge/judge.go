@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -28,6 +29,8 @@ type Judge struct {
 	n     *node.Node
 	files *open.Files
 	bash  *open.Bash
+
+	timeout atomic.Int64 // [open.Files.Timeout] for the lanes, which read it while lines change settings
 
 	fold    verdict.Fold
 	held    bool            // the node is marked only at the end of the run, or not at all
@@ -296,5 +299,6 @@ func (j *Judge) RunPlan(watch func(*plan.Step, string, time.Duration, time.Durat
 
 // Engine returns the engine that runs plans in this run.
 func (j *Judge) Engine(watch func(*plan.Step, string, time.Duration, time.Duration)) *run.Engine {
-	return &run.Engine{Pool: j.n.Pool, Deadline: j.n.Budget.End, Timeout: j.files.Timeout, Doing: watch}
+	j.timeout.Store(int64(j.files.Timeout()))
+	return &run.Engine{Pool: j.n.Pool, Deadline: j.n.Budget.End, Timeout: func() time.Duration { return time.Duration(j.timeout.Load()) }, Doing: watch}
 }
