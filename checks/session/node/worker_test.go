@@ -272,7 +272,7 @@ func TestOpenState(t *testing.T) {
 
 func released(lock string) bool {
 	data, err := os.ReadFile(lock)
-	return err == nil && len(bytes.Trim(data, "\x00\n")) == 0
+	return err == nil && len(bytes.TrimSpace(data)) == 0
 }
 
 // The name in slurm.conf is used if slurmd has not passed one.
