@@ -104,3 +104,33 @@ func TestCauseForUser(t *testing.T) {
 		}
 	}
 }
+
+func TestEndJob(t *testing.T) {
+	t.Parallel()
+	ours, others := checks.Finding{Code: "gpu.slow", Device: ownGPU}, checks.Finding{Code: "gpu.slow", Device: otherGPU}
+	for _, tt := range []struct {
+		name     string
+		failures []checks.Finding
+		drain    bool // the policy of the first failure
+		role     slurm.Role
+		job      string
+		observes bool
+		want     JobEnd
+	}{
+		{name: "nothing has failed", role: slurm.Prolog, job: "7", want: JobEnd{Blamed: -1}},
+		{name: "the job's GPU", failures: []checks.Finding{others, ours}, role: slurm.Prolog, job: "7", want: JobEnd{Refuses: true, Blamed: 1}},
+		{name: "another job's GPU", failures: []checks.Finding{others}, role: slurm.Prolog, job: "7", want: JobEnd{}},
+		{name: "policy drain", failures: []checks.Finding{ours}, drain: true, role: slurm.Prolog, job: "7", want: JobEnd{}},
+		{name: "a prolog observes", failures: []checks.Finding{ours}, role: slurm.Prolog, job: "7", observes: true, want: JobEnd{Would: "end the prolog of job 7 with status 1"}},
+		{name: "an epilog of a person observes", failures: []checks.Finding{ours}, role: slurm.Epilog, observes: true, want: JobEnd{Would: "end the epilog with status 1"}},
+		{name: "another job's GPU, observed", failures: []checks.Finding{others}, role: slurm.Prolog, job: "7", observes: true, want: JobEnd{}},
+	} {
+		b := &Blame{Scope: halfTheNode}
+		if tt.drain {
+			b.Judged(0, 1, conf.Drain)
+		}
+		if got := EndJob(b, tt.failures, tt.role, tt.job, tt.observes); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
+	}
+}

@@ -56,6 +56,8 @@ func TestFoldSettings(t *testing.T) {
 	}
 }
 
+func newEvent(to verdict.Dest, text string) verdict.Event { return verdict.Event{To: to, Text: text} }
+
 func TestJoinSyslog(t *testing.T) {
 	t.Parallel()
 	type list = []verdict.Event
@@ -64,10 +66,10 @@ func TestJoinSyslog(t *testing.T) {
 		given, want list
 	}{
 		{"none", nil, nil},
-		{"consecutive lines", list{{verdict.Syslog, "a"}, {verdict.Syslog, "b"}}, list{{verdict.Syslog, "a\nb"}}},
-		{"a line between them", list{{verdict.Syslog, "a"}, {verdict.Log, "b"}, {verdict.Syslog, "c"}}, list{{verdict.Syslog, "a"}, {verdict.Log, "b"}, {verdict.Syslog, "c"}}},
-		{"other lines stay apart", list{{verdict.Log, "a"}, {verdict.Log, "b"}}, list{{verdict.Log, "a"}, {verdict.Log, "b"}}},
-		{"what does not print", list{{verdict.Log, "a\x1b"}, {verdict.Syslog, "\x1bb"}, {verdict.Syslog, "c\x1b"}}, list{{verdict.Log, "a?"}, {verdict.Syslog, "?b\nc?"}}},
+		{"consecutive lines", list{newEvent(verdict.Syslog, "a"), newEvent(verdict.Syslog, "b")}, list{newEvent(verdict.Syslog, "a\nb")}},
+		{"a line between them", list{newEvent(verdict.Syslog, "a"), newEvent(verdict.Log, "b"), newEvent(verdict.Syslog, "c")}, list{newEvent(verdict.Syslog, "a"), newEvent(verdict.Log, "b"), newEvent(verdict.Syslog, "c")}},
+		{"other lines stay apart", list{newEvent(verdict.Log, "a"), newEvent(verdict.Log, "b")}, list{newEvent(verdict.Log, "a"), newEvent(verdict.Log, "b")}},
+		{"what does not print", list{newEvent(verdict.Log, "a\x1b"), newEvent(verdict.Syslog, "\x1bb"), newEvent(verdict.Syslog, "c\x1b")}, list{newEvent(verdict.Log, "a?"), newEvent(verdict.Syslog, "?b\nc?")}},
 	} {
 		if diff := cmp.Diff(tt.want, joinSyslog(tt.given)); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", tt.name, diff)
@@ -80,8 +82,8 @@ func TestHelperKeepsOrder(t *testing.T) {
 	t.Parallel()
 	j, n := newJudge(t, slurm.HealthCheck, scenario{prepare: withHelper})
 	type list = []verdict.Event
-	before := list{{verdict.Syslog, "unknown"}, {verdict.Out, "first"}, {verdict.Syslog, "failed"}, {verdict.Syslog, "advice"}}
-	after := list{{verdict.Out, "last"}}
+	before := list{newEvent(verdict.Syslog, "unknown"), newEvent(verdict.Out, "first"), newEvent(verdict.Syslog, "failed"), newEvent(verdict.Syslog, "advice")}
+	after := list{newEvent(verdict.Out, "last")}
 	helper, text := j.emitUntilHelper(append(append(before, verdict.Event{To: verdict.Offline, Text: "bad"}), after...))
 	if want := "unknown\nfailed\nadvice"; !helper || text != want {
 		t.Errorf("calls the helper: %v, after %q for syslog, want %q", helper, text, want)
