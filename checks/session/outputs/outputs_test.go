@@ -504,7 +504,7 @@ func TestWriteEvidence(t *testing.T) {
 		if _, err := os.Stat(path); err != nil {
 			t.Error(err)
 		}
-		want := wire.Part[wire.Named]{{Name: "facts.txt", Data: []byte("kernel: 6.1\ndriver: 570\n")}}
+		want := []wire.Named{{Name: "facts.txt", Data: []byte("kernel: 6.1\ndriver: 570\n")}}
 		if e != nil {
 			want = append(want, wire.Named{Name: "event.json", Data: append(e.Line(), '\n')})
 		}

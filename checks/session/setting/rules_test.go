@@ -126,7 +126,7 @@ func TestWorkerVars(t *testing.T) {
 		s.Past, s.Spare, s.WantedGPUs, s.Periodic, s.Learn, s.Job = "/past", "/spare", 8, true, true, &checks.Job{ID: "7"}
 		tt.change(s)
 		v := s.WorkerVars()
-		if v.Hold != tt.hold || v.Root != "/recorded" || v.Past != "/past" || v.Spare != "/spare" || v.WantedGPUs != 8 || !v.Period || !v.Learn || v.Job.Value.ID != "7" || v.Plain["A"] != "1" {
+		if v.Hold != tt.hold || v.Root != "/recorded" || v.Past != "/past" || v.Spare != "/spare" || v.WantedGPUs != 8 || !v.Period || !v.Learn || v.Job.ID != "7" || v.Plain["A"] != "1" {
 			t.Errorf("%s: %+v", tt.name, v)
 		}
 		if v.ProfilesFile != "" {
