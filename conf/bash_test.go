@@ -7,16 +7,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // TestParseAgainstBash compares with bash's read on random text: each line as read returns it, cut
 // at the first "||".
 func TestParseAgainstBash(t *testing.T) {
 	t.Parallel()
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Skip("no bash to compare with")
-	}
+	bash := need.Program(t, "bash")
 	pieces := []string{"a", "b", "*", " ", "\t", "|", "||", "||", "#", "\\", "\\\\", "\\\n", "\n", "\n", "ü"}
 	r := rand.New(rand.NewPCG(1, 2))
 	var b strings.Builder

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 var (
@@ -119,10 +121,7 @@ func TestParseLogErrors(t *testing.T) {
 // bash's exec.
 func TestParseLogAgainstBash(t *testing.T) {
 	t.Parallel()
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Skip("no bash to compare with")
-	}
+	bash := need.Program(t, "bash")
 	for _, spec := range []string{
 		">>x 2>&1", ">x", "2>x", ">x 2>y", ">x 2>>y", "&>x", "&>>x", ">&x", "2>&1", ">&2", "2>&1 >x", ">x 2>&1 >y", "3>&1 1>&2 2>&3", ">'a b'", ">x 1>>y 2>&1", "3>x 2>&3 >y",
 	} {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 func TestParseSysconfig(t *testing.T) {
@@ -106,10 +108,7 @@ func TestParseSysconfigErrors(t *testing.T) {
 // variables.
 func TestParseSysconfigAgainstBash(t *testing.T) {
 	t.Parallel()
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Skip("no bash to compare with")
-	}
+	bash := need.Program(t, "bash")
 	pieces := strings.Fields(`a b " ' \ $A ${A} ${B:-x} ${C-y} "$A" ' ' \$ # * {a,b} ~ : = "" $ [x] (`)
 	r := rand.New(rand.NewPCG(1, 2))
 	var files []string

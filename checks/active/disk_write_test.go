@@ -110,7 +110,7 @@ func TestDiskWriteHere(t *testing.T) {
 	}
 	dir, err := os.MkdirTemp("/var/tmp", "nhc-gpu-test-")
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
 	c := &diskWrite{Dir: dir, Size: 16 << 20, Time: 20 * time.Second}

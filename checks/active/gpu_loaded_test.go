@@ -1,7 +1,6 @@
 package active
 
 import (
-	"os/exec"
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -10,6 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // onCUDA returns a line on a node with eight H100 and a changed driver.
@@ -26,9 +26,7 @@ func onCUDA(name string, words, lines []string, want ...checks.Finding) checktes
 func withCUDA(gpus int, lines ...string) func(t *testing.T, dir string) map[string]string {
 	return func(t *testing.T, dir string) map[string]string {
 		t.Helper()
-		if _, err := exec.LookPath("gcc"); err != nil {
-			t.Skip("skip: no gcc in PATH")
-		}
+		need.Program(t, "gcc")
 		lib, err := fakecuda.Place(dir, fakecuda.Scenario(gpus, lines...))
 		if err != nil {
 			t.Fatal(err)

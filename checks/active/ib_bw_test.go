@@ -17,6 +17,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 func TestIBBW(t *testing.T) { checktest.Run(t, "check_ib_bw") }
@@ -317,7 +318,7 @@ func TestIBBWOfPerftest(t *testing.T) {
 	t.Parallel()
 	const program = "/usr/bin/ib_write_bw"
 	if _, err := os.Stat(program); err != nil {
-		t.Skip("perftest is not installed")
+		need.Skip(t, "no %s: tests/install-deps.sh installs it", program)
 	}
 	if list, err := os.ReadDir("/sys/class/infiniband"); err == nil && len(list) > 0 {
 		t.Skip("this machine has RDMA devices")

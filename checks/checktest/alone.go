@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // aloneEnv is set in the process that runs a test in its own namespaces.
@@ -18,9 +20,7 @@ const aloneEnv = "CHECKS_TEST_ALONE"
 // Slurm on this machine can have jobs. It returns true in that second run.
 func Alone(t *testing.T) bool {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t, "namespaces")
 	if os.Getenv(aloneEnv) == "" {
 		cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.count=1", "-test.v")
 		cmd.Env = append(os.Environ(), aloneEnv+"=1")

@@ -14,21 +14,19 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // leaveObjects creates IPC of each kind and a file in /dev/shm for a job; it returns a function
 // that counts the remaining ones.
 func leaveObjects(t *testing.T, job *checks.Job, mode string) (left func() int) {
 	t.Helper()
-	ipcmk, err := exec.LookPath("ipcmk")
-	if err != nil {
-		t.Skip("needs ipcmk")
-	}
+	ipcmk := need.Program(t, "ipcmk")
 	file := filepath.Join("/dev/shm", "nhc-gpu-test-"+job.ID)
 	cmd := exec.Command("/bin/sh", "-c", ipcmk+" -p "+mode+" -M 4096 -Q -S 1 && echo x >"+file+" && chmod "+mode+" "+file)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(job.UID), Gid: uint32(job.UID)}}
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Skipf("ipcmk: %v: %s", err, out)
+		t.Fatalf("ipcmk: %v: %s", err, out)
 	}
 	h := probe.NewHost("/")
 	own := func() (list []jobscan.IPC) {
@@ -216,7 +214,7 @@ func TestJobLeftoversOfManyFiles(t *testing.T) {
 		cmd := exec.Command("/bin/sh", "-c", "mkdir /dev/shm/many && cd /dev/shm/many && seq "+strconv.Itoa(many)+" | xargs touch")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(job.UID), Gid: uint32(job.UID)}}
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Skipf("%v: %s", err, out)
+			t.Fatalf("%v: %s", err, out)
 		}
 	}
 	left := func() int {

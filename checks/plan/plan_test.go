@@ -12,6 +12,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // probeCheck takes any arguments; -z is an error.
@@ -147,10 +148,7 @@ func TestForkedAssignment(t *testing.T) {
 // The planner expands words exactly as bash does.
 func TestExpandAgainstBash(t *testing.T) {
 	t.Parallel()
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Skip("skip: needs bash")
-	}
+	bash := need.Program(t, "bash")
 	words := []string{
 		`a`, `'a b'`, `"a  b"`, `a\ b`, `\\`, `"\$x\"\\\a"`, `'it'"'"'s'`, `""`, `''x`, `$V`, `"$V"`, `x$V"y $V"z`, `$E`, `"$E"`, `${V}`,
 		`$((N+1))`, `$((N*N-1))`, `"$((N%4))"`, `$((0x10+010))`, `~`, `~/x`, `a~`, `/a/*`, `[ab]`, `{a,b}c`, `a{1..3}`, `{}`, `$N$N`, `"` + "tab\there" + `"`,

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 func TestFSUsage(t *testing.T) {
@@ -70,10 +71,7 @@ func TestUsage(t *testing.T) {
 // change in between.
 func TestUsageAgainstDF(t *testing.T) {
 	t.Parallel()
-	df, err := exec.LookPath("df")
-	if err != nil {
-		t.Skip("no df in PATH")
-	}
+	df := need.Program(t, "df")
 	amount := func(word string) int64 {
 		n, _ := strconv.ParseInt(strings.TrimSuffix(word, "%"), 10, 64) // "-" is 0
 		return n

@@ -12,9 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // anELF returns the header of a 64-bit shared library for a processor, without the rest.
@@ -99,9 +98,7 @@ func TestLibrarySearch(t *testing.T) {
 // A file that users other than root can replace is not loaded, whether it is named or found.
 func TestLibraryIsRootsOwn(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("files of other users take root")
-	}
+	need.Root(t, "files of other users")
 	const user = 12345
 	for name, c := range map[string]struct {
 		spoil func(dir, file string) error
@@ -254,9 +251,7 @@ func TestLibraryDirHangs(t *testing.T) {
 // The texts in NCCL's library have its version, and the CUDA version that it was built for.
 func TestNCCLVersion(t *testing.T) {
 	t.Parallel()
-	if unix.Access("/usr/bin/gcc", unix.X_OK) != nil {
-		t.Skip("no gcc")
-	}
+	need.Program(t, "gcc")
 	dir := t.TempDir()
 	source := filepath.Join(dir, "n.c")
 	if err := os.WriteFile(source, []byte(`const char *t(void) { return "NCCL version 2.22.3+cuda13.1 %s"; }`), 0o644); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // recorder is an observer that records its calls.
@@ -167,7 +168,7 @@ func TestWorkerOutOfMemory(t *testing.T) {
 	t.Parallel()
 	group := cgroup(t, "memory")
 	if err := os.WriteFile(filepath.Join(group, "memory.limit_in_bytes"), []byte("64M"), 0); err != nil {
-		t.Skipf("skip: cannot limit memory by cgroup v1: %v", err)
+		t.Skipf("cannot limit memory by cgroup v1: %v", err)
 	}
 	_ = os.WriteFile(filepath.Join(group, "memory.memsw.limit_in_bytes"), []byte("64M"), 0)
 	p := newTestPool(t, "")
@@ -187,12 +188,10 @@ func TestWorkerOutOfMemory(t *testing.T) {
 // cgroup creates a cgroup v1 group and removes it at the end of the test.
 func cgroup(t *testing.T, controller string) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("skip: needs root to make a cgroup")
-	}
+	need.Root(t, "to make a cgroup")
 	dir, err := os.MkdirTemp("/sys/fs/cgroup/"+controller, "nhc-gpu-test-")
 	if err != nil {
-		t.Skipf("skip: needs cgroup v1 with the %s controller: %v", controller, err)
+		t.Skipf("needs cgroup v1 with the %s controller: %v", controller, err)
 	}
 	t.Cleanup(func() {
 		if controller == "freezer" {

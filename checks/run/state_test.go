@@ -15,6 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 func TestStateIsKept(t *testing.T) {
@@ -199,9 +200,7 @@ func TestStateLockOfEarlierVersions(t *testing.T) {
 // A lock that was taken before can be taken on a full disk.
 func TestStateFull(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root to mount a small tmpfs")
-	}
+	need.Root(t, "to mount a small tmpfs")
 	dir := stateDirOf(t)
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8k,mode=0700"); err != nil {
 		t.Skipf("mount a tmpfs: %v", err)

@@ -7,14 +7,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // Without a device, clear asks at a terminal, and clears only after y or yes.
 func TestClearAsks(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can clear")
-	}
+	need.Root(t, "only root can clear")
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 const bashCompletion = "/usr/share/bash-completion/bash_completion"
@@ -15,7 +17,7 @@ const bashCompletion = "/usr/share/bash-completion/bash_completion"
 func TestCompletionInBash(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat(bashCompletion); err != nil {
-		t.Skip("no bash-completion: tests/install-deps.sh installs it")
+		need.Skip(t, "no bash-completion: tests/install-deps.sh installs it")
 	}
 	self, err := os.Executable()
 	if err != nil {

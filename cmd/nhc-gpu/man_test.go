@@ -16,6 +16,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // The manual pages are made of the help texts, the registry of checks and pages of docs.
@@ -49,9 +50,7 @@ func TestManPages(t *testing.T) {
 // groff formats the manual pages without a warning, and no line is much wider than a terminal.
 func TestManPagesFormat(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("groff"); err != nil {
-		t.Skip("no groff: tests/install-deps.sh installs it")
-	}
+	need.Program(t, "groff")
 	for name, want := range map[string]string{"nhc-gpu.8": "COMMANDS", "nhc.conf.5": "check_fs_mount", "nhc.toml.5": "fail-job"} {
 		var warnings strings.Builder
 		cmd := exec.Command("groff", "-man", "-ww", "-Tascii", "-P-cbou", "-rLL=100n", filepath.Join(manDir, name))

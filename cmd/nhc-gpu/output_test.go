@@ -17,6 +17,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // dgxNode writes a DGX H100 below a directory. A faulty one has lost gpu3, has ECC off on
@@ -98,9 +99,7 @@ func onScreen(t *testing.T, dir string, args ...string) string {
 // faulty one. NHC_GPU_WRITE=docs writes it.
 func TestCheckOutput(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("gcc"); err != nil {
-		t.Skip("no gcc in PATH")
-	}
+	need.Program(t, "gcc")
 	const page = "../../docs/check-output.md"
 	data, err := os.ReadFile(page)
 	if err != nil {

@@ -14,7 +14,7 @@ func TestTimerSlack(t *testing.T) {
 	slack := func(path string) string {
 		data, err := os.ReadFile(path)
 		if err != nil {
-			t.Skip(err) // an old kernel, or no permission
+			t.Skip("an old kernel, or no permission:", err)
 		}
 		return strings.TrimSpace(string(data))
 	}

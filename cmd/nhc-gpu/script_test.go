@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 	"github.com/nhc-gpu/nhc-gpu/tests/schema"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
@@ -127,11 +129,13 @@ func runScripts(t *testing.T, dir string) {
 			return errors.Join(err, wrong)
 		},
 		Condition: func(cond string) (bool, error) {
-			if cond == "gcc" {
-				_, err := exec.LookPath("gcc")
-				return err == nil, nil
+			switch {
+			case cond == "gcc" && need.Has("gcc"), cond == "root" && os.Geteuid() == 0:
+				return true, nil
+			case need.InCI():
+				return false, fmt.Errorf("CI must not skip this test: it needs %s", cond)
 			}
-			return cond == "root" && os.Geteuid() == 0, nil
+			return false, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"fakenvml": fakeNVML,

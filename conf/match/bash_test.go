@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // script reads triples of lines (language, string, expression) and writes the exit status of bash's
@@ -54,10 +56,7 @@ func (q question) bashIsWrong() bool {
 // ask lets one bash process answer all questions in a locale.
 func ask(t *testing.T, locale string, questions []question) []bool {
 	t.Helper()
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Skip("no bash to compare with")
-	}
+	bash := need.Program(t, "bash")
 	var in bytes.Buffer
 	for _, q := range questions {
 		fmt.Fprintf(&in, "%s\n%s\n%s\n", q.lang, q.s, q.expr)

@@ -16,6 +16,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -31,7 +32,7 @@ func browser(t *testing.T) string {
 			return path
 		}
 	}
-	t.Skip("skip: no chromium-headless-shell")
+	need.Skip(t, "no chromium-headless-shell: tests/install-deps.sh installs it")
 	return ""
 }
 

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // Setting is the environment variable with the path of the program to test.
@@ -41,8 +43,7 @@ func Main(m *testing.M, program *string, tools ...string) int {
 	}
 	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
-			fmt.Fprintln(os.Stderr, "skip:", err)
-			return 0
+			return need.Exit(err.Error())
 		}
 	}
 	dir, err := os.MkdirTemp("", "nhc-gpu-built-")

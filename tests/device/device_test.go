@@ -21,6 +21,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenccl"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -184,9 +185,7 @@ func TestNoGPU(t *testing.T) {
 func TestHealthyGPU(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("the script needs root")
-	}
+	need.Root(t, "the script of the kit")
 	k := newKit(t, nil, nil)
 	summary, status := k.run(t)
 	if status != 0 || len(lines(summary, "FAIL")) > 0 {
@@ -221,9 +220,7 @@ func TestHealthyGPU(t *testing.T) {
 func TestFaultyGPU(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("the script needs root")
-	}
+	need.Root(t, "the script of the kit")
 	k := newKit(t,
 		[]string{"0 nvmlDeviceGetPcieReplayCounter error 999"},
 		[]string{"0 h2d = 20", "0 membw triad = 900", "0 wrong product = 0x40 5", "0 stuck = 0x1234 5 1"},

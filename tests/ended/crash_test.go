@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -100,9 +101,7 @@ func signaled(signal string) string {
 
 // TestCrashNeverDrains ends the program in every unintended way: slurmd gets 0, and syslog a line.
 func TestCrashNeverDrains(t *testing.T) {
-	if _, err := exec.LookPath("logger"); err != nil {
-		t.Skip("needs logger")
-	}
+	need.Program(t, "logger")
 	t.Parallel()
 	for name, c := range map[string]struct {
 		nhc    string
@@ -152,9 +151,7 @@ func TestSyslogDead(t *testing.T) {
 // text that enters the group.
 func pidsLimit(t *testing.T, most int) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to limit processes by a control group")
-	}
+	need.Root(t, "to limit processes by a control group")
 	why := "there is no control group file system"
 	for _, root := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
 		group := filepath.Join(root, fmt.Sprintf("nhc-gpu-test-%d-%d", os.Getpid(), most))

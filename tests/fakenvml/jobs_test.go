@@ -13,15 +13,14 @@ import (
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // slurmd starts the program for eight jobs and for the node concurrently: every run has the correct
 // verdict, and no record is lost or half written.
 func TestRunsOverlap(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("skip: only root keeps records")
-	}
+	need.Root(t, "only root keeps records")
 	n := newNode(t, fakenvml.H100, 8, []string{"* nvmlDeviceGetName late 20"})
 	if err := fakenvml.Write(filepath.Join(n.dir, "root"), map[string]string{
 		"dev/kmsg": "6,1,1,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06\n", "proc/sys/kernel/random/boot_id": "this\n",
@@ -123,9 +122,7 @@ func TestBusyNode(t *testing.T) {
 // it is the job's GPU.
 func TestCountersFindLost(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("skip: only root keeps records")
-	}
+	need.Root(t, "only root keeps records")
 	n := newNode(t, fakenvml.H100, 8, []string{"3 nvmlDeviceGetPcieReplayCounter error 15"})
 	conf := filepath.Join(n.dir, "nhc.conf")
 	if err := os.WriteFile(conf, []byte("* || check_file_test -d /proc\n"), 0o644); err != nil {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -352,9 +353,7 @@ func TestSiteDoesWithoutGPU(t *testing.T) {
 // it from the third run on; another driver, or a successful run, resets the count.
 func TestCrashInARow(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("only root's runs remember each other")
-	}
+	need.Root(t, "only root's runs remember each other")
 	n := newNode(t, fakenvml.H100, 8, []string{"- nvmlInit crash"})
 	look := func(when, want string) {
 		t.Helper()
@@ -414,9 +413,7 @@ func TestCrashInARow(t *testing.T) {
 // a node, unless Slurm has its GPUs for jobs.
 func TestDriverUnloaded(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("only root's runs remember each other")
-	}
+	need.Root(t, "only root's runs remember each other")
 	n := newNode(t, fakenvml.H100, 8, nil)
 	root := filepath.Join(n.dir, "root")
 	const boot = "proc/sys/kernel/random/boot_id"
@@ -548,9 +545,7 @@ func TestFaults(t *testing.T) {
 // nothing. That holds also with two GPUs, because either could be the outlier.
 func TestImplausibleValuesAreForgotten(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("only root's runs remember each other")
-	}
+	need.Root(t, "only root's runs remember each other")
 	const conf = "* || check_gpu_pcie\n* || check_gpu_clocks\n* || check_gpu_power\n* || check_gpu_count 2\n"
 	n := newNode(t, fakenvml.H100, 2, []string{"1 nvmlDeviceGetCurrPcieLinkWidth = 4294967295", "1 nvmlDeviceGetMaxPcieLinkGeneration = 4294967295",
 		"1 nvmlDeviceGetMaxClockInfo 0 = 4294967295", "1 nvmlDeviceGetPowerManagementDefaultLimit = 4294967295", "1 nvmlDeviceGetMemoryInfo = -1 0 0"})

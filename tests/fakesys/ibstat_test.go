@@ -12,14 +12,13 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // The real ibstat accepts the trees as nodes, and prints the same values as our reader.
 func TestIbstatAgrees(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("ibstat"); err != nil {
-		t.Skip("skip: ibstat is not installed (infiniband-diags)")
-	}
+	need.Program(t, "ibstat")
 	for name, n := range map[string]*fakesys.Node{
 		"dgx-h100": fakesys.DGXH100(), "dgx-h200": fakesys.DGXH200(), "dgx-a100": fakesys.DGXA100(), "hgx-b200": fakesys.HGXB200(), "nd-h100-v5": fakesys.NDH100v5(), "gb200": fakesys.GB200(),
 		"roce": fakesys.RoCE(), "one down": fakesys.DGXH100().Down("mlx5_3"), "half rate": fakesys.DGXH100().HalfRate("mlx5_3"),
@@ -38,7 +37,7 @@ func TestIbstatAgrees(t *testing.T) {
 			}()
 			if err := <-done; err != nil {
 				if len(theirs) == 0 {
-					t.Skipf("skip: %v", err)
+					t.Skipf("%v", err)
 				}
 				t.Fatalf("ibstat: %v\n%s", err, theirs)
 			}

@@ -9,7 +9,6 @@ package faults
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +24,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -78,8 +78,7 @@ func TestMain(m *testing.M) {
 		os.Exit(cellMain())
 	}
 	if os.Geteuid() != 0 {
-		fmt.Println("skip tests/faults: needs root for name spaces and mounts")
-		os.Exit(0)
+		os.Exit(need.Exit("tests/faults: needs root for name spaces and mounts"))
 	}
 	os.Exit(built.Main(m, &program, "bash", "unshare"))
 }

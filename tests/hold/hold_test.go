@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // insideEnv is set in the child with its own namespaces.
@@ -33,8 +34,7 @@ var program string
 
 func TestMain(m *testing.M) {
 	if os.Geteuid() != 0 {
-		fmt.Println("skip tests/hold: needs root to mount and to make processes of other users")
-		os.Exit(0)
+		os.Exit(need.Exit("tests/hold: needs root to mount and to make processes of other users"))
 	}
 	if os.Getenv(insideEnv) != "" {
 		program = os.Getenv(built.Setting)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 const (
@@ -30,9 +31,7 @@ func TestMain(m *testing.M) {
 
 // TestRecorded replays every recorded case.
 func TestRecorded(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root for namespaces")
-	}
+	need.Root(t, "namespaces")
 	cases, err := loadCases(casesDir)
 	if err != nil {
 		t.Fatal(err)

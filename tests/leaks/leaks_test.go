@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 var program string
@@ -33,9 +34,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to start a program as another user")
-	}
+	need.Root(t, "to start a program as another user")
 	dir, err := os.MkdirTemp("", "nhc-gpu-leaks-")
 	if err != nil {
 		t.Fatal(err)

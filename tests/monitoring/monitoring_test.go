@@ -24,6 +24,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -33,20 +34,10 @@ func TestMain(m *testing.M) { os.Exit(built.Main(m, &program)) }
 
 const root = "../.."
 
-// need skips a test without a program.
-func need(t *testing.T, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		if _, err := exec.LookPath(name); err != nil {
-			t.Skip("skip:", err)
-		}
-	}
-}
-
 func TestAlerts(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	need(t, "promtool")
+	need.Program(t, "promtool")
 	for _, argv := range [][]string{{"check", "rules", "alerts.yml"}, {"test", "rules", "alerts_test.yml"}} {
 		cmd := exec.Command("promtool", argv...)
 		cmd.Dir = root + "/conf/prometheus"
@@ -202,7 +193,7 @@ esac
 func TestMetricsHaveTheUsualForm(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	need(t, "promtool")
+	need.Program(t, "promtool")
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/nhc.conf", []byte("* || check_file_test -d /\n* || check_file_test -f /nonexistent\n* || false\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -220,10 +211,9 @@ func TestMetricsHaveTheUsualForm(t *testing.T) {
 func TestScrape(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	need(t, "prometheus", "prometheus-node-exporter")
-	if os.Geteuid() != 0 {
-		t.Skip("skip: only root has outputs")
-	}
+	need.Program(t, "prometheus")
+	need.Program(t, "prometheus-node-exporter")
+	need.Root(t, "only root has outputs")
 	dir := t.TempDir()
 	nodeDir := func(i int) string {
 		at := fmt.Sprintf("%s/n%d", dir, i)
@@ -444,9 +434,7 @@ type npd struct {
 // answer comes from the last event: 0 healthy, 1 fault, any other status unknown.
 func TestNodeProblemDetector(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("skip: only root can read the last event")
-	}
+	need.Root(t, "only root can read the last event")
 	var config npd
 	if err := json.Unmarshal([]byte(read(t, root+"/conf/npd/nhc-gpu.json")), &config); err != nil {
 		t.Fatal(err)
@@ -505,10 +493,10 @@ func TestNodeProblemDetector(t *testing.T) {
 func TestProgramOfNodeProblemDetector(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	need(t, "node-problem-detector")
-	if os.Geteuid() != 0 {
-		t.Skip("skip: only root can read the last event")
+	if _, err := exec.LookPath("node-problem-detector"); err != nil {
+		t.Skip("no node-problem-detector, which Debian does not have")
 	}
+	need.Root(t, "only root can read the last event")
 	dir := t.TempDir()
 	const name = "monitoring-detector"
 	node(t, dir, name, "* || check_file_test -f /nonexistent\n", fmt.Sprintf("textfile = %q\n", dir+"/nhc.prom"))

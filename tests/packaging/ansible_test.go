@@ -8,13 +8,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
+
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 func TestAnsibleLint(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	need(t, "ansible-lint")
+	need.Program(t, "ansible-lint")
 	dir := t.TempDir() // ansible-lint writes beside its files
 	run(t, exec.Command("cp", "-r", filepath.Join(root, "conf/ansible"), dir))
 	lint := exec.Command("ansible-lint", "--offline", "--strict", "rollout.yml", "inventory.yml")
@@ -28,7 +30,7 @@ func TestAnsibleLint(t *testing.T) {
 func TestAnsibleRole(t *testing.T) {
 	tier.Long(t)
 	t.Parallel()
-	need(t, "ansible-playbook")
+	need.Program(t, "ansible-playbook")
 	k := makePackages(t)
 	s := newSystem(t, "bookworm", false)
 	play := filepath.Join(s.dir, "ansible")

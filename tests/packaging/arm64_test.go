@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
@@ -21,8 +23,8 @@ func arm64(t *testing.T) string {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("arm64 programs are tried by qemu on x86-64")
 	}
-	need(t, "qemu-aarch64-static")
-	need(t, "aarch64-linux-gnu-gcc")
+	need.Program(t, "qemu-aarch64-static")
+	need.Program(t, "aarch64-linux-gnu-gcc")
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		t.Fatal(err)

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
@@ -77,7 +79,7 @@ func arches() []string {
 func makePackages(t *testing.T) *kit {
 	t.Helper()
 	for _, tool := range []string{"curl", "ar", "xz", "gcc", "make"} {
-		need(t, tool)
+		need.Program(t, tool)
 	}
 	k, err := packages()
 	if err != nil && strings.Contains(err.Error(), "cannot download") {
@@ -180,7 +182,7 @@ func TestPackages(t *testing.T) {
 	})
 	t.Run("Spec", func(t *testing.T) {
 		t.Parallel()
-		need(t, "rpmbuild")
+		need.Program(t, "rpmbuild")
 		top := t.TempDir()
 		run(t, exec.Command("make", "-C", root, "rpm", "RPM_TOPDIR="+top, "VERSION=v"+newVersion, "PREBUILT="+filepath.Join(k.tree, "dist/release/linux-"+runtime.GOARCH, program)))
 		for _, name := range []string{program, compat} {
@@ -266,7 +268,7 @@ func withoutFlags(files []string) []string {
 // rpmFiles returns the path, mode and flags of each file.
 func rpmFiles(t *testing.T, pkg string) []string {
 	t.Helper()
-	need(t, "rpm")
+	need.Program(t, "rpm")
 	var files []string
 	for line := range strings.Lines(run(t, exec.Command("rpm", "-qp", "--nosignature", "--qf", "[%{FILENAMES} %{FILEMODES:perms} %{FILEFLAGS:fflags} %{FILEUSERNAME}:%{FILEGROUPNAME}\n]", pkg))) {
 		owned := strings.TrimSpace(line)
@@ -284,7 +286,7 @@ func rpmFiles(t *testing.T, pkg string) []string {
 // debFiles returns the path and mode of each file. A .deb has also the directories above.
 func debFiles(t *testing.T, pkg string, want []string) []string {
 	t.Helper()
-	need(t, "dpkg-deb")
+	need.Program(t, "dpkg-deb")
 	var files []string
 	for line := range strings.Lines(run(t, exec.Command("dpkg-deb", "-c", pkg))) {
 		w := strings.Fields(line)
@@ -380,8 +382,8 @@ func TestPackagesAreReproducible(t *testing.T) {
 func TestPackagesAreSigned(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	need(t, "gpg")
-	need(t, "rpmkeys")
+	need.Program(t, "gpg")
+	need.Program(t, "rpmkeys")
 	k := makePackages(t)
 	dir := t.TempDir()
 	home := filepath.Join(dir, "home")

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 const root = "../.."
@@ -78,7 +80,7 @@ const most = 60
 
 func TestUnits(t *testing.T) {
 	t.Parallel()
-	need(t, "systemd-analyze")
+	need.Program(t, "systemd-analyze")
 	dir := t.TempDir()
 	names, err := filepath.Glob(filepath.Join(root, "systemd/*.*"))
 	if err != nil {
@@ -148,8 +150,8 @@ func TestBootUnit(t *testing.T) {
 
 func TestRPM(t *testing.T) {
 	t.Parallel()
-	need(t, "rpmbuild")
-	need(t, "cpio")
+	need.Program(t, "rpmbuild")
+	need.Program(t, "cpio")
 	top := t.TempDir()
 	run(t, exec.Command("make", "-C", root, "rpm", "RPM_TOPDIR="+top, "VERSION=v1.2.3-4-gabcdef0"))
 
@@ -218,13 +220,6 @@ func mustBindLazily(t *testing.T, program string) {
 	}
 	if values, _ := file.DynValue(elf.DT_BIND_NOW); len(values) > 0 {
 		t.Errorf("%s is linked with -z now", program)
-	}
-}
-
-func need(t *testing.T, program string) {
-	t.Helper()
-	if _, err := exec.LookPath(program); err != nil {
-		t.Skipf("no %s: tests/install-deps.sh installs it", program)
 	}
 }
 

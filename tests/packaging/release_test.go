@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
+
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
@@ -31,8 +33,9 @@ func TestRelease(t *testing.T) {
 	mustStart(t, program, "1.2.3")
 
 	t.Run("On glibc 2.27", func(t *testing.T) {
-		if os.Getuid() != 0 || runtime.GOARCH != "amd64" {
-			t.Skip("needs root, to change the root directory, and x86-64")
+		need.Root(t, "to change the root directory")
+		if runtime.GOARCH != "amd64" {
+			t.Skip("the packages are for x86-64")
 		}
 		root := filepath.Join(t.TempDir(), "root")
 		unpack(t, "testdata/glibc-2.27.debs", root)
@@ -88,7 +91,7 @@ func TestRelease(t *testing.T) {
 	})
 
 	t.Run("Package", func(t *testing.T) {
-		need(t, "rpmbuild")
+		need.Program(t, "rpmbuild")
 		top := t.TempDir()
 		run(t, exec.Command("make", "-C", root, "rpm", "RPM_TOPDIR="+top, "VERSION=v1.2.3", "PREBUILT="+program))
 		pkg := one(t, filepath.Join(top, "RPMS/*/nhc-gpu-1.2.3-*.rpm"))
@@ -113,7 +116,7 @@ func TestReleaseOfOtherArch(t *testing.T) {
 	if runtime.GOARCH == "arm64" {
 		arch, gcc = "amd64", "x86_64-linux-gnu-gcc"
 	}
-	need(t, gcc)
+	need.Program(t, gcc)
 	release(t, arch)
 }
 
@@ -157,7 +160,7 @@ func needsNoNewGLIBC(t *testing.T, program, newest string) (versions int) {
 func unpack(t *testing.T, list, dir string) {
 	t.Helper()
 	for _, tool := range []string{"curl", "ar", "xz", "gcc", "make"} {
-		need(t, tool)
+		need.Program(t, tool)
 	}
 	out, err := exec.Command(filepath.Join(root, "rpm/sysroot/unpack.sh"), list, dir).CombinedOutput()
 	if strings.Contains(string(out), "cannot download") {
@@ -184,7 +187,7 @@ func newer(a, b string) bool {
 func TestUnpack(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"curl", "ar", "xz", "sha256sum"} {
-		need(t, tool)
+		need.Program(t, tool)
 	}
 	dir := t.TempDir()
 	const script = `cd "$1" && mkdir -p tree/lib tree/usr/lib && echo so >tree/lib/libm.so.6 && ln -s /lib/libm.so.6 tree/usr/lib/libm.so &&

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -50,10 +51,8 @@ type system struct {
 
 func newSystem(t *testing.T, release string, rpm bool) *system {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root, to change the root directory")
-	}
-	need(t, "debootstrap")
+	need.Root(t, "to change the root directory")
+	need.Program(t, "debootstrap")
 	low, err := roots[release]()
 	if errors.Is(err, errNoMirror) {
 		t.Skip(err)
@@ -68,7 +67,7 @@ func newSystem(t *testing.T, release string, rpm bool) *system {
 		}
 	}
 	if rpm {
-		need(t, "rpm")
+		need.Program(t, "rpm")
 		s.must("true") // the directory is there
 		s.installFirst(systemSpec)
 	}
@@ -179,7 +178,7 @@ func (s *system) installFirst(spec string) {
 
 func buildRPM(t *testing.T, text string) string {
 	t.Helper()
-	need(t, "rpmbuild")
+	need.Program(t, "rpmbuild")
 	top := t.TempDir()
 	spec := filepath.Join(top, "a.spec")
 	if err := os.WriteFile(spec, []byte(text), 0o644); err != nil {

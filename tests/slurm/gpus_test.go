@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // gpusOfNode is the number of GPUs of a node that has GPUs.
@@ -50,9 +50,7 @@ func startGPUs(t *testing.T, lines ...string) *Cluster {
 func newGPUCluster(t *testing.T, lines ...string) *Cluster {
 	t.Helper()
 	for _, program := range []string{"gcc", "rsyslogd"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("no %s: tests/install-deps.sh installs it", program)
-		}
+		need.Program(t, program)
 	}
 	c := newCluster(t)
 	c.conf += gpuConf + strings.Join(lines, "\n") + "\n"

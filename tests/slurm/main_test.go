@@ -16,12 +16,12 @@ package slurm_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 func TestMain(m *testing.M) {
@@ -62,17 +62,13 @@ var builtBinary = sync.OnceValues(func() (string, error) {
 // skipUnlessAble skips a test that cannot start a cluster here.
 func skipUnlessAble(t *testing.T, root string) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("a cluster needs root")
-	}
+	need.Root(t, "a cluster of Slurm")
 	for _, program := range []string{"slurmctld", "slurmd", "scontrol", "munged"} {
 		if !installed(root, program) {
-			t.Skipf("no %s in %s: tests/install-deps.sh installs it", program, root)
+			need.Skip(t, "no %s in %s: tests/install-deps.sh installs it", program, root)
 		}
 	}
-	if _, err := exec.LookPath("nsenter"); err != nil {
-		t.Skip("no nsenter (util-linux)")
-	}
+	need.Program(t, "nsenter")
 }
 
 func installed(root, program string) bool {

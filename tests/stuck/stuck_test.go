@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 var program string
@@ -29,8 +30,7 @@ func TestMain(m *testing.M) {
 		os.Exit(insideDeadMount())
 	}
 	if os.Geteuid() != 0 {
-		fmt.Println("skip tests/stuck: needs root to mount, freeze and enter cgroups")
-		os.Exit(0)
+		os.Exit(need.Exit("tests/stuck: needs root to mount, freeze and enter cgroups"))
 	}
 	os.Exit(built.Main(m, &program))
 }
@@ -109,7 +109,7 @@ func TestFrozenFileSystem(t *testing.T) {
 	must(t, os.Truncate(image, 16<<20))
 	for _, argv := range [][]string{{"mkfs.ext4", "-q", "-F", image}, {"mount", "-o", "loop", image, mnt}, {"fsfreeze", "-f", mnt}} {
 		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
-			t.Skipf("skip: %s: %v: %s", strings.Join(argv, " "), err, out)
+			t.Skipf("%s: %v: %s", strings.Join(argv, " "), err, out)
 		}
 	}
 	thaw := func() { _ = exec.Command("fsfreeze", "-u", mnt).Run() }
@@ -308,7 +308,7 @@ func TestStateFullOrReadOnly(t *testing.T) {
 			dir := "/run/nhc-gpu/" + node
 			must(t, os.MkdirAll(dir, 0o700))
 			if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "mode=700,"+opts, "tmpfs", dir).CombinedOutput(); err != nil {
-				t.Skipf("skip: mount tmpfs: %v: %s", err, out)
+				t.Skipf("mount tmpfs: %v: %s", err, out)
 			}
 			t.Cleanup(func() { _ = exec.Command("umount", dir).Run() })
 			a := ask(t, node, "* || echo reached\n")

@@ -15,7 +15,7 @@ func freezer(t *testing.T) string {
 	t.Helper()
 	group, err := os.MkdirTemp("/sys/fs/cgroup/freezer", "nhc-gpu-stuck-")
 	if err != nil {
-		t.Skipf("skip: needs cgroup v1 with the freezer: %v", err)
+		t.Skipf("needs cgroup v1 with the freezer: %v", err)
 	}
 	thaw := func() { _ = os.WriteFile(group+"/freezer.state", []byte("THAWED"), 0) }
 	t.Cleanup(func() {

@@ -3,13 +3,13 @@
 package supervisor
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 var program string
@@ -19,8 +19,7 @@ func TestMain(m *testing.M) {
 		os.Exit(insideCase())
 	}
 	if os.Geteuid() != 0 {
-		fmt.Println("skip tests/supervisor: needs root to mount, to trace and to drain")
-		os.Exit(0)
+		os.Exit(need.Exit("tests/supervisor: needs root to mount, to trace and to drain"))
 	}
 	os.Exit(built.Main(m, &program))
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -83,8 +84,9 @@ func TestAllOfTheSupervisorTouchesNoPath(t *testing.T) {
 
 func trace(t *testing.T, slow bool) {
 	t.Helper()
+	need.Program(t, "strace")
 	if out, err := exec.Command("strace", "-qq", "-o", os.DevNull, "true").CombinedOutput(); err != nil {
-		t.Skipf("needs strace and ptrace: %v: %s", err, out)
+		t.Skipf("needs ptrace: %v: %s", err, out)
 	}
 	for _, s := range scenarios {
 		if s.slow != slow {

@@ -163,7 +163,7 @@ func TestPagesHere(t *testing.T) {
 	clear(memory[:4<<20])
 	at, err := locatePages(memory)
 	if err != nil {
-		t.Skip(err) // a kernel for one node, or a container
+		t.Skip("a kernel for one node, or a container:", err)
 	}
 	var sum int64
 	for node, bytes := range at {

@@ -3,21 +3,19 @@ package cuda
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenccl"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // Each library in LIBRARY_DIRS is loaded by the file behind the links.
 func TestLibrariesLoadFromDirs(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("gcc"); err != nil {
-		t.Skip("no gcc in PATH")
-	}
+	need.Program(t, "gcc")
 	file, err := fakecuda.Place(t.TempDir(), fakecuda.Scenario(1))
 	if err != nil {
 		t.Fatal(err)

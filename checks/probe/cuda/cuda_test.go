@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -15,14 +14,13 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // fakeHost returns a host with the fake library of a scenario.
 func fakeHost(t *testing.T, scenario string, missing ...string) *probe.Host {
 	t.Helper()
-	if _, err := exec.LookPath("gcc"); err != nil {
-		t.Skip("skip: no gcc in PATH")
-	}
+	need.Program(t, "gcc")
 	lib, err := fakecuda.Place(t.TempDir(), scenario, missing...)
 	if err != nil {
 		t.Fatal(err)

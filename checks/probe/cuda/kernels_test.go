@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // The embedded programs are clang's output for the sources in the same directory. Another version
@@ -15,7 +17,7 @@ func TestPTXIsOfItsSource(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"clang-14", "make"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skip("skip: no " + tool + " in PATH")
+			t.Skip("no " + tool + " in PATH")
 		}
 	}
 	dir := t.TempDir()
@@ -68,9 +70,7 @@ func TestPTXIsForOldDrivers(t *testing.T) {
 // cores as the PTX ISA describes them. This does not show the result on a GPU.
 func TestTilesMultiply(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("gcc"); err != nil {
-		t.Skip("skip: no gcc in PATH")
-	}
+	need.Program(t, "gcc")
 	for sm, kernels := range map[string][]string{"70": {"gemm_f64", "gemm_f32", "gemm_f16_wmma"}, "80": {"gemm_f16", "gemm_bf16", "gemm_tf32"}, "89": {"gemm_e4m3"}} {
 		t.Run(sm, func(t *testing.T) {
 			t.Parallel()

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 func soon() time.Time { return time.Now().Add(time.Minute) }
@@ -202,6 +203,7 @@ func loopMount(t *testing.T, kind, options string, mib int64) string {
 	at := filepath.Join(dir, "at")
 	run := func(words ...string) {
 		t.Helper()
+		need.Program(t, words[0])
 		if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
 			t.Skipf("cannot %s here: %v: %s", words[0], err, out)
 		}
@@ -229,9 +231,7 @@ func loopMount(t *testing.T, kind, options string, mib int64) string {
 
 func TestDiskWriteExt4(t *testing.T) {
 	t.Parallel()
-	if os.Getuid() != 0 {
-		t.Skip("needs root to mount")
-	}
+	need.Root(t, "to mount")
 	h := probe.NewHost("/")
 	at := loopMount(t, "ext4", "rw", 64)
 	r, err := Write(t.Context(), h, at, 16<<20, soon(), nil)
@@ -251,9 +251,7 @@ func TestDiskWriteExt4(t *testing.T) {
 
 func TestDiskWriteTmpfs(t *testing.T) {
 	t.Parallel()
-	if os.Getuid() != 0 {
-		t.Skip("needs root to mount")
-	}
+	need.Root(t, "to mount")
 	r, err := Write(t.Context(), probe.NewHost("/"), loopMount(t, "tmpfs", "size=64m", 0), 8<<20, soon(), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakedcgm"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // A process loads only one libdcgm, and go-dcgm has one connection. So each test runs in its own
@@ -35,9 +36,7 @@ func inDCGMProcess(t *testing.T, lines []string, want string, body func(h *probe
 		}
 		os.Exit(0) // even if a call hangs
 	}
-	if _, err := exec.LookPath("gcc"); err != nil {
-		t.Skip("no gcc in PATH")
-	}
+	need.Program(t, "gcc")
 	dir := t.TempDir()
 	if _, err := fakedcgm.Place(dir, lines...); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // A process that only its environment assigns to the job is spared if it has any other claim. If
@@ -104,14 +105,12 @@ func TestJobProcessesOfHetJob(t *testing.T) {
 // startAs starts a program as a user and waits until a process runs sleep.
 func startAs(t *testing.T, uid int, argv ...string) *exec.Cmd {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t, "processes of several users")
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	if err := cmd.Start(); err != nil {
-		t.Skipf("start %s: %v", argv[0], err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
@@ -127,7 +126,7 @@ func awaitComm(t *testing.T, pid int, name string) {
 			return
 		}
 	}
-	t.Skipf("process %d does not become %s", pid, name)
+	t.Fatalf("process %d does not become %s", pid, name)
 }
 
 // A process in a user namespace runs for the user who created it, whatever its uid is there, as in
@@ -166,13 +165,11 @@ func TestUsersOfNamespaces(t *testing.T) {
 // Jobs depend on slurmd and slurmstepd, and the ancestors of this program have started it.
 func TestSpared(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t, "processes of several users")
 	h := probe.NewHost("/")
 	data, err := os.ReadFile("/bin/sleep")
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"slurmd": "slurmd is not killed: jobs depend on it", "slurmstepd": "slurmstepd is not killed: jobs depend on it", "slurmdx": ""} {
 		program := filepath.Join(t.TempDir(), name)
@@ -229,7 +226,7 @@ func TestRunningJobOf(t *testing.T) {
 	t.Parallel()
 	shell, err := os.ReadFile("/bin/sh")
 	if err != nil {
-		t.Skip(err)
+		t.Fatal(err)
 	}
 	dir := t.TempDir()
 	program := filepath.Join(dir, "slurmstepd")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // called starts a process of a user with an arbitrary command line.
@@ -34,15 +35,10 @@ func called(t *testing.T, program, name string, uid uint32) int {
 // With real processes: a process of an ordinary user named slurmstepd, even by a setuid program, is
 // not a step of a job; one of root is.
 func TestUsersAreNoSlurmstepd(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
+	need.Root(t, "processes of several users")
 	const user = 61234
-	sleep, err := exec.LookPath("sleep")
+	sleep, err := filepath.EvalSymlinks(need.Program(t, "sleep"))
 	if err != nil {
-		t.Skip(err)
-	}
-	if sleep, err = filepath.EvalSymlinks(sleep); err != nil {
 		t.Fatal(err)
 	}
 	dir, err := os.MkdirTemp("", "")

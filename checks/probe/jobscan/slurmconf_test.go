@@ -14,6 +14,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 func TestSlurmLines(t *testing.T) {
@@ -53,10 +54,7 @@ func TestHostlistHas(t *testing.T) {
 // Slurm itself expands the list for comparison.
 func TestHostlistAsSlurm(t *testing.T) {
 	t.Parallel()
-	scontrol, err := exec.LookPath("scontrol")
-	if err != nil {
-		t.Skip("no scontrol on this machine")
-	}
+	scontrol := need.Program(t, "scontrol")
 	conf := filepath.Join(t.TempDir(), "slurm.conf")
 	if err := os.WriteFile(conf, []byte("ClusterName=c\nSlurmctldHost=h\n"), 0o600); err != nil {
 		t.Fatal(err)

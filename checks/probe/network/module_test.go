@@ -177,7 +177,7 @@ func TestGenlOfThisMachine(t *testing.T) {
 	t.Parallel()
 	g, err := dialGenl()
 	if err != nil {
-		t.Skip("skip:", err)
+		t.Skip("no generic netlink:", err)
 	}
 	defer g.close()
 	if n, err := g.findFamily("nlctrl"); err != nil || n != unix.GENL_ID_CTRL {

@@ -182,7 +182,7 @@ func TestDiagSocketsOfThisMachine(t *testing.T) {
 	mine := openSockets(t)
 	only := func(sockets []Socket, err error) (list []string) {
 		if _, ok := errors.AsType[unix.Errno](err); ok || errors.Is(err, errNoDiag) {
-			t.Skip("skip: this kernel has no sock_diag ready:", err)
+			t.Skip("this kernel has no sock_diag ready:", err)
 		}
 		if err != nil {
 			t.Fatal(err)

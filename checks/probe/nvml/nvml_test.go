@@ -22,6 +22,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // askedNVML is the output of one process that has read everything from the fake library.
@@ -65,9 +66,7 @@ func TestMain(m *testing.M) {
 // askFake reads the library of a scenario. The snapshot is in its JSON form.
 func askFake(t *testing.T, scenario string, missing ...string) (snapshot map[string]any, a askedNVML) {
 	t.Helper()
-	if _, err := exec.LookPath("gcc"); err != nil {
-		t.Skip("no gcc in PATH")
-	}
+	need.Program(t, "gcc")
 	lib, err := fakenvml.Place(t.TempDir(), scenario, missing...)
 	if err != nil {
 		t.Fatal(err)
@@ -376,9 +375,7 @@ func TestNVMLBelowAnotherRoot(t *testing.T) {
 // GPUProcesses shows that the memory of a GPU is freed.
 func TestGPUProcessesAsksAgain(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("gcc"); err != nil {
-		t.Skip("no gcc in PATH")
-	}
+	need.Program(t, "gcc")
 	scenario := fakenvml.Scenario(fakenvml.H100, 8, "3 nvmlDeviceGetMemoryInfo = 80000 79000 1000", "3 nvmlDeviceGetMemoryInfo first 1 = 80000 70000 10000",
 		"3 nvmlDeviceGetComputeRunningProcesses first 1 = 100 9000", "4 nvmlDeviceGetMemoryInfo first 1 = 80000 70000 10000", "4 nvmlDeviceGetMemoryInfo error 15")
 	lib, err := fakenvml.Place(t.TempDir(), scenario)

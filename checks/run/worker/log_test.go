@@ -5,15 +5,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 const nobody = 65534
 
 // A user who controls the directory of a log can make root write only to a new file.
 func TestLogInSharedDirectory(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: the directories belong to other users")
-	}
+	need.Root(t, "the directories belong to other users")
 	must := func(err error) {
 		t.Helper()
 		if err != nil {

@@ -13,7 +13,7 @@ func TestTakeBoot(t *testing.T) {
 	t.Parallel()
 	boot, ok := bootTime()
 	if !ok {
-		t.Skip("skip: no clock of the boot")
+		t.Skip("no clock of the boot")
 	}
 	for _, test := range []struct {
 		age     time.Duration // after the boot

@@ -6,16 +6,14 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // TestOlderThan checks that a process that is querying the driver right now does not keep another
 // run from doing the same.
 func TestOlderThan(t *testing.T) {
 	t.Parallel()
-	sleep, err := exec.LookPath("sleep")
-	if err != nil {
-		t.Skip("skip: no sleep in PATH")
-	}
+	sleep := need.Program(t, "sleep")
 	cmd := &exec.Cmd{Path: sleep, Args: []string{wire.WorkerName + " " + StatesName, "60"}}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -229,7 +229,7 @@ func TestFindMIG(t *testing.T) {
 	}
 }
 
-// A prolog opens a record, and the epilog of the same job closes it with what has changed.
+// A prolog opens a record, and the epilog of the same job closes it with the changes since then.
 func TestRecordOfJob(t *testing.T) {
 	for _, tt := range []struct {
 		name    string

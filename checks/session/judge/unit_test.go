@@ -530,3 +530,20 @@ func TestAttribute(t *testing.T) {
 		t.Errorf("without a memory: jobs %q", got[0].Jobs)
 	}
 }
+
+// A line that changes TIMEOUT changes the limit of the checks after it.
+func TestTimeoutOfLines(t *testing.T) {
+	t.Parallel()
+	j, _ := newJudge(t, slurm.Manual, scenario{lines: "* || TIMEOUT=7\n* || check_file_test -d /\n* || eval TIMEOUT=5\n", words: "TIMEOUT=30"})
+	e := j.Engine(nil)
+	if got := e.Timeout(); got != 30*time.Second {
+		t.Errorf("before the lines: %s", got)
+	}
+	j.Assigned(&j.files.Plan.Steps[0])
+	if got := e.Timeout(); got != 7*time.Second {
+		t.Errorf("after an assignment: %s, want 7s", got)
+	}
+	if j.RunPlan(nil); e.Timeout() != 5*time.Second {
+		t.Errorf("after a line of bash: %s, want 5s", e.Timeout())
+	}
+}

@@ -22,6 +22,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sessiontest"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 func TestUseManager(t *testing.T) {
@@ -204,9 +205,7 @@ func TestRows(t *testing.T) {
 // Only one health check of slurmd runs at a time, until it lets the next one begin.
 func TestOpenState(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: only root's runs have a stored state")
-	}
+	need.Root(t, "only root's runs have a stored state")
 	first := sessiontest.New(t, slurm.HealthCheck)
 	name := "test-" + filepath.Base(filepath.Dir(first.Dir))
 	t.Cleanup(func() { os.RemoveAll(filepath.Join(node.StateRoot, name)) })

@@ -9,6 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sessiontest"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // The lines go to the log file, in one write; a file that cannot be written costs one warning.
@@ -51,9 +52,7 @@ func TestSharedLog(t *testing.T) {
 	if err := os.Mkdir(shared, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: the directory belongs to another user")
-	}
+	need.Root(t, "the directory belongs to another user")
 	if err := os.Chown(shared, 12345, 12345); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // oddNames are possible names of mount points, sources and devices.
@@ -33,10 +34,7 @@ done`
 
 func TestWordsSurviveBash(t *testing.T) {
 	t.Parallel()
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Skip("no bash to compare with")
-	}
+	bash := need.Program(t, "bash")
 	var in strings.Builder
 	for _, w := range oddNames {
 		in.WriteString(confLine("node*", shellWord(w)+" -f "+shellWord(w)))
