@@ -134,6 +134,8 @@ type Finding struct {
 	// when the results of a run are judged. Without a Check, the message is the whole reason.
 	Check string `json:"-"`
 	Jobs  string `json:"-"`
+
+	Silenced *Silenced `json:"-"` // a warning that a person has made of a failure; nil: none
 }
 
 // Of reports whether two devices are the same, as far as both are known.

@@ -53,6 +53,8 @@ type Result struct {
 	Remedy       checks.Remedy   `json:"remedy,omitempty"`
 	Message      string          `json:"message,omitempty"` // for a check that passed: what it has found
 	Milliseconds float64         `json:"milliseconds"`      // duration of the line
+
+	Silenced *checks.Silenced `json:"silenced,omitempty"` // a person has accepted this failure, which is a warning then
 }
 
 // Action is a decision about the node at Slurm.
@@ -171,7 +173,31 @@ const (
 	Undeliver  = "not-delivered"
 	NewOwner   = "owner"
 	Cleared    = "cleared"
+	Silenced   = "silenced"
 )
+
+// ByPerson reports whether the event is the action of a person, which Message describes, and no run.
+func (e *Event) ByPerson() bool {
+	return slices.Contains(e.Changed, Cleared) || slices.Contains(e.Changed, Silenced)
+}
+
+// Gone returns the findings of an earlier run that a person has accepted, and that this whole run of
+// their checks no longer has.
+func (e *Event) Gone(old *Event) (list []Result) {
+	if old == nil || e.Stopped {
+		return nil
+	}
+	for _, r := range old.Results {
+		if r.Silenced == nil {
+			continue
+		}
+		of := func(now Result) bool { return now.Check == r.Check }
+		if slices.ContainsFunc(e.Results, of) && !slices.ContainsFunc(e.Results, func(now Result) bool { return of(now) && now.Severity != checks.OK }) {
+			list = append(list, r)
+		}
+	}
+	return list
+}
 
 // Compare sets Changed and Since by the run before, which is nil for the first, and takes over its
 // failed outputs.
@@ -269,6 +295,9 @@ func (e *Event) Private() *Event {
 		r.Line, r.Message, r.Want, r.Got = "", "", "", ""
 		if r.hardware() == "" {
 			r.Device = checks.Device{}
+		}
+		if r.Silenced != nil {
+			r.Silenced = &checks.Silenced{Until: r.Silenced.Until, Since: r.Silenced.Since}
 		}
 		p.Results[i] = r
 	}

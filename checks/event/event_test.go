@@ -195,3 +195,37 @@ func TestJUnit(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+func TestGone(t *testing.T) {
+	t.Parallel()
+	accepted := Result{Check: "check_gpu_count", Code: "gpu.count", Severity: checks.Warn, Silenced: &checks.Silenced{By: "alice"}}
+	plain := Result{Check: "check_gpu_ecc", Code: "gpu.ecc.dram", Severity: checks.Warn}
+	old := &Event{Results: []Result{accepted, plain}}
+	pass, other := Result{Check: "check_gpu_count"}, Result{Check: "check_gpu_ecc"}
+	skipped := Result{Check: "check_gpu_count", Severity: checks.Skip}
+	for _, tt := range []struct {
+		name string
+		now  Event
+		old  *Event
+		want []Result
+	}{
+		{"it passes", Event{Results: []Result{pass, other}}, old, []Result{accepted}},
+		{"it is there", Event{Results: []Result{accepted, other}}, old, nil},
+		{"the check did not run", Event{Results: []Result{other}}, old, nil},
+		{"the check was skipped", Event{Results: []Result{skipped}}, old, nil},
+		{"one of its lines was skipped", Event{Results: []Result{pass, skipped}}, old, nil},
+		{"the run has stopped", Event{Results: []Result{pass}, Stopped: true}, old, nil},
+		{"the first run", Event{Results: []Result{pass}}, nil, nil},
+	} {
+		if diff := cmp.Diff(tt.want, tt.now.Gone(tt.old)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+	if fields := old.Journal("nhc")[0].Fields; fields["NHC_SILENCED"] != "accepted until the hardware changes" {
+		t.Errorf("journal %v", fields)
+	}
+	private := old.Private().Results[0].Silenced
+	if private == nil || private.By != "" || accepted.Silenced.By == "" {
+		t.Errorf("with privacy %+v, of %+v", private, accepted.Silenced)
+	}
+}

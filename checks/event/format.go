@@ -207,6 +207,7 @@ func (e *Event) Prometheus(autopilot bool) []byte {
 	for _, s := range order[:min(len(order), maxSeries)] {
 		fmt.Fprintf(&b, "nhc_gpu_check_result{check=%q,code=%q,device=%q} %d\n", label(s.check), label(s.code), label(s.device), values[s])
 	}
+	e.silenced(family, &b)
 	n := e.count()
 	if !e.Time.IsZero() { // no run yet
 		family("nhc_gpu_run_timestamp_seconds", "Time of the last run, in seconds since 1970.")
@@ -239,6 +240,27 @@ func (e *Event) Prometheus(autopilot bool) []byte {
 		e.autopilot(&b)
 	}
 	return []byte(b.String())
+}
+
+// silenced writes the failures that a person has accepted.
+func (e *Event) silenced(family func(name, help string), b *strings.Builder) {
+	seen := map[string]bool{}
+	for i := range e.Results {
+		r := &e.Results[i]
+		labels := fmt.Sprintf("check=%q,code=%q,device=%q", label(r.Check), label(r.Code), label(r.hardware()))
+		if r.Silenced == nil || seen[labels] || len(seen) >= maxSeries {
+			continue
+		}
+		if len(seen) == 0 {
+			family("nhc_gpu_silenced_until_timestamp_seconds", "End of a failure that a person has silenced, in seconds since 1970; 0: until the hardware changes.")
+		}
+		seen[labels] = true
+		var until int64
+		if !r.Silenced.Until.IsZero() {
+			until = r.Silenced.Until.Unix()
+		}
+		fmt.Fprintf(b, "nhc_gpu_silenced_until_timestamp_seconds{%s} %d\n", labels, until)
+	}
 }
 
 // autopilotNames are the checks with a result of 0 or 1 in IBM Autopilot, by its names

@@ -58,6 +58,9 @@ func (e *Event) fields(r *Result) []field {
 		list = append(list, field{"check", r.Check}, field{"code", r.Code}, field{"severity", r.Severity.String()}, field{"device", r.Device.Name},
 			field{"pci", r.Device.PCI}, field{"serial", r.Device.Serial}, field{"uuid", r.Device.UUID}, field{"want", r.Want}, field{"got", r.Got},
 			field{"remedy", string(r.Remedy)})
+		if r.Silenced != nil {
+			list = append(list, field{"silenced", r.Silenced.Term()})
+		}
 	}
 	kept := list[:0]
 	for _, f := range list {

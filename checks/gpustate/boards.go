@@ -3,6 +3,7 @@ package gpustate
 import (
 	"cmp"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -70,6 +71,9 @@ func keepBoards(env *checks.Env, n *nvml.Snapshot) {
 	}
 }
 
+// Board adds the stored serial number and UUID of a GPU.
+func Board(env *checks.Env, d checks.Device) checks.Device { return fromBoards(env, d) }
+
 // fromBoards adds the stored serial number and UUID of a GPU.
 func fromBoards(env *checks.Env, d checks.Device) checks.Device {
 	if d.Kind != "gpu" || d.Serial != "" {
@@ -79,6 +83,15 @@ func fromBoards(env *checks.Env, d checks.Device) checks.Device {
 		d.Serial, d.UUID = b.Serial, cmp.Or(d.UUID, b.UUID)
 	}
 	return d
+}
+
+// Boards returns the GPUs that this machine has, or had, in the order of their addresses.
+func Boards(env *checks.Env) (list []checks.Device) {
+	boards := recallBoards(env).Boards
+	for _, pci := range slices.Sorted(maps.Keys(boards)) {
+		list = append(list, checks.Device{Kind: "gpu", PCI: pci, Serial: boards[pci].Serial, UUID: boards[pci].UUID})
+	}
+	return list
 }
 
 // nameBoards adds serial numbers and UUIDs to findings about GPUs.

@@ -27,6 +27,7 @@ type Row struct {
 	Place    *checks.Place
 	Output   string // the output of a shell line, unless it is printed directly
 	Shell    bool   // a shell line
+	Silenced *checks.Silenced
 }
 
 // Report is the result of a run: the facts about the node and the results of the checks.
@@ -152,6 +153,8 @@ type (
 		TookMS  float64       `json:"took_ms"`
 		Output  string        `json:"output,omitempty"`
 		Place   *checks.Place `json:"place,omitempty"`
+
+		Silenced *checks.Silenced `json:"silenced,omitempty"`
 	}
 )
 
@@ -181,7 +184,7 @@ func (r *Report) JSON(w io.Writer) error {
 			row.Remedy = "none"
 		}
 		result := jsonResult{row.Severity.String(), row.Name, row.Line, row.Code, row.Device, row.Message, row.Fact, row.Detail, row.Want, row.Got, row.Remedy, row.Do,
-			float64(row.Took.Microseconds()) / 1000, row.Output, row.Place}
+			float64(row.Took.Microseconds()) / 1000, row.Output, row.Place, row.Silenced}
 		out.Results = append(out.Results, result)
 	}
 	e := json.NewEncoder(w)

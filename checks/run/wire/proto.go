@@ -49,6 +49,7 @@ const (
 	OpJobs   Op = "jobs"   // list the jobs that have a slurmstepd on the node
 	OpNotes  Op = "notes"  // read a journal
 	OpTopo   Op = "topo"   // read the topology of the node's devices
+	OpParts  Op = "parts"  // list GPUs, adapters and disks with their identities
 	OpSlurm  Op = "slurm"  // read the GPUs of a node from Slurm's configuration
 	OpNodes  Op = "nodes"  // find this host's names in Slurm's configuration
 
@@ -218,6 +219,8 @@ type Response struct {
 
 	Baselines []active.BaselineRow // ask
 
+	Devices []checks.Device // parts
+
 	Busy   *Holder  // open, lock: the holder of the lock; nil: the supervisor has it
 	Cut    bool     // exec: there was more output
 	Worn   bool     // this worker leaves after the answer, see cuda.Worn
@@ -255,6 +258,7 @@ func (m *Response) fields(c *codec) {
 	rare(c, &m.Programs)
 	text(c, &m.Text)
 	rare(c, &m.Baselines)
+	rare(c, &m.Devices)
 	rare(c, &m.Busy)
 	yes(c, &m.Cut)
 	yes(c, &m.Worn)

@@ -138,6 +138,8 @@ func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
 		return w.have(req)
 	case wire.OpTopo:
 		return &wire.Response{Topo: topology.AskTopology(w.env(req, w.vars.Plain))}
+	case wire.OpParts:
+		return listParts(w.env(req, w.vars.Plain))
 	case wire.OpSlurm:
 		return w.slurm(req)
 	case wire.OpNodes:

@@ -43,10 +43,6 @@ const (
 // NewRecords returns the records of a node.
 func NewRecords(n *node.Node) *Records { return &Records{n: n} }
 
-// asideLane is the worker that reads records while checks are running. The checks of the local
-// lane need the local worker.
-const asideLane checks.Lane = "jobs"
-
 func (r *Records) call(lane checks.Lane, q *wire.Request) run.Outcome {
 	return r.n.Pool.Call(r.n.Ctx, lane, q, r.n.Budget.Within(session.Record, time.Now()))
 }
@@ -167,7 +163,7 @@ func (r *Records) readXids(mark checks.LogMark) []checks.XidSeen {
 	if seen, ok := r.xids[mark]; ok {
 		return seen
 	}
-	resp, err := r.call(asideLane, &wire.Request{Op: wire.OpCount, Name: "xids", Mark: &mark, Line: "look for Xids of the job"}).Answer()
+	resp, err := r.call(node.AsideLane, &wire.Request{Op: wire.OpCount, Name: "xids", Mark: &mark, Line: "look for Xids of the job"}).Answer()
 	if err != nil {
 		r.n.Warn(fmt.Errorf("look for Xids: %w", err))
 		return nil
@@ -204,7 +200,7 @@ func (r *Records) All() (list []*slurm.Record, err error) {
 
 // Attribute adds to each failure the running jobs that it happened in.
 func (r *Records) Attribute(check string, list []checks.Finding) []checks.Finding {
-	list, _ = session.Attribute(check, list, func() []*slurm.Record { return r.readRunning(asideLane) }, r.readXids)
+	list, _ = session.Attribute(check, list, func() []*slurm.Record { return r.readRunning(node.AsideLane) }, r.readXids)
 	return list
 }
 

@@ -49,7 +49,7 @@ func (j *Judge) countAhead() {
 	}
 	const check = "check_gpu_recovery" // the site's policy for this check applies to such findings
 	from, action := len(j.fold.Failures()), j.files.Config.Of(check, "gpu").Action
-	j.Emit(j.fold.Findings(j.attribute(check, session.Soften(lost, action))))
+	j.Emit(j.fold.Findings(j.attribute(check, session.Soften(j.Silence(lost, ""), action))))
 	j.job.Blame.Judged(from, len(j.fold.Failures()), action)
 }
 

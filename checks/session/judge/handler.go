@@ -121,7 +121,7 @@ func (j *hearer) Call(dir, line string, words []string) run.NativeReply {
 		step.OnlyOld = step.MaxAge > 0 && j.n.Set.Job != nil && !j.n.Set.Job.Ended
 	}
 	result := j.Engine(nil).One(j.n.Ctx, step, req, plan.StepTimeout(info, c, j.files.Timeout()))
-	list := result.Findings
+	list := j.Silence(result.Findings, line)
 	if info.Active {
 		j.unanswered.Note(j.current, list, result.Earlier)
 	}
@@ -149,11 +149,11 @@ func (j *Judge) badUsage(info checks.Info, line string, err error) run.NativeRep
 	return run.NativeReply{Findings: j.keepUnknown([]checks.Finding{f})}
 }
 
-// keepUnknown keeps findings of checks that could not be evaluated: for the shell they are not
-// failures, and they must not drain the node.
+// keepUnknown keeps findings of checks that could not be evaluated, or that a person has accepted: for
+// the shell they are not failures, and they must not drain the node.
 func (j *Judge) keepUnknown(list []checks.Finding) (rest []checks.Finding) {
 	for _, f := range list {
-		if f.Severity == checks.Unknown {
+		if f.Severity == checks.Unknown || f.Silenced != nil {
 			j.Emit(j.fold.Findings([]checks.Finding{f}))
 			continue
 		}

@@ -105,7 +105,7 @@ func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
 	end := j.results.begin(&j.fold, s)
 	defer func() { end(res.Took, res.Fact) }()
 	from := len(j.fold.Failures())
-	res.Findings = j.excuse(res.Findings, s.Lacks)
+	res.Findings = j.Silence(j.excuse(res.Findings, s.Lacks), s.Text)
 	if j.job != nil {
 		j.job.Look(s.Name, res.Findings)
 	}
@@ -221,6 +221,11 @@ func (j *Judge) excuse(list []checks.Finding, lacks string) []checks.Finding {
 		return list
 	}
 	return session.Excuse(list, lacks)
+}
+
+// Silence returns the findings of a line with each failure that a person has accepted made a warning.
+func (j *Judge) Silence(list []checks.Finding, line string) []checks.Finding {
+	return j.n.Silence(list, line)
 }
 
 // mistakeIn returns the code and the text of the error in a line that has failed because bash cannot

@@ -51,6 +51,7 @@ type Node struct {
 	Background bool           // this is the detached half of a run
 	dir        slurm.StateDir // the state stored between runs; nil if it cannot be stored
 
+	accepted   accepted
 	slurmAsked bool  // Slurm's configuration has been read or not found
 	slurmDoubt error // why it cannot be read
 	warned     map[string]bool

@@ -73,6 +73,9 @@ func Deliver(n *node.Node, o conf.Output, run Run, e *event.Event) {
 	if d.fail("history", err); err == nil {
 		d.remembers = true
 		e.Compare(old)
+		if run == OfNode && !n.Role.AroundJob() {
+			d.endSilences(old)
+		}
 		if !n.Role.AroundJob() { // the job waits: the next health check keeps the evidence
 			archive, e.Evidence = archiveOf(e, old, n.Set.Past)
 		}
@@ -249,11 +252,21 @@ func (d *delivery) command() {
 	}
 }
 
-// Note adds a person's action to the history of the node.
-func Note(n *node.Node, what string) {
+// endSilences ends what was accepted until the hardware changes if it is gone.
+func (d *delivery) endSilences(old *event.Event) {
+	for _, r := range d.event.Gone(old) {
+		if err := d.n.EndGone(r.Code, r.Device); err != nil {
+			d.n.Warn(fmt.Errorf("end the silence of %s: %w", r.Code, err))
+		}
+	}
+}
+
+// Note adds a person's action to the history of the node. kind is [event.Cleared] or
+// [event.Silenced].
+func Note(n *node.Node, kind, what string) {
 	e := &event.Event{
 		Schema: event.Schema, Node: n.Name, Time: time.Now().UTC().Truncate(time.Millisecond), Context: n.Role.String(), Mode: Mode(n),
-		Message: what, Results: []event.Result{}, Changed: []string{event.Cleared},
+		Message: what, Results: []event.Result{}, Changed: []string{kind},
 	}
 	d := delivery{n: n, event: e}
 	d.send(d.note(e))

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
@@ -124,7 +125,7 @@ func (m memory) clearWords(words []string, all bool) error {
 		what = "nothing: no such error is remembered"
 	}
 	if len(cleared) > 0 {
-		outputs.Note(r.Node, fmt.Sprintf("cleared %s, by %s", what, who))
+		outputs.Note(r.Node, event.Cleared, fmt.Sprintf("cleared %s, by %s", what, who))
 	}
 	sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{fmt.Sprintf("nhc-gpu clear %s%s: by %s: cleared %s", m.flag, strings.Join(rest, " "), who, what)})
 	fmt.Fprintln(console.Screen, "cleared", what)

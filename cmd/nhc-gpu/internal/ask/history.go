@@ -119,7 +119,7 @@ func historyLine(e *event.Event) string {
 	if slices.Contains(e.Changed, event.NewMode) {
 		about = append(about, "MODE="+e.Mode)
 	}
-	if slices.Contains(e.Changed, event.Cleared) {
+	if e.ByPerson() {
 		about = append(about, e.Message)
 	}
 	findings := e.Findings()

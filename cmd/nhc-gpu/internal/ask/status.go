@@ -191,6 +191,10 @@ func describe(w io.Writer, e *event.Event, others []*event.Event, now time.Time)
 		row("mode", "observe: no decision is carried out")
 	}
 	for _, f := range e.Findings() {
+		if f.Silenced != nil {
+			row("silenced", "%s", strings.TrimSpace(f.Code+" "+shortMessage(f)))
+			continue
+		}
 		row(f.Severity.String(), "%s", strings.TrimSpace(f.Code+" "+shortMessage(f)))
 		if do := checks.WhatToDo(f.Code); do != "" {
 			row("", "%s", do)

@@ -141,6 +141,8 @@ const OwnHelp = `
  bundle [FILE]     Write the evidence about this node into an archive
  job [ID]          Show what happened on this node while a job ran
  clear             Acknowledge GPU or port errors so that the node can return
+ silence CODE      Accept a known fault of this node until a date
+ accept CODE       Accept the present state until the hardware changes
  completion SHELL  Print a completion script for bash, zsh, fish or powershell
  version           Print the version, as --version does
  help [COMMAND]    Show this help, as -h and --help do, or that of a command

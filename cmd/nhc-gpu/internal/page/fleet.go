@@ -70,7 +70,7 @@ func NewFleet() *Fleet {
 // Add adds an event. The events of a node must come in the order of their times; an older one is
 // ignored. Runs around jobs count for the durations of checks only.
 func (f *Fleet) Add(e *event.Event) {
-	if slices.Contains(e.Changed, event.Cleared) { // a person's action, not a run
+	if e.ByPerson() { // a person's action, not a run
 		return
 	}
 	f.Events++

@@ -48,7 +48,7 @@ func (t *Table) Begin(s *plan.Step, _ int) {
 // Native adds the rows of a check.
 func (t *Table) Native(s *plan.Step, r checks.Result) bool {
 	t.fact = r.Fact
-	t.addRows(s, t.once(session.Soften(r.Findings, s.Policy.Action)), r.Took)
+	t.addRows(s, t.once(session.Soften(t.judge.Silence(r.Findings, s.Text), s.Policy.Action)), r.Took)
 	return true
 }
 
@@ -151,7 +151,7 @@ func (t *Table) lineFindings() (list []checks.Finding) {
 		list = append(list, f)
 	}
 	for _, f := range t.called {
-		if f.Code == checks.HeldCode {
+		if f.Code == checks.HeldCode || f.Silenced != nil {
 			list = append(list, f)
 		}
 	}
@@ -198,6 +198,7 @@ func (t *Table) addRows(s *plan.Step, list []checks.Finding, took time.Duration)
 		t.Rows = append(t.Rows, verdict.Row{
 			Severity: f.Severity, Name: name, Line: line, Code: f.Code, Device: f.Device, Message: message, Fact: fact, Detail: detail,
 			Want: f.Want, Got: f.Got, Took: took, Remedy: f.Remedy, Do: checks.WhatToDo(f.Code), Place: f.Place, Output: output, Shell: s.Kind != plan.Native,
+			Silenced: f.Silenced,
 		})
 	}
 }

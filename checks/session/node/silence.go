@@ -1,0 +1,113 @@
+package node
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
+)
+
+// silenceFile is the record of the faults that persons have accepted on this node.
+const silenceFile = "silence"
+
+// AsideLane is the worker that reads records while checks are running. The checks of the local lane
+// need the local worker.
+const AsideLane checks.Lane = "jobs"
+
+// accepted is what a run knows about accepted faults. It is read at the first failure.
+type accepted struct {
+	read    bool
+	list    []checks.Silence
+	present []checks.Device // nil: unknown
+}
+
+// Silence returns findings of a line with each failure that a person has accepted made a warning. A
+// run without failures reads nothing. Without the record a failure stays a failure.
+func (n *Node) Silence(list []checks.Finding, line string) []checks.Finding {
+	if checks.Worst(list) < checks.Fail || n.Set.Past == "" {
+		return list
+	}
+	if a := &n.accepted; !a.read {
+		a.read = true
+		var err error
+		if a.list, err = n.Silences(); err == nil && len(a.list) > 0 {
+			a.present, err = n.Parts()
+		}
+		if err != nil {
+			n.Warn(err)
+		}
+	}
+	if len(n.accepted.list) == 0 {
+		return list
+	}
+	return session.Silence(list, line, n.accepted.list, n.accepted.present, time.Now())
+}
+
+// Silences returns the faults that persons have accepted on this node.
+func (n *Node) Silences() (list []checks.Silence, err error) {
+	const what = "read the record of silenced faults"
+	q := &wire.Request{Op: wire.OpRecall, Name: silenceFile, Line: what}
+	resp, err := n.Pool.Call(n.Ctx, AsideLane, q, n.Budget.Within(session.Record, time.Now())).AnswerTo(what)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range resp.Records {
+		switch {
+		case r.Name != silenceFile:
+			continue
+		case r.Err != "":
+			return nil, fmt.Errorf("%s: %s", what, r.Err)
+		case json.Unmarshal(r.Data, &list) != nil:
+			return nil, errors.New(what + ": it is damaged: every failure counts; remove silence.json and silence the faults again")
+		}
+	}
+	return list, nil
+}
+
+// KeepSilences replaces the record.
+func (n *Node) KeepSilences(list []checks.Silence) error {
+	if list == nil {
+		list = []checks.Silence{}
+	}
+	data, err := json.Marshal(list)
+	if err != nil {
+		return fmt.Errorf("write the record of silenced faults: %w", err)
+	}
+	q := &wire.Request{Op: wire.OpKeep, Name: silenceFile, Data: data, Line: "write the record of silenced faults"}
+	if _, err = n.Pool.Call(n.Ctx, AsideLane, q, session.Record).AnswerTo(q.Line); err != nil {
+		now, _ := n.Silences()
+		if kept, _ := json.Marshal(now); bytes.Equal(kept, data) { // in the spare directory
+			n.Warn(err)
+			err = nil
+		}
+	}
+	return err
+}
+
+// EndGone ends what was accepted about a finding that is gone.
+func (n *Node) EndGone(code string, device checks.Device) error {
+	list, err := n.Silences()
+	if err != nil {
+		return err
+	}
+	stay, ended := session.GoneSilences(list, code, device)
+	if len(ended) == 0 {
+		return nil
+	}
+	return n.KeepSilences(stay)
+}
+
+// Parts lists GPUs, adapters and disks with their identities.
+func (n *Node) Parts() ([]checks.Device, error) {
+	const what = "list the devices of the node"
+	resp, err := n.Pool.Call(n.Ctx, AsideLane, &wire.Request{Op: wire.OpParts, Line: what}, n.Budget.Within(session.Record, time.Now())).AnswerTo(what)
+	if err != nil {
+		return nil, err
+	}
+	return append([]checks.Device{}, resp.Devices...), nil
+}
