@@ -138,8 +138,8 @@ func EndSilences(list []checks.Silence, code, device string) (stay, ended []chec
 	return stay, ended
 }
 
-// GoneSilences is EndSilences for a finding that a run no longer has: what was accepted until the
-// hardware changes, or counts devices, has ended.
+// GoneSilences is EndSilences for a finding that a run no longer has: a silence until the hardware
+// changes, or of a number of devices, has ended.
 func GoneSilences(list []checks.Silence, code string, device checks.Device) (stay, ended []checks.Silence) {
 	for _, s := range list {
 		if s.Code == code && (s.Until.IsZero() || s.Devices != nil) && (s.Device == device || s.Device.Of(device)) {

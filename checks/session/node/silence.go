@@ -89,7 +89,7 @@ func (n *Node) KeepSilences(list []checks.Silence) error {
 	return err
 }
 
-// EndGone ends what was accepted about a finding that is gone.
+// EndGone ends the silences of a finding that is gone.
 func (n *Node) EndGone(code string, device checks.Device) error {
 	list, err := n.Silences()
 	if err != nil {

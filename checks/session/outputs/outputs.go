@@ -252,7 +252,7 @@ func (d *delivery) command() {
 	}
 }
 
-// endSilences ends what was accepted until the hardware changes if it is gone.
+// endSilences ends the silences of findings that are gone, if they have no date.
 func (d *delivery) endSilences(old *event.Event) {
 	for _, r := range d.event.Gone(old) {
 		if err := d.n.EndGone(r.Code, r.Device); err != nil {

@@ -48,8 +48,8 @@ code and one device, or one line of nhc.conf for a finding without a device. It 
 at the date, with --end, or when the device is replaced: its serial number, UUID or
 PCI address is another. Without CODE it lists the silenced faults of this node.
   CODE     a finding code: gpu.nvlink.down. It is at the end of a drain reason
-  DEVICE   as in the message, a PCI address, a UUID or a serial number. It can be
-           left out if the last run reported the code for one device only
+  DEVICE   as in the message, a PCI address, a UUID or a serial number. Omit it if
+           the last run reported the code for one device only
   DATE     2026-12-01 (ends at 0:00), 2026-12-01T12:00:00Z or +30d
 A line of bash has no code: change the line in nhc.conf. Needs root.
 
@@ -277,7 +277,7 @@ func futureFinding(present []checks.Device, code, device string) (f checks.Findi
 func endSilences(r *health.Run, list []checks.Silence, code, device string) error {
 	stay, ended := session.EndSilences(list, code, device)
 	if len(ended) == 0 {
-		return fmt.Errorf("%s is not silenced on this node; nhc-gpu silence lists what is", strings.TrimSpace(code+" "+device))
+		return fmt.Errorf("%s is not silenced on this node; nhc-gpu silence lists the silenced faults", strings.TrimSpace(code+" "+device))
 	}
 	if err := r.KeepSilences(stay); err != nil {
 		return err
