@@ -480,7 +480,7 @@ func TestLast(t *testing.T) {
 func TestNote(t *testing.T) {
 	t.Parallel()
 	n := sessiontest.New(t, slurm.Manual, "MODE=observe")
-	Note(n.Node, "alice cleared gpu3")
+	Note(n.Node, event.Cleared, "alice cleared gpu3")
 	list, err := History(n.Node, time.Now())
 	if err != nil || len(list) != 1 {
 		t.Fatalf("%d changes, %v", len(list), err)
