@@ -49,7 +49,7 @@ func (j *Judge) countAhead() {
 	}
 	const check = "check_gpu_recovery" // the site's policy for this check applies to such findings
 	from, action := len(j.fold.Failures()), j.files.Config.Of(check, "gpu").Action
-	j.Emit(j.fold.Findings(j.attribute(check, session.Soften(j.Silence(lost, ""), action))))
+	j.emit(j.fold.Findings(j.attribute(check, session.Soften(j.Silence(lost, ""), action))))
 	j.job.Blame.Judged(from, len(j.fold.Failures()), action)
 }
 
@@ -76,16 +76,16 @@ func (j *Judge) FinishJob() int {
 	failures := j.fold.Failures()
 	if len(failures) == 0 || j.every { // otherwise it ends as after a first failure
 		events, _ := j.fold.Finish(int(time.Since(j.n.Budget.Began).Seconds()))
-		j.Emit(events)
+		j.emit(events)
 	}
-	j.Emit(j.fold.Flush())
+	j.emit(j.fold.Flush())
 	j.debugEnd()
 	end := session.EndJob(&j.job.Blame, failures, j.n.Role, j.job.Job.ID, j.n.Set.Observes())
 	if end.Would != "" {
 		j.n.Would(end.Would)
 	}
 	if end.Blamed >= 0 && j.n.Set.Marks() && !j.files.Config.Role(j.files.Context()).Exit {
-		j.Emit(j.fold.Blame(end.Blamed))
+		j.emit(j.fold.Blame(end.Blamed))
 	}
 	if j.n.Role == slurm.Epilog {
 		j.closeRecord()
@@ -116,7 +116,7 @@ func (j *Judge) closeRecord() {
 // message.
 func (j *Judge) Finish() (exit int, doubt *string) {
 	events, exit := j.fold.Finish(int(time.Since(j.n.Budget.Began).Seconds()))
-	j.Emit(events)
+	j.emit(events)
 	j.debugEnd()
 	if exit == verdict.ExitUnknown && !j.fold.Failed() {
 		doubt = new(firstUnknown(j.fold.List()))

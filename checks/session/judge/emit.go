@@ -24,7 +24,7 @@ import (
 func (j *Judge) Start() {
 	j.update()
 	j.fold.Eval, j.fold.Logged, j.fold.Detach = j.files.Eval != "", j.n.Log.On, j.n.Background
-	j.Emit(j.fold.Start())
+	j.emit(j.fold.Start())
 }
 
 // Hold keeps the run from marking the node, also if a line sets MARK_OFFLINE.
@@ -38,7 +38,7 @@ func (j *Judge) Hold() {
 func (j *Judge) Abort(status int, text string) {
 	j.update()
 	j.fold.Logged = j.n.Set.Get("LOGFILE") != "-"
-	j.Emit(j.fold.Abort(status, text))
+	j.emit(j.fold.Abort(status, text))
 }
 
 // Over reports whether the run ended before its plan.
@@ -69,13 +69,13 @@ func foldSettings(set *setting.Settings, held, late bool) verdict.Settings {
 	}
 }
 
-// Emit carries out events of the fold.
-func (j *Judge) Emit(events []verdict.Event) {
+// emit carries out events of the fold.
+func (j *Judge) emit(events []verdict.Event) {
 	if helper, text := j.emitUntilHelper(events); helper {
 		rest := j.after
 		j.after = nil
 		j.siteHelper(false, j.fold.LastMessage(), text)
-		j.Emit(rest)
+		j.emit(rest)
 	}
 }
 
@@ -148,17 +148,17 @@ func (j *Judge) interrupted() {
 	sig := j.n.Signals.Caught()
 	j.n.Pool.Kill()
 	if sig == unix.SIGALRM { // from LBNL NHC's watchdog, or from a replacement of it
-		j.Emit(j.fold.Expired(""))
+		j.emit(j.fold.Expired(""))
 		return
 	}
 	text := "Terminated by signal " + unix.SignalName(sig) + "."
 	if j.job != nil { // a user or slurmd ended it: this is not a fault of the node
 		if !slices.ContainsFunc(j.fold.List(), func(f checks.Finding) bool { return f.Message == text }) {
-			j.Emit(j.fold.Findings([]checks.Finding{{Code: "probe.interrupted", Severity: checks.Unknown, Message: text}}))
+			j.emit(j.fold.Findings([]checks.Finding{{Code: "probe.interrupted", Severity: checks.Unknown, Message: text}}))
 		}
 		return
 	}
-	j.Emit(j.fold.Abort(128+int(sig), text))
+	j.emit(j.fold.Abort(128+int(sig), text))
 }
 
 // startsCommands reports whether steps of the plan, or scripts before it, start other

@@ -50,50 +50,19 @@ func (j *hearer) Forked(pid int) { j.forked(pid) }
 // Died emits the remaining events after the site's helper has ended.
 func (j *hearer) Died() { j.died() }
 
-func (j *Judge) died() {
-	rest := j.after
-	j.after = nil
-	j.Emit(rest)
-}
-
 // Syslog queues a line.
 func (j *hearer) Syslog(text string) { j.fold.Queue(text) }
 
 // Flush sends the queued lines.
-func (j *hearer) Flush() { j.Emit(j.fold.Flush()) }
+func (j *hearer) Flush() { j.emit(j.fold.Flush()) }
 
 // Changed reports that a check line has changed a setting.
 func (j *hearer) Changed() { j.changed() }
-
-func (j *Judge) changed() {
-	j.update()
-	j.timeout.Store(int64(j.files.Timeout()))
-	j.n.Pool.SetVars(j.n.Set.WorkerVars())
-}
 
 // Quit ends the run with the status of a script of the site.
 func (j *hearer) Quit(status int) {
 	if !j.fold.Over() {
 		j.fold.Quit(status)
-	}
-}
-
-// LoadScripts lets bash read the scripts of the site; if one cannot be read, the result is unknown.
-func (j *Judge) LoadScripts() {
-	err := j.files.LoadScripts()
-	switch {
-	case err == nil:
-	case errors.Is(err, run.ErrDeadline):
-		j.Emit(j.fold.Expired(j.bash.KillLine("load scripts of " + j.n.Set.Get("INCDIR"))))
-	case errors.Is(err, run.ErrInterrupted):
-		j.bash.End()
-		j.interrupted()
-	default:
-		j.bash.End()
-		j.bash.Unloaded = err
-		j.Emit(j.fold.Findings([]checks.Finding{{
-			Code: "scripts.unusable", Severity: checks.Unknown, Message: fmt.Sprintf("scripts are not used:  %v", err),
-		}}))
 	}
 }
 
@@ -140,7 +109,7 @@ func fails(message string) run.NativeReply {
 	return run.NativeReply{Findings: []checks.Finding{{Severity: checks.Fail, Message: message}}}
 }
 
-func (j *Judge) badUsage(info checks.Info, line string, err error) run.NativeReply {
+func (j *hearer) badUsage(info checks.Info, line string, err error) run.NativeReply {
 	var usage *checks.UsageError
 	if errors.As(err, &usage) && info.BadUsage != nil {
 		return run.NativeReply{Findings: j.keepUnknown(j.excuse([]checks.Finding{info.BadUsage(line, usage)}, ""))}
@@ -151,10 +120,10 @@ func (j *Judge) badUsage(info checks.Info, line string, err error) run.NativeRep
 
 // keepUnknown keeps findings of checks that could not be evaluated, or that a person has accepted: for
 // the shell they are not failures, and they must not drain the node.
-func (j *Judge) keepUnknown(list []checks.Finding) (rest []checks.Finding) {
+func (j *hearer) keepUnknown(list []checks.Finding) (rest []checks.Finding) {
 	for _, f := range list {
 		if f.Severity == checks.Unknown || f.Silenced != nil {
-			j.Emit(j.fold.Findings([]checks.Finding{f}))
+			j.emit(j.fold.Findings([]checks.Finding{f}))
 			continue
 		}
 		rest = append(rest, f)
@@ -163,7 +132,7 @@ func (j *Judge) keepUnknown(list []checks.Finding) (rest []checks.Finding) {
 }
 
 // keepSyslog queues findings for syslog; a failure of the same check sends them.
-func (j *Judge) keepSyslog(list []checks.Finding) (rest []checks.Finding) {
+func (j *hearer) keepSyslog(list []checks.Finding) (rest []checks.Finding) {
 	for _, f := range list {
 		if f.Severity == checks.Warn && (f.Syslog || f.Loud) {
 			j.fold.Queue(f.Message)

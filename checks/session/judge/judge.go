@@ -88,16 +88,23 @@ func (j *Judge) Begin(s *plan.Step, pid int) {
 	if pid == 0 {
 		pid = j.n.Pool.Pid(s.Lane)
 	}
-	j.Emit(j.fold.Begin(s.Text, pid))
+	j.emit(j.fold.Begin(s.Text, pid))
 }
 
 // forked records the process of a line that runs in the background (-f).
 func (j *Judge) forked(pid int) {
 	if j.waiting != "" {
-		j.Emit(j.fold.Begin(j.waiting, pid))
+		j.emit(j.fold.Begin(j.waiting, pid))
 		j.waiting = ""
 		j.n.Log.Flush() // the process writes to the log itself
 	}
+}
+
+// died emits the remaining events after the site's helper has ended.
+func (j *Judge) died() {
+	rest := j.after
+	j.after = nil
+	j.emit(rest)
 }
 
 // Native judges the findings of a check.
@@ -110,7 +117,7 @@ func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
 		j.job.Look(s.Name, res.Findings)
 	}
 	j.unanswered.Note(j.current, res.Findings, res.Earlier)
-	j.Emit(j.fold.Findings(j.attribute(s.Name, session.Soften(res.Findings, s.Policy.Action))))
+	j.emit(j.fold.Findings(j.attribute(s.Name, session.Soften(res.Findings, s.Policy.Action))))
 	j.judged(from, s)
 	return !j.fold.Over()
 }
@@ -119,7 +126,7 @@ func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
 func (j *Judge) Assigned(s *plan.Step) {
 	for _, v := range s.Sets {
 		if err := conf.WrongChoice(v.Name, v.Value); err != nil {
-			j.Emit(j.fold.Findings([]checks.Finding{{Code: "config.value", Severity: checks.Unknown, Message: fmt.Sprintf("%s: %v", s.Pos, err)}}))
+			j.emit(j.fold.Findings([]checks.Finding{{Code: "config.value", Severity: checks.Unknown, Message: fmt.Sprintf("%s: %v", s.Pos, err)}}))
 			continue
 		}
 		j.n.Set.Put(v.Name, v.Value, v.Export)
@@ -132,6 +139,13 @@ func (j *Judge) Assigned(s *plan.Step) {
 	j.changed()
 }
 
+// changed copies the settings after a line has changed one.
+func (j *Judge) changed() {
+	j.update()
+	j.timeout.Store(int64(j.files.Timeout()))
+	j.n.Pool.SetVars(j.n.Set.WorkerVars())
+}
+
 // Expired judges a step that did not end in time.
 func (j *Judge) Expired(s *plan.Step, hung *checks.Hung) {
 	end := j.results.begin(&j.fold, s)
@@ -141,7 +155,7 @@ func (j *Judge) Expired(s *plan.Step, hung *checks.Hung) {
 	if f, ok := hungFinding(s, hung, j.fold.ExpiredText(why)); ok {
 		j.fold.Called([]checks.Finding{f})
 	}
-	j.Emit(j.fold.Expired(why))
+	j.emit(j.fold.Expired(why))
 	j.judged(from, s)
 }
 
@@ -182,7 +196,7 @@ func (j *Judge) line(s *plan.Step) (more bool) {
 	f := &j.fold
 	if c, ok := j.n.Pool.Ledger().Find(checks.Shell, s.Text); ok {
 		j.forked(c.PID)
-		j.Emit(f.Expired("It hangs since an earlier run: " + run.Describe(c.Hung()) + "."))
+		j.emit(f.Expired("It hangs since an earlier run: " + run.Describe(c.Hung()) + "."))
 		return false
 	}
 	if err := j.bash.Need(j.n.Budget.End); err != nil {
@@ -205,11 +219,11 @@ func (j *Judge) line(s *plan.Step) (more bool) {
 	if exited {
 		j.died() // the remaining events of a shell that was about to exit
 		j.bash.Close()
-		j.Emit(f.Exited(status))
+		j.emit(f.Exited(status))
 	} else if code, mistake := j.mistake(s, status); mistake != "" {
-		j.Emit(f.Mistaken(status, code, mistake))
+		j.emit(f.Mistaken(status, code, mistake))
 	} else {
-		j.Emit(f.Ended(status))
+		j.emit(f.Ended(status))
 	}
 	return !f.Over()
 }
@@ -260,7 +274,7 @@ func (j *Judge) broken(line string, err error) (more bool) {
 	f := &j.fold
 	switch {
 	case errors.Is(err, run.ErrDeadline):
-		j.Emit(f.Expired(j.bash.KillLine(line)))
+		j.emit(f.Expired(j.bash.KillLine(line)))
 	case errors.Is(err, run.ErrInterrupted):
 		j.bash.End()
 		j.interrupted()
@@ -271,9 +285,28 @@ func (j *Judge) broken(line string, err error) (more bool) {
 			code = "shell.forged"
 		}
 		j.died() // the remaining events of a failure whose helper did not return
-		j.Emit(f.Broken(checks.Finding{Code: code, Severity: checks.Unknown, Message: fmt.Sprintf("Check %s:  %v", line, err)}))
+		j.emit(f.Broken(checks.Finding{Code: code, Severity: checks.Unknown, Message: fmt.Sprintf("Check %s:  %v", line, err)}))
 	}
 	return !f.Over()
+}
+
+// LoadScripts lets bash read the scripts of the site; if one cannot be read, the result is unknown.
+func (j *Judge) LoadScripts() {
+	err := j.files.LoadScripts()
+	switch {
+	case err == nil:
+	case errors.Is(err, run.ErrDeadline):
+		j.emit(j.fold.Expired(j.bash.KillLine("load scripts of " + j.n.Set.Get("INCDIR"))))
+	case errors.Is(err, run.ErrInterrupted):
+		j.bash.End()
+		j.interrupted()
+	default:
+		j.bash.End()
+		j.bash.Unloaded = err
+		j.emit(j.fold.Findings([]checks.Finding{{
+			Code: "scripts.unusable", Severity: checks.Unknown, Message: fmt.Sprintf("scripts are not used:  %v", err),
+		}}))
+	}
 }
 
 // MakePlan plans the run.

@@ -46,7 +46,7 @@ func TestFoldSettings(t *testing.T) {
 		{"standard output is the log", "SILENT=0 NHC_CHECK_FORKED=0 LOGFILE=-", false, false, settings{}},
 	} {
 		set := &setting.Settings{Vars: map[string]string{}}
-		for _, w := range strings.Fields(tt.vars) {
+		for w := range strings.FieldsSeq(tt.vars) {
 			name, value, _ := strings.Cut(w, "=")
 			set.Vars[name] = value
 		}
@@ -545,5 +545,22 @@ func TestTimeoutOfLines(t *testing.T) {
 	}
 	if j.RunPlan(nil); e.Timeout() != 5*time.Second {
 		t.Errorf("after a line of bash: %s, want 5s", e.Timeout())
+	}
+}
+
+// A person has no job: each failure concerns every job, and all lines run.
+func TestAnyJob(t *testing.T) {
+	t.Parallel()
+	j, _ := newJudge(t, slurm.Prolog, scenario{})
+	j.JudgeAnyJob()
+	if s := j.job.Job; s.ID != "" || s.Share != slurm.AllGPUs || j.job.Blame.OfJob([]checks.Finding{failed}) != 0 {
+		t.Errorf("job %+v", s)
+	}
+	if j.fold.Findings([]checks.Finding{failed}); !j.Goes() {
+		t.Error("a line that can change something does not run")
+	}
+	j, _ = newJudge(t, slurm.HealthCheck, scenario{})
+	if j.JudgeAnyJob(); j.job != nil || j.every {
+		t.Error("a health check is around a job")
 	}
 }

@@ -40,7 +40,7 @@ func newFiles(t *testing.T, n *sessiontest.Node) (*open.Files, *hearer) {
 	t.Helper()
 	h := new(hearer)
 	h.Bash = open.NewBash(n.Node, "nhc-test", false, -1, h)
-	t.Cleanup(h.Bash.Close)
+	t.Cleanup(h.Close)
 	f := open.New(n.Node, h.Bash)
 	f.SetBudget()
 	return f, h
@@ -119,7 +119,7 @@ func TestOpen(t *testing.T) {
 		{name: "a wrong table", files: map[string]string{"nhc-test.toml": "[[check]\n"}, err: "nhc-test.toml:"},
 		{name: "a named table that is missing", words: "TOMLFILE=/none/x.toml", err: "read /none/x.toml: no such file"},
 		{name: "profiles", files: map[string]string{"profiles.toml": "[[platform]]\nname = \"mine\"\ndevices = [\"abcd\"]\n"}, found: "profiles.toml"},
-		{name: "wrong profiles", files: map[string]string{"profiles.toml": "[[platfrom]]\n"}, err: "profiles.toml"},
+		{name: "wrong profiles", files: map[string]string{"profiles.toml": "[[platforms]]\n"}, err: "profiles.toml"},
 		{name: "named profiles that are missing", words: "PLATFORM_PROFILES=/none/p.toml", err: "read /none/p.toml: no such file"},
 		{name: "others can write the table", files: map[string]string{"nhc-test.toml": "[[check]]\nname = \"file_test\"\npath = \"/\"\n"}, mode: map[string]os.FileMode{"nhc-test.toml": 0o666}, err: "writable by others"},
 		{name: "others can write nhc.conf", files: map[string]string{"nhc-test.conf": conf}, mode: map[string]os.FileMode{"nhc-test.conf": 0o666}, found: "nhc-test.conf", lines: "writable by others"},

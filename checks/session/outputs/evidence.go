@@ -25,7 +25,7 @@ func archiveOf(e, old *event.Event, past string) (name, path string) {
 	for _, r := range e.Findings() {
 		known := old != nil && old.Evidence != "" && slices.ContainsFunc(old.Results, func(was event.Result) bool { return was.Code == r.Code && was.Severity == checks.Fail })
 		if r.Severity == checks.Fail && r.Code != "" && !known {
-			name = EvidenceName(e.Time, r.Code)
+			name = evidenceName(e.Time, r.Code)
 			return name, filepath.Join(past, evidence.Dir, name)
 		}
 	}
@@ -35,8 +35,8 @@ func archiveOf(e, old *event.Event, past string) (name, path string) {
 	return "", e.Evidence
 }
 
-// EvidenceName returns the name of an archive. Names sort by time.
-func EvidenceName(at time.Time, code string) string {
+// evidenceName returns the name of an archive. Names sort by time.
+func evidenceName(at time.Time, code string) string {
 	return at.UTC().Format("20060102T150405Z") + "-" + code + ".tar.gz"
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
 )
 
 // Main runs the tests of a package, or a worker or bash of one of them: the program of the tests is
@@ -121,23 +122,21 @@ esac`)
 // Write writes a file of the node.
 func (n *Node) Write(t *testing.T, name, text string) {
 	t.Helper()
-	n.write(t, name, text, 0o644)
+	n.write(t, name, text, func(path string, data []byte) error { return os.WriteFile(path, data, 0o644) })
 }
 
 // Script writes a program of the node for sh.
 func (n *Node) Script(t *testing.T, name, text string) {
 	t.Helper()
-	n.write(t, name, "#!/bin/sh\n"+text+"\n", 0o755)
+	n.write(t, name, "#!/bin/sh\n"+text+"\n", built.WriteProgram)
 }
 
-func (n *Node) write(t *testing.T, name, text string, mode os.FileMode) {
+func (n *Node) write(t *testing.T, name, text string, write func(path string, data []byte) error) {
 	t.Helper()
 	path := filepath.Join(n.Dir, name)
 	err := os.MkdirAll(filepath.Dir(path), 0o755)
 	if err == nil {
-		syscall.ForkLock.RLock() // the kernel runs no file that a child has open for writing
-		err = os.WriteFile(path, []byte(text), mode)
-		syscall.ForkLock.RUnlock()
+		err = write(path, []byte(text))
 	}
 	if err != nil {
 		t.Fatal(err)
