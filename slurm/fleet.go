@@ -20,9 +20,13 @@ type FleetNode struct {
 	Reason string
 }
 
-// FleetArgv is the command whose output [ParseFleet] reads: one line for each node and partition. The
-// reason is last, because it may contain anything.
-var FleetArgv = []string{"sinfo", "-h", "-N", "-o", "%N|%t|%H|%u|%E"}
+// FleetArgv is the command whose output [ParseFleet] reads: one line for each node and partition,
+// hidden ones, too. The reason is last, because it may contain anything.
+var FleetArgv = []string{"sinfo", "-a", "-h", "-N", "-o", "%N|%t|%H|%u|%E"}
+
+// FleetEnviron returns the environment of the commands of this file. The variables of a user's shell
+// must not change what they print (SLURM_TIME_FORMAT, SINFO_STATE and SINFO_PARTITION would).
+func FleetEnviron(env func(string) string) []string { return SettingsFrom(env).environ() }
 
 // ParseFleet parses the output of [FleetArgv]. A node of several partitions counts once.
 func ParseFleet(out []byte) (nodes []FleetNode, err error) {
@@ -75,13 +79,14 @@ func ReasonDevice(reason string) string {
 
 // FleetEvent is one time during which a node was out of service, from Slurm's accounting.
 type FleetEvent struct {
-	Node       string    `json:"node"`
-	Start, End time.Time // End is zero while it lasts
-	State      string    `json:"state"`
-	User       string    `json:"user"`
-	Reason     string    `json:"reason"`
-	Code       string    `json:"code,omitempty"`
-	Device     string    `json:"device,omitempty"`
+	Node   string    `json:"node"`
+	Start  time.Time `json:"start"`
+	End    time.Time `json:"end,omitzero"` // zero while it lasts
+	State  string    `json:"state"`
+	User   string    `json:"user"`
+	Reason string    `json:"reason"`
+	Code   string    `json:"code,omitempty"`
+	Device string    `json:"device,omitempty"`
 }
 
 // EventArgv returns the command whose output [ParseEvents] reads: the events since a time.

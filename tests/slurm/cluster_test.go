@@ -31,11 +31,13 @@ type Cluster struct {
 	pid   string // process 1 of its bubble
 	group string // its directory below freezerDir
 	root  string // the system whose Slurm runs
-	conf  string // slurm.conf, except the nodes
+	conf  string // slurm.conf, except nodes and partitions
 	ctld  *process
 	Nodes []*Node
 
-	version string // "slurm-wlm 22.05.8"
+	partitions string   // lines of slurm.conf
+	beforeCtld []func() // start what slurmctld needs, when munged runs
+	version    string   // "slurm-wlm 22.05.8"
 }
 
 // start starts a cluster of four idle nodes, whose health checks run every two seconds and pass.
@@ -49,7 +51,7 @@ func start(t *testing.T) *Cluster {
 // newCluster creates the files of a cluster that is not started yet.
 func newCluster(t *testing.T) *Cluster {
 	t.Helper()
-	c := &Cluster{t: t, dir: t.ArtifactDir(), conf: string(slurmConf), root: cmp.Or(os.Getenv("NHC_GPU_SLURM_ROOT"), "/")}
+	c := &Cluster{t: t, dir: t.ArtifactDir(), conf: string(slurmConf), root: cmp.Or(os.Getenv("NHC_GPU_SLURM_ROOT"), "/"), partitions: "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"}
 	skipUnlessAble(t, c.root)
 	if err := os.Chmod(c.dir, 0o755); err != nil { // users of the cluster read its slurm.conf
 		t.Fatal(err)
@@ -85,6 +87,9 @@ func (c *Cluster) up(first ...func()) {
 		_, err := os.Stat(c.inside("/run/munge/munge.socket"))
 		return "no socket", err == nil
 	})
+	for _, f := range c.beforeCtld {
+		f()
+	}
 	c.StartCtld()
 	for _, n := range c.Nodes {
 		n.start()
@@ -124,7 +129,7 @@ func (c *Cluster) writeConf() {
 	for i, n := range c.Nodes {
 		text += fmt.Sprintf("NodeName=%s NodeAddr=127.0.0.1 Port=%d CPUs=16 RealMemory=1000000 %s\n", n.Name, 6821+i, n.conf)
 	}
-	c.write("etc/slurm.conf", []byte(text+"PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"), 0o644)
+	c.write("etc/slurm.conf", []byte(text+c.partitions), 0o644)
 }
 
 func (c *Cluster) mkdir(dir string) {

@@ -40,6 +40,10 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(tempDir)
+	if err := os.Chmod(tempDir, 0o755); err != nil { // users of a cluster run the program
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	return m.Run()
 }
 

@@ -32,7 +32,7 @@ func runSlurm(argv []string, words []string) ([]byte, error) {
 	defer r.Close()
 	ctx, cancel := context.WithTimeout(r.Ctx, slurmAnswers)
 	defer cancel()
-	out, err := r.Pool.Exec(ctx, argv, r.Set.Environ(), nil)
+	out, err := r.Pool.Exec(ctx, argv, slurm.FleetEnviron(r.Set.Get), nil)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("run %s: %w", argv[0], err)
