@@ -97,7 +97,7 @@ func (c *Cluster) up(first ...func()) {
 	for _, n := range c.Nodes {
 		n.WaitState("idle", 90*time.Second)
 	}
-	t.Logf("%s: 4 nodes idle after %v", c.version, time.Since(began).Round(time.Millisecond))
+	t.Logf("%s: %d nodes idle after %v", c.version, len(c.Nodes), time.Since(began).Round(time.Millisecond))
 }
 
 // writeFiles creates the cluster's directory.
@@ -110,8 +110,13 @@ func (c *Cluster) writeFiles() {
 	c.write("etc/munge.key", key, 0o400)
 	c.write("etc/plugstack.conf", nil, 0o644)
 	c.write("node.sh", nodeScript, 0o755)
-	for i := 1; i <= 4; i++ {
-		n := &Node{c: c, Name: fmt.Sprintf("gpu%02d", i)}
+	c.addNodes(4)
+}
+
+// addNodes adds nodes to a cluster that is not started yet.
+func (c *Cluster) addNodes(more int) {
+	for range more {
+		n := &Node{c: c, Name: fmt.Sprintf("gpu%02d", len(c.Nodes)+1)}
 		for _, dir := range []string{"nhc", "default", "log", "state", "past"} {
 			c.mkdir("nodes/" + n.Name + "/" + dir)
 		}
