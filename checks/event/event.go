@@ -59,9 +59,10 @@ type Result struct {
 
 // Action is a decision about the node at Slurm.
 type Action struct {
-	Action string `json:"action"` // none, drain, renew, resume
-	Sent   bool   `json:"sent"`   // false: nothing was due, the mode is observe, or the delivery failed
-	Owner  string `json:"owner"`  // who holds the node: nhc, other, "" for no one
+	Action string `json:"action"`           // none, drain, renew, resume
+	Sent   bool   `json:"sent"`             // false: nothing was due, the mode is observe, or the delivery failed
+	Owner  string `json:"owner"`            // who holds the node: nhc, other, "" for no one
+	Helper bool   `json:"helper,omitempty"` // the site's own OFFLINE_NODE or ONLINE_NODE got it, as in each run
 	Reason string `json:"reason,omitempty"`
 	Why    string `json:"why,omitempty"`
 	Error  string `json:"error,omitempty"` // why the decision was not delivered
@@ -223,9 +224,10 @@ func (e *Event) Compare(old *Event) {
 	add(NewMode, old.Mode != e.Mode)
 	now, before := e.Slurm.or(), old.Slurm.or()
 	decided := now.Action+now.Reason != before.Action+before.Reason
-	add(Drained, now.Action == "drain" && (now.Sent || decided))
-	add(Renewed, now.Action == "renew" && (now.Sent || decided))
-	add(Resumed, now.Action == "resume" && (now.Sent || decided))
+	sent := now.Sent && !now.Helper
+	add(Drained, now.Action == "drain" && (sent || decided))
+	add(Renewed, now.Action == "renew" && (sent || decided))
+	add(Resumed, now.Action == "resume" && (sent || decided && (!now.Helper || before.Action == "drain")))
 	add(Undeliver, now.Error != "" && now.Error != before.Error)
 	add(NewOwner, e.Slurm != nil && now.Owner != before.Owner && !slices.Contains(e.Changed, Drained) && !slices.Contains(e.Changed, Resumed))
 }

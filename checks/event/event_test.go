@@ -78,6 +78,9 @@ func TestCompare(t *testing.T) {
 		return e
 	}
 	later := func(e *Event) *Event { e.Time = e.Time.Add(time.Hour); return e }
+	helped := func() *Event {
+		return with(healthy(), func(e *Event) { e.Slurm = &Action{Action: "resume", Sent: true, Helper: true} })
+	}
 	for name, tt := range map[string]struct {
 		old, now *Event
 		want     []string
@@ -96,6 +99,10 @@ func TestCompare(t *testing.T) {
 		"would drain again":         {with(faulty(), func(e *Event) { e.Slurm.Sent = false }), with(faulty(), func(e *Event) { e.Slurm.Sent = false }), nil},
 		"slurmctld does not answer": {healthy(), with(faulty(), func(e *Event) { e.Slurm = &Action{Action: "none", Error: "timed out"} }), []string{NewVerdict, NewFinding, Undeliver}},
 		"drained by a person":       {healthy(), with(healthy(), func(e *Event) { e.Slurm = &Action{Action: "none", Owner: OwnerOther} }), []string{NewOwner}},
+		"a helper drains":           {healthy(), with(faulty(), func(e *Event) { e.Slurm.Helper = true }), []string{NewVerdict, NewFinding, Drained}},
+		"a helper drains again":     {with(faulty(), func(e *Event) { e.Slurm.Helper = true }), with(faulty(), func(e *Event) { e.Slurm.Helper = true }), nil},
+		"a helper resumes":          {faulty(), helped(), []string{NewVerdict, NewFinding, Resumed}},
+		"a helper resumes again":    {helped(), helped(), nil},
 		"Slurm was not asked":       {with(healthy(), func(e *Event) { e.Slurm = &Action{Owner: OwnerOther} }), with(healthy(), func(e *Event) { e.Slurm = nil }), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -142,7 +149,7 @@ func TestOnly(t *testing.T) {
 func TestPrivate(t *testing.T) {
 	t.Parallel()
 	p := faulty().Private()
-	for name, text := range map[string]string{"event": string(p.Line()), "metrics": string(faulty().Prometheus(true)), "private metrics": string(p.Prometheus(true))} {
+	for name, text := range map[string]string{"event": string(p.Line()), "metrics": string(faulty().Prometheus(true, "")), "private metrics": string(p.Prometheus(true, ""))} {
 		for _, word := range []string{"alice", "/x", "home", "lost |"} {
 			if strings.Contains(text, word) {
 				t.Errorf("%s: %q in %s", name, word, text)

@@ -29,7 +29,7 @@ func (e *Event) Write(w io.Writer, format string) (exit int, err error) {
 	case "junit":
 		err = e.junit(w)
 	case "prometheus":
-		_, err = w.Write(e.Prometheus(false))
+		_, err = w.Write(e.Prometheus(false, ""))
 	default:
 		panic("event: no format " + format)
 	}
@@ -182,8 +182,9 @@ func seconds(milliseconds float64) string { return fmt.Sprintf("%.3f", milliseco
 const maxSeries = 500
 
 // Prometheus returns the metrics of the event in the text format 0.0.4. No value of a label is a
-// name of a user, a process or a file. autopilot adds the gauge of IBM Autopilot.
-func (e *Event) Prometheus(autopilot bool) []byte {
+// name of a user, a process or a file. autopilot adds the gauge of IBM Autopilot. node is a label of
+// each series if it is not empty: the metrics of several nodes of one host differ only in it.
+func (e *Event) Prometheus(autopilot bool, node string) []byte {
 	var b strings.Builder
 	family := func(name, help string) {
 		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s gauge\n", name, help, name)
@@ -239,7 +240,21 @@ func (e *Event) Prometheus(autopilot bool) []byte {
 		family("autopilot_health_checks", "Summary of health checks, as IBM Autopilot exports it: 0 passed, 1 failed.")
 		e.autopilot(&b)
 	}
-	return []byte(b.String())
+	if node == "" {
+		return []byte(b.String())
+	}
+	var labelled strings.Builder
+	for line := range strings.Lines(b.String()) {
+		switch at := strings.IndexAny(line, "{ "); {
+		case strings.HasPrefix(line, "#"):
+			labelled.WriteString(line)
+		case line[at] == '{':
+			fmt.Fprintf(&labelled, "%s{slurm_node=%q,%s", line[:at], label(node), line[at+1:])
+		default:
+			fmt.Fprintf(&labelled, "%s{slurm_node=%q}%s", line[:at], label(node), line[at:])
+		}
+	}
+	return []byte(labelled.String())
 }
 
 // silenced writes the failures that a person has accepted.

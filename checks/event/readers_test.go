@@ -27,7 +27,7 @@ func TestPrometheus(t *testing.T) {
 		e.Results = append(e.Results, Result{Check: "check_x", Code: "x." + strings.Repeat("y", len(e.Results))})
 	}
 	parser := expfmt.NewTextParser(model.LegacyValidation)
-	families, err := parser.TextToMetricFamilies(bytes.NewReader(e.Prometheus(true)))
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(e.Prometheus(true, "")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,18 @@ func TestPrometheus(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := parser.TextToMetricFamilies(bytes.NewReader((&Event{}).Prometheus(true))); err != nil {
+	families, err = parser.TextToMetricFamilies(bytes.NewReader(e.Prometheus(true, "n7")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, f := range families {
+		for _, m := range f.GetMetric() {
+			if l := m.GetLabel()[0]; l.GetName() != "slurm_node" || l.GetValue() != "n7" {
+				t.Errorf("%s of a node of several: %v", name, m)
+			}
+		}
+	}
+	if _, err := parser.TextToMetricFamilies(bytes.NewReader((&Event{}).Prometheus(true, ""))); err != nil {
 		t.Errorf("no run: %v", err)
 	}
 }

@@ -90,7 +90,7 @@ func node(t *testing.T, dir, name, lines string) {
 		_ = os.RemoveAll("/run/nhc-gpu/" + name)
 		_ = os.RemoveAll("/var/lib/nhc-gpu/" + name)
 	})
-	cmd := exec.Command(program, "-a", "-D", dir, "LOGFILE=-", "MARK_OFFLINE=0")
+	cmd := exec.Command(program, "-a", "-D", dir, "LOGFILE=-", "MARK_OFFLINE=0", "HOSTNAME="+name)
 	cmd.Env = append(os.Environ(), "SLURMD_NODENAME="+name)
 	out, err := cmd.CombinedOutput()
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {

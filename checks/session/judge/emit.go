@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
@@ -106,6 +107,7 @@ func (j *Judge) emitUntilHelper(events []verdict.Event) (helper bool, text strin
 			j.tellSyslog(e.Text)
 		case verdict.Offline:
 			if helper {
+				j.noteHelper("OFFLINE_NODE", slurm.Drain, e.Text)
 				j.after = events[i+1:]
 				return true, strings.Join(forSyslog, "\n")
 			}
@@ -117,6 +119,7 @@ func (j *Judge) emitUntilHelper(events []verdict.Event) (helper bool, text strin
 			case !j.n.Set.CustomHelper("ONLINE_NODE"):
 				j.markOnline()
 			case !j.n.Set.Observes(): // a healthy run calls it each time: no decision to log
+				j.noteHelper("ONLINE_NODE", slurm.Resume, "")
 				j.siteHelper(true, "", "")
 			}
 		}
@@ -140,7 +143,22 @@ func joinSyslog(events []verdict.Event) (joined []verdict.Event) {
 
 // siteHelper lets the shell run the site's own helper.
 func (j *Judge) siteHelper(online bool, message, text string) {
-	j.bash.Helper(online, message, text, j.n.Budget.Helping(time.Now()))
+	if err := j.bash.Helper(online, message, text, j.n.Budget.Helping(time.Now())); err != nil {
+		j.n.Did.Sent, j.n.Did.Owner, j.n.Did.Error = false, "", err.Error()
+	}
+}
+
+// noteHelper records the call of a site's helper as the decision of the run. Only the helper knows
+// what became of the node.
+func (j *Judge) noteHelper(setting string, action slurm.Action, message string) {
+	a := &event.Action{Action: action.String(), Sent: !j.n.Set.Observes(), Helper: true, Why: setting + "=" + j.n.Set.Get(setting)}
+	if action == slurm.Drain {
+		a.Reason = slurm.Reason(message)
+	}
+	if a.Sent && action == slurm.Drain {
+		a.Owner = event.OwnerNHC
+	}
+	j.n.Did = a
 }
 
 // interrupted ends the run after a signal.
@@ -182,6 +200,7 @@ func (j *Judge) tellSyslog(text string) {
 
 func (j *Judge) markOffline(message string) {
 	if j.n.Set.Observes() && j.n.Set.CustomHelper("OFFLINE_NODE") {
+		j.noteHelper("OFFLINE_NODE", slurm.Drain, message)
 		j.n.Would(fmt.Sprintf("run %s for node %s: %s", j.n.Set.Get("OFFLINE_NODE"), j.n.Name, message))
 		return
 	}

@@ -180,17 +180,21 @@ func (b *Bash) test(command string) bool {
 	return err == nil && status == 0
 }
 
-// Helper lets the shell run the site's own helper.
-func (b *Bash) Helper(online bool, message, text string, deadline time.Time) {
-	err := b.Need(deadline)
+// Helper lets the shell run the site's own helper. A helper that fails has reported that itself.
+func (b *Bash) Helper(online bool, message, text string, deadline time.Time) error {
+	status, err := 0, b.Need(deadline)
 	if err == nil {
 		b.n.Log.Flush()
-		_, err = b.shell.Helper(online, message, text, deadline)
+		status, err = b.shell.Helper(online, message, text, deadline)
 	}
 	if err != nil {
 		b.End()
-		b.n.Warn(fmt.Errorf("run the site's helper: %w", err))
+		err = fmt.Errorf("run the site's helper: %w", err)
+		b.n.Warn(err)
+	} else if status != 0 {
+		err = fmt.Errorf("run the site's helper: exit status %d", status)
 	}
+	return err
 }
 
 // End kills the shell. The next use starts another one.

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -68,6 +70,7 @@ func Deliver(n *node.Node, o conf.Output, run Run, e *event.Event) {
 		e = e.Private()
 	}
 	d := delivery{n: n, Output: o, event: e, run: run, end: endOf(n, time.Now())}
+	d.separate()
 	archive := ""
 	old, err := d.last()
 	if d.fail("history", err); err == nil {
@@ -97,6 +100,21 @@ func Deliver(n *node.Node, o conf.Output, run Run, e *event.Event) {
 	}
 }
 
+// separate names the files of a node after it if its host has another name: several slurmd can share
+// a host, and each writes its own files.
+func (d *delivery) separate() {
+	host := d.n.Set.Get("HOSTNAME")
+	if short, _, _ := strings.Cut(host, "."); d.n.Name == host || d.n.Name == short {
+		return
+	}
+	d.label = d.n.Name
+	for _, path := range []*string{&d.Textfile, &d.JSONL} {
+		if ext := filepath.Ext(*path); *path != "" {
+			*path = strings.TrimSuffix(*path, ext) + "." + d.n.Name + ext
+		}
+	}
+}
+
 // endOf returns when the time of a run for outputs is over, zero for never.
 func endOf(n *node.Node, now time.Time) (end time.Time) {
 	switch {
@@ -119,6 +137,7 @@ type delivery struct {
 	n     *node.Node
 	run   Run
 	event *event.Event
+	label string    // the name of the node, if the host has another one
 	end   time.Time // when the time for outputs is over, zero for never
 
 	remembers bool // the memory of the node can be used
@@ -175,7 +194,7 @@ func (d *delivery) requests() (list []output) {
 		list = append(list, d.note(d.event))
 	}
 	if d.Textfile != "" && !d.n.Role.AroundJob() && d.run == OfNode { // the metrics describe the node
-		list = append(list, output{"textfile", &wire.Request{Op: wire.OpPut, Path: d.Textfile, Mode: textMode, Data: d.event.Prometheus(d.Autopilot), Line: "write " + d.Textfile}})
+		list = append(list, output{"textfile", &wire.Request{Op: wire.OpPut, Path: d.Textfile, Mode: textMode, Data: d.event.Prometheus(d.Autopilot, d.label), Line: "write " + d.Textfile}})
 	}
 	if d.Journald {
 		var entries []wire.Entry
