@@ -487,7 +487,7 @@ func TestGoodConfigurations(t *testing.T) {
 	}
 	for file, text := range good {
 		for _, f := range judged(file, text).list {
-			if f.Severity > remark {
+			if f.Severity > remark || strings.HasPrefix(f.Now, "the check runs twice") {
 				t.Errorf("%s\n%.300s", &f, text)
 			}
 		}
@@ -514,6 +514,7 @@ const goodOfSites = ` * || export NHC_RM=slurm
 /^s(has|sky|gpu)/ || check_ps_service -E '/usr/lpp/mmfs/bin/mmsysmoncontrol stop' -f -d 'mmsysmon.py' mmsysmon
  * || check_fs_ifree /tmp 1k
  * || check_file_test -r -w -x -d -k /tmp /var/tmp
+ * || check_file_test -c /dev/null
  * || check_file_contents /etc/passwd "/^root:x:0:0:/" "sshd:*"
  * || check_ps_unauth_users log syslog kill
  * || check_ps_loadavg $((2*HW_CORES))

@@ -461,14 +461,15 @@ func reach(field reflect.StructField, value reflect.Value) (low, high, n float64
 }
 
 // onlyLimits reports whether all arguments of a check are numbers: none selects what it looks at.
-func onlyLimits(c checks.Check) bool {
+func onlyLimits(c checks.Check) (yes bool) {
 	for f := range reflect.Indirect(reflect.ValueOf(c)).Type().Fields() {
 		tagged := f.Tag.Get("arg") + f.Tag.Get("opt") + f.Tag.Get("long")
 		if f.Anonymous || tagged != "" && (f.Type.Kind() == reflect.String || f.Type.Kind() == reflect.Slice || f.Type.Kind() == reflect.Bool) {
 			return false
 		}
+		yes = yes || tagged != "" // a check without tags reads its arguments itself
 	}
-	return true
+	return yes
 }
 
 // briefAge returns the number of --max-age that has no unit and is less than an hour.
