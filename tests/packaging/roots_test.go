@@ -21,8 +21,10 @@ import (
 // roots are the systems in which packages are installed: made once, and never changed. There is no
 // mirror of an EL or a SLES for this suite, so the rpm is installed by rpm --root on a Debian.
 var roots = map[string]func() (string, error){
-	"bookworm": sync.OnceValues(func() (string, error) { return makeRoot("bookworm") }),
-	"noble":    sync.OnceValues(func() (string, error) { return makeRoot("noble") }),
+	"bookworm":       sync.OnceValues(func() (string, error) { return makeRoot("bookworm") }),
+	"noble":          sync.OnceValues(func() (string, error) { return makeRoot("noble") }),
+	"bookworm-slurm": sync.OnceValues(func() (string, error) { return makeRoot("bookworm-slurm") }),
+	"noble-slurm":    sync.OnceValues(func() (string, error) { return makeRoot("noble-slurm") }),
 }
 
 var errNoMirror = errors.New("the mirror cannot be reached")
@@ -83,13 +85,14 @@ mount --bind "$DIR/share" "$DIR/root/mnt"
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C DEBIAN_FRONTEND=noninteractive HOME=/root
 `
 
-// sh runs a script in the system. Each script has its own mount and process namespaces; files stay.
+// sh runs a script in the system. Each script has namespaces of its own, without a network; files
+// stay.
 func (s *system) sh(script string) (string, error) {
 	return s.command(enter+`exec chroot "$DIR/root" /bin/bash -c "$0"`, script)
 }
 
 func (s *system) command(how, what string, args ...string) (string, error) {
-	cmd := exec.Command("unshare", append([]string{"-mpf", "--kill-child", "sh", "-c", how, what}, args...)...)
+	cmd := exec.Command("unshare", append([]string{"-mpfinu", "--kill-child", "sh", "-c", how, what}, args...)...)
 	cmd.Env = append(os.Environ(), "LOW="+s.low, "DIR="+s.dir)
 	out, err := cmd.CombinedOutput()
 	return string(out), err

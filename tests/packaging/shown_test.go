@@ -1,0 +1,39 @@
+package packaging_test
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
+)
+
+// The way of a node, from an empty system to a repaired fault: shown.sh tells it. With go test -v its
+// output is printed.
+func TestShown(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	need(t, "gcc")
+	k := makePackages(t)
+	for release, name := range map[string]string{"bookworm": "Debian GNU/Linux 12", "noble": "Ubuntu 24.04"} {
+		t.Run(release, func(t *testing.T) {
+			t.Parallel()
+			s := newSystem(t, release+"-slurm", false)
+			share := filepath.Join(s.dir, "share")
+			if _, err := fakenvml.Place(filepath.Join(share, "nvml"), fakenvml.Scenario(fakenvml.H100, 8)); err != nil {
+				t.Fatal(err)
+			}
+			if err := fakenvml.Write(filepath.Join(share, "node"), fakenvml.Files(fakenvml.H100, 8)); err != nil {
+				t.Fatal(err)
+			}
+			run(t, exec.Command("cp", "shown.sh", "../slurm/slurm.conf", share))
+			story, err := s.sh("bash /mnt/shown.sh " + s.share([]string{k.deb(t, k.dir, program)})[0])
+			if err != nil || !strings.HasPrefix(story, "\n== "+name) || !strings.HasSuffix(story, "\n== All clear\n") {
+				t.Fatalf("%v\n%s", err, story)
+			}
+			t.Log(story)
+		})
+	}
+}
