@@ -1,5 +1,5 @@
 #!/bin/bash
-# shown.sh PACKAGE: tells how a node gets nhc-gpu, loses a GPU and returns to service. It runs in a
+# shown.sh PACKAGE: shows how a node gets nhc-gpu, loses a GPU and returns to service. It runs in a
 # system made by roots.sh, in namespaces of its own: Slurm, node_exporter and Prometheus are real,
 # the GPUs are simulated. /mnt has their files.
 set -euo pipefail
@@ -61,7 +61,7 @@ mkdir /sys/block
 : >/etc/resolv.conf
 mount --bind /mnt/node/proc/driver /proc/driver
 [ ! -e /proc/modules ] || mount --bind /mnt/node/proc/modules /proc/modules # not every kernel has modules
-lib=$(dirname "$(ldconfig -p | sed -n 's/.*libc\.so\.6 .*=> //p' | head -1)")
+lib=$(dirname "$(ldconfig -p | sed -n '/libc\.so\.6 /{s/.*=> //p;q}')")
 cp /mnt/nvml/libnvidia-ml.so.1 /mnt/nvml/nvml.scenario "$lib"
 ldconfig
 mkdir -p /run/shown/{run,log,state,spool} /run/munge /var/lib/prometheus/node-exporter
@@ -146,9 +146,9 @@ run 0 nhc-gpu status --fleet
 run 0 nhc-gpu history
 
 step "The evidence is kept"
-wait_for gpu.recovery.lost ls /var/lib/nhc-gpu/node01/evidence
+wait_for gpu.recovery.lost.tar.gz ls /var/lib/nhc-gpu/node01/evidence
 run 0 ls -l /var/lib/nhc-gpu/node01/evidence
-run 0 tar -tzf "$(ls /var/lib/nhc-gpu/node01/evidence/*gpu.recovery.lost*)"
+run 0 tar -tzf /var/lib/nhc-gpu/node01/evidence/*gpu.recovery.lost.tar.gz
 
 step "The GPU is replaced: nhc-gpu resumes the node"
 scenario

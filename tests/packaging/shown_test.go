@@ -10,8 +10,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
-// The way of a node, from an empty system to a repaired fault: shown.sh tells it. With go test -v its
-// output is printed.
+// A node gets nhc-gpu, loses a GPU, and returns to service: shown.sh has the steps, go test -v prints
+// its output.
 func TestShown(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -61,8 +61,11 @@ type fleetGroup struct {
 func groupFleet(nodes []slurm.FleetNode) (groups []*fleetGroup) {
 	byKey := map[string]*fleetGroup{}
 	for _, n := range nodes {
-		if n.Reason == "" || n.State.Class == slurm.InService && !n.State.Held {
+		switch inService := n.State.Class == slurm.InService && !n.State.Held; {
+		case inService, n.Reason == "" && n.State.Class == slurm.Unknown:
 			continue
+		case n.Reason == "":
+			n.Reason = "no reason, state " + n.State.Text
 		}
 		g := fleetGroup{Owner: "other", Reason: n.Reason, Devices: map[string]int{}}
 		key := "other " + n.Reason

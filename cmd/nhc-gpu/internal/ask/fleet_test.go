@@ -23,6 +23,8 @@ func TestGroupFleet(t *testing.T) {
 			fmt.Fprintf(&out, "n%03d|down*|2026-11-22T03:00:00|slurm|NHC: check_site:  my text\n", i)
 		case i == 16: // back in service: the reason is an old one
 			fmt.Fprintf(&out, "n%03d|idle|2026-11-22T03:00:00|root|NHC: gpu1 lost [gpu.recovery.lost]\n", i)
+		case i == 17:
+			fmt.Fprintf(&out, "n%03d|down*|Unknown|Unknown|none\n", i)
 		default:
 			fmt.Fprintf(&out, "n%03d|mix|Unknown|Unknown|none\n", i)
 		}
@@ -34,9 +36,9 @@ func TestGroupFleet(t *testing.T) {
 	var text strings.Builder
 	describeFleet(&text, len(nodes), groupFleet(nodes))
 	for _, want := range []string{
-		"1000 nodes: 13 drained by nhc-gpu, 3 out of service for another reason\n\n   12  gpu.recovery.lost  since 2026-11-22T03:19:00\n",
+		"1000 nodes: 13 drained by nhc-gpu, 4 out of service for another reason\n\n   12  gpu.recovery.lost  since 2026-11-22T03:19:00\n",
 		"n000, n001, n002, n003, n004, n005, n006, n007, n008, n009 and 2 more\n", "devices  gpu0 on 6, gpu1 on 6\n", "do       ",
-		"    3  disk  since", "    1  NHC: check_site:  my text  since",
+		"    3  disk  since", "    1  NHC: check_site:  my text  since", "    1  no reason, state down*  since unknown\n       nodes    n017\n",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("no %q in\n%s", want, text.String())
