@@ -21,6 +21,7 @@ type Outcome struct {
 	Kept    bool     // a healthy run does not resume the node: it has not checked the fault that the node is drained for
 	Pending bool     // a drain could not be delivered and is kept for the next run
 	Held    Reported // who holds the node, as far as this run knows
+	HeldFor string   // our reason in Slurm
 	Warning error    // an error of the state directory, without other effects
 }
 
@@ -69,7 +70,7 @@ func (c *Controller) Act(ctx context.Context, verdict Verdict, role Role) (Outco
 
 // leave makes no call, and stores slurmd's latest report on the node.
 func (c *Controller) leave(ctx context.Context, m Memory, v Verdict) (Outcome, error) {
-	out := Outcome{Decision: Decision{Why: "in service when last asked"}, Spared: true, Pending: m.Pending != (Pending{}), Held: m.Reported}
+	out := Outcome{Decision: Decision{Why: "in service when last asked"}, Spared: true, Pending: m.Pending != (Pending{}), Held: m.Reported, HeldFor: m.Reason}
 	if standing, why := m.findStanding(v); m.Reported == ReportedDrained && v.Healthy && len(standing) > 0 {
 		out.Kept, out.Why = true, keptFor(standing, why)
 	} else if m.Reported != ReportedOK {
@@ -269,7 +270,7 @@ func (c *Controller) withMemory(ctx context.Context, work func(*Memory, *Outcome
 	out.warn(err)
 	after := before
 	err = work(&after, &out)
-	out.Held = after.Reported
+	out.Held, out.HeldFor = after.Reported, after.Reason
 	out.Calls = c.calls - calls
 	out.warn(c.remember(before, after, lockErr == nil))
 	return out, err

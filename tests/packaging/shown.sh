@@ -67,8 +67,7 @@ ldconfig
 mkdir -p /run/shown/{run,log,state,spool} /run/munge /var/lib/prometheus/node-exporter
 
 . /etc/os-release
-slurm=$(slurmctld -V)
-step "$PRETTY_NAME, $slurm, Prometheus, and eight simulated H100"
+step "$PRETTY_NAME, $(slurmctld -V), Prometheus, and eight simulated H100"
 
 step "Settings first: MODE=observe. Then the package"
 printf 'NHC_CHECK_ALL=1\nMODE=observe\n' >/etc/default/nhc
@@ -94,10 +93,7 @@ NodeName=node01 NodeAddr=127.0.0.1 CPUs=16 RealMemory=1000000 Gres=gpu:8
 PartitionName=main Nodes=ALL Default=YES State=UP
 EOF
 echo 'Name=gpu File=/dev/nvidia[0-7]' >/etc/slurm/gres.conf
-case $slurm in
-  *' 22.05.'*) printf 'CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n' ;;
-  *) echo CgroupPlugin=disabled ;;
-esac >/etc/slurm/cgroup.conf
+echo CgroupPlugin=cgroup/v1 >/etc/slurm/cgroup.conf # Slurm uses no cgroup here, and cannot choose
 run 0 grep HealthCheck /etc/slurm/slurm.conf
 
 dd if=/dev/urandom of=/run/shown/munge.key bs=128 count=1 status=none
@@ -152,7 +148,7 @@ run 0 tar -tzf /var/lib/nhc-gpu/node01/evidence/*gpu.recovery.lost.tar.gz
 
 step "The GPU is replaced: nhc-gpu resumes the node"
 scenario
-wait_for idle sinfo -h -o %t
+wait_for ' idle ' sinfo -h -o ' %t ' # not idle*, as until slurmctld asks slurmd again
 wait_for 'node01: ok' nhc-gpu status
 wait_for '' "${ask_prometheus[@]}" "$firing"
 run 0 sinfo -N -o '%N %t %E'

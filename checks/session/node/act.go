@@ -86,7 +86,7 @@ func actionOf(out slurm.Outcome, err error, observes bool) *event.Action {
 	a := &event.Action{Action: out.Action.String(), Sent: err == nil && out.Action != slurm.None && !observes, Reason: out.Reason, Why: out.Why}
 	switch {
 	case out.Held == slurm.ReportedDrained && !observes: // with MODE=observe the memory has drains that were not sent
-		a.Owner = event.OwnerNHC
+		a.Owner, a.Reason = event.OwnerNHC, cmp.Or(out.Reason, out.HeldFor)
 	case out.Held == slurm.ReportedLeftAlone:
 		a.Owner = event.OwnerOther
 	}

@@ -122,7 +122,11 @@ func describeFleet(w io.Writer, all int, groups []*fleetGroup) {
 	for _, g := range groups {
 		count[g.Owner] += len(g.Nodes)
 	}
-	fmt.Fprintf(w, "%d nodes: %d drained by nhc-gpu, %d out of service for another reason\n", all, count["nhc"], count["other"])
+	nodes := "nodes"
+	if all == 1 {
+		nodes = "node"
+	}
+	fmt.Fprintf(w, "%d %s: %d drained by nhc-gpu, %d out of service for another reason\n", all, nodes, count["nhc"], count["other"])
 	for _, g := range groups {
 		what := cmp.Or(g.Code, g.Reason)
 		fmt.Fprintf(w, "\n%5d  %s  since %s\n", len(g.Nodes), what, cmp.Or(g.Since, "unknown"))
