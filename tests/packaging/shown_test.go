@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestShown(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	need(t, "gcc")
+	need.Program(t, "gcc")
 	k := makePackages(t)
 	for release, name := range map[string]string{"bookworm": "Debian GNU/Linux 12", "noble": "Ubuntu 24.04"} {
 		t.Run(release, func(t *testing.T) {

@@ -3,7 +3,6 @@ package slurm_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/monitoring"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -22,9 +22,7 @@ func TestMetrics(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	for _, program := range []string{"prometheus", "prometheus-node-exporter", "gcc"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("no %s: tests/install-deps.sh installs it", program)
-		}
+		need.Program(t, program)
 	}
 	c := newCluster(t)
 	c.addNodes(4) // the alert about many nodes wants five with one code
