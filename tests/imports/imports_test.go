@@ -68,7 +68,7 @@ var may = map[string][]string{
 	"checks/session/open":            {"checks", "checks/plan", "checks/probe", "checks/probe/*", "checks/run", "checks/run/wire", "checks/verdict", "checks/session", "checks/session/setting", "checks/session/node", "conf", "conf/match", "slurm"},
 	"checks/session/job":             {"checks", "checks/plan", "checks/probe", "checks/run", "checks/run/wire", "checks/session", "checks/session/node", "conf", "slurm"},
 	"checks/session/outputs":         {"checks", "checks/event", "checks/probe/*", "checks/run", "checks/run/wire", "checks/verdict", "checks/session/node", "checks/session/sink", "conf"},
-	"checks/session/sessiontest":     {"checks/run", "checks/run/wire", "checks/run/worker", "checks/session", "checks/session/node", "checks/session/setting", "checks/session/sink", "slurm", "tests/*"},
+	"checks/session/sessiontest":     {"checks", "checks/run", "checks/run/wire", "checks/run/worker", "checks/session", "checks/session/node", "checks/session/setting", "checks/session/sink", "slurm", "tests/*"},
 	"checks/session/judge":           {"conf/spell", "checks", "checks/event", "checks/plan", "checks/run", "checks/run/wire", "checks/verdict", "checks/session", "checks/session/job", "checks/session/node", "checks/session/open", "checks/session/outputs", "checks/session/setting", "checks/session/sink", "conf", "conf/match", "slurm"},
 	"slurm":                          {"checks"},
 	"cmd/nhc-gpu":                    {"checks", "checks/all", "checks/run", "checks/run/wire", "checks/run/worker", "checks/session", "checks/session/node", "checks/session/setting", "checks/session/sink", "checks/verdict", "slurm", "cmd/nhc-gpu/internal/*", "conf/spell"},

@@ -148,7 +148,9 @@ func list[T any](c *codec, l []T, value func(T) T) []T {
 		l = make([]T, n)
 	}
 	for i := range l {
-		l[i] = value(l[i])
+		if v := value(l[i]); c.reads { // requests to several lanes share a list
+			l[i] = v
+		}
 	}
 	return l
 }

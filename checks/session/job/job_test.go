@@ -15,6 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sessiontest"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
@@ -249,6 +250,7 @@ func TestRecordOfJob(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("SLURM_JOB_EXIT_CODE2", tt.exit)
 			n := sessiontest.New(t, slurm.Prolog)
+			n.Warm(t, checks.NVML, node.AsideLane)
 			around := func(role slurm.Role) *Around {
 				n.Role = role
 				a := AnyJob(NewRecords(n.Node))
@@ -351,6 +353,7 @@ func TestTidy(t *testing.T) {
 func TestAttribute(t *testing.T) {
 	t.Parallel()
 	n := sessiontest.New(t, slurm.HealthCheck)
+	n.Warm(t, node.AsideLane)
 	keep(t, n, newRecord("7", nil), newRecord("8", func(r *slurm.Record) { r.Failing = []string{slurm.FailingKey(failing)} }), newRecord("6", func(r *slurm.Record) { r.Begin.Boot = "then" }))
 	r := NewRecords(n.Node)
 	list := r.Attribute("check_gpu_ecc", []checks.Finding{failing})

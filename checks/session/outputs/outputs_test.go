@@ -353,9 +353,6 @@ func TestFailedOutputs(t *testing.T) {
 		{name: "a command that fails", out: conf.Output{Command: []string{"false"}, CommandOn: conf.Always, CommandTimeout: time.Minute}, want: "command", err: "run false: exit status 1"},
 		{name: "a command that does not exist", out: conf.Output{Command: []string{"DIR/none"}, CommandOn: conf.Always, CommandTimeout: time.Minute}, want: "command", err: "DIR/none"},
 		{name: "a command that does not end", out: conf.Output{Command: []string{"sleep", "60"}, CommandOn: conf.Always, CommandTimeout: 300 * time.Millisecond}, want: "command", err: "no end within 300ms"},
-		{name: "a command without time", out: conf.Output{Command: []string{"true"}, CommandOn: conf.Always, CommandTimeout: time.Minute}, prepare: func(n *sessiontest.Node) {
-			n.Budget.Began = time.Now().Add(-whole)
-		}, want: "command", err: "run true: no time is left"},
 		{name: "no memory", out: conf.Output{JSONL: "DIR/log", JSONLMax: 1 << 20}, prepare: func(n *sessiontest.Node) {
 			n.Set.Past = n.Dir + "/slurm" // a file
 			n.Pool.SetVars(n.Set.WorkerVars())
@@ -396,6 +393,21 @@ func TestFailedOutputs(t *testing.T) {
 	}
 }
 
+// A command is not started at the end of the time for outputs.
+func TestCommandWithoutTime(t *testing.T) {
+	t.Parallel()
+	n := sessiontest.New(t, slurm.HealthCheck)
+	d := delivery{n: n.Node, Output: conf.Output{Command: []string{"touch", n.Dir + "/ran"}, CommandOn: conf.Always, CommandTimeout: time.Minute}, event: newEvent(), end: time.Now()}
+	d.command()
+	want := []event.Failure{{Output: "command", Error: "run touch: no time is left"}}
+	if diff := cmp.Diff(want, d.failed); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if _, err := os.Stat(n.Dir + "/ran"); err == nil {
+		t.Error("the command has run")
+	}
+}
+
 // Runs that say nothing about this node leave nothing, and a prolog leaves no archive.
 func TestDeliverNothing(t *testing.T) {
 	t.Parallel()
@@ -417,8 +429,8 @@ func TestDeliverNothing(t *testing.T) {
 	e := newEvent("gpu.ecc")
 	e.Context = "prolog"
 	Deliver(n.Node, conf.Output{}, OfNode, e)
-	if n.Read("past/run-prolog.json") == "" || archives(n) > 0 {
-		t.Errorf("a prolog keeps its event %v, and %d archives, want none", n.Read("past/run-prolog.json") != "", archives(n))
+	if archives(n) > 0 || e.Evidence != "" {
+		t.Errorf("a prolog keeps %d archives, %q, want none", archives(n), e.Evidence)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/worker"
@@ -106,6 +107,7 @@ func New(t *testing.T, role slurm.Role, words ...string) *Node {
 	n.Log = &sink.Log{Pool: n.Pool, Out: n.Out, Err: n.Err}
 	n.Pool.SetVars(set.WorkerVars())
 	t.Cleanup(n.Pool.Close)
+	n.Warm(t, checks.Local)
 	n.Write(t, "slurm", "idle none\n")
 	n.Script(t, "bin/sinfo", `cat "${0%/bin/*}/slurm"`)
 	n.Script(t, "bin/logger", `exec cat >>"${0%/bin/*}/syslog"`)
@@ -117,6 +119,17 @@ update\ State=DRAIN*) echo "drain ${reason#Reason=}" >$dir/slurm ;;
 update\ State=RESUME*) echo "idle none" >$dir/slurm ;;
 esac`)
 	return n
+}
+
+// Warm waits for the workers of lanes: on a loaded machine their start can take longer than the
+// limits of a run.
+func (n *Node) Warm(t *testing.T, lanes ...checks.Lane) {
+	t.Helper()
+	for _, lane := range lanes {
+		if err := n.Pool.Call(t.Context(), lane, &wire.Request{Op: wire.OpFind, Args: []string{"/"}, Line: "start"}, time.Minute).Failure(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // Write writes a file of the node.

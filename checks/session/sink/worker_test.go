@@ -20,6 +20,7 @@ func TestWrite(t *testing.T) {
 		{"no directory", "none/log", "", "warning: open "},
 	} {
 		n := sessiontest.New(t, slurm.HealthCheck, "LOGFILE=x")
+		n.Warm(t, "log")
 		n.Set.Vars["LOGFILE"] = n.Dir + "/" + tt.file
 		if _, err := n.Log.Parse(n.Set); err != nil {
 			t.Fatal(err)
@@ -48,6 +49,7 @@ func TestWrite(t *testing.T) {
 func TestSharedLog(t *testing.T) {
 	t.Parallel()
 	n := sessiontest.New(t, slurm.HealthCheck, "LOGFILE=x")
+	n.Warm(t, "log")
 	shared := n.Dir + "/shared"
 	if err := os.Mkdir(shared, 0o755); err != nil {
 		t.Fatal(err)
