@@ -40,6 +40,23 @@ func Since(env *checks.Env, mark checks.LogMark) (seen []checks.XidSeen, end che
 	return seen, end, nil
 }
 
+// Seen returns the errors of a GPU that the record of check_gpu_xid and the kernel's log have, also of
+// earlier boots. It writes nothing.
+func Seen(env *checks.Env, gpu checks.Device) (seen []checks.XidSeen) {
+	ledger, _, _ := recallXids(env)
+	_, _, _ = recordXids(env, ledger) // without the log, the record remains
+	for i := range ledger.Events {
+		x := &ledger.Events[i]
+		if x.GPU != gpu.PCI && (x.UUID == "" || x.UUID != gpu.UUID) || x.UUID != "" && gpu.UUID != "" && x.UUID != gpu.UUID {
+			continue
+		}
+		seen = append(seen, checks.XidSeen{
+			Code: x.Key.Code, Switch: x.Key.Switch, PCI: x.GPU, Lines: x.Lines, First: time.Unix(x.First, 0).UTC(), Last: time.Unix(x.Last, 0).UTC(), Text: x.Text,
+		})
+	}
+	return seen
+}
+
 // SwitchErrors returns the SXid errors of this boot that need action, to explain a failure of the
 // fabric: "SXid 20009 of 0000:05:00.0". check_gpu_xid reports errors of the reading.
 func SwitchErrors(env *checks.Env) (list []string) {

@@ -136,7 +136,7 @@ func lines(summary, word string) (list []string) {
 // uncompared are values of NVML that nvidia-smi -q -x does not have.
 var uncompared = map[string]string{
 	"InforomValid": "nvidia-smi warns of it elsewhere", "Reset": "older drivers' words for the recovery action", "DrainReset": "the same",
-	"NameErr": "no value", "MemoryTotal": "drivers before 510 alone, where Memory is not told",
+	"NameErr": "no value", "PartNumber": "releases of nvidia-smi give it different names", "MemoryTotal": "drivers before 510 alone, where Memory is not told",
 	"NVLink": "nvidia-smi nvlink -s is in node.txt", "NVLinkErrors": "nvidia-smi nvlink -e", "NUMA": "nvidia-smi topo -m is in node.txt", "Index": "nvidia-smi goes by the PCI address",
 }
 

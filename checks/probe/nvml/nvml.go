@@ -61,6 +61,7 @@ const (
 	GroupP2P
 	GroupFabric
 	GroupMemory // which GroupProcesses includes
+	GroupBoard
 	groupEnd
 
 	AllGroups = groupEnd - 1
@@ -92,6 +93,8 @@ type GPU struct {
 	VBIOS   Reading[string]
 	Inforom Reading[string] // version of the image: G520.0200.00.05
 	VGPU    Reading[bool]   // a part of a board that a hypervisor assigns to this guest (NVIDIA vGPU)
+
+	PartNumber Reading[string] // of the board: 692-2G520-0200-000
 
 	InforomValid Reading[bool] // the checksums of the InfoROM are correct
 

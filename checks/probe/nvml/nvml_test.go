@@ -129,7 +129,7 @@ func TestNVMLReadsEverything(t *testing.T) {
 		return map[string]any{"Corrected": cor, "Uncorrected": 0., "CorrectedAggregate": 0., "UncorrectedAggregate": uncAgg}
 	}
 	want := map[string]any{
-		"Index": 7., "Err": nil, "PCI": "0000:17:00.0", "Name": "NVIDIA H100 80GB HBM3", "UUID": fakenvml.UUID(7), "Serial": fakenvml.Serial(7), "Minor": 5.,
+		"Index": 7., "Err": nil, "PCI": "0000:17:00.0", "Name": "NVIDIA H100 80GB HBM3", "UUID": fakenvml.UUID(7), "Serial": fakenvml.Serial(7), "PartNumber": "692-2G520-0200-000", "Minor": 5.,
 		"VBIOS": "96.00.30.00.01", "Inforom": "G520.0200.00.05", "InforomValid": true, "VGPU": true,
 		"Recovery": map[string]any{"Action": 4., "Reset": nil, "DrainReset": nil},
 		"ECC": map[string]any{"On": true, "Pending": true, "Default": nil, "DRAM": counts(16, 0), "SRAM": counts(0, 3),

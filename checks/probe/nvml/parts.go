@@ -35,6 +35,11 @@ var parts = []struct {
 	{GroupNVLinks, query.readNVLinks}, {GroupNVLinkErrors, query.readNVLinkErrors}, {GroupMIG, query.readMIG},
 	{GroupNVLinkSpeed, query.readNVLinkSpeed}, {GroupNVLinkFar, query.readNVLinkFar}, {GroupNVLinkCounts, query.readNVLinkCounts},
 	{GroupP2P, query.readP2P}, {GroupFabric, query.readFabric}, {GroupMemory, query.readMemory},
+	{GroupBoard, query.readBoard},
+}
+
+func (q query) readBoard() {
+	q.g.PartNumber = text(ask(q.s, "nvmlDeviceGetBoardPartNumber", q.who, q.d.GetBoardPartNumber))
 }
 
 func (q query) readRecovery() {

@@ -24,6 +24,9 @@ func SwitchManager(h *probe.Host, pci string) bool {
 // cannot be read.
 func BoardSerial(h *probe.Host, pci string) string { return VpdField(readVPD(h, pci), "SN") }
 
+// BoardPart returns the part number in the same data.
+func BoardPart(h *probe.Host, pci string) string { return VpdField(readVPD(h, pci), "PN") }
+
 func readVPD(h *probe.Host, pci string) []byte {
 	data, _ := probe.Once(h, "vpd "+pci, func() ([]byte, error) {
 		buf := make([]byte, vpdSize)

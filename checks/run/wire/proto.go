@@ -49,7 +49,8 @@ const (
 	OpJobs   Op = "jobs"   // list the jobs that have a slurmstepd on the node
 	OpNotes  Op = "notes"  // read a journal
 	OpTopo   Op = "topo"   // read the topology of the node's devices
-	OpParts  Op = "parts"  // list GPUs, adapters and disks with their identities
+	OpParts  Op = "parts"  // list GPUs, adapters and disks with their identities; the GPUs that earlier runs have seen if Name is past
+	OpPart   Op = "part"   // describe a device, which Data names, for its vendor: by files, or in the lane of NVML by that library
 	OpSlurm  Op = "slurm"  // read the GPUs of a node from Slurm's configuration
 	OpNodes  Op = "nodes"  // find this host's names in Slurm's configuration
 
@@ -77,6 +78,9 @@ const (
 	AskNames     = "names"     // list the nodes that have a memory below the directories of Places
 	AskClear     = "clear"     // acknowledge errors: Path is one of the kinds below
 )
+
+// PastParts is Request.Name of [OpParts] for the GPUs of earlier runs.
+const PastParts = "past"
 
 // These are the kinds of errors that can be cleared.
 const (

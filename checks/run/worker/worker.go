@@ -139,7 +139,9 @@ func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
 	case wire.OpTopo:
 		return &wire.Response{Topo: topology.AskTopology(w.env(req, w.vars.Plain))}
 	case wire.OpParts:
-		return listParts(w.env(req, w.vars.Plain))
+		return listParts(w.env(req, w.vars.Plain), req)
+	case wire.OpPart:
+		return describePart(w.env(req, w.vars.Plain), req)
 	case wire.OpSlurm:
 		return w.slurm(req)
 	case wire.OpNodes:

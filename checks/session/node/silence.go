@@ -103,9 +103,14 @@ func (n *Node) EndGone(code string, device checks.Device) error {
 }
 
 // Parts lists GPUs, adapters and disks with their identities.
-func (n *Node) Parts() ([]checks.Device, error) {
+func (n *Node) Parts() ([]checks.Device, error) { return n.listParts("") }
+
+// PastParts lists the GPUs that earlier runs have seen.
+func (n *Node) PastParts() ([]checks.Device, error) { return n.listParts(wire.PastParts) }
+
+func (n *Node) listParts(of string) ([]checks.Device, error) {
 	const what = "list the devices of the node"
-	resp, err := n.Pool.Call(n.Ctx, AsideLane, &wire.Request{Op: wire.OpParts, Line: what}, n.Budget.Within(session.Record, time.Now())).AnswerTo(what)
+	resp, err := n.Pool.Call(n.Ctx, AsideLane, &wire.Request{Op: wire.OpParts, Name: of, Line: what}, n.Budget.Within(session.Record, time.Now())).AnswerTo(what)
 	if err != nil {
 		return nil, err
 	}

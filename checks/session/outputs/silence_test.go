@@ -11,8 +11,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
-// A failure that a person has accepted is a warning; a run that no longer finds it ends what has no
-// date.
+// A failure that a person has accepted is a warning. A run that no longer finds it ends the silence,
+// unless that has a date.
 func TestSilences(t *testing.T) {
 	t.Parallel()
 	n := sessiontest.New(t, slurm.HealthCheck)

@@ -5,6 +5,7 @@ SYSTEM_STRING(nvmlSystemGetNVMLVersion)
 
 STRING(nvmlDeviceGetName)
 STRING(nvmlDeviceGetSerial)
+STRING(nvmlDeviceGetBoardPartNumber)
 STRING(nvmlDeviceGetVbiosVersion)
 STRING(nvmlDeviceGetInforomImageVersion)
 

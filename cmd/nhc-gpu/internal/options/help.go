@@ -143,6 +143,7 @@ const OwnHelp = `
  clear             Acknowledge GPU or port errors so that the node can return
  silence CODE      Accept a known fault of this node until a date
  accept CODE       Accept the present state until the hardware changes
+ rma DEVICE        Print what a vendor asks for to replace a device
  completion SHELL  Print a completion script for bash, zsh, fish or powershell
  version           Print the version, as --version does
  help [COMMAND]    Show this help, as -h and --help do, or that of a command
