@@ -198,7 +198,7 @@ packages: source
 	rm -rf '$(PACKAGE_DIR)/build'
 else
 packages: $(sort $(RELEASE_ARCHES:%=release-%) release-$(shell $(GO) env GOHOSTARCH))
-	cd rpm/tools && export CGO_ENABLED=0 && $(GO) build -o '$(RELEASE_DIR)/nfpm' github.com/goreleaser/nfpm/v2/cmd/nfpm && $(GO) build -o '$(RELEASE_DIR)/sbom' ./sbom
+	cd rpm/tools && export CGO_ENABLED=0 && $(GO) build -trimpath -o '$(RELEASE_DIR)/nfpm' github.com/goreleaser/nfpm/v2/cmd/nfpm && $(GO) build -trimpath -o '$(RELEASE_DIR)/sbom' ./sbom
 	$(MAKE) pack
 
 # The packages of the programs that are there.

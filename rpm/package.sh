@@ -12,17 +12,19 @@ time=$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
+packager=${PACKAGER:-nhc-gpu <nhc-gpu@localhost>}
 
 package() { # FORMAT NAME PART ARCH STAGE
   case $1 in
-    deb) version=$deb_version HELPERS=/usr/lib/nhc text= ;;
+    deb) version=$deb_version HELPERS=/usr/lib/nhc text='/ # rpm$/d' ;;
     # an rpm has the first line of the description as its summary, and no "." for an empty line
     rpm) version=$rpm_version HELPERS=/usr/libexec/nhc text='/^description/{n;d}; s/^  \.$//' ;;
   esac
   export HELPERS
+  echo "- {semver: '$version-1', date: $time, packager: '$packager', deb: {urgency: medium, distributions: [stable]}, changes: [note: 'See CHANGELOG.md.']}" >"$work/changelog.yaml"
   {
-    sed "$text; s|@ARCH@|$4|; s|@VERSION@|$version|; s|@TIME@|$time|; s|@COMMIT@|${COMMIT:-unknown}|; s|@KEY@|${SIGN_KEY:-}|
-      s|@PACKAGER@|${PACKAGER:-nhc-gpu <nhc-gpu@localhost>}|" "rpm/$2.yaml"
+    sed "$text; s|@ARCH@|$4|; s|@VERSION@|$version|; s|@TIME@|$time|; s|@CHANGELOG@|$work/changelog.yaml|; s|@COMMIT@|${COMMIT:-unknown}|; s|@KEY@|${SIGN_KEY:-}|
+      s|@PACKAGER@|$packager|" "rpm/$2.yaml"
     echo "contents:"
     rpm/files.sh nfpm "$1" "$5" "$3"
   } >"$work/$2.yaml"
@@ -37,8 +39,9 @@ for arch in $ARCHES; do
   package rpm nhc-gpu main "$arch" "$work/$arch"
   "$RELEASE_DIR/sbom" "$RELEASE_DIR/linux-$arch/nhc-gpu" "$VERSION" >"$out/nhc-gpu-$VERSION-$arch.cdx.json"
 done
-package deb nhc-gpu-compat compat all /
-package rpm nhc-gpu-compat compat all /
+rpm/files.sh install "$work/all" compat
+package deb nhc-gpu-compat compat all "$work/all"
+package rpm nhc-gpu-compat compat all "$work/all"
 
 cd "$out"
 find . -maxdepth 1 -type f ! -name 'SHA256SUMS*' -printf '%f\n' | LC_ALL=C sort | xargs sha256sum >SHA256SUMS

@@ -24,6 +24,10 @@ for module in . rpm/tools; do
   rm -rf "$tree/$module/vendor"
   (cd "$tree/$module" && ${GO:-go} mod vendor)
 done
+# nfpm writes absolute names into an rpm: `rpm2cpio | cpio -id` would overwrite files of the machine.
+rpmpack=$tree/rpm/tools/vendor/github.com/google/rpmpack/rpm.go
+sed -i 's|^\(\t\tName:  \)f.Name,$|\1"." + f.Name, // changed by rpm/source.sh of nhc-gpu|' "$rpmpack"
+grep -q '"." + f.Name' "$rpmpack"
 for list in rpm/sysroot/*.debs; do
   KEEP_DEBS=$tree/rpm/sysroot/debs rpm/sysroot/unpack.sh "$list" "$work/sysroot"
 done

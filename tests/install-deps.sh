@@ -14,7 +14,7 @@ packages="make gcc libc6-dev binutils ca-certificates git curl xz-utils
   bash-completion groff-base"
 # make test-all
 [ "${NHC_GPU_TESTS:-}" != all ] || packages="$packages slurmdbd mariadb-server prometheus prometheus-node-exporter chromium-headless-shell
-  gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static ansible ansible-lint yamllint gnupg"
+  gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static ansible ansible-lint yamllint gnupg lintian rpmlint"
 
 if [ "$(id -u)" != 0 ]; then
   say "not root, nothing installed: suites that need root or a program that is missing are skipped"

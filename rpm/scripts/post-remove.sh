@@ -1,10 +1,10 @@
 #!/bin/sh
 # After a removal. State goes with the package (rpm) or with a purge (dpkg); the site's files and
 # the logs stay.
+set -e
 if [ -d /run/systemd/system ]; then
-  systemctl daemon-reload
+  systemctl daemon-reload || :
 fi
 case ${1:-} in
-  0 | purge) rm -rf /run/nhc-gpu /run/nhc-gpu-wrap /var/lib/nhc-gpu ;;
+  0 | purge) rm -rf /run/nhc-gpu /run/nhc-gpu-wrap /var/lib/nhc-gpu || : ;;
 esac
-exit 0

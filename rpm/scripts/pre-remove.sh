@@ -1,12 +1,12 @@
 #!/bin/sh
 # Before a removal, by rpm (0) and by dpkg (remove). An upgrade leaves units and runs alone.
+set -e
 case ${1:-} in
   0 | remove) ;;
   *) exit 0 ;;
 esac
 command -v systemctl >/dev/null || exit 0
-systemctl --no-reload disable nhc-gpu.timer nhc-gpu-active.timer nhc-gpu-boot.service >/dev/null 2>&1
+systemctl --no-reload disable nhc-gpu.timer nhc-gpu-active.timer nhc-gpu-boot.service >/dev/null 2>&1 || :
 if [ -d /run/systemd/system ]; then
-  systemctl stop nhc-gpu.timer nhc-gpu-active.timer nhc-gpu-boot.service nhc-gpu.service nhc-gpu-active.service
+  systemctl stop nhc-gpu.timer nhc-gpu-active.timer nhc-gpu-boot.service nhc-gpu.service nhc-gpu-active.service || :
 fi
-exit 0

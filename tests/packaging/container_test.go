@@ -84,7 +84,7 @@ func TestContainerValues(t *testing.T) {
 // The steps of the Containerfile work on the distribution of slurmd's image. No registry can be
 // reached here, so the image itself is not built.
 func TestContainerfile(t *testing.T) {
-	tier.Long(t)
+	tier.All(t)
 	t.Parallel()
 	if _, err := exec.LookPath("yamllint"); err == nil {
 		run(t, exec.Command("yamllint", "-s", "-d", "{extends: default, rules: {line-length: {max: 120}}}", filepath.Join(root, "conf/container/values.yaml")))

@@ -57,7 +57,7 @@ func offline(tree, target, out string, args ...string) error {
 		cmd.Args = append([]string{"unshare", "-n"}, cmd.Args...)
 		cmd.Path, _ = exec.LookPath("unshare")
 	}
-	cmd.Env = append(os.Environ(), "GOPROXY=off", "GOFLAGS=-mod=vendor", "GOMODCACHE="+filepath.Join(tree, "none"))
+	cmd.Env = append(os.Environ(), "PACKAGER=builder <builder@example.org>", "GOPROXY=off", "GOFLAGS=-mod=vendor", "GOMODCACHE="+filepath.Join(tree, "none"))
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, text)
 	}
@@ -145,13 +145,17 @@ func TestPackages(t *testing.T) {
 			dir := t.TempDir()
 			run(t, exec.Command("dpkg-deb", "-x", deb, dir))
 			binary := filepath.Join(dir, "usr/sbin/nhc-gpu")
-			needsNoNewGLIBC(t, binary, newestGLIBC[arch])
+			if named := needsNoNewGLIBC(t, binary, newestGLIBC[arch]); named < 20 {
+				t.Errorf("%s names %d symbols of glibc: is it linked with it at all?", binary, named)
+			}
+			unpackedBelow(t, rpm)
 			mustBindLazily(t, binary)
 			info, err := buildinfo.ReadFile(binary)
 			if err != nil {
 				t.Fatal(err)
 			}
 			sameModules(t, filepath.Join(k.dir, "nhc-gpu-"+newVersion+"-"+arch+".cdx.json"), info)
+			licensed(t, filepath.Join(dir, "usr/share/doc/nhc-gpu/copyright"), info)
 			if arch == runtime.GOARCH {
 				mustStart(t, binary, "nhc-gpu "+newVersion+" (commit abcdef0123)\n")
 			}
@@ -187,14 +191,20 @@ func TestPackages(t *testing.T) {
 		run(t, exec.Command("make", "-C", root, "rpm", "RPM_TOPDIR="+top, "VERSION=v"+newVersion, "PREBUILT="+filepath.Join(k.tree, "dist/release/linux-"+runtime.GOARCH, program)))
 		for _, name := range []string{program, compat} {
 			ours, theirs := k.rpm(t, k.dir, name), one(t, filepath.Join(top, "RPMS/*", name+"-[0-9]*.rpm"))
-			uncompressed := func(files []string) (list []string) { // manual pages: Debian's rpmbuild compresses none
+			// Debian's rpmbuild compresses no manual page; nfpm marks no link as a document.
+			uncompressed := func(files []string) (list []string) {
 				for _, f := range files {
-					list = append(list, strings.Replace(f, ".gz ", " ", 1))
+					list = append(list, strings.Replace(strings.Replace(f, ".gz ", " ", 1), " lrwxrwxrwx d", " lrwxrwxrwx ", 1))
 				}
 				return list
 			}
 			if diff := cmp.Diff(uncompressed(rpmFiles(t, ours)), uncompressed(rpmFiles(t, theirs))); diff != "" {
 				t.Errorf("%s (-make packages +rpm/nhc-gpu.spec):\n%s", name, diff)
+			}
+			for _, m := range regexp.MustCompile(`GLIBC_([\d.]+)`).FindAllStringSubmatch(run(t, exec.Command("rpm", "-qp", "--requires", theirs)), -1) {
+				if newer(m[1], newestGLIBC[runtime.GOARCH]) {
+					t.Errorf("%s requires glibc %s, want at most %s", theirs, m[1], newestGLIBC[runtime.GOARCH])
+				}
 			}
 			for _, about := range []string{"--provides", "--conflicts", "--obsoletes", "--scripts"} {
 				if diff := cmp.Diff(aboutPackage(t, ours, about), aboutPackage(t, theirs, about)); diff != "" {
@@ -203,6 +213,33 @@ func TestPackages(t *testing.T) {
 			}
 		}
 	})
+}
+
+// unpackedBelow fails unless "rpm2cpio | cpio -id" writes below the current directory.
+func unpackedBelow(t *testing.T, pkg string) {
+	t.Helper()
+	need.Program(t, "cpio")
+	names := run(t, exec.Command("sh", "-c", `rpm2cpio "$1" | cpio --quiet -t`, "sh", pkg))
+	for name := range strings.Lines(names) {
+		if !strings.HasPrefix(name, "./") {
+			t.Fatalf("%s has the name %s", pkg, name)
+		}
+	}
+}
+
+// licensed fails if the copyright file names no licence of a module.
+func licensed(t *testing.T, path string, info *buildinfo.BuildInfo) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := regexp.MustCompile(`/v\d+$`)
+	for _, m := range info.Deps {
+		if !strings.Contains(string(text), " vendor/"+version.ReplaceAllString(m.Path, "")+"/*") {
+			t.Errorf("rpm/copyright does not name %s", m.Path)
+		}
+	}
 }
 
 // aboutPackage returns what rpm says of a package, without what rpmbuild adds by itself.
@@ -291,6 +328,9 @@ func debFiles(t *testing.T, pkg string, want []string) []string {
 	for line := range strings.Lines(run(t, exec.Command("dpkg-deb", "-c", pkg))) {
 		w := strings.Fields(line)
 		path := strings.TrimSuffix(strings.TrimPrefix(w[5], "."), "/")
+		if path == "/usr/share/doc/nhc-gpu/changelog.Debian.gz" { // nfpm makes it
+			continue
+		}
 		if w[1] != "root/root" {
 			t.Errorf("%s belongs to %s", path, w[1])
 		}
@@ -357,7 +397,7 @@ func TestPackagesAreReproducible(t *testing.T) {
 	archive := filepath.Join(k.dir, filepath.Base(k.tree)+".tar.gz")
 	run(t, exec.Command("tar", "-C", filepath.Dir(again), "-xzf", archive))
 	run(t, exec.Command("cp", archive, top))
-	if err := offline(again, "packages", top, "RELEASE_ARCHES="+runtime.GOARCH); err != nil {
+	if err := offline(again, "packages", top, "RELEASE_ARCHES="+strings.Join(arches(), " ")); err != nil {
 		t.Fatal(err)
 	}
 	first, err := os.ReadFile(filepath.Join(k.dir, "SHA256SUMS"))
@@ -368,13 +408,12 @@ func TestPackagesAreReproducible(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range bytes.Lines(second) {
-		if !bytes.Contains(first, line) {
-			t.Errorf("another build differs: %s\nfirst:\n%s", line, first)
-		}
+	if diff := cmp.Diff(strings.Split(string(first), "\n"), strings.Split(string(second), "\n")); diff != "" {
+		t.Errorf("(-first +second build):\n%s", diff)
 	}
-	if n := bytes.Count(second, []byte("\n")); n != 6 { // two rpm, two deb, an SBOM, the archive
-		t.Errorf("%d files, want 6:\n%s", n, second)
+	// for each architecture a rpm, a deb and an SBOM; two packages of links; the archive
+	if n := bytes.Count(second, []byte("\n")); n != 3*len(arches())+3 {
+		t.Errorf("%d files, want %d:\n%s", n, 3*len(arches())+3, second)
 	}
 }
 

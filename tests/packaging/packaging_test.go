@@ -40,7 +40,10 @@ var installed = []string{
 	"usr/share/fish/vendor_completions.d/nhc-gpu.fish",
 	"usr/share/man/man5/nhc.conf.5",
 	"usr/share/man/man5/nhc.toml.5",
+	"usr/share/man/man8/nhc-genconf.8",
 	"usr/share/man/man8/nhc-gpu.8",
+	"usr/share/man/man8/nhc-wrapper.8",
+	"usr/share/man/man8/nhc.8",
 	"usr/share/nhc-gpu/slurm/epilog.d/50-nhc-gpu",
 	"usr/share/nhc-gpu/slurm/prolog.d/50-nhc-gpu",
 	"usr/share/nhc-gpu/slurm/slurm.conf.example",
@@ -136,7 +139,7 @@ func TestBootUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"\nBefore=slurmd.service\n", "\nType=oneshot\n", "\nExecStart=-/usr/sbin/nhc-gpu\n", "\nWantedBy=multi-user.target\n", "\nTimeoutStartSec=60s\n"} {
+	for _, want := range []string{"\nBefore=slurmd.service\n", "\nWants=network-online.target nhc-gpu.service\n", "\nType=oneshot\n", "\nExecStart=-/usr/sbin/nhc-gpu\n", "\nWantedBy=multi-user.target\n", "\nTimeoutStartSec=60s\n"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("nhc-gpu-boot.service has no line %q", strings.TrimSpace(want))
 		}

@@ -2,10 +2,10 @@ package packaging_test
 
 import (
 	"debug/elf"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -23,14 +23,12 @@ var newestGLIBC = map[string]string{"amd64": "2.3.3", "arm64": "2.17"}
 
 const el8GLIBC = "2.28"
 
-// A release for this processor starts with the glibc of a system older than EL8, and its package
-// requires no newer one.
+// The program of the packages for this processor starts with the glibc of a system older than EL8.
 func TestRelease(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	program := release(t, runtime.GOARCH)
-	mustBindLazily(t, program)
-	mustStart(t, program, "1.2.3")
+	k := makePackages(t)
+	program := filepath.Join(k.tree, "dist/release/linux-"+runtime.GOARCH, program)
 
 	t.Run("On glibc 2.27", func(t *testing.T) {
 		need.Root(t, "to change the root directory")
@@ -52,7 +50,7 @@ func TestRelease(t *testing.T) {
 			out, err := exec.Command("unshare", append([]string{"-m", "sh", "-c", script, "sh", root, "/nhc-gpu"}, args...)...).CombinedOutput()
 			return string(out), err
 		}
-		if out, err := inRoot(program, "version"); err != nil || !strings.HasPrefix(out, "nhc-gpu 1.2.3") {
+		if out, err := inRoot(program, "version"); err != nil || !strings.HasPrefix(out, "nhc-gpu "+newVersion) {
 			t.Errorf("version: %v\n%s", err, out)
 		}
 		if out, err := inRoot(program, "--check", "-e", "check_file_test -d /proc"); err != nil || !strings.Contains(out, "\n1 ok, 0 skipped") {
@@ -66,10 +64,25 @@ func TestRelease(t *testing.T) {
 		}
 	})
 
+	// Without /proc no worker starts: that is an error, and no crash.
+	t.Run("Lint without workers", func(t *testing.T) {
+		need.Root(t, "to unmount /proc")
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "nhc.conf"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command("unshare", "-m", "sh", "-c", `umount -l /proc && exec "$@"`, "sh", program, "lint", "-D", dir).CombinedOutput()
+		exit, ok := errors.AsType[*exec.ExitError](err)
+		if !ok || exit.ExitCode() != 1 || !strings.Contains(string(out), "start local worker") || strings.Contains(string(out), "internal error") {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+
 	t.Run("Device kit", func(t *testing.T) {
 		kit := filepath.Join(t.TempDir(), "kit")
-		dir := filepath.Dir(filepath.Dir(program))
-		run(t, exec.Command("make", "-C", root, "device-kit", "RELEASE_DIR="+dir, "KIT_DIR="+kit, "VERSION=v1.2.3"))
+		if err := offline(k.tree, "device-kit", "", "RELEASE_DIR="+t.TempDir(), "KIT_DIR="+kit); err != nil {
+			t.Fatal(err)
+		}
 		size := int64(0)
 		for _, name := range []string{"nhc-gpu", "readings", "yardstick", "acceptance.sh"} {
 			info, err := os.Stat(filepath.Join(kit, name))
@@ -89,49 +102,6 @@ func TestRelease(t *testing.T) {
 			t.Errorf("on a machine without a GPU: %v\n%s", err, out)
 		}
 	})
-
-	t.Run("Package", func(t *testing.T) {
-		need.Program(t, "rpmbuild")
-		top := t.TempDir()
-		run(t, exec.Command("make", "-C", root, "rpm", "RPM_TOPDIR="+top, "VERSION=v1.2.3", "PREBUILT="+program))
-		pkg := one(t, filepath.Join(top, "RPMS/*/nhc-gpu-1.2.3-*.rpm"))
-		requires := run(t, exec.Command("rpm", "-qp", "--requires", pkg))
-		found := regexp.MustCompile(`GLIBC_([\d.]+)`).FindAllStringSubmatch(requires, -1)
-		if len(found) == 0 {
-			t.Errorf("the package asks for no glibc:\n%s", requires)
-		}
-		for _, m := range found {
-			if newer(m[1], newestGLIBC[runtime.GOARCH]) {
-				t.Errorf("the package asks for glibc %s, want at most %s", m[1], newestGLIBC[runtime.GOARCH])
-			}
-		}
-	})
-}
-
-// The same applies to the other processor, but only its symbols are read.
-func TestReleaseOfOtherArch(t *testing.T) {
-	tier.Long(t)
-	t.Parallel()
-	arch, gcc := "arm64", "aarch64-linux-gnu-gcc"
-	if runtime.GOARCH == "arm64" {
-		arch, gcc = "amd64", "x86_64-linux-gnu-gcc"
-	}
-	need.Program(t, gcc)
-	release(t, arch)
-}
-
-// release builds one and reads its symbols.
-func release(t *testing.T, arch string) string {
-	t.Helper()
-	dir := t.TempDir()
-	sys := filepath.Join(dir, "sysroot-"+arch)
-	unpack(t, filepath.Join(root, "rpm/sysroot", arch+".debs"), sys)
-	run(t, exec.Command("make", "-C", root, "release-"+arch, "RELEASE_DIR="+dir, "VERSION=v1.2.3"))
-	program := filepath.Join(dir, "linux-"+arch, "nhc-gpu")
-	if named := needsNoNewGLIBC(t, program, newestGLIBC[arch]); named < 20 {
-		t.Errorf("%s names %d symbols of glibc: is it linked with it at all?", program, named)
-	}
-	return program
 }
 
 // needsNoNewGLIBC reads and counts the versions of the symbols that a program needs.

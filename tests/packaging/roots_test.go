@@ -337,7 +337,7 @@ func (s *system) files() []string {
 
 // A package installs on an empty system, the program runs, and its removal leaves nothing of ours.
 func TestInstallAndRemove(t *testing.T) {
-	tier.Long(t)
+	tier.All(t)
 	t.Parallel()
 	systems(t, func(t *testing.T, s *system, k *kit) {
 		before := s.files()
@@ -395,7 +395,7 @@ const sums = "cd / && sha256sum etc/nhc/nhc.conf etc/nhc/scripts/*.nhc"
 // The main package installs beside LBNL NHC and changes nothing of it. The compat package replaces
 // LBNL NHC in one transaction, and all files of /etc/nhc stay.
 func TestBesideAndInsteadOfLBNL(t *testing.T) {
-	tier.Long(t)
+	tier.All(t)
 	t.Parallel()
 	systems(t, func(t *testing.T, s *system, k *kit) {
 		s.install(s.lbnl())

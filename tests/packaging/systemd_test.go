@@ -12,11 +12,11 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
-// A system boots with systemd as process 1. The check before slurmd fails and drains, and slurmd
-// starts after it. The restricted unit of the timer still mounts for the node, reads the kernel's
+// A system boots with systemd as process 1. The check before slurmd fails and drains, slurmd starts
+// after it, and another check after slurmd. The restricted unit of the timer still mounts for the node, reads the kernel's
 // log, makes a device, and runs a command as another user.
 func TestUnitsUnderSystemd(t *testing.T) {
-	tier.Long(t)
+	tier.All(t)
 	t.Parallel()
 	k := makePackages(t)
 	s := newSystem(t, "bookworm", false)
@@ -53,6 +53,8 @@ echo "boot $(systemctl show -P Result nhc-gpu-boot.service) slurmd $(systemctl i
 boot=$(systemctl show -P ExecMainExitTimestampMonotonic nhc-gpu-boot.service)
 slurmd=$(systemctl show -P ExecMainStartTimestampMonotonic slurmd.service)
 [ "$boot" -gt 0 ] && [ "$boot" -lt "$slurmd" ] && echo "slurmd after the check"
+until [ "$(systemctl show -P ExecMainExitTimestampMonotonic nhc-gpu.service)" -gt "$slurmd" ]; do sleep 0.1; done
+echo "check after slurmd $(systemctl show -P Result nhc-gpu.service)"
 cat /opt/slurm/calls
 rm /opt/faulty
 systemctl start nhc-gpu.service
@@ -71,7 +73,7 @@ ln -s /etc/systemd/system/slurmd.service /etc/systemd/system/multi-user.target.w
 	if err != nil || readErr != nil {
 		t.Fatalf("%v, %v\n%s", err, readErr, out)
 	}
-	want := "boot success slurmd active\nslurmd after the check\n" + drained + "\ncheck success\n/opt/mounted is a mountpoint\n/opt/passed\n" + drained + "\n" + resumed + "\n"
+	want := "boot success slurmd active\nslurmd after the check\ncheck after slurmd exit-code\n" + drained + "\ncheck success\n/opt/mounted is a mountpoint\n/opt/passed\n" + drained + "\n" + resumed + "\n"
 	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(string(looked), "\n")); diff != "" {
 		t.Errorf("(-want +got):\n%s\n%s", diff, out)
 	}
