@@ -2,6 +2,8 @@ package checks
 
 import (
 	_ "embed"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -100,6 +102,37 @@ func FaultOf(code string) string {
 		return same
 	}
 	return code
+}
+
+// Codes returns the codes of all findings that have a fixed name, sorted.
+func Codes() []string {
+	codes := map[string]string{}
+	for code := range CodeRows().Words {
+		if !strings.Contains(code, "*") && WhatToDo(code) != "" {
+			codes[code] = ""
+		}
+	}
+	for _, name := range Names() {
+		info, _ := Lookup(name)
+		for code := range info.Advice() {
+			codes[code] = ""
+		}
+	}
+	return slices.Sorted(maps.Keys(codes))
+}
+
+// KnownCode reports whether a name is the code of a finding, or the beginning of codes up to a dot.
+func KnownCode(name string) bool {
+	below := func(code string) bool { return strings.HasPrefix(code, name+".") }
+	if slices.Contains(Codes(), name) || slices.ContainsFunc(Codes(), below) || WhatToDo(name) != "" {
+		return true
+	}
+	for code := range CodeRows().Words {
+		if family, ok := strings.CutSuffix(code, "*"); ok && (below(code) || strings.HasPrefix(name, family)) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(MessageTable().Rows, func(r MessageRow) bool { return r.Code == name || below(r.Code) })
 }
 
 // RemedyOf returns the remedy of a failing finding: its own, or else that of its code.

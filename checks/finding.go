@@ -3,6 +3,7 @@ package checks
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -88,6 +89,20 @@ var remedies = map[Remedy]struct {
 	ReseatOrRMA: {"reseat or RMA", 5},
 }
 
+// Remedies returns the names of the remedies, sorted.
+func Remedies() (names []string) {
+	for r := range remedies {
+		if r != NoRemedy {
+			names = append(names, string(r))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// IsRemedy reports whether a text is the name of a remedy.
+func IsRemedy(name string) bool { return name != "" && remedies[Remedy(name)].rank > 0 }
+
 // Words returns the remedy as an imperative, "" for none: "reset the GPU".
 func (r Remedy) Words() string { return remedies[r].words }
 
@@ -129,6 +144,10 @@ type Finding struct {
 	// Whole is set if the device as a whole is in this state. Other findings about it in the
 	// same run are consequences and are only counted.
 	Whole bool `json:"whole,omitempty"`
+
+	// Would is the action that the policy would have taken, and Held why it did not.
+	Would string `json:"would,omitempty"`
+	Held  string `json:"held,omitempty"`
 
 	// Check is the name of the check, Jobs the jobs that were running when the fault began. They are set
 	// when the results of a run are judged. Without a Check, the message is the whole reason.

@@ -19,7 +19,7 @@ import (
 type Config struct {
 	Checks   []Entry
 	Roles    map[string]Role   // by context: [prolog]; a context without a table has its default
-	Policies map[string]Policy // by class or check, [policy.gpu]: "gpu", "check_gpu_pcie"
+	Policies map[string]Policy // by class, check or code, [policy.gpu]: "gpu", "check_gpu_pcie", "gpu.xid", "gpu.xid.79"
 	Places   map[string]Pos    // positions of the policies
 
 	Chosen map[string]string // settings by their names: mode is "MODE", config_errors "CONFIG_ERRORS"
@@ -39,47 +39,6 @@ const (
 )
 
 var contexts = []string{HealthCheck, Prolog, Epilog, Manual}
-
-// Action is the effect of a failing check.
-type Action string
-
-// The actions, in rising order. FailJob is the default and has every effect of a failure. Drain
-// drains the node and lets the job start. Warn only reports the failure. Nothing reports it only
-// in reports that a user requests.
-const (
-	Nothing Action = "none"
-	Warn    Action = "warn"
-	Drain   Action = "drain"
-	FailJob Action = "fail-job"
-)
-
-var actions = []Action{Nothing, Warn, Drain, FailJob}
-
-// Policy is a site's policy for a check or a class of checks. The zero value changes
-// nothing.
-type Policy struct {
-	Contexts []string // contexts where the check runs; nil: the default of the check
-	Action   Action   // "": the action of the class, or FailJob
-}
-
-// Or returns p with its empty fields set from other.
-func (p Policy) Or(other Policy) Policy {
-	if p.Contexts == nil {
-		p.Contexts = other.Contexts
-	}
-	if p.Action == "" {
-		p.Action = other.Action
-	}
-	return p
-}
-
-// Of returns the policy of a check, by name and class.
-func (c *Config) Of(name, class string) Policy {
-	if c == nil {
-		return Policy{}
-	}
-	return c.Policies[name].Or(c.Policies[class])
-}
 
 // Role holds the settings of a run that a program starts.
 type Role struct {
@@ -217,25 +176,6 @@ func (d *decoder) table(name string, p toml.Primitive, keys map[string]func(any)
 	}
 }
 
-func (d *decoder) policies(p toml.Primitive) (all map[string]Policy, places map[string]Pos) {
-	var tables map[string]toml.Primitive
-	if err := d.md.PrimitiveDecode(p, &tables); err != nil {
-		d.add(err)
-		return nil, nil
-	}
-	all, places = map[string]Policy{}, map[string]Pos{}
-	for _, name := range slices.Sorted(maps.Keys(tables)) {
-		var policy Policy
-		if d.md.Type("policy", name) != "Hash" {
-			d.value(tables[name], func(any) error { return fmt.Errorf("key policy.%s: want [policy.NAME]", name) })
-			continue
-		}
-		d.table("policy."+name, tables[name], map[string]func(any) error{"contexts": policy.takeContexts, "action": policy.takeAction})
-		all[name], places[name] = policy, d.place(tables[name])
-	}
-	return all, places
-}
-
 // active reads [active], the settings of the active tests.
 func (d *decoder) active(p toml.Primitive) (env []string, at Pos) {
 	d.table("active", p, map[string]func(any) error{"nccl_env": func(v any) error {
@@ -264,32 +204,6 @@ func (d *decoder) place(p toml.Primitive) Pos {
 		return Pos{d.file, parse.Position.Line}
 	}
 	return Pos{File: d.file}
-}
-
-func (p *Policy) takeContexts(v any) error {
-	want := fmt.Errorf("%s: want a list of %s, such as [\"prolog\"]", tomltext.Value(v), strings.Join(contexts, ", "))
-	list, ok := v.([]any)
-	if !ok {
-		return want
-	}
-	p.Contexts = []string{}
-	for _, item := range list {
-		name, ok := item.(string)
-		if !ok || !slices.Contains(contexts, name) {
-			return want
-		}
-		p.Contexts = append(p.Contexts, name)
-	}
-	return nil
-}
-
-func (p *Policy) takeAction(v any) error {
-	name, _ := v.(string)
-	if !slices.Contains(actions, Action(name)) {
-		return fmt.Errorf("%s: want %s", tomltext.Value(v), spell.OneOf(name, []string{"none", "warn", "drain", "fail-job"}))
-	}
-	p.Action = Action(name)
-	return nil
 }
 
 // longest is the maximum of a setting in seconds.

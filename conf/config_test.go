@@ -46,8 +46,8 @@ grace = 0
 		check, class string
 		want         Policy
 	}{
-		{"check_gpu_count", "gpu", Policy{[]string{HealthCheck}, Warn}},
-		{"check_gpu_pcie", "gpu", Policy{[]string{}, Warn}},
+		{"check_gpu_count", "gpu", Policy{Contexts: []string{HealthCheck}, Action: Warn}},
+		{"check_gpu_pcie", "gpu", Policy{Contexts: []string{}, Action: Warn}},
 		{"check_fs_mount", "fs", Policy{}},
 	} {
 		if diff := cmp.Diff(tt.want, c.Of(tt.check, tt.class)); diff != "" {
@@ -92,7 +92,7 @@ func TestConfigErrors(t *testing.T) {
 		{"budget of none", "[epilog]\nbudget = 0\n", "t.toml:2: epilog.budget: 0: want seconds, 1 to 3600"},
 		{"budget in words", "[epilog]\nbudget = \"10s\"\n", "t.toml:2: epilog.budget: \"10s\": want seconds, 1 to 3600"},
 		{"mark", "[epilog]\nmark = 1\n", "t.toml:2: epilog.mark: 1: want one of drain, exit"},
-		{"action", "[policy.gpu]\naction = \"ignore\"\n", "t.toml:2: policy.gpu.action: \"ignore\": want one of none, warn, drain, fail-job"},
+		{"action", "[policy.gpu]\naction = \"ignore\"\n", "t.toml:2: policy.gpu.action: \"ignore\": want one of none, warn, observe, drain, fail-job"},
 		{"context", "[policy.gpu]\ncontexts = [\"prologue\"]\n", "t.toml:2: policy.gpu.contexts: [\"prologue\"]: want a list of healthcheck, prolog, epilog, manual"},
 		{"context of a check", "[[check]]\nname = \"x\"\ncontexts = \"prolog\"\n", "t.toml:1: contexts: \"prolog\": want a list of healthcheck"},
 		{"policy without a name", "[policy]\naction = \"warn\"\n", "t.toml:2: key policy.action: want [policy.NAME]"},

@@ -18,7 +18,7 @@ type Outcome struct {
 	Spared  bool     // Slurm was not asked: nothing has changed since the last time
 	Repeats bool     // the error still stands and was reported before
 	Refused bool     // the error is permanent: Slurm refuses the request
-	Kept    bool     // a healthy run does not resume the node: it has not checked the fault that the node is drained for
+	Kept    bool     // a healthy run does not resume the node: it has not checked the fault, or the fault must stay away for longer
 	Pending bool     // a drain could not be delivered and is kept for the next run
 	Held    Reported // who holds the node, as far as this run knows
 	HeldFor string   // our reason in Slurm

@@ -47,9 +47,9 @@ type Verdict struct {
 	pending      string // the fault of a pending drain
 
 	// Cause is the cause of a failing run; the zero value is not stored. Lacks returns why a
-	// healthy run cannot resume a node that was drained for a cause, "" if it can.
+	// healthy run cannot resume a node that was drained with a mark, "" if it can.
 	Cause Cause
-	Lacks func(Cause) string
+	Lacks func(Mark) string
 }
 
 // Policy holds the choices of a site.

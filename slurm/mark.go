@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 // Cause is the cause of a failing run.
@@ -33,6 +36,17 @@ type Mark struct {
 	Owed    bool   `json:"owed,omitempty"`    // the node is not yet drained for it: Slurm did not answer, or the state did not allow it
 }
 
+// Code returns the code of the fault, "" if it has none.
+func (m Mark) Code() string {
+	code, _, _ := strings.Cut(m.Fault, " ")
+	if ofCode().MatchString(code) {
+		return code
+	}
+	return ""
+}
+
+var ofCode = checks.Lazily(`^[a-z0-9_-]+(\.[a-zA-Z0-9_-]+)+$`)
+
 // mostMarks is the maximum number of marks; the oldest are removed first.
 const mostMarks = 16
 
@@ -60,7 +74,7 @@ func (m *Memory) findStanding(v Verdict) (marks []Mark, why string) {
 		if v.Lacks == nil {
 			break
 		}
-		if lacks := v.Lacks(k.Cause); lacks != "" {
+		if lacks := v.Lacks(k); lacks != "" {
 			marks, why = append(marks, k), lacks
 		}
 	}

@@ -10,7 +10,7 @@ import (
 // passing returns the verdict of a healthy run that can clear the drains of some checks and no
 // others.
 func passing(has ...string) Verdict {
-	return Verdict{Healthy: true, Lacks: func(c Cause) string {
+	return Verdict{Healthy: true, Lacks: func(c Mark) string {
 		if slices.Contains(has, c.Check) {
 			return ""
 		}

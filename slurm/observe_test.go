@@ -68,7 +68,7 @@ func TestActObservesAMark(t *testing.T) {
 	act(t, c, v, "read", "DRAIN "+ourReason)
 	c.Observe = true
 	passes := healthy
-	passes.Lacks = func(Cause) string { return "which this run does not look at" }
+	passes.Lacks = func(Mark) string { return "which this run does not look at" }
 	if o := act(t, c, passes, "read"); o.Action != None || !o.Kept {
 		t.Errorf("%+v, want a node that is kept", o)
 	}

@@ -23,6 +23,7 @@ type Event struct {
 	Version      string          `json:"version"` // of nhc-gpu
 	Node         string          `json:"node"`
 	Time         time.Time       `json:"time"`             // the end of the run, UTC
+	Run          int64           `json:"run,omitempty"`    // the number of the run in this context, from 1
 	Boot         string          `json:"boot,omitempty"`   // the kernel's boot ID
 	Context      string          `json:"context"`          // healthcheck, prolog, epilog or manual
 	Mode         string          `json:"mode"`             // enforce or observe
@@ -34,11 +35,13 @@ type Event struct {
 	Message      string          `json:"message,omitempty"`
 	Stopped      bool            `json:"stopped,omitempty"` // the run ended before its last check, after a failure or a signal
 	Results      []Result        `json:"results"`
-	Slurm        *Action         `json:"slurm,omitempty"`    // nil: the run did not decide about the node
-	Changed      []string        `json:"changed,omitempty"`  // the kinds of changes since the last run of this context, see Compare
-	Since        time.Time       `json:"since,omitzero"`     // when the verdict began
-	Outputs      []Failure       `json:"outputs,omitempty"`  // the outputs that failed in the run before
-	Evidence     string          `json:"evidence,omitempty"` // the archive that was kept when the fault began
+	Slurm        *Action         `json:"slurm,omitempty"`        // nil: the run did not decide about the node
+	Healthy      int             `json:"healthy_runs,omitempty"` // healthy runs in a row, with this one
+	HealthySince time.Time       `json:"healthy_since,omitzero"` // the first of them
+	Changed      []string        `json:"changed,omitempty"`      // the kinds of changes since the last run of this context, see Compare
+	Since        time.Time       `json:"since,omitzero"`         // when the verdict began
+	Outputs      []Failure       `json:"outputs,omitempty"`      // the outputs that failed in the run before
+	Evidence     string          `json:"evidence,omitempty"`     // the archive that was kept when the fault began
 }
 
 // Result is one finding, or a check that passed.
@@ -51,6 +54,8 @@ type Result struct {
 	Want         string          `json:"want,omitempty"`
 	Got          string          `json:"got,omitempty"`
 	Remedy       checks.Remedy   `json:"remedy,omitempty"`
+	Would        string          `json:"would,omitempty"`   // the action that the policy would have taken
+	Held         string          `json:"held,omitempty"`    // why it did not: strikes, hours, observed only
 	Message      string          `json:"message,omitempty"` // for a check that passed: what it has found
 	Milliseconds float64         `json:"milliseconds"`      // duration of the line
 
@@ -207,6 +212,16 @@ func (e *Event) Compare(old *Event) {
 	if old != nil {
 		e.Outputs = old.Outputs
 	}
+	e.Run, e.Healthy, e.HealthySince = 1, 0, time.Time{}
+	if old != nil {
+		e.Run = old.Run + 1
+	}
+	if e.isHealthy() {
+		e.Healthy, e.HealthySince = 1, e.Time
+		if old != nil && old.Healthy > 0 {
+			e.Healthy, e.HealthySince = old.Healthy+1, old.HealthySince
+		}
+	}
 	if old != nil && old.Verdict == e.Verdict && !old.Since.IsZero() {
 		e.Since = old.Since
 	}
@@ -231,6 +246,15 @@ func (e *Event) Compare(old *Event) {
 	add(Undeliver, now.Error != "" && now.Error != before.Error)
 	add(NewOwner, e.Slurm != nil && now.Owner != before.Owner && !slices.Contains(e.Changed, Drained) && !slices.Contains(e.Changed, Resumed))
 }
+
+// isHealthy reports whether the run has found no fault, and could evaluate every check. A fault that
+// the policy only observes is none, one that waits for further strikes is.
+func (e *Event) isHealthy() bool {
+	return e.Verdict <= checks.Warn && !slices.ContainsFunc(e.Results, func(r Result) bool { return r.Struck() })
+}
+
+// Struck reports whether the fault waits for further strikes.
+func (r *Result) Struck() bool { return strings.HasPrefix(r.Held, "strike ") }
 
 func (a *Action) or() Action {
 	if a == nil {

@@ -222,27 +222,10 @@ func resembling(list []Finding, text string) (best *Finding) {
 	return best
 }
 
-// Codes returns the codes of all findings that have a fixed name, sorted.
-func Codes() []string {
-	codes := map[string]string{}
-	for code := range checks.CodeRows().Words {
-		if !strings.Contains(code, "*") && checks.WhatToDo(code) != "" {
-			codes[code] = ""
-		}
-	}
-	for _, name := range checks.Names() {
-		info, _ := checks.Lookup(name)
-		for code := range info.Advice() {
-			codes[code] = ""
-		}
-	}
-	return slices.Sorted(maps.Keys(codes))
-}
-
 // codesBelow returns the codes that begin with a part of a code: gpu.ecc.
 func codesBelow(text string) []string {
 	part := strings.TrimRight(text, ".*") + "."
-	return slices.DeleteFunc(Codes(), func(code string) bool { return !strings.HasPrefix(code, part) })
+	return slices.DeleteFunc(checks.Codes(), func(code string) bool { return !strings.HasPrefix(code, part) })
 }
 
 // codesOfReason returns the codes that fit a reason which sinfo -R has cut: NHC: gpu3 lost 00
@@ -255,7 +238,7 @@ func codesOfReason(text string) []string {
 	fits := func(text, words string) bool {
 		return len(text) > 3 && strings.HasPrefix(words, text) || text == words || strings.HasPrefix(text, words+" ") || strings.HasPrefix(text, words+":")
 	}
-	return slices.DeleteFunc(Codes(), func(code string) bool {
+	return slices.DeleteFunc(checks.Codes(), func(code string) bool {
 		words := checks.Words(code)
 		return !fits(rest, words) && !fits(behind, words)
 	})
@@ -280,7 +263,7 @@ func mention(text string) string {
 			rows = append(rows, fmt.Sprintf("  %-30s %s\n", name, info.Summary))
 		}
 	}
-	for _, code := range Codes() {
+	for _, code := range checks.Codes() {
 		if contains(code, checks.Words(code), checks.WhatToDo(code)) {
 			rows = append(rows, fmt.Sprintf("  %-30s %s\n", code, checks.Words(code)))
 		}

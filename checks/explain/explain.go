@@ -8,7 +8,9 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
+	"github.com/nhc-gpu/nhc-gpu/checks/policy"
 	"github.com/nhc-gpu/nhc-gpu/checks/xid"
+	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 )
 
@@ -64,7 +66,7 @@ func Explain(env *checks.Env, text string) (string, error) {
 	if codes := codesOfReason(text); len(codes) > 0 {
 		return listCodes("A reason that fits", codes), nil
 	}
-	near := spell.DidYouMean(text, append(checks.Names(), Codes()...))
+	near := spell.DidYouMean(text, append(checks.Names(), checks.Codes()...))
 	if near == "" {
 		if answer := mention(text); answer != "" {
 			return answer, nil
@@ -134,7 +136,12 @@ func explainCode(env *checks.Env, code string) string {
 	if strings.HasPrefix(code, "gpu.recovery.") {
 		found += ", or the first GPU check that meets it"
 	}
-	return checks.Explained(code, "in reasons", checks.Words(code), "found by", found, "severity", finding.effect(), "example", finding.text(),
+	rule := policy.For(nil, conf.Policy{}, policy.Subject{Code: code})
+	effect := policy.Words(rule)
+	if rule.Why != "" {
+		effect += ": " + rule.Why
+	}
+	return checks.Explained(code, "in reasons", checks.Words(code), "found by", found, "severity", finding.effect(), "policy", effect, "example", finding.text(),
 		"remedy", string(finding.Remedy), "do", do)
 }
 

@@ -62,7 +62,7 @@ type Step struct {
 	Bound   time.Duration   // native: the longest time that an active test takes, as it declares
 	MaxAge  time.Duration   // native: a result of an active test that is not older replaces a run
 	OnlyOld bool            // native: it does not run; only its last result is read
-	Policy  conf.Policy     // the site's policy; its action is never empty
+	Policy  conf.Policy     // the site's policy for the check
 }
 
 // Plan holds all steps of a run, in order.
@@ -190,7 +190,7 @@ type builder struct {
 }
 
 func (b *builder) add(s Step) {
-	s.Policy = s.Policy.Or(b.opts.Policies.Of(s.Name, s.Class)).Or(conf.Policy{Action: conf.FailJob})
+	s.Policy = s.Policy.Or(b.opts.Policies.Of(s.Name, s.Class))
 	if why := b.explainLeft(&s); why != "" {
 		b.plan.Left = append(b.plan.Left, Left{s, why})
 		return
@@ -247,12 +247,18 @@ func (p *Plan) Add(other *Plan) {
 func UnknownPolicy(c *conf.Config) error {
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(c.Policies)) {
+		p := c.Policies[name]
 		_, ok := checks.Lookup(name)
 		switch {
-		case !ok && !slices.Contains(checks.Classes(), name):
+		case conf.IsCode(name) && !checks.KnownCode(name), !conf.IsCode(name) && !ok && !slices.Contains(checks.Classes(), name):
 			errs = append(errs, fmt.Errorf("%s: policy.%s: want %s", c.Places[name], name, wantPolicy(name)))
-		case name == checks.ClassShell && (c.Policies[name].Action == conf.Warn || c.Policies[name].Action == conf.Nothing):
-			errs = append(errs, fmt.Errorf("%s: policy.shell.action: %s: want drain or fail-job: a line of bash decides itself whether it fails or warns", c.Places[name], c.Policies[name].Action))
+		case name == checks.ClassShell && !p.Action.Acts():
+			errs = append(errs, fmt.Errorf("%s: policy.shell.action: %s: want drain or fail-job: a line of bash decides itself whether it fails or warns", c.Places[name], p.Action))
+		case name == checks.ClassShell && (p.Strikes.Counts() || p.Hours != nil || p.Remedy != ""):
+			errs = append(errs, fmt.Errorf("%s: policy.shell: want contexts, action, passes and cooldown alone: a line of bash decides itself when it fails", c.Places[name]))
+		}
+		if p.Remedy != "" && !checks.IsRemedy(p.Remedy) {
+			errs = append(errs, fmt.Errorf("%s: policy.%s.remedy: %q: want %s", c.Places[name], name, p.Remedy, spell.OneOf(p.Remedy, checks.Remedies())))
 		}
 	}
 	for _, word := range c.NCCLEnv {
@@ -265,10 +271,14 @@ func UnknownPolicy(c *conf.Config) error {
 
 // wantPolicy returns the name of a policy that a misspelt one stands for, or else all.
 func wantPolicy(name string) string {
-	if near := spell.Nearest(name, append(checks.Names(), checks.Classes()...)); near != "" {
+	known := append(checks.Names(), checks.Classes()...)
+	if conf.IsCode(name) {
+		known = checks.Codes()
+	}
+	if near := spell.Nearest(name, known); near != "" {
 		return near
 	}
-	return "the name of a check, or a class: " + strings.Join(checks.Classes(), ", ")
+	return "the code of a finding, the name of a check, or a class: " + strings.Join(checks.Classes(), ", ")
 }
 
 func (b *builder) reportProblem(pos conf.Pos, name string, err error) *checks.Finding {

@@ -6,7 +6,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
-	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -17,15 +16,12 @@ type Blame struct {
 	spared map[int]bool // failures that do not stop the job, by index
 }
 
-// Judged records the policy for the failures from index from to before index to: with the policy
-// "drain" the job can run.
-func (b *Blame) Judged(from, to int, action conf.Action) {
-	for i := from; i < to && action == conf.Drain; i++ {
-		if b.spared == nil {
-			b.spared = map[int]bool{}
-		}
-		b.spared[i] = true
+// Spare records that the policy for a failure is "drain": the job can run.
+func (b *Blame) Spare(failure int) {
+	if b.spared == nil {
+		b.spared = map[int]bool{}
 	}
+	b.spared[failure] = true
 }
 
 // OfJob returns the index of the worst failure that must stop the job, -1 if there is none. A

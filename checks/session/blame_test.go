@@ -52,35 +52,12 @@ func TestBlame(t *testing.T) {
 	} {
 		b := Blame{Scope: tt.scope}
 		for i, action := range tt.actions {
-			b.Judged(i, i+1, action)
+			if action == conf.Drain {
+				b.Spare(i)
+			}
 		}
 		if job, node := b.OfJob(tt.failures), b.OfNode(tt.failures); job != tt.job || node != tt.node {
 			t.Errorf("%s: the job's is %d, the node's %d; want %d and %d", tt.name, job, node, tt.job, tt.node)
-		}
-	}
-}
-
-func TestSoften(t *testing.T) {
-	t.Parallel()
-	given := []checks.Severity{checks.OK, checks.Skip, checks.Warn, checks.Fail, checks.Unknown}
-	for action, want := range map[conf.Action]checks.Severity{
-		"": checks.Fail, conf.FailJob: checks.Fail, conf.Drain: checks.Fail, conf.Warn: checks.Warn, conf.Nothing: checks.Skip,
-	} {
-		var list []checks.Finding
-		for _, s := range given {
-			list = append(list, checks.Finding{Severity: s})
-		}
-		got := Soften(list, action)
-		for i, s := range given {
-			if s == checks.Fail {
-				s = want
-			}
-			if got[i].Severity != s {
-				t.Errorf("%q makes %s of %s, want %s", action, got[i].Severity, given[i], s)
-			}
-			if list[i].Severity != given[i] {
-				t.Errorf("%q has changed what the check has found", action)
-			}
 		}
 	}
 }

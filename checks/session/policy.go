@@ -5,28 +5,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/conf"
 )
-
-// Soften applies a site's policy to findings: an action below drain turns failures into warnings or
-// skips.
-func Soften(list []checks.Finding, action conf.Action) []checks.Finding {
-	severity := checks.Warn
-	switch action {
-	case conf.Nothing:
-		severity = checks.Skip
-	case conf.Warn:
-	default:
-		return list
-	}
-	list = slices.Clone(list)
-	for i := range list {
-		if list[i].Severity == checks.Fail {
-			list[i].Severity = severity
-		}
-	}
-	return list
-}
 
 // Excuse returns findings with each failure that is an error in the configuration made unknown:
 // one wrong line that reaches a whole fleet must drain no node. lacks is the argument that the
@@ -44,6 +23,11 @@ func Excuse(list []checks.Finding, lacks string) []checks.Finding {
 		}
 	}
 	return list
+}
+
+// IsBlind reports whether an unknown result means that the check could not look at the GPUs at all.
+func IsBlind(code string) bool {
+	return strings.HasPrefix(code, "probe.") || code == "gpu.nvml" || code == "gpu.error"
 }
 
 // IsConfigError reports whether a code is that of an error in a line of the configuration.

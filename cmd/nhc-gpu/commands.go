@@ -177,14 +177,20 @@ func commands(exit *int) []*cobra.Command {
 it, whether it is a built-in check or a shell line (and why), and its time limit.
 !! marks an error, ?? a probable mistake. Runs no check.
 
+With --policy it prints what becomes of failures instead: for each code, check and
+class with a policy its action, after how many runs it acts, when the node is
+resumed, and why.
+
 Exit status: 0, 1 if a line has an error, 3 if the configuration cannot be used.`,
 		Example: `  nhc-gpu plan
+  nhc-gpu plan --policy
   nhc-gpu plan -c nhc.conf.new
   nhc-gpu plan --prolog`,
 	}
+	policies := plan.Flags().Bool("policy", false, "print the policies for failures instead")
 	list := append(ask.Commands(), checkCommand(exit), selftest.Command(version, exit), ask.Job(), ask.Status(version, exit), platforms.Command(), topoCommand(), topo.Cabling(),
 		lintCommand(exit),
-		options.With(plan, func(o *options.Options) error { return planFor(o, exit) }),
+		options.With(plan, func(o *options.Options) error { return planFor(o, *policies, exit) }),
 		&cobra.Command{
 			Use: "version", Short: "Print the version", Args: options.Takes(0, 0, ""),
 			Long: "Prints the version, as --version does.\n\nExit status: 0.", Example: "  nhc-gpu version",
@@ -281,12 +287,15 @@ func lintCommand(exit *int) *cobra.Command {
 	return cmd
 }
 
-func planFor(o *options.Options, exit *int) error {
+func planFor(o *options.Options, policies bool, exit *int) error {
 	r, from, err := report.Open(o, report.Options{})
 	if err != nil {
 		return err
 	}
 	defer r.Close()
+	if policies {
+		return lint.PrintPolicies(r.Files)
+	}
 	*exit, err = lint.PrintPlan(r.Files, from)
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -48,9 +49,9 @@ func (j *Judge) countAhead() {
 		return
 	}
 	const check = "check_gpu_recovery" // the site's policy for this check applies to such findings
-	from, action := len(j.fold.Failures()), j.files.Config.Of(check, "gpu").Action
-	j.emit(j.fold.Findings(j.attribute(check, session.Soften(j.Silence(lost, ""), action))))
-	j.job.Blame.Judged(from, len(j.fold.Failures()), action)
+	from, s := len(j.fold.Failures()), &plan.Step{Name: check, Class: "gpu", Policy: j.files.Config.Of(check, "gpu")}
+	j.emit(j.fold.Findings(j.attribute(check, j.ledger.apply(j.files.Config, s, j.Silence(lost, "")))))
+	j.blame(from, s)
 }
 
 // judged records the step and the policy of the failures from index from
@@ -62,8 +63,18 @@ func (j *Judge) judged(from int, s *plan.Step) {
 	for i := from; i < len(j.fold.Failures()); i++ {
 		j.steps[i] = s
 	}
-	if j.job != nil {
-		j.job.Blame.Judged(from, len(j.fold.Failures()), s.Policy.Action)
+	j.blame(from, s)
+}
+
+// blame records the failures from index from on that let the job run.
+func (j *Judge) blame(from int, s *plan.Step) {
+	if j.job == nil {
+		return
+	}
+	for i, f := range j.fold.Failures()[from:] {
+		if ruleOf(j.files.Config, s, f).Action == conf.Drain {
+			j.job.Blame.Spare(from + i)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package judge
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -243,7 +244,13 @@ func (j *Judge) cause() slurm.Cause {
 
 func (j *Judge) markOnline() {
 	pass := session.Pass{Plan: j.files.Plan, Files: []string{j.n.Set.Get("CONFFILE"), j.files.TablesFile()}, Paths: j.files.Paths, Unanswered: j.unanswered}
-	j.n.CarryOut(slurm.Verdict{Healthy: true, Lacks: pass.Lacks})
+	lacks := func(m slurm.Mark) string {
+		if j.results.struck() {
+			return "and a fault has a strike in this run"
+		}
+		return cmp.Or(pass.Lacks(m.Cause), j.ledger.waits(j.files.Config, j.files.Plan, m))
+	}
+	j.n.CarryOut(slurm.Verdict{Healthy: true, Lacks: lacks})
 }
 
 func (j *Judge) debugEnd() {

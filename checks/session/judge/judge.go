@@ -42,6 +42,7 @@ type Judge struct {
 	unanswered session.Unanswered
 	steps      map[int]*plan.Step // the steps of failures, by index
 	results    results            // of the steps so far
+	ledger     ledger
 
 	Records *job.Records
 	job     *job.Around // the job of a prolog or an epilog
@@ -61,7 +62,7 @@ type collector interface {
 
 // New returns the judge of a run and its files; see [open.NewBash] for program and wake.
 func New(n *node.Node, program string, trace bool, wake int) (*Judge, *open.Files) {
-	j := &Judge{n: n, unanswered: session.Unanswered{}, Records: job.NewRecords(n)}
+	j := &Judge{n: n, unanswered: session.Unanswered{}, Records: job.NewRecords(n), ledger: ledger{memory: nodeMemory{n}, context: n.Role.String()}}
 	h := &hearer{Judge: j}
 	h.Bash = open.NewBash(n, program, trace, wake, h)
 	j.bash, j.files = h.Bash, open.New(n, h.Bash)
@@ -117,7 +118,7 @@ func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
 		j.job.Look(s.Name, res.Findings)
 	}
 	j.unanswered.Note(j.current, res.Findings, res.Earlier)
-	j.emit(j.fold.Findings(j.attribute(s.Name, session.Soften(res.Findings, s.Policy.Action))))
+	j.emit(j.fold.Findings(j.attribute(s.Name, j.ledger.apply(j.files.Config, s, res.Findings))))
 	j.judged(from, s)
 	return !j.fold.Over()
 }

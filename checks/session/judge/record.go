@@ -52,8 +52,13 @@ func (r *results) begin(f *verdict.Fold, s *plan.Step) (end func(took time.Durat
 
 func resultOf(r event.Result, f checks.Finding) event.Result {
 	r.Code, r.Severity, r.Device, r.Want, r.Got, r.Remedy, r.Message = f.Code, f.Severity, f.Device, f.Want, f.Got, f.Remedy, f.Message
-	r.Silenced = f.Silenced
+	r.Silenced, r.Would, r.Held = f.Silenced, f.Would, f.Held
 	return r
+}
+
+// struck reports whether a fault waits for further strikes.
+func (r *results) struck() bool {
+	return slices.ContainsFunc(r.list, func(x event.Result) bool { return x.Struck() })
 }
 
 // stopped reports whether the run ended before the last check of its plan, which is nil if there is

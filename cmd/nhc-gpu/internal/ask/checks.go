@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/explain"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 	"github.com/nhc-gpu/nhc-gpu/conf/spell"
@@ -85,7 +84,7 @@ func firstOf(words, known []string) ([]string, cobra.ShellCompDirective) {
 // explainable returns what a shell completes behind explain: checks and codes.
 func explainable() []string {
 	names := NamesOfChecks()
-	for _, code := range explain.Codes() {
+	for _, code := range checks.Codes() {
 		names = append(names, code+"\t"+checks.Words(code))
 	}
 	return names

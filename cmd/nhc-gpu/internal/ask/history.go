@@ -21,13 +21,16 @@ import (
 func History() *cobra.Command {
 	var since string
 	var codes []string
-	var asJSON, fleet bool
+	var asJSON, fleet, would bool
 	cmd := &cobra.Command{
 		Use:   "history",
 		Short: "Show what changed on this node, and when",
 		Long: `Prints the changes of the last 30 days, at most 1,000, the oldest first: each change
 of the verdict, of the findings and of the mode, each drain and resume, what could
 not be delivered, and what a person cleared. Needs root.
+
+With --would it prints what a policy has held back: the failures that are only
+observed, that are outside their hours, or that wait for further strikes.
 
 Exit status: 0, 10 wrong arguments or not root.`,
 		Example: `  nhc-gpu history
@@ -52,15 +55,31 @@ Exit status: 0, 10 wrong arguments or not root.`,
 			if err != nil {
 				return err
 			}
+			if would {
+				list = onlyHeld(list)
+			}
 			return printHistory(list, from, codes, asJSON)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&since, "since", "", "only changes since then: 24h, 7d, 2026-11-20, '2026-11-20 03:00'")
 	f.StringSliceVar(&codes, "code", nil, "only findings whose code begins with: gpu.xid,gpu.ecc")
+	f.BoolVar(&would, "would", false, "only failures that a policy has held back")
 	f.BoolVar(&fleet, "fleet", false, "of all nodes, from Slurm's accounting (sacctmgr), for every user")
 	f.BoolVar(&asJSON, "json", false, "print each change as one object of JSON per line")
 	return cmd
+}
+
+// onlyHeld keeps the results that a policy has held back, and the events that have some.
+func onlyHeld(list []*event.Event) (held []*event.Event) {
+	for _, e := range list {
+		short := *e
+		short.Slurm, short.Results = nil, slices.DeleteFunc(slices.Clone(e.Results), func(r event.Result) bool { return r.Held == "" })
+		if len(short.Results) > 0 {
+			held = append(held, &short)
+		}
+	}
+	return held
 }
 
 // parseSince returns the time that an argument of --since names; the zero time for none.
@@ -128,7 +147,11 @@ func historyLine(e *event.Event) string {
 			about = append(about, fmt.Sprintf("and %d more", len(findings)-i))
 			break
 		}
-		about = append(about, strings.TrimSpace(f.Code+" "+shortMessage(f)))
+		text := strings.TrimSpace(f.Code + " " + shortMessage(f))
+		if f.Held != "" {
+			text = "would " + f.Would + ": " + text
+		}
+		about = append(about, text)
 	}
 	if len(about) == 0 {
 		about = e.Changed

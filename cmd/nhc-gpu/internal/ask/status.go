@@ -206,7 +206,7 @@ func describe(w io.Writer, e *event.Event, others []*event.Event, now time.Time)
 		case s.Error != "":
 			row("", "not delivered: %s; the next run tries again", s.Error)
 		case s.Owner == event.OwnerNHC && len(e.Findings()) == 0:
-			row("to clear", "%s", "the run has not checked the fault again ("+s.Why+"): scontrol update NodeName="+e.Node+" State=RESUME, or wait for the check")
+			row("to clear", "%s", "the last run did not resume the node ("+s.Why+"): wait for further runs of that check, or scontrol update NodeName="+e.Node+" State=RESUME")
 		case s.Owner == event.OwnerNHC:
 			row("to clear", "repair the fault: nhc-gpu resumes the node when the check passes")
 		case s.Owner == event.OwnerOther:

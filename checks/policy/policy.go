@@ -1,0 +1,144 @@
+// Package policy says what becomes of a failure: what it does to the node and the job, after how many
+// runs, and when the node returns. The package is pure.
+package policy
+
+import (
+	"cmp"
+	_ "embed"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+)
+
+//go:embed policy.toml
+var text []byte
+
+// Defaults returns the policies of nhc-gpu itself.
+var Defaults = sync.OnceValue(func() *conf.Config {
+	c, err := conf.ParseTOML("policy.toml", text)
+	if err != nil {
+		panic("policy: " + err.Error()) // TestDefaults
+	}
+	return c
+})
+
+// last is the policy of a finding about which nothing else is said.
+var last = conf.Policy{Action: conf.FailJob, Strikes: conf.Strikes{N: 1, Of: 1}, Passes: 1}
+
+// The codes of results that stay unknown.
+const (
+	StaysUnknown = "unknown.stays"
+	UnknownGPU   = "unknown.gpu" // a check of GPUs
+)
+
+// Subject is what a policy is about: a finding of a check.
+type Subject struct{ Code, Check, Class string }
+
+// For returns the policy of a subject. The site's policies come first, the most specific before the
+// others: of the code and its prefixes, of the line, of the check, of its class. Then come the
+// defaults. line is the policy of a [[check]] in nhc.toml.
+func For(site *conf.Config, line conf.Policy, s Subject) conf.Policy {
+	p := site.OfCode(s.Code).Or(line.OfFindings()).Or(site.Of(s.Check, s.Class).OfFindings())
+	if !checks.OfLBNL(s.Check) {
+		p = p.Or(Defaults().OfCode(s.Code))
+	}
+	return p.Or(last)
+}
+
+// Run is the run in which a policy is applied.
+type Run struct {
+	Context string
+	Now     time.Time
+
+	// Count returns the number of runs with a fault among the last runs, with this one. ok is
+	// false if they cannot be counted: then one is enough, since no fault may be lost. nil: the
+	// run counts none.
+	Count func(f *checks.Finding, of int) (n int, ok bool)
+}
+
+// Apply returns a failing finding with the effect that its policy gives it in a run. Any other
+// finding stays as it is.
+func Apply(f checks.Finding, p conf.Policy, r Run) checks.Finding {
+	if f.Severity != checks.Fail {
+		return f
+	}
+	if p.Remedy != "" {
+		f.Remedy = checks.Remedy(p.Remedy)
+	}
+	hold := func(why string) checks.Finding {
+		f.Severity, f.Would, f.Held = checks.Warn, string(p.Action), why
+		f.Message += " (" + why + ")"
+		return f
+	}
+	switch {
+	case p.Action == conf.Nothing:
+		f.Severity = checks.Skip
+		return f
+	case p.Contexts != nil && !slices.Contains(p.Contexts, r.Context), p.Action == conf.Warn && !p.Strikes.Counts():
+		f.Severity = checks.Warn
+		return f
+	}
+	if p.Strikes.Counts() && r.Count != nil {
+		if n, ok := r.Count(&f, p.Strikes.Of); ok && n < p.Strikes.N {
+			return hold(fmt.Sprintf("strike %d of %d", n, p.Strikes.N))
+		}
+	}
+	switch {
+	case p.Action == conf.Warn:
+		f.Severity = checks.Warn
+		return f
+	case p.Action == conf.Observed:
+		p.Action = conf.FailJob
+		return hold("observed only")
+	case !p.Hours.Has(r.Now):
+		return hold("outside " + p.Hours.Text)
+	}
+	return f
+}
+
+// Waits returns why a healthy node is not resumed yet, "" if it is. healthy is the number of healthy
+// runs in a row, with this one, and since is the time of the first.
+func Waits(p conf.Policy, healthy int, since, now time.Time) string {
+	switch left := p.Cooldown - now.Sub(since); {
+	case healthy < p.Passes:
+		return fmt.Sprintf("which has passed in %d of %d runs", healthy, p.Passes)
+	case p.Cooldown > 0 && left > 0:
+		return fmt.Sprintf("which has not passed for %s yet", short(p.Cooldown))
+	}
+	return ""
+}
+
+// short returns a duration without parts that are zero.
+func short(d time.Duration) string {
+	switch {
+	case d%time.Hour == 0:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	case d%time.Minute == 0:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	}
+	return d.String()
+}
+
+// Words describes a policy in one line.
+func Words(p conf.Policy) string {
+	words := []string{string(cmp.Or(p.Action, "-"))}
+	add := func(yes bool, format string, args ...any) {
+		if yes {
+			words = append(words, fmt.Sprintf(format, args...))
+		}
+	}
+	add(p.Strikes.Counts(), "strikes %s", p.Strikes)
+	add(p.Strikes.N == 1, "at once")
+	add(p.Passes == 1, "resumed by one run that passes")
+	add(p.Passes > 1, "resumed after %d runs that pass", p.Passes)
+	add(p.Cooldown > 0, "cooldown %s", p.Cooldown)
+	add(p.Hours != nil, "%s", p.Hours)
+	add(p.Remedy != "", "remedy %s", p.Remedy)
+	add(p.Contexts != nil, "contexts %s", cmp.Or(strings.Join(p.Contexts, " "), "none"))
+	return strings.Join(words, ", ")
+}

@@ -1,0 +1,231 @@
+package judge
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/event"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/policy"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// ledger applies policies to findings by what earlier runs have found. It reads the node's memory
+// only if a policy depends on them.
+type ledger struct {
+	memory
+	context string
+
+	read    bool
+	err     error        // the memory cannot be read, or not be written
+	last    *event.Event // of the last run in this context, nil for none
+	strikes session.Strikes
+	changed bool
+}
+
+// memory is what a ledger needs of the node.
+type memory interface {
+	recall(name string) (data []byte, err error) // nil if there is no such record
+	keep(name string, data []byte) error
+	hasGPUs() bool // on the PCI bus
+	warn(err error)
+}
+
+const strikesPrefix = "strikes-"
+
+// open reads the memory once.
+func (l *ledger) open() bool {
+	if l.read {
+		return l.err == nil
+	}
+	l.read = true
+	var last, strikes []byte
+	if last, l.err = l.recall(outputs.RunPrefix + l.context); l.err != nil {
+		return false
+	}
+	if e, err := event.Parse(last); err == nil {
+		l.last = e
+	}
+	if strikes, l.err = l.recall(strikesPrefix + l.context); l.err != nil {
+		return false
+	}
+	if json.Unmarshal(strikes, &l.strikes) != nil {
+		l.strikes = session.Strikes{} // none, or damaged: the count begins
+	}
+	return true
+}
+
+// run returns the number of this run.
+func (l *ledger) run() int64 {
+	if l.last == nil {
+		return 1
+	}
+	return l.last.Run + 1
+}
+
+// count records a fault of this run and returns the number of runs with it among the last of.
+func (l *ledger) count(f *checks.Finding, of int) (n int, ok bool) {
+	n, _, ok = l.add(session.KeyOf(f), of)
+	return n, ok
+}
+
+func (l *ledger) add(key string, of int) (n int, since time.Time, ok bool) {
+	if !l.open() {
+		return 0, time.Time{}, false
+	}
+	n, since = l.strikes.Add(key, l.run(), of, time.Now())
+	l.changed = true
+	return n, since, true
+}
+
+// save keeps the strikes of a step. If that fails, no later run would know of them: the error makes
+// one strike enough for the rest of this run.
+func (l *ledger) save() (saved bool) {
+	if !l.changed {
+		return true
+	}
+	l.changed = false
+	data, err := json.Marshal(&l.strikes)
+	if err == nil {
+		err = l.keep(strikesPrefix+l.context, data)
+	}
+	if err != nil && l.err == nil {
+		l.err = err
+		l.warn(fmt.Errorf("the runs with a fault cannot be counted, so each fault acts at once: %w", err))
+	}
+	return err == nil
+}
+
+// apply returns the findings of a step with the effects that their policies give them.
+func (l *ledger) apply(c *conf.Config, s *plan.Step, list []checks.Finding) []checks.Finding {
+	r := policy.Run{Context: l.context, Now: time.Now()}
+	if l.context == conf.HealthCheck || l.context == conf.Manual {
+		r.Count = l.count
+		list = l.addUnknown(c, s, list)
+	}
+	once := func() []checks.Finding {
+		done := make([]checks.Finding, len(list))
+		for i, f := range list {
+			check := f.Check // "" for a check of LBNL NHC: its message is the reason
+			f.Check = cmp.Or(check, s.Name)
+			done[i] = policy.Apply(f, ruleOf(c, s, f), r)
+			done[i].Check = check
+		}
+		return done
+	}
+	done := once()
+	if !l.save() {
+		return once()
+	}
+	return done
+}
+
+// Applied returns the findings of a step with the effects of their policies in a run that counts no
+// strikes.
+func (j *Judge) Applied(s *plan.Step, list []checks.Finding) []checks.Finding {
+	r := policy.Run{Context: j.n.Role.String(), Now: time.Now()}
+	done := make([]checks.Finding, len(list))
+	for i, f := range list {
+		done[i] = policy.Apply(f, ruleOf(j.files.Config, s, f), r)
+	}
+	return done
+}
+
+// ruleOf returns the policy of a finding of a step.
+func ruleOf(c *conf.Config, s *plan.Step, f checks.Finding) conf.Policy {
+	return policy.For(c, s.Policy, policy.Subject{Code: f.Code, Check: cmp.Or(f.Check, s.Name), Class: s.Class})
+}
+
+// addUnknown adds a finding for each result that has been unknown for many runs.
+func (l *ledger) addUnknown(c *conf.Config, s *plan.Step, list []checks.Finding) []checks.Finding {
+	for _, f := range list {
+		if f.Severity != checks.Unknown || session.IsConfigError(f.Code) {
+			continue
+		}
+		codes := []string{policy.StaysUnknown}
+		if s.Class == "gpu" && s.Lane != checks.DCGM && session.IsBlind(f.Code) {
+			codes = append(codes, policy.UnknownGPU)
+		}
+		// The strikes are counted here: until there are enough, the result is only unknown.
+		for _, code := range codes {
+			stays := checks.Finding{Code: code, Severity: checks.Fail, Device: f.Device, Check: s.Name}
+			rule := ruleOf(c, s, stays)
+			n, since, ok := l.add(session.KeyOf(&stays), rule.Strikes.Of)
+			if !ok || n < rule.Strikes.N || code == policy.UnknownGPU && !l.hasGPUs() {
+				continue
+			}
+			stays.Message = fmt.Sprintf("%s:  unknown in %d runs since %s: %s", s.Name, n, since.Local().Format("2006-01-02 15:04"), f.Message)
+			list = append(list, stays)
+		}
+	}
+	return list
+}
+
+// waits returns why a healthy run does not resume the node for a cause of its drain, "" if it does.
+func (l *ledger) waits(c *conf.Config, p *plan.Plan, m slurm.Mark) string {
+	subject := policy.Subject{Code: m.Code(), Check: m.Check}
+	var line conf.Policy
+	if p != nil {
+		for i := range p.Steps {
+			if s := &p.Steps[i]; s.Name == m.Check {
+				line, subject.Class = s.Policy, s.Class
+			}
+		}
+	}
+	rule := policy.For(c, line, subject)
+	if rule.Passes <= 1 && rule.Cooldown <= 0 || !l.open() {
+		return "" // without a memory nothing could ever be counted
+	}
+	healthy, since, now := 1, time.Now(), time.Now()
+	if l.last != nil && l.last.Healthy > 0 {
+		healthy, since = l.last.Healthy+1, l.last.HealthySince
+	}
+	return policy.Waits(rule, healthy, since, now)
+}
+
+// nodeMemory is the memory of a node.
+type nodeMemory struct{ n *node.Node }
+
+const memoryLimit = time.Second
+
+func (m nodeMemory) ask(q *wire.Request) (*wire.Response, error) {
+	if m.n.Set.Past == "" {
+		return nil, errors.New("this run has no memory")
+	}
+	return m.n.Pool.Call(context.WithoutCancel(m.n.Ctx), checks.Local, q, memoryLimit).AnswerTo(q.Line)
+}
+
+func (m nodeMemory) recall(name string) ([]byte, error) {
+	resp, err := m.ask(&wire.Request{Op: wire.OpRecall, Name: name, Line: "read the earlier runs"})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range resp.Records {
+		if r.Name == name && r.Err == "" {
+			return r.Data, nil
+		}
+	}
+	return nil, nil
+}
+
+func (m nodeMemory) keep(name string, data []byte) error {
+	_, err := m.ask(&wire.Request{Op: wire.OpKeep, Name: name, Data: data, Line: "write the strikes"})
+	return err
+}
+
+func (m nodeMemory) hasGPUs() bool {
+	groups, err := m.n.PlatformGroups()
+	return err == nil && len(groups) > 0
+}
+
+func (m nodeMemory) warn(err error) { m.n.Warn(err) }

@@ -1,0 +1,53 @@
+package session
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+)
+
+// Strikes are the runs in which faults were present, for policies that wait for several. The last
+// event of a node has the number of its run, so that a run without a fault writes nothing.
+type Strikes struct {
+	Faults []Fault `json:"faults"`
+}
+
+// Fault is a fault, and the numbers of the runs in which it was present, in rising order.
+type Fault struct {
+	Key   string    `json:"key"`
+	Runs  []int64   `json:"runs"`
+	Since time.Time `json:"since"` // the first of these runs
+}
+
+// mostFaults bounds the number of faults. Those that were not present for the longest time are
+// removed.
+const mostFaults = 256
+
+// KeyOf identifies a fault by its check, code and device.
+func KeyOf(f *checks.Finding) string { return f.Check + " " + f.Code + " " + f.Device.String() }
+
+// Add records a fault in a run, and returns the number of runs with it among the last of runs.
+func (s *Strikes) Add(key string, run int64, of int, now time.Time) (n int, since time.Time) {
+	s.Faults = slices.DeleteFunc(s.Faults, func(f Fault) bool { // a number that has not been reached is that of another memory
+		last := f.Runs[len(f.Runs)-1]
+		return last > run || last <= run-conf.MostStrikes
+	})
+	i := slices.IndexFunc(s.Faults, func(f Fault) bool { return f.Key == key })
+	if i < 0 {
+		s.Faults, i = append(s.Faults, Fault{Key: key}), len(s.Faults)
+	}
+	f := &s.Faults[i]
+	f.Runs = slices.DeleteFunc(f.Runs, func(r int64) bool { return r <= run-int64(of) })
+	if len(f.Runs) == 0 {
+		f.Since = now.UTC().Truncate(time.Second)
+	}
+	if !slices.Contains(f.Runs, run) {
+		f.Runs = append(f.Runs, run)
+	}
+	n, since = len(f.Runs), f.Since
+	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return int(b.Runs[len(b.Runs)-1] - a.Runs[len(a.Runs)-1]) })
+	s.Faults = s.Faults[:min(len(s.Faults), mostFaults)]
+	return n, since
+}
