@@ -44,7 +44,7 @@ type Subject struct{ Code, Check, Class string }
 // defaults. line is the policy of a [[check]] in nhc.toml.
 func For(site *conf.Config, line conf.Policy, s Subject) conf.Policy {
 	p := site.OfCode(s.Code).Or(line.OfFindings()).Or(site.Of(s.Check, s.Class).OfFindings())
-	if !checks.OfLBNL(s.Check) {
+	if !checks.OfLBNL(s.Check) || s.Code == StaysUnknown {
 		p = p.Or(Defaults().OfCode(s.Code))
 	}
 	return p.Or(last)

@@ -67,6 +67,7 @@ cooldown = "0m"
 		"no code":                    {Subject: Subject{"", "check_x", "x"}, want: last},
 		"a default":                  {Subject: Subject{"ib.errors.rx_crc_errors", "check_ib_errors", "ib"}, want: conf.Policy{Action: conf.FailJob, Strikes: conf.Strikes{N: 2, Of: 3}, Passes: 3, Why: why}},
 		"LBNL's checks have no rows": {Subject: Subject{"ib.ports.down", "check_hw_ib", "hw"}, want: last},
+		"but if they stay unknown":   {Subject: Subject{StaysUnknown, "check_file_contents", "file"}, want: conf.Policy{Action: conf.Warn, Strikes: conf.Strikes{N: 12, Of: 12}, Passes: 1, Why: Defaults().Policies[StaysUnknown].Why}},
 		"the class": {
 			site: site, Subject: Subject{"ib.count", "check_ib_count", "ib"},
 			want: conf.Policy{Action: conf.Warn, Strikes: conf.Strikes{N: 1, Of: 1}, Passes: 7},

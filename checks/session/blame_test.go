@@ -104,7 +104,7 @@ func TestEndJob(t *testing.T) {
 	} {
 		b := &Blame{Scope: halfTheNode}
 		if tt.drain {
-			b.Judged(0, 1, conf.Drain)
+			b.Spare(0)
 		}
 		if got := EndJob(b, tt.failures, tt.role, tt.job, tt.observes); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/policy"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/job"
@@ -340,4 +341,15 @@ func (j *Judge) RunPlan(watch func(*plan.Step, string, time.Duration, time.Durat
 func (j *Judge) Engine(watch func(*plan.Step, string, time.Duration, time.Duration)) *run.Engine {
 	j.timeout.Store(int64(j.files.Timeout()))
 	return &run.Engine{Pool: j.n.Pool, Deadline: j.n.Budget.End, Timeout: func() time.Duration { return time.Duration(j.timeout.Load()) }, Doing: watch}
+}
+
+// Applied returns the findings of a step with the effects of their policies in a run that counts no
+// strikes.
+func (j *Judge) Applied(s *plan.Step, list []checks.Finding) []checks.Finding {
+	r := policy.Run{Context: j.n.Role.String(), Now: time.Now()}
+	done := make([]checks.Finding, len(list))
+	for i, f := range list {
+		done[i] = policy.Apply(f, ruleOf(j.files.Config, s, f), r)
+	}
+	return done
 }

@@ -130,17 +130,6 @@ func (l *ledger) apply(c *conf.Config, s *plan.Step, list []checks.Finding) []ch
 	return done
 }
 
-// Applied returns the findings of a step with the effects of their policies in a run that counts no
-// strikes.
-func (j *Judge) Applied(s *plan.Step, list []checks.Finding) []checks.Finding {
-	r := policy.Run{Context: j.n.Role.String(), Now: time.Now()}
-	done := make([]checks.Finding, len(list))
-	for i, f := range list {
-		done[i] = policy.Apply(f, ruleOf(j.files.Config, s, f), r)
-	}
-	return done
-}
-
 // ruleOf returns the policy of a finding of a step.
 func ruleOf(c *conf.Config, s *plan.Step, f checks.Finding) conf.Policy {
 	return policy.For(c, s.Policy, policy.Subject{Code: f.Code, Check: cmp.Or(f.Check, s.Name), Class: s.Class})

@@ -144,6 +144,7 @@ func TestStaysUnknown(t *testing.T) {
 		"another doubt":    {gpu, checks.Finding{Code: "gpu.ecc.pending", Severity: checks.Unknown}, true, "", map[int]string{12: "unknown warn", 36: "unknown warn"}},
 		"DCGM":             {&plan.Step{Name: "check_dcgm_health", Class: "gpu", Lane: checks.DCGM}, blind, true, "", map[int]string{12: "unknown warn", 36: "unknown warn"}},
 		"not of GPUs":      {&plan.Step{Name: "check_net_dns", Class: "net"}, blind, true, "", map[int]string{12: "unknown warn", 36: "unknown warn"}},
+		"of LBNL's checks": {&plan.Step{Name: "check_file_contents", Class: "file"}, blind, true, "", map[int]string{1: "unknown", 11: "unknown", 12: "unknown warn", 36: "unknown warn"}},
 		"the driver is no": {gpu, checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown}, true, "", map[int]string{36: "unknown warn fail"}},
 	} {
 		site, err := conf.ParseTOML("nhc.toml", []byte(c.policy))

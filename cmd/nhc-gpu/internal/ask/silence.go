@@ -16,7 +16,6 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
-	"github.com/nhc-gpu/nhc-gpu/checks/explain"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
@@ -86,7 +85,7 @@ func (o *silenceOptions) complete(cmd *cobra.Command) *cobra.Command {
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(_ *cobra.Command, words []string) error { return o.run(words) }
 	cmd.ValidArgsFunction = func(_ *cobra.Command, words []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return firstOf(words, explain.Codes())
+		return firstOf(words, checks.Codes())
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.by, "by", "", "who answers for it")
@@ -248,7 +247,7 @@ func lastFinding(events []*event.Event, code, device, line string) (f checks.Fin
 		r := found[0]
 		return checks.Finding{Code: r.Code, Severity: checks.Fail, Device: r.Device, Got: r.Got}, r.Line, nil
 	}
-	known := explain.Codes()
+	known := checks.Codes()
 	for code := range seen {
 		known = append(known, code)
 	}
