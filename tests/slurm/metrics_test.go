@@ -42,6 +42,13 @@ func TestMetrics(t *testing.T) {
 		n.Remove("ok")
 		n.WaitState("drain", soon)
 	}
+	// A person accepts the fault of the last node.
+	stopped.Remove("ok")
+	stopped.WaitState("drain", soon)
+	if out, err := stopped.Try("/run/bin/nhc-gpu", "silence", "file.test", "--until", "+1d", "--by", "alice", "--why", "4711"); err != nil {
+		t.Fatal(out, err)
+	}
+	stopped.WaitState("idle", soon)
 	output(unknown, "command = [\"/nonexistent\"]\ncommand_on = \"always\"\n")
 	unknown.Conf("* || no_such_command")
 
