@@ -109,6 +109,8 @@ var elsewhere = map[string]string{
 
 	"nvmlDeviceGetMigDeviceHandleByIndex": "the same",
 
+	"nvmlDeviceGetBoardPartNumber": "asked by nhc-gpu rma, see tests/script/rma.txtar",
+
 	"nvmlDeviceGetClockInfo": "asked while an active test loads the GPU",
 }
 
