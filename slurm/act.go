@@ -16,13 +16,16 @@ type Outcome struct {
 	Node    NodeInfo // as last read; zero if Slurm was not asked
 	Calls   int      // commands started
 	Spared  bool     // Slurm was not asked: nothing has changed since the last time
-	Repeats bool     // the error still stands and was reported before
+	Repeats bool     // the error, or the hold of the guard, still stands and was reported before
 	Refused bool     // the error is permanent: Slurm refuses the request
 	Kept    bool     // a healthy run does not resume the node: it has not checked the fault, or the fault must stay away for longer
 	Pending bool     // a drain could not be delivered and is kept for the next run
 	Held    Reported // who holds the node, as far as this run knows
 	HeldFor string   // our reason in Slurm
+	Guarded string   // why the guard holds the drain, which is pending; "" if it does not
 	Warning error    // an error of the state directory, without other effects
+
+	wait time.Duration // how long to wait before the guard counts
 }
 
 // lockWait is the longest wait for another run that acts on the same node.
@@ -63,7 +66,7 @@ func (c *Controller) Act(ctx context.Context, verdict Verdict, role Role) (Outco
 	if m, err := c.recall(); err == nil && (verdict.Healthy && c.isSteady(m) || c.spared(m, verdict, role)) {
 		return c.leave(ctx, m, verdict)
 	}
-	return c.withMemory(ctx, func(m *Memory, out *Outcome) error {
+	return c.inTurn(ctx, func(m *Memory, out *Outcome) error {
 		return c.settle(ctx, verdict, m, out)
 	})
 }
@@ -71,7 +74,10 @@ func (c *Controller) Act(ctx context.Context, verdict Verdict, role Role) (Outco
 // leave makes no call, and stores slurmd's latest report on the node.
 func (c *Controller) leave(ctx context.Context, m Memory, v Verdict) (Outcome, error) {
 	out := Outcome{Decision: Decision{Why: "in service when last asked"}, Spared: true, Pending: m.Pending != (Pending{}), Held: m.Reported, HeldFor: m.Reason}
-	if standing, why := m.findStanding(v); m.Reported == ReportedDrained && v.Healthy && len(standing) > 0 {
+	if m.Pending.Held != "" {
+		out.hold(Reason(m.Pending.Message), m.Pending.Held)
+		out.Repeats = true
+	} else if standing, why := m.findStanding(v); m.Reported == ReportedDrained && v.Healthy && len(standing) > 0 {
 		out.Kept, out.Why = true, keptFor(standing, why)
 	} else if m.Reported != ReportedOK {
 		out.Why = "nothing has changed since it was last asked"
@@ -101,8 +107,10 @@ func (c *Controller) Deliver(ctx context.Context) (Outcome, error) {
 		return Outcome{Decision: Decision{Why: "nothing is pending"}}, nil
 	case m.Refusal.Text != "" && !c.due(m):
 		return Outcome{Decision: Decision{Why: "Slurm refused it"}, Spared: true, Pending: true}, nil
+	case m.Pending.Held != "" && !c.due(m):
+		return Outcome{Decision: Decision{Why: "held by guard"}, Spared: true, Pending: true}, nil
 	}
-	return c.withMemory(ctx, func(m *Memory, out *Outcome) error {
+	return c.inTurn(ctx, func(m *Memory, out *Outcome) error {
 		if m.Pending == (Pending{}) {
 			out.Why = "nothing is pending"
 			return nil
@@ -121,8 +129,16 @@ func (m *Memory) pendingVerdict() Verdict {
 	return Verdict{Message: m.Pending.Message, pending: m.Pending.Fault}
 }
 
-// settle reads, decides and writes, at most twice.
+// settle reads, decides and writes, at most twice, and has the node's comment state a held drain.
 func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outcome) error {
+	err := c.decide(ctx, v, m, out)
+	if err == nil {
+		c.updateComment(ctx, m)
+	}
+	return err
+}
+
+func (c *Controller) decide(ctx context.Context, v Verdict, m *Memory, out *Outcome) error {
 	standing, why := m.findStanding(v)
 	m.For, m.Next, m.IsHealthy = c.question(*m, v), time.Time{}, c.NodeIsHealthy
 	owed, owes := m.findOwed(standing)
@@ -187,6 +203,16 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 		if d.Action == Drain && m.Reported == ReportedDrained {
 			m.Marks = nil // another user has resumed it since
 			m.mark(v)
+		}
+		if d.Action == Drain && tried.Action == None && c.guards(v, m, node, d.Reason) {
+			permitted, err := c.askGuard(ctx, v, &d, m, out)
+			if err != nil {
+				failed = err
+				break
+			}
+			if !permitted {
+				return nil
+			}
 		}
 		err = c.write(ctx, d)
 		if err == nil {
@@ -270,7 +296,7 @@ func (c *Controller) withMemory(ctx context.Context, work func(*Memory, *Outcome
 	out.warn(err)
 	after := before
 	err = work(&after, &out)
-	out.Held, out.HeldFor = after.Reported, after.Reason
+	out.Held, out.HeldFor, out.Guarded = after.Reported, after.Reason, after.Pending.Held
 	out.Calls = c.calls - calls
 	out.warn(c.remember(before, after, lockErr == nil))
 	return out, err
