@@ -108,7 +108,9 @@ func (c *Controller) Deliver(ctx context.Context) (Outcome, error) {
 	case m.Refusal.Text != "" && !c.due(m):
 		return Outcome{Decision: Decision{Why: "Slurm refused it"}, Spared: true, Pending: true}, nil
 	case m.Pending.Held != "" && !c.due(m):
-		return Outcome{Decision: Decision{Why: "held by guard"}, Spared: true, Pending: true}, nil
+		out := Outcome{Spared: true, Pending: true, Repeats: true}
+		out.hold(Reason(m.Pending.Message), m.Pending.Held)
+		return out, nil
 	}
 	return c.inTurn(ctx, func(m *Memory, out *Outcome) error {
 		if m.Pending == (Pending{}) {

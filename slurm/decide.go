@@ -46,6 +46,9 @@ type Verdict struct {
 	Code, Device string
 	pending      string // the fault of a pending drain
 
+	// Busy is set if the run has more checks to make: it does not wait for the guard.
+	Busy bool
+
 	// Cause is the cause of a failing run; the zero value is not stored. Lacks returns why a
 	// healthy run cannot resume a node that was drained with a mark, "" if it can.
 	Cause Cause

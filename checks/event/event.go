@@ -65,7 +65,8 @@ type Result struct {
 // Action is a decision about the node at Slurm.
 type Action struct {
 	Action string `json:"action"`           // none, drain, renew, resume
-	Sent   bool   `json:"sent"`             // false: nothing was due, the mode is observe, or the delivery failed
+	Sent   bool   `json:"sent"`             // false: nothing was due, the mode is observe, the guard holds the drain, or the delivery failed
+	Held   bool   `json:"held,omitempty"`   // the guard holds the drain
 	Owner  string `json:"owner"`            // who holds the node: nhc, other, "" for no one
 	Helper bool   `json:"helper,omitempty"` // the site's own OFFLINE_NODE or ONLINE_NODE got it, as in each run
 	Reason string `json:"reason,omitempty"`
@@ -180,6 +181,8 @@ const (
 	NewOwner   = "owner"
 	Cleared    = "cleared"
 	Silenced   = "silenced"
+	Held       = "held"     // by the guard
+	Released   = "released" // the guard no longer holds the drain
 )
 
 // ByPerson reports whether the event is the action of a person, which Message describes, and no run.
@@ -240,7 +243,9 @@ func (e *Event) Compare(old *Event) {
 	now, before := e.Slurm.or(), old.Slurm.or()
 	decided := now.Action+now.Reason != before.Action+before.Reason
 	sent := now.Sent && !now.Helper
-	add(Drained, now.Action == "drain" && (sent || decided))
+	add(Drained, now.Action == "drain" && !now.Held && (sent || decided || before.Held))
+	add(Held, now.Held && !before.Held)
+	add(Released, e.Slurm != nil && before.Held && !now.Held)
 	add(Renewed, now.Action == "renew" && (sent || decided))
 	add(Resumed, now.Action == "resume" && (sent || decided && (!now.Helper || before.Action == "drain")))
 	add(Undeliver, now.Error != "" && now.Error != before.Error)

@@ -233,6 +233,12 @@ func (e *Event) Prometheus(autopilot bool, node string) []byte {
 			}
 			fmt.Fprintf(&b, "nhc_gpu_drained{owner=%q} %d\n", owner, drained)
 		}
+		held := 0
+		if e.Slurm.Held {
+			held = 1
+		}
+		family("nhc_gpu_held_by_guard", "1 if the node has failed and the guard holds its drain.")
+		fmt.Fprintf(&b, "nhc_gpu_held_by_guard %d\n", held)
 	}
 	family("nhc_gpu_output_failures", "Number of outputs that failed in the run before.")
 	fmt.Fprintf(&b, "nhc_gpu_output_failures %d\n", len(e.Outputs))

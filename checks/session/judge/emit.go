@@ -206,7 +206,7 @@ func (j *Judge) markOffline(message string) {
 		return
 	}
 	refused := j.job != nil && j.job.Blame.OfJob(j.fold.Failures()) >= 0
-	v := slurm.Verdict{Message: message, Refused: refused, Cause: j.cause()}
+	v := slurm.Verdict{Message: message, Refused: refused, Cause: j.cause(), Busy: j.fold.All && !j.late}
 	if failures := j.fold.Failures(); j.fold.Blamed() < len(failures) {
 		x := failures[j.fold.Blamed()]
 		v.Code, v.Device = x.Code, x.Device.String()

@@ -20,6 +20,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
+	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -49,6 +50,7 @@ type Node struct {
 	Role       slurm.Role
 	Did        *event.Action  // the last decision about the node in this run, nil if there was none
 	Background bool           // this is the detached half of a run
+	Guard      conf.Guard     // how many nodes may be drained for one fault
 	dir        slurm.StateDir // the state stored between runs; nil if it cannot be stored
 
 	accepted   accepted
@@ -92,7 +94,7 @@ func nodeFromEnviron(env func(string) string, role slurm.Role) *Node {
 	if err != nil {
 		host = ""
 	}
-	n := &Node{Role: role}
+	n := &Node{Role: role, Guard: conf.DefaultGuard()}
 	if role == slurm.Manual {
 		n.Role = slurm.RoleOf(env)
 	}

@@ -203,6 +203,9 @@ func describe(w io.Writer, e *event.Event, others []*event.Event, now time.Time)
 	if s := e.Slurm; s != nil {
 		row("Slurm", "%s", holder(s))
 		switch {
+		case s.Held:
+			row("", "%s", s.Why)
+			row("to clear", "repair the fault, or drain the node in spite of the guard: nhc-gpu clear --guard")
 		case s.Error != "":
 			row("", "not delivered: %s; the next run tries again", s.Error)
 		case s.Owner == event.OwnerNHC && len(e.Findings()) == 0:
@@ -239,6 +242,8 @@ func shortMessage(r event.Result) string {
 // holder describes who holds the node.
 func holder(a *event.Action) string {
 	switch {
+	case a.Held:
+		return "in service; the drain is held by guard: " + a.Reason
 	case a.Owner == event.OwnerNHC && a.Reason != "":
 		return "drained by nhc-gpu: " + a.Reason
 	case a.Owner == event.OwnerNHC:
