@@ -135,6 +135,35 @@ func (c *Controller) write(ctx context.Context, d Decision) error {
 	return nil
 }
 
+// heldComment begins each comment that nhc-gpu writes about a node.
+const heldComment = "NHC: drain held by guard"
+
+// commentColumn is the width at which sinfo prints a comment.
+const commentColumn = 2048
+
+// updateComment has the comment of the node in Slurm state that the guard holds its drain. It
+// overwrites no comment of another writer. An error has no effect: the comment is for people only,
+// and Slurm before 20.11 has none.
+func (c *Controller) updateComment(ctx context.Context, m *Memory) {
+	text := ""
+	if m.Pending.Held != "" {
+		text = cut(fmt.Sprintf("%s since %s: %s", heldComment, m.Pending.Since.Format(time.RFC3339), m.Pending.Message), MaxReason)
+	}
+	if c.Observe || text == m.Comment {
+		return
+	}
+	m.Comment = text // after an error, too: one try
+	now, err := ask(ctx, c, "read the comment of node "+c.Node, c.Settings.nodeCommentArgv, func(out []byte) (string, error) {
+		return strings.TrimSpace(firstLine(out)), nil
+	})
+	if err != nil || now != "" && now != "(null)" && !strings.HasPrefix(now, heldComment) {
+		return
+	}
+	if argv, err := c.Settings.setNodeCommentArgv(c.Node, text); err == nil {
+		_, _ = c.call(ctx, argv)
+	}
+}
+
 // call runs one command under the deadline. Any exit status except 0 is an error that quotes the
 // command's output.
 func (c *Controller) call(ctx context.Context, argv []string) (Output, error) {

@@ -37,12 +37,6 @@ type NodeGroup struct {
 	Names     string // as Slurm prints them: gpu[01-16,20]
 }
 
-// groupsArgv returns the command whose output parseGroups reads: all nodes in one request, a line for
-// each partition, state and reason. The reason is last, because it may contain anything.
-func (s Settings) groupsArgv(string) ([]string, error) {
-	return argv([]string{cmp.Or(s.Sinfo, s.sinfo())}, "-h", "-a", "-o", "%R|%t|%D|%N|%E")
-}
-
 // parseGroups parses the output of [Settings.groupsArgv]. A further line of a person's reason is not
 // a group.
 func parseGroups(out []byte) (groups []NodeGroup, err error) {

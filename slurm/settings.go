@@ -96,6 +96,12 @@ func (s Settings) nodeArgv(node string) ([]string, error) {
 	return []string{s.sinfo(), "-h", "-N", "-n", node, "-O", format}, nil
 }
 
+// groupsArgv returns the command whose output parseGroups reads: all nodes in one request, a line for
+// each partition, state and reason. The reason is last, because it may contain anything.
+func (s Settings) groupsArgv(string) ([]string, error) {
+	return argv([]string{cmp.Or(s.Sinfo, s.sinfo())}, "-h", "-a", "-o", "%R|%t|%D|%N|%E")
+}
+
 // nodeCommentArgv returns the sinfo command for the comment of one node.
 func (s Settings) nodeCommentArgv(node string) ([]string, error) {
 	return []string{s.sinfo(), "-h", "-N", "-n", node, "-O", fmt.Sprintf("Comment:%d", commentColumn)}, nil

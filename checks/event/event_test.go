@@ -71,6 +71,13 @@ func TestLine(t *testing.T) {
 	}
 }
 
+// held is a faulty run whose drain the guard holds.
+func held() *Event {
+	e := faulty()
+	e.Slurm.Sent, e.Slurm.Held, e.Slurm.Owner = false, true, ""
+	return e
+}
+
 func TestCompare(t *testing.T) {
 	t.Parallel()
 	with := func(e *Event, change func(*Event)) *Event {
@@ -103,6 +110,10 @@ func TestCompare(t *testing.T) {
 		"a helper drains again":     {with(faulty(), func(e *Event) { e.Slurm.Helper = true }), with(faulty(), func(e *Event) { e.Slurm.Helper = true }), nil},
 		"a helper resumes":          {faulty(), helped(), []string{NewVerdict, NewFinding, Resumed}},
 		"a helper resumes again":    {helped(), helped(), nil},
+		"held by guard":             {healthy(), held(), []string{NewVerdict, NewFinding, Held}},
+		"held for a while":          {held(), later(held()), nil},
+		"held, then drained":        {held(), later(faulty()), []string{Drained, Released}},
+		"held, then released":       {held(), with(held(), func(e *Event) { e.Slurm = &Action{Action: "none", Owner: OwnerNHC} }), []string{Released, NewOwner}},
 		"Slurm was not asked":       {with(healthy(), func(e *Event) { e.Slurm = &Action{Owner: OwnerOther} }), with(healthy(), func(e *Event) { e.Slurm = nil }), nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -213,7 +213,7 @@ func (l *linter) lintTables(path string, data []byte) {
 		return
 	}
 	l.tomlErrors(plan.UnknownPolicy(c))
-	l.exempt(path, c.Guards().Exempt)
+	lintExempt(l, path, c.Guards().Exempt)
 	l.entries(c.Checks)
 	p := plan.BuildTables(c.Checks, plan.Options{})
 	for i := range p.Steps {

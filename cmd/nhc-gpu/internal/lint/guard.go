@@ -7,8 +7,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// exempt judges the exempt codes and checks of [guard].
-func (l *linter) exempt(path string, list []string) {
+// lintExempt judges the exempt codes and checks of [guard].
+func lintExempt(l *linter, path string, list []string) {
 	for _, e := range list {
 		if !beginsCode(e) && !slices.ContainsFunc(checks.Names(), func(name string) bool { return strings.HasPrefix(name, e) }) {
 			warnOfTable(l, path, e, "no code and no check begins with "+e, "the guard exempts nothing by it", "a code of docs/reference/findings.md, or a check")
