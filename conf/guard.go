@@ -50,12 +50,12 @@ var GuardRows = []GuardRow{
 	},
 	{
 		Key: "percent", Default: int64(10), Most: 100, Means: "percent of a partition's nodes that may be drained for one fault",
-		Source: "Stricter than others: Amazon EKS suggests 20 %, NVIDIA's NVSentinel stops at 50 % of all nodes in 5 minutes. A hold costs little: a prolog still refuses jobs",
+		Source: "Stricter than others: the example of Amazon EKS has 20 %, NVIDIA's NVSentinel 50 % of all nodes in 5 minutes. A hold costs little: a prolog still refuses jobs",
 		field:  func(g *Guard) any { return &g.Percent },
 	},
 	{
 		Key: "nodes", Default: int64(3), Most: 1 << 20, Means: "number of them, if that is more",
-		Source: "Amazon EKS suggests 3 to 5 nodes: a percentage of a small partition is less than one node",
+		Source: "The example of Amazon EKS has 3 to 5 nodes: a percentage of a small partition is less than one node",
 		field:  func(g *Guard) any { return &g.Nodes },
 	},
 	{

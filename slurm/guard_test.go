@@ -171,7 +171,7 @@ func TestParseGroups(t *testing.T) {
 	}
 }
 
-// guarded returns a controller with a guard, of a node in a partition of 20, of which some are
+// guarded returns a controller with a guard, of a node in a partition of 20, and some nodes of it are
 // drained for a dead name server.
 func guarded(t *testing.T, out int) (*fake, *Controller) {
 	t.Helper()
@@ -333,7 +333,7 @@ func TestReleaseUnheard(t *testing.T) {
 	}
 }
 
-// The drain for a shared thing is stored, waits with the lock free, and is decided anew.
+// The drain for a shared thing is stored, waits with the lock free, and is decided again.
 func TestGuardWaits(t *testing.T) {
 	t.Parallel()
 	f, c := guarded(t, 0)
