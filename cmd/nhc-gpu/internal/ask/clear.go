@@ -43,7 +43,7 @@ var memories = map[string]memory{
 func clearCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use:   "clear [--all | DEVICE CODE] | clear --ib|--baseline|--active [--all | NAME] | clear --guard",
+		Use:   "clear [--all | DEVICE CODE] | --ib|--baseline|--active [--all|NAME] | --guard",
 		Short: "Acknowledge GPU or port errors so that the node can return",
 		Long: `Acknowledges errors that were logged or counted until now; later ones count again.
 The next run resumes the node if no other check fails.
@@ -161,7 +161,7 @@ func releaseHeld(words []string, all bool) error {
 		fmt.Fprintf(console.Screen, "drained node %s: %s\n", r.Name, reason)
 	}
 	text := fmt.Sprintf("released the drain of node %s from the guard, by %s", r.Name, whoAsks())
-	outputs.Note(r.Node, text)
+	outputs.Note(r.Node, event.Cleared, text)
 	sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{"nhc-gpu clear --guard: " + text})
 	return err
 }
