@@ -92,7 +92,7 @@ func ParseTOML(file string, data []byte) (*Config, error) {
 		case key == "output" && kind == "Hash":
 			c.Output = d.output(root[key])
 		case key == "guard" && kind == "Hash":
-			c.Guard = d.guard(root[key])
+			c.Guard = readGuard(d, root[key])
 		case hasRole(key) && kind == "Hash":
 			if c.Roles == nil {
 				c.Roles = map[string]Role{}

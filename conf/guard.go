@@ -136,8 +136,8 @@ func (c *Config) Guards() Guard {
 	return *c.Guard
 }
 
-// guard reads [guard].
-func (d *decoder) guard(p toml.Primitive) *Guard {
+// readGuard reads [guard].
+func readGuard(d *decoder, p toml.Primitive) *Guard {
 	g := DefaultGuard()
 	keys := map[string]func(any) error{}
 	for i := range GuardRows {
