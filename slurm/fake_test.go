@@ -18,10 +18,7 @@ type fake struct {
 	state, reason string
 	keepsReason   bool // as 24.11 does after RESUME
 
-	groups  string // the partitions, as the guard reads them
-	comment string // of the node
-
-	calls []string // "read", "count", "DRAIN NHC: x", "RESUME", "comment", "COMMENT x"
+	calls []string // "read", "DRAIN NHC: x", "RESUME"
 
 	// on, if set, receives every call before it is served. It can change the node, and can
 	// answer instead of slurmctld; then it returns true.
@@ -30,14 +27,7 @@ type fake struct {
 
 func (f *fake) Run(_ context.Context, argv, _ []string) (Output, error) {
 	call := "read"
-	switch {
-	case slices.Contains(argv, "-a"):
-		call = "count"
-	case strings.HasPrefix(argv[len(argv)-1], "Comment:"):
-		call = "comment"
-	case strings.HasPrefix(argv[len(argv)-1], "Comment="):
-		call = "COMMENT " + strings.TrimPrefix(argv[len(argv)-1], "Comment=")
-	case slices.Contains(argv, "update"):
+	if slices.Contains(argv, "update") {
 		call = strings.TrimPrefix(argv[2], "State=")
 		if len(argv) > 4 {
 			call += " " + strings.TrimPrefix(argv[4], "Reason=")
@@ -48,16 +38,6 @@ func (f *fake) Run(_ context.Context, argv, _ []string) (Output, error) {
 		if out, err, done := f.on(f, call); done {
 			return out, err
 		}
-	}
-	switch call {
-	case "count":
-		return Output{Stdout: []byte(f.groups)}, nil
-	case "comment":
-		return Output{Stdout: fmt.Appendf(nil, "%-2048s\n", cmp.Or(f.comment, "(null)"))}, nil
-	}
-	if text, ok := strings.CutPrefix(call, "COMMENT "); ok {
-		f.comment = text
-		return Output{}, nil
 	}
 	if call == "read" && argv[0] == "sinfo" {
 		return f.columns(), nil
