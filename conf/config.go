@@ -25,6 +25,7 @@ type Config struct {
 	Chosen map[string]string // settings by their names: mode is "MODE", config_errors "CONFIG_ERRORS"
 
 	Output Output // where each run writes its event
+	Guard  *Guard // how many nodes may be drained for one fault; nil: the default
 
 	NCCLEnv      []string // NAME=VALUE that tests of NCCL set, [active] nccl_env
 	NCCLEnvPlace Pos
@@ -66,7 +67,7 @@ func (c *Config) Role(context string) Role {
 }
 
 // ParseTOML parses nhc.toml: mode, config_errors, [[check]] tables, [policy.NAME], [active],
-// [output], [healthcheck], [prolog] and [epilog]. Any other key is an error. It returns all errors, each with
+// [output], [guard], [healthcheck], [prolog] and [epilog]. Any other key is an error. It returns all errors, each with
 // its line, together with the valid part of the file.
 func ParseTOML(file string, data []byte) (*Config, error) {
 	if err := usable(file, data, "TOML"); err != nil {
@@ -90,6 +91,8 @@ func ParseTOML(file string, data []byte) (*Config, error) {
 			c.NCCLEnv, c.NCCLEnvPlace = d.active(root[key])
 		case key == "output" && kind == "Hash":
 			c.Output = d.output(root[key])
+		case key == "guard" && kind == "Hash":
+			c.Guard = readGuard(d, root[key])
 		case hasRole(key) && kind == "Hash":
 			if c.Roles == nil {
 				c.Roles = map[string]Role{}
@@ -123,7 +126,7 @@ func (c *Config) choose(d *decoder, key string, p toml.Primitive) {
 }
 
 // keys are the keys of nhc.toml.
-var keys = []string{"mode", "config_errors", "[[check]]", "[policy.NAME]", "[active]", "[output]", "[healthcheck]", "[prolog]", "[epilog]"}
+var keys = []string{"mode", "config_errors", "[[check]]", "[policy.NAME]", "[active]", "[output]", "[guard]", "[healthcheck]", "[prolog]", "[epilog]"}
 
 func hasRole(context string) bool {
 	_, ok := defaultRoles[context]

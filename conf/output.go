@@ -50,16 +50,6 @@ func (c *Config) Outputs() Output {
 // output reads [output].
 func (d *decoder) output(p toml.Primitive) Output {
 	o := defaultOutput
-	onOff := func(to *bool) func(any) error {
-		return func(v any) error {
-			b, ok := v.(bool)
-			if !ok {
-				return fmt.Errorf("%s: want true or false", tomltext.Value(v))
-			}
-			*to = b
-			return nil
-		}
-	}
 	d.table("output", p, map[string]func(any) error{
 		"jsonl": absolute(&o.JSONL, ""), "textfile": absolute(&o.Textfile, ".prom"),
 		"jsonl_max": func(v any) error {
@@ -94,6 +84,18 @@ func (d *decoder) output(p toml.Primitive) Output {
 		"command_timeout": seconds(&o.CommandTimeout, 1),
 	})
 	return o
+}
+
+// onOff returns a function that reads true or false.
+func onOff(to *bool) func(any) error {
+	return func(v any) error {
+		b, ok := v.(bool)
+		if !ok {
+			return fmt.Errorf("%s: want true or false", tomltext.Value(v))
+		}
+		*to = b
+		return nil
+	}
 }
 
 // absolute returns a function that reads the absolute path of a file whose name ends in suffix.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 )
 
@@ -16,13 +17,16 @@ type Outcome struct {
 	Node    NodeInfo // as last read; zero if Slurm was not asked
 	Calls   int      // commands started
 	Spared  bool     // Slurm was not asked: nothing has changed since the last time
-	Repeats bool     // the error still stands and was reported before
+	Repeats bool     // the error, or the hold of the guard, still stands and was reported before
 	Refused bool     // the error is permanent: Slurm refuses the request
 	Kept    bool     // a healthy run does not resume the node: it has not checked the fault, or the fault must stay away for longer
 	Pending bool     // a drain could not be delivered and is kept for the next run
 	Held    Reported // who holds the node, as far as this run knows
 	HeldFor string   // our reason in Slurm
+	Guarded string   // why the guard holds the drain, which is pending; "" if it does not
 	Warning error    // an error of the state directory, without other effects
+
+	wait time.Duration // how long to wait before the guard counts
 }
 
 // lockWait is the longest wait for another run that acts on the same node.
@@ -63,7 +67,7 @@ func (c *Controller) Act(ctx context.Context, verdict Verdict, role Role) (Outco
 	if m, err := c.recall(); err == nil && (verdict.Healthy && c.isSteady(m) || c.spared(m, verdict, role)) {
 		return c.leave(ctx, m, verdict)
 	}
-	return c.withMemory(ctx, func(m *Memory, out *Outcome) error {
+	return c.inTurn(ctx, func(m *Memory, out *Outcome) error {
 		return c.settle(ctx, verdict, m, out)
 	})
 }
@@ -71,7 +75,10 @@ func (c *Controller) Act(ctx context.Context, verdict Verdict, role Role) (Outco
 // leave makes no call, and stores slurmd's latest report on the node.
 func (c *Controller) leave(ctx context.Context, m Memory, v Verdict) (Outcome, error) {
 	out := Outcome{Decision: Decision{Why: "in service when last asked"}, Spared: true, Pending: m.Pending != (Pending{}), Held: m.Reported, HeldFor: m.Reason}
-	if standing, why := m.findStanding(v); m.Reported == ReportedDrained && v.Healthy && len(standing) > 0 {
+	if m.Pending.Held != "" {
+		out.hold(Reason(m.Pending.Message), m.Pending.Held)
+		out.Repeats = true
+	} else if standing, why := m.findStanding(v); m.Reported == ReportedDrained && v.Healthy && len(standing) > 0 {
 		out.Kept, out.Why = true, keptFor(standing, why)
 	} else if m.Reported != ReportedOK {
 		out.Why = "nothing has changed since it was last asked"
@@ -101,8 +108,12 @@ func (c *Controller) Deliver(ctx context.Context) (Outcome, error) {
 		return Outcome{Decision: Decision{Why: "nothing is pending"}}, nil
 	case m.Refusal.Text != "" && !c.due(m):
 		return Outcome{Decision: Decision{Why: "Slurm refused it"}, Spared: true, Pending: true}, nil
+	case m.Pending.Held != "" && !c.due(m):
+		out := Outcome{Spared: true, Pending: true, Repeats: true}
+		out.hold(Reason(m.Pending.Message), m.Pending.Held)
+		return out, nil
 	}
-	return c.withMemory(ctx, func(m *Memory, out *Outcome) error {
+	return c.inTurn(ctx, func(m *Memory, out *Outcome) error {
 		if m.Pending == (Pending{}) {
 			out.Why = "nothing is pending"
 			return nil
@@ -121,8 +132,16 @@ func (m *Memory) pendingVerdict() Verdict {
 	return Verdict{Message: m.Pending.Message, pending: m.Pending.Fault}
 }
 
-// settle reads, decides and writes, at most twice.
+// settle reads, decides and writes, at most twice, and has the node's comment state a held drain.
 func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outcome) error {
+	err := c.decide(ctx, v, m, out)
+	if err == nil {
+		c.updateComment(ctx, m)
+	}
+	return err
+}
+
+func (c *Controller) decide(ctx context.Context, v Verdict, m *Memory, out *Outcome) error {
 	standing, why := m.findStanding(v)
 	m.For, m.Next, m.IsHealthy = c.question(*m, v), time.Time{}, c.NodeIsHealthy
 	owed, owes := m.findOwed(standing)
@@ -187,6 +206,16 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 		if d.Action == Drain && m.Reported == ReportedDrained {
 			m.Marks = nil // another user has resumed it since
 			m.mark(v)
+		}
+		if d.Action == Drain && tried.Action == None && c.guards(v, m, node, d.Reason) {
+			permitted, err := c.askGuard(ctx, v, &d, m, out)
+			if err != nil {
+				failed = err
+				break
+			}
+			if !permitted {
+				return nil
+			}
 		}
 		err = c.write(ctx, d)
 		if err == nil {
@@ -270,7 +299,7 @@ func (c *Controller) withMemory(ctx context.Context, work func(*Memory, *Outcome
 	out.warn(err)
 	after := before
 	err = work(&after, &out)
-	out.Held, out.HeldFor = after.Reported, after.Reason
+	out.Held, out.HeldFor, out.Guarded = after.Reported, after.Reason, after.Pending.Held
 	out.Calls = c.calls - calls
 	out.warn(c.remember(before, after, lockErr == nil))
 	return out, err
@@ -281,4 +310,102 @@ func (o *Outcome) warn(err error) {
 	if o.Warning == nil {
 		o.Warning = err
 	}
+}
+
+// guardPace is the share of a node in the time between two counts of a held drain: all nodes together
+// ask slurmctld five times a second, as each count reads all nodes.
+const guardPace = 200 * time.Millisecond
+
+// inTurn runs work with the memory. If the guard is to count after a wait, the drain is stored as
+// pending first, so that a run that is killed while it waits loses nothing; then work runs again. The
+// lock is free while the run waits.
+func (c *Controller) inTurn(ctx context.Context, work func(*Memory, *Outcome) error) (Outcome, error) {
+	out, err := c.withMemory(ctx, work)
+	if err != nil || out.wait == 0 {
+		return out, err
+	}
+	c.waited = true
+	if out.Warning == nil { // the drain is stored
+		if c.Wait == nil {
+			c.Wait = time.Sleep
+		}
+		c.Wait(out.wait)
+	}
+	again, err := c.withMemory(ctx, work)
+	again.Calls += out.Calls
+	again.warn(out.Warning)
+	return again, err
+}
+
+// guards reports whether the guard decides about a drain. A prolog or an epilog that fails drains the
+// node in any case: otherwise Slurm would, and a node that is not drained would refuse one job after
+// the other.
+func (c *Controller) guards(v Verdict, m *Memory, node NodeInfo, reason string) bool {
+	released := m.Pending.Released && m.Pending.Fault == v.fault()
+	inService := node.State.Class == InService && !node.State.Held
+	return c.Guard != nil && inService && !v.Refused && !m.Pending.Refused && !released && !c.Guard.exempts(reason)
+}
+
+// askGuard reports whether the guard permits a drain. If it does not, the drain is pending, and out
+// has the reason.
+func (c *Controller) askGuard(ctx context.Context, v Verdict, d *Decision, m *Memory, out *Outcome) (permitted bool, err error) {
+	if longest := min(c.Guard.Jitter, c.MaxWait); longest > 0 && !c.waited && !v.Busy && !c.Observe && c.Dir != nil && isShared(d.Reason) {
+		out.wait = 1 + rand.N(longest)
+		out.Why = "the guard counts after a wait"
+		c.suspend(v, m, out)
+		return false, nil
+	}
+	why, of := "", 0
+	groups, err := ask(ctx, c, "count the drained nodes", c.Settings.groupsArgv, parseGroups)
+	switch {
+	case err == nil:
+		r := c.Guard.Rule(c.Node, d.Reason, groups)
+		if r.Partition != "" {
+			d.Why += "; " + r.String()
+		}
+		if !r.Hold {
+			return true, nil
+		}
+		why, of = r.String(), r.Of
+	case !errors.Is(err, errUnanswered) && !m.Pending.Uncounted:
+		m.keep(v, c.now()) // slurmctld is busy or down: the next run tries again, as for any other call
+		m.Pending.Uncounted = true
+		return false, err
+	case c.Guard.HoldUncounted:
+		why = printable(err.Error())
+	default:
+		d.Why += "; the guard cannot " + printable(err.Error())
+		return true, nil
+	}
+	out.Repeats = m.Pending.Held != "" && m.Pending.Fault == v.fault()
+	out.hold(d.Reason, why)
+	c.suspend(v, m, out)
+	m.Pending.Held = why
+	m.Next = c.next(min(time.Duration(of)*guardPace, heldRecheck, c.Settings.Recheck))
+	return false, nil
+}
+
+// suspend stores a drain that is not sent now.
+func (c *Controller) suspend(v Verdict, m *Memory, out *Outcome) {
+	m.keep(v, c.now())
+	m.owe(v.Cause, true)
+	m.Reported, m.Refusal, out.Pending = ReportedUnknown, Refusal{}, true
+}
+
+// hold sets the outcome of a drain that the guard holds.
+func (o *Outcome) hold(reason, why string) {
+	o.Decision, o.Guarded = Decision{Action: Drain, Reason: reason, Why: "held by guard: " + why}, why
+}
+
+// Release delivers the drain that the guard holds. If Slurm does not answer now, a later run delivers
+// it. Without a held drain it makes no call.
+func (c *Controller) Release(ctx context.Context) (Outcome, error) {
+	return c.withMemory(ctx, func(m *Memory, out *Outcome) error {
+		if m.Pending.Held == "" {
+			out.Why = "the guard holds no drain of this node"
+			return nil
+		}
+		m.Pending.Held, m.Pending.Released = "", true
+		return c.settle(ctx, m.pendingVerdict(), m, out)
+	})
 }

@@ -33,6 +33,7 @@ type Output struct {
 	Stdout, Stderr []byte
 	Status         int  // exit status as a shell shows it: 127 not found, 128+N killed by signal N
 	TimedOut       bool // it did not end in time; Status is not valid
+	Cut            bool // Stdout is incomplete
 }
 
 // DefaultDeadline limits one call to Slurm. On its own, scontrol blocks for 9 s if slurmctld is
@@ -58,9 +59,16 @@ type Controller struct {
 	// of it is a reason to ask Slurm.
 	NodeIsHealthy string
 
+	// Guard decides about each drain; nil permits all. A drain for a fault of something that nodes
+	// share first waits, at most MaxWait; 0 means no wait. Wait is called for it; nil sleeps.
+	Guard   *Guard
+	MaxWait time.Duration
+	Wait    func(time.Duration)
+
 	Now func() time.Time // nil: the clock
 
-	calls int // number of commands started
+	calls  int  // number of commands started
+	waited bool // the wait before the count is over
 
 	// Stderr receives the error output of the commands that the helpers run; nil discards it.
 	// Act puts it into its error instead.
@@ -81,12 +89,13 @@ func NewController(node string, runner Runner, env func(string) string) *Control
 // Read asks Slurm for the node's state and reason: one call, or two if sinfo has no
 // answer.
 func (c *Controller) Read(ctx context.Context) (NodeInfo, error) {
+	what := "read node " + c.Node
 	if c.Settings.bySinfo() {
-		return c.ask(ctx, c.Settings.sinfoArgv, parseSinfo)
+		return ask(ctx, c, what, c.Settings.sinfoArgv, parseSinfo)
 	}
-	node, err := c.ask(ctx, c.Settings.nodeArgv, parseColumns)
+	node, err := ask(ctx, c, what, c.Settings.nodeArgv, parseColumns)
 	if errors.Is(err, errUnanswered) {
-		return c.ask(ctx, c.Settings.showArgv, parseShowNode)
+		return ask(ctx, c, what, c.Settings.showArgv, parseShowNode)
 	}
 	return node, err
 }
@@ -94,23 +103,23 @@ func (c *Controller) Read(ctx context.Context) (NodeInfo, error) {
 // errUnanswered means that a command is missing, or gives no answer.
 var errUnanswered = errors.New("no answer to the question")
 
-func (c *Controller) ask(ctx context.Context, argvOf func(string) ([]string, error), parse func([]byte) (NodeInfo, error)) (NodeInfo, error) {
+// ask runs a command about the node and parses its output. what is for errors.
+func ask[T any](ctx context.Context, c *Controller, what string, argvOf func(string) ([]string, error), parse func([]byte) (T, error)) (answer T, err error) {
 	argv, err := argvOf(c.Node)
 	if err != nil {
-		return NodeInfo{}, fmt.Errorf("read node %s: %w", c.Node, err)
+		return answer, fmt.Errorf("%s: %w", what, err)
 	}
 	out, err := c.call(ctx, argv)
 	switch {
 	case err != nil && !out.TimedOut && (out.Status == 0 || out.Status == 126 || out.Status == 127 || strings.Contains(string(out.Stderr), "format")):
-		return NodeInfo{}, fmt.Errorf("read node %s: %w: %w", c.Node, errUnanswered, err)
+		return answer, fmt.Errorf("%s: %w: %w", what, errUnanswered, err)
 	case err != nil:
-		return NodeInfo{}, fmt.Errorf("read node %s: %w", c.Node, err)
+		return answer, fmt.Errorf("%s: %w", what, err)
 	}
-	node, err := parse(out.Stdout)
-	if err != nil {
-		return NodeInfo{}, fmt.Errorf("read node %s: %w: %w", c.Node, errUnanswered, err)
+	if answer, err = parse(out.Stdout); err != nil {
+		return answer, fmt.Errorf("%s: %w: %w", what, errUnanswered, err)
 	}
-	return node, nil
+	return answer, nil
 }
 
 // write carries out a decision with one call, or with none for [Controller.Observe]. After an error the decision may still have been
@@ -124,6 +133,35 @@ func (c *Controller) write(ctx context.Context, d Decision) error {
 		return fmt.Errorf("%s node %s: %w", d.Action, c.Node, err)
 	}
 	return nil
+}
+
+// heldComment begins each comment that nhc-gpu writes about a node.
+const heldComment = "NHC: drain held by guard"
+
+// commentColumn is the width at which sinfo prints a comment.
+const commentColumn = 2048
+
+// updateComment has the comment of the node in Slurm state that the guard holds its drain. It
+// overwrites no comment of another writer. An error has no effect: the comment is for people only,
+// and Slurm before 20.11 has none.
+func (c *Controller) updateComment(ctx context.Context, m *Memory) {
+	text := ""
+	if m.Pending.Held != "" {
+		text = cut(fmt.Sprintf("%s since %s: %s", heldComment, m.Pending.Since.Format(time.RFC3339), m.Pending.Message), MaxReason)
+	}
+	if c.Observe || text == m.Comment {
+		return
+	}
+	m.Comment = text // after an error, too: one try
+	now, err := ask(ctx, c, "read the comment of node "+c.Node, c.Settings.nodeCommentArgv, func(out []byte) (string, error) {
+		return strings.TrimSpace(firstLine(out)), nil
+	})
+	if err != nil || now != "" && now != "(null)" && !strings.HasPrefix(now, heldComment) {
+		return
+	}
+	if argv, err := c.Settings.setNodeCommentArgv(c.Node, text); err == nil {
+		_, _ = c.call(ctx, argv)
+	}
 }
 
 // call runs one command under the deadline. Any exit status except 0 is an error that quotes the
@@ -140,6 +178,8 @@ func (c *Controller) call(ctx context.Context, argv []string) (Output, error) {
 	case out.Status != 0:
 		said := strings.TrimSpace(string(out.Stderr) + " " + string(out.Stdout))
 		return out, fmt.Errorf("run %s: exit status %d: %s", argv[0], out.Status, cut(printable(said), 300))
+	case out.Cut:
+		return out, fmt.Errorf("run %s: it printed more than %d bytes", argv[0], len(out.Stdout))
 	}
 	return out, nil
 }

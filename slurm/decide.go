@@ -46,6 +46,9 @@ type Verdict struct {
 	Code, Device string
 	pending      string // the fault of a pending drain
 
+	// Busy is set if the run has more checks to make: it does not wait for the guard.
+	Busy bool
+
 	// Cause is the cause of a failing run; the zero value is not stored. Lacks returns why a
 	// healthy run cannot resume a node that was drained with a mark, "" if it can.
 	Cause Cause
@@ -106,7 +109,6 @@ type Decision struct {
 //     would cancel the reboot);
 //   - our reason is written again only if the fault has changed;
 //   - a reason with our prefix stays if nhc-gpu knows that it has not written it;
-//   - the reason of a drill replaces no other reason of ours;
 //   - our reason replaces Slurm's reason for a failing prolog or epilog of ours, which could not
 //     set its own.
 func Decide(node NodeInfo, verdict Verdict, policy Policy) Decision {
@@ -136,8 +138,6 @@ func decideFailing(node NodeInfo, reason string, policy Policy) Decision {
 		return Decision{Why: "drained without a reason"}
 	case owner == noOwner:
 		return Decision{Action: Drain, Reason: reason, Why: "drained without a reason, which we are to ignore"}
-	case isDrill(reason) && !isDrill(node.Reason):
-		return Decision{Why: fmt.Sprintf("drained by us already (%s): a drill replaces no other reason", node.Reason)}
 	case node.Same, sameReason(node.Reason, reason):
 		return Decision{Why: "drained for this reason already"}
 	default:
@@ -161,9 +161,6 @@ func decideHealthy(node NodeInfo, policy Policy) Decision {
 		return Decision{Action: Resume, Why: fmt.Sprintf("%s by us (%s)", node.State.Class, node.Reason)}
 	}
 }
-
-// isDrill reports whether a reason is that of a rehearsal.
-func isDrill(reason string) bool { return strings.HasPrefix(reason, Prefix+" "+checks.DrillMark) }
 
 // failOrder returns the order of a node with FAIL and no other flag.
 func failOrder() string { return ParseState("IDLE+FAIL").Order }

@@ -18,7 +18,10 @@ type fake struct {
 	state, reason string
 	keepsReason   bool // as 24.11 does after RESUME
 
-	calls []string // "read", "DRAIN NHC: x", "RESUME"
+	groups  string // the partitions, as the guard reads them
+	comment string // of the node
+
+	calls []string // "read", "count", "DRAIN NHC: x", "RESUME", "comment", "COMMENT x"
 
 	// on, if set, receives every call before it is served. It can change the node, and can
 	// answer instead of slurmctld; then it returns true.
@@ -27,7 +30,14 @@ type fake struct {
 
 func (f *fake) Run(_ context.Context, argv, _ []string) (Output, error) {
 	call := "read"
-	if slices.Contains(argv, "update") {
+	switch {
+	case slices.Contains(argv, "-a"):
+		call = "count"
+	case strings.HasPrefix(argv[len(argv)-1], "Comment:"):
+		call = "comment"
+	case strings.HasPrefix(argv[len(argv)-1], "Comment="):
+		call = "COMMENT " + strings.TrimPrefix(argv[len(argv)-1], "Comment=")
+	case slices.Contains(argv, "update"):
 		call = strings.TrimPrefix(argv[2], "State=")
 		if len(argv) > 4 {
 			call += " " + strings.TrimPrefix(argv[4], "Reason=")
@@ -38,6 +48,16 @@ func (f *fake) Run(_ context.Context, argv, _ []string) (Output, error) {
 		if out, err, done := f.on(f, call); done {
 			return out, err
 		}
+	}
+	switch call {
+	case "count":
+		return Output{Stdout: []byte(f.groups)}, nil
+	case "comment":
+		return Output{Stdout: fmt.Appendf(nil, "%-2048s\n", cmp.Or(f.comment, "(null)"))}, nil
+	}
+	if text, ok := strings.CutPrefix(call, "COMMENT "); ok {
+		f.comment = text
+		return Output{}, nil
 	}
 	if call == "read" && argv[0] == "sinfo" {
 		return f.columns(), nil

@@ -51,6 +51,9 @@ type Memory struct {
 
 	Pending Pending `json:"pending,omitzero"`
 
+	// Comment is the node's comment in Slurm that nhc-gpu wrote about a held drain.
+	Comment string `json:"comment,omitempty"`
+
 	// Observed is the memory of the runs with [Controller.Observe] since the last one without.
 	Observed *Memory `json:"observed,omitempty"`
 
@@ -71,6 +74,10 @@ type Pending struct {
 	Since   time.Time `json:"since"`             // UTC, whole seconds
 	Refused bool      `json:"refused,omitempty"` // see [NodeInfo.Refused]
 	Fault   string    `json:"fault,omitempty"`   // the fault of the message
+
+	Held      string `json:"held,omitempty"`      // why the guard holds it, "" if it does not
+	Released  bool   `json:"released,omitempty"`  // a person has released it: the guard permits it
+	Uncounted bool   `json:"uncounted,omitempty"` // slurmctld did not answer the guard in time
 }
 
 // Pretended is a change of a node that was decided and not sent. The zero value means none.
@@ -162,6 +169,9 @@ func (m *Memory) keep(v Verdict, now time.Time) {
 	message := cut(printable(v.Message), MaxReason)
 	if m.Pending.Message != message || m.Pending.Since.IsZero() {
 		m.Pending.Message, m.Pending.Since = message, now.UTC().Truncate(time.Second)
+	}
+	if m.Pending.Fault != v.fault() {
+		m.Pending.Held, m.Pending.Released, m.Pending.Uncounted = "", false, false
 	}
 	m.Pending.Fault = v.fault()
 	m.Pending.Refused = m.Pending.Refused || v.Refused

@@ -51,7 +51,7 @@ func (c *Controller) spared(m Memory, v Verdict, role Role) bool {
 	switch {
 	case role == Prolog || m.For != c.question(m, v) || c.news(m):
 		return false // Slurm has just assigned a job to the node
-	case m.Refusal.Text != "":
+	case m.Refusal.Text != "", m.Pending.Held != "":
 	case m.Pending != (Pending{}) || m.Reported != ReportedDrained && m.Reported != ReportedLeftAlone:
 		return false
 	}
@@ -92,9 +92,6 @@ func (v Verdict) fault() string {
 		return ""
 	case v.pending != "":
 		return v.pending
-	case strings.HasPrefix(v.Message, checks.DrillMark): // a real fault of the same device is another one
-		v.Message = strings.TrimPrefix(v.Message, checks.DrillMark)
-		return checks.DrillMark + v.fault()
 	case v.Device != "":
 		return checks.FaultOf(v.Code) + " " + v.Device
 	}

@@ -81,15 +81,34 @@ const (
 	reasonColumn = 2 * MaxReason
 )
 
-// nodeArgv returns the sinfo command for one node. If the site names its scontrol by a path, sinfo is
-// expected in the same directory.
-func (s Settings) nodeArgv(node string) ([]string, error) {
-	sinfo := "sinfo"
+// sinfo returns the sinfo that nhc-gpu asks by itself. If the site names its scontrol by a path, sinfo
+// is expected in the same directory.
+func (s Settings) sinfo() string {
 	if words, err := argv([]string{s.Scontrol}); err == nil && len(words) > 0 && filepath.IsAbs(words[0]) {
-		sinfo = filepath.Join(filepath.Dir(words[0]), sinfo)
+		return filepath.Join(filepath.Dir(words[0]), "sinfo")
 	}
+	return "sinfo"
+}
+
+// nodeArgv returns the sinfo command for one node.
+func (s Settings) nodeArgv(node string) ([]string, error) {
 	format := fmt.Sprintf("StateComplete:%d,User:%d,Reason:%d", stateColumn, authorColumn, reasonColumn)
-	return []string{sinfo, "-h", "-N", "-n", node, "-O", format}, nil
+	return []string{s.sinfo(), "-h", "-N", "-n", node, "-O", format}, nil
+}
+
+// groupsArgv returns the command whose output parseGroups reads: all nodes in one request, a line for
+// each partition, state and reason. The reason is last, because it may contain anything.
+func (s Settings) groupsArgv(string) ([]string, error) {
+	return argv([]string{cmp.Or(s.Sinfo, s.sinfo())}, "-h", "-a", "-o", "%R|%t|%D|%N|%E")
+}
+
+// nodeCommentArgv returns the sinfo command for the comment of one node.
+func (s Settings) nodeCommentArgv(node string) ([]string, error) {
+	return []string{s.sinfo(), "-h", "-N", "-n", node, "-O", fmt.Sprintf("Comment:%d", commentColumn)}, nil
+}
+
+func (s Settings) setNodeCommentArgv(node, text string) ([]string, error) {
+	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "update", "NodeName="+node, "Comment="+text)
 }
 
 func (s Settings) sinfoArgv(node string) ([]string, error) {

@@ -42,7 +42,6 @@ type Event struct {
 	Since        time.Time       `json:"since,omitzero"`         // when the verdict began
 	Outputs      []Failure       `json:"outputs,omitempty"`      // the outputs that failed in the run before
 	Evidence     string          `json:"evidence,omitempty"`     // the archive that was kept when the fault began
-	Drill        *Drill          `json:"drill,omitempty"`        // nil: no rehearsal is under way
 }
 
 // Result is one finding, or a check that passed.
@@ -59,22 +58,15 @@ type Result struct {
 	Held         string          `json:"held,omitempty"`    // why it did not: strikes, hours, observed only
 	Message      string          `json:"message,omitempty"` // for a check that passed: what it has found
 	Milliseconds float64         `json:"milliseconds"`      // duration of the line
-	Drill        bool            `json:"drill,omitempty"`   // of a rehearsal: the fault is not there
 
 	Silenced *checks.Silenced `json:"silenced,omitempty"` // a person has accepted this failure, which is a warning then
-}
-
-// Drill is a rehearsal that was under way during the run.
-type Drill struct {
-	Code   string        `json:"code"`
-	Device checks.Device `json:"device,omitzero"`
-	Until  time.Time     `json:"until"` // UTC
 }
 
 // Action is a decision about the node at Slurm.
 type Action struct {
 	Action string `json:"action"`           // none, drain, renew, resume
-	Sent   bool   `json:"sent"`             // false: nothing was due, the mode is observe, or the delivery failed
+	Sent   bool   `json:"sent"`             // false: nothing was due, the mode is observe, the guard holds the drain, or the delivery failed
+	Held   bool   `json:"held,omitempty"`   // the guard holds the drain
 	Owner  string `json:"owner"`            // who holds the node: nhc, other, "" for no one
 	Helper bool   `json:"helper,omitempty"` // the site's own OFFLINE_NODE or ONLINE_NODE got it, as in each run
 	Reason string `json:"reason,omitempty"`
@@ -158,12 +150,11 @@ type key struct {
 	severity checks.Severity
 	device   checks.Device
 	line     string // of a finding without a code
-	drill    bool
 }
 
 func keys(e *Event) (list []key) {
 	for _, r := range e.Findings() {
-		k := key{r.Code, r.Severity, checks.Device{}, "", r.Drill}
+		k := key{r.Code, r.Severity, checks.Device{}, ""}
 		if r.hardware() != "" { // users choose the names of others
 			k.device = r.Device
 		}
@@ -190,12 +181,13 @@ const (
 	NewOwner   = "owner"
 	Cleared    = "cleared"
 	Silenced   = "silenced"
-	Rehearsed  = "drill"
+	Held       = "held"     // by the guard
+	Released   = "released" // the guard no longer holds the drain
 )
 
 // ByPerson reports whether the event is the action of a person, which Message describes, and no run.
 func (e *Event) ByPerson() bool {
-	return slices.ContainsFunc(e.Changed, func(kind string) bool { return kind == Cleared || kind == Silenced || kind == Rehearsed })
+	return slices.Contains(e.Changed, Cleared) || slices.Contains(e.Changed, Silenced)
 }
 
 // Gone returns the findings of an earlier run that a person has accepted, and that this whole run of
@@ -205,7 +197,7 @@ func (e *Event) Gone(old *Event) (list []Result) {
 		return nil
 	}
 	for _, r := range old.Results {
-		if r.Silenced == nil || r.Drill {
+		if r.Silenced == nil {
 			continue
 		}
 		of := func(now Result) bool { return now.Check == r.Check }
@@ -251,7 +243,9 @@ func (e *Event) Compare(old *Event) {
 	now, before := e.Slurm.or(), old.Slurm.or()
 	decided := now.Action+now.Reason != before.Action+before.Reason
 	sent := now.Sent && !now.Helper
-	add(Drained, now.Action == "drain" && (sent || decided))
+	add(Drained, now.Action == "drain" && !now.Held && (sent || decided || before.Held))
+	add(Held, now.Held && !before.Held)
+	add(Released, e.Slurm != nil && before.Held && !now.Held)
 	add(Renewed, now.Action == "renew" && (sent || decided))
 	add(Resumed, now.Action == "resume" && (sent || decided && (!now.Helper || before.Action == "drain")))
 	add(Undeliver, now.Error != "" && now.Error != before.Error)
@@ -327,9 +321,6 @@ func (r *Result) hardware() string {
 func (e *Event) Private() *Event {
 	p := *e
 	p.Message, p.Config, p.Job, p.Evidence = "", "", "", ""
-	if e.Drill != nil && !slices.Contains(hardware, e.Drill.Device.Kind) {
-		p.Drill = &Drill{Code: e.Drill.Code, Until: e.Drill.Until}
-	}
 	p.Results = make([]Result, len(e.Results))
 	for i, r := range e.Results {
 		r.Line, r.Message, r.Want, r.Got = "", "", "", ""

@@ -71,6 +71,13 @@ func TestLine(t *testing.T) {
 	}
 }
 
+// held is a faulty run whose drain the guard holds.
+func held() *Event {
+	e := faulty()
+	e.Slurm.Sent, e.Slurm.Held, e.Slurm.Owner = false, true, ""
+	return e
+}
+
 func TestCompare(t *testing.T) {
 	t.Parallel()
 	with := func(e *Event, change func(*Event)) *Event {
@@ -103,6 +110,10 @@ func TestCompare(t *testing.T) {
 		"a helper drains again":     {with(faulty(), func(e *Event) { e.Slurm.Helper = true }), with(faulty(), func(e *Event) { e.Slurm.Helper = true }), nil},
 		"a helper resumes":          {faulty(), helped(), []string{NewVerdict, NewFinding, Resumed}},
 		"a helper resumes again":    {helped(), helped(), nil},
+		"held by guard":             {healthy(), held(), []string{NewVerdict, NewFinding, Held}},
+		"held for a while":          {held(), later(held()), nil},
+		"held, then drained":        {held(), later(faulty()), []string{Drained, Released}},
+		"held, then released":       {held(), with(held(), func(e *Event) { e.Slurm = &Action{Action: "none", Owner: OwnerNHC} }), []string{Released, NewOwner}},
 		"Slurm was not asked":       {with(healthy(), func(e *Event) { e.Slurm = &Action{Owner: OwnerOther} }), with(healthy(), func(e *Event) { e.Slurm = nil }), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -168,10 +179,6 @@ func TestPrivate(t *testing.T) {
 
 func TestWrite(t *testing.T) {
 	t.Parallel()
-	drill := faulty()
-	for i := range drill.Results {
-		drill.Results[i].Drill, drill.Results[i].Message = true, ""
-	}
 	for _, tt := range []struct {
 		format string
 		event  *Event
@@ -182,8 +189,6 @@ func TestWrite(t *testing.T) {
 		{"nagios", faulty(), 2, "NHC CRITICAL - check_gpu_recovery: gpu3 0000:66:00.0: the GPU is lost / \"x\"|failed=2;;1 warned=1;1 unknown=1 passed=1 time=0.042s\n"},
 		{"npd", healthy(), 0, "node is healthy\n"},
 		{"npd", faulty(), 1, "check_gpu_recovery gpu.recovery.lost gpu3 and 3 more\n"},
-		{"npd", drill, 1, "[drill] check_gpu_recovery gpu.recovery.lost gpu3 and 3 more\n"},
-		{"nagios", drill, 2, "NHC CRITICAL - [drill] check_gpu_recovery gpu.recovery.lost gpu3|failed=2;;1 warned=1;1 unknown=1 passed=1 time=0.042s\n"},
 		{"npd", &Event{Verdict: checks.Unknown, Results: []Result{{Check: "c", Severity: checks.Unknown, Code: "é" + strings.Repeat("d", 90), Message: "alice"}}}, 3, "c _" + strings.Repeat("d", 77) + "\n"},
 	} {
 		var b bytes.Buffer

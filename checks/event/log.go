@@ -53,6 +53,9 @@ func (e *Event) fields(r *Result) []field {
 	}
 	if e.Slurm != nil {
 		list = append(list, field{"slurm", e.Slurm.Action}, field{"sent", strconv.FormatBool(e.Slurm.Sent)}, field{"owner", e.Slurm.Owner})
+		if e.Slurm.Held {
+			list = append(list, field{"held", "true"})
+		}
 	}
 	if r != nil {
 		list = append(list, field{"check", r.Check}, field{"code", r.Code}, field{"severity", r.Severity.String()}, field{"device", r.Device.Name},
@@ -61,9 +64,6 @@ func (e *Event) fields(r *Result) []field {
 		if r.Silenced != nil {
 			list = append(list, field{"silenced", r.Silenced.Term()})
 		}
-	}
-	if r != nil && r.Drill {
-		list = append(list, field{"drill", "true"})
 	}
 	kept := list[:0]
 	for _, f := range list {

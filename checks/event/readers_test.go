@@ -64,9 +64,8 @@ func TestPrometheus(t *testing.T) {
 		"nhc_gpu_verdict_since_timestamp_seconds ":                                         at,
 		"nhc_gpu_unknown ":            1,
 		"nhc_gpu_drained owner=nhc":   1,
-		"nhc_gpu_drained owner=other": 0,
-		"nhc_gpu_output_failures ":    1,
-		"nhc_gpu_drill_active ":       0,
+		"nhc_gpu_drained owner=other": 0, "nhc_gpu_held_by_guard ": 0,
+		"nhc_gpu_output_failures ": 1,
 		"autopilot_health_checks health=remapped node=gpu017 cpumodel= gpumodel= deviceid=5___": 1,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

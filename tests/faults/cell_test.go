@@ -157,6 +157,7 @@ exec 9>>/mnt/slurm.lock
 flock 9
 read -r state reason </mnt/state
 case "$0 $*" in
+*/sinfo*" -a "*) echo "main|${state,,}|1|node1|${reason:-none}" ;;
 */sinfo*) printf '%-200s%-60s%-2048s\n' "${state,,}" root "${reason:-none}" ;;
 *show\ node*) echo "NodeName=node1 Arch=x86_64 CPUs=1 State=$state ThreadsPerCore=1${reason:+ Reason=$reason [root@2026-11-21T06:23:00]}" ;;
 *update*NodeName=*)
@@ -171,6 +172,7 @@ esac
 func (c *cell) files() error {
 	for path, text := range map[string]string{
 		work + "/nhc.conf": c.Conf, work + "/state": "IDLE\n", work + "/updates": "", work + "/bin/scontrol": fakeScontrol, work + "/bin/sinfo": fakeScontrol, work + "/sbin/nhc-gpu": "",
+		work + "/guard.toml": "[guard]\njitter = 0\n", // the rows have limits of some seconds
 	} {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
@@ -262,7 +264,7 @@ func (c *cell) once(wrap, words, env, with string) (aRun, error) {
 		}
 	}
 	argv := append([]string{work + "/sbin/nhc-gpu"}, options...)
-	argv = append(argv, "-c", work+"/nhc.conf", "LOGFILE="+work+"/nhc.log", "NHC_RM=slurm", "SLURM_SCONTROL="+work+"/bin/scontrol")
+	argv = append(argv, "-c", work+"/nhc.conf", "LOGFILE="+work+"/nhc.log", "NHC_RM=slurm", "SLURM_SCONTROL="+work+"/bin/scontrol", "TOMLFILE="+work+"/guard.toml")
 	if c.GPUs || c.Sys {
 		argv = append(argv, "HOSTROOT="+work+"/node/root")
 	}

@@ -206,7 +206,7 @@ func (j *Judge) markOffline(message string) {
 		return
 	}
 	refused := j.job != nil && j.job.Blame.OfJob(j.fold.Failures()) >= 0
-	v := slurm.Verdict{Message: message, Refused: refused, Cause: j.cause()}
+	v := slurm.Verdict{Message: message, Refused: refused, Cause: j.cause(), Busy: j.fold.All && !j.late}
 	if failures := j.fold.Failures(); j.fold.Blamed() < len(failures) {
 		x := failures[j.fold.Blamed()]
 		v.Code, v.Device = x.Code, x.Device.String()
@@ -243,7 +243,7 @@ func (j *Judge) cause() slurm.Cause {
 }
 
 func (j *Judge) markOnline() {
-	pass := session.Pass{Plan: j.files.Plan, Files: []string{j.n.Set.Get("CONFFILE"), j.files.TablesFile()}, Paths: j.files.Paths, Unanswered: j.unanswered, Drill: j.drill != nil}
+	pass := session.Pass{Plan: j.files.Plan, Files: []string{j.n.Set.Get("CONFFILE"), j.files.TablesFile()}, Paths: j.files.Paths, Unanswered: j.unanswered}
 	lacks := func(m slurm.Mark) string {
 		if j.results.struck() {
 			return "and a fault has a strike in this run"

@@ -138,7 +138,7 @@ func ruleOf(c *conf.Config, s *plan.Step, f checks.Finding) conf.Policy {
 // addUnknown adds a finding for each result that has been unknown for many runs.
 func (l *ledger) addUnknown(c *conf.Config, s *plan.Step, list []checks.Finding) []checks.Finding {
 	for _, f := range list {
-		if f.Severity != checks.Unknown || f.Drill || session.IsConfigError(f.Code) {
+		if f.Severity != checks.Unknown || session.IsConfigError(f.Code) {
 			continue
 		}
 		codes := []string{policy.StaysUnknown}

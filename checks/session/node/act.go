@@ -25,7 +25,7 @@ type runner struct{ pool *run.Pool }
 
 func (r runner) Run(ctx context.Context, argv, env []string) (slurm.Output, error) {
 	o, err := r.pool.Exec(ctx, argv, env, nil)
-	return slurm.Output{Stdout: o.Stdout, Stderr: o.Stderr, Status: o.Status, TimedOut: o.TimedOut}, err
+	return slurm.Output{Stdout: o.Stdout, Stderr: o.Stderr, Status: o.Status, TimedOut: o.TimedOut, Cut: o.Cut}, err
 }
 
 // Controller returns the connection to slurmctld for this node.
@@ -37,7 +37,32 @@ func (n *Node) Controller() *slurm.Controller {
 		return ""
 	})
 	c.BootID, c.Dir, c.Observe = slurm.BootID(), n.dir, n.Set.Observes()
+	if g := n.Guard; g.Enabled {
+		c.Guard = &slurm.Guard{
+			Percent: g.Percent, Nodes: g.Nodes, RepairPartition: g.RepairPartition, RepairCluster: g.RepairCluster,
+			Jitter: g.Jitter, Exempt: g.Exempt, HoldUncounted: g.Uncounted == conf.GuardHolds,
+		}
+	}
+	c.MaxWait, c.Wait = n.longestWait(time.Now()), n.wait
 	return c
+}
+
+// longestWait returns how long a run may wait before the guard counts: only a health check waits,
+// since slurmd starts those of all nodes in the same moment, and only within its budget.
+func (n *Node) longestWait(now time.Time) time.Duration {
+	if !n.HealthCheck() || !n.Budget.Limited() {
+		return 0
+	}
+	return max(0, n.Budget.End.Sub(now)-slurm.DefaultDeadline)
+}
+
+// wait waits, until a signal ends the run.
+func (n *Node) wait(d time.Duration) {
+	n.Log.Flush()
+	select {
+	case <-time.After(d):
+	case <-n.Ctx.Done():
+	}
 }
 
 // CarryOut carries out a verdict. After the run's deadline only a short time remains; a drain that
@@ -71,7 +96,11 @@ func (n *Node) CarryOut(v slurm.Verdict) (delivered bool) {
 	if err == nil && out.Kept {
 		n.Log.Write(fmt.Sprintf("nhc-gpu:  node %s is not resumed: %s", n.Name, out.Why))
 	}
-	if err == nil && out.Action != slurm.None {
+	switch {
+	case err != nil:
+	case out.Guarded != "":
+		n.reportHold(out)
+	case out.Action != slurm.None:
 		if n.Set.Observes() {
 			n.Would(fmt.Sprintf("%s node %s: %s", out.Action, n.Name, cmp.Or(out.Reason, out.Why)))
 		} else {
@@ -81,9 +110,23 @@ func (n *Node) CarryOut(v slurm.Verdict) (delivered bool) {
 	return err == nil
 }
 
+// reportHold reports once that the guard holds a drain: a person must look.
+func (n *Node) reportHold(out slurm.Outcome) {
+	switch {
+	case out.Repeats:
+	case n.Set.Observes():
+		n.Would(fmt.Sprintf("hold the drain of node %s: %s: %s", n.Name, out.Guarded, out.Reason))
+	default:
+		text := fmt.Sprintf("the drain of node %s is held by guard: %s: %s", n.Name, out.Guarded, out.Reason)
+		n.Log.Write("nhc-gpu:  " + text)
+		sink.SyslogAs(syslog.LOG_ALERT, n.Set.Get("NAME"), []string{text + "; to drain it now: nhc-gpu clear --guard"})
+	}
+}
+
 // actionOf describes what a decision did.
 func actionOf(out slurm.Outcome, err error, observes bool) *event.Action {
-	a := &event.Action{Action: out.Action.String(), Sent: err == nil && out.Action != slurm.None && !observes, Reason: out.Reason, Why: out.Why}
+	held := out.Guarded != ""
+	a := &event.Action{Action: out.Action.String(), Sent: err == nil && out.Action != slurm.None && !observes && !held, Held: held, Reason: out.Reason, Why: out.Why}
 	switch {
 	case out.Held == slurm.ReportedDrained && !observes: // with MODE=observe the memory has drains that were not sent
 		a.Owner, a.Reason = event.OwnerNHC, cmp.Or(out.Reason, out.HeldFor)
@@ -127,9 +170,25 @@ func (n *Node) DeliverPending() {
 	}
 	ctx, cancel := n.Acting()
 	defer cancel()
-	if out, err := n.Controller().Deliver(ctx); err != nil && !out.Repeats {
+	out, err := n.Controller().Deliver(ctx)
+	switch {
+	case err != nil && !out.Repeats:
 		n.Warn(err)
+	case err == nil && out.Guarded != "":
+		n.Did = actionOf(out, nil, false)
+		n.reportHold(out)
 	}
+}
+
+// Release sends the drain that the guard holds, and returns its reason; "" if none is held.
+func (n *Node) Release() (reason string, err error) {
+	if n.Set.Observes() {
+		return "", fmt.Errorf("MODE=%s: nothing is sent", conf.Observe)
+	}
+	ctx, cancel := n.Acting()
+	defer cancel()
+	out, err := n.Controller().Release(ctx)
+	return out.Reason, err
 }
 
 // LetNextRun lets the next health check begin while this run continues in the background.

@@ -4,7 +4,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +20,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
+	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -50,6 +50,7 @@ type Node struct {
 	Role       slurm.Role
 	Did        *event.Action  // the last decision about the node in this run, nil if there was none
 	Background bool           // this is the detached half of a run
+	Guard      conf.Guard     // how many nodes may be drained for one fault
 	dir        slurm.StateDir // the state stored between runs; nil if it cannot be stored
 
 	accepted   accepted
@@ -93,7 +94,7 @@ func nodeFromEnviron(env func(string) string, role slurm.Role) *Node {
 	if err != nil {
 		host = ""
 	}
-	n := &Node{Role: role}
+	n := &Node{Role: role, Guard: conf.DefaultGuard()}
 	if role == slurm.Manual {
 		n.Role = slurm.RoleOf(env)
 	}
@@ -240,33 +241,4 @@ func (n *Node) Stamped(text string) string {
 		return fmt.Sprintf("[%d] - %s", time.Now().Unix(), text)
 	}
 	return text
-}
-
-// Drill returns the rehearsal that is under way on the node, nil if there is none.
-func (n *Node) Drill() *session.Drill {
-	data := n.Pool.Drill()
-	if len(data) == 0 {
-		return nil
-	}
-	d, err := session.ParseDrill(data)
-	if err != nil {
-		n.Warn(err)
-		return nil
-	}
-	if d.Left(ReadMoment()) == 0 {
-		return nil
-	}
-	return d
-}
-
-// KeepDrill stores a rehearsal for the next runs; nil ends it.
-func (n *Node) KeepDrill(d *session.Drill) error {
-	var data []byte
-	if d != nil {
-		var err error
-		if data, err = json.Marshal(d); err != nil {
-			return fmt.Errorf("write the drill: %w", err)
-		}
-	}
-	return n.Pool.Save(wire.DrillFile, data)
 }

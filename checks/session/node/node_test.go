@@ -245,3 +245,23 @@ func TestMemoryError(t *testing.T) {
 		}
 	}
 }
+
+// Only slurmd's health check waits for the guard, and leaves time for the calls to Slurm.
+func TestLongestWait(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for _, tt := range []struct {
+		role slurm.Role
+		left time.Duration // of the budget; 0: no limit
+		want time.Duration
+	}{
+		{slurm.HealthCheck, 30 * time.Second, 25 * time.Second}, {slurm.HealthCheck, 4 * time.Second, 0}, {slurm.HealthCheck, 0, 0},
+		{slurm.Prolog, 30 * time.Second, 0}, {slurm.Epilog, 30 * time.Second, 0}, {slurm.Manual, 30 * time.Second, 0},
+	} {
+		n := &Node{Role: tt.role, Budget: session.Budget{Began: now}}
+		n.Budget.Give(tt.left)
+		if got := n.longestWait(now); got != tt.want {
+			t.Errorf("%s with %s: %s, want %s", tt.role, tt.left, got, tt.want)
+		}
+	}
+}

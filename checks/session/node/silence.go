@@ -63,7 +63,7 @@ func (n *Node) Silences() (list []checks.Silence, err error) {
 		case r.Err != "":
 			return nil, fmt.Errorf("%s: %s", what, r.Err)
 		case json.Unmarshal(r.Data, &list) != nil:
-			return nil, errors.New(what + ": it is damaged: every failure counts; remove silence.json and silence the faults again")
+			return nil, errors.New("the record of silenced faults is damaged: every failure counts; remove silence.json and silence the faults again")
 		}
 	}
 	return list, nil

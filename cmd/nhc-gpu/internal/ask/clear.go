@@ -43,7 +43,7 @@ var memories = map[string]memory{
 func clearCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use:   "clear [--all | DEVICE CODE] | clear --ib|--baseline|--active [--all | NAME]",
+		Use:   "clear [--all | DEVICE CODE] | --ib|--baseline|--active [--all|NAME] | --guard",
 		Short: "Acknowledge GPU or port errors so that the node can return",
 		Long: `Acknowledges errors that were logged or counted until now; later ones count again.
 The next run resumes the node if no other check fails.
@@ -54,6 +54,7 @@ The next run resumes the node if no other check fails.
   clear --baseline TEST the baselines of active tests on this node
   clear --active CHECK  the last result of an active test. A node that was drained for
                         it stays drained until the test passes or a person resumes it
+  clear --guard         the hold of the guard: the drain of this node is sent now
 Without DEVICE, CODE or NAME it clears all of them, but asks first; --all does not
 ask. Syslog records who cleared what. Needs root.
 
@@ -61,6 +62,7 @@ Exit status: 0 also if there was nothing to clear, 10 wrong arguments or not roo
 		Example: `  nhc-gpu clear gpu6 79
   nhc-gpu clear --ib mlx5_3
   nhc-gpu clear --active check_gpu_gemm
+  nhc-gpu clear --guard
   nhc-gpu clear --all`,
 		Args: cobra.ArbitraryArgs,
 		ValidArgsFunction: func(cmd *cobra.Command, words []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -75,10 +77,14 @@ Exit status: 0 also if there was nothing to clear, 10 wrong arguments or not roo
 	f.Bool("ib", false, "errors and flaps of InfiniBand and RoCE ports, and of disks")
 	f.Bool("baseline", false, "the baselines of active tests on this node")
 	f.Bool("active", false, "the last results of active tests")
+	f.Bool("guard", false, "send the drain that the guard holds")
 	cmd.RunE = func(_ *cobra.Command, words []string) error {
-		chosen := slices.DeleteFunc([]string{"ib", "baseline", "active"}, func(name string) bool { return !f.Changed(name) })
+		chosen := slices.DeleteFunc([]string{"ib", "baseline", "active", "guard"}, func(name string) bool { return !f.Changed(name) })
 		if len(chosen) > 1 {
 			return options.Wrong{Err: fmt.Errorf("--%s and --%s exclude each other: clear one after the other", chosen[0], chosen[1])}
+		}
+		if slices.Contains(chosen, "guard") {
+			return releaseHeld(words, all)
 		}
 		return memories[strings.Join(chosen, "")].clearWords(words, all)
 	}
@@ -130,6 +136,34 @@ func (m memory) clearWords(words []string, all bool) error {
 	sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{fmt.Sprintf("nhc-gpu clear %s%s: by %s: cleared %s", m.flag, strings.Join(rest, " "), who, what)})
 	fmt.Fprintln(console.Screen, "cleared", what)
 	return nil
+}
+
+// releaseHeld sends the drain that the guard holds.
+func releaseHeld(words []string, all bool) error {
+	if all {
+		return options.Wrong{Err: errors.New("--guard and --all exclude each other: the guard holds one drain of a node")}
+	}
+	r, err := openPast("clear", words)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	reason, err := r.Release()
+	switch {
+	case err != nil && reason != "":
+		err = fmt.Errorf("%w; the next run drains the node without the guard", err)
+	case err != nil:
+		return err
+	case reason == "":
+		fmt.Fprintln(console.Screen, "cleared nothing: the guard holds no drain of node "+r.Name)
+		return nil
+	default:
+		fmt.Fprintf(console.Screen, "drained node %s: %s\n", r.Name, reason)
+	}
+	text := fmt.Sprintf("released the drain of node %s from the guard, by %s", r.Name, whoAsks())
+	outputs.Note(r.Node, event.Cleared, text)
+	sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{"nhc-gpu clear --guard: " + text})
+	return err
 }
 
 // everywhere clears the memory of the node under each of its names: slurmd may use another one

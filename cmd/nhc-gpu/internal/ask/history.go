@@ -124,7 +124,10 @@ func historyLine(e *event.Event) string {
 	var about []string
 	if s := e.Slurm; s != nil && s.Action != "none" {
 		text := s.Action
-		if !s.Sent {
+		switch {
+		case s.Held:
+			text += " held by guard"
+		case !s.Sent:
 			text = "would " + text
 		}
 		about = append(about, strings.TrimSpace(text+" "+s.Reason))
@@ -134,6 +137,9 @@ func historyLine(e *event.Event) string {
 	}
 	if slices.Contains(e.Changed, event.NewOwner) && e.Slurm != nil {
 		about = append(about, holder(e.Slurm))
+	}
+	if slices.Contains(e.Changed, event.Released) {
+		about = append(about, "the guard no longer holds the drain")
 	}
 	if slices.Contains(e.Changed, event.NewMode) {
 		about = append(about, "MODE="+e.Mode)

@@ -44,10 +44,28 @@ Exit status: 0, 10 if there is no such device, or not root.`,
 		Example: `  nhc-gpu rma gpu3
   nhc-gpu rma --json 0000:c1:00.0`,
 		Args: cobra.ArbitraryArgs,
+		ValidArgsFunction: func(_ *cobra.Command, words []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return firstOf(words, partNames())
+		},
 		RunE: func(_ *cobra.Command, words []string) error { return printPart(words, asJSON) },
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object of JSON")
 	return cmd
+}
+
+// partNames returns what a shell completes: the devices of the node, each with its address.
+func partNames() (names []string) {
+	r, _, err := xidRun(nil)
+	if err != nil {
+		return nil
+	}
+	defer r.Close()
+	r.Pool.SetVars(r.Set.WorkerVars())
+	present, _ := r.Parts() // none if they cannot be read
+	for _, d := range present {
+		names = append(names, cmp.Or(d.Name, d.PCI)+"\t"+d.PCI)
+	}
+	return names
 }
 
 func printPart(words []string, asJSON bool) error {

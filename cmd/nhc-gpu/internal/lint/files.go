@@ -213,6 +213,7 @@ func (l *linter) lintTables(path string, data []byte) {
 		return
 	}
 	l.tomlErrors(plan.UnknownPolicy(c))
+	lintExempt(l, path, c.Guards().Exempt)
 	l.entries(c.Checks)
 	p := plan.BuildTables(c.Checks, plan.Options{})
 	for i := range p.Steps {

@@ -278,6 +278,10 @@ files = ["/proc"]
 jsonl = "/var/log/nhc-gpu.jsonl"
 textfile = "/var/lib/prometheus/node-exporter/nhc.prom"
 command = ["/usr/local/sbin/ticket", "--queue=gpu"]
+
+[guard]
+percent = 20
+exempt = ["gpu.ecc", "check_ps_service"]
 `
 
 var tableMutations = []mutation{
@@ -306,13 +310,19 @@ var tableMutations = []mutation{
 	{"quote not closed in TOML", `mark = "drain"`, `mark = "drain`, "5:1 mark", mistake, "close the quote"},
 	{"key twice", "budget = 10", "budget = 10\nbudget = 20", "5:1 budget", mistake, ""},
 	{"range in a glob of a table", "{gpu[01-16]}", "gpu[01-16]", "12:13 [01-16]", mistake, "{gpu[01-16]}"},
-	{"table twice", "", "[[check]]\nname = \"check_file_test\"\ntest = \"d\"\nfiles = [\"/proc\"]", "24:1 check_file_test", warning, "remove one"},
+	{"table twice", "", "[[check]]\nname = \"check_file_test\"\ntest = \"d\"\nfiles = [\"/proc\"]", "28:1 check_file_test", warning, "remove one"},
 	{"output without a directory", `"/var/log/nhc-gpu.jsonl"`, `"nhc-gpu.jsonl"`, "21:1 jsonl", mistake, "absolute path"},
 	{"textfile of another name", "nhc.prom", "nhc.txt", "22:13 /var/lib/prometheus/node-exporter/nhc.txt", mistake, ".prom"},
 	{"unknown key of an output", "jsonl = ", "json = ", "21:1 json", mistake, "jsonl"},
 	{"command line as a text", `["/usr/local/sbin/ticket", "--queue=gpu"]`, `"/usr/local/sbin/ticket --queue=gpu"`, "23:12 /usr/local/sbin/ticket --queue=gpu", mistake, "a list: "},
 	{"program without a path", `"/usr/local/sbin/ticket"`, `"ticket"`, "23:13 ticket", mistake, "absolute path"},
 	{"yes for true", `jsonl = "/var/log/nhc-gpu.jsonl"`, `privacy = "yes"`, "21:12 yes", mistake, "true or false"},
+	{"limit above a whole partition", "percent = 20", "percent = 120", "26:1 percent", mistake, "0 to 100"},
+	{"limits of 0", "percent = 20", "percent = 0\nnodes = 0", "25:1 [guard]", mistake, "above 0"},
+	{"unknown key of the guard", "percent = 20", "percentage = 20", "26:1 percentage", mistake, "percent"},
+	{"exempt code as a text", `["gpu.ecc", "check_ps_service"]`, `"gpu.ecc"`, "27:15 ecc", mistake, "a list of texts"},
+	{"unknown exempt code", `"gpu.ecc"`, `"gpu.eec"`, "27:16 eec", warning, "a code of"},
+	{"unknown word of the guard", "percent = 20", `uncounted = "resume"`, "26:14 resume", mistake, "drain"},
 	{"size with a unit", `jsonl = "/var/log/nhc-gpu.jsonl"`, `jsonl_max = "16M"`, "21:14 16M", mistake, "bytes"},
 }
 

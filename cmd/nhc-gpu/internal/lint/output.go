@@ -29,11 +29,11 @@ func lintOutputs(l *linter) {
 	switch {
 	case err != nil: // it may not answer now
 	case file.Missing:
-		warnOfOutput(l, program, "no such program", "the command does not run", "the path of a program")
+		warnOfTable(l, l.f.TablesFile(), program, "no such program", "the command does not run", "the path of a program")
 	case !file.Mode.IsRegular() || file.Mode.Perm()&0o111 == 0:
-		warnOfOutput(l, program, "not an executable file", "the command does not run", "chmod 755 "+program)
+		warnOfTable(l, l.f.TablesFile(), program, "not an executable file", "the command does not run", "chmod 755 "+program)
 	case file.Mode.Perm()&0o002 != 0 || file.UID != 0:
-		warnOfOutput(l, program, fmt.Sprintf("owned by user %d, mode %04o", file.UID, file.Mode.Perm()), "another user decides what root runs", "chown root "+program+"; chmod 755 "+program)
+		warnOfTable(l, l.f.TablesFile(), program, fmt.Sprintf("owned by user %d, mode %04o", file.UID, file.Mode.Perm()), "another user decides what root runs", "chown root "+program+"; chmod 755 "+program)
 	}
 }
 
@@ -45,22 +45,22 @@ func lintOutputFile(l *linter, path string, others bool) {
 	case err != nil:
 		return
 	case file.Missing:
-		warnOfOutput(l, path, "there is no directory "+dir, "each run warns, and writes nothing there", "mkdir "+dir)
+		warnOfTable(l, l.f.TablesFile(), path, "there is no directory "+dir, "each run warns, and writes nothing there", "mkdir "+dir)
 		return
 	case !file.Mode.IsDir():
-		warnOfOutput(l, path, dir+" is not a directory", "each run warns, and writes nothing there", "a path in a directory")
+		warnOfTable(l, l.f.TablesFile(), path, dir+" is not a directory", "each run warns, and writes nothing there", "a path in a directory")
 		return
 	case others && file.UID == 0 && file.Mode.Perm()&0o055 == 0:
-		warnOfOutput(l, path, fmt.Sprintf("only root can read the directory %s (mode %04o)", dir, file.Mode.Perm()), "node_exporter finds no metrics", "chmod 755 "+dir)
+		warnOfTable(l, l.f.TablesFile(), path, fmt.Sprintf("only root can read the directory %s (mode %04o)", dir, file.Mode.Perm()), "node_exporter finds no metrics", "chmod 755 "+dir)
 	}
 	if file, err := l.call(wire.OpRead, path).File(""); err == nil && !file.Missing && !file.Mode.IsRegular() {
-		warnOfOutput(l, path, "not a regular file", "each run warns, or waits for a reader", "the path of a file")
+		warnOfTable(l, l.f.TablesFile(), path, "not a regular file", "each run warns, or waits for a reader", "the path of a file")
 	}
 }
 
-// warnOfOutput adds a warning about a value of [output].
-func warnOfOutput(l *linter, value, text, now, fix string) {
-	f := finding{File: l.f.TablesFile(), Severity: warning, Word: value, Text: text, Now: now, Fix: fix}
+// warnOfTable adds a warning about a value of nhc.toml.
+func warnOfTable(l *linter, path, value, text, now, fix string) {
+	f := finding{File: path, Severity: warning, Word: value, Text: text, Now: now, Fix: fix}
 	for i, line := range strings.Split(string(l.texts[f.File]), "\n") {
 		if strings.Contains(line, strconv.Quote(value)) {
 			f.Line = i + 1
