@@ -68,12 +68,12 @@ func askPart(env *checks.Env, p *checks.Part) error {
 	}
 	p.Device = checks.GPUDevice(g)
 	p.Model, p.PartNumber, p.VBIOS, p.Inforom = g.Name.Value, g.PartNumber.Value, g.VBIOS.Value, g.Inforom.Value
-	p.Location.NVLinks = farEnds(g)
+	p.Location.NVLinks = farEnds(n, g)
 	return nil
 }
 
 // farEnds returns the neighbours of a GPU, each with the numbers of its links.
-func farEnds(g *nvml.GPU) (list []string) {
+func farEnds(n *nvml.Snapshot, g *nvml.GPU) (list []string) {
 	links := map[string][]string{}
 	var order []string
 	for i, up := range g.NVLinks.Value {
@@ -85,6 +85,9 @@ func farEnds(g *nvml.GPU) (list []string) {
 			}
 			if far := g.NVLink.FarPCI.Value; i < len(far) && far[i] != "" {
 				end += " " + far[i]
+				if at := slices.IndexFunc(n.GPUs, func(peer nvml.GPU) bool { return peer.PCI == far[i] }); at >= 0 {
+					end = checks.GPUDevice(&n.GPUs[at]).String()
+				}
 			}
 		}
 		if links[end] == nil {

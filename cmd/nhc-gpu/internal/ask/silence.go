@@ -170,8 +170,14 @@ func (o *silenceOptions) run(words []string) error {
 	return o.add(r, list, words[0], device, checks.Silenced{Until: until, By: strings.TrimSpace(o.by), Why: strings.TrimSpace(o.why), Since: now.UTC().Truncate(time.Second)})
 }
 
+// ownFamilies are the beginnings of codes that say that a run could not check the node.
+var ownFamilies = []string{"config.", "probe.", "run.", "scripts.", "shell."}
+
 // add records a silence.
 func (o *silenceOptions) add(r *health.Run, list []checks.Silence, code, device string, by checks.Silenced) error {
+	if slices.ContainsFunc(ownFamilies, func(p string) bool { return strings.HasPrefix(code, p) }) {
+		return fmt.Errorf("%s %s: the check had no result, so this is no known fault: %s", o.command, code, checks.WhatToDo(code))
+	}
 	events, err := outputs.Last(r.Node)
 	if err != nil {
 		return err
