@@ -36,6 +36,21 @@ const (
 	UnknownGPU   = "unknown.gpu" // a check of GPUs
 )
 
+// strike is how the reason begins for a fault that waits for further strikes; see event.Result.Struck.
+const strike = "strike "
+
+// StayCodes returns the codes of the findings that an unknown result of a check becomes if it stays.
+func StayCodes(code, class string, lane checks.Lane) []string {
+	blind := strings.HasPrefix(code, "probe.") || code == "gpu.nvml" || code == "gpu.error"
+	switch {
+	case strings.HasPrefix(code, "config."): // an error in a line says nothing about the node
+		return nil
+	case blind && class == "gpu" && lane != checks.DCGM:
+		return []string{StaysUnknown, UnknownGPU}
+	}
+	return []string{StaysUnknown}
+}
+
 // Subject is what a policy is about: a finding of a check.
 type Subject struct{ Code, Check, Class string }
 
@@ -49,6 +64,9 @@ func For(site *conf.Config, line conf.Policy, s Subject) conf.Policy {
 	}
 	return p.Or(last)
 }
+
+// ByPolicy is why a failure has no effect whose policy asks for none.
+const ByPolicy = "policy"
 
 // Run is the run in which a policy is applied.
 type Run struct {
@@ -75,23 +93,24 @@ func Apply(f checks.Finding, p conf.Policy, r Run) checks.Finding {
 		f.Message += " (" + why + ")"
 		return f
 	}
+	soften := func(to checks.Severity, would conf.Action) checks.Finding {
+		f.Severity, f.Would, f.Held = to, string(would), ByPolicy
+		return f
+	}
 	switch {
 	case p.Action == conf.Nothing:
-		f.Severity = checks.Skip
-		return f
+		return soften(checks.Skip, p.Action)
 	case p.Contexts != nil && !slices.Contains(p.Contexts, r.Context), p.Action == conf.Warn && !p.Strikes.Counts():
-		f.Severity = checks.Warn
-		return f
+		return soften(checks.Warn, conf.Warn)
 	}
 	if p.Strikes.Counts() && r.Count != nil {
 		if n, ok := r.Count(&f, p.Strikes.Of); ok && n < p.Strikes.N {
-			return hold(fmt.Sprintf("strike %d of %d", n, p.Strikes.N))
+			return hold(fmt.Sprintf(strike+"%d of %d", n, p.Strikes.N))
 		}
 	}
 	switch {
 	case p.Action == conf.Warn:
-		f.Severity = checks.Warn
-		return f
+		return soften(checks.Warn, conf.Warn)
 	case p.Action == conf.Observed:
 		p.Action = conf.FailJob
 		return hold("observed only")

@@ -126,6 +126,9 @@ func TestApply(t *testing.T) {
 		})
 	}
 	severity := func(s checks.Severity) checks.Finding { return with(func(f *checks.Finding) { f.Severity = s }) }
+	soft := func(s checks.Severity, would string) checks.Finding {
+		return with(func(f *checks.Finding) { f.Severity, f.Would, f.Held = s, would, ByPolicy })
+	}
 	for name, c := range map[string]struct {
 		policy conf.Policy
 		count  func(*checks.Finding, int) (int, bool)
@@ -134,18 +137,18 @@ func TestApply(t *testing.T) {
 	}{
 		"fail-job":                   {policy: conf.Policy{Action: conf.FailJob}, want: failing},
 		"drain":                      {policy: conf.Policy{Action: conf.Drain}, want: failing},
-		"warn":                       {policy: conf.Policy{Action: conf.Warn}, want: severity(checks.Warn)},
-		"none":                       {policy: conf.Policy{Action: conf.Nothing}, want: severity(checks.Skip)},
+		"warn":                       {policy: conf.Policy{Action: conf.Warn}, want: soft(checks.Warn, "warn")},
+		"none":                       {policy: conf.Policy{Action: conf.Nothing}, want: soft(checks.Skip, "none")},
 		"observe":                    {policy: conf.Policy{Action: conf.Observed}, want: held("fail-job", "observed only")},
 		"a remedy":                   {policy: conf.Policy{Action: conf.Drain, Remedy: "power-cycle"}, want: with(func(f *checks.Finding) { f.Remedy = checks.PowerCycle })},
-		"another context":            {policy: conf.Policy{Action: conf.Drain, Contexts: []string{"prolog"}}, want: severity(checks.Warn)},
-		"no context":                 {policy: conf.Policy{Action: conf.Drain, Contexts: []string{}}, want: severity(checks.Warn)},
+		"another context":            {policy: conf.Policy{Action: conf.Drain, Contexts: []string{"prolog"}}, want: soft(checks.Warn, "warn")},
+		"no context":                 {policy: conf.Policy{Action: conf.Drain, Contexts: []string{}}, want: soft(checks.Warn, "warn")},
 		"this context":               {policy: conf.Policy{Action: conf.Drain, Contexts: []string{"prolog", "healthcheck"}}, want: failing},
 		"strike 1":                   {policy: conf.Policy{Action: conf.Drain, Strikes: two}, count: strikes(1, true), want: held("drain", "strike 1 of 2")},
 		"strike 2":                   {policy: conf.Policy{Action: conf.Drain, Strikes: two}, count: strikes(2, true), want: failing},
 		"strikes are unknown":        {policy: conf.Policy{Action: conf.Drain, Strikes: two}, count: strikes(0, false), want: failing},
 		"a run that counts none":     {policy: conf.Policy{Action: conf.Drain, Strikes: two}, want: failing},
-		"a warning after strikes":    {policy: conf.Policy{Action: conf.Warn, Strikes: two}, count: strikes(2, true), want: severity(checks.Warn)},
+		"a warning after strikes":    {policy: conf.Policy{Action: conf.Warn, Strikes: two}, count: strikes(2, true), want: soft(checks.Warn, "warn")},
 		"observe after strikes":      {policy: conf.Policy{Action: conf.Observed, Strikes: two}, count: strikes(2, true), want: held("fail-job", "observed only")},
 		"strikes before observe":     {policy: conf.Policy{Action: conf.Observed, Strikes: two}, count: strikes(1, true), want: held("observe", "strike 1 of 2")},
 		"in its hours":               {policy: conf.Policy{Action: conf.Drain, Hours: hours("Mon-Fri 08:00-18:00")}, want: failing},

@@ -25,10 +25,5 @@ func Excuse(list []checks.Finding, lacks string) []checks.Finding {
 	return list
 }
 
-// IsBlind reports whether an unknown result means that the check could not look at the GPUs at all.
-func IsBlind(code string) bool {
-	return strings.HasPrefix(code, "probe.") || code == "gpu.nvml" || code == "gpu.error"
-}
-
 // IsConfigError reports whether a code is that of an error in a line of the configuration.
 func IsConfigError(code string) bool { return strings.HasPrefix(code, "config.") }

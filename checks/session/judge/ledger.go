@@ -13,7 +13,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/policy"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
-	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
 	"github.com/nhc-gpu/nhc-gpu/conf"
@@ -29,7 +28,7 @@ type ledger struct {
 	read    bool
 	err     error        // the memory cannot be read, or not be written
 	last    *event.Event // of the last run in this context, nil for none
-	strikes session.Strikes
+	strikes policy.Strikes
 	changed bool
 }
 
@@ -60,7 +59,7 @@ func (l *ledger) open() bool {
 		return false
 	}
 	if json.Unmarshal(strikes, &l.strikes) != nil {
-		l.strikes = session.Strikes{} // none, or damaged: the count begins
+		l.strikes = policy.Strikes{} // none, or damaged: the count begins
 	}
 	return true
 }
@@ -75,7 +74,7 @@ func (l *ledger) run() int64 {
 
 // count records a fault of this run and returns the number of runs with it among the last of.
 func (l *ledger) count(f *checks.Finding, of int) (n int, ok bool) {
-	n, _, ok = l.add(session.KeyOf(f), of)
+	n, _, ok = l.add(policy.KeyOf(f), of)
 	return n, ok
 }
 
@@ -138,18 +137,14 @@ func ruleOf(c *conf.Config, s *plan.Step, f checks.Finding) conf.Policy {
 // addUnknown adds a finding for each result that has been unknown for many runs.
 func (l *ledger) addUnknown(c *conf.Config, s *plan.Step, list []checks.Finding) []checks.Finding {
 	for _, f := range list {
-		if f.Severity != checks.Unknown || session.IsConfigError(f.Code) {
+		if f.Severity != checks.Unknown {
 			continue
 		}
-		codes := []string{policy.StaysUnknown}
-		if s.Class == "gpu" && s.Lane != checks.DCGM && session.IsBlind(f.Code) {
-			codes = append(codes, policy.UnknownGPU)
-		}
 		// The strikes are counted here: until there are enough, the result is only unknown.
-		for _, code := range codes {
+		for _, code := range policy.StayCodes(f.Code, s.Class, s.Lane) {
 			stays := checks.Finding{Code: code, Severity: checks.Fail, Device: f.Device, Check: s.Name}
 			rule := ruleOf(c, s, stays)
-			n, since, ok := l.add(session.KeyOf(&stays), rule.Strikes.Of)
+			n, since, ok := l.add(policy.KeyOf(&stays), rule.Strikes.Of)
 			if !ok || n < rule.Strikes.N || code == policy.UnknownGPU && !l.hasGPUs() {
 				continue
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
+	"github.com/nhc-gpu/nhc-gpu/checks/policy"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
@@ -74,7 +75,7 @@ Exit status: 0, 10 wrong arguments or not root.`,
 func onlyHeld(list []*event.Event) (held []*event.Event) {
 	for _, e := range list {
 		short := *e
-		short.Slurm, short.Results = nil, slices.DeleteFunc(slices.Clone(e.Results), func(r event.Result) bool { return r.Held == "" })
+		short.Slurm, short.Results = nil, slices.DeleteFunc(slices.Clone(e.Results), func(r event.Result) bool { return r.Held == "" || r.Held == policy.ByPolicy })
 		if len(short.Results) > 0 {
 			held = append(held, &short)
 		}
@@ -154,7 +155,7 @@ func historyLine(e *event.Event) string {
 			break
 		}
 		text := strings.TrimSpace(f.Code + " " + shortMessage(f))
-		if f.Held != "" {
+		if f.Held != "" && f.Held != policy.ByPolicy {
 			text = "would " + f.Would + ": " + text
 		}
 		about = append(about, text)

@@ -1,11 +1,8 @@
 package ask
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -13,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
@@ -67,7 +63,7 @@ func writeReport(words []string, title string) error {
 		return options.Wrong{Err: fmt.Errorf("surplus argument %q: want FILE.html, and files whose names end in .jsonl", rest[0])}
 	}
 	for _, path := range sources {
-		if err := addFile(fleet, path); err != nil {
+		if err := readEvents(path, fleet.Add); err != nil {
 			return err
 		}
 	}
@@ -111,46 +107,6 @@ func addOwn(fleet *page.Fleet, words []string) error {
 	}
 	for i := range last {
 		fleet.Add(last[len(last)-1-i])
-	}
-	return nil
-}
-
-// maxEvent bounds one line, bytes.
-const maxEvent = 4 << 20
-
-// addFile adds the events of a file, and reports lines that are none.
-func addFile(fleet *page.Fleet, path string) error {
-	in := io.Reader(os.Stdin)
-	if path != "-" {
-		f, err := os.Open(path) //nolint:forbidigo // a person names it, and waits for it
-		if err != nil {
-			return fmt.Errorf("report: %w", err)
-		}
-		defer f.Close()
-		in = f
-	}
-	lines := bufio.NewScanner(in)
-	lines.Buffer(make([]byte, 64<<10), maxEvent)
-	bad := 0
-	for n := 1; lines.Scan(); n++ {
-		line := bytes.TrimSpace(lines.Bytes())
-		if len(line) == 0 {
-			continue
-		}
-		e, err := event.Parse(line)
-		if err != nil || e.Schema != event.Schema || e.Node == "" {
-			if bad++; bad == 1 {
-				fmt.Fprintf(console.Alerts, "nhc-gpu: warning: %s:%d: not an event of nhc-gpu: the line is skipped\n", path, n)
-			}
-			continue
-		}
-		fleet.Add(e)
-	}
-	if bad > 1 {
-		fmt.Fprintf(console.Alerts, "nhc-gpu: warning: %s: %d lines were skipped\n", path, bad)
-	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
 	}
 	return nil
 }

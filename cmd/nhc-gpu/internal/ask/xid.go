@@ -21,7 +21,7 @@ import (
 
 // Commands are those about checks and errors.
 func Commands() []*cobra.Command {
-	return []*cobra.Command{checksCommand(), explainCommand(), xidCommand(), clearCommand(), Silence(), Accept(), RMA(), History(), Bundle(), Report()}
+	return []*cobra.Command{checksCommand(), explainCommand(), xidCommand(), clearCommand(), Silence(), Accept(), RMA(), History(), Bundle(), Report(), Replay()}
 }
 
 // xidCommand explains Xids; "nhc-gpu xid 79" does, too.

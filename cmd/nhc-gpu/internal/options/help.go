@@ -138,6 +138,7 @@ const OwnHelp = `
  status            Show the last run, who holds the node, and why
  history           Show what changed on this node, and when
  report [FILE]     Write an HTML page about the runs of a node or a fleet
+ replay            Show what other policies would have done
  bundle [FILE]     Write the evidence about this node into an archive
  job [ID]          Show what happened on this node while a job ran
  clear             Acknowledge GPU or port errors so that the node can return

@@ -1,4 +1,4 @@
-package session
+package policy
 
 import (
 	"encoding/json"

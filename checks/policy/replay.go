@@ -1,0 +1,233 @@
+package policy
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/event"
+	"github.com/nhc-gpu/nhc-gpu/conf"
+)
+
+// Replay finds what a policy would have done on recorded events, and compares it with the drains and resumes of that time.
+// An event has the failures of its run, those included that its own policy held back.
+type Replay struct {
+	site  *conf.Config
+	nodes map[string]*replayed
+
+	Events   int
+	Late     int // events that were older than the one before of their node: they are skipped
+	From, To time.Time
+	by       map[string]*Effects
+}
+
+// Effects are the effects of a policy on the nodes, for one code.
+type Effects struct {
+	Code     string `json:"code"`
+	Done     Effect `json:"done"`     // as recorded
+	Replayed Effect `json:"replayed"` // with the policy
+}
+
+// Effect counts drains and resumes, and sums up the time that nodes were drained.
+type Effect struct {
+	Drains  int     `json:"drains"`
+	Resumes int     `json:"resumes"`
+	Hours   float64 `json:"node_hours"`
+}
+
+// Plus returns the sum of two effects.
+func (e Effect) Plus(other Effect) Effect {
+	return Effect{e.Drains + other.Drains, e.Resumes + other.Resumes, e.Hours + other.Hours}
+}
+
+// replayed is the state of a node in the replay.
+type replayed struct {
+	last    time.Time
+	run     int64
+	strikes Strikes
+
+	healthy int
+	since   time.Time // of the first healthy run in a row
+
+	done, replayed drained
+}
+
+// drained is a drain that lasts; the zero value is none.
+type drained struct {
+	by   *Effect
+	at   time.Time
+	rule conf.Policy
+}
+
+func (d *drained) begin(by *Effect, at time.Time, rule conf.Policy) {
+	if d.by == nil {
+		by.Drains++
+		*d = drained{by, at, rule}
+	}
+}
+
+func (d *drained) end(at time.Time, resumed bool) {
+	if d.by == nil {
+		return
+	}
+	d.by.Hours += at.Sub(d.at).Hours()
+	if resumed {
+		d.by.Resumes++
+	}
+	*d = drained{}
+}
+
+// NewReplay returns a replay of a site's policies, nil for the defaults alone.
+func NewReplay(site *conf.Config) *Replay {
+	return &Replay{site: site, nodes: map[string]*replayed{}, by: map[string]*Effects{}}
+}
+
+// Nodes returns the number of nodes.
+func (r *Replay) Nodes() int { return len(r.nodes) }
+
+// Add replays the next event. The events of a node must come in the order of their times.
+func (r *Replay) Add(e *event.Event) {
+	if e.Context == "" || len(e.Results) == 0 && e.Slurm == nil {
+		return // a command of a person
+	}
+	r.Events++
+	n := r.nodes[e.Node]
+	if n == nil {
+		n = &replayed{}
+		r.nodes[e.Node] = n
+	}
+	if e.Time.Before(n.last) {
+		r.Late++
+		return
+	}
+	n.last = e.Time
+	if r.From.IsZero() || e.Time.Before(r.From) {
+		r.From = e.Time
+	}
+	if e.Time.After(r.To) {
+		r.To = e.Time
+	}
+	r.compare(n, e)
+	r.replay(n, e)
+}
+
+// compare records the drain or the resume of that time.
+func (r *Replay) compare(n *replayed, e *event.Event) {
+	s := e.Slurm
+	if s == nil || !s.Sent {
+		return
+	}
+	switch s.Action {
+	case "drain":
+		code := "no code"
+		if i := slices.IndexFunc(e.Results, func(x event.Result) bool { return x.Severity == checks.Fail }); i >= 0 {
+			code = codeOf(&e.Results[i])
+		}
+		for i := range e.Results { // the reason names the worst of several
+			if c := e.Results[i].Code; c != "" && strings.Contains(s.Reason, "["+c+"]") {
+				code = c
+			}
+		}
+		n.done.begin(&r.of(code).Done, e.Time, conf.Policy{})
+	case "resume":
+		n.done.end(e.Time, true)
+	}
+}
+
+func codeOf(x *event.Result) string { return cmp.Or(x.Code, x.Check) }
+
+func (r *Replay) of(code string) *Effects {
+	if r.by[code] == nil {
+		r.by[code] = &Effects{Code: code}
+	}
+	return r.by[code]
+}
+
+// replay applies the policies to the findings of an event.
+func (r *Replay) replay(n *replayed, e *event.Event) {
+	run := Run{Context: e.Context, Now: e.Time.Local()}
+	if !e.AroundJob() {
+		n.run++
+		run.Count = func(f *checks.Finding, of int) (int, bool) {
+			count, _ := n.strikes.Add(KeyOf(f), n.run, of, e.Time)
+			return count, true
+		}
+	}
+	failed, healthy := false, true
+	judge := func(f checks.Finding) {
+		rule := For(r.site, conf.Policy{}, Subject{f.Code, f.Check, classOf(f.Check)})
+		switch f = Apply(f, rule, run); {
+		case f.Severity == checks.Fail:
+			failed, healthy = true, false
+			n.replayed.begin(&r.of(cmp.Or(f.Code, f.Check)).Replayed, e.Time, rule)
+		case strings.HasPrefix(f.Held, strike):
+			healthy = false
+		}
+	}
+	for i := range e.Results {
+		x := &e.Results[i]
+		f := checks.Finding{Code: x.Code, Check: x.Check, Device: x.Device, Severity: checks.Fail}
+		switch {
+		case x.Code == StaysUnknown || x.Code == UnknownGPU: // follows from the unknown results
+		case x.Severity == checks.Fail || x.Would != "":
+			judge(f)
+		case x.Severity == checks.Unknown:
+			healthy = false
+			for _, code := range StayCodes(x.Code, classOf(x.Check), laneOf(x.Check)) {
+				f.Code = code
+				if rule := For(r.site, conf.Policy{}, Subject{code, f.Check, classOf(f.Check)}); run.Count != nil {
+					if count, _ := run.Count(&f, rule.Strikes.Of); count >= rule.Strikes.N {
+						judge(f)
+					}
+				}
+			}
+		}
+	}
+	if e.AroundJob() {
+		return // it has not seen the rest of the node
+	}
+	switch {
+	case !healthy:
+		n.healthy = 0
+	case n.healthy == 0:
+		n.healthy, n.since = 1, e.Time
+	default:
+		n.healthy++
+	}
+	if healthy && !failed && n.replayed.by != nil && Waits(n.replayed.rule, n.healthy, n.since, e.Time) == "" {
+		n.replayed.end(e.Time, true)
+	}
+}
+
+func classOf(check string) string {
+	if check == event.Shell {
+		return checks.ClassShell
+	}
+	info, ok := checks.Lookup(check)
+	if !ok {
+		return ""
+	}
+	return info.Class()
+}
+
+func laneOf(check string) checks.Lane {
+	info, _ := checks.Lookup(check)
+	return info.Lane
+}
+
+// Effects ends the replay and returns its effects by code, the most drains first. Drains that have
+// not ended last until the end of the events.
+func (r *Replay) Effects() (list []Effects) {
+	for _, n := range r.nodes {
+		n.done.end(r.To, false)
+		n.replayed.end(r.To, false)
+	}
+	for _, code := range slices.Sorted(maps.Keys(r.by)) {
+		list = append(list, *r.by[code])
+	}
+	slices.SortStableFunc(list, func(a, b Effects) int { return b.Replayed.Drains + b.Done.Drains - a.Replayed.Drains - a.Done.Drains })
+	return list
+}
