@@ -132,16 +132,8 @@ func (m *Memory) pendingVerdict() Verdict {
 	return Verdict{Message: m.Pending.Message, pending: m.Pending.Fault}
 }
 
-// settle reads, decides and writes, at most twice, and has the node's comment state a held drain.
+// settle reads, decides and writes, at most twice.
 func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outcome) error {
-	err := c.decide(ctx, v, m, out)
-	if err == nil {
-		c.updateComment(ctx, m)
-	}
-	return err
-}
-
-func (c *Controller) decide(ctx context.Context, v Verdict, m *Memory, out *Outcome) error {
 	standing, why := m.findStanding(v)
 	m.For, m.Next, m.IsHealthy = c.question(*m, v), time.Time{}, c.NodeIsHealthy
 	owed, owes := m.findOwed(standing)
@@ -316,10 +308,17 @@ func (o *Outcome) warn(err error) {
 // ask slurmctld five times a second, as each count reads all nodes.
 const guardPace = 200 * time.Millisecond
 
-// inTurn runs work with the memory. If the guard is to count after a wait, the drain is stored as
+// inTurn runs work with the memory, and has the node's comment state a held drain. If the guard is to count after a wait, the drain is stored as
 // pending first, so that a run that is killed while it waits loses nothing; then work runs again. The
 // lock is free while the run waits.
-func (c *Controller) inTurn(ctx context.Context, work func(*Memory, *Outcome) error) (Outcome, error) {
+func (c *Controller) inTurn(ctx context.Context, settle func(*Memory, *Outcome) error) (Outcome, error) {
+	work := func(m *Memory, out *Outcome) error {
+		err := settle(m, out)
+		if err == nil {
+			c.updateComment(ctx, m)
+		}
+		return err
+	}
 	out, err := c.withMemory(ctx, work)
 	if err != nil || out.wait == 0 {
 		return out, err
@@ -400,7 +399,7 @@ func (o *Outcome) hold(reason, why string) {
 // Release delivers the drain that the guard holds. If Slurm does not answer now, a later run delivers
 // it. Without a held drain it makes no call.
 func (c *Controller) Release(ctx context.Context) (Outcome, error) {
-	return c.withMemory(ctx, func(m *Memory, out *Outcome) error {
+	return c.inTurn(ctx, func(m *Memory, out *Outcome) error {
 		if m.Pending.Held == "" {
 			out.Why = "the guard holds no drain of this node"
 			return nil
