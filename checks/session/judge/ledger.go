@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -149,7 +150,7 @@ func (l *ledger) addUnknown(c *conf.Config, s *plan.Step, list []checks.Finding)
 				continue
 			}
 			stays.Message = fmt.Sprintf("%s:  unknown in %d runs since %s: %s", s.Name, n, since.Local().Format("2006-01-02 15:04"), f.Message)
-			list = append(list, stays)
+			list = append(slices.Clip(list), stays)
 		}
 	}
 	return list
