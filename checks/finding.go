@@ -145,6 +145,10 @@ type Finding struct {
 	// same run are consequences and are only counted.
 	Whole bool `json:"whole,omitempty"`
 
+	// Drill is set if the finding belongs to a rehearsal: the fault is not there. No remedy may be
+	// carried out for it, and any real failure takes precedence.
+	Drill bool `json:"drill,omitempty"`
+
 	// Would is the action that the policy would have taken, and Held why it did not.
 	Would string `json:"would,omitempty"`
 	Held  string `json:"held,omitempty"`
@@ -156,6 +160,9 @@ type Finding struct {
 
 	Silenced *Silenced `json:"-"` // a warning that a person has made of a failure; nil: none
 }
+
+// DrillMark begins the text of each finding of a rehearsal, and the reason of its drain.
+const DrillMark = "[drill] "
 
 // Of reports whether two devices are the same, as far as both are known.
 func (d Device) Of(other Device) bool {

@@ -109,6 +109,7 @@ type Decision struct {
 //     would cancel the reboot);
 //   - our reason is written again only if the fault has changed;
 //   - a reason with our prefix stays if nhc-gpu knows that it has not written it;
+//   - the reason of a drill replaces no other reason of ours;
 //   - our reason replaces Slurm's reason for a failing prolog or epilog of ours, which could not
 //     set its own.
 func Decide(node NodeInfo, verdict Verdict, policy Policy) Decision {
@@ -138,6 +139,8 @@ func decideFailing(node NodeInfo, reason string, policy Policy) Decision {
 		return Decision{Why: "drained without a reason"}
 	case owner == noOwner:
 		return Decision{Action: Drain, Reason: reason, Why: "drained without a reason, which we are to ignore"}
+	case isDrill(reason) && !isDrill(node.Reason):
+		return Decision{Why: fmt.Sprintf("drained by us already (%s): a drill replaces no other reason", node.Reason)}
 	case node.Same, sameReason(node.Reason, reason):
 		return Decision{Why: "drained for this reason already"}
 	default:
@@ -161,6 +164,9 @@ func decideHealthy(node NodeInfo, policy Policy) Decision {
 		return Decision{Action: Resume, Why: fmt.Sprintf("%s by us (%s)", node.State.Class, node.Reason)}
 	}
 }
+
+// isDrill reports whether a reason is that of a rehearsal.
+func isDrill(reason string) bool { return strings.HasPrefix(reason, Prefix+" "+checks.DrillMark) }
 
 // failOrder returns the order of a node with FAIL and no other flag.
 func failOrder() string { return ParseState("IDLE+FAIL").Order }

@@ -15,6 +15,7 @@ type Cause struct {
 	Line  string `json:"line,omitempty"`  // the line of a check in nhc.conf
 	File  string `json:"file,omitempty"`  // the file of the line; "": none
 	Job   bool   `json:"job,omitempty"`   // the run was a prolog or an epilog, which never runs on a drained node
+	Drill bool   `json:"drill,omitempty"` // the fault is a rehearsal: its end resumes the node
 }
 
 func (c Cause) String() string {
@@ -38,7 +39,7 @@ type Mark struct {
 
 // Code returns the code of the fault, "" if it has none.
 func (m Mark) Code() string {
-	code, _, _ := strings.Cut(m.Fault, " ")
+	code, _, _ := strings.Cut(strings.TrimPrefix(m.Fault, checks.DrillMark), " ")
 	if ofCode().MatchString(code) {
 		return code
 	}

@@ -92,6 +92,9 @@ func (v Verdict) fault() string {
 		return ""
 	case v.pending != "":
 		return v.pending
+	case strings.HasPrefix(v.Message, checks.DrillMark): // a real fault of the same device is another one
+		v.Message = strings.TrimPrefix(v.Message, checks.DrillMark)
+		return checks.DrillMark + v.fault()
 	case v.Device != "":
 		return checks.FaultOf(v.Code) + " " + v.Device
 	}

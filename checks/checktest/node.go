@@ -53,7 +53,7 @@ func (s Scenario) Build(t testing.TB) (root string) {
 }
 
 // theBench holds the healthy nodes of all scenarios.
-var theBench = sync.OnceValues(selftest.NewBench)
+var theBench = sync.OnceValues(func() (*selftest.Bench, error) { return selftest.NewBench() })
 
 // onBench links the files that a scenario shares with a healthy node of the self-test. It
 // returns the files and links that remain to be written.

@@ -42,6 +42,7 @@ type Event struct {
 	Since        time.Time       `json:"since,omitzero"`         // when the verdict began
 	Outputs      []Failure       `json:"outputs,omitempty"`      // the outputs that failed in the run before
 	Evidence     string          `json:"evidence,omitempty"`     // the archive that was kept when the fault began
+	Drill        *Drill          `json:"drill,omitempty"`        // nil: no rehearsal is under way
 }
 
 // Result is one finding, or a check that passed.
@@ -58,8 +59,16 @@ type Result struct {
 	Held         string          `json:"held,omitempty"`    // why it did not: strikes, hours, observed only
 	Message      string          `json:"message,omitempty"` // for a check that passed: what it has found
 	Milliseconds float64         `json:"milliseconds"`      // duration of the line
+	Drill        bool            `json:"drill,omitempty"`   // of a rehearsal: the fault is not there
 
 	Silenced *checks.Silenced `json:"silenced,omitempty"` // a person has accepted this failure, which is a warning then
+}
+
+// Drill is a rehearsal that was under way during the run.
+type Drill struct {
+	Code   string        `json:"code"`
+	Device checks.Device `json:"device,omitzero"`
+	Until  time.Time     `json:"until"` // UTC
 }
 
 // Action is a decision about the node at Slurm.
@@ -150,11 +159,12 @@ type key struct {
 	severity checks.Severity
 	device   checks.Device
 	line     string // of a finding without a code
+	drill    bool
 }
 
 func keys(e *Event) (list []key) {
 	for _, r := range e.Findings() {
-		k := key{r.Code, r.Severity, checks.Device{}, ""}
+		k := key{r.Code, r.Severity, checks.Device{}, "", r.Drill}
 		if r.hardware() != "" { // users choose the names of others
 			k.device = r.Device
 		}
@@ -183,11 +193,12 @@ const (
 	Silenced   = "silenced"
 	Held       = "held"     // by the guard
 	Released   = "released" // the guard no longer holds the drain
+	Rehearsed  = "drill"
 )
 
 // ByPerson reports whether the event is the action of a person, which Message describes, and no run.
 func (e *Event) ByPerson() bool {
-	return slices.Contains(e.Changed, Cleared) || slices.Contains(e.Changed, Silenced)
+	return slices.ContainsFunc(e.Changed, func(kind string) bool { return kind == Cleared || kind == Silenced || kind == Rehearsed })
 }
 
 // Gone returns the findings of an earlier run that a person has accepted, and that this whole run of
@@ -197,7 +208,7 @@ func (e *Event) Gone(old *Event) (list []Result) {
 		return nil
 	}
 	for _, r := range old.Results {
-		if r.Silenced == nil {
+		if r.Silenced == nil || r.Drill {
 			continue
 		}
 		of := func(now Result) bool { return now.Check == r.Check }
@@ -321,6 +332,9 @@ func (r *Result) hardware() string {
 func (e *Event) Private() *Event {
 	p := *e
 	p.Message, p.Config, p.Job, p.Evidence = "", "", "", ""
+	if e.Drill != nil && !slices.Contains(hardware, e.Drill.Device.Kind) {
+		p.Drill = &Drill{Code: e.Drill.Code, Until: e.Drill.Until}
+	}
 	p.Results = make([]Result, len(e.Results))
 	for i, r := range e.Results {
 		r.Line, r.Message, r.Want, r.Got = "", "", "", ""

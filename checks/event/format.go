@@ -60,8 +60,15 @@ func text(s string) string {
 
 // title returns the message of a finding, or its check, code and device if privacy has removed the
 // message.
-func (r *Result) title() string {
-	return cmp.Or(text(r.Message), text(r.Check+" "+r.Code+" "+r.hardware()))
+func (r *Result) title() string { return cmp.Or(text(r.Message), r.name()) }
+
+// name returns check, code and device of a finding, with the mark of a drill.
+func (r *Result) name() string {
+	name := text(r.Check + " " + r.Code + " " + r.hardware())
+	if r.Drill {
+		return checks.DrillMark + name
+	}
+	return name
 }
 
 func (e *Event) count() (n [checks.Fail + 1]int) {
@@ -95,7 +102,7 @@ func (e *Event) npd() string {
 	if worst == nil {
 		return "node is healthy\n"
 	}
-	what := text(worst.Check + " " + worst.Code + " " + worst.hardware())
+	what := worst.name()
 	if more := len(e.Findings()) - 1; more > 0 {
 		what += fmt.Sprintf(" and %d more", more)
 	}
@@ -242,6 +249,12 @@ func (e *Event) Prometheus(autopilot bool, node string) []byte {
 	}
 	family("nhc_gpu_output_failures", "Number of outputs that failed in the run before.")
 	fmt.Fprintf(&b, "nhc_gpu_output_failures %d\n", len(e.Outputs))
+	family("nhc_gpu_drill_active", "1 if a drill is under way: a finding, and the drain for it, can be a rehearsal.")
+	drill := 0
+	if e.Drill != nil {
+		drill = 1
+	}
+	fmt.Fprintf(&b, "nhc_gpu_drill_active %d\n", drill)
 	if autopilot {
 		family("autopilot_health_checks", "Summary of health checks, as IBM Autopilot exports it: 0 passed, 1 failed.")
 		e.autopilot(&b)

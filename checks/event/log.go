@@ -65,6 +65,9 @@ func (e *Event) fields(r *Result) []field {
 			list = append(list, field{"silenced", r.Silenced.Term()})
 		}
 	}
+	if r != nil && r.Drill {
+		list = append(list, field{"drill", "true"})
+	}
 	kept := list[:0]
 	for _, f := range list {
 		if f.value = cut(text(f.value), maxValue); f.value != "" {

@@ -65,7 +65,7 @@ func TestPrometheus(t *testing.T) {
 		"nhc_gpu_unknown ":            1,
 		"nhc_gpu_drained owner=nhc":   1,
 		"nhc_gpu_drained owner=other": 0, "nhc_gpu_held_by_guard ": 0,
-		"nhc_gpu_output_failures ": 1,
+		"nhc_gpu_output_failures ": 1, "nhc_gpu_drill_active ": 0,
 		"autopilot_health_checks health=remapped node=gpu017 cpumodel= gpumodel= deviceid=5___": 1,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -40,7 +40,7 @@ func TestSchemaHasTheFields(t *testing.T) {
 		value  any
 	}{
 		"event": {root, Event{}}, "result": {root.Defs["result"], Result{}}, "device": {root.Defs["device"], checks.Device{}},
-		"action": {root.Defs["action"], Action{}}, "failure": {root.Defs["failure"], Failure{}},
+		"action": {root.Defs["action"], Action{}}, "failure": {root.Defs["failure"], Failure{}}, "drill": {root.Defs["drill"], Drill{}},
 	} {
 		var fields, required []string
 		kind := reflect.TypeOf(tt.value)
@@ -68,7 +68,9 @@ func TestSchemaAccepts(t *testing.T) {
 	compared := faulty()
 	compared.Compare(healthy())
 	compared.Outputs = []Failure{{"jsonl", "write /var/log/x: no space left on device"}, {Output: "command"}}
-	for name, e := range map[string]*Event{"healthy": healthy(), "faulty": faulty(), "private": compared.Private(), "short": compared.Short(), "compared": compared} {
+	rehearsed := faulty()
+	rehearsed.Results[1].Drill, rehearsed.Drill = true, &Drill{Code: "gpu.xid.79", Device: checks.Device{Kind: "gpu", Name: "gpu3"}, Until: rehearsed.Time}
+	for name, e := range map[string]*Event{"rehearsed": rehearsed, "healthy": healthy(), "faulty": faulty(), "private": compared.Private(), "short": compared.Short(), "compared": compared} {
 		if err := schema.Check(e.Line()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -40,7 +40,7 @@ func Explain(env *checks.Env, text string) (string, error) {
 	}
 	for _, code := range codeInText().FindAllString(text, -1) {
 		if answer := explainCode(env, code); answer != "" {
-			return answer + explainMore(text), nil
+			return answer + explainMore(text) + explainDrill(text), nil
 		}
 	}
 	if answer := explainCounter(text); answer != "" {
@@ -152,6 +152,15 @@ func explainMore(text string) string {
 		return ""
 	}
 	return fmt.Sprintf("  %-10s other failures of the same run: nhc-gpu --check on the node and its log list them\n", m[1])
+}
+
+// explainDrill explains the mark of a rehearsal: "[drill]".
+func explainDrill(text string) string {
+	mark := strings.TrimSpace(checks.DrillMark)
+	if !strings.Contains(text, mark) {
+		return ""
+	}
+	return fmt.Sprintf("  %-10s no fault of the node, but a rehearsal: nhc-gpu status on the node shows it, nhc-gpu drill --end ends it\n", mark)
 }
 
 // explainCounter explains a counter of a port, by its name.

@@ -55,6 +55,8 @@ func explainRun(env *checks.Env, text string) string {
 	switch {
 	case aloneMore().MatchString(text):
 		return explainMore(" " + text)
+	case text == strings.TrimSpace(checks.DrillMark):
+		return explainDrill(text)
 	case aloneJobs().MatchString(text):
 		job, _, _ := strings.Cut(aloneJobs().FindStringSubmatch(text)[1], " ")
 		return checks.Explained(text, "means", "these jobs used the device, or ran on the node, when the fault occurred", "do", "nhc-gpu job "+job+" shows what happened while the job ran")

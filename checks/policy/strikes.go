@@ -25,8 +25,14 @@ type Fault struct {
 // removed.
 const mostFaults = 256
 
-// KeyOf identifies a fault by its check, code and device.
-func KeyOf(f *checks.Finding) string { return f.Check + " " + f.Code + " " + f.Device.String() }
+// KeyOf identifies a fault by its check, code and device. A drill is not the fault that it rehearses.
+func KeyOf(f *checks.Finding) string {
+	key := f.Check + " " + f.Code + " " + f.Device.String()
+	if f.Drill {
+		return checks.DrillMark + key
+	}
+	return key
+}
 
 // Add records a fault in a run, and returns the number of runs with it among the last of runs.
 func (s *Strikes) Add(key string, run int64, of int, now time.Time) (n int, since time.Time) {

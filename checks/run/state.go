@@ -28,7 +28,8 @@ type memoryState struct {
 	lanes []string  // see StartAsBefore
 	end   time.Time // of the run
 
-	crashes bool // earlier runs have crashed, see countCrash
+	crashes bool   // earlier runs have crashed, see countCrash
+	drill   []byte // the rehearsal, see Pool.Drill
 }
 
 // ErrNoState means that the run has no state directory.
@@ -70,16 +71,23 @@ func (p *Pool) OpenState(dir, kind, lock string) (busy *wire.Holder, doubts []er
 	for _, d := range resp.Doubts {
 		doubts = append(doubts, errors.New(d))
 	}
-	lines := append(resp.Lines, nil, nil, nil)
-	ledger, lanes := lines[0], lines[2]
+	lines := append(resp.Lines, nil, nil, nil, nil)
+	ledger, lanes := lines[0], lines[3]
 	if err := p.ledger.parse(ledger); err != nil {
 		doubts = append(doubts, fmt.Errorf("read %s: %w", filepath.Join(dir, wire.LedgerFile), err))
 	}
 	p.state.mu.Lock()
 	defer p.state.mu.Unlock()
-	p.state.crashes = len(lines[1]) > 0
+	p.state.crashes, p.state.drill = len(lines[1]) > 0, lines[2]
 	p.state.lanes = strings.Fields(string(lanes))
 	return resp.Busy, doubts, nil
+}
+
+// Drill returns the file of a rehearsal, as OpenState has read it; empty if there is none.
+func (p *Pool) Drill() []byte {
+	p.state.mu.Lock()
+	defer p.state.mu.Unlock()
+	return p.state.drill
 }
 
 // SetEnd sets the end of the run. A later request to the state directory gets little time.

@@ -25,15 +25,19 @@ type Bench struct {
 	base map[string]string // directory of each healthy node
 }
 
-// NewBench creates the directory in TMPDIR, or without TMPDIR in a directory with enough space.
-func NewBench() (*Bench, error) {
+// NewBench creates the directory in TMPDIR, or without TMPDIR in a directory with enough space for
+// scenarios with these healthy nodes, or with all.
+func NewBench(nodes ...string) (*Bench, error) {
+	if len(nodes) == 0 {
+		nodes = []string{"h100", "v100", "fabric", "roce"}
+	}
 	places := []string{os.TempDir()}
 	if os.Getenv("TMPDIR") == "" { // thousands of small files are fastest in memory
 		places = []string{"/dev/shm", "/tmp", "/var/tmp"}
 	}
 	var errs []error
 	for _, place := range places {
-		b, err := newBench(place)
+		b, err := newBench(place, nodes)
 		if err == nil {
 			return b, nil
 		}
@@ -43,13 +47,13 @@ func NewBench() (*Bench, error) {
 }
 
 // newBench creates the directory with the healthy nodes, which need most of the space.
-func newBench(place string) (*Bench, error) {
+func newBench(place string, nodes []string) (*Bench, error) {
 	dir, err := os.MkdirTemp(place, "nhc-gpu-selftest-")
 	if err != nil {
 		return nil, err
 	}
 	b := &Bench{dir: dir, base: map[string]string{}}
-	for _, name := range []string{"h100", "v100", "fabric", "roce"} {
+	for _, name := range nodes {
 		n, err := ReadNode(name)
 		if err == nil {
 			_, err = b.buildHealthy(name, n)

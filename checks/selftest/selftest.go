@@ -102,7 +102,14 @@ type selftestFile struct {
 }
 
 // All returns the built-in scenarios, ordered by check.
-func All() ([]Scenario, error) {
+func All() ([]Scenario, error) { return read("") }
+
+// With returns the scenarios of the files that have a finding with a code. Reading all files takes
+// much longer.
+func With(code string) ([]Scenario, error) { return read(fmt.Sprintf("code = %q\n", code)) }
+
+// read returns the scenarios of the files that contain a text.
+func read(text string) ([]Scenario, error) {
 	entries, err := selftestData.ReadDir(".")
 	if err != nil {
 		return nil, fmt.Errorf("read scenarios: %w", err)
@@ -115,6 +122,9 @@ func All() ([]Scenario, error) {
 		data, err := selftestData.ReadFile(e.Name())
 		if err != nil {
 			return nil, fmt.Errorf("read scenarios: %w", err)
+		}
+		if !strings.Contains(string(data), text) {
+			continue
 		}
 		more, err := Parse(string(data))
 		if err != nil {

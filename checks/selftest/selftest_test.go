@@ -108,7 +108,7 @@ func TestSelftestRefuses(t *testing.T) {
 func TestSelftestWithoutAPlace(t *testing.T) {
 	t.Parallel()
 	gone := filepath.Join(t.TempDir(), "gone")
-	if b, err := newBench(gone); err == nil {
+	if b, err := newBench(gone, nil); err == nil {
 		t.Errorf("%+v in a directory that is not there", b)
 	}
 	b := &Bench{dir: gone, base: map[string]string{}}

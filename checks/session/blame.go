@@ -67,6 +67,9 @@ func CauseForUser(s *plan.Step, x checks.Finding) string {
 	if x.Code != "" {
 		cause += " [" + x.Code + "]"
 	}
+	if x.Drill {
+		cause = checks.DrillMark + cause
+	}
 	return cause
 }
 

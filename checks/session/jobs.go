@@ -73,7 +73,7 @@ func Attribute(check string, list []checks.Finding, jobs func() []*slurm.Record,
 	list = slices.Clone(list)
 	for i := range list {
 		f := &list[i]
-		if f.Severity != checks.Fail || f.Code == "" {
+		if f.Severity != checks.Fail || f.Code == "" || f.Drill {
 			continue
 		}
 		var ids []string

@@ -39,6 +39,7 @@ func CauseOf(s *plan.Step, paths Paths, job bool) slurm.Cause {
 	if s.Kind == plan.Native && s.Table == nil {
 		c.Line = s.Text
 	}
+	c.Drill = isDrill(s)
 	return c
 }
 
@@ -68,10 +69,17 @@ type Pass struct {
 	Files      []string   // the files of the configuration that the run has read, as they are named
 	Paths      Paths
 	Unanswered Unanswered
+	Drill      bool // a drill is under way
 }
 
 // Lacks returns why this run cannot resume the node after a drain with this cause, "" if it can.
 func (p Pass) Lacks(c slurm.Cause) string {
+	switch {
+	case c.Drill && p.Drill:
+		return "in a drill that is not over"
+	case c.Drill:
+		return ""
+	}
 	file := p.Paths.Of(c.File) // earlier runs can have stored either form
 	reads := file != "" && slices.ContainsFunc(p.Files, func(f string) bool { return p.Paths.Of(f) == file })
 	if !reads && !c.Job || p.Plan == nil {

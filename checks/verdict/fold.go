@@ -242,6 +242,9 @@ func (f *Fold) advise(x checks.Finding) []Event {
 	if action := x.Remedy.Words(); action != "" {
 		do = action + ": " + do
 	}
+	if x.Drill {
+		do = checks.DrillMark + do
+	}
 	return []Event{{Syslog, fmt.Sprintf("Advice [%s]:  %s", x.Code, do)}}
 }
 

@@ -20,6 +20,9 @@ func Reason(x checks.Finding, others int) string {
 		return x.Message
 	}
 	text := headline(x)
+	if x.Drill {
+		text = checks.DrillMark + text
+	}
 	if action := x.Remedy.Words(); action != "" {
 		text += ": " + action
 	}
@@ -77,13 +80,15 @@ func numbers(x checks.Finding) string {
 
 // Worst returns the index of the failure that a drain names, -1 if there is none: the one
 // with the highest remedy (RMA, reboot, reset, all others); among equals a lost device,
-// then the first. Consequences of a lost device come last.
+// then the first. Consequences of a lost device come after these, drills last.
 func Worst(list []checks.Finding) int {
-	worst, best := -1, -1
-	lost := slices.DeleteFunc(slices.Clone(list), func(x checks.Finding) bool { return !checks.IsLoss(x.Code) })
+	worst, best := -1, -2
+	lost := slices.DeleteFunc(slices.Clone(list), func(x checks.Finding) bool { return x.Drill || !checks.IsLoss(x.Code) })
 	for i, x := range list {
 		rank := 2 * x.Remedy.Rank()
 		switch {
+		case x.Drill:
+			rank = -1
 		case checks.IsLoss(x.Code):
 			rank++
 		case isEntailed(x, lost):

@@ -133,6 +133,8 @@ func TestWorst(t *testing.T) {
 		disks   = faulty("check_nvme_count", "nvme.count", checks.Device{Kind: "nvmes"}, checks.ReseatOrRMA)
 		hcas    = faulty("check_ib_count", "ib.count", checks.Device{Kind: "hcas"}, checks.ReseatOrRMA)
 	)
+	drill := lost
+	drill.Drill = true
 	list := func(x ...checks.Finding) []checks.Finding { return x }
 	for name, tt := range map[string]struct {
 		list []checks.Finding
@@ -154,6 +156,9 @@ func TestWorst(t *testing.T) {
 		"fewer adapters are another fault":    {list(lost, hcas), hcas},
 		"a disk before the number of disks":   {list(disks, disk), disk},
 		"a number alone":                      {list(cable, count), count},
+		"a drill hides no real failure":       {list(drill, hot), hot},
+		"and entails none":                    {list(drill, count, reboot), count},
+		"a drill alone":                       {list(drill), drill},
 	} {
 		if got := tt.list[Worst(tt.list)]; got != tt.want {
 			t.Errorf("%s: %s %s, want %s %s", name, got.Device, got.Code, tt.want.Device, tt.want.Code)

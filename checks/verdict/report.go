@@ -27,6 +27,7 @@ type Row struct {
 	Place    *checks.Place
 	Output   string // the output of a shell line, unless it is printed directly
 	Shell    bool   // a shell line
+	Drill    bool   // of a rehearsal
 	Silenced *checks.Silenced
 }
 

@@ -118,7 +118,7 @@ func run(t *testing.T, dir string, argv ...string) (status int, out string) {
 
 // takesSettings says whether a command takes settings of the form NAME=value.
 func takesSettings(argv []string) bool {
-	return argv[0] != "nhc-wrapper" && (len(argv) < 2 || strings.HasPrefix(argv[1], "-") && argv[1] != "--version" || slices.Contains([]string{"plan", "lint", "topo", "platforms", "genconf"}, argv[1]))
+	return argv[0] != "nhc-wrapper" && (len(argv) < 2 || strings.HasPrefix(argv[1], "-") && argv[1] != "--version" || slices.Contains([]string{"plan", "lint", "topo", "platforms", "genconf", "drill"}, argv[1]) || slices.Contains(argv, "--installed"))
 }
 
 // Every command of the program in the documents is one that it understands. It runs on a
@@ -174,7 +174,7 @@ func tryCommand(t *testing.T, dir, name string, argv []string, tried map[string]
 	switch {
 	case slices.Contains(argv, "--file"):
 		argv[len(argv)-1] = dir + "/scenario.toml"
-	case text == "nhc-gpu selftest":
+	case text == "nhc-gpu selftest", text == "nhc-gpu selftest --installed":
 		argv = append(argv, "check_gpu_power") // all of it takes long
 	}
 	if at := slices.Index(argv, "-c"); at > 0 && at+1 < len(argv) && (argv[0] == "nhc-genconf" || len(argv) > 1 && argv[1] == "genconf") {

@@ -333,6 +333,7 @@ type Script struct {
 const (
 	LedgerFile = "ledger.json"
 	CrashFile  = "crash.json" // see crash.go
+	DrillFile  = "drill.json" // see [session.Drill]
 )
 
 // Holder is the process that holds a lock.

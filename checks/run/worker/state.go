@@ -102,7 +102,9 @@ func (d stateDir) begin(req *wire.Request) *wire.Response {
 	ledger, err := d.load(wire.LedgerFile)
 	trouble(err)
 	crashes, _ := d.load(wire.CrashFile) // without it there is no count to reset
-	resp.Lines = append(resp.Lines, ledger, crashes)
+	drill, err := d.load(wire.DrillFile)
+	trouble(err)
+	resp.Lines = append(resp.Lines, ledger, crashes, drill)
 	if req.Name != "" {
 		lanes, _ := d.load(req.Name) // without it each worker starts when it is needed
 		resp.Lines = append(resp.Lines, lanes)

@@ -12,6 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -154,7 +155,7 @@ func (a *Around) Open(refused bool) {
 	if !a.keep {
 		return
 	}
-	rec := slurm.NewRecord(a.Job, a.Blame.Scope, a.records.n.Name, readMoment())
+	rec := slurm.NewRecord(a.Job, a.Blame.Scope, a.records.n.Name, node.ReadMoment())
 	a.records.tidy(rec)
 	c := a.counts
 	rec.Counted, rec.Log, rec.Doubts = rec.OwnCounters(c.counters), c.end, c.doubts
@@ -205,7 +206,7 @@ func (a *Around) Close() (line string, keep func()) {
 	if code := os.Getenv("SLURM_JOB_EXIT_CODE2"); exitCode().MatchString(code) {
 		rec.Exit = code
 	}
-	rec.Close(readMoment(), c.counters, c.xids)
+	rec.Close(node.ReadMoment(), c.counters, c.xids)
 	return "nhc-gpu: " + rec.Line(), func() { a.records.addToJournal(rec) }
 }
 
@@ -267,7 +268,7 @@ func (a *Around) ForChecks(role conf.Role) *checks.Job {
 	if j.Ended && j.ID != "" {
 		var known bool
 		if j.Beside, known = a.findBeside(); known {
-			j.Began = session.BeganAt(a.Job, a.record, readMoment())
+			j.Began = session.BeganAt(a.Job, a.record, node.ReadMoment())
 		}
 		j.Again = a.record != nil && a.record.Restart > a.Job.Restart
 	}

@@ -10,8 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -45,13 +43,6 @@ func NewRecords(n *node.Node) *Records { return &Records{n: n} }
 
 func (r *Records) call(lane checks.Lane, q *wire.Request) run.Outcome {
 	return r.n.Pool.Call(r.n.Ctx, lane, q, r.n.Budget.Within(session.Record, time.Now()))
-}
-
-// readMoment returns the present time, on all clocks.
-func readMoment() slurm.Moment {
-	var up unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // without it the duration of a job is unknown
-	return slurm.Moment{Time: time.Now().UTC().Truncate(time.Second), Boot: slurm.BootID(), Uptime: float64(up.Nano()) / 1e9}
 }
 
 // read reads the open records, the oldest first, and returns the names of records that cannot be
@@ -222,15 +213,15 @@ func (r *Records) Settle(p *plan.Plan) {
 		ctx, cancel = context.WithDeadline(ctx, r.n.Budget.End)
 	}
 	defer cancel()
-	node, err := r.n.Controller().Read(ctx)
+	info, err := r.n.Controller().Read(ctx)
 	if err != nil {
 		r.n.Warn(fmt.Errorf("find out whether job %s still runs: %w", open[0].Job, err))
 		return
 	}
-	if !node.State.Empty() {
+	if !info.State.Empty() {
 		return
 	}
-	now := readMoment()
+	now := node.ReadMoment()
 	for _, rec := range open {
 		rec.Abandon(slurm.ClosedNoEpilog, now, nil)
 		r.addToJournal(rec)

@@ -33,7 +33,7 @@ func (j *Judge) makeEvent(version string, exit int, now time.Time) *event.Event 
 		Schema: event.Schema, Version: version, Node: j.n.Name, Time: now.UTC().Truncate(time.Millisecond), Boot: slurm.BootID(),
 		Context: j.n.Role.String(), Mode: outputs.Mode(j.n), Config: j.n.Set.Get("CONFFILE"), Exit: exit, Milliseconds: event.Milliseconds(now.Sub(j.n.Budget.Began)),
 		Results: j.results.list, Slurm: j.n.Did,
-		Message: j.fold.LastMessage(), Stopped: j.results.stopped(&j.fold, j.files.Plan),
+		Message: j.fold.LastMessage(), Stopped: j.results.stopped(&j.fold, j.files.Plan), Drill: j.Drill(),
 	}
 	if e.Results == nil {
 		e.Results = []event.Result{}

@@ -243,7 +243,7 @@ func (j *Judge) cause() slurm.Cause {
 }
 
 func (j *Judge) markOnline() {
-	pass := session.Pass{Plan: j.files.Plan, Files: []string{j.n.Set.Get("CONFFILE"), j.files.TablesFile()}, Paths: j.files.Paths, Unanswered: j.unanswered}
+	pass := session.Pass{Plan: j.files.Plan, Files: []string{j.n.Set.Get("CONFFILE"), j.files.TablesFile()}, Paths: j.files.Paths, Unanswered: j.unanswered, Drill: j.drill != nil}
 	lacks := func(m slurm.Mark) string {
 		if j.results.struck() {
 			return "and a fault has a strike in this run"

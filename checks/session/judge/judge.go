@@ -3,6 +3,7 @@
 package judge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/policy"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
@@ -18,6 +20,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/session/job"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/conf"
@@ -38,6 +41,7 @@ type Judge struct {
 	late    bool            // the same because of -a
 	waiting string          // a forked line with a still unknown process ID
 	after   []verdict.Event // events for the time after the shell has run the site's helper
+	drill   *session.Drill  // nil: no rehearsal is under way
 
 	current    *plan.Step // the present step, or the last one
 	unanswered session.Unanswered
@@ -115,7 +119,7 @@ func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
 	defer func() { end(res.Took, res.Fact) }()
 	from := len(j.fold.Failures())
 	res.Findings = j.Silence(j.excuse(res.Findings, s.Lacks), s.Text)
-	if j.job != nil {
+	if j.job != nil && (s.Usage == nil || !s.Usage.Drill) {
 		j.job.Look(s.Name, res.Findings)
 	}
 	j.unanswered.Note(j.current, res.Findings, res.Earlier)
@@ -320,6 +324,29 @@ func (j *Judge) MakePlan() {
 	if j.job != nil {
 		j.n.Set.Job = j.job.ForChecks(j.files.Config.Role(j.files.Context()))
 	}
+	j.Rehearse()
+}
+
+// Rehearse adds the finding of a drill, if one is under way, to the end of the plan: every check has
+// looked by then, so that a real failure takes precedence.
+func (j *Judge) Rehearse() {
+	if j.drill = j.n.Drill(); j.drill == nil || j.files.Eval != "" {
+		return
+	}
+	whole := j.job == nil && kindOf(j.n.HealthCheck(), j.files.Given) == outputs.OfNode
+	of := func(check, class string) conf.Policy { return j.files.Config.Of(check, class) }
+	if s := j.drill.Step(j.files.Plan, whole, j.n.Set.Get("CONFFILE"), of); s != nil {
+		j.files.Plan.Add(&plan.Plan{Steps: []plan.Step{*s}})
+	}
+}
+
+// Drill returns the rehearsal for the event of the run, nil if none is under way.
+func (j *Judge) Drill() *event.Drill {
+	d := cmp.Or(j.drill, j.n.Drill()) // a run without a plan has not read it
+	if d == nil {
+		return nil
+	}
+	return &event.Drill{Code: d.Finding.Code, Device: d.Finding.Device, Until: d.Until()}
 }
 
 // Prepare sets the data that checks cannot read from their own lines.

@@ -138,7 +138,7 @@ func ruleOf(c *conf.Config, s *plan.Step, f checks.Finding) conf.Policy {
 // addUnknown adds a finding for each result that has been unknown for many runs.
 func (l *ledger) addUnknown(c *conf.Config, s *plan.Step, list []checks.Finding) []checks.Finding {
 	for _, f := range list {
-		if f.Severity != checks.Unknown {
+		if f.Severity != checks.Unknown || f.Drill {
 			continue
 		}
 		// The strikes are counted here: until there are enough, the result is only unknown.

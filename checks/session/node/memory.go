@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -44,4 +46,11 @@ func (s nodeState) Lock(wait time.Duration) (unlock func(), err error) {
 		return nil, &slurm.BusyError{PID: busy.PID, Age: busy.Age}
 	}
 	return func() { s.pool.Unlock(memoryLock) }, nil
+}
+
+// ReadMoment returns the present time, on all clocks.
+func ReadMoment() slurm.Moment {
+	var up unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) // without it durations are unknown
+	return slurm.Moment{Time: time.Now().UTC().Truncate(time.Second), Boot: slurm.BootID(), Uptime: float64(up.Nano()) / 1e9}
 }

@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -241,4 +242,33 @@ func (n *Node) Stamped(text string) string {
 		return fmt.Sprintf("[%d] - %s", time.Now().Unix(), text)
 	}
 	return text
+}
+
+// Drill returns the rehearsal that is under way on the node, nil if there is none.
+func (n *Node) Drill() *session.Drill {
+	data := n.Pool.Drill()
+	if len(data) == 0 {
+		return nil
+	}
+	d, err := session.ParseDrill(data)
+	if err != nil {
+		n.Warn(err)
+		return nil
+	}
+	if d.Left(ReadMoment()) == 0 {
+		return nil
+	}
+	return d
+}
+
+// KeepDrill stores a rehearsal for the next runs; nil ends it.
+func (n *Node) KeepDrill(d *session.Drill) error {
+	var data []byte
+	if d != nil {
+		var err error
+		if data, err = json.Marshal(d); err != nil {
+			return fmt.Errorf("write the drill: %w", err)
+		}
+	}
+	return n.Pool.Save(wire.DrillFile, data)
 }

@@ -23,7 +23,9 @@ const EvidenceLimit = 10 * time.Second
 // none.
 func archiveOf(e, old *event.Event, past string) (name, path string) {
 	for _, r := range e.Findings() {
-		known := old != nil && old.Evidence != "" && slices.ContainsFunc(old.Results, func(was event.Result) bool { return was.Code == r.Code && was.Severity == checks.Fail })
+		known := old != nil && old.Evidence != "" && slices.ContainsFunc(old.Results, func(was event.Result) bool {
+			return was.Code == r.Code && was.Drill == r.Drill && was.Severity == checks.Fail
+		})
 		if r.Severity == checks.Fail && r.Code != "" && !known {
 			name = evidenceName(e.Time, r.Code)
 			return name, filepath.Join(past, evidence.Dir, name)

@@ -280,8 +280,7 @@ func (d *delivery) endSilences(old *event.Event) {
 	}
 }
 
-// Note adds a person's action to the history of the node. kind is [event.Cleared] or
-// [event.Silenced].
+// Note adds a person's action to the history of the node. kind is the kind of the change.
 func Note(n *node.Node, kind, what string) {
 	e := &event.Event{
 		Schema: event.Schema, Node: n.Name, Time: time.Now().UTC().Truncate(time.Millisecond), Context: n.Role.String(), Mode: Mode(n),

@@ -210,6 +210,8 @@ func describe(w io.Writer, e *event.Event, others []*event.Event, now time.Time)
 			row("", "not delivered: %s; the next run tries again", s.Error)
 		case s.Owner == event.OwnerNHC && len(e.Findings()) == 0:
 			row("to clear", "%s", "the last run did not resume the node ("+s.Why+"): wait for further runs of that check, or scontrol update NodeName="+e.Node+" State=RESUME")
+		case s.Owner == event.OwnerNHC && !slices.ContainsFunc(e.Findings(), func(f event.Result) bool { return f.Severity == checks.Fail && !f.Drill }):
+			row("to clear", "end the drill: nhc-gpu drill --end; nhc-gpu resumes the node at the next health check")
 		case s.Owner == event.OwnerNHC:
 			row("to clear", "repair the fault: nhc-gpu resumes the node when the check passes")
 		case s.Owner == event.OwnerOther:
@@ -256,8 +258,11 @@ func holder(a *event.Action) string {
 	return "would " + a.Action + ": " + a.Reason
 }
 
-// describeNode prints the stuck processes and the next active tests.
+// describeNode prints the rehearsal, the stuck processes and the next active tests.
 func describeNode(r *health.Run) {
+	if d := r.Drill(); d != nil {
+		fmt.Fprintf(console.Screen, "  %-10s %s, no fault, until %s; nhc-gpu drill --end ends it\n", "drill", d, d.Until().Local().Format(clock))
+	}
 	for _, p := range r.Pool.Ledger().StuckProcesses() {
 		fmt.Fprintf(console.Screen, "  %-10s %s: %s, since %s\n", "stuck", p.Step, run.Describe(p.Hung()), p.Since.Local().Format(clock))
 	}

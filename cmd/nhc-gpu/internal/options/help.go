@@ -134,6 +134,7 @@ const OwnHelp = `
  topo              Show the PCIe and NUMA topology of GPUs, adapters and disks
  cabling           Write the list of switch ports from ibnetdiscover -p
  selftest          Show that GPU and fabric checks detect one faulty device
+ drill CODE        Rehearse a fault: the next runs see it, and drain the node
  xid explain CODE  Explain Xid codes and how they are classified
  status            Show the last run, who holds the node, and why
  history           Show what changed on this node, and when

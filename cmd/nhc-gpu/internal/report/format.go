@@ -36,7 +36,7 @@ func asEvent(r *health.Run, report *verdict.Report) *event.Event {
 	e := &event.Event{
 		Schema: event.Schema, Version: report.Version, Node: report.Node, Time: time.Now().UTC().Truncate(time.Millisecond),
 		Context: r.Role.String(), Mode: outputs.Mode(r.Node), Config: report.From, Exit: report.Exit(),
-		Milliseconds: event.Milliseconds(time.Since(r.Budget.Began)), Results: []event.Result{},
+		Milliseconds: event.Milliseconds(time.Since(r.Budget.Began)), Results: []event.Result{}, Drill: r.Judge.Drill(),
 	}
 	for i := range report.Rows {
 		row := &report.Rows[i]
@@ -45,7 +45,7 @@ func asEvent(r *health.Run, report *verdict.Report) *event.Event {
 		}
 		res := event.Result{
 			Check: row.Name, Line: row.Line, Code: row.Code, Severity: row.Severity, Device: row.Device, Want: row.Want, Got: row.Got, Remedy: row.Remedy,
-			Message: row.Fact, Milliseconds: event.Milliseconds(row.Took),
+			Message: row.Fact, Milliseconds: event.Milliseconds(row.Took), Drill: row.Drill,
 		}
 		if row.Message != "" {
 			res.Message = row.Name + ":  " + row.Message

@@ -34,6 +34,7 @@ func Print(o *options.Options, opts Options, version string, exit *int) error {
 		return err
 	}
 	defer r.Close()
+	r.Judge.Rehearse()
 	r.Judge.Prepare()
 	t := NewTable(r.Judge, r.Plan)
 	t.noShell = opts.NoShell

@@ -26,9 +26,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 )
 
-// Command returns the command; it sets the exit status.
-func Command(version string, exit *int) *cobra.Command {
-	var asJSON, verbose bool
+// Command returns the command; it sets the exit status. installed prints what the configuration of
+// the node does about faults.
+func Command(version string, exit *int, installed func(faults []session.KnownFault, words []string, asJSON, all bool) (int, error)) *cobra.Command {
+	var asJSON, verbose, ofSite bool
 	var file string
 	cmd := &cobra.Command{
 		Use:   "selftest [CHECK...]",
@@ -38,9 +39,15 @@ each fault that a check detects a node with one faulty device out of eight. Prin
 one line per check, and each scenario with a wrong or missing finding; -v prints
 all scenarios. Needs no root and no GPU; neither reads nor changes this machine.
 
+With --installed it then reads the configuration of this node, and lists the faults
+that it would not act on, with the line or policy that decides; -v lists all. It
+judges lines and policies, not the arguments of lines.
+
 Exit status: 0 if each check reported exactly the expected findings, 1 if one did not,
-10 if the scenarios could not be tried.`,
+2 with --installed if the configuration does not act on a fault, 3 if it cannot be
+used, 10 if the scenarios could not be tried.`,
 		Example: `  nhc-gpu selftest
+  nhc-gpu selftest --installed
   nhc-gpu selftest -v check_gpu_ecc
   nhc-gpu selftest --file ours.toml`,
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -48,6 +55,10 @@ Exit status: 0 if each check reported exactly the expected findings, 1 if one di
 			return namesIn(list), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, names []string) error {
+			words := slices.DeleteFunc(slices.Clone(names), func(w string) bool { return !strings.Contains(w, "=") })
+			if ofSite {
+				names = slices.DeleteFunc(slices.Clone(names), func(w string) bool { return strings.Contains(w, "=") })
+			}
 			list, err := selftestsOf(names, file)
 			if err != nil {
 				return fmt.Errorf("selftest: %w", err)
@@ -65,10 +76,15 @@ Exit status: 0 if each check reported exactly the expected findings, 1 if one di
 			if ctx.Err() != nil {
 				return errors.New("selftest: interrupted")
 			}
+			bad := slices.ContainsFunc(attempts, func(t attempt) bool { return !t.OK })
+			if ofSite && !bad {
+				*exit, err = installed(faultsIn(attempts), words, asJSON, verbose)
+				return err
+			}
 			if err := report(version, attempts, asJSON, verbose); err != nil {
 				return fmt.Errorf("selftest: %w", err)
 			}
-			if slices.ContainsFunc(attempts, func(t attempt) bool { return !t.OK }) {
+			if bad {
 				*exit = 1
 			}
 			return nil
@@ -76,6 +92,7 @@ Exit status: 0 if each check reported exactly the expected findings, 1 if one di
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object of JSON")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print each scenario")
+	cmd.Flags().BoolVar(&ofSite, "installed", false, "list the faults that this configuration does not act on")
 	cmd.Flags().StringVar(&file, "file", "", "try the scenarios of this file (docs/reference/selftest.md)")
 	return cmd
 }
@@ -141,6 +158,16 @@ func tryAll(ctx context.Context, bench *selftest.Bench, list []selftest.Scenario
 		attempts = append(attempts, attempt{Check: s.Check, Scenario: s.Name, Words: s.Words, OK: len(wrong) == 0, Wrong: wrong, Findings: found})
 	}
 	return attempts, nil
+}
+
+// faultsIn returns the faults that the checks have reported.
+func faultsIn(attempts []attempt) (faults []session.KnownFault) {
+	for i := range attempts {
+		for _, f := range attempts[i].Findings {
+			faults = append(faults, session.KnownFault{Code: f.Code, Check: attempts[i].Check, Severity: f.Severity})
+		}
+	}
+	return faults
 }
 
 func report(version string, attempts []attempt, asJSON, verbose bool) error {
