@@ -155,7 +155,7 @@ var reasonCheck = checks.Lazily(`\bcheck_\w+`)
 
 // exempts reports whether a reason is about a lost device, or about an exempt code or check.
 func (g Guard) exempts(reason string) bool {
-	code, check := ReasonCode(reason), reasonCheck().FindString(reason)
+	code, check := strings.TrimPrefix(ReasonCode(reason), DrillCode), reasonCheck().FindString(reason)
 	return checks.IsLoss(code) || slices.ContainsFunc(g.Exempt, func(e string) bool {
 		return code != "" && strings.HasPrefix(code, e) || check != "" && strings.HasPrefix(check, e)
 	})
@@ -177,7 +177,7 @@ var sharedFaults = []struct{ begin, thing string }{
 
 // isShared reports whether the reason is about something that nodes share.
 func isShared(reason string) bool {
-	code, check := ReasonCode(reason), reasonCheck().FindString(reason)
+	code, check := strings.TrimPrefix(ReasonCode(reason), DrillCode), reasonCheck().FindString(reason)
 	for _, row := range sharedFaults {
 		if strings.HasPrefix(code, row.begin) || strings.HasPrefix(check, row.begin) {
 			return true
