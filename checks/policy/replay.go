@@ -128,7 +128,7 @@ func (r *Replay) compare(n *replayed, e *event.Event) {
 		}
 		for i := range e.Results { // the reason names the worst of several
 			if c := e.Results[i].Code; c != "" && strings.Contains(s.Reason, "["+c+"]") {
-				code = c
+				code = codeOf(&e.Results[i])
 			}
 		}
 		n.done.begin(&r.of(code).Done, e.Time, conf.Policy{})
@@ -137,7 +137,15 @@ func (r *Replay) compare(n *replayed, e *event.Event) {
 	}
 }
 
-func codeOf(x *event.Result) string { return cmp.Or(x.Code, x.Check) }
+// codeOf returns the code of a finding, or its check. A drill is apart: it is no fault to which a policy
+// applies.
+func codeOf(x *event.Result) string {
+	code := cmp.Or(x.Code, x.Check)
+	if x.Drill {
+		return "drill." + code
+	}
+	return code
+}
 
 func (r *Replay) of(code string) *Effects {
 	if r.by[code] == nil {
@@ -171,7 +179,7 @@ func (r *Replay) replay(n *replayed, e *event.Event) {
 		x := &e.Results[i]
 		f := checks.Finding{Code: x.Code, Check: x.Check, Device: x.Device, Severity: checks.Fail}
 		switch {
-		case x.Code == StaysUnknown || x.Code == UnknownGPU: // follows from the unknown results
+		case x.Drill, x.Code == StaysUnknown, x.Code == UnknownGPU: // the last two follow from the unknown results
 		case x.Severity == checks.Fail || x.Would != "":
 			judge(f)
 		case x.Severity == checks.Unknown:

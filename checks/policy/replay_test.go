@@ -55,6 +55,16 @@ func TestReplay(t *testing.T) {
 			},
 			want: []Effects{{"ib.ports.down", Effect{1, 1, five}, Effect{}}},
 		},
+		"a drill": {
+			policy: "[policy.ib]\nstrikes = 1",
+			events: func(h *history) {
+				drill := port(checks.Fail)
+				drill.Drill = true
+				h.health(drains, drill)
+				h.health(resumes)
+			},
+			want: []Effects{{"drill.ib.ports.down", Effect{1, 1, five}, Effect{}}},
+		},
 		"a link that stays down": {
 			events: func(h *history) {
 				h.health(drains, port(checks.Fail))
