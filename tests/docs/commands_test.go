@@ -84,6 +84,8 @@ func sandbox(t *testing.T) string {
 	write(t, dir+"/etc/nhc/nhc.conf", "* || check_gpu_count 8\n* || check_gpu_xid\n* || check_dcgm_health\n* || check_ib_errors\n")
 	write(t, dir+"/etc/nhc/nhc-active.conf", "* || check_gpu_gemm\n")
 	write(t, dir+"/root/nhc.conf.new", "* || check_gpu_count 8\n")
+	write(t, dir+"/new.toml", "[policy.gpu]\nstrikes = 2\n")
+	write(t, dir+"/events.jsonl", `{"schema":1,"node":"gpu017","time":"2026-11-23T08:00:00Z","context":"healthcheck","results":[{"check":"check_gpu_count","severity":"ok"}]}`+"\n")
 	write(t, dir+"/scenario.toml", "checks = [\"check_gpu_power\"]\n[[scenario]]\nname = \"healthy\"\nnode = \"h100\"\n")
 	return dir
 }
