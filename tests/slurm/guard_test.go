@@ -75,7 +75,7 @@ func TestGuard(t *testing.T) {
 		return c.Syslog(), strings.Count(c.Syslog(), "is held by guard: ") >= len(held)
 	})
 	n := held[0]
-	n.Must("idle", "")
+	n.WaitState("idle", soon) // 24.11 keeps the reason of the former drain
 	if show := n.show(); !strings.Contains(show, "Comment=NHC: drain held by guard since ") {
 		t.Errorf("the comment does not say so: %s", show)
 	}
