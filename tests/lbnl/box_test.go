@@ -88,7 +88,7 @@ func (b *box) play(ctx context.Context, s scene) (*report, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args = []string{initName}
-	cmd.Env = []string{"GOMAXPROCS=1", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	cmd.Env = []string{"GOMAXPROCS=1", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", devicesSetting + "=" + os.Getenv(devicesSetting)}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: namespaces, Setsid: true}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -185,8 +185,19 @@ func mountAt(source, target, fstype string, flags uintptr, data string) error {
 	return nil
 }
 
+// devicesSetting is the environment variable with a directory of device files, for a user namespace,
+// which cannot create any. Their names are mode-major-minor, with the mode in octal.
+const devicesSetting = "NHC_GPU_DEVICES"
+
 // makeNode creates a device file, FIFO or socket with exactly that mode.
 func makeNode(path string, kind, major, minor, mode uint32) error {
+	devices := os.Getenv(devicesSetting)
+	if devices != "" && (kind == unix.S_IFCHR || kind == unix.S_IFBLK) {
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			return err
+		}
+		return mountAt(fmt.Sprintf("%s/%o-%d-%d", devices, kind|mode, major, minor), path, "", unix.MS_BIND, "")
+	}
 	if err := unix.Mknod(path, kind|mode, int(unix.Mkdev(major, minor))); err != nil {
 		return fmt.Errorf("make %s: %w", path, err)
 	}
