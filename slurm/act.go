@@ -165,6 +165,7 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 		node.Refused = m.Pending.Refused
 		node.Foreign = m.isForeign(node.Reason)
 		node.Same = m.Fault != "" && m.Fault == v.fault() && sameReason(node.Reason, m.Reason)
+		node.Awaited = !v.Healthy && c.awaits(ctx, node)
 		out.Node = node
 		d := Decide(node, v, c.Settings.Policy)
 		if len(standing) > 0 && v.Healthy && d.Action == Resume {
@@ -341,7 +342,7 @@ func (c *Controller) inTurn(ctx context.Context, settle func(*Memory, *Outcome) 
 // the other.
 func (c *Controller) guards(v Verdict, m *Memory, node NodeInfo, reason string) bool {
 	released := m.Pending.Released && m.Pending.Fault == v.fault()
-	inService := node.State.Class == InService && !node.State.Held
+	inService := (node.State.Class == InService || node.Awaited) && !node.State.Held
 	return c.Guard != nil && inService && !v.Refused && !m.Pending.Refused && !released && !c.Guard.exempts(reason)
 }
 

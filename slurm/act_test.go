@@ -68,10 +68,13 @@ func TestActLeavesAlone(t *testing.T) {
 		{state: "IDLE+DRAIN", reason: "disk swap pending"},
 		{state: "MIXED+DRAIN+REBOOT_REQUESTED", reason: "Reboot ASAP"},
 		{state: "DOWN+DRAIN+REBOOT_ISSUED", reason: "disk swap pending : reboot issued"},
-		{state: "DOWN+NOT_RESPONDING", reason: "Not responding"},
+		{state: "DOWN+NOT_RESPONDING", reason: "disk swap pending"},
+		{state: "DOWN+NOT_RESPONDING+POWERED_DOWN", reason: "Not responding"},
+		{state: "DOWN", reason: "Not responding"},
 		{state: "UNKNOWN+DRAIN+INVALID_REG", reason: ourReason},
 		{state: "IDLE+MAINTENANCE+RESERVED"},
-		{state: "UNKNOWN"},
+		{state: "UNKNOWN+POWERED_DOWN"},
+		{state: "FUTURE"},
 	} {
 		f := &node
 		c := controller(t, f)
@@ -81,6 +84,36 @@ func TestActLeavesAlone(t *testing.T) {
 			act(t, c, healthy, "read")
 		}
 		f.is(t, state, reason)
+	}
+}
+
+// A failing node whose slurmd slurmctld awaits is drained before it registers, unless a person has to
+// return the node to service. A healthy one is left alone.
+func TestActDrainsBeforeSlurmd(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		node  fake
+		calls []string
+	}{
+		{fake{state: "UNKNOWN"}, []string{"read"}},
+		{fake{state: "UNKNOWN", reason: "a person's, of the last drain"}, []string{"read"}},
+		{fake{state: "DOWN+NOT_RESPONDING", reason: "Not responding", returns: 1}, []string{"read", "config"}},
+		{fake{state: "DOWN+NOT_RESPONDING", reason: "Not responding", returns: 2}, []string{"read", "config"}},
+	} {
+		f := &tt.node
+		c := controller(t, f)
+		state := f.state
+		act(t, c, healthy, "read")
+		act(t, c, failing, append(tt.calls, "DRAIN "+ourReason)...)
+		act(t, c, failing, "read")
+		f.is(t, state+"+DRAIN", ourReason)
+		act(t, c, healthy, "read", "RESUME")
+	}
+	for _, answer := range []func(*fake, string) (Output, error, bool){nil, always(timeout, "config"), always(refused, "config")} {
+		f := &fake{state: "DOWN+NOT_RESPONDING", reason: "Not responding", on: answer}
+		c := controller(t, f)
+		act(t, c, failing, "read", "config")
+		f.is(t, "DOWN+NOT_RESPONDING", "Not responding")
 	}
 }
 

@@ -100,6 +100,22 @@ func (c *Controller) Read(ctx context.Context) (NodeInfo, error) {
 	return node, err
 }
 
+// awaits reports whether slurmctld waits for the node's slurmd, and then puts the node into service:
+// slurmctld has not seen it since its own start, or has set it DOWN for its silence, and its
+// ReturnToService is not 0. Only the second case needs a call.
+func (c *Controller) awaits(ctx context.Context, node NodeInfo) bool {
+	switch {
+	case node.State.Order != "":
+		return false
+	case node.State.Base == "unknown":
+		return true
+	case node.State.Base != "down" || !node.State.is("NOT_RESPONDING") || node.Reason != "Not responding":
+		return false
+	}
+	conf, err := AskConfig(ctx, c)
+	return err == nil && (conf["ReturnToService"] == "1" || conf["ReturnToService"] == "2")
+}
+
 // errUnanswered means that a command is missing, or gives no answer.
 var errUnanswered = errors.New("no answer to the question")
 

@@ -29,6 +29,10 @@ type NodeInfo struct {
 	// verdict.
 	Foreign, Same bool
 
+	// Awaited is set if the node is UNKNOWN or down only until slurmd registers, and Slurm then
+	// puts it into service.
+	Awaited bool
+
 	// Refused is set if a prolog or an epilog of ours ended with a failing status before it
 	// could drain the node: Slurm then drains the node with a reason of its own.
 	Refused bool
@@ -99,6 +103,8 @@ type Decision struct {
 //   - on failure, a node in any state that means service is drained, including planned, powering
 //     and rebooting nodes; another user's stale reason is replaced by ours (24.11 keeps a node's
 //     reason after RESUME);
+//   - on failure, a node that is UNKNOWN or down only until its slurmd registers is drained: the drain
+//     outlives the registration (tested with 22.05);
 //   - a node that a person drained keeps its reason as well as its state. So does a node that a
 //     person drained and that now reboots: the drain outlives the reboot, and with our reason
 //     nhc-gpu would resume it later. (After "scontrol reboot ASAP" Slurm removes any drain, also
@@ -113,7 +119,7 @@ type Decision struct {
 //   - our reason replaces Slurm's reason for a failing prolog or epilog of ours, which could not
 //     set its own.
 func Decide(node NodeInfo, verdict Verdict, policy Policy) Decision {
-	if node.State.Class == Unknown {
+	if node.State.Class == Unknown && (verdict.Healthy || !node.Awaited) {
 		return Decision{Why: fmt.Sprintf("state %q is not one to act on", node.State.Text)}
 	}
 	if verdict.Healthy {
@@ -125,6 +131,8 @@ func Decide(node NodeInfo, verdict Verdict, policy Policy) Decision {
 func decideFailing(node NodeInfo, reason string, policy Policy) Decision {
 	held := node.State.Class == Drained || node.State.Held
 	switch owner := node.owner(); {
+	case node.Awaited:
+		return Decision{Action: Drain, Reason: reason, Why: "in service when slurmd registers"}
 	case node.State.Class == Down:
 		return Decision{Why: "down already"}
 	case !held:

@@ -17,11 +17,12 @@ import (
 type fake struct {
 	state, reason string
 	keepsReason   bool // as 24.11 does after RESUME
+	returns       int  // ReturnToService
 
 	groups  string // the partitions, as the guard reads them
 	comment string // of the node
 
-	calls []string // "read", "count", "DRAIN NHC: x", "RESUME", "comment", "COMMENT x"
+	calls []string // "read", "count", "config", "DRAIN NHC: x", "RESUME", "comment", "COMMENT x"
 
 	// on, if set, receives every call before it is served. It can change the node, and can
 	// answer instead of slurmctld; then it returns true.
@@ -33,6 +34,8 @@ func (f *fake) Run(_ context.Context, argv, _ []string) (Output, error) {
 	switch {
 	case slices.Contains(argv, "-a"):
 		call = "count"
+	case slices.Contains(argv, "config"):
+		call = "config"
 	case strings.HasPrefix(argv[len(argv)-1], "Comment:"):
 		call = "comment"
 	case strings.HasPrefix(argv[len(argv)-1], "Comment="):
@@ -77,6 +80,8 @@ func (f *fake) serve(call string) Output {
 	switch {
 	case verb == "read":
 		return Output{Stdout: fmt.Appendf(nil, "NodeName=gpu01 Arch=x86_64 CPUs=1 State=%s ThreadsPerCore=1 AllocTRES=%s\n", f.state, f.shown())}
+	case verb == "config":
+		return Output{Stdout: fmt.Appendf(nil, "ReturnToService = %d\nSLURM_VERSION = 22.05.8\n", f.returns)}
 	case verb == "DRAIN":
 		if !held {
 			f.state += "+DRAIN"

@@ -265,6 +265,20 @@ func TestGuardLeavesComments(t *testing.T) {
 	}
 }
 
+// The guard holds the drain of a node that slurmd has not registered yet, too.
+func TestGuardHoldsBeforeSlurmd(t *testing.T) {
+	t.Parallel()
+	for state, calls := range map[string][]string{"UNKNOWN": {"read", "count"}, "DOWN+NOT_RESPONDING": {"read", "config", "count"}} {
+		f, c := guarded(t, 3)
+		f.state, f.reason, f.returns = state, "Not responding", 1
+		o, err := c.Act(t.Context(), noDNS, HealthCheck)
+		if err != nil || o.Guarded != heldText || !slices.Equal(f.calls[:len(calls)], calls) {
+			t.Errorf("%s: outcome %+v, %v, calls %q, want it held", state, o, err, f.calls)
+		}
+		f.is(t, state, "Not responding")
+	}
+}
+
 // These drains are sent whatever else is drained, without a count.
 func TestGuardDoesNotHold(t *testing.T) {
 	t.Parallel()

@@ -200,7 +200,7 @@ func TestOwedDrainIsDelivered(t *testing.T) {
 		t.Errorf("%+v, want it kept", out)
 	}
 
-	for _, state := range []string{"IDLE+MAINTENANCE+RESERVED", "UNKNOWN", "DOWN+NOT_RESPONDING"} {
+	for _, state := range []string{"IDLE+MAINTENANCE+RESERVED", "UNKNOWN+POWERED_DOWN", "DOWN+NOT_RESPONDING"} {
 		f := &fake{state: state}
 		c := controller(t, f)
 		now := time.Now()

@@ -356,7 +356,7 @@ func TestHeldIsAskedSooner(t *testing.T) {
 		"IDLE+MAINTENANCE+RESERVED":     10 * time.Minute,
 		"DOWN":                          10 * time.Minute,
 		"DOWN+NOT_RESPONDING":           0,
-		"UNKNOWN":                       0,
+		"UNKNOWN+POWERED_DOWN":          0,
 		"IDLE+DRAIN+MAINTENANCE":        30 * time.Minute,
 		"MIXED+DRAIN+REBOOT_REQUESTED":  10 * time.Minute,
 		"UNKNOWN+DRAIN+INVALID_REG":     0,
@@ -379,7 +379,7 @@ func TestHeldIsAskedSooner(t *testing.T) {
 // it.
 func TestDrainDuringRebootIsAsserted(t *testing.T) {
 	t.Parallel()
-	for _, state := range []string{"DOWN+REBOOT_ISSUED", "IDLE+NOT_RESPONDING", "IDLE+CLOUD+POWERING_UP"} {
+	for _, state := range []string{"DOWN+REBOOT_ISSUED", "UNKNOWN", "IDLE+NOT_RESPONDING", "IDLE+CLOUD+POWERING_UP"} {
 		f := &fake{state: state}
 		c, _ := watched(t, f)
 		act(t, c, failing, "read", "DRAIN "+ourReason)

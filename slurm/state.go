@@ -115,7 +115,7 @@ func (s State) is(flag string) bool { return slices.Contains(strings.Split(s.Tex
 // passing reports that the node will register soon, or does not answer: Slurm can discard
 // an update.
 func (s State) passing() bool {
-	return s.Base == "boot" || s.is("REBOOT_ISSUED") || s.is("NOT_RESPONDING") || s.is("POWERING_UP") || strings.ContainsAny(s.Text, "^*#")
+	return s.Base == "boot" || s.Base == "unknown" || s.is("REBOOT_ISSUED") || s.is("NOT_RESPONDING") || s.is("POWERING_UP") || strings.ContainsAny(s.Text, "^*#")
 }
 
 // Empty reports that no job has anything on the node: it is idle or down, possibly drained, and

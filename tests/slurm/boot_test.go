@@ -5,21 +5,25 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
-// boot ends a node's slurmd, empties /run as a boot does, and runs the program as
-// nhc-gpu-boot.service does: before slurmd.
+// shutdown ends a node's slurmd, and empties /run as a boot does.
+func (n *Node) shutdown() {
+	n.c.t.Helper()
+	n.c.Exec("sh", "-c", "kill -TERM $(cat "+clusterDir+"/run/slurmd."+n.Name+".pid)")
+	<-n.slurmd.ended
+	n.slurmd = nil
+	if err := os.RemoveAll(n.path("state")); err != nil {
+		n.c.t.Fatal(err)
+	}
+	n.c.mkdir("nodes/" + n.Name + "/state")
+}
+
+// boot runs the program as nhc-gpu-boot.service does: before slurmd.
 func (n *Node) boot() {
 	n.c.t.Helper()
-	if n.slurmd != nil {
-		n.c.Exec("sh", "-c", "kill -TERM $(cat "+clusterDir+"/run/slurmd."+n.Name+".pid)")
-		<-n.slurmd.ended
-		n.slurmd = nil
-		if err := os.RemoveAll(n.path("state")); err != nil {
-			n.c.t.Fatal(err)
-		}
-		n.c.mkdir("nodes/" + n.Name + "/state")
-	}
 	before := strings.Replace(string(nodeScript), `exec slurmd -D "$@" -N "$node"`, `exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin `+binDir+`/nhc-gpu`, 1)
 	out, err := n.c.Try("unshare", "--uts", "--mount", "--propagation", "unchanged", "sh", "-c", before, "sh", n.Name)
 	if failed := err != nil; failed == n.Has("ok") {
@@ -27,9 +31,17 @@ func (n *Node) boot() {
 	}
 }
 
+// wantDrained fails the test unless the node is drained by us, whether slurmd has registered or not.
+func (n *Node) wantDrained() {
+	n.c.t.Helper()
+	if out := n.c.Exec("scontrol", "-o", "show", "node", n.Name); !strings.Contains(out, "+DRAIN") || !strings.Contains(out, "Reason="+reason) {
+		n.c.t.Errorf("before slurmd: %s", out)
+	}
+}
+
 // The check before slurmd finds a fault. If slurmctld answers, the drain is set before slurmd
-// registers, and outlives that. If slurmctld is down, or has not seen the node since its start, the
-// next health check after slurmd has started delivers the drain.
+// registers, and outlives that, also if slurmctld has not seen the node since its start. If slurmctld
+// is down, the next health check after slurmd has started delivers the drain.
 func TestBootBeforeSlurmd(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -38,38 +50,78 @@ func TestBootBeforeSlurmd(t *testing.T) {
 	early, late, twice := c.Nodes[0], c.Nodes[1], c.Nodes[2]
 	for _, n := range c.Nodes[:3] {
 		n.Remove("ok")
+		n.shutdown()
 	}
 	early.boot()
-	if out := c.Exec("scontrol", "-o", "show", "node", early.Name); !strings.Contains(out, "+DRAIN") || !strings.Contains(out, "Reason="+reason) {
-		t.Errorf("before slurmd: %s", out)
-	}
+	early.wantDrained()
 	c.StopCtld()
 	late.boot()
 	twice.boot()
 	c.StartCtld()
 	twice.boot()
+	twice.wantDrained()
 
 	time.Sleep(2 * time.Second) // Slurm counts whole seconds: see reboot
 	for _, n := range c.Nodes[:3] {
 		n.start("-b")
 	}
-	early.WaitState("drain", 3*soon)
-	for _, n := range []*Node{late, twice} {
-		n.WaitState("idle", 3*soon)
+	for _, n := range []*Node{early, twice} {
+		n.WaitState("drain", 3*soon)
 	}
+	late.WaitState("idle", 3*soon)
+	for _, n := range c.Nodes[:3] {
+		n.repair()
+	}
+}
+
+// slurmctld has set a node down, since its boot takes long. A failing check before slurmd drains it,
+// and the drain outlives the registration. If Slurm returns no such node to service, it is left alone.
+func TestBootAfterSlurmdTimeout(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	for _, returns := range []string{"0", "1", "2"} {
+		t.Run("ReturnToService="+returns, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			for old, now := range map[string]string{"HealthCheckInterval=2\n": "HealthCheckInterval=0\n", "SlurmdTimeout=30\n": "SlurmdTimeout=6\n", "ReturnToService=1\n": "ReturnToService=" + returns + "\n"} {
+				c.conf = strings.Replace(c.conf, old, now, 1)
+			}
+			c.up()
+			n := c.Nodes[0]
+			n.Remove("ok")
+			n.shutdown()
+			c.waitFor(3*soon, "down node", func() (string, bool) {
+				out := c.Exec("scontrol", "-o", "show", "node", n.Name)
+				return out, strings.Contains(out, "State=DOWN+NOT_RESPONDING") && strings.Contains(out, "Reason=Not responding")
+			})
+			n.boot()
+			if returns == "0" {
+				n.start("-b")
+				n.WaitState("down", 3*soon)
+				return
+			}
+			n.wantDrained()
+			n.start("-b")
+			n.WaitState("drain", 3*soon)
+			n.repair()
+		})
+	}
+}
+
+// repair runs a failing check on a drained node, and then a passing one, which resumes it.
+func (n *Node) repair() {
+	n.c.t.Helper()
 	for _, ok := range []bool{false, true} {
-		for _, n := range c.Nodes[:3] {
-			if ok {
-				n.Create("ok")
-			}
-			if out, err := n.Try(binDir + "/nhc-gpu"); (err == nil) != ok {
-				t.Fatalf("%v: %s", err, out)
-			}
-			if ok {
-				n.WaitState("idle", soon)
-			} else {
-				n.Must("drain", reason)
-			}
+		if ok {
+			n.Create("ok")
+		}
+		if out, err := n.Try(binDir + "/nhc-gpu"); (err == nil) != ok {
+			n.c.t.Fatalf("%v: %s", err, out)
+		}
+		if ok {
+			n.WaitState("idle", soon)
+		} else {
+			n.WaitReason("drain", reason, soon)
 		}
 	}
 }
