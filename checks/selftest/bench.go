@@ -26,7 +26,7 @@ type Bench struct {
 }
 
 // NewBench creates the directory in TMPDIR, or without TMPDIR in a directory with enough space for
-// scenarios with these healthy nodes, or with all.
+// these healthy nodes, without arguments for all.
 func NewBench(nodes ...string) (*Bench, error) {
 	if len(nodes) == 0 {
 		nodes = []string{"h100", "v100", "fabric", "roce"}

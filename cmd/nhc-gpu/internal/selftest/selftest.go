@@ -63,7 +63,7 @@ used, 10 if the scenarios could not be tried.`,
 			if err != nil {
 				return fmt.Errorf("selftest: %w", err)
 			}
-			bench, err := selftest.NewBench()
+			bench, err := selftest.NewBench(nodesOf(list)...)
 			if err != nil {
 				return fmt.Errorf("selftest: %w", err)
 			}
@@ -124,6 +124,14 @@ func selftestsOf(names []string, file string) ([]selftest.Scenario, error) {
 		}
 	}
 	return slices.DeleteFunc(list, func(s selftest.Scenario) bool { return !slices.Contains(names, s.Check) }), nil
+}
+
+// nodesOf returns the healthy nodes of scenarios.
+func nodesOf(list []selftest.Scenario) (nodes []string) {
+	for i := range list {
+		nodes = append(nodes, list[i].Node)
+	}
+	return slices.Compact(slices.Sorted(slices.Values(nodes)))
 }
 
 // namesIn returns the checks of scenarios, sorted.
