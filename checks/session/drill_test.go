@@ -133,9 +133,9 @@ func TestDrillAndJobs(t *testing.T) {
 	if diff := cmp.Diff([]checks.Finding{d.Finding}, told); diff != "" || began != nil {
 		t.Errorf("%s%+v", diff, began)
 	}
-	real := d.Finding
-	real.Drill = false
-	if _, began := Attribute("check_gpu_count", []checks.Finding{real}, running, none); began == nil {
+	fault := d.Finding
+	fault.Drill = false
+	if _, began := Attribute("check_gpu_count", []checks.Finding{fault}, running, none); began == nil {
 		t.Error("a real fault began in no job either: the test shows nothing")
 	}
 	if got, want := CauseForUser(nil, d.Finding), "[drill] a check, gpu0 [gpu.recovery.lost]"; got != want {
