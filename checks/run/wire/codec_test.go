@@ -15,7 +15,7 @@ import (
 
 // fill sets every field of a struct, down to the fields of its structs, to a value that is not zero.
 func fill(v reflect.Value, depth int) {
-	if s, ok := v.Addr().Interface().(*checks.Severity); ok {
+	if s, ok := reflect.TypeAssert[*checks.Severity](v.Addr()); ok {
 		*s = checks.Fail
 		return
 	}
@@ -24,9 +24,9 @@ func fill(v reflect.Value, depth int) {
 		v.Set(reflect.New(v.Type().Elem()))
 		fill(v.Elem(), depth)
 	case reflect.Struct:
-		for i := range v.NumField() {
-			if v.Field(i).CanSet() && depth < 4 {
-				fill(v.Field(i), depth+1)
+		for _, f := range v.Fields() {
+			if f.CanSet() && depth < 4 {
+				fill(f, depth+1)
 			}
 		}
 	case reflect.Slice:

@@ -327,7 +327,7 @@ func (f *Files) useTables(o run.Outcome) error {
 		f.Tables, unfit = f.ForThisHost(c.Checks)
 		err = errors.Join(err, unfit)
 	}
-	f.Config, f.Node.Guard = c, c.Guards()
+	f.Config, f.Guard = c, c.Guards()
 	f.Set.Choose(c)
 	f.SetBudget()
 	return err

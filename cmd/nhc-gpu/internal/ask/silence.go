@@ -316,5 +316,5 @@ func printSilences(list []checks.Silence, now time.Time, asJSON bool) error {
 // silenceText describes a silence in one line.
 func silenceText(s *checks.Silence) string {
 	of := cmp.Or(s.Device.String(), s.Line, checks.Before("got ", s.Got, ""))
-	return strings.TrimSpace(s.Code+" "+of) + " " + s.Silenced.String() + " (" + s.Since.Local().Format("2006-01-02") + ")"
+	return strings.TrimSpace(s.Code+" "+of) + " " + s.String() + " (" + s.Since.Local().Format("2006-01-02") + ")"
 }
