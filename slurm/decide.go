@@ -237,6 +237,26 @@ func sameReason(have, want string) bool {
 	return ok && jobSuffix().MatchString(rest)
 }
 
+// Ours reports whether the reason is one of nhc-gpu, or of LBNL NHC.
+func Ours(reason string) bool { return ownerOf(reason) == ours }
+
+var reasonCode = checks.Lazily(`\[([a-z]+(?:\.[a-z0-9_-]+)+)\]`)
+
+// DrillCode begins the code of a drill in the lists of a fleet: drill.gpu.xid.79 is no fault.
+const DrillCode = "drill."
+
+// ReasonCode returns the code in a reason of nhc-gpu, "" if it has none: "NHC: gpu3 lost ...
+// (check_gpu_count) [gpu.recovery.lost]". The code of a drill begins with [DrillCode].
+func ReasonCode(reason string) string {
+	if m := reasonCode().FindStringSubmatch(reason); m != nil {
+		if isDrill(reason) {
+			return DrillCode + m[1]
+		}
+		return m[1]
+	}
+	return ""
+}
+
 // faultOf returns the part that identifies the fault in a reason made by verdict.Reason: the device
 // with the fault's text, and the code. It returns "" for any other reason.
 func faultOf(reason string) string {

@@ -53,26 +53,6 @@ func ParseFleet(out []byte) (nodes []FleetNode, err error) {
 	return nodes, err
 }
 
-// Ours reports whether the reason is one of nhc-gpu, or of LBNL NHC.
-func Ours(reason string) bool { return ownerOf(reason) == ours }
-
-var reasonCode = checks.Lazily(`\[([a-z]+(?:\.[a-z0-9_-]+)+)\]`)
-
-// DrillCode begins the code of a drill in the lists of a fleet: drill.gpu.xid.79 is no fault.
-const DrillCode = "drill."
-
-// ReasonCode returns the code in a reason of nhc-gpu, "" if it has none: "NHC: gpu3 lost ...
-// (check_gpu_count) [gpu.recovery.lost]". The code of a drill begins with [DrillCode].
-func ReasonCode(reason string) string {
-	if m := reasonCode().FindStringSubmatch(reason); m != nil {
-		if isDrill(reason) {
-			return DrillCode + m[1]
-		}
-		return m[1]
-	}
-	return ""
-}
-
 // ReasonDevice returns the first word of a reason of nhc-gpu if it names a device: gpu3, mlx5_0:1.
 func ReasonDevice(reason string) string {
 	rest, ok := strings.CutPrefix(reason, "NHC: ")
