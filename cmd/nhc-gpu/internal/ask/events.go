@@ -9,6 +9,7 @@ import (
 	"runtime"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 )
 
@@ -40,7 +41,7 @@ func readEvents(path string, add func(*event.Event)) error {
 	// The lines are parsed side by side, and used in their order. The channels bound the memory.
 	todo, inOrder := make(chan *batch, 2), make(chan *batch, 2*runtime.NumCPU())
 	for range runtime.GOMAXPROCS(0) {
-		go func() {
+		run.Go(func() {
 			for b := range todo {
 				for i, line := range b.lines {
 					if e, err := event.Parse(line); err == nil && e.Schema == event.Schema && e.Node != "" {
@@ -49,17 +50,17 @@ func readEvents(path string, add func(*event.Event)) error {
 				}
 				close(b.parsed)
 			}
-		}()
+		})
 	}
 	var reading error
-	go func() {
+	run.Go(func() {
 		defer close(inOrder)
 		defer close(todo)
 		reading = splitLines(in, func(b *batch) {
 			inOrder <- b
 			todo <- b
 		})
-	}()
+	})
 	bad := 0
 	for b := range inOrder {
 		<-b.parsed
