@@ -119,21 +119,21 @@ func (c *Controller) awaits(ctx context.Context, node NodeInfo) bool {
 // errUnanswered means that a command is missing, or gives no answer.
 var errUnanswered = errors.New("no answer to the question")
 
-// ask runs a command about the node and parses its output. what is for errors.
-func ask[T any](ctx context.Context, c *Controller, what string, argvOf func(string) ([]string, error), parse func([]byte) (T, error)) (answer T, err error) {
+// ask runs a command about the node and parses its output. subject is for errors.
+func ask[T any](ctx context.Context, c *Controller, subject string, argvOf func(string) ([]string, error), parse func([]byte) (T, error)) (answer T, err error) {
 	argv, err := argvOf(c.Node)
 	if err != nil {
-		return answer, fmt.Errorf("%s: %w", what, err)
+		return answer, fmt.Errorf("%s: %w", subject, err)
 	}
 	out, err := c.call(ctx, argv)
 	switch {
 	case err != nil && !out.TimedOut && (out.Status == 0 || out.Status == 126 || out.Status == 127 || strings.Contains(string(out.Stderr), "format")):
-		return answer, fmt.Errorf("%s: %w: %w", what, errUnanswered, err)
+		return answer, fmt.Errorf("%s: %w: %w", subject, errUnanswered, err)
 	case err != nil:
-		return answer, fmt.Errorf("%s: %w", what, err)
+		return answer, fmt.Errorf("%s: %w", subject, err)
 	}
 	if answer, err = parse(out.Stdout); err != nil {
-		return answer, fmt.Errorf("%s: %w: %w", what, errUnanswered, err)
+		return answer, fmt.Errorf("%s: %w: %w", subject, errUnanswered, err)
 	}
 	return answer, nil
 }

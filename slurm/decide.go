@@ -242,7 +242,7 @@ func Ours(reason string) bool { return ownerOf(reason) == ours }
 
 var reasonCode = checks.Lazily(`\[([a-z]+(?:\.[a-z0-9_-]+)+)\]`)
 
-// DrillCode begins the code of a drill in the lists of a fleet: drill.gpu.xid.79 is no fault.
+// DrillCode begins the code of a drill in the lists of a fleet: drill.gpu.xid.79 is not a fault.
 const DrillCode = "drill."
 
 // ReasonCode returns the code in a reason of nhc-gpu, "" if it has none: "NHC: gpu3 lost ...

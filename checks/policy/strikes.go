@@ -25,6 +25,16 @@ type Fault struct {
 // removed.
 const mostFaults = 256
 
+// Last returns the number of the last run with a fault, 0 if there is none.
+func (s *Strikes) Last() (run int64) {
+	for _, f := range s.Faults {
+		for _, r := range f.Runs {
+			run = max(run, r)
+		}
+	}
+	return run
+}
+
 // KeyOf identifies a fault by its check, code and device. A drill is not the fault that it rehearses.
 func KeyOf(f *checks.Finding) string {
 	key := f.Check + " " + f.Code + " " + f.Device.String()
@@ -37,6 +47,9 @@ func KeyOf(f *checks.Finding) string {
 // Add records a fault in a run, and returns the number of runs with it among the last of runs.
 func (s *Strikes) Add(key string, run int64, of int, now time.Time) (n int, since time.Time) {
 	s.Faults = slices.DeleteFunc(s.Faults, func(f Fault) bool { // a number that has not been reached is that of another memory
+		if len(f.Runs) == 0 { // of a damaged file
+			return true
+		}
 		last := f.Runs[len(f.Runs)-1]
 		return last > run || last <= run-conf.MostStrikes
 	})

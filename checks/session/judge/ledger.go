@@ -30,6 +30,7 @@ type ledger struct {
 	err     error        // the memory cannot be read, or not be written
 	last    *event.Event // of the last run in this context, nil for none
 	strikes policy.Strikes
+	run     int64 // the number of this run
 	changed bool
 }
 
@@ -62,15 +63,11 @@ func (l *ledger) open() bool {
 	if json.Unmarshal(strikes, &l.strikes) != nil {
 		l.strikes = policy.Strikes{} // none, or damaged: the count begins
 	}
-	return true
-}
-
-// run returns the number of this run.
-func (l *ledger) run() int64 {
-	if l.last == nil {
-		return 1
+	l.run = l.strikes.Last() + 1 // if the events of runs with a fault are not kept, the faults count these runs
+	if l.last != nil {
+		l.run = max(l.run, l.last.Run+1)
 	}
-	return l.last.Run + 1
+	return true
 }
 
 // count records a fault of this run and returns the number of runs with it among the last of.
@@ -83,7 +80,7 @@ func (l *ledger) add(key string, of int) (n int, since time.Time, ok bool) {
 	if !l.open() {
 		return 0, time.Time{}, false
 	}
-	n, since = l.strikes.Add(key, l.run(), of, time.Now())
+	n, since = l.strikes.Add(key, l.run, of, time.Now())
 	l.changed = true
 	return n, since, true
 }
@@ -184,7 +181,7 @@ type nodeMemory struct{ n *node.Node }
 const memoryLimit = time.Second
 
 func (m nodeMemory) ask(q *wire.Request) (*wire.Response, error) {
-	if m.n.Set.Past == "" {
+	if root := m.n.Set.Get("HOSTROOT"); m.n.Set.Past == "" || root != "" && root != "/" { // a recorded node
 		return nil, errors.New("this run has no memory")
 	}
 	return m.n.Pool.Call(context.WithoutCancel(m.n.Ctx), checks.Local, q, memoryLimit).AnswerTo(q.Line)

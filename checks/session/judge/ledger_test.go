@@ -96,6 +96,17 @@ func TestLedgerCountsStrikes(t *testing.T) {
 	}
 }
 
+// The count goes on if the events of the runs are not kept.
+func TestLedgerWithoutEvents(t *testing.T) {
+	t.Parallel()
+	m := &remembered{data: map[string][]byte{}}
+	for i, want := range []string{"warn", "fail", "fail"} {
+		if got := severities(m.ledger().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != want {
+			t.Errorf("run %d: %s, want %s", i+1, got, want)
+		}
+	}
+}
+
 // No fault is lost because runs cannot be counted.
 func TestLedgerWithoutMemory(t *testing.T) {
 	t.Parallel()
@@ -118,6 +129,10 @@ func TestLedgerWithoutMemory(t *testing.T) {
 	m := &remembered{data: map[string][]byte{strikesPrefix + "healthcheck": []byte("{{"), outputs.RunPrefix + "healthcheck": []byte("\x00")}}
 	if got := severities(m.ledger().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != "warn" {
 		t.Errorf("damaged: %s, want the first strike", got)
+	}
+	m = &remembered{data: map[string][]byte{strikesPrefix + "healthcheck": []byte(`{"faults":[{"key":"x","runs":[]},{"key":"y"},null]}`)}}
+	if got := severities(m.ledger().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != "warn" {
+		t.Errorf("damaged in part: %s, want the first strike", got)
 	}
 	around := &ledger{memory: &remembered{}, context: conf.Prolog}
 	if got := severities(around.apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != "fail" {
