@@ -123,7 +123,7 @@ func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
 		j.job.Look(s.Name, res.Findings)
 	}
 	j.unanswered.Note(j.current, res.Findings, res.Earlier)
-	j.emit(j.fold.Findings(j.attribute(s.Name, j.ledger.apply(j.files.Config, s, res.Findings))))
+	j.emit(j.fold.Findings(j.attribute(s.Name, j.apply(s, res.Findings))))
 	j.judged(from, s)
 	return !j.fold.Over()
 }
@@ -368,6 +368,15 @@ func (j *Judge) RunPlan(watch func(*plan.Step, string, time.Duration, time.Durat
 func (j *Judge) Engine(watch func(*plan.Step, string, time.Duration, time.Duration)) *run.Engine {
 	j.timeout.Store(int64(j.files.Timeout()))
 	return &run.Engine{Pool: j.n.Pool, Deadline: j.n.Budget.End, Timeout: func() time.Duration { return time.Duration(j.timeout.Load()) }, Doing: watch}
+}
+
+// apply returns the findings of a step with the effects of their policies. One line of a person counts
+// no strikes.
+func (j *Judge) apply(s *plan.Step, list []checks.Finding) []checks.Finding {
+	if j.files.Eval != "" {
+		return j.Applied(s, list)
+	}
+	return j.ledger.apply(j.files.Config, s, list)
 }
 
 // Applied returns the findings of a step with the effects of their policies in a run that counts no
