@@ -26,7 +26,9 @@ func TestMetrics(t *testing.T) {
 	}
 	c := newCluster(t)
 	c.addNodes(4) // the alert about many nodes wants five with one code
-	output := func(n *Node, more string) { n.write("nhc.toml", "[output]\ntextfile = \"/var/log/nhc.prom\"\n"+more) }
+	output := func(n *Node, more string) {
+		n.write("nhc.toml", "[guard]\nenabled = false\n[output]\ntextfile = \"/var/log/nhc.prom\"\n"+more)
+	} // five nodes shall drain for one fault
 	for _, n := range c.Nodes {
 		output(n, "")
 	}
@@ -75,10 +77,11 @@ func TestMetrics(t *testing.T) {
 		p.Wait(t, `nhc_gpu_verdict{instance="gpu01"} == 0`)
 	}
 	// slurmd of the last node ends, which delays the health checks of the others. Its last run was an
-	// hour ago.
+	// hour ago. The guard held its drain, and a drill was under way: TestGuard and TestDrill show both.
 	c.Exec("sh", "-c", "kill -TERM $(cat "+clusterDir+"/run/slurmd."+stopped.Name+".pid)")
 	<-stopped.slurmd.ended
 	old := regexp.MustCompile(`(?m)^(nhc_gpu_run_timestamp_seconds) .*$`).ReplaceAllString(monitoring.Read(t, stopped.path("log/nhc.prom")), fmt.Sprintf("$1 %d", time.Now().Add(-time.Hour).Unix()))
+	old = regexp.MustCompile(`(?m)^(nhc_gpu_held_by_guard|nhc_gpu_drill_active) 0$`).ReplaceAllString(old, "$1 1")
 	if err := os.WriteFile(stopped.path("log/nhc.prom"), []byte(old), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +110,7 @@ func TestMetrics(t *testing.T) {
 	}
 	// An alert that always fires is none.
 	for expr, want := range map[string]int{
-		exprs["NhcGpuNodeFailing"]: 5, exprs["NhcGpuNodeUnknown"]: 1, exprs["NhcGpuNotRun"]: 1, exprs["NhcGpuOutputFailing"]: 1, exprs["NhcGpuDrainedForADay"]: 5, exprs["NhcGpuManyNodes"]: 1,
+		exprs["NhcGpuNodeFailing"]: 5, exprs["NhcGpuNodeUnknown"]: 1, exprs["NhcGpuNotRun"]: 1, exprs["NhcGpuOutputFailing"]: 1, exprs["NhcGpuDrainedForADay"]: 5, exprs["NhcGpuManyNodes"]: 1, exprs["NhcGpuHeldByGuard"]: 1, exprs["NhcGpuDrill"]: 1,
 		`nhc_gpu_check_result{instance="gpu02", device="gpu3", code="gpu.recovery.reset"} == 2`: 1,
 	} {
 		if n := p.Ask(t, expr); n != want {
