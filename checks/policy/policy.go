@@ -58,8 +58,16 @@ type Subject struct{ Code, Check, Class string }
 // others: of the code and its prefixes, of the line, of the check, of its class. Then come the
 // defaults. line is the policy of a [[check]] in nhc.toml.
 func For(site *conf.Config, line conf.Policy, s Subject) conf.Policy {
-	p := site.OfCode(s.Code).Or(line.OfFindings()).Or(site.Of(s.Check, s.Class).OfFindings())
-	if !checks.OfLBNL(s.Check) || s.Code == StaysUnknown {
+	p, ofCheck := site.OfCode(s.Code), line.Or(site.Of(s.Check, s.Class)).OfFindings()
+	if s.Code == StaysUnknown || s.Code == UnknownGPU {
+		// What a site wants for failures of the check must not make unknown results act sooner.
+		if p.Action == "" && !ofCheck.Action.Acts() {
+			p.Action = ofCheck.Action
+		}
+		return p.Or(Defaults().OfCode(s.Code)).Or(last)
+	}
+	p = p.Or(ofCheck)
+	if !checks.OfLBNL(s.Check) {
 		p = p.Or(Defaults().OfCode(s.Code))
 	}
 	return p.Or(last)

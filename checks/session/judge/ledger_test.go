@@ -159,6 +159,9 @@ func TestStaysUnknown(t *testing.T) {
 		"another doubt":    {gpu, checks.Finding{Code: "gpu.ecc.pending", Severity: checks.Unknown}, true, "", map[int]string{12: "unknown warn", 36: "unknown warn"}},
 		"DCGM":             {&plan.Step{Name: "check_dcgm_health", Class: "gpu", Lane: checks.DCGM}, blind, true, "", map[int]string{12: "unknown warn", 36: "unknown warn"}},
 		"not of GPUs":      {&plan.Step{Name: "check_net_dns", Class: "net"}, blind, true, "", map[int]string{12: "unknown warn", 36: "unknown warn"}},
+		"strict failures":  {gpu, blind, true, "[policy.gpu]\naction = \"drain\"\nstrikes = 1\npasses = 1", map[int]string{1: "unknown", 11: "unknown", 12: "unknown warn", 36: "unknown warn fail"}},
+		"failures warn":    {gpu, blind, true, "[policy.check_gpu_ecc]\naction = \"warn\"", map[int]string{1: "unknown", 12: "unknown warn", 36: "unknown warn warn"}},
+		"LBNL's of GPUs":   {&plan.Step{Name: "check_nvsmi_healthmon", Class: "gpu"}, blind, true, "", map[int]string{1: "unknown", 35: "unknown warn", 36: "unknown warn fail"}},
 		"of LBNL's checks": {&plan.Step{Name: "check_file_contents", Class: "file"}, blind, true, "", map[int]string{1: "unknown", 11: "unknown", 12: "unknown warn", 36: "unknown warn"}},
 		"the driver is no": {gpu, checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown}, true, "", map[int]string{36: "unknown warn fail"}},
 	} {
