@@ -24,7 +24,7 @@ func (n *Node) shutdown() {
 // boot runs the program as nhc-gpu-boot.service does: before slurmd.
 func (n *Node) boot() {
 	n.c.t.Helper()
-	before := strings.Replace(string(nodeScript), `exec slurmd -D "$@" -N "$node"`, `exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin `+binDir+`/nhc-gpu`, 1)
+	before := strings.Replace(string(nodeScript), `exec slurmd -D -N "$node"`, `exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin `+binDir+`/nhc-gpu`, 1)
 	out, err := n.c.Try("unshare", "--uts", "--mount", "--propagation", "unchanged", "sh", "-c", before, "sh", n.Name)
 	if failed := err != nil; failed == n.Has("ok") {
 		n.c.t.Fatalf("%v: %s", err, out)
@@ -61,9 +61,9 @@ func TestBootBeforeSlurmd(t *testing.T) {
 	twice.boot()
 	twice.wantDrained()
 
-	time.Sleep(2 * time.Second) // Slurm counts whole seconds: see reboot
+	time.Sleep(bootTime)
 	for _, n := range c.Nodes[:3] {
-		n.start("-b")
+		n.startBooted()
 	}
 	for _, n := range []*Node{early, twice} {
 		n.WaitState("drain", 3*soon)
@@ -96,12 +96,12 @@ func TestBootAfterSlurmdTimeout(t *testing.T) {
 			})
 			n.boot()
 			if returns == "0" {
-				n.start("-b")
+				n.startBooted()
 				n.WaitState("down", 3*soon)
 				return
 			}
 			n.wantDrained()
-			n.start("-b")
+			n.startBooted()
 			n.WaitState("drain", 3*soon)
 			n.repair()
 		})

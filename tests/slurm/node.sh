@@ -1,9 +1,8 @@
 #!/bin/sh
-# node.sh NODE [OPTION...]: becomes the slurmd of NODE. It runs in its own UTS and mount namespaces,
+# node.sh NODE: becomes the slurmd of NODE. It runs in its own UTS and mount namespaces,
 # so that the host name and these directories belong only to the node.
 set -eu
 node=$1
-shift
 files=/run/cluster/nodes/$node
 echo "$node" >/proc/sys/kernel/hostname
 mount --bind "$files/nhc" /etc/nhc
@@ -11,4 +10,4 @@ mount --bind "$files/default" /etc/default
 mount --bind "$files/log" /var/log
 mount --bind "$files/state" /run/nhc-gpu
 mount --bind "$files/past" /var/lib/nhc-gpu
-exec slurmd -D "$@" -N "$node"
+exec slurmd -D -N "$node"

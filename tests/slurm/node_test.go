@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -21,14 +22,49 @@ type Node struct {
 	logged int       // lines in it
 }
 
-func (n *Node) start(options ...string) {
-	argv := []string{"unshare", "--uts", "--mount", "--propagation", "unchanged", clusterDir + "/node.sh", n.Name}
-	n.slurmd = n.c.daemon("slurmd."+n.Name, append(argv, options...)...)
+// start starts the node's slurmd, with further options of unshare.
+func (n *Node) start(namespaces ...string) {
+	argv := append([]string{"unshare", "--uts", "--mount", "--propagation", "unchanged"}, namespaces...)
+	n.slurmd = n.c.daemon("slurmd."+n.Name, append(argv, clusterDir+"/node.sh", n.Name)...)
 }
 
-// reboot restarts the node's slurmd as after a boot that took two seconds. Slurm counts whole
-// seconds: it may consider a boot in the second of the request to be earlier, and slurmctld then
-// waits for another.
+// bootTime is a little more than the length of a boot. Slurm counts whole seconds: it may consider a
+// boot in the second of the node's last response to be earlier, and slurmctld then waits for another.
+const bootTime = 3 * time.Second
+
+// startBooted starts the node's slurmd in a system that has been up for one second, and waits until it
+// has registered. "slurmd -b" would
+// compute another second of the boot with each registration, which slurmctld takes for a second boot.
+func (n *Node) startBooted() {
+	n.c.t.Helper()
+	up, err := os.ReadFile("/proc/uptime")
+	if err != nil {
+		n.c.t.Fatal(err)
+	}
+	seconds, _, _ := strings.Cut(string(up), ".")
+	s, err := strconv.Atoi(seconds)
+	if err != nil {
+		n.c.t.Fatalf("read /proc/uptime: %v", err)
+	}
+	before := n.started()
+	n.start("--time", fmt.Sprintf("--boottime=-%d", s-1))
+	n.c.waitFor(2*soon, n.Name+"'s slurmd", func() (string, bool) {
+		now := n.started()
+		return now, now != before
+	})
+}
+
+var startTime = regexp.MustCompile(` SlurmdStartTime=(\d\S+)`)
+
+// started returns when the slurmd that registered last has started, "" if slurmctld knows of none.
+func (n *Node) started() string {
+	if m := startTime.FindStringSubmatch(n.c.Exec("scontrol", "-o", "show", "node", n.Name)); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// reboot restarts the node's slurmd as after a boot.
 func (n *Node) reboot() {
 	n.c.t.Helper()
 	n.c.Exec("sh", "-c", "kill -TERM $(cat "+clusterDir+"/run/slurmd."+n.Name+".pid)")
@@ -40,8 +76,8 @@ func (n *Node) reboot() {
 			return "it runs", false
 		}
 	})
-	time.Sleep(2 * time.Second)
-	n.start("-b")
+	time.Sleep(bootTime)
+	n.startBooted()
 }
 
 // Try runs a program on the node, as an administrator would.
@@ -92,15 +128,21 @@ func (n *Node) Has(name string) bool {
 	return err == nil
 }
 
-// State returns sinfo's state (idle, drain, drng...) and reason of the node, empty for none.
+// State returns sinfo's state (idle, drain, drng...) and reason of the node, empty for none. It asks
+// about all nodes: for a single one slurmctld answers with the allocated CPUs of the last question
+// about all, so that a drained node can stay "drng" when its jobs have ended.
 func (n *Node) State() (state, reason string) {
 	n.c.t.Helper()
 	n.c.mustRun(n.slurmd)
-	out, err := n.c.Try("sinfo", "--noheader", "--Node", "--nodes="+n.Name, "--format=%t|%E")
+	out, err := n.c.Try("sinfo", "--noheader", "--Node", "--format=%N|%t|%E")
 	if err != nil {
 		return "", err.Error()
 	}
-	state, reason, _ = strings.Cut(strings.TrimRight(out, "\n"), "|")
+	for line := range strings.Lines(out) {
+		if name, rest, _ := strings.Cut(strings.TrimRight(line, "\n"), "|"); name == n.Name {
+			state, reason, _ = strings.Cut(rest, "|")
+		}
+	}
 	if reason == "none" {
 		reason = ""
 	}
