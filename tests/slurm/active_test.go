@@ -6,10 +6,6 @@ import (
 	"time"
 )
 
-// atOnce is how long an active test may continue after a job has come: the time to notice the job,
-// the end of a piece of work, and a machine that is busy with other tests.
-const atOnce = 10 * time.Second
-
 // An active test stops for a job, does not start beside one, and drains no node.
 func TestActiveTestMakesWay(t *testing.T) {
 	t.Parallel()
@@ -36,7 +32,7 @@ func TestActiveTestMakesWay(t *testing.T) {
 	})
 	job := c.Submit("--nodelist=" + n.Name)
 	n.WaitState("mix alloc", soon)
-	logged(atOnce, "check_cpu_stream:  stopped: a job started on the node: "+job.ID)
+	logged(soon, "check_cpu_stream:  stopped: a job started on the node: "+job.ID)
 	logged(soon, "check_cpu_stream:  not run: job "+job.ID+" runs on the node")
 	if state, reason := n.State(); state != "mix" && state != "alloc" || reason != "" {
 		t.Errorf("%s is %q for reason %q, want it to run its job", n.Name, state, reason)
