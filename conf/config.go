@@ -27,6 +27,8 @@ type Config struct {
 	Output Output // where each run writes its event
 	Guard  *Guard // how many nodes may be drained for one fault; nil: the default
 
+	Remedies []Remedy // what nhc-gpu may repair by itself
+
 	NCCLEnv      []string // NAME=VALUE that tests of NCCL set, [active] nccl_env
 	NCCLEnvPlace Pos
 }
@@ -67,7 +69,7 @@ func (c *Config) Role(context string) Role {
 }
 
 // ParseTOML parses nhc.toml: mode, config_errors, [[check]] tables, [policy.NAME], [active],
-// [output], [guard], [healthcheck], [prolog] and [epilog]. Any other key is an error. It returns all errors, each with
+// [output], [guard], [remedy.NAME], [healthcheck], [prolog] and [epilog]. Any other key is an error. It returns all errors, each with
 // its line, together with the valid part of the file.
 func ParseTOML(file string, data []byte) (*Config, error) {
 	if err := usable(file, data, "TOML"); err != nil {
@@ -91,6 +93,8 @@ func ParseTOML(file string, data []byte) (*Config, error) {
 			c.NCCLEnv, c.NCCLEnvPlace = d.active(root[key])
 		case key == "output" && kind == "Hash":
 			c.Output = d.output(root[key])
+		case key == "remedy" && (kind == "Hash" || kind == ""):
+			c.Remedies = readRemedies(d, root[key])
 		case key == "guard" && kind == "Hash":
 			c.Guard = readGuard(d, root[key])
 		case hasRole(key) && kind == "Hash":
@@ -126,7 +130,7 @@ func (c *Config) choose(d *decoder, key string, p toml.Primitive) {
 }
 
 // keys are the keys of nhc.toml.
-var keys = []string{"mode", "config_errors", "[[check]]", "[policy.NAME]", "[active]", "[output]", "[guard]", "[healthcheck]", "[prolog]", "[epilog]"}
+var keys = []string{"mode", "config_errors", "[[check]]", "[policy.NAME]", "[active]", "[output]", "[guard]", "[remedy.NAME]", "[healthcheck]", "[prolog]", "[epilog]"}
 
 func hasRole(context string) bool {
 	_, ok := defaultRoles[context]

@@ -17,6 +17,8 @@ type Wiring struct {
 	Found map[string][]Program
 	// Around is set if the site has configured checks around a job.
 	Around bool
+	// Reboots is set if a remedy reboots the node through Slurm.
+	Reboots bool
 }
 
 // Program is a file that slurmd starts.
@@ -78,6 +80,7 @@ func Advise(c Config, w Wiring) []Advice {
 	a.advisePrologFlags()
 	a.adviseRequeue()
 	a.adviseOthers()
+	a.adviseReboot()
 	return a.list
 }
 

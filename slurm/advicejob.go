@@ -184,3 +184,20 @@ func (a *adviser) adviseOthers() {
 		a.remark(a.showSetting(key), a.addWord(key, word), "with this, slurmd informs each health check whether its node is drained; it then detects a manual drain without a call to slurmctld")
 	}
 }
+
+// leastResume is the shortest time in which a GPU server boots, from the request to slurmd's start: tests
+// of the memory and of the devices alone take minutes.
+const leastResume = 10 * time.Minute
+
+// adviseReboot judges the settings that a reboot by a remedy needs.
+func (a *adviser) adviseReboot() {
+	if !a.wiring.Reboots {
+		return
+	}
+	if a.conf.Value("RebootProgram") == "" {
+		a.warn(a.showSetting("RebootProgram"), "RebootProgram=/sbin/reboot", "the remedy reboot-node is never carried out")
+	}
+	if d, ok := a.readSeconds("ResumeTimeout"); !ok || d < leastResume {
+		a.warn(a.showSetting("ResumeTimeout"), "ResumeTimeout=1800", "Slurm sets a node down that does not boot in that time: a GPU server takes 10 to 30 minutes")
+	}
+}

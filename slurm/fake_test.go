@@ -22,6 +22,9 @@ type fake struct {
 	groups  string // the partitions, as the guard reads them
 	comment string // of the node
 
+	jobs, reservations string // squeue's and scontrol's answers
+	rebootProgram      string
+
 	calls []string // "read", "count", "config", "DRAIN NHC: x", "RESUME", "comment", "COMMENT x"
 
 	// on, if set, receives every call before it is served. It can change the node, and can
@@ -32,6 +35,12 @@ type fake struct {
 func (f *fake) Run(_ context.Context, argv, _ []string) (Output, error) {
 	call := "read"
 	switch {
+	case argv[0] == "squeue":
+		call = "jobs"
+	case slices.Contains(argv, "reservation"):
+		call = "reservations"
+	case slices.Contains(argv, "reboot"):
+		call = strings.Join(argv[1:], " ")
 	case slices.Contains(argv, "-a"):
 		call = "count"
 	case slices.Contains(argv, "config"):
@@ -53,6 +62,10 @@ func (f *fake) Run(_ context.Context, argv, _ []string) (Output, error) {
 		}
 	}
 	switch call {
+	case "jobs":
+		return Output{Stdout: []byte(f.jobs)}, nil
+	case "reservations":
+		return Output{Stdout: []byte(f.reservations)}, nil
 	case "count":
 		return Output{Stdout: []byte(f.groups)}, nil
 	case "comment":
@@ -81,7 +94,9 @@ func (f *fake) serve(call string) Output {
 	case verb == "read":
 		return Output{Stdout: fmt.Appendf(nil, "NodeName=gpu01 Arch=x86_64 CPUs=1 State=%s ThreadsPerCore=1 AllocTRES=%s\n", f.state, f.shown())}
 	case verb == "config":
-		return Output{Stdout: fmt.Appendf(nil, "ReturnToService = %d\nSLURM_VERSION = 22.05.8\n", f.returns)}
+		return Output{Stdout: fmt.Appendf(nil, "RebootProgram = %s\nReturnToService = %d\nSLURM_VERSION = 22.05.8\n", cmp.Or(f.rebootProgram, "(null)"), f.returns)}
+	case verb == "reboot":
+		f.state += "+REBOOT_ISSUED"
 	case verb == "DRAIN":
 		if !held {
 			f.state += "+DRAIN"

@@ -100,13 +100,17 @@ func (g Guard) Rule(node, reason string, groups []NodeGroup) Ruling {
 	return slices.MinFunc(rulings, func(a, b Ruling) int { return cmp.Compare(a.Limit-a.Out, b.Limit-b.Out) })
 }
 
-// InRepair counts the other nodes that are being repaired: our drain with a reboot or a power-down
-// that is requested or under way. partition is the largest number in one partition of the node.
+// underRepair is the addition to our reason while a remedy is carried out, as Slurm's own " : reboot
+// issued": the node stays ours, and others count it.
+const underRepair = " : remedy "
+
+// InRepair counts the other nodes that are being repaired: our drain with a remedy, or with a reboot or
+// a power-down that is requested or under way. partition is the largest number in one partition of the node.
 func InRepair(node string, groups []NodeGroup) (partition, cluster int) {
 	own := partitionsOf(node, groups)
 	count, seen := map[string]int{}, map[string]int{}
 	for _, group := range groups {
-		if group.State.Order == "" || !Ours(group.Reason) {
+		if group.State.Order == "" && !strings.Contains(group.Reason, underRepair) || !Ours(group.Reason) {
 			continue
 		}
 		n := group.Nodes

@@ -194,11 +194,15 @@ const (
 	Held       = "held"     // by the guard
 	Released   = "released" // the guard no longer holds the drain
 	Rehearsed  = "drill"
+	Remedied   = "remedy" // a remedy began or ended
 )
 
-// ByPerson reports whether the event is the action of a person, which Message describes, and no run.
+// ByPerson reports whether the event is the action of a person, or a remedy, which Message describes,
+// and no run.
 func (e *Event) ByPerson() bool {
-	return slices.ContainsFunc(e.Changed, func(kind string) bool { return kind == Cleared || kind == Silenced || kind == Rehearsed })
+	return slices.ContainsFunc(e.Changed, func(kind string) bool {
+		return kind == Cleared || kind == Silenced || kind == Rehearsed || kind == Remedied
+	})
 }
 
 // Gone returns the findings of an earlier run that a person has accepted, and that this whole run of

@@ -87,16 +87,25 @@ func (d *Drill) String() string {
 // class.
 func (d *Drill) Step(p *plan.Plan, whole bool, file string, of func(check, class string) conf.Policy) *plan.Step {
 	f := d.Finding
-	for i := range p.Steps {
-		if s := &p.Steps[i]; s.Kind == plan.Native && CheckName(s.Name) == CheckName(d.Check) {
-			return &plan.Step{Pos: s.Pos, Text: s.Text, Name: s.Name, Args: s.Args, Table: s.Table, Lane: s.Lane, Class: s.Class, Policy: s.Policy, Usage: &f}
-		}
+	if s := StepLike(p, d.Check, &f); s != nil {
+		return s
 	}
 	info, ok := checks.Lookup(d.Check)
 	if !ok || !d.Alone || !whole {
 		return nil
 	}
 	return &plan.Step{Pos: conf.Pos{File: file}, Text: d.Check, Name: d.Check, Lane: info.Lane, Class: info.Class(), Policy: of(d.Check, info.Class()), Usage: &f}
+}
+
+// StepLike returns a step that reports a finding in place of the first line with a check, nil if there is
+// no such line.
+func StepLike(p *plan.Plan, check string, f *checks.Finding) *plan.Step {
+	for i := range p.Steps {
+		if s := &p.Steps[i]; s.Kind == plan.Native && CheckName(s.Name) == CheckName(check) {
+			return &plan.Step{Pos: s.Pos, Text: s.Text, Name: s.Name, Args: s.Args, Table: s.Table, Lane: s.Lane, Class: s.Class, Policy: s.Policy, Usage: f}
+		}
+	}
+	return nil
 }
 
 // isDrill reports whether a step belongs to a rehearsal.

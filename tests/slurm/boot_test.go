@@ -1,25 +1,12 @@
 package slurm_test
 
 import (
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
-
-// shutdown ends a node's slurmd, and empties /run as a boot does.
-func (n *Node) shutdown() {
-	n.c.t.Helper()
-	n.c.Exec("sh", "-c", "kill -TERM $(cat "+clusterDir+"/run/slurmd."+n.Name+".pid)")
-	<-n.slurmd.ended
-	n.slurmd = nil
-	if err := os.RemoveAll(n.path("state")); err != nil {
-		n.c.t.Fatal(err)
-	}
-	n.c.mkdir("nodes/" + n.Name + "/state")
-}
 
 // boot runs the program as nhc-gpu-boot.service does: before slurmd.
 func (n *Node) boot() {
@@ -51,6 +38,7 @@ func TestBootBeforeSlurmd(t *testing.T) {
 	for _, n := range c.Nodes[:3] {
 		n.Remove("ok")
 		n.shutdown()
+		n.emptyRun()
 	}
 	early.boot()
 	early.wantDrained()
@@ -90,6 +78,7 @@ func TestBootAfterSlurmdTimeout(t *testing.T) {
 			n := c.Nodes[0]
 			n.Remove("ok")
 			n.shutdown()
+			n.emptyRun()
 			c.waitFor(3*soon, "down node", func() (string, bool) {
 				out := c.Exec("scontrol", "-o", "show", "node", n.Name)
 				return out, strings.Contains(out, "State=DOWN+NOT_RESPONDING") && strings.Contains(out, "Reason=Not responding")

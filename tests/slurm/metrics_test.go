@@ -47,6 +47,7 @@ func TestMetrics(t *testing.T) {
 	// A person accepts the fault of the last node.
 	stopped.Remove("ok")
 	stopped.WaitState("drain", soon)
+	stopped.WaitRounds(1) // the drain comes before the event
 	if out, err := stopped.Try("/run/bin/nhc-gpu", "silence", "file.test", "--until", "+1d", "--by", "alice", "--why", "4711"); err != nil {
 		t.Fatal(out, err)
 	}

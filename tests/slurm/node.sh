@@ -10,4 +10,5 @@ mount --bind "$files/default" /etc/default
 mount --bind "$files/log" /var/log
 mount --bind "$files/state" /run/nhc-gpu
 mount --bind "$files/past" /var/lib/nhc-gpu
+[ ! -e "$files/boot_id" ] || mount --bind "$files/boot_id" /proc/sys/kernel/random/boot_id
 exec slurmd -D -N "$node"

@@ -18,6 +18,7 @@ type Node struct {
 	slurmd *process
 	conf   string // additional settings in its line of slurm.conf
 
+	boots  int       // so far
 	booted time.Time // of a node with GPUs: zero of the times in its kernel log
 	logged int       // lines in it
 }
@@ -64,18 +65,37 @@ func (n *Node) started() string {
 	return ""
 }
 
-// reboot restarts the node's slurmd as after a boot.
-func (n *Node) reboot() {
+// shutdown ends the node's slurmd.
+func (n *Node) shutdown() {
 	n.c.t.Helper()
 	n.c.Exec("sh", "-c", "kill -TERM $(cat "+clusterDir+"/run/slurmd."+n.Name+".pid)")
 	n.c.waitFor(2*soon, "end of slurmd", func() (string, bool) {
 		select {
 		case <-n.slurmd.ended:
+			n.slurmd = nil
 			return "", true
 		default:
 			return "it runs", false
 		}
 	})
+}
+
+// emptyRun empties the node's /run, and gives it another boot ID, as a boot does.
+func (n *Node) emptyRun() {
+	n.c.t.Helper()
+	if err := os.RemoveAll(n.path("state")); err != nil {
+		n.c.t.Fatal(err)
+	}
+	n.c.mkdir("nodes/" + n.Name + "/state")
+	n.boots++
+	n.c.write("nodes/"+n.Name+"/boot_id", []byte(fmt.Sprintf("5d6f2a1e-0000-4000-8000-%012d\n", n.boots)), 0o644)
+}
+
+// reboot restarts the node's slurmd as after a boot.
+func (n *Node) reboot() {
+	n.c.t.Helper()
+	n.shutdown()
+	n.emptyRun()
 	time.Sleep(bootTime)
 	n.startBooted()
 }

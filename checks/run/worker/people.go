@@ -33,6 +33,8 @@ func answerPerson(w *worker, req *wire.Request) *wire.Response {
 		for _, p := range req.Places {
 			resp.Jobs = append(resp.Jobs, env.Host.PastNames(p.Past)...)
 		}
+	case wire.AskHolders:
+		resp.Jobs, err = probe.Holders(w.host, "/dev/nvidia")
 	case wire.AskClear:
 		err = clearMemory(w, env, req, resp)
 	default:

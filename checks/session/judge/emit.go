@@ -248,6 +248,9 @@ func (j *Judge) markOnline() {
 		if j.results.struck() {
 			return "and a fault has a strike in this run"
 		}
+		if j.remedies != nil && len(j.remedies.Open()) > 0 {
+			return "and the checks after " + j.remedies.Open()[0].Do + " have not run"
+		}
 		return cmp.Or(pass.Lacks(m.Cause), j.ledger.waits(j.files.Config, j.files.Plan, m))
 	}
 	j.n.CarryOut(slurm.Verdict{Healthy: true, Lacks: lacks})

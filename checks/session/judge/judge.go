@@ -15,6 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/policy"
+	"github.com/nhc-gpu/nhc-gpu/checks/remedy"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/job"
@@ -42,6 +43,8 @@ type Judge struct {
 	waiting string          // a forked line with a still unknown process ID
 	after   []verdict.Event // events for the time after the shell has run the site's helper
 	drill   *session.Drill  // nil: no rehearsal is under way
+
+	remedies *remedy.Record // nil: the site permits none, or its record cannot be read
 
 	current    *plan.Step // the present step, or the last one
 	unanswered session.Unanswered
@@ -327,6 +330,40 @@ func (j *Judge) MakePlan() {
 	j.Rehearse()
 }
 
+// addHolds adds the findings of faults that no remedy has repaired to the plan of a health check. Only
+// a site that permits remedies has them.
+func (j *Judge) addHolds() {
+	if j.files.Config == nil || len(j.files.Config.Remedies) == 0 || j.files.Eval != "" || j.job != nil || j.n.Set.Past == "" {
+		return
+	}
+	record, err := node.Remedies(j.n)
+	if err != nil {
+		j.n.Warn(err)
+		return
+	}
+	j.remedies = &record
+	for i := range record.Holds {
+		h := &record.Holds[i]
+		f := h.Finding()
+		s := session.StepLike(j.files.Plan, h.Check, &f)
+		if s == nil {
+			s = &plan.Step{Pos: conf.Pos{File: j.n.Set.Get("CONFFILE")}, Text: h.Check, Name: h.Check, Lane: checks.Local, Usage: &f}
+		}
+		s.Policy = conf.Policy{}
+		j.files.Plan.Add(&plan.Plan{Steps: []plan.Step{*s}})
+	}
+}
+
+// RemedyDue reports whether a remedy can be due after this run: the node is drained by us for a failure,
+// or a remedy is under way.
+func (j *Judge) RemedyDue() bool {
+	if j.remedies == nil || kindOf(j.n.HealthCheck(), j.files.Given) != outputs.OfNode {
+		return false
+	}
+	held := j.n.Did != nil && j.n.Did.Owner == event.OwnerNHC && j.n.Did.Error == ""
+	return len(j.remedies.Open()) > 0 || held && j.fold.Failed() && len(j.remedies.Holds) == 0
+}
+
 // Rehearse adds the finding of a drill, if one is under way, to the end of the plan: every check has
 // looked by then, so that a real failure takes precedence.
 func (j *Judge) Rehearse() {
@@ -352,6 +389,7 @@ func (j *Judge) Drill() *event.Drill {
 // Prepare sets the data that checks cannot read from their own lines.
 func (j *Judge) Prepare() {
 	j.n.Pool.SetVars(j.n.Set.WorkerVars())
+	j.addHolds()
 	j.n.PrepareChecks(j.files.Plan)
 	j.Records.Settle(j.files.Plan)
 }

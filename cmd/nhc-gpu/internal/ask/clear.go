@@ -43,7 +43,7 @@ var memories = map[string]memory{
 func clearCommand() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use:   "clear [--all | DEVICE CODE] | --ib|--baseline|--active [--all|NAME] | --guard",
+		Use:   "clear [--all | DEVICE CODE] | --ib|--baseline|--active|--remedy [--all|NAME] | --guard",
 		Short: "Acknowledge GPU or port errors so that the node can return",
 		Long: `Acknowledges errors that were logged or counted until now; later ones count again.
 The next run resumes the node if no other check fails.
@@ -54,6 +54,8 @@ The next run resumes the node if no other check fails.
   clear --baseline TEST the baselines of active tests on this node
   clear --active CHECK  the last result of an active test. A node that was drained for
                         it stays drained until the test passes or a person resumes it
+  clear --remedy NAME   the tries of remedies for a device or a code, and the hold of a
+                        node that they did not repair
   clear --guard         the hold of the guard: the drain of this node is sent now
 Without DEVICE, CODE or NAME it clears all of them, but asks first; --all does not
 ask. Syslog records who cleared what. Needs root.
@@ -62,6 +64,7 @@ Exit status: 0 also if there was nothing to clear, 10 wrong arguments or not roo
 		Example: `  nhc-gpu clear gpu6 79
   nhc-gpu clear --ib mlx5_3
   nhc-gpu clear --active check_gpu_gemm
+  nhc-gpu clear --remedy gpu3
   nhc-gpu clear --guard
   nhc-gpu clear --all`,
 		Args: cobra.ArbitraryArgs,
@@ -77,14 +80,18 @@ Exit status: 0 also if there was nothing to clear, 10 wrong arguments or not roo
 	f.Bool("ib", false, "errors and flaps of InfiniBand and RoCE ports, and of disks")
 	f.Bool("baseline", false, "the baselines of active tests on this node")
 	f.Bool("active", false, "the last results of active tests")
+	f.Bool("remedy", false, "the tries of remedies, and the hold after them")
 	f.Bool("guard", false, "send the drain that the guard holds")
 	cmd.RunE = func(_ *cobra.Command, words []string) error {
-		chosen := slices.DeleteFunc([]string{"ib", "baseline", "active", "guard"}, func(name string) bool { return !f.Changed(name) })
+		chosen := slices.DeleteFunc([]string{"ib", "baseline", "active", "remedy", "guard"}, func(name string) bool { return !f.Changed(name) })
 		if len(chosen) > 1 {
 			return options.Wrong{Err: fmt.Errorf("--%s and --%s exclude each other: clear one after the other", chosen[0], chosen[1])}
 		}
 		if slices.Contains(chosen, "guard") {
 			return releaseHeld(words, all)
+		}
+		if slices.Contains(chosen, "remedy") {
+			return clearRemedies(words, all)
 		}
 		return memories[strings.Join(chosen, "")].clearWords(words, all)
 	}
@@ -164,6 +171,45 @@ func releaseHeld(words []string, all bool) error {
 	outputs.Note(r.Node, event.Cleared, text)
 	sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{"nhc-gpu clear --guard: " + text})
 	return err
+}
+
+// clearRemedies forgets the tries of remedies, and ends the hold after them.
+func clearRemedies(words []string, all bool) error {
+	switch {
+	case all && len(words) > 0:
+		return options.Wrong{Err: fmt.Errorf("--all clears everything: surplus argument %q", words[0])}
+	case len(words) > 1:
+		return options.Wrong{Err: fmt.Errorf("surplus argument %q: want a device or a code", words[1])}
+	case !all && len(words) == 0:
+		if goOn, err := confirm("Clear all tries of remedies and the hold?"); err != nil {
+			return options.Wrong{Err: errors.New("clear --remedy without a device or a code clears all of them: add --all to do that")}
+		} else if !goOn {
+			fmt.Fprintln(console.Screen, "cleared nothing")
+			return nil
+		}
+	}
+	r, err := openPast("clear", nil)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	record, err := node.Remedies(r.Node)
+	if err != nil {
+		return err
+	}
+	cleared := record.Clear(strings.Join(words, ""))
+	if len(cleared) == 0 {
+		fmt.Fprintln(console.Screen, "cleared nothing: there is no such remedy")
+		return nil
+	}
+	if err := node.KeepRemedies(r.Node, record); err != nil {
+		return err
+	}
+	text := fmt.Sprintf("cleared the remedies of %s, by %s", strings.Join(cleared, ", "), whoAsks())
+	outputs.Note(r.Node, event.Cleared, text)
+	sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{"nhc-gpu clear --remedy: " + text})
+	fmt.Fprintln(console.Screen, "cleared", strings.Join(cleared, ", "))
+	return nil
 }
 
 // everywhere clears the memory of the node under each of its names: slurmd may use another one

@@ -84,6 +84,9 @@ func (r *Run) Check() int {
 	if deliver {
 		r.Judge.Deliver(r.Version, exit, r.unusableText())
 	}
+	if deliver && r.Role == slurm.HealthCheck && r.Judge.RemedyDue() {
+		r.startRemedy()
+	}
 	for _, err := range r.Pool.Warnings() {
 		r.Warn(err)
 	}
@@ -91,6 +94,14 @@ func (r *Run) Check() int {
 		return 1
 	}
 	return exit
+}
+
+// startRemedy starts the program that carries out a remedy, which can take longer than a health check.
+// It is no run of slurmd's, and so it waits for none.
+func (r *Run) startRemedy() {
+	if err := run.Detach([]string{options.OwnName, "remedy"}, append(r.Set.Environ(), "SLURM_SCRIPT_CONTEXT="+options.OwnName)); err != nil {
+		r.Warn(fmt.Errorf("start the remedy: %w", err))
+	}
 }
 
 // unusableText returns the error of a configuration that the run could not use, "" for a usable one.

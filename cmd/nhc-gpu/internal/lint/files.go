@@ -214,6 +214,7 @@ func (l *linter) lintTables(path string, data []byte) {
 	}
 	l.tomlErrors(plan.UnknownPolicy(c))
 	lintExempt(l, path, c.Guards().Exempt)
+	lintRemedies(l, path, c.Remedies)
 	l.entries(c.Checks)
 	p := plan.BuildTables(c.Checks, plan.Options{})
 	for i := range p.Steps {

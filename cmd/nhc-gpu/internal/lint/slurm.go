@@ -3,6 +3,7 @@ package lint
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -107,6 +108,7 @@ func (l *linter) wiring(config slurm.Config) slurm.Wiring {
 		}
 	}
 	if c := l.f.Config; c != nil {
+		w.Reboots = slices.ContainsFunc(c.Remedies, func(r conf.Remedy) bool { return r.Do == conf.RebootNode && r.Command == nil })
 		_, prolog := c.Roles[conf.Prolog]
 		_, epilog := c.Roles[conf.Epilog]
 		w.Around = w.Around || prolog || epilog

@@ -1,0 +1,87 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/remedy"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
+)
+
+// remedyFile is the record of the remedies of this node, remedyLock the lock of the process that
+// carries one out.
+const (
+	remedyFile = "remedies"
+	remedyLock = "remedy.lock"
+)
+
+// Remedies returns the record of the remedies of this node.
+func Remedies(n *Node) (r remedy.Record, err error) {
+	const what = "read the record of remedies"
+	q := &wire.Request{Op: wire.OpRecall, Name: remedyFile, Line: what}
+	resp, err := n.Pool.Call(context.WithoutCancel(n.Ctx), AsideLane, q, n.Budget.Within(session.Record, time.Now())).AnswerTo(what)
+	if err != nil {
+		return r, err
+	}
+	for _, rec := range resp.Records {
+		switch {
+		case rec.Name != remedyFile:
+		case rec.Err != "":
+			return r, fmt.Errorf("%s: %s", what, rec.Err)
+		default:
+			return remedy.Parse(rec.Data)
+		}
+	}
+	return remedy.Parse(nil)
+}
+
+// KeepRemedies replaces the record.
+func KeepRemedies(n *Node, r remedy.Record) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("write the record of remedies: %w", err)
+	}
+	q := &wire.Request{Op: wire.OpKeep, Name: remedyFile, Data: data, Line: "write the record of remedies"}
+	_, err = n.Pool.Call(context.WithoutCancel(n.Ctx), AsideLane, q, session.Record).AnswerTo(q.Line)
+	return err
+}
+
+// ErrUnderRepair means that another process carries out a remedy on this node.
+var ErrUnderRepair = errors.New("another process carries out a remedy on this node")
+
+// BeginRepair takes the lock of remedies; the end of the process releases it.
+func BeginRepair(n *Node) error {
+	busy, err := n.Pool.Lock(remedyLock, 0)
+	switch {
+	case err != nil:
+		return fmt.Errorf("lock the remedies: %w", err)
+	case busy != nil:
+		return fmt.Errorf("%w: PID %d", ErrUnderRepair, busy.PID)
+	}
+	return nil
+}
+
+// HoldRuns keeps health checks from starting, once the present one has ended: they would open the GPUs.
+func HoldRuns(n *Node) (release func(), err error) {
+	busy, err := n.Pool.Lock(RunLock, session.Record+time.Minute)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("lock the health checks: %w", err)
+	case busy != nil:
+		return nil, fmt.Errorf("a health check runs for %s: PID %d", busy.Age.Round(time.Second), busy.PID)
+	}
+	return func() { n.Pool.Unlock(RunLock) }, nil
+}
+
+// GPUHolders returns the processes that have a device of NVIDIA open: "4711 (python)".
+func GPUHolders(n *Node) ([]string, error) {
+	resp, err := n.AskAbout(&wire.Request{Op: wire.OpAsk, Name: wire.AskHolders, Line: "list the processes on the GPUs"})
+	if err != nil {
+		return nil, err
+	}
+	return resp.Jobs, nil
+}

@@ -1,0 +1,162 @@
+package slurm
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+)
+
+// HeldForRMA is the addition to our reason after the last remedy.
+const HeldForRMA = "held for RMA"
+
+var additions = checks.Lazily(` : (remedy [a-z-]+|` + HeldForRMA + `|reboot [a-z ]+)$`)
+
+// Patient is what slurmctld knows about a node before a remedy.
+type Patient struct {
+	Node        NodeInfo
+	Ours        bool     // drained by us
+	Jobs        []string // that have something on the node
+	Maintenance string   // the reservation, and when it begins; "" for none
+	Full        string   // why no further node may be repaired; "" if one may
+	NoReboot    bool     // slurm.conf has no RebootProgram
+}
+
+// AskPatient asks about the node. A reservation for maintenance counts from that long before it begins.
+func AskPatient(ctx context.Context, c *Controller, before time.Duration) (p Patient, err error) {
+	m, err := c.recall()
+	if err != nil {
+		return p, err
+	}
+	if p.Node, err = ask(ctx, c, "read node "+c.Node, c.Settings.showArgv, parseShowNode); err != nil {
+		return p, err
+	}
+	p.Node.Foreign = m.isForeign(p.Node.Reason)
+	held := p.Node.State.Class == Drained || p.Node.State.Held
+	p.Ours = held && p.Node.owner() == ours && !isDrill(p.Node.Reason)
+	if p.Jobs, err = ask(ctx, c, "list the jobs of node "+c.Node, c.Settings.jobsArgv, func(out []byte) ([]string, error) { return strings.Fields(string(out)), nil }); err != nil {
+		return p, err
+	}
+	reservations := func(out []byte) (string, error) { return maintenanceOf(string(out), c.Node, c.now(), before), nil }
+	if p.Maintenance, err = ask(ctx, c, "list the reservations", c.Settings.reservationsArgv, reservations); err != nil {
+		return p, err
+	}
+	if c.Guard != nil {
+		groups, err := ask(ctx, c, "count the nodes in repair", c.Settings.groupsArgv, parseGroups)
+		if err != nil {
+			return p, err
+		}
+		if partition, cluster := InRepair(c.Node, groups); !c.Guard.MayRepair(c.Node, groups) {
+			p.Full = fmt.Sprintf("%d other nodes of a partition of this node and %d of the cluster are in repair, the limits are %d and %d", partition, cluster, c.Guard.RepairPartition, c.Guard.RepairCluster)
+		}
+	}
+	config, err := AskConfig(ctx, c)
+	p.NoReboot = err == nil && config.Value("RebootProgram") == ""
+	return p, err
+}
+
+// jobsArgv returns the command that lists the jobs on a node, those that end there included.
+func (s Settings) jobsArgv(node string) ([]string, error) {
+	return []string{"squeue", "-h", "-a", "-w", node, "-o", "%i"}, nil
+}
+
+func (s Settings) reservationsArgv(string) ([]string, error) {
+	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "-o", "show", "reservation")
+}
+
+var reservationKey = checks.Lazily(`\b(ReservationName|StartTime|EndTime|Nodes|Flags)=(\S*)`)
+
+// maintenanceOf returns the first reservation for maintenance of a node that has begun or begins soon.
+// Its times are those of this host's time zone.
+func maintenanceOf(out, node string, now time.Time, before time.Duration) string {
+	for line := range strings.Lines(out) {
+		r := map[string]string{}
+		for _, m := range reservationKey().FindAllStringSubmatch(line, -1) {
+			if r[m[1]] == "" {
+				r[m[1]] = m[2]
+			}
+		}
+		if !slices.Contains(strings.Split(r["Flags"], ","), "MAINT") || !inHostlist(r["Nodes"], node) {
+			continue
+		}
+		const form = "2006-01-02T15:04:05"
+		begin, err := time.ParseInLocation(form, r["StartTime"], time.Local)
+		end, wrong := time.ParseInLocation(form, r["EndTime"], time.Local)
+		if err == nil && begin.Sub(now) > before || wrong == nil && end.Before(now) {
+			continue
+		}
+		return printable(r["ReservationName"]) + " for maintenance, from " + r["StartTime"]
+	}
+	return ""
+}
+
+// NoteRepair adds a remedy to our reason.
+func NoteRepair(ctx context.Context, c *Controller, remedy string) error {
+	return AddToReason(ctx, c, strings.TrimPrefix(underRepair, " : ")+remedy)
+}
+
+// AddToReason replaces the addition to our reason, "" for none. It touches no other reason.
+func AddToReason(ctx context.Context, c *Controller, text string) error {
+	_, err := c.withMemory(ctx, func(m *Memory, _ *Outcome) error {
+		node, reason, err := findReason(ctx, c, m)
+		if err != nil {
+			return err
+		}
+		reason += checks.Before(" : ", text, "")
+		if reason == node.Reason {
+			return nil
+		}
+		return c.write(ctx, Decision{Action: Renew, Reason: reason})
+	})
+	return err
+}
+
+// ErrNotOurs means that the node is no longer drained by us.
+var ErrNotOurs = errors.New("the node is no longer drained by nhc-gpu")
+
+// findReason returns our reason on the node, without additions, and [ErrNotOurs] if there is none.
+func findReason(ctx context.Context, c *Controller, m *Memory) (node NodeInfo, reason string, err error) {
+	if node, err = ask(ctx, c, "read node "+c.Node, c.Settings.showArgv, parseShowNode); err != nil {
+		return node, "", err
+	}
+	node.Foreign = m.isForeign(node.Reason)
+	if node.State.Class == InService && !node.State.Held || node.owner() != ours {
+		return node, "", fmt.Errorf("node %s is %s for reason %q: %w", c.Node, node.State.Text, node.signed(), ErrNotOurs)
+	}
+	return node, additions().ReplaceAllString(node.Reason, ""), nil
+}
+
+// Reboot requests a reboot of the node, which is drained by us and empty. Slurm would reboot a node
+// that a person has drained, too, and forget that person's reason: the look and the request are as
+// close together as two commands can be. With hold the node stays out of service after the boot.
+func Reboot(ctx context.Context, c *Controller, hold bool) error {
+	next := "RESUME"
+	if hold {
+		next = "DOWN"
+	}
+	_, err := c.withMemory(ctx, func(m *Memory, _ *Outcome) error {
+		node, reason, err := findReason(ctx, c, m)
+		if err != nil {
+			return err
+		}
+		if node.State.Order != "" {
+			return fmt.Errorf("reboot node %s: %s", c.Node, node.State.Order)
+		}
+		line, err := argv([]string{cmp.Or(c.Settings.Scontrol, "scontrol")}, "reboot", "ASAP", "nextstate="+next, "reason="+reason, c.Node)
+		if err == nil && !c.Observe {
+			_, err = c.call(ctx, line)
+		}
+		if err != nil {
+			return fmt.Errorf("reboot node %s: %w", c.Node, err)
+		}
+		m.doubt() // a person can cancel the request, and with it goes our drain: the next run looks
+		m.Next = time.Time{}
+		return nil
+	})
+	return err
+}

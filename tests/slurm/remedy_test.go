@@ -1,0 +1,220 @@
+package slurm_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
+)
+
+// remedyLog is the output of remedy --dry-run --json.
+type remedyLog struct {
+	Do, Why, Waits string
+	Attempts       []struct {
+		Do, Error string
+		Done      bool
+	}
+	Holds []struct{ Code string }
+}
+
+// remedies asks the node what it would do now, and what it did.
+func (n *Node) remedies() (log remedyLog) {
+	n.c.t.Helper()
+	out, err := n.Try(binDir+"/nhc-gpu", "remedy", "--dry-run", "--json")
+	if err == nil {
+		err = json.Unmarshal([]byte(out), &log)
+	}
+	if err != nil {
+		n.c.t.Fatalf("%v: %s", err, out)
+	}
+	return log
+}
+
+// tried waits until the node has this many attempts whose results are known, and returns the last.
+func (n *Node) tried(number int) (do, failed string) {
+	n.c.t.Helper()
+	var log remedyLog
+	n.c.waitFor(2*soon, "result of the remedy", func() (string, bool) {
+		log = n.remedies()
+		return log.Why + log.Waits, len(log.Attempts) == number && log.Attempts[number-1].Done
+	})
+	last := log.Attempts[number-1]
+	return last.Do, last.Error
+}
+
+// program puts a shell script into the node's /etc/nhc/bin, which is first in the PATH of its runs.
+func (n *Node) program(name, text string) {
+	n.c.t.Helper()
+	n.c.write("nodes/"+n.Name+"/nhc/bin/"+name, []byte("#!/bin/sh\necho \"${0##*/} $*\" >>/etc/nhc/calls\n"+text+"\n"), 0o755)
+}
+
+// useOwnPrograms lets the runs of the node use its own programs.
+func (n *Node) useOwnPrograms(settings string) {
+	n.c.t.Helper()
+	n.c.mkdir("nodes/" + n.Name + "/nhc/bin")
+	n.Settings("PATH=/etc/nhc/bin:/usr/sbin:/usr/bin:/sbin:/bin\n" + settings)
+}
+
+// calls returns what the programs were called with.
+func (n *Node) calls() string {
+	data, _ := os.ReadFile(n.path("nhc/calls"))
+	return string(data)
+}
+
+// A fault reboots the node through Slurm. Once it helps; the second time it does not, and the node is
+// held for RMA until a person ends that. A job, a person's drain, a reservation and the mode observe
+// prevent a reboot.
+func TestRemedyReboot(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	c := newCluster(t)
+	c.conf += "RebootProgram=/etc/nhc/bin/reboot\nResumeTimeout=600\n"
+	for _, n := range c.Nodes {
+		n.useOwnPrograms("")
+		n.program("reboot", "")
+		n.write("nhc.toml", "[remedy.boot]\ndo = \"reboot-node\"\ncodes = [\"file.test\"]\n")
+	}
+	c.up()
+	n, persons, jobs, reserved := c.Nodes[0], c.Nodes[1], c.Nodes[2], c.Nodes[3]
+	rebooted := func(n *Node, times int) {
+		t.Helper()
+		c.waitFor(2*soon, "reboot", func() (string, bool) { return n.show(), strings.Count(n.calls(), "reboot ") == times })
+	}
+
+	c.Update(persons, "State=DRAIN", "Reason=alice: disk")
+	c.Exec("scontrol", "create", "reservation", "ReservationName=service", "StartTime=now+30minutes", "Duration=60", "Users=root", "Flags=MAINT", "Nodes="+reserved.Name)
+	job := strings.TrimSpace(c.Exec("sbatch", "--parsable", "--nodelist="+jobs.Name, "--output=/dev/null", "--chdir=/", "--wrap=sleep 1000"))
+	jobs.WaitState("mix alloc", soon)
+
+	n.Remove("ok")
+	rebooted(n, 1)
+	for _, other := range []*Node{persons, jobs, reserved} {
+		other.Remove("ok")
+	}
+	n.Create("ok")
+	n.reboot()
+	n.WaitState("idle", 2*soon)
+	if do, failed := n.tried(1); do != "reboot-node" || failed != "" {
+		t.Errorf("the first remedy is %q, error %q, want a reboot that helped", do, failed)
+	}
+	jobs.WaitReason("drng", reason, soon)
+	reserved.WaitReason("drain", reason, soon)
+	for _, other := range []*Node{persons, jobs, reserved} {
+		other.WaitRounds(2)
+		if calls := other.calls(); calls != "" {
+			t.Errorf("%s: %s", other.Name, calls)
+		}
+	}
+	persons.Must("drain", "alice: disk")
+	for other, want := range map[*Node]string{persons: "nhc-gpu does not hold the node", jobs: "the node is not empty: job " + job, reserved: "reservation service"} {
+		if log := other.remedies(); log.Do != "reboot-node" || !strings.HasPrefix(log.Waits, want) {
+			t.Errorf("%s: %+v, want a reboot that waits: %s", other.Name, log, want)
+		}
+	}
+	for _, other := range []*Node{persons, reserved} {
+		other.Create("ok")
+	}
+	c.Exec("scancel", job) // the node is empty now
+	rebooted(jobs, 1)
+	jobs.Create("ok")
+	jobs.reboot()
+	jobs.WaitState("idle", 2*soon)
+
+	n.Remove("ok")
+	rebooted(n, 2)
+	n.reboot()
+	const hold = "NHC: /etc/nhc/ok held for RMA: reseat or RMA (check_file_test) [remedy.hold]"
+	n.WaitReason("drain", reason+" : held for RMA", 2*soon)
+	if do, failed := n.tried(2); do != "reboot-node" || !strings.Contains(failed, "check_file_test") {
+		t.Errorf("the second remedy is %q, error %q, want a reboot that did not help", do, failed)
+	}
+	n.Create("ok")
+	n.WaitRounds(3)
+	n.WaitReason("drain", hold, soon)
+	if calls := n.calls(); strings.Count(calls, "reboot ") != 2 {
+		t.Errorf("calls %q, want two reboots", calls)
+	}
+	if out, err := n.Try(binDir+"/nhc-gpu", "clear", "--remedy", "file.test"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	n.WaitState("idle", soon)
+}
+
+// The reset of a GPU: what uses it is stopped, started again, and its modes are put back. A service is
+// restarted, and a program of the site gets the event.
+func TestRemedyOnNode(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	c := newCluster(t)
+	gpu, service, program, watched := c.Nodes[0], c.Nodes[1], c.Nodes[2], c.Nodes[3]
+	if _, err := fakenvml.Place(gpu.path("nvml"), fakenvml.Scenario(fakenvml.H100, gpusOfNode)); err != nil {
+		t.Fatal(err)
+	}
+	gpu.useOwnPrograms("NVML_LIBRARY=" + clusterDir + "/nodes/" + gpu.Name + "/nvml/libnvidia-ml.so.1\n")
+	gpu.Conf("* || check_gpu_recovery")
+	gpu.write("nhc.toml", "[remedy.reset]\ndo = \"reset-gpu\"\nservices = [\"nvidia-dcgm\", \"off\"]\nverify = [\"check_file_test -f /etc/nhc/ok\"]\n")
+	gpu.write("healthy", fakenvml.Scenario(fakenvml.H100, gpusOfNode))
+	gpu.program("systemctl", "[ \"$4\" != off ] && [ \"$3\" != off ]")
+	gpu.program("nvidia-smi", `case $* in
+--query*) if [ -e /etc/nhc/reset ]; then echo Enabled, 700.00, Default, Disabled, Disabled; else echo Enabled, 500.00, Default, Disabled, Disabled; fi ;;
+--gpu-reset*) touch /etc/nhc/reset; cp /etc/nhc/healthy `+clusterDir+`/nodes/`+gpu.Name+`/nvml/nvml.scenario ;;
+esac`)
+	service.useOwnPrograms("")
+	service.write("nhc.toml", "[remedy.sssd]\ndo = \"restart-app\"\ncodes = [\"file.test\"]\nservices = [\"sssd\"]\n")
+	service.program("systemctl", "touch /etc/nhc/ok")
+	program.useOwnPrograms("")
+	program.write("nhc.toml", "[remedy.own]\ndo = \"power-cycle\"\ncodes = [\"file.test\"]\ncommand = [\"/etc/nhc/bin/own\", \"now\"]\n")
+	program.program("own", "cat >/etc/nhc/event; exit 7")
+	watched.useOwnPrograms("MODE=observe\n")
+	watched.write("nhc.toml", "[remedy.sssd]\ndo = \"restart-app\"\ncodes = [\"file.test\"]\nservices = [\"sssd\"]\n")
+	watched.program("systemctl", "")
+	c.up()
+
+	gpu.GPUs("3 field 230 = 1")
+	if do, failed := gpu.tried(1); do != "reset-gpu" || failed != "" {
+		t.Errorf("remedy %q, error %q, want a reset that helped", do, failed)
+	}
+	gpu.WaitState("idle", soon)
+	id := fakenvml.UUID(3)
+	query := "nvidia-smi --query-gpu=persistence_mode,power.limit,compute_mode,accounting.mode,mig.mode.current --format=csv,noheader,nounits -i " + id + "\n"
+	want := query + "systemctl is-active --quiet nvidia-dcgm\nsystemctl is-active --quiet off\nsystemctl stop nvidia-dcgm\nnvidia-smi -i " + id + " -pm 0\n" +
+		"nvidia-smi --gpu-reset -i " + id + "\nnvidia-smi -i " + id + " -pm 1\nsystemctl start nvidia-dcgm\n" + query + "nvidia-smi -i " + id + " -pl 500.00\n"
+	if got := gpu.calls(); got != want {
+		t.Errorf("calls\n%s\nwant\n%s", got, want)
+	}
+	if out, err := gpu.Try(binDir+"/nhc-gpu", "history"); err != nil || !strings.Contains(out, "remedy reset-gpu for gpu.recovery.reset of gpu3 0000:13:00.0: begins") || !strings.Contains(out, ": the checks pass") {
+		t.Errorf("%v: the history lacks the reset:\n%s", err, out)
+	}
+
+	service.Remove("ok")
+	if do, failed := service.tried(1); do != "restart-app" || failed != "" {
+		t.Errorf("remedy %q, error %q, want a restart that helped", do, failed)
+	}
+	service.WaitState("idle", soon)
+
+	program.Remove("ok")
+	for i := 1; i <= 2; i++ {
+		if do, failed := program.tried(i); do != "power-cycle" || !strings.Contains(failed, "exit status 7") {
+			t.Errorf("remedy %q, error %q, want a program that failed", do, failed)
+		}
+	}
+	program.WaitReason("drain", reason+" : held for RMA", soon)
+	var event struct{ Node string }
+	data, err := os.ReadFile(filepath.Join(program.path("nhc"), "event"))
+	if err == nil {
+		err = json.Unmarshal(data, &event)
+	}
+	if err != nil || event.Node != program.Name {
+		t.Errorf("%v: the program got %q", err, data)
+	}
+
+	watched.Remove("ok")
+	watched.WaitRounds(3)
+	if log := watched.remedies(); log.Waits != "MODE=observe: nothing is done" || watched.calls() != "" {
+		t.Errorf("observe: %+v, calls %q", log, watched.calls())
+	}
+}
