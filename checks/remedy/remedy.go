@@ -28,7 +28,7 @@ type Record struct {
 
 const version = 1
 
-// Fault identifies what is repaired.
+// Fault identifies a fault that is repaired.
 type Fault struct {
 	Code   string        `json:"code"`
 	Device checks.Device `json:"device,omitzero"`
@@ -137,6 +137,7 @@ func (r *Record) Clear(word string) (cleared []string) {
 type Next struct {
 	conf.Remedy
 	Faults []Fault
+	Drill  bool // of a fault that is not there: nothing is carried out
 
 	Holds []Hold // faults whose remedies are used up; then there is no remedy
 	Why   string // why there is no remedy, "" if there is one
@@ -156,8 +157,6 @@ func Choose(rows []conf.Remedy, platforms []string, results []event.Result, r Re
 		ladder := ladderOf(rows, platforms, f)
 		row, tried := firstLeft(ladder, fault, r, now)
 		switch {
-		case f.Drill:
-			return Next{Why: "a drill is under way: " + f.Code}
 		case f.Code == HoldCode:
 			return Next{Why: f.Message}
 		case f.Code == "":
@@ -165,12 +164,13 @@ func Choose(rows []conf.Remedy, platforms []string, results []event.Result, r Re
 		case len(ladder) == 0:
 			return Next{Why: fmt.Sprintf("%s: remedy %s: no [remedy] of nhc.toml permits it", fault, cmp.Or(string(f.Remedy), "none"))}
 		case row == nil:
+			n.Drill = n.Drill || f.Drill
 			n.Holds = append(n.Holds, Hold{Fault: fault, Since: now.UTC().Truncate(time.Second), Tried: tried})
 			continue
 		case n.Do == "" || rank(row.Do) > rank(n.Do):
 			n.Remedy = *row
 		}
-		n.Faults = append(n.Faults, fault)
+		n.Faults, n.Drill = append(n.Faults, fault), n.Drill || f.Drill
 		n.Why = ""
 	}
 	if n.Holds != nil {
@@ -237,6 +237,7 @@ func firstLeft(ladder []conf.Remedy, fault Fault, r Record, now time.Time) (row 
 // Facts is what the remedy of a node depends on besides its faults.
 type Facts struct {
 	Age         time.Duration // of the last health check
+	Drill       bool          // a drill is under way
 	OtherBoot   bool          // it was made before the last boot
 	Observe     bool
 	Ours        bool   // the node is drained by us
@@ -256,6 +257,8 @@ const Oldest = 15 * time.Minute
 // Against returns what speaks against a remedy now, "" for nothing.
 func (f Facts) Against(do string, command bool) string {
 	switch {
+	case f.Drill:
+		return "a drill is under way: nothing is done"
 	case f.OtherBoot:
 		return "no health check since the last boot"
 	case f.Age > Oldest:

@@ -79,7 +79,7 @@ func TestChoose(t *testing.T) {
 		"a user's program is none":           {results: []event.Result{failed("gpu.xid.13", checks.RestartApp, gpu3)}, want: "gpu.xid.13 of gpu3 0000:13:00.0: remedy restart-app: no [remedy]"},
 		"without a remedy, by its code":      {results: []event.Result{failed("file.test", checks.NoRemedy, checks.Device{})}, want: "restart-app"},
 		"a line of bash":                     {results: []event.Result{{Line: "false", Severity: checks.Fail}}, want: "a line of bash has failed"},
-		"a drill":                            {results: []event.Result{drill}, want: "a drill is under way"},
+		"a drill":                            {results: []event.Result{drill}, want: "reset-gpu"},
 		"a hold":                             {results: []event.Result{failed(HoldCode, checks.ReseatOrRMA, gpu3)}, want: ""},
 		"tried once":                         {results: []event.Result{reset}, attempts: tries(reset.Code, gpu3, "reset-gpu"), want: "reset-gpu"},
 		"tried twice: the next":              {results: []event.Result{reset}, attempts: tries(reset.Code, gpu3, "reset-gpu", "reset-gpu"), want: "reboot-node"},
@@ -123,6 +123,7 @@ func TestAgainst(t *testing.T) {
 	for want, change := range map[string]func(*Facts){
 		"no health check since the last boot":                              func(f *Facts) { f.OtherBoot = true },
 		"the last health check is 16m0s old":                               func(f *Facts) { f.Age = 16 * time.Minute },
+		"a drill is under way: nothing is done":                            func(f *Facts) { f.Drill = true },
 		"MODE=observe: nothing is done":                                    func(f *Facts) { f.Observe = true },
 		"nhc-gpu does not hold the node: it is IDLE+DRAIN for alice: disk": func(f *Facts) { f.Ours, f.Reason = false, "alice: disk" },
 		"the node has an order: it is rebooting":                           func(f *Facts) { f.Order = "it is rebooting" },

@@ -111,8 +111,8 @@ func (r *Repair) reset(ctx context.Context, ids []string, stop remedy.Restore) e
 	return err
 }
 
-// restore starts what was stopped for the reset of a GPU, and forgets it. What cannot be started is
-// tried again before the next remedy of this boot.
+// restore starts the services and modes that the reset of a GPU has stopped, and forgets them. Those
+// that cannot be started are tried again before the next remedy of this boot.
 func (r *Repair) restore() error {
 	stopped := r.Record.Restore
 	if stopped == nil {
@@ -137,7 +137,7 @@ func (r *Repair) restore() error {
 	}
 	if r.Record.Restore = nil; all != nil {
 		r.Record.Restore = &left
-		all = fmt.Errorf("start what was stopped for the reset of a GPU: %w", all)
+		all = fmt.Errorf("start again after the reset of a GPU: %w", all)
 	}
 	return errors.Join(all, node.KeepRemedies(r.Node, r.Record))
 }

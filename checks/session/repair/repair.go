@@ -60,8 +60,8 @@ func (r *Repair) Choose(now time.Time) (next remedy.Next, against string, err er
 	if next.Why != "" {
 		return next, "", nil
 	}
-	facts := remedy.Facts{Age: now.Sub(r.Last.Time), OtherBoot: r.Last.Boot != slurm.BootID(), Observe: r.Set.Observes()}
-	if facts.Observe { // the memory has drains that were not sent
+	facts := remedy.Facts{Age: now.Sub(r.Last.Time), OtherBoot: r.Last.Boot != slurm.BootID(), Observe: r.Set.Observes(), Drill: next.Drill}
+	if facts.Observe || facts.Drill { // the memory has drains that were not sent
 		return next, facts.Against(next.Do, next.Command != nil), nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 6*slurm.DefaultDeadline)
@@ -106,7 +106,7 @@ func (r *Repair) Run(now time.Time) (did string, err error) {
 	switch {
 	case err != nil:
 		return "", err
-	case next.Holds != nil:
+	case next.Holds != nil && !next.Drill:
 		r.Record.Holds = append(r.Record.Holds, next.Holds...)
 		err := node.KeepRemedies(r.Node, r.Record)
 		ctx, cancel := context.WithTimeout(context.Background(), maintenance)
@@ -114,7 +114,7 @@ func (r *Repair) Run(now time.Time) (did string, err error) {
 		if noted := slurm.AddToReason(ctx, r.Controller(), slurm.HeldForRMA); !errors.Is(noted, slurm.ErrNotOurs) {
 			err = errors.Join(err, noted)
 		}
-		return r.tell("%s: %s", slurm.HeldForRMA, next.Why), err
+		return r.report("%s: %s", slurm.HeldForRMA, next.Why), err
 	case next.Why != "":
 		return "no remedy: " + next.Why, nil
 	case against != "":
@@ -124,7 +124,7 @@ func (r *Repair) Run(now time.Time) (did string, err error) {
 	if err := node.KeepRemedies(r.Node, r.Record); err != nil {
 		return "", err // without the record the tries would never end
 	}
-	r.tell("%s for %s: begins", next.Do, names(next.Faults))
+	r.report("%s for %s: begins", next.Do, names(next.Faults))
 	if err := r.act(&next); err != nil {
 		return r.end(r.Record.Open(), err)
 	}
@@ -224,17 +224,17 @@ func (r *Repair) end(open []*remedy.Attempt, failed error) (did string, err erro
 		err = errors.Join(err, noted)
 	}
 	if failed != nil {
-		return r.tell("%s for %s: failed: %v", do, names(faults), failed), err
+		return r.report("%s for %s: failed: %v", do, names(faults), failed), err
 	}
-	did = r.tell("%s for %s: the checks pass", do, names(faults))
+	did = r.report("%s for %s: the checks pass", do, names(faults))
 	if _, checked := r.output(ctx, []string{r.Self}, nil); checked != nil {
 		err = errors.Join(err, fmt.Errorf("the health check after %s: %w", do, checked))
 	}
 	return did, err
 }
 
-// tell writes to the history and to syslog, and returns the text.
-func (r *Repair) tell(format string, args ...any) string {
+// report writes to the history and to syslog, and returns the text.
+func (r *Repair) report(format string, args ...any) string {
 	text := fmt.Sprintf(format, args...)
 	outputs.Note(r.Node, event.Remedied, "remedy "+text)
 	sink.SyslogAs(syslog.LOG_NOTICE, r.Set.Get("NAME"), []string{"Remedy " + text})

@@ -24,7 +24,7 @@ func Remedy(exit *int) *cobra.Command {
 	var dry, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "remedy [--dry-run]",
-		Short: "Carry out the remedy that nhc.toml permits for the faults of this node",
+		Short: "Repair this node as far as nhc.toml permits",
 		Long: `Carries out the remedy that is due for the failures of the last health check, if
 [remedy.NAME] of nhc.toml permits it: a reboot through Slurm, a reset of a GPU, the
 restart of a service, or the site's own program. nhc-gpu must have drained the node,

@@ -143,6 +143,7 @@ const OwnHelp = `
  bundle [FILE]     Write the evidence about this node into an archive
  job [ID]          Show what happened on this node while a job ran
  clear             Acknowledge GPU or port errors so that the node can return
+ remedy            Repair this node as far as nhc.toml permits
  silence CODE      Accept a known fault of this node until a date
  accept CODE       Accept the present state until the hardware changes
  rma DEVICE        Print what a vendor asks for to replace a device
