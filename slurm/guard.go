@@ -110,7 +110,8 @@ func InRepair(node string, groups []NodeGroup) (partition, cluster int) {
 	own := partitionsOf(node, groups)
 	count, seen := map[string]int{}, map[string]int{}
 	for _, group := range groups {
-		if group.State.Order == "" && !strings.Contains(group.Reason, underRepair) || !Ours(group.Reason) {
+		repaired := group.State.Class != InService && strings.Contains(group.Reason, underRepair)
+		if group.State.Order == "" && !repaired || !Ours(group.Reason) {
 			continue
 		}
 		n := group.Nodes

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +16,7 @@ import (
 // HeldForRMA is the addition to our reason after the last remedy.
 const HeldForRMA = "held for RMA"
 
-var additions = checks.Lazily(` : (remedy [a-z-]+|` + HeldForRMA + `|reboot [a-z ]+)$`)
+var additions = checks.Lazily(`( : (remedy [a-z-]+|` + HeldForRMA + `|reboot [a-z ]+))+$`)
 
 // Patient is what slurmctld knows about a node before a remedy.
 type Patient struct {
@@ -28,7 +29,7 @@ type Patient struct {
 }
 
 // AskPatient asks about the node. A reservation for maintenance counts from that long before it begins.
-func AskPatient(ctx context.Context, c *Controller, before time.Duration) (p Patient, err error) {
+func AskPatient(ctx context.Context, c *Controller, limits Guard, before time.Duration) (p Patient, err error) {
 	m, err := c.recall()
 	if err != nil {
 		return p, err
@@ -46,14 +47,12 @@ func AskPatient(ctx context.Context, c *Controller, before time.Duration) (p Pat
 	if p.Maintenance, err = ask(ctx, c, "list the reservations", c.Settings.reservationsArgv, reservations); err != nil {
 		return p, err
 	}
-	if c.Guard != nil {
-		groups, err := ask(ctx, c, "count the nodes in repair", c.Settings.groupsArgv, parseGroups)
-		if err != nil {
-			return p, err
-		}
-		if partition, cluster := InRepair(c.Node, groups); !c.Guard.MayRepair(c.Node, groups) {
-			p.Full = fmt.Sprintf("%d other nodes of a partition of this node and %d of the cluster are in repair, the limits are %d and %d", partition, cluster, c.Guard.RepairPartition, c.Guard.RepairCluster)
-		}
+	groups, err := ask(ctx, c, "count the nodes in repair", c.Settings.groupsArgv, parseGroups)
+	if err != nil {
+		return p, err
+	}
+	if partition, cluster := InRepair(c.Node, groups); !limits.MayRepair(c.Node, groups) {
+		p.Full = fmt.Sprintf("%d other nodes of a partition of this node and %d of the cluster are in repair, the limits are %d and %d", partition, cluster, limits.RepairPartition, limits.RepairCluster)
 	}
 	config, err := AskConfig(ctx, c)
 	p.NoReboot = err == nil && config.Value("RebootProgram") == ""
@@ -62,7 +61,7 @@ func AskPatient(ctx context.Context, c *Controller, before time.Duration) (p Pat
 
 // jobsArgv returns the command that lists the jobs on a node, those that end there included.
 func (s Settings) jobsArgv(node string) ([]string, error) {
-	return []string{"squeue", "-h", "-a", "-w", node, "-o", "%i"}, nil
+	return []string{filepath.Join(filepath.Dir(s.sinfo()), "squeue"), "-h", "-a", "-w", node, "-o", "%i"}, nil
 }
 
 func (s Settings) reservationsArgv(string) ([]string, error) {
@@ -130,6 +129,9 @@ func findReason(ctx context.Context, c *Controller, m *Memory) (node NodeInfo, r
 	}
 	return node, additions().ReplaceAllString(node.Reason, ""), nil
 }
+
+// Unanswered reports whether a call ended without an answer: slurmctld can have carried it out.
+func Unanswered(err error) bool { return strings.Contains(err.Error(), "no answer") }
 
 // Reboot requests a reboot of the node, which is drained by us and empty. Slurm would reboot a node
 // that a person has drained, too, and forget that person's reason: the look and the request are as

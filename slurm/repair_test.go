@@ -17,8 +17,6 @@ func patient(t *testing.T) (*Controller, *fake) {
 		t.Fatal(err)
 	}
 	f.calls = nil
-	guard := defaults
-	c.Guard = &guard
 	return c, f
 }
 
@@ -49,14 +47,15 @@ func TestAskPatient(t *testing.T) {
 		"another GPU is reset": {func(f *fake) { f.groups += "main|drain|1|gpu11|NHC: x : remedy reset-gpu\n" }, func(p *Patient) {
 			p.Full = "1 other nodes of a partition of this node and 1 of the cluster are in repair, the limits are 1 and 2"
 		}},
-		"another node is held": {func(f *fake) { f.groups += "main|drain|1|gpu11|NHC: x : held for RMA\n" }, func(*Patient) {}},
+		"a reason that stayed after a resume": {func(f *fake) { f.groups += "main|idle|1|gpu11|NHC: x : remedy reset-gpu\n" }, func(*Patient) {}},
+		"another node is held":                {func(f *fake) { f.groups += "main|drain|1|gpu11|NHC: x : held for RMA\n" }, func(*Patient) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, f := patient(t)
 			c.Now = func() time.Time { return now }
 			test.change(f)
-			got, err := AskPatient(t.Context(), c, 2*time.Hour)
+			got, err := AskPatient(t.Context(), c, defaults, 2*time.Hour)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -69,7 +68,7 @@ func TestAskPatient(t *testing.T) {
 	}
 	c, f := patient(t)
 	f.on = always(refused, "jobs")
-	if _, err := AskPatient(t.Context(), c, time.Hour); err == nil || !strings.Contains(err.Error(), "list the jobs of node gpu01") {
+	if _, err := AskPatient(t.Context(), c, defaults, time.Hour); err == nil || !strings.Contains(err.Error(), "list the jobs of node gpu01") {
 		t.Errorf("%v: want an error, since the jobs are unknown", err)
 	}
 }
@@ -85,7 +84,7 @@ func reserve(start, end, nodes, flags string) func(*fake) {
 func TestAddToReason(t *testing.T) {
 	t.Parallel()
 	c, f := patient(t)
-	f.reason = ourReason + " : reboot issued"
+	f.reason = ourReason + " : remedy power-cycle : reboot issued"
 	for _, step := range []struct{ add, want string }{
 		{"remedy reset-gpu", ourReason + " : remedy reset-gpu"}, {HeldForRMA, ourReason + " : held for RMA"}, {"", ourReason},
 	} {

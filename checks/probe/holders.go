@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Holders returns the processes, without this one, that have a file below a path of /dev open:
-// "4711 (python)". It reads links only, so that no driver is involved. A process that ends in the
+// Holders returns the processes, without this one, that have a numbered device open, /dev/nvidia0 for
+// the path /dev/nvidia: "4711 (python)". It reads links only, so that no driver is involved. A process that ends in the
 // meantime is omitted.
 func Holders(h *Host, path string) (list []string, err error) {
 	names, err := h.Names("/proc")
@@ -26,7 +26,7 @@ func Holders(h *Host, path string) (list []string, err error) {
 			continue
 		}
 		for _, fd := range fds {
-			if target, err := os.Readlink(h.Path("/proc/" + pid + "/fd/" + fd)); err != nil || !strings.HasPrefix(target, path) {
+			if target, err := os.Readlink(h.Path("/proc/" + pid + "/fd/" + fd)); err != nil || !strings.HasPrefix(target, path) || NotNumber(target[len(path):]) {
 				continue
 			}
 			name, _ := os.ReadFile(h.Path("/proc/" + pid + "/comm"))

@@ -11,7 +11,7 @@ import (
 func TestHolders(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	for pid, target := range map[int]string{11: "/dev/nvidia0", 12: "/dev/nvidiactl", 13: "/dev/null", 14: "/tmp/dev/nvidia0", os.Getpid(): "/dev/nvidia0"} {
+	for pid, target := range map[int]string{11: "/dev/nvidia0", 12: "/dev/nvidia15", 15: "/dev/nvidiactl", 16: "/dev/nvidia", 13: "/dev/null", 14: "/tmp/dev/nvidia0", os.Getpid(): "/dev/nvidia0"} {
 		dir := filepath.Join(root, "proc", strconv.Itoa(pid))
 		if err := os.MkdirAll(filepath.Join(dir, "fd"), 0o755); err != nil {
 			t.Fatal(err)

@@ -23,6 +23,7 @@ type Record struct {
 	Version  int       `json:"version"`
 	Attempts []Attempt `json:"attempts,omitempty"` // the oldest first
 	Holds    []Hold    `json:"holds,omitempty"`
+	Boot     string    `json:"boot,omitempty"`    // in which the record was made
 	Restore  *Restore  `json:"restore,omitempty"` // what the reset of a GPU must put back; nil: nothing
 }
 
@@ -33,7 +34,6 @@ type Fault struct {
 	Code   string        `json:"code"`
 	Device checks.Device `json:"device,omitzero"`
 	Check  string        `json:"check"`
-	Line   string        `json:"line,omitempty"` // of the configuration
 }
 
 func (f Fault) String() string {
@@ -113,6 +113,35 @@ func (r *Record) Open() (list []*Attempt) {
 	return list
 }
 
+// Survived reports whether the record was made in an earlier boot: on a node without a disk it never is.
+func (r *Record) Survived(boot string) bool { return r.Boot != "" && boot != "" && r.Boot != boot }
+
+// UnknownError is the error of a check that could not look for a fault.
+type UnknownError struct{ Err error }
+
+func (e UnknownError) Error() string { return e.Err.Error() }
+
+// StillThere returns an error if a run has found the fault of an attempt again, also if the policy gives
+// it no effect yet, and an [UnknownError] if it could not look.
+func StillThere(e *event.Event, open []*Attempt) (unknown error) {
+	for _, a := range open {
+		seen := false
+		for i := range e.Results {
+			r := &e.Results[i]
+			if a.is(Fault{Code: r.Code, Device: r.Device}) && r.Severity > checks.Skip && !r.Drill {
+				return fmt.Errorf("afterwards %s", r.Message)
+			}
+			if r.Check == a.Check {
+				seen = seen || r.Severity != checks.Unknown
+			}
+		}
+		if !seen {
+			unknown = UnknownError{fmt.Errorf("afterwards %s had no result", a.Check)}
+		}
+	}
+	return unknown
+}
+
 // Clear ends the holds of a device or a code, and forgets their attempts; "" is all of them.
 func (r *Record) Clear(word string) (cleared []string) {
 	named := func(f Fault) bool {
@@ -147,13 +176,18 @@ type Next struct {
 // must repair anyway is not rebooted before. Of several the greatest is carried out, since it has the
 // effects of the others.
 func Choose(rows []conf.Remedy, platforms []string, results []event.Result, r Record, now time.Time) (n Next) {
+	type choice struct {
+		fault Fault
+		name  string
+	}
+	var chosen []choice
 	n.Why = "the last run found no fault"
 	for i := range results {
 		f := &results[i]
 		if f.Severity != checks.Fail {
 			continue
 		}
-		fault := Fault{Code: f.Code, Device: f.Device, Check: f.Check, Line: f.Line}
+		fault := Fault{Code: f.Code, Device: f.Device, Check: f.Check}
 		ladder := ladderOf(rows, platforms, f)
 		row, tried := firstLeft(ladder, fault, r, now)
 		switch {
@@ -170,8 +204,13 @@ func Choose(rows []conf.Remedy, platforms []string, results []event.Result, r Re
 		case n.Do == "" || rank(row.Do) > rank(n.Do):
 			n.Remedy = *row
 		}
-		n.Faults, n.Drill = append(n.Faults, fault), n.Drill || f.Drill
+		chosen, n.Drill = append(chosen, choice{fault, row.Name}), n.Drill || f.Drill
 		n.Why = ""
+	}
+	for _, c := range chosen { // a boot has the effects of the others
+		if c.name == n.Name || rank(n.Do) >= rank(conf.RebootNode) {
+			n.Faults = append(n.Faults, c.fault)
+		}
 	}
 	if n.Holds != nil {
 		n.Remedy, n.Faults = conf.Remedy{}, nil
@@ -237,6 +276,7 @@ func firstLeft(ladder []conf.Remedy, fault Fault, r Record, now time.Time) (row 
 // Facts is what the remedy of a node depends on besides its faults.
 type Facts struct {
 	Age         time.Duration // of the last health check
+	Forgetful   bool          // the record may not survive a boot
 	Drill       bool          // a drill is under way
 	OtherBoot   bool          // it was made before the last boot
 	Observe     bool
@@ -275,6 +315,8 @@ func (f Facts) Against(do string, command bool) string {
 		return "reservation " + f.Maintenance
 	case f.Repair != "":
 		return f.Repair
+	case f.Forgetful && (do == conf.RebootNode || do == conf.PowerCycle || command):
+		return "the record of remedies has not outlived a boot yet, so that the tries could not be counted"
 	case do == conf.RebootNode && !command && f.NoReboot:
 		return "slurm.conf has no RebootProgram"
 	}

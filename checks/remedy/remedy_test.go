@@ -1,6 +1,7 @@
 package remedy
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -98,6 +99,67 @@ func TestChoose(t *testing.T) {
 				t.Errorf("got %q, %d holds, want %q, %d", got, len(n.Holds), test.want, test.holds)
 			}
 		})
+	}
+}
+
+// A reset is for the faults of its own row, a reboot has the effects of all.
+func TestFaultsOfRemedy(t *testing.T) {
+	t.Parallel()
+	service, reset, boot := failed("file.test", checks.NoRemedy, checks.Device{}), failed("gpu.recovery.reset", checks.ResetGPU, gpu3), failed("gpu.recovery.reboot", checks.RebootNode, gpu5)
+	for want, results := range map[int][]event.Result{1: {service, reset}, 3: {service, reset, boot}} {
+		if n := Choose(site(t, ladder), nil, results, Record{}, now); len(n.Faults) != want {
+			t.Errorf("%s for %v, want %d faults", n.Do, n.Faults, want)
+		}
+	}
+}
+
+func TestStillThere(t *testing.T) {
+	t.Parallel()
+	fault := Fault{Code: "gpu.xid.79", Device: gpu3, Check: "check_gpu_xid"}
+	result := func(code string, severity checks.Severity, d checks.Device, check string) event.Result {
+		return event.Result{Code: code, Severity: severity, Device: d, Check: check, Message: check + ":  bad"}
+	}
+	for name, test := range map[string]struct {
+		results []event.Result
+		want    string
+		unknown bool
+	}{
+		"passes":              {[]event.Result{result("", checks.OK, checks.Device{}, "check_gpu_xid")}, "", false},
+		"fails":               {[]event.Result{result("gpu.xid.79", checks.Fail, gpu3, "check_gpu_xid")}, "afterwards check_gpu_xid:  bad", false},
+		"a strike":            {[]event.Result{result("gpu.xid.79", checks.Warn, gpu3, "check_gpu_xid")}, "afterwards check_gpu_xid:  bad", false},
+		"another GPU":         {[]event.Result{result("gpu.xid.79", checks.Fail, gpu5, "check_gpu_xid")}, "", false},
+		"unknown":             {[]event.Result{result("probe.died", checks.Unknown, checks.Device{}, "check_gpu_xid")}, "afterwards check_gpu_xid had no result", true},
+		"the check is gone":   {[]event.Result{result("", checks.OK, checks.Device{}, "check_gpu_count")}, "afterwards check_gpu_xid had no result", true},
+		"stopped before that": {nil, "afterwards check_gpu_xid had no result", true},
+	} {
+		err := StillThere(&event.Event{Results: test.results}, []*Attempt{{Fault: fault}})
+		got := ""
+		if err != nil {
+			got = err.Error()
+		}
+		if got != test.want || errors.As(err, new(UnknownError)) != test.unknown {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+func TestSurvived(t *testing.T) {
+	t.Parallel()
+	for boot, want := range map[string]bool{"": false, "now": false, "before": true} {
+		if got := (&Record{Boot: boot}).Survived("now"); got != want {
+			t.Errorf("boot %q: %v, want %v", boot, got, want)
+		}
+	}
+	if (&Record{Boot: "before"}).Survived("") {
+		t.Error("without a boot ID nothing is known")
+	}
+	for do, command := range map[string]bool{conf.RebootNode: false, conf.PowerCycle: true, conf.RestartApp: true} {
+		if why := (Facts{Ours: true, Empty: true, Forgetful: true}).Against(do, command); !strings.HasPrefix(why, "the record of remedies") {
+			t.Errorf("%s: %q", do, why)
+		}
+	}
+	if why := (Facts{Ours: true, Empty: true, Forgetful: true}).Against(conf.ResetGPU, false); why != "" {
+		t.Errorf("a reset needs no boot: %q", why)
 	}
 }
 

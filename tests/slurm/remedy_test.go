@@ -46,6 +46,13 @@ func (n *Node) tried(number int) (do, failed string) {
 	return last.Do, last.Error
 }
 
+// outlivedBoot lets the record of remedies be that of an earlier boot.
+func (n *Node) outlivedBoot() {
+	n.c.t.Helper()
+	n.c.mkdir("nodes/" + n.Name + "/past/" + n.Name)
+	n.c.write("nodes/"+n.Name+"/past/"+n.Name+"/remedies.json", []byte(`{"version":1,"boot":"an earlier one"}`), 0o600)
+}
+
 // program puts a shell script into the node's /etc/nhc/bin, which is first in the PATH of its runs.
 func (n *Node) program(name, text string) {
 	n.c.t.Helper()
@@ -76,6 +83,7 @@ func TestRemedyReboot(t *testing.T) {
 	for _, n := range c.Nodes {
 		n.useOwnPrograms("")
 		n.program("reboot", "")
+		n.outlivedBoot()
 		n.write("nhc.toml", "[remedy.boot]\ndo = \"reboot-node\"\ncodes = [\"file.test\"]\n")
 	}
 	c.up()
@@ -167,6 +175,7 @@ esac`)
 	service.write("nhc.toml", "[remedy.sssd]\ndo = \"restart-app\"\ncodes = [\"file.test\"]\nservices = [\"sssd\"]\n")
 	service.program("systemctl", "touch /etc/nhc/ok")
 	program.useOwnPrograms("")
+	program.outlivedBoot()
 	program.write("nhc.toml", "[remedy.own]\ndo = \"power-cycle\"\ncodes = [\"file.test\"]\ncommand = [\"/etc/nhc/bin/own\", \"now\"]\n")
 	program.program("own", "cat >/etc/nhc/event; exit 7")
 	watched.useOwnPrograms("MODE=observe\n")

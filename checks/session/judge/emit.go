@@ -243,13 +243,14 @@ func (j *Judge) cause() slurm.Cause {
 }
 
 func (j *Judge) markOnline() {
+	if j.keepOut != "" { // also without a cause in the memory, which a boot has emptied
+		j.n.Log.Write(fmt.Sprintf("nhc-gpu:  node %s is not resumed: all checks pass, %s", j.n.Name, j.keepOut))
+		return
+	}
 	pass := session.Pass{Plan: j.files.Plan, Files: []string{j.n.Set.Get("CONFFILE"), j.files.TablesFile()}, Paths: j.files.Paths, Unanswered: j.unanswered, Drill: j.drill != nil}
 	lacks := func(m slurm.Mark) string {
 		if j.results.struck() {
 			return "and a fault has a strike in this run"
-		}
-		if j.remedies != nil && len(j.remedies.Open()) > 0 {
-			return "and the checks after " + j.remedies.Open()[0].Do + " have not run"
 		}
 		return cmp.Or(pass.Lacks(m.Cause), j.ledger.waits(j.files.Config, j.files.Plan, m))
 	}

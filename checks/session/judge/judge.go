@@ -26,6 +26,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/conf/spell"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // Judge passes the results of a run to its fold, and carries out the fold's events. It is a
@@ -44,7 +45,8 @@ type Judge struct {
 	after   []verdict.Event // events for the time after the shell has run the site's helper
 	drill   *session.Drill  // nil: no rehearsal is under way
 
-	remedies *remedy.Record // nil: the site permits none, or its record cannot be read
+	remedies *remedy.Record // nil: the site permits none, or its record cannot be used
+	keepOut  string         // why a healthy run does not resume the node, "" if it does
 
 	current    *plan.Step // the present step, or the last one
 	unanswered session.Unanswered
@@ -337,11 +339,19 @@ func (j *Judge) addHolds() {
 		return
 	}
 	record, err := node.Remedies(j.n)
+	if err == nil && record.Boot == "" { // so that a later boot shows whether the record outlives it
+		record.Boot = slurm.BootID()
+		err = node.KeepRemedies(j.n, record)
+	}
 	if err != nil {
 		j.n.Warn(err)
+		j.keepOut = "and the record of its remedies cannot be used"
 		return
 	}
 	j.remedies = &record
+	if open := record.Open(); len(open) > 0 {
+		j.keepOut = "and the checks after " + open[0].Do + " have not run"
+	}
 	for i := range record.Holds {
 		h := &record.Holds[i]
 		f := h.Finding()
@@ -361,7 +371,7 @@ func (j *Judge) RemedyDue() bool {
 		return false
 	}
 	held := j.n.Did != nil && j.n.Did.Owner == event.OwnerNHC && j.n.Did.Error == ""
-	return len(j.remedies.Open()) > 0 || held && j.fold.Failed() && len(j.remedies.Holds) == 0
+	return len(j.remedies.Open()) > 0 || j.remedies.Restore != nil || held && j.fold.Failed() && len(j.remedies.Holds) == 0
 }
 
 // Rehearse adds the finding of a drill, if one is under way, to the end of the plan: every check has

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/remedy"
@@ -74,7 +75,7 @@ func HoldRuns(n *Node) (release func(), err error) {
 	case busy != nil:
 		return nil, fmt.Errorf("a health check runs for %s: PID %d", busy.Age.Round(time.Second), busy.PID)
 	}
-	return func() { n.Pool.Unlock(RunLock) }, nil
+	return sync.OnceFunc(func() { n.Pool.Unlock(RunLock) }), nil
 }
 
 // GPUHolders returns the processes that have a device of NVIDIA open: "4711 (python)".

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/remedy"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
@@ -38,13 +40,10 @@ func (r *Repair) resetGPUs(ctx context.Context, next *remedy.Next) error {
 		if id == "" {
 			return fmt.Errorf("%s: neither UUID nor PCI address of the GPU is known", f)
 		}
-		ids = append(ids, id)
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
 	}
-	release, err := node.HoldRuns(r.Node)
-	if err != nil {
-		return err
-	}
-	defer release()
 	before := map[string][]string{}
 	restore := remedy.Restore{Boot: slurm.BootID()}
 	for _, id := range ids {
@@ -122,7 +121,7 @@ func (r *Repair) restore() error {
 	if stopped.Boot != slurm.BootID() { // a boot has started everything
 		*stopped = left
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), maintenance)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var all error
 	for _, id := range stopped.Persistent {
@@ -153,7 +152,7 @@ func (r *Repair) putBack(ctx context.Context, ids []string, before map[string][]
 		}
 		for i, name := range gpuModes {
 			was := before[id][i]
-			if now[i] == was {
+			if now[i] == was || strings.HasPrefix(was, "[") || name == "persistence_mode" { // "[N/A]": unknown before the reset
 				continue
 			}
 			switch name {

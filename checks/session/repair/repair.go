@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/syslog"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -39,7 +40,7 @@ func New(n *node.Node, rows []conf.Remedy, self string) (*Repair, error) {
 		return nil, err
 	}
 	for _, e := range list {
-		if (e.Context == conf.HealthCheck || e.Context == conf.Manual) && r.Last == nil {
+		if e.Context == conf.HealthCheck && r.Last == nil {
 			r.Last = e
 		}
 	}
@@ -57,7 +58,7 @@ func (r *Repair) Choose(now time.Time) (next remedy.Next, against string, err er
 		return remedy.Next{Why: "no health check has run on this node"}, "", nil
 	}
 	next = remedy.Choose(r.Rows, r.platforms(), r.Last.Results, r.Record, now)
-	if next.Why != "" {
+	if next.Why != "" && next.Holds == nil {
 		return next, "", nil
 	}
 	facts := remedy.Facts{Age: now.Sub(r.Last.Time), OtherBoot: r.Last.Boot != slurm.BootID(), Observe: r.Set.Observes(), Drill: next.Drill}
@@ -66,13 +67,15 @@ func (r *Repair) Choose(now time.Time) (next remedy.Next, against string, err er
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 6*slurm.DefaultDeadline)
 	defer cancel()
-	p, err := slurm.AskPatient(ctx, r.Controller(), maintenance)
+	limits := slurm.Guard{RepairPartition: r.Guard.RepairPartition, RepairCluster: r.Guard.RepairCluster}
+	p, err := slurm.AskPatient(ctx, r.Controller(), limits, maintenance)
 	if err != nil {
 		return next, "", err
 	}
 	facts.Ours, facts.State, facts.Reason, facts.Order = p.Ours, p.Node.State.Text, p.Node.Reason, p.Node.State.Order
 	facts.Empty, facts.Jobs = len(p.Jobs) == 0, strings.Join(p.Jobs, ", ")
 	facts.Maintenance, facts.Repair, facts.NoReboot = p.Maintenance, p.Full, p.NoReboot
+	facts.Forgetful = !r.Record.Survived(slurm.BootID())
 	return next, facts.Against(next.Do, next.Command != nil), nil
 }
 
@@ -93,8 +96,13 @@ func (r *Repair) platforms() (names []string) {
 	return names
 }
 
-// Run goes on with the remedy that is under way, or carries out the one that is due, and returns what
-// it did in one line.
+// spread is the longest wait before a remedy: slurmd starts the health checks of all nodes in the same
+// moment, and each counts the others that are in repair.
+const spread = 10 * time.Second
+
+// Run goes on with the remedy that is under way, or carries out the one that is due, and returns its
+// result in one line. While it acts no health check of slurmd runs: that could return the node, and
+// would open its GPUs.
 func (r *Repair) Run(now time.Time) (did string, err error) {
 	if err := r.restore(); err != nil { // an earlier process has ended in the middle
 		r.Warn(err)
@@ -103,35 +111,66 @@ func (r *Repair) Run(now time.Time) (did string, err error) {
 		return r.finish(open, now)
 	}
 	next, against, err := r.Choose(now)
-	switch {
-	case err != nil:
+	if did := waits(&next, against); err != nil || did != "" {
+		return did, err
+	}
+	time.Sleep(rand.N(spread))
+	release, err := node.HoldRuns(r.Node)
+	if err != nil {
 		return "", err
-	case next.Holds != nil && !next.Drill:
-		r.Record.Holds = append(r.Record.Holds, next.Holds...)
-		err := node.KeepRemedies(r.Node, r.Record)
-		ctx, cancel := context.WithTimeout(context.Background(), maintenance)
-		defer cancel()
-		if noted := slurm.AddToReason(ctx, r.Controller(), slurm.HeldForRMA); !errors.Is(noted, slurm.ErrNotOurs) {
-			err = errors.Join(err, noted)
+	}
+	defer release()
+	next, against, err = r.Choose(now) // a person or a job can have come
+	if did := waits(&next, against); err != nil || did != "" {
+		return did, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), maintenance)
+	defer cancel()
+	if next.Holds != nil {
+		return r.hold(ctx, next.Holds, next.Why)
+	}
+	boot := next.Do == conf.RebootNode && next.Command == nil // Slurm notes it
+	if !boot {
+		if err := slurm.NoteRepair(ctx, r.Controller(), next.Do); err != nil {
+			return "", err
 		}
-		return r.report("%s: %s", slurm.HeldForRMA, next.Why), err
-	case next.Why != "":
-		return "no remedy: " + next.Why, nil
-	case against != "":
-		return fmt.Sprintf("%s waits: %s", next.Do, against), nil
 	}
 	r.Record.Begin(next.Name, next.Do, next.Faults, slurm.BootID(), now)
 	if err := node.KeepRemedies(r.Node, r.Record); err != nil {
 		return "", err // without the record the tries would never end
 	}
 	r.report("%s for %s: begins", next.Do, names(next.Faults))
-	if err := r.act(&next); err != nil {
-		return r.end(r.Record.Open(), err)
+	err = r.act(ctx, &next)
+	switch {
+	case err != nil && !(boot && slurm.Unanswered(err)): // otherwise slurmctld can have accepted it
+		return r.end(ctx, r.Record.Open(), err)
+	case boots(next.Do):
+		return fmt.Sprintf("%s for %s: waits for the boot", next.Do, names(next.Faults)), err
 	}
-	if boots(next.Do) {
-		return fmt.Sprintf("%s for %s: waits for the boot", next.Do, names(next.Faults)), nil
-	}
+	release()
 	return r.finish(r.Record.Open(), now)
+}
+
+// waits returns why there is no remedy now, "" if there is one.
+func waits(next *remedy.Next, against string) string {
+	switch {
+	case next.Why != "" && (next.Holds == nil || next.Drill):
+		return "no remedy: " + next.Why
+	case against != "" && next.Holds != nil:
+		return "no remedy: " + against
+	case against != "":
+		return fmt.Sprintf("%s waits: %s", next.Do, against)
+	}
+	return ""
+}
+
+// hold ends the tries: only a person returns the node.
+func (r *Repair) hold(ctx context.Context, holds []remedy.Hold, why string) (did string, err error) {
+	if err := slurm.AddToReason(ctx, r.Controller(), slurm.HeldForRMA); err != nil {
+		return "", err // the next health check tries again
+	}
+	r.Record.Holds = append(r.Record.Holds, holds...)
+	return r.report("%s: %s", slurm.HeldForRMA, why), node.KeepRemedies(r.Node, r.Record)
 }
 
 // boots reports whether a remedy ends with a boot.
@@ -156,73 +195,92 @@ func (r *Repair) row(a *remedy.Attempt) conf.Remedy {
 }
 
 // act carries out a remedy.
-func (r *Repair) act(next *remedy.Next) error {
-	ctx, cancel := context.WithTimeout(context.Background(), next.Timeout)
+func (r *Repair) act(ctx context.Context, next *remedy.Next) error {
+	ctx, cancel := context.WithTimeout(ctx, next.Timeout)
 	defer cancel()
-	if next.Do == conf.RebootNode && next.Command == nil {
-		return slurm.Reboot(ctx, r.Controller(), next.Verify != nil)
-	}
-	if err := slurm.NoteRepair(ctx, r.Controller(), next.Do); err != nil {
-		return err
-	}
 	switch {
 	case next.Command != nil:
 		return r.exec(ctx, next.Command, append(r.Last.Line(), '\n'))
+	case next.Do == conf.RebootNode:
+		return slurm.Reboot(ctx, r.Controller(), next.Verify != nil)
 	case next.Do == conf.ResetGPU:
 		return r.resetGPUs(ctx, next)
-	default:
-		for _, service := range next.Services {
-			if err := r.exec(ctx, []string{"systemctl", "restart", service}, nil); err != nil {
-				return err
-			}
-		}
-		return nil
 	}
+	for _, service := range next.Services {
+		if err := r.exec(ctx, []string{"systemctl", "restart", service}, nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// finish judges attempts: a remedy that ends with a boot waits for it, then the checks that found the
-// faults, and those that the site names, must pass.
+// finish judges attempts: a remedy that ends with a boot waits for it, then a run of the checks must no
+// longer find the faults, and the lines that the site names must pass.
 func (r *Repair) finish(open []*remedy.Attempt, now time.Time) (did string, err error) {
 	first := open[0]
 	row := r.row(first)
-	if boots(first.Do) && first.Boot == slurm.BootID() {
-		if age := now.Sub(first.Begin); age < row.Timeout {
-			return fmt.Sprintf("%s for %s: waits for the boot since %s", first.Do, first.Fault, age.Round(time.Second)), nil
-		}
-		return r.end(open, fmt.Errorf("no boot within %s", row.Timeout))
-	}
-	lines := slices.Clone(row.Verify)
-	for _, a := range open {
-		if a.Line != "" && !slices.Contains(lines, a.Line) {
-			lines = append(lines, a.Line)
-		}
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), maintenance)
 	defer cancel()
-	for _, line := range lines {
+	age := now.Sub(first.Begin)
+	if boots(first.Do) && first.Boot == slurm.BootID() {
+		if age < row.Timeout {
+			return fmt.Sprintf("%s for %s: waits for the boot since %s", first.Do, first.Fault, age.Round(time.Second)), nil
+		}
+		return r.end(ctx, open, fmt.Errorf("no boot within %s", row.Timeout))
+	}
+	found, err := r.check(ctx)
+	if err == nil {
+		err = remedy.StillThere(found, open)
+	}
+	switch {
+	case errors.As(err, new(remedy.UnknownError)) && age < row.Timeout+remedy.Oldest: // the next health check asks again
+		return fmt.Sprintf("%s for %s: %v", first.Do, first.Fault, err), nil
+	case err != nil:
+		return r.end(ctx, open, err)
+	}
+	for _, line := range row.Verify {
 		if out, err := r.output(ctx, []string{r.Self, "-e", line}, nil); err != nil {
-			return r.end(open, fmt.Errorf("afterwards %s: %w%s", line, err, checks.Before(": ", out, "")))
+			err = fmt.Errorf("%s: %w%s", line, err, checks.Before(": ", out, ""))
+			hold := remedy.Hold{Fault: first.Fault, Since: now.UTC().Truncate(time.Second), Tried: []string{first.Do + " and " + line}}
+			_, held := r.hold(ctx, []remedy.Hold{hold}, err.Error())
+			did, end := r.end(ctx, open, err)
+			return did, errors.Join(held, end)
 		}
 	}
-	return r.end(open, nil)
+	return r.end(ctx, open, nil)
+}
+
+// check runs the checks of the node, which marks nothing, and returns its event.
+func (r *Repair) check(ctx context.Context) (*event.Event, error) {
+	began := time.Now()
+	if _, err := r.output(ctx, []string{r.Self, "-a", "MARK_OFFLINE=0"}, nil); err != nil && !errors.As(err, new(*failure)) {
+		return nil, err
+	}
+	list, err := outputs.Last(r.Node)
+	for _, e := range list {
+		if e.Context == conf.Manual && !e.Time.Before(began.Truncate(time.Second)) {
+			return e, nil
+		}
+	}
+	return nil, remedy.UnknownError{Err: errors.Join(errors.New("the checks after it left no result"), err)}
 }
 
 // end stores the result of attempts. After success a health check returns the node.
-func (r *Repair) end(open []*remedy.Attempt, failed error) (did string, err error) {
+func (r *Repair) end(ctx context.Context, open []*remedy.Attempt, failed error) (did string, err error) {
 	var faults []remedy.Fault
 	do := open[0].Do
+	if len(r.Record.Holds) == 0 {
+		if err = slurm.AddToReason(ctx, r.Controller(), ""); errors.Is(err, slurm.ErrNotOurs) {
+			err = nil
+		}
+	}
 	for _, a := range open {
 		if a.Done = true; failed != nil {
 			a.Error = failed.Error()
 		}
 		faults = append(faults, a.Fault)
 	}
-	err = node.KeepRemedies(r.Node, r.Record)
-	ctx, cancel := context.WithTimeout(context.Background(), maintenance)
-	defer cancel()
-	if noted := slurm.AddToReason(ctx, r.Controller(), ""); !errors.Is(noted, slurm.ErrNotOurs) {
-		err = errors.Join(err, noted)
-	}
+	err = errors.Join(err, node.KeepRemedies(r.Node, r.Record))
 	if failed != nil {
 		return r.report("%s for %s: failed: %v", do, names(faults), failed), err
 	}

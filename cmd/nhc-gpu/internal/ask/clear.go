@@ -180,6 +180,8 @@ func clearRemedies(words []string, all bool) error {
 		return options.Wrong{Err: fmt.Errorf("--all clears everything: surplus argument %q", words[0])}
 	case len(words) > 1:
 		return options.Wrong{Err: fmt.Errorf("surplus argument %q: want a device or a code", words[1])}
+	case slices.Contains(words, ""):
+		return options.Wrong{Err: errors.New("the argument is empty: want a device or a code, or --all")}
 	case !all && len(words) == 0:
 		if goOn, err := confirm("Clear all tries of remedies and the hold?"); err != nil {
 			return options.Wrong{Err: errors.New("clear --remedy without a device or a code clears all of them: add --all to do that")}
@@ -193,6 +195,9 @@ func clearRemedies(words []string, all bool) error {
 		return err
 	}
 	defer r.Close()
+	if err := node.BeginRepair(r.Node); err != nil {
+		return fmt.Errorf("clear --remedy: %w: try again when it has ended", err)
+	}
 	record, err := node.Remedies(r.Node)
 	if err != nil {
 		return err
