@@ -204,6 +204,17 @@ esac`)
 		t.Errorf("remedy %q, error %q, want a restart that helped", do, failed)
 	}
 	service.WaitState("idle", soon)
+	// The fault is gone, but a check that the site names fails.
+	service.write("nhc.toml", "[remedy.sssd]\ndo = \"restart-app\"\ncodes = [\"file.test\"]\nservices = [\"sssd\"]\nverify = [\"check_file_test -f /etc/nhc/never\"]\n")
+	service.Remove("ok")
+	service.WaitReason("drain", "NHC: /etc/nhc/ok held for RMA: reseat or RMA (check_file_test) [remedy.hold]", 2*soon)
+	if _, failed := service.tried(2); !strings.Contains(failed, "check_file_test -f /etc/nhc/never") {
+		t.Errorf("the second restart has error %q, want the failed check", failed)
+	}
+	if out, err := service.Try(binDir+"/nhc-gpu", "clear", "--remedy", "--all"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	service.WaitState("idle", soon)
 
 	program.Remove("ok")
 	for i := 1; i <= 2; i++ {

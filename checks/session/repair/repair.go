@@ -170,7 +170,10 @@ func (r *Repair) hold(ctx context.Context, holds []remedy.Hold, why string) (did
 		return "", err // the next health check tries again
 	}
 	r.Record.Holds = append(r.Record.Holds, holds...)
-	return r.report("%s: %s", slurm.HeldForRMA, why), node.KeepRemedies(r.Node, r.Record)
+	if err := node.KeepRemedies(r.Node, r.Record); err != nil {
+		r.Warn(err)
+	}
+	return r.report("%s: %s", slurm.HeldForRMA, why), nil
 }
 
 // boots reports whether a remedy ends with a boot.
@@ -243,6 +246,9 @@ func (r *Repair) finish(open []*remedy.Attempt, now time.Time) (did string, err 
 			err = fmt.Errorf("%s: %w%s", line, err, checks.Before(": ", out, ""))
 			hold := remedy.Hold{Fault: first.Fault, Since: now.UTC().Truncate(time.Second), Tried: []string{first.Do + " and " + line}}
 			_, held := r.hold(ctx, []remedy.Hold{hold}, err.Error())
+			if held != nil { // nothing else would keep the node out of service
+				r.Record.Holds = append(r.Record.Holds, hold)
+			}
 			did, end := r.end(ctx, open, err)
 			return did, errors.Join(held, end)
 		}
