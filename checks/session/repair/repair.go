@@ -35,17 +35,23 @@ type Repair struct {
 // New returns the repair of a node by the events and the record that are stored.
 func New(n *node.Node, rows []conf.Remedy, self string) (*Repair, error) {
 	r := &Repair{Node: n, Rows: rows, Self: self}
-	list, err := outputs.Last(n)
+	return r, r.look()
+}
+
+// look reads the last event and the record.
+func (r *Repair) look() error {
+	list, err := outputs.Last(r.Node)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	r.Last = nil
 	for _, e := range list {
 		if e.Context == conf.HealthCheck && r.Last == nil {
 			r.Last = e
 		}
 	}
-	r.Record, err = node.Remedies(n)
-	return r, err
+	r.Record, err = node.Remedies(r.Node)
+	return err
 }
 
 // maintenance is how long before a reservation for maintenance no remedy begins: longer than the
@@ -120,7 +126,10 @@ func (r *Repair) Run(now time.Time) (did string, err error) {
 		return "", err
 	}
 	defer release()
-	next, against, err = r.Choose(now) // a person or a job can have come
+	if err := r.look(); err != nil { // the fault can be gone
+		return "", err
+	}
+	next, against, err = r.Choose(time.Now()) // a person or a job can have come
 	if did := waits(&next, against); err != nil || did != "" {
 		return did, err
 	}
@@ -136,8 +145,8 @@ func (r *Repair) Run(now time.Time) (did string, err error) {
 		}
 	}
 	r.Record.Begin(next.Name, next.Do, next.Faults, slurm.BootID(), now)
-	if err := node.KeepRemedies(r.Node, r.Record); err != nil {
-		return "", err // without the record the tries would never end
+	if err := node.KeepRemedies(r.Node, r.Record); err != nil { // without the record the tries would never end
+		return "", errors.Join(err, slurm.AddToReason(ctx, r.Controller(), ""))
 	}
 	r.report("%s for %s: begins", next.Do, names(next.Faults))
 	err = r.act(ctx, &next)
