@@ -28,8 +28,8 @@ type Patient struct {
 	NoReboot    bool     // slurm.conf has no RebootProgram
 }
 
-// AskPatient asks about the node. A reservation for maintenance counts from that long before it begins.
-func AskPatient(ctx context.Context, c *Controller, limits Guard, before time.Duration) (p Patient, err error) {
+// AskPatient asks about the node, which is drained for a drill or for a fault. A reservation for maintenance counts from that long before it begins.
+func AskPatient(ctx context.Context, c *Controller, limits Guard, before time.Duration, drill bool) (p Patient, err error) {
 	m, err := c.recall()
 	if err != nil {
 		return p, err
@@ -39,7 +39,10 @@ func AskPatient(ctx context.Context, c *Controller, limits Guard, before time.Du
 	}
 	p.Node.Foreign = m.isForeign(p.Node.Reason)
 	held := p.Node.State.Class == Drained || p.Node.State.Held
-	p.Ours = held && p.Node.owner() == ours && !isDrill(p.Node.Reason)
+	p.Ours = held && p.Node.owner() == ours && isDrill(p.Node.Reason) == drill
+	if c.Settings.Policy.Fails && p.Node.State.Order == failOrder() { // our drains set it
+		p.Node.State.Order = ""
+	}
 	if p.Jobs, err = ask(ctx, c, "list the jobs of node "+c.Node, c.Settings.jobsArgv, func(out []byte) ([]string, error) { return strings.Fields(string(out)), nil }); err != nil {
 		return p, err
 	}

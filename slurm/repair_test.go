@@ -30,6 +30,7 @@ func TestAskPatient(t *testing.T) {
 		"free":                   {func(*fake) {}, func(*Patient) {}},
 		"a person's drain":       {func(f *fake) { f.reason = "alice: disk" }, func(p *Patient) { p.Ours = false }},
 		"another NHC's drain":    {func(f *fake) { f.reason = "NHC: something else" }, func(p *Patient) { p.Ours = false }},
+		"a drill":                {func(f *fake) { f.reason = "NHC: [drill] x" }, func(p *Patient) { p.Ours = false }},
 		"in service":             {func(f *fake) { f.state, f.reason = "IDLE", "" }, func(p *Patient) { p.Ours = false }},
 		"Slurm's addition":       {func(f *fake) { f.reason += " : reboot issued" }, func(*Patient) {}},
 		"jobs":                   {func(f *fake) { f.jobs = "7\n8_1\n" }, func(p *Patient) { p.Jobs = []string{"7", "8_1"} }},
@@ -55,7 +56,7 @@ func TestAskPatient(t *testing.T) {
 			c, f := patient(t)
 			c.Now = func() time.Time { return now }
 			test.change(f)
-			got, err := AskPatient(t.Context(), c, defaults, 2*time.Hour)
+			got, err := AskPatient(t.Context(), c, defaults, 2*time.Hour, false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -68,7 +69,7 @@ func TestAskPatient(t *testing.T) {
 	}
 	c, f := patient(t)
 	f.on = always(refused, "jobs")
-	if _, err := AskPatient(t.Context(), c, defaults, time.Hour); err == nil || !strings.Contains(err.Error(), "list the jobs of node gpu01") {
+	if _, err := AskPatient(t.Context(), c, defaults, time.Hour, false); err == nil || !strings.Contains(err.Error(), "list the jobs of node gpu01") {
 		t.Errorf("%v: want an error, since the jobs are unknown", err)
 	}
 }

@@ -53,15 +53,22 @@ type Attempt struct {
 	Do    string    `json:"do"`
 	Begin time.Time `json:"begin"` // UTC
 	Boot  string    `json:"boot"`  // in which it was begun
-	Done  bool      `json:"done"`  // its result is known
+	Drill bool      `json:"drill,omitempty"`
+	Done  bool      `json:"done"` // its result is known
 	Error string    `json:"error,omitempty"`
 }
 
 // Restore is the state before the reset of GPUs. It is stored before anything is stopped.
 type Restore struct {
-	Boot       string   `json:"boot"` // in which it was stopped
-	Services   []string `json:"services,omitempty"`
-	Persistent []string `json:"persistent,omitempty"` // UUIDs or addresses of GPUs in persistence mode
+	Boot     string   `json:"boot"` // of that state
+	Services []string `json:"services,omitempty"`
+	GPUs     []Modes  `json:"gpus,omitempty"`
+}
+
+// Modes are the settings of a GPU that a reset loses.
+type Modes struct {
+	GPU    string   `json:"gpu"` // UUID, or PCI address
+	Values []string `json:"values"`
 }
 
 // Hold is a fault that the remedies have not repaired.
@@ -69,12 +76,17 @@ type Hold struct {
 	Fault
 
 	Since time.Time `json:"since"`
-	Tried []string  `json:"tried"` // in the order of their first try
+	Tried []string  `json:"tried,omitempty"` // in the order of their first try
+	Why   string    `json:"why,omitempty"`   // another cause of the hold
 }
 
 // Finding returns the finding of a hold.
 func (h *Hold) Finding() checks.Finding {
 	f := checks.Finding{Code: HoldCode, Severity: checks.Fail, Device: h.Device, Remedy: checks.ReseatOrRMA, Check: h.Check}
+	if h.Why != "" {
+		f.Remedy = checks.NoRemedy
+		return f.Phrase(h.Check, "%s: repair the node, then run nhc-gpu clear --remedy", h.Why)
+	}
 	return f.Phrase(h.Check, "%s has returned after %s: replace the part, then run nhc-gpu clear --remedy", h.Code, strings.Join(h.Tried, ", "))
 }
 
@@ -95,11 +107,11 @@ func Parse(data []byte) (r Record, err error) {
 // keepAttempts is how long attempts are stored: the longest window.
 const keepAttempts = 90 * 24 * time.Hour
 
-// Begin adds attempts for faults, and drops those that no window covers.
-func (r *Record) Begin(name, do string, faults []Fault, boot string, now time.Time) {
+// Begin adds the attempts of a remedy, and drops those that no window covers.
+func (r *Record) Begin(n *Next, boot string, now time.Time) {
 	r.Attempts = slices.DeleteFunc(r.Attempts, func(a Attempt) bool { return a.Done && now.Sub(a.Begin) > keepAttempts })
-	for _, f := range faults {
-		r.Attempts = append(r.Attempts, Attempt{Fault: f, Name: name, Do: do, Begin: now.UTC().Truncate(time.Second), Boot: boot})
+	for _, f := range n.Faults {
+		r.Attempts = append(r.Attempts, Attempt{Fault: f, Name: n.Name, Do: n.Do, Drill: n.Drill, Begin: now.UTC().Truncate(time.Second), Boot: boot})
 	}
 }
 
@@ -261,7 +273,7 @@ func firstLeft(ladder []conf.Remedy, fault Fault, r Record, now time.Time) (row 
 	for i := range ladder {
 		n := 0
 		for _, a := range r.Attempts {
-			if a.Do == ladder[i].Do && a.is(fault) && now.Sub(a.Begin) < ladder[i].Window {
+			if a.Do == ladder[i].Do && !a.Drill && a.is(fault) && now.Sub(a.Begin) < ladder[i].Window {
 				n++
 			}
 		}

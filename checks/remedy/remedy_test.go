@@ -59,6 +59,13 @@ func tries(code string, d checks.Device, do ...string) (list []Attempt) {
 	return list
 }
 
+func inDrill(list []Attempt) []Attempt {
+	for i := range list {
+		list[i].Drill = true
+	}
+	return list
+}
+
 func TestChoose(t *testing.T) {
 	t.Parallel()
 	reset, boot := failed("gpu.recovery.reset", checks.ResetGPU, gpu3), failed("gpu.recovery.reboot", checks.RebootNode, gpu5)
@@ -86,6 +93,7 @@ func TestChoose(t *testing.T) {
 		"tried twice: the next":              {results: []event.Result{reset}, attempts: tries(reset.Code, gpu3, "reset-gpu", "reset-gpu"), want: "reboot-node"},
 		"another GPU's tries":                {results: []event.Result{reset}, attempts: tries(reset.Code, gpu5, "reset-gpu", "reset-gpu"), want: "reset-gpu"},
 		"another code's tries":               {results: []event.Result{reset}, attempts: tries("gpu.xid.95", gpu3, "reset-gpu", "reset-gpu"), want: "reset-gpu"},
+		"tried in drills":                    {results: []event.Result{reset}, attempts: inDrill(tries(reset.Code, gpu3, "reset-gpu", "reset-gpu")), want: "reset-gpu"},
 		"all tried":                          {results: []event.Result{reset}, attempts: tries(reset.Code, gpu3, "reset-gpu", "reset-gpu", "reboot-node", "reboot-node"), want: "gpu.recovery.reset of gpu3 0000:13:00.0: 2 x reset-gpu, 2 x reboot-node did not help", holds: 1},
 		"one is used up, another is not":     {results: []event.Result{boot, reset}, attempts: tries(boot.Code, gpu5, "reboot-node", "reboot-node"), want: "gpu.recovery.reboot of gpu5 0000:15:00.0: 2 x reboot-node did not help", holds: 1},
 		"the last one is for a code":         {results: []event.Result{failed("gpu.xid.79", checks.RebootNode, gpu3)}, attempts: tries("gpu.xid.79", gpu3, "reboot-node", "reboot-node"), want: "power-cycle"},
@@ -209,7 +217,10 @@ func TestAgainst(t *testing.T) {
 func TestRecord(t *testing.T) {
 	t.Parallel()
 	var r Record
-	r.Begin("reset", "reset-gpu", []Fault{{Code: "a.b", Device: gpu3}, {Code: "c.d", Device: gpu5}}, "boot", now)
+	reset := func(faults ...Fault) *Next {
+		return &Next{Remedy: conf.Remedy{Name: "reset", Do: conf.ResetGPU}, Faults: faults}
+	}
+	r.Begin(reset(Fault{Code: "a.b", Device: gpu3}, Fault{Code: "c.d", Device: gpu5}), "boot", now)
 	if len(r.Open()) != 2 {
 		t.Fatalf("%d open, want 2", len(r.Open()))
 	}
@@ -229,9 +240,9 @@ func TestRecord(t *testing.T) {
 	if got := r.Clear(""); len(got) != 1 || len(r.Attempts) != 0 {
 		t.Errorf("cleared %v, left %+v", got, r)
 	}
-	r.Begin("reset", "reset-gpu", []Fault{{Code: "a.b"}}, "boot", now)
+	r.Begin(reset(Fault{Code: "a.b"}), "boot", now)
 	r.Attempts[0].Done = true
-	if r.Begin("reset", "reset-gpu", []Fault{{Code: "a.b"}}, "boot", now.Add(91*24*time.Hour)); len(r.Attempts) != 1 {
+	if r.Begin(reset(Fault{Code: "a.b"}), "boot", now.Add(91*24*time.Hour)); len(r.Attempts) != 1 {
 		t.Errorf("%d attempts, want the old one dropped", len(r.Attempts))
 	}
 }
@@ -253,7 +264,11 @@ func TestHoldFinding(t *testing.T) {
 	h := Hold{Fault: Fault{Code: "gpu.xid.79", Device: gpu3, Check: "check_gpu_xid"}, Tried: []string{"2 x reboot-node"}}
 	f := h.Finding()
 	const want = "check_gpu_xid:  gpu.xid.79 has returned after 2 x reboot-node: replace the part, then run nhc-gpu clear --remedy"
-	if f.Message != want || f.Severity != checks.Fail || f.Code != HoldCode {
+	if f.Message != want || f.Severity != checks.Fail || f.Code != HoldCode || f.Remedy != checks.ReseatOrRMA {
+		t.Errorf("%+v", f)
+	}
+	h.Why = "the reboot is gone"
+	if f = h.Finding(); f.Message != "check_gpu_xid:  the reboot is gone: repair the node, then run nhc-gpu clear --remedy" || f.Remedy != checks.NoRemedy {
 		t.Errorf("%+v", f)
 	}
 }

@@ -25,6 +25,8 @@ type Drill struct {
 	// Alone is set if no line of the node has the check: then health checks report the finding in a
 	// step of its own.
 	Alone bool `json:"alone,omitempty"`
+
+	Remedy bool `json:"remedy,omitempty"` // carry out the remedy of the fault, too
 }
 
 // drillVersion is the version of the file. Other versions are not read.

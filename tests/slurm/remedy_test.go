@@ -128,9 +128,18 @@ func TestRemedyReboot(t *testing.T) {
 	}
 	c.Exec("scancel", job) // the node is empty now
 	rebooted(jobs, 1)
+	jobs.WaitRounds(1)
+	c.Update(jobs, "State=RESUME") // a person takes the request back: no other follows
+	jobs.WaitReason("drain", reason+" : held for RMA", 2*soon)
 	jobs.Create("ok")
-	jobs.reboot()
-	jobs.WaitState("idle", 2*soon)
+	jobs.WaitReason("drain", "NHC: /etc/nhc/ok held for RMA (check_file_test) [remedy.hold]", soon)
+	if calls := jobs.calls(); strings.Count(calls, "reboot ") != 1 {
+		t.Errorf("calls %q, want one reboot", calls)
+	}
+	if out, err := jobs.Try(binDir+"/nhc-gpu", "clear", "--remedy", "--all"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	jobs.WaitState("idle", soon)
 
 	n.Remove("ok")
 	rebooted(n, 2)
@@ -168,7 +177,12 @@ func TestRemedyOnNode(t *testing.T) {
 	gpu.write("healthy", fakenvml.Scenario(fakenvml.H100, gpusOfNode))
 	gpu.program("systemctl", "[ \"$4\" != off ] && [ \"$3\" != off ]")
 	gpu.program("nvidia-smi", `case $* in
---query*) if [ -e /etc/nhc/reset ]; then echo Enabled, 700.00, Default, Disabled, Disabled; else echo Enabled, 500.00, Default, Disabled, Disabled; fi ;;
+--query*) pm=Enabled limit=500.00
+  [ ! -e /etc/nhc/off ] || pm=Disabled
+  [ ! -e /etc/nhc/reset ] || limit=700.00
+  echo $pm, $limit, Default, Disabled, Disabled; echo some warning >&2 ;;
+*"-pm 0") touch /etc/nhc/off ;;
+*"-pm 1") rm /etc/nhc/off ;;
 --gpu-reset*) touch /etc/nhc/reset; cp /etc/nhc/healthy `+clusterDir+`/nodes/`+gpu.Name+`/nvml/nvml.scenario ;;
 esac`)
 	service.useOwnPrograms("")
@@ -191,7 +205,7 @@ esac`)
 	id := fakenvml.UUID(3)
 	query := "nvidia-smi --query-gpu=persistence_mode,power.limit,compute_mode,accounting.mode,mig.mode.current --format=csv,noheader,nounits -i " + id + "\n"
 	want := query + "systemctl is-active --quiet nvidia-dcgm\nsystemctl is-active --quiet off\nsystemctl stop nvidia-dcgm\nnvidia-smi -i " + id + " -pm 0\n" +
-		"nvidia-smi --gpu-reset -i " + id + "\nnvidia-smi -i " + id + " -pm 1\nsystemctl start nvidia-dcgm\n" + query + "nvidia-smi -i " + id + " -pl 500.00\n"
+		"nvidia-smi --gpu-reset -i " + id + "\n" + query + "nvidia-smi -i " + id + " -pm 1\nnvidia-smi -i " + id + " -pl 500.00\nsystemctl start nvidia-dcgm\n"
 	if got := gpu.calls(); got != want {
 		t.Errorf("calls\n%s\nwant\n%s", got, want)
 	}
@@ -207,12 +221,37 @@ esac`)
 	// The fault is gone, but a check that the site names fails.
 	service.write("nhc.toml", "[remedy.sssd]\ndo = \"restart-app\"\ncodes = [\"file.test\"]\nservices = [\"sssd\"]\nverify = [\"check_file_test -f /etc/nhc/never\"]\n")
 	service.Remove("ok")
-	service.WaitReason("drain", "NHC: /etc/nhc/ok held for RMA: reseat or RMA (check_file_test) [remedy.hold]", 2*soon)
+	service.WaitReason("drain", "NHC: /etc/nhc/ok held for RMA (check_file_test) [remedy.hold]", 2*soon)
 	if _, failed := service.tried(2); !strings.Contains(failed, "check_file_test -f /etc/nhc/never") {
 		t.Errorf("the second restart has error %q, want the failed check", failed)
 	}
 	if out, err := service.Try(binDir+"/nhc-gpu", "clear", "--remedy", "--all"); err != nil {
 		t.Fatalf("%v: %s", err, out)
+	}
+	service.WaitState("idle", soon)
+
+	// A drill carries out the remedy if a person wants that, and ends with it.
+	service.write("nhc.toml", "[remedy.named]\ndo = \"restart-app\"\ncodes = [\"net.dns\"]\nservices = [\"named\"]\n")
+	calls := service.calls()
+	drill := func(options ...string) {
+		t.Helper()
+		if out, err := service.Try(append([]string{binDir + "/nhc-gpu", "drill", "net.dns.server"}, options...)...); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		service.WaitReason("drain", "NHC: [drill] ", soon)
+	}
+	drill()
+	service.WaitRounds(2)
+	if log := service.remedies(); log.Do != "restart-app" || log.Waits != "a drill is under way: nothing is done" || service.calls() != calls {
+		t.Errorf("in a drill: %+v, calls %q", log, service.calls())
+	}
+	if out, err := service.Try(binDir+"/nhc-gpu", "drill", "--end"); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	service.WaitState("idle", soon)
+	drill("--remedy")
+	if do, failed := service.tried(1); do != "restart-app" || failed != "" || !strings.HasSuffix(service.calls(), "systemctl restart named\n") {
+		t.Errorf("remedy %q, error %q, calls %q, want a restart", do, failed, service.calls())
 	}
 	service.WaitState("idle", soon)
 

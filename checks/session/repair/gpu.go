@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,72 +26,87 @@ var resetStatus = map[int]string{
 	255: "a process or another GPU of its NVLink domain uses it",
 }
 
-// gpuModes are settings of a GPU that a reset loses, by the names of nvidia-smi --query-gpu.
-var gpuModes = []string{"persistence_mode", "power.limit", "compute_mode", "accounting.mode", "mig.mode.current"}
+// gpuModes are the settings of a GPU that a reset loses, by the names of nvidia-smi --query-gpu, and the
+// options that set them. MIG mode would need a further reset.
+var gpuModes = []struct {
+	name   string
+	option string // "": only named
+	value  func(was string) string
+}{
+	{"persistence_mode", "-pm", asNumber},
+	{"power.limit", "-pl", strings.Clone},
+	{"compute_mode", "-c", strings.ToUpper},
+	{"accounting.mode", "-am", asNumber},
+	{"mig.mode.current", "", nil},
+}
 
-// resetGPUs resets the GPUs of faults. What it stops for that is stored first, and started again in any
-// case.
+// asNumber returns nvidia-smi's number for the word that it prints.
+func asNumber(was string) string { return map[bool]string{true: "1", false: "0"}[was == "Enabled"] }
+
+// resetGPUs resets the GPUs of faults. What it stops for that, and the modes, are stored first; they are
+// restored in any case.
 func (r *Repair) resetGPUs(ctx context.Context, next *remedy.Next) error {
+	r.Record.Restore = &remedy.Restore{Boot: slurm.BootID()}
+	restore := r.Record.Restore
 	var ids []string
 	for _, f := range next.Faults {
-		id := f.Device.UUID
-		if id == "" {
-			id = f.Device.PCI
-		}
+		id := cmp.Or(f.Device.UUID, f.Device.PCI)
 		if id == "" {
 			return fmt.Errorf("%s: neither UUID nor PCI address of the GPU is known", f)
 		}
-		if !slices.Contains(ids, id) {
-			ids = append(ids, id)
+		if slices.Contains(ids, id) {
+			continue
 		}
-	}
-	before := map[string][]string{}
-	restore := remedy.Restore{Boot: slurm.BootID()}
-	for _, id := range ids {
-		modes, err := r.modes(ctx, id)
-		if err != nil {
-			return err
-		}
-		if before[id] = modes; modes[0] == "Enabled" {
-			restore.Persistent = append(restore.Persistent, id)
+		ids = append(ids, id)
+		if modes, err := r.modes(ctx, id); err != nil { // a GPU that needs a reset can refuse to answer
+			r.Warn(fmt.Errorf("the modes of the GPU are not restored: %w", err))
+		} else {
+			restore.GPUs = append(restore.GPUs, remedy.Modes{GPU: id, Values: modes})
 		}
 	}
 	for _, service := range next.Services {
-		if _, err := r.output(ctx, []string{"systemctl", "is-active", "--quiet", service}, nil); err == nil {
+		if _, err := r.run(ctx, []string{"systemctl", "is-active", "--quiet", service}, nil); err == nil {
 			restore.Services = append(restore.Services, service)
 		}
 	}
-	r.Record.Restore = &restore
 	if err := node.KeepRemedies(r.Node, r.Record); err != nil {
 		return err
 	}
-	return errors.Join(r.reset(ctx, ids, restore), r.restore(), r.putBack(ctx, ids, before))
+	return errors.Join(r.reset(ctx, ids, restore), r.restore())
 }
 
 // modes returns the values of gpuModes of a GPU.
 func (r *Repair) modes(ctx context.Context, id string) ([]string, error) {
-	argv := []string{"nvidia-smi", "--query-gpu=" + strings.Join(gpuModes, ","), "--format=csv,noheader,nounits", "-i", id}
-	out, err := r.output(ctx, argv, nil)
+	var names []string
+	for _, mode := range gpuModes {
+		names = append(names, mode.name)
+	}
+	argv := []string{"nvidia-smi", "--query-gpu=" + strings.Join(names, ","), "--format=csv,noheader,nounits", "-i", id}
+	o, err := r.run(ctx, argv, nil)
 	if err != nil {
 		return nil, err
 	}
-	modes := strings.Split(out, ", ")
+	line, _, _ := strings.Cut(string(o.Stdout), "\n")
+	modes := strings.Split(strings.TrimSpace(line), ", ")
 	if len(modes) != len(gpuModes) {
-		return nil, fmt.Errorf("run %s: want %d values, got %q", strings.Join(argv, " "), len(gpuModes), out)
+		return nil, fmt.Errorf("run %s: want %d values, got %q", strings.Join(argv, " "), len(gpuModes), line)
 	}
 	return modes, nil
 }
 
-// reset stops what uses the GPUs by the site's permission, and resets them. Persistence mode alone would
-// be a user of the GPU.
-func (r *Repair) reset(ctx context.Context, ids []string, stop remedy.Restore) error {
+// reset stops the services and modes that use the GPUs, and resets them. Persistence mode alone would be
+// a user of the GPU.
+func (r *Repair) reset(ctx context.Context, ids []string, stop *remedy.Restore) error {
 	for _, service := range stop.Services {
-		if err := r.exec(ctx, []string{"systemctl", "stop", service}, nil); err != nil {
+		if _, err := r.run(ctx, []string{"systemctl", "stop", service}, nil); err != nil {
 			return err
 		}
 	}
-	for _, id := range stop.Persistent {
-		if err := r.exec(ctx, []string{"nvidia-smi", "-i", id, "-pm", "0"}, nil); err != nil {
+	for _, gpu := range stop.GPUs {
+		if gpu.Values[0] != "Enabled" {
+			continue
+		}
+		if _, err := r.run(ctx, []string{"nvidia-smi", "-i", gpu.GPU, "-pm", "0"}, nil); err != nil {
 			return err
 		}
 	}
@@ -101,8 +117,7 @@ func (r *Repair) reset(ctx context.Context, ids []string, stop remedy.Restore) e
 	if len(holders) > 0 {
 		return fmt.Errorf("processes use the GPUs: %s; a service among them belongs into services of [remedy.NAME]", strings.Join(holders, ", "))
 	}
-	argv := []string{"nvidia-smi", "--gpu-reset", "-i", strings.Join(ids, ",")}
-	err = r.exec(ctx, argv, nil)
+	_, err = r.run(ctx, []string{"nvidia-smi", "--gpu-reset", "-i", strings.Join(ids, ",")}, nil)
 	var f *failure
 	if errors.As(err, &f) && resetStatus[f.Status] != "" {
 		return fmt.Errorf("%s: %w", resetStatus[f.Status], err)
@@ -110,63 +125,61 @@ func (r *Repair) reset(ctx context.Context, ids []string, stop remedy.Restore) e
 	return err
 }
 
-// restore starts the services and modes that the reset of a GPU has stopped, and forgets them. Those
-// that cannot be started are tried again before the next remedy of this boot.
+// restoreLimit bounds the commands of a restoration together: a broken GPU can hang nvidia-smi.
+const restoreLimit = 2 * time.Minute
+
+// restore sets the modes and starts the services as they were before the reset of a GPU, and forgets
+// them. Those that fail are tried again before the next remedy of this boot.
 func (r *Repair) restore() error {
 	stopped := r.Record.Restore
 	if stopped == nil {
 		return nil
 	}
 	left := remedy.Restore{Boot: stopped.Boot}
-	if stopped.Boot != slurm.BootID() { // a boot has started everything
-		*stopped = left
+	if stopped.Boot != slurm.BootID() { // a boot has restored everything
+		stopped = &left
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), restoreLimit)
 	defer cancel()
 	var all error
-	for _, id := range stopped.Persistent {
-		if err := r.exec(ctx, []string{"nvidia-smi", "-i", id, "-pm", "1"}, nil); err != nil {
-			all, left.Persistent = errors.Join(all, err), append(left.Persistent, id)
+	for _, gpu := range stopped.GPUs {
+		again, err := r.restoreModes(ctx, gpu)
+		if all = errors.Join(all, err); again {
+			left.GPUs = append(left.GPUs, gpu)
 		}
 	}
 	for _, service := range stopped.Services {
-		if err := r.exec(ctx, []string{"systemctl", "start", service}, nil); err != nil {
+		if _, err := r.run(ctx, []string{"systemctl", "start", service}, nil); err != nil {
 			all, left.Services = errors.Join(all, err), append(left.Services, service)
 		}
 	}
-	if r.Record.Restore = nil; all != nil {
+	r.Record.Restore = nil
+	if left.GPUs != nil || left.Services != nil {
 		r.Record.Restore = &left
-		all = fmt.Errorf("start again after the reset of a GPU: %w", all)
+	}
+	if all != nil {
+		all = fmt.Errorf("restore after the reset of a GPU: %w", all)
 	}
 	return errors.Join(all, node.KeepRemedies(r.Node, r.Record))
 }
 
-// putBack sets the modes that a reset has lost, and names those that it cannot set.
-func (r *Repair) putBack(ctx context.Context, ids []string, before map[string][]string) error {
-	var all error
-	for _, id := range ids {
-		now, err := r.modes(ctx, id)
-		if err != nil {
-			all = errors.Join(all, err)
-			continue
-		}
-		for i, name := range gpuModes {
-			was := before[id][i]
-			if now[i] == was || strings.HasPrefix(was, "[") || name == "persistence_mode" { // "[N/A]": unknown before the reset
-				continue
+// restoreModes sets the modes of a GPU that have changed. again is set if a later try can help.
+func (r *Repair) restoreModes(ctx context.Context, gpu remedy.Modes) (again bool, err error) {
+	now, err := r.modes(ctx, gpu.GPU)
+	if err != nil {
+		return true, err
+	}
+	for i, mode := range gpuModes {
+		was := gpu.Values[i]
+		switch {
+		case now[i] == was || strings.HasPrefix(was, "["): // "[N/A]": unknown before the reset
+		case mode.option == "":
+			err = errors.Join(err, fmt.Errorf("%s of %s was %s and is %s now: set it again", mode.name, gpu.GPU, was, now[i]))
+		default:
+			if _, failed := r.run(ctx, []string{"nvidia-smi", "-i", gpu.GPU, mode.option, mode.value(was)}, nil); failed != nil {
+				again, err = true, errors.Join(err, failed)
 			}
-			switch name {
-			case "power.limit":
-				err = r.exec(ctx, []string{"nvidia-smi", "-i", id, "-pl", was}, nil)
-			case "compute_mode":
-				err = r.exec(ctx, []string{"nvidia-smi", "-i", id, "-c", strings.ToUpper(was)}, nil)
-			case "accounting.mode":
-				err = r.exec(ctx, []string{"nvidia-smi", "-i", id, "-am", map[bool]string{true: "1", false: "0"}[was == "Enabled"]}, nil)
-			default:
-				err = fmt.Errorf("%s of %s was %s and is %s after the reset: set it again", name, id, was, now[i])
-			}
-			all = errors.Join(all, err)
 		}
 	}
-	return all
+	return again, err
 }

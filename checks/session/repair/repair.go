@@ -25,16 +25,17 @@ import (
 // Repair is a remedy of a node.
 type Repair struct {
 	*node.Node
-	Rows []conf.Remedy // what the site permits
-	Self string        // the path of this program
+	Rows    []conf.Remedy // the remedies that the site permits
+	Program string        // the path of this program
+	Words   []string      // settings of its command line: NAME=value
 
 	Last   *event.Event  // of the last health check
 	Record remedy.Record // as it is stored
 }
 
-// New returns the repair of a node by the events and the record that are stored.
-func New(n *node.Node, rows []conf.Remedy, self string) (*Repair, error) {
-	r := &Repair{Node: n, Rows: rows, Self: self}
+// New returns the repair of a node by the events and the record that are stored; see [Repair].
+func New(n *node.Node, rows []conf.Remedy, program string, words []string) (*Repair, error) {
+	r := &Repair{Node: n, Rows: rows, Program: program, Words: words}
 	return r, r.look()
 }
 
@@ -67,14 +68,14 @@ func (r *Repair) Choose(now time.Time) (next remedy.Next, against string, err er
 	if next.Why != "" && next.Holds == nil {
 		return next, "", nil
 	}
-	facts := remedy.Facts{Age: now.Sub(r.Last.Time), OtherBoot: r.Last.Boot != slurm.BootID(), Observe: r.Set.Observes(), Drill: next.Drill}
+	facts := remedy.Facts{Age: now.Sub(r.Last.Time), OtherBoot: r.Last.Boot != slurm.BootID(), Observe: r.Set.Observes(), Drill: next.Drill && !r.drillsRemedy()}
 	if facts.Observe || facts.Drill { // the memory has drains that were not sent
 		return next, facts.Against(next.Do, next.Command != nil), nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 6*slurm.DefaultDeadline)
 	defer cancel()
 	limits := slurm.Guard{RepairPartition: r.Guard.RepairPartition, RepairCluster: r.Guard.RepairCluster}
-	p, err := slurm.AskPatient(ctx, r.Controller(), limits, maintenance)
+	p, err := slurm.AskPatient(ctx, r.Controller(), limits, maintenance, next.Drill)
 	if err != nil {
 		return next, "", err
 	}
@@ -83,6 +84,12 @@ func (r *Repair) Choose(now time.Time) (next remedy.Next, against string, err er
 	facts.Maintenance, facts.Repair, facts.NoReboot = p.Maintenance, p.Full, p.NoReboot
 	facts.Forgetful = !r.Record.Survived(slurm.BootID())
 	return next, facts.Against(next.Do, next.Command != nil), nil
+}
+
+// drillsRemedy reports whether the drill that is under way is one of the remedy, too.
+func (r *Repair) drillsRemedy() bool {
+	d := r.Drill()
+	return d != nil && d.Remedy
 }
 
 // platforms returns the names of the platforms of the node's GPUs.
@@ -144,7 +151,7 @@ func (r *Repair) Run(now time.Time) (did string, err error) {
 			return "", err
 		}
 	}
-	r.Record.Begin(next.Name, next.Do, next.Faults, slurm.BootID(), now)
+	r.Record.Begin(&next, slurm.BootID(), now)
 	if err := node.KeepRemedies(r.Node, r.Record); err != nil { // without the record the tries would never end
 		return "", errors.Join(err, slurm.AddToReason(ctx, r.Controller(), ""))
 	}
@@ -163,7 +170,7 @@ func (r *Repair) Run(now time.Time) (did string, err error) {
 // waits returns why there is no remedy now, "" if there is one.
 func waits(next *remedy.Next, against string) string {
 	switch {
-	case next.Why != "" && (next.Holds == nil || next.Drill):
+	case next.Why != "" && next.Holds == nil:
 		return "no remedy: " + next.Why
 	case against != "" && next.Holds != nil:
 		return "no remedy: " + against
@@ -212,14 +219,15 @@ func (r *Repair) act(ctx context.Context, next *remedy.Next) error {
 	defer cancel()
 	switch {
 	case next.Command != nil:
-		return r.exec(ctx, next.Command, append(r.Last.Line(), '\n'))
+		_, err := r.run(ctx, next.Command, append(r.Last.Line(), '\n'))
+		return err
 	case next.Do == conf.RebootNode:
 		return slurm.Reboot(ctx, r.Controller(), next.Verify != nil)
 	case next.Do == conf.ResetGPU:
 		return r.resetGPUs(ctx, next)
 	}
 	for _, service := range next.Services {
-		if err := r.exec(ctx, []string{"systemctl", "restart", service}, nil); err != nil {
+		if _, err := r.run(ctx, []string{"systemctl", "restart", service}, nil); err != nil {
 			return err
 		}
 	}
@@ -235,10 +243,7 @@ func (r *Repair) finish(open []*remedy.Attempt, now time.Time) (did string, err 
 	defer cancel()
 	age := now.Sub(first.Begin)
 	if boots(first.Do) && first.Boot == slurm.BootID() {
-		if age < row.Timeout {
-			return fmt.Sprintf("%s for %s: waits for the boot since %s", first.Do, first.Fault, age.Round(time.Second)), nil
-		}
-		return r.end(ctx, open, fmt.Errorf("no boot within %s", row.Timeout))
+		return r.awaitBoot(ctx, open, row, age)
 	}
 	found, err := r.check(ctx)
 	if err == nil {
@@ -251,24 +256,55 @@ func (r *Repair) finish(open []*remedy.Attempt, now time.Time) (did string, err 
 		return r.end(ctx, open, err)
 	}
 	for _, line := range row.Verify {
-		if out, err := r.output(ctx, []string{r.Self, "-e", line}, nil); err != nil {
-			err = fmt.Errorf("%s: %w%s", line, err, checks.Before(": ", out, ""))
-			hold := remedy.Hold{Fault: first.Fault, Since: now.UTC().Truncate(time.Second), Tried: []string{first.Do + " and " + line}}
-			_, held := r.hold(ctx, []remedy.Hold{hold}, err.Error())
-			if held != nil { // nothing else would keep the node out of service
-				r.Record.Holds = append(r.Record.Holds, hold)
-			}
-			did, end := r.end(ctx, open, err)
-			return did, errors.Join(held, end)
+		if _, err := r.self(ctx, []string{"-e", line}); err != nil {
+			return r.holdFor(ctx, open, line+" failed after "+first.Do, err)
 		}
 	}
 	return r.end(ctx, open, nil)
 }
 
+// awaitBoot goes on waiting for a boot, until it takes too long. If Slurm no longer has the request,
+// probably since a person has cancelled it, no other follows.
+func (r *Repair) awaitBoot(ctx context.Context, open []*remedy.Attempt, row conf.Remedy, age time.Duration) (did string, err error) {
+	first := open[0]
+	if first.Do == conf.RebootNode && row.Command == nil && age > cancelled {
+		p, err := r.Controller().Read(ctx)
+		if err == nil && p.State.Order == "" && p.State.Class != slurm.Down && p.State.Class != slurm.Unknown {
+			return r.holdFor(ctx, open, "the requested reboot is gone: a person has cancelled it, or slurmctld has lost it", fmt.Errorf("it is no longer requested: the node is %s", p.State.Text))
+		}
+	}
+	if age < row.Timeout {
+		return fmt.Sprintf("%s for %s: waits for the boot since %s", first.Do, first.Fault, age.Round(time.Second)), nil
+	}
+	return r.end(ctx, open, fmt.Errorf("no boot within %s", row.Timeout))
+}
+
+// cancelled is the age from which a reboot that Slurm does not know of has been cancelled.
+const cancelled = 10 * time.Second
+
+// holdFor ends attempts with an error, and holds the node for another cause than too many tries.
+func (r *Repair) holdFor(ctx context.Context, open []*remedy.Attempt, why string, failed error) (did string, err error) {
+	hold := remedy.Hold{Fault: open[0].Fault, Since: time.Now().UTC().Truncate(time.Second), Why: why}
+	_, err = r.hold(ctx, []remedy.Hold{hold}, why)
+	if err != nil { // nothing else would keep the node out of service
+		r.Record.Holds = append(r.Record.Holds, hold)
+	}
+	if errors.Is(err, slurm.ErrNotOurs) { // the next health check drains it for the hold
+		err = nil
+	}
+	did, end := r.end(ctx, open, failed)
+	return did, errors.Join(err, end)
+}
+
+// self runs this program with options, the settings of the command line, and further settings.
+func (r *Repair) self(ctx context.Context, options []string, words ...string) (run.Output, error) {
+	return r.run(ctx, slices.Concat([]string{r.Program}, options, r.Words, words), nil)
+}
+
 // check runs the checks of the node, which marks nothing, and returns its event.
 func (r *Repair) check(ctx context.Context) (*event.Event, error) {
 	began := time.Now()
-	if _, err := r.output(ctx, []string{r.Self, "-a", "MARK_OFFLINE=0"}, nil); err != nil && !errors.As(err, new(*failure)) {
+	if _, err := r.self(ctx, []string{"-a"}, "MARK_OFFLINE=0"); err != nil && !errors.As(err, new(*failure)) {
 		return nil, err
 	}
 	list, err := outputs.Last(r.Node)
@@ -295,12 +331,15 @@ func (r *Repair) end(ctx context.Context, open []*remedy.Attempt, failed error) 
 		}
 		faults = append(faults, a.Fault)
 	}
+	if open[0].Drill { // the fault was never there
+		err = errors.Join(err, r.KeepDrill(nil))
+	}
 	err = errors.Join(err, node.KeepRemedies(r.Node, r.Record))
 	if failed != nil {
 		return r.report("%s for %s: failed: %v", do, names(faults), failed), err
 	}
 	did = r.report("%s for %s: the checks pass", do, names(faults))
-	if _, checked := r.output(ctx, []string{r.Self}, nil); checked != nil {
+	if _, checked := r.self(ctx, nil); checked != nil {
 		err = errors.Join(err, fmt.Errorf("the health check after %s: %w", do, checked))
 	}
 	return did, err
@@ -314,29 +353,19 @@ func (r *Repair) report(format string, args ...any) string {
 	return text
 }
 
-// exec runs a command and returns an error with the end of its output if it fails.
-func (r *Repair) exec(ctx context.Context, argv []string, input []byte) error {
-	out, err := r.output(ctx, argv, input)
-	if err != nil {
-		return fmt.Errorf("%w%s", err, checks.Before(": ", out, ""))
-	}
-	return nil
-}
-
-// output runs a command and returns the last line of its output.
-func (r *Repair) output(ctx context.Context, argv []string, input []byte) (last string, err error) {
+// run runs a command. The error of one that fails has the last line of its output.
+func (r *Repair) run(ctx context.Context, argv []string, input []byte) (run.Output, error) {
 	o, err := r.Pool.Exec(ctx, argv, r.Set.Environ(), input)
 	words := strings.Join(argv, " ")
-	lines := strings.Split(strings.TrimSpace(string(o.Stdout)+"\n"+string(o.Stderr)), "\n")
-	switch last = lines[len(lines)-1]; {
+	switch {
 	case err != nil:
-		return "", fmt.Errorf("run %s: %w", words, err)
+		err = fmt.Errorf("run %s: %w", words, err)
 	case o.TimedOut:
-		return last, fmt.Errorf("run %s: no end in time", words)
+		err = fmt.Errorf("run %s: no end in time", words)
 	case o.Status != 0:
-		return last, &failure{words, o}
+		err = &failure{words, o}
 	}
-	return last, nil
+	return o, err
 }
 
 // failure is the error of a command that ran and failed.
@@ -345,4 +374,7 @@ type failure struct {
 	run.Output
 }
 
-func (f *failure) Error() string { return fmt.Sprintf("run %s: exit status %d", f.words, f.Status) }
+func (f *failure) Error() string {
+	lines := strings.Split(strings.TrimSpace(string(f.Stdout)+"\n"+string(f.Stderr)), "\n")
+	return fmt.Sprintf("run %s: exit status %d%s", f.words, f.Status, checks.Before(": ", lines[len(lines)-1], ""))
+}

@@ -26,7 +26,7 @@ import (
 // memory is a part of the memory of root's runs. An operator can clear it.
 type memory struct {
 	flag string // its option of the command: "--ib "
-	kind string // its name in a request to the worker
+	kind string // its name in a request to the worker; "": the record of remedies
 	all  string // everything in it, in words
 	want string // an argument that names a part of it
 }
@@ -37,6 +37,7 @@ var memories = map[string]memory{
 	"ib":       {"--ib ", wire.ClearPorts, "the errors of all ports and disks", "a port or a disk"},
 	"baseline": {"--baseline ", wire.ClearBaseline, "the baseline of this node", "a test"},
 	"active":   {"--active ", wire.ClearActive, "the last results of all active tests", "a check"},
+	"remedy":   {"--remedy ", "", "all tries of remedies, and the hold after them", "a device or a code"},
 }
 
 // clearCommand acknowledges errors.
@@ -90,9 +91,6 @@ Exit status: 0 also if there was nothing to clear, 10 wrong arguments or not roo
 		if slices.Contains(chosen, "guard") {
 			return releaseHeld(words, all)
 		}
-		if slices.Contains(chosen, "remedy") {
-			return clearRemedies(words, all)
-		}
 		return memories[strings.Join(chosen, "")].clearWords(words, all)
 	}
 	return cmd
@@ -129,7 +127,12 @@ func (m memory) clearWords(words []string, all bool) error {
 		}
 	}
 	who := whoAsks()
-	cleared, err := m.everywhere(r, rest, who)
+	var cleared []string
+	if m.kind == "" {
+		cleared, err = clearRemedies(r, rest)
+	} else {
+		cleared, err = m.everywhere(r, rest, who)
+	}
 	if err != nil {
 		return err
 	}
@@ -174,47 +177,26 @@ func releaseHeld(words []string, all bool) error {
 }
 
 // clearRemedies forgets the tries of remedies, and ends the hold after them.
-func clearRemedies(words []string, all bool) error {
+func clearRemedies(r *health.Run, words []string) ([]string, error) {
 	switch {
-	case all && len(words) > 0:
-		return options.Wrong{Err: fmt.Errorf("--all clears everything: surplus argument %q", words[0])}
 	case len(words) > 1:
-		return options.Wrong{Err: fmt.Errorf("surplus argument %q: want a device or a code", words[1])}
+		return nil, options.Wrong{Err: fmt.Errorf("surplus argument %q: want a device or a code", words[1])}
 	case slices.Contains(words, ""):
-		return options.Wrong{Err: errors.New("the argument is empty: want a device or a code, or --all")}
-	case !all && len(words) == 0:
-		if goOn, err := confirm("Clear all tries of remedies and the hold?"); err != nil {
-			return options.Wrong{Err: errors.New("clear --remedy without a device or a code clears all of them: add --all to do that")}
-		} else if !goOn {
-			fmt.Fprintln(console.Screen, "cleared nothing")
-			return nil
-		}
+		return nil, options.Wrong{Err: errors.New("the argument is empty: want a device or a code, or --all")}
 	}
-	r, err := openPast("clear", nil)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
+	r.Pool.SetVars(r.Set.WorkerVars())
 	if err := node.BeginRepair(r.Node); err != nil {
-		return fmt.Errorf("clear --remedy: %w: try again when it has ended", err)
+		return nil, fmt.Errorf("clear --remedy: %w: try again when it has ended", err)
 	}
 	record, err := node.Remedies(r.Node)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	cleared := record.Clear(strings.Join(words, ""))
-	if len(cleared) == 0 {
-		fmt.Fprintln(console.Screen, "cleared nothing: there is no such remedy")
-		return nil
+	if len(cleared) > 0 {
+		err = node.KeepRemedies(r.Node, record)
 	}
-	if err := node.KeepRemedies(r.Node, record); err != nil {
-		return err
-	}
-	text := fmt.Sprintf("cleared the remedies of %s, by %s", strings.Join(cleared, ", "), whoAsks())
-	outputs.Note(r.Node, event.Cleared, text)
-	sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{"nhc-gpu clear --remedy: " + text})
-	fmt.Fprintln(console.Screen, "cleared", strings.Join(cleared, ", "))
-	return nil
+	return cleared, err
 }
 
 // everywhere clears the memory of the node under each of its names: slurmd may use another one

@@ -33,8 +33,8 @@ import (
 
 // drillOptions are the options of drill.
 type drillOptions struct {
-	length     time.Duration
-	end, force bool
+	length             time.Duration
+	end, force, remedy bool
 }
 
 // The limits of --for: a run must see the drill, and a forgotten drill must end.
@@ -56,14 +56,16 @@ func Drill(exit *int) *cobra.Command {
 scenario, as if the check had found it: by the policies of this node they drain it,
 refuse a job or only warn. [drill] marks reason, log, events and history. Without
 DEVICE it takes the first one. The kernel's log is not touched, and no remedy is
-carried out. The drill ends after --for, at a boot, or by --end; the next health
-check then resumes the node. A real failure takes precedence at any time.
+carried out without --remedy; with it, the GPU is reset or the node reboots. The
+drill ends after --for, at a boot, after a remedy, or by --end; the next health check
+then resumes the node. A real failure takes precedence at any time.
 It is refused on a node with jobs, that is out of service, or whose last run failed;
 --force starts it nevertheless: a job of this node can then fail. Needs root.
 
 Exit status: 0, 1 refused, 3 the configuration cannot be used, 10 wrong arguments.`,
 		Example: `  nhc-gpu drill gpu.xid.79 gpu3
   nhc-gpu drill ib.ports.down mlx5_0:1 --for 30m
+  nhc-gpu drill gpu.recovery.reset gpu3 --remedy
   nhc-gpu drill --end`,
 		Args: cobra.ArbitraryArgs,
 		ValidArgsFunction: func(_ *cobra.Command, words []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -77,12 +79,13 @@ Exit status: 0, 1 refused, 3 the configuration cannot be used, 10 wrong argument
 	f := cmd.Flags()
 	f.DurationVar(&o.length, "for", 10*time.Minute, "how long, from 1m to 24h")
 	f.BoolVar(&o.end, "end", false, "end the drill of this node")
+	f.BoolVar(&o.remedy, "remedy", false, "also carry out the remedy that nhc.toml permits")
 	f.BoolVar(&o.force, "force", false, "also beside jobs, a drain or a real failure")
 	cmd.RunE = func(cmd *cobra.Command, words []string) error {
 		given := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return !isSetting(w) })
 		rest := slices.DeleteFunc(slices.Clone(words), isSetting)
 		switch {
-		case o.end && (len(rest) > 0 || o.force || cmd.Flags().Changed("for")):
+		case o.end && (len(rest) > 0 || o.force || o.remedy || cmd.Flags().Changed("for")):
 			return options.Wrong{Err: errors.New("--end takes no other argument")}
 		case o.end:
 			return endDrill(given)
@@ -187,7 +190,7 @@ func startDrill(o *drillOptions, given []string, code, device string) error {
 		}
 	}
 	drill := session.NewDrill(s.Check, found, d)
-	drill.Begin, drill.For, drill.By = node.ReadMoment(), o.length, whoAsks()
+	drill.Begin, drill.For, drill.By, drill.Remedy = node.ReadMoment(), o.length, whoAsks(), o.remedy
 	list := covered(s.Check, found.Severity)
 	drill.Alone = !slices.ContainsFunc(list, reports)
 	if err := r.KeepDrill(drill); err != nil {

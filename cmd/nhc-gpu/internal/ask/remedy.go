@@ -75,7 +75,7 @@ func carryOut(words []string, dry, asJSON bool, exit *int) error {
 			return err
 		}
 	}
-	rep, err := repair.New(r.Node, r.Config.Remedies, self)
+	rep, err := repair.New(r.Node, r.Config.Remedies, self, words)
 	if err != nil {
 		return err
 	}

@@ -99,7 +99,11 @@ func (r *Run) Check() int {
 // startRemedy starts the program that carries out a remedy, which can take longer than a health check.
 // It is no run of slurmd's, and so it waits for none.
 func (r *Run) startRemedy() {
-	if err := run.Detach([]string{options.OwnName, "remedy"}, append(r.Set.Environ(), "SLURM_SCRIPT_CONTEXT="+options.OwnName)); err != nil {
+	argv := append([]string{options.OwnName, "remedy"}, r.Opts.Words...)
+	for _, name := range r.Given { // set by options: -c, -n, ...
+		argv = append(argv, name+"="+r.Set.Get(name))
+	}
+	if err := run.Detach(argv, append(r.Set.Environ(), "SLURM_SCRIPT_CONTEXT="+options.OwnName)); err != nil {
 		r.Warn(fmt.Errorf("start the remedy: %w", err))
 	}
 }
