@@ -161,12 +161,12 @@ func (r *Record) Clear(word string) (cleared []string) {
 	}
 	r.Holds = slices.DeleteFunc(r.Holds, func(h Hold) bool {
 		if named(h.Fault) {
-			cleared = append(cleared, h.Fault.String())
+			cleared = append(cleared, h.String())
 		}
 		return named(h.Fault)
 	})
 	r.Attempts = slices.DeleteFunc(r.Attempts, func(a Attempt) bool {
-		if text := a.Fault.String(); named(a.Fault) && !slices.Contains(cleared, text) {
+		if text := a.String(); named(a.Fault) && !slices.Contains(cleared, text) {
 			cleared = append(cleared, text)
 		}
 		return named(a.Fault)

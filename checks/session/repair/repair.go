@@ -158,7 +158,7 @@ func (r *Repair) Run(now time.Time) (did string, err error) {
 	r.report("%s for %s: begins", next.Do, names(next.Faults))
 	err = r.act(ctx, &next)
 	switch {
-	case err != nil && !(boot && slurm.Unanswered(err)): // otherwise slurmctld can have accepted it
+	case err != nil && (!boot || !slurm.Unanswered(err)): // otherwise slurmctld can have accepted it
 		return r.end(ctx, r.Record.Open(), err)
 	case boots(next.Do):
 		return fmt.Sprintf("%s for %s: waits for the boot", next.Do, names(next.Faults)), err
