@@ -34,6 +34,19 @@ func (n *Node) remedies() (log remedyLog) {
 	return log
 }
 
+// logRemedies logs the record and the history of each node if the test fails.
+func (c *Cluster) logRemedies() {
+	c.t.Cleanup(func() {
+		for _, n := range c.Nodes {
+			if !c.t.Failed() {
+				return
+			}
+			out, err := n.Try("sh", "-c", binDir+"/nhc-gpu remedy --dry-run; "+binDir+"/nhc-gpu history | tail -n 20")
+			c.t.Logf("%s: %v\n%s", n.Name, err, out)
+		}
+	})
+}
+
 // tried waits until the node has this many attempts whose results are known, and returns the last.
 func (n *Node) tried(number int) (do, failed string) {
 	n.c.t.Helper()
@@ -87,6 +100,7 @@ func TestRemedyReboot(t *testing.T) {
 		n.write("nhc.toml", "[remedy.boot]\ndo = \"reboot-node\"\ncodes = [\"file.test\"]\n")
 	}
 	c.up()
+	c.logRemedies()
 	n, persons, jobs, reserved := c.Nodes[0], c.Nodes[1], c.Nodes[2], c.Nodes[3]
 	rebooted := func(n *Node, times int) {
 		t.Helper()
@@ -128,7 +142,6 @@ func TestRemedyReboot(t *testing.T) {
 	}
 	c.Exec("scancel", job) // the node is empty now
 	rebooted(jobs, 1)
-	jobs.WaitRounds(1)
 	c.Update(jobs, "State=RESUME") // a person takes the request back: no other follows
 	jobs.WaitReason("drain", reason+" : held for RMA", 2*soon)
 	jobs.Create("ok")
@@ -196,6 +209,7 @@ esac`)
 	watched.write("nhc.toml", "[remedy.sssd]\ndo = \"restart-app\"\ncodes = [\"file.test\"]\nservices = [\"sssd\"]\n")
 	watched.program("systemctl", "")
 	c.up()
+	c.logRemedies()
 
 	gpu.GPUs("3 field 230 = 1")
 	if do, failed := gpu.tried(1); do != "reset-gpu" || failed != "" {
