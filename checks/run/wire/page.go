@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"sync/atomic"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,14 +15,18 @@ import (
 // a message for each would cost more than the calls. The supervisor reads the page only when a
 // worker has hung or died.
 //
-// The page has the number of the request in eight bytes, the number of calls that the worker has
-// announced in eight, the length of the text in two, and the text. The number of calls
-// distinguishes a library that makes progress from one that hangs, since many consecutive calls
-// have the same text.
+// The page has the number of calls that the worker has announced in eight bytes, and two slots. A
+// slot has the number of the request in eight bytes, the length of the text in two, and the text.
+// The number of calls names the slot of the newest call, so that one thread can end the process
+// while another announces a call: the other slot is whole. It also distinguishes a library that
+// makes progress from one that hangs, since many consecutive calls have the same text.
 
 const (
-	pageSize = 4096
-	pageHead = 18
+	pageSize  = 4096
+	pageHead  = 8
+	slotSize  = (pageSize - pageHead) / 2
+	slotHead  = 10
+	readTries = 8 // of a page that changes meanwhile
 )
 
 // Page is the worker's side; nil if no page was available.
@@ -49,16 +55,23 @@ func OpenPage(fd int) Page {
 	return p
 }
 
-// Write replaces the text of the page.
+// Write announces a call.
 func (p Page) Write(request int, what string) {
 	if p == nil {
 		return
 	}
-	binary.NativeEndian.PutUint16(p[16:], 0)
-	n := copy(p[pageHead:], what)
-	binary.NativeEndian.PutUint64(p, uint64(request))
-	binary.NativeEndian.PutUint64(p[8:], binary.NativeEndian.Uint64(p[8:])+1)
-	binary.NativeEndian.PutUint16(p[16:], uint16(n))
+	calls := (*uint64)(unsafe.Pointer(&p[0])) // aligned: mmap returns whole pages
+	next := atomic.LoadUint64(calls) + 1
+	s := slot(p, next)
+	binary.NativeEndian.PutUint64(s, uint64(request))
+	binary.NativeEndian.PutUint16(s[8:], uint16(copy(s[slotHead:], what)))
+	atomic.StoreUint64(calls, next)
+}
+
+// slot returns the slot of a call.
+func slot(p []byte, call uint64) []byte {
+	from := pageHead + int(call%2)*slotSize
+	return p[from : from+slotSize]
 }
 
 // ReadPage returns the call that a worker announced for a request, "" if none, and the number of
@@ -67,16 +80,24 @@ func ReadPage(f *os.File, request int) (doing string, calls uint64) {
 	if f == nil {
 		return "", 0
 	}
-	p := make([]byte, pageSize)
-	if n, err := f.ReadAt(p, 0); err != nil || n < pageSize {
-		return "", 0
+	p, now := make([]byte, pageSize), make([]byte, pageHead)
+	for range readTries {
+		for _, b := range [][]byte{p, now} {
+			if n, err := f.ReadAt(b, 0); err != nil || n < len(b) {
+				return "", 0
+			}
+		}
+		if string(p[:pageHead]) == string(now) {
+			break
+		}
 	}
-	n := int(binary.NativeEndian.Uint16(p[16:]))
-	calls = binary.NativeEndian.Uint64(p[8:])
-	if binary.NativeEndian.Uint64(p) != uint64(request) || n > pageSize-pageHead { // of an earlier request, or overwritten by a faulty library
+	calls = binary.NativeEndian.Uint64(p)
+	s := slot(p, calls)
+	n := int(binary.NativeEndian.Uint16(s[8:]))
+	if binary.NativeEndian.Uint64(s) != uint64(request) || n > slotSize-slotHead { // of an earlier request, or overwritten by a faulty library
 		return "", calls
 	}
-	return oneLine(p[pageHead : pageHead+n]), calls
+	return oneLine(s[slotHead : slotHead+n]), calls
 }
 
 // oneLine keeps the printable characters, because the worker may be broken.

@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestPage(t *testing.T) {
@@ -37,7 +38,7 @@ func TestPage(t *testing.T) {
 		t.Errorf("%q, %d calls, want 3", doing, calls)
 	}
 	p.Write(8, strings.Repeat("x", 2*pageSize))
-	if got := said(f, 8); len(got) != pageSize-pageHead {
+	if got := said(f, 8); len(got) != slotSize-slotHead {
 		t.Errorf("%d bytes of a long text", len(got))
 	}
 	copy(p, strings.Repeat("\xff", pageSize)) // a library that writes anywhere
@@ -55,5 +56,45 @@ func TestPage(t *testing.T) {
 	defer short.Close()
 	if got := said(short, 0); got != "" {
 		t.Errorf("a short file: %q", got)
+	}
+}
+
+// A process can end while one of its threads announces a call.
+func TestPageThatChanges(t *testing.T) {
+	t.Parallel()
+	f, err := NewPage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	p := OpenPage(int(f.Fd()))
+	texts := []string{strings.Repeat("a", 1500), strings.Repeat("b", 20)}
+	p.Write(1, texts[0])
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for i := 1; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				p.Write(1, texts[i%2])
+			}
+			time.Sleep(time.Microsecond)
+		}
+	}()
+	for range 20000 {
+		if doing, calls := ReadPage(f, 1); doing != texts[(calls-1)%2] {
+			t.Fatalf("call %d: %d bytes, %.20q", calls, len(doing), doing)
+		}
+	}
+	close(stop)
+	<-stopped
+
+	// The writer has filled half of a slot when the process ends.
+	_, calls := ReadPage(f, 1)
+	copy(slot(p, calls+1), "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00half")
+	if doing, _ := ReadPage(f, 1); doing != texts[(calls-1)%2] {
+		t.Errorf("the call before: %.20q", doing)
 	}
 }

@@ -87,13 +87,9 @@ func (b *Bash) Need(deadline time.Time) error {
 
 // start starts bash with the present settings.
 func (b *Bash) start() error {
-	wake := b.wake
-	if b.n.Signals.Caught() != 0 { // this shell is for the work after the signal
-		wake = -1
-	}
 	sh, err := run.StartShell(run.ShellSetup{
 		Program: b.program, Init: b.n.Set.ShellText() + "NHC_FD_OUT=1 NHC_FD_ERR=2\n", Env: b.n.Set.Environ(), Trace: b.trace,
-	}, b.hears, wake)
+	}, b.hears, b.wake)
 	if err != nil {
 		return err
 	}
@@ -181,7 +177,12 @@ func (b *Bash) test(command string) bool {
 }
 
 // Helper lets the shell run the site's own helper. A helper that fails has reported that itself.
+// After a signal a new shell runs it, which the signal does not end.
 func (b *Bash) Helper(online bool, message, text string, deadline time.Time) error {
+	if b.wake >= 0 && b.n.Signals.Caught() != 0 {
+		b.End()
+		b.wake = -1
+	}
 	status, err := 0, b.Need(deadline)
 	if err == nil {
 		b.n.Log.Flush()

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -278,5 +280,42 @@ func TestLoadScripts(t *testing.T) {
 	}
 	if _, err := os.Stat(n.Dir + "/ran"); err == nil {
 		t.Error("a prolog without lines of its own has run a script")
+	}
+}
+
+// A signal can come before the shell has started. It ends the line, but not the site's helper.
+func TestSignalBeforeTheShell(t *testing.T) {
+	t.Parallel()
+	n := sessiontest.New(t, slurm.HealthCheck)
+	n.Write(t, "helper", "#!/bin/bash\ntouch "+n.Dir+"/helped\n")
+	if err := os.Chmod(n.Dir+"/helper", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.Set.Put("OFFLINE_NODE", n.Dir+"/helper", false)
+	wake, woken, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer wake.Close()
+	defer woken.Close()
+	h := new(hearer)
+	h.Bash = open.NewBash(n.Node, "nhc-test", false, int(wake.Fd()), h)
+	t.Cleanup(h.Close)
+	*n.Sig = sessiontest.Signal(syscall.SIGHUP)
+	if _, err := woken.Write([]byte{0}); err != nil {
+		t.Fatal(err)
+	}
+	end := time.Now().Add(20 * time.Second)
+	if err = h.Need(end); err == nil {
+		_, _, err = h.Line(false, 0, "sleep 60", end)
+	}
+	if !errors.Is(err, run.ErrInterrupted) {
+		t.Errorf("a line: %v, want %v", err, run.ErrInterrupted)
+	}
+	if err := h.Helper(false, "a fault", "", end); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(n.Dir + "/helped"); err != nil {
+		t.Error(err)
 	}
 }
