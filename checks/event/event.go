@@ -223,6 +223,22 @@ func (e *Event) Gone(old *Event) (list []Result) {
 	return list
 }
 
+// Real returns the event as it would be without a drill.
+func (e *Event) Real() *Event {
+	if e.Drill == nil {
+		return e
+	}
+	copied := *e
+	copied.Drill, copied.Results = nil, slices.Clone(e.Results)
+	for i, r := range copied.Results {
+		if r.Drill {
+			copied.Results[i] = Result{Check: r.Check, Line: r.Line, Milliseconds: r.Milliseconds}
+		}
+	}
+	copied.Judge()
+	return &copied
+}
+
 // Compare sets Changed and Since by the run before, which is nil for the first, and takes over its
 // failed outputs.
 func (e *Event) Compare(old *Event) {

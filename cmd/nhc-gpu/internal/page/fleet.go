@@ -68,7 +68,7 @@ func NewFleet() *Fleet {
 }
 
 // Add adds an event. The events of a node must come in the order of their times; an older one is
-// ignored. Runs around jobs count for the durations of checks only.
+// ignored. Runs around jobs count for the durations of checks only, and the fault of a drill is none.
 func (f *Fleet) Add(e *event.Event) {
 	if e.ByPerson() { // a person's action, not a run
 		return
@@ -97,7 +97,7 @@ func (f *Fleet) Add(e *event.Event) {
 	if n.last != nil && e.Time.Before(n.last.Time) {
 		return
 	}
-	n.add(e)
+	n.add(e.Real())
 	if len(f.nodes) > 1 {
 		n.runs = nil
 	}

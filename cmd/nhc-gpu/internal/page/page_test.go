@@ -71,6 +71,25 @@ func TestFleet(t *testing.T) {
 	}
 }
 
+// A drill makes no node fail.
+func TestDrill(t *testing.T) {
+	t.Parallel()
+	f := NewFleet()
+	f.Add(runOf("gpu1", 0, checks.OK))
+	drill := runOf("gpu1", 5, checks.Fail)
+	drill.Drill, drill.Results[1].Drill = &event.Drill{Code: "gpu.ecc.dram"}, true
+	f.Add(drill)
+	if text := pageOf(t, f); strings.Contains(text, "ok to fail") || strings.Contains(text, "gpu.ecc.dram") || !strings.Contains(text, `<li class="o"><b>1</b> ok</li>`) {
+		t.Error(text)
+	}
+	drill.Results[0].Severity, drill.Results[0].Code = checks.Fail, "gpu.count"
+	drill.Time = drill.Time.Add(time.Minute)
+	f.Add(drill)
+	if text := pageOf(t, f); !strings.Contains(text, "ok to fail") || !strings.Contains(text, "gpu.count") {
+		t.Errorf("a real fault beside it: %s", text)
+	}
+}
+
 func TestFlapping(t *testing.T) {
 	t.Parallel()
 	f := NewFleet()
