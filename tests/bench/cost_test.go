@@ -211,12 +211,13 @@ func TestCostPage(t *testing.T) {
 
 const pageHead = `# What a run costs
 
-Written by ` + "`make bench`" + `, with %s. Every row is measured in turn,
-%d times; each figure is the median. A ratio is the CPU time over that of the first row with 2 CPUs,
-in the same minutes. It hardly depends on the machine, the milliseconds do. "256 CPUs" is a run with
-the number of CPUs that Go's runtime would see there; the machine that measures is the same. Drivers
-and devices are fakes that answer in no time: what a driver takes comes on top. CPU time, page
-faults, processes and threads are those of all processes of a run together.
+Written by ` + "`make bench`" + `, with %s.
+Every row is measured in turn, %d times; each figure is the median. A ratio is the CPU time
+over that of the first row with 2 CPUs, in the same minutes. It hardly depends on the machine, the
+milliseconds do. "256 CPUs" is a run with the number of CPUs that Go's runtime would see there; the
+machine that measures is the same. Drivers and devices are fakes that answer in no time: what a
+driver takes comes on top. CPU time, page faults, processes and threads are those of all processes
+of a run together.
 
 | run | CPU, 2 CPUs (ms) | ratio | CPU, 256 CPUs (ms) | ratio | wall (ms) | page faults | processes | threads |
 |---|---|---|---|---|---|---|---|---|
