@@ -128,7 +128,7 @@ func (c *Cluster) mustRun(p *process) {
 
 // Try runs a program inside the bubble and returns its output.
 func (c *Cluster) Try(argv ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), 20*time.Second) // also at the end of a failed test
 	defer cancel()
 	cmd := c.command(ctx, argv...)
 	cmd.WaitDelay = time.Second

@@ -54,9 +54,10 @@ func KeepRemedies(n *Node, r remedy.Record) error {
 // ErrUnderRepair means that another process carries out a remedy on this node.
 var ErrUnderRepair = errors.New("another process carries out a remedy on this node")
 
-// BeginRepair takes the lock of remedies; the end of the process releases it.
-func BeginRepair(n *Node) error {
-	busy, err := n.Pool.Lock(remedyLock, 0)
+// BeginRepair takes the lock of remedies, and waits for it as long as wait; the end of the process
+// releases it.
+func BeginRepair(n *Node, wait time.Duration) error {
+	busy, err := n.Pool.Lock(remedyLock, wait)
 	switch {
 	case err != nil:
 		return fmt.Errorf("lock the remedies: %w", err)

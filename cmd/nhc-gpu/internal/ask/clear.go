@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -176,6 +177,9 @@ func releaseHeld(words []string, all bool) error {
 	return err
 }
 
+// clearWait is how long clear waits for a remedy: the one that begins a hold takes seconds.
+const clearWait = 15 * time.Second
+
 // clearRemedies forgets the tries of remedies, and ends the hold after them.
 func clearRemedies(r *health.Run, words []string) ([]string, error) {
 	switch {
@@ -185,7 +189,7 @@ func clearRemedies(r *health.Run, words []string) ([]string, error) {
 		return nil, options.Wrong{Err: errors.New("the argument is empty: want a device or a code, or --all")}
 	}
 	r.Pool.SetVars(r.Set.WorkerVars())
-	if err := node.BeginRepair(r.Node); err != nil {
+	if err := node.BeginRepair(r.Node, clearWait); err != nil {
 		return nil, fmt.Errorf("clear --remedy: %w: try again when it has ended", err)
 	}
 	record, err := node.Remedies(r.Node)

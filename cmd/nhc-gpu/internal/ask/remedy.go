@@ -68,7 +68,7 @@ func carryOut(words []string, dry, asJSON bool, exit *int) error {
 		return nil
 	}
 	if !dry {
-		if err := node.BeginRepair(r.Node); errors.Is(err, node.ErrUnderRepair) {
+		if err := node.BeginRepair(r.Node, 0); errors.Is(err, node.ErrUnderRepair) {
 			fmt.Fprintln(console.Screen, "no remedy:", err)
 			return nil
 		} else if err != nil {
