@@ -7,14 +7,20 @@ import (
 	"time"
 )
 
-func TestPage(t *testing.T) {
-	t.Parallel()
+// newPage returns both sides of a page.
+func newPage(t *testing.T) (*os.File, Page) {
+	t.Helper()
 	f, err := NewPage()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	p := OpenPage(int(f.Fd()))
+	t.Cleanup(func() { f.Close() })
+	return f, OpenPage(int(f.Fd()))
+}
+
+func TestPage(t *testing.T) {
+	t.Parallel()
+	f, p := newPage(t)
 	said := func(f *os.File, request int) string {
 		doing, _ := ReadPage(f, request)
 		return doing
@@ -62,12 +68,7 @@ func TestPage(t *testing.T) {
 // A process can end while one of its threads announces a call.
 func TestPageThatChanges(t *testing.T) {
 	t.Parallel()
-	f, err := NewPage()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	p := OpenPage(int(f.Fd()))
+	f, p := newPage(t)
 	texts := []string{strings.Repeat("a", 1500), strings.Repeat("b", 20)}
 	p.Write(1, texts[0])
 	stop, stopped := make(chan struct{}), make(chan struct{})
