@@ -89,7 +89,7 @@ func FuzzWorkerAnswer(f *testing.F) {
 		}()
 		c := &client{out: r, answers: bufio.NewReaderSize(r, 64)}
 		for {
-			resp, err := c.receive(1, time.Now().Add(time.Minute))
+			resp, err := c.receive(t.Context(), &wire.Request{ID: 1}, time.Now(), time.Minute)
 			if err != nil {
 				if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, errBroken) {
 					t.Errorf("%q: %v", data, err)

@@ -235,12 +235,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 		}
 	}()
 	for i, r := range reqs {
-		began := time.Now()
-		deadline := time.Time{}
-		d := limit(r)
-		if d > 0 {
-			deadline = began.Add(d)
-		}
+		began, d := time.Now(), limit(r)
 		if ctx.Err() != nil {
 			c.kill()
 			c.close()
@@ -248,7 +243,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 		}
 		c.request.Store(int64(r.ID))
 		half := c.countAt(r.ID, d/2)
-		resp, err := c.receive(r.ID, deadline)
+		resp, err := c.receive(ctx, r, began, d)
 		was, counted := half()
 		doing, calls := "", uint64(0)
 		if err != nil || resp.Spent {

@@ -91,6 +91,12 @@ func Whereabouts(pid int) (state, wchan string) {
 	return state, wchan
 }
 
+// Idle reports whether no thread of a Go program waits for anything in the kernel but for work or a CPU.
+func Idle(pid int) bool {
+	state, wchan := Whereabouts(pid)
+	return (state == "R" || state == "S") && isIdle(wchan)
+}
+
 // isIdle reports whether idle threads of a Go program sleep in this wait channel.
 func isIdle(wchan string) bool {
 	for _, w := range []string{"futex", "poll", "nanosleep", "sigtimedwait", "pipe_read"} {
