@@ -164,7 +164,7 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 		node = m.pretend(node)
 		node.Refused = m.Pending.Refused
 		node.Foreign = m.isForeign(node.Reason)
-		node.Same = m.Fault != "" && m.Fault == v.fault() && sameReason(node.Reason, m.Reason)
+		node.Same = m.Fault != "" && m.Fault == v.fault() && m.set(node.Reason)
 		node.Awaited = !v.Healthy && c.awaits(ctx, node)
 		out.Node = node
 		d := Decide(node, v, c.Settings.Policy)

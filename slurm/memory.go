@@ -125,7 +125,7 @@ func (m *Memory) noteLeft(v Verdict, node NodeInfo) {
 	case inService && !node.State.Held:
 		m.Reason, m.Fault, m.Known = "", "", !m.Unsettled
 	case held && node.owner() == ours:
-		if !sameReason(node.Reason, m.Reason) {
+		if !m.set(node.Reason) {
 			m.Reason, m.Fault = node.Reason, ""
 		}
 		if sameReason(node.Reason, Reason(v.Message)) {
@@ -161,7 +161,12 @@ func (m *Memory) noteDone(d Decision, fault string) {
 
 // isForeign reports that a reason is not ours, because nhc-gpu wrote another one. After a write that
 // reported an error this is unknown.
-func (m *Memory) isForeign(reason string) bool { return m.Known && !sameReason(reason, m.Reason) }
+func (m *Memory) isForeign(reason string) bool { return m.Known && !m.set(reason) }
+
+// set reports whether nhc-gpu set a reason last, with whatever addition.
+func (m *Memory) set(reason string) bool {
+	return sameReason(reason, additions().ReplaceAllString(m.Reason, ""))
+}
 
 // keep stores a drain that could not be delivered, with the time of the first try. It cuts the
 // message to the length of a reason.

@@ -102,18 +102,24 @@ func NoteRepair(ctx context.Context, c *Controller, remedy string) error {
 	return AddToReason(ctx, c, strings.TrimPrefix(underRepair, " : ")+remedy)
 }
 
-// AddToReason replaces the addition to our reason, "" for none. It touches no other reason.
+// AddToReason replaces the addition to our reason, "" for none. It touches no other reason, and repeats
+// nothing that the reason says itself.
 func AddToReason(ctx context.Context, c *Controller, text string) error {
 	_, err := c.withMemory(ctx, func(m *Memory, _ *Outcome) error {
 		node, reason, err := findReason(ctx, c, m)
 		if err != nil {
 			return err
 		}
-		reason += checks.Before(" : ", text, "")
-		if reason == node.Reason {
-			return nil
+		if !strings.Contains(reason, text) {
+			reason += " : " + text
 		}
-		return c.write(ctx, Decision{Action: Renew, Reason: reason})
+		if reason != node.Reason {
+			err = c.write(ctx, Decision{Action: Renew, Reason: reason})
+		}
+		if err == nil && m.Reason != "" {
+			m.Reason = reason
+		}
+		return err
 	})
 	return err
 }

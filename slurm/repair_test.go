@@ -97,9 +97,26 @@ func TestAddToReason(t *testing.T) {
 			t.Errorf("%q: %+v, %v: want the drain to stay ours", f.reason, o, err)
 		}
 	}
+	if err := AddToReason(t.Context(), c, HeldForRMA); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := c.Act(t.Context(), failing, HealthCheck); err != nil || o.HeldFor != ourReason+" : held for RMA" {
+		t.Errorf("%v: held for %q, want the addition", err, o.HeldFor)
+	}
+	f.calls, f.reason = nil, ourReason // a person has removed it
+	if o, err := c.Act(t.Context(), failing, HealthCheck); err != nil || o.Held != ReportedDrained {
+		t.Errorf("%+v, %v: want the drain to stay ours", o, err)
+	}
 	f.calls = nil
 	if err := AddToReason(t.Context(), c, ""); err != nil || slices.ContainsFunc(f.calls, func(s string) bool { return strings.HasPrefix(s, "DRAIN") }) {
 		t.Errorf("%v: calls %q, want no change", err, f.calls)
+	}
+	c, f = patient(t)
+	if _, err := c.Act(t.Context(), Verdict{Message: "gpu3 held for RMA (check_gpu_count) [remedy.hold]"}, HealthCheck); err != nil {
+		t.Fatal(err)
+	}
+	if err := AddToReason(t.Context(), c, HeldForRMA); err != nil || strings.Count(f.reason, HeldForRMA) != 1 {
+		t.Errorf("%v: reason %q, want no addition", err, f.reason)
 	}
 	f.reason = "alice: disk"
 	if err := AddToReason(t.Context(), c, HeldForRMA); !errors.Is(err, ErrNotOurs) || f.reason != "alice: disk" {

@@ -144,6 +144,8 @@ func TestRemedyReboot(t *testing.T) {
 	rebooted(jobs, 1)
 	c.Update(jobs, "State=RESUME") // a person takes the request back: no other follows
 	jobs.WaitReason("drain", reason+" : held for RMA", 2*soon)
+	c.Update(jobs, "State=RESUME") // the next drain is held, too
+	jobs.WaitReason("drain", reason+" : held for RMA", 2*soon)
 	jobs.Create("ok")
 	jobs.WaitReason("drain", "NHC: /etc/nhc/ok held for RMA (check_file_test) [remedy.hold]", soon)
 	if calls := jobs.calls(); strings.Count(calls, "reboot ") != 1 {

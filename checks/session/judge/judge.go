@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -365,13 +366,13 @@ func (j *Judge) addHolds() {
 }
 
 // RemedyDue reports whether a remedy can be due after this run: the node is drained by us for a failure,
-// or a remedy is under way.
+// a remedy is under way, or the reason of the drain does not say that the remedies are over.
 func (j *Judge) RemedyDue() bool {
 	if j.remedies == nil || kindOf(j.n.HealthCheck(), j.files.Given) != outputs.OfNode {
 		return false
 	}
 	held := j.n.Did != nil && j.n.Did.Owner == event.OwnerNHC && j.n.Did.Error == ""
-	return len(j.remedies.Open()) > 0 || j.remedies.Restore != nil || held && j.fold.Failed() && len(j.remedies.Holds) == 0
+	return len(j.remedies.Open()) > 0 || j.remedies.Restore != nil || held && j.fold.Failed() && (len(j.remedies.Holds) == 0 || !strings.Contains(j.n.Did.Reason, slurm.HeldForRMA))
 }
 
 // Rehearse adds the finding of a drill, if one is under way, to the end of the plan: every check has

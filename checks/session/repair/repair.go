@@ -123,6 +123,11 @@ func (r *Repair) Run(now time.Time) (did string, err error) {
 	if open := r.Record.Open(); len(open) > 0 {
 		return r.finish(open, now)
 	}
+	if len(r.Record.Holds) > 0 { // the drain can be newer than the hold
+		if err := slurm.AddToReason(r.Ctx, r.Controller(), slurm.HeldForRMA); err != nil && !errors.Is(err, slurm.ErrNotOurs) {
+			return "", err
+		}
+	}
 	next, against, err := r.Choose(now)
 	if did := waits(&next, against); err != nil || did != "" {
 		return did, err
