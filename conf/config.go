@@ -39,9 +39,10 @@ const (
 	Prolog      = "prolog"
 	Epilog      = "epilog"
 	Manual      = "manual"
+	Monitor     = "monitor"
 )
 
-var contexts = []string{HealthCheck, Prolog, Epilog, Manual}
+var contexts = []string{HealthCheck, Prolog, Epilog, Manual, Monitor}
 
 // Role holds the settings of a run that a program starts.
 type Role struct {

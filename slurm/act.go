@@ -47,14 +47,14 @@ const lockWait = 2 * time.Second
 //
 // Only a run that has checked the fault again (see [Mark]) resumes the node, or a person does.
 //
-// A prolog or an epilog that passes makes no call: it has not seen the rest of the node. One
-// that fails drains the node.
+// A prolog, an epilog or a part of the checks that passes makes no call: it has not seen the rest of the
+// node. One that fails drains the node.
 //
 // A run with an unchanged verdict does not ask Slurm about a node that is out of service,
 // except for a slow re-check (see [Settings.Recheck]).
 func (c *Controller) Act(ctx context.Context, verdict Verdict, role Role) (Outcome, error) {
-	if verdict.Healthy && (role == Prolog || role == Epilog) {
-		out := Outcome{Decision: Decision{Why: "one job's checks passed"}}
+	if verdict.Healthy && (role.AroundJob() || verdict.Part) {
+		out := Outcome{Decision: Decision{Why: "a part of the checks passed"}}
 		if m, err := c.recall(); role == Prolog && err == nil && !m.Next.IsZero() {
 			noted, _ := c.withMemory(ctx, func(m *Memory, _ *Outcome) error {
 				m.Next = time.Time{} // a job starts: the node can be in service again

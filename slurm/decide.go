@@ -50,6 +50,10 @@ type Verdict struct {
 	Code, Device string
 	pending      string // the fault of a pending drain
 
+	// Part is set if the run has made only a part of the checks: it resumes no node, and replaces no
+	// reason of ours.
+	Part bool
+
 	// Busy is set if the run has more checks to make: it does not wait for the guard.
 	Busy bool
 
@@ -125,10 +129,11 @@ func Decide(node NodeInfo, verdict Verdict, policy Policy) Decision {
 	if verdict.Healthy {
 		return decideHealthy(node, policy)
 	}
-	return decideFailing(node, Reason(verdict.Message), policy)
+	return decideFailing(node, verdict, policy)
 }
 
-func decideFailing(node NodeInfo, reason string, policy Policy) Decision {
+func decideFailing(node NodeInfo, verdict Verdict, policy Policy) Decision {
+	reason := Reason(verdict.Message)
 	held := node.State.Class == Drained || node.State.Held
 	switch owner := node.owner(); {
 	case node.Awaited:
@@ -151,6 +156,8 @@ func decideFailing(node NodeInfo, reason string, policy Policy) Decision {
 		return Decision{Why: fmt.Sprintf("drained by us already (%s): a drill replaces no other reason", node.Reason)}
 	case node.Same, sameReason(node.Reason, reason):
 		return Decision{Why: "drained for this reason already"}
+	case verdict.Part:
+		return Decision{Why: fmt.Sprintf("drained by us already (%s)", node.Reason)}
 	default:
 		return Decision{Action: Renew, Reason: reason, Why: fmt.Sprintf("drained by us for another reason (%s)", node.Reason)}
 	}

@@ -15,15 +15,19 @@ const (
 	HealthCheck             // slurmd's HealthCheckProgram
 	Prolog                  // slurmd's Prolog
 	Epilog                  // slurmd's Epilog
+	Monitor                 // nhc-gpu monitor, after an event
 )
 
-var roleNames = [...]string{"manual", "healthcheck", "prolog", "epilog"}
+var roleNames = [...]string{"manual", "healthcheck", "prolog", "epilog", "monitor"}
+
+// MonitorContext is SLURM_SCRIPT_CONTEXT of the runs that nhc-gpu monitor starts.
+const MonitorContext = "nhc-gpu-monitor"
 
 // AroundJob reports whether the run is before or after a job.
 func (r Role) AroundJob() bool { return r == Prolog || r == Epilog }
 
 func (r Role) String() string {
-	if r < Manual || r > Epilog {
+	if r < Manual || r > Monitor {
 		return fmt.Sprintf("role %d", int(r))
 	}
 	return roleNames[r]
@@ -38,6 +42,8 @@ func RoleOf(env func(string) string) Role {
 		return Prolog
 	case "epilog_slurmd":
 		return Epilog
+	case MonitorContext:
+		return Monitor
 	case "":
 		if env("SLURMD_NODENAME") != "" && env("SLURM_JOB_ID") == "" {
 			return HealthCheck

@@ -25,8 +25,9 @@ type Event struct {
 	Time         time.Time       `json:"time"`             // the end of the run, UTC
 	Run          int64           `json:"run,omitempty"`    // the number of the run in this context, from 1
 	Boot         string          `json:"boot,omitempty"`   // the kernel's boot ID
-	Context      string          `json:"context"`          // healthcheck, prolog, epilog or manual
+	Context      string          `json:"context"`          // healthcheck, prolog, epilog, manual or monitor
 	Mode         string          `json:"mode"`             // enforce or observe
+	Part         bool            `json:"part,omitempty"`   // only the checks that an event concerns
 	Job          string          `json:"job,omitempty"`    // of a prolog or an epilog
 	Config       string          `json:"config,omitempty"` // the file of the lines
 	Verdict      checks.Severity `json:"verdict"`          // the worst severity; skip counts as ok
@@ -264,12 +265,16 @@ func (e *Event) Compare(old *Event) {
 			e.Changed = append(e.Changed, kind)
 		}
 	}
-	add(FirstRun, old == nil)
+	add(FirstRun, old == nil && !e.Part)
 	if old == nil {
 		old = &Event{Verdict: e.Verdict, Mode: e.Mode}
 	}
-	add(NewVerdict, old.Verdict != e.Verdict)
-	add(NewFinding, !sameKeys(keys(old), keys(e)))
+	if e.Part { // the next one can be about other checks
+		add(NewFinding, e.Verdict == checks.Fail && !sameKeys(keys(old), keys(e)))
+	} else {
+		add(NewVerdict, old.Verdict != e.Verdict)
+		add(NewFinding, !sameKeys(keys(old), keys(e)))
+	}
 	add(NewMode, old.Mode != e.Mode)
 	now, before := e.Slurm.or(), old.Slurm.or()
 	decided := now.Action+now.Reason != before.Action+before.Reason

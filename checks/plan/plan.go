@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-multierror"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 )
@@ -111,10 +112,11 @@ type Options struct {
 	Trace     bool              // -x: bash runs everything that it can, and prints it
 	InPlace   func(string) bool // reports whether a line runs in the main shell although -f forks
 
-	Context  string       // the run's context, as in nhc.toml; "": plan everything
-	Own      bool         // the lines are only for this context: nhc-prolog.conf
-	NoGPUs   string       // why checks of GPUs are skipped; "": they are not
-	Policies *conf.Config // the site's policies; can be nil
+	Context  string         // the run's context, as in nhc.toml; "": plan everything
+	Own      bool           // the lines are only for this context: nhc-prolog.conf
+	NoGPUs   string         // why checks of GPUs are skipped; "": they are not
+	Events   []monitor.Kind // of a run of the monitor: what has woken it
+	Policies *conf.Config   // the site's policies; can be nil
 }
 
 // longestStep limits a native step if the run has no deadline or a long one: no local read
@@ -200,10 +202,11 @@ func (b *builder) add(s Step) {
 }
 
 // explainLeft returns why a step is skipped in the context of the run, "" if it is not. Around a
-// job, only cheap steps without side effects run by default: checks of this program that read
-// files or a vendor's library.
+// job or after an event, only cheap steps without side effects run by default: checks of this program
+// that read files or a vendor's library.
 func (b *builder) explainLeft(s *Step) (why string) {
 	around := b.opts.Context == conf.Prolog || b.opts.Context == conf.Epilog
+	woken := b.opts.Context == conf.Monitor
 	switch {
 	case b.opts.Context == "" || s.Kind == Assign:
 		return ""
@@ -218,7 +221,9 @@ func (b *builder) explainLeft(s *Step) (why string) {
 			return "its contexts are " + cmp.Or(strings.Join(s.Policy.Contexts, ", "), "none")
 		}
 		return ""
-	case !around || b.opts.Own:
+	case woken && !monitor.Concerns(b.opts.Events, s.Class):
+		return "the event does not concern it"
+	case !around && !woken || b.opts.Own:
 		return ""
 	case s.Kind == ShellLine:
 		return "a shell line can take long or change something"

@@ -28,6 +28,7 @@ type KernelLogEnd struct {
 	Next    uint64 // the first unread record
 	Overrun bool   // records were overwritten before they were read
 	Cut     bool   // the log has more records than the limit of one reading
+	Lost    uint64 // records between the expected and the first one, overwritten before they were read
 }
 
 const (
@@ -43,24 +44,60 @@ const (
 // kernel-open/nvidia/os-interface.c), so flag c does not mean that another record precedes it. The
 // kernel has joined all records that it could (prb_reserve_in_last).
 func KernelLog(h *Host, from uint64, each func(KernelRecord)) (KernelLogEnd, error) {
-	l := kernelLog{from: from, each: each}
+	t, err := OpenKernelLog(h)
+	if err != nil {
+		return KernelLogEnd{}, err
+	}
+	defer t.Close()
+	return t.Read(from, each)
+}
+
+// KernelTail is the kernel's log, open for several readings.
+type KernelTail struct {
+	fd       int
+	recorded bool // a file: one read returns many records
+}
+
+// OpenKernelLog opens the kernel's log at its oldest record.
+func OpenKernelLog(h *Host) (*KernelTail, error) {
 	fd, err := Retry(func() (int, error) {
 		return unix.Open(h.Path(kmsgPath), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
 	})
 	if err != nil {
-		return l.end, &fs.PathError{Op: "open", Path: kmsgPath, Err: err}
+		return nil, &fs.PathError{Op: "open", Path: kmsgPath, Err: err}
 	}
-	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return l.end, &fs.PathError{Op: "stat", Path: kmsgPath, Err: err}
+		unix.Close(fd)
+		return nil, &fs.PathError{Op: "stat", Path: kmsgPath, Err: err}
 	}
-	l.recorded = st.Mode&unix.S_IFMT == unix.S_IFREG
-	err = l.read(func(buf []byte) (int, error) { return unix.Read(fd, buf) })
-	if err != nil {
+	return &KernelTail{fd, st.Mode&unix.S_IFMT == unix.S_IFREG}, nil
+}
+
+// Close closes the log.
+func (t *KernelTail) Close() { unix.Close(t.fd) }
+
+// Read passes the records that no earlier reading has passed, as [KernelLog] does.
+func (t *KernelTail) Read(from uint64, each func(KernelRecord)) (KernelLogEnd, error) {
+	l := kernelLog{from: from, each: each, recorded: t.recorded}
+	if err := l.read(func(buf []byte) (int, error) { return unix.Read(t.fd, buf) }); err != nil {
 		return l.end, &fs.PathError{Op: "read", Path: kmsgPath, Err: err}
 	}
 	return l.end, nil
+}
+
+// Wait waits until the log has more records, at most for limit. A file, which only a test has, can
+// always be read.
+func (t *KernelTail) Wait(limit time.Duration) error {
+	if t.recorded {
+		time.Sleep(min(limit, 100*time.Millisecond))
+		return nil
+	}
+	fds := []unix.PollFd{{Fd: int32(t.fd), Events: unix.POLLIN}}
+	if _, err := unix.Poll(fds, int(limit.Milliseconds())); err != nil && !errors.Is(err, unix.EINTR) {
+		return &fs.PathError{Op: "poll", Path: kmsgPath, Err: err}
+	}
+	return nil
 }
 
 // kernelLog is one reading.
@@ -128,6 +165,9 @@ func (l *kernelLog) addRecord(line []byte) {
 	}
 	if l.end.Next == 0 {
 		l.end.First = r.Seq
+	}
+	if expected := max(l.end.Next, l.from); expected > 0 && r.Seq > expected {
+		l.end.Lost += r.Seq - expected
 	}
 	l.end.Next = max(l.end.Next, r.Seq+1)
 	r.Cont = flag == 'c'

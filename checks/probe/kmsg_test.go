@@ -122,7 +122,7 @@ func TestKernelLogOverrun(t *testing.T) {
 	if diff := cmp.Diff([]string{"one", "ninety"}, list); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	if diff := cmp.Diff(KernelLogEnd{First: 1, Next: 91, Overrun: true}, l.end); diff != "" {
+	if diff := cmp.Diff(KernelLogEnd{First: 1, Next: 91, Overrun: true, Lost: 88}, l.end); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

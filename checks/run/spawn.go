@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
 )
 
 // spawn starts this program again, in its own session and with exactly the given descriptors. It
@@ -47,6 +49,30 @@ func Detach(argv, env []string) error {
 	_, err := spawn(argv, env, nil, nil, nil)
 	return err
 }
+
+// Child is this program, started again.
+type Child struct {
+	Done <-chan struct{} // closed when it has ended
+	pid  int
+	end  *death
+}
+
+// Again starts this program again, in its own session. Its output goes to the standard error.
+func Again(argv, env []string) (*Child, error) {
+	pid, err := spawn(argv, env, nil, os.Stderr, os.Stderr)
+	if err != nil {
+		return nil, err
+	}
+	c := &Child{pid: pid}
+	c.Done, c.end = reap(pid, true)
+	return c, nil
+}
+
+// Status returns the exit status as bash counts it, after the end.
+func (c *Child) Status() int { return c.end.status() }
+
+// Kill ends the process and what it has started.
+func (c *Child) Kill() { process.EndSession(c.pid, process.TermGrace) }
 
 // death is how a process ended.
 type death struct{ syscall.WaitStatus }

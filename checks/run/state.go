@@ -30,6 +30,7 @@ type memoryState struct {
 
 	crashes bool   // earlier runs have crashed, see countCrash
 	drill   []byte // the rehearsal, see Pool.Drill
+	monitor []byte // the ledger of the monitor, see Pool.Monitor
 }
 
 // ErrNoState means that the run has no state directory.
@@ -71,14 +72,14 @@ func (p *Pool) OpenState(dir, kind, lock string) (busy *wire.Holder, doubts []er
 	for _, d := range resp.Doubts {
 		doubts = append(doubts, errors.New(d))
 	}
-	lines := append(resp.Lines, nil, nil, nil, nil)
-	ledger, lanes := lines[0], lines[3]
+	lines := append(resp.Lines, nil, nil, nil, nil, nil)
+	ledger, lanes := lines[0], lines[4]
 	if err := p.ledger.parse(ledger); err != nil {
 		doubts = append(doubts, fmt.Errorf("read %s: %w", filepath.Join(dir, wire.LedgerFile), err))
 	}
 	p.state.mu.Lock()
 	defer p.state.mu.Unlock()
-	p.state.crashes, p.state.drill = len(lines[1]) > 0, lines[2]
+	p.state.crashes, p.state.drill, p.state.monitor = len(lines[1]) > 0, lines[2], lines[3]
 	p.state.lanes = strings.Fields(string(lanes))
 	return resp.Busy, doubts, nil
 }
@@ -88,6 +89,13 @@ func (p *Pool) Drill() []byte {
 	p.state.mu.Lock()
 	defer p.state.mu.Unlock()
 	return p.state.drill
+}
+
+// Monitor returns the ledger of the monitor, as OpenState has read it; empty if there is none.
+func (p *Pool) Monitor() []byte {
+	p.state.mu.Lock()
+	defer p.state.mu.Unlock()
+	return p.state.monitor
 }
 
 // SetEnd sets the end of the run. A later request to the state directory gets little time.

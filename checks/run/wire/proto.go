@@ -67,6 +67,8 @@ const (
 	OpAsk   Op = "ask"   // answer a person's question: Name is one of the questions below
 	OpGuard Op = "guard" // end a shell if the supervisor dies; this one has no answer
 
+	OpWatch Op = "watch" // wait for events of the source Name, at most for Timeout; Mark is up to where an earlier worker has read it
+
 	OpPrograms Op = "programs" // what slurmd would start for a pattern of Prolog=
 )
 
@@ -103,7 +105,7 @@ type Request struct {
 	Vars    *Vars             // from this request on
 	Only    bool              // last: the test will not run
 	Over    map[string]string // check: variables of this request alone
-	Timeout time.Duration     // check: TIMEOUT of the run; exec: deadline of the command
+	Timeout time.Duration     // check: TIMEOUT of the run; exec: deadline of the command; watch
 	Limit   time.Duration     // check: time limit of the step; 0: the end of the run
 	End     time.Duration     // check: the end of the run on the kernel's monotonic clock; 0: none
 	Path    string            // read, append, take, put, create, have; slurm, nodes: SLURM_CONF; list: the directory; programs: the pattern; exec: the file of standard input
@@ -113,7 +115,7 @@ type Request struct {
 	Mode    uint32            // put: permissions of the file; 0: only its owner can read it
 	Env     []string          // exec: the whole environment; check: additions to Environ
 	Program string            // exec: the file to run, if it is not what argv says
-	Mark    *checks.LogMark   // count: up to where the log was read
+	Mark    *checks.LogMark   // count, watch: up to where the log was read
 	Most    int64             // note, notes: maximum size of the journal, bytes; append: of the file, which then becomes PATH.1
 	Who     string            // ask: the person; evidence: the host name to redact, "" for none
 	Places  []Place           // ask
@@ -214,7 +216,7 @@ type Response struct {
 
 	Counters []checks.Counters // count
 	Xids     []checks.XidSeen  // count
-	Mark     *checks.LogMark   // count: where the log ends
+	Mark     *checks.LogMark   // count, watch: where the log ends
 	Doubts   []string          // count: files that could not be read
 	Records  []probe.Record    // recall
 	Jobs     []string          // jobs; ask, nodes: names
@@ -225,6 +227,8 @@ type Response struct {
 	Baselines []active.BaselineRow // ask
 
 	Devices []checks.Device // parts
+
+	Heard *Heard // watch
 
 	Busy   *Holder  // open, lock: the holder of the lock; nil: the supervisor has it
 	Cut    bool     // exec: there was more output
@@ -264,6 +268,7 @@ func (m *Response) fields(c *codec) {
 	text(c, &m.Text)
 	rare(c, &m.Baselines)
 	rare(c, &m.Devices)
+	rare(c, &m.Heard)
 	rare(c, &m.Busy)
 	yes(c, &m.Cut)
 	yes(c, &m.Worn)
@@ -271,6 +276,18 @@ func (m *Response) fields(c *codec) {
 	texts(c, &m.Stuck)
 	yes(c, &m.Exists)
 	text(c, &m.Err)
+}
+
+// Heard are the events of a source.
+type Heard struct {
+	Events []Event
+	Lost   uint64 // records or messages that nobody has read; at least 1 if their number is unknown
+}
+
+// Event is the first event of a kind since the last answer.
+type Event struct {
+	Kind string // of checks/monitor
+	Text string
 }
 
 // FileInfo describes a configuration file.
@@ -335,6 +352,8 @@ const (
 	LedgerFile = "ledger.json"
 	CrashFile  = "crash.json" // see crash.go
 	DrillFile  = "drill.json" // see [session.Drill]
+
+	MonitorFile = "monitor.json" // see [monitor.Ledger]
 )
 
 // Holder is the process that holds a lock.

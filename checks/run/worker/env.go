@@ -24,6 +24,7 @@ type worker struct {
 	states    []checks.GPUState   // see askStates
 	ports     []checks.PortAnswer // see askPorts
 	asked     map[string]bool
+	watches   map[string]watcher // the sources of events that it listens to
 	platforms func(file string, data []byte) checks.PlatformOf
 }
 

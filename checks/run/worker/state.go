@@ -104,7 +104,8 @@ func (d stateDir) begin(req *wire.Request) *wire.Response {
 	crashes, _ := d.load(wire.CrashFile) // without it there is no count to reset
 	drill, err := d.load(wire.DrillFile)
 	trouble(err)
-	resp.Lines = append(resp.Lines, ledger, crashes, drill)
+	watch, _ := d.load(wire.MonitorFile) // only says whether the monitor lives
+	resp.Lines = append(resp.Lines, ledger, crashes, drill, watch)
 	if req.Name != "" {
 		lanes, _ := d.load(req.Name) // without it each worker starts when it is needed
 		resp.Lines = append(resp.Lines, lanes)

@@ -164,6 +164,8 @@ func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
 		return state(req)
 	case wire.OpAsk:
 		return answerPerson(w, req)
+	case wire.OpWatch:
+		return w.watch(req)
 	case wire.OpPrograms:
 		return findPrograms(req.Path)
 	default:

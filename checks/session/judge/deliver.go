@@ -24,7 +24,7 @@ func (j *Judge) Deliver(version string, exit int, unusable string) {
 	default:
 		j.results.addRest(&j.fold)
 	}
-	outputs.Deliver(j.n, j.files.Config.Outputs(), kindOf(j.n.HealthCheck(), j.files.Given), j.makeEvent(version, exit, time.Now()))
+	outputs.Deliver(j.n, j.files.Config.Outputs(), kindOf(j.n.Role, j.files.Given), j.makeEvent(version, exit, time.Now()))
 }
 
 // makeEvent returns the event of the run.
@@ -33,7 +33,7 @@ func (j *Judge) makeEvent(version string, exit int, now time.Time) *event.Event 
 		Schema: event.Schema, Version: version, Node: j.n.Name, Time: now.UTC().Truncate(time.Millisecond), Boot: slurm.BootID(),
 		Context: j.n.Role.String(), Mode: outputs.Mode(j.n), Config: j.n.Set.Get("CONFFILE"), Exit: exit, Milliseconds: event.Milliseconds(now.Sub(j.n.Budget.Began)),
 		Results: j.results.list, Slurm: j.n.Did,
-		Message: j.fold.LastMessage(), Stopped: j.results.stopped(&j.fold, j.files.Plan), Drill: j.Drill(),
+		Message: j.fold.LastMessage(), Stopped: j.results.stopped(&j.fold, j.files.Plan), Drill: j.Drill(), Part: j.n.Part(),
 	}
 	if e.Results == nil {
 		e.Results = []event.Result{}
@@ -45,11 +45,13 @@ func (j *Judge) makeEvent(version string, exit int, now time.Time) *event.Event 
 	return e
 }
 
-// kindOf returns the kind of a run, by the settings that its command line has given.
-func kindOf(healthCheck bool, given []string) outputs.Run {
+// kindOf returns the kind of a run, by its role and the settings that its command line has given.
+func kindOf(role slurm.Role, given []string) outputs.Run {
 	switch {
-	case healthCheck:
+	case role == slurm.HealthCheck:
 		return outputs.OfNode
+	case role == slurm.Monitor:
+		return outputs.Other
 	case slices.Contains(given, "CONFFILE") || slices.Contains(given, "CONFDIR"):
 		return outputs.Trial
 	case slices.Contains(given, "NAME"):

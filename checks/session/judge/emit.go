@@ -117,6 +117,7 @@ func (j *Judge) emitUntilHelper(events []verdict.Event) (helper bool, text strin
 			j.putResult(e.Text)
 		case verdict.Online:
 			switch {
+			case j.n.Part(): // it has not seen the rest of the node
 			case !j.n.Set.CustomHelper("ONLINE_NODE"):
 				j.markOnline()
 			case !j.n.Set.Observes(): // a healthy run calls it each time: no decision to log
@@ -206,7 +207,7 @@ func (j *Judge) markOffline(message string) {
 		return
 	}
 	refused := j.job != nil && j.job.Blame.OfJob(j.fold.Failures()) >= 0
-	v := slurm.Verdict{Message: message, Refused: refused, Cause: j.cause(), Busy: j.fold.All && !j.late}
+	v := slurm.Verdict{Message: message, Refused: refused, Cause: j.cause(), Busy: j.fold.All && !j.late, Part: j.n.Part()}
 	if failures := j.fold.Failures(); j.fold.Blamed() < len(failures) {
 		x := failures[j.fold.Blamed()]
 		v.Code, v.Device = x.Code, x.Device.String()

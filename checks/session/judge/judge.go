@@ -336,7 +336,7 @@ func (j *Judge) MakePlan() {
 // addHolds adds the findings of faults that no remedy has repaired to the plan of a health check. Only
 // a site that permits remedies has them.
 func (j *Judge) addHolds() {
-	if j.files.Config == nil || len(j.files.Config.Remedies) == 0 || j.files.Eval != "" || j.job != nil || j.n.Set.Past == "" {
+	if j.files.Config == nil || len(j.files.Config.Remedies) == 0 || j.files.Eval != "" || j.job != nil || j.n.Part() || j.n.Set.Past == "" {
 		return
 	}
 	record, err := node.Remedies(j.n)
@@ -368,7 +368,7 @@ func (j *Judge) addHolds() {
 // RemedyDue reports whether a remedy can be due after this run: the node is drained by us for a failure,
 // a remedy is under way, or the reason of the drain does not say that the remedies are over.
 func (j *Judge) RemedyDue() bool {
-	if j.remedies == nil || kindOf(j.n.HealthCheck(), j.files.Given) != outputs.OfNode {
+	if j.remedies == nil || kindOf(j.n.Role, j.files.Given) != outputs.OfNode {
 		return false
 	}
 	held := j.n.Did != nil && j.n.Did.Owner == event.OwnerNHC && j.n.Did.Error == ""
@@ -378,10 +378,10 @@ func (j *Judge) RemedyDue() bool {
 // Rehearse adds the finding of a drill, if one is under way, to the end of the plan: every check has
 // looked by then, so that a real failure takes precedence.
 func (j *Judge) Rehearse() {
-	if j.drill = j.n.Drill(); j.drill == nil || j.files.Eval != "" {
+	if j.drill = j.n.Drill(); j.drill == nil || j.files.Eval != "" || j.n.Part() {
 		return
 	}
-	whole := j.job == nil && kindOf(j.n.HealthCheck(), j.files.Given) == outputs.OfNode
+	whole := j.job == nil && kindOf(j.n.Role, j.files.Given) == outputs.OfNode
 	of := func(check, class string) conf.Policy { return j.files.Config.Of(check, class) }
 	if s := j.drill.Step(j.files.Plan, whole, j.n.Set.Get("CONFFILE"), of); s != nil {
 		j.files.Plan.Add(&plan.Plan{Steps: []plan.Step{*s}})

@@ -50,7 +50,7 @@ func (n *Node) Controller() *slurm.Controller {
 // longestWait returns how long a run may wait before the guard counts: only a health check waits,
 // since slurmd starts those of all nodes in the same moment, and only within its budget.
 func (n *Node) longestWait(now time.Time) time.Duration {
-	if !n.HealthCheck() || !n.Budget.Limited() {
+	if !n.Unattended() || !n.Budget.Limited() {
 		return 0
 	}
 	return max(0, n.Budget.End.Sub(now)-slurm.DefaultDeadline)

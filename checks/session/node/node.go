@@ -107,6 +107,12 @@ func nodeFromEnviron(env func(string) string, role slurm.Role) *Node {
 // HealthCheck reports whether slurmd has started the run as its health check.
 func (n *Node) HealthCheck() bool { return n.Role == slurm.HealthCheck }
 
+// Unattended reports whether a program has started the run for the whole node: slurmd, or the monitor.
+func (n *Node) Unattended() bool { return n.HealthCheck() || n.Role == slurm.Monitor }
+
+// Part reports whether the run makes only the checks that an event concerns.
+func (n *Node) Part() bool { return n.Role == slurm.Monitor }
+
 // choosePast returns the directory where checks keep data between runs, and a spare one for a
 // node without a disk. Only root has such a directory, and no job's environment can name it.
 func (n *Node) choosePast() (dir, spare string) {

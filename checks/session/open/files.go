@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
@@ -34,9 +35,10 @@ type Files struct {
 	Strict bool     // a user runs it: also report errors that LBNL NHC ignores
 	Whole  bool     // plan every check, regardless of its contexts
 
-	limit  time.Duration // Slurm's time limit of a prolog or an epilog; 0: none
-	NoGPUs string        // why checks of GPUs are skipped; "": they are not
-	Own    bool          // the lines are those of nhc-prolog.conf or nhc-epilog.conf
+	limit  time.Duration  // Slurm's time limit of a prolog or an epilog; 0: none
+	Events []monitor.Kind // that have woken the run
+	NoGPUs string         // why checks of GPUs are skipped; "": they are not
+	Own    bool           // the lines are those of nhc-prolog.conf or nhc-epilog.conf
 
 	Paths   session.Paths // resolved paths of the files
 	Path    string        // path of nhc.conf, or of the file that replaces it
@@ -53,7 +55,9 @@ type Files struct {
 }
 
 // New returns the files of a run; none is read yet.
-func New(n *node.Node, b *Bash) *Files { return &Files{Node: n, Bash: b, Paths: session.Paths{}} }
+func New(n *node.Node, b *Bash) *Files {
+	return &Files{Node: n, Bash: b, Paths: session.Paths{}, Events: monitor.Split(os.Getenv(monitor.Events))}
+}
 
 // Ended is the error of a file of the site that ends the run.
 type Ended struct{ Status int }
@@ -67,14 +71,14 @@ func (f *Files) Context() string {
 	if f.Whole {
 		return ""
 	}
-	return map[slurm.Role]string{slurm.HealthCheck: conf.HealthCheck, slurm.Prolog: conf.Prolog, slurm.Epilog: conf.Epilog, slurm.Manual: conf.Manual}[f.Role]
+	return map[slurm.Role]string{slurm.HealthCheck: conf.HealthCheck, slurm.Prolog: conf.Prolog, slurm.Epilog: conf.Epilog, slurm.Manual: conf.Manual, slurm.Monitor: conf.Monitor}[f.Role]
 }
 
 // Allowed returns how long the run may take, 0 for no limit.
 func (f *Files) Allowed() time.Duration {
 	return session.Asked{
 		Timeout: f.Set.Timeout(), Role: f.Config.Role(f.Context()).Budget, Slurm: f.limit, Line: f.Eval != "",
-		Job: f.Role.AroundJob(), Check: f.HealthCheck(), Background: f.Background,
+		Job: f.Role.AroundJob(), Check: f.Unattended(), Background: f.Background,
 	}.Allowed()
 }
 
@@ -121,7 +125,7 @@ func (f *Files) Build() *plan.Plan {
 	opts := plan.Options{
 		Vars: f.Set.Vars, Timeout: f.Timeout(), Functions: f.Bash.overrides,
 		Sourced: f.Sourced != "" || f.Bash.HasScripts(), Trace: f.Bash.trace, InPlace: verdict.InPlace,
-		Context: f.Context(), Policies: f.Config, Own: f.Own, NoGPUs: f.NoGPUs,
+		Context: f.Context(), Policies: f.Config, Own: f.Own, NoGPUs: f.NoGPUs, Events: f.Events,
 	}
 	p := plan.Build(f.Bash.Vetted, opts)
 	p.Add(plan.BuildTables(f.Tables, opts))

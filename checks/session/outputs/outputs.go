@@ -125,7 +125,7 @@ func endOf(n *node.Node, now time.Time) (end time.Time) {
 		}
 	case n.Background:
 		end = now.Add(whole)
-	case n.HealthCheck():
+	case n.Unattended():
 		end = n.Budget.Began.Add(whole)
 	}
 	return end

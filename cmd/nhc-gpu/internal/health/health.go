@@ -56,10 +56,17 @@ func (r *Run) Close() {
 	r.Sig.Stop()
 }
 
+// Busy is the exit status of a run of the monitor that has checked nothing, since another run of the node
+// is under way (EX_TEMPFAIL of sysexits.h).
+const Busy = 75
+
 // Check makes the whole run and returns the exit status.
 func (r *Run) Check() int {
 	defer r.Close()
 	if r.busy() {
+		if r.Part() {
+			return Busy
+		}
 		return 0
 	}
 	r.startAhead()
@@ -149,7 +156,7 @@ func (r *Run) load() (exit int, over bool) {
 	if r.Eval != "" { // one line: no log, no marking, no watchdog
 		r.Set.Vars["LOGFILE"] = "-"
 		r.Set.MarkNothing()
-	} else if !r.Role.AroundJob() { // around a job the node is to be looked at now
+	} else if !r.Role.AroundJob() && !r.Part() { // around a job and after an event the node is to be looked at now
 		if exit, over := r.detach(); over {
 			return exit, true
 		}
@@ -217,10 +224,10 @@ func (r *Run) act() int {
 }
 
 // busy reports whether this run must end at once: slurmd has started a second health check while
-// the first still runs. No other run does that, so only a health check takes the lock.
+// the first still runs, or an event comes during a run. No other run does that, and takes the lock.
 func (r *Run) busy() bool {
 	lock := ""
-	if r.HealthCheck() {
+	if r.Unattended() {
 		lock = node.RunLock
 	}
 	if err := r.OpenState(lock); err != nil {

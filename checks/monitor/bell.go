@@ -1,0 +1,76 @@
+package monitor
+
+import (
+	"slices"
+	"time"
+)
+
+// The bell wakes a run at once for the first event of a kind. Further events of that kind wait: each
+// run for it doubles the pause after it, up to longest, until the kind has been quiet for that long.
+// So a storm costs few runs, and the last event of each kind is followed by a run.
+const (
+	shortest = 5 * time.Second
+	longest  = 5 * time.Minute
+)
+
+// Bell collects events until a run is due. The zero value is ready. Time is an input.
+type Bell struct {
+	kinds map[Kind]*pause
+}
+
+// pause is what the bell knows about a kind.
+type pause struct {
+	rings bool          // there are events that no run has followed
+	long  time.Duration // the pause after the last run
+	until time.Time     // its end
+}
+
+// Ring adds events of a kind.
+func (b *Bell) Ring(k Kind) {
+	if b.kinds == nil {
+		b.kinds = map[Kind]*pause{}
+	}
+	if b.kinds[k] == nil {
+		b.kinds[k] = new(pause)
+	}
+	b.kinds[k].rings = true
+}
+
+// Due returns the kinds for which a run is due now, in a fixed order, and the time of the next that
+// waits, zero for none.
+func (b *Bell) Due(now time.Time) (kinds []Kind, next time.Time) {
+	for k, p := range b.kinds {
+		switch {
+		case !p.rings:
+		case !p.until.After(now), p.until.Sub(now) > longest: // the clock was set back
+			kinds = append(kinds, k)
+		case next.IsZero() || p.until.Before(next):
+			next = p.until
+		}
+	}
+	slices.Sort(kinds)
+	return kinds, next
+}
+
+// Retry rings for kinds whose run could not be made, at once when the time has come.
+func (b *Bell) Retry(kinds []Kind, at time.Time) {
+	for _, k := range kinds {
+		b.Ring(k)
+		b.kinds[k].until = at
+	}
+}
+
+// Ran records that a run for some kinds begins: events from now on need another one.
+func (b *Bell) Ran(kinds []Kind, now time.Time) {
+	for _, k := range kinds {
+		p := b.kinds[k]
+		if p == nil {
+			continue
+		}
+		if now.Sub(p.until) > longest || p.long == 0 {
+			p.long = shortest / 2
+		}
+		p.rings, p.long = false, min(2*p.long, longest)
+		p.until = now.Add(p.long)
+	}
+}

@@ -1,0 +1,108 @@
+// Package monitor decides when events between the health checks of slurmd wake a run, and which checks
+// it makes. It judges no node. The package is pure.
+package monitor
+
+import (
+	_ "embed" // events.toml
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/BurntSushi/toml"
+)
+
+// Kind is a kind of event, a row of events.toml.
+type Kind string
+
+// The kinds that sources other than the kernel's log report.
+const (
+	GPU     Kind = "gpu"
+	Link    Kind = "link"
+	Device  Kind = "device"
+	Service Kind = "service"
+	Lost    Kind = "lost"
+)
+
+//go:embed events.toml
+var text string
+
+type kindRow struct {
+	Name    Kind
+	Classes []string
+	Why     string
+}
+
+// lineRow is the form of a line of the kernel's log.
+type lineRow struct {
+	Kind        Kind
+	Begins, Has string
+	Source      string
+}
+
+var rows = sync.OnceValue(func() (file struct {
+	Kind []kindRow
+	Line []lineRow
+}) {
+	if _, err := toml.Decode(text, &file); err != nil {
+		panic(fmt.Sprintf("monitor: read events.toml: %v", err)) // TestEvents
+	}
+	return file
+})
+
+// KindOf returns the kind of a line that the kernel has printed, "" for a line that wakes nothing. A
+// user can choose a part of such a line: it may wake checks, and prove nothing.
+func KindOf(line []byte) Kind {
+	for i := range rows().Line {
+		row := &rows().Line[i]
+		if len(line) >= len(row.Begins) && string(line[:len(row.Begins)]) == row.Begins && (row.Has == "" || strings.Contains(string(line), row.Has)) {
+			return row.Kind
+		}
+	}
+	return ""
+}
+
+// Concerns reports whether events of some kinds concern a class of checks. A kind that is not in the
+// table concerns all.
+func Concerns(kinds []Kind, class string) bool {
+	for _, k := range kinds {
+		at := slices.IndexFunc(rows().Kind, func(row kindRow) bool { return row.Name == k })
+		if at < 0 || len(rows().Kind[at].Classes) == 0 || slices.Contains(rows().Kind[at].Classes, class) {
+			return true
+		}
+	}
+	return false
+}
+
+// Events is the variable of the environment with the kinds of the events that have woken a run.
+const Events = "NHC_GPU_EVENTS"
+
+// Join returns the kinds as the value of [Events].
+func Join(kinds []Kind) string {
+	words := make([]string, len(kinds))
+	for i, k := range kinds {
+		words[i] = string(k)
+	}
+	return strings.Join(words, ",")
+}
+
+// Split is the inverse of [Join].
+func Split(value string) (kinds []Kind) {
+	for word := range strings.FieldsFuncSeq(value, func(r rune) bool { return r == ',' }) {
+		kinds = append(kinds, Kind(word))
+	}
+	return kinds
+}
+
+// The sources of events. A worker of its own listens to each: one that hangs does not keep the others
+// from being heard.
+const (
+	KernelLog = "kernel-log" // /dev/kmsg
+	Links     = "links"      // messages about network interfaces
+	Ports     = "ports"      // the states of InfiniBand ports
+	Devices   = "devices"    // messages about removed devices
+	Slurmd    = "slurmd"     // its end
+)
+
+// Sources lists them.
+var Sources = []string{KernelLog, Links, Ports, Devices, Slurmd}

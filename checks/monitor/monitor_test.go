@@ -1,0 +1,124 @@
+package monitor
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
+)
+
+// Each kind names classes that exist, each line a kind, and each row says why.
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	for _, row := range rows().Kind {
+		for _, class := range row.Classes {
+			if !slices.Contains(checks.Classes(), class) {
+				t.Errorf("kind %s: there is no class %q: want one of %q", row.Name, class, checks.Classes())
+			}
+		}
+		if row.Why == "" {
+			t.Errorf("kind %s: no reason", row.Name)
+		}
+	}
+	known := func(k Kind) bool {
+		return slices.ContainsFunc(rows().Kind, func(row kindRow) bool { return row.Name == k })
+	}
+	for _, k := range []Kind{GPU, Link, Device, Service, Lost} {
+		if !known(k) {
+			t.Errorf("events.toml has no kind %q", k)
+		}
+	}
+	for _, row := range rows().Line {
+		if !known(row.Kind) || row.Source == "" || row.Begins == "" {
+			t.Errorf("line %+v: want a kind of the table, a beginning and a source", row)
+		}
+	}
+}
+
+func TestKindOf(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]Kind{
+		"EXT4-fs error (device sda1): ext4_find_entry:1455: inode #2: comm ls: reading directory lblock 0": "disk",
+		"XFS (nvme0n1p1): Log I/O Error (0x2) detected at xlog_ioend_work. Shutting down filesystem.":      "disk",
+		"XFS (nvme0n1p1): Mounting V5 Filesystem":                                                          "",
+		"Out of memory: Killed process 4711 (python) total-vm:1kB":                                         "memory",
+		"pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:c1:00.0":                     "device",
+		"pcieport 0000:00:01.0: pciehp: Slot(1): Link Up":                                                  "",
+		"{1}[Hardware Error]: event severity: fatal":                                                       "cpu",
+		"INFO: task kworker:7 blocked for more than 120 seconds.":                                          "cpu",
+		"x": "", "": "",
+	} {
+		if got := KindOf([]byte(line)); got != want {
+			t.Errorf("%q: %q, want %q", line, got, want)
+		}
+	}
+}
+
+func TestConcerns(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		kinds string
+		class string
+		want  bool
+	}{
+		{"gpu", "gpu", true}, {"gpu", "fs", false}, {"gpu,disk", "fs", true}, {"lost", "moab", true}, {"newer", "dmi", true}, {"", "gpu", false},
+	} {
+		if got := Concerns(Split(test.kinds), test.class); got != test.want {
+			t.Errorf("%q, class %s: %v, want %v", test.kinds, test.class, got, test.want)
+		}
+	}
+	if got := Join(Split("gpu,,link")); got != "gpu,link" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// The first event wakes a run at once. A storm wakes few, and its last event is followed by one.
+func TestBell(t *testing.T) {
+	t.Parallel()
+	var b Bell
+	begin := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
+	now := begin
+	var runs []time.Duration
+	storm := func(length time.Duration) {
+		for end := now.Add(length); now.Before(end); now = now.Add(100 * time.Millisecond) {
+			b.Ring(GPU)
+			if kinds, _ := b.Due(now); len(kinds) > 0 {
+				runs = append(runs, now.Sub(begin))
+				b.Ran(kinds, now)
+			}
+		}
+	}
+	storm(time.Hour)
+	if len(runs) > 20 || runs[0] != 0 || runs[1] > 2*shortest {
+		t.Errorf("an hour of events: runs after %v", runs)
+	}
+	kinds, next := b.Due(now)
+	if len(kinds) != 0 || next.IsZero() || next.Sub(now) > longest {
+		t.Errorf("after the storm %v at %v, want a last run", kinds, next)
+	}
+	if kinds, _ = b.Due(next); !slices.Equal(kinds, []Kind{GPU}) {
+		t.Errorf("then %v", kinds)
+	}
+	b.Ran(kinds, next)
+	if kinds, again := b.Due(next.Add(time.Hour)); len(kinds) != 0 || !again.IsZero() {
+		t.Errorf("a quiet hour: %v, %v", kinds, again)
+	}
+
+	b.Ring(Link) // another kind does not wait
+	if kinds, _ := b.Due(next.Add(time.Second)); !slices.Equal(kinds, []Kind{Link}) {
+		t.Errorf("got %v, want a link at once", kinds)
+	}
+	now = next.Add(3 * longest) // a quiet time ends the long pauses
+	b.Ring(GPU)
+	kinds, _ = b.Due(now)
+	b.Ran(kinds, now)
+	b.Ring(GPU)
+	if _, next := b.Due(now); !slices.Equal(kinds, []Kind{GPU, Link}) || next.Sub(now) != shortest {
+		t.Errorf("after a quiet time %v, then a pause of %v", kinds, next.Sub(now))
+	}
+	if kinds, _ := b.Due(now.Add(-24 * time.Hour)); len(kinds) != 1 {
+		t.Errorf("the clock was set back: %v, want no pause of a day", kinds)
+	}
+}

@@ -1,0 +1,56 @@
+package jobscan
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// Slurmds returns a descriptor of each slurmd of root on this host, by its PID; poll(2) shows its end.
+func Slurmds(h *probe.Host) (map[int]int, error) {
+	names, err := h.Names("/proc")
+	if err != nil {
+		return nil, err
+	}
+	found := map[int]int{}
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		var st unix.Stat_t
+		if comm, err := h.ReadValue("/proc/" + name + "/comm"); err != nil || comm != "slurmd" || unix.Stat("/proc/"+name, &st) != nil || st.Uid != 0 {
+			continue
+		}
+		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+			found[pid] = fd
+		} else if !errors.Is(err, unix.ESRCH) {
+			return found, fmt.Errorf("open slurmd with PID %d: %w", pid, err)
+		}
+	}
+	return found, nil
+}
+
+// AwaitEnd waits until one of some processes ends, at most for limit, and returns its PID, 0 for none.
+func AwaitEnd(fds map[int]int, limit time.Duration) (pid int, err error) {
+	var list []unix.PollFd
+	for _, fd := range fds {
+		list = append(list, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+	}
+	if _, err := unix.Poll(list, int(limit.Milliseconds())); err != nil && !errors.Is(err, unix.EINTR) {
+		return 0, fmt.Errorf("wait for the end of slurmd: %w", err)
+	}
+	for pid, fd := range fds {
+		for _, p := range list {
+			if int(p.Fd) == fd && p.Revents != 0 {
+				return pid, nil
+			}
+		}
+	}
+	return 0, nil
+}

@@ -1,0 +1,240 @@
+package worker
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+)
+
+// watcher listens to a source of events.
+type watcher interface {
+	// wait waits until there are events, at most for limit.
+	wait(limit time.Duration) (*wire.Heard, error)
+}
+
+// sources open the sources of events by their names.
+var sources = map[string]func(w *worker, from *checks.LogMark) (watcher, error){
+	monitor.KernelLog: openKernelWatch,
+	monitor.Links:     openLinkWatch,
+	monitor.Ports:     func(w *worker, _ *checks.LogMark) (watcher, error) { return &portWatch{host: w.host}, nil },
+	monitor.Devices:   openDeviceWatch,
+	monitor.Slurmd:    func(w *worker, _ *checks.LogMark) (watcher, error) { return &slurmdWatch{host: w.host}, nil },
+}
+
+// watch waits for events of a source.
+func (w *worker) watch(req *wire.Request) *wire.Response {
+	if w.watches == nil {
+		w.watches = map[string]watcher{}
+	}
+	s := w.watches[req.Name]
+	if s == nil {
+		open, ok := sources[req.Name]
+		if !ok {
+			return &wire.Response{Err: fmt.Sprintf("watch %s: there is no such source of events", req.Name)}
+		}
+		var err error
+		if s, err = open(w, req.Mark); err != nil {
+			return &wire.Response{Err: err.Error()}
+		}
+		w.watches[req.Name] = s
+	}
+	w.doing(req)("wait for events of " + req.Name)
+	heard, err := s.wait(req.Timeout)
+	if err != nil {
+		return &wire.Response{Err: err.Error()}
+	}
+	resp := &wire.Response{Heard: heard}
+	if k, ok := s.(*kernelWatch); ok {
+		resp.Mark = &checks.LogMark{Boot: k.boot, Next: k.next}
+	}
+	return resp
+}
+
+// add adds an event, unless there is one of its kind.
+func add(h *wire.Heard, kind monitor.Kind, text string) {
+	if !slices.ContainsFunc(h.Events, func(e wire.Event) bool { return e.Kind == string(kind) }) {
+		h.Events = append(h.Events, wire.Event{Kind: string(kind), Text: text})
+	}
+}
+
+// kernelWatch follows the kernel's log.
+type kernelWatch struct {
+	log  *probe.KernelTail
+	boot string
+	next uint64 // the first unread record
+	read bool   // the records of the log before its opening were read or skipped
+}
+
+// openKernelWatch opens the log at a mark of this boot, or at its end.
+func openKernelWatch(w *worker, from *checks.LogMark) (watcher, error) {
+	boot, err := probe.BootID(w.host)
+	if err != nil {
+		return nil, err
+	}
+	log, err := probe.OpenKernelLog(w.host)
+	if err != nil {
+		return nil, err
+	}
+	k := &kernelWatch{log: log, boot: boot, next: math.MaxUint64}
+	if from != nil && from.Boot == boot {
+		k.next = from.Next
+	}
+	return k, nil
+}
+
+// drainPause is the time between two readings of a log whose lines wake nothing, and which goes on: a
+// kernel that prints without end costs ten readings a second.
+const drainPause = 100 * time.Millisecond
+
+func (k *kernelWatch) wait(limit time.Duration) (*wire.Heard, error) {
+	heard := &wire.Heard{}
+	for end := time.Now().Add(limit); ; {
+		if k.read {
+			if err := k.log.Wait(max(0, time.Until(end))); err != nil {
+				return nil, err
+			}
+		}
+		got, err := k.log.Read(k.next, func(r probe.KernelRecord) {
+			if kind := kindOf(r); kind != "" {
+				add(heard, kind, string(r.Text))
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		k.read = true
+		if heard.Lost += got.Lost; got.Lost == 0 && got.Overrun {
+			heard.Lost++
+		}
+		switch {
+		case got.Next > 0:
+			k.next = got.Next
+		case k.next == math.MaxUint64: // an empty log
+			k.next = 0
+		}
+		left := time.Until(end)
+		if len(heard.Events) > 0 || heard.Lost > 0 || left <= 0 {
+			return heard, nil
+		}
+		if got.Next > 0 {
+			time.Sleep(min(drainPause, left))
+		}
+	}
+}
+
+// kindOf returns the kind of event that a record of the kernel's log is, "" for none.
+func kindOf(r probe.KernelRecord) monitor.Kind {
+	if _, ok := checks.Believe(r.Text, r.Cont, checks.AboutGPU); ok {
+		return monitor.GPU
+	}
+	if _, ok := checks.Believe(r.Text, r.Cont, checks.AboutLink); ok {
+		return monitor.Link
+	}
+	if _, ok := checks.Believe(r.Text, r.Cont, checks.AboutDevice); ok {
+		return monitor.Device
+	}
+	return monitor.KindOf(r.Text)
+}
+
+// linkWatch listens to changes of network interfaces.
+type linkWatch struct{ *network.LinkWatch }
+
+func openLinkWatch(w *worker, _ *checks.LogMark) (watcher, error) {
+	l, err := network.WatchLinks(w.host)
+	return linkWatch{l}, err
+}
+
+func (l linkWatch) wait(limit time.Duration) (*wire.Heard, error) {
+	changed, lost, err := l.Wait(limit)
+	return hear(monitor.Link, changed, lost), err
+}
+
+// deviceWatch listens to the removal of devices.
+type deviceWatch struct{ *probe.DeviceWatch }
+
+func openDeviceWatch(*worker, *checks.LogMark) (watcher, error) {
+	d, err := probe.WatchDevices()
+	return deviceWatch{d}, err
+}
+
+func (d deviceWatch) wait(limit time.Duration) (*wire.Heard, error) {
+	removed, lost, err := d.Wait(limit)
+	return hear(monitor.Device, removed, lost), err
+}
+
+// hear returns what has changed as one event.
+func hear(kind monitor.Kind, changed []string, lost bool) *wire.Heard {
+	heard := &wire.Heard{}
+	if len(changed) > 0 {
+		add(heard, kind, strings.Join(changed[:min(len(changed), 8)], ", "))
+	}
+	if lost {
+		heard.Lost = 1
+	}
+	return heard
+}
+
+// portPace is the time between two looks at InfiniBand ports.
+const portPace = time.Second
+
+// portWatch looks at the states of InfiniBand ports, which no message reports.
+type portWatch struct {
+	host   *probe.Host
+	states map[string]string
+}
+
+func (p *portWatch) wait(limit time.Duration) (*wire.Heard, error) {
+	for end := time.Now().Add(limit); ; {
+		now, err := rdma.PortStates(p.host)
+		if err != nil {
+			return nil, err
+		}
+		changed := rdma.ChangedPorts(p.states, now)
+		p.states = now
+		left := time.Until(end)
+		if len(changed) > 0 || left <= 0 {
+			return hear(monitor.Link, changed, false), nil
+		}
+		if len(now) == 0 { // a node without InfiniBand
+			time.Sleep(left)
+		}
+		time.Sleep(min(portPace, left))
+	}
+}
+
+// slurmdWatch waits for the end of slurmd.
+type slurmdWatch struct {
+	host *probe.Host
+	fds  map[int]int // by PID
+}
+
+func (s *slurmdWatch) wait(limit time.Duration) (*wire.Heard, error) {
+	if len(s.fds) == 0 {
+		var err error
+		if s.fds, err = jobscan.Slurmds(s.host); err != nil {
+			return nil, err
+		}
+	}
+	pid, err := jobscan.AwaitEnd(s.fds, limit)
+	if err != nil || pid == 0 {
+		return &wire.Heard{}, err
+	}
+	for fd := range maps.Values(s.fds) {
+		unix.Close(fd)
+	}
+	s.fds = nil
+	return hear(monitor.Service, []string{fmt.Sprintf("slurmd with PID %d has ended", pid)}, false), nil
+}

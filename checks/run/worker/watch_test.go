@@ -1,0 +1,135 @@
+package worker
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+)
+
+const bootID = "proc/sys/kernel/random/boot_id"
+
+// watchAt returns a worker of a recorded node.
+func watchAt(t *testing.T, files map[string]string) (w *worker, root string) {
+	t.Helper()
+	root = probetest.Tree(t, files)
+	page, err := wire.NewPage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { page.Close() })
+	return &worker{host: newGuardedHost(root), page: wire.OpenPage(int(page.Fd()))}, root
+}
+
+func heard(t *testing.T, w *worker, source string, from *checks.LogMark, limit time.Duration) *wire.Response {
+	t.Helper()
+	resp := w.answer(&wire.Request{Op: wire.OpWatch, Name: source, Mark: from, Timeout: limit})
+	if resp.Err != "" {
+		t.Fatal(resp.Err)
+	}
+	return resp
+}
+
+func eventKinds(h *wire.Heard) (list []string) {
+	for _, e := range h.Events {
+		list = append(list, e.Kind)
+	}
+	return list
+}
+
+func addTo(t *testing.T, root, name, text string) {
+	t.Helper()
+	f, err := os.OpenFile(filepath.Join(root, name), os.O_WRONLY|os.O_APPEND, 0)
+	if err == nil {
+		_, err = f.WriteString(text)
+		f.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A new watch begins at the end of the log, one with a mark after it. Records that nobody has read are
+// counted.
+func TestKernelWatch(t *testing.T) {
+	t.Parallel()
+	w, root := watchAt(t, map[string]string{bootID: "boot-1\n", "dev/kmsg": "4,1,1,-;NVRM: Xid (PCI:0000:c1:00): 79, old\n6,2,2,-;hello\n"})
+	resp := heard(t, w, monitor.KernelLog, nil, 0)
+	if len(resp.Heard.Events) != 0 || *resp.Mark != (checks.LogMark{Boot: "boot-1", Next: 3}) {
+		t.Fatalf("%+v %+v", resp.Heard, resp.Mark)
+	}
+	addTo(t, root, "dev/kmsg", "6,3,3,-;usb 1-1: new device\n4,4,4,-;NVRM: Xid (PCI:0000:c1:00): 48, DBE\n4,5,4,-;NVRM: Xid (PCI:0000:c1:00): 63, again\n"+
+		"4,6,5,-;mlx5_core 0000:23:00.0 ens1: Link down\n12,7,5,-;EXT4-fs error (device sda): forged\n3,8,6,-;EXT4-fs error (device sda1): x\n")
+	resp = heard(t, w, monitor.KernelLog, nil, time.Minute)
+	if got := eventKinds(resp.Heard); !slices.Equal(got, []string{"gpu", "link", "disk"}) || resp.Mark.Next != 9 || resp.Heard.Lost != 0 || !strings.Contains(resp.Heard.Events[0].Text, ": 48, DBE") {
+		t.Errorf("%+v %+v", resp.Heard, resp.Mark)
+	}
+	if resp = heard(t, w, monitor.KernelLog, nil, 0); len(resp.Heard.Events) != 0 {
+		t.Errorf("the same again: %+v", resp.Heard)
+	}
+
+	after, _ := watchAt(t, map[string]string{bootID: "boot-1\n", "dev/kmsg": "4,4,4,-;NVRM: Xid (PCI:0000:c1:00): 48, DBE\n6,5,5,-;x\n4,6,6,-;NVRM: Xid (PCI:0000:c1:00): 79, lost\n"})
+	resp = heard(t, after, monitor.KernelLog, &checks.LogMark{Boot: "boot-1", Next: 5}, 0)
+	if len(resp.Heard.Events) != 1 || !strings.Contains(resp.Heard.Events[0].Text, ": 79") || resp.Heard.Lost != 0 {
+		t.Errorf("with a mark: %+v", resp.Heard)
+	}
+	over, _ := watchAt(t, map[string]string{bootID: "boot-1\n", "dev/kmsg": "6,90,4,-;x\n"})
+	if resp = heard(t, over, monitor.KernelLog, &checks.LogMark{Boot: "boot-1", Next: 5}, 0); resp.Heard.Lost != 85 || resp.Mark.Next != 91 {
+		t.Errorf("overwritten: %+v %+v, want 85 lost records", resp.Heard, resp.Mark)
+	}
+	boot, _ := watchAt(t, map[string]string{bootID: "boot-2\n", "dev/kmsg": "4,1,1,-;NVRM: Xid (PCI:0000:c1:00): 79, x\n"})
+	if resp = heard(t, boot, monitor.KernelLog, &checks.LogMark{Boot: "boot-1", Next: 5}, 0); len(resp.Heard.Events) != 0 || resp.Heard.Lost != 0 {
+		t.Errorf("a mark of another boot: %+v", resp.Heard)
+	}
+	none, _ := watchAt(t, map[string]string{bootID: "boot-1\n"})
+	if resp := none.answer(&wire.Request{Op: wire.OpWatch, Name: monitor.KernelLog}); !strings.Contains(resp.Err, "open /dev/kmsg: no such file") {
+		t.Errorf("no log: %+v", resp)
+	}
+	if resp := none.answer(&wire.Request{Op: wire.OpWatch, Name: "x"}); resp.Err != "watch x: there is no such source of events" {
+		t.Errorf("%+v", resp)
+	}
+}
+
+// A port that goes down, one that is gone and one that cannot be read are changes. A port of Ethernet
+// has messages of its own.
+func TestPortWatch(t *testing.T) {
+	t.Parallel()
+	files := map[string]string{}
+	for _, p := range []string{"mlx5_0/ports/1/", "mlx5_1/ports/1/", "mlx5_2/ports/1/"} {
+		dir := "sys/class/infiniband/" + p
+		files[dir+"state"], files[dir+"phys_state"], files[dir+"link_layer"] = "4: ACTIVE\n", "5: LinkUp\n", "InfiniBand\n"
+	}
+	files["sys/class/infiniband/mlx5_2/ports/1/link_layer"] = "Ethernet\n"
+	w, root := watchAt(t, files)
+	if resp := heard(t, w, monitor.Ports, nil, 0); len(resp.Heard.Events) != 0 {
+		t.Errorf("the first look: %+v", resp.Heard)
+	}
+	port := filepath.Join(root, "sys/class/infiniband/mlx5_")
+	write := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(port+"2/ports/1/state", "1: DOWN\n")
+	if resp := heard(t, w, monitor.Ports, nil, 0); len(resp.Heard.Events) != 0 {
+		t.Errorf("Ethernet: %+v", resp.Heard)
+	}
+	write(port+"1/ports/1/state", "1: DOWN\n")
+	if resp := heard(t, w, monitor.Ports, nil, time.Minute); len(resp.Heard.Events) != 1 || resp.Heard.Events[0] != (wire.Event{Kind: "link", Text: "mlx5_1:1"}) {
+		t.Errorf("down: %+v", resp.Heard)
+	}
+	if err := os.RemoveAll(port + "0"); err != nil {
+		t.Fatal(err)
+	}
+	if resp := heard(t, w, monitor.Ports, nil, time.Minute); len(resp.Heard.Events) != 1 || resp.Heard.Events[0].Text != "mlx5_0:1" {
+		t.Errorf("gone: %+v", resp.Heard)
+	}
+}

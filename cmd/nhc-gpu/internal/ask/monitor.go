@@ -1,0 +1,270 @@
+package ask
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/spf13/cobra"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
+	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// Monitor wakes a health check when the node reports an event.
+func Monitor() *cobra.Command {
+	return &cobra.Command{
+		Use:   "monitor",
+		Short: "Run the checks that an event concerns, as soon as it happens",
+		Long: `Waits for events between the health checks of slurmd: lines of the kernel's log
+(Xid, SXid, network adapters, PCIe, disks, memory), links that change, devices that
+disappear, the end of slurmd. An event starts the checks that it concerns. They judge,
+drain and record like any health check; the monitor itself judges nothing. A storm of
+events starts few runs, and its last event is followed by one.
+
+nhc-gpu-monitor.service runs it. It ends with SIGTERM. Needs root.
+
+Exit status: 0, 1 it cannot run, 10 wrong arguments or not root.`,
+		Example: "  nhc-gpu monitor\n  systemctl enable --now nhc-gpu-monitor",
+
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(_ *cobra.Command, words []string) error {
+			r, err := openPast("monitor", words)
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			return newWatch(r, words).run()
+		},
+		Args: cobra.ArbitraryArgs,
+	}
+}
+
+// watch is a running monitor.
+type watch struct {
+	*health.Run
+	words []string
+
+	bell   monitor.Bell
+	ledger monitor.Ledger
+	seen   checks.LogMark // up to where the kernel's log was read
+	heard  chan answer
+
+	child   *run.Child // the present run; nil: there is none
+	running []monitor.Kind
+	began   time.Time
+}
+
+// answer is that of a source.
+type answer struct {
+	source string
+	resp   *wire.Response
+	err    error
+}
+
+func newWatch(r *health.Run, words []string) *watch {
+	return &watch{Run: r, words: words, heard: make(chan answer)}
+}
+
+const (
+	// listenSlack is how late the answer of a source may be.
+	listenSlack = 15 * time.Second
+	// firstRetry and lastRetry bound the pause before a source that has failed is opened again.
+	firstRetry = time.Second
+	lastRetry  = 5 * time.Minute
+	// busyRetry is the pause after a run that has found another one under way.
+	busyRetry = time.Second
+	// longestRun is when a run is ended that has not ended itself: more than any budget.
+	longestRun = 3 * time.Minute
+)
+
+// run watches until a signal ends it.
+func (w *watch) run() error {
+	ledger, err := monitor.ParseLedger(w.Pool.Monitor())
+	if err != nil {
+		w.Warn(err)
+	}
+	w.ledger = ledger
+	w.ledger.PID, w.ledger.Stopped, w.ledger.Silent = os.Getpid(), false, nil
+	w.seen = ledger.Mark
+	w.save()
+	for _, source := range monitor.Sources {
+		run.Go(func() { w.listen(source, ledger.Mark) })
+	}
+	notify(daemon.SdNotifyReady)
+	beat := time.NewTicker(monitor.Heartbeat)
+	defer beat.Stop()
+	for w.Ctx.Err() == nil {
+		var done <-chan struct{}
+		if w.child != nil {
+			done = w.child.Done
+		}
+		select {
+		case r := <-w.heard:
+			w.hear(r)
+		case <-done:
+			w.ended()
+		case <-w.due():
+		case <-beat.C:
+			w.save()
+			notify(daemon.SdNotifyWatchdog)
+		case <-w.Ctx.Done():
+			continue
+		}
+		w.start()
+	}
+	notify(daemon.SdNotifyStopping)
+	w.ledger.Stopped = true
+	w.save()
+	return nil
+}
+
+// notify tells systemd a state. Without systemd it does nothing.
+func notify(state string) { _, _ = daemon.SdNotify(false, state) }
+
+// due returns a channel that receives when the next run can begin, or the present one has taken too long.
+func (w *watch) due() <-chan time.Time {
+	if w.child != nil {
+		return time.After(time.Until(w.began.Add(longestRun)))
+	}
+	if _, next := w.bell.Due(time.Now()); !next.IsZero() {
+		return time.After(time.Until(next))
+	}
+	return nil
+}
+
+// listen passes on the events of a source, from a mark on. A source that fails is opened again after a
+// pause.
+func (w *watch) listen(source string, from checks.LogMark) {
+	pause := firstRetry
+	for w.Ctx.Err() == nil {
+		q := &wire.Request{Op: wire.OpWatch, Name: source, Mark: &from, Timeout: monitor.Heartbeat, Line: "watch " + source}
+		resp, err := w.Pool.Call(w.Ctx, checks.Lane("watch-"+source), q, monitor.Heartbeat+listenSlack).AnswerTo(q.Line)
+		select {
+		case w.heard <- answer{source, resp, err}:
+		case <-w.Ctx.Done():
+			return
+		}
+		if err == nil {
+			if pause = firstRetry; resp.Mark != nil {
+				from = *resp.Mark
+			}
+			continue
+		}
+		select {
+		case <-time.After(pause):
+		case <-w.Ctx.Done():
+		}
+		pause = min(2*pause, lastRetry)
+	}
+}
+
+// hear rings the bell for the events of a source, and reports a source that does not answer, once.
+func (w *watch) hear(r answer) {
+	silent := slices.DeleteFunc(slices.Clone(w.ledger.Silent), func(s string) bool { return s == r.source })
+	if r.err != nil {
+		silent = append(silent, r.source)
+	}
+	if len(silent) != len(w.ledger.Silent) {
+		if r.err != nil {
+			w.say("%v", r.err)
+		} else {
+			w.say("%s answers again", r.source)
+		}
+		w.ledger.Silent = silent
+		w.save()
+	}
+	if r.err != nil || r.resp.Heard == nil {
+		return
+	}
+	for _, e := range r.resp.Heard.Events {
+		w.bell.Ring(monitor.Kind(e.Kind))
+		w.say("event %s: %s", e.Kind, e.Text)
+	}
+	if lost := r.resp.Heard.Lost; lost > 0 {
+		w.ledger.Lost += lost
+		w.bell.Ring(monitor.Lost)
+		w.say("event %s: %d of %s were not read", monitor.Lost, lost, r.source)
+	}
+	if r.resp.Mark != nil {
+		w.seen = *r.resp.Mark
+	}
+	w.handled()
+}
+
+// say prints a line for the journal of systemd, which limits how many it keeps.
+func (w *watch) say(format string, args ...any) {
+	fmt.Fprintln(console.Alerts, "nhc-gpu: monitor:", verdict.Printable(fmt.Sprintf(format, args...)))
+}
+
+// handled moves the mark when each event before it was followed by a run.
+func (w *watch) handled() {
+	kinds, next := w.bell.Due(time.Now())
+	if w.child == nil && len(kinds) == 0 && next.IsZero() {
+		w.ledger.Mark = w.seen
+	}
+}
+
+// start starts the run that is due, and ends one that takes too long.
+func (w *watch) start() {
+	now := time.Now()
+	if w.child != nil {
+		if now.Sub(w.began) >= longestRun {
+			w.Warn(fmt.Errorf("the run for %s has not ended within %s: it is killed", monitor.Join(w.running), longestRun))
+			w.child.Kill()
+			w.child = nil // a process that no signal ends is not waited for
+		}
+		return
+	}
+	kinds, _ := w.bell.Due(now)
+	if len(kinds) == 0 || w.Ctx.Err() != nil {
+		return
+	}
+	w.bell.Ran(kinds, now)
+	argv := append([]string{options.OwnName}, w.words...)
+	env := append(w.Set.Environ(), "SLURMD_NODENAME="+w.Name, "SLURM_SCRIPT_CONTEXT="+slurm.MonitorContext, monitor.Events+"="+monitor.Join(kinds))
+	child, err := run.Again(argv, env)
+	if err != nil {
+		w.Warn(fmt.Errorf("start a run for an event: %w", err))
+		w.bell.Retry(kinds, now.Add(busyRetry))
+		return
+	}
+	w.child, w.running, w.began = child, kinds, now
+	w.ledger.Runs++
+}
+
+// ended takes the end of a run.
+func (w *watch) ended() {
+	if status := w.child.Status(); status == health.Busy {
+		w.bell.Retry(w.running, time.Now().Add(busyRetry))
+	} else if status != 0 {
+		w.say("the run for %s: exit status %d", monitor.Join(w.running), status)
+	}
+	w.child = nil
+	w.handled()
+	w.save()
+}
+
+// save stores the ledger.
+func (w *watch) save() {
+	w.ledger.Alive = node.ReadMoment().Uptime
+	data, err := json.Marshal(w.ledger)
+	if err == nil {
+		err = w.Pool.Save(wire.MonitorFile, data)
+	}
+	if err != nil && !errors.Is(err, run.ErrNoState) {
+		w.Warn(err)
+	}
+}
