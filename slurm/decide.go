@@ -276,6 +276,12 @@ func faultOf(reason string) string {
 
 var ofFinding = checks.Lazily(`^NHC: (.+?)(?:, want .+?)?(?:: [a-zA-Z ]+)? \(check_\w+\) \[([a-z0-9._-]+)\](?: \+\d+)?(?: \[job [0-9 ]+\])?(?: : .*)?$`)
 
+// HeldForRMA is the addition to our reason after the last remedy.
+const HeldForRMA = "held for RMA"
+
+// additions matches what nhc-gpu and Slurm add to our reason during a repair.
+var additions = checks.Lazily(`( : (remedy [a-z-]+|` + HeldForRMA + `|reboot [a-z ]+))+$`)
+
 // jobSuffix matches the suffix of [Attributed], and Slurm's text after it.
 var jobSuffix = checks.Lazily(`^ \[job [0-9 ]+\]( : .*)?$`)
 

@@ -13,11 +13,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// HeldForRMA is the addition to our reason after the last remedy.
-const HeldForRMA = "held for RMA"
-
-var additions = checks.Lazily(`( : (remedy [a-z-]+|` + HeldForRMA + `|reboot [a-z ]+))+$`)
-
 // Patient is what slurmctld knows about a node before a remedy.
 type Patient struct {
 	Node        NodeInfo
