@@ -16,7 +16,7 @@ type Ledger struct {
 	Mark    checks.LogMark `json:"mark"`              // every event before it was followed by a run
 	Alive   float64        `json:"alive"`             // seconds since the boot: the last sign of life
 	Stopped bool           `json:"stopped,omitempty"` // a person or systemd has stopped it
-	Lost    uint64         `json:"lost,omitempty"`    // records and messages that nobody has read, since the boot
+	Lost    uint64         `json:"lost,omitempty"`    // records and messages that were not read, since the boot
 	Runs    int            `json:"runs,omitempty"`    // that events have woken, since the boot
 	Silent  []string       `json:"silent,omitempty"`  // the sources that do not answer
 }
@@ -34,7 +34,7 @@ const (
 func ParseLedger(data []byte) (l Ledger, err error) {
 	if len(data) > 0 {
 		if err = json.Unmarshal(data, &l); err != nil {
-			return Ledger{Version: ledgerVersion}, fmt.Errorf("the ledger of the monitor is damaged: %w", err)
+			return Ledger{Version: ledgerVersion}, fmt.Errorf("the state of the monitor is damaged: %w", err)
 		}
 	}
 	if l.Version != ledgerVersion {

@@ -122,3 +122,26 @@ func TestBell(t *testing.T) {
 		t.Errorf("the clock was set back: %v, want no pause of a day", kinds)
 	}
 }
+
+// A monitor that lives, was stopped, or has never run is no cause of doubt.
+func TestLedger(t *testing.T) {
+	t.Parallel()
+	for data, want := range map[string]string{
+		"":                                    "",
+		`{"version":2,"pid":7}`:               "",
+		`{"version":1,"pid":7,"alive":900.5}`: "",
+		`{"version":1,"pid":7,"alive":100,"stopped":true}`:             "",
+		`{"version":1,"pid":7,"alive":100}`:                            "the monitor (PID 7) has given no sign of life for 15m0s",
+		`{"version":1,"pid":7,"alive":999,"silent":["links","x"]}`:     "the monitor does not hear links",
+		`{"version":1,"pid":7,"alive":2000}`:                           "",
+		`{"version":1,"pid":7,"alive":999,"mark":{"boot":"b"}}` + "\n": "",
+	} {
+		l, err := ParseLedger([]byte(data))
+		if got := l.Doubt(1000); err != nil || got != want {
+			t.Errorf("%s: %q, %v, want %q", data, got, err, want)
+		}
+	}
+	if l, err := ParseLedger([]byte(`{"ver`)); err == nil || l.Version != ledgerVersion {
+		t.Errorf("%+v, %v: want an error, and an empty ledger", l, err)
+	}
+}

@@ -115,7 +115,7 @@ type Options struct {
 	Context  string         // the run's context, as in nhc.toml; "": plan everything
 	Own      bool           // the lines are only for this context: nhc-prolog.conf
 	NoGPUs   string         // why checks of GPUs are skipped; "": they are not
-	Events   []monitor.Kind // of a run of the monitor: what has woken it
+	Events   []monitor.Kind // of a run of the monitor: the kinds of the events before it
 	Policies *conf.Config   // the site's policies; can be nil
 }
 

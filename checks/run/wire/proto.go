@@ -281,7 +281,7 @@ func (m *Response) fields(c *codec) {
 // Heard are the events of a source.
 type Heard struct {
 	Events []Event
-	Lost   uint64 // records or messages that nobody has read; at least 1 if their number is unknown
+	Lost   uint64 // records or messages that were not read; at least 1 if their number is unknown
 }
 
 // Event is the first event of a kind since the last answer.

@@ -35,7 +35,7 @@ var sources = map[string]func(w *worker, from *checks.LogMark) (watcher, error){
 }
 
 // watch waits for events of a source.
-func (w *worker) watch(req *wire.Request) *wire.Response {
+func watch(w *worker, req *wire.Request) *wire.Response {
 	if w.watches == nil {
 		w.watches = map[string]watcher{}
 	}
@@ -175,7 +175,7 @@ func (d deviceWatch) wait(limit time.Duration) (*wire.Heard, error) {
 	return hear(monitor.Device, removed, lost), err
 }
 
-// hear returns what has changed as one event.
+// hear returns changes as one event.
 func hear(kind monitor.Kind, changed []string, lost bool) *wire.Heard {
 	heard := &wire.Heard{}
 	if len(changed) > 0 {

@@ -56,8 +56,8 @@ func addTo(t *testing.T, root, name, text string) {
 	}
 }
 
-// A new watch begins at the end of the log, one with a mark after it. Records that nobody has read are
-// counted.
+// A new watch begins at the end of the log, one with a mark after it. Records that were
+// overwritten are counted.
 func TestKernelWatch(t *testing.T) {
 	t.Parallel()
 	w, root := watchAt(t, map[string]string{bootID: "boot-1\n", "dev/kmsg": "4,1,1,-;NVRM: Xid (PCI:0000:c1:00): 79, old\n6,2,2,-;hello\n"})

@@ -165,7 +165,7 @@ func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
 	case wire.OpAsk:
 		return answerPerson(w, req)
 	case wire.OpWatch:
-		return w.watch(req)
+		return watch(w, req)
 	case wire.OpPrograms:
 		return findPrograms(req.Path)
 	default:

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/policy"
 	"github.com/nhc-gpu/nhc-gpu/checks/remedy"
@@ -365,6 +366,27 @@ func (j *Judge) addHolds() {
 	}
 }
 
+// addMonitor adds a warning to the plan of a health check if the monitor of the node is dead, or is deaf to
+// a source of events.
+func (j *Judge) addMonitor() {
+	if kindOf(j.n.Role, j.files.Given) != outputs.OfNode || j.files.Eval != "" || j.job != nil {
+		return
+	}
+	why := ""
+	ledger, err := monitor.ParseLedger(j.n.Pool.Monitor())
+	if err != nil {
+		why = err.Error()
+	} else {
+		why = ledger.Doubt(node.ReadMoment().Uptime)
+	}
+	if why == "" {
+		return
+	}
+	f := checks.Finding{Code: "monitor.silent", Severity: checks.Warn, Remedy: checks.NoRemedy, Check: event.Whole}.
+		Phrase(event.Whole, "%s: faults are found by health checks alone: systemctl restart nhc-gpu-monitor", why)
+	j.files.Plan.Add(&plan.Plan{Steps: []plan.Step{{Pos: conf.Pos{File: j.n.Set.Get("CONFFILE")}, Text: event.Whole, Name: event.Whole, Lane: checks.Local, Usage: &f}}})
+}
+
 // RemedyDue reports whether a remedy can be due after this run: the node is drained by us for a failure,
 // a remedy is under way, or the reason of the drain does not say that the remedies are over.
 func (j *Judge) RemedyDue() bool {
@@ -401,6 +423,7 @@ func (j *Judge) Drill() *event.Drill {
 func (j *Judge) Prepare() {
 	j.n.Pool.SetVars(j.n.Set.WorkerVars())
 	j.addHolds()
+	j.addMonitor()
 	j.n.PrepareChecks(j.files.Plan)
 	j.Records.Settle(j.files.Plan)
 }

@@ -110,7 +110,7 @@ func (l *ledger) apply(c *conf.Config, s *plan.Step, list []checks.Finding) []ch
 		r.Count = l.count
 		list = l.addUnknown(c, s, list)
 	}
-	if l.context == conf.Monitor { // its runs come as often as events: they are no strikes
+	if l.context == conf.Monitor { // its runs come as often as events, and do not count
 		r.Count = func(*checks.Finding, int) (int, bool) { return 0, true }
 	}
 	once := func() []checks.Finding {

@@ -103,19 +103,20 @@ func TestHelperKeepsOrder(t *testing.T) {
 func TestKindOf(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		health bool
-		given  string
-		want   outputs.Run
+		role  slurm.Role
+		given string
+		want  outputs.Run
 	}{
-		{true, "CONFFILE NAME", outputs.OfNode},
-		{false, "", outputs.OfNode},
-		{false, "VERBOSE", outputs.OfNode},
-		{false, "NAME", outputs.Other},
-		{false, "NAME CONFFILE", outputs.Trial},
-		{false, "CONFDIR", outputs.Trial},
+		{slurm.HealthCheck, "CONFFILE NAME", outputs.OfNode},
+		{slurm.Manual, "", outputs.OfNode},
+		{slurm.Manual, "VERBOSE", outputs.OfNode},
+		{slurm.Manual, "NAME", outputs.Other},
+		{slurm.Manual, "NAME CONFFILE", outputs.Trial},
+		{slurm.Manual, "CONFDIR", outputs.Trial},
+		{slurm.Monitor, "", outputs.Other},
 	} {
-		if got := kindOf(tt.health, strings.Fields(tt.given)); got != tt.want {
-			t.Errorf("health check %v, %q: %v, want %v", tt.health, tt.given, got, tt.want)
+		if got := kindOf(tt.role, strings.Fields(tt.given)); got != tt.want {
+			t.Errorf("%v, %q: %v, want %v", tt.role, tt.given, got, tt.want)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -16,7 +17,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
-	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
@@ -27,7 +27,7 @@ import (
 func Monitor() *cobra.Command {
 	return &cobra.Command{
 		Use:   "monitor",
-		Short: "Run the checks that an event concerns, as soon as it happens",
+		Short: "Run the checks that an event concerns, as it happens",
 		Long: `Waits for events between the health checks of slurmd: lines of the kernel's log
 (Xid, SXid, network adapters, PCIe, disks, memory), links that change, devices that
 disappear, the end of slurmd. An event starts the checks that it concerns. They judge,
@@ -94,7 +94,7 @@ const (
 func (w *watch) run() error {
 	ledger, err := monitor.ParseLedger(w.Pool.Monitor())
 	if err != nil {
-		w.Warn(err)
+		w.say("%v", err)
 	}
 	w.ledger = ledger
 	w.ledger.PID, w.ledger.Stopped, w.ledger.Silent = os.Getpid(), false, nil
@@ -120,18 +120,27 @@ func (w *watch) run() error {
 		case <-beat.C:
 			w.save()
 			notify(daemon.SdNotifyWatchdog)
+			if path, err := os.Readlink("/proc/self/exe"); err == nil && strings.HasSuffix(path, " (deleted)") { //nolint:forbidigo // /proc/self
+				w.say("the program was replaced: the new one must take over")
+				return w.stop()
+			}
 		case <-w.Ctx.Done():
 			continue
 		}
 		w.start()
 	}
+	return w.stop()
+}
+
+// stop ends the monitor in order.
+func (w *watch) stop() error {
 	notify(daemon.SdNotifyStopping)
 	w.ledger.Stopped = true
 	w.save()
 	return nil
 }
 
-// notify tells systemd a state. Without systemd it does nothing.
+// notify reports a state to systemd. Without systemd it does nothing.
 func notify(state string) { _, _ = daemon.SdNotify(false, state) }
 
 // due returns a channel that receives when the next run can begin, or the present one has taken too long.
@@ -148,9 +157,9 @@ func (w *watch) due() <-chan time.Time {
 // listen passes on the events of a source, from a mark on. A source that fails is opened again after a
 // pause.
 func (w *watch) listen(source string, from checks.LogMark) {
-	pause := firstRetry
-	for w.Ctx.Err() == nil {
-		q := &wire.Request{Op: wire.OpWatch, Name: source, Mark: &from, Timeout: monitor.Heartbeat, Line: "watch " + source}
+	pause, wait := firstRetry, time.Duration(0) // the first answer says where the log ends
+	for ; w.Ctx.Err() == nil; wait = monitor.Heartbeat {
+		q := &wire.Request{Op: wire.OpWatch, Name: source, Mark: &from, Timeout: wait, Line: "watch " + source}
 		resp, err := w.Pool.Call(w.Ctx, checks.Lane("watch-"+source), q, monitor.Heartbeat+listenSlack).AnswerTo(q.Line)
 		select {
 		case w.heard <- answer{source, resp, err}:
@@ -206,14 +215,20 @@ func (w *watch) hear(r answer) {
 
 // say prints a line for the journal of systemd, which limits how many it keeps.
 func (w *watch) say(format string, args ...any) {
-	fmt.Fprintln(console.Alerts, "nhc-gpu: monitor:", verdict.Printable(fmt.Sprintf(format, args...)))
+	console.Alerts.Until(time.Now().Add(time.Second))
+	fmt.Fprintln(console.Alerts, "nhc-gpu: monitor:", fmt.Sprintf(format, args...))
 }
 
 // handled moves the mark when each event before it was followed by a run.
 func (w *watch) handled() {
 	kinds, next := w.bell.Due(time.Now())
-	if w.child == nil && len(kinds) == 0 && next.IsZero() {
-		w.ledger.Mark = w.seen
+	if w.child != nil || len(kinds) > 0 || !next.IsZero() {
+		return
+	}
+	first := w.ledger.Mark.Boot != w.seen.Boot
+	w.ledger.Mark = w.seen
+	if first {
+		w.save()
 	}
 }
 
@@ -222,7 +237,7 @@ func (w *watch) start() {
 	now := time.Now()
 	if w.child != nil {
 		if now.Sub(w.began) >= longestRun {
-			w.Warn(fmt.Errorf("the run for %s has not ended within %s: it is killed", monitor.Join(w.running), longestRun))
+			w.say("the run for %s has not ended within %s: it is killed", monitor.Join(w.running), longestRun)
 			w.child.Kill()
 			w.child = nil // a process that no signal ends is not waited for
 		}
@@ -234,10 +249,10 @@ func (w *watch) start() {
 	}
 	w.bell.Ran(kinds, now)
 	argv := append([]string{options.OwnName}, w.words...)
-	env := append(w.Set.Environ(), "SLURMD_NODENAME="+w.Name, "SLURM_SCRIPT_CONTEXT="+slurm.MonitorContext, monitor.Events+"="+monitor.Join(kinds))
+	env := append(os.Environ(), "SLURMD_NODENAME="+w.Name, "SLURM_SCRIPT_CONTEXT="+slurm.MonitorContext, monitor.Events+"="+monitor.Join(kinds))
 	child, err := run.Again(argv, env)
 	if err != nil {
-		w.Warn(fmt.Errorf("start a run for an event: %w", err))
+		w.say("start a run for an event: %v", err)
 		w.bell.Retry(kinds, now.Add(busyRetry))
 		return
 	}
@@ -265,6 +280,6 @@ func (w *watch) save() {
 		err = w.Pool.Save(wire.MonitorFile, data)
 	}
 	if err != nil && !errors.Is(err, run.ErrNoState) {
-		w.Warn(err)
+		w.say("%v", err)
 	}
 }
