@@ -97,12 +97,12 @@ func Split(value string) (kinds []Kind) {
 // The sources of events. A worker of its own listens to each: one that hangs does not keep the others
 // from being heard.
 const (
-	KernelLog = "kernel-log" // /dev/kmsg
-	Links     = "links"      // messages about network interfaces
-	Ports     = "ports"      // the states of InfiniBand ports
-	Devices   = "devices"    // messages about removed devices
-	Slurmd    = "slurmd"     // its end
+	Kernel  = "kernel-log" // /dev/kmsg
+	Links   = "links"      // messages about network interfaces
+	Ports   = "ports"      // the states of InfiniBand ports
+	Devices = "devices"    // messages about removed devices
+	Slurmd  = "slurmd"     // its end
 )
 
 // Sources lists them.
-var Sources = []string{KernelLog, Links, Ports, Devices, Slurmd}
+var Sources = []string{Kernel, Links, Ports, Devices, Slurmd}

@@ -90,7 +90,7 @@ func (t *KernelTail) Read(from uint64, each func(KernelRecord)) (KernelLogEnd, e
 // always be read.
 func (t *KernelTail) Wait(limit time.Duration) error {
 	if t.recorded {
-		time.Sleep(min(limit, 100*time.Millisecond))
+		time.Sleep(min(limit, 10*time.Millisecond))
 		return nil
 	}
 	fds := []unix.PollFd{{Fd: int32(t.fd), Events: unix.POLLIN}}

@@ -18,6 +18,8 @@ import (
 	"mvdan.cc/sh/v3/expand"
 	"mvdan.cc/sh/v3/syntax"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
@@ -104,13 +106,18 @@ func write(t *testing.T, name, text string) {
 // status and what the program printed; -1 if it was ended after a while.
 func run(t *testing.T, dir string, argv ...string) (status int, out string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	limit := 2 * time.Minute
+	if slices.Contains(argv, "monitor") { // which only a signal ends
+		limit = time.Second
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, argv[1:]...)
 	cmd.Args[0] = argv[0]
 	cmd.Dir = dir
 	cmd.Env = []string{"SLURMD_NODENAME=" + path.Base(path.Dir(dir)), "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir}
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = 10 * time.Second
+	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	text, err := cmd.CombinedOutput()
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		t.Fatalf("%v: %v", argv, err)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -11,7 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Slurmds returns a descriptor of each slurmd of root on this host, by its PID; poll(2) shows its end.
+// Slurmds returns a descriptor of each slurmd of root that runs on this host, by its PID; poll(2) shows its end.
 func Slurmds(h *probe.Host) (map[int]int, error) {
 	names, err := h.Names("/proc")
 	if err != nil {
@@ -26,6 +27,9 @@ func Slurmds(h *probe.Host) (map[int]int, error) {
 		var st unix.Stat_t
 		if comm, err := h.ReadValue("/proc/" + name + "/comm"); err != nil || comm != "slurmd" || unix.Stat("/proc/"+name, &st) != nil || st.Uid != 0 {
 			continue
+		}
+		if line, err := h.ReadValue("/proc/" + name + "/stat"); err != nil || strings.Contains(line, ") Z ") {
+			continue // it has ended already
 		}
 		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
 			found[pid] = fd

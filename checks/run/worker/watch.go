@@ -27,11 +27,11 @@ type watcher interface {
 
 // sources open the sources of events by their names.
 var sources = map[string]func(w *worker, from *checks.LogMark) (watcher, error){
-	monitor.KernelLog: openKernelWatch,
-	monitor.Links:     openLinkWatch,
-	monitor.Ports:     func(w *worker, _ *checks.LogMark) (watcher, error) { return &portWatch{host: w.host}, nil },
-	monitor.Devices:   openDeviceWatch,
-	monitor.Slurmd:    func(w *worker, _ *checks.LogMark) (watcher, error) { return &slurmdWatch{host: w.host}, nil },
+	monitor.Kernel:  openKernelWatch,
+	monitor.Links:   openLinkWatch,
+	monitor.Ports:   func(w *worker, _ *checks.LogMark) (watcher, error) { return &portWatch{host: w.host}, nil },
+	monitor.Devices: openDeviceWatch,
+	monitor.Slurmd:  func(w *worker, _ *checks.LogMark) (watcher, error) { return &slurmdWatch{host: w.host}, nil },
 }
 
 // watch waits for events of a source.
@@ -219,10 +219,18 @@ func (p *portWatch) wait(limit time.Duration) (*wire.Heard, error) {
 type slurmdWatch struct {
 	host *probe.Host
 	fds  map[int]int // by PID
+
+	ended time.Time // the last one
 }
+
+// slurmdPace is the time between the end of a slurmd and the search for the next.
+const slurmdPace = 5 * time.Second
 
 func (s *slurmdWatch) wait(limit time.Duration) (*wire.Heard, error) {
 	if len(s.fds) == 0 {
+		if pause := slurmdPace - time.Since(s.ended); pause > 0 {
+			time.Sleep(min(pause, limit))
+		}
 		var err error
 		if s.fds, err = jobscan.Slurmds(s.host); err != nil {
 			return nil, err
@@ -235,6 +243,6 @@ func (s *slurmdWatch) wait(limit time.Duration) (*wire.Heard, error) {
 	for fd := range maps.Values(s.fds) {
 		unix.Close(fd)
 	}
-	s.fds = nil
+	s.fds, s.ended = nil, time.Now()
 	return hear(monitor.Service, []string{fmt.Sprintf("slurmd with PID %d has ended", pid)}, false), nil
 }

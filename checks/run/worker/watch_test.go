@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
@@ -61,35 +64,35 @@ func addTo(t *testing.T, root, name, text string) {
 func TestKernelWatch(t *testing.T) {
 	t.Parallel()
 	w, root := watchAt(t, map[string]string{bootID: "boot-1\n", "dev/kmsg": "4,1,1,-;NVRM: Xid (PCI:0000:c1:00): 79, old\n6,2,2,-;hello\n"})
-	resp := heard(t, w, monitor.KernelLog, nil, 0)
+	resp := heard(t, w, monitor.Kernel, nil, 0)
 	if len(resp.Heard.Events) != 0 || *resp.Mark != (checks.LogMark{Boot: "boot-1", Next: 3}) {
 		t.Fatalf("%+v %+v", resp.Heard, resp.Mark)
 	}
 	addTo(t, root, "dev/kmsg", "6,3,3,-;usb 1-1: new device\n4,4,4,-;NVRM: Xid (PCI:0000:c1:00): 48, DBE\n4,5,4,-;NVRM: Xid (PCI:0000:c1:00): 63, again\n"+
 		"4,6,5,-;mlx5_core 0000:23:00.0 ens1: Link down\n12,7,5,-;EXT4-fs error (device sda): forged\n3,8,6,-;EXT4-fs error (device sda1): x\n")
-	resp = heard(t, w, monitor.KernelLog, nil, time.Minute)
+	resp = heard(t, w, monitor.Kernel, nil, time.Minute)
 	if got := eventKinds(resp.Heard); !slices.Equal(got, []string{"gpu", "link", "disk"}) || resp.Mark.Next != 9 || resp.Heard.Lost != 0 || !strings.Contains(resp.Heard.Events[0].Text, ": 48, DBE") {
 		t.Errorf("%+v %+v", resp.Heard, resp.Mark)
 	}
-	if resp = heard(t, w, monitor.KernelLog, nil, 0); len(resp.Heard.Events) != 0 {
+	if resp = heard(t, w, monitor.Kernel, nil, 0); len(resp.Heard.Events) != 0 {
 		t.Errorf("the same again: %+v", resp.Heard)
 	}
 
 	after, _ := watchAt(t, map[string]string{bootID: "boot-1\n", "dev/kmsg": "4,4,4,-;NVRM: Xid (PCI:0000:c1:00): 48, DBE\n6,5,5,-;x\n4,6,6,-;NVRM: Xid (PCI:0000:c1:00): 79, lost\n"})
-	resp = heard(t, after, monitor.KernelLog, &checks.LogMark{Boot: "boot-1", Next: 5}, 0)
+	resp = heard(t, after, monitor.Kernel, &checks.LogMark{Boot: "boot-1", Next: 5}, 0)
 	if len(resp.Heard.Events) != 1 || !strings.Contains(resp.Heard.Events[0].Text, ": 79") || resp.Heard.Lost != 0 {
 		t.Errorf("with a mark: %+v", resp.Heard)
 	}
 	over, _ := watchAt(t, map[string]string{bootID: "boot-1\n", "dev/kmsg": "6,90,4,-;x\n"})
-	if resp = heard(t, over, monitor.KernelLog, &checks.LogMark{Boot: "boot-1", Next: 5}, 0); resp.Heard.Lost != 85 || resp.Mark.Next != 91 {
+	if resp = heard(t, over, monitor.Kernel, &checks.LogMark{Boot: "boot-1", Next: 5}, 0); resp.Heard.Lost != 85 || resp.Mark.Next != 91 {
 		t.Errorf("overwritten: %+v %+v, want 85 lost records", resp.Heard, resp.Mark)
 	}
 	boot, _ := watchAt(t, map[string]string{bootID: "boot-2\n", "dev/kmsg": "4,1,1,-;NVRM: Xid (PCI:0000:c1:00): 79, x\n"})
-	if resp = heard(t, boot, monitor.KernelLog, &checks.LogMark{Boot: "boot-1", Next: 5}, 0); len(resp.Heard.Events) != 0 || resp.Heard.Lost != 0 {
+	if resp = heard(t, boot, monitor.Kernel, &checks.LogMark{Boot: "boot-1", Next: 5}, 0); len(resp.Heard.Events) != 0 || resp.Heard.Lost != 0 {
 		t.Errorf("a mark of another boot: %+v", resp.Heard)
 	}
 	none, _ := watchAt(t, map[string]string{bootID: "boot-1\n"})
-	if resp := none.answer(&wire.Request{Op: wire.OpWatch, Name: monitor.KernelLog}); !strings.Contains(resp.Err, "open /dev/kmsg: no such file") {
+	if resp := none.answer(&wire.Request{Op: wire.OpWatch, Name: monitor.Kernel}); !strings.Contains(resp.Err, "open /dev/kmsg: no such file") {
 		t.Errorf("no log: %+v", resp)
 	}
 	if resp := none.answer(&wire.Request{Op: wire.OpWatch, Name: "x"}); resp.Err != "watch x: there is no such source of events" {
@@ -131,5 +134,47 @@ func TestPortWatch(t *testing.T) {
 	}
 	if resp := heard(t, w, monitor.Ports, nil, time.Minute); len(resp.Heard.Events) != 1 || resp.Heard.Events[0].Text != "mlx5_0:1" {
 		t.Errorf("gone: %+v", resp.Heard)
+	}
+}
+
+// The end of slurmd is one event, also while its parent has not asked for its status.
+func TestSlurmdWatch(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only the slurmd of root counts")
+	}
+	program := filepath.Join(t.TempDir(), "slurmd")
+	if err := os.Link("/bin/sleep", program); err != nil {
+		data, err := os.ReadFile("/bin/sleep")
+		if err == nil {
+			err = os.WriteFile(program, data, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	slurmd := exec.Command(program, "1000")
+	if err := slurmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = slurmd.Wait() })
+	fds, err := jobscan.Slurmds(newGuardedHost("/"))
+	fd, found := fds[slurmd.Process.Pid]
+	if err != nil || !found {
+		t.Fatalf("%v, %v: want PID %d", fds, err, slurmd.Process.Pid)
+	}
+	s := slurmdWatch{host: newGuardedHost("/"), fds: map[int]int{slurmd.Process.Pid: fd}}
+	if heard, err := s.wait(0); err != nil || len(heard.Events) != 0 {
+		t.Errorf("%+v, %v: it still runs", heard, err)
+	}
+	if err := slurmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("slurmd with PID %d has ended", slurmd.Process.Pid)
+	if heard, err := s.wait(time.Minute); err != nil || len(heard.Events) != 1 || heard.Events[0] != (wire.Event{Kind: "service", Text: want}) {
+		t.Errorf("%+v, %v, want %s", heard, err, want)
+	}
+	if fds, err = jobscan.Slurmds(newGuardedHost("/")); err != nil || fds[slurmd.Process.Pid] != 0 {
+		t.Errorf("%v, %v: a zombie does not run", fds, err)
 	}
 }

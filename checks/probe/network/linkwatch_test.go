@@ -1,0 +1,95 @@
+package network
+
+import (
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
+)
+
+// An interface of hardware that loses its link, gains it or disappears is a change; one of a container
+// is not. It uses a network namespace of its own, where virtual pairs stand for hardware.
+func TestLinkWatch(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("ip"); err != nil || os.Geteuid() != 0 {
+		t.Skip("needs root and ip")
+	}
+	done := make(chan bool)
+	go func() { // its thread ends with it
+		defer close(done)
+		runtime.LockOSThread()
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			t.Errorf("unshare: %v", err)
+			return
+		}
+		watchPairs(t)
+	}()
+	<-done
+}
+
+func watchPairs(t *testing.T) {
+	ip := func(words ...string) {
+		t.Helper()
+		if out, err := exec.Command("ip", words...).CombinedOutput(); err != nil {
+			t.Errorf("ip %v: %v: %s", words, err, out)
+		}
+	}
+	h := probe.NewHost(probetest.Tree(t, map[string]string{"sys/class/net/eth0/device/vendor": "0x15b3\n", "sys/class/net/eth1/device/vendor": "0x15b3\n", "sys/class/net/veth0/mtu": "1500\n"}))
+	pair := func(name string) {
+		ip("link", "add", name, "type", "veth", "peer", "name", name+"p")
+		ip("link", "set", name, "up")
+		ip("link", "set", name+"p", "up")
+	}
+	pair("eth0")
+	pair("veth0")
+	w, err := WatchLinks(h)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer w.Close()
+	changes := func(want ...string) {
+		t.Helper()
+		var all []string
+		for end := time.Now().Add(20 * time.Second); time.Now().Before(end) && len(all) < len(want); {
+			changed, lost, err := w.Wait(time.Second)
+			if lost || err != nil {
+				t.Errorf("lost %v, %v", lost, err)
+				return
+			}
+			all = append(all, changed...)
+		}
+		if !slices.Equal(all, want) {
+			t.Errorf("got %q, want %q", all, want)
+		}
+	}
+	if changed, _, err := w.Wait(time.Second); len(changed) != 0 || err != nil { // the answer about all interfaces
+		t.Errorf("at the start %q, %v", changed, err)
+	}
+	ip("link", "set", "veth0p", "down")
+	ip("link", "set", "eth0p", "down")
+	changes("eth0 down")
+	ip("link", "set", "eth0p", "up")
+	changes("eth0 up")
+	pair("eth1") // new hardware is no change
+	ip("link", "del", "veth0")
+	ip("link", "del", "eth0")
+	changes("eth1 up", "eth0 down", "eth0 removed")
+}
+
+func TestLinkWatchGarbage(t *testing.T) {
+	t.Parallel()
+	w := &LinkWatch{h: probe.NewHost(t.TempDir()), up: map[int32]bool{}, name: map[int32]string{}}
+	for _, data := range [][]byte{nil, {1}, make([]byte, 16), slices.Repeat([]byte{0xff}, 200)} {
+		if changed := w.add(data); len(changed) != 0 {
+			t.Errorf("%v: %q", data, changed)
+		}
+	}
+}
