@@ -25,15 +25,17 @@ type pause struct {
 	until time.Time     // its end
 }
 
-// Ring adds events of a kind.
-func (b *Bell) Ring(k Kind) {
+// Ring adds events of a kind, and reports whether it is the first since the last run.
+func (b *Bell) Ring(k Kind) (first bool) {
 	if b.kinds == nil {
 		b.kinds = map[Kind]*pause{}
 	}
 	if b.kinds[k] == nil {
 		b.kinds[k] = new(pause)
 	}
+	first = !b.kinds[k].rings
 	b.kinds[k].rings = true
+	return first
 }
 
 // Due returns the kinds for which a run is due now, in a fixed order, and the time of the next that

@@ -3,6 +3,7 @@
 package monitor
 
 import (
+	"bytes"
 	_ "embed" // events.toml
 	"fmt"
 	"slices"
@@ -55,7 +56,7 @@ var rows = sync.OnceValue(func() (file struct {
 func KindOf(line []byte) Kind {
 	for i := range rows().Line {
 		row := &rows().Line[i]
-		if len(line) >= len(row.Begins) && string(line[:len(row.Begins)]) == row.Begins && (row.Has == "" || strings.Contains(string(line), row.Has)) {
+		if len(line) >= len(row.Begins) && string(line[:len(row.Begins)]) == row.Begins && bytes.Contains(line, []byte(row.Has)) {
 			return row.Kind
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -37,6 +38,7 @@ var sources = map[string]func(w *worker, from *checks.LogMark) (watcher, error){
 // watch waits for events of a source.
 func watch(w *worker, req *wire.Request) *wire.Response {
 	if w.watches == nil {
+		debug.SetGCPercent(50) // it lives long
 		w.watches = map[string]watcher{}
 	}
 	s := w.watches[req.Name]

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -92,6 +93,7 @@ const (
 
 // run watches until a signal ends it.
 func (w *watch) run() error {
+	debug.SetGCPercent(50) // a run of checks collects no garbage
 	ledger, err := monitor.ParseLedger(w.Pool.Monitor())
 	if err != nil {
 		w.say("%v", err)
@@ -199,13 +201,15 @@ func (w *watch) hear(r answer) {
 		return
 	}
 	for _, e := range r.resp.Heard.Events {
-		w.bell.Ring(monitor.Kind(e.Kind))
-		w.say("event %s: %s", e.Kind, e.Text)
+		if w.bell.Ring(monitor.Kind(e.Kind)) {
+			w.say("event %s: %s", e.Kind, e.Text)
+		}
 	}
 	if lost := r.resp.Heard.Lost; lost > 0 {
 		w.ledger.Lost += lost
-		w.bell.Ring(monitor.Lost)
-		w.say("event %s: %d of %s were not read", monitor.Lost, lost, r.source)
+		if w.bell.Ring(monitor.Lost) {
+			w.say("event %s: %d messages of %s were not read, %d since the boot", monitor.Lost, lost, r.source, w.ledger.Lost)
+		}
 	}
 	if r.resp.Mark != nil {
 		w.seen = *r.resp.Mark
@@ -213,7 +217,7 @@ func (w *watch) hear(r answer) {
 	w.handled()
 }
 
-// say prints a line for the journal of systemd, which limits how many it keeps.
+// say prints a line for the journal of systemd.
 func (w *watch) say(format string, args ...any) {
 	console.Alerts.Until(time.Now().Add(time.Second))
 	fmt.Fprintln(console.Alerts, "nhc-gpu: monitor:", fmt.Sprintf(format, args...))
