@@ -24,15 +24,7 @@ func PortStates(h *probe.Host) (map[string]string, error) {
 			if layer, err := h.ReadValue(dir + "/link_layer"); err == nil && layer == "Ethernet" {
 				continue // its interface has messages
 			}
-			state := ""
-			for _, file := range []string{"/state", "/phys_state"} {
-				value, err := h.ReadValue(dir + file)
-				if err != nil {
-					value = err.Error()
-				}
-				state += value + " "
-			}
-			states[device+":"+port] = state
+			states[device+":"+port] = valueOrError(h, dir+"/state") + " " + valueOrError(h, dir+"/phys_state")
 		}
 	}
 	return states, err
@@ -47,4 +39,12 @@ func ChangedPorts(before, now map[string]string) (changed []string) {
 	}
 	slices.Sort(changed)
 	return changed
+}
+
+func valueOrError(h *probe.Host, path string) string {
+	value, err := h.ReadValue(path)
+	if err != nil {
+		return err.Error()
+	}
+	return value
 }
