@@ -59,8 +59,11 @@ var defaultRoles = map[string]Role{
 	Epilog:      {Budget: 30 * time.Second, Grace: 3 * time.Second},
 }
 
-// Role returns the settings of a run in a context.
+// Role returns the settings of a run in a context. A run after an event has those of a health check.
 func (c *Config) Role(context string) Role {
+	if context == Monitor {
+		context = HealthCheck
+	}
 	if c != nil {
 		if r, ok := c.Roles[context]; ok {
 			return r

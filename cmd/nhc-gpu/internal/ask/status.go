@@ -1,6 +1,7 @@
 package ask
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,7 +16,9 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
@@ -134,15 +137,18 @@ func printStatus(o *statusOptions, words []string, exit *int) error {
 // current is the age up to which a health check speaks for the node, whatever was run by hand since.
 const current = 24 * time.Hour
 
-// lastOf returns the event of the last health check, if it is current, or else the newest one that is
-// not about a job, or else the newest one, or else an event that says that there is none. It moves the
-// event to the front.
+// lastOf returns the newest event if it is a fault that the monitor has found, or else that of the last
+// health check, if it is current, or else the newest one that is not about a job, or else the newest
+// one, or else an event that says that there is none. It moves the event to the front.
 func lastOf(list []*event.Event, version string, r *health.Run) *event.Event {
+	if len(list) > 0 && list[0].Part && list[0].Verdict == checks.Fail {
+		return list[0]
+	}
 	at := slices.IndexFunc(list, func(e *event.Event) bool {
 		return e.Context == slurm.HealthCheck.String() && time.Since(e.Time) < current
 	})
 	if at < 0 {
-		at = slices.IndexFunc(list, func(e *event.Event) bool { return !e.AroundJob() })
+		at = slices.IndexFunc(list, func(e *event.Event) bool { return !e.AroundJob() && !e.Part })
 	}
 	if at > 0 {
 		e := list[at]
@@ -258,13 +264,21 @@ func holder(a *event.Action) string {
 	return "would " + a.Action + ": " + a.Reason
 }
 
-// describeNode prints the rehearsal, the stuck processes and the next active tests.
+// describeNode prints the rehearsal, the stuck processes, the monitor and the next active tests.
 func describeNode(r *health.Run) {
 	if d := r.Drill(); d != nil {
 		fmt.Fprintf(console.Screen, "  %-10s %s, no fault, until %s; nhc-gpu drill --end ends it\n", "drill", d, d.Until().Local().Format(clock))
 	}
 	for _, p := range r.Pool.Ledger().StuckProcesses() {
 		fmt.Fprintf(console.Screen, "  %-10s %s: %s, since %s\n", "stuck", p.Step, run.Describe(p.Hung()), p.Since.Local().Format(clock))
+	}
+	if l, err := monitor.ParseLedger(r.Pool.Monitor()); err == nil && l.PID != 0 {
+		state := fmt.Sprintf("runs, PID %d", l.PID)
+		if l.Stopped {
+			state = "stopped"
+		}
+		state = cmp.Or(l.Doubt(node.ReadMoment().Uptime), state)
+		fmt.Fprintf(console.Screen, "  %-10s %s; %s since the boot, %d messages not read\n", "monitor", state, console.Counted(l.Runs, "run"), l.Lost)
 	}
 	ctx, cancel := context.WithTimeout(r.Ctx, 2*time.Second)
 	defer cancel()
