@@ -223,6 +223,7 @@ func adviseCommon() map[string]string {
 		"probe.slow":        "NVML needs more time than the run has: enable persistence mode (nvidia-persistenced), or raise TIMEOUT in /etc/sysconfig/nhc.",
 		"probe.interrupted": "A signal ended the run: start it again.",
 		"run.timeout":       "The run reached its TIMEOUT: find the line that took so long, or raise TIMEOUT in /etc/sysconfig/nhc.",
+		"monitor.silent":    "The monitor of this node is dead or deaf to a source: systemctl restart nhc-gpu-monitor; journalctl -u nhc-gpu-monitor has its last lines. Health checks go on.",
 		"remedy.hold":       "The remedies of nhc.toml did not repair the node. Replace the part (nhc-gpu rma DEVICE lists what a vendor asks for), then run nhc-gpu clear --remedy.",
 		"unknown.stays":     "The result of this check has been unknown for many runs: the message repeats the last one. Repair what the check needs, or remove the line.",
 		"unknown.gpu":       "No run could read the GPUs for hours: try nvidia-smi, search dmesg for NVRM, reboot the node. [policy.\"unknown.gpu\"] action = \"warn\" in nhc.toml keeps the node in service.",
