@@ -144,14 +144,12 @@ func TestSlurmdWatch(t *testing.T) {
 		t.Skip("only the slurmd of root counts")
 	}
 	program := filepath.Join(t.TempDir(), "slurmd")
-	if err := os.Link("/bin/sleep", program); err != nil {
-		data, err := os.ReadFile("/bin/sleep")
-		if err == nil {
-			err = os.WriteFile(program, data, 0o755)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+	data, err := os.ReadFile("/bin/sleep")
+	if err == nil {
+		err = probetest.WriteProgram(program, data)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	slurmd := exec.Command(program, "1000")
 	if err := slurmd.Start(); err != nil {
