@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The bell wakes a run at once for the first event of a kind. Further events of that kind wait: each
+// The bell wakes a run for the first event of a kind, at once or after the time in its row. Further events wait: each
 // run for it doubles the pause after it, up to longest, until the kind has been quiet for that long.
 // So a storm costs few runs, and the last event of each kind is followed by a run.
 const (
@@ -22,19 +22,24 @@ type Bell struct {
 type pause struct {
 	rings bool          // there are events that no run has followed
 	long  time.Duration // the pause after the last run
-	until time.Time     // its end
+	until time.Time     // no run before that
+	ran   time.Time     // the last run
 }
 
 // Ring adds events of a kind, and reports whether it is the first since the last run.
-func (b *Bell) Ring(k Kind) (first bool) {
+func (b *Bell) Ring(k Kind, now time.Time) (first bool) {
 	if b.kinds == nil {
 		b.kinds = map[Kind]*pause{}
 	}
 	if b.kinds[k] == nil {
 		b.kinds[k] = new(pause)
 	}
-	first = !b.kinds[k].rings
-	b.kinds[k].rings = true
+	p := b.kinds[k]
+	first = !p.rings
+	if at := now.Add(time.Duration(rowOf(k).After) * time.Second); first && p.until.Before(at) {
+		p.until = at
+	}
+	p.rings = true
 	return first
 }
 
@@ -57,7 +62,7 @@ func (b *Bell) Due(now time.Time) (kinds []Kind, next time.Time) {
 // Retry rings for kinds whose run could not be made, at once when the time has come.
 func (b *Bell) Retry(kinds []Kind, at time.Time) {
 	for _, k := range kinds {
-		b.Ring(k)
+		b.Ring(k, at)
 		b.kinds[k].until = at
 	}
 }
@@ -69,10 +74,10 @@ func (b *Bell) Ran(kinds []Kind, now time.Time) {
 		if p == nil {
 			continue
 		}
-		if now.Sub(p.until) > longest || p.long == 0 {
+		if now.Sub(p.ran) > p.long+longest || p.long == 0 {
 			p.long = shortest / 2
 		}
-		p.rings, p.long = false, min(2*p.long, longest)
+		p.rings, p.ran, p.long = false, now, min(2*p.long, longest)
 		p.until = now.Add(p.long)
 	}
 }

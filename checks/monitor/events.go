@@ -31,6 +31,7 @@ var text string
 type kindRow struct {
 	Name    Kind
 	Classes []string
+	After   int // seconds
 	Why     string
 }
 
@@ -67,12 +68,19 @@ func KindOf(line []byte) Kind {
 // table concerns all.
 func Concerns(kinds []Kind, class string) bool {
 	for _, k := range kinds {
-		at := slices.IndexFunc(rows().Kind, func(row kindRow) bool { return row.Name == k })
-		if at < 0 || len(rows().Kind[at].Classes) == 0 || slices.Contains(rows().Kind[at].Classes, class) {
+		if row := rowOf(k); len(row.Classes) == 0 || slices.Contains(row.Classes, class) {
 			return true
 		}
 	}
 	return false
+}
+
+// rowOf returns the row of a kind, an empty one if there is none.
+func rowOf(k Kind) (row kindRow) {
+	if at := slices.IndexFunc(rows().Kind, func(row kindRow) bool { return row.Name == k }); at >= 0 {
+		row = rows().Kind[at]
+	}
+	return row
 }
 
 // Events is the variable of the environment with the kinds of the events that have woken a run.

@@ -83,7 +83,7 @@ func TestBell(t *testing.T) {
 	var runs []time.Duration
 	storm := func(length time.Duration) {
 		for end := now.Add(length); now.Before(end); now = now.Add(100 * time.Millisecond) {
-			b.Ring(GPU)
+			b.Ring(GPU, now)
 			if kinds, _ := b.Due(now); len(kinds) > 0 {
 				runs = append(runs, now.Sub(begin))
 				b.Ran(kinds, now)
@@ -106,17 +106,26 @@ func TestBell(t *testing.T) {
 		t.Errorf("a quiet hour: %v, %v", kinds, again)
 	}
 
-	b.Ring(Link) // another kind does not wait
-	if kinds, _ := b.Due(next.Add(time.Second)); !slices.Equal(kinds, []Kind{Link}) {
-		t.Errorf("got %v, want a link at once", kinds)
+	b.Ring(Device, next) // another kind does not wait
+	if kinds, _ := b.Due(next.Add(time.Second)); !slices.Equal(kinds, []Kind{Device}) {
+		t.Errorf("got %v, want a device at once", kinds)
 	}
 	now = next.Add(3 * longest) // a quiet time ends the long pauses
-	b.Ring(GPU)
+	b.Ring(GPU, now)
 	kinds, _ = b.Due(now)
 	b.Ran(kinds, now)
-	b.Ring(GPU)
-	if _, next := b.Due(now); !slices.Equal(kinds, []Kind{GPU, Link}) || next.Sub(now) != shortest {
+	b.Ring(GPU, now)
+	if _, next := b.Due(now); !slices.Equal(kinds, []Kind{Device, GPU}) || next.Sub(now) != shortest {
 		t.Errorf("after a quiet time %v, then a pause of %v", kinds, next.Sub(now))
+	}
+	var slow Bell // a link that flaps has time to return
+	slow.Ring(Link, now)
+	slow.Ring(Link, now.Add(5*time.Second))
+	if kinds, next := slow.Due(now.Add(9 * time.Second)); len(kinds) != 0 || next.Sub(now) != 10*time.Second {
+		t.Errorf("a link: %v, then after %v", kinds, next.Sub(now))
+	}
+	if kinds, _ := slow.Due(now.Add(10 * time.Second)); !slices.Equal(kinds, []Kind{Link}) {
+		t.Errorf("a link after 10 seconds: %v", kinds)
 	}
 	if kinds, _ := b.Due(now.Add(-24 * time.Hour)); len(kinds) != 1 {
 		t.Errorf("the clock was set back: %v, want no pause of a day", kinds)

@@ -101,7 +101,11 @@ func (w *watch) run() error {
 	w.ledger = ledger
 	w.ledger.PID, w.ledger.Stopped, w.ledger.Silent = os.Getpid(), false, nil
 	w.seen = ledger.Mark
+	if ledger.PID != 0 { // messages about links and devices since its end are lost
+		w.bell.Ring(monitor.Lost, time.Now())
+	}
 	w.save()
+	w.start()
 	for _, source := range monitor.Sources {
 		run.Go(func() { w.listen(source, ledger.Mark) })
 	}
@@ -193,6 +197,9 @@ func (w *watch) hear(r answer) {
 			w.say("%v", r.err)
 		} else {
 			w.say("%s answers again", r.source)
+			if r.source != monitor.Kernel { // which goes on where it was
+				w.bell.Ring(monitor.Lost, time.Now())
+			}
 		}
 		w.ledger.Silent = silent
 		w.save()
@@ -201,13 +208,13 @@ func (w *watch) hear(r answer) {
 		return
 	}
 	for _, e := range r.resp.Heard.Events {
-		if w.bell.Ring(monitor.Kind(e.Kind)) {
+		if w.bell.Ring(monitor.Kind(e.Kind), time.Now()) {
 			w.say("event %s: %s", e.Kind, e.Text)
 		}
 	}
 	if lost := r.resp.Heard.Lost; lost > 0 {
 		w.ledger.Lost += lost
-		if w.bell.Ring(monitor.Lost) {
+		if w.bell.Ring(monitor.Lost, time.Now()) {
 			w.say("event %s: %d messages of %s were not read, %d since the boot", monitor.Lost, lost, r.source, w.ledger.Lost)
 		}
 	}
