@@ -14,7 +14,7 @@ import (
 
 // A system boots with systemd as process 1. The check before slurmd fails and drains, slurmd starts
 // after it, and another check after slurmd. The restricted unit of the timer still mounts for the node, reads the kernel's
-// log, makes a device, and runs a command as another user.
+// log, makes a device, and runs a command as another user. The monitor starts, and again after its death.
 func TestUnitsUnderSystemd(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
@@ -62,6 +62,16 @@ echo "check $(systemctl show -P Result nhc-gpu.service)"
 mountpoint /opt/mounted
 ls /opt/passed
 cat /opt/slurm/calls
+systemctl start nhc-gpu-monitor.service
+echo "monitor $(systemctl show -P ActiveState nhc-gpu-monitor.service)"
+old=$(systemctl show -P MainPID nhc-gpu-monitor.service)
+kill -KILL "$old"
+for i in $(seq 300); do
+  [ "$(systemctl show -P MainPID nhc-gpu-monitor.service)" -gt "$old" ] && [ "$(systemctl show -P ActiveState nhc-gpu-monitor.service)" = active ] && echo "monitor again" && break
+  sleep 0.1
+done
+systemctl stop nhc-gpu-monitor.service
+echo "monitor $(systemctl show -P Result nhc-gpu-monitor.service)"
 E
 chmod 755 /opt/look
 systemctl set-default multi-user.target
@@ -73,7 +83,8 @@ ln -s /etc/systemd/system/slurmd.service /etc/systemd/system/multi-user.target.w
 	if err != nil || readErr != nil {
 		t.Fatalf("%v, %v\n%s", err, readErr, out)
 	}
-	want := "boot success slurmd active\nslurmd after the check\ncheck after slurmd exit-code\n" + drained + "\ncheck success\n/opt/mounted is a mountpoint\n/opt/passed\n" + drained + "\n" + resumed + "\n"
+	want := "boot success slurmd active\nslurmd after the check\ncheck after slurmd exit-code\n" + drained + "\ncheck success\n/opt/mounted is a mountpoint\n/opt/passed\n" + drained + "\n" + resumed + "\n" +
+		"monitor active\nmonitor again\nmonitor success\n"
 	if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(string(looked), "\n")); diff != "" {
 		t.Errorf("(-want +got):\n%s\n%s", diff, out)
 	}
