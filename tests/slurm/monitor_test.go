@@ -70,7 +70,7 @@ func (n *Node) waitHandled() {
 // recovery is the reason of a GPU whose driver wants a reset.
 const recovery = "NHC: gpu3 reset due 0000:13:00.0: reset the GPU (check_gpu_recovery) [gpu.recovery.reset]"
 
-// fault makes the driver of a GPU want a reset, and log a line about it, which is no fault itself: many
+// fault makes the driver of a GPU want a reset, and log a line that is not a fault itself: many
 // Xids would be another one. It returns the time of the line.
 func (n *Node) fault() time.Time {
 	n.c.t.Helper()
