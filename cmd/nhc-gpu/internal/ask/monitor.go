@@ -2,7 +2,6 @@ package ask
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -25,7 +24,7 @@ import (
 )
 
 // Monitor wakes a health check when the node reports an event.
-func Monitor() *cobra.Command {
+func Monitor(exit *int) *cobra.Command {
 	return &cobra.Command{
 		Use:   "monitor",
 		Short: "Run the checks that an event concerns, as it happens",
@@ -47,7 +46,11 @@ Exit status: 0, 1 it cannot run, 10 wrong arguments or not root.`,
 				return err
 			}
 			defer r.Close()
-			return newWatch(r, words).run()
+			if err := newWatch(r, words).run(); err != nil {
+				fmt.Fprintln(console.Alerts, "nhc-gpu:", err)
+				*exit = 1
+			}
+			return nil
 		},
 		Args: cobra.ArbitraryArgs,
 	}
@@ -104,7 +107,7 @@ func (w *watch) run() error {
 	if ledger.PID != 0 { // messages about links and devices since its end are lost
 		w.bell.Ring(monitor.Lost, time.Now())
 	}
-	w.save()
+	_ = w.save()
 	w.start()
 	for _, source := range monitor.Sources {
 		run.Go(func() { w.listen(source, ledger.Mark) })
@@ -124,7 +127,9 @@ func (w *watch) run() error {
 			w.ended()
 		case <-w.due():
 		case <-beat.C:
-			w.save()
+			if err := w.save(); err != nil { // a directory that has not answered once is asked no more
+				return fmt.Errorf("the monitor ends, for systemd to start it again: %w", err)
+			}
 			notify(daemon.SdNotifyWatchdog)
 			if path, err := os.Readlink("/proc/self/exe"); err == nil && strings.HasSuffix(path, " (deleted)") { //nolint:forbidigo // /proc/self
 				w.say("the program was replaced: the new one must take over")
@@ -142,8 +147,7 @@ func (w *watch) run() error {
 func (w *watch) stop() error {
 	notify(daemon.SdNotifyStopping)
 	w.ledger.Stopped = true
-	w.save()
-	return nil
+	return w.save()
 }
 
 // notify reports a state to systemd. Without systemd it does nothing.
@@ -202,7 +206,7 @@ func (w *watch) hear(r answer) {
 			}
 		}
 		w.ledger.Silent = silent
-		w.save()
+		_ = w.save()
 	}
 	if r.err != nil || r.resp.Heard == nil {
 		return
@@ -239,7 +243,7 @@ func (w *watch) handled() {
 	first := w.ledger.Mark.Boot != w.seen.Boot
 	w.ledger.Mark = w.seen
 	if first {
-		w.save()
+		_ = w.save()
 	}
 }
 
@@ -280,17 +284,15 @@ func (w *watch) ended() {
 	}
 	w.child = nil
 	w.handled()
-	w.save()
+	_ = w.save()
 }
 
 // save stores the ledger.
-func (w *watch) save() {
+func (w *watch) save() error {
 	w.ledger.Alive = node.ReadMoment().Uptime
 	data, err := json.Marshal(w.ledger)
 	if err == nil {
 		err = w.Pool.Save(wire.MonitorFile, data)
 	}
-	if err != nil && !errors.Is(err, run.ErrNoState) {
-		w.say("%v", err)
-	}
+	return err
 }
