@@ -46,8 +46,9 @@ Exit status: 0, 1 it cannot run, 10 wrong arguments or not root.`,
 				return err
 			}
 			defer r.Close()
-			if err := newWatch(r, words).run(); err != nil {
-				fmt.Fprintln(console.Alerts, "nhc-gpu:", err)
+			w := newWatch(r, words)
+			if err := w.run(); err != nil {
+				w.say("%v", err)
 				*exit = 1
 			}
 			return nil
