@@ -31,9 +31,13 @@ func Slurmds(h *probe.Host) (map[int]int, error) {
 		if line, err := h.ReadValue("/proc/" + name + "/stat"); err != nil || strings.Contains(line, ") Z ") {
 			continue // it has ended already
 		}
-		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+		fd, err := unix.PidfdOpen(pid, 0)
+		switch {
+		case err == nil:
 			found[pid] = fd
-		} else if !errors.Is(err, unix.ESRCH) {
+		case errors.Is(err, unix.ENOSYS): // Linux before 5.3
+			return found, nil
+		case !errors.Is(err, unix.ESRCH):
 			return found, fmt.Errorf("open slurmd with PID %d: %w", pid, err)
 		}
 	}
