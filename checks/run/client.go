@@ -103,14 +103,23 @@ var errBroken = errors.New("worker broken")
 
 // starved is the least limit of a request that only reads or writes, if the worker waits for
 // nothing but a CPU: on a loaded node its start alone can take longer than the write of a log.
-const starved = time.Second
+const (
+	starved     = time.Second
+	starvedLook = 50 * time.Millisecond // between two looks at it
+)
 
 // receive waits for the answer to a request that was sent at a time, at most for limit; 0 is for ever.
 func (c *client) receive(ctx context.Context, r *wire.Request, began time.Time, limit time.Duration) (*wire.Response, error) {
 	err := c.await(ctx, began, limit)
 	quick := limit > 0 && limit < starved && r.Op != wire.OpCheck && r.Op != wire.OpExec
-	if quick && errors.Is(err, os.ErrDeadlineExceeded) && process.Idle(c.pid) {
-		err = c.await(ctx, began, starved)
+	for blocked := 0; quick && errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil && time.Since(began) < starved; {
+		if blocked++; process.Idle(c.pid) {
+			blocked = 0
+		}
+		if blocked > 1 { // once can be a page fault
+			break
+		}
+		err = c.await(ctx, time.Now(), starvedLook)
 	}
 	if err != nil {
 		return nil, err
