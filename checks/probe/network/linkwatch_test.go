@@ -3,12 +3,10 @@ package network
 import (
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
@@ -21,20 +19,22 @@ func TestLinkWatch(t *testing.T) {
 	if _, err := exec.LookPath("ip"); err != nil || os.Geteuid() != 0 {
 		t.Skip("needs root and ip")
 	}
-	done := make(chan bool)
-	go func() { // its thread ends with it
-		defer close(done)
-		runtime.LockOSThread()
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			t.Errorf("unshare: %v", err)
-			return
-		}
+	const inside = "NHC_TEST_LINKWATCH"
+	if os.Getenv(inside) != "" {
 		watchPairs(t)
-	}()
-	<-done
+		return
+	}
+	// Another process: /proc/net is that of the first thread, which may not change its namespace.
+	child := exec.Command(os.Args[0], "-test.run=^TestLinkWatch$")
+	child.Env = append(os.Environ(), inside+"=1")
+	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	if out, err := child.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
 }
 
 func watchPairs(t *testing.T) {
+	t.Helper()
 	ip := func(words ...string) {
 		t.Helper()
 		if out, err := exec.Command("ip", words...).CombinedOutput(); err != nil {
