@@ -64,6 +64,9 @@ func (r *Repair) Choose(now time.Time) (next remedy.Next, against string, err er
 	if r.Last == nil {
 		return remedy.Next{Why: "no health check has run on this node"}, "", nil
 	}
+	if len(r.Record.Holds) > 0 { // a run that ends at the first failure does not come to the hold
+		return remedy.Next{Why: r.Record.Holds[0].Finding().Message}, "", nil
+	}
 	next = remedy.Choose(r.Rows, r.platforms(), r.Last.Results, r.Record, now)
 	if next.Why != "" && next.Holds == nil {
 		return next, "", nil
