@@ -12,8 +12,12 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// Slurmds returns a descriptor of each slurmd of root that runs on this host, by its PID; poll(2) shows its end.
+// Slurmds returns a descriptor of each slurmd of root that runs on this host, by its PID; poll(2) shows
+// its end. A recorded node has none.
 func Slurmds(h *probe.Host) (map[int]int, error) {
+	if h.Recorded() { // its processes are not those of this machine
+		return nil, nil
+	}
 	names, err := h.Names("/proc")
 	if err != nil {
 		return nil, err
@@ -25,7 +29,7 @@ func Slurmds(h *probe.Host) (map[int]int, error) {
 			continue
 		}
 		var st unix.Stat_t
-		if comm, err := h.ReadValue("/proc/" + name + "/comm"); err != nil || comm != "slurmd" || unix.Stat("/proc/"+name, &st) != nil || st.Uid != 0 {
+		if comm, err := h.ReadValue("/proc/" + name + "/comm"); err != nil || comm != "slurmd" || unix.Stat(h.Path("/proc/"+name), &st) != nil || st.Uid != 0 {
 			continue
 		}
 		if line, err := h.ReadValue("/proc/" + name + "/stat"); err != nil || strings.Contains(line, ") Z ") {

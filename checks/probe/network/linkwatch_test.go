@@ -10,14 +10,16 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // An interface of hardware that loses its link, gains it or disappears is a change; one of a container
 // is not. It uses a network namespace of its own, where virtual pairs stand for hardware.
 func TestLinkWatch(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("ip"); err != nil || os.Geteuid() != 0 {
-		t.Skip("needs root and ip")
+	need.Program(t, "ip")
+	if os.Geteuid() != 0 {
+		t.Skip("only root can make a network namespace")
 	}
 	const inside = "NHC_TEST_LINKWATCH"
 	if os.Getenv(inside) != "" {

@@ -212,6 +212,7 @@ func (p *portWatch) wait(limit time.Duration) (*wire.Heard, error) {
 		}
 		if len(now) == 0 { // a node without InfiniBand
 			time.Sleep(left)
+			continue
 		}
 		time.Sleep(min(portPace, left))
 	}
