@@ -55,7 +55,11 @@ func watch(w *worker, req *wire.Request) *wire.Response {
 	}
 	w.doing(req)("wait for events of " + req.Name)
 	heard, err := s.wait(req.Timeout)
-	if err != nil {
+	if err != nil { // the next request opens it again
+		delete(w.watches, req.Name)
+		if c, ok := s.(interface{ Close() }); ok {
+			c.Close()
+		}
 		return &wire.Response{Err: err.Error()}
 	}
 	resp := &wire.Response{Heard: heard}
@@ -96,6 +100,9 @@ func openKernelWatch(w *worker, from *checks.LogMark) (watcher, error) {
 	}
 	return k, nil
 }
+
+// Close closes the log.
+func (k *kernelWatch) Close() { k.log.Close() }
 
 // drainPause is the time between two readings of a log whose lines wake nothing, and which goes on: a
 // kernel that prints without end costs ten readings a second.
