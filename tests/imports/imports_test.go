@@ -55,6 +55,7 @@ var may = map[string][]string{
 	"checks/all":                     {"checks/*"},
 	"checks/policy":                  {"checks", "checks/event", "conf"},
 	"checks/monitor":                 {"checks"},
+	"checks/monitor/flight":          {},
 	"checks/remedy":                  {"checks", "checks/event", "conf"},
 	"checks/plan":                    {"checks", "checks/monitor", "conf", "conf/match", "conf/spell"},
 	"checks/run/process":             {"checks"},

@@ -1,0 +1,330 @@
+package flight
+
+import (
+	_ "embed" // thresholds.toml
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/BurntSushi/toml"
+)
+
+//go:embed thresholds.toml
+var thresholds string
+
+// Threshold is a row of thresholds.toml.
+type Threshold struct {
+	Name   string
+	Value  float64
+	Unit   string
+	Source string
+}
+
+// Thresholds returns the rows of thresholds.toml.
+var Thresholds = sync.OnceValue(func() []Threshold {
+	var file struct{ Threshold []Threshold }
+	if _, err := toml.Decode(thresholds, &file); err != nil {
+		panic(fmt.Sprintf("flight: read thresholds.toml: %v", err)) // TestThresholds
+	}
+	return file.Threshold
+})
+
+// limit returns a threshold.
+func limit(name string) float32 {
+	rows := Thresholds()
+	at := slices.IndexFunc(rows, func(row Threshold) bool { return row.Name == name })
+	if at < 0 {
+		panic("flight: no threshold " + name) // TestThresholds
+	}
+	return float32(rows[at].Value)
+}
+
+// Longest is how many seconds before its end a window must begin for all detectors.
+const Longest = 120
+
+// Job is a job on the node.
+type Job struct {
+	ID   string
+	GPUs []string // its devices; nil if unknown
+	All  bool     // it has all GPUs of the node
+}
+
+// Verdict is what a detector has found.
+type Verdict struct {
+	Code      string
+	Job       string
+	Devices   []string // that are the cause, or affected
+	Since     uint32   // seconds since the boot
+	Message   string
+	Want, Got string
+}
+
+// Detect returns what the detectors find at the end of a window. jobs are those on the node at that
+// time. A job whose GPUs are unknown is judged by its host's series alone.
+func Detect(w *Window, jobs []Job) (list []Verdict) {
+	for _, j := range jobs {
+		for _, detect := range []func(*Window, Job) []Verdict{lost, hang, straggler, throttle, silentPort, stall} {
+			for _, v := range detect(w, j) {
+				v.Job = j.ID
+				list = append(list, v)
+			}
+		}
+	}
+	return append(list, left(w, jobs)...)
+}
+
+// tail returns the time of a detector at the end of a window, nil if the window is shorter.
+func tail(w *Window, seconds string) *Window {
+	n := uint32(limit(seconds))
+	if uint32(w.Len()) < n {
+		return nil
+	}
+	return w.Tail(n)
+}
+
+// most is the share of seconds that must have samples.
+const most = 0.9
+
+// lost reports a GPU that NVML calls lost.
+func lost(w *Window, j Job) (list []Verdict) {
+	for _, gpu := range j.GPUs {
+		if w.Last(gpu, Reached) == 0 {
+			list = append(list, Verdict{
+				Code: "job.gpu.lost", Devices: []string{gpu}, Since: since(w, gpu, Reached, func(v float32) bool { return v == 0 }),
+				Message: "the GPU is lost", Want: "values from NVML", Got: "lost",
+			})
+		}
+	}
+	return list
+}
+
+// since returns the beginning of the last run of values that match.
+func since(w *Window, device string, name Name, match func(float32) bool) uint32 {
+	values, at := w.Of(device, name), w.To
+	for i := len(values) - 1; i >= 0 && (!known(values[i]) || match(values[i])); i-- {
+		at = w.From + uint32(i)*w.Step
+	}
+	return at
+}
+
+// hang reports a job whose GPUs all run kernels that do nothing: near to idle in power, and without
+// traffic. If a GPU of the job does not wait like the others, it is the one they wait for.
+func hang(w *Window, j Job) []Verdict {
+	t := tail(w, "hang.seconds")
+	if t == nil || len(j.GPUs) == 0 {
+		return nil
+	}
+	var spinning, other []string
+	for _, gpu := range j.GPUs {
+		if spins(t, gpu) {
+			spinning = append(spinning, gpu)
+		} else {
+			other = append(other, gpu)
+		}
+	}
+	first := func(devices []string) (from uint32) {
+		for _, gpu := range devices {
+			from = max(from, since(w, gpu, Busy, func(v float32) bool { return v >= limit("hang.busy") }))
+		}
+		return from
+	}
+	v := Verdict{
+		Code: "job.hang", Devices: spinning, Want: "power and traffic of work",
+		Got: fmt.Sprintf("busy %.0f %%, %.0f W, no traffic", mean(t.Of(j.GPUs[0], Busy)), mean(t.Of(j.GPUs[0], Power))),
+	}
+	switch {
+	case len(other) == 0:
+		v.Since = first(spinning)
+		v.Message = fmt.Sprintf("all %d GPUs have waited for %d s: kernels run, and compute and send nothing", len(spinning), t.To-v.Since)
+	case len(other) == 1 && len(spinning) >= int(limit("straggler.gpus"))-1 && every(t.Of(other[0], Busy), most, func(v float32) bool { return v < limit("stall.busy") }):
+		v.Since, v.Devices = first(spinning), other
+		v.Got = "no kernel"
+		v.Message = fmt.Sprintf("%d GPUs have waited for %d s, and this one runs no kernel: they wait for it", len(spinning), t.To-v.Since)
+	default:
+		return nil
+	}
+	return []Verdict{v}
+}
+
+// spins reports whether a GPU runs kernels that only wait.
+func spins(w *Window, gpu string) bool {
+	power := float32(w.Devices[gpu].Limit) * limit("hang.power") / 100
+	below := func(name Name, most float32) bool { // a series that the GPU does not have says nothing against
+		values := w.Of(gpu, name)
+		return !slices.ContainsFunc(values, known) || every(values, 0.5, func(v float32) bool { return v < most })
+	}
+	return every(w.Of(gpu, Busy), most, func(v float32) bool { return v >= limit("hang.busy") }) &&
+		every(w.Of(gpu, Power), most, func(v float32) bool { return v < power }) &&
+		below(Memory, limit("hang.memory")) && below(NVLink, limit("hang.traffic")) && below(PCIe, limit("hang.traffic"))
+}
+
+// straggler reports the one GPU of a job that lags behind all others, which exchange data.
+func straggler(w *Window, j Job) []Verdict {
+	t := tail(w, "straggler.seconds")
+	if t == nil || len(j.GPUs) < int(limit("straggler.gpus")) {
+		return nil
+	}
+	for _, gpu := range j.GPUs {
+		others := slices.DeleteFunc(slices.Clone(j.GPUs), func(g string) bool { return g == gpu })
+		if least(t, others, Busy) < limit("straggler.busy") || !(traffic(t, others) >= limit("straggler.traffic")) {
+			continue
+		}
+		ratio := limit("straggler.ratio")
+		power, clock := behind(t, gpu, others, Power, ratio), behind(t, gpu, others, Clock, ratio)
+		busy, sent := behind(t, gpu, others, Busy, ratio), behind(t, gpu, others, NVLink, ratio)
+		v := Verdict{Code: "job.straggler", Devices: []string{gpu}, Since: t.From}
+		switch {
+		case power && busy && sent:
+			v.Message = "it lags behind the other GPUs of the job in power, activity and traffic"
+			v.Want = fmt.Sprintf("at least %.0f W, as the others", least(t, others, Power))
+			v.Got = fmt.Sprintf("%.0f W, busy %.0f %%", mean(t.Of(gpu, Power)), mean(t.Of(gpu, Busy)))
+		case clock && !(mean(t.Of(gpu, Busy)) < limit("straggler.busy")):
+			v.Message = "its clock is lower than that of the other GPUs of the job"
+			v.Want = fmt.Sprintf("%.0f MHz, as the others", least(t, others, Clock))
+			v.Got = fmt.Sprintf("%.0f MHz", mean(t.Of(gpu, Clock)))
+		default:
+			continue
+		}
+		return []Verdict{v}
+	}
+	return nil
+}
+
+// least returns the lowest mean of a series among devices; Unknown if one is.
+func least(w *Window, devices []string, name Name) float32 {
+	lowest := Unknown
+	for i, d := range devices {
+		v := mean(w.Of(d, name))
+		if !known(v) {
+			return Unknown
+		}
+		if i == 0 || v < lowest {
+			lowest = v
+		}
+	}
+	return lowest
+}
+
+// traffic returns the lowest traffic of devices, by NVLink or else by PCIe.
+func traffic(w *Window, gpus []string) float32 {
+	if v := least(w, gpus, NVLink); known(v) {
+		return v
+	}
+	return least(w, gpus, PCIe)
+}
+
+// behind reports whether the mean of a device is lower than a share of the lowest of others.
+func behind(w *Window, device string, others []string, name Name, share float32) bool {
+	return mean(w.Of(device, name)) < share*least(w, others, name)
+}
+
+// throttle reports a GPU that heat or its power supply slows down, while the others run freely.
+func throttle(w *Window, j Job) (list []Verdict) {
+	t := tail(w, "throttle.seconds")
+	if t == nil || len(j.GPUs) < 3 {
+		return nil
+	}
+	var shares []float32
+	for _, gpu := range j.GPUs {
+		shares = append(shares, mean(t.Of(gpu, Slow)))
+	}
+	if usual := median(shares); !(usual <= limit("throttle.others")) {
+		return nil
+	}
+	for i, gpu := range j.GPUs {
+		if shares[i] >= limit("throttle.share") {
+			list = append(list, Verdict{
+				Code: "job.throttle", Devices: []string{gpu}, Since: t.From,
+				Message: "heat or its power supply slows it down, and not the other GPUs of the job",
+				Want:    fmt.Sprintf("at most %.0f %% of the time", limit("throttle.others")), Got: fmt.Sprintf("%.0f %%", shares[i]),
+			})
+		}
+	}
+	return list
+}
+
+// silentPort reports a port that carries less than all others of the job, and has carried as much as
+// they did before.
+func silentPort(w *Window, j Job) []Verdict {
+	t := tail(w, "port.seconds")
+	if t == nil || !j.All || uint32(w.Len()) < 2*uint32(t.Len()) {
+		return nil
+	}
+	before := w.Part(w.From, t.From-1)
+	var ports []string // that the job has used
+	for _, p := range w.Names(Data) {
+		if mean(before.Of(p, Data)) >= limit("port.others") {
+			ports = append(ports, p)
+		}
+	}
+	if len(ports) < 4 {
+		return nil
+	}
+	for _, port := range ports {
+		others := slices.DeleteFunc(slices.Clone(ports), func(p string) bool { return p == port })
+		usual := least(t, others, Data)
+		under := func(share float32) bool {
+			return every(t.Of(port, Data), most, func(v float32) bool { return v < share*usual })
+		}
+		if !(usual >= limit("port.others")) || !under(limit("port.slow")) || behind(before, port, others, Data, limit("port.slow")) {
+			continue
+		}
+		v := Verdict{
+			Code: "job.port.slow", Devices: []string{port}, Since: t.From, Message: "it carries less than the other ports of the job",
+			Want: fmt.Sprintf("%.0f MB/s, as the others", usual), Got: fmt.Sprintf("%.0f MB/s", mean(t.Of(port, Data))),
+		}
+		if under(limit("port.silent")) {
+			v.Code, v.Message = "job.port.silent", "it carries nothing, unlike the other ports of the job"
+		}
+		return []Verdict{v}
+	}
+	return nil
+}
+
+// stall reports a job that the host keeps from working: its GPUs have no work while its tasks wait for
+// memory or a disk.
+func stall(w *Window, j Job) []Verdict {
+	t := tail(w, "stall.seconds")
+	slot := w.SlotOf(j.ID)
+	if t == nil || slot == "" || len(j.GPUs) == 0 {
+		return nil
+	}
+	for _, gpu := range j.GPUs {
+		if !every(t.Of(gpu, Busy), most, func(v float32) bool { return v < limit("stall.busy") }) {
+			return nil
+		}
+	}
+	v := Verdict{Code: "job.stall", Since: t.From, Want: "work for its GPUs"}
+	high := func(v float32) bool { return v >= limit("stall.pressure") }
+	switch {
+	case every(t.Of(slot, StallIO), most, high):
+		v.Message, v.Got = "its tasks wait for a disk or a file system, and its GPUs for them", fmt.Sprintf("I/O pressure %.0f %%", mean(t.Of(slot, StallIO)))
+	case every(t.Of(slot, StallMem), most, high):
+		v.Message, v.Got = "its tasks wait for memory, and its GPUs for them", fmt.Sprintf("memory pressure %.0f %%", mean(t.Of(slot, StallMem)))
+	case every(t.Of(slot, Blocked), most, func(v float32) bool { return v >= 1 }):
+		v.Message, v.Got = "its processes are blocked in the kernel (state D), and its GPUs wait for them", fmt.Sprintf("%.0f blocked processes", mean(t.Of(slot, Blocked)))
+	default:
+		return nil
+	}
+	return []Verdict{v}
+}
+
+// left reports memory in use on GPUs that no job has, while jobs run beside.
+func left(w *Window, jobs []Job) (list []Verdict) {
+	t := tail(w, "left.seconds")
+	if t == nil || len(jobs) == 0 || slices.ContainsFunc(jobs, func(j Job) bool { return j.GPUs == nil || j.All }) {
+		return nil
+	}
+	for _, gpu := range w.Names(Used) {
+		if slices.ContainsFunc(jobs, func(j Job) bool { return slices.Contains(j.GPUs, gpu) }) {
+			continue
+		}
+		if every(t.Of(gpu, Used), most, func(v float32) bool { return v >= limit("left.memory") }) {
+			list = append(list, Verdict{
+				Code: "job.memory.left", Devices: []string{gpu}, Since: t.From, Message: "memory is in use, and no job has this GPU",
+				Want: fmt.Sprintf("less than %.0f MiB", limit("left.memory")), Got: fmt.Sprintf("%.0f MiB", mean(t.Of(gpu, Used))),
+			})
+		}
+	}
+	return list
+}

@@ -1,0 +1,448 @@
+package flight
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
+)
+
+// memoryFile is a file in memory.
+type memoryFile []byte
+
+func (m *memoryFile) WriteAt(p []byte, at int64) (int, error) {
+	if need := int(at) + len(p); need > len(*m) {
+		*m = append(*m, make([]byte, need-len(*m))...)
+	}
+	return copy((*m)[at:], p), nil
+}
+
+// A ring keeps the last 10 minutes by second and the last day by minute, and has a fixed size.
+func TestRing(t *testing.T) {
+	t.Parallel()
+	h := &Header{Boot: "b", Columns: Columns([]Name{Power, ID}, "gpu0", "gpu1"), Devices: []Device{{Name: "gpu0", Limit: 700}}}
+	path := filepath.Join(t.TempDir(), "ring")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	data, err := h.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	r := Record(f, h)
+	const days = 2
+	const end = 1000 + days*24*3600
+	for at := uint32(1000); at <= end; at++ {
+		value := float32(at % 60)
+		if at%7 == 0 {
+			value = Unknown
+		}
+		if err := r.Add(at, []float32{value, Number("67108863"), 1, Unknown}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st, _ := f.Stat(); st.Size() > h.Size() {
+		t.Errorf("%d bytes, want at most %d", st.Size(), h.Size())
+	}
+	w := NewWindow(end-Seconds+1, end)
+	if err := w.Load(f, "b"); err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range w.Of("gpu0", Power) {
+		at := w.From + uint32(i)
+		if want := float32(at % 60); at%7 == 0 && known(v) || at%7 != 0 && v != want {
+			t.Fatalf("second %d: %v, want %v", at, v, want)
+		}
+	}
+	if id := JobOf(w.Last("gpu0", ID)); id != "67108863" || w.Devices["gpu0"].Limit != 700 {
+		t.Errorf("job %q, devices %+v", id, w.Devices)
+	}
+	m := NewMinutes(end-23*3600, end-60)
+	if err := m.Load(f, "b"); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.Of("gpu0", Power); slices.ContainsFunc(got, func(v float32) bool { return !(v > 25 && v < 35) }) || len(got) < 22*60 {
+		t.Errorf("%d minutes: %v", len(got), got[:5])
+	}
+	if id := JobOf(m.Last("gpu0", ID)); id != "67108863" {
+		t.Errorf("job of a minute: %q", id)
+	}
+	old := NewWindow(end-Seconds-100, end-Seconds) // overwritten
+	if err := old.Load(f, "b"); err != nil || slices.ContainsFunc(old.Of("gpu0", Power), known) {
+		t.Errorf("overwritten seconds: %v, %v", old.Of("gpu0", Power), err)
+	}
+	other := NewWindow(end-5, end)
+	if err := other.Load(f, "c"); err != nil || other.Of("gpu0", Power) != nil {
+		t.Errorf("another boot: %v, %v", other.Of("gpu0", Power), err)
+	}
+	if err := r.Add(end+1, nil); err == nil {
+		t.Error("no error for a record without values")
+	}
+}
+
+// A file of another kind, or a damaged ring, is an error and no panic.
+func TestRingGarbage(t *testing.T) {
+	t.Parallel()
+	good, err := (&Header{Boot: "b", Columns: Columns(OfPort, "p")}).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := slices.Clone(good)
+	for i := range 4 {
+		long[len(magic)+i] = 0xff
+	}
+	for name, data := range map[string][]byte{"empty": nil, "short": good[:100], "zeros": make([]byte, HeaderSize), "a length beyond the end": long} {
+		path := filepath.Join(t.TempDir(), "ring")
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := NewWindow(1, 2).Load(f, "b"); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		f.Close()
+	}
+	if _, err := (&Header{Columns: make([]Column, MaxColumns+1)}).Encode(); err == nil {
+		t.Error("no error for too many columns")
+	}
+}
+
+// Three rings of a node with 8 GPUs and 10 ports have at most 8 MiB.
+func TestSize(t *testing.T) {
+	t.Parallel()
+	total := int64(0)
+	for names, n := range map[*[]Name]int{&OfGPU: 8, &OfPort: 10, &OfJob: MaxJobs} {
+		h := Header{}
+		for i := range n {
+			h.Columns = append(h.Columns, Columns(*names, fmt.Sprint(i))...)
+		}
+		total += h.Size()
+		if _, err := h.Encode(); err != nil {
+			t.Error(err)
+		}
+	}
+	if total > 8<<20 {
+		t.Errorf("%d bytes", total)
+	}
+	t.Logf("%.1f MiB", float64(total)/(1<<20))
+}
+
+// Each threshold has a number and says where it comes from, and no detector needs more than Longest.
+func TestThresholds(t *testing.T) {
+	t.Parallel()
+	for _, row := range Thresholds() {
+		if row.Name == "" || row.Value <= 0 || row.Unit == "" || row.Source == "" {
+			t.Errorf("%+v: want a name, a value, a unit and a source", row)
+		}
+		if row.Unit == "s" && row.Value > Longest {
+			t.Errorf("%s: %v s, want at most %d", row.Name, row.Value, Longest)
+		}
+	}
+}
+
+func TestNumber(t *testing.T) {
+	t.Parallel()
+	for _, job := range []string{"1", "16777217", "67108863"} {
+		if got := JobOf(Number(job)); got != job {
+			t.Errorf("%s: %s", job, got)
+		}
+	}
+	if known(Number("x")) || known(Number("99999999999")) || JobOf(Unknown) != "" {
+		t.Error("no job is a number")
+	}
+}
+
+// node is a synthetic node with 8 GPUs of 700 W and 8 ports.
+type node struct {
+	*Window
+
+	rand *rand.Rand
+	gpus []string
+}
+
+func newNode(from, to uint32, seed uint64) *node {
+	n := &node{Window: NewWindow(from, to), rand: rand.New(rand.NewPCG(seed, 1))}
+	for i := range 8 {
+		n.gpus = append(n.gpus, fmt.Sprintf("gpu%d", i))
+		n.Add(Device{Name: n.gpus[i], Limit: 700})
+	}
+	for i := range 8 {
+		n.Add(Device{Name: port(i)})
+	}
+	return n
+}
+
+func port(i int) string { return fmt.Sprintf("mlx5_%d:1", i) }
+
+// load is what a GPU does in a second, as shares of the most.
+type load struct{ busy, power, traffic float64 }
+
+var (
+	work = load{0.97, 0.92, 0.6}
+	idle = load{0, 0.1, 0}
+	spin = load{1, 0.2, 0}
+)
+
+// add adds a second: noise of 3 %.
+func (n *node) add(t uint32, slot string, job string, of func(gpu int) load, slow, io float64) {
+	noise := func(v float64) float32 { return float32(max(0, v*(1+0.03*n.rand.NormFloat64()))) }
+	sent := 0.0
+	for i, gpu := range n.gpus {
+		l := of(i)
+		n.Set(gpu, Busy, t, min(100, noise(100*l.busy)))
+		if l.busy == 1 {
+			n.Set(gpu, Busy, t, 100)
+		}
+		n.Set(gpu, Memory, t, noise(60*l.traffic))
+		n.Set(gpu, Power, t, noise(700*l.power))
+		n.Set(gpu, Clock, t, noise(1900-400*l.power))
+		n.Set(gpu, NVLink, t, noise(200_000*l.traffic))
+		n.Set(gpu, PCIe, t, noise(10_000*l.traffic))
+		n.Set(gpu, Slow, t, noise(slow))
+		n.Set(gpu, Used, t, 70_000)
+		n.Set(gpu, Reached, t, 1)
+		sent += l.traffic / 8
+	}
+	for i := range 8 {
+		n.Set(port(i), Data, t, noise(20_000*sent))
+		n.Set(port(i), Up, t, 1)
+	}
+	n.Set(slot, ID, t, Number(job))
+	n.Set(slot, StallIO, t, noise(io))
+	n.Set(slot, StallMem, t, 0)
+	n.Set(slot, Blocked, t, 0)
+}
+
+// healthy are workloads that no detector may speak of: the load of a GPU at a second.
+var healthy = map[string]func(n *node, t uint32, gpu int) load{
+	"steady training": func(*node, uint32, int) load { return work },
+	"pipeline parallel with bubbles": func(_ *node, t uint32, gpu int) load { // each stage has its bubble, the last one more work
+		if (t+uint32(gpu))%6 == 0 {
+			return load{0.4, 0.35, 0.1}
+		}
+		return load{0.93, 0.7 + 0.02*float64(gpu), 0.4}
+	},
+	"inference with bursts": func(n *node, t uint32, gpu int) load { // each GPU a copy of its own
+		if int(t/97+uint32(gpu)*3)%5 < 2 {
+			return load{0.9, 0.6, 0.002}
+		}
+		return load{0.02, 0.12, 0}
+	},
+	"data loading stalls": func(_ *node, t uint32, _ int) load { // 100 s in each 10 minutes
+		if t%600 < 100 {
+			return idle
+		}
+		return work
+	},
+	"checkpoint pauses": func(_ *node, t uint32, gpu int) load { // rank 0 writes while the others wait in a barrier
+		if at := t % 1800; at < 55 {
+			if gpu == 0 {
+				return load{0.05, 0.14, 0.001}
+			}
+			return spin
+		}
+		return work
+	},
+	"evaluation on one GPU": func(_ *node, t uint32, gpu int) load {
+		if at := t % 3600; at < 110 && gpu != 0 {
+			return load{0.1, 0.15, 0}
+		}
+		return work
+	},
+	"power limit": func(_ *node, _ uint32, gpu int) load { return load{0.99, 1 - 0.02*float64(gpu%3), 0.7} },
+}
+
+// day judges a workload every 10 s of some hours and returns the codes of all verdicts.
+func day(t *testing.T, hours int, jobs []Job, fill func(n *node, t uint32)) map[string]int {
+	t.Helper()
+	seen := map[string]int{}
+	const part = 3600
+	for h := range hours {
+		from := uint32(1000 + h*part)
+		n := newNode(from, from+part+Seconds, uint64(h))
+		for at := n.From; at <= n.To; at++ {
+			fill(n, at)
+		}
+		for end := from + Seconds; end < from+Seconds+part; end += 10 {
+			for _, v := range Detect(n.Part(end-Seconds+1, end), jobs) {
+				if seen[v.Code]++; seen[v.Code] < 4 {
+					t.Logf("%d: %+v", end, v)
+				}
+			}
+		}
+	}
+	return seen
+}
+
+// In each healthy workload no detector speaks, and none with several jobs on a node.
+func TestHealthy(t *testing.T) {
+	t.Parallel()
+	testHealthy(t, 2)
+}
+
+// The same for 24 hours.
+func TestHealthyDay(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	testHealthy(t, 24)
+}
+
+func testHealthy(t *testing.T, hours int) {
+	t.Helper()
+	all := []Job{{ID: "7", GPUs: newNode(1, 1, 0).gpus, All: true}}
+	for name, of := range healthy {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if seen := day(t, hours, all, func(n *node, at uint32) {
+				n.add(at, Slot(0), "7", func(gpu int) load { return of(n, at, gpu) }, 0.5, 20)
+			}); len(seen) > 0 {
+				t.Errorf("%v", seen)
+			}
+		})
+	}
+	t.Run("several jobs on a node", func(t *testing.T) {
+		t.Parallel()
+		gpus := all[0].GPUs
+		jobs := []Job{{ID: "7", GPUs: gpus[:4]}, {ID: "8", GPUs: gpus[4:6]}, {ID: "9", GPUs: gpus[6:]}}
+		if seen := day(t, hours, jobs, func(n *node, at uint32) {
+			n.add(at, Slot(0), "7", func(gpu int) load {
+				switch {
+				case gpu < 4:
+					return work
+				case gpu < 6:
+					return healthy["inference with bursts"](n, at, gpu)
+				}
+				return load{0.3, 0.3, 0.01}
+			}, 0.5, 20)
+			n.Set(Slot(1), ID, at, Number("8"))
+			n.Set(Slot(2), ID, at, Number("9"))
+		}); len(seen) > 0 {
+			t.Errorf("%v", seen)
+		}
+	})
+}
+
+// Each fault is found, with the device that is the cause, and nothing else is.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	gpus := newNode(1, 1, 0).gpus
+	all := []Job{{ID: "7", GPUs: gpus, All: true}}
+	const begin = 2000 // of the fault
+	for name, test := range map[string]struct {
+		code   string
+		device []string
+		within uint32
+		of     func(gpu int) load
+		change func(n *node, at uint32)
+	}{
+		"hang": {"job.hang", gpus, 60, func(int) load { return spin }, nil},
+		"hang of all but one, whose process died": {"job.hang", gpus[3:4], 60, func(gpu int) load {
+			if gpu == 3 {
+				return idle
+			}
+			return spin
+		}, nil},
+		"straggler": {"job.straggler", gpus[5:6], 120, func(gpu int) load {
+			if gpu == 5 {
+				return load{0.6, 0.5, 0.3}
+			}
+			return work
+		}, nil},
+		"low clock":   {"job.straggler", gpus[2:3], 120, nil, func(n *node, at uint32) { n.Set("gpu2", Clock, at, 900) }},
+		"throttled":   {"job.throttle", gpus[6:7], 60, nil, func(n *node, at uint32) { n.Set("gpu6", Slow, at, 45) }},
+		"silent port": {"job.port.silent", []string{port(4)}, 60, nil, func(n *node, at uint32) { n.Set(port(4), Data, at, 0.1) }},
+		"slow port":   {"job.port.slow", []string{port(1)}, 60, nil, func(n *node, at uint32) { n.Set(port(1), Data, at, 4000) }},
+		"file system": {"job.stall", nil, 120, func(int) load { return idle }, func(n *node, at uint32) { n.Set(Slot(0), StallIO, at, 98) }},
+		"memory":      {"job.stall", nil, 120, func(int) load { return idle }, func(n *node, at uint32) { n.Set(Slot(0), StallMem, at, 90) }},
+		"blocked":     {"job.stall", nil, 120, func(int) load { return idle }, func(n *node, at uint32) { n.Set(Slot(0), Blocked, at, 3) }},
+		"lost GPU": {"job.gpu.lost", gpus[7:8], 1, nil, func(n *node, at uint32) {
+			for _, name := range OfGPU {
+				n.Set("gpu7", name, at, Unknown)
+			}
+			n.Set("gpu7", Reached, at, 0)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(begin-Seconds, begin+300, 1)
+			for at := n.From; at <= n.To; at++ {
+				of := test.of
+				if at < begin || of == nil {
+					of = func(int) load { return work }
+				}
+				n.add(at, Slot(0), "7", of, 0.5, 20)
+				if at >= begin && test.change != nil {
+					test.change(n, at)
+				}
+			}
+			found := uint32(0)
+			for end := uint32(begin - 1); end <= begin+Longest+10; end++ {
+				list := Detect(n.Part(end-Seconds+1, end), all)
+				for _, v := range list {
+					if v.Code != test.code || test.device != nil && !slices.Equal(v.Devices, test.device) || v.Job != "7" || v.Message == "" || v.Want == "" || v.Got == "" {
+						t.Fatalf("after %d s: %+v, want %s of %v", end-begin, v, test.code, test.device)
+					}
+				}
+				if len(list) > 0 && found == 0 {
+					found = end
+				}
+			}
+			if took := found - begin; found == 0 || took > test.within+5 {
+				t.Errorf("found after %d s, want %d", int32(took), test.within)
+			} else {
+				t.Logf("found after %d s", took)
+			}
+		})
+	}
+	n := newNode(begin-Seconds, begin, 1)
+	for at := n.From; at <= n.To; at++ {
+		n.add(at, Slot(0), "7", func(int) load { return work }, 0.5, 20)
+	}
+	list := Detect(n.Window, []Job{{ID: "7", GPUs: gpus[:7]}})
+	if len(list) != 1 || list[0].Code != "job.memory.left" || !slices.Equal(list[0].Devices, gpus[7:]) {
+		t.Errorf("memory of no job: %+v", list)
+	}
+	if list := Detect(n.Window, []Job{{ID: "7"}}); len(list) != 0 {
+		t.Errorf("a job whose GPUs are unknown: %+v", list)
+	}
+}
+
+// Without samples, or with few, no detector speaks.
+func TestUnknown(t *testing.T) {
+	t.Parallel()
+	gpus := newNode(1, 1, 0).gpus
+	jobs := []Job{{ID: "7", GPUs: gpus, All: true}, {ID: "8", GPUs: []string{}}, {ID: ""}}
+	if list := Detect(newNode(1, Seconds, 0).Window, jobs); len(list) != 0 {
+		t.Errorf("no samples: %+v", list)
+	}
+	n := newNode(1, Seconds, 0)
+	for at := n.From; at <= n.To; at += 2 { // every second value
+		n.add(at, Slot(0), "7", func(int) load { return spin }, 50, 99)
+	}
+	if list := Detect(n.Window, jobs); len(list) != 0 {
+		t.Errorf("half of the samples: %+v", list)
+	}
+	short := newNode(1, 30, 0)
+	for at := short.From; at <= short.To; at++ {
+		short.add(at, Slot(0), "7", func(int) load { return spin }, 50, 99)
+	}
+	if list := Detect(short.Window, jobs); len(list) != 0 {
+		t.Errorf("30 s: %+v", list)
+	}
+	if v := mean([]float32{Unknown, float32(math.Inf(1))}); !math.IsInf(float64(v), 1) {
+		t.Errorf("mean %v", v)
+	}
+}

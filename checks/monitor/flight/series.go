@@ -1,0 +1,156 @@
+package flight
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// Name names a series of samples.
+type Name string
+
+// The series of a GPU.
+const (
+	Busy    Name = "busy"    // share of the second in which a kernel ran, %
+	Memory  Name = "memory"  // share in which its memory was read or written, %
+	Power   Name = "power"   // W
+	Clock   Name = "clock"   // of the multiprocessors, MHz
+	Margin  Name = "margin"  // degrees below the limit at which it slows down
+	Used    Name = "used"    // memory in use, MiB
+	NVLink  Name = "nvlink"  // both directions, MB/s
+	PCIe    Name = "pcie"    // both directions, MB/s
+	Slow    Name = "slow"    // share of the second in which heat or the power supply lowered the clocks, %
+	Capped  Name = "capped"  // share in which the power limit lowered them, %
+	Errors  Name = "errors"  // corrected and uncorrected errors of the memory since the driver was loaded
+	Rows    Name = "rows"    // remapped rows
+	Reached Name = "reached" // 1 if NVML returned values, 0 if it says that the GPU is lost
+)
+
+// The series of an RDMA port.
+const (
+	Data   Name = "data"   // both directions, MB/s
+	Wait   Name = "wait"   // ticks a second in which it had data and could not send
+	Faults Name = "faults" // errors a second, of all counters of errors
+	Up     Name = "up"     // 1 if its state is ACTIVE
+)
+
+// The series of a job. The first MaxJobs on the node have some, each in its [Slot].
+const (
+	ID       Name = "id"       // of the job, see Number
+	Blocked  Name = "blocked"  // processes in uninterruptible sleep (D)
+	Resident Name = "resident" // memory, MiB
+	StallCPU Name = "cpu"      // share of the second in which a task waited for a CPU, %
+	StallMem Name = "mem"      // for memory
+	StallIO  Name = "io"       // for a disk or file system
+	Killed   Name = "killed"   // processes that the kernel has ended for want of memory
+)
+
+// The series of each kind of device.
+var (
+	OfGPU  = []Name{Busy, Memory, Power, Clock, Margin, Used, NVLink, PCIe, Slow, Capped, Errors, Rows, Reached}
+	OfPort = []Name{Data, Wait, Faults, Up}
+	OfJob  = []Name{ID, Blocked, Resident, StallCPU, StallMem, StallIO, Killed}
+)
+
+// MaxJobs is the number of jobs on a node that have series.
+const MaxJobs = 16
+
+// Slot returns the device of a job's series.
+func Slot(i int) string { return "slot" + strconv.Itoa(i) }
+
+// Columns returns the columns of devices with the same series.
+func Columns(names []Name, devices ...string) (list []Column) {
+	for _, d := range devices {
+		for _, n := range names {
+			list = append(list, Column{d, n})
+		}
+	}
+	return list
+}
+
+// Unknown is a value that could not be read.
+var Unknown = float32(math.NaN())
+
+func known(v float32) bool { return v == v } //nolint:gocritic // NaN
+
+// Number returns the number of a job as a value of the series ID: its bits, because a float32 has
+// exact numbers up to 16 million only. It is Unknown for none.
+func Number(job string) float32 {
+	n, err := strconv.ParseUint(job, 10, 30)
+	if err != nil {
+		return Unknown
+	}
+	return math.Float32frombits(uint32(n))
+}
+
+// JobOf returns the job of a value of the series ID, "" for none.
+func JobOf(v float32) string {
+	if !known(v) {
+		return ""
+	}
+	return fmt.Sprint(math.Float32bits(v))
+}
+
+// SlotOf returns the device with the series of a job, "" if there is none at the end of the window.
+func (w *Window) SlotOf(job string) string {
+	for i := range MaxJobs {
+		if JobOf(w.Last(Slot(i), ID)) == job && job != "" {
+			return Slot(i)
+		}
+	}
+	return ""
+}
+
+// JobIDs lists the jobs in a window, in the order of their slots.
+func (w *Window) JobIDs() (list []string) {
+	for i := range MaxJobs {
+		for _, v := range w.Of(Slot(i), ID) {
+			if id := JobOf(v); id != "" && !slices.Contains(list, id) {
+				list = append(list, id)
+			}
+		}
+	}
+	return list
+}
+
+// numbers of series.
+
+// every reports whether at least share of the values are known, and all of these match.
+func every(values []float32, share float64, match func(float32) bool) bool {
+	count := 0
+	for _, v := range values {
+		if !known(v) {
+			continue
+		}
+		if !match(v) {
+			return false
+		}
+		count++
+	}
+	return len(values) > 0 && float64(count) >= share*float64(len(values))
+}
+
+// mean returns the mean of the known values, Unknown if fewer than half are known.
+func mean(values []float32) float32 {
+	total, count := 0.0, 0
+	for _, v := range values {
+		if known(v) {
+			total, count = total+float64(v), count+1
+		}
+	}
+	if count == 0 || 2*count < len(values) {
+		return Unknown
+	}
+	return float32(total / float64(count))
+}
+
+// median returns the median of known values, Unknown for none.
+func median(values []float32) float32 {
+	list := slices.DeleteFunc(slices.Clone(values), func(v float32) bool { return !known(v) })
+	if len(list) == 0 {
+		return Unknown
+	}
+	slices.Sort(list)
+	return list[len(list)/2]
+}
