@@ -12,6 +12,8 @@ STRING(nvmlDeviceGetInforomImageVersion)
 NOTHING(nvmlDeviceValidateInforom)
 
 NUMBER(nvmlDeviceGetMinorNumber, unsigned int)
+NUMBER(nvmlDeviceGetSupportedEventTypes, unsigned long long)
+NUMBER_OF(nvmlDeviceGetClockInfo, nvmlClockType_t)
 NUMBER(nvmlDeviceGetMaxMigDeviceCount, unsigned int)
 NUMBER(nvmlDeviceGetPersistenceMode, nvmlEnableState_t)
 NUMBER(nvmlDeviceGetComputeMode, nvmlComputeMode_t)

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define ANY (-1)     /* every device, every argument */
@@ -196,13 +197,24 @@ static nvmlReturn_t ask(int device, const char *call, const long *args, const ch
 	return NVML_ERROR_NOT_SUPPORTED;
 }
 
-/* next removes a number from an answer: 17, 0x11, or 10+5, which is 10 in the first run and 5 more
-   in each later run. */
+/* uptime returns the milliseconds since the boot. */
+static long long uptime(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
+}
+
+/* next removes a number from an answer: 17, 0x11, 10+5, which is 10 in the first run and 5 more in
+   each later run, or 10@5, which is 10 at the boot and grows by 5 each second. */
 static long long next(const char **answer)
 {
 	char *end;
 	long long n = strtoll(*answer, &end, 0);
 
+	if (*end == '@')
+		n += strtoll(end + 1, &end, 0) * uptime() / 1000;
 	if (*end == '+' || (*end == '-' && end != *answer))
 		n += run * strtoll(end, &end, 0);
 	*answer = end + strspn(end, " \t");
@@ -447,6 +459,65 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t d, int n, nvmlFieldValue_t *v
 		}
 	}
 	return NVML_SUCCESS;
+}
+
+/* Events: a device's rule for nvmlEventSetWait has the type and the data of an event. Each is reported once,
+   and its file is removed: 3 nvmlEventSetWait with event3 = 8 79 */
+static int registered[64];
+
+nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
+{
+	const char *a;
+	nvmlReturn_t r = ask(SYSTEM, "nvmlEventSetCreate", none, &a);
+
+	set->handle = (void *)1;
+	return r;
+}
+
+nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
+{
+	(void)set;
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t d, unsigned long long types, nvmlEventSet_t set)
+{
+	const char *a;
+	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceRegisterEvents", none, &a);
+
+	(void)set;
+	if (r == NVML_SUCCESS && index_of(d) < 64)
+		registered[index_of(d)] = types != 0;
+	return r;
+}
+
+nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned int ms)
+{
+	const char *a;
+	long long end = uptime() + ms;
+	nvmlReturn_t r = ask(SYSTEM, "nvmlEventSetWait", none, &a);
+
+	(void)set;
+	if (r != NVML_SUCCESS && r != NVML_ERROR_NOT_SUPPORTED)
+		return r;
+	for (;; usleep(20000)) {
+		for (int i = 0; i < 64; i++) {
+			char path[4096], name[16];
+
+			if (!registered[i] || ask(i, "nvmlEventSetWait", none, &a) != NVML_SUCCESS)
+				continue;
+			memset(data, 0, sizeof *data);
+			data->device.handle = (void *)((long)i + 1);
+			data->eventType = (unsigned long long)next(&a);
+			data->eventData = (unsigned long long)next(&a);
+			snprintf(name, sizeof name, "event%d", i);
+			beside(path, sizeof path, name);
+			unlink(path);
+			return NVML_SUCCESS;
+		}
+		if (uptime() >= end)
+			return NVML_ERROR_TIMEOUT;
+	}
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t d, nvmlMemoryErrorType_t kind, nvmlEccCounterType_t counter,
