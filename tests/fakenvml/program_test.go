@@ -205,7 +205,7 @@ func everyCall(t *testing.T, action string, judge func(t *testing.T, c aCall, ou
 		slots <- true
 		wg.Go(func() {
 			defer func() { <-slots }()
-			conf, timeout := gpuLines, "8" // a loaded machine takes a second to report
+			conf, timeout := gpuLines, "8"                // a loaded machine takes a second to report
 			if c.name == "nvmlDeviceSetPersistenceMode" { // an action: the other lane waits for it
 				conf, timeout = strings.Replace(conf, "check_gpu_persistence", "check_gpu_persistence -s", 1), "12"
 			}
