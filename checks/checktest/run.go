@@ -69,6 +69,7 @@ func (s Scenario) prepare(t *testing.T, name string) (root string, words []strin
 		env.Platform = func(string, string, int) *checks.Platform { return s.Platform }
 	}
 	env.Host.SetPast(s.Past)
+	env.Host.SetState(filepath.Join(root, "state"))
 	return root, words, env
 }
 

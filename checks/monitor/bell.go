@@ -77,7 +77,10 @@ func (b *Bell) Ran(kinds []Kind, now time.Time) {
 		if now.Sub(p.ran) > p.long+longest || p.long == 0 {
 			p.long = shortest / 2
 		}
-		p.rings, p.ran, p.long = false, now, min(2*p.long, longest)
+		if p.long = min(2*p.long, longest); rowOf(k).Steady {
+			p.long = shortest
+		}
+		p.rings, p.ran = false, now
 		p.until = now.Add(p.long)
 	}
 }

@@ -23,6 +23,7 @@ const (
 	Device  Kind = "device"
 	Service Kind = "service"
 	Lost    Kind = "lost"
+	Job     Kind = "job"
 )
 
 //go:embed events.toml
@@ -32,6 +33,7 @@ type kindRow struct {
 	Name    Kind
 	Classes []string
 	After   int // seconds
+	Steady  bool
 	Why     string
 }
 
@@ -111,7 +113,9 @@ const (
 	Ports   = "ports"      // the states of InfiniBand ports
 	Devices = "devices"    // messages about removed devices
 	Slurmd  = "slurmd"     // its end
+	Jobs    = "jobs"       // the jobs on the node
+	GPUs    = "gpus"       // NVML's events, and values of the GPUs; only while jobs run
 )
 
 // Sources lists them.
-var Sources = []string{Kernel, Links, Ports, Devices, Slurmd}
+var Sources = []string{Kernel, Links, Ports, Devices, Slurmd, Jobs, GPUs}

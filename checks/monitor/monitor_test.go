@@ -4,38 +4,7 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/nhc-gpu/nhc-gpu/checks"
-	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
 )
-
-// Each kind names classes that exist, each line a kind, and each row says why.
-func TestEvents(t *testing.T) {
-	t.Parallel()
-	for _, row := range rows().Kind {
-		for _, class := range row.Classes {
-			if !slices.Contains(checks.Classes(), class) {
-				t.Errorf("kind %s: there is no class %q: want one of %q", row.Name, class, checks.Classes())
-			}
-		}
-		if row.Why == "" {
-			t.Errorf("kind %s: no reason", row.Name)
-		}
-	}
-	known := func(k Kind) bool {
-		return slices.ContainsFunc(rows().Kind, func(row kindRow) bool { return row.Name == k })
-	}
-	for _, k := range []Kind{GPU, Link, Device, Service, Lost} {
-		if !known(k) {
-			t.Errorf("events.toml has no kind %q", k)
-		}
-	}
-	for _, row := range rows().Line {
-		if !known(row.Kind) || row.Source == "" || row.Begins == "" {
-			t.Errorf("line %+v: want a kind of the table, a beginning and a source", row)
-		}
-	}
-}
 
 func TestKindOf(t *testing.T) {
 	t.Parallel()

@@ -37,6 +37,7 @@ type Host struct {
 	passwd  string   // see SetPasswd
 	past    string   // see SetPast
 	spare   []string // see SetPast
+	state   string   // see SetState
 
 	libraries map[string]string // see SetLibraries
 	stuck     []string          // see SetStuck
@@ -71,6 +72,12 @@ func (h *Host) Recorded() bool { return h.root != "/" }
 
 // Library returns the setting that names a vendor's library, "" if it is not set.
 func (h *Host) Library(setting string) string { return h.libraries[setting] }
+
+// SetState sets the state directory of the runs on this machine, "" for none.
+func (h *Host) SetState(dir string) { h.state = dir }
+
+// State returns it.
+func (h *Host) State() string { return h.state }
 
 // Past returns the directory with the data of earlier runs, "" if there is none.
 func (h *Host) Past() string { return h.past }

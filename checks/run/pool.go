@@ -89,6 +89,9 @@ func (p *Pool) addVars(c *client, r *wire.Request) {
 		if c.lane == execLane { // its commands run on this machine, whichever node the checks inspect
 			vars.Root = ""
 		}
+		p.state.mu.Lock()
+		vars.State = p.state.dir
+		p.state.mu.Unlock()
 		vars.Stuck = slices.Concat(vars.Stuck, p.ledger.Doing(c.lane), p.stuck)
 		r.Vars, c.version = &vars, p.version
 	}

@@ -58,6 +58,9 @@ func (p *Pool) OpenState(dir, kind, lock string) (busy *wire.Holder, doubts []er
 	p.state.mu.Lock()
 	p.state.dir, p.state.kind = dir, kind
 	p.state.mu.Unlock()
+	p.mu.Lock()
+	p.version++ // of the variables, which have the directory
+	p.mu.Unlock()
 	req := &wire.Request{Op: wire.OpOpen, Name: nameLaneFile(kind)}
 	if lock != "" {
 		req.Args = []string{lock}

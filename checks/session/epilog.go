@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
@@ -16,15 +17,28 @@ const (
 	jobGPUsCheck   = "check_job_gpus"
 )
 
-// everyEpilog is the position of the steps that no line requests.
-const everyEpilog = "every epilog"
+// jobHealthCheck is the check that the monitor runs while jobs run.
+const jobHealthCheck = "check_job_health"
+
+// everyEpilog and everyJob are the positions of the steps that no line requests.
+const (
+	everyEpilog = "every epilog"
+	everyJob    = "every running job"
+)
 
 // Unasked reports whether a step is one that no line requests.
-func Unasked(s *plan.Step) bool { return s.Pos == conf.Pos{File: everyEpilog} }
+func Unasked(s *plan.Step) bool {
+	return s.Pos == conf.Pos{File: everyEpilog} || s.Pos == conf.Pos{File: everyJob}
+}
 
-// AfterJob adds these checks to the plan of an epilog, except those that the site's lines contain.
-func AfterJob(p *plan.Plan, opts plan.Options) *plan.Plan {
-	if opts.Context != conf.Epilog {
+// AddUnasked adds these checks to the plan of an epilog, or of a run of the monitor for running jobs, except those
+// that the site's lines contain.
+func AddUnasked(p *plan.Plan, opts plan.Options) *plan.Plan {
+	pos := everyEpilog
+	switch {
+	case opts.Context == conf.Monitor && slices.Contains(opts.Events, monitor.Job):
+		pos = everyJob
+	case opts.Context != conf.Epilog:
 		return p
 	}
 	asked := func(name string) bool {
@@ -35,7 +49,11 @@ func AfterJob(p *plan.Plan, opts plan.Options) *plan.Plan {
 		if asked(name) {
 			return new(plan.Plan)
 		}
-		return plan.BuildTables([]conf.Entry{{Pos: conf.Pos{File: everyEpilog}, Name: name, Hosts: "*", Params: map[string]any{}}}, opts)
+		return plan.BuildTables([]conf.Entry{{Pos: conf.Pos{File: pos}, Name: name, Hosts: "*", Params: map[string]any{}}}, opts)
+	}
+	if pos == everyJob {
+		p.Add(step(jobHealthCheck))
+		return p
 	}
 	all := step(leftoversCheck)
 	gpus := step(jobGPUsCheck)

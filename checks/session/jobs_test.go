@@ -149,7 +149,7 @@ func TestWaitsForJobs(t *testing.T) {
 	}
 }
 
-func TestAfterJob(t *testing.T) {
+func TestAddUnasked(t *testing.T) {
 	t.Parallel()
 	named := func(names ...string) *plan.Plan {
 		p := new(plan.Plan)
@@ -172,7 +172,7 @@ func TestAfterJob(t *testing.T) {
 		{conf.Epilog, named(jobGPUsCheck, "mine"), []string{leftoversCheck, jobGPUsCheck, "mine"}, 1},
 		{conf.Epilog, left, []string{"mine", jobGPUsCheck}, 1},
 	} {
-		p := AfterJob(tt.of, plan.Options{Context: tt.context})
+		p := AddUnasked(tt.of, plan.Options{Context: tt.context})
 		var got []string
 		unasked := 0
 		for i := range p.Steps {

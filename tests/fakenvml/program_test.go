@@ -111,6 +111,8 @@ var elsewhere = map[string]string{
 
 	"nvmlDeviceGetBoardPartNumber": "asked by nhc-gpu rma, see tests/script/rma.txtar",
 
+	"nvmlDeviceGetSupportedEventTypes": "asked by nhc-gpu monitor, see TestWatch of checks/probe/nvml",
+
 	"nvmlDeviceGetClockInfo": "asked while an active test loads the GPU",
 }
 

@@ -29,6 +29,9 @@ const (
 	magic = "NHCFLT1\n"
 )
 
+// File returns the name of the ring of a source of samples.
+func File(source string) string { return "samples-" + source }
+
 // MaxColumns bounds the columns of a ring, and so its size: 24 hours of 250 columns take 5 MB.
 const MaxColumns = 256
 
@@ -295,6 +298,19 @@ func (w *Window) Part(from, to uint32) *Window {
 		p.tracks[c] = values[(p.From-w.From)/w.Step : (p.To-w.From)/w.Step+1]
 	}
 	return p
+}
+
+// Known returns the window up to its last second with samples, if that is among the last seconds.
+func (w *Window) Known(seconds int) *Window {
+	last := w.Len() - seconds
+	for _, values := range w.tracks {
+		for i := len(values) - 1; i > last; i-- {
+			if known(values[i]) {
+				last = i
+			}
+		}
+	}
+	return w.Part(w.From, w.From+uint32(max(0, last))*w.Step)
 }
 
 // Names lists the devices that have a series, in their order.

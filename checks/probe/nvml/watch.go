@@ -89,7 +89,7 @@ func (s *nvmlSession) each(call func(q query)) {
 	}
 }
 
-// register creates the set of events. A driver without them is no fault.
+// register creates the set of events. A driver can lack them.
 func (w *Watch) register() {
 	const wanted = nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError | nvml.EventTypeDramRetirementEvent | nvml.EventTypeDramRetirementFailure |
 		nvml.EventTypeFatalPoisonError | nvml.EventTypeGpuUnavailableError | nvml.EventTypeGpuRecoveryAction

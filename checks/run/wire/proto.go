@@ -67,7 +67,9 @@ const (
 	OpAsk   Op = "ask"   // answer a person's question: Name is one of the questions below
 	OpGuard Op = "guard" // end a shell if the supervisor dies; this one has no answer
 
-	OpWatch Op = "watch" // wait for events of the source Name, at most for Timeout; Mark is up to where an earlier worker has read it
+	// Wait for events of the source Name, at most for Timeout. Mark is up to where an earlier worker has read it, Args
+	// are the jobs on the node: without any, the worker that samples GPUs leaves.
+	OpWatch Op = "watch"
 
 	OpPrograms Op = "programs" // what slurmd would start for a pattern of Prolog=
 )
@@ -162,6 +164,7 @@ type Vars struct {
 	Root    string              // HOSTROOT: root directory of the node that checks inspect; "" is this machine
 	Past    string              // directory of the checks' memory between runs; "" is none
 	Spare   string              // directory for it if Past cannot be written
+	State   string              // the state directory below /run, see run.Pool.OpenState; "" is none
 	Job     *checks.Job         // the job of a prolog or an epilog
 	Learn   bool                // see checks.Env.Learn
 	Period  bool                // see checks.Env.Periodic
@@ -182,6 +185,7 @@ func (m *Vars) fields(c *codec) {
 	text(c, &m.Root)
 	text(c, &m.Past)
 	text(c, &m.Spare)
+	text(c, &m.State)
 	rare(c, &m.Job)
 	yes(c, &m.Learn)
 	yes(c, &m.Period)
@@ -281,7 +285,8 @@ func (m *Response) fields(c *codec) {
 // Heard are the events of a source.
 type Heard struct {
 	Events []Event
-	Lost   uint64 // records or messages that were not read; at least 1 if their number is unknown
+	Jobs   []string // of the source of jobs: those on the node
+	Lost   uint64   // records or messages that were not read; at least 1 if their number is unknown
 }
 
 // Event is the first event of a kind since the last answer.

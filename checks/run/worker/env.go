@@ -33,6 +33,7 @@ func (w *worker) setVars(v wire.Vars) {
 	w.vars = v
 	w.lookAt(v.Root)
 	w.host.SetPast(v.Past, v.Spare)
+	w.host.SetState(v.State)
 	w.host.SetStuck(v.Stuck)
 	probe.SetLibraries(w.host, v.Plain)
 }
@@ -44,6 +45,7 @@ func (w *worker) lookAt(root string) {
 		w.host, w.root, w.states = newGuardedHost(root), root, nil
 		w.ports, w.asked = nil, nil
 		w.host.SetPast(w.vars.Past, w.vars.Spare)
+		w.host.SetState(w.vars.State)
 		w.host.SetStuck(w.vars.Stuck)
 	}
 }

@@ -22,17 +22,27 @@ import (
 
 // watcher listens to a source of events.
 type watcher interface {
-	// wait waits until there are events, at most for limit.
-	wait(limit time.Duration) (*wire.Heard, error)
+	// wait waits until there are events, at most for the limit.
+	wait(l listen) (*wire.Heard, error)
 }
 
 // sources open the sources of events by their names.
-var sources = map[string]func(w *worker, from *checks.LogMark) (watcher, error){
+var sources = map[string]func(w *worker, l listen) (watcher, error){
 	monitor.Kernel:  openKernelWatch,
 	monitor.Links:   openLinkWatch,
-	monitor.Ports:   func(w *worker, _ *checks.LogMark) (watcher, error) { return &portWatch{host: w.host}, nil },
+	monitor.Ports:   func(w *worker, _ listen) (watcher, error) { return &portWatch{w: w}, nil },
 	monitor.Devices: openDeviceWatch,
-	monitor.Slurmd:  func(w *worker, _ *checks.LogMark) (watcher, error) { return &slurmdWatch{host: w.host}, nil },
+	monitor.Slurmd:  func(w *worker, _ listen) (watcher, error) { return &slurmdWatch{host: w.host}, nil },
+	monitor.Jobs:    func(w *worker, _ listen) (watcher, error) { return openJobWatch(w) },
+	monitor.GPUs:    func(w *worker, l listen) (watcher, error) { return openGPUWatch(w, l.doing) },
+}
+
+// listen is a request to wait.
+type listen struct {
+	limit time.Duration
+	jobs  []string // on the node
+	doing func(string)
+	mark  *checks.LogMark // up to where an earlier worker has read the source
 }
 
 // watch waits for events of a source.
@@ -41,20 +51,27 @@ func watch(w *worker, req *wire.Request) *wire.Response {
 		debug.SetGCPercent(50) // it lives long
 		w.watches = map[string]watcher{}
 	}
+	l := listen{req.Timeout, req.Args, w.doing(req), req.Mark}
 	s := w.watches[req.Name]
+	if req.Name == monitor.GPUs && len(l.jobs) == 0 {
+		if c, ok := s.(interface{ Close() }); ok {
+			c.Close()
+		}
+		return &wire.Response{Heard: &wire.Heard{}, Worn: true}
+	}
 	if s == nil {
 		open, ok := sources[req.Name]
 		if !ok {
 			return &wire.Response{Err: fmt.Sprintf("watch %s: there is no such source of events", req.Name)}
 		}
 		var err error
-		if s, err = open(w, req.Mark); err != nil {
+		if s, err = open(w, l); err != nil {
 			return &wire.Response{Err: err.Error()}
 		}
 		w.watches[req.Name] = s
 	}
-	w.doing(req)("wait for events of " + req.Name)
-	heard, err := s.wait(req.Timeout)
+	l.doing("wait for events of " + req.Name)
+	heard, err := s.wait(l)
 	if err != nil { // the next request opens it again
 		delete(w.watches, req.Name)
 		if c, ok := s.(interface{ Close() }); ok {
@@ -85,7 +102,7 @@ type kernelWatch struct {
 }
 
 // openKernelWatch opens the log at a mark of this boot, or at its end.
-func openKernelWatch(w *worker, from *checks.LogMark) (watcher, error) {
+func openKernelWatch(w *worker, l listen) (watcher, error) {
 	boot, err := probe.BootID(w.host)
 	if err != nil {
 		return nil, err
@@ -95,8 +112,8 @@ func openKernelWatch(w *worker, from *checks.LogMark) (watcher, error) {
 		return nil, err
 	}
 	k := &kernelWatch{log: log, boot: boot, next: math.MaxUint64}
-	if from != nil && from.Boot == boot {
-		k.next = from.Next
+	if l.mark != nil && l.mark.Boot == boot {
+		k.next = l.mark.Next
 	}
 	return k, nil
 }
@@ -108,9 +125,9 @@ func (k *kernelWatch) Close() { k.log.Close() }
 // kernel that prints without end costs ten readings a second.
 const drainPause = 100 * time.Millisecond
 
-func (k *kernelWatch) wait(limit time.Duration) (*wire.Heard, error) {
+func (k *kernelWatch) wait(l listen) (*wire.Heard, error) {
 	heard := &wire.Heard{}
-	for end := time.Now().Add(limit); ; {
+	for end := time.Now().Add(l.limit); ; {
 		if k.read {
 			if err := k.log.Wait(max(0, time.Until(end))); err != nil {
 				return nil, err
@@ -161,26 +178,26 @@ func kindOf(r probe.KernelRecord) monitor.Kind {
 // linkWatch listens to changes of network interfaces.
 type linkWatch struct{ *network.LinkWatch }
 
-func openLinkWatch(w *worker, _ *checks.LogMark) (watcher, error) {
-	l, err := network.WatchLinks(w.host)
-	return linkWatch{l}, err
+func openLinkWatch(w *worker, _ listen) (watcher, error) {
+	links, err := network.WatchLinks(w.host)
+	return linkWatch{links}, err
 }
 
-func (l linkWatch) wait(limit time.Duration) (*wire.Heard, error) {
-	changed, lost, err := l.Wait(limit)
+func (n linkWatch) wait(l listen) (*wire.Heard, error) {
+	changed, lost, err := n.Wait(l.limit)
 	return hear(monitor.Link, changed, lost), err
 }
 
 // deviceWatch listens to the removal of devices.
 type deviceWatch struct{ *probe.DeviceWatch }
 
-func openDeviceWatch(*worker, *checks.LogMark) (watcher, error) {
+func openDeviceWatch(*worker, listen) (watcher, error) {
 	d, err := probe.WatchDevices()
 	return deviceWatch{d}, err
 }
 
-func (d deviceWatch) wait(limit time.Duration) (*wire.Heard, error) {
-	removed, lost, err := d.Wait(limit)
+func (d deviceWatch) wait(l listen) (*wire.Heard, error) {
+	removed, lost, err := d.Wait(l.limit)
 	return hear(monitor.Device, removed, lost), err
 }
 
@@ -199,30 +216,62 @@ func hear(kind monitor.Kind, changed []string, lost bool) *wire.Heard {
 // portPace is the time between two looks at InfiniBand ports.
 const portPace = time.Second
 
-// portWatch looks at the states of InfiniBand ports, which no message reports.
+// portWatch looks at the states of InfiniBand ports, which no message reports, and samples all RDMA ports while
+// jobs run.
 type portWatch struct {
-	host   *probe.Host
-	states map[string]string
+	w       *worker
+	states  map[string]string
+	samples *portSamples
 }
 
-func (p *portWatch) wait(limit time.Duration) (*wire.Heard, error) {
-	for end := time.Now().Add(limit); ; {
-		now, err := rdma.PortStates(p.host)
+// Close closes the ring.
+func (p *portWatch) Close() {
+	if p.samples != nil {
+		_ = p.samples.ring.Close()
+	}
+}
+
+func (p *portWatch) wait(l listen) (*wire.Heard, error) {
+	for end := time.Now().Add(l.limit); ; {
+		began := time.Now()
+		now, err := rdma.PortStates(p.w.host)
 		if err != nil {
 			return nil, err
 		}
 		changed := rdma.ChangedPorts(p.states, now)
 		p.states = now
+		ports := len(now)
+		if len(l.jobs) > 0 {
+			if ports, err = p.sample(); err != nil {
+				return nil, err
+			}
+		}
 		left := time.Until(end)
 		if len(changed) > 0 || left <= 0 {
 			return hear(monitor.Link, changed, false), nil
 		}
-		if len(now) == 0 { // a node without InfiniBand
+		if ports == 0 { // a node without InfiniBand
 			time.Sleep(left)
 			continue
 		}
-		time.Sleep(min(portPace, left))
+		time.Sleep(min(portPace-time.Since(began), left))
 	}
+}
+
+// sample takes a sample of the ports, and returns their number.
+func (p *portWatch) sample() (ports int, err error) {
+	loads, err := rdma.PortLoads(p.w.host)
+	if err != nil || len(loads) == 0 {
+		return 0, err
+	}
+	names := slices.Sorted(maps.Keys(loads))
+	if p.samples == nil || !slices.Equal(names, p.samples.names) {
+		p.Close()
+		if p.samples, err = openPortSamples(p.w, loads, names); err != nil {
+			return 0, err
+		}
+	}
+	return len(loads), p.samples.add(loads)
 }
 
 // slurmdWatch waits for the end of slurmd.
@@ -236,17 +285,17 @@ type slurmdWatch struct {
 // slurmdPace is the time between the end of a slurmd and the search for the next.
 const slurmdPace = 5 * time.Second
 
-func (s *slurmdWatch) wait(limit time.Duration) (*wire.Heard, error) {
+func (s *slurmdWatch) wait(l listen) (*wire.Heard, error) {
 	if len(s.fds) == 0 {
 		if pause := slurmdPace - time.Since(s.ended); pause > 0 {
-			time.Sleep(min(pause, limit))
+			time.Sleep(min(pause, l.limit))
 		}
 		var err error
 		if s.fds, err = jobscan.Slurmds(s.host); err != nil {
 			return nil, err
 		}
 	}
-	pid, err := jobscan.AwaitEnd(s.fds, limit)
+	pid, err := jobscan.AwaitEnd(s.fds, l.limit)
 	if err != nil || pid == 0 {
 		return &wire.Heard{}, err
 	}

@@ -162,14 +162,14 @@ func TestSlurmdWatch(t *testing.T) {
 		t.Fatalf("%v, %v: want PID %d", fds, err, slurmd.Process.Pid)
 	}
 	s := slurmdWatch{host: newGuardedHost("/"), fds: map[int]int{slurmd.Process.Pid: fd}}
-	if heard, err := s.wait(0); err != nil || len(heard.Events) != 0 {
+	if heard, err := s.wait(listen{limit: 0}); err != nil || len(heard.Events) != 0 {
 		t.Errorf("%+v, %v: it still runs", heard, err)
 	}
 	if err := slurmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	want := fmt.Sprintf("slurmd with PID %d has ended", slurmd.Process.Pid)
-	if heard, err := s.wait(time.Minute); err != nil || len(heard.Events) != 1 || heard.Events[0] != (wire.Event{Kind: "service", Text: want}) {
+	if heard, err := s.wait(listen{limit: time.Minute}); err != nil || len(heard.Events) != 1 || heard.Events[0] != (wire.Event{Kind: "service", Text: want}) {
 		t.Errorf("%+v, %v, want %s", heard, err, want)
 	}
 	if fds, err = jobscan.Slurmds(newGuardedHost("/")); err != nil || fds[slurmd.Process.Pid] != 0 {

@@ -129,7 +129,7 @@ func (f *Files) Build() *plan.Plan {
 	}
 	p := plan.Build(f.Bash.Vetted, opts)
 	p.Add(plan.BuildTables(f.Tables, opts))
-	return session.AfterJob(p, opts)
+	return session.AddUnasked(p, opts)
 }
 
 // Quiet prevents a user's run from marking the node and from logging.

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -67,6 +68,14 @@ type watch struct {
 	seen   checks.LogMark // up to where the kernel's log was read
 	heard  chan answer
 
+	jobs struct {
+		sync.Mutex
+		ids   []string
+		begun chan struct{} // closed when there are jobs
+	}
+
+	judged time.Time // when the bell rang for jobs
+
 	child   *run.Child // the present run; nil: there is none
 	running []monitor.Kind
 	began   time.Time
@@ -80,7 +89,9 @@ type answer struct {
 }
 
 func newWatch(r *health.Run, words []string) *watch {
-	return &watch{Run: r, words: words, heard: make(chan answer)}
+	w := &watch{Run: r, words: words, heard: make(chan answer)}
+	w.jobs.begun = make(chan struct{})
+	return w
 }
 
 const (
@@ -93,6 +104,10 @@ const (
 	busyRetry = time.Second
 	// longestRun is when a run is ended that has not ended itself: more than any budget.
 	longestRun = 3 * time.Minute
+	// gpuTurn is the longest wait for events of GPUs: after the last job, NVML is closed within that time.
+	gpuTurn = 5 * time.Second
+	// jobTurn is the time between two runs that judge the samples of jobs.
+	jobTurn = time.Minute
 )
 
 // run watches until a signal ends it.
@@ -132,6 +147,7 @@ func (w *watch) run() error {
 				return fmt.Errorf("the monitor ends, for systemd to start it again: %w", err)
 			}
 			notify(daemon.SdNotifyWatchdog)
+			w.ringForJobs()
 			if path, err := os.Readlink("/proc/self/exe"); err == nil && strings.HasSuffix(path, " (deleted)") { //nolint:forbidigo // /proc/self
 				w.say("the program was replaced: the new one must take over")
 				return w.stop()
@@ -169,8 +185,16 @@ func (w *watch) due() <-chan time.Time {
 // pause.
 func (w *watch) listen(source string, from checks.LogMark) {
 	pause, wait := firstRetry, time.Duration(0) // the first answer says where the log ends
+	sampled := false
 	for ; w.Ctx.Err() == nil; wait = monitor.Heartbeat {
-		q := &wire.Request{Op: wire.OpWatch, Name: source, Mark: &from, Timeout: wait, Line: "watch " + source}
+		jobs := w.present()
+		if source == monitor.GPUs {
+			if len(jobs) == 0 && !sampled {
+				jobs = w.awaitJobs()
+			}
+			sampled, wait = len(jobs) > 0, gpuTurn
+		}
+		q := &wire.Request{Op: wire.OpWatch, Name: source, Mark: &from, Args: jobs, Timeout: wait, Line: "watch " + source}
 		resp, err := w.Pool.Call(w.Ctx, checks.Lane("watch-"+source), q, monitor.Heartbeat+listenSlack).AnswerTo(q.Line)
 		select {
 		case w.heard <- answer{source, resp, err}:
@@ -212,6 +236,9 @@ func (w *watch) hear(r answer) {
 	if r.err != nil || r.resp.Heard == nil {
 		return
 	}
+	if r.source == monitor.Jobs {
+		w.setJobs(r.resp.Heard.Jobs)
+	}
 	for _, e := range r.resp.Heard.Events {
 		if w.bell.Ring(monitor.Kind(e.Kind), time.Now()) {
 			w.say("event %s: %s", e.Kind, e.Text)
@@ -227,6 +254,47 @@ func (w *watch) hear(r answer) {
 		w.seen = *r.resp.Mark
 	}
 	w.handled()
+}
+
+// present returns the jobs on the node.
+func (w *watch) present() []string {
+	w.jobs.Lock()
+	defer w.jobs.Unlock()
+	return w.jobs.ids
+}
+
+// awaitJobs waits for a job on the node.
+func (w *watch) awaitJobs() []string {
+	w.jobs.Lock()
+	begun := w.jobs.begun
+	w.jobs.Unlock()
+	select {
+	case <-begun:
+	case <-w.Ctx.Done():
+	}
+	return w.present()
+}
+
+// setJobs stores the jobs on the node.
+func (w *watch) setJobs(ids []string) {
+	w.jobs.Lock()
+	defer w.jobs.Unlock()
+	switch had := len(w.jobs.ids) > 0; {
+	case !had && len(ids) > 0:
+		w.judged = time.Now()
+		close(w.jobs.begun)
+	case had && len(ids) == 0:
+		w.jobs.begun = make(chan struct{})
+	}
+	w.jobs.ids = ids
+}
+
+// ringForJobs rings the bell for the running jobs, if it is time to judge their samples.
+func (w *watch) ringForJobs() {
+	if now := time.Now(); len(w.present()) > 0 && now.Sub(w.judged) >= jobTurn {
+		w.judged = now
+		w.bell.Ring(monitor.Job, now)
+	}
 }
 
 // say prints a line for the journal of systemd.

@@ -1,0 +1,190 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor/flight"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+)
+
+// jobHealth checks that the jobs on the node make progress, by the samples that nhc-gpu monitor takes
+// once a second while they run: a job whose GPUs all wait, a GPU behind the others of its job, one that
+// heat slows down, a port that carries less than the others, GPU memory in use that no job has, a job
+// whose processes wait for a disk or for memory. docs/monitor.md has the thresholds. The monitor runs
+// it once a minute while a job is on the node, even if no line names it.
+//
+// By default the findings are recorded, and neither drain a node nor end a job. The GPUs of a job come
+// from the record of its prolog; without one, a job that is alone on the node has all of them.
+//
+//	node* || check_job_health
+type jobHealth struct{}
+
+const jobHealthName = "check_job_health"
+
+func init() {
+	checks.Register(checks.Info{
+		Name:    jobHealthName,
+		Summary: "running jobs make progress",
+		Lane:    checks.Local,
+		New:     func() checks.Check { return &jobHealth{} },
+		Do: func() map[string]string {
+			return map[string]string{
+				"job.gpu.lost":    "See nhc-gpu xid and the findings of check_gpu_xid; the job cannot go on.",
+				"job.hang":        "nhc-gpu job ID shows the samples. See the job's output, and py-spy or gdb of its processes; NCCL_DEBUG=INFO names the ranks that wait.",
+				"job.memory.left": "See fuser -v /dev/nvidia* for the process that holds the memory; without one, reset the GPU when the node is idle.",
+				"job.none":        "Run it in the epilog of a job.",
+				"job.port.silent": "See nhc-gpu --check check_ib_link and the counters of the port; the job may have lost this rail.",
+				"job.port.slow":   "See the counters of the port: width and speed of the link, wait and error rates, and its switch.",
+				"job.stall":       "See the file systems of the job: mount, df, and the stacks of its processes in /proc/PID/stack.",
+				"job.straggler":   "See nhc-gpu job ID for its clocks, power and temperature. Test the GPU with check_gpu_gemm when the node is idle.",
+				"job.throttle":    "See check_gpu_throttle, the fans, the coolant and the power supplies.",
+			}
+		},
+	})
+}
+
+// fresh is the age of the last sample above which a source is not running, seconds.
+const fresh = 30
+
+func (c *jobHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
+	dir := env.Host.State()
+	if dir == "" {
+		return nil
+	}
+	boot, err := probe.BootID(env.Host)
+	if err != nil {
+		return checks.Unreadable(err)
+	}
+	now, err := readUptime(env.Host)
+	if err != nil {
+		return checks.Unreadable(err)
+	}
+	env.At("read the samples in %s", dir)
+	w, err := LoadSamples(dir, boot, max(now, flight.Seconds)-flight.Seconds+1, now)
+	if err != nil {
+		return checks.Unreadable(err)
+	}
+	jobs, err := runningJobs(env.Host, w)
+	if err != nil {
+		return checks.Unreadable(err)
+	}
+	if len(jobs) == 0 {
+		env.Fact("no job with samples")
+		return nil
+	}
+	env.Fact("%s with samples", checks.Plural(len(jobs), "job"))
+	var findings []checks.Finding
+	for _, v := range flight.Detect(w.Known(fresh), jobs) {
+		findings = append(findings, describe(w, v))
+	}
+	return findings
+}
+
+// readUptime returns the seconds since the boot.
+func readUptime(h *probe.Host) (uint32, error) {
+	text, err := h.ReadValue("/proc/uptime")
+	if err != nil {
+		return 0, err
+	}
+	word, _, _ := strings.Cut(text, " ")
+	seconds, err := strconv.ParseFloat(word, 64)
+	if err != nil || seconds < 0 || seconds > 1<<31 {
+		return 0, &fs.PathError{Op: "parse", Path: "/proc/uptime", Err: fmt.Errorf("%q, want seconds", text)}
+	}
+	return uint32(seconds), nil
+}
+
+// LoadSamples reads the rings of a state directory for some seconds since the boot. A ring that is missing
+// has no samples.
+func LoadSamples(dir, boot string, from, to uint32) (*flight.Window, error) {
+	w := flight.NewWindow(from, to)
+	for _, source := range []string{monitor.GPUs, monitor.Ports, monitor.Jobs} {
+		f, err := os.OpenFile(filepath.Join(dir, flight.File(source)), os.O_RDONLY|unix.O_NOFOLLOW, 0) //nolint:forbidigo // of this program, on a tmpfs
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read samples: %w", err)
+		}
+		err = w.Load(f, boot)
+		f.Close()
+		if err != nil && !errors.Is(err, flight.ErrNoRing) { // its worker begins it anew
+			return nil, fmt.Errorf("%s: %w", f.Name(), err)
+		}
+	}
+	return w, nil
+}
+
+// record has the fields of the record of a job (slurm.Record) that show its GPUs.
+type record struct {
+	Job   string          `json:"job"`
+	Whole bool            `json:"whole"`
+	GPUs  []checks.JobGPU `json:"gpus"`
+}
+
+// runningJobs returns the jobs of the last samples with their GPUs.
+func runningJobs(h *probe.Host, w *flight.Window) (list []flight.Job, err error) {
+	last := w.Tail(fresh)
+	ids := last.JobIDs()
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	records, err := probe.Records(h, "job-")
+	if err != nil && !errors.Is(err, probe.ErrNoMemory) {
+		return nil, err
+	}
+	all := w.Names(flight.Busy)
+	for _, id := range ids {
+		if last.SlotOf(id) == "" { // it has ended
+			continue
+		}
+		job := flight.Job{ID: id}
+		at := slices.IndexFunc(records, func(r probe.Record) bool { return r.Name == "job-"+id })
+		var r record
+		switch known := at >= 0 && json.Unmarshal(records[at].Data, &r) == nil && r.Job == id; {
+		case known && r.Whole, !known && len(ids) == 1:
+			job.GPUs, job.All = all, true
+		case known:
+			job.GPUs = []string{}
+			for _, name := range all {
+				d := w.Devices[name]
+				if slices.ContainsFunc(r.GPUs, func(g checks.JobGPU) bool { return g.PCI != "" && g.PCI == d.PCI || g.UUID != "" && g.UUID == d.UUID }) {
+					job.GPUs = append(job.GPUs, name)
+				}
+			}
+			job.All = len(job.GPUs) == len(all)
+		}
+		list = append(list, job)
+	}
+	return list, nil
+}
+
+// describe returns the finding for a verdict.
+func describe(w *flight.Window, v flight.Verdict) checks.Finding {
+	f := checks.Finding{Code: v.Code, Severity: checks.Fail, Want: v.Want, Got: v.Got, Jobs: v.Job}
+	text := v.Message
+	if len(v.Devices) == 1 {
+		d := w.Devices[v.Devices[0]]
+		f.Device = checks.Device{Kind: "gpu", Name: v.Devices[0], PCI: d.PCI, UUID: d.UUID}
+		if strings.Contains(v.Devices[0], ":") {
+			f.Device.Kind = "port"
+		}
+	}
+	if v.Job != "" {
+		text = "job " + v.Job + ": " + text
+	}
+	return f.Describe(jobHealthName, "%s", text)
+}

@@ -1,0 +1,411 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor/flight"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+)
+
+// While jobs run, the sources of GPUs, ports and jobs write a sample a second to rings in the state
+// directory, each its own.
+
+// ring is an open ring of samples.
+type ring struct {
+	*flight.Recorder
+
+	file *os.File
+	last uint32 // second of the last sample
+}
+
+// openRing opens a ring to go on with it if it has the same devices, else to begin it anew. Without a
+// state directory it returns nil.
+func openRing(w *worker, source string, h *flight.Header) (*ring, error) {
+	if w.vars.State == "" {
+		return nil, nil
+	}
+	boot, err := probe.BootID(w.host)
+	if err != nil {
+		return nil, err
+	}
+	h.Boot = boot
+	dir, err := openStateDir(w.vars.State)
+	if err != nil {
+		return nil, err
+	}
+	f, err := dir.open(flight.File(source), os.O_RDWR|os.O_CREATE)
+	if err != nil {
+		return nil, fmt.Errorf("open samples: %w", err)
+	}
+	if old, err := flight.ReadHeader(f); err != nil || !old.Same(h) {
+		head, err := h.Encode()
+		if err == nil {
+			if err = f.Truncate(0); err == nil {
+				if _, err = f.WriteAt(head, 0); err == nil {
+					err = f.Truncate(h.Size())
+				}
+			}
+		}
+		if err != nil {
+			f.Close()
+			return nil, fmt.Errorf("write samples: %w", err)
+		}
+	}
+	return &ring{Recorder: flight.Record(f, h), file: f}, nil
+}
+
+// add writes a sample; a ring that is nil takes none.
+func (r *ring) add(t uint32, values []float32) error {
+	if r == nil || t == r.last {
+		return nil
+	}
+	r.last = t
+	return r.Add(t, values)
+}
+
+// Close writes the minute that has begun.
+func (r *ring) Close() error {
+	if r == nil {
+		return nil
+	}
+	return errors.Join(r.Recorder.Close(), r.file.Close())
+}
+
+// uptime returns the time since the boot.
+func uptime() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
+// rate returns the growth of a counter per second, Unknown if it has shrunk or is not known.
+func rate(was, now, seconds float64) float32 {
+	if !(seconds > 0) || !(now >= was) {
+		return flight.Unknown
+	}
+	return float32((now - was) / seconds)
+}
+
+// gpuWatch samples the GPUs and listens to NVML's events. It needs a job on the node: a process that has
+// NVML open would keep a person, or a remedy, from the reset of a GPU.
+type gpuWatch struct {
+	nvml   *nvml.Watch // nil: the node has no GPU of NVIDIA, or no driver for it
+	ring   *ring
+	before []nvml.Sample
+	at     time.Duration // of the last sample, since the boot
+	took   time.Duration // by the last sample
+}
+
+func openGPUWatch(w *worker, doing func(string)) (watcher, error) {
+	n, err := nvml.WatchGPUs(w.host, doing)
+	for _, absent := range []error{probe.ErrNoLibrary, nvml.ErrDriverNotThere, nvml.ErrNoGPU} {
+		if errors.Is(err, absent) {
+			return &gpuWatch{}, nil
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	h, limits := &flight.Header{}, n.Limits(doing)
+	for i := range n.GPUs() {
+		g := &n.GPUs()[i]
+		d := flight.Device{Name: fmt.Sprintf("gpu%d", g.Index), PCI: g.PCI, UUID: g.UUID.Value, Minor: -1, Limit: limits[i]}
+		if g.Minor.Known {
+			d.Minor = g.Minor.Value
+		}
+		h.Devices = append(h.Devices, d)
+		h.Columns = append(h.Columns, flight.Columns(flight.OfGPU, d.Name)...)
+	}
+	r, err := openRing(w, monitor.GPUs, h)
+	return &gpuWatch{nvml: n, ring: r}, err
+}
+
+// Close closes the ring.
+func (g *gpuWatch) Close() { _ = g.ring.Close() }
+
+// samplePace is the time between two samples; a GPU that answers slowly gets samplePart of it.
+const (
+	samplePace = time.Second
+	samplePart = 20
+	// leastPace is the least time between two: a shorter one gives no rate.
+	leastPace = samplePace / 2
+)
+
+func (g *gpuWatch) wait(l listen) (*wire.Heard, error) {
+	heard := &wire.Heard{}
+	if g.nvml == nil {
+		time.Sleep(l.limit)
+		return heard, nil
+	}
+	for end := time.Now().Add(l.limit); ; {
+		if pause := g.at + max(samplePace, samplePart*g.took) - uptime(); pause > 0 {
+			event, err := g.nvml.Wait(min(pause, max(0, time.Until(end))), l.doing)
+			if err != nil {
+				return nil, err
+			}
+			if event != "" {
+				add(heard, monitor.GPU, event)
+			}
+		} else if err := g.sample(l, heard); err != nil {
+			return nil, err
+		}
+		if len(heard.Events) > 0 || time.Until(end) <= 0 {
+			return heard, nil
+		}
+	}
+}
+
+// sample takes a sample of all GPUs.
+func (g *gpuWatch) sample(l listen, heard *wire.Heard) error {
+	now := uptime()
+	samples, changed := g.nvml.Sample(l.doing)
+	g.took = uptime() - now
+	for _, text := range changed {
+		add(heard, monitor.GPU, text)
+	}
+	var values []float32
+	for i := range samples {
+		var was nvml.Sample
+		if len(g.before) > 0 {
+			was = g.before[i]
+		}
+		values = append(values, valuesOf(&was, &samples[i], (now-g.at).Seconds())...)
+	}
+	g.before, g.at = samples, now
+	return g.ring.add(uint32(now/time.Second), values)
+}
+
+// valuesOf returns the values of a GPU in the order of flight.OfGPU, some from the growth of counters.
+func valuesOf(was, now *nvml.Sample, seconds float64) []float32 {
+	nvlink := rate(counter(was.NVLink), counter(now.NVLink), seconds)
+	pcie := rate(counter(was.PCIe), counter(now.PCIe), seconds)
+	slow := flight.Unknown
+	for i := range now.Slow {
+		if v := rate(counter(was.Slow[i]), counter(now.Slow[i]), seconds); !math.IsNaN(float64(v)) {
+			slow = max(v, orZero(slow))
+		}
+	}
+	const perShare = 1e7 // ns a second for one percent of the time
+	reached := float32(1)
+	if now.State != nil {
+		reached = 0
+	}
+	return []float32{
+		value(now.Busy, 1), value(now.Memory, 1), value(now.Power, 1e-3), value(now.Clock, 1), value(now.Margin, 1), value(now.Used, 1.0/(1<<20)),
+		nvlink / 1e6, pcie / 1e6, min(100, slow/perShare), min(100, rate(counter(was.Capped), counter(now.Capped), seconds)/perShare),
+		value(now.Errors, 1), float32(counter(now.Rows[0]) + counter(now.Rows[1])), reached,
+	}
+}
+
+func orZero(v float32) float32 {
+	if math.IsNaN(float64(v)) {
+		return 0
+	}
+	return v
+}
+
+// value returns a reading in another unit, Unknown if it is not known.
+func value[T int | uint32 | int64 | uint64](r nvml.Reading[T], unit float64) float32 {
+	if !r.Known {
+		return flight.Unknown
+	}
+	return float32(float64(r.Value) * unit)
+}
+
+func counter[T int64 | uint64](r nvml.Reading[T]) float64 {
+	if !r.Known {
+		return math.NaN()
+	}
+	return float64(r.Value)
+}
+
+// jobWatch lists the jobs on the node, and samples them.
+type jobWatch struct {
+	w    *worker
+	ring *ring
+
+	jobs   []jobscan.JobLoad
+	known  bool          // the monitor knows the jobs
+	listed time.Duration // since the boot
+	before map[string]jobscan.JobLoad
+	slots  [flight.MaxJobs]string // the job of each
+	at     time.Duration
+	looked time.Duration      // at blocked processes
+	sleeps map[string]float64 // blocked processes
+}
+
+// These are the times between two looks: at the cgroups of jobs, at all processes of a node without
+// such cgroups, and at the states of the processes of a job.
+const (
+	jobPace     = 5 * time.Second
+	processPace = 30 * time.Second
+)
+
+func openJobWatch(w *worker) (watcher, error) {
+	h := &flight.Header{}
+	for i := range flight.MaxJobs {
+		h.Columns = append(h.Columns, flight.Columns(flight.OfJob, flight.Slot(i))...)
+	}
+	r, err := openRing(w, monitor.Jobs, h)
+	return &jobWatch{w: w, ring: r, before: map[string]jobscan.JobLoad{}, sleeps: map[string]float64{}}, err
+}
+
+// Close closes the ring.
+func (j *jobWatch) Close() { _ = j.ring.Close() }
+
+func (j *jobWatch) wait(l listen) (*wire.Heard, error) {
+	for end := time.Now().Add(l.limit); ; {
+		now := uptime()
+		changed, err := j.list(now)
+		if err != nil {
+			return nil, err
+		}
+		if len(j.jobs) > 0 && now-j.at >= leastPace {
+			if err := j.sample(now); err != nil {
+				return nil, err
+			}
+		}
+		left := time.Until(end)
+		if changed || !j.known || left <= 0 {
+			j.known = true
+			heard := &wire.Heard{Jobs: []string{}}
+			for i := range j.jobs {
+				heard.Jobs = append(heard.Jobs, j.jobs[i].ID)
+			}
+			return heard, nil
+		}
+		pause := jobPace
+		if len(j.jobs) > 0 {
+			pause = samplePace
+		}
+		time.Sleep(min(pause-(uptime()-now), left))
+	}
+}
+
+// list lists the jobs again if it is time.
+func (j *jobWatch) list(now time.Duration) (changed bool, err error) {
+	if j.listed > 0 && now-j.listed < jobPace {
+		return false, nil
+	}
+	all := j.listed == 0 || now/processPace != j.listed/processPace
+	jobs, err := jobscan.Jobs(j.w.host, all)
+	if err != nil {
+		return false, fmt.Errorf("list jobs: %w", err)
+	}
+	j.listed = now
+	if len(jobs) == 0 && !all && len(j.jobs) > 0 && !j.jobs[0].Grouped() { // known by their processes alone
+		return false, nil
+	}
+	same := slices.EqualFunc(jobs, j.jobs, func(a, b jobscan.JobLoad) bool { return a.ID == b.ID })
+	j.jobs = jobs
+	has := func(id string) bool {
+		return slices.ContainsFunc(jobs, func(job jobscan.JobLoad) bool { return job.ID == id })
+	}
+	for i, id := range j.slots {
+		if id != "" && !has(id) {
+			j.slots[i] = ""
+			delete(j.before, id)
+			delete(j.sleeps, id)
+		}
+	}
+	for i := range jobs {
+		if !slices.Contains(j.slots[:], jobs[i].ID) {
+			if free := slices.Index(j.slots[:], ""); free >= 0 {
+				j.slots[free] = jobs[i].ID
+			}
+		}
+	}
+	return !same, nil
+}
+
+// sample takes a sample of all jobs.
+func (j *jobWatch) sample(now time.Duration) error {
+	look := now-j.looked >= jobPace
+	if look {
+		j.looked = now
+	}
+	seconds := (now - j.at).Seconds()
+	var values []float32
+	for _, id := range j.slots {
+		at := slices.IndexFunc(j.jobs, func(job jobscan.JobLoad) bool { return job.ID == id })
+		if id == "" || at < 0 {
+			values = append(values, slices.Repeat([]float32{flight.Unknown}, len(flight.OfJob))...)
+			continue
+		}
+		job := &j.jobs[at]
+		job.Read(j.w.host, len(j.jobs) == 1)
+		if look {
+			j.sleeps[id] = job.Blocked(j.w.host)
+		}
+		was, known := j.before[id]
+		share := func(was, now float64) float32 { // microseconds a second, in percent
+			if !known {
+				return flight.Unknown
+			}
+			return min(100, rate(was, now, seconds)/1e4)
+		}
+		values = append(values, flight.Number(id), float32(j.sleeps[id]), float32(job.Resident/(1<<20)),
+			share(was.CPU, job.CPU), share(was.Memory, job.Memory), share(was.IO, job.IO), float32(job.Killed))
+		j.before[id] = *job
+	}
+	j.at = now
+	return j.ring.add(uint32(now/time.Second), values)
+}
+
+// portSamples samples RDMA ports.
+type portSamples struct {
+	ring   *ring
+	names  []string
+	before map[string]rdma.PortLoad
+	at     time.Duration
+}
+
+// openPortSamples opens the ring of the ports that the node has now.
+func openPortSamples(w *worker, loads map[string]rdma.PortLoad, names []string) (*portSamples, error) {
+	h := &flight.Header{}
+	for _, name := range names {
+		h.Devices = append(h.Devices, flight.Device{Name: name, PCI: loads[name].PCI, Minor: -1})
+		h.Columns = append(h.Columns, flight.Columns(flight.OfPort, name)...)
+	}
+	r, err := openRing(w, monitor.Ports, h)
+	return &portSamples{ring: r, names: names}, err
+}
+
+// add takes a sample.
+func (p *portSamples) add(loads map[string]rdma.PortLoad) error {
+	now := uptime()
+	if now-p.at < leastPace {
+		return nil
+	}
+	seconds := (now - p.at).Seconds()
+	var values []float32
+	for _, name := range p.names {
+		load, here := loads[name]
+		was, known := p.before[name]
+		if !here || !known {
+			values = append(values, flight.Unknown, flight.Unknown, flight.Unknown, flight.Unknown)
+			continue
+		}
+		up := float32(0)
+		if load.Active {
+			up = 1
+		}
+		values = append(values, rate(was.Data, load.Data, seconds)/1e6, rate(was.Wait, load.Wait, seconds), rate(was.Faults, load.Faults, seconds), up)
+	}
+	p.before, p.at = loads, now
+	return p.ring.add(uint32(now/time.Second), values)
+}
