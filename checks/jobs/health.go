@@ -45,7 +45,6 @@ func init() {
 				"job.gpu.lost":    "See nhc-gpu xid and the findings of check_gpu_xid; the job cannot go on.",
 				"job.hang":        "nhc-gpu job ID shows the samples. See the job's output, and py-spy or gdb of its processes; NCCL_DEBUG=INFO names the ranks that wait.",
 				"job.memory.left": "See fuser -v /dev/nvidia* for the process that holds the memory; without one, reset the GPU when the node is idle.",
-				"job.none":        "Run it in the epilog of a job.",
 				"job.port.silent": "See nhc-gpu --check check_ib_link and the counters of the port; the job may have lost this rail.",
 				"job.port.slow":   "See the counters of the port: width and speed of the link, wait and error rates, and its switch.",
 				"job.stall":       "See the file systems of the job: mount, df, and the stacks of its processes in /proc/PID/stack.",

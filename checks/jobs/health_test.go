@@ -82,9 +82,9 @@ func sampled(name string, change func(t uint32, set func(device string, series f
 	return s
 }
 
-func TestJobHealth(t *testing.T) { checktest.Run(t, jobHealthName) }
+func TestJobHealth(t *testing.T) { checktest.Run(t, "check_job_health") }
 
-var _ = checktest.Table(jobHealthName, func(name string) []checktest.Scenario {
+var _ = checktest.Table("check_job_health", func(name string) []checktest.Scenario {
 	type set = func(device string, series flight.Name, v float32)
 	const late = sampledUntil - 130
 	gpu3 := checks.Device{Kind: "gpu", Name: "gpu3", PCI: "0000:13:00.0", UUID: "GPU-3"}

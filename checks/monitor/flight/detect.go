@@ -124,7 +124,8 @@ func hang(w *Window, j Job) []Verdict {
 	}
 	first := func(devices []string) (from uint32) {
 		for _, gpu := range devices {
-			from = max(from, since(w, gpu, Busy, func(v float32) bool { return v >= limit("hang.busy") }))
+			from = max(from, since(w, gpu, Busy, func(v float32) bool { return v >= limit("hang.busy") }),
+				since(w, gpu, Power, func(v float32) bool { return v < spinPower(w, gpu) }))
 		}
 		return from
 	}
@@ -146,9 +147,14 @@ func hang(w *Window, j Job) []Verdict {
 	return []Verdict{v}
 }
 
+// spinPower returns the power below which a busy GPU only waits, W.
+func spinPower(w *Window, gpu string) float32 {
+	return float32(w.Devices[gpu].Limit) * limit("hang.power") / 100
+}
+
 // spins reports whether a GPU runs kernels that only wait.
 func spins(w *Window, gpu string) bool {
-	power := float32(w.Devices[gpu].Limit) * limit("hang.power") / 100
+	power := spinPower(w, gpu)
 	below := func(name Name, most float32) bool { // a series that the GPU does not have says nothing against
 		values := w.Of(gpu, name)
 		return !slices.ContainsFunc(values, known) || every(values, 0.5, func(v float32) bool { return v < most })

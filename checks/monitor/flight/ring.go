@@ -94,7 +94,9 @@ var ErrNoRing = errors.New("not a file of samples")
 // ReadHeader reads the header of a ring.
 func ReadHeader(r io.ReaderAt) (*Header, error) {
 	data := make([]byte, HeaderSize)
-	if _, err := r.ReadAt(data, 0); err != nil {
+	if _, err := r.ReadAt(data, 0); errors.Is(err, io.EOF) {
+		return nil, ErrNoRing
+	} else if err != nil {
 		return nil, fmt.Errorf("read samples: %w", err)
 	}
 	text := data[len(magic)+4:]

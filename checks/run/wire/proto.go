@@ -236,7 +236,7 @@ type Response struct {
 
 	Busy   *Holder  // open, lock: the holder of the lock; nil: the supervisor has it
 	Cut    bool     // exec: there was more output
-	Worn   bool     // this worker leaves after the answer, see cuda.Worn
+	Worn   bool     // this worker leaves after the answer, see cuda.Worn and OpWatch
 	Spent  bool     // this worker cannot continue, see probe.Host.Blocked
 	Stuck  []string // the blocked calls behind Spent, which are not part of the step
 	Exists bool     // create: the file exists; Err says so

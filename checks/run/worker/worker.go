@@ -77,7 +77,7 @@ func Serve(root string, platforms func(file string, data []byte) checks.Platform
 		busy.Store(true)
 		resp := w.answer(req)
 		busy.Store(false)
-		resp.ID, resp.Spent, resp.Worn = req.ID, w.host.Blocked(), cuda.Worn()
+		resp.ID, resp.Spent, resp.Worn = req.ID, w.host.Blocked(), resp.Worn || cuda.Worn()
 		if calls := w.host.Unanswered(); len(calls) > 0 && !resp.Spent {
 			resp.Spent, resp.Stuck = true, calls
 		}
