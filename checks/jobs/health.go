@@ -59,24 +59,7 @@ func init() {
 const fresh = 30
 
 func (c *jobHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
-	dir := env.Host.State()
-	if dir == "" {
-		return nil
-	}
-	boot, err := probe.BootID(env.Host)
-	if err != nil {
-		return checks.Unreadable(err)
-	}
-	now, err := readUptime(env.Host)
-	if err != nil {
-		return checks.Unreadable(err)
-	}
-	env.At("read the samples in %s", dir)
-	w, err := LoadSamples(dir, boot, max(now, flight.Seconds)-flight.Seconds+1, now)
-	if err != nil {
-		return checks.Unreadable(err)
-	}
-	jobs, err := runningJobs(env.Host, w)
+	w, jobs, err := readSamples(env)
 	if err != nil {
 		return checks.Unreadable(err)
 	}
@@ -86,10 +69,59 @@ func (c *jobHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}
 	env.Fact("%s with samples", checks.Plural(len(jobs), "job"))
 	var findings []checks.Finding
-	for _, v := range flight.Detect(w.Known(fresh), jobs) {
+	for _, v := range flight.Detect(w, jobs) {
 		findings = append(findings, describe(w, v))
 	}
 	return findings
+}
+
+// readSamples reads the samples of the last minutes, and the jobs in the last of them.
+func readSamples(env *checks.Env) (*flight.Window, []flight.Job, error) {
+	dir := env.Host.State()
+	if dir == "" {
+		return flight.NewWindow(0, 0), nil, nil
+	}
+	boot, err := probe.BootID(env.Host)
+	if err != nil {
+		return nil, nil, err
+	}
+	now, err := readUptime(env.Host)
+	if err != nil {
+		return nil, nil, err
+	}
+	env.At("read the samples in %s", dir)
+	w, err := loadSamples(dir, boot, max(now, flight.Seconds)-flight.Seconds+1, now)
+	if err != nil {
+		return nil, nil, err
+	}
+	jobs, err := runningJobs(env.Host, w)
+	return w.Known(fresh), jobs, err
+}
+
+// shown is the time whose means are shown, seconds.
+const shown = 60
+
+// ShowSamples returns the samples of a running job for a person, and the findings of check_job_health
+// about it; "" if it has none.
+func ShowSamples(env *checks.Env, id string) (string, error) {
+	w, jobs, err := readSamples(env)
+	at := slices.IndexFunc(jobs, func(j flight.Job) bool { return j.ID == id })
+	if err != nil || at < 0 {
+		return "", err
+	}
+	var b strings.Builder
+	last := w.Tail(shown)
+	fmt.Fprintf(&b, "means of the last %d seconds on this node\n%s", last.Len(), last.Table(jobs[at]))
+	if jobs[at].GPUs == nil {
+		b.WriteString("its GPUs are unknown: there is no record of its prolog, and other jobs are on the node\n")
+	}
+	for _, v := range flight.Detect(w, jobs) {
+		if v.Job == id {
+			f := describe(w, v)
+			fmt.Fprintf(&b, "%s, for %d s [%s]\n", f.Text(jobHealthName), w.To-v.Since, v.Code)
+		}
+	}
+	return b.String(), nil
 }
 
 // readUptime returns the seconds since the boot.
@@ -106,9 +138,9 @@ func readUptime(h *probe.Host) (uint32, error) {
 	return uint32(seconds), nil
 }
 
-// LoadSamples reads the rings of a state directory for some seconds since the boot. A ring that is missing
+// loadSamples reads the rings of a state directory for some seconds since the boot. A ring that is missing
 // has no samples.
-func LoadSamples(dir, boot string, from, to uint32) (*flight.Window, error) {
+func loadSamples(dir, boot string, from, to uint32) (*flight.Window, error) {
 	w := flight.NewWindow(from, to)
 	for _, source := range []string{monitor.GPUs, monitor.Ports, monitor.Jobs} {
 		f, err := os.OpenFile(filepath.Join(dir, flight.File(source)), os.O_RDONLY|unix.O_NOFOLLOW, 0) //nolint:forbidigo // of this program, on a tmpfs
@@ -120,7 +152,7 @@ func LoadSamples(dir, boot string, from, to uint32) (*flight.Window, error) {
 		}
 		err = w.Load(f, boot)
 		f.Close()
-		if err != nil && !errors.Is(err, flight.ErrNoRing) { // its worker begins it anew
+		if err != nil && !errors.Is(err, flight.ErrNoRing) { // its worker writes a new one
 			return nil, fmt.Errorf("%s: %w", f.Name(), err)
 		}
 	}

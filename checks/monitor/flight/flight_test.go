@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
@@ -444,5 +445,23 @@ func TestUnknown(t *testing.T) {
 	}
 	if v := mean([]float32{Unknown, float32(math.Inf(1))}); !math.IsInf(float64(v), 1) {
 		t.Errorf("mean %v", v)
+	}
+}
+
+// A table has a line for each device, and no column for a series without samples.
+func TestTable(t *testing.T) {
+	t.Parallel()
+	n := newNode(1, 60, 1)
+	for at := n.From; at <= n.To; at++ {
+		n.add(at, Slot(0), "7", func(int) load { return work }, 0, 20)
+		n.Set("gpu2", Power, at, Unknown)
+	}
+	text := n.Table(Job{ID: "7", GPUs: n.gpus})
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	if len(lines) != 9+9+2 || strings.Contains(text, string(Margin)) || !strings.HasPrefix(lines[1], "gpu0 ") || !strings.Contains(lines[3], " - ") || !strings.HasPrefix(lines[19], "7 ") {
+		t.Errorf("%d lines:\n%s", len(lines), text)
+	}
+	if text := NewWindow(1, 60).Table(Job{ID: "8"}); text != "" {
+		t.Errorf("no samples: %q", text)
 	}
 }

@@ -133,16 +133,25 @@ func every(values []float32, share float64, match func(float32) bool) bool {
 
 // mean returns the mean of the known values, Unknown if fewer than half are known.
 func mean(values []float32) float32 {
-	total, count := 0.0, 0
+	v, count := average(values)
+	if 2*count < len(values) {
+		return Unknown
+	}
+	return v
+}
+
+// average returns the mean of the known values, Unknown for none, and their number.
+func average(values []float32) (v float32, count int) {
+	total := 0.0
 	for _, v := range values {
 		if known(v) {
 			total, count = total+float64(v), count+1
 		}
 	}
-	if count == 0 || 2*count < len(values) {
-		return Unknown
+	if count == 0 {
+		return Unknown, 0
 	}
-	return float32(total / float64(count))
+	return float32(total / float64(count)), count
 }
 
 // median returns the median of known values, Unknown for none.

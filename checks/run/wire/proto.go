@@ -80,6 +80,7 @@ const (
 	AskMessage   = "message"   // explain a message, a code or a counter
 	AskBaselines = "baselines" // what active tests have learned
 	AskNames     = "names"     // list the nodes that have a memory below the directories of Places
+	AskSamples   = "samples"   // show the samples of the job in Args
 	AskHolders   = "holders"   // list the processes that have a device of NVIDIA open
 	AskClear     = "clear"     // acknowledge errors: Path is one of the kinds below
 )

@@ -10,6 +10,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/active"
 	"github.com/nhc-gpu/nhc-gpu/checks/explain"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
+	"github.com/nhc-gpu/nhc-gpu/checks/jobs"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/xid"
@@ -33,6 +34,8 @@ func answerPerson(w *worker, req *wire.Request) *wire.Response {
 		for _, p := range req.Places {
 			resp.Jobs = append(resp.Jobs, env.Host.PastNames(p.Past)...)
 		}
+	case wire.AskSamples:
+		resp.Text, err = jobs.ShowSamples(env, strings.Join(req.Args, " "))
 	case wire.AskHolders:
 		resp.Jobs, err = probe.Holders(w.host, "/dev/nvidia")
 	case wire.AskClear:

@@ -30,7 +30,7 @@ type ring struct {
 	last uint32 // second of the last sample
 }
 
-// openRing opens a ring to go on with it if it has the same devices, else to begin it anew. Without a
+// openRing opens a ring to go on with it if it has the same devices, else to write a new one. Without a
 // state directory it returns nil.
 func openRing(w *worker, source string, h *flight.Header) (*ring, error) {
 	if w.vars.State == "" {

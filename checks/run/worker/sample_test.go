@@ -127,7 +127,7 @@ func TestPortSamples(t *testing.T) {
 	}
 }
 
-// A ring outlives its writer, and is begun anew for other devices, or if it is damaged.
+// A ring outlives its writer, and a new one replaces it for other devices, or if it is damaged.
 func TestRingOfUpgrade(t *testing.T) {
 	t.Parallel()
 	w, _ := samplesAt(t, map[string]string{})
