@@ -19,7 +19,7 @@ func (w *Window) Table(job Job) string {
 	var b strings.Builder
 	part := func(title string, devices []string, names []Name) {
 		names = slices.DeleteFunc(slices.Clone(names), func(n Name) bool {
-			return n == ID || !slices.ContainsFunc(devices, func(d string) bool { return slices.ContainsFunc(w.Of(d, n), known) })
+			return n == ID || n == Reached || !slices.ContainsFunc(devices, func(d string) bool { return slices.ContainsFunc(w.Of(d, n), known) })
 		})
 		if len(names) == 0 {
 			return
