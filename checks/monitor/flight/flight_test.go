@@ -13,16 +13,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
-// memoryFile is a file in memory.
-type memoryFile []byte
-
-func (m *memoryFile) WriteAt(p []byte, at int64) (int, error) {
-	if need := int(at) + len(p); need > len(*m) {
-		*m = append(*m, make([]byte, need-len(*m))...)
-	}
-	return copy((*m)[at:], p), nil
-}
-
 // A ring keeps the last 10 minutes by second and the last day by minute, and has a fixed size.
 func TestRing(t *testing.T) {
 	t.Parallel()
@@ -236,7 +226,7 @@ var healthy = map[string]func(n *node, t uint32, gpu int) load{
 		}
 		return load{0.93, 0.7 + 0.02*float64(gpu), 0.4}
 	},
-	"inference with bursts": func(n *node, t uint32, gpu int) load { // each GPU a copy of its own
+	"inference with bursts": func(_ *node, t uint32, gpu int) load { // each GPU a copy of its own
 		if int(t/97+uint32(gpu)*3)%5 < 2 {
 			return load{0.9, 0.6, 0.002}
 		}

@@ -281,10 +281,9 @@ func (w *Window) Of(device string, name Name) []float32 { return w.tracks[Column
 
 // Last returns the newest known value of a series, Unknown if there is none.
 func (w *Window) Last(device string, name Name) float32 {
-	values := w.Of(device, name)
-	for i := len(values) - 1; i >= 0; i-- {
-		if known(values[i]) {
-			return values[i]
+	for _, v := range slices.Backward(w.Of(device, name)) {
+		if known(v) {
+			return v
 		}
 	}
 	return Unknown
