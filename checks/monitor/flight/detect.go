@@ -111,7 +111,7 @@ func since(w *Window, device string, name Name, match func(float32) bool) uint32
 // traffic. If a GPU of the job does not wait like the others, it is the one they wait for.
 func hang(w *Window, j Job) []Verdict {
 	t := tail(w, "hang.seconds")
-	if t == nil || len(j.GPUs) == 0 {
+	if t == nil || len(j.GPUs) < int(limit("hang.gpus")) {
 		return nil
 	}
 	var spinning, other []string

@@ -406,6 +406,12 @@ func TestFaults(t *testing.T) {
 	if len(list) != 1 || list[0].Code != "job.memory.left" || !slices.Equal(list[0].Devices, gpus[7:]) {
 		t.Errorf("memory of no job: %+v", list)
 	}
+	for at := n.From; at <= n.To; at++ {
+		n.add(at, Slot(0), "7", func(int) load { return spin }, 0.5, 20)
+	}
+	if list := Detect(n.Window, []Job{{ID: "7", GPUs: gpus[:1]}, {ID: "8", GPUs: gpus[1:2]}, {ID: "9", GPUs: gpus[2:]}}); len(list) != 1 || list[0].Job != "9" {
+		t.Errorf("single GPUs with small kernels: %+v", list)
+	}
 	if list := Detect(n.Window, []Job{{ID: "7"}}); len(list) != 0 {
 		t.Errorf("a job whose GPUs are unknown: %+v", list)
 	}

@@ -223,7 +223,9 @@ func (w *watch) hear(r answer) {
 	}
 	if len(silent) != len(w.ledger.Silent) {
 		if r.err != nil {
-			w.say("%v", r.err)
+			if w.say("%v", r.err); r.source == monitor.GPUs { // the driver may hang: the checks of GPUs judge that
+				w.bell.Ring(monitor.GPU, time.Now())
+			}
 		} else {
 			w.say("%s answers again", r.source)
 			if r.source != monitor.Kernel { // which goes on where it was
