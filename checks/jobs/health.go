@@ -78,7 +78,7 @@ func (c *jobHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
 // readSamples reads the samples of the last minutes, and the jobs in the last of them.
 func readSamples(env *checks.Env) (*flight.Window, []flight.Job, error) {
 	dir := env.Host.State()
-	if dir == "" {
+	if files, _ := filepath.Glob(filepath.Join(dir, flight.File("*"))); dir == "" || len(files) == 0 {
 		return flight.NewWindow(0, 0), nil, nil
 	}
 	boot, err := probe.BootID(env.Host)

@@ -61,8 +61,8 @@ func printJobs(words []string, asJSON, watch bool) error {
 	defer r.Close()
 	samples := ""
 	if len(rest) == 1 && !asJSON {
-		if samples, err = readSamples(r, rest[0]); err != nil {
-			return err
+		if samples, err = readSamples(r, rest[0]); err != nil { // the record is there all the same
+			fmt.Fprintln(console.Alerts, "nhc-gpu:", err)
 		}
 	}
 	switch {
