@@ -169,7 +169,7 @@ func TestEveryCallIsTried(t *testing.T) {
 		tried[name] = true
 	}
 	code := ""
-	for _, file := range []string{"read.go", "parts.go", "links.go", "load.go"} {
+	for _, file := range []string{"read.go", "parts.go", "links.go", "load.go", "watch.go"} {
 		text, err := os.ReadFile("../../checks/probe/nvml/" + file)
 		if err != nil {
 			t.Fatal(err)
