@@ -40,7 +40,7 @@ func newLink(name string, mtu int, addresses ...string) link {
 	return l
 }
 
-// Planes are adapters, and what lies on them; what leads nowhere is one only on a node without.
+// Planes are adapters, and interfaces that use them; others are planes only on a node without these.
 func TestPlanes(t *testing.T) {
 	t.Parallel()
 	const class = "sys/class/net/"
@@ -158,12 +158,12 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// A part of the description that does not answer does not keep the others back.
+// A part of the description that does not answer does not delay the others.
 func TestAwait(t *testing.T) {
 	t.Parallel()
 	limit := time.After(time.Millisecond)
 	if _, ok := await(ask(func() int { select {} }), limit); ok {
-		t.Error("an answer of what blocks")
+		t.Error("an answer of a call that blocks")
 	}
 	answer := make(chan int, 1)
 	answer <- 7

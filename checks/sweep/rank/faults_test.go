@@ -15,7 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep/wire"
 )
 
-// These tasks take short limits, since they wait for what never comes.
+// shortLimit is for tasks that wait for an event that never comes.
 const shortLimit = time.Second
 
 // tcpServer serves connections as do does, and returns its address.

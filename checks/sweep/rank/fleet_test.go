@@ -17,7 +17,7 @@ import (
 
 const testVersion = "1.2.3"
 
-// patience is for what must come, on a machine however busy.
+// patience bounds the wait for an event that must come, on a machine however busy.
 const patience = 60 * time.Second
 
 // fleet is a launcher and its ranks, all in this process.

@@ -53,7 +53,7 @@ func Serve(ctx context.Context, in io.Reader, o Options) error {
 		for {
 			select {
 			case s := <-signals:
-				if s != unix.SIGPIPE { // the standard error is gone, which is no reason to end
+				if s != unix.SIGPIPE { // the standard error is gone, and the rank goes on
 					cancel(&signalError{s})
 				}
 			case <-ctx.Done():

@@ -21,7 +21,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
 )
 
-// patience is for what must come, on a machine however busy.
+// patience bounds the wait for an event that must come, on a machine however busy.
 const patience = 60 * time.Second
 
 func listen(t *testing.T, c Config) (*Listener, Ticket) {
