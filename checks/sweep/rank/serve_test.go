@@ -64,21 +64,29 @@ func cancelled(t *testing.T) (environ []string, read func() string) {
 	}
 }
 
-// A rank whose launcher is gone or silent ends, and cancels the job; one that it has said goodbye to
-// leaves that to the launcher.
+// A rank whose launcher is gone or silent ends. It cancels the job only if the launcher no longer
+// runs, and has not said goodbye.
 func TestLauncherVanishes(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		silence time.Duration
 		job     string
-		vanish  func(*rank)
+		vanish  func(*fleet, *rank)
 		want    error
 		cancels string
 	}{
-		"closed": {patience, "77", func(r *rank) { _ = r.conn.Close() }, errLauncher, "77\n"},
-		"silent": {2 * time.Second, "78", func(r *rank) { r.mute() }, os.ErrDeadlineExceeded, "78\n"},
-		"no job": {patience, "", func(r *rank) { _ = r.conn.Close() }, errLauncher, ""},
-		"bye":    {patience, "79", func(r *rank) { _ = r.conn.Send(&wire.Message{Bye: "the sweep is over"}) }, nil, ""},
+		"killed": {patience, "77", func(f *fleet, r *rank) { _, _ = f.listener.Close(), r.conn.Close() }, errLauncher, "77\n"},
+		"silent": {2 * time.Second, "77", func(_ *fleet, r *rank) { r.mute() }, os.ErrDeadlineExceeded, ""},
+		"killed after a silence": {2 * time.Second, "78", func(f *fleet, r *rank) {
+			r.mute()
+			_ = f.listener.Close()
+		}, os.ErrDeadlineExceeded, "78\n"},
+		"lost":   {patience, "77", func(_ *fleet, r *rank) { _ = r.conn.Close() }, errLauncher, ""},
+		"no job": {patience, "", func(f *fleet, r *rank) { _, _ = f.listener.Close(), r.conn.Close() }, errLauncher, ""},
+		"bye": {patience, "79", func(f *fleet, r *rank) {
+			_ = r.conn.Send(&wire.Message{Bye: "the sweep is over"})
+			_ = f.listener.Close()
+		}, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -88,7 +96,7 @@ func TestLauncherVanishes(t *testing.T) {
 			r := f.start(Options{environ: environ, program: script(t, "exec sleep 1000")}, loopback("a"))
 			task := sweep.Task{Kind: sweep.KindCheck, Op: "check_x", Nodes: []string{"a"}}
 			f.send("a", &wire.Message{Run: &wire.Run{ID: task.ID, Ranks: f.prepare(&task)}})
-			tt.vanish(r)
+			tt.vanish(f, r)
 			if err := receive(t, r.ended); !errors.Is(err, tt.want) {
 				t.Errorf("got %v, want %v", err, tt.want)
 			}
@@ -99,7 +107,7 @@ func TestLauncherVanishes(t *testing.T) {
 	}
 }
 
-// A rank that finds no launcher at all cancels the job, too, unless it is asked to end before.
+// A rank that finds no launcher ends at its time limit.
 func TestNoLauncher(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
