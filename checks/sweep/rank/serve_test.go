@@ -123,7 +123,7 @@ func TestTimeLimit(t *testing.T) {
 	t.Parallel()
 	environ, read := cancelled(t)
 	f := newFleet(t)
-	f.ticket.Limit, f.ticket.Job = 2*time.Second, "77"
+	f.ticket.Limit, f.ticket.Job = 10*time.Second, "77"
 	r := f.start(Options{environ: environ}, loopback("a"))
 	if bye := receive(t, r.bye); bye != errLimit.Error() {
 		t.Errorf("bye: %q", bye)
