@@ -318,8 +318,8 @@ func median(values []float64) float64 {
 	return quantile(slices.Sorted(slices.Values(values)), 0.5)
 }
 
-// lossOf returns the share of datagrams that healthy pairs lose. The 30 % of pairs that lose the most
-// do not count, so it is raised by as much as a random choice of the rest would need.
+// lossOf returns the share of datagrams that healthy pairs lose. The 30 % of pairs that lose the most,
+// and those of one faulty node, do not count. So it is raised by as much as a random choice of the rest would need.
 func (p *pairPlan) lossOf(test int) float64 {
 	var shares []float64
 	for i := range p.looks {
@@ -329,7 +329,8 @@ func (p *pairPlan) lossOf(test int) float64 {
 	}
 	slices.Sort(shares)
 	sum := 0.0
-	kept := shares[:(7*len(shares)+9)/10]
+	part := min(0.7, 1-2/float64(max(len(p.order), 3)))
+	kept := shares[:int(math.Ceil(part*float64(len(shares))))]
 	for _, s := range kept {
 		sum += s
 	}

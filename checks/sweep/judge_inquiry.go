@@ -88,6 +88,9 @@ func (p *pairPlan) weighSymptom(q *inquiry, s symptom, r rule) (f finding) {
 	if q.about != aboutNode {
 		node = anyone
 	}
+	if q.about == aboutPair && s&(slow|flaky) != 0 { // values need as many looks as those of a node
+		r.yes, r.most = max(r.yes, int(limitOf("looks"))), max(r.most, int(limitOf("looks_most")))
+	}
 	switch s {
 	case lossy:
 		f = p.weighLoss(q, r)
