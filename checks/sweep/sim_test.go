@@ -123,7 +123,7 @@ func (w *world) run(t Task) (Result, bool) {
 		r.Sent = t.Count
 		lost := 1 - worst(w.passes(), t)
 		for range r.Sent {
-			if w.rng.Float64() < lost {
+			if lost > 0 && w.rng.Float64() < lost {
 				r.Lost++
 			}
 		}
