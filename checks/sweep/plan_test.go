@@ -1,10 +1,13 @@
 package sweep
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -193,7 +196,7 @@ func TestCommonest(t *testing.T) {
 	}
 }
 
-// fleetOf10000 is planned without results: each round counts as passed.
+// planAll runs a plan in which every test passes.
 func planAll(t testing.TB, p Plan) (rounds, tasks int) {
 	t.Helper()
 	for list := p.Next(); len(list) > 0; list = p.Next() {
@@ -352,6 +355,32 @@ func TestSmallestFault(t *testing.T) {
 	}
 }
 
+// TestSmallestFaultInDocs compares the table in docs/sweep.md.
+func TestSmallestFaultInDocs(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/sweep.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "| noise | 1 repeat | 4 repeats | 10 repeats |\n|---|---|---|---|\n")
+	rows := 0
+	for line := range strings.Lines(table) {
+		var noise, one, four, ten float64
+		if n, _ := fmt.Sscanf(line, "| %f %% | %f %% | %f %% | %f %% |", &noise, &one, &four, &ten); n != 4 {
+			break
+		}
+		rows++
+		for repeats, got := range map[int]float64{1: one, 4: four, 10: ten} {
+			if want := 100 * SmallestFault(noise/100, repeats); math.Abs(got-want) > 0.051 {
+				t.Errorf("noise %v %%, %d repeats: docs/sweep.md has %v %%, want %.1f %%", noise, repeats, got, want)
+			}
+		}
+	}
+	if rows < 6 {
+		t.Errorf("docs/sweep.md has %d rows of the table of the smallest fault", rows)
+	}
+}
+
 // TestRounds shows how often a fault that comes and goes must be looked at.
 func TestRounds(t *testing.T) {
 	t.Parallel()
@@ -365,7 +394,7 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// schemes compares ways to test a fleet, for the table in docs/sweep.md.
+// TestSchemes compares ways to test a fleet, for the table in docs/sweep.md.
 func TestSchemes(t *testing.T) {
 	tier.All(t)
 	const n, seeds, sigma, fault = 1000, 20, 0.05, 0.15
