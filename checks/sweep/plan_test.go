@@ -189,6 +189,24 @@ func TestOnePlaneOfTwoNames(t *testing.T) {
 	}
 }
 
+// TestNoResults shows that a plan ends if no test ever has a result, and accuses no node.
+func TestNoResults(t *testing.T) {
+	t.Parallel()
+	for _, stage := range Stages {
+		p := newWorld(20, 4, 1).plan(t, stage, PlanOptions{Lines: []string{"check_gpu_gemm"}})
+		rounds := 0
+		for tasks := p.Next(); len(tasks) > 0; tasks = p.Next() {
+			if rounds++; rounds > 2000 {
+				t.Fatalf("%s: the plan does not end", stage)
+			}
+			p.Take(nil)
+		}
+		if s := p.Suspects(); len(s) > 0 || rounds == 0 {
+			t.Errorf("%s: %d rounds, suspects %+v", stage, rounds, s)
+		}
+	}
+}
+
 func TestCommonest(t *testing.T) {
 	t.Parallel()
 	if n, times := commonest([]int{1, 9, 9, 1, 3}); n != 9 || times != 2 {
