@@ -48,6 +48,7 @@ var may = map[string][]string{
 	"checks/xid":                     slices.Concat(anyFamily, []string{"conf/spell"}),
 	"checks/gpu":                     slices.Concat(anyFamily, []string{"checks/pcie", "checks/xid"}),
 	"checks/jobs":                    slices.Concat(anyFamily, []string{"checks/fabric", "checks/gpu", "checks/monitor", "checks/monitor/flight"}),
+	"checks/sweep":                   {"conf/spell"},
 	"checks/topology":                slices.Concat(anyFamily, []string{"checks/fabric", "checks/pcie"}),
 	"checks/explain":                 {"checks", "checks/fabric", "checks/policy", "checks/xid", "conf", "conf/spell"},
 	"checks/selftest":                {"checks", "checks/probe", "checks/probe/*"},
