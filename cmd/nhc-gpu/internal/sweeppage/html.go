@@ -53,7 +53,7 @@ func head(w *page.Writer, r *sweep.Report) {
 	w.Print(`<ul class="sum"><li class="%s"><b>%s</b> %s</li><li><b>%s</b> tested</li><li><b>%s</b> not tested</li><li><b>%s</b> tests</li>`, class,
 		thousands(len(r.Suspects)), plural(len(r.Suspects), "suspect"), thousands(len(nodesIn(r, tested, suspect))), thousands(len(nodesIn(r, untested...))), thousands(tests))
 	if r.Interrupted != "" {
-		w.Print(`<li class="w">interrupted</li>`)
+		w.Print(`<li class="w">interrupted: %s</li>`, r.Interrupted)
 	}
 	w.Print("</ul>\n")
 	if list := notes(r); len(list) > 0 {

@@ -213,8 +213,8 @@ func (s *series) grid(size int, group func(int) int, only string) [][]cell {
 	return g
 }
 
-// byNode returns the result of each node: the lower of the medians of what it sends and receives. So one
-// slow direction shows, and a slow partner does not.
+// byNode returns the result of each node: the lower of the medians of what it sends and receives, of an
+// even number the upper one. So one slow direction shows, and one slow partner of two does not.
 func (s *series) byNode(nodes int, only string) []cell {
 	ratios := make([][2][]float64, nodes)
 	list := make([]cell, nodes)
@@ -224,6 +224,9 @@ func (s *series) byNode(nodes int, only string) []cell {
 			continue
 		}
 		for way, node := range []int{k.from, k.to} {
+			if s.kind == sweep.KindNCCL { // both nodes send and receive
+				way = 0
+			}
 			list[node].tests++
 			ratios[node][way] = append(ratios[node][way], p.ratio)
 			if p.fault != "" {
@@ -235,7 +238,8 @@ func (s *series) byNode(nodes int, only string) []cell {
 		list[i].ratio = math.Inf(1)
 		for _, r := range ratios[i] {
 			if len(r) > 0 {
-				list[i].ratio = min(list[i].ratio, median(r))
+				slices.Sort(r)
+				list[i].ratio = min(list[i].ratio, r[len(r)/2])
 			}
 		}
 		if list[i].tests > 0 && list[i].ratio == 0 {

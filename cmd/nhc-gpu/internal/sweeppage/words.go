@@ -267,8 +267,8 @@ func notes(r *sweep.Report) (list []string) {
 	for _, at := range r.Continued {
 		list = append(list, "It was continued at "+moment(at)+" UTC.")
 	}
-	if r.Interrupted != "" {
-		list = append(list, "It was interrupted: "+r.Interrupted+". Nodes without a finding are not proven healthy.", "Continue it: nhc-gpu sweep --continue "+r.ID)
+	if r.Interrupted != "" && len(nodesIn(r, tested, suspect)) > 0 {
+		list = append(list, "The sweep was interrupted: nodes without a finding are not proven healthy.", "To continue it: nhc-gpu sweep --continue "+r.ID)
 	}
 	return list
 }
