@@ -74,7 +74,7 @@ func whole() *Report {
 	at := time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
 	gpu := 3
 	s := Suspect{
-		Node: "n1", Peer: "n2", Leaves: []string{"l1", "l2"}, Plane: "eth0", GPU: &gpu, Way: "sends", Stage: StageTCP, Kind: KindStream, Code: "sweep.tcp.slow", Value: 1, Expect: 2, Unit: "Gb/s",
+		Node: "n1", Peer: "n2", Leaves: []string{"l1", "l2"}, Plane: "eth0", GPU: &gpu, Ops: []string{"all_reduce"}, Way: "sends", Stage: StageTCP, Kind: KindStream, Code: "sweep.tcp.slow", Value: 1, Expect: 2, Unit: "Gb/s",
 		Looks: 3, Partners: []string{"n3"}, Confidence: 0.9, Text: "slow", Do: "swap", Doubt: true,
 	}
 	node := Node{
@@ -86,7 +86,7 @@ func whole() *Report {
 		Task: task, Values: []float64{1}, Windows: []float64{2}, Sent: 10, Lost: 1, Fault: FaultWrong, Text: "wrong", Blame: []string{"n2"}, Rank: 1, Network: "IB", Began: at, Took: time.Second, Beside: true,
 		Checks: []CheckResult{{Check: "check_gpu_ecc", Severity: "fail", Code: "gpu.ecc", Device: "gpu3", Message: "m"}},
 	}
-	d := Distribution{Stage: StageTCP, Kind: KindStream, Op: "x", Plane: "eth0", Model: "H100", Far: "leaf", Unit: "Gb/s", Count: 1, Median: 2, Sigma: 3, Floor: 1}
+	d := Distribution{Stage: StageTCP, Kind: KindStream, Op: "x", Plane: "eth0", Model: "H100", Far: "leaf", Unit: "Gb/s", Count: 1, Median: 2, Sigma: 3, Floor: 1, Note: "all are slow"}
 	return &Report{
 		Schema: 1, Version: "1", ID: "s1", Began: at, Ended: at, Command: []string{"nhc-gpu", "sweep"}, Cluster: "c", Job: "1", Interrupted: "scancel", Continued: []time.Time{at},
 		Nodes:  []NodeReport{{Node: node, State: "suspect", Why: "w", Held: "h", After: "a"}},

@@ -235,7 +235,10 @@ func allKinds() *sweep.Report {
 		n := &r.Nodes[i]
 		n.State, n.Why, n.Held, n.After = s[0], s[1], s[2], s[3]
 	}
-	r.Stages = append(r.Stages, sweep.StageReport{Stage: sweep.StageGroups, Skipped: "--stages names it not"})
+	r.Stages = append(r.Stages, sweep.StageReport{Stage: sweep.StageGroups, Skipped: "not in --stages"})
+	r.Stages[3].Fleet = append(r.Stages[3].Fleet, sweep.Distribution{Stage: sweep.StagePairs, Kind: sweep.KindNCCL, Op: "all_gather", Unit: "GB/s", Note: "all nodes use TCP: no RDMA port is up"})
+	r.Suspects[6].Ops = []string{"all_reduce"}
+	r.Suspects = append(r.Suspects, sweep.Suspect{Node: "gpu023", Plane: "mlx5_2:1", Stage: sweep.StageRDMA, Kind: sweep.KindWrite, Code: "sweep.rdma.unable", Confidence: 0.95, Doubt: true, Partners: []string{}, Text: "ib_write_bw is not installed"})
 	r.EAS = []sweep.EASResult{{Name: "gemm_flops", Result: "Succeeded"}, {Name: "all_reduce_2", Result: "Failed", Text: "gpu011: all_reduce did not end within 60 s"}, {Name: "network_connectivity", Result: "Succeeded"}}
 	for i := range r.Stages[1].Results {
 		r.Stages[1].Results[i].Beside = i%5 == 0

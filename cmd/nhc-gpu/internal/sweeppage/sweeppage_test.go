@@ -220,7 +220,7 @@ func TestEvents(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff([]string{
-		"gpu005 fail 1 sweep.rdma.slow port mlx5_3:1", "gpu008 fail 1 sweep.nccl.wrong gpu gpu3", "gpu011 fail 1 sweep.nccl.hang", "gpu017 fail 1 sweep.tcp.slow netdev eth1", "gpu022 fail 1 sweep.reach.latency netdev eth1",
+		"gpu005 fail 1 sweep.rdma.slow port mlx5_3:1", "gpu008 fail 1 sweep.nccl.wrong gpu gpu3", "gpu011 fail 1 sweep.nccl.hang", "gpu017 fail 1 sweep.tcp.slow netdev eth1", "gpu022 fail 1 sweep.reach.latency netdev eth1", "gpu023 unknown 0 sweep.rdma.unable port mlx5_2:1",
 		"gpu030 warn 0 sweep.rdma.slow port mlx5_0:1", "gpu041 warn 0 sweep.rdma.slow port mlx5_0:1", "gpu044 warn 0 sweep.tcp.flaky netdev eth0",
 	}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -232,7 +232,7 @@ func TestEvents(t *testing.T) {
 	if got, want := Drain(e), "sweep slow TCP eth1 [sweep.tcp.slow]"; got != want {
 		t.Errorf("reason %q, want %q", got, want)
 	}
-	if got := Drain(list[5]); got != "" {
+	if got := Drain(list[6]); got != "" {
 		t.Errorf("a pair is drained: %q", got)
 	}
 	if list := Events(healthy()); len(list) != 0 {

@@ -303,6 +303,9 @@ func fleetLines(fleet []sweep.Distribution) (lines [][2]string) {
 	groups := map[key][]*sweep.Distribution{}
 	for i := range fleet {
 		d := &fleet[i]
+		if d.Count == 0 { // a note alone
+			continue
+		}
 		k := key{d.Kind, d.Op, d.Model, d.Far}
 		if groups[k] == nil {
 			order = append(order, k)

@@ -106,6 +106,9 @@ func nameOf(s *sweep.Suspect) string {
 	if s.Plane != "" {
 		parts = append(parts, planeWord(s.Stage)+" "+s.Plane)
 	}
+	if len(s.Ops) > 0 {
+		parts = append(parts, strings.Join(s.Ops, " and "))
+	}
 	switch s.Way {
 	case "":
 	case "sends", "receives":
@@ -240,6 +243,11 @@ func wasDrained(n *sweep.NodeReport) bool { return n.Held != "" || n.After != ""
 func notes(r *sweep.Report) (list []string) {
 	beside, unable, order := 0, map[string]int{}, []string(nil)
 	for i := range r.Stages {
+		for _, d := range r.Stages[i].Fleet {
+			if d.Note != "" {
+				list = append(list, strings.TrimSpace(fmt.Sprintf("%s %s %s", d.Stage, kindWord(d.Kind, d.Op), place(&d)))+": "+d.Note)
+			}
+		}
 		for j := range r.Stages[i].Results {
 			t := &r.Stages[i].Results[j]
 			if t.Beside {
