@@ -17,11 +17,11 @@ type Talk struct {
 
 	c    Command
 	p    *process
-	said *errorFile
+	errs *capture
 }
 
-// Talk starts a command. Stdin, Input, Output, Errors and Timeout of the command do not apply. The
-// caller must call Wait.
+// Talk starts a command. Stdin, Input, Output and Timeout of the command do not apply. The caller must
+// call Wait.
 func (h *Host) Talk(ctx context.Context, c Command) (*Talk, error) {
 	inR, inW, err := os.Pipe()
 	if err != nil {
@@ -32,9 +32,13 @@ func (h *Host) Talk(ctx context.Context, c Command) (*Talk, error) {
 		_, _ = inR.Close(), inW.Close()
 		return nil, fmt.Errorf("make pipe: %w", err)
 	}
-	said, stderr, _ := newErrorFile() // on failure it is /dev/null
+	var errs *capture
+	var stderr *os.File
+	if c.Errors > 0 {
+		errs, stderr, _ = newCapture(c.Errors) // on failure it is /dev/null
+	}
 	c.stdin = inR
-	t := &Talk{In: inW, Out: outR, c: c, said: said, p: h.start(c, &syscall.SysProcAttr{Setpgid: true}, outW, stderr)}
+	t := &Talk{In: inW, Out: outR, c: c, errs: errs, p: h.start(c, &syscall.SysProcAttr{Setpgid: true}, outW, stderr)}
 	ok, err := t.p.awaitStart(ctx)
 	switch {
 	case !ok:
@@ -67,14 +71,14 @@ func (t *Talk) Wait(ctx context.Context) (x Exit) {
 	if ended {
 		x.Status = <-t.p.status
 	}
-	x.Said = t.close()
+	x.Errors = t.close()
 	return x
 }
 
-func (t *Talk) close() (said string) {
+func (t *Talk) close() (errs []byte) {
 	_, _ = t.In.Close(), t.Out.Close()
-	if t.said != nil {
-		said = t.said.close()
+	if t.errs != nil {
+		errs, _ = t.errs.stop()
 	}
-	return said
+	return errs
 }

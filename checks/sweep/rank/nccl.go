@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -92,7 +91,7 @@ func (t *ncclTask) prepare(ctx context.Context, p *wire.Prepare) wire.Ready {
 
 // start starts the child and sends it the request.
 func (t *ncclTask) start(ctx context.Context, request *workRequest) (err error) {
-	command := probe.Command{Argv: append([]string{"nhc-gpu"}, WorkWords...), Program: t.n.program, Unset: "NCCL_", Env: []string{"SLURMD_NODENAME=" + t.n.Name}, Signals: []unix.Signal{unix.SIGKILL}}
+	command := probe.Command{Argv: append([]string{"nhc-gpu"}, WorkWords...), Program: t.n.program, Unset: "NCCL_", Env: []string{"SLURMD_NODENAME=" + t.n.Name}, Signals: []unix.Signal{unix.SIGKILL}, Errors: 16 << 10}
 	if t.talk, err = t.n.host.Talk(ctx, command); err != nil {
 		return fmt.Errorf("start a process for NCCL: %w", err)
 	}
@@ -176,14 +175,20 @@ func (t *ncclTask) step() string {
 	return ""
 }
 
+// crashOfGo matches what Go's runtime prints for a crash in a library, before it ends with 2.
+var crashOfGo = probe.Lazily(`(?m)^(?:\[signal )?(SIG[A-Z]+): `)
+
 // died is the result of a child that has ended without one.
 func (t *ncclTask) died() *sweep.Result {
-	how := fmt.Sprintf("with status %d", t.exit.Status)
+	how, said := fmt.Sprintf("with status %d", t.exit.Status), probe.LastLine(t.exit.Errors)
 	if t.exit.Status > probe.Signalled {
 		how = "by " + unix.SignalName(unix.Signal(t.exit.Status-probe.Signalled))
 	}
+	if m := crashOfGo().FindSubmatch(t.exit.Errors); m != nil {
+		how, said = "by "+string(m[1]), ""
+	}
 	text := "the process of NCCL ended " + how + t.step()
-	if said := strings.TrimSpace(t.exit.Said); said != "" {
+	if said != "" {
 		text += ": " + said
 	}
 	return &sweep.Result{Fault: sweep.FaultError, Rank: t.rank, Text: text, Blame: []string{t.n.Name}}

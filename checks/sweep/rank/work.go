@@ -99,7 +99,7 @@ func Work(ctx context.Context, in io.Reader, out io.Writer) error {
 	result := w.run(ctx, &start)
 	w.finished.Store(true)
 	err := w.answer(workAnswer{Result: result})
-	w.end(result.Fault == sweep.FaultNone)
+	w.end(result.Fault == sweep.FaultNone || result.Fault == sweep.FaultWrong)
 	return err
 }
 
@@ -377,23 +377,22 @@ func (w *worker) measure(ctx context.Context, start *workStart) (*sweep.Result, 
 	if name := w.network(); w.req.Settings.Net == "IB" && strings.HasPrefix(name, "Socket") {
 		return &sweep.Result{Fault: sweep.FaultNetwork, Text: "NCCL uses TCP although the node has RDMA ports", Rank: w.req.Rank, Blame: []string{w.req.Node}}, nil
 	}
-	iterations, err := w.warmUp(ctx)
+	r := &sweep.Result{Rank: w.req.Rank}
+	iterations, err := w.warmUp(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	r := &sweep.Result{Rank: w.req.Rank}
 	for i := range max(w.req.Repeats, 1) {
 		w.step("%s, repeat %d", w.what(), i+1)
-		if wrong, err := w.prepare(ctx); wrong != nil || err != nil {
-			return wrong, err
+		if err := w.prepare(ctx, r); err != nil {
+			return nil, err
 		}
 		value, windows, err := w.repeat(ctx, iterations)
 		if err != nil {
 			return nil, err
 		}
-		wrong, err := w.verify(ctx)
-		if wrong != nil || err != nil {
-			return wrong, err
+		if err := w.verify(ctx, r); err != nil {
+			return nil, err
 		}
 		r.Values, r.Windows = append(r.Values, value), append(r.Windows, windows...)
 	}
@@ -517,9 +516,9 @@ func (w *worker) sync(ctx context.Context) error {
 
 // warmUp makes the connections, and returns how often to run the operation in a repeat: all nodes
 // have to do the same.
-func (w *worker) warmUp(ctx context.Context) (iterations int, err error) {
+func (w *worker) warmUp(ctx context.Context, r *sweep.Result) (iterations int, err error) {
 	w.step("%s, warm-up", w.what())
-	if _, err := w.prepare(ctx); err != nil {
+	if err := w.prepare(ctx, r); err != nil {
 		return 0, err
 	}
 	var took time.Duration
@@ -553,65 +552,67 @@ func (w *worker) repeat(ctx context.Context, iterations int) (value float64, win
 	return w.op.BusBW(bytes, n, total.Seconds()/float64(iterations)), windows, nil
 }
 
-// prepare writes the data of every GPU. Data that are wrong at once are the GPU's own fault.
-func (w *worker) prepare(ctx context.Context) (wrong *sweep.Result, err error) {
+// prepare writes the data of every GPU. Data that are wrong at once are the GPU's own fault. Wrong
+// data do not end the test: the other nodes go on, and their values count.
+func (w *worker) prepare(ctx context.Context, r *sweep.Result) error {
 	for i, g := range w.gpus {
 		if err := g.Prepare(w.op, w.seats[i].rank, w.seats[i].n, w.block); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if err := w.sync(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	for i, g := range w.gpus {
 		if m := g.Mismatch(cuda.NCCLPart{Count: w.op.Sent(w.block, w.seats[i].n), Ranks: 1}); m.Count > 0 {
-			wrong := w.wrong(g, m, "before NCCL moves them")
-			wrong.Blame = []string{w.req.Node}
-			return wrong, nil
+			r.Blame = []string{w.req.Node}
+			w.noteWrong(r, g, m, "before NCCL moves them")
 		}
 	}
-	return nil, nil
+	return nil
 }
 
 // verify verifies each word that the GPUs have received.
-func (w *worker) verify(ctx context.Context) (wrong *sweep.Result, err error) {
+func (w *worker) verify(ctx context.Context, r *sweep.Result) error {
 	for i := 0; ; i++ { // one part after another, to know whose data are wrong
-		checked := false
-		for k, g := range w.gpus {
-			parts := w.op.Parts(w.seats[k].rank, w.seats[k].n, w.block)
-			if i >= len(parts) {
-				continue
-			}
-			checked = true
-			if err := g.Verify(g.Recv, parts[i]); err != nil {
-				return nil, err
+		parts := map[int]cuda.NCCLPart{} // by the number of the GPU here
+		for k := range w.gpus {
+			if list := w.op.Parts(w.seats[k].rank, w.seats[k].n, w.block); i < len(list) {
+				parts[k] = list[i]
 			}
 		}
-		if !checked {
-			return nil, nil
+		if len(parts) == 0 {
+			return nil
+		}
+		for k, p := range parts {
+			if err := w.gpus[k].Verify(w.gpus[k].Recv, p); err != nil {
+				return err
+			}
 		}
 		if err := w.sync(ctx); err != nil {
-			return nil, err
+			return err
 		}
 		for k, g := range w.gpus {
-			parts := w.op.Parts(w.seats[k].rank, w.seats[k].n, w.block)
-			if i >= len(parts) {
+			p, ok := parts[k]
+			if !ok {
 				continue
 			}
-			if m := g.Mismatch(parts[i]); m.Count > 0 {
-				of := "the sum of all ranks"
-				if parts[i].Ranks == 1 {
-					of = fmt.Sprintf("from rank %d of %d", parts[i].From, w.seats[k].n)
-				}
-				return w.wrong(g, m, of), nil
+			of := "the sum of all ranks"
+			if p.Ranks == 1 {
+				of = fmt.Sprintf("from rank %d of %d", p.From, w.seats[k].n)
 			}
+			w.noteWrong(r, g, g.Mismatch(p), of)
 		}
 	}
 }
 
-func (w *worker) wrong(g *cuda.NCCLGPU, m cuda.NCCLMismatch, where string) *sweep.Result {
-	return &sweep.Result{Fault: sweep.FaultWrong, Rank: w.req.Rank, Text: fmt.Sprintf("%s: %d of %d elements wrong on gpu%d (%s), want %v in element %d, got %v",
-		w.what(), m.Count, m.Of, g.Context.GPU.Ordinal, where, m.Want, m.At, m.Got)}
+// noteWrong notes the first wrong data of a test.
+func (w *worker) noteWrong(r *sweep.Result, g *cuda.NCCLGPU, m cuda.NCCLMismatch, where string) {
+	if m.Count == 0 || r.Fault != sweep.FaultNone {
+		return
+	}
+	r.Fault = sweep.FaultWrong
+	r.Text = fmt.Sprintf("%s: %d of %d elements wrong on gpu%d (%s), want %v in element %d, got %v", w.what(), m.Count, m.Of, g.Context.GPU.Ordinal, where, m.Want, m.At, m.Got)
 }
 
 // end ends what NCCL still does after a fault, so that other nodes learn of it at once, or takes
