@@ -166,15 +166,24 @@ func runPerftestAt(ctx context.Context, h *probe.Host, t *Perftest, port int) Pe
 	return t.result(x, of)
 }
 
+// perftestTry is how long a client may take to connect.
+const perftestTry = 2 * time.Second
+
 // startClient starts the client, repeatedly until the server listens.
 func startClient(ctx context.Context, h *probe.Host, t *Perftest, server string, port int) probe.Exit {
 	argv := t.command(&t.Client, port)
 	argv.Argv = append(argv.Argv, server)
+	var refused *probe.Exit
 	for {
+		began := time.Now()
 		x := h.Run(ctx, argv)
+		if x.TimedOut && refused != nil && len(x.Output) == 0 && time.Since(began) < perftestTry {
+			return *refused // this try was too short to tell more
+		}
 		if e := parseFault(x); e == nil || e.Kind != PerftestNoServer {
 			return x
 		}
+		refused = &x
 		select {
 		case <-ctx.Done():
 			return x

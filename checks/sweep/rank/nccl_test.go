@@ -186,7 +186,7 @@ func TestNCCLOldRelease(t *testing.T) {
 	}
 }
 
-func faults(results []sweep.Result) (list []string) {
+func faultsOf(results []sweep.Result) (list []string) {
 	for i, r := range results {
 		list = append(list, strings.TrimSpace(fmt.Sprint(i, " ", r.Fault, " ", strings.Join(r.Blame, ","))))
 	}
@@ -195,7 +195,7 @@ func faults(results []sweep.Result) (list []string) {
 
 func wantFaults(t *testing.T, results []sweep.Result, want ...string) {
 	t.Helper()
-	if got := faults(results); !slices.Equal(got, want) {
+	if got := faultsOf(results); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 		for _, r := range results {
 			t.Logf("%+v", r)

@@ -19,6 +19,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep/wire"
 )
 
 // A test of NCCL runs in a child process of the rank, a new one for each task: NCCL's settings,
@@ -71,12 +72,20 @@ const (
 // Work is the main function of a child. It returns after the last answer; the caller must end the
 // process, which can hold calls that never return.
 func Work(ctx context.Context, in io.Reader, out io.Writer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	lines := make(chan []byte)
+	go func() {
+		readLines(in, lines)
+		cancel() // the end of the input is the end of the rank
+		time.Sleep(workAbort)
+		os.Exit(1)
+	}()
 	w := &worker{out: json.NewEncoder(out)}
-	lines := json.NewDecoder(bufio.NewReader(in))
-	if err := lines.Decode(&w.req); err != nil {
+	if err := awaitLine(ctx, lines, &w.req); err != nil {
 		return fmt.Errorf("read the request: %w", err)
 	}
-	ready, fault := w.open(ctx)
+	ready, fault := w.open()
 	if fault != nil {
 		return w.answer(workAnswer{Result: fault})
 	}
@@ -84,23 +93,36 @@ func Work(ctx context.Context, in io.Reader, out io.Writer) error {
 		return err
 	}
 	var start workStart
-	if err := lines.Decode(&start); err != nil { // the task has ended before its start
+	if err := awaitLine(ctx, lines, &start); err != nil { // the task has ended before its start
 		return fmt.Errorf("read the start: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, start.Limit)
-	defer cancel()
-	go func() { // nothing more comes: the end of the input is the end of the rank
-		_, _ = io.Copy(io.Discard, in)
-		cancel()
-		time.Sleep(workAbort)
-		os.Exit(1)
-	}()
-	go w.watch(ctx)
-	result := w.run(ctx, &start)
+	limited, stop := context.WithTimeout(ctx, start.Limit)
+	defer stop()
+	go w.watch(limited)
+	result := w.run(limited, &start)
 	w.finished.Store(true)
 	err := w.answer(workAnswer{Result: result})
 	w.end(result.Fault == sweep.FaultNone || result.Fault == sweep.FaultWrong)
 	return err
+}
+
+// readLines passes on the lines of the input until its end.
+func readLines(in io.Reader, lines chan<- []byte) {
+	scanner := bufio.NewScanner(in)
+	scanner.Buffer(nil, wire.MaxMessage)
+	for scanner.Scan() {
+		lines <- slices.Clone(scanner.Bytes())
+	}
+}
+
+// awaitLine waits for a line.
+func awaitLine(ctx context.Context, lines <-chan []byte, to any) error {
+	select {
+	case line := <-lines:
+		return json.Unmarshal(line, to)
+	case <-ctx.Done():
+		return errors.New("the rank has ended")
+	}
 }
 
 // worker is a child.
@@ -167,7 +189,7 @@ func refused(err error) *sweep.Result {
 }
 
 // open opens the GPUs and loads NCCL. On rank 0 it also makes the names of the communicators.
-func (w *worker) open(ctx context.Context) (*workReady, *sweep.Result) {
+func (w *worker) open() (*workReady, *sweep.Result) {
 	w.step("open the GPUs")
 	if w.op = cuda.NCCLOpOf(w.req.Op); w.op == nil {
 		return nil, refused(fmt.Errorf("NCCL has no operation %q, want one of %s", w.req.Op, strings.Join(cuda.NCCLOpNames(), ", ")))
