@@ -77,7 +77,7 @@ func ncclTaskOf(op string, nodes []ncclNode) sweep.Task {
 
 // carryOut carries a task out as a launcher does: all prepare, then all run, then all stop. during,
 // if any, is called when all run. It returns the results of the nodes.
-func carryOut(t *testing.T, nodes []ncclNode, task sweep.Task, during func()) (results []sweep.Result) {
+func carryOut(t *testing.T, nodes []ncclNode, task sweep.Task, during func(ends []kind)) (results []sweep.Result) {
 	t.Helper()
 	ends := make([]kind, len(nodes))
 	ready := make([]wire.Ready, len(nodes))
@@ -103,7 +103,7 @@ func carryOut(t *testing.T, nodes []ncclNode, task sweep.Task, during func()) (r
 			all.Go(func() { results[i] = ends[i].run(running, &wire.Run{ID: task.ID, Ranks: ready}) })
 		}
 		if during != nil {
-			during()
+			during(ends)
 		}
 		all.Wait()
 	}
@@ -251,8 +251,23 @@ func TestNCCLFrozen(t *testing.T) {
 	nodes := newNCCLNodes(t, 2, 1, nil)
 	task := ncclTaskOf("all_reduce", nodes)
 	task.Limit, task.Time = 15*time.Second, 300*time.Second
-	results := carryOut(t, nodes, task, func() { signalChild(t, nodes[1], unix.SIGSTOP) })
+	results := carryOut(t, nodes, task, func([]kind) { signalChild(t, nodes[1], unix.SIGSTOP) })
 	wantFaults(t, results, "0 silent", "1 silent gpu01")
+}
+
+// waitFor waits until all nodes are in a step.
+func waitFor(t *testing.T, ends []kind, step string) {
+	t.Helper()
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		waits := slices.ContainsFunc(ends, func(e kind) bool { return !strings.Contains(e.(*ncclTask).step(), step) })
+		if !waits {
+			return
+		}
+		if time.Since(began) > 5*time.Minute {
+			t.Errorf("not all nodes have begun: %s", step)
+			return
+		}
+	}
 }
 
 // signalChild sends a signal to the child of a node.
@@ -291,11 +306,14 @@ func TestNCCLCrashes(t *testing.T) {
 // A peer that dies in the middle of a collective ends the test of the others at once, not at its limit.
 func TestNCCLPeerDies(t *testing.T) {
 	t.Parallel()
-	nodes := newNCCLNodes(t, 2, 1, map[int]string{0: "- busbw all_reduce = 0.00001"})
+	nodes := newNCCLNodes(t, 2, 1, map[int]string{1: "- busbw all_reduce = 0.000003"})
 	task := ncclTaskOf("all_reduce", nodes)
 	task.Limit = 10 * time.Minute
 	began := time.Now()
-	results := carryOut(t, nodes, task, func() { signalChild(t, nodes[1], unix.SIGKILL) })
+	results := carryOut(t, nodes, task, func(ends []kind) {
+		waitFor(t, ends, "warm-up")
+		signalChild(t, nodes[1], unix.SIGKILL)
+	})
 	wantFaults(t, results, "0 error", "1 error gpu01")
 	if took := time.Since(began); took > 5*time.Minute {
 		t.Errorf("it took %v", took)

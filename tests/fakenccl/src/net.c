@@ -428,8 +428,8 @@ static int run(struct comm *c, struct op *ops, int n)
 
 	for (int i = 0; i < n && code == OK; i++) {
 		double began = seconds(), extra = held_back(&ops[i]);
-		if (extra > 1e-4)
-			usleep((useconds_t)(extra * 1e6));
+		for (double now = began; extra > 1e-4 && now < began + extra && !c->net->aborted; now = seconds())
+			usleep((useconds_t)((began + extra - now < 0.02 ? began + extra - now : 0.02) * 1e6));
 		if (ops[i].kind >= SEND) {
 			sends++;
 			continue;
