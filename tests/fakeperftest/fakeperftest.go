@@ -28,6 +28,11 @@ func Is(args []string) bool { return slices.Contains(Names, filepath.Base(args[0
 // never listens), transfer (an error in the middle), and nodevice.
 const Setting = "PERFTEST_"
 
+// said is an error in perftest's own words.
+type said string
+
+func (s said) Error() string { return string(s) }
+
 // run is one run of a program.
 type run struct {
 	device, host, act string
@@ -62,7 +67,7 @@ func parse(args []string) (*run, error) {
 		switch word := args[i]; word {
 		case "--help":
 			fmt.Print("Usage:\n  start a server and wait for connection\n")
-			return nil, errors.New("")
+			return nil, said("")
 		case "-d":
 			if i++; i < len(args) {
 				r.device = args[i]
@@ -92,7 +97,7 @@ func parse(args []string) (*run, error) {
 
 func (r *run) run() error {
 	if r.act == "nodevice" {
-		return errors.New(" Unable to find the Infiniband/RoCE device")
+		return said(" Unable to find the Infiniband/RoCE device")
 	}
 	if r.host == "" {
 		return r.serve()
@@ -108,7 +113,7 @@ func (r *run) serve() error {
 	}
 	l, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", r.port))
 	if err != nil {
-		return fmt.Errorf("Couldn't listen to port %d", r.port) //nolint:staticcheck // perftest's own text
+		return said(fmt.Sprintf("Couldn't listen to port %d", r.port))
 	}
 	c, err := l.Accept()
 	_ = l.Close()
@@ -127,7 +132,7 @@ func (r *run) serve() error {
 			_, err = c.Write(buffer[:n])
 		}
 		if err != nil {
-			return errors.New(" Failed to exchange data between server and clients")
+			return said(" Failed to exchange data between server and clients")
 		}
 	}
 }
@@ -150,7 +155,7 @@ func (r *run) write() error {
 	c, err := net.DialTimeout("tcp4", net.JoinHostPort(r.host, strconv.Itoa(r.port)), 10*time.Second)
 	if err != nil {
 		fmt.Printf("Couldn't connect to %s:%d\n", r.host, r.port)
-		return errors.New("Unable to open file descriptor for socket connection Unable to init the socket connection") //nolint:staticcheck // perftest's own text
+		return said("Unable to open file descriptor for socket connection Unable to init the socket connection")
 	}
 	defer c.Close()
 	r.misbehave()
@@ -170,7 +175,7 @@ func (r *run) write() error {
 	}
 	if err != nil || r.act == "transfer" {
 		fmt.Fprint(os.Stderr, " Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81\nscnt=128, ccnt=0\n")
-		return errors.New(" Failed to complete run_iter_bw function successfully")
+		return said(" Failed to complete run_iter_bw function successfully")
 	}
 	fmt.Println(line)
 	return nil

@@ -13,6 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // linkedNodes returns two nodes whose children have network namespaces of their own, between them one
@@ -60,6 +61,7 @@ func linkedNodes(t *testing.T) (nodes []ncclNode, change func(words ...string)) 
 
 // A slow link is slow in either direction, and no link is an operation that does not end.
 func TestNCCLLink(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	nodes, change := linkedNodes(t)
 	task := ncclTaskOf("all_reduce", nodes)
@@ -69,8 +71,8 @@ func TestNCCLLink(t *testing.T) {
 		change("tc -n", ns, "qdisc add dev eth7 root tbf rate 20mbit burst 32kbit latency 50ms")
 		results := carryOut(t, nodes, task, nil)
 		passed(t, "a slow link", results, 2)
-		for _, r := range results { // 20 Mb/s are 0.0025 GB/s
-			if len(r.Values) == 0 || r.Values[0] > 0.004 {
+		for _, r := range results { // 20 Mb/s are 0.0025 GB/s, and buffers hide a part
+			if len(r.Values) == 0 || r.Values[0] > 0.01 {
 				t.Errorf("%s: %+v", ns, r)
 			}
 		}

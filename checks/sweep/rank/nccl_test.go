@@ -21,6 +21,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep/wire"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenccl"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // The test program is the child, too.
@@ -224,6 +225,7 @@ func TestNCCLWrong(t *testing.T) {
 
 // A node whose NCCL never returns from a call is the only one that is blamed.
 func TestNCCLHangs(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, c := range map[string]struct{ scenario, want string }{
 		"in a call":        {"0 ncclAllReduce after 3 hang", "1 silent gpu01"},
@@ -247,6 +249,7 @@ func TestNCCLHangs(t *testing.T) {
 
 // A process of NCCL that is stopped answers nothing: its rank, which does, blames the node.
 func TestNCCLFrozen(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	nodes := newNCCLNodes(t, 2, 1, nil)
 	task := ncclTaskOf("all_reduce", nodes)

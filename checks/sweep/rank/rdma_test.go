@@ -15,6 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep/wire"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakeperftest"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // The test program is perftest, too, by links to it.
@@ -107,6 +108,7 @@ func TestRDMAPair(t *testing.T) {
 }
 
 func TestRDMAFaults(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		client, server string

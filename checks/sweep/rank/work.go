@@ -67,6 +67,10 @@ const (
 	workGrace = 500 * time.Millisecond // after its limit a call has that long to return
 	workAbort = time.Second            // longest wait for NCCL to abort
 	workAlive = 300 * time.Millisecond // a healthy GPU writes a few bytes in that time
+
+	// The nodes of a test do not reach its limit at the same moment. The connections stay that long, so
+	// that a node that waits does not take another one's end for an error.
+	workSpread = time.Second
 )
 
 // Work is the main function of a child. It returns after the last answer; the caller must end the
@@ -102,6 +106,9 @@ func Work(ctx context.Context, in io.Reader, out io.Writer) error {
 	result := w.run(limited, &start)
 	w.finished.Store(true)
 	err := w.answer(workAnswer{Result: result})
+	if result.Fault == sweep.FaultSilent {
+		time.Sleep(workSpread)
+	}
 	w.end(result.Fault == sweep.FaultNone || result.Fault == sweep.FaultWrong)
 	return err
 }
@@ -180,6 +187,7 @@ func (w *worker) watch(ctx context.Context) {
 		r.Blame = []string{w.req.Node}
 	}
 	_ = w.answer(workAnswer{Result: r})
+	time.Sleep(workSpread)
 	os.Exit(1)
 }
 
