@@ -29,8 +29,15 @@ import (
 // By default the findings are recorded, and neither drain a node nor end a job. The GPUs of a job come
 // from the record of its prolog; without one, a job that is alone on the node has all of them.
 //
+// With -r a job that hangs is asked once by NCCL's RAS endpoint which ranks lag or are dead. Asking it
+// has crashed jobs with NCCL up to 2.30, so it is off by default, and only the runs of nhc-gpu monitor
+// ask, at most 12 seconds for each hang. docs/monitor.md says more.
+//
 //	node* || check_job_health
-type jobHealth struct{}
+//	node* || check_job_health -r
+type jobHealth struct {
+	RAS bool `opt:"r" toml:"ras"` // ask NCCL's RAS endpoint of a job that hangs
+}
 
 const jobHealthName = "check_job_health"
 
@@ -58,7 +65,7 @@ func init() {
 // fresh is the age of the last sample above which a source is not running, seconds.
 const fresh = 30
 
-func (c *jobHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
+func (c *jobHealth) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	w, jobs, err := readSamples(env)
 	if err != nil {
 		return checks.Unreadable(err)
@@ -70,8 +77,13 @@ func (c *jobHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	env.Fact("%s with samples", checks.Plural(len(jobs), "job"))
 	var findings []checks.Finding
 	for _, v := range flight.Detect(w, jobs) {
-		findings = append(findings, describe(w, v))
+		text := ""
+		if v.Code == hangCode {
+			text = c.askNCCL(ctx, env, w, v, jobs)
+		}
+		findings = append(findings, describe(w, v, text))
 	}
+	forgetAnswers(env.Host, jobs)
 	return findings
 }
 
@@ -117,7 +129,7 @@ func ShowSamples(env *checks.Env, id string) (string, error) {
 	}
 	for _, v := range flight.Detect(w, jobs) {
 		if v.Job == id {
-			f := describe(w, v)
+			f := describe(w, v, knownAnswer(env.Host, w, v))
 			fmt.Fprintf(&b, "%s, for %d s [%s]\n", f.Text(jobHealthName), w.To-v.Since, v.Code)
 		}
 	}
@@ -203,8 +215,8 @@ func runningJobs(h *probe.Host, w *flight.Window) (list []flight.Job, err error)
 	return list, nil
 }
 
-// describe returns the finding for a verdict.
-func describe(w *flight.Window, v flight.Verdict) checks.Finding {
+// describe returns the finding for a verdict. nccl is what NCCL has answered, "" for nothing.
+func describe(w *flight.Window, v flight.Verdict, nccl string) checks.Finding {
 	f := checks.Finding{Code: v.Code, Severity: checks.Fail, Want: v.Want, Got: v.Got, Jobs: v.Job}
 	text := v.Message
 	if len(v.Devices) == 1 {
@@ -216,6 +228,9 @@ func describe(w *flight.Window, v flight.Verdict) checks.Finding {
 	}
 	if v.Job != "" {
 		text = "job " + v.Job + ": " + text
+	}
+	if nccl != "" {
+		text += "; NCCL: " + nccl
 	}
 	return f.Describe(jobHealthName, "%s", text)
 }

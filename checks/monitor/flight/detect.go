@@ -164,6 +164,26 @@ func spins(w *Window, gpu string) bool {
 		below(Memory, limit("hang.memory")) && below(NVLink, limit("hang.traffic")) && below(PCIe, limit("hang.traffic"))
 }
 
+// loadSeconds is the time over which LastWork looks.
+const loadSeconds = 10
+
+// LastWork describes what a GPU did in the last seconds: "and its GPU waits, too".
+func (w *Window) LastWork(gpu string) string {
+	t := w.Tail(loadSeconds)
+	switch busy := mean(t.Of(gpu, Busy)); {
+	case w.Last(gpu, Reached) == 0:
+		return "and its GPU is lost"
+	case !known(busy):
+		return "and its GPU has no samples"
+	case spins(t, gpu):
+		return "and its GPU waits, too"
+	case busy < limit("stall.busy"):
+		return "and its GPU runs no kernel"
+	default:
+		return fmt.Sprintf("and its GPU works (%.0f W)", mean(t.Of(gpu, Power)))
+	}
+}
+
 // straggler reports the one GPU of a job that lags behind all others, which exchange data.
 func straggler(w *Window, j Job) []Verdict {
 	t := tail(w, "straggler.seconds")
