@@ -108,8 +108,8 @@ func TestNCCL(t *testing.T) {
 		}
 	}
 	env := &checks.Env{Host: h}
-	if got, err := ShowSamples(env, "7"); err != nil || !strings.Contains(got, "NCCL: rank 3 (gpu3 of this node") {
-		t.Errorf("a person sees %q, %v", got, err)
+	if e, err := ExtractSamples(env, "7", 0, false); err != nil || !strings.Contains(e.Text(), "NCCL: rank 3 (gpu3 of this node") {
+		t.Errorf("a person sees %+v, %v", e, err)
 	}
 }
 
@@ -133,5 +133,43 @@ func TestNCCLHostile(t *testing.T) {
 		if a.sameHang("b", flight.Verdict{Since: since}) != same || a.sameHang("c", flight.Verdict{Since: since}) {
 			t.Errorf("a hang since %d: want %v", since, same)
 		}
+	}
+}
+
+// A job is shown to its own user: by the record of its prolog, or by its processes.
+func TestOwner(t *testing.T) {
+	t.Parallel()
+	h, process := hung(t, "ok")
+	env := &checks.Env{Host: h}
+	sees := func(user uint32) bool {
+		e, err := ExtractSamples(env, "7", user, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e != nil && e.Minutes != nil
+	}
+	for user, want := range map[uint32]bool{0: true, 1000: false} { // its process is root's, or the user's who runs this test
+		if sees(user) != want {
+			t.Errorf("user %d: sees the job %v, want %v", user, !want, want)
+		}
+	}
+	status := h.Path(fmt.Sprintf("/proc/%d/status", process.Process.Pid))
+	_ = os.Remove(status)
+	write := func(path, text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for uids, want := range map[string]bool{"1000\t1000\t1000\t1000": true, "1000\t0\t0\t0": false, "1001\t1001\t1001\t1001": false} {
+		if write(status, "Name:\tx\nUid:\t"+uids+"\nGid:\t0\n"); sees(1000) != want {
+			t.Errorf("a process of %q: user 1000 sees the job %v, want %v", uids, !want, want)
+		}
+	}
+	write(h.Path("/past/job-7.json"), `{"job":"7","uid":1000,"whole":true}`)
+	if !sees(1000) || sees(1001) {
+		t.Errorf("a record of user 1000: sees %v, user 1001 %v", sees(1000), sees(1001))
+	}
+	if e, err := ExtractSamples(env, "8", 0, false); e != nil || err != nil {
+		t.Errorf("a job that is not there: %v, %v", e, err)
 	}
 }

@@ -161,7 +161,7 @@ func spins(w *Window, gpu string) bool {
 	}
 	return every(w.Of(gpu, Busy), most, func(v float32) bool { return v >= limit("hang.busy") }) &&
 		every(w.Of(gpu, Power), most, func(v float32) bool { return v < power }) &&
-		below(Memory, limit("hang.memory")) && below(NVLink, limit("hang.traffic")) && below(PCIe, limit("hang.traffic"))
+		below(Memory, limit("hang.memory")) && below(Tensor, limit("hang.tensor")) && below(NVLink, limit("hang.traffic")) && below(PCIe, limit("hang.traffic"))
 }
 
 // loadSeconds is the time over which LastWork looks.
