@@ -98,11 +98,13 @@ func lost(w *Window, j Job) (list []Verdict) {
 	return list
 }
 
-// since returns the beginning of the last run of values that match.
+// since returns the beginning of the last run of values that match. Unknown ones between them do not end it.
 func since(w *Window, device string, name Name, match func(float32) bool) uint32 {
 	values, at := w.Of(device, name), w.To
 	for i := len(values) - 1; i >= 0 && (!known(values[i]) || match(values[i])); i-- {
-		at = w.From + uint32(i)*w.Step
+		if known(values[i]) {
+			at = w.From + uint32(i)*w.Step
+		}
 	}
 	return at
 }

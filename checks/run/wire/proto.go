@@ -82,7 +82,7 @@ const (
 	AskNames     = "names"     // list the nodes that have a memory below the directories of Places
 	AskSamples   = "samples"   // show the samples of the job in Args, as JSON; of 24 hours with the second argument "hours"
 
-	AskOwnSamples = "own samples" // the same for the job's own user, at the sockets in the directory Path
+	AskOwnSamples = "own samples" // the same for the job's own user, at the sockets in the directory Path; Who is the node
 
 	AskHolders = "holders" // list the processes that have a device of NVIDIA open
 	AskClear   = "clear"   // acknowledge errors: Path is one of the kinds below

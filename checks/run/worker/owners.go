@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -177,11 +178,15 @@ func peerOf(conn net.Conn) (uid uint32, err error) {
 	return cred.Uid, nil
 }
 
-// askForOwn asks the monitors of this machine for a job of this user. It believes root alone.
-func askForOwn(dir string, words []string) ([]byte, error) {
+// askForOwn asks the monitor of a node, or those of all nodes on this machine, for a job of this user. It believes
+// root alone.
+func askForOwn(dir, node string, words []string) ([]byte, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("ask nhc-gpu monitor: %w", err)
+	}
+	if at := slices.IndexFunc(entries, func(e fs.DirEntry) bool { return e.Name() == node }); at >= 0 {
+		entries = entries[at : at+1]
 	}
 	for _, entry := range entries[:min(len(entries), 64)] {
 		data, askErr := askSocket(filepath.Join(dir, entry.Name()), words)

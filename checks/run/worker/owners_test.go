@@ -23,7 +23,7 @@ import (
 // The test program is the program of another user, too: it asks for a job, and prints the answer.
 func init() {
 	if dir := os.Getenv("ASK_OWN"); dir != "" {
-		data, err := askForOwn(dir, strings.Fields(os.Getenv("ASK_WORDS")))
+		data, err := askForOwn(dir, "", strings.Fields(os.Getenv("ASK_WORDS")))
 		fmt.Printf("%s %v", data, err)
 		os.Exit(0)
 	}
@@ -174,7 +174,7 @@ func TestOwnersFake(t *testing.T) {
 			conn.Close()
 		}
 	}()
-	if data, err := askForOwn(dir, []string{"7"}); err != nil || string(data) != "{\"job\":\"7\"}\n" {
+	if data, err := askForOwn(dir, "", []string{"7"}); err != nil || string(data) != "{\"job\":\"7\"}\n" {
 		t.Errorf("the listener is this user's: %q, %v", data, err)
 	}
 	raw, err := l.(*net.UnixListener).SyscallConn()
@@ -200,7 +200,7 @@ func TestOwnersFake(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if data, err := askForOwn(dir, []string{"7"}); err == nil || !strings.Contains(err.Error(), "is not root's") {
+	if data, err := askForOwn(dir, "", []string{"7"}); err == nil || !strings.Contains(err.Error(), "is not root's") {
 		t.Errorf("the listener is user 1000's: %q, %v", data, err)
 	}
 }

@@ -36,7 +36,7 @@ func answerPerson(w *worker, req *wire.Request) *wire.Response {
 	case wire.AskSamples:
 		resp.Data, err = extractSamples(env, req.Args, 0)
 	case wire.AskOwnSamples:
-		resp.Data, err = askForOwn(req.Path, req.Args)
+		resp.Data, err = askForOwn(req.Path, req.Who, req.Args)
 	case wire.AskHolders:
 		resp.Jobs, err = probe.Holders(w.host, "/dev/nvidia")
 	case wire.AskClear:

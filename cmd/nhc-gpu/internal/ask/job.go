@@ -201,7 +201,7 @@ func showOwn(o *jobOptions, words []string) error {
 	}
 	id := rest[0]
 	read := func() (*flight.Extract, error) {
-		q := &wire.Request{Op: wire.OpAsk, Name: wire.AskOwnSamples, Path: OwnSockets, Args: sampleWords(id, o.html != "" || o.data), Line: "ask for the samples of job " + id}
+		q := &wire.Request{Op: wire.OpAsk, Name: wire.AskOwnSamples, Path: OwnSockets, Who: r.Name, Args: sampleWords(id, o.html != "" || o.data), Line: "ask for the samples of job " + id}
 		return askSamples(r, q)
 	}
 	e, err := read()
