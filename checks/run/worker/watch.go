@@ -70,6 +70,7 @@ func watch(w *worker, req *wire.Request) *wire.Response {
 			return &wire.Response{Err: err.Error()}
 		}
 		w.watches[req.Name] = s
+		debug.FreeOSMemory() // what the start needed
 	}
 	l.doing("wait for events of " + req.Name)
 	heard, err := s.wait(l)
