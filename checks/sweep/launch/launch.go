@@ -76,9 +76,10 @@ type limits struct {
 	ready    time.Duration // for the preparation of a task
 	slack    time.Duration // between the end of a task on the ranks and here
 	farewell time.Duration // for ranks to end
+	ask      time.Duration // for a question to Slurm
 }
 
-var usual = limits{silence: 10 * time.Second, ready: 60 * time.Second, slack: 10 * time.Second, farewell: 1500 * time.Millisecond}
+var usual = limits{silence: 10 * time.Second, ready: 60 * time.Second, slack: 10 * time.Second, farewell: 1500 * time.Millisecond, ask: askLimit}
 
 // Progress is how far a sweep is.
 type Progress struct {
@@ -130,7 +131,7 @@ func Run(ctx context.Context, o Options) (*sweep.Report, error) {
 		o.Log = func(string, ...any) {}
 	}
 	s := &sweeper{Options: o, m: newManager(o.Settings, o.Env), away: map[string]sweep.NodeReport{}, held: map[string]string{}, stopped: map[string]string{}, frozen: map[string]string{}}
-	s.m.user, s.m.net, s.m.log = o.User, o.Time+10*time.Minute, o.Log
+	s.m.user, s.m.net, s.m.log, s.m.limit = o.User, o.Time+10*time.Minute, o.Log, o.limits.ask
 	if err := prepare(o.State); err != nil {
 		return nil, err
 	}

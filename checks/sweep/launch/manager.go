@@ -17,7 +17,7 @@ import (
 
 // Limits of calls to Slurm.
 const (
-	askLimit  = 30 * time.Second // a question to slurmctld; on its own, scontrol gives up after 9 s
+	askLimit  = 30 * time.Second // a question to slurmctld; on its own, scontrol gives up after 9 s, see manager.limit
 	readLimit = 64 << 20         // bytes of an answer: sinfo prints 100 bytes a node and partition
 	saidLimit = 256 << 10        // bytes of the messages of srun and salloc
 )
@@ -28,6 +28,7 @@ type manager struct {
 	settings slurm.Settings
 	user     string // of the reservations
 	net      time.Duration
+	limit    time.Duration // of a call
 	log      func(format string, args ...any)
 }
 
@@ -36,7 +37,7 @@ type manager struct {
 func newManager(settings slurm.Settings, keep []string) *manager {
 	h := probe.NewHost("")
 	h.SetEnviron(slices.Concat(settings.Environ(), keep))
-	return &manager{host: h, settings: settings}
+	return &manager{host: h, settings: settings, limit: askLimit}
 }
 
 // ask runs a command and returns its output.
@@ -44,14 +45,14 @@ func (m *manager) ask(ctx context.Context, what string, argv []string, bad error
 	if bad != nil {
 		return nil, fmt.Errorf("%s: %w", what, bad)
 	}
-	x := m.host.Run(ctx, probe.Command{Argv: argv, Timeout: askLimit, Output: readLimit, Errors: saidLimit})
+	x := m.host.Run(ctx, probe.Command{Argv: argv, Timeout: m.limit, Output: readLimit, Errors: saidLimit})
 	switch {
 	case x.Err != nil:
 		return nil, fmt.Errorf("%s: %w", what, x.Err)
 	case x.TimedOut && ctx.Err() != nil:
 		return nil, fmt.Errorf("%s: %s did not answer: %w", what, argv[0], context.Cause(ctx))
 	case x.TimedOut:
-		return nil, fmt.Errorf("%s: %s did not answer within %s", what, argv[0], askLimit)
+		return nil, fmt.Errorf("%s: %s did not answer within %s", what, argv[0], m.limit)
 	case x.Status != 0:
 		return nil, fmt.Errorf("%s: %s: exit status %d: %s", what, argv[0], x.Status, lastLine(x.Errors, x.Output))
 	case x.Truncated:
@@ -148,7 +149,7 @@ func (m *manager) job(ctx context.Context, job string) (slurm.SweepJob, error) {
 }
 
 // startLimit is how long the nodes of an allocation may take to be ready: prologs run.
-const startLimit = 5 * time.Minute
+const startLimit = 2 * time.Minute
 
 // allocate waits for nodes. It returns the job with an error, too, if there may be one.
 func (m *manager) allocate(ctx context.Context, a slurm.Allocation, wait time.Duration) (job string, err error) {
