@@ -208,6 +208,7 @@ type Report struct {
 	Stages      []StageReport `json:"stages"`
 	Suspects    []Suspect     `json:"suspects"` // the most certain first
 	EAS         []EASResult   `json:"eas,omitempty"`
+	Comparison  *Comparison   `json:"comparison,omitempty"` // with an earlier sweep
 }
 
 // NodeReport is the part of a node.
