@@ -361,9 +361,11 @@ const SweepMark = Prefix + " sweep "
 // BySweep reports whether a reason is that of a sweep.
 func BySweep(reason string) bool { return strings.HasPrefix(reason, SweepMark) }
 
-// SweepVerdict is the verdict that drains a suspect of a sweep. It replaces no other reason of ours.
-func SweepVerdict(text, code string) Verdict {
-	return Verdict{Message: strings.TrimPrefix(SweepMark, Prefix+" ") + text + " [" + code + "]", Code: code, Part: true}
+// SweepVerdict is the verdict that drains a suspect of a sweep: "sweep slow TCP eth0 [sweep.tcp.slow]". It
+// replaces no other reason of ours.
+func SweepVerdict(text string) Verdict {
+	word := strings.TrimPrefix(SweepMark, Prefix+" ")
+	return Verdict{Message: word + strings.TrimPrefix(text, word), Part: true}
 }
 
 // Environ returns the environment of the commands of a sweep, and of its ranks: nothing of a user's

@@ -202,7 +202,7 @@ func TestSweepArgv(t *testing.T) {
 // A sweep drains as the checks of a node do, and resumes only what a sweep has drained.
 func TestRemote(t *testing.T) {
 	t.Parallel()
-	verdict := SweepVerdict("sends 5 Gb/s, want 90", "sweep.tcp.slow")
+	verdict := SweepVerdict("sweep sends 5 Gb/s, want 90 [sweep.tcp.slow]")
 	for name, tt := range map[string]struct {
 		state, reason string
 		v             Verdict
@@ -241,7 +241,7 @@ func TestRemoteGuard(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "IDLE", groups: "main|idle|7|gpu[01-07]|none\nmain|drain|1|gpu08|NHC: sweep slow [sweep.tcp.slow]\n"}
 	c := &Controller{Node: "gpu01", Runner: f, Remote: true, Guard: &Guard{Percent: 10, Nodes: 1}}
-	out, err := c.Act(t.Context(), SweepVerdict("slow", "sweep.tcp.slow"), Manual)
+	out, err := c.Act(t.Context(), SweepVerdict("slow [sweep.tcp.slow]"), Manual)
 	if err != nil || out.Guarded == "" || f.state != "IDLE" || f.comment != "" {
 		t.Errorf("%+v, %v: state %s, comment %q", out.Decision, err, f.state, f.comment)
 	}

@@ -64,7 +64,8 @@ type Options struct {
 
 	Log      func(format string, args ...any)
 	Progress func(Progress)
-	// Act is called when the nodes are free again, before the report is saved: it drains suspects.
+	// Act is called when the nodes are free again, before the report is saved: it drains suspects. The
+	// report of an interrupted sweep has its reason.
 	Act func(context.Context, *sweep.Report)
 
 	limits limits
@@ -115,6 +116,8 @@ type sweeper struct {
 	last   int // ID of the last task
 	steps  sync.WaitGroup
 	cut    context.CancelFunc // ends the steps
+
+	interrupt context.CancelCauseFunc // ends the stages
 
 	mu      sync.Mutex
 	stopped map[string]string // nodes whose step has ended before their rank said anything
@@ -212,9 +215,9 @@ func (s *sweeper) test(ctx context.Context) error {
 	if err := s.gather(ctx); err != nil {
 		return err
 	}
-	ctx, interrupt := context.WithCancelCause(ctx)
-	defer interrupt(nil)
-	go s.heed(ctx, interrupt)
+	ctx, s.interrupt = context.WithCancelCause(ctx)
+	defer s.interrupt(nil)
+	go s.heed(ctx)
 	return s.stages(ctx)
 }
 
@@ -514,6 +517,9 @@ func (s *sweeper) whyEnded(status int, errs []byte, err error) string {
 	return fmt.Sprintf("its step ended with exit status %d: %s", status, lastLine(errs))
 }
 
+// refusal begins the reason in the message of a rank that was refused.
+const refusal = "refuses this rank: "
+
 // gather waits until each node has a rank, or is out of the sweep.
 func (s *sweeper) gather(ctx context.Context) error {
 	limit := time.NewTimer(2*s.message + 40*time.Second)
@@ -531,6 +537,9 @@ func (s *sweeper) gather(ctx context.Context) error {
 					here = append(here, n)
 				case s.hub.refused[n] != "":
 					s.exclude(n, "refused", s.hub.refused[n])
+				case strings.Contains(stopped, refusal):
+					_, why, _ := strings.Cut(stopped, refusal)
+					s.exclude(n, "refused", why)
 				case stopped != "":
 					s.exclude(n, "excluded", stopped)
 				default:
@@ -564,24 +573,12 @@ func (s *sweeper) snapshot() map[string]sweep.NodeReport {
 	return maps.Clone(s.away)
 }
 
-// heed ends the sweep when Slurm ends its job, or asks it to give way. Then the ranks get SIGTERM, and
-// report it.
-func (s *sweeper) heed(ctx context.Context, interrupt context.CancelCauseFunc) {
+// heed ends the sweep when Slurm ends its job, or asks it to give way.
+func (s *sweeper) heed(ctx context.Context) {
 	for {
-		var byes, lost, here int
-		changed := s.hub.look(func() { byes, lost, here = len(s.hub.byes), len(s.hub.lost), len(s.hub.peers) })
-		switch {
-		case here == 0:
-			interrupt(errors.New(cmp.Or(s.m.gone(ctx, s.job), "no rank is left")))
+		changed := s.hub.look(func() {})
+		if s.over(ctx) {
 			return
-		case byes > 0 && s.Idle:
-			interrupt(errors.New(cmp.Or(s.m.gone(ctx, s.job), "Slurm has ended a rank: the sweep gives way")))
-			return
-		case byes > 0 || lost > 0:
-			if why := s.m.gone(ctx, s.job); why != "" {
-				interrupt(errors.New(why))
-				return
-			}
 		}
 		select {
 		case <-ctx.Done():
@@ -589,6 +586,28 @@ func (s *sweeper) heed(ctx context.Context, interrupt context.CancelCauseFunc) {
 		case <-changed:
 		}
 	}
+}
+
+// over ends the sweep if no rank is left, or if ranks are lost because Slurm ends the job: each gets
+// SIGTERM then, and reports it.
+func (s *sweeper) over(ctx context.Context) bool {
+	var byes, lost, here int
+	s.hub.look(func() { byes, lost, here = len(s.hub.byes), len(s.hub.lost), len(s.hub.peers) })
+	if here > 0 && byes == 0 && lost == 0 {
+		return false
+	}
+	why := s.m.gone(ctx, s.job)
+	switch {
+	case why != "":
+	case here == 0:
+		why = "no rank is left"
+	case byes > 0 && s.Idle:
+		why = "Slurm has ended a rank: the sweep gives way"
+	default:
+		return false
+	}
+	s.interrupt(errors.New(why))
+	return true
 }
 
 // undo ends the ranks and the job, and the maintenance.
@@ -693,7 +712,7 @@ func (s *sweeper) finish(ctx context.Context) {
 		r.Nodes = append(r.Nodes, n)
 	}
 	r.Ended = time.Now().UTC().Truncate(time.Millisecond)
-	if s.Act != nil && r.Interrupted == "" {
+	if s.Act != nil {
 		s.Act(context.WithoutCancel(ctx), r)
 	}
 }

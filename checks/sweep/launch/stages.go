@@ -116,6 +116,9 @@ func (s *sweeper) stage(ctx context.Context, e *engine, stage sweep.Stage, nodes
 				s.tell(Progress{Stage: stage, Round: rep.Rounds + 1, Left: plan.Left(), Tasks: len(tasks), Ended: len(tasks) - left, Nodes: len(nodes), Result: &r})
 			}
 			results = e.round(ctx, tasks)
+			if slices.ContainsFunc(results, func(r sweep.Result) bool { return r.Fault == sweep.FaultLost }) {
+				s.over(ctx)
+			}
 			if ctx.Err() != nil {
 				rep.Results = append(rep.Results, results...)
 				break // an incomplete round is run again

@@ -143,6 +143,7 @@ const OwnHelp = `
  bundle [FILE]     Write the evidence about this node into an archive
  job [ID]          Show what happened on this node while a job ran
  monitor           Run the checks that an event concerns, as it happens
+ sweep             Find the slow or faulty node, port or cable of a cluster
  clear             Acknowledge GPU or port errors so that the node can return
  remedy            Repair this node as far as nhc.toml permits
  silence CODE      Accept a known fault of this node until a date
