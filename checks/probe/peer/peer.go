@@ -139,6 +139,9 @@ func (l *Listener) Accept(ctx context.Context) (net.Conn, uint32, error) {
 	case <-ctx.Done():
 		return nil, 0, fmt.Errorf("wait for a connection: %w", silent(ctx))
 	case <-l.ctx.Done():
+		if ctx.Err() != nil {
+			return nil, 0, fmt.Errorf("wait for a connection: %w", silent(ctx))
+		}
 		return nil, 0, fmt.Errorf("wait for a connection: %w", net.ErrClosed)
 	}
 }

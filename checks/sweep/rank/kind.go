@@ -22,9 +22,9 @@ type kind interface {
 	// run carries out the test and returns this node's part of the result. The context has the
 	// deadline Task.Limit, and ends with the task. run returns soon after the end of the context.
 	run(ctx context.Context, r *wire.Run) sweep.Result
-	// stop ends all connections and processes of the task. The context of the task has ended before;
-	// run may still be in progress in another goroutine, or may never have been called. It must not
-	// take longer than a second.
+	// stop ends all connections and processes of the task. Before, prepare has returned and the
+	// context of the task has ended; run may still be in progress in another goroutine, or may never
+	// have been called. It must not take longer than a second.
 	stop()
 }
 
@@ -35,8 +35,9 @@ var kinds = map[sweep.Kind]func(*node) kind{}
 type node struct {
 	sweep.Node
 	host    *probe.Host
-	version string // of nhc-gpu
-	program string // nhc-gpu itself, for its child processes: /proc/self/exe
+	version string     // of nhc-gpu
+	program string     // nhc-gpu itself, for its child processes: /proc/self/exe
+	towards netip.Addr // the address by which this node reaches the launcher
 }
 
 // again runs this program again in a child process, with a process group of its own. A child that no
@@ -51,9 +52,14 @@ func (n *node) again(ctx context.Context, argv []string, stdin []byte, output in
 // does not wait longer than two of them.
 const childGrace = 700 * time.Millisecond
 
-// plane returns the plane of a task by its name. "" is the first one with an address, which is in
-// most clusters that of Slurm.
+// plane returns the plane of a task by its name. "" is the one by which this node reaches the
+// launcher, which is that of Slurm.
 func (n *node) plane(name string) (sweep.Plane, error) {
+	for _, p := range n.Planes {
+		if name == "" && p.Address.Addr().Unmap() == n.towards {
+			return p, nil
+		}
+	}
 	for _, p := range n.Planes {
 		if p.Address.IsValid() && (name == "" || p.Name == name) {
 			return p, nil

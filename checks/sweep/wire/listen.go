@@ -110,6 +110,15 @@ func (l *Listener) Ticket() Ticket {
 	return Ticket{Print: l.print[:], Token: l.token[:], Version: l.config.Version, Silence: l.config.Silence}
 }
 
+// Address returns host:port. The host is empty if the Listener has every address.
+func (l *Listener) Address() string {
+	host, port, _ := net.SplitHostPort(l.listener.Addr().String())
+	if a, err := netip.ParseAddr(host); err == nil && a.IsUnspecified() {
+		host = ""
+	}
+	return net.JoinHostPort(host, port)
+}
+
 // Port returns the port.
 func (l *Listener) Port() int {
 	a, _ := l.listener.Addr().(*net.TCPAddr)
