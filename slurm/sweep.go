@@ -27,13 +27,16 @@ func (s Settings) SweepNodesArgv() []string {
 	return []string{cmp.Or(s.Sinfo, s.sinfo()), "-a", "-h", "-N", "-o", "%N|%t|%R|%f|%E"}
 }
 
+// stateWord matches a state of sinfo with its signs.
+var stateWord = checks.Lazily(`^[A-Za-z_+]+[-#@+!%~$^*]*$`)
+
 // ParseSweepNodes parses the output of [Settings.SweepNodesArgv]. A node of several partitions is
 // listed once, with all of them.
 func ParseSweepNodes(out []byte) (nodes []SweepNode, err error) {
 	at := map[string]int{}
 	for line := range strings.Lines(string(out)) {
 		f := strings.SplitN(strings.TrimRight(line, "\n"), "|", 5)
-		if len(f) != 5 || !isNodeName(f[0]) {
+		if len(f) != 5 || !isNodeName(f[0]) || !stateWord().MatchString(f[1]) || f[2] == "" {
 			continue // a further line of a person's reason
 		}
 		i, ok := at[f[0]]

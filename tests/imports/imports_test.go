@@ -64,7 +64,8 @@ var may = map[string][]string{
 	"checks/run/runtest":             {"checks/run/wire"},
 	"checks/run":                     {"checks", "checks/plan", "checks/probe", "checks/run/process", "checks/run/wire", "os/exec"},
 	"checks/verdict":                 {"checks"},
-	"checks/sweep":                   {},
+	"checks/sweep":                   {"conf/spell"},
+	"checks/sweep/launch":            {"checks/probe", "checks/sweep", "checks/sweep/wire", "slurm"},
 	"checks/sweep/wire":              {"checks/sweep"},
 	"checks/sweep/rank":              {"checks/probe", "checks/probe/*", "checks/sweep", "checks/sweep/wire"},
 	"checks/event":                   {"checks"},
@@ -91,6 +92,8 @@ var may = map[string][]string{
 	"cmd/nhc-gpu/internal/baseline":  {"checks", "checks/active", "checks/plan", "checks/run/wire", "checks/verdict", "checks/session/node", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report"},
 	"cmd/nhc-gpu/internal/genconf":   {"conf", "conf/match", "checks", "checks/fabric", "checks/probe", "checks/probe/*", "checks/plan", "checks/run", "checks/run/wire", "checks/session", "checks/session/node", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/lint", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report", "conf/spell"},
 	"cmd/nhc-gpu/internal/page":      {"checks", "checks/event"},
+	"cmd/nhc-gpu/internal/sweep":     {"checks/event", "checks/sweep", "checks/sweep/launch", "checks/sweep/rank", "conf/spell", "slurm", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report", "cmd/nhc-gpu/internal/sweeppage"},
+	"cmd/nhc-gpu/internal/sweeppage": {"checks", "checks/event", "checks/sweep", "cmd/nhc-gpu/internal/page"},
 	"cmd/nhc-gpu/internal/topo":      {"checks", "checks/run", "checks/run/wire", "checks/topology", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/options"},
 	"cmd/nhc-gpu/internal/wrap":      {"checks", "checks/run", "checks/verdict", "cmd/nhc-gpu/internal/console"},
 }

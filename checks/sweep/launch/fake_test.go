@@ -72,8 +72,9 @@ func fakeCommand(name string, args []string) int {
 		time.Sleep(time.Hour)
 	case has("garbage-" + name):
 		noise := make([]byte, 1<<20)
+		rng := rand.New(rand.NewPCG(1, 2))
 		for i := range noise {
-			noise[i] = byte(rand.Uint32())
+			noise[i] = byte(rng.Uint32())
 		}
 		_, _ = os.Stdout.Write(noise)
 		_, _ = os.Stderr.Write(noise)

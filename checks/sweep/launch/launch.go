@@ -596,14 +596,14 @@ func (s *sweeper) over(ctx context.Context) bool {
 	if here > 0 && byes == 0 && lost == 0 {
 		return false
 	}
-	why := s.m.gone(ctx, s.job)
-	switch {
-	case why != "":
-	case here == 0:
+	why := "Slurm has ended a rank: the sweep gives way"
+	if byes == 0 || !s.Idle { // else there is no time to ask
+		why = s.m.gone(ctx, s.job)
+	}
+	if why == "" && here == 0 {
 		why = "no rank is left"
-	case byes > 0 && s.Idle:
-		why = "Slurm has ended a rank: the sweep gives way"
-	default:
+	}
+	if why == "" {
 		return false
 	}
 	s.interrupt(errors.New(why))
