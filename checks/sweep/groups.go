@@ -1,9 +1,11 @@
 package sweep
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 )
 
 // groupPlan tests groups of nodes, size by size. A group that is slow, silent or wrong is halved
@@ -23,12 +25,22 @@ type groupPlan struct {
 	proven []map[int32]bool     // by test
 	found  []Suspect
 	notes  []Distribution
-	bad    map[int32]bool // found so far
-	groups map[refKey][2]int
-	begun  []*groupRun // groups of the present step that are bad
+	bad    map[badKey]bool // found so far
+	begun  []*groupRun     // groups of the present step
+	wide   map[int]bool    // tests in which no group passes
 }
 
-type refKey struct{ test, size int }
+// refKey has groups that must be alike.
+type refKey struct {
+	test, size int
+	models     string
+}
+
+// badKey is a node and the plane on which it is faulty.
+type badKey struct {
+	node  int32
+	plane string
+}
 
 // groupRun is a test of a group.
 type groupRun struct {
@@ -56,13 +68,15 @@ type hunt struct {
 	bad, good  []*groupRun // tests of halves, or of a single node
 	partners   []int32
 	done       bool
+	repeated   bool
+	last       bool // the whole set is tested once more before it is reported
 	lone       bool // it came from halving: its own test is in bad
 }
 
 func newGroupPlan(f *fleet, o PlanOptions, tests []series, sizes []int) *groupPlan {
 	p := &groupPlan{
 		f: f, o: o, tests: tests, order: f.shuffled(), sent: map[int]*groupRun{}, refs: map[refKey][]float64{},
-		proven: make([]map[int32]bool, len(tests)), bad: map[int32]bool{}, groups: map[refKey][2]int{},
+		proven: make([]map[int32]bool, len(tests)), bad: map[badKey]bool{}, wide: map[int]bool{},
 	}
 	for t := range tests {
 		p.proven[t] = map[int32]bool{}
@@ -148,10 +162,12 @@ func (p *groupPlan) nextStep() bool {
 		p.step++
 		var nodes []int32
 		for _, i := range p.order {
-			if p.takes(test, i) && !p.bad[i] {
+			if p.takes(test, i) && !p.isBad(test, i) {
 				nodes = append(nodes, i)
 			}
 		}
+		// Groups of one model can be compared.
+		slices.SortStableFunc(nodes, func(a, b int32) int { return strings.Compare(p.f.nodes[a].Model, p.f.nodes[b].Model) })
 		if len(nodes) < 2 {
 			continue
 		}
@@ -167,6 +183,22 @@ func (p *groupPlan) nextStep() bool {
 		return true
 	}
 	return false
+}
+
+func (p *groupPlan) isBad(test int, i int32) bool {
+	return p.bad[badKey{i, p.tests[test].task.Plane}]
+}
+
+// modelsOf names the models of a group.
+func (p *groupPlan) modelsOf(nodes []int32) string {
+	var models []string
+	for _, i := range nodes {
+		if m := p.f.nodes[i].Model; !slices.Contains(models, m) {
+			models = append(models, m)
+		}
+	}
+	slices.Sort(models)
+	return strings.Join(models, " and ")
 }
 
 func (p *groupPlan) takes(test int, i int32) bool {
@@ -224,14 +256,16 @@ func (p *groupPlan) pad(r *groupRun, want int, used []bool) (pads []int32) {
 	if want <= 0 {
 		return nil
 	}
-	for _, again := range []bool{false, true} {
+	alike := func(i int32) bool { return p.f.nodes[i].Model == p.f.nodes[r.members[0]].Model }
+	for pass := range 4 {
+		again := pass%2 == 1
 		start := p.f.rng.IntN(len(p.order))
 		for k := range p.order {
 			i := p.order[(start+k)%len(p.order)]
 			if len(pads) == want {
 				return pads
 			}
-			if used[i] || p.bad[i] || !p.proven[r.test][i] || !p.takes(r.test, i) || slices.Contains(pads, i) || p.hunted(r.test, i) || slices.Contains(r.hunt.partners, i) != again {
+			if used[i] || p.isBad(r.test, i) || pass < 2 && !alike(i) || !p.proven[r.test][i] || !p.takes(r.test, i) || slices.Contains(pads, i) || p.hunted(r.test, i) || slices.Contains(r.hunt.partners, i) != again {
 				continue
 			}
 			pads = append(pads, i)
@@ -303,12 +337,12 @@ func (p *groupPlan) take(r *groupRun, res Result) {
 	if r.hunt == nil {
 		p.begun = append(p.begun, r)
 		if !r.bad && !math.IsNaN(r.value) {
-			key := refKey{r.test, r.size}
+			key := refKey{r.test, r.size, p.modelsOf(r.members)}
 			p.refs[key] = append(p.refs[key], r.value)
 		}
 		return
 	}
-	p.judgeValue(r, len(all))
+	p.judgeValue(r, all)
 	h := r.hunt
 	h.wait--
 	if r.bad {
@@ -321,12 +355,12 @@ func (p *groupPlan) take(r *groupRun, res Result) {
 
 // judgeValue finds out whether a group is slow, compared with groups of its size. Without those it
 // is compared with the next smaller ones.
-func (p *groupPlan) judgeValue(r *groupRun, size int) {
+func (p *groupPlan) judgeValue(r *groupRun, nodes []int32) {
 	if r.bad || math.IsNaN(r.value) {
 		return
 	}
 	t := p.tests[r.test].task
-	limit, expect := p.limit(r.test, size)
+	limit, expect := p.limitOf(r.test, len(nodes), p.modelsOf(nodes))
 	if floor := p.o.floorOf(t); floor > 0 && !p.misses(r.test, floor) {
 		limit = max(limit, floor)
 		expect = max(expect, floor)
@@ -351,18 +385,35 @@ func (p *groupPlan) misses(test int, floor float64) bool {
 	return n >= 3 && 2*below > n
 }
 
-// limit returns the value that a group of a size must reach, and the expected one; 0 if unknown.
-func (p *groupPlan) limit(test, size int) (limit, expect float64) {
+// limitOf returns the value that a group of a size must reach, and the expected one; 0 if unknown. A
+// group of several models must reach the least of them.
+func (p *groupPlan) limitOf(test, size int, models string) (limit, expect float64) {
+	if limit, expect = p.limitOfOne(test, size, models); limit > 0 || !strings.Contains(models, " and ") {
+		return limit, expect
+	}
+	for i, m := range strings.Split(models, " and ") {
+		l, e := p.limitOfOne(test, size, m)
+		if l == 0 {
+			return 0, 0
+		}
+		if i == 0 || l < limit {
+			limit, expect = l, e
+		}
+	}
+	return limit, expect
+}
+
+func (p *groupPlan) limitOfOne(test, size int, models string) (limit, expect float64) {
 	best := 0
 	for key, values := range p.refs {
-		if key.test == test && key.size <= size && len(values) >= 3 {
+		if key.test == test && key.models == models && key.size <= size && len(values) >= 3 {
 			best = max(best, key.size)
 		}
 	}
 	if best == 0 {
 		return 0, 0
 	}
-	values := slices.Sorted(slices.Values(p.refs[refKey{test, best}]))
+	values := slices.Sorted(slices.Values(p.refs[refKey{test, best, models}]))
 	mid := quantile(values, 0.5+min(0.4, 1/float64(len(values))))
 	share := max(limitOf("group_share"), limitOf("suspect_z")*spreadOf(values, mid)/mid)
 	if size > best+1 {
@@ -380,7 +431,7 @@ func (p *groupPlan) closeStep() {
 	p.begun = nil
 	faulty, fault := 0, map[Fault]int{}
 	for _, r := range runs {
-		p.judgeValue(r, r.size)
+		p.judgeValue(r, r.members)
 		if r.bad {
 			faulty++
 			fault[r.fault]++
@@ -390,12 +441,8 @@ func (p *groupPlan) closeStep() {
 			p.proven[r.test][i] = true
 		}
 	}
-	key := refKey{runs[0].test, runs[0].size}
-	p.groups[key] = [2]int{len(runs), faulty}
 	if len(runs) > 3 && 2*faulty > len(runs) {
-		t := p.tests[key.test].task
-		p.notes = append(p.notes, Distribution{Stage: p.f.stage, Kind: t.Kind, Op: t.Op, Plane: t.Plane, Unit: unitOf(t.Kind),
-			Note: fmt.Sprintf("most groups of %d nodes fail: %s", key.size, faultText(commonestFault(fault)))})
+		p.note(runs[0].test, fmt.Sprintf("most groups of %d nodes fail: %s", runs[0].size, faultText(commonestFault(fault))))
 		return
 	}
 	for _, r := range runs {
@@ -405,6 +452,13 @@ func (p *groupPlan) closeStep() {
 	}
 }
 
+// note reports a fault of the whole fleet.
+func (p *groupPlan) note(test int, text string) {
+	t := p.tests[test].task
+	p.wide[test] = true
+	p.notes = append(p.notes, Distribution{Stage: p.f.stage, Kind: t.Kind, Op: t.Op, Plane: t.Plane, Unit: unitOf(t.Kind), Note: text})
+}
+
 // advance takes all open hunts a step further.
 func (p *groupPlan) advance() {
 	for i := 0; i < len(p.hunts); i++ {
@@ -412,17 +466,38 @@ func (p *groupPlan) advance() {
 		if h.done || h.wait > 0 {
 			continue
 		}
-		h.set = slices.DeleteFunc(h.set, func(i int32) bool { return !p.takes(h.test, i) || p.bad[i] })
-		switch len(h.set) {
-		case 0:
+		h.set = slices.DeleteFunc(h.set, func(i int32) bool { return !p.takes(h.test, i) || p.isBad(h.test, i) })
+		switch {
+		case len(h.set) == 0:
 			h.done = true
-		case 1:
+		case len(h.set) == 1:
 			p.confirm(h)
+		case p.repeat(h):
 		default:
 			p.split(h)
 		}
 	}
 	p.hunts = slices.DeleteFunc(p.hunts, func(h *hunt) bool { return h.done })
+}
+
+// repeat tests a slow group again before it is halved: noise does not stay. It reports whether there
+// is nothing else to do now.
+func (p *groupPlan) repeat(h *hunt) bool {
+	if h.base.symptom != slow || h.lone || h.repeated && len(h.good)+len(h.bad) == 0 {
+		return false
+	}
+	if !h.repeated {
+		h.repeated = true
+		h.wait++
+		p.queue = append(p.queue, &groupRun{test: h.test, size: h.size, members: h.set, hunt: h})
+		return true
+	}
+	if h.splits > 0 {
+		return false
+	}
+	h.done = len(h.good) > 0
+	h.bad, h.good = nil, nil
+	return h.done
 }
 
 // maxSplits bounds how often a set is halved in another way: if both halves pass, the fault may need
@@ -431,6 +506,12 @@ const maxSplits = 3
 
 // split halves a set, or follows the halves that are bad.
 func (p *groupPlan) split(h *hunt) {
+	if h.last {
+		if h.done = true; len(h.bad) > 0 || h.base.symptom == broken {
+			p.giveUp(h)
+		}
+		return
+	}
 	if len(h.good)+len(h.bad) > 0 {
 		for _, r := range h.good {
 			for _, i := range r.members {
@@ -447,8 +528,9 @@ func (p *groupPlan) split(h *hunt) {
 		h.good = nil
 	}
 	if h.splits == maxSplits {
-		h.done = true
-		p.giveUp(h)
+		h.last = true
+		h.wait++
+		p.queue = append(p.queue, &groupRun{test: h.test, size: h.size, members: h.set, hunt: h})
 		return
 	}
 	h.splits++
@@ -489,7 +571,7 @@ func (p *groupPlan) confirm(h *hunt) {
 // accuse makes a node a suspect.
 func (p *groupPlan) accuse(h *hunt) {
 	node := h.set[0]
-	p.bad[node] = true
+	p.bad[badKey{node, p.tests[h.test].task.Plane}] = true
 	s, f := p.suspectOf(h, h.bad)
 	s.Node = p.f.name(node)
 	s.Doubt = len(h.partners) < 2
@@ -539,6 +621,12 @@ func (p *groupPlan) suspectOf(h *hunt, runs []*groupRun) (Suspect, finding) {
 
 // giveUp reports a group whose parts pass alone: a doubt that names no single node.
 func (p *groupPlan) giveUp(h *hunt) {
+	if len(p.proven[h.test]) == 0 && len(p.order) > 2 {
+		if !p.wide[h.test] {
+			p.note(h.test, "no group passes: "+faultText(h.base.fault))
+		}
+		return
+	}
 	s, f := p.suspectOf(h, []*groupRun{h.base})
 	f.doubt = true
 	s.Doubt, s.Confidence = true, doubtConfidence
@@ -588,19 +676,16 @@ func (p *groupPlan) Suspects() []Suspect {
 func (p *groupPlan) Fleet() []Distribution {
 	all := slices.Clone(p.notes)
 	for t := range p.tests {
-		for _, size := range p.sizes {
-			values := slices.Sorted(slices.Values(p.refs[refKey{t, size}]))
-			if len(values) == 0 {
-				continue
-			}
+		for _, key := range p.keys(t) {
+			values := slices.Sorted(slices.Values(p.refs[key]))
 			task := p.tests[t].task
 			mid := quantile(values, 0.5)
-			limit, _ := p.limit(t, size)
+			limit, _ := p.limitOf(t, key.size, key.models)
 			d := Distribution{
-				Stage: p.f.stage, Kind: task.Kind, Op: task.Op, Plane: task.Plane, Far: "", Unit: unitOf(task.Kind), Count: len(values),
+				Stage: p.f.stage, Kind: task.Kind, Op: task.Op, Plane: task.Plane, Model: key.models, Unit: unitOf(task.Kind), Count: len(values),
 				Median: mid, Sigma: spreadOf(values, mid), Floor: limit,
 			}
-			d.Op = fmt.Sprintf("%s of %d nodes", cmpText(d.Op, "ring"), size)
+			d.Op = fmt.Sprintf("%s of %d nodes", cmpText(d.Op, "ring"), key.size)
 			if floor := p.o.floorOf(task); floor > 0 && p.misses(t, floor) {
 				d.Note = "the median misses the floor: the whole fleet is slow, or the floor is wrong"
 			}
@@ -608,6 +693,17 @@ func (p *groupPlan) Fleet() []Distribution {
 		}
 	}
 	return all
+}
+
+// keys returns the kinds of groups of a test that have values, by size.
+func (p *groupPlan) keys(test int) (keys []refKey) {
+	for key := range p.refs {
+		if key.test == test {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, func(a, b refKey) int { return cmp.Or(a.size-b.size, strings.Compare(a.models, b.models)) })
+	return keys
 }
 
 // Left implements Plan.

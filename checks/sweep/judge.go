@@ -277,7 +277,8 @@ func (c *class) compute(from *class, lower bool, nodes int) {
 		shift = -shift
 	}
 	c.median = quantile(values, 0.5+shift)
-	c.sigma = max(spreadOf(values, c.median), limitOf("sigma_floor")*math.Abs(c.median))
+	// Few looks can be alike by chance: they vary at least as much as their repeats suggest.
+	c.sigma = max(spreadOf(values, c.median), median(from.spreads), limitOf("sigma_floor")*math.Abs(c.median))
 	if nodes <= allPairsFleet {
 		c.sigma = max(median(from.spreads), 2*limitOf("sigma_floor")*math.Abs(c.median))
 	}
@@ -318,8 +319,8 @@ func median(values []float64) float64 {
 	return quantile(slices.Sorted(slices.Values(values)), 0.5)
 }
 
-// lossOf returns the share of datagrams that healthy pairs lose. The 30 % of pairs that lose the most
-// do not count, so it is raised by as much as a random choice of the rest would need.
+// lossOf returns the share of datagrams that healthy pairs lose. The 30 % of pairs that lose the most,
+// and those of one faulty node, do not count. So it is raised by as much as a random choice of the rest would need.
 func (p *pairPlan) lossOf(test int) float64 {
 	var shares []float64
 	for i := range p.looks {
@@ -329,7 +330,8 @@ func (p *pairPlan) lossOf(test int) float64 {
 	}
 	slices.Sort(shares)
 	sum := 0.0
-	kept := shares[:(7*len(shares)+9)/10]
+	part := min(0.7, 1-2/float64(max(len(p.order), 3)))
+	kept := shares[:int(math.Ceil(part*float64(len(shares))))]
 	for _, s := range kept {
 		sum += s
 	}
@@ -400,8 +402,19 @@ func (p *pairPlan) symptoms(l *look) (s symptom) {
 	return s
 }
 
-// z returns by how many sigma a look is worse than its class, 0 if it cannot be judged.
+// z returns by how many sigma a look is worse than its class, 0 if it cannot be judged. One that misses
+// the floor of the site is suspicious.
 func (p *pairPlan) z(l *look) float64 {
+	c, z := l.class, p.fleetZ(l)
+	lower := p.tests[l.test].task.Kind.Lower()
+	if c.floor > 0 && c.note == "" && (!lower && l.value < c.floor || lower && l.value > c.floor) {
+		z = max(z, limitOf("suspect_z"))
+	}
+	return z
+}
+
+// fleetZ is z without the floor.
+func (p *pairPlan) fleetZ(l *look) float64 {
 	c := l.class
 	if math.IsNaN(l.value) || math.IsNaN(c.median) || c.sigma == 0 {
 		return 0
@@ -415,9 +428,6 @@ func (p *pairPlan) z(l *look) float64 {
 		if z = 0; c.judged && l.value >= limitOf(string(kind)+"_factor")*c.median && excess >= limitOf(string(kind)+"_excess") {
 			z = excess / c.sigma
 		}
-	}
-	if c.floor > 0 && c.note == "" && (!kind.Lower() && l.value < c.floor || kind.Lower() && l.value > c.floor) {
-		z = max(z, limitOf("floor_z"))
 	}
 	return z
 }

@@ -88,6 +88,9 @@ func (p *pairPlan) weighSymptom(q *inquiry, s symptom, r rule) (f finding) {
 	if q.about != aboutNode {
 		node = anyone
 	}
+	if q.about == aboutPair && s&(slow|flaky) != 0 { // values need as many looks as those of a node
+		r.yes, r.most = max(r.yes, int(limitOf("looks"))), max(r.most, int(limitOf("looks_most")))
+	}
 	switch s {
 	case lossy:
 		f = p.weighLoss(q, r)
@@ -240,8 +243,12 @@ func (p *pairPlan) weighValues(q *inquiry, s symptom, r rule) (f finding) {
 	if deviation > 1.5*p.relativeSigma(q, s) {
 		own = max(own, deviation*deviation*n)
 	}
+	low := p.belowFloor(q, s)
 	steady := own == 0 || mean >= limitOf("own_z")*math.Sqrt(own)/n
 	switch {
+	case f.looks >= r.yes && low >= limitOf("floor_z"):
+		f.answer, f.z, f.bad = yes, low, f.looks
+	case low > 0 && f.looks < r.most:
 	case sum/n < cut || mean < share:
 		f.answer = no
 	case f.looks >= r.yes && f.z >= limitOf("sure_z") && 4*weak <= f.looks && steady:
@@ -250,6 +257,22 @@ func (p *pairPlan) weighValues(q *inquiry, s symptom, r rule) (f finding) {
 		f.answer = no
 	}
 	return f
+}
+
+// belowFloor returns by how many standard errors the mean of the looks is below the floor of the
+// site, 0 if it is not, or if the whole fleet is.
+func (p *pairPlan) belowFloor(q *inquiry, s symptom) float64 {
+	value, floor, sigma, n := 0.0, 0.0, 0.0, 0.0
+	for _, k := range q.looks {
+		l := &p.looks[k]
+		if l.fault == FaultNone && !math.IsNaN(l.value) && l.class.floor > 0 && l.class.note == "" {
+			value, floor, sigma, n = value+l.value, floor+l.class.floor, sigma+max(l.class.sigma, limitOf("sigma_floor")*l.class.floor), n+1
+		}
+	}
+	if s != slow || n == 0 || value >= floor {
+		return 0
+	}
+	return (floor - value) / sigma * math.Sqrt(n)
 }
 
 // distance returns how far a look is below its class: in sigma, as a share of the median, and the
@@ -266,10 +289,18 @@ func (p *pairPlan) distance(l *look, s symptom) (z, relative, sigma float64) {
 		return p.lowZ(l), 1 - l.low/c.low, 0
 	}
 	expect := c.median
-	if c.floor > 0 && c.note == "" && l.value < c.floor {
-		return p.z(l), max(1-l.value/c.floor, limitOf("slow_share")), 0
+	if !c.judged {
+		return 0, 0, 0 // only the floor counts
 	}
-	return p.z(l), 1 - l.value/expect, l.spread / math.Sqrt(max(float64(l.repeats), 1)) / expect
+	return p.fleetZ(l), 1 - l.value/expect, l.spread / math.Sqrt(max(float64(l.repeats), 1)) / expect
+}
+
+// floorOf returns the floor of the site for a look, 0 without one.
+func (p *pairPlan) floorOf(l *look) float64 {
+	if l.class.note != "" || p.tests[l.test].task.Kind.Lower() {
+		return 0
+	}
+	return l.class.floor
 }
 
 // relativeSigma returns the noise of the class of an inquiry's looks as a share.
@@ -302,7 +333,7 @@ func (p *pairPlan) addValues(q *inquiry, s symptom, f *finding) {
 		if s == flaky {
 			value, expect = value+l.low, expect+l.class.low
 		} else {
-			value, expect = value+l.value, expect+l.class.median
+			value, expect = value+l.value, expect+max(l.class.median, p.floorOf(l))
 		}
 		if !math.IsNaN(l.mid) && !math.IsNaN(l.class.mid) {
 			mids += 1 - l.mid/l.class.mid

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -149,7 +150,7 @@ func (p *pairPlan) Suspects() []Suspect {
 	all = append(all, p.nodeSuspects()...)
 	for _, q := range p.asked {
 		switch {
-		case q.about == aboutPair && q.state == accused && !p.leavesAccused(q):
+		case q.about == aboutPair && q.state == accused && !p.leavesAccused(q) && !p.blamed[q.node] && !p.blamed[q.other] && !(q.node > q.other && p.reverse(q)):
 			all = append(all, p.pairSuspect(q))
 		case q.about == aboutLeaves && q.state == accused:
 			all = append(all, p.leavesSuspect(q))
@@ -173,6 +174,12 @@ func sortSuspects(all []Suspect) {
 		}
 		return cmp.Or(doubt, cmp.Compare(b.Confidence, a.Confidence), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Plane, b.Plane))
 	})
+}
+
+// reverse reports whether the other direction of a pair is faulty, too.
+func (p *pairPlan) reverse(q *inquiry) bool {
+	back := p.byKey[inquiryKey{about: aboutPair, test: q.test, node: q.other, other: q.node}]
+	return back != nil && back.state == accused
 }
 
 // leavesAccused reports whether the path between two leaves explains a faulty pair.
@@ -225,7 +232,7 @@ func (p *pairPlan) nodeSuspects() (all []Suspect) {
 // planesWith returns how many planes of a test's kind a node has.
 func (p *pairPlan) planesWith(node int32, test int) (n int) {
 	for t := range p.tests {
-		if p.tests[t].task.Kind == p.tests[test].task.Kind && p.tests[t].task.Op == p.tests[test].task.Op && p.takes(t, node) {
+		if p.tests[t].task.Kind == p.tests[test].task.Kind && p.tests[t].task.Op == p.tests[test].task.Op && (p.tests[t].takes == nil || p.tests[t].takes[node]) {
 			n++
 		}
 	}
@@ -389,10 +396,8 @@ func number(v float64) string {
 		return "0"
 	case a < 0.001:
 		return fmt.Sprintf("%.1g", v)
-	case a < 10:
-		return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3f", v), "0"), ".")
-	case a < 100:
-		return fmt.Sprintf("%.1f", v)
+	case a < 1000:
+		return strconv.FormatFloat(v, 'g', 3, 64)
 	}
 	return fmt.Sprintf("%.0f", v)
 }
@@ -416,7 +421,7 @@ func (p *pairPlan) pairSuspect(q *inquiry) Suspect {
 	}
 	if p.tests[q.test].directed {
 		s.Way = sends.String()
-		if back := p.byKey[inquiryKey{about: aboutPair, test: q.test, node: l.to, other: l.from}]; back != nil && back.state == accused {
+		if p.reverse(q) {
 			s.Way = ""
 		}
 	}
@@ -438,8 +443,8 @@ func (p *pairPlan) pairSuspect(q *inquiry) Suspect {
 }
 
 func (p *pairPlan) leavesSuspect(q *inquiry) Suspect {
-	l, task := &p.looks[q.base], p.tests[q.test].task
-	leaves := []string{p.f.nodes[l.from].Leaf, p.f.nodes[l.to].Leaf}
+	task := p.tests[q.test].task
+	leaves := []string{p.f.nodes[p.members[q.node][0]].Leaf, p.f.nodes[p.members[q.other][0]].Leaf}
 	s := Suspect{
 		Leaves: leaves, Plane: task.Plane, Stage: p.f.stage, Kind: task.Kind, Code: codeOf(task.Kind, q.found.symptom, q.found.fault),
 		Looks: q.found.looks, Partners: p.f.names(q.tried), Confidence: 0.95 * q.found.confidence(p.inquiries(q.test)),

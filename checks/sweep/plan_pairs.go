@@ -44,6 +44,7 @@ type pairPlan struct {
 	asked   []*inquiry
 	byKey   map[inquiryKey]*inquiry
 	given   []Suspect // facts that need no test
+	blamed  []bool    // by node: accused in a test
 }
 
 // series is a test that pairs run: the template of a task.
@@ -93,7 +94,7 @@ func newPairPlan(f *fleet, o PlanOptions, tests []series) *pairPlan {
 		f: f, o: o, tests: tests, sent: map[int]request{}, byNode: make([][]int32, len(f.nodes)), order: f.shuffled(),
 		models: make([]int32, len(f.nodes)), leaves: make([]int32, len(f.nodes)), members: map[int32][]int32{},
 		classes: map[classKey]*class{}, byKey: map[inquiryKey]*inquiry{},
-		loss: make([]float64, len(tests)), wide: make([]string, len(tests)),
+		blamed: make([]bool, len(f.nodes)), loss: make([]float64, len(tests)), wide: make([]string, len(tests)),
 	}
 	models, leaves := map[string]int32{}, map[string]int32{}
 	for i, n := range f.nodes {
@@ -753,7 +754,7 @@ func (p *pairPlan) openPairs() bool {
 		for _, k := range p.byNode[q.node] {
 			l := &p.looks[k]
 			s := p.symptoms(l) &^ unable
-			if int(l.test) != q.test || !l.base || s == 0 || !p.settled(l) || p.explained(l) || !p.takes(q.test, l.from) || !p.takes(q.test, l.to) {
+			if int(l.test) != q.test || !l.base || s == 0 || !p.settled(l) || p.explained(l) || p.blamed[l.from] || p.blamed[l.to] || !p.takes(q.test, l.from) || !p.takes(q.test, l.to) {
 				continue
 			}
 			from, to := l.from, l.to
@@ -823,15 +824,19 @@ func (p *pairPlan) decide(q *inquiry) {
 	if q.about == aboutNode && p.decideByFamily(q) {
 		return
 	}
-	if q.about != aboutLeaves && p.explained(&p.looks[q.base]) && q.about == aboutPair {
+	if q.about == aboutPair && (p.blamed[q.node] || p.blamed[q.other] || p.explained(&p.looks[q.base])) {
 		q.state = explained
 		return
 	}
 	f := p.weigh(q)
 	if f.answer == yes {
 		q.state, q.found = accused, f
-		if q.about == aboutPair {
+		switch q.about {
+		case aboutNode:
+			p.blamed[q.node] = true
+		case aboutPair:
 			p.openLeaves(q)
+		case aboutLeaves:
 		}
 		return
 	}
