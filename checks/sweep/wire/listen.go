@@ -199,11 +199,11 @@ func (l *Listener) greet(raw net.Conn) {
 		return
 	}
 	a := arrival{conn: c}
-	if why != "" {
+	switch {
+	case why != "":
 		_ = raw.Close()
 		a = arrival{err: &RefusedError{m.Hello, why}}
-	}
-	if !cut() || raw.SetDeadline(time.Time{}) != nil {
+	case !cut() || raw.SetDeadline(time.Time{}) != nil:
 		_ = raw.Close()
 		return
 	}
