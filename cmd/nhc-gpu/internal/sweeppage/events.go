@@ -19,7 +19,7 @@ const Context = "sweep"
 const Check = "sweep"
 
 // Events returns an event for each node that has a suspicion, in natural order. A node that is suspect
-// alone fails. Where there is doubt, and where two nodes are slow only with each other, the nodes have a
+// alone fails; one on which a test cannot run is unknown. Where there is doubt, and where two nodes are slow only with each other, the nodes have a
 // warning: the fault can be between them. Two leaf switches belong to no node.
 //
 // The mode is observe: a sweep only reports. The caller sets Mode and Slurm of nodes that it drains.
@@ -63,7 +63,10 @@ func newEvent(r *sweep.Report, node string) *event.Event {
 
 func resultOf(r *sweep.Report, s *sweep.Suspect) event.Result {
 	f := checks.Finding{Code: s.Code, Severity: checks.Fail}
-	if s.Doubt || s.Peer != "" {
+	switch {
+	case strings.HasSuffix(s.Code, ".unable"):
+		f.Severity = checks.Unknown
+	case s.Doubt || s.Peer != "":
 		f.Severity = checks.Warn
 	}
 	x := event.Result{

@@ -17,8 +17,8 @@ var css string
 
 // Limits of the page. The JSON report has all.
 const (
-	mostCards = 200
-	mostRows  = 200
+	mostCards = 24
+	mostRows  = 500
 	mostHists = 32 // of a stage
 )
 
@@ -53,7 +53,7 @@ func head(w *page.Writer, r *sweep.Report) {
 	w.Print(`<ul class="sum"><li class="%s"><b>%s</b> %s</li><li><b>%s</b> tested</li><li><b>%s</b> not tested</li><li><b>%s</b> tests</li>`, class,
 		thousands(len(r.Suspects)), plural(len(r.Suspects), "suspect"), thousands(len(nodesIn(r, tested, suspect))), thousands(len(nodesIn(r, untested...))), thousands(tests))
 	if r.Interrupted != "" {
-		w.Print(`<li class="w">interrupted</li>`)
+		w.Print(`<li class="w">interrupted: %s</li>`, r.Interrupted)
 	}
 	w.Print("</ul>\n")
 	if list := notes(r); len(list) > 0 {
@@ -83,12 +83,18 @@ func cards(w *page.Writer, list []sweep.Suspect) {
 		card(w, &list[i])
 	}
 	w.Print("</div>\n")
-	if more := len(list) - mostCards; more > 0 {
-		names := []string{}
-		for i := range list[mostCards:] {
-			names = append(names, list[mostCards+i].Node)
-		}
-		w.Print("<p>%s more suspects are in the JSON report: %s</p>\n", thousands(more), few(names, 2000))
+	if len(list) <= mostCards {
+		return
+	}
+	w.Print("<h3>%s more</h3>\n<table class=\"found\"><thead><tr><th>suspect</th><th>certain</th><th>code</th><th>number</th><th>finding</th></tr></thead><tbody>\n", thousands(len(list)-mostCards))
+	shown := min(len(list), mostCards+mostRows)
+	for i := mostCards; i < shown; i++ {
+		s := &list[i]
+		w.Print("<tr><th>%s</th><td>%s</td><td>%s</td><td>%s</td><td>%s</td></tr>\n", nameOf(s), certainty(s.Confidence), s.Code, measured(s), s.Text)
+	}
+	w.Print("</tbody></table>\n")
+	if more := len(list) - shown; more > 0 {
+		w.Print("<p>%s more are in the JSON report.</p>\n", thousands(more))
 	}
 }
 
@@ -223,7 +229,7 @@ func (c *cluster) maps(w *page.Writer) {
 		if len(c.nodes) > maxCells {
 			_, each := bins(len(c.nodes))
 			w.Print("<p>Each cell is a node, its usual test%s. Framed nodes are suspect. Each row begins with the named node.</p>\n", ofWorst(planes, s.stage))
-			c.wall(w, s, "")
+			c.wall(w, s, "", true)
 			w.Print("<p>Pairs: rows send, columns receive. A row is a group of %s; its cells show the worst pair.</p>\n", counted(each, "node"))
 		} else {
 			w.Print("<p>Pairs: rows send, columns receive%s.</p>\n", ofWorst(planes, s.stage))
@@ -236,7 +242,7 @@ func (c *cluster) maps(w *page.Writer) {
 		for _, plane := range planes {
 			w.Print("<figure><figcaption><b>%s</b> %s</figcaption>", plane, c.planeWords(s, plane))
 			if len(c.nodes) > maxCells {
-				c.wall(w, s, plane)
+				c.wall(w, s, plane, false)
 			} else {
 				c.matrix(w, s, plane, false)
 			}

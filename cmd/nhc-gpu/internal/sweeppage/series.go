@@ -213,31 +213,41 @@ func (s *series) grid(size int, group func(int) int, only string) [][]cell {
 	return g
 }
 
-// byNode returns the result of each node: the lower of the medians of what it sends and receives. So one
-// slow direction shows, and a slow partner does not.
+// byNode returns the result of each node: the lowest of the medians of what it sends and receives on each
+// plane, of an even number the upper one. So one slow direction of one plane shows, and one slow partner of
+// two does not. only is a plane, or "" for all.
 func (s *series) byNode(nodes int, only string) []cell {
-	ratios := make([][2][]float64, nodes)
+	type end struct {
+		node, way int
+		plane     string
+	}
 	list := make([]cell, nodes)
+	ratios := map[end][]float64{}
 	for _, k := range s.order {
 		p := s.pairs[k]
 		if only != "" && k.plane != only {
 			continue
 		}
 		for way, node := range []int{k.from, k.to} {
-			list[node].tests++
-			ratios[node][way] = append(ratios[node][way], p.ratio)
-			if p.fault != "" {
+			if s.kind == sweep.KindNCCL { // both nodes send and receive
+				way = 0
+			}
+			if list[node].tests++; p.fault != "" {
 				list[node].text = p.text
 			}
+			e := end{node, way, k.plane}
+			ratios[e] = append(ratios[e], p.ratio)
 		}
 	}
 	for i := range list {
 		list[i].ratio = math.Inf(1)
-		for _, r := range ratios[i] {
-			if len(r) > 0 {
-				list[i].ratio = min(list[i].ratio, median(r))
-			}
-		}
+	}
+	for e, r := range ratios {
+		slices.Sort(r)
+		x := &list[e.node]
+		x.ratio = min(x.ratio, r[len(r)/2])
+	}
+	for i := range list {
 		if list[i].tests > 0 && list[i].ratio == 0 {
 			list[i].fault = sweep.FaultError
 		}

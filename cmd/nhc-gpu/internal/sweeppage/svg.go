@@ -134,8 +134,8 @@ func bins(nodes int) (groups, each int) {
 	return (nodes + each - 1) / each, each
 }
 
-// matrix draws the pairs of a series: rows send, columns receive. Each cell has a title if titles is
-// set, else only those that are worse than usual.
+// matrix draws the pairs of a series: rows send, columns receive. A large one has titles of its slow cells
+// only.
 func (c *cluster) matrix(w *page.Writer, s *series, only string, labels bool) {
 	size, each := bins(len(c.nodes))
 	grid := s.grid(size, func(i int) int { return i / each }, only)
@@ -164,7 +164,7 @@ func (c *cluster) matrix(w *page.Writer, s *series, only string, labels bool) {
 		for to := range size {
 			x := &grid[from][to]
 			title := ""
-			if class := x.shade(); x.tests > 0 && (labels && each == 1 || class != "h0" && class != "h1") {
+			if class := x.shade(); x.tests > 0 && (labels && size <= 32 || class != "h0" && class != "h1") {
 				title = name(from) + " to " + name(to) + ": "
 				if x.tests > 1 {
 					title += "worst of " + counted(x.tests, "test") + " "
@@ -207,7 +207,7 @@ func (c *cluster) axis(w *page.Writer, size, each int) {
 }
 
 // wall draws one cell for each node, in rows of neighbours.
-func (c *cluster) wall(w *page.Writer, s *series, only string) {
+func (c *cluster) wall(w *page.Writer, s *series, only string, labels bool) {
 	columns := 20
 	for _, more := range []int{25, 40, 50, 100} {
 		if len(c.nodes) > columns*columns/2 {
@@ -219,12 +219,15 @@ func (c *cluster) wall(w *page.Writer, s *series, only string) {
 	for _, n := range c.nodes {
 		longest = max(longest, len(n.Name))
 	}
-	const font = 1.1
+	font := max(0.7, min(1.3, float64(columns)/75))
 	step := max(1, int(math.Ceil(float64(rows)/25)))
-	left := math.Ceil(float64(longest)*font*0.62 + 1)
+	left := 0.5
+	if labels {
+		left = math.Ceil(float64(longest)*font*0.62 + 1)
+	}
 	w.Print(`<svg class="map" role="img" aria-label="nodes" viewBox="%.1f -.5 %.1f %d" style="max-width:%.0fpx">`, -left, left+float64(columns), rows+1, min(1160, (left+float64(columns))*18))
 	list := s.byNode(len(c.nodes), only)
-	for y := 0; y < rows; y += step {
+	for y := 0; y < rows && labels; y += step {
 		w.Print(`<text class="label" x="-.5" y="%.1f" font-size="%.1f" text-anchor="end">%s</text>`, float64(y)+0.9, font, c.nodes[y*columns].Name)
 	}
 	draw := &canvas{w: w, gap: 0}

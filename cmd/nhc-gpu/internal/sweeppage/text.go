@@ -92,8 +92,9 @@ func (s *screen) suspects(list []sweep.Suspect) {
 		return
 	}
 	s.title("SUSPECTS, the most certain first")
+	advised := map[string]int{}
 	for i := range min(len(list), mostSuspects) {
-		s.suspect(i+1, &list[i])
+		s.suspect(i+1, &list[i], advised)
 	}
 	if len(list) <= mostSuspects {
 		return
@@ -102,8 +103,9 @@ func (s *screen) suspects(list []sweep.Suspect) {
 	s.byCode(list[mostSuspects:])
 }
 
-// suspect prints one suspect: what, how much, the code with the finding, what to do.
-func (s *screen) suspect(i int, x *sweep.Suspect) {
+// suspect prints one suspect: what, how much, the code with the finding, what to do. advised has the
+// number of the suspect that has the same advice.
+func (s *screen) suspect(i int, x *sweep.Suspect, advised map[string]int) {
 	const indent = "      "
 	s.line("")
 	s.fold(fmt.Sprintf("%4d  ", i), nameOf(x))
@@ -112,7 +114,13 @@ func (s *screen) suspect(i int, x *sweep.Suspect) {
 	}
 	s.fold(indent, evidence(x, s.width))
 	s.fold(indent, x.Code+": "+x.Text)
-	if do := cmp.Or(x.Do, checks.WhatToDo(x.Code)); do != "" {
+	do := cmp.Or(x.Do, checks.WhatToDo(x.Code))
+	switch same := advised[do]; {
+	case do == "":
+	case same > 0:
+		s.line("%s-> as for %d", indent, same)
+	default:
+		advised[do] = i
 		s.fold(indent+"-> ", do)
 	}
 }
@@ -250,7 +258,7 @@ func (s *screen) stages(r *sweep.Report) {
 	if len(r.Stages) == 0 {
 		return
 	}
-	s.title("STAGES")
+	s.title("STAGES, with the medians of healthy tests")
 	for i := range r.Stages {
 		g := &r.Stages[i]
 		if g.Skipped != "" {
@@ -266,7 +274,7 @@ func (s *screen) stages(r *sweep.Report) {
 		}
 		s.fold(fmt.Sprintf("  %-7s ", g.Stage), text)
 		for _, line := range fleetLines(g.Fleet) {
-			s.fold(fmt.Sprintf("          %-13s ", line[0]), line[1])
+			s.fold(fmt.Sprintf("    %-11s ", line[0]), line[1])
 		}
 	}
 }
@@ -295,6 +303,9 @@ func fleetLines(fleet []sweep.Distribution) (lines [][2]string) {
 	groups := map[key][]*sweep.Distribution{}
 	for i := range fleet {
 		d := &fleet[i]
+		if d.Count == 0 { // a note alone
+			continue
+		}
 		k := key{d.Kind, d.Op, d.Model, d.Far}
 		if groups[k] == nil {
 			order = append(order, k)
@@ -306,7 +317,7 @@ func fleetLines(fleet []sweep.Distribution) (lines [][2]string) {
 		name := kindWord(k.kind, k.op)
 		if len(list) <= mostPlanes {
 			for i, d := range list {
-				text := fmt.Sprintf("%s %s median, spread %s, floor %s, %s", number(d.Median), d.Unit, spread(d), number(d.Floor), counted(d.Count, "value"))
+				text := fmt.Sprintf("%s %s, spread %s, floor %s %s, %s", number(d.Median), d.Unit, spread(d), number(d.Floor), d.Unit, counted(d.Count, "value"))
 				if where := place(d); where != "" {
 					text = where + ": " + text
 				}
@@ -327,7 +338,7 @@ func fleetLines(fleet []sweep.Distribution) (lines [][2]string) {
 				high = d
 			}
 		}
-		text := fmt.Sprintf("%s: medians from %s %s (%s) to %s %s (%s), %s", counted(len(list), planeWord(low.Stage)), number(low.Median), low.Unit, low.Plane, number(high.Median), high.Unit, high.Plane, counted(count, "value"))
+		text := fmt.Sprintf("%s: %s %s (%s) to %s %s (%s), %s", counted(len(list), planeWord(low.Stage)), number(low.Median), low.Unit, low.Plane, number(high.Median), high.Unit, high.Plane, counted(count, "value"))
 		if where := place(&sweep.Distribution{Model: k.model, Far: k.far}); where != "" {
 			text = where + ": " + text
 		}

@@ -106,6 +106,9 @@ func nameOf(s *sweep.Suspect) string {
 	if s.Plane != "" {
 		parts = append(parts, planeWord(s.Stage)+" "+s.Plane)
 	}
+	if len(s.Ops) > 0 {
+		parts = append(parts, strings.Join(s.Ops, " and "))
+	}
 	switch s.Way {
 	case "":
 	case "sends", "receives":
@@ -240,6 +243,11 @@ func wasDrained(n *sweep.NodeReport) bool { return n.Held != "" || n.After != ""
 func notes(r *sweep.Report) (list []string) {
 	beside, unable, order := 0, map[string]int{}, []string(nil)
 	for i := range r.Stages {
+		for _, d := range r.Stages[i].Fleet {
+			if d.Note != "" {
+				list = append(list, strings.TrimSpace(fmt.Sprintf("%s %s %s", d.Stage, kindWord(d.Kind, d.Op), place(&d)))+": "+d.Note)
+			}
+		}
 		for j := range r.Stages[i].Results {
 			t := &r.Stages[i].Results[j]
 			if t.Beside {
@@ -267,8 +275,8 @@ func notes(r *sweep.Report) (list []string) {
 	for _, at := range r.Continued {
 		list = append(list, "It was continued at "+moment(at)+" UTC.")
 	}
-	if r.Interrupted != "" {
-		list = append(list, "It was interrupted: "+r.Interrupted+". Nodes without a finding are not proven healthy.", "Continue it: nhc-gpu sweep --continue "+r.ID)
+	if r.Interrupted != "" && len(nodesIn(r, tested, suspect)) > 0 {
+		list = append(list, "The sweep was interrupted: nodes without a finding are not proven healthy.", "To continue it: nhc-gpu sweep --continue "+r.ID)
 	}
 	return list
 }
