@@ -236,6 +236,12 @@ func (c *Cluster) Log(daemon string) string {
 	return string(data)
 }
 
+// Output returns what a daemon has printed.
+func (c *Cluster) Output(daemon string) string {
+	data, _ := os.ReadFile(filepath.Join(c.Dir, "log", daemon+".out"))
+	return string(data)
+}
+
 // WaitFor repeats ask until ok is true; after the limit it fails the test with the last answer.
 func (c *Cluster) WaitFor(limit time.Duration, what string, ask func() (got string, ok bool)) {
 	c.t.Helper()

@@ -69,17 +69,29 @@ var programEnv = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8"
 
 // Command returns a program that will run inside the bubble.
 func (c *Cluster) Command(ctx context.Context, argv ...string) *exec.Cmd {
-	return c.Foreign(ctx, append([]string{"--root", "--wd", "--"}, argv...)...)
+	return c.CommandIn(ctx, c.Network(), argv...)
+}
+
+// CommandIn returns a program that will run inside the bubble, but in another network namespace.
+func (c *Cluster) CommandIn(ctx context.Context, network string, argv ...string) *exec.Cmd {
+	return c.enter(ctx, network, append([]string{"--root", "--wd", "--"}, argv...)...)
 }
 
 // Foreign returns a program of this machine, whose Slurm may be another one than the cluster's: it
 // has the bubble's namespaces, and this machine's files.
 func (c *Cluster) Foreign(ctx context.Context, argv ...string) *exec.Cmd {
-	args := append([]string{"--target", c.pid, "--mount", "--uts", "--ipc", "--net", "--pid"}, argv...)
+	return c.enter(ctx, c.Network(), argv...)
+}
+
+func (c *Cluster) enter(ctx context.Context, network string, argv ...string) *exec.Cmd {
+	args := append([]string{"--target", c.pid, "--mount", "--uts", "--ipc", "--pid", "--net=" + network}, argv...)
 	cmd := exec.CommandContext(ctx, "nsenter", args...)
 	cmd.Env = programEnv
 	return cmd
 }
+
+// Network returns the path on the host of the bubble's network namespace.
+func (c *Cluster) Network() string { return filepath.Join("/proc", c.pid, "ns/net") }
 
 // Inside returns the path on the host of a file inside the bubble.
 func (c *Cluster) Inside(path string) string { return filepath.Join("/proc", c.pid, "root", path) }
@@ -97,6 +109,7 @@ func (c *Cluster) Daemon(name string, argv ...string) *Process {
 	return c.Background(name, c.Command(context.Background(), argv...))
 }
 
+// Background starts a command that runs until the bubble ends. Its output goes to log/NAME.out.
 func (c *Cluster) Background(name string, cmd *exec.Cmd) *Process {
 	c.t.Helper()
 	log, err := os.OpenFile(filepath.Join(c.Dir, "log", name+".out"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
