@@ -2,6 +2,7 @@
 package sweep
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -211,7 +212,7 @@ func (f *flags) run(cmd *cobra.Command, version string) (exit int, err error) {
 	var acts []*event.Event
 	o.Act = func(ctx context.Context, r *sweep.Report) {
 		if file != nil {
-			r.EAS = file.judge(r)
+			r.EAS = file.Results(r.Stages)
 		}
 		if old != nil {
 			r.Comparison = sweep.Compare(old, r)
@@ -279,7 +280,7 @@ func (f *flags) recall(cmd *cobra.Command, state string) (words []string, err er
 }
 
 // options returns the sweep that the options describe, and the EAS file if there is one.
-func (f *flags) options(version string, root bool) (o launch.Options, file *eas, err error) {
+func (f *flags) options(version string, root bool) (o launch.Options, file *sweep.EAS, err error) {
 	settings := slurm.SettingsFrom(os.Getenv)
 	o = launch.Options{
 		Version: version, Root: root, Settings: settings, Partition: f.partition, NodeState: f.state, Reservation: f.reservation,
@@ -312,16 +313,13 @@ func (f *flags) options(version string, root bool) (o launch.Options, file *eas,
 		if err != nil {
 			return o, nil, fmt.Errorf("--eas: %w", err)
 		}
-		e, err := parseEAS(data)
-		if err != nil {
+		if file, err = sweep.ParseEAS(data); err != nil {
 			return o, nil, fmt.Errorf("--eas %s: %w", f.eas, err)
 		}
-		for _, n := range e.notes {
-			logLine("%s: %s", f.eas, n)
+		if action := file.Sanity.FailAction; action != "" {
+			logLine("%s: fail_action %q is not carried out: --drain drains the suspects", f.eas, action)
 		}
-		if file = &e; e.limit > 0 {
-			o.Time = e.limit
-		}
+		o.Time = cmp.Or(file.Sanity.Timeout, o.Time)
 	}
 	if err := f.conflicts(&o, file != nil); err != nil {
 		return o, nil, err
@@ -357,7 +355,7 @@ func (f *flags) conflicts(o *launch.Options, isEAS bool) error {
 	return nil
 }
 
-func (f *flags) chosenStages(file *eas) (list []sweep.Stage, err error) {
+func (f *flags) chosenStages(file *sweep.EAS) (list []sweep.Stage, err error) {
 	for _, name := range slices.Concat(f.stages, f.skip) {
 		if !slices.Contains(sweep.Stages, sweep.Stage(name)) {
 			return nil, fmt.Errorf("there is no stage %q%s; the stages are %s", name, spell.DidYouMean(name, strings.Split(stageNames(), ",")), stageNames())
@@ -367,7 +365,7 @@ func (f *flags) chosenStages(file *eas) (list []sweep.Stage, err error) {
 		wanted := len(f.stages) == 0 || slices.Contains(f.stages, string(s))
 		switch {
 		case file != nil:
-			wanted = slices.Contains(file.stages(), s)
+			wanted = slices.Contains(file.Stages(), s)
 		case len(f.checks) > 0 && len(f.stages) == 0:
 			wanted = s == sweep.StageNode
 		}
@@ -382,7 +380,7 @@ func (f *flags) chosenStages(file *eas) (list []sweep.Stage, err error) {
 }
 
 // planner returns what makes the plans.
-func (f *flags) planner(file *eas) launch.Planner {
+func (f *flags) planner(file *sweep.EAS) launch.Planner {
 	return func(stage sweep.Stage, nodes []sweep.Node, seed uint64, first int) (sweep.Plan, error) {
 		o := sweep.PlanOptions{Seed: seed, FirstID: first, Repeats: f.repeats, Flows: f.flows, Batch: f.batch, NoP2P: f.noP2P, Lines: f.checks}
 		switch stage {
@@ -392,7 +390,7 @@ func (f *flags) planner(file *eas) launch.Planner {
 			o.Planes = f.rails
 		}
 		if file != nil {
-			file.apply(stage, &o)
+			o = file.Options(stage, o)
 		}
 		if stage == sweep.StageNode && len(o.Lines) == 0 {
 			o.Lines = defaultLines
@@ -521,7 +519,7 @@ func (f *flags) printStatus(state string) error {
 			x.State = sweeppage.Interrupted
 		}
 		if s.Unsettled {
-			x.Why = orElse(x.Why, "its maintenance is not undone") + "; run nhc-gpu sweep --repair"
+			x.Why = cmp.Or(x.Why, "its maintenance is not undone") + "; run nhc-gpu sweep --repair"
 		}
 		list = append(list, x)
 	}
@@ -559,7 +557,7 @@ func (f *flags) act(ctx context.Context, r *sweep.Report) []*event.Event {
 	session, _, err := report.Open(&options.Options{}, report.Options{})
 	if err != nil {
 		logLine("no suspect is drained: %v", err)
-		r.Interrupted = orElse(r.Interrupted, "the suspects could not be drained: "+err.Error())
+		r.Interrupted = cmp.Or(r.Interrupted, "the suspects could not be drained: "+err.Error())
 		return list
 	}
 	defer session.Close()
@@ -597,7 +595,7 @@ func exitOf(r *sweep.Report) int {
 		return exitPartly
 	case slices.ContainsFunc(r.Nodes, func(n sweep.NodeReport) bool { return n.State != "tested" }):
 		return exitPartly
-	case slices.ContainsFunc(r.EAS, func(e sweep.EASResult) bool { return e.Result != succeeded }):
+	case slices.ContainsFunc(r.EAS, func(e sweep.EASResult) bool { return e.Result == sweep.EASFailed }):
 		return exitPartly
 	}
 	return 0

@@ -1,6 +1,8 @@
 package sweep
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -13,101 +15,30 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep/launch"
 )
 
-// example is the file of EAS's documentation.
-const example = `{
-"aimaster": {
-"runtime_check": {
-"fail_action": "retain",
-"micro_benchmarks": "c4d"
-},
-"sanity_check": {
-"fail_action": "retain",
-"micro_benchmarks": "gemm_flops,all_reduce_1,all_reduce_2,kernel_launch,all_reduce,all_to_all_2,all_gather_2,all_gather,multi_all_reduce_2,multi_all_reduce,pytorch_gloo_2,network_connectivity,comp_comm_overlap",
-"timeout": 100
-}
-}
-}`
-
+// An EAS file chooses the stages, what they test, and the time limit.
 func TestEAS(t *testing.T) {
 	t.Parallel()
-	e, err := parseEAS([]byte(example))
+	path := filepath.Join(t.TempDir(), "eas.json")
+	text := `{"aimaster": {"sanity_check": {"fail_action": "retain", "micro_benchmarks": "gemm_flops,all_reduce_2", "timeout": 100}}}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o, file, err := parsed(t, "--eas", path).options("1.0", false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(e.items) != 13 || e.limit != 100*time.Minute || e.action != "retain" || len(e.notes) != 2 {
-		t.Errorf("%+v", e)
+	if diff := cmp.Diff([]sweep.Stage{sweep.StageNode, sweep.StagePairs}, o.Stages); diff != "" || o.Time != 100*time.Minute || file == nil {
+		t.Errorf("time %v, stages (-want +got)\n%s", o.Time, diff)
 	}
-	want := []sweep.Stage{sweep.StageNode, sweep.StageReach, sweep.StageTCP, sweep.StagePairs, sweep.StageGroups}
-	if diff := cmp.Diff(want, e.stages()); diff != "" {
-		t.Errorf("stages (-want +got)\n%s", diff)
+	plan, err := o.Plan(sweep.StageNode, []sweep.Node{{Name: "a"}}, 1, 1)
+	if err != nil {
+		t.Fatal(err)
 	}
-	for stage, want := range map[sweep.Stage]sweep.PlanOptions{
-		sweep.StageNode:   {Lines: []string{"check_gpu_gemm", "check_nccl all_reduce", "check_gpu_launch", "check_comp_comm_overlap"}},
-		sweep.StageReach:  {Ends: true},
-		sweep.StageTCP:    {NoStream: true, RingSizes: []int{2}},
-		sweep.StagePairs:  {Ops: []string{"all_reduce", "all_to_all", "all_gather", "multi_all_reduce"}},
-		sweep.StageGroups: {Ops: []string{"all_reduce", "all_gather", "multi_all_reduce"}, GroupSizes: []int{0}},
-	} {
-		var o sweep.PlanOptions
-		e.apply(stage, &o)
-		if diff := cmp.Diff(want, o); diff != "" {
-			t.Errorf("%s (-want +got)\n%s", stage, diff)
-		}
+	if tasks := plan.Next(); len(tasks) != 1 || tasks[0].Op != "check_gpu_gemm" {
+		t.Errorf("%+v", tasks)
 	}
-	if e, err := parseEAS([]byte(`{"sanity_check": {"micro_benchmarks": "GEMM_FLOPS, gemm_flops"}}`)); err != nil || len(e.items) != 1 || e.limit != 0 {
-		t.Errorf("without aimaster: %+v, %v", e, err)
-	}
-	for text, want := range map[string]string{
-		"":   "want an object of JSON",
-		"[]": "want an object of JSON",
-		"{}": "it has no sanity_check",
-		`{"sanity_check": {"micro_benchmarks": " , "}}`:                              "micro_benchmarks of sanity_check is empty",
-		`{"sanity_check": {"micro_benchmarks": "gemm_flop"}}`:                        `there is no check item "gemm_flop"; did you mean gemm_flops`,
-		`{"sanity_check": {"micro_benchmarks": "gemm_flops", "timeout": -1}}`:        "timeout -1: want minutes",
-		`{"sanity_check": {"micro_benchmarks": "gemm_flops", "timeout": "an hour"}}`: "want an object of JSON",
-	} {
-		if _, err := parseEAS([]byte(text)); err == nil || !strings.Contains(err.Error(), strings.SplitN(want, ";", 2)[0]) {
-			t.Errorf("%s: %v, want %s", text, err, want)
-		}
-	}
-}
-
-func TestEASResults(t *testing.T) {
-	t.Parallel()
-	e := eas{items: []string{"gemm_flops", "kernel_launch", "network_connectivity", "pytorch_gloo_2", "all_reduce_2", "all_gather_2", "all_to_all_2", "all_reduce"}}
-	task := func(k sweep.Kind, op string, nodes ...string) sweep.Task {
-		return sweep.Task{Kind: k, Op: op, Nodes: nodes}
-	}
-	now := time.Now()
-	r := &sweep.Report{Interrupted: "SIGTERM", Stages: []sweep.StageReport{
-		{
-			Stage: sweep.StageNode, Ended: now, Results: []sweep.Result{{Task: task(sweep.KindCheck, "check_gpu_gemm", "a")}, {Task: task(sweep.KindCheck, "check_gpu_launch", "a")}},
-			Suspects: []sweep.Suspect{{Node: "a", Ops: []string{"check_gpu_gemm"}, Text: "gpu3 is slow"}},
-		},
-		{Stage: sweep.StageReach, Ended: now, Results: []sweep.Result{{Task: task(sweep.KindEcho, "", "a", "b")}}},
-		{Stage: sweep.StageTCP, Skipped: "it needs two nodes"},
-		{
-			Stage: sweep.StagePairs, Ended: now,
-			Results: []sweep.Result{
-				{Task: task(sweep.KindNCCL, "all_reduce", "a", "b")}, {Task: task(sweep.KindNCCL, "all_gather", "a", "b")},
-				{Task: task(sweep.KindNCCL, "all_to_all", "a", "b"), Fault: sweep.FaultUnable, Text: "no NCCL"},
-			},
-			Suspects: []sweep.Suspect{{Node: "b", Ops: []string{"all_gather"}, Text: "b is slow"}},
-		},
-		{Stage: sweep.StageGroups},
-	}}
-	want := []sweep.EASResult{
-		{Name: "gemm_flops", Result: failed, Text: "gpu3 is slow"},
-		{Name: "kernel_launch", Result: succeeded},
-		{Name: "network_connectivity", Result: succeeded},
-		{Name: "pytorch_gloo_2", Result: failed, Text: "not run: it needs two nodes"},
-		{Name: "all_reduce_2", Result: succeeded},
-		{Name: "all_gather_2", Result: failed, Text: "b is slow"},
-		{Name: "all_to_all_2", Result: failed, Text: "not run: no NCCL"},
-		{Name: "all_reduce", Result: failed, Text: "not finished: SIGTERM"},
-	}
-	if diff := cmp.Diff(want, e.judge(r)); diff != "" {
-		t.Errorf("results (-want +got)\n%s", diff)
+	if _, _, err := parsed(t, "--eas", path, "--stages", "tcp").options("1.0", false); err == nil || !strings.Contains(err.Error(), "--eas excludes --stages") {
+		t.Error(err)
 	}
 }
 
@@ -217,8 +148,8 @@ func TestExitStatus(t *testing.T) {
 		{sweep.Report{Nodes: tested, Suspects: []sweep.Suspect{{}}, Interrupted: "x"}, 1},
 		{sweep.Report{Nodes: tested, Interrupted: "x"}, 3},
 		{sweep.Report{Nodes: slices.Concat(tested, []sweep.NodeReport{{State: "frozen"}})}, 3},
-		{sweep.Report{Nodes: tested, EAS: []sweep.EASResult{{Result: failed}}}, 3},
-		{sweep.Report{Nodes: tested, EAS: []sweep.EASResult{{Result: succeeded}}}, 0},
+		{sweep.Report{Nodes: tested, EAS: []sweep.EASResult{{Result: sweep.EASFailed}}}, 3},
+		{sweep.Report{Nodes: tested, EAS: []sweep.EASResult{{Result: sweep.EASSucceeded}}}, 0},
 	} {
 		if got := exitOf(&tt.r); got != tt.want {
 			t.Errorf("%+v: %d, want %d", tt.r, got, tt.want)
