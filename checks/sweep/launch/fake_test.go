@@ -104,6 +104,11 @@ func fakeCommand(name string, args []string) int {
 		return show("reservations")
 	case name == "salloc":
 		list, _ := option(args, "nodelist")
+		if strings.Contains(list, "02") && has("taken-gpu02") { // by a job, since sinfo was asked
+			_ = os.WriteFile(filepath.Join(fakeDir(), "nodes"), []byte("gpu01|idle|main|(null)|none\ngpu02|mix|main|(null)|none\n"), 0o600)
+			fmt.Fprint(os.Stderr, "salloc: error: Unable to allocate resources: Requested nodes are busy\n")
+			return 1
+		}
 		note("joblist", list)
 		fmt.Fprint(os.Stderr, "salloc: Granted job allocation 7\n")
 	case name == "scancel":

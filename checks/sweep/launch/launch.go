@@ -356,6 +356,15 @@ func (s *sweeper) obtain(ctx context.Context) error {
 		}
 	}
 	job, err := s.m.allocate(ctx, a, wait)
+	for try := 1; try < 3 && s.Idle && err != nil && job == "" && ctx.Err() == nil; try++ {
+		s.Log("%v: looking again for idle nodes", err) // a job was faster
+		s.nodes, s.away = nil, map[string]sweep.NodeReport{}
+		if err := s.choose(ctx); err != nil {
+			return err
+		}
+		a.Nodes = s.nodes
+		job, err = s.m.allocate(ctx, a, wait)
+	}
 	if job != "" {
 		s.job, s.own = job, true
 		s.record.Meta.Job, s.record.Meta.Own = job, true

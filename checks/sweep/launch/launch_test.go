@@ -392,3 +392,23 @@ func TestRamp(t *testing.T) {
 		t.Error("it waits after the end")
 	}
 }
+
+// A job can take an idle node before the sweep does.
+func TestIdleNodeTaken(t *testing.T) {
+	t.Parallel()
+	dir, o := fakeSlurm(t, 2)
+	put(t, dir, "taken-gpu02", "")
+	o.Idle = true
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state1, _ := stateOf(r, "gpu01")
+	state2, why := stateOf(r, "gpu02")
+	if state1 != "tested" || state2 != "excluded" || why != "not idle (mix)" || r.Stages[0].Skipped != "it needs two nodes" {
+		t.Errorf("gpu01 %s, gpu02 %s (%s), %+v", state1, state2, why, r.Stages)
+	}
+	if log := calls(t, dir); !strings.Contains(log, "--immediate=30") {
+		t.Errorf("no --immediate in\n%s", log)
+	}
+}

@@ -148,8 +148,9 @@ func (m *manager) job(ctx context.Context, job string) (slurm.SweepJob, error) {
 	return slurm.ParseSweepJob(out)
 }
 
-// startLimit is how long the nodes of an allocation may take to be ready: prologs run.
-const startLimit = 2 * time.Minute
+// startLimit is how long the nodes of an allocation may take to be ready. With PrologFlags=Alloc a frozen
+// slurmd delays all of them until slurmctld gives it up: SlurmdTimeout is 5 minutes.
+const startLimit = 6 * time.Minute
 
 // allocate waits for nodes. It returns the job with an error, too, if there may be one.
 func (m *manager) allocate(ctx context.Context, a slurm.Allocation, wait time.Duration) (job string, err error) {

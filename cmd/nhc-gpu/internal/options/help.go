@@ -85,10 +85,13 @@ func CommandHelp(cmd *cobra.Command) string {
 	if cmd.HasExample() {
 		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
 	}
-	for i, sub := range cmd.Commands() {
-		if i == 0 {
-			b.WriteString("\nCommands:\n")
+	title := "\nCommands:\n"
+	for _, sub := range cmd.Commands() {
+		if sub.Hidden {
+			continue
 		}
+		b.WriteString(title)
+		title = ""
 		fmt.Fprintf(&b, "  %-12s %s\n", sub.Name(), sub.Short)
 	}
 	if cmd.HasAvailableLocalFlags() {
