@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"os/signal"
 	"os/user"
@@ -431,6 +432,7 @@ func (f *flags) printPlan(ctx context.Context, o launch.Options) error {
 	if err != nil {
 		return err
 	}
+	planes, rails := f.assume(nodes)
 	type stagePlan struct {
 		Stage   sweep.Stage   `json:"stage"`
 		Rounds  int           `json:"rounds"`
@@ -462,7 +464,7 @@ func (f *flags) printPlan(ctx context.Context, o launch.Options) error {
 		}
 		p.About = time.Duration(p.Rounds) * longest
 		if len(tasks) == 0 {
-			p.Rounds, p.About, p.Skipped = 0, 0, "known when the nodes have described themselves"
+			p.Rounds, p.About, p.Skipped = 0, 0, "nothing to test"
 		}
 		total += p.About
 		plans = append(plans, p)
@@ -489,9 +491,32 @@ func (f *flags) printPlan(ctx context.Context, o launch.Options) error {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", p.Stage, p.Rounds, p.Tests, p.About.Round(time.Second))
 	}
 	_ = w.Flush()
+	fmt.Fprintf(&b, "assumed until the nodes describe themselves: the planes %s and the rails %s, 8 GPUs\n", strings.Join(planes, ","), strings.Join(rails, ","))
 	fmt.Fprintf(&b, "about %s in all, without the confirmation of suspects; the job may take %s\nnothing was tested; seed %d\n", total.Round(time.Second), o.Time, o.Seed)
 	_, err = fmt.Fprint(console.Screen, b.String())
 	return err
+}
+
+// assume gives nodes that are only known by name what most nodes have, so that rounds can be counted.
+func (f *flags) assume(nodes []sweep.Node) (planes, rails []string) {
+	planes, rails = f.planes, f.rails
+	if len(planes) == 0 {
+		planes = []string{"eth0"}
+	}
+	if len(rails) == 0 {
+		rails = []string{"mlx5_0:1"}
+	}
+	for i := range nodes {
+		nodes[i].GPUs = 8
+		for j, name := range planes {
+			address := netip.AddrFrom4([4]byte{10, byte(j), byte((i + 1) >> 8), byte(i + 1)})
+			nodes[i].Planes = append(nodes[i].Planes, sweep.Plane{Name: name, Address: netip.PrefixFrom(address, 16), MTU: 1500})
+		}
+		for _, name := range rails {
+			nodes[i].Rails = append(nodes[i].Rails, sweep.Rail{Name: name, Layer: "InfiniBand"})
+		}
+	}
+	return planes, rails
 }
 
 func printJSON(v any) error {

@@ -156,3 +156,20 @@ func TestExitStatus(t *testing.T) {
 		}
 	}
 }
+
+// Each stage has rounds to count before the nodes have described themselves.
+func TestAssumed(t *testing.T) {
+	t.Parallel()
+	f := parsed(t)
+	nodes := []sweep.Node{{Name: "a"}, {Name: "b"}, {Name: "c"}}
+	f.assume(nodes)
+	for _, stage := range sweep.Stages {
+		plan, err := f.planner(nil)(stage, nodes, 1, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(plan.Next()) == 0 {
+			t.Errorf("%s: no task", stage)
+		}
+	}
+}
