@@ -96,8 +96,11 @@ func (c *Cluster) stateInSweep(r *sweep.Report, node string) string {
 	return "not in the report"
 }
 
-// long are the arguments of a sweep that lasts for minutes.
-var long = []string{"--nodes", "gpu[01-04]", "--check", "check_cmd_status -t 300 -r 0 sleep 200"}
+// long are the arguments of a sweep that lasts for minutes. A command of a check has at most 30 s.
+var long = []string{
+	"--nodes", "gpu[01-04]", "--check", "check_cmd_status -t 29 -r 0 sleep 28", "--check", "check_cmd_status -t 29 -r 0 sleep 27",
+	"--check", "check_cmd_status -t 29 -r 0 sleep 26", "--check", "check_cmd_status -t 29 -r 0 sleep 25",
+}
 
 // begin starts a long sweep, and waits for its ranks.
 func (c *Cluster) begin(name string, words ...string) *cluster.Process {
