@@ -43,7 +43,7 @@ func (c *Cluster) sweep(words ...string) (r *sweep.Report, exit int) {
 
 // ranks counts the ranks of sweeps on all nodes.
 func (c *Cluster) ranks() string {
-	return strings.TrimSpace(c.Exec("sh", "-c", `for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline 2>/dev/null; echo; done | grep -c '^[^ ]*nhc-gpu sweep rank' || true`))
+	return strings.TrimSpace(c.Exec("sh", "-c", `for p in /proc/[0-9]*; do cat $p/cmdline 2>/dev/null | tr '\0' ' '; echo; done | grep -c '^[^ ]*nhc-gpu sweep rank' || true`))
 }
 
 // awaitRanks waits until there is a number of ranks.
@@ -127,7 +127,7 @@ func (c *Cluster) signalLauncher(signal string, all bool) {
 	if all {
 		pattern += `\|^srun .*sweep rank`
 	}
-	c.Exec("sh", "-c", `for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline 2>/dev/null | grep -q '`+pattern+`' && kill -`+signal+` ${p#/proc/}; done; true`)
+	c.Exec("sh", "-c", `for p in /proc/[0-9]*; do cat $p/cmdline 2>/dev/null | tr '\0' ' ' | grep -q '`+pattern+`' && kill -`+signal+` ${p#/proc/}; done; true`)
 }
 
 // TestSweep shows the launcher of a sweep on a real Slurm of four nodes.
@@ -222,7 +222,7 @@ func TestSweepMaintenance(t *testing.T) {
 	if out := c.Exec("sinfo", "-h", "-n", "gpu03", "-p", "main", "-o", "%T"); strings.Contains(out, "drain") {
 		t.Errorf("in the maintenance gpu03 is %s", out)
 	}
-	c.Exec("sh", "-c", `for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline 2>/dev/null | grep -q '^/run/bin/nhc-gpu sweep --maintenance' && kill -KILL ${p#/proc/}; done; true`)
+	c.Exec("sh", "-c", `for p in /proc/[0-9]*; do cat $p/cmdline 2>/dev/null | tr '\0' ' ' | grep -q '^/run/bin/nhc-gpu sweep --maintenance' && kill -KILL ${p#/proc/}; done; true`)
 	await(t, p)
 	c.awaitRanks("0")
 	c.Exec(cluster.BinDir+"/nhc-gpu", "sweep", "--repair")
