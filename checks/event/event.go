@@ -25,10 +25,10 @@ type Event struct {
 	Time         time.Time       `json:"time"`             // the end of the run, UTC
 	Run          int64           `json:"run,omitempty"`    // the number of the run in this context, from 1
 	Boot         string          `json:"boot,omitempty"`   // the kernel's boot ID
-	Context      string          `json:"context"`          // healthcheck, prolog, epilog, manual or monitor
+	Context      string          `json:"context"`          // healthcheck, prolog, epilog, manual, monitor or sweep
 	Mode         string          `json:"mode"`             // enforce or observe
 	Part         bool            `json:"part,omitempty"`   // only the checks that an event concerns
-	Job          string          `json:"job,omitempty"`    // of a prolog or an epilog
+	Job          string          `json:"job,omitempty"`    // of a prolog, an epilog or a sweep
 	Config       string          `json:"config,omitempty"` // the file of the lines
 	Verdict      checks.Severity `json:"verdict"`          // the worst severity; skip counts as ok
 	Exit         int             `json:"exit"`             // exit status of the run

@@ -162,6 +162,7 @@ type Suspect struct {
 	Leaves     []string `json:"leaves,omitempty"` // two leaf switches between which all pairs are slow
 	Plane      string   `json:"plane,omitempty"`  // only this plane or rail
 	GPU        *int     `json:"gpu,omitempty"`
+	Ops        []string `json:"ops,omitempty"` // the collectives or checks that show it
 	Way        string   `json:"way,omitempty"` // sends or receives: only this direction; "" both
 	Stage      Stage    `json:"stage"`
 	Kind       Kind     `json:"kind"`
@@ -188,8 +189,9 @@ type Distribution struct {
 	Unit   string  `json:"unit"`
 	Count  int     `json:"count"`
 	Median float64 `json:"median"`
-	Sigma  float64 `json:"sigma"` // 1.4826 times the median absolute deviation
-	Floor  float64 `json:"floor"` // a value beyond it is suspicious
+	Sigma  float64 `json:"sigma"`          // 1.4826 times the median absolute deviation
+	Floor  float64 `json:"floor"`          // a value beyond it is suspicious
+	Note   string  `json:"note,omitempty"` // a fault of the whole fleet, for which no node is accused
 }
 
 // Report is a whole sweep; docs/schema/sweep.json is its schema.
@@ -208,6 +210,7 @@ type Report struct {
 	Stages      []StageReport `json:"stages"`
 	Suspects    []Suspect     `json:"suspects"` // the most certain first
 	EAS         []EASResult   `json:"eas,omitempty"`
+	Comparison  *Comparison   `json:"comparison,omitempty"` // with an earlier sweep
 }
 
 // NodeReport is the part of a node.

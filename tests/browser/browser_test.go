@@ -1,40 +1,25 @@
-// Package browser looks at the page of nhc-gpu report in a real browser.
-package browser
+package browser_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
+	"github.com/nhc-gpu/nhc-gpu/tests/browser"
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
-	"github.com/nhc-gpu/nhc-gpu/tests/need"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 var program string
 
 func TestMain(m *testing.M) { os.Exit(built.Main(m, &program)) }
-
-// browser returns the program of a browser without a screen, and skips the test if there is none.
-func browser(t *testing.T) string {
-	t.Helper()
-	for _, name := range []string{"chromium-headless-shell", "/usr/lib/chromium/chromium-headless-shell", "chromium"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
-	}
-	need.Skip(t, "no chromium-headless-shell: tests/install-deps.sh installs it")
-	return ""
-}
 
 // events writes the events of a fleet: a few runs of each node, one of six with a fault.
 func events(t *testing.T, nodes, runs int) (path string) {
@@ -64,52 +49,12 @@ func events(t *testing.T, nodes, runs int) (path string) {
 	return path
 }
 
-// measure loads the page in a frame, and writes what it measures into its own document.
-const measure = `<!DOCTYPE html><iframe id="f" src="page.html" style="border:0;width:%dpx;height:800px"></iframe>
-<script>onload=()=>{const d=f.contentDocument,e=d.documentElement,c=getComputedStyle(d.body),m=d.querySelector("td.f");
-document.title=JSON.stringify({scroll:e.scrollWidth,width:f.clientWidth,rows:d.querySelectorAll("tr.node").length,color:c.color,background:c.backgroundColor,
-bad:m?getComputedStyle(m).backgroundColor:"",scripts:d.scripts.length,height:e.scrollHeight})}</script>`
-
-type measured struct {
-	Scroll, Width, Rows, Scripts, Height int
-	Color, Background, Bad               string
-}
-
-var title = regexp.MustCompile(`<title>(.*?)</title>`)
-
-// look returns what a browser makes of the page, at a width in pixels.
-func look(t *testing.T, browser, page string, width int, dark bool) (m measured) {
-	t.Helper()
-	frame := filepath.Join(filepath.Dir(page), fmt.Sprintf("frame-%d-%t.html", width, dark))
-	if err := os.WriteFile(frame, fmt.Appendf(nil, measure, width), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	argv := []string{"--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--enable-logging=stderr", "--v=0", "--user-data-dir=" + t.TempDir(), fmt.Sprintf("--window-size=%d,900", width+40)}
-	if dark {
-		argv = append(argv, "--blink-settings=preferredColorScheme=0")
-	}
-	cmd := exec.Command(browser, append(argv, "--dump-dom", "file://"+frame)...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("%v\n%s", err, errs.String())
-	}
-	if strings.Contains(errs.String(), "CONSOLE") {
-		t.Errorf("the console has messages:\n%s", errs.String())
-	}
-	found := title.FindStringSubmatch(out.String())
-	if found == nil || json.Unmarshal([]byte(found[1]), &m) != nil {
-		t.Fatalf("no measures in\n%.500s\n%.500s", out.String(), errs.String())
-	}
-	return m
-}
-
 // The page of a node and of fleets: no message in the console, no sideways scroll in a wide and a narrow
 // window, a row for each node, and colors for a light and a dark screen.
 func TestPage(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	chromium := browser(t)
+	chromium := browser.Find(t)
 	for _, size := range []struct{ nodes, runs, rows int }{{1, 30, 30}, {10, 12, 10}, {5000, 2, 5000}} {
 		t.Run(fmt.Sprintf("%d nodes", size.nodes), func(t *testing.T) {
 			t.Parallel()
@@ -117,8 +62,8 @@ func TestPage(t *testing.T) {
 			if out, err := exec.Command(program, "report", page, events(t, size.nodes, size.runs)).CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
-			light, dark := look(t, chromium, page, 1280, false), look(t, chromium, page, 1280, true)
-			for _, m := range []measured{light, dark, look(t, chromium, page, 420, false)} {
+			light, dark := browser.Look(t, chromium, page, 1280, false), browser.Look(t, chromium, page, 1280, true)
+			for _, m := range []browser.Measured{light, dark, browser.Look(t, chromium, page, 420, false)} {
 				if m.Scroll > m.Width || m.Rows != size.rows || m.Scripts != 0 || m.Height < 500 {
 					t.Errorf("%+v: want %d rows, no script, and no more than %d pixels wide", m, size.rows, m.Width)
 				}

@@ -1,4 +1,5 @@
-// Package schema validates events by docs/schema/event.json.
+// Package schema validates events by docs/schema/event.json, and reports of sweeps by
+// docs/schema/sweep.json.
 package schema
 
 import (
@@ -12,14 +13,20 @@ import (
 )
 
 // File returns the path of the schema of the event.
-var File = sync.OnceValue(func() string {
+func File() string { return schemas() + "/event.json" }
+
+// SweepFile returns the path of the schema of the report of a sweep.
+func SweepFile() string { return schemas() + "/sweep.json" }
+
+// schemas returns the directory of the schemas.
+var schemas = sync.OnceValue(func() string {
 	dir, _ := os.Getwd()
 	for ; dir != "/"; dir = filepath.Dir(dir) {
-		if path := filepath.Join(dir, "docs/schema/event.json"); exists(path) {
+		if path := filepath.Join(dir, "docs/schema"); exists(path) {
 			return path
 		}
 	}
-	return "docs/schema/event.json"
+	return "docs/schema"
 })
 
 func exists(path string) bool {
@@ -27,14 +34,24 @@ func exists(path string) bool {
 	return err == nil
 }
 
-var compiled = sync.OnceValues(func() (*jsonschema.Schema, error) {
+var (
+	event = sync.OnceValues(func() (*jsonschema.Schema, error) { return compile(File()) })
+	sweep = sync.OnceValues(func() (*jsonschema.Schema, error) { return compile(SweepFile()) })
+)
+
+func compile(file string) (*jsonschema.Schema, error) {
 	c := jsonschema.NewCompiler()
 	c.AssertFormat()
-	return c.Compile(File())
-})
+	return c.Compile(file)
+}
 
 // Check returns an error if the data are not one event.
-func Check(data []byte) error {
+func Check(data []byte) error { return check(event, data) }
+
+// CheckSweep returns an error if the data are not one report of a sweep.
+func CheckSweep(data []byte) error { return check(sweep, data) }
+
+func check(compiled func() (*jsonschema.Schema, error), data []byte) error {
 	s, err := compiled()
 	if err != nil {
 		return err
@@ -44,7 +61,7 @@ func Check(data []byte) error {
 		err = s.Validate(v)
 	}
 	if err != nil {
-		return fmt.Errorf("%w\n%s", err, data)
+		return fmt.Errorf("%w\n%.2000s", err, data)
 	}
 	return nil
 }

@@ -49,6 +49,21 @@ func parseGPUUUID(text string) string {
 	return ""
 }
 
+// DriverGPUModel returns the model of a GPU of [DriverGPUs], "" if the module does not know it:
+// NVIDIA H100 80GB HBM3.
+func DriverGPUModel(h *probe.Host, pci string) string {
+	data, err := h.ReadFile(probe.NvProc + "/gpus/" + pci + "/information")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(data)) {
+		if value, ok := strings.CutPrefix(line, "Model:"); ok {
+			return probe.OneLine(strings.TrimSpace(value))
+		}
+	}
+	return ""
+}
+
 // parseUUID returns the value if it is a UUID. Before its first contact with a GPU the module shows
 // GPU-????????-????-????-????-????????????.
 func parseUUID(value string) string {

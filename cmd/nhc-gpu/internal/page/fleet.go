@@ -1,4 +1,4 @@
-// Package page writes a report of many runs as one HTML page that needs no network and no script.
+// Package page writes reports as HTML pages that need no network and no script.
 package page
 
 import (
@@ -147,12 +147,12 @@ func (f *Fleet) forgetRuns() {
 // rows returns the nodes, the worst first, then by name.
 func (f *Fleet) rows() []*nodeState {
 	return slices.SortedFunc(maps.Values(f.nodes), func(a, b *nodeState) int {
-		return cmp.Or(cmp.Compare(b.last.Verdict, a.last.Verdict), compareNames(a.name, b.name))
+		return cmp.Or(cmp.Compare(b.last.Verdict, a.last.Verdict), CompareNames(a.name, b.name))
 	})
 }
 
-// compareNames compares names of nodes, numbers by their value: n9 before n10.
-func compareNames(a, b string) int {
+// CompareNames compares names of nodes, numbers by their value: n9 before n10.
+func CompareNames(a, b string) int {
 	for a != "" && b != "" {
 		x, y := digits(a), digits(b)
 		if x != "" && y != "" {
@@ -213,7 +213,7 @@ func (f *Fleet) changes() (list []change) {
 	for _, n := range f.nodes {
 		list = append(list, n.log...)
 	}
-	slices.SortFunc(list, func(a, b change) int { return cmp.Or(b.time.Compare(a.time), compareNames(a.node, b.node)) })
+	slices.SortFunc(list, func(a, b change) int { return cmp.Or(b.time.Compare(a.time), CompareNames(a.node, b.node)) })
 	return list[:min(len(list), maxChanges)]
 }
 
@@ -234,7 +234,7 @@ func (f *Fleet) flapping() (list []*nodeState) {
 		}
 	}
 	slices.SortFunc(list, func(a, b *nodeState) int {
-		return cmp.Or(cmp.Compare(b.changes, a.changes), compareNames(a.name, b.name))
+		return cmp.Or(cmp.Compare(b.changes, a.changes), CompareNames(a.name, b.name))
 	})
 	return list[:min(len(list), maxFlapping)]
 }

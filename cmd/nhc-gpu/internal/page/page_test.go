@@ -158,7 +158,7 @@ func TestPageOfManyNodes(t *testing.T) {
 func TestCompareNames(t *testing.T) {
 	t.Parallel()
 	names := []string{"n10", "n9", "n09", "n1a2", "n1a10", "m1", "", "n"}
-	slices.SortFunc(names, compareNames)
+	slices.SortFunc(names, CompareNames)
 	if got := strings.Join(names, " "); got != " m1 n n1a2 n1a10 n9 n09 n10" {
 		t.Errorf("%q", got)
 	}

@@ -1,0 +1,373 @@
+package sweep
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
+)
+
+// EAS is the "aimaster" section of a service description of EAS: which checks run before a service
+// starts, and while it runs.
+type EAS struct {
+	Sanity  EASCheck // sanity_check
+	Runtime EASCheck // runtime_check
+}
+
+// EASCheck is one of its two parts.
+type EASCheck struct {
+	Benchmarks []string      // micro_benchmarks
+	FailAction string        // fail_action; a sweep only reports it
+	Timeout    time.Duration // of all checks; 0 is none
+}
+
+// easItem is how a sweep carries out a check item.
+type easItem struct {
+	name  string
+	stage Stage
+	kind  Kind
+	op    string // a collective, or a line of nhc.conf
+	nodes int    // that run it together; 0: all
+}
+
+// easItems has the items of sanity_check. A name with _1 or _2 is of one or two nodes, others are of
+// all.
+var easItems = []easItem{
+	{"gemm_flops", StageNode, KindCheck, "check_gpu_gemm", 1},
+	{"kernel_launch", StageNode, KindCheck, "check_gpu_launch", 1},
+	{"all_reduce_1", StageNode, KindCheck, "check_nccl_allreduce", 1},
+	{"comp_comm_overlap", StageNode, KindCheck, "check_comp_comm_overlap", 1},
+	{"all_reduce_2", StagePairs, KindNCCL, "all_reduce", 2},
+	{"all_to_all_2", StagePairs, KindNCCL, "all_to_all", 2},
+	{"all_gather_2", StagePairs, KindNCCL, "all_gather", 2},
+	{"multi_all_reduce_2", StagePairs, KindNCCL, "multi_all_reduce", 2},
+	{"all_reduce", StageGroups, KindNCCL, "all_reduce", 0},
+	{"all_to_all", StageGroups, KindNCCL, "all_to_all", 0},
+	{"all_gather", StageGroups, KindNCCL, "all_gather", 0},
+	{"multi_all_reduce", StageGroups, KindNCCL, "multi_all_reduce", 0},
+	{"pytorch_gloo_2", StageTCP, KindRing, "", 2},
+	{"network_connectivity", StageReach, KindEcho, "", 2},
+}
+
+// The results of a check item.
+const (
+	EASSucceeded = "Succeeded"
+	EASFailed    = "Failed"
+	EASWatched   = "Watched" // c4d: a sweep does not run it
+)
+
+const c4d = "c4d"
+
+// ParseEAS reads a service description, or its section "aimaster" alone. Keys outside of that section
+// are ignored. Errors have line and column.
+func ParseEAS(data []byte) (*EAS, error) {
+	var top map[string]json.RawMessage
+	if err := json.Unmarshal(data, &top); err != nil {
+		return nil, easSyntax(data, err)
+	}
+	r := easReader{data: data, dec: json.NewDecoder(bytes.NewReader(data))}
+	eas := &EAS{}
+	section, found := top["aimaster"]
+	if !found {
+		if top["sanity_check"] == nil && top["runtime_check"] == nil {
+			return nil, errors.New(`no section "aimaster" with sanity_check or runtime_check`)
+		}
+		section = data
+	}
+	return eas, r.read(section, eas)
+}
+
+// easSyntax adds the position to an error of package json.
+func easSyntax(data []byte, err error) error {
+	at := int64(len(data))
+	if syntax := new(json.SyntaxError); errors.As(err, &syntax) {
+		at = syntax.Offset
+	} else if kind := new(json.UnmarshalTypeError); errors.As(err, &kind) {
+		return fmt.Errorf("%s: want an object, got %s", easPosition(data, int(kind.Offset)), kind.Value)
+	} else if errors.Is(err, io.EOF) {
+		return errors.New("the file is empty")
+	}
+	return fmt.Errorf("%s: no valid JSON: %w", easPosition(data, int(max(at-1, 0))), err)
+}
+
+// easPosition writes an offset as line and column, from 1.
+func easPosition(data []byte, offset int) string {
+	before := data[:min(max(offset, 0), len(data))]
+	line := bytes.Count(before, []byte("\n")) + 1
+	return fmt.Sprintf("line %d, column %d", line, len(before)-bytes.LastIndexByte(before, '\n'))
+}
+
+type easReader struct {
+	data []byte
+	dec  *json.Decoder
+}
+
+// find returns the offset of a section in the file. Sections are copies without white space changes,
+// so their text is that of the file.
+func (r *easReader) find(section []byte) int { return max(bytes.Index(r.data, section), 0) }
+
+// errorAt makes an error at a text within a section.
+func (r *easReader) errorAt(section []byte, text, format string, args ...any) error {
+	at := r.find(section) + max(bytes.Index(section, []byte(text)), 0)
+	return fmt.Errorf("%s: %s", easPosition(r.data, at), fmt.Sprintf(format, args...))
+}
+
+func (r *easReader) read(section []byte, eas *EAS) error {
+	var parts map[string]json.RawMessage
+	if err := json.Unmarshal(section, &parts); err != nil {
+		return r.errorAt(section, "", `aimaster: want an object, got %s`, section)
+	}
+	keys := []string{"runtime_check", "sanity_check"}
+	for _, key := range sortedKeys(parts) {
+		var err error
+		switch key {
+		case "sanity_check":
+			err = r.readCheck(key, parts[key], &eas.Sanity, easNames())
+		case "runtime_check":
+			err = r.readCheck(key, parts[key], &eas.Runtime, []string{c4d})
+		default:
+			if section := string(section); !strings.Contains(section, `"sanity_check"`) || spell.Nearest(key, keys) != "" {
+				err = r.errorAt([]byte(section), strconv.Quote(key), "unknown key %q: want %s", key, spell.OneOf(key, keys))
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *easReader) readCheck(name string, section []byte, c *EASCheck, known []string) error {
+	var parts map[string]json.RawMessage
+	if err := json.Unmarshal(section, &parts); err != nil {
+		return r.errorAt(section, "", "%s: want an object, got %s", name, section)
+	}
+	keys := []string{"fail_action", "micro_benchmarks", "timeout"}
+	for _, key := range sortedKeys(parts) {
+		value := parts[key]
+		fail := func(want string) error {
+			return r.errorAt(section, strconv.Quote(key), "%s.%s: want %s, got %s", name, key, want, value)
+		}
+		switch key {
+		case "fail_action":
+			if json.Unmarshal(value, &c.FailAction) != nil {
+				return fail("a string")
+			}
+		case "timeout":
+			var minutes float64
+			if json.Unmarshal(value, &minutes) != nil || !(minutes > 0) || minutes > 1e6 {
+				return fail("a number of minutes above 0")
+			}
+			c.Timeout = time.Duration(minutes * float64(time.Minute))
+		case "micro_benchmarks":
+			var list string
+			if json.Unmarshal(value, &list) != nil {
+				return fail("a string with names separated by commas")
+			}
+			if err := r.readNames(name, section, list, c, known); err != nil {
+				return err
+			}
+		default:
+			return r.errorAt(section, strconv.Quote(key), "%s: unknown key %q: want %s", name, key, spell.OneOf(key, keys))
+		}
+	}
+	if len(c.Benchmarks) == 0 {
+		return r.errorAt(section, "", "%s: no micro_benchmarks: want at least one of %s", name, strings.Join(known, ", "))
+	}
+	return nil
+}
+
+// readNames reads the names of check items. A name that is there twice runs once.
+func (r *easReader) readNames(check string, section []byte, list string, c *EASCheck, known []string) error {
+	start := bytes.Index(section, []byte(list))
+	offset := 0
+	for _, word := range strings.Split(list, ",") {
+		at := offset + len(word) - len(strings.TrimLeft(word, " \t"))
+		offset += len(word) + 1
+		name := strings.TrimSpace(word)
+		switch {
+		case name == "":
+			continue
+		case !slices.Contains(known, strings.ToLower(name)):
+			return fmt.Errorf("%s: %s: unknown name %q: want %s", easPosition(r.data, r.find(section)+max(start, 0)+at), check, name, spell.OneOf(name, known))
+		case !slices.Contains(c.Benchmarks, strings.ToLower(name)):
+			c.Benchmarks = append(c.Benchmarks, strings.ToLower(name))
+		}
+	}
+	return nil
+}
+
+func sortedKeys(m map[string]json.RawMessage) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func easNames() (names []string) {
+	for _, item := range easItems {
+		names = append(names, item.name)
+	}
+	return names
+}
+
+// items returns the items of sanity_check in the order of the file.
+func (e *EAS) items() (items []easItem) {
+	for _, name := range e.Sanity.Benchmarks {
+		i := slices.IndexFunc(easItems, func(item easItem) bool { return item.name == name })
+		items = append(items, easItems[i])
+	}
+	return items
+}
+
+// Stages returns the stages that carry the check items out.
+func (e *EAS) Stages() (stages []Stage) {
+	items := e.items()
+	for _, s := range Stages {
+		if slices.ContainsFunc(items, func(i easItem) bool { return i.stage == s }) {
+			stages = append(stages, s)
+		}
+	}
+	return stages
+}
+
+// Options sets the options of a stage so that it carries out the check items, and nothing else.
+func (e *EAS) Options(stage Stage, o PlanOptions) PlanOptions {
+	o.Lines, o.Ops = nil, nil
+	for _, item := range e.items() {
+		switch {
+		case item.stage != stage:
+		case stage == StageNode:
+			o.Lines = append(o.Lines, item.op)
+		case stage == StagePairs || stage == StageGroups:
+			o.Ops = append(o.Ops, item.op)
+		}
+	}
+	switch stage {
+	case StageReach:
+		o.Ends = true
+	case StageTCP:
+		o.NoStream, o.RingSizes = true, []int{2}
+	case StageGroups:
+		o.GroupSizes = []int{0}
+	case StageNode, StageRDMA, StagePairs:
+	}
+	return o
+}
+
+// Results returns the result of each check item, from the stages of a sweep.
+func (e *EAS) Results(stages []StageReport) []EASResult {
+	var all []EASResult
+	for _, item := range e.items() {
+		all = append(all, item.result(stages))
+	}
+	for _, name := range e.Runtime.Benchmarks {
+		all = append(all, EASResult{Name: name, Result: EASWatched, Text: "a running job is watched by nhc-gpu monitor, not by a sweep"})
+	}
+	return all
+}
+
+func (i easItem) result(stages []StageReport) EASResult {
+	r := EASResult{Name: i.name, Result: EASFailed}
+	at := slices.IndexFunc(stages, func(s StageReport) bool { return s.Stage == i.stage })
+	if at < 0 {
+		r.Text = "not run"
+		return r
+	}
+	s := stages[at]
+	var suspects []string
+	for _, x := range s.Suspects {
+		if i.concerns(x) {
+			suspects = append(suspects, easSuspect(x))
+		}
+	}
+	done, faults := 0, 0
+	why := ""
+	for _, x := range s.Results {
+		if i.runs(x.Task) {
+			if x.Fault == FaultUnable {
+				faults++
+				why = cmpText(why, x.Text)
+				continue
+			}
+			done++
+		}
+	}
+	switch {
+	case len(suspects) > 0:
+		r.Text = strings.Join(suspects, "; ")
+	case done == 0 && s.Skipped != "":
+		r.Text = "not run: " + s.Skipped
+	case done == 0 && faults > 0:
+		r.Text = "not run: " + cmpText(why, "no node can run it")
+	case done == 0:
+		r.Text = "not run"
+	default:
+		r.Result = EASSucceeded
+		if without := i.without(s.Suspects); len(without) > 0 {
+			r.Text = "without " + strings.Join(without, ", ") + ", suspected by an earlier test of the stage"
+		}
+		for _, d := range s.Fleet {
+			if d.Kind == i.kind && (i.op == "" || strings.HasPrefix(d.Op, i.op)) && d.Note != "" {
+				r.Result, r.Text = EASFailed, d.Note
+			}
+		}
+	}
+	return r
+}
+
+// without lists the nodes that a group test no longer includes.
+func (i easItem) without(suspects []Suspect) (nodes []string) {
+	for _, s := range suspects {
+		if i.stage == StageGroups && s.Node != "" && !s.Doubt && !slices.Contains(nodes, s.Node) {
+			nodes = append(nodes, s.Node)
+		}
+	}
+	return nodes
+}
+
+// runs reports whether a task belongs to an item.
+func (i easItem) runs(t Task) bool {
+	switch i.kind {
+	case KindCheck, KindNCCL:
+		return t.Kind == i.kind && t.Op == i.op
+	case KindRing:
+		return t.Kind == i.kind
+	default:
+		return t.Stage == i.stage
+	}
+}
+
+// concerns reports whether a suspect is one of an item.
+func (i easItem) concerns(s Suspect) bool {
+	switch {
+	case s.Code == "sweep.node.lost":
+		return true
+	case i.kind == KindCheck || i.kind == KindNCCL:
+		return s.Kind == i.kind && slices.ContainsFunc(s.Ops, func(op string) bool { return op == i.op || op == i.op+" without P2P" })
+	case i.kind == KindRing:
+		return s.Kind == i.kind
+	}
+	return true
+}
+
+// easSuspect writes a suspect in one line.
+func easSuspect(s Suspect) string {
+	name := s.Node
+	if len(s.Leaves) > 0 {
+		name = "leaf " + strings.Join(s.Leaves, " and ")
+	}
+	if s.Doubt {
+		return name + " (not certain): " + s.Text
+	}
+	return name + ": " + s.Text
+}

@@ -1,0 +1,127 @@
+package sweep
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// example is the example of the documentation of EAS.
+const example = `{
+"aimaster": {
+"runtime_check": {
+"fail_action": "retain",
+"micro_benchmarks": "c4d"
+},
+"sanity_check": {
+"fail_action": "retain",
+"micro_benchmarks": "gemm_flops,all_reduce_1,all_reduce_2,kernel_launch,all_reduce,all_to_all_2,all_gather_2,all_gather,multi_all_reduce_2,multi_all_reduce,pytorch_gloo_2,network_connectivity,comp_comm_overlap",
+"timeout": 100
+}
+}
+}
+`
+
+func TestEAS(t *testing.T) {
+	t.Parallel()
+	eas, err := ParseEAS([]byte(example))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(eas.Sanity.Benchmarks); n != 13 || eas.Sanity.Timeout != 100*time.Minute || eas.Sanity.FailAction != "retain" || eas.Runtime.Benchmarks[0] != "c4d" {
+		t.Fatalf("got %+v", eas)
+	}
+	if diff := cmp.Diff([]Stage{StageNode, StageReach, StageTCP, StagePairs, StageGroups}, eas.Stages()); diff != "" {
+		t.Error(diff)
+	}
+	// The whole file on a healthy fleet, and on one with a node that hangs in NCCL and one whose GPU is slow.
+	for _, bad := range []bool{false, true} {
+		w := newWorld(12, 0, 1)
+		if bad {
+			w.fault = map[string]Fault{name(3) + " nccl": FaultSilent, name(4) + " ring": FaultWrong}
+			w.checks = map[string]CheckResult{}
+		}
+		var reports []StageReport
+		for _, stage := range eas.Stages() {
+			p := w.plan(t, stage, eas.Options(stage, PlanOptions{}))
+			report := StageReport{Stage: stage}
+			for tasks := p.Next(); len(tasks) > 0; tasks = p.Next() {
+				var results []Result
+				for _, task := range tasks {
+					for rank, n := range task.Nodes {
+						_ = rank
+						if f := w.fault[n+" "+string(task.Kind)]; f != "" {
+							results = append(results, Result{Task: task, Fault: f})
+						}
+					}
+					if len(results) == 0 || results[len(results)-1].Task.ID != task.ID {
+						r, _ := w.run(task)
+						if task.Op == "check_gpu_gemm" && bad && task.Nodes[0] == name(5) {
+							r.Fault, r.Checks = FaultCheck, []CheckResult{{Check: "check_gpu_gemm", Severity: "fail", Device: "gpu3", Message: "gpu3: slow"}}
+						}
+						results = append(results, r)
+					}
+				}
+				report.Results = append(report.Results, results...)
+				p.Take(results)
+			}
+			report.Suspects, report.Fleet = p.Suspects(), p.Fleet()
+			reports = append(reports, report)
+		}
+		got := map[string]string{}
+		for _, r := range eas.Results(reports) {
+			got[r.Name] = r.Result
+			if bad && r.Name == "all_gather" && r.Text != "without gpu00003, suspected by an earlier test of the stage" {
+				t.Errorf("%s: %s", r.Name, r.Text)
+			}
+			if r.Result == EASFailed && r.Text == "" {
+				t.Errorf("%s failed without a reason", r.Name)
+			}
+		}
+		want := map[string]string{"c4d": EASWatched}
+		for _, n := range eas.Sanity.Benchmarks {
+			want[n] = EASSucceeded
+			if bad && (n == "all_reduce" || strings.Contains(n, "all_") && strings.HasSuffix(n, "_2") || n == "pytorch_gloo_2" || n == "gemm_flops") {
+				want[n] = EASFailed
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("bad %v (-want +got):\n%s", bad, diff)
+		}
+	}
+	for _, r := range eas.Results(nil) {
+		if r.Name != "c4d" && (r.Result != EASFailed || r.Text != "not run") {
+			t.Errorf("without stages: %+v", r)
+		}
+	}
+}
+
+func TestEASErrors(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ text, want string }{
+		{"", "line 1, column 1: no valid JSON: unexpected end of JSON input"},
+		{"[]", "line 1, column 2: want an object, got array"},
+		{"{}", `no section "aimaster" with sanity_check or runtime_check`},
+		{"{\n \"aimaster\": {,}}", "line 2, column 15: no valid JSON: invalid character ',' looking for beginning of object key string"},
+		{`{"aimaster": 3}`, "line 1, column 14: aimaster: want an object, got 3"},
+		{`{"aimaster": {"sanity_chek": {}}}`, `line 1, column 15: unknown key "sanity_chek": want sanity_check`},
+		{"{\"aimaster\": {\n \"sanity_check\": {\n  \"micro_benchmarks\": \"gemm_flops, all_reduce_3\"}}}", `line 3, column 36: sanity_check: unknown name "all_reduce_3": want all_reduce`},
+		{`{"sanity_check": {"micro_benchmarks": ["gemm_flops"]}}`, `line 1, column 19: sanity_check.micro_benchmarks: want a string with names separated by commas, got ["gemm_flops"]`},
+		{`{"sanity_check": {"micro_benchmarks": "gemm_flops", "timeout": -1}}`, `line 1, column 53: sanity_check.timeout: want a number of minutes above 0, got -1`},
+		{`{"sanity_check": {"micro_benchmarks": "gemm_flops", "time": 1}}`, `line 1, column 53: sanity_check: unknown key "time": want timeout`},
+		{`{"sanity_check": {"fail_action": "retain"}}`, `line 1, column 18: sanity_check: no micro_benchmarks`},
+		{`{"runtime_check": {"micro_benchmarks": "gemm_flops"}}`, `line 1, column 41: runtime_check: unknown name "gemm_flops": want c4d`},
+	} {
+		_, err := ParseEAS([]byte(tc.text))
+		if err == nil || !strings.HasPrefix(err.Error(), tc.want) {
+			t.Errorf("%s:\n got %v\nwant %s", tc.text, err, tc.want)
+		}
+	}
+	// A whole description of a service.
+	eas, err := ParseEAS([]byte(`{"metadata": {"name": "a"}, "aimaster": {"sanity_check": {"micro_benchmarks": "gemm_flops,gemm_flops"}}, "cloud": {}}`))
+	if err != nil || len(eas.Sanity.Benchmarks) != 1 {
+		t.Errorf("got %+v, %v", eas, err)
+	}
+}

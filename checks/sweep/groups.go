@@ -1,0 +1,721 @@
+package sweep
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// groupPlan tests groups of nodes, size by size. A group that is slow, silent or wrong is halved
+// until the faulty node is found. Proven nodes fill each half up to the size of the group, so that
+// its value can be compared, and a fault that needs this size still shows.
+type groupPlan struct {
+	f      *fleet
+	o      PlanOptions
+	tests  []series
+	sizes  []int
+	step   int // size and test
+	order  []int32
+	queue  []*groupRun
+	sent   map[int]*groupRun
+	hunts  []*hunt
+	refs   map[refKey][]float64 // values of the groups of a step
+	proven []map[int32]bool     // by test
+	found  []Suspect
+	notes  []Distribution
+	bad    map[badKey]bool // found so far
+	begun  []*groupRun     // groups of the present step
+	wide   map[int]bool    // tests in which no group passes
+}
+
+// refKey has groups that must be alike.
+type refKey struct {
+	test, size int
+	models     string
+}
+
+// badKey is a node and the plane on which it is faulty.
+type badKey struct {
+	node  int32
+	plane string
+}
+
+// groupRun is a test of a group.
+type groupRun struct {
+	test, size int // size of the group that is searched
+	members    []int32
+	pads       []int32 // proven nodes that fill the group
+	tries      int
+	hunt       *hunt // nil: a group of a step
+	bad        bool
+	beside     bool
+	symptom    symptom
+	fault      Fault
+	text       string
+	value      float64
+	expect     float64
+}
+
+// hunt searches a set of nodes that is faulty together.
+type hunt struct {
+	test, size int
+	set        []int32
+	base       *groupRun
+	wait       int
+	splits     int
+	bad, good  []*groupRun // tests of halves, or of a single node
+	partners   []int32
+	done       bool
+	repeated   bool
+	last       bool // the whole set is tested once more before it is reported
+	lone       bool // it came from halving: its own test is in bad
+}
+
+func newGroupPlan(f *fleet, o PlanOptions, tests []series, sizes []int) *groupPlan {
+	p := &groupPlan{
+		f: f, o: o, tests: tests, order: f.shuffled(), sent: map[int]*groupRun{}, refs: map[refKey][]float64{},
+		proven: make([]map[int32]bool, len(tests)), bad: map[badKey]bool{}, wide: map[int]bool{},
+	}
+	for t := range tests {
+		p.proven[t] = map[int32]bool{}
+	}
+	n := len(p.order)
+	if len(sizes) == 0 {
+		for s := 2; s < n; s *= 2 {
+			sizes = append(sizes, s)
+		}
+		sizes = append(sizes, 0)
+	}
+	for _, s := range sizes {
+		if s == 0 || s > n {
+			s = n
+		}
+		if s >= 2 && !slices.Contains(p.sizes, s) {
+			p.sizes = append(p.sizes, s)
+		}
+	}
+	slices.Sort(p.sizes)
+	return p
+}
+
+// groupTests returns the collectives of groups.
+func groupTests(o PlanOptions) (tests []series) {
+	for _, op := range o.Ops {
+		tests = append(tests, series{task: Task{
+			Stage: StageGroups, Kind: KindNCCL, Op: op, Size: o.size(KindNCCL), Repeats: o.Repeats, Time: o.Time, Limit: 2 * o.limit(),
+		}})
+	}
+	return tests
+}
+
+// ringTests returns the rings of all planes.
+func ringTests(o PlanOptions, planes []plane) (tests []series) {
+	for _, pl := range planes {
+		tests = append(tests, series{task: Task{
+			Stage: StageTCP, Kind: KindRing, Plane: pl.name, Size: o.size(KindRing), Flows: 1, Repeats: o.Repeats, Time: o.Time, Limit: o.limit(),
+		}, takes: pl.has})
+	}
+	return tests
+}
+
+// ringSizes returns the sizes of rings. One ring of thousands of nodes is as slow as its slowest
+// link, and long to set up: beyond 1,024 nodes only rings of 16 run.
+func ringSizes(o PlanOptions, f *fleet) []int {
+	if len(o.RingSizes) > 0 {
+		return o.RingSizes
+	}
+	if len(f.alive()) > 1024 {
+		return []int{16}
+	}
+	return []int{16, 0}
+}
+
+// Next implements Plan.
+func (p *groupPlan) Next() []Task {
+	for {
+		for len(p.queue) > 0 {
+			if tasks := p.pack(); len(tasks) > 0 {
+				return tasks
+			}
+		}
+		p.closeStep()
+		p.advance()
+		if len(p.queue) > 0 {
+			continue
+		}
+		if slices.ContainsFunc(p.hunts, func(h *hunt) bool { return !h.done }) {
+			p.stopHunts()
+			continue
+		}
+		if !p.nextStep() {
+			return nil
+		}
+	}
+}
+
+// nextStep queues the groups of the next size or test. It reports false after the last one.
+func (p *groupPlan) nextStep() bool {
+	for p.step < len(p.sizes)*max(len(p.tests), 1) && len(p.tests) > 0 {
+		size, test := p.sizes[p.step/len(p.tests)], p.step%len(p.tests)
+		p.step++
+		var nodes []int32
+		for _, i := range p.order {
+			if p.takes(test, i) && !p.isBad(test, i) {
+				nodes = append(nodes, i)
+			}
+		}
+		// Groups of one model can be compared.
+		slices.SortStableFunc(nodes, func(a, b int32) int { return strings.Compare(p.f.nodes[a].Model, p.f.nodes[b].Model) })
+		if len(nodes) < 2 {
+			continue
+		}
+		size = min(size, len(nodes))
+		for len(nodes) > 0 {
+			n := min(size, len(nodes))
+			if rest := len(nodes) - n; rest == 1 {
+				n++
+			}
+			p.queue = append(p.queue, &groupRun{test: test, size: size, members: nodes[:n:n]})
+			nodes = nodes[n:]
+		}
+		return true
+	}
+	return false
+}
+
+func (p *groupPlan) isBad(test int, i int32) bool {
+	return p.bad[badKey{i, p.tests[test].task.Plane}]
+}
+
+// modelsOf names the models of a group.
+func (p *groupPlan) modelsOf(nodes []int32) string {
+	var models []string
+	for _, i := range nodes {
+		if m := p.f.nodes[i].Model; !slices.Contains(models, m) {
+			models = append(models, m)
+		}
+	}
+	slices.Sort(models)
+	return strings.Join(models, " and ")
+}
+
+func (p *groupPlan) takes(test int, i int32) bool {
+	takes := p.tests[test].takes
+	return p.f.tested(i) && (takes == nil || takes[i])
+}
+
+// pack makes a round of the queue.
+func (p *groupPlan) pack() (tasks []Task) {
+	used := make([]bool, len(p.f.nodes))
+	queue := p.queue
+	p.queue = nil
+	for _, r := range queue {
+		r.members = slices.DeleteFunc(slices.Clone(r.members), func(i int32) bool { return !p.takes(r.test, i) })
+		if len(r.members) == 0 {
+			p.drop(r)
+			continue
+		}
+		if slices.ContainsFunc(r.members, func(i int32) bool { return used[i] }) {
+			p.queue = append(p.queue, r)
+			continue
+		}
+		for _, i := range r.members {
+			used[i] = true
+		}
+		want := r.size - len(r.members)
+		if r.hunt == nil {
+			want = 0
+		}
+		r.pads = p.pad(r, want, used)
+		if len(r.pads) < want && len(tasks) > 0 { // others have the proven nodes in this round
+			for _, i := range r.members {
+				used[i] = false
+			}
+			p.queue = append(p.queue, r)
+			continue
+		}
+		if len(r.members)+len(r.pads) < 2 {
+			p.drop(r)
+			continue
+		}
+		for _, i := range r.pads {
+			used[i] = true
+		}
+		t := p.tests[r.test].task
+		t.ID, t.Nodes, t.Confirms = p.f.nextID(), p.f.names(slices.Concat(r.members, r.pads)), r.hunt != nil
+		p.sent[t.ID] = r
+		tasks = append(tasks, t)
+	}
+	return tasks
+}
+
+// pad chooses proven nodes for a group: first those that its hunt has not used.
+func (p *groupPlan) pad(r *groupRun, want int, used []bool) (pads []int32) {
+	if want <= 0 {
+		return nil
+	}
+	alike := func(i int32) bool { return p.f.nodes[i].Model == p.f.nodes[r.members[0]].Model }
+	for pass := range 4 {
+		again := pass%2 == 1
+		start := p.f.rng.IntN(len(p.order))
+		for k := range p.order {
+			i := p.order[(start+k)%len(p.order)]
+			if len(pads) == want {
+				return pads
+			}
+			if used[i] || p.isBad(r.test, i) || pass < 2 && !alike(i) || !p.proven[r.test][i] || !p.takes(r.test, i) || slices.Contains(pads, i) || p.hunted(r.test, i) || slices.Contains(r.hunt.partners, i) != again {
+				continue
+			}
+			pads = append(pads, i)
+		}
+	}
+	return pads
+}
+
+// hunted reports whether a node is in the set of an open hunt.
+func (p *groupPlan) hunted(test int, i int32) bool {
+	return slices.ContainsFunc(p.hunts, func(h *hunt) bool { return !h.done && h.test == test && slices.Contains(h.set, i) })
+}
+
+// drop gives a test up.
+func (p *groupPlan) drop(r *groupRun) {
+	if r.hunt != nil {
+		r.hunt.wait--
+	}
+}
+
+// Take implements Plan.
+func (p *groupPlan) Take(results []Result) {
+	slices.SortFunc(results, byID)
+	for _, r := range results {
+		p.f.kill(r)
+	}
+	for _, r := range results {
+		if run, ok := p.sent[r.Task.ID]; ok {
+			delete(p.sent, r.Task.ID)
+			p.take(run, r)
+		}
+	}
+	left := make([]int, 0, len(p.sent))
+	for id := range p.sent {
+		left = append(left, id)
+	}
+	slices.Sort(left)
+	for _, id := range left {
+		p.retry(p.sent[id])
+	}
+	clear(p.sent)
+}
+
+func (p *groupPlan) retry(r *groupRun) {
+	if r.tries++; r.tries < maxTries {
+		p.queue = append(p.queue, r)
+		return
+	}
+	p.drop(r)
+}
+
+func (p *groupPlan) take(r *groupRun, res Result) {
+	all := slices.Concat(r.members, r.pads)
+	if res.Fault == FaultLost || slices.ContainsFunc(all, func(i int32) bool { return p.f.dead[i] }) {
+		p.retry(r)
+		return
+	}
+	if res.Fault == FaultUnable {
+		p.drop(r)
+		return
+	}
+	r.fault, r.text, r.beside, r.value = res.Fault, res.Text, res.Beside, math.NaN()
+	if len(res.Values) > 0 {
+		r.value, _ = summarize(res.Values, false, true) // other groups use the same network: the best repeat counts
+	}
+	if r.fault != FaultNone {
+		r.bad, r.symptom = true, broken
+	}
+	if r.hunt == nil {
+		p.begun = append(p.begun, r)
+		if !r.bad && !math.IsNaN(r.value) {
+			key := refKey{r.test, r.size, p.modelsOf(r.members)}
+			p.refs[key] = append(p.refs[key], r.value)
+		}
+		return
+	}
+	p.judgeValue(r, all)
+	h := r.hunt
+	h.wait--
+	if r.bad {
+		h.bad = append(h.bad, r)
+		h.partners = append(h.partners, r.pads...)
+	} else {
+		h.good = append(h.good, r)
+	}
+}
+
+// judgeValue finds out whether a group is slow, compared with groups of its size. Without those it
+// is compared with the next smaller ones.
+func (p *groupPlan) judgeValue(r *groupRun, nodes []int32) {
+	if r.bad || math.IsNaN(r.value) {
+		return
+	}
+	t := p.tests[r.test].task
+	limit, expect := p.limitOf(r.test, len(nodes), p.modelsOf(nodes))
+	if floor := p.o.floorOf(t); floor > 0 && !p.misses(r.test, floor) {
+		limit = max(limit, floor)
+		expect = max(expect, floor)
+	}
+	if r.value < limit {
+		r.bad, r.symptom, r.expect = true, slow, expect
+	}
+}
+
+// misses reports whether most groups are below a floor: then it is the fleet.
+func (p *groupPlan) misses(test int, floor float64) bool {
+	below, n := 0, 0
+	for key, values := range p.refs {
+		if key.test == test {
+			for _, v := range values {
+				if n++; v < floor {
+					below++
+				}
+			}
+		}
+	}
+	return n >= 3 && 2*below > n
+}
+
+// limitOf returns the value that a group of a size must reach, and the expected one; 0 if unknown. A
+// group of several models must reach the least of them.
+func (p *groupPlan) limitOf(test, size int, models string) (limit, expect float64) {
+	if limit, expect = p.limitOfOne(test, size, models); limit > 0 || !strings.Contains(models, " and ") {
+		return limit, expect
+	}
+	for i, m := range strings.Split(models, " and ") {
+		l, e := p.limitOfOne(test, size, m)
+		if l == 0 {
+			return 0, 0
+		}
+		if i == 0 || l < limit {
+			limit, expect = l, e
+		}
+	}
+	return limit, expect
+}
+
+func (p *groupPlan) limitOfOne(test, size int, models string) (limit, expect float64) {
+	best := 0
+	for key, values := range p.refs {
+		if key.test == test && key.models == models && key.size <= size && len(values) >= 3 {
+			best = max(best, key.size)
+		}
+	}
+	if best == 0 {
+		return 0, 0
+	}
+	values := slices.Sorted(slices.Values(p.refs[refKey{test, best, models}]))
+	mid := quantile(values, 0.5+min(0.4, 1/float64(len(values))))
+	share := max(limitOf("group_share"), limitOf("suspect_z")*spreadOf(values, mid)/mid)
+	if size > best+1 {
+		share += limitOf("scale_share")
+	}
+	return mid * (1 - min(share, 0.9)), mid
+}
+
+// closeStep judges the groups of a step, and opens a hunt for each bad one.
+func (p *groupPlan) closeStep() {
+	if len(p.begun) == 0 {
+		return
+	}
+	runs := p.begun
+	p.begun = nil
+	faulty, fault := 0, map[Fault]int{}
+	for _, r := range runs {
+		p.judgeValue(r, r.members)
+		if r.bad {
+			faulty++
+			fault[r.fault]++
+			continue
+		}
+		for _, i := range r.members {
+			p.proven[r.test][i] = true
+		}
+	}
+	if len(runs) > 3 && 2*faulty > len(runs) {
+		p.note(runs[0].test, fmt.Sprintf("most groups of %d nodes fail: %s", runs[0].size, faultText(commonestFault(fault))))
+		return
+	}
+	for _, r := range runs {
+		if r.bad {
+			p.hunts = append(p.hunts, &hunt{test: r.test, size: r.size, set: r.members, base: r})
+		}
+	}
+}
+
+// note reports a fault of the whole fleet.
+func (p *groupPlan) note(test int, text string) {
+	t := p.tests[test].task
+	p.wide[test] = true
+	p.notes = append(p.notes, Distribution{Stage: p.f.stage, Kind: t.Kind, Op: t.Op, Plane: t.Plane, Unit: unitOf(t.Kind), Note: text})
+}
+
+// advance takes all open hunts a step further.
+func (p *groupPlan) advance() {
+	for i := 0; i < len(p.hunts); i++ {
+		h := p.hunts[i]
+		if h.done || h.wait > 0 {
+			continue
+		}
+		h.set = slices.DeleteFunc(h.set, func(i int32) bool { return !p.takes(h.test, i) || p.isBad(h.test, i) })
+		switch {
+		case len(h.set) == 0:
+			h.done = true
+		case len(h.set) == 1:
+			p.confirm(h)
+		case p.repeat(h):
+		default:
+			p.split(h)
+		}
+	}
+	p.hunts = slices.DeleteFunc(p.hunts, func(h *hunt) bool { return h.done })
+}
+
+// repeat tests a slow group again before it is halved: noise does not stay. It reports whether there
+// is nothing else to do now.
+func (p *groupPlan) repeat(h *hunt) bool {
+	if h.base.symptom != slow || h.lone || h.repeated && len(h.good)+len(h.bad) == 0 {
+		return false
+	}
+	if !h.repeated {
+		h.repeated = true
+		h.wait++
+		p.queue = append(p.queue, &groupRun{test: h.test, size: h.size, members: h.set, hunt: h})
+		return true
+	}
+	if h.splits > 0 {
+		return false
+	}
+	h.done = len(h.good) > 0
+	h.bad, h.good = nil, nil
+	return h.done
+}
+
+// maxSplits bounds how often a set is halved in another way: if both halves pass, the fault may need
+// two nodes that were separated.
+const maxSplits = 3
+
+// split halves a set, or follows the halves that are bad.
+func (p *groupPlan) split(h *hunt) {
+	if h.last {
+		if h.done = true; len(h.bad) > 0 || h.base.symptom == broken {
+			p.giveUp(h)
+		}
+		return
+	}
+	if len(h.good)+len(h.bad) > 0 {
+		for _, r := range h.good {
+			for _, i := range r.members {
+				p.proven[h.test][i] = len(h.bad) > 0 || p.proven[h.test][i]
+			}
+		}
+		for _, r := range h.bad {
+			p.hunts = append(p.hunts, &hunt{test: h.test, size: h.size, set: r.members, base: r, partners: slices.Clone(r.pads), lone: true})
+		}
+		if len(h.bad) > 0 {
+			h.done = true
+			return
+		}
+		h.good = nil
+	}
+	if h.splits == maxSplits {
+		h.last = true
+		h.wait++
+		p.queue = append(p.queue, &groupRun{test: h.test, size: h.size, members: h.set, hunt: h})
+		return
+	}
+	h.splits++
+	set := slices.Clone(h.set)
+	if h.splits > 1 {
+		p.f.rng.Shuffle(len(set), func(i, j int) { set[i], set[j] = set[j], set[i] })
+	}
+	half := len(set) / 2
+	for _, members := range [][]int32{set[:half:half], set[half:]} {
+		h.wait++
+		p.queue = append(p.queue, &groupRun{test: h.test, size: h.size, members: members, hunt: h})
+	}
+}
+
+// confirm tests a single node with different proven nodes.
+func (p *groupPlan) confirm(h *hunt) {
+	bad, good := len(h.bad), len(h.good)
+	want := int(limitOf("looks"))
+	if slices.ContainsFunc(h.bad, func(r *groupRun) bool { return r.beside }) {
+		want = int(limitOf("looks_beside"))
+	}
+	switch {
+	case bad >= want && bad > 2*good, bad+good >= want+2 && bad > good:
+		h.done = true
+		p.accuse(h)
+	case good >= 2 && good >= bad, bad+good >= want+2:
+		h.done = true
+	case h.splits >= want+2: // tests without a result, or no proven node
+		h.done = true
+		p.giveUp(h)
+	default:
+		h.splits++
+		h.wait++
+		p.queue = append(p.queue, &groupRun{test: h.test, size: h.size, members: h.set, hunt: h})
+	}
+}
+
+// accuse makes a node a suspect.
+func (p *groupPlan) accuse(h *hunt) {
+	node := h.set[0]
+	p.bad[badKey{node, p.tests[h.test].task.Plane}] = true
+	s, f := p.suspectOf(h, h.bad)
+	s.Node = p.f.name(node)
+	s.Doubt = len(h.partners) < 2
+	f.partner = uniq(h.partners)
+	s.Partners = p.f.names(f.partner[:min(len(f.partner), maxPartners)])
+	s.Confidence = f.confidence(1)
+	if s.Doubt {
+		s.Confidence = min(s.Confidence, doubtConfidence)
+	}
+	bare := s
+	bare.Partners = nil
+	text := subjectOf(s.Plane, "", s.Kind) + describeFinding(bare, f) + fmt.Sprintf(", in %d groups of %d with different proven nodes", len(h.bad), h.size)
+	p.found = append(p.found, s.explain(text))
+}
+
+// maxPartners bounds how many nodes of a group a suspect names.
+const maxPartners = 16
+
+// suspectOf begins a suspect from the bad tests of a hunt.
+func (p *groupPlan) suspectOf(h *hunt, runs []*groupRun) (Suspect, finding) {
+	faults, f := map[Fault]int{}, finding{symptom: slow, bad: len(runs), looks: len(runs) + len(h.good)}
+	n := 0.0
+	for _, r := range runs {
+		faults[r.fault]++
+		if r.symptom == broken {
+			f.symptom = broken
+		}
+		f.text, f.beside = cmpText(f.text, r.text), f.beside || r.beside
+		if r.symptom == slow {
+			f.value, f.expect, n = f.value+r.value, f.expect+r.expect, n+1
+		}
+	}
+	if f.fault = commonestFault(faults); n > 0 {
+		f.value, f.expect = f.value/n, f.expect/n
+	}
+	if f.symptom == broken {
+		f.value, f.expect = 0, 0
+	}
+	t := p.tests[h.test].task
+	s := Suspect{Plane: t.Plane, Stage: p.f.stage, Kind: t.Kind, Code: codeOf(t.Kind, f.symptom, f.fault), Looks: f.looks}
+	if t.Op != "" {
+		s.Ops = []string{t.Op}
+	}
+	addNumbers(&s, f)
+	return s, f
+}
+
+// giveUp reports a group whose parts pass alone: a doubt that names no single node.
+func (p *groupPlan) giveUp(h *hunt) {
+	if len(p.proven[h.test]) == 0 && len(p.order) > 2 {
+		if !p.wide[h.test] {
+			p.note(h.test, "no group passes: "+faultText(h.base.fault))
+		}
+		return
+	}
+	s, f := p.suspectOf(h, []*groupRun{h.base})
+	f.doubt = true
+	s.Doubt, s.Confidence = true, doubtConfidence
+	list := p.f.names(h.set)
+	s.Partners = list[:min(len(list), maxPartners)]
+	bare := s
+	bare.Partners = nil
+	text := subjectOf(s.Plane, "", s.Kind) + describeFinding(bare, f)
+	switch {
+	case len(h.set) == 2 && h.size == 2:
+		s.Node, s.Peer = list[0], list[1]
+		s = s.explain(fmt.Sprintf("%s: between %s and %s only", text, list[0], list[1]))
+		s.Do = "Test each of the two with a third node."
+	case len(h.set) == 1:
+		s.Node = list[0]
+		s = s.explain(text + ": there are not enough proven nodes to be sure")
+	default:
+		s = s.explain(fmt.Sprintf("%s: only in a group of %d nodes, its parts pass", text, len(h.set)))
+		s.Do = "Run the stage again with this size. If it fails again, look at the network between the leaves, and at the limits of NCCL."
+	}
+	p.found = append(p.found, s)
+}
+
+// stopHunts ends hunts that cannot go on.
+func (p *groupPlan) stopHunts() {
+	for _, h := range p.hunts {
+		if !h.done && h.wait <= 0 {
+			h.done = true
+			p.giveUp(h)
+		}
+		h.wait = 0
+	}
+}
+
+func uniq(list []int32) []int32 {
+	return slices.Compact(slices.Sorted(slices.Values(list)))
+}
+
+// Suspects implements Plan.
+func (p *groupPlan) Suspects() []Suspect {
+	all := slices.Concat(p.found, p.f.lost)
+	sortSuspects(all)
+	return all
+}
+
+// Fleet implements Plan.
+func (p *groupPlan) Fleet() []Distribution {
+	all := slices.Clone(p.notes)
+	for t := range p.tests {
+		for _, key := range p.keys(t) {
+			values := slices.Sorted(slices.Values(p.refs[key]))
+			task := p.tests[t].task
+			mid := quantile(values, 0.5)
+			limit, _ := p.limitOf(t, key.size, key.models)
+			d := Distribution{
+				Stage: p.f.stage, Kind: task.Kind, Op: task.Op, Plane: task.Plane, Model: key.models, Unit: unitOf(task.Kind), Count: len(values),
+				Median: mid, Sigma: spreadOf(values, mid), Floor: limit,
+			}
+			d.Op = fmt.Sprintf("%s of %d nodes", cmpText(d.Op, "ring"), key.size)
+			if floor := p.o.floorOf(task); floor > 0 && p.misses(t, floor) {
+				d.Note = "the median misses the floor: the whole fleet is slow, or the floor is wrong"
+			}
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+// keys returns the kinds of groups of a test that have values, by size.
+func (p *groupPlan) keys(test int) (keys []refKey) {
+	for key := range p.refs {
+		if key.test == test {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, func(a, b refKey) int { return cmp.Or(a.size-b.size, strings.Compare(a.models, b.models)) })
+	return keys
+}
+
+// Left implements Plan.
+func (p *groupPlan) Left() int {
+	left := len(p.sizes)*len(p.tests) - p.step
+	for _, h := range p.hunts {
+		if !h.done {
+			left = max(left, len(p.sizes)*len(p.tests)-p.step+2*int(math.Ceil(math.Log2(float64(len(h.set)+1))))+2)
+		}
+	}
+	if len(p.queue) > 0 {
+		left++
+	}
+	return left
+}

@@ -1,0 +1,552 @@
+package sweep
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Confidences of facts that no statistics decide.
+const (
+	lostConfidence  = 0.99 // the node itself no longer answers
+	checkConfidence = 0.95 // a check of the node alone
+	doubtConfidence = 0.4
+	mostConfidence  = 0.9999
+)
+
+// explain sets text and advice of a suspect.
+func (s Suspect) explain(text string) Suspect {
+	s.Text, s.Do = text, adviceOf(s.Code)
+	if s.Partners == nil {
+		s.Partners = []string{}
+	}
+	return s
+}
+
+func adviceOf(code string) string {
+	for _, c := range Codes() {
+		if c.Code == code {
+			return c.Do
+		}
+	}
+	return ""
+}
+
+func faultOf(code string) string {
+	for _, c := range Codes() {
+		if c.Code == code {
+			return c.Fault
+		}
+	}
+	return ""
+}
+
+// faultText describes a fault in a few words.
+func faultText(f Fault) string {
+	switch f {
+	case FaultRefused:
+		return "refused"
+	case FaultSilent:
+		return "no answer"
+	case FaultWrong:
+		return "wrong data"
+	case FaultMTU:
+		return "a full datagram does not pass"
+	case FaultUnable:
+		return "the test cannot run"
+	case FaultNetwork:
+		return "NCCL uses TCP although the node has RDMA ports"
+	case FaultLost:
+		return "node lost"
+	case FaultCheck:
+		return "check failed"
+	case FaultNone, FaultError:
+	}
+	return "error"
+}
+
+// codeOf returns the code of a finding.
+func codeOf(kind Kind, s symptom, f Fault) string {
+	stage := map[Kind]string{
+		KindEcho: "reach", KindMTU: "reach", KindConnect: "reach", KindName: "reach", KindStream: "tcp", KindRing: "tcp",
+		KindWrite: "rdma", KindLatency: "rdma", KindNCCL: "nccl",
+	}[kind]
+	what := ""
+	switch {
+	case s == unable:
+		what = "unable"
+	case kind == KindEcho && s == slow:
+		what = "latency"
+	case kind == KindEcho:
+		what = "loss"
+	case stage == "reach":
+		what = string(kind)
+	case s == slow && kind == KindLatency:
+		what = "latency"
+	case s == slow:
+		what = "slow"
+	case s == flaky:
+		what = "flaky"
+	case f == FaultWrong && stage != "rdma":
+		what = "wrong"
+	case stage == "nccl" && f == FaultSilent:
+		what = "hang"
+	case stage == "nccl" && f == FaultNetwork:
+		what = "network"
+	case stage == "nccl":
+		what = "error"
+	default:
+		what = "failed"
+	}
+	return "sweep." + stage + "." + what
+}
+
+// unitOf returns the unit of the values of a kind.
+func unitOf(k Kind) string {
+	switch k {
+	case KindEcho, KindConnect, KindName:
+		return "ms"
+	case KindLatency:
+		return "us"
+	case KindNCCL:
+		return "GB/s"
+	case KindStream, KindRing, KindWrite:
+		return "Gb/s"
+	case KindCheck, KindMTU:
+	}
+	return ""
+}
+
+// confidence returns the probability that an accusation is right. For values it is one minus the
+// chance that noise alone does it in any of the inquiries. For faults that are counted, each bad test
+// with a proven partner leaves one chance in ten of another cause, and good tests lower it in
+// proportion.
+func (f finding) confidence(inquiries int) float64 {
+	c := 0.0
+	switch {
+	case f.symptom == lossy:
+		c = 1 - float64(max(inquiries, 1))*math.Pow(10, -f.z)
+	case f.z > 0:
+		c = 1 - float64(max(inquiries, 1))*normalTail(f.z)
+	default:
+		c = (1 - math.Pow(0.1, float64(f.bad))) * float64(f.bad) / float64(max(f.looks, 1))
+	}
+	if f.beside {
+		c *= 0.9
+	}
+	if f.doubt {
+		c = min(c, 0.5)
+	}
+	return min(max(c, 0.1), mostConfidence)
+}
+
+// Suspects implements Plan.
+func (p *pairPlan) Suspects() []Suspect {
+	all := slices.Concat(p.given, p.f.lost)
+	all = append(all, p.nodeSuspects()...)
+	for _, q := range p.asked {
+		switch {
+		case q.about == aboutPair && q.state == accused && !p.leavesAccused(q) && !p.blamed[q.node] && !p.blamed[q.other] && !(q.node > q.other && p.reverse(q)):
+			all = append(all, p.pairSuspect(q))
+		case q.about == aboutLeaves && q.state == accused:
+			all = append(all, p.leavesSuspect(q))
+		}
+	}
+	all = append(all, p.spineSuspects()...)
+	all = mergeReach(all)
+	sortSuspects(all)
+	return all
+}
+
+// sortSuspects puts the most certain suspects first.
+func sortSuspects(all []Suspect) {
+	slices.SortStableFunc(all, func(a, b Suspect) int {
+		doubt := 0
+		if a.Doubt != b.Doubt {
+			doubt = -1
+			if a.Doubt {
+				doubt = 1
+			}
+		}
+		return cmp.Or(doubt, cmp.Compare(b.Confidence, a.Confidence), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Plane, b.Plane))
+	})
+}
+
+// reverse reports whether the other direction of a pair is faulty, too.
+func (p *pairPlan) reverse(q *inquiry) bool {
+	back := p.byKey[inquiryKey{about: aboutPair, test: q.test, node: q.other, other: q.node}]
+	return back != nil && back.state == accused
+}
+
+// leavesAccused reports whether the path between two leaves explains a faulty pair.
+func (p *pairPlan) leavesAccused(q *inquiry) bool {
+	a, b := p.leafPair(q.node, q.other)
+	l := p.byKey[inquiryKey{about: aboutLeaves, test: q.test, node: a, other: b}]
+	return a >= 0 && l != nil && l.state == accused
+}
+
+// nodeSuspects makes one suspect of all inquiries that accuse a node of the same fault. A plane is
+// named if the node has others that are healthy.
+func (p *pairPlan) nodeSuspects() (all []Suspect) {
+	type key struct {
+		node int32
+		code string
+	}
+	groups := map[key][]*inquiry{}
+	var order []key
+	for _, q := range p.asked {
+		if q.about != aboutNode || q.state != accused {
+			continue
+		}
+		k := key{q.node, codeOf(p.tests[q.test].task.Kind, q.found.symptom, q.found.fault)}
+		if groups[k] == nil {
+			order = append(order, k)
+		}
+		groups[k] = append(groups[k], q)
+	}
+	leaves := map[string][]int{} // by code, plane and leaf: suspects
+	for _, k := range order {
+		planes := map[string][]*inquiry{}
+		for _, q := range groups[k] {
+			planes[p.tests[q.test].task.Plane] = append(planes[p.tests[q.test].task.Plane], q)
+		}
+		if len(planes) > 1 && len(planes) == p.planesWith(k.node, groups[k][0].test) {
+			all = append(all, p.nodeSuspect(k.node, k.code, "", groups[k]))
+		} else {
+			for _, name := range slices.Sorted(maps.Keys(planes)) {
+				all = append(all, p.nodeSuspect(k.node, k.code, name, planes[name]))
+			}
+		}
+		if leaf := p.f.nodes[k.node].Leaf; leaf != "" {
+			at := k.code + "\x00" + all[len(all)-1].Plane + "\x00" + leaf
+			leaves[at] = append(leaves[at], len(all)-1)
+		}
+	}
+	return p.joinLeaves(all, leaves)
+}
+
+// planesWith returns how many planes of a test's kind a node has.
+func (p *pairPlan) planesWith(node int32, test int) (n int) {
+	for t := range p.tests {
+		if p.tests[t].task.Kind == p.tests[test].task.Kind && p.tests[t].task.Op == p.tests[test].task.Op && (p.tests[t].takes == nil || p.tests[t].takes[node]) {
+			n++
+		}
+	}
+	return n
+}
+
+// joinLeaves accuses a leaf switch instead of its nodes if most of them are suspects for the same
+// fault, and other leaves are healthy.
+func (p *pairPlan) joinLeaves(all []Suspect, leaves map[string][]int) []Suspect {
+	drop := map[int]bool{}
+	for _, at := range slices.Sorted(maps.Keys(leaves)) {
+		list := leaves[at]
+		s := all[list[0]]
+		number := p.leaves[p.f.index[s.Node]]
+		members := len(p.members[number])
+		if len(list) < 3 || 2*len(list) <= members || 2*members > len(p.f.nodes) {
+			continue
+		}
+		var nodes []string
+		for _, i := range list {
+			drop[i] = true
+			nodes = append(nodes, all[i].Node)
+		}
+		leaf := p.f.nodes[p.f.index[s.Node]].Leaf
+		s.Node, s.Leaves, s.Partners, s.Looks = "", []string{leaf}, nodes, len(list)*s.Looks
+		s.Text = fmt.Sprintf("%s: %d of %d nodes of leaf %s: %s", cmpText(s.Plane, "all planes"), len(list), members, leaf, faultOf(s.Code))
+		s.Do = "Look for errors at the uplinks of the leaf switch, and compare its settings with those of another one."
+		all = append(all, s)
+	}
+	var kept []Suspect
+	for i, s := range all {
+		if !drop[i] {
+			kept = append(kept, s)
+		}
+	}
+	return kept
+}
+
+func (p *pairPlan) nodeSuspect(node int32, code, plane string, list []*inquiry) Suspect {
+	first := list[0]
+	for _, q := range list {
+		if q.found.confidence(p.inquiries(q.test)) > first.found.confidence(p.inquiries(first.test)) {
+			first = q
+		}
+	}
+	task := p.tests[first.test].task
+	s := Suspect{
+		Node: p.f.name(node), Plane: plane, Stage: p.f.stage, Kind: task.Kind, Code: code,
+		Looks: first.found.looks, Partners: p.f.names(first.found.partner), Confidence: first.found.confidence(p.inquiries(first.test)),
+		Doubt: first.found.doubt || first.found.symptom == unable, Way: p.way(list), Ops: p.opsOf(node, list),
+	}
+	if s.Doubt {
+		s.Confidence = min(s.Confidence, 0.5)
+	}
+	addNumbers(&s, first.found)
+	return s.explain(subjectOf(s.Plane, s.Way, s.Kind) + describeFinding(s, first.found))
+}
+
+// inquiries returns how many inquiries a test has opened.
+func (p *pairPlan) inquiries(test int) (n int) {
+	for _, q := range p.asked {
+		if q.test == test {
+			n++
+		}
+	}
+	return n
+}
+
+// way returns the direction of a fault that shows in one only.
+func (p *pairPlan) way(list []*inquiry) string {
+	role := list[0].role
+	for _, q := range list {
+		if q.role != role {
+			return ""
+		}
+	}
+	return role.String()
+}
+
+// opsOf lists the collectives that show a fault, with those that needed no confirmation of their own.
+func (p *pairPlan) opsOf(node int32, list []*inquiry) (ops []string) {
+	for _, q := range p.asked {
+		if q.about != aboutNode || q.node != node || q.state != accused && q.state != explained {
+			continue
+		}
+		t := p.tests[q.test]
+		if t.family != p.tests[list[0].test].family || t.task.Op == "" {
+			continue
+		}
+		op := t.task.Op
+		if t.task.NoP2P {
+			op += " without P2P"
+		}
+		if !slices.Contains(ops, op) {
+			ops = append(ops, op)
+		}
+	}
+	return ops
+}
+
+func addNumbers(s *Suspect, f finding) {
+	if f.value == 0 && f.expect == 0 || math.IsNaN(f.value) || math.IsNaN(f.expect) {
+		return
+	}
+	s.Value, s.Expect, s.Unit = f.value, f.expect, unitOf(s.Kind)
+	if f.symptom == lossy {
+		s.Unit = "%"
+	}
+}
+
+// subjectOf is the beginning of a text: "eth0: sends: ".
+func subjectOf(plane, way string, kind Kind) string {
+	var parts []string
+	if plane != "" {
+		parts = append(parts, plane)
+	}
+	switch {
+	case way == "":
+	case kind == KindName && way == "sends":
+		parts = append(parts, "resolves")
+	case kind == KindName:
+		parts = append(parts, "is resolved")
+	default:
+		parts = append(parts, way)
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return strings.Join(parts, ": ") + ": "
+}
+
+// describeFinding says what is wrong, wanted and got.
+func describeFinding(s Suspect, f finding) string {
+	text := faultOf(s.Code)
+	switch {
+	case f.symptom == lossy:
+		text += fmt.Sprintf(": got %s %%, healthy pairs lose %s %%", number(f.value), number(f.expect))
+	case s.Unit != "":
+		text += fmt.Sprintf(": want about %s %s, got %s %s", number(f.expect), s.Unit, number(f.value), s.Unit)
+	case f.text != "":
+		text += ": " + strings.Join(strings.Fields(f.text), " ")
+	case f.fault != FaultNone && faultText(f.fault) != text:
+		text += ": " + faultText(f.fault)
+	}
+	if len(s.Ops) > 0 {
+		text += " in " + strings.Join(s.Ops, ", ")
+	}
+	if n := len(s.Partners); n > 0 {
+		text += fmt.Sprintf(", with %d different nodes", n)
+	}
+	if f.beside {
+		text += ", beside other jobs"
+	}
+	return text
+}
+
+// number prints a value with three digits.
+func number(v float64) string {
+	switch a := math.Abs(v); {
+	case a == 0:
+		return "0"
+	case a < 0.001:
+		return fmt.Sprintf("%.1g", v)
+	case a < 1000:
+		return strconv.FormatFloat(v, 'g', 3, 64)
+	}
+	return fmt.Sprintf("%.0f", v)
+}
+
+// pairSuspect accuses a pair whose nodes are healthy with others. If no other partner could prove
+// that, it is a doubt.
+func (p *pairPlan) pairSuspect(q *inquiry) Suspect {
+	l, task := &p.looks[q.base], p.tests[q.test].task
+	s := Suspect{
+		Node: p.f.name(l.from), Peer: p.f.name(l.to), Plane: task.Plane, Stage: p.f.stage, Kind: task.Kind,
+		Code: codeOf(task.Kind, q.found.symptom, q.found.fault), Looks: q.found.looks, Confidence: 0.9 * q.found.confidence(p.inquiries(q.test)),
+	}
+	if task.Op != "" {
+		s.Ops = []string{task.Op}
+	}
+	for _, i := range []int32{l.from, l.to} {
+		node := p.byKey[inquiryKey{about: aboutNode, test: q.test, node: i, role: p.roleOf(l, i)}]
+		if node == nil || node.state != cleared {
+			s.Doubt = true
+		}
+	}
+	if p.tests[q.test].directed {
+		s.Way = sends.String()
+		if p.reverse(q) {
+			s.Way = ""
+		}
+	}
+	addNumbers(&s, q.found)
+	text := fmt.Sprintf("%s to %s: ", s.Node, s.Peer)
+	if s.Way == "" {
+		text = fmt.Sprintf("between %s and %s: ", s.Node, s.Peer)
+	}
+	text = subjectOf(s.Plane, "", s.Kind) + text + describeFinding(s, q.found)
+	if s.Doubt {
+		s.Confidence = min(s.Confidence, doubtConfidence)
+		s = s.explain(text + ", and no proven third node shows which of them is faulty")
+		s.Do = "Test each of the two with a third node."
+		return s
+	}
+	s = s.explain(text + ", although both are healthy with others")
+	s.Do = "Exchange the ports of one node with a healthy one: if the fault stays with the path, replace the cable between the switches, or correct the route."
+	return s
+}
+
+func (p *pairPlan) leavesSuspect(q *inquiry) Suspect {
+	task := p.tests[q.test].task
+	leaves := []string{p.f.nodes[p.members[q.node][0]].Leaf, p.f.nodes[p.members[q.other][0]].Leaf}
+	s := Suspect{
+		Leaves: leaves, Plane: task.Plane, Stage: p.f.stage, Kind: task.Kind, Code: codeOf(task.Kind, q.found.symptom, q.found.fault),
+		Looks: q.found.looks, Partners: p.f.names(q.tried), Confidence: 0.95 * q.found.confidence(p.inquiries(q.test)),
+	}
+	addNumbers(&s, q.found)
+	bare := s
+	bare.Partners = nil
+	s = s.explain(subjectOf(s.Plane, "", s.Kind) + fmt.Sprintf("between the leaf switches %s and %s: ", leaves[0], leaves[1]) + describeFinding(bare, q.found) + ", between different pairs of nodes")
+	s.Do = "Look for errors at the uplinks of both leaf switches, and replace the cables between them and the spine one by one."
+	return s
+}
+
+// spineSuspects doubts the network between two leaves if there are no other leaves to compare with.
+func (p *pairPlan) spineSuspects() (all []Suspect) {
+	if len(p.members) != 2 {
+		return nil
+	}
+	for _, far := range p.sorted {
+		kind := p.tests[far.key.test].task.Kind
+		if far.key.far != 2 || !far.judged || kind.Lower() {
+			continue
+		}
+		key := far.key
+		key.far = 1
+		near := p.classes[key]
+		if near == nil || !near.judged || far.median >= limitOf("spine_share")*near.median {
+			continue
+		}
+		task := p.tests[far.key.test].task
+		s := Suspect{
+			Leaves: []string{p.f.nodes[p.members[0][0]].Leaf, p.f.nodes[p.members[1][0]].Leaf}, Plane: task.Plane, Stage: p.f.stage, Kind: kind,
+			Code: codeOf(kind, slow, FaultNone), Value: far.median, Expect: near.median, Unit: unitOf(kind), Looks: len(far.values),
+			Confidence: doubtConfidence, Doubt: true,
+		}
+		if task.Op != "" {
+			s.Ops = []string{task.Op}
+		}
+		s = s.explain(subjectOf(s.Plane, "", kind) + fmt.Sprintf("between the leaf switches %s and %s: slow: got %s %s, within a leaf %s %s",
+			s.Leaves[0], s.Leaves[1], number(far.median), s.Unit, number(near.median), s.Unit))
+		s.Do = "Compare the bandwidth between the leaves with the one they are built for."
+		all = append(all, s)
+	}
+	return all
+}
+
+// mergeReach joins suspects of the same node, code and plane: an MTU that differs, and a datagram that
+// does not pass. The measured one has the looks, the compared one the number.
+func mergeReach(all []Suspect) (kept []Suspect) {
+	for _, s := range all {
+		i := slices.IndexFunc(kept, func(k Suspect) bool {
+			return k.Node != "" && k.Node == s.Node && k.Peer == "" && s.Peer == "" && k.Code == s.Code && k.Plane == s.Plane && strings.HasPrefix(s.Code, "sweep.reach.")
+		})
+		if i < 0 {
+			kept = append(kept, s)
+			continue
+		}
+		k := &kept[i]
+		k.Looks, k.Partners = k.Looks+s.Looks, append(slices.Clone(k.Partners), s.Partners...)
+		k.Confidence, k.Doubt = max(k.Confidence, s.Confidence), k.Doubt && s.Doubt
+	}
+	return kept
+}
+
+// Fleet implements Plan.
+func (p *pairPlan) Fleet() (all []Distribution) {
+	p.describe()
+	for _, c := range p.sorted {
+		if len(c.values) == 0 || math.IsNaN(c.median) {
+			continue
+		}
+		t := p.tests[c.key.test].task
+		d := Distribution{
+			Stage: p.f.stage, Kind: t.Kind, Op: t.Op, Plane: t.Plane, Model: p.modelOf(c.key), Far: farNames[c.key.far], Unit: unitOf(t.Kind),
+			Count: len(c.values), Median: c.median, Sigma: c.sigma, Floor: c.limit(t.Kind), Note: c.note,
+		}
+		if t.NoP2P {
+			d.Op += " without P2P"
+		}
+		all = append(all, d)
+	}
+	for t, note := range p.wide {
+		if note != "" {
+			task := p.tests[t].task
+			all = append(all, Distribution{Stage: p.f.stage, Kind: task.Kind, Op: task.Op, Plane: task.Plane, Unit: unitOf(task.Kind), Note: note})
+		}
+	}
+	return all
+}
+
+// limit returns the value beyond which a look is suspicious.
+func (c *class) limit(k Kind) float64 {
+	cut := limitOf("suspect_z") * c.sigma
+	if k.Lower() {
+		limit := max(limitOf(string(k)+"_factor")*c.median, c.median+limitOf(string(k)+"_excess"), c.median+cut)
+		if c.floor > 0 && c.note == "" {
+			limit = min(limit, c.floor)
+		}
+		return limit
+	}
+	limit := c.median - cut
+	if c.note == "" {
+		limit = max(limit, c.floor)
+	}
+	return max(limit, 0)
+}

@@ -1,0 +1,355 @@
+package sweep
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func name(i int) string { return fmt.Sprintf("gpu%05d", i) }
+
+// TestFaults shows that each fault is found and named, in fleets of several sizes, and that no other
+// node is accused.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	noRing := PlanOptions{NoRing: true}
+	for _, tc := range []struct {
+		name  string
+		sizes []int
+		leaf  int // nodes of a leaf
+		stage Stage
+		o     PlanOptions
+		set   func(*world)
+		want  []string
+	}{
+		{"slow node", []int{3, 4, 5, 8, 9, 32, 65, 200}, 0, StageTCP, noRing, func(w *world) { w.factor = map[string]float64{name(1): 0.7} },
+			[]string{"gpu00001 sweep.tcp.slow"}},
+		{"slow plane", []int{3, 4, 8, 33, 200}, 0, StageTCP, noRing, func(w *world) { w.factor = map[string]float64{name(1) + "/eth1": 0.1} },
+			[]string{"gpu00001 eth1 sweep.tcp.slow"}},
+		{"one direction", []int{4, 8, 33, 200}, 0, StageTCP, noRing, func(w *world) { w.factor = map[string]float64{name(2) + "/eth0/sends": 0.5} },
+			[]string{"gpu00002 eth0 sends sweep.tcp.slow"}},
+		{"one direction of all planes", []int{8, 33}, 0, StageTCP, noRing, func(w *world) { w.factor = map[string]float64{name(2) + "/receives": 0.5} },
+			[]string{"gpu00002 receives sweep.tcp.slow"}},
+		{"a pair", []int{4, 8}, 0, StageTCP, noRing, func(w *world) { w.pairs = map[[2]string]float64{{name(0), name(2)}: 0.3} },
+			[]string{"gpu00000 gpu00002 eth0 sends sweep.tcp.slow", "gpu00000 gpu00002 eth1 sends sweep.tcp.slow"}},
+		{"two leaves", []int{64, 128}, 8, StageTCP, PlanOptions{NoRing: true, Matchings: 20}, func(w *world) { w.leaves = map[[2]string]float64{{"leaf1", "leaf3"}: 0.4} },
+			[]string{"leaf1-leaf3 eth0 sweep.tcp.slow", "leaf1-leaf3 eth1 sweep.tcp.slow"}},
+		{"a leaf", []int{64, 256}, 8, StageTCP, noRing, func(w *world) {
+			w.leaves = map[[2]string]float64{}
+			for i := range 32 {
+				other := fmt.Sprintf("leaf%d", i)
+				if other != "leaf1" {
+					w.leaves[[2]string{min("leaf1", other), max("leaf1", other)}] = 0.4
+				}
+			}
+		}, nil},
+		{"slow at times", []int{33, 200}, 0, StageTCP, noRing, func(w *world) {
+			w.window, w.flaky = 20, map[string][2]float64{name(5): {0.3, 0.4}}
+		}, []string{"gpu00005 sweep.tcp.flaky"}},
+		{"refused", []int{3, 4, 8, 33}, 0, StageTCP, noRing, func(w *world) { w.fault = map[string]Fault{name(1) + "/eth1": FaultRefused} },
+			[]string{"gpu00001 eth1 sweep.tcp.failed"}},
+		{"dies", []int{4, 8, 33, 200}, 0, StageTCP, noRing, func(w *world) { w.dies = map[string]int{name(1): 6} },
+			[]string{"gpu00001 sweep.node.lost"}},
+		{"two nodes", []int{2}, 0, StageTCP, noRing, func(w *world) { w.factor = map[string]float64{name(1) + "/eth1": 0.1} },
+			[]string{"doubt gpu00000 gpu00001 eth1 sweep.tcp.slow"}},
+		{"rounds without results", []int{8, 33}, 0, StageTCP, noRing, func(w *world) {
+			w.noTask, w.factor = map[int]bool{0: true, 2: true, 9: true}, map[string]float64{name(1): 0.7}
+		}, []string{"gpu00001 sweep.tcp.slow"}},
+		{"one cannot", []int{8, 33}, 0, StageTCP, noRing, func(w *world) { w.fault = map[string]Fault{name(1): FaultUnable} },
+			[]string{"doubt gpu00001 sweep.tcp.unable"}},
+
+		{"ring computes wrongly", []int{8, 33, 64}, 0, StageTCP, PlanOptions{NoStream: true, RingSizes: []int{4, 0}},
+			func(w *world) { w.fault = map[string]Fault{name(1): FaultWrong} },
+			[]string{"gpu00001 eth0 sweep.tcp.wrong", "gpu00001 eth1 sweep.tcp.wrong"}},
+		{"ring beside slow pairs", []int{33}, 0, StageTCP, PlanOptions{}, func(w *world) { w.factor = map[string]float64{name(1): 0.5} },
+			[]string{"gpu00001 sweep.tcp.slow"}},
+
+		{"loss", []int{3, 4, 8, 32, 65}, 0, StageReach, PlanOptions{}, func(w *world) { w.loss = map[string]float64{name(1) + "/eth0": 0.01} },
+			[]string{"gpu00001 eth0 sweep.reach.loss"}},
+		{"delay", []int{3, 4, 8, 32, 65}, 0, StageReach, PlanOptions{}, func(w *world) { w.delay = map[string]float64{name(1) + "/eth0": 1.0 / 11} },
+			[]string{"gpu00001 eth0 sweep.reach.latency"}},
+		{"dead link", []int{3, 4, 8, 32, 65}, 0, StageReach, PlanOptions{}, func(w *world) { w.fault = map[string]Fault{name(1) + "/eth0": FaultSilent} },
+			[]string{"gpu00001 eth0 sweep.reach.loss"}},
+		{"name", []int{4, 8, 32}, 0, StageReach, PlanOptions{}, func(w *world) { w.fault = map[string]Fault{name(1) + "/receives name": FaultRefused} },
+			[]string{"gpu00001 receives sweep.reach.name"}},
+		{"MTU", []int{4, 8, 32}, 0, StageReach, PlanOptions{}, func(w *world) {
+			w.nodes[1].Planes[0].MTU = 1400
+			w.fault = map[string]Fault{name(1) + "/eth0/receives mtu": FaultMTU}
+		}, []string{"gpu00001 eth0 sweep.reach.mtu"}},
+		{"MTU of the path", []int{8, 32}, 0, StageReach, PlanOptions{}, func(w *world) {
+			w.fault = map[string]Fault{name(1) + "/eth0/sends mtu": FaultMTU}
+		}, []string{"gpu00001 eth0 sends sweep.reach.mtu"}},
+		{"no plane", []int{4, 32}, 0, StageReach, PlanOptions{}, func(w *world) { w.nodes[1].Planes = w.nodes[1].Planes[:1] },
+			[]string{"gpu00001 eth1 sweep.reach.plane"}},
+		{"ends only", []int{8, 32, 100}, 0, StageReach, PlanOptions{Ends: true}, func(w *world) {
+			w.fault = map[string]Fault{name(0) + "/eth0": FaultSilent}
+		}, []string{"gpu00000 eth0 sweep.reach.loss"}},
+		{"two nodes, dead link", []int{2}, 0, StageReach, PlanOptions{}, func(w *world) { w.fault = map[string]Fault{name(1) + "/eth0": FaultSilent} },
+			nil},
+
+		{"rail", []int{4, 8, 33}, 0, StageRDMA, PlanOptions{}, func(w *world) { w.factor = map[string]float64{name(1) + "/mlx5_1:1": 0.5} },
+			[]string{"gpu00001 mlx5_1:1 sweep.rdma.slow"}},
+		{"latency of a rail", []int{4, 8, 33}, 0, StageRDMA, PlanOptions{}, func(w *world) { w.delay = map[string]float64{name(1) + "/mlx5_1:1": 0.1} },
+			[]string{"gpu00001 mlx5_1:1 sweep.rdma.latency"}},
+
+		{"hang", []int{3, 4, 8, 33}, 0, StagePairs, PlanOptions{}, func(w *world) { w.fault = map[string]Fault{name(1): FaultSilent} },
+			[]string{"gpu00001 sweep.nccl.hang"}},
+		{"wrong data", []int{3, 4, 8, 33}, 0, StagePairs, PlanOptions{NoP2P: true}, func(w *world) { w.fault = map[string]Fault{name(1): FaultWrong} },
+			[]string{"gpu00001 sweep.nccl.wrong"}},
+		{"TCP in NCCL", []int{4, 8, 33}, 0, StagePairs, PlanOptions{}, func(w *world) { w.fault = map[string]Fault{name(1): FaultNetwork} },
+			[]string{"gpu00001 sweep.nccl.network"}},
+		{"slow NCCL", []int{4, 8, 33}, 0, StagePairs, PlanOptions{}, func(w *world) { w.factor = map[string]float64{name(1): 0.6} },
+			[]string{"gpu00001 sweep.nccl.slow"}},
+
+		{"hang in groups", []int{4, 8, 33, 64, 200}, 0, StageGroups, PlanOptions{Ops: []string{"all_reduce"}}, func(w *world) { w.fault = map[string]Fault{name(1): FaultSilent} },
+			[]string{"gpu00001 sweep.nccl.hang"}},
+		{"slow groups", []int{8, 33, 64, 200}, 0, StageGroups, PlanOptions{Ops: []string{"all_reduce"}}, func(w *world) { w.factor = map[string]float64{name(1): 0.6} },
+			[]string{"gpu00001 sweep.nccl.slow"}},
+		{"two slow nodes", []int{64, 200}, 0, StageGroups, PlanOptions{Ops: []string{"all_reduce"}, GroupSizes: []int{8, 0}},
+			func(w *world) { w.factor = map[string]float64{name(1): 0.6, name(7): 0.5} },
+			[]string{"gpu00001 sweep.nccl.slow", "gpu00007 sweep.nccl.slow"}},
+		{"node fails only in groups of 8", []int{33, 64}, 0, StageGroups, PlanOptions{Ops: []string{"all_reduce"}, GroupSizes: []int{2, 4, 8}},
+			func(w *world) { w.only = map[string]int{name(1): 8} },
+			[]string{"gpu00001 sweep.nccl.hang"}},
+		{"dies in a group", []int{33, 64}, 0, StageGroups, PlanOptions{Ops: []string{"all_reduce"}}, func(w *world) { w.dies = map[string]int{name(1): 5} },
+			[]string{"gpu00001 sweep.node.lost"}},
+
+		{"check", []int{1, 2, 33}, 0, StageNode, PlanOptions{Lines: []string{"check_gpu_gemm", "check_gpu_pcie"}, Batch: 10}, func(w *world) {
+			w.checks = map[string]CheckResult{name(0): {Check: "check_gpu_gemm", Severity: "fail", Device: "gpu3 0000:c1:00.0", Message: "slow"}}
+		}, []string{"gpu00000 sweep.node.check", "gpu00000 sweep.node.check"}},
+	} {
+		for _, n := range tc.sizes {
+			t.Run(fmt.Sprintf("%s/%d", tc.name, n), func(t *testing.T) {
+				t.Parallel()
+				for seed := range uint64(3) {
+					w := newWorld(n, tc.leaf, seed)
+					tc.set(w)
+					o := tc.o
+					o.Seed = seed
+					p := w.plan(t, tc.stage, o)
+					suspects := w.drive(t, p)
+					switch tc.name {
+					case "a leaf":
+						checkLeaf(t, suspects)
+					case "two nodes, dead link":
+						for _, s := range suspects {
+							if !s.Doubt || s.Peer == "" {
+								t.Errorf("want a doubt about the pair, got %+v", s)
+							}
+						}
+						if len(suspects) == 0 {
+							t.Error("no suspect")
+						}
+					default:
+						if diff := cmp.Diff(tc.want, briefs(suspects), cmpopts.EquateEmpty()); diff != "" {
+							t.Errorf("seed %d, %d rounds (-want +got):\n%s%+v", seed, w.rounds, diff, suspects)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// checkLeaf checks that a leaf whose paths to all others are slow is accused, and no node.
+func checkLeaf(t *testing.T, suspects []Suspect) {
+	t.Helper()
+	planes := map[string]bool{}
+	for _, s := range suspects {
+		if s.Node != "" || !slices.Contains(s.Leaves, "leaf1") {
+			t.Errorf("want leaf1 alone, got %+v", s)
+		}
+		planes[s.Plane] = true
+	}
+	if len(planes) == 0 {
+		t.Error("no suspect")
+	}
+}
+
+// TestHealthy shows that fleets which only look faulty have no suspects.
+func TestHealthy(t *testing.T) {
+	t.Parallel()
+	stages := []Stage{StageReach, StageTCP, StageRDMA, StagePairs, StageGroups}
+	for _, tc := range []struct {
+		name  string
+		sizes []int
+		leaf  int
+		set   func(*world)
+	}{
+		{"nothing", []int{1, 2, 3, 4, 8, 33, 65, 200}, 0, func(*world) {}},
+		{"all values equal", []int{2, 3, 4, 8, 33, 65}, 0, func(w *world) { w.sigma = 0 }},
+		{"10 % of noise", []int{2, 3, 4, 8, 33, 200}, 0, func(w *world) { w.sigma = 0.1 }},
+		{"one node with 8 % of noise", []int{4, 8, 33, 200}, 0, func(w *world) { w.sigma, w.noise = 0.02, map[string]float64{name(1): 0.08} }},
+		{"two models", []int{4, 8, 33, 200}, 0, func(w *world) {
+			w.model = map[string]float64{"A": 1, "B": 0.5}
+			for i := range w.nodes {
+				w.nodes[i].Model = []string{"A", "B"}[i%2]
+			}
+		}},
+		{"one node of another model", []int{4, 8, 33, 200}, 0, func(w *world) {
+			w.model = map[string]float64{"A": 1, "B": 0.5}
+			for i := range w.nodes {
+				w.nodes[i].Model = "A"
+			}
+			w.nodes[1].Model = "B"
+		}},
+		{"fast within a leaf", []int{32, 64, 200}, 8, func(w *world) { w.leaf = 1.5 }},
+		{"beside other jobs", []int{8, 33, 200}, 0, func(w *world) { w.beside = true }},
+		{"a model without eth1", []int{8, 33}, 0, func(w *world) {
+			for i := range w.nodes {
+				if i%2 == 0 {
+					w.nodes[i].Model, w.nodes[i].Planes, w.nodes[i].Rails = "B", w.nodes[i].Planes[:1], w.nodes[i].Rails[:1]
+				}
+			}
+		}},
+		{"all fail", []int{8, 33}, 0, func(w *world) {
+			w.fault = map[string]Fault{}
+			for _, n := range w.nodes {
+				w.fault[n.Name] = FaultError
+			}
+		}},
+		{"all are unable", []int{3, 8, 33}, 0, func(w *world) {
+			w.fault = map[string]Fault{}
+			for _, n := range w.nodes {
+				w.fault[n.Name] = FaultUnable
+			}
+		}},
+	} {
+		for _, n := range tc.sizes {
+			t.Run(fmt.Sprintf("%s/%d", tc.name, n), func(t *testing.T) {
+				t.Parallel()
+				for _, stage := range stages {
+					for seed := range uint64(4) {
+						w := newWorld(n, tc.leaf, seed)
+						tc.set(w)
+						p := w.plan(t, stage, PlanOptions{Seed: seed})
+						for _, s := range w.drive(t, p) {
+							t.Errorf("stage %s, seed %d: %+v", stage, seed, s)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestTwoLeaves shows that a slow network between the only two leaves accuses no node.
+func TestTwoLeaves(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{8, 16, 64} {
+		w := newWorld(n, n/2, 1)
+		w.leaves = map[[2]string]float64{{"leaf0", "leaf1"}: 0.3}
+		want := []string{"doubt leaf0-leaf1 eth0 sweep.tcp.slow", "doubt leaf0-leaf1 eth1 sweep.tcp.slow"}
+		if diff := cmp.Diff(want, briefs(w.drive(t, w.plan(t, StageTCP, PlanOptions{NoRing: true})))); diff != "" {
+			t.Errorf("%d nodes (-want +got):\n%s", n, diff)
+		}
+	}
+}
+
+// TestFloors shows that a floor accuses slow nodes, and no node if the whole fleet is below it.
+func TestFloors(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		floor float64
+		want  []string
+		note  bool
+	}{
+		{110, nil, true},
+		{93, []string{"gpu00001 sweep.tcp.slow"}, false},
+		{50, nil, false},
+	} {
+		w := newWorld(20, 0, 3)
+		w.sigma = 0.04
+		w.factor = map[string]float64{name(1): 0.96} // too little for a comparison with the fleet
+		o := PlanOptions{NoRing: true, Floors: []Floor{{Kind: KindStream, Value: tc.floor}, {Kind: KindWrite, Value: 1e6}}}
+		p := w.plan(t, StageTCP, o)
+		if diff := cmp.Diff(tc.want, briefs(w.drive(t, p)), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("floor %v (-want +got):\n%s%+v\n%+v", tc.floor, diff, p.Suspects(), p.Fleet())
+		}
+		for _, d := range p.Fleet() {
+			if (d.Note != "") != tc.note {
+				t.Errorf("floor %v: note %q", tc.floor, d.Note)
+			}
+		}
+	}
+}
+
+// TestBeside shows that a slow node is found beside other jobs, too.
+func TestBeside(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(5) {
+		w := newWorld(100, 0, seed)
+		w.beside, w.factor = true, map[string]float64{name(1): 0.4}
+		suspects := w.drive(t, w.plan(t, StageTCP, PlanOptions{Seed: seed, NoRing: true}))
+		if diff := cmp.Diff([]string{"gpu00001 sweep.tcp.slow"}, briefs(suspects)); diff != "" {
+			t.Errorf("seed %d (-want +got):\n%s", seed, diff)
+			continue
+		}
+		if s := suspects[0]; s.Looks < 5 || s.Confidence > 0.9 || !strings.Contains(s.Text, "beside other jobs") {
+			t.Errorf("want at least five looks, and less confidence: %+v", s)
+		}
+	}
+}
+
+// TestTexts shows the text and the advice of suspects.
+func TestTexts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(33, 0, 1)
+	w.sigma, w.factor = 0, map[string]float64{name(1) + "/eth0/sends": 0.5}
+	s := w.drive(t, w.plan(t, StageTCP, PlanOptions{NoRing: true}))[0]
+	want := "eth0: sends: slow: want about 94 Gb/s, got 47 Gb/s, with 3 different nodes"
+	if s.Text != want || s.Do == "" || s.Value != 47 || s.Expect != 94 || s.Unit != "Gb/s" || len(s.Partners) != 3 {
+		t.Errorf("want %q, got %+v", want, s)
+	}
+	w = newWorld(33, 0, 1)
+	w.fault = map[string]Fault{name(1): FaultSilent}
+	s = w.drive(t, w.plan(t, StagePairs, PlanOptions{Ops: []string{"all_reduce", "all_gather"}}))[0]
+	want = "hang: no answer in all_reduce, all_gather, with 3 different nodes"
+	if s.Text != want || !slices.Equal(s.Ops, []string{"all_reduce", "all_gather"}) {
+		t.Errorf("want %q, got %+v", want, s)
+	}
+	w = newWorld(1, 0, 1)
+	w.checks = map[string]CheckResult{name(0): {Check: "check_gpu_gemm", Severity: "fail", Device: "gpu3 0000:c1:00.0", Message: "gpu3 0000:c1:00.0: slow\nagain"}}
+	s = w.drive(t, w.plan(t, StageNode, PlanOptions{Lines: []string{"check_gpu_gemm --time 5s"}}))[0]
+	if s.GPU == nil || *s.GPU != 3 || s.Text != "check_gpu_gemm: gpu3 0000:c1:00.0: slow again" {
+		t.Errorf("got %+v", s)
+	}
+}
+
+// TestTable checks that each limit and code has its reason, and that each possible code has a row.
+func TestTable(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, l := range Limits() {
+		if l.Value <= 0 || l.Unit == "" || l.Source == "" || seen[l.Name] {
+			t.Errorf("limit %+v: want a value, a unit and a source, once", l)
+		}
+		seen[l.Name] = true
+	}
+	for _, k := range []Kind{KindEcho, KindConnect, KindName, KindLatency} {
+		limitOf(string(k) + "_factor")
+		limitOf(string(k) + "_excess")
+	}
+	for _, c := range Codes() {
+		if c.Fault == "" || c.Do == "" || seen[c.Code] {
+			t.Errorf("code %+v: want a fault and advice, once", c)
+		}
+		seen[c.Code] = true
+	}
+	for _, k := range []Kind{KindEcho, KindMTU, KindConnect, KindName, KindStream, KindRing, KindWrite, KindLatency, KindNCCL} {
+		for _, s := range []symptom{broken, lossy, slow, flaky, unable} {
+			if s == lossy && k != KindEcho || s == flaky && k.Lower() {
+				continue
+			}
+			for _, f := range []Fault{FaultNone, FaultRefused, FaultSilent, FaultWrong, FaultMTU, FaultError, FaultNetwork} {
+				if code := codeOf(k, s, f); !seen[code] {
+					t.Errorf("%s %v %s: code %s has no row", k, s, f, code)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,222 @@
+package sweep
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// nodePlan runs checks on each node alone, in batches. A failing check is a fact about its node: it
+// needs no partner and no confirmation.
+type nodePlan struct {
+	f     *fleet
+	o     PlanOptions
+	batch int       // begin of the present batch
+	size  int       // of a batch
+	line  int       // the next line of the batch
+	again []nodeRun // those without a result
+	sent  map[int]nodeRun
+	bad   []Suspect
+	able  []int // by line: nodes that could run it
+	cant  []nodeRun
+}
+
+type nodeRun struct {
+	node  int32
+	line  int
+	tries int
+	text  string // of the fault
+}
+
+func newNodePlan(f *fleet, o PlanOptions) *nodePlan {
+	size := o.Batch
+	if size == 0 {
+		size = len(f.nodes)
+	}
+	return &nodePlan{f: f, o: o, size: size, sent: map[int]nodeRun{}, able: make([]int, len(o.Lines))}
+}
+
+// Next implements Plan.
+func (p *nodePlan) Next() (tasks []Task) {
+	for p.batch < len(p.f.nodes) && len(tasks) == 0 {
+		end := min(p.batch+p.size, len(p.f.nodes))
+		if p.line < len(p.o.Lines) {
+			for i := int32(p.batch); i < int32(end); i++ {
+				tasks = p.add(tasks, nodeRun{node: i, line: p.line})
+			}
+			p.line++
+			continue
+		}
+		runs := p.again
+		p.again = nil
+		for _, r := range runs {
+			tasks = p.add(tasks, r)
+		}
+		if len(tasks) == 0 && len(p.again) == 0 {
+			p.batch, p.line = end, 0
+		}
+	}
+	return tasks
+}
+
+// add adds the task of a run. A node has one task in a round: a second one waits.
+func (p *nodePlan) add(tasks []Task, r nodeRun) []Task {
+	if !p.f.tested(r.node) {
+		return tasks
+	}
+	name := p.f.name(r.node)
+	if slices.ContainsFunc(tasks, func(t Task) bool { return r.tries > 0 && t.Nodes[0] == name }) {
+		p.again = append(p.again, r)
+		return tasks
+	}
+	t := Task{ID: p.f.nextID(), Stage: StageNode, Kind: KindCheck, Nodes: []string{name}, Op: p.o.Lines[r.line], Limit: p.o.CheckLimit}
+	p.sent[t.ID] = r
+	return append(tasks, t)
+}
+
+// Take implements Plan.
+func (p *nodePlan) Take(results []Result) {
+	slices.SortFunc(results, byID)
+	for _, r := range results {
+		if run, ok := p.sent[r.Task.ID]; ok {
+			delete(p.sent, r.Task.ID)
+			p.judge(run, r)
+		}
+	}
+	left := make([]int, 0, len(p.sent))
+	for id := range p.sent {
+		left = append(left, id)
+	}
+	slices.Sort(left)
+	for _, id := range left {
+		p.retry(p.sent[id])
+	}
+	clear(p.sent)
+}
+
+func (p *nodePlan) retry(r nodeRun) {
+	if r.tries++; r.tries < maxTries {
+		p.again = append(p.again, r)
+	}
+}
+
+func (p *nodePlan) judge(run nodeRun, r Result) {
+	line := p.o.Lines[run.line]
+	switch {
+	case p.f.kill(r):
+		return
+	case r.Fault == FaultUnable:
+		if run.text = r.Text; run.tries > 0 {
+			p.cant = append(p.cant, run)
+			return
+		}
+		p.retry(run)
+		return
+	case r.Fault == FaultLost:
+		p.retry(run)
+		return
+	}
+	p.able[run.line]++
+	found := false
+	for _, c := range r.Checks {
+		if c.Severity != "fail" {
+			continue
+		}
+		found = true
+		text := oneLine(c.Check, c.Message)
+		if c.Device != "" && !strings.Contains(c.Message, c.Device) {
+			text = oneLine(c.Check, c.Device+": "+c.Message)
+		}
+		p.suspect(run, r, text, gpuOf(c.Device))
+	}
+	if found || r.Fault == FaultNone {
+		return
+	}
+	if r.Fault != FaultCheck && run.tries == 0 { // it hung or crashed: once more
+		p.retry(run)
+		return
+	}
+	p.suspect(run, r, oneLine(line, cmpText(r.Text, faultText(r.Fault))), nil)
+}
+
+func (p *nodePlan) suspect(run nodeRun, r Result, text string, gpu *int) {
+	s := Suspect{
+		Node: p.f.name(run.node), GPU: gpu, Stage: StageNode, Kind: KindCheck, Code: "sweep.node.check",
+		Ops: []string{p.o.Lines[run.line]}, Looks: run.tries + 1, Confidence: checkConfidence,
+	}
+	if r.Beside {
+		s.Doubt, s.Confidence = true, doubtConfidence
+		text += " (another job ran on the node)"
+	}
+	p.bad = append(p.bad, s.explain(text))
+}
+
+// Suspects implements Plan.
+func (p *nodePlan) Suspects() []Suspect {
+	all := slices.Concat(p.bad, p.f.lost)
+	for _, run := range p.cant {
+		if p.able[run.line] < len(p.f.nodes)/2 {
+			continue // most nodes cannot run it
+		}
+		s := Suspect{
+			Node: p.f.name(run.node), Stage: StageNode, Kind: KindCheck, Code: "sweep.node.unable",
+			Ops: []string{p.o.Lines[run.line]}, Looks: run.tries + 1, Confidence: doubtConfidence, Doubt: true,
+		}
+		all = append(all, s.explain(oneLine(p.o.Lines[run.line], cmpText(run.text, "cannot run here"))+fmt.Sprintf("; %d nodes can", p.able[run.line])))
+	}
+	sortSuspects(all)
+	return all
+}
+
+// Fleet implements Plan. Checks have no values.
+func (p *nodePlan) Fleet() []Distribution { return nil }
+
+// Left implements Plan.
+func (p *nodePlan) Left() int {
+	if p.batch >= len(p.f.nodes) {
+		return 0
+	}
+	later := (len(p.f.nodes) - p.batch - 1) / p.size
+	left := later*len(p.o.Lines) + len(p.o.Lines) - p.line
+	if len(p.again) > 0 {
+		left++
+	}
+	return left
+}
+
+var gpuName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^gpu([0-9]+)\b`) })
+
+// gpuOf returns the number of the GPU that a device names: "gpu3 0000:c1:00.0"; nil if it is another
+// device.
+func gpuOf(device string) *int {
+	m := gpuName().FindStringSubmatch(device)
+	if m == nil {
+		return nil
+	}
+	n, err := strconv.Atoi(m[1])
+	if err != nil {
+		return nil
+	}
+	return &n
+}
+
+func byID(a, b Result) int { return a.Task.ID - b.Task.ID }
+
+// oneLine joins a subject and a text, without line breaks.
+func oneLine(subject, text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if text == "" {
+		return subject
+	}
+	return subject + ": " + text
+}
+
+func cmpText(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}

@@ -1,0 +1,949 @@
+package sweep
+
+import (
+	"math"
+	"slices"
+)
+
+// maxTries bounds how often a test without a result is started.
+const maxTries = 3
+
+// smallFleet is the number of nodes below which proven partners are so few that one may have failed
+// with another node, and may be used twice.
+const smallFleet = 16
+
+// allPairsFleet is the number of nodes up to which each stage tests all pairs.
+const allPairsFleet = 8
+
+// pairPlan tests pairs of nodes. It runs the turns, which are the same for all nodes, and then
+// confirms: each node of a suspicious pair is tested with different proven partners, then the pair
+// once more, then other pairs of its leaves.
+type pairPlan struct {
+	f      *fleet
+	o      PlanOptions
+	tests  []series
+	turns  []turn
+	turned int // the next turn
+	order  []int32
+	queue  []request
+	sent   map[int]request
+	looks  []look
+	byNode [][]int32 // looks of each node
+
+	models  []int32 // by node
+	names   []string
+	leaves  []int32 // by node; -1 is unknown
+	members map[int32][]int32
+
+	classes map[classKey]*class
+	sorted  []*class
+	stale   bool      // classes lack looks
+	loss    []float64 // by test: share of datagrams lost between healthy nodes
+	wide    []string  // by test: the fault of the whole fleet; "" none
+	opened  int       // looks that have opened inquiries
+	asked   []*inquiry
+	byKey   map[inquiryKey]*inquiry
+	given   []Suspect // facts that need no test
+	blamed  []bool    // by node: accused in a test
+}
+
+// series is a test that pairs run: the template of a task.
+type series struct {
+	task     Task
+	directed bool   // the nodes have different roles
+	takes    []bool // by node: it has the plane; nil: all have
+	speed    int    // of the plane, as most nodes have it
+	family   int    // tests of a family show the same faults: only the first one is confirmed
+}
+
+// turn is a round that all nodes take part in.
+type turn struct {
+	round int // of the circle method
+	test  int
+	flip  bool // the second node of each pair comes first
+}
+
+// request asks for a test. A partner of anyone is chosen when the round is made.
+type request struct {
+	test     int
+	from, to int32
+	tries    int
+	why      *inquiry // nil: a turn
+}
+
+const anyone int32 = -1
+
+// look is the result of a test of a pair.
+type look struct {
+	from, to   int32
+	test       int32
+	repeats    int32
+	class      *class
+	value      float64 // NaN: none. The mean; the best one for latencies, and beside other jobs
+	spread     float64 // standard deviation of the repeats
+	low, mid   float64 // of the windows: low decile and median; NaN if there are too few
+	sent, lost int
+	fault      Fault
+	text       string
+	beside     bool
+	base       bool // of a turn: it can open inquiries
+}
+
+func newPairPlan(f *fleet, o PlanOptions, tests []series) *pairPlan {
+	p := &pairPlan{
+		f: f, o: o, tests: tests, sent: map[int]request{}, byNode: make([][]int32, len(f.nodes)), order: f.shuffled(),
+		models: make([]int32, len(f.nodes)), leaves: make([]int32, len(f.nodes)), members: map[int32][]int32{},
+		classes: map[classKey]*class{}, byKey: map[inquiryKey]*inquiry{},
+		blamed: make([]bool, len(f.nodes)), loss: make([]float64, len(tests)), wide: make([]string, len(tests)),
+	}
+	models, leaves := map[string]int32{}, map[string]int32{}
+	for i, n := range f.nodes {
+		if _, known := models[n.Model]; !known {
+			models[n.Model] = int32(len(models))
+			p.names = append(p.names, n.Model)
+		}
+		p.models[i], p.leaves[i] = models[n.Model], -1
+		if n.Leaf != "" {
+			if _, known := leaves[n.Leaf]; !known {
+				leaves[n.Leaf] = int32(len(leaves))
+			}
+			p.leaves[i] = leaves[n.Leaf]
+			p.members[p.leaves[i]] = append(p.members[p.leaves[i]], int32(i))
+		}
+	}
+	return p
+}
+
+// addTurns adds the turns of all tests: the same rounds of pairs, test by test, both ways for those
+// with both.
+func (p *pairPlan) addTurns(rounds []int, both bool, tests ...int) {
+	for _, r := range rounds {
+		for _, t := range tests {
+			p.turns = append(p.turns, turn{round: r, test: t})
+			if both && p.tests[t].directed {
+				p.turns = append(p.turns, turn{round: r, test: t, flip: true})
+			}
+		}
+	}
+}
+
+// matchings returns the rounds of the circle method that a stage runs.
+func (p *pairPlan) matchings(count int) []int {
+	if len(p.order) <= allPairsFleet {
+		count = math.MaxInt
+	}
+	return pickRounds(p.f.rng, len(p.order), count)
+}
+
+// Next implements Plan.
+func (p *pairPlan) Next() []Task {
+	for {
+		for p.turned < len(p.turns) {
+			p.turned++
+			if tasks := p.runTurn(p.turns[p.turned-1]); len(tasks) > 0 {
+				return tasks
+			}
+		}
+		for len(p.queue) > 0 {
+			if tasks := p.pack(); len(tasks) > 0 {
+				return tasks
+			}
+		}
+		if !p.confirm() {
+			return nil
+		}
+	}
+}
+
+// runTurn returns the tasks of a turn. A node whose partner is dead gets another one later.
+func (p *pairPlan) runTurn(t turn) (tasks []Task) {
+	for i, j := range circle(len(p.order), t.round) {
+		from, to := p.order[i], p.order[j]
+		if t.flip {
+			from, to = to, from
+		}
+		tasks = p.start(tasks, request{test: t.test, from: from, to: to})
+	}
+	return tasks
+}
+
+// start adds the task of a request, whose nodes are both known. If one of them is dead the other
+// gets another partner.
+func (p *pairPlan) start(tasks []Task, r request) []Task {
+	if !p.takes(r.test, r.from) || !p.takes(r.test, r.to) {
+		p.replace(r)
+		return tasks
+	}
+	t := p.tests[r.test].task
+	t.ID, t.Nodes = p.f.nextID(), []string{p.f.name(r.from), p.f.name(r.to)}
+	t.Confirms = r.why != nil
+	p.sent[t.ID] = r
+	return append(tasks, t)
+}
+
+// takes reports whether a node takes part in a test.
+func (p *pairPlan) takes(test int, i int32) bool {
+	takes := p.tests[test].takes
+	return p.f.tested(i) && (takes == nil || takes[i])
+}
+
+// replace repeats a test in which a node died with another partner.
+func (p *pairPlan) replace(r request) {
+	if r.why != nil {
+		r.why.wait--
+		return // the inquiry asks again
+	}
+	if r.tries++; r.tries >= maxTries || r.to == anyone || r.from == anyone {
+		return
+	}
+	from, to := p.takes(r.test, r.from), p.takes(r.test, r.to)
+	switch {
+	case from && !to && p.f.dead[r.to]:
+		p.queue = append(p.queue, request{test: r.test, from: r.from, to: anyone, tries: r.tries})
+	case to && !from && p.f.dead[r.from]:
+		p.queue = append(p.queue, request{test: r.test, from: anyone, to: r.to, tries: r.tries})
+	}
+}
+
+// pack makes a round of the queue. What does not fit stays in it.
+func (p *pairPlan) pack() (tasks []Task) {
+	used := make([]bool, len(p.f.nodes))
+	queue := p.queue
+	p.queue = nil
+	for _, r := range queue {
+		switch p.place(&r, used) {
+		case placed:
+			used[r.from], used[r.to] = true, true
+			tasks = p.start(tasks, r)
+		case later:
+			p.queue = append(p.queue, r)
+		case never:
+			if r.why != nil {
+				r.why.wait--
+				r.why.dry = true
+			}
+		}
+	}
+	return tasks
+}
+
+// placing is whether a request fits into a round.
+type placing int
+
+const (
+	placed placing = iota
+	later
+	never
+)
+
+// place chooses the partner of a request.
+func (p *pairPlan) place(r *request, used []bool) placing {
+	node, role := r.from, sends
+	if node == anyone {
+		node, role = r.to, receives
+	}
+	if !p.takes(r.test, node) {
+		return never
+	}
+	if used[node] {
+		return later
+	}
+	if r.from != anyone && r.to != anyone {
+		if !p.takes(r.test, r.to) {
+			return never
+		}
+		if used[r.to] {
+			return later
+		}
+		return placed
+	}
+	partner, exists := p.findPartner(r.why, r.test, node, role, used)
+	switch {
+	case partner == anyone && exists:
+		return later
+	case partner == anyone:
+		return never
+	case role == receives:
+		r.from = partner
+	default:
+		r.to = partner
+	}
+	if r.why != nil {
+		r.why.tried = append(r.why.tried, partner)
+	}
+	return placed
+}
+
+// findPartner returns a partner for a node that is not in the round yet, or anyone and whether one
+// exists that is. Partners of an inquiry are proven and different. The first choice is one from a
+// leaf that has not been tried, so that a bad path between two leaves does not accuse a node.
+func (p *pairPlan) findPartner(q *inquiry, test int, node int32, role role, used []bool) (int32, bool) {
+	fresh := func(i int32) bool { return !p.knows(q, i) && p.comparable(test, node, i) }
+	passes := []func(int32) bool{func(i int32) bool { return p.newLeaf(q, i) && fresh(i) }, fresh}
+	if len(p.f.nodes) < smallFleet {
+		passes = append(passes, func(i int32) bool { return true })
+	}
+	if q == nil {
+		passes = passes[1:2]
+	}
+	n := len(p.f.nodes)
+	for _, fits := range passes {
+		exists, start := false, p.f.rng.IntN(n)
+		for k := range n {
+			i := int32((start + k) % n)
+			if i == node || !p.takes(test, i) || !fits(i) || q != nil && !p.proven(i, node, test, role.opposite()) {
+				continue
+			}
+			if !used[i] {
+				return i, true
+			}
+			exists = true
+		}
+		if exists {
+			return anyone, true
+		}
+	}
+	return anyone, false
+}
+
+// comparable reports whether a test of two nodes has others to compare it with.
+func (p *pairPlan) comparable(test int, i, j int32) bool {
+	if p.tests[test].task.Repeats == 0 || p.tests[test].task.Kind == KindName {
+		return true
+	}
+	c := p.classes[p.keyOf(test, i, j)]
+	return c == nil || math.IsNaN(c.median) || c.judged || c.floor > 0
+}
+
+// knows reports whether an inquiry has used a partner, or was opened by a test with it.
+func (p *pairPlan) knows(q *inquiry, i int32) bool {
+	return q != nil && (q.peer == i || slices.Contains(q.tried, i))
+}
+
+// newLeaf reports whether a node is in another leaf than the partners of an inquiry so far.
+func (p *pairPlan) newLeaf(q *inquiry, i int32) bool {
+	leaf := p.leaves[i]
+	if q == nil || leaf < 0 {
+		return true
+	}
+	same := func(j int32) bool { return p.leaves[j] == leaf }
+	return !same(q.peer) && !slices.ContainsFunc(q.tried, same)
+}
+
+// proven reports whether a node passed a test in a role with another partner than the suspect, and
+// failed with no other than accused ones. In a small fleet most tests must have passed.
+func (p *pairPlan) proven(i, suspect int32, test int, role role) bool {
+	good, bad := 0, 0
+	for _, k := range p.byNode[i] {
+		l := &p.looks[k]
+		partner := l.from + l.to - i
+		if int(l.test) != test || partner == suspect || p.roleOf(l, i) != p.roleIn(test, role) {
+			continue
+		}
+		switch s := p.symptoms(l); {
+		case s == 0 && l.fault == FaultNone:
+			good++
+		case s != 0 && !p.explained(l):
+			bad++
+		}
+	}
+	return good > 0 && (bad == 0 || len(p.f.nodes) < smallFleet && good >= bad)
+}
+
+// roleOf returns the role of a node in a look.
+func (p *pairPlan) roleOf(l *look, i int32) role {
+	if l.from == i {
+		return p.roleIn(int(l.test), sends)
+	}
+	return p.roleIn(int(l.test), receives)
+}
+
+// roleIn returns a role, or both if the test has no direction.
+func (p *pairPlan) roleIn(test int, r role) role {
+	if !p.tests[test].directed {
+		return both
+	}
+	return r
+}
+
+// Take implements Plan.
+func (p *pairPlan) Take(results []Result) {
+	slices.SortFunc(results, byID)
+	for _, r := range results {
+		p.f.kill(r)
+	}
+	for _, r := range results {
+		if q, ok := p.sent[r.Task.ID]; ok {
+			delete(p.sent, r.Task.ID)
+			p.take(q, r)
+		}
+	}
+	left := make([]int, 0, len(p.sent))
+	for id := range p.sent {
+		left = append(left, id)
+	}
+	slices.Sort(left)
+	for _, id := range left {
+		p.retry(p.sent[id])
+	}
+	clear(p.sent)
+}
+
+// retry starts a test once more that has no result.
+func (p *pairPlan) retry(r request) {
+	if p.f.dead[r.from] || p.f.dead[r.to] {
+		p.replace(r)
+		return
+	}
+	if r.tries++; r.tries < maxTries {
+		p.queue = append(p.queue, r)
+		return
+	}
+	if r.why != nil {
+		r.why.wait--
+		r.why.failed++
+	}
+}
+
+func (p *pairPlan) take(q request, r Result) {
+	if r.Fault == FaultLost || p.f.dead[q.from] || p.f.dead[q.to] {
+		p.retry(q)
+		return
+	}
+	l := look{
+		from: q.from, to: q.to, test: int32(q.test), repeats: int32(len(r.Values)), sent: r.Sent, lost: r.Lost,
+		fault: r.Fault, text: r.Text, beside: r.Beside, base: q.why == nil, value: math.NaN(), low: math.NaN(), mid: math.NaN(),
+	}
+	if l.sent > 0 && l.lost >= l.sent && l.fault == FaultNone {
+		l.fault = FaultSilent
+	}
+	kind := p.tests[q.test].task.Kind
+	if len(r.Values) > 0 && l.fault == FaultNone {
+		l.value, l.spread = summarize(r.Values, kind.Lower(), r.Beside)
+		if len(r.Windows) >= int(limitOf("windows_min")) && !kind.Lower() {
+			windows := slices.Sorted(slices.Values(r.Windows))
+			l.low, l.mid = quantile(windows, limitOf("flaky_decile")), quantile(windows, 0.5)
+		}
+	}
+	l.class = p.classOf(&l)
+	k := int32(len(p.looks))
+	p.looks = append(p.looks, l)
+	p.byNode[q.from] = append(p.byNode[q.from], k)
+	p.byNode[q.to] = append(p.byNode[q.to], k)
+	p.stale = p.stale || l.base
+	if q.why != nil {
+		q.why.wait--
+		q.why.looks = append(q.why.looks, k)
+	}
+}
+
+// Left implements Plan. How many confirmations follow is not known before the last turn.
+func (p *pairPlan) Left() int {
+	left := len(p.turns) - p.turned
+	busy := map[int32]int{}
+	most := 0
+	for _, r := range p.queue {
+		node := max(r.from, r.to)
+		if r.from != anyone && r.why != nil && r.why.about == aboutNode {
+			node = r.why.node
+		}
+		busy[node]++
+		most = max(most, busy[node])
+	}
+	if left > 0 {
+		return left + int(limitOf("looks"))
+	}
+	return left + most
+}
+
+// planesOf returns the planes of a fleet: interfaces of the same name, or in the same subnet. Its
+// name is that of its interfaces, or its subnet if they have different names.
+func planesOf(f *fleet) []plane {
+	var planes []plane
+	byName, bySubnet := map[string]int{}, map[string]int{}
+	parent := []int{}
+	find := func(i int) int {
+		for parent[i] != i {
+			i = parent[i]
+		}
+		return i
+	}
+	key := func(seen map[string]int, name string) int {
+		if k, ok := seen[name]; ok {
+			return find(k)
+		}
+		seen[name] = len(parent)
+		parent = append(parent, len(parent))
+		return seen[name]
+	}
+	each := func(visit func(i int32, pl Plane, root int)) {
+		for _, i := range f.alive() {
+			for _, pl := range f.nodes[i].Planes {
+				root := key(byName, pl.Name)
+				if pl.Address.IsValid() && pl.Address.Bits() < pl.Address.Addr().BitLen() {
+					subnet := key(bySubnet, pl.Address.Masked().String())
+					parent[subnet] = root
+				}
+				visit(i, pl, find(root))
+			}
+		}
+	}
+	each(func(int32, Plane, int) {})
+	at := map[int]int{}
+	each(func(i int32, pl Plane, root int) {
+		k, ok := at[find(root)]
+		if !ok {
+			k = len(planes)
+			at[find(root)] = k
+			planes = append(planes, plane{name: pl.Name, has: make([]bool, len(f.nodes)), mtu: make([]int, len(f.nodes))})
+		}
+		p := &planes[k]
+		if p.name != pl.Name && pl.Address.IsValid() {
+			p.name = pl.Address.Masked().String()
+		}
+		if !p.has[i] {
+			p.count++
+		}
+		p.has[i], p.mtu[i] = true, pl.MTU
+		p.speeds = append(p.speeds, pl.Speed)
+	})
+	return planes
+}
+
+// plane is a plane of the cluster.
+type plane struct {
+	name   string
+	has    []bool // by node
+	mtu    []int  // by node
+	count  int    // nodes that have it
+	speeds []int
+}
+
+// commonest returns the most frequent number, the larger one of two; and how often it occurs.
+func commonest(numbers []int) (most, times int) {
+	count := map[int]int{}
+	for _, n := range numbers {
+		count[n]++
+	}
+	for n, c := range count {
+		if c > times || c == times && n > most {
+			most, times = n, c
+		}
+	}
+	return most, times
+}
+
+// newTCPPlan tests the bandwidth of pairs on each plane, both ways, and then rings of nodes.
+func newTCPPlan(f *fleet, o PlanOptions) Plan {
+	planes := slices.DeleteFunc(planesOf(f), func(p plane) bool { return !o.wants(p.name) || p.count < 2 })
+	var later []func() Plan
+	if !o.NoRing {
+		later = append(later, func() Plan { return newGroupPlan(f, o, ringTests(o, planes), ringSizes(o, f)) })
+	}
+	if o.NoStream && len(later) > 0 {
+		return later[0]()
+	}
+	var tests []series
+	for i, pl := range planes {
+		speed, _ := commonest(pl.speeds)
+		tests = append(tests, series{
+			task:     Task{Stage: StageTCP, Kind: KindStream, Plane: pl.name, Flows: o.Flows, Size: o.size(KindStream), Repeats: o.Repeats, Time: o.Time, Limit: o.limit()},
+			directed: true, takes: pl.has, speed: speed, family: i,
+		})
+	}
+	p := newPairPlan(f, o, tests)
+	p.addTurns(p.matchings(o.Matchings), true, indexes(tests)...)
+	return &chain{f: f, plans: []Plan{p}, later: later}
+}
+
+// newRDMAPlan tests bandwidth, both ways, and latency of pairs on each rail.
+func newRDMAPlan(f *fleet, o PlanOptions) Plan {
+	rails := map[string]*plane{}
+	var names []string
+	for i, n := range f.nodes {
+		for _, r := range n.Rails {
+			if !o.wants(r.Name) {
+				continue
+			}
+			if rails[r.Name] == nil {
+				rails[r.Name] = &plane{has: make([]bool, len(f.nodes))}
+				names = append(names, r.Name)
+			}
+			rails[r.Name].has[i] = true
+			rails[r.Name].speeds = append(rails[r.Name].speeds, r.Speed)
+		}
+	}
+	var tests []series
+	for _, name := range names {
+		speed, _ := commonest(rails[name].speeds)
+		t := Task{Stage: StageRDMA, Kind: KindWrite, Plane: name, Flows: o.Flows, Size: o.size(KindWrite), Repeats: o.Repeats, Time: o.Time, Limit: o.limit()}
+		tests = append(tests, series{task: t, directed: true, takes: rails[name].has, speed: speed, family: len(tests)})
+		t.Kind, t.Size, t.Flows = KindLatency, o.size(KindLatency), 1
+		tests = append(tests, series{task: t, takes: rails[name].has, speed: speed, family: len(tests)})
+	}
+	p := newPairPlan(f, o, tests)
+	p.addTurns(p.matchings(o.Matchings), true, indexes(tests)...)
+	return p
+}
+
+// newNCCLPlan runs collectives on pairs of nodes. All collectives are one family: a node that is
+// slow in one of them is not confirmed again for the next.
+func newNCCLPlan(f *fleet, o PlanOptions) Plan {
+	var tests []series
+	for _, op := range o.Ops {
+		t := Task{Stage: StagePairs, Kind: KindNCCL, Op: op, Size: o.size(KindNCCL), Repeats: o.Repeats, Time: o.Time, Limit: o.limit()}
+		tests = append(tests, series{task: t})
+		if o.NoP2P {
+			t.NoP2P = true
+			tests = append(tests, series{task: t})
+		}
+	}
+	p := newPairPlan(f, o, tests)
+	p.addTurns(p.matchings(o.Matchings), false, indexes(tests)...)
+	return p
+}
+
+func indexes[T any](list []T) []int {
+	all := make([]int, len(list))
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// inquiryKey identifies an inquiry.
+type inquiryKey struct {
+	about about
+	test  int
+	node  int32 // of leaves: the number of the first one
+	other int32 // the second node of a pair, or the second leaf
+	role  role
+}
+
+// inquiry finds out whether a node, a pair or the path between two leaves is faulty.
+type inquiry struct {
+	inquiryKey
+	peer     int32   // of a node: the partner in the look that opened it
+	symptoms symptom // of that look
+	base     int32   // that look
+	looks    []int32 // since then
+	tried    []int32 // partners
+	wait     int     // tests under way
+	failed   int     // tests that never had a result
+	dry      bool    // there is no further partner
+	state    state
+	found    finding
+}
+
+type about int8
+
+const (
+	aboutNode about = iota
+	aboutPair
+	aboutLeaves
+)
+
+type role int8
+
+const (
+	both role = iota
+	sends
+	receives
+)
+
+func (r role) opposite() role {
+	switch r {
+	case sends:
+		return receives
+	case receives:
+		return sends
+	}
+	return both
+}
+
+func (r role) String() string { return [...]string{"", "sends", "receives"}[r] }
+
+type state int8
+
+const (
+	open state = iota
+	accused
+	cleared
+	unproven  // it failed, but there are not enough proven partners
+	explained // by an accused test of the same family
+)
+
+// confirm asks for the tests that decide the open inquiries. It reports whether there are any.
+func (p *pairPlan) confirm() bool {
+	p.describe()
+	p.openNodes()
+	for range maxSteps {
+		for _, q := range p.asked {
+			if q.state == open && q.wait == 0 {
+				p.decide(q)
+			}
+		}
+		if len(p.queue) > 0 {
+			return true
+		}
+		if !p.openPairs() {
+			return slices.ContainsFunc(p.asked, func(q *inquiry) bool { return q.state == open && q.wait == 0 }) && p.giveUp()
+		}
+	}
+	return len(p.queue) > 0
+}
+
+// maxLooks bounds the tests of an inquiry, with those that cannot be judged.
+const maxLooks = 12
+
+// maxSteps bounds how many inquiries follow each other without a test.
+const maxSteps = 64
+
+// giveUp closes inquiries that ask for no further test. It reports false: the plan is over.
+func (p *pairPlan) giveUp() bool {
+	for _, q := range p.asked {
+		if q.state == open {
+			q.state = unproven
+		}
+	}
+	return false
+}
+
+// openNodes opens inquiries about both nodes of each new suspicious look of a turn.
+func (p *pairPlan) openNodes() {
+	for ; p.opened < len(p.looks); p.opened++ {
+		l := &p.looks[p.opened]
+		s := p.symptoms(l)
+		if !l.base || s == 0 || p.wide[l.test] != "" && s&(broken|unable|lossy) != 0 {
+			continue
+		}
+		p.openNode(l, int32(p.opened), l.from, l.to, p.roleIn(int(l.test), sends), s)
+		p.openNode(l, int32(p.opened), l.to, l.from, p.roleIn(int(l.test), receives), s)
+	}
+}
+
+func (p *pairPlan) openNode(l *look, k, node, peer int32, r role, s symptom) {
+	key := inquiryKey{about: aboutNode, test: int(l.test), node: node, role: r}
+	if q := p.byKey[key]; q != nil {
+		q.symptoms |= s
+		return
+	}
+	p.ask(&inquiry{inquiryKey: key, peer: peer, base: k, symptoms: s})
+}
+
+func (p *pairPlan) ask(q *inquiry) {
+	p.byKey[q.inquiryKey] = q
+	p.asked = append(p.asked, q)
+}
+
+// openPairs opens inquiries about pairs whose nodes are both cleared, one at a time for each two
+// leaves. It reports whether there are any.
+func (p *pairPlan) openPairs() bool {
+	found := false
+	busy := map[[3]int32]bool{}
+	for _, q := range p.asked {
+		if q.about == aboutPair && q.state == open {
+			a, b := p.leafPair(q.node, q.other)
+			busy[[3]int32{int32(q.test), a, b}] = true
+		}
+	}
+	for _, q := range slices.Clone(p.asked) {
+		if q.about != aboutNode || q.state != cleared && q.state != unproven || q.symptoms&^unable == 0 {
+			continue
+		}
+		for _, k := range p.byNode[q.node] {
+			l := &p.looks[k]
+			s := p.symptoms(l) &^ unable
+			if int(l.test) != q.test || !l.base || s == 0 || !p.settled(l) || p.explained(l) || p.blamed[l.from] || p.blamed[l.to] || !p.takes(q.test, l.from) || !p.takes(q.test, l.to) {
+				continue
+			}
+			from, to := l.from, l.to
+			if !p.tests[q.test].directed && from > to {
+				from, to = to, from
+			}
+			key := inquiryKey{about: aboutPair, test: q.test, node: from, other: to}
+			a, b := p.leafPair(from, to)
+			leaves := [3]int32{int32(q.test), a, b}
+			if p.byKey[key] != nil || a >= 0 && busy[leaves] {
+				continue
+			}
+			busy[leaves] = true
+			p.ask(&inquiry{inquiryKey: key, peer: to, base: k, symptoms: s})
+			found = true
+		}
+	}
+	return found
+}
+
+// settled reports whether the inquiries about both nodes of a look are closed, and neither node is
+// accused.
+func (p *pairPlan) settled(l *look) bool {
+	for _, i := range []int32{l.from, l.to} {
+		q := p.byKey[inquiryKey{about: aboutNode, test: int(l.test), node: i, role: p.roleOf(l, i)}]
+		if q == nil || q.state != cleared && q.state != unproven {
+			return false
+		}
+	}
+	return true
+}
+
+// leafPair returns the leaves of two nodes, the smaller number first; -1 if they are unknown or the
+// same.
+func (p *pairPlan) leafPair(i, j int32) (a, b int32) {
+	a, b = min(p.leaves[i], p.leaves[j]), max(p.leaves[i], p.leaves[j])
+	if a < 0 || a == b {
+		return -1, -1
+	}
+	return a, b
+}
+
+// explained reports whether an accused node, pair or path explains a look.
+func (p *pairPlan) explained(l *look) bool {
+	t := int(l.test)
+	for _, i := range []int32{l.from, l.to} {
+		if q := p.byKey[inquiryKey{about: aboutNode, test: t, node: i, role: p.roleOf(l, i)}]; q != nil && (q.state == accused || q.state == explained) {
+			return true
+		}
+	}
+	a, b := p.leafPair(l.from, l.to)
+	if a < 0 {
+		return false
+	}
+	for i := range p.tests {
+		if p.tests[i].family == p.tests[t].family {
+			if q := p.byKey[inquiryKey{about: aboutLeaves, test: i, node: a, other: b}]; q != nil && q.state == accused {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// decide closes an inquiry, or asks for further tests.
+func (p *pairPlan) decide(q *inquiry) {
+	if q.about == aboutNode && p.decideByFamily(q) {
+		return
+	}
+	if q.about == aboutPair && (p.blamed[q.node] || p.blamed[q.other] || p.explained(&p.looks[q.base])) {
+		q.state = explained
+		return
+	}
+	f := p.weigh(q)
+	if f.answer == yes {
+		q.state, q.found = accused, f
+		switch q.about {
+		case aboutNode:
+			p.blamed[q.node] = true
+		case aboutPair:
+			p.openLeaves(q)
+		case aboutLeaves:
+		}
+		return
+	}
+	if f.answer == no {
+		q.state = cleared
+		return
+	}
+	if f.answer == alone || q.dry || q.failed >= maxTries || len(q.looks) >= maxLooks || !p.takes(q.test, p.subject(q)) {
+		q.state, q.found = unproven, f
+		return
+	}
+	for range f.need {
+		p.request(q)
+	}
+}
+
+// subject returns the node that must take part in the tests of an inquiry.
+func (p *pairPlan) subject(q *inquiry) int32 {
+	if q.about == aboutLeaves {
+		return p.looks[q.base].from
+	}
+	return q.node
+}
+
+// decideByFamily waits for the inquiry about the same node in an earlier test of the family, which
+// can explain this one. It reports whether there is nothing else to do now.
+func (p *pairPlan) decideByFamily(q *inquiry) bool {
+	for t := range q.test {
+		if p.tests[t].family != p.tests[q.test].family {
+			continue
+		}
+		for _, r := range []role{both, sends, receives} {
+			before := p.byKey[inquiryKey{about: aboutNode, test: t, node: q.node, role: r}]
+			switch {
+			case before == nil:
+			case before.state == open:
+				return true
+			case before.state == accused && (before.found.symptom == broken || q.symptoms&broken == 0):
+				q.state, q.found = explained, before.found
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// request adds a test of an inquiry to the queue.
+func (p *pairPlan) request(q *inquiry) {
+	r := request{test: q.test, from: q.node, to: anyone, why: q}
+	switch {
+	case q.about == aboutPair:
+		l := &p.looks[q.base]
+		r.from, r.to = l.from, l.to
+	case q.about == aboutLeaves:
+		from, to, ok := p.otherPair(q)
+		if !ok {
+			q.dry = true
+			return
+		}
+		r.from, r.to = from, to
+	case q.role == receives:
+		r.from, r.to = anyone, q.node
+	}
+	q.wait++
+	p.queue = append(p.queue, r)
+}
+
+// openLeaves asks other pairs of the two leaves of a faulty pair.
+func (p *pairPlan) openLeaves(q *inquiry) {
+	a, b := p.leafPair(q.node, q.other)
+	key := inquiryKey{about: aboutLeaves, test: q.test, node: a, other: b}
+	if a < 0 || p.byKey[key] != nil {
+		return
+	}
+	p.ask(&inquiry{inquiryKey: key, peer: q.peer, base: q.base, symptoms: q.symptoms})
+}
+
+// otherPair chooses two nodes of the leaves of an inquiry that it has not used, in the direction of
+// the look that opened it.
+func (p *pairPlan) otherPair(q *inquiry) (from, to int32, ok bool) {
+	l := &p.looks[q.base]
+	pick := func(near int32) int32 {
+		var free []int32
+		for _, i := range p.members[p.leaves[near]] {
+			if i != near && p.takes(q.test, i) && !slices.Contains(q.tried, i) && !p.suspicious(q.test, i) {
+				free = append(free, i)
+			}
+		}
+		if len(free) == 0 {
+			return anyone
+		}
+		return free[p.f.rng.IntN(len(free))]
+	}
+	from, to = pick(l.from), pick(l.to)
+	if from == anyone || to == anyone {
+		return from, to, false
+	}
+	q.tried = append(q.tried, from, to)
+	return from, to, true
+}
+
+// suspicious reports whether a node is accused in a test.
+func (p *pairPlan) suspicious(test int, i int32) bool {
+	for _, r := range []role{both, sends, receives} {
+		if q := p.byKey[inquiryKey{about: aboutNode, test: test, node: i, role: r}]; q != nil && (q.state == accused || q.state == explained) {
+			return true
+		}
+	}
+	return false
+}
