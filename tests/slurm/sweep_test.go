@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -41,17 +42,45 @@ func (c *Cluster) sweep(words ...string) (r *sweep.Report, exit int) {
 	return r, exit
 }
 
-// ranks counts the ranks of sweeps on all nodes.
-func (c *Cluster) ranks() string {
-	return strings.TrimSpace(c.Exec("sh", "-c", `for p in /proc/[0-9]*; do cat $p/cmdline 2>/dev/null | tr '\0' ' '; echo; done | grep -c '^[^ ]*nhc-gpu sweep rank' || true`))
+// running returns the processes of the cluster whose command line begins with some words and has others.
+func (c *Cluster) running(begin, has string) (pids []string) {
+	files, _ := filepath.Glob(c.Inside("/proc/[0-9]*/cmdline"))
+	for _, f := range files {
+		data, _ := os.ReadFile(f)
+		if line := strings.ReplaceAll(string(data), "\x00", " "); strings.HasPrefix(line, begin) && strings.Contains(line, has) {
+			pids = append(pids, filepath.Base(filepath.Dir(f)))
+		}
+	}
+	return pids
 }
 
-// awaitRanks waits until there is a number of ranks.
-func (c *Cluster) awaitRanks(want string) time.Duration {
+const (
+	launcherWords = cluster.BinDir + "/nhc-gpu sweep --"
+	rankWords     = cluster.BinDir + "/nhc-gpu sweep rank"
+)
+
+// awaitRanks waits until there is a number of ranks on all nodes.
+func (c *Cluster) awaitRanks(want int) time.Duration {
 	c.t.Helper()
 	began := time.Now()
-	c.WaitFor(2*time.Minute, want+" ranks", func() (string, bool) { n := c.ranks(); return n, n == want })
+	c.WaitFor(2*time.Minute, fmt.Sprintf("%d ranks", want), func() (string, bool) {
+		pids := c.running(rankWords, "")
+		return fmt.Sprint(pids), len(pids) == want
+	})
 	return time.Since(began)
+}
+
+// signal sends a signal to the launcher of the sweep, and with all to its srun processes, too.
+func (c *Cluster) signal(name string, all bool) {
+	c.t.Helper()
+	pids := c.running(launcherWords, "")
+	if all {
+		pids = append(pids, c.running("srun ", "sweep rank")...)
+	}
+	if len(pids) == 0 {
+		c.t.Fatal("there is no launcher")
+	}
+	c.Exec(append([]string{"kill", "-" + name}, pids...)...)
 }
 
 // awaitNoJob waits until no job is left.
@@ -106,7 +135,7 @@ var long = []string{
 func (c *Cluster) begin(name string, words ...string) *cluster.Process {
 	c.t.Helper()
 	p := c.Daemon(name, append([]string{cluster.BinDir + "/nhc-gpu", "sweep"}, words...)...)
-	c.awaitRanks("4")
+	c.awaitRanks(4)
 	return p
 }
 
@@ -118,16 +147,6 @@ func await(t *testing.T, p *cluster.Process) {
 	case <-time.After(2 * time.Minute):
 		t.Fatal("the launcher has not ended")
 	}
-}
-
-// signalLauncher sends a signal to the launcher of the sweep, and with all to its srun processes, too.
-func (c *Cluster) signalLauncher(signal string, all bool) {
-	c.t.Helper()
-	pattern := `^/run/bin/nhc-gpu sweep --nodes`
-	if all {
-		pattern += `\|^srun .*sweep rank`
-	}
-	c.Exec("sh", "-c", `for p in /proc/[0-9]*; do cat $p/cmdline 2>/dev/null | tr '\0' ' ' | grep -q '`+pattern+`' && kill -`+signal+` ${p#/proc/}; done; true`)
 }
 
 // TestSweep shows the launcher of a sweep on a real Slurm of four nodes.
@@ -146,18 +165,18 @@ func TestSweep(t *testing.T) {
 			t.Errorf("healthy: stage %s: %d rounds, %s", s.Stage, s.Rounds, s.Skipped)
 		}
 	}
-	c.awaitRanks("0")
+	c.awaitRanks(0)
 	c.awaitNoJob()
 
 	p := c.begin("sweep-int", long...)
-	c.signalLauncher("INT", false)
+	c.signal("INT", false)
 	began := time.Now()
 	await(t, p)
 	t.Logf("SIGINT: the launcher ended after %v", time.Since(began).Round(time.Millisecond))
 	if r := c.lastSweep(); r.Interrupted != "SIGINT" {
 		t.Errorf("SIGINT: interrupted %q", r.Interrupted)
 	}
-	t.Logf("SIGINT: no rank after %v more", c.awaitRanks("0").Round(time.Millisecond))
+	t.Logf("SIGINT: no rank after %v more", c.awaitRanks(0).Round(time.Millisecond))
 	c.awaitNoJob()
 
 	p = c.begin("sweep-scancel", long...)
@@ -166,13 +185,13 @@ func TestSweep(t *testing.T) {
 	if r := c.lastSweep(); !strings.Contains(r.Interrupted, "job") {
 		t.Errorf("scancel: interrupted %q", r.Interrupted)
 	}
-	c.awaitRanks("0")
+	c.awaitRanks(0)
 	c.awaitNoJob()
 
 	p = c.begin("sweep-kill", long...)
-	c.signalLauncher("KILL", true)
+	c.signal("KILL", true)
 	await(t, p)
-	t.Logf("kill -9 of the launcher and of srun: no rank after %v", c.awaitRanks("0").Round(time.Millisecond))
+	t.Logf("kill -9 of the launcher and of srun: no rank after %v", c.awaitRanks(0).Round(time.Millisecond))
 	c.awaitNoJob() // the ranks cancel it
 }
 
@@ -192,7 +211,7 @@ func TestSweepFrozenNode(t *testing.T) {
 		}
 	}
 	c.Exec("sh", "-c", "kill -CONT $(cat "+cluster.Dir+"/run/slurmd.gpu04.pid)")
-	c.awaitRanks("0")
+	c.awaitRanks(0)
 	c.awaitNoJob()
 }
 
@@ -222,9 +241,9 @@ func TestSweepMaintenance(t *testing.T) {
 	if out := c.Exec("sinfo", "-h", "-n", "gpu03", "-p", "main", "-o", "%T"); strings.Contains(out, "drain") {
 		t.Errorf("in the maintenance gpu03 is %s", out)
 	}
-	c.Exec("sh", "-c", `for p in /proc/[0-9]*; do cat $p/cmdline 2>/dev/null | tr '\0' ' ' | grep -q '^/run/bin/nhc-gpu sweep --maintenance' && kill -KILL ${p#/proc/}; done; true`)
+	c.signal("KILL", false)
 	await(t, p)
-	c.awaitRanks("0")
+	c.awaitRanks(0)
 	c.Exec(cluster.BinDir+"/nhc-gpu", "sweep", "--repair")
 	drained("after the repair of a killed one")
 }
