@@ -187,11 +187,21 @@ func TestSweep(t *testing.T) {
 	}
 	c.awaitRanks(0)
 	c.awaitNoJob()
+}
 
-	p = c.begin("sweep-kill", long...)
+// TestSweepLosesLauncher shows that no rank outlives its launcher and both processes of each srun.
+func TestSweepLosesLauncher(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	c := start(t)
+	p := c.begin("sweep-kill", long...)
 	c.signal("KILL", true)
 	await(t, p)
-	t.Logf("kill -9 of the launcher and of srun: no rank after %v", c.awaitRanks(0).Round(time.Millisecond))
+	took := c.awaitRanks(0)
+	t.Logf("no rank after %v", took.Round(time.Millisecond))
+	if took > 40*time.Second { // 15 s on a machine that is not loaded
+		t.Errorf("the last rank ended after %v", took)
+	}
 	c.awaitNoJob() // the ranks cancel it
 }
 
