@@ -163,7 +163,7 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 		}
 		node = m.pretend(node)
 		node.Refused = m.Pending.Refused
-		node.Foreign = m.isForeign(node.Reason)
+		node.Foreign = c.isForeign(m, node.Reason, v)
 		node.Same = m.Fault != "" && m.Fault == v.fault() && m.set(node.Reason)
 		node.Awaited = !v.Healthy && c.awaits(ctx, node)
 		out.Node = node

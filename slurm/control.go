@@ -65,6 +65,10 @@ type Controller struct {
 	MaxWait time.Duration
 	Wait    func(time.Duration)
 
+	// Remote is set if the node is another one than this: a sweep drains its suspects. A failing
+	// verdict follows the rules of all others; a healthy one resumes only what a sweep has drained.
+	Remote bool
+
 	Now func() time.Time // nil: the clock
 
 	calls  int  // number of commands started
@@ -165,7 +169,7 @@ func (c *Controller) updateComment(ctx context.Context, m *Memory) {
 	if m.Pending.Held != "" {
 		text = cut(fmt.Sprintf("%s since %s: %s", heldComment, m.Pending.Since.Format(time.RFC3339), m.Pending.Message), MaxReason)
 	}
-	if c.Observe || text == m.Comment {
+	if c.Observe || c.Remote || text == m.Comment {
 		return
 	}
 	m.Comment = text // after an error, too: one try

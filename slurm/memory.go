@@ -163,6 +163,15 @@ func (m *Memory) noteDone(d Decision, fault string) {
 // reported an error this is unknown.
 func (m *Memory) isForeign(reason string) bool { return m.Known && !m.set(reason) }
 
+// isForeign reports that a verdict does not change the drain with a reason. What a sweep has drained is
+// left to sweeps, because the checks of a node do not test the network between nodes.
+func (c *Controller) isForeign(m *Memory, reason string, v Verdict) bool {
+	if c.Remote {
+		return v.Healthy && !BySweep(reason)
+	}
+	return m.isForeign(reason) || BySweep(reason)
+}
+
 // set reports whether nhc-gpu set a reason last, with whatever addition.
 func (m *Memory) set(reason string) bool {
 	return sameReason(reason, additions().ReplaceAllString(m.Reason, ""))

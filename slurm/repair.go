@@ -32,7 +32,7 @@ func AskPatient(ctx context.Context, c *Controller, limits Guard, before time.Du
 	if p.Node, err = ask(ctx, c, "read node "+c.Node, c.Settings.showArgv, parseShowNode); err != nil {
 		return p, err
 	}
-	p.Node.Foreign = m.isForeign(p.Node.Reason)
+	p.Node.Foreign = m.isForeign(p.Node.Reason) || BySweep(p.Node.Reason)
 	held := p.Node.State.Class == Drained || p.Node.State.Held
 	p.Ours = held && p.Node.owner() == ours && isDrill(p.Node.Reason) == drill
 	if c.Settings.Policy.Fails && p.Node.State.Order == failOrder() { // our drains set it
@@ -127,7 +127,7 @@ func findReason(ctx context.Context, c *Controller, m *Memory) (node NodeInfo, r
 	if node, err = ask(ctx, c, "read node "+c.Node, c.Settings.showArgv, parseShowNode); err != nil {
 		return node, "", err
 	}
-	node.Foreign = m.isForeign(node.Reason)
+	node.Foreign = m.isForeign(node.Reason) || BySweep(node.Reason)
 	if node.State.Class == InService && !node.State.Held || node.owner() != ours {
 		return node, "", fmt.Errorf("node %s is %s for reason %q: %w", c.Node, node.State.Text, node.signed(), ErrNotOurs)
 	}

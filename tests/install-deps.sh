@@ -9,7 +9,7 @@ say() { echo "install-deps: $*"; }
 packages="make gcc libc6-dev binutils ca-certificates git curl xz-utils
   slurmctld slurmd slurm-client munge
   rsyslog systemd procps e2fsprogs strace
-  infiniband-diags perftest iproute2
+  infiniband-diags perftest iproute2 nftables
   rpm cpio debootstrap debian-archive-keyring
   bash-completion groff-base"
 # make test-all

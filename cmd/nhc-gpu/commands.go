@@ -20,6 +20,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/platforms"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/report"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/selftest"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/sweep"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/topo"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 	"github.com/nhc-gpu/nhc-gpu/conf/spell"
@@ -188,7 +189,7 @@ Exit status: 0, 1 if a line has an error, 3 if the configuration cannot be used.
   nhc-gpu plan --prolog`,
 	}
 	policies := plan.Flags().Bool("policy", false, "print the policies for failures instead")
-	list := append(ask.Commands(), checkCommand(exit), selftest.Command(version, exit, ask.Installed), ask.Drill(exit), ask.Remedy(exit), ask.Monitor(exit), ask.Job(), ask.Status(version, exit), platforms.Command(), topoCommand(), topo.Cabling(),
+	list := append(ask.Commands(), checkCommand(exit), selftest.Command(version, exit, ask.Installed), ask.Drill(exit), ask.Remedy(exit), ask.Monitor(exit), sweep.Command(version, exit), ask.Job(), ask.Status(version, exit), platforms.Command(), topoCommand(), topo.Cabling(),
 		lintCommand(exit),
 		options.With(plan, func(o *options.Options) error { return planFor(o, *policies, exit) }),
 		&cobra.Command{

@@ -20,8 +20,8 @@ import (
 // addAccounting gives a cluster that is not started yet slurmdbd and its database.
 func (c *Cluster) addAccounting() {
 	c.t.Helper()
-	if c.root != "/" {
-		c.t.Skipf("%s has no slurmdbd", c.root)
+	if c.Root != "/" {
+		c.t.Skipf("%s has no slurmdbd", c.Root)
 	}
 	for _, program := range []string{"slurmdbd", "mariadbd", "mysql_install_db"} {
 		need.Program(c.t, program)
@@ -32,7 +32,7 @@ AccountingStorageHost=127.0.0.1
 AccountingStoragePort=6819
 AccountingStoragePass=/run/munge/munge.socket
 `
-	c.write("etc/slurmdbd.conf", []byte(`AuthType=auth/munge
+	c.Write("etc/slurmdbd.conf", []byte(`AuthType=auth/munge
 AuthInfo=socket=/run/munge/munge.socket
 DbdHost=localhost
 DbdPort=6819
@@ -52,16 +52,16 @@ func (c *Cluster) startAccounting() {
 	const data, socket = "/run/database", "/run/mysqld/mysqld.sock" // where slurmdbd expects it
 	c.Exec("mkdir", data, filepath.Dir(socket))
 	c.Exec("mysql_install_db", "--no-defaults", "--user=root", "--auth-root-authentication-method=normal", "--skip-test-db", "--datadir="+data)
-	database := c.daemon("mariadbd", "mariadbd", "--no-defaults", "--user=root", "--datadir="+data, "--socket="+socket, "--skip-networking",
+	database := c.Daemon("mariadbd", "mariadbd", "--no-defaults", "--user=root", "--datadir="+data, "--socket="+socket, "--skip-networking",
 		"--innodb-buffer-pool-size=64M", "--innodb-log-file-size=8M", "--innodb-flush-log-at-trx-commit=0")
-	c.waitFor(60*time.Second, "mariadbd", func() (string, bool) {
-		c.mustRun(database)
-		_, err := os.Stat(c.inside(socket))
+	c.WaitFor(60*time.Second, "mariadbd", func() (string, bool) {
+		c.MustRun(database)
+		_, err := os.Stat(c.Inside(socket))
 		return "no socket", err == nil
 	})
-	slurmdbd := c.daemon("slurmdbd", "slurmdbd", "-D")
-	c.waitFor(60*time.Second, "slurmdbd", func() (string, bool) {
-		c.mustRun(slurmdbd)
+	slurmdbd := c.Daemon("slurmdbd", "slurmdbd", "-D")
+	c.WaitFor(60*time.Second, "slurmdbd", func() (string, bool) {
+		c.MustRun(slurmdbd)
 		out, err := c.Try("sacctmgr", "-i", "add", "cluster", "nhctest")
 		return out, err == nil
 	})
@@ -158,7 +158,7 @@ func TestFleet(t *testing.T) {
 		return list
 	}
 	byNode := func(a, b fleetEvent) int { return strings.Compare(a.Node, b.Node) }
-	c.waitFor(soon, "rows in the accounting", func() (string, bool) { // slurmctld sends them later
+	c.WaitFor(soon, "rows in the accounting", func() (string, bool) { // slurmctld sends them later
 		got := history()
 		slices.SortStableFunc(got, byNode)
 		diff := cmp.Diff(rows, got)

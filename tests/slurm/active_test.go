@@ -15,10 +15,10 @@ func TestActiveTestMakesWay(t *testing.T) {
 	n.Conf(strings.Repeat("* || check_cpu_stream -t 20\n", 300)) // each takes 80 ms to two seconds, by the caches of this machine
 	logged := func(limit time.Duration, text string) {
 		t.Helper()
-		c.waitFor(limit, text+" in nhc.log", func() (string, bool) { return n.Log(), strings.Contains(n.Log(), text) })
+		c.WaitFor(limit, text+" in nhc.log", func() (string, bool) { return n.Log(), strings.Contains(n.Log(), text) })
 	}
 	before := map[string]bool{}
-	c.waitFor(soon, "a worker that is at work", func() (string, bool) { // the log is written at the end of a run
+	c.WaitFor(soon, "a worker that is at work", func() (string, bool) { // the log is written at the end of a run
 		out, _ := c.Try("pgrep", "-f", "^nhc-gpu-worker")
 		now := map[string]bool{}
 		for pid := range strings.FieldsSeq(out) {

@@ -5,13 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // boot runs the program as nhc-gpu-boot.service does: before slurmd.
 func (n *Node) boot() {
 	n.c.t.Helper()
-	before := strings.Replace(string(nodeScript), `exec slurmd -D -N "$node"`, `exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin `+binDir+`/nhc-gpu`, 1)
+	before := strings.Replace(cluster.NodeScript, `exec slurmd -D -N "$node"`, `exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin `+cluster.BinDir+`/nhc-gpu`, 1)
 	out, err := n.c.Try("unshare", "--uts", "--mount", "--propagation", "unchanged", "sh", "-c", before, "sh", n.Name)
 	if failed := err != nil; failed == n.Has("ok") {
 		n.c.t.Fatalf("%v: %s", err, out)
@@ -79,7 +80,7 @@ func TestBootAfterSlurmdTimeout(t *testing.T) {
 			n.Remove("ok")
 			n.shutdown()
 			n.emptyRun()
-			c.waitFor(3*soon, "down node", func() (string, bool) {
+			c.WaitFor(3*soon, "down node", func() (string, bool) {
 				out := c.Exec("scontrol", "-o", "show", "node", n.Name)
 				return out, strings.Contains(out, "State=DOWN+NOT_RESPONDING") && strings.Contains(out, "Reason=Not responding")
 			})
@@ -104,7 +105,7 @@ func (n *Node) repair() {
 		if ok {
 			n.Create("ok")
 		}
-		if out, err := n.Try(binDir + "/nhc-gpu"); (err == nil) != ok {
+		if out, err := n.Try(cluster.BinDir + "/nhc-gpu"); (err == nil) != ok {
 			n.c.t.Fatalf("%v: %s", err, out)
 		}
 		if ok {

@@ -50,7 +50,7 @@ func TestDrainAndReturn(t *testing.T) {
 	n.Remove("ok")
 	n.WaitState("drain", soon)
 	n.Must("drain", reason)
-	c.waitFor(soon, "fault in nhc.log", func() (string, bool) { return n.Log(), strings.Contains(n.Log(), fault) }) // which is written last
+	c.WaitFor(soon, "fault in nhc.log", func() (string, bool) { return n.Log(), strings.Contains(n.Log(), fault) }) // which is written last
 	c.wantInSyslog("Health check failed:  " + fault)
 	n.WaitRounds(2)
 	n.Must("drain", reason)

@@ -3,6 +3,8 @@ package slurm_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 )
 
 // A drill drains the node through slurmd's own health check, and its end resumes it. It is refused
@@ -12,7 +14,7 @@ func TestDrill(t *testing.T) {
 	c := startGPUs(t, "HealthCheckInterval=2")
 	n, busy := c.Nodes[0], c.Nodes[1]
 	n.WaitRounds(1)
-	out, err := n.Try(binDir+"/nhc-gpu", "drill", "gpu.recovery.reset", "gpu3")
+	out, err := n.Try(cluster.BinDir+"/nhc-gpu", "drill", "gpu.recovery.reset", "gpu3")
 	if err != nil || !strings.Contains(out, "drill of gpu.recovery.reset of gpu3 0000:13:00.0 until ") {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -23,14 +25,14 @@ func TestDrill(t *testing.T) {
 	}
 	n.WaitRounds(2)
 	n.Must("drain", reason)
-	if out, err := n.Try(binDir+"/nhc-gpu", "drill", "--end"); err != nil {
+	if out, err := n.Try(cluster.BinDir+"/nhc-gpu", "drill", "--end"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	n.WaitState("idle", soon)
 
 	job := c.Submit("--nodelist="+busy.Name, "--gres=gpu:1")
 	job.WaitStarted()
-	if out, err := busy.Try(binDir+"/nhc-gpu", "drill", "gpu.recovery.reset"); err == nil || !strings.Contains(out, "node "+busy.Name+" has jobs, or is about to get one (") {
+	if out, err := busy.Try(cluster.BinDir+"/nhc-gpu", "drill", "gpu.recovery.reset"); err == nil || !strings.Contains(out, "node "+busy.Name+" has jobs, or is about to get one (") {
 		t.Errorf("beside a job: %v: %s", err, out)
 	}
 	busy.Create("done")

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/slurm"
+	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 )
 
 // saveEnv is a prolog and an epilog that writes its environment to a file.
@@ -24,12 +25,12 @@ mv $file.new $file
 // slurmd's variables for prolog and epilog about a job's GPUs are parsed correctly.
 func TestPrologIsTold(t *testing.T) {
 	t.Parallel()
-	c := newGPUCluster(t, "GresTypes=gpu,shard,mps", "Prolog="+clusterDir+"/tell", "Epilog="+clusterDir+"/tell")
+	c := newGPUCluster(t, "GresTypes=gpu,shard,mps", "Prolog="+cluster.Dir+"/tell", "Epilog="+cluster.Dir+"/tell")
 	shards, mps, none := c.Nodes[1], c.Nodes[2], c.Nodes[3]
 	shards.conf, mps.conf, none.conf = "Gres=gpu:8,shard:32", "Gres=gpu:8,mps:800", ""
-	c.write("etc/gres.conf", []byte("NodeName=gpu[01-03] "+gresConf+
+	c.Write("etc/gres.conf", []byte("NodeName=gpu[01-03] "+gresConf+
 		"NodeName="+shards.Name+" Name=shard Count=32\nNodeName="+mps.Name+" Name=mps Count=800\n"), 0o644)
-	c.write("tell", []byte(saveEnv), 0o755)
+	c.Write("tell", []byte(saveEnv), 0o755)
 	c.up()
 
 	some := func(n int) slurm.Job { return slurm.Job{Share: slurm.SomeGPUs, Minors: make([]int, n)} }
@@ -37,7 +38,7 @@ func TestPrologIsTold(t *testing.T) {
 	shared.Shared = true
 	alone, all := slurm.Job{Share: slurm.AllGPUs, Alone: true}, some(gpusOfNode)
 	all.Alone = true
-	says := !strings.Contains(c.version, " 22.05")
+	says := !strings.Contains(c.Version, " 22.05")
 	if !says {
 		alone, all.Alone = slurm.Job{}, false
 	}
@@ -85,8 +86,8 @@ func TestPrologIsTold(t *testing.T) {
 func (j *Job) environ(context string) func(string) string {
 	j.c.t.Helper()
 	var lines []string
-	j.c.waitFor(2*soon, fmt.Sprintf("%s of job %s", context, j.ID), func() (string, bool) {
-		data, err := os.ReadFile(filepath.Join(j.c.dir, "jobs", context+"."+j.ID))
+	j.c.WaitFor(2*soon, fmt.Sprintf("%s of job %s", context, j.ID), func() (string, bool) {
+		data, err := os.ReadFile(filepath.Join(j.c.Dir, "jobs", context+"."+j.ID))
 		lines = strings.Split(string(data), "\n")
 		return j.Is("JobState") + " " + j.Is("Reason"), err == nil
 	})

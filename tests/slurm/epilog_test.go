@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 )
 
 // The GPU falls off the bus while a job runs on it: the job's record, the node's reason and syslog
@@ -92,7 +94,7 @@ func TestEpilogXid31(t *testing.T) {
 // record returns the node's record of a job.
 func (n *Node) record(j *Job) string {
 	n.c.t.Helper()
-	out, err := n.Try(binDir+"/nhc-gpu", "job", j.ID, "HOSTROOT="+clusterDir+"/nodes/"+n.Name+"/host")
+	out, err := n.Try(cluster.BinDir+"/nhc-gpu", "job", j.ID, "HOSTROOT="+cluster.Dir+"/nodes/"+n.Name+"/host")
 	if err != nil {
 		n.c.t.Error(err)
 	}
@@ -102,7 +104,7 @@ func (n *Node) record(j *Job) string {
 // wantInSyslog waits for a line of syslog with all these words.
 func (c *Cluster) wantInSyslog(words ...string) {
 	c.t.Helper()
-	c.waitFor(soon, "line with "+strings.Join(words, " and "), func() (string, bool) {
+	c.WaitFor(soon, "line with "+strings.Join(words, " and "), func() (string, bool) {
 		log := c.Syslog()
 		for line := range strings.Lines(log) {
 			if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {

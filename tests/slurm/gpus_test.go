@@ -9,12 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // gpusOfNode is the number of GPUs of a node that has GPUs.
-const gpusOfNode = 8
+const gpusOfNode = cluster.GPUs
 
 // gpuConf is the additional part of slurm.conf for nodes with GPUs. Health checks run once, at the
 // start of slurmd, unless a test changes that: otherwise they would find faults before the prolog.
@@ -54,12 +55,12 @@ func newGPUCluster(t *testing.T, lines ...string) *Cluster {
 	}
 	c := newCluster(t)
 	c.conf += gpuConf + strings.Join(lines, "\n") + "\n"
-	c.mkdir("jobs")
-	if err := os.Chmod(filepath.Join(c.dir, "jobs"), 0o777); err != nil {
+	c.Mkdir("jobs")
+	if err := os.Chmod(filepath.Join(c.Dir, "jobs"), 0o777); err != nil {
 		t.Fatal(err)
 	}
 	c.installScripts()
-	c.write("etc/gres.conf", []byte(gresConf), 0o644)
+	c.Write("etc/gres.conf", []byte(gresConf), 0o644)
 	for _, n := range c.Nodes {
 		n.conf = "Gres=gpu:8"
 		n.addGPUs()
@@ -88,7 +89,7 @@ func (n *Node) addGPUs() {
 		n.c.t.Fatal(err)
 	}
 	n.Kernel("NVRM: loading NVIDIA UNIX x86_64 Kernel Module  " + fakenvml.Driver)
-	inside := filepath.Join(clusterDir, "nodes", n.Name)
+	inside := filepath.Join(cluster.Dir, "nodes", n.Name)
 	n.Settings("HOSTROOT=" + inside + "/host\nNVML_LIBRARY=" + inside + "/nvml/libnvidia-ml.so.1\n")
 	n.Conf(gpuLines)
 }
@@ -96,7 +97,7 @@ func (n *Node) addGPUs() {
 // GPUs changes the node's NVML from now on: the lines of a scenario, none for eight healthy GPUs.
 func (n *Node) GPUs(lines ...string) {
 	n.c.t.Helper()
-	n.c.write("nodes/"+n.Name+"/nvml/nvml.scenario", []byte(fakenvml.Scenario(fakenvml.H100, gpusOfNode, lines...)), 0o644)
+	n.c.Write("nodes/"+n.Name+"/nvml/nvml.scenario", []byte(fakenvml.Scenario(fakenvml.H100, gpusOfNode, lines...)), 0o644)
 }
 
 // Kernel adds a line to the node's kernel log.
@@ -123,14 +124,14 @@ func (n *Node) Xid(gpu, code int, text string) {
 // the bubble.
 func (c *Cluster) startSyslog() {
 	c.t.Helper()
-	at := func(path string) string { return filepath.Join(c.root, path) }
-	c.write("etc/rsyslog.conf", []byte(`global(workDirectory="`+at(clusterDir+"/run")+`" processInternalMessages="on")
+	at := func(path string) string { return filepath.Join(c.Root, path) }
+	c.Write("etc/rsyslog.conf", []byte(`global(workDirectory="`+at(cluster.Dir+"/run")+`" processInternalMessages="on")
 module(load="imuxsock" SysSock.Name="`+at("/dev/log")+`")
-action(type="omfile" file="`+at(clusterDir+"/log/syslog")+`")
+action(type="omfile" file="`+at(cluster.Dir+"/log/syslog")+`")
 `), 0o644)
-	c.background("rsyslogd", c.foreign(context.Background(), "--", "rsyslogd", "-n", "-i", "NONE", "-f", at(clusterDir+"/etc/rsyslog.conf")))
-	c.waitFor(60*time.Second, "rsyslogd", func() (string, bool) {
-		return c.Syslog() + tail(filepath.Join(c.dir, "log/rsyslogd.out"), 4096), strings.Contains(c.Syslog(), "rsyslogd")
+	c.Background("rsyslogd", c.Foreign(context.Background(), "--", "rsyslogd", "-n", "-i", "NONE", "-f", at(cluster.Dir+"/etc/rsyslog.conf")))
+	c.WaitFor(60*time.Second, "rsyslogd", func() (string, bool) {
+		return c.Syslog() + cluster.Tail(filepath.Join(c.Dir, "log/rsyslogd.out"), 4096), strings.Contains(c.Syslog(), "rsyslogd")
 	})
 }
 
@@ -152,20 +153,20 @@ const untilDone = "while [ ! -e /etc/nhc/done ]; do sleep 0.2; done"
 func (c *Cluster) SubmitScript(script string, words ...string) *Job {
 	c.t.Helper()
 	argv := []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sbatch", "--parsable", "--output=/dev/null", "--chdir=/"}
-	script = "touch " + clusterDir + "/jobs/$SLURM_JOB_ID\n" + script
+	script = "touch " + cluster.Dir + "/jobs/$SLURM_JOB_ID\n" + script
 	return &Job{c: c, ID: strings.TrimSpace(c.Exec(append(append(argv, words...), "--wrap="+script)...))}
 }
 
 // started reports whether the job has begun: its prolog has passed.
 func (j *Job) started() bool {
-	_, err := os.Stat(filepath.Join(j.c.dir, "jobs", j.ID))
+	_, err := os.Stat(filepath.Join(j.c.Dir, "jobs", j.ID))
 	return err == nil
 }
 
 // WaitStarted waits until the job has begun. slurmctld calls it running earlier.
 func (j *Job) WaitStarted() {
 	j.c.t.Helper()
-	j.c.waitFor(soon, "start of job "+j.ID, func() (string, bool) {
+	j.c.WaitFor(soon, "start of job "+j.ID, func() (string, bool) {
 		return j.Is("JobState") + " " + j.Is("Reason"), j.started()
 	})
 }
@@ -184,7 +185,7 @@ func (j *Job) Is(name string) string {
 // Wait waits until the job is in that state.
 func (j *Job) Wait(state string, limit time.Duration) {
 	j.c.t.Helper()
-	j.c.waitFor(limit, "job "+j.ID+" in state "+state, func() (string, bool) {
+	j.c.WaitFor(limit, "job "+j.ID+" in state "+state, func() (string, bool) {
 		got := j.Is("JobState")
 		return got + " " + j.Is("Reason"), got == state
 	})

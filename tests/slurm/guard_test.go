@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -71,7 +72,7 @@ func TestGuard(t *testing.T) {
 			t.Errorf("%s drained as number %d, the limit is 4", n.Name, out+1)
 		}
 	}
-	c.waitFor(soon, "an alert of each held node", func() (string, bool) {
+	c.WaitFor(soon, "an alert of each held node", func() (string, bool) {
 		return c.Syslog(), strings.Count(c.Syslog(), "is held by guard: ") >= len(held)
 	})
 	n := held[0]
@@ -79,12 +80,12 @@ func TestGuard(t *testing.T) {
 	if show := n.show(); !strings.Contains(show, "Comment=NHC: drain held by guard since ") {
 		t.Errorf("the comment does not say so: %s", show)
 	}
-	if out, err := n.Try(binDir+"/nhc-gpu", "status"); err == nil || !strings.Contains(out, "in service; the drain is held by guard: "+gone) {
+	if out, err := n.Try(cluster.BinDir+"/nhc-gpu", "status"); err == nil || !strings.Contains(out, "in service; the drain is held by guard: "+gone) {
 		t.Errorf("%v: %s", err, out)
 	}
 
 	// A person releases a node.
-	if out, err := n.Try(binDir+"/nhc-gpu", "clear", "--guard"); err != nil || !strings.Contains(out, "drained node "+n.Name+": "+gone) {
+	if out, err := n.Try(cluster.BinDir+"/nhc-gpu", "clear", "--guard"); err != nil || !strings.Contains(out, "drained node "+n.Name+": "+gone) {
 		t.Errorf("%v: %s", err, out)
 	}
 	n.WaitReason("drain", gone, soon)
@@ -95,7 +96,7 @@ func TestGuard(t *testing.T) {
 	for _, n := range theirs {
 		c.Update(n, "State=DRAIN", "Reason=repaired by alice")
 	}
-	c.waitFor(4*soon, "a fourth node drained", func() (string, bool) {
+	c.WaitFor(4*soon, "a fourth node drained", func() (string, bool) {
 		now := c.Exec("sinfo", "-hN", "-o", "%N|%t|%E")
 		return now, strings.Count(now, "|drain|"+gone) > 3
 	})
@@ -108,7 +109,7 @@ func TestGuard(t *testing.T) {
 	for _, n := range c.Nodes {
 		n.WaitState("idle", 2*soon)
 	}
-	c.waitFor(2*soon, "an end of the comments", func() (string, bool) {
+	c.WaitFor(2*soon, "an end of the comments", func() (string, bool) {
 		comments := c.Exec("sinfo", "-hN", "-O", "NodeHost:10,Comment:80")
 		return comments, !strings.Contains(comments, "NHC:")
 	})
@@ -122,7 +123,7 @@ func TestGuard(t *testing.T) {
 // decided waits until each node is drained for a reason, or held by the guard.
 func (c *Cluster) decided(reason string) (drained, held []*Node) {
 	c.t.Helper()
-	c.waitFor(4*soon, "decision of each node", func() (string, bool) {
+	c.WaitFor(4*soon, "decision of each node", func() (string, bool) {
 		now := c.Exec("sinfo", "-hN", "-o", "%N|%t|%E|")
 		drained, held = nil, nil
 		for _, n := range c.Nodes {

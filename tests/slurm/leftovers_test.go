@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 )
 
 // These are the users of the tests, who are in the cluster's passwd.
@@ -24,12 +26,12 @@ func startLeaving(t *testing.T, lines ...string) *Cluster {
 	if slices.Contains(lines, "# without prolog") {
 		c.conf = strings.Replace(c.conf, "Prolog=/etc/slurm/prolog.d/*\n", "", 1)
 	}
-	c.mkdir("jobs")
-	if err := os.Chmod(filepath.Join(c.dir, "jobs"), 0o777); err != nil {
+	c.Mkdir("jobs")
+	if err := os.Chmod(filepath.Join(c.Dir, "jobs"), 0o777); err != nil {
 		t.Fatal(err)
 	}
 	c.installScripts()
-	c.write("etc/gres.conf", []byte(gresConf+"Name=shard Count=32\n"), 0o644)
+	c.Write("etc/gres.conf", []byte(gresConf+"Name=shard Count=32\n"), 0o644)
 	for _, n := range c.Nodes {
 		n.conf = "Gres=gpu:8,shard:32"
 		n.write("nhc.toml", "[epilog]\nleftovers = \"end\"\ngrace = 0.2\n")
@@ -51,7 +53,7 @@ func as(uid int) []string {
 func (c *Cluster) SubmitAs(uid int, script string, words ...string) *Job {
 	c.t.Helper()
 	argv := append(as(uid), "sbatch", "--parsable", "--output=/dev/null", "--chdir=/")
-	script = "touch " + clusterDir + "/jobs/$SLURM_JOB_ID\n" + script
+	script = "touch " + cluster.Dir + "/jobs/$SLURM_JOB_ID\n" + script
 	return &Job{c: c, ID: strings.TrimSpace(c.Exec(append(append(argv, words...), "--wrap="+script)...))}
 }
 
@@ -69,24 +71,24 @@ func (c *Cluster) Salloc(uid int, words ...string) *Job {
 // leaves returns a part of a job's script that leaves a process and a file with a name behind: init
 // adopts the process.
 func leaves(name string) string {
-	return "umask 077; echo x >/dev/shm/" + name + "; (setsid sh -c 'echo $$ >" + clusterDir + "/jobs/" + name + ".pid; exec sleep 100000' </dev/null >/dev/null 2>&1 &)\n" +
-		"while [ ! -s " + clusterDir + "/jobs/" + name + ".pid ]; do sleep 0.1; done\n"
+	return "umask 077; echo x >/dev/shm/" + name + "; (setsid sh -c 'echo $$ >" + cluster.Dir + "/jobs/" + name + ".pid; exec sleep 100000' </dev/null >/dev/null 2>&1 &)\n" +
+		"while [ ! -s " + cluster.Dir + "/jobs/" + name + ".pid ]; do sleep 0.1; done\n"
 }
 
 // HasFile reports whether a file is in /dev/shm.
 func (c *Cluster) HasFile(name string) bool {
-	_, err := os.Stat(c.inside("/dev/shm/" + name))
+	_, err := os.Stat(c.Inside("/dev/shm/" + name))
 	return err == nil
 }
 
 // Lives reports whether the process that leaves created is alive.
 func (c *Cluster) Lives(name string) bool {
 	c.t.Helper()
-	pid, err := os.ReadFile(filepath.Join(c.dir, "jobs", name+".pid"))
+	pid, err := os.ReadFile(filepath.Join(c.Dir, "jobs", name+".pid"))
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	data, _ := os.ReadFile(c.inside("/proc/" + strings.TrimSpace(string(pid)) + "/comm"))
+	data, _ := os.ReadFile(c.Inside("/proc/" + strings.TrimSpace(string(pid)) + "/comm"))
 	return strings.TrimSpace(string(data)) == "sleep"
 }
 
@@ -98,7 +100,7 @@ func (c *Cluster) wantLeft(when string, names map[string]string) {
 		if c.HasFile(name) {
 			got += "file "
 		}
-		if _, err := os.Stat(filepath.Join(c.dir, "jobs", name+".pid")); err == nil && c.Lives(name) {
+		if _, err := os.Stat(filepath.Join(c.Dir, "jobs", name+".pid")); err == nil && c.Lives(name) {
 			got += "process "
 		}
 		if strings.TrimSpace(got) != want {
@@ -110,9 +112,9 @@ func (c *Cluster) wantLeft(when string, names map[string]string) {
 // AwaitEpilog waits until the epilog of a job has run on the node.
 func (n *Node) AwaitEpilog(j *Job) {
 	n.c.t.Helper()
-	n.c.waitFor(4*soon, "epilog of job "+j.ID, func() (string, bool) {
+	n.c.WaitFor(4*soon, "epilog of job "+j.ID, func() (string, bool) {
 		log, _ := os.ReadFile(n.path("log/nhc.log"))
-		return string(log) + n.c.log("slurmd."+n.Name), strings.Contains(string(log), "nhc-gpu: job "+j.ID+" of ") || strings.Contains(string(log), "nhc-gpu: job "+j.ID+",")
+		return string(log) + n.c.Log("slurmd."+n.Name), strings.Contains(string(log), "nhc-gpu: job "+j.ID+" of ") || strings.Contains(string(log), "nhc-gpu: job "+j.ID+",")
 	})
 }
 
@@ -144,7 +146,7 @@ func TestLeftoversOfOtherJobs(t *testing.T) {
 	}
 
 	// The program was installed while the job was running.
-	c.Exec("sh", "-c", "rm "+clusterDir+"/nodes/"+n.Name+"/past/*/job-"+held.ID+".json")
+	c.Exec("sh", "-c", "rm "+cluster.Dir+"/nodes/"+n.Name+"/past/*/job-"+held.ID+".json")
 	third := c.SubmitAs(alice, leaves("third"), with()...)
 	third.Wait("COMPLETED", 4*soon)
 	n.AwaitEpilog(third)
@@ -158,7 +160,7 @@ func TestLeftoversOfOtherJobs(t *testing.T) {
 	last := c.SubmitAs(alice, "rm -f /dev/shm/held /dev/shm/first /dev/shm/second /dev/shm/third; "+leaves("last"), with()...)
 	last.Wait("COMPLETED", 4*soon)
 	n.AwaitEpilog(last)
-	c.waitFor(soon, "removal", func() (string, bool) { return n.Log(), !c.HasFile("last") })
+	c.WaitFor(soon, "removal", func() (string, bool) { return n.Log(), !c.HasFile("last") })
 	c.wantLeft("no other job", map[string]string{"last": ""})
 }
 
@@ -170,7 +172,7 @@ func TestLeftoversBesideIdleAllocation(t *testing.T) {
 	n := c.Nodes[0]
 	here := []string{"--nodelist=" + n.Name, "--ntasks=1", "--oversubscribe"}
 	held := c.Salloc(alice, here...)
-	c.waitFor(4*soon, "extern step", func() (string, bool) {
+	c.WaitFor(4*soon, "extern step", func() (string, bool) {
 		out, _ := c.Try("sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
 		return out, strings.Contains(out, "slurmstepd: ["+held.ID+".extern]")
 	})
@@ -194,8 +196,8 @@ func TestLeftoversWithoutProlog(t *testing.T) {
 	c.Exec(append(as(alice), "srun", "--jobid="+held.ID, "--chdir=/", "--gres=none", "sh", "-c", "umask 077; echo x >/dev/shm/held")...)
 	running := c.SubmitAs(bob, leaves("running")+untilDone, here...)
 	c.awaitProcess("running")
-	c.Exec("sh", "-c", "kill -KILL $(cat "+clusterDir+"/run/slurmd."+n.Name+".pid)")
-	<-n.slurmd.ended
+	c.Exec("sh", "-c", "kill -KILL $(cat "+cluster.Dir+"/run/slurmd."+n.Name+".pid)")
+	<-n.slurmd.Ended
 	n.start()
 	first := c.SubmitAs(alice, leaves("first"), here...)
 	second := c.SubmitAs(bob, leaves("second"), here...)
@@ -218,27 +220,27 @@ func TestLeftoversSpareLogins(t *testing.T) {
 	t.Parallel()
 	c := startLeaving(t)
 	n := c.Nodes[1]
-	pid := strings.TrimSpace(c.Exec("cat", clusterDir+"/run/slurmd."+n.Name+".pid"))
+	pid := strings.TrimSpace(c.Exec("cat", cluster.Dir+"/run/slurmd."+n.Name+".pid"))
 	onNode := []string{"nsenter", "--target", pid, "--mount", "--uts", "--root", "--wd", "--"}
-	shell := "echo $SLURM_JOB_ID >" + clusterDir + "/jobs/shell; echo $$ >" + clusterDir + "/jobs/shell.pid; (sh -c 'echo $$ >" + clusterDir +
+	shell := "echo $SLURM_JOB_ID >" + cluster.Dir + "/jobs/shell; echo $$ >" + cluster.Dir + "/jobs/shell.pid; (sh -c 'echo $$ >" + cluster.Dir +
 		"/jobs/typed.pid; exec sleep 100000' &); trap '' HUP TERM; sleep 100000 & wait; sleep 100000"
-	c.daemon("login", append(append(append([]string{"setsid"}, onNode...), as(alice)...), "sh", "-c",
+	c.Daemon("login", append(append(append([]string{"setsid"}, onNode...), as(alice)...), "sh", "-c",
 		"salloc --chdir=/ --nodelist="+n.Name+" sh -c \""+strings.ReplaceAll(shell, "$", "\\$")+"\"; sleep 100000")...)
 	j := &Job{c: c}
-	c.waitFor(2*soon, "allocation", func() (string, bool) {
-		data, _ := os.ReadFile(filepath.Join(c.dir, "jobs", "shell"))
+	c.WaitFor(2*soon, "allocation", func() (string, bool) {
+		data, _ := os.ReadFile(filepath.Join(c.Dir, "jobs", "shell"))
 		j.ID = strings.TrimSpace(string(data))
-		return c.log("slurmctld"), j.ID != ""
+		return c.Log("slurmctld"), j.ID != ""
 	})
 	c.Exec(append(as(alice), "srun", "--jobid="+j.ID, "--chdir=/", "sh", "-c", leaves("step"))...)
 	c.Exec("scancel", j.ID)
 	n.AwaitEpilog(j)
 	alive := func(name string) bool {
-		data, err := os.ReadFile(filepath.Join(c.dir, "jobs", name+".pid"))
+		data, err := os.ReadFile(filepath.Join(c.Dir, "jobs", name+".pid"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = os.Stat(c.inside("/proc/" + strings.TrimSpace(string(data))))
+		_, err = os.Stat(c.Inside("/proc/" + strings.TrimSpace(string(data))))
 		return err == nil
 	}
 	if !alive("shell") || !alive("typed") || c.Lives("step") {
@@ -257,10 +259,10 @@ func TestLeftoversByKindOfJob(t *testing.T) {
 	c := startLeaving(t)
 	one, two, lead, second := c.Nodes[0], c.Nodes[1], c.Nodes[2], c.Nodes[3]
 	script := "#!/bin/sh\n#SBATCH --nodelist=" + lead.Name + "\n#SBATCH hetjob\n#SBATCH --nodelist=" + second.Name + "\n" +
-		"srun --chdir=/ --het-group=0,1 " + clusterDir + "/jobs/task.sh\n"
-	c.write("jobs/task.sh", []byte("#!/bin/sh\n"+leaves("het.$SLURMD_NODENAME")), 0o755)
-	c.write("jobs/het.sh", []byte(script), 0o755)
-	het := &Job{c: c, ID: strings.TrimSpace(c.Exec(append(as(alice), "sbatch", "--parsable", "--output=/dev/null", "--chdir=/", clusterDir+"/jobs/het.sh")...))}
+		"srun --chdir=/ --het-group=0,1 " + cluster.Dir + "/jobs/task.sh\n"
+	c.Write("jobs/task.sh", []byte("#!/bin/sh\n"+leaves("het.$SLURMD_NODENAME")), 0o755)
+	c.Write("jobs/het.sh", []byte(script), 0o755)
+	het := &Job{c: c, ID: strings.TrimSpace(c.Exec(append(as(alice), "sbatch", "--parsable", "--output=/dev/null", "--chdir=/", cluster.Dir+"/jobs/het.sh")...))}
 
 	suspended := c.SubmitAs(bob, leaves("suspended")+untilDone, "--nodelist="+one.Name)
 	again := c.SubmitAs(alice, leaves("run$SLURM_RESTART_COUNT")+untilDone, "--nodelist="+one.Name, "--requeue")
@@ -305,9 +307,9 @@ func TestLeftoversByKindOfJob(t *testing.T) {
 // awaitProcess waits until leaves has created its process.
 func (c *Cluster) awaitProcess(name string) {
 	c.t.Helper()
-	c.waitFor(6*soon, "process "+name, func() (string, bool) {
-		data, _ := os.ReadFile(filepath.Join(c.dir, "jobs", name+".pid"))
-		return c.log("slurmctld"), len(data) > 0 && c.Lives(name)
+	c.WaitFor(6*soon, "process "+name, func() (string, bool) {
+		data, _ := os.ReadFile(filepath.Join(c.Dir, "jobs", name+".pid"))
+		return c.Log("slurmctld"), len(data) > 0 && c.Lives(name)
 	})
 }
 
@@ -315,13 +317,13 @@ func (c *Cluster) awaitProcess(name string) {
 func (c *Cluster) awaitEnd(name string) {
 	c.t.Helper()
 	c.awaitFile(name)
-	c.waitFor(4*soon, "end of process "+name, func() (string, bool) { return "it lives", !c.Lives(name) })
+	c.WaitFor(4*soon, "end of process "+name, func() (string, bool) { return "it lives", !c.Lives(name) })
 }
 
 func (c *Cluster) awaitFile(name string) {
 	c.t.Helper()
-	c.waitFor(4*soon, "process "+name, func() (string, bool) {
-		data, _ := os.ReadFile(filepath.Join(c.dir, "jobs", name+".pid"))
+	c.WaitFor(4*soon, "process "+name, func() (string, bool) {
+		data, _ := os.ReadFile(filepath.Join(c.Dir, "jobs", name+".pid"))
 		return "none", len(data) > 0
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/monitoring"
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
@@ -38,7 +39,7 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.up()
-	gpu.Settings("NHC_CHECK_ALL=1\nNVML_LIBRARY=" + clusterDir + "/nodes/" + gpu.Name + "/nvml/libnvidia-ml.so.1\n")
+	gpu.Settings("NHC_CHECK_ALL=1\nNVML_LIBRARY=" + cluster.Dir + "/nodes/" + gpu.Name + "/nvml/libnvidia-ml.so.1\n")
 	gpu.Conf(defaultConf, "* || check_gpu_recovery")
 	for _, n := range failing {
 		n.Remove("ok")
@@ -79,8 +80,8 @@ func TestMetrics(t *testing.T) {
 	}
 	// slurmd of the last node ends, which delays the health checks of the others. Its last run was an
 	// hour ago. The guard held its drain, and a drill was under way: TestGuard and TestDrill show both.
-	c.Exec("sh", "-c", "kill -TERM $(cat "+clusterDir+"/run/slurmd."+stopped.Name+".pid)")
-	<-stopped.slurmd.ended
+	c.Exec("sh", "-c", "kill -TERM $(cat "+cluster.Dir+"/run/slurmd."+stopped.Name+".pid)")
+	<-stopped.slurmd.Ended
 	old := regexp.MustCompile(`(?m)^(nhc_gpu_run_timestamp_seconds) .*$`).ReplaceAllString(monitoring.Read(t, stopped.path("log/nhc.prom")), fmt.Sprintf("$1 %d", time.Now().Add(-time.Hour).Unix()))
 	old = regexp.MustCompile(`(?m)^(nhc_gpu_held_by_guard|nhc_gpu_drill_active) 0$`).ReplaceAllString(old, "$1 1")
 	if err := os.WriteFile(stopped.path("log/nhc.prom"), []byte(old), 0o644); err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
@@ -31,13 +32,13 @@ func (n *Node) monitor() (w watched) {
 }
 
 // StartMonitor starts the node's monitor, and waits until it has read the kernel's log.
-func (n *Node) StartMonitor() *process {
+func (n *Node) StartMonitor() *cluster.Process {
 	n.c.t.Helper()
 	before := n.monitor().PID
-	slurmd := strings.TrimSpace(n.c.Exec("cat", clusterDir+"/run/slurmd."+n.Name+".pid"))
-	p := n.c.daemon("monitor."+n.Name, "nsenter", "--target", slurmd, "--mount", "--uts", "--root", "--wd", "--", binDir+"/nhc-gpu", "monitor")
-	n.c.waitFor(soon, "monitor of "+n.Name, func() (string, bool) {
-		n.c.mustRun(p)
+	slurmd := strings.TrimSpace(n.c.Exec("cat", cluster.Dir+"/run/slurmd."+n.Name+".pid"))
+	p := n.c.Daemon("monitor."+n.Name, "nsenter", "--target", slurmd, "--mount", "--uts", "--root", "--wd", "--", cluster.BinDir+"/nhc-gpu", "monitor")
+	n.c.WaitFor(soon, "monitor of "+n.Name, func() (string, bool) {
+		n.c.MustRun(p)
 		w := n.monitor()
 		return fmt.Sprintf("%+v", w), w.PID != before && w.Mark.Next == n.logged
 	})
@@ -45,12 +46,12 @@ func (n *Node) StartMonitor() *process {
 }
 
 // StopMonitor ends the node's monitor.
-func (n *Node) StopMonitor(p *process, signal string) {
+func (n *Node) StopMonitor(p *cluster.Process, signal string) {
 	n.c.t.Helper()
 	n.c.Exec("kill", "-"+signal, strconv.Itoa(n.monitor().PID))
-	n.c.waitFor(soon, "end of the monitor", func() (string, bool) {
+	n.c.WaitFor(soon, "end of the monitor", func() (string, bool) {
 		select {
-		case <-p.ended:
+		case <-p.Ended:
 			return "", true
 		default:
 			return "it runs", false
@@ -61,7 +62,7 @@ func (n *Node) StopMonitor(p *process, signal string) {
 // waitHandled waits until a run has followed each line of the kernel's log.
 func (n *Node) waitHandled() {
 	n.c.t.Helper()
-	n.c.waitFor(2*soon, "end of the runs", func() (string, bool) {
+	n.c.WaitFor(2*soon, "end of the runs", func() (string, bool) {
 		w := n.monitor()
 		return fmt.Sprintf("%+v, logged %d", w, n.logged), w.Mark.Next == n.logged
 	})
@@ -84,7 +85,7 @@ var drainedAt = regexp.MustCompile(`(?m)^\[(\S+)\] update_node: node (\S+) state
 
 // drainTime returns when slurmctld last set the node to drained.
 func (n *Node) drainTime() (at time.Time) {
-	for _, m := range drainedAt.FindAllStringSubmatch(n.c.log("slurmctld"), -1) {
+	for _, m := range drainedAt.FindAllStringSubmatch(n.c.Log("slurmctld"), -1) {
 		if t, err := time.ParseInLocation("2006-01-02T15:04:05.000", m[1], time.Local); err == nil && m[2] == n.Name {
 			at = t
 		}
@@ -141,7 +142,7 @@ func TestMonitor(t *testing.T) {
 	if last := n.drainTime(); last.Before(at) {
 		t.Errorf("drained at %v, before the fault", last)
 	}
-	drains := strings.Count(c.log("slurmctld"), "node "+n.Name+" state set to DRAIN")
+	drains := strings.Count(c.Log("slurmctld"), "node "+n.Name+" state set to DRAIN")
 
 	// Its worker dies, then the monitor; slurmctld is down meanwhile.
 	c.Exec("pkill", "-KILL", "-f", "^nhc-gpu-worker watch-")
@@ -153,7 +154,7 @@ func TestMonitor(t *testing.T) {
 	p = n.StartMonitor()
 	n.WaitReason("drng", recovery, 2*soon)
 	n.StopMonitor(p, "TERM")
-	if now := strings.Count(c.log("slurmctld"), "node "+n.Name+" state set to DRAIN"); now != drains+1 {
+	if now := strings.Count(c.Log("slurmctld"), "node "+n.Name+" state set to DRAIN"); now != drains+1 {
 		t.Errorf("%d drains of %s, want %d", now, n.Name, drains+1)
 	}
 }

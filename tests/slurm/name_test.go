@@ -3,6 +3,8 @@ package slurm_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 )
 
 // Slurm's name of a node may differ from the host's. Runs that slurmd has not started find it in
@@ -60,7 +62,7 @@ func TestNodeNameIsNotHostName(t *testing.T) {
 // lint returns the output of nhc-gpu lint on the node.
 func (n *Node) lint() string {
 	n.c.t.Helper()
-	out, _ := n.Try(binDir+"/nhc-gpu", "lint")
+	out, _ := n.Try(cluster.BinDir+"/nhc-gpu", "lint")
 	return out
 }
 

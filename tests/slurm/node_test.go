@@ -9,13 +9,15 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 )
 
 // Node is one slurmd, with its own host name, /etc/nhc, /etc/default, /var/log and /run/nhc-gpu.
 type Node struct {
 	c      *Cluster
 	Name   string
-	slurmd *process
+	slurmd *cluster.Process
 	conf   string // additional settings in its line of slurm.conf
 
 	boots  int       // so far
@@ -26,7 +28,7 @@ type Node struct {
 // start starts the node's slurmd, with further options of unshare.
 func (n *Node) start(namespaces ...string) {
 	argv := append([]string{"unshare", "--uts", "--mount", "--propagation", "unchanged"}, namespaces...)
-	n.slurmd = n.c.daemon("slurmd."+n.Name, append(argv, clusterDir+"/node.sh", n.Name)...)
+	n.slurmd = n.c.Daemon("slurmd."+n.Name, append(argv, cluster.Dir+"/node.sh", n.Name)...)
 }
 
 // bootTime is a little more than the length of a boot. Slurm counts whole seconds: it may consider a
@@ -49,7 +51,7 @@ func (n *Node) startBooted() {
 	}
 	before := n.started()
 	n.start("--time", fmt.Sprintf("--boottime=-%d", s-1))
-	n.c.waitFor(2*soon, n.Name+"'s slurmd", func() (string, bool) {
+	n.c.WaitFor(2*soon, n.Name+"'s slurmd", func() (string, bool) {
 		now := n.started()
 		return now, now != before
 	})
@@ -68,10 +70,10 @@ func (n *Node) started() string {
 // shutdown ends the node's slurmd.
 func (n *Node) shutdown() {
 	n.c.t.Helper()
-	n.c.Exec("sh", "-c", "kill -TERM $(cat "+clusterDir+"/run/slurmd."+n.Name+".pid)")
-	n.c.waitFor(2*soon, "end of slurmd", func() (string, bool) {
+	n.c.Exec("sh", "-c", "kill -TERM $(cat "+cluster.Dir+"/run/slurmd."+n.Name+".pid)")
+	n.c.WaitFor(2*soon, "end of slurmd", func() (string, bool) {
 		select {
-		case <-n.slurmd.ended:
+		case <-n.slurmd.Ended:
 			n.slurmd = nil
 			return "", true
 		default:
@@ -86,9 +88,9 @@ func (n *Node) emptyRun() {
 	if err := os.RemoveAll(n.path("state")); err != nil {
 		n.c.t.Fatal(err)
 	}
-	n.c.mkdir("nodes/" + n.Name + "/state")
+	n.c.Mkdir("nodes/" + n.Name + "/state")
 	n.boots++
-	n.c.write("nodes/"+n.Name+"/boot_id", []byte(fmt.Sprintf("5d6f2a1e-0000-4000-8000-%012d\n", n.boots)), 0o644)
+	n.c.Write("nodes/"+n.Name+"/boot_id", []byte(fmt.Sprintf("5d6f2a1e-0000-4000-8000-%012d\n", n.boots)), 0o644)
 }
 
 // reboot restarts the node's slurmd as after a boot.
@@ -103,12 +105,12 @@ func (n *Node) reboot() {
 // Try runs a program on the node, as an administrator would.
 func (n *Node) Try(argv ...string) (string, error) {
 	n.c.t.Helper()
-	pid := strings.TrimSpace(n.c.Exec("cat", clusterDir+"/run/slurmd."+n.Name+".pid"))
+	pid := strings.TrimSpace(n.c.Exec("cat", cluster.Dir+"/run/slurmd."+n.Name+".pid"))
 	return n.c.Try(append([]string{"nsenter", "--target", pid, "--mount", "--uts", "--root", "--wd", "--"}, argv...)...)
 }
 
 // path returns the path of a node's file on the host: nhc/ is its /etc/nhc, and so on.
-func (n *Node) path(name string) string { return filepath.Join(n.c.dir, "nodes", n.Name, name) }
+func (n *Node) path(name string) string { return filepath.Join(n.c.Dir, "nodes", n.Name, name) }
 
 // Conf writes the node's nhc.conf.
 func (n *Node) Conf(lines ...string) {
@@ -120,7 +122,7 @@ func (n *Node) Conf(lines ...string) {
 // change of a drained node: the tests do not wait half an hour.
 func (n *Node) Settings(text string) {
 	n.c.t.Helper()
-	n.c.write("nodes/"+n.Name+"/default/nhc", []byte("SLURM_RECHECK=0\n"+text), 0o644)
+	n.c.Write("nodes/"+n.Name+"/default/nhc", []byte("SLURM_RECHECK=0\n"+text), 0o644)
 }
 
 // Create creates a file in the node's /etc/nhc.
@@ -131,7 +133,7 @@ func (n *Node) Create(name string) {
 
 func (n *Node) write(name, text string) {
 	n.c.t.Helper()
-	n.c.write("nodes/"+n.Name+"/nhc/"+name, []byte(text), 0o644)
+	n.c.Write("nodes/"+n.Name+"/nhc/"+name, []byte(text), 0o644)
 }
 
 // Remove removes a file from the node's /etc/nhc.
@@ -153,7 +155,7 @@ func (n *Node) Has(name string) bool {
 // about all, so that a drained node can stay "drng" when its jobs have ended.
 func (n *Node) State() (state, reason string) {
 	n.c.t.Helper()
-	n.c.mustRun(n.slurmd)
+	n.c.MustRun(n.slurmd)
 	out, err := n.c.Try("sinfo", "--noheader", "--Node", "--format=%N|%t|%E")
 	if err != nil {
 		return "", err.Error()
@@ -172,7 +174,7 @@ func (n *Node) State() (state, reason string) {
 // WaitState waits for one of the states, separated by blanks.
 func (n *Node) WaitState(states string, limit time.Duration) {
 	n.c.t.Helper()
-	n.c.waitFor(limit, n.Name+" in state "+states, func() (string, bool) {
+	n.c.WaitFor(limit, n.Name+" in state "+states, func() (string, bool) {
 		state, reason := n.State()
 		return state + " " + reason, slices.Contains(strings.Fields(states), state)
 	})
@@ -181,7 +183,7 @@ func (n *Node) WaitState(states string, limit time.Duration) {
 // WaitReason waits until the node's state is one of states and its reason begins with prefix.
 func (n *Node) WaitReason(states, prefix string, limit time.Duration) {
 	n.c.t.Helper()
-	n.c.waitFor(limit, n.Name+" in state "+states+" for "+prefix, func() (string, bool) {
+	n.c.WaitFor(limit, n.Name+" in state "+states+" for "+prefix, func() (string, bool) {
 		state, reason := n.State()
 		return state + " " + reason, slices.Contains(strings.Fields(states), state) && strings.HasPrefix(reason, prefix)
 	})
@@ -200,7 +202,7 @@ var roundEnd = regexp.MustCompile(`health_check (success|failed|killed|didn't)`)
 
 // Rounds counts the health checks that have ended on the node.
 func (n *Node) Rounds() int {
-	return len(roundEnd.FindAllStringIndex(n.c.log("slurmd."+n.Name), -1))
+	return len(roundEnd.FindAllStringIndex(n.c.Log("slurmd."+n.Name), -1))
 }
 
 // WaitRounds waits until more health checks have ended on the node.
@@ -222,7 +224,7 @@ func (c *Cluster) waitRounds(nodes []*Node, more int) {
 		want[n] = n.Rounds() + more
 	}
 	for _, n := range nodes {
-		c.waitFor(time.Duration(more+4)*4*time.Second, "health checks on "+n.Name, func() (string, bool) {
+		c.WaitFor(time.Duration(more+4)*4*time.Second, "health checks on "+n.Name, func() (string, bool) {
 			got := n.Rounds()
 			return fmt.Sprintf("%d of %d", got, want[n]), got >= want[n]
 		})

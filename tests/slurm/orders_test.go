@@ -118,7 +118,7 @@ func TestRebootIsCarriedOut(t *testing.T) {
 		t.Errorf("the reboot is gone: %s", show)
 	}
 	c.Exec("scancel", job)
-	c.waitFor(2*soon, "reboot", func() (string, bool) { return n.show(), strings.Contains(n.show(), "+REBOOT_ISSUED") })
+	c.WaitFor(2*soon, "reboot", func() (string, bool) { return n.show(), strings.Contains(n.show(), "+REBOOT_ISSUED") })
 	n.reboot()
 	n.WaitState("idle", 2*soon)
 	n.WaitRounds(2)
@@ -199,10 +199,10 @@ func (n *Node) give(o order) {
 	}
 	if o.wait == "+POWERING_UP" {
 		n.c.Update(n, "State=POWER_DOWN")
-		n.c.waitFor(60*time.Second, "powered down", func() (string, bool) { return n.show(), strings.Contains(n.show(), "+POWERED_DOWN") })
+		n.c.WaitFor(60*time.Second, "powered down", func() (string, bool) { return n.show(), strings.Contains(n.show(), "+POWERED_DOWN") })
 	}
 	n.c.Exec(words...)
-	n.c.waitFor(60*time.Second, o.name, func() (string, bool) { return n.show(), strings.Contains(n.show(), o.wait) })
+	n.c.WaitFor(60*time.Second, o.name, func() (string, bool) { return n.show(), strings.Contains(n.show(), o.wait) })
 }
 
 // show returns scontrol's output about the node.

@@ -3,12 +3,14 @@ package slurm_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 )
 
 // tonight runs the nightly tests by hand.
 func (n *Node) tonight() {
 	n.c.t.Helper()
-	out, err := n.Try(binDir+"/nhc-gpu", "-n", "nhc-active", "LOGFILE=-")
+	out, err := n.Try(cluster.BinDir+"/nhc-gpu", "-n", "nhc-active", "LOGFILE=-")
 	if failed := err != nil; failed == n.Has("night") {
 		n.c.t.Fatalf("%v: %s", err, out)
 	}
@@ -43,7 +45,7 @@ func TestFaultOfTheNightIsKept(t *testing.T) {
 	c.StopCtld()
 	n.tonight()
 	n.Remove("ok")
-	if out, err := n.Try(binDir+"/nhc-gpu", "LOGFILE=-"); err == nil || !strings.Contains(out, fault) {
+	if out, err := n.Try(cluster.BinDir+"/nhc-gpu", "LOGFILE=-"); err == nil || !strings.Contains(out, fault) {
 		t.Errorf("%v: %s", err, out)
 	}
 	n.Create("ok")

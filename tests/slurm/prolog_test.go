@@ -89,7 +89,7 @@ func TestPrologHangs(t *testing.T) {
 	if got := job.Is("NodeList"); got == n.Name {
 		t.Errorf("the job has run on %s, where NVML hangs", got)
 	}
-	if log := c.log("slurmd." + n.Name); strings.Contains(log, "timeout") {
+	if log := c.Log("slurmd." + n.Name); strings.Contains(log, "timeout") {
 		t.Errorf("slurmd has ended a program that took too long:\n%s", log)
 	}
 	n.WaitReason("drain", "NHC: gpu5 hung 0000:15:00.0: reboot (check_gpu_count) [probe.hung]", soon)
@@ -115,13 +115,13 @@ func TestPrologEightAtOnce(t *testing.T) {
 	n.write("nhc-prolog.conf", heldLines) // otherwise a drain could move some before they get GPUs
 	n.Create("hold")
 	jobs := n.eight(untilDone)
-	c.waitFor(soon, "eight prologs", func() (string, bool) {
+	c.WaitFor(soon, "eight prologs", func() (string, bool) {
 		out := c.Exec("squeue", "--noheader", "--states=RUNNING,CONFIGURING", "--format=%i %T")
 		return out, strings.Count(out, "\n") == gpusOfNode
 	})
 	n.Remove("hold")
 	var begun []*Job
-	c.waitFor(2*soon, "seven jobs that run, and one that waits", func() (string, bool) {
+	c.WaitFor(2*soon, "seven jobs that run, and one that waits", func() (string, bool) {
 		begun = slices.DeleteFunc(slices.Clone(jobs), func(j *Job) bool { return !j.started() && !j.lost() })
 		out := c.Exec("squeue", "--noheader", "--format=%i %T %r %N")
 		return out, len(begun) == gpusOfNode-1 && strings.Count(out, "PENDING") == 1
@@ -144,7 +144,7 @@ func TestPrologEightAtOnce(t *testing.T) {
 // occasionally while the prolog of another job fails.
 func (j *Job) lost() bool {
 	id, _ := strconv.Atoi(j.ID)
-	return strings.Contains(j.c.log("slurmd."+j.Is("NodeList")), fmt.Sprintf("/job%05d/slurm_script: No such file", id))
+	return strings.Contains(j.c.Log("slurmd."+j.Is("NodeList")), fmt.Sprintf("/job%05d/slurm_script: No such file", id))
 }
 
 // eight starts eight jobs with one GPU each on the node at the same time.
@@ -169,12 +169,12 @@ func TestPrologKillTaskFailed(t *testing.T) {
 	freezer := c.freezer(n.Name)
 	job := strings.TrimSpace(c.Exec("sbatch", "--parsable", "--output=/dev/null", "--chdir=/", "--nodelist="+n.Name, "--gres=gpu:1",
 		"--wrap=echo $$ >"+freezer+"/cgroup.procs; echo FROZEN >"+freezer+"/freezer.state"))
-	c.waitFor(soon, "frozen job", func() (string, bool) {
+	c.WaitFor(soon, "frozen job", func() (string, bool) {
 		out := c.Exec("cat", freezer+"/freezer.state")
 		return out, strings.TrimSpace(out) == "FROZEN"
 	})
 	c.Exec("scancel", job)
-	if strings.Contains(c.version, " 26.05") { // it waits for such a job forever
+	if strings.Contains(c.Version, " 26.05") { // it waits for such a job forever
 		c.Update(n, "State=DRAIN", "Reason="+theirs+" (JobId="+job+" StepId=batch)")
 	}
 	n.WaitReason("drng drain comp", theirs, 2*soon)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
@@ -24,7 +25,7 @@ type remedyLog struct {
 // remedies asks the node what it would do now, and what it did.
 func (n *Node) remedies() (log remedyLog) {
 	n.c.t.Helper()
-	out, err := n.Try(binDir+"/nhc-gpu", "remedy", "--dry-run", "--json")
+	out, err := n.Try(cluster.BinDir+"/nhc-gpu", "remedy", "--dry-run", "--json")
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &log)
 	}
@@ -41,7 +42,7 @@ func (c *Cluster) logRemedies() {
 			if !c.t.Failed() {
 				return
 			}
-			out, err := n.Try("sh", "-c", binDir+"/nhc-gpu remedy --dry-run; "+binDir+"/nhc-gpu history | tail -n 20")
+			out, err := n.Try("sh", "-c", cluster.BinDir+"/nhc-gpu remedy --dry-run; "+cluster.BinDir+"/nhc-gpu history | tail -n 20")
 			c.t.Logf("%s: %v\n%s", n.Name, err, out)
 		}
 	})
@@ -51,7 +52,7 @@ func (c *Cluster) logRemedies() {
 func (n *Node) tried(number int) (do, failed string) {
 	n.c.t.Helper()
 	var log remedyLog
-	n.c.waitFor(2*soon, "result of the remedy", func() (string, bool) {
+	n.c.WaitFor(2*soon, "result of the remedy", func() (string, bool) {
 		log = n.remedies()
 		return log.Why + log.Waits, len(log.Attempts) == number && log.Attempts[number-1].Done
 	})
@@ -62,20 +63,20 @@ func (n *Node) tried(number int) (do, failed string) {
 // outlivedBoot lets the record of remedies be that of an earlier boot.
 func (n *Node) outlivedBoot() {
 	n.c.t.Helper()
-	n.c.mkdir("nodes/" + n.Name + "/past/" + n.Name)
-	n.c.write("nodes/"+n.Name+"/past/"+n.Name+"/remedies.json", []byte(`{"version":1,"boot":"an earlier one"}`), 0o600)
+	n.c.Mkdir("nodes/" + n.Name + "/past/" + n.Name)
+	n.c.Write("nodes/"+n.Name+"/past/"+n.Name+"/remedies.json", []byte(`{"version":1,"boot":"an earlier one"}`), 0o600)
 }
 
 // program puts a shell script into the node's /etc/nhc/bin, which is first in the PATH of its runs.
 func (n *Node) program(name, text string) {
 	n.c.t.Helper()
-	n.c.write("nodes/"+n.Name+"/nhc/bin/"+name, []byte("#!/bin/sh\necho \"${0##*/} $*\" >>/etc/nhc/calls\n"+text+"\n"), 0o755)
+	n.c.Write("nodes/"+n.Name+"/nhc/bin/"+name, []byte("#!/bin/sh\necho \"${0##*/} $*\" >>/etc/nhc/calls\n"+text+"\n"), 0o755)
 }
 
 // useOwnPrograms lets the runs of the node use its own programs.
 func (n *Node) useOwnPrograms(settings string) {
 	n.c.t.Helper()
-	n.c.mkdir("nodes/" + n.Name + "/nhc/bin")
+	n.c.Mkdir("nodes/" + n.Name + "/nhc/bin")
 	n.Settings("PATH=/etc/nhc/bin:/usr/sbin:/usr/bin:/sbin:/bin\n" + settings)
 }
 
@@ -104,7 +105,7 @@ func TestRemedyReboot(t *testing.T) {
 	n, persons, jobs, reserved := c.Nodes[0], c.Nodes[1], c.Nodes[2], c.Nodes[3]
 	rebooted := func(n *Node, times int) {
 		t.Helper()
-		c.waitFor(2*soon, "reboot", func() (string, bool) { return n.show(), strings.Count(n.calls(), "reboot ") == times })
+		c.WaitFor(2*soon, "reboot", func() (string, bool) { return n.show(), strings.Count(n.calls(), "reboot ") == times })
 	}
 
 	c.Update(persons, "State=DRAIN", "Reason=alice: disk")
@@ -151,7 +152,7 @@ func TestRemedyReboot(t *testing.T) {
 	if calls := jobs.calls(); strings.Count(calls, "reboot ") != 1 {
 		t.Errorf("calls %q, want one reboot", calls)
 	}
-	if out, err := jobs.Try(binDir+"/nhc-gpu", "clear", "--remedy", "--all"); err != nil {
+	if out, err := jobs.Try(cluster.BinDir+"/nhc-gpu", "clear", "--remedy", "--all"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	jobs.WaitState("idle", soon)
@@ -170,7 +171,7 @@ func TestRemedyReboot(t *testing.T) {
 	if calls := n.calls(); strings.Count(calls, "reboot ") != 2 {
 		t.Errorf("calls %q, want two reboots", calls)
 	}
-	if out, err := n.Try(binDir+"/nhc-gpu", "clear", "--remedy", "file.test"); err != nil {
+	if out, err := n.Try(cluster.BinDir+"/nhc-gpu", "clear", "--remedy", "file.test"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	n.WaitState("idle", soon)
@@ -186,7 +187,7 @@ func TestRemedyOnNode(t *testing.T) {
 	if _, err := fakenvml.Place(gpu.path("nvml"), fakenvml.Scenario(fakenvml.H100, gpusOfNode)); err != nil {
 		t.Fatal(err)
 	}
-	gpu.useOwnPrograms("NVML_LIBRARY=" + clusterDir + "/nodes/" + gpu.Name + "/nvml/libnvidia-ml.so.1\n")
+	gpu.useOwnPrograms("NVML_LIBRARY=" + cluster.Dir + "/nodes/" + gpu.Name + "/nvml/libnvidia-ml.so.1\n")
 	gpu.Conf("* || check_gpu_recovery")
 	gpu.write("nhc.toml", "[remedy.reset]\ndo = \"reset-gpu\"\nservices = [\"nvidia-dcgm\", \"off\"]\nverify = [\"check_file_test -f /etc/nhc/ok\"]\n")
 	gpu.write("healthy", fakenvml.Scenario(fakenvml.H100, gpusOfNode))
@@ -198,7 +199,7 @@ func TestRemedyOnNode(t *testing.T) {
   echo $pm, $limit, Default, Disabled, Disabled; echo some warning >&2 ;;
 *"-pm 0") touch /etc/nhc/off ;;
 *"-pm 1") rm /etc/nhc/off ;;
---gpu-reset*) touch /etc/nhc/reset; cp /etc/nhc/healthy `+clusterDir+`/nodes/`+gpu.Name+`/nvml/nvml.scenario ;;
+--gpu-reset*) touch /etc/nhc/reset; cp /etc/nhc/healthy `+cluster.Dir+`/nodes/`+gpu.Name+`/nvml/nvml.scenario ;;
 esac`)
 	service.useOwnPrograms("")
 	service.write("nhc.toml", "[remedy.sssd]\ndo = \"restart-app\"\ncodes = [\"file.test\"]\nservices = [\"sssd\"]\n")
@@ -225,7 +226,7 @@ esac`)
 	if got := gpu.calls(); got != want {
 		t.Errorf("calls\n%s\nwant\n%s", got, want)
 	}
-	if out, err := gpu.Try(binDir+"/nhc-gpu", "history"); err != nil || !strings.Contains(out, "remedy reset-gpu for gpu.recovery.reset of gpu3 0000:13:00.0: begins") || !strings.Contains(out, ": the checks pass") {
+	if out, err := gpu.Try(cluster.BinDir+"/nhc-gpu", "history"); err != nil || !strings.Contains(out, "remedy reset-gpu for gpu.recovery.reset of gpu3 0000:13:00.0: begins") || !strings.Contains(out, ": the checks pass") {
 		t.Errorf("%v: the history lacks the reset:\n%s", err, out)
 	}
 
@@ -241,7 +242,7 @@ esac`)
 	if _, failed := service.tried(2); !strings.Contains(failed, "check_file_test -f /etc/nhc/never") {
 		t.Errorf("the second restart has error %q, want the failed check", failed)
 	}
-	if out, err := service.Try(binDir+"/nhc-gpu", "clear", "--remedy", "--all"); err != nil {
+	if out, err := service.Try(cluster.BinDir+"/nhc-gpu", "clear", "--remedy", "--all"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	service.WaitState("idle", soon)
@@ -251,7 +252,7 @@ esac`)
 	calls := service.calls()
 	drill := func(options ...string) {
 		t.Helper()
-		if out, err := service.Try(append([]string{binDir + "/nhc-gpu", "drill", "net.dns.server"}, options...)...); err != nil {
+		if out, err := service.Try(append([]string{cluster.BinDir + "/nhc-gpu", "drill", "net.dns.server"}, options...)...); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 		service.WaitReason("drain", "NHC: [drill] ", soon)
@@ -261,7 +262,7 @@ esac`)
 	if log := service.remedies(); log.Do != "restart-app" || log.Waits != "a drill is under way: nothing is done" || service.calls() != calls {
 		t.Errorf("in a drill: %+v, calls %q", log, service.calls())
 	}
-	if out, err := service.Try(binDir+"/nhc-gpu", "drill", "--end"); err != nil {
+	if out, err := service.Try(cluster.BinDir+"/nhc-gpu", "drill", "--end"); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	service.WaitState("idle", soon)

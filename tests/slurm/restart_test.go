@@ -40,8 +40,8 @@ func TestEpilogWithoutController(t *testing.T) {
 	job.WaitStarted()
 	n.Create("done")
 	n.withoutController("0 field 230 = 1")
-	c.waitFor(2*soon, "word of the epilog's failure", func() (string, bool) {
-		log := c.log("slurmctld")
+	c.WaitFor(2*soon, "word of the epilog's failure", func() (string, bool) {
+		log := c.Log("slurmctld")
 		return log, strings.Contains(log, "epilog error on "+n.Name)
 	})
 	n.WaitReason("drain", wantsReset(0)+" [job "+job.ID+"]", soon)
@@ -69,12 +69,12 @@ func TestPrologWithoutController(t *testing.T) {
 func (n *Node) withoutController(gpus ...string) {
 	c := n.c
 	c.t.Helper()
-	c.waitFor(soon, "program that is held up", func() (string, bool) { return "", n.Has("held") })
+	c.WaitFor(soon, "program that is held up", func() (string, bool) { return "", n.Has("held") })
 	c.StopCtld()
 	n.GPUs(gpus...)
 	n.Remove("hold")
-	c.waitFor(2*soon, "failure", func() (string, bool) {
-		log := c.log("slurmd." + n.Name)
+	c.WaitFor(2*soon, "failure", func() (string, bool) {
+		log := c.Log("slurmd." + n.Name)
 		return log, strings.Contains(log, "log failed status=")
 	})
 	c.StartCtld()

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 )
 
 // hold is a check line that creates a file held and waits until hold is gone.
@@ -22,12 +24,12 @@ func TestDrainArrivesAfterRestart(t *testing.T) {
 	n.WaitRounds(1)
 	n.Conf(hold, "* || check_file_test -f /etc/nhc/ok")
 	n.Create("hold")
-	c.waitFor(soon, "check that holds", func() (string, bool) { return "", n.Has("held") })
+	c.WaitFor(soon, "check that holds", func() (string, bool) { return "", n.Has("held") })
 	c.StopCtld()
 	n.Remove("ok")
 	n.Remove("hold")
-	c.waitFor(soon, "fault in the log", func() (string, bool) { return n.Log(), strings.Contains(n.Log(), fault) })
-	c.waitFor(soon, "fault in syslog", func() (string, bool) { return c.Syslog(), strings.Contains(c.Syslog(), fault) })
+	c.WaitFor(soon, "fault in the log", func() (string, bool) { return n.Log(), strings.Contains(n.Log(), fault) })
+	c.WaitFor(soon, "fault in syslog", func() (string, bool) { return c.Syslog(), strings.Contains(c.Syslog(), fault) })
 
 	c.StartCtld()
 	n.WaitReason("drain", reason, 3*soon)
@@ -47,12 +49,12 @@ func TestOverlappingRuns(t *testing.T) {
 	n.WaitRounds(1)
 	n.Conf(hold, "* || check_file_test -f /etc/nhc/ok")
 	n.Create("hold")
-	c.waitFor(soon, "check that holds", func() (string, bool) { return "", n.Has("held") })
+	c.WaitFor(soon, "check that holds", func() (string, bool) { return "", n.Has("held") })
 
 	n.WaitRounds(3) // others start and end in the meantime without effect
 	n.Must("idle", "")
 	n.write("byhand.conf", "* || check_file_test -f /etc/nhc/missing\n")
-	out, err := n.Try(binDir+"/nhc-gpu", "-c", "/etc/nhc/byhand.conf", "LOGFILE=-", "MARK_OFFLINE=0")
+	out, err := n.Try(cluster.BinDir+"/nhc-gpu", "-c", "/etc/nhc/byhand.conf", "LOGFILE=-", "MARK_OFFLINE=0")
 	if want := "check_file_test:  -f /etc/nhc/missing returned 1."; err == nil || !strings.Contains(out, want) {
 		t.Errorf("a run by hand says %q (%v), want %q", out, err, want)
 	}
@@ -73,9 +75,9 @@ func TestFrozenWorker(t *testing.T) {
 	c := start(t)
 	n := c.Nodes[2]
 	freezer := c.freezer(n.Name)
-	c.write("freeze", []byte("#!/bin/sh\necho $$ >"+freezer+"/cgroup.procs\necho FROZEN >"+freezer+"/freezer.state\n"), 0o755)
+	c.Write("freeze", []byte("#!/bin/sh\necho $$ >"+freezer+"/cgroup.procs\necho FROZEN >"+freezer+"/freezer.state\n"), 0o755)
 	n.Settings("TIMEOUT=5\n")
-	n.Conf("* || [ ! -e /etc/nhc/freeze ] || "+clusterDir+"/freeze", "* || check_file_test -f /etc/nhc/ok")
+	n.Conf("* || [ ! -e /etc/nhc/freeze ] || "+cluster.Dir+"/freeze", "* || check_file_test -f /etc/nhc/ok")
 	n.WaitRounds(1)
 
 	n.Create("freeze")
@@ -108,8 +110,8 @@ func TestFrozenWorker(t *testing.T) {
 // to no signal, not even KILL, until it is THAWED.
 func (c *Cluster) freezer(name string) string {
 	c.t.Helper()
-	dir := filepath.Join(freezerDir, c.group, name)
-	if err := os.Mkdir(c.inside(dir), 0o755); errors.Is(err, fs.ErrNotExist) {
+	dir := filepath.Join(cluster.FreezerDir, c.Group, name)
+	if err := os.Mkdir(c.Inside(dir), 0o755); errors.Is(err, fs.ErrNotExist) {
 		c.t.Skip("the kernel has no cgroup v1 freezer")
 	} else if err != nil {
 		c.t.Fatal(err)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 )
 
 // delivered returns a file that a site installs, with the path of the program in this cluster.
@@ -15,7 +17,7 @@ func delivered(t *testing.T, name string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.ReplaceAll(string(data), "/usr/sbin/nhc-gpu", binDir+"/nhc-gpu")
+	return strings.ReplaceAll(string(data), "/usr/sbin/nhc-gpu", cluster.BinDir+"/nhc-gpu")
 }
 
 // wired returns this cluster's slurm.conf with the example instead of its own lines about nhc-gpu,
@@ -30,7 +32,7 @@ func wired(t *testing.T, more ...string) *Cluster {
 		}
 	}
 	c.conf = b.String() + "include /etc/slurm/nhc-gpu.conf\n" + strings.Join(append(more, ""), "\n")
-	c.write("etc/nhc-gpu.conf", []byte(delivered(t, "slurm.conf.example")), 0o644)
+	c.Write("etc/nhc-gpu.conf", []byte(delivered(t, "slurm.conf.example")), 0o644)
 	c.installScripts()
 	c.up()
 	return c
@@ -40,8 +42,8 @@ func wired(t *testing.T, more ...string) *Cluster {
 func (c *Cluster) installScripts() {
 	c.t.Helper()
 	for _, role := range []string{"prolog", "epilog"} {
-		c.mkdir("etc/" + role + ".d")
-		c.write("etc/"+role+".d/50-nhc-gpu", []byte(delivered(c.t, role+".d/50-nhc-gpu")), 0o755)
+		c.Mkdir("etc/" + role + ".d")
+		c.Write("etc/"+role+".d/50-nhc-gpu", []byte(delivered(c.t, role+".d/50-nhc-gpu")), 0o755)
 	}
 }
 
@@ -51,12 +53,12 @@ func TestExample(t *testing.T) {
 	t.Parallel()
 	c := wired(t)
 	n := c.Nodes[0]
-	out, err := n.Try(binDir+"/nhc-gpu", "lint")
+	out, err := n.Try(cluster.BinDir+"/nhc-gpu", "lint")
 	if err != nil || !strings.Contains(out, "\nno mistakes in ") || !strings.Contains(out, "slurm.conf as slurmctld has it") {
 		t.Errorf("lint of the example: %v\n%s", err, out)
 	}
 	for _, name := range []string{"slurmctld", "slurmd." + n.Name} {
-		log, err := os.ReadFile(c.dir + "/log/" + name + ".log")
+		log, err := os.ReadFile(c.Dir + "/log/" + name + ".log")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,12 +85,12 @@ func TestWithoutTheProgram(t *testing.T) {
 	t.Parallel()
 	c := wired(t)
 	for _, name := range []string{"prolog", "epilog"} {
-		gone := strings.ReplaceAll(delivered(t, name+".d/50-nhc-gpu"), binDir, "/nonexistent")
-		c.write("etc/"+name+".d/50-nhc-gpu", []byte(gone), 0o755)
+		gone := strings.ReplaceAll(delivered(t, name+".d/50-nhc-gpu"), cluster.BinDir, "/nonexistent")
+		c.Write("etc/"+name+".d/50-nhc-gpu", []byte(gone), 0o755)
 	}
 	n := c.Nodes[0]
 	c.Exec("srun", "-N1", "-w", n.Name, "true")
-	c.waitFor(soon, "syslog line of both scripts", func() (string, bool) {
+	c.WaitFor(soon, "syslog line of both scripts", func() (string, bool) {
 		log := c.Syslog()
 		return log, strings.Contains(log, "prolog: /nonexistent/nhc-gpu cannot be started") && strings.Contains(log, "epilog: /nonexistent/nhc-gpu cannot")
 	})
@@ -101,11 +103,11 @@ func TestLintForetells(t *testing.T) {
 	t.Parallel()
 	c := wired(t, "BatchStartTimeout=10", "PrologFlags=NoHold")
 	n := c.Nodes[0]
-	c.write("etc/prolog.d/README", nil, 0o644)
+	c.Write("etc/prolog.d/README", nil, 0o644)
 	var out string
 	var err error
-	c.waitFor(60*time.Second, "answer of slurmctld within 5s", func() (string, bool) { // a busy machine
-		out, err = n.Try(binDir+"/nhc-gpu", "lint")
+	c.WaitFor(60*time.Second, "answer of slurmctld within 5s", func() (string, bool) { // a busy machine
+		out, err = n.Try(cluster.BinDir+"/nhc-gpu", "lint")
 		return out, !strings.Contains(out, "slurm.conf was not compared")
 	})
 	for _, want := range []string{
@@ -118,17 +120,17 @@ func TestLintForetells(t *testing.T) {
 	}
 	c.refuses(n)
 
-	if err := os.RemoveAll(c.dir + "/etc/prolog.d"); err != nil {
+	if err := os.RemoveAll(c.Dir + "/etc/prolog.d"); err != nil {
 		t.Fatal(err)
 	}
 	n = c.Nodes[1]
-	if out, err := n.Try(binDir+"/nhc-gpu", "lint"); err == nil || !strings.Contains(out, "no file on this node matches /etc/slurm/prolog.d/*") {
+	if out, err := n.Try(cluster.BinDir+"/nhc-gpu", "lint"); err == nil || !strings.Contains(out, "no file on this node matches /etc/slurm/prolog.d/*") {
 		t.Errorf("lint: %v\n%s", err, out)
 	}
 	c.refuses(n)
 
 	c.StopCtld()
-	out, err = n.Try(binDir+"/nhc-gpu", "lint")
+	out, err = n.Try(cluster.BinDir+"/nhc-gpu", "lint")
 	if err == nil || !strings.Contains(out, "warning: slurm.conf was not compared: read the configuration of Slurm: run scontrol: no answer within 5s") {
 		t.Errorf("lint without slurmctld: %v\n%s", err, out)
 	}
@@ -137,11 +139,11 @@ func TestLintForetells(t *testing.T) {
 // refuses checks that the prolog of a node refuses the next job.
 func (c *Cluster) refuses(n *Node) {
 	c.t.Helper()
-	c.mkdir("jobs")
-	id := strings.TrimSpace(c.Exec("sbatch", "--parsable", "--output=/dev/null", "--chdir=/", "-w", n.Name, "--wrap=touch "+clusterDir+"/jobs/ran"))
+	c.Mkdir("jobs")
+	id := strings.TrimSpace(c.Exec("sbatch", "--parsable", "--output=/dev/null", "--chdir=/", "-w", n.Name, "--wrap=touch "+cluster.Dir+"/jobs/ran"))
 	n.WaitReason("drain drng", "Prolog error", 4*soon)
 	c.Exec("scancel", id)
-	if _, err := os.Stat(filepath.Join(c.dir, "jobs", "ran")); err == nil {
+	if _, err := os.Stat(filepath.Join(c.Dir, "jobs", "ran")); err == nil {
 		c.t.Errorf("the job on %s ran", n.Name)
 	}
 }
@@ -154,11 +156,11 @@ func TestObserve(t *testing.T) {
 	n := c.Nodes[0]
 	n.Settings("MODE=observe\n")
 	n.Remove("ok")
-	if out, err := n.Try(binDir + "/nhc-gpu"); err == nil || !strings.Contains(out, "Health check failed:  check_file_test:  -f /etc/nhc/ok returned 1.") {
+	if out, err := n.Try(cluster.BinDir + "/nhc-gpu"); err == nil || !strings.Contains(out, "Health check failed:  check_file_test:  -f /etc/nhc/ok returned 1.") {
 		t.Errorf("a run by hand: %v\n%s", err, out)
 	}
 	c.Exec("srun", "-N1", "-w", n.Name, "true")
-	c.waitFor(soon, "decisions in syslog", func() (string, bool) {
+	c.WaitFor(soon, "decisions in syslog", func() (string, bool) {
 		log := c.Syslog()
 		return log, strings.Contains(log, "would drain node "+n.Name+": "+reason+" (MODE=observe: nothing is sent)") && strings.Contains(log, "would end the prolog of job ")
 	})
@@ -167,7 +169,7 @@ func TestObserve(t *testing.T) {
 		t.Errorf("the decision is logged %d times:\n%s", strings.Count(s, "would drain node "+n.Name), s)
 	}
 	n.Settings("")
-	if out, err := n.Try(binDir + "/nhc-gpu"); err == nil {
+	if out, err := n.Try(cluster.BinDir + "/nhc-gpu"); err == nil {
 		t.Errorf("the run that drains: %s", out)
 	}
 	n.WaitReason("drain drng", reason, soon)

@@ -47,6 +47,13 @@ func (n *Node) Controller() *slurm.Controller {
 	return c
 }
 
+// ControllerOf returns the connection to slurmctld for another node, which a sweep drains or resumes.
+func (n *Node) ControllerOf(name string) *slurm.Controller {
+	c := n.Controller()
+	c.Node, c.Remote, c.Dir, c.NodeIsHealthy, c.MaxWait = name, true, nil, "", 0
+	return c
+}
+
 // longestWait returns how long a run may wait before the guard counts: only a health check waits,
 // since slurmd starts those of all nodes in the same moment, and only within its budget.
 func (n *Node) longestWait(now time.Time) time.Duration {

@@ -85,10 +85,13 @@ func CommandHelp(cmd *cobra.Command) string {
 	if cmd.HasExample() {
 		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
 	}
-	for i, sub := range cmd.Commands() {
-		if i == 0 {
-			b.WriteString("\nCommands:\n")
+	title := "\nCommands:\n"
+	for _, sub := range cmd.Commands() {
+		if sub.Hidden {
+			continue
 		}
+		b.WriteString(title)
+		title = ""
 		fmt.Fprintf(&b, "  %-12s %s\n", sub.Name(), sub.Short)
 	}
 	if cmd.HasAvailableLocalFlags() {
@@ -143,6 +146,7 @@ const OwnHelp = `
  bundle [FILE]     Write the evidence about this node into an archive
  job [ID]          Show what happened on this node while a job ran
  monitor           Run the checks that an event concerns, as it happens
+ sweep             Find the slow or faulty node, port or cable of a cluster
  clear             Acknowledge GPU or port errors so that the node can return
  remedy            Repair this node as far as nhc.toml permits
  silence CODE      Accept a known fault of this node until a date

@@ -202,6 +202,10 @@ func wantOf(f *pflag.Flag) string {
 		return "no value"
 	case "int":
 		return "a whole number"
+	case "uint64":
+		return "a whole number, not negative"
+	case "duration":
+		return "a time with its unit, as 30m or 2h"
 	}
 	return "another value"
 }

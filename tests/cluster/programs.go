@@ -1,4 +1,4 @@
-package slurm_test
+package cluster
 
 import (
 	"bufio"
@@ -23,7 +23,7 @@ func (c *Cluster) startBubble(bin string) {
 		c.t.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Args = []string{bubbleName, c.root, c.dir, bin, c.group}
+	cmd.Args = []string{bubbleName, c.Root, c.Dir, bin, c.Group}
 	cmd.Env = programEnv
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -67,39 +67,52 @@ func (c *Cluster) startBubble(bin string) {
 // programEnv is the environment of every program of a cluster.
 var programEnv = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8"}
 
-// command returns a program that will run inside the bubble.
-func (c *Cluster) command(ctx context.Context, argv ...string) *exec.Cmd {
-	return c.foreign(ctx, append([]string{"--root", "--wd", "--"}, argv...)...)
+// Command returns a program that will run inside the bubble.
+func (c *Cluster) Command(ctx context.Context, argv ...string) *exec.Cmd {
+	return c.CommandIn(ctx, c.Network(), argv...)
 }
 
-// foreign returns a program of this machine, whose Slurm may be another one than the cluster's: it
+// CommandIn returns a program that will run inside the bubble, but in another network namespace.
+func (c *Cluster) CommandIn(ctx context.Context, network string, argv ...string) *exec.Cmd {
+	return c.enter(ctx, network, append([]string{"--root", "--wd", "--"}, argv...)...)
+}
+
+// Foreign returns a program of this machine, whose Slurm may be another one than the cluster's: it
 // has the bubble's namespaces, and this machine's files.
-func (c *Cluster) foreign(ctx context.Context, argv ...string) *exec.Cmd {
-	args := append([]string{"--target", c.pid, "--mount", "--uts", "--ipc", "--net", "--pid"}, argv...)
+func (c *Cluster) Foreign(ctx context.Context, argv ...string) *exec.Cmd {
+	return c.enter(ctx, c.Network(), argv...)
+}
+
+func (c *Cluster) enter(ctx context.Context, network string, argv ...string) *exec.Cmd {
+	args := append([]string{"--target", c.pid, "--mount", "--uts", "--ipc", "--pid", "--net=" + network}, argv...)
 	cmd := exec.CommandContext(ctx, "nsenter", args...)
 	cmd.Env = programEnv
 	return cmd
 }
 
-// inside returns the path on the host of a file inside the bubble.
-func (c *Cluster) inside(path string) string { return filepath.Join("/proc", c.pid, "root", path) }
+// Network returns the path on the host of the bubble's network namespace.
+func (c *Cluster) Network() string { return filepath.Join("/proc", c.pid, "ns/net") }
 
-// A process is a running daemon of the cluster.
-type process struct {
+// Inside returns the path on the host of a file inside the bubble.
+func (c *Cluster) Inside(path string) string { return filepath.Join("/proc", c.pid, "root", path) }
+
+// A Process is a running daemon of the cluster.
+type Process struct {
+	Ended chan struct{} // closed when it has ended, with err
 	name  string
-	ended chan struct{} // closed when it has ended, with err
 	err   error
 }
 
-// daemon starts a program that runs until it gets a signal to end, or the bubble ends.
-func (c *Cluster) daemon(name string, argv ...string) *process {
+// Daemon starts a program that runs until it gets a signal to end, or the bubble ends.
+func (c *Cluster) Daemon(name string, argv ...string) *Process {
 	c.t.Helper()
-	return c.background(name, c.command(context.Background(), argv...))
+	return c.Background(name, c.Command(context.Background(), argv...))
 }
 
-func (c *Cluster) background(name string, cmd *exec.Cmd) *process {
+// Background starts a command that runs until the bubble ends. Its output goes to log/NAME.out.
+func (c *Cluster) Background(name string, cmd *exec.Cmd) *Process {
 	c.t.Helper()
-	log, err := os.OpenFile(filepath.Join(c.dir, "log", name+".out"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	log, err := os.OpenFile(filepath.Join(c.Dir, "log", name+".out"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -108,19 +121,19 @@ func (c *Cluster) background(name string, cmd *exec.Cmd) *process {
 	if err := cmd.Start(); err != nil {
 		c.t.Fatal(err)
 	}
-	p := &process{name: name, ended: make(chan struct{})}
+	p := &Process{name: name, Ended: make(chan struct{})}
 	go func() {
 		p.err = cmd.Wait()
-		close(p.ended)
+		close(p.Ended)
 	}()
 	return p
 }
 
-// mustRun fails the test if the process has ended.
-func (c *Cluster) mustRun(p *process) {
+// MustRun fails the test if the process has ended.
+func (c *Cluster) MustRun(p *Process) {
 	c.t.Helper()
 	select {
-	case <-p.ended:
+	case <-p.Ended:
 		c.t.Fatalf("%s has ended: %v", p.name, p.err)
 	default:
 	}
@@ -130,7 +143,7 @@ func (c *Cluster) mustRun(p *process) {
 func (c *Cluster) Try(argv ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), 20*time.Second) // also at the end of a failed test
 	defer cancel()
-	cmd := c.command(ctx, argv...)
+	cmd := c.Command(ctx, argv...)
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()
 	if err != nil {

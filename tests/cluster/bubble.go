@@ -1,4 +1,4 @@
-package slurm_test
+package cluster
 
 import (
 	"errors"
@@ -16,14 +16,17 @@ import (
 // bubbleName is the argv[0] of the test binary as process 1 of a bubble. A bubble has its own PID,
 // mount, network, IPC and UTS namespaces, and runs one cluster. Nothing in a bubble conflicts with
 // anything outside of it, the host's files do not change, and no process outlives it.
-const bubbleName = "slurm-test-bubble"
+const bubbleName = "cluster-test-bubble"
 
 // These are paths inside every bubble.
 const (
-	clusterDir = "/run/cluster"           // the cluster's directory on the host
-	binDir     = "/run/bin"               // the directory of nhc-gpu on the host
-	freezerDir = "/sys/fs/cgroup/freezer" // cgroup v1, where the kernel has it
+	Dir        = "/run/cluster"           // the cluster's directory on the host
+	BinDir     = "/run/bin"               // the directory of nhc-gpu on the host
+	FreezerDir = "/sys/fs/cgroup/freezer" // cgroup v1, where the kernel has it
 )
+
+// GPUs is the number of device files of GPUs in a bubble.
+const GPUs = 8
 
 // bubbleMain is process 1. It prints "ready" when the bubble is complete, adopts orphans, and ends
 // when its standard input does. Then every process in the bubble is dead, however the test went.
@@ -42,8 +45,8 @@ func bubbleMain(args []string) int {
 
 type bubble struct {
 	root    string // the system whose Slurm runs: "/", or a tree from debootstrap
-	cluster string // becomes clusterDir
-	bin     string // becomes binDir
+	cluster string // becomes Dir
+	bin     string // becomes BinDir
 	cgroup  string // our directory in the freezer hierarchy
 }
 
@@ -96,14 +99,14 @@ func (b *bubble) mounts() error {
 			return fmt.Errorf("mount %s on %s: %w", m.kind, at, err)
 		}
 	}
-	for _, dir := range []string{"run/munge", "run/nhc-gpu", "var/lib/nhc-gpu", freezerDir} {
+	for _, dir := range []string{"run/munge", "run/nhc-gpu", "var/lib/nhc-gpu", FreezerDir} {
 		if err := os.MkdirAll(filepath.Join(b.root, dir), 0o755); err != nil {
 			return err
 		}
 	}
 	return errors.Join(
-		attachTree(cluster, filepath.Join(b.root, clusterDir)),
-		attachTree(bin, filepath.Join(b.root, binDir)),
+		attachTree(cluster, filepath.Join(b.root, Dir)),
+		attachTree(bin, filepath.Join(b.root, BinDir)),
 		devices(filepath.Join(b.root, "dev")),
 		privateEtc(filepath.Join(b.root, "etc")),
 	)
@@ -143,7 +146,7 @@ func devices(dev string) error {
 	for name, minor := range map[string]uint32{"null": 3, "zero": 5, "full": 7, "random": 8, "urandom": 9} {
 		numbers[name] = unix.Mkdev(1, minor)
 	}
-	for minor := range uint32(gpusOfNode) { // slurmd requires device files
+	for minor := range uint32(GPUs) { // slurmd requires device files
 		numbers[fmt.Sprintf("nvidia%d", minor)] = unix.Mkdev(195, minor)
 	}
 	for name, number := range numbers {
@@ -188,7 +191,7 @@ func privateEtc(etc string) error {
 			return err
 		}
 	}
-	if err := os.Symlink(filepath.Join(clusterDir, "etc"), filepath.Join(etc, "slurm")); err != nil {
+	if err := os.Symlink(filepath.Join(Dir, "etc"), filepath.Join(etc, "slurm")); err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(etc, "hosts"), []byte("127.0.0.1 localhost ctl\n"), 0o644)
@@ -226,10 +229,10 @@ func loopbackUp() error {
 // mountFreezer mounts the freezer of cgroup v1, whose frozen processes do not react to signals. If
 // the kernel has none, the tests that need it are skipped.
 func (b *bubble) mountFreezer() {
-	if unix.Mount("cgroup", freezerDir, "cgroup", 0, "freezer") != nil {
+	if unix.Mount("cgroup", FreezerDir, "cgroup", 0, "freezer") != nil {
 		return
 	}
-	_ = os.Mkdir(filepath.Join(freezerDir, b.cgroup), 0o755)
+	_ = os.Mkdir(filepath.Join(FreezerDir, b.cgroup), 0o755)
 }
 
 // listenSyslog writes the messages sent to /dev/log to the cluster's log directory, one per line.
@@ -238,7 +241,7 @@ func listenSyslog() error {
 	if err != nil {
 		return err
 	}
-	file, err := os.OpenFile(filepath.Join(clusterDir, "log/syslog"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	file, err := os.OpenFile(filepath.Join(Dir, "log/syslog"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return err
 	}
@@ -274,7 +277,7 @@ func reap() {
 // end kills every process of the bubble, even frozen ones, and removes its groups from the freezer
 // hierarchy, which is the only part of the host.
 func (b *bubble) end() {
-	dir := filepath.Join(freezerDir, b.cgroup)
+	dir := filepath.Join(FreezerDir, b.cgroup)
 	for range 500 {
 		groups, _ := filepath.Glob(filepath.Join(dir, "*"))
 		for _, g := range append(groups, dir) {

@@ -1,0 +1,239 @@
+package launch
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep/wire"
+)
+
+// engine carries out tasks.
+type engine struct {
+	hub    *hub
+	ready  time.Duration // the longest preparation of a task
+	slack  time.Duration // how much longer than its limit a task may take to report
+	ramp   *ramp
+	absent map[string]string       // nodes of the plan that this run does not have, and why
+	beside map[string]bool         // nodes with other jobs
+	told   func(sweep.Result, int) // after each task, with the number of those that still run
+}
+
+// round carries out the tasks of a round side by side. It returns the results of those that ended before
+// ctx, in the order of the tasks.
+func (e *engine) round(ctx context.Context, tasks []sweep.Task) []sweep.Result {
+	results := make([]*sweep.Result, len(tasks))
+	var mu sync.Mutex
+	left := len(tasks)
+	var wg sync.WaitGroup
+	for i, t := range tasks {
+		wg.Go(func() {
+			r, ok := e.task(ctx, t)
+			if !ok {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			results[i], left = &r, left-1
+			if e.told != nil {
+				e.told(r, left)
+			}
+		})
+	}
+	wg.Wait()
+	var done []sweep.Result
+	for _, r := range results {
+		if r != nil {
+			done = append(done, *r)
+		}
+	}
+	return done
+}
+
+// isGPU reports whether the tasks of a kind load GPUs.
+func isGPU(k sweep.Kind) bool { return k == sweep.KindCheck || k == sweep.KindNCCL }
+
+// task carries out one task; ok is false if ctx has ended first.
+func (e *engine) task(ctx context.Context, t sweep.Task) (r sweep.Result, ok bool) {
+	if isGPU(t.Kind) && e.ramp.wait(ctx, len(t.Nodes)) != nil {
+		return r, false
+	}
+	r = sweep.Result{Task: t, Began: time.Now().UTC()}
+	defer func() { r.Took = time.Since(r.Began) }()
+	for _, n := range t.Nodes {
+		r.Beside = r.Beside || e.beside[n]
+		if why, away := e.absent[n]; away {
+			r.Fault, r.Text = sweep.FaultUnable, "node "+n+": "+why
+			return r, true
+		}
+	}
+	box, missing := e.hub.begin(&t)
+	defer e.hub.finish(&t)
+	if len(missing) > 0 {
+		r.Fault, r.Text, r.Blame = sweep.FaultLost, textOf(missing), slices.Sorted(maps.Keys(missing))
+		return r, true
+	}
+	key := make([]byte, 16)
+	_, _ = rand.Read(key)
+	for i, n := range t.Nodes {
+		e.hub.send(n, &wire.Message{Prepare: &wire.Prepare{Task: t, Rank: i, Key: key}})
+	}
+	ends := make([]wire.Ready, len(t.Nodes))
+	if ok := e.collect(ctx, box, &r, e.ready, func(m mail) bool {
+		if m.ready == nil {
+			return false
+		}
+		ends[m.rank] = *m.ready
+		ends[m.rank].Rank = m.rank
+		if m.ready.Fault != "" {
+			r.Fault, r.Text = m.ready.Fault, m.ready.Text
+			if m.ready.Fault != sweep.FaultUnable {
+				r.Blame = []string{t.Nodes[m.rank]}
+			}
+		}
+		return true
+	}); !ok || r.Fault != "" {
+		return r, ok
+	}
+	for _, n := range t.Nodes {
+		e.hub.send(n, &wire.Message{Run: &wire.Run{ID: t.ID, Ranks: ends}})
+	}
+	parts := make([]*sweep.Result, len(t.Nodes))
+	var first *sweep.Result // with a fault
+	ok = e.collect(ctx, box, &r, t.Limit+e.slack, func(m mail) bool {
+		if m.done == nil {
+			return false
+		}
+		parts[m.rank] = &m.done.Result
+		if first == nil && m.done.Result.Fault != "" {
+			first = parts[m.rank]
+		}
+		return true
+	})
+	merge(&r, parts, first)
+	return r, ok
+}
+
+// collect waits until take has accepted a message of each rank of a task, or r has a fault. Ranks that
+// are lost, or do not answer in time, become the fault, and are blamed. ok is false if ctx has ended.
+func (e *engine) collect(ctx context.Context, b *box, r *sweep.Result, limit time.Duration, take func(mail) bool) (ok bool) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	waiting := map[string]bool{}
+	for _, n := range b.nodes {
+		waiting[n] = true
+	}
+	for len(waiting) > 0 && r.Fault == "" {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			names := slices.Sorted(maps.Keys(waiting))
+			r.Fault, r.Blame = sweep.FaultSilent, names
+			r.Text = fmt.Sprintf("no answer within %s from %s", limit, strings.Join(names, ", "))
+		case m := <-b.mail:
+			if m.lost != "" {
+				name := b.nodes[m.rank]
+				r.Fault, r.Text, r.Blame = sweep.FaultLost, "node "+name+": "+m.lost, []string{name}
+			} else if take(m) {
+				delete(waiting, b.nodes[m.rank])
+			}
+		}
+	}
+	return true
+}
+
+func textOf(nodes map[string]string) string {
+	var list []string
+	for _, n := range slices.Sorted(maps.Keys(nodes)) {
+		list = append(list, "node "+n+": "+nodes[n])
+	}
+	return strings.Join(list, "; ")
+}
+
+// merge joins the parts of the ranks to one result. A fault that the launcher has seen, a loss or
+// silence, goes before those of the ranks, which are its consequences. Else the first fault counts.
+func merge(r *sweep.Result, parts []*sweep.Result, first *sweep.Result) {
+	if r.Fault == "" && first != nil {
+		r.Fault, r.Text, r.Rank = first.Fault, first.Text, first.Rank
+		for _, p := range parts {
+			if p == nil || p.Fault == "" {
+				continue
+			}
+			for _, n := range p.Blame {
+				if slices.Contains(r.Task.Nodes, n) && !slices.Contains(r.Blame, n) && p.Fault == first.Fault {
+					r.Blame = append(r.Blame, n)
+				}
+			}
+		}
+	}
+	measures := 0 // the rank that measures
+	if r.Task.Kind == sweep.KindStream {
+		measures = len(parts) - 1
+	}
+	for i, p := range parts {
+		if p == nil {
+			continue
+		}
+		if r.Network == "" {
+			r.Network = p.Network
+		}
+		r.Checks = append(r.Checks, p.Checks...)
+		switch r.Task.Kind {
+		case sweep.KindRing, sweep.KindNCCL:
+			r.Values, r.Windows = least(r.Values, p.Values), least(r.Windows, p.Windows)
+			r.Sent, r.Lost = max(r.Sent, p.Sent), max(r.Lost, p.Lost)
+		default:
+			if i == measures {
+				r.Values, r.Windows, r.Sent, r.Lost = p.Values, p.Windows, p.Sent, p.Lost
+			}
+		}
+	}
+}
+
+// least returns the smaller value of each place that both lists have; nil is no list.
+func least(a, b []float64) []float64 {
+	if a == nil || b == nil {
+		return slices.Concat(a, b)
+	}
+	n := min(len(a), len(b))
+	list := make([]float64, n)
+	for i := range n {
+		list[i] = min(a[i], b[i])
+	}
+	return list
+}
+
+// ramp limits how many nodes begin to load their GPUs in a second: the power of a rack must not rise
+// at once.
+type ramp struct {
+	perSecond int
+	mu        sync.Mutex
+	next      time.Time
+}
+
+// wait waits until a number of nodes may begin.
+func (p *ramp) wait(ctx context.Context, nodes int) error {
+	if p == nil || p.perSecond <= 0 {
+		return ctx.Err()
+	}
+	p.mu.Lock()
+	begin := time.Now()
+	if p.next.After(begin) {
+		begin = p.next
+	}
+	p.next = begin.Add(time.Duration(nodes) * time.Second / time.Duration(p.perSecond))
+	p.mu.Unlock()
+	select {
+	case <-time.After(time.Until(begin)):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

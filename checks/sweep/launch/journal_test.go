@@ -1,0 +1,205 @@
+package launch
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// crash ends a process at a step.
+type crash struct{}
+
+// fakeCluster is a Slurm with a reservation and drains.
+type fakeCluster struct {
+	reserved map[string][]string
+	reasons  map[string]string // of drained nodes
+	calls    []string
+	refuse   string // a call that fails
+	step     int    // the steps until now, of journal and calls
+	crashAt  int
+	late     bool // crash after the step, not before it
+	journal  bytes.Buffer
+}
+
+// do makes a step, or crashes.
+func (f *fakeCluster) do(name string, change func()) error {
+	f.step++
+	if f.step == f.crashAt && !f.late {
+		panic(crash{})
+	}
+	f.calls = append(f.calls, name)
+	if name == f.refuse {
+		return errors.New("refused: " + name)
+	}
+	change()
+	if f.step == f.crashAt {
+		panic(crash{})
+	}
+	return nil
+}
+
+func (f *fakeCluster) reserve(name string, nodes []string, _ bool) error {
+	return f.do("reserve", func() { f.reserved[name] = nodes })
+}
+
+func (f *fakeCluster) release(name string) error {
+	return f.do("release", func() { delete(f.reserved, name) })
+}
+
+func (f *fakeCluster) resume(node string) error {
+	return f.do("resume "+node, func() {
+		if len(f.reserved) == 0 {
+			panic("node " + node + " is put into service without a reservation")
+		}
+		delete(f.reasons, node)
+	})
+}
+
+func (f *fakeCluster) drain(node, reason string) error {
+	return f.do("drain "+node, func() {
+		if _, drained := f.reasons[node]; !drained {
+			f.reasons[node] = reason
+		}
+	})
+}
+
+func (f *fakeCluster) cancel(string) error { return f.do("cancel", func() {}) }
+
+// write writes a line of the journal; a crash before its end leaves a part of it.
+func (f *fakeCluster) write(e entry) error {
+	data, _ := json.Marshal(e)
+	f.step++
+	if f.step == f.crashAt && !f.late {
+		f.journal.Write(data[:len(data)/2])
+		panic(crash{})
+	}
+	f.journal.Write(append(data, '\n'))
+	if f.step == f.crashAt {
+		panic(crash{})
+	}
+	return nil
+}
+
+var oldReasons = map[string]string{"gpu02": "bad fan, RMA 17", "gpu03": "NHC: gpu3 lost (check_gpu_count) [gpu.recovery.lost]"}
+
+// maintain runs a maintenance until its end or a crash.
+func maintain(f *fakeCluster, keep map[string]bool) (err error, crashed bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			if _, ok := p.(crash); !ok {
+				panic(p)
+			}
+			crashed = true
+		}
+	}()
+	m := &maintenance{debts: debts{nodes: map[string]string{}}, keeper: f, write: f.write}
+	if err := m.begin("nhc-gpu-sweep-1", []string{"gpu01", "gpu02", "gpu03"}, oldReasons); err != nil {
+		return err, false
+	}
+	if err := m.note(entry{Job: "7"}); err != nil {
+		return err, false
+	}
+	return m.end(keep), false
+}
+
+func newFakeCluster() *fakeCluster {
+	return &fakeCluster{reserved: map[string][]string{}, reasons: maps.Clone(oldReasons)}
+}
+
+// TestCrashes ends the launcher before and after each step of a maintenance, and each repair the same
+// way. After the last repair all drained nodes are drained with their reasons, and no reservation is
+// left. At no time is a node that was drained in service without a reservation.
+func TestCrashes(t *testing.T) {
+	t.Parallel()
+	healthy := newFakeCluster()
+	if err, crashed := maintain(healthy, nil); err != nil || crashed {
+		t.Fatalf("without a crash: %v", err)
+	}
+	want := []string{"reserve", "resume gpu02", "resume gpu03", "cancel", "drain gpu02", "drain gpu03", "release"}
+	if diff := cmp.Diff(want, healthy.calls); diff != "" {
+		t.Fatalf("calls (-want +got)\n%s", diff)
+	}
+	for at := 1; at <= healthy.step; at++ {
+		for again := range 12 { // the repair crashes, too; 0: it does not
+			for _, late := range []bool{false, true} {
+				f := newFakeCluster()
+				f.crashAt, f.late = at, late
+				if _, crashed := maintain(f, nil); !crashed {
+					t.Fatalf("no crash at step %d", at)
+				}
+				name := fmt.Sprintf("crash at step %d (after it: %v), repair crashes at its step %d", at, late, again)
+				for try := range 3 {
+					f.step, f.crashAt = 0, 0
+					if try == 0 {
+						f.crashAt = again
+					}
+					f.inService(t, name)
+					func() {
+						defer func() {
+							if p := recover(); p != nil {
+								if _, ok := p.(crash); !ok {
+									panic(p)
+								}
+							}
+						}()
+						if n := f.journal.Len(); n > 0 && f.journal.Bytes()[n-1] != '\n' {
+							f.journal.WriteByte('\n') // as record.appendLine does
+						}
+						d, err := readJournal(f.journal.Bytes())
+						if err != nil && try == 0 && f.journal.Len() == 0 {
+							t.Errorf("%s: %v", name, err)
+						}
+						m := &maintenance{debts: d, keeper: f, write: f.write}
+						if err := m.end(nil); err != nil {
+							t.Errorf("%s: %v", name, err)
+						}
+					}()
+				}
+				if diff := cmp.Diff(oldReasons, f.reasons); diff != "" || len(f.reserved) > 0 {
+					t.Errorf("%s: reservations %v, drains (-want +got)\n%s", name, f.reserved, diff)
+				}
+			}
+		}
+	}
+}
+
+// inService fails if a node that was drained is in service without a reservation.
+func (f *fakeCluster) inService(t *testing.T, when string) {
+	t.Helper()
+	for node := range oldReasons {
+		if _, drained := f.reasons[node]; !drained && len(f.reserved) == 0 {
+			t.Errorf("%s: node %s is in service", when, node)
+		}
+	}
+}
+
+// A node that passes stays in service if it is to be resumed; a node that cannot be drained keeps its
+// reservation.
+func TestEndOfMaintenance(t *testing.T) {
+	t.Parallel()
+	f := newFakeCluster()
+	if err, _ := maintain(f, map[string]bool{"gpu03": true}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]string{"gpu02": oldReasons["gpu02"]}, f.reasons); diff != "" || len(f.reserved) > 0 {
+		t.Errorf("kept gpu03: reservations %v, drains (-want +got)\n%s", f.reserved, diff)
+	}
+	for _, refuse := range []string{"reserve", "resume gpu03", "drain gpu02"} {
+		f := newFakeCluster()
+		f.refuse = refuse
+		err, _ := maintain(f, nil)
+		if err == nil {
+			t.Errorf("%s is refused: no error", refuse)
+		}
+		f.inService(t, refuse+" is refused")
+		d, _ := readJournal(f.journal.Bytes())
+		if refuse == "drain gpu02" && (d.nodes["gpu02"] != oldReasons["gpu02"] || d.reservation == "") {
+			t.Errorf("%s is refused: the journal has nothing to repair: %+v", refuse, d)
+		}
+	}
+}

@@ -1,0 +1,416 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
+)
+
+func calls(t *testing.T, dir string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, "calls"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestHealthyCluster(t *testing.T) {
+	t.Parallel()
+	dir, o := fakeSlurm(t, 4)
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair := []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 [11]  "} // the receiver measures
+	if diff := cmp.Diff(slices.Concat(pair, pair), resultsOf(r)); diff != "" {
+		t.Errorf("results (-want +got)\n%s", diff)
+	}
+	if len(r.Nodes) != 4 || len(r.Suspects) > 0 || r.Interrupted != "" || r.Cluster != "fake" || r.Job != "7" {
+		t.Errorf("report %+v", r)
+	}
+	if n := r.Nodes[1]; n.Leaf != "s1" || !n.Busy || n.State != "tested" || !r.Stages[0].Results[0].Beside || r.Stages[0].Results[1].Beside {
+		t.Errorf("node %+v, results %+v", n, r.Stages[0].Results)
+	}
+	log := calls(t, dir)
+	for _, want := range []string{"salloc --no-shell", "--exclusive", "--time=10", "srun --jobid=7 --nodes=1 --ntasks=1", "scancel 7"} {
+		if !strings.Contains(log, want) {
+			t.Errorf("no call %s in\n%s", want, log)
+		}
+	}
+	if left := livingRanks(dir); len(left) > 0 {
+		t.Errorf("ranks %v are left", left)
+	}
+	again, err := LoadReport(o.State, r.ID)
+	if err != nil || len(again.Stages) != 1 || len(again.Stages[0].Results) != 4 {
+		t.Errorf("saved report: %v", err)
+	}
+	if list, err := List(o.State); err != nil || len(list) != 1 || list[0].Running || list[0].Suspects != 0 || list[0].Job != "7" {
+		t.Errorf("list %+v, %v", list, err)
+	}
+	err = filepath.Walk(o.State, func(path string, info os.FileInfo, err error) error {
+		if err == nil && info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has mode %v", path, info.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Each faulty node is a result, and the others are tested to the end.
+func TestFaultyNodes(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		files   []string
+		limit   time.Duration
+		state   string // of gpu04
+		why     string
+		results []string
+	}{
+		"frozen":           {[]string{"frozen-gpu04"}, 20 * time.Second, "frozen", "its slurmd starts nothing: Socket timed out", []string{"gpu01-gpu02 [11]  ", "gpu01-gpu02 [11]  "}},
+		"freezes later":    {[]string{"freezes-gpu04"}, 20 * time.Second, "frozen", "its slurmd starts nothing: Socket timed out", []string{"gpu01-gpu02 [11]  ", "gpu01-gpu02 [11]  "}},
+		"another version":  {[]string{"old-gpu04"}, 20 * time.Second, "refused", "gpu04 has nhc-gpu 0.1, the launcher has 1.0", []string{"gpu01-gpu02 [11]  ", "gpu01-gpu02 [11]  "}},
+		"dies":             {[]string{"dies-gpu04"}, 20 * time.Second, "dead", "its rank has ended", []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04", "gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04"}},
+		"stops":            {[]string{"stops-gpu04"}, 60 * time.Second, "dead", "its rank is silent", []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04", "gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04"}},
+		"does not answer":  {[]string{"mute-gpu04"}, time.Second, "suspect", "no answer within 2s from gpu04", []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 null silent gpu04", "gpu01-gpu02 [11]  ", "gpu03-gpu04 null silent gpu04"}},
+		"cannot":           {[]string{"unready-gpu04"}, 20 * time.Second, "tested", "", []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 null unable ", "gpu01-gpu02 [11]  ", "gpu03-gpu04 null unable "}},
+		"computes wrongly": {[]string{"faulty-gpu04"}, 20 * time.Second, "tested", "", []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 null wrong ", "gpu01-gpu02 [11]  ", "gpu03-gpu04 null wrong "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, o := fakeSlurm(t, 4)
+			for _, f := range tt.files {
+				put(t, dir, f, "")
+			}
+			o.Plan = pairRounds(2, tt.limit)
+			if name == "does not answer" {
+				o.limits.slack = time.Second
+			}
+			r, err := Run(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.results, resultsOf(r)); diff != "" {
+				t.Errorf("results (-want +got)\n%s", diff)
+			}
+			state, why := stateOf(r, "gpu04")
+			if state != tt.state || !strings.HasPrefix(why, tt.why) {
+				t.Errorf("gpu04: %s (%s), want %s (%s)", state, why, tt.state, tt.why)
+			}
+			for _, n := range []string{"gpu01", "gpu02"} {
+				if state, why := stateOf(r, n); state != "tested" {
+					t.Errorf("%s: %s (%s)", n, state, why)
+				}
+			}
+		})
+	}
+}
+
+// Steps of 64 nodes are started again without the frozen node that has ended them.
+func TestLargeSteps(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	dir, o := fakeSlurm(t, 66)
+	put(t, dir, "freezes-gpu10", "")
+	o.Plan = pairRounds(1, 60*time.Second)
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if state, why := stateOf(r, "gpu10"); state != "frozen" {
+		t.Errorf("gpu10: %s (%s)", state, why)
+	}
+	tested := 0
+	for _, n := range r.Nodes {
+		if n.State == "tested" {
+			tested++
+		}
+	}
+	if tested != 65 || len(r.Stages[0].Results) != 32 {
+		t.Errorf("%d nodes and %d pairs tested, want 65 and 32", tested, len(r.Stages[0].Results))
+	}
+	if log := calls(t, dir); !strings.Contains(log, "--nodes=64") || !strings.Contains(log, "--nodelist=gpu[01-09,11-64]") {
+		t.Error("the steps are not those of 64 nodes, and again without gpu10")
+	}
+}
+
+// Commands of Slurm that hang, fail or print garbage end the sweep with an error that names them.
+func TestUnusableSlurm(t *testing.T) {
+	t.Parallel()
+	for file, want := range map[string]string{
+		"hang-sinfo":       "list the nodes: sinfo did not answer within 2s",
+		"fail-sinfo":       "list the nodes: sinfo: exit status 1: sinfo: error: Unable to contact slurm controller",
+		"garbage-sinfo":    "want NODE|STATE|PARTITION|FEATURES|REASON",
+		"hang-scontrol":    "read the configuration of Slurm: scontrol did not answer within 2s",
+		"garbage-scontrol": "want SLURM_VERSION",
+		"fail-salloc":      "allocate 4 nodes: salloc: exit status 1: salloc: error: Unable to contact",
+		"garbage-salloc":   "allocate 4 nodes: salloc names no job",
+		"fail-srun":        "no node has a rank: node gpu01: its step ended with exit status 1: srun: error: Unable to contact",
+		"garbage-srun":     "no node has a rank",
+	} {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			dir, o := fakeSlurm(t, 4)
+			put(t, dir, file, "")
+			if strings.HasPrefix(file, "hang-") {
+				o.limits.ask = 2 * time.Second
+			}
+			_, err := Run(t.Context(), o)
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v, want %s", err, want)
+			}
+		})
+	}
+	t.Run("no program", func(t *testing.T) {
+		t.Parallel()
+		_, o := fakeSlurm(t, 2)
+		o.Program = []string{"/nowhere/nhc-gpu"}
+		if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "there is no /nowhere/nhc-gpu: install nhc-gpu at the same path on all nodes") {
+			t.Error(err)
+		}
+	})
+}
+
+// A signal ends a sweep within 5 s: the job is cancelled, the report says why, and no rank is left. The
+// sweep can be continued: finished rounds do not run again.
+func TestInterrupted(t *testing.T) {
+	t.Parallel()
+	dir, o := fakeSlurm(t, 4)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	put(t, dir, "mute-gpu04", "") // the second round hangs
+	rounds := 0
+	inner := pairRounds(3, 10*time.Minute)
+	o.Plan = func(stage sweep.Stage, nodes []sweep.Node, seed uint64, first int) (sweep.Plan, error) {
+		p, err := inner(stage, nodes, seed, first)
+		p.(*fakePlan).rounds[0] = p.(*fakePlan).rounds[0][:1] // the first round is without gpu04
+		return p, err
+	}
+	var began time.Time
+	o.Progress = func(p Progress) {
+		if p.Round == 2 && p.Ended == 1 {
+			began = time.Now()
+			cancel(errors.New("SIGTERM"))
+		}
+		rounds = p.Round
+	}
+	r, err := Run(ctx, o)
+	if err != nil || r.Interrupted != "SIGTERM" || rounds != 2 {
+		t.Fatalf("interrupted %q in round %d, %v", r.Interrupted, rounds, err)
+	}
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("it ended after %v", took)
+	}
+	if left := livingRanks(dir); len(left) > 0 {
+		t.Errorf("ranks %v are left", left)
+	}
+	if !strings.Contains(calls(t, dir), "scancel 7") {
+		t.Error("the job was not cancelled")
+	}
+	for _, name := range []string{"mute-gpu04", "cancelled", "joblist"} {
+		_ = os.Remove(filepath.Join(dir, name))
+	}
+	var again []int
+	o.Continue = r.ID
+	o.Progress = func(p Progress) {
+		if !slices.Contains(again, p.Round) {
+			again = append(again, p.Round)
+		}
+	}
+	r, err = Run(t.Context(), o)
+	if err != nil || r.Interrupted != "" || len(r.Continued) != 1 || !slices.Equal(again, []int{2, 3}) {
+		t.Fatalf("continued at %v in rounds %v, interrupted %q, %v", r.Continued, again, r.Interrupted, err)
+	}
+	want := []string{"gpu01-gpu02 [11]  ", "gpu01-gpu02 [11]  ", "gpu03-gpu04 [11]  ", "gpu01-gpu02 [11]  ", "gpu03-gpu04 [11]  "}
+	if diff := cmp.Diff(want, resultsOf(r)); diff != "" || r.Stages[0].Rounds != 3 {
+		t.Errorf("results (-want +got)\n%s", diff)
+	}
+}
+
+// A job that Slurm ends, ends the sweep.
+func TestCancelledJob(t *testing.T) {
+	t.Parallel()
+	dir, o := fakeSlurm(t, 4)
+	put(t, dir, "mute-gpu04", "")
+	o.Plan = pairRounds(1, 10*time.Minute)
+	o.Progress = func(p Progress) {
+		if p.Ended == 1 {
+			put(t, dir, "cancelled", "")
+			for _, pid := range livingRanks(dir) {
+				_ = unix.Kill(pid, unix.SIGTERM)
+			}
+		}
+	}
+	r, err := Run(t.Context(), o)
+	if err != nil || !strings.Contains(r.Interrupted, "job 7 is cancelled") {
+		t.Errorf("interrupted %q, %v", r.Interrupted, err)
+	}
+}
+
+func TestSelectionOfNodes(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(*Options)
+		nodes  string
+		want   string
+	}{
+		"idle only":     {func(o *Options) { o.Idle = true }, "gpu01|idle|main|(null)|none\ngpu02|mix|main|(null)|none\n", "gpu01 -gpu02: not idle (mix)"},
+		"drained":       {func(*Options) {}, "gpu01|idle|main|(null)|none\ngpu02|drain|main|(null)|bad fan\n", "gpu01 -gpu02: drain (bad fan)"},
+		"maintenance":   {func(o *Options) { o.Maintenance = true }, "gpu01|idle|main|(null)|none\ngpu02|drain|main|(null)|bad fan\n", "gpu01 gpu02"},
+		"no node":       {func(*Options) {}, "gpu02|down|main|(null)|bad fan\n", "none of 1 nodes can be tested: node gpu02: down"},
+		"reservation":   {func(o *Options) { o.Reservation = "x" }, "gpu01|idle|main|(null)|none\n", "Slurm knows no reservation x"},
+		"a job's nodes": {func(o *Options) { o.Job = "7" }, "gpu01|alloc|main|(null)|none\ngpu02|alloc|main|(null)|none\n", "gpu02"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, o := fakeSlurm(t, 2)
+			put(t, dir, "nodes", tt.nodes)
+			put(t, dir, "joblist", "gpu02")
+			tt.change(&o)
+			nodes, away, err := Look(t.Context(), o)
+			var got []string
+			for _, n := range nodes {
+				got = append(got, n.Name)
+			}
+			for _, n := range away {
+				got = append(got, "-"+n.Name+": "+n.Why)
+			}
+			if err != nil {
+				got = []string{err.Error()}
+			}
+			if strings.Join(got, " ") != tt.want {
+				t.Errorf("%s, want %s", strings.Join(got, " "), tt.want)
+			}
+		})
+	}
+}
+
+// A drained node is tested in a maintenance, and is drained again with its reason.
+func TestMaintenance(t *testing.T) {
+	t.Parallel()
+	dir, o := fakeSlurm(t, 2)
+	put(t, dir, "nodes", "gpu01|idle|main|(null)|none\ngpu02|drain|main|(null)|bad fan\n")
+	o.Maintenance, o.User = true, "root"
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := r.Nodes[1]; n.Held != "bad fan" || n.After != "drained again, with the same reason" || n.State != "tested" {
+		t.Errorf("%+v", n)
+	}
+	at := 0
+	log := calls(t, dir)
+	for _, want := range []string{
+		"create reservation ReservationName=nhc-gpu-sweep-" + r.ID + " StartTime=now Duration=10080 Users=root Flags=MAINT,IGNORE_JOBS Nodes=gpu[01-02]",
+		"update NodeName=gpu02 State=RESUME", "--reservation=nhc-gpu-sweep-" + r.ID, "scancel 7", "show reservation",
+	} {
+		i := strings.Index(log[at:], want)
+		if i < 0 {
+			t.Fatalf("no %s after byte %d of\n%s", want, at, log)
+		}
+		at += i
+	}
+}
+
+// Others must not be able to write the state of root's sweeps.
+func TestPrivateState(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := prepare(dir); err == nil || !strings.Contains(err.Error(), "writable by others") {
+		t.Error(err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(t.TempDir(), link); err != nil {
+		t.Fatal(err)
+	}
+	if err := private(link); err == nil || !strings.Contains(err.Error(), "is not a directory") {
+		t.Error(err)
+	}
+	for _, id := range []string{"", "../x", "a/b", "."} {
+		if _, err := reopen(t.TempDir(), id); err == nil {
+			t.Errorf("%q is the ID of a sweep", id)
+		}
+	}
+	base := filepath.Join(t.TempDir(), "s")
+	for i := range 5 {
+		r, err := create(base, Meta{ID: "2026-" + string(rune('a'+i)), Began: time.Unix(int64(i), 0)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 { // it has to be repaired
+			if err := r.appendLine(journalFile, entry{Reserve: "x"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := reopen(base, r.Meta.ID); !errors.Is(err, ErrRunning) {
+			t.Errorf("a sweep under way: %v", err)
+		}
+		r.close()
+	}
+	prune(base, 2)
+	var ids []string
+	list, err := List(base)
+	for _, s := range list {
+		ids = append(ids, s.ID)
+	}
+	if diff := cmp.Diff([]string{"2026-e", "2026-d", "2026-a"}, ids); err != nil || diff != "" {
+		t.Errorf("kept (-want +got) %v\n%s", err, diff)
+	}
+}
+
+// At most a number of nodes begin in a second.
+func TestRamp(t *testing.T) {
+	t.Parallel()
+	p := &ramp{perSecond: 100}
+	began := time.Now()
+	for range 11 {
+		if err := p.wait(t.Context(), 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := time.Since(began); took < time.Second {
+		t.Errorf("110 nodes began within %v, want 1 s", took)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	p.next = time.Now().Add(time.Hour)
+	if p.wait(ctx, 1) == nil {
+		t.Error("it waits after the end")
+	}
+}
+
+// A job can take an idle node before the sweep does.
+func TestIdleNodeTaken(t *testing.T) {
+	t.Parallel()
+	dir, o := fakeSlurm(t, 2)
+	put(t, dir, "taken-gpu02", "")
+	o.Idle = true
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state1, _ := stateOf(r, "gpu01")
+	state2, why := stateOf(r, "gpu02")
+	if state1 != "tested" || state2 != "excluded" || why != "not idle (mix)" || r.Stages[0].Skipped != "it needs two nodes" {
+		t.Errorf("gpu01 %s, gpu02 %s (%s), %+v", state1, state2, why, r.Stages)
+	}
+	if log := calls(t, dir); !strings.Contains(log, "--immediate=30") {
+		t.Errorf("no --immediate in\n%s", log)
+	}
+}

@@ -1,0 +1,290 @@
+package launch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// Limits of calls to Slurm.
+const (
+	askLimit  = 30 * time.Second // a question to slurmctld; on its own, scontrol gives up after 9 s, see manager.limit
+	readLimit = 64 << 20         // bytes of an answer: sinfo prints 100 bytes a node and partition
+	saidLimit = 256 << 10        // bytes of the messages of srun and salloc
+)
+
+// manager starts Slurm's commands, each under a deadline.
+type manager struct {
+	host     *probe.Host
+	settings slurm.Settings
+	user     string // of the reservations
+	net      time.Duration
+	limit    time.Duration // of a call
+	log      func(format string, args ...any)
+}
+
+// newManager returns a manager. Commands, and the ranks that they start, get nothing of this process's
+// environment but the settings of Slurm and what keep names.
+func newManager(settings slurm.Settings, keep []string) *manager {
+	h := probe.NewHost("")
+	h.SetEnviron(slices.Concat(settings.Environ(), keep))
+	return &manager{host: h, settings: settings, limit: askLimit}
+}
+
+// ask runs a command and returns its output.
+func (m *manager) ask(ctx context.Context, what string, argv []string, bad error) ([]byte, error) {
+	if bad != nil {
+		return nil, fmt.Errorf("%s: %w", what, bad)
+	}
+	x := m.host.Run(ctx, probe.Command{Argv: argv, Timeout: m.limit, Output: readLimit, Errors: saidLimit})
+	switch {
+	case x.Err != nil:
+		return nil, fmt.Errorf("%s: %w", what, x.Err)
+	case x.TimedOut && ctx.Err() != nil:
+		return nil, fmt.Errorf("%s: %s did not answer: %w", what, argv[0], context.Cause(ctx))
+	case x.TimedOut:
+		return nil, fmt.Errorf("%s: %s did not answer within %s", what, argv[0], m.limit)
+	case x.Status != 0:
+		return nil, fmt.Errorf("%s: %s: exit status %d: %s", what, argv[0], x.Status, lastLine(x.Errors, x.Output))
+	case x.Truncated:
+		return nil, fmt.Errorf("%s: %s printed more than %d bytes", what, argv[0], readLimit)
+	}
+	return x.Output, nil
+}
+
+// lastLine returns the last line of a command's messages, printable.
+func lastLine(texts ...[]byte) string {
+	for _, t := range texts {
+		lines := strings.Split(strings.TrimSpace(string(t)), "\n")
+		if last := lines[len(lines)-1]; last != "" {
+			return printable(last)
+		}
+	}
+	return "no message"
+}
+
+func printable(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
+	return strings.TrimSpace(text[:min(len(text), 300)])
+}
+
+func (m *manager) nodes(ctx context.Context) ([]slurm.SweepNode, error) {
+	out, err := m.ask(ctx, "list the nodes", m.settings.SweepNodesArgv(), nil)
+	if err != nil {
+		return nil, err
+	}
+	return slurm.ParseSweepNodes(out)
+}
+
+// leaves returns the leaf switch of each node. Without a topology, or an answer, it returns none.
+func (m *manager) leaves(ctx context.Context) map[string]string {
+	argv, err := m.settings.TopologyArgv()
+	out, err := m.ask(ctx, "read the topology", argv, err)
+	if err != nil {
+		return nil
+	}
+	return slurm.ParseTopology(out)
+}
+
+// busy returns the nodes with jobs other than one.
+func (m *manager) busy(ctx context.Context, job string) (map[string]bool, error) {
+	out, err := m.ask(ctx, "list the jobs", m.settings.RunningArgv(), nil)
+	if err != nil {
+		return nil, err
+	}
+	return slurm.ParseRunning(out, job), nil
+}
+
+func (m *manager) reservations(ctx context.Context) (map[string][]string, error) {
+	argv, err := m.settings.ReservationsArgv()
+	out, err := m.ask(ctx, "list the reservations", argv, err)
+	if err != nil {
+		return nil, err
+	}
+	return slurm.ParseReservations(out), nil
+}
+
+// defaultMessageTimeout is Slurm's own.
+const defaultMessageTimeout = 10 * time.Second
+
+// config returns the name of the cluster and MessageTimeout, after twice of which srun gives up a node.
+func (m *manager) config(ctx context.Context) (cluster string, timeout time.Duration, err error) {
+	argv, err := m.settings.ConfigArgv()
+	out, err := m.ask(ctx, "read the configuration of Slurm", argv, err)
+	if err != nil {
+		return "", 0, err
+	}
+	conf, err := slurm.ParseConfig(out)
+	if err != nil {
+		return "", 0, err
+	}
+	timeout, ok, err := conf.Seconds("MessageTimeout")
+	if err != nil || !ok || timeout > 10*time.Minute {
+		timeout = defaultMessageTimeout
+	}
+	return conf.Value("ClusterName"), timeout, nil
+}
+
+func (m *manager) job(ctx context.Context, job string) (slurm.SweepJob, error) {
+	argv, err := m.settings.JobArgv(job)
+	out, err := m.ask(ctx, "read job "+job, argv, err)
+	if err != nil {
+		return slurm.SweepJob{}, err
+	}
+	return slurm.ParseSweepJob(out)
+}
+
+// startLimit is how long the nodes of an allocation may take to be ready. With PrologFlags=Alloc a frozen
+// slurmd delays all of them until slurmctld gives it up: SlurmdTimeout is 5 minutes.
+const startLimit = 6 * time.Minute
+
+// allocate waits for nodes. It returns the job with an error, too, if there may be one.
+func (m *manager) allocate(ctx context.Context, a slurm.Allocation, wait time.Duration) (job string, err error) {
+	argv := m.settings.AllocateArgv(a)
+	x := m.host.Run(ctx, probe.Command{
+		Argv: argv, Timeout: wait + startLimit, Errors: saidLimit, Signals: []unix.Signal{unix.SIGTERM}, Grace: 3 * time.Second,
+	})
+	job, granted := slurm.ParseAllocated(x.Errors)
+	what := fmt.Sprintf("allocate %d nodes", len(a.Nodes))
+	switch {
+	case x.Err != nil:
+		err = fmt.Errorf("%s: %w", what, x.Err)
+	case x.TimedOut && ctx.Err() != nil:
+		err = fmt.Errorf("%s: %w", what, context.Cause(ctx))
+	case x.TimedOut && granted:
+		err = fmt.Errorf("%s: job %s has them, but they are not ready after %s: %s", what, job, wait+startLimit, lastLine(x.Errors))
+	case x.TimedOut:
+		err = fmt.Errorf("%s: they are not free after %s", what, wait+startLimit)
+	case x.Status != 0:
+		err = fmt.Errorf("%s: salloc: exit status %d: %s", what, x.Status, lastLine(x.Errors))
+	case !granted:
+		err = fmt.Errorf("%s: salloc names no job: %s", what, lastLine(x.Errors))
+	}
+	return job, err
+}
+
+// step runs a program on nodes of a job until it has ended.
+func (m *manager) step(ctx context.Context, job string, nodes []string, limit time.Duration, stdin []byte, program ...string) probe.Exit {
+	return m.host.Run(ctx, probe.Command{
+		Argv: m.settings.StepArgv(job, nodes, program...), Stdin: stdin, Timeout: limit, Errors: saidLimit, Output: saidLimit, Grace: time.Second,
+	})
+}
+
+// reserve, release, resume, drain and cancel are the steps of a maintenance. They use a context of
+// their own: they must be done when a signal ends the sweep, too.
+
+// drainedNet is how long the reservation of drained nodes lasts if it is never deleted. When it ends,
+// Slurm uses the nodes again.
+const drainedNet = 7 * 24 * time.Hour
+
+func (m *manager) reserve(name string, nodes []string, drained bool) error {
+	d := m.net
+	if drained {
+		d = max(d, drainedNet)
+	}
+	argv, err := m.settings.ReserveArgv(name, m.user, nodes, d)
+	_, err = m.ask(context.Background(), "make reservation "+name, argv, err)
+	return err
+}
+
+// tries and pause bound the repetition of a step that slurmctld refuses for a while.
+const (
+	tries = 20
+	pause = time.Second
+)
+
+func (m *manager) release(name string) error {
+	argv, err := m.settings.UnreserveArgv(name)
+	if err != nil {
+		return err
+	}
+	for i := range tries {
+		if i > 0 {
+			time.Sleep(pause)
+		}
+		var all map[string][]string
+		if all, err = m.reservations(context.Background()); err != nil {
+			continue
+		}
+		if _, ok := all[name]; !ok {
+			return nil
+		}
+		_, err = m.ask(context.Background(), "delete reservation "+name, argv, nil) // it is in use until the job has ended
+	}
+	return err
+}
+
+func (m *manager) resume(node string) error {
+	argv, err := m.settings.PutIntoServiceArgv(node)
+	_, err = m.ask(context.Background(), "put node "+node+" into service", argv, err)
+	return err
+}
+
+// drain drains a node again. A reason that someone else has set since stays.
+func (m *manager) drain(node, reason string) (err error) {
+	for i := range tries {
+		if i > 0 {
+			time.Sleep(pause)
+		}
+		var list []slurm.SweepNode
+		if list, err = m.nodes(context.Background()); err != nil {
+			continue
+		}
+		at := slices.IndexFunc(list, func(n slurm.SweepNode) bool { return n.Name == node })
+		if at < 0 {
+			return fmt.Errorf("drain node %s: Slurm does not know it", node)
+		}
+		if n := list[at]; n.Drains() && (n.Reason == reason || !slurm.Ours(n.Reason) && n.Reason != "") {
+			return nil
+		}
+		argv, bad := m.settings.RestoreArgv(node, reason)
+		if _, err = m.ask(context.Background(), "drain node "+node, argv, bad); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// cancel ends a job and waits until its processes have gone.
+func (m *manager) cancel(job string) error {
+	_, err := m.ask(context.Background(), "cancel job "+job, m.settings.CancelArgv(job), nil)
+	if err != nil && strings.Contains(err.Error(), "Invalid job id") {
+		return nil
+	}
+	return err
+}
+
+// ended are the states of a job that has ended.
+var ended = []string{"CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
+
+// gone returns why a job does not run any more, "" if it does.
+func (m *manager) gone(ctx context.Context, job string) string {
+	j, err := m.job(ctx, job)
+	switch {
+	case err != nil && strings.Contains(err.Error(), "Invalid job id"):
+		return "the job is gone"
+	case err != nil:
+		return ""
+	case j.Preempted:
+		return "Slurm preempts job " + job
+	case slices.Contains(ended, j.State), j.State == "COMPLETING":
+		return fmt.Sprintf("job %s is %s", job, strings.ToLower(cmp.Or(j.State, "gone")))
+	}
+	return ""
+}
+
+var errNoRank = errors.New("no node has a rank")

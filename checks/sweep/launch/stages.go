@@ -1,0 +1,170 @@
+package launch
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
+)
+
+// stages runs the stages, one after the other.
+func (s *sweeper) stages(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	var nodes []sweep.Node
+	for _, n := range s.hub.start() {
+		nodes = append(nodes, s.describe(n))
+	}
+	for _, name := range s.remaining() {
+		if !slices.ContainsFunc(nodes, func(n sweep.Node) bool { return n.Name == name }) {
+			s.exclude(name, "dead", "its rank has ended")
+		}
+	}
+	saved, err := s.record.lines()
+	if err != nil {
+		return fmt.Errorf("read the results of sweep %s: %w", s.record.Meta.ID, err)
+	}
+	e := &engine{
+		hub: s.hub, ready: s.limits.ready, slack: s.limits.slack, ramp: &ramp{perSecond: s.Ramp},
+		absent: map[string]string{}, beside: s.beside,
+	}
+	for _, stage := range s.Stages {
+		if ctx.Err() != nil {
+			break
+		}
+		if err := s.stage(ctx, e, stage, s.fit(nodes), saved); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		s.report.Interrupted = context.Cause(ctx).Error()
+	}
+	return nil
+}
+
+// fit returns the nodes that no stage has excluded.
+func (s *sweeper) fit(nodes []sweep.Node) (fit []sweep.Node) {
+	lost := map[string]bool{}
+	s.hub.look(func() {
+		for n := range s.hub.lost {
+			lost[n] = true
+		}
+	})
+	for _, n := range nodes {
+		bad := slices.ContainsFunc(s.report.Suspects, func(x sweep.Suspect) bool {
+			return x.Node == n.Name && !x.Doubt && x.Peer == "" && x.Plane == ""
+		})
+		if !bad && !lost[n.Name] {
+			fit = append(fit, n)
+		}
+	}
+	return fit
+}
+
+// stage runs a stage. The rounds that an interrupted sweep has finished are not run again.
+func (s *sweeper) stage(ctx context.Context, e *engine, stage sweep.Stage, nodes []sweep.Node, saved []line) error {
+	saved = slices.DeleteFunc(slices.Clone(saved), func(l line) bool { return l.Stage != stage })
+	rep := sweep.StageReport{Stage: stage, Began: time.Now().UTC()}
+	if i := slices.IndexFunc(saved, func(l line) bool { return len(l.Nodes) > 0 }); i >= 0 {
+		rep.Began = saved[i].Began
+		here := nodes
+		nodes = saved[i].Nodes // the plan depends on them
+		for _, n := range nodes {
+			if !slices.ContainsFunc(here, func(h sweep.Node) bool { return h.Name == n.Name }) {
+				e.absent[n.Name] = "it was there before the interruption, and is not now"
+			}
+		}
+	} else if len(nodes) > 0 {
+		if err := s.record.appendLine(resultsFile, line{Stage: stage, Began: rep.Began, Nodes: nodes}); err != nil {
+			return fmt.Errorf("write the results: %w", err)
+		}
+	}
+	switch {
+	case len(nodes) == 0:
+		rep.Skipped = "no node is left to test"
+	case len(nodes) == 1 && stage != sweep.StageNode:
+		rep.Skipped = "it needs two nodes"
+	}
+	if rep.Skipped != "" {
+		s.report.Stages = append(s.report.Stages, rep)
+		return nil
+	}
+	plan, err := s.Plan(stage, nodes, s.Seed, s.last+1)
+	if err != nil {
+		return fmt.Errorf("plan stage %s: %w", stage, err)
+	}
+	finished := false
+	for {
+		tasks := plan.Next()
+		if len(tasks) == 0 {
+			finished = true
+			break
+		}
+		for i := range tasks {
+			s.last = max(s.last, tasks[i].ID)
+		}
+		results, done := resume(saved, rep.Rounds+1)
+		if !done {
+			if ctx.Err() != nil {
+				break
+			}
+			s.tell(Progress{Stage: stage, Round: rep.Rounds + 1, Left: plan.Left(), Tasks: len(tasks), Nodes: len(nodes)})
+			e.told = func(r sweep.Result, left int) {
+				s.tell(Progress{Stage: stage, Round: rep.Rounds + 1, Left: plan.Left(), Tasks: len(tasks), Ended: len(tasks) - left, Nodes: len(nodes), Result: &r})
+			}
+			results = e.round(ctx, tasks)
+			if slices.ContainsFunc(results, func(r sweep.Result) bool { return r.Fault == sweep.FaultLost }) {
+				s.over(ctx)
+			}
+			if ctx.Err() != nil {
+				rep.Results = append(rep.Results, results...)
+				break // an incomplete round is run again
+			}
+			l := line{Stage: stage, Round: rep.Rounds + 1, Left: plan.Left(), Tasks: len(tasks), Results: results}
+			if err := s.record.appendLine(resultsFile, l); err != nil {
+				return fmt.Errorf("write the results: %w", err)
+			}
+		}
+		plan.Take(results)
+		rep.Rounds++
+		rep.Results = append(rep.Results, results...)
+	}
+	rep.Fleet, rep.Suspects = plan.Fleet(), plan.Suspects()
+	if finished {
+		rep.Ended = time.Now().UTC()
+		if rep.Rounds == 0 {
+			rep.Skipped = "the nodes have nothing that it tests"
+		}
+	}
+	s.report.Stages = append(s.report.Stages, rep)
+	s.report.Suspects = append(s.report.Suspects, rep.Suspects...)
+	slices.SortStableFunc(s.report.Suspects, func(a, b sweep.Suspect) int {
+		switch {
+		case a.Confidence > b.Confidence:
+			return -1
+		case a.Confidence < b.Confidence:
+			return 1
+		}
+		return 0
+	})
+	return nil
+}
+
+// resume returns the results of a round that an earlier process has finished.
+func resume(saved []line, round int) ([]sweep.Result, bool) {
+	for _, l := range saved {
+		if l.Round == round {
+			return l.Results, true
+		}
+	}
+	return nil, false
+}
+
+func (s *sweeper) tell(p Progress) {
+	if s.Progress != nil {
+		s.Progress(p)
+	}
+}

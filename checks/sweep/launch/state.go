@@ -1,0 +1,358 @@
+package launch
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
+)
+
+// The files of a sweep, in a directory with its ID.
+const (
+	metaFile    = "sweep.json"
+	resultsFile = "results.jsonl"
+	journalFile = "journal.jsonl"
+	reportFile  = "report.json"
+	lockFile    = "lock"
+)
+
+// kept is the number of sweeps that are kept.
+const kept = 30
+
+// ErrRunning means that a sweep is under way.
+var ErrRunning = errors.New("the sweep is under way")
+
+// Meta describes a sweep from its beginning.
+type Meta struct {
+	ID        string      `json:"id"`
+	Version   string      `json:"version"`
+	Began     time.Time   `json:"began"`
+	Command   []string    `json:"command"`
+	Seed      uint64      `json:"seed"`
+	Job       string      `json:"job,omitempty"`
+	Own       bool        `json:"own,omitempty"` // the job was allocated for the sweep
+	Nodes     []string    `json:"nodes,omitempty"`
+	Continued []time.Time `json:"continued,omitempty"`
+}
+
+// line is a line of results.jsonl.
+type line struct {
+	Stage   sweep.Stage    `json:"stage"`
+	Began   time.Time      `json:"began,omitzero"`  // the stage begins
+	Nodes   []sweep.Node   `json:"nodes,omitempty"` // of the stage
+	Round   int            `json:"round,omitempty"` // from 1
+	Left    int            `json:"left,omitempty"`  // rounds, an estimate
+	Tasks   int            `json:"tasks,omitempty"` // of the round
+	Results []sweep.Result `json:"results,omitempty"`
+	Ended   time.Time      `json:"ended,omitzero"` // the stage is over
+	Skipped string         `json:"skipped,omitempty"`
+}
+
+// record is the directory of a sweep. Its lock is that of the process.
+type record struct {
+	dir  string
+	lock *os.File
+	Meta Meta
+}
+
+// StateDir returns the directory of all sweeps of a user.
+func StateDir(root bool, env func(string) string) string {
+	if root {
+		return "/var/lib/nhc-gpu/sweep"
+	}
+	base := env("XDG_STATE_HOME")
+	if !filepath.IsAbs(base) {
+		base = filepath.Join(env("HOME"), ".local/state")
+	}
+	return filepath.Join(base, "nhc-gpu/sweep")
+}
+
+// prepare makes the directory of all sweeps. Others must not be able to write there.
+func prepare(base string) error {
+	if !filepath.IsAbs(base) {
+		return fmt.Errorf("the state directory %q is not an absolute path: set HOME or XDG_STATE_HOME", base)
+	}
+	if err := os.MkdirAll(base, 0o700); err != nil {
+		return fmt.Errorf("make the state directory: %w", err)
+	}
+	return private(base)
+}
+
+// private returns an error unless a directory belongs to this user and only the user can write there.
+func private(dir string) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return &fs.PathError{Op: "read", Path: dir, Err: err}
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return fmt.Errorf("%s is not a directory", dir)
+	case int(st.Uid) != os.Geteuid():
+		return fmt.Errorf("%s belongs to the user %d, want %d", dir, st.Uid, os.Geteuid())
+	case st.Mode&0o022 != 0:
+		return fmt.Errorf("%s is writable by others: chmod go-w %s", dir, dir)
+	}
+	return nil
+}
+
+// isID reports whether a word can be the name of a sweep.
+func isID(id string) bool {
+	return id != "" && len(id) <= 64 && strings.Trim(id, "0123456789abcdefghijklmnopqrstuvwxyz-") == ""
+}
+
+// create makes the directory of a new sweep.
+func create(base string, m Meta) (*record, error) {
+	if err := prepare(base); err != nil {
+		return nil, err
+	}
+	r := &record{dir: filepath.Join(base, m.ID), Meta: m}
+	if err := os.Mkdir(r.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the directory of the sweep: %w", err)
+	}
+	if err := r.take(); err != nil {
+		return nil, err
+	}
+	return r, r.saveMeta()
+}
+
+// reopen opens the directory of an earlier sweep.
+func reopen(base, id string) (*record, error) {
+	if !isID(id) {
+		return nil, fmt.Errorf("%q is not the ID of a sweep: nhc-gpu sweep --status lists them", id)
+	}
+	r := &record{dir: filepath.Join(base, id)}
+	if err := private(r.dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("there is no sweep %s: nhc-gpu sweep --status lists them", id)
+	} else if err != nil {
+		return nil, err
+	}
+	if err := r.take(); err != nil {
+		return nil, err
+	}
+	data, err := r.read(metaFile)
+	if err == nil {
+		err = json.Unmarshal(data, &r.Meta)
+	}
+	if err != nil {
+		r.close()
+		return nil, fmt.Errorf("read sweep %s: %w", id, err)
+	}
+	return r, nil
+}
+
+// take takes the lock, or returns ErrRunning.
+func (r *record) take() error {
+	f, err := r.open(lockFile, os.O_RDWR|os.O_CREATE)
+	if err != nil {
+		return err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return ErrRunning
+		}
+		return fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	r.lock = f
+	return nil
+}
+
+func (r *record) close() {
+	if r.lock != nil {
+		_ = r.lock.Close()
+	}
+}
+
+func (r *record) open(name string, flag int) (*os.File, error) {
+	return os.OpenFile(filepath.Join(r.dir, name), flag|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+}
+
+// read reads a file; one that does not exist is empty.
+func (r *record) read(name string) ([]byte, error) {
+	f, err := r.open(name, os.O_RDONLY)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(f)
+}
+
+// appendLine appends an object of JSON as one line, and returns when it is on the disk. What a crash has
+// left of a line before is ended first.
+func (r *record) appendLine(name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	f, err := r.open(name, os.O_RDWR|os.O_CREATE|os.O_APPEND)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	last := make([]byte, 1)
+	if size, err := f.Seek(0, io.SeekEnd); err == nil && size > 0 {
+		if _, err := f.ReadAt(last, size-1); err == nil && last[0] != '\n' {
+			data = append([]byte{'\n'}, data...)
+		}
+	}
+	if _, err := f.Write(append(data, '\n')); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	return syncDir(r.dir)
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+// save replaces a file.
+func (r *record) save(name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	f, err := r.open(name+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(data, '\n'))
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(filepath.Join(r.dir, name+".new"), filepath.Join(r.dir, name))
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", filepath.Join(r.dir, name), err)
+	}
+	return syncDir(r.dir)
+}
+
+func (r *record) saveMeta() error { return r.save(metaFile, r.Meta) }
+
+// lines returns the lines of results.jsonl. Lines that a crash has left incomplete are ignored.
+func (r *record) lines() (list []line, err error) {
+	data, err := r.read(resultsFile)
+	for text := range bytes.Lines(data) {
+		var l line
+		if json.Unmarshal(text, &l) == nil && l.Stage != "" {
+			list = append(list, l)
+		}
+	}
+	return list, err
+}
+
+// debts returns what a maintenance of the sweep has left to undo.
+func (r *record) debts() (debts, error) {
+	data, err := r.read(journalFile)
+	if err != nil {
+		return debts{}, err
+	}
+	return readJournal(data)
+}
+
+// Summary is a sweep in the list of sweeps.
+type Summary struct {
+	Meta
+	Running     bool
+	Ended       time.Time
+	Interrupted string
+	Suspects    int
+	Stage       sweep.Stage
+	Left        int    // rounds
+	File        string // its report; "" if there is none
+	Unsettled   bool   // a maintenance has to be repaired
+}
+
+// List lists the sweeps of a state directory, the newest first.
+func List(base string) (list []Summary, err error) {
+	entries, err := os.ReadDir(base)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		if !isID(e.Name()) || !e.IsDir() {
+			continue
+		}
+		r := &record{dir: filepath.Join(base, e.Name())}
+		data, bad := r.read(metaFile)
+		if bad != nil || json.Unmarshal(data, &r.Meta) != nil {
+			continue
+		}
+		s := Summary{Meta: r.Meta}
+		bad = r.take()
+		s.Running = errors.Is(bad, ErrRunning)
+		r.close()
+		if lines, _ := r.lines(); len(lines) > 0 {
+			last := lines[len(lines)-1]
+			s.Stage, s.Left = last.Stage, last.Left
+		}
+		var rep sweep.Report
+		if data, bad := r.read(reportFile); bad == nil && json.Unmarshal(data, &rep) == nil {
+			s.Ended, s.Interrupted, s.Suspects = rep.Ended, rep.Interrupted, len(rep.Suspects)
+			s.File = filepath.Join(r.dir, reportFile)
+		} else if !s.Running {
+			s.Interrupted = "its launcher was killed"
+		}
+		d, bad := r.debts()
+		s.Unsettled = bad == nil && !d.settled() && !s.Running
+		list = append(list, s)
+	}
+	slices.SortFunc(list, func(a, b Summary) int { return cmp.Or(b.Began.Compare(a.Began), cmp.Compare(a.ID, b.ID)) })
+	return list, err
+}
+
+// LoadReport reads the report of a sweep.
+func LoadReport(base, id string) (*sweep.Report, error) {
+	if !isID(id) {
+		return nil, fmt.Errorf("%q is not the ID of a sweep: nhc-gpu sweep --status lists them", id)
+	}
+	r := &record{dir: filepath.Join(base, id)}
+	data, err := r.read(reportFile)
+	if err != nil || data == nil {
+		return nil, fmt.Errorf("sweep %s has no report: %w", id, cmp.Or(err, error(fs.ErrNotExist)))
+	}
+	rep := new(sweep.Report)
+	return rep, json.Unmarshal(data, rep)
+}
+
+// LoadMeta reads the beginning of a sweep.
+func LoadMeta(base, id string) (m Meta, err error) {
+	r, err := reopen(base, id)
+	if err != nil {
+		return m, err
+	}
+	defer r.close()
+	return r.Meta, nil
+}
+
+// prune removes the oldest sweeps. It keeps those that are under way, and those to repair.
+func prune(base string, keep int) {
+	list, _ := List(base)
+	for _, s := range list[min(keep, len(list)):] {
+		if !s.Running && !s.Unsettled {
+			_ = os.RemoveAll(filepath.Join(base, s.ID))
+		}
+	}
+}

@@ -1,0 +1,701 @@
+// Package sweep has the command that tests the nodes of a cluster against each other.
+package sweep
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/signal"
+	"os/user"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/event"
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep/launch"
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep/rank"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/report"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/sweeppage"
+	"github.com/nhc-gpu/nhc-gpu/conf/spell"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+// Exit statuses.
+const (
+	exitSuspects = 1
+	exitPartly   = 3
+)
+
+// defaultLines are the active tests of stage node.
+var defaultLines = []string{"check_gpu_bandwidth", "check_gpu_membw", "check_gpu_gemm", "check_gpu_launch", "check_nccl all_reduce"}
+
+// flags are the options of the command.
+type flags struct {
+	nodes, partition, state, reservation, feature, qos, account string
+	idle, maintenance, drain, resume                            bool
+	dryRun, json, status, repair, noP2P                         bool
+	stages, skip, planes, rails, checks                         []string
+	batch, flows, repeats, ramp                                 int
+	seed                                                        uint64
+	time, queue                                                 time.Duration
+	eas, html, report, compare, events, goOn                    string
+}
+
+// Command returns the command; it sets the exit status.
+func Command(version string, exit *int) *cobra.Command {
+	f := new(flags)
+	cmd := &cobra.Command{
+		Use:   "sweep [options]",
+		Short: "Find the slow or faulty node, port or cable of a cluster",
+		Long: `Tests nodes alone, in pairs and in groups, and finds those that are slow, silent or
+wrong. Slurm allocates the nodes and starts the tests: it needs no daemon, no SSH and
+no MPI, and nhc-gpu at the same path on all nodes. In a batch job, or inside salloc, it
+tests the nodes of that job. Suspects are confirmed with other partners before they are
+named. A node that hangs or dies is a result; the others are tested to the end.
+
+The stages, in their order: node (active tests of each node), reach (loss, connections,
+names, MTU on each plane), tcp (bandwidth, all-reduce over TCP), rdma (each rail, each
+direction), pairs (NCCL between two nodes), groups (NCCL in growing groups). A node that
+a stage has found faulty is not part of the next ones.
+
+Nothing is drained unless --drain is given. --maintenance tests drained nodes, too: in a
+reservation of its own, and they are drained again with the same reason. After a crash
+nhc-gpu sweep --repair, and the next sweep, drain them.
+
+Exit status: 0 no suspects, 1 suspects, 3 interrupted, or not all nodes could be tested,
+10 wrong arguments or the sweep could not begin.`,
+		Example: `  nhc-gpu sweep --partition gpu --dry-run
+  nhc-gpu sweep --nodes gpu[001-128] --stages reach,tcp
+  nhc-gpu sweep --idle --html sweep.html
+  nhc-gpu sweep --nodes gpu[001-128] --check check_gpu_pcie --batch 32 --json
+  nhc-gpu sweep --eas checks.json
+  sbatch -N 16 --exclusive --wrap 'nhc-gpu sweep --report sweep.json'
+  nhc-gpu sweep --continue 20261122-020000-3f2a`,
+		Args:              options.Takes(0, 0, ""),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			*exit, err = f.run(cmd, version)
+			return err
+		},
+	}
+	f.add(cmd)
+	cmd.AddCommand(rankCommand(version, exit))
+	return cmd
+}
+
+func (f *flags) add(cmd *cobra.Command) {
+	s := cmd.Flags()
+	s.SortFlags = false
+	s.StringVar(&f.nodes, "nodes", "", "test these nodes: gpu[001-128],gpu200")
+	s.StringVar(&f.partition, "partition", "", "test the nodes of this partition")
+	s.StringVar(&f.state, "state", "", "test the nodes in this state of sinfo: idle, drain")
+	s.StringVar(&f.reservation, "reservation", "", "test the nodes of this reservation")
+	s.StringVar(&f.feature, "feature", "", "test the nodes with this feature")
+	s.BoolVar(&f.idle, "idle", false, "test only nodes that are idle now, and give way to jobs")
+	s.StringVar(&f.qos, "qos", "", "quality of service of the job, as one that is preempted")
+	s.StringVar(&f.account, "account", "", "account of the job")
+	s.BoolVar(&f.maintenance, "maintenance", false, "reserve the nodes, and test drained ones, too; needs root")
+	s.BoolVar(&f.dryRun, "dry-run", false, "print nodes, stages, rounds and time, and test nothing")
+	s.StringSliceVar(&f.stages, "stages", nil, "run only these stages: "+stageNames())
+	s.StringSliceVar(&f.skip, "skip", nil, "skip these stages")
+	s.StringArrayVar(&f.checks, "check", nil, "run this line of nhc.conf on each node; can be repeated")
+	s.IntVar(&f.batch, "batch", 0, "run checks on this number of nodes at a time; 0: on all")
+	s.StringVar(&f.eas, "eas", "", "run the check items of this EAS file (sanity_check), JSON")
+	s.StringSliceVar(&f.planes, "planes", nil, "test only these network interfaces")
+	s.StringSliceVar(&f.rails, "rails", nil, "test only these RDMA ports: mlx5_0:1")
+	s.BoolVar(&f.noP2P, "no-p2p", false, "repeat the NCCL pairs without NVLink and shared memory")
+	s.IntVar(&f.flows, "flows", 0, "TCP connections or queue pairs of a pair; 0: 8")
+	s.IntVar(&f.repeats, "repeats", 0, "measurements of each test; 0: 4")
+	s.DurationVar(&f.time, "time", 2*time.Hour, "time limit of the job")
+	s.DurationVar(&f.queue, "queue", 10*time.Minute, "how long the job may wait for nodes")
+	s.IntVar(&f.ramp, "ramp", 32, "nodes that begin GPU work in a second; 0: all")
+	s.Uint64Var(&f.seed, "seed", 0, "seed of the random choices; 0: a new one")
+	s.BoolVar(&f.json, "json", false, "print the report as JSON; with --check one line a node")
+	s.StringVar(&f.html, "html", "", "write the report to this file as HTML")
+	s.StringVar(&f.report, "report", "", "write the report to this file as JSON")
+	s.StringVar(&f.compare, "compare", "", "compare with an earlier sweep: its ID, or a file")
+	s.StringVar(&f.goOn, "continue", "", "continue the sweep with this ID, with the same options")
+	s.BoolVar(&f.status, "status", false, "list the sweeps of this host and user")
+	s.BoolVar(&f.drain, "drain", false, "drain the suspects, as far as the guard permits; needs root")
+	s.BoolVar(&f.resume, "resume", false, "with --maintenance: end drains of sweeps on nodes that pass")
+	s.BoolVar(&f.repair, "repair", false, "undo what a killed maintenance has left")
+	s.StringVar(&f.events, "events", "", "append a JSON line for each suspect node to this file")
+}
+
+func stageNames() string {
+	names := make([]string, 0, len(sweep.Stages))
+	for _, s := range sweep.Stages {
+		names = append(names, string(s))
+	}
+	return strings.Join(names, ",")
+}
+
+// rankCommand is what the nodes run.
+func rankCommand(version string, exit *int) *cobra.Command {
+	return &cobra.Command{
+		Use: "rank", Hidden: true, Short: "Test this node as a part of a sweep", Args: options.Takes(0, 0, ""),
+		Long:    "The launcher of a sweep starts it on each node by srun. It reads a ticket\nfrom its standard input.\n\nExit status: 0, 1 if it lost its launcher.",
+		Example: "  nhc-gpu sweep rank", DisableFlagsInUseLine: true,
+		RunE: func(*cobra.Command, []string) error {
+			unbound()
+			if err := rank.Serve(context.Background(), os.Stdin, rank.Options{Version: version}); err != nil {
+				fmt.Fprintln(console.Stderr, "nhc-gpu sweep rank:", err)
+				*exit = 1
+			}
+			return nil
+		},
+	}
+}
+
+// unbound lifts the limits of the runtime that are for short runs of checks.
+func unbound() {
+	debug.SetGCPercent(100)
+	debug.SetMemoryLimit(math.MaxInt64)
+	runtime.GOMAXPROCS(min(8, runtime.NumCPU()))
+}
+
+// run is the command.
+func (f *flags) run(cmd *cobra.Command, version string) (exit int, err error) {
+	root := os.Geteuid() == 0
+	state := launch.StateDir(root, os.Getenv)
+	switch {
+	case f.status:
+		return 0, f.printStatus(state)
+	case f.repair:
+		return 0, launch.Repair(launch.Options{State: state, Settings: slurm.SettingsFrom(os.Getenv), Log: logLine})
+	}
+	words := os.Args[2:]
+	if f.goOn != "" {
+		if words, err = f.recall(cmd, state); err != nil {
+			return 0, options.Wrong{Err: err}
+		}
+	}
+	o, file, err := f.options(version, root)
+	if err != nil {
+		return 0, options.Wrong{Err: err}
+	}
+	o.State, o.Command = state, append([]string{"sweep"}, words...)
+	if f.dryRun {
+		return 0, f.printPlan(cmd.Context(), o)
+	}
+	old, err := f.earlier(state)
+	if err != nil {
+		return 0, options.Wrong{Err: err}
+	}
+	unbound()
+	ctx, stop := untilSignal(cmd.Context())
+	defer stop()
+	line := console.NewProgress()
+	o.Log = func(format string, args ...any) {
+		line.Clear()
+		logLine(format, args...)
+	}
+	o.Progress = func(p launch.Progress) {
+		line.Say("sweep: stage %s, round %d, %d of %d tests, %s, about %s left", p.Stage, p.Round, p.Ended, p.Tasks, console.Counted(p.Nodes, "node"), console.Counted(p.Left, "round"))
+	}
+	var acts []*event.Event
+	o.Act = func(ctx context.Context, r *sweep.Report) {
+		if file != nil {
+			r.EAS = file.Results(r.Stages)
+		}
+		if old != nil {
+			r.Comparison = sweep.Compare(old, r)
+		}
+		acts = f.act(ctx, r)
+	}
+	r, err := launch.Run(ctx, o)
+	line.Clear()
+	if r == nil {
+		return 0, err
+	}
+	if err != nil {
+		logLine("%v", err)
+	}
+	if bad := f.write(r, acts); bad != nil {
+		return 0, bad
+	}
+	exit = exitOf(r)
+	if err != nil {
+		exit = exitPartly
+		if len(r.Stages) == 0 && r.Interrupted == "" {
+			exit = options.ExitUsage
+		}
+	}
+	return exit, nil
+}
+
+// logLine prints a line about the sweep.
+func logLine(format string, args ...any) {
+	fmt.Fprintf(console.Stderr, "nhc-gpu sweep: "+format+"\n", args...)
+}
+
+// recall sets the options of an earlier sweep, except those that are given now, and returns its command.
+func (f *flags) recall(cmd *cobra.Command, state string) (words []string, err error) {
+	m, err := launch.LoadMeta(state, f.goOn)
+	if errors.Is(err, launch.ErrRunning) {
+		return nil, fmt.Errorf("sweep %s is under way", f.goOn)
+	}
+	if err != nil {
+		return nil, err
+	}
+	given := map[string]bool{}
+	for _, name := range []string{"json", "html", "report", "compare", "events", "time", "queue", "ramp", "continue", "drain"} {
+		given[name] = cmd.Flags().Changed(name)
+	}
+	now := *f
+	again := &cobra.Command{Use: "sweep"}
+	before := new(flags)
+	before.add(again)
+	if err := again.ParseFlags(m.Command[min(1, len(m.Command)):]); err != nil {
+		return nil, fmt.Errorf("read the options of sweep %s: %w", f.goOn, err)
+	}
+	*f = *before
+	f.goOn = now.goOn
+	for name, set := range map[string]func(){
+		"json": func() { f.json = now.json }, "html": func() { f.html = now.html }, "report": func() { f.report = now.report },
+		"compare": func() { f.compare = now.compare }, "events": func() { f.events = now.events }, "time": func() { f.time = now.time },
+		"queue": func() { f.queue = now.queue }, "ramp": func() { f.ramp = now.ramp }, "drain": func() { f.drain = now.drain },
+	} {
+		if given[name] {
+			set()
+		}
+	}
+	return m.Command[min(1, len(m.Command)):], nil
+}
+
+// options returns the sweep that the options describe, and the EAS file if there is one.
+func (f *flags) options(version string, root bool) (o launch.Options, file *sweep.EAS, err error) {
+	settings := slurm.SettingsFrom(os.Getenv)
+	o = launch.Options{
+		Version: version, Root: root, Settings: settings, Partition: f.partition, NodeState: f.state, Reservation: f.reservation,
+		Feature: f.feature, Idle: f.idle, QOS: f.qos, Account: f.account, Maintenance: f.maintenance, Resume: f.resume,
+		Ramp: f.ramp, Seed: f.seed, Time: f.time, Queue: f.queue, Continue: f.goOn, Job: os.Getenv("SLURM_JOB_ID"),
+	}
+	if o.Seed == 0 {
+		o.Seed = rand.Uint64()
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return o, nil, fmt.Errorf("find the path of this program: %w", err)
+	}
+	o.Program = []string{strings.TrimSuffix(program, " (deleted)"), "sweep", "rank"}
+	if u, err := user.Current(); err == nil {
+		o.User = u.Username
+	}
+	for _, e := range os.Environ() {
+		if strings.HasPrefix(e, "NHC_GPU_") {
+			o.Env = append(o.Env, e)
+		}
+	}
+	if f.nodes != "" {
+		if o.Nodes, err = slurm.ExpandHostlist(f.nodes); err != nil {
+			return o, nil, fmt.Errorf("--nodes: %w", err)
+		}
+	}
+	if f.eas != "" {
+		data, err := os.ReadFile(f.eas)
+		if err != nil {
+			return o, nil, fmt.Errorf("--eas: %w", err)
+		}
+		if file, err = sweep.ParseEAS(data); err != nil {
+			return o, nil, fmt.Errorf("--eas %s: %w", f.eas, err)
+		}
+		if action := file.Sanity.FailAction; action != "" {
+			logLine("%s: fail_action %q is not carried out: --drain drains the suspects", f.eas, action)
+		}
+		o.Time = cmp.Or(file.Sanity.Timeout, o.Time)
+	}
+	if err := f.conflicts(&o, file != nil); err != nil {
+		return o, nil, err
+	}
+	if o.Stages, err = f.chosenStages(file); err != nil {
+		return o, nil, err
+	}
+	o.Plan = f.planner(file)
+	return o, file, nil
+}
+
+// conflicts returns an error for options that exclude each other.
+func (f *flags) conflicts(o *launch.Options, isEAS bool) error {
+	for _, c := range []struct {
+		bad  bool
+		text string
+	}{
+		{f.maintenance && !o.Root, "--maintenance needs root"},
+		{f.drain && !o.Root, "--drain needs root"},
+		{f.resume && !f.maintenance, "--resume is an option of --maintenance: a drained node is tested only there"},
+		{f.maintenance && f.idle, "--maintenance and --idle exclude each other"},
+		{f.maintenance && f.reservation != "", "--maintenance and --reservation exclude each other"},
+		{f.maintenance && o.Job != "", "--maintenance does not work inside of a job: run it outside"},
+		{o.Job != "" && (f.idle || f.qos != "" || f.account != ""), "inside of a job --idle, --qos and --account have no effect: remove them"},
+		{isEAS && (len(f.stages) > 0 || len(f.checks) > 0), "--eas excludes --stages and --check"},
+		{f.time <= 0 || f.queue < 0, "--time and --queue: want a positive time, as 30m"},
+		{min(f.batch, f.flows, f.repeats, f.ramp) < 0, "--batch, --flows, --repeats and --ramp: want a number that is not negative"},
+	} {
+		if c.bad {
+			return errors.New(c.text)
+		}
+	}
+	return nil
+}
+
+func (f *flags) chosenStages(file *sweep.EAS) (list []sweep.Stage, err error) {
+	for _, name := range slices.Concat(f.stages, f.skip) {
+		if !slices.Contains(sweep.Stages, sweep.Stage(name)) {
+			return nil, fmt.Errorf("there is no stage %q%s; the stages are %s", name, spell.DidYouMean(name, strings.Split(stageNames(), ",")), stageNames())
+		}
+	}
+	for _, s := range sweep.Stages {
+		wanted := len(f.stages) == 0 || slices.Contains(f.stages, string(s))
+		switch {
+		case file != nil:
+			wanted = slices.Contains(file.Stages(), s)
+		case len(f.checks) > 0 && len(f.stages) == 0:
+			wanted = s == sweep.StageNode
+		}
+		if wanted && !slices.Contains(f.skip, string(s)) {
+			list = append(list, s)
+		}
+	}
+	if len(list) == 0 {
+		return nil, errors.New("all stages are skipped")
+	}
+	return list, nil
+}
+
+// planner returns what makes the plans.
+func (f *flags) planner(file *sweep.EAS) launch.Planner {
+	return func(stage sweep.Stage, nodes []sweep.Node, seed uint64, first int) (sweep.Plan, error) {
+		o := sweep.PlanOptions{Seed: seed, FirstID: first, Repeats: f.repeats, Flows: f.flows, Batch: f.batch, NoP2P: f.noP2P, Lines: f.checks}
+		switch stage {
+		case sweep.StageReach, sweep.StageTCP:
+			o.Planes = f.planes
+		case sweep.StageRDMA:
+			o.Planes = f.rails
+		}
+		if file != nil {
+			o = file.Options(stage, o)
+		}
+		if stage == sweep.StageNode && len(o.Lines) == 0 {
+			o.Lines = defaultLines
+		}
+		return sweep.NewPlan(stage, nodes, o)
+	}
+}
+
+// untilSignal returns a context that a signal ends, with its name.
+func untilSignal(parent context.Context) (context.Context, func()) {
+	if parent == nil {
+		parent = context.Background()
+	}
+	ctx, cancel := context.WithCancelCause(parent)
+	got := make(chan os.Signal, 4)
+	for _, sig := range []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGTERM} {
+		if !signal.Ignored(sig) {
+			signal.Notify(got, sig)
+		}
+	}
+	signal.Notify(got, unix.SIGPIPE) // a closed terminal does not end the sweep without its clean-up
+	go func() {
+		for sig := range got {
+			if n, ok := sig.(syscall.Signal); ok && n != unix.SIGPIPE {
+				cancel(errors.New(console.SignalName(n)))
+			}
+		}
+	}()
+	return ctx, func() { signal.Stop(got); cancel(nil) }
+}
+
+// printPlan prints what a sweep would do.
+func (f *flags) printPlan(ctx context.Context, o launch.Options) error {
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	nodes, away, err := launch.Look(ctx, o)
+	if err != nil {
+		return err
+	}
+	planes, rails := f.assume(nodes)
+	type stagePlan struct {
+		Stage   sweep.Stage   `json:"stage"`
+		Rounds  int           `json:"rounds"`
+		Tests   int           `json:"tests"` // of the first round
+		About   time.Duration `json:"about"`
+		Skipped string        `json:"skipped,omitempty"`
+	}
+	var plans []stagePlan
+	total := time.Duration(0)
+	for _, stage := range o.Stages {
+		p := stagePlan{Stage: stage}
+		if len(nodes) == 1 && stage != sweep.StageNode {
+			p.Skipped = "it needs two nodes"
+			plans = append(plans, p)
+			continue
+		}
+		plan, err := o.Plan(stage, nodes, o.Seed, 1)
+		if err != nil {
+			return err
+		}
+		tasks := plan.Next()
+		p.Rounds, p.Tests = 1+plan.Left(), len(tasks)
+		longest := time.Duration(0)
+		for _, t := range tasks {
+			longest = max(longest, 2*time.Second+time.Duration(max(1, t.Repeats))*t.Time)
+			if t.Kind == sweep.KindCheck {
+				longest = max(longest, time.Minute)
+			}
+		}
+		p.About = time.Duration(p.Rounds) * longest
+		if len(tasks) == 0 {
+			p.Rounds, p.About, p.Skipped = 0, 0, "nothing to test"
+		}
+		total += p.About
+		plans = append(plans, p)
+	}
+	if f.json {
+		return printJSON(map[string]any{"nodes": nodes, "not_tested": away, "stages": plans, "about": total, "seed": o.Seed, "command": o.Command})
+	}
+	var b strings.Builder
+	names := make([]string, 0, len(nodes))
+	for _, n := range nodes {
+		names = append(names, n.Name)
+	}
+	fmt.Fprintf(&b, "%s: %s\n", console.Counted(len(nodes), "node"), sweeppage.Hostlist(names))
+	for _, n := range away {
+		fmt.Fprintf(&b, "  not %s: %s\n", n.Name, n.Why)
+	}
+	w := tabwriter.NewWriter(&b, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(w, "STAGE\tROUNDS\tTESTS AT ONCE\tABOUT")
+	for _, p := range plans {
+		if p.Skipped != "" {
+			fmt.Fprintf(w, "%s\t-\t-\t%s\n", p.Stage, p.Skipped)
+			continue
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", p.Stage, p.Rounds, p.Tests, p.About.Round(time.Second))
+	}
+	_ = w.Flush()
+	fmt.Fprintf(&b, "assumed until the nodes describe themselves: the planes %s and the rails %s, 8 GPUs\n", strings.Join(planes, ","), strings.Join(rails, ","))
+	fmt.Fprintf(&b, "about %s in all, without the confirmation of suspects; the job may take %s\nnothing was tested; seed %d\n", total.Round(time.Second), o.Time, o.Seed)
+	_, err = fmt.Fprint(console.Screen, b.String())
+	return err
+}
+
+// assume gives nodes that are only known by name what most nodes have, so that rounds can be counted.
+func (f *flags) assume(nodes []sweep.Node) (planes, rails []string) {
+	planes, rails = f.planes, f.rails
+	if len(planes) == 0 {
+		planes = []string{"eth0"}
+	}
+	if len(rails) == 0 {
+		rails = []string{"mlx5_0:1"}
+	}
+	for i := range nodes {
+		nodes[i].GPUs = 8
+		for j, name := range planes {
+			address := netip.AddrFrom4([4]byte{10, byte(j), byte((i + 1) >> 8), byte(i + 1)})
+			nodes[i].Planes = append(nodes[i].Planes, sweep.Plane{Name: name, Address: netip.PrefixFrom(address, 16), MTU: 1500})
+		}
+		for _, name := range rails {
+			nodes[i].Rails = append(nodes[i].Rails, sweep.Rail{Name: name, Layer: "InfiniBand"})
+		}
+	}
+	return planes, rails
+}
+
+func printJSON(v any) error {
+	e := json.NewEncoder(os.Stdout)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// printStatus lists the sweeps.
+func (f *flags) printStatus(state string) error {
+	all, err := launch.List(state)
+	if err != nil {
+		return err
+	}
+	list := []sweeppage.Summary{}
+	for _, s := range all {
+		x := sweeppage.Summary{
+			ID: s.ID, State: sweeppage.Done, Why: s.Interrupted, Began: s.Began, Ended: s.Ended, Nodes: len(s.Nodes), Suspects: s.Suspects,
+			Job: s.Job, Stage: string(s.Stage), File: s.File,
+		}
+		switch {
+		case s.Running:
+			x.State, x.Why, x.File = sweeppage.Running, "", ""
+		case s.Interrupted != "":
+			x.State = sweeppage.Interrupted
+		}
+		if s.Unsettled {
+			x.Why = cmp.Or(x.Why, "its maintenance is not undone") + "; run nhc-gpu sweep --repair"
+		}
+		list = append(list, x)
+	}
+	if f.json {
+		return printJSON(list)
+	}
+	return sweeppage.PrintStatus(console.Screen, list)
+}
+
+// earlier returns the sweep to compare with, nil for none.
+func (f *flags) earlier(state string) (*sweep.Report, error) {
+	if f.compare == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(f.compare)
+	if errors.Is(err, os.ErrNotExist) && !strings.ContainsAny(f.compare, "/.") {
+		return launch.LoadReport(state, f.compare)
+	}
+	r := new(sweep.Report)
+	if err == nil {
+		err = json.Unmarshal(data, r)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--compare %s: %w", f.compare, err)
+	}
+	return r, nil
+}
+
+// act drains the suspects of a sweep that has run to its end, and returns the events of the suspects.
+func (f *flags) act(ctx context.Context, r *sweep.Report) []*event.Event {
+	list := sweeppage.Events(r)
+	if !f.drain || r.Interrupted != "" || len(list) == 0 {
+		return list
+	}
+	session, _, err := report.Open(&options.Options{}, report.Options{})
+	if err != nil {
+		logLine("no suspect is drained: %v", err)
+		r.Interrupted = cmp.Or(r.Interrupted, "the suspects could not be drained: "+err.Error())
+		return list
+	}
+	defer session.Close()
+	for _, e := range list {
+		reason := sweeppage.Drain(e)
+		at := slices.IndexFunc(r.Nodes, func(n sweep.NodeReport) bool { return n.Name == e.Node })
+		if reason == "" || at < 0 {
+			continue
+		}
+		out, err := session.ControllerOf(e.Node).Act(ctx, slurm.SweepVerdict(reason), slurm.Manual)
+		n := &r.Nodes[at]
+		e.Slurm = &event.Action{Action: out.Action.String(), Reason: out.Reason, Why: out.Why, Held: out.Guarded != ""}
+		switch {
+		case err != nil:
+			n.After, e.Slurm.Error = "not drained: "+err.Error(), err.Error()
+		case out.Guarded != "":
+			n.After = "not drained: held by guard: " + out.Guarded
+		case out.Action == slurm.None:
+			n.After = "not drained: " + out.Why
+		case session.Set.Observes():
+			n.After = "would be drained (MODE=observe)"
+		default:
+			n.After, e.Mode, e.Slurm.Sent, e.Slurm.Owner = "drained: "+out.Reason, "enforce", true, event.OwnerNHC
+		}
+	}
+	return list
+}
+
+// exitOf returns the exit status for a report.
+func exitOf(r *sweep.Report) int {
+	switch {
+	case len(r.Suspects) > 0:
+		return exitSuspects
+	case r.Interrupted != "":
+		return exitPartly
+	case slices.ContainsFunc(r.Nodes, func(n sweep.NodeReport) bool { return n.State != "tested" }):
+		return exitPartly
+	case slices.ContainsFunc(r.EAS, func(e sweep.EASResult) bool { return e.Result == sweep.EASFailed }):
+		return exitPartly
+	}
+	return 0
+}
+
+// write prints the report, and writes the files.
+func (f *flags) write(r *sweep.Report, events []*event.Event) error {
+	var bad error
+	if f.report != "" {
+		bad = errors.Join(bad, writeFile(f.report, os.O_TRUNC, func(w *os.File) error { return json.NewEncoder(w).Encode(r) }))
+	}
+	if f.html != "" {
+		bad = errors.Join(bad, writeFile(f.html, os.O_TRUNC, func(w *os.File) error { return sweeppage.HTML(w, r) }))
+	}
+	if f.events != "" {
+		bad = errors.Join(bad, writeFile(f.events, os.O_APPEND, func(w *os.File) error {
+			for _, e := range events {
+				if _, err := w.Write(append(e.Line(), '\n')); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+	}
+	switch {
+	case f.json && len(f.checks) > 0:
+		return errors.Join(bad, printHosts(r))
+	case f.json:
+		return errors.Join(bad, printJSON(r))
+	}
+	width := 0
+	if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {
+		width, _, _ = term.GetSize(fd)
+	}
+	return errors.Join(bad, sweeppage.Print(console.Screen, r, width))
+}
+
+func writeFile(path string, how int, write func(*os.File) error) error {
+	w, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_CLOEXEC|how, 0o644)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(write(w), w.Close())
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+// hostChecks is the line of a node in the answer to --check.
+type hostChecks struct {
+	Host   string              `json:"host"`
+	State  string              `json:"state"`
+	Why    string              `json:"why,omitempty"`
+	Checks []sweep.CheckResult `json:"checks"`
+}
+
+// printHosts prints the results of checks, an object of JSON for each node.
+func printHosts(r *sweep.Report) error {
+	for _, n := range r.Nodes {
+		h := hostChecks{Host: n.Name, State: n.State, Why: n.Why, Checks: []sweep.CheckResult{}}
+		for _, s := range r.Stages {
+			for _, x := range s.Results {
+				if x.Task.Kind != sweep.KindCheck || !slices.Contains(x.Task.Nodes, n.Name) {
+					continue
+				}
+				if len(x.Checks) == 0 {
+					h.Checks = append(h.Checks, sweep.CheckResult{Check: x.Task.Op, Severity: "unknown", Message: x.Text})
+				}
+				h.Checks = append(h.Checks, x.Checks...)
+			}
+		}
+		if err := printJSON(h); err != nil {
+			return err
+		}
+	}
+	return nil
+}

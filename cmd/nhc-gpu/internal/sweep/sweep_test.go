@@ -1,0 +1,175 @@
+package sweep
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep/launch"
+)
+
+// An EAS file chooses the stages, what they test, and the time limit.
+func TestEAS(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "eas.json")
+	text := `{"aimaster": {"sanity_check": {"fail_action": "retain", "micro_benchmarks": "gemm_flops,all_reduce_2", "timeout": 100}}}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o, file, err := parsed(t, "--eas", path).options("1.0", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]sweep.Stage{sweep.StageNode, sweep.StagePairs}, o.Stages); diff != "" || o.Time != 100*time.Minute || file == nil {
+		t.Errorf("time %v, stages (-want +got)\n%s", o.Time, diff)
+	}
+	plan, err := o.Plan(sweep.StageNode, []sweep.Node{{Name: "a"}}, 1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tasks := plan.Next(); len(tasks) != 1 || tasks[0].Op != "check_gpu_gemm" {
+		t.Errorf("%+v", tasks)
+	}
+	if _, _, err := parsed(t, "--eas", path, "--stages", "tcp").options("1.0", false); err == nil || !strings.Contains(err.Error(), "--eas excludes --stages") {
+		t.Error(err)
+	}
+}
+
+// parsed returns the options of a command line.
+func parsed(t *testing.T, words ...string) *flags {
+	t.Helper()
+	f := new(flags)
+	cmd := &cobra.Command{Use: "sweep"}
+	f.add(cmd)
+	if err := cmd.ParseFlags(words); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestConflicts(t *testing.T) {
+	t.Parallel()
+	for words, want := range map[string]string{
+		"":                          "",
+		"--maintenance":             "--maintenance needs root",
+		"--drain":                   "--drain needs root",
+		"--resume":                  "--resume is an option of --maintenance",
+		"--time 0s":                 "want a positive time",
+		"--batch -1":                "want a number that is not negative",
+		"--stages tcp,pears":        `there is no stage "pears"`,
+		"--stages tcp --skip tcp":   "all stages are skipped",
+		"--nodes gpu[1-":            `--nodes: "gpu[1-" is not a list of nodes`,
+		"--eas /no/such/file":       "--eas: open /no/such/file",
+		"--check x --skip node":     "all stages are skipped",
+		"--stages node --check 'x'": "",
+	} {
+		_, _, err := parsed(t, strings.Fields(words)...).options("1.0", false)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", words, err, want)
+		}
+	}
+	f := parsed(t)
+	for what, c := range map[string]struct {
+		o     launch.Options
+		words string
+		want  string
+	}{
+		"maintenance in a job": {launch.Options{Root: true, Job: "7"}, "--maintenance", "does not work inside of a job"},
+		"idle in a job":        {launch.Options{Job: "7"}, "--idle", "inside of a job --idle"},
+		"both":                 {launch.Options{Root: true}, "--maintenance --idle", "exclude each other"},
+		"in order":             {launch.Options{Root: true}, "--maintenance --resume --drain", ""},
+	} {
+		f = parsed(t, strings.Fields(c.words)...)
+		if err := f.conflicts(&c.o, false); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", what, err, c.want)
+		}
+	}
+}
+
+func TestStages(t *testing.T) {
+	t.Parallel()
+	for words, want := range map[string]string{
+		"":                        "node reach tcp rdma pairs groups",
+		"--stages tcp,reach":      "reach tcp",
+		"--skip node,groups":      "reach tcp rdma pairs",
+		"--check check_gpu_count": "node",
+		"--check x --stages tcp":  "tcp",
+	} {
+		list, err := parsed(t, strings.Fields(words)...).chosenStages(nil)
+		var got []string
+		for _, s := range list {
+			got = append(got, string(s))
+		}
+		if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("%s: %v, %v, want %s", words, got, err, want)
+		}
+	}
+}
+
+// The plans get the options: each stage its own planes.
+func TestPlanner(t *testing.T) {
+	t.Parallel()
+	f := parsed(t, "--planes", "eth0", "--rails", "mlx5_0:1", "--check", "check_gpu_count", "--batch", "1")
+	node := func(name string) sweep.Node {
+		return sweep.Node{Name: name, Planes: []sweep.Plane{{Name: "eth0"}, {Name: "eth1"}}, Rails: []sweep.Rail{{Name: "mlx5_0:1"}, {Name: "mlx5_1:1"}}}
+	}
+	for stage, want := range map[sweep.Stage]string{sweep.StageNode: "", sweep.StageReach: "eth0", sweep.StageTCP: "eth0", sweep.StageRDMA: "mlx5_0:1"} {
+		plan, err := f.planner(nil)(stage, []sweep.Node{node("a"), node("b")}, 7, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tasks := plan.Next()
+		if len(tasks) == 0 {
+			t.Errorf("%s: no task", stage)
+		}
+		for _, task := range tasks {
+			if task.Plane != want || task.ID < 5 || stage == sweep.StageNode && (task.Op != "check_gpu_count" || len(tasks) != 1) {
+				t.Errorf("%s: %+v", stage, task)
+			}
+		}
+	}
+}
+
+func TestExitStatus(t *testing.T) {
+	t.Parallel()
+	tested := []sweep.NodeReport{{State: "tested"}}
+	for _, tt := range []struct {
+		r    sweep.Report
+		want int
+	}{
+		{sweep.Report{Nodes: tested}, 0},
+		{sweep.Report{Nodes: tested, Suspects: []sweep.Suspect{{}}, Interrupted: "x"}, 1},
+		{sweep.Report{Nodes: tested, Interrupted: "x"}, 3},
+		{sweep.Report{Nodes: slices.Concat(tested, []sweep.NodeReport{{State: "frozen"}})}, 3},
+		{sweep.Report{Nodes: tested, EAS: []sweep.EASResult{{Result: sweep.EASFailed}}}, 3},
+		{sweep.Report{Nodes: tested, EAS: []sweep.EASResult{{Result: sweep.EASSucceeded}}}, 0},
+	} {
+		if got := exitOf(&tt.r); got != tt.want {
+			t.Errorf("%+v: %d, want %d", tt.r, got, tt.want)
+		}
+	}
+}
+
+// Each stage has rounds to count before the nodes have described themselves.
+func TestAssumed(t *testing.T) {
+	t.Parallel()
+	f := parsed(t)
+	nodes := []sweep.Node{{Name: "a"}, {Name: "b"}, {Name: "c"}}
+	f.assume(nodes)
+	for _, stage := range sweep.Stages {
+		plan, err := f.planner(nil)(stage, nodes, 1, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(plan.Next()) == 0 {
+			t.Errorf("%s: no task", stage)
+		}
+	}
+}

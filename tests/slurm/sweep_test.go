@@ -1,0 +1,259 @@
+package slurm_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
+	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
+)
+
+// sweepLimit ends a sweep of these tests that hangs.
+const sweepLimit = 5 * time.Minute
+
+// sweep runs nhc-gpu sweep with a JSON report, and returns it with the exit status.
+func (c *Cluster) sweep(words ...string) (r *sweep.Report, exit int) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), sweepLimit)
+	defer cancel()
+	cmd := c.Command(ctx, append([]string{cluster.BinDir + "/nhc-gpu", "sweep", "--json"}, words...)...)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	c.t.Logf("nhc-gpu sweep %s: %v\n%s", strings.Join(words, " "), err, errs.String())
+	if e, ok := errors.AsType[*exec.ExitError](err); ok {
+		exit = e.ExitCode()
+	} else if err != nil {
+		c.t.Fatal(err)
+	}
+	r = new(sweep.Report)
+	if err := json.Unmarshal(out, r); err != nil {
+		c.t.Fatalf("exit status %d, output %q: %v", exit, out, err)
+	}
+	return r, exit
+}
+
+// running returns the processes of the cluster whose command line begins with some words and has others.
+func (c *Cluster) running(begin, has string) (pids []string) {
+	files, _ := filepath.Glob(c.Inside("/proc/[0-9]*/cmdline"))
+	for _, f := range files {
+		data, _ := os.ReadFile(f)
+		if line := strings.ReplaceAll(string(data), "\x00", " "); strings.HasPrefix(line, begin) && strings.Contains(line, has) {
+			pids = append(pids, filepath.Base(filepath.Dir(f)))
+		}
+	}
+	return pids
+}
+
+const (
+	launcherWords = cluster.BinDir + "/nhc-gpu sweep --"
+	rankWords     = cluster.BinDir + "/nhc-gpu sweep rank"
+)
+
+// awaitRanks waits until there is a number of ranks on all nodes.
+func (c *Cluster) awaitRanks(want int) time.Duration {
+	c.t.Helper()
+	began := time.Now()
+	c.WaitFor(2*time.Minute, fmt.Sprintf("%d ranks", want), func() (string, bool) {
+		pids := c.running(rankWords, "")
+		return fmt.Sprint(pids), len(pids) == want
+	})
+	return time.Since(began)
+}
+
+// signal sends a signal to the launcher of the sweep, and with all to its srun processes, too.
+func (c *Cluster) signal(name string, all bool) {
+	c.t.Helper()
+	pids := c.running(launcherWords, "")
+	if all {
+		pids = append(pids, c.running("srun ", "sweep rank")...)
+	}
+	if len(pids) == 0 {
+		c.t.Fatal("there is no launcher")
+	}
+	c.Exec(append([]string{"kill", "-" + name}, pids...)...)
+}
+
+// awaitNoJob waits until no job is left.
+func (c *Cluster) awaitNoJob() {
+	c.t.Helper()
+	c.WaitFor(2*time.Minute, "end of the job", func() (string, bool) {
+		out := c.Exec("squeue", "-h")
+		return out, strings.TrimSpace(out) == ""
+	})
+	for _, n := range c.Nodes {
+		c.WaitFor(2*time.Minute, n.Name+" that answers", func() (string, bool) {
+			out := strings.TrimSpace(c.Exec("sinfo", "-h", "-n", n.Name, "-p", "main", "-o", "%t"))
+			return out, out == "idle" || strings.HasPrefix(out, "drain") || out == "idle*"
+		})
+	}
+}
+
+// lastSweep returns the report of the newest sweep in the state directory.
+func (c *Cluster) lastSweep() *sweep.Report {
+	c.t.Helper()
+	files, _ := filepath.Glob(c.Inside("/var/lib/nhc-gpu/sweep/*/report.json"))
+	if len(files) == 0 {
+		c.t.Fatal("no sweep has a report")
+	}
+	data, err := os.ReadFile(files[len(files)-1])
+	r := new(sweep.Report)
+	if err == nil {
+		err = json.Unmarshal(data, r)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return r
+}
+
+func (c *Cluster) stateInSweep(r *sweep.Report, node string) string {
+	for _, n := range r.Nodes {
+		if n.Name == node {
+			return n.State
+		}
+	}
+	return "not in the report"
+}
+
+// long are the arguments of a sweep that lasts for minutes. A command of a check has at most 30 s.
+var long = []string{
+	"--nodes", "gpu[01-04]", "--check", "check_cmd_status -t 29 -r 0 sleep 28", "--check", "check_cmd_status -t 29 -r 0 sleep 27",
+	"--check", "check_cmd_status -t 29 -r 0 sleep 26", "--check", "check_cmd_status -t 29 -r 0 sleep 25",
+}
+
+// begin starts a long sweep, and waits for its ranks.
+func (c *Cluster) begin(name string, words ...string) *cluster.Process {
+	c.t.Helper()
+	p := c.Daemon(name, append([]string{cluster.BinDir + "/nhc-gpu", "sweep"}, words...)...)
+	c.awaitRanks(4)
+	return p
+}
+
+// await waits for the end of a launcher.
+func await(t *testing.T, p *cluster.Process) {
+	t.Helper()
+	select {
+	case <-p.Ended:
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the launcher has not ended")
+	}
+}
+
+// TestSweep shows the launcher of a sweep on a real Slurm of four nodes.
+func TestSweep(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	c := start(t)
+
+	// The nodes have no interface but the loopback: only reach has something to test, the address in Slurm.
+	r, exit := c.sweep("--nodes", "gpu[01-04]", "--stages", "reach,tcp")
+	if exit != 0 || len(r.Suspects) > 0 || len(r.Nodes) != 4 || r.Interrupted != "" {
+		t.Errorf("healthy: exit status %d, interrupted %q, suspects %+v", exit, r.Interrupted, r.Suspects)
+	}
+	for _, s := range r.Stages {
+		if s.Stage == sweep.StageReach && (s.Rounds == 0 || len(s.Results) == 0) {
+			t.Errorf("healthy: stage %s: %d rounds, %s", s.Stage, s.Rounds, s.Skipped)
+		}
+	}
+	c.awaitRanks(0)
+	c.awaitNoJob()
+
+	p := c.begin("sweep-int", long...)
+	c.signal("INT", false)
+	began := time.Now()
+	await(t, p)
+	t.Logf("SIGINT: the launcher ended after %v", time.Since(began).Round(time.Millisecond))
+	if r := c.lastSweep(); r.Interrupted != "SIGINT" {
+		t.Errorf("SIGINT: interrupted %q", r.Interrupted)
+	}
+	t.Logf("SIGINT: no rank after %v more", c.awaitRanks(0).Round(time.Millisecond))
+	c.awaitNoJob()
+
+	p = c.begin("sweep-scancel", long...)
+	c.Exec("sh", "-c", "scancel $(squeue -h -o %A)")
+	await(t, p)
+	if r := c.lastSweep(); !strings.Contains(r.Interrupted, "job") {
+		t.Errorf("scancel: interrupted %q", r.Interrupted)
+	}
+	c.awaitRanks(0)
+	c.awaitNoJob()
+}
+
+// TestSweepLosesLauncher shows that no rank outlives its launcher and both processes of each srun.
+func TestSweepLosesLauncher(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	c := start(t)
+	p := c.begin("sweep-kill", long...)
+	c.signal("KILL", true)
+	await(t, p)
+	took := c.awaitRanks(0)
+	t.Logf("no rank after %v", took.Round(time.Millisecond))
+	if took > 40*time.Second { // 15 s on a machine that is not loaded
+		t.Errorf("the last rank ended after %v", took)
+	}
+	c.awaitNoJob() // the ranks cancel it
+}
+
+// TestSweepFrozenNode shows that a frozen slurmd is a result.
+func TestSweepFrozenNode(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	c := start(t)
+	c.Exec("sh", "-c", "kill -STOP $(cat "+cluster.Dir+"/run/slurmd.gpu04.pid)")
+	r, exit := c.sweep("--nodes", "gpu[01-04]", "--stages", "reach")
+	if state := c.stateInSweep(r, "gpu04"); exit != 3 || state != "frozen" || len(r.Suspects) > 0 {
+		t.Errorf("exit status %d, gpu04 is %s, suspects %+v", exit, state, r.Suspects)
+	}
+	for _, name := range []string{"gpu01", "gpu02", "gpu03"} {
+		if state := c.stateInSweep(r, name); state != "tested" {
+			t.Errorf("%s is %s", name, state)
+		}
+	}
+	c.Exec("sh", "-c", "kill -CONT $(cat "+cluster.Dir+"/run/slurmd.gpu04.pid)")
+	c.awaitRanks(0)
+	c.awaitNoJob()
+}
+
+// TestSweepMaintenance shows that a drained node is tested and drained again with its reason, and that a
+// repair does so after the launcher was killed.
+func TestSweepMaintenance(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	c := start(t)
+	c.Update(c.Nodes[2], "State=DRAIN", "Reason=bad fan, RMA 17")
+	c.Nodes[2].WaitState("drain", soon)
+	drained := func(when string) {
+		t.Helper()
+		c.Nodes[2].Must("drain", "bad fan, RMA 17")
+		if out := c.Exec("scontrol", "-o", "show", "reservation"); strings.Contains(out, "nhc-gpu-sweep") {
+			t.Errorf("%s: %s", when, out)
+		}
+	}
+	r, exit := c.sweep("--maintenance", "--nodes", "gpu[01-04]", "--stages", "reach")
+	if exit != 0 || c.stateInSweep(r, "gpu03") != "tested" {
+		t.Errorf("exit status %d, gpu03 is %s", exit, c.stateInSweep(r, "gpu03"))
+	}
+	drained("after a maintenance")
+	c.awaitNoJob()
+
+	p := c.begin("sweep-maintenance", append([]string{"--maintenance"}, long...)...)
+	if out := c.Exec("sinfo", "-h", "-n", "gpu03", "-p", "main", "-o", "%T"); strings.Contains(out, "drain") {
+		t.Errorf("in the maintenance gpu03 is %s", out)
+	}
+	c.signal("KILL", false)
+	await(t, p)
+	c.awaitRanks(0)
+	c.Exec(cluster.BinDir+"/nhc-gpu", "sweep", "--repair")
+	drained("after the repair of a killed one")
+}

@@ -1,0 +1,227 @@
+package sweep_test
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
+	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
+)
+
+const program = cluster.BinDir + "/nhc-gpu"
+
+// sweepLimit is far beyond the time of any sweep of these tests.
+const sweepLimit = 15 * time.Minute
+
+// blame is a suspect as a test expects it.
+type blame struct {
+	Node, Peer, Leaves, Plane, Way, Code string
+}
+
+func (b blame) String() string {
+	part := cmp.Or(b.Leaves, b.Node)
+	if b.Peer != "" {
+		part += "-" + b.Peer
+	}
+	return strings.TrimSpace(strings.Join(strings.Fields(part+" "+b.Plane+" "+b.Way+" "+b.Code), " "))
+}
+
+// scenario is a sweep of a cluster with faults, and what it must find.
+type scenario struct {
+	name   string
+	nodes  int // 0: 8
+	leaves int
+	args   []string       // of the sweep, besides the nodes
+	before func(*Cluster) // makes the faults
+	during func(*Cluster) // makes faults when the first tests have ended
+	want   []blame        // all suspects
+	states map[string]string
+	status int // of the program
+}
+
+// runs returns how often each scenario runs, NHC_GPU_RUNS.
+func runs(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv("NHC_GPU_RUNS")
+	if text == "" {
+		return 1
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("NHC_GPU_RUNS=%s: want a positive number", text)
+	}
+	return n
+}
+
+// run runs a scenario on its own cluster.
+func (s *scenario) run(t *testing.T) {
+	t.Helper()
+	c := newCluster(t, cmp.Or(s.nodes, 8))
+	c.leaves = s.leaves
+	c.up()
+	if s.before != nil {
+		s.before(c)
+	}
+	for i := range runs(t) {
+		s.check(c, i)
+	}
+}
+
+// check sweeps once, and compares the suspects.
+func (s *scenario) check(c *Cluster, number int) {
+	c.t.Helper()
+	args := append([]string{"--nodes", names(c.Nodes), "--seed", fmt.Sprint(number + 1)}, s.args...)
+	r, text, status := c.sweep(s.during, args...)
+	var got, want []string
+	for _, x := range r.Suspects {
+		got = append(got, blame{x.Node, x.Peer, strings.Join(x.Leaves, "-"), x.Plane, x.Way, x.Code}.String())
+	}
+	for _, x := range s.want {
+		want = append(want, x.String())
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	bad := !slices.Equal(got, want) || status != s.status
+	for _, n := range r.Nodes {
+		accused := slices.ContainsFunc(s.want, func(b blame) bool { return b.Node == n.Name && b.Plane == "" })
+		state := cmp.Or(s.states[n.Name], map[bool]string{true: "suspect", false: "tested"}[accused || slices.ContainsFunc(s.want, func(b blame) bool { return b.Node == n.Name && b.Peer == "" })])
+		if n.State != state {
+			c.t.Errorf("%s is %s (%s), want %s", n.Name, n.State, n.Why, state)
+			bad = true
+		}
+	}
+	if bad {
+		c.t.Errorf("suspects\n  %s\nwant\n  %s\nexit status %d, want %d\n%s", strings.Join(got, "\n  "), strings.Join(want, "\n  "), status, s.status, text)
+	}
+	c.t.Logf("run %d: %v, suspects %s", number+1, r.Ended.Sub(r.Began).Round(time.Millisecond), cmp.Or(strings.Join(got, "; "), "none"))
+}
+
+// sweep runs a sweep and returns its report, what it has printed, and its exit status.
+func (c *Cluster) sweep(during func(*Cluster), args ...string) (r *sweep.Report, text string, status int) {
+	c.t.Helper()
+	argv := append([]string{program, "sweep", "--report", cluster.Dir + "/log/report.json"}, args...)
+	_ = os.Remove(filepath.Join(c.Dir, "log/report.json"))
+	ended := make(chan struct{})
+	if during != nil {
+		before := c.rounds()
+		go func() {
+			for c.rounds() == before {
+				select {
+				case <-ended:
+					return
+				case <-time.After(20 * time.Millisecond):
+				}
+			}
+			during(c)
+		}()
+	}
+	out, errs, status := c.Run(sweepLimit, argv...)
+	close(ended)
+	text = out + errs
+	data, err := os.ReadFile(filepath.Join(c.Dir, "log/report.json"))
+	if err == nil {
+		r = new(sweep.Report)
+		err = json.Unmarshal(data, r)
+	}
+	if err != nil {
+		c.t.Fatalf("exit status %d, report: %v\n%s", status, err, text)
+	}
+	return r, text, status
+}
+
+// rounds counts the rounds of tests that all sweeps of the cluster have finished.
+func (c *Cluster) rounds() (n int) {
+	files, _ := filepath.Glob(c.Inside("/var/lib/nhc-gpu/sweep/*/results.jsonl"))
+	for _, file := range files {
+		data, _ := os.ReadFile(file)
+		n += strings.Count(string(data), "\n")
+	}
+	return n
+}
+
+// network are the arguments of a sweep of the data network.
+var network = []string{"--stages", "reach,tcp", "--planes", "eth_b"}
+
+// first and second are the nodes that the tests break.
+const first, second = 3, 6
+
+// scenarios are faults of one network.
+var scenarios = []scenario{
+	{name: "healthy"},
+	{name: "loss", before: func(c *Cluster) { c.Node(first).Loss(planeB, 5) },
+		want: []blame{{Node: "gpu03", Plane: "eth_b", Code: "sweep.reach.loss"}}},
+	{name: "rate", before: func(c *Cluster) { c.Node(first).RateTo(planeB, "25mbit"); c.Node(first).RateFrom(planeB, "25mbit") },
+		want: []blame{{Node: "gpu03", Plane: "eth_b", Code: "sweep.tcp.slow"}}},
+	{name: "rate one way", before: func(c *Cluster) { c.Node(first).RateFrom(planeB, "25mbit") },
+		want: []blame{{Node: "gpu03", Plane: "eth_b", Way: "sends", Code: "sweep.tcp.slow"}}},
+	{name: "delay", before: func(c *Cluster) { c.Node(first).Delay(planeB, 10*time.Millisecond) },
+		want: []blame{{Node: "gpu03", Plane: "eth_b", Code: "sweep.reach.latency"}}},
+	{name: "blocked one way", before: func(c *Cluster) { c.Node(first).BlockFrom(planeB) },
+		want: []blame{{Node: "gpu03", Plane: "eth_b", Code: "sweep.reach.loss"}}},
+	{name: "dead link", before: func(c *Cluster) { c.Node(first).Down(planeB) },
+		want: []blame{{Node: "gpu03", Plane: "eth_b", Code: "sweep.reach.loss"}}},
+	{name: "MTU", before: func(c *Cluster) { c.Node(first).MTU(planeB, 1400) },
+		want: []blame{{Node: "gpu03", Plane: "eth_b", Code: "sweep.reach.mtu"}}},
+	{name: "frozen", before: func(c *Cluster) { c.Node(first).Freeze() },
+		states: map[string]string{"gpu03": "frozen"}},
+	{name: "frozen in mid-test", during: func(c *Cluster) { c.Node(first).Freeze() },
+		want: []blame{{Node: "gpu03", Code: "sweep.node.lost"}}, states: map[string]string{"gpu03": "dead"}},
+	{name: "dies in mid-test", during: func(c *Cluster) { c.Node(first).Die() },
+		want: []blame{{Node: "gpu03", Code: "sweep.node.lost"}}, states: map[string]string{"gpu03": "dead"}},
+	{name: "leaves", leaves: 4, before: func(c *Cluster) { c.LeafPair(planeB, c.Leaf(0), c.Leaf(2), "10mbit") },
+		want: []blame{{Leaves: "leaf1-leaf3", Plane: "eth_b", Code: "sweep.tcp.slow"}}},
+	{name: "two faults", before: func(c *Cluster) { c.Node(first).RateTo(planeB, "20mbit"); c.Node(second).Loss(planeB, 5) },
+		want: []blame{{Node: "gpu03", Plane: "eth_b", Way: "receives", Code: "sweep.tcp.slow"}, {Node: "gpu06", Plane: "eth_b", Code: "sweep.reach.loss"}}},
+}
+
+// status returns the exit status of a scenario.
+func (s scenario) complete() scenario {
+	if s.args == nil {
+		s.args = network
+	}
+	switch {
+	case len(s.want) > 0:
+		s.status = 1
+	case len(s.states) > 0:
+		s.status = 3
+	}
+	return s
+}
+
+// A sweep names what is broken, and nothing else.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	for _, s := range scenarios {
+		if !slices.Contains([]string{"healthy", "rate one way"}, s.name) {
+			continue
+		}
+		s = s.complete()
+		s.args = append(slices.Clone(s.args), "--repeats", "2")
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			s.run(t)
+		})
+	}
+}
+
+// The same with all faults, and more tests of each pair.
+func TestSweepFaults(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	for _, s := range scenarios {
+		s = s.complete()
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			s.run(t)
+		})
+	}
+}
