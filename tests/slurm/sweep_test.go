@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -205,6 +207,22 @@ func TestSweepLosesLauncher(t *testing.T) {
 	c.awaitNoJob() // the ranks cancel it
 }
 
+// thawEntry continues the nsenter that has started the slurmd of a node: it stops with its child.
+func (c *Cluster) thawEntry(node string) {
+	bubble := strings.Split(c.Inside("/"), "/")[2] // /proc/PID/root
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		data, _ := os.ReadFile(f)
+		words := strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
+		if len(words) < 4 || words[0] != "nsenter" || words[2] != bubble || words[len(words)-1] != node {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGCONT)
+		}
+	}
+}
+
 // TestSweepFrozenNode shows that a frozen slurmd is a result.
 func TestSweepFrozenNode(t *testing.T) {
 	tier.All(t)
@@ -221,6 +239,7 @@ func TestSweepFrozenNode(t *testing.T) {
 		}
 	}
 	c.Exec("sh", "-c", "kill -CONT $(cat "+cluster.Dir+"/run/slurmd.gpu04.pid)")
+	c.thawEntry("gpu04")
 	c.awaitRanks(0)
 	c.awaitNoJob()
 }
