@@ -96,7 +96,7 @@ Exit status: 0 no suspects, 1 suspects, 3 interrupted, or not all nodes could be
 		},
 	}
 	f.add(cmd)
-	cmd.AddCommand(rankCommand(version, exit))
+	cmd.AddCommand(rankCommand(version, exit), workCommand(exit))
 	return cmd
 }
 
@@ -157,6 +157,23 @@ func rankCommand(version string, exit *int) *cobra.Command {
 			unbound()
 			if err := rank.Serve(context.Background(), os.Stdin, rank.Options{Version: version}); err != nil {
 				fmt.Fprintln(console.Stderr, "nhc-gpu sweep rank:", err)
+				*exit = 1
+			}
+			return nil
+		},
+	}
+}
+
+// workCommand is what a rank starts for a test of NCCL.
+func workCommand(exit *int) *cobra.Command {
+	return &cobra.Command{
+		Use: "work", Hidden: true, Short: "Carry out a test of a rank with the GPUs of this node", Args: options.Takes(0, 0, ""),
+		Long:    "A rank starts it for a test of NCCL, and ends it. It reads the test from its\nstandard input.\n\nExit status: 0, 1 if the test could not begin.",
+		Example: "  nhc-gpu sweep work", DisableFlagsInUseLine: true,
+		RunE: func(*cobra.Command, []string) error {
+			unbound()
+			if err := rank.Work(context.Background(), os.Stdin, os.Stdout); err != nil {
+				fmt.Fprintln(console.Stderr, "nhc-gpu sweep work:", err)
 				*exit = 1
 			}
 			return nil
