@@ -247,6 +247,13 @@ func sameReason(have, want string) bool {
 // Ours reports whether the reason is one of nhc-gpu, or of LBNL NHC.
 func Ours(reason string) bool { return ownerOf(reason) == ours }
 
+// SweepMark begins the reasons of sweeps. The health check of a node does not test what a sweep tests:
+// only a sweep, or a person, ends such a drain.
+const SweepMark = Prefix + " sweep "
+
+// BySweep reports whether a reason is that of a sweep.
+func BySweep(reason string) bool { return strings.HasPrefix(reason, SweepMark) }
+
 var reasonCode = checks.Lazily(`\[([a-z]+(?:\.[a-z0-9_-]+)+)\]`)
 
 // DrillCode begins the code of a drill in the lists of a fleet: drill.gpu.xid.79 is not a fault.

@@ -2,7 +2,6 @@ package slurm
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -196,61 +195,4 @@ func inHostlist(list, node string) bool {
 	return slices.ContainsFunc(splitHostlist(list), func(word string) bool {
 		return matchHosts(word, func(name string) bool { return name == node }, node)
 	})
-}
-
-// hostlistNames returns the names in Slurm's text of a set of nodes.
-func hostlistNames(list string) (names []string) {
-	for _, word := range splitHostlist(list) {
-		matchHosts(word, func(name string) bool { names = append(names, name); return false }, "")
-	}
-	return names
-}
-
-// splitHostlist splits a list at the commas outside of brackets.
-func splitHostlist(list string) (words []string) {
-	depth, from := 0, 0
-	for i, c := range list {
-		switch {
-		case c == '[':
-			depth++
-		case c == ']':
-			depth--
-		case c == ',' && depth == 0:
-			words, from = append(words, list[from:i]), i+1
-		}
-	}
-	return append(words, list[from:])
-}
-
-// maxRange bounds the numbers of one range: no cluster has more nodes.
-const maxRange = 1 << 20
-
-// matchHosts calls found with each name of a word, "rack[1-3]n[01-18]", until it returns true. It
-// omits names that do not begin as want does; "" omits none.
-func matchHosts(word string, found func(string) bool, want string) bool {
-	head, rest, ok := strings.Cut(word, "[")
-	if want != "" && !strings.HasPrefix(want, head) {
-		return false
-	}
-	ranges, tail, closed := strings.Cut(rest, "]")
-	if !ok || !closed {
-		return found(word)
-	}
-	for r := range strings.SplitSeq(ranges, ",") {
-		low, high, many := strings.Cut(r, "-")
-		if !many {
-			high = low
-		}
-		from, err := strconv.Atoi(low)
-		to, wrong := strconv.Atoi(high)
-		if errors.Join(err, wrong) != nil || from < 0 || to-from > maxRange {
-			continue
-		}
-		for n := from; n <= to; n++ {
-			if matchHosts(fmt.Sprintf("%s%0*d%s", head, len(low), n, tail), found, want) {
-				return true
-			}
-		}
-	}
-	return false
 }

@@ -357,13 +357,6 @@ func (s Settings) PutIntoServiceArgv(node string) ([]string, error) {
 	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "update", "NodeName="+node, "State=RESUME")
 }
 
-// SweepMark begins the reasons of sweeps. The health check of a node does not test what a sweep tests:
-// only a sweep, or a person, ends such a drain.
-const SweepMark = Prefix + " sweep "
-
-// BySweep reports whether a reason is that of a sweep.
-func BySweep(reason string) bool { return strings.HasPrefix(reason, SweepMark) }
-
 // SweepVerdict is the verdict that drains a suspect of a sweep: "sweep slow TCP eth0 [sweep.tcp.slow]". It
 // replaces no other reason of ours.
 func SweepVerdict(text string) Verdict {

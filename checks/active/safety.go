@@ -44,7 +44,7 @@ func findRefusal(ctx context.Context, r *activeRun) *checks.Finding {
 		return &f
 	}
 	running := maps.Clone(r.jobs.Running)
-	maps.DeleteFunc(running, func(id string, _ bool) bool { return r.isOwn(id) })
+	maps.DeleteFunc(running, func(id string, _ bool) bool { return isOwn(r, id) })
 	if len(running) > 0 {
 		return new(checks.Finding{Code: "active.busy", Severity: checks.Skip}.Describe(r.Check, "not run: %s", formatRunning(slices.Sorted(maps.Keys(running)))))
 	}
@@ -113,7 +113,7 @@ func listBegunJobs(r *activeRun) (jobs []string) {
 		if json.Unmarshal(raw.Data, &rec) != nil || rec.Job == "" || rec.Begin.Boot != boot || rec.Outcome != "" {
 			continue
 		}
-		if !r.isOwn(rec.Job) {
+		if !isOwn(r, rec.Job) {
 			jobs = append(jobs, rec.Job)
 		}
 	}
@@ -121,7 +121,7 @@ func listBegunJobs(r *activeRun) (jobs []string) {
 }
 
 // isOwn reports whether a job is that of the prolog or epilog, or the one in which this program runs.
-func (r *activeRun) isOwn(id string) bool {
+func isOwn(r *activeRun, id string) bool {
 	return r.env.Job != nil && id == r.env.Job.ID || id == r.within
 }
 

@@ -20,9 +20,9 @@ type Talk struct {
 	errs *capture
 }
 
-// Talk starts a command. Stdin, Input, Output and Timeout of the command do not apply. The caller must
+// StartTalk starts a command. Stdin, Input, Output and Timeout of the command do not apply. The caller must
 // call Wait.
-func (h *Host) Talk(ctx context.Context, c Command) (*Talk, error) {
+func StartTalk(ctx context.Context, h *Host, c Command) (*Talk, error) {
 	inR, inW, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("make pipe: %w", err)

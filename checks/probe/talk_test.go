@@ -16,7 +16,7 @@ func TestTalk(t *testing.T) {
 	t.Parallel()
 	h := NewHost("/")
 	c := Command{Argv: []string{"bash", "-c", `read a; echo "got $a"; read b; echo bad >&2; exit 7`}, Errors: 1 << 10}
-	talk, err := h.Talk(t.Context(), c)
+	talk, err := StartTalk(t.Context(), h, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestTalk(t *testing.T) {
 	if x := talk.Wait(t.Context()); x.Status != 7 || string(x.Errors) != "bad\n" || x.TimedOut {
 		t.Errorf("%+v", x)
 	}
-	if _, err := h.Talk(t.Context(), Command{Argv: []string{"/nonexistent/program"}}); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := StartTalk(t.Context(), h, Command{Argv: []string{"/nonexistent/program"}}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no such program: %v", err)
 	}
 }
@@ -41,7 +41,7 @@ func TestTalk(t *testing.T) {
 // The end of the context ends the command and its children, even those that ignore SIGTERM.
 func TestTalkEnds(t *testing.T) {
 	t.Parallel()
-	talk, err := NewHost("/").Talk(t.Context(), Command{Argv: []string{"bash", "-c", `trap "" TERM; (trap "" TERM; echo $BASHPID; while :; do read -t 1; done) & wait; wait`}})
+	talk, err := StartTalk(t.Context(), NewHost("/"), Command{Argv: []string{"bash", "-c", `trap "" TERM; (trap "" TERM; echo $BASHPID; while :; do read -t 1; done) & wait; wait`}})
 	if err != nil {
 		t.Fatal(err)
 	}

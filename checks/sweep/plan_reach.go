@@ -30,7 +30,7 @@ func newReachPlan(f *fleet, o PlanOptions) Plan {
 	tests = append(tests, series{task: Task{Stage: StageReach, Kind: KindName, Repeats: 1, Limit: o.Setup}, directed: true, family: len(planes)})
 	p := newPairPlan(f, o, tests)
 	p.given = comparePlanes(f, planes)
-	p.addEnds(tests)
+	addEnds(p, tests)
 	if o.Ends {
 		return p
 	}
@@ -46,7 +46,7 @@ func newReachPlan(f *fleet, o PlanOptions) Plan {
 
 // addEnds tests the first node of the list with the last one, both ways. With the option Ends, and
 // up to AllPairs nodes, each other node is tested with both; beyond that some are.
-func (p *pairPlan) addEnds(tests []series) {
+func addEnds(p *pairPlan, tests []series) {
 	if len(p.f.nodes) < 2 {
 		return
 	}

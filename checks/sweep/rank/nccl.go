@@ -92,7 +92,7 @@ func (t *ncclTask) prepare(ctx context.Context, p *wire.Prepare) wire.Ready {
 // start starts the child and sends it the request.
 func (t *ncclTask) start(ctx context.Context, request *workRequest) (err error) {
 	command := probe.Command{Argv: append([]string{"nhc-gpu"}, WorkWords...), Program: t.n.program, Unset: "NCCL_", Env: []string{"SLURMD_NODENAME=" + t.n.Name}, Signals: []unix.Signal{unix.SIGKILL}, Errors: 16 << 10}
-	if t.talk, err = t.n.host.Talk(ctx, command); err != nil {
+	if t.talk, err = probe.StartTalk(ctx, t.n.host, command); err != nil {
 		return fmt.Errorf("start a process for NCCL: %w", err)
 	}
 	ctx, t.cancel = context.WithCancel(ctx)

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep/launch"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep/rank"
@@ -430,13 +431,13 @@ func untilSignal(parent context.Context) (context.Context, func()) {
 		}
 	}
 	signal.Notify(got, unix.SIGPIPE) // a closed terminal does not end the sweep without its clean-up
-	go func() {
+	run.Go(func() {
 		for sig := range got {
 			if n, ok := sig.(syscall.Signal); ok && n != unix.SIGPIPE {
 				cancel(errors.New(console.SignalName(n)))
 			}
 		}
-	}()
+	})
 	return ctx, func() { signal.Stop(got); cancel(nil) }
 }
 
