@@ -82,8 +82,8 @@ func tail(w *Window, seconds string) *Window {
 	return w.Tail(n)
 }
 
-// most is the share of seconds that must have samples.
-const most = 0.9
+// most is the share of seconds that must have samples: a GPU whose driver answers slowly is asked every 10 s only.
+const most = 0.1
 
 // lost reports a GPU that NVML calls lost.
 func lost(w *Window, j Job) (list []Verdict) {
@@ -157,9 +157,9 @@ func spinPower(w *Window, gpu string) float32 {
 // spins reports whether a GPU runs kernels that only wait.
 func spins(w *Window, gpu string) bool {
 	power := spinPower(w, gpu)
-	below := func(name Name, most float32) bool { // a series that the GPU does not have says nothing against
+	below := func(name Name, high float32) bool { // a series that the GPU does not have says nothing against
 		values := w.Of(gpu, name)
-		return !slices.ContainsFunc(values, known) || every(values, 0.5, func(v float32) bool { return v < most })
+		return !slices.ContainsFunc(values, known) || every(values, most, func(v float32) bool { return v < high })
 	}
 	return every(w.Of(gpu, Busy), most, func(v float32) bool { return v >= limit("hang.busy") }) &&
 		every(w.Of(gpu, Power), most, func(v float32) bool { return v < power }) &&

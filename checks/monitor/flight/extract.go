@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Extract is the part of a node's samples that belongs to a job, as data for other programs and other nodes.
@@ -101,7 +102,7 @@ func NewExtract(job Job, windows ...*Window) *Extract {
 				e.Devices = append(e.Devices, w.Devices[d])
 			}
 		}
-		if slot := w.slotIn(job.ID); slot != "" {
+		if slot := slotIn(w, job.ID); slot != "" {
 			add(slot, jobSlot, OfJob)
 		}
 		if w.Step == 1 {
@@ -114,7 +115,7 @@ func NewExtract(job Job, windows ...*Window) *Extract {
 }
 
 // slotIn returns the device with the series of a job at any time of the window.
-func (w *Window) slotIn(job string) string {
+func slotIn(w *Window, job string) string {
 	if slot := w.SlotOf(job); slot != "" {
 		return slot
 	}
@@ -126,7 +127,7 @@ func (w *Window) slotIn(job string) string {
 	return ""
 }
 
-var deviceName = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,40}(:\d{1,3})?$`)
+var deviceName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,40}(:\d{1,3})?$`) })
 
 // maxExtract bounds the series of an extract of another node.
 const maxExtract = 4096
@@ -140,7 +141,7 @@ func ParseExtract(data []byte) (*Extract, error) {
 	}
 	for i := range e.Devices {
 		d := &e.Devices[i]
-		if !deviceName.MatchString(d.Name) || len(e.Devices) > MaxColumns {
+		if !deviceName().MatchString(d.Name) || len(e.Devices) > MaxColumns {
 			return nil, fmt.Errorf("read the samples of a job: device %.40q", d.Name)
 		}
 		d.PCI, d.UUID = plain(d.PCI), plain(d.UUID)
@@ -158,7 +159,7 @@ func ParseExtract(data []byte) (*Extract, error) {
 		}
 		for device, series := range p.Series {
 			for name, values := range series {
-				if len(values) != p.Len || !deviceName.MatchString(device) || len(name) > 20 || len(series) > MaxColumns {
+				if len(values) != p.Len || !deviceName().MatchString(device) || len(name) > 20 || len(series) > MaxColumns {
 					return nil, fmt.Errorf("read the samples of a job: %d values of %.40q, want %d", len(values), device, p.Len)
 				}
 			}

@@ -193,6 +193,26 @@ func TestLast(t *testing.T) {
 	}
 }
 
+// A driver that answers slowly, so that there is a sample every 8 seconds, hides no hang; one sample is not enough.
+func TestFewSamples(t *testing.T) {
+	t.Parallel()
+	for every, want := range map[uint32]int{1: 1, 8: 1, 40: 0} {
+		w := NewWindow(1000, 1599)
+		job := Job{ID: "1", All: true}
+		for i := range 8 {
+			gpu := fmt.Sprintf("gpu%d", i)
+			w.Add(Device{Name: gpu, Limit: 700})
+			job.GPUs = append(job.GPUs, gpu)
+			for at := w.From; at <= w.To; at += every {
+				spinning(func(name Name, v float32) { w.Set(gpu, name, at, v) })
+			}
+		}
+		if list := Detect(w, []Job{job}); len(list) != want {
+			t.Errorf("a sample every %d s: %+v, want %d findings", every, list, want)
+		}
+	}
+}
+
 // The text of an extract is that of the window, and a job with a part of the node sees no more.
 func TestExtract(t *testing.T) {
 	t.Parallel()

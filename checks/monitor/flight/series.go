@@ -136,10 +136,10 @@ func every(values []float32, share float64, match func(float32) bool) bool {
 	return len(values) > 0 && float64(count) >= share*float64(len(values))
 }
 
-// mean returns the mean of the known values, Unknown if fewer than half are known.
+// mean returns the mean of the known values, Unknown if fewer than most are known.
 func mean(values []float32) float32 {
 	v, count := average(values)
-	if 2*count < len(values) {
+	if float64(count) < most*float64(len(values)) {
 		return Unknown
 	}
 	return v

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -377,7 +376,7 @@ func big(s string) uint64 {
 	return n
 }
 
-var hostWord = regexp.MustCompile(`^[0-9a-fA-F.:]+$`)
+var hostWord = probe.Lazily(`^[0-9a-fA-F.:]+$`)
 
 // Locate marks the ranks that run on this node, and drops reports about others: hosts are the addresses of
 // the node, pids the processes of the job as they see themselves. deviceOf names the device with an index in
@@ -386,7 +385,7 @@ var hostWord = regexp.MustCompile(`^[0-9a-fA-F.:]+$`)
 func (r *Report) Locate(hosts []string, pids []int, deviceOf func(index int) string) error {
 	for i := range r.Behind {
 		rank := &r.Behind[i]
-		if !hostWord.MatchString(rank.Host) || !slices.Contains(hosts, rank.Host) || rank.PID == 0 {
+		if !hostWord().MatchString(rank.Host) || !slices.Contains(hosts, rank.Host) || rank.PID == 0 {
 			continue
 		}
 		if rank.Why != Dead && !slices.Contains(pids, rank.PID) { // a dead one may have ended

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -76,8 +75,8 @@ func compareNodes(o *jobOptions, words []string) error {
 }
 
 var (
-	nodeName = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,255}$`)
-	userName = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_.@-]{0,63}$`)
+	nodeName = checks.Lazily(`^[a-zA-Z0-9_.-]{1,255}$`)
+	userName = checks.Lazily(`^[a-zA-Z0-9_][a-zA-Z0-9_.@-]{0,63}$`)
 )
 
 // nodesOf returns the nodes and the user of a running job.
@@ -87,14 +86,14 @@ func nodesOf(r *health.Run, id string) (names []string, user string, err error) 
 		return nil, "", err
 	}
 	user, list, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
-	if list = strings.TrimSpace(list); list == "" || !userName.MatchString(user) {
+	if list = strings.TrimSpace(list); list == "" || !userName().MatchString(user) {
 		return nil, "", fmt.Errorf("job %s: squeue shows no node: it does not run", id)
 	}
 	if out, err = runTool(r, []string{"scontrol", "show", "hostnames", list}); err != nil {
 		return nil, "", err
 	}
 	for _, name := range strings.Fields(string(out)) {
-		if !nodeName.MatchString(name) || name[0] == '-' {
+		if !nodeName().MatchString(name) || name[0] == '-' {
 			return nil, "", fmt.Errorf("job %s: scontrol printed %.40q, want the name of a node", id, name)
 		}
 		names = append(names, name)
