@@ -536,12 +536,8 @@ func commonest(numbers []int) (most, times int) {
 // newTCPPlan tests the bandwidth of pairs on each plane, both ways, and then rings of nodes.
 func newTCPPlan(f *fleet, o PlanOptions) Plan {
 	planes := slices.DeleteFunc(planesOf(f), func(p plane) bool { return !o.wants(p.name) || p.count < 2 })
-	var later []func() Plan
-	if !o.NoRing {
-		later = append(later, func() Plan { return newGroupPlan(f, o, ringTests(o, planes), ringSizes(o, f)) })
-	}
-	if o.NoStream && len(later) > 0 {
-		return later[0]()
+	if o.NoStream && !o.NoRing {
+		return newGroupPlan(f, o, ringTests(o, planes, nil), ringSizes(o, f))
 	}
 	var tests []series
 	for i, pl := range planes {
@@ -553,7 +549,11 @@ func newTCPPlan(f *fleet, o PlanOptions) Plan {
 	}
 	p := newPairPlan(f, o, tests)
 	p.addTurns(p.matchings(o.Matchings), true, indexes(tests)...)
-	return &chain{f: f, plans: []Plan{p}, later: later}
+	c := &chain{f: f, plans: []Plan{p}}
+	if !o.NoRing {
+		c.later = append(c.later, func() Plan { return newGroupPlan(f, o, ringTests(o, planes, p.Fleet()), ringSizes(o, f)) })
+	}
+	return c
 }
 
 // newRDMAPlan tests bandwidth, both ways, and latency of pairs on each rail.
