@@ -99,7 +99,7 @@ func (c *compCommOverlap) Run(ctx context.Context, env *checks.Env) []checks.Fin
 	}
 	n := &nccl{ncclEnv: c.ncclEnv, Op: "all_reduce", Begin: c.Size, End: c.Size, Algorithm: c.Algorithm}
 	t := &overlapRun{
-		ncclRun:         &ncclRun{activeRun: r, nccl: n, op: ncclOpOf(n.Op), test: n.test()},
+		ncclRun:         &ncclRun{activeRun: r, nccl: n, op: cuda.NCCLOpOf(n.Op), test: n.test()},
 		compCommOverlap: c, reduce: int64(c.Size),
 	}
 	reportSettings(t.ncclRun)
@@ -135,7 +135,7 @@ func (t *overlapRun) overlap() {
 	if !t.assignRanks() || !t.open(cuda) || !t.connect() || !t.allocateBoth() {
 		return
 	}
-	block := t.op.block(t.reduce, len(t.ranks))
+	block := t.op.Block(t.reduce, len(t.ranks))
 	doing := fmt.Sprintf("a %s product of %d rows and all_reduce of %s", t.kind.Name, t.Matrix, sizeText(t.reduce))
 	from := t.lib.Log(0).End
 	if !t.prepare(t.op, block, doing) {
@@ -161,7 +161,7 @@ func (t *overlapRun) overlap() {
 func (t *overlapRun) kindOf() *cuda.GEMMType {
 	for _, name := range []string{"bf16", "fp16"} {
 		kind := cuda.GEMMTypeOf(name)
-		if !slices.ContainsFunc(t.ranks, func(g *ncclGPU) bool { return !kind.On(g.cuda.GPU) }) {
+		if !slices.ContainsFunc(t.ranks, func(g *ncclGPU) bool { return !kind.On(g.Context.GPU) }) {
 			return kind
 		}
 	}
@@ -188,15 +188,15 @@ func (t *overlapRun) allocateBoth() bool {
 }
 
 func (l *overlapLoad) allocate(g *ncclGPU, kind *cuda.GEMMType, rows int) (err error) {
-	if l.stream, err = g.cuda.NewStream(); err != nil {
+	if l.stream, err = g.Context.NewStream(); err != nil {
 		return err
 	}
 	for _, e := range []*cuda.Event{&l.start, &l.stop} {
-		if *e, err = g.cuda.NewEvent(); err != nil {
+		if *e, err = g.Context.NewEvent(); err != nil {
 			return err
 		}
 	}
-	l.product, err = g.cuda.NewGEMM(kind, rows, nil, l.stream)
+	l.product, err = g.Context.NewGEMM(kind, rows, nil, l.stream)
 	return err
 }
 
@@ -231,7 +231,7 @@ func (t *overlapRun) runBoth(doing string, compute, reduce int, block int64, atO
 		return times, false
 	}
 	for i, g := range t.ranks {
-		took, err := g.cuda.Elapsed(t.load[i].start, t.load[i].stop)
+		took, err := g.Context.Elapsed(t.load[i].start, t.load[i].stop)
 		if err == nil && took <= 0 {
 			err = errNoTime
 		}
@@ -247,7 +247,7 @@ func (t *overlapRun) runBoth(doing string, compute, reduce int, block int64, atO
 // compute queues products on all GPUs in turn, so that all start at about the same time.
 func (t *overlapRun) compute(doing string, n int) bool {
 	t.at("%s", doing)
-	if !t.eachLoad(doing, func(g *ncclGPU, l *overlapLoad) error { return g.cuda.Record(l.start, l.stream) }) {
+	if !t.eachLoad(doing, func(g *ncclGPU, l *overlapLoad) error { return g.Context.Record(l.start, l.stream) }) {
 		return false
 	}
 	for range n {
@@ -255,7 +255,7 @@ func (t *overlapRun) compute(doing string, n int) bool {
 			return false
 		}
 	}
-	return t.eachLoad(doing, func(g *ncclGPU, l *overlapLoad) error { return g.cuda.Record(l.stop, l.stream) })
+	return t.eachLoad(doing, func(g *ncclGPU, l *overlapLoad) error { return g.Context.Record(l.stop, l.stream) })
 }
 
 // eachLoad calls do for every GPU.

@@ -110,12 +110,12 @@ func (c *nccl) Bind(args []string) error {
 }
 
 func (c *nccl) Validate() error {
-	op := ncclOpOf(c.Op)
+	op := cuda.NCCLOpOf(c.Op)
 	switch {
 	case c.Op == "":
-		return &checks.UsageError{Kind: checks.MissingWord, Want: "an operation: " + strings.Join(ncclOpNames(), ", ")}
+		return &checks.UsageError{Kind: checks.MissingWord, Want: "an operation: " + strings.Join(cuda.NCCLOpNames(), ", ")}
 	case op == nil:
-		return &checks.UsageError{Kind: checks.BadValue, Word: c.Op, Want: "one of " + strings.Join(ncclOpNames(), ", ")}
+		return &checks.UsageError{Kind: checks.BadValue, Word: c.Op, Want: "one of " + strings.Join(cuda.NCCLOpNames(), ", ")}
 	case c.Begin > 0 && c.End > 0 && c.Begin > c.End:
 		return &checks.UsageError{Kind: checks.BadValue, Word: c.Begin.String(), Want: "no more than -e"}
 	case c.Factor < 0 || c.Factor == 1:
@@ -155,7 +155,7 @@ func (c *nccl) run(ctx context.Context, env *checks.Env, name string) []checks.F
 	if r == nil {
 		return findings
 	}
-	n := &ncclRun{activeRun: r, nccl: c, op: ncclOpOf(c.Op), test: c.test()}
+	n := &ncclRun{activeRun: r, nccl: c, op: cuda.NCCLOpOf(c.Op), test: c.test()}
 	reportSettings(n)
 	n.reportModels()
 	if !reportEnv(n) {
@@ -173,14 +173,14 @@ func (c *nccl) run(ctx context.Context, env *checks.Env, name string) []checks.F
 // differs from one over NVLink.
 func (c *nccl) test() string {
 	if c.NoP2P {
-		return ncclOpOf(c.Op).name + "_no_p2p"
+		return cuda.NCCLOpOf(c.Op).Name + "_no_p2p"
 	}
-	return ncclOpOf(c.Op).name
+	return cuda.NCCLOpOf(c.Op).Name
 }
 
 // groups returns the number of groups that work at once.
 func (c *nccl) groups() int {
-	if c.Groups == 0 && c.Op == ncclMulti {
+	if c.Groups == 0 && c.Op == cuda.NCCLMulti {
 		return 2
 	}
 	return max(c.Groups, 1)
@@ -237,14 +237,14 @@ const othersFail = time.Second
 // that is already reported. After a first failure the others get a moment: an error of the kernel
 // itself shows on all of them, and acquits them.
 func (t *ncclRun) reportFailedGPUs(doing string, reported *nvml.GPU) (found bool) {
-	left := slices.DeleteFunc(slices.Clone(t.ranks), func(g *ncclGPU) bool { return g.cuda == nil || g.gpu == reported })
+	left := slices.DeleteFunc(slices.Clone(t.ranks), func(g *ncclGPU) bool { return g.Context == nil || g.gpu == reported })
 	until := time.Now()
 	if reported != nil {
 		until = until.Add(othersFail)
 	}
 	for {
 		limited, stop := context.WithDeadline(t.ctx, until)
-		at, err := syncRanks(limited, left, func(i int) cuda.Stream { return left[i].stream })
+		at, err := syncRanks(limited, left, func(i int) cuda.Stream { return left[i].Stream })
 		stop()
 		if at < 0 {
 			return found
@@ -280,7 +280,7 @@ func (t *ncclRun) reportHung(doing string) {
 // listUnfinished returns the GPUs with work left in their stream.
 func (t *ncclRun) listUnfinished() (names []string) {
 	for _, g := range t.ranks {
-		if done, err := g.cuda.Done(g.stream); !done && err == nil {
+		if done, err := g.Context.Done(g.Stream); !done && err == nil {
 			names = append(names, checks.GPUDevice(g.gpu).String())
 		}
 	}
@@ -309,7 +309,7 @@ func (t *ncclRun) hasReachedBefore() bool {
 // deviceOf returns the GPU of the failed call, zero if the call was for all.
 func (t *ncclRun) deviceOf(e *cuda.NCCLError) checks.Device {
 	for _, g := range t.ranks {
-		if g.cuda.GPU.Ordinal == e.GPU {
+		if g.Context.GPU.Ordinal == e.GPU {
 			return checks.GPUDevice(g.gpu)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenccl"
 )
@@ -157,7 +158,7 @@ func TestNCCLNetworkThatDoesNotEnd(t *testing.T) {
 			if c.before != nil {
 				c.before(&activeRun{activeTest: r.activeTest, env: again(env, root, checktest.H100s())})
 			}
-			n := &ncclRun{activeRun: r, nccl: check, op: ncclOpOf("all_reduce"), reached: c.reached}
+			n := &ncclRun{activeRun: r, nccl: check, op: cuda.NCCLOpOf("all_reduce"), reached: c.reached}
 			n.reportHung("all_reduce of 1 GiB on 8 GPUs")
 			f := r.findings[0]
 			got := fmt.Sprintf("%s %s %s", f.Severity, f.Code, f.Remedy)

@@ -17,10 +17,9 @@ const (
 	ncclPiece      = 200 * time.Millisecond
 	ncclIterations = 20 // default of -n, as nccl-tests
 	ncclUsual      = 1 << 30
-	ncclReserve    = 1 << 30    // bytes of a GPU's memory that NCCL and the driver need
-	ncclPairBytes  = 64 << 20   // bytes that a pair of GPUs exchanges
-	ncclShare      = 0.6        // part of the remaining time for the operation itself
-	ncclUnwritten  = 0x7fc0dead // initial content of the buffer: NaN, so that unwritten elements are found
+	ncclReserve    = 1 << 30  // bytes of a GPU's memory that NCCL and the driver need
+	ncclPairBytes  = 64 << 20 // bytes that a pair of GPUs exchanges
+	ncclShare      = 0.6      // part of the remaining time for the operation itself
 )
 
 // planSizes returns the sizes in bytes, the largest last.
@@ -42,9 +41,9 @@ func (t *ncclRun) planSizes() (sizes []int64, ok bool) {
 			break
 		}
 	}
-	if t.op.block(begin, t.ranks[0].n) < 1 {
+	if t.op.Block(begin, t.ranks[0].n) < 1 {
 		t.failures = true
-		t.report(checks.Device{}, checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: "a larger size", Got: sizeText(begin)}, "size too small for %s", t.op.name)
+		t.report(checks.Device{}, checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: "a larger size", Got: sizeText(begin)}, "size too small for %s", t.op.Name)
 		return nil, false
 	}
 	return sizes, true
@@ -77,7 +76,7 @@ func (t *ncclRun) chooseSize() int64 {
 func (t *ncclRun) findFreeMemory() uint64 {
 	least := uint64(math.MaxUint64)
 	for _, g := range t.ranks {
-		free, _, err := g.cuda.MemInfo()
+		free, _, err := g.Context.MemInfo()
 		if err != nil {
 			t.reportFailure(g.gpu, "cannot read the free memory", err)
 			return 0
@@ -94,21 +93,17 @@ func (t *ncclRun) allocate(size int64) bool {
 		return false
 	}
 	n := t.ranks[0].n
-	block := t.op.block(size, n)
+	block := t.op.Block(size, n)
 	t.most = size
-	t.room = max(t.op.sent(block, n), t.op.received(block, n), min(ncclPairBytes, int64(free/4))/4)
+	t.room = max(t.op.Sent(block, n), t.op.Received(block, n), min(ncclPairBytes, int64(free/4))/4)
 	if need := uint64(2 * 4 * t.room); need > free {
 		t.failures = true
-		t.report(checks.Device{}, checks.Finding{Code: "nccl.memory", Severity: checks.Unknown, Want: sizeText(int64(need)), Got: sizeText(int64(free))}, "too little free memory on a GPU for %s of %s", t.op.name, sizeText(size))
+		t.report(checks.Device{}, checks.Finding{Code: "nccl.memory", Severity: checks.Unknown, Want: sizeText(int64(need)), Got: sizeText(int64(free))}, "too little free memory on a GPU for %s of %s", t.op.Name, sizeText(size))
 		return false
 	}
 	for _, g := range t.ranks {
-		var err error
 		t.at("%s: allocate memory", checks.GPUDevice(g.gpu).Name)
-		if g.send, err = g.cuda.Alloc(uint64(4 * t.room)); err == nil {
-			g.recv, err = g.cuda.Alloc(uint64(4 * t.room))
-		}
-		if err != nil {
+		if err := g.Allocate(t.room); err != nil {
 			t.reportFailure(g.gpu, "cannot allocate the buffers", err)
 			return false
 		}
@@ -143,8 +138,8 @@ func (t *ncclRun) measure(sizes []int64) {
 // one measures one size; left is the number of remaining sizes.
 func (t *ncclRun) one(size int64, left int) (m measure, ok bool) {
 	n := t.ranks[0].n
-	block := t.op.block(size, n)
-	doing := fmt.Sprintf("%s of %s on %d GPUs", t.op.name, sizeText(size), len(t.ranks))
+	block := t.op.Block(size, n)
+	doing := fmt.Sprintf("%s of %s on %d GPUs", t.op.Name, sizeText(size), len(t.ranks))
 	from := t.lib.Log(0).End
 	if !t.prepare(t.op, block, doing) {
 		return m, false
@@ -172,7 +167,7 @@ func (t *ncclRun) one(size int64, left int) (m measure, ok bool) {
 		return m, false
 	}
 	seconds := slices.Max(total).Seconds() / float64(all)
-	return t.bandwidth(t.op.bytes(block, n), seconds, t.algorithm(from)), true
+	return t.bandwidth(t.op.Bytes(block, n), seconds, t.algorithm(from)), true
 }
 
 // planPieces returns how often to run an operation of a given duration, and how often without a look
@@ -193,9 +188,9 @@ func (t *ncclRun) planPieces(took time.Duration, left int) (piece, all int) {
 
 func (t *ncclRun) bandwidth(bytes int64, seconds float64, algorithm string) measure {
 	n := t.ranks[0].n
-	what := fmt.Sprintf("bus bandwidth of %s, %s by %s", t.op.name, sizeText(bytes), algorithm)
+	what := fmt.Sprintf("bus bandwidth of %s, %s by %s", t.op.Name, sizeText(bytes), algorithm)
 	if t.groups() > 1 {
-		what = fmt.Sprintf("bus bandwidth of each of %d %s at once, %s by %s", t.groups(), t.op.name, sizeText(bytes), algorithm)
+		what = fmt.Sprintf("bus bandwidth of each of %d %s at once, %s by %s", t.groups(), t.op.Name, sizeText(bytes), algorithm)
 	}
 	if t.NoP2P {
 		what += ", over the network"
@@ -206,7 +201,7 @@ func (t *ncclRun) bandwidth(bytes int64, seconds float64, algorithm string) meas
 	}
 	return measure{
 		Test: test, Algorithm: algorithm, Size: bytes, Ranks: n, Model: t.listModels(), Peers: t.classifyLinks(),
-		What: what, Value: t.op.busbw(bytes, n, seconds), Unit: "GB/s",
+		What: what, Value: t.op.BusBW(bytes, n, seconds), Unit: "GB/s",
 	}
 }
 
@@ -214,7 +209,7 @@ func (t *ncclRun) bandwidth(bytes int64, seconds float64, algorithm string) meas
 // none: no floor is for that.
 func (t *ncclRun) algorithm(from int64) string {
 	switch used := t.lib.Log(from).Algorithms; {
-	case t.op.sends:
+	case t.op.Sends:
 		return "p2p"
 	case len(used) == 1:
 		return used[0]

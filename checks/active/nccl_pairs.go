@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 )
 
 // An operation of all GPUs is as slow as its slowest GPU, and does not show which one that is. So
@@ -15,7 +16,7 @@ import (
 // all others is the slow one, and so is one that receives wrong data from all.
 
 // ncclPairs is the exchange as an operation in messages.
-var ncclPairs = &ncclOp{name: "exchange of pairs", sends: true}
+var ncclPairs = &cuda.NCCLOp{Name: "exchange of pairs", Sends: true}
 
 // ncclPairTimes is the number of exchanges of a pair.
 const ncclPairTimes = 4
@@ -60,7 +61,7 @@ func measurePairs(t *ncclRun) {
 				continue
 			}
 			t.record(measure{
-				Test: strings.Replace(t.test, t.op.name, "pairs", 1), Algorithm: "p2p", Size: 4 * count, Ranks: 2, Device: checks.GPUDevice(g.gpu), Model: g.gpu.Name.Value, Peers: kind,
+				Test: strings.Replace(t.test, t.op.Name, "pairs", 1), Algorithm: "p2p", Size: 4 * count, Ranks: 2, Device: checks.GPUDevice(g.gpu), Model: g.gpu.Name.Value, Peers: kind,
 				What: "exchange with each other GPU by " + kind + ", each way", Value: median(rates[i][kind]), Unit: "GB/s", Unlike: describeUnlike(t.activeRun, g.loaded(), kind),
 			})
 		}
@@ -75,7 +76,7 @@ func classifyPair(t *ncclRun, i, j int) string {
 	return t.ranks[i].loaded().classifyLink(t.ranks[j].loaded())
 }
 
-func (g *ncclGPU) loaded() *loadedGPU { return &loadedGPU{gpu: g.gpu, c: g.cuda} }
+func (g *ncclGPU) loaded() *loadedGPU { return &loadedGPU{gpu: g.gpu, c: g.Context} }
 
 // planPairRounds returns the rounds of a tournament, each divided until no two of its pairs share
 // a part of their path: sharing slows pairs down, and the number of pairs that share a part
@@ -120,7 +121,7 @@ func exchangePairs(t *ncclRun, round []int, count int64) error {
 			if round[i] < 0 {
 				continue
 			}
-			if err := exchange(t.comms[0], g.work(count), round[i], round[i]); err != nil {
+			if err := t.comms[0].Exchange(g.Work(g.rank, count), round[i], round[i]); err != nil {
 				return err
 			}
 		}
@@ -131,11 +132,11 @@ func exchangePairs(t *ncclRun, round []int, count int64) error {
 // verifyPairs verifies the data that each GPU received from its partner. The next round
 // overwrites them with other values, so nothing needs clearing.
 func verifyPairs(t *ncclRun, round []int, count int64, doing string) bool {
-	return t.verifyParts(ncclPairs, doing, func(g *ncclGPU) []ncclPart {
+	return t.verifyParts(ncclPairs, doing, func(g *ncclGPU) []cuda.NCCLPart {
 		if round[g.rank] < 0 {
 			return nil
 		}
-		return []ncclPart{{count: count, from: round[g.rank], ranks: 1}}
+		return []cuda.NCCLPart{{Count: count, From: round[g.rank], Ranks: 1}}
 	})
 }
 

@@ -18,7 +18,7 @@ const ncclOutput = 1 << 20
 func runPrograms(t *ncclRun) {
 	program := t.Programs
 	if !strings.HasSuffix(program, "_perf") {
-		program = path.Join(program, t.op.program)
+		program = path.Join(program, t.op.Program)
 	}
 	var best *measure
 	for range max(t.Repeats, 1) {
@@ -122,7 +122,7 @@ func lastLine(text string) string {
 func recordPerf(t *ncclRun, perf *ncclPerf) measure {
 	if perf.wrong > 0 {
 		t.failures = true
-		t.report(checks.Device{}, checks.Finding{Code: "nccl.wrong", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: "0", Got: strconv.Itoa(perf.wrong)}, "%s of nccl-tests: values out of bounds", t.op.name)
+		t.report(checks.Device{}, checks.Finding{Code: "nccl.wrong", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: "0", Got: strconv.Itoa(perf.wrong)}, "%s of nccl-tests: values out of bounds", t.op.Name)
 	}
 	last, _ := perf.largest()
 	algorithm := t.Algorithm
@@ -131,13 +131,13 @@ func recordPerf(t *ncclRun, perf *ncclPerf) measure {
 	}
 	m := measure{
 		Test: t.test, Algorithm: algorithm, Size: last.size, Ranks: len(t.gpus), Model: t.gpus[0].Name.Value,
-		What: fmt.Sprintf("bus bandwidth of %s, %s by nccl-tests", t.op.name, sizeText(last.size)), Value: last.busbw(), Unit: "GB/s",
+		What: fmt.Sprintf("bus bandwidth of %s, %s by nccl-tests", t.op.Name, sizeText(last.size)), Value: last.busbw(), Unit: "GB/s",
 	}
 	for _, row := range perf.rows {
 		if row.size != last.size {
 			other := m
 			other.Size, other.Value = row.size, row.busbw()
-			other.What = fmt.Sprintf("bus bandwidth of %s, %s by nccl-tests", t.op.name, sizeText(row.size))
+			other.What = fmt.Sprintf("bus bandwidth of %s, %s by nccl-tests", t.op.Name, sizeText(row.size))
 			t.record(other)
 		}
 	}

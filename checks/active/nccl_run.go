@@ -21,7 +21,7 @@ type ncclRun struct {
 	*activeRun
 	*nccl
 
-	op    *ncclOp
+	op    *cuda.NCCLOp
 	test  string // name in floors and baselines
 	lib   *cuda.NCCL
 	ranks []*ncclGPU // all GPUs, group by group
@@ -36,19 +36,12 @@ type ncclRun struct {
 
 // ncclGPU is a GPU of the test, and its place.
 type ncclGPU struct {
+	cuda.NCCLGPU
+
 	gpu  *nvml.GPU
 	comm int // its group
 	rank int // in the group
 	n    int // ranks of the group
-	base int // added to ranks, to distinguish its group's values from others'
-
-	cuda        *cuda.Context
-	stream      cuda.Stream
-	start, stop cuda.Event
-	send, recv  cuda.Memory
-	report      cuda.Memory // struct mismatches of nccl.cu
-	answer      []byte      // the same in pinned host memory
-	fill, check *cuda.Kernel
 }
 
 // errNCCLHung reports an operation that did not end in time.
@@ -104,9 +97,9 @@ func (t *ncclRun) loadLibrary() bool {
 	case err != nil:
 		t.reportFailure(nil, "cannot use NCCL", err)
 		return false
-	case t.op.sends && !lib.CanSend():
+	case t.op.Sends && !lib.CanSend():
 		t.failures = true
-		t.report(checks.Device{}, checks.Finding{Code: "nccl.old", Severity: checks.Unknown, Want: "2.7 or later", Got: lib.Release()}, "this NCCL has no send and receive, which %s needs", t.op.name)
+		t.report(checks.Device{}, checks.Finding{Code: "nccl.old", Severity: checks.Unknown, Want: "2.7 or later", Got: lib.Release()}, "this NCCL has no send and receive, which %s needs", t.op.Name)
 		return false
 	}
 	t.lib = lib
@@ -123,7 +116,7 @@ func (t *ncclRun) assignRanks() bool {
 		return false
 	}
 	for i, g := range t.gpus {
-		t.ranks = append(t.ranks, &ncclGPU{gpu: g, comm: i / n, rank: i % n, n: n, base: i / n * n})
+		t.ranks = append(t.ranks, &ncclGPU{NCCLGPU: cuda.NCCLGPU{Base: i / n * n}, gpu: g, comm: i / n, rank: i % n, n: n})
 	}
 	return true
 }
@@ -139,7 +132,7 @@ func (t *ncclRun) open(cuda *cuda.Driver) bool {
 			return false
 		}
 		t.at("%s: open", checks.GPUDevice(g.gpu).Name)
-		if err := g.open(d); err != nil {
+		if err := g.Open(d); err != nil {
 			t.reportFailure(g.gpu, "cannot use the GPU", err)
 			return false
 		}
@@ -147,45 +140,11 @@ func (t *ncclRun) open(cuda *cuda.Driver) bool {
 	return true
 }
 
-// mismatchBytes is the size of struct mismatches of nccl.cu.
-const mismatchBytes = 8 + 16*16
-
-func (g *ncclGPU) open(d *cuda.GPU) (err error) {
-	if g.cuda, err = d.Open(); err != nil {
-		return err
-	}
-	c := g.cuda
-	module, err := c.Module("nccl")
-	if err != nil {
-		return err
-	}
-	g.fill, err = module.Kernel("nccl_fill")
-	if err == nil {
-		g.check, err = module.Kernel("nccl_verify")
-	}
-	if err == nil {
-		g.stream, err = c.NewStream()
-	}
-	if err == nil {
-		g.start, err = c.NewEvent()
-	}
-	if err == nil {
-		g.stop, err = c.NewEvent()
-	}
-	if err == nil {
-		g.report, err = c.Alloc(mismatchBytes)
-	}
-	if err == nil {
-		g.answer, err = c.HostAlloc(mismatchBytes)
-	}
-	return err
-}
-
 // connect creates the communicators, one for each group.
 func (t *ncclRun) connect() bool {
 	devices := make([][]int, t.groups())
 	for _, g := range t.ranks {
-		devices[g.comm] = append(devices[g.comm], g.cuda.GPU.Ordinal)
+		devices[g.comm] = append(devices[g.comm], g.Context.GPU.Ordinal)
 	}
 	for _, d := range devices {
 		t.at("call ncclCommInitAll for %d GPUs", len(d))
@@ -229,34 +188,26 @@ func (t *ncclRun) close() {
 		}
 	}
 	for _, g := range t.ranks {
-		if g.cuda == nil {
+		if g.Context == nil {
 			continue
 		}
 		t.at("%s: close", checks.GPUDevice(g.gpu).Name)
-		if err := g.close(); err != nil {
+		if err := g.Close(); err != nil {
 			t.reportFailure(g.gpu, "cannot close the GPU", err)
 		}
 	}
 }
 
-func (g *ncclGPU) close() error {
-	return errors.Join(g.cuda.HostFree(g.answer), g.cuda.Close())
-}
-
 // enqueue passes the operation of all ranks and groups to NCCL.
-func (t *ncclRun) enqueue(op *ncclOp, block int64) error {
+func (t *ncclRun) enqueue(op *cuda.NCCLOp, block int64) error {
 	return t.lib.Group(func() error {
 		for _, g := range t.ranks {
-			if err := op.enqueue(t.comms[g.comm], g.work(block)); err != nil {
+			if err := op.Enqueue(t.comms[g.comm], g.Work(g.rank, block)); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-}
-
-func (g *ncclGPU) work(count int64) cuda.NCCLWork {
-	return cuda.NCCLWork{Rank: g.rank, Send: uintptr(g.send), Recv: uintptr(g.recv), Count: count, Stream: uintptr(g.stream)}
 }
 
 // timed runs work n times and returns the duration of all on each GPU, by its own clock.
@@ -271,7 +222,7 @@ func (t *ncclRun) timed(doing string, n int, work func() error) (each []time.Dur
 func (t *ncclRun) begin(doing string, n int, work func() error) bool {
 	t.at("%s", doing)
 	for _, g := range t.ranks {
-		if err := g.cuda.Record(g.start, g.stream); err != nil {
+		if err := g.Context.Record(g.Start, g.Stream); err != nil {
 			t.reportFailure(g.gpu, doing, err)
 			return false
 		}
@@ -284,7 +235,7 @@ func (t *ncclRun) begin(doing string, n int, work func() error) bool {
 		}
 	}
 	for _, g := range t.ranks {
-		if err := g.cuda.Record(g.stop, g.stream); err != nil {
+		if err := g.Context.Record(g.Stop, g.Stream); err != nil {
 			t.reportFailure(g.gpu, doing, err)
 			return false
 		}
@@ -298,7 +249,7 @@ func (t *ncclRun) finish(doing string) (each []time.Duration, ok bool) {
 		return nil, false
 	}
 	for _, g := range t.ranks {
-		took, err := g.cuda.Elapsed(g.start, g.stop)
+		took, err := g.Context.Elapsed(g.Start, g.Stop)
 		if err != nil {
 			t.reportFailure(g.gpu, doing, err)
 			return nil, false
@@ -316,7 +267,7 @@ func (t *ncclRun) finish(doing string) (each []time.Duration, ok bool) {
 // waitOwn waits for work that each GPU does on its own. A GPU that does not end it while others
 // have is to blame.
 func (t *ncclRun) waitOwn(doing string) bool {
-	return t.waitEach(doing, func(i int) cuda.Stream { return t.ranks[i].stream })
+	return t.waitEach(doing, func(i int) cuda.Stream { return t.ranks[i].Stream })
 }
 
 // waitEach is waitOwn for a stream of each GPU.
@@ -326,7 +277,7 @@ func (t *ncclRun) waitEach(doing string, of func(i int) cuda.Stream) bool {
 	defer stop()
 	ok := true
 	for i, g := range t.ranks {
-		err := g.cuda.Sync(limited, of(i))
+		err := g.Context.Sync(limited, of(i))
 		switch {
 		case err == nil:
 			markDone(t.activeRun, g.gpu)
@@ -350,7 +301,7 @@ func (t *ncclRun) wait(doing string) bool {
 	defer watching.Wait()
 	defer cancel(nil)
 	watching.Go(func() { t.watchErrors(ctx, cancel) })
-	if !t.sync(ctx, doing, func(i int) cuda.Stream { return t.ranks[i].stream }) {
+	if !t.sync(ctx, doing, func(i int) cuda.Stream { return t.ranks[i].Stream }) {
 		return false
 	}
 	for _, c := range t.comms {
@@ -379,7 +330,7 @@ func syncRanks(ctx context.Context, ranks []*ncclGPU, of func(i int) cuda.Stream
 	var contexts []*cuda.Context
 	var streams []cuda.Stream
 	for i, g := range ranks {
-		contexts, streams = append(contexts, g.cuda), append(streams, of(i))
+		contexts, streams = append(contexts, g.Context), append(streams, of(i))
 	}
 	return cuda.SyncAll(ctx, contexts, streams)
 }
@@ -403,13 +354,6 @@ func (t *ncclRun) watchErrors(ctx context.Context, cancel context.CancelCauseFun
 			}
 		}
 	}
-}
-
-// launch queues a kernel of nccl.cu for a number of elements.
-func (g *ncclGPU) launch(k *cuda.Kernel, elements int64, args ...any) error {
-	const block = 256
-	blocks := min(int(elements+block-1)/block, 8*max(g.cuda.GPU.SMs, 1))
-	return g.cuda.Launch(k, cuda.Dim{X: max(blocks, 1)}, cuda.Dim{X: block}, 0, g.stream, args...)
 }
 
 // sizeText formats a number of bytes.

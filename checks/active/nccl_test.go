@@ -98,7 +98,7 @@ var _ = checktest.Table("check_nccl", func(name string) []checktest.Scenario {
 	}
 	broken := func(s checktest.Scenario) checktest.Scenario { s.Broken = true; return s }
 	var list []checktest.Scenario
-	for _, op := range ncclOpNames() {
+	for _, op := range cuda.NCCLOpNames() {
 		list = append(list, on8("healthy "+op, small(op), nil))
 	}
 	list = append(list,

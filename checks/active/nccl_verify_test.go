@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
@@ -55,13 +56,13 @@ func TestNCCLWritten(t *testing.T) {
 	for want, wrong := range map[string]int{"": 0, "fail nccl.wrong gpu0;fail nccl.wrong gpu1;": 2, "unknown nccl.alike ;": 4} {
 		run := &ncclRun{activeRun: &activeRun{activeTest: activeTest{Check: "check_x", Code: "nccl"}}}
 		for i := range 4 {
-			g := &ncclGPU{gpu: &nvml.GPU{Index: i}, rank: i, n: 4, answer: make([]byte, mismatchBytes)}
+			g := &ncclGPU{NCCLGPU: cuda.NCCLGPU{Answer: make([]byte, cuda.NCCLMismatchBytes)}, gpu: &nvml.GPU{Index: i}, rank: i, n: 4}
 			if i < wrong {
-				g.answer[0] = 1
+				g.Answer[0] = 1
 			}
 			run.ranks = append(run.ranks, g)
 		}
-		if ok := run.verifyWritten(ncclOpOf("all_reduce"), 4, "write"); ok != (wrong == 0) {
+		if ok := run.verifyWritten(cuda.NCCLOpOf("all_reduce"), 4, "write"); ok != (wrong == 0) {
 			t.Errorf("%d wrong: %v", wrong, ok)
 		}
 		var got string

@@ -50,6 +50,8 @@ type Command struct {
 	// those of this process.
 	CPUs []int
 
+	stdin *os.File // the standard input, see Talk
+
 	// Linger is how long processes that the command leaves behind may still write; Run does not
 	// wait for them after that. If it is 0, they may write as long as the command itself may run,
 	// and are then killed.

@@ -89,6 +89,9 @@ func dropDuplicates(env []string) []string {
 // openStdin opens the standard input of a command, nil for none. Text that does not fit into a pipe
 // is lost, since the command may never read it.
 func openStdin(h *Host, c Command) (*os.File, error) {
+	if c.stdin != nil {
+		return c.stdin, nil
+	}
 	if c.Input != "" {
 		f, err := os.OpenFile(h.Path(c.Input), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 		if err != nil {

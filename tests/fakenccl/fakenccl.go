@@ -4,24 +4,32 @@
 package fakenccl
 
 import (
-	_ "embed"
+	"embed"
 	"os"
 	"path/filepath"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/fakelib"
 )
 
-//go:embed src/fakenccl.c
-var source []byte
+//go:embed src
+var files embed.FS
 
 // Old are the functions that NCCL 2.4 does not have.
-var Old = []string{"ncclSend", "ncclRecv", "ncclGetLastError"}
+var Old = []string{"ncclSend", "ncclRecv", "ncclGetLastError", "ncclCommInitRankConfig"}
 
 // Place puts the library, without the missing symbols, and its scenario into dir. It returns the
 // path of the library.
 func Place(dir, scenario string, missing ...string) (string, error) {
+	sources := map[string][]byte{}
+	for _, name := range []string{"fake.h", "fakenccl.c", "net.c"} {
+		data, err := files.ReadFile("src/" + name)
+		if err != nil {
+			return "", err
+		}
+		sources[name] = data
+	}
 	lib := fakelib.Library{
-		Soname: "libnccl.so.2", Sources: map[string][]byte{"fakenccl.c": source}, Global: "nccl*", Missing: missing, Flags: []string{"-O2"}, Libs: []string{"-ldl"},
+		Soname: "libnccl.so.2", Sources: sources, Global: "nccl*", Missing: missing, Flags: []string{"-O2", "-pthread"}, Libs: []string{"-ldl"},
 	}
 	return lib.Place(dir, "nccl.scenario", scenario+"\n")
 }

@@ -27,9 +27,11 @@ type NCCL struct {
 	log *os.File // NCCL's own log, see NCCL_DEBUG_FILE
 
 	getVersion     func(version *int32) int32
+	getUniqueID    func(id *ncclUniqueID) int32
 	getErrorString func(code int32) string
 	getLastError   func(comm uintptr) string // from 2.13 on; nil before
 	commInitAll    func(comms *uintptr, n int32, devices *int32) int32
+	commInitRank   func(comm *uintptr, n int32, id ncclUniqueID, rank int32) int32
 	commDestroy    func(comm uintptr) int32
 	commAbort      func(comm uintptr) int32
 	asyncError     func(comm uintptr, code *int32) int32
@@ -41,6 +43,8 @@ type NCCL struct {
 	broadcast      func(send, recv uintptr, count uint64, datatype, root int32, comm, stream uintptr) int32
 	send           func(buffer uintptr, count uint64, datatype, peer int32, comm, stream uintptr) int32 // from 2.7 on; nil before
 	recv           func(buffer uintptr, count uint64, datatype, peer int32, comm, stream uintptr) int32 // the same
+
+	commInitRankConfig func(comm *uintptr, n int32, id ncclUniqueID, rank int32, config *ncclConfig) int32 // from 2.14 on; nil before
 }
 
 // Of nccl.h: the data type and the reduction that the tests use, and
@@ -61,19 +65,27 @@ type NCCLSettings struct {
 	GDR       bool   // the network reads and writes a GPU's memory directly, however far the HCA is from it
 	More      string // lines NAME=VALUE of the site, which take precedence over the settings above
 	NoP2P     bool   // all traffic goes through the network: no NVLink, PCIe peer to peer or shared memory
+
+	// These are for ranks on several nodes.
+	Across    bool
+	Interface string // NCCL_SOCKET_IFNAME: eth0; "" is NCCL's choice
+	HCA       string // NCCL_IB_HCA: mlx5_0:1; "" is NCCL's choice
+	Net       string // NCCL_NET: IB, which fails rather than use sockets; Socket; "" is NCCL's choice
 }
 
-// buildEnviron returns the environment for NCCL. The bootstrap never leaves the node, so it uses the
-// loopback interface and a test does not depend on the node's Ethernet. NCCL writes its own log to
-// a file in memory.
+// buildEnviron returns the environment for NCCL. NCCL writes its own log to a file in memory.
 func (s NCCLSettings) buildEnviron(log *os.File) []string {
 	return overlay(s.Environ(), "NCCL_DEBUG=INFO", "NCCL_DEBUG_SUBSYS=INIT,ENV,NET,TUNING", fmt.Sprintf("NCCL_DEBUG_FILE=/proc/self/fd/%d", log.Fd()))
 }
 
 // Environ returns the environment for a process that has no other NCCL_ variables. It does not
-// change the settings of files.
+// change the settings of files. On one node the bootstrap uses the loopback interface, so that a
+// test does not depend on the node's Ethernet.
 func (s NCCLSettings) Environ() []string {
 	env := []string{"NCCL_SOCKET_IFNAME=lo", "NCCL_CONF_FILE=/dev/null", "NCCL_COMM_BLOCKING=1"}
+	if s.Across {
+		env = s.acrossEnviron()
+	}
 	if s.Algorithm != "" {
 		env = append(env, "NCCL_ALGO="+s.Algorithm)
 	}
@@ -87,6 +99,20 @@ func (s NCCLSettings) Environ() []string {
 		env = append(env, "NCCL_NET_GDR_LEVEL=SYS", "NCCL_IB_PCI_RELAXED_ORDERING=1")
 	}
 	return overlay(env, strings.FieldsFunc(s.More, func(r rune) bool { return r == '\n' })...)
+}
+
+// acrossEnviron returns the settings for ranks on several nodes. No call of NCCL blocks, so that a
+// rank that waits for a faulty one can be ended. RAS listens on ports, and nothing asks it.
+func (s NCCLSettings) acrossEnviron() []string {
+	env := []string{"NCCL_CONF_FILE=/dev/null", "NCCL_COMM_BLOCKING=0", "NCCL_RAS_ENABLE=0"}
+	for _, one := range []struct{ name, prefix, value string }{
+		{"NCCL_SOCKET_IFNAME", "=", s.Interface}, {"NCCL_IB_HCA", "=", s.HCA}, {"NCCL_NET", "", s.Net},
+	} {
+		if one.value != "" {
+			env = append(env, one.name+"="+one.prefix+one.value) // the prefix: exactly this name
+		}
+	}
+	return env
 }
 
 // overlay returns an environment with additional settings; each replaces one of the same name.
@@ -198,6 +224,7 @@ func (n *NCCL) bind(lib uintptr) error {
 		{&n.asyncError, "ncclCommGetAsyncError", true}, {&n.groupStart, "ncclGroupStart", false}, {&n.groupEnd, "ncclGroupEnd", false},
 		{&n.allReduce, "ncclAllReduce", false}, {&n.allGather, "ncclAllGather", false}, {&n.reduceScatter, "ncclReduceScatter", false},
 		{&n.broadcast, "ncclBroadcast", false}, {&n.send, "ncclSend", true}, {&n.recv, "ncclRecv", true},
+		{&n.getUniqueID, "ncclGetUniqueId", true}, {&n.commInitRank, "ncclCommInitRank", true}, {&n.commInitRankConfig, "ncclCommInitRankConfig", true},
 	} {
 		sym, err := probe.Dlsym(lib, f.name)
 		switch {
@@ -302,7 +329,8 @@ type NCCLLog struct {
 	Algorithms []string // of collectives: ring, tree, nvls ..., each once
 	Networks   []string // to other nodes, or between GPUs without another connection: IB, Socket
 	Warnings   []string
-	End        int64 // size of the log, bytes: where the next part begins
+	Facts      []string // see NoIB and GDR
+	End        int64    // size of the log, bytes: where the next part begins
 }
 
 // maxNCCLLog bounds one read of the log, bytes.
@@ -343,6 +371,11 @@ func parseNCCLLog(data []byte) (l NCCLLog) {
 		text := probe.OneLine(strings.TrimSpace(string(line)))
 		if _, warning, ok := strings.Cut(text, "NCCL WARN "); ok {
 			add(&l.Warnings, warning)
+		}
+		for _, fact := range []string{ncclNoIB, ncclGDR} {
+			if strings.Contains(text, fact) {
+				add(&l.Facts, fact)
+			}
 		}
 		if m := ncclAlgorithm().FindStringSubmatch(text); m != nil {
 			add(&l.Algorithms, nameAlgorithm(m[1]))

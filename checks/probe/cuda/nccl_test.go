@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -53,6 +54,59 @@ func TestNCCLEnvironment(t *testing.T) {
 	}
 	if _, err := OpenNCCL(h, NCCLSettings{}, nil); err == nil || !strings.Contains(err.Error(), "only once in a process") {
 		t.Errorf("with other settings: %v", err)
+	}
+}
+
+// Ranks on several nodes have settings of their own, and no call of NCCL blocks.
+func TestNCCLEnvironmentAcross(t *testing.T) {
+	t.Parallel()
+	for want, s := range map[string]NCCLSettings{
+		"":                         {},
+		"NCCL_SOCKET_IFNAME==eth0": {Interface: "eth0"},
+		"NCCL_IB_HCA==mlx5_0:1 NCCL_NET=IB NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NVLS_ENABLE=0": {HCA: "mlx5_0:1", Net: "IB", NoP2P: true},
+	} {
+		s.Across = true
+		if got, want := strings.Join(s.Environ(), " "), strings.TrimSpace("NCCL_CONF_FILE=/dev/null NCCL_COMM_BLOCKING=0 NCCL_RAS_ENABLE=0 "+want); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+// A release without communicators of several processes is refused; so is a call that fails.
+func TestNCCLUniqueID(t *testing.T) {
+	t.Parallel()
+	h, _ := ncclHost(t, "", "ncclGetUniqueId")
+	n, err := OpenNCCL(h, NCCLSettings{}, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.UniqueID(); err == nil || !strings.HasSuffix(err.Error(), "has no communicators of several processes") {
+		t.Error(err)
+	}
+	h, _ = ncclHost(t, "- ncclGetUniqueId error 2")
+	if n, err = OpenNCCL(h, NCCLSettings{}, func(string) {}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.UniqueID(); err == nil || err.Error() != "ncclGetUniqueId: ncclSystemError (NCCL error 2)" {
+		t.Error(err)
+	}
+	h, _ = ncclHost(t, "")
+	if n, err = OpenNCCL(h, NCCLSettings{}, func(string) {}); err != nil {
+		t.Fatal(err)
+	}
+	a, err := n.UniqueID()
+	b, bad := n.UniqueID()
+	if err != nil || bad != nil || a == b || a == (NCCLID{}) {
+		t.Errorf("%v, %v: %x, %x", err, bad, a, b)
+	}
+}
+
+// The structure of the configuration is that of C.
+func TestNCCLConfig(t *testing.T) {
+	t.Parallel()
+	c := newNCCLConfig()
+	if size := unsafe.Sizeof(*c); c.size != 24 || size != 24 || unsafe.Offsetof(c.magic) != 8 || unsafe.Offsetof(c.version) != 12 || unsafe.Offsetof(c.blocking) != 16 {
+		t.Errorf("%d bytes: %+v", size, c)
 	}
 }
 
@@ -144,10 +198,16 @@ node1:16228:16241 [4] NCCL INFO Using network IB
 [2026-01-02 03:04:05] node1:1:2 [0] NCCL INFO AllReduce: 1073741824 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}
 node1:1:2 [0] NCCL INFO 65536 Bytes -> Algo 1 proto 2 time 41943.121094
 node1:1:2 [0] NCCL INFO 65536 Bytes -> Algo 9 proto 2 time 1.0
-node1:1:2 [0] NCCL INFO AllGather: 65536 Bytes -> Algo CollNetDirect proto SIMPLE`))
-	want := NCCLLog{Algorithms: []string{"nvls", "ring", "algorithm 9", "collnet_direct"}, Networks: []string{"IB"}, Warnings: []string{"Cuda failure 'out of memory'"}}
+node1:1:2 [0] NCCL INFO AllGather: 65536 Bytes -> Algo CollNetDirect proto SIMPLE
+node1:1:2 [0] NCCL INFO NET/IB : No device found.
+node1:1:2 [0] NCCL INFO NET/IB : No device found.
+node1:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA`))
+	want := NCCLLog{Algorithms: []string{"nvls", "ring", "algorithm 9", "collnet_direct"}, Networks: []string{"IB"}, Warnings: []string{"Cuda failure 'out of memory'"}, Facts: []string{"NET/IB : No device found", "/GDRDMA"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if !got.NoIB() || !got.GDR() || (NCCLLog{}).NoIB() || (NCCLLog{}).GDR() {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -151,7 +151,11 @@ func Echo(ctx context.Context, local Local, address string, key Key, count, size
 		binary.LittleEndian.PutUint64(gram[numberAt:], uint64(p.Sent))
 		sentAt[p.Sent] = time.Now()
 		started <- p.Sent
-		_, _ = conn.Write(gram) // what is not sent is lost
+		if _, err := conn.Write(gram); errors.Is(err, unix.EMSGSIZE) {
+			cancel()
+			<-trips
+			return Pings{}, fmt.Errorf("send %d bytes to %s: %w", len(gram), address, err)
+		} // a datagram that is not sent for another reason is lost
 		if p.Sent < count-1 && !sleep(ctx, time.Until(sentAt[0].Add(time.Duration(p.Sent+1)*every))) {
 			p.Sent++
 			break
@@ -191,11 +195,13 @@ func receive(conn *net.UDPConn, gram []byte, sentAt []time.Time, started <-chan 
 				more = false
 			}
 		}
-		if err != nil {
-			if errors.Is(err, unix.ECONNREFUSED) {
-				refused = err
-				continue
-			}
+		switch {
+		case errors.Is(err, unix.ECONNREFUSED):
+			refused = err
+			continue
+		case errors.Is(err, unix.EMSGSIZE) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETUNREACH): // by ICMP, for one datagram
+			continue
+		case err != nil:
 			return trips, refused
 		}
 		if n != len(gram) || [8]byte(buf[nonceAt:]) != nonce {
@@ -222,9 +228,6 @@ func newGram(key Key, size int) []byte {
 // ErrMTU means that a full datagram does not pass, although a short one does.
 var ErrMTU = errors.New("a full datagram does not pass")
 
-// mtuTries is how often MTU sends a datagram that may be lost by chance.
-const mtuTries = 5
-
 // MTU shows that a datagram that fills the interface's MTU passes to a Responder and back without
 // fragments: else it returns ErrMTU. Without an answer to a short one it returns ErrSilent.
 func MTU(ctx context.Context, local Local, address string, key Key, mtu int) error {
@@ -242,13 +245,11 @@ func MTU(ctx context.Context, local Local, address string, key Key, mtu int) err
 	return err
 }
 
-// try sends a datagram until its answer comes.
+// try sends a datagram, and a few more if the first one is lost.
 func try(ctx context.Context, local Local, address string, key Key, size int) error {
-	var err error
-	for range mtuTries {
-		if _, err = Echo(ctx, local, address, key, 1, size, 0); !errors.Is(err, ErrSilent) || ctx.Err() != nil {
-			return err
-		}
+	_, err := Echo(ctx, local, address, key, 1, size, 0)
+	if errors.Is(err, ErrSilent) && ctx.Err() == nil {
+		_, err = Echo(ctx, local, address, key, 4, size, 100*time.Millisecond)
 	}
 	return err
 }

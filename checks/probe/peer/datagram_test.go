@@ -184,7 +184,7 @@ func TestMTU(t *testing.T) {
 	}
 }
 
-// A path that drops long datagrams is told from one that drops all.
+// A path that drops only long datagrams differs from one that drops all.
 func TestMTUFails(t *testing.T) {
 	t.Parallel()
 	var longest int

@@ -18,10 +18,10 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
-// patience is for what must come, on a machine however busy.
+// patience bounds the wait for an event that must come, on a machine however busy.
 const patience = 60 * time.Second
 
-// short is the deadline of what never comes.
+// short is the deadline of an event that never comes.
 const short = 300 * time.Millisecond
 
 var (

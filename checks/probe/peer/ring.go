@@ -411,7 +411,7 @@ func (f *flow) step(ctx context.Context, cancel context.CancelCauseFunc, send, r
 	return err
 }
 
-// receive reads a part, verifies it, corrects what is wrong, and adds it to this rank's data or
+// receive reads a part, verifies it, corrects wrong words, and adds it to this rank's data or
 // replaces that.
 func (f *flow) receive(ctx context.Context, part, round, shares, count int, add bool) error {
 	r := f.ring

@@ -13,16 +13,18 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
-// This file measures the bandwidth of RDMA devices by perftest. It runs ib_write_bw twice on this
-// node: as a server, and as the client that writes into the server's memory.
+// This file measures RDMA devices by perftest. It runs a program twice, as a server and as the client
+// that writes into the server's memory: on this node, or on two nodes (perftest_pair.go).
 
 // Perftest is one such pair of processes.
 type Perftest struct {
-	Program       string        // ib_write_bw, or its path
+	Program       string        // ib_write_bw or ib_write_lat, or its path
+	Latency       bool          // the program measures a latency
 	Server        PerftestEnd   // its memory is written
 	Client        PerftestEnd   // it writes
 	Size          int64         // of a message, bytes
-	Duration      time.Duration // of the writing, whole seconds; a quarter at either end is not measured
+	Duration      time.Duration // of the writing, whole seconds; a quarter at either end is not measured; not of a latency
+	Iterations    int           // of a latency
 	Queues        int           // queue pairs
 	Bidirectional bool          // both write at the same time, and the rate is the sum
 	Timeout       time.Duration // of the whole test
@@ -40,8 +42,9 @@ type PerftestEnd struct {
 
 // PerftestResult is the result of a test.
 type PerftestResult struct {
-	Rate float64        // Gb/s (10^9 bits), the average
-	Err  *PerftestError // nil if there is a rate
+	Rate    float64        // Gb/s (10^9 bits), the average
+	Latency float64        // µs, the typical one
+	Err     *PerftestError // nil if there is a rate, or a latency
 }
 
 // PerftestHelp returns the help text of a perftest program: it has --use_cuda if the program was
@@ -136,7 +139,7 @@ func runPerftestAt(ctx context.Context, h *probe.Host, t *Perftest, port int) Pe
 	client := make(chan probe.Exit, 1)
 	going, cut := context.WithCancel(ctx)
 	defer cut()
-	go func() { client <- startClient(going, h, t, port) }()
+	go func() { client <- startClient(going, h, t, "127.0.0.1", port) }()
 
 	var x, of probe.Exit
 	select {
@@ -163,15 +166,24 @@ func runPerftestAt(ctx context.Context, h *probe.Host, t *Perftest, port int) Pe
 	return t.result(x, of)
 }
 
+// perftestTry is how long a client may take to connect.
+const perftestTry = 2 * time.Second
+
 // startClient starts the client, repeatedly until the server listens.
-func startClient(ctx context.Context, h *probe.Host, t *Perftest, port int) probe.Exit {
+func startClient(ctx context.Context, h *probe.Host, t *Perftest, server string, port int) probe.Exit {
 	argv := t.command(&t.Client, port)
-	argv.Argv = append(argv.Argv, "127.0.0.1")
+	argv.Argv = append(argv.Argv, server)
+	var refused *probe.Exit
 	for {
+		began := time.Now()
 		x := h.Run(ctx, argv)
+		if x.TimedOut && refused != nil && len(x.Output) == 0 && time.Since(began) < perftestTry {
+			return *refused // this try was too short to tell more
+		}
 		if e := parseFault(x); e == nil || e.Kind != PerftestNoServer {
 			return x
 		}
+		refused = &x
 		select {
 		case <-ctx.Done():
 			return x
@@ -180,12 +192,17 @@ func startClient(ctx context.Context, h *probe.Host, t *Perftest, port int) prob
 	}
 }
 
+// minIterations is the least number that perftest accepts.
+const minIterations = 5
+
 // command returns the command of one end.
 func (t *Perftest) command(e *PerftestEnd, port int) probe.Command {
 	seconds := max(1, int(t.Duration/time.Second))
-	argv := []string{
-		t.Program, "-d", e.Device, "-i", cmp.Or(e.Port, "1"), "-p", strconv.Itoa(port), "-s", strconv.FormatInt(t.Size, 10), "-q", strconv.Itoa(max(1, t.Queues)),
-		"-D", strconv.Itoa(seconds), "-f", strconv.Itoa(seconds / 4), "-F", "--report_gbits",
+	argv := []string{t.Program, "-d", e.Device, "-i", cmp.Or(e.Port, "1"), "-p", strconv.Itoa(port), "-s", strconv.FormatInt(t.Size, 10)}
+	if t.Latency {
+		argv = append(argv, "-n", strconv.Itoa(max(minIterations, t.Iterations)), "-F")
+	} else {
+		argv = append(argv, "-q", strconv.Itoa(max(1, t.Queues)), "-D", strconv.Itoa(seconds), "-f", strconv.Itoa(seconds/4), "-F", "--report_gbits")
 	}
 	if t.Bidirectional {
 		argv = append(argv, "-b")
@@ -205,9 +222,9 @@ func (t *Perftest) result(client, server probe.Exit) PerftestResult {
 	case of != nil && of.Kind == PerftestNoPort: // the client has met another test's server, if any
 		return PerftestResult{Err: of}
 	case e == nil:
-		rate, err := parsePerftest(client.Output, t.Size)
+		r, err := t.parse(client.Output)
 		if err == nil {
-			return PerftestResult{Rate: rate}
+			return r
 		}
 		if of != nil && of.isCause() {
 			return PerftestResult{Err: of}
@@ -219,6 +236,16 @@ func (t *Perftest) result(client, server probe.Exit) PerftestResult {
 		return PerftestResult{Err: &PerftestError{Kind: PerftestHung, Text: "its server did not start to listen"}}
 	}
 	return PerftestResult{Err: e}
+}
+
+// parse finds the result in the client's output.
+func (t *Perftest) parse(output []byte) (r PerftestResult, err error) {
+	if t.Latency {
+		r.Latency, err = parseLatency(output, t.Size)
+	} else {
+		r.Rate, err = parsePerftest(output, t.Size)
+	}
+	return r, err
 }
 
 // isCause reports whether the error is a cause, and not a consequence of the other end's error.

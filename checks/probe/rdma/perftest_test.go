@@ -221,6 +221,61 @@ func TestParsePerftest(t *testing.T) {
 	}
 }
 
+// latencyText is a report of ib_write_lat 25.01.
+const latencyText = `---------------------------------------------------------------------------------------
+                    RDMA_Write Latency Test
+ Dual-port       : OFF		Device         : mlx5_0
+---------------------------------------------------------------------------------------
+ #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] 
+ 2       1000          1.02           3.79         1.05     	       1.06        	0.07   		1.19    		3.79   
+---------------------------------------------------------------------------------------
+`
+
+func TestParseLatency(t *testing.T) {
+	t.Parallel()
+	if latency, err := parseLatency([]byte(latencyText), 2); latency != 1.05 || err != nil {
+		t.Errorf("%v, %v", latency, err)
+	}
+	for bad, want := range map[string]string{
+		strings.Replace(latencyText, "1.05", "nan", 1):                "a latency in its table is not a number",
+		strings.Replace(latencyText, "1.05", "-1", 1):                 "a latency in its table is not a number",
+		strings.Replace(latencyText, "1.05", "1,05", 1):               "a latency in its table is not a number",
+		strings.Replace(latencyText, " 2  ", " 4  ", 1):               "a row of its table is not understood",
+		latencyText[:strings.Index(latencyText, "3.79")]:              "a row of its table is not understood",
+		latencyText[:strings.Index(latencyText, " 2       1000")]:     "its table has no row",
+		latencyText[:strings.Index(latencyText, "#bytes")]:            "it printed no table",
+		" #bytes        #iterations       t_avg[usec]    tps average": "its table has no typical latency", // of -D
+	} {
+		if latency, err := parseLatency([]byte(bad), 2); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v, %v, want %s of\n%s", latency, err, want, bad)
+		}
+	}
+}
+
+// ib_write_lat has none of the options of a bandwidth.
+func TestLatencyCommand(t *testing.T) {
+	t.Parallel()
+	p := loopback("mlx5_3")
+	p.Program, p.Latency, p.Size, p.Iterations = "ib_write_lat", true, 2, 1000
+	p.Client.GID = 3
+	if got, want := strings.Join(p.command(&p.Client, 18515).Argv, " "), "ib_write_lat -d mlx5_3 -i 1 -p 18515 -s 2 -n 1000 -F -x 3"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func FuzzParseLatency(f *testing.F) {
+	f.Add([]byte(latencyText))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		latency, err := parseLatency(data, 2)
+		if err == nil && !(latency >= 0) {
+			t.Errorf("latency %v", latency)
+		}
+		if err != nil && len(err.Error()) > 300 {
+			t.Errorf("error %q", err)
+		}
+	})
+}
+
 func FuzzParsePerftest(f *testing.F) {
 	f.Add([]byte(" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n 8388608    23912            0.00               391.43 \t\t     0.005833\n"))
 	f.Add([]byte("#bytes BW average[MB/sec]\n\x00\n8388608 1 2"))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -42,8 +43,9 @@ const (
 
 // PerftestError is why there is no rate.
 type PerftestError struct {
-	Kind PerftestKind
-	Text string // the program's own text, on one line
+	Kind   PerftestKind
+	Text   string // the program's own text, on one line
+	Killed bool   // a signal ended it
 }
 
 func (e *PerftestError) Error() string { return e.Text }
@@ -104,7 +106,9 @@ func parseFault(x probe.Exit) *PerftestError {
 	case x.TimedOut:
 		return fault(PerftestHung, "it did not end")
 	case x.Status >= probe.Signalled && x.Status < probe.Signalled+65:
-		return fault(PerftestBroken, "it was ended by %s", unix.SignalName(unix.Signal(x.Status-probe.Signalled)))
+		e := fault(PerftestBroken, "it was ended by %s", unix.SignalName(unix.Signal(x.Status-probe.Signalled)))
+		e.Killed = true
+		return e
 	case x.Status != 0:
 		return fault(PerftestBroken, "it ended with %d: %s", x.Status, cmp.Or(probe.LastLine(x.Errors), probe.LastLine(x.Output), "it said nothing"))
 	}
@@ -149,6 +153,37 @@ func parsePerftest(output []byte, size int64) (float64, error) {
 		return rate, nil
 	}
 	if headed {
+		return 0, errors.New("its table has no row")
+	}
+	return 0, errors.New("it printed no table")
+}
+
+// parseLatency finds the typical latency, in µs, in a report of ib_write_lat -n. The names of its
+// columns have their units; one row begins with the size of the messages.
+func parseLatency(output []byte, size int64) (float64, error) {
+	column := -1
+	for line := range strings.SplitSeq(string(output), "\n") {
+		if strings.HasPrefix(strings.TrimSpace(line), "#bytes") {
+			names := strings.Fields(strings.ReplaceAll(line, "% percentile", "%")) // one word each
+			if column = slices.Index(names, "t_typical[usec]"); column < 0 {
+				return 0, fmt.Errorf("its table has no typical latency: %q", probe.ShortLine(line))
+			}
+			continue
+		}
+		words := strings.Fields(line)
+		if column < 0 || len(words) == 0 || strings.HasPrefix(words[0], "---") {
+			continue
+		}
+		if len(words) <= column || words[0] != strconv.FormatInt(size, 10) {
+			return 0, fmt.Errorf("a row of its table is not understood: %q", probe.ShortLine(line))
+		}
+		latency, err := strconv.ParseFloat(words[column], 64)
+		if err != nil || math.IsNaN(latency) || math.IsInf(latency, 0) || latency < 0 {
+			return 0, fmt.Errorf("a latency in its table is not a number: %q", probe.ShortLine(line))
+		}
+		return latency, nil
+	}
+	if column >= 0 {
 		return 0, errors.New("its table has no row")
 	}
 	return 0, errors.New("it printed no table")

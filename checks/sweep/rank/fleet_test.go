@@ -17,7 +17,7 @@ import (
 
 const testVersion = "1.2.3"
 
-// patience is for what must come, on a machine however busy.
+// patience bounds the wait for an event that must come, on a machine however busy.
 const patience = 60 * time.Second
 
 // fleet is a launcher and its ranks, all in this process.
@@ -71,16 +71,21 @@ func newFleetOf(t *testing.T, c wire.Config, o Options, nodes ...sweep.Node) *fl
 // start starts a rank and waits for it.
 func (f *fleet) start(o Options, n sweep.Node) *rank {
 	f.t.Helper()
-	r := f.serve(o, n)
+	return f.accept(n.Name, f.serve(o, n))
+}
+
+// accept waits for a rank that was started.
+func (f *fleet) accept(name string, r *rank) *rank {
+	f.t.Helper()
 	conn, err := f.listener.Accept(f.t.Context())
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	if conn.Hello.Node.Name != n.Name {
-		f.t.Fatalf("rank %s calls itself %s", n.Name, conn.Hello.Node.Name)
+	if conn.Hello.Node.Name != name {
+		f.t.Fatalf("rank %s calls itself %s", name, conn.Hello.Node.Name)
 	}
 	r.conn = conn
-	f.ranks[n.Name] = r
+	f.ranks[name] = r
 	ctx, mute := context.WithCancel(context.Background())
 	r.mute = mute
 	go conn.Beat(ctx)

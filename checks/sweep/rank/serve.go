@@ -29,6 +29,7 @@ type Options struct {
 
 	root    string     // of the node's files
 	program string     // see node
+	environ []string   // of commands; nil: this process's
 	self    sweep.Node // the description of the node, in tests
 }
 
@@ -52,7 +53,7 @@ func Serve(ctx context.Context, in io.Reader, o Options) error {
 		for {
 			select {
 			case s := <-signals:
-				if s != unix.SIGPIPE { // the standard error is gone, which is no reason to end
+				if s != unix.SIGPIPE { // the standard error is gone, and the rank goes on
 					cancel(&signalError{s})
 				}
 			case <-ctx.Done():
@@ -130,6 +131,10 @@ func newSession(o *Options, t *wire.Ticket) *session {
 	}
 	s := &session{ticket: t, log: log.New(o.Errors, "nhc-gpu sweep: ", log.Lmsgprefix)}
 	s.node = &node{host: probe.NewHost(o.root), version: o.Version, program: cmp.Or(o.program, "/proc/self/exe"), Node: o.self}
+	if o.environ == nil {
+		o.environ = os.Environ() // with the PATH of the launcher's user, which has Slurm's programs
+	}
+	s.node.host.SetEnviron(o.environ)
 	if s.node.Name == "" {
 		var silent []string
 		s.node.Node, silent = describe(s.node.host, cmp.Or(o.Name, os.Getenv("SLURMD_NODENAME")))

@@ -21,7 +21,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
 )
 
-// patience is for what must come, on a machine however busy.
+// patience bounds the wait for an event that must come, on a machine however busy.
 const patience = 60 * time.Second
 
 func listen(t *testing.T, c Config) (*Listener, Ticket) {
@@ -347,7 +347,7 @@ func TestMessagesAreBounded(t *testing.T) {
 	if m, err := launcher.Receive(); err != nil || m.Bye != largest.Bye {
 		t.Error(err)
 	}
-	go func() { _, _ = rank.conn.Write(bytes.Repeat([]byte("x"), MaxMessage+10)) }()
+	go func() { _, _ = rank.conn.Write(bytes.Repeat([]byte("x"), MaxMessage+1<<20)) }()
 	if _, err := launcher.Receive(); !errors.Is(err, ErrTooLong) {
 		t.Error(err)
 	}

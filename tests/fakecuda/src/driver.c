@@ -263,6 +263,14 @@ int cuCtxSetCurrent(struct device *context)
 	return OK;
 }
 
+int cuCtxGetDevice(int *device)
+{
+	if (!current)
+		return INVALID_CONTEXT;
+	*device = current->index;
+	return OK;
+}
+
 int cuCtxEnablePeerAccess(struct device *peer, unsigned flags)
 {
 	CURRENT("cuCtxEnablePeerAccess");

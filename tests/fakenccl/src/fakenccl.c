@@ -3,27 +3,17 @@
    carried out at once when all ranks have requested it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define ANY (-1)
-#define SYSTEM (-2)
+#include "fake.h"
+
 #define MAX_RANKS 16
 #define MAX_OPS 4096
 
-enum { OK, CUDA_ERROR, SYSTEM_ERROR, INTERNAL, INVALID_ARGUMENT, INVALID_USAGE };
-enum action { ANSWER, FAIL, HANG, CRASH, EXIT };
-
-struct rule {
-	int gpu;
-	char call[48], arg[48];
-	long after;
-	enum action action;
-	long number;
-	char *text;
-};
 static struct rule rules[128];
 static int nrules;
 static FILE *debug;
@@ -73,30 +63,45 @@ static int fits(const struct rule *r, int gpu, const char *call, const char *arg
 	       (!r->arg[0] || strcmp(r->arg, "*") == 0 || (arg && strcmp(r->arg, arg) == 0));
 }
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the rules' counts */
+
+struct rule *matched(int gpu, const char *call)
+{
+	struct rule *found = NULL;
+
+	pthread_mutex_lock(&lock);
+	for (int i = nrules - 1; i >= 0 && !found; i--) {
+		struct rule *r = &rules[i];
+		if (r->action != ANSWER && fits(r, gpu, call, NULL) && r->after-- <= 0)
+			found = r;
+	}
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
 /* refused is the result of a call if the scenario has one, else OK. */
 static int refused(int gpu, const char *call)
 {
-	for (int i = nrules - 1; i >= 0; i--) {
-		struct rule *r = &rules[i];
-		if (r->action == ANSWER || !fits(r, gpu, call, NULL) || r->after-- > 0)
-			continue;
-		switch (r->action) {
-		case FAIL:
-			return (int)r->number;
-		case HANG:
-			for (;;)
-				pause();
-		case CRASH:
-			*(volatile int *)0 = 0;
-			break;
-		default:
-			_exit((int)r->number);
-		}
+	struct rule *r = matched(gpu, call);
+
+	if (!r)
+		return OK;
+	switch (r->action) {
+	case FAIL:
+		return (int)r->number;
+	case HANG:
+		for (;;)
+			pause();
+	case CRASH:
+		*(volatile int *)0 = 0;
+		break;
+	default:
+		_exit((int)r->number);
 	}
 	return OK;
 }
 
-static const char *text(int gpu, const char *what, const char *arg, const char *otherwise)
+const char *text(int gpu, const char *what, const char *arg, const char *otherwise)
 {
 	for (int i = nrules - 1; i >= 0; i--)
 		if (rules[i].action == ANSWER && fits(&rules[i], gpu, what, arg))
@@ -104,7 +109,7 @@ static const char *text(int gpu, const char *what, const char *arg, const char *
 	return otherwise;
 }
 
-static double number(int gpu, const char *what, const char *arg, double otherwise)
+double number(int gpu, const char *what, const char *arg, double otherwise)
 {
 	const char *t = text(gpu, what, arg, NULL);
 
@@ -122,7 +127,7 @@ static FILE *beside(const char *name, const char *mode)
 	return fopen(path, mode);
 }
 
-static const char *setting(const char *name)
+const char *setting(const char *name)
 {
 	const char *value = getenv(name);
 
@@ -132,7 +137,7 @@ static const char *setting(const char *name)
 static const char *algorithm; /* NCCL_ALGO, as NCCL reads it: once */
 static int network;
 
-static void say(const char *kind, const char *what)
+void say(const char *kind, const char *what)
 {
 	if (debug)
 		fprintf(debug, "node1:4242:4242 [0] NCCL %s %s\n", kind, what);
@@ -140,12 +145,11 @@ static void say(const char *kind, const char *what)
 
 extern char **environ;
 
-/* start reads the scenario and the environment, when the library is loaded. */
-__attribute__((constructor)) static void start(void)
+static void load(const char *name)
 {
 	char *line = NULL;
 	size_t size = 0;
-	FILE *f = beside("nccl.scenario", "re");
+	FILE *f = beside(name, "re");
 
 	for (int n = 1; f && getline(&line, &size, f) > 0; n++) {
 		line[strcspn(line, "\n")] = 0;
@@ -154,6 +158,20 @@ __attribute__((constructor)) static void start(void)
 	if (f)
 		fclose(f);
 	free(line);
+}
+
+/* start reads the scenario and the environment, when the library is loaded: that of all nodes, then
+   that of this node of Slurm. */
+__attribute__((constructor)) static void start(void)
+{
+	char of_node[256];
+	FILE *f;
+
+	load("nccl.scenario");
+	if (setting("SLURMD_NODENAME")) {
+		snprintf(of_node, sizeof of_node, "nccl.scenario.%s", getenv("SLURMD_NODENAME"));
+		load(of_node);
+	}
 	if ((f = beside("nccl.environment", "we"))) {
 		for (char **e = environ; *e; e++)
 			if (strncmp(*e, "NCCL_", 5) == 0 && strncmp(*e, "NCCL_DEBUG_FILE=", 16) != 0)
@@ -184,11 +202,6 @@ const char *ncclGetLastError(void *comm)
 	return text(SYSTEM, "last", NULL, "");
 }
 
-struct comm {
-	int rank, n, gpu;
-	struct comm **all; /* of the clique */
-};
-
 static void warn(void)
 {
 	for (int i = 0; i < nrules; i++)
@@ -215,56 +228,60 @@ int ncclCommInitAll(struct comm **comms, int n, const int *devices)
 	struct comm **all = calloc((size_t)n, sizeof *all);
 	for (int i = 0; i < n; i++) {
 		comms[i] = all[i] = calloc(1, sizeof **comms);
-		*all[i] = (struct comm){i, n, devices ? devices[i] : i, all};
+		*all[i] = (struct comm){i, n, devices ? devices[i] : i, all, NULL};
 	}
 	return OK;
 }
 
-int ncclCommDestroy(struct comm *c) { return refused(c->gpu, "ncclCommDestroy"); }
-int ncclCommAbort(struct comm *c) { return refused(c->gpu, "ncclCommAbort"); }
+int ncclCommDestroy(struct comm *c)
+{
+	int code = refused(c->gpu, "ncclCommDestroy");
+
+	if (c->net)
+		end_net(c);
+	return code;
+}
+
+int ncclCommAbort(struct comm *c)
+{
+	int code = refused(c->gpu, "ncclCommAbort");
+
+	if (c->net)
+		end_net(c);
+	return code;
+}
 
 int ncclCommGetAsyncError(struct comm *c, int *code)
 {
 	*code = failed(refused(c->gpu, "ncclCommGetAsyncError"));
+	if (*code == OK && c->net && (*code = state_of(c)) != IN_PROGRESS)
+		failed(*code);
 	return OK;
 }
 
-/* The first field of the fake libcuda's streams: it adds time. */
-struct stream {
-	void (*charge)(struct stream *, double us);
-};
-
-enum kind { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, SEND, RECV };
-static const char *const names[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "sendrecv", "sendrecv"};
+const char *const names[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "sendrecv", "sendrecv"};
 static const char *const said[] = {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Send", "Recv"};
 
-struct op {
-	enum kind kind;
-	const float *send;
-	float *recv;
-	size_t count;
-	int peer; /* the root of a broadcast, too */
-	struct comm *comm;
-	struct stream *stream;
-	int done;
-};
 static struct op ops[MAX_OPS];
 static int nops, depth;
 
-/* turn_over inverts a bit in the data that a GPU has received: "3 wrong all_reduce = ELEMENT BIT".
-   */
-static void turn_over(struct op *o, size_t received)
+void turn_over(int gpu, const char *what, enum kind kind, float *data, size_t count)
 {
-	const char *t = text(o->comm->gpu, "wrong", names[o->kind], NULL);
+	const char *t = text(gpu, what, names[kind], NULL);
 	unsigned long at = 0;
 	unsigned bit = 0;
 
-	if (t && sscanf(t, "%lu %u", &at, &bit) >= 1 && at < received)
-		((unsigned *)o->recv)[at] ^= 1u << (bit & 31);
+	if (t && sscanf(t, "%lu %u", &at, &bit) >= 1 && at < count)
+		((unsigned *)data)[at] ^= 1u << (bit & 31);
 }
 
-/* link is the maximum rate of a GPU's links in GB/s. */
-static double link_of(int gpu) { return number(gpu, "links", NULL, 1e6); }
+/* link_of is the maximum rate of a GPU's links in GB/s. */
+double link_of(int gpu) { return number(gpu, "links", NULL, 1e6); }
+
+double factor_of(enum kind kind, int n)
+{
+	return kind == ALL_REDUCE ? 2.0 * (n - 1) / n : kind >= BROADCAST ? 1 : 1.0 * (n - 1) / n;
+}
 
 /* between is the maximum rate between two GPUs in GB/s, in whichever order the scenario names them.
    */
@@ -309,12 +326,12 @@ static int collective(struct op *o)
 		if (o->kind == BROADCAST && r == o->peer)
 			memcpy(sum, by[r]->send, o->count * 4);
 	}
-	double factor = o->kind == ALL_REDUCE ? 2.0 * (n - 1) / n : o->kind == BROADCAST ? 1 : 1.0 * (n - 1) / n;
+	double factor = factor_of(o->kind, n);
 	for (int r = 0; r < n; r++) {
 		size_t first = o->kind == REDUCE_SCATTER ? (size_t)r * o->count : 0;
 		size_t received = o->kind == ALL_GATHER ? o->count * blocks : o->count;
 		memcpy(by[r]->recv, sum + first, received * 4);
-		turn_over(by[r], received);
+		turn_over(by[r]->comm->gpu, "wrong", o->kind, by[r]->recv, received);
 		by[r]->stream->charge(by[r]->stream, bytes * factor / (rate * 1e3));
 		by[r]->done = 1;
 	}
@@ -336,7 +353,7 @@ static int message(struct op *o)
 		double rate = slowest(slowest(number(SYSTEM, network ? "netbw" : "busbw", "sendrecv", network ? 40 : 390), link_of(o->comm->gpu)), link_of(p->comm->gpu));
 		rate = slowest(rate, between(o->comm->gpu, p->comm->gpu));
 		memcpy(p->recv, o->send, o->count * 4);
-		turn_over(p, o->count);
+		turn_over(p->comm->gpu, "wrong", p->kind, p->recv, o->count);
 		if (p->comm != o->comm)
 			o->stream->charge(o->stream, 4.0 * (double)o->count / (rate * 1e3));
 		o->done = p->done = 1;
@@ -346,17 +363,44 @@ static int message(struct op *o)
 	return INVALID_USAGE;
 }
 
+/* The ranks of this process whose connections or operations the group starts. */
+static struct comm *begun[MAX_OPS];
+static int nbegun;
+
+/* begin queues the operations of a rank that has others in other processes. */
+static void begin(struct comm *c)
+{
+	static struct op mine[MAX_OPS];
+	int n = 0;
+
+	for (struct op *o = ops; o < ops + nops; o++)
+		if (!o->done && o->comm == c) {
+			mine[n++] = *o;
+			o->done = 1;
+		}
+	queue(c, mine, n);
+	begun[nbegun++] = c;
+}
+
 static int carry_out(void)
 {
 	int code = OK;
 
+	for (struct op *o = ops; o < ops + nops; o++)
+		if (!o->done && o->comm->net)
+			begin(o->comm);
 	for (struct op *o = ops; o < ops + nops && code == OK; o++)
 		if (!o->done && o->kind < SEND)
 			code = collective(o);
 		else if (!o->done && o->kind == SEND)
 			code = message(o);
 	nops = 0;
-	return failed(code);
+	for (int i = 0; i < nbegun; i++) {
+		int one = finish(begun[i]);
+		code = code == OK || code == IN_PROGRESS ? (one == OK ? code : one) : code;
+	}
+	nbegun = 0;
+	return code == IN_PROGRESS ? code : failed(code);
 }
 
 int ncclGroupStart(void)
@@ -372,7 +416,7 @@ int ncclGroupEnd(void)
 	if (--depth > 0)
 		return code;
 	if (code != OK) {
-		nops = 0;
+		nops = nbegun = 0;
 		return failed(code);
 	}
 	return carry_out();
@@ -387,6 +431,15 @@ static int add(const char *call, struct op o)
 	ops[nops++] = o;
 	return depth > 0 ? OK : carry_out();
 }
+
+/* started notes a rank that has begun to join, and waits for it if it is alone. */
+int started(struct comm *c)
+{
+	begun[nbegun++] = c;
+	return depth > 0 ? OK : carry_out();
+}
+
+int refused_join(int gpu, const char *call) { return failed(refused(gpu, call)); }
 
 #define FLOAT32 7
 #define SUM 0

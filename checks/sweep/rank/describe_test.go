@@ -1,0 +1,199 @@
+package rank
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
+)
+
+var prefixes = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+
+// newNode creates a node of files, and links of files to others.
+func newNode(t *testing.T, files, links map[string]string) *probe.Host {
+	t.Helper()
+	root := probetest.Tree(t, files)
+	for name, to := range links {
+		path := filepath.Join(root, name)
+		probetest.Mkdir(t, filepath.Dir(path))
+		if err := os.Symlink(to, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return probe.NewHost(root)
+}
+
+func newLink(name string, mtu int, addresses ...string) link {
+	l := link{Interface: net.Interface{Name: name, MTU: mtu, Flags: net.FlagUp}}
+	for _, a := range addresses {
+		l.addresses = append(l.addresses, netip.MustParsePrefix(a))
+	}
+	return l
+}
+
+// Planes are adapters, and interfaces that use them; others are planes only on a node without these.
+func TestPlanes(t *testing.T) {
+	t.Parallel()
+	const class = "sys/class/net/"
+	h := newNode(t, map[string]string{
+		class + "eth0/operstate": "up\n", class + "eth0/speed": "25000\n",
+		class + "eth1/operstate": "up\n", class + "eth1/speed": "-1\n",
+		class + "bond0/operstate": "up\n", class + "bond0/speed": "400000\n", class + "bond0/lower_eth1/": "",
+		class + "vlan7/operstate": "up\n", class + "vlan7/lower_bond0/": "",
+		class + "br0/operstate": "up\n", class + "br0/bridge/": "", class + "br0/lower_eth0/": "",
+		class + "docker0/operstate": "up\n", class + "docker0/bridge/": "", class + "docker0/lower_veth1/": "",
+		class + "veth1/operstate": "up\n", class + "veth2/operstate": "up\n", class + "veth2/speed": "10000\n",
+	}, map[string]string{class + "eth0/device": "../../../0000:01:00.0", class + "eth1/device": "../../../0000:02:00.0"})
+	docker, veth := newLink("docker0", 1500, "172.17.0.1/16"), newLink("veth2", 1500, "10.77.0.5/24")
+	plane := func(name, address string, mtu, speed int) sweep.Plane {
+		return sweep.Plane{Name: name, Address: netip.MustParsePrefix(address), MTU: mtu, Speed: speed}
+	}
+	for name, tt := range map[string]struct {
+		links []link
+		want  []sweep.Plane
+	}{
+		"hardware": {
+			[]link{newLink("eth0", 1500, "fe80::1/64", "10.0.0.5/24", "10.0.0.6/24"), newLink("eth1", 9000), docker, newLink("bond0", 9000, "fd00::5/64", "10.1.0.5/16"), newLink("vlan7", 1500, "fe80::2/64", "fd07::5/64"), newLink("br0", 1500, "10.9.0.5/24"), veth},
+			[]sweep.Plane{plane("eth0", "10.0.0.5/24", 1500, 25000), plane("bond0", "10.1.0.5/16", 9000, 400000), plane("vlan7", "fd07::5/64", 1500, 0), plane("br0", "10.9.0.5/24", 1500, 0)},
+		},
+		"a container":           {[]link{docker, veth}, []sweep.Plane{plane("veth2", "10.77.0.5/24", 1500, 10000)}},
+		"files of another node": {[]link{newLink("eth_a", 1500, "10.77.0.5/24")}, []sweep.Plane{plane("eth_a", "10.77.0.5/24", 1500, 0)}},
+		"a bridge alone":        {[]link{docker}, []sweep.Plane{plane("docker0", "172.17.0.1/16", 1500, 0)}},
+		"no address":            {[]link{newLink("eth0", 1500, "fe80::1/64"), newLink("eth1", 9000)}, nil},
+	} {
+		if diff := cmp.Diff(tt.want, planes(h.Apart(), tt.links), prefixes, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// Rails are the active ports, with the address to use.
+func TestRails(t *testing.T) {
+	t.Parallel()
+	const class = "sys/class/infiniband/"
+	files := map[string]string{}
+	port := func(device, state, layer string) {
+		dir := class + device + "/ports/1/"
+		files[dir+"state"], files[dir+"phys_state"], files[dir+"rate"], files[dir+"link_layer"] = state, "5: LinkUp", "400 Gb/sec (4X NDR)", layer
+	}
+	port("mlx5_0", "4: ACTIVE", "InfiniBand")
+	port("mlx5_1", "1: DOWN", "InfiniBand")
+	port("mlx5_2", "4: ACTIVE", "Ethernet")
+	port("mlx5_3", "4: ACTIVE", "Ethernet")
+	port("efa_0", "4: ACTIVE", "Unspecified")
+	for i, g := range []struct{ id, kind string }{
+		{"fe80:0000:0000:0000:b83f:d203:00c5:1a03", "RoCE v2"}, {"0000:0000:0000:0000:0000:ffff:0a01:0005", "IB/RoCE v1"},
+		{"fd00:0000:0000:0000:0000:0000:0000:0005", "RoCE v2"}, {"0000:0000:0000:0000:0000:ffff:0a01:0005", "RoCE v2"},
+	} {
+		number := string(rune('0' + i))
+		dir := class + "mlx5_2/ports/1/"
+		files[dir+"gids/"+number], files[dir+"gid_attrs/types/"+number], files[dir+"gid_attrs/ndevs/"+number] = g.id, g.kind, "eth2"
+		if i < 3 {
+			dir = class + "mlx5_3/ports/1/"
+			files[dir+"gids/"+number], files[dir+"gid_attrs/types/"+number], files[dir+"gid_attrs/ndevs/"+number] = g.id, g.kind, "eth3"
+		}
+	}
+	want := []sweep.Rail{
+		{Name: "mlx5_0:1", Layer: "InfiniBand", GID: -1, Speed: 400},
+		{Name: "mlx5_2:1", Layer: "Ethernet", GID: 3, Speed: 400},
+		{Name: "mlx5_3:1", Layer: "Ethernet", GID: 2, Speed: 400},
+	}
+	if diff := cmp.Diff(want, rails(newNode(t, files, nil))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := rails(newNode(t, nil, nil)); len(got) != 0 {
+		t.Errorf("without RDMA: %v", got)
+	}
+}
+
+func TestGPUs(t *testing.T) {
+	t.Parallel()
+	files := map[string]string{}
+	for _, a := range []string{"0000:c1:00.0", "0000:c2:00.0"} {
+		files["proc/driver/nvidia/gpus/"+a+"/information"] = "Model: \t\t NVIDIA H100 80GB HBM3\nDevice Minor: \t 0\n"
+	}
+	if diff := cmp.Diff([]string{"NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3"}, gpus(newNode(t, files, nil))); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := gpus(newNode(t, nil, nil)); len(got) != 0 {
+		t.Errorf("without GPUs: %v", got)
+	}
+}
+
+func TestLeaf(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ address, pattern, want string }{
+		{"root.leaf1.gpu01", "switch.switch.node", "leaf1"}, {"leaf2.gpu01", "switch.node", "leaf2"}, {"gpu01", "node", ""}, {"", "", ""},
+		{"b1.gpu01", "block.node", ""}, {"a.b.c", "switch.node", ""},
+	} {
+		if got := leaf(tt.address, tt.pattern); got != tt.want {
+			t.Errorf("%s is %q, want %q", tt.address, got, tt.want)
+		}
+	}
+}
+
+// This machine can be described, whatever it has.
+func TestDescribe(t *testing.T) {
+	t.Parallel()
+	n, silent := describe(probe.NewHost(""), "gpu01")
+	if n.Name != "gpu01" || len(silent) > 0 {
+		t.Errorf("%+v, silent: %v", n, silent)
+	}
+	for _, p := range n.Planes {
+		if p.MTU == 0 || !p.Address.IsValid() || p.Name == "lo" {
+			t.Errorf("%+v", p)
+		}
+	}
+	if n, _ := describe(probe.NewHost(""), ""); n.Name == "" {
+		t.Error("the node has no name")
+	}
+}
+
+// A part of the description that does not answer does not delay the others.
+func TestAwait(t *testing.T) {
+	t.Parallel()
+	limit := time.After(time.Millisecond)
+	if _, ok := await(ask(func() int { select {} }), limit); ok {
+		t.Error("an answer of a call that blocks")
+	}
+	answer := make(chan int, 1)
+	answer <- 7
+	if n, ok := await(answer, limit); !ok || n != 7 { // the limit has passed
+		t.Error(n, ok)
+	}
+}
+
+func TestPlaneAndRail(t *testing.T) {
+	t.Parallel()
+	n := &node{Node: sweep.Node{Name: "a", Planes: []sweep.Plane{
+		{Name: "eth0", Address: netip.MustParsePrefix("10.0.0.5/24")}, {Name: "eth1", Address: netip.MustParsePrefix("10.1.0.5/24")},
+	}, Rails: []sweep.Rail{{Name: "mlx5_0:1"}}}}
+	for _, tt := range []struct{ towards, name, want string }{
+		{"", "", "eth0"}, {"10.1.0.5", "", "eth1"}, {"10.1.0.5", "eth0", "eth0"}, {"", "10.1.0.0/24", "eth1"}, {"", "10.1.0.9/24", "eth1"},
+		{"", "eth2", ""}, {"", "10.2.0.0/24", ""}, {"", "10.1.0.0/16", ""}, {"192.0.2.1", "", "eth0"},
+	} {
+		n.towards, _ = netip.ParseAddr(tt.towards)
+		p, err := n.plane(tt.name)
+		if p.Name != tt.want || (err == nil) != (tt.want != "") {
+			t.Errorf("%+v: %s, %v", tt, p.Name, err)
+		}
+	}
+	if r, err := n.rail("mlx5_0:1"); err != nil || r.Name != "mlx5_0:1" {
+		t.Error(r, err)
+	}
+	if _, err := n.rail("mlx5_9:1"); err == nil {
+		t.Error("a rail that does not exist")
+	}
+	if _, err := (&node{}).plane(""); err == nil {
+		t.Error("a plane that does not exist")
+	}
+}
