@@ -280,9 +280,9 @@ func TestIBBWRefuses(t *testing.T) {
 // time is left, its port fails. Any other error without time for a repetition decides nothing.
 func TestIBBWHang(t *testing.T) {
 	t.Parallel()
-	fails := checktest.PortFinding("check_ib_bw", "mlx5_3", 3, checks.Finding{Code: "ib.bw.failed", Severity: checks.Fail, Got: "it did not end"}, "no rate after 2s")
+	fails := checktest.PortFinding("check_ib_bw", "mlx5_3", 3, checks.Finding{Code: "ib.bw.failed", Severity: checks.Fail, Got: "it did not end"}, "no rate after 7s")
 	passing := checktest.PortFinding("check_ib_bw", "mlx5_3", 3, checks.Finding{Code: "ib.bw.repeated", Severity: checks.Warn, Got: "it did not end"}, "the first run failed, a second run alone succeeded")
-	late := checktest.PortFinding("check_ib_bw", "mlx5_3", 3, checks.Finding{Code: "ib.bw.failed", Severity: checks.Unknown, Want: "-t above 6s", Got: "Completion with error at client"}, "no rate, and no time left to repeat it alone")
+	late := checktest.PortFinding("check_ib_bw", "mlx5_3", 3, checks.Finding{Code: "ib.bw.failed", Severity: checks.Unknown, Want: "-t above 25s", Got: "Completion with error at client"}, "no rate, and no time left to repeat it alone")
 	for act, c := range map[string]struct {
 		words   []string
 		servers int
@@ -290,15 +290,15 @@ func TestIBBWHang(t *testing.T) {
 	}{
 		"hang":      {servers: 2, want: []checks.Finding{fails}},
 		"hang once": {servers: 2, want: []checks.Finding{passing}},
-		"late":      {words: []string{"-t", "6"}, servers: 1, want: []checks.Finding{late}},
-		"hang ":     {words: []string{"-t", "4"}, servers: 1, want: []checks.Finding{fails}},
+		"late":      {words: []string{"-D", "20", "-t", "25"}, servers: 1, want: []checks.Finding{late}},
+		"hang ":     {words: []string{"-t", "14"}, servers: 1, want: []checks.Finding{fails}},
 	} {
 		t.Run(act, func(t *testing.T) {
 			t.Parallel()
 			root, calls := bwRoot(t, fakesys.DGXH100(), oneActs(strings.TrimSpace(act)))
 			env := &checks.Env{Host: probe.NewHost(root)}
 			bw := bwOf(t, "check_ib_bw", append([]string{"-D", "1"}, c.words...)...)
-			if bw.start = time.Second; act == "late" {
+			if bw.start = 6 * time.Second; act == "late" {
 				bw.start = time.Minute
 			}
 			got := slices.DeleteFunc(bw.Run(t.Context(), env), func(f checks.Finding) bool { return f.Severity == checks.OK })

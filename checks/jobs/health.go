@@ -18,6 +18,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor/flight"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 )
 
 // jobHealth checks that the jobs on the node make progress, by the samples that nhc-gpu monitor takes
@@ -29,8 +30,15 @@ import (
 // By default the findings are recorded, and neither drain a node nor end a job. The GPUs of a job come
 // from the record of its prolog; without one, a job that is alone on the node has all of them.
 //
+// With -r a job that hangs is asked once by NCCL's RAS endpoint which ranks lag or are dead. Asking it
+// has crashed jobs with NCCL up to 2.30, so it is off by default, and only the runs of nhc-gpu monitor
+// ask, at most 12 seconds for each hang. docs/monitor.md says more.
+//
 //	node* || check_job_health
-type jobHealth struct{}
+//	node* || check_job_health -r
+type jobHealth struct {
+	RAS bool `opt:"r" toml:"ras"` // ask NCCL's RAS endpoint of a job that hangs
+}
 
 const jobHealthName = "check_job_health"
 
@@ -58,7 +66,7 @@ func init() {
 // fresh is the age of the last sample above which a source is not running, seconds.
 const fresh = 30
 
-func (c *jobHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
+func (c *jobHealth) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	w, jobs, err := readSamples(env)
 	if err != nil {
 		return checks.Unreadable(err)
@@ -70,8 +78,13 @@ func (c *jobHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	env.Fact("%s with samples", checks.Plural(len(jobs), "job"))
 	var findings []checks.Finding
 	for _, v := range flight.Detect(w, jobs) {
-		findings = append(findings, describe(w, v))
+		text := ""
+		if v.Code == hangCode {
+			text = c.askNCCL(ctx, env, w, v, jobs)
+		}
+		findings = append(findings, describe(w, v, text))
 	}
+	forgetAnswers(env.Host, jobs)
 	return findings
 }
 
@@ -90,38 +103,111 @@ func readSamples(env *checks.Env) (*flight.Window, []flight.Job, error) {
 		return nil, nil, err
 	}
 	env.At("read the samples in %s", dir)
-	w, err := loadSamples(dir, boot, max(now, flight.Seconds)-flight.Seconds+1, now)
-	if err != nil {
+	w := flight.NewWindow(max(now, flight.Seconds)-flight.Seconds+1, now)
+	if err := loadSamples(w, dir, boot); err != nil {
 		return nil, nil, err
 	}
 	jobs, err := runningJobs(env.Host, w)
 	return w.Known(fresh), jobs, err
 }
 
-// shown is the time whose means are shown, seconds.
-const shown = 60
-
-// ShowSamples returns the samples of a running job for a person, and the findings of check_job_health
-// about it; "" if it has none.
-func ShowSamples(env *checks.Env, id string) (string, error) {
+// ExtractSamples returns the samples of a job for its owner, and the findings of check_job_health about it; nil if
+// it has none. user is the UID of the one who asks: root gets any job on the node, others a job of their own.
+// hours adds 24 hours by minute.
+func ExtractSamples(env *checks.Env, id string, user uint32, hours bool) (*flight.Extract, error) {
 	w, jobs, err := readSamples(env)
 	at := slices.IndexFunc(jobs, func(j flight.Job) bool { return j.ID == id })
 	if err != nil || at < 0 {
-		return "", err
+		return nil, err
 	}
-	var b strings.Builder
-	last := w.Tail(shown)
-	fmt.Fprintf(&b, "means of the last %d seconds on this node\n%s", last.Len(), last.Table(jobs[at]))
-	if jobs[at].GPUs == nil {
-		b.WriteString("its GPUs are unknown: there is no record of its prolog, and other jobs are on the node\n")
-	}
-	for _, v := range flight.Detect(w, jobs) {
-		if v.Job == id {
-			f := describe(w, v)
-			fmt.Fprintf(&b, "%s, for %d s [%s]\n", f.Text(jobHealthName), w.To-v.Since, v.Code)
+	if user != 0 {
+		if owner, known, err := ownerOf(env.Host, id); err != nil || !known || owner != user {
+			return nil, err
 		}
 	}
-	return b.String(), nil
+	windows := []*flight.Window{w}
+	if hours {
+		day, err := readDay(env.Host, w.To)
+		if err != nil {
+			return nil, err
+		}
+		windows = append(windows, day)
+	}
+	e := flight.NewExtract(jobs[at], windows...)
+	for _, v := range flight.Detect(w, jobs) {
+		if v.Job == id {
+			f := describe(w, v, knownAnswer(env.Host, w, v))
+			e.Findings = append(e.Findings, flight.Note{Code: v.Code, Text: f.Text(jobHealthName), For: w.To - v.Since})
+		}
+	}
+	return e, nil
+}
+
+// readDay reads the means of 24 hours by minute.
+func readDay(h *probe.Host, to uint32) (*flight.Window, error) {
+	boot, err := probe.BootID(h)
+	if err != nil {
+		return nil, err
+	}
+	const day = flight.Minutes * 60
+	w := flight.NewMinutes(max(to, day)-day+60, to)
+	return w, loadSamples(w, h.State(), boot)
+}
+
+// RecordedSamples returns all samples of the node for the evidence of a fault, nil if there are none.
+func RecordedSamples(env *checks.Env) (*flight.Extract, error) {
+	w, _, err := readSamples(env)
+	if err != nil || w.Len() < 2 {
+		return nil, err
+	}
+	day, err := readDay(env.Host, w.To)
+	if err != nil {
+		return nil, err
+	}
+	all := flight.Job{GPUs: w.Names(flight.Busy), All: true}
+	return flight.NewExtract(all, w, day), nil
+}
+
+// ownerOf returns the user of a job: by the record of its prolog, or else by its processes, which must all be of
+// one user. The cgroup of a job is root's, and no user can put a process into that of another one.
+func ownerOf(h *probe.Host, id string) (uid uint32, known bool, err error) {
+	var r struct {
+		Job string `json:"job"`
+		UID *int64 `json:"uid"`
+	}
+	switch err := h.Recall("job-"+id, &r); {
+	case err == nil && r.Job == id && r.UID != nil && *r.UID >= 0:
+		return uint32(*r.UID), true, nil
+	case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, probe.ErrNoMemory):
+		return 0, false, err
+	}
+	loads, err := jobscan.Jobs(h, false)
+	if err != nil {
+		return 0, false, err
+	}
+	for i := range loads {
+		if loads[i].ID != id {
+			continue
+		}
+		for _, pid := range loads[i].PIDs(h) {
+			status, _ := h.ReadFile("/proc/" + pid + "/status")
+			_, rest, _ := strings.Cut(string(status), "\nUid:")
+			line, _, _ := strings.Cut(rest, "\n")
+			words := slices.Compact(strings.Fields(line)) // real, effective, saved, of files
+			if len(words) != 1 {
+				continue // it has ended, or is setuid
+			}
+			n, err := strconv.ParseUint(words[0], 10, 32)
+			switch {
+			case err != nil || n == 0:
+			case known && uint32(n) != uid:
+				return 0, false, nil
+			default:
+				uid, known = uint32(n), true
+			}
+		}
+	}
+	return uid, known, nil
 }
 
 // readUptime returns the seconds since the boot.
@@ -138,25 +224,24 @@ func readUptime(h *probe.Host) (uint32, error) {
 	return uint32(seconds), nil
 }
 
-// loadSamples reads the rings of a state directory for some seconds since the boot. A ring that is missing
+// loadSamples reads the rings of a state directory. A ring that is missing, or has the format of another version,
 // has no samples.
-func loadSamples(dir, boot string, from, to uint32) (*flight.Window, error) {
-	w := flight.NewWindow(from, to)
+func loadSamples(w *flight.Window, dir, boot string) error {
 	for _, source := range []string{monitor.GPUs, monitor.Ports, monitor.Jobs} {
 		f, err := os.OpenFile(filepath.Join(dir, flight.File(source)), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read samples: %w", err)
+			return fmt.Errorf("read samples: %w", err)
 		}
 		err = w.Load(f, boot)
 		f.Close()
-		if err != nil && !errors.Is(err, flight.ErrNoRing) { // its worker writes a new one
-			return nil, fmt.Errorf("%s: %w", f.Name(), err)
+		if err != nil && !errors.Is(err, flight.ErrNoRing) && !errors.Is(err, flight.ErrFormat) { // its worker writes a new one
+			return fmt.Errorf("%s: %w", f.Name(), err)
 		}
 	}
-	return w, nil
+	return nil
 }
 
 // record has the fields of the record of a job (slurm.Record) that show its GPUs.
@@ -203,8 +288,8 @@ func runningJobs(h *probe.Host, w *flight.Window) (list []flight.Job, err error)
 	return list, nil
 }
 
-// describe returns the finding for a verdict.
-func describe(w *flight.Window, v flight.Verdict) checks.Finding {
+// describe returns the finding for a verdict. nccl is what NCCL has answered, "" for nothing.
+func describe(w *flight.Window, v flight.Verdict, nccl string) checks.Finding {
 	f := checks.Finding{Code: v.Code, Severity: checks.Fail, Want: v.Want, Got: v.Got, Jobs: v.Job}
 	text := v.Message
 	if len(v.Devices) == 1 {
@@ -216,6 +301,9 @@ func describe(w *flight.Window, v flight.Verdict) checks.Finding {
 	}
 	if v.Job != "" {
 		text = "job " + v.Job + ": " + text
+	}
+	if nccl != "" {
+		text += "; NCCL: " + nccl
 	}
 	return f.Describe(jobHealthName, "%s", text)
 }

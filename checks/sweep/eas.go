@@ -65,14 +65,14 @@ const (
 
 const c4d = "c4d"
 
-// ParseEAS reads a service description, or its section "aimaster" alone. Keys outside of that section
-// are ignored. Errors have line and column.
+// ParseEAS reads a service description, or its section "aimaster" alone. Keys that
+// belong to other parts of EAS are ignored. Errors have line and column.
 func ParseEAS(data []byte) (*EAS, error) {
 	var top map[string]json.RawMessage
 	if err := json.Unmarshal(data, &top); err != nil {
 		return nil, easSyntax(data, err)
 	}
-	r := easReader{data: data, dec: json.NewDecoder(bytes.NewReader(data))}
+	r := easReader{data: data}
 	eas := &EAS{}
 	section, found := top["aimaster"]
 	if !found {
@@ -104,10 +104,8 @@ func easPosition(data []byte, offset int) string {
 	return fmt.Sprintf("line %d, column %d", line, len(before)-bytes.LastIndexByte(before, '\n'))
 }
 
-type easReader struct {
-	data []byte
-	dec  *json.Decoder
-}
+// easReader finds the positions of errors.
+type easReader struct{ data []byte }
 
 // find returns the offset of a section in the file. Sections are copies without white space changes,
 // so their text is that of the file.
@@ -133,13 +131,16 @@ func (r *easReader) read(section []byte, eas *EAS) error {
 		case "runtime_check":
 			err = r.readCheck(key, parts[key], &eas.Runtime, []string{c4d})
 		default:
-			if section := string(section); !strings.Contains(section, `"sanity_check"`) || spell.Nearest(key, keys) != "" {
-				err = r.errorAt([]byte(section), strconv.Quote(key), "unknown key %q: want %s", key, spell.OneOf(key, keys))
+			if spell.Nearest(key, keys) != "" { // other keys are those of EAS
+				err = r.errorAt(section, strconv.Quote(key), "unknown key %q: want %s", key, spell.OneOf(key, keys))
 			}
 		}
 		if err != nil {
 			return err
 		}
+	}
+	if parts["sanity_check"] == nil && parts["runtime_check"] == nil {
+		return r.errorAt(section, "", "aimaster: no sanity_check and no runtime_check")
 	}
 	return nil
 }

@@ -106,6 +106,7 @@ func TestEASErrors(t *testing.T) {
 		{"{}", `no section "aimaster" with sanity_check or runtime_check`},
 		{"{\n \"aimaster\": {,}}", "line 2, column 15: no valid JSON: invalid character ',' looking for beginning of object key string"},
 		{`{"aimaster": 3}`, "line 1, column 14: aimaster: want an object, got 3"},
+		{`{"aimaster": {"image": {}}}`, "line 1, column 14: aimaster: no sanity_check and no runtime_check"},
 		{`{"aimaster": {"sanity_chek": {}}}`, `line 1, column 15: unknown key "sanity_chek": want sanity_check`},
 		{"{\"aimaster\": {\n \"sanity_check\": {\n  \"micro_benchmarks\": \"gemm_flops, all_reduce_3\"}}}", `line 3, column 36: sanity_check: unknown name "all_reduce_3": want all_reduce`},
 		{`{"sanity_check": {"micro_benchmarks": ["gemm_flops"]}}`, `line 1, column 19: sanity_check.micro_benchmarks: want a string with names separated by commas, got ["gemm_flops"]`},

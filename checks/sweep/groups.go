@@ -219,6 +219,7 @@ func (p *groupPlan) takes(test int, i int32) bool {
 // pack makes a round of the queue.
 func (p *groupPlan) pack() (tasks []Task) {
 	used := make([]bool, len(p.f.nodes))
+	hunted := p.hunted()
 	queue := p.queue
 	p.queue = nil
 	for _, r := range queue {
@@ -238,7 +239,7 @@ func (p *groupPlan) pack() (tasks []Task) {
 		if r.hunt == nil {
 			want = 0
 		}
-		r.pads = p.pad(r, want, used)
+		r.pads = p.pad(r, want, used, hunted[r.test])
 		if len(r.pads) < want && len(tasks) > 0 { // others have the proven nodes in this round
 			for _, i := range r.members {
 				used[i] = false
@@ -262,7 +263,7 @@ func (p *groupPlan) pack() (tasks []Task) {
 }
 
 // pad chooses proven nodes for a group: first those that its hunt has not used.
-func (p *groupPlan) pad(r *groupRun, want int, used []bool) (pads []int32) {
+func (p *groupPlan) pad(r *groupRun, want int, used []bool, hunted map[int32]bool) (pads []int32) {
 	if want <= 0 {
 		return nil
 	}
@@ -275,7 +276,7 @@ func (p *groupPlan) pad(r *groupRun, want int, used []bool) (pads []int32) {
 			if len(pads) == want {
 				return pads
 			}
-			if used[i] || p.isBad(r.test, i) || pass < 2 && !alike(i) || !p.proven[r.test][i] || !p.takes(r.test, i) || slices.Contains(pads, i) || p.hunted(r.test, i) || slices.Contains(r.hunt.partners, i) != again {
+			if used[i] || p.isBad(r.test, i) || pass < 2 && !alike(i) || !p.proven[r.test][i] || !p.takes(r.test, i) || slices.Contains(pads, i) || hunted[i] || slices.Contains(r.hunt.partners, i) != again {
 				continue
 			}
 			pads = append(pads, i)
@@ -284,9 +285,21 @@ func (p *groupPlan) pad(r *groupRun, want int, used []bool) (pads []int32) {
 	return pads
 }
 
-// hunted reports whether a node is in the set of an open hunt.
-func (p *groupPlan) hunted(test int, i int32) bool {
-	return slices.ContainsFunc(p.hunts, func(h *hunt) bool { return !h.done && h.test == test && slices.Contains(h.set, i) })
+// hunted returns the nodes in the sets of open hunts, by test.
+func (p *groupPlan) hunted() map[int]map[int32]bool {
+	all := map[int]map[int32]bool{}
+	for _, h := range p.hunts {
+		if h.done {
+			continue
+		}
+		if all[h.test] == nil {
+			all[h.test] = map[int32]bool{}
+		}
+		for _, i := range h.set {
+			all[h.test][i] = true
+		}
+	}
+	return all
 }
 
 // drop gives a test up.
@@ -656,6 +669,9 @@ func (p *groupPlan) giveUp(h *hunt) {
 	default:
 		s = s.explain(fmt.Sprintf("%s: only in a group of %d nodes, its parts pass", text, len(h.set)))
 		s.Do = "Run the stage again with this size. If it fails again, look at the network between the leaves, and at the limits of NCCL."
+	}
+	if slices.ContainsFunc(p.found, func(f Suspect) bool { return f.Text == s.Text && f.Plane == s.Plane && f.Node == s.Node }) {
+		return
 	}
 	p.found = append(p.found, s)
 }

@@ -88,6 +88,12 @@ func TestFaults(t *testing.T) {
 		{"ends only", []int{8, 32, 100}, 0, StageReach, PlanOptions{Ends: true}, func(w *world) {
 			w.fault = map[string]Fault{name(0) + "/eth0": FaultSilent}
 		}, []string{"gpu00000 eth0 sweep.reach.loss"}},
+		{"no path between two leaves", []int{32, 64}, 8, StageReach, PlanOptions{}, func(w *world) { w.cut = map[[2]string]Fault{{"leaf1", "leaf2"}: FaultSilent} },
+			[]string{"leaf1-leaf2 eth0 sweep.reach.connect", "leaf1-leaf2 eth0 sweep.reach.loss", "leaf1-leaf2 eth0 sweep.reach.mtu",
+				"leaf1-leaf2 eth1 sweep.reach.connect", "leaf1-leaf2 eth1 sweep.reach.loss", "leaf1-leaf2 eth1 sweep.reach.mtu", "leaf1-leaf2 sweep.reach.name"}},
+		{"no path between two nodes", []int{4, 8, 32}, 0, StageReach, PlanOptions{}, func(w *world) {
+			w.fault = map[string]Fault{name(0) + ">" + name(2): FaultRefused, name(2) + ">" + name(0): FaultRefused}
+		}, nil},
 		{"two nodes, dead link", []int{2}, 0, StageReach, PlanOptions{}, func(w *world) { w.fault = map[string]Fault{name(1) + "/eth0": FaultSilent} },
 			nil},
 
@@ -115,6 +121,10 @@ func TestFaults(t *testing.T) {
 		{"node fails only in groups of 8", []int{33, 64}, 0, StageGroups, PlanOptions{Ops: []string{"all_reduce"}, GroupSizes: []int{2, 4, 8}},
 			func(w *world) { w.only = map[string]int{name(1): 8} },
 			[]string{"gpu00001 sweep.nccl.hang"}},
+		{"only the group of all nodes fails", []int{33, 64}, 0, StageGroups, PlanOptions{Ops: []string{"all_reduce"}}, func(w *world) {
+			w.only = map[string]int{name(1): len(w.nodes)}
+		}, []string{"doubt sweep.nccl.hang"}},
+		{"hangs at times", []int{33, 64}, 0, StagePairs, PlanOptions{Ops: []string{"all_reduce"}, Matchings: 6}, func(w *world) { w.rarely = map[string]float64{name(1): 0.7} }, nil},
 		{"dies in a group", []int{33, 64}, 0, StageGroups, PlanOptions{Ops: []string{"all_reduce"}}, func(w *world) { w.dies = map[string]int{name(1): 5} },
 			[]string{"gpu00001 sweep.node.lost"}},
 
@@ -135,6 +145,19 @@ func TestFaults(t *testing.T) {
 					switch tc.name {
 					case "a leaf":
 						checkLeaf(t, suspects)
+					case "hangs at times": // 7 of 10 times: two of five tests are enough for a doubt
+						if len(suspects) != 1 || suspects[0].Node != name(1) || suspects[0].Code != "sweep.nccl.hang" {
+							t.Errorf("seed %d: %+v", seed, suspects)
+						}
+					case "no path between two nodes":
+						if len(suspects) == 0 {
+							t.Error("no suspect")
+						}
+						for _, s := range suspects {
+							if pair := []string{min(s.Node, s.Peer), max(s.Node, s.Peer)}; !slices.Equal(pair, []string{name(0), name(2)}) {
+								t.Errorf("want the pair alone, got %+v", s)
+							}
+						}
 					case "two nodes, dead link":
 						for _, s := range suspects {
 							if !s.Doubt || s.Peer == "" {

@@ -314,6 +314,7 @@ type chain struct {
 	later []func() Plan
 }
 
+// Next implements Plan.
 func (c *chain) Next() []Task {
 	for {
 		if tasks := c.last().Next(); len(tasks) > 0 || len(c.later) == 0 {

@@ -205,7 +205,7 @@ func (p *pairPlan) replace(r request) {
 	}
 }
 
-// pack makes a round of the queue. What does not fit stays in it.
+// pack makes a round of the queue. Requests that do not fit stay in it.
 func (p *pairPlan) pack() (tasks []Task) {
 	used := make([]bool, len(p.f.nodes))
 	queue := p.queue
@@ -829,6 +829,10 @@ func (p *pairPlan) decide(q *inquiry) {
 		return
 	}
 	f := p.weigh(q)
+	if f.answer == yes && q.about == aboutPair && f.symptom&(slow|flaky) != 0 && (p.elsewhere(q, q.node) >= 1 || p.elsewhere(q, q.other) >= 1) {
+		q.state = explained // a node that is a little slow with all others, too little to accuse it
+		return
+	}
 	if f.answer == yes {
 		q.state, q.found = accused, f
 		switch q.about {
@@ -851,6 +855,19 @@ func (p *pairPlan) decide(q *inquiry) {
 	for range f.need {
 		p.request(q)
 	}
+}
+
+// elsewhere returns by how many sigma a node of a pair is slow on average with other partners.
+func (p *pairPlan) elsewhere(q *inquiry, i int32) float64 {
+	sum, n, role := 0.0, 0, p.roleOf(&p.looks[q.base], i)
+	for _, k := range p.byNode[i] {
+		l := &p.looks[k]
+		pair := l.from+l.to == q.node+q.other && (l.from == q.node || l.from == q.other)
+		if int(l.test) == q.test && !pair && l.fault == FaultNone && p.roleOf(l, i) == role {
+			sum, n = sum+min(p.fleetZ(l), limitOf("cap_z")), n+1
+		}
+	}
+	return sum / float64(max(n, 1))
 }
 
 // subject returns the node that must take part in the tests of an inquiry.

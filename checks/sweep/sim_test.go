@@ -25,10 +25,12 @@ type world struct {
 	loss   map[string]float64
 	delay  map[string]float64 // ms
 	checks map[string]CheckResult
-	dies   map[string]int // after that many tasks
-	only   map[string]int // a fault only in groups of that many nodes
-	beside bool           // other jobs run on all nodes
-	window int            // windows of a repeat
+	dies   map[string]int      // after that many tasks
+	cut    map[[2]string]Fault // between two leaves
+	rarely map[string]float64  // a node hangs with this probability
+	only   map[string]int      // a fault only in groups of that many nodes
+	beside bool                // other jobs run on all nodes
+	window int                 // windows of a repeat
 	tasks  int
 	noTask map[int]bool // rounds without results
 	rounds int
@@ -101,6 +103,17 @@ func (w *world) run(t Task) (Result, bool) {
 	if len(t.Nodes) == 2 {
 		if f, ok := w.fault[t.Nodes[0]+">"+t.Nodes[1]]; ok {
 			r.Fault = f
+		}
+	}
+	if len(t.Nodes) == 2 && len(w.cut) > 0 {
+		a, b := w.node(t.Nodes[0]).Leaf, w.node(t.Nodes[1]).Leaf
+		if f, ok := w.cut[[2]string{min(a, b), max(a, b)}]; ok {
+			r.Fault = f
+		}
+	}
+	for _, n := range t.Nodes {
+		if share, ok := w.rarely[n]; ok && w.rng.Float64() < share {
+			r.Fault = FaultSilent
 		}
 	}
 	for k, size := range w.only {

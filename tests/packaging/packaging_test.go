@@ -28,6 +28,8 @@ var installed = []string{
 	"usr/lib/systemd/system/nhc-gpu-active.timer",
 	"usr/lib/systemd/system/nhc-gpu-boot.service",
 	"usr/lib/systemd/system/nhc-gpu-monitor.service",
+	"usr/lib/systemd/system/nhc-gpu-sweep.service",
+	"usr/lib/systemd/system/nhc-gpu-sweep.timer",
 	"usr/lib/systemd/system/nhc-gpu.service",
 	"usr/lib/systemd/system/nhc-gpu.timer",
 	"usr/lib/tmpfiles.d/nhc-gpu.conf",
@@ -128,8 +130,8 @@ func TestUnits(t *testing.T) {
 			}
 		}
 	}
-	if len(units) != 6 || len(hardening) != 2 {
-		t.Errorf("%d units, want 6; %d kinds of hardening, want that of the monitor and one more: %v", len(units), len(hardening), hardening)
+	if len(units) != 8 || len(hardening) != 2 {
+		t.Errorf("%d units, want 8; %d kinds of hardening, want that of the monitor and one more: %v", len(units), len(hardening), hardening)
 	}
 	verify := exec.Command("systemd-analyze", append([]string{"verify", "--man=no"}, units...)...)
 	verify.Env = append(os.Environ(), "SYSTEMD_LOG_LEVEL=warning")

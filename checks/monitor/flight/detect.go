@@ -98,11 +98,13 @@ func lost(w *Window, j Job) (list []Verdict) {
 	return list
 }
 
-// since returns the beginning of the last run of values that match.
+// since returns the beginning of the last run of values that match. Unknown ones between them do not end it.
 func since(w *Window, device string, name Name, match func(float32) bool) uint32 {
 	values, at := w.Of(device, name), w.To
 	for i := len(values) - 1; i >= 0 && (!known(values[i]) || match(values[i])); i-- {
-		at = w.From + uint32(i)*w.Step
+		if known(values[i]) {
+			at = w.From + uint32(i)*w.Step
+		}
 	}
 	return at
 }
@@ -161,7 +163,27 @@ func spins(w *Window, gpu string) bool {
 	}
 	return every(w.Of(gpu, Busy), most, func(v float32) bool { return v >= limit("hang.busy") }) &&
 		every(w.Of(gpu, Power), most, func(v float32) bool { return v < power }) &&
-		below(Memory, limit("hang.memory")) && below(NVLink, limit("hang.traffic")) && below(PCIe, limit("hang.traffic"))
+		below(Memory, limit("hang.memory")) && below(Tensor, limit("hang.tensor")) && below(NVLink, limit("hang.traffic")) && below(PCIe, limit("hang.traffic"))
+}
+
+// loadSeconds is the time over which LastWork looks.
+const loadSeconds = 10
+
+// LastWork describes what a GPU did in the last seconds: "and its GPU waits, too".
+func (w *Window) LastWork(gpu string) string {
+	t := w.Tail(loadSeconds)
+	switch busy := mean(t.Of(gpu, Busy)); {
+	case w.Last(gpu, Reached) == 0:
+		return "and its GPU is lost"
+	case !known(busy):
+		return "and its GPU has no samples"
+	case spins(t, gpu):
+		return "and its GPU waits, too"
+	case busy < limit("stall.busy"):
+		return "and its GPU runs no kernel"
+	default:
+		return fmt.Sprintf("and its GPU works (%.0f W)", mean(t.Of(gpu, Power)))
+	}
 }
 
 // straggler reports the one GPU of a job that lags behind all others, which exchange data.

@@ -91,6 +91,12 @@ func (h *Header) Encode() ([]byte, error) {
 // ErrNoRing is the error of a file that is not a ring.
 var ErrNoRing = errors.New("not a file of samples")
 
+// ErrFormat is the error of a ring that a newer or an older version of this program has written in another format.
+var ErrFormat = errors.New("the samples have the format of another version of nhc-gpu")
+
+// anyMagic begins the magic of every format.
+const anyMagic = "NHCFLT"
+
 // ReadHeader reads the header of a ring.
 func ReadHeader(r io.ReaderAt) (*Header, error) {
 	data := make([]byte, HeaderSize)
@@ -98,6 +104,9 @@ func ReadHeader(r io.ReaderAt) (*Header, error) {
 		return nil, ErrNoRing
 	} else if err != nil {
 		return nil, fmt.Errorf("read samples: %w", err)
+	}
+	if string(data[:len(anyMagic)]) == anyMagic && string(data[:len(magic)]) != magic {
+		return nil, ErrFormat
 	}
 	text := data[len(magic)+4:]
 	size := binary.LittleEndian.Uint32(data[len(magic):])
@@ -154,6 +163,48 @@ func (r *Recorder) Add(t uint32, values []float32) error {
 		s.least, s.most, s.total = min(s.least, v), max(s.most, v), s.total+float64(v)
 	}
 	return r.write(t, r.secondAt(t))
+}
+
+// Adopt copies the records of an older ring of the same boot, whose columns may differ: a new version of the
+// program may have more, and a GPU may have gone.
+func (r *Recorder) Adopt(old io.ReaderAt, h *Header) error {
+	if h.Boot != r.Boot {
+		return nil
+	}
+	from := make([]int, len(r.Columns)) // the position of each column in the old ring, -1 for none
+	for i, c := range r.Columns {
+		from[i] = slices.Index(h.Columns, c)
+	}
+	copyRecords := func(count, size, groups int, step uint32, at, to func(uint32) int64) error {
+		buf := make([]byte, size)
+		for i := range count {
+			if _, err := old.ReadAt(buf, at(uint32(i)*step)); err != nil {
+				return fmt.Errorf("read samples: %w", err)
+			}
+			t := binary.LittleEndian.Uint32(buf)
+			if t == 0 || t != binary.LittleEndian.Uint32(buf[size-4:]) || at(t) != at(uint32(i)*step) {
+				continue
+			}
+			r.buf = binary.LittleEndian.AppendUint32(r.buf[:0], t)
+			for group := range groups {
+				for _, column := range from {
+					v := math.Float32bits(Unknown)
+					if column >= 0 {
+						v = binary.LittleEndian.Uint32(buf[4+4*(group*len(h.Columns)+column):])
+					}
+					r.buf = binary.LittleEndian.AppendUint32(r.buf, v)
+				}
+			}
+			if err := r.write(t, to(t)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := copyRecords(Seconds, h.second(), 1, 1, h.secondAt, r.secondAt); err != nil {
+		return err
+	}
+	return copyRecords(Minutes, h.minute(), 3, 60, h.minuteAt, r.minuteAt)
 }
 
 // flush writes the present minute.

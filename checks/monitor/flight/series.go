@@ -25,6 +25,11 @@ const (
 	Errors  Name = "errors"  // corrected and uncorrected errors of the memory since the driver was loaded
 	Rows    Name = "rows"    // remapped rows
 	Reached Name = "reached" // 1 if NVML returned values, 0 if it says that the GPU is lost
+
+	// Hopper and newer, %.
+	SM     Name = "sm"     // share of the time in which a multiprocessor worked, mean of all
+	Tensor Name = "tensor" // share in which tensor cores worked
+	DRAM   Name = "dram"   // share of the bandwidth of the memory
 )
 
 // The series of an RDMA port.
@@ -48,7 +53,7 @@ const (
 
 // The series of each kind of device.
 var (
-	OfGPU  = []Name{Busy, Memory, Power, Clock, Margin, Used, NVLink, PCIe, Slow, Capped, Errors, Rows, Reached}
+	OfGPU  = []Name{Busy, Memory, Power, Clock, Margin, Used, NVLink, PCIe, Slow, Capped, Errors, Rows, Reached, SM, Tensor, DRAM}
 	OfPort = []Name{Data, Wait, Faults, Up}
 	OfJob  = []Name{ID, Blocked, Resident, StallCPU, StallMem, StallIO, Killed}
 )

@@ -10,8 +10,12 @@ import (
 // units are the units of series in a table.
 var units = map[Name]string{
 	Busy: "%", Memory: "%", Power: "W", Clock: "MHz", Margin: "C", Used: "MiB", NVLink: "MB/s", PCIe: "MB/s", Slow: "%", Capped: "%",
+	SM: "%", Tensor: "%", DRAM: "%",
 	Data: "MB/s", Wait: "/s", Faults: "/s", Resident: "MiB", StallCPU: "%", StallMem: "%", StallIO: "%",
 }
+
+// Unit returns the unit of a series, "" for a number.
+func Unit(n Name) string { return units[n] }
 
 // Table returns the means of a window for a job's GPUs, the ports of the node, and the job itself, a line
 // each. A series that is unknown for all devices has no column.

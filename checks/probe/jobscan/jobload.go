@@ -151,14 +151,26 @@ func (j *JobLoad) Blocked(h *probe.Host) float64 {
 	if j.dir == "" {
 		return math.NaN()
 	}
-	count, processes := 0, 0
-	for dirs := []string{j.dir}; len(dirs) > 0 && len(dirs) < maxGroups && processes < maxProcesses; dirs = dirs[1:] {
+	count := 0
+	for _, pid := range j.PIDs(h) {
+		stat, err := h.ReadValue("/proc/" + pid + "/stat")
+		if at := strings.LastIndexByte(stat, ')'); err == nil && strings.HasPrefix(stat[at+1:], " D ") {
+			count++
+		}
+	}
+	return float64(count)
+}
+
+// PIDs lists the processes in the cgroup of a job, none without a cgroup.
+func (j *JobLoad) PIDs(h *probe.Host) (list []string) {
+	if j.dir == "" {
+		return nil
+	}
+	for dirs := []string{j.dir}; len(dirs) > 0 && len(dirs) < maxGroups && len(list) < maxProcesses; dirs = dirs[1:] {
 		pids, _ := h.ReadFile(dirs[0] + "/cgroup.procs")
 		for pid := range strings.FieldsSeq(string(pids)) {
-			processes++
-			stat, err := h.ReadValue("/proc/" + pid + "/stat")
-			if at := strings.LastIndexByte(stat, ')'); err == nil && strings.HasPrefix(stat[at+1:], " D ") {
-				count++
+			if !probe.NotNumber(pid) {
+				list = append(list, pid)
 			}
 		}
 		names, _ := h.Names(dirs[0])
@@ -168,5 +180,5 @@ func (j *JobLoad) Blocked(h *probe.Host) float64 {
 			}
 		}
 	}
-	return float64(count)
+	return list
 }

@@ -19,6 +19,7 @@ type Watch struct {
 	set   nvml.EventSet // nil if the driver has no events, or they ended with an error
 	links []int         // for each GPU the number of its NVLinks with counters of their own, 0: the driver sums up
 	last  []state
+	gpm   []*gpm // for each GPU, nil without
 }
 
 // state has the values of a GPU whose change is an event.
@@ -39,6 +40,9 @@ type Sample struct {
 	Slow                [3]Reading[int64] // by software for heat, by hardware for heat, by the power brake
 	Errors, Uncorrected Reading[int64]    // corrected and uncorrected errors of the memory
 	Rows                [2]Reading[int64] // remapped for corrected, uncorrected errors
+
+	// Since the sample before, %; Hopper and newer.
+	SM, Tensor, DRAM Reading[float64]
 }
 
 // These are the fields of a sample, in their order, and behind them those of NVLinks and PCIe.
@@ -65,7 +69,7 @@ func WatchGPUs(h *probe.Host, doing func(call string)) (*Watch, error) {
 	case s.lib == nil:
 		return nil, probe.ErrRecorded
 	}
-	w := &Watch{s: s, links: make([]int, len(s.devices)), last: make([]state, len(s.devices))}
+	w := &Watch{s: s, links: make([]int, len(s.devices)), last: make([]state, len(s.devices)), gpm: make([]*gpm, len(s.devices))}
 	s.doing = doing
 	w.register()
 	s.each(func(q query) {
@@ -74,6 +78,7 @@ func WatchGPUs(h *probe.Host, doing func(call string)) (*Watch, error) {
 		if !sums[0].Known {
 			w.links[q.g.Index] = len(links)
 		}
+		w.gpm[q.g.Index] = openGPM(q)
 	})
 	return w, nil
 }
@@ -206,6 +211,7 @@ func (w *Watch) sample(q query) (out Sample, now state) {
 		m, ret := q.d.GetMemoryInfo_v2()
 		return GPUMemory{m.Total, m.Free, m.Used}, ret
 	}), func(m GPUMemory) uint64 { return m.Used })
+	w.gpm[q.g.Index].read(q, &out)
 	return out, now
 }
 

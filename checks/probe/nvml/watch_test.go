@@ -101,6 +101,32 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// On Hopper a sample has the activity since the one before, by one call more; what fails once is not asked again.
+func TestWatchGPM(t *testing.T) {
+	t.Parallel()
+	out := watchNode(t, fakenvml.H100, "none", "* nvmlGpmQueryDeviceSupport = 1", "5 nvmlGpmQueryDeviceSupport = 0", "* gpm 2 = 88", "3 gpm 2 = 31", "* gpm 5 = 41", "* gpm 10 = 300",
+		"6 nvmlGpmSampleGet error 14")
+	if out.Err != "" || len(out.Second) != 8 {
+		t.Fatalf("%+v", out)
+	}
+	for i, want := range map[int][3]any{0: {88.0, 41.0, nil}, 3: {31.0, 41.0, nil}, 5: {}, 6: {}} { // 300 % is no share
+		if g := out.Second[i]; g["SM"] != want[0] || g["Tensor"] != want[1] || g["DRAM"] != want[2] {
+			t.Errorf("gpu%d: SM %v, tensor %v, DRAM %v, want %v", i, g["SM"], g["Tensor"], g["DRAM"], want)
+		}
+		if first := out.First[i]; first["SM"] != nil {
+			t.Errorf("gpu%d: the first sample has SM %v, want none", i, first["SM"])
+		}
+	}
+	count := map[string]int{}
+	for _, call := range out.Calls {
+		name, _, _ := strings.Cut(call, " ")
+		count[name]++
+	}
+	if count["nvmlGpmSampleGet(0)"] != 1 || count["nvmlGpmMetricsGet(0)"] != 1 || count["nvmlGpmSampleGet(6)"] != 0 {
+		t.Errorf("calls %v", count)
+	}
+}
+
 // The counters of NVLink 5 are those of its links.
 func TestWatchB200(t *testing.T) {
 	t.Parallel()

@@ -19,7 +19,7 @@ import (
 )
 
 // patience bounds the wait for an event that must come, on a machine however busy.
-const patience = 60 * time.Second
+const patience = 5 * time.Minute
 
 // short is the deadline of an event that never comes.
 const short = 300 * time.Millisecond

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // RingTest is a ring all-reduce of float32 sums: each rank sends to the next one. All ranks have the
@@ -96,6 +98,7 @@ func JoinRing(ctx context.Context, local Local, l *Listener, key Key, t RingTest
 	defer cancel(nil)
 	var both sync.WaitGroup
 	errs := make([]error, 2)
+	var heard atomic.Bool // from the rank before this one
 	attempt := func(i int, do func() error) {
 		both.Go(func() {
 			if errs[i] = do(); errs[i] != nil {
@@ -108,7 +111,11 @@ func JoinRing(ctx context.Context, local Local, l *Listener, key Key, t RingTest
 		for i := range r.next {
 			conn, _, err := Connect(ctx, local, t.Addresses[next], key, uint32(i))
 			if err != nil {
-				return &RingError{Peer: next, Err: err}
+				broken := &RingError{Peer: next, Err: err}
+				if !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, ErrStranger) && !heard.Load() {
+					broken.Peer = -1 // none of its neighbours is reached, so it may be this rank
+				}
+				return broken
 			}
 			r.next[i] = loose(conn)
 		}
@@ -120,6 +127,7 @@ func JoinRing(ctx context.Context, local Local, l *Listener, key Key, t RingTest
 			if err != nil {
 				return &RingError{Peer: -1, Err: err}
 			}
+			heard.Store(true)
 			if int64(i) >= int64(t.Flows) || r.prev[i] != nil {
 				_ = conn.Close()
 				return &RingError{Peer: -1, Err: ErrStranger}

@@ -227,9 +227,23 @@ func TestJoinRingFails(t *testing.T) {
 	if !errors.As(err, &broken) || broken.Peer != 1 {
 		t.Error(err)
 	}
+	// A silent rank is named by one that hears from its other neighbour, and by no other.
 	test.Addresses[1] = tcpServer(t, func(net.Conn) {})
 	_, err = JoinRing(soon(t), four, l, testKey, test)
 	wantError(t, err, ErrSilent)
+	if !errors.As(err, &broken) || broken.Peer != -1 {
+		t.Error(err)
+	}
+	conn, _, err := Connect(within60(t), four, l.Address(), testKey, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = JoinRing(soon(t), four, l, testKey, test)
+	wantError(t, err, ErrSilent)
+	if !errors.As(err, &broken) || broken.Peer != 1 {
+		t.Error(err)
+	}
 	for _, wrong := range []RingTest{
 		{},
 		{Addresses: make([]string, 1), Bytes: 4, Flows: 1, Repeats: 1},

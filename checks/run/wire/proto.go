@@ -80,9 +80,12 @@ const (
 	AskMessage   = "message"   // explain a message, a code or a counter
 	AskBaselines = "baselines" // what active tests have learned
 	AskNames     = "names"     // list the nodes that have a memory below the directories of Places
-	AskSamples   = "samples"   // show the samples of the job in Args
-	AskHolders   = "holders"   // list the processes that have a device of NVIDIA open
-	AskClear     = "clear"     // acknowledge errors: Path is one of the kinds below
+	AskSamples   = "samples"   // show the samples of the job in Args, as JSON; of 24 hours with the second argument "hours"
+
+	AskOwnSamples = "own samples" // the same for the job's own user, at the sockets in the directory Path; Who is the node
+
+	AskHolders = "holders" // list the processes that have a device of NVIDIA open
+	AskClear   = "clear"   // acknowledge errors: Path is one of the kinds below
 )
 
 // PastParts is Request.Name of [OpParts] for the GPUs of earlier runs.

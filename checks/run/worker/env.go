@@ -25,6 +25,7 @@ type worker struct {
 	ports     []checks.PortAnswer // see askPorts
 	asked     map[string]bool
 	watches   map[string]watcher // the sources of events that it listens to
+	serves    bool               // see serveOwners
 	platforms func(file string, data []byte) checks.PlatformOf
 }
 

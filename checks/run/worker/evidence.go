@@ -1,17 +1,20 @@
 package worker
 
 import (
+	"encoding/json"
 	"path/filepath"
 	"time"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/jobs"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/evidence"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // keepEvidence writes an archive about the node: into the memory directory, or into a new file of a
 // person.
-func keepEvidence(h *probe.Host, req *wire.Request) *wire.Response {
+func keepEvidence(env *checks.Env, req *wire.Request) *wire.Response {
+	h := env.Host
 	if req.Path == "" && h.Past() != "" && !h.PastAnswers() { // or the run would wait for the limit
 		return &wire.Response{Err: "the memory directory does not answer: " + h.Past()}
 	}
@@ -20,6 +23,7 @@ func keepEvidence(h *probe.Host, req *wire.Request) *wire.Response {
 		files = append(files, evidence.File(f))
 	}
 	files = append(files, evidence.Collect(h)...)
+	files = append(files, recordedSamples(env)...)
 	if req.Who != "" {
 		files = evidence.Redact(files, req.Who)
 	}
@@ -34,4 +38,17 @@ func keepEvidence(h *probe.Host, req *wire.Request) *wire.Response {
 		return &wire.Response{Err: err.Error()}
 	}
 	return &wire.Response{Text: filepath.Join(h.Past(), evidence.Dir, req.Name)}
+}
+
+// recordedSamples returns the samples of GPUs, ports and jobs, if the monitor has some: the flight recorder.
+func recordedSamples(env *checks.Env) []evidence.File {
+	e, err := jobs.RecordedSamples(env)
+	if err != nil || e == nil { // it is about another fault
+		return nil
+	}
+	data, err := json.Marshal(e)
+	if err != nil {
+		return nil
+	}
+	return []evidence.File{{Name: "samples.json", Data: append(data, '\n')}}
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/active"
 	"github.com/nhc-gpu/nhc-gpu/checks/explain"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
-	"github.com/nhc-gpu/nhc-gpu/checks/jobs"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/xid"
@@ -35,7 +34,9 @@ func answerPerson(w *worker, req *wire.Request) *wire.Response {
 			resp.Jobs = append(resp.Jobs, env.Host.PastNames(p.Past)...)
 		}
 	case wire.AskSamples:
-		resp.Text, err = jobs.ShowSamples(env, strings.Join(req.Args, " "))
+		resp.Data, err = extractSamples(env, req.Args, 0)
+	case wire.AskOwnSamples:
+		resp.Data, err = askForOwn(req.Path, req.Who, req.Args)
 	case wire.AskHolders:
 		resp.Jobs, err = probe.Holders(w.host, "/dev/nvidia")
 	case wire.AskClear:

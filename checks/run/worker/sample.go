@@ -1,10 +1,13 @@
 package worker
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -49,21 +52,54 @@ func openRing(w *worker, source string, h *flight.Header) (*ring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open samples: %w", err)
 	}
-	if old, err := flight.ReadHeader(f); err != nil || !old.Same(h) {
-		head, err := h.Encode()
-		if err == nil {
-			if err = f.Truncate(0); err == nil {
-				if _, err = f.WriteAt(head, 0); err == nil {
-					err = f.Truncate(h.Size())
-				}
-			}
+	old, err := flight.ReadHeader(f)
+	if err == nil && old.Same(h) {
+		return &ring{Recorder: flight.Record(f, h), file: f}, nil
+	}
+	if errors.Is(err, flight.ErrFormat) { // it stays beside, for the version that has written it
+		f.Close()
+		if err = os.Rename(f.Name(), f.Name()+".other"); err == nil {
+			f, err = dir.open(flight.File(source), os.O_RDWR|os.O_CREATE)
 		}
 		if err != nil {
-			f.Close()
-			return nil, fmt.Errorf("write samples: %w", err)
+			return nil, fmt.Errorf("keep the samples of another version: %w", err)
 		}
+		old = nil
 	}
-	return &ring{Recorder: flight.Record(f, h), file: f}, nil
+	r, err := newRing(f, h, old)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("write samples: %w", err)
+	}
+	return r, nil
+}
+
+// newRing writes an empty ring into a file, and adopts what the file has had: old is its header, nil for none.
+func newRing(f *os.File, h, old *flight.Header) (*ring, error) {
+	head, err := h.Encode()
+	if err != nil {
+		return nil, err
+	}
+	var before []byte
+	if old != nil && old.Boot == h.Boot {
+		before, _ = io.ReadAll(io.NewSectionReader(f, 0, old.Size()))
+	}
+	if err := f.Truncate(0); err != nil {
+		return nil, err
+	}
+	if _, err := f.WriteAt(head, 0); err != nil {
+		return nil, err
+	}
+	if err := f.Truncate(h.Size()); err != nil {
+		return nil, err
+	}
+	r := &ring{Recorder: flight.Record(f, h), file: f}
+	if int64(len(before)) == 0 || int64(len(before)) < old.Size() {
+		return r, nil
+	}
+	err = r.Adopt(bytes.NewReader(before), old)
+	debug.FreeOSMemory() // it lives long
+	return r, err
 }
 
 // add writes a sample; a ring that is nil takes none.
@@ -208,6 +244,7 @@ func valuesOf(was, now *nvml.Sample, seconds float64) []float32 {
 		value(now.Busy, 1), value(now.Memory, 1), value(now.Power, 1e-3), value(now.Clock, 1), value(now.Margin, 1), value(now.Used, 1.0/(1<<20)),
 		nvlink / 1e6, pcie / 1e6, min(100, slow/perShare), min(100, rate(counter(was.Capped), counter(now.Capped), seconds)/perShare),
 		value(now.Errors, 1), float32(counter(now.Rows[0]) + counter(now.Rows[1])), reached,
+		value(now.SM, 1), value(now.Tensor, 1), value(now.DRAM, 1),
 	}
 }
 
@@ -219,7 +256,7 @@ func orZero(v float32) float32 {
 }
 
 // value returns a reading in another unit, Unknown if it is not known.
-func value[T int | uint32 | int64 | uint64](r nvml.Reading[T], unit float64) float32 {
+func value[T int | uint32 | int64 | uint64 | float64](r nvml.Reading[T], unit float64) float32 {
 	if !r.Known {
 		return flight.Unknown
 	}
@@ -261,6 +298,14 @@ func openJobWatch(w *worker) (watcher, error) {
 		h.Columns = append(h.Columns, flight.Columns(flight.OfJob, flight.Slot(i))...)
 	}
 	r, err := openRing(w, monitor.Jobs, h)
+	if err == nil && !w.serves {
+		if err = serveOwners(w); err == nil {
+			w.serves = true
+		} else { // the samples are worth more
+			fmt.Fprintln(os.Stderr, err)
+			err = nil
+		}
+	}
 	return &jobWatch{w: w, ring: r, before: map[string]jobscan.JobLoad{}, sleeps: map[string]float64{}}, err
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"os"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -69,6 +70,7 @@ func watch(w *worker, req *wire.Request) *wire.Response {
 			return &wire.Response{Err: err.Error()}
 		}
 		w.watches[req.Name] = s
+		debug.FreeOSMemory() // what the start needed
 	}
 	l.doing("wait for events of " + req.Name)
 	heard, err := s.wait(l)
@@ -279,7 +281,8 @@ type slurmdWatch struct {
 	host *probe.Host
 	fds  map[int]int // by PID
 
-	ended time.Time // the last one
+	ended    time.Time // the last one
+	confined bool      // the monitor keeps off the CPUs of jobs
 }
 
 // slurmdPace is the time between the end of a slurmd and the search for the next.
@@ -294,6 +297,9 @@ func (s *slurmdWatch) wait(l listen) (*wire.Heard, error) {
 		if s.fds, err = jobscan.Slurmds(s.host); err != nil {
 			return nil, err
 		}
+		if err := s.confine(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
 	}
 	pid, err := jobscan.AwaitEnd(s.fds, l.limit)
 	if err != nil || pid == 0 {
@@ -304,4 +310,17 @@ func (s *slurmdWatch) wait(l listen) (*wire.Heard, error) {
 	}
 	s.fds, s.ended = nil, time.Now()
 	return hear(monitor.Service, []string{fmt.Sprintf("slurmd with PID %d has ended", pid)}, false), nil
+}
+
+// confine keeps the monitor, which is the parent, and its workers off the CPUs of jobs, if Slurm leaves some to the
+// system. It runs again after each start of slurmd: its configuration may have changed.
+func (s *slurmdWatch) confine() error {
+	set, known := jobscan.SystemCPUs(s.host, slices.Collect(maps.Keys(s.fds)))
+	switch {
+	case known:
+	case !s.confined || set.Count() == 0: // else Slurm no longer leaves some, and slurmd runs on all
+		return nil
+	}
+	s.confined = known
+	return jobscan.Confine(os.Getppid(), &set)
 }

@@ -129,7 +129,7 @@ func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
 	case wire.OpPut:
 		return put(req.Path, req.Data, req.Mode, req.MakeDir)
 	case wire.OpEvidence:
-		return keepEvidence(w.host, req)
+		return keepEvidence(w.env(req, w.vars.Plain), req)
 	case wire.OpJournal:
 		return journal(req.Entries)
 	case wire.OpFacts:

@@ -24,21 +24,30 @@ const EvidenceLimit = 10 * time.Second
 func archiveOf(e, old *event.Event, past string) (name, path string) {
 	for _, r := range e.Findings() {
 		known := old != nil && old.Evidence != "" && slices.ContainsFunc(old.Results, func(was event.Result) bool {
-			return was.Code == r.Code && was.Drill == r.Drill && was.Severity == checks.Fail
+			return was.Code == r.Code && was.Drill == r.Drill && needsEvidence(was)
 		})
-		if r.Severity == checks.Fail && r.Code != "" && !known {
-			name = evidenceName(e.Time, r.Code)
+		if needsEvidence(r) && !known {
+			name = EvidenceName(e.Time, r.Code)
 			return name, filepath.Join(past, evidence.Dir, name)
 		}
 	}
-	if old != nil && e.Verdict == checks.Fail {
+	if old != nil && (e.Verdict == checks.Fail || slices.ContainsFunc(e.Results, needsEvidence)) {
 		return "", old.Evidence // of this fault
 	}
 	return "", e.Evidence
 }
 
-// evidenceName returns the name of an archive. Names sort by time.
-func evidenceName(at time.Time, code string) string {
+// jobHealth is the check whose findings are only observed by default. The samples that show them are gone after
+// minutes.
+const jobHealth = "check_job_health"
+
+// needsEvidence reports whether a result is a failure, or one of a running job.
+func needsEvidence(r event.Result) bool {
+	return r.Code != "" && (r.Severity == checks.Fail || r.Check == jobHealth && r.Would != "")
+}
+
+// EvidenceName returns the name of an archive. Names sort by time.
+func EvidenceName(at time.Time, code string) string {
 	return at.UTC().Format("20060102T150405Z") + "-" + code + ".tar.gz"
 }
 

@@ -47,6 +47,11 @@ func TestArchiveOf(t *testing.T) {
 		e.Results = []event.Result{{Code: "gpu.ecc", Severity: checks.Warn}}
 		return e
 	}
+	hang := func() *event.Event {
+		e := newEvent()
+		e.Results = []event.Result{{Check: "check_job_health", Code: "job.hang", Severity: checks.Warn, Would: "drain", Held: "observed only"}}
+		return e
+	}
 	for _, tt := range []struct {
 		name       string
 		now, old   *event.Event
@@ -61,6 +66,8 @@ func TestArchiveOf(t *testing.T) {
 		{name: "a second fault", now: newEvent("gpu.ecc", "gpu.count"), old: old("/x", newEvent("gpu.ecc")), code: "gpu.count"},
 		{name: "a warning that became a failure", now: newEvent("gpu.ecc"), old: old("/x", warned()), code: "gpu.ecc"},
 		{name: "a warning", now: warned()},
+		{name: "a job that hangs", now: hang(), old: newEvent(), code: "job.hang"},
+		{name: "it still hangs", now: hang(), old: old("/x", hang()), path: "/x"},
 		{name: "a failure without a code", now: newEvent(""), old: old("/x", newEvent("")), path: "/x"},
 	} {
 		wantName, wantPath := "", tt.path

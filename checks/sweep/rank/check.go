@@ -8,6 +8,7 @@ import (
 
 	"mvdan.cc/sh/v3/shell"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep/wire"
 )
@@ -50,8 +51,8 @@ func (c *check) run(ctx context.Context, _ *wire.Run) sweep.Result {
 	results, err := parseReport(x.Output)
 	if err != nil || len(results) == 0 {
 		text := fmt.Sprintf("%s: exit status %d", line, x.Status)
-		if x.Said != "" {
-			text += ": " + x.Said
+		if said, _, _ := strings.Cut(string(x.Errors), "\n"); said != "" {
+			text += ": " + probe.OneLine(said)
 		}
 		return sweep.Result{Fault: sweep.FaultUnable, Text: text}
 	}
@@ -63,7 +64,10 @@ func (c *check) judge(results []sweep.CheckResult) sweep.Result {
 	r := sweep.Result{Checks: results}
 	for _, result := range results {
 		if result.Severity == "fail" && r.Fault == sweep.FaultNone {
-			r.Fault, r.Text, r.Blame = sweep.FaultCheck, result.Check+": "+result.Message, []string{c.Name}
+			r.Fault, r.Text, r.Blame = sweep.FaultCheck, result.Message, []string{c.Name}
+			if !strings.HasPrefix(r.Text, "check_") { // LBNL NHC's own texts name the check
+				r.Text = result.Check + ": " + r.Text
+			}
 		}
 	}
 	return r

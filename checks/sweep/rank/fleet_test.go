@@ -18,7 +18,7 @@ import (
 const testVersion = "1.2.3"
 
 // patience bounds the wait for an event that must come, on a machine however busy.
-const patience = 60 * time.Second
+const patience = 5 * time.Minute
 
 // fleet is a launcher and its ranks, all in this process.
 type fleet struct {

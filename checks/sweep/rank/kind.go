@@ -45,8 +45,11 @@ type node struct {
 // the rank. argv begins with the name of the program. The end of the context ends the child: it gets
 // SIGTERM, and SIGKILL a second later.
 func (n *node) again(ctx context.Context, argv []string, stdin []byte, output int) probe.Exit {
-	return n.host.Run(ctx, probe.Command{Argv: argv, Program: n.program, Stdin: stdin, Output: output, Said: true, Grace: childGrace})
+	return n.host.Run(ctx, probe.Command{Argv: argv, Program: n.program, Stdin: stdin, Output: output, Errors: maxErrors, Grace: childGrace})
 }
+
+// maxErrors is how much of the standard error of a child is kept, bytes.
+const maxErrors = 4 << 10
 
 // childGrace is how long a child has between SIGTERM and SIGKILL, and after that. A rank that ends
 // does not wait longer than two of them.

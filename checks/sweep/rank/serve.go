@@ -51,18 +51,7 @@ func Serve(ctx context.Context, in io.Reader, o Options) error {
 	defer signal.Stop(signals)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	go func() {
-		for {
-			select {
-			case s := <-signals:
-				if s != unix.SIGPIPE { // the standard error is gone, and the rank goes on
-					cancel(&signalError{s})
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
+	go awaitSignal(ctx, signals, cancel)
 
 	ticket, err := awaitTicket(ctx, in)
 	if err != nil {
@@ -78,6 +67,20 @@ func Serve(ctx context.Context, in io.Reader, o Options) error {
 		return err
 	}
 	return s.serve(ctx)
+}
+
+// awaitSignal has a signal end the context.
+func awaitSignal(ctx context.Context, signals <-chan os.Signal, end context.CancelCauseFunc) {
+	for {
+		select {
+		case s := <-signals:
+			if s != unix.SIGPIPE { // the standard error is gone, and the rank goes on
+				end(&signalError{s})
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // signalError means that a signal has ended the rank.
@@ -235,10 +238,15 @@ func (s *session) end(bye string) {
 	_ = s.conn.Close()
 }
 
-// cancelJob ends the job of the sweep if the ticket allows that. The launcher is gone, and would
-// have done so.
+// cancelJob ends the job of the sweep if the ticket allows that, and the launcher is gone, which
+// would have done so. A rank that has lost its network, or was frozen, must not end the sweep of the
+// others: then the time limit of the job ends it.
 func (s *session) cancelJob(ctx context.Context) {
 	if s.ticket.Job == "" {
+		return
+	}
+	if !wire.Gone(ctx, s.ticket) {
+		s.log.Printf("%s: lost its launcher, which may still run: job %s is not cancelled", s.node.Name, s.ticket.Job)
 		return
 	}
 	select {

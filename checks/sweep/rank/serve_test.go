@@ -64,21 +64,29 @@ func cancelled(t *testing.T) (environ []string, read func() string) {
 	}
 }
 
-// A rank whose launcher is gone or silent ends, and cancels the job; one that it has said goodbye to
-// leaves that to the launcher.
+// A rank whose launcher is gone or silent ends. It cancels the job only if the launcher no longer
+// runs, and has not said goodbye.
 func TestLauncherVanishes(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		silence time.Duration
 		job     string
-		vanish  func(*rank)
+		vanish  func(*fleet, *rank)
 		want    error
 		cancels string
 	}{
-		"closed": {patience, "77", func(r *rank) { _ = r.conn.Close() }, errLauncher, "77\n"},
-		"silent": {2 * time.Second, "78", func(r *rank) { r.mute() }, os.ErrDeadlineExceeded, "78\n"},
-		"no job": {patience, "", func(r *rank) { _ = r.conn.Close() }, errLauncher, ""},
-		"bye":    {patience, "79", func(r *rank) { _ = r.conn.Send(&wire.Message{Bye: "the sweep is over"}) }, nil, ""},
+		"killed": {patience, "77", func(f *fleet, r *rank) { _, _ = f.listener.Close(), r.conn.Close() }, errLauncher, "77\n"},
+		"silent": {2 * time.Second, "77", func(_ *fleet, r *rank) { r.mute() }, os.ErrDeadlineExceeded, ""},
+		"killed after a silence": {2 * time.Second, "78", func(f *fleet, r *rank) {
+			r.mute()
+			_ = f.listener.Close()
+		}, os.ErrDeadlineExceeded, "78\n"},
+		"lost":   {patience, "77", func(_ *fleet, r *rank) { _ = r.conn.Close() }, errLauncher, ""},
+		"no job": {patience, "", func(f *fleet, r *rank) { _, _ = f.listener.Close(), r.conn.Close() }, errLauncher, ""},
+		"bye": {patience, "79", func(f *fleet, r *rank) {
+			_ = r.conn.Send(&wire.Message{Bye: "the sweep is over"})
+			_ = f.listener.Close()
+		}, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -88,7 +96,7 @@ func TestLauncherVanishes(t *testing.T) {
 			r := f.start(Options{environ: environ, program: script(t, "exec sleep 1000")}, loopback("a"))
 			task := sweep.Task{Kind: sweep.KindCheck, Op: "check_x", Nodes: []string{"a"}}
 			f.send("a", &wire.Message{Run: &wire.Run{ID: task.ID, Ranks: f.prepare(&task)}})
-			tt.vanish(r)
+			tt.vanish(f, r)
 			if err := receive(t, r.ended); !errors.Is(err, tt.want) {
 				t.Errorf("got %v, want %v", err, tt.want)
 			}
@@ -99,7 +107,7 @@ func TestLauncherVanishes(t *testing.T) {
 	}
 }
 
-// A rank that finds no launcher at all cancels the job, too, unless it is asked to end before.
+// A rank that finds no launcher ends at its time limit.
 func TestNoLauncher(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
@@ -115,7 +123,7 @@ func TestTimeLimit(t *testing.T) {
 	t.Parallel()
 	environ, read := cancelled(t)
 	f := newFleet(t)
-	f.ticket.Limit, f.ticket.Job = 2*time.Second, "77"
+	f.ticket.Limit, f.ticket.Job = 10*time.Second, "77"
 	r := f.start(Options{environ: environ}, loopback("a"))
 	if bye := receive(t, r.bye); bye != errLimit.Error() {
 		t.Errorf("bye: %q", bye)
@@ -173,7 +181,8 @@ func TestCheck(t *testing.T) {
 		"fails":     {"test \"$0 $*\" != '' && test $# = 4 && test \"$4\" = 'a b' && cat <<'E'\n" + checkReport + "\nE\nexit 2", sweep.FaultCheck, "check_gpu_ecc: gpu3: 2 errors", 2},
 		"passes":    {`echo '{"results":[{"result":"ok","check":"check_x","fact":"fine"}]}'`, sweep.FaultNone, "", 1},
 		"warns":     {`echo '{"results":[{"result":"warn","check":"check_x","message":"near"}]}'; exit 1`, sweep.FaultNone, "", 1},
-		"arguments": {`echo "nhc-gpu check: there is no check x" >&2; exit 10`, sweep.FaultUnable, "check_x a b: exit status 10: nhc-gpu check: there is no check x", 0},
+		"arguments": {`echo "nhc-gpu: there is no check x" >&2; echo "nhc-gpu check --help" >&2; exit 10`, sweep.FaultUnable, "check_x a b: exit status 10: nhc-gpu: there is no check x", 0},
+		"LBNL":      {`echo '{"results":[{"result":"fail","check":"check_fs_mount_rw","message":"check_fs_mount:  /x not mounted"}]}'; exit 2`, sweep.FaultCheck, "check_fs_mount:  /x not mounted", 1},
 		"garbage":   {`echo hello`, sweep.FaultUnable, "check_x a b: exit status 0", 0},
 		"absent":    {"", sweep.FaultError, "check_x a b: run /nowhere/nhc-gpu: no such file or directory", 0},
 	} {
@@ -188,7 +197,7 @@ func TestCheck(t *testing.T) {
 			if r.Fault != tt.want || r.Text != tt.text || len(r.Checks) != tt.results {
 				t.Errorf("%+v", r)
 			}
-			if tt.want == sweep.FaultCheck && (r.Checks[1] != sweep.CheckResult{Check: "check_gpu_ecc", Severity: "fail", Code: "gpu.ecc", Device: "gpu3 0000:c1:00.0", Message: "gpu3: 2 errors"} || r.Blame[0] != "a") {
+			if tt.results == 2 && (r.Checks[1] != sweep.CheckResult{Check: "check_gpu_ecc", Severity: "fail", Code: "gpu.ecc", Device: "gpu3 0000:c1:00.0", Message: "gpu3: 2 errors"} || r.Blame[0] != "a") {
 				t.Errorf("%+v", r)
 			}
 		})

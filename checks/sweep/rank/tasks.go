@@ -141,6 +141,9 @@ func (ts *tasks) run(r *wire.Run) {
 		ts.send(done(r.ID, 0, sweep.Result{Fault: sweep.FaultError, Text: "run: the task is not in progress"}))
 		return
 	}
+	if t.ctx.Err() != nil { // stopped, so that the launcher waits for nothing
+		return
+	}
 	began := time.Now()
 	finish := func(result sweep.Result) {
 		result.Task, result.Began, result.Took = sweep.Task{}, began, time.Since(began)

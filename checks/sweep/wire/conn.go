@@ -15,12 +15,12 @@ import (
 
 // Limits of a connection.
 const (
-	BeatEvery  = time.Second     // see [Conn.Beat]
-	SendLimit  = 5 * time.Second // a receiver that takes no data for that long is lost
-	greetLimit = 5 * time.Second // from the connection to the first message of a rank
-	maxHello   = 64 << 10        // bytes, see MaxMessage: what a stranger can have the launcher keep
-	minSilence = 2 * time.Second // a shorter silence is the time between two beats
-	tryLimit   = 3 * time.Second // for one address
+	BeatEvery  = time.Second      // see [Conn.Beat]
+	SendLimit  = 15 * time.Second // a receiver that takes no data for that long is lost
+	greetLimit = 5 * time.Second  // from the connection to the first message of a rank
+	maxHello   = 64 << 10         // bytes, see MaxMessage: what a stranger can have the launcher keep
+	minSilence = 2 * time.Second  // a shorter silence is the time between two beats
+	tryLimit   = 3 * time.Second  // for one address
 	retryAfter = 300 * time.Millisecond
 )
 

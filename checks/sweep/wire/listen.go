@@ -15,6 +15,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -255,6 +257,7 @@ func remote(conn net.Conn) netip.Addr {
 // again and again, until the context ends or the launcher refuses it: [*RefusedError].
 func Dial(ctx context.Context, t *Ticket, h Hello) (*Conn, error) {
 	h.Token = t.Token
+	var last error // of the attempts that the context has not cut off
 	for {
 		var errs []error
 		for _, address := range t.Addresses {
@@ -264,11 +267,14 @@ func Dial(ctx context.Context, t *Ticket, h Hello) (*Conn, error) {
 			}
 			errs = append(errs, err)
 		}
+		if ctx.Err() == nil || last == nil {
+			last = errors.Join(errs...)
+		}
 		// Not all ranks at the same moment, on a launcher that is busy.
 		wait := retryAfter + time.Duration(time.Now().UnixNano())%retryAfter
 		select {
 		case <-ctx.Done():
-			return nil, fmt.Errorf("connect to the launcher: %w", errors.Join(errs...))
+			return nil, fmt.Errorf("connect to the launcher: %w", last)
 		case <-time.After(wait):
 		}
 	}
@@ -311,6 +317,35 @@ func (c *Conn) greeted(h *Hello) (*Message, error) {
 	return c.read(maxHello)
 }
 
+// Gone reports whether the launcher has ended for certain: its host answers, and nothing with its
+// certificate does. A rank whose own network is down cannot know, and must not act for all others.
+func Gone(ctx context.Context, t *Ticket) bool {
+	ctx, cancel := context.WithTimeout(ctx, tryLimit)
+	defer cancel()
+	answers := make(chan error, len(t.Addresses))
+	for _, address := range t.Addresses {
+		go func() {
+			conn, err := (&tls.Dialer{Config: clientConfig(t.Print)}).DialContext(ctx, "tcp", address)
+			if err == nil {
+				_ = conn.Close()
+			}
+			answers <- err
+		}()
+	}
+	gone := false
+	for range t.Addresses {
+		switch err := <-answers; {
+		case err == nil:
+			return false
+		case errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, errPrint):
+			gone = true
+		}
+	}
+	return gone
+}
+
+var errPrint = errors.New("the certificate is not that of the launcher: another program answers at its address")
+
 // clientConfig accepts the certificate with that hash, and no other.
 func clientConfig(print []byte) *tls.Config {
 	return &tls.Config{
@@ -319,7 +354,7 @@ func clientConfig(print []byte) *tls.Config {
 		VerifyConnection: func(s tls.ConnectionState) error {
 			got := sha256.Sum256(s.PeerCertificates[0].Raw)
 			if subtle.ConstantTimeCompare(got[:], print) != 1 {
-				return errors.New("the certificate is not that of the launcher: another program answers at its address")
+				return errPrint
 			}
 			return nil
 		},

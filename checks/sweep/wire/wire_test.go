@@ -22,7 +22,7 @@ import (
 )
 
 // patience bounds the wait for an event that must come, on a machine however busy.
-const patience = 60 * time.Second
+const patience = 5 * time.Minute
 
 func listen(t *testing.T, c Config) (*Listener, Ticket) {
 	t.Helper()
@@ -385,6 +385,46 @@ func TestClose(t *testing.T) {
 	}
 	if m, err := rank.Receive(); err != nil || m.Bye == "" {
 		t.Error(m, err)
+	}
+}
+
+// A launcher is gone if its host says so, not if nothing answers.
+func TestGone(t *testing.T) {
+	t.Parallel()
+	l, ticket := listen(t, Config{})
+	other, _ := listen(t, Config{})
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := free.Addr().String()
+	_ = free.Close()
+	mute, err := net.Listen("tcp", "127.0.0.1:0") // accepts nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = mute.Close() })
+	silent := mute.Addr().String()
+	for name, tt := range map[string]struct {
+		addresses []string
+		want      bool
+	}{
+		"alive":               {[]string{l.Address()}, false},
+		"alive at one":        {[]string{closed, l.Address()}, false},
+		"refused":             {[]string{closed}, true},
+		"refused and silent":  {[]string{silent, closed}, true},
+		"silent":              {[]string{silent}, false},
+		"another certificate": {[]string{other.Address()}, true},
+		"no address":          {nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ticket := ticket
+			ticket.Addresses = tt.addresses
+			if got := Gone(patient(t), &ticket); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
 	}
 }
 

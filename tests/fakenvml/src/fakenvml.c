@@ -623,6 +623,62 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_t *u)
 	return r;
 }
 
+/* GPM: a device has it with "3 nvmlGpmQueryDeviceSupport = 1", and the values "3 gpm METRIC = PERCENT". */
+struct nvmlGpmSample_st {
+	int device;
+	long long at;
+};
+
+nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t d, nvmlGpmSupport_t *s)
+{
+	const char *a;
+	nvmlReturn_t r = ask(index_of(d), "nvmlGpmQueryDeviceSupport", none, &a);
+
+	WANT_VERSION(s, NVML_GPM_SUPPORT_VERSION);
+	if (r == NVML_SUCCESS)
+		s->isSupportedDevice = (unsigned int)next(&a);
+	return r;
+}
+
+nvmlReturn_t nvmlGpmSampleAlloc(nvmlGpmSample_t *s)
+{
+	s->handle = calloc(1, sizeof *s->handle);
+	return s->handle ? NVML_SUCCESS : NVML_ERROR_MEMORY;
+}
+
+nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t s)
+{
+	free(s.handle);
+	return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t d, nvmlGpmSample_t s)
+{
+	const char *a;
+	nvmlReturn_t r = ask(index_of(d), "nvmlGpmSampleGet", none, &a);
+
+	s.handle->device = index_of(d);
+	s.handle->at = uptime();
+	return r == NVML_ERROR_NOT_SUPPORTED ? NVML_SUCCESS : r;
+}
+
+nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *g)
+{
+	const char *a;
+
+	WANT_VERSION(g, NVML_GPM_METRICS_GET_VERSION);
+	if (g->sample1.handle->device != g->sample2.handle->device || g->sample2.handle->at - g->sample1.handle->at < 100)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	for (unsigned int i = 0; i < g->numMetrics; i++) {
+		long args[MAX_ARGS] = {g->metrics[i].metricId, ANY, ANY};
+
+		g->metrics[i].nvmlReturn = ask(g->sample2.handle->device, "gpm", args, &a);
+		if (g->metrics[i].nvmlReturn == NVML_SUCCESS)
+			g->metrics[i].value = (double)next(&a);
+	}
+	return NVML_SUCCESS;
+}
+
 /* Environment, feature, developers' tools. */
 nvmlReturn_t nvmlSystemGetConfComputeState(nvmlConfComputeSystemState_t *s)
 {

@@ -10,81 +10,129 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor/flight"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/page"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // lastJobs is the number of jobs that are listed if none is named.
 const lastJobs = 20
 
+// jobOptions are the options of job.
+type jobOptions struct {
+	asJSON, watch, dump, nodes, clush, data bool
+
+	html string
+}
+
 // Job shows the records of jobs on this node.
 func Job() *cobra.Command {
-	var asJSON, watch bool
+	o := &jobOptions{}
 	c := &cobra.Command{
 		Use:   "job [ID]",
 		Short: "Show what happened on this node while a job ran",
 		Long: `Prints the record of a job: what its prolog and its epilog found, which errors the
 kernel logged between them, and how far error counters rose. Without ID lists the
-last jobs, one per line. Needs root, and nhc-gpu as prolog and epilog.
+last jobs, one per line. Records need root, and nhc-gpu as prolog and epilog.
 
 If nhc-gpu monitor runs, a job that is on the node has samples, too: the load of its
-GPUs and of the node's ports, and whether it makes progress.
+GPUs and of the node's ports, and whether it makes progress. The user of a job may
+ask for the samples of it. --nodes gathers them from all nodes of the job by srun, or
+by clush, and compares the nodes: it says which node and GPU the others wait for. It
+runs on any host with Slurm's commands.
 
-Exit status: 0, 10 if there is no record of the job, or not root.`,
+Exit status: 0, 1 a node did not answer, 10 if there is no record of the job, or the
+job is another user's.`,
 		Example: `  nhc-gpu job
   nhc-gpu job 1234
   nhc-gpu job 1234 --watch
+  nhc-gpu job 1234 --nodes
+  nhc-gpu job 1234 --html job.html
   nhc-gpu job --json 1234`,
 		Args: cobra.ArbitraryArgs,
 		ValidArgsFunction: func(_ *cobra.Command, words []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return firstOf(words, lastIDs())
 		},
-		RunE: func(_ *cobra.Command, words []string) error { return printJobs(words, asJSON, watch) },
+		RunE: func(_ *cobra.Command, words []string) error { return showJobs(o, words) },
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "print each record as one object of JSON per line")
-	c.Flags().BoolVar(&watch, "watch", false, "print the samples of a running job every 5 seconds, until it ends")
+	c.Flags().BoolVar(&o.asJSON, "json", false, "print each record as one object of JSON per line")
+	c.Flags().BoolVar(&o.watch, "watch", false, "print the samples of a running job every 5 seconds, until it ends")
+	c.Flags().BoolVar(&o.nodes, "nodes", false, "compare the samples of all nodes of a running job")
+	c.Flags().BoolVar(&o.clush, "clush", false, "with --nodes: gather them by clush instead of srun")
+	c.Flags().BoolVar(&o.dump, "dump", false, "store the samples, with the evidence about this node")
+	c.Flags().StringVar(&o.html, "html", "", "write a page with plots of the samples to `FILE`")
+	c.Flags().BoolVar(&o.data, "data", false, "print the samples as one object of JSON")
 	return c
 }
 
 // watchPause is the time between two looks at a job.
 const watchPause = 5 * time.Second
 
-func printJobs(words []string, asJSON, watch bool) error {
+func showJobs(o *jobOptions, words []string) error {
+	switch {
+	case o.nodes:
+		return compareNodes(o, words)
+	case os.Geteuid() != 0:
+		return showOwn(o, words)
+	}
 	r, list, rest, err := records(words)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	samples := ""
-	if len(rest) == 1 && !asJSON {
-		if samples, err = readSamples(r, rest[0]); err != nil { // the record is there all the same
-			fmt.Fprintln(console.Alerts, "nhc-gpu:", err)
-		}
-	}
+	one := len(rest) == 1
 	switch {
-	case watch && len(rest) != 1:
-		return options.Wrong{Err: errors.New("--watch: want one job ID")}
 	case len(rest) > 1:
 		return options.Wrong{Err: fmt.Errorf("surplus argument %q: want one job ID", rest[1])}
-	case len(rest) == 1:
-		list = slices.DeleteFunc(list, func(r *slurm.Record) bool { return r.Job != rest[0] })
-		if len(list) == 0 && samples == "" {
-			return fmt.Errorf("job %s: there is no record of it on node %s; nhc-gpu job lists the last jobs", rest[0], r.Name)
-		}
-	default:
+	case !one && (o.watch || o.dump || o.data || o.html != ""):
+		return options.Wrong{Err: errors.New("--watch, --dump, --data and --html: want one job ID")}
+	case !one:
 		list = list[max(0, len(list)-lastJobs):]
+		return printRecords(list, o.asJSON, false)
 	}
+	id := rest[0]
+	list = slices.DeleteFunc(list, func(r *slurm.Record) bool { return r.Job != id })
+	e, err := extract(r, id, o.html != "" || o.data)
+	if err != nil { // the record is there all the same
+		fmt.Fprintln(console.Alerts, "nhc-gpu:", err)
+	}
+	if len(list) == 0 && e == nil {
+		return fmt.Errorf("job %s: there is no record of it on node %s; nhc-gpu job lists the last jobs", id, r.Name)
+	}
+	switch {
+	case o.dump:
+		return dumpSamples(r, id)
+	case o.data:
+		return printData(e, id)
+	case o.html != "":
+		text := ""
+		for _, r := range list {
+			text += r.Text()
+		}
+		return writeJobPage(o.html, id, text, []page.Node{{Name: r.Name, Extract: e}})
+	}
+	if err := printRecords(list, o.asJSON, true); err != nil || o.asJSON {
+		return err
+	}
+	return follow(r, id, e, o.watch, func() (*flight.Extract, error) { return extract(r, id, false) })
+}
+
+// printRecords prints records as lines, texts or JSON.
+func printRecords(list []*slurm.Record, asJSON, whole bool) error {
 	for i, r := range list {
 		switch {
 		case asJSON:
 			if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
 				return fmt.Errorf("print the record of job %s: %w", r.Job, err)
 			}
-		case len(rest) == 0:
+		case !whole:
 			fmt.Fprintln(console.Screen, r.Line())
 		default:
 			if i > 0 {
@@ -93,30 +141,121 @@ func printJobs(words []string, asJSON, watch bool) error {
 			fmt.Fprint(console.Screen, r.Text())
 		}
 	}
-	for samples != "" {
-		fmt.Fprint(console.Screen, "\n"+samples)
+	return nil
+}
+
+// follow prints the samples of a job, and with watch again and again until it ends.
+func follow(r *health.Run, id string, e *flight.Extract, watch bool, next func() (*flight.Extract, error)) (err error) {
+	for e != nil {
+		fmt.Fprint(console.Screen, "\n"+e.Text())
 		if !watch {
-			break
+			return nil
 		}
 		select {
 		case <-r.Ctx.Done():
 			return nil
 		case <-time.After(watchPause):
 		}
-		if samples, err = readSamples(r, rest[0]); err != nil {
+		if e, err = next(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// readSamples returns the samples of a running job as text, "" if it has none.
-func readSamples(r *health.Run, id string) (string, error) {
-	resp, err := r.AskAbout(&wire.Request{Op: wire.OpAsk, Name: wire.AskSamples, Args: []string{id}, Line: "read the samples of job " + id})
-	if err != nil {
-		return "", err
+// extract returns the samples of a job on the node for root, nil if it has none.
+func extract(r *health.Run, id string, hours bool) (*flight.Extract, error) {
+	return askSamples(r, &wire.Request{Op: wire.OpAsk, Name: wire.AskSamples, Args: sampleWords(id, hours), Line: "read the samples of job " + id})
+}
+
+func sampleWords(id string, hours bool) []string {
+	if hours {
+		return []string{id, "hours"}
 	}
-	return resp.Text, nil
+	return []string{id}
+}
+
+func askSamples(r *health.Run, q *wire.Request) (*flight.Extract, error) {
+	resp, err := r.AskAbout(q)
+	if err != nil || len(resp.Data) == 0 {
+		return nil, err
+	}
+	return flight.ParseExtract(resp.Data)
+}
+
+// OwnSockets is the directory with the sockets at which the monitors answer the users of jobs.
+const OwnSockets = "/run/nhc-gpu-jobs"
+
+// showOwn shows a user the samples of a job of this user.
+func showOwn(o *jobOptions, words []string) error {
+	r, rest, err := xidRun(words)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	switch {
+	case len(rest) != 1:
+		return options.Wrong{Err: errors.New("job: want one job ID; only root can list the records of jobs")}
+	case o.dump || o.asJSON:
+		return options.Wrong{Err: errors.New("job: only root can use --dump and --json")}
+	}
+	id := rest[0]
+	read := func() (*flight.Extract, error) {
+		q := &wire.Request{Op: wire.OpAsk, Name: wire.AskOwnSamples, Path: OwnSockets, Who: r.Name, Args: sampleWords(id, o.html != "" || o.data), Line: "ask for the samples of job " + id}
+		return askSamples(r, q)
+	}
+	e, err := read()
+	switch {
+	case err != nil:
+		return err
+	case e == nil:
+		return fmt.Errorf("job %s: no samples of a job of yours with this ID on this node; it may have ended, or nhc-gpu monitor does not run", id)
+	case o.data:
+		return printData(e, id)
+	case o.html != "":
+		return writeJobPage(o.html, id, "", []page.Node{{Name: r.Name, Extract: e}})
+	}
+	return follow(r, id, e, o.watch, read)
+}
+
+func printData(e *flight.Extract, id string) error {
+	if e == nil {
+		return fmt.Errorf("job %s has no samples on this node", id)
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(e); err != nil {
+		return fmt.Errorf("print the samples of job %s: %w", id, err)
+	}
+	return nil
+}
+
+// writeJobPage writes a page about a job into a file.
+func writeJobPage(file, id, record string, nodes []page.Node) error {
+	nodes = slices.DeleteFunc(nodes, func(n page.Node) bool { return n.Extract == nil })
+	if len(nodes) == 0 && record == "" {
+		return fmt.Errorf("job %s has no samples", id)
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o640) //nolint:forbidigo // a person names it, and waits for it
+	if err != nil {
+		return fmt.Errorf("job: %w", err)
+	}
+	err = page.WriteJob(f, id, record, nodes, time.Now())
+	if closing := f.Close(); err == nil && closing != nil {
+		err = fmt.Errorf("job: %w", closing)
+	}
+	if err == nil {
+		fmt.Fprintln(console.Screen, "wrote", file)
+	}
+	return err
+}
+
+// dumpSamples stores an archive with the samples, as a failing health check does.
+func dumpSamples(r *health.Run, id string) error {
+	name := outputs.EvidenceName(time.Now(), "job."+id)
+	path, err := outputs.WriteEvidence(r.Node, r.Facts(), nil, &wire.Request{Name: name}, outputs.EvidenceLimit)
+	if err == nil {
+		fmt.Fprintln(console.Screen, "wrote", path)
+	}
+	return err
 }
 
 // records returns the records of this node, and the arguments other than settings. The caller closes the

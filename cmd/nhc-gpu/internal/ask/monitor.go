@@ -75,6 +75,7 @@ type watch struct {
 	}
 
 	judged time.Time // when the bell rang for jobs
+	beats  int       // signs of life
 
 	child   *run.Child // the present run; nil: there is none
 	running []monitor.Kind
@@ -147,6 +148,10 @@ func (w *watch) run() error {
 				return fmt.Errorf("the monitor ends, for systemd to start it again: %w", err)
 			}
 			notify(daemon.SdNotifyWatchdog)
+			if once := w.beats == 0; once {
+				debug.FreeOSMemory() // what the start needed
+			}
+			w.beats++
 			w.ringForJobs()
 			if path, err := os.Readlink("/proc/self/exe"); err == nil && strings.HasSuffix(path, " (deleted)") { //nolint:forbidigo // /proc/self
 				w.say("the program was replaced: the new one must take over")

@@ -25,7 +25,7 @@ func TestBrowser(t *testing.T) {
 		"500": func() *sweep.Report {
 			return (&model{nodes: 500, rails: 4, perLeaf: 32, seed: 7, faults: []fault{slowCable("gpu207")}}).report()
 		},
-		"5000": large, "none": empty, "compared": compared,
+		"5000": large, "none": empty, "compared": compared, "picture": picture,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -298,3 +298,39 @@ func compared() *sweep.Report {
 	r.Comparison = sweep.Compare(old, r)
 	return r
 }
+
+// picture is the small cluster of docs/sweep.md: a cable that is slow in one direction, an uplink, and a
+// node that died.
+func picture() *sweep.Report {
+	r := (&model{nodes: 16, rails: 0, perLeaf: 4, seed: 8, faults: []fault{
+		{
+			node: "gpu005", way: "receives", plane: "eth1", kinds: []sweep.Kind{sweep.KindStream}, factor: 0.45, code: "sweep.tcp.slow", text: "slow with 4 of 4 partners, fast on eth0",
+			do: "Move the cable to another switch port: if it stays slow, replace the cable, then the adapter.",
+		},
+		{
+			leaves: []string{"leaf02", "leaf04"}, plane: "eth0", kinds: []sweep.Kind{sweep.KindStream}, factor: 0.7, code: "sweep.tcp.slow", text: "all pairs between these switches are slow, with other switches both are fast",
+			do: "Look at the uplinks of both switches: one of them is down, or runs at half its rate.",
+		},
+	}}).report()
+	r.ID, r.Command = "20261122-213000-3f2a", []string{"nhc-gpu", "sweep", "--partition", "gpu", "--stages", "tcp", "--html", "sweep.html"}
+	dies := &r.Nodes[11]
+	dies.State, dies.Why = dead, "no answer since 21:35 UTC, in round 2 of tcp"
+	tcp := &r.Stages[1]
+	tcp.Results = slices.DeleteFunc(tcp.Results, func(x sweep.Result) bool { return slices.Contains(x.Task.Nodes, dies.Name) && x.Task.ID%15 > 2 })
+	for i, d := range tcp.Fleet {
+		var values []float64
+		for _, x := range tcp.Results {
+			if x.Task.Plane == d.Plane {
+				values = append(values, x.Values...)
+			}
+		}
+		tcp.Fleet[i] = distribution(d.Stage, d.Kind, d.Op, d.Plane, values)
+	}
+	for i := range r.Suspects {
+		r.Suspects[i].Partners = []string{"gpu001", "gpu007", "gpu010", "gpu014"}[i:]
+	}
+	r.Stages = r.Stages[1:2]
+	r.Began = tcp.Began
+	r.Ended = tcp.Ended
+	return r
+}

@@ -184,7 +184,7 @@ func nodeTables(w *page.Writer, r *sweep.Report) {
 		if len(groups) == 0 {
 			continue
 		}
-		w.Print("<h2>%s</h2>\n<table class=\"nodes\"><thead><tr><th>state</th><th>number</th><th>nodes</th><th>why</th></tr></thead><tbody>\n", table.title)
+		w.Print("<h2>%s</h2>\n<table class=\"nodes\"><thead><tr><th>state</th><th>count</th><th>nodes</th><th>why</th></tr></thead><tbody>\n", table.title)
 		for i, g := range groups {
 			if i == mostRows {
 				w.Print(`<tr><td colspan="4">%s more reasons are in the JSON report</td></tr>`, thousands(len(groups)-mostRows))

@@ -23,7 +23,7 @@ import (
 )
 
 var examples = map[string]func() *sweep.Report{
-	"healthy": healthy, "one-suspect": oneSuspect, "all-kinds": allKinds, "large": large, "empty": empty, "interrupted": interrupted, "compared": compared,
+	"healthy": healthy, "one-suspect": oneSuspect, "all-kinds": allKinds, "large": large, "empty": empty, "interrupted": interrupted, "compared": compared, "picture": picture,
 }
 
 // golden compares a text with a file; NHC_GPU_WRITE=texts writes it.
@@ -64,6 +64,23 @@ func TestPrint(t *testing.T) {
 				t.Errorf("%d lines, want a page", n)
 			}
 		})
+	}
+}
+
+// docs/sweep.md shows the report of the cluster in its picture.
+func TestDocument(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	if err := Print(&b, picture(), 80); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../../../docs/sweep.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "    " + strings.ReplaceAll(strings.TrimSpace(b.String()), "\n", "\n    ")
+	if want = strings.ReplaceAll(want, "    \n", "\n"); !strings.Contains(string(page), want) {
+		t.Errorf("docs/sweep.md does not show\n%s", want)
 	}
 }
 

@@ -1,0 +1,233 @@
+package flight
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// file is a ring in memory.
+type file []byte
+
+func (f *file) WriteAt(p []byte, at int64) (int, error) {
+	if need := int(at) + len(p); need > len(*f) {
+		*f = append(*f, make([]byte, need-len(*f))...)
+	}
+	return copy((*f)[at:], p), nil
+}
+
+// record writes a ring of some columns, whose values are the time.
+func record(t *testing.T, h *Header, from, to uint32) *file {
+	t.Helper()
+	head, err := h.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := file(head)
+	_, _ = f.WriteAt(make([]byte, h.Size()-HeaderSize), HeaderSize)
+	r := Record(&f, h)
+	for at := from; at <= to; at++ {
+		values := make([]float32, len(h.Columns))
+		for i := range values {
+			values[i] = float32(at) + float32(i)/10
+		}
+		if err := r.Add(at, values); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &f
+}
+
+// A new version of the program, with other columns, goes on with the samples of the old one.
+func TestAdopt(t *testing.T) {
+	t.Parallel()
+	old := &Header{Boot: "b", Columns: []Column{{"gpu0", Busy}, {"gpu1", Busy}, {"gpu1", Power}}}
+	before := record(t, old, 10_000, 11_000)
+	h := &Header{Boot: "b", Columns: []Column{{"gpu0", Busy}, {"gpu0", SM}, {"gpu1", Power}}}
+	head, err := h.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := file(head)
+	_, _ = now.WriteAt(make([]byte, h.Size()-HeaderSize), HeaderSize)
+	r := Record(&now, h)
+	if err := r.Adopt(bytes.NewReader(*before), old); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Add(11_001, []float32{1, 2, 3}); err != nil {
+		t.Fatal(err)
+	}
+	w, day := NewWindow(10_402, 11_001), NewMinutes(9_000, 11_001)
+	for _, window := range []*Window{w, day} {
+		if err := window.Load(bytes.NewReader(now), "b"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	busy, power, sm := w.Of("gpu0", Busy), w.Of("gpu1", Power), w.Of("gpu0", SM)
+	if busy[0] != 10_402 || power[0] != 10_402.2 || known(sm[0]) || busy[599] != 1 || sm[599] != 2 {
+		t.Errorf("first %v, %v, %v, last %v, %v", busy[0], power[0], sm[0], busy[599], sm[599])
+	}
+	if mean := day.Of("gpu1", Power)[30]; mean < 10_829 || mean > 10_831 { // minute 10,800 to 10,859
+		t.Errorf("a minute's mean is %v, want 10829.7", mean)
+	}
+	other := &Header{Boot: "c", Columns: h.Columns}
+	fresh := file(head)
+	_, _ = fresh.WriteAt(make([]byte, h.Size()-HeaderSize), HeaderSize)
+	if err := Record(&fresh, other).Adopt(bytes.NewReader(*before), old); err != nil || bytes.ContainsFunc(fresh[HeaderSize:], func(r rune) bool { return r != 0 }) {
+		t.Errorf("samples of another boot were adopted, %v", err)
+	}
+}
+
+// The format of another version is no ring of this one, and not garbage.
+func TestFormat(t *testing.T) {
+	t.Parallel()
+	data := []byte(strings.Repeat("\x00", HeaderSize))
+	copy(data, "NHCFLT2\n")
+	if _, err := ReadHeader(bytes.NewReader(data)); !errors.Is(err, ErrFormat) {
+		t.Errorf("%v, want %v", err, ErrFormat)
+	}
+	copy(data, "XXXXXXX\n")
+	if _, err := ReadHeader(bytes.NewReader(data)); !errors.Is(err, ErrNoRing) {
+		t.Errorf("%v, want %v", err, ErrNoRing)
+	}
+}
+
+// nodeOf returns the extract of a node with 8 GPUs and 2 ports, in which change sets values of the last 200 seconds.
+func nodeOf(change func(gpu int, set func(name Name, v float32))) *Extract {
+	w := NewWindow(50_000, 50_599)
+	for i := range 8 {
+		gpu := fmt.Sprintf("gpu%d", i)
+		w.Add(Device{Name: gpu, Limit: 700, Minor: i})
+		for t := w.From; t <= w.To; t++ {
+			for name, v := range map[Name]float32{Busy: 98, Memory: 40, Tensor: 50, Power: 620, Clock: 1700, NVLink: 100_000, PCIe: 4000, Slow: 0, Reached: 1} {
+				w.Set(gpu, name, t, v)
+			}
+			if change != nil && t > w.To-200 {
+				change(i, func(name Name, v float32) { w.Set(gpu, name, t, v) })
+			}
+		}
+	}
+	for t := w.From; t <= w.To; t++ {
+		w.Set(Slot(3), ID, t, Number("42"))
+		w.Set(Slot(3), Resident, t, 1000)
+		for _, port := range []string{"mlx5_0:1", "mlx5_1:1"} {
+			w.Set(port, Data, t, 20_000)
+		}
+	}
+	w.Add(Device{Name: "mlx5_0:1"})
+	w.Add(Device{Name: "mlx5_1:1"})
+	job := Job{ID: "42", GPUs: w.Names(Busy), All: true}
+	return NewExtract(job, w)
+}
+
+func spinning(set func(Name, float32)) {
+	for name, v := range map[Name]float32{Busy: 100, Power: 120, Tensor: 0, Memory: 0, NVLink: 0, PCIe: 1} {
+		set(name, v)
+	}
+}
+
+// sent returns an extract as another node reads it.
+func sent(t *testing.T, e *Extract) *Extract {
+	t.Helper()
+	data, err := json.Marshal(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ParseExtract(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// Over four nodes the one that holds the others up is named.
+func TestLast(t *testing.T) {
+	t.Parallel()
+	wait := func(_ int, set func(Name, float32)) { spinning(set) }
+	for name, test := range map[string]struct {
+		usual, third func(gpu int, set func(Name, float32))
+		want         string
+	}{
+		"healthy":  {nil, nil, "no node and no GPU stands out"},
+		"all wait": {wait, wait, "all 32 GPUs of 4 nodes wait, and none stands out: see NCCL's RAS (docs/monitor.md)"},
+		"one works": {wait, func(gpu int, set func(Name, float32)) {
+			if gpu != 5 {
+				spinning(set)
+			}
+		}, "last: node n3: the 24 GPUs of the other nodes wait, and on it gpu5 works (620 W)"},
+		"a node without work": {wait, func(gpu int, set func(Name, float32)) {
+			spinning(set)
+			set(Busy, 0)
+		}, "last: node n3: the 24 GPUs of the other nodes wait, and on it gpu0 runs no kernel, gpu1 runs no kernel, gpu2 runs no kernel, gpu3 runs no kernel"},
+		"a straggler": {nil, func(gpu int, set func(Name, float32)) {
+			if gpu == 6 {
+				set(Clock, 900)
+			}
+		}, "last: n3 gpu6: its clock is lower than that of the other GPUs of the job, want 1700 MHz, as the others, got 900 MHz [job.straggler]"},
+		"heat": {nil, func(gpu int, set func(Name, float32)) {
+			if gpu == 6 {
+				set(Slow, 40)
+			}
+		}, "last: n3 gpu6: heat or its power supply slows it down, and not the other GPUs of the job, want at most 2 % of the time, got 40 % [job.throttle]"},
+	} {
+		nodes := map[string]*Extract{}
+		for i := range 4 {
+			change := test.usual
+			if i == 2 {
+				change = test.third
+			}
+			nodes[fmt.Sprintf("n%d", i+1)] = sent(t, nodeOf(change))
+		}
+		if got := strings.Join(Last("42", nodes), "\n"); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+		if text := Compare("42", nodes); !strings.Contains(text, "n3    8     ") || strings.Count(text, "\n") != 6 {
+			t.Errorf("%s:\n%s", name, text)
+		}
+	}
+}
+
+// The text of an extract is that of the window, and a job with a part of the node sees no more.
+func TestExtract(t *testing.T) {
+	t.Parallel()
+	e := sent(t, nodeOf(nil))
+	for _, want := range []string{"means of the last 60 seconds", "gpu7  98 %", "mlx5_1:1  20000 MB/s", "42   1000 MiB"} {
+		if text := e.Text(); !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	w := nodeOf(nil).Window(nodeOf(nil).Seconds, "")
+	part := NewExtract(Job{ID: "42", GPUs: []string{"gpu2"}}, w)
+	if data, _ := json.Marshal(part); strings.Contains(string(data), "mlx5") || strings.Contains(string(data), "gpu3") || !strings.Contains(string(data), "gpu2") {
+		t.Errorf("a job with gpu2 alone sees %.300s", data)
+	}
+	for _, bad := range []string{
+		``, `[]`, `{"devices":[{"name":"gpu0\u001b[2J"}]}`, `{"seconds":{"len":2,"step":1,"series":{"gpu0":{"busy":[1]}}}}`,
+		`{"seconds":{"len":99999999,"step":1}}`, `{"seconds":{"len":1,"step":7}}`, `{"seconds":{"len":1,"step":1,"series":{"gpu0":{"busy":["x"]}}}}`,
+	} {
+		if e, err := ParseExtract([]byte(bad)); err == nil {
+			t.Errorf("%s: %+v, want an error", bad, e)
+		}
+	}
+	if e, err := ParseExtract([]byte(`{"findings":[{"text":"a\u001b[2Jb"}]}`)); err != nil || e.Findings[0].Text != "a?[2Jb" {
+		t.Errorf("%+v, %v", e, err)
+	}
+}
+
+func FuzzParseExtract(f *testing.F) {
+	data, _ := json.Marshal(nodeOf(nil))
+	f.Add(data)
+	f.Add([]byte(`{"job":"1","known":true,"devices":[{"name":"gpu0"},{"name":"a:1"}],"seconds":{"from":1,"step":1,"len":1,"series":{"gpu0":{"busy":[null]},"job":{"io":[1e38]}}}}`))
+	f.Fuzz(func(_ *testing.T, data []byte) {
+		if e, err := ParseExtract(data); err == nil {
+			_ = e.Text()
+			_ = Compare(e.Job, map[string]*Extract{"a": e, "b": e})
+		}
+	})
+}

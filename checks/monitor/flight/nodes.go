@@ -1,0 +1,126 @@
+package flight
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// Compare compares the nodes of a job: a table with the means of the last minute, and which node and GPU is last.
+func Compare(job string, nodes map[string]*Extract) string {
+	var b strings.Builder
+	names := slices.Sorted(maps.Keys(nodes))
+	out := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	fmt.Fprint(out, "node\tGPUs\tbusy\ttensor\tpower\tlowest\tclock\tNVLink\tports\tfindings\n")
+	for _, node := range names {
+		e := nodes[node]
+		gpus := e.names(false)
+		cell := func(devices []string, name Name, pick func([]float32) float32) string {
+			var list []float32
+			if e.Seconds != nil {
+				w := e.Window(e.Seconds, "").Tail(shown)
+				for _, d := range devices {
+					if v, count := average(w.Of(d, name)); count > 0 {
+						list = append(list, v)
+					}
+				}
+			}
+			if len(list) == 0 {
+				return "-"
+			}
+			return strings.TrimSpace(fmt.Sprintf("%.0f %s", pick(list), units[name]))
+		}
+		middle := func(list []float32) float32 { v, _ := average(list); return v }
+		codes := []string{}
+		for _, n := range e.Findings {
+			codes = append(codes, n.Code)
+		}
+		if len(codes) == 0 {
+			codes = []string{"none"}
+		}
+		fmt.Fprintf(out, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", node, len(gpus), cell(gpus, Busy, middle), cell(gpus, Tensor, middle), cell(gpus, Power, middle),
+			cell(gpus, Power, slices.Min[[]float32]), cell(gpus, Clock, middle), cell(gpus, NVLink, middle), cell(e.names(true), Data, middle), strings.Join(slices.Compact(codes), " "))
+	}
+	out.Flush()
+	for _, line := range Last(job, nodes) {
+		b.WriteString(line + "\n")
+	}
+	return b.String()
+}
+
+// Last says which node and GPU holds the others up: the detectors run over the GPUs of all nodes as over those of
+// one.
+func Last(job string, nodes map[string]*Extract) (lines []string) {
+	w := NewWindow(0, Seconds-1)
+	var gpus []string
+	whole := true
+	of := map[string][]string{} // GPUs by node
+	names := slices.Sorted(maps.Keys(nodes))
+	for _, node := range names {
+		e := nodes[node]
+		if e.Seconds == nil {
+			continue
+		}
+		e.into(w, e.Seconds, node+" ")
+		for _, gpu := range e.names(false) {
+			of[node] = append(of[node], node+" "+gpu)
+		}
+		gpus = append(gpus, of[node]...)
+		whole = whole && e.All
+		for _, n := range e.Findings {
+			lines = append(lines, fmt.Sprintf("%s: %s, for %d s [%s]", node, n.Text, n.For, n.Code))
+		}
+	}
+	all := Job{ID: job, GPUs: gpus, All: whole}
+	if late := lateNode(w, of); late != "" {
+		return append(lines, "last: "+late)
+	}
+	for _, detect := range []func(*Window, Job) []Verdict{hang, straggler, throttle, silentPort} {
+		for _, v := range detect(w, all) {
+			where := strings.Join(v.Devices[:min(len(v.Devices), 4)], ", ")
+			if v.Code == "job.hang" && len(v.Devices) > 1 {
+				lines = append(lines, fmt.Sprintf("all %d GPUs of %d nodes wait, and none stands out: see NCCL's RAS (docs/monitor.md)", len(v.Devices), len(of)))
+				return lines
+			}
+			return append(lines, fmt.Sprintf("last: %s: %s, want %s, got %s [%s]", where, v.Message, v.Want, v.Got, v.Code))
+		}
+	}
+	return append(lines, "no node and no GPU stands out")
+}
+
+// lateNode returns the one node whose GPUs do not wait while those of all others do, "" for none.
+func lateNode(w *Window, of map[string][]string) string {
+	t := tail(w, "hang.seconds")
+	if t == nil || len(of) < 2 {
+		return ""
+	}
+	late, waiting := "", 0
+	for node, gpus := range of {
+		spinning := 0
+		for _, gpu := range gpus {
+			if spins(t, gpu) {
+				spinning++
+			}
+		}
+		switch {
+		case spinning == len(gpus):
+			waiting += spinning
+		case late != "":
+			return ""
+		default:
+			late = node
+		}
+	}
+	if late == "" || waiting == 0 {
+		return ""
+	}
+	var parts []string
+	for _, gpu := range of[late] {
+		if !spins(t, gpu) {
+			parts = append(parts, strings.TrimPrefix(gpu, late+" ")+" "+strings.TrimPrefix(w.LastWork(gpu), "and its GPU "))
+		}
+	}
+	return fmt.Sprintf("node %s: the %d GPUs of the other nodes wait, and on it %s", late, waiting, strings.Join(parts[:min(len(parts), 4)], ", "))
+}

@@ -1,0 +1,237 @@
+package worker
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor/flight"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
+)
+
+// The test program is the program of another user, too: it asks for a job, and prints the answer.
+func init() {
+	if dir := os.Getenv("ASK_OWN"); dir != "" {
+		data, err := askForOwn(dir, "", strings.Fields(os.Getenv("ASK_WORDS")))
+		fmt.Printf("%s %v", data, err)
+		os.Exit(0)
+	}
+}
+
+// sharedNode returns a worker that samples a node with the jobs 7 of user 1000 and 8 of user 1001, and the directory
+// of its socket.
+func sharedNode(t *testing.T) (w *worker, dir string) {
+	t.Helper()
+	w, root := samplesAt(t, map[string]string{
+		jobDir + "7/cgroup.procs": "71\n", jobDir + "7/memory.current": "1048576\n", jobDir + "8/cgroup.procs": "81\n", jobDir + "8/memory.current": "1\n",
+		"proc/71/status": "Name:\tx\nUid:\t1000\t1000\t1000\t1000\n", "proc/81/status": "Name:\tx\nUid:\t1001\t1001\t1001\t1001\n",
+		"proc/uptime": "",
+	})
+	w.host.SetState(w.vars.State)
+	if err := os.MkdirAll(w.vars.State, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for p := filepath.Dir(w.vars.State); len(p) > len(os.TempDir()); p = filepath.Dir(p) { // other users can reach the socket
+		if err := os.Chmod(p, 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := openJobWatch(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := s.wait(listen{limit: 1100 * time.Millisecond}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(t, root, "proc/uptime", fmt.Sprintf("%.2f 0\n", uptime().Seconds()))
+	return w, ownersDir(w.vars.State)
+}
+
+// askAs asks for a job as another user of this machine.
+func askAs(t *testing.T, user uint32, dir, words string) string {
+	t.Helper()
+	program := filepath.Join(filepath.Dir(dir), "asker")
+	if _, err := os.Lstat(program); err != nil {
+		data, err := os.ReadFile("/proc/self/exe")
+		if err == nil {
+			err = os.WriteFile(program, data, 0o755)
+		}
+		if err == nil {
+			err = os.Chmod(program, 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(program)
+	cmd.Env = []string{"ASK_OWN=" + dir, "ASK_WORDS=" + words}
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("user %d: %v: %s", user, err, out)
+	}
+	return string(out)
+}
+
+// A user gets the samples of a job of this user, and of no other.
+func TestOwners(t *testing.T) {
+	need.Root(t, "only root can run a process of another user")
+	w, dir := sharedNode(t)
+	for _, test := range []struct {
+		user  uint32
+		words string
+		want  bool
+	}{
+		{1000, "7", true}, {1000, "8", false}, {1001, "7", false}, {1001, "8 hours", true}, {0, "7", true}, {1002, "7", false}, {1002, "../7", false}, {1002, "9", false},
+	} {
+		got := askAs(t, test.user, dir, test.words)
+		job, _, _ := strings.Cut(test.words, " ")
+		switch saw := strings.Contains(got, `{"job":"`+job+`"`); {
+		case saw != test.want:
+			t.Errorf("user %d asks for %s: %.200s, want an answer: %v", test.user, test.words, got, test.want)
+		case saw && strings.Contains(got, "gpu"): // there is no record of a prolog: nobody's GPUs are known
+			t.Errorf("user %d asks for %s: %.200s", test.user, test.words, got)
+		}
+		time.Sleep(ownersPause / 2) // a user who asks at once again must wait
+	}
+	if got := askAs(t, 1000, dir, "7") + askAs(t, 1000, dir, "7") + askAs(t, 1000, dir, "7"); strings.Count(got, `{"job":"7"`) == 3 {
+		t.Errorf("three answers at once: %.300s", got)
+	}
+	for path, mode := range map[string]os.FileMode{dir: 0o755, filepath.Join(dir, "state"): 0o666, filepath.Join(w.vars.State, flight.File(monitor.Jobs)): 0o600} {
+		if info, err := os.Lstat(path); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v, want mode %o", path, info, err, mode)
+		}
+	}
+}
+
+// Connections that ask nothing, or garbage, keep nobody from an answer.
+func TestOwnersHostile(t *testing.T) {
+	need.Root(t, "the samples are root's")
+	_, dir := sharedNode(t)
+	path := filepath.Join(dir, "state")
+	var conns []net.Conn
+	for range 3 * ownersOpen {
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		conns = append(conns, conn)
+	}
+	for i, conn := range conns { // the first ones say garbage, the others nothing
+		if i < ownersOpen {
+			_, _ = conn.Write(bytes.Repeat([]byte{'7'}, 10_000))
+		}
+	}
+	answer := ""
+	for end := time.Now().Add(10 * ownersWait); answer == "" && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = fmt.Fprintln(conn, "7")
+		answer, _ = bufio.NewReader(conn).ReadString('\n')
+		conn.Close()
+	}
+	var e flight.Extract
+	if err := json.Unmarshal([]byte(answer), &e); err != nil || e.Job != "7" {
+		t.Errorf("%.200q, %v", answer, err)
+	}
+}
+
+// A user who listens at the place of the monitor is not believed.
+func TestOwnersFake(t *testing.T) {
+	need.Root(t, "only root can run a process of another user")
+	dir := t.TempDir()
+	path := filepath.Join(dir, "node")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = bufio.NewReader(conn).ReadString('\n')
+			fmt.Fprintln(conn, `{"job":"7"}`)
+			conn.Close()
+		}
+	}()
+	if data, err := askForOwn(dir, "", []string{"7"}); err != nil || string(data) != "{\"job\":\"7\"}\n" {
+		t.Errorf("the listener is this user's: %q, %v", data, err)
+	}
+	raw, err := l.(*net.UnixListener).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The kernel remembers who has called listen: another user does, by a thread with other rights.
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		done <- func() error {
+			if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), 1000, ^uintptr(0)); errno != 0 {
+				return errno
+			}
+			var failed error
+			_ = raw.Control(func(fd uintptr) { failed = syscall.Listen(int(fd), 8) })
+			if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), 0, ^uintptr(0)); errno != 0 {
+				return errno
+			}
+			return failed
+		}()
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if data, err := askForOwn(dir, "", []string{"7"}); err == nil || !strings.Contains(err.Error(), "is not root's") {
+		t.Errorf("the listener is user 1000's: %q, %v", data, err)
+	}
+}
+
+// The samples of another version's format stay beside the new ones.
+func TestOtherFormat(t *testing.T) {
+	t.Parallel()
+	w, _ := samplesAt(t, map[string]string{})
+	if err := os.MkdirAll(w.vars.State, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(w.vars.State, flight.File(monitor.Jobs))
+	old := append([]byte("NHCFLT9\n"), make([]byte, flight.HeaderSize)...)
+	if err := os.WriteFile(path, old, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := openJobWatch(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.(*jobWatch).Close()
+	kept, err := os.ReadFile(path + ".other")
+	if err != nil || !bytes.Equal(kept, old) {
+		t.Errorf("%d bytes, %v, want the old samples", len(kept), err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := flight.ReadHeader(f); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,193 @@
+package ask
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor/flight"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/page"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
+)
+
+const (
+	// nodeWait is the time for the answer of a node. srun gives up a node that does not answer after 20 s.
+	nodeWait = 30 * time.Second
+	// nodesAtOnce is the number of nodes that are asked at the same time.
+	nodesAtOnce = 16
+)
+
+// errNodes is the error of nodes that did not answer.
+var errNodes = errors.New("not all nodes have answered")
+
+// compareNodes gathers the samples of a job from its nodes, and prints which of them is last.
+func compareNodes(o *jobOptions, words []string) error {
+	r, rest, err := xidRun(words)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	switch {
+	case len(rest) != 1 || strings.Trim(rest[0], "0123456789") != "" || rest[0] == "":
+		return options.Wrong{Err: errors.New("--nodes: want one job ID")}
+	case o.watch || o.dump || o.data || o.asJSON:
+		return options.Wrong{Err: errors.New("--nodes: --html and --clush go with it, and no other option")}
+	}
+	id := rest[0]
+	names, user, err := nodesOf(r, id)
+	if err != nil {
+		return err
+	}
+	nodes, failed := gather(r, names, func(node string) []string { return nodeArgv(o, id, node, user) })
+	for _, node := range slices.Sorted(maps.Keys(failed)) {
+		fmt.Fprintf(console.Alerts, "nhc-gpu: node %s: %v\n", node, failed[node])
+	}
+	if len(nodes) == 0 {
+		return fmt.Errorf("job %s: no node has samples", id)
+	}
+	if o.html != "" {
+		var list []page.Node
+		for _, node := range slices.Sorted(maps.Keys(nodes)) {
+			list = append(list, page.Node{Name: node, Extract: nodes[node]})
+		}
+		if err := writeJobPage(o.html, id, "", list); err != nil {
+			return err
+		}
+	} else {
+		fmt.Fprint(console.Screen, flight.Compare(id, nodes))
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("job %s: %w: %d of %d", id, errNodes, len(nodes), len(names))
+	}
+	return nil
+}
+
+var (
+	nodeName = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,255}$`)
+	userName = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_.@-]{0,63}$`)
+)
+
+// nodesOf returns the nodes and the user of a running job.
+func nodesOf(r *health.Run, id string) (names []string, user string, err error) {
+	out, err := runTool(r, []string{"squeue", "-h", "-j", id, "-o", "%u %N"})
+	if err != nil {
+		return nil, "", err
+	}
+	user, list, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
+	if list = strings.TrimSpace(list); list == "" || !userName.MatchString(user) {
+		return nil, "", fmt.Errorf("job %s: squeue shows no node: it does not run", id)
+	}
+	if out, err = runTool(r, []string{"scontrol", "show", "hostnames", list}); err != nil {
+		return nil, "", err
+	}
+	for _, name := range strings.Fields(string(out)) {
+		if !nodeName.MatchString(name) || name[0] == '-' {
+			return nil, "", fmt.Errorf("job %s: scontrol printed %.40q, want the name of a node", id, name)
+		}
+		names = append(names, name)
+	}
+	return names, user, nil
+}
+
+// runTool runs a command of Slurm with the variables that keep its output as we parse it.
+func runTool(r *health.Run, argv []string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(r.Ctx, slurmAnswers)
+	defer cancel()
+	out, err := r.Pool.Exec(ctx, argv, slurm.FleetEnviron(r.Set.Get), nil)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("run %s: %w", argv[0], err)
+	case out.TimedOut:
+		return nil, fmt.Errorf("run %s: no answer within %s", argv[0], slurmAnswers)
+	case out.Status != 0:
+		return nil, fmt.Errorf("run %s: exit status %d: %s", argv[0], out.Status, strings.TrimSpace(string(out.Stderr)))
+	}
+	return out.Stdout, nil
+}
+
+// nodeArgv returns the command that prints the samples of a job on a node. A step of the job runs as its user, and
+// one step for each node, because a node that does not answer ends its whole step.
+func nodeArgv(o *jobOptions, id, node, user string) []string {
+	program, err := os.Executable()
+	if err != nil {
+		program = options.OwnName
+	}
+	if o.clush {
+		return []string{"clush", "-N", "-q", "-w", node, program, "job", "--data", id}
+	}
+	argv := []string{
+		"srun", "--overlap", "--jobid=" + id, "--nodelist=" + node, "--nodes=1", "--ntasks=1", "--mem=0", "--cpu-bind=none", "--mpi=none",
+		"--kill-on-bad-exit=0", "--wait=0", "--input=none", "--quiet", program, "job", "--data", id,
+	}
+	if os.Geteuid() == 0 {
+		argv = append([]string{"runuser", "-u", user, "--"}, argv...)
+	}
+	return argv
+}
+
+// gather runs a command for each node, some at a time, each with a worker and a deadline of its own.
+func gather(r *health.Run, names []string, argv func(node string) []string) (nodes map[string]*flight.Extract, failed map[string]error) {
+	nodes, failed = map[string]*flight.Extract{}, map[string]error{}
+	var (
+		mu    sync.Mutex
+		group sync.WaitGroup
+	)
+	queue := make(chan string)
+	for i := range min(nodesAtOnce, len(names)) {
+		group.Add(1)
+		run.Go(func() {
+			defer group.Done()
+			for node := range queue {
+				e, err := askNode(r, checks.Lane(fmt.Sprintf("node-%d", i)), argv(node))
+				mu.Lock()
+				if err != nil {
+					failed[node] = err
+				} else {
+					nodes[node] = e
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for _, node := range names {
+		queue <- node
+	}
+	close(queue)
+	group.Wait()
+	return nodes, failed
+}
+
+// maxComplaint is the longest text of a command that a message repeats, bytes.
+const maxComplaint = 300
+
+// askNode runs a command that prints samples.
+func askNode(r *health.Run, lane checks.Lane, argv []string) (*flight.Extract, error) {
+	q := &wire.Request{Op: wire.OpExec, Args: argv, Env: slurm.FleetEnviron(r.Set.Get), Timeout: nodeWait, Line: "run " + argv[0]}
+	resp, err := r.Pool.Call(r.Ctx, lane, q, nodeWait+5*time.Second).AnswerTo(q.Line)
+	switch {
+	case err != nil:
+		return nil, err
+	case resp.TimedOut:
+		return nil, fmt.Errorf("no answer within %s", nodeWait)
+	case resp.Status != 0:
+		words := strings.Fields(string(resp.Stderr[:min(len(resp.Stderr), maxComplaint)]))
+		for i := range words {
+			words[i] = strings.Map(printable, words[i])
+		}
+		return nil, fmt.Errorf("%s: exit status %d: %s", argv[0], resp.Status, strings.Join(words, " "))
+	}
+	return flight.ParseExtract(resp.Data)
+}
