@@ -65,7 +65,6 @@ var may = map[string][]string{
 	"checks/run/runtest":             {"checks/run/wire"},
 	"checks/run":                     {"checks", "checks/plan", "checks/probe", "checks/run/process", "checks/run/wire", "os/exec"},
 	"checks/verdict":                 {"checks"},
-	"checks/sweep":                   {"conf/spell"},
 	"checks/sweep/launch":            {"checks/probe", "checks/sweep", "checks/sweep/wire", "slurm"},
 	"checks/sweep/wire":              {"checks/sweep"},
 	"checks/sweep/rank":              {"checks/probe", "checks/probe/*", "checks/sweep", "checks/sweep/wire"},

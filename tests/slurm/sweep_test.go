@@ -4,10 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -41,17 +44,45 @@ func (c *Cluster) sweep(words ...string) (r *sweep.Report, exit int) {
 	return r, exit
 }
 
-// ranks counts the ranks of sweeps on all nodes.
-func (c *Cluster) ranks() string {
-	return strings.TrimSpace(c.Exec("sh", "-c", `for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline 2>/dev/null; echo; done | grep -c '^[^ ]*nhc-gpu sweep rank' || true`))
+// running returns the processes of the cluster whose command line begins with some words and has others.
+func (c *Cluster) running(begin, has string) (pids []string) {
+	files, _ := filepath.Glob(c.Inside("/proc/[0-9]*/cmdline"))
+	for _, f := range files {
+		data, _ := os.ReadFile(f)
+		if line := strings.ReplaceAll(string(data), "\x00", " "); strings.HasPrefix(line, begin) && strings.Contains(line, has) {
+			pids = append(pids, filepath.Base(filepath.Dir(f)))
+		}
+	}
+	return pids
 }
 
-// awaitRanks waits until there is a number of ranks.
-func (c *Cluster) awaitRanks(want string) time.Duration {
+const (
+	launcherWords = cluster.BinDir + "/nhc-gpu sweep --"
+	rankWords     = cluster.BinDir + "/nhc-gpu sweep rank"
+)
+
+// awaitRanks waits until there is a number of ranks on all nodes.
+func (c *Cluster) awaitRanks(want int) time.Duration {
 	c.t.Helper()
 	began := time.Now()
-	c.WaitFor(2*time.Minute, want+" ranks", func() (string, bool) { n := c.ranks(); return n, n == want })
+	c.WaitFor(2*time.Minute, fmt.Sprintf("%d ranks", want), func() (string, bool) {
+		pids := c.running(rankWords, "")
+		return fmt.Sprint(pids), len(pids) == want
+	})
 	return time.Since(began)
+}
+
+// signal sends a signal to the launcher of the sweep, and with all to its srun processes, too.
+func (c *Cluster) signal(name string, all bool) {
+	c.t.Helper()
+	pids := c.running(launcherWords, "")
+	if all {
+		pids = append(pids, c.running("srun ", "sweep rank")...)
+	}
+	if len(pids) == 0 {
+		c.t.Fatal("there is no launcher")
+	}
+	c.Exec(append([]string{"kill", "-" + name}, pids...)...)
 }
 
 // awaitNoJob waits until no job is left.
@@ -96,14 +127,17 @@ func (c *Cluster) stateInSweep(r *sweep.Report, node string) string {
 	return "not in the report"
 }
 
-// long are the arguments of a sweep that lasts for minutes.
-var long = []string{"--nodes", "gpu[01-04]", "--check", "check_cmd_status -t 300 -r 0 sleep 200"}
+// long are the arguments of a sweep that lasts for minutes. A command of a check has at most 30 s.
+var long = []string{
+	"--nodes", "gpu[01-04]", "--check", "check_cmd_status -t 29 -r 0 sleep 28", "--check", "check_cmd_status -t 29 -r 0 sleep 27",
+	"--check", "check_cmd_status -t 29 -r 0 sleep 26", "--check", "check_cmd_status -t 29 -r 0 sleep 25",
+}
 
 // begin starts a long sweep, and waits for its ranks.
 func (c *Cluster) begin(name string, words ...string) *cluster.Process {
 	c.t.Helper()
 	p := c.Daemon(name, append([]string{cluster.BinDir + "/nhc-gpu", "sweep"}, words...)...)
-	c.awaitRanks("4")
+	c.awaitRanks(4)
 	return p
 }
 
@@ -115,16 +149,6 @@ func await(t *testing.T, p *cluster.Process) {
 	case <-time.After(2 * time.Minute):
 		t.Fatal("the launcher has not ended")
 	}
-}
-
-// signalLauncher sends a signal to the launcher of the sweep, and with all to its srun processes, too.
-func (c *Cluster) signalLauncher(signal string, all bool) {
-	c.t.Helper()
-	pattern := `^/run/bin/nhc-gpu sweep --nodes`
-	if all {
-		pattern += `\|^srun .*sweep rank`
-	}
-	c.Exec("sh", "-c", `for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline 2>/dev/null | grep -q '`+pattern+`' && kill -`+signal+` ${p#/proc/}; done; true`)
 }
 
 // TestSweep shows the launcher of a sweep on a real Slurm of four nodes.
@@ -143,18 +167,18 @@ func TestSweep(t *testing.T) {
 			t.Errorf("healthy: stage %s: %d rounds, %s", s.Stage, s.Rounds, s.Skipped)
 		}
 	}
-	c.awaitRanks("0")
+	c.awaitRanks(0)
 	c.awaitNoJob()
 
 	p := c.begin("sweep-int", long...)
-	c.signalLauncher("INT", false)
+	c.signal("INT", false)
 	began := time.Now()
 	await(t, p)
 	t.Logf("SIGINT: the launcher ended after %v", time.Since(began).Round(time.Millisecond))
 	if r := c.lastSweep(); r.Interrupted != "SIGINT" {
 		t.Errorf("SIGINT: interrupted %q", r.Interrupted)
 	}
-	t.Logf("SIGINT: no rank after %v more", c.awaitRanks("0").Round(time.Millisecond))
+	t.Logf("SIGINT: no rank after %v more", c.awaitRanks(0).Round(time.Millisecond))
 	c.awaitNoJob()
 
 	p = c.begin("sweep-scancel", long...)
@@ -163,14 +187,40 @@ func TestSweep(t *testing.T) {
 	if r := c.lastSweep(); !strings.Contains(r.Interrupted, "job") {
 		t.Errorf("scancel: interrupted %q", r.Interrupted)
 	}
-	c.awaitRanks("0")
+	c.awaitRanks(0)
 	c.awaitNoJob()
+}
 
-	p = c.begin("sweep-kill", long...)
-	c.signalLauncher("KILL", true)
+// TestSweepLosesLauncher shows that no rank outlives its launcher and both processes of each srun.
+func TestSweepLosesLauncher(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	c := start(t)
+	p := c.begin("sweep-kill", long...)
+	c.signal("KILL", true)
 	await(t, p)
-	t.Logf("kill -9 of the launcher and of srun: no rank after %v", c.awaitRanks("0").Round(time.Millisecond))
+	took := c.awaitRanks(0)
+	t.Logf("no rank after %v", took.Round(time.Millisecond))
+	if took > 40*time.Second { // 15 s on a machine that is not loaded
+		t.Errorf("the last rank ended after %v", took)
+	}
 	c.awaitNoJob() // the ranks cancel it
+}
+
+// thawEntry continues the nsenter that has started the slurmd of a node: it stops with its child.
+func (c *Cluster) thawEntry(node string) {
+	bubble := strings.Split(c.Inside("/"), "/")[2] // /proc/PID/root
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		data, _ := os.ReadFile(f)
+		words := strings.Split(strings.TrimRight(string(data), "\x00"), "\x00")
+		if len(words) < 4 || words[0] != "nsenter" || words[2] != bubble || words[len(words)-1] != node {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(f))); err == nil {
+			_ = syscall.Kill(pid, syscall.SIGCONT)
+		}
+	}
 }
 
 // TestSweepFrozenNode shows that a frozen slurmd is a result.
@@ -189,7 +239,8 @@ func TestSweepFrozenNode(t *testing.T) {
 		}
 	}
 	c.Exec("sh", "-c", "kill -CONT $(cat "+cluster.Dir+"/run/slurmd.gpu04.pid)")
-	c.awaitRanks("0")
+	c.thawEntry("gpu04")
+	c.awaitRanks(0)
 	c.awaitNoJob()
 }
 
@@ -219,9 +270,9 @@ func TestSweepMaintenance(t *testing.T) {
 	if out := c.Exec("sinfo", "-h", "-n", "gpu03", "-p", "main", "-o", "%T"); strings.Contains(out, "drain") {
 		t.Errorf("in the maintenance gpu03 is %s", out)
 	}
-	c.Exec("sh", "-c", `for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline 2>/dev/null | grep -q '^/run/bin/nhc-gpu sweep --maintenance' && kill -KILL ${p#/proc/}; done; true`)
+	c.signal("KILL", false)
 	await(t, p)
-	c.awaitRanks("0")
+	c.awaitRanks(0)
 	c.Exec(cluster.BinDir+"/nhc-gpu", "sweep", "--repair")
 	drained("after the repair of a killed one")
 }

@@ -61,11 +61,11 @@ func TestLauncherOfDyingNode(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	c := start(t, 4)
-	p := c.Daemon("sweep", cluster.BinDir+"/nhc-gpu", "sweep", "--report", "/tmp/report.json", "--check", "check_cmd_status -t 120 -r 0 sleep 30")
+	p := c.Daemon("sweep", cluster.BinDir+"/nhc-gpu", "sweep", "--report", "/tmp/report.json", "--check", "check_cmd_status -t 29 -r 0 sleep 28")
 	c.WaitFor(3*time.Minute, "check on gpu04", func() (string, bool) {
 		c.MustRun(p)
 		for _, pid := range c.Node(4).net.processes(t) {
-			if strings.HasPrefix(commandLine(pid), "sleep 30") {
+			if strings.HasPrefix(commandLine(pid), "sleep 28") {
 				return "", true
 			}
 		}

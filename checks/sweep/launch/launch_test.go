@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 func calls(t *testing.T, dir string) string {
@@ -120,6 +121,7 @@ func TestFaultyNodes(t *testing.T) {
 
 // Steps of 64 nodes are started again without the frozen node that has ended them.
 func TestLargeSteps(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	dir, o := fakeSlurm(t, 66)
 	put(t, dir, "freezes-gpu10", "")

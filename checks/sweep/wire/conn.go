@@ -22,6 +22,7 @@ const (
 	minSilence = 2 * time.Second  // a shorter silence is the time between two beats
 	tryLimit   = 3 * time.Second  // for one address
 	retryAfter = 300 * time.Millisecond
+	goneAfter  = 8 * time.Second // see Dial
 )
 
 // Conn is a connection between a rank and its launcher. Its methods can be called by several

@@ -254,10 +254,12 @@ func remote(conn net.Conn) netip.Addr {
 }
 
 // Dial connects a rank to its launcher. It tries the addresses of the ticket one after the other,
-// again and again, until the context ends or the launcher refuses it: [*RefusedError].
+// again and again, until the context ends, the launcher refuses it ([*RefusedError]), or no program has
+// listened there for goneAfter: a launcher listens before it starts ranks.
 func Dial(ctx context.Context, t *Ticket, h Hello) (*Conn, error) {
 	h.Token = t.Token
-	var last error // of the attempts that the context has not cut off
+	var last error     // of the attempts that the context has not cut off
+	var gone time.Time // since when no program listens
 	for {
 		var errs []error
 		for _, address := range t.Addresses {
@@ -270,6 +272,14 @@ func Dial(ctx context.Context, t *Ticket, h Hello) (*Conn, error) {
 		if ctx.Err() == nil || last == nil {
 			last = errors.Join(errs...)
 		}
+		switch {
+		case !isGone(errs):
+			gone = time.Time{}
+		case gone.IsZero():
+			gone = time.Now()
+		case time.Since(gone) > goneAfter:
+			return nil, fmt.Errorf("connect to the launcher: it has ended: %w", errors.Join(errs...))
+		}
 		// Not all ranks at the same moment, on a launcher that is busy.
 		wait := retryAfter + time.Duration(time.Now().UnixNano())%retryAfter
 		select {
@@ -278,6 +288,21 @@ func Dial(ctx context.Context, t *Ticket, h Hello) (*Conn, error) {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// isGone reports whether the addresses of a launcher refuse connections, or cannot be reached. A launcher
+// that is busy accepts a connection late.
+func isGone(errs []error) bool {
+	refused := false
+	for _, err := range errs {
+		switch {
+		case errors.Is(err, unix.ECONNREFUSED):
+			refused = true
+		case !errors.Is(err, unix.EHOSTUNREACH) && !errors.Is(err, unix.ENETUNREACH):
+			return false
+		}
+	}
+	return refused
 }
 
 // dial connects to one address, and greets.

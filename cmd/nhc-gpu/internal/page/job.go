@@ -1,7 +1,6 @@
 package page
 
 import (
-	"bufio"
 	_ "embed" // plots.css
 	"fmt"
 	"io"
@@ -65,48 +64,38 @@ const (
 
 // WriteJob writes a page about a job: its record as text, and the samples of its nodes as plots.
 func WriteJob(to io.Writer, job, record string, nodes []Node, now time.Time) error {
-	w := &writer{w: bufio.NewWriter(to)}
-	title := "Job " + job
-	w.print(`<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">`)
-	w.print("<title>%s</title><style>%s%s</style></head><body><main><h1>%s</h1>\n", title, raw(style), raw(plotStyle), title)
-	w.print("<p>Written %s UTC.</p>\n", now.UTC().Format(clock))
+	w := Begin(to, "Job "+job, Raw(plotStyle))
+	w.Print("<p>Written %s UTC.</p>\n", now.UTC().Format(clock))
 	if record != "" {
-		w.print("<pre>%s</pre>\n", record)
+		w.Print("<pre>%s</pre>\n", record)
 	}
 	if len(nodes) > 1 {
 		all := map[string]*flight.Extract{}
 		for _, n := range nodes {
 			all[n.Name] = n.Extract
 		}
-		w.print("<h2>Nodes</h2><pre>%s</pre>\n", flight.Compare(job, all))
+		w.Print("<h2>Nodes</h2><pre>%s</pre>\n", flight.Compare(job, all))
 	}
 	for _, n := range nodes {
 		w.node(n, now)
 	}
-	w.print("</main></body></html>\n")
-	if w.err == nil {
-		w.err = w.w.Flush()
-	}
-	if w.err != nil {
-		return fmt.Errorf("write the report: %w", w.err)
-	}
-	return nil
+	return w.End()
 }
 
-func (w *writer) node(n Node, now time.Time) {
+func (w *Writer) node(n Node, now time.Time) {
 	e := n.Extract
-	w.print("<h2>Node %s</h2>\n", n.Name)
+	w.Print("<h2>Node %s</h2>\n", n.Name)
 	if len(e.Findings) == 0 {
-		w.print("<p>No finding.</p>\n")
+		w.Print("<p>No finding.</p>\n")
 	}
 	for _, f := range e.Findings {
-		w.print(`<p class="w">%s, for %d s [%s]</p>`+"\n", f.Text, f.For, f.Code)
+		w.Print(`<p class="w">%s, for %d s [%s]</p>`+"\n", f.Text, f.For, f.Code)
 	}
-	w.print(`<ul class="key">`)
+	w.Print(`<ul class="key">`)
 	for i, d := range e.Devices {
-		w.print(`<li class="c%d">%s %s</li>`, i%colours, d.Name, d.PCI)
+		w.Print(`<li class="c%d">%s %s</li>`, i%colours, d.Name, d.PCI)
 	}
-	w.print("</ul>\n")
+	w.Print("</ul>\n")
 	for _, part := range []struct {
 		title string
 		*flight.Part
@@ -114,7 +103,7 @@ func (w *writer) node(n Node, now time.Time) {
 		if part.Part == nil {
 			continue
 		}
-		w.print("<h3>%s</h3><div class=\"plots\">\n", part.title)
+		w.Print("<h3>%s</h3><div class=\"plots\">\n", part.title)
 		for _, p := range plots {
 			var lines []line
 			for device, series := range part.Series {
@@ -135,7 +124,7 @@ func (w *writer) node(n Node, now time.Time) {
 				w.plot(p.title, flight.Unit(p.name), p.full, lines, part.Part, now)
 			}
 		}
-		w.print("</div>\n")
+		w.Print("</div>\n")
 	}
 }
 
@@ -147,7 +136,7 @@ type line struct {
 }
 
 // plot draws the series of some devices. now is the time of the last value.
-func (w *writer) plot(title, unit string, full float64, lines []line, part *flight.Part, now time.Time) {
+func (w *Writer) plot(title, unit string, full float64, lines []line, part *flight.Part, now time.Time) {
 	high := full
 	for _, l := range lines {
 		for _, v := range l.values {
@@ -163,25 +152,25 @@ func (w *writer) plot(title, unit string, full float64, lines []line, part *flig
 	if unit != "" {
 		title += ", " + unit
 	}
-	w.print(`<figure><figcaption>%s</figcaption><svg viewBox="0 0 %d %d" role="img" aria-label="%s">`, title, plotWidth, plotHeight, title)
+	w.Print(`<figure><figcaption>%s</figcaption><svg viewBox="0 0 %d %d" role="img" aria-label="%s">`, title, plotWidth, plotHeight, title)
 	for _, share := range []float64{0, 0.5, 1} {
 		at := y(high * share)
-		w.print(`<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/><text x="%d" y="%.1f" text-anchor="end">%s</text>`, plotLeft, right, at, at, plotLeft-4, at+4, number(high*share))
+		w.Print(`<line class="grid" x1="%d" x2="%d" y1="%.1f" y2="%.1f"/><text x="%d" y="%.1f" text-anchor="end">%s</text>`, plotLeft, right, at, at, plotLeft-4, at+4, number(high*share))
 	}
 	for _, share := range []float64{0, 0.5, 1} {
 		i := int(share * float64(part.Len-1))
 		anchor := []string{"start", "middle", "end"}[int(2*share)]
 		when := now.Add(-time.Duration(part.Len-1-i) * time.Duration(part.Step) * time.Second)
-		w.print(`<text x="%.1f" y="%d" text-anchor="%s">%s</text>`, x(i), plotHeight-5, anchor, when.UTC().Format("15:04:05"))
+		w.Print(`<text x="%.1f" y="%d" text-anchor="%s">%s</text>`, x(i), plotHeight-5, anchor, when.UTC().Format("15:04:05"))
 	}
 	for _, l := range lines {
 		w.line(l, part.Len, x, y)
 	}
-	w.print("</svg></figure>\n")
+	w.Print("</svg></figure>\n")
 }
 
 // line draws a series, with gaps where it is unknown.
-func (w *writer) line(l line, count int, x func(int) float64, y func(float64) float64) {
+func (w *Writer) line(l line, count int, x func(int) float64, y func(float64) float64) {
 	step := max(1, (count+plotPoints-1)/plotPoints)
 	var points []string
 	flush := func() {
@@ -189,7 +178,7 @@ func (w *writer) line(l line, count int, x func(int) float64, y func(float64) fl
 			points = append(points, points[0])
 		}
 		if len(points) > 0 {
-			w.print(`<polyline class="c%d" points="%s"><title>%s</title></polyline>`, l.colour%colours, strings.Join(points, " "), l.device)
+			w.Print(`<polyline class="c%d" points="%s"><title>%s</title></polyline>`, l.colour%colours, strings.Join(points, " "), l.device)
 		}
 		points = nil
 	}

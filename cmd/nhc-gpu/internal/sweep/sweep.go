@@ -62,7 +62,7 @@ type flags struct {
 func Command(version string, exit *int) *cobra.Command {
 	f := new(flags)
 	cmd := &cobra.Command{
-		Use:   "sweep",
+		Use:   "sweep [options]",
 		Short: "Find the slow or faulty node, port or cable of a cluster",
 		Long: `Tests nodes alone, in pairs and in groups, and finds those that are slow, silent or
 wrong. Slurm allocates the nodes and starts the tests: it needs no daemon, no SSH and
@@ -126,18 +126,18 @@ func (f *flags) add(cmd *cobra.Command) {
 	s.IntVar(&f.size, "size", 0, "MiB of data in NCCL tests; 0: 256")
 	s.DurationVar(&f.time, "time", 2*time.Hour, "time limit of the job")
 	s.DurationVar(&f.queue, "queue", 10*time.Minute, "how long the job may wait for nodes")
-	s.IntVar(&f.ramp, "ramp", 32, "nodes that begin to load their GPUs in a second; 0: no limit")
+	s.IntVar(&f.ramp, "ramp", 32, "nodes that begin GPU work in a second; 0: all")
 	s.Uint64Var(&f.seed, "seed", 0, "seed of the random choices; 0: a new one")
-	s.BoolVar(&f.json, "json", false, "print the report as one object of JSON; with --check a line for each node")
+	s.BoolVar(&f.json, "json", false, "print the report as JSON; with --check one line a node")
 	s.StringVar(&f.html, "html", "", "write the report to this file as HTML")
 	s.StringVar(&f.report, "report", "", "write the report to this file as JSON")
 	s.StringVar(&f.compare, "compare", "", "compare with an earlier sweep: its ID, or a file")
 	s.StringVar(&f.goOn, "continue", "", "continue the sweep with this ID, with the same options")
 	s.BoolVar(&f.status, "status", false, "list the sweeps of this host and user")
 	s.BoolVar(&f.drain, "drain", false, "drain the suspects, as far as the guard permits; needs root")
-	s.BoolVar(&f.resume, "resume", false, "with --maintenance: leave nodes in service that a sweep had drained and that pass")
+	s.BoolVar(&f.resume, "resume", false, "with --maintenance: end drains of sweeps on nodes that pass")
 	s.BoolVar(&f.repair, "repair", false, "undo what a killed maintenance has left")
-	s.StringVar(&f.events, "events", "", "append an event for each suspect node to this file, JSON lines")
+	s.StringVar(&f.events, "events", "", "append a JSON line for each suspect node to this file")
 }
 
 func stageNames() string {
@@ -152,7 +152,7 @@ func stageNames() string {
 func rankCommand(version string, exit *int) *cobra.Command {
 	return &cobra.Command{
 		Use: "rank", Hidden: true, Short: "Test this node as a part of a sweep", Args: options.Takes(0, 0, ""),
-		Long:    "The launcher of a sweep starts it on each node by srun. It reads a ticket from its standard\ninput.\n\nExit status: 0, 1 if it lost its launcher.",
+		Long:    "The launcher of a sweep starts it on each node by srun. It reads a ticket\nfrom its standard input.\n\nExit status: 0, 1 if it lost its launcher.",
 		Example: "  nhc-gpu sweep rank", DisableFlagsInUseLine: true,
 		RunE: func(*cobra.Command, []string) error {
 			unbound()
