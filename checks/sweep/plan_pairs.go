@@ -949,10 +949,29 @@ func (p *pairPlan) otherPair(q *inquiry) (from, to int32, ok bool) {
 	}
 	from, to = pick(l.from), pick(l.to)
 	if from == anyone || to == anyone {
-		return from, to, false
+		if from, to = p.crossPair(q, l); from == anyone {
+			return from, to, false
+		}
 	}
 	q.tried = append(q.tried, from, to)
 	return from, to, true
+}
+
+// crossPair chooses a pair of small leaves that the inquiry has not used although it has used one of
+// its nodes.
+func (p *pairPlan) crossPair(q *inquiry, l *look) (from, to int32) {
+	for _, i := range p.members[p.leaves[l.from]] {
+		for _, j := range p.members[p.leaves[l.to]] {
+			used := i == l.from && j == l.to
+			for k := 0; k < len(q.tried); k += 2 {
+				used = used || q.tried[k] == i && q.tried[k+1] == j
+			}
+			if !used && p.takes(q.test, i) && p.takes(q.test, j) && !p.suspicious(q.test, i) && !p.suspicious(q.test, j) {
+				return i, j
+			}
+		}
+	}
+	return anyone, anyone
 }
 
 // suspicious reports whether a node is accused in a test.
