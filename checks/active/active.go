@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,6 +96,7 @@ type activeRun struct {
 	users    chan struct{} // closed when no goroutine looks for processes any more; nil: none ever did
 	blind    int           // failed looks for processes in a row; only the goroutine that looks uses it
 	jobs     *jobscan.JobWatch
+	within   string // the job in which this program runs, such as that of a sweep; "": none
 	stopping sync.Mutex
 	overdue  *time.Timer                              // ends the process; nil: the test was not stopped
 	what     atomic.Pointer[string]                   // see setOperation
@@ -120,6 +122,7 @@ func (a *active) begin(ctx context.Context, env *checks.Env, t activeTest) (*act
 	if r.jobs, err = jobscan.WatchJobs(env.Host, jobRecords); err != nil { // first of all, so that no job starts unnoticed
 		return nil, checks.Unreadable(err)
 	}
+	r.within, _ = jobscan.JobOf(env.Host, os.Getpid()) // a test waits for no job that has started it
 	if f := findRefusal(ctx, r); f != nil {
 		return nil, reportRefusal(r, *f)
 	}

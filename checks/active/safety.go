@@ -44,9 +44,7 @@ func findRefusal(ctx context.Context, r *activeRun) *checks.Finding {
 		return &f
 	}
 	running := maps.Clone(r.jobs.Running)
-	if env.Job != nil {
-		delete(running, env.Job.ID)
-	}
+	maps.DeleteFunc(running, func(id string, _ bool) bool { return r.isOwn(id) })
 	if len(running) > 0 {
 		return new(checks.Finding{Code: "active.busy", Severity: checks.Skip}.Describe(r.Check, "not run: %s", formatRunning(slices.Sorted(maps.Keys(running)))))
 	}
@@ -102,8 +100,7 @@ type jobRecord struct {
 // whole node such records are of ended jobs, and the run closes them. An unreadable record is
 // ignored.
 func listBegunJobs(r *activeRun) (jobs []string) {
-	own := r.env.Job
-	if inProlog(r.env) && own.Whole {
+	if inProlog(r.env) && r.env.Job.Whole {
 		return nil
 	}
 	boot, err := probe.BootID(r.env.Host)
@@ -116,11 +113,16 @@ func listBegunJobs(r *activeRun) (jobs []string) {
 		if json.Unmarshal(raw.Data, &rec) != nil || rec.Job == "" || rec.Begin.Boot != boot || rec.Outcome != "" {
 			continue
 		}
-		if own == nil || rec.Job != own.ID {
+		if !r.isOwn(rec.Job) {
 			jobs = append(jobs, rec.Job)
 		}
 	}
 	return jobs
+}
+
+// isOwn reports whether a job is that of the prolog or epilog, or the one in which this program runs.
+func (r *activeRun) isOwn(id string) bool {
+	return r.env.Job != nil && id == r.env.Job.ID || id == r.within
 }
 
 // inProlog reports whether the run is the prolog of a job.

@@ -69,7 +69,7 @@ func (r *activeRun) watch() {
 
 // findNewJob returns an error if a job has started since the last look.
 func (r *activeRun) findNewJob() error {
-	if id := r.jobs.New(); id != "" && (r.env.Job == nil || id != r.env.Job.ID) {
+	if id := r.jobs.New(); id != "" && !r.isOwn(id) {
 		return fmt.Errorf("%w: %s", errJobCame, id)
 	}
 	return nil

@@ -364,7 +364,7 @@ func subjectOf(plane, way string, kind Kind) string {
 	return strings.Join(parts, ": ") + ": "
 }
 
-// describeFinding says what is wrong, wanted and got.
+// describeFinding names the fault, the expected value and the measured one.
 func describeFinding(s Suspect, f finding) string {
 	text := faultOf(s.Code)
 	switch {

@@ -179,11 +179,11 @@ func nodeSettings() map[string]string {
 	return r.Set.Vars
 }
 
-// workCommand is what a rank starts for a task of NCCL.
+// workCommand is what a rank starts for a test of NCCL.
 func workCommand(exit *int) *cobra.Command {
 	return &cobra.Command{
-		Use: "work", Hidden: true, Short: "Run NCCL for a rank of a sweep", Args: options.Takes(0, 0, ""),
-		Long:    "The rank of a node starts it for each NCCL test: a call that never returns ends with it.\n\nExit status: 0, 1 if it lost its rank.",
+		Use: "work", Hidden: true, Short: "Carry out a test of a rank with the GPUs of this node", Args: options.Takes(0, 0, ""),
+		Long:    "A rank starts it for a test of NCCL, and ends it. It reads the test from its\nstandard input.\n\nExit status: 0, 1 if the test could not begin.",
 		Example: "  nhc-gpu sweep work", DisableFlagsInUseLine: true,
 		RunE: func(*cobra.Command, []string) error {
 			unbound()
