@@ -857,17 +857,23 @@ func (p *pairPlan) decide(q *inquiry) {
 	}
 }
 
-// elsewhere returns by how many sigma a node of a pair is slow on average with other partners.
+// elsewhere returns by how many sigma a node of a pair is slow with most of its other partners. It is
+// the median: a bad path between two leaves slows the node with several partners, and not with most.
 func (p *pairPlan) elsewhere(q *inquiry, i int32) float64 {
-	sum, n, role := 0.0, 0, p.roleOf(&p.looks[q.base], i)
+	var list []float64
+	role := p.roleOf(&p.looks[q.base], i)
 	for _, k := range p.byNode[i] {
 		l := &p.looks[k]
 		pair := l.from+l.to == q.node+q.other && (l.from == q.node || l.from == q.other)
 		if int(l.test) == q.test && !pair && l.fault == FaultNone && p.roleOf(l, i) == role {
-			sum, n = sum+min(p.fleetZ(l), limitOf("cap_z")), n+1
+			list = append(list, p.fleetZ(l))
 		}
 	}
-	return sum / float64(max(n, 1))
+	if len(list) == 0 {
+		return 0
+	}
+	slices.Sort(list)
+	return list[len(list)/2]
 }
 
 // subject returns the node that must take part in the tests of an inquiry.
