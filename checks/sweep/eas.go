@@ -42,7 +42,7 @@ type easItem struct {
 var easItems = []easItem{
 	{"gemm_flops", StageNode, KindCheck, "check_gpu_gemm", 1},
 	{"kernel_launch", StageNode, KindCheck, "check_gpu_launch", 1},
-	{"all_reduce_1", StageNode, KindCheck, "check_nccl_allreduce", 1},
+	{"all_reduce_1", StageNode, KindCheck, "check_nccl all_reduce", 1},
 	{"comp_comm_overlap", StageNode, KindCheck, "check_comp_comm_overlap", 1},
 	{"all_reduce_2", StagePairs, KindNCCL, "all_reduce", 2},
 	{"all_to_all_2", StagePairs, KindNCCL, "all_to_all", 2},

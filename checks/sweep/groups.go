@@ -110,15 +110,25 @@ func groupTests(o PlanOptions) (tests []series) {
 	return tests
 }
 
-// ringTests returns the rings of all planes.
-func ringTests(o PlanOptions, planes []plane) (tests []series) {
+// ringTests returns the rings of all planes. An all-reduce moves twice its data over each link: with
+// rates, those of pairs, it takes no longer than a repeat.
+func ringTests(o PlanOptions, planes []plane, rates []Distribution) (tests []series) {
 	for _, pl := range planes {
+		size := o.size(KindRing)
+		for _, d := range rates {
+			if d.Kind == KindStream && d.Plane == pl.name && d.Median > 0 && o.Sizes[KindRing] == 0 {
+				size = min(size, max(leastRing, int64(d.Median*1e9/8*o.Time.Seconds()/2)))
+			}
+		}
 		tests = append(tests, series{task: Task{
-			Stage: StageTCP, Kind: KindRing, Plane: pl.name, Size: o.size(KindRing), Flows: 1, Repeats: o.Repeats, Time: o.Time, Limit: o.limit(),
+			Stage: StageTCP, Kind: KindRing, Plane: pl.name, Size: size, Flows: 1, Repeats: o.Repeats, Time: o.Time, Limit: o.limit(),
 		}, takes: pl.has})
 	}
 	return tests
 }
+
+// leastRing is the least data of a ring, in bytes.
+const leastRing = 64 << 10
 
 // ringSizes returns the sizes of rings. One ring of thousands of nodes is as slow as its slowest
 // link, and long to set up: beyond 1,024 nodes only rings of 16 run.

@@ -79,7 +79,7 @@ func codeOf(kind Kind, s symptom, f Fault) string {
 	switch {
 	case s == unable:
 		what = "unable"
-	case kind == KindEcho && s == slow:
+	case (kind == KindEcho || kind == KindConnect) && s == slow:
 		what = "latency"
 	case kind == KindEcho:
 		what = "loss"

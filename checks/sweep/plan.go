@@ -57,7 +57,7 @@ var (
 )
 
 // defaultSizes has the sizes of messages and data, in bytes.
-var defaultSizes = map[Kind]int64{KindRing: 64 << 20, KindWrite: 1 << 20, KindLatency: 8, KindNCCL: 256 << 20}
+var defaultSizes = map[Kind]int64{KindRing: 16 << 20, KindWrite: 1 << 20, KindLatency: 8, KindNCCL: 256 << 20}
 
 // NewPlan returns the plan of a stage. It tests the nodes in the order that seed gives; head and tail
 // of the list are the first and the last node.

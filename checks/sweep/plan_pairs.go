@@ -536,12 +536,8 @@ func commonest(numbers []int) (most, times int) {
 // newTCPPlan tests the bandwidth of pairs on each plane, both ways, and then rings of nodes.
 func newTCPPlan(f *fleet, o PlanOptions) Plan {
 	planes := slices.DeleteFunc(planesOf(f), func(p plane) bool { return !o.wants(p.name) || p.count < 2 })
-	var later []func() Plan
-	if !o.NoRing {
-		later = append(later, func() Plan { return newGroupPlan(f, o, ringTests(o, planes), ringSizes(o, f)) })
-	}
-	if o.NoStream && len(later) > 0 {
-		return later[0]()
+	if o.NoStream && !o.NoRing {
+		return newGroupPlan(f, o, ringTests(o, planes, nil), ringSizes(o, f))
 	}
 	var tests []series
 	for i, pl := range planes {
@@ -553,7 +549,11 @@ func newTCPPlan(f *fleet, o PlanOptions) Plan {
 	}
 	p := newPairPlan(f, o, tests)
 	p.addTurns(p.matchings(o.Matchings), true, indexes(tests)...)
-	return &chain{f: f, plans: []Plan{p}, later: later}
+	c := &chain{f: f, plans: []Plan{p}}
+	if !o.NoRing {
+		c.later = append(c.later, func() Plan { return newGroupPlan(f, o, ringTests(o, planes, p.Fleet()), ringSizes(o, f)) })
+	}
+	return c
 }
 
 // newRDMAPlan tests bandwidth, both ways, and latency of pairs on each rail.
@@ -857,17 +857,23 @@ func (p *pairPlan) decide(q *inquiry) {
 	}
 }
 
-// elsewhere returns by how many sigma a node of a pair is slow on average with other partners.
+// elsewhere returns by how many sigma a node of a pair is slow with most of its other partners. It is
+// the median: a bad path between two leaves slows the node with several partners, and not with most.
 func (p *pairPlan) elsewhere(q *inquiry, i int32) float64 {
-	sum, n, role := 0.0, 0, p.roleOf(&p.looks[q.base], i)
+	var list []float64
+	role := p.roleOf(&p.looks[q.base], i)
 	for _, k := range p.byNode[i] {
 		l := &p.looks[k]
 		pair := l.from+l.to == q.node+q.other && (l.from == q.node || l.from == q.other)
 		if int(l.test) == q.test && !pair && l.fault == FaultNone && p.roleOf(l, i) == role {
-			sum, n = sum+min(p.fleetZ(l), limitOf("cap_z")), n+1
+			list = append(list, p.fleetZ(l))
 		}
 	}
-	return sum / float64(max(n, 1))
+	if len(list) == 0 {
+		return 0
+	}
+	slices.Sort(list)
+	return list[len(list)/2]
 }
 
 // subject returns the node that must take part in the tests of an inquiry.
@@ -949,10 +955,29 @@ func (p *pairPlan) otherPair(q *inquiry) (from, to int32, ok bool) {
 	}
 	from, to = pick(l.from), pick(l.to)
 	if from == anyone || to == anyone {
-		return from, to, false
+		if from, to = p.crossPair(q, l); from == anyone {
+			return from, to, false
+		}
 	}
 	q.tried = append(q.tried, from, to)
 	return from, to, true
+}
+
+// crossPair chooses a pair of small leaves that the inquiry has not used although it has used one of
+// its nodes.
+func (p *pairPlan) crossPair(q *inquiry, l *look) (from, to int32) {
+	for _, i := range p.members[p.leaves[l.from]] {
+		for _, j := range p.members[p.leaves[l.to]] {
+			used := i == l.from && j == l.to
+			for k := 0; k < len(q.tried); k += 2 {
+				used = used || q.tried[k] == i && q.tried[k+1] == j
+			}
+			if !used && p.takes(q.test, i) && p.takes(q.test, j) && !p.suspicious(q.test, i) && !p.suspicious(q.test, j) {
+				return i, j
+			}
+		}
+	}
+	return anyone, anyone
 }
 
 // suspicious reports whether a node is accused in a test.

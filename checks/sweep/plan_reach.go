@@ -5,6 +5,10 @@ import (
 	"slices"
 )
 
+// connects is the number of connections of a test. The fastest one counts: a node that is busy for a
+// moment is not slow.
+const connects = 10
+
 // newReachPlan tests whether nodes reach each other on each plane: echo, MTU, connect, and names.
 func newReachPlan(f *fleet, o PlanOptions) Plan {
 	planes := slices.DeleteFunc(planesOf(f), func(p plane) bool { return !o.wants(p.name) })
@@ -19,8 +23,11 @@ func newReachPlan(f *fleet, o PlanOptions) Plan {
 			if kind == KindEcho {
 				t.Count = int(limitOf("echo_datagrams"))
 			}
-			if kind != KindMTU {
+			switch kind {
+			case KindEcho:
 				t.Repeats = 1
+			case KindConnect:
+				t.Repeats = connects
 			}
 			onPlanes = append(onPlanes, len(tests))
 			tests = append(tests, series{task: t, directed: kind != KindEcho, takes: pl.has, family: i})

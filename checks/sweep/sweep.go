@@ -31,7 +31,7 @@ type Kind string
 // These are the kinds. The first node of a pair sends.
 const (
 	KindCheck   Kind = "check"    // Op is a line of nhc.conf; no value
-	KindEcho    Kind = "echo"     // Count datagrams there and back: value ms, the median; Sent and Lost
+	KindEcho    Kind = "echo"     // Count datagrams there and back: value ms, of the fastest tenth; Sent and Lost
 	KindMTU     Kind = "mtu"      // a datagram of the interface's MTU that must not be fragmented; no value
 	KindConnect Kind = "connect"  // a TCP connection: value ms
 	KindName    Kind = "name"     // the second node's name, resolved on the first: value ms

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -22,6 +23,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
@@ -54,6 +57,11 @@ type Cluster struct {
 func Main(m *testing.M) int {
 	if os.Args[0] == bubbleName {
 		return bubbleMain(os.Args)
+	}
+	for _, sig := range []os.Signal{unix.SIGINT, unix.SIGQUIT, unix.SIGHUP} {
+		if signal.Ignored(sig) { // after "&" or nohup(1), and the programs would inherit that
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
 	}
 	var err error
 	if tempDir, err = os.MkdirTemp("", "nhc-gpu-cluster-"); err != nil {

@@ -291,6 +291,7 @@ func (c *Cluster) LeafPair(plane string, a, b []*Node, rate string) {
 // Freeze stops all processes of the node, those that its processes start meanwhile included.
 func (n *Node) Freeze() {
 	n.c.t.Helper()
+	n.c.t.Cleanup(n.Thaw) // nsenter stops itself with its child, and reaps nothing then
 	n.c.WaitFor(time.Minute, "frozen "+n.Name, func() (string, bool) {
 		running := ""
 		for _, pid := range n.net.processes(n.c.t) {
@@ -350,7 +351,7 @@ func (c *Cluster) Leftovers() []string {
 	for _, n := range c.Nodes {
 		for _, pid := range n.net.processes(c.t) {
 			line := commandLine(pid)
-			if line != "" && !slices.Contains([]string{"slurmd"}, strings.Fields(line)[0]) {
+			if line != "" && !slices.Contains([]string{"slurmd", "nsenter"}, strings.Fields(line)[0]) {
 				left = append(left, fmt.Sprintf("%s: %d %s", n.Name, pid, line))
 			}
 		}

@@ -3,6 +3,7 @@ package sweep_test
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,8 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
 	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenccl"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -40,10 +47,12 @@ type scenario struct {
 	name   string
 	nodes  int // 0: 8
 	leaves int
+	gpus   []string       // lines of the scenario of NCCL on the broken node; nil: nodes without GPUs
 	args   []string       // of the sweep, besides the nodes
 	before func(*Cluster) // makes the faults
 	during func(*Cluster) // makes faults when the first tests have ended
 	want   []blame        // all suspects
+	also   []blame        // what the fault may cause besides
 	states map[string]string
 	status int // of the program
 }
@@ -67,12 +76,38 @@ func (s *scenario) run(t *testing.T) {
 	t.Helper()
 	c := newCluster(t, cmp.Or(s.nodes, 8))
 	c.leaves = s.leaves
-	c.up()
-	if s.before != nil {
-		s.before(c)
+	if s.gpus != nil {
+		c.addGPUs()
+		c.Write("gpu/nccl.scenario."+c.Node(first).Name, []byte(strings.Join(s.gpus, "\n")+"\n"), 0o644)
 	}
+	c.up()
 	for i := range runs(t) {
+		if i > 0 {
+			for _, n := range c.Nodes {
+				n.Undo()
+			}
+		}
+		if s.before != nil {
+			s.before(c)
+		}
 		s.check(c, i)
+	}
+}
+
+// addGPUs gives each node two GPUs, which a fake NCCL connects by TCP.
+func (c *Cluster) addGPUs() {
+	c.t.Helper()
+	need.Program(c.t, "gcc")
+	dir := filepath.Join(c.Dir, "gpu")
+	_, nvml := fakenvml.Place(dir, fakenvml.Scenario(fakenvml.H100, 2))
+	_, cuda := fakecuda.Place(dir, fakecuda.Scenario(2))
+	_, nccl := fakenccl.Place(dir, "")
+	if err := errors.Join(nvml, cuda, nccl); err != nil {
+		c.t.Fatal(err)
+	}
+	inside := cluster.Dir + "/gpu/"
+	for _, n := range c.Nodes {
+		n.Settings("NVML_LIBRARY=" + inside + "libnvidia-ml.so.1\nCUDA_LIBRARY=" + inside + "libcuda.so.1\nNCCL_LIBRARY=" + inside + "libnccl.so.2\n")
 	}
 }
 
@@ -80,7 +115,7 @@ func (s *scenario) run(t *testing.T) {
 func (s *scenario) check(c *Cluster, number int) {
 	c.t.Helper()
 	args := append([]string{"--nodes", names(c.Nodes), "--seed", fmt.Sprint(number + 1)}, s.args...)
-	r, text, status := c.sweep(s.during, args...)
+	r, text, status := c.runSweep(s.during, args...)
 	var got, want []string
 	for _, x := range r.Suspects {
 		got = append(got, blame{x.Node, x.Peer, strings.Join(x.Leaves, "-"), x.Plane, x.Way, x.Code}.String())
@@ -90,10 +125,13 @@ func (s *scenario) check(c *Cluster, number int) {
 	}
 	slices.Sort(got)
 	slices.Sort(want)
+	got = slices.DeleteFunc(got, func(x string) bool {
+		return slices.ContainsFunc(s.also, func(b blame) bool { return b.String() == x })
+	})
 	bad := !slices.Equal(got, want) || status != s.status
 	for _, n := range r.Nodes {
-		accused := slices.ContainsFunc(s.want, func(b blame) bool { return b.Node == n.Name && b.Plane == "" })
-		state := cmp.Or(s.states[n.Name], map[bool]string{true: "suspect", false: "tested"}[accused || slices.ContainsFunc(s.want, func(b blame) bool { return b.Node == n.Name && b.Peer == "" })])
+		accused := slices.ContainsFunc(s.want, func(b blame) bool { return b.Node == n.Name })
+		state := cmp.Or(s.states[n.Name], map[bool]string{true: "suspect", false: "tested"}[accused])
 		if n.State != state {
 			c.t.Errorf("%s is %s (%s), want %s", n.Name, n.State, n.Why, state)
 			bad = true
@@ -102,11 +140,15 @@ func (s *scenario) check(c *Cluster, number int) {
 	if bad {
 		c.t.Errorf("suspects\n  %s\nwant\n  %s\nexit status %d, want %d\n%s", strings.Join(got, "\n  "), strings.Join(want, "\n  "), status, s.status, text)
 	}
-	c.t.Logf("run %d: %v, suspects %s", number+1, r.Ended.Sub(r.Began).Round(time.Millisecond), cmp.Or(strings.Join(got, "; "), "none"))
+	stages := ""
+	for _, st := range r.Stages {
+		stages += fmt.Sprintf(", %s %d rounds in %v", st.Stage, st.Rounds, st.Ended.Sub(st.Began).Round(time.Millisecond))
+	}
+	c.t.Logf("run %d: %v%s; suspects %s", number+1, r.Ended.Sub(r.Began).Round(time.Millisecond), stages, cmp.Or(strings.Join(got, "; "), "none"))
 }
 
-// sweep runs a sweep and returns its report, what it has printed, and its exit status.
-func (c *Cluster) sweep(during func(*Cluster), args ...string) (r *sweep.Report, text string, status int) {
+// runSweep runs a sweep and returns its report, what it has printed, and its exit status.
+func (c *Cluster) runSweep(during func(*Cluster), args ...string) (r *sweep.Report, text string, status int) {
 	c.t.Helper()
 	argv := append([]string{program, "sweep", "--report", cluster.Dir + "/log/report.json"}, args...)
 	_ = os.Remove(filepath.Join(c.Dir, "log/report.json"))
@@ -149,7 +191,7 @@ func (c *Cluster) rounds() (n int) {
 }
 
 // network are the arguments of a sweep of the data network.
-var network = []string{"--stages", "reach,tcp", "--planes", "eth_b"}
+var network = []string{"--stages", "reach,tcp", "--planes", "eth_b", "--repeats", "2"}
 
 // first and second are the nodes that the tests break.
 const first, second = 3, 6
@@ -164,7 +206,12 @@ var scenarios = []scenario{
 	{name: "rate one way", before: func(c *Cluster) { c.Node(first).RateFrom(planeB, "25mbit") },
 		want: []blame{{Node: "gpu03", Plane: "eth_b", Way: "sends", Code: "sweep.tcp.slow"}}},
 	{name: "delay", before: func(c *Cluster) { c.Node(first).Delay(planeB, 10*time.Millisecond) },
-		want: []blame{{Node: "gpu03", Plane: "eth_b", Code: "sweep.reach.latency"}}},
+		want: []blame{{Node: "gpu03", Plane: "eth_b", Code: "sweep.reach.latency"}},
+		also: []blame{ // TCP is slow where answers are late
+			{Node: "gpu03", Plane: "eth_b", Code: "sweep.tcp.slow"},
+			{Node: "gpu03", Plane: "eth_b", Way: "sends", Code: "sweep.tcp.slow"},
+			{Node: "gpu03", Plane: "eth_b", Way: "receives", Code: "sweep.tcp.slow"},
+		}},
 	{name: "blocked one way", before: func(c *Cluster) { c.Node(first).BlockFrom(planeB) },
 		want: []blame{{Node: "gpu03", Plane: "eth_b", Code: "sweep.reach.loss"}}},
 	{name: "dead link", before: func(c *Cluster) { c.Node(first).Down(planeB) },
@@ -179,11 +226,16 @@ var scenarios = []scenario{
 		want: []blame{{Node: "gpu03", Code: "sweep.node.lost"}}, states: map[string]string{"gpu03": "dead"}},
 	{name: "leaves", leaves: 4, before: func(c *Cluster) { c.LeafPair(planeB, c.Leaf(0), c.Leaf(2), "10mbit") },
 		want: []blame{{Leaves: "leaf1-leaf3", Plane: "eth_b", Code: "sweep.tcp.slow"}}},
+	{name: "wrong data", nodes: 6, gpus: []string{"0 spoils all_reduce = 17 5"}, args: []string{"--stages", "pairs", "--repeats", "2", "--size", "4"},
+		want: []blame{{Node: "gpu03", Code: "sweep.nccl.wrong"}}},
+	{name: "32 healthy nodes", nodes: 32},
+	{name: "32 nodes", nodes: 32, before: func(c *Cluster) { c.Node(first).RateTo(planeB, "20mbit"); c.Node(second).Loss(planeB, 5) },
+		want: []blame{{Node: "gpu03", Plane: "eth_b", Way: "receives", Code: "sweep.tcp.slow"}, {Node: "gpu06", Plane: "eth_b", Code: "sweep.reach.loss"}}},
 	{name: "two faults", before: func(c *Cluster) { c.Node(first).RateTo(planeB, "20mbit"); c.Node(second).Loss(planeB, 5) },
 		want: []blame{{Node: "gpu03", Plane: "eth_b", Way: "receives", Code: "sweep.tcp.slow"}, {Node: "gpu06", Plane: "eth_b", Code: "sweep.reach.loss"}}},
 }
 
-// status returns the exit status of a scenario.
+// complete adds the arguments and the exit status of a scenario.
 func (s scenario) complete() scenario {
 	if s.args == nil {
 		s.args = network
@@ -205,7 +257,7 @@ func TestSweep(t *testing.T) {
 			continue
 		}
 		s = s.complete()
-		s.args = append(slices.Clone(s.args), "--repeats", "2")
+		s.args = append(slices.Clone(s.args), "--repeats", "1")
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			s.run(t)
@@ -223,5 +275,90 @@ func TestSweepFaults(t *testing.T) {
 			t.Parallel()
 			s.run(t)
 		})
+	}
+}
+
+// easExample is the example of the documentation of EAS.
+const easExample = `{
+"aimaster": {
+"runtime_check": {
+"fail_action": "retain",
+"micro_benchmarks": "c4d"
+},
+"sanity_check": {
+"fail_action": "retain",
+"micro_benchmarks": "gemm_flops,all_reduce_1,all_reduce_2,kernel_launch,all_reduce,all_to_all_2,all_gather_2,all_gather,multi_all_reduce_2,multi_all_reduce,pytorch_gloo_2,network_connectivity,comp_comm_overlap",
+"timeout": 100
+}
+}
+}
+`
+
+// The example of EAS runs as it is, and each check item has a result.
+func TestSweepEAS(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	c := newCluster(t, 4)
+	c.addGPUs()
+	c.Write("eas.json", []byte(easExample), 0o644)
+	c.up()
+	r, text, status := c.runSweep(nil, "--nodes", names(c.Nodes), "--eas", cluster.Dir+"/eas.json", "--size", "4", "--repeats", "2")
+	results := map[string]string{}
+	for _, x := range r.EAS {
+		results[x.Name] = x.Result
+		if x.Result != "Succeeded" && x.Name != "c4d" { // it is about running jobs
+			t.Errorf("%s: %s: %s", x.Name, x.Result, x.Text)
+		}
+	}
+	if len(results) != 14 || status != 0 || len(r.Suspects) > 0 {
+		t.Errorf("exit status %d, %d results, suspects %s\n%s", status, len(results), accused(r), text)
+	}
+	t.Logf("%v", results)
+}
+
+// However a sweep ends, no process of it is left on a node.
+func TestSweepLeavesNothing(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	c := start(t, 8)
+	ctl := openNamespace(t, c.Network())
+	kill := func(signal unix.Signal, programs ...string) {
+		for _, pid := range ctl.processes(t) {
+			words := strings.Fields(commandLine(pid))
+			if len(words) > 1 && slices.Contains(programs, filepath.Base(words[0])) && !slices.Contains(words, "nsenter") {
+				_ = unix.Kill(pid, signal)
+			}
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		end  func()
+	}{
+		{"Ctrl-C", func() { kill(unix.SIGINT, "nhc-gpu") }},
+		{"scancel", func() { c.Exec("scancel", "--user=root") }},
+		{"kill -9 of the launcher and of all srun", func() { kill(unix.SIGKILL, "nhc-gpu", "srun") }},
+	} {
+		before := c.rounds()
+		p := c.Background("sweep", c.Command(t.Context(), program, "sweep", "--nodes", names(c.Nodes), "--stages", "reach,tcp"))
+		c.WaitFor(3*time.Minute, "tests", func() (string, bool) {
+			c.MustRun(p)
+			return fmt.Sprint(c.rounds()), c.rounds() > before+1 // the first line is the list of nodes
+		})
+		if left := c.Leftovers(); len(left) < len(c.Nodes) {
+			t.Errorf("%s: a sweep that runs has only the processes %v", tt.name, left)
+		}
+		tt.end()
+		began := time.Now()
+		c.WaitFor(time.Minute, "end of all processes after "+tt.name, func() (string, bool) { // 15 s on an idle machine
+			left := c.Leftovers()
+			return strings.Join(left, "\n"), len(left) == 0
+		})
+		t.Logf("%s: nothing is left after %v", tt.name, time.Since(began).Round(100*time.Millisecond))
+		<-p.Ended
+		c.WaitFor(3*time.Minute, "end of the job", func() (string, bool) {
+			out := c.Exec("squeue", "--noheader")
+			return out, out == ""
+		})
+		c.WaitIdle(c.Nodes...)
 	}
 }

@@ -49,7 +49,7 @@ func TestEcho(t *testing.T) {
 	for _, local := range locals(t) {
 		for _, size := range []int{0, 64, 1400} {
 			p, err := Echo(within60(t), local, respond(t, local).Address(), testKey, 50, size, time.Millisecond)
-			if err != nil || p.Sent != 50 || p.Lost != 0 || p.Median <= 0 {
+			if err != nil || p.Sent != 50 || p.Lost != 0 || p.Fast <= 0 {
 				t.Errorf("%s: %+v, %v", local.Address, p, err)
 			}
 		}

@@ -45,7 +45,8 @@ func (s *sweeper) stages(ctx context.Context) error {
 	return nil
 }
 
-// fit returns the nodes that no stage has excluded.
+// fit returns the nodes that no stage has excluded, without the planes on which they are not reached:
+// each test there would last until its limit, and say the same.
 func (s *sweeper) fit(nodes []sweep.Node) (fit []sweep.Node) {
 	lost := map[string]bool{}
 	s.hub.look(func() {
@@ -58,10 +59,19 @@ func (s *sweeper) fit(nodes []sweep.Node) (fit []sweep.Node) {
 			return x.Node == n.Name && !x.Doubt && x.Peer == "" && x.Plane == ""
 		})
 		if !bad && !lost[n.Name] {
+			n.Planes = slices.DeleteFunc(slices.Clone(n.Planes), func(p sweep.Plane) bool { return s.unreached(n.Name, p) })
 			fit = append(fit, n)
 		}
 	}
 	return fit
+}
+
+// unreached reports whether stage reach accuses a node of a plane that loses data, or has no connection.
+func (s *sweeper) unreached(node string, p sweep.Plane) bool {
+	return slices.ContainsFunc(s.report.Suspects, func(x sweep.Suspect) bool {
+		on := x.Plane == p.Name || p.Address.IsValid() && x.Plane == p.Address.Masked().String()
+		return x.Node == node && x.Peer == "" && !x.Doubt && on && (x.Code == "sweep.reach.loss" || x.Code == "sweep.reach.connect")
+	})
 }
 
 // stage runs a stage. The rounds that an interrupted sweep has finished are not run again.

@@ -157,7 +157,7 @@ func (p *pair) echo(ctx context.Context, f far) sweep.Result {
 	pings, err := peer.Echo(ctx, p.local, f.address, p.key, count, int(min(p.task.Size, 9000)), every)
 	r := sweep.Result{Sent: pings.Sent, Lost: pings.Lost}
 	if pings.Lost < pings.Sent {
-		r.Values = []float64{peer.Milliseconds(pings.Median)}
+		r.Values = []float64{peer.Milliseconds(pings.Fast)}
 	}
 	return failed(r, err, p.task.Nodes[1])
 }

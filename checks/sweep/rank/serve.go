@@ -26,6 +26,8 @@ type Options struct {
 	Version string    // of nhc-gpu
 	Name    string    // of the node in Slurm; "": SLURMD_NODENAME, or the host name
 	Errors  io.Writer // what the launcher cannot know: nil is the standard error
+	// Settings are those of the node's sysconfig file: its libraries and HOSTROOT.
+	Settings map[string]string
 
 	root    string     // of the node's files
 	program string     // see node
@@ -133,11 +135,12 @@ func newSession(o *Options, t *wire.Ticket) *session {
 		o.Errors = os.Stderr
 	}
 	s := &session{ticket: t, log: log.New(o.Errors, "nhc-gpu sweep: ", log.Lmsgprefix)}
-	s.node = &node{host: probe.NewHost(o.root), version: o.Version, program: cmp.Or(o.program, "/proc/self/exe"), Node: o.self}
+	s.node = &node{host: probe.NewHost(cmp.Or(o.root, o.Settings["HOSTROOT"])), version: o.Version, program: cmp.Or(o.program, "/proc/self/exe"), Node: o.self}
 	if o.environ == nil {
 		o.environ = os.Environ() // with the PATH of the launcher's user, which has Slurm's programs
 	}
 	s.node.host.SetEnviron(o.environ)
+	probe.SetLibraries(s.node.host, o.Settings)
 	if s.node.Name == "" {
 		var silent []string
 		s.node.Node, silent = describe(s.node.host, cmp.Or(o.Name, os.Getenv("SLURMD_NODENAME")))

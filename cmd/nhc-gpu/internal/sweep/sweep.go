@@ -53,7 +53,7 @@ type flags struct {
 	idle, maintenance, drain, resume                            bool
 	dryRun, json, status, repair, noP2P                         bool
 	stages, skip, planes, rails, checks                         []string
-	batch, flows, repeats, ramp                                 int
+	batch, flows, repeats, size, ramp                           int
 	seed                                                        uint64
 	time, queue                                                 time.Duration
 	eas, html, report, compare, events, goOn                    string
@@ -124,6 +124,7 @@ func (f *flags) add(cmd *cobra.Command) {
 	s.BoolVar(&f.noP2P, "no-p2p", false, "repeat the NCCL pairs without NVLink and shared memory")
 	s.IntVar(&f.flows, "flows", 0, "TCP connections or queue pairs of a pair; 0: 8")
 	s.IntVar(&f.repeats, "repeats", 0, "measurements of each test; 0: 4")
+	s.IntVar(&f.size, "size", 0, "MiB of data in NCCL tests; 0: 256")
 	s.DurationVar(&f.time, "time", 2*time.Hour, "time limit of the job")
 	s.DurationVar(&f.queue, "queue", 10*time.Minute, "how long the job may wait for nodes")
 	s.IntVar(&f.ramp, "ramp", 32, "nodes that begin GPU work in a second; 0: all")
@@ -156,13 +157,27 @@ func rankCommand(version string, exit *int) *cobra.Command {
 		Example: "  nhc-gpu sweep rank", DisableFlagsInUseLine: true,
 		RunE: func(*cobra.Command, []string) error {
 			unbound()
-			if err := rank.Serve(context.Background(), os.Stdin, rank.Options{Version: version}); err != nil {
+			if err := rank.Serve(context.Background(), os.Stdin, rank.Options{Version: version, Settings: nodeSettings()}); err != nil {
 				fmt.Fprintln(console.Stderr, "nhc-gpu sweep rank:", err)
 				*exit = 1
 			}
 			return nil
 		},
 	}
+}
+
+// nodeSettings returns the settings of the node's sysconfig file.
+func nodeSettings() map[string]string {
+	r, err := report.Start(&options.Options{})
+	if err != nil {
+		logLine("the settings of this node cannot be read: %v", err)
+		return nil
+	}
+	defer r.Close()
+	if err := r.Sysconfig(); err != nil {
+		logLine("the settings of this node cannot be read: %v", err)
+	}
+	return r.Set.Vars
 }
 
 // workCommand is what a rank starts for a test of NCCL.
@@ -365,7 +380,7 @@ func (f *flags) conflicts(o *launch.Options, isEAS bool) error {
 		{o.Job != "" && (f.idle || f.qos != "" || f.account != ""), "inside of a job --idle, --qos and --account have no effect: remove them"},
 		{isEAS && (len(f.stages) > 0 || len(f.checks) > 0), "--eas excludes --stages and --check"},
 		{f.time <= 0 || f.queue < 0, "--time and --queue: want a positive time, as 30m"},
-		{min(f.batch, f.flows, f.repeats, f.ramp) < 0, "--batch, --flows, --repeats and --ramp: want a number that is not negative"},
+		{min(f.batch, f.flows, f.repeats, f.size, f.ramp) < 0, "--batch, --flows, --repeats, --size and --ramp: want a number that is not negative"},
 	} {
 		if c.bad {
 			return errors.New(c.text)
@@ -402,6 +417,9 @@ func (f *flags) chosenStages(file *sweep.EAS) (list []sweep.Stage, err error) {
 func (f *flags) planner(file *sweep.EAS) launch.Planner {
 	return func(stage sweep.Stage, nodes []sweep.Node, seed uint64, first int) (sweep.Plan, error) {
 		o := sweep.PlanOptions{Seed: seed, FirstID: first, Repeats: f.repeats, Flows: f.flows, Batch: f.batch, NoP2P: f.noP2P, Lines: f.checks}
+		if f.size > 0 {
+			o.Sizes = map[sweep.Kind]int64{sweep.KindNCCL: int64(f.size) << 20}
+		}
 		switch stage {
 		case sweep.StageReach, sweep.StageTCP:
 			o.Planes = f.planes
