@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -38,8 +39,8 @@ func TestJobNodes(t *testing.T) {
 		n.StartMonitor()
 	}
 	const want = "last: node gpu03: the 24 GPUs of the other nodes wait, and on it gpu5 runs no kernel"
-	program := binDir + "/nhc-gpu"
-	c.waitFor(5*time.Minute, "late node", func() (string, bool) {
+	program := cluster.BinDir + "/nhc-gpu"
+	c.WaitFor(5*time.Minute, "late node", func() (string, bool) {
 		out, err := c.Try(program, "job", job.ID, "--nodes")
 		return out, err == nil && strings.Contains(out, want)
 	})
@@ -54,8 +55,8 @@ func TestJobNodes(t *testing.T) {
 	if out, err := c.Try(append(other, program, "job", job.ID)...); err == nil || !strings.Contains(out, "no samples of a job of yours") {
 		t.Errorf("another user sees %v\n%s", err, out)
 	}
-	page := filepath.Join(c.dir, "jobs", "job.html")
-	c.Exec(program, "job", job.ID, "--nodes", "--html", clusterDir+"/jobs/job.html")
+	page := filepath.Join(c.Dir, "jobs", "job.html")
+	c.Exec(program, "job", job.ID, "--nodes", "--html", cluster.Dir+"/jobs/job.html")
 	if data, err := os.ReadFile(page); err != nil || strings.Count(string(data), "<h2>Node gpu0") != 4 {
 		t.Errorf("%d bytes, %v, want a page with four nodes", len(data), err)
 	}
