@@ -6,7 +6,7 @@ func init() { RegisterAdvice(adviseSweep) }
 func adviseSweep() map[string]string {
 	const end = " Then test the nodes again: nhc-gpu sweep."
 	return map[string]string{
-		"sweep.node.check": "A check fails on this node: the message has its finding, nhc-gpu explain CODE its advice. Repair that first: the later stages of the sweep have left the node out.",
+		"sweep.node.check": "A check fails on this node: the message has its finding, nhc-gpu explain CODE its advice. Repair that first: the later stages of the sweep skip the node.",
 		"sweep.node.lost":  "The node has stopped answering during the sweep: look at its console, at sinfo -R, and at dmesg on the node for Xids and blocked tasks. If it died under load suspect power and cooling.",
 
 		"sweep.reach.loss":    "Packets are lost on this plane: read the error counters of the node's interface (ethtool -S INTERFACE) and of its switch port. Clean or swap the cable, then the transceiver, then the switch port." + end,

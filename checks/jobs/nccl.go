@@ -42,14 +42,14 @@ func (c *jobHealth) askNCCL(ctx context.Context, env *checks.Env, w *flight.Wind
 		return ""
 	}
 	var a storedAnswer
-	known := env.Host.Recall(answerPrefix+v.Job, &a) == nil && a.sameHang(boot, v)
+	known := env.Recall(answerPrefix+v.Job, &a) == nil && a.sameHang(boot, v)
 	if !known {
 		woken := slices.Equal(monitor.Split(env.Lookup(monitor.Events)), []monitor.Kind{monitor.Job})
 		if !c.RAS || !woken || env.Hold {
 			return ""
 		}
 		a = storedAnswer{Boot: boot, Seen: w.To}
-		if env.Host.Keep(answerPrefix+v.Job, a) != nil {
+		if env.Remember(answerPrefix+v.Job, a) != nil {
 			return "" // it would be asked again and again
 		}
 		a.Report, err = readAnswer(ctx, env, v.Job, jobs)
@@ -58,7 +58,7 @@ func (c *jobHealth) askNCCL(ctx context.Context, env *checks.Env, w *flight.Wind
 		}
 	}
 	a.Seen = max(a.Seen, w.To)
-	_ = env.Host.Keep(answerPrefix+v.Job, a)
+	_ = env.Remember(answerPrefix+v.Job, a)
 	return a.text(w, v)
 }
 

@@ -18,7 +18,7 @@ import (
 
 // Serve listens at NCCL_RAS_ADDR as NCCL does, prints a line, and answers until the process is killed:
 //
-//	lag      8 ranks of this process on RAS_HOST (10.0.0.1), of which rank 3 lags
+//	lag      8 ranks of this process on RAS_HOST (10.0.0.1); rank 3 lags
 //	ok       8 ranks, none lags
 //	mute     accepts, and answers nothing
 //	garbage  answers with something else

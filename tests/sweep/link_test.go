@@ -42,7 +42,7 @@ type side struct {
 	block bool
 }
 
-// slow limits what comes from some addresses towards the node.
+// slow limits the data from some addresses towards the node.
 type slow struct {
 	from []string
 	rate string

@@ -249,7 +249,7 @@ func (s scenario) complete() scenario {
 	return s
 }
 
-// A sweep names what is broken, and nothing else.
+// A sweep names the broken parts, and nothing else.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	for _, s := range scenarios {

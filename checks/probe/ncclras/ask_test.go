@@ -106,7 +106,7 @@ func TestAskNamespace(t *testing.T) {
 	}
 }
 
-// What cannot be asked, or must not be believed.
+// Endpoints that cannot be asked, or must not be believed.
 func TestAskHostile(t *testing.T) {
 	t.Parallel()
 	h := probe.NewHost("")

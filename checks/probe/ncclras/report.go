@@ -56,7 +56,7 @@ const (
 	Lagging State = "lagging"
 )
 
-// These bound what is kept of an answer, whose writer may be hostile.
+// These bound the stored part of an answer, whose writer may be hostile.
 const (
 	maxAnswer = 4 << 20 // bytes
 	maxRanks  = 64

@@ -178,7 +178,7 @@ func startClient(ctx context.Context, h *probe.Host, t *Perftest, server string,
 		began := time.Now()
 		x := h.Run(ctx, argv)
 		if x.TimedOut && refused != nil && len(x.Output) == 0 && time.Since(began) < perftestTry {
-			return *refused // this try was too short to tell more
+			return *refused // this try was too short to find the cause
 		}
 		if e := parseFault(x); e == nil || e.Kind != PerftestNoServer {
 			return x

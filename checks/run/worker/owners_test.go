@@ -105,7 +105,7 @@ func TestOwners(t *testing.T) {
 		switch saw := strings.Contains(got, `{"job":"`+job+`"`); {
 		case saw != test.want:
 			t.Errorf("user %d asks for %s: %.200s, want an answer: %v", test.user, test.words, got, test.want)
-		case saw && strings.Contains(got, "gpu"): // there is no record of a prolog: nobody's GPUs are known
+		case saw && strings.Contains(got, "gpu"): // there is no record of a prolog: the GPUs of no job are known
 			t.Errorf("user %d asks for %s: %.200s", test.user, test.words, got)
 		}
 		time.Sleep(ownersPause / 2) // a user who asks at once again must wait
@@ -121,7 +121,7 @@ func TestOwners(t *testing.T) {
 	}
 }
 
-// Connections that ask nothing, or garbage, keep nobody from an answer.
+// Connections that ask nothing, or garbage, keep no user from an answer.
 func TestOwnersHostile(t *testing.T) {
 	need.Root(t, "the samples are root's")
 	_, dir := sharedNode(t)
@@ -203,7 +203,7 @@ func TestOwnersFake(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if data, err := askForOwn(dir, "", []string{"7"}); err == nil || !strings.Contains(err.Error(), "is not root's") {
+	if data, err := askForOwn(dir, "", []string{"7"}); err == nil || !strings.Contains(err.Error(), "is not owned by root") {
 		t.Errorf("the listener is user 1000's: %q, %v", data, err)
 	}
 }

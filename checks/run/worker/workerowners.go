@@ -208,7 +208,7 @@ func askSocket(path string, words []string) ([]byte, error) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(2 * ownersWait))
 	if user, err := peerOf(conn); err != nil || user != 0 && user != uint32(os.Geteuid()) {
-		return nil, fmt.Errorf("ask nhc-gpu monitor: %s is not root's", path)
+		return nil, fmt.Errorf("ask nhc-gpu monitor: %s is not owned by root", path)
 	}
 	if _, err := fmt.Fprintf(conn, "%s\n", strings.Join(words, " ")); err != nil {
 		return nil, fmt.Errorf("ask nhc-gpu monitor: %w", err)

@@ -158,7 +158,7 @@ func textOf(nodes map[string]string) string {
 }
 
 // merge joins the parts of the ranks to one result. A fault that the launcher has seen, a loss or
-// silence, goes before those of the ranks, which are its consequences. Else the first fault counts.
+// silence, takes precedence over those of the ranks, which are its consequences. Else the first fault counts.
 func merge(r *sweep.Result, parts []*sweep.Result, first *sweep.Result) {
 	if r.Fault == "" && first != nil {
 		r.Fault, r.Text, r.Rank = first.Fault, first.Text, first.Rank
@@ -197,7 +197,7 @@ func merge(r *sweep.Result, parts []*sweep.Result, first *sweep.Result) {
 	}
 }
 
-// least returns the smaller value of each place that both lists have; nil is no list.
+// least returns the smaller value of each place that both lists have; a list that is nil does not count.
 func least(a, b []float64) []float64 {
 	if a == nil || b == nil {
 		return slices.Concat(a, b)

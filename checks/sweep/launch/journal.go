@@ -10,7 +10,7 @@ import (
 )
 
 // entry is a line of the journal of a maintenance. It is on the disk before the step is done: after a
-// crash at any point, [repair] finds what has to be undone.
+// crash at any point, [repair] finds the steps to undo.
 type entry struct {
 	Reserve  string `json:"reserve,omitempty"`  // a reservation of this name is made
 	Job      string `json:"job,omitempty"`      // of the sweep, which repair cancels

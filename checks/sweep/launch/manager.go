@@ -121,7 +121,7 @@ func (m *manager) reservations(ctx context.Context) (map[string][]string, error)
 // defaultMessageTimeout is Slurm's own.
 const defaultMessageTimeout = 10 * time.Second
 
-// config returns the name of the cluster and MessageTimeout, after twice of which srun gives up a node.
+// config returns the name of the cluster and MessageTimeout. srun gives up a node after twice that time.
 func (m *manager) config(ctx context.Context) (cluster string, timeout time.Duration, err error) {
 	argv, err := m.settings.ConfigArgv()
 	out, err := m.ask(ctx, "read the configuration of Slurm", argv, err)

@@ -355,7 +355,7 @@ func TestNCCLNetwork(t *testing.T) {
 	}
 }
 
-// What a node lacks is no fault of it.
+// A node is not blamed for a library or a device that it lacks.
 func TestNCCLUnable(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

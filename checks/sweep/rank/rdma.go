@@ -143,7 +143,7 @@ func (t *rdmaTask) run(ctx context.Context, r *wire.Run) sweep.Result {
 }
 
 // awaitClients waits until the server has served the client. An error that is only a consequence of
-// the client's is none of this node.
+// the client's is not reported.
 func (t *rdmaTask) awaitClients(ctx context.Context) sweep.Result {
 	select {
 	case <-t.server.Done():

@@ -161,7 +161,7 @@ func (w *worker) answer(a workAnswer) error {
 	return w.out.Encode(a)
 }
 
-// step tells the rank what begins.
+// step reports to the rank which call begins.
 func (w *worker) step(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	w.doing.Store(&text)

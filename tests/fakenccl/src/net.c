@@ -38,7 +38,7 @@ struct config {
 	int blocking;
 };
 
-/* What a rank tells the root, and the root all ranks. */
+/* A rank sends it to the root, and the root to all ranks. */
 struct hello {
 	uint64_t magic;
 	int rank, n;

@@ -14,7 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor/flight"
 )
 
-// jobOf returns the samples of a job on a node with 8 GPUs and 10 ports, of which gpu3 and a port are slow.
+// jobOf returns the samples of a job on a node with 8 GPUs and 10 ports; gpu3 and a port are slow.
 func jobOf() *flight.Extract {
 	fill := func(w *flight.Window) *flight.Window {
 		wave := func(t uint32, i int) float32 { return float32(5 * math.Sin(float64(t)/17+float64(i))) }

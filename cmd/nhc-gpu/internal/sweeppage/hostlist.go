@@ -22,7 +22,7 @@ type numbers struct {
 	texts      []string // of the numbers, in natural order
 }
 
-// hostwords returns the parts of a hostlist, each of which can stand alone.
+// hostwords returns the parts of a hostlist; each is a hostlist itself.
 func hostwords(names []string) (words []string) {
 	names = slices.SortedFunc(slices.Values(names), page.CompareNames)
 	var groups []*numbers
@@ -88,7 +88,7 @@ func following(low, number string) string {
 	return fmt.Sprintf("%0*d", len(low), n+1)
 }
 
-// few returns a hostlist of at most a number of characters; what does not fit is counted.
+// few returns a hostlist of at most a number of characters; it counts the names that do not fit.
 func few(names []string, most int) string {
 	whole := Hostlist(names)
 	if len(whole) <= most {

@@ -91,7 +91,7 @@ func certainty(c float64) string {
 	return strconv.FormatFloat(math.Floor(c*100), 'f', 0, 64) + " %"
 }
 
-// nameOf returns the name of what is suspect: "gpu017, rail mlx5_3:1, receives".
+// nameOf returns the name of the suspect part: "gpu017, rail mlx5_3:1, receives".
 func nameOf(s *sweep.Suspect) string {
 	parts := []string{cmp.Or(s.Node, "the cluster")}
 	switch {
