@@ -27,7 +27,7 @@ import (
 const program = cluster.BinDir + "/nhc-gpu"
 
 // sweepLimit is far beyond the time of any sweep of these tests.
-const sweepLimit = 15 * time.Minute
+const sweepLimit = 40 * time.Minute
 
 // blame is a suspect as a test expects it.
 type blame struct {
