@@ -108,7 +108,7 @@ func TestOwners(t *testing.T) {
 		case saw && strings.Contains(got, "gpu"): // there is no record of a prolog: the GPUs of no job are known
 			t.Errorf("user %d asks for %s: %.200s", test.user, test.words, got)
 		}
-		time.Sleep(ownersPause / 2) // a user who asks at once again must wait
+		time.Sleep(ownersPause) // a user who asks again at once must wait
 	}
 	o := &owners{env: w.env(&wire.Request{}, nil), last: map[uint32]time.Time{1000: time.Now().Add(time.Hour)}}
 	if data, err := o.answer([]string{"7"}, 1000); err == nil || data != nil {
