@@ -19,7 +19,7 @@ import (
 func TestEveryMeasureMayHaveAFloor(t *testing.T) {
 	t.Parallel()
 	seen, words := findMeasured(t)
-	for _, op := range findWords(t, "../active/nccl_ops.go", `\bname: "(\w+)"`) {
+	for _, op := range findWords(t, "../probe/cuda/ncclop.go", `\bName: "(\w+)"`) {
 		for _, name := range []string{op, "multi_" + op, op + "_no_p2p", "multi_" + op + "_no_p2p"} {
 			seen[name], words[name] = true, true
 		}

@@ -78,9 +78,9 @@ func (c *Cluster) wantInJob(job *Job, want string) {
 // If NVML hangs, the prolog answers before slurmd's time limit, and the job runs elsewhere.
 func TestPrologHangs(t *testing.T) {
 	t.Parallel()
-	c := startGPUs(t, "PrologEpilogTimeout=8")
+	c := startGPUs(t, "PrologEpilogTimeout=24")
 	n := c.Nodes[0]
-	n.write("nhc.toml", "[prolog]\nbudget = 4\n[epilog]\nbudget = 4\n")
+	n.write("nhc.toml", "[prolog]\nbudget = 12\n[epilog]\nbudget = 12\n")
 	n.GPUs("5 nvmlDeviceGetUUID hang")
 	job := c.SubmitScript("true", "--gres=gpu:1")
 	n.WaitReason("drng drain", "NHC: gpu5 hung 0000:15:00.0: reboot (check_gpu_count) [probe.hung]", soon)
