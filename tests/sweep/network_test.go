@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // connect makes a TCP connection from one node to another, and returns how long that took.
@@ -132,6 +134,7 @@ func doNotFragment(_, _ string, raw syscall.RawConn) error {
 // Every fault of the network does what it says, on one link and in one direction only where it says
 // so, and ends with Undo.
 func TestNetwork(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := start(t, 8)
 	if out := c.Exec("srun", "-N8", "--overcommit", "hostname"); strings.Count(out, "gpu0") != 8 {
@@ -189,6 +192,7 @@ func TestNetwork(t *testing.T) {
 
 // A frozen node starts nothing until it is thawed. A dead one has no processes, and Undo starts it.
 func TestFrozenAndDead(t *testing.T) {
+	tier.All(t)
 	t.Parallel()
 	c := start(t, 2)
 	n := c.Node(2)

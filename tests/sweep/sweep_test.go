@@ -251,30 +251,23 @@ func (s scenario) complete() scenario {
 
 // A sweep names the broken parts, and nothing else.
 func TestSweep(t *testing.T) {
-	t.Parallel()
+	tier.All(t)
 	for _, s := range scenarios {
 		if !slices.Contains([]string{"healthy", "rate one way"}, s.name) {
 			continue
 		}
 		s = s.complete()
 		s.args = append(slices.Clone(s.args), "--repeats", "1")
-		t.Run(s.name, func(t *testing.T) {
-			t.Parallel()
-			s.run(t)
-		})
+		t.Run(s.name, s.run) // one after the other: they measure
 	}
 }
 
 // The same with all faults, and more tests of each pair.
 func TestSweepFaults(t *testing.T) {
-	tier.All(t)
-	t.Parallel()
+	tier.Long(t)
 	for _, s := range scenarios {
 		s = s.complete()
-		t.Run(s.name, func(t *testing.T) {
-			t.Parallel()
-			s.run(t)
-		})
+		t.Run(s.name, s.run)
 	}
 }
 
@@ -296,8 +289,7 @@ const easExample = `{
 
 // The example of EAS runs as it is, and each check item has a result.
 func TestSweepEAS(t *testing.T) {
-	tier.All(t)
-	t.Parallel()
+	tier.Long(t)
 	c := newCluster(t, 4)
 	c.addGPUs()
 	c.Write("eas.json", []byte(easExample), 0o644)
