@@ -202,11 +202,16 @@ func TestRing(t *testing.T) {
 		time.Sleep(shortLimit / 4) // in the middle, or before its connections: it is dead either way
 		f.ranks["n2"].stop()
 		<-f.ranks["n2"].gone
-		for _, neighbour := range []string{"n1", "n3"} {
-			r := receive(t, f.ranks[neighbour].done).Result
+		blames := func(name string, r sweep.Result) {
 			if !slices.Contains([]sweep.Fault{sweep.FaultLost, sweep.FaultRefused}, r.Fault) || !slices.Equal(r.Blame, []string{"n2"}) {
-				t.Errorf("%s: %+v", neighbour, r)
+				t.Errorf("%s: %+v", name, r)
 			}
+		}
+		blames("n3", receive(t, f.ranks["n3"].done).Result)
+		select {
+		case d := <-f.ranks["n1"].done: // it was about to send
+			blames("n1", d.Result)
+		default: // it waits for n0
 		}
 		f.stop(task)
 		if err := receive(t, f.ranks["n2"].ended); err == nil {

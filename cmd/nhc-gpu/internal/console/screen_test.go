@@ -20,7 +20,7 @@ func TestTextGoesThroughOneWriter(t *testing.T) {
 		files = append(files, found...)
 	}
 	direct := regexp.MustCompile(`os\.Std(out|err)\b|fmt\.Print(ln|f)?\(|\bprintln\(|\.Raw\(`)
-	fine := regexp.MustCompile(`JSON|json\.NewEncoder|\.Fd\(\)|out\.Table\(os\.Stdout|c\.Stderr = |Stdout\.Raw\(\[\]byte\("\\x1b|c\.Raw\(\[\]byte\(verdict\.Printable`)
+	fine := regexp.MustCompile(`JSON|page\.Raw\(|json\.NewEncoder|\.Fd\(\)|out\.Table\(os\.Stdout|c\.Stderr = |Stdout\.Raw\(\[\]byte\("\\x1b|c\.Raw\(\[\]byte\(verdict\.Printable`)
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") || filepath.Base(name) == "screen.go" {
 			continue

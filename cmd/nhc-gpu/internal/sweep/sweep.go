@@ -188,7 +188,7 @@ func workCommand(exit *int) *cobra.Command {
 		Example: "  nhc-gpu sweep work", DisableFlagsInUseLine: true,
 		RunE: func(*cobra.Command, []string) error {
 			unbound()
-			if err := rank.Work(context.Background(), os.Stdin, os.Stdout); err != nil {
+			if err := rank.Work(context.Background(), os.Stdin, os.Stdout); err != nil { // JSON for the rank
 				fmt.Fprintln(console.Stderr, "nhc-gpu sweep work:", err)
 				*exit = 1
 			}
