@@ -113,6 +113,16 @@ var elsewhere = map[string]string{
 
 	"nvmlDeviceGetSupportedEventTypes": "asked by nhc-gpu monitor, see TestWatch of checks/probe/nvml",
 
+	"nvmlDeviceRegisterEvents": "the same",
+
+	"nvmlGpmMetricsGet": "sampled while a job runs, see TestWatchGPM of checks/probe/nvml",
+
+	"nvmlGpmQueryDeviceSupport": "the same",
+
+	"nvmlGpmSampleAlloc": "the same",
+
+	"nvmlGpmSampleGet": "the same",
+
 	"nvmlDeviceGetClockInfo": "asked while an active test loads the GPU",
 }
 
@@ -169,14 +179,14 @@ func TestEveryCallIsTried(t *testing.T) {
 		tried[name] = true
 	}
 	code := ""
-	for _, file := range []string{"read.go", "parts.go", "links.go", "load.go", "watch.go"} {
+	for _, file := range []string{"read.go", "parts.go", "links.go", "load.go", "watch.go", "gpm.go"} {
 		text, err := os.ReadFile("../../checks/probe/nvml/" + file)
 		if err != nil {
 			t.Fatal(err)
 		}
 		code += string(text)
 	}
-	for _, m := range regexp.MustCompile(`"(nvml(?:Init|System|Device)\w*?)(_v[23])?"`).FindAllStringSubmatch(code, -1) {
+	for _, m := range regexp.MustCompile(`"(nvml(?:Init|System|Device|Gpm)\w*?)(_v[23])?"`).FindAllStringSubmatch(code, -1) {
 		called[m[1]] = true
 	}
 	if diff := cmp.Diff(called, tried); diff != "" {
