@@ -211,7 +211,7 @@ func everyCall(t *testing.T, action string, judge func(t *testing.T, c aCall, ou
 		list = list[:5]
 	}
 	var wg sync.WaitGroup
-	slots := make(chan bool, 12)
+	slots := make(chan bool, 8)
 	for _, c := range list {
 		n := newNode(t, c.model, 8, c.spoil(action), c.missing...)
 		slots <- true

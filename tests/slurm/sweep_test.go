@@ -193,7 +193,7 @@ func TestSweep(t *testing.T) {
 
 // TestSweepLosesLauncher shows that no rank outlives its launcher and both processes of each srun.
 func TestSweepLosesLauncher(t *testing.T) {
-	tier.All(t)
+	tier.Long(t)
 	t.Parallel()
 	c := start(t)
 	p := c.begin("sweep-kill", long...)
@@ -225,7 +225,7 @@ func (c *Cluster) thawEntry(node string) {
 
 // TestSweepFrozenNode shows that a frozen slurmd is a result.
 func TestSweepFrozenNode(t *testing.T) {
-	tier.All(t)
+	tier.Long(t)
 	t.Parallel()
 	c := start(t)
 	c.Exec("sh", "-c", "kill -STOP $(cat "+cluster.Dir+"/run/slurmd.gpu04.pid)")
@@ -247,7 +247,7 @@ func TestSweepFrozenNode(t *testing.T) {
 // TestSweepMaintenance shows that a drained node is tested and drained again with its reason, and that a
 // repair does so after the launcher was killed.
 func TestSweepMaintenance(t *testing.T) {
-	tier.All(t)
+	tier.Long(t)
 	t.Parallel()
 	c := start(t)
 	c.Update(c.Nodes[2], "State=DRAIN", "Reason=bad fan, RMA 17")

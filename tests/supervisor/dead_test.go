@@ -111,7 +111,7 @@ const (
 )
 
 // atOnce bounds the concurrent cases, which mostly sleep.
-const atOnce = 8
+const atOnce = 4
 
 func TestDeadFileSystems(t *testing.T) {
 	t.Parallel()

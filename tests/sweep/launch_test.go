@@ -36,7 +36,7 @@ func accused(r *sweep.Report) string {
 // TestLauncher shows that a sweep accuses no one on a healthy network, and names the node and the plane of
 // a fault.
 func TestLauncher(t *testing.T) {
-	tier.All(t)
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, 6)
 	if r, exit := c.sweep("--stages", "reach,tcp", "--repeats", "3"); exit != 0 || len(r.Suspects) > 0 || len(r.Stages) != 2 || r.Stages[1].Rounds == 0 {
@@ -58,7 +58,7 @@ func TestLauncher(t *testing.T) {
 // TestLauncherOfDyingNode freezes a node in the middle of a test: it is dead after a while, and the others
 // are tested to the end.
 func TestLauncherOfDyingNode(t *testing.T) {
-	tier.All(t)
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, 4)
 	p := c.Daemon("sweep", cluster.BinDir+"/nhc-gpu", "sweep", "--report", "/tmp/report.json", "--check", "check_cmd_status -t 29 -r 0 sleep 28")

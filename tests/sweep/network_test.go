@@ -134,7 +134,7 @@ func doNotFragment(_, _ string, raw syscall.RawConn) error {
 // Every fault of the network does what it says, on one link and in one direction only where it says
 // so, and ends with Undo.
 func TestNetwork(t *testing.T) {
-	tier.All(t)
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, 8)
 	if out := c.Exec("srun", "-N8", "--overcommit", "hostname"); strings.Count(out, "gpu0") != 8 {
@@ -192,7 +192,7 @@ func TestNetwork(t *testing.T) {
 
 // A frozen node starts nothing until it is thawed. A dead one has no processes, and Undo starts it.
 func TestFrozenAndDead(t *testing.T) {
-	tier.All(t)
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, 2)
 	n := c.Node(2)

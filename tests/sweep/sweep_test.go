@@ -251,7 +251,7 @@ func (s scenario) complete() scenario {
 
 // A sweep names the broken parts, and nothing else.
 func TestSweep(t *testing.T) {
-	tier.All(t)
+	tier.Long(t)
 	for _, s := range scenarios {
 		if !slices.Contains([]string{"healthy", "rate one way"}, s.name) {
 			continue
@@ -310,7 +310,7 @@ func TestSweepEAS(t *testing.T) {
 
 // However a sweep ends, no process of it is left on a node.
 func TestSweepLeavesNothing(t *testing.T) {
-	tier.All(t)
+	tier.Long(t)
 	t.Parallel()
 	c := start(t, 8)
 	ctl := openNamespace(t, c.Network())
