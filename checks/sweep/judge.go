@@ -67,7 +67,8 @@ func SmallestFault(sigma float64, repeats int) float64 {
 	s := max(sigma/math.Sqrt(float64(max(repeats, 1))), limitOf("sigma_floor"))
 	const first = 2.73   // one of the two first tests sees it: 0.0032 squared is 1e-5
 	const confirm = 4.27 // the mean of the confirmations is below the cut with 1e-5
-	return max((limitOf("suspect_z")+max(first, confirm/math.Sqrt(limitOf("looks"))))*s, limitOf("slow_share"))
+	mean := confirm / math.Sqrt(limitOf("looks"))
+	return max((limitOf("suspect_z")+max(first, mean))*s, limitOf("slow_share")+mean*s)
 }
 
 // Rounds returns how many looks with windows a fault that comes and goes needs: in each look it is
