@@ -211,15 +211,15 @@ func everyCall(t *testing.T, action string, judge func(t *testing.T, c aCall, ou
 		list = list[:5]
 	}
 	var wg sync.WaitGroup
-	slots := make(chan bool, 8)
+	slots := make(chan bool, 12)
 	for _, c := range list {
 		n := newNode(t, c.model, 8, c.spoil(action), c.missing...)
 		slots <- true
 		wg.Go(func() {
 			defer func() { <-slots }()
-			conf, timeout := gpuLines, "8"                // a loaded machine takes a second to report
+			conf, timeout := gpuLines, "16"               // a loaded machine takes seconds to report
 			if c.name == "nvmlDeviceSetPersistenceMode" { // an action: the other lane waits for it
-				conf, timeout = strings.Replace(conf, "check_gpu_persistence", "check_gpu_persistence -s", 1), "12"
+				conf, timeout = strings.Replace(conf, "check_gpu_persistence", "check_gpu_persistence -s", 1), "24"
 			}
 			out, took := n.run(t, conf, "-a", "-t", timeout)
 			judge(t, c, out, took)
@@ -233,7 +233,7 @@ func everyCall(t *testing.T, action string, judge func(t *testing.T, c aCall, ou
 func TestEveryCallHangs(t *testing.T) {
 	t.Parallel()
 	everyCall(t, "hang", func(t *testing.T, c aCall, out string, took time.Duration) {
-		if took > 15*time.Second {
+		if took > 30*time.Second {
 			t.Errorf("%s: %v", c.name, took)
 		}
 		named := regexp.MustCompile(`check_gpu_\w+:  (gpu3 0000:13:00\.0: )?hung \(in ` + c.name + `(_v\d)?` + c.device() + `: process \d+ in state S`)
