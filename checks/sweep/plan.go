@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"iter"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -357,4 +358,19 @@ func (c *chain) Fleet() (all []Distribution) {
 		all = append(all, p.Fleet()...)
 	}
 	return all
+}
+
+// settle takes the results of the tasks that were sent, by their IDs, and retries the tasks without a
+// result, in the order of their IDs. Afterwards none counts as sent.
+func settle[T any](sent map[int]T, results []Result, take func(T, Result), retry func(T)) {
+	for _, r := range results {
+		if t, ok := sent[r.Task.ID]; ok {
+			delete(sent, r.Task.ID)
+			take(t, r)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(sent)) {
+		retry(sent[id])
+	}
+	clear(sent)
 }

@@ -80,21 +80,7 @@ func (p *nodePlan) add(tasks []Task, r nodeRun) []Task {
 // Take implements Plan.
 func (p *nodePlan) Take(results []Result) {
 	slices.SortFunc(results, byID)
-	for _, r := range results {
-		if run, ok := p.sent[r.Task.ID]; ok {
-			delete(p.sent, r.Task.ID)
-			p.judge(run, r)
-		}
-	}
-	left := make([]int, 0, len(p.sent))
-	for id := range p.sent {
-		left = append(left, id)
-	}
-	slices.Sort(left)
-	for _, id := range left {
-		p.retry(p.sent[id])
-	}
-	clear(p.sent)
+	settle(p.sent, results, p.judge, p.retry)
 }
 
 func (p *nodePlan) retry(r nodeRun) {

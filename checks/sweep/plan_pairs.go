@@ -372,21 +372,7 @@ func (p *pairPlan) Take(results []Result) {
 	for _, r := range results {
 		p.f.kill(r)
 	}
-	for _, r := range results {
-		if q, ok := p.sent[r.Task.ID]; ok {
-			delete(p.sent, r.Task.ID)
-			p.take(q, r)
-		}
-	}
-	left := make([]int, 0, len(p.sent))
-	for id := range p.sent {
-		left = append(left, id)
-	}
-	slices.Sort(left)
-	for _, id := range left {
-		p.retry(p.sent[id])
-	}
-	clear(p.sent)
+	settle(p.sent, results, p.take, p.retry)
 }
 
 // retry starts a test once more that has no result.
