@@ -161,11 +161,10 @@ case "$0 $*" in
 */sinfo*) printf '%-200s%-60s%-2048s\n' "${state,,}" root "${reason:-none}" ;;
 *show\ node*) echo "NodeName=node1 Arch=x86_64 CPUs=1 State=$state ThreadsPerCore=1${reason:+ Reason=$reason [root@2026-11-21T06:23:00]}" ;;
 *update*NodeName=*)
-	echo "$*" >>/mnt/updates
 	r= s=
 	for w; do case $w in Reason=*) r=${w#Reason=} ;; State=*) s=${w#State=} ;; esac; done
-	case $s in DRAIN) echo "IDLE+DRAIN $r" ;; *) echo IDLE ;; esac >/mnt/state.new
-	mv /mnt/state.new /mnt/state ;;
+	case $s in DRAIN) state="IDLE+DRAIN $r" ;; *) state=IDLE ;; esac
+	echo "$*" >>/mnt/updates; echo "$state" >/mnt/state ;; # no fork: a kill must not come between the two
 esac
 `
 

@@ -51,7 +51,7 @@ func TestJudge(t *testing.T) {
 		{"beside", wants{Expect: done, BesideOurs: map[string]string{"out": "one"}}, ""},
 		{"nothing beside", wants{Expect: done, BesideOurs: map[string]string{"calls": "off [node01]"}}, "calls"},
 		{"in time", wants{Expect: done, WallMaxOurs: 2}, ""},
-		{"late", wants{Expect: done, WallMaxOurs: 0.5}, "wall"},
+		{"late", wants{Expect: done, WallMaxOurs: 0.4}, "wall"},
 		{"norm", wants{ExpectOurs: &outcome{Exit: 1, Stdout: "x\ntwo\n", Calls: done.Calls},
 			NormOurs: []rule{{regexp.MustCompile(`(?m)^(?:one|x)$`), "{ANY}"}}}, ""},
 	} {
