@@ -207,10 +207,11 @@ func (s *sweeper) test(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer listener.Close()
 	stepping, cut := context.WithCancel(context.WithoutCancel(ctx))
-	s.cut = cut
-	defer cut()
+	s.cut = func() { // undo calls it: the ranks must end by the last message, or they would count as dead
+		cut()
+		listener.Close()
+	}
 	s.startRanks(stepping)
 	if err := s.gather(ctx); err != nil {
 		return err
