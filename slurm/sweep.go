@@ -82,10 +82,10 @@ func (sel Selection) Select(nodes []SweepNode) (chosen []SweepNode, err error) {
 		}
 	}
 	if len(missing) > 0 {
-		return nil, fmt.Errorf("Slurm knows no node %s", FoldHostlist(missing))
+		return nil, fmt.Errorf("unknown to Slurm: node %s", FoldHostlist(missing))
 	}
 	if sel.Partition != "" && !slices.ContainsFunc(nodes, func(n SweepNode) bool { return slices.Contains(n.Partitions, sel.Partition) }) {
-		return nil, fmt.Errorf("Slurm knows no partition %s with nodes", sel.Partition)
+		return nil, fmt.Errorf("unknown to Slurm: partition %s with nodes", sel.Partition)
 	}
 	for _, n := range nodes {
 		switch {

@@ -97,8 +97,8 @@ func TestSelection(t *testing.T) {
 		{Selection{Feature: "h100", State: "idle"}, "gpu03 gpu07"},
 		{Selection{State: "drain"}, "gpu02 gpu06"},
 		{Selection{IsReserved: true, Reserved: []string{"gpu05"}}, "gpu05"},
-		{Selection{Partition: "none"}, "Slurm knows no partition none with nodes"},
-		{Selection{Nodes: []string{"gpu01", "gpu98", "gpu99"}}, "Slurm knows no node gpu[98-99]"},
+		{Selection{Partition: "none"}, "unknown to Slurm: partition none with nodes"},
+		{Selection{Nodes: []string{"gpu01", "gpu98", "gpu99"}}, "unknown to Slurm: node gpu[98-99]"},
 		{Selection{Feature: "x"}, "no node matches the selection"},
 	} {
 		chosen, err := tt.sel.Select(nodes)

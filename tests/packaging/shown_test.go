@@ -29,7 +29,7 @@ func TestShown(t *testing.T) {
 			if err := fakenvml.Write(filepath.Join(share, "node"), fakenvml.Files(fakenvml.H100, 8)); err != nil {
 				t.Fatal(err)
 			}
-			run(t, exec.Command("cp", "shown.sh", "../slurm/slurm.conf", share))
+			run(t, exec.Command("cp", "shown.sh", "../cluster/slurm.conf", share))
 			story, err := s.sh("bash /mnt/shown.sh " + s.share([]string{k.deb(t, k.dir, program)})[0])
 			if err != nil || !strings.HasPrefix(story, "\n== "+name) || !strings.HasSuffix(story, "\n== All clear\n") {
 				t.Fatalf("%v\n%s", err, story)

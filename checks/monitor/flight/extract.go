@@ -129,9 +129,6 @@ func slotIn(w *Window, job string) string {
 
 var deviceName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,40}(:\d{1,3})?$`) })
 
-// maxExtract bounds the series of an extract of another node.
-const maxExtract = 4096
-
 // ParseExtract reads an extract that another program has written. It refuses one that this program would not
 // write: it can come from a user.
 func ParseExtract(data []byte) (*Extract, error) {

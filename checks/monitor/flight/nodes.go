@@ -78,14 +78,16 @@ func Last(job string, nodes map[string]*Extract) (lines []string) {
 		return append(lines, "last: "+late)
 	}
 	for _, detect := range []func(*Window, Job) []Verdict{hang, straggler, throttle, silentPort} {
-		for _, v := range detect(w, all) {
-			where := strings.Join(v.Devices[:min(len(v.Devices), 4)], ", ")
-			if v.Code == "job.hang" && len(v.Devices) > 1 {
-				lines = append(lines, fmt.Sprintf("all %d GPUs of %d nodes wait, and none stands out: see NCCL's RAS (docs/monitor.md)", len(v.Devices), len(of)))
-				return lines
-			}
-			return append(lines, fmt.Sprintf("last: %s: %s, want %s, got %s [%s]", where, v.Message, v.Want, v.Got, v.Code))
+		found := detect(w, all)
+		if len(found) == 0 {
+			continue
 		}
+		v := found[0]
+		if v.Code == "job.hang" && len(v.Devices) > 1 {
+			return append(lines, fmt.Sprintf("all %d GPUs of %d nodes wait, and none stands out: see NCCL's RAS (docs/monitor.md)", len(v.Devices), len(of)))
+		}
+		where := strings.Join(v.Devices[:min(len(v.Devices), 4)], ", ")
+		return append(lines, fmt.Sprintf("last: %s: %s, want %s, got %s [%s]", where, v.Message, v.Want, v.Got, v.Code))
 	}
 	return append(lines, "no node and no GPU stands out")
 }

@@ -54,7 +54,7 @@ func (g *gpm) read(q query, out *Sample) {
 		return
 	}
 	before, first := g.samples[1-g.present], g.at.IsZero()
-	now, g.at, g.present = g.at, now, 1-g.present
+	g.at, g.present = now, 1-g.present
 	if first {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -111,12 +112,23 @@ func TestOwners(t *testing.T) {
 		time.Sleep(ownersPause) // a user who asks again at once must wait
 	}
 	o := &owners{env: w.env(&wire.Request{}, nil), last: map[uint32]time.Time{1000: time.Now().Add(time.Hour)}}
-	if data, err := o.answer([]string{"7"}, 1000); err == nil || data != nil {
+	if data, err := o.answer([]string{"7"}, 1000); !errors.Is(err, errBusy) || data != nil {
 		t.Errorf("a user who asks too often: %.100s, %v", data, err)
 	}
 	for path, mode := range map[string]os.FileMode{dir: 0o755, filepath.Join(dir, "state"): 0o666, filepath.Join(w.vars.State, flight.File(monitor.Jobs)): 0o600} {
 		if info, err := os.Lstat(path); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v, want mode %o", path, info, err, mode)
+		}
+	}
+}
+
+// A user who asks again at once gets the answer, and not that there are no samples.
+func TestOwnersAskAgain(t *testing.T) {
+	need.Root(t, "the samples are root's")
+	_, dir := sharedNode(t)
+	for range 2 {
+		if first := askAs(t, 1000, dir, "7"); !strings.Contains(first, `{"job":"7"`) {
+			t.Errorf("%.200s", first)
 		}
 	}
 }

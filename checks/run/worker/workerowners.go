@@ -117,13 +117,19 @@ func (o *owners) serve(conn net.Conn) {
 		return
 	}
 	data, err := o.answer(words, user)
-	if err != nil || data == nil {
+	switch {
+	case errors.Is(err, errBusy):
+		return
+	case err != nil || data == nil:
 		data = []byte("null") // why is for root to know
 	}
 	_, _ = conn.Write(append(data, '\n'))
 }
 
-// answer returns the samples of a user's job, and lets a user wait who asks too often.
+// errBusy is the answer to a user who asks too often. It has no text, like that to a connection too many.
+var errBusy = errors.New("ask nhc-gpu monitor: it is busy, ask again")
+
+// answer returns the samples of a user's job.
 func (o *owners) answer(words []string, user uint32) (data []byte, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -133,7 +139,7 @@ func (o *owners) answer(words []string, user uint32) (data []byte, err error) {
 		}
 	}()
 	if user != 0 && time.Since(o.last[user]) < ownersPause {
-		return nil, errors.New("too many questions")
+		return nil, errBusy
 	}
 	if len(o.last) > 1024 {
 		clear(o.last)
@@ -190,6 +196,10 @@ func askForOwn(dir, node string, words []string) ([]byte, error) {
 	}
 	for _, entry := range entries[:min(len(entries), 64)] {
 		data, askErr := askSocket(filepath.Join(dir, entry.Name()), words)
+		for end := time.Now().Add(2 * ownersWait); errors.Is(askErr, errBusy) && time.Now().Before(end); {
+			time.Sleep(ownersPause / 4)
+			data, askErr = askSocket(filepath.Join(dir, entry.Name()), words)
+		}
 		switch {
 		case askErr != nil:
 			err = askErr
@@ -218,7 +228,7 @@ func askSocket(path string, words []string) ([]byte, error) {
 	case err != nil:
 		return nil, fmt.Errorf("ask nhc-gpu monitor: %w", err)
 	case text == "":
-		return nil, errors.New("ask nhc-gpu monitor: it is busy, ask again")
+		return nil, errBusy
 	case text == "null":
 		return nil, nil
 	}

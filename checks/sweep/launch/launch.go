@@ -236,7 +236,7 @@ func (s *sweeper) choose(ctx context.Context) error {
 		}
 		list, ok := reserved[s.Reservation]
 		if !ok {
-			return fmt.Errorf("Slurm knows no reservation %s", s.Reservation)
+			return fmt.Errorf("unknown to Slurm: reservation %s", s.Reservation)
 		}
 		sel.Reserved, sel.IsReserved = list, true
 	}

@@ -271,7 +271,7 @@ func TestSelectionOfNodes(t *testing.T) {
 		"drained":       {func(*Options) {}, "gpu01|idle|main|(null)|none\ngpu02|drain|main|(null)|bad fan\n", "gpu01 -gpu02: drain (bad fan)"},
 		"maintenance":   {func(o *Options) { o.Maintenance = true }, "gpu01|idle|main|(null)|none\ngpu02|drain|main|(null)|bad fan\n", "gpu01 gpu02"},
 		"no node":       {func(*Options) {}, "gpu02|down|main|(null)|bad fan\n", "none of 1 nodes can be tested: node gpu02: down"},
-		"reservation":   {func(o *Options) { o.Reservation = "x" }, "gpu01|idle|main|(null)|none\n", "Slurm knows no reservation x"},
+		"reservation":   {func(o *Options) { o.Reservation = "x" }, "gpu01|idle|main|(null)|none\n", "unknown to Slurm: reservation x"},
 		"a job's nodes": {func(o *Options) { o.Job = "7" }, "gpu01|alloc|main|(null)|none\ngpu02|alloc|main|(null)|none\n", "gpu02"},
 	} {
 		t.Run(name, func(t *testing.T) {
