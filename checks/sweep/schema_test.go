@@ -89,7 +89,7 @@ func whole() *Report {
 	d := Distribution{Stage: StageTCP, Kind: KindStream, Op: "x", Plane: "eth0", Model: "H100", Far: "leaf", Unit: "Gb/s", Count: 1, Median: 2, Sigma: 3, Floor: 1, Note: "all are slow"}
 	return &Report{
 		Schema: 1, Version: "1", ID: "s1", Began: at, Ended: at, Command: []string{"nhc-gpu", "sweep"}, Cluster: "c", Job: "1", Interrupted: "scancel", Continued: []time.Time{at},
-		Nodes:  []NodeReport{{Node: node, State: "suspect", Why: "w", Held: "h", After: "a"}},
+		Nodes:  []NodeReport{{Node: node, State: "suspect", Why: "w", Held: "h", After: "a", History: Written}},
 		Stages: []StageReport{{Stage: StageTCP, Began: at, Ended: at, Skipped: "s", Rounds: 1, Results: []Result{result}, Fleet: []Distribution{d}, Suspects: []Suspect{s}}}, Suspects: []Suspect{s},
 		EAS: []EASResult{{"gemm_flops", "Succeeded", "t"}},
 		Comparison: &Comparison{

@@ -64,6 +64,8 @@ type Options struct {
 
 	Log      func(format string, args ...any)
 	Progress func(Progress)
+	// Events returns the events of the suspect nodes, each of which adds its own to its history.
+	Events func(*sweep.Report) map[string][]byte
 	// Act is called when the nodes are free again, before the report is saved: it drains suspects. The
 	// report of an interrupted sweep has its reason.
 	Act func(context.Context, *sweep.Report)
@@ -111,11 +113,12 @@ type sweeper struct {
 	beside  map[string]bool
 	keeper  *maintenance
 
-	hub    *hub
-	ticket []byte
-	last   int // ID of the last task
-	steps  sync.WaitGroup
-	cut    context.CancelFunc // ends the steps
+	hub     *hub
+	ticket  []byte
+	last    int               // ID of the last task
+	history map[string]string // of suspect nodes: see [sweep.NodeReport]
+	steps   sync.WaitGroup
+	cut     context.CancelFunc // ends the steps
 
 	interrupt context.CancelCauseFunc // ends the stages
 
@@ -133,7 +136,7 @@ func Run(ctx context.Context, o Options) (*sweep.Report, error) {
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
 	}
-	s := &sweeper{Options: o, m: newManager(o.Settings, o.Env), away: map[string]sweep.NodeReport{}, held: map[string]string{}, stopped: map[string]string{}, frozen: map[string]string{}}
+	s := &sweeper{Options: o, m: newManager(o.Settings, o.Env), away: map[string]sweep.NodeReport{}, held: map[string]string{}, history: map[string]string{}, stopped: map[string]string{}, frozen: map[string]string{}}
 	s.m.user, s.m.net, s.m.log, s.m.limit = o.User, o.Time+10*time.Minute, o.Log, o.limits.ask
 	if err := prepare(o.State); err != nil {
 		return nil, err
@@ -718,9 +721,12 @@ func (s *sweeper) finish(ctx context.Context) {
 				n.After = "not drained again: nhc-gpu sweep --repair"
 			}
 		}
+		n.History = s.history[name]
 		r.Nodes = append(r.Nodes, n)
 	}
-	r.Ended = time.Now().UTC().Truncate(time.Millisecond)
+	if r.Ended.IsZero() {
+		r.Ended = time.Now().UTC().Truncate(time.Millisecond)
+	}
 	if s.Act != nil {
 		s.Act(context.WithoutCancel(ctx), r)
 	}

@@ -42,6 +42,7 @@ func (s *sweeper) stages(ctx context.Context) error {
 	if ctx.Err() != nil {
 		s.report.Interrupted = context.Cause(ctx).Error()
 	}
+	s.keepHistories(ctx, e)
 	return nil
 }
 
