@@ -343,6 +343,46 @@ func TestTexts(t *testing.T) {
 	}
 }
 
+// A check that cannot be evaluated on one node is a doubt about it if the others can; one that is skipped
+// there is none. Neither has passed.
+func TestCheckWithoutVerdict(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		severity string
+		nodes    int // that cannot
+		want     []string
+	}{
+		{"unknown", 1, []string{"doubt gpu00000 sweep.node.unable"}},
+		{"unknown", 8, []string{}},
+		{"skip", 1, []string{}},
+	} {
+		w := newWorld(8, 0, 1)
+		w.checks = map[string]CheckResult{}
+		for i := range tt.nodes {
+			w.checks[name(i)] = CheckResult{Check: "check_gpu_gemm", Severity: tt.severity, Message: "too little memory"}
+		}
+		eas := &EAS{Sanity: EASCheck{Benchmarks: []string{"gemm_flops"}}}
+		p := w.plan(t, StageNode, eas.Options(StageNode, PlanOptions{}))
+		s := StageReport{Stage: StageNode}
+		for tasks := p.Next(); len(tasks) > 0; tasks = p.Next() {
+			var results []Result
+			for _, task := range tasks {
+				r, _ := w.run(task)
+				results = append(results, r)
+			}
+			p.Take(results)
+			s.Results = append(s.Results, results...)
+		}
+		s.Suspects = p.Suspects()
+		if diff := cmp.Diff(tt.want, briefs(s.Suspects)); diff != "" {
+			t.Errorf("%s on %d nodes (-want +got):\n%s", tt.severity, tt.nodes, diff)
+		}
+		if r := eas.Results([]StageReport{s})[0]; r.Result != EASFailed || !strings.Contains(r.Text, "too little memory") {
+			t.Errorf("%s on %d nodes: %+v", tt.severity, tt.nodes, r)
+		}
+	}
+}
+
 // TestTable checks that each limit and code has its reason, and that each possible code has a row.
 func TestTable(t *testing.T) {
 	t.Parallel()

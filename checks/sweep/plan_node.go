@@ -95,6 +95,9 @@ func (p *nodePlan) judge(run nodeRun, r Result) {
 	case p.f.kill(r):
 		return
 	case r.Fault == FaultUnable:
+		if isSkipped(r.Checks) {
+			return
+		}
 		if run.text = r.Text; run.tries > 0 {
 			p.cant = append(p.cant, run)
 			return
@@ -128,6 +131,11 @@ func (p *nodePlan) judge(run nodeRun, r Result) {
 	p.suspect(run, r, oneLine(line, cmpText(r.Text, faultText(r.Fault))), nil)
 }
 
+// isSkipped reports whether a check does not apply to a node, which is no doubt about the node.
+func isSkipped(results []CheckResult) bool {
+	return len(results) > 0 && !slices.ContainsFunc(results, func(c CheckResult) bool { return c.Severity != "skip" })
+}
+
 func (p *nodePlan) suspect(run nodeRun, r Result, text string, gpu *int) {
 	s := Suspect{
 		Node: p.f.name(run.node), GPU: gpu, Stage: StageNode, Kind: KindCheck, Code: "sweep.node.check",
@@ -144,7 +152,7 @@ func (p *nodePlan) suspect(run nodeRun, r Result, text string, gpu *int) {
 func (p *nodePlan) Suspects() []Suspect {
 	all := slices.Concat(p.bad, p.f.lost)
 	for _, run := range p.cant {
-		if p.able[run.line] < len(p.f.nodes)/2 {
+		if 2*p.able[run.line] < len(p.f.nodes) {
 			continue // most nodes cannot run it
 		}
 		s := Suspect{

@@ -21,7 +21,7 @@ func (s *sweeper) keepHistories(ctx context.Context, e *engine) {
 	if !s.Root || s.Events == nil || len(s.report.Suspects) == 0 {
 		return
 	}
-	s.report.Ended = time.Now().UTC().Truncate(time.Millisecond)
+	s.report.Job, s.report.Ended = s.job, time.Now().UTC().Truncate(time.Millisecond)
 	events := s.Events(s.report)
 	ctx, cancel := context.WithTimeout(ctx, 2*noteLimit)
 	defer cancel()

@@ -86,13 +86,16 @@ var usual = limits{silence: 10 * time.Second, ready: 60 * time.Second, slack: 10
 
 // Progress is how far a sweep is.
 type Progress struct {
-	Stage  sweep.Stage
-	Round  int // from 1
-	Left   int // rounds after this one, an estimate
-	Tasks  int // of this round
-	Ended  int // of them
-	Nodes  int
-	Result *sweep.Result // of the task that has just ended
+	Doing    string // before the first stage
+	Stage    sweep.Stage
+	Round    int // from 1
+	Left     int // rounds after this one, an estimate
+	Tasks    int // of this round
+	Ended    int // of them
+	Nodes    int
+	Suspects int           // so far
+	About    time.Duration // that the sweep still takes, an estimate
+	Result   *sweep.Result // of the task that has just ended
 }
 
 // sweeper is a sweep under way.
@@ -115,6 +118,7 @@ type sweeper struct {
 
 	hub     *hub
 	ticket  []byte
+	clock   *clock
 	last    int               // ID of the last task
 	history map[string]string // of suspect nodes: see [sweep.NodeReport]
 	steps   sync.WaitGroup
@@ -196,9 +200,11 @@ func (s *sweeper) test(ctx context.Context) error {
 	if err := s.choose(ctx); err != nil {
 		return err
 	}
+	s.tell(Progress{Doing: "wait for the nodes", Nodes: len(s.nodes)})
 	if err := s.obtain(ctx); err != nil {
 		return err
 	}
+	s.tell(Progress{Doing: "start the ranks", Nodes: len(s.nodes)})
 	s.leaves = s.m.leaves(ctx)
 	if s.beside, err = s.m.busy(ctx, s.job); err != nil {
 		s.Log("%v: measurements beside other jobs are not marked", err)

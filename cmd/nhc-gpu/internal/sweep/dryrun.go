@@ -24,38 +24,16 @@ func (f *flags) printPlan(ctx context.Context, o launch.Options) error {
 		return err
 	}
 	planes, rails := f.assume(nodes)
-	type stagePlan struct {
-		Stage   sweep.Stage   `json:"stage"`
-		Rounds  int           `json:"rounds"`
-		Tests   int           `json:"tests"` // of the first round
-		About   time.Duration `json:"about"`
-		Skipped string        `json:"skipped,omitempty"`
-	}
-	var plans []stagePlan
+	var plans []sweep.Forecast
 	total := time.Duration(0)
 	for _, stage := range o.Stages {
-		p := stagePlan{Stage: stage}
-		if len(nodes) == 1 && stage != sweep.StageNode {
-			p.Skipped = "it needs two nodes"
-			plans = append(plans, p)
-			continue
-		}
-		plan, err := o.Plan(stage, nodes, o.Seed, 1)
-		if err != nil {
-			return err
-		}
-		tasks := plan.Next()
-		p.Rounds, p.Tests = 1+plan.Left(), len(tasks)
-		longest := time.Duration(0)
-		for _, t := range tasks {
-			longest = max(longest, 2*time.Second+time.Duration(max(1, t.Repeats))*t.Time)
-			if t.Kind == sweep.KindCheck {
-				longest = max(longest, time.Minute)
+		p := sweep.Forecast{Stage: stage, Skipped: sweep.Unfit(stage, len(nodes))}
+		if p.Skipped == "" {
+			plan, err := o.Plan(stage, nodes, o.Seed, 1)
+			if err != nil {
+				return err
 			}
-		}
-		p.About = time.Duration(p.Rounds) * longest
-		if len(tasks) == 0 {
-			p.Rounds, p.About, p.Skipped = 0, 0, "nothing to test"
+			p = sweep.Foresee(stage, plan)
 		}
 		total += p.About
 		plans = append(plans, p)

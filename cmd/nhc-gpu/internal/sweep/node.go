@@ -117,6 +117,7 @@ func addToHistory(in io.Reader) error {
 	case e.Node != r.Name:
 		return fmt.Errorf("this is node %s, the event is of node %q", r.Name, e.Node)
 	}
+	r.Pool.SetVars(r.Set.WorkerVars())
 	e.Changed = []string{event.NewFinding}
 	return outputs.Add(r.Node, r.Config.Outputs(), e)
 }

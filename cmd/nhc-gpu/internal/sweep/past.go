@@ -24,7 +24,7 @@ func (f *flags) printStatus(state string) error {
 	for _, s := range all {
 		x := sweeppage.Summary{
 			ID: s.ID, State: sweeppage.Done, Why: s.Interrupted, Began: s.Began, Ended: s.Ended, Nodes: len(s.Nodes), Suspects: s.Suspects,
-			Job: s.Job, Stage: string(s.Stage), File: s.File,
+			Job: s.Job, Stage: string(s.Stage), Left: s.About, File: s.File,
 		}
 		switch {
 		case s.Running:
@@ -43,10 +43,20 @@ func (f *flags) printStatus(state string) error {
 	return sweeppage.PrintStatus(console.Screen, list)
 }
 
+// lastSweep is the value of --compare for the last sweep that can be compared.
+const lastSweep = "last"
+
 // earlier returns the sweep to compare with, nil for none.
-func (f *flags) earlier(state string) (*sweep.Report, error) {
-	if f.compare == "" {
+func (f *flags) earlier(state string, stages []sweep.Stage) (*sweep.Report, error) {
+	switch f.compare {
+	case "":
 		return nil, nil
+	case lastSweep:
+		r, err := launch.LastReport(state, stages, f.goOn)
+		if r == nil && err == nil {
+			logLine("--compare %s: no earlier sweep has run these stages to its end", lastSweep)
+		}
+		return r, err
 	}
 	data, err := os.ReadFile(f.compare)
 	if errors.Is(err, os.ErrNotExist) && !strings.ContainsAny(f.compare, "/.") {

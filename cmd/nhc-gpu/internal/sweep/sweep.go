@@ -124,7 +124,7 @@ func (f *flags) add(cmd *cobra.Command) {
 	s.BoolVar(&f.json, "json", false, "print the report as JSON; with --check one line a node")
 	s.StringVar(&f.html, "html", "", "write the report to this file as HTML")
 	s.StringVar(&f.report, "report", "", "write the report to this file as JSON")
-	s.StringVar(&f.compare, "compare", "", "compare with an earlier sweep: its ID, or a file")
+	s.StringVar(&f.compare, "compare", "", "compare with an earlier sweep: its ID, a file, or last")
 	s.StringVar(&f.goOn, "continue", "", "continue the sweep with this ID, with the same options")
 	s.BoolVar(&f.status, "status", false, "list the sweeps of this host and user")
 	s.BoolVar(&f.drain, "drain", false, "drain the suspects, as far as the guard permits; needs root")
@@ -165,21 +165,15 @@ func (f *flags) run(cmd *cobra.Command, version string) (exit int, err error) {
 	if f.dryRun {
 		return 0, f.printPlan(cmd.Context(), o)
 	}
-	old, err := f.earlier(state)
+	old, err := f.earlier(state, o.Stages)
 	if err != nil {
 		return 0, options.Wrong{Err: err}
 	}
 	unbound()
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
-	line := console.NewProgress()
-	o.Log = func(format string, args ...any) {
-		line.Clear()
-		logLine(format, args...)
-	}
-	o.Progress = func(p launch.Progress) {
-		line.Say("sweep: stage %s, round %d, %d of %d tests, %s, about %s left", p.Stage, p.Round, p.Ended, p.Tasks, console.Counted(p.Nodes, "node"), console.Counted(p.Left, "round"))
-	}
+	show := newWatcher(console.NewProgress())
+	o.Log, o.Progress = show.log, show.progress
 	o.Events = func(r *sweep.Report) map[string][]byte {
 		lines := map[string][]byte{}
 		for _, e := range sweeppage.Events(r) {
@@ -198,7 +192,7 @@ func (f *flags) run(cmd *cobra.Command, version string) (exit int, err error) {
 		acts = f.act(ctx, r)
 	}
 	r, err := launch.Run(ctx, o)
-	line.Clear()
+	show.line.Clear()
 	if r == nil {
 		return 0, err
 	}
@@ -209,6 +203,9 @@ func (f *flags) run(cmd *cobra.Command, version string) (exit int, err error) {
 		return 0, bad
 	}
 	exit = exitOf(r)
+	if exit == 0 && len(f.checks) > 0 && slices.ContainsFunc(hosts(r), isUnknown) {
+		exit = exitPartly
+	}
 	if err != nil {
 		exit = exitPartly
 		if len(r.Stages) == 0 && r.Interrupted == "" {

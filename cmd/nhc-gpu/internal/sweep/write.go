@@ -68,21 +68,41 @@ type hostChecks struct {
 	Checks []sweep.CheckResult `json:"checks"`
 }
 
-// printHosts prints the results of checks, an object of JSON for each node.
-func printHosts(r *sweep.Report) error {
+// hosts returns the results of checks by node.
+func hosts(r *sweep.Report) (list []hostChecks) {
 	for _, n := range r.Nodes {
 		h := hostChecks{Host: n.Name, State: n.State, Why: n.Why, Checks: []sweep.CheckResult{}}
+		var lines []string
+		last := map[string][]sweep.CheckResult{} // by line: a check that could not run has run twice
 		for _, s := range r.Stages {
 			for _, x := range s.Results {
 				if x.Task.Kind != sweep.KindCheck || !slices.Contains(x.Task.Nodes, n.Name) {
 					continue
 				}
-				if len(x.Checks) == 0 {
-					h.Checks = append(h.Checks, sweep.CheckResult{Check: x.Task.Op, Severity: "unknown", Message: x.Text})
+				if !slices.Contains(lines, x.Task.Op) {
+					lines = append(lines, x.Task.Op)
 				}
-				h.Checks = append(h.Checks, x.Checks...)
+				if last[x.Task.Op] = x.Checks; len(x.Checks) == 0 {
+					last[x.Task.Op] = []sweep.CheckResult{{Check: x.Task.Op, Severity: "unknown", Message: x.Text}}
+				}
 			}
 		}
+		for _, line := range lines {
+			h.Checks = append(h.Checks, last[line]...)
+		}
+		list = append(list, h)
+	}
+	return list
+}
+
+// isUnknown reports whether a check could not be evaluated on a node.
+func isUnknown(h hostChecks) bool {
+	return slices.ContainsFunc(h.Checks, func(c sweep.CheckResult) bool { return c.Severity == "unknown" })
+}
+
+// printHosts prints the results of checks, an object of JSON for each node.
+func printHosts(r *sweep.Report) error {
+	for _, h := range hosts(r) {
 		if err := printJSON(h); err != nil {
 			return err
 		}

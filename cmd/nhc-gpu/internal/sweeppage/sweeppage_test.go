@@ -190,6 +190,24 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
+// Nodes whose own history lacks the finding are named, with the reason.
+func TestUnwritten(t *testing.T) {
+	t.Parallel()
+	node := func(name, history string) sweep.NodeReport {
+		return sweep.NodeReport{Node: sweep.Node{Name: name}, History: history}
+	}
+	r := &sweep.Report{Nodes: []sweep.NodeReport{
+		node("gpu001", sweep.Written), node("gpu002", ""), node("gpu003", "node gpu003: its rank has ended"), node("gpu004", "node gpu004: its rank has ended"), node("gpu005", "no space left"),
+	}}
+	want := []string{
+		"The finding is not in the node's own history, only in this report: gpu[003-004] (its rank has ended).",
+		"The finding is not in the node's own history, only in this report: gpu005 (no space left).",
+	}
+	if got := notes(r); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestLine(t *testing.T) {
 	t.Parallel()
 	for want, l := range map[string]Line{
