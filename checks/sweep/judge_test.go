@@ -2,7 +2,9 @@ package sweep
 
 import (
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -403,16 +405,31 @@ func TestTable(t *testing.T) {
 		}
 		seen[c.Code] = true
 	}
+	used := map[string]bool{}
 	for _, k := range []Kind{KindEcho, KindMTU, KindConnect, KindName, KindStream, KindRing, KindWrite, KindLatency, KindNCCL} {
 		for _, s := range []symptom{broken, lossy, slow, flaky, unable} {
 			if s == lossy && k != KindEcho || s == flaky && k.Lower() {
 				continue
 			}
 			for _, f := range []Fault{FaultNone, FaultRefused, FaultSilent, FaultWrong, FaultMTU, FaultError, FaultNetwork} {
-				if code := codeOf(k, s, f); !seen[code] {
+				code := codeOf(k, s, f)
+				if used[code] = true; !seen[code] {
 					t.Errorf("%s %v %s: code %s has no row", k, s, f, code)
 				}
 			}
+		}
+	}
+	var plans strings.Builder // they have the codes that are not of a measurement
+	for _, name := range []string{"plan.go", "plan_node.go", "plan_reach.go"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plans.Write(text)
+	}
+	for _, c := range Codes() {
+		if !used[c.Code] && !strings.Contains(plans.String(), strconv.Quote(c.Code)) {
+			t.Errorf("no finding has the code %s", c.Code)
 		}
 	}
 }

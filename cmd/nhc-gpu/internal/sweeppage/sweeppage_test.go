@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -186,6 +187,26 @@ func TestNumbers(t *testing.T) {
 	for c, want := range map[float64]string{1: "100 %", 0.99995: "over 99.9 %", 0.9959: "99.5 %", 0.88: "88 %"} {
 		if got := certainty(c); got != want {
 			t.Errorf("certainty(%v) = %s, want %s", c, got, want)
+		}
+	}
+}
+
+// Each code of a sweep has words for a drain reason, and advice; and no other code has.
+func TestCodes(t *testing.T) {
+	t.Parallel()
+	known := map[string]bool{}
+	for _, c := range sweep.Codes() {
+		known[c.Code] = true
+		if checks.CodeRows().Words[c.Code] == "" {
+			t.Errorf("%s has no words in codes.toml", c.Code)
+		}
+		if checks.WhatToDo(c.Code) == "" {
+			t.Errorf("%s has no advice in sweepcodes.go", c.Code)
+		}
+	}
+	for _, code := range slices.Concat(checks.Codes(), slices.Collect(maps.Keys(checks.CodeRows().Words))) {
+		if strings.HasPrefix(code, "sweep.") && !known[code] {
+			t.Errorf("%s is no code of a sweep", code)
 		}
 	}
 }
