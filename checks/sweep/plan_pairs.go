@@ -306,15 +306,6 @@ func (p *pairPlan) findPartner(q *inquiry, test int, node int32, role role, used
 	return anyone, false
 }
 
-// comparable reports whether a test of two nodes has others to compare it with.
-func (p *pairPlan) comparable(test int, i, j int32) bool {
-	if p.tests[test].task.Repeats == 0 || p.tests[test].task.Kind == KindName {
-		return true
-	}
-	c := p.classes[p.keyOf(test, i, j)]
-	return c == nil || math.IsNaN(c.median) || c.judged || c.floor > 0
-}
-
 // knows reports whether an inquiry has used a partner, or was opened by a test with it.
 func (p *pairPlan) knows(q *inquiry, i int32) bool {
 	return q != nil && (q.peer == i || slices.Contains(q.tried, i))
@@ -328,42 +319,6 @@ func (p *pairPlan) newLeaf(q *inquiry, i int32) bool {
 	}
 	same := func(j int32) bool { return p.leaves[j] == leaf }
 	return !same(q.peer) && !slices.ContainsFunc(q.tried, same)
-}
-
-// proven reports whether a node passed a test in a role with another partner than the suspect, and
-// failed with no other than accused ones. In a small fleet most tests must have passed.
-func (p *pairPlan) proven(i, suspect int32, test int, role role) bool {
-	good, bad := 0, 0
-	for _, k := range p.byNode[i] {
-		l := &p.looks[k]
-		partner := l.from + l.to - i
-		if int(l.test) != test || partner == suspect || p.roleOf(l, i) != p.roleIn(test, role) {
-			continue
-		}
-		switch s := p.symptoms(l); {
-		case s == 0 && l.fault == FaultNone:
-			good++
-		case s != 0 && !p.explained(l):
-			bad++
-		}
-	}
-	return good > 0 && (bad == 0 || len(p.f.nodes) < smallFleet && good >= bad)
-}
-
-// roleOf returns the role of a node in a look.
-func (p *pairPlan) roleOf(l *look, i int32) role {
-	if l.from == i {
-		return p.roleIn(int(l.test), sends)
-	}
-	return p.roleIn(int(l.test), receives)
-}
-
-// roleIn returns a role, or both if the test has no direction.
-func (p *pairPlan) roleIn(test int, r role) role {
-	if !p.tests[test].directed {
-		return both
-	}
-	return r
 }
 
 // Take implements Plan.
@@ -440,4 +395,190 @@ func (p *pairPlan) Left() int {
 		return left + int(limitOf("looks"))
 	}
 	return left + most
+}
+
+// confirm asks for the tests that decide the open inquiries. It reports whether there are any.
+func (p *pairPlan) confirm() bool {
+	p.describe()
+	p.openNodes()
+	for range maxSteps {
+		for _, q := range p.asked {
+			if q.state == open && q.wait == 0 {
+				p.decide(q)
+			}
+		}
+		if len(p.queue) > 0 {
+			return true
+		}
+		if !p.openPairs() {
+			return slices.ContainsFunc(p.asked, func(q *inquiry) bool { return q.state == open && q.wait == 0 }) && p.giveUp()
+		}
+	}
+	return len(p.queue) > 0
+}
+
+// maxLooks bounds the tests of an inquiry, with those that cannot be judged.
+const maxLooks = 12
+
+// maxSteps bounds how many inquiries follow each other without a test.
+const maxSteps = 64
+
+// giveUp closes inquiries that ask for no further test. It reports false: the plan is over.
+func (p *pairPlan) giveUp() bool {
+	for _, q := range p.asked {
+		if q.state == open {
+			q.state = unproven
+		}
+	}
+	return false
+}
+
+// openNodes opens inquiries about both nodes of each new suspicious look of a turn.
+func (p *pairPlan) openNodes() {
+	for ; p.opened < len(p.looks); p.opened++ {
+		l := &p.looks[p.opened]
+		s := p.symptoms(l)
+		if !l.base || s == 0 || p.wide[l.test] != "" && s&(broken|unable|lossy) != 0 {
+			continue
+		}
+		p.openNode(l, int32(p.opened), l.from, l.to, p.roleIn(int(l.test), sends), s)
+		p.openNode(l, int32(p.opened), l.to, l.from, p.roleIn(int(l.test), receives), s)
+	}
+}
+
+func (p *pairPlan) openNode(l *look, k, node, peer int32, r role, s symptom) {
+	key := inquiryKey{about: aboutNode, test: int(l.test), node: node, role: r}
+	if q := p.byKey[key]; q != nil {
+		q.symptoms |= s
+		return
+	}
+	p.ask(&inquiry{inquiryKey: key, peer: peer, base: k, symptoms: s})
+}
+
+func (p *pairPlan) ask(q *inquiry) {
+	p.byKey[q.inquiryKey] = q
+	p.asked = append(p.asked, q)
+}
+
+// openPairs opens inquiries about pairs whose nodes are both cleared, one at a time for each two
+// leaves. It reports whether there are any.
+func (p *pairPlan) openPairs() bool {
+	found := false
+	busy := map[[3]int32]bool{}
+	for _, q := range p.asked {
+		if q.about == aboutPair && q.state == open {
+			a, b := p.leafPair(q.node, q.other)
+			busy[[3]int32{int32(q.test), a, b}] = true
+		}
+	}
+	for _, q := range slices.Clone(p.asked) {
+		if q.about != aboutNode || q.state != cleared && q.state != unproven || q.symptoms&^unable == 0 {
+			continue
+		}
+		for _, k := range p.byNode[q.node] {
+			l := &p.looks[k]
+			s := p.symptoms(l) &^ unable
+			if int(l.test) != q.test || !l.base || s == 0 || !p.settled(l) || p.explained(l) || p.blamed[l.from] || p.blamed[l.to] || !p.takes(q.test, l.from) || !p.takes(q.test, l.to) {
+				continue
+			}
+			from, to := l.from, l.to
+			if !p.tests[q.test].directed && from > to {
+				from, to = to, from
+			}
+			key := inquiryKey{about: aboutPair, test: q.test, node: from, other: to}
+			a, b := p.leafPair(from, to)
+			leaves := [3]int32{int32(q.test), a, b}
+			if p.byKey[key] != nil || a >= 0 && busy[leaves] {
+				continue
+			}
+			busy[leaves] = true
+			p.ask(&inquiry{inquiryKey: key, peer: to, base: k, symptoms: s})
+			found = true
+		}
+	}
+	return found
+}
+
+// leafPair returns the leaves of two nodes, the smaller number first; -1 if they are unknown or the
+// same.
+func (p *pairPlan) leafPair(i, j int32) (a, b int32) {
+	a, b = min(p.leaves[i], p.leaves[j]), max(p.leaves[i], p.leaves[j])
+	if a < 0 || a == b {
+		return -1, -1
+	}
+	return a, b
+}
+
+// request adds a test of an inquiry to the queue.
+func (p *pairPlan) request(q *inquiry) {
+	r := request{test: q.test, from: q.node, to: anyone, why: q}
+	switch {
+	case q.about == aboutPair:
+		l := &p.looks[q.base]
+		r.from, r.to = l.from, l.to
+	case q.about == aboutLeaves:
+		from, to, ok := p.otherPair(q)
+		if !ok {
+			q.dry = true
+			return
+		}
+		r.from, r.to = from, to
+	case q.role == receives:
+		r.from, r.to = anyone, q.node
+	}
+	q.wait++
+	p.queue = append(p.queue, r)
+}
+
+// openLeaves asks other pairs of the two leaves of a faulty pair.
+func (p *pairPlan) openLeaves(q *inquiry) {
+	a, b := p.leafPair(q.node, q.other)
+	key := inquiryKey{about: aboutLeaves, test: q.test, node: a, other: b}
+	if a < 0 || p.byKey[key] != nil {
+		return
+	}
+	p.ask(&inquiry{inquiryKey: key, peer: q.peer, base: q.base, symptoms: q.symptoms})
+}
+
+// otherPair chooses two nodes of the leaves of an inquiry that it has not used, in the direction of
+// the look that opened it.
+func (p *pairPlan) otherPair(q *inquiry) (from, to int32, ok bool) {
+	l := &p.looks[q.base]
+	pick := func(near int32) int32 {
+		var free []int32
+		for _, i := range p.members[p.leaves[near]] {
+			if i != near && p.takes(q.test, i) && !slices.Contains(q.tried, i) && !p.suspicious(q.test, i) {
+				free = append(free, i)
+			}
+		}
+		if len(free) == 0 {
+			return anyone
+		}
+		return free[p.f.rng.IntN(len(free))]
+	}
+	from, to = pick(l.from), pick(l.to)
+	if from == anyone || to == anyone {
+		if from, to = p.crossPair(q, l); from == anyone {
+			return from, to, false
+		}
+	}
+	q.tried = append(q.tried, from, to)
+	return from, to, true
+}
+
+// crossPair chooses a pair of small leaves that the inquiry has not used although it has used one of
+// its nodes.
+func (p *pairPlan) crossPair(q *inquiry, l *look) (from, to int32) {
+	for _, i := range p.members[p.leaves[l.from]] {
+		for _, j := range p.members[p.leaves[l.to]] {
+			used := i == l.from && j == l.to
+			for k := 0; k < len(q.tried); k += 2 {
+				used = used || q.tried[k] == i && q.tried[k+1] == j
+			}
+			if !used && p.takes(q.test, i) && p.takes(q.test, j) && !p.suspicious(q.test, i) && !p.suspicious(q.test, j) {
+				return i, j
+			}
+		}
+	}
+	return anyone, anyone
 }

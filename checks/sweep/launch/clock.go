@@ -16,13 +16,13 @@ type clock struct {
 	count    int           // of them
 }
 
-// foresee makes the forecasts of all stages. A stage without a plan has none.
-func (s *sweeper) foresee(nodes []sweep.Node) *clock {
+// newClock makes the forecasts of all stages. A stage without a plan has none.
+func newClock(o *Options, nodes []sweep.Node) *clock {
 	c := new(clock)
-	for _, stage := range s.Stages {
+	for _, stage := range o.Stages {
 		f := sweep.Forecast{Stage: stage}
 		if sweep.Unfit(stage, len(nodes)) == "" {
-			if plan, err := s.Plan(stage, nodes, s.Seed, 1); err == nil { // stage returns the error
+			if plan, err := o.Plan(stage, nodes, o.Seed, 1); err == nil { // the stage returns the error
 				f = sweep.Foresee(stage, plan)
 			}
 		}

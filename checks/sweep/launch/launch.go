@@ -59,7 +59,7 @@ type Options struct {
 
 	Log      func(format string, args ...any)
 	Progress func(Progress)
-	// Events returns the events of the suspect nodes, each of which adds its own to its history.
+	// Events returns the events of the suspect nodes. Each node adds its own to its history.
 	Events func(*sweep.Report) map[string][]byte
 	// Act is called when the nodes are free again, before the report is saved: it drains suspects. The
 	// report of an interrupted sweep has its reason.

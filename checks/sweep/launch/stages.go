@@ -31,7 +31,7 @@ func (s *sweeper) stages(ctx context.Context) error {
 		hub: s.hub, ready: s.limits.ready, slack: s.limits.slack, ramp: &ramp{perSecond: s.Ramp},
 		absent: map[string]string{}, beside: s.beside,
 	}
-	s.clock = s.foresee(s.fit(nodes))
+	s.clock = newClock(&s.Options, s.fit(nodes))
 	for _, stage := range s.Stages {
 		if ctx.Err() != nil {
 			break

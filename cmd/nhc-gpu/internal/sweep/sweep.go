@@ -57,22 +57,24 @@ func Command(version string, exit *int) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sweep [options]",
 		Short: "Find the slow or faulty node, port or cable of a cluster",
-		Long: `Tests nodes alone, in pairs and in groups, and finds those that are slow, silent or
-wrong. Slurm allocates the nodes and starts the tests: it needs no daemon, no SSH and
-no MPI, and nhc-gpu at the same path on all nodes. In a batch job, or inside salloc, it
-tests the nodes of that job. Suspects are confirmed with other partners before they are
-named. A node that hangs or dies is a result; the others are tested to the end.
+		Long: `Tests nodes alone, in pairs and in groups, and names those that are slow, do not answer
+or return wrong data. Slurm allocates the nodes and starts the tests. There is no daemon,
+no SSH and no MPI; nhc-gpu must be at the same path on all nodes. In a batch job, or
+inside salloc, the sweep tests the nodes of that job. It names a suspect only after tests
+with other partners. A node that hangs or dies is reported, and the sweep continues with
+the others.
 
 The stages, in their order: node (active tests of each node), reach (loss, connections,
 names, MTU on each plane), tcp (bandwidth, all-reduce over TCP), rdma (each rail, each
 direction), pairs (NCCL between two nodes), groups (NCCL in growing groups). A node that
 a stage has found faulty is not part of the next ones.
 
-Nothing is drained unless --drain is given. --maintenance tests drained nodes, too: in a
-reservation of its own, and they are drained again with the same reason. After a crash
-nhc-gpu sweep --repair, and the next sweep, drain them.
+A sweep of root also adds each finding to the history of the suspect node: nhc-gpu
+history. Nothing is drained unless --drain is given. --maintenance tests drained nodes,
+too, in a reservation of its own, and drains them again with the same reason. After a
+crash nhc-gpu sweep --repair, or the next sweep, drains them.
 
-Exit status: 0 no suspects, 1 suspects, 3 interrupted, or not all nodes could be tested,
+Exit status: 0 no suspects, 1 suspects, 3 interrupted, or not everything could be tested,
 10 wrong arguments or the sweep could not begin.`,
 		Example: `  nhc-gpu sweep --partition gpu --dry-run
   nhc-gpu sweep --nodes gpu[001-128] --stages reach,tcp
@@ -80,7 +82,9 @@ Exit status: 0 no suspects, 1 suspects, 3 interrupted, or not all nodes could be
   nhc-gpu sweep --nodes gpu[001-128] --check check_gpu_pcie --batch 32 --json
   nhc-gpu sweep --eas checks.json
   sbatch -N 16 --exclusive --wrap 'nhc-gpu sweep --report sweep.json'
-  nhc-gpu sweep --continue 20261122-020000-3f2a`,
+  nhc-gpu sweep --status
+  nhc-gpu sweep --continue 20261122-020000-3f2a
+  nhc-gpu sweep --idle --stages reach,tcp --compare last`,
 		Args:              options.Takes(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -98,11 +102,11 @@ func (f *flags) add(cmd *cobra.Command) {
 	s.SortFlags = false
 	s.StringVar(&f.nodes, "nodes", "", "test these nodes: gpu[001-128],gpu200")
 	s.StringVar(&f.partition, "partition", "", "test the nodes of this partition")
-	s.StringVar(&f.state, "state", "", "test the nodes in this state of sinfo: idle, drain")
+	s.StringVar(&f.state, "state", "", "test the nodes that sinfo lists in this state: idle, drain")
 	s.StringVar(&f.reservation, "reservation", "", "test the nodes of this reservation")
 	s.StringVar(&f.feature, "feature", "", "test the nodes with this feature")
 	s.BoolVar(&f.idle, "idle", false, "test only nodes that are idle now, and give way to jobs")
-	s.StringVar(&f.qos, "qos", "", "quality of service of the job, as one that is preempted")
+	s.StringVar(&f.qos, "qos", "", "QOS of the job, such as one that others preempt")
 	s.StringVar(&f.account, "account", "", "account of the job")
 	s.BoolVar(&f.maintenance, "maintenance", false, "reserve the nodes, and test drained ones, too; needs root")
 	s.BoolVar(&f.dryRun, "dry-run", false, "print nodes, stages, rounds and time, and test nothing")
@@ -126,10 +130,10 @@ func (f *flags) add(cmd *cobra.Command) {
 	s.StringVar(&f.report, "report", "", "write the report to this file as JSON")
 	s.StringVar(&f.compare, "compare", "", "compare with an earlier sweep: its ID, a file, or last")
 	s.StringVar(&f.goOn, "continue", "", "continue the sweep with this ID, with the same options")
-	s.BoolVar(&f.status, "status", false, "list the sweeps of this host and user")
+	s.BoolVar(&f.status, "status", false, "list the sweeps of this host and user, with the time left")
 	s.BoolVar(&f.drain, "drain", false, "drain the suspects, as far as the guard permits; needs root")
 	s.BoolVar(&f.resume, "resume", false, "with --maintenance: end drains of sweeps on nodes that pass")
-	s.BoolVar(&f.repair, "repair", false, "undo what a killed maintenance has left")
+	s.BoolVar(&f.repair, "repair", false, "drain again what a killed --maintenance has left in service")
 	s.StringVar(&f.events, "events", "", "append a JSON line for each suspect node to this file")
 }
 
