@@ -16,6 +16,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenccl"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
@@ -54,8 +55,8 @@ func fakeNVML(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(fakenvml.Write(filepath.Join(dir, "root"), fakenvml.Files(model, gpus)))
 }
 
-// fakeGPUs DIR N [LINE...] makes a node with N GPUs that compute: DIR/libnvidia-ml.so.1 and
-// DIR/libcuda.so.1. The lines change what CUDA does.
+// fakeGPUs DIR N [LINE...] makes a node with N GPUs that compute: DIR/libnvidia-ml.so.1,
+// DIR/libcuda.so.1 and DIR/libnccl.so.2. The lines change what CUDA does.
 func fakeGPUs(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: fakegpus DIR N [LINE...]")
@@ -65,6 +66,8 @@ func fakeGPUs(ts *testscript.TestScript, neg bool, args []string) {
 	_, err = fakenvml.Place(ts.MkAbs(args[0]), fakenvml.Scenario(fakenvml.H100, gpus))
 	ts.Check(err)
 	_, err = fakecuda.Place(ts.MkAbs(args[0]), fakecuda.Scenario(gpus, args[2:]...))
+	ts.Check(err)
+	_, err = fakenccl.Place(ts.MkAbs(args[0]), "")
 	ts.Check(err)
 }
 
