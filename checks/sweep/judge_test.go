@@ -379,6 +379,9 @@ func TestCheckWithoutVerdict(t *testing.T) {
 		if diff := cmp.Diff(tt.want, briefs(s.Suspects)); diff != "" {
 			t.Errorf("%s on %d nodes (-want +got):\n%s", tt.severity, tt.nodes, diff)
 		}
+		if want := "check_gpu_gemm: too little memory; 7 nodes can"; len(s.Suspects) > 0 && s.Suspects[0].Text != want {
+			t.Errorf("text %q, want %q", s.Suspects[0].Text, want)
+		}
 		if r := eas.Results([]StageReport{s})[0]; r.Result != EASFailed || !strings.Contains(r.Text, "too little memory") {
 			t.Errorf("%s on %d nodes: %+v", tt.severity, tt.nodes, r)
 		}

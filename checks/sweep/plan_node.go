@@ -128,7 +128,7 @@ func (p *nodePlan) judge(run nodeRun, r Result) {
 		p.retry(run)
 		return
 	}
-	p.suspect(run, r, oneLine(line, cmpText(r.Text, faultText(r.Fault))), nil)
+	p.suspect(run, r, ofLine(line, cmpText(r.Text, faultText(r.Fault))), nil)
 }
 
 // isSkipped reports whether a check does not apply to a node, which is no doubt about the node.
@@ -159,7 +159,7 @@ func (p *nodePlan) Suspects() []Suspect {
 			Node: p.f.name(run.node), Stage: StageNode, Kind: KindCheck, Code: "sweep.node.unable",
 			Ops: []string{p.o.Lines[run.line]}, Looks: run.tries + 1, Confidence: doubtConfidence, Doubt: true,
 		}
-		all = append(all, s.explain(oneLine(p.o.Lines[run.line], cmpText(run.text, "cannot run here"))+fmt.Sprintf("; %d nodes can", p.able[run.line])))
+		all = append(all, s.explain(ofLine(p.o.Lines[run.line], cmpText(run.text, "cannot run here"))+fmt.Sprintf("; %d nodes can", p.able[run.line])))
 	}
 	sortSuspects(all)
 	return all
@@ -202,10 +202,22 @@ func byID(a, b Result) int { return a.Task.ID - b.Task.ID }
 // oneLine joins a subject and a text, without line breaks.
 func oneLine(subject, text string) string {
 	text = strings.Join(strings.Fields(text), " ")
-	if text == "" {
+	switch {
+	case text == "":
 		return subject
+	case subject == "":
+		return text
 	}
 	return subject + ": " + text
+}
+
+// ofLine names the line of a text, unless the text begins with its check.
+func ofLine(line, text string) string {
+	check, _, _ := strings.Cut(line, " ")
+	if strings.HasPrefix(text, check) {
+		return oneLine("", text)
+	}
+	return oneLine(line, text)
 }
 
 func cmpText(text, otherwise string) string {
