@@ -1,66 +1,17 @@
 package event
 
 import (
-	"encoding/json"
-	"os"
-	"reflect"
-	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/tests/schema"
 )
 
-// object is an object of the schema.
-type object struct {
-	Required   []string `json:"required"`
-	Properties map[string]struct {
-		Ref         string `json:"$ref"`
-		Description string `json:"description"`
-	} `json:"properties"`
-	Defs map[string]object `json:"$defs"`
-}
-
-// The schema has each field of the event, with a description, and no other. A field that can be
-// missing is not required.
 func TestSchemaHasTheFields(t *testing.T) {
 	t.Parallel()
-	data, err := os.ReadFile(schema.File())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var root object
-	if err := json.Unmarshal(data, &root); err != nil {
-		t.Fatal(err)
-	}
-	for name, tt := range map[string]struct {
-		object object
-		value  any
-	}{
-		"event": {root, Event{}}, "result": {root.Defs["result"], Result{}}, "device": {root.Defs["device"], checks.Device{}},
-		"action": {root.Defs["action"], Action{}}, "failure": {root.Defs["failure"], Failure{}}, "drill": {root.Defs["drill"], Drill{}},
-	} {
-		var fields, required []string
-		kind := reflect.TypeOf(tt.value)
-		for field := range kind.Fields() {
-			key, option, _ := strings.Cut(field.Tag.Get("json"), ",")
-			fields = append(fields, key)
-			if option == "" {
-				required = append(required, key)
-			}
-			if p := tt.object.Properties[key]; p.Description == "" && p.Ref == "" {
-				t.Errorf("%s: the schema does not describe %s", name, key)
-			}
-		}
-		if len(tt.object.Properties) != len(fields) {
-			t.Errorf("%s: the schema has %d fields, the event %d: %v", name, len(tt.object.Properties), len(fields), fields)
-		}
-		if diff := cmp.Diff(required, tt.object.Required); diff != "" {
-			t.Errorf("%s: required\n%s", name, diff)
-		}
-	}
+	schema.HasFields(t, schema.File(), map[string]any{
+		"": Event{}, "result": Result{}, "device": checks.Device{}, "action": Action{}, "failure": Failure{}, "drill": Drill{},
+	})
 }
 
 func TestSchemaAccepts(t *testing.T) {

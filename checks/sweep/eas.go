@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -293,16 +294,22 @@ func (i easItem) result(stages []StageReport) EASResult {
 	}
 	done, faults := 0, 0
 	why := ""
+	unable := map[string]bool{} // nodes, by the last test of each
 	for _, x := range s.Results {
-		if i.runs(x.Task) {
-			if x.Fault == FaultUnable {
-				faults++
-				why = cmpText(why, x.Text)
-				continue
-			}
+		if !i.runs(x.Task) {
+			continue
+		}
+		if x.Fault == FaultUnable {
+			faults++
+			why = cmpText(why, x.Text)
+		} else {
 			done++
 		}
+		if i.kind == KindCheck {
+			unable[x.Task.Nodes[0]] = x.Fault == FaultUnable
+		}
 	}
+	maps.DeleteFunc(unable, func(_ string, is bool) bool { return !is })
 	switch {
 	case len(suspects) > 0:
 		r.Text = strings.Join(suspects, "; ")
@@ -312,6 +319,8 @@ func (i easItem) result(stages []StageReport) EASResult {
 		r.Text = "not run: " + cmpText(why, "no node can run it")
 	case done == 0:
 		r.Text = "not run"
+	case len(unable) > 0:
+		r.Text = fmt.Sprintf("not run on %s: %s", strings.Join(slices.Sorted(maps.Keys(unable)), ", "), why)
 	default:
 		r.Result = EASSucceeded
 		if without := i.without(s.Suspects); len(without) > 0 {

@@ -441,3 +441,92 @@ func (p *pairPlan) lowZ(l *look) float64 {
 	}
 	return (c.low - l.low) / c.lowSigma
 }
+
+// settled reports whether the inquiries about both nodes of a look are closed, and neither node is
+// accused.
+func (p *pairPlan) settled(l *look) bool {
+	for _, i := range []int32{l.from, l.to} {
+		q := p.byKey[inquiryKey{about: aboutNode, test: int(l.test), node: i, role: p.roleOf(l, i)}]
+		if q == nil || q.state != cleared && q.state != unproven {
+			return false
+		}
+	}
+	return true
+}
+
+// explained reports whether an accused node, pair or path explains a look.
+func (p *pairPlan) explained(l *look) bool {
+	t := int(l.test)
+	for _, i := range []int32{l.from, l.to} {
+		if q := p.byKey[inquiryKey{about: aboutNode, test: t, node: i, role: p.roleOf(l, i)}]; q != nil && (q.state == accused || q.state == explained) {
+			return true
+		}
+	}
+	a, b := p.leafPair(l.from, l.to)
+	if a < 0 {
+		return false
+	}
+	for i := range p.tests {
+		if p.tests[i].family == p.tests[t].family {
+			if q := p.byKey[inquiryKey{about: aboutLeaves, test: i, node: a, other: b}]; q != nil && q.state == accused {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// suspicious reports whether a node is accused in a test.
+func (p *pairPlan) suspicious(test int, i int32) bool {
+	for _, r := range []role{both, sends, receives} {
+		if q := p.byKey[inquiryKey{about: aboutNode, test: test, node: i, role: r}]; q != nil && (q.state == accused || q.state == explained) {
+			return true
+		}
+	}
+	return false
+}
+
+// proven reports whether a node passed a test in a role with another partner than the suspect, and
+// failed with no other than accused ones. In a small fleet most tests must have passed.
+func (p *pairPlan) proven(i, suspect int32, test int, role role) bool {
+	good, bad := 0, 0
+	for _, k := range p.byNode[i] {
+		l := &p.looks[k]
+		partner := l.from + l.to - i
+		if int(l.test) != test || partner == suspect || p.roleOf(l, i) != p.roleIn(test, role) {
+			continue
+		}
+		switch s := p.symptoms(l); {
+		case s == 0 && l.fault == FaultNone:
+			good++
+		case s != 0 && !p.explained(l):
+			bad++
+		}
+	}
+	return good > 0 && (bad == 0 || len(p.f.nodes) < smallFleet && good >= bad)
+}
+
+// comparable reports whether a test of two nodes has others to compare it with.
+func (p *pairPlan) comparable(test int, i, j int32) bool {
+	if p.tests[test].task.Repeats == 0 || p.tests[test].task.Kind == KindName {
+		return true
+	}
+	c := p.classes[p.keyOf(test, i, j)]
+	return c == nil || math.IsNaN(c.median) || c.judged || c.floor > 0
+}
+
+// roleOf returns the role of a node in a look.
+func (p *pairPlan) roleOf(l *look, i int32) role {
+	if l.from == i {
+		return p.roleIn(int(l.test), sends)
+	}
+	return p.roleIn(int(l.test), receives)
+}
+
+// roleIn returns a role, or both if the test has no direction.
+func (p *pairPlan) roleIn(test int, r role) role {
+	if !p.tests[test].directed {
+		return both
+	}
+	return r
+}

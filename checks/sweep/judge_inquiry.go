@@ -5,6 +5,68 @@ import (
 	"slices"
 )
 
+// inquiryKey identifies an inquiry.
+type inquiryKey struct {
+	about about
+	test  int
+	node  int32 // of leaves: the number of the first one
+	other int32 // the second node of a pair, or the second leaf
+	role  role
+}
+
+// inquiry finds out whether a node, a pair or the path between two leaves is faulty.
+type inquiry struct {
+	inquiryKey
+	peer     int32   // of a node: the partner in the look that opened it
+	symptoms symptom // of that look
+	base     int32   // that look
+	looks    []int32 // since then
+	tried    []int32 // partners
+	wait     int     // tests under way
+	failed   int     // tests that never had a result
+	dry      bool    // there is no further partner
+	state    state
+	found    finding
+}
+
+type about int8
+
+const (
+	aboutNode about = iota
+	aboutPair
+	aboutLeaves
+)
+
+type role int8
+
+const (
+	both role = iota
+	sends
+	receives
+)
+
+func (r role) opposite() role {
+	switch r {
+	case sends:
+		return receives
+	case receives:
+		return sends
+	}
+	return both
+}
+
+func (r role) String() string { return [...]string{"", "sends", "receives"}[r] }
+
+type state int8
+
+const (
+	open state = iota
+	accused
+	cleared
+	unproven  // it failed, but there are not enough proven partners
+	explained // by an accused test of the same family
+)
+
 // answer is the result of the looks of an inquiry.
 type answer int8
 
@@ -349,4 +411,91 @@ func (p *pairPlan) addValues(q *inquiry, s symptom, f *finding) {
 	if s == slow && f.answer == yes && !math.IsNaN(mids) && mids/float64(n) < limitOf("slow_share") && !p.tests[q.test].task.Kind.Lower() {
 		f.symptom = flaky
 	}
+}
+
+// decide closes an inquiry, or asks for further tests.
+func (p *pairPlan) decide(q *inquiry) {
+	if q.about == aboutNode && p.decideByFamily(q) {
+		return
+	}
+	if q.about == aboutPair && (p.blamed[q.node] || p.blamed[q.other] || p.explained(&p.looks[q.base])) {
+		q.state = explained
+		return
+	}
+	f := p.weigh(q)
+	if f.answer == yes && q.about == aboutPair && f.symptom&(slow|flaky) != 0 && (p.elsewhere(q, q.node) >= 1 || p.elsewhere(q, q.other) >= 1) {
+		q.state = explained // a node that is a little slow with all others, too little to accuse it
+		return
+	}
+	if f.answer == yes {
+		q.state, q.found = accused, f
+		switch q.about {
+		case aboutNode:
+			p.blamed[q.node] = true
+		case aboutPair:
+			p.openLeaves(q)
+		case aboutLeaves:
+		}
+		return
+	}
+	if f.answer == no {
+		q.state = cleared
+		return
+	}
+	if f.answer == alone || q.dry || q.failed >= maxTries || len(q.looks) >= maxLooks || !p.takes(q.test, p.subject(q)) {
+		q.state, q.found = unproven, f
+		return
+	}
+	for range f.need {
+		p.request(q)
+	}
+}
+
+// elsewhere returns by how many sigma a node of a pair is slow with most of its other partners. It is
+// the median: a bad path between two leaves slows the node with several partners, and not with most.
+func (p *pairPlan) elsewhere(q *inquiry, i int32) float64 {
+	var list []float64
+	role := p.roleOf(&p.looks[q.base], i)
+	for _, k := range p.byNode[i] {
+		l := &p.looks[k]
+		pair := l.from+l.to == q.node+q.other && (l.from == q.node || l.from == q.other)
+		if int(l.test) == q.test && !pair && l.fault == FaultNone && p.roleOf(l, i) == role {
+			list = append(list, p.fleetZ(l))
+		}
+	}
+	if len(list) == 0 {
+		return 0
+	}
+	slices.Sort(list)
+	return list[len(list)/2]
+}
+
+// subject returns the node that must take part in the tests of an inquiry.
+func (p *pairPlan) subject(q *inquiry) int32 {
+	if q.about == aboutLeaves {
+		return p.looks[q.base].from
+	}
+	return q.node
+}
+
+// decideByFamily waits for the inquiry about the same node in an earlier test of the family, which
+// can explain this one. It reports whether there is nothing else to do now.
+func (p *pairPlan) decideByFamily(q *inquiry) bool {
+	for t := range q.test {
+		if p.tests[t].family != p.tests[q.test].family {
+			continue
+		}
+		for _, r := range []role{both, sends, receives} {
+			before := p.byKey[inquiryKey{about: aboutNode, test: t, node: q.node, role: r}]
+			switch {
+			case before == nil:
+			case before.state == open:
+				return true
+			case before.state == accused && (before.found.symptom == broken || q.symptoms&broken == 0):
+				q.state, q.found = explained, before.found
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -2,7 +2,9 @@ package sweep
 
 import (
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -343,6 +345,49 @@ func TestTexts(t *testing.T) {
 	}
 }
 
+// A check that cannot be evaluated on one node is a doubt about it if the others can; one that is skipped
+// there is none. Neither has passed.
+func TestCheckWithoutVerdict(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		severity string
+		nodes    int // that cannot
+		want     []string
+	}{
+		{"unknown", 1, []string{"doubt gpu00000 sweep.node.unable"}},
+		{"unknown", 8, []string{}},
+		{"skip", 1, []string{}},
+	} {
+		w := newWorld(8, 0, 1)
+		w.checks = map[string]CheckResult{}
+		for i := range tt.nodes {
+			w.checks[name(i)] = CheckResult{Check: "check_gpu_gemm", Severity: tt.severity, Message: "too little memory"}
+		}
+		eas := &EAS{Sanity: EASCheck{Benchmarks: []string{"gemm_flops"}}}
+		p := w.plan(t, StageNode, eas.Options(StageNode, PlanOptions{}))
+		s := StageReport{Stage: StageNode}
+		for tasks := p.Next(); len(tasks) > 0; tasks = p.Next() {
+			var results []Result
+			for _, task := range tasks {
+				r, _ := w.run(task)
+				results = append(results, r)
+			}
+			p.Take(results)
+			s.Results = append(s.Results, results...)
+		}
+		s.Suspects = p.Suspects()
+		if diff := cmp.Diff(tt.want, briefs(s.Suspects)); diff != "" {
+			t.Errorf("%s on %d nodes (-want +got):\n%s", tt.severity, tt.nodes, diff)
+		}
+		if want := "check_gpu_gemm: too little memory; 7 nodes can"; len(s.Suspects) > 0 && s.Suspects[0].Text != want {
+			t.Errorf("text %q, want %q", s.Suspects[0].Text, want)
+		}
+		if r := eas.Results([]StageReport{s})[0]; r.Result != EASFailed || !strings.Contains(r.Text, "too little memory") {
+			t.Errorf("%s on %d nodes: %+v", tt.severity, tt.nodes, r)
+		}
+	}
+}
+
 // TestTable checks that each limit and code has its reason, and that each possible code has a row.
 func TestTable(t *testing.T) {
 	t.Parallel()
@@ -363,16 +408,31 @@ func TestTable(t *testing.T) {
 		}
 		seen[c.Code] = true
 	}
+	used := map[string]bool{}
 	for _, k := range []Kind{KindEcho, KindMTU, KindConnect, KindName, KindStream, KindRing, KindWrite, KindLatency, KindNCCL} {
 		for _, s := range []symptom{broken, lossy, slow, flaky, unable} {
 			if s == lossy && k != KindEcho || s == flaky && k.Lower() {
 				continue
 			}
 			for _, f := range []Fault{FaultNone, FaultRefused, FaultSilent, FaultWrong, FaultMTU, FaultError, FaultNetwork} {
-				if code := codeOf(k, s, f); !seen[code] {
+				code := codeOf(k, s, f)
+				if used[code] = true; !seen[code] {
 					t.Errorf("%s %v %s: code %s has no row", k, s, f, code)
 				}
 			}
+		}
+	}
+	var plans strings.Builder // they have the codes that are not of a measurement
+	for _, name := range []string{"plan.go", "plan_node.go", "plan_reach.go"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plans.Write(text)
+	}
+	for _, c := range Codes() {
+		if !used[c.Code] && !strings.Contains(plans.String(), strconv.Quote(c.Code)) {
+			t.Errorf("no finding has the code %s", c.Code)
 		}
 	}
 }

@@ -95,6 +95,9 @@ func (p *nodePlan) judge(run nodeRun, r Result) {
 	case p.f.kill(r):
 		return
 	case r.Fault == FaultUnable:
+		if isSkipped(r.Checks) {
+			return
+		}
 		if run.text = r.Text; run.tries > 0 {
 			p.cant = append(p.cant, run)
 			return
@@ -125,7 +128,12 @@ func (p *nodePlan) judge(run nodeRun, r Result) {
 		p.retry(run)
 		return
 	}
-	p.suspect(run, r, oneLine(line, cmpText(r.Text, faultText(r.Fault))), nil)
+	p.suspect(run, r, ofLine(line, cmpText(r.Text, faultText(r.Fault))), nil)
+}
+
+// isSkipped reports whether a check does not apply to a node, which is no doubt about the node.
+func isSkipped(results []CheckResult) bool {
+	return len(results) > 0 && !slices.ContainsFunc(results, func(c CheckResult) bool { return c.Severity != "skip" })
 }
 
 func (p *nodePlan) suspect(run nodeRun, r Result, text string, gpu *int) {
@@ -144,14 +152,14 @@ func (p *nodePlan) suspect(run nodeRun, r Result, text string, gpu *int) {
 func (p *nodePlan) Suspects() []Suspect {
 	all := slices.Concat(p.bad, p.f.lost)
 	for _, run := range p.cant {
-		if p.able[run.line] < len(p.f.nodes)/2 {
+		if 2*p.able[run.line] < len(p.f.nodes) {
 			continue // most nodes cannot run it
 		}
 		s := Suspect{
 			Node: p.f.name(run.node), Stage: StageNode, Kind: KindCheck, Code: "sweep.node.unable",
 			Ops: []string{p.o.Lines[run.line]}, Looks: run.tries + 1, Confidence: doubtConfidence, Doubt: true,
 		}
-		all = append(all, s.explain(oneLine(p.o.Lines[run.line], cmpText(run.text, "cannot run here"))+fmt.Sprintf("; %d nodes can", p.able[run.line])))
+		all = append(all, s.explain(ofLine(p.o.Lines[run.line], cmpText(run.text, "cannot run here"))+fmt.Sprintf("; %d nodes can", p.able[run.line])))
 	}
 	sortSuspects(all)
 	return all
@@ -194,10 +202,22 @@ func byID(a, b Result) int { return a.Task.ID - b.Task.ID }
 // oneLine joins a subject and a text, without line breaks.
 func oneLine(subject, text string) string {
 	text = strings.Join(strings.Fields(text), " ")
-	if text == "" {
+	switch {
+	case text == "":
 		return subject
+	case subject == "":
+		return text
 	}
 	return subject + ": " + text
+}
+
+// ofLine names the line of a text, unless the text begins with its check.
+func ofLine(line, text string) string {
+	check, _, _ := strings.Cut(line, " ")
+	if strings.HasPrefix(text, check) {
+		return oneLine("", text)
+	}
+	return oneLine(line, text)
 }
 
 func cmpText(text, otherwise string) string {

@@ -11,7 +11,7 @@ const connects = 10
 
 // newReachPlan tests whether nodes reach each other on each plane: echo, MTU, connect, and names.
 func newReachPlan(f *fleet, o PlanOptions) Plan {
-	planes := slices.DeleteFunc(planesOf(f), func(p plane) bool { return !o.wants(p.name) })
+	planes := slices.DeleteFunc(planesOf(f.nodes, f.alive()), func(p plane) bool { return !o.wants(p.name) })
 	var tests []series
 	var onPlanes []int
 	for i, pl := range planes {

@@ -3,8 +3,6 @@ package sweep
 import (
 	"encoding/json"
 	"net/netip"
-	"os"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -16,57 +14,12 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/schema"
 )
 
-// object is an object of the schema.
-type object struct {
-	Required   []string `json:"required"`
-	Properties map[string]struct {
-		Ref         string `json:"$ref"`
-		Description string `json:"description"`
-	} `json:"properties"`
-	Defs map[string]object `json:"$defs"`
-}
-
-// The schema has each field of the report, with a description, and no other. A field that can be missing
-// is not required.
 func TestSchemaHasTheFields(t *testing.T) {
 	t.Parallel()
-	data, err := os.ReadFile(schema.SweepFile())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var root object
-	if err := json.Unmarshal(data, &root); err != nil {
-		t.Fatal(err)
-	}
-	for name, value := range map[string]any{
+	schema.HasFields(t, schema.SweepFile(), map[string]any{
 		"": Report{}, "node": NodeReport{}, "plane": Plane{}, "rail": Rail{}, "task": Task{}, "result": Result{}, "check": CheckResult{}, "suspect": Suspect{},
 		"distribution": Distribution{}, "stagereport": StageReport{}, "eas": EASResult{}, "comparison": Comparison{}, "moved": Moved{},
-	} {
-		o := root.Defs[name]
-		if name == "" {
-			o = root
-		}
-		var fields, required []string
-		for _, field := range reflect.VisibleFields(reflect.TypeOf(value)) {
-			if field.Anonymous {
-				continue
-			}
-			key, option, _ := strings.Cut(field.Tag.Get("json"), ",")
-			fields = append(fields, key)
-			if option == "" {
-				required = append(required, key)
-			}
-			if p := o.Properties[key]; p.Description == "" && p.Ref == "" {
-				t.Errorf("%s: the schema does not describe %s", name, key)
-			}
-		}
-		if len(o.Properties) != len(fields) {
-			t.Errorf("%s: the schema has %d fields, the type %d: %v", name, len(o.Properties), len(fields), fields)
-		}
-		if diff := cmp.Diff(required, o.Required); diff != "" {
-			t.Errorf("%s: required (-type +schema)\n%s", name, diff)
-		}
-	}
+	})
 }
 
 // whole returns a report in which every field is set.
@@ -89,7 +42,7 @@ func whole() *Report {
 	d := Distribution{Stage: StageTCP, Kind: KindStream, Op: "x", Plane: "eth0", Model: "H100", Far: "leaf", Unit: "Gb/s", Count: 1, Median: 2, Sigma: 3, Floor: 1, Note: "all are slow"}
 	return &Report{
 		Schema: 1, Version: "1", ID: "s1", Began: at, Ended: at, Command: []string{"nhc-gpu", "sweep"}, Cluster: "c", Job: "1", Interrupted: "scancel", Continued: []time.Time{at},
-		Nodes:  []NodeReport{{Node: node, State: "suspect", Why: "w", Held: "h", After: "a"}},
+		Nodes:  []NodeReport{{Node: node, State: "suspect", Why: "w", Held: "h", After: "a", History: Written}},
 		Stages: []StageReport{{Stage: StageTCP, Began: at, Ended: at, Skipped: "s", Rounds: 1, Results: []Result{result}, Fleet: []Distribution{d}, Suspects: []Suspect{s}}}, Suspects: []Suspect{s},
 		EAS: []EASResult{{"gemm_flops", "Succeeded", "t"}},
 		Comparison: &Comparison{

@@ -124,7 +124,9 @@ func (w *world) run(t Task) (Result, bool) {
 	if t.Kind == KindCheck {
 		if c, ok := w.checks[t.Nodes[0]]; ok {
 			r.Checks = []CheckResult{c}
-			r.Fault = FaultCheck
+			if r.Fault = FaultCheck; c.Severity != "fail" {
+				r.Fault, r.Text = FaultUnable, c.Check+": "+c.Message
+			}
 		}
 		return r, true
 	}

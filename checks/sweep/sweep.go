@@ -40,6 +40,7 @@ const (
 	KindWrite   Kind = "write_bw" // ib_write_bw: value Gb/s
 	KindLatency Kind = "write_lat"
 	KindNCCL    Kind = "nccl" // Op is the collective, each word verified: value GB/s bus bandwidth
+	KindNote    Kind = "note" // in no plan: Op is an event, which the node adds to its history; no value
 )
 
 // Lower reports whether a smaller value is better.
@@ -216,11 +217,15 @@ type Report struct {
 // NodeReport is the part of a node.
 type NodeReport struct {
 	Node
-	State string `json:"state"` // tested, suspect, excluded, dead, frozen or refused
-	Why   string `json:"why,omitempty"`
-	Held  string `json:"held,omitempty"` // the reason of its drain before the sweep
-	After string `json:"after,omitempty"`
+	State   string `json:"state"` // tested, suspect, excluded, dead, frozen or refused
+	Why     string `json:"why,omitempty"`
+	Held    string `json:"held,omitempty"` // the reason of its drain before the sweep
+	After   string `json:"after,omitempty"`
+	History string `json:"history,omitempty"` // of a suspect: [Written], or why its own history does not have the event
 }
+
+// Written is [NodeReport.History] of a node whose own history has its event.
+const Written = "written"
 
 // StageReport is the part of a stage.
 type StageReport struct {

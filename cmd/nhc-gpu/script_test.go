@@ -15,6 +15,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/wrap"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakecuda"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenccl"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
@@ -51,6 +53,22 @@ func fakeNVML(ts *testscript.TestScript, neg bool, args []string) {
 	_, err = fakenvml.Place(dir, fakenvml.Scenario(model, gpus, args[3:]...))
 	ts.Check(err)
 	ts.Check(fakenvml.Write(filepath.Join(dir, "root"), fakenvml.Files(model, gpus)))
+}
+
+// fakeGPUs DIR N [LINE...] makes a node with N GPUs that compute: DIR/libnvidia-ml.so.1,
+// DIR/libcuda.so.1 and DIR/libnccl.so.2. The lines change what CUDA does.
+func fakeGPUs(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: fakegpus DIR N [LINE...]")
+	}
+	gpus, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	_, err = fakenvml.Place(ts.MkAbs(args[0]), fakenvml.Scenario(fakenvml.H100, gpus))
+	ts.Check(err)
+	_, err = fakecuda.Place(ts.MkAbs(args[0]), fakecuda.Scenario(gpus, args[2:]...))
+	ts.Check(err)
+	_, err = fakenccl.Place(ts.MkAbs(args[0]), "")
+	ts.Check(err)
 }
 
 // fakeSys DIR NODE makes the /sys and /proc of a node.
@@ -151,6 +169,7 @@ func runScripts(t *testing.T, dir string) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"fakenvml": fakeNVML,
+			"fakegpus": fakeGPUs,
 			"fakesys":  fakeSys,
 			"helps":    printHelps,
 			"registry": printRegistry,

@@ -4,6 +4,7 @@ package outputs
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -288,6 +289,21 @@ func Note(n *node.Node, kind, what string) {
 	}
 	d := delivery{n: n, event: e}
 	d.send(d.note(e))
+}
+
+// Add adds an event that is not of a run of this node to its history.
+func Add(n *node.Node, o conf.Output, e *event.Event) error {
+	if root := n.Set.Get("HOSTROOT"); n.Set.Past == "" || root != "" && root != "/" {
+		return errors.New("only root has a history, and not of a recorded node")
+	}
+	e.Trim()
+	if o.Privacy {
+		e = e.Private()
+	}
+	d := delivery{n: n, event: e}
+	q := d.note(e).Request
+	_, err := n.Pool.Call(n.Ctx, checks.Local, q, 2*limit).AnswerTo(q.Line)
+	return err
 }
 
 // Mode returns whether decisions of the run are carried out.

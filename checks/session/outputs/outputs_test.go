@@ -495,6 +495,36 @@ func TestLast(t *testing.T) {
 	}
 }
 
+// An event of a sweep is part of the history, without its texts if the site wants that. Without a memory,
+// and for a recorded node, that is an error.
+func TestAdd(t *testing.T) {
+	t.Parallel()
+	sweep := func() *event.Event {
+		e := newEvent("sweep.tcp.slow")
+		e.Context, e.Time = "sweep", time.Now().UTC()
+		return e
+	}
+	n := sessiontest.New(t, slurm.Manual)
+	for _, o := range []conf.Output{{}, {Privacy: true}} {
+		if err := Add(n.Node, o, sweep()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := History(n.Node, time.Now())
+	if err != nil || len(list) != 2 || list[0].Context != "sweep" || list[0].Results[0].Message != "bad" || list[1].Results[0].Message != "" || list[1].Results[0].Code != "sweep.tcp.slow" {
+		t.Errorf("%+v, %v", list, err)
+	}
+	for name, prepare := range map[string]func(*sessiontest.Node){
+		"no memory": func(n *sessiontest.Node) { n.Set.Past = "" }, "recorded": func(n *sessiontest.Node) { n.Set.Put("HOSTROOT", "/recorded", false) },
+	} {
+		n := sessiontest.New(t, slurm.Manual)
+		prepare(n)
+		if err := Add(n.Node, conf.Output{}, sweep()); err == nil || n.Read("past/history.jsonl") != "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // An action of a person is part of the history.
 func TestNote(t *testing.T) {
 	t.Parallel()

@@ -207,7 +207,8 @@ func fakeStep(args []string) int {
 }
 
 // fakeRank is a rank with the faults that files name: old-NODE (another version), mute-NODE (no answer to
-// a Run), dies-NODE (at a Run), stops-NODE (SIGSTOP at a Run), unready-NODE, faulty-NODE.
+// a Run), dies-NODE (at a Run), stops-NODE (SIGSTOP at a Run), unready-NODE, faulty-NODE, full-NODE (its
+// history).
 func fakeRank() int {
 	node := os.Getenv("SLURMD_NODENAME")
 	t, err := wire.ReadTicket(os.Stdin)
@@ -247,6 +248,15 @@ func fakeRank() int {
 			_ = c.Send(&wire.Message{Ready: r})
 		case m.Run != nil:
 			id := m.Run.ID
+			if task := tasks[id]; task.Kind == sweep.KindNote {
+				note("history-"+node, task.Op)
+				d := &wire.Done{ID: id}
+				if has("full-" + node) {
+					d.Result = sweep.Result{Fault: sweep.FaultError, Text: "no space left on device"}
+				}
+				_ = c.Send(&wire.Message{Done: d})
+				continue
+			}
 			switch {
 			case has("mute-" + node):
 				continue

@@ -12,16 +12,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
-	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
-	"github.com/nhc-gpu/nhc-gpu/checks/sweep/wire"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
@@ -64,6 +59,8 @@ type Options struct {
 
 	Log      func(format string, args ...any)
 	Progress func(Progress)
+	// Events returns the events of the suspect nodes. Each node adds its own to its history.
+	Events func(*sweep.Report) map[string][]byte
 	// Act is called when the nodes are free again, before the report is saved: it drains suspects. The
 	// report of an interrupted sweep has its reason.
 	Act func(context.Context, *sweep.Report)
@@ -84,13 +81,16 @@ var usual = limits{silence: 10 * time.Second, ready: 60 * time.Second, slack: 10
 
 // Progress is how far a sweep is.
 type Progress struct {
-	Stage  sweep.Stage
-	Round  int // from 1
-	Left   int // rounds after this one, an estimate
-	Tasks  int // of this round
-	Ended  int // of them
-	Nodes  int
-	Result *sweep.Result // of the task that has just ended
+	Doing    string // before the first stage
+	Stage    sweep.Stage
+	Round    int // from 1
+	Left     int // rounds after this one, an estimate
+	Tasks    int // of this round
+	Ended    int // of them
+	Nodes    int
+	Suspects int           // so far
+	About    time.Duration // that the sweep still takes, an estimate
+	Result   *sweep.Result // of the task that has just ended
 }
 
 // sweeper is a sweep under way.
@@ -111,11 +111,13 @@ type sweeper struct {
 	beside  map[string]bool
 	keeper  *maintenance
 
-	hub    *hub
-	ticket []byte
-	last   int // ID of the last task
-	steps  sync.WaitGroup
-	cut    context.CancelFunc // ends the steps
+	hub     *hub
+	ticket  []byte
+	clock   *clock
+	last    int               // ID of the last task
+	history map[string]string // of suspect nodes: see [sweep.NodeReport]
+	steps   sync.WaitGroup
+	cut     context.CancelFunc // ends the steps
 
 	interrupt context.CancelCauseFunc // ends the stages
 
@@ -133,7 +135,7 @@ func Run(ctx context.Context, o Options) (*sweep.Report, error) {
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
 	}
-	s := &sweeper{Options: o, m: newManager(o.Settings, o.Env), away: map[string]sweep.NodeReport{}, held: map[string]string{}, stopped: map[string]string{}, frozen: map[string]string{}}
+	s := &sweeper{Options: o, m: newManager(o.Settings, o.Env), away: map[string]sweep.NodeReport{}, held: map[string]string{}, history: map[string]string{}, stopped: map[string]string{}, frozen: map[string]string{}}
 	s.m.user, s.m.net, s.m.log, s.m.limit = o.User, o.Time+10*time.Minute, o.Log, o.limits.ask
 	if err := prepare(o.State); err != nil {
 		return nil, err
@@ -193,9 +195,11 @@ func (s *sweeper) test(ctx context.Context) error {
 	if err := s.choose(ctx); err != nil {
 		return err
 	}
+	s.tell(Progress{Doing: "wait for the nodes", Nodes: len(s.nodes)})
 	if err := s.obtain(ctx); err != nil {
 		return err
 	}
+	s.tell(Progress{Doing: "start the ranks", Nodes: len(s.nodes)})
 	s.leaves = s.m.leaves(ctx)
 	if s.beside, err = s.m.busy(ctx, s.job); err != nil {
 		s.Log("%v: measurements beside other jobs are not marked", err)
@@ -377,249 +381,6 @@ func (s *sweeper) obtain(ctx context.Context) error {
 	return err
 }
 
-// probe starts a step that does nothing. A frozen slurmd would end each step that has its node, 2 x
-// MessageTimeout after the others have begun.
-func (s *sweeper) probe(ctx context.Context) error {
-	names := s.remaining()
-	limit := 2*s.message + 5*time.Second
-	var wg sync.WaitGroup
-	answered := make([]bool, 0)
-	var mu sync.Mutex
-	failed := map[string]string{}
-	said := ""
-	for chunk := range slices.Chunk(names, slurm.MostStepNodes) {
-		wg.Go(func() {
-			x := s.m.step(ctx, s.job, chunk, limit, nil, "true")
-			mu.Lock()
-			defer mu.Unlock()
-			maps.Copy(failed, slurm.ParseLaunchFailures(x.Errors))
-			answered = append(answered, x.Status == 0 && !x.TimedOut && x.Err == nil)
-			if x.Err != nil {
-				said = x.Err.Error()
-			} else if x.Status != 0 {
-				said = lastLine(x.Errors)
-			}
-		})
-	}
-	wg.Wait()
-	if ctx.Err() != nil {
-		return nil // gather returns the reason
-	}
-	for _, name := range slices.Sorted(maps.Keys(failed)) {
-		s.exclude(name, "frozen", "its slurmd starts nothing: "+failed[name])
-	}
-	if !slices.Contains(answered, true) && len(failed) == 0 {
-		s.Log("the probe step failed: %s", said) // the steps of the nodes show which of them are to blame
-	}
-	if len(s.remaining()) == 0 {
-		return errNoRank
-	}
-	return nil
-}
-
-// listen opens the port for the ranks, and makes their ticket.
-func (s *sweeper) listen() (*wire.Listener, error) {
-	s.hub = newHub(s.remaining(), s.Log)
-	l, err := wire.Listen(wire.Config{Version: s.Version, Silence: s.limits.silence, Admit: s.hub.admit})
-	if err != nil {
-		return nil, err
-	}
-	t := l.Ticket()
-	t.Addresses, err = addresses(l.Port())
-	t.Limit = s.Time
-	if s.own {
-		t.Job = s.job
-	}
-	if err == nil {
-		s.ticket, err = t.Line()
-	}
-	if err != nil {
-		l.Close()
-		return nil, err
-	}
-	go s.hub.serve(l)
-	return l, nil
-}
-
-// addresses returns the addresses at which ranks may reach this process: all but the loopback, or that if
-// there are no others.
-func addresses(port int) (list []string, err error) {
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, fmt.Errorf("list the addresses of this host: %w", err)
-	}
-	var loop []string
-	for _, a := range all {
-		prefix, err := netip.ParsePrefix(a.String())
-		if err != nil || prefix.Addr().IsLinkLocalUnicast() {
-			continue
-		}
-		text := net.JoinHostPort(prefix.Addr().String(), strconv.Itoa(port))
-		if prefix.Addr().IsLoopback() {
-			loop = append(loop, text)
-		} else {
-			list = append(list, text)
-		}
-	}
-	if list == nil {
-		list = loop
-	}
-	return list, nil
-}
-
-// startRanks starts the steps of the ranks: one for each node, or for 64 of many.
-func (s *sweeper) startRanks(ctx context.Context) {
-	names := s.remaining()
-	size := 1
-	if len(names) > slurm.MostStepNodes {
-		size = slurm.MostStepNodes
-	}
-	for chunk := range slices.Chunk(names, size) {
-		s.steps.Go(func() { s.runStep(ctx, slices.Clone(chunk)) })
-	}
-}
-
-// runStep runs the step of some nodes until it ends. If Slurm ends it because one of several nodes is
-// frozen, it starts again without that node.
-func (s *sweeper) runStep(ctx context.Context, names []string) {
-	for {
-		x := s.m.step(ctx, s.job, names, s.Time+time.Minute, s.ticket, s.Program...)
-		if ctx.Err() != nil {
-			return
-		}
-		failed := slurm.ParseLaunchFailures(x.Errors)
-		for name, why := range failed {
-			s.exclude(name, "frozen", "its slurmd starts nothing: "+why)
-		}
-		rest := slices.DeleteFunc(slices.Clone(names), func(n string) bool { _, bad := failed[n]; return bad })
-		if len(rest) > 0 && len(failed) > 0 && s.forgiving() {
-			names = rest
-			continue
-		}
-		why := s.whyEnded(x.Status, x.Errors, x.Err)
-		s.mu.Lock()
-		for _, n := range rest {
-			s.stopped[n] = why
-		}
-		s.mu.Unlock()
-		s.hub.look(s.hub.notify)
-		return
-	}
-}
-
-func (s *sweeper) forgiving() (yes bool) {
-	s.hub.look(func() { yes = s.hub.forgiving && !s.hub.ended })
-	return yes
-}
-
-// whyEnded describes the end of a step.
-func (s *sweeper) whyEnded(status int, errs []byte, err error) string {
-	text := string(errs)
-	program := s.Program[0]
-	switch {
-	case err != nil:
-		return "start srun: " + err.Error()
-	case strings.Contains(text, "No such file or directory") && strings.Contains(text, program):
-		return fmt.Sprintf("there is no %s: install nhc-gpu at the same path on all nodes", program)
-	case strings.Contains(text, "Permission denied") && strings.Contains(text, program):
-		return fmt.Sprintf("%s cannot be run: Permission denied", program)
-	}
-	return fmt.Sprintf("its step ended with exit status %d: %s", status, lastLine(errs))
-}
-
-// refusal begins the reason in the message of a rank that was refused.
-const refusal = "refuses this rank: "
-
-// gather waits until each node has a rank, or is out of the sweep.
-func (s *sweeper) gather(ctx context.Context) error {
-	limit := time.NewTimer(2*s.message + 40*time.Second)
-	defer limit.Stop()
-	over := false
-	for {
-		var waiting, here []string
-		changed := s.hub.look(func() {
-			for _, n := range s.remaining() {
-				s.mu.Lock()
-				stopped := s.stopped[n]
-				s.mu.Unlock()
-				switch {
-				case s.hub.peers[n] != nil:
-					here = append(here, n)
-				case s.hub.refused[n] != "":
-					s.exclude(n, "refused", s.hub.refused[n])
-				case strings.Contains(stopped, refusal):
-					_, why, _ := strings.Cut(stopped, refusal)
-					s.exclude(n, "refused", why)
-				case stopped != "":
-					s.exclude(n, "excluded", stopped)
-				default:
-					waiting = append(waiting, n)
-				}
-			}
-		})
-		switch {
-		case len(waiting) > 0 && !over:
-		case len(here) == 0:
-			return fmt.Errorf("%w: %s", errNoRank, cmp.Or(firstWhy(s.snapshot()), "none has answered"))
-		default:
-			for _, n := range waiting {
-				s.exclude(n, "dead", "its rank has not reported")
-			}
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil // stages returns at once
-		case <-limit.C:
-			over = true
-		case <-changed:
-		}
-	}
-}
-
-func (s *sweeper) snapshot() map[string]sweep.NodeReport {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return maps.Clone(s.away)
-}
-
-// heed ends the sweep when Slurm ends its job, or asks it to give way.
-func (s *sweeper) heed(ctx context.Context) {
-	for {
-		changed := s.hub.look(func() {})
-		if s.over(ctx) {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-changed:
-		}
-	}
-}
-
-// over ends the sweep if no rank is left, or if ranks are lost because Slurm ends the job: each gets
-// SIGTERM then, and reports it.
-func (s *sweeper) over(ctx context.Context) bool {
-	var byes, lost, here int
-	s.hub.look(func() { byes, lost, here = len(s.hub.byes), len(s.hub.lost), len(s.hub.peers) })
-	if here > 0 && byes == 0 && lost == 0 {
-		return false
-	}
-	why := "Slurm has ended a rank: the sweep gives way"
-	if byes == 0 || !s.Idle { // else there is no time to ask
-		why = s.m.gone(ctx, s.job)
-	}
-	if why == "" && here == 0 {
-		why = "no rank is left"
-	}
-	if why == "" {
-		return false
-	}
-	s.interrupt(errors.New(why))
-	return true
-}
-
 // undo ends the ranks and the job, and the maintenance.
 func (s *sweeper) undo() (err error) {
 	if s.hub != nil {
@@ -719,9 +480,12 @@ func (s *sweeper) finish(ctx context.Context) {
 				n.After = "not drained again: nhc-gpu sweep --repair"
 			}
 		}
+		n.History = s.history[name]
 		r.Nodes = append(r.Nodes, n)
 	}
-	r.Ended = time.Now().UTC().Truncate(time.Millisecond)
+	if r.Ended.IsZero() {
+		r.Ended = time.Now().UTC().Truncate(time.Millisecond)
+	}
 	if s.Act != nil {
 		s.Act(context.WithoutCancel(ctx), r)
 	}

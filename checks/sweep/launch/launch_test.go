@@ -223,16 +223,32 @@ func TestInterrupted(t *testing.T) {
 	for _, name := range []string{"mute-gpu04", "cancelled", "joblist"} {
 		_ = os.Remove(filepath.Join(dir, name))
 	}
+	if last, err := LastReport(o.State, o.Stages, ""); last != nil || err != nil {
+		t.Errorf("an interrupted sweep is the last one: %+v, %v", last, err)
+	}
 	var again []int
 	o.Continue = r.ID
 	o.Progress = func(p Progress) {
-		if !slices.Contains(again, p.Round) {
+		if p.Doing == "" && !slices.Contains(again, p.Round) {
 			again = append(again, p.Round)
+			if list, err := List(o.State); err != nil || !list[0].Running || list[0].Stage != sweep.StageTCP || list[0].About < 0 {
+				t.Errorf("list %+v, %v", list, err)
+			}
 		}
 	}
 	r, err = Run(t.Context(), o)
 	if err != nil || r.Interrupted != "" || len(r.Continued) != 1 || !slices.Equal(again, []int{2, 3}) {
 		t.Fatalf("continued at %v in rounds %v, interrupted %q, %v", r.Continued, again, r.Interrupted, err)
+	}
+	for _, tt := range []struct {
+		stage   sweep.Stage
+		without string
+		want    bool
+	}{{sweep.StageTCP, "", true}, {sweep.StagePairs, "", false}, {sweep.StageTCP, r.ID, false}} {
+		last, err := LastReport(o.State, []sweep.Stage{sweep.StageNode, tt.stage}, tt.without)
+		if err != nil || (last != nil) != tt.want || last != nil && last.ID != r.ID {
+			t.Errorf("last sweep with stage %s without %q: %+v, %v", tt.stage, tt.without, last, err)
+		}
 	}
 	want := []string{"gpu01-gpu02 [11]  ", "gpu01-gpu02 [11]  ", "gpu03-gpu04 [11]  ", "gpu01-gpu02 [11]  ", "gpu03-gpu04 [11]  "}
 	if diff := cmp.Diff(want, resultsOf(r)); diff != "" || r.Stages[0].Rounds != 3 {

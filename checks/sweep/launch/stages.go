@@ -31,6 +31,7 @@ func (s *sweeper) stages(ctx context.Context) error {
 		hub: s.hub, ready: s.limits.ready, slack: s.limits.slack, ramp: &ramp{perSecond: s.Ramp},
 		absent: map[string]string{}, beside: s.beside,
 	}
+	s.clock = newClock(&s.Options, s.fit(nodes))
 	for _, stage := range s.Stages {
 		if ctx.Err() != nil {
 			break
@@ -42,6 +43,7 @@ func (s *sweeper) stages(ctx context.Context) error {
 	if ctx.Err() != nil {
 		s.report.Interrupted = context.Cause(ctx).Error()
 	}
+	s.keepHistories(ctx, e)
 	return nil
 }
 
@@ -88,17 +90,12 @@ func (s *sweeper) stage(ctx context.Context, e *engine, stage sweep.Stage, nodes
 			}
 		}
 	} else if len(nodes) > 0 {
-		if err := s.record.appendLine(resultsFile, line{Stage: stage, Began: rep.Began, Nodes: nodes}); err != nil {
+		l := line{Stage: stage, Began: rep.Began, Nodes: nodes, At: rep.Began, About: s.clock.left(stage, s.clock.rounds(stage))}
+		if err := s.record.appendLine(resultsFile, l); err != nil {
 			return fmt.Errorf("write the results: %w", err)
 		}
 	}
-	switch {
-	case len(nodes) == 0:
-		rep.Skipped = "no node is left to test"
-	case len(nodes) == 1 && stage != sweep.StageNode:
-		rep.Skipped = "it needs two nodes"
-	}
-	if rep.Skipped != "" {
+	if rep.Skipped = sweep.Unfit(stage, len(nodes)); rep.Skipped != "" {
 		s.report.Stages = append(s.report.Stages, rep)
 		return nil
 	}
@@ -121,11 +118,19 @@ func (s *sweeper) stage(ctx context.Context, e *engine, stage sweep.Stage, nodes
 			if ctx.Err() != nil {
 				break
 			}
-			s.tell(Progress{Stage: stage, Round: rep.Rounds + 1, Left: plan.Left(), Tasks: len(tasks), Nodes: len(nodes)})
+			began := time.Now()
+			p := Progress{
+				Stage: stage, Round: rep.Rounds + 1, Left: plan.Left(), Tasks: len(tasks), Nodes: len(nodes),
+				Suspects: len(s.report.Suspects) + len(plan.Suspects()), About: s.clock.left(stage, 1+plan.Left()),
+			}
+			s.tell(p)
 			e.told = func(r sweep.Result, left int) {
-				s.tell(Progress{Stage: stage, Round: rep.Rounds + 1, Left: plan.Left(), Tasks: len(tasks), Ended: len(tasks) - left, Nodes: len(nodes), Result: &r})
+				now := p
+				now.Ended, now.Result, now.About = len(tasks)-left, &r, max(p.About-time.Since(began), 0)
+				s.tell(now)
 			}
 			results = e.round(ctx, tasks)
+			s.clock.measure(time.Since(began))
 			if slices.ContainsFunc(results, func(r sweep.Result) bool { return r.Fault == sweep.FaultLost }) {
 				s.over(ctx)
 			}
@@ -133,7 +138,10 @@ func (s *sweeper) stage(ctx context.Context, e *engine, stage sweep.Stage, nodes
 				rep.Results = append(rep.Results, results...)
 				break // an incomplete round is run again
 			}
-			l := line{Stage: stage, Round: rep.Rounds + 1, Left: plan.Left(), Tasks: len(tasks), Results: results}
+			l := line{
+				Stage: stage, Round: rep.Rounds + 1, Tasks: len(tasks), Results: results,
+				At: time.Now().UTC(), About: s.clock.left(stage, plan.Left()),
+			}
 			if err := s.record.appendLine(resultsFile, l); err != nil {
 				return fmt.Errorf("write the results: %w", err)
 			}

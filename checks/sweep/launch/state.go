@@ -53,11 +53,10 @@ type line struct {
 	Began   time.Time      `json:"began,omitzero"`  // the stage begins
 	Nodes   []sweep.Node   `json:"nodes,omitempty"` // of the stage
 	Round   int            `json:"round,omitempty"` // from 1
-	Left    int            `json:"left,omitempty"`  // rounds, an estimate
 	Tasks   int            `json:"tasks,omitempty"` // of the round
 	Results []sweep.Result `json:"results,omitempty"`
-	Ended   time.Time      `json:"ended,omitzero"` // the stage is over
-	Skipped string         `json:"skipped,omitempty"`
+	At      time.Time      `json:"at,omitzero"`     // when the line was written
+	About   time.Duration  `json:"about,omitempty"` // that the sweep still takes then, an estimate
 }
 
 // record is the directory of a sweep. Its lock is that of the process.
@@ -280,9 +279,9 @@ type Summary struct {
 	Interrupted string
 	Suspects    int
 	Stage       sweep.Stage
-	Left        int    // rounds
-	File        string // its report; "" if there is none
-	Unsettled   bool   // a maintenance has to be repaired
+	About       time.Duration // that a running sweep still takes, an estimate; 0 is unknown
+	File        string        // its report; "" if there is none
+	Unsettled   bool          // a maintenance has to be repaired
 }
 
 // List lists the sweeps of a state directory, the newest first.
@@ -306,7 +305,10 @@ func List(base string) (list []Summary, err error) {
 		r.close()
 		if lines, _ := r.lines(); len(lines) > 0 {
 			last := lines[len(lines)-1]
-			s.Stage, s.Left = last.Stage, last.Left
+			s.Stage = last.Stage
+			if s.Running {
+				s.About = max(last.About-time.Since(last.At), 0)
+			}
 		}
 		var rep sweep.Report
 		if data, bad := r.read(reportFile); bad == nil && json.Unmarshal(data, &rep) == nil {
@@ -335,6 +337,25 @@ func LoadReport(base, id string) (*sweep.Report, error) {
 	}
 	rep := new(sweep.Report)
 	return rep, json.Unmarshal(data, rep)
+}
+
+// LastReport reads the report of the last sweep that has run to its end, and had one of some stages; nil if
+// there is none. It ignores the sweep without.
+func LastReport(base string, stages []sweep.Stage, without string) (*sweep.Report, error) {
+	list, err := List(base)
+	for _, s := range list {
+		if s.ID == without || s.File == "" || s.Interrupted != "" || s.Running {
+			continue
+		}
+		r, err := LoadReport(base, s.ID)
+		if err != nil {
+			return nil, err
+		}
+		if slices.ContainsFunc(r.Stages, func(x sweep.StageReport) bool { return x.Skipped == "" && slices.Contains(stages, x.Stage) }) {
+			return r, nil
+		}
+	}
+	return nil, err
 }
 
 // LoadMeta reads the beginning of a sweep.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/shell"
@@ -59,15 +60,21 @@ func (c *check) run(ctx context.Context, _ *wire.Run) sweep.Result {
 	return c.judge(results)
 }
 
-// judge makes the results of a check the result of its task.
+// judge makes the results of a check the result of its task. A check that could not be evaluated has not
+// passed, and neither has one that was skipped.
 func (c *check) judge(results []sweep.CheckResult) sweep.Result {
 	r := sweep.Result{Checks: results}
-	for _, result := range results {
-		if result.Severity == "fail" && r.Fault == sweep.FaultNone {
-			r.Fault, r.Text, r.Blame = sweep.FaultCheck, result.Message, []string{c.Name}
-			if !strings.HasPrefix(r.Text, "check_") { // LBNL NHC's own texts name the check
-				r.Text = result.Check + ": " + r.Text
-			}
+	passed := slices.ContainsFunc(results, func(x sweep.CheckResult) bool { return x.Severity == "ok" || x.Severity == "warn" })
+	for _, x := range results {
+		text := x.Message
+		if !strings.HasPrefix(text, "check_") { // LBNL NHC's own texts name the check
+			text = x.Check + ": " + text
+		}
+		switch {
+		case x.Severity == "fail" && r.Fault != sweep.FaultCheck:
+			r.Fault, r.Text, r.Blame = sweep.FaultCheck, text, []string{c.Name}
+		case r.Fault == sweep.FaultNone && (x.Severity == "unknown" || x.Severity == "skip" && !passed):
+			r.Fault, r.Text = sweep.FaultUnable, text
 		}
 	}
 	return r

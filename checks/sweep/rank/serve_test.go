@@ -181,6 +181,9 @@ func TestCheck(t *testing.T) {
 		"fails":     {"test \"$0 $*\" != '' && test $# = 4 && test \"$4\" = 'a b' && cat <<'E'\n" + checkReport + "\nE\nexit 2", sweep.FaultCheck, "check_gpu_ecc: gpu3: 2 errors", 2},
 		"passes":    {`echo '{"results":[{"result":"ok","check":"check_x","fact":"fine"}]}'`, sweep.FaultNone, "", 1},
 		"warns":     {`echo '{"results":[{"result":"warn","check":"check_x","message":"near"}]}'; exit 1`, sweep.FaultNone, "", 1},
+		"unknown":   {`echo '{"results":[{"result":"ok","check":"check_x","fact":"fine"},{"result":"unknown","check":"check_x","message":"gpu0: too little memory"}]}'; exit 3`, sweep.FaultUnable, "check_x: gpu0: too little memory", 2},
+		"skipped":   {`echo '{"results":[{"result":"skip","check":"check_x","message":"no GPU"}]}'`, sweep.FaultUnable, "check_x: no GPU", 1},
+		"in part":   {`echo '{"results":[{"result":"ok","check":"check_x","fact":"fine"},{"result":"skip","check":"check_x","message":"no fp8"}]}'`, sweep.FaultNone, "", 2},
 		"arguments": {`echo "nhc-gpu: there is no check x" >&2; echo "nhc-gpu check --help" >&2; exit 10`, sweep.FaultUnable, "check_x a b: exit status 10: nhc-gpu: there is no check x", 0},
 		"LBNL":      {`echo '{"results":[{"result":"fail","check":"check_fs_mount_rw","message":"check_fs_mount:  /x not mounted"}]}'; exit 2`, sweep.FaultCheck, "check_fs_mount:  /x not mounted", 1},
 		"garbage":   {`echo hello`, sweep.FaultUnable, "check_x a b: exit status 0", 0},
@@ -197,7 +200,7 @@ func TestCheck(t *testing.T) {
 			if r.Fault != tt.want || r.Text != tt.text || len(r.Checks) != tt.results {
 				t.Errorf("%+v", r)
 			}
-			if tt.results == 2 && (r.Checks[1] != sweep.CheckResult{Check: "check_gpu_ecc", Severity: "fail", Code: "gpu.ecc", Device: "gpu3 0000:c1:00.0", Message: "gpu3: 2 errors"} || r.Blame[0] != "a") {
+			if name == "fails" && (r.Checks[1] != sweep.CheckResult{Check: "check_gpu_ecc", Severity: "fail", Code: "gpu.ecc", Device: "gpu3 0000:c1:00.0", Message: "gpu3: 2 errors"} || r.Blame[0] != "a") {
 				t.Errorf("%+v", r)
 			}
 		})

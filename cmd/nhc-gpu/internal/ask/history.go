@@ -28,7 +28,7 @@ func History() *cobra.Command {
 		Short: "Show what changed on this node, and when",
 		Long: `Prints the changes of the last 30 days, at most 1,000, the oldest first: each change
 of the verdict, of the findings and of the mode, each drain and resume, what could
-not be delivered, and what a person cleared. Needs root.
+not be delivered, what a person cleared, and what a sweep of root found. Needs root.
 
 With --would it prints what a policy has held back: the failures that are only
 observed, that are outside their hours, or that wait for further strikes.

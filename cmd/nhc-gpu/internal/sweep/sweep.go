@@ -4,32 +4,24 @@ package sweep
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
-	"net/netip"
 	"os"
 	"os/signal"
 	"os/user"
-	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
-	"golang.org/x/term"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep/launch"
-	"github.com/nhc-gpu/nhc-gpu/checks/sweep/rank"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/report"
@@ -65,22 +57,24 @@ func Command(version string, exit *int) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sweep [options]",
 		Short: "Find the slow or faulty node, port or cable of a cluster",
-		Long: `Tests nodes alone, in pairs and in groups, and finds those that are slow, silent or
-wrong. Slurm allocates the nodes and starts the tests: it needs no daemon, no SSH and
-no MPI, and nhc-gpu at the same path on all nodes. In a batch job, or inside salloc, it
-tests the nodes of that job. Suspects are confirmed with other partners before they are
-named. A node that hangs or dies is a result; the others are tested to the end.
+		Long: `Tests nodes alone, in pairs and in groups, and names those that are slow, do not answer
+or return wrong data. Slurm allocates the nodes and starts the tests. There is no daemon,
+no SSH and no MPI; nhc-gpu must be at the same path on all nodes. In a batch job, or
+inside salloc, the sweep tests the nodes of that job. It names a suspect only after tests
+with other partners. A node that hangs or dies is reported, and the sweep continues with
+the others.
 
 The stages, in their order: node (active tests of each node), reach (loss, connections,
 names, MTU on each plane), tcp (bandwidth, all-reduce over TCP), rdma (each rail, each
 direction), pairs (NCCL between two nodes), groups (NCCL in growing groups). A node that
 a stage has found faulty is not part of the next ones.
 
-Nothing is drained unless --drain is given. --maintenance tests drained nodes, too: in a
-reservation of its own, and they are drained again with the same reason. After a crash
-nhc-gpu sweep --repair, and the next sweep, drain them.
+A sweep of root also adds each finding to the history of the suspect node: nhc-gpu
+history. Nothing is drained unless --drain is given. --maintenance tests drained nodes,
+too, in a reservation of its own, and drains them again with the same reason. After a
+crash nhc-gpu sweep --repair, or the next sweep, drains them.
 
-Exit status: 0 no suspects, 1 suspects, 3 interrupted, or not all nodes could be tested,
+Exit status: 0 no suspects, 1 suspects, 3 interrupted, or not everything could be tested,
 10 wrong arguments or the sweep could not begin.`,
 		Example: `  nhc-gpu sweep --partition gpu --dry-run
   nhc-gpu sweep --nodes gpu[001-128] --stages reach,tcp
@@ -88,7 +82,9 @@ Exit status: 0 no suspects, 1 suspects, 3 interrupted, or not all nodes could be
   nhc-gpu sweep --nodes gpu[001-128] --check check_gpu_pcie --batch 32 --json
   nhc-gpu sweep --eas checks.json
   sbatch -N 16 --exclusive --wrap 'nhc-gpu sweep --report sweep.json'
-  nhc-gpu sweep --continue 20261122-020000-3f2a`,
+  nhc-gpu sweep --status
+  nhc-gpu sweep --continue 20261122-020000-3f2a
+  nhc-gpu sweep --idle --stages reach,tcp --compare last`,
 		Args:              options.Takes(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -97,7 +93,7 @@ Exit status: 0 no suspects, 1 suspects, 3 interrupted, or not all nodes could be
 		},
 	}
 	f.add(cmd)
-	cmd.AddCommand(rankCommand(version, exit), workCommand(exit))
+	cmd.AddCommand(rankCommand(version, exit), workCommand(exit), noteCommand(exit))
 	return cmd
 }
 
@@ -106,11 +102,11 @@ func (f *flags) add(cmd *cobra.Command) {
 	s.SortFlags = false
 	s.StringVar(&f.nodes, "nodes", "", "test these nodes: gpu[001-128],gpu200")
 	s.StringVar(&f.partition, "partition", "", "test the nodes of this partition")
-	s.StringVar(&f.state, "state", "", "test the nodes in this state of sinfo: idle, drain")
+	s.StringVar(&f.state, "state", "", "test the nodes that sinfo lists in this state: idle, drain")
 	s.StringVar(&f.reservation, "reservation", "", "test the nodes of this reservation")
 	s.StringVar(&f.feature, "feature", "", "test the nodes with this feature")
 	s.BoolVar(&f.idle, "idle", false, "test only nodes that are idle now, and give way to jobs")
-	s.StringVar(&f.qos, "qos", "", "quality of service of the job, as one that is preempted")
+	s.StringVar(&f.qos, "qos", "", "QOS of the job, such as one that others preempt")
 	s.StringVar(&f.account, "account", "", "account of the job")
 	s.BoolVar(&f.maintenance, "maintenance", false, "reserve the nodes, and test drained ones, too; needs root")
 	s.BoolVar(&f.dryRun, "dry-run", false, "print nodes, stages, rounds and time, and test nothing")
@@ -132,12 +128,12 @@ func (f *flags) add(cmd *cobra.Command) {
 	s.BoolVar(&f.json, "json", false, "print the report as JSON; with --check one line a node")
 	s.StringVar(&f.html, "html", "", "write the report to this file as HTML")
 	s.StringVar(&f.report, "report", "", "write the report to this file as JSON")
-	s.StringVar(&f.compare, "compare", "", "compare with an earlier sweep: its ID, or a file")
+	s.StringVar(&f.compare, "compare", "", "compare with an earlier sweep: its ID, a file, or last")
 	s.StringVar(&f.goOn, "continue", "", "continue the sweep with this ID, with the same options")
-	s.BoolVar(&f.status, "status", false, "list the sweeps of this host and user")
+	s.BoolVar(&f.status, "status", false, "list the sweeps of this host and user, with the time left")
 	s.BoolVar(&f.drain, "drain", false, "drain the suspects, as far as the guard permits; needs root")
 	s.BoolVar(&f.resume, "resume", false, "with --maintenance: end drains of sweeps on nodes that pass")
-	s.BoolVar(&f.repair, "repair", false, "undo what a killed maintenance has left")
+	s.BoolVar(&f.repair, "repair", false, "drain again what a killed --maintenance has left in service")
 	s.StringVar(&f.events, "events", "", "append a JSON line for each suspect node to this file")
 }
 
@@ -147,61 +143,6 @@ func stageNames() string {
 		names = append(names, string(s))
 	}
 	return strings.Join(names, ",")
-}
-
-// rankCommand is what the nodes run.
-func rankCommand(version string, exit *int) *cobra.Command {
-	return &cobra.Command{
-		Use: "rank", Hidden: true, Short: "Test this node as a part of a sweep", Args: options.Takes(0, 0, ""),
-		Long:    "The launcher of a sweep starts it on each node by srun. It reads a ticket\nfrom its standard input.\n\nExit status: 0, 1 if it lost its launcher.",
-		Example: "  nhc-gpu sweep rank", DisableFlagsInUseLine: true,
-		RunE: func(*cobra.Command, []string) error {
-			unbound()
-			if err := rank.Serve(context.Background(), os.Stdin, rank.Options{Version: version, Settings: nodeSettings()}); err != nil {
-				fmt.Fprintln(console.Stderr, "nhc-gpu sweep rank:", err)
-				*exit = 1
-			}
-			return nil
-		},
-	}
-}
-
-// nodeSettings returns the settings of the node's sysconfig file.
-func nodeSettings() map[string]string {
-	r, err := report.Start(&options.Options{})
-	if err != nil {
-		logLine("the settings of this node cannot be read: %v", err)
-		return nil
-	}
-	defer r.Close()
-	if err := r.Sysconfig(); err != nil {
-		logLine("the settings of this node cannot be read: %v", err)
-	}
-	return r.Set.Vars
-}
-
-// workCommand is what a rank starts for a test of NCCL.
-func workCommand(exit *int) *cobra.Command {
-	return &cobra.Command{
-		Use: "work", Hidden: true, Short: "Carry out a test of a rank with the GPUs of this node", Args: options.Takes(0, 0, ""),
-		Long:    "A rank starts it for a test of NCCL, and ends it. It reads the test from its\nstandard input.\n\nExit status: 0, 1 if the test could not begin.",
-		Example: "  nhc-gpu sweep work", DisableFlagsInUseLine: true,
-		RunE: func(*cobra.Command, []string) error {
-			unbound()
-			if err := rank.Work(context.Background(), os.Stdin, os.Stdout); err != nil { // JSON for the rank
-				fmt.Fprintln(console.Stderr, "nhc-gpu sweep work:", err)
-				*exit = 1
-			}
-			return nil
-		},
-	}
-}
-
-// unbound lifts the limits of the runtime that are for short runs of checks.
-func unbound() {
-	debug.SetGCPercent(100)
-	debug.SetMemoryLimit(math.MaxInt64)
-	runtime.GOMAXPROCS(min(8, runtime.NumCPU()))
 }
 
 // run is the command.
@@ -228,20 +169,21 @@ func (f *flags) run(cmd *cobra.Command, version string) (exit int, err error) {
 	if f.dryRun {
 		return 0, f.printPlan(cmd.Context(), o)
 	}
-	old, err := f.earlier(state)
+	old, err := f.earlier(state, o.Stages)
 	if err != nil {
 		return 0, options.Wrong{Err: err}
 	}
 	unbound()
 	ctx, stop := untilSignal(cmd.Context())
 	defer stop()
-	line := console.NewProgress()
-	o.Log = func(format string, args ...any) {
-		line.Clear()
-		logLine(format, args...)
-	}
-	o.Progress = func(p launch.Progress) {
-		line.Say("sweep: stage %s, round %d, %d of %d tests, %s, about %s left", p.Stage, p.Round, p.Ended, p.Tasks, console.Counted(p.Nodes, "node"), console.Counted(p.Left, "round"))
+	show := newWatcher(console.NewProgress())
+	o.Log, o.Progress = show.log, show.progress
+	o.Events = func(r *sweep.Report) map[string][]byte {
+		lines := map[string][]byte{}
+		for _, e := range sweeppage.Events(r) {
+			lines[e.Node] = e.Line()
+		}
+		return lines
 	}
 	var acts []*event.Event
 	o.Act = func(ctx context.Context, r *sweep.Report) {
@@ -254,7 +196,7 @@ func (f *flags) run(cmd *cobra.Command, version string) (exit int, err error) {
 		acts = f.act(ctx, r)
 	}
 	r, err := launch.Run(ctx, o)
-	line.Clear()
+	show.line.Clear()
 	if r == nil {
 		return 0, err
 	}
@@ -265,6 +207,9 @@ func (f *flags) run(cmd *cobra.Command, version string) (exit int, err error) {
 		return 0, bad
 	}
 	exit = exitOf(r)
+	if exit == 0 && len(f.checks) > 0 && slices.ContainsFunc(hosts(r), isUnknown) {
+		exit = exitPartly
+	}
 	if err != nil {
 		exit = exitPartly
 		if len(r.Stages) == 0 && r.Interrupted == "" {
@@ -459,156 +404,6 @@ func untilSignal(parent context.Context) (context.Context, func()) {
 	return ctx, func() { signal.Stop(got); cancel(nil) }
 }
 
-// printPlan prints what a sweep would do.
-func (f *flags) printPlan(ctx context.Context, o launch.Options) error {
-	if ctx == nil {
-		ctx = context.Background()
-	}
-	nodes, away, err := launch.Look(ctx, o)
-	if err != nil {
-		return err
-	}
-	planes, rails := f.assume(nodes)
-	type stagePlan struct {
-		Stage   sweep.Stage   `json:"stage"`
-		Rounds  int           `json:"rounds"`
-		Tests   int           `json:"tests"` // of the first round
-		About   time.Duration `json:"about"`
-		Skipped string        `json:"skipped,omitempty"`
-	}
-	var plans []stagePlan
-	total := time.Duration(0)
-	for _, stage := range o.Stages {
-		p := stagePlan{Stage: stage}
-		if len(nodes) == 1 && stage != sweep.StageNode {
-			p.Skipped = "it needs two nodes"
-			plans = append(plans, p)
-			continue
-		}
-		plan, err := o.Plan(stage, nodes, o.Seed, 1)
-		if err != nil {
-			return err
-		}
-		tasks := plan.Next()
-		p.Rounds, p.Tests = 1+plan.Left(), len(tasks)
-		longest := time.Duration(0)
-		for _, t := range tasks {
-			longest = max(longest, 2*time.Second+time.Duration(max(1, t.Repeats))*t.Time)
-			if t.Kind == sweep.KindCheck {
-				longest = max(longest, time.Minute)
-			}
-		}
-		p.About = time.Duration(p.Rounds) * longest
-		if len(tasks) == 0 {
-			p.Rounds, p.About, p.Skipped = 0, 0, "nothing to test"
-		}
-		total += p.About
-		plans = append(plans, p)
-	}
-	if f.json {
-		return printJSON(map[string]any{"nodes": nodes, "not_tested": away, "stages": plans, "about": total, "seed": o.Seed, "command": o.Command})
-	}
-	var b strings.Builder
-	names := make([]string, 0, len(nodes))
-	for _, n := range nodes {
-		names = append(names, n.Name)
-	}
-	fmt.Fprintf(&b, "%s: %s\n", console.Counted(len(nodes), "node"), sweeppage.Hostlist(names))
-	for _, n := range away {
-		fmt.Fprintf(&b, "  not %s: %s\n", n.Name, n.Why)
-	}
-	w := tabwriter.NewWriter(&b, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(w, "STAGE\tROUNDS\tTESTS AT ONCE\tABOUT")
-	for _, p := range plans {
-		if p.Skipped != "" {
-			fmt.Fprintf(w, "%s\t-\t-\t%s\n", p.Stage, p.Skipped)
-			continue
-		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", p.Stage, p.Rounds, p.Tests, p.About.Round(time.Second))
-	}
-	_ = w.Flush()
-	fmt.Fprintf(&b, "assumed until the nodes describe themselves: the planes %s and the rails %s, 8 GPUs\n", strings.Join(planes, ","), strings.Join(rails, ","))
-	fmt.Fprintf(&b, "about %s in all, without the confirmation of suspects; the job may take %s\nnothing was tested; seed %d\n", total.Round(time.Second), o.Time, o.Seed)
-	_, err = fmt.Fprint(console.Screen, b.String())
-	return err
-}
-
-// assume gives nodes that are only known by name what most nodes have, so that rounds can be counted.
-func (f *flags) assume(nodes []sweep.Node) (planes, rails []string) {
-	planes, rails = f.planes, f.rails
-	if len(planes) == 0 {
-		planes = []string{"eth0"}
-	}
-	if len(rails) == 0 {
-		rails = []string{"mlx5_0:1"}
-	}
-	for i := range nodes {
-		nodes[i].GPUs = 8
-		for j, name := range planes {
-			address := netip.AddrFrom4([4]byte{10, byte(j), byte((i + 1) >> 8), byte(i + 1)})
-			nodes[i].Planes = append(nodes[i].Planes, sweep.Plane{Name: name, Address: netip.PrefixFrom(address, 16), MTU: 1500})
-		}
-		for _, name := range rails {
-			nodes[i].Rails = append(nodes[i].Rails, sweep.Rail{Name: name, Layer: "InfiniBand"})
-		}
-	}
-	return planes, rails
-}
-
-func printJSON(v any) error {
-	e := json.NewEncoder(os.Stdout)
-	e.SetEscapeHTML(false)
-	return e.Encode(v)
-}
-
-// printStatus lists the sweeps.
-func (f *flags) printStatus(state string) error {
-	all, err := launch.List(state)
-	if err != nil {
-		return err
-	}
-	list := []sweeppage.Summary{}
-	for _, s := range all {
-		x := sweeppage.Summary{
-			ID: s.ID, State: sweeppage.Done, Why: s.Interrupted, Began: s.Began, Ended: s.Ended, Nodes: len(s.Nodes), Suspects: s.Suspects,
-			Job: s.Job, Stage: string(s.Stage), File: s.File,
-		}
-		switch {
-		case s.Running:
-			x.State, x.Why, x.File = sweeppage.Running, "", ""
-		case s.Interrupted != "":
-			x.State = sweeppage.Interrupted
-		}
-		if s.Unsettled {
-			x.Why = cmp.Or(x.Why, "its maintenance is not undone") + "; run nhc-gpu sweep --repair"
-		}
-		list = append(list, x)
-	}
-	if f.json {
-		return printJSON(list)
-	}
-	return sweeppage.PrintStatus(console.Screen, list)
-}
-
-// earlier returns the sweep to compare with, nil for none.
-func (f *flags) earlier(state string) (*sweep.Report, error) {
-	if f.compare == "" {
-		return nil, nil
-	}
-	data, err := os.ReadFile(f.compare)
-	if errors.Is(err, os.ErrNotExist) && !strings.ContainsAny(f.compare, "/.") {
-		return launch.LoadReport(state, f.compare)
-	}
-	r := new(sweep.Report)
-	if err == nil {
-		err = json.Unmarshal(data, r)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("--compare %s: %w", f.compare, err)
-	}
-	return r, nil
-}
-
 // act drains the suspects of a sweep that has run to its end, and returns the events of the suspects.
 func (f *flags) act(ctx context.Context, r *sweep.Report) []*event.Event {
 	list := sweeppage.Events(r)
@@ -660,78 +455,4 @@ func exitOf(r *sweep.Report) int {
 		return exitPartly
 	}
 	return 0
-}
-
-// write prints the report, and writes the files.
-func (f *flags) write(r *sweep.Report, events []*event.Event) error {
-	var bad error
-	if f.report != "" {
-		bad = errors.Join(bad, writeFile(f.report, os.O_TRUNC, func(w *os.File) error { return json.NewEncoder(w).Encode(r) }))
-	}
-	if f.html != "" {
-		bad = errors.Join(bad, writeFile(f.html, os.O_TRUNC, func(w *os.File) error { return sweeppage.HTML(w, r) }))
-	}
-	if f.events != "" {
-		bad = errors.Join(bad, writeFile(f.events, os.O_APPEND, func(w *os.File) error {
-			for _, e := range events {
-				if _, err := w.Write(append(e.Line(), '\n')); err != nil {
-					return err
-				}
-			}
-			return nil
-		}))
-	}
-	switch {
-	case f.json && len(f.checks) > 0:
-		return errors.Join(bad, printHosts(r))
-	case f.json:
-		return errors.Join(bad, printJSON(r))
-	}
-	width := 0
-	if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {
-		width, _, _ = term.GetSize(fd)
-	}
-	return errors.Join(bad, sweeppage.Print(console.Screen, r, width))
-}
-
-func writeFile(path string, how int, write func(*os.File) error) error {
-	w, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_CLOEXEC|how, 0o644)
-	if err != nil {
-		return err
-	}
-	err = errors.Join(write(w), w.Close())
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
-}
-
-// hostChecks is the line of a node in the answer to --check.
-type hostChecks struct {
-	Host   string              `json:"host"`
-	State  string              `json:"state"`
-	Why    string              `json:"why,omitempty"`
-	Checks []sweep.CheckResult `json:"checks"`
-}
-
-// printHosts prints the results of checks, an object of JSON for each node.
-func printHosts(r *sweep.Report) error {
-	for _, n := range r.Nodes {
-		h := hostChecks{Host: n.Name, State: n.State, Why: n.Why, Checks: []sweep.CheckResult{}}
-		for _, s := range r.Stages {
-			for _, x := range s.Results {
-				if x.Task.Kind != sweep.KindCheck || !slices.Contains(x.Task.Nodes, n.Name) {
-					continue
-				}
-				if len(x.Checks) == 0 {
-					h.Checks = append(h.Checks, sweep.CheckResult{Check: x.Task.Op, Severity: "unknown", Message: x.Text})
-				}
-				h.Checks = append(h.Checks, x.Checks...)
-			}
-		}
-		if err := printJSON(h); err != nil {
-			return err
-		}
-	}
-	return nil
 }

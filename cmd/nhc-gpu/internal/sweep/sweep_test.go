@@ -1,6 +1,7 @@
 package sweep
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -134,6 +135,28 @@ func TestPlanner(t *testing.T) {
 				t.Errorf("%s: %+v", stage, task)
 			}
 		}
+	}
+}
+
+// Without a terminal there is a line for each stage, not for each test.
+func TestPlainProgress(t *testing.T) {
+	t.Parallel()
+	var lines []string
+	w := &watcher{print: func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }}
+	w.progress(launch.Progress{Doing: "start the ranks"})
+	for ended := range 3 {
+		w.progress(launch.Progress{Stage: sweep.StageTCP, Round: 1, Left: 3, Tasks: 2, Ended: ended, About: time.Minute})
+	}
+	w.log("node %s is not tested", "gpu01")
+	w.plain = w.plain.Add(-plainEvery)
+	w.progress(launch.Progress{Stage: sweep.StageTCP, Round: 4, Tasks: 2, Ended: 1, Suspects: 1})
+	w.progress(launch.Progress{Stage: sweep.StagePairs, Round: 1})
+	want := []string{
+		"start the ranks", "tcp: round 1 of about 4, 2 tests running, about 60 s left", "node gpu01 is not tested",
+		"tcp: round 4 of about 4, 1 suspect, 1 test running", "pairs: round 1 of about 1",
+	}
+	if diff := cmp.Diff(want, lines); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
 	}
 }
 

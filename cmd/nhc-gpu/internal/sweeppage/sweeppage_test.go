@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -187,6 +188,44 @@ func TestNumbers(t *testing.T) {
 		if got := certainty(c); got != want {
 			t.Errorf("certainty(%v) = %s, want %s", c, got, want)
 		}
+	}
+}
+
+// Each code of a sweep has words for a drain reason, and advice; and no other code has.
+func TestCodes(t *testing.T) {
+	t.Parallel()
+	known := map[string]bool{}
+	for _, c := range sweep.Codes() {
+		known[c.Code] = true
+		if checks.CodeRows().Words[c.Code] == "" {
+			t.Errorf("%s has no words in codes.toml", c.Code)
+		}
+		if checks.WhatToDo(c.Code) == "" {
+			t.Errorf("%s has no advice in sweepcodes.go", c.Code)
+		}
+	}
+	for _, code := range slices.Concat(checks.Codes(), slices.Collect(maps.Keys(checks.CodeRows().Words))) {
+		if strings.HasPrefix(code, "sweep.") && !known[code] {
+			t.Errorf("%s is no code of a sweep", code)
+		}
+	}
+}
+
+// Nodes whose own history lacks the finding are named, with the reason.
+func TestUnwritten(t *testing.T) {
+	t.Parallel()
+	node := func(name, history string) sweep.NodeReport {
+		return sweep.NodeReport{Node: sweep.Node{Name: name}, History: history}
+	}
+	r := &sweep.Report{Nodes: []sweep.NodeReport{
+		node("gpu001", sweep.Written), node("gpu002", ""), node("gpu003", "node gpu003: its rank has ended"), node("gpu004", "node gpu004: its rank has ended"), node("gpu005", "no space left"),
+	}}
+	want := []string{
+		"The finding is not in the node's own history, only in this report: gpu[003-004] (its rank has ended).",
+		"The finding is not in the node's own history, only in this report: gpu005 (no space left).",
+	}
+	if got := notes(r); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

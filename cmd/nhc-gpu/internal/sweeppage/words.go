@@ -239,6 +239,27 @@ func groupNodes(r *sweep.Report, of func(*sweep.NodeReport) bool) (groups []*ali
 func isUntested(n *sweep.NodeReport) bool { return slices.Contains(untested, n.State) }
 func wasDrained(n *sweep.NodeReport) bool { return n.Held != "" || n.After != "" }
 
+// unwritten returns a line for the suspect nodes whose own history lacks the finding, by reason.
+func unwritten(r *sweep.Report) (list []string) {
+	var order []string
+	nodes := map[string][]string{}
+	for i := range r.Nodes {
+		n := &r.Nodes[i]
+		if n.History == "" || n.History == sweep.Written {
+			continue
+		}
+		why := strings.TrimPrefix(n.History, "node "+n.Name+": ")
+		if nodes[why] == nil {
+			order = append(order, why)
+		}
+		nodes[why] = append(nodes[why], n.Name)
+	}
+	for _, why := range order {
+		list = append(list, fmt.Sprintf("The finding is not in the node's own history, only in this report: %s (%s).", few(nodes[why], mostNames), why))
+	}
+	return list
+}
+
 // notes returns what a reader must know to judge the numbers.
 func notes(r *sweep.Report) (list []string) {
 	beside, unable, order := 0, map[string]int{}, []string(nil)
@@ -272,6 +293,7 @@ func notes(r *sweep.Report) (list []string) {
 		}
 		list = append(list, fmt.Sprintf("%s could not run: %s", counted(unable[why], "test"), why))
 	}
+	list = append(list, unwritten(r)...)
 	for _, at := range r.Continued {
 		list = append(list, "It was continued at "+moment(at)+" UTC.")
 	}

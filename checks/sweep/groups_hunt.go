@@ -1,0 +1,230 @@
+package sweep
+
+import (
+	"fmt"
+	"slices"
+)
+
+// hunt searches a set of nodes that is faulty together.
+type hunt struct {
+	test, size int
+	set        []int32
+	base       *groupRun
+	wait       int
+	splits     int
+	bad, good  []*groupRun // tests of halves, or of a single node
+	partners   []int32
+	done       bool
+	repeated   bool
+	last       bool // the whole set is tested once more before it is reported
+	lone       bool // it came from halving: its own test is in bad
+}
+
+// advance takes all open hunts a step further.
+func (p *groupPlan) advance() {
+	for i := 0; i < len(p.hunts); i++ {
+		h := p.hunts[i]
+		if h.done || h.wait > 0 {
+			continue
+		}
+		h.set = slices.DeleteFunc(h.set, func(i int32) bool { return !p.takes(h.test, i) || p.isBad(h.test, i) })
+		switch {
+		case len(h.set) == 0:
+			h.done = true
+		case len(h.set) == 1:
+			p.confirm(h)
+		case p.repeat(h):
+		default:
+			p.split(h)
+		}
+	}
+	p.hunts = slices.DeleteFunc(p.hunts, func(h *hunt) bool { return h.done })
+}
+
+// repeat tests a slow group again before it is halved: noise does not stay. It reports whether there
+// is nothing else to do now.
+func (p *groupPlan) repeat(h *hunt) bool {
+	if h.base.symptom != slow || h.lone || h.repeated && len(h.good)+len(h.bad) == 0 {
+		return false
+	}
+	if !h.repeated {
+		h.repeated = true
+		h.wait++
+		p.queue = append(p.queue, &groupRun{test: h.test, size: h.size, members: h.set, hunt: h})
+		return true
+	}
+	if h.splits > 0 {
+		return false
+	}
+	h.done = len(h.good) > 0
+	h.bad, h.good = nil, nil
+	return h.done
+}
+
+// maxSplits bounds how often a set is halved in another way: if both halves pass, the fault may need
+// two nodes that were separated.
+const maxSplits = 3
+
+// split halves a set, or follows the halves that are bad.
+func (p *groupPlan) split(h *hunt) {
+	if h.last {
+		if h.done = true; len(h.bad) > 0 || h.base.symptom == broken {
+			p.giveUp(h)
+		}
+		return
+	}
+	if len(h.good)+len(h.bad) > 0 {
+		for _, r := range h.good {
+			for _, i := range r.members {
+				p.proven[h.test][i] = len(h.bad) > 0 || p.proven[h.test][i]
+			}
+		}
+		for _, r := range h.bad {
+			p.hunts = append(p.hunts, &hunt{test: h.test, size: h.size, set: r.members, base: r, partners: slices.Clone(r.pads), lone: true})
+		}
+		if len(h.bad) > 0 {
+			h.done = true
+			return
+		}
+		h.good = nil
+	}
+	if h.splits == maxSplits {
+		h.last = true
+		h.wait++
+		p.queue = append(p.queue, &groupRun{test: h.test, size: h.size, members: h.set, hunt: h})
+		return
+	}
+	h.splits++
+	set := slices.Clone(h.set)
+	if h.splits > 1 {
+		p.f.rng.Shuffle(len(set), func(i, j int) { set[i], set[j] = set[j], set[i] })
+	}
+	half := len(set) / 2
+	for _, members := range [][]int32{set[:half:half], set[half:]} {
+		h.wait++
+		p.queue = append(p.queue, &groupRun{test: h.test, size: h.size, members: members, hunt: h})
+	}
+}
+
+// confirm tests a single node with different proven nodes.
+func (p *groupPlan) confirm(h *hunt) {
+	bad, good := len(h.bad), len(h.good)
+	want := int(limitOf("looks"))
+	if slices.ContainsFunc(h.bad, func(r *groupRun) bool { return r.beside }) {
+		want = int(limitOf("looks_beside"))
+	}
+	switch {
+	case bad >= want && bad > 2*good, bad+good >= want+2 && bad > good:
+		h.done = true
+		p.accuse(h)
+	case good >= 2 && good >= bad, bad+good >= want+2:
+		h.done = true
+	case h.splits >= want+2: // tests without a result, or no proven node
+		h.done = true
+		p.giveUp(h)
+	default:
+		h.splits++
+		h.wait++
+		p.queue = append(p.queue, &groupRun{test: h.test, size: h.size, members: h.set, hunt: h})
+	}
+}
+
+// accuse makes a node a suspect.
+func (p *groupPlan) accuse(h *hunt) {
+	node := h.set[0]
+	p.bad[badKey{node, p.tests[h.test].task.Plane}] = true
+	s, f := p.suspectOf(h, h.bad)
+	s.Node = p.f.name(node)
+	s.Doubt = len(h.partners) < 2
+	f.partner = uniq(h.partners)
+	s.Partners = p.f.names(f.partner[:min(len(f.partner), maxPartners)])
+	s.Confidence = f.confidence(1)
+	if s.Doubt {
+		s.Confidence = min(s.Confidence, doubtConfidence)
+	}
+	bare := s
+	bare.Partners = nil
+	text := subjectOf(s.Plane, "", s.Kind) + describeFinding(bare, f) + fmt.Sprintf(", in %d groups of %d with different proven nodes", len(h.bad), h.size)
+	p.found = append(p.found, s.explain(text))
+}
+
+// maxPartners bounds how many nodes of a group a suspect names.
+const maxPartners = 16
+
+// suspectOf begins a suspect from the bad tests of a hunt.
+func (p *groupPlan) suspectOf(h *hunt, runs []*groupRun) (Suspect, finding) {
+	faults, f := map[Fault]int{}, finding{symptom: slow, bad: len(runs), looks: len(runs) + len(h.good)}
+	n := 0.0
+	for _, r := range runs {
+		faults[r.fault]++
+		if r.symptom == broken {
+			f.symptom = broken
+		}
+		f.text, f.beside = cmpText(f.text, r.text), f.beside || r.beside
+		if r.symptom == slow {
+			f.value, f.expect, n = f.value+r.value, f.expect+r.expect, n+1
+		}
+	}
+	if f.fault = commonestFault(faults); n > 0 {
+		f.value, f.expect = f.value/n, f.expect/n
+	}
+	if f.symptom == broken {
+		f.value, f.expect = 0, 0
+	}
+	t := p.tests[h.test].task
+	s := Suspect{Plane: t.Plane, Stage: p.f.stage, Kind: t.Kind, Code: codeOf(t.Kind, f.symptom, f.fault), Looks: f.looks}
+	if t.Op != "" {
+		s.Ops = []string{t.Op}
+	}
+	addNumbers(&s, f)
+	return s, f
+}
+
+// giveUp reports a group whose parts pass alone: a doubt that names no single node.
+func (p *groupPlan) giveUp(h *hunt) {
+	if len(p.proven[h.test]) == 0 && len(p.order) > 2 {
+		if !p.wide[h.test] {
+			p.note(h.test, "no group passes: "+faultText(h.base.fault))
+		}
+		return
+	}
+	s, f := p.suspectOf(h, []*groupRun{h.base})
+	f.doubt = true
+	s.Doubt, s.Confidence = true, doubtConfidence
+	list := p.f.names(h.set)
+	s.Partners = list[:min(len(list), maxPartners)]
+	bare := s
+	bare.Partners = nil
+	text := subjectOf(s.Plane, "", s.Kind) + describeFinding(bare, f)
+	switch {
+	case len(h.set) == 2 && h.size == 2:
+		s.Node, s.Peer = list[0], list[1]
+		s = s.explain(fmt.Sprintf("%s: between %s and %s only", text, list[0], list[1]))
+		s.Do = "Test each of the two with a third node."
+	case len(h.set) == 1:
+		s.Node = list[0]
+		s = s.explain(text + ": there are not enough proven nodes to be sure")
+	default:
+		s = s.explain(fmt.Sprintf("%s: only in a group of %d nodes, its parts pass", text, len(h.set)))
+		s.Do = "Run the stage again with this size. If it fails again, look at the network between the leaves, and at the limits of NCCL."
+	}
+	if slices.ContainsFunc(p.found, func(f Suspect) bool { return f.Text == s.Text && f.Plane == s.Plane && f.Node == s.Node }) {
+		return
+	}
+	p.found = append(p.found, s)
+}
+
+// stopHunts ends hunts that cannot go on.
+func (p *groupPlan) stopHunts() {
+	for _, h := range p.hunts {
+		if !h.done && h.wait <= 0 {
+			h.done = true
+			p.giveUp(h)
+		}
+		h.wait = 0
+	}
+}
+
+func uniq(list []int32) []int32 {
+	return slices.Compact(slices.Sorted(slices.Values(list)))
+}
