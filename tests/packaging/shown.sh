@@ -86,8 +86,9 @@ run 0 grep -n check_gpu_ /etc/nhc/nhc.conf
 run 0 nhc-gpu lint /etc/nhc
 
 step "slurmd starts nhc-gpu. In mode observe it logs its decisions, and sends nothing"
-sed 's,/run/cluster/,/run/shown/,; s,/run/bin,/usr/sbin,; s,ctl(,node01(,; s,^AuthInfo=.*,,' /mnt/slurm.conf >/etc/slurm/slurm.conf
+sed 's,/run/cluster/,/run/shown/,; s,/run/bin,/usr/sbin,; s,^AuthInfo=.*,,' /mnt/slurm.conf >/etc/slurm/slurm.conf
 cat >>/etc/slurm/slurm.conf <<'EOF'
+SlurmctldHost=node01(127.0.0.1)
 GresTypes=gpu
 NodeName=node01 NodeAddr=127.0.0.1 CPUs=16 RealMemory=1000000 Gres=gpu:8
 PartitionName=main Nodes=ALL Default=YES State=UP
