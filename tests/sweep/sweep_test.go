@@ -218,6 +218,8 @@ var scenarios = []scenario{
 		want: []blame{{Node: "gpu03", Plane: "eth_b", Code: "sweep.reach.loss"}}},
 	{name: "MTU", before: func(c *Cluster) { c.Node(first).MTU(planeB, 1400) },
 		want: []blame{{Node: "gpu03", Plane: "eth_b", Code: "sweep.reach.mtu"}}},
+	{name: "MTU on two planes", args: []string{"--stages", "reach,tcp", "--repeats", "2"}, before: func(c *Cluster) { c.Node(first).MTU(planeB, 1400) },
+		want: []blame{{Node: "gpu03", Plane: "eth_b", Code: "sweep.reach.mtu"}}},
 	{name: "frozen", before: func(c *Cluster) { c.Node(first).Freeze() },
 		states: map[string]string{"gpu03": "frozen"}},
 	{name: "frozen in mid-test", during: func(c *Cluster) { c.Node(first).Freeze() },
