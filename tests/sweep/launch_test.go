@@ -15,7 +15,7 @@ import (
 func accused(r *sweep.Report) string {
 	var list []string
 	for _, s := range r.Suspects {
-		list = append(list, strings.TrimSpace(strings.Join([]string{s.Node, s.Peer, s.Plane, s.Code}, " ")))
+		list = append(list, strings.Join(strings.Fields(strings.Join([]string{s.Node, s.Peer, s.Plane, s.Code}, " ")), " "))
 	}
 	return strings.Join(list, "; ")
 }
