@@ -252,24 +252,11 @@ func (s scenario) complete() scenario {
 }
 
 // A sweep names the broken parts, and nothing else.
-func TestSweep(t *testing.T) {
-	tier.Long(t)
-	for _, s := range scenarios {
-		if !slices.Contains([]string{"healthy", "rate one way"}, s.name) {
-			continue
-		}
-		s = s.complete()
-		s.args = append(slices.Clone(s.args), "--repeats", "1")
-		t.Run(s.name, s.run) // one after the other: they measure
-	}
-}
-
-// The same with all faults, and more tests of each pair.
 func TestSweepFaults(t *testing.T) {
 	tier.Long(t)
 	for _, s := range scenarios {
 		s = s.complete()
-		t.Run(s.name, s.run)
+		t.Run(s.name, s.run) // one after the other: they measure
 	}
 }
 
