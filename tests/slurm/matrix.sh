@@ -1,8 +1,9 @@
 #!/bin/sh
-# matrix.sh [RELEASE...]: runs this suite on the Slurm of other Debian releases, each in a tree made
-# by debootstrap and kept for the next time. By default trixie (24.11, which keeps a node's reason
-# after RESUME) and forky (26.05, whose slurmd passes on whether the node is healthy). The tests and
-# nhc-gpu are built here. The tests mostly wait, so more of them run than there are cores.
+# matrix.sh [RELEASE...]: runs this suite and tests/sweep on the Slurm of other Debian releases, each
+# in a tree made by debootstrap and kept for the next time. By default trixie (24.11, which keeps a
+# node's reason after RESUME) and forky (26.05, whose slurmd passes on whether the node is healthy).
+# The tests and nhc-gpu are built here. The tests mostly wait, so more of them run than there are
+# cores; those of tests/sweep measure, and run on their own.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -37,7 +38,7 @@ for release; do
   flock -u 9
   case $made in
     0) say "$release: $(chroot "$cache/$release" slurmctld -V)"
-       NHC_GPU_TESTS=all NHC_GPU_SLURM_ROOT=$cache/$release ${GO:-go} test -count=1 -timeout=15m -parallel=6 ./tests/slurm 9>&- || status=1 ;;
+       NHC_GPU_TESTS=all NHC_GPU_SLURM_ROOT=$cache/$release ${GO:-go} test -count=1 -timeout=15m -p=1 -parallel=6 ./tests/slurm ./tests/sweep 9>&- || status=1 ;;
     3) say "$release: skipped: cannot reach $mirror" ;;
     *) say "$release: debootstrap did not make it"; status=1 ;;
   esac

@@ -244,6 +244,68 @@ func TestSweepFrozenNode(t *testing.T) {
 	c.awaitNoJob()
 }
 
+// TestSweepFrozenNodeOfProlog shows the same where Slurm waits for all nodes of an allocation: it has them
+// when slurmctld has given up the frozen one.
+func TestSweepFrozenNodeOfProlog(t *testing.T) {
+	tier.Long(t)
+	t.Parallel()
+	c := newCluster(t)
+	c.conf += "PrologFlags=Alloc\n"
+	c.up()
+	c.Exec("sh", "-c", "kill -STOP $(cat "+cluster.Dir+"/run/slurmd.gpu04.pid)")
+	began := time.Now()
+	r, exit := c.sweep("--nodes", "gpu[01-04]", "--stages", "reach")
+	t.Logf("the sweep ended after %v", time.Since(began).Round(time.Second))
+	if state := c.stateInSweep(r, "gpu04"); exit != 3 || state == "tested" || state == "suspect" || len(r.Suspects) > 0 || r.Interrupted != "" {
+		t.Errorf("exit status %d, interrupted %q, gpu04 is %s, suspects %+v", exit, r.Interrupted, state, r.Suspects)
+	}
+	for _, name := range []string{"gpu01", "gpu02", "gpu03"} {
+		if state := c.stateInSweep(r, name); state != "tested" {
+			t.Errorf("%s is %s", name, state)
+		}
+	}
+	c.Exec("sh", "-c", "kill -CONT $(cat "+cluster.Dir+"/run/slurmd.gpu04.pid)")
+	c.thawEntry("gpu04")
+	c.awaitRanks(0)
+	c.awaitNoJob()
+}
+
+// TestSweepGivesWay shows that a sweep with a QOS that another one preempts ends by itself within the
+// grace time, and that the other job has the nodes then.
+func TestSweepGivesWay(t *testing.T) {
+	tier.Long(t)
+	t.Parallel()
+	const grace = 60 * time.Second
+	c := newCluster(t)
+	c.addAccounting()
+	c.conf += "AccountingStorageEnforce=associations,qos\nPreemptType=preempt/qos\nPreemptMode=CANCEL\n"
+	c.beforeCtld = append(c.beforeCtld, func() {
+		c.Exec("sacctmgr", "-i", "add", "qos", "scavenge", "set", "PreemptMode=cancel", fmt.Sprintf("GraceTime=%.0f", grace.Seconds()))
+		c.Exec("sacctmgr", "-i", "add", "qos", "urgent", "set", "Preempt=scavenge")
+		c.Exec("sacctmgr", "-i", "modify", "account", "root", "set", "qos=normal,scavenge,urgent")
+	})
+	c.up()
+	p := c.begin("sweep-idle", append([]string{"--idle", "--qos", "scavenge"}, long...)...)
+	began := time.Now()
+	c.Exec("sbatch", "--qos=urgent", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 5")
+	await(t, p)
+	c.awaitRanks(0)
+	took := time.Since(began)
+	t.Logf("the sweep gave way after %v", took.Round(100*time.Millisecond))
+	if took > grace {
+		t.Errorf("the sweep ended after %v: Slurm has killed it", took)
+	}
+	if r := c.lastSweep(); !strings.Contains(r.Interrupted, "gives way") && !strings.Contains(r.Interrupted, "preempts") {
+		t.Errorf("interrupted %q", r.Interrupted)
+	}
+	c.WaitFor(2*time.Minute, "start of the other job", func() (string, bool) {
+		out := c.Exec("squeue", "--noheader", "--format=%q %t")
+		return out, strings.Contains(out, "urgent R")
+	})
+	t.Logf("the other job started after %v", time.Since(began).Round(100*time.Millisecond))
+	c.awaitNoJob()
+}
+
 // TestSweepMaintenance shows that a drained node is tested and drained again with its reason, and that a
 // repair does so after the launcher was killed.
 func TestSweepMaintenance(t *testing.T) {

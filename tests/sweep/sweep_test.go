@@ -218,6 +218,8 @@ var scenarios = []scenario{
 		want: []blame{{Node: "gpu03", Plane: "eth_b", Code: "sweep.reach.loss"}}},
 	{name: "MTU", before: func(c *Cluster) { c.Node(first).MTU(planeB, 1400) },
 		want: []blame{{Node: "gpu03", Plane: "eth_b", Code: "sweep.reach.mtu"}}},
+	{name: "MTU on two planes", args: []string{"--stages", "reach,tcp", "--repeats", "2"}, before: func(c *Cluster) { c.Node(first).MTU(planeB, 1400) },
+		want: []blame{{Node: "gpu03", Plane: "eth_b", Code: "sweep.reach.mtu"}}},
 	{name: "frozen", before: func(c *Cluster) { c.Node(first).Freeze() },
 		states: map[string]string{"gpu03": "frozen"}},
 	{name: "frozen in mid-test", during: func(c *Cluster) { c.Node(first).Freeze() },
@@ -250,24 +252,11 @@ func (s scenario) complete() scenario {
 }
 
 // A sweep names the broken parts, and nothing else.
-func TestSweep(t *testing.T) {
-	tier.Long(t)
-	for _, s := range scenarios {
-		if !slices.Contains([]string{"healthy", "rate one way"}, s.name) {
-			continue
-		}
-		s = s.complete()
-		s.args = append(slices.Clone(s.args), "--repeats", "1")
-		t.Run(s.name, s.run) // one after the other: they measure
-	}
-}
-
-// The same with all faults, and more tests of each pair.
 func TestSweepFaults(t *testing.T) {
 	tier.Long(t)
 	for _, s := range scenarios {
 		s = s.complete()
-		t.Run(s.name, s.run)
+		t.Run(s.name, s.run) // one after the other: they measure
 	}
 }
 
