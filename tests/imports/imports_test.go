@@ -74,7 +74,7 @@ var may = map[string][]string{
 	"checks/session/sink":            {"checks/run", "checks/run/wire", "checks/verdict", "checks/session/setting", "conf"},
 	"checks/session/node":            {"checks", "checks/event", "checks/gpu", "checks/plan", "checks/remedy", "checks/probe/*", "checks/run", "checks/run/wire", "checks/verdict", "checks/session", "checks/session/setting", "checks/session/sink", "conf", "slurm"},
 	"checks/session/open":            {"checks", "checks/monitor", "checks/plan", "checks/probe", "checks/probe/*", "checks/run", "checks/run/wire", "checks/verdict", "checks/session", "checks/session/setting", "checks/session/node", "conf", "conf/match", "slurm"},
-	"checks/session/job":             {"checks", "checks/plan", "checks/probe", "checks/run", "checks/run/wire", "checks/session", "checks/session/node", "conf", "slurm"},
+	"checks/session/job":             {"checks", "checks/plan", "checks/probe", "checks/probe/evidence", "checks/run", "checks/run/wire", "checks/session", "checks/session/node", "conf", "slurm"},
 	"checks/session/outputs":         {"checks", "checks/event", "checks/probe/*", "checks/run", "checks/run/wire", "checks/verdict", "checks/session/node", "checks/session/sink", "conf"},
 	"checks/session/repair":          {"checks", "checks/event", "checks/remedy", "checks/run", "checks/session/node", "checks/session/outputs", "checks/session/sink", "conf", "slurm"},
 	"checks/session/sessiontest":     {"checks", "checks/run", "checks/run/wire", "checks/run/worker", "checks/session", "checks/session/node", "checks/session/setting", "checks/session/sink", "slurm", "tests/*"},

@@ -81,6 +81,31 @@ func TestRing(t *testing.T) {
 	}
 }
 
+// A job's part of a window has the seconds in which it was on the node, in whichever slot.
+func TestDuring(t *testing.T) {
+	t.Parallel()
+	w := NewWindow(100, 199)
+	for at := uint32(110); at < 150; at++ {
+		slot := Slot(0)
+		if at >= 130 { // its worker has started again
+			slot = Slot(1)
+		}
+		w.Set(slot, ID, at, Number("7"))
+		w.Set("gpu0", Power, at, float32(at))
+	}
+	for at := uint32(150); at < 200; at++ {
+		w.Set(Slot(0), ID, at, Number("8"))
+	}
+	for job, want := range map[string][2]uint32{"7": {110, 149}, "8": {150, 199}} {
+		if p := w.During(job); p == nil || p.From != want[0] || p.To != want[1] || p.Len() != int(want[1]-want[0])+1 {
+			t.Errorf("job %s: %+v, want %v", job, p, want)
+		}
+	}
+	if w.During("9") != nil || w.During("") != nil {
+		t.Error("a job that was not there has a part")
+	}
+}
+
 // A file of another kind, or a damaged ring, is an error and no panic.
 func TestRingGarbage(t *testing.T) {
 	t.Parallel()

@@ -107,6 +107,22 @@ func (w *Window) SlotOf(job string) string {
 	return ""
 }
 
+// During returns the part of a window in which a job was on the node, nil if it was not.
+func (w *Window) During(job string) *Window {
+	first, last := w.Len(), -1
+	for i := range MaxJobs {
+		for at, v := range w.Of(Slot(i), ID) {
+			if job != "" && JobOf(v) == job {
+				first, last = min(first, at), max(last, at)
+			}
+		}
+	}
+	if last < 0 {
+		return nil
+	}
+	return w.Part(w.From+uint32(first)*w.Step, w.From+uint32(last)*w.Step)
+}
+
 // JobIDs lists the jobs in a window, in the order of their slots.
 func (w *Window) JobIDs() (list []string) {
 	for i := range MaxJobs {
