@@ -222,6 +222,7 @@ const portPace = time.Second
 // jobs run.
 type portWatch struct {
 	w       *worker
+	looked  time.Time // at the ports
 	states  map[string]string
 	samples *portSamples
 }
@@ -235,7 +236,10 @@ func (p *portWatch) Close() {
 
 func (p *portWatch) wait(l listen) (*wire.Heard, error) {
 	for end := time.Now().Add(l.limit); ; {
-		began := time.Now()
+		if pause := time.Until(p.looked.Add(portPace)); pause > 0 { // a port that flaps has changed at each look
+			time.Sleep(min(pause, max(0, time.Until(end))))
+		}
+		p.looked = time.Now()
 		now, err := rdma.PortStates(p.w.host)
 		if err != nil {
 			return nil, err
@@ -254,9 +258,7 @@ func (p *portWatch) wait(l listen) (*wire.Heard, error) {
 		}
 		if ports == 0 { // a node without InfiniBand
 			time.Sleep(left)
-			continue
 		}
-		time.Sleep(min(portPace-time.Since(began), left))
 	}
 }
 

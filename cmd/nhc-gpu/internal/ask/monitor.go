@@ -101,6 +101,9 @@ const (
 	// firstRetry and lastRetry bound the pause before a source that has failed is opened again.
 	firstRetry = time.Second
 	lastRetry  = 5 * time.Minute
+	// listenPace is the least time between two questions to a source that has events: a storm of them costs ten
+	// answers a second.
+	listenPace = 100 * time.Millisecond
 	// busyRetry is the pause after a run that has found another one under way.
 	busyRetry = time.Second
 	// longestRun is when a run is ended that has not ended itself: more than any budget.
@@ -189,7 +192,7 @@ func (w *watch) due() <-chan time.Time {
 // listen passes on the events of a source, from a mark on. A source that fails is opened again after a
 // pause.
 func (w *watch) listen(source string, from checks.LogMark) {
-	pause, wait := firstRetry, time.Duration(0) // the first answer says where the log ends
+	retry, wait := firstRetry, time.Duration(0) // the first answer says where the log ends
 	sampled := false
 	for ; w.Ctx.Err() == nil; wait = monitor.Heartbeat {
 		jobs := w.present()
@@ -200,23 +203,28 @@ func (w *watch) listen(source string, from checks.LogMark) {
 			sampled, wait = len(jobs) > 0, gpuTurn
 		}
 		q := &wire.Request{Op: wire.OpWatch, Name: source, Mark: &from, Args: jobs, Timeout: wait, Line: "watch " + source}
+		asked := time.Now()
 		resp, err := w.Pool.Call(w.Ctx, checks.Lane("watch-"+source), q, monitor.Heartbeat+listenSlack).AnswerTo(q.Line)
 		select {
 		case w.heard <- answer{source, resp, err}:
 		case <-w.Ctx.Done():
 			return
 		}
+		pause := retry
 		if err == nil {
-			if pause = firstRetry; resp.Mark != nil {
+			if resp.Mark != nil {
 				from = *resp.Mark
 			}
-			continue
+			if retry, pause = firstRetry, listenPace-time.Since(asked); wait == 0 || pause <= 0 {
+				continue
+			}
+		} else {
+			retry = min(2*retry, lastRetry)
 		}
 		select {
 		case <-time.After(pause):
 		case <-w.Ctx.Done():
 		}
-		pause = min(2*pause, lastRetry)
 	}
 }
 
