@@ -5,7 +5,6 @@ import (
 	"maps"
 	"math"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -49,7 +48,6 @@ type listen struct {
 // watch waits for events of a source.
 func watch(w *worker, req *wire.Request) *wire.Response {
 	if w.watches == nil {
-		debug.SetGCPercent(50) // it lives long
 		w.watches = map[string]watcher{}
 	}
 	l := listen{req.Timeout, req.Args, w.doing(req), req.Mark}
@@ -70,7 +68,6 @@ func watch(w *worker, req *wire.Request) *wire.Response {
 			return &wire.Response{Err: err.Error()}
 		}
 		w.watches[req.Name] = s
-		debug.FreeOSMemory() // what the start needed
 	}
 	l.doing("wait for events of " + req.Name)
 	heard, err := s.wait(l)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
@@ -75,7 +75,7 @@ type watch struct {
 	}
 
 	judged time.Time // when the bell rang for jobs
-	beats  int       // signs of life
+	rest   sync.Once // after the start
 
 	child   *run.Child // the present run; nil: there is none
 	running []monitor.Kind
@@ -116,7 +116,6 @@ const (
 
 // run watches until a signal ends it.
 func (w *watch) run() error {
-	debug.SetGCPercent(50) // a run of checks collects no garbage
 	ledger, err := monitor.ParseLedger(w.Pool.Monitor())
 	if err != nil {
 		w.say("%v", err)
@@ -151,10 +150,7 @@ func (w *watch) run() error {
 				return fmt.Errorf("the monitor ends, for systemd to start it again: %w", err)
 			}
 			notify(daemon.SdNotifyWatchdog)
-			if once := w.beats == 0; once {
-				debug.FreeOSMemory() // what the start needed
-			}
-			w.beats++
+			w.rest.Do(process.Rest)
 			w.ringForJobs()
 			if path, err := os.Readlink("/proc/self/exe"); err == nil && strings.HasSuffix(path, " (deleted)") { //nolint:forbidigo // /proc/self
 				w.say("the program was replaced: the new one must take over")
