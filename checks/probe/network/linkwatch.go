@@ -25,6 +25,9 @@ type LinkWatch struct {
 // linkBuffer holds the messages of a storm of interfaces, as containers start and end.
 const linkBuffer = 1 << 20
 
+// manyLinks bounds the changes that are returned: links that flap have thousands.
+const manyLinks = 64
+
 // WatchLinks listens to the kernel's messages about interfaces. It asks for the state of all.
 func WatchLinks(h *probe.Host) (*LinkWatch, error) {
 	n, err := dialNetlink(unix.NETLINK_ROUTE)
@@ -78,7 +81,9 @@ func (w *LinkWatch) Wait(limit time.Duration) (changed []string, lost bool, err 
 			return changed, lost, fmt.Errorf("read messages about links: %w", err)
 		}
 		if kernel, ok := from.(*unix.SockaddrNetlink); ok && kernel.Pid == 0 {
-			changed = append(changed, w.add(w.buf[:size])...)
+			if list := w.add(w.buf[:size]); len(changed) < manyLinks {
+				changed = append(changed, list...)
+			}
 		}
 	}
 }
@@ -94,13 +99,18 @@ func (w *LinkWatch) add(data []byte) (changed []string) {
 			continue
 		}
 		index, flags := int32(binary.NativeEndian.Uint32(m.Data[4:])), binary.NativeEndian.Uint32(m.Data[8:])
+		is := flags&unix.IFF_LOWER_UP != 0
+		was, known := w.up[index]
+		if known && is == was && m.Header.Type == unix.RTM_NEWLINK {
+			continue
+		}
 		name := ""
-		for _, a := range parseAttrs(m.Data[unix.SizeofIfInfomsg:]) {
+		for a := range attrs(m.Data[unix.SizeofIfInfomsg:]) {
 			if a.kind == unix.IFLA_IFNAME {
 				name = a.text()
+				break
 			}
 		}
-		was, known := w.up[index]
 		switch {
 		case m.Header.Type == unix.RTM_DELLINK:
 			if known {
@@ -110,9 +120,8 @@ func (w *LinkWatch) add(data []byte) (changed []string) {
 			delete(w.name, index)
 		case !known && !w.ofHardware(name):
 		default:
-			is := flags&unix.IFF_LOWER_UP != 0
 			w.up[index], w.name[index] = is, name
-			if known && is != was {
+			if known {
 				changed = append(changed, name+map[bool]string{true: " up", false: " down"}[is])
 			}
 		}
