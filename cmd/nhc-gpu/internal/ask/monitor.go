@@ -1,6 +1,7 @@
 package ask
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -47,7 +48,7 @@ Exit status: 0, 1 it cannot run, 10 wrong arguments or not root.`,
 				return err
 			}
 			defer r.Close()
-			w := newWatch(r, words)
+			w := newWatch(r.Ctx, monitored{r, words}, r.Pool.Monitor())
 			if err := w.run(); err != nil {
 				w.say("%v", err)
 				*exit = 1
@@ -58,10 +59,51 @@ Exit status: 0, 1 it cannot run, 10 wrong arguments or not root.`,
 	}
 }
 
+// outside is what the monitor needs of the node.
+type outside interface {
+	// ask asks a source of events. It returns after the limit at the latest.
+	ask(source string, q *wire.Request, limit time.Duration) (*wire.Response, error)
+	// check starts a run for events.
+	check(kinds []monitor.Kind) (child, error)
+	store(ledger []byte) error
+	print(line string)
+}
+
+// child is a run that has been started.
+type child interface {
+	Ended() <-chan struct{}
+	Status() int
+	Kill()
+}
+
+// monitored is the node of a monitor.
+type monitored struct {
+	*health.Run
+	words []string // the arguments of each run
+}
+
+func (m monitored) ask(source string, q *wire.Request, limit time.Duration) (*wire.Response, error) {
+	return m.Pool.Call(m.Ctx, checks.Lane("watch-"+source), q, limit).AnswerTo(q.Line)
+}
+
+func (m monitored) check(kinds []monitor.Kind) (child, error) {
+	argv := append([]string{options.OwnName}, m.words...)
+	env := append(os.Environ(), "SLURMD_NODENAME="+m.Name, "SLURM_SCRIPT_CONTEXT="+slurm.MonitorContext, monitor.Events+"="+monitor.Join(kinds))
+	return run.Again(argv, env)
+}
+
+func (m monitored) store(ledger []byte) error { return m.Pool.Save(wire.MonitorFile, ledger) }
+
+func (m monitored) print(line string) {
+	console.Alerts.Until(time.Now().Add(time.Second))
+	fmt.Fprintln(console.Alerts, line)
+}
+
 // watch is a running monitor.
 type watch struct {
-	*health.Run
-	words []string
+	outside
+	ctx    context.Context // of its whole life
+	stored []byte          // the ledger of the last monitor
 
 	bell   monitor.Bell
 	ledger monitor.Ledger
@@ -77,9 +119,10 @@ type watch struct {
 	judged time.Time // when the bell rang for jobs
 	rest   sync.Once // after the start
 
-	child   *run.Child // the present run; nil: there is none
+	child   child // the present run; nil: there is none
 	running []monitor.Kind
 	began   time.Time
+	status  map[string]int // of the last run for kinds of events
 }
 
 // answer is that of a source.
@@ -89,8 +132,8 @@ type answer struct {
 	err    error
 }
 
-func newWatch(r *health.Run, words []string) *watch {
-	w := &watch{Run: r, words: words, heard: make(chan answer)}
+func newWatch(ctx context.Context, o outside, stored []byte) *watch {
+	w := &watch{ctx: ctx, outside: o, stored: stored, heard: make(chan answer), status: map[string]int{}}
 	w.jobs.begun = make(chan struct{})
 	return w
 }
@@ -116,7 +159,7 @@ const (
 
 // run watches until a signal ends it.
 func (w *watch) run() error {
-	ledger, err := monitor.ParseLedger(w.Pool.Monitor())
+	ledger, err := monitor.ParseLedger(w.stored)
 	if err != nil {
 		w.say("%v", err)
 	}
@@ -134,10 +177,10 @@ func (w *watch) run() error {
 	notify(daemon.SdNotifyReady)
 	beat := time.NewTicker(monitor.Heartbeat)
 	defer beat.Stop()
-	for w.Ctx.Err() == nil {
+	for w.ctx.Err() == nil {
 		var done <-chan struct{}
 		if w.child != nil {
-			done = w.child.Done
+			done = w.child.Ended()
 		}
 		select {
 		case r := <-w.heard:
@@ -156,7 +199,7 @@ func (w *watch) run() error {
 				w.say("the program was replaced: the new one must take over")
 				return w.stop()
 			}
-		case <-w.Ctx.Done():
+		case <-w.ctx.Done():
 			continue
 		}
 		w.start()
@@ -190,7 +233,7 @@ func (w *watch) due() <-chan time.Time {
 func (w *watch) listen(source string, from checks.LogMark) {
 	retry, wait := firstRetry, time.Duration(0) // the first answer says where the log ends
 	sampled := false
-	for ; w.Ctx.Err() == nil; wait = monitor.Heartbeat {
+	for ; w.ctx.Err() == nil; wait = monitor.Heartbeat {
 		jobs := w.present()
 		if source == monitor.GPUs {
 			if len(jobs) == 0 && !sampled {
@@ -200,10 +243,10 @@ func (w *watch) listen(source string, from checks.LogMark) {
 		}
 		q := &wire.Request{Op: wire.OpWatch, Name: source, Mark: &from, Args: jobs, Timeout: wait, Line: "watch " + source}
 		asked := time.Now()
-		resp, err := w.Pool.Call(w.Ctx, checks.Lane("watch-"+source), q, monitor.Heartbeat+listenSlack).AnswerTo(q.Line)
+		resp, err := w.ask(source, q, monitor.Heartbeat+listenSlack)
 		select {
 		case w.heard <- answer{source, resp, err}:
-		case <-w.Ctx.Done():
+		case <-w.ctx.Done():
 			return
 		}
 		pause := retry
@@ -219,7 +262,7 @@ func (w *watch) listen(source string, from checks.LogMark) {
 		}
 		select {
 		case <-time.After(pause):
-		case <-w.Ctx.Done():
+		case <-w.ctx.Done():
 		}
 	}
 }
@@ -281,7 +324,7 @@ func (w *watch) awaitJobs() []string {
 	w.jobs.Unlock()
 	select {
 	case <-begun:
-	case <-w.Ctx.Done():
+	case <-w.ctx.Done():
 	}
 	return w.present()
 }
@@ -310,8 +353,7 @@ func (w *watch) ringForJobs() {
 
 // say prints a line for the journal of systemd.
 func (w *watch) say(format string, args ...any) {
-	console.Alerts.Until(time.Now().Add(time.Second))
-	fmt.Fprintln(console.Alerts, "nhc-gpu: monitor:", fmt.Sprintf(format, args...))
+	w.print("nhc-gpu: monitor: " + fmt.Sprintf(format, args...))
 }
 
 // handled moves the mark when each event before it was followed by a run.
@@ -339,13 +381,11 @@ func (w *watch) start() {
 		return
 	}
 	kinds, _ := w.bell.Due(now)
-	if len(kinds) == 0 || w.Ctx.Err() != nil {
+	if len(kinds) == 0 || w.ctx.Err() != nil {
 		return
 	}
 	w.bell.Ran(kinds, now)
-	argv := append([]string{options.OwnName}, w.words...)
-	env := append(os.Environ(), "SLURMD_NODENAME="+w.Name, "SLURM_SCRIPT_CONTEXT="+slurm.MonitorContext, monitor.Events+"="+monitor.Join(kinds))
-	child, err := run.Again(argv, env)
+	child, err := w.check(kinds)
 	if err != nil {
 		w.say("start a run for an event: %v", err)
 		w.bell.Retry(kinds, now.Add(busyRetry))
@@ -357,10 +397,13 @@ func (w *watch) start() {
 
 // ended takes the end of a run.
 func (w *watch) ended() {
-	if status := w.child.Status(); status == health.Busy {
+	switch status, what := w.child.Status(), monitor.Join(w.running); {
+	case status == health.Busy:
 		w.bell.Retry(w.running, time.Now().Add(busyRetry))
-	} else if status != 0 {
-		w.say("the run for %s: exit status %d", monitor.Join(w.running), status)
+	case status != w.status[what]:
+		if w.status[what] = status; status != 0 {
+			w.say("the run for %s: exit status %d", what, status)
+		}
 	}
 	w.child = nil
 	w.handled()
@@ -372,7 +415,7 @@ func (w *watch) save() error {
 	w.ledger.Alive = node.ReadMoment().Uptime
 	data, err := json.Marshal(w.ledger)
 	if err == nil {
-		err = w.Pool.Save(wire.MonitorFile, data)
+		err = w.store(data)
 	}
 	return err
 }
