@@ -110,22 +110,48 @@ func TestLinkStorm(t *testing.T) {
 	}
 }
 
-// Each call of NVML for one GPU times out while a job runs.
-func TestSilentGPU(t *testing.T) {
+// The values of one GPU time out while a job runs: it is asked seldom, its checks run, and the others have samples.
+func TestSlowGPU(t *testing.T) {
 	t.Parallel()
-	for name, lines := range map[string][]string{
-		"from the beginning": {"3 * error 10", "3 * late 5000"},
-		"values alone":       {"3 nvmlDeviceGetFieldValues error 10", "3 nvmlDeviceGetFieldValues late 5000", "3 nvmlDeviceGetUtilizationRates error 10", "3 nvmlDeviceGetUtilizationRates late 5000"},
-		"each call hangs":    {"3 * hang"},
+	n := newNode(t, "check_gpu_recovery")
+	n.gpus("3 nvmlDeviceGetFieldValues error 10", "3 nvmlDeviceGetFieldValues late 5000")
+	n.job("4711", 3)
+	n.start(0)
+	n.storm(lengthOf(t), func(end time.Time) { time.Sleep(time.Until(end)) })
+	if got := strings.Count(n.out.String(), "event gpu: gpu3: NVML has taken 5s for its values"); got != 1 || n.ledger().Runs == 0 || len(n.ledger().Silent) > 0 {
+		t.Errorf("reported %d times: %+v\n%s", got, n.ledger(), n.out.String())
+	}
+}
+
+// One GPU answers nothing: each call of NVML times out or hangs. The monitor says so once, the node is drained for a
+// call that hangs, and no processes and files pile up.
+func TestSilentGPU(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		lines        []string
+		event, state string
+		silent       int
+	}{
+		"each call times out": {[]string{"3 * error 10", "3 * late 5000"}, "event gpu: gpu3: it gives no answer", "IDLE", 0},
+		"each call hangs":     {[]string{"3 * hang"}, "watch gpus: no answer within 45s", "IDLE+DRAIN NHC: gpu3 hung 0000:13:00.0: reboot (check_gpu_recovery) [probe.hung]", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t, "check_gpu_recovery")
-			n.gpus(lines...)
+			n.gpus(tt.lines...)
 			n.job("4711", 3)
 			n.start(0)
-			n.storm(2*lengthOf(t), func(end time.Time) { time.Sleep(time.Until(end)) })
-			t.Logf("%s\n%+v\n%s\n%v", n.slurm(), n.ledger(), n.out.String(), names(n.processes()))
+			n.storm(3*time.Minute, func(end time.Time) { time.Sleep(time.Until(end)) })
+			if got := strings.Count(n.out.String(), tt.event); got != 1 || n.slurm() != tt.state || len(n.ledger().Silent) != tt.silent {
+				t.Errorf("reported %d times, the node is %s, %+v\n%s", got, n.slurm(), n.ledger(), n.out.String())
+			}
+			if list := names(n.processes()); len(list) > 9 {
+				t.Errorf("processes pile up: %v", list)
+			}
+			if files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", n.cmd.Process.Pid)); err != nil || len(files) > 60 {
+				t.Errorf("%d open files, %v", len(files), err)
+			}
 		})
 	}
 }

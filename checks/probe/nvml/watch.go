@@ -122,6 +122,16 @@ func (w *Watch) register() {
 // GPUs returns the identities of the GPUs, in the order of their samples.
 func (w *Watch) GPUs() []GPU { return w.s.snapshot.GPUs }
 
+// Unasked lists the GPUs that gave no answer at the start: they have no samples.
+func (w *Watch) Unasked() (list []int) {
+	for i, d := range w.s.devices {
+		if d == nil {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
 // Limits returns the power limits, W; 0 if unknown.
 func (w *Watch) Limits(doing func(string)) []float64 {
 	limits := make([]float64, len(w.s.devices))

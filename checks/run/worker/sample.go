@@ -144,6 +144,7 @@ type gpuWatch struct {
 	gpus []gpuBefore
 	at   time.Duration // of the last sample, since the boot
 	took time.Duration // by the last sample, without slow GPUs
+	news []string      // events of the start
 }
 
 // gpuBefore is what is known of a GPU from earlier samples. Times are since the boot.
@@ -175,7 +176,11 @@ func openGPUWatch(w *worker, doing func(string)) (watcher, error) {
 		h.Columns = append(h.Columns, flight.Columns(flight.OfGPU, d.Name)...)
 	}
 	r, err := openRing(w, monitor.GPUs, h)
-	return &gpuWatch{nvml: n, ring: r, gpus: make([]gpuBefore, len(n.GPUs()))}, err
+	g := &gpuWatch{nvml: n, ring: r, gpus: make([]gpuBefore, len(n.GPUs()))}
+	for _, i := range n.Unasked() {
+		g.news = append(g.news, fmt.Sprintf("gpu%d: it gives no answer", i))
+	}
+	return g, err
 }
 
 // Close closes the ring.
@@ -197,6 +202,10 @@ func (g *gpuWatch) wait(l listen) (*wire.Heard, error) {
 		time.Sleep(l.limit)
 		return heard, nil
 	}
+	for _, text := range g.news {
+		add(heard, monitor.GPU, text)
+	}
+	g.news = nil
 	for end := time.Now().Add(l.limit); ; {
 		if pause := g.at + max(samplePace, samplePart*g.took) - uptime(); pause > 0 {
 			event, err := g.nvml.Wait(min(pause, max(0, time.Until(end))), l.doing)
