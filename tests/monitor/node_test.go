@@ -289,7 +289,7 @@ func (n *node) cpu() (total time.Duration) {
 	return total
 }
 
-// pss returns the memory of a process, bytes, of which shared pages are divided among those that share them.
+// pss returns the memory of a process, bytes. A shared page counts in equal parts for the processes that share it.
 func pss(pid int) (bytes int) {
 	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	for line := range strings.Lines(string(data)) {

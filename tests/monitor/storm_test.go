@@ -134,7 +134,7 @@ func TestSilentGPU(t *testing.T) {
 		silent       int
 	}{
 		"each call times out": {[]string{"3 * error 10", "3 * late 5000"}, "event gpu: gpu3: it gives no answer", "IDLE", 0},
-		"each call hangs":     {[]string{"3 * hang"}, "watch gpus: no answer within 45s", "IDLE+DRAIN NHC: gpu3 hung 0000:13:00.0: reboot (check_gpu_recovery) [probe.hung]", 1},
+		"each call hangs":     {[]string{"3 * hang"}, "watch gpus: no answer within 45", "IDLE+DRAIN NHC: gpu3 hung 0000:13:00.0: reboot (check_gpu_recovery) [probe.hung]", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -196,7 +196,7 @@ func TestJobRAS(t *testing.T) {
 	n.Must("alloc", "") // it is observed
 }
 
-// A job fails: its epilog stores its samples. The archive of a job that ends well would tell nothing.
+// A job fails: its epilog stores its samples. A job that ends well leaves no archive.
 func TestJobFails(t *testing.T) {
 	tier.All(t)
 	t.Parallel()

@@ -22,7 +22,7 @@ Anonymous:             0 kB
 Anonymous:             0 kB
 `
 
-// Only what is like the file is given back: not a page that the linker has written before it took the permission.
+// Only pages like those of the file are given back: not one that the linker has written before it took the permission.
 func TestUnwritten(t *testing.T) {
 	t.Parallel()
 	if got := unwritten([]byte(smaps), "/usr/sbin/nhc-gpu"); !slices.Equal(got, [][2]uintptr{{0x400000, 0x401000}, {0x401000, 0xe00000}}) {

@@ -147,7 +147,7 @@ type gpuWatch struct {
 	news []string      // events of the start
 }
 
-// gpuBefore is what is known of a GPU from earlier samples. Times are since the boot.
+// gpuBefore has the earlier samples of a GPU. Times are since the boot.
 type gpuBefore struct {
 	sample nvml.Sample
 	at     time.Duration

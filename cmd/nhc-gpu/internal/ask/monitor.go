@@ -36,9 +36,12 @@ disappear, the end of slurmd. An event starts the checks that it concerns. They 
 drain and record like any health check; the monitor itself judges nothing. A storm of
 events starts few runs, and its last event is followed by one.
 
+While a job is on the node, the monitor samples the job, its GPUs and the ports once a
+second. A check judges the samples each minute; nhc-gpu job shows them.
+
 nhc-gpu-monitor.service runs it. It ends with SIGTERM. Needs root.
 
-Exit status: 0, 1 it cannot run, 10 wrong arguments or not root.`,
+Exit status: 0, 1 if it cannot run, 10 for wrong arguments or without root.`,
 		Example: "  nhc-gpu monitor\n  systemctl enable --now nhc-gpu-monitor",
 
 		ValidArgsFunction: cobra.NoFileCompletions,
