@@ -118,7 +118,8 @@ func TestSlowGPU(t *testing.T) {
 	n.job("4711", 3)
 	n.start(0)
 	n.storm(lengthOf(t), func(end time.Time) { time.Sleep(time.Until(end)) })
-	if got := strings.Count(n.out.String(), "event gpu: gpu3: NVML has taken 5s for its values"); got != 1 || n.ledger().Runs == 0 || len(n.ledger().Silent) > 0 {
+	n.await("run", func() bool { return n.ledger().Runs > 0 })
+	if got := strings.Count(n.out.String(), "event gpu: gpu3: NVML has taken 5"); got != 1 || len(n.ledger().Silent) > 0 {
 		t.Errorf("reported %d times: %+v\n%s", got, n.ledger(), n.out.String())
 	}
 }
