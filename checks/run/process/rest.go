@@ -42,19 +42,24 @@ func giveBack() (size uintptr) {
 func unwritten(maps []byte, file string) (list [][2]uintptr) {
 	var m [2]uintptr
 	for line := range bytes.Lines(maps) {
-		words := strings.Fields(string(line))
-		switch {
-		case len(words) >= 6 && strings.Contains(words[0], "-"):
-			m = [2]uintptr{}
-			if begin, end, ok := strings.Cut(words[0], "-"); ok && words[1][1] == '-' && words[5] == file {
-				from, err := strconv.ParseUint(begin, 16, 64)
-				to, endErr := strconv.ParseUint(end, 16, 64)
-				if err == nil && endErr == nil {
-					m = [2]uintptr{uintptr(from), uintptr(to)}
-				}
+		switch empty, isAnonymous := bytes.CutPrefix(line, []byte("Anonymous:")); {
+		case isAnonymous:
+			if m[1] > m[0] && bytes.Equal(bytes.TrimSpace(empty), []byte("0 kB")) {
+				list = append(list, m)
 			}
-		case len(words) == 3 && words[0] == "Anonymous:" && words[1] == "0" && m[1] > m[0]:
-			list = append(list, m)
+		case line[0] >= 'A' && line[0] <= 'Z': // another value of the mapping
+		default: // a mapping: its addresses are hexadecimal, in lower case
+			m = [2]uintptr{}
+			words := strings.Fields(string(line))
+			if len(words) < 6 || words[1][1] != '-' || words[5] != file {
+				continue
+			}
+			begin, end, _ := strings.Cut(words[0], "-")
+			from, err := strconv.ParseUint(begin, 16, 64)
+			to, endErr := strconv.ParseUint(end, 16, 64)
+			if err == nil && endErr == nil {
+				m = [2]uintptr{uintptr(from), uintptr(to)}
+			}
 		}
 	}
 	return list

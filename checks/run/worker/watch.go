@@ -30,7 +30,7 @@ type watcher interface {
 var sources = map[string]func(w *worker, l listen) (watcher, error){
 	monitor.Kernel:  openKernelWatch,
 	monitor.Links:   openLinkWatch,
-	monitor.Ports:   func(w *worker, _ listen) (watcher, error) { return &portWatch{w: w}, nil },
+	monitor.Ports:   func(w *worker, _ listen) (watcher, error) { return newPortWatch(w), nil },
 	monitor.Devices: openDeviceWatch,
 	monitor.Slurmd:  func(w *worker, _ listen) (watcher, error) { return &slurmdWatch{host: w.host}, nil },
 	monitor.Jobs:    func(w *worker, _ listen) (watcher, error) { return openJobWatch(w) },
@@ -219,10 +219,13 @@ const portPace = time.Second
 // jobs run.
 type portWatch struct {
 	w       *worker
+	ports   *rdma.PortWatch
 	looked  time.Time // at the ports
 	states  map[string]string
 	samples *portSamples
 }
+
+func newPortWatch(w *worker) *portWatch { return &portWatch{w: w, ports: rdma.WatchPorts(w.host)} }
 
 // Close closes the ring.
 func (p *portWatch) Close() {
@@ -237,7 +240,7 @@ func (p *portWatch) wait(l listen) (*wire.Heard, error) {
 			time.Sleep(min(pause, max(0, time.Until(end))))
 		}
 		p.looked = time.Now()
-		now, err := rdma.PortStates(p.w.host)
+		now, err := p.ports.States()
 		if err != nil {
 			return nil, err
 		}
@@ -261,7 +264,7 @@ func (p *portWatch) wait(l listen) (*wire.Heard, error) {
 
 // sample takes a sample of the ports, and returns their number.
 func (p *portWatch) sample() (ports int, err error) {
-	loads, err := rdma.PortLoads(p.w.host)
+	loads, err := p.ports.Loads()
 	if err != nil || len(loads) == 0 {
 		return 0, err
 	}
