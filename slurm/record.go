@@ -40,8 +40,9 @@ type Record struct {
 	Exit    string           `json:"exit,omitempty"`    // exit status of the job, "1:0"
 	Changes []Change         `json:"changes,omitempty"`
 	Xids    []checks.XidSeen `json:"xids,omitempty"`
-	Faults  []Fault          `json:"faults,omitempty"` // the faults that began in the job
-	Doubts  []string         `json:"doubts,omitempty"` // data that is unknown, and why
+	Faults  []Fault          `json:"faults,omitempty"`  // the faults that began in the job
+	Samples string           `json:"samples,omitempty"` // the archive with its samples, if it has failed
+	Doubts  []string         `json:"doubts,omitempty"`  // data that is unknown, and why
 }
 
 // recordVersion is the version of the format. Other versions are not read.

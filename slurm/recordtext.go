@@ -161,6 +161,9 @@ func (r *Record) Text() string {
 	for _, c := range r.Changes {
 		line("count", "%s %s", r.gpuOr(c), c)
 	}
+	if r.Samples != "" {
+		line("samples", "%s", r.Samples)
+	}
 	for _, d := range r.Doubts {
 		line("unknown", "%s", d)
 	}

@@ -13,7 +13,7 @@ packages="make gcc libc6-dev binutils ca-certificates git curl xz-utils
   rpm cpio debootstrap debian-archive-keyring
   bash-completion groff-base"
 # make test-all
-[ "${NHC_GPU_TESTS:-}" != all ] || packages="$packages slurmdbd mariadb-server prometheus prometheus-node-exporter chromium-headless-shell
+[ "${NHC_GPU_TESTS:-}" != all ] || packages="$packages slurmdbd mariadb-server clustershell prometheus prometheus-node-exporter chromium-headless-shell
   gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static ansible ansible-lint yamllint gnupg lintian rpmlint"
 
 if [ "$(id -u)" != 0 ]; then

@@ -134,13 +134,19 @@ func ExtractSamples(env *checks.Env, id string, user uint32, hours bool) (*fligh
 		windows = append(windows, day)
 	}
 	e := flight.NewExtract(jobs[at], windows...)
+	e.Findings = notes(env, w, jobs, id)
+	return e, nil
+}
+
+// notes returns the findings about a job at the end of a window.
+func notes(env *checks.Env, w *flight.Window, jobs []flight.Job, id string) (list []flight.Note) {
 	for _, v := range flight.Detect(w, jobs) {
 		if v.Job == id {
 			f := describe(w, v, knownAnswer(env.Host, w, v))
-			e.Findings = append(e.Findings, flight.Note{Code: v.Code, Text: f.Text(jobHealthName), For: w.To - v.Since})
+			list = append(list, flight.Note{Code: v.Code, Text: f.Text(jobHealthName), For: w.To - v.Since})
 		}
 	}
-	return e, nil
+	return list
 }
 
 // readDay reads the means of 24 hours by minute.
@@ -166,6 +172,33 @@ func RecordedSamples(env *checks.Env) (*flight.Extract, error) {
 	}
 	all := flight.Job{GPUs: w.Names(flight.Busy), All: true}
 	return flight.NewExtract(all, w, day), nil
+}
+
+// SamplesOf returns the samples of a job that has just ended, nil if there are none. data is its record.
+func SamplesOf(env *checks.Env, data []byte) (*flight.Extract, error) {
+	var r record
+	if err := json.Unmarshal(data, &r); err != nil {
+		return nil, fmt.Errorf("parse the record of the job: %w", err)
+	}
+	w, _, err := readSamples(env)
+	if err != nil {
+		return nil, err
+	}
+	if w = w.During(r.Job); w == nil {
+		return nil, nil
+	}
+	day, err := readDay(env.Host, w.To)
+	if err != nil {
+		return nil, err
+	}
+	job := r.job(w)
+	windows := []*flight.Window{w}
+	if day = day.During(r.Job); day != nil { // it has run for a minute
+		windows = append(windows, day)
+	}
+	e := flight.NewExtract(job, windows...)
+	e.Findings = notes(env, w, []flight.Job{job}, r.Job)
+	return e, nil
 }
 
 // ownerOf returns the user of a job: by the record of its prolog, or else by its processes, which must all be of
@@ -246,9 +279,29 @@ func loadSamples(w *flight.Window, dir, boot string) error {
 
 // record has the fields of the record of a job (slurm.Record) that show its GPUs.
 type record struct {
-	Job   string          `json:"job"`
-	Whole bool            `json:"whole"`
-	GPUs  []checks.JobGPU `json:"gpus"`
+	Job    string          `json:"job"`
+	Whole  bool            `json:"whole"`
+	Unsure bool            `json:"unsure"`
+	GPUs   []checks.JobGPU `json:"gpus"`
+}
+
+// job returns the job with its GPUs.
+func (r *record) job(w *flight.Window) flight.Job {
+	job, all := flight.Job{ID: r.Job}, w.Names(flight.Busy)
+	switch {
+	case r.Whole:
+		job.GPUs, job.All = all, true
+	case !r.Unsure:
+		job.GPUs = []string{}
+		for _, name := range all {
+			d := w.Devices[name]
+			if slices.ContainsFunc(r.GPUs, func(g checks.JobGPU) bool { return g.PCI != "" && g.PCI == d.PCI || g.UUID != "" && g.UUID == d.UUID }) {
+				job.GPUs = append(job.GPUs, name)
+			}
+		}
+		job.All = len(job.GPUs) == len(all)
+	}
+	return job
 }
 
 // runningJobs returns the jobs of the last samples with their GPUs.
@@ -262,28 +315,16 @@ func runningJobs(h *probe.Host, w *flight.Window) (list []flight.Job, err error)
 	if err != nil && !errors.Is(err, probe.ErrNoMemory) {
 		return nil, err
 	}
-	all := w.Names(flight.Busy)
 	for _, id := range ids {
 		if last.SlotOf(id) == "" { // it has ended
 			continue
 		}
-		job := flight.Job{ID: id}
 		at := slices.IndexFunc(records, func(r probe.Record) bool { return r.Name == "job-"+id })
 		var r record
-		switch known := at >= 0 && json.Unmarshal(records[at].Data, &r) == nil && r.Job == id; {
-		case known && r.Whole, !known && len(ids) == 1:
-			job.GPUs, job.All = all, true
-		case known:
-			job.GPUs = []string{}
-			for _, name := range all {
-				d := w.Devices[name]
-				if slices.ContainsFunc(r.GPUs, func(g checks.JobGPU) bool { return g.PCI != "" && g.PCI == d.PCI || g.UUID != "" && g.UUID == d.UUID }) {
-					job.GPUs = append(job.GPUs, name)
-				}
-			}
-			job.All = len(job.GPUs) == len(all)
+		if at < 0 || json.Unmarshal(records[at].Data, &r) != nil || r.Job != id {
+			r = record{Job: id, Whole: len(ids) == 1, Unsure: true}
 		}
-		list = append(list, job)
+		list = append(list, r.job(w))
 	}
 	return list, nil
 }

@@ -3,6 +3,7 @@ package probe
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"strconv"
 	"strings"
@@ -56,6 +57,7 @@ func KernelLog(h *Host, from uint64, each func(KernelRecord)) (KernelLogEnd, err
 type KernelTail struct {
 	fd       int
 	recorded bool // a file: one read returns many records
+	grown    int  // for a file: reports that it was written to
 }
 
 // OpenKernelLog opens the kernel's log at its oldest record.
@@ -71,11 +73,16 @@ func OpenKernelLog(h *Host) (*KernelTail, error) {
 		unix.Close(fd)
 		return nil, &fs.PathError{Op: "stat", Path: kmsgPath, Err: err}
 	}
-	return &KernelTail{fd, st.Mode&unix.S_IFMT == unix.S_IFREG}, nil
+	return &KernelTail{fd: fd, recorded: st.Mode&unix.S_IFMT == unix.S_IFREG, grown: -1}, nil
 }
 
 // Close closes the log.
-func (t *KernelTail) Close() { unix.Close(t.fd) }
+func (t *KernelTail) Close() {
+	unix.Close(t.fd)
+	if t.grown >= 0 {
+		unix.Close(t.grown)
+	}
+}
 
 // Read passes the records that no earlier reading has passed, as [KernelLog] does.
 func (t *KernelTail) Read(from uint64, each func(KernelRecord)) (KernelLogEnd, error) {
@@ -86,16 +93,34 @@ func (t *KernelTail) Read(from uint64, each func(KernelRecord)) (KernelLogEnd, e
 	return l.end, nil
 }
 
-// Wait waits until the log has more records, at most for limit. A file, which only a test has, can
-// always be read.
+// Wait waits until the log has more records, at most for limit. A file, which only a test has, is at its end at
+// first, and can always be read: inotify reports its growth.
 func (t *KernelTail) Wait(limit time.Duration) error {
+	fd := t.fd
 	if t.recorded {
-		time.Sleep(min(limit, 10*time.Millisecond))
-		return nil
+		if t.grown < 0 {
+			var err error
+			if t.grown, err = unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC); err != nil {
+				return &fs.PathError{Op: "watch", Path: kmsgPath, Err: err}
+			}
+			if _, err = unix.InotifyAddWatch(t.grown, fmt.Sprintf("/proc/self/fd/%d", t.fd), unix.IN_MODIFY); err != nil {
+				return &fs.PathError{Op: "watch", Path: kmsgPath, Err: err}
+			}
+			return nil // it may have grown before
+		}
+		fd = t.grown
 	}
-	fds := []unix.PollFd{{Fd: int32(t.fd), Events: unix.POLLIN}}
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	if _, err := unix.Poll(fds, int(limit.Milliseconds())); err != nil && !errors.Is(err, unix.EINTR) {
 		return &fs.PathError{Op: "poll", Path: kmsgPath, Err: err}
+	}
+	if t.recorded {
+		buf := make([]byte, 4096)
+		for {
+			if n, err := unix.Read(t.grown, buf); n <= 0 || err != nil {
+				return nil
+			}
+		}
 	}
 	return nil
 }

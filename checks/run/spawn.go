@@ -52,7 +52,7 @@ func Detach(argv, env []string) error {
 
 // Child is this program, started again.
 type Child struct {
-	Done <-chan struct{} // closed when it has ended
+	done <-chan struct{} // closed when it has ended
 	pid  int
 	end  *death
 }
@@ -64,9 +64,12 @@ func Again(argv, env []string) (*Child, error) {
 		return nil, err
 	}
 	c := &Child{pid: pid}
-	c.Done, c.end = reap(pid, true)
+	c.done, c.end = reap(pid, true)
 	return c, nil
 }
+
+// Ended returns a channel that is closed when it has ended.
+func (c *Child) Ended() <-chan struct{} { return c.done }
 
 // Status returns the exit status as bash counts it, after the end.
 func (c *Child) Status() int { return c.end.status() }

@@ -60,4 +60,14 @@ func TestJobNodes(t *testing.T) {
 	if data, err := os.ReadFile(page); err != nil || strings.Count(string(data), "<h2>Node gpu0") != 4 {
 		t.Errorf("%d bytes, %v, want a page with four nodes", len(data), err)
 	}
+
+	// A slurmd that does not answer costs its own node alone.
+	pid := strings.TrimSpace(c.Exec("cat", cluster.Dir+"/run/slurmd.gpu04.pid"))
+	c.Exec("kill", "-STOP", pid)
+	out, err := c.Try(program, "job", job.ID, "--nodes")
+	c.Exec("kill", "-CONT", pid)
+	c.thawEntry("gpu04")
+	if err == nil || !strings.Contains(out, "node gpu04: ") || !strings.Contains(out, "not all nodes have answered: 3 of 4") || !strings.Contains(out, "last: node gpu03: the 16 GPUs of the other nodes wait") {
+		t.Errorf("with a frozen slurmd: %v\n%s", err, out)
+	}
 }

@@ -79,11 +79,54 @@ func tail(w *Window, seconds string) *Window {
 	if uint32(w.Len()) < n {
 		return nil
 	}
-	return w.Tail(n)
+	t := w.Tail(n)
+	t.before = w.Tail(n + gap)
+	return t
 }
 
-// most is the share of seconds that must have samples: a GPU whose driver answers slowly is asked every 10 s only.
-const most = 0.1
+// gap is the longest time without a sample in which a state is taken to last: a GPU whose driver answers slowly is
+// asked every 10 s only.
+const gap = 12
+
+// enough is the share of seconds that must have samples for a mean.
+const enough = 0.25
+
+// always reports whether all samples of a series match, from the last one before the window on, and none is missing
+// for longer than gap. So a state that is seen seldom has lasted as long as the window, and did not fit between two
+// samples of something else.
+func (w *Window) always(device string, name Name, match func(float32) bool) bool {
+	values, first := w.Of(device, name), 0
+	missing := -1 // in a window without a time before it, all known samples count
+	if w.before != nil {
+		values, missing = w.before.Of(device, name), 0
+		last := len(values) - 1
+		for ; last >= 0 && !known(values[last]); last-- {
+		}
+		if len(values)-1-last > gap {
+			return false
+		}
+		for first = last - w.Len() + 1; first >= 0 && !known(values[first]); first-- {
+		}
+		if first < 0 {
+			return false
+		}
+		values = values[:last+1]
+	}
+	seen := false
+	for _, v := range values[min(first, len(values)):] {
+		switch {
+		case known(v) && !match(v):
+			return false
+		case known(v):
+			seen, missing = true, min(missing, 0)
+		case missing >= 0:
+			if missing++; missing > gap {
+				return false
+			}
+		}
+	}
+	return seen
+}
 
 // lost reports a GPU that NVML calls lost.
 func lost(w *Window, j Job) (list []Verdict) {
@@ -133,13 +176,13 @@ func hang(w *Window, j Job) []Verdict {
 	}
 	v := Verdict{
 		Code: "job.hang", Devices: spinning, Want: "power and traffic of work",
-		Got: fmt.Sprintf("busy %.0f %%, %.0f W, no traffic", mean(t.Of(j.GPUs[0], Busy)), mean(t.Of(j.GPUs[0], Power))),
+		Got: fmt.Sprintf("busy %.0f %%, %.0f W, no traffic", typical(t.Of(j.GPUs[0], Busy)), typical(t.Of(j.GPUs[0], Power))),
 	}
 	switch {
 	case len(other) == 0:
 		v.Since = first(spinning)
 		v.Message = fmt.Sprintf("all %d GPUs have waited for %d s: kernels run, and compute and send nothing", len(spinning), t.To-v.Since)
-	case len(other) == 1 && len(spinning) >= int(limit("straggler.gpus"))-1 && every(t.Of(other[0], Busy), most, func(v float32) bool { return v < limit("stall.busy") }):
+	case len(other) == 1 && len(spinning) >= int(limit("straggler.gpus"))-1 && t.always(other[0], Busy, func(v float32) bool { return v < limit("stall.busy") }):
 		v.Since, v.Devices = first(spinning), other
 		v.Got = "no kernel"
 		v.Message = fmt.Sprintf("%d GPUs have waited for %d s, and this one runs no kernel: they wait for it", len(spinning), t.To-v.Since)
@@ -158,11 +201,10 @@ func spinPower(w *Window, gpu string) float32 {
 func spins(w *Window, gpu string) bool {
 	power := spinPower(w, gpu)
 	below := func(name Name, high float32) bool { // a series that the GPU does not have says nothing against
-		values := w.Of(gpu, name)
-		return !slices.ContainsFunc(values, known) || every(values, most, func(v float32) bool { return v < high })
+		return !slices.ContainsFunc(w.Of(gpu, name), known) || w.always(gpu, name, func(v float32) bool { return v < high })
 	}
-	return every(w.Of(gpu, Busy), most, func(v float32) bool { return v >= limit("hang.busy") }) &&
-		every(w.Of(gpu, Power), most, func(v float32) bool { return v < power }) &&
+	return w.always(gpu, Busy, func(v float32) bool { return v >= limit("hang.busy") }) &&
+		w.always(gpu, Power, func(v float32) bool { return v < power }) &&
 		below(Memory, limit("hang.memory")) && below(Tensor, limit("hang.tensor")) && below(NVLink, limit("hang.traffic")) && below(PCIe, limit("hang.traffic"))
 }
 
@@ -172,7 +214,7 @@ const loadSeconds = 10
 // LastWork describes what a GPU did in the last seconds: "and its GPU waits, too".
 func (w *Window) LastWork(gpu string) string {
 	t := w.Tail(loadSeconds)
-	switch busy := mean(t.Of(gpu, Busy)); {
+	switch busy := typical(t.Of(gpu, Busy)); {
 	case w.Last(gpu, Reached) == 0:
 		return "and its GPU is lost"
 	case !known(busy):
@@ -182,7 +224,7 @@ func (w *Window) LastWork(gpu string) string {
 	case busy < limit("stall.busy"):
 		return "and its GPU runs no kernel"
 	default:
-		return fmt.Sprintf("and its GPU works (%.0f W)", mean(t.Of(gpu, Power)))
+		return fmt.Sprintf("and its GPU works (%.0f W)", typical(t.Of(gpu, Power)))
 	}
 }
 
@@ -241,9 +283,19 @@ func traffic(w *Window, gpus []string) float32 {
 	return least(w, gpus, PCIe)
 }
 
-// behind reports whether the mean of a device is lower than a share of the lowest of others.
+// behind reports whether the mean of a device is lower than a share of that of each other, in the seconds in which
+// both have samples: in others, all could have paused.
 func behind(w *Window, device string, others []string, name Name, share float32) bool {
-	return mean(w.Of(device, name)) < share*least(w, others, name)
+	own := w.Of(device, name)
+	return !slices.ContainsFunc(others, func(other string) bool {
+		a, b, count := 0.0, 0.0, 0
+		for i, v := range w.Of(other, name) {
+			if i < len(own) && known(v) && known(own[i]) {
+				a, b, count = a+float64(own[i]), b+float64(v), count+1
+			}
+		}
+		return float64(count) < enough*float64(len(own)) || !(a < float64(share)*b)
+	})
 }
 
 // throttle reports a GPU that heat or its power supply slows down, while the others run freely.
@@ -292,7 +344,7 @@ func silentPort(w *Window, j Job) []Verdict {
 		others := slices.DeleteFunc(slices.Clone(ports), func(p string) bool { return p == port })
 		usual := least(t, others, Data)
 		under := func(share float32) bool {
-			return every(t.Of(port, Data), most, func(v float32) bool { return v < share*usual })
+			return t.always(port, Data, func(v float32) bool { return v < share*usual }) && behind(t, port, others, Data, share)
 		}
 		if !(usual >= limit("port.others")) || !under(limit("port.slow")) || behind(before, port, others, Data, limit("port.slow")) {
 			continue
@@ -318,19 +370,19 @@ func stall(w *Window, j Job) []Verdict {
 		return nil
 	}
 	for _, gpu := range j.GPUs {
-		if !every(t.Of(gpu, Busy), most, func(v float32) bool { return v < limit("stall.busy") }) {
+		if !t.always(gpu, Busy, func(v float32) bool { return v < limit("stall.busy") }) {
 			return nil
 		}
 	}
 	v := Verdict{Code: "job.stall", Since: t.From, Want: "work for its GPUs"}
 	high := func(v float32) bool { return v >= limit("stall.pressure") }
 	switch {
-	case every(t.Of(slot, StallIO), most, high):
-		v.Message, v.Got = "its tasks wait for a disk or a file system, and its GPUs for them", fmt.Sprintf("I/O pressure %.0f %%", mean(t.Of(slot, StallIO)))
-	case every(t.Of(slot, StallMem), most, high):
-		v.Message, v.Got = "its tasks wait for memory, and its GPUs for them", fmt.Sprintf("memory pressure %.0f %%", mean(t.Of(slot, StallMem)))
-	case every(t.Of(slot, Blocked), most, func(v float32) bool { return v >= 1 }):
-		v.Message, v.Got = "its processes are blocked in the kernel (state D), and its GPUs wait for them", fmt.Sprintf("%.0f blocked processes", mean(t.Of(slot, Blocked)))
+	case t.always(slot, StallIO, high):
+		v.Message, v.Got = "its tasks wait for a disk or a file system, and its GPUs for them", fmt.Sprintf("I/O pressure %.0f %%", typical(t.Of(slot, StallIO)))
+	case t.always(slot, StallMem, high):
+		v.Message, v.Got = "its tasks wait for memory, and its GPUs for them", fmt.Sprintf("memory pressure %.0f %%", typical(t.Of(slot, StallMem)))
+	case t.always(slot, Blocked, func(v float32) bool { return v >= 1 }):
+		v.Message, v.Got = "its processes are blocked in the kernel (state D), and its GPUs wait for them", fmt.Sprintf("%.0f blocked processes", typical(t.Of(slot, Blocked)))
 	default:
 		return nil
 	}
@@ -347,10 +399,10 @@ func left(w *Window, jobs []Job) (list []Verdict) {
 		if slices.ContainsFunc(jobs, func(j Job) bool { return slices.Contains(j.GPUs, gpu) }) {
 			continue
 		}
-		if every(t.Of(gpu, Used), most, func(v float32) bool { return v >= limit("left.memory") }) {
+		if t.always(gpu, Used, func(v float32) bool { return v >= limit("left.memory") }) {
 			list = append(list, Verdict{
 				Code: "job.memory.left", Devices: []string{gpu}, Since: t.From, Message: "memory is in use, and no job has this GPU",
-				Want: fmt.Sprintf("less than %.0f MiB", limit("left.memory")), Got: fmt.Sprintf("%.0f MiB", mean(t.Of(gpu, Used))),
+				Want: fmt.Sprintf("less than %.0f MiB", limit("left.memory")), Got: fmt.Sprintf("%.0f MiB", typical(t.Of(gpu, Used))),
 			})
 		}
 	}

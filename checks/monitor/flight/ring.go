@@ -254,6 +254,7 @@ type Window struct {
 
 	order  []string // of the devices
 	tracks map[Column][]float32
+	before *Window // the window with some time before it, for detectors
 }
 
 // NewWindow returns an empty window of seconds.

@@ -107,6 +107,22 @@ func (w *Window) SlotOf(job string) string {
 	return ""
 }
 
+// During returns the part of a window in which a job was on the node, nil if it was not.
+func (w *Window) During(job string) *Window {
+	first, last := w.Len(), -1
+	for i := range MaxJobs {
+		for at, v := range w.Of(Slot(i), ID) {
+			if job != "" && JobOf(v) == job {
+				first, last = min(first, at), max(last, at)
+			}
+		}
+	}
+	if last < 0 {
+		return nil
+	}
+	return w.Part(w.From+uint32(first)*w.Step, w.From+uint32(last)*w.Step)
+}
+
 // JobIDs lists the jobs in a window, in the order of their slots.
 func (w *Window) JobIDs() (list []string) {
 	for i := range MaxJobs {
@@ -121,27 +137,18 @@ func (w *Window) JobIDs() (list []string) {
 
 // numbers of series.
 
-// every reports whether at least share of the values are known, and all of these match.
-func every(values []float32, share float64, match func(float32) bool) bool {
-	count := 0
-	for _, v := range values {
-		if !known(v) {
-			continue
-		}
-		if !match(v) {
-			return false
-		}
-		count++
-	}
-	return len(values) > 0 && float64(count) >= share*float64(len(values))
-}
-
-// mean returns the mean of the known values, Unknown if fewer than most are known.
+// mean returns the mean of the known values, Unknown if too few are known.
 func mean(values []float32) float32 {
 	v, count := average(values)
-	if float64(count) < most*float64(len(values)) {
+	if float64(count) < enough*float64(len(values)) {
 		return Unknown
 	}
+	return v
+}
+
+// typical returns the mean of the known values, however few they are.
+func typical(values []float32) float32 {
+	v, _ := average(values)
 	return v
 }
 

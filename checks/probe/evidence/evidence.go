@@ -24,13 +24,23 @@ import (
 )
 
 // Limits, bytes. An archive never has more than MaxArchive, because its content before compression has
-// at most that; the directory never has more than MaxAll.
+// at most that; the directory never has more than MaxAll, and never more than maxJobs archives about failed
+// jobs, which are frequent: they must not displace those about faults.
 const (
 	MaxArchive = 5 << 20
 	MaxAll     = 50 << 20
 	maxLog     = 2 << 20
 	maxFile    = 512 << 10
+	maxJobs    = 20
 )
+
+// FailedJob begins the code of an archive about a failed job.
+const FailedJob = "job.failed."
+
+// Name returns the name of an archive. Names sort by time.
+func Name(at time.Time, code string) string {
+	return at.UTC().Format("20060102T150405Z") + "-" + code + ".tar.gz"
+}
 
 // File is one file of an archive.
 type File struct {
@@ -284,6 +294,9 @@ func Keep(h *probe.Host, name string, data []byte) error {
 	if err := os.MkdirAll(h.Path(dir), 0o700); err != nil {
 		return &fs.PathError{Op: "make", Path: dir, Err: probe.Reason(err)}
 	}
+	if strings.Contains(name, "-"+FailedJob) {
+		dropJobs(h, dir, maxJobs-1)
+	}
 	makeRoom(h, dir, MaxAll-int64(len(data)))
 	target := filepath.Join(dir, name)
 	f, err := os.OpenFile(h.Path(target+".part"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
@@ -303,6 +316,14 @@ func Keep(h *probe.Host, name string, data []byte) error {
 		return &fs.PathError{Op: "write", Path: target, Err: probe.Reason(err)}
 	}
 	return nil
+}
+
+// dropJobs removes the oldest archives about failed jobs until there are at most that many.
+func dropJobs(h *probe.Host, dir string, most int) {
+	names, _ := filepath.Glob(filepath.Join(h.Path(dir), "*-"+FailedJob+"*")) // by name
+	for _, name := range names[:max(0, len(names)-most)] {
+		_ = os.Remove(name)
+	}
 }
 
 // makeRoom removes the oldest files until the others have at most that many bytes. The names begin with

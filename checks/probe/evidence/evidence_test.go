@@ -159,7 +159,7 @@ func TestKeep(t *testing.T) {
 		t.Errorf("without a memory: %v", err)
 	}
 	h.SetPast("/var/lib/x")
-	part := noise(6 << 20)
+	part := noise(6<<20 - 300<<10)
 	for i := range 12 {
 		if err := Keep(h, fmt.Sprintf("2026%02d-a.tar.gz", i), part); err != nil {
 			t.Fatal(err)
@@ -172,6 +172,14 @@ func TestKeep(t *testing.T) {
 	}
 	if info, err := os.Stat(filepath.Join(dir, entries[0].Name())); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
+	}
+	for i := range maxJobs + 5 { // failed jobs displace each other, and no fault
+		if err := Keep(h, Name(time.Unix(int64(1_900_000_000+i), 0), FailedJob+"7"), noise(100<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if entries, err = os.ReadDir(dir); err != nil || len(entries) != 8+maxJobs || entries[7].Name() != "202611-a.tar.gz" || entries[8].Name() != "20300317T174645Z-job.failed.7.tar.gz" {
+		t.Errorf("%v, %v: want the newest %d, and each fault", entries, err, maxJobs)
 	}
 	link := filepath.Join(dir, "z.part")
 	if err := os.Symlink("/etc/passwd", link); err != nil {

@@ -19,10 +19,14 @@ type LinkWatch struct {
 	n    *netlink
 	up   map[int32]bool // by interface: whether it has a carrier; without those that no hardware backs
 	name map[int32]string
+	buf  []byte
 }
 
 // linkBuffer holds the messages of a storm of interfaces, as containers start and end.
 const linkBuffer = 1 << 20
+
+// manyLinks bounds the changes that are returned: links that flap have thousands.
+const manyLinks = 64
 
 // WatchLinks listens to the kernel's messages about interfaces. It asks for the state of all.
 func WatchLinks(h *probe.Host) (*LinkWatch, error) {
@@ -36,7 +40,7 @@ func WatchLinks(h *probe.Host) (*LinkWatch, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen to the kernel's messages about links: %w", err)
 	}
-	w := &LinkWatch{h: h, n: n, up: map[int32]bool{}, name: map[int32]string{}}
+	w := &LinkWatch{h: h, n: n, up: map[int32]bool{}, name: map[int32]string{}, buf: make([]byte, 64<<10)}
 	return w, w.askAll()
 }
 
@@ -58,13 +62,12 @@ func (w *LinkWatch) Close() { w.n.close() }
 // Wait waits for changes, at most for limit, and returns the interfaces: "eth0 down". lost reports that
 // the kernel has dropped messages; then the state of all interfaces is asked for again.
 func (w *LinkWatch) Wait(limit time.Duration) (changed []string, lost bool, err error) {
-	buf := make([]byte, 64<<10)
-	for wait := limit; ; wait = 0 { // after the first message only those that are there
-		fds := []unix.PollFd{{Fd: int32(w.n.fd), Events: unix.POLLIN}}
-		if _, err := unix.Poll(fds, int(wait.Milliseconds())); err != nil && !errors.Is(err, unix.EINTR) {
-			return changed, lost, fmt.Errorf("wait for messages about links: %w", err)
-		}
-		size, from, err := unix.Recvfrom(w.n.fd, buf, unix.MSG_DONTWAIT)
+	fds := []unix.PollFd{{Fd: int32(w.n.fd), Events: unix.POLLIN}}
+	if _, err := unix.Poll(fds, int(limit.Milliseconds())); err != nil && !errors.Is(err, unix.EINTR) {
+		return changed, lost, fmt.Errorf("wait for messages about links: %w", err)
+	}
+	for { // those that are there
+		size, from, err := unix.Recvfrom(w.n.fd, w.buf, unix.MSG_DONTWAIT)
 		switch {
 		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
 			return changed, lost, nil
@@ -78,7 +81,9 @@ func (w *LinkWatch) Wait(limit time.Duration) (changed []string, lost bool, err 
 			return changed, lost, fmt.Errorf("read messages about links: %w", err)
 		}
 		if kernel, ok := from.(*unix.SockaddrNetlink); ok && kernel.Pid == 0 {
-			changed = append(changed, w.add(buf[:size])...)
+			if list := w.add(w.buf[:size]); len(changed) < manyLinks {
+				changed = append(changed, list...)
+			}
 		}
 	}
 }
@@ -94,13 +99,18 @@ func (w *LinkWatch) add(data []byte) (changed []string) {
 			continue
 		}
 		index, flags := int32(binary.NativeEndian.Uint32(m.Data[4:])), binary.NativeEndian.Uint32(m.Data[8:])
+		is := flags&unix.IFF_LOWER_UP != 0
+		was, known := w.up[index]
+		if known && is == was && m.Header.Type == unix.RTM_NEWLINK {
+			continue
+		}
 		name := ""
-		for _, a := range parseAttrs(m.Data[unix.SizeofIfInfomsg:]) {
+		for a := range attrs(m.Data[unix.SizeofIfInfomsg:]) {
 			if a.kind == unix.IFLA_IFNAME {
 				name = a.text()
+				break
 			}
 		}
-		was, known := w.up[index]
 		switch {
 		case m.Header.Type == unix.RTM_DELLINK:
 			if known {
@@ -110,9 +120,8 @@ func (w *LinkWatch) add(data []byte) (changed []string) {
 			delete(w.name, index)
 		case !known && !w.ofHardware(name):
 		default:
-			is := flags&unix.IFF_LOWER_UP != 0
 			w.up[index], w.name[index] = is, name
-			if known && is != was {
+			if known {
 				changed = append(changed, name+map[bool]string{true: " up", false: " down"}[is])
 			}
 		}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -77,17 +79,20 @@ func putText(to []byte, kind uint16, text string) []byte {
 }
 
 // parseAttrs parses attributes and ignores a truncated one.
-func parseAttrs(data []byte) (list []attr) {
-	const flags = unix.NLA_F_NESTED | 0x4000 // and NLA_F_NET_BYTEORDER
-	for len(data) >= attrHeader {
-		n, kind := int(binary.NativeEndian.Uint16(data)), binary.NativeEndian.Uint16(data[2:])
-		if n < attrHeader || n > len(data) {
-			return list
+func parseAttrs(data []byte) []attr { return slices.Collect(attrs(data)) }
+
+// attrs passes the attributes one by one.
+func attrs(data []byte) iter.Seq[attr] {
+	return func(yield func(attr) bool) {
+		const flags = unix.NLA_F_NESTED | 0x4000 // and NLA_F_NET_BYTEORDER
+		for len(data) >= attrHeader {
+			n, kind := int(binary.NativeEndian.Uint16(data)), binary.NativeEndian.Uint16(data[2:])
+			if n < attrHeader || n > len(data) || !yield(attr{kind &^ flags, data[attrHeader:n]}) {
+				return
+			}
+			data = data[min(len(data), (n+attrAlign-1)/attrAlign*attrAlign):]
 		}
-		list = append(list, attr{kind &^ flags, data[attrHeader:n]})
-		data = data[min(len(data), (n+attrAlign-1)/attrAlign*attrAlign):]
 	}
-	return list
 }
 
 func (a attr) text() string {

@@ -27,7 +27,9 @@ type state struct{ recovery, pending, failed, uncorrected Reading[int64] }
 
 // Sample has the values of one GPU.
 type Sample struct {
-	State error // the GPU is lost, or requires a reset: see [IsGPUState]
+	State   error         // the GPU is lost, or requires a reset: see [IsGPUState]
+	Skipped bool          // the GPU was not asked
+	Took    time.Duration // by its calls
 
 	Busy, Memory Reading[int]    // share of the last sampling period in which a kernel ran, and memory was used, %
 	Power        Reading[int]    // mW
@@ -120,6 +122,16 @@ func (w *Watch) register() {
 // GPUs returns the identities of the GPUs, in the order of their samples.
 func (w *Watch) GPUs() []GPU { return w.s.snapshot.GPUs }
 
+// Unasked lists the GPUs that gave no answer at the start: they have no samples.
+func (w *Watch) Unasked() (list []int) {
+	for i, d := range w.s.devices {
+		if d == nil {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
 // Limits returns the power limits, W; 0 if unknown.
 func (w *Watch) Limits(doing func(string)) []float64 {
 	limits := make([]float64, len(w.s.devices))
@@ -130,9 +142,12 @@ func (w *Watch) Limits(doing func(string)) []float64 {
 	return limits
 }
 
-// Sample reads all GPUs. changed lists the GPUs that need a check: one that is lost, asks for a
-// recovery, or has new errors that were not corrected.
-func (w *Watch) Sample(doing func(string)) (samples []Sample, changed []string) {
+// Enough is the time after which a GPU is not asked for its remaining values.
+const Enough = time.Second
+
+// Sample reads all GPUs, except those for which skip is true. changed lists the GPUs that need a check: one that
+// is lost, asks for a recovery, or has new errors that were not corrected.
+func (w *Watch) Sample(doing func(string), skip func(gpu int) bool) (samples []Sample, changed []string) {
 	w.s.doing = doing
 	samples = make([]Sample, len(w.s.devices))
 	for i := range samples {
@@ -140,8 +155,14 @@ func (w *Watch) Sample(doing func(string)) (samples []Sample, changed []string) 
 	}
 	w.s.each(func(q query) {
 		i := q.g.Index
-		sample, now := w.sample(q)
+		if skip(i) {
+			samples[i].Skipped = true
+			return
+		}
+		began := time.Now()
+		sample, now := w.sample(q, func() bool { return time.Since(began) >= Enough })
 		samples[i] = sample
+		samples[i].Took = time.Since(began)
 		if samples[i].State = w.s.stateOf(i); samples[i].State != nil {
 			changed = append(changed, fmt.Sprintf("gpu%d: %v", i, samples[i].State))
 		} else if was := w.last[i]; was != (state{}) {
@@ -168,7 +189,7 @@ func (s state) since(gpu int, was state) (list []string) {
 	return list
 }
 
-func (w *Watch) sample(q query) (out Sample, now state) {
+func (w *Watch) sample(q query, enough func() bool) (out Sample, now state) {
 	fields := make([]scoped, 0, len(watched)+2)
 	for _, id := range watched {
 		fields = append(fields, scoped{id: id})
@@ -190,29 +211,51 @@ func (w *Watch) sample(q query) (out Sample, now state) {
 	if w.links[q.g.Index] > 0 {
 		out.NVLink = bytesOf(v[len(watched):], 1)
 	}
-	memory := uint32(0)
-	out.Busy = number(ask(q.s, "nvmlDeviceGetUtilizationRates", q.who, func() (uint32, nvml.Return) {
-		u, ret := q.d.GetUtilizationRates()
-		memory = u.Memory
-		return u.Gpu, ret
-	}))
-	if out.Busy.Known && memory <= 100 {
-		out.Memory = Known(int(memory))
+	for _, read := range others {
+		if enough() {
+			return out, now
+		}
+		read(q, &out)
 	}
-	if !out.Power.Known {
-		out.Power = number(ask(q.s, "nvmlDeviceGetPowerUsage", q.who, q.d.GetPowerUsage))
+	if !enough() {
+		w.gpm[q.g.Index].read(q, &out)
 	}
-	out.Clock = ask(q.s, "nvmlDeviceGetClockInfo", q.who, func() (uint32, nvml.Return) { return q.d.GetClockInfo(nvml.CLOCK_SM) })
-	out.Margin = number(ask(q.s, "nvmlDeviceGetMarginTemperature", q.who, func() (int32, nvml.Return) {
-		m, ret := q.d.GetMarginTemperature()
-		return m.MarginTemperature, ret
-	}))
-	out.Used = as(ask(q.s, "nvmlDeviceGetMemoryInfo_v2", q.who, func() (GPUMemory, nvml.Return) {
-		m, ret := q.d.GetMemoryInfo_v2()
-		return GPUMemory{m.Total, m.Free, m.Used}, ret
-	}), func(m GPUMemory) uint64 { return m.Used })
-	w.gpm[q.g.Index].read(q, &out)
 	return out, now
+}
+
+// others read the values that have no field.
+var others = []func(q query, out *Sample){
+	func(q query, out *Sample) {
+		memory := uint32(0)
+		out.Busy = number(ask(q.s, "nvmlDeviceGetUtilizationRates", q.who, func() (uint32, nvml.Return) {
+			u, ret := q.d.GetUtilizationRates()
+			memory = u.Memory
+			return u.Gpu, ret
+		}))
+		if out.Busy.Known && memory <= 100 {
+			out.Memory = Known(int(memory))
+		}
+	},
+	func(q query, out *Sample) {
+		if !out.Power.Known {
+			out.Power = number(ask(q.s, "nvmlDeviceGetPowerUsage", q.who, q.d.GetPowerUsage))
+		}
+	},
+	func(q query, out *Sample) {
+		out.Clock = ask(q.s, "nvmlDeviceGetClockInfo", q.who, func() (uint32, nvml.Return) { return q.d.GetClockInfo(nvml.CLOCK_SM) })
+	},
+	func(q query, out *Sample) {
+		out.Margin = number(ask(q.s, "nvmlDeviceGetMarginTemperature", q.who, func() (int32, nvml.Return) {
+			m, ret := q.d.GetMarginTemperature()
+			return m.MarginTemperature, ret
+		}))
+	},
+	func(q query, out *Sample) {
+		out.Used = as(ask(q.s, "nvmlDeviceGetMemoryInfo_v2", q.who, func() (GPUMemory, nvml.Return) {
+			m, ret := q.d.GetMemoryInfo_v2()
+			return GPUMemory{m.Total, m.Free, m.Used}, ret
+		}), func(m GPUMemory) uint64 { return m.Used })
+	},
 }
 
 // total adds up readings; it is known if one is.

@@ -37,7 +37,8 @@ func watchOnce(h *probe.Host, file string, doing func(string)) {
 		return
 	}
 	out.Limits = w.Limits(doing)
-	out.First, _ = w.Sample(doing)
+	none := func(int) bool { return false }
+	out.First, _ = w.Sample(doing, none)
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		out.Err = err.Error()
 	}
@@ -46,7 +47,7 @@ func watchOnce(h *probe.Host, file string, doing func(string)) {
 		out.Err = err.Error()
 	}
 	out.Took = time.Since(began)
-	out.Second, out.Changed = w.Sample(func(call string) { out.Calls = append(out.Calls, call) })
+	out.Second, out.Changed = w.Sample(func(call string) { out.Calls = append(out.Calls, call) }, none)
 	for _, list := range [][]Sample{out.First, out.Second} {
 		for i := range list {
 			if list[i].State != nil {
@@ -124,6 +125,21 @@ func TestWatchGPM(t *testing.T) {
 	}
 	if count["nvmlGpmSampleGet(0)"] != 1 || count["nvmlGpmMetricsGet(0)"] != 1 || count["nvmlGpmSampleGet(6)"] != 0 {
 		t.Errorf("calls %v", count)
+	}
+}
+
+// A GPU whose calls time out is asked once, and costs the others nothing.
+func TestWatchTimeouts(t *testing.T) {
+	t.Parallel()
+	out := watchNode(t, fakenvml.H100, "bad", "* nvmlDeviceGetUtilizationRates = 97 31", "3 nvmlDeviceGetUtilizationRates error 10", "3 nvmlDeviceGetFieldValues error 10", "3 nvmlDeviceGetFieldValues late 1100")
+	asked := 0
+	for _, call := range out.Calls {
+		if strings.Contains(call, "(3") {
+			asked++
+		}
+	}
+	if out.Err != "" || asked != 1 || time.Duration(out.Second[3]["Took"].(float64)) < Enough || out.Second[3]["Busy"] != nil || out.Second[4]["Busy"] != 97.0 {
+		t.Errorf("asked %d times: %v, %v", asked, out.Second[3], out.Calls)
 	}
 }
 

@@ -1,13 +1,8 @@
 package rdma
 
 import (
-	"errors"
-	"io/fs"
 	"math"
-	"path/filepath"
 	"strings"
-
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // PortLoad has counters of an RDMA port since some moment. NaN is unknown.
@@ -26,36 +21,32 @@ var portFaults = []string{
 	"counters/port_rcv_remote_physical_errors", "counters/port_xmit_discards", "counters/local_link_integrity_errors", "counters/excessive_buffer_overrun_errors",
 }
 
-// PortLoads reads the ports of all RDMA devices by their names: mlx5_0:1.
-func PortLoads(h *probe.Host) (map[string]PortLoad, error) {
-	loads := map[string]PortLoad{}
-	devices, err := h.Names(ibClass)
-	if errors.Is(err, fs.ErrNotExist) {
-		return loads, nil
-	}
-	names := append([]string{"counters/port_xmit_data", "counters/port_rcv_data", "counters/port_xmit_wait"}, portFaults...)
-	for _, device := range devices {
-		ports, _ := h.Names(filepath.Join(ibClass, device, "ports"))
-		for _, port := range ports {
-			counts, _ := IBCounters(h, device, port, nil, names)
-			get := func(list ...string) float64 {
-				sum, known := 0.0, false
-				for _, name := range list {
-					if n, ok := counts[name]; ok {
-						sum, known = sum+float64(n), true
-					}
+// Loads reads the ports of all RDMA devices by their names: mlx5_0:1.
+func (w *PortWatch) Loads() (map[string]PortLoad, error) {
+	loads, err := map[string]PortLoad{}, w.list()
+	for i := range w.ports {
+		p := &w.ports[i]
+		counts, _ := IBCounters(w.h, p.device, p.port, nil, loadCounters)
+		get := func(list ...string) float64 {
+			sum, known := 0.0, false
+			for _, name := range list {
+				if n, ok := counts[name]; ok {
+					sum, known = sum+float64(n), true
 				}
-				if !known {
-					return math.NaN()
-				}
-				return sum
 			}
-			state, _ := h.ReadValue(filepath.Join(ibClass, device, "ports", port, "state"))
-			loads[device+":"+port] = PortLoad{
-				PCI: readPCIAddress(h, device), Active: strings.HasPrefix(state, "4:"),
-				Data: 4 * get(names[0], names[1]), Wait: get(names[2]), Faults: get(portFaults...), // data counts words of 4 bytes
+			if !known {
+				return math.NaN()
 			}
+			return sum
+		}
+		state, _ := w.h.ReadValue(p.dir + "/state")
+		loads[p.name] = PortLoad{
+			PCI: p.pci, Active: strings.HasPrefix(state, "4:"),
+			Data: 4 * get(loadCounters[:2]...), Wait: get(loadCounters[2]), Faults: get(portFaults...), // data counts words of 4 bytes
 		}
 	}
 	return loads, err
 }
+
+// loadCounters are the counters of a load.
+var loadCounters = append([]string{"counters/port_xmit_data", "counters/port_rcv_data", "counters/port_xmit_wait"}, portFaults...)

@@ -104,7 +104,7 @@ type Request struct {
 	ID      int
 	Op      Op
 	Name    string            // check: its registered name; have: the part; slurm: the node; nodes: the host
-	Args    []string          // check: its arguments; exec: argv; find: the paths
+	Args    []string          // check: its arguments; exec: argv; find: the paths; evidence: the job whose samples alone are kept
 	Table   map[string]any    // check: parameters from TOML, instead of Args
 	Line    string            // check: the line as written
 	Guard   *process.Guarded  // guard
@@ -125,7 +125,7 @@ type Request struct {
 	Most    int64             // note, notes: maximum size of the journal, bytes; append: of the file, which then becomes PATH.1
 	Who     string            // ask: the person; evidence: the host name to redact, "" for none
 	Places  []Place           // ask
-	Files   []Named           // evidence: files of the supervisor
+	Files   []Named           // evidence: files of the supervisor; about a job the first is its record
 	Entries []Entry           // journal
 	Merge   bool              // exec: the standard error is part of the output; processes left behind continue
 }

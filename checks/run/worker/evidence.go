@@ -7,6 +7,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/jobs"
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor/flight"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/evidence"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
@@ -22,8 +23,16 @@ func keepEvidence(env *checks.Env, req *wire.Request) *wire.Response {
 	for _, f := range req.Files {
 		files = append(files, evidence.File(f))
 	}
-	files = append(files, evidence.Collect(h)...)
-	files = append(files, recordedSamples(env)...)
+	if len(req.Args) == 0 {
+		files = append(files, evidence.Collect(h)...)
+		files = append(files, sampleFiles(jobs.RecordedSamples(env))...)
+	} else { // the job's end waits, and its user caused most failures: only its samples
+		samples := sampleFiles(jobs.SamplesOf(env, files[0].Data))
+		if samples == nil {
+			return &wire.Response{}
+		}
+		files = append(files, samples...)
+	}
 	if req.Who != "" {
 		files = evidence.Redact(files, req.Who)
 	}
@@ -40,9 +49,8 @@ func keepEvidence(env *checks.Env, req *wire.Request) *wire.Response {
 	return &wire.Response{Text: filepath.Join(h.Past(), evidence.Dir, req.Name)}
 }
 
-// recordedSamples returns the samples of GPUs, ports and jobs, if the monitor has some: the flight recorder.
-func recordedSamples(env *checks.Env) []evidence.File {
-	e, err := jobs.RecordedSamples(env)
+// sampleFiles returns the samples of GPUs, ports and jobs, if the monitor has some: the flight recorder.
+func sampleFiles(e *flight.Extract, err error) []evidence.File {
 	if err != nil || e == nil { // it is about another fault
 		return nil
 	}

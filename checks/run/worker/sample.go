@@ -139,11 +139,20 @@ func rate(was, now, seconds float64) float32 {
 // gpuWatch samples the GPUs and listens to NVML's events. It needs a job on the node: a process that has
 // NVML open would keep a person, or a remedy, from the reset of a GPU.
 type gpuWatch struct {
-	nvml   *nvml.Watch // nil: the node has no GPU of NVIDIA, or no driver for it
-	ring   *ring
-	before []nvml.Sample
-	at     time.Duration // of the last sample, since the boot
-	took   time.Duration // by the last sample
+	nvml *nvml.Watch // nil: the node has no GPU of NVIDIA, or no driver for it
+	ring *ring
+	gpus []gpuBefore
+	at   time.Duration // of the last sample, since the boot
+	took time.Duration // by the last sample, without slow GPUs
+	news []string      // events of the start
+}
+
+// gpuBefore has the earlier samples of a GPU. Times are since the boot.
+type gpuBefore struct {
+	sample nvml.Sample
+	at     time.Duration
+	next   time.Duration // before that, a slow GPU is not asked
+	silent bool          // its calls take too long for a sample, which was reported
 }
 
 func openGPUWatch(w *worker, doing func(string)) (watcher, error) {
@@ -167,7 +176,11 @@ func openGPUWatch(w *worker, doing func(string)) (watcher, error) {
 		h.Columns = append(h.Columns, flight.Columns(flight.OfGPU, d.Name)...)
 	}
 	r, err := openRing(w, monitor.GPUs, h)
-	return &gpuWatch{nvml: n, ring: r}, err
+	g := &gpuWatch{nvml: n, ring: r, gpus: make([]gpuBefore, len(n.GPUs()))}
+	for _, i := range n.Unasked() {
+		g.news = append(g.news, fmt.Sprintf("gpu%d: it gives no answer", i))
+	}
+	return g, err
 }
 
 // Close closes the ring.
@@ -177,6 +190,8 @@ func (g *gpuWatch) Close() { _ = g.ring.Close() }
 const (
 	samplePace = time.Second
 	samplePart = 20
+	// slowGPU is the time for the values of a GPU above which it is asked less often than the others.
+	slowGPU = 250 * time.Millisecond
 	// leastPace is the least time between two: a shorter one gives no rate.
 	leastPace = samplePace / 2
 )
@@ -187,6 +202,10 @@ func (g *gpuWatch) wait(l listen) (*wire.Heard, error) {
 		time.Sleep(l.limit)
 		return heard, nil
 	}
+	for _, text := range g.news {
+		add(heard, monitor.GPU, text)
+	}
+	g.news = nil
 	for end := time.Now().Add(l.limit); ; {
 		if pause := g.at + max(samplePace, samplePart*g.took) - uptime(); pause > 0 {
 			event, err := g.nvml.Wait(min(pause, max(0, time.Until(end))), l.doing)
@@ -208,20 +227,32 @@ func (g *gpuWatch) wait(l listen) (*wire.Heard, error) {
 // sample takes a sample of all GPUs.
 func (g *gpuWatch) sample(l listen, heard *wire.Heard) error {
 	now := uptime()
-	samples, changed := g.nvml.Sample(l.doing)
-	g.took = uptime() - now
+	samples, changed := g.nvml.Sample(l.doing, func(gpu int) bool { return now < g.gpus[gpu].next })
+	g.took = 0
+	var values []float32
+	for i := range samples {
+		s, gpu := &samples[i], &g.gpus[i]
+		if s.Skipped {
+			values = append(values, slices.Repeat([]float32{flight.Unknown}, len(flight.OfGPU))...)
+			continue
+		}
+		values = append(values, valuesOf(&gpu.sample, s, (now-gpu.at).Seconds())...)
+		gpu.sample, gpu.at = *s, now
+		if s.Took > slowGPU {
+			gpu.next = now + samplePart*s.Took
+		} else {
+			g.took += s.Took
+		}
+		if silent := s.Took >= nvml.Enough; silent != gpu.silent {
+			if gpu.silent = silent; silent {
+				changed = append(changed, fmt.Sprintf("gpu%d: NVML has taken %s for its values", i, s.Took.Round(100*time.Millisecond)))
+			}
+		}
+	}
 	for _, text := range changed {
 		add(heard, monitor.GPU, text)
 	}
-	var values []float32
-	for i := range samples {
-		var was nvml.Sample
-		if len(g.before) > 0 {
-			was = g.before[i]
-		}
-		values = append(values, valuesOf(&was, &samples[i], (now-g.at).Seconds())...)
-	}
-	g.before, g.at = samples, now
+	g.at = now
 	return g.ring.add(uint32(now/time.Second), values)
 }
 

@@ -99,7 +99,7 @@ func TestPortSamples(t *testing.T) {
 		files[dir+"counters/symbol_error"] = "0\n"
 	}
 	w, root := samplesAt(t, files)
-	s := &portWatch{w: w}
+	s := newPortWatch(w)
 	jobs := listen{limit: 0, jobs: []string{"7"}}
 	wait := func(l listen) {
 		if _, err := s.wait(l); err != nil {

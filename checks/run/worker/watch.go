@@ -5,7 +5,6 @@ import (
 	"maps"
 	"math"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -31,7 +30,7 @@ type watcher interface {
 var sources = map[string]func(w *worker, l listen) (watcher, error){
 	monitor.Kernel:  openKernelWatch,
 	monitor.Links:   openLinkWatch,
-	monitor.Ports:   func(w *worker, _ listen) (watcher, error) { return &portWatch{w: w}, nil },
+	monitor.Ports:   func(w *worker, _ listen) (watcher, error) { return newPortWatch(w), nil },
 	monitor.Devices: openDeviceWatch,
 	monitor.Slurmd:  func(w *worker, _ listen) (watcher, error) { return &slurmdWatch{host: w.host}, nil },
 	monitor.Jobs:    func(w *worker, _ listen) (watcher, error) { return openJobWatch(w) },
@@ -49,7 +48,6 @@ type listen struct {
 // watch waits for events of a source.
 func watch(w *worker, req *wire.Request) *wire.Response {
 	if w.watches == nil {
-		debug.SetGCPercent(50) // it lives long
 		w.watches = map[string]watcher{}
 	}
 	l := listen{req.Timeout, req.Args, w.doing(req), req.Mark}
@@ -70,7 +68,6 @@ func watch(w *worker, req *wire.Request) *wire.Response {
 			return &wire.Response{Err: err.Error()}
 		}
 		w.watches[req.Name] = s
-		debug.FreeOSMemory() // what the start needed
 	}
 	l.doing("wait for events of " + req.Name)
 	heard, err := s.wait(l)
@@ -222,9 +219,13 @@ const portPace = time.Second
 // jobs run.
 type portWatch struct {
 	w       *worker
+	ports   *rdma.PortWatch
+	looked  time.Time // at the ports
 	states  map[string]string
 	samples *portSamples
 }
+
+func newPortWatch(w *worker) *portWatch { return &portWatch{w: w, ports: rdma.WatchPorts(w.host)} }
 
 // Close closes the ring.
 func (p *portWatch) Close() {
@@ -235,8 +236,11 @@ func (p *portWatch) Close() {
 
 func (p *portWatch) wait(l listen) (*wire.Heard, error) {
 	for end := time.Now().Add(l.limit); ; {
-		began := time.Now()
-		now, err := rdma.PortStates(p.w.host)
+		if pause := time.Until(p.looked.Add(portPace)); pause > 0 { // a port that flaps has changed at each look
+			time.Sleep(min(pause, max(0, time.Until(end))))
+		}
+		p.looked = time.Now()
+		now, err := p.ports.States()
 		if err != nil {
 			return nil, err
 		}
@@ -254,15 +258,13 @@ func (p *portWatch) wait(l listen) (*wire.Heard, error) {
 		}
 		if ports == 0 { // a node without InfiniBand
 			time.Sleep(left)
-			continue
 		}
-		time.Sleep(min(portPace-time.Since(began), left))
 	}
 }
 
 // sample takes a sample of the ports, and returns their number.
 func (p *portWatch) sample() (ports int, err error) {
-	loads, err := rdma.PortLoads(p.w.host)
+	loads, err := p.ports.Loads()
 	if err != nil || len(loads) == 0 {
 		return 0, err
 	}

@@ -30,6 +30,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 )
 
+// longLived is the age of a worker above which it gives back the memory that its start needed.
+const longLived = 20 * time.Second
+
 // Serve is the main function of a worker process. It answers requests until its supervisor closes
 // the descriptor, and exits at once when that happens. root is the node's root directory; platforms
 // parses the site's profiles, from the file and the text in [wire.Vars]. The result is the exit
@@ -46,6 +49,7 @@ func Serve(root string, platforms func(file string, data []byte) checks.Platform
 
 		platforms: platforms,
 	}
+	time.AfterFunc(longLived, process.Rest)
 	requests := make(chan *wire.Request, 256)
 	var busy atomic.Bool
 	go func() {

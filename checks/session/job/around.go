@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -207,7 +208,18 @@ func (a *Around) Close() (line string, keep func()) {
 		rec.Exit = code
 	}
 	rec.Close(node.ReadMoment(), c.counters, c.xids)
-	return "nhc-gpu: " + rec.Line(), func() { a.records.addToJournal(rec) }
+	return "nhc-gpu: " + rec.Line(), func() {
+		if failed(rec.Exit, os.Getenv("SLURM_JOB_DERIVED_EC")) {
+			a.records.keepSamples(rec)
+		}
+		a.records.addToJournal(rec)
+	}
+}
+
+// failed reports whether a job has failed: by the status of its script, or the highest of its steps.
+func failed(exit, derived string) bool {
+	n, err := strconv.Atoi(derived)
+	return exit != "" && exit != "0:0" || err == nil && n > 0
 }
 
 // wasClosed reports whether the record of the job was closed in this boot. slurmd can run two

@@ -304,6 +304,20 @@ func TestRecordOfJob(t *testing.T) {
 	}
 }
 
+func TestFailed(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		exit, derived string
+		want          bool
+	}{
+		{"", "", false}, {"0:0", "0", false}, {"1:0", "0", true}, {"0:15", "", true}, {"0:0", "137", true}, {"", "2", true}, {"0:0", "x", false},
+	} {
+		if got := failed(tt.exit, tt.derived); got != tt.want {
+			t.Errorf("exit %q, derived %q: %v", tt.exit, tt.derived, got)
+		}
+	}
+}
+
 // Runs of one line, and of a node without a memory, keep no record.
 func TestKeepsNoRecord(t *testing.T) {
 	t.Parallel()

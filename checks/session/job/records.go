@@ -13,6 +13,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/evidence"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
@@ -126,6 +127,25 @@ func (r *Records) addToJournal(rec *slurm.Record) {
 		return
 	}
 	r.forget(rec.Name())
+}
+
+// keepSamples writes the samples of a job that has failed into an archive of its own, if nhc-gpu monitor has taken
+// some.
+func (r *Records) keepSamples(rec *slurm.Record) {
+	data, err := json.Marshal(rec)
+	var resp *wire.Response
+	if err == nil {
+		const line = "keep the samples of the job"
+		resp, err = r.call(checks.Local, &wire.Request{
+			Op: wire.OpEvidence, Name: evidence.Name(rec.End.Time, evidence.FailedJob+rec.Job), Args: []string{rec.Job},
+			Files: []wire.Named{{Name: "job.json", Data: append(data, '\n')}}, Line: line,
+		}).AnswerTo(line)
+	}
+	if err != nil {
+		r.n.Warn(fmt.Errorf("keep the samples of job %s: %w", rec.Job, err))
+		return
+	}
+	rec.Samples = resp.Text
 }
 
 func (r *Records) forget(name string) {

@@ -46,10 +46,8 @@ func needsEvidence(r event.Result) bool {
 	return r.Code != "" && (r.Severity == checks.Fail || r.Check == jobHealth && r.Would != "")
 }
 
-// EvidenceName returns the name of an archive. Names sort by time.
-func EvidenceName(at time.Time, code string) string {
-	return at.UTC().Format("20060102T150405Z") + "-" + code + ".tar.gz"
-}
+// EvidenceName returns the name of an archive.
+func EvidenceName(at time.Time, code string) string { return evidence.Name(at, code) }
 
 // keepEvidence writes the archive and reports whether that worked. A failure is counted like that of an
 // output. It asks no library of a vendor, since that may be the fault.

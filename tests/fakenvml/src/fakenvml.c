@@ -7,9 +7,11 @@
 #include <ctype.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -493,14 +495,27 @@ nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t d, unsigned long long types, 
 
 nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned int ms)
 {
+	static int files = -1; /* reports new files beside this library, so that nothing polls */
 	const char *a;
 	long long end = uptime() + ms;
 	nvmlReturn_t r = ask(SYSTEM, "nvmlEventSetWait", none, &a);
+	struct pollfd wait = {.events = POLLIN};
 
 	(void)set;
 	if (r != NVML_SUCCESS && r != NVML_ERROR_NOT_SUPPORTED)
 		return r;
-	for (;; usleep(20000)) {
+	if (files < 0) {
+		char dir[4096];
+
+		beside(dir, sizeof dir, "");
+		if ((files = inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) >= 0)
+			inotify_add_watch(files, dir, IN_CREATE | IN_MOVED_TO | IN_ATTRIB);
+	}
+	for (wait.fd = files;;) {
+		char changes[4096];
+
+		while (read(files, changes, sizeof changes) > 0)
+			;
 		for (int i = 0; i < 64; i++) {
 			char path[4096], name[16];
 
@@ -517,6 +532,7 @@ nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsi
 		}
 		if (uptime() >= end)
 			return NVML_ERROR_TIMEOUT;
+		poll(&wait, 1, (int)(end - uptime()));
 	}
 }
 

@@ -42,14 +42,16 @@ func Job() *cobra.Command {
 kernel logged between them, and how far error counters rose. Without ID lists the
 last jobs, one per line. Records need root, and nhc-gpu as prolog and epilog.
 
-If nhc-gpu monitor runs, a job that is on the node has samples, too: the load of its
-GPUs and of the node's ports, and whether it makes progress. The user of a job may
-ask for the samples of it. --nodes gathers them from all nodes of the job by srun, or
-by clush, and compares the nodes: it says which node and GPU the others wait for. It
-runs on any host with Slurm's commands.
+If nhc-gpu monitor runs, a job on the node also has samples: the load of its GPUs and
+of the node's ports, and findings that say whether the job makes progress. The user of
+a job may ask for its samples. When a job fails, its epilog stores them, and the record
+names the archive.
 
-Exit status: 0, 1 a node did not answer, 10 if there is no record of the job, or the
-job is another user's.`,
+--nodes gathers the samples from all nodes of the job by srun or clush. It names the
+node and the GPU that the others wait for. It runs on any host with Slurm's commands.
+
+Exit status: 0, 1 if a node did not answer, 10 if there is no record of the job, or
+the job is another user's.`,
 		Example: `  nhc-gpu job
   nhc-gpu job 1234
   nhc-gpu job 1234 --watch

@@ -1,10 +1,10 @@
 package ask
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +16,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
@@ -35,9 +36,12 @@ disappear, the end of slurmd. An event starts the checks that it concerns. They 
 drain and record like any health check; the monitor itself judges nothing. A storm of
 events starts few runs, and its last event is followed by one.
 
+While a job is on the node, the monitor samples the job, its GPUs and the ports once a
+second. A check judges the samples each minute; nhc-gpu job shows them.
+
 nhc-gpu-monitor.service runs it. It ends with SIGTERM. Needs root.
 
-Exit status: 0, 1 it cannot run, 10 wrong arguments or not root.`,
+Exit status: 0, 1 if it cannot run, 10 for wrong arguments or without root.`,
 		Example: "  nhc-gpu monitor\n  systemctl enable --now nhc-gpu-monitor",
 
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -47,7 +51,7 @@ Exit status: 0, 1 it cannot run, 10 wrong arguments or not root.`,
 				return err
 			}
 			defer r.Close()
-			w := newWatch(r, words)
+			w := newWatch(r.Ctx, monitored{r, words}, r.Pool.Monitor())
 			if err := w.run(); err != nil {
 				w.say("%v", err)
 				*exit = 1
@@ -58,10 +62,51 @@ Exit status: 0, 1 it cannot run, 10 wrong arguments or not root.`,
 	}
 }
 
+// outside is what the monitor needs of the node.
+type outside interface {
+	// ask asks a source of events. It returns after the limit at the latest.
+	ask(source string, q *wire.Request, limit time.Duration) (*wire.Response, error)
+	// check starts a run for events.
+	check(kinds []monitor.Kind) (child, error)
+	store(ledger []byte) error
+	print(line string)
+}
+
+// child is a run that has been started.
+type child interface {
+	Ended() <-chan struct{}
+	Status() int
+	Kill()
+}
+
+// monitored is the node of a monitor.
+type monitored struct {
+	*health.Run
+	words []string // the arguments of each run
+}
+
+func (m monitored) ask(source string, q *wire.Request, limit time.Duration) (*wire.Response, error) {
+	return m.Pool.Call(m.Ctx, checks.Lane("watch-"+source), q, limit).AnswerTo(q.Line)
+}
+
+func (m monitored) check(kinds []monitor.Kind) (child, error) {
+	argv := append([]string{options.OwnName}, m.words...)
+	env := append(os.Environ(), "SLURMD_NODENAME="+m.Name, "SLURM_SCRIPT_CONTEXT="+slurm.MonitorContext, monitor.Events+"="+monitor.Join(kinds))
+	return run.Again(argv, env)
+}
+
+func (m monitored) store(ledger []byte) error { return m.Pool.Save(wire.MonitorFile, ledger) }
+
+func (m monitored) print(line string) {
+	console.Alerts.Until(time.Now().Add(time.Second))
+	fmt.Fprintln(console.Alerts, line)
+}
+
 // watch is a running monitor.
 type watch struct {
-	*health.Run
-	words []string
+	outside
+	ctx    context.Context // of its whole life
+	stored []byte          // the ledger of the last monitor
 
 	bell   monitor.Bell
 	ledger monitor.Ledger
@@ -75,11 +120,12 @@ type watch struct {
 	}
 
 	judged time.Time // when the bell rang for jobs
-	beats  int       // signs of life
+	rest   sync.Once // after the start
 
-	child   *run.Child // the present run; nil: there is none
+	child   child // the present run; nil: there is none
 	running []monitor.Kind
 	began   time.Time
+	status  map[string]int // of the last run for kinds of events
 }
 
 // answer is that of a source.
@@ -89,8 +135,8 @@ type answer struct {
 	err    error
 }
 
-func newWatch(r *health.Run, words []string) *watch {
-	w := &watch{Run: r, words: words, heard: make(chan answer)}
+func newWatch(ctx context.Context, o outside, stored []byte) *watch {
+	w := &watch{ctx: ctx, outside: o, stored: stored, heard: make(chan answer), status: map[string]int{}}
 	w.jobs.begun = make(chan struct{})
 	return w
 }
@@ -101,6 +147,9 @@ const (
 	// firstRetry and lastRetry bound the pause before a source that has failed is opened again.
 	firstRetry = time.Second
 	lastRetry  = 5 * time.Minute
+	// listenPace is the least time between two questions to a source that has events: a storm of them costs ten
+	// answers a second.
+	listenPace = 100 * time.Millisecond
 	// busyRetry is the pause after a run that has found another one under way.
 	busyRetry = time.Second
 	// longestRun is when a run is ended that has not ended itself: more than any budget.
@@ -113,8 +162,7 @@ const (
 
 // run watches until a signal ends it.
 func (w *watch) run() error {
-	debug.SetGCPercent(50) // a run of checks collects no garbage
-	ledger, err := monitor.ParseLedger(w.Pool.Monitor())
+	ledger, err := monitor.ParseLedger(w.stored)
 	if err != nil {
 		w.say("%v", err)
 	}
@@ -132,10 +180,10 @@ func (w *watch) run() error {
 	notify(daemon.SdNotifyReady)
 	beat := time.NewTicker(monitor.Heartbeat)
 	defer beat.Stop()
-	for w.Ctx.Err() == nil {
+	for w.ctx.Err() == nil {
 		var done <-chan struct{}
 		if w.child != nil {
-			done = w.child.Done
+			done = w.child.Ended()
 		}
 		select {
 		case r := <-w.heard:
@@ -148,16 +196,13 @@ func (w *watch) run() error {
 				return fmt.Errorf("the monitor ends, for systemd to start it again: %w", err)
 			}
 			notify(daemon.SdNotifyWatchdog)
-			if once := w.beats == 0; once {
-				debug.FreeOSMemory() // what the start needed
-			}
-			w.beats++
+			w.rest.Do(process.Rest)
 			w.ringForJobs()
 			if path, err := os.Readlink("/proc/self/exe"); err == nil && strings.HasSuffix(path, " (deleted)") { //nolint:forbidigo // /proc/self
 				w.say("the program was replaced: the new one must take over")
 				return w.stop()
 			}
-		case <-w.Ctx.Done():
+		case <-w.ctx.Done():
 			continue
 		}
 		w.start()
@@ -189,9 +234,9 @@ func (w *watch) due() <-chan time.Time {
 // listen passes on the events of a source, from a mark on. A source that fails is opened again after a
 // pause.
 func (w *watch) listen(source string, from checks.LogMark) {
-	pause, wait := firstRetry, time.Duration(0) // the first answer says where the log ends
+	retry, wait := firstRetry, time.Duration(0) // the first answer says where the log ends
 	sampled := false
-	for ; w.Ctx.Err() == nil; wait = monitor.Heartbeat {
+	for ; w.ctx.Err() == nil; wait = monitor.Heartbeat {
 		jobs := w.present()
 		if source == monitor.GPUs {
 			if len(jobs) == 0 && !sampled {
@@ -200,23 +245,28 @@ func (w *watch) listen(source string, from checks.LogMark) {
 			sampled, wait = len(jobs) > 0, gpuTurn
 		}
 		q := &wire.Request{Op: wire.OpWatch, Name: source, Mark: &from, Args: jobs, Timeout: wait, Line: "watch " + source}
-		resp, err := w.Pool.Call(w.Ctx, checks.Lane("watch-"+source), q, monitor.Heartbeat+listenSlack).AnswerTo(q.Line)
+		asked := time.Now()
+		resp, err := w.ask(source, q, monitor.Heartbeat+listenSlack)
 		select {
 		case w.heard <- answer{source, resp, err}:
-		case <-w.Ctx.Done():
+		case <-w.ctx.Done():
 			return
 		}
+		pause := retry
 		if err == nil {
-			if pause = firstRetry; resp.Mark != nil {
+			if resp.Mark != nil {
 				from = *resp.Mark
 			}
-			continue
+			if retry, pause = firstRetry, listenPace-time.Since(asked); wait == 0 || pause <= 0 {
+				continue
+			}
+		} else {
+			retry = min(2*retry, lastRetry)
 		}
 		select {
 		case <-time.After(pause):
-		case <-w.Ctx.Done():
+		case <-w.ctx.Done():
 		}
-		pause = min(2*pause, lastRetry)
 	}
 }
 
@@ -277,7 +327,7 @@ func (w *watch) awaitJobs() []string {
 	w.jobs.Unlock()
 	select {
 	case <-begun:
-	case <-w.Ctx.Done():
+	case <-w.ctx.Done():
 	}
 	return w.present()
 }
@@ -306,8 +356,7 @@ func (w *watch) ringForJobs() {
 
 // say prints a line for the journal of systemd.
 func (w *watch) say(format string, args ...any) {
-	console.Alerts.Until(time.Now().Add(time.Second))
-	fmt.Fprintln(console.Alerts, "nhc-gpu: monitor:", fmt.Sprintf(format, args...))
+	w.print("nhc-gpu: monitor: " + fmt.Sprintf(format, args...))
 }
 
 // handled moves the mark when each event before it was followed by a run.
@@ -335,13 +384,11 @@ func (w *watch) start() {
 		return
 	}
 	kinds, _ := w.bell.Due(now)
-	if len(kinds) == 0 || w.Ctx.Err() != nil {
+	if len(kinds) == 0 || w.ctx.Err() != nil {
 		return
 	}
 	w.bell.Ran(kinds, now)
-	argv := append([]string{options.OwnName}, w.words...)
-	env := append(os.Environ(), "SLURMD_NODENAME="+w.Name, "SLURM_SCRIPT_CONTEXT="+slurm.MonitorContext, monitor.Events+"="+monitor.Join(kinds))
-	child, err := run.Again(argv, env)
+	child, err := w.check(kinds)
 	if err != nil {
 		w.say("start a run for an event: %v", err)
 		w.bell.Retry(kinds, now.Add(busyRetry))
@@ -353,10 +400,13 @@ func (w *watch) start() {
 
 // ended takes the end of a run.
 func (w *watch) ended() {
-	if status := w.child.Status(); status == health.Busy {
+	switch status, what := w.child.Status(), monitor.Join(w.running); {
+	case status == health.Busy:
 		w.bell.Retry(w.running, time.Now().Add(busyRetry))
-	} else if status != 0 {
-		w.say("the run for %s: exit status %d", monitor.Join(w.running), status)
+	case status != w.status[what]:
+		if w.status[what] = status; status != 0 {
+			w.say("the run for %s: exit status %d", what, status)
+		}
 	}
 	w.child = nil
 	w.handled()
@@ -368,7 +418,7 @@ func (w *watch) save() error {
 	w.ledger.Alive = node.ReadMoment().Uptime
 	data, err := json.Marshal(w.ledger)
 	if err == nil {
-		err = w.Pool.Save(wire.MonitorFile, data)
+		err = w.store(data)
 	}
 	return err
 }
