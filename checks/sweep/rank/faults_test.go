@@ -266,11 +266,8 @@ func TestUnable(t *testing.T) {
 		"one node":      {Kind: sweep.KindRing, Nodes: []string{"a"}},
 		"no check":      {Kind: sweep.KindCheck, Op: "$(", Nodes: []string{"a"}},
 	} {
-		for _, r := range f.prepare(&task) {
-			if r.Fault != sweep.FaultUnable || r.Text == "" {
-				t.Errorf("%s: %+v", name, r)
-			}
-			break
+		if r := f.prepare(&task)[0]; r.Fault != sweep.FaultUnable || r.Text == "" {
+			t.Errorf("%s: %+v", name, r)
 		}
 		f.stop(task)
 	}

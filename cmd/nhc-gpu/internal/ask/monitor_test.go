@@ -22,7 +22,6 @@ import (
 // simulated is a node whose time is simulated: a job runs on it, and its driver hangs from a time on.
 type simulated struct {
 	hangs time.Time
-	stuck time.Duration // a call takes that long until its worker is left behind; later calls fail at once
 
 	mu     sync.Mutex
 	next   uint64 // record of the kernel's log

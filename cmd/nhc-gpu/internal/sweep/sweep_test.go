@@ -76,7 +76,6 @@ func TestConflicts(t *testing.T) {
 			t.Errorf("%s: %v, want %q", words, err, want)
 		}
 	}
-	f := parsed(t)
 	for what, c := range map[string]struct {
 		o     launch.Options
 		words string
@@ -87,7 +86,7 @@ func TestConflicts(t *testing.T) {
 		"both":                 {launch.Options{Root: true}, "--maintenance --idle", "exclude each other"},
 		"in order":             {launch.Options{Root: true}, "--maintenance --resume --drain", ""},
 	} {
-		f = parsed(t, strings.Fields(c.words)...)
+		f := parsed(t, strings.Fields(c.words)...)
 		if err := f.conflicts(&c.o, false); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", what, err, c.want)
 		}
