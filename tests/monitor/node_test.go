@@ -239,6 +239,7 @@ type process struct {
 	cpu     time.Duration // user and system, own
 	reaped  time.Duration // of its children that have ended
 	threads int
+	wakes   int // of its threads: voluntary changes of context
 }
 
 const tick = 10 * time.Millisecond // of /proc/PID/stat
@@ -269,6 +270,15 @@ func (n *node) processes() (list []process) {
 			return time.Duration(v) * tick
 		}
 		p := process{pid: pids[i], name: "monitor", cpu: ticks(14) + ticks(15), reaped: ticks(16) + ticks(17), threads: int(ticks(20) / tick)}
+		status, _ := filepath.Glob(dir + "task/*/status")
+		for _, file := range status {
+			text, _ := os.ReadFile(file)
+			if _, rest, ok := strings.Cut(string(text), "\nvoluntary_ctxt_switches:\t"); ok {
+				word, _, _ := strings.Cut(rest, "\n")
+				count, _ := strconv.Atoi(word)
+				p.wakes += count
+			}
+		}
 		if i > 0 {
 			p.name = "run"
 			if len(args) > 1 && strings.HasSuffix(args[0], "worker") {

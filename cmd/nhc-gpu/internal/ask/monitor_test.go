@@ -117,8 +117,10 @@ func TestDayWithDeadDriver(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		goroutines, before := runtime.NumGoroutine(), heap()
+		s.mu.Lock()
 		lines := len(s.lines)
 		s.lines = nil
+		s.mu.Unlock()
 		for hour := range 22 {
 			time.Sleep(time.Hour)
 			synctest.Wait()
