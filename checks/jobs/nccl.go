@@ -59,7 +59,7 @@ func (c *jobHealth) askNCCL(ctx context.Context, env *checks.Env, w *flight.Wind
 	}
 	a.Seen = max(a.Seen, w.To)
 	_ = env.Remember(answerPrefix+v.Job, a)
-	return a.text(w, v)
+	return a.text(w)
 }
 
 // knownAnswer returns what NCCL has said about a hang, "" for nothing.
@@ -69,7 +69,7 @@ func knownAnswer(h *probe.Host, w *flight.Window, v flight.Verdict) string {
 	if v.Code != hangCode || err != nil || h.Recall(answerPrefix+v.Job, &a) != nil || !a.sameHang(boot, v) {
 		return ""
 	}
-	return a.text(w, v)
+	return a.text(w)
 }
 
 // forgetAnswers removes the answers about jobs that have ended.
@@ -121,7 +121,7 @@ func readAnswer(ctx context.Context, env *checks.Env, id string, jobs []flight.J
 const shownRanks = 2
 
 // text describes the answer, joined with the samples.
-func (a *storedAnswer) text(w *flight.Window, v flight.Verdict) string {
+func (a *storedAnswer) text(w *flight.Window) string {
 	switch {
 	case a.Err != "":
 		return "no answer (" + a.Err + ")"

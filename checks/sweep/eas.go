@@ -190,7 +190,7 @@ func (r *easReader) readCheck(name string, section []byte, c *EASCheck, known []
 func (r *easReader) readNames(check string, section []byte, list string, c *EASCheck, known []string) error {
 	start := bytes.Index(section, []byte(list))
 	offset := 0
-	for _, word := range strings.Split(list, ",") {
+	for word := range strings.SplitSeq(list, ",") {
 		at := offset + len(word) - len(strings.TrimLeft(word, " \t"))
 		offset += len(word) + 1
 		name := strings.TrimSpace(word)

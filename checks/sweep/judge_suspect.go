@@ -150,7 +150,7 @@ func (p *pairPlan) Suspects() []Suspect {
 	all = append(all, p.nodeSuspects()...)
 	for _, q := range p.asked {
 		switch {
-		case q.about == aboutPair && q.state == accused && !p.leavesAccused(q) && !p.blamed[q.node] && !p.blamed[q.other] && !(q.node > q.other && p.reverse(q)):
+		case q.about == aboutPair && q.state == accused && !p.leavesAccused(q) && !p.blamed[q.node] && !p.blamed[q.other] && (q.node <= q.other || !p.reverse(q)):
 			all = append(all, p.pairSuspect(q))
 		case q.about == aboutLeaves && q.state == accused:
 			all = append(all, p.leavesSuspect(q))

@@ -281,7 +281,7 @@ func (p *pairPlan) findPartner(q *inquiry, test int, node int32, role role, used
 	fresh := func(i int32) bool { return !p.knows(q, i) && p.comparable(test, node, i) }
 	passes := []func(int32) bool{func(i int32) bool { return p.newLeaf(q, i) && fresh(i) }, fresh}
 	if len(p.f.nodes) < smallFleet {
-		passes = append(passes, func(i int32) bool { return true })
+		passes = append(passes, func(int32) bool { return true })
 	}
 	if q == nil {
 		passes = passes[1:2]

@@ -77,7 +77,9 @@ func answer(conn net.Conn, how string) {
 		case strings.HasPrefix(line, "TIMEOUT"):
 			fmt.Fprint(conn, "OK\n")
 		case line == "VERBOSE STATUS" && how == "endless":
-			for _, err := io.WriteString(conn, "x"); err == nil; _, err = io.WriteString(conn, strings.Repeat("y\n", 1<<15)) {
+			_, err := io.WriteString(conn, "x")
+			for err == nil {
+				_, err = io.WriteString(conn, strings.Repeat("y\n", 1<<15))
 			}
 		case line == "VERBOSE STATUS":
 			fmt.Fprint(conn, Report(how == "lag", os.Getpid()))

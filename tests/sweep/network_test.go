@@ -275,7 +275,7 @@ func (c *Cluster) noCarrier(n *Node) error {
 	carrier, _ := c.Try("srun", "-w", n.Name, "cat", "/sys/class/net/eth_b/carrier")
 	_, err := c.connect(c.Node(1), n, planeB, 300*time.Millisecond)
 	if carrier != "0\n" || err == nil {
-		return fmt.Errorf("carrier %s, connect: %v", carrier, err)
+		return fmt.Errorf("carrier %s, connect: %w", carrier, err)
 	}
 	return nil
 }

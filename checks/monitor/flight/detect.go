@@ -100,12 +100,14 @@ func (w *Window) always(device string, name Name, match func(float32) bool) bool
 	if w.before != nil {
 		values, missing = w.before.Of(device, name), 0
 		last := len(values) - 1
-		for ; last >= 0 && !known(values[last]); last-- {
+		for last >= 0 && !known(values[last]) {
+			last--
 		}
 		if len(values)-1-last > gap {
 			return false
 		}
-		for first = last - w.Len() + 1; first >= 0 && !known(values[first]); first-- {
+		for first = last - w.Len() + 1; first >= 0 && !known(values[first]); {
+			first--
 		}
 		if first < 0 {
 			return false

@@ -161,7 +161,7 @@ func TestLast(t *testing.T) {
 				spinning(set)
 			}
 		}, "last: node n3: the 24 GPUs of the other nodes wait, and on it gpu5 works (620 W)"},
-		"a node without work": {wait, func(gpu int, set func(Name, float32)) {
+		"a node without work": {wait, func(_ int, set func(Name, float32)) {
 			spinning(set)
 			set(Busy, 0)
 		}, "last: node n3: the 24 GPUs of the other nodes wait, and on it gpu0 runs no kernel, gpu1 runs no kernel, gpu2 runs no kernel, gpu3 runs no kernel"},

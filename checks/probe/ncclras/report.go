@@ -171,10 +171,10 @@ func (r *Report) parseText(text string) error {
 }
 
 func (p *textParser) line(line string) {
-	switch trimmed := strings.TrimSpace(line); {
-	case trimmed == "":
+	switch trimmed := strings.TrimSpace(line); trimmed {
+	case "":
 		p.endGroups()
-	case trimmed == "DEAD" || trimmed == "INCOMPLETE" || trimmed == "TIMEOUT":
+	case "DEAD", "INCOMPLETE", "TIMEOUT":
 		p.endGroups()
 		p.comm, p.problem = "", trimmed
 	}

@@ -81,7 +81,7 @@ func (g *gpm) read(q query, out *Sample) {
 // stop frees the samples.
 func (g *gpm) stop(q query) {
 	for _, sample := range g.samples {
-		q.s.lib.GpmSampleFree(sample)
+		_ = q.s.lib.GpmSampleFree(sample)
 	}
 	*g = gpm{}
 }

@@ -33,12 +33,12 @@ var (
 
 // locals returns the loopback addresses of this machine.
 func locals(t *testing.T) []Local {
-	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
+	l, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
 		t.Log("without IPv6")
 		return []Local{four}
-	} else {
-		_ = l.Close()
 	}
+	_ = l.Close()
 	return []Local{four, six}
 }
 

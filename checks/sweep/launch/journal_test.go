@@ -88,7 +88,7 @@ func (f *fakeCluster) write(e entry) error {
 var oldReasons = map[string]string{"gpu02": "bad fan, RMA 17", "gpu03": "NHC: gpu3 lost (check_gpu_count) [gpu.recovery.lost]"}
 
 // maintain runs a maintenance until its end or a crash.
-func maintain(f *fakeCluster, keep map[string]bool) (err error, crashed bool) {
+func maintain(f *fakeCluster, keep map[string]bool) (crashed bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			if _, ok := p.(crash); !ok {
@@ -99,12 +99,12 @@ func maintain(f *fakeCluster, keep map[string]bool) (err error, crashed bool) {
 	}()
 	m := &maintenance{debts: debts{nodes: map[string]string{}}, keeper: f, write: f.write}
 	if err := m.begin("nhc-gpu-sweep-1", []string{"gpu01", "gpu02", "gpu03"}, oldReasons); err != nil {
-		return err, false
+		return false, err
 	}
 	if err := m.note(entry{Job: "7"}); err != nil {
-		return err, false
+		return false, err
 	}
-	return m.end(keep), false
+	return false, m.end(keep)
 }
 
 func newFakeCluster() *fakeCluster {
@@ -117,7 +117,7 @@ func newFakeCluster() *fakeCluster {
 func TestCrashes(t *testing.T) {
 	t.Parallel()
 	healthy := newFakeCluster()
-	if err, crashed := maintain(healthy, nil); err != nil || crashed {
+	if crashed, err := maintain(healthy, nil); err != nil || crashed {
 		t.Fatalf("without a crash: %v", err)
 	}
 	want := []string{"reserve", "resume gpu02", "resume gpu03", "cancel", "drain gpu02", "drain gpu03", "release"}
@@ -129,7 +129,7 @@ func TestCrashes(t *testing.T) {
 			for _, late := range []bool{false, true} {
 				f := newFakeCluster()
 				f.crashAt, f.late = at, late
-				if _, crashed := maintain(f, nil); !crashed {
+				if crashed, _ := maintain(f, nil); !crashed {
 					t.Fatalf("no crash at step %d", at)
 				}
 				name := fmt.Sprintf("crash at step %d (after it: %v), repair crashes at its step %d", at, late, again)
@@ -183,7 +183,7 @@ func (f *fakeCluster) inService(t *testing.T, when string) {
 func TestEndOfMaintenance(t *testing.T) {
 	t.Parallel()
 	f := newFakeCluster()
-	if err, _ := maintain(f, map[string]bool{"gpu03": true}); err != nil {
+	if _, err := maintain(f, map[string]bool{"gpu03": true}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(map[string]string{"gpu02": oldReasons["gpu02"]}, f.reasons); diff != "" || len(f.reserved) > 0 {
@@ -192,7 +192,7 @@ func TestEndOfMaintenance(t *testing.T) {
 	for _, refuse := range []string{"reserve", "resume gpu03", "drain gpu02"} {
 		f := newFakeCluster()
 		f.refuse = refuse
-		err, _ := maintain(f, nil)
+		_, err := maintain(f, nil)
 		if err == nil {
 			t.Errorf("%s is refused: no error", refuse)
 		}

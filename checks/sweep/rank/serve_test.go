@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -241,12 +242,7 @@ func alive(pid int) bool {
 func wantGone(t *testing.T, pids []int) {
 	t.Helper()
 	probetest.Await(t, "all processes of the task end", func() bool {
-		for _, pid := range pids {
-			if alive(pid) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(pids, alive)
 	})
 }
 

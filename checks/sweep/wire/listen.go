@@ -372,13 +372,13 @@ func Gone(ctx context.Context, t *Ticket) bool {
 var errPrint = errors.New("the certificate is not that of the launcher: another program answers at its address")
 
 // clientConfig accepts the certificate with that hash, and no other.
-func clientConfig(print []byte) *tls.Config {
+func clientConfig(hash []byte) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
 		InsecureSkipVerify: true, // VerifyConnection compares the hash
 		VerifyConnection: func(s tls.ConnectionState) error {
 			got := sha256.Sum256(s.PeerCertificates[0].Raw)
-			if subtle.ConstantTimeCompare(got[:], print) != 1 {
+			if subtle.ConstantTimeCompare(got[:], hash) != 1 {
 				return errPrint
 			}
 			return nil

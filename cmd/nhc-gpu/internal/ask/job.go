@@ -114,16 +114,16 @@ func showJobs(o *jobOptions, words []string) error {
 	case o.data:
 		return printData(e, id)
 	case o.html != "":
-		text := ""
+		var text strings.Builder
 		for _, r := range list {
-			text += r.Text()
+			text.WriteString(r.Text())
 		}
-		return writeJobPage(o.html, id, text, []page.Node{{Name: r.Name, Extract: e}})
+		return writeJobPage(o.html, id, text.String(), []page.Node{{Name: r.Name, Extract: e}})
 	}
 	if err := printRecords(list, o.asJSON, true); err != nil || o.asJSON {
 		return err
 	}
-	return follow(r, id, e, o.watch, func() (*flight.Extract, error) { return extract(r, id, false) })
+	return follow(r, e, o.watch, func() (*flight.Extract, error) { return extract(r, id, false) })
 }
 
 // printRecords prints records as lines, texts or JSON.
@@ -147,7 +147,7 @@ func printRecords(list []*slurm.Record, asJSON, whole bool) error {
 }
 
 // follow prints the samples of a job, and with watch again and again until it ends.
-func follow(r *health.Run, id string, e *flight.Extract, watch bool, next func() (*flight.Extract, error)) (err error) {
+func follow(r *health.Run, e *flight.Extract, watch bool, next func() (*flight.Extract, error)) (err error) {
 	for e != nil {
 		fmt.Fprint(console.Screen, "\n"+e.Text())
 		if !watch {
@@ -217,7 +217,7 @@ func showOwn(o *jobOptions, words []string) error {
 	case o.html != "":
 		return writeJobPage(o.html, id, "", []page.Node{{Name: r.Name, Extract: e}})
 	}
-	return follow(r, id, e, o.watch, read)
+	return follow(r, e, o.watch, read)
 }
 
 func printData(e *flight.Extract, id string) error {

@@ -92,7 +92,7 @@ func nodesOf(r *health.Run, id string) (names []string, user string, err error) 
 	if out, err = runTool(r, []string{"scontrol", "show", "hostnames", list}); err != nil {
 		return nil, "", err
 	}
-	for _, name := range strings.Fields(string(out)) {
+	for name := range strings.FieldsSeq(string(out)) {
 		if !nodeName().MatchString(name) || name[0] == '-' {
 			return nil, "", fmt.Errorf("job %s: scontrol printed %.40q, want the name of a node", id, name)
 		}

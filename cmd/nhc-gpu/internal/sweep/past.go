@@ -58,7 +58,7 @@ func (f *flags) earlier(state string, stages []sweep.Stage) (*sweep.Report, erro
 		}
 		return r, err
 	}
-	data, err := os.ReadFile(f.compare)
+	data, err := os.ReadFile(f.compare) //nolint:forbidigo // a person names it, and waits for it
 	if errors.Is(err, os.ErrNotExist) && !strings.ContainsAny(f.compare, "/.") {
 		return launch.LoadReport(state, f.compare)
 	}

@@ -274,7 +274,7 @@ func (f *flags) options(version string, root bool) (o launch.Options, file *swee
 		return o, nil, fmt.Errorf("find the path of this program: %w", err)
 	}
 	o.Program = []string{strings.TrimSuffix(program, " (deleted)"), "sweep", "rank"}
-	if u, err := user.Current(); err == nil {
+	if u, err := user.Current(); err == nil { //nolint:forbidigo // a person waits for it
 		o.User = u.Username
 	}
 	for _, e := range os.Environ() {
@@ -288,7 +288,7 @@ func (f *flags) options(version string, root bool) (o launch.Options, file *swee
 		}
 	}
 	if f.eas != "" {
-		data, err := os.ReadFile(f.eas)
+		data, err := os.ReadFile(f.eas) //nolint:forbidigo // a person names it, and waits for it
 		if err != nil {
 			return o, nil, fmt.Errorf("--eas: %w", err)
 		}
