@@ -114,8 +114,8 @@ func (s State) named(word string) bool {
 // only in a maintenance of the sweep, and a node in maintenance only in the reservation that is named.
 func (n SweepNode) Usable(maintenance, reserved bool) (why string) {
 	switch {
-	case strings.Contains(n.State.Text, "*"):
-		return "slurmd does not answer (" + n.State.Text + ")"
+	case n.Silent() != "":
+		return n.Silent()
 	case n.State.Order != "":
 		return n.State.Order
 	case n.State.Class == InService, maintenance && n.IsDrained(), reserved && n.State.Base == "maint":
@@ -124,6 +124,14 @@ func (n SweepNode) Usable(maintenance, reserved bool) (why string) {
 		return fmt.Sprintf("%s (%s)", n.State.Text, n.Reason)
 	}
 	return cmp.Or(n.State.Text, "unknown")
+}
+
+// Silent returns that the slurmd of a node does not answer, "" if it does.
+func (n SweepNode) Silent() string {
+	if !strings.Contains(n.State.Text, "*") {
+		return ""
+	}
+	return "slurmd does not answer (" + n.State.Text + ")"
 }
 
 // IsDrained reports whether a node is drained and no job is on it, so that a maintenance can put it

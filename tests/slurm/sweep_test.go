@@ -244,8 +244,8 @@ func TestSweepFrozenNode(t *testing.T) {
 	c.awaitNoJob()
 }
 
-// TestSweepFrozenNodeOfProlog shows the same where Slurm waits for all nodes of an allocation: it has them
-// when slurmctld has given up the frozen one.
+// TestSweepFrozenNodeOfProlog shows the same where Slurm waits for a prolog on all nodes of an allocation:
+// the sweep allocates the others when slurmctld notices that the frozen one does not answer.
 func TestSweepFrozenNodeOfProlog(t *testing.T) {
 	tier.Long(t)
 	t.Parallel()
@@ -256,7 +256,7 @@ func TestSweepFrozenNodeOfProlog(t *testing.T) {
 	began := time.Now()
 	r, exit := c.sweep("--nodes", "gpu[01-04]", "--stages", "reach")
 	t.Logf("the sweep ended after %v", time.Since(began).Round(time.Second))
-	if state := c.stateInSweep(r, "gpu04"); exit != 3 || state == "tested" || state == "suspect" || len(r.Suspects) > 0 || r.Interrupted != "" {
+	if state := c.stateInSweep(r, "gpu04"); exit != 3 || state != "frozen" || len(r.Suspects) > 0 || r.Interrupted != "" {
 		t.Errorf("exit status %d, interrupted %q, gpu04 is %s, suspects %+v", exit, r.Interrupted, state, r.Suspects)
 	}
 	for _, name := range []string{"gpu01", "gpu02", "gpu03"} {

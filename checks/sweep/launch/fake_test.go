@@ -109,6 +109,11 @@ func fakeCommand(name string, args []string) int {
 			fmt.Fprint(os.Stderr, "salloc: error: Unable to allocate resources: Requested nodes are busy\n")
 			return 1
 		}
+		if strings.Contains(list, "02") && has("silent-gpu02") { // its slurmd has frozen since, and its prolog does not end
+			_ = os.WriteFile(filepath.Join(fakeDir(), "nodes"), []byte("gpu01|alloc|main|(null)|none\ngpu02|down*|main|(null)|Not responding\n"), 0o600)
+			fmt.Fprint(os.Stderr, "salloc: Granted job allocation 6\n")
+			time.Sleep(time.Hour)
+		}
 		note("joblist", list)
 		fmt.Fprint(os.Stderr, "salloc: Granted job allocation 7\n")
 	case name == "scancel":
@@ -344,7 +349,7 @@ func fakeSlurm(t *testing.T, nodes int) (dir string, o Options) {
 		Version: "1.0", Command: []string{"sweep"}, Program: []string{filepath.Join(dir, "rank")}, State: filepath.Join(t.TempDir(), "state"),
 		Settings: slurm.Settings{Path: dir + ":/usr/bin:/bin"}, Stages: []sweep.Stage{sweep.StageTCP}, Plan: pairRounds(2, 20*time.Second),
 		Ramp: 32, Time: 10 * time.Minute, Queue: time.Minute, Log: t.Logf,
-		limits: limits{silence: 10 * time.Second, ready: 60 * time.Second, slack: 10 * time.Second, farewell: 5 * time.Second, ask: time.Minute},
+		limits: limits{silence: 10 * time.Second, ready: 60 * time.Second, slack: 10 * time.Second, farewell: 5 * time.Second, ask: time.Minute, look: 100 * time.Millisecond},
 	}
 	t.Cleanup(func() { endRanks(dir) })
 	return dir, o

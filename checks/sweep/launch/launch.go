@@ -75,9 +75,10 @@ type limits struct {
 	slack    time.Duration // between the end of a task on the ranks and here
 	farewell time.Duration // for ranks to end
 	ask      time.Duration // for a question to Slurm
+	look     time.Duration // between two looks at the nodes of an allocation
 }
 
-var usual = limits{silence: 10 * time.Second, ready: 60 * time.Second, slack: 10 * time.Second, farewell: 1500 * time.Millisecond, ask: askLimit}
+var usual = limits{silence: 10 * time.Second, ready: 60 * time.Second, slack: 10 * time.Second, farewell: 1500 * time.Millisecond, ask: askLimit, look: 15 * time.Second}
 
 // Progress is how far a sweep is.
 type Progress struct {
@@ -338,47 +339,6 @@ func (s *sweeper) remaining() (names []string) {
 		}
 	}
 	return names
-}
-
-// obtain gets the nodes: those of the job in which this process runs, or those of a new one.
-func (s *sweeper) obtain(ctx context.Context) error {
-	if s.Job != "" {
-		return nil
-	}
-	a := slurm.Allocation{
-		Name: "nhc-gpu-sweep", Nodes: s.nodes, Time: s.Time, Partition: s.Partition, QOS: s.QOS, Account: s.Account, Reservation: s.Reservation,
-	}
-	wait := s.Queue
-	if s.Idle {
-		a.Immediate = 30 * time.Second
-		wait = a.Immediate
-	}
-	if s.Maintenance {
-		a.Reservation = slurm.ReservationPrefix + s.record.Meta.ID
-		s.keeper = &maintenance{debts: debts{nodes: map[string]string{}}, keeper: s.m, write: func(e entry) error { return s.record.appendLine(journalFile, e) }}
-		if err := s.keeper.begin(a.Reservation, s.nodes, s.held); err != nil {
-			return err
-		}
-	}
-	job, err := s.m.allocate(ctx, a, wait)
-	for try := 1; try < 3 && s.Idle && err != nil && job == "" && ctx.Err() == nil; try++ {
-		s.Log("%v: looking again for idle nodes", err) // a job was faster
-		s.nodes, s.away = nil, map[string]sweep.NodeReport{}
-		if err := s.choose(ctx); err != nil {
-			return err
-		}
-		a.Nodes = s.nodes
-		job, err = s.m.allocate(ctx, a, wait)
-	}
-	if job != "" {
-		s.job, s.own = job, true
-		s.record.Meta.Job, s.record.Meta.Own = job, true
-		if s.keeper != nil {
-			err = errors.Join(err, s.keeper.note(entry{Job: job}))
-		}
-		err = errors.Join(err, s.record.saveMeta())
-	}
-	return err
 }
 
 // undo ends the ranks and the job, and the maintenance.

@@ -430,3 +430,22 @@ func TestIdleNodeTaken(t *testing.T) {
 		t.Errorf("no --immediate in\n%s", log)
 	}
 }
+
+// A node that stops answering while Slurm prepares the job is a result, and the others are tested.
+func TestSilentNodeOfAllocation(t *testing.T) {
+	t.Parallel()
+	dir, o := fakeSlurm(t, 2)
+	put(t, dir, "silent-gpu02", "")
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state1, _ := stateOf(r, "gpu01")
+	state2, why := stateOf(r, "gpu02")
+	if state1 != "tested" || state2 != "frozen" || why != "slurmd does not answer (down*)" || r.Job != "7" {
+		t.Errorf("gpu01 %s, gpu02 %s (%s), job %s", state1, state2, why, r.Job)
+	}
+	if log := calls(t, dir); !strings.Contains(log, "scancel 6") || !strings.Contains(log, "--nodelist=gpu[01]") && !strings.Contains(log, "--nodelist=gpu01") {
+		t.Errorf("job 6 is not cancelled, or gpu02 is in the next one:\n%s", log)
+	}
+}

@@ -148,8 +148,8 @@ func (m *manager) job(ctx context.Context, job string) (slurm.SweepJob, error) {
 	return slurm.ParseSweepJob(out)
 }
 
-// startLimit is how long the nodes of an allocation may take to be ready. With PrologFlags=Alloc a frozen
-// slurmd delays all of them until slurmctld gives it up: SlurmdTimeout is 5 minutes.
+// startLimit is how long the nodes of an allocation may take to be ready: with PrologFlags=Alloc all of them
+// wait for a slurmd that does not answer, and slurmctld notices after SlurmdTimeout, 5 minutes.
 const startLimit = 6 * time.Minute
 
 // allocate waits for nodes. It returns the job with an error, too, if there may be one.
