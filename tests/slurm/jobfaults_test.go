@@ -13,7 +13,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakeras"
-	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
@@ -32,27 +31,23 @@ var (
 	late    = []string{"5 nvmlDeviceGetUtilizationRates with late = 55 20", "5 field 186 with late = 380000", "5 field 138 with late = 0@300000"}
 )
 
-// ports gives the nodes the adapters of a DGX H100, whose ports carry 1 GB/s each, except those of stopped. It ends
-// with the test.
+// ports gives the nodes eight adapters, whose ports carry 1 GB/s each, except those of stopped. It ends with the
+// test.
 func (c *Cluster) ports(stopped func(node *Node, device string) bool) (devices []string) {
 	c.t.Helper()
+	for i := range 8 {
+		devices = append(devices, fmt.Sprintf("mlx5_%d", i))
+	}
+	port := func(device string) string { return "host/sys/class/infiniband/" + device + "/ports/1/" }
 	for _, n := range c.Nodes {
-		sys := fakesys.DGXH100()
-		for name := range sys.Files {
-			if strings.HasPrefix(name, "proc/") {
-				delete(sys.Files, name)
+		for _, d := range devices {
+			if err := os.MkdirAll(n.path(port(d)+"counters"), 0o755); err != nil {
+				c.t.Fatal(err)
+			}
+			for name, text := range map[string]string{"state": "4: ACTIVE\n", "phys_state": "5: LinkUp\n", "link_layer": "InfiniBand\n", "counters/port_rcv_data": "0\n"} {
+				c.Write("nodes/"+n.Name+"/"+port(d)+name, []byte(text), 0o644)
 			}
 		}
-		if err := sys.Write(n.path("host")); err != nil {
-			c.t.Fatal(err)
-		}
-	}
-	dirs, err := os.ReadDir(c.Nodes[0].path("host/sys/class/infiniband"))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	for _, d := range dirs {
-		devices = append(devices, d.Name())
 	}
 	end := make(chan struct{})
 	done := make(chan struct{})
@@ -74,7 +69,7 @@ func (c *Cluster) ports(stopped func(node *Node, device string) bool) (devices [
 					if !stopped(n, d) {
 						words[key] += uint64(passed.Seconds() * 250e6) // of 4 bytes
 					}
-					path := n.path("host/sys/class/infiniband/" + d + "/ports/1/counters/port_xmit_data")
+					path := n.path(port(d) + "counters/port_xmit_data")
 					if os.WriteFile(path+".new", []byte(strconv.FormatUint(words[key], 10)+"\n"), 0o644) != nil || os.Rename(path+".new", path) != nil {
 						return // the test has ended
 					}
