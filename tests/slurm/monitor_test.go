@@ -168,24 +168,17 @@ func TestMonitorCPUs(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		t.Skip("one CPU leaves none to jobs")
 	}
-	c := startGPUs(t)
+	c := start(t) // without fakes: the monitor looks for slurmd among the processes of this machine
+	for _, n := range c.Nodes {
+		c.Exec("taskset", "--all-tasks", "--cpu-list", "--pid", "0", strings.TrimSpace(c.Exec("cat", cluster.Dir+"/run/slurmd."+n.Name+".pid")))
+	}
 	n := c.Nodes[0]
-	pid := strings.TrimSpace(c.Exec("cat", cluster.Dir+"/run/slurmd."+n.Name+".pid"))
-	c.Exec("taskset", "--all-tasks", "--cpu-list", "--pid", "0", pid)
-	if err := os.MkdirAll(n.path("host/sys/devices/system/cpu"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	c.Write("nodes/"+n.Name+"/host/sys/devices/system/cpu/online", []byte("0-1\n"), 0o644)
-	if err := os.Symlink("/proc/"+pid, n.path("host/proc/"+pid)); err != nil {
-		t.Fatal(err)
-	}
 	n.StartMonitor()
 	c.WaitFor(soon, "monitor on the CPU of the system", func() (string, bool) {
-		out := c.Exec("sh", "-c", fmt.Sprintf("for p in %d $(pgrep -P %d); do grep -h Cpus_allowed_list /proc/$p/task/*/status; done | sort | uniq -c", n.monitor().PID, n.monitor().PID))
+		pid := n.monitor().PID
+		out := c.Exec("sh", "-c", fmt.Sprintf("for p in %d $(pgrep -P %d); do grep -h Cpus_allowed_list /proc/$p/task/*/status; done | sort | uniq -c", pid, pid))
 		return out, strings.Count(out, "\n") == 1 && strings.HasSuffix(out, "Cpus_allowed_list:\t0\n")
 	})
-	n.fault()
-	n.WaitReason("drain", recovery, soon)
 }
 
 // storm adds lines to the node's kernel log that concern no check.

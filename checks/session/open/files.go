@@ -56,7 +56,11 @@ type Files struct {
 
 // New returns the files of a run; none is read yet.
 func New(n *node.Node, b *Bash) *Files {
-	return &Files{Node: n, Bash: b, Paths: session.Paths{}, Events: monitor.Split(os.Getenv(monitor.Events))}
+	events := os.Getenv(monitor.Events)
+	if n.Role == slurm.Monitor { // for checks: the settings contain no variable with this prefix
+		n.Set.Put(monitor.Events, events, false)
+	}
+	return &Files{Node: n, Bash: b, Paths: session.Paths{}, Events: monitor.Split(events)}
 }
 
 // Ended is the error of a file of the site that ends the run.

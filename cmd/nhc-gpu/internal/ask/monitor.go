@@ -348,7 +348,7 @@ func (w *watch) setJobs(ids []string) {
 
 // ringForJobs rings the bell for the running jobs, if it is time to judge their samples.
 func (w *watch) ringForJobs() {
-	if now := time.Now(); len(w.present()) > 0 && now.Sub(w.judged) >= jobTurn {
+	if now := time.Now(); len(w.present()) > 0 && now.Sub(w.judged) >= jobTurn-monitor.Heartbeat/2 { // a sign of life can be early
 		w.judged = now
 		w.bell.Ring(monitor.Job, now)
 	}
