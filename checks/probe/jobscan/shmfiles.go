@@ -192,18 +192,29 @@ func RemoveShm(h *probe.Host, f ShmFile) error {
 	if h.Recorded() {
 		return probe.ErrRecorded
 	}
-	err := holding(h, &f, func(dir int, name string) error {
-		var st unix.Stat_t
-		if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			return err
+	for try := 1; ; try++ {
+		err := holding(h, &f, func(dir int, name string) error {
+			var st unix.Stat_t
+			if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+				return err
+			}
+			if !f.matches(&st) {
+				return errChanged
+			}
+			return unix.Unlinkat(dir, name, 0)
+		})
+		if !errors.Is(err, errOpened) || try == removeTries {
+			return probe.Reason(err)
 		}
-		if !f.matches(&st) {
-			return errChanged
-		}
-		return unix.Unlinkat(dir, name, 0)
-	})
-	return probe.Reason(err)
+		time.Sleep(removePause)
+	}
 }
+
+// A program that lists /proc/PID/fd, as we do, holds each file for a moment.
+const (
+	removeTries = 5
+	removePause = 10 * time.Millisecond
+)
 
 var errOpened = errors.New("a process has it open")
 
@@ -220,6 +231,9 @@ func holding(h *probe.Host, f *ShmFile, do func(dir int, name string) error) err
 		defer dir.Close()
 		name := path.Base(f.Name)
 		fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.EAGAIN) { // another process has a lease
+			return errOpened
+		}
 		if err != nil {
 			return err
 		}

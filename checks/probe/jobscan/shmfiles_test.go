@@ -194,6 +194,30 @@ func TestRemoveShm(t *testing.T) {
 	}
 }
 
+// A program that looks at a file for a moment does not keep it from being removed.
+func TestRemoveShmSeen(t *testing.T) {
+	t.Parallel()
+	h, uid := probe.NewHost("/"), plainUser()
+	file := filepath.Join(shmDirOf(t, uid), "x")
+	shmFile(t, file, uid)
+	files, _, err := ShmFiles(h, uint32(uid), time.Time{})
+	at := slices.IndexFunc(files, func(f ShmFile) bool { return strings.HasSuffix(file, "/"+f.Name) })
+	if err != nil || at < 0 {
+		t.Fatalf("%s is not in the list: %v", file, err)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(removePause/2, func() { f.Close() })
+	if err := RemoveShm(h, files[at]); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it is still there: %v", err)
+	}
+}
+
 // A file that a user could not remove is not removed for that user.
 func TestRemoveShmHasNoMoreRights(t *testing.T) {
 	t.Parallel()
