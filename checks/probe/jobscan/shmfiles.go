@@ -173,7 +173,7 @@ func findOpened(h *probe.Host, files []ShmFile) error {
 			err = holding(h, file, func(int, string) error { return nil })
 		}
 		switch {
-		case err == nil || errors.Is(err, fs.ErrNotExist):
+		case err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, errChanged) || errors.Is(err, unix.ELOOP): // another file is there now
 		case errors.Is(err, errOpened):
 			file.Opened = true
 		default:
