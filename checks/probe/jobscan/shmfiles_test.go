@@ -37,8 +37,9 @@ func shmListed(t *testing.T, h *probe.Host, uid int, below string) (names []stri
 	return names
 }
 
+// Tests with files in /dev/shm are not parallel: a listing holds each file for a moment.
+
 func TestShmFiles(t *testing.T) {
-	t.Parallel()
 	h := probe.NewHost(probetest.Tree(t, map[string]string{
 		"dev/shm/nccl-1": "12345", "dev/shm/sub/deep/psm2": "1", "dev/shm/held": "1", "dev/shm/mapped": "1", "dev/shm/empty/": "",
 		"outside/file": "1", "proc/8/maps": "", "proc/self": "",
@@ -130,7 +131,6 @@ func shmFile(t *testing.T, path string, uid int) {
 }
 
 func TestRemoveShm(t *testing.T) {
-	t.Parallel()
 	h, uid := probe.NewHost("/"), plainUser()
 	dir := shmDirOf(t, uid)
 	below := filepath.Base(dir) + "/"
@@ -196,7 +196,6 @@ func TestRemoveShm(t *testing.T) {
 
 // A program that looks at a file for a moment does not keep it from being removed.
 func TestRemoveShmSeen(t *testing.T) {
-	t.Parallel()
 	h, uid := probe.NewHost("/"), plainUser()
 	file := filepath.Join(shmDirOf(t, uid), "x")
 	shmFile(t, file, uid)
@@ -220,7 +219,6 @@ func TestRemoveShmSeen(t *testing.T) {
 
 // A file that a user could not remove is not removed for that user.
 func TestRemoveShmHasNoMoreRights(t *testing.T) {
-	t.Parallel()
 	need.Root(t, "files of other users")
 	h, uid := probe.NewHost("/"), plainUser()
 	dir := shmDirOf(t, 0)
