@@ -228,7 +228,10 @@ var scenarios = []scenario{
 		want: []blame{{Node: "gpu03", Code: "sweep.node.lost"}}, states: map[string]string{"gpu03": "dead"}},
 	{name: "leaves", leaves: 4, before: func(c *Cluster) { c.LeafPair(planeB, c.Leaf(0), c.Leaf(2), "10mbit") },
 		want: []blame{{Leaves: "leaf1-leaf3", Plane: "eth_b", Code: "sweep.tcp.slow"}}},
-	{name: "wrong data", nodes: 6, gpus: []string{"0 spoils all_reduce = 17 5"}, args: []string{"--stages", "pairs", "--repeats", "2", "--size", "1"},
+	{name: "wrong data", nodes: 6, gpus: []string{"0 spoils all_reduce = 17 5"}, args: []string{"--eas", cluster.Dir + "/eas.json", "--repeats", "2", "--size", "4"},
+		before: func(c *Cluster) { // one kind of collective
+			c.Write("eas.json", []byte(`{"aimaster": {"sanity_check": {"micro_benchmarks": "all_reduce_2", "timeout": 100}}}`), 0o644)
+		},
 		want: []blame{{Node: "gpu03", Code: "sweep.nccl.wrong"}}},
 	{name: "32 healthy nodes", nodes: 32},
 	{name: "32 nodes", nodes: 32, before: func(c *Cluster) { c.Node(first).RateTo(planeB, "20mbit"); c.Node(second).Loss(planeB, 5) },
