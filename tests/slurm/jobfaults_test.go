@@ -110,6 +110,7 @@ func TestJobFaults(t *testing.T) {
 		n.runs(job)
 		n.StartMonitor()
 	}
+	begun := time.Now()
 	program := cluster.BinDir + "/nhc-gpu"
 	ask := func(want string, words ...string) {
 		t.Helper()
@@ -124,6 +125,7 @@ func TestJobFaults(t *testing.T) {
 	}
 	c.clush()
 	ask("last: gpu02 gpu5: it lags behind", "--clush")
+	time.Sleep(time.Until(begun.Add(75 * time.Second))) // a port that has carried data for a minute can become silent
 	close(from)
 	if err := os.Remove(c.Nodes[1].path("nvml/late")); err != nil {
 		t.Fatal(err)

@@ -290,11 +290,19 @@ func TestSweepEAS(t *testing.T) {
 	results := map[string]string{}
 	for _, x := range r.EAS {
 		results[x.Name] = x.Result
-		if x.Result != "Succeeded" && x.Name != "c4d" { // it is about running jobs
-			t.Errorf("%s: %s: %s", x.Name, x.Result, x.Text)
+		switch x.Name {
+		case "c4d": // it is about running jobs
+		case "gemm_flops", "comp_comm_overlap": // the memory of the fake GPUs is too small
+			if x.Result != "Failed" || !strings.Contains(x.Text, "not run") {
+				t.Errorf("%s: %s: %s", x.Name, x.Result, x.Text)
+			}
+		default:
+			if x.Result != "Succeeded" {
+				t.Errorf("%s: %s: %s", x.Name, x.Result, x.Text)
+			}
 		}
 	}
-	if len(results) != 14 || status != 0 || len(r.Suspects) > 0 {
+	if len(results) != 14 || status != 3 || len(r.Suspects) > 0 {
 		t.Errorf("exit status %d, %d results, suspects %s\n%s", status, len(results), accused(r), text)
 	}
 	t.Logf("%v", results)

@@ -348,11 +348,18 @@ func silentPort(w *Window, j Job) []Verdict {
 		under := func(share float32) bool {
 			return t.always(port, Data, func(v float32) bool { return v < share*usual }) && behind(t, port, others, Data, share)
 		}
-		if !(usual >= limit("port.others")) || !under(limit("port.slow")) || behind(before, port, others, Data, limit("port.slow")) {
+		if !(usual >= limit("port.others")) || !under(limit("port.slow")) {
+			continue
+		}
+		since, n := t.From, uint32(t.Len())
+		for since >= w.From+n && behind(w.Part(since-n, since-1), port, others, Data, limit("port.slow")) {
+			since -= n
+		}
+		if since < w.From+n || behind(w.Part(w.From, since-1), port, others, Data, limit("port.slow")) { // it never was a port like the others
 			continue
 		}
 		v := Verdict{
-			Code: "job.port.slow", Devices: []string{port}, Since: t.From, Message: "it carries less than the other ports of the job",
+			Code: "job.port.slow", Devices: []string{port}, Since: since, Message: "it carries less than the other ports of the job",
 			Want: fmt.Sprintf("%.0f MB/s, as the others", usual), Got: fmt.Sprintf("%.0f MB/s", mean(t.Of(port, Data))),
 		}
 		if under(limit("port.silent")) {

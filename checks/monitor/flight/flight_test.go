@@ -316,6 +316,25 @@ func TestHealthyDay(t *testing.T) {
 	testHealthy(t, 24)
 }
 
+// A port that has been silent for longer than it was seen to work is still found: since when, and not before.
+func TestSilentForLong(t *testing.T) {
+	t.Parallel()
+	const begin, silent = 2000, 2090
+	n := newNode(begin, begin+Seconds-1, 1)
+	for at := n.From; at <= n.To; at++ {
+		n.add(at, Slot(0), "7", func(int) load { return work }, 0.5, 20)
+		if at >= silent {
+			n.Set(port(4), Data, at, 0.1)
+		}
+	}
+	for _, passed := range []uint32{70, 200, Seconds - 91} {
+		list := Detect(n.Part(begin, silent+passed), []Job{{ID: "7", GPUs: n.gpus, All: true}})
+		if len(list) != 1 || list[0].Code != "job.port.silent" || list[0].Since+60 < silent || list[0].Since > silent+60 {
+			t.Errorf("after %d s: %+v", passed, list)
+		}
+	}
+}
+
 func testHealthy(t *testing.T, hours int) {
 	t.Helper()
 	all := []Job{{ID: "7", GPUs: newNode(1, 1, 0).gpus, All: true}}
