@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -187,9 +188,9 @@ func TestMTU(t *testing.T) {
 // A path that drops only long datagrams differs from one that drops all.
 func TestMTUFails(t *testing.T) {
 	t.Parallel()
-	var longest int
+	var longest atomic.Int64
 	drop := func(_ int, gram []byte) [][]byte {
-		longest = max(longest, len(gram))
+		longest.Store(max(longest.Load(), int64(len(gram))))
 		if len(gram) > 1400-28 {
 			return nil
 		}
@@ -197,8 +198,8 @@ func TestMTUFails(t *testing.T) {
 	}
 	err := MTU(within60(t), four, udpServer(t, drop), testKey, 1500)
 	wantError(t, err, ErrMTU)
-	if longest != 1500-28 {
-		t.Errorf("the longest datagram has %d bytes", longest)
+	if n := longest.Load(); n != 1500-28 {
+		t.Errorf("the longest datagram has %d bytes", n)
 	}
 	if err := MTU(within60(t), four, udpServer(t, drop), testKey, 1400); err != nil {
 		t.Error(err)
