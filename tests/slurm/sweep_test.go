@@ -107,15 +107,21 @@ func (c *Cluster) lastSweep() *sweep.Report {
 	if len(files) == 0 {
 		c.t.Fatal("no sweep has a report")
 	}
-	data, err := os.ReadFile(files[len(files)-1])
-	r := new(sweep.Report)
-	if err == nil {
-		err = json.Unmarshal(data, r)
+	last := new(sweep.Report)
+	for _, file := range files { // the ID has no fraction of the second
+		data, err := os.ReadFile(file)
+		r := new(sweep.Report)
+		if err == nil {
+			err = json.Unmarshal(data, r)
+		}
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if r.Began.After(last.Began) {
+			last = r
+		}
 	}
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return r
+	return last
 }
 
 func (c *Cluster) stateInSweep(r *sweep.Report, node string) string {
