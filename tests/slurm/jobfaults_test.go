@@ -13,7 +13,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakeras"
-	"github.com/nhc-gpu/nhc-gpu/tests/need"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -123,8 +122,12 @@ func TestJobFaults(t *testing.T) {
 	if out := c.Exec(program, "job", job.ID, "--nodes"); strings.Count(out, "job.straggler") < 2 || strings.Count(out, "none") != 3 {
 		t.Errorf("want one node with a straggler:\n%s", out)
 	}
-	c.clush()
-	ask("last: gpu02 gpu5: it lags behind", "--clush")
+	if _, err := os.Stat(filepath.Join(c.Root, "usr/bin/clush")); err != nil {
+		t.Logf("without clush: %v", err)
+	} else {
+		c.clush()
+		ask("last: gpu02 gpu5: it lags behind", "--clush")
+	}
 	time.Sleep(time.Until(begun.Add(75 * time.Second))) // a port that has carried data for a minute can become silent
 	close(from)
 	if err := os.Remove(c.Nodes[1].path("nvml/late")); err != nil {
@@ -136,7 +139,6 @@ func TestJobFaults(t *testing.T) {
 // clush lets ClusterShell reach the nodes, which have no sshd: ssh NODE COMMAND enters the node's slurmd.
 func (c *Cluster) clush() {
 	c.t.Helper()
-	need.Program(c.t, "clush")
 	c.Write("ssh", []byte(`#!/bin/sh
 # The options of clush are before the node.
 while :; do

@@ -178,7 +178,7 @@ func askNode(r *health.Run, lane checks.Lane, argv []string) (*flight.Extract, e
 	resp, err := r.Pool.Call(r.Ctx, lane, q, nodeWait+5*time.Second).AnswerTo(q.Line)
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, fmt.Errorf("run %s: %w", argv[0], err)
 	case resp.TimedOut:
 		return nil, fmt.Errorf("no answer within %s", nodeWait)
 	case resp.Status != 0:
