@@ -61,7 +61,10 @@ func TestJobNodes(t *testing.T) {
 		t.Errorf("%d bytes, %v, want a page with four nodes", len(data), err)
 	}
 
-	// A slurmd that does not answer costs its own node alone.
+	// A slurmd that does not answer costs its own node alone. srun of 24.11 waits for it longer than a test may take.
+	if os.Getenv(tier.Setting) != "long" {
+		return
+	}
 	pid := strings.TrimSpace(c.Exec("cat", cluster.Dir+"/run/slurmd.gpu04.pid"))
 	c.Exec("kill", "-STOP", pid)
 	out, err := c.Try(program, "job", job.ID, "--nodes")
