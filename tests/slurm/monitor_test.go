@@ -163,7 +163,7 @@ func TestMonitor(t *testing.T) {
 // The monitor, its workers and its runs keep off the CPUs of jobs: slurmd, bound to one CPU here, is where Slurm
 // leaves CPUs to the system (CpuSpecList).
 func TestMonitorCPUs(t *testing.T) {
-	tier.Long(t)
+	tier.All(t)
 	t.Parallel()
 	if runtime.NumCPU() < 2 {
 		t.Skip("one CPU leaves none to jobs")

@@ -84,22 +84,30 @@ func offSpec(h *probe.Host) (yes bool) {
 }
 
 // Confine lets a process and its children run on some CPUs only: each thread that they have, and so each that these
-// start. It returns the first error about a process that still runs.
+// start. The process is first, so that a child that it starts meanwhile is found, or has its CPUs. Confine returns the
+// first error about a process that still runs.
 func Confine(pid int, set *unix.CPUSet) error {
-	var failed error
-	for _, p := range append(childrenOf(pid), pid) {
-		done := map[string]bool{}
-		for again := true; again; { // a thread that was started meanwhile may have the old CPUs
-			again = false
-			for _, tid := range listNames(fmt.Sprintf("/proc/%d/task", p)) {
-				n, err := strconv.Atoi(tid)
-				if err != nil || done[tid] || len(done) > maxProcesses {
-					continue
-				}
-				done[tid], again = true, true
-				if err := unix.SchedSetaffinity(n, set); err != nil && err != unix.ESRCH && failed == nil {
-					failed = fmt.Errorf("move process %d to the CPUs of the system: %w", p, err)
-				}
+	failed := confineThreads(pid, set)
+	for _, child := range childrenOf(pid) {
+		if err := confineThreads(child, set); failed == nil {
+			failed = err
+		}
+	}
+	return failed
+}
+
+func confineThreads(pid int, set *unix.CPUSet) (failed error) {
+	done := map[string]bool{}
+	for again := true; again; { // a thread that was started meanwhile may have the old CPUs
+		again = false
+		for _, tid := range listNames(fmt.Sprintf("/proc/%d/task", pid)) {
+			n, err := strconv.Atoi(tid)
+			if err != nil || done[tid] || len(done) > maxProcesses {
+				continue
+			}
+			done[tid], again = true, true
+			if err := unix.SchedSetaffinity(n, set); err != nil && err != unix.ESRCH && failed == nil {
+				failed = fmt.Errorf("move process %d to the CPUs of the system: %w", pid, err)
 			}
 		}
 	}
