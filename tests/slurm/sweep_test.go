@@ -234,20 +234,7 @@ func TestSweepFrozenNode(t *testing.T) {
 	tier.Long(t)
 	t.Parallel()
 	c := start(t)
-	c.Exec("sh", "-c", "kill -STOP $(cat "+cluster.Dir+"/run/slurmd.gpu04.pid)")
-	r, exit := c.sweep("--nodes", "gpu[01-04]", "--stages", "reach")
-	if state := c.stateInSweep(r, "gpu04"); exit != 3 || state != "frozen" || len(r.Suspects) > 0 {
-		t.Errorf("exit status %d, gpu04 is %s, suspects %+v", exit, state, r.Suspects)
-	}
-	for _, name := range []string{"gpu01", "gpu02", "gpu03"} {
-		if state := c.stateInSweep(r, name); state != "tested" {
-			t.Errorf("%s is %s", name, state)
-		}
-	}
-	c.Exec("sh", "-c", "kill -CONT $(cat "+cluster.Dir+"/run/slurmd.gpu04.pid)")
-	c.thawEntry("gpu04")
-	c.awaitRanks(0)
-	c.awaitNoJob()
+	c.sweepFrozen()
 }
 
 // TestSweepFrozenNodeOfProlog shows the same where Slurm waits for a prolog on all nodes of an allocation:
@@ -258,16 +245,22 @@ func TestSweepFrozenNodeOfProlog(t *testing.T) {
 	c := newCluster(t)
 	c.conf += "PrologFlags=Alloc\n"
 	c.up()
+	c.sweepFrozen()
+}
+
+// sweepFrozen tests the nodes while the slurmd of one is frozen: the others are tested, and the frozen one is named.
+func (c *Cluster) sweepFrozen() {
+	c.t.Helper()
 	c.Exec("sh", "-c", "kill -STOP $(cat "+cluster.Dir+"/run/slurmd.gpu04.pid)")
 	began := time.Now()
 	r, exit := c.sweep("--nodes", "gpu[01-04]", "--stages", "reach")
-	t.Logf("the sweep ended after %v", time.Since(began).Round(time.Second))
+	c.t.Logf("the sweep ended after %v", time.Since(began).Round(time.Second))
 	if state := c.stateInSweep(r, "gpu04"); exit != 3 || state != "frozen" || len(r.Suspects) > 0 || r.Interrupted != "" {
-		t.Errorf("exit status %d, interrupted %q, gpu04 is %s, suspects %+v", exit, r.Interrupted, state, r.Suspects)
+		c.t.Errorf("exit status %d, interrupted %q, gpu04 is %s, suspects %+v", exit, r.Interrupted, state, r.Suspects)
 	}
 	for _, name := range []string{"gpu01", "gpu02", "gpu03"} {
 		if state := c.stateInSweep(r, name); state != "tested" {
-			t.Errorf("%s is %s", name, state)
+			c.t.Errorf("%s is %s", name, state)
 		}
 	}
 	c.Exec("sh", "-c", "kill -CONT $(cat "+cluster.Dir+"/run/slurmd.gpu04.pid)")
