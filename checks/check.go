@@ -212,6 +212,7 @@ func adviseCommon() map[string]string {
 		"config.value":     "Correct the number in nhc.conf.",
 		"config.match":     "Correct the match string in nhc.conf: a glob, /regular expression/ or {node range}.",
 		"probe.unreadable": "As root, read the file that the message names; look at its mount and at dmesg. The check has no result and does not change the node's state.",
+		"probe.locked":     "Ask the user of the process, or end it: its memory is locked, as by a FUSE mount that does not answer, or its environment exceeds 1 MiB. ps may block, too. Checks use its name only.",
 		"probe.contained":  "Nothing: run the check on the node itself, or give the container /dev/kmsg.",
 
 		// Codes that the supervisor and the workers report for any check.
@@ -220,7 +221,7 @@ func adviseCommon() map[string]string {
 		"probe.crashed":     "NVIDIA's library crashes every process that uses it: try nvidia-smi, look at dmesg, reboot the node. If it still crashes, reinstall the driver.",
 		"probe.error":       "The check could not run; the message gives the reason.",
 		"probe.lost":        "An earlier check in the same library hung, crashed or used all the time: look at that check.",
-		"probe.slow":        "NVML needs more time than the run has: enable persistence mode (nvidia-persistenced), or raise TIMEOUT in /etc/sysconfig/nhc.",
+		"probe.slow":        "The check still makes progress, and needs more time than the run has. If it asks NVML, enable persistence mode (nvidia-persistenced); else raise TIMEOUT in /etc/sysconfig/nhc.",
 		"probe.interrupted": "A signal ended the run: start it again.",
 		"run.timeout":       "The run reached its TIMEOUT: find the line that took so long, or raise TIMEOUT in /etc/sysconfig/nhc.",
 		"monitor.silent":    "The monitor of this node is dead or deaf to a source: systemctl restart nhc-gpu-monitor; journalctl -u nhc-gpu-monitor has its last lines. Health checks go on.",
@@ -300,6 +301,13 @@ type Contradicting interface {
 	// Contradiction returns the argument that cannot be right, and why; two empty texts if
 	// there is none.
 	Contradiction() (word, why string)
+}
+
+// Doubtful is a check whose arguments are valid, and do not judge what they seem to judge.
+type Doubtful interface {
+	// Doubt returns the argument, the mistake, its effect, and better arguments; four empty texts if there
+	// is no mistake.
+	Doubt() (word, text, now, better string)
 }
 
 // Bounded is an active check. It limits its own duration.

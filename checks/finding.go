@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/disk"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
@@ -194,7 +195,6 @@ type Result struct {
 	Took     time.Duration `json:"took"`
 	Hung     *Hung         `json:"hung,omitempty"`
 	Skipped  string        `json:"skipped,omitempty"` // why the step did not run
-	Earlier  bool          `json:"earlier,omitempty"` // the result of an earlier run of an active test
 }
 
 // Worst returns the highest severity among the findings, OK if there are none.
@@ -231,6 +231,22 @@ func (f Finding) Phrase(check, format string, args ...any) Finding {
 	}
 	f.Message = check + ":  " + text
 	return f
+}
+
+// maxShort bounds a text that a user can choose, bytes.
+const maxShort = 1 << 10
+
+// Short cuts a text that a user can choose, such as the command of a process. Otherwise a few processes
+// with long names could make the answer of a worker too large, and hide a failure.
+func Short(text string) string {
+	if len(text) <= maxShort {
+		return text
+	}
+	end := maxShort
+	for end > maxShort-utf8.UTFMax && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + "..."
 }
 
 // Text returns the message without the name of the check.

@@ -4,12 +4,13 @@ import "time"
 
 // Job is the job of a prolog or an epilog.
 type Job struct {
-	ID    string    `json:"id"`             // digits
-	UID   int       `json:"uid"`            // find its user; -1 if unknown
-	User  string    `json:"user,omitempty"` // "" if unknown
-	Node  string    `json:"node,omitempty"` // Slurm's name of this node; "" if no other node shares the machine
-	Began time.Time `json:"began,omitzero"` // zero if unknown
-	GPUs  []JobGPU  `json:"gpus,omitempty"` // the GPUs of the job; empty if unknown
+	ID    string    `json:"id"`              // digits
+	SLUID string    `json:"sluid,omitempty"` // its other name, of Slurm 26.05; "" if unknown
+	UID   int       `json:"uid"`             // find its user; -1 if unknown
+	User  string    `json:"user,omitempty"`  // "" if unknown
+	Node  string    `json:"node,omitempty"`  // Slurm's name of this node; "" if no other node shares the machine
+	Began time.Time `json:"began,omitzero"`  // zero if unknown
+	GPUs  []JobGPU  `json:"gpus,omitempty"`  // the GPUs of the job; empty if unknown
 
 	Whole  bool  `json:"whole,omitempty"`  // the job has the whole node
 	Part   bool  `json:"part,omitempty"`   // other jobs can be on the node; if neither Whole nor Part is set: unknown

@@ -3,6 +3,7 @@ package checks
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"strconv"
 
@@ -27,8 +28,8 @@ func OwnerOrUID(env *Env, p probe.Process) string {
 	return cmp.Or(OwnerOf(env, p), strconv.FormatUint(uint64(p.UID), 10))
 }
 
-// classicMaxSystemUID is the last system uid if there is no login.defs.
-const classicMaxSystemUID = 99
+// ClassicMaxSystemUID is the last system uid if there is no login.defs.
+const ClassicMaxSystemUID = 99
 
 // MaxSystemUID returns the last uid that belongs to the system and not to a person:
 // MAX_SYS_UID, or the value in /etc/login.defs.
@@ -45,7 +46,7 @@ func MaxSystemUID(env *Env, check string) (int64, []Finding) {
 	uid, err := probe.MaxSystemUID(env.Host, path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return classicMaxSystemUID, nil
+		return ClassicMaxSystemUID, nil
 	case err != nil:
 		return 0, Unreadable(err)
 	}
@@ -56,4 +57,18 @@ func MaxSystemUID(env *Env, check string) (int64, []Finding) {
 func OwnerOf(env *Env, p probe.Process) string {
 	env.At("look up uid %d", p.UID)
 	return probe.UserName(env.Host, p.UID)
+}
+
+// LockedProcesses returns a warning if a check needed processes whose memory a user keeps locked.
+func LockedProcesses(env *Env, check string) []Finding {
+	list := probe.NewLocked()
+	if len(list) == 0 {
+		return nil
+	}
+	p, more := list[0], ""
+	if n := len(list) - 1; n > 0 {
+		more = fmt.Sprintf(" (and of processes of %s)", Plural(n, "other user"))
+	}
+	return []Finding{Finding{Code: "probe.locked", Severity: Warn, Device: Device{Kind: "process", Name: Short(p.Name)}}.
+		Phrase(check, "process %d (%s) of user %s: its command line and environment cannot be read%s", p.PID, p.Name, OwnerOrUID(env, probe.Process{UID: p.UID}), more)}
 }

@@ -106,7 +106,7 @@ func ParseTOML(file string, data []byte) (*Config, error) {
 				c.Roles = map[string]Role{}
 			}
 			c.Roles[key] = d.role(key, root[key])
-		case slices.Contains(Chosen, strings.ToUpper(key)):
+		case key == strings.ToLower(key) && slices.Contains(Chosen, strings.ToUpper(key)):
 			c.choose(d, key, root[key])
 		default:
 			d.value(root[key], func(any) error {

@@ -70,7 +70,7 @@ var GuardRows = []GuardRow{
 	},
 	{
 		Key: "jitter", Default: int64(30), Most: 45, Means: "seconds: the longest wait before the count, if the fault is of something that nodes share. 0: no wait",
-		Source: "slurmd starts all health checks in the same moment, and ends them after 60 s",
+		Source: "Without CYCLE in HealthCheckNodeState all nodes are checked in the same moment. slurmd ends a health check after 60 s",
 		field:  func(g *Guard) any { return &g.Jitter },
 	},
 	{
@@ -107,7 +107,7 @@ func (r *GuardRow) set(g *Guard, v any) error {
 	default:
 		n, ok := v.(int64)
 		if !ok || n < 0 || n > r.Most {
-			return fmt.Errorf("%s: want a number, 0 to %d", tomltext.Value(v), r.Most)
+			return fmt.Errorf("%s: want a whole number, 0 to %d", tomltext.Value(v), r.Most)
 		}
 		if d, ok := to.(*time.Duration); ok {
 			*d = time.Duration(n) * time.Second

@@ -38,10 +38,10 @@ uncounted = "hold"
 	}
 	for text, want := range map[string]string{
 		"enabled = 1":            `t.toml:2: guard.enabled: 1: want true or false`,
-		"percent = 101":          `t.toml:2: guard.percent: 101: want a number, 0 to 100`,
-		"percent = 10.5":         `t.toml:2: guard.percent: 10.5: want a number, 0 to 100`,
-		"nodes = -1":             `t.toml:2: guard.nodes: -1: want a number, 0 to 1048576`,
-		"jitter = 60":            `t.toml:2: guard.jitter: 60: want a number, 0 to 45`,
+		"percent = 101":          `t.toml:2: guard.percent: 101: want a whole number, 0 to 100`,
+		"percent = 10.5":         `t.toml:2: guard.percent: 10.5: want a whole number, 0 to 100`,
+		"nodes = -1":             `t.toml:2: guard.nodes: -1: want a whole number, 0 to 1048576`,
+		"jitter = 60":            `t.toml:2: guard.jitter: 60: want a whole number, 0 to 45`,
 		`exempt = "gpu"`:         `t.toml:2: guard.exempt: "gpu": want a list of texts`,
 		`exempt = [""]`:          `t.toml:2: guard.exempt: [""]: want a list of texts`,
 		`uncounted = "Drain"`:    `t.toml:2: guard.uncounted: "Drain": want`,

@@ -55,7 +55,7 @@ func (d *decoder) output(p toml.Primitive) Output {
 		"jsonl_max": func(v any) error {
 			n, ok := v.(int64)
 			if !ok || n < 64<<10 || n > 1<<30 {
-				return fmt.Errorf("%s: want a number of bytes, %d to %d", tomltext.Value(v), 64<<10, 1<<30)
+				return fmt.Errorf("%s: want a whole number of bytes, %d to %d", tomltext.Value(v), 64<<10, 1<<30)
 			}
 			o.JSONLMax = n
 			return nil

@@ -201,7 +201,7 @@ func (p *Policy) takeStrikes(v any) error {
 func (p *Policy) takePasses(v any) error {
 	n, _ := v.(int64)
 	if n < 1 || n > MostStrikes {
-		return fmt.Errorf("%s: want a number of runs, 1 to %d", tomltext.Value(v), MostStrikes)
+		return fmt.Errorf("%s: want a whole number of runs, 1 to %d", tomltext.Value(v), MostStrikes)
 	}
 	p.Passes = int(n)
 	return nil

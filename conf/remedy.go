@@ -140,7 +140,7 @@ func (r *Remedy) keys() map[string]func(any) error {
 		"attempts": func(v any) error {
 			n, _ := v.(int64)
 			if n < 1 || n > 100 {
-				return fmt.Errorf("%s: want a number, 1 to 100", tomltext.Value(v))
+				return fmt.Errorf("%s: want a whole number, 1 to 100", tomltext.Value(v))
 			}
 			r.Attempts = int(n)
 			return nil

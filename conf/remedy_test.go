@@ -46,7 +46,7 @@ window = "24h"
 		"do = \"reset-gpu\"\ncodes = [\"gpu\"]":                     `remedy.x.codes: ["gpu"]: want a list of texts`,
 		"do = \"reset-gpu\"\ncommand = [\"ipmi\"]":                  `want the absolute path of a program first`,
 		"do = \"reset-gpu\"\ntimeout = \"3h\"":                      `want a duration from 1s to 2h0m0s`,
-		"do = \"reset-gpu\"\nattempts = 0":                          `remedy.x.attempts: 0: want a number, 1 to 100`,
+		"do = \"reset-gpu\"\nattempts = 0":                          `remedy.x.attempts: 0: want a whole number, 1 to 100`,
 		"do = \"reset-gpu\"\nretries = 1":                           `t.toml:3: key remedy.x.retries: want`,
 	} {
 		c, err := ParseTOML("t.toml", []byte("[remedy.x]\n"+text+"\n"))

@@ -2,6 +2,9 @@ package conf
 
 import (
 	"bytes"
+	"regexp"
+	"slices"
+	"sync"
 
 	"mvdan.cc/sh/v3/syntax"
 )
@@ -41,6 +44,86 @@ func ParseSysconfig(file string, data []byte, vars func(string) (string, bool)) 
 		}
 	}
 	return s.done, false, nil
+}
+
+// ModeIn returns the MODE that a sysconfig file sets, "" for none. No shell evaluates a file that needs
+// one: the mode of such a file is observe if it can be, since a doubt must not drain a node.
+func ModeIn(file string, data []byte, vars func(string) (string, bool)) (mode string, err error) {
+	assigns, needShell, err := ParseSysconfig(file, data, vars)
+	for _, a := range assigns {
+		if a.Name == SettingMode {
+			mode = a.Value
+		}
+	}
+	if !needShell {
+		return mode, err
+	}
+	tree, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(bytes.NewReader(data), file)
+	doubt := err != nil && namesMode().Match(data)
+	if err != nil {
+		tree = &syntax.File{}
+	}
+	syntax.Walk(tree, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.Assign:
+			if n.Name == nil { // export "MODE=observe"
+				doubt = doubt || n.Value != nil && wordHasMode(n.Value)
+				return true
+			}
+			if n.Name.Value != SettingMode {
+				return true
+			}
+			if !n.Naked { // export MODE
+				literal := words{lookup: func(string) (string, bool) { doubt = true; return "", false }}
+				var failed error
+				mode, failed = literal.expand(n.Value)
+				doubt = doubt || failed != nil || mode == Observe || n.Append || n.Index != nil || n.Array != nil
+			}
+			return false
+		case *syntax.ParamExp: // ${MODE:=observe}
+			assigns := n.Exp != nil && (n.Exp.Op == syntax.AssignUnset || n.Exp.Op == syntax.AssignUnsetOrNull)
+			doubt = doubt || assigns && n.Param != nil && n.Param.Value == SettingMode
+		case *syntax.CallExpr:
+			args := n.Args
+			for len(args) > 0 && slices.Contains([]string{"command", "builtin"}, args[0].Lit()) {
+				args = args[1:]
+			}
+			switch {
+			case len(args) == 0:
+			case slices.Contains([]string{".", "source", "eval"}, args[0].Lit()):
+				doubt = true
+			case slices.Contains([]string{"read", "readarray", "mapfile", "printf", "getopts"}, args[0].Lit()):
+				doubt = doubt || slices.ContainsFunc(args, wordHasMode)
+			case args[0].Lit() == "unset" && slices.ContainsFunc(args, wordHasMode):
+				mode = ""
+			}
+		case *syntax.WordIter: // for MODE in ...
+			doubt = doubt || n.Name.Value == SettingMode
+		}
+		return true
+	})
+	if doubt {
+		mode = Observe
+	}
+	return mode, nil
+}
+
+var namesMode = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\b` + SettingMode + `\b`) })
+
+// wordHasMode reports whether a word contains the name MODE outside of expansions, quoted or not.
+func wordHasMode(w *syntax.Word) (has bool) {
+	syntax.Walk(w, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.ParamExp:
+			return false
+		case *syntax.Lit:
+			has = has || namesMode().MatchString(n.Value)
+		case *syntax.SglQuoted:
+			has = has || namesMode().MatchString(n.Value)
+		}
+		return true
+	})
+	return has
 }
 
 // script evaluates the statements of a sysconfig file.

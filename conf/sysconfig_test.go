@@ -176,3 +176,63 @@ func FuzzParseSysconfig(f *testing.F) {
 		}
 	})
 }
+
+func TestModeIn(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ text, mode string }{
+		{"", ""},
+		{"MODE=observe\n", "observe"},
+		{"# MODE=observe\n", ""},
+		{"X=1\n  export MODE=observe  \n", "observe"},
+		{"MODE=observe\nMODE=enforce", "enforce"},
+		{"MODE=enforce; MODE=observe\n", "observe"},
+		{"MODE=observe   # until December\n", "observe"},
+		{"MODE=enforce # not observe\n", "enforce"},
+		{"X=1 MODE='observe'\n", "observe"},
+		{"MODE=\"observe\"; export MODE\n", "observe"},
+		{"MODE=\n", ""},
+		{"MODE=observe\nunset MODE\n", ""},
+		{"MODE=watch\n", "watch"}, // an error later
+		{"MODE=${OTHER:-observe}\n", "observe"},
+		{"MODE=observe\nMODE=$MODE\n", "observe"},
+		{"MODES=observe\nDETACHED_MODE=1\n", ""},
+		{"DETACHED_MODE=$(echo 1)\n", ""},
+
+		// Only bash can evaluate these.
+		{"X=$(date)\nMODE=enforce # not observe\n", "enforce"},
+		{"X=$(date)\nMODE='enforce'; export MODE\n[ \"$MODE\" = x ] && X=1\n", "enforce"},
+		{"if true; then\nMODE='observe'\nfi\n", "observe"},
+		{"if [ -e F ]; then MODE=observe; else MODE=enforce; fi\n", "observe"},
+		{"if [ -e F ]\nthen\n\tMODE=observe\nelse\n\tMODE=enforce\nfi\n", "observe"},
+		{"[ -e F ] && MODE=enforce || MODE=watch\n", "watch"},
+		{"case $(hostname) in a) export MODE=\"observe\";; *) MODE=enforce;; esac\n", "observe"},
+		{"MODE=enforce\nMODE=$(cat /etc/mode)\n", "observe"},
+		{"X=$(date); MODE=$X\n", "observe"},
+		{"MODE+=enforce\n", "observe"},
+		{": ${MODE:=enforce}\n", "observe"},
+		{"read MODE </etc/mode\n", "observe"},
+		{"eval \"$X\"\n", "observe"},
+		{". /etc/site\n", "observe"},
+		{"X=$(date)\nMODE=enforce\nif\n", "observe"},
+		{"X=1\nif\n", ""},
+		{"X=$(date)\nMODE=enforce\nlogger \"MODE $MODE\"; echo 'MODE' MODE\n", "enforce"},
+		{"X=$(date)\nMODE=enforce\nunset MODE\n", ""},
+		{"X=$(date)\nMODE=enforce\nunset \"MODE\"\n", ""},
+		{"export \"MODE=observe\"\n", "observe"},
+		{"declare 'MODE=observe'\n", "observe"},
+		{"for MODE in observe; do :; done\n", "observe"},
+		{"read \"MODE\" </etc/mode\n", "observe"},
+		{"builtin read MODE </etc/mode\n", "observe"},
+		{"MODE=enforce\ncommand . /etc/site\n", "observe"},
+		{"X=$(date)\nMODE=enforce\nY=${MODE:-observe}\n", "enforce"},
+		{"MODE=enforce\nprintf -v MODE x\n", "observe"},
+	} {
+		mode, err := ModeIn("nhc", []byte(tt.text), func(string) (string, bool) { return "", false })
+		if err != nil || mode != tt.mode {
+			t.Errorf("%q: %q, %v; want %q", tt.text, mode, err, tt.mode)
+		}
+	}
+	if _, err := ModeIn("nhc", []byte("MODE=enforce\n\x00\xff\xfe"), nil); err == nil {
+		t.Error("a binary file has a mode")
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -26,7 +27,8 @@ type Outcome struct {
 	Guarded string   // why the guard holds the drain, which is pending; "" if it does not
 	Warning error    // an error of the state directory, without other effects
 
-	wait time.Duration // how long to wait before the guard counts
+	wait      time.Duration // how long to wait before the guard counts
+	recounted bool          // the node changed while the guard counted
 }
 
 // lockWait is the longest wait for another run that acts on the same node.
@@ -47,8 +49,8 @@ const lockWait = 2 * time.Second
 //
 // Only a run that has checked the fault again (see [Mark]) resumes the node, or a person does.
 //
-// A prolog, an epilog or a part of the checks that passes makes no call: it has not seen the rest of the
-// node. One that fails drains the node.
+// A prolog, an epilog or a part of the checks that passes decides nothing: it has not seen the rest of the
+// node. The part delivers a pending drain. One that fails drains the node.
 //
 // A run with an unchanged verdict does not ask Slurm about a node that is out of service,
 // except for a slow re-check (see [Settings.Recheck]).
@@ -61,6 +63,8 @@ func (c *Controller) Act(ctx context.Context, verdict Verdict, role Role) (Outco
 				return nil
 			})
 			out.Warning = noted.Warning
+		} else if verdict.Part && err == nil && m.Pending != (Pending{}) {
+			return c.Deliver(ctx) // slurmctld may answer by now
 		}
 		return out, nil
 	}
@@ -148,11 +152,11 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 		v.Message = m.Pending.Message // it can name a job that has ended since
 	}
 	m.Marks = standing
-	m.mark(v)
+	m.mark(v, c.now())
 	var tried Decision
 	var failed error
 	fault := v.fault()
-	for range 2 {
+	for tries := 0; tries < 2; tries++ {
 		node, err := c.Read(ctx)
 		if err != nil {
 			if failed != nil {
@@ -198,10 +202,14 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 		}
 		if d.Action == Drain && m.Reported == ReportedDrained {
 			m.Marks = nil // another user has resumed it since
-			m.mark(v)
+			m.mark(v, c.now())
 		}
 		if d.Action == Drain && tried.Action == None && c.guards(v, m, node, d.Reason) {
 			permitted, err := c.askGuard(ctx, v, &d, m, out)
+			if errors.Is(err, errChanged) {
+				tries--
+				continue
+			}
 			if err != nil {
 				failed = err
 				break
@@ -358,6 +366,9 @@ func (c *Controller) askGuard(ctx context.Context, v Verdict, d *Decision, m *Me
 	why, of := "", 0
 	groups, err := ask(ctx, c, "count the drained nodes", c.Settings.groupsArgv, parseGroups)
 	switch {
+	case err == nil && !out.recounted && changed(out.Node, c.Node, groups):
+		out.recounted = true // once: a further change is as unlikely as one before any other call
+		return false, errChanged
 	case err == nil:
 		r := c.Guard.Rule(c.Node, d.Reason, groups)
 		if r.Partition != "" {
@@ -383,6 +394,18 @@ func (c *Controller) askGuard(ctx context.Context, v Verdict, d *Decision, m *Me
 	m.Pending.Held = why
 	m.Next = c.next(min(time.Duration(of)*guardPace, heldRecheck, c.Settings.Recheck))
 	return false, nil
+}
+
+// errChanged means that the node has changed since it was read: the count of all nodes takes seconds, in
+// which a person can drain it.
+var errChanged = errors.New("the node has changed")
+
+// changed reports whether a node as it was read differs from what the count of all nodes shows.
+func changed(node NodeInfo, name string, groups []NodeGroup) bool {
+	return slices.ContainsFunc(groups, func(g NodeGroup) bool {
+		same := g.State.Class == node.State.Class && g.State.Held == node.State.Held && (g.State.Class == InService || g.Reason == node.Reason)
+		return !same && inHostlist(g.Names, name)
+	})
 }
 
 // suspend stores a drain that is not sent now.

@@ -271,6 +271,13 @@ func ReasonCode(reason string) string {
 	return ""
 }
 
+// SweepDevice returns the device in the reason of a sweep with that code, such as eth1, "" if it has none.
+func SweepDevice(code, reason string) string {
+	_, rest, _ := strings.Cut(reason, checks.Words(code))
+	rest, _, _ = strings.Cut(rest, "[")
+	return strings.TrimSpace(rest)
+}
+
 // faultOf returns the part that identifies the fault in a reason made by verdict.Reason: the device
 // with the fault's text, and the code. It returns "" for any other reason.
 func faultOf(reason string) string {

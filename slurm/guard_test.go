@@ -279,6 +279,30 @@ func TestGuardHoldsBeforeSlurmd(t *testing.T) {
 	}
 }
 
+// While the guard counts, a person drains the node: that drain is not overwritten. A change that leaves
+// the node in service only costs a further look.
+func TestGuardSeesChange(t *testing.T) {
+	t.Parallel()
+	f, c := guarded(t, 0)
+	f.on = func(f *fake, call string) (Output, error, bool) {
+		if call == "count" {
+			f.state, f.reason = "IDLE+DRAIN", "alice: disk"
+			f.groups = strings.Replace(f.groups, "main|idle|", "main|drain|1|gpu01|alice: disk\nmain|idle|", 1)
+		}
+		return Output{}, nil, false
+	}
+	if o := act(t, c, noDNS, "read", "count", "read"); o.Action != None {
+		t.Errorf("%+v, want no drain", o)
+	}
+	f.is(t, "IDLE+DRAIN", "alice: disk")
+
+	f, c = guarded(t, 0)
+	f.groups = "main|drain|1|gpu01|alice: disk\n" // and back in service by the next read
+	if o := act(t, c, noDNS, "read", "count", "read", "count", "DRAIN "+dnsReason); o.Action != Drain {
+		t.Errorf("%+v, want a drain", o)
+	}
+}
+
 // These drains are sent whatever else is drained, without a count.
 func TestGuardDoesNotHold(t *testing.T) {
 	t.Parallel()

@@ -14,16 +14,20 @@ import (
 // ignored: some of them are the user's text.
 type Job struct {
 	ID      string // digits; "" if slurmd did not set it
+	SLUID   string // its other name, which 26.05 gives its cgroup; "" if slurmd did not set it
 	Het     string // the ID of its heterogeneous job, "" if it is not a component
 	Restart int    // number of requeues
 	UID     int    // -1 if unknown
 	User    string
 	Began   time.Time // when slurmctld started it; zero if unknown
 	Share   Share
-	Minors  []int    // for SomeGPUs: the N of /dev/nvidiaN, sorted
-	MIG     []string // for SomeGPUs: UUIDs of MIG devices, instead of Minors
+	Numbers []int    // for SomeGPUs: slurmd's numbers of the GPUs, sorted; see Numbering
+	UUIDs   []string // UUIDs of the same GPUs, if slurmd says them
+	Minors  []int    // for SomeGPUs, from the record of its prolog instead of Numbers: the N of /dev/nvidiaN, sorted
+	MIG     []string // for SomeGPUs: UUIDs of MIG devices, instead of Numbers
 	Shared  bool     // other jobs can use its GPUs, too: MIG, gres/mps; gres/shard cannot be detected
 	Alone   bool     // the job has the whole node
+	OneNode bool     // it has no other node; false if that is unknown
 	Part    bool     // other jobs can be on the node; if neither Alone nor Part is set: unknown
 	Strange string   // the text about its GPUs that could not be parsed; Share is then AllGPUs
 }
@@ -44,13 +48,19 @@ func (s Share) String() string { return [...]string{"none", "some", "all"}[s] }
 // epilog (tests/slurm tests it with 22.05, 24.11 and 26.05; MIG is from SchedMD's
 // gres_gpu.c):
 //
-//   - SLURM_JOB_GPUS holds the numbers of the device files of the job's GPUs, also for
-//     gres/shard and gres/mps, and those of all GPUs for a job with the whole node,
-//     regardless of its request. It is not set for a job without a GPU;
-//   - CUDA_VISIBLE_DEVICES holds the same numbers, or UUIDs if MIG divides the GPUs;
-//     SLURM_JOB_GPUS then counts the MIG devices;
+//   - SLURM_JOB_GPUS holds slurmd's numbers of the job's GPUs, also for gres/shard and
+//     gres/mps, and those of all GPUs for a job with the whole node, regardless of its
+//     request. It is not set for a job without a GPU. A number is the place of the GPU in
+//     slurmd's list (gres_common_prep_set_env of Slurm's gres_common.c), not that of its
+//     device file;
+//   - CUDA_VISIBLE_DEVICES holds the same numbers. With AutoDetect=nvml 26.05 writes UUIDs,
+//     and so does every release if MIG divides the GPUs; SLURM_JOB_GPUS then counts the MIG
+//     devices;
 //   - a task of an array has its own job ID, and nothing identifies it as a task of an
 //     array: SLURM_ARRAY_JOB_ID is for slurmctld's prolog and for tasks;
+//   - SLURM_JOB_NUM_NODES has the number of nodes of the job, of one component if it is
+//     heterogeneous. SLURM_JOB_NODELIST has those of a step if the prolog runs before a step:
+//     without PrologFlags=Alloc;
 //   - SLURM_JOB_START_TIME is in seconds of slurmctld's clock; 22.05 has none.
 func JobFrom(env func(string) string) Job {
 	j := Job{UID: -1, ID: digits(env("SLURM_JOB_ID")), User: userName(env("SLURM_JOB_USER")), Het: digits(env("SLURM_HET_JOB_ID"))}
@@ -63,6 +73,10 @@ func JobFrom(env func(string) string) Job {
 	if n, err := strconv.ParseInt(digits(env("SLURM_JOB_START_TIME")), 10, 64); err == nil && n > 0 {
 		j.Began = time.Unix(n, 0)
 	}
+	if s := env("SLURM_JOB_SLUID"); s != "" && sluid().MatchString(s) {
+		j.SLUID = s
+	}
+	j.OneNode = env("SLURM_JOB_NUM_NODES") == "1" && j.Het == ""
 	j.share(env)
 	return j
 }
@@ -75,13 +89,17 @@ func (j *Job) share(env func(string) string) {
 		j.parseMIG(visible)
 		return
 	}
-	for _, name := range []string{"SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"} {
-		if list := env(name); list != "" && list != noDevices {
-			j.parseNumbers(name, list)
-			return
-		}
+	if uuids := strings.Split(visible, ","); !slices.ContainsFunc(uuids, func(u string) bool { return !gpuUUID().MatchString(u) }) {
+		j.UUIDs, visible = uuids, ""
 	}
-	if j.Alone { // on a node with GPUs that are unknown to Slurm
+	switch list := env("SLURM_JOB_GPUS"); {
+	case list != "" && list != noDevices:
+		j.parseNumbers("SLURM_JOB_GPUS", list)
+	case len(j.UUIDs) > 0:
+		j.Share = SomeGPUs
+	case visible != "" && visible != noDevices:
+		j.parseNumbers("CUDA_VISIBLE_DEVICES", visible)
+	case j.Alone: // on a node with GPUs that are unknown to Slurm
 		j.Share = AllGPUs
 	}
 }
@@ -129,21 +147,21 @@ func (j *Job) parseNumbers(name, list string) {
 		if isRange && err == nil {
 			b, err = strconv.Atoi(digits(high))
 		}
-		if err != nil || b < a || b > maxMinor {
+		if err != nil || b < a || b > maxNumber {
 			j.noteStrange(name, list)
 			return
 		}
 		for n := a; n <= b; n++ {
-			j.Minors = append(j.Minors, n)
+			j.Numbers = append(j.Numbers, n)
 		}
 	}
-	slices.Sort(j.Minors)
-	j.Minors = slices.Compact(j.Minors)
+	slices.Sort(j.Numbers)
+	j.Numbers = slices.Compact(j.Numbers)
 	j.Share = SomeGPUs
 }
 
-// maxMinor is the maximum device number: no node has more.
-const maxMinor = 255
+// maxNumber is the maximum number of a GPU: no node has more.
+const maxNumber = 255
 
 // parseMIG parses a list of UUIDs of MIG devices: "MIG-" and a UUID, or before driver release 470
 // "MIG-GPU-", the UUID of the GPU, and two numbers.
@@ -161,9 +179,13 @@ func (j *Job) parseMIG(list string) {
 
 var migUUID = checks.Lazily(`^MIG-(GPU-)?[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(/[0-9]{1,3}/[0-9]{1,3})?$`)
 
+var sluid = checks.Lazily(`^s[0-9A-Z]{13}$`)
+
+var gpuUUID = checks.Lazily(`^GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
+
 // noteStrange records a text that cannot be parsed: then the job may have any GPU.
 func (j *Job) noteStrange(name, list string) {
-	j.Share, j.Minors, j.MIG = AllGPUs, nil, nil
+	j.Share, j.Numbers, j.UUIDs, j.MIG = AllGPUs, nil, nil, nil
 	j.Strange = fmt.Sprintf("%s=%s: want numbers of devices, or UUIDs of MIG devices", name, cut(printable(list), 100))
 }
 
@@ -201,9 +223,75 @@ type Scope struct {
 	Other []GPU // the other GPUs of the node, if the driver shows them
 }
 
-// ScopeOf finds a job's GPUs among those of the node. If one of them is missing, the job may have
-// any GPU; why names the missing one.
-func ScopeOf(j Job, node []GPU) (s Scope, why string) {
+// Numbering is what Slurm's configuration says about slurmd's numbers of the GPUs. The zero value
+// is an unknown configuration.
+type Numbering struct {
+	Count  int    // GPUs of the node's Gres; 0 if unknown
+	Files  []int  // the N of the /dev/nvidiaN that gres.conf lists, in Slurm's order; nil if it does not list all
+	Detect string // AutoDetect, in lower case; "" is off
+	Why    string // why the Gres does not count whole GPUs of NVIDIA
+}
+
+// orders returns the possible lists of slurmd: device numbers by its numbers. AutoDetect=nvml
+// lists the GPUs by PCI address, AutoDetect=nvidia by device file (_merge_system_gres_conf in Slurm's
+// gres_gpu.c). slurmd makes its list when it starts: if the driver now shows another number of GPUs
+// than Slurm has, one may have been lost before that or after it.
+func (n Numbering) orders(node []GPU) (all [][]int) {
+	var pci []int
+	for _, g := range node {
+		if len(n.Files) == 0 || slices.Contains(n.Files, g.Minor) {
+			pci = append(pci, g.Minor)
+		}
+	}
+	file := slices.Sorted(slices.Values(pci))
+	switch {
+	case n.Detect == "" && len(n.Files) > 0:
+		return [][]int{n.Files}
+	case n.Detect == "nvml":
+		all = [][]int{pci}
+	case n.Detect == "nvidia":
+		all = [][]int{file}
+	default:
+		all = [][]int{pci, file}
+	}
+	if n.Count != len(pci) {
+		same := make([]int, maxNumber+1)
+		for i := range same {
+			same[i] = i
+		}
+		all = append(all, same)
+	}
+	return all
+}
+
+// minors returns the device numbers of slurmd's numbers; why names one that is uncertain.
+func (n Numbering) minors(numbers []int, node []GPU) (all []int, why string) {
+	if len(numbers) > 0 && n.Why != "" {
+		return nil, "slurmd's numbers are not those of GPUs: " + n.Why
+	}
+	orders := n.orders(node)
+	for _, number := range numbers {
+		var found []int
+		for _, o := range orders {
+			if number < len(o) {
+				found = append(found, o[number])
+			}
+		}
+		found = slices.Compact(found)
+		switch {
+		case len(found) == 0 || slices.Contains(found, -1):
+			return nil, fmt.Sprintf("no GPU of this node has slurmd's number %d", number)
+		case len(found) > 1:
+			return nil, fmt.Sprintf("slurmd's number %d is /dev/nvidia%d or /dev/nvidia%d: list the files of the GPUs in gres.conf, File=/dev/nvidia[0-7]", number, found[0], found[1])
+		}
+		all = append(all, found[0])
+	}
+	return all, ""
+}
+
+// ScopeOf finds a job's GPUs among those of the node, which are in the order of their PCI addresses.
+// If one of them is missing or uncertain, the job may have any GPU; why says so.
+func ScopeOf(j Job, numbering Numbering, node []GPU) (s Scope, why string) {
 	switch j.Share {
 	case AllGPUs:
 		return Scope{Own: node}, j.Strange
@@ -211,7 +299,23 @@ func ScopeOf(j Job, node []GPU) (s Scope, why string) {
 		return Scope{Known: true, Other: node}, ""
 	}
 	own := map[int]bool{}
-	for _, minor := range j.Minors {
+	for _, uuid := range j.UUIDs { // the driver knows no UUID before the first use of a GPU
+		if i := slices.IndexFunc(node, func(g GPU) bool { return g.UUID == uuid }); i >= 0 {
+			own[i] = true
+		}
+	}
+	minors := j.Minors
+	if len(j.UUIDs) == 0 || len(own) < len(j.UUIDs) {
+		numbered, why := numbering.minors(j.Numbers, node)
+		if why != "" {
+			return Scope{Own: node}, why
+		}
+		if len(j.Numbers) == 0 && len(j.UUIDs) > 0 {
+			return Scope{Own: node}, "no GPU of this node has one of the UUIDs " + strings.Join(j.UUIDs, ", ")
+		}
+		minors, own = append(numbered, minors...), map[int]bool{}
+	}
+	for _, minor := range minors {
 		i := slices.IndexFunc(node, func(g GPU) bool { return g.Minor == minor })
 		if i < 0 {
 			return Scope{Own: node}, fmt.Sprintf("no GPU of this node has the device /dev/nvidia%d", minor)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 // commentPrefix begins each AdminComment of nhc-gpu. Only a comment with this prefix is
@@ -30,7 +32,19 @@ func TellJob(ctx context.Context, c *Controller, job, text string) error {
 		return fmt.Errorf("read job %s: %w", job, err)
 	}
 	text = cut(printable(commentPrefix+text), MaxReason)
-	_, comment, is := strings.Cut(string(out.Stdout), "AdminComment=")
+	shown := string(out.Stdout)
+	for record := range strings.SplitSeq("\n"+shown, "\nJobId=") { // job may name an array: then all its tasks
+		if strings.HasPrefix(record, job+" ") {
+			shown = record
+			break
+		}
+	}
+	// The task that is split off last keeps the number of the array, and an update of that number
+	// would reach all tasks.
+	if m := arrayTask().FindStringSubmatch(shown); m != nil && m[1] == job {
+		job += "_" + m[2]
+	}
+	_, comment, is := strings.Cut(shown, "AdminComment=")
 	if is && (!strings.HasPrefix(comment, commentPrefix) || strings.Contains(comment, "AdminComment=") || strings.HasPrefix(comment, text)) {
 		return nil
 	}
@@ -42,3 +56,5 @@ func TellJob(ctx context.Context, c *Controller, job, text string) error {
 	}
 	return nil
 }
+
+var arrayTask = checks.Lazily(`^\d+ ArrayJobId=(\d+) ArrayTaskId=(\d+) `)

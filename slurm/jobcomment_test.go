@@ -17,10 +17,14 @@ func TestTellJob(t *testing.T) {
 		want      []string
 	}{
 		{"none", "7", "JobId=7 JobName=x\n   Comment=mine\n", []string{read, write}},
-		{"ours", "7", "JobId=7\n   AdminComment=nhc-gpu: gpu09 failed check_fs_mount\n   Comment=mine\n", []string{read, write}},
-		{"the same", "7", "JobId=7\n   AdminComment=nhc-gpu: " + text + " \n", []string{read}},
-		{"another's", "7", "JobId=7\n   AdminComment={\"project\": 4}\n", []string{read}},
+		{"ours", "7", "JobId=7 JobName=x\n   AdminComment=nhc-gpu: gpu09 failed check_fs_mount\n   Comment=mine\n", []string{read, write}},
+		{"the same", "7", "JobId=7 JobName=x\n   AdminComment=nhc-gpu: " + text + " \n", []string{read}},
+		{"another's", "7", "JobId=7 JobName=x\n   AdminComment={\"project\": 4}\n", []string{read}},
 		{"another's, and the job poses as ours", "7", "JobId=7 JobName=x\n   AdminComment=nhc-gpu: y\n   AdminComment=real\n", []string{read}},
+		{"a task of an array with its own number", "7", "JobId=7 ArrayJobId=5 ArrayTaskId=2 JobName=x\n\n", []string{read, write}},
+		{"the task with the array's number", "7", "JobId=7 ArrayJobId=7 ArrayTaskId=3 JobName=x\n   Comment=mine\n\nJobId=8 ArrayJobId=7 ArrayTaskId=1 JobName=x\n   AdminComment=real\n\n",
+			[]string{read, strings.Replace(write, "JobId=7", "JobId=7_3", 1)}},
+		{"the same, and another's", "7", "JobId=8 ArrayJobId=7 ArrayTaskId=1 JobName=x\n\nJobId=7 ArrayJobId=7 ArrayTaskId=3 JobName=x\n   AdminComment=real\n\n", []string{read}},
 		{"no job", "", "", nil},
 		{"no number", "7;x", "", nil},
 	} {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
@@ -32,9 +33,10 @@ func (c Cause) String() string {
 type Mark struct {
 	Cause
 
-	Message string `json:"message,omitempty"` // cut to the length of a reason
-	Fault   string `json:"fault,omitempty"`   // the fault of the message
-	Owed    bool   `json:"owed,omitempty"`    // the node is not yet drained for it: Slurm did not answer, or the state did not allow it
+	Message string    `json:"message,omitempty"` // cut to the length of a reason
+	Fault   string    `json:"fault,omitempty"`   // the fault of the message
+	Since   time.Time `json:"since,omitzero"`    // UTC: when a run found it last, as far as Slurm was asked
+	Owed    bool      `json:"owed,omitempty"`    // the node is not yet drained for it: Slurm did not answer, or the state did not allow it
 }
 
 // Code returns the code of the fault, "" if it has none.
@@ -46,22 +48,32 @@ func (m Mark) Code() string {
 	return ""
 }
 
+// Is reports whether the fault of a finding is that of the mark.
+func (m Mark) Is(check, code, device string) bool {
+	if device != "" {
+		return m.Fault == Verdict{Code: code, Device: device}.fault()
+	}
+	return m.Check == check && m.Code() == code
+}
+
 var ofCode = checks.Lazily(`^[a-z0-9_-]+(\.[a-zA-Z0-9_-]+)+$`)
 
 // mostMarks is the maximum number of marks; the oldest are removed first.
 const mostMarks = 16
 
 // mark stores the cause of a failing verdict.
-func (m *Memory) mark(v Verdict) {
+func (m *Memory) mark(v Verdict, now time.Time) {
 	if v.Healthy || v.Cause == (Cause{}) {
 		return
 	}
 	isSame := func(k Mark) bool { return k.Cause == v.Cause }
 	if i := slices.IndexFunc(m.Marks, isSame); i >= 0 && m.Marks[i].Fault == v.fault() && m.Marks[i].Message != "" {
+		m.Marks = slices.Clone(m.Marks)
+		m.Marks[i].Since = now.UTC()
 		return // its message is in the reason
 	}
 	marks := slices.DeleteFunc(slices.Clone(m.Marks), isSame)
-	marks = append(marks, Mark{Cause: v.Cause, Message: cut(printable(v.Message), MaxReason), Fault: v.fault()})
+	marks = append(marks, Mark{Cause: v.Cause, Message: cut(printable(v.Message), MaxReason), Fault: v.fault(), Since: now.UTC()})
 	m.Marks = marks[max(0, len(marks)-mostMarks):]
 }
 

@@ -152,6 +152,20 @@ func TestMarksOfEarlierVersions(t *testing.T) {
 	}
 }
 
+func TestMarkIs(t *testing.T) {
+	t.Parallel()
+	var m Memory
+	m.mark(Verdict{Message: "gpu3 is lost", Code: "gpu.count.lost", Device: "gpu3 0000:66:00.0", Cause: Cause{Check: "check_gpu_count"}}, time.Now())
+	m.mark(Verdict{Message: "check_file_test:  x", Code: "file.test", Cause: Cause{Check: "check_file_test", Line: "check_file_test -f x"}}, time.Now())
+	gpu, file := m.Marks[0], m.Marks[1]
+	if !gpu.Is("check_gpu_temp", "gpu.count.lost", "gpu3 0000:66:00.0") || gpu.Is("check_gpu_count", "gpu.count.lost", "gpu5") || gpu.Is("check_gpu_count", "gpu.ecc", "gpu3 0000:66:00.0") {
+		t.Errorf("%+v: want the same code and device alone", gpu)
+	}
+	if !file.Is("check_file_test", "file.test", "") || file.Is("check_file_stat", "file.test", "") || file.Is("check_file_test", "file.other", "") {
+		t.Errorf("%+v: want the same check and code alone", file)
+	}
+}
+
 // A run without the check delivers a pending drain. A drain for a fault that the run has checked is
 // cancelled, and the reason names the remaining faults.
 func TestPendingDrainStands(t *testing.T) {

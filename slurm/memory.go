@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 )
@@ -205,15 +206,34 @@ func (c *Controller) recall() (Memory, error) {
 
 // remember stores after, if it differs from before. Without the lock, or if another run has stored
 // something in the meantime, the outcome of neither run can be trusted, and Slurm is asked next
-// time.
+// time. No fault of the other run is lost.
 func (c *Controller) remember(before, after Memory, locked bool) error {
 	if now, err := c.recall(); !locked || (err == nil && !reflect.DeepEqual(now, before)) {
 		after.doubt()
+		after.takeOver(now, before)
 	}
 	if reflect.DeepEqual(after, before) {
 		return nil
 	}
 	return c.save(after)
+}
+
+// takeOver adds the faults that another run has found, or found again, since before.
+func (m *Memory) takeOver(now, before Memory) {
+	found := now.Pending != before.Pending
+	for _, k := range now.Marks {
+		same := func(o Mark) bool { return o.Cause == k.Cause && o.Fault == k.Fault }
+		known := func(o Mark) bool { return same(o) && !k.Since.After(o.Since) }
+		if slices.ContainsFunc(before.Marks, known) {
+			continue
+		}
+		if found = true; !slices.ContainsFunc(m.Marks, same) {
+			m.Marks = append(slices.Clone(m.Marks), k)
+		}
+	}
+	if found && m.Pending == (Pending{}) {
+		m.Pending = now.Pending
+	}
 }
 
 // forget makes the next runs ask Slurm: another program has changed the node.

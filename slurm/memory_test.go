@@ -137,3 +137,47 @@ func TestBootID(t *testing.T) {
 		t.Errorf("BootID() = %q", id)
 	}
 }
+
+// slurmctld is slow, and a run that waits for the lock in vain finds a fault and cannot drain the node. The
+// run before it, which passes, ends last: the pending drain and its cause stay.
+func TestMemoryOfTwoRuns(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "IDLE"}
+	c := controller(t, f)
+	late := Verdict{Message: "no route", Code: "net.route", Cause: Cause{Check: "check_net", File: "/etc/nhc/nhc.conf"}}
+	f.on = func(f *fake, _ string) (Output, error, bool) {
+		f.on = nil
+		other := controller(t, &fake{on: always(timeout, "read")})
+		other.Dir = c.Dir
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		if out, err := other.Act(ctx, late, Monitor); err == nil || !out.Pending {
+			t.Errorf("%+v, %v: want a pending drain", out, err)
+		}
+		return Output{}, nil, false
+	}
+	act(t, c, healthy, "read")
+	m := memoryOf(t, c)
+	if m.Pending.Message != late.Message || len(m.Marks) != 1 || m.Marks[0].Cause != late.Cause {
+		t.Errorf("%+v, want the pending drain and its mark", m)
+	}
+	if o, err := c.Deliver(t.Context()); err != nil || o.Action != Drain {
+		t.Errorf("%+v, %v: want the drain", o, err)
+	}
+
+	// The same, if the fault was known before.
+	known := Mark{Cause: late.Cause, Since: time.Unix(100, 0)}
+	before := Memory{Pending: Pending{Message: "no route"}, Marks: []Mark{known}}
+	again := known
+	again.Since = time.Unix(200, 0)
+	for _, tt := range []struct {
+		now  Memory
+		want bool
+	}{{before, false}, {Memory{Pending: before.Pending, Marks: []Mark{again}}, true}} {
+		after := Memory{}
+		after.takeOver(tt.now, before)
+		if got := len(after.Marks) == 1 && after.Pending == before.Pending; got != tt.want {
+			t.Errorf("%+v: taken over %v, want %v", tt.now, got, tt.want)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -80,7 +81,7 @@ func TestSettings(t *testing.T) {
 		{"sinfo", "-o", "%t %E", "-hn", "gpu01"},
 		{"scontrol", "update", "State=DRAIN", "NodeName=gpu01", `Reason=NHC: a  b 'c' $HOME *`},
 		{"scontrol", "update", "State=RESUME", "NodeName=gpu01"},
-		{"PATH=/sbin:/usr/sbin:/bin:/usr/bin", "LC_ALL=C"},
+		{"PATH=/sbin:/usr/sbin:/bin:/usr/bin", "LC_ALL=C", "SINFO_LOCAL=1", "SQUEUE_LOCAL=1", "SCONTROL_LOCAL=1"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)
@@ -91,7 +92,7 @@ func TestSettings(t *testing.T) {
 	sinfo, _ = s.sinfoArgv(node)
 	off, _ = s.updateArgv(node, Decision{Action: Renew, Reason: "NHC: x"})
 	on, _ = s.updateArgv(node, Decision{Action: Resume})
-	got = [][]string{sinfo, off, on, s.environ()[2:]}
+	got = [][]string{sinfo, off, on, s.environ()[5:]}
 	want = [][]string{
 		{"sinfo", "-h", "-o", "%T %E", "-n", "gpu01"},
 		{"/opt/slurm/bin/scontrol", "-Q", "update", "State=FAIL", "NodeName=gpu01", "Reason=NHC: x"},
@@ -109,6 +110,34 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// In a federation with fed_display the commands show the nodes of all clusters, unless the environment
+// says otherwise: the drain of another cluster's node with the same name is not this node's.
+func TestReadsOwnCluster(t *testing.T) {
+	t.Parallel()
+	here, there := &fake{state: "IDLE"}, &fake{state: "IDLE+DRAIN", reason: ourReason}
+	federated := runner(func(ctx context.Context, argv, env []string) (Output, error) {
+		out, err := here.Run(ctx, argv, env)
+		if !slices.Contains(env, strings.ToUpper(argv[0])+"_LOCAL=1") {
+			other, _ := there.Run(ctx, argv, env)
+			out.Stdout = slices.Concat(other.Stdout, out.Stdout)
+		}
+		return out, err
+	})
+	c := &Controller{Node: "gpu01", Runner: federated}
+	for _, argvOf := range []func(string) ([]string, error){c.Settings.nodeArgv, c.Settings.showArgv} {
+		argv, err := argvOf("gpu01")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out, err := c.call(t.Context(), argv); err != nil || strings.Contains(string(out.Stdout), ourReason) {
+			t.Errorf("%q: %q, %v: want the node of this cluster only", argv, out.Stdout, err)
+		}
+	}
+	if node, err := c.Read(t.Context()); err != nil || node.State.Class != InService {
+		t.Errorf("%+v, %v: want a node in service", node, err)
+	}
+}
+
 func TestSettingsAreNoShell(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{"scontrol 'x", "scontrol $(id)", "scontrol `id`", "scontrol; id", "scontrol > /tmp/x"} {
@@ -119,5 +148,16 @@ func TestSettingsAreNoShell(t *testing.T) {
 		if err == nil {
 			t.Errorf("%q: split into %q, want an error", value, words)
 		}
+	}
+}
+
+// Slurm's commands get what the site exports for them, and none that changes their output.
+func TestExports(t *testing.T) {
+	t.Parallel()
+	s := Settings{Conf: "/x/slurm.conf"}
+	usual := s.environ()
+	s.Exports = []string{"LD_LIBRARY_PATH=/opt/munge/lib", "LD_PRELOAD=x.so", "SLURM_JWT=a=b", "SLURM_CONF=/y", "SLURM_TIME_FORMAT=relative", "SLURM_CLUSTERS=all", "SINFO_FORMAT=x"}
+	if diff := cmp.Diff(append(usual, "LD_LIBRARY_PATH=/opt/munge/lib", "SLURM_JWT=a=b"), s.environ()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

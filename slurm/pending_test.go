@@ -103,6 +103,33 @@ func TestDeliver(t *testing.T) {
 	deliver(t, c)
 }
 
+// A run of the monitor that passes has checked a part of the node: it delivers a drain that an earlier run
+// could not deliver.
+func TestPartDelivers(t *testing.T) {
+	t.Parallel()
+	part := Verdict{Healthy: true, Part: true}
+	f := &fake{state: "IDLE"}
+	c := controller(t, f)
+	actAs := func(v Verdict, calls ...string) {
+		t.Helper()
+		o, err := c.Act(t.Context(), v, Monitor)
+		if err != nil {
+			t.Error(err)
+		}
+		called(t, c, o, calls...)
+	}
+	actAs(part)
+	f.on = always(timeout, "read")
+	undelivered(t, c, failing, "read")
+	if o, err := c.Act(t.Context(), part, Monitor); err == nil || !o.Pending {
+		t.Errorf("outcome %+v, error %v, want it still pending", o, err)
+	}
+	f.on, f.calls = nil, nil
+	actAs(part, "read", "DRAIN "+ourReason)
+	actAs(part)
+	f.is(t, "IDLE+DRAIN", ourReason)
+}
+
 func memoryOf(t *testing.T, c *Controller) Memory {
 	t.Helper()
 	m, err := c.load()

@@ -27,6 +27,8 @@ type Record struct {
 	Shared bool  `json:"shared,omitempty"` // other jobs can have parts of its GPUs
 	GPUs   []GPU `json:"gpus,omitempty"`   // its GPUs
 
+	OneNode bool `json:"one_node,omitempty"` // the job has no other node
+
 	Begin Moment `json:"begin,omitzero"`
 	End   Moment `json:"end,omitzero"`
 
@@ -94,7 +96,7 @@ type Fault struct {
 func NewRecord(j Job, s Scope, node string, now Moment) *Record {
 	return &Record{
 		Version: recordVersion, Job: j.ID, Restart: j.Restart, UID: j.UID, User: j.User, Node: node,
-		Whole: j.Alone, Unsure: !j.Alone && !s.Known, Shared: j.Shared, GPUs: s.Own, Begin: now,
+		Whole: j.Alone, Unsure: !j.Alone && !s.Known, Shared: j.Shared, GPUs: s.Own, OneNode: j.OneNode, Begin: now,
 	}
 }
 

@@ -43,7 +43,7 @@ func ib(name string, values map[string]uint64) checks.Counters {
 // newRecord returns the record of a job with the GPUs 1 and 2 of eight.
 func newRecord(t *testing.T, counted ...checks.Counters) *Record {
 	t.Helper()
-	s, why := ScopeOf(Job{Share: SomeGPUs, Minors: []int{5, 6}}, eight())
+	s, why := ScopeOf(Job{Share: SomeGPUs, Minors: []int{5, 6}}, Numbering{}, eight())
 	if why != "" {
 		t.Fatal(why)
 	}
@@ -152,7 +152,7 @@ func TestRecordEndedBefore(t *testing.T) {
 		if minors == nil {
 			j.Share = NoGPUs
 		}
-		s, _ := ScopeOf(j, eight())
+		s, _ := ScopeOf(j, Numbering{}, eight())
 		return NewRecord(j, s, "gpu01", at(boot, 10, "2026-11-21T20:00:00Z"))
 	}
 	scriptFor := job("1", "b", 3)

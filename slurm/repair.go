@@ -139,12 +139,10 @@ func Unanswered(err error) bool { return strings.Contains(err.Error(), "no answe
 
 // Reboot requests a reboot of the node, which is drained by us and empty. Slurm would reboot a node
 // that a person has drained, too, and forget that person's reason: the look and the request are as
-// close together as two commands can be. With hold the node stays out of service after the boot.
-func Reboot(ctx context.Context, c *Controller, hold bool) error {
-	next := "RESUME"
-	if hold {
-		next = "DOWN"
-	}
+// close together as two commands can be. The drain outlives the boot, since the request has neither ASAP
+// nor nextstate (tested with 22.05): the node returns when a run has checked it. Slurm appends to the
+// reason, and replaces one that has the addition already.
+func Reboot(ctx context.Context, c *Controller) error {
 	_, err := c.withMemory(ctx, func(m *Memory, _ *Outcome) error {
 		node, reason, err := findReason(ctx, c, m)
 		if err != nil {
@@ -153,7 +151,7 @@ func Reboot(ctx context.Context, c *Controller, hold bool) error {
 		if node.State.Order != "" {
 			return fmt.Errorf("reboot node %s: %s", c.Node, node.State.Order)
 		}
-		line, err := argv([]string{cmp.Or(c.Settings.Scontrol, "scontrol")}, "reboot", "ASAP", "nextstate="+next, "reason="+reason, c.Node)
+		line, err := argv([]string{cmp.Or(c.Settings.Scontrol, "scontrol")}, "reboot", "reason="+reason, c.Node)
 		if err == nil && !c.Observe {
 			_, err = c.call(ctx, line)
 		}

@@ -128,13 +128,13 @@ func TestReboot(t *testing.T) {
 	t.Parallel()
 	c, f := patient(t)
 	f.reason += " : remedy reset-gpu"
-	if err := Reboot(t.Context(), c, false); err != nil {
+	if err := Reboot(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	if want := "reboot ASAP nextstate=RESUME reason=" + ourReason + " gpu01"; f.calls[len(f.calls)-1] != want {
+	if want := "reboot reason=" + ourReason + " gpu01"; f.calls[len(f.calls)-1] != want {
 		t.Errorf("calls %q, want %q last", f.calls, want)
 	}
-	if err := Reboot(t.Context(), c, false); err == nil || !strings.Contains(err.Error(), "it is rebooting") {
+	if err := Reboot(t.Context(), c); err == nil || !strings.Contains(err.Error(), "it is rebooting") {
 		t.Errorf("%v: want no second request", err)
 	}
 	// A person cancels it: Slurm forgets our drain, and the next failing run drains again.
@@ -142,11 +142,8 @@ func TestReboot(t *testing.T) {
 	if o, err := c.Act(t.Context(), failing, HealthCheck); err != nil || o.Action != Drain {
 		t.Errorf("%+v, %v: want a drain", o, err)
 	}
-	if err := Reboot(t.Context(), c, true); err != nil || !strings.Contains(f.calls[len(f.calls)-1], "nextstate=DOWN") {
-		t.Errorf("%v: calls %q, want nextstate=DOWN", err, f.calls)
-	}
 	f.state, f.reason = "IDLE+DRAIN", "alice: disk"
-	if err := Reboot(t.Context(), c, false); !errors.Is(err, ErrNotOurs) {
+	if err := Reboot(t.Context(), c); !errors.Is(err, ErrNotOurs) {
 		t.Errorf("%v: want a refusal: the node is alice's", err)
 	}
 }

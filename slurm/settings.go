@@ -33,6 +33,8 @@ type Settings struct {
 	Path   string // PATH, search path of the commands; empty: the fixed one
 	Conf   string // SLURM_CONF; empty: Slurm's default
 	Policy Policy // IGNORE_EMPTY_NOTE is 1
+
+	Exports []string // NAME=value: variables that the site's files export
 }
 
 // SettingsFrom reads the settings with env. An empty variable has its
@@ -141,13 +143,30 @@ func (s Settings) updateArgv(node string, d Decision) ([]string, error) {
 }
 
 // environ returns the complete environment of a call. slurmd sets none of it, and the variables of a
-// user's shell must not change the answer (SLURM_TIME_FORMAT would).
+// user's shell must not change the answer (SLURM_TIME_FORMAT would). With fed_display in slurm.conf
+// the commands would ask each cluster of the federation, and print its nodes of the same name first.
 func (s Settings) environ() []string {
-	env := []string{"PATH=" + cmp.Or(s.Path, "/sbin:/usr/sbin:/bin:/usr/bin"), "LC_ALL=C"}
+	env := []string{"PATH=" + cmp.Or(s.Path, "/sbin:/usr/sbin:/bin:/usr/bin"), "LC_ALL=C", "SINFO_LOCAL=1", "SQUEUE_LOCAL=1", "SCONTROL_LOCAL=1"}
 	if s.Conf != "" {
 		env = append(env, "SLURM_CONF="+s.Conf)
 	}
+	for _, e := range s.Exports {
+		if name, _, _ := strings.Cut(e, "="); isForCommands(name) {
+			env = append(env, e)
+		}
+	}
 	return env
+}
+
+// isForCommands reports whether Slurm's commands get a variable that the site exports, as they do from LBNL
+// NHC's helpers: the libraries of Slurm or munge, SLURM_JWT, SLURM_CONF_SERVER and others, but none that
+// changes what the commands print (man sinfo, scontrol: ENVIRONMENT VARIABLES).
+func isForCommands(name string) bool {
+	switch name {
+	case "SLURM_CONF", "SLURM_TIME_FORMAT", "SLURM_CLUSTERS", "SLURM_BITSTR_LEN":
+		return false
+	}
+	return name == "LD_LIBRARY_PATH" || strings.HasPrefix(name, "SLURM_")
 }
 
 // argv splits the pieces into words and appends the rest unchanged.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,14 +18,58 @@ type SweepNode struct {
 	Name       string
 	State      State
 	Partitions []string
+	Open       []Partition // those of them that start jobs, the default one first
 	Features   []string
 	Reason     string // "" if it has none
 }
 
+// Partition is a partition that starts jobs. Its limits, 0 for none, are not those of root.
+type Partition struct {
+	Name    string
+	Default bool
+	Time    time.Duration
+	Nodes   int // of a job
+}
+
 // SweepNodesArgv is the command whose output [ParseSweepNodes] reads: one line for each node and
-// partition, hidden ones, too. The reason is last, because it may contain anything.
+// partition, hidden ones, too; an asterisk marks the default partition. The reason is last, because it may
+// contain anything.
 func (s Settings) SweepNodesArgv() []string {
-	return []string{cmp.Or(s.Sinfo, s.sinfo()), "-a", "-h", "-N", "-o", "%N|%t|%R|%f|%E"}
+	return []string{cmp.Or(s.Sinfo, s.sinfo()), "-a", "-h", "-N", "-o", "%N|%t|%P,%a,%l,%s|%f|%E"}
+}
+
+// PartitionsArgv is the command that prints the names of the partitions that its user can use, of those that
+// are not hidden.
+func (s Settings) PartitionsArgv() []string {
+	return []string{cmp.Or(s.Sinfo, s.sinfo()), "-h", "-o", "%R"}
+}
+
+// partitionOf parses the column about a partition: NAME*,up,1-00:00:00,1-infinite, and returns whether it
+// starts jobs, which a wrapper of sinfo may not say.
+func partitionOf(column string) (p Partition, open bool) {
+	f := append(strings.Split(column, ","), "", "", "")
+	p.Name, p.Default = strings.CutSuffix(f[0], "*")
+	if limit, err := parseTime(f[2]); err == nil {
+		p.Time = limit
+	}
+	_, most, _ := strings.Cut(f[3], "-")
+	p.Nodes, _ = strconv.Atoi(cmp.Or(most, f[3]))
+	return p, f[1] == "up" || f[1] == ""
+}
+
+// parseTime parses a time limit of Slurm: 30, 30:00, 1:30:00 or 1-00:00:00. Minutes come first of two numbers.
+func parseTime(text string) (d time.Duration, err error) {
+	days, rest, found := strings.Cut(text, "-")
+	if !found {
+		days, rest = "0", text
+	}
+	parts := append([]string{days}, strings.Split(rest, ":")...)
+	units := map[int][]time.Duration{2: {24 * time.Hour, time.Minute}, 3: {24 * time.Hour, time.Minute, time.Second}, 4: {24 * time.Hour, time.Hour, time.Minute, time.Second}}[len(parts)]
+	for i, unit := range units {
+		n, bad := strconv.Atoi(parts[i])
+		d, err = d+time.Duration(n)*unit, errors.Join(err, bad)
+	}
+	return d, err
 }
 
 // stateWord matches a state of sinfo with its signs.
@@ -52,14 +97,58 @@ func ParseSweepNodes(out []byte) (nodes []SweepNode, err error) {
 			}
 			nodes = append(nodes, n)
 		}
-		if !slices.Contains(nodes[i].Partitions, f[2]) {
-			nodes[i].Partitions = append(nodes[i].Partitions, f[2])
+		partition, open := partitionOf(f[2])
+		if slices.Contains(nodes[i].Partitions, partition.Name) {
+			continue
+		}
+		nodes[i].Partitions = append(nodes[i].Partitions, partition.Name)
+		switch {
+		case !open:
+		case partition.Default:
+			nodes[i].Open = slices.Insert(nodes[i].Open, 0, partition)
+		default:
+			nodes[i].Open = append(nodes[i].Open, partition)
 		}
 	}
 	if nodes == nil {
 		return nil, fmt.Errorf("parse %q: want NODE|STATE|PARTITION|FEATURES|REASON", cut(printable(firstLine(out)), 80))
 	}
 	return nodes, err
+}
+
+// MostOpen returns the partition that starts jobs on most of the nodes, "" if there is none. The default
+// one takes precedence if it has most of them, or as many as others. A partition does not count whose limits
+// forbid a job of that time on its nodes, unless all do; without a time its limits do not count.
+func MostOpen(nodes []SweepNode, job time.Duration) (most string) {
+	count, partitions := map[string]int{}, map[string]Partition{}
+	for _, n := range nodes {
+		for _, p := range n.Open {
+			count[p.Name]++
+			partitions[p.Name] = p
+		}
+	}
+	fits := func(p Partition) bool {
+		return job == 0 || (p.Time == 0 || job <= p.Time) && (p.Nodes == 0 || count[p.Name] <= p.Nodes)
+	}
+	better := func(a, b Partition) int {
+		isMost := func(p Partition) bool { return p.Default && 2*count[p.Name] > len(nodes) }
+		return cmp.Or(first(fits(a), fits(b)), first(isMost(a), isMost(b)), count[b.Name]-count[a.Name], first(a.Default, b.Default), strings.Compare(a.Name, b.Name))
+	}
+	for _, p := range slices.SortedFunc(maps.Values(partitions), better) {
+		return p.Name
+	}
+	return ""
+}
+
+// first orders by a condition: true comes first.
+func first(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
 }
 
 // Selection chooses the nodes of a sweep. An empty field chooses all.
@@ -142,7 +231,7 @@ func (n SweepNode) IsDrained() bool {
 
 // IsIdle reports whether no job is on a node, and Slurm would start one.
 func (n SweepNode) IsIdle() bool {
-	return strings.TrimRight(n.State.Text, "-") == "idle"
+	return slices.Contains([]string{"idle", "plnd"}, strings.TrimRight(n.State.Text, "-")) // planned: a job waits for it, such as the own one of a moment ago
 }
 
 // TopologyArgv is the command whose output [ParseTopology] reads.
@@ -245,6 +334,7 @@ func ParseReservations(out []byte) map[string][]string {
 type Allocation struct {
 	Name        string
 	Nodes       []string
+	Others      []string      // not nil: as many of Nodes as are free, and none of these
 	Time        time.Duration // a hard limit
 	Immediate   time.Duration // give up if it does not start in that time; 0: it may queue
 	Partition   string
@@ -258,8 +348,15 @@ type Allocation struct {
 func (s Settings) AllocateArgv(a Allocation) []string {
 	list := []string{
 		s.sibling("salloc"), "--no-shell", "--no-bell", "--no-kill", "--exclusive", "--mem=0", "--job-name=" + a.Name,
-		"--nodes=" + strconv.Itoa(len(a.Nodes)), "--nodelist=" + FoldHostlist(a.Nodes),
 		fmt.Sprintf("--time=%d", minutes(a.Time)), "--chdir=/",
+	}
+	switch n := strconv.Itoa(len(a.Nodes)); {
+	case a.Others == nil:
+		list = append(list, "--nodes="+n, "--nodelist="+FoldHostlist(a.Nodes))
+	case len(a.Others) == 0:
+		list = append(list, "--nodes=1-"+n)
+	default:
+		list = append(list, "--nodes=1-"+n, "--exclude="+FoldHostlist(a.Others))
 	}
 	if a.Immediate > 0 {
 		list = append(list, fmt.Sprintf("--immediate=%d", max(1, int(a.Immediate.Seconds()))))
@@ -286,26 +383,39 @@ func ParseAllocated(errs []byte) (job string, granted bool) {
 	return job, granted
 }
 
+// NamedArgv is the command that prints the numbers of this user's jobs with a name, waiting ones, too.
+func (s Settings) NamedArgv(name string) []string {
+	return []string{s.sibling("squeue"), "-a", "-h", "--me", "--name=" + name, "-o", "%A"}
+}
+
 // CancelArgv is the command that ends a job: each process gets SIGCONT, SIGTERM and, KillWait later,
 // SIGKILL.
 func (s Settings) CancelArgv(job string) []string { return []string{s.sibling("scancel"), job} }
 
 // JobArgv is the command whose output [ParseSweepJob] reads.
 func (s Settings) JobArgv(job string) ([]string, error) {
-	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "-o", "show", "job", job)
+	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "-o", "-d", "show", "job", job)
 }
 
 // SweepJob is the job of a sweep.
 type SweepJob struct {
+	Name      string
 	State     string // RUNNING, COMPLETING, PREEMPTED
 	Nodes     []string
-	Preempted bool // Slurm has asked it to give way
+	GPUs      map[string]int // that it owns on each of its nodes
+	Shares    bool           // other jobs can run on its nodes
+	Preempted bool           // Slurm has asked it to give way
 }
 
 var (
+	jobName     = checks.Lazily(` JobName=(\S+)`)
 	jobState    = checks.Lazily(` JobState=(\S+)`)
 	jobNodes    = checks.Lazily(` NodeList=(\S+)`)
 	jobPreempts = checks.Lazily(` PreemptTime=(\S+)`)
+	jobGRES     = checks.Lazily(` Nodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)`)
+	jobShares   = checks.Lazily(` OverSubscribe=(\S+)`)
+	jobAlone    = checks.Lazily(` Exclusive=(\S+)`)
+	gresGPUs    = checks.Lazily(`(?:^|,)gpu(?::[^:,()]+)?:(\d+)\(`)
 )
 
 // ParseSweepJob parses scontrol's line about a job.
@@ -316,10 +426,28 @@ func ParseSweepJob(out []byte) (j SweepJob, err error) {
 		return j, fmt.Errorf("parse job %q: want JobState=", cut(printable(line), 80))
 	}
 	j.State = m[1]
+	if m := jobName().FindStringSubmatch(line); m != nil {
+		j.Name = m[1]
+	}
 	if m := jobNodes().FindStringSubmatch(line); m != nil && m[1] != "(null)" {
 		if j.Nodes, err = ExpandHostlist(m[1]); err != nil {
 			return j, err
 		}
+	}
+	j.GPUs = map[string]int{}
+	for _, m := range jobGRES().FindAllStringSubmatch(line, -1) {
+		for _, name := range hostlistNames(m[1]) {
+			for _, count := range gresGPUs().FindAllStringSubmatch(m[2], -1) {
+				n, _ := strconv.Atoi(count[1])
+				j.GPUs[name] += n
+			}
+		}
+	}
+	if m := jobShares().FindStringSubmatch(line); m != nil {
+		j.Shares = m[1] != "NO"
+	}
+	if m := jobAlone().FindStringSubmatch(line); m != nil { // since 26.05
+		j.Shares = j.Shares || m[1] != "NODE" && m[1] != "TOPO"
 	}
 	if m := jobPreempts().FindStringSubmatch(line); m != nil {
 		j.Preempted = m[1] != "None"
@@ -332,14 +460,39 @@ func ParseSweepJob(out []byte) (j SweepJob, err error) {
 const MostStepNodes = 64
 
 // StepArgv is the command that runs a program on nodes of a job, one process on each. The options do
-// not depend on what a site sets: a process that ends leaves the others alone (KillOnBadExit, WaitTime), no
-// MPI (MpiDefault), steps share the CPUs, and the limits are those of slurmd.
-func (s Settings) StepArgv(job string, nodes []string, program ...string) []string {
+// not depend on what a site sets: a process that ends leaves the others alone (KillOnBadExit, WaitTime), and
+// so does a node that Slurm sets down; no MPI (MpiDefault), steps share the CPUs, and the limits are those of slurmd.
+func (s Settings) StepArgv(job string, nodes []string, gpus StepGPUs, program ...string) []string {
 	n := strconv.Itoa(len(nodes))
-	return append([]string{
+	list := []string{
 		s.sibling("srun"), "--jobid=" + job, "--nodes=" + n, "--ntasks=" + n, "--ntasks-per-node=1", "--nodelist=" + FoldHostlist(nodes),
-		"--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--cpu-bind=none", "--overlap", "--mem=0", "--chdir=/", "--propagate=NONE",
-	}, program...)
+		"--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--mpi=none", "--cpu-bind=none", "--overlap", "--mem=0", "--chdir=/", "--propagate=NONE",
+	}
+	if len(nodes) > 1 {
+		list = append(list, "--label") // see ParseTaskEnds
+	}
+	switch {
+	case gpus.Each == 0:
+	case gpus.PerTask:
+		list = append(list, fmt.Sprintf("--gpus-per-task=%d", gpus.Each))
+	default:
+		list = append(list, fmt.Sprintf("--gres=gpu:%d", gpus.Each))
+	}
+	if gpus.Each > 0 && len(gpus.Others) > 0 {
+		list = append(list, "--exclude="+FoldHostlist(gpus.Others))
+	}
+	return append(list, program...)
+}
+
+// StepGPUs are the GPUs of a step. By default a step of an exclusive job has none, although the job owns
+// all of its nodes, and with ConstrainDevices it cannot open one. Slurm 22.05 compares --gres of a step
+// with the GPUs of one type on one node of the job, --gpus-per-task with that of the job, and refuses a
+// step if other nodes of the job have too few. So a step in a job whose nodes differ excludes the others,
+// and a step that is refused can ask the other way.
+type StepGPUs struct {
+	Each    int      // on each node; 0: none
+	Others  []string // nodes of the job with another number of GPUs
+	PerTask bool     // by --gpus-per-task, not by --gres
 }
 
 var launchFailed = checks.Lazily(`(?m)[Tt]ask launch for (?:StepId=)?\S+ failed on node ([^\s:]+): (.*)$`)
@@ -352,6 +505,40 @@ func ParseLaunchFailures(errs []byte) map[string]string {
 		failed[string(m[1])] = strings.TrimSpace(string(m[2]))
 	}
 	return failed
+}
+
+// TaskEnd is the end of the process of one node while its step goes on.
+type TaskEnd struct {
+	How  string // Exited with exit code 2, Killed; "" if it has not ended
+	Said string // the last line that it has written
+}
+
+var (
+	taskEnd  = checks.Lazily(`^srun: error: (\S+): tasks? ([\d,-]+): (.*)$`)
+	taskSaid = checks.Lazily(`^ *(\d+): (.*)$`)
+)
+
+// ParseTaskEnds returns the ends of the processes of a step of [Settings.StepArgv], by node. Of the messages
+// of srun it reads whole lines.
+func ParseTaskEnds(errs []byte) map[string]TaskEnd {
+	nodes, said := map[string]string{}, map[string]string{} // by task, and by node how it ended
+	how := map[string]string{}
+	for line := range strings.Lines(string(errs)) {
+		line, whole := strings.CutSuffix(line, "\n")
+		if m := taskEnd().FindStringSubmatch(line); whole && m != nil {
+			names, tasks := hostlistNames(m[1]), hostlistNames("["+m[2]+"]")
+			for i := range min(len(names), len(tasks)) {
+				nodes[tasks[i]], how[names[i]] = names[i], m[3]
+			}
+		} else if m := taskSaid().FindStringSubmatch(line); whole && m != nil && strings.TrimSpace(m[2]) != "" {
+			said[m[1]] = strings.TrimSpace(m[2])
+		}
+	}
+	ends := map[string]TaskEnd{}
+	for task, name := range nodes {
+		ends[name] = TaskEnd{How: how[name], Said: said[task]}
+	}
+	return ends
 }
 
 // RestoreArgv is the command that drains a node again with the text of its reason before a

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 func TestFoldHostlist(t *testing.T) {
@@ -43,8 +44,9 @@ func TestFoldHostlist(t *testing.T) {
 
 // The output is that of 22.05 for a node of two partitions, a drained one with a person's reason of two
 // lines, one that does not answer and one in maintenance.
-const sweepNodes = `gpu01|idle|main|a100,ib|none
-gpu01|idle|low|a100,ib|none
+const sweepNodes = `gpu01|idle|low,up|a100,ib|none
+gpu01|idle|main*,up,1-02:00:00,1-4|a100,ib|none
+gpu01|idle|shut,inact|a100,ib|none
 gpu02|drain|main|(null)|bad fan | RMA 17
 second line
 gpu03|idle*|main|h100|none
@@ -61,8 +63,11 @@ func TestSweepNodes(t *testing.T) {
 	if err != nil || len(nodes) != 8 {
 		t.Fatalf("%d nodes, %v", len(nodes), err)
 	}
-	if n := nodes[0]; !slices.Equal(n.Partitions, []string{"main", "low"}) || !slices.Equal(n.Features, []string{"a100", "ib"}) || n.Reason != "" || !n.IsIdle() {
+	if n := nodes[0]; !slices.Equal(n.Partitions, []string{"low", "main", "shut"}) || !slices.Equal(n.Open, []Partition{{Name: "main", Default: true, Time: 26 * time.Hour, Nodes: 4}, {Name: "low"}}) || !slices.Equal(n.Features, []string{"a100", "ib"}) || n.Reason != "" || !n.IsIdle() {
 		t.Errorf("gpu01: %+v", n)
+	}
+	if planned := (SweepNode{State: ParseState("plnd")}); !planned.IsIdle() || planned.Usable(false, false) != "" {
+		t.Errorf("a planned node is not idle, or %q", planned.Usable(false, false))
 	}
 	if n := nodes[1]; n.Reason != "bad fan | RMA 17" || len(n.Features) > 0 || !n.IsDrained() {
 		t.Errorf("gpu02: %+v", n)
@@ -81,6 +86,39 @@ func TestSweepNodes(t *testing.T) {
 	}
 	if _, err := ParseSweepNodes([]byte("slurm_load_partitions: error\n")); err == nil {
 		t.Error("an error message is a list of nodes")
+	}
+}
+
+func TestMostOpen(t *testing.T) {
+	t.Parallel()
+	def, low, big, brief, few := Partition{Name: "main", Default: true}, Partition{Name: "low"}, Partition{Name: "big"}, Partition{Name: "brief", Time: time.Hour}, Partition{Name: "few", Nodes: 1}
+	on := func(list ...Partition) SweepNode { return SweepNode{Open: list} }
+	for _, tt := range []struct {
+		want  string
+		job   time.Duration
+		nodes []SweepNode
+	}{
+		{"", 0, []SweepNode{{Partitions: []string{"shut"}}}},
+		{"main", 0, []SweepNode{on(def, low), on(def, low)}},
+		{"main", 0, []SweepNode{on(def, low), on(def, low), on(low)}}, // the default one has most of them
+		{"low", 0, []SweepNode{on(def, low), on(low), on(low)}},
+		{"big", 0, []SweepNode{on(big), on(def, big), on(low)}},
+		{"big", 0, []SweepNode{on(low), on(low, big), on(big)}},
+		{"low", 2 * time.Hour, []SweepNode{on(brief), on(brief, low)}},
+		{"brief", time.Hour, []SweepNode{on(brief), on(brief, low)}},
+		{"brief", 0, []SweepNode{on(brief), on(brief, low)}},
+		{"low", time.Hour, []SweepNode{on(few), on(few, low)}},
+		{"few", 0, []SweepNode{on(few), on(few, low)}},
+		{"few", time.Hour, []SweepNode{on(few), on(few)}}, // Slurm says why not
+	} {
+		if got := MostOpen(tt.nodes, tt.job); got != tt.want {
+			t.Errorf("%v, %v: %q, want %q", tt.nodes, tt.job, got, tt.want)
+		}
+	}
+	for text, want := range map[string]time.Duration{"30": 30 * time.Minute, "30:00": 30 * time.Minute, "1:30:00": 90 * time.Minute, "2-01:00:00": 49 * time.Hour, "infinite": 0, "n/a": 0} {
+		if p, open := partitionOf("x,up," + text + ",1-infinite"); p.Time != want || !open || p.Nodes != 0 {
+			t.Errorf("%s: %+v", text, p)
+		}
 	}
 }
 
@@ -161,12 +199,19 @@ func TestSweepAnswers(t *testing.T) {
 		t.Errorf("failed (-want +got)\n%s", diff)
 	}
 	for text, want := range map[string]SweepJob{
-		"JobId=7 JobName=nhc-gpu-sweep UserId=root(0) JobState=RUNNING Reason=None PreemptEligibleTime=2026 PreemptTime=None NodeList=gpu[01-02] BatchHost=gpu01 ReqNodeList=gpu[01-02]": {State: "RUNNING", Nodes: []string{"gpu01", "gpu02"}},
+		"JobId=7 JobName=nhc-gpu-sweep UserId=root(0) JobState=RUNNING Reason=None PreemptEligibleTime=2026 PreemptTime=None NodeList=gpu[01-02] BatchHost=gpu01 ReqNodeList=gpu[01-02]": {Name: "nhc-gpu-sweep", State: "RUNNING", Nodes: []string{"gpu01", "gpu02"}},
 		"JobId=7 JobState=RUNNING PreemptTime=2026-11-22T01:00:00 NodeList=gpu01":                                                                                                        {State: "RUNNING", Nodes: []string{"gpu01"}, Preempted: true},
-		"JobId=7 JobState=PREEMPTED NodeList=(null)": {State: "PREEMPTED", Preempted: true},
+		"JobId=7 JobState=PREEMPTED NodeList=(null)":                             {State: "PREEMPTED", Preempted: true},
+		"JobId=7 JobState=RUNNING OverSubscribe=NO Contiguous=0 Licenses=(null)": {State: "RUNNING"},
+		"JobId=7 JobState=RUNNING OverSubscribe=OK Contiguous=0 Licenses=(null)": {State: "RUNNING", Shares: true},
+		"JobId=7 JobState=RUNNING OverSubscribe=NO Exclusive=NODE Contiguous=0":  {State: "RUNNING"},
+		"JobId=7 JobState=RUNNING OverSubscribe=NO Exclusive=NO Contiguous=0":    {State: "RUNNING", Shares: true},
+		"JobId=7 JobState=RUNNING OverSubscribe=YES Exclusive=NODE Contiguous=0": {State: "RUNNING", Shares: true},
+		"JobId=7 JobState=RUNNING NodeList=gpu[01-04] JOB_GRES=gpu:22   Nodes=gpu[01,03] CPU_IDs=0-15 Mem=0 GRES=gpu:a100:4(IDX:0,2-4),mps:a100:0(CNT:0),gpu:1g.10gb:4(IDX:5-8)   Nodes=gpu02 CPU_IDs=0-15 Mem=0 GRES=shard:2(CNT:2),gpu:6(IDX:0-5)   Nodes=gpu04 CPU_IDs=0-15 Mem=0 GRES=(null)   MinCPUsNode=1": {
+			State: "RUNNING", Nodes: []string{"gpu01", "gpu02", "gpu03", "gpu04"}, GPUs: map[string]int{"gpu01": 8, "gpu02": 6, "gpu03": 8}},
 	} {
 		j, err := ParseSweepJob([]byte(text))
-		if diff := cmp.Diff(want, j); err != nil || diff != "" {
+		if diff := cmp.Diff(want, j, cmpopts.EquateEmpty()); err != nil || diff != "" {
 			t.Errorf("%s: %v\n%s", text, err, diff)
 		}
 	}
@@ -188,14 +233,35 @@ func TestSweepArgv(t *testing.T) {
 	}{
 		{reserve, "/opt/slurm/bin/scontrol create reservation ReservationName=nhc-gpu-sweep-1 StartTime=now Duration=2 Users=root Flags=MAINT,IGNORE_JOBS Nodes=gpu[01-02]"},
 		{s.AllocateArgv(Allocation{Name: "x", Nodes: []string{"gpu01"}, Time: time.Hour, Immediate: 30 * time.Second, QOS: "low", Account: "ops"}),
-			"/opt/slurm/bin/salloc --no-shell --no-bell --no-kill --exclusive --mem=0 --job-name=x --nodes=1 --nodelist=gpu01 --time=60 --chdir=/ --immediate=30 --qos=low --account=ops"},
-		{s.StepArgv("7", []string{"gpu02", "gpu01"}, "/usr/sbin/nhc-gpu", "sweep", "rank"),
-			"/opt/slurm/bin/srun --jobid=7 --nodes=2 --ntasks=2 --ntasks-per-node=1 --nodelist=gpu[01-02] --kill-on-bad-exit=0 --wait=0 --mpi=none --cpu-bind=none --overlap --mem=0 --chdir=/ --propagate=NONE /usr/sbin/nhc-gpu sweep rank"},
+			"/opt/slurm/bin/salloc --no-shell --no-bell --no-kill --exclusive --mem=0 --job-name=x --time=60 --chdir=/ --nodes=1 --nodelist=gpu01 --immediate=30 --qos=low --account=ops"},
+		{s.AllocateArgv(Allocation{Name: "x", Nodes: []string{"gpu01", "gpu02"}, Others: []string{}, Time: time.Hour})[7:], "--time=60 --chdir=/ --nodes=1-2"},
+		{s.AllocateArgv(Allocation{Name: "x", Nodes: []string{"gpu01", "gpu02"}, Others: []string{"gpu03"}, Time: time.Hour})[7:], "--time=60 --chdir=/ --nodes=1-2 --exclude=gpu03"},
+		{s.StepArgv("7", []string{"gpu02", "gpu01"}, StepGPUs{}, "/usr/sbin/nhc-gpu", "sweep", "rank"),
+			"/opt/slurm/bin/srun --jobid=7 --nodes=2 --ntasks=2 --ntasks-per-node=1 --nodelist=gpu[01-02] --kill-on-bad-exit=0 --no-kill --wait=0 --mpi=none --cpu-bind=none --overlap --mem=0 --chdir=/ --propagate=NONE --label /usr/sbin/nhc-gpu sweep rank"},
+		{s.StepArgv("7", []string{"gpu01"}, StepGPUs{Each: 8}, "true")[14:], "--propagate=NONE --gres=gpu:8 true"},
+		{s.StepArgv("7", []string{"gpu01"}, StepGPUs{Each: 8, PerTask: true, Others: []string{"gpu03", "gpu04"}}, "true")[14:], "--propagate=NONE --gpus-per-task=8 --exclude=gpu[03-04] true"},
 		{s.CancelArgv("7"), "/opt/slurm/bin/scancel 7"},
 	} {
 		if got := strings.Join(tt.got, " "); got != tt.want {
 			t.Errorf("%s\nwant %s", got, tt.want)
 		}
+	}
+}
+
+// The messages are those of 22.05 and 26.05.
+func TestTaskEnds(t *testing.T) {
+	t.Parallel()
+	ends := ParseTaskEnds([]byte("srun: cluster configuration lacks support for cpu binding\n" +
+		"srun: error: gpu02: task 1: Exited with exit code 2\n 1: slurmstepd: error: execve(): /usr/sbin/nhc-gpu: No such file or directory\n" +
+		"3: [2026-11-27T20:19:21.097] error: execve(): /usr/sbin/nhc-gpu: Permission denied\nsrun: error: gpu04: task 3: Exited with exit code 13\n" +
+		"srun: error: gpu[07,10-11]: tasks 6,9-10: Killed\n0: of a task that goes on\n10: it is\nsrun: error: gpu12: task 11: Kil"))
+	want := map[string]TaskEnd{
+		"gpu02": {"Exited with exit code 2", "slurmstepd: error: execve(): /usr/sbin/nhc-gpu: No such file or directory"},
+		"gpu04": {"Exited with exit code 13", "[2026-11-27T20:19:21.097] error: execve(): /usr/sbin/nhc-gpu: Permission denied"},
+		"gpu07": {"Killed", ""}, "gpu10": {"Killed", ""}, "gpu11": {"Killed", "it is"},
+	}
+	if diff := cmp.Diff(want, ends); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 
@@ -244,5 +310,16 @@ func TestRemoteGuard(t *testing.T) {
 	out, err := c.Act(t.Context(), SweepVerdict("slow [sweep.tcp.slow]"), Manual)
 	if err != nil || out.Guarded == "" || f.state != "IDLE" || f.comment != "" {
 		t.Errorf("%+v, %v: state %s, comment %q", out.Decision, err, f.state, f.comment)
+	}
+}
+
+func TestSweepDevice(t *testing.T) {
+	t.Parallel()
+	for reason, want := range map[string]string{
+		"NHC: sweep slow TCP eth1 [sweep.tcp.slow]": "eth1", "NHC: sweep slow TCP [sweep.tcp.slow]": "", "NHC: sweep slow TCP 10.0.0.0/24 [sweep.tcp.slow] +2": "10.0.0.0/24", "x": "",
+	} {
+		if got := SweepDevice("sweep.tcp.slow", reason); got != want {
+			t.Errorf("%s: %q, want %q", reason, got, want)
+		}
 	}
 }

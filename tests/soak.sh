@@ -31,7 +31,7 @@ EOF
 first=$(date +%s)
 for run in $(seq "$runs"); do
   began=$(date +%s)
-  if ! xargs -P 4 -n 1 sh "$dir/one" <"$dir/packages"; then
+  if ! xargs -P 8 -n 1 sh "$dir/one" <"$dir/packages"; then
     cat "$dir"/failed*
     echo "soak: run $run of $runs failed after $(($(date +%s) - began)) s, load $(cut -d' ' -f1-3 /proc/loadavg)"
     exit 1

@@ -48,7 +48,7 @@ func (b *bandwidth) measurePeers(gpus []*loadedGPU) {
 	if !ok {
 		return
 	}
-	var pairs []gpuPair
+	var pairs, unreached []gpuPair
 	var broken []brokenPair
 	var lost []*nvml.GPU // no more work is possible on them
 	for i, x := range ends {
@@ -66,10 +66,15 @@ func (b *bandwidth) measurePeers(gpus []*loadedGPU) {
 				broken = append(broken, *wrong)
 			} else if reached {
 				pairs = append(pairs, p)
+			} else {
+				unreached = append(unreached, p)
 			}
 		}
 	}
 	b.reportBrokenPairs(broken)
+	if b.r.ctx.Err() == nil {
+		b.reportUnreached(unreached, pairs, broken)
+	}
 	b.judgePairs(pairs, len(gpus))
 }
 
@@ -142,6 +147,46 @@ func (b *bandwidth) reportBrokenPairs(broken []brokenPair) {
 		}
 		broken = slices.DeleteFunc(broken, func(p brokenPair) bool { return p.has(worst) })
 	}
+}
+
+// reportUnreached reports each GPU that reaches no other directly, and with PEER the other pairs that
+// do not reach each other. A board can be built so: it reports only pairs whose models and
+// connection are those of a pair that reaches, or whose models reach through NVSwitches.
+func (b *bandwidth) reportUnreached(unreached, pairs []gpuPair, broken []brokenPair) {
+	usual, reaching, alone := map[string]bool{}, map[*nvml.GPU]bool{}, map[*nvml.GPU]bool{}
+	for _, p := range pairs {
+		usual[p.alike(p.kind)], reaching[p.a.gpu], reaching[p.b.gpu] = true, true, true
+	}
+	for _, p := range broken {
+		reaching[p.at], reaching[p.other] = true, true
+	}
+	unreached = slices.DeleteFunc(unreached, func(p gpuPair) bool { return !usual[p.alike(p.kind)] && !usual[p.alike(nvSwitched)] })
+	severity := checks.Warn
+	if b.peer > 0 {
+		severity = checks.Fail
+	}
+	for _, p := range unreached {
+		for _, g := range []*nvml.GPU{p.a.gpu, p.b.gpu} {
+			if reaching[g] || alone[g] {
+				continue
+			}
+			alone[g] = true
+			b.r.report(checks.GPUDevice(g), checks.Finding{Code: "gpu.bandwidth.reach", Severity: severity}, "reaches no other GPU directly; other GPUs of its model reach each other")
+		}
+	}
+	for _, p := range unreached {
+		if b.peer > 0 && !alone[p.a.gpu] && !alone[p.b.gpu] {
+			b.r.report(checks.GPUDevice(p.a.gpu), checks.Finding{Code: "gpu.bandwidth.reach", Severity: checks.Warn},
+				"does not reach gpu%d %s directly; both GPUs reach others", p.b.gpu.Index, p.b.gpu.PCI)
+		}
+	}
+}
+
+// alike returns the key of pairs that are compared: of the same models, by a kind of connection.
+func (p gpuPair) alike(kind string) string {
+	models := []string{p.a.gpu.Name.Value, p.b.gpu.Name.Value}
+	slices.Sort(models)
+	return strings.Join(append(models, kind), "|")
 }
 
 // openPeerEnds allocates two buffers on each GPU, and fills the one to be read with noise of its own.
@@ -242,10 +287,7 @@ func (b *bandwidth) judgePairs(pairs []gpuPair, gpus int) {
 	}
 	byKind := map[string][]gpuPair{}
 	for _, p := range pairs { // pairs of different models are not compared
-		models := []string{p.a.gpu.Name.Value, p.b.gpu.Name.Value}
-		slices.Sort(models)
-		key := strings.Join(append(models, p.kind), "|")
-		byKind[key] = append(byKind[key], p)
+		byKind[p.alike(p.kind)] = append(byKind[p.alike(p.kind)], p)
 	}
 	for _, key := range slices.Sorted(maps.Keys(byKind)) {
 		b.judgeKind(byKind[key][0].kind, byKind[key])

@@ -86,6 +86,28 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 		}),
 		onCUDA("no peers", small("48", "335"), []string{"* reach = 0"},
 			checks.Finding{Code: "gpu.bandwidth.reach", Severity: checks.Skip, Message: name + ":  no two GPUs reach each other directly", Got: "no two GPUs reach each other directly"}),
+		onCUDA("a GPU that reaches no other, with PEER", small("48", "335"), isolated(3),
+			f(3, checks.Finding{Code: "gpu.bandwidth.reach", Severity: checks.Fail}, noReach)),
+		onCUDA("a GPU that reaches no other", small(), isolated(3), f(3, checks.Finding{Code: "gpu.bandwidth.reach", Severity: checks.Warn}, noReach)),
+		checktest.Changed(onCUDA("a GPU without a link to the switches reaches no other", small(), isolated(3),
+			f(3, checks.Finding{Code: "gpu.bandwidth.reach", Severity: checks.Warn}, noReach)), func(s *checktest.Scenario) {
+			for i := range s.NVML.GPUs {
+				delete(s.NVML.GPUs[i].NVLink.PeerP2P.Value, "gpu3")
+			}
+			s.NVML.GPUs[3].NVLink = nvml.NVLink{}
+		}),
+		onCUDA("a pair that does not reach each other, with PEER", small("48", "335"), []string{"3 reach 5 = 0"},
+			f(3, checks.Finding{Code: "gpu.bandwidth.reach", Severity: checks.Warn}, "does not reach gpu5 0000:15:00.0 directly; both GPUs reach others")),
+		onCUDA("a pair that does not reach each other", small(), []string{"3 reach 5 = 0"}),
+		checktest.Changed(onCUDA("a board that joins only two of three GPUs", small("48", "335"), isolated(2)), func(s *checktest.Scenario) {
+			joinedBy(s, 3, func(a, b int) int {
+				if a+b == 1 {
+					return 12
+				}
+				return 0
+			})
+			s.Libraries = withCUDA(3, isolated(2)...)
+		}),
 		checktest.Changed(onCUDA("two GPUs, slow to each other", small("48", "335"), []string{"1 peer 0 = 200"},
 			f(0, checks.Finding{Code: "gpu.bandwidth.slow", Severity: checks.Fail, Want: "at least 335.0 GB/s", Got: "200.0 GB/s"}, "copies from and to gpu1 0000:11:00.0 by nvlink")), func(s *checktest.Scenario) {
 			s.NVML.GPUs = s.NVML.GPUs[:2]
@@ -278,6 +300,16 @@ func slowPeers(i, gbs int) (lines []string) {
 	}
 	return lines
 }
+
+// isolated returns the lines of a GPU that reaches no other, and noReach its message.
+func isolated(i int) (lines []string) {
+	for peer := range 8 {
+		lines = append(lines, fmt.Sprintf("%d reach %d = 0", i, peer), fmt.Sprintf("%d reach %d = 0", peer, i))
+	}
+	return lines
+}
+
+const noReach = "reaches no other GPU directly; other GPUs of its model reach each other"
 
 // Pairs are compared with pairs of the same kind of connection.
 func TestPairsByWhatJoinsThem(t *testing.T) {

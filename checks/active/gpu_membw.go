@@ -62,6 +62,7 @@ func (c *gpuMembw) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	gpus, done := openGPUs(r)
+	watch := watchLoad(r, 0)
 	var all []measure
 	for _, l := range gpus {
 		if r.ctx.Err() != nil {
@@ -77,13 +78,17 @@ func (c *gpuMembw) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		}
 	}
 	done()
-	c.judge(r, all)
+	c.judge(r, all, watch.end())
 	return r.done()
 }
 
 // judge reports a GPU that is slow in triad once: its other rates, low for the same cause, are
 // recorded and not judged.
-func (c *gpuMembw) judge(r *activeRun, all []measure) {
+func (c *gpuMembw) judge(r *activeRun, all []measure, seen map[int]*gpuLoad) {
+	limited := map[checks.Device]string{}
+	for _, g := range r.gpus {
+		limited[checks.GPUDevice(g)] = seen[g.Index].describeLimit()
+	}
 	var triads []float64
 	for _, m := range all {
 		if m.Algorithm == triad {
@@ -100,6 +105,7 @@ func (c *gpuMembw) judge(r *activeRun, all []measure) {
 		if m.Algorithm != triad && slow[m.Device.Name] {
 			m.Peers, m.Least = "slow in triad", 0
 		}
+		m.Limited = limited[m.Device]
 		r.record(m)
 	}
 }

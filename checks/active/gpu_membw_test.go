@@ -7,6 +7,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
 func TestGPUMemBW(t *testing.T) { checktest.Run(t, "check_gpu_membw") }
@@ -32,6 +33,10 @@ var _ = checktest.Table("check_gpu_membw", func(string) []checktest.Scenario {
 		checktest.Changed(onCUDA("below the platform's floor", small(), []string{"3 membw triad = 2700"},
 			f(3, checks.Finding{Code: "gpu.membw.floor", Severity: checks.Fail, Want: "at least 2750 GB/s", Got: "2700 GB/s"},
 				"bandwidth of its memory by triad (memory_bandwidth of H100 SXM5 80GB)")), func(s *checktest.Scenario) {
+			s.Platform = &checks.Platform{Name: "H100 SXM5 80GB", Floors: []checks.Floor{{Test: "memory_bandwidth", Algorithm: "triad", Size: 64 << 10, Ranks: 1, Value: 2750, Unit: "GB/s", Verified: true}}}
+		}),
+		checktest.Changed(onCUDA("below the platform's floor, with a lowered power limit", small(), []string{"3 membw triad = 2700"}), func(s *checktest.Scenario) {
+			s.NVML.GPUs[3].Power.Enforced = nvml.Known(s.NVML.GPUs[3].Power.Default.Value / 2)
 			s.Platform = &checks.Platform{Name: "H100 SXM5 80GB", Floors: []checks.Floor{{Test: "memory_bandwidth", Algorithm: "triad", Size: 64 << 10, Ranks: 1, Value: 2750, Unit: "GB/s", Verified: true}}}
 		}),
 		onCUDA("a wrong result", small(), []string{"3 wrong triad = 0x106 4"},

@@ -167,10 +167,11 @@ func (r *activeRun) allMiss(m *measure) bool {
 
 // compareFloor compares a measurement with the floor of the platform for the same test, algorithm,
 // size and number of ranks, otherwise with the value that every healthy GPU reaches. An
-// unverified floor only warns.
+// unverified floor only warns. The number on the line takes precedence, and no floor is for a GPU
+// with lowered limits.
 func (r *activeRun) compareFloor(m *measure) *miss {
-	if m.Least > 0 {
-		return nil // the number on the line takes precedence
+	if m.Least > 0 || m.Limited != "" {
+		return nil
 	}
 	var platform *checks.Platform
 	for _, group := range checks.PlatformGroups(r.env) {
@@ -193,7 +194,7 @@ func (r *activeRun) compareFloor(m *measure) *miss {
 		return &miss{".floor", severity, m.atLeast(floor.Value), fmt.Sprintf("%s (%s of %s)", m.text(), m.Test, p.Name)}
 	}
 	floor, known := commonFloorOf(platform, m)
-	if !known || m.Limited != "" || !m.worse(floor.Value) {
+	if !known || !m.worse(floor.Value) {
 		return nil
 	}
 	of := "any GPU"

@@ -66,6 +66,7 @@ func TestActiveJudges(t *testing.T) {
 			want: []string{"warn trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers (median 55.0 GB/s) (its slot is x8), want at least 46.8 GB/s, got 30.0 GB/s"},
 		},
 		"a sure floor":         {floors: []checks.Floor{sure}, of: eightRates(copied, 53), want: []string{"fail trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100), want at least 54.0 GB/s, got 53.0 GB/s"}},
+		"a lowered limit":      {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Limited = "its power limit is 500 of 700 W" }), 53)},
 		"a number on the line": {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Least = 50 }), 53)},
 		"another size":         {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Size = 1 << 20 }), 53)},
 		"another way":          {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Algorithm = "sm" }), 53)},

@@ -31,7 +31,9 @@ func UseNode(procs ...UseProc) map[string]string {
 			memory = ""
 		} else {
 			files[dir+"cmdline"] = strings.ReplaceAll(p.Args, " ", "\x00") + "\x00"
-			name = "a.out) R 1 (1"
+			if name = "a.out) R 1 (1"; strings.HasPrefix(p.Args, "slurmstepd: [") {
+				name = "slurmstepd"
+			}
 		}
 		files[dir+"status"] = fmt.Sprintf("Name:\t%s\nState:\tS (sleeping)\nUid:\t%[2]d\t%[2]d\t%[2]d\t%[2]d\n%s", name, p.UID, memory)
 		files[dir+"stat"] = fmt.Sprintf("%d (%s) S %d 1 1 0 -1 0 0 0 0 0 %d 0 0 0 20 0 1 0 0 %d 0 0 0\n",

@@ -4,6 +4,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -32,6 +33,7 @@ type dcgmRow struct {
 	Class  dcgmClass     `toml:"class"`
 	Remedy checks.Remedy `toml:"remedy"`
 	Says   string        `toml:"says"`
+	Only   string        `toml:"only"`
 	Source string        `toml:"source"`
 }
 
@@ -55,7 +57,11 @@ var dcgmRows = sync.OnceValue(func() dcgmTable {
 // find returns the row of a code, or without a code of a text; nil for an unknown error.
 func (t dcgmTable) find(code int, text string) *dcgmRow {
 	i := slices.IndexFunc(t, func(r dcgmRow) bool {
-		return code >= 0 && r.Code == code || code < 0 && r.Says != "" && strings.Contains(text, r.Says)
+		if code < 0 {
+			part := cmp.Or(r.Only, r.Says)
+			return part != "" && strings.Contains(text, part)
+		}
+		return r.Code == code && strings.Contains(text, r.Only)
 	})
 	if i < 0 {
 		return nil
@@ -116,14 +122,18 @@ func applySite(t dcgmTable, path, text string) (dcgmTable, error) {
 	t = slices.Clone(t)
 	for n, s := range site.Error {
 		line := r.Line(`\s*\[\[\s*error\s*\]\]`, n)
-		i := slices.IndexFunc(t, func(r dcgmRow) bool {
-			return s.Code != nil && r.Code == *s.Code || s.Name != "" && r.Name == strings.TrimPrefix(s.Name, "DCGM_FR_")
-		})
-		switch {
-		case !slices.Contains([]dcgmClass{dcgmFails, dcgmWarns, dcgmInfo}, s.Class):
+		if !slices.Contains([]dcgmClass{dcgmFails, dcgmWarns, dcgmInfo}, s.Class) {
 			r.Wrong(line, "class %q, want fail, warn or info", s.Class)
-		case i >= 0:
-			t[i].Class = s.Class
+			continue
+		}
+		known := false
+		for i := range t {
+			if s.Code != nil && t[i].Code == *s.Code || s.Name != "" && t[i].Name == strings.TrimPrefix(s.Name, "DCGM_FR_") {
+				t[i].Class, known = s.Class, true
+			}
+		}
+		switch {
+		case known:
 		case s.Code == nil:
 			r.Wrong(line, "DCGM has no error %q, want a name such as VOLATILE_DBE_DETECTED, or a code", s.Name)
 		default:

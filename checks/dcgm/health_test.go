@@ -19,6 +19,8 @@ var _ = checktest.Table("check_dcgm_health", func(name string) []checktest.Scena
 		return &checktest.FakeDCGM{Says: hostengine.Health{Incidents: list}}
 	}
 	const down = "GPU 4's NvLink link 0 is currently down"
+	const tooOld, notStarted = "GPU 1: Fabric State is NvmlTooOld (6).", "GPU 2: Fabric State is Not Started (3)."
+	const recovery, degraded = "Detected 8 Fabric Health: Route Recovery for GPU 4", "Detected 1 Fabric Health: Bandwidth Degraded for GPU 5"
 	const dbe = "Detected 2 volatile double-bit ECC error(s) in GPU 4."
 	bad := checktest.GPUFinding(name, 3, checks.Finding{Code: "dcgm.fr.4", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "DCGM_FR_VOLATILE_DBE_DETECTED (4), memory: "+dbe)
 	failing := func(name string, words []string, err error, f checks.Finding) checktest.Scenario {
@@ -63,6 +65,16 @@ var _ = checktest.Table("check_dcgm_health", func(name string) []checktest.Scena
 		checktest.OnDCGM("IMEX of an idle node", nil, says(hostengine.Incident{System: hostengine.DCGMIMEX, Failed: true, Code: 122, Message: "IMEX domain status is DOWN"}),
 			checks.Finding{Code: "dcgm.fr.122", Severity: checks.Warn, Got: "DCGM_FR_IMEX_UNHEALTHY (122), IMEX: IMEX domain status is DOWN",
 				Message: name + ":  DCGM_FR_IMEX_UNHEALTHY (122), IMEX: IMEX domain status is DOWN"}),
+		checktest.OnDCGM("states of the fabric, which check_gpu_fabric judges", nil,
+			says(incident(0, hostengine.DCGMNVLink, true, 123, tooOld), incident(1, hostengine.DCGMNVLink, true, 123, notStarted), incident(2, hostengine.DCGMNVLink, true, -1, tooOld)),
+			checktest.GPUFinding(name, 0, checks.Finding{Code: "dcgm.fr.123", Severity: checks.OK}, "DCGM_FR_FABRIC_PROBE_STATE (123), NVLink: "+tooOld),
+			checktest.GPUFinding(name, 1, checks.Finding{Code: "dcgm.fr.123", Severity: checks.Warn}, "DCGM_FR_FABRIC_PROBE_STATE (123), NVLink: "+notStarted),
+			checktest.GPUFinding(name, 2, checks.Finding{Code: "dcgm.fr.123", Severity: checks.OK}, "DCGM_FR_FABRIC_PROBE_STATE (123), NVLink: "+tooOld)),
+		checktest.OnDCGM("health of the fabric: a recovery, and lost bandwidth", nil,
+			says(incident(3, hostengine.DCGMNVLink, true, 33, degraded), incident(4, hostengine.DCGMNVLink, true, 33, recovery), incident(5, hostengine.DCGMNVLink, true, -1, recovery)),
+			checktest.GPUFinding(name, 3, checks.Finding{Code: "dcgm.fr.33", Severity: checks.Fail}, "DCGM_FR_FIELD_VIOLATION (33), NVLink: "+degraded),
+			checktest.GPUFinding(name, 4, checks.Finding{Code: "dcgm.fr.33", Severity: checks.Warn}, "DCGM_FR_FIELD_VIOLATION (33), NVLink: "+recovery),
+			checktest.GPUFinding(name, 5, checks.Finding{Code: "dcgm.fr.33", Severity: checks.Warn}, "DCGM_FR_FIELD_VIOLATION (33), NVLink: "+recovery)),
 		checktest.OnDCGM("an unknown code", nil, says(incident(3, 1<<20, true, 999, "new")),
 			checktest.GPUFinding(name, 3, checks.Finding{Code: "dcgm.fr.999", Severity: checks.Warn}, "DCGM error 999: new")),
 		checktest.OnDCGM("dcgmi, which prints no codes", nil, says(incident(3, hostengine.DCGMMemory, true, -1, dbe), incident(4, hostengine.DCGMPCIe, true, -1, "replays")),

@@ -36,9 +36,12 @@ type Event struct {
 	Message      string          `json:"message,omitempty"`
 	Stopped      bool            `json:"stopped,omitempty"` // the run ended before its last check, after a failure or a signal
 	Results      []Result        `json:"results"`
+	Lines        []Result        `json:"-"`                      // the checks and lines of the configuration of a part, made or not; nil: not known
 	Slurm        *Action         `json:"slurm,omitempty"`        // nil: the run did not decide about the node
 	Healthy      int             `json:"healthy_runs,omitempty"` // healthy runs in a row, with this one
 	HealthySince time.Time       `json:"healthy_since,omitzero"` // the first of them
+	Drained      time.Time       `json:"-"`                      // when another run drained the node, if this run knows: no earlier run counts as healthy
+	Found        bool            `json:"-"`                      // it has found the fault of a drain that its policy does not let act now: it is no healthy run
 	Changed      []string        `json:"changed,omitempty"`      // the kinds of changes since the last run of this context, see Compare
 	Since        time.Time       `json:"since,omitzero"`         // when the verdict began
 	Outputs      []Failure       `json:"outputs,omitempty"`      // the outputs that failed in the run before
@@ -57,10 +60,12 @@ type Result struct {
 	Got          string          `json:"got,omitempty"`
 	Remedy       checks.Remedy   `json:"remedy,omitempty"`
 	Would        string          `json:"would,omitempty"`   // the action that the policy would have taken
-	Held         string          `json:"held,omitempty"`    // why it did not: strikes, hours, observed only
+	Held         string          `json:"held,omitempty"`    // why it did not: strikes, hours, contexts, observed only
 	Message      string          `json:"message,omitempty"` // for a check that passed: what it has found
 	Milliseconds float64         `json:"milliseconds"`      // duration of the line
 	Drill        bool            `json:"drill,omitempty"`   // of a rehearsal: the fault is not there
+
+	Unarchived bool `json:"unarchived,omitempty"` // the archive about it could not be written
 
 	Silenced *checks.Silenced `json:"silenced,omitempty"` // a person has accepted this failure, which is a warning then
 }
@@ -251,9 +256,9 @@ func (e *Event) Compare(old *Event) {
 	if old != nil {
 		e.Run = old.Run + 1
 	}
-	if e.isHealthy() {
+	if e.isHealthy() && !e.Found {
 		e.Healthy, e.HealthySince = 1, e.Time
-		if old != nil && old.Healthy > 0 {
+		if old != nil && old.Healthy > 0 && !old.HealthySince.Before(e.Drained) {
 			e.Healthy, e.HealthySince = old.Healthy+1, old.HealthySince
 		}
 	}
@@ -270,7 +275,8 @@ func (e *Event) Compare(old *Event) {
 		old = &Event{Verdict: e.Verdict, Mode: e.Mode}
 	}
 	if e.Part { // the next one can be about other checks
-		add(NewFinding, e.Verdict == checks.Fail && !sameKeys(keys(old), keys(e)))
+		known := keys(old)
+		add(NewFinding, slices.ContainsFunc(keys(e), func(k key) bool { return k.severity == checks.Fail && !slices.Contains(known, k) }))
 	} else {
 		add(NewVerdict, old.Verdict != e.Verdict)
 		add(NewFinding, !sameKeys(keys(old), keys(e)))
@@ -288,11 +294,85 @@ func (e *Event) Compare(old *Event) {
 	add(NewOwner, e.Slurm != nil && now.Owner != before.Owner && !slices.Contains(e.Changed, Drained) && !slices.Contains(e.Changed, Resumed))
 }
 
+// Join returns the event that is kept of a run of some checks: e itself, with the findings of the kept event
+// before it that e has not judged, and whose lines the configuration still has. The worse of the two gives the rest.
+func (e *Event) Join(old *Event) *Event {
+	if old == nil {
+		return e
+	}
+	left := old.without(func(r *Result) bool {
+		found, gone := e.judges(r)
+		return r.Check == Whole || found || gone || e.Lines != nil && len(r.among(e.Lines)) == 0
+	})
+	if len(left.Findings()) == 0 {
+		return e
+	}
+	worse, other := e, left
+	if left.Verdict > e.Verdict {
+		worse, other = left, e
+	}
+	joined := *worse
+	joined.Results = slices.Concat(worse.Results, other.Findings())
+	joined.Run, joined.Time, joined.Mode, joined.Outputs = e.Run, e.Time, e.Mode, e.Outputs
+	joined.Slurm, joined.Evidence = cmp.Or(e.Slurm, old.Slurm), cmp.Or(worse.Evidence, other.Evidence)
+	joined.Trim()
+	return &joined
+}
+
+// Unless returns the event without the findings whose checks a later run of the node has passed.
+func (e *Event) Unless(later *Event) *Event {
+	if later == nil || !later.Time.After(e.Time) {
+		return e
+	}
+	return e.without(func(r *Result) bool {
+		_, gone := later.judges(r)
+		return gone
+	})
+}
+
+// judges reports whether the event has a finding of an earlier run, too, or has looked for it in vain. A check
+// that is unknown or skipped on the device has not looked. Any later result replaces an unknown one.
+func (e *Event) judges(r *Result) (found, gone bool) {
+	list := r.among(e.Results)
+	blind := false
+	for _, now := range list {
+		here := now.hardware() == r.hardware()
+		blinded := r.Severity != checks.Unknown && (now.Severity == checks.Skip || now.Severity == checks.Unknown)
+		found = found || here && now.Code == r.Code && now.Drill == r.Drill && now.Severity > checks.Skip && !blinded
+		blind = blind || blinded && (here || now.hardware() == "" || r.hardware() == "")
+	}
+	return found, len(list) > 0 && !found && !blind
+}
+
+// among returns the results of the same line, or of the same check if one of the two has no line: with privacy
+// there are none.
+func (r *Result) among(list []Result) (same []Result) {
+	for _, now := range list {
+		if now.Line == r.Line && r.Line != "" || (now.Line == "" || r.Line == "") && now.Check == r.Check {
+			same = append(same, now)
+		}
+	}
+	return same
+}
+
+// without returns a judged copy of the event without some of its findings.
+func (e *Event) without(gone func(*Result) bool) *Event {
+	left := *e
+	left.Results = slices.DeleteFunc(slices.Clone(e.Results), func(r Result) bool { return r.Severity > checks.Skip && gone(&r) })
+	if left.Judge(); left.Verdict != e.Verdict {
+		left.Since, left.Slurm = time.Time{}, nil
+	}
+	return &left
+}
+
 // isHealthy reports whether the run has found no fault, and could evaluate every check. A fault that
 // the policy only observes is none, one that waits for further strikes is.
 func (e *Event) isHealthy() bool {
 	return e.Verdict <= checks.Warn && !slices.ContainsFunc(e.Results, func(r Result) bool { return r.Struck() })
 }
+
+// Outside reports whether the fault acts at other times or in other contexts only.
+func (r *Result) Outside() bool { return strings.HasPrefix(r.Held, "outside ") }
 
 // Struck reports whether the fault waits for further strikes.
 func (r *Result) Struck() bool { return strings.HasPrefix(r.Held, "strike ") }
@@ -326,6 +406,9 @@ func (e *Event) Trim() {
 		}
 		return r.Severity > checks.Skip && r.Severity < checks.Fail && findings > maxFindings || findings > 2*maxFindings
 	})
+	for i := range e.Lines {
+		e.Lines[i].Line = cut(e.Lines[i].Line, maxText)
+	}
 	for i := range e.Results {
 		r := &e.Results[i]
 		for _, text := range []*string{&r.Line, &r.Message, &r.Want, &r.Got, &r.Device.Name} {
@@ -344,9 +427,12 @@ func (e *Event) Short() *Event {
 // hardware are the kinds of devices whose names contain no user, process or file.
 var hardware = []string{"gpu", "port", "ports", "hca", "hcas", "netdev", "nvswitch", "pci", "bridge", "nvme", "numa", "dimm"}
 
+// isHardware reports whether users cannot choose the name of a device.
+func isHardware(d checks.Device) bool { return slices.Contains(hardware, d.Kind) }
+
 // hardware returns the name of the device if it is hardware, else "".
 func (r *Result) hardware() string {
-	if !slices.Contains(hardware, r.Device.Kind) {
+	if !isHardware(r.Device) {
 		return ""
 	}
 	return cmp.Or(r.Device.Name, r.Device.PCI)
@@ -357,7 +443,7 @@ func (r *Result) hardware() string {
 func (e *Event) Private() *Event {
 	p := *e
 	p.Message, p.Config, p.Job, p.Evidence = "", "", "", ""
-	if e.Drill != nil && !slices.Contains(hardware, e.Drill.Device.Kind) {
+	if e.Drill != nil && !isHardware(e.Drill.Device) {
 		p.Drill = &Drill{Code: e.Drill.Code, Until: e.Drill.Until}
 	}
 	p.Results = make([]Result, len(e.Results))

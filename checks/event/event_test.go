@@ -3,6 +3,7 @@ package event
 import (
 	"bytes"
 	"encoding/xml"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -134,6 +135,25 @@ func TestCompare(t *testing.T) {
 	if fixed.Compare(now); fixed.Since != fixed.Time {
 		t.Errorf("since %v, want %v", fixed.Since, fixed.Time)
 	}
+	outside := with(healthy(), func(e *Event) { e.Results[0].Held = "outside 08:00-18:00" })
+	for found, want := range map[bool]int{true: 0, false: 2} { // the fault of the drain, and another one
+		outside.Found = found
+		if outside.Compare(fixed); outside.Healthy != want {
+			t.Errorf("found %v outside its hours: healthy run %d, want %d", found, outside.Healthy, want)
+		}
+	}
+	for _, drained := range []time.Time{{}, fixed.Time.Add(time.Second)} { // by no run, and by a prolog
+		next := later(later(healthy()))
+		next.Drained = drained
+		next.Compare(fixed)
+		want, from := 2, fixed.Time
+		if !drained.IsZero() {
+			want, from = 1, next.Time
+		}
+		if next.Healthy != want || !next.HealthySince.Equal(from) {
+			t.Errorf("drained at %v: %d healthy runs since %v, want %d since %v", drained, next.Healthy, next.HealthySince, want, from)
+		}
+	}
 }
 
 // A plugin for some codes is healthy if other codes fail, and unknown if the whole run is.
@@ -198,7 +218,7 @@ func TestWrite(t *testing.T) {
 		{"npd", &Event{Verdict: checks.Unknown, Results: []Result{{Check: "c", Severity: checks.Unknown, Code: "é" + strings.Repeat("d", 90), Message: "alice"}}}, 3, "c _" + strings.Repeat("d", 77) + "\n"},
 	} {
 		var b bytes.Buffer
-		exit, err := tt.event.Write(&b, tt.format)
+		exit, err := tt.event.Write(&b, tt.format, View{})
 		if err != nil || exit != tt.exit || b.String() != tt.want {
 			t.Errorf("%s: %v, exit %d, want %d\n%s", tt.format, err, exit, tt.exit, cmp.Diff(tt.want, b.String()))
 		}
@@ -208,7 +228,7 @@ func TestWrite(t *testing.T) {
 func TestJUnit(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
-	if exit, err := faulty().Write(&b, "junit"); exit != 2 || err != nil {
+	if exit, err := faulty().Write(&b, "junit", View{}); exit != 2 || err != nil {
 		t.Fatalf("exit %d, %v", exit, err)
 	}
 	var s junitSuite
@@ -217,6 +237,14 @@ func TestJUnit(t *testing.T) {
 	}
 	if s.Tests != 6 || s.Failures != 2 || s.Errors != 1 || s.Skipped != 1 || len(s.Cases) != 6 || s.Cases[1].Failure.Type != "gpu.recovery.lost" || s.Cases[0].Failure != nil || s.Cases[5].Error == nil || s.Cases[4].Skipped == nil {
 		t.Errorf("%+v", s)
+	}
+	b.Reset()
+	if _, err := faulty().Write(&b, "junit", View{Failed: true}); err != nil {
+		t.Fatal(err)
+	}
+	s = junitSuite{}
+	if err := xml.Unmarshal(b.Bytes(), &s); err != nil || s.Tests != 6 || s.Skipped != 1 || len(s.Cases) != 4 {
+		t.Errorf("only what is not ok: %v, %+v", err, s)
 	}
 }
 
@@ -251,5 +279,99 @@ func TestGone(t *testing.T) {
 	private := old.Private().Results[0].Silenced
 	if private == nil || private.By != "" || accepted.Silenced.By == "" {
 		t.Errorf("with privacy %+v, of %+v", private, accepted.Silenced)
+	}
+}
+
+// The kept event of a run of some checks forgets a fault when its check has looked for it in vain, or its line is
+// gone. A health check ends it only in the former case: it lacks the lines that are for the monitor alone.
+func TestJoin(t *testing.T) {
+	t.Parallel()
+	result := func(line, code string, s checks.Severity, device string) Result {
+		check, _, _ := strings.Cut(line, " ")
+		return Result{Check: check, Line: line, Code: code, Severity: s, Device: checks.Device{Kind: "gpu", Name: device}}
+	}
+	private := func(r Result) Result { r.Line = ""; return r }
+	const line, other = "check_gpu_xid", "check_ib_ports -s ACTIVE"
+	xid, pass := result(line, "gpu.xid.79", checks.Fail, "gpu3"), result(line, "", checks.OK, "")
+	slow := result(other, "ib.ports.state", checks.Fail, "")
+	doubt := result(line, "gpu.nvml", checks.Unknown, "")
+	for _, tt := range []struct {
+		name   string
+		old    Result
+		now    []Result
+		lines  []Result // of the configuration
+		joined bool     // the fault is kept besides those of the run
+		unless bool     // the fault is kept after a health check
+	}{
+		{"another check", xid, []Result{slow}, nil, true, true},
+		{"it passes", xid, []Result{pass}, nil, false, false},
+		{"it fails, too", xid, []Result{xid}, nil, false, true},
+		{"it fails on another GPU", xid, []Result{result(line, "gpu.xid.79", checks.Fail, "gpu4")}, nil, false, false},
+		{"the driver hangs", xid, []Result{doubt}, nil, true, true},
+		{"the driver hangs after the fault", xid, []Result{doubt, xid}, nil, false, true},
+		{"it cannot be determined", xid, []Result{result(line, "gpu.xid.79", checks.Unknown, "gpu3")}, nil, true, true},
+		{"it is skipped", xid, []Result{result(line, "gpu.none", checks.Skip, "")}, nil, true, true},
+		{"it is skipped on this GPU", xid, []Result{result(line, "gpu.none", checks.Skip, "gpu3")}, nil, true, true},
+		{"it is skipped on another GPU", xid, []Result{result(line, "gpu.none", checks.Skip, "gpu4")}, nil, false, false},
+		{"the driver hangs in another way", doubt, []Result{result(line, "probe.hung", checks.Unknown, "gpu3")}, nil, false, false},
+		{"privacy began, it passes", xid, []Result{private(pass)}, nil, false, false},
+		{"privacy began, it fails", xid, []Result{private(xid)}, nil, false, true},
+		{"privacy ended, it passes", private(xid), []Result{pass}, nil, false, false},
+		{"privacy ended, another check", private(xid), []Result{slow}, nil, true, true},
+		{"the line is not made", xid, []Result{slow}, []Result{pass, slow}, true, true},
+		{"the line was edited", xid, []Result{slow}, []Result{result(line+" -w", "", 0, ""), slow}, false, true},
+		{"the line was removed", xid, nil, []Result{slow}, false, true},
+		{"every line was removed", xid, nil, []Result{}, false, true},
+		{"privacy, the line is not made", private(xid), []Result{private(slow)}, []Result{pass, slow}, true, true},
+		{"privacy, the line was removed", private(xid), []Result{private(slow)}, []Result{slow}, false, true},
+	} {
+		old := &Event{Time: time.Unix(60, 0), Part: true, Results: []Result{tt.old}}
+		now := &Event{Time: time.Unix(120, 0), Part: true, Results: tt.now, Lines: tt.lines}
+		old.Judge()
+		now.Judge()
+		want := now.Findings()
+		if tt.joined {
+			want = append(want, tt.old)
+		}
+		joined := now.Join(old)
+		got := joined.Findings()
+		byCode := func(a, b Result) int { return strings.Compare(a.Code+a.Severity.String(), b.Code+b.Severity.String()) }
+		slices.SortFunc(got, byCode)
+		slices.SortFunc(want, byCode)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s, joined (-want +got):\n%s", tt.name, diff)
+		}
+		if !joined.Time.Equal(now.Time) {
+			t.Errorf("%s: joined at %v, want %v", tt.name, joined.Time, now.Time)
+		}
+		if left := old.Unless(now).Findings(); len(left) == 1 != tt.unless {
+			t.Errorf("%s: %d findings after a health check", tt.name, len(left))
+		}
+	}
+}
+
+// A run of some checks reports a fault that is not kept yet, and neither that another one is over, nor one that
+// cannot be determined for a while.
+func TestCompareParts(t *testing.T) {
+	t.Parallel()
+	fail := Result{Check: "check_gpu_xid", Line: "check_gpu_xid", Code: "gpu.xid.79", Severity: checks.Fail, Device: checks.Device{Kind: "gpu", Name: "gpu3"}}
+	second, doubt, pass := fail, fail, fail
+	second.Device.Name, doubt.Severity, doubt.Code = "gpu4", checks.Unknown, "probe.hung"
+	pass.Severity, pass.Code = checks.OK, ""
+	var kept *Event
+	for i, tt := range []struct {
+		now  []Result
+		told bool
+	}{
+		{[]Result{fail}, true}, {[]Result{doubt}, false}, {[]Result{fail}, false}, {[]Result{fail, second}, true}, {[]Result{fail}, false}, {[]Result{fail, second}, true},
+		{[]Result{pass}, false}, {[]Result{fail}, true},
+	} {
+		e := &Event{Part: true, Time: time.Unix(int64(i), 0), Results: tt.now}
+		e.Judge()
+		e.Compare(kept)
+		if got := slices.Contains(e.Changed, NewFinding); got != tt.told {
+			t.Errorf("run %d: reported %v, want %v", i, got, tt.told)
+		}
+		kept = e.Join(kept)
 	}
 }

@@ -16,20 +16,31 @@ import (
 // Formats are the formats of [Event.Write].
 var Formats = []string{"jsonl", "nagios", "npd", "junit", "prometheus"}
 
+// View is how an event is written.
+type View struct {
+	Label  string // of the metrics, see [Event.Prometheus]
+	Failed bool   // write only the results that are not ok; the counts are of all
+}
+
 // Write writes the event in one of [Formats] and returns the exit status that goes with it.
-func (e *Event) Write(w io.Writer, format string) (exit int, err error) {
+func (e *Event) Write(w io.Writer, format string, v View) (exit int, err error) {
+	n := e.count()
+	if v.Failed {
+		e = new(*e)
+		e.Results = e.Findings()
+	}
 	switch format {
 	case "jsonl":
 		_, err = w.Write(append(e.Line(), '\n'))
 	case "nagios":
-		_, err = io.WriteString(w, e.nagios())
+		_, err = io.WriteString(w, e.nagios(n))
 	case "npd":
 		_, err = io.WriteString(w, e.npd())
 		return e.npdStatus(), err
 	case "junit":
-		err = e.junit(w)
+		err = e.junit(w, n)
 	case "prometheus":
-		_, err = w.Write(e.Prometheus(false, ""))
+		_, err = w.Write(e.Prometheus(false, v.Label))
 	default:
 		panic("event: no format " + format)
 	}
@@ -71,7 +82,17 @@ func (r *Result) name() string {
 	return name
 }
 
-func (e *Event) count() (n [checks.Fail + 1]int) {
+// counts has the number of results of each severity.
+type counts [checks.Fail + 1]int
+
+func (n counts) sum() (sum int) {
+	for _, x := range n {
+		sum += x
+	}
+	return sum
+}
+
+func (e *Event) count() (n counts) {
 	for i := range e.Results {
 		if s := e.Results[i].Severity; s >= checks.OK && s <= checks.Fail {
 			n[s]++
@@ -81,9 +102,8 @@ func (e *Event) count() (n [checks.Fail + 1]int) {
 }
 
 // nagios returns one line of a Nagios plugin: no "|" but the one before the performance data.
-func (e *Event) nagios() string {
+func (e *Event) nagios(n counts) string {
 	state := [...]string{"OK", "WARNING", "CRITICAL", "UNKNOWN"}[e.Verdict.ExitStatus()]
-	n := e.count()
 	what := fmt.Sprintf("%d checks passed", n[checks.OK])
 	if r := e.worst(); r != nil {
 		what = r.title()
@@ -151,10 +171,9 @@ type junitText struct {
 
 // junit writes a JUnit test suite: a finding that fails is a failure, an unknown one an error, a
 // warning the output of a passed case.
-func (e *Event) junit(w io.Writer) error {
-	n := e.count()
+func (e *Event) junit(w io.Writer, n counts) error {
 	s := junitSuite{
-		Name: "nhc-gpu", Host: e.Node, Tests: len(e.Results), Failures: n[checks.Fail], Errors: n[checks.Unknown], Skipped: n[checks.Skip],
+		Name: "nhc-gpu", Host: e.Node, Tests: n.sum(), Failures: n[checks.Fail], Errors: n[checks.Unknown], Skipped: n[checks.Skip],
 		Seconds: seconds(e.Milliseconds), Time: e.Time.UTC().Format("2006-01-02T15:04:05"),
 	}
 	for i := range e.Results {

@@ -104,7 +104,7 @@ func explainRow(r *checks.MessageRow, means, device, detail string) string {
 // explainCode explains a code; it returns "" if no finding has it.
 func explainCode(env *checks.Env, code string) string {
 	if number, ok := strings.CutPrefix(code, "gpu.xid."); ok {
-		if answer, err := xid.Explain(env, number); err == nil {
+		if answer, err := xid.Explain(env, "xid:"+number); err == nil {
 			return answer
 		}
 	}

@@ -116,6 +116,7 @@ type ibErrorJudge struct {
 	watch    bool
 	history  *checks.History
 	ports    []ibCounted
+	log      *linkLog // nil: not read yet
 	findings []checks.Finding
 }
 
@@ -130,7 +131,7 @@ type ibCounted struct {
 func (j *ibErrorJudge) read(p *Port) {
 	names := []string{ibDowned} // shows whether the link was lost, whether or not the site judges it
 	for i := range j.rows {
-		if c := &j.rows[i]; c.read() && c.of(layerOf(p)) && c.Name != ibDowned {
+		if c := &j.rows[i]; c.read() && c.of(rowLayer(p)) && c.Name != ibDowned {
 			names = append(names, c.Name)
 		}
 	}
@@ -166,8 +167,8 @@ const (
 func (j *ibErrorJudge) excuse(p *Port, counts map[string]uint64) {
 	up, known := j.history.Last(p.Name(), ibWasUp)
 	trained := !checks.PortActive(p.IBPort) || known && up == 0
-	if n, ok := counts[ibDowned]; ok {
-		trained = trained || j.history.Grown(p.Name(), ibDowned, n, 0, 0).N > 0
+	if n, ok := counts[ibDowned]; ok && !trained {
+		trained = j.history.Grown(p.Name(), ibDowned, n, 0, 0).N > 0 && !j.keptLink(p)
 	}
 	for i := range j.rows {
 		c := &j.rows[i]
@@ -185,6 +186,24 @@ func (j *ibErrorJudge) excuse(p *Port, counts map[string]uint64) {
 	if checks.PortActive(p.IBPort) {
 		counts[ibWasUp] = 1
 	}
+}
+
+// keptLink reports whether the kernel's log shows that a port has not lost its link since the last run,
+// whatever its carrier did.
+func (j *ibErrorJudge) keptLink(p *Port) bool {
+	d := j.history.File.Devices[p.Name()]
+	if d == nil || p.Layer != LayerEth {
+		return false
+	}
+	if j.log == nil {
+		j.log = new(linkLog)
+		if log, err := readLinkLog(j.env); err == nil {
+			*j.log = log
+		}
+	}
+	q, seen := flapPort{Port: p}, time.Unix(d.Seen, 0)
+	q.devs, q.pci = j.interfaces(p)
+	return j.log.decides(&q, seen) && !slices.ContainsFunc(j.log.lines, func(l flapLine) bool { return l.At.After(seen.Add(-flapSame)) && l.about(&q) })
 }
 
 // ibTraffic is the packet counter that shows which ports are in use.
@@ -216,7 +235,7 @@ func (j *ibErrorJudge) judge() {
 		if !c.Judged() {
 			continue
 		}
-		for _, layer := range []string{layerIB, LayerEth, layerEFA} {
+		for _, layer := range rowLayers {
 			list, peers := j.findExcess(c, layer)
 			if peers >= ibPeers && 2*len(list) > peers {
 				j.findings = append(j.findings, j.everywhere(c, layer, list, peers))
@@ -230,12 +249,12 @@ func (j *ibErrorJudge) judge() {
 	j.full()
 }
 
-// findExcess returns the ports of a link layer with this counter growing too fast; peers is the
+// findExcess returns the ports of a layer with this counter growing too fast; peers is the
 // number of ports with the counter.
 func (j *ibErrorJudge) findExcess(c *IBCounter, layer string) (list []ibExcess, peers int) {
 	for _, p := range j.ports {
 		n, ok := p.counts[c.Name]
-		if !ok || layerOf(p.Port) != layer || !c.of(layer) {
+		if !ok || rowLayer(p.Port) != layer || !c.of(layer) {
 			continue
 		}
 		peers++
@@ -403,7 +422,7 @@ func (j *ibErrorJudge) full() {
 	for _, p := range j.ports {
 		var list []string
 		for i := range j.rows {
-			if c := &j.rows[i]; c.Judged() && c.of(layerOf(p.Port)) {
+			if c := &j.rows[i]; c.Judged() && c.of(rowLayer(p.Port)) {
 				if n, ok := p.counts[c.Name]; ok && c.full(n) {
 					list = append(list, fmt.Sprintf("%s (%d)", path.Base(c.Name), n))
 				}

@@ -206,6 +206,11 @@ var _ = checktest.Table("check_ib_errors", func(string) []checktest.Scenario {
 			all["rocep3s0:1"].Series[ibDowned] = []checks.Point{{At: fabricNow - 7200, Value: 1}}
 		}, inTurn(statisticOn("tx_carrier_errors", 500), func(n *fakesys.Node) { n.Set("eth13", "carrier_down_count", "2") }),
 			errorFinding("rocep3s0", "tx_carrier_errors", checks.Warn, "at most 120 an hour", "500", "")),
+		errorsOnRoCE("the same while the interface got another MTU", func(all map[string]*checks.DeviceHistory) {
+			all["rocep3s0:1"].Marks = map[string][]int64{"net/tx_carrier_errors": {fabricNow - 1500, fabricNow - 600}}
+			all["rocep3s0:1"].Series[ibDowned] = []checks.Point{{At: fabricNow - 7200, Value: 1}}
+		}, inTurn(statisticOn("tx_carrier_errors", 500), func(n *fakesys.Node) { n.Set("eth13", "carrier_down_count", "2").Files["dev/kmsg"] = wholeLog }),
+			errorFinding("rocep3s0", "tx_carrier_errors", checks.Fail, "at most 120 an hour", "500", " too fast 3 times in an hour")),
 		errorsOnRoCE("RoCE frames of a wrong length", nil, statisticOn("rx_length_errors", 6000), errorFinding("rocep3s0", "rx_length_errors", checks.Warn, second, "20", "")),
 		errorsOnRoCE("RoCE frames with broken octets", nil, statisticOn("rx_frame_errors", 6000), errorFinding("rocep3s0", "rx_frame_errors", checks.Warn, second, "20", "")),
 		errorsOnRoCE("errors that are nothing but their parts", nil, inTurn(statisticOn("rx_errors", 6000), statisticOn("rx_crc_errors", 100), statisticOn("rx_length_errors", 2999), statisticOn("rx_frame_errors", 2901))),
@@ -231,6 +236,10 @@ var _ = checktest.Table("check_ib_errors", func(string) []checktest.Scenario {
 		errorsOn("limits that are wrong twice", nil, nil, nil, policy("/etc/nhc/ibcounters.toml:1: y: name \"y\", want a known counter, or counters/NAME, hw_counters/NAME, device/NAME or net/NAME (nhc-gpu lint shows all errors)")).
 			Holding("etc/nhc/ibcounters.toml", "[[counter]]\nname = \"y\"\n[[counter]]\nname = \"z\"\n"),
 		errorsOn("a missing file of limits", checktest.Of("-f", "/my.toml"), nil, nil, policy("read /my.toml: no such file or directory")),
+		errorsOnOPA("replays of an Omni-Path link", "counters/local_link_integrity_errors", 3, 9),
+		errorsOnOPA("reinitialisations of an Omni-Path link", "counters/link_error_recovery", 10, 50),
+		errorsOnOPA("a lost Omni-Path link", "counters/link_downed", 0, 1, checktest.About(ibErrorsName, checks.Device{Kind: "port", Name: "hfi1_0:1", PCI: "0000:c0:00.0", UUID: "b83f:d203:00c5:1ac0"},
+			checks.Finding{Code: "ib.errors.link_downed", Severity: checks.Warn, Want: once, Got: "1", Remedy: checks.CheckCable}, "link_downed")),
 		errorsUnread(), errorsGarbage(), errorsNone(),
 		{Name: "no RDMA device", Want: []checks.Finding{{Code: "ib.none", Severity: checks.Skip, Message: "check_ib_errors:  no RDMA device on this node"}}},
 		checktest.OnFabric("a device that does not exist", checktest.Of("mlx5_9"), nil, checks.Finding{Code: "ib.unnamed", Severity: checks.Fail, Device: checks.Device{Kind: "port", Name: "mlx5_9"}, Want: "mlx5_9", Got: "none",
@@ -248,6 +257,15 @@ func portFindingOf(device, why string) checks.Finding {
 	f := checktest.PortFinding(ibErrorsName, device, 3, checks.Finding{Code: "ib.error", Severity: checks.Unknown}, "cannot be read: "+why)
 	f.Got = ""
 	return f
+}
+
+// errorsOnOPA returns check_ib_errors on a node with an Omni-Path adapter, with a counter that was before.
+func errorsOnOPA(name, counter string, before, now uint64, want ...checks.Finding) checktest.Scenario {
+	n := fakesys.Kinds()["omni-path"]
+	n.Set("hfi1_0", "ports/1/"+counter, fmt.Sprint(now))
+	return checktest.OnNode(n, name, nil, want...).Holding("past/ib-errors.json", portPast("hfi1_%d:1", layerIB, func(all map[string]*checks.DeviceHistory) {
+		all["hfi1_0:1"].Series[counter] = []checks.Point{{At: fabricNow - 300, Value: before}}
+	}))
 }
 
 // efaNode returns a node with eight EFA adapters; the kernel shows no link layer for them.

@@ -116,18 +116,33 @@ const (
 	flapLines   = 4096
 )
 
-// readKernelFlaps returns the lost links in the kernel's log.
-func readKernelFlaps(env *checks.Env) (list []flapLine, err error) {
+// linkLog has the lost links in the kernel's log.
+type linkLog struct {
+	lines []flapLine
+	boot  time.Time // the zero of the log's times
+	end   probe.KernelLogEnd
+}
+
+// readLinkLog reads the kernel's log.
+func readLinkLog(env *checks.Env) (log linkLog, err error) {
 	epoch, err := probe.LogEpoch(env.Host)
 	if err != nil {
-		return nil, err
+		return log, err
 	}
-	_, err = checks.ReadKernelLog(env, 0, checks.AboutLink, func(r probe.KernelRecord, line checks.KernelLine) {
+	log.boot = time.Unix(epoch, 0)
+	log.end, err = checks.ReadKernelLog(env, 0, checks.AboutLink, func(r probe.KernelRecord, line checks.KernelLine) {
 		l := flapOf(line)
-		l.At = time.Unix(epoch, 0).Add(r.At)
-		list = append(dropOldest(list), l)
+		l.At = log.boot.Add(r.At)
+		log.lines = append(dropOldest(log.lines), l)
 	})
-	return list, err
+	return log, err
+}
+
+// decides reports whether the log has each loss of a port's link since a time. The carrier of an interface
+// then decides nothing: mlx5 also takes it down, and up again, for another MTU, ring size or number of
+// channels (mlx5e_switch_priv_channels in drivers/net/ethernet/mellanox/mlx5/core/en_main.c).
+func (l *linkLog) decides(q *flapPort, since time.Time) bool {
+	return q.Layer == LayerEth && checks.LogsLinkLoss(q.HCA.Driver) && l.end.Complete(since.Add(-flapSame).Sub(l.boot))
 }
 
 // readSyslogFlaps returns the lost links in a log file.

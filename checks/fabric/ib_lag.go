@@ -59,15 +59,21 @@ func (f *Fabric) isStandby(p *Port) bool {
 	})
 }
 
-// netDevs returns the network interfaces that carry the traffic of a port: of a LAG all members
-// of its bond.
-func (f *Fabric) netDevs(p *Port) (names []string) {
+// interfaces returns the network interfaces that carry the traffic of a port, and the addresses of their
+// adapters: of a LAG those of all members of its bond.
+func (f *Fabric) interfaces(p *Port) (devs, pci []string) {
 	l := f.lagOf(p)
 	if l == nil {
-		return p.NetDevs
+		return p.NetDevs, []string{p.PCI}
 	}
 	for i := range l.members {
-		names = append(names, l.members[i].Name)
+		devs, pci = append(devs, l.members[i].Name), append(pci, l.members[i].PCI)
 	}
-	return names
+	return devs, pci
+}
+
+// netDevs returns the network interfaces alone.
+func (f *Fabric) netDevs(p *Port) []string {
+	devs, _ := f.interfaces(p)
+	return devs
 }

@@ -21,7 +21,8 @@ import (
 // (24) fails; fewer losses warn. The check combines three sources: the port's counter
 // link_downed, the carrier losses of its network interfaces (for InfiniBand only if link_downed
 // is unusable; for a LAG of all members), and the kernel's log, which it reads if a counter has
-// moved. A loss in several sources counts once. Losses when a driver is loaded, or in the first
+// moved. If the driver of an Ethernet port logs each loss, and the log has all records since the last
+// run, carrier losses do not count: another MTU or ring size causes them, too. A loss in several sources counts once. Losses when a driver is loaded, or in the first
 // minutes after a boot, do not count.
 //
 // If more than half of the ports, of at least four, lost their link within fifteen minutes, the
@@ -137,7 +138,8 @@ type flapJudge struct {
 	cleared  func(port string) time.Time
 	boot     time.Time
 	ports    []flapPort
-	lines    []flapLine
+	log      linkLog
+	lines    []flapLine // of all logs
 	findings []checks.Finding
 }
 
@@ -149,7 +151,8 @@ type flapPort struct {
 	pci    []string // their addresses
 	bad    []string // members of a LAG that lost their carrier in the period
 	counts map[string]uint64
-	lost   uint64 // losses since the last run, by the source with the most
+	lost   uint64 // losses since the last run, by the counters of the port
+	downs  uint64 // the same, by the carrier of the interface with the most
 	first  bool   // there was no earlier run
 	total  uint64 // losses in the period, as far as its counters show
 	moved  bool   // the log needs reading
@@ -158,13 +161,8 @@ type flapPort struct {
 
 // read reads the counters of a port and its interfaces.
 func (j *flapJudge) read(p *Port) {
-	q := flapPort{Port: p, devs: p.NetDevs, pci: []string{p.PCI}}
-	if l := j.lagOf(p); l != nil {
-		q.devs, q.pci = nil, nil
-		for i := range l.members {
-			q.devs, q.pci = append(q.devs, l.members[i].Name), append(q.pci, l.members[i].PCI)
-		}
-	}
+	q := flapPort{Port: p}
+	q.devs, q.pci = j.interfaces(p)
 	j.env.At("read /sys/class/infiniband/%s/ports/%s/counters", p.Device, p.Port)
 	counts, err := rdma.IBCounters(j.env.Host, p.Device, p.Port, nil, []string{ibDowned})
 	q.counts = counts
@@ -211,7 +209,11 @@ func (q *flapPort) compare(h *checks.History, settled time.Time, window time.Dur
 		if isCarrier && !q.byCarrier() {
 			continue
 		}
-		q.lost = max(q.lost, h.Grown(name, counter, n, 0, 0).N)
+		grown := &q.lost
+		if isCarrier {
+			grown = &q.downs
+		}
+		*grown = max(*grown, h.Grown(name, counter, n, 0, 0).N)
 		all := h.Grown(name, counter, n, 0, window).N
 		q.total = max(q.total, all)
 		if isCarrier && all > 0 && len(q.pci) > 1 {
@@ -219,11 +221,11 @@ func (q *flapPort) compare(h *checks.History, settled time.Time, window time.Dur
 		}
 	}
 	if q.anew { // which took the link down
-		q.lost = 0
+		q.lost, q.downs = 0, 0
 	}
-	q.moved = q.moved || q.lost > 0 || len(q.counts) == 0
+	q.moved = q.moved || q.lost > 0 || q.downs > 0 || len(q.counts) == 0
 	if d := h.File.Devices[name]; d != nil && time.Unix(d.Seen, 0).Before(settled) {
-		q.lost = 0
+		q.lost, q.downs = 0, 0
 	}
 }
 
@@ -244,11 +246,11 @@ func (q *flapPort) byCarrier() bool {
 // readLogs reads the kernel's log, if it can contain anything new, and the files.
 func (j *flapJudge) readLogs() {
 	if slices.ContainsFunc(j.ports, func(q flapPort) bool { return q.moved }) {
-		list, err := readKernelFlaps(j.env)
-		if err != nil {
+		var err error
+		if j.log, err = readLinkLog(j.env); err != nil {
 			j.findings = append(j.findings, checks.UnreadableLog(j.env, ibFlapsName, err)...)
 		}
-		j.lines = append(j.lines, list...)
+		j.lines = append(j.lines, j.log.lines...)
 	}
 	for _, path := range j.check.Logs {
 		list, err := readSyslogFlaps(j.env, path)
@@ -270,7 +272,11 @@ func (j *flapJudge) take(q *flapPort) {
 		return
 	}
 	times := j.loggedLosses(q)
-	for i := range q.lost - min(q.lost, uint64(len(times))) { // not in any log
+	lost := q.lost
+	if d := h.File.Devices[name]; d == nil || !j.log.decides(q, time.Unix(d.Seen, 0)) {
+		lost = max(lost, q.downs)
+	}
+	for i := range lost - min(lost, uint64(len(times))) { // not in any log
 		if i >= checks.HistoryMarks {
 			break
 		}

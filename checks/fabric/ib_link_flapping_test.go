@@ -45,10 +45,19 @@ func flapsOn(name string, words []string, ago []int64, now func(*fakesys.Node), 
 }
 
 // kmsgged returns a record of the kernel's log, this many seconds old.
-func kmsgged(ago int64, text string) string {
+func kmsgged(ago int64, text string) string { return kernelRecord(9000-ago, ago, text) }
+
+// kernelRecord returns a record of the kernel's log with its number.
+func kernelRecord(seq, ago int64, text string) string {
 	const booted = 1767000000
-	return fmt.Sprintf("6,%d,%d,-;%s\n", 9000-ago, (fabricNow-ago-booted)*1e6, text)
+	return fmt.Sprintf("6,%d,%d,-;%s\n", seq, (fabricNow-ago-booted)*1e6, text)
 }
+
+// The kernel's log from before the last run on, and one that begins later.
+var (
+	wholeLog = kernelRecord(70, 400, "nvme 0000:01:00.0: x")
+	lateLog  = kernelRecord(70, 200, "nvme 0000:01:00.0: x")
+)
 
 // syslogged returns a line of syslog.
 func syslogged(ago int64, text string) string {
@@ -80,6 +89,9 @@ var _ = checktest.Table("check_ib_link_flapping", func(string) []checktest.Scena
 	hourly := []int64{600, 3600, 7200, 10800, 14400}
 	carrier := func(n int) func(*fakesys.Node) {
 		return func(node *fakesys.Node) { node.Set("ib3", "carrier_down_count", fmt.Sprint(n)) }
+	}
+	downs := func(n int) func(*fakesys.Node) {
+		return func(node *fakesys.Node) { node.Set("eth13", "carrier_down_count", fmt.Sprint(n)) }
 	}
 	kmsg := func(text string) func(*fakesys.Node) {
 		return func(n *fakesys.Node) { n.Files["dev/kmsg"] = text }
@@ -113,6 +125,14 @@ var _ = checktest.Table("check_ib_link_flapping", func(string) []checktest.Scena
 		flapsOn("an interface lost its carrier, and link_downed can say no more", nil, nil, inTurn(countsOn(bad, "counters/link_downed", 255), carrier(3), kmsg("")), flapFinding(bad, checks.Warn, 0, never, 2)).
 			Holding("past/ib-flaps.json", strings.Replace(flapPast("mlx5_%d:1", "ib%d"), `"carrier ib3":[[1767315845,1]],"counters/link_downed":[[1767315845,0]]`, `"carrier ib3":[[1767315845,1]],"counters/link_downed":[[1767315845,255]]`, 1)),
 		checktest.OnRoCE("an interface lost its carrier", nil, inTurn(func(n *fakesys.Node) { n.Set("eth13", "carrier_down_count", "3") }, kmsg("")), flapFinding("rocep3s0", checks.Warn, 0, never, 2)).
+			Holding("past/ib-flaps.json", flapPast("rocep%ds0:1", "eth1%d")),
+		checktest.OnRoCE("an interface got another MTU", nil, inTurn(downs(7), kmsg(wholeLog))).
+			Holding("past/ib-flaps.json", flapPast("rocep%ds0:1", "eth1%d")),
+		checktest.OnRoCE("an interface got another MTU, and lost its link", nil, inTurn(downs(8), kmsg(wholeLog+kernelRecord(71, 100, "mlx5_core 0000:23:00.0 eth13: Link down"))),
+			flapFinding("rocep3s0", checks.Warn, 100, never, 1)).Holding("past/ib-flaps.json", flapPast("rocep%ds0:1", "eth1%d")),
+		checktest.OnRoCE("an interface lost its carrier, and the log begins later", nil, inTurn(downs(7), kmsg(lateLog)), flapFinding("rocep3s0", checks.Fail, 0, few, 6)).
+			Holding("past/ib-flaps.json", flapPast("rocep%ds0:1", "eth1%d")),
+		checktest.OnRoCE("an interface lost its carrier, and the log has a gap", nil, inTurn(downs(7), kmsg(wholeLog+kernelRecord(75, 90, "nvme 0000:01:00.0: x"))), flapFinding("rocep3s0", checks.Fail, 0, few, 6)).
 			Holding("past/ib-flaps.json", flapPast("rocep%ds0:1", "eth1%d")),
 		lagFlap("the second member of a LAG lost its carrier", " of ens3b", ofMember(""), 0),
 		lagFlap("a cable of the second member of a LAG was taken out", " of ens3b", ofMember(kmsgged(100, "mlx5_core 0000:c3:00.1: Port module event: module 1, Cable unplugged")), 100),

@@ -66,6 +66,19 @@ func (c *IBCounter) read() bool { return c.Judged() || c.Outlier >= 0 }
 // layerEFA is the link layer of AWS's EFA in rows; the kernel has no name for it.
 const layerEFA = "EFA"
 
+// layerOPA is the layer of Omni-Path in rows; its link layer is that of InfiniBand.
+const layerOPA = "Omni-Path"
+
+var rowLayers = []string{layerIB, layerOPA, LayerEth, layerEFA}
+
+// rowLayer returns the layer of a port's counters.
+func rowLayer(p *Port) string {
+	if p.HCA.Driver == "hfi1" {
+		return layerOPA
+	}
+	return layerOf(p)
+}
+
 // layerOf returns the link layer of a port, as named in rows. Kernels that show none support
 // InfiniBand only.
 func layerOf(p *Port) string {
@@ -78,8 +91,10 @@ func layerOf(p *Port) string {
 	return layerEFA
 }
 
-// of reports whether ports with this link layer, as returned by layerOf, have the counter.
-func (c *IBCounter) of(layer string) bool { return c.Layer == "" || c.Layer == layer }
+// of reports whether ports of this layer, as returned by rowLayer, have the counter.
+func (c *IBCounter) of(layer string) bool { return c.Layer == "" || slices.Contains(c.layers(), layer) }
+
+func (c *IBCounter) layers() []string { return strings.Split(c.Layer, ", ") }
 
 // unit returns the period of a limit.
 func (c *IBCounter) unit() time.Duration {
@@ -307,8 +322,8 @@ func (c *IBCounter) sound() error {
 		return fmt.Errorf("outlier with per %q, want second or minute", c.Per)
 	case c.Again < 0 || c.Again > int(ibWindow/ibSpell):
 		return fmt.Errorf("again %d, want 0 to %d", c.Again, int(ibWindow/ibSpell))
-	case !slices.Contains([]string{"", layerIB, LayerEth, layerEFA}, c.Layer):
-		return fmt.Errorf("layer %q, want %s, %s or %s", c.Layer, layerIB, LayerEth, layerEFA)
+	case c.Layer != "" && slices.ContainsFunc(c.layers(), func(l string) bool { return !slices.Contains(rowLayers, l) }):
+		return fmt.Errorf("layer %q, want one or more of %s", c.Layer, strings.Join(rowLayers, ", "))
 	case c.Remedy != checks.NoRemedy && !slices.Contains(ibRemedies, string(c.Remedy)):
 		return fmt.Errorf("remedy %q, want one of %s", c.Remedy, strings.Join(ibRemedies, ", "))
 	}

@@ -129,7 +129,7 @@ source = "ours"
 		"[[counter]]\nname = \"symbol_error\"\nfail = inf\n":                                    "f:1: symbol_error: fail +Inf, want a number from 0, or -1 for never",
 		"[[counter]]\nname = \"symbol_error\"\nbits = 65\n":                                     "f:1: symbol_error: bits 65, want 1 to 64",
 		"[[counter]]\nname = \"symbol_error\"\nagain = 99\n":                                    "f:1: symbol_error: again 99, want 0 to 12",
-		"[[counter]]\nname = \"symbol_error\"\nlayer = \"IB\"\n":                                `f:1: symbol_error: layer "IB", want InfiniBand, Ethernet or EFA`,
+		"[[counter]]\nname = \"symbol_error\"\nlayer = \"IB\"\n":                                `f:1: symbol_error: layer "IB", want one or more of InfiniBand, Omni-Path, Ethernet, EFA`,
 		"[[counter]]\nname = \"symbol_error\"\nremedy = \"pray\"\n":                             `f:1: symbol_error: remedy "pray", want one of check-cable, check-fabric, fix-config, reboot-node, reseat-or-rma, restart-app`,
 		"[[counter]]\nname = \"symbol_error\"\nlimit = 3\n":                                     "f:3: unknown key counter.limit, want again, bits, do, fail, layer, link, means, name, outlier, parts, per, remedy, saturates, source, warn",
 		"[[counter]]\nname = \"symbol_error\"\n[[counter]]\nname = \"counters/symbol_error\"\n": "f:3: counters/symbol_error is given twice, want it once",

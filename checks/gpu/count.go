@@ -105,12 +105,12 @@ func (c *gpuCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if c.Unsupported() != "" {
 		return notSupported(gpuCountName)
 	}
-	env.At("read the PCI bus")
-	views, err := nvidia.ReadGPUViews(env.Host)
-	if err != nil {
-		return checks.Unreadable(err)
-	}
 	n, err := nvml.Ask(env.Host, groupAlike, env.Doing)
+	env.At("read the PCI bus")
+	views, viewsErr := nvidia.ReadGPUViews(env.Host) // NVML's start creates the device nodes
+	if viewsErr != nil {
+		return checks.Unreadable(viewsErr)
+	}
 	expected := map[string]bool{}
 	for _, a := range views.Own() {
 		expected[a] = true
@@ -143,7 +143,11 @@ func (c *gpuCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if c.Want == 0 && checks.Worst(t.findings) < checks.Unknown {
 		t.judgeNumber(env)
 	}
-	env.Fact("%s on the PCI bus, in the driver and in NVML", checks.Plural(len(t.good), "GPU"))
+	where := "on the PCI bus, in the driver and in NVML"
+	if !t.views.Any() {
+		where = "in NVML, none in the kernel's files"
+	}
+	env.Fact("%s %s", checks.Plural(len(t.good), "GPU"), where)
 	if len(t.findings) == 0 && len(t.good) == 0 {
 		t.findings = skipNone(gpuCountName)
 	}
@@ -359,7 +363,7 @@ func (t *countTally) findMissing(a string) (f checks.Finding, bad bool) {
 		return checks.Finding{Code: "gpu.count.nvml", Remedy: checks.RebootNode, Message: where + ", but NVML reports " + g.Err.Error()}, true
 	case len(t.views.PCI) > 0 && !onBus:
 		return checks.Finding{Code: "gpu.count.gone", Remedy: checks.ReseatOrRMA, Message: "is in NVML, but no longer on the PCI bus"}, true
-	case g.Minor.Known && !slices.Contains(t.views.Nodes, g.Minor.Value):
+	case g.Minor.Known && t.views.Any() && !slices.Contains(t.views.Nodes, g.Minor.Value):
 		return checks.Finding{Code: "gpu.count.node", Message: fmt.Sprintf("has no device node /dev/nvidia%d", g.Minor.Value)}, true
 	}
 	return f, false

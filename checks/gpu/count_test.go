@@ -156,6 +156,7 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 			Lacking(driver).Holding("past/gpu-count.json", remembered("")),
 		offBus(checktest.OnGPUs("the state of another machine", nil, drop3)).Lacking(driver).Holding("past/gpu-count.json", remembered("U2")).Holding("sys/class/dmi/id/product_uuid", "U1\n"),
 		checktest.OnGPUs("one without a device node", checktest.Of("8"), nil, missing(".node", checks.NoRemedy, 3, 8, 7, "has no device node /dev/nvidia3")).Lacking("dev/nvidia3"),
+		onlyNVML(checktest.OnGPUs("a kernel that shows no GPU, as in WSL 2", checktest.Of("8"), nil)),
 		noNVML(checktest.OnGPUs("no driver", checktest.Of("8"), nil, cannot("8 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")), &nvml.Error{Call: "nvmlInit", Code: 9}),
 		noNVML(checktest.OnGPUs("no driver, and fewer wanted than on the PCI bus", checktest.Of("7"), nil, cannot("7 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")), &nvml.Error{Call: "nvmlInit", Code: 9}),
 		noNVML(checktest.OnGPUs("no library", nil, nil, cannot("8 GPUs", 8, "load libnvidia-ml.so.1: not found")), none),
@@ -226,6 +227,12 @@ func countInContainers() []checktest.Scenario {
 		drop3(given(6, "a container with six, and NVML has lost one", nil, false, dead(3, 6, 5, "is on the PCI bus, in the driver, not in NVML"))),
 		unbound, host,
 	}
+}
+
+// onlyNVML removes all files about GPUs.
+func onlyNVML(s checktest.Scenario) checktest.Scenario {
+	s.Files, s.Links = nil, nil
+	return s
 }
 
 // countBesideDisplays returns nodes with eight GPUs and a card without NVIDIA's driver.

@@ -51,6 +51,7 @@ func init() {
 				"gpu.ecc.sram.aggregate": "Nothing now: the GPU had errors in the past. Watch for more; above 4 have it replaced.",
 				"gpu.ecc.sram.threshold": "The GPU has more SRAM errors than NVIDIA allows: run the vendor's field diagnostic and have it replaced.",
 				"gpu.ecc.dram":           "Reset the GPU, or reboot: that disables the faulty memory (check_gpu_remap). If it happens again, have the GPU replaced.",
+				"gpu.ecc.mig":            "Nothing: the counters over the GPU's lifetime are judged. check_gpu_xid reports the Xids of faulty memory (48, 63, 64, 94, 95).",
 				"gpu.ecc.many":           "The errors are corrected, but there are very many: run the vendor's field diagnostic when the node is idle.",
 				"gpu.ecc.rate":           "The errors are corrected, but their number grows fast: run the vendor's field diagnostic when the node is idle.",
 				"gpu.ecc.unrepairable":   "The GPU has no spare for memory that has failed: have the GPU replaced.",
@@ -93,12 +94,18 @@ func (c *gpuECC) Run(_ context.Context, env *checks.Env) []checks.Finding {
 func (c *gpuECC) judgeRate(s *GPUs, g *nvml.GPU, m *memory[uint64]) {
 	sram, known := Value(s, g.ECC.SRAM.Corrected)
 	dram, alsoKnown := Value(s, g.ECC.DRAM.Corrected)
+	name := g.UUID.Value
+	if g.Modes.MIG.Value && !known && !alsoKnown { // NVML has only the counters over the lifetime
+		name += " lifetime"
+		sram, known = Value(s, g.ECC.SRAM.CorrectedAggregate)
+		dram, alsoKnown = Value(s, g.ECC.DRAM.CorrectedAggregate)
+	}
 	if !known && !alsoKnown {
 		return
 	}
 	now := sram + dram
-	m.next.GPUs[g.UUID.Value] = now
-	then, compare := m.of(g)
+	m.next.GPUs[name] = now
+	then, compare := m.under(g, name)
 	if !compare {
 		return
 	}
@@ -131,6 +138,13 @@ func (c *gpuECC) judge(s *GPUs, g *nvml.GPU) {
 	}
 	if waits, _ := Value(s, e.RepairPending); waits {
 		s.Report(g, checks.Finding{Code: "gpu.ecc.repair", Severity: checks.Fail, Remedy: checks.ResetGPU}, "a memory channel or TPC needs a reset for its repair")
+	}
+	if on && g.Modes.MIG.Value && !e.DRAM.Uncorrected.Known && e.DRAM.Uncorrected.Err == nil {
+		not := "uncorrected DRAM errors"
+		if !e.SRAM.Uncorrected.Known {
+			not = "uncorrected errors"
+		}
+		s.Report(g, checks.Finding{Code: "gpu.ecc.mig", Severity: checks.Skip}, "NVML does not report %s since the driver was loaded of a GPU with MIG devices", not)
 	}
 	c.judgeSRAM(s, g)
 	c.judgeDRAM(s, g)

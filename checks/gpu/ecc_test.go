@@ -32,6 +32,16 @@ var _ = checktest.Table("check_gpu_ecc", func(name string) []checktest.Scenario 
 		f.Code = "gpu.remap." + code
 		return f
 	}
+	mig := func(change func(e *nvml.ECC)) func(*nvml.Snapshot) { // NVML has no volatile counters of the GPU
+		return checktest.Gpu3(func(g *nvml.GPU) {
+			g.Modes.MIG = nvml.Known(true)
+			g.ECC.SRAM.Corrected, g.ECC.DRAM.Corrected, g.ECC.DRAM.Uncorrected = nvml.Reading[uint64]{}, nvml.Reading[uint64]{}, nvml.Reading[uint64]{}
+			change(&g.ECC)
+		})
+	}
+	withMIGDevices := func(what string) string {
+		return "NVML does not report " + what + " since the driver was loaded of a GPU with MIG devices"
+	}
 	const now, life = " errors since the driver was loaded", " errors over its lifetime"
 	errored := checktest.OnGPUs("one counter cannot be read", nil, ecc(func(e *nvml.ECC) { e.SRAM.Uncorrected = nvml.Failed[uint64](checktest.ErrOdd) }),
 		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
@@ -56,6 +66,11 @@ var _ = checktest.Table("check_gpu_ecc", func(name string) []checktest.Scenario 
 		checktest.OnGPUs("on until the next reset", nil, ecc(func(e *nvml.ECC) { e.Pending = nvml.Known(false) }),
 			says(checks.Warn, ".pending", "", "", "", "ECC is on and will be off after a reset")),
 
+		checktest.OnGPUs("MIG devices", nil, mig(func(*nvml.ECC) {}), says(checks.Skip, ".mig", "", "", "", withMIGDevices("uncorrected DRAM errors"))),
+		checktest.OnGPUs("MIG devices that do not count errors", nil, mig(func(e *nvml.ECC) { e.SRAM.Uncorrected = nvml.Reading[uint64]{} }),
+			says(checks.Skip, ".mig", "", "", "", withMIGDevices("uncorrected errors"))),
+		checktest.OnGPUs("MIG devices, SRAM, uncorrected", nil, mig(func(e *nvml.ECC) { e.SRAM.Uncorrected = n(2) }),
+			says(checks.Skip, ".mig", "", "", "", withMIGDevices("uncorrected DRAM errors")), says(checks.Fail, ".sram", checks.ResetGPU, "0", "2", "uncorrected SRAM"+now)),
 		checktest.OnGPUs("SRAM, uncorrected", nil, ecc(sram(2, 2)), says(checks.Fail, ".sram", checks.ResetGPU, "0", "2", "uncorrected SRAM"+now)),
 		checktest.OnGPUs("SRAM, in the past", nil, ecc(sram(0, 2)), says(checks.Warn, ".sram.aggregate", "", "0", "2", "uncorrected SRAM"+life+", not more than NVIDIA allows")),
 		checktest.OnGPUs("SRAM, above the limit, but not above NVIDIA's", nil, ecc(sram(0, 9)), says(checks.Warn, ".sram.aggregate", "", "0", "9", "uncorrected SRAM"+life+", not more than NVIDIA allows")),

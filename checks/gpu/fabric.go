@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path"
@@ -21,7 +22,8 @@ import (
 // times slower although all NVLinks are up.
 //
 // State: the state of the fabric must be Completed and its status Success. A state that is not
-// final fails in the third consecutive run of one boot, and warns before that.
+// final fails in the third consecutive run of one boot, and warns before that. It is not judged if
+// MIG is on: the driver shuts down the NVLinks then.
 //
 // Domain: the cluster UUID must not be zero if the node's platform is part of a domain and its
 // NVLinks are connected to switches, or if another GPU of the node has one. The cluster UUID and
@@ -64,6 +66,7 @@ func init() {
 				"gpu.fabric.status":   "The GPU is not in the fabric, even if its links are up: " + manager + " " + rack,
 				"gpu.fabric.domain":   "The GPU is not in the rack's NVLink domain, or in another one than the other GPUs of the node: check Fabric in nvidia-smi -q, and the partitions of the rack's fabric manager.",
 				"gpu.fabric.health":   "Check Fabric, Health in nvidia-smi -q, and look for Xid and SXid errors in dmesg; reset the GPU or reboot. " + rack,
+				"gpu.fabric.mig":      "Nothing: the driver shuts down the NVLinks of a GPU with MIG. If the GPU is to use NVLink, turn MIG off: nvidia-smi -i ADDRESS -mig 0.",
 				"gpu.fabric.unknown":  "The driver is newer than nhc-gpu and reports an unknown value: check Fabric in nvidia-smi -q.",
 				"gpu.fabric.manager":  "Run systemctl start nvidia-fabricmanager; " + manager,
 				"gpu.fabric.imex":     "Run systemctl start nvidia-imex; check nvidia-imex-ctl -N and /etc/nvidia-imex/nodes_config.cfg. If each job starts it, or the node is not in an NVLink domain, remove -i from the line.",
@@ -192,9 +195,17 @@ func (r *fabricRun) judge(g *nvml.GPU) {
 		return
 	}
 	domain := r.findPlatform(g).NVLinkDomain > 0 && !meshed(g)
+	_, others := r.cluster[g.Name.Value]
+	if withMIG(g) && (f.State == nvml.FabricNotStarted || f.State == nvml.FabricInProgress || f.State == nvml.FabricNotSupported && others) {
+		// The driver suspends the probe of the fabric before it shuts down the NVLinks for MIG:
+		// open-gpu-kernel-modules, kernel_mig_manager.c, gpuFabricProbeSuspend.
+		r.joined++
+		r.Report(g, checks.Finding{Code: "gpu.fabric.mig", Severity: checks.Skip}, "MIG is on: it need not join the fabric")
+		return
+	}
 	switch f.State {
 	case nvml.FabricNotSupported:
-		switch _, others := r.cluster[g.Name.Value]; {
+		switch {
 		case others:
 			r.reportFault(g, "gpu.fabric.state", checks.Fail, "completed", "not supported", "state of the fabric differs from that of the others")
 		case domain && len(r.NVML.GPUs) > 1: // a single GPU has no fabric
@@ -306,14 +317,26 @@ func (r *fabricRun) addSwitchErrors() {
 }
 
 // serviceRuns reports whether a service of NVIDIA runs on the node, as root or in its own systemd
-// unit. The name is not enough: any user can start a process with that name.
-func (r *fabricRun) serviceRuns(procs []probe.Process, name string) bool {
-	return slices.ContainsFunc(procs, func(p probe.Process) bool {
-		if path.Base(p.Command()) != name {
+// unit. The name is not enough: any user can start a process with that name. If no such process has a
+// readable command line, unread is one that may be the service.
+func (r *fabricRun) serviceRuns(procs []probe.Process, name string) (runs bool, unread *probe.Process) {
+	runs = slices.ContainsFunc(procs, func(p probe.Process) bool {
+		if path.Base(p.Command()) != name && !p.MayRun(r.Env.Host, name) {
 			return false
 		}
-		return probe.RootsOwn(r.Env.Host, p.PID) || strings.HasPrefix(inventory.UnitOf(r.Env.Host, p.PID), "nvidia-")
+		own := probe.RootsOwn(r.Env.Host, p.PID) || strings.HasPrefix(inventory.UnitOf(r.Env.Host, p.PID), "nvidia-")
+		if own && p.Unread {
+			unread = cmp.Or(unread, &p)
+		}
+		return own && !p.Unread
 	})
+	return runs, unread
+}
+
+// unseen returns the finding of a process that may be a service.
+func (r *fabricRun) unseen(service string, p *probe.Process) checks.Finding {
+	return checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown}.
+		Describe(gpuFabricName, "cannot see whether %s runs: the command line of process %d (%s) of user %s cannot be read", service, p.PID, p.Args, checks.OwnerOrUID(r.Env, *p))
 }
 
 // The fabric's health, and the services on the node that set up the fabric.
@@ -436,7 +459,16 @@ func (r *fabricRun) judgeServices() (found []checks.Finding) {
 	if err != nil {
 		return checks.Unreadable(err)
 	}
-	absent := func(name string) bool { return !r.Env.Host.InContainer() && !r.serviceRuns(procs, name) }
+	absent := func(name string) bool {
+		if r.Env.Host.InContainer() {
+			return false
+		}
+		runs, p := r.serviceRuns(procs, name)
+		if !runs && p != nil {
+			found = append(found, r.unseen(name, p))
+		}
+		return !runs && p == nil
+	}
 	if !r.Env.Host.InContainer() && !slices.ContainsFunc(procs, func(p probe.Process) bool { return p.PID == 1 }) { // hidepid hides other processes, too
 		return []checks.Finding{checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown}.
 			Describe(gpuFabricName, "cannot see whether nv-fabricmanager and nvidia-imex run: /proc hides processes")}

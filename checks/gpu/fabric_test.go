@@ -11,6 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 const (
@@ -109,6 +110,13 @@ func fabricStates() []checktest.Scenario {
 	state := func(n int) func(*nvml.Snapshot) {
 		return checktest.Gpu3(inFabric(func(f *nvml.Fabric) { f.State = n }))
 	}
+	withMIG := func(n int) func(*nvml.Snapshot) {
+		return func(s *nvml.Snapshot) {
+			state(n)(s)
+			s.GPUs[3].Modes.MIG = nvml.Known(true)
+		}
+	}
+	outside := checktest.GPUFinding(gpuFabricName, 3, checks.Finding{Code: "gpu.fabric.mig", Severity: checks.Skip}, "MIG is on: it need not join the fabric")
 	status := func(n int) func(*nvml.Snapshot) {
 		return checktest.Gpu3(inFabric(func(f *nvml.Fabric) { f.Status = n }))
 	}
@@ -142,6 +150,8 @@ func fabricStates() []checktest.Scenario {
 		checktest.OnGPUs("another status", nil, status(999), says(checks.Fail, "status", "success", "NVML error 999", "state of the fabric is completed, but its status")),
 		inBoot(checktest.OnGPUs("in progress, once", nil, state(nvml.FabricInProgress), says(checks.Warn, "state", "completed", progress, text))),
 		inBoot(checktest.OnGPUs("in progress, three times", nil, state(nvml.FabricInProgress), says(checks.Fail, "state", "completed", progress, text+", in 3 consecutive runs"))).Holding(file, twice(nvlinkBoot)),
+		inBoot(checktest.OnGPUs("in progress, three times, with MIG", nil, withMIG(nvml.FabricInProgress), outside)).Holding(file, twice(nvlinkBoot)),
+		checktest.OnGPUs("one of eight is not in the fabric, with MIG", nil, withMIG(nvml.FabricNotSupported), outside),
 		inBoot(checktest.OnGPUs("not started, three times", nil, state(nvml.FabricNotStarted), says(checks.Fail, "state", "completed", "not started", text+", in 3 consecutive runs"))).Holding(file, twice(nvlinkBoot)),
 		inBoot(checktest.OnGPUs("in progress, three times, and another run ten seconds later", nil, state(nvml.FabricInProgress), says(checks.Fail, "state", "completed", progress, text+", in 3 consecutive runs"))).Holding(file, pastAt(10*time.Second, fmt.Sprintf(`{"boot":%q,"in_a_row":{"state":3}}`, nvlinkBoot))),
 		inBoot(checktest.OnGPUs("in progress, twice before the boot", nil, state(nvml.FabricInProgress), says(checks.Warn, "state", "completed", progress, text))).Holding(file, twice("other")),
@@ -307,5 +317,25 @@ func TestFabricWords(t *testing.T) {
 	got := (&gpuFabric{IMEX: "no"}).Run(t.Context(), &checks.Env{Host: probe.NewHost(t.TempDir())})
 	if len(got) != 1 || got[0].Code != "config.value" || got[0].Severity != checks.Unknown {
 		t.Errorf("an unknown value in TOML: %v", got)
+	}
+}
+
+// A process of the service whose command line cannot be read shows neither that it runs nor that it does not.
+func TestFabricUnseen(t *testing.T) {
+	t.Parallel()
+	root := probetest.Tree(t, map[string]string{"proc/7/cgroup": "0::/system.slice/nvidia-fabricmanager.service\n"})
+	r := &fabricRun{GPUs: &GPUs{Env: &checks.Env{Host: probe.NewHost(root)}}}
+	p := probe.Process{PID: 7, UID: 997, Args: "nv-fabricmanage", Unread: true}
+	runs, unread := r.serviceRuns([]probe.Process{p}, "nv-fabricmanager")
+	if runs || unread == nil {
+		t.Fatalf("runs %v, unread %v", runs, unread)
+	}
+	const want = "check_gpu_fabric:  cannot see whether nv-fabricmanager runs: the command line of process 7 (nv-fabricmanage) of user 997 cannot be read"
+	if f := r.unseen("nv-fabricmanager", unread); f.Severity != checks.Unknown || f.Message != want {
+		t.Errorf("%v %q, want %q", f.Severity, f.Message, want)
+	}
+	p.Args, p.Unread = "/usr/bin/nv-fabricmanager -c x", false
+	if runs, unread := r.serviceRuns([]probe.Process{p}, "nv-fabricmanager"); !runs || unread != nil {
+		t.Errorf("runs %v, unread %v", runs, unread)
 	}
 }

@@ -53,8 +53,11 @@ func recallGPU[T any](env *checks.Env, check, name string, now time.Time) *memor
 }
 
 // of returns the state of a GPU in the last run, and whether it can be compared with now.
-func (m *memory[T]) of(g *nvml.GPU) (then T, known bool) {
-	then, known = m.past.GPUs[g.UUID.Value]
+func (m *memory[T]) of(g *nvml.GPU) (then T, known bool) { return m.under(g, g.UUID.Value) }
+
+// under is the same for a state that is stored under another name than the UUID.
+func (m *memory[T]) under(g *nvml.GPU, name string) (then T, known bool) {
+	then, known = m.past.GPUs[name]
 	return then, known && g.UUID.Known && m.elapsed > 0
 }
 

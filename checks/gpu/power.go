@@ -3,6 +3,7 @@ package gpu
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
@@ -13,7 +14,8 @@ import (
 // lower limit: then the site has set it.
 //
 // It also warns if the enforced limit is lower than the set one, for example by a power brake of the
-// chassis. Without WATTS it warns if the default is lower than that of the node's platform, than it
+// chassis. Where the limit of a module covers GPU and CPU (GH200), that is normal: it warns if the
+// enforced limit is also lower than that of another GPU. Without WATTS it warns if the default is lower than that of the node's platform, than it
 // was before, or than that of the other GPUs.
 //
 //	gpu* || check_gpu_power 700
@@ -73,9 +75,18 @@ func (c *gpuPower) judge(s *GPUs, g *nvml.GPU) {
 		f.Severity, f.Want = checks.Warn, Watts(usual)
 		s.Report(g, f, "power limit")
 	}
-	if known && isEnforced && enforced < limit && apart(enforced, limit) {
+	if known && isEnforced && enforced < limit && apart(enforced, limit) && !sharesPower(s, g) {
 		s.Report(g, checks.Finding{Code: "gpu.power.enforced", Severity: checks.Warn, Want: Watts(limit), Got: Watts(enforced)}, "enforced power limit")
 	}
+}
+
+// sharesPower reports whether the GPU shares the limit of a module with a Grace CPU, whose memory it can
+// use, and no GPU of its model has a higher enforced limit.
+func sharesPower(s *GPUs, g *nvml.GPU) bool {
+	higher := func(o nvml.GPU) bool {
+		return o.Name.Value == g.Name.Value && o.Power.Enforced.Value > g.Power.Enforced.Value && apart(o.Power.Enforced.Value, g.Power.Enforced.Value)
+	}
+	return s.findPlatform(g).MemoryNode > 0 && !slices.ContainsFunc(s.NVML.GPUs, higher)
 }
 
 func readLimitWatts(g *nvml.GPU) nvml.Reading[int] { return roundTo(g.Power.Limit, 1000) }

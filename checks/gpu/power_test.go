@@ -20,6 +20,10 @@ var _ = checktest.Table("check_gpu_power", func(name string) []checktest.Scenari
 	says := func(severity checks.Severity, want, got string) checks.Finding {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.power.limit", Severity: severity, Want: want, Got: got, Remedy: checks.FixConfig}, "power limit")
 	}
+	enforced := func(mW uint32) func(*nvml.GPU) {
+		return func(g *nvml.GPU) { g.Power.Enforced = nvml.Known(mW) }
+	}
+	grace := &checks.Platform{Name: "GH200", MemoryNode: 1}
 	odd := checktest.OnGPUs("one without a power draw", nil, power(func(p *nvml.Power) { p.Draw = nvml.Failed[uint32](checktest.ErrOdd) }),
 		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
 	odd.Broken = true
@@ -37,6 +41,9 @@ var _ = checktest.Table("check_gpu_power", func(name string) []checktest.Scenari
 		checktest.OnGPUs("higher than wanted", checktest.Of("700"), limit(702000), says(checks.Fail, "700 W", "702 W")),
 		checktest.OnGPUs("enforced limit lower", checktest.Of("700"), power(func(p *nvml.Power) { p.Enforced = nvml.Known(uint32(350000)) }),
 			checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.power.enforced", Severity: checks.Warn, Want: "700 W", Got: "350 W"}, "enforced power limit")),
+		checktest.OnGPUs("enforced limit of a module with a Grace CPU", nil, allGPUs(enforced(600000))).On(grace),
+		checktest.OnGPUs("enforced limit lower than that of another module", nil, func(n *nvml.Snapshot) { allGPUs(enforced(600000))(n); enforced(350000)(&n.GPUs[3]) },
+			checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.power.enforced", Severity: checks.Warn, Want: "700 W", Got: "350 W"}, "enforced power limit")).On(grace),
 		odd, checktest.GPUDumb(name),
 	)
 })

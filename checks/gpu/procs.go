@@ -57,10 +57,6 @@ func (c *gpuProcs) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	env.At("read /proc")
-	procs, err := probe.Processes(env.Host)
-	if err != nil {
-		return checks.Unreadable(err)
-	}
 	jobs, err := jobscan.RunningJobs(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
@@ -69,19 +65,13 @@ func (c *gpuProcs) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if failed != nil {
 		return failed
 	}
-	users := map[int]probe.Process{}
-	for _, p := range procs {
-		if int64(p.UID) > system {
-			users[p.PID] = p
-		}
-	}
 	ghosts := findGhosts(env, s)
 	s.total("processes", func(g *nvml.GPU) (uint64, bool) { return uint64(len(g.Processes.Value)), g.Processes.Known })
 	s.Each(func(s *GPUs, g *nvml.GPU) {
 		list, known := Value(s, g.Processes)
 		c.judgeGhosts(s, g, ghosts)
 		for _, p := range list {
-			if u, ok := users[p.PID]; ok {
+			if u, err := probe.ProcessNow(env.Host, p.PID); err == nil && int64(u.UID) > system {
 				c.judge(env, s, g, u, jobs)
 			}
 		}
@@ -94,7 +84,7 @@ func (c *gpuProcs) Run(_ context.Context, env *checks.Env) []checks.Finding {
 func (c *gpuProcs) judge(env *checks.Env, s *GPUs, g *nvml.GPU, p probe.Process, jobs map[string]bool) {
 	job, err := jobscan.JobOf(env.Host, p.PID)
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // it has just ended
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, probe.ErrUnread): // it has just ended, or there is a warning of it
 		return
 	case err != nil:
 		s.Err = errors.Join(s.Err, err)

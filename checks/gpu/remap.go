@@ -40,6 +40,7 @@ func init() {
 				"gpu.remap.pending": "End the processes on the GPU, then reset it or reboot: that disables the faulty memory.",
 				"gpu.remap.failed":  "There was no spare memory for a faulty row: run the vendor's field diagnostic and have the GPU replaced.",
 				"gpu.remap.many":    "The GPU's memory wears out: run the vendor's field diagnostic and have the GPU replaced.",
+				"gpu.remap.mig":     "Nothing: look at nvidia-smi -q -d ROW_REMAPPER when no MIG device exists. check_gpu_xid reports the Xids of faulty memory (48, 63, 64, 94, 95).",
 				"gpu.remap.spare":   "Nothing now. The next faulty row of that bank cannot be remapped; then the GPU must be replaced.",
 			}
 		},
@@ -61,7 +62,10 @@ func (c *gpuRemap) Run(_ context.Context, env *checks.Env) []checks.Finding {
 }
 
 func (c *gpuRemap) judge(s *GPUs, g *nvml.GPU) {
-	rows, _ := Value(s, g.Rows.Remapped)
+	rows, known := Value(s, g.Rows.Remapped)
+	if !known && g.Rows.Remapped.Err == nil && g.Modes.MIG.Value {
+		s.Report(g, checks.Finding{Code: "gpu.remap.mig", Severity: checks.Skip}, "NVML does not report remapped rows of a GPU with MIG devices")
+	}
 	if rows.Pending {
 		s.Report(g, checks.Finding{Code: "gpu.remap.pending", Severity: checks.Fail, Remedy: checks.ResetGPU}, "memory rows need a reset to be remapped")
 	}

@@ -34,6 +34,8 @@ var _ = checktest.Table("check_gpu_remap", func(name string) []checktest.Scenari
 		checktest.OnGPUs("failed", nil, rows(nvml.RemappedRows{Failed: true}), says(checks.Fail, "failed", checks.ReseatOrRMA, "", "", "a memory row could not be remapped")),
 		checktest.OnGPUs("512 rows", nil, rows(nvml.RemappedRows{Uncorrected: 512}), says(checks.Fail, "many", checks.ReseatOrRMA, "fewer than 512", "512", unc)),
 		checktest.OnGPUs("above the limit", checktest.Of("10"), rows(nvml.RemappedRows{Uncorrected: 10}), says(checks.Fail, "many", checks.ReseatOrRMA, "fewer than 10", "10", unc)),
+		checktest.OnGPUs("MIG devices", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Rows, g.Modes.MIG = nvml.Rows{}, nvml.Known(true) }),
+			says(checks.Skip, "mig", "", "", "", "NVML does not report remapped rows of a GPU with MIG devices")),
 		checktest.OnGPUs("no spare rows", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Rows.Histogram = nvml.Known(nvml.RowHistogram{Low: 3, None: 2}) }),
 			says(checks.Warn, "spare", "", "", "", "2 banks without spare rows")),
 		checktest.OnV100s("retired pages", nil, retired(10, 5, false)),

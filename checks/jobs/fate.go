@@ -47,7 +47,7 @@ func (r *leftRun) describeHang(p *leftProcess) string {
 // describeOpened names the GPUs that a process has open.
 func (r *leftRun) describeOpened(p *leftProcess) string {
 	var names []string
-	for _, minor := range p.GPUs {
+	for _, minor := range p.gpus {
 		name := fmt.Sprintf("/dev/nvidia%d", minor)
 		if i := slices.IndexFunc(r.job.GPUs, func(g checks.JobGPU) bool { return g.Minor == minor && g.PCI != "" }); i >= 0 {
 			name = "GPU " + r.job.GPUs[i].PCI

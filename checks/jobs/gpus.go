@@ -71,7 +71,9 @@ func (c *jobGPUs) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	r := &gpuRun{jobGPUs: c, GPUs: s, job: job, system: system}
-	if err := r.read(); err != nil {
+	env.At("read /proc")
+	var err error
+	if r.running, err = jobscan.RunningJobs(env.Host); err != nil {
 		return checks.Unreadable(err)
 	}
 	until := time.Now().Add(min(cmp.Or(c.Grace, job.Grace), checks.Room(ctx)))
@@ -96,24 +98,9 @@ type gpuRun struct {
 	*gpu.GPUs
 
 	job     *checks.Job
-	system  int64 // highest uid of system users
-	procs   map[int]probe.Process
+	system  int64           // highest uid of system users
 	running map[string]bool // jobs
 	held    bool            // memory of the job is in use
-}
-
-func (r *gpuRun) read() error {
-	r.Env.At("read /proc")
-	procs, err := probe.Processes(r.Env.Host)
-	if err != nil {
-		return err
-	}
-	r.procs = map[int]probe.Process{}
-	for _, p := range procs {
-		r.procs[p.PID] = p
-	}
-	r.running, err = jobscan.RunningJobs(r.Env.Host)
-	return err
 }
 
 func (r *gpuRun) judge(s *gpu.GPUs, g *nvml.GPU) {
@@ -152,17 +139,19 @@ func (r *gpuRun) nameHolders(list []nvml.GPUProcess) (text string, whose bool) {
 	var names []string
 	for _, p := range list {
 		job, err := jobscan.JobOf(r.Env.Host, p.PID)
-		u, seen := r.procs[p.PID]
+		u, unseen := probe.ProcessNow(r.Env.Host, p.PID)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			names = append(names, fmt.Sprintf("by process %d, which is not visible on the node", p.PID))
 			continue
+		case errors.Is(err, probe.ErrUnread): // there is a warning of it
+			return "", false
 		case err != nil:
 			r.Err = errors.Join(r.Err, err)
 			return "", false
 		case job != r.job.ID && r.running[job]:
 			return "", false
-		case !seen:
+		case unseen != nil:
 			names = append(names, fmt.Sprintf("by process %d", p.PID))
 			continue
 		case job == "" && int64(u.UID) <= r.system:

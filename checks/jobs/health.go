@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,14 +31,14 @@ import (
 // By default the findings are recorded, and neither drain a node nor end a job. The GPUs of a job come
 // from the record of its prolog; without one, a job that is alone on the node has all of them.
 //
-// With -r a job that hangs is asked once by NCCL's RAS endpoint which ranks lag or are dead. Asking it
-// has crashed jobs with NCCL up to 2.30, so it is off by default, and only the runs of nhc-gpu monitor
-// ask, at most 12 seconds for each hang. docs/monitor.md says more.
+// With -r a job whose GPUs all wait is asked once by NCCL's RAS endpoint which ranks lag or are dead.
+// Asking it has crashed jobs with NCCL up to 2.30, so it is off by default, and only the runs of
+// nhc-gpu monitor ask, at most 12 seconds for each hang. docs/monitor.md says more.
 //
 //	node* || check_job_health
 //	node* || check_job_health -r
 type jobHealth struct {
-	RAS bool `opt:"r" toml:"ras"` // ask NCCL's RAS endpoint of a job that hangs
+	RAS bool `opt:"r" toml:"ras"` // ask NCCL's RAS endpoint of a job whose GPUs all wait
 }
 
 const jobHealthName = "check_job_health"
@@ -76,10 +77,15 @@ func (c *jobHealth) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		return nil
 	}
 	env.Fact("%s with samples", checks.Plural(len(jobs), "job"))
+	for _, j := range jobs {
+		if why := flight.Unjudged(w, j); why != "" {
+			env.Fact("job %s is not judged for a hang or a stall: %s", j.ID, why)
+		}
+	}
 	var findings []checks.Finding
 	for _, v := range flight.Detect(w, jobs) {
 		text := ""
-		if v.Code == hangCode {
+		if v.AllWait() { // a job that waits for one of its processes may be healthy: no question
 			text = c.askNCCL(ctx, env, w, v, jobs)
 		}
 		findings = append(findings, describe(w, v, text))
@@ -113,7 +119,7 @@ func readSamples(env *checks.Env) (*flight.Window, []flight.Job, error) {
 
 // ExtractSamples returns the samples of a job for its owner, and the findings of check_job_health about it; nil if
 // it has none. user is the UID of the one who asks: root gets any job on the node, others a job of their own.
-// hours adds 24 hours by minute.
+// hours adds 24 hours by minute. All samples are of the time in which this job was on the node.
 func ExtractSamples(env *checks.Env, id string, user uint32, hours bool) (*flight.Extract, error) {
 	w, jobs, err := readSamples(env)
 	at := slices.IndexFunc(jobs, func(j flight.Job) bool { return j.ID == id })
@@ -184,20 +190,21 @@ func SamplesOf(env *checks.Env, data []byte) (*flight.Extract, error) {
 	if err != nil {
 		return nil, err
 	}
-	if w = w.During(r.Job); w == nil {
+	stay := w.During(r.Job)
+	if stay == nil {
 		return nil, nil
 	}
 	day, err := readDay(env.Host, w.To)
 	if err != nil {
 		return nil, err
 	}
-	job := r.job(w)
-	windows := []*flight.Window{w}
-	if day = day.During(r.Job); day != nil { // it has run for a minute
-		windows = append(windows, day)
+	boot, err := probe.BootID(env.Host)
+	if err != nil {
+		return nil, err
 	}
-	e := flight.NewExtract(job, windows...)
-	e.Findings = notes(env, w, []flight.Job{job}, r.Job)
+	job := r.job(w, boot)
+	e := flight.NewExtract(job, w, day)
+	e.Findings = notes(env, stay, []flight.Job{job}, r.Job)
 	return e, nil
 }
 
@@ -282,16 +289,27 @@ type record struct {
 	Job    string          `json:"job"`
 	Whole  bool            `json:"whole"`
 	Unsure bool            `json:"unsure"`
+	Shared bool            `json:"shared"` // other jobs can have parts of its GPUs, whose samples are of all of them
 	GPUs   []checks.JobGPU `json:"gpus"`
+	One    bool            `json:"one_node"`
+	Begin  struct {        // of the prolog; a requeued job has a new one
+		Boot   string  `json:"boot"`
+		Uptime float64 `json:"uptime"` // seconds
+	} `json:"begin"`
+
+	guess bool // there is no record
 }
 
-// job returns the job with its GPUs.
-func (r *record) job(w *flight.Window) flight.Job {
-	job, all := flight.Job{ID: r.Job}, w.Names(flight.Busy)
+// job returns the job with its GPUs. boot is the ID of the boot that the samples are of.
+func (r *record) job(w *flight.Window, boot string) flight.Job {
+	job, all := flight.Job{ID: r.Job, Guess: r.guess, OneNode: r.One}, w.Names(flight.Busy)
+	if r.Begin.Boot == boot {
+		job.Since = uint32(math.Ceil(r.Begin.Uptime))
+	}
 	switch {
 	case r.Whole:
-		job.GPUs, job.All = all, true
-	case !r.Unsure:
+		job.GPUs, job.All, job.Partial = all, true, w.More > 0
+	case !r.Unsure && !r.Shared:
 		job.GPUs = []string{}
 		for _, name := range all {
 			d := w.Devices[name]
@@ -299,7 +317,8 @@ func (r *record) job(w *flight.Window) flight.Job {
 				job.GPUs = append(job.GPUs, name)
 			}
 		}
-		job.All = len(job.GPUs) == len(all)
+		job.All = len(all) > 0 && len(job.GPUs) == len(all) && w.More == 0 // without samples of GPUs their number is unknown
+		job.Partial = w.More > 0 && len(job.GPUs) < len(r.GPUs)
 	}
 	return job
 }
@@ -315,6 +334,10 @@ func runningJobs(h *probe.Host, w *flight.Window) (list []flight.Job, err error)
 	if err != nil && !errors.Is(err, probe.ErrNoMemory) {
 		return nil, err
 	}
+	boot, err := probe.BootID(h)
+	if err != nil {
+		return nil, err
+	}
 	for _, id := range ids {
 		if last.SlotOf(id) == "" { // it has ended
 			continue
@@ -322,9 +345,9 @@ func runningJobs(h *probe.Host, w *flight.Window) (list []flight.Job, err error)
 		at := slices.IndexFunc(records, func(r probe.Record) bool { return r.Name == "job-"+id })
 		var r record
 		if at < 0 || json.Unmarshal(records[at].Data, &r) != nil || r.Job != id {
-			r = record{Job: id, Whole: len(ids) == 1, Unsure: true}
+			r = record{Job: id, Whole: len(ids) == 1, Unsure: true, guess: len(ids) == 1}
 		}
-		list = append(list, r.job(w))
+		list = append(list, r.job(w, boot))
 	}
 	return list, nil
 }

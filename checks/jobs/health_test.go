@@ -82,11 +82,14 @@ func sampled(name string, change func(t uint32, set func(device string, series f
 	return s
 }
 
+// oneNode is the record of a job that has one node, all of it.
+const oneNode = `{"version":1,"job":"7","whole":true,"one_node":true}`
+
 func TestJobHealth(t *testing.T) { checktest.Run(t, "check_job_health") }
 
 var _ = checktest.Table("check_job_health", func(name string) []checktest.Scenario {
 	type set = func(device string, series flight.Name, v float32)
-	const late = sampledUntil - 130
+	const late, earlier = sampledUntil - 130, sampledUntil - 330
 	gpu3 := checks.Device{Kind: "gpu", Name: "gpu3", PCI: "0000:13:00.0", UUID: "GPU-3"}
 	port3 := checks.Device{Kind: "port", Name: "mlx5_3:1", PCI: "0000:23:00.0"}
 	finding := func(code string, d checks.Device, want, got, text string) checks.Finding {
@@ -98,6 +101,17 @@ var _ = checktest.Table("check_job_health", func(name string) []checktest.Scenar
 			for i := range 8 {
 				if t > late {
 					change(i, fmt.Sprintf("gpu%d", i), set)
+				}
+			}
+		}
+	}
+	waiting := func(since uint32, spin, idle func(gpu string, set set)) func(uint32, set) {
+		return func(t uint32, set set) {
+			for i := range 8 {
+				if gpu := fmt.Sprintf("gpu%d", i); t > since && i == 3 {
+					idle(gpu, set)
+				} else if t > since {
+					spin(gpu, set)
 				}
 			}
 		}
@@ -147,16 +161,23 @@ var _ = checktest.Table("check_job_health", func(name string) []checktest.Scenar
 			others = append(others, fmt.Sprintf(`{"index":%d,"minor":%d,"pci":"0000:1%d:00.0"}`, i, i, i))
 		}
 	}
+	hangs := func(name string, change func(uint32, set), want ...checks.Finding) checktest.Scenario {
+		return with(sampled(name, change, want...), map[string]string{"past/job-7.json": oneNode})
+	}
 	seven := fmt.Sprintf(`{"version":1,"job":"7","gpus":[%s]}`, join(others))
 	return []checktest.Scenario{
 		sampled("a healthy job", nil),
-		sampled("a hang", each(func(_ int, gpu string, set set) { spin(gpu, set) }),
+		sampled("a checkpoint, maybe on another node", each(func(_ int, gpu string, set set) { spin(gpu, set) })),
+		hangs("a hang", each(func(_ int, gpu string, set set) { spin(gpu, set) }),
 			finding("job.hang", checks.Device{}, "power and traffic of work", "busy 100 %, 120 W, no traffic", "all 8 GPUs have waited for 129 s: kernels run, and compute and send nothing")),
-		sampled("all wait for one", each(func(i int, gpu string, set set) {
-			if spin(gpu, set); i == 3 {
-				idle(gpu, set)
-			}
-		}), finding("job.hang", gpu3, "power and traffic of work", "no kernel", "7 GPUs have waited for 129 s, and this one runs no kernel: they wait for it")),
+		hangs("a suspended job", each(func(_ int, gpu string, set set) {
+			spin(gpu, set)
+			set("slot0", flight.Stopped, 9)
+			set("slot0", flight.Processes, 10)
+		})),
+		sampled("all wait for one", waiting(earlier, spin, idle),
+			finding("job.hang", gpu3, "power and traffic of work", "no kernel", "7 GPUs have waited for 329 s, and this one runs no kernel: they wait for it")),
+		sampled("all wait for a checkpoint", waiting(late, spin, idle)),
 		sampled("a pause of all", each(func(_ int, gpu string, set set) { idle(gpu, set) })),
 		sampled("a straggler", one("gpu3", map[flight.Name]float32{flight.Power: 300, flight.Busy: 60, flight.NVLink: 50_000}),
 			finding("job.straggler", gpu3, "at least 600 W, as the others", "300 W, busy 60 %", "it lags behind the other GPUs of the job in power, activity and traffic")),
@@ -186,6 +207,37 @@ var _ = checktest.Table("check_job_health", func(name string) []checktest.Scenar
 		}(),
 	}
 })
+
+// A job is known to have all GPUs, and all of its GPUs have samples, only if the ring has a place for each.
+func TestJobOfManyGPUs(t *testing.T) {
+	t.Parallel()
+	w := flight.NewWindow(1, 2)
+	var all []checks.JobGPU
+	for i := range 4 {
+		g := checks.JobGPU{PCI: fmt.Sprintf("0000:1%d:00.0", i)}
+		if all = append(all, g); i < 3 {
+			d := flight.Device{Name: fmt.Sprintf("gpu%d", i), PCI: g.PCI}
+			w.Add(d)
+			w.Set(d.Name, flight.Busy, 1, 0)
+		}
+	}
+	for _, test := range []struct {
+		r            record
+		more         int
+		all, partial bool
+	}{
+		{record{GPUs: all[:3]}, 0, true, false},
+		{record{GPUs: all[:3]}, 1, false, false},
+		{record{GPUs: all[1:]}, 1, false, true},
+		{record{Whole: true}, 0, true, false},
+		{record{Whole: true}, 1, true, true},
+	} {
+		w.More = test.more
+		if job := test.r.job(w, "x"); job.All != test.all || job.Partial != test.partial {
+			t.Errorf("%+v, %d more: %+v", test.r, test.more, job)
+		}
+	}
+}
 
 func join(list []string) (text string) {
 	for i, s := range list {

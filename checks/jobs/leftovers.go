@@ -85,7 +85,7 @@ func (c *jobLeftovers) Run(ctx context.Context, env *checks.Env) []checks.Findin
 		return failed
 	}
 	r := &leftRun{
-		jobLeftovers: c, env: env, job: job, system: system, ref: jobscan.JobRef{ID: job.ID, UID: job.UID, Node: job.Node, Het: job.Het, Restart: job.Restart},
+		jobLeftovers: c, env: env, job: job, system: system, ref: jobscan.JobRef{ID: job.ID, SLUID: job.SLUID, UID: job.UID, Node: job.Node, Het: job.Het, Restart: job.Restart},
 		end: c.End || job.End, seen: map[int]*leftProcess{},
 	}
 	r.awaitProcesses(ctx)
@@ -120,6 +120,7 @@ type leftRun struct {
 type leftProcess struct {
 	jobscan.JobProcess
 
+	gpus   []int     // the N of each /dev/nvidiaN that it has open
 	asleep time.Time // since when it sleeps without progress after it was killed; zero: it does not
 	asked  bool      // SIGTERM was sent
 	killed bool
@@ -208,6 +209,9 @@ func (r *leftRun) note(p jobscan.JobProcess) {
 	old := r.seen[p.PID]
 	if old == nil || old.Start != p.Start {
 		old = &leftProcess{JobProcess: p}
+		if len(r.seen) < mostReported {
+			old.gpus = jobscan.OpenGPUs(r.env.Host, p.PID)
+		}
 		r.seen[p.PID] = old
 	}
 	switch {

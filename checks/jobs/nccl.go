@@ -15,8 +15,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/ncclras"
 )
 
-const hangCode = "job.hang"
-
 // answerPrefix begins the names of the stored answers of NCCL.
 const answerPrefix = "nccl-"
 
@@ -66,7 +64,7 @@ func (c *jobHealth) askNCCL(ctx context.Context, env *checks.Env, w *flight.Wind
 func knownAnswer(h *probe.Host, w *flight.Window, v flight.Verdict) string {
 	boot, err := probe.BootID(h)
 	var a storedAnswer
-	if v.Code != hangCode || err != nil || h.Recall(answerPrefix+v.Job, &a) != nil || !a.sameHang(boot, v) {
+	if !v.AllWait() || err != nil || h.Recall(answerPrefix+v.Job, &a) != nil || !a.sameHang(boot, v) {
 		return ""
 	}
 	return a.text(w)

@@ -27,14 +27,18 @@ func init() {
 	}
 }
 
-// hung returns a node whose job 7 hangs, and one of its processes. The process listens for NCCL's clients.
-func hung(t *testing.T, how string) (h *probe.Host, process *exec.Cmd) {
+// hung returns a node whose job 7 hangs for some seconds, and one of its processes. The process listens for NCCL's
+// clients. idle runs no kernel, "" for none: the other GPUs wait for it.
+func hung(t *testing.T, how string, seconds uint32, idle string) (h *probe.Host, process *exec.Cmd) {
 	t.Helper()
 	spinning := sampled("", func(at uint32, set func(device string, series flight.Name, v float32)) {
 		for i := range 8 {
-			if gpu := fmt.Sprintf("gpu%d", i); at > sampledUntil-130 {
+			if gpu := fmt.Sprintf("gpu%d", i); at > sampledUntil-seconds {
 				for series, v := range map[flight.Name]float32{flight.Busy: 100, flight.Power: 120, flight.Memory: 0, flight.NVLink: 0, flight.PCIe: 1} {
 					set(gpu, series, v)
+				}
+				if gpu == idle {
+					set(gpu, flight.Busy, 0)
 				}
 			}
 		}
@@ -56,6 +60,7 @@ func hung(t *testing.T, how string) (h *probe.Host, process *exec.Cmd) {
 	_, port, _ := strings.Cut(strings.TrimSpace(line), ":")
 	pid := strconv.Itoa(process.Process.Pid)
 	spinning.Files["sys/fs/cgroup/system.slice/slurmstepd.scope/job_7/step_0/cgroup.procs"] = pid + "\n"
+	spinning.Files["past/job-7.json"] = oneNode
 	root := probetest.Tree(t, spinning.Files)
 	proc := filepath.Join(root, "proc", pid)
 	if err := os.Mkdir(proc, 0o755); err != nil {
@@ -88,7 +93,7 @@ func messages(h *probe.Host, ras bool, events string) string {
 // A job that hangs is asked once, and its answer stays.
 func TestNCCL(t *testing.T) {
 	t.Parallel()
-	h, process := hung(t, "lag")
+	h, process := hung(t, "lag", 130, "")
 	const hang = "job.hang check_job_health:  job 7: all 8 GPUs have waited for 129 s: kernels run, and compute and send nothing"
 	const values = ", want power and traffic of work, got busy 100 %, 120 W, no traffic"
 	for events, ras := range map[string]bool{"job": false, "gpu,job": true, "": true} {
@@ -113,10 +118,23 @@ func TestNCCL(t *testing.T) {
 	}
 }
 
+// A job that waits for one GPU is never asked: its process may write a checkpoint, or it has died.
+func TestNCCLWaitsForOne(t *testing.T) {
+	t.Parallel()
+	h, _ := hung(t, "lag", 400, "gpu3")
+	if got := messages(h, true, "job"); !strings.HasPrefix(got, "job.hang") || strings.Contains(got, "NCCL") {
+		t.Errorf("got %q, want a hang and no question", got)
+	}
+	var a storedAnswer
+	if err := h.Recall("nccl-7", &a); err == nil {
+		t.Errorf("the job was asked: %+v", a)
+	}
+}
+
 // An answer that is none, and a job that has ended.
 func TestNCCLHostile(t *testing.T) {
 	t.Parallel()
-	h, _ := hung(t, "garbage")
+	h, _ := hung(t, "garbage", 130, "")
 	if got := messages(h, true, "job"); !strings.Contains(got, `nothing; NCCL: no answer (ask NCCL at 127.0.0.1:`) || !strings.Contains(got, `got "hello?[2Jworld"`) {
 		t.Errorf("got %q", got)
 	}
@@ -139,14 +157,14 @@ func TestNCCLHostile(t *testing.T) {
 // A job is shown to its own user: by the record of its prolog, or by its processes.
 func TestOwner(t *testing.T) {
 	t.Parallel()
-	h, process := hung(t, "ok")
+	h, process := hung(t, "ok", 130, "")
 	env := &checks.Env{Host: h}
 	sees := func(user uint32) bool {
 		e, err := ExtractSamples(env, "7", user, true)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return e != nil && e.Minutes != nil
+		return e != nil && e.Seconds != nil
 	}
 	for user, want := range map[uint32]bool{0: true, 1000: false} { // its process is root's, or the user's who runs this test
 		if sees(user) != want {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -13,6 +14,8 @@ import (
 // fsMount checks that file systems are mounted from the right source, with the right type and the
 // right options. Each of these is given by match strings, which must all match. The last file
 // system that was mounted on a path counts. The check creates a missing mount point.
+// check_fs_mount_rw also fails if ext4 refuses all writes after an error: since Linux 6.12 (and
+// 5.15.168) the mount options then still contain rw. A reboot or e2fsck ends that failure.
 //
 //	node* || check_fs_mount -t nfs4 -s 'nfs1:*' -f /home
 //	node* || check_fs_mount /home 'nfs1:*' nfs4 '/(^|,)rw(,|$)/'
@@ -29,29 +32,32 @@ type fsMount struct {
 	MissingAction string   `opt:"e" toml:"missing_action"` // shell line to run in the background for each failure
 	FoundAction   string   `opt:"E" toml:"found_action"`   // shell line to run in the background for each file system that passes
 
-	fixed string // match string for the options, of check_fs_mount_rw and _ro
+	fixed []string // match strings for the options, of check_fs_mount_rw and _ro
+	rw    bool     // check_fs_mount_rw
 }
 
-// The match strings of check_fs_mount_rw and check_fs_mount_ro for the mount options.
+// The match strings of check_fs_mount_rw and check_fs_mount_ro for the mount options. A file system that
+// has stopped all writes after an error keeps rw: ext4 of Linux 6.15 then shows emergency_ro or shutdown.
 const (
-	mountedRW = "/(^|,)rw($|,)/"
-	mountedRO = "/(^|,)ro($|,)/"
+	mountedRW  = "/(^|,)rw($|,)/"
+	notStopped = "!/(^|,)(emergency_ro|shutdown)($|,)/"
+	mountedRO  = "/(^|,)ro($|,)/"
 )
 
 func init() {
-	registerMount("check_fs_mount", "", "file systems are mounted with the right source, type and options")
-	registerMount("check_fs_mount_rw", mountedRW, "file systems are mounted read-write")
-	registerMount("check_fs_mount_ro", mountedRO, "file systems are mounted read-only")
+	registerMount("check_fs_mount", nil, "file systems are mounted with the right source, type and options")
+	registerMount("check_fs_mount_rw", []string{mountedRW, notStopped}, "file systems are mounted read-write")
+	registerMount("check_fs_mount_ro", []string{mountedRO}, "file systems are mounted read-only")
 }
 
-func registerMount(name, options, summary string) {
+func registerMount(name string, options []string, summary string) {
 	checks.Register(checks.Info{
 		Name: name,
 		Usage: "[-0] [-r] [-s SOURCE] [-t TYPE] [-o OPTIONS] [-O MOUNT_OPTIONS] [-e ACTION] [-E ACTION] [-F FS] -f FS ... " +
 			"or FS [SOURCE [TYPE [OPTIONS]]]",
 		Summary: summary,
 		Lane:    checks.Local,
-		New:     func() checks.Check { return &fsMount{fixed: options} },
+		New:     func() checks.Check { return &fsMount{fixed: options, rw: len(options) > 1} },
 		Acts: func(c checks.Check) bool {
 			m := c.(*fsMount)
 			return m.Remount || m.MissingAction != "" || m.FoundAction != ""
@@ -87,7 +93,7 @@ func (m *fsMount) Bind(args []string) error {
 	}
 	m.FS = args[:1]
 	for i, list := range []*[]string{&m.Source, &m.Type, &m.Options} {
-		if i+1 < len(args) && args[i+1] != "" && (list != &m.Options || m.fixed == "") {
+		if i+1 < len(args) && args[i+1] != "" && (list != &m.Options || m.fixed == nil) {
 			*list = args[i+1 : i+2]
 		}
 	}
@@ -121,6 +127,10 @@ func (m *fsMount) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 			if m.FoundAction != "" {
 				env.Spawn(ctx, m.FoundAction, env.Shell(m.FoundAction))
 			}
+			continue
+		}
+		if f.Severity == checks.Unknown {
+			findings = append(findings, *f)
 			continue
 		}
 		if m.MissingAction != "" {
@@ -157,7 +167,10 @@ func (m *fsMount) judge(ctx context.Context, env *checks.Env, fs string, mount *
 		return f
 	}
 	f := m.mismatch(fs, mount, match)
-	if f != nil {
+	if f == nil && m.rw && strings.HasPrefix(mount.Type, "ext") {
+		f = m.stopped(env, fs)
+	}
+	if f != nil && f.Severity == checks.Fail {
 		m.remount(ctx, env, fs, checks.Before("remount,", m.MountOptions, ""))
 	}
 	return f
@@ -165,10 +178,7 @@ func (m *fsMount) judge(ctx context.Context, env *checks.Env, fs string, mount *
 
 // mismatch returns the first failure of source, type and options, in this order, or nil.
 func (m *fsMount) mismatch(fs string, mount *probe.Mount, match func(s, expr string) bool) *checks.Finding {
-	options := m.Options
-	if m.fixed != "" {
-		options = append([]string{m.fixed}, options...)
-	}
+	options := slices.Concat(m.fixed, m.Options)
 	for _, test := range []struct {
 		code, got, text string
 		want            []string
@@ -190,6 +200,34 @@ func (m *fsMount) mismatch(fs string, mount *probe.Mount, match func(s, expr str
 		}
 	}
 	return nil
+}
+
+// stopped reports an ext4 file system that has had an error since the boot, and stops writes at an error.
+func (m *fsMount) stopped(env *checks.Env, fs string) *checks.Finding {
+	env.At("read /sys/fs/ext4")
+	at, err := probe.Ext4Stopped(env.Host, fs)
+	if err != nil || at.IsZero() {
+		return unknownMount(err)
+	}
+	booted, err := probe.BootTime(env.Host)
+	if err != nil || at.Before(booted) { // an error before the boot is in the superblock until e2fsck runs
+		return unknownMount(err)
+	}
+	return &checks.Finding{
+		Code:     "fs.mount.options",
+		Severity: checks.Fail,
+		Message:  fs + " refuses writes: ext4 error at " + at.UTC().Format(time.RFC3339) + " (errors=remount-ro)",
+		Want:     "rw",
+		Got:      "ext4 error",
+	}
+}
+
+// unknownMount returns the finding of a state that cannot be read; nil without an error.
+func unknownMount(err error) *checks.Finding {
+	if err == nil {
+		return nil
+	}
+	return &checks.Unreadable(err)[0]
 }
 
 // missing reports a file system that is not mounted, and creates its mount point if that is also

@@ -1,6 +1,7 @@
 package lbnl
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -166,6 +167,27 @@ var _ = checktest.Table("check_fs_mount", func(string) []checktest.Scenario {
 	}
 })
 
+// onExt4 has an ext4 file system below a name of LVM, with the time of its last error.
+func onExt4(name, errorTime, options, atErrors string, want ...checks.Finding) checktest.Scenario {
+	s := onMounts(name, checktest.Of("-f", "/m/ext"), want...)
+	s.Files = map[string]string{
+		"proc/mounts":                      "/dev/mapper/vg-root /m/ext ext4 " + options + ",relatime 0 0\n",
+		"proc/self/mountinfo":              "22 1 8:2 / /m/ext rw - ext4 /dev/sda2 rw\n29 1 253:0 / /m/ext rw,relatime shared:1 - ext4 /dev/mapper/vg-root rw\n",
+		"sys/dev/block/253:0/uevent":       "MAJOR=253\nMINOR=0\nDEVNAME=dm-0\nDEVTYPE=disk\n",
+		"sys/fs/ext4/dm-0/last_error_time": errorTime + "\n",
+		"proc/fs/ext4/dm-0/options":        "rw\nbsddf\n" + atErrors + "\ncommit=5\n",
+		"proc/stat":                        "cpu 0\nbtime 1700000000\n",
+	}
+	return s
+}
+
+var ext4Error = mountFinding("options", "/m/ext", " refuses writes: ext4 error at 2023-11-14T22:21:40Z (errors=remount-ro)", "rw", "ext4 error")
+
+func stopped(options string) checks.Finding {
+	const want = "/(^|,)(emergency_ro|shutdown)($|,)/"
+	return mountFinding("options", "/m/ext", " mount options incorrect (should NOT match "+want+")", "!"+want, options+",relatime")
+}
+
 func TestFSMountRw(t *testing.T) { checktest.Run(t, "check_fs_mount_rw") }
 
 var _ = checktest.Table("check_fs_mount_rw", func(string) []checktest.Scenario {
@@ -181,6 +203,16 @@ var _ = checktest.Table("check_fs_mount_rw", func(string) []checktest.Scenario {
 		onMounts("not mounted", checktest.Of("-f", "/m/plain"), plain),
 		onMounts("source", checktest.Of("/m/home", "other"),
 			mountFinding("source", "/m/home", " mounted from nfs1:/export/home (should match other)", "other", "nfs1:/export/home")),
+		onExt4("an ext4 error since the boot", "1700000500", "rw", "errors=remount-ro", ext4Error),
+		onExt4("an ext4 error since the boot, not fatal", "1700000500", "rw", "errors=remount-ro", nonfatal(ext4Error)).Saying("-0", "-f", "/m/ext"),
+		onExt4("an ext4 error before the boot", "1699999000", "rw", "errors=remount-ro"),
+		onExt4("no ext4 error", "0", "rw", "errors=remount-ro"),
+		onExt4("an ext4 error that stops nothing", "1700000500", "rw", "errors=continue"),
+		onExt4("stopped after an ext4 error", "0", "rw,emergency_ro", "errors=continue", stopped("rw,emergency_ro")),
+		onExt4("shut down", "0", "rw,shutdown", "errors=continue", stopped("rw,shutdown")),
+		onExt4("an option of a similar name", "0", "rw,noshutdown", "errors=continue"),
+		onExt4("no number of an ext4 error", "x", "rw", "errors=remount-ro",
+			checks.Unreadable(errors.New("parse /sys/fs/ext4/dm-0/last_error_time: invalid argument"))...).OnBroken(),
 		onMounts("unknown option", checktest.Of("-q", "-f", "/m/home"),
 			checktest.UsageFinding("check_fs_mount_rw -q -f /m/home:  Invalid option:  -q", mountLetters)),
 		{Name: "unreadable mount table", Broken: true, Files: map[string]string{"proc/mounts/": ""}, Words: checktest.Of("/m/home"),

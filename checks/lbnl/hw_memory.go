@@ -39,7 +39,9 @@ func (k memoryKind) amounts(m probe.Memory) (total, free uint64) {
 // hwMemory checks the size of the node's RAM (check_hw_physmem, MemTotal of
 // /proc/meminfo), of its swap space (check_hw_swap, SwapTotal), or of both
 // together (check_hw_mem). Sizes are in kB unless they have a unit. FUDGE is the
-// tolerance: a size, or N% of the actual size. A missing maximum is 0, as in LBNL NHC.
+// tolerance: a size, or N% of the actual size. A missing maximum is 0, as in LBNL NHC. On nodes with
+// Grace CPUs the RAM contains the memory of GPUs once the driver has added it: set a minimum without it
+// and a maximum with it.
 //
 //	node* || check_hw_physmem 2010GB 2016GB 1%
 type hwMemory struct {

@@ -44,10 +44,17 @@ func (c *psBlacklist) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if c.Args != "" {
 		pattern += " " + c.Args
 	}
-	var findings []checks.Finding
+	var findings, doubt []checks.Finding
 	matches := env.Matcher(&findings)
 	for _, p := range procs {
-		if !match.Find(p.Args, pattern) || c.Owner != "" && !matches(checks.OwnerOf(env, p), c.Owner) {
+		found := match.Find(p.Args, pattern)
+		if !found && !mayRun(env, p, pattern) || c.Owner != "" && !matches(checks.OwnerOf(env, p), c.Owner) {
+			continue
+		}
+		if !found {
+			if doubt == nil {
+				doubt = []checks.Finding{unread(env, "check_ps_blacklist", p)}
+			}
 			continue
 		}
 		return append(findings, checks.Finding{
@@ -59,5 +66,5 @@ func (c *psBlacklist) Run(_ context.Context, env *checks.Env) []checks.Finding {
 			Got:      fmt.Sprintf("process ID %d", p.PID),
 		})
 	}
-	return findings
+	return append(findings, doubt...)
 }

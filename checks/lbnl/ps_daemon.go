@@ -44,11 +44,20 @@ func (c *psDaemon) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if c.Args != "" {
 		pattern += " " + c.Args
 	}
+	var doubt []checks.Finding
 	for _, p := range procs {
-		if match.Find(p.Args, pattern) && (c.Owner == "" || checks.OwnerOf(env, p) == c.Owner) {
+		if found := match.Find(p.Args, pattern); !found && !mayRun(env, p, pattern) || c.Owner != "" && checks.OwnerOf(env, p) != c.Owner {
+			continue
+		} else if found {
 			env.Fact("%s runs as process %d", pattern, p.PID)
 			return nil
 		}
+		if doubt == nil {
+			doubt = []checks.Finding{unread(env, "check_ps_daemon", p)}
+		}
+	}
+	if doubt != nil {
+		return doubt
 	}
 	return []checks.Finding{{
 		Code:     "ps.daemon.down",

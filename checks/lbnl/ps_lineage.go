@@ -1,6 +1,7 @@
 package lbnl
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -97,13 +98,20 @@ func (c *psLineage) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		if lists.has(s) || listed(authUsers(env), s.user) || !l.rogue(p) {
 			continue
 		}
+		if p.Unread && (len(lists.commands) > 0 || !l.root) { // it may have a command of the list, or be the daemon
+			l.doubt = cmp.Or(l.doubt, &p)
+			continue
+		}
 		taken, over := todo.take(s.finding("ps.lineage.rogue", lineageName, "rogue"), func() {
 			l.findings = append(l.findings, s.kill(env, "ps.lineage.killed", lineageName, "rogue")...)
 		})
 		l.findings = append(l.findings, taken...)
 		if over {
-			break
+			return l.findings
 		}
+	}
+	if l.doubt != nil {
+		l.findings = append(l.findings, unread(env, lineageName, *l.doubt))
 	}
 	return l.findings
 }
@@ -153,6 +161,7 @@ type lineage struct {
 	root     bool   // the daemon runs as root
 	match    func(s, expr string) bool
 	findings []checks.Finding
+	doubt    *probe.Process // its command line decides, and could not be read
 }
 
 // rogue reports whether a process neither is the daemon nor descends from it. It returns false
@@ -177,6 +186,10 @@ func (l *lineage) rogue(p probe.Process) bool {
 		}
 		parent, known := processOf(l.procs, u.Parent)
 		if !known || l.match(parent.Args, l.daemon) && (!l.root || parent.UID == 0 && probe.RootsOwn(l.env.Host, parent.PID)) {
+			return false
+		}
+		if parent.Unread && (!l.root || parent.UID == 0 && probe.RootsOwn(l.env.Host, parent.PID)) { // it may be the daemon
+			l.doubt = cmp.Or(l.doubt, &parent)
 			return false
 		}
 		if parent.PID == 1 {

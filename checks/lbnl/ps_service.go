@@ -1,6 +1,7 @@
 package lbnl
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -17,7 +18,8 @@ import (
 // in the background. With -v the check waits for it and evaluates its exit status; with -V it
 // then also checks the process or the service again.
 //
-//	node* || check_ps_service -u root -S sshd
+//	node* || check_ps_service -u root -S crond
+//	node* || check_ps_service -u root -S -f -m '@(*/sshd|*/sshd *)' sshd
 type psService struct {
 	Service       []string `arg:"*" toml:"service"`        // the name of the service
 	Owner         string   `opt:"u" toml:"user"`           // match string for the user's name, or a uid
@@ -34,6 +36,16 @@ type psService struct {
 	FoundAction   string   `opt:"E" toml:"found_action"`   // if found: run this shell line
 	Wait          bool     `opt:"v" toml:"wait"`           // wait for the action and evaluate its exit status
 	Verify        bool     `opt:"V" toml:"verify"`         // like -v, and check the process or the service again
+}
+
+// Doubt implements [checks.Doubtful]. The title of sshd begins with "sshd:", which *sshd does not match:
+// LBNL NHC restarts a healthy sshd in each run (its issues 99, 151 and 169).
+func (s *psService) Doubt() (word, text, now, better string) {
+	if s.Match != "" || len(s.Service) == 0 || cmp.Or(s.Daemon, s.Service[0]) != "sshd" {
+		return "", "", "", ""
+	}
+	return s.Service[0], `the title of sshd is "sshd: /usr/sbin/sshd -D [listener] ..."`, "a running sshd is not found",
+		"-f -m '@(*/sshd|*/sshd *)' " + s.Service[0]
 }
 
 func init() {
@@ -77,7 +89,13 @@ func (s *psService) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	r.owner = checks.OwnerName(env, s.Owner)
 	r.match = env.Matcher(&r.findings)
 	for _, p := range procs {
-		if !r.isService(p) {
+		if p.Unread && r.mayBeService(p) {
+			if r.doubt == nil {
+				r.doubt = []checks.Finding{unread(env, "check_ps_service", p)}
+			}
+			continue
+		}
+		if p.Unread || !r.isService(p) {
 			continue
 		}
 		if !s.unwanted() {
@@ -88,10 +106,10 @@ func (s *psService) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 			return r.findings
 		}
 	}
-	if !s.unwanted() {
+	if !s.unwanted() && r.doubt == nil {
 		r.begin(ctx)
 	}
-	return r.findings
+	return append(r.findings, r.doubt...)
 }
 
 // serviceRun is one run of the check.
@@ -103,6 +121,7 @@ type serviceRun struct {
 	owner    string
 	match    func(s, expr string) bool
 	findings []checks.Finding
+	doubt    []checks.Finding // that the process of the service was found, or not
 }
 
 func (r *serviceRun) isService(p probe.Process) bool {
@@ -113,7 +132,16 @@ func (r *serviceRun) isService(p probe.Process) bool {
 	if expr == "" {
 		expr = "*" + r.daemon
 	}
-	return r.match(name, expr) && (r.owner == "" || r.match(checks.OwnerOf(r.env, p), r.owner))
+	return r.match(name, expr) && r.isOwner(p)
+}
+
+func (r *serviceRun) isOwner(p probe.Process) bool {
+	return r.owner == "" || r.match(checks.OwnerOf(r.env, p), r.owner)
+}
+
+// mayBeService is isService for a process whose command line could not be read.
+func (r *serviceRun) mayBeService(p probe.Process) bool {
+	return (mayRun(r.env, p, r.daemon) || r.Match != "" && r.match(p.Args, r.Match)) && r.isOwner(p)
 }
 
 // text begins every message of the check.

@@ -1,6 +1,7 @@
 package lbnl
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -70,6 +71,7 @@ func (c *psUnauthUsers) Run(ctx context.Context, env *checks.Env) (findings []ch
 		return failed
 	}
 	todo := actionsOf(c.Actions)
+	var doubt *probe.Process
 	for _, p := range procs {
 		if int64(p.UID) <= system {
 			continue
@@ -85,6 +87,10 @@ func (c *psUnauthUsers) Run(ctx context.Context, env *checks.Env) (findings []ch
 		if users.mute {
 			return append(findings, usersUnknown(name, users.doubt))
 		}
+		if p.Unread && len(lists.commands) > 0 { // which may have its command
+			doubt = cmp.Or(doubt, &p)
+			continue
+		}
 		taken, over := todo.take(s.finding("ps.user.unauthorized", name, "unauthorized"), func() {
 			if users.doubt == "" {
 				findings = append(findings, s.kill(env, "ps.user.killed", name, "unauthorized")...)
@@ -94,8 +100,11 @@ func (c *psUnauthUsers) Run(ctx context.Context, env *checks.Env) (findings []ch
 		})
 		findings = append(findings, taken...)
 		if over {
-			break
+			return findings
 		}
+	}
+	if doubt != nil {
+		findings = append(findings, unread(env, name, *doubt))
 	}
 	return findings
 }
@@ -112,10 +121,11 @@ func usersUnknown(check, why string) checks.Finding {
 
 // finding reports a process that must not be here.
 func (s subject) finding(code, check, state string) checks.Finding {
+	command := checks.Short(s.command)
 	return checks.Finding{
 		Code:    code,
-		Device:  checks.Device{Kind: "process", Name: s.command},
-		Message: fmt.Sprintf("%s:  %s's \"%s\" process is %s. (PID %d)", check, s.user, s.command, state, s.PID),
+		Device:  checks.Device{Kind: "process", Name: command},
+		Message: fmt.Sprintf("%s:  %s's \"%s\" process is %s. (PID %d)", check, s.user, command, state, s.PID),
 		Got:     s.user,
 	}
 }

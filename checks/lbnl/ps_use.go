@@ -23,7 +23,8 @@ import (
 //
 // MATCH is compared with the first word of each command line, or with the whole line if -f is
 // given. Processes of system users are skipped unless -A is given: uids up to MAX_SYS_UID
-// (unset: SYS_UID_MAX of login.defs, else UID_MIN - 1, else 99).
+// (unset: SYS_UID_MAX of login.defs, else UID_MIN - 1, else 99). LBNL NHC 1.4.3 has no -A and judges
+// all users.
 //
 //	node* || check_ps_cpu -u '!root' -m '!/^(slurmd|sshd)/' 95%
 //	node* || check_ps_physmem -0 -a -e 'logger big process' 90%
@@ -40,8 +41,8 @@ type psUse struct {
 	Kill         bool     `opt:"k" toml:"kill"`          // send SIGKILL to the process
 	KillParent   bool     `opt:"K" toml:"kill_parent"`   // send SIGKILL to its parent, if it has the same user and is not process 1
 	Renice       string   `opt:"r" toml:"renice"`        // nice value to set, if the process is not killed
-	Log          bool     `opt:"l"`                      // accepted; does nothing, as in LBNL NHC
-	Syslog       bool     `opt:"s"`                      // accepted; does nothing, as in LBNL NHC
+	Log          bool     `opt:"l"`                      // accepted; does nothing, as in LBNL NHC's master
+	Syslog       bool     `opt:"s"`                      // accepted; does nothing, as in LBNL NHC's master
 	kind         useKind
 }
 
@@ -72,6 +73,15 @@ func init() {
 		"End the process before the node runs out of memory, or request more memory for its job.")
 	registerUse(useTime, "no process has used too much CPU time",
 		"End the process if no job owns it any more, and find out who left it behind.")
+}
+
+// Doubt implements [checks.Doubtful]: without -A a line for one system user judges no process.
+func (c *psUse) Doubt() (word, text, now, better string) {
+	uid, err := strconv.Atoi(c.Owner)
+	if c.AllUsers || c.Owner != "root" && (err != nil || uid < 0 || uid > checks.ClassicMaxSystemUID) {
+		return "", "", "", ""
+	}
+	return c.Owner, "-u " + c.Owner + " without -A", "the check skips processes of system users and judges none; LBNL NHC 1.4.3 judged them", c.Owner + " -A"
 }
 
 func registerUse(kind useKind, summary, do string) {
@@ -212,7 +222,7 @@ func (r *useRun) judge(p probe.Process) (f checks.Finding, high bool) {
 	if r.FullMatch {
 		program = p.Args
 	}
-	if r.Match != "" && !r.match(program, r.Match) || r.owner != "" && !r.match(checks.OwnerOf(r.env, p), r.owner) {
+	if r.Match != "" && !p.Unread && !r.match(program, r.Match) || r.owner != "" && !r.match(checks.OwnerOf(r.env, p), r.owner) {
 		return f, false
 	}
 	r.env.At("read the usage of process %d", p.PID)
@@ -228,8 +238,13 @@ func (r *useRun) judge(p probe.Process) (f checks.Finding, high bool) {
 		r.findings = append(r.findings, checks.Unreadable(err)...)
 		return f, false
 	}
+	program = checks.Short(program)
 	amount, text, got := r.measure(u, rss)
 	if new(big.Rat).SetInt(new(big.Int).SetUint64(amount)).Cmp(r.least) < 0 {
+		return f, false
+	}
+	if p.Unread && r.Match != "" {
+		r.findings = append(r.findings, unread(r.env, r.kind.String(), p))
 		return f, false
 	}
 	return checks.Finding{
@@ -392,7 +407,7 @@ func (r *useRun) renice(p probe.Process) (said string) {
 		r.findings = append(r.findings, checks.Finding{
 			Code:     r.kind.code(),
 			Severity: checks.Warn,
-			Device:   checks.Device{Kind: "process", Name: p.Command()},
+			Device:   checks.Device{Kind: "process", Name: checks.Short(p.Command())},
 			Message:  fmt.Sprintf("%d (process ID) old priority %d, new priority %d", p.PID, before, after),
 		})
 	}

@@ -24,6 +24,11 @@ type pause struct {
 	long  time.Duration // the pause after the last run
 	until time.Time     // no run before that
 	ran   time.Time     // the last run
+	tries int           // runs in a row without a verdict
+	was   struct {      // before the last run
+		long time.Duration
+		ran  time.Time
+	}
 }
 
 // Ring adds events of a kind, and reports whether it is the first since the last run.
@@ -59,11 +64,43 @@ func (b *Bell) Due(now time.Time) (kinds []Kind, next time.Time) {
 	return kinds, next
 }
 
-// Retry rings for kinds whose run could not be made, at once when the time has come.
+// Retry rings for kinds whose run could not be made, at once when the time has come. That run lengthens no
+// pause.
 func (b *Bell) Retry(kinds []Kind, at time.Time) {
 	for _, k := range kinds {
 		b.Ring(k, at)
-		b.kinds[k].until = at
+		p := b.kinds[k]
+		p.until, p.long, p.ran = at, p.was.long, p.was.ran
+	}
+}
+
+// mostTries is how many runs follow an event that all end without a verdict. A run that cannot be ended
+// leaves processes behind; then the next health check is as good.
+const mostTries = 4
+
+// Failed rings again for kinds whose run has ended without a verdict, after the usual pause. It reports
+// whether there were too many: then the events count as followed.
+func (b *Bell) Failed(kinds []Kind) (over bool) {
+	for _, k := range kinds {
+		p := b.kinds[k]
+		if p == nil {
+			continue
+		}
+		if p.tries++; p.tries >= mostTries {
+			p.tries, over = 0, true
+			continue
+		}
+		p.rings = true
+	}
+	return over
+}
+
+// Judged records that the run for some kinds had a verdict.
+func (b *Bell) Judged(kinds []Kind) {
+	for _, k := range kinds {
+		if p := b.kinds[k]; p != nil {
+			p.tries = 0
+		}
 	}
 }
 
@@ -74,6 +111,7 @@ func (b *Bell) Ran(kinds []Kind, now time.Time) {
 		if p == nil {
 			continue
 		}
+		p.was.long, p.was.ran = p.long, p.ran
 		if now.Sub(p.ran) > p.long+longest || p.long == 0 {
 			p.long = shortest / 2
 		}

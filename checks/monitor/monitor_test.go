@@ -17,6 +17,14 @@ func TestKindOf(t *testing.T) {
 		"pcieport 0000:00:01.0: pciehp: Slot(1): Link Up":                                                  "",
 		"{1}[Hardware Error]: event severity: fatal":                                                       "cpu",
 		"INFO: task kworker:7 blocked for more than 120 seconds.":                                          "cpu",
+		"NMI watchdog: Watchdog detected hard LOCKUP on cpu 3":                                             "cpu",
+		"watchdog: Watchdog detected hard LOCKUP on cpu 3":                                                 "cpu",
+		"watchdog: CPU3: Watchdog detected hard LOCKUP on cpu 3":                                           "cpu",
+		"watchdog: Enabled. Permanently consumes one hw-PMU counter.":                                      "",
+		"BTRFS error (device dm-0): bdev /dev/sda errs: wr 1, rd 0, flush 0, corrupt 0, gen 0":             "disk",
+		"BTRFS: error (device dm-0) in btrfs_commit_transaction:2332: errno=-5 IO failure":                 "disk",
+		"BTRFS: error (device dm-2: state EA) in __btrfs_free_extent:3070: errno=-22 unknown":              "disk",
+		"BTRFS: device fsid 0 devid 1 transid 7 /dev/sda scanned by mount (1)":                             "",
 		"x": "", "": "",
 	} {
 		if got := KindOf([]byte(line)); got != want {
@@ -121,5 +129,47 @@ func TestLedger(t *testing.T) {
 	}
 	if l, err := ParseLedger([]byte(`{"ver`)); err == nil || l.Version != ledgerVersion {
 		t.Errorf("%+v, %v: want an error, and an empty ledger", l, err)
+	}
+}
+
+// A run that was not made lengthens no pause, and one without a verdict is made again, a few times.
+func TestBellRingsAgain(t *testing.T) {
+	t.Parallel()
+	var b Bell
+	now := time.Date(2026, 11, 24, 12, 0, 0, 0, time.UTC)
+	run := func() []Kind {
+		kinds, _ := b.Due(now)
+		b.Ran(kinds, now)
+		return kinds
+	}
+	b.Ring(GPU, now)
+	for range 12 { // a health check is under way
+		if kinds := run(); len(kinds) != 1 {
+			t.Fatalf("at %v: %v", now, kinds)
+		}
+		now = now.Add(time.Second)
+		b.Retry([]Kind{GPU}, now)
+	}
+	run()
+	b.Ring(GPU, now)
+	if _, next := b.Due(now); next.Sub(now) != shortest {
+		t.Errorf("the next event waits %v, want %v", next.Sub(now), shortest)
+	}
+
+	now = now.Add(time.Hour)
+	run()
+	b.Judged([]Kind{GPU})
+	now = now.Add(time.Hour)
+	b.Ring(GPU, now)
+	runs := 0
+	for end := now.Add(time.Hour); now.Before(end); now = now.Add(time.Second) {
+		if kinds := run(); len(kinds) > 0 {
+			if runs++; b.Failed(kinds) != (runs == mostTries) {
+				t.Errorf("run %d: wrong end", runs)
+			}
+		}
+	}
+	if runs != mostTries {
+		t.Errorf("%d runs that all failed, want %d", runs, mostTries)
 	}
 }

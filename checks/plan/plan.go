@@ -223,6 +223,8 @@ func (b *builder) explainLeft(s *Step) (why string) {
 		return ""
 	case woken && !monitor.Concerns(b.opts.Events, s.Class):
 		return "the event does not concern it"
+	case woken && (s.Name == "check_hw_ib" || s.Name == "check_hw_eth"): // they have no strikes
+		return "a link that flaps must not drain the node"
 	case !around && !woken || b.opts.Own:
 		return ""
 	case s.Kind == ShellLine:

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
@@ -290,6 +291,22 @@ func TestChecksOfTheJob(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%+v (-want +got):\n%s", c, diff)
+		}
+	}
+}
+
+// A link that flaps drains no node, whichever event has woken the run: two checks of LBNL NHC have no strikes.
+func TestChecksOfLinks(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []monitor.Kind{monitor.Lost, "memory", "cpu"} {
+		o := Options{Context: conf.Monitor, Events: []monitor.Kind{kind}}
+		p := Build(lines("check_hw_ib 400\ncheck_hw_eth eth0\ncheck_hw_swap_free 1"), o)
+		if len(p.Steps) != 1 || p.Steps[0].Name != "check_hw_swap_free" || len(p.Left) != 2 || p.Left[0].Because != "a link that flaps must not drain the node" {
+			t.Errorf("%s: %+v, left %+v", kind, p.Steps, p.Left)
+		}
+		o.Policies = &conf.Config{Policies: map[string]conf.Policy{"check_hw_ib": {Contexts: []string{conf.Monitor}}}}
+		if p = Build(lines("check_hw_ib 400"), o); len(p.Steps) != 1 {
+			t.Errorf("%s, the site wants it: left %+v", kind, p.Left)
 		}
 	}
 }

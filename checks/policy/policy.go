@@ -39,6 +39,10 @@ const (
 // strike is how the reason begins for a fault that waits for further strikes; see event.Result.Struck.
 const strike = "strike "
 
+// outside is how the reason begins for a fault that acts at other times or in other contexts only; see
+// event.Result.Outside.
+const outside = "outside "
+
 // StayCodes returns the codes of the findings that an unknown result of a check becomes if it stays.
 func StayCodes(code, class string, lane checks.Lane) []string {
 	blind := strings.HasPrefix(code, "probe.") || code == "gpu.nvml" || code == "gpu.error"
@@ -105,10 +109,13 @@ func Apply(f checks.Finding, p conf.Policy, r Run) checks.Finding {
 		f.Severity, f.Would, f.Held = to, string(would), ByPolicy
 		return f
 	}
+	elsewhere := p.Contexts != nil && !slices.Contains(p.Contexts, r.Context)
 	switch {
 	case p.Action == conf.Nothing:
 		return soften(checks.Skip, p.Action)
-	case p.Contexts != nil && !slices.Contains(p.Contexts, r.Context), p.Action == conf.Warn && !p.Strikes.Counts():
+	case elsewhere && len(p.Contexts) > 0 && p.Action.Acts():
+		return hold(outside + strings.Join(p.Contexts, ", "))
+	case elsewhere, p.Action == conf.Warn && !p.Strikes.Counts():
 		return soften(checks.Warn, conf.Warn)
 	}
 	if p.Strikes.Counts() && r.Count != nil {
@@ -123,7 +130,7 @@ func Apply(f checks.Finding, p conf.Policy, r Run) checks.Finding {
 		p.Action = conf.FailJob
 		return hold("observed only")
 	case !p.Hours.Has(r.Now):
-		return hold("outside " + p.Hours.Text)
+		return hold(outside + p.Hours.Text)
 	}
 	return f
 }

@@ -35,9 +35,17 @@ func (s *Strikes) Last() (run int64) {
 	return run
 }
 
-// KeyOf identifies a fault by its check, code and device. A drill is not the fault that it rehearses.
+// ofUsers are the kinds of devices whose names users choose, unless the code says that the site's line does.
+var ofUsers, ofLine = []string{"path", "process"}, []string{"ps.daemon.down", "ps.blacklist.running"}
+
+// KeyOf identifies a fault by its check, code and device. A device whose name a user can choose does not
+// count: a process with another name in each run would never reach the second strike. A drill is not the
+// fault that it rehearses.
 func KeyOf(f *checks.Finding) string {
-	key := f.Check + " " + f.Code + " " + f.Device.String()
+	key := f.Check + " " + f.Code + " "
+	if !slices.Contains(ofUsers, f.Device.Kind) || slices.Contains(ofLine, f.Code) {
+		key += f.Device.String()
+	}
 	if f.Drill {
 		return checks.DrillMark + key
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
@@ -36,6 +37,36 @@ func TestStrikes(t *testing.T) {
 	}
 	if len(s.Faults) != 1 {
 		t.Errorf("%+v", s.Faults)
+	}
+	s = Strikes{}
+	for run, step := range []struct {
+		kind, name string
+		want       int
+	}{
+		{"process", "a.out", 1},
+		{"process", "b.out", 2}, // the user has renamed it
+		{"path", "/dev/shm/x", 3},
+		{"mount", "/scratch", 1},
+		{"mount", "/home", 1},
+		{"gpu", "gpu0", 1},
+		{"gpu", "gpu1", 1},
+		{"gpu", "gpu0", 2},
+	} {
+		f := checks.Finding{Check: "check_ps_cpu", Code: "ps.cpu.high", Device: checks.Device{Kind: step.kind, Name: step.name}}
+		if n, _ := s.Add(KeyOf(&f), int64(run+1), 10, now); n != step.want {
+			t.Errorf("run %d, %s %s: %d, want %d", run+1, step.kind, step.name, n, step.want)
+		}
+	}
+	s = Strikes{}
+	for i, f := range []checks.Finding{ // these names are not of users
+		{Check: "check_ps_daemon", Code: "ps.daemon.down", Device: checks.Device{Kind: "process", Name: "sshd"}},
+		{Check: "check_ps_daemon", Code: "ps.daemon.down", Device: checks.Device{Kind: "process", Name: "munged"}},
+		{Check: "check_pcie", Code: "pcie.width", Device: checks.Device{Kind: "nic", Name: "eth0"}},
+		{Check: "check_pcie", Code: "pcie.width", Device: checks.Device{Kind: "nic", Name: "eth1"}},
+	} {
+		if n, _ := s.Add(KeyOf(&f), int64(i+1), 10, now); n != 1 {
+			t.Errorf("%s: strike %d of another device", f.Device, n)
+		}
 	}
 	s = Strikes{}
 	for i := range int64(36) {

@@ -26,13 +26,14 @@ type Command struct {
 	Argv    []string      // program and arguments, no shell in between
 	Program string        // the file to run if it is not the one that Argv names
 	Input   string        // file that is the standard input; links are not followed
-	Stdin   []byte        // text that is the standard input, at most the size of a pipe (64 KiB)
+	Stdin   []byte        // text that is the standard input
 	Env     []string      // added to the environment that the Host gives to commands
 	Unset   string        // prefix of variables to remove, except those of Env; "": none
 	Dir     string        // working directory on the node; "" is this process's own
 	Timeout time.Duration // when to end the command; 0 means only when the context ends
 	Output  int           // how much of the standard output to keep, in bytes; 0 sends it to /dev/null
 	Errors  int           // the same for the standard error
+	Heard   func([]byte)  // called with the kept part of the standard error each time that it grows; must not wait
 	Said    bool          // keep the last line of the standard error; Errors does not apply
 	Merge   bool          // send the standard error to the standard output's destination; Errors does not apply
 
@@ -87,12 +88,13 @@ func (h *Host) Run(ctx context.Context, c Command) Exit {
 		limit int
 		by    **capture
 		file  **os.File
-	}{{c.Output, &out, &stdout}, {c.Errors, &errs, &stderr}} {
+		heard func([]byte)
+	}{{c.Output, &out, &stdout, nil}, {c.Errors, &errs, &stderr, c.Heard}} {
 		if keep.limit == 0 || (c.Merge || c.Said) && keep.file == &stderr {
 			continue
 		}
 		var err error
-		if *keep.by, *keep.file, err = newCapture(keep.limit); err != nil {
+		if *keep.by, *keep.file, err = newCapture(keep.limit, keep.heard); err != nil {
 			return Exit{Status: notExecutable, Err: err}
 		}
 	}

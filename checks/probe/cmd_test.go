@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"path/filepath"
@@ -19,9 +20,9 @@ func sh(line string) []string { return []string{"sh", "-c", line} }
 func TestRunStatus(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	script := func(name, content string, mode os.FileMode) string {
+	script := func(name, content string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(content), mode); err != nil {
+		if err := probetest.WriteProgram(path, []byte(content)); err != nil {
 			t.Fatal(err)
 		}
 		return path
@@ -40,10 +41,10 @@ func TestRunStatus(t *testing.T) {
 		{name: "nothing", want: 127},
 		{name: "not executable", argv: []string{"/etc/passwd"}, want: 126},
 		{name: "directory", argv: []string{"/etc"}, want: 126},
-		{name: "script without interpreter line", argv: []string{script("plain", "exit $(($1 + 1))\n", 0o755), "4"}, want: 5},
-		{name: "empty script", argv: []string{script("empty", "", 0o755)}},
-		{name: "no such interpreter", argv: []string{script("orphan", "#!/no/such\n", 0o755)}, want: 127},
-		{name: "no program", argv: []string{script("binary", "\x7fELF\x00\x00", 0o755)}, want: 126},
+		{name: "script without interpreter line", argv: []string{script("plain", "exit $(($1 + 1))\n"), "4"}, want: 5},
+		{name: "empty script", argv: []string{script("empty", "")}},
+		{name: "no such interpreter", argv: []string{script("orphan", "#!/no/such\n")}, want: 127},
+		{name: "no program", argv: []string{script("binary", "\x7fELF\x00\x00")}, want: 126},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -52,6 +53,24 @@ func TestRunStatus(t *testing.T) {
 				t.Errorf("got %+v, want status %d", x, c.want)
 			}
 		})
+	}
+}
+
+// A command gets the whole text, however long, and cannot change it. It need not read it.
+func TestRunStdin(t *testing.T) {
+	t.Parallel()
+	text := bytes.Repeat([]byte("0123456789abcdef"), 200<<10/16)
+	out := filepath.Join(t.TempDir(), "out")
+	for _, line := range []string{"cat >" + out, "! echo x >&0; cat /dev/stdin >" + out} {
+		if x := NewHost("/").Run(t.Context(), Command{Argv: sh(line), Stdin: text, Timeout: time.Minute}); x.Status != 0 {
+			t.Errorf("%s: %+v", line, x)
+		}
+		if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, text) {
+			t.Errorf("%s: %d bytes, %v; want %d", line, len(got), err, len(text))
+		}
+	}
+	if x := NewHost("/").Run(t.Context(), Command{Argv: sh("exit 3"), Stdin: text, Timeout: time.Minute}); x.Status != 3 {
+		t.Errorf("%+v", x)
 	}
 }
 
@@ -112,11 +131,11 @@ func TestRunOutputIsBounded(t *testing.T) {
 	}
 }
 
-// within runs a command that Run must end, with enough time for a loaded machine, and checks the
-// duration.
+// within runs a command that Run must end, with enough time for its start on a busy machine, and
+// checks the duration.
 func within(t *testing.T, c Command) Exit {
 	t.Helper()
-	c.Timeout, c.Grace = 500*time.Millisecond, time.Second
+	c.Timeout, c.Grace = 3*time.Second, time.Second
 	start := time.Now()
 	x := NewHost("/").Run(t.Context(), c)
 	bound := c.Timeout + time.Duration(len(c.Signals)+3)*c.Grace

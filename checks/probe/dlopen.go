@@ -29,6 +29,22 @@ func Dlopen(name string) (handle uintptr, err error) {
 	return 0, fmt.Errorf("load %s: %s", name, OneLine(err.Error()))
 }
 
+// A damagedLibrary is a file that the loader refuses. It matches [ErrNoLibrary].
+type damagedLibrary struct{ error }
+
+func (damagedLibrary) Is(target error) bool { return target == ErrNoLibrary }
+
+// WhyNotLoaded returns the loader's reason for a library that another package could not load.
+func WhyNotLoaded(name string) error {
+	switch handle, err := Dlopen(name); {
+	case err == nil: // it is there by now
+		_ = purego.Dlclose(handle)
+	case !errors.Is(err, ErrNoLibrary):
+		return damagedLibrary{err}
+	}
+	return fmt.Errorf("load %s: %w", name, ErrNoLibrary)
+}
+
 var errNoFunction = errors.New("no such function")
 
 // Dlsym finds a function of a library.

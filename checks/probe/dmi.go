@@ -52,7 +52,7 @@ func ReadDMI(ctx context.Context, h *Host) (DMI, error) {
 		return d, nil
 	})
 	if err == nil && len(d.Lines) == 0 {
-		h.forget("dmi")
+		Uncache(h, "dmi")
 	}
 	return d, err
 }

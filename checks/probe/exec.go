@@ -86,8 +86,7 @@ func dropDuplicates(env []string) []string {
 	return kept
 }
 
-// openStdin opens the standard input of a command, nil for none. Text that does not fit into a pipe
-// is lost, since the command may never read it.
+// openStdin opens the standard input of a command, nil for none.
 func openStdin(h *Host, c Command) (*os.File, error) {
 	if c.stdin != nil {
 		return c.stdin, nil
@@ -102,13 +101,25 @@ func openStdin(h *Host, c Command) (*os.File, error) {
 	if c.Stdin == nil {
 		return nil, nil
 	}
-	r, w, err := os.Pipe()
+	return sealText(c.Stdin)
+}
+
+// sealText returns a memory file with a text that no process can change. A pipe would lose a text that
+// does not fit into it, or block its writer: the command may never read.
+func sealText(text []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate("nhc-stdin", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return nil, fmt.Errorf("make pipe: %w", err)
+		return nil, fmt.Errorf("make memory file: %w", err)
 	}
-	defer w.Close()
-	_, _ = unix.Write(int(w.Fd()), c.Stdin[:min(len(c.Stdin), pipeSize)])
-	return r, nil
+	writable := os.NewFile(uintptr(fd), "nhc-stdin")
+	defer writable.Close()
+	if _, err := writable.Write(text); err != nil {
+		return nil, err
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL); err != nil {
+		return nil, fmt.Errorf("seal memory file: %w", err)
+	}
+	return os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
 }
 
 // pipeSize is the capacity of an empty pipe, bytes (pipe(7)).
@@ -213,7 +224,7 @@ type capture struct {
 }
 
 // newCapture also returns the write end of the pipe, which the caller closes.
-func newCapture(limit int) (*capture, *os.File, error) {
+func newCapture(limit int, heard func([]byte)) (*capture, *os.File, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, nil, err
@@ -225,6 +236,9 @@ func newCapture(limit int) (*capture, *os.File, error) {
 		for {
 			n, err := r.Read(buf)
 			c.keep(buf[:n])
+			if heard != nil && n > 0 {
+				heard(c.kept)
+			}
 			if err != nil {
 				return
 			}

@@ -16,7 +16,7 @@ func Holders(h *Host, path string) (list []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read /proc: %w", Reason(err))
 	}
-	own := strconv.Itoa(os.Getpid())
+	own, pace := strconv.Itoa(os.Getpid()), h.Pace()
 	for _, pid := range names {
 		if NotNumber(pid) || pid == own {
 			continue
@@ -26,6 +26,7 @@ func Holders(h *Host, path string) (list []string, err error) {
 			continue
 		}
 		for _, fd := range fds {
+			pace()
 			if target, err := os.Readlink(h.Path("/proc/" + pid + "/fd/" + fd)); err != nil || !strings.HasPrefix(target, path) || NotNumber(target[len(path):]) {
 				continue
 			}

@@ -41,6 +41,7 @@ type Host struct {
 
 	libraries map[string]string // see SetLibraries
 	stuck     []string          // see SetStuck
+	doing     func(string)      // see SetDoing
 }
 
 // NewHost returns the node whose file system begins at root; "" and "/" are this machine.
@@ -99,7 +100,31 @@ func (h *Host) InContainer() bool {
 // SetStuck sets the calls that have blocked another check, in the form that doing gets: "read
 // /sys/class/infiniband/mlx5_3". Later checks skip these devices, so that a blocking device costs a
 // run one timeout, and not one for each check.
-func (h *Host) SetStuck(calls []string) { h.stuck = calls }
+func (h *Host) SetStuck(calls []string) {
+	h.stuck = calls
+	setLocked(calls)
+}
+
+// SetDoing sets the function that announces the worker's next call.
+func (h *Host) SetDoing(doing func(string)) { h.doing = doing }
+
+// A loop announces ScanCall, at most once in paceEvery.
+const (
+	ScanCall  = "read /proc"
+	paceEvery = 100 * time.Millisecond
+)
+
+// Pace returns a function that a loop over processes or their files calls at each. It announces from
+// time to time that the loop goes on: users can make it long, which is no hang.
+func (h *Host) Pace() func() {
+	last := time.Now()
+	return func() {
+		if now := time.Now(); h.doing != nil && now.Sub(last) >= paceEvery {
+			last = now
+			h.doing(ScanCall)
+		}
+	}
+}
 
 // ErrStuck means that a device was skipped because it has blocked another check.
 var ErrStuck = errors.New("skipped: this device already blocked another check")
@@ -130,6 +155,16 @@ func (h *Host) addUnanswered(call string) {
 
 // errNoAnswer means that a file system does not answer.
 var errNoAnswer = errors.New("no answer")
+
+// InTime runs f in the background and reports whether it ended within a limit. If not, this process cannot be used
+// any more, since it can never end; call describes f.
+func (h *Host) InTime(call string, limit time.Duration, f func()) bool {
+	ended := runInTime(limit, f)
+	if !ended {
+		h.addUnanswered(call)
+	}
+	return ended
+}
 
 // runInTime runs f in the background and reports whether it ended within a limit.
 func runInTime(limit time.Duration, f func()) bool {
@@ -177,6 +212,13 @@ func Once[T any](h *Host, key string, read func() (T, error)) (T, error) {
 	return c.Value, c.Err
 }
 
+// Uncache removes the cached result of a key: the next [Once] reads again.
+func Uncache(h *Host, key string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.cache, key)
+}
+
 // Remembered returns the cached result of a key, if there is one, without waiting.
 func Remembered[T any](h *Host, key string) (c Cached[T], ok bool) {
 	h.mu.Lock()
@@ -198,12 +240,6 @@ func Remember[T any](h *Host, key string, value T, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.cache[key] = s
-}
-
-func (h *Host) forget(key string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.cache, key)
 }
 
 // Kept returns the value that a check keeps from one line of the configuration to the next. It

@@ -25,11 +25,17 @@ type KernelRecord struct {
 
 // KernelLogEnd is the end of a reading of the kernel's log.
 type KernelLogEnd struct {
-	First   uint64 // the oldest record that was still there
-	Next    uint64 // the first unread record
-	Overrun bool   // records were overwritten before they were read
-	Cut     bool   // the log has more records than the limit of one reading
-	Lost    uint64 // records between the expected and the first one, overwritten before they were read
+	First   uint64        // the oldest record that was still there
+	Begin   time.Duration // its time after the boot
+	Next    uint64        // the first unread record; 0: there was none
+	Overrun bool          // records were overwritten before they were read
+	Cut     bool          // the log has more records than the limit of one reading
+	Lost    uint64        // records between the expected and the first one, overwritten before they were read
+}
+
+// Complete reports whether the reading has all records from a time after the boot on.
+func (e KernelLogEnd) Complete(from time.Duration) bool {
+	return e.Next > 0 && !e.Overrun && !e.Cut && e.Lost == 0 && (e.First == 0 || e.Begin <= from)
 }
 
 const (
@@ -189,7 +195,7 @@ func (l *kernelLog) addRecord(line []byte) {
 		return
 	}
 	if l.end.Next == 0 {
-		l.end.First = r.Seq
+		l.end.First, l.end.Begin = r.Seq, r.At
 	}
 	if expected := max(l.end.Next, l.from); expected > 0 && r.Seq > expected {
 		l.end.Lost += r.Seq - expected

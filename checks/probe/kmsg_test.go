@@ -122,8 +122,30 @@ func TestKernelLogOverrun(t *testing.T) {
 	if diff := cmp.Diff([]string{"one", "ninety"}, list); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	if diff := cmp.Diff(KernelLogEnd{First: 1, Next: 91, Overrun: true, Lost: 88}, l.end); diff != "" {
+	if diff := cmp.Diff(KernelLogEnd{First: 1, Begin: time.Microsecond, Next: 91, Overrun: true, Lost: 88}, l.end); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A reading is complete if no record after the time is missing.
+func TestKernelLogComplete(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		end  KernelLogEnd
+		want bool
+	}{
+		{"from the boot on", KernelLogEnd{Begin: time.Hour, Next: 9}, true},
+		{"it begins before", KernelLogEnd{First: 5, Begin: time.Minute, Next: 9}, true},
+		{"it begins later", KernelLogEnd{First: 5, Begin: time.Hour, Next: 9}, false},
+		{"no record", KernelLogEnd{}, false},
+		{"an overrun", KernelLogEnd{Next: 9, Overrun: true}, false},
+		{"too many", KernelLogEnd{Next: 9, Cut: true}, false},
+		{"a gap", KernelLogEnd{Next: 9, Lost: 1}, false},
+	} {
+		if got := tt.end.Complete(2 * time.Minute); got != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, got, tt.want)
+		}
 	}
 }
 

@@ -79,13 +79,11 @@ func LoadLibrary[T any](h *Host, v *vendorLibrary, cuda int, open func(path stri
 			if loaded, err = open(path); err == nil {
 				return true
 			}
-			if errors.Is(err, ErrNoLibrary) {
-				continue
-			}
-			if broken == nil {
+			missing := errors.Is(err, ErrNoLibrary)
+			if broken == nil && (!missing || errors.As(err, new(damagedLibrary))) {
 				broken = err
 			}
-			if v.ofGPU { // the driver has refused: another file of its library would only repeat the call
+			if v.ofGPU && !missing { // the driver has refused: another file of its library would only repeat the call
 				return true
 			}
 		}
@@ -384,7 +382,7 @@ func (s *librarySearch) search(dirs []string) {
 			}
 		}
 	}
-	slices.SortStableFunc(s.found, func(a, b libraryFile) int { return compareVersions(b.version, a.version) })
+	slices.SortStableFunc(s.found, func(a, b libraryFile) int { return CompareVersions(b.version, a.version) })
 }
 
 // searched returns the part of a directory pattern before its first star.
@@ -495,8 +493,8 @@ func readNCCLVersion(path string) (version string, cuda int) {
 	return string(m[1]), cuda
 }
 
-// compareVersions compares dotted numbers; a part that is not a number counts as 0.
-func compareVersions(a, b string) int {
+// CompareVersions compares dotted numbers; a part that is not a number counts as 0.
+func CompareVersions(a, b string) int {
 	for a != "" || b != "" {
 		var x, y string
 		x, a, _ = strings.Cut(a, ".")

@@ -276,8 +276,8 @@ func TestCompareVersions(t *testing.T) {
 	sorted := []string{"", "2", "2.9.9", "2.18.5", "12.4.5.8", "12.10"}
 	for i, a := range sorted {
 		for j, b := range sorted {
-			if got, want := compareVersions(a, b), cmp.Compare(i, j); got != want {
-				t.Errorf("compareVersions(%q, %q) = %d, want %d", a, b, got, want)
+			if got, want := CompareVersions(a, b), cmp.Compare(i, j); got != want {
+				t.Errorf("CompareVersions(%q, %q) = %d, want %d", a, b, got, want)
 			}
 		}
 	}

@@ -2,11 +2,14 @@ package probe
 
 import (
 	"bytes"
+	"errors"
 	"io/fs"
 	"math"
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,8 +44,77 @@ func readMountTable(h *Host, key string) ([]Mount, error) {
 	})
 }
 
+// Fstab returns the entries of /etc/fstab (fstab(5)), none if it cannot be read.
+func Fstab(h *Host) []Mount {
+	data, err := h.ReadFile("/etc/fstab")
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(parseMounts(data), func(m Mount) bool { return strings.HasPrefix(m.Source, "#") })
+}
+
 // ForgetMounts makes the next [Mounts] read the table again.
-func ForgetMounts(h *Host) { h.forget("mounts") }
+func ForgetMounts(h *Host) { Uncache(h, "mounts") }
+
+// Ext4Stopped returns the last error of the ext4 file system mounted on point, if the file system stops
+// writes at an error; the zero time for any other, and for none. Since d3476f3dad4a (Linux 6.12, backported to
+// 5.15, 6.1 and 6.6) such a file system refuses all writes, and /proc/mounts goes on to show rw.
+func Ext4Stopped(h *Host, point string) (time.Time, error) {
+	dev, err := ext4Device(h, point)
+	if err != nil || dev == "" {
+		return time.Time{}, err
+	}
+	// /proc/mounts omits errors= if it is the default in the superblock.
+	options, err := h.ReadFile("/proc/fs/ext4/" + dev + "/options")
+	if err != nil || !slices.Contains(strings.Fields(string(options)), "errors=remount-ro") {
+		return time.Time{}, unlessMissing(err) // missing in a container
+	}
+	path := "/sys/fs/ext4/" + dev + "/last_error_time"
+	text, err := h.ReadValue(path)
+	if err != nil {
+		return time.Time{}, unlessMissing(err)
+	}
+	seconds, err := strconv.ParseInt(text, 10, 64)
+	switch {
+	case err != nil:
+		return time.Time{}, &fs.PathError{Op: "parse", Path: path, Err: fs.ErrInvalid}
+	case seconds <= 0:
+		return time.Time{}, nil
+	}
+	return time.Unix(seconds, 0), nil
+}
+
+func unlessMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// ext4Device returns the kernel's name of the device mounted on point, "" if it is unknown. The source in
+// /proc/mounts can be a link.
+func ext4Device(h *Host, point string) (string, error) {
+	data, err := h.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", unlessMissing(err)
+	}
+	number := ""
+	for line := range bytes.Lines(data) {
+		if f := bytes.Fields(line); len(f) > 4 && unescape(f[4]) == point { // proc(5): the uppermost mount is the last
+			number = string(f[2])
+		}
+	}
+	uevent, err := h.ReadFile("/sys/dev/block/" + number + "/uevent")
+	if number == "" || err != nil {
+		return "", unlessMissing(err)
+	}
+	for line := range strings.Lines(string(uevent)) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME="); ok {
+			return strings.ReplaceAll(name, "/", "!"), nil // as in sysfs: cciss!c0d0
+		}
+	}
+	return "", nil
+}
 
 // parseMounts parses lines of four or more fields; a missing field is empty.
 func parseMounts(data []byte) []Mount {

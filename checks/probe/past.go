@@ -42,18 +42,16 @@ func (h *Host) PastAnswers() bool { return h.answers(h.past) }
 // answerLimit bounds the test of a memory directory.
 const answerLimit = time.Second
 
-// answers tests a file system in the background. If there is no answer, this process cannot be used
-// any more, since it can never end.
+// StateAnswers reports whether there is a state directory, and it answers.
+func (h *Host) StateAnswers() bool { return h.state != "" && h.answers(h.state) }
+
+// answers tests a file system in the background.
 func (h *Host) answers(dir string) bool {
 	call := "read " + dir
 	if slices.Contains(h.Unanswered(), call) || h.StuckAt(dir) != nil {
 		return false
 	}
-	if runInTime(answerLimit, func() { _, _ = os.Lstat(h.Path(dir)) }) {
-		return true
-	}
-	h.addUnanswered(call)
-	return false
+	return h.InTime(call, answerLimit, func() { _, _ = os.Lstat(h.Path(dir)) })
 }
 
 // SpareError means that data was kept, but in a spare directory. It is reported once in the life of
@@ -112,7 +110,13 @@ func (h *Host) readKept(name string) (path string, data []byte, err error) {
 
 // Keep writes v for later runs, atomically and readable only by root. A [SpareError] is not a
 // failure: it reports once that the data is in another directory.
-func (h *Host) Keep(name string, v any) error {
+func (h *Host) Keep(name string, v any) error { return h.keep(name, v, false) }
+
+// KeepOnDisk writes v as Keep does, but to no spare directory, and when it returns the data survives
+// a power cut.
+func (h *Host) KeepOnDisk(name string, v any) error { return h.keep(name, v, true) }
+
+func (h *Host) keep(name string, v any, onDisk bool) error {
 	if h.past == "" {
 		return ErrNoMemory
 	}
@@ -126,7 +130,7 @@ func (h *Host) Keep(name string, v any) error {
 	}
 	spares, cause := dirs, error(&fs.PathError{Op: "write", Path: h.past, Err: errNoAnswer})
 	if dirs[0] == h.past {
-		spares, cause = dirs[1:], h.keepIn(h.past, name+".json", data)
+		spares, cause = dirs[1:], h.keepIn(h.past, name+".json", data, onDisk)
 	}
 	if cause == nil {
 		for _, spare := range spares {
@@ -134,8 +138,11 @@ func (h *Host) Keep(name string, v any) error {
 		}
 		return nil
 	}
+	if onDisk {
+		return cause
+	}
 	for _, spare := range spares {
-		if err := h.keepIn(spare, name+".json", data); err != nil {
+		if err := h.keepIn(spare, name+".json", data, false); err != nil {
 			cause = errors.Join(cause, err)
 			continue
 		}
@@ -146,13 +153,13 @@ func (h *Host) Keep(name string, v any) error {
 
 // spareError returns nil if the error was reported before.
 func (h *Host) spareError(dir string, cause error) error {
-	if _, err := os.Lstat(h.Path(filepath.Join(dir, "told"))); err == nil || h.keepIn(dir, "told", nil) != nil {
+	if _, err := os.Lstat(h.Path(filepath.Join(dir, "told"))); err == nil || h.keepIn(dir, "told", nil, false) != nil {
 		return nil
 	}
 	return &SpareError{Dir: dir, Cause: cause}
 }
 
-func (h *Host) keepIn(past, name string, data []byte) error {
+func (h *Host) keepIn(past, name string, data []byte, onDisk bool) error {
 	dir := h.Path(past)
 	path := filepath.Join(past, name)
 	fail := func(err error) error { return &fs.PathError{Op: "write", Path: path, Err: Reason(err)} }
@@ -164,6 +171,9 @@ func (h *Host) keepIn(past, name string, data []byte) error {
 		return fail(err)
 	}
 	_, err = f.Write(data)
+	if err == nil && onDisk {
+		err = f.Sync()
+	}
 	if closing := f.Close(); err == nil {
 		err = closing
 	}
@@ -174,7 +184,21 @@ func (h *Host) keepIn(past, name string, data []byte) error {
 		_ = os.Remove(f.Name())
 		return fail(err)
 	}
+	if onDisk {
+		if err := syncDir(dir); err != nil {
+			return fail(err)
+		}
+	}
 	return nil
+}
+
+// syncDir writes the names of a directory to the disk.
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // PastNames returns the memory directories in dir, one for each node name.

@@ -4,13 +4,16 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 func TestPast(t *testing.T) {
@@ -84,6 +87,40 @@ func TestPastSpare(t *testing.T) {
 	h.SetPast("/var/lib/x", "/run/x/past")
 	if err := h.Keep("gpu", 1); err == nil || errors.As(err, &spare) {
 		t.Errorf("nowhere: %v", err)
+	}
+}
+
+// Data that must survive a power cut goes to no spare directory, and the file is on the disk before it
+// has its name, as is the directory before the return.
+func TestKeepOnDisk(t *testing.T) {
+	if dir := os.Getenv("NHC_GPU_TEST_KEEP"); dir != "" {
+		h := NewHost(dir)
+		h.SetPast("/past")
+		if err := h.KeepOnDisk("x", 1); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Parallel()
+	h := NewHost(probetest.Tree(t, map[string]string{"/var/lib": "a file where a directory should be"}))
+	h.SetPast("/var/lib/x", "/run/x/past")
+	if err := h.KeepOnDisk("gpu", 1); err == nil || errors.As(err, new(*SpareError)) {
+		t.Errorf("%v, want an error", err)
+	}
+	if _, err := os.Lstat(h.Path("/run/x/past/gpu.json")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the spare file: %v, want none", err)
+	}
+
+	dir, trace := probetest.Tree(t, nil), filepath.Join(t.TempDir(), "trace")
+	cmd := exec.Command(need.Program(t, "strace"), "-f", "-qq", "-y", "-e", "signal=none", "-e", "trace=fsync,renameat,rename,renameat2", "-o", trace, os.Args[0], "-test.run", "^TestKeepOnDisk$")
+	cmd.Env = append(os.Environ(), "NHC_GPU_TEST_KEEP="+dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	text, err := os.ReadFile(trace)
+	want := regexp.MustCompile(`(?s)fsync\(\d+<[^>]*/past/x\.[^>]*>\) *= 0\n.*rename[^\n]*/past/x\.json"[^\n]*= 0\n.*fsync\(\d+<[^>]*/past>\) *= 0\n`)
+	if err != nil || !want.Match(text) {
+		t.Errorf("%v: system calls\n%s\nwant an fsync of the file, a rename, an fsync of the directory", err, text)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,12 +22,38 @@ type Process struct {
 	PID  int
 	UID  uint32 // effective uid: the owner of /proc/PID
 	Args string // command line with single blanks; [name] of a kernel thread
+
+	Unread bool // the command line could not be read: Args is the name, of at most 15 bytes
 }
+
+// MayRun reports whether a process whose command line could not be read may be a program: it has the
+// program's name, or an interpreter's, as firewalld has that of Python. It believes the latter only of
+// system users, as any user can start an interpreter.
+func (p Process) MayRun(h *Host, program string) bool {
+	program = path.Base(program)
+	return p.Unread && (p.Args == program[:min(len(program), maxName)] ||
+		interpreter().MatchString(p.Args) && p.UID < firstUser && OwnAccord(h, p.PID))
+}
+
+// maxName is the length of the longest name in /proc/PID/stat, bytes.
+const maxName = 15
+
+var interpreter = Lazily(`^(python|perl|ruby|java|node|php|lua|tclsh|bash$|dash$|sh$)`)
 
 // Command returns the first word of the command line.
 func (p Process) Command() string {
 	word, _, _ := strings.Cut(p.Args, " ")
 	return word
+}
+
+// ProcessNow reads one process.
+func ProcessNow(h *Host, pid int) (Process, error) {
+	r, err := OpenProc(h.Path("/proc"))
+	if err != nil {
+		return Process{}, err
+	}
+	defer r.Close()
+	return r.read(pid)
 }
 
 // Processes lists the processes of /proc by PID. It ignores a process that ends in the meantime, or
@@ -52,11 +79,20 @@ func Processes(h *Host) ([]Process, error) {
 		slices.Sort(pids)
 		r := ProcessReader{Dir: int(dir.Fd())}
 		r.owners = isProcfs(r.Dir)
-		procs := make([]Process, 0, len(pids))
+		procs, pace, args := make([]Process, 0, len(pids)), h.Pace(), map[uint32]int{}
 		for _, pid := range pids {
-			if p, err := r.read(pid); err == nil {
-				procs = append(procs, p)
+			pace()
+			p, err := r.read(pid)
+			if err != nil {
+				continue
 			}
+			if len(p.Args) > shortArgs {
+				s, err := r.readState()
+				if args[s.real] += len(p.Args); err == nil && s.real >= firstUser && args[s.real] > maxAllArgs {
+					p.Args = strings.ToValidUTF8(strings.Clone(p.Args[:shortArgs]), "")
+				}
+			}
+			procs = append(procs, p)
 		}
 		return procs, nil
 	})
@@ -77,8 +113,13 @@ func readTicks() uint64 {
 }
 
 // maxArgs bounds the read of a command line, bytes. ps cuts them much earlier, but Java class paths
-// are longer than that.
-const maxArgs = 64 << 10
+// are longer than that. Once the long command lines of a person together have maxAllArgs, the others keep
+// shortArgs only: a user can have thousands of processes.
+const (
+	maxArgs    = 64 << 10
+	maxAllArgs = 32 << 20
+	shortArgs  = 1 << 10
+)
 
 // ProcessReader reads processes below an open /proc into reused buffers, because a node may have
 // thousands.
@@ -87,7 +128,6 @@ type ProcessReader struct {
 	owners bool // its directories belong to the processes' users
 	Name   []byte
 	Status [4 << 10]byte
-	args   [maxArgs]byte
 }
 
 // OpenProc returns a reader of the processes in a directory, which the caller closes.
@@ -111,7 +151,7 @@ func (r *ProcessReader) read(pid int) (Process, error) {
 		if p.UID, err = readOwner(r.Dir, string(r.Name)); err != nil {
 			return p, err
 		}
-		if p.Args = r.Command(); p.Args != "" {
+		if p.Args, p.Unread = r.Command(); p.Args != "" {
 			return p, nil
 		}
 		s, err = r.readNameless()
@@ -123,7 +163,7 @@ func (r *ProcessReader) read(pid int) (Process, error) {
 		return p, err
 	}
 	if s.memory {
-		p.Args = r.Command()
+		p.Args, p.Unread = r.Command()
 	}
 	if p.Args == "" {
 		p.Args = "[" + s.name + "]"
@@ -135,13 +175,14 @@ func (r *ProcessReader) read(pid int) (Process, error) {
 }
 
 // Command returns the command line, "" if it is missing or not readable: readState finds out the
-// reason.
-func (r *ProcessReader) Command() string {
-	n, err := ReadAt(r.Dir, string(r.Name)+"/cmdline", r.args[:])
-	if err != nil {
-		return ""
+// reason. If the memory of the process is locked, it returns the name of the program, and true.
+func (r *ProcessReader) Command() (args string, unread bool) {
+	err := readMemory(r.Dir, string(r.Name), "cmdline", maxArgs, false, func(data []byte) { args = CommandLine(data) })
+	if errors.Is(err, ErrUnread) {
+		t, _ := r.Task(string(r.Name))
+		return t.Name, true
 	}
-	return CommandLine(r.args[:n])
+	return args, false
 }
 
 // readState reads the status file, which takes as long as all other files together.

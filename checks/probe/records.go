@@ -88,7 +88,7 @@ func Forget(h *Host, name string) error {
 		if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 			continue
 		}
-		if i == 0 && len(dirs) > 1 && h.keepIn(dirs[1], name+".json", []byte(forgotten)) == nil {
+		if i == 0 && len(dirs) > 1 && h.keepIn(dirs[1], name+".json", []byte(forgotten), false) == nil {
 			return nil
 		}
 		return &fs.PathError{Op: "remove", Path: path, Err: Reason(err)}

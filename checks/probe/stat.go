@@ -25,7 +25,7 @@ func StatFile(h *Host, p string) (FileStat, error) {
 	key := "lstat " + p
 	s, err := Once(h, key, func() (FileStat, error) { return lstat(h, p) })
 	if err != nil {
-		h.forget(key) // the next call tries again
+		Uncache(h, key) // the next call tries again
 	}
 	return s, err
 }

@@ -35,7 +35,7 @@ func StartTalk(ctx context.Context, h *Host, c Command) (*Talk, error) {
 	var errs *capture
 	var stderr *os.File
 	if c.Errors > 0 {
-		errs, stderr, _ = newCapture(c.Errors) // on failure it is /dev/null
+		errs, stderr, _ = newCapture(c.Errors, c.Heard) // on failure it is /dev/null
 	}
 	c.stdin = inR
 	t := &Talk{In: inW, Out: outR, c: c, errs: errs, p: h.start(c, &syscall.SysProcAttr{Setpgid: true}, outW, stderr)}

@@ -62,10 +62,14 @@ func (w *DeviceWatch) Wait(limit time.Duration) (removed []string, lost bool, er
 }
 
 // removedDevice returns the path of the device in a message about its removal, "" for any other:
-// "remove@/devices/pci0000:00/0000:00:01.0\0ACTION=remove\0SUBSYSTEM=pci\0...".
+// "remove@/devices/pci0000:00/0000:00:01.0\0ACTION=remove\0SUBSYSTEM=pci\0...". A device without hardware (dm, loop) is
+// none; the name space of an NVMe disk with several paths is below virtual/nvme-subsystem.
 func removedDevice(message []byte) string {
 	parts := bytes.Split(message, []byte{0})
 	path, ok := bytes.CutPrefix(parts[0], []byte("remove@"))
+	if bytes.HasPrefix(path, []byte("/devices/virtual/")) && !bytes.HasPrefix(path, []byte("/devices/virtual/nvme")) {
+		return ""
+	}
 	for _, p := range parts[1:] {
 		if subsystem, is := bytes.CutPrefix(p, []byte("SUBSYSTEM=")); is && ok && slices.Contains(removable, string(subsystem)) {
 			return string(path)

@@ -12,6 +12,9 @@ func TestRemovedDevice(t *testing.T) {
 		"remove@/devices/x/infiniband/mlx5_0|ACTION=remove|SUBSYSTEM=infiniband":                               "/devices/x/infiniband/mlx5_0",
 		"remove@/devices/virtual/net/veth0|ACTION=remove|SUBSYSTEM=net":                                        "",
 		"add@/devices/pci0000:00/0000:c1:00.0|ACTION=add|SUBSYSTEM=pci":                                        "",
+		"remove@/devices/virtual/block/dm-3|ACTION=remove|SUBSYSTEM=block":                                     "",
+		"remove@/devices/virtual/block/loop0|ACTION=remove|SUBSYSTEM=block":                                    "",
+		"remove@/devices/virtual/nvme-subsystem/nvme-subsys0/nvme0n1|ACTION=remove|SUBSYSTEM=block":            "/devices/virtual/nvme-subsystem/nvme-subsys0/nvme0n1",
 		"remove@/devices/x": "", "": "", "|||": "", "libudev|\xfe\xed\xca\xfe|SUBSYSTEM=pci": "",
 	} {
 		if got := removedDevice([]byte(strings.ReplaceAll(message, "|", "\x00"))); got != want {

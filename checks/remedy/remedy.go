@@ -56,6 +56,8 @@ type Attempt struct {
 	Drill bool      `json:"drill,omitempty"`
 	Done  bool      `json:"done"` // its result is known
 	Error string    `json:"error,omitempty"`
+
+	Unanswered bool `json:"unanswered,omitempty"` // Slurm did not answer the request of a reboot, and no run has seen the request since
 }
 
 // Restore is the state before the reset of GPUs. It is stored before anything is stopped.
@@ -67,7 +69,7 @@ type Restore struct {
 
 // Modes are the settings of a GPU that a reset loses.
 type Modes struct {
-	GPU    string   `json:"gpu"` // UUID, or PCI address
+	GPU    string   `json:"gpu"` // PCI address, or UUID
 	Values []string `json:"values"`
 }
 
@@ -90,11 +92,11 @@ func (h *Hold) Finding() checks.Finding {
 	return f.Phrase(h.Check, "%s has returned after %s: replace the part, then run nhc-gpu clear --remedy", h.Code, strings.Join(h.Tried, ", "))
 }
 
-// Parse reads a record; no data is an empty one.
+// NewRecord returns an empty record.
+func NewRecord() Record { return Record{Version: version} }
+
+// Parse reads a record. No data is a damaged one: a power cut can leave an empty file.
 func Parse(data []byte) (r Record, err error) {
-	if len(data) == 0 {
-		return Record{Version: version}, nil
-	}
 	if err := json.Unmarshal(data, &r); err != nil {
 		return r, fmt.Errorf("the record of remedies is damaged: %w", err)
 	}
@@ -182,6 +184,11 @@ type Next struct {
 
 	Holds []Hold // faults whose remedies are used up; then there is no remedy
 	Why   string // why there is no remedy, "" if there is one
+}
+
+// CanBoot reports whether a remedy can end with a boot, which only a record on the disk outlives.
+func CanBoot(do string, command bool) bool {
+	return do == conf.RebootNode || do == conf.PowerCycle || command
 }
 
 // Choose returns the remedy for the failures of a run. All of them must have one: a node that a person
@@ -327,7 +334,7 @@ func (f Facts) Against(do string, command bool) string {
 		return "reservation " + f.Maintenance
 	case f.Repair != "":
 		return f.Repair
-	case f.Forgetful && (do == conf.RebootNode || do == conf.PowerCycle || command):
+	case f.Forgetful && CanBoot(do, command):
 		return "the record of remedies has not outlived a boot yet, so that the tries could not be counted"
 	case do == conf.RebootNode && !command && f.NoReboot:
 		return "slurm.conf has no RebootProgram"

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
@@ -30,7 +31,8 @@ type client struct {
 	stderr  *tail
 	said    chan struct{} // closed when all of the standard error has been read
 
-	version int // of the variables that the worker knows
+	version int      // of the variables that the worker knows
+	locked  []string // reads of processes' memory that its threads wait for, see [Pool.noteLocked]
 
 	request atomic.Int64 // the request in progress
 	worn    bool         // the worker left after its last answer and is replaced, which is not a failure
@@ -198,22 +200,27 @@ func (c *client) describeHang(doing string, since time.Duration) *checks.Hung {
 	return h
 }
 
-// countAt reads, after a delay, the number of calls that the worker has announced. counted ends the
-// wait and returns the number; ok is false if the wait ended too early. A delay of 0 means never.
-func (c *client) countAt(request int, after time.Duration) (counted func() (calls uint64, ok bool)) {
-	if after <= 0 || !c.lane.Vendor() {
-		return func() (uint64, bool) { return 0, false }
+// movesAfter looks, after a delay, at the calls that the worker has announced. moved ends the wait and reports
+// whether the worker has made new calls since then. In the local lane both looks must find a scan of
+// processes, which users can make long: any other call there is of a device or a file that must answer.
+// A delay of 0 means never.
+func (c *client) movesAfter(request int, after time.Duration) (moved func(doing string, calls uint64) bool) {
+	if after <= 0 || !c.lane.Vendor() && c.lane != checks.Local {
+		return func(string, uint64) bool { return false }
 	}
-	type count uint64
-	var was atomic.Value
+	type look struct {
+		doing string
+		calls uint64
+	}
+	var was atomic.Pointer[look]
 	timer := time.AfterFunc(after, func() {
-		_, calls := wire.ReadPage(c.page, request)
-		was.Store(count(calls))
+		doing, calls := wire.ReadPage(c.page, request)
+		was.Store(&look{doing, calls})
 	})
-	return func() (uint64, bool) {
+	return func(doing string, calls uint64) bool {
 		timer.Stop()
-		n, ok := was.Load().(count)
-		return uint64(n), ok
+		w := was.Load()
+		return w != nil && doing != "" && calls != w.calls && (c.lane != checks.Local || doing == probe.ScanCall && w.doing == probe.ScanCall)
 	}
 }
 
@@ -267,7 +274,7 @@ func (t *tail) last() string {
 	defer t.mu.Unlock()
 	lines := strings.Split(strings.TrimSpace(string(t.head)+string(t.buf)), "\n")
 	for _, l := range lines {
-		for _, sign := range []string{"panic: ", "fatal error: ", "SIGSEGV", "symbol lookup error"} {
+		for _, sign := range []string{"panic: ", "fatal error: ", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "symbol lookup error"} {
 			if strings.Contains(l, sign) {
 				return l
 			}

@@ -253,7 +253,7 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 			could("probe.error", err.Error())
 			break
 		}
-		r.Took, r.Findings, r.Fact, r.Earlier = resp.Took, resp.Findings, resp.Fact, resp.Known
+		r.Took, r.Findings, r.Fact = resp.Took, resp.Findings, resp.Fact
 	}
 	theirs := checks.OfLBNL(name)
 	for i := range r.Findings {
@@ -283,9 +283,10 @@ func describeCall(h *checks.Hung) string {
 	return ", in " + call
 }
 
-// isSlow reports whether a library that did not answer in time still made new calls in the second
-// half of that time. It is then slow, which does not drain: without persistence mode a driver takes
-// a second or two for each GPU, and a busy driver can take as long for each of a thousand calls.
+// isSlow reports whether a check that did not answer in time still announced new calls in the second
+// half of that time, see [client.movesAfter]. It is then slow, which does not drain: without persistence
+// mode a driver takes a second or two for each GPU, a busy driver can take as long for each of a thousand
+// calls, and a user can have a great many processes and open files.
 func isSlow(h *checks.Hung) bool { return h.Moved }
 
 // watchEvery is the interval between two reports of an active test's current action.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
@@ -21,8 +22,13 @@ type Options struct {
 	Env  []string // environment of the workers
 }
 
-// execLane is the worker for commands outside the plan.
-const execLane checks.Lane = "exec"
+const (
+	// execLane is the worker for commands outside the plan.
+	execLane checks.Lane = "exec"
+	// lockedLane is the lane in the ledger of workers that only wait for the memory of a process. No step
+	// runs in it.
+	lockedLane checks.Lane = "processes"
+)
 
 // Pool has one worker for each lane and starts it when it is first needed. Its methods are safe for
 // concurrent use; calls for the same lane wait for each other.
@@ -90,9 +96,11 @@ func (p *Pool) addVars(c *client, r *wire.Request) {
 			vars.Root = ""
 		}
 		p.state.mu.Lock()
-		vars.State = p.state.dir
+		if vars.State = p.state.dir; p.state.gone != nil {
+			vars.State, vars.Spare = "", "" // the spare directory is in it
+		}
 		p.state.mu.Unlock()
-		vars.Stuck = slices.Concat(vars.Stuck, p.ledger.Doing(c.lane), p.stuck)
+		vars.Stuck = slices.Concat(vars.Stuck, p.ledger.Doing(c.lane), p.ledger.Doing(lockedLane), p.stuck)
 		r.Vars, c.version = &vars, p.version
 	}
 }
@@ -245,13 +253,13 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 			return i, true
 		}
 		c.request.Store(int64(r.ID))
-		half := c.countAt(r.ID, d/2)
+		moves := c.movesAfter(r.ID, d/2)
 		resp, err := c.receive(ctx, r, began, d)
-		was, counted := half()
 		doing, calls := "", uint64(0)
 		if err != nil || resp.Spent {
 			doing, calls = wire.ReadPage(c.page, r.ID)
 		}
+		moved := moves(doing, calls)
 		switch {
 		case err == nil:
 			if c.lane == checks.NVML && r.Op == wire.OpCheck {
@@ -260,6 +268,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 				p.mu.Unlock()
 			}
 			emit(r, answered(resp))
+			p.noteLocked(c, resp.Locked)
 			if resp.Worn && !resp.Spent {
 				c.worn = true
 				c.finish()
@@ -280,14 +289,14 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			hang := c.describeHang(doing, time.Since(began))
 			hang.Cut = r.Limit > 0 && d < r.Limit
-			hang.Moved = counted && doing != "" && calls != was
+			hang.Moved = moved
 			p.abandon(c, r.Line, hang)
-			if hang.Moved {
+			if hang.Moved && c.lane.Vendor() {
 				p.mu.Lock()
 				p.ended[c.lane] = "is slow"
 				p.mu.Unlock()
 			}
-			if c.lane == checks.Local && doing != "" {
+			if c.lane == checks.Local && doing != "" && !hang.Moved {
 				p.addStuckCalls(doing)
 			}
 			emit(r, hung(hang))
@@ -314,11 +323,44 @@ func (p *Pool) addStuckCalls(calls ...string) {
 	p.version++
 }
 
+// noteLocked adds reads of processes' memory that threads of a worker wait for. The worker goes on. If it
+// cannot exit later, the ledger keeps later runs from asking these processes again.
+func (p *Pool) noteLocked(c *client, calls []string) {
+	calls = slices.DeleteFunc(calls, func(call string) bool { return slices.Contains(c.locked, call) })
+	st, err := process.ReadStat(c.pid)
+	if len(calls) == 0 || err != nil {
+		return
+	}
+	c.locked = append(c.locked, calls...)
+	p.addStuckCalls(calls...)
+	for _, call := range calls {
+		p.ledger.add(wire.StuckProcess{PID: c.pid, Start: st.Start, Lane: lockedLane, Step: call, Doing: call, State: "D", Since: time.Now().Truncate(time.Second)})
+	}
+}
+
 // abandon kills a worker that hangs and adds processes that no signal can end to the ledger.
 func (p *Pool) abandon(c *client, step string, hung *checks.Hung) {
 	left := c.kill()
 	c.close()
-	if len(left) == 0 {
+	p.addLeft(c, left, step, hung)
+}
+
+// addLeft adds the processes of a worker that survived to the ledger. If the worker itself waits only for
+// the memory of users' processes, or a scan of processes was slow, nothing hangs in the step.
+func (p *Pool) addLeft(c *client, left []int, step string, hung *checks.Hung) {
+	left = slices.DeleteFunc(left, func(pid int) bool {
+		if pid != c.pid {
+			return false
+		}
+		var calls []string
+		for _, locked := range process.LockedReads(pid) {
+			calls = append(calls, probe.LockedCall(locked))
+		}
+		only := len(calls) > 0
+		p.noteLocked(c, calls)
+		return only
+	})
+	if len(left) == 0 || hung.Moved && c.lane == checks.Local {
 		return
 	}
 	hung.Stuck = true

@@ -170,7 +170,7 @@ die() {
     __nhc_settings
     __nhc_tell_kept
     __nhc_question
-    __nhc_event die "$__nhc_id" "$__nhc_code" "$*" "$BASH_SUBSHELL" "$__nhc_heard"
+    __nhc_event die "$__nhc_id" "$__nhc_code" "$*" $((BASH_SUBSHELL > __nhc_own)) "$__nhc_heard"
     __nhc_answer
     if [[ ${__nhc_got[0]-} == helper && -z ${__nhc_helping-} ]]; then
         __nhc_helper "${__nhc_got[1]}" "$OFFLINE_NODE" "$HOSTNAME" "$*"
@@ -317,11 +317,13 @@ __nhc_traps() {
 }
 
 # __nhc_alone: announces a line in its own process before the line prints anything.
+__nhc_own=0 # the subshell in which a line runs
 __nhc_alone() {
     local __nhc_id
     local -a __nhc_got
     __nhc_question
     __nhc_event forked "$__nhc_id" "$BASHPID"
+    __nhc_own=$BASH_SUBSHELL
     __nhc_answer
 }
 

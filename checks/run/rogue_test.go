@@ -6,9 +6,13 @@ import (
 
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -73,6 +77,10 @@ func (r *rogue) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		os.Exit(0)
 	case "flood":
 		answer("\x01" + string(binary.LittleEndian.AppendUint32(nil, wire.MaxMessage+1)) + strings.Repeat("x", 8<<20))
+	case "crowd": // many warnings with long texts, and last a failure
+		long := strings.Repeat("x", 2<<10)
+		crowd := slices.Repeat([]checks.Finding{{Severity: checks.Warn, Message: long, Device: checks.Device{Name: long}}}, 4000)
+		return append(crowd, checks.Finding{Severity: checks.Fail, Message: "rogue fails " + long})
 	case "close":
 		_ = unix.Close(wire.ResponseFd)
 		time.Sleep(time.Minute)
@@ -85,6 +93,39 @@ func (r *rogue) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		for {
 			env.At("nvmlDeviceGetMemoryErrorCounter(0)")
 			time.Sleep(5 * time.Millisecond)
+		}
+	case "locked": // a thread waits for the memory of a process
+		if err := blockIn(r.Arg); err != nil {
+			return []checks.Finding{{Severity: checks.Unknown, Message: err.Error()}}
+		}
+	case "spent": // a command that no signal can end, and a locked process
+		if err := freezeCommand(r.Arg); err != nil {
+			return []checks.Finding{{Severity: checks.Unknown, Message: err.Error()}}
+		}
+		text, _ := wire.Append(nil, &wire.Response{ID: 1, Spent: true, Locked: []string{probe.LockedCall(os.Getppid())}})
+		answer(string(text))
+		select {}
+	case "scan": // processes
+		for pace := env.Host.Pace(); ; time.Sleep(5 * time.Millisecond) {
+			pace()
+		}
+	case "scanned": // processes, and then files of a file server that is slow
+		pace := env.Host.Pace()
+		for end := time.Now().Add(1200 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			pace()
+		}
+		fallthrough
+	case "files":
+		for i := 0; ; i++ {
+			env.At("stat /scratch/%d", i)
+			time.Sleep(20 * time.Millisecond)
+		}
+	case "before": // files, and then processes
+		for end := time.Now().Add(1200 * time.Millisecond); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			env.At("stat /scratch")
+		}
+		for pace := env.Host.Pace(); ; time.Sleep(5 * time.Millisecond) {
+			pace()
 		}
 	case "stop": // the same call, and then one that does not return
 		for range 3 {
@@ -107,6 +148,26 @@ func (r *rogue) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		}
 	}
 	return nil
+}
+
+// blockIn starts a thread that reads a FIFO without a writer, and waits until it does.
+func blockIn(name string) error {
+	fd, err := unix.Open(name, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	tid := make(chan int)
+	go func() {
+		runtime.LockOSThread()
+		tid <- unix.Gettid()
+		_, _ = unix.Read(fd, make([]byte, 1))
+	}()
+	reads := fmt.Sprintf("%d 0x%x ", unix.SYS_READ, fd)
+	for file := fmt.Sprintf("/proc/self/task/%d/syscall", <-tid); ; time.Sleep(time.Millisecond) {
+		if data, err := os.ReadFile(file); err != nil || strings.HasPrefix(string(data), reads) {
+			return err
+		}
+	}
 }
 
 // message returns an answer with a text of so many bytes.
@@ -143,6 +204,24 @@ func freezeSelf(group string) error {
 		return err
 	}
 	return os.WriteFile(filepath.Join(group, "freezer.state"), []byte("FROZEN"), 0)
+}
+
+// freezeCommand starts a command and freezes it in this way.
+func freezeCommand(group string) error {
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	state := filepath.Join(group, "freezer.state")
+	err := errors.Join(os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0), os.WriteFile(state, []byte("FROZEN"), 0))
+	for err == nil {
+		var data []byte
+		if data, err = os.ReadFile(state); string(data) == "FROZEN\n" {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return err
 }
 
 func init() {

@@ -136,6 +136,19 @@ func TestBrokenWorker(t *testing.T) {
 	}
 }
 
+// A failure reaches the supervisor, also if the findings are too large for an answer.
+func TestCrowdedAnswer(t *testing.T) {
+	t.Parallel()
+	rec := &recorder{stopAt: -1}
+	e := &Engine{Pool: newTestPool(t, ""), Deadline: time.Now().Add(30 * time.Second)}
+	if err := e.Do(t.Context(), buildPlan(0, "check_rogue crowd"), rec); err != nil {
+		t.Fatal(err)
+	}
+	if got := rec.results[0].Findings; len(got) < 100 || got[0].Severity != checks.Fail || !strings.HasPrefix(got[0].Message, "rogue fails xxx") {
+		t.Errorf("%d findings, first %.200v", len(got), got[:min(len(got), 1)])
+	}
+}
+
 // A worker that was stopped by a signal continues.
 func TestStoppedWorker(t *testing.T) {
 	t.Parallel()

@@ -170,10 +170,15 @@ func TestShellDieGoesOn(t *testing.T) {
 			t.Errorf("%s: got %d %v %v, want 0", l, status, exited, err)
 		}
 	}
+	if status, _, err := s.Line(true, 0, "( die 5 deep ); die 6 own", soon()); err != nil || status != 0 {
+		t.Errorf("a line in a process of its own: got %d %v, want 0", status, err)
+	}
 	want := []string{
 		"1: ERROR:  nhc:  Health check failed:  one", `die 1 "one" sub=false`, "died", "1: after",
 		"1: ERROR:  nhc:  Health check failed:  sub", `die 3 "sub" sub=true`, "died",
 		`die 4 "caught" sub=true unheard`, "died", "1: [ERROR:  nhc:  Health check failed:  caught]",
+		"forked", "1: ERROR:  nhc:  Health check failed:  deep", `die 5 "deep" sub=true`, "died",
+		"1: ERROR:  nhc:  Health check failed:  own", `die 6 "own" sub=false`, "died",
 	}
 	if diff := cmp.Diff(want, h.heard); diff != "" {
 		t.Errorf("heard (-want +got):\n%s", diff)

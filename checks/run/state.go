@@ -23,7 +23,7 @@ import (
 type memoryState struct {
 	mu    sync.Mutex
 	dir   string
-	gone  error // the directory does not answer; this run sends it no more requests
+	gone  error // the directory does not answer; this run sends it no more requests, and no worker looks into it
 	kind  string
 	lanes []string  // see StartAsBefore
 	end   time.Time // of the run
@@ -53,7 +53,8 @@ const (
 // OpenState makes dir the state directory of the runs, and reads the ledger and the lanes that the
 // last run of a kind needed. If lock is set, OpenState takes that lock for the life of this
 // process, or until [Pool.Unlock]; busy is the process that holds it. After an error the run has no
-// memory; doubts are about parts of it.
+// memory; doubts are about parts of it. For a run of the monitor a health check waits, but not long: that
+// one checks a part of the node, and with a slow driver it can take longer than slurmd waits.
 func (p *Pool) OpenState(dir, kind, lock string) (busy *wire.Holder, doubts []error, err error) {
 	p.state.mu.Lock()
 	p.state.dir, p.state.kind = dir, kind
@@ -63,7 +64,7 @@ func (p *Pool) OpenState(dir, kind, lock string) (busy *wire.Holder, doubts []er
 	p.mu.Unlock()
 	req := &wire.Request{Op: wire.OpOpen, Name: nameLaneFile(kind)}
 	if lock != "" {
-		req.Args = []string{lock}
+		req.Args = []string{lock, kind}
 	}
 	resp, err := p.stateCall(req, "open", "")
 	if err != nil {
@@ -81,11 +82,19 @@ func (p *Pool) OpenState(dir, kind, lock string) (busy *wire.Holder, doubts []er
 		doubts = append(doubts, fmt.Errorf("read %s: %w", filepath.Join(dir, wire.LedgerFile), err))
 	}
 	p.state.mu.Lock()
-	defer p.state.mu.Unlock()
 	p.state.crashes, p.state.drill, p.state.monitor = len(lines[1]) > 0, lines[2], lines[3]
 	p.state.lanes = strings.Fields(string(lanes))
-	return resp.Busy, doubts, nil
+	p.state.mu.Unlock()
+	if busy = resp.Busy; busy != nil && busy.Part && kind != wire.KindMonitor {
+		if busy, err = p.lock(lock, kind, partWait); err != nil {
+			doubts = append(doubts, err)
+		}
+	}
+	return busy, doubts, nil
 }
+
+// partWait is how long a health check waits for a run of the monitor.
+const partWait = 5 * time.Second
 
 // Drill returns the file of a rehearsal, as OpenState has read it; empty if there is none.
 func (p *Pool) Drill() []byte {
@@ -123,10 +132,33 @@ func (p *Pool) Save(name string, data []byte) error {
 	return err
 }
 
+// SaveAgain is Save that also asks a directory that has not answered before, for a process that lives on.
+func (p *Pool) SaveAgain(name string, data []byte) error {
+	p.setGone(nil)
+	return p.Save(name, data)
+}
+
+// setGone records whether the directory does not answer. The next request to each worker has that.
+func (p *Pool) setGone(err error) {
+	p.state.mu.Lock()
+	changed := (err != nil) != (p.state.gone != nil)
+	p.state.gone = err
+	p.state.mu.Unlock()
+	if changed {
+		p.mu.Lock()
+		p.version++
+		p.mu.Unlock()
+	}
+}
+
 // Lock takes a lock of the state directory for this process. It waits for the holder at most for
 // wait; busy is then the process that holds the lock.
 func (p *Pool) Lock(name string, wait time.Duration) (busy *wire.Holder, err error) {
-	resp, err := p.stateCall(&wire.Request{Op: wire.OpLock, Name: name, Timeout: max(wait, 0)}, "lock", name)
+	return p.lock(name, "", wait)
+}
+
+func (p *Pool) lock(name, kind string, wait time.Duration) (busy *wire.Holder, err error) {
+	resp, err := p.stateCall(&wire.Request{Op: wire.OpLock, Name: name, Args: []string{kind}, Timeout: max(wait, 0)}, "lock", name)
 	if err != nil {
 		return nil, err
 	}
@@ -158,9 +190,7 @@ func (p *Pool) stateCall(r *wire.Request, verb, name string) (*wire.Response, er
 	o := p.Call(context.Background(), p.chooseIdleLane(), r, limit+r.Timeout)
 	resp, err := o.AnswerTo(r.Line)
 	if err != nil && o.answer == nil {
-		p.state.mu.Lock()
-		p.state.gone = err
-		p.state.mu.Unlock()
+		p.setGone(err)
 		if r.Op != wire.OpOpen { // whose caller reports the error
 			p.mu.Lock()
 			p.warn = append(p.warn, err)

@@ -1,11 +1,13 @@
 package run
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -121,6 +123,41 @@ func TestLedgerGarbage(t *testing.T) {
 	}
 }
 
+// A worker with a thread that waits for the memory of a process goes on. Its other lanes and later runs do
+// not ask that process, as long as the worker exists, and skip no step because of it.
+func TestLockedProcessesAreRemembered(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	p := newTestPool(t, dir)
+	if err := p.Start(checks.NVML); err != nil {
+		t.Fatal(err)
+	}
+	calls := []string{"read the memory of process 1, started at 2, of uid 5001", "read the memory of process 3, started at 4, of uid 5001"}
+	p.noteLocked(p.workers[checks.NVML], calls)
+	p.keepLedger()
+	later := newTestPool(t, dir)
+	for _, pool := range []*Pool{p, later} {
+		for _, lane := range []checks.Lane{checks.NVML, checks.Local} {
+			if o := pool.Call(t.Context(), lane, &wire.Request{Op: wire.OpCheck, Name: "check_rogue ok"}, time.Minute); o.hung != nil || o.lost != "" {
+				t.Errorf("%s: %+v", lane, o)
+			}
+			c, err := pool.worker(lane)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var r wire.Request
+			c.version = -1
+			if pool.addVars(c, &r); r.Vars == nil || !slices.Contains(r.Vars.Stuck, calls[0]) || !slices.Contains(r.Vars.Stuck, calls[1]) {
+				t.Errorf("%s: %+v, want %q", lane, r.Vars, calls)
+			}
+		}
+	}
+	p.Kill()
+	if list := newTestPool(t, dir).Ledger().StuckProcesses(); len(list) != 0 {
+		t.Errorf("%+v, want none after the worker's end", list)
+	}
+}
+
 // startSleeper starts a process that a lock can name.
 func startSleeper(t *testing.T) (line string, kill func()) {
 	t.Helper()
@@ -172,6 +209,52 @@ func TestStateLock(t *testing.T) {
 	}
 }
 
+// A health check waits for a run of the monitor, then begins beside it. Other runs do not.
+func TestStateLockOfMonitor(t *testing.T) {
+	t.Parallel()
+	const whole = "health check"
+	dir := stateDirOf(t)
+	file := filepath.Join(dir, "run.lock")
+	line, kill := startSleeper(t)
+	hold := func(line string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(line+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hold(line + wire.LockPart)
+	if busy, _, err := newTestPool(t, "").OpenState(dir, wire.KindMonitor, "run.lock"); err != nil || busy == nil || !busy.Part {
+		t.Errorf("a second run of the monitor: %+v, %v", busy, err)
+	}
+	if busy, err := newTestPool(t, dir).Lock("run.lock", 10*time.Millisecond); err != nil || busy == nil {
+		t.Errorf("a remedy: %+v, %v", busy, err)
+	}
+	began := time.Now()
+	if busy, _, err := newTestPool(t, "").OpenState(dir, whole, "run.lock"); err != nil || busy != nil || time.Since(began) < partWait {
+		t.Errorf("a health check: %+v, %v after %s", busy, err, time.Since(began))
+	}
+	if data, _ := os.ReadFile(file); !strings.HasPrefix(string(data), fmt.Sprint(os.Getpid(), " ")) || strings.Contains(string(data), wire.LockPart) {
+		t.Errorf("the lock is %q, want that of the health check", data)
+	}
+	hold(line)
+	began = time.Now()
+	if busy, _, err := newTestPool(t, "").OpenState(dir, whole, "run.lock"); err != nil || busy == nil || busy.Part || time.Since(began) > partWait {
+		t.Errorf("a second health check: %+v, %v after %s", busy, err, time.Since(began))
+	}
+	hold(line + wire.LockPart)
+	time.AfterFunc(100*time.Millisecond, kill)
+	if busy, _, err := newTestPool(t, "").OpenState(dir, whole, "run.lock"); err != nil || busy != nil {
+		t.Errorf("after the end of the monitor's run: %+v, %v", busy, err)
+	}
+	p := newTestPool(t, "")
+	if busy, _, err := p.OpenState(dir, wire.KindMonitor, "run.lock"); err != nil || busy != nil {
+		t.Errorf("the monitor's run: %+v, %v", busy, err)
+	}
+	if data, _ := os.ReadFile(file); !strings.Contains(string(data), wire.LockPart+" ") {
+		t.Errorf("the lock of the monitor's run is %q", data)
+	}
+}
+
 // A version before this one holds flock while it runs.
 func TestStateLockOfEarlierVersions(t *testing.T) {
 	t.Parallel()
@@ -197,12 +280,51 @@ func TestStateLockOfEarlierVersions(t *testing.T) {
 	}
 }
 
+// After a request that was not answered, only SaveAgain asks the directory.
+func TestStateAnswersAgain(t *testing.T) {
+	t.Parallel()
+	dir := stateDirOf(t)
+	p := newTestPool(t, dir)
+	p.SetVars(wire.Vars{Past: "/past", Spare: dir + "/past"})
+	told := func() wire.Vars { // a worker, with its next request
+		var q wire.Request
+		p.addVars(&client{version: -1}, &q)
+		return *q.Vars
+	}
+	if err := p.Save("x", []byte("1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(p.Pid(execLane), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := p.Save("x", []byte("2")); !errors.Is(err, ErrNoState) {
+			t.Errorf("Save: %v", err)
+		}
+	}
+	if len(p.Warnings()) != 1 {
+		t.Errorf("%v, want one", p.Warnings())
+	}
+	if v := told(); v.State != "" || v.Spare != "" || v.Past != "/past" {
+		t.Errorf("workers look into %q and %q", v.State, v.Spare)
+	}
+	if err := p.SaveAgain("x", []byte("3")); err != nil {
+		t.Error(err)
+	}
+	if data, err := p.Load("x"); string(data) != "3" || err != nil {
+		t.Errorf("Load: %q, %v", data, err)
+	}
+	if v := told(); v.State != dir || v.Spare != dir+"/past" {
+		t.Errorf("workers look into %q and %q again", v.State, v.Spare)
+	}
+}
+
 // A lock that was taken before can be taken on a full disk.
 func TestStateFull(t *testing.T) {
 	t.Parallel()
 	need.Root(t, "to mount a small tmpfs")
 	dir := stateDirOf(t)
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=8k,mode=0700"); err != nil {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=12k,mode=0700"); err != nil {
 		t.Skipf("mount a tmpfs: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
@@ -211,12 +333,24 @@ func TestStateFull(t *testing.T) {
 		t.Fatal(busy, err)
 	}
 	p.Unlock("lock")
-	_ = os.WriteFile(filepath.Join(dir, "fill"), make([]byte, 8192), 0o600)
+	if err := p.Save(wire.MonitorFile, []byte(`{"alive":100,"silent":["links"]}`)); err != nil {
+		t.Fatal(err)
+	}
+	_ = os.WriteFile(filepath.Join(dir, "fill"), make([]byte, 12288), 0o600)
 	if busy, err := p.Lock("lock", 0); busy != nil || err != nil {
 		t.Errorf("Lock on a full disk: %+v, %v", busy, err)
 	}
 	if err := p.Save("slurm.json", []byte("x")); err == nil || !strings.Contains(err.Error(), "no space") {
 		t.Errorf("Save on a full disk: %v", err)
+	}
+	for _, ledger := range []string{`{"alive":130}`, `{"alive":160,"silent":["links","devices"]}`} { // a sign of life needs no space
+		err := p.Save(wire.MonitorFile, []byte(ledger))
+		if data, _ := p.Load(wire.MonitorFile); err != nil || strings.TrimRight(string(data), " ") != ledger {
+			t.Errorf("Save on a full disk: %q, %v, want %s", data, err, ledger)
+		}
+	}
+	if err := p.Save(wire.MonitorFile, make([]byte, 5000)); err == nil {
+		t.Error("more than a page was saved on a full disk")
 	}
 	if files, _ := filepath.Glob(filepath.Join(dir, "slurm.json*")); len(files) != 0 {
 		t.Errorf("left behind: %v", files)

@@ -109,14 +109,14 @@ func TestDrillStep(t *testing.T) {
 func TestLacksOfDrill(t *testing.T) {
 	t.Parallel()
 	c := slurm.Cause{Check: "check_gpu_count", File: "/etc/nhc/other.conf", Drill: true}
-	if got := (Pass{Drill: true}).Lacks(c); !strings.Contains(got, "drill") {
+	if got := (Pass{Drill: true}).Lacks(slurm.Mark{Cause: c}); !strings.Contains(got, "drill") {
 		t.Errorf("while it lasts: %q", got)
 	}
-	if got := (Pass{}).Lacks(c); got != "" {
+	if got := (Pass{}).Lacks(slurm.Mark{Cause: c}); got != "" {
 		t.Errorf("afterwards: %q", got)
 	}
 	c.Drill = false
-	if got := (Pass{}).Lacks(c); got == "" {
+	if got := (Pass{}).Lacks(slurm.Mark{Cause: c}); got == "" {
 		t.Error("a real drain would be taken back")
 	}
 }

@@ -31,12 +31,12 @@ func Unasked(s *plan.Step) bool {
 	return s.Pos == conf.Pos{File: everyEpilog} || s.Pos == conf.Pos{File: everyJob}
 }
 
-// AddUnasked adds these checks to the plan of an epilog, or of a run of the monitor for running jobs, except those
-// that the site's lines contain.
+// AddUnasked adds these checks to the plan of an epilog, or of a run of the monitor, except those that the site's
+// lines contain. A run of the monitor for other events than running jobs skips its check.
 func AddUnasked(p *plan.Plan, opts plan.Options) *plan.Plan {
 	pos := everyEpilog
 	switch {
-	case opts.Context == conf.Monitor && slices.Contains(opts.Events, monitor.Job):
+	case opts.Context == conf.Monitor:
 		pos = everyJob
 	case opts.Context != conf.Epilog:
 		return p
@@ -52,7 +52,14 @@ func AddUnasked(p *plan.Plan, opts plan.Options) *plan.Plan {
 		return plan.BuildTables([]conf.Entry{{Pos: conf.Pos{File: pos}, Name: name, Hosts: "*", Params: map[string]any{}}}, opts)
 	}
 	if pos == everyJob {
-		p.Add(step(jobHealthCheck))
+		health := step(jobHealthCheck)
+		if !slices.Contains(opts.Events, monitor.Job) {
+			for _, s := range health.Steps {
+				health.Left = append(health.Left, plan.Left{Step: s, Because: "the event does not concern it"})
+			}
+			health.Steps = nil
+		}
+		p.Add(health)
 		return p
 	}
 	all := step(leftoversCheck)

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
@@ -186,6 +187,25 @@ func TestAddUnasked(t *testing.T) {
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" || unasked != tt.unasked {
 			t.Errorf("%s %s: %d unasked, want %d (-want +got)\n%s", tt.context, strconv.Itoa(i), unasked, tt.unasked, diff)
+		}
+	}
+}
+
+// A run of the monitor for other events than running jobs names the check of jobs that it skips.
+func TestAddUnaskedToMonitor(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		event       monitor.Kind
+		line        string // of the site
+		steps, left int
+	}{
+		{monitor.Lost, "mine", 1, 1},
+		{monitor.Lost, jobHealthCheck, 1, 0},
+	} {
+		p := &plan.Plan{Steps: []plan.Step{{Kind: plan.ShellLine, Name: tt.line, Text: tt.line}}}
+		p = AddUnasked(p, plan.Options{Context: conf.Monitor, Events: []monitor.Kind{tt.event}})
+		if len(p.Steps) != tt.steps || len(p.Left) != tt.left || tt.left > 0 && p.Left[0].Text != jobHealthCheck {
+			t.Errorf("%s, %s: %d steps, %+v left", tt.event, tt.line, len(p.Steps), p.Left)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
@@ -47,20 +48,49 @@ func CauseOf(s *plan.Step, paths Paths, job bool) slurm.Cause {
 // not have.
 var notLooked = []string{"job.none", "job.gpus.unknown"}
 
-// Unanswered holds the steps of a plan that were only skipped, by index.
-type Unanswered map[int]bool
+// Unanswered holds the steps of a plan that were skipped in whole or in part, by index, with the
+// devices and the called checks that were skipped. "" stands for every fault of the step.
+type Unanswered map[int][]string
 
-// Note records the result of a step. An active test or a line of bash that was only skipped has no
-// result. The result of an earlier run of an active test counts.
-func (u Unanswered) Note(s *plan.Step, list []checks.Finding, earlier bool) {
-	told := slices.ContainsFunc(list, func(f checks.Finding) bool { return f.Severity != checks.Skip && f.Severity != checks.Unknown })
-	if len(list) == 0 || earlier || told || s == nil {
+// Note records the result of a step. An ordinary check that was skipped has an answer, unless it did
+// not look. An active test, or a line of bash that calls one, has an answer if it has measured
+// something and skipped no GPU: a drain names one GPU, but the others can have a fault, too. Nothing
+// else that it reports is an answer: it can be from before the test began.
+func (u Unanswered) Note(s *plan.Step, list []checks.Finding) {
+	if s == nil {
 		return
 	}
-	if s.Kind == plan.Native && !s.Active && !slices.ContainsFunc(list, func(f checks.Finding) bool { return slices.Contains(notLooked, f.Code) }) {
-		return
+	skipped := func(f checks.Finding) bool { return f.Severity == checks.Skip || f.Severity == checks.Unknown }
+	ordinary := s.Kind == plan.Native && !s.Active
+	told := slices.ContainsFunc(list, func(f checks.Finding) bool {
+		return !skipped(f) && (ordinary || f.Severity == checks.Fail || strings.HasSuffix(f.Code, ".rates"))
+	})
+	for _, f := range list {
+		switch {
+		case !skipped(f) || ordinary && (told || !slices.Contains(notLooked, f.Code)):
+		case !told || strings.HasPrefix(f.Code, "active."):
+			u[s.Index] = append(u[s.Index], "")
+		case f.Device.String() != "":
+			u[s.Index] = append(u[s.Index], f.Device.String())
+		}
 	}
-	u[s.Index] = true
+}
+
+// Omit records that a line of bash has not run a check that it calls, because of the check's contexts.
+func (u Unanswered) Omit(s *plan.Step, check string) {
+	if s != nil {
+		u[s.Index] = append(u[s.Index], check)
+	}
+}
+
+// skips reports whether a step has not looked for the fault of a mark.
+func (u Unanswered) skips(s *plan.Step, m slurm.Mark) bool {
+	return slices.ContainsFunc(u[s.Index], func(skipped string) bool {
+		if info, omitted := checks.Lookup(skipped); omitted {
+			return m.Code() == "" || info.Bears(m.Code())
+		}
+		return m.Fault == "" || strings.HasSuffix(m.Fault, skipped)
+	})
 }
 
 // Pass is a run without failures.
@@ -72,8 +102,9 @@ type Pass struct {
 	Drill      bool // a drill is under way
 }
 
-// Lacks returns why this run cannot resume the node after a drain with this cause, "" if it can.
-func (p Pass) Lacks(c slurm.Cause) string {
+// Lacks returns why this run cannot resume the node after a drain with this mark, "" if it can.
+func (p Pass) Lacks(m slurm.Mark) string {
+	c := m.Cause
 	switch {
 	case c.Drill && p.Drill:
 		return "in a drill that is not over"
@@ -99,10 +130,10 @@ func (p Pass) Lacks(c slurm.Cause) string {
 	}
 	left := slices.ContainsFunc(p.Plan.Left, func(l plan.Left) bool { return of(&l.Step) })
 	switch {
-	case slices.ContainsFunc(like, func(s *plan.Step) bool { return !p.Unanswered[s.Index] || !mustAnswer(s, c) }):
+	case slices.ContainsFunc(like, func(s *plan.Step) bool { return !p.Unanswered.skips(s, m) || !mustAnswer(s, c) }):
 		return ""
 	case len(like) > 0:
-		return "which was skipped in this run"
+		return "which this run skipped or did not finish"
 	case left || !reads:
 		return "which this run does not have"
 	}

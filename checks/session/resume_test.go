@@ -50,33 +50,56 @@ func TestUnanswered(t *testing.T) {
 	shell := line(plan.ShellLine, "mine", "")
 	type list = []checks.Finding
 	skip, unknown := checks.Finding{Severity: checks.Skip}, checks.Finding{Severity: checks.Unknown}
+	of := func(severity checks.Severity, code, gpu string) checks.Finding {
+		return checks.Finding{Severity: severity, Code: code, Device: checks.Device{Kind: "gpu", Name: gpu}}
+	}
+	skips := func(code, gpu string) checks.Finding { return of(checks.Skip, code, gpu) }
+	ok := func(code string) checks.Finding { return of(checks.OK, code, "") }
+	const fault = "gpu.gemm.wrong gpu3"
 	for _, tt := range []struct {
-		name    string
-		step    *plan.Step
-		list    list
-		earlier bool
-		want    bool
+		name string
+		step *plan.Step
+		list list
+		want bool
 	}{
-		{"an active test that was skipped", &active, list{skip}, false, true},
-		{"whose last result counts", &active, list{skip}, true, false},
-		{"that has passed", &active, nil, false, false},
-		{"that has warned, too", &active, list{skip, {Severity: checks.Warn}}, false, false},
-		{"that could not tell", &active, list{unknown}, false, true},
-		{"a line of bash whose check was skipped", &shell, list{skip}, false, true},
-		{"a check that does not apply", &native, list{skip}, false, false},
-		{"a check that has not looked", &native, list{{Severity: checks.Skip, Code: "job.none"}}, false, true},
-		{"nobody's turn", nil, list{skip}, false, false},
+		{"an active test that was skipped", &active, list{skip}, true},
+		{"that has passed", &active, nil, false},
+		{"with its rates", &active, list{ok("gpu.gemm.library"), ok("gpu.gemm.rates")}, false},
+		{"that has failed, too", &active, list{skip, {Severity: checks.Fail}}, false},
+		{"that warned of the baseline, and measured nothing", &active, list{skips("nccl.groups", ""), {Severity: checks.Warn, Code: "active.baseline.driver"}}, true},
+		{"that could not tell", &active, list{unknown}, true},
+		{"stopped after it had reported its settings", &active, list{ok("nccl.settings"), skips("active.stopped", "")}, true},
+		{"stopped after a warning", &active, list{{Severity: checks.Warn, Code: "gpu.gemm.floor"}, skips("active.stopped", "")}, true},
+		{"out of time", &active, list{ok("gpu.memtest.rates"), of(checks.Unknown, "active.time", "")}, true},
+		{"that skipped the GPU", &active, list{ok("gpu.gemm.rates"), skips("active.left", "gpu3")}, true},
+		{"that skipped another GPU, which can have a second fault", &active, list{ok("gpu.gemm.rates"), skips("active.left", "gpu5")}, true},
+		{"that had nothing to measure", &active, list{ok("nccl.settings"), skips("nccl.groups", "")}, true},
+		{"that skipped a part on every such node", &active, list{ok("ib.bw.rates"), skips("ib.bw.alone", "")}, false},
+		{"without a result for the device", &active, list{ok("dcgm.diag.rates"), skips("dcgm.diag.none", "gpu3")}, true},
+		{"without a result for another device", &active, list{ok("dcgm.diag.rates"), skips("dcgm.diag.none", "gpu5")}, false},
+		{"a line of bash whose check was skipped", &shell, list{skip}, true},
+		{"a line of bash whose check was stopped", &shell, list{ok("nccl.settings"), skips("active.stopped", "")}, true},
+		{"a check that does not apply", &native, list{skip}, false},
+		{"a check that has not looked", &native, list{skips("job.none", "")}, true},
+		{"a check that has not looked at a part", &native, list{skips("job.none", ""), {Severity: checks.Warn}}, false},
+		{"no step", nil, list{skip}, false},
 	} {
 		u := Unanswered{}
-		if u.Note(tt.step, tt.list, tt.earlier); (len(u) > 0) != tt.want {
-			t.Errorf("%s: unanswered %v, want %v", tt.name, len(u) > 0, tt.want)
+		u.Note(tt.step, tt.list)
+		if got := u.skips(&active, slurm.Mark{Fault: fault}); got != tt.want {
+			t.Errorf("%s: unanswered %v, want %v", tt.name, got, tt.want)
 		}
+	}
+	u := Unanswered{}
+	u.Note(&active, list{ok("dcgm.diag.rates"), skips("dcgm.diag.none", "gpu5")})
+	if !u.skips(&active, slurm.Mark{}) {
+		t.Error("a fault of an unknown device can be of the skipped one")
 	}
 }
 
 func TestLacks(t *testing.T) {
 	t.Parallel()
-	const unread, skipped, lacking = "whose file this run does not read", "which was skipped in this run", "which this run does not have"
+	const unread, skipped, lacking = "whose file this run does not read", "which this run skipped or did not finish", "which this run does not have"
 	count := line(plan.Native, "check_gpu_count 8", "check_gpu_count")
 	gemm := line(plan.Native, "check_gpu_gemm", "check_gpu_gemm")
 	shell := line(plan.ShellLine, "mine", "")
@@ -116,17 +139,17 @@ func TestLacks(t *testing.T) {
 		}
 		pass := Pass{Plan: p, Files: []string{nhcConf, "/etc/nhc/nhc.toml"}, Unanswered: Unanswered{}}
 		for _, i := range tt.unanswered {
-			pass.Unanswered[i] = true
+			pass.Unanswered[i] = []string{""}
 		}
-		if got := pass.Lacks(tt.of); got != tt.want {
+		if got := pass.Lacks(slurm.Mark{Cause: tt.of}); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}
-	if got := (Pass{Files: []string{nhcConf}}).Lacks(cause(count, false)); got != unread {
+	if got := (Pass{Files: []string{nhcConf}}).Lacks(slurm.Mark{Cause: cause(count, false)}); got != unread {
 		t.Errorf("without a plan: %q, want %q", got, unread)
 	}
 	linked := Pass{Plan: &plan.Plan{}, Files: []string{"/etc/nhc/nhc.conf"}, Paths: Paths{"/etc/nhc/nhc.conf": "/srv/nhc.conf"}}
-	if got := linked.Lacks(slurm.Cause{Check: "x", File: "/srv/nhc.conf"}); got != "" {
+	if got := linked.Lacks(slurm.Mark{Cause: slurm.Cause{Check: "x", File: "/srv/nhc.conf"}}); got != "" {
 		t.Errorf("by the file that a link leads to: %q", got)
 	}
 }

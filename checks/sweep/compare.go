@@ -15,8 +15,8 @@ type Comparison struct {
 	Began    time.Time `json:"began"`              // of the earlier sweep
 	New      []Suspect `json:"new,omitempty"`      // of this sweep only
 	Still    []Suspect `json:"still,omitempty"`    // of both, with the numbers of this sweep
-	Cleared  []Suspect `json:"cleared,omitempty"`  // of the earlier sweep only, and tested again
-	Untested []Suspect `json:"untested,omitempty"` // of the earlier sweep only, and not tested again
+	Cleared  []Suspect `json:"cleared,omitempty"`  // of the earlier sweep only, and passed the same tests
+	Untested []Suspect `json:"untested,omitempty"` // of the earlier sweep only, and the same tests did not run
 	Moved    []Moved   `json:"moved,omitempty"`
 	Added    []string  `json:"added,omitempty"`   // nodes of this sweep only
 	Missing  []string  `json:"missing,omitempty"` // nodes of the earlier sweep only
@@ -56,11 +56,11 @@ func Compare(old, now *Report) *Comparison {
 			c.New = append(c.New, s)
 		}
 	}
-	again := now.tested()
+	were, are := old.tests(), now.tests()
 	for _, s := range old.Suspects {
 		switch {
-		case after[s.key()]:
-		case again(s):
+		case after[s.key()] || slices.ContainsFunc(now.Suspects, func(n Suspect) bool { return n.covers(&s) }):
+		case now.proves(&s) && s.showsIn(are(&s), were(&s)):
 			c.Cleared = append(c.Cleared, s)
 		default:
 			c.Untested = append(c.Untested, s)
@@ -71,8 +71,24 @@ func Compare(old, now *Report) *Comparison {
 	return c
 }
 
+// proves reports whether a sweep says something about the stage and the node of a suspect: that a test fails
+// as on most nodes clears none.
+func (r *Report) proves(old *Suspect) bool {
+	passed := false
+	for i := range r.Stages {
+		s := &r.Stages[i]
+		if s.Stage == old.Stage && s.Unproven != "" {
+			return false
+		}
+		passed = passed || slices.ContainsFunc(s.Results, func(x Result) bool {
+			return x.Fault == FaultNone && x.Task.Stage == old.Stage && (old.Node == "" || slices.Contains(x.Task.Nodes, old.Node))
+		})
+	}
+	return passed
+}
+
 // key identifies a suspect over several sweeps. The direction is not part of it: a bad cable can be slow
-// in one direction today and in both tomorrow.
+// in one direction today and in both tomorrow. Each check is a suspicion of its own.
 func (s *Suspect) key() string {
 	gpu := ""
 	if s.GPU != nil {
@@ -81,53 +97,103 @@ func (s *Suspect) key() string {
 	nodes := []string{s.Node, s.Peer}
 	slices.Sort(nodes)
 	leaves := slices.Sorted(slices.Values(s.Leaves))
-	return strings.Join(slices.Concat(nodes, []string{s.Plane, gpu, s.Code}, leaves), "\x00")
+	return strings.Join(slices.Concat(nodes, []string{s.Plane, gpu, s.Code, s.check()}, leaves), "\x00")
 }
 
-// tested returns a function that reports whether a test of this sweep has met a suspect: a test of its
-// stage and plane on its node, between its two nodes or between its two leaf switches.
-func (r *Report) tested() func(Suspect) bool {
-	leaf := map[string]string{}
+// check returns the name of the check that accuses a node, "" for other suspects.
+func (s *Suspect) check() string {
+	if s.Kind != KindCheck || len(s.Ops) == 0 {
+		return ""
+	}
+	name, _, _ := strings.Cut(s.Ops[0], " ")
+	return name
+}
+
+// covers reports whether a suspect keeps an older one of the same stage and plane from being cleared: a
+// cable that was slow and now fails is not repaired. A check, or a name, concerns no other test.
+func (s *Suspect) covers(old *Suspect) bool {
+	switch {
+	case s.Stage != old.Stage || s.Plane != old.Plane && s.Plane != "" && old.Plane != "":
+		return false
+	case s.Code != lostCode && (old.Kind == KindCheck || (s.Kind == KindName) != (old.Kind == KindName)):
+		return false
+	case len(old.Leaves) > 0:
+		return slices.Equal(slices.Sorted(slices.Values(s.Leaves)), slices.Sorted(slices.Values(old.Leaves)))
+	}
+	return s.doubts(old.Node) || s.doubts(old.Peer)
+}
+
+// doubts reports whether a suspect accuses or doubts a node. The nodes of a path are healthy with others.
+func (s *Suspect) doubts(node string) bool {
+	switch {
+	case node == "" || len(s.Leaves) > 1:
+		return false
+	case s.Node == "":
+		return slices.Contains(s.Partners, node)
+	case s.Peer != "":
+		return s.Doubt && (s.Node == node || s.Peer == node)
+	}
+	return s.Node == node
+}
+
+// tests returns a function that returns the tests of a sweep that can show a suspect: those of its stage,
+// kind and plane, on its node, between its two nodes, or between its leaf switches.
+func (r *Report) tests() func(*Suspect) []*Task {
+	leaf, byNode := map[string]string{}, map[string][]*Task{}
 	for _, n := range r.Nodes {
 		leaf[n.Name] = n.Leaf
 	}
-	met := map[string]bool{}
-	mark := func(t *Task, what ...string) {
-		slices.Sort(what)
-		for _, plane := range []string{"", t.Plane} {
-			met[strings.Join(append([]string{string(t.Stage), plane}, what...), "\x00")] = true
-		}
-	}
+	var all []*Task
 	for i := range r.Stages {
 		for j := range r.Stages[i].Results {
 			result := &r.Stages[i].Results[j]
-			t := &result.Task
-			if result.Fault == FaultUnable {
+			if result.Fault == FaultUnable || result.Fault == FaultLost {
 				continue
 			}
+			t := &result.Task
+			all = append(all, t)
 			for _, node := range t.Nodes {
-				mark(t, node)
-			}
-			if len(t.Nodes) == 2 {
-				mark(t, t.Nodes[0], t.Nodes[1])
-				mark(t, "leaf "+leaf[t.Nodes[0]], "leaf "+leaf[t.Nodes[1]])
+				byNode[node] = append(byNode[node], t)
 			}
 		}
 	}
-	return func(s Suspect) bool {
-		what := []string{s.Node}
-		if s.Peer != "" {
-			what = append(what, s.Peer)
-		}
+	return func(s *Suspect) (list []*Task) {
+		from := byNode[s.Node]
 		if len(s.Leaves) > 0 {
-			what = nil
-			for _, l := range s.Leaves {
-				what = append(what, "leaf "+l)
+			from = all
+		}
+		for _, t := range from {
+			switch {
+			case t.Stage != s.Stage || s.Plane != "" && t.Plane != s.Plane || t.Kind != s.Kind && s.Code != lostCode:
+			case s.Peer != "" && (len(t.Nodes) != 2 || !slices.Contains(t.Nodes, s.Peer)):
+			case len(s.Leaves) > 0 && !t.joins(s.Leaves, leaf):
+			default:
+				list = append(list, t)
 			}
 		}
-		slices.Sort(what)
-		return met[strings.Join(append([]string{string(s.Stage), s.Plane}, what...), "\x00")]
+		return list
 	}
+}
+
+// showsIn reports whether tests would have shown a suspect again: all its checks or collectives ran, and
+// all planes were tested that the earlier sweep tested.
+func (s *Suspect) showsIn(now, old []*Task) bool {
+	ops, planes := map[string]bool{}, map[string]bool{}
+	for _, t := range now {
+		ops[t.label()], planes[t.Plane] = true, true
+	}
+	return len(now) > 0 &&
+		!slices.ContainsFunc(s.Ops, func(op string) bool { return !ops[op] }) &&
+		(s.Code == lostCode || !slices.ContainsFunc(old, func(t *Task) bool { return !planes[t.Plane] }))
+}
+
+// joins reports whether a test is between two leaf switches, or between a single one and another.
+func (t *Task) joins(leaves []string, leaf map[string]string) bool {
+	if len(t.Nodes) != 2 || leaf[t.Nodes[0]] == leaf[t.Nodes[1]] {
+		return false
+	}
+	own := []string{leaf[t.Nodes[0]], leaf[t.Nodes[1]]}
+	return !slices.ContainsFunc(leaves, func(l string) bool { return !slices.Contains(own, l) })
 }
 
 // without returns the names of nodes that others lack, in their order.

@@ -327,8 +327,11 @@ func (i easItem) result(stages []StageReport) EASResult {
 			r.Text = "without " + strings.Join(without, ", ") + ", suspected by an earlier test of the stage"
 		}
 		for _, d := range s.Fleet {
-			if d.Kind == i.kind && (i.op == "" || strings.HasPrefix(d.Op, i.op)) && d.Note != "" {
+			switch {
+			case d.Kind == i.kind && (i.op == "" || strings.HasPrefix(d.Op, i.op)) && d.Note != "":
 				r.Result, r.Text = EASFailed, d.Note
+			case d.splits() && i.runs(Task{Stage: s.Stage, Kind: d.Kind, Op: d.Op}):
+				r.Result, r.Text = EASFailed, d.Remark
 			}
 		}
 	}
@@ -360,7 +363,7 @@ func (i easItem) runs(t Task) bool {
 // concerns reports whether a suspect is one of an item.
 func (i easItem) concerns(s Suspect) bool {
 	switch {
-	case s.Code == "sweep.node.lost":
+	case s.Code == lostCode:
 		return true
 	case i.kind == KindCheck || i.kind == KindNCCL:
 		return s.Kind == i.kind && slices.ContainsFunc(s.Ops, func(op string) bool { return op == i.op || op == i.op+" without P2P" })

@@ -1,6 +1,9 @@
 package sweep
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Forecast is an estimate of a stage before it begins. The confirmation of suspects is not part of it.
 type Forecast struct {
@@ -18,8 +21,39 @@ const (
 	aboutCheck = time.Minute
 )
 
-// Foresee estimates a stage by the first round of its plan. The plan cannot be used afterwards.
-func Foresee(stage Stage, p Plan) Forecast {
+// loadsGPU reports whether the tests of a kind load GPUs.
+func (k Kind) loadsGPU() bool { return k == KindCheck || k == KindNCCL }
+
+// mostSpread bounds how long the GPU tests of a round take to begin after the first round of a stage.
+const mostSpread = 10 * time.Second
+
+// Starts returns when the tests of a round begin, after the begin of the round. The power of a rack must
+// not rise at once: in the first round of a stage GPU work begins on at most perSecond nodes in a second,
+// 0 for all. Each later round begins after a pause of seconds, and within mostSpread: otherwise the
+// rounds of thousands of nodes would take minutes each.
+func Starts(tasks []Task, perSecond int, first bool) []time.Duration {
+	starts := make([]time.Duration, len(tasks))
+	nodes := 0
+	for i, t := range tasks {
+		if perSecond > 0 && t.Kind.loadsGPU() {
+			starts[i] = time.Duration(nodes) * time.Second / time.Duration(perSecond)
+			nodes += len(t.Nodes)
+		}
+	}
+	if perSecond <= 0 || first {
+		return starts
+	}
+	if spread := time.Duration(nodes) * time.Second / time.Duration(perSecond); spread > mostSpread {
+		for i := range starts {
+			starts[i] = time.Duration(float64(starts[i]) * float64(mostSpread) / float64(spread))
+		}
+	}
+	return starts
+}
+
+// Foresee estimates a stage by the first round of its plan, and perSecond of [Starts]. The plan cannot be
+// used afterwards.
+func Foresee(stage Stage, p Plan, perSecond int) Forecast {
 	tasks := p.Next()
 	if len(tasks) == 0 {
 		return Forecast{Stage: stage, Skipped: "nothing to test"}
@@ -32,7 +66,8 @@ func Foresee(stage Stage, p Plan) Forecast {
 			longest = max(longest, aboutCheck)
 		}
 	}
-	f.About = time.Duration(f.Rounds) * longest
+	first, later := slices.Max(Starts(tasks, perSecond, true)), slices.Max(Starts(tasks, perSecond, false))
+	f.About = first + longest + time.Duration(f.Rounds-1)*(later+longest)
 	return f
 }
 

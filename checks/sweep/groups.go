@@ -12,28 +12,32 @@ import (
 // until the faulty node is found. Proven nodes fill each half up to the size of the group, so that
 // its value can be compared, and a fault that needs this size still shows.
 type groupPlan struct {
-	f      *fleet
-	o      PlanOptions
-	tests  []series
-	sizes  []int
-	step   int // size and test
-	order  []int32
-	queue  []*groupRun
-	sent   map[int]*groupRun
-	hunts  []*hunt
-	refs   map[refKey][]float64 // values of the groups of a step
-	proven []map[int32]bool     // by test
-	found  []Suspect
-	notes  []Distribution
-	bad    map[badKey]bool // found so far
-	begun  []*groupRun     // groups of the present step
-	wide   map[int]bool    // tests in which no group passes
+	f       *fleet
+	o       PlanOptions
+	tests   []series
+	sizes   []int
+	step    int // size and test
+	order   []int32
+	queue   []*groupRun
+	sent    map[int]*groupRun
+	hunts   []*hunt
+	refs    map[refKey][]float64 // values of the groups of a step
+	proven  []map[int32]bool     // by test
+	found   []Suspect
+	notes   []Distribution
+	bad     map[badKey]bool // found so far
+	begun   []*groupRun     // groups of the present step
+	wide    map[int]bool    // tests in which no group passes
+	kinds   [][]string      // by test and node: see fleet.kinds
+	passed  map[refKey]bool // tests, with sizes 0, and kinds of nodes that have passed together
+	accused []accusation
+	met     []*groupRun // tests of accused nodes with each other
 }
 
-// refKey has groups that must be alike.
+// refKey has groups that must be alike: the same kinds of nodes.
 type refKey struct {
 	test, size int
-	models     string
+	kinds      string
 }
 
 // badKey is a node and the plane on which it is faulty.
@@ -48,7 +52,10 @@ type groupRun struct {
 	members    []int32
 	pads       []int32 // proven nodes that fill the group
 	tries      int
-	hunt       *hunt // nil: a group of a step
+	hunt       *hunt    // nil: a group of a step
+	pair       [2]int32 // of a meeting: the two accused nodes
+	meets      symptom  // theirs
+	passed     int      // how often they have passed
 	bad        bool
 	beside     bool
 	symptom    symptom
@@ -61,10 +68,11 @@ type groupRun struct {
 func newGroupPlan(f *fleet, o PlanOptions, tests []series, sizes []int) *groupPlan {
 	p := &groupPlan{
 		f: f, o: o, tests: tests, order: f.shuffled(), sent: map[int]*groupRun{}, refs: map[refKey][]float64{},
-		proven: make([]map[int32]bool, len(tests)), bad: map[badKey]bool{}, wide: map[int]bool{},
+		proven: make([]map[int32]bool, len(tests)), bad: map[badKey]bool{}, wide: map[int]bool{}, passed: map[refKey]bool{},
 	}
 	for t := range tests {
 		p.proven[t] = map[int32]bool{}
+		p.kinds = append(p.kinds, f.kinds(tests[t].ports))
 	}
 	n := len(p.order)
 	if len(sizes) == 0 {
@@ -86,11 +94,14 @@ func newGroupPlan(f *fleet, o PlanOptions, tests []series, sizes []int) *groupPl
 }
 
 // groupTests returns the collectives of groups.
-func groupTests(o PlanOptions) (tests []series) {
+func groupTests(f *fleet, o PlanOptions) (tests []series) {
+	fabrics := fabricsOf(f.nodes, f.alive())
 	for _, op := range o.Ops {
-		tests = append(tests, series{task: Task{
-			Stage: StageGroups, Kind: KindNCCL, Op: op, Size: o.size(KindNCCL), Repeats: o.Repeats, Time: o.Time, Limit: 2 * o.limit(),
-		}})
+		for _, fabric := range fabrics {
+			tests = append(tests, series{ports: fabric, task: Task{
+				Stage: StageGroups, Kind: KindNCCL, Op: op, Size: o.size(KindNCCL), Repeats: o.Repeats, Time: o.Time, Limit: 2 * o.limit(),
+			}})
+		}
 	}
 	return tests
 }
@@ -98,7 +109,7 @@ func groupTests(o PlanOptions) (tests []series) {
 // ringTests returns the rings of all planes. An all-reduce moves twice its data over each link: with
 // rates, those of pairs, it takes no longer than a repeat.
 func ringTests(o PlanOptions, planes []plane, rates []Distribution) (tests []series) {
-	for _, pl := range planes {
+	for i, pl := range planes {
 		size := o.size(KindRing)
 		for _, d := range rates {
 			if d.Kind == KindStream && d.Plane == pl.name && d.Median > 0 && o.Sizes[KindRing] == 0 {
@@ -107,7 +118,7 @@ func ringTests(o PlanOptions, planes []plane, rates []Distribution) (tests []ser
 		}
 		tests = append(tests, series{task: Task{
 			Stage: StageTCP, Kind: KindRing, Plane: pl.name, Size: size, Flows: 1, Repeats: o.Repeats, Time: o.Time, Limit: o.limit(),
-		}, takes: pl.has})
+		}, ports: &planes[i]})
 	}
 	return tests
 }
@@ -144,7 +155,7 @@ func (p *groupPlan) Next() []Task {
 			p.stopHunts()
 			continue
 		}
-		if !p.nextStep() {
+		if !p.meet() && !p.nextStep() {
 			return nil
 		}
 	}
@@ -153,7 +164,8 @@ func (p *groupPlan) Next() []Task {
 // nextStep queues the groups of the next size or test. It reports false after the last one.
 func (p *groupPlan) nextStep() bool {
 	for p.step < len(p.sizes)*max(len(p.tests), 1) && len(p.tests) > 0 {
-		size, test := p.sizes[p.step/len(p.tests)], p.step%len(p.tests)
+		at, test := p.step/len(p.tests), p.step%len(p.tests)
+		size := p.sizes[at]
 		p.step++
 		var nodes []int32
 		for _, i := range p.order {
@@ -161,9 +173,9 @@ func (p *groupPlan) nextStep() bool {
 				nodes = append(nodes, i)
 			}
 		}
-		// Groups of one model can be compared.
-		slices.SortStableFunc(nodes, func(a, b int32) int { return strings.Compare(p.f.nodes[a].Model, p.f.nodes[b].Model) })
-		if len(nodes) < 2 {
+		// Groups of one kind can be compared.
+		slices.SortStableFunc(nodes, func(a, b int32) int { return strings.Compare(p.kinds[test][a], p.kinds[test][b]) })
+		if len(nodes) < 2 || at > 0 && len(nodes) <= p.sizes[at-1] { // all nodes have been one group
 			continue
 		}
 		size = min(size, len(nodes))
@@ -184,21 +196,20 @@ func (p *groupPlan) isBad(test int, i int32) bool {
 	return p.bad[badKey{i, p.tests[test].task.Plane}]
 }
 
-// modelsOf names the models of a group.
-func (p *groupPlan) modelsOf(nodes []int32) string {
-	var models []string
+// kindsOf names the kinds of the nodes of a group.
+func (p *groupPlan) kindsOf(test int, nodes []int32) string {
+	var kinds []string
 	for _, i := range nodes {
-		if m := p.f.nodes[i].Model; !slices.Contains(models, m) {
-			models = append(models, m)
+		if k := p.kinds[test][i]; !slices.Contains(kinds, k) {
+			kinds = append(kinds, k)
 		}
 	}
-	slices.Sort(models)
-	return strings.Join(models, " and ")
+	slices.Sort(kinds)
+	return strings.Join(kinds, " and ")
 }
 
 func (p *groupPlan) takes(test int, i int32) bool {
-	takes := p.tests[test].takes
-	return p.f.tested(i) && (takes == nil || takes[i])
+	return p.f.tested(i) && p.tests[test].has(i)
 }
 
 // pack makes a round of the queue.
@@ -252,7 +263,7 @@ func (p *groupPlan) pad(r *groupRun, want int, used []bool, hunted map[int32]boo
 	if want <= 0 {
 		return nil
 	}
-	alike := func(i int32) bool { return p.f.nodes[i].Model == p.f.nodes[r.members[0]].Model }
+	alike := func(i int32) bool { return p.kinds[r.test][i] == p.kinds[r.test][r.members[0]] }
 	for pass := range 4 {
 		again := pass%2 == 1
 		start := p.f.rng.IntN(len(p.order))
@@ -325,13 +336,27 @@ func (p *groupPlan) take(r *groupRun, res Result) {
 	if len(res.Values) > 0 {
 		r.value, _ = summarize(res.Values, false, true) // other groups use the same network: the best repeat counts
 	}
-	if r.fault != FaultNone {
+	if r.fault == FaultNone {
+		p.passed[refKey{test: r.test, kinds: p.kindsOf(r.test, all)}] = true
+	} else {
 		r.bad, r.symptom = true, broken
+	}
+	if r.meets != 0 {
+		p.judgeValue(r, all)
+		if limit, _ := p.limitOf(r.test, len(all), p.kindsOf(r.test, all)); limit == 0 { // no groups of two: nearer to others
+			r.bad = r.bad || r.value < r.expect
+		}
+		if !r.bad {
+			if r.passed++; r.passed < int(limitOf("looks")) {
+				p.queue = append(p.queue, r)
+			}
+		}
+		return
 	}
 	if r.hunt == nil {
 		p.begun = append(p.begun, r)
 		if !r.bad && !math.IsNaN(r.value) {
-			key := refKey{r.test, r.size, p.modelsOf(r.members)}
+			key := refKey{r.test, r.size, p.kindsOf(r.test, r.members)}
 			p.refs[key] = append(p.refs[key], r.value)
 		}
 		return
@@ -354,7 +379,7 @@ func (p *groupPlan) judgeValue(r *groupRun, nodes []int32) {
 		return
 	}
 	t := p.tests[r.test].task
-	limit, expect := p.limitOf(r.test, len(nodes), p.modelsOf(nodes))
+	limit, expect := p.limitOf(r.test, len(nodes), p.kindsOf(r.test, nodes))
 	if floor := p.o.floorOf(t); floor > 0 && !p.misses(r.test, floor) {
 		limit = max(limit, floor)
 		expect = max(expect, floor)
@@ -380,12 +405,12 @@ func (p *groupPlan) misses(test int, floor float64) bool {
 }
 
 // limitOf returns the value that a group of a size must reach, and the expected one; 0 if unknown. A
-// group of several models must reach the least of them.
-func (p *groupPlan) limitOf(test, size int, models string) (limit, expect float64) {
-	if limit, expect = p.limitOfOne(test, size, models); limit > 0 || !strings.Contains(models, " and ") {
+// group of several kinds must reach the least of them.
+func (p *groupPlan) limitOf(test, size int, kinds string) (limit, expect float64) {
+	if limit, expect = p.limitOfOne(test, size, kinds); limit > 0 || !strings.Contains(kinds, " and ") {
 		return limit, expect
 	}
-	for i, m := range strings.Split(models, " and ") {
+	for i, m := range strings.Split(kinds, " and ") {
 		l, e := p.limitOfOne(test, size, m)
 		if l == 0 {
 			return 0, 0
@@ -397,17 +422,17 @@ func (p *groupPlan) limitOf(test, size int, models string) (limit, expect float6
 	return limit, expect
 }
 
-func (p *groupPlan) limitOfOne(test, size int, models string) (limit, expect float64) {
+func (p *groupPlan) limitOfOne(test, size int, kinds string) (limit, expect float64) {
 	best := 0
 	for key, values := range p.refs {
-		if key.test == test && key.models == models && key.size <= size && len(values) >= 3 {
+		if key.test == test && key.kinds == kinds && key.size <= size && len(values) >= 3 {
 			best = max(best, key.size)
 		}
 	}
 	if best == 0 {
 		return 0, 0
 	}
-	values := slices.Sorted(slices.Values(p.refs[refKey{test, best, models}]))
+	values := slices.Sorted(slices.Values(p.refs[refKey{test, best, kinds}]))
 	mid := quantile(values, 0.5+min(0.4, 1/float64(len(values))))
 	share := max(limitOf("group_share"), limitOf("suspect_z")*spreadOf(values, mid)/mid)
 	if size > best+1 {
@@ -455,22 +480,24 @@ func (p *groupPlan) note(test int, text string) {
 
 // Suspects implements Plan.
 func (p *groupPlan) Suspects() []Suspect {
-	all := slices.Concat(p.found, p.f.lost)
+	all, _ := p.judgeAccused()
+	all = slices.Concat(all, p.found, p.f.lost)
 	sortSuspects(all)
 	return all
 }
 
 // Fleet implements Plan.
 func (p *groupPlan) Fleet() []Distribution {
-	all := slices.Clone(p.notes)
+	_, apart := p.judgeAccused()
+	all := slices.Concat(p.notes, apart)
 	for t := range p.tests {
 		for _, key := range p.keys(t) {
 			values := slices.Sorted(slices.Values(p.refs[key]))
 			task := p.tests[t].task
 			mid := quantile(values, 0.5)
-			limit, _ := p.limitOf(t, key.size, key.models)
+			limit, _ := p.limitOf(t, key.size, key.kinds)
 			d := Distribution{
-				Stage: p.f.stage, Kind: task.Kind, Op: task.Op, Plane: task.Plane, Model: key.models, Unit: unitOf(task.Kind), Count: len(values),
+				Stage: p.f.stage, Kind: task.Kind, Op: task.Op, Plane: task.Plane, Model: key.kinds, Unit: unitOf(task.Kind), Count: len(values),
 				Median: mid, Sigma: spreadOf(values, mid), Floor: limit,
 			}
 			d.Op = fmt.Sprintf("%s of %d nodes", cmpText(d.Op, "ring"), key.size)
@@ -490,7 +517,7 @@ func (p *groupPlan) keys(test int) (keys []refKey) {
 			keys = append(keys, key)
 		}
 	}
-	slices.SortFunc(keys, func(a, b refKey) int { return cmp.Or(a.size-b.size, strings.Compare(a.models, b.models)) })
+	slices.SortFunc(keys, func(a, b refKey) int { return cmp.Or(a.size-b.size, strings.Compare(a.kinds, b.kinds)) })
 	return keys
 }
 

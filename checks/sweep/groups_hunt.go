@@ -1,8 +1,10 @@
 package sweep
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // hunt searches a set of nodes that is faulty together.
@@ -145,7 +147,89 @@ func (p *groupPlan) accuse(h *hunt) {
 	bare := s
 	bare.Partners = nil
 	text := subjectOf(s.Plane, "", s.Kind) + describeFinding(bare, f) + fmt.Sprintf(", in %d groups of %d with different proven nodes", len(h.bad), h.size)
-	p.found = append(p.found, s.explain(text))
+	p.accused = append(p.accused, accusation{h.test, node, f.symptom, s.explain(text)})
+}
+
+// accusation is a suspect that stands unless the node is healthy with others that are accused.
+type accusation struct {
+	test    int
+	node    int32
+	symptom symptom
+	suspect Suspect
+}
+
+// meet tests accused nodes with each other. It reports whether there is something to test.
+func (p *groupPlan) meet() bool {
+	list := slices.SortedFunc(slices.Values(p.accused), func(a, b accusation) int {
+		return cmp.Or(strings.Compare(a.suspect.Plane, b.suspect.Plane), cmp.Compare(a.node, b.node))
+	})
+	for i, a := range list {
+		for _, b := range list[i+1 : min(i+3, len(list))] {
+			pair := [2]int32{a.node, b.node}
+			if a.suspect.Plane != b.suspect.Plane || !p.takes(a.test, a.node) || !p.takes(a.test, b.node) || slices.ContainsFunc(p.met, func(r *groupRun) bool {
+				return r.pair == pair && p.tests[r.test].task.Plane == a.suspect.Plane
+			}) {
+				continue
+			}
+			r := &groupRun{test: a.test, size: 2, members: pair[:], pair: pair, meets: a.symptom | b.symptom,
+				expect: max(a.suspect.Value+a.suspect.Expect, b.suspect.Value+b.suspect.Expect) / 2}
+			p.met, p.queue = append(p.met, r), append(p.queue, r)
+		}
+	}
+	return len(p.queue) > 0
+}
+
+// judgeAccused returns the suspects among the accused nodes. Those that are healthy with each other have a
+// network of their own, for which there is a remark, or share a faulty part.
+func (p *groupPlan) judgeAccused() (suspects []Suspect, remarks []Distribution) {
+	groups := map[string][]accusation{}
+	var order []string
+	union := map[string][]int32{} // by plane
+	for _, a := range p.accused {
+		if plane := a.suspect.Plane; union[plane] == nil {
+			union[plane] = indexes32(len(p.f.nodes))
+		}
+	}
+	for _, r := range p.met {
+		if u := union[p.tests[r.test].task.Plane]; r.passed >= int(limitOf("looks")) {
+			u[root(u, r.pair[0])] = root(u, r.pair[1])
+		}
+	}
+	for _, a := range p.accused {
+		key := fmt.Sprint(a.suspect.Plane, root(union[a.suspect.Plane], a.node))
+		if groups[key] == nil {
+			order = append(order, key)
+		}
+		groups[key] = append(groups[key], a)
+	}
+	for _, key := range order {
+		list := groups[key]
+		s := list[0].suspect
+		if len(list) == 1 {
+			suspects = append(suspects, s)
+			continue
+		}
+		s.Node, s.Partners = "", nil
+		for _, a := range list {
+			s.Partners = append(s.Partners, a.suspect.Node)
+		}
+		slices.Sort(s.Partners)
+		if list[0].symptom == broken && len(list) >= leastGroup {
+			remarks = append(remarks, p.apart(list[0].test, fmt.Sprintf("%d nodes fail with others, and pass among each other: %s", len(list), listed(s.Partners))))
+			continue
+		}
+		suspects = append(suspects, groupSuspect(s, list[0].suspect.Text))
+	}
+	return suspects, remarks
+}
+
+// separate begins a remark on tests that fail between parts of the cluster.
+const separate = "separate networks? "
+
+// apart remarks on networks that may be separate.
+func (p *groupPlan) apart(test int, text string) Distribution {
+	t := p.tests[test].task
+	return Distribution{Stage: p.f.stage, Kind: t.Kind, Op: t.Op, Plane: t.Plane, Unit: unitOf(t.Kind), Remark: separate + text}
 }
 
 // maxPartners bounds how many nodes of a group a suspect names.
@@ -188,6 +272,12 @@ func (p *groupPlan) giveUp(h *hunt) {
 		}
 		return
 	}
+	if kinds := p.kindsOf(h.test, h.set); h.base.symptom == broken && p.kindsApart(h.test, kinds) {
+		if d := p.apart(h.test, "nodes of "+kinds+" fail together, and pass apart"); !slices.Contains(p.notes, d) {
+			p.notes = append(p.notes, d)
+		}
+		return
+	}
 	s, f := p.suspectOf(h, []*groupRun{h.base})
 	f.doubt = true
 	s.Doubt, s.Confidence = true, doubtConfidence
@@ -212,6 +302,23 @@ func (p *groupPlan) giveUp(h *hunt) {
 		return
 	}
 	p.found = append(p.found, s)
+}
+
+// kindsApart reports whether nodes of several kinds have failed in all tests with nodes of another kind, and
+// passed in those of each kind alone.
+func (p *groupPlan) kindsApart(test int, kinds string) bool {
+	list := strings.Split(kinds, " and ")
+	for _, k := range list {
+		if !p.passed[refKey{test: test, kinds: k}] {
+			return false
+		}
+	}
+	for key := range p.passed {
+		if key.test == test && strings.Contains(key.kinds, " and ") {
+			return false
+		}
+	}
+	return len(list) > 1
 }
 
 // stopHunts ends hunts that cannot go on.

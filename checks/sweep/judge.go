@@ -1,151 +1,18 @@
 package sweep
 
 import (
-	_ "embed"
+	"cmp"
+	"fmt"
 	"math"
 	"slices"
-	"sync"
-
-	"github.com/BurntSushi/toml"
 )
 
-// judge.toml holds the limits and the codes.
-
-//go:embed judge.toml
-var judgeTOML string
-
-// Limit is a [[limit]] of judge.toml.
-type Limit struct {
-	Name   string  `toml:"name"`
-	Value  float64 `toml:"value"`
-	Unit   string  `toml:"unit"`
-	Source string  `toml:"source"`
-}
-
-// Code is a [[code]] of judge.toml.
-type Code struct {
-	Code  string `toml:"code"`
-	Fault string `toml:"fault"` // in a few words
-	Do    string `toml:"do"`
-}
-
-type judgeTable struct {
-	Limits []Limit `toml:"limit"`
-	Codes  []Code  `toml:"code"`
-	limits map[string]float64
-}
-
-var readJudge = sync.OnceValue(func() (t judgeTable) {
-	if _, err := toml.Decode(judgeTOML, &t); err != nil {
-		panic("sweep: judge.toml: " + err.Error()) // TestTable
-	}
-	t.limits = map[string]float64{}
-	for _, l := range t.Limits {
-		t.limits[l.Name] = l.Value
-	}
-	return t
-})
-
-// Limits returns the limits by which a sweep judges, and their sources.
-func Limits() []Limit { return readJudge().Limits }
-
-// Codes returns the codes of all findings of a sweep.
-func Codes() []Code { return readJudge().Codes }
-
-func limitOf(name string) float64 {
-	v, ok := readJudge().limits[name]
-	if !ok {
-		panic("sweep: no limit " + name) // TestTable
-	}
-	return v
-}
-
-// SmallestFault returns the smallest loss of speed, as a share of the median, that a sweep with
-// default options finds in a node with a probability of 99.999 %, even if only one direction is slow.
-// sigma is the noise of a repeat, as a share; repeats is how many a test has.
-func SmallestFault(sigma float64, repeats int) float64 {
-	s := max(sigma/math.Sqrt(float64(max(repeats, 1))), limitOf("sigma_floor"))
-	const first = 2.73   // one of the two first tests sees it: 0.0032 squared is 1e-5
-	const confirm = 4.27 // the mean of the confirmations is below the cut with 1e-5
-	mean := confirm / math.Sqrt(limitOf("looks"))
-	return max((limitOf("suspect_z")+max(first, mean))*s, limitOf("slow_share")+mean*s)
-}
-
-// Rounds returns how many looks with windows a fault that comes and goes needs: in each look it is
-// active with the probability share, and one of them must meet it with the probability sure.
-func Rounds(share, sure float64) int {
-	if share <= 0 || share >= 1 {
-		return 1
-	}
-	return int(math.Ceil(math.Log(1-sure) / math.Log(1-share)))
-}
-
-// quantile returns a quantile of sorted values, NaN of none.
-func quantile(sorted []float64, q float64) float64 {
-	if len(sorted) == 0 {
-		return math.NaN()
-	}
-	at := q * float64(len(sorted)-1)
-	low := int(at)
-	if low+1 >= len(sorted) {
-		return sorted[len(sorted)-1]
-	}
-	return sorted[low] + (at-float64(low))*(sorted[low+1]-sorted[low])
-}
-
-// summarize returns the value of a look and the standard deviation of its repeats. Latencies are
-// skewed upwards, and traffic of other jobs lowers rates: there the best repeat counts.
-func summarize(values []float64, lower, beside bool) (value, spread float64) {
-	sum, square := 0.0, 0.0
-	for _, v := range values {
-		sum += v
-	}
-	mean := sum / float64(len(values))
-	for _, v := range values {
-		square += (v - mean) * (v - mean)
-	}
-	if len(values) > 1 {
-		spread = math.Sqrt(square / float64(len(values)-1))
-	}
-	switch {
-	case lower:
-		return slices.Min(values), spread
-	case beside:
-		return slices.Max(values), spread
-	}
-	return mean, spread
-}
-
-// normalTail returns the probability of a value beyond z standard deviations on one side.
-func normalTail(z float64) float64 { return math.Erfc(z/math.Sqrt2) / 2 }
-
-// poissonTail returns the probability of at least n events where mean is expected.
-func poissonTail(n int, mean float64) float64 {
-	if n <= 0 {
-		return 1
-	}
-	if mean <= 0 {
-		return 0
-	}
-	lg, _ := math.Lgamma(float64(n) + 1)
-	term := math.Exp(float64(n)*math.Log(mean) - mean - lg)
-	sum := 0.0
-	for k := n; k < n+1000 && term > 0; k++ {
-		sum += term
-		if term < sum*1e-12 && float64(k) > mean {
-			break
-		}
-		term *= mean / float64(k+1)
-	}
-	return min(sum, 1)
-}
-
-// classKey has looks that must be alike: the same test between nodes of the same models at the same
-// distance.
+// classKey has looks that must be alike: the same test between nodes of the same models, with ports of the
+// same speeds, at the same distance.
 type classKey struct {
 	test  int32
-	far   int8 // 0 unknown, 1 within a leaf, 2 between leaves
-	model int64
+	far   int8 // 0 unknown, 1 within a leaf, 2 between leaves, 3 with the slow leaf
+	kinds int64
 }
 
 // class describes the values of comparable looks.
@@ -160,17 +27,20 @@ type class struct {
 	lowSigma   float64 // spread of the low deciles
 	judged     bool    // there are enough values
 	floor      float64 // of the site, 0 without one
-	note       string
+	known      float64 // what healthy networks reach: the floor of the site, or one of judge.toml; 0: unknown
+	note       string  // the whole fleet misses the floor of the site
+	wide       string  // the whole fleet misses that of judge.toml
 }
 
-var farNames = [...]string{"", "leaf", "spine"}
+var farNames = [...]string{"", "leaf", "spine", "spine"}
 
 // classOf returns the class of a look.
 func (p *pairPlan) classOf(l *look) *class {
 	key := p.keyOf(int(l.test), l.from, l.to)
 	c := p.classes[key]
 	if c == nil {
-		c = &class{key: key, floor: p.o.floorOf(p.tests[l.test].task), median: math.NaN(), low: math.NaN(), mid: math.NaN()}
+		floor := p.o.floorOf(p.tests[l.test].task)
+		c = &class{key: key, floor: floor, known: cmp.Or(floor, p.tests[l.test].known(l.from, l.to)), median: math.NaN(), low: math.NaN(), mid: math.NaN()}
 		p.stale = true
 		p.classes[key] = c
 		p.sorted = append(p.sorted, c)
@@ -178,22 +48,63 @@ func (p *pairPlan) classOf(l *look) *class {
 	return c
 }
 
+// known returns the value that every healthy network between two nodes reaches, 0 if it is unknown. For
+// times it is the longest.
+func (s *series) known(from, to int32) float64 {
+	switch k := s.task.Kind; {
+	case k.Lower():
+		return limitOf(string(k) + "_most")
+	case k == KindWrite:
+		return limitOf("write_bw_share") * float64(min(s.ports.speed[from], s.ports.speed[to])) / 1000
+	}
+	return 0
+}
+
+// boundOf returns the value beyond which a look is suspicious whatever others have, 0 without one. Two
+// nodes have no others.
+func (p *pairPlan) boundOf(c *class) float64 {
+	switch {
+	case len(p.tests[c.key.test].order) <= 2:
+		return c.known
+	case c.note != "":
+		return 0
+	}
+	return c.floor
+}
+
+// isBeyond reports whether a value is worse than a bound.
+func (k Kind) isBeyond(value, bound float64) bool {
+	return bound > 0 && (!k.Lower() && value < bound || k.Lower() && value > bound)
+}
+
+// expect returns the value that a look should have.
+func (p *pairPlan) expect(l *look) float64 {
+	bound := p.boundOf(l.class)
+	if p.tests[l.test].task.Kind.isBeyond(l.class.median, bound) {
+		return bound
+	}
+	return l.class.median
+}
+
 func (p *pairPlan) keyOf(test int, from, to int32) classKey {
-	a, b := p.models[from], p.models[to]
-	key := classKey{test: int32(test), model: int64(min(a, b))*int64(len(p.names)) + int64(max(a, b))}
+	kinds := p.tests[test].kinds
+	a, b := kinds[from], kinds[to]
+	key := classKey{test: int32(test), kinds: int64(min(a, b))*int64(len(p.names)) + int64(max(a, b))}
 	switch {
 	case p.leaves[from] < 0 || p.leaves[to] < 0:
 	case p.leaves[from] == p.leaves[to]:
 		key.far = 1
+	case p.slow[test].crossed(p.leaves[from], p.leaves[to]):
+		key.far = 3
 	default:
 		key.far = 2
 	}
 	return key
 }
 
-// modelOf names the models of a class.
+// modelOf names the kinds of nodes of a class.
 func (p *pairPlan) modelOf(key classKey) string {
-	a, b := p.names[key.model/int64(len(p.names))], p.names[key.model%int64(len(p.names))]
+	a, b := p.names[key.kinds/int64(len(p.names))], p.names[key.kinds%int64(len(p.names))]
 	if a == b {
 		return a
 	}
@@ -204,6 +115,18 @@ func (p *pairPlan) modelOf(key classKey) string {
 func (p *pairPlan) describe() {
 	if !p.stale {
 		return
+	}
+	p.stale = false
+	moved := false
+	for t := range p.tests {
+		before := p.slow[t]
+		p.slow[t] = p.slowLeafOf(t)
+		moved = moved || before.name() != p.slow[t].name()
+	}
+	if moved {
+		for i := range p.looks {
+			p.looks[i].class = p.classOf(&p.looks[i])
+		}
 	}
 	p.stale = false
 	for _, c := range p.sorted {
@@ -219,10 +142,13 @@ func (p *pairPlan) describe() {
 		if len(c.values) < int(limitOf("class_min")) {
 			values = p.likeClasses(c)
 		}
-		c.compute(values, p.tests[c.key.test].task.Kind.Lower(), p.count(c.key))
+		kind := p.tests[c.key.test].task.Kind
+		c.compute(values, kind.Lower(), p.count(c.key))
+		p.addNotes(c, kind)
 	}
 	for t := range p.tests {
-		p.loss[t] = p.lossOf(t)
+		p.lost[t] = p.lostOf(t)
+		p.loss[t] = max(1.6*p.lost[t], limitOf("loss_base"))
 	}
 	p.findWide()
 }
@@ -241,8 +167,8 @@ func (p *pairPlan) likeClasses(c *class) *class {
 	all := &class{}
 	for _, other := range p.sorted {
 		o := p.tests[other.key.test]
-		if o.task.Kind != t.task.Kind || o.task.Op != t.task.Op || o.task.NoP2P != t.task.NoP2P || o.speed != t.speed ||
-			other.key.far != c.key.far || other.key.model != c.key.model {
+		if o.task.Kind != t.task.Kind || o.task.Op != t.task.Op || o.task.NoP2P != t.task.NoP2P || o.usual != t.usual ||
+			other.key.far != c.key.far || other.key.kinds != c.key.kinds {
 			continue
 		}
 		all.values = append(all.values, other.values...)
@@ -254,9 +180,9 @@ func (p *pairPlan) likeClasses(c *class) *class {
 
 // count returns the number of nodes that the looks of a class can have.
 func (p *pairPlan) count(key classKey) int {
-	a, b := key.model/int64(len(p.names)), key.model%int64(len(p.names))
+	a, b := key.kinds/int64(len(p.names)), key.kinds%int64(len(p.names))
 	n := 0
-	for _, m := range p.models {
+	for _, m := range p.tests[key.test].kinds {
 		if int64(m) == a || int64(m) == b {
 			n++
 		}
@@ -292,37 +218,29 @@ func (c *class) compute(from *class, lower bool, nodes int) {
 		c.low, c.mid = quantile(lows, 0.5+shift), quantile(mids, 0.5+shift)
 		c.lowSigma = max(spreadOf(lows, c.low), limitOf("sigma_floor")*math.Abs(c.low))
 	}
-	if c.floor > 0 && (!lower && c.median < c.floor || lower && c.median > c.floor) {
+}
+
+// addNotes notes or remarks that the whole fleet is slow. With two nodes it is a doubt about the pair instead.
+func (p *pairPlan) addNotes(c *class, kind Kind) {
+	c.wide = ""
+	if len(p.tests[c.key.test].order) <= 2 || !kind.isBeyond(c.median, c.known) {
+		return
+	}
+	if c.floor > 0 {
 		c.note = "the median misses the floor: the whole fleet is slow, or the floor is wrong"
+		return
 	}
-}
-
-// spreadOf returns 1.4826 times the median absolute deviation.
-func spreadOf(sorted []float64, center float64) float64 {
-	off := make([]float64, len(sorted))
-	for i, v := range sorted {
-		off[i] = math.Abs(v - center)
+	most := "least"
+	if kind.Lower() {
+		most = "most"
 	}
-	return 1.4826 * median(off)
+	c.wide = fmt.Sprintf("the whole fleet is slow: want at %s %s %s, got a median of %s %s", most, number(c.known), unitOf(kind), number(c.median), unitOf(kind))
 }
 
-// upperSpread returns the standard deviation that an upper quantile suggests: latencies are skewed
-// upwards. The quantile excludes the pairs of one faulty node.
-func upperSpread(sorted []float64, center float64, nodes int) float64 {
-	q := 0.9 * (1 - 2/float64(max(nodes, 3)))
-	if q < 0.6 {
-		return 0
-	}
-	return (quantile(sorted, q) - center) / (math.Sqrt2 * math.Erfinv(2*q-1))
-}
-
-func median(values []float64) float64 {
-	return quantile(slices.Sorted(slices.Values(values)), 0.5)
-}
-
-// lossOf returns the share of datagrams that healthy pairs lose. The 30 % of pairs that lose the most,
-// and those of one faulty node, do not count. So it is raised by as much as a random choice of the rest would need.
-func (p *pairPlan) lossOf(test int) float64 {
+// lostOf returns the share of datagrams that most pairs lose. The 30 % of pairs that lose the most, and
+// those of one faulty node, do not count: of two nodes none is left. So the share of healthy pairs is
+// higher, by as much as a random choice of them needs.
+func (p *pairPlan) lostOf(test int) float64 {
 	var shares []float64
 	for i := range p.looks {
 		if l := &p.looks[i]; int(l.test) == test && l.base && l.sent > 0 && l.fault == FaultNone {
@@ -331,12 +249,12 @@ func (p *pairPlan) lossOf(test int) float64 {
 	}
 	slices.Sort(shares)
 	sum := 0.0
-	part := min(0.7, 1-2/float64(max(len(p.order), 3)))
+	part := min(0.7, 1-2/float64(max(len(p.tests[test].order), 2)))
 	kept := shares[:int(math.Ceil(part*float64(len(shares))))]
 	for _, s := range kept {
 		sum += s
 	}
-	return max(1.6*sum/float64(max(len(kept), 1)), limitOf("loss_base"))
+	return sum / float64(max(len(kept), 1))
 }
 
 // findWide finds tests that fail on most nodes: then no node is accused.
@@ -345,7 +263,7 @@ func (p *pairPlan) findWide() {
 		fine, tested, faults := map[int32]bool{}, map[int32]bool{}, map[Fault]int{}
 		for i := range p.looks {
 			l := &p.looks[i]
-			if int(l.test) != t || !l.base {
+			if int(l.test) != t || !l.base || p.symptoms(l)&broken != 0 && p.partsOf(t).split && p.tests[t].crosses(l.from, l.to) {
 				continue
 			}
 			tested[l.from], tested[l.to] = true, true
@@ -360,6 +278,14 @@ func (p *pairPlan) findWide() {
 			p.wide[t] = "most nodes fail: " + faultText(commonestFault(faults))
 		}
 	}
+}
+
+// lossNote reports a loss of the whole fleet: of most pairs, and so high that it would accuse a node.
+func (p *pairPlan) lossNote(test int) string {
+	if p.lost[test] <= limitOf("loss_share") {
+		return ""
+	}
+	return fmt.Sprintf("most pairs lost %s %% of the datagrams: the whole fleet loses data, and only nodes that lose much more are suspects", number(100*p.lost[test]))
 }
 
 func commonestFault(faults map[Fault]int) (f Fault) {
@@ -403,12 +329,11 @@ func (p *pairPlan) symptoms(l *look) (s symptom) {
 	return s
 }
 
-// z returns by how many sigma a look is worse than its class, 0 if it cannot be judged. One that misses
-// the floor of the site is suspicious.
+// z returns by how many sigma a look is worse than its class, 0 if it cannot be judged. One beyond its
+// bound is suspicious.
 func (p *pairPlan) z(l *look) float64 {
-	c, z := l.class, p.fleetZ(l)
-	lower := p.tests[l.test].task.Kind.Lower()
-	if c.floor > 0 && c.note == "" && (!lower && l.value < c.floor || lower && l.value > c.floor) {
+	z := p.fleetZ(l)
+	if p.tests[l.test].task.Kind.isBeyond(l.value, p.boundOf(l.class)) {
 		z = max(z, limitOf("suspect_z"))
 	}
 	return z
@@ -462,6 +387,9 @@ func (p *pairPlan) explained(l *look) bool {
 			return true
 		}
 	}
+	if p.failsApart(l) {
+		return true
+	}
 	a, b := p.leafPair(l.from, l.to)
 	if a < 0 {
 		return false
@@ -487,7 +415,8 @@ func (p *pairPlan) suspicious(test int, i int32) bool {
 }
 
 // proven reports whether a node passed a test in a role with another partner than the suspect, and
-// failed with no other than accused ones. In a small fleet most tests must have passed.
+// failed with no other than accused ones. In a small fleet, and where all pairs are tested, most tests must
+// have passed: several faulty nodes each fail with all others.
 func (p *pairPlan) proven(i, suspect int32, test int, role role) bool {
 	good, bad := 0, 0
 	for _, k := range p.byNode[i] {
@@ -503,7 +432,7 @@ func (p *pairPlan) proven(i, suspect int32, test int, role role) bool {
 			bad++
 		}
 	}
-	return good > 0 && (bad == 0 || len(p.f.nodes) < smallFleet && good >= bad)
+	return good > 0 && (bad == 0 || p.isSmall(test, i) && good >= bad || good >= int(limitOf("proven_times"))*bad)
 }
 
 // comparable reports whether a test of two nodes has others to compare it with.
@@ -529,4 +458,129 @@ func (p *pairPlan) roleIn(test int, r role) role {
 		return both
 	}
 	return r
+}
+
+// partsOf returns the parts of a test.
+func (p *pairPlan) partsOf(test int) *parts {
+	if a := p.parts[test]; a != nil && a.looks == len(p.looks) {
+		return a
+	}
+	var looks []pairLook
+	for k := range p.looks {
+		if l := &p.looks[k]; int(l.test) == test && p.symptoms(l)&unable == 0 {
+			looks = append(looks, pairLook{int32(k), l.from, l.to, l.fault == FaultNone})
+		}
+	}
+	a := newParts(len(p.f.nodes), looks)
+	a.looks = len(p.looks)
+	failed, passed := 0, 0 // between subnets
+	for _, l := range looks {
+		switch {
+		case !p.tests[test].crosses(l.from, l.to):
+		case l.passed:
+			passed++
+		default:
+			failed++
+		}
+	}
+	a.split = passed == 0 && failed >= int(limitOf("apart_pairs"))
+	p.parts[test] = a
+	return a
+}
+
+// crosses reports whether two nodes are in different subnets that each have a group of nodes.
+func (s *series) crosses(i, j int32) bool {
+	return s.ports != nil && min(s.mates[i], s.mates[j]) >= leastGroup && s.ports.subnet[i] != s.ports.subnet[j]
+}
+
+// apart reports whether two nodes are in parts of the cluster, or in subnets, that do not reach each other.
+func (p *pairPlan) apart(test int, i, j int32) bool {
+	a := p.partsOf(test)
+	return a.split && p.tests[test].crosses(i, j) || a.apart(i, j)
+}
+
+// slowLeafOf returns the slow leaf switch of a test, nil if there is none.
+func (p *pairPlan) slowLeafOf(test int) *slowLeaf {
+	if len(p.members) < 3 || p.tests[test].task.Kind.Lower() {
+		return nil
+	}
+	var paths []path
+	for i := range p.looks {
+		l := &p.looks[i]
+		if a, b := p.leafPair(l.from, l.to); a >= 0 && int(l.test) == test && l.base && l.fault == FaultNone && l.value > 0 {
+			paths = append(paths, path{a, b, p.keyOf(test, l.from, l.to).kinds, l.value})
+		}
+	}
+	return findSlowLeaf(paths, p.members)
+}
+
+// failsApart reports whether a look has failed because its nodes are apart.
+func (p *pairPlan) failsApart(l *look) bool {
+	return p.symptoms(l) == broken && p.apart(int(l.test), l.from, l.to)
+}
+
+// onlyApart reports whether a node has failed in a test only with nodes that are apart from it.
+func (p *pairPlan) onlyApart(q *inquiry) bool {
+	found := false
+	for _, k := range p.byNode[q.node] {
+		l := &p.looks[k]
+		if int(l.test) != q.test || !l.base || p.roleOf(l, q.node) != q.role || p.symptoms(l) == 0 {
+			continue
+		}
+		if !p.failsApart(l) {
+			return false
+		}
+		found = true
+	}
+	return found
+}
+
+// alike reports whether two nodes must be able to reach each other if any can: they are in the same
+// subnet, or else of the same model.
+func (p *pairPlan) alike(test int, i, j int32) bool {
+	s := &p.tests[test]
+	if s.alone != nil && s.alone[i] != s.alone[j] {
+		return p.f.nodes[i].Model == p.f.nodes[j].Model
+	}
+	return p.sort(test, i) == p.sort(test, j)
+}
+
+// sort returns the subnet of a node in a test, or its model if no other node is in it. All nodes resolve the
+// names of all others.
+func (p *pairPlan) sort(test int, i int32) string {
+	s := &p.tests[test]
+	switch {
+	case s.task.Kind == KindName:
+		return ""
+	case s.alone != nil && !s.alone[i]:
+		return s.ports.subnet[i].String()
+	}
+	return p.f.nodes[i].Model
+}
+
+// setAlone counts the nodes in each subnet.
+func (s *series) setAlone() {
+	if s.ports == nil {
+		return
+	}
+	count := map[string]int{}
+	for _, i := range s.order {
+		count[s.ports.subnet[i].String()]++
+	}
+	s.alone, s.mates = make([]bool, len(s.kinds)), make([]int, len(s.kinds))
+	for i, subnet := range s.ports.subnet {
+		if subnet.IsValid() {
+			s.mates[i] = count[subnet.String()]
+		}
+		s.alone[i] = s.mates[i] < 2
+	}
+}
+
+// failsAlike reports whether an inquiry has a bad look with a proven node that is alike.
+func (p *pairPlan) failsAlike(q *inquiry) bool {
+	return slices.ContainsFunc(q.looks, func(k int32) bool {
+		l := &p.looks[k]
+		partner := l.from + l.to - q.node
+		return p.symptoms(l)&broken != 0 && p.alike(q.test, l.from, l.to) && p.proven(partner, q.node, q.test, q.role.opposite())
+	})
 }

@@ -1,6 +1,8 @@
 package sweep
 
 import (
+	"cmp"
+	"maps"
 	"math"
 	"slices"
 )
@@ -25,6 +27,7 @@ type inquiry struct {
 	wait     int     // tests under way
 	failed   int     // tests that never had a result
 	dry      bool    // there is no further partner
+	kin      bool    // the next partner need not be proven, but alike
 	state    state
 	found    finding
 }
@@ -35,6 +38,7 @@ const (
 	aboutNode about = iota
 	aboutPair
 	aboutLeaves
+	aboutGroup // two nodes that are accused, with each other
 )
 
 type role int8
@@ -111,7 +115,7 @@ func (p *pairPlan) weigh(q *inquiry) finding {
 		r = rule{no: 1, yes: 2, most: least + 2}
 	case aboutLeaves:
 		r = rule{no: least, yes: 2, most: least}
-	case aboutNode:
+	case aboutNode, aboutGroup:
 	}
 	if q.dry && q.about == aboutLeaves { // the leaves have no further pair
 		r.no = min(r.no, max(len(q.looks), 2))
@@ -202,7 +206,7 @@ func (p *pairPlan) weighCount(q *inquiry, s symptom, r rule) (f finding) {
 	for _, k := range q.looks {
 		l := &p.looks[k]
 		got := p.symptoms(l)
-		if got == unable && s != unable {
+		if got == unable && s != unable || p.failsApart(l) {
 			continue
 		}
 		f.looks++
@@ -321,14 +325,14 @@ func (p *pairPlan) weighValues(q *inquiry, s symptom, r rule) (f finding) {
 	return f
 }
 
-// belowFloor returns by how many standard errors the mean of the looks is below the floor of the
-// site, 0 if it is not, or if the whole fleet is.
+// belowFloor returns by how many standard errors the mean of the looks is below its bound, 0 if it is
+// not.
 func (p *pairPlan) belowFloor(q *inquiry, s symptom) float64 {
 	value, floor, sigma, n := 0.0, 0.0, 0.0, 0.0
 	for _, k := range q.looks {
 		l := &p.looks[k]
-		if l.fault == FaultNone && !math.IsNaN(l.value) && l.class.floor > 0 && l.class.note == "" {
-			value, floor, sigma, n = value+l.value, floor+l.class.floor, sigma+max(l.class.sigma, limitOf("sigma_floor")*l.class.floor), n+1
+		if bound := p.boundOf(l.class); l.fault == FaultNone && !math.IsNaN(l.value) && bound > 0 {
+			value, floor, sigma, n = value+l.value, floor+bound, sigma+max(l.class.sigma, limitOf("sigma_floor")*bound), n+1
 		}
 	}
 	if s != slow || n == 0 || value >= floor {
@@ -341,7 +345,7 @@ func (p *pairPlan) belowFloor(q *inquiry, s symptom) float64 {
 // standard error of the look itself as a share. NaN if it cannot be judged.
 func (p *pairPlan) distance(l *look, s symptom) (z, relative, sigma float64) {
 	c := l.class
-	if l.fault != FaultNone || math.IsNaN(l.value) || !c.judged && c.floor == 0 {
+	if l.fault != FaultNone || math.IsNaN(l.value) || !c.judged && p.boundOf(c) == 0 {
 		return math.NaN(), 0, 0
 	}
 	if s == flaky {
@@ -352,17 +356,9 @@ func (p *pairPlan) distance(l *look, s symptom) (z, relative, sigma float64) {
 	}
 	expect := c.median
 	if !c.judged {
-		return 0, 0, 0 // only the floor counts
+		return 0, 0, 0 // only the bound counts
 	}
 	return p.fleetZ(l), 1 - l.value/expect, l.spread / math.Sqrt(max(float64(l.repeats), 1)) / expect
-}
-
-// floorOf returns the floor of the site for a look, 0 without one.
-func (p *pairPlan) floorOf(l *look) float64 {
-	if l.class.note != "" || p.tests[l.test].task.Kind.Lower() {
-		return 0
-	}
-	return l.class.floor
 }
 
 // relativeSigma returns the noise of the class of an inquiry's looks as a share.
@@ -395,7 +391,7 @@ func (p *pairPlan) addValues(q *inquiry, s symptom, f *finding) {
 		if s == flaky {
 			value, expect = value+l.low, expect+l.class.low
 		} else {
-			value, expect = value+l.value, expect+max(l.class.median, p.floorOf(l))
+			value, expect = value+l.value, expect+p.expect(l)
 		}
 		if !math.IsNaN(l.mid) && !math.IsNaN(l.class.mid) {
 			mids += 1 - l.mid/l.class.mid
@@ -415,11 +411,23 @@ func (p *pairPlan) addValues(q *inquiry, s symptom, f *finding) {
 
 // decide closes an inquiry, or asks for further tests.
 func (p *pairPlan) decide(q *inquiry) {
+	if q.about == aboutGroup {
+		p.decideGroup(q)
+		return
+	}
 	if q.about == aboutNode && p.decideByFamily(q) {
+		return
+	}
+	if q.about == aboutLeaves && p.failsApart(&p.looks[q.base]) {
+		q.state = explained
 		return
 	}
 	if q.about == aboutPair && (p.blamed[q.node] || p.blamed[q.other] || p.explained(&p.looks[q.base])) {
 		q.state = explained
+		return
+	}
+	if q.about == aboutNode && p.onlyApart(q) {
+		q.state = cleared
 		return
 	}
 	f := p.weigh(q)
@@ -427,14 +435,28 @@ func (p *pairPlan) decide(q *inquiry) {
 		q.state = explained // a node that is a little slow with all others, too little to accuse it
 		return
 	}
+	if f.answer == yes && f.symptom == broken && q.about == aboutNode && len(q.looks) < maxLooks {
+		if !q.dry && slices.ContainsFunc(p.tests[q.test].order, func(i int32) bool {
+			return i != q.node && p.takes(q.test, i) && p.fresh(q, q.test, q.node, i) && p.partsOf(q.test).untried(i, q.tried) && p.proven(i, q.node, q.test, q.role.opposite())
+		}) {
+			p.request(q)
+			return
+		}
+		if !q.kin && !p.failsAlike(q) {
+			q.kin = true
+			p.request(q)
+			return
+		}
+	}
 	if f.answer == yes {
 		q.state, q.found = accused, f
 		switch q.about {
 		case aboutNode:
 			p.blamed[q.node] = true
+			q.found.doubt = f.doubt || f.symptom == broken && !p.failsAlike(q)
 		case aboutPair:
 			p.openLeaves(q)
-		case aboutLeaves:
+		case aboutLeaves, aboutGroup:
 		}
 		return
 	}
@@ -498,4 +520,122 @@ func (p *pairPlan) decideByFamily(q *inquiry) bool {
 		}
 	}
 	return false
+}
+
+// openGroups tests nodes that are accused, or not proven healthy, in the same test with each other: if they are healthy together
+// they share a switch, a cable or a network, and none of them is at fault. It reports whether there is
+// something to decide.
+func (p *pairPlan) openGroups() bool {
+	found := p.acquit()
+	type key struct {
+		test int
+		role role
+	}
+	accusedIn, passed := map[key][]int32{}, map[key]bool{}
+	var list []int32
+	for _, q := range p.asked {
+		k := key{q.test, q.role}
+		switch {
+		case q.about == aboutNode && (q.state == accused && q.found.symptom != unable || q.state == unproven && q.found.symptom == broken):
+			accusedIn[k] = append(accusedIn[k], q.node)
+			if !slices.Contains(list, q.node) {
+				list = append(list, q.node)
+			}
+		case q.about == aboutGroup && q.state == cleared:
+			passed[k] = true
+		}
+	}
+	// Neighbours of the list are often at the same switch.
+	slices.SortFunc(list, func(a, b int32) int { return cmp.Or(cmp.Compare(p.leaves[a], p.leaves[b]), cmp.Compare(a, b)) })
+	for _, k := range slices.SortedFunc(maps.Keys(accusedIn), func(a, b key) int { return cmp.Or(a.test-b.test, int(a.role)-int(b.role)) }) {
+		for _, off := range groupOffsets {
+			if off > 1 && !passed[k] || off >= len(list) {
+				continue
+			}
+			for i := range list {
+				from, to := list[i], list[(i+off)%len(list)]
+				if !slices.Contains(accusedIn[k], from) {
+					continue
+				}
+				if k.role == receives {
+					from, to = to, from
+				}
+				if k.role == both && from > to {
+					from, to = to, from
+				}
+				n := inquiryKey{about: aboutGroup, test: k.test, node: from, other: to, role: k.role}
+				if p.byKey[n] == nil && p.takes(k.test, from) && p.takes(k.test, to) {
+					p.ask(&inquiry{inquiryKey: n})
+					found = true
+				}
+			}
+		}
+	}
+	return found
+}
+
+// groupOffsets are the distances in the list of accused nodes of those that are tested with each other:
+// the others follow once neighbours are healthy together.
+var groupOffsets = []int{1, 2, 3}
+
+// acquit clears nodes that are accused of a fault which their tests with each other explain. It reports
+// whether there are any.
+func (p *pairPlan) acquit() (found bool) {
+	for _, q := range p.asked {
+		if q.about == aboutNode && q.state == accused && q.found.symptom == broken && p.weigh(q).answer != yes {
+			q.state, found = cleared, true
+		}
+	}
+	if found {
+		clear(p.blamed)
+		for _, q := range p.asked {
+			if q.about == aboutNode && q.state == accused {
+				p.blamed[q.node] = true
+			}
+		}
+	}
+	return found
+}
+
+// decideGroup decides whether two accused nodes are healthy together.
+func (p *pairPlan) decideGroup(q *inquiry) {
+	want := int(limitOf("looks"))
+	switch {
+	case q.failed > 0 || !p.takes(q.test, q.node) || !p.takes(q.test, q.other):
+		q.state = unproven
+	case len(q.looks) > 0 && !p.healthyTogether(q):
+		q.state = accused
+	case len(q.looks) >= want:
+		q.state = cleared
+	case len(q.looks) == 0:
+		p.request(q)
+	default:
+		for range want - len(q.looks) {
+			p.request(q)
+		}
+	}
+}
+
+// healthyTogether reports whether two accused nodes are healthy in their tests with each other. A rate is
+// nearer to that of others than to the one they are accused of.
+func (p *pairPlan) healthyTogether(q *inquiry) bool {
+	share, limit := 0.0, 0.0
+	for _, i := range []int32{q.node, q.other} {
+		if a := p.byKey[inquiryKey{about: aboutNode, test: q.test, node: i, role: q.role}]; a != nil && a.found.symptom == slow && a.found.expect > 0 {
+			limit = max(limit, (1+a.found.value/a.found.expect)/2)
+		}
+	}
+	rate := !p.tests[q.test].task.Kind.Lower()
+	for _, k := range q.looks {
+		l := &p.looks[k]
+		s := p.symptoms(l)
+		if rate {
+			s &^= slow
+		}
+		if s != 0 || l.lost > 0 || limit > 0 && rate && !l.class.judged {
+			return false
+		}
+		share += l.value / l.class.median / float64(len(q.looks))
+	}
+	return limit == 0 || !rate || share > limit
 }

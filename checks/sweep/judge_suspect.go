@@ -14,9 +14,16 @@ import (
 const (
 	lostConfidence  = 0.99 // the node itself no longer answers
 	checkConfidence = 0.95 // a check of the node alone
+	leafConfidence  = 0.95 // the medians of many pairs
 	doubtConfidence = 0.4
 	mostConfidence  = 0.9999
 )
+
+// shared reports whether a suspect is what its partners share, such as a switch.
+func (s *Suspect) shared() bool { return s.Node == "" && len(s.Leaves) < 2 }
+
+// doUplinks is the advice about a leaf switch.
+const doUplinks = "Look for errors at the uplinks of the leaf switch, and compare its settings with those of another one."
 
 // explain sets text and advice of a suspect.
 func (s Suspect) explain(text string) Suspect {
@@ -146,18 +153,19 @@ func (f finding) confidence(inquiries int) float64 {
 
 // Suspects implements Plan.
 func (p *pairPlan) Suspects() []Suspect {
-	all := slices.Concat(p.given, p.f.lost)
+	all, _ := p.separated()
+	all = slices.Concat(p.given, p.f.lost, all)
 	all = append(all, p.nodeSuspects()...)
 	for _, q := range p.asked {
 		switch {
-		case q.about == aboutPair && q.state == accused && !p.leavesAccused(q) && !p.blamed[q.node] && !p.blamed[q.other] && (q.node <= q.other || !p.reverse(q)):
+		case q.about == aboutPair && q.state == accused && !p.failsApart(&p.looks[q.base]) && !p.leavesAccused(q) && !p.blamed[q.node] && !p.blamed[q.other] && (q.node <= q.other || !p.reverse(q)):
 			all = append(all, p.pairSuspect(q))
-		case q.about == aboutLeaves && q.state == accused:
+		case q.about == aboutLeaves && q.state == accused && !p.failsApart(&p.looks[q.base]):
 			all = append(all, p.leavesSuspect(q))
 		}
 	}
-	all = append(all, p.spineSuspects()...)
-	all = mergeReach(all)
+	all = slices.Concat(all, p.spineSuspects(), p.slowLeaves())
+	all = merge(all)
 	sortSuspects(all)
 	return all
 }
@@ -208,31 +216,30 @@ func (p *pairPlan) nodeSuspects() (all []Suspect) {
 		}
 		groups[k] = append(groups[k], q)
 	}
-	leaves := map[string][]int{} // by code, plane and leaf: suspects
+	var lists [][]*inquiry // of each suspect
+	add := func(k key, plane string, list []*inquiry) {
+		all, lists = append(all, p.nodeSuspect(k.node, k.code, plane, list)), append(lists, list)
+	}
 	for _, k := range order {
 		planes := map[string][]*inquiry{}
 		for _, q := range groups[k] {
 			planes[p.tests[q.test].task.Plane] = append(planes[p.tests[q.test].task.Plane], q)
 		}
 		if len(planes) > 1 && len(planes) == p.planesWith(k.node, groups[k][0].test) {
-			all = append(all, p.nodeSuspect(k.node, k.code, "", groups[k]))
+			add(k, "", groups[k])
 		} else {
 			for _, name := range slices.Sorted(maps.Keys(planes)) {
-				all = append(all, p.nodeSuspect(k.node, k.code, name, planes[name]))
+				add(k, name, planes[name])
 			}
 		}
-		if leaf := p.f.nodes[k.node].Leaf; leaf != "" {
-			at := k.code + "\x00" + all[len(all)-1].Plane + "\x00" + leaf
-			leaves[at] = append(leaves[at], len(all)-1)
-		}
 	}
-	return p.joinLeaves(all, leaves)
+	return p.joinGroups(p.joinLeaves(all, lists))
 }
 
 // planesWith returns how many planes of a test's kind a node has.
 func (p *pairPlan) planesWith(node int32, test int) (n int) {
 	for t := range p.tests {
-		if p.tests[t].task.Kind == p.tests[test].task.Kind && p.tests[t].task.Op == p.tests[test].task.Op && (p.tests[t].takes == nil || p.tests[t].takes[node]) {
+		if p.tests[t].task.Kind == p.tests[test].task.Kind && p.tests[t].task.Op == p.tests[test].task.Op && p.tests[t].has(node) {
 			n++
 		}
 	}
@@ -240,8 +247,15 @@ func (p *pairPlan) planesWith(node int32, test int) (n int) {
 }
 
 // joinLeaves accuses a leaf switch instead of its nodes if most of them are suspects for the same
-// fault, and other leaves are healthy.
-func (p *pairPlan) joinLeaves(all []Suspect, leaves map[string][]int) []Suspect {
+// fault, and other leaves are healthy. It returns the suspects and the inquiries of each.
+func (p *pairPlan) joinLeaves(all []Suspect, lists [][]*inquiry) (kept []Suspect, of [][]*inquiry) {
+	leaves := map[string][]int{} // by code, plane and leaf
+	for i, s := range all {
+		if leaf := p.f.nodes[p.f.index[s.Node]].Leaf; leaf != "" {
+			at := s.Code + "\x00" + s.Plane + "\x00" + leaf
+			leaves[at] = append(leaves[at], i)
+		}
+	}
 	drop := map[int]bool{}
 	for _, at := range slices.Sorted(maps.Keys(leaves)) {
 		list := leaves[at]
@@ -259,16 +273,15 @@ func (p *pairPlan) joinLeaves(all []Suspect, leaves map[string][]int) []Suspect 
 		leaf := p.f.nodes[p.f.index[s.Node]].Leaf
 		s.Node, s.Leaves, s.Partners, s.Looks = "", []string{leaf}, nodes, len(list)*s.Looks
 		s.Text = fmt.Sprintf("%s: %d of %d nodes of leaf %s: %s", cmpText(s.Plane, "all planes"), len(list), members, leaf, faultOf(s.Code))
-		s.Do = "Look for errors at the uplinks of the leaf switch, and compare its settings with those of another one."
-		all = append(all, s)
+		s.Do = doUplinks
+		all, lists = append(all, s), append(lists, nil)
 	}
-	var kept []Suspect
 	for i, s := range all {
 		if !drop[i] {
-			kept = append(kept, s)
+			kept, of = append(kept, s), append(of, lists[i])
 		}
 	}
-	return kept
+	return kept, of
 }
 
 func (p *pairPlan) nodeSuspect(node int32, code, plane string, list []*inquiry) Suspect {
@@ -294,7 +307,7 @@ func (p *pairPlan) nodeSuspect(node int32, code, plane string, list []*inquiry) 
 // inquiries returns how many inquiries a test has opened.
 func (p *pairPlan) inquiries(test int) (n int) {
 	for _, q := range p.asked {
-		if q.test == test {
+		if q.test == test && q.about != aboutGroup {
 			n++
 		}
 	}
@@ -322,10 +335,7 @@ func (p *pairPlan) opsOf(node int32, list []*inquiry) (ops []string) {
 		if t.family != p.tests[list[0].test].family || t.task.Op == "" {
 			continue
 		}
-		op := t.task.Op
-		if t.task.NoP2P {
-			op += " without P2P"
-		}
+		op := t.task.label()
 		if !slices.Contains(ops, op) {
 			ops = append(ops, op)
 		}
@@ -411,7 +421,7 @@ func (p *pairPlan) pairSuspect(q *inquiry) Suspect {
 		Code: codeOf(task.Kind, q.found.symptom, q.found.fault), Looks: q.found.looks, Confidence: 0.9 * q.found.confidence(p.inquiries(q.test)),
 	}
 	if task.Op != "" {
-		s.Ops = []string{task.Op}
+		s.Ops = []string{task.label()}
 	}
 	for _, i := range []int32{l.from, l.to} {
 		node := p.byKey[inquiryKey{about: aboutNode, test: q.test, node: i, role: p.roleOf(l, i)}]
@@ -457,6 +467,200 @@ func (p *pairPlan) leavesSuspect(q *inquiry) Suspect {
 	return s
 }
 
+// together reports whether a node is healthy with another accused one in the test of an inquiry that
+// accuses it, and with which.
+func (p *pairPlan) together(q *inquiry) (others []int32) {
+	for _, g := range p.asked {
+		if g.about != aboutGroup || g.state != cleared || g.test != q.test || g.role != q.role {
+			continue
+		}
+		switch {
+		case g.node == q.node && q.role != receives:
+			others = append(others, g.other)
+		case g.other == q.node && q.role != sends:
+			others = append(others, g.node)
+		}
+	}
+	return others
+}
+
+// joinGroups accuses what a group of nodes share instead of the nodes, if they are healthy together.
+func (p *pairPlan) joinGroups(all []Suspect, lists [][]*inquiry) []Suspect {
+	groups := map[string][]int{} // by code
+	with := map[int][]int32{}
+	for i, s := range all {
+		var others []int32
+		for _, q := range lists[i] {
+			list := p.together(q)
+			if len(list) == 0 {
+				others = nil
+				break
+			}
+			others = append(others, list...)
+		}
+		if len(others) > 0 {
+			with[i] = others
+			groups[s.Code] = append(groups[s.Code], i)
+		}
+	}
+	drop := map[int]bool{}
+	for _, k := range slices.Sorted(maps.Keys(groups)) {
+		union := indexes32(len(p.f.nodes))
+		for _, i := range groups[k] {
+			for _, other := range with[i] {
+				union[root(union, p.f.index[all[i].Node])] = root(union, other)
+			}
+		}
+		joined := map[int32][]int{}
+		var order []int32
+		for _, i := range groups[k] {
+			r := root(union, p.f.index[all[i].Node])
+			if joined[r] == nil {
+				order = append(order, r)
+			}
+			joined[r] = append(joined[r], i)
+		}
+		for _, r := range order {
+			list := joined[r]
+			if len(list) == 1 {
+				s := &all[list[0]]
+				s.Doubt, s.Confidence = true, min(s.Confidence, doubtConfidence)
+				continue
+			}
+			slices.SortStableFunc(list, func(a, b int) int {
+				return cmp.Or(len(all[a].Plane)-len(all[b].Plane), len(all[a].Way)-len(all[b].Way))
+			})
+			s := all[list[0]]
+			text := s.Text
+			s.Node, s.Partners, s.Looks = "", nil, 0
+			for _, i := range list {
+				drop[i] = true
+				s.Partners, s.Looks = append(s.Partners, all[i].Node), s.Looks+all[i].Looks
+			}
+			slices.Sort(s.Partners)
+			s.Partners = slices.Compact(s.Partners)
+			if !p.allGiven(s.Partners, s.Code, s.Plane) {
+				all = append(all, groupSuspect(s, text))
+			}
+		}
+	}
+	var kept []Suspect
+	for i, s := range all {
+		if !drop[i] {
+			kept = append(kept, s)
+		}
+	}
+	return kept
+}
+
+// allGiven reports whether nodes are suspects without a test, for a fault or, without a code, for any.
+func (p *pairPlan) allGiven(names []string, code, plane string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool {
+		return !slices.ContainsFunc(p.given, func(s Suspect) bool {
+			return s.Node == name && (code == "" || s.Code == code) && (plane == "" || s.Plane == plane)
+		})
+	})
+}
+
+// groupSuspect doubts what the nodes of a group share. Its partners are those nodes.
+func groupSuspect(s Suspect, text string) Suspect {
+	s.Doubt, s.Confidence = true, min(s.Confidence, doubtConfidence)
+	s = s.explain(fmt.Sprintf("%s: %d nodes, which are healthy with each other: %s", text, len(s.Partners), listed(s.Partners)))
+	s.Do = "See what these nodes share: a switch, its uplinks, a subnet or a VLAN."
+	return s
+}
+
+// separated returns what the parts of the cluster are that are apart. Those of other models or subnets are a
+// remark: they may be separate networks. Others are a doubt, and so is a part of fewer nodes than a group.
+func (p *pairPlan) separated() (doubts []Suspect, remarks []Distribution) {
+	seen := map[*plane]bool{}
+	for t := range p.tests {
+		a, ports := p.partsOf(t), p.tests[t].ports
+		if seen[ports] {
+			continue
+		}
+		if a.split {
+			seen[ports] = true
+			task := p.tests[t].task
+			remarks = append(remarks, Distribution{Stage: p.f.stage, Kind: task.Kind, Op: task.Op, Plane: task.Plane, Unit: unitOf(task.Kind), Remark: separate + "no node reaches one of another subnet"})
+		}
+		most := a.largest()
+		for _, key := range slices.SortedFunc(maps.Keys(a.failed), func(a, b [2]int32) int { return slices.Compare(a[:], b[:]) }) {
+			failed := a.failed[key]
+			few, many, task := a.nodes[key[0]], a.nodes[key[1]], p.tests[t].task
+			if key[0] == most || key[1] != most && len(few) > len(many) {
+				few, many = many, few
+			}
+			if len(failed) < int(limitOf("apart_pairs")) || !a.split && key[0] != most && key[1] != most || a.split && p.differ(t, few, many) {
+				continue
+			}
+			code := codeOf(task.Kind, broken, p.looks[failed[0]].fault)
+			if p.allGiven(p.f.names(few), "", task.Plane) {
+				continue
+			}
+			seen[ports] = true
+			text := fmt.Sprintf("%d nodes fail with %d others, and pass among each other: %s", len(few), len(many), listed(p.f.names(few)))
+			leaf := p.leafAlone(few, many)
+			if leaf == nil && len(few) >= leastGroup && p.differ(t, few, many) {
+				remarks = append(remarks, Distribution{Stage: p.f.stage, Kind: task.Kind, Op: task.Op, Plane: task.Plane, Unit: unitOf(task.Kind), Remark: separate + text, Nodes: strings.Join(p.f.names(few), ",")})
+				continue
+			}
+			s := Suspect{Leaves: leaf, Plane: task.Plane, Stage: p.f.stage, Kind: task.Kind, Code: code, Looks: len(failed), Partners: p.f.names(few), Confidence: doubtConfidence, Doubt: true}
+			s = s.explain(subjectOf(task.Plane, "", task.Kind) + faultOf(s.Code) + ": " + text)
+			s.Do = "See what these nodes share: a switch, its uplinks, a subnet or a VLAN."
+			doubts = append(doubts, s)
+		}
+	}
+	return doubts, remarks
+}
+
+// leafAlone returns the leaf switch of a few nodes that are apart from others of their model, if they are
+// most of its nodes; nil if there is none.
+func (p *pairPlan) leafAlone(few, many []int32) []string {
+	leaf := p.leaves[few[0]]
+	if leaf < 0 || len(few) < leastGroup || 2*len(few) <= len(p.members[leaf]) ||
+		slices.ContainsFunc(few, func(i int32) bool { return p.leaves[i] != leaf }) ||
+		!slices.ContainsFunc(many, func(i int32) bool { return p.f.nodes[i].Model == p.f.nodes[few[0]].Model }) {
+		return nil
+	}
+	return []string{p.f.nodes[few[0]].Leaf}
+}
+
+// differ reports whether no node of a list is alike to one of the other list.
+func (p *pairPlan) differ(test int, few, many []int32) bool {
+	sorts := map[string]bool{}
+	for _, i := range few {
+		sorts[p.sort(test, i)] = true
+	}
+	return !slices.ContainsFunc(many, func(i int32) bool { return sorts[p.sort(test, i)] })
+}
+
+// slowLeaves returns the leaf switches whose paths are slow. With fewer than five leaves they may be far
+// from the others.
+func (p *pairPlan) slowLeaves() (all []Suspect) {
+	for t, found := range p.slow {
+		if found == nil {
+			continue
+		}
+		task, nodes := p.tests[t].task, p.members[found.leaf]
+		s := Suspect{
+			Leaves: []string{p.f.nodes[nodes[0]].Leaf}, Plane: task.Plane, Stage: p.f.stage, Kind: task.Kind, Code: codeOf(task.Kind, slow, FaultNone),
+			Value: found.value, Expect: found.usual, Unit: unitOf(task.Kind), Looks: found.looks, Partners: p.f.names(nodes), Confidence: leafConfidence,
+		}
+		if s.Doubt = len(p.members) < 5; s.Doubt {
+			s.Confidence = doubtConfidence
+		}
+		if task.Op != "" {
+			s.Ops = []string{task.label()}
+		}
+		s = s.explain(subjectOf(s.Plane, "", s.Kind) + fmt.Sprintf("between the leaf switch %s and all others: slow: got %s %s, between the others %s %s",
+			s.Leaves[0], number(s.Value), s.Unit, number(s.Expect), s.Unit))
+		s.Do = doUplinks
+		all = append(all, s)
+	}
+	return all
+}
+
 // spineSuspects doubts the network between two leaves if there are no other leaves to compare with.
 func (p *pairPlan) spineSuspects() (all []Suspect) {
 	if len(p.members) != 2 {
@@ -480,7 +684,7 @@ func (p *pairPlan) spineSuspects() (all []Suspect) {
 			Confidence: doubtConfidence, Doubt: true,
 		}
 		if task.Op != "" {
-			s.Ops = []string{task.Op}
+			s.Ops = []string{task.label()}
 		}
 		s = s.explain(subjectOf(s.Plane, "", kind) + fmt.Sprintf("between the leaf switches %s and %s: slow: got %s %s, within a leaf %s %s",
 			s.Leaves[0], s.Leaves[1], number(far.median), s.Unit, number(near.median), s.Unit))
@@ -490,12 +694,12 @@ func (p *pairPlan) spineSuspects() (all []Suspect) {
 	return all
 }
 
-// mergeReach joins suspects of the same node, code and plane: an MTU that differs, and a datagram that
+// merge joins suspects of the same node, code and plane: an MTU that differs, and a datagram that
 // does not pass. The measured one has the looks, the compared one the number.
-func mergeReach(all []Suspect) (kept []Suspect) {
+func merge(all []Suspect) (kept []Suspect) {
 	for _, s := range all {
 		i := slices.IndexFunc(kept, func(k Suspect) bool {
-			return k.Node != "" && k.Node == s.Node && k.Peer == "" && s.Peer == "" && k.Code == s.Code && k.Plane == s.Plane && strings.HasPrefix(s.Code, "sweep.reach.")
+			return k.Node != "" && k.Node == s.Node && k.Peer == "" && s.Peer == "" && k.Code == s.Code && k.Plane == s.Plane
 		})
 		if i < 0 {
 			kept = append(kept, s)
@@ -517,21 +721,22 @@ func (p *pairPlan) Fleet() (all []Distribution) {
 		}
 		t := p.tests[c.key.test].task
 		d := Distribution{
-			Stage: p.f.stage, Kind: t.Kind, Op: t.Op, Plane: t.Plane, Model: p.modelOf(c.key), Far: farNames[c.key.far], Unit: unitOf(t.Kind),
-			Count: len(c.values), Median: c.median, Sigma: c.sigma, Floor: c.limit(t.Kind), Note: c.note,
-		}
-		if t.NoP2P {
-			d.Op += " without P2P"
+			Stage: p.f.stage, Kind: t.Kind, Op: t.label(), Plane: t.Plane, Model: p.modelOf(c.key), Far: farNames[c.key.far], Unit: unitOf(t.Kind),
+			Count: len(c.values), Median: c.median, Sigma: c.sigma, Floor: c.limit(t.Kind), Note: c.note, Remark: c.wide,
 		}
 		all = append(all, d)
 	}
-	for t, note := range p.wide {
-		if note != "" {
-			task := p.tests[t].task
+	for t := range p.tests {
+		task := p.tests[t].task
+		for _, note := range []string{p.wide[t], p.lossNote(t)} {
+			if note == "" {
+				continue
+			}
 			all = append(all, Distribution{Stage: p.f.stage, Kind: task.Kind, Op: task.Op, Plane: task.Plane, Unit: unitOf(task.Kind), Note: note})
 		}
 	}
-	return all
+	_, apart := p.separated()
+	return slices.Concat(all, p.remarks, apart)
 }
 
 // limit returns the value beyond which a look is suspicious.

@@ -82,7 +82,10 @@ func NewPlan(stage Stage, nodes []Node, o PlanOptions) (Plan, error) {
 	case StagePairs:
 		return newNCCLPlan(f, o), nil
 	case StageGroups:
-		return newGroupPlan(f, o, groupTests(o), o.GroupSizes), nil
+		without := f.leaveOut()
+		p := newGroupPlan(f, o, groupTests(f, o), o.GroupSizes)
+		p.found, p.notes = without.suspects, without.remarks
+		return p, nil
 	}
 	names := make([]string, 0, len(Stages))
 	for _, s := range Stages {
@@ -137,7 +140,12 @@ func (o *PlanOptions) limit() time.Duration {
 
 func (o *PlanOptions) size(k Kind) int64 { return cmp.Or(o.Sizes[k], defaultSizes[k]) }
 
-// wants reports whether a plane or a rail is to be tested.
+// wantsPlane reports whether a plane is to be tested: by its name, or by that of an interface.
+func (o *PlanOptions) wantsPlane(p plane) bool {
+	return o.wants(p.name) || slices.ContainsFunc(p.names, o.wants)
+}
+
+// wants reports whether a name of a plane, an interface or a rail is one of those to be tested.
 func (o *PlanOptions) wants(plane string) bool {
 	return len(o.Planes) == 0 || slices.Contains(o.Planes, plane)
 }
@@ -169,8 +177,9 @@ type fleet struct {
 	nodes []Node
 	index map[string]int32
 	dead  []bool
-	out   []bool // excluded by an earlier part of the stage: tested no more
-	lost  []Suspect
+	out   []bool    // excluded by an earlier part of the stage: tested no more
+	gone  []loss    // of nodes that may be faulty
+	lost  []Suspect // made of gone
 	rng   *rand.Rand
 	id    int
 }
@@ -232,6 +241,13 @@ func (f *fleet) shuffled() []int32 {
 	return list
 }
 
+// loss is the loss of a node in a test.
+type loss struct {
+	Loss
+	node int32
+	kind Kind
+}
+
 // kill excludes the nodes that a result names as lost. It reports whether there is one.
 func (f *fleet) kill(r Result) bool {
 	if r.Fault != FaultLost {
@@ -248,10 +264,79 @@ func (f *fleet) kill(r Result) bool {
 			continue
 		}
 		f.dead[i] = true
-		s := Suspect{Node: name, Stage: f.stage, Kind: r.Task.Kind, Code: "sweep.node.lost", Looks: 1, Confidence: lostConfidence}
-		f.lost = append(f.lost, s.explain(oneLine("the node does not answer, or its test process ended", r.Text)))
+		l := Loss{Node: name, At: r.Began.Add(r.Took), Text: r.Text}
+		if at := slices.IndexFunc(r.Losses, func(l Loss) bool { return l.Node == name }); at >= 0 {
+			l = r.Losses[at]
+		}
+		if !l.Responds {
+			f.gone = append(f.gone, loss{l, i, r.Task.Kind})
+			f.lost = f.lostSuspects()
+		}
 	}
 	return found
+}
+
+// together is the time within which several losses have one cause.
+const together = 10 * time.Second
+
+// lostSuspects makes a suspect of each lost node. Nodes that were lost together, or are all nodes of a
+// leaf switch, are one suspect, in doubt: the cause may be what they share.
+func (f *fleet) lostSuspects() (all []Suspect) {
+	members, lost := map[string]int{}, map[string]int{}
+	for _, n := range f.nodes {
+		members[n.Leaf]++
+	}
+	for _, l := range f.gone {
+		lost[f.nodes[l.node].Leaf]++
+	}
+	leaves := map[string][]loss{}
+	var rest []loss
+	for _, l := range slices.SortedStableFunc(slices.Values(f.gone), func(a, b loss) int { return a.At.Compare(b.At) }) {
+		if leaf := f.nodes[l.node].Leaf; leaf != "" && lost[leaf] > 1 && lost[leaf] == members[leaf] {
+			leaves[leaf] = append(leaves[leaf], l)
+		} else {
+			rest = append(rest, l)
+		}
+	}
+	for _, leaf := range slices.Sorted(maps.Keys(leaves)) {
+		all = append(all, f.lostSuspect(leaves[leaf]))
+	}
+	for len(rest) > 0 {
+		n := 1
+		for n < len(rest) && rest[n].At.Sub(rest[0].At) <= together {
+			n++
+		}
+		all, rest = append(all, f.lostSuspect(rest[:n])), rest[n:]
+	}
+	return all
+}
+
+// lostSuspect makes a suspect of nodes that were lost for the same reason, the first one first.
+func (f *fleet) lostSuspect(list []loss) Suspect {
+	first := list[0]
+	s := Suspect{Node: first.Node, Stage: f.stage, Kind: first.kind, Code: lostCode, Looks: len(list), Confidence: lostConfidence}
+	text := oneLine("the node does not answer, or its test process ended", first.Text)
+	if len(list) == 1 {
+		if !first.Gone {
+			s.Doubt, s.Confidence = true, doubtConfidence
+		}
+		return s.explain(text)
+	}
+	s.Node, s.Doubt, s.Confidence = "", true, doubtConfidence
+	leaf := f.nodes[first.node].Leaf
+	for _, l := range list {
+		s.Partners = append(s.Partners, l.Node)
+		if f.nodes[l.node].Leaf != leaf {
+			leaf = ""
+		}
+	}
+	of := ""
+	if leaf != "" {
+		s.Leaves, of = []string{leaf}, " of leaf switch "+leaf
+	}
+	s = s.explain(fmt.Sprintf("%d nodes%s were lost within %s: %s", len(list), of, list[len(list)-1].At.Sub(first.At).Round(time.Second), text))
+	s.Do = "Look at what these nodes share: the switch of the control network, the power and the cooling."
+	return s
 }
 
 // circle yields the pairs of a round of the circle method among n: rounds 0 to n-2 (n-1 if n is odd)
@@ -322,8 +407,17 @@ func (c *chain) Next() []Task {
 			return tasks
 		}
 		for _, s := range c.last().Suspects() {
-			if i, known := c.f.index[s.Node]; known && s.Peer == "" && !s.Doubt {
-				c.f.out[i] = true
+			names := []string{s.Node}
+			switch {
+			case s.shared():
+				names = s.Partners
+			case s.Peer != "" || s.Doubt:
+				names = nil
+			}
+			for _, name := range names {
+				if i, known := c.f.index[name]; known {
+					c.f.out[i] = true
+				}
 			}
 		}
 		c.plans = append(c.plans, c.later[0]())
@@ -342,8 +436,13 @@ func (c *chain) Left() int { return c.last().Left() + 2*len(c.later) }
 // Suspects implements Plan.
 func (c *chain) Suspects() (all []Suspect) {
 	for i, p := range c.plans {
+		before := all
 		for _, s := range p.Suspects() {
-			if s.Code != "sweep.node.lost" || i == len(c.plans)-1 { // each plan has those of the fleet
+			shared := func(b Suspect) bool { return b.shared() && b.Code == s.Code && (b.Plane == "" || b.Plane == s.Plane) }
+			if s.Node != "" && slices.ContainsFunc(before, shared) { // the node may be one more behind the same switch
+				s.Doubt, s.Confidence = true, min(s.Confidence, doubtConfidence)
+			}
+			if s.Code != lostCode || i == len(c.plans)-1 { // each plan has those of the fleet
 				all = append(all, s)
 			}
 		}
@@ -377,20 +476,23 @@ func settle[T any](sent map[int]T, results []Result, take func(T, Result), retry
 
 // newTCPPlan tests the bandwidth of pairs on each plane, both ways, and then rings of nodes.
 func newTCPPlan(f *fleet, o PlanOptions) Plan {
-	planes := slices.DeleteFunc(planesOf(f.nodes, f.alive()), func(p plane) bool { return !o.wants(p.name) || p.count < 2 })
+	planes := slices.DeleteFunc(planesOf(f.nodes, f.alive()), func(p plane) bool { return !o.wantsPlane(p) || p.count < 2 })
 	if o.NoStream && !o.NoRing {
 		return newGroupPlan(f, o, ringTests(o, planes, nil), ringSizes(o, f))
 	}
 	var tests []series
 	for i, pl := range planes {
-		speed, _ := commonest(pl.speeds)
 		tests = append(tests, series{
 			task:     Task{Stage: StageTCP, Kind: KindStream, Plane: pl.name, Flows: o.Flows, Size: o.size(KindStream), Repeats: o.Repeats, Time: o.Time, Limit: o.limit()},
-			directed: true, takes: pl.has, speed: speed, family: i,
+			directed: true, ports: &planes[i], family: i,
 		})
 	}
 	p := newPairPlan(f, o, tests)
-	p.addTurns(p.matchings(o.Matchings), true, indexes(tests)...)
+	p.remarks = strays(f, planes, KindStream)
+	for i := range planes {
+		p.add(compareSpeeds(f, &planes[i], KindStream))
+	}
+	p.addTurns(p.matchings, true, indexes(tests)...)
 	c := &chain{f: f, plans: []Plan{p}}
 	if !o.NoRing {
 		c.later = append(c.later, func() Plan { return newGroupPlan(f, o, ringTests(o, planes, p.Fleet()), ringSizes(o, f)) })
@@ -400,48 +502,59 @@ func newTCPPlan(f *fleet, o PlanOptions) Plan {
 
 // newRDMAPlan tests bandwidth, both ways, and latency of pairs on each rail.
 func newRDMAPlan(f *fleet, o PlanOptions) Plan {
-	rails := map[string]*plane{}
-	var names []string
-	for i, n := range f.nodes {
-		for _, r := range n.Rails {
-			if !o.wants(r.Name) {
-				continue
-			}
-			if rails[r.Name] == nil {
-				rails[r.Name] = &plane{has: make([]bool, len(f.nodes))}
-				names = append(names, r.Name)
-			}
-			rails[r.Name].has[i] = true
-			rails[r.Name].speeds = append(rails[r.Name].speeds, r.Speed)
-		}
-	}
+	rails := slices.DeleteFunc(railsOf(f.nodes, f.alive()), func(r *plane) bool { return !o.wants(r.name) })
 	var tests []series
-	for _, name := range names {
-		speed, _ := commonest(rails[name].speeds)
-		t := Task{Stage: StageRDMA, Kind: KindWrite, Plane: name, Flows: o.Flows, Size: o.size(KindWrite), Repeats: o.Repeats, Time: o.Time, Limit: o.limit()}
-		tests = append(tests, series{task: t, directed: true, takes: rails[name].has, speed: speed, family: len(tests)})
+	for _, r := range rails {
+		t := Task{Stage: StageRDMA, Kind: KindWrite, Plane: r.name, Flows: o.Flows, Size: o.size(KindWrite), Repeats: o.Repeats, Time: o.Time, Limit: o.limit()}
+		tests = append(tests, series{task: t, directed: true, ports: r, family: len(tests)})
 		t.Kind, t.Size, t.Flows = KindLatency, o.size(KindLatency), 1
-		tests = append(tests, series{task: t, takes: rails[name].has, speed: speed, family: len(tests)})
+		tests = append(tests, series{task: t, ports: r, family: len(tests)})
 	}
 	p := newPairPlan(f, o, tests)
-	p.addTurns(p.matchings(o.Matchings), true, indexes(tests)...)
+	seen := map[string]bool{}
+	for _, r := range rails {
+		if p.add(compareSpeeds(f, r, KindWrite)); seen[r.name] {
+			continue
+		}
+		seen[r.name] = true
+		p.add(compareLayers(f, Suspect{Plane: r.name, Kind: KindWrite, Code: codeOf(KindWrite, broken, FaultError)}, func(i int32) string {
+			if k := slices.IndexFunc(f.nodes[i].Rails, func(x Rail) bool { return x.Name == r.name }); k >= 0 {
+				return f.nodes[i].Rails[k].Layer
+			}
+			return ""
+		}))
+	}
+	p.addTurns(p.matchings, true, indexes(tests)...)
 	return p
 }
 
 // newNCCLPlan runs collectives on pairs of nodes. All collectives are one family: a node that is
 // slow in one of them is not confirmed again for the next.
 func newNCCLPlan(f *fleet, o PlanOptions) Plan {
+	without := f.leaveOut()
 	var tests []series
+	fabrics := fabricsOf(f.nodes, f.alive())
 	for _, op := range o.Ops {
 		t := Task{Stage: StagePairs, Kind: KindNCCL, Op: op, Size: o.size(KindNCCL), Repeats: o.Repeats, Time: o.Time, Limit: o.limit()}
-		tests = append(tests, series{task: t})
-		if o.NoP2P {
-			t.NoP2P = true
-			tests = append(tests, series{task: t})
+		for _, fabric := range fabrics {
+			tests = append(tests, series{task: t, ports: fabric})
+		}
+		if t.NoP2P = o.NoP2P; t.NoP2P {
+			for _, fabric := range fabrics {
+				tests = append(tests, series{task: t, ports: fabric})
+			}
 		}
 	}
 	p := newPairPlan(f, o, tests)
-	p.addTurns(p.matchings(o.Matchings), false, indexes(tests)...)
+	p.add(without)
+	p.add(compareLayers(f, Suspect{Kind: KindNCCL, Code: codeOf(KindNCCL, broken, FaultNetwork)}, func(i int32) string {
+		layer, _ := f.nodes[i].fabric()
+		return layer
+	}))
+	for _, fabric := range fabrics {
+		p.add(compareSpeeds(f, fabric, KindNCCL))
+	}
+	p.addTurns(p.matchings, false, indexes(tests)...)
 	return p
 }
 

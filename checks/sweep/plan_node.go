@@ -10,7 +10,7 @@ import (
 )
 
 // nodePlan runs checks on each node alone, in batches. A failing check is a fact about its node: it
-// needs no partner and no confirmation.
+// needs no partner and no confirmation, unless most nodes fail it the same way.
 type nodePlan struct {
 	f     *fleet
 	o     PlanOptions
@@ -19,7 +19,7 @@ type nodePlan struct {
 	line  int       // the next line of the batch
 	again []nodeRun // those without a result
 	sent  map[int]nodeRun
-	bad   []Suspect
+	bad   []badRun
 	able  []int // by line: nodes that could run it
 	cant  []nodeRun
 }
@@ -29,6 +29,13 @@ type nodeRun struct {
 	line  int
 	tries int
 	text  string // of the fault
+}
+
+// badRun is a failure of a line on a node.
+type badRun struct {
+	nodeRun
+	way     string // how it failed: the check and the code, or the fault
+	suspect Suspect
 }
 
 func newNodePlan(f *fleet, o PlanOptions) *nodePlan {
@@ -108,27 +115,25 @@ func (p *nodePlan) judge(run nodeRun, r Result) {
 		p.retry(run)
 		return
 	}
+	found := slices.ContainsFunc(r.Checks, func(c CheckResult) bool { return c.Severity == "fail" })
+	if !found && r.Fault != FaultNone && r.Fault != FaultCheck && run.tries == 0 { // it hung or crashed: once more
+		p.retry(run)
+		return
+	}
 	p.able[run.line]++
-	found := false
 	for _, c := range r.Checks {
 		if c.Severity != "fail" {
 			continue
 		}
-		found = true
 		text := oneLine(c.Check, c.Message)
 		if c.Device != "" && !strings.Contains(c.Message, c.Device) {
 			text = oneLine(c.Check, c.Device+": "+c.Message)
 		}
-		p.suspect(run, r, text, gpuOf(c.Device))
+		p.suspect(run, r, oneLine(c.Check, c.Code), text, gpuOf(c.Device))
 	}
-	if found || r.Fault == FaultNone {
-		return
+	if !found && r.Fault != FaultNone {
+		p.suspect(run, r, string(r.Fault), ofLine(line, cmpText(r.Text, faultText(r.Fault))), nil)
 	}
-	if r.Fault != FaultCheck && run.tries == 0 { // it hung or crashed: once more
-		p.retry(run)
-		return
-	}
-	p.suspect(run, r, ofLine(line, cmpText(r.Text, faultText(r.Fault))), nil)
 }
 
 // isSkipped reports whether a check does not apply to a node, which is no doubt about the node.
@@ -136,21 +141,55 @@ func isSkipped(results []CheckResult) bool {
 	return len(results) > 0 && !slices.ContainsFunc(results, func(c CheckResult) bool { return c.Severity != "skip" })
 }
 
-func (p *nodePlan) suspect(run nodeRun, r Result, text string, gpu *int) {
+func (p *nodePlan) suspect(run nodeRun, r Result, way, text string, gpu *int) {
 	s := Suspect{
 		Node: p.f.name(run.node), GPU: gpu, Stage: StageNode, Kind: KindCheck, Code: "sweep.node.check",
 		Ops: []string{p.o.Lines[run.line]}, Looks: run.tries + 1, Confidence: checkConfidence,
 	}
 	if r.Beside {
 		s.Doubt, s.Confidence = true, doubtConfidence
-		text += " (another job ran on the node)"
+		text += " (another job can have run on the node)"
 	}
-	p.bad = append(p.bad, s.explain(text))
+	p.bad = append(p.bad, badRun{run, way, s.explain(text)})
+}
+
+// lineWay is a way in which a line fails.
+type lineWay struct {
+	line int
+	way  string
+}
+
+// leastWide is the number of nodes that must fail the same way before it is the whole fleet.
+const leastWide = 3
+
+// wide returns the ways in which most nodes that can run a line fail it, and how many do: then it is
+// the line, or something that the nodes share.
+func (p *nodePlan) wide() map[lineWay]int {
+	nodes := map[lineWay]map[int32]bool{}
+	for _, b := range p.bad {
+		key := lineWay{b.line, b.way}
+		if nodes[key] == nil {
+			nodes[key] = map[int32]bool{}
+		}
+		nodes[key][b.node] = true
+	}
+	wide := map[lineWay]int{}
+	for key, failed := range nodes {
+		if n := len(failed); n >= leastWide && 2*n > p.able[key.line] {
+			wide[key] = n
+		}
+	}
+	return wide
 }
 
 // Suspects implements Plan.
 func (p *nodePlan) Suspects() []Suspect {
-	all := slices.Concat(p.bad, p.f.lost)
+	all, wide := slices.Clone(p.f.lost), p.wide()
+	for _, b := range p.bad {
+		if wide[lineWay{b.line, b.way}] == 0 {
+			all = append(all, b.suspect)
+		}
+	}
 	for _, run := range p.cant {
 		if 2*p.able[run.line] < len(p.f.nodes) {
 			continue // most nodes cannot run it
@@ -165,8 +204,20 @@ func (p *nodePlan) Suspects() []Suspect {
 	return all
 }
 
-// Fleet implements Plan. Checks have no values.
-func (p *nodePlan) Fleet() []Distribution { return nil }
+// Fleet implements Plan. Checks have no values: it returns the lines that most nodes fail.
+func (p *nodePlan) Fleet() (all []Distribution) {
+	wide := p.wide()
+	for _, b := range p.bad {
+		if n := wide[lineWay{b.line, b.way}]; n > 0 {
+			delete(wide, lineWay{b.line, b.way})
+			all = append(all, Distribution{
+				Stage: StageNode, Kind: KindCheck, Op: p.o.Lines[b.line],
+				Note: fmt.Sprintf("most nodes fail: %d of %d, such as %s: %s", n, p.able[b.line], b.suspect.Node, b.suspect.Text),
+			})
+		}
+	}
+	return all
+}
 
 // Left implements Plan.
 func (p *nodePlan) Left() int {

@@ -2,6 +2,7 @@ package sweep
 
 import (
 	"math"
+	"net/netip"
 	"slices"
 )
 
@@ -30,31 +31,43 @@ type pairPlan struct {
 	looks  []look
 	byNode [][]int32 // looks of each node
 
-	models  []int32 // by node
-	names   []string
-	leaves  []int32 // by node; -1 is unknown
+	names   []string // of the kinds of nodes
+	leaves  []int32  // by node; -1 is unknown
 	members map[int32][]int32
 
 	classes map[classKey]*class
 	sorted  []*class
 	stale   bool      // classes lack looks
-	loss    []float64 // by test: share of datagrams lost between healthy nodes
+	lost    []float64 // by test: share of datagrams that most pairs lost
+	loss    []float64 // by test: share that healthy pairs lose
 	wide    []string  // by test: the fault of the whole fleet; "" none
 	opened  int       // looks that have opened inquiries
 	asked   []*inquiry
 	byKey   map[inquiryKey]*inquiry
 	given   []Suspect // facts that need no test
-	blamed  []bool    // by node: accused in a test
+	remarks []Distribution
+	blamed  []bool   // by node: accused in a test
+	parts   []*parts // by test
+	slow    []*slowLeaf
 }
 
 // series is a test that pairs run: the template of a task.
 type series struct {
 	task     Task
 	directed bool   // the nodes have different roles
-	takes    []bool // by node: it has the plane; nil: all have
-	speed    int    // of the plane, as most nodes have it
+	ports    *plane // only nodes that have it take part; nil: all
 	family   int    // tests of a family show the same faults: only the first one is confirmed
+
+	order []int32 // nodes that take part
+	kinds []int32 // by node: see fleet.kinds
+	alone []bool  // by node: no other one is in the subnet of its port
+	mates []int   // by node: how many are in the subnet of its port, with itself
+	mated bool    // the nodes of each subnet were tested with each other
+	usual int     // speed of the ports
 }
+
+// has reports whether a node can take part in a test.
+func (s *series) has(i int32) bool { return s.ports == nil || s.ports.has[i] }
 
 // turn is a round that all nodes take part in.
 type turn struct {
@@ -92,17 +105,32 @@ type look struct {
 func newPairPlan(f *fleet, o PlanOptions, tests []series) *pairPlan {
 	p := &pairPlan{
 		f: f, o: o, tests: tests, sent: map[int]request{}, byNode: make([][]int32, len(f.nodes)), order: f.shuffled(),
-		models: make([]int32, len(f.nodes)), leaves: make([]int32, len(f.nodes)), members: map[int32][]int32{},
+		leaves: make([]int32, len(f.nodes)), members: map[int32][]int32{},
 		classes: map[classKey]*class{}, byKey: map[inquiryKey]*inquiry{},
-		blamed: make([]bool, len(f.nodes)), loss: make([]float64, len(tests)), wide: make([]string, len(tests)),
+		blamed: make([]bool, len(f.nodes)), parts: make([]*parts, len(tests)), slow: make([]*slowLeaf, len(tests)), lost: make([]float64, len(tests)), loss: make([]float64, len(tests)), wide: make([]string, len(tests)),
 	}
-	models, leaves := map[string]int32{}, map[string]int32{}
-	for i, n := range f.nodes {
-		if _, known := models[n.Model]; !known {
-			models[n.Model] = int32(len(models))
-			p.names = append(p.names, n.Model)
+	kinds, leaves := map[string]int32{}, map[string]int32{}
+	for t := range tests {
+		s := &tests[t]
+		s.kinds = make([]int32, len(f.nodes))
+		for i, kind := range f.kinds(s.ports) {
+			if _, known := kinds[kind]; !known {
+				kinds[kind] = int32(len(kinds))
+				p.names = append(p.names, kind)
+			}
+			s.kinds[i] = kinds[kind]
 		}
-		p.models[i], p.leaves[i] = models[n.Model], -1
+		for _, i := range p.order {
+			if s.has(i) {
+				s.order = append(s.order, i)
+			}
+		}
+		if s.setAlone(); s.ports != nil {
+			s.usual = s.ports.usual()
+		}
+	}
+	for i, n := range f.nodes {
+		p.leaves[i] = -1
 		if n.Leaf != "" {
 			if _, known := leaves[n.Leaf]; !known {
 				leaves[n.Leaf] = int32(len(leaves))
@@ -114,30 +142,47 @@ func newPairPlan(f *fleet, o PlanOptions, tests []series) *pairPlan {
 	return p
 }
 
-// addTurns adds the turns of all tests: the same rounds of pairs, test by test, both ways for those
-// with both.
-func (p *pairPlan) addTurns(rounds []int, both bool, tests ...int) {
-	for _, r := range rounds {
+// add adds what needs no test.
+func (p *pairPlan) add(d difference) {
+	p.given, p.remarks = append(p.given, d.suspects...), append(p.remarks, d.remarks...)
+}
+
+// addTurns adds the turns of all tests: the same rounds of pairs among the nodes that take part, test by
+// test, both ways for those with both. count returns how many rounds so many nodes have.
+func (p *pairPlan) addTurns(count func(nodes int) int, both bool, tests ...int) {
+	rounds, most := map[int][]int{}, 0
+	for _, t := range tests {
+		n := len(p.tests[t].order)
+		if _, known := rounds[n]; !known {
+			rounds[n] = pickRounds(p.f.rng, n, count(n))
+			most = max(most, len(rounds[n]))
+		}
+	}
+	for k := range most {
 		for _, t := range tests {
-			p.turns = append(p.turns, turn{round: r, test: t})
+			list := rounds[len(p.tests[t].order)]
+			if k >= len(list) {
+				continue
+			}
+			p.turns = append(p.turns, turn{round: list[k], test: t})
 			if both && p.tests[t].directed {
-				p.turns = append(p.turns, turn{round: r, test: t, flip: true})
+				p.turns = append(p.turns, turn{round: list[k], test: t, flip: true})
 			}
 		}
 	}
 }
 
-// matchings returns the rounds of the circle method that a stage runs.
-func (p *pairPlan) matchings(count int) []int {
-	if len(p.order) <= allPairsFleet {
-		count = math.MaxInt
+// matchings returns how many rounds so many nodes have.
+func (p *pairPlan) matchings(nodes int) int {
+	if nodes <= allPairsFleet {
+		return nodes
 	}
-	return pickRounds(p.f.rng, len(p.order), count)
+	return p.o.Matchings
 }
 
 // Next implements Plan.
 func (p *pairPlan) Next() []Task {
-	for {
+	for steps := 1; ; steps++ {
 		for p.turned < len(p.turns) {
 			p.turned++
 			if tasks := p.runTurn(p.turns[p.turned-1]); len(tasks) > 0 {
@@ -149,16 +194,46 @@ func (p *pairPlan) Next() []Task {
 				return tasks
 			}
 		}
+		if p.addMates() {
+			continue
+		}
+		if steps%maxSteps == 0 {
+			p.giveUp()
+		}
 		if !p.confirm() {
 			return nil
 		}
 	}
 }
 
+// addMates tests nodes with two others of their subnet if subnets are networks of their own: the turns mix
+// them. It reports whether there are any.
+func (p *pairPlan) addMates() bool {
+	for t := range p.tests {
+		s := &p.tests[t]
+		if s.mated || !p.partsOf(t).split {
+			continue
+		}
+		s.mated = true
+		members := map[netip.Prefix][]int32{}
+		for _, i := range s.order {
+			members[s.ports.subnet[i]] = append(members[s.ports.subnet[i]], i)
+		}
+		for _, i := range s.order {
+			list := members[s.ports.subnet[i]]
+			for off := 1; off <= 2 && s.mates[i] >= leastGroup; off++ {
+				p.queue = append(p.queue, request{test: t, from: i, to: list[(slices.Index(list, i)+off)%len(list)]})
+			}
+		}
+	}
+	return len(p.queue) > 0
+}
+
 // runTurn returns the tasks of a turn. A node whose partner is dead gets another one later.
 func (p *pairPlan) runTurn(t turn) (tasks []Task) {
-	for i, j := range circle(len(p.order), t.round) {
-		from, to := p.order[i], p.order[j]
+	order := p.tests[t.test].order
+	for i, j := range circle(len(order), t.round) {
+		from, to := order[i], order[j]
 		if t.flip {
 			from, to = to, from
 		}
@@ -183,8 +258,7 @@ func (p *pairPlan) start(tasks []Task, r request) []Task {
 
 // takes reports whether a node takes part in a test.
 func (p *pairPlan) takes(test int, i int32) bool {
-	takes := p.tests[test].takes
-	return p.f.tested(i) && (takes == nil || takes[i])
+	return p.f.tested(i) && p.tests[test].has(i)
 }
 
 // replace repeats a test in which a node died with another partner.
@@ -278,20 +352,31 @@ func (p *pairPlan) place(r *request, used []bool) placing {
 // exists that is. Partners of an inquiry are proven and different. The first choice is one from a
 // leaf that has not been tried, so that a bad path between two leaves does not accuse a node.
 func (p *pairPlan) findPartner(q *inquiry, test int, node int32, role role, used []bool) (int32, bool) {
-	fresh := func(i int32) bool { return !p.knows(q, i) && p.comparable(test, node, i) }
+	failed := q != nil && q.symptoms&broken != 0
+	fresh := func(i int32) bool { return p.fresh(q, test, node, i) }
 	passes := []func(int32) bool{func(i int32) bool { return p.newLeaf(q, i) && fresh(i) }, fresh}
-	if len(p.f.nodes) < smallFleet {
-		passes = append(passes, func(int32) bool { return true })
+	if failed {
+		passes = slices.Insert(passes, 0, func(i int32) bool { return fresh(i) && p.partsOf(test).untried(i, q.tried) })
 	}
-	if q == nil {
+	if failed && !slices.ContainsFunc(q.tried, func(i int32) bool { return p.alike(test, node, i) }) {
+		alike := func(i int32) bool { return fresh(i) && p.alike(test, node, i) }
+		passes = slices.Insert(passes, 0, func(i int32) bool { return p.newLeaf(q, i) && alike(i) }, alike)
+	}
+	if p.isSmall(test, node) {
+		passes = append(passes, func(i int32) bool { return !p.apart(test, node, i) })
+	}
+	switch {
+	case q == nil: // of a turn
 		passes = passes[1:2]
+	case q.kin:
+		passes = []func(int32) bool{func(i int32) bool { return !slices.Contains(q.tried, i) && p.alike(test, node, i) }}
 	}
 	n := len(p.f.nodes)
 	for _, fits := range passes {
 		exists, start := false, p.f.rng.IntN(n)
 		for k := range n {
 			i := int32((start + k) % n)
-			if i == node || !p.takes(test, i) || !fits(i) || q != nil && !p.proven(i, node, test, role.opposite()) {
+			if i == node || !p.takes(test, i) || !fits(i) || q != nil && !q.kin && !p.proven(i, node, test, role.opposite()) {
 				continue
 			}
 			if !used[i] {
@@ -304,6 +389,18 @@ func (p *pairPlan) findPartner(q *inquiry, test int, node int32, role role, used
 		}
 	}
 	return anyone, false
+}
+
+// fresh reports whether a node can show something new about another one: it is not apart from it, and a value
+// has others to compare with.
+func (p *pairPlan) fresh(q *inquiry, test int, node, i int32) bool {
+	return !p.knows(q, i) && !p.apart(test, node, i) && (q != nil && q.symptoms&broken != 0 || p.comparable(test, node, i))
+}
+
+// isSmall reports whether a node has few others that it can be tested with.
+func (p *pairPlan) isSmall(test int, i int32) bool {
+	s := &p.tests[test]
+	return len(p.f.nodes) < smallFleet || p.partsOf(test).split && s.mates[i] >= leastGroup && s.mates[i] < smallFleet
 }
 
 // knows reports whether an inquiry has used a partner, or was opened by a test with it.
@@ -410,7 +507,7 @@ func (p *pairPlan) confirm() bool {
 		if len(p.queue) > 0 {
 			return true
 		}
-		if !p.openPairs() {
+		if !p.openGroups() && !p.openPairs() {
 			return slices.ContainsFunc(p.asked, func(q *inquiry) bool { return q.state == open && q.wait == 0 }) && p.giveUp()
 		}
 	}
@@ -438,7 +535,7 @@ func (p *pairPlan) openNodes() {
 	for ; p.opened < len(p.looks); p.opened++ {
 		l := &p.looks[p.opened]
 		s := p.symptoms(l)
-		if !l.base || s == 0 || p.wide[l.test] != "" && s&(broken|unable|lossy) != 0 {
+		if !l.base || s == 0 || p.wide[l.test] != "" && s&(broken|unable|lossy) != 0 || p.failsApart(l) {
 			continue
 		}
 		p.openNode(l, int32(p.opened), l.from, l.to, p.roleIn(int(l.test), sends), s)
@@ -516,6 +613,8 @@ func (p *pairPlan) request(q *inquiry) {
 	case q.about == aboutPair:
 		l := &p.looks[q.base]
 		r.from, r.to = l.from, l.to
+	case q.about == aboutGroup:
+		r.to = q.other
 	case q.about == aboutLeaves:
 		from, to, ok := p.otherPair(q)
 		if !ok {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -568,5 +569,78 @@ func TestMemory(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	if grown := after.TotalAlloc - before.TotalAlloc; grown > 64<<20 {
 		t.Errorf("a plan and its first round take %d MiB", grown>>20)
+	}
+}
+
+// A lost node is a suspect if Slurm does not reach it. Nodes that were lost together may share the cause.
+func TestLostNodes(t *testing.T) {
+	t.Parallel()
+	type lost struct {
+		node     int
+		at       int // seconds
+		gone     bool
+		responds bool
+	}
+	for name, tt := range map[string]struct {
+		lost []lost
+		want []string // of each suspect: its nodes, leaves, and whether it is in doubt
+	}{
+		"one":                 {[]lost{{0, 0, true, false}}, []string{"gpu00000"}},
+		"one that responds":   {[]lost{{0, 0, false, true}}, nil},
+		"Slurm is silent":     {[]lost{{0, 0, false, false}}, []string{"doubt gpu00000"}},
+		"one after the other": {[]lost{{0, 0, true, false}, {8, 11, true, false}}, []string{"gpu00000", "gpu00008"}},
+		"together":            {[]lost{{8, 9, true, false}, {0, 0, true, false}, {1, 10, true, false}, {16, 60, true, false}}, []string{"gpu00016", "doubt gpu00000,gpu00008,gpu00001"}},
+		"some of a leaf":      {[]lost{{0, 0, true, false}, {1, 3, true, false}, {2, 2, false, true}}, []string{"doubt gpu00000,gpu00001 leaf0"}},
+		"a leaf": {[]lost{{0, 0, true, false}, {1, 60, true, false}, {2, 120, false, false}, {3, 180, true, false}, {4, 61, true, false}},
+			[]string{"gpu00004", "doubt gpu00000,gpu00001,gpu00002,gpu00003 leaf0"}},
+	} {
+		f, err := newFleet(StagePairs, newWorld(20, 4, 1).nodes, PlanOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range tt.lost {
+			n := f.name(int32(l.node))
+			f.kill(Result{Task: Task{Nodes: []string{n}}, Fault: FaultLost, Blame: []string{n}, Losses: []Loss{{Node: n, At: time.Unix(int64(l.at), 0), Gone: l.gone, Responds: l.responds}}})
+			if f.tested(int32(l.node)) {
+				t.Errorf("%s: %s still takes part", name, n)
+			}
+		}
+		sortSuspects(f.lost)
+		var got []string
+		for _, s := range f.lost {
+			text := strings.Join(slices.Concat([]string{s.Node}, s.Partners), ",")
+			text = strings.Trim(text, ",") + " " + strings.Join(s.Leaves, ",")
+			if s.Doubt {
+				text = "doubt " + text
+			}
+			got = append(got, strings.TrimSpace(text))
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// The forecast has the time in which GPU work begins.
+func TestForecastHasTheRamp(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		stage     Stage
+		perSecond int
+		want      time.Duration // in the first round, and in each later one
+		later     time.Duration
+	}{
+		"all at once":    {StagePairs, 0, 0, 0},
+		"few per second": {StagePairs, 10, 99800 * time.Millisecond, 9980 * time.Millisecond},
+		"many":           {StagePairs, 500, 1996 * time.Millisecond, 1996 * time.Millisecond},
+		"no GPUs":        {StageTCP, 10, 0, 0},
+		"checks":         {StageNode, 10, 99900 * time.Millisecond, 9990 * time.Millisecond},
+	} {
+		plan := func() Plan { return newWorld(1000, 0, 1).plan(t, tt.stage, PlanOptions{Lines: []string{"a", "b"}}) }
+		without, with := Foresee(tt.stage, plan(), 0), Foresee(tt.stage, plan(), tt.perSecond)
+		want := without.About + tt.want + time.Duration(without.Rounds-1)*tt.later
+		if with.About != want || with.Rounds != without.Rounds {
+			t.Errorf("%s: %v in %d rounds, want %v", name, with.About, with.Rounds, want)
+		}
 	}
 }

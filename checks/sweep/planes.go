@@ -1,66 +1,380 @@
 package sweep
 
-// planesOf returns the planes of the nodes that are alive: interfaces of the same name, or in the same
-// subnet. The name of a plane is that of its interfaces, or its subnet if they have different names.
-func planesOf(nodes []Node, alive []int32) []plane {
-	var planes []plane
-	byName, bySubnet := map[string]int{}, map[string]int{}
-	parent := []int{}
-	find := func(i int) int {
-		for parent[i] != i {
-			i = parent[i]
-		}
-		return i
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// plane is a plane or a rail of the cluster, or all rails of one layer. Lists are by node.
+type plane struct {
+	name   string
+	names  []string // of its interfaces
+	has    []bool
+	count  int // nodes that have it
+	mtu    []int
+	speed  []int // Mb/s; 0 is unknown
+	subnet []netip.Prefix
+}
+
+func newPlane(name string, nodes int) *plane {
+	return &plane{name: name, has: make([]bool, nodes), mtu: make([]int, nodes), speed: make([]int, nodes), subnet: make([]netip.Prefix, nodes)}
+}
+
+// add adds the port of a node.
+func (p *plane) add(i int32, speed int) {
+	if !p.has[i] {
+		p.has[i], p.count = true, p.count+1
 	}
-	key := func(seen map[string]int, name string) int {
-		if k, ok := seen[name]; ok {
-			return find(k)
-		}
-		seen[name] = len(parent)
-		parent = append(parent, len(parent))
-		return seen[name]
+	p.speed[i] += max(speed, 0)
+}
+
+// In reports whether an interface belongs to a plane of the cluster. The name of a plane is the name of
+// its interfaces, or those names with / in between, or the subnet.
+func (p Plane) In(plane string) bool {
+	if subnet, err := netip.ParsePrefix(plane); err == nil {
+		return p.Address.IsValid() && p.Address.Masked() == subnet.Masked()
 	}
-	each := func(visit func(i int32, pl Plane, root int)) {
-		for _, i := range alive {
-			for _, pl := range nodes[i].Planes {
-				root := key(byName, pl.Name)
-				if pl.Address.IsValid() && pl.Address.Bits() < pl.Address.Addr().BitLen() {
-					subnet := key(bySubnet, pl.Address.Masked().String())
-					parent[subnet] = root
-				}
-				visit(i, pl, find(root))
+	return slices.Contains(strings.Split(plane, "/"), p.Name)
+}
+
+// subnet returns the subnet of an interface, and whether others can be in it.
+func (p Plane) subnet() (netip.Prefix, bool) {
+	return p.Address.Masked(), p.Address.IsValid() && p.Address.Bits() < p.Address.Addr().BitLen()
+}
+
+// planesOf returns the planes of the nodes that are alive. Interfaces of the same name are one plane, and
+// so are different names in the same subnet, unless a node has both: it has two interfaces in the subnet,
+// or one of them has the wrong name or address.
+func planesOf(nodes []Node, alive []int32) (planes []plane) {
+	n := newNaming(nodes, alive)
+	n.joinSubnets()
+	at := map[*nameGroup]int{}
+	for _, i := range alive {
+		for _, pl := range nodes[i].Planes {
+			g := n.groups[pl.Name]
+			k, ok := at[g]
+			if !ok {
+				k = len(planes)
+				at[g] = k
+				p := newPlane(g.name(), len(nodes))
+				p.names = g.names
+				planes = append(planes, *p)
+			}
+			p := &planes[k]
+			p.add(i, pl.Speed)
+			p.mtu[i] = pl.MTU
+			if subnet, ok := pl.subnet(); ok {
+				p.subnet[i] = subnet
 			}
 		}
 	}
-	each(func(int32, Plane, int) {})
-	at := map[int]int{}
-	each(func(i int32, pl Plane, root int) {
-		k, ok := at[find(root)]
-		if !ok {
-			k = len(planes)
-			at[find(root)] = k
-			planes = append(planes, plane{name: pl.Name, has: make([]bool, len(nodes)), mtu: make([]int, len(nodes))})
-		}
-		p := &planes[k]
-		if p.name != pl.Name && pl.Address.IsValid() {
-			p.name = pl.Address.Masked().String()
-		}
-		if !p.has[i] {
-			p.count++
-		}
-		p.has[i], p.mtu[i] = true, pl.MTU
-		p.speeds = append(p.speeds, pl.Speed)
-	})
 	return planes
 }
 
-// plane is a plane of the cluster.
-type plane struct {
-	name   string
-	has    []bool // by node
-	mtu    []int  // by node
-	count  int    // nodes that have it
-	speeds []int
+// naming finds out which names of interfaces are the same plane.
+type naming struct {
+	groups  map[string]*nameGroup // by the name of an interface
+	subnets map[netip.Prefix]map[string]int
+	crowded map[netip.Prefix]bool // a node has two interfaces there
+}
+
+// nameGroup is the names of one plane. No node has two of them.
+type nameGroup struct {
+	names  []string
+	nodes  map[int32]bool
+	subnet netip.Prefix // the plane is all interfaces in this subnet, and has its name
+}
+
+// mostNames bounds the names of a plane that has no subnet of its own. They are its name.
+const mostNames = 8
+
+func newNaming(nodes []Node, alive []int32) *naming {
+	n := &naming{groups: map[string]*nameGroup{}, subnets: map[netip.Prefix]map[string]int{}, crowded: map[netip.Prefix]bool{}}
+	for _, i := range alive {
+		seen := map[netip.Prefix]bool{}
+		for _, pl := range nodes[i].Planes {
+			g := n.groups[pl.Name]
+			if g == nil {
+				g = &nameGroup{names: []string{pl.Name}, nodes: map[int32]bool{}}
+				n.groups[pl.Name] = g
+			}
+			g.nodes[i] = true
+			subnet, ok := pl.subnet()
+			if !ok {
+				continue
+			}
+			if n.subnets[subnet] == nil {
+				n.subnets[subnet] = map[string]int{}
+			}
+			n.subnets[subnet][pl.Name]++
+			n.crowded[subnet] = n.crowded[subnet] || seen[subnet]
+			seen[subnet] = true
+		}
+	}
+	return n
+}
+
+// joinSubnets joins the names in the same subnet. Names of many nodes come first: a single wrong name or
+// address joins nothing that most nodes keep apart.
+func (n *naming) joinSubnets() {
+	type member struct {
+		subnet netip.Prefix
+		name   string
+		nodes  int
+	}
+	var list []member
+	for subnet, names := range n.subnets {
+		if n.owns(subnet, names) {
+			n.joinAll(subnet, names)
+			continue
+		}
+		for name, nodes := range names {
+			list = append(list, member{subnet, name, nodes})
+		}
+	}
+	slices.SortFunc(list, func(a, b member) int {
+		return cmp.Or(b.nodes-a.nodes, strings.Compare(a.name, b.name), a.subnet.Compare(b.subnet))
+	})
+	placed := map[netip.Prefix][]*nameGroup{}
+	for _, m := range list {
+		g := n.groups[m.name]
+		if !slices.ContainsFunc(placed[m.subnet], func(other *nameGroup) bool { return n.join(n.groups[other.names[0]], g) }) {
+			placed[m.subnet] = append(placed[m.subnet], g)
+		}
+	}
+}
+
+// owns reports whether the names of a subnet are in no other one, and each node has one interface in it.
+func (n *naming) owns(subnet netip.Prefix, names map[string]int) bool {
+	if n.crowded[subnet] {
+		return false
+	}
+	for name, nodes := range names {
+		if len(n.groups[name].nodes) != nodes {
+			return false
+		}
+	}
+	return true
+}
+
+// joinAll joins all names of a subnet.
+func (n *naming) joinAll(subnet netip.Prefix, names map[string]int) {
+	all := &nameGroup{nodes: map[int32]bool{}, subnet: subnet}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		all.add(n.groups[name])
+		n.groups[name] = all
+	}
+}
+
+// join joins two groups, unless a node is in both or they have too many names. It reports whether they
+// are one group then.
+func (n *naming) join(a, b *nameGroup) bool {
+	if a == b {
+		return true
+	}
+	if len(a.names)+len(b.names) > mostNames || a.meets(b) {
+		return false
+	}
+	a.add(b)
+	for _, name := range b.names {
+		n.groups[name] = a
+	}
+	return true
+}
+
+func (g *nameGroup) meets(other *nameGroup) bool {
+	for i := range other.nodes {
+		if g.nodes[i] {
+			return true
+		}
+	}
+	return false
+}
+
+func (g *nameGroup) add(other *nameGroup) {
+	g.names = append(g.names, other.names...)
+	for i := range other.nodes {
+		g.nodes[i] = true
+	}
+}
+
+func (g *nameGroup) name() string {
+	if len(g.names) > 1 && g.subnet.IsValid() {
+		return g.subnet.String()
+	}
+	return strings.Join(g.names, "/")
+}
+
+// strays remarks on the interfaces that are in another subnet than those of the same name on most nodes.
+func strays(f *fleet, planes []plane, kind Kind) (remarks []Distribution) {
+	where := map[string]map[netip.Prefix][]string{}
+	for _, i := range f.alive() {
+		for _, pl := range f.nodes[i].Planes {
+			if subnet, ok := pl.subnet(); ok {
+				if where[pl.Name] == nil {
+					where[pl.Name] = map[netip.Prefix][]string{}
+				}
+				where[pl.Name][subnet] = append(where[pl.Name][subnet], f.name(i))
+			}
+		}
+	}
+	for _, pl := range planes {
+		for _, name := range pl.names {
+			if remark, nodes := strayRemark(where[name]); remark != "" {
+				remarks = append(remarks, Distribution{Stage: f.stage, Kind: kind, Plane: name, Unit: unitOf(kind), Remark: remark, Nodes: strings.Join(nodes, ",")})
+			}
+		}
+	}
+	return remarks
+}
+
+// strayRemark returns the nodes that are not in the subnet of most, and a remark that names them, "" if there
+// is no such subnet.
+func strayRemark(nodes map[netip.Prefix][]string) (remark string, strays []string) {
+	var usual netip.Prefix
+	total := 0
+	for subnet, list := range nodes {
+		total += len(list)
+		if len(list) > len(nodes[usual]) {
+			usual = subnet
+		}
+	}
+	most := len(nodes[usual])
+	if total < 3 || !mostly(most, total) {
+		return "", nil
+	}
+	var list []string
+	for subnet, names := range nodes {
+		for _, name := range names {
+			if subnet != usual {
+				list, strays = append(list, fmt.Sprintf("%s on %s", subnet, name)), append(strays, name)
+			}
+		}
+	}
+	slices.Sort(list)
+	slices.Sort(strays)
+	return fmt.Sprintf("want the subnet %s as on %d of %d nodes, got %s", usual, most, total, listed(list)), strays
+}
+
+// listed names the first items of a list.
+func listed(list []string) string {
+	const most = 8
+	text := strings.Join(list[:min(len(list), most)], ", ")
+	if more := len(list) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// usual returns the speed that most nodes have, 0 if it is unknown.
+func (p *plane) usual() int {
+	speed, _ := commonest(slices.DeleteFunc(slices.Clone(p.speed), func(s int) bool { return s == 0 }))
+	return speed
+}
+
+// kinds returns the kind of each node in the tests of a plane, nil for all nodes: its model, and the speed
+// of its port if that is not the usual one.
+func (f *fleet) kinds(p *plane) []string {
+	kinds, usual := make([]string, len(f.nodes)), 0
+	if p != nil {
+		usual = p.usual()
+	}
+	for i, n := range f.nodes {
+		kinds[i] = n.Model
+		if p != nil && p.speed[i] > 0 && p.speed[i] != usual {
+			kinds[i] = strings.TrimSpace(n.Model + " " + number(float64(p.speed[i])/1000) + " Gb/s")
+		}
+	}
+	return kinds
+}
+
+// railsOf returns the rails of the nodes that are alive: the ports of the same name and link layer.
+func railsOf(nodes []Node, alive []int32) (rails []*plane) {
+	at := map[[2]string]*plane{}
+	for _, i := range alive {
+		for _, r := range nodes[i].Rails {
+			key := [2]string{r.Name, r.Layer}
+			if at[key] == nil {
+				at[key] = newPlane(r.Name, len(nodes))
+				rails = append(rails, at[key])
+			}
+			at[key].add(i, 1000*r.Speed)
+			for _, pl := range nodes[i].Planes {
+				if subnet, ok := pl.subnet(); ok && pl.Name == r.Interface && r.Layer == layerEthernet {
+					at[key].subnet[i] = subnet
+				}
+			}
+		}
+	}
+	return rails
+}
+
+// The link layers of RDMA ports.
+const (
+	layerInfiniBand = "InfiniBand"
+	layerEthernet   = "Ethernet"
+)
+
+// fabric returns the network that NCCL uses between nodes that have it: InfiniBand, else RoCE, else TCP, which
+// is "". speed is the sum of its ports in Mb/s.
+func (n *Node) fabric() (layer string, speed int) {
+	speeds := map[string]int{}
+	for _, r := range n.Rails {
+		speeds[r.Layer] += 1000 * r.Speed
+	}
+	for _, l := range []string{layerEthernet, layerInfiniBand} {
+		if _, has := speeds[l]; has {
+			layer = l
+		}
+	}
+	return layer, speeds[layer]
+}
+
+// fabricsOf returns the nodes between which NCCL can use the same network. Nodes without the network of most
+// of their model are tested with them, unless they are a group: a fault, until they pass. So are one or two
+// nodes of other models.
+func fabricsOf(nodes []Node, alive []int32) (fabrics []*plane) {
+	models := map[string]map[string]int{} // nodes by model and layer
+	total := map[string]int{}
+	for _, i := range alive {
+		n := &nodes[i]
+		if models[n.Model] == nil {
+			models[n.Model] = map[string]int{}
+		}
+		layer, _ := n.fabric()
+		models[n.Model][layer]++
+		total[n.Model]++
+	}
+	at := map[string]*plane{}
+	var layers []string
+	for _, i := range alive {
+		layer, speed := nodes[i].fabric()
+		if count := models[nodes[i].Model]; !isGroup(count[layer], total[nodes[i].Model]) {
+			layer = slices.MaxFunc(slices.Sorted(maps.Keys(count)), func(a, b string) int { return count[a] - count[b] })
+		}
+		if at[layer] == nil {
+			at[layer] = newPlane("", len(nodes))
+			layers = append(layers, layer)
+		}
+		at[layer].add(i, speed)
+	}
+	slices.SortStableFunc(layers, func(a, b string) int { return at[b].count - at[a].count })
+	for _, l := range layers {
+		if at[l].count >= leastGroup || len(fabrics) == 0 {
+			fabrics = append(fabrics, at[l])
+			continue
+		}
+		for i, has := range at[l].has {
+			if has {
+				fabrics[0].add(int32(i), at[l].speed[i])
+			}
+		}
+	}
+	return fabrics
 }
 
 // commonest returns the most frequent number, the larger one of two; and how often it occurs.

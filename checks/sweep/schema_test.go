@@ -17,7 +17,7 @@ import (
 func TestSchemaHasTheFields(t *testing.T) {
 	t.Parallel()
 	schema.HasFields(t, schema.SweepFile(), map[string]any{
-		"": Report{}, "node": NodeReport{}, "plane": Plane{}, "rail": Rail{}, "task": Task{}, "result": Result{}, "check": CheckResult{}, "suspect": Suspect{},
+		"": Report{}, "node": NodeReport{}, "plane": Plane{}, "rail": Rail{}, "task": Task{}, "result": Result{}, "loss": Loss{}, "check": CheckResult{}, "suspect": Suspect{},
 		"distribution": Distribution{}, "stagereport": StageReport{}, "eas": EASResult{}, "comparison": Comparison{}, "moved": Moved{},
 	})
 }
@@ -31,19 +31,20 @@ func whole() *Report {
 		Looks: 3, Partners: []string{"n3"}, Confidence: 0.9, Text: "slow", Do: "swap", Doubt: true,
 	}
 	node := Node{
-		Name: "n1", Leaf: "l1", Model: "H100", GPUs: 8, Busy: true, Planes: []Plane{{Name: "eth0", Address: netip.MustParsePrefix("10.0.0.1/24"), MTU: 1500, Speed: 100000}},
+		Name: "n1", Leaf: "l1", Model: "H100", GPUs: 8, Closed: 4, Busy: true, Planes: []Plane{{Name: "eth0", Address: netip.MustParsePrefix("10.0.0.1/24"), MTU: 1500, Speed: 100000}},
 		Rails: []Rail{{Name: "mlx5_0:1", Layer: "InfiniBand", GID: -1, Speed: 400, Interface: "ib0"}},
 	}
 	task := Task{ID: 1, Stage: StageTCP, Kind: KindStream, Nodes: []string{"n1", "n2"}, Plane: "eth0", Op: "x", Size: 1, Flows: 8, Count: 10, Repeats: 4, Time: time.Second, Limit: time.Minute, NoP2P: true, Confirms: true}
 	result := Result{
 		Task: task, Values: []float64{1}, Windows: []float64{2}, Sent: 10, Lost: 1, Fault: FaultWrong, Text: "wrong", Blame: []string{"n2"}, Rank: 1, Network: "IB", Began: at, Took: time.Second, Beside: true,
+		Losses: []Loss{{Node: "n2", At: at, Gone: true, Responds: true, Text: "silent"}},
 		Checks: []CheckResult{{Check: "check_gpu_ecc", Severity: "fail", Code: "gpu.ecc", Device: "gpu3", Message: "m"}},
 	}
-	d := Distribution{Stage: StageTCP, Kind: KindStream, Op: "x", Plane: "eth0", Model: "H100", Far: "leaf", Unit: "Gb/s", Count: 1, Median: 2, Sigma: 3, Floor: 1, Note: "all are slow"}
+	d := Distribution{Stage: StageTCP, Kind: KindStream, Op: "x", Plane: "eth0", Model: "H100", Far: "leaf", Unit: "Gb/s", Count: 1, Median: 2, Sigma: 3, Floor: 1, Note: "all are slow", Remark: "one is elsewhere", Nodes: "n1,n2"}
 	return &Report{
 		Schema: 1, Version: "1", ID: "s1", Began: at, Ended: at, Command: []string{"nhc-gpu", "sweep"}, Cluster: "c", Job: "1", Interrupted: "scancel", Continued: []time.Time{at},
 		Nodes:  []NodeReport{{Node: node, State: "suspect", Why: "w", Held: "h", After: "a", History: Written}},
-		Stages: []StageReport{{Stage: StageTCP, Began: at, Ended: at, Skipped: "s", Rounds: 1, Results: []Result{result}, Fleet: []Distribution{d}, Suspects: []Suspect{s}}}, Suspects: []Suspect{s},
+		Stages: []StageReport{{Stage: StageTCP, Began: at, Ended: at, Skipped: "s", Unproven: "u", Rounds: 1, Results: []Result{result}, Fleet: []Distribution{d}, Suspects: []Suspect{s}}}, Suspects: []Suspect{s},
 		EAS: []EASResult{{"gemm_flops", "Succeeded", "t"}},
 		Comparison: &Comparison{
 			With: "s0", Began: at, New: []Suspect{s}, Still: []Suspect{s}, Cleared: []Suspect{s}, Untested: []Suspect{s}, Added: []string{"n1"}, Missing: []string{"n0"},
@@ -122,7 +123,7 @@ func TestCompare(t *testing.T) {
 		}
 	}
 	old := &Report{ID: "old", Nodes: []NodeReport{node("n1"), node("n2"), node("n3"), node("n9")}, Stages: []StageReport{{Stage: StageTCP, Fleet: fleet(100, 100, 0.1)}}, Suspects: []Suspect{
-		suspectOf("n1", "eth0", "sends"), suspectOf("n2", "eth1", ""), suspectOf("n3", "eth1", ""), {Node: "n2", Peer: "n1", Stage: StageTCP, Code: "sweep.tcp.slow"}, {Leaves: []string{"leaf2", "leaf1"}, Stage: StageTCP, Code: "sweep.tcp.slow"},
+		suspectOf("n1", "eth0", "sends"), suspectOf("n2", "eth1", ""), suspectOf("n3", "eth1", ""), {Node: "n2", Peer: "n1", Plane: "eth1", Stage: StageTCP, Kind: KindStream, Code: "sweep.tcp.slow"}, {Leaves: []string{"leaf2", "leaf1"}, Stage: StageTCP, Kind: KindStream, Code: "sweep.tcp.slow"},
 	}}
 	now := &Report{ID: "now", Nodes: []NodeReport{node("n1"), node("n2"), node("n3"), node("n4")}, Suspects: []Suspect{suspectOf("n1", "eth0", ""), suspectOf("n4", "eth0", "")}, Stages: []StageReport{
 		{Stage: StageTCP, Fleet: fleet(104, 80, 0.2), Results: []Result{test("eth0", "n1", "n2"), test("eth1", "n2", "n1"), test("eth0", "n3", "n4")}},

@@ -31,6 +31,14 @@ type world struct {
 	only   map[string]int      // a fault only in groups of that many nodes
 	beside bool                // other jobs run on all nodes
 	window int                 // windows of a repeat
+
+	network  bool                         // NCCL uses TCP on nodes without rails, and says so beside nodes with rails
+	unrouted bool                         // interfaces in different subnets do not reach each other
+	apart    func(n *Node, t Task) string // nodes of different parts do not reach each other in a test
+	behind   map[string]string            // the switch of a node, of those with a slow uplink
+	uplink   float64                      // what it reaches
+
+	index  map[string]int // of nodes
 	tasks  int
 	noTask map[int]bool // rounds without results
 	rounds int
@@ -79,7 +87,14 @@ func worst(m map[string]float64, t Task) float64 {
 }
 
 func (w *world) node(name string) *Node {
-	return &w.nodes[slices.IndexFunc(w.nodes, func(n Node) bool { return n.Name == name })]
+	if i, known := w.index[name]; known && i < len(w.nodes) && w.nodes[i].Name == name {
+		return &w.nodes[i]
+	}
+	w.index = map[string]int{}
+	for i, n := range w.nodes {
+		w.index[n.Name] = i
+	}
+	return &w.nodes[w.index[name]]
 }
 
 func (w *world) run(t Task) (Result, bool) {
@@ -88,6 +103,7 @@ func (w *world) run(t Task) (Result, bool) {
 	for _, n := range t.Nodes {
 		if k, ok := w.dies[n]; ok && w.tasks > k {
 			r.Fault, r.Blame = FaultLost, []string{n}
+			r.Losses = []Loss{{Node: n, Gone: true}}
 			return r, true
 		}
 	}
@@ -110,6 +126,34 @@ func (w *world) run(t Task) (Result, bool) {
 		if f, ok := w.cut[[2]string{min(a, b), max(a, b)}]; ok {
 			r.Fault = f
 		}
+	}
+	if w.unrouted && t.Plane != "" {
+		subnets := map[netip.Prefix]bool{}
+		for _, n := range t.Nodes {
+			for _, pl := range w.node(n).Planes {
+				if pl.In(t.Plane) {
+					subnets[pl.Address.Masked()] = true
+				}
+			}
+		}
+		if len(subnets) > 1 {
+			r.Fault = FaultSilent
+		}
+	}
+	if t.Kind == KindNCCL {
+		rails := 0
+		for _, n := range t.Nodes {
+			if w.node(n).GPUs == 0 {
+				r.Fault, r.Blame = FaultUnable, []string{n}
+			}
+			rails += min(len(w.node(n).Rails), 1)
+		}
+		if w.network && rails > 0 && rails < len(t.Nodes) {
+			r.Fault = FaultNetwork
+		}
+	}
+	if w.apart != nil && slices.ContainsFunc(t.Nodes, func(n string) bool { return w.apart(w.node(n), t) != w.apart(w.node(t.Nodes[0]), t) }) {
+		r.Fault = FaultSilent
 	}
 	for _, n := range t.Nodes {
 		if share, ok := w.rarely[n]; ok && w.rng.Float64() < share {
@@ -166,6 +210,29 @@ func (w *world) passes() map[string]float64 {
 	return m
 }
 
+// speed returns what the slowest port of a test reaches, as a share of those of newWorld.
+func (w *world) speed(t Task) float64 {
+	share := 1.0
+	for _, name := range t.Nodes {
+		n, rails := w.node(name), 0.0
+		for _, pl := range n.Planes {
+			if pl.In(t.Plane) && pl.Speed > 0 {
+				share = min(share, float64(pl.Speed)/100_000)
+			}
+		}
+		for _, r := range n.Rails {
+			rails += float64(r.Speed) / 800
+			if r.Name == t.Plane {
+				share = min(share, float64(r.Speed)/400)
+			}
+		}
+		if t.Kind == KindNCCL && rails > 0 {
+			share = min(share, rails)
+		}
+	}
+	return share
+}
+
 func (w *world) slower(t Task) float64 { return 1/worst(w.delay, t) - 1 }
 
 func (w *world) measure(r *Result) {
@@ -179,6 +246,10 @@ func (w *world) measure(r *Result) {
 		for _, n := range t.Nodes {
 			base = min(base, w.model[w.node(n).Model]*94)
 		}
+	}
+	base *= w.speed(t)
+	if slices.ContainsFunc(t.Nodes, func(n string) bool { return w.behind[n] != w.behind[t.Nodes[0]] }) {
+		base *= w.uplink
 	}
 	if len(t.Nodes) == 2 {
 		a, b := t.Nodes[0], t.Nodes[1]

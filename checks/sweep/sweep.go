@@ -54,13 +54,14 @@ type Node struct {
 	Leaf   string  `json:"leaf,omitempty"` // its leaf switch; "" is unknown
 	Model  string  `json:"model,omitempty"`
 	GPUs   int     `json:"gpus,omitempty"`
+	Closed int     `json:"closed,omitempty"` // GPUs that its rank cannot use: Slurm has not given them to the job
 	Planes []Plane `json:"planes,omitempty"`
 	Rails  []Rail  `json:"rails,omitempty"`
-	Busy   bool    `json:"busy,omitempty"` // other jobs run on it during the sweep
+	Busy   bool    `json:"busy,omitempty"` // other jobs can run on it during the sweep
 }
 
-// Plane is a network interface of a node. Interfaces with the same name, or in the same subnet, are
-// one plane of the cluster.
+// Plane is a network interface of a node. Interfaces with the same name are one plane of the cluster,
+// and so are different names in the same subnet: planesOf has the exceptions.
 type Plane struct {
 	Name    string       `json:"name"` // of the interface: eth0
 	Address netip.Prefix `json:"address"`
@@ -96,6 +97,14 @@ type Task struct {
 	Confirms bool `json:"confirms,omitempty"` // it repeats a suspicious measurement with another partner
 }
 
+// label returns the line of nhc.conf or the collective of a test.
+func (t *Task) label() string {
+	if t.NoP2P {
+		return t.Op + " without P2P"
+	}
+	return t.Op
+}
+
 // Result is the end of a task.
 type Result struct {
 	Task    Task          `json:"task"`
@@ -103,15 +112,26 @@ type Result struct {
 	Windows []float64     `json:"windows,omitempty"` // of shorter times within them, for faults that come and go
 	Sent    int           `json:"sent,omitempty"`
 	Lost    int           `json:"lost,omitempty"`
-	Fault   Fault         `json:"fault,omitempty"` // "": the test has run to its end
-	Text    string        `json:"text,omitempty"`  // of the fault: what failed, want, got
-	Blame   []string      `json:"blame,omitempty"` // the nodes that the fault itself names: those that did not answer
-	Rank    int           `json:"rank,omitempty"`  // of wrong data: the rank that has received it
+	Fault   Fault         `json:"fault,omitempty"`  // "": the test has run to its end
+	Text    string        `json:"text,omitempty"`   // of the fault: what failed, want, got
+	Blame   []string      `json:"blame,omitempty"`  // the nodes that the fault itself names: those that did not answer
+	Losses  []Loss        `json:"losses,omitempty"` // of fault lost: about the nodes in Blame
+	Rank    int           `json:"rank,omitempty"`   // of wrong data: the rank that has received it
 	Network string        `json:"network,omitempty"`
 	Checks  []CheckResult `json:"checks,omitempty"`
 	Began   time.Time     `json:"began"`
 	Took    time.Duration `json:"took"`
-	Beside  bool          `json:"beside,omitempty"` // other jobs were on a node
+	Beside  bool          `json:"beside,omitempty"` // other jobs were on a node, or could be
+}
+
+// Loss is the loss of the rank of a node, which can be a fault of the node, of the network to it, or of
+// neither. If it is neither Gone nor responds, Slurm could not be asked.
+type Loss struct {
+	Node     string    `json:"node"`
+	At       time.Time `json:"at"`
+	Gone     bool      `json:"gone,omitempty"`     // Slurm does not reach the node, or the node has started again
+	Responds bool      `json:"responds,omitempty"` // Slurm has started a program on it since: the node is not accused
+	Text     string    `json:"text,omitempty"`
 }
 
 // CheckResult is the result of a check of one node.
@@ -135,7 +155,7 @@ const (
 	FaultMTU     Fault = "mtu"     // a full datagram does not pass
 	FaultCheck   Fault = "check"   // a check of the node has failed
 	FaultUnable  Fault = "unable"  // the test cannot run here: no such plane, no library, no program. No node is blamed for it
-	FaultLost    Fault = "lost"    // the rank of a node has ended, or its node does not answer
+	FaultLost    Fault = "lost"    // the rank of a node has ended by itself, or its node does not answer
 	FaultError   Fault = "error"   // a library or a program has reported an error
 	FaultNetwork Fault = "network" // NCCL uses TCP although the node has RDMA ports
 )
@@ -160,7 +180,7 @@ type Plan interface {
 type Suspect struct {
 	Node       string   `json:"node,omitempty"`
 	Peer       string   `json:"peer,omitempty"`   // a pair of nodes that is slow although both are fast with others: a cable or a route
-	Leaves     []string `json:"leaves,omitempty"` // two leaf switches between which all pairs are slow
+	Leaves     []string `json:"leaves,omitempty"` // one whose paths are slow or fail, or two between which all pairs do
 	Plane      string   `json:"plane,omitempty"`  // only this plane or rail
 	GPU        *int     `json:"gpu,omitempty"`
 	Ops        []string `json:"ops,omitempty"` // the collectives or checks that show it
@@ -179,6 +199,9 @@ type Suspect struct {
 	Doubt      bool     `json:"doubt,omitempty"`
 }
 
+// lostCode is the code of a node that has ended in a test, or does not answer.
+const lostCode = "sweep.node.lost"
+
 // Distribution describes the values of healthy tests of one kind.
 type Distribution struct {
 	Stage  Stage   `json:"stage"`
@@ -190,9 +213,11 @@ type Distribution struct {
 	Unit   string  `json:"unit"`
 	Count  int     `json:"count"`
 	Median float64 `json:"median"`
-	Sigma  float64 `json:"sigma"`          // 1.4826 times the median absolute deviation
-	Floor  float64 `json:"floor"`          // a value beyond it is suspicious
-	Note   string  `json:"note,omitempty"` // a fault of the whole fleet, for which no node is accused
+	Sigma  float64 `json:"sigma"`            // 1.4826 times the median absolute deviation
+	Floor  float64 `json:"floor"`            // a value beyond it is suspicious
+	Note   string  `json:"note,omitempty"`   // a fault of the whole fleet, for which no node is accused
+	Remark string  `json:"remark,omitempty"` // about the whole fleet, nodes or networks: it accuses none, see [StageReport.Conclude]
+	Nodes  string  `json:"nodes,omitempty"`  // of the remark, with commas in between
 }
 
 // Report is a whole sweep; docs/schema/sweep.json is its schema.
@@ -232,7 +257,8 @@ type StageReport struct {
 	Stage    Stage          `json:"stage"`
 	Began    time.Time      `json:"began,omitzero"`
 	Ended    time.Time      `json:"ended,omitzero"`
-	Skipped  string         `json:"skipped,omitempty"` // why it did not run
+	Skipped  string         `json:"skipped,omitempty"`  // why it did not run
+	Unproven string         `json:"unproven,omitempty"` // why nothing can be said about its nodes, see [StageReport.Conclude]
 	Rounds   int            `json:"rounds"`
 	Results  []Result       `json:"results,omitempty"`
 	Fleet    []Distribution `json:"fleet,omitempty"`

@@ -21,7 +21,7 @@ func gpu3() checks.Device {
 
 func printed(r *Report, v View) string {
 	var b bytes.Buffer
-	r.Table(&b, v)
+	_ = r.Table(&b, v)
 	return b.String()
 }
 

@@ -7,15 +7,15 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
-// Died takes a death in the shell, which has written the log line itself. A death in a subshell,
-// or in a part of a pipeline, counts when the line has ended. heard is false if a command
+// Died takes a death in the shell, which has written the log line itself. A death in a subshell of
+// the line, or in a part of a pipeline, counts when the line has ended. heard is false if a command
 // substitution has caught the log line.
 func (f *Fold) Died(status, message string, subshell, heard bool) []Event {
 	n, err := strconv.Atoi(status)
 	if err != nil {
 		n = 2 // exit with an argument that is not a number
 	}
-	if subshell && !f.forked {
+	if subshell {
 		if f.subDied == nil {
 			f.subDied = &failure{n, message, heard}
 		}

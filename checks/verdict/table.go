@@ -19,14 +19,15 @@ type View struct {
 	Quiet    bool // print only failures and unknown results
 }
 
-// Table prints the report for a person: failures first, then checks that pass, then the facts.
-func (r *Report) Table(w io.Writer, v View) {
+// Table prints the report for a person: failures first, then checks that pass, then the facts. It
+// returns the error of the first write that failed.
+func (r *Report) Table(w io.Writer, v View) error {
 	r = r.printable()
-	p := &page{Writer: w, View: v}
+	p := &page{to: w, View: v}
 	rows := fold(r.shown(v))
 	if v.Quiet {
 		p.rows(rows)
-		return
+		return p.err
 	}
 	p.wrapped("", 2, fmt.Sprintf("nhc-gpu %s on %s, checking %s", r.Version, r.Node, r.From))
 	p.line("%s", r.shellText())
@@ -45,6 +46,7 @@ func (r *Report) Table(w io.Writer, v View) {
 		}
 		p.line("%s not done; --act carries %s out", checks.Plural(n, "action"), them)
 	}
+	return p.err
 }
 
 // shellText says how many lines bash ran, in one line; "" without any.
@@ -105,13 +107,15 @@ func (r *Row) action() string {
 
 // page prints the parts of a report.
 type page struct {
-	io.Writer
 	View
+	to  io.Writer
+	err error // of the first write that failed
 }
 
 // line prints a line without blanks at its end.
 func (p *page) line(format string, args ...any) {
-	fmt.Fprintln(p, strings.TrimRight(fmt.Sprintf(format, args...), " "))
+	_, err := fmt.Fprintln(p.to, strings.TrimRight(fmt.Sprintf(format, args...), " "))
+	p.err = cmp.Or(p.err, err)
 }
 
 const (

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // The driver's recovery action, from NVML or from Xid 154. It raises other events of the GPU, or lowers
@@ -44,7 +45,7 @@ func (j *xidJudge) applyAction(cases []*xidCase) (kept []*xidCase) {
 	class, remedy, asks := explainAction(action)
 	if class == checks.XidIgnore {
 		for _, c := range kept {
-			if (c.class == checks.XidReset || c.class == checks.XidReboot) && c.last().Seq <= since && c.row.override == "" && !c.byState {
+			if (c.class == checks.XidReset || c.class == checks.XidReboot) && c.last().Seq <= since && c.row.override == "" && !c.byState && c.row.marked(j.ledger.Driver) {
 				c.class = checks.XidWatch
 				c.note("the driver asks for no recovery")
 			}
@@ -64,6 +65,17 @@ func (j *xidJudge) applyAction(cases []*xidCase) (kept []*xidCase) {
 		kept = append(kept, authority)
 	}
 	return kept
+}
+
+// marked reports whether a driver that has recovery actions sets one for errors of the row.
+func (r *xidRow) marked(driver string) bool {
+	marked := r.Marks == nil
+	for _, first := range r.Marks {
+		if parseBranch(driver) >= parseBranch(first) {
+			marked = probe.CompareVersions(driver, first) >= 0
+		}
+	}
+	return marked
 }
 
 // judgedBySite reports whether the recovery action belongs to an error with a class of the site.

@@ -100,6 +100,9 @@ func addRules(add func(label, format string, args ...any), r xidRow) {
 		}
 		add("again", "%s, if it returns%s within a week after a reset or a reboot", strings.Join(steps, ", then "), on)
 	}
+	if r.Marks != nil {
+		add("recovery", "the action None lowers it only with drivers from %s on: older ones set none for it", strings.Join(r.Marks, ", "))
+	}
 	if r.Clears != 0 {
 		add("clears", "Xid %d", r.Clears)
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -178,6 +179,10 @@ func (c *gpuXid) judge(env *checks.Env, ledger *xidLedger, notes *[]checks.Findi
 	}
 	j := &xidJudge{policy: policy, ledger: ledger, now: now, hours: int64(hours * 60 * 60), passes: c.Passes}
 	j.ask = func() map[string]checks.GPUState { return readStates(env) }
+	j.gpus = sync.OnceValue(func() []string {
+		views, _ := nvidia.ReadGPUViews(env.Host) // without them only a boot clears an error of a switch
+		return views.Own()
+	})
 	codes, _ := parseXidCodes(c.Codes)
 	cases := j.findCases()
 	for _, x := range cases {

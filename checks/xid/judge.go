@@ -19,6 +19,7 @@ type xidJudge struct {
 	passes  int                               // runs without a line after which an event is over; 0: never
 	ask     func() map[string]checks.GPUState // reads the states of the GPUs in another process; or nil
 	states  map[string]checks.GPUState
+	gpus    func() []string // PCI addresses of the node's GPUs; or nil
 	rows    map[checks.XidKey]xidRow
 	decoded map[string]decodedXid
 }
@@ -227,6 +228,8 @@ func (j *xidJudge) isOver(e *xidEvent, class checks.XidClass, r *xidRow) bool {
 	case class == checks.XidReboot:
 		return false
 	case e.Epoch < j.ledger.epoch(e.GPU):
+		return true
+	case e.Key.Switch && j.gpus != nil && j.ledger.allReset(j.gpus(), e.Seq):
 		return true
 	}
 	return !class.Drains() && e.Last < j.now-j.hours

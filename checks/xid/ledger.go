@@ -19,16 +19,26 @@ type xidLedger struct {
 	Resets map[string]int    `json:"resets,omitempty"` // number of resets by GPU; "": resets of all GPUs
 	UUIDs  map[string]string `json:"uuids,omitempty"`
 	Events []xidEvent        `json:"events,omitempty"` // the oldest first
+
+	ResetAt map[string]uint64 `json:"reset_at,omitempty"` // record number of the last reset, as Resets
+	Own     int               `json:"own,omitempty"`      // number of the last reset by a remedy that Resets has
 }
 
 // xidLedgerName and xidClearsName are the names of the state files.
 const (
 	xidLedgerName = "xid"
 	xidClearsName = "xid-clear"
+	xidResetsName = "xid-reset"
 )
 
 // epoch returns how often a GPU was reset in this boot.
 func (l *xidLedger) epoch(gpu string) int { return l.Resets[gpu] + l.Resets[""] }
+
+// allReset reports whether each of these GPUs was reset after a record. Such a reset includes the
+// NVSwitches.
+func (l *xidLedger) allReset(gpus []string, seq uint64) bool {
+	return len(gpus) > 0 && !slices.ContainsFunc(gpus, func(gpu string) bool { return max(l.ResetAt[gpu], l.ResetAt[""]) <= seq })
+}
 
 // begin starts a new boot in the ledger.
 func (l *xidLedger) begin(boot string) {
@@ -88,7 +98,7 @@ func recallXids(env *checks.Env) (ledger *xidLedger, kept bool, notes []checks.F
 
 // sound reports whether the ledger is one that a run has written.
 func (l *xidLedger) sound() bool {
-	if len(l.Events) > xidMaxEvents || len(l.UUIDs) > xidMemos || len(l.Resets) > xidMemos {
+	if len(l.Events) > xidMaxEvents || len(l.UUIDs) > xidMemos || len(l.Resets) > xidMemos || len(l.ResetAt) > xidMemos {
 		return false
 	}
 	return !slices.ContainsFunc(l.Events, func(e xidEvent) bool {

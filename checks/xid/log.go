@@ -2,8 +2,10 @@ package xid
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -56,7 +58,8 @@ const (
 // xidScan turns records into events of a ledger.
 type xidScan struct {
 	ledger *xidLedger
-	booted func() int64 // Unix time of the records' time 0; read only if there is an event
+	booted func() int64      // Unix time of the records' time 0; read only if there is an event
+	own    func() []ownReset // read only if there is an event; nil: none
 	memo   map[string]xidLine
 	at     map[xidPlace]int // index of the newest event of a burst
 	same   map[xidSame]int  // number of events
@@ -121,27 +124,18 @@ func (s *xidScan) addTrusted(r probe.KernelRecord, trusted checks.KernelLine) {
 		}
 	case lineLoad:
 		l.Driver = line.Driver
-		s.countReset("")
+		s.countReset("", r.Seq)
 	case lineReset:
-		s.countReset(line.GPU)
-	}
-}
-
-func (s *xidScan) countReset(gpu string) {
-	l := s.ledger
-	if l.Resets == nil {
-		l.Resets = map[string]int{}
-	}
-	if _, ok := l.Resets[gpu]; ok || len(l.Resets) < xidMemos {
-		l.Resets[gpu]++
+		s.countReset(line.GPU, r.Seq)
 	}
 }
 
 // addEvent adds a line to its burst, or starts a burst.
 func (s *xidScan) addEvent(line xidLine, seq uint64, now int64) {
 	l := s.ledger
+	s.countOwn(seq)
 	if line.Key.Code == xidRecoveryAction && !line.Key.Switch && line.Action == 0 {
-		s.countReset(line.GPU) // a reset ends with the change to action None
+		s.countReset(line.GPU, seq) // a reset ends with the change to action None
 	}
 	e := xidEvent{
 		Boot: l.Boot, Epoch: l.epoch(line.GPU), GPU: line.GPU, Key: line.Key, First: now, Last: now, From: seq, Seq: seq, Lines: 1,
@@ -264,14 +258,19 @@ func recordXids(env *checks.Env, ledger *xidLedger) (scan *xidScan, notes []chec
 		booted()
 	}
 	from := ledger.Cursor
+	own := sync.OnceValue(func() []ownReset { return recallResets(env, ledger.Boot).List })
 	scan = newXidScan(ledger, booted)
+	scan.own = own
 	end, err := checks.ReadKernelLog(env, from, checks.AboutGPU, scan.addTrusted)
 	if err != nil {
 		return nil, nil, err
 	}
 	if end.Next > 0 && end.Next < from { // the cursor is of another log
 		ledger.Events = slices.DeleteFunc(ledger.Events, func(x xidEvent) bool { return x.Boot == ledger.Boot })
-		ledger.Resets, ledger.Epoch, asked, from = nil, 0, false, 0
+		ledger.Resets, ledger.ResetAt, ledger.Epoch, asked, from = nil, nil, 0, false, 0
+		if list := own(); len(list) > 0 {
+			ledger.Own = list[len(list)-1].N
+		}
 		scan = newXidScan(ledger, booted)
 		if end, err = checks.ReadKernelLog(env, 0, checks.AboutGPU, scan.addTrusted); err != nil {
 			return nil, nil, err
@@ -279,6 +278,9 @@ func recordXids(env *checks.Env, ledger *xidLedger) (scan *xidScan, notes []chec
 	}
 	if bootErr != nil {
 		return nil, nil, bootErr
+	}
+	if len(ledger.Events) > 0 {
+		scan.countOwn(math.MaxUint64)
 	}
 	if end.Next > 0 {
 		ledger.Cursor = end.Next

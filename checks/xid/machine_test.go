@@ -58,6 +58,11 @@ func (m *xidMachine) reboot() {
 	m.say("NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build")
 }
 
+// driver sets the version of the node's driver.
+func (m *xidMachine) driver(version string) {
+	m.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  "+version+"  Release Build\n")
+}
+
 // say logs a line.
 func (m *xidMachine) say(text string) {
 	m.lines = append(m.lines, fmt.Sprintf("4,%d,%d,-;%s", m.seq, m.up*1e6, text))
@@ -85,7 +90,7 @@ func (m *xidMachine) look(want ...string) {
 	m.t.Helper()
 	var got []string
 	for _, f := range m.check.Run(m.t.Context(), m.env()) {
-		_, notes, _ := strings.Cut(f.Message, ")")
+		_, notes, _ := strings.Cut(strings.Replace(f.Message, "(GSP)", "", 1), ")") // that of the meaning
 		notes, _, _ = strings.Cut(notes, "since ")
 		got = append(got, strings.TrimRight(fmt.Sprintf("%s %s %s %s", f.Severity, strings.TrimPrefix(f.Code, "gpu."), f.Remedy, strings.Trim(notes, ", ")), " "))
 	}

@@ -35,6 +35,7 @@ type xidRow struct {
 	Clears    int               `toml:"clears"`
 	Qualifies int               `toml:"qualifies"`
 	Nonfatal  checks.XidClass   `toml:"nonfatal"` // of an SXid
+	Marks     []string          `toml:"marks"`    // driver versions from which on it sets the recovery action for this error; nil: each that has one
 	Victim    bool              `toml:"victim"`   // the application is the victim, not the cause
 	Cure      string            `toml:"cure"`     // what ends it, if its class is not enough
 

@@ -105,6 +105,9 @@ func (r *xidReporter) explainEnd(c *xidCase, last *xidEvent) (text string) {
 		text = "check the driver and its settings"
 	case checks.XidState:
 		text = "NVML decides, but it was not queried"
+		if s, ok := r.states[c.gpu]; ok && isTrue(s.MIG) {
+			text = "NVML decides, but does not report remapped rows of a GPU with MIG devices"
+		}
 		if c.row.State == "bank" {
 			text = "reset the GPU when it is idle"
 		}

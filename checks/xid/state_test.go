@@ -1,6 +1,7 @@
 package xid
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -50,6 +51,19 @@ func TestXidState(t *testing.T) {
 			m.xid(c.xid, "x")
 			m.look(c.want...)
 		})
+	}
+}
+
+// With MIG devices NVML does not report whether a remapping is pending.
+func TestXidMIG(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.gpus = []checks.GPUState{{PCI: c1, MIG: new(true)}}
+	m.xid(63, "Row Remapper: New row")
+	got := m.check.Run(t.Context(), m.env())
+	const want = ": NVML decides, but does not report remapped rows of a GPU with MIG devices"
+	if len(got) != 1 || got[0].Severity != checks.Warn || !strings.HasSuffix(got[0].Message, want) {
+		t.Errorf("%+v, want a warning that ends in %q", got, want)
 	}
 }
 

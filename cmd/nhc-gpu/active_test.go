@@ -10,7 +10,7 @@ import (
 // sleeper is an active test that only sleeps.
 type sleeper struct {
 	Tenths int    `arg:"1"` // of a second
-	End    string `arg:"2"` // "fail", "skip", or nothing
+	End    string `arg:"2"` // "fail", "skip", "stop", or nothing
 }
 
 func init() {
@@ -32,6 +32,11 @@ func (s *sleeper) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	switch {
 	case s.End == "skip":
 		return []checks.Finding{{Code: "active.busy", Severity: checks.Skip, Message: "check_sleeper:  a job runs on the node"}}
+	case s.End == "stop":
+		return []checks.Finding{
+			{Code: "nccl.settings", Severity: checks.OK, Message: "check_sleeper:  set NCCL_DEBUG=WARN"},
+			{Code: "active.stopped", Severity: checks.Skip, Message: "check_sleeper:  stopped: a process opened a GPU"},
+		}
 	case s.End == "fail":
 		return []checks.Finding{{Code: "gpu.gemm.slow", Severity: checks.Fail, Message: "check_sleeper:  it slept"}}
 	case env.Learn:

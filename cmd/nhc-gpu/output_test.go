@@ -73,7 +73,7 @@ func onScreen(t *testing.T, dir string, args ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), filepath.Join(programDir(t, self), "nhc-gpu"), append(args, "HOSTNAME=gpu017", "NAME=demo", "HOSTROOT="+dir+"/root", "NVML_LIBRARY="+dir+"/libnvidia-ml.so.1")...)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(programDir(t, self), "nhc-gpu"), append(args, "HOSTNAME=gpu017", "SLURMD_NODENAME=gpu017", "NAME=demo", "HOSTROOT="+dir+"/root", "NVML_LIBRARY="+dir+"/libnvidia-ml.so.1")...)
 	cmd.Args[0], cmd.Stdout, cmd.Env = "nhc-gpu", program, []string{"PATH=/usr/bin:/bin", "SLURMD_NODENAME=gpu017", "NO_COLOR=1"}
 	saw := make(chan string)
 	go func() {

@@ -14,7 +14,7 @@ package main
 // environment (names). By default the runtime makes a scheduler and a memory cache for each CPU,
 // which on 256 CPUs costs more than a run, and collects garbage in every process. A run's heap is
 // a few MiB. The limit is for commands that read more.
-static char *const ours[] = {"GOMAXPROCS=2", "GOGC=off", "GOMEMLIMIT=256MiB"};
+static char *ours[] = {"GOMAXPROCS=2", "GOGC=off", "GOMEMLIMIT=256MiB"};
 static const char *const names[] = {"GOMAXPROCS", "GOGC", "GOMEMLIMIT", "GODEBUG", "GOTRACEBACK"};
 #define OURS (sizeof ours / sizeof *ours)
 #define NAMES (sizeof names / sizeof *names)
@@ -29,6 +29,18 @@ static int of_go(const char *entry) {
 	return 0;
 }
 
+// slack is the timer slack of the runtime's monitor thread, ns.
+static int slack = 1000000;
+
+// quieten is for the processes of nhc-gpu monitor, which live long and work a moment each second. With
+// a second scheduler, the runtime would wake up a second thread for each of these moments. A source of
+// events needs none; the monitor itself does, because it starts and awaits processes.
+static void quieten(int argc, char **argv) {
+	int source = argc > 1 && strncmp(argv[1], "watch-", 6) == 0;
+	if (source) ours[0] = "GOMAXPROCS=1";
+	if (source || (argc > 1 && strcmp(argv[1], "monitor") == 0)) slack = 10000000;
+}
+
 int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
 
 // The first thread that Go's runtime creates is its monitor. It wakes up every 20 microseconds
@@ -37,14 +49,14 @@ int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *)
 // creates them: those that the monitor creates get the usual one.
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg) {
 	static int usual;
-	int own = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0), slack = usual;
+	int own = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0), wanted = usual;
 	if (usual == 0) {
 		usual = own;
-		slack = 1000000; // ns
+		wanted = slack;
 	}
-	if (slack != own) prctl(PR_SET_TIMERSLACK, slack, 0, 0, 0);
+	if (wanted != own) prctl(PR_SET_TIMERSLACK, wanted, 0, 0, 0);
 	int status = __real_pthread_create(thread, attr, start, arg);
-	if (slack != own) prctl(PR_SET_TIMERSLACK, own, 0, 0, 0);
+	if (wanted != own) prctl(PR_SET_TIMERSLACK, own, 0, 0, 0);
 	return status;
 }
 
@@ -53,6 +65,7 @@ int __real_main(int, char **);
 // The C library calls this instead of Go's main (the linker's --wrap). Go's main expects
 // arguments, environment and auxiliary vector in one block. libc's own environment stays.
 int __wrap_main(int argc, char **argv) {
+	quieten(argc, argv);
 	char **env = argv + argc + 1;
 	int n = 0, aux = 1;
 	while (env[n] != NULL) n++;

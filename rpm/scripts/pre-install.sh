@@ -6,7 +6,18 @@ case ${1:-} in
   [0-9]*) ;;
   *) exit 0 ;;
 esac
+saved=/var/lib/rpm-state/nhc-gpu
+# Both packages save in one transaction: that of this rpm, by its process ID and start time. A copy
+# that an interrupted transaction left has files that the administrator can have deleted since.
+transaction=$PPID
+if { read -r stat </proc/"$PPID"/stat; } 2>/dev/null; then
+  # shellcheck disable=SC2086 # the fields after the name of the process
+  set -- ${stat##*)}
+  transaction="$PPID ${20}"
+fi
+[ "$(cat $saved/transaction 2>/dev/null)" = "$transaction" ] || rm -rf $saved
 if [ -d /etc/nhc ]; then
-  mkdir -p /var/lib/rpm-state/nhc-gpu
-  cp -an /etc/nhc /var/lib/rpm-state/nhc-gpu
+  mkdir -p $saved
+  echo "$transaction" >$saved/transaction
+  cp -an /etc/nhc $saved
 fi

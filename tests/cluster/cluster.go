@@ -12,6 +12,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	_ "embed"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -199,10 +200,7 @@ func (c *Cluster) Mkdir(dir string) {
 func (c *Cluster) Write(name string, data []byte, mode os.FileMode) {
 	c.t.Helper()
 	path := filepath.Join(c.Dir, name)
-	if err := os.WriteFile(path+".new", data, mode); err != nil {
-		c.t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := errors.Join(built.WriteProgram(path+".new", data), os.Chmod(path+".new", mode), os.Rename(path+".new", path)); err != nil {
 		c.t.Fatal(err)
 	}
 }

@@ -302,7 +302,8 @@ func TestTOMLExamples(t *testing.T) {
 
 const screenMark = "<!-- The beginning of the second screen of docs/check-output.md. -->\n"
 
-// README.md shows how the output of --check on a faulty node begins.
+// README.md has the number of built-in checks, and shows how the output of --check on a faulty node
+// begins.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	pages := readPages(t)
@@ -327,6 +328,10 @@ func TestReadme(t *testing.T) {
 		}
 	} else if diff := cmp.Diff(written, readme); diff != "" {
 		t.Errorf("README.md; NHC_GPU_WRITE=docs go test ./tests/docs -run Readme writes it (-want +got):\n%s", diff)
+	}
+	_, list := run(t, t.TempDir(), "nhc-gpu", "checks")
+	if want := fmt.Sprintf("| built-in checks | %d names,", strings.Count(list, "\n  check_")); !strings.Contains(readme, want) {
+		t.Errorf("README.md has no %q", want)
 	}
 	if n := strings.Count(readme, "\n"); n > 120 {
 		t.Errorf("README.md has %d lines, want at most 120", n)

@@ -194,6 +194,18 @@ func TestTooFewProcesses(t *testing.T) {
 	}
 }
 
+// TestNoProcessAfter allows no process after nhc-gpu, which has refused the job: that stays refused.
+func TestNoProcessAfter(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	enter := pidsLimit(t, 11)
+	group := strings.TrimSuffix(strings.TrimPrefix(enter, "echo $$ >"), "cgroup.procs;")
+	s := newJobScript(t, "prolog", "echo 1 >"+group+"pids.max; exit 1")
+	if status, said := s.run(t, enter), s.said(); status != 1 || said != "" {
+		t.Errorf("prolog: status %d, syslog %q", status, said)
+	}
+}
+
 // TestNoProcess allows only bash, which tries for 15 seconds to start another process.
 func TestNoProcess(t *testing.T) {
 	tier.All(t)

@@ -39,7 +39,7 @@ func (l *Library) Place(dir, name, scenario string) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(path, data, 0o755); err != nil {
+	if err := os.WriteFile(path, data, 0o644); err != nil {
 		return "", err
 	}
 	return path, os.WriteFile(filepath.Join(dir, name), []byte(scenario), 0o644)

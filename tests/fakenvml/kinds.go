@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -37,6 +38,7 @@ type board struct {
 	ID     string `toml:"id"`
 	GiB    int    `toml:"gib"`
 	Watt   int    `toml:"watt"`
+	Module int    `toml:"enforced"`
 	MHz    []int  `toml:"mhz"`
 	PCIe   []int  `toml:"pcie"`
 	Links  int    `toml:"links"`
@@ -191,6 +193,13 @@ func (k *Kind) addGPU(i int, m board, gpu func(format string, args ...any)) {
 		gpu("nvmlDeviceGetMigMode = %d %d", on, on)
 	}
 	k.memory(m, gpu)
+	if slices.Contains(k.MIG, i) { // with instances
+		gpu("nvmlDeviceGetMaxMigDeviceCount = 7")
+		gpu("nvmlDeviceGetMigDeviceHandleByIndex 0 = MIG-{x}")
+		gpu("migErrors * = 0")
+		gpu("nvmlDeviceGetMemoryErrorCounter * 0 * error 3")
+		gpu("nvmlDeviceGetRemappedRows error 3")
+	}
 	k.load(m, gpu, field)
 	if m.Hot == "margin" && k.Driver >= 550 {
 		field(193, -8)
@@ -277,6 +286,9 @@ func (k *Kind) load(m board, gpu func(format string, args ...any), field func(id
 	gpu("nvmlDeviceGetPowerUsage = %d000", watt)
 	for _, limit := range []string{"PowerManagementLimit", "PowerManagementDefaultLimit", "EnforcedPowerLimit"} {
 		gpu("nvmlDeviceGet%s = %d000", limit, m.Watt)
+	}
+	if m.Module > 0 {
+		gpu("nvmlDeviceGetEnforcedPowerLimit = %d000", m.Module)
 	}
 	for kind, mhz := range map[int]int{0: m.MHz[0], 2: m.MHz[1]} {
 		gpu("nvmlDeviceGetMaxClockInfo %d = %d", kind, mhz)
@@ -394,6 +406,7 @@ func (k *Kind) Node() *fakesys.Node {
 func process(f map[string]string, pid, uid int, args string) {
 	dir := fmt.Sprintf("proc/%d/", pid)
 	f[dir+"cmdline"] = strings.ReplaceAll(args, " ", "\x00") + "\x00"
+	name := path.Base(strings.TrimSuffix(strings.Fields(args)[0], ":"))
 	f[dir+"status"] = fmt.Sprintf("Name:\ta.out\nState:\tS (sleeping)\nUid:\t%[1]d\t%[1]d\t%[1]d\t%[1]d\nVmSize:\t1000 kB\nVmRSS:\t100 kB\n", uid)
-	f[dir+"stat"] = fmt.Sprintf("%d (a.out) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 0 1000 0 0 0\n", pid)
+	f[dir+"stat"] = fmt.Sprintf("%d (%.15s) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 0 1000 0 0 0\n", pid, name)
 }

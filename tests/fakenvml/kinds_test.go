@@ -115,7 +115,7 @@ func (m *kindNode) generated(t *testing.T) {
 			t.Errorf("genconf: %s", left[0])
 		}
 	}
-	if !strings.Contains(sheet, " || check_gpu_count ") || !strings.Contains(sheet, "check_gpu_clocks") {
+	if !strings.Contains(sheet, fmt.Sprintf(" || check_gpu_count %d\n", m.kind.GPUs+len(m.kind.Also))) || !strings.Contains(sheet, "check_gpu_clocks") {
 		t.Errorf("genconf wrote:\n%s", sheet)
 	}
 	m.thrice(t, "genconf's own file", "-a", "-c", conf)

@@ -179,8 +179,15 @@ func TestEveryCallIsTried(t *testing.T) {
 		tried[name] = true
 	}
 	code := ""
-	for _, file := range []string{"read.go", "parts.go", "links.go", "load.go", "watch.go", "gpm.go"} {
-		text, err := os.ReadFile("../../checks/probe/nvml/" + file)
+	files, err := filepath.Glob("../../checks/probe/nvml/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -552,6 +559,30 @@ func TestFaults(t *testing.T) {
 				t.Errorf("want %q, got\n%s", c.want, out)
 			}
 		})
+	}
+}
+
+// The first client of NVML after a boot creates the device nodes, or loads the driver, too.
+func TestFirstRunAfterBoot(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range []int{8, 7} {
+		var lines []string
+		for i := range nodes {
+			lines = append(lines, fmt.Sprintf("- node %d = root/dev/nvidia{i}", i))
+		}
+		n := newNode(t, fakenvml.H100, 8, lines)
+		for i := range 8 {
+			if err := os.Remove(filepath.Join(n.dir, "root/dev", fmt.Sprintf("nvidia%d", i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := ""
+		if nodes < 8 {
+			want = "check_gpu_count:  want 8 GPUs, got 7: gpu7 0000:17:00.0 has no device node /dev/nvidia7\n"
+		}
+		if out, _ := n.run(t, "* || check_gpu_driver\n* || check_gpu_count 8\n"); !strings.Contains(out, want) || want == "" && out != "" {
+			t.Errorf("%d device nodes:\n%s\nwant %q", nodes, out, want)
+		}
 	}
 }
 

@@ -92,7 +92,7 @@ var may = map[string][]string{
 	"cmd/nhc-gpu/internal/baseline":  {"checks", "checks/active", "checks/plan", "checks/run/wire", "checks/verdict", "checks/session/node", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report"},
 	"cmd/nhc-gpu/internal/genconf":   {"conf", "conf/match", "checks", "checks/fabric", "checks/probe", "checks/probe/*", "checks/plan", "checks/run", "checks/run/wire", "checks/session", "checks/session/node", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/health", "cmd/nhc-gpu/internal/lint", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report", "conf/spell"},
 	"cmd/nhc-gpu/internal/page":      {"checks", "checks/monitor/flight", "checks/event"},
-	"cmd/nhc-gpu/internal/sweep":     {"checks/event", "checks/run", "checks/session/outputs", "checks/sweep", "checks/sweep/launch", "checks/sweep/rank", "conf/spell", "slurm", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report", "cmd/nhc-gpu/internal/sweeppage"},
+	"cmd/nhc-gpu/internal/sweep":     {"checks", "checks/event", "checks/run", "checks/session/outputs", "checks/sweep", "checks/sweep/launch", "checks/sweep/rank", "conf/spell", "slurm", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/options", "cmd/nhc-gpu/internal/report", "cmd/nhc-gpu/internal/sweeppage"},
 	"cmd/nhc-gpu/internal/sweeppage": {"checks", "checks/event", "checks/sweep", "cmd/nhc-gpu/internal/page"},
 	"cmd/nhc-gpu/internal/topo":      {"checks", "checks/run", "checks/run/wire", "checks/topology", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/options"},
 	"cmd/nhc-gpu/internal/wrap":      {"checks", "checks/run", "checks/verdict", "cmd/nhc-gpu/internal/console"},

@@ -19,7 +19,7 @@ func TestProgramsAreWrittenAlone(t *testing.T) {
 	writes := 0
 	for _, dir := range []string{"cmd", "conf", "slurm", "checks", "tests"} {
 		err := filepath.WalkDir(filepath.Join("..", "..", dir), func(path string, _ fs.DirEntry, err error) error {
-			if err != nil || !strings.HasSuffix(path, "_test.go") {
+			if err != nil || !strings.HasSuffix(path, "_test.go") && (dir != "tests" || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "/built.go")) {
 				return err
 			}
 			set := token.NewFileSet()
@@ -33,12 +33,14 @@ func TestProgramsAreWrittenAlone(t *testing.T) {
 					return true
 				}
 				f, ok := call.Fun.(*ast.SelectorExpr)
-				mode, literal := call.Args[2].(*ast.BasicLit)
-				if !ok || f.Sel.Name != "WriteFile" || !literal {
+				if !ok || f.Sel.Name != "WriteFile" {
 					return true
 				}
 				writes++
-				if bits, err := strconv.ParseUint(mode.Value, 0, 32); err == nil && bits&0o111 != 0 {
+				mode, literal := call.Args[2].(*ast.BasicLit)
+				if !literal {
+					t.Errorf("%s: the mode of os.WriteFile is no number: this may be a program", set.Position(n.Pos()))
+				} else if bits, err := strconv.ParseUint(mode.Value, 0, 32); err != nil || bits&0o111 != 0 {
 					t.Errorf("%s: os.WriteFile writes a program, want WriteProgram", set.Position(n.Pos()))
 				}
 				return true

@@ -40,8 +40,8 @@ func TestCost(t *testing.T) {
 		bytes     int     // the aim is 40 MiB with a job (docs/monitor.md): twice that is a defect on any machine
 		wakes     float64 // a second, which do not depend on other load, as the CPU time does
 	}{
-		{"without a job", false, 8, 64 << 20, 50},
-		{"with a job", true, 9, 80 << 20, 150},
+		{"without a job", false, 8, 64 << 20, 25},
+		{"with a job", true, 9, 80 << 20, 60},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, "check_gpu_recovery")

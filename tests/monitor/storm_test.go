@@ -93,14 +93,16 @@ func TestLinkStorm(t *testing.T) {
 		}
 	}
 	inside("link add flap0 type veth peer name flap1\nlink set flap1 up\n")
-	state := filepath.Join("root", "sys/class/infiniband/mlx5_3/ports/1/")
+	set := func(name, text string) { // the file stays the same, as in sysfs
+		n.must(os.WriteFile(filepath.Join(n.root, "sys/class/infiniband/mlx5_3/ports/1", name), []byte(text), 0o644))
+	}
 	n.storm(lengthOf(t), func(end time.Time) {
 		flaps := 0
 		for ; time.Now().Before(end); flaps++ {
 			inside(strings.Repeat("link set flap0 down\nlink set flap0 up\n", 50))
 			down := flaps%2 == 0
-			n.write(state+"/state", map[bool]string{true: "1: DOWN\n", false: "4: ACTIVE\n"}[down])
-			n.write(state+"/phys_state", map[bool]string{true: "2: Polling\n", false: "5: LinkUp\n"}[down])
+			set("state", map[bool]string{true: "1: DOWN\n", false: "4: ACTIVE\n"}[down])
+			set("phys_state", map[bool]string{true: "2: Polling\n", false: "5: LinkUp\n"}[down])
 			time.Sleep(20 * time.Millisecond)
 		}
 		t.Logf("%d changes of the interface, %d of the port", 100*flaps, flaps)

@@ -113,4 +113,13 @@ gpu:
 		t.Errorf("the switch:\n%s", out)
 	}
 	want("after the switch", "enforce", healthy)
+
+	s.must(`echo MODE=observe >>/etc/default/nhc`) // as in an emergency
+	write(conf, failing)
+	if _, failed, out := ansible(); failed == "0" {
+		t.Errorf("a failing node that was stopped:\n%s", out)
+	}
+	if got := s.must("grep ^MODE= /etc/default/nhc | tail -n 1"); got != "MODE=observe\n" {
+		t.Errorf("a failing node that was stopped has %s", got)
+	}
 }

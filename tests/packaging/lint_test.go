@@ -43,7 +43,7 @@ func TestRPMLint(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, _ := exec.Command("rpmlint", "-c", config, k.rpm(t, k.dir, program), k.rpm(t, k.dir, compat)).Output()
-	findings := regexp.MustCompile(`(?m)^\S+: [EW]: (dangerous-command\S* cp|\S+)`).FindAllStringSubmatch(string(out), -1)
+	findings := regexp.MustCompile(`(?m)^\S+: [EW]: (dangerous-command\S* (?:cp|rm)|\S+)`).FindAllStringSubmatch(string(out), -1)
 	var filters []string
 	for _, m := range regexp.MustCompile(`(?m)^ *"(.*)",$`).FindAllStringSubmatch(list, -1) {
 		filters = append(filters, m[1])

@@ -25,6 +25,7 @@ var hostile = []string{
 // It is not parallel: a process that another test forks has a program of this test open for a
 // moment, and the kernel does not execute a file that is open for writing.
 func TestJobScripts(t *testing.T) {
+	newer := linkNewer(t)
 	for _, role := range []string{"prolog", "epilog"} {
 		for name, c := range map[string]struct {
 			program string // "" is none
@@ -35,13 +36,15 @@ func TestJobScripts(t *testing.T) {
 			logged  string
 		}{
 			"well":             {program: "#!/bin/sh\necho \"$@\"\n", mode: 0o755, said: "--" + role},
-			"failing":          {program: "#!/bin/sh\nexit 1\n", mode: 0o755, status: 1},
+			"failing":          {program: "#!/bin/sh\n[ $1 = version ]\n", mode: 0o755, status: 1},
+			"failing always":   {program: "#!/bin/sh\necho failed >&2\nexit 1\n", mode: 0o755, status: 1},
 			"crashing":         {program: "#!/bin/sh\nexit 142\n", mode: 0o755, logged: "crashed (status 142)"},
-			"hostile":          {program: "#!/bin/sh\necho \"$@\"\nexit 1\n", mode: 0o755, env: hostile, status: 1, said: "--" + role},
+			"hostile":          {program: "#!/bin/sh\necho \"$@\"\n[ $1 = version ]\n", mode: 0o755, env: hostile, status: 1, said: "--" + role},
 			"gone":             {logged: "cannot be started"},
 			"gone and hostile": {env: hostile, logged: "cannot be started"},
 			"not executable":   {program: "#!/bin/sh\nexit 1\n", mode: 0o644, logged: "cannot be started"},
 			"no program":       {program: "\x7fELF\x00\x00", mode: 0o755, logged: "cannot be started"},
+			"for a newer libc": {program: newer, mode: 0o755, logged: "cannot be started"},
 			"no interpreter":   {program: "#!/nonexistent/sh\n", mode: 0o755, logged: "cannot be started"},
 		} {
 			t.Run(role+" "+name, func(t *testing.T) {
@@ -62,6 +65,30 @@ func TestJobScripts(t *testing.T) {
 			})
 		}
 	}
+}
+
+// linkNewer returns a program that requires a newer version of a library than the system has.
+func linkNewer(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	lib, program := filepath.Join(dir, "libnewer.so"), filepath.Join(dir, "program")
+	files := map[string]string{"lib.c": "void f(void) {}\n", "main.c": "void f(void);\nint main(void) { f(); }\n", "2.0": "V_2.0 { f; };\n", "1.0": "V_1.0 { f; };\n"}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := func(version string) {
+		run(t, exec.Command("gcc", "-shared", "-fPIC", "-Wl,--version-script="+filepath.Join(dir, version), "-o", lib, filepath.Join(dir, "lib.c")))
+	}
+	link("2.0")
+	run(t, exec.Command("gcc", "-o", program, filepath.Join(dir, "main.c"), lib, "-Wl,-rpath,"+dir))
+	link("1.0")
+	data, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
 }
 
 // runScript runs the script of a role with a program instead of nhc-gpu, and with a logger that
@@ -85,7 +112,8 @@ func runScript(t *testing.T, role, program string, mode os.FileMode, env []strin
 		}
 	}
 	if program != "" {
-		if err := os.WriteFile(filepath.Join(dir, "nhc-gpu"), []byte(program), mode); err != nil {
+		path := filepath.Join(dir, "nhc-gpu")
+		if err := errors.Join(built.WriteProgram(path, []byte(program)), os.Chmod(path, mode)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -115,5 +143,56 @@ func TestScriptsFollowPrefix(t *testing.T) {
 		if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o755 {
 			t.Errorf("%s: mode %v, want 0755", path, st.Mode())
 		}
+	}
+}
+
+// An rpm transaction restores the files that it has removed, and not those that an administrator has
+// deleted after an earlier transaction was interrupted.
+func TestRPMKeepsFiles(t *testing.T) {
+	t.Parallel()
+	const whole = "sh pre 2; rm etc/nhc/nhc.conf; sh pre 2; sh post; sh post"
+	for name, c := range map[string]struct {
+		transactions []string
+		want         string
+	}{
+		"a file that rpm removes":              {[]string{whole}, "nhc.conf site.nhc"},
+		"after an interruption":                {[]string{"sh pre 2; sh pre 2", "rm etc/nhc/site.nhc", whole}, "nhc.conf"},
+		"after an interruption, without files": {[]string{"sh pre 2", "rm -r etc/nhc", "sh pre 2; sh post"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			if err := os.MkdirAll(filepath.Join(dir, "etc/nhc"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			files := map[string]string{"etc/nhc/nhc.conf": "", "etc/nhc/site.nhc": ""}
+			for script, file := range map[string]string{"pre": "pre-install.sh", "post": "post-trans.sh"} {
+				text, err := os.ReadFile(filepath.Join(root, "rpm/scripts", file))
+				if err != nil {
+					t.Fatal(err)
+				}
+				files[script] = strings.NewReplacer("/etc/", dir+"/etc/", "/var/lib/", dir+"/var/lib/").Replace(string(text))
+			}
+			for file, text := range files {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, transaction := range c.transactions { // its shell stands for rpm
+				cmd := exec.Command("sh", "-c", transaction+"; true")
+				cmd.Dir = dir
+				run(t, cmd)
+			}
+			left, _ := filepath.Glob(dir + "/etc/nhc/*")
+			for i := range left {
+				left[i] = filepath.Base(left[i])
+			}
+			if got := strings.Join(left, " "); got != c.want {
+				t.Errorf("/etc/nhc has %q, want %q", got, c.want)
+			}
+			if _, err := os.Stat(filepath.Join(dir, "var/lib/rpm-state/nhc-gpu")); err == nil {
+				t.Error("the copy remains")
+			}
+		})
 	}
 }

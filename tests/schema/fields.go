@@ -39,7 +39,7 @@ func HasFields(t *testing.T, file string, types map[string]any) {
 		}
 		var fields, required []string
 		for _, field := range reflect.VisibleFields(reflect.TypeOf(value)) {
-			if field.Anonymous {
+			if field.Anonymous || field.Tag.Get("json") == "-" {
 				continue
 			}
 			key, option, _ := strings.Cut(field.Tag.Get("json"), ",")

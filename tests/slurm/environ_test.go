@@ -33,7 +33,7 @@ func TestPrologIsTold(t *testing.T) {
 	c.Write("tell", []byte(saveEnv), 0o755)
 	c.up()
 
-	some := func(n int) slurm.Job { return slurm.Job{Share: slurm.SomeGPUs, Minors: make([]int, n)} }
+	some := func(n int) slurm.Job { return slurm.Job{Share: slurm.SomeGPUs, Numbers: make([]int, n)} }
 	shared := some(1)
 	shared.Shared = true
 	alone, all := slurm.Job{Share: slurm.AllGPUs, Alone: true}, some(gpusOfNode)
@@ -46,7 +46,7 @@ func TestPrologIsTold(t *testing.T) {
 	tests := []struct {
 		name  string
 		words []string
-		want  slurm.Job // Minors: how many
+		want  slurm.Job // Numbers: how many
 	}{
 		{"two GPUs", []string{gpu01, "--gres=gpu:2"}, some(2)},
 		{"three of --gpus", []string{gpu01, "--gpus=3"}, some(3)},
@@ -73,12 +73,37 @@ func TestPrologIsTold(t *testing.T) {
 			if got.Began.IsZero() == says || says && time.Since(got.Began).Abs() > time.Hour {
 				t.Errorf("%s, %s: the job began at %v", tt.name, context, got.Began)
 			}
-			got.Began = time.Time{}
-			got.Minors = append([]int(nil), make([]int, len(got.Minors))...)
+			if sluid := strings.Contains(c.Version, " 26."); (got.SLUID != "") != sluid {
+				t.Errorf("%s, %s: SLUID %q", tt.name, context, got.SLUID)
+			}
+			if context == "prolog_slurmd" && !got.OneNode {
+				t.Errorf("%s: the job has one node, and the prolog does not say so", tt.name)
+			}
+			got.Began, got.SLUID, got.OneNode = time.Time{}, "", false
+			got.Numbers = append([]int(nil), make([]int, len(got.Numbers))...)
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("%s, %s (-want +got):\n%s", tt.name, context, diff)
 			}
 		}
+	}
+}
+
+// Without PrologFlags=Alloc a prolog runs before the first step on its node, and gets the nodes of that step.
+func TestPrologOfStep(t *testing.T) {
+	t.Parallel()
+	c := newGPUCluster(t)
+	c.conf = strings.Replace(c.conf, "PrologFlags=Alloc\n", "", 1)
+	c.conf = strings.Replace(c.conf, "Prolog=/etc/slurm/prolog.d/*", "Prolog="+cluster.Dir+"/tell", 1)
+	c.Write("tell", []byte(strings.ReplaceAll(saveEnv, "$SLURM_SCRIPT_CONTEXT", "$SLURMD_NODENAME")), 0o755)
+	c.up()
+	first, second := c.Nodes[0].Name, c.Nodes[1].Name
+	job := c.SubmitScript("srun --nodes=1 --ntasks=1 --nodelist="+second+" true", "--nodes=2", "--nodelist="+first+","+second)
+	env := job.environ(second)
+	if nodes := env("SLURM_NODELIST"); nodes != second {
+		t.Errorf("the prolog on %s gets the nodes %q, want those of the step", second, nodes)
+	}
+	if slurm.JobFrom(env).OneNode {
+		t.Error("a job of two nodes has one")
 	}
 }
 

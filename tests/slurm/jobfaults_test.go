@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +29,9 @@ var (
 	late    = []string{"5 nvmlDeviceGetUtilizationRates with late = 55 20", "5 field 186 with late = 380000", "5 field 138 with late = 0@300000"}
 )
 
+// counterOf returns the text of a counter. All have the same length, so that one replaces the other.
+func counterOf(n uint64) string { return fmt.Sprintf("%020d\n", n) }
+
 // ports gives the nodes eight adapters, whose ports carry 1 GB/s each, except those of stopped. It ends with the
 // test.
 func (c *Cluster) ports(stopped func(node *Node, device string) bool) (devices []string) {
@@ -43,7 +45,7 @@ func (c *Cluster) ports(stopped func(node *Node, device string) bool) (devices [
 			if err := os.MkdirAll(n.path(port(d)+"counters"), 0o755); err != nil {
 				c.t.Fatal(err)
 			}
-			for name, text := range map[string]string{"state": "4: ACTIVE\n", "phys_state": "5: LinkUp\n", "link_layer": "InfiniBand\n", "counters/port_rcv_data": "0\n"} {
+			for name, text := range map[string]string{"state": "4: ACTIVE\n", "phys_state": "5: LinkUp\n", "link_layer": "InfiniBand\n", "counters/port_rcv_data": "0\n", "counters/port_xmit_data": counterOf(0)} {
 				c.Write("nodes/"+n.Name+"/"+port(d)+name, []byte(text), 0o644)
 			}
 		}
@@ -68,10 +70,13 @@ func (c *Cluster) ports(stopped func(node *Node, device string) bool) (devices [
 					if !stopped(n, d) {
 						words[key] += uint64(passed.Seconds() * 250e6) // of 4 bytes
 					}
-					path := n.path(port(d) + "counters/port_xmit_data")
-					if os.WriteFile(path+".new", []byte(strconv.FormatUint(words[key], 10)+"\n"), 0o644) != nil || os.Rename(path+".new", path) != nil {
+					// The file stays the same, as in sysfs: the monitor keeps it open.
+					f, err := os.OpenFile(n.path(port(d)+"counters/port_xmit_data"), os.O_WRONLY, 0)
+					if err != nil {
 						return // the test has ended
 					}
+					_, _ = f.WriteString(counterOf(words[key]))
+					f.Close()
 				}
 			}
 		}

@@ -46,6 +46,10 @@ func TestJobNodes(t *testing.T) {
 		return out, err == nil && strings.Contains(out, want)
 	})
 	user := []string{"setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"}
+	c.WaitFor(5*time.Minute, "hang on gpu02", func() (string, bool) {
+		out, err := c.Try(program, "job", job.ID, "--nodes")
+		return out, err == nil && strings.Contains(out, "gpu02: job "+job.ID+": all 8 GPUs have waited")
+	})
 	other := []string{"setpriv", "--reuid=5001", "--regid=5001", "--clear-groups"}
 	if out := c.Exec(append(user, program, "job", job.ID, "--nodes")...); !strings.Contains(out, want) {
 		t.Errorf("its user sees\n%s", out)

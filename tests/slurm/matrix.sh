@@ -2,8 +2,8 @@
 # matrix.sh [RELEASE...]: runs this suite and tests/sweep on the Slurm of other Debian releases, each
 # in a tree made by debootstrap and kept for the next time. By default trixie (24.11, which keeps a
 # node's reason after RESUME) and forky (26.05, whose slurmd passes on whether the node is healthy).
-# The tests and nhc-gpu are built here. The tests mostly wait, so more of them run than there are
-# cores; those of tests/sweep measure, and run on their own.
+# The tests and nhc-gpu are built here. The tests of this suite mostly wait, so those of all releases
+# run at once; those of tests/sweep measure, and run on their own.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -31,16 +31,32 @@ if ! command -v debootstrap >/dev/null; then say "$*: skipped: no debootstrap (t
 
 mkdir -p "$cache"
 exec 9>"$cache/lock"
-status=0
+status=0 made=
+flock 9
 for release; do
-  flock 9
-  made=0; tree "$release" || made=$?
-  flock -u 9
-  case $made in
-    0) say "$release: $(chroot "$cache/$release" slurmctld -V)"
-       NHC_GPU_TESTS=all NHC_GPU_SLURM_ROOT=$cache/$release ${GO:-go} test -count=1 -timeout=15m -p=1 -parallel=6 ./tests/slurm ./tests/sweep 9>&- || status=1 ;;
+  failed=0; tree "$release" || failed=$?
+  case $failed in
+    0) say "$release: $(chroot "$cache/$release" slurmctld -V)"; made="$made $release" ;;
     3) say "$release: skipped: cannot reach $mirror" ;;
     *) say "$release: debootstrap did not make it"; status=1 ;;
   esac
+done
+exec 9>&-
+
+# suite RELEASE PACKAGE: runs the tests of the package.
+suite() {
+  NHC_GPU_TESTS=all NHC_GPU_SLURM_ROOT=$cache/$1 ${GO:-go} test -count=1 -timeout=25m -parallel=6 "$2"
+}
+
+running= out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+for release in $made; do
+  suite "$release" ./tests/slurm >"$out/$release" 2>&1 &
+  running="$running $!"
+done
+for pid in $running; do wait "$pid" || status=1; done
+for release in $made; do
+  say "$release:"; cat "$out/$release"
+  suite "$release" ./tests/sweep || status=1
 done
 exit $status

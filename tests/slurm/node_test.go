@@ -67,10 +67,10 @@ func (n *Node) started() string {
 	return ""
 }
 
-// shutdown ends the node's slurmd.
+// shutdown ends the node's slurmd, then all else that runs on the node: a health check may outlive slurmd.
 func (n *Node) shutdown() {
 	n.c.t.Helper()
-	n.c.Exec("sh", "-c", "kill -TERM $(cat "+cluster.Dir+"/run/slurmd."+n.Name+".pid)")
+	uts := strings.TrimSpace(n.c.Exec("sh", "-c", "pid=$(cat "+cluster.Dir+"/run/slurmd."+n.Name+".pid); readlink /proc/$pid/ns/uts; kill -TERM $pid"))
 	n.c.WaitFor(2*soon, "end of slurmd", func() (string, bool) {
 		select {
 		case <-n.slurmd.Ended:
@@ -79,6 +79,10 @@ func (n *Node) shutdown() {
 		default:
 			return "it runs", false
 		}
+	})
+	n.c.WaitFor(soon, "end of the node's processes", func() (string, bool) {
+		left := n.c.Exec("sh", "-c", `for p in /proc/[0-9]*; do [ "$(readlink $p/ns/uts)" != "$0" ] || { echo ${p#/proc/}; kill -KILL ${p#/proc/}; }; done 2>/dev/null; :`, uts)
+		return left, left == ""
 	})
 }
 

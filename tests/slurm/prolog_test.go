@@ -1,11 +1,15 @@
 package slurm_test
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
 // wantsReset returns the reason for a node whose GPU requires a reset.
@@ -50,6 +54,35 @@ func TestPrologOwnGPU(t *testing.T) {
 	}
 	n.Must("drain", wantsReset(0))
 	c.wantInJob(job, "AdminComment=nhc-gpu: node "+n.Name+" failed its health check before this job started: check_gpu_recovery, gpu0 0000:10:00.0 [")
+}
+
+// gres.conf does not name a broken GPU: slurmd's number 3 is then /dev/nvidia4.
+func TestPrologNumbers(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	c := newGPUCluster(t)
+	c.Write("etc/gres.conf", []byte("Name=gpu File=/dev/nvidia[0-2,4-7]\n"), 0o644)
+	for _, n := range c.Nodes {
+		n.conf = "Gres=gpu:7"
+		if err := errors.Join(os.MkdirAll(n.path("host/etc"), 0o755), os.Symlink("/etc/slurm", n.path("host/etc/slurm"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.up(c.startSyslog)
+	own, left := c.Nodes[0], c.Nodes[1]
+	own.GPUs("4 field 230 = 1")
+	moved := c.SubmitScript("true", "--gres=gpu:4")
+	moved.Wait("COMPLETED", 2*soon)
+	moved.Must("Restarts", "1")
+	own.Must("drain", wantsReset(4))
+
+	left.GPUs("3 field 230 = 1")
+	job := c.Submit("--nodelist="+left.Name, "--gres=gpu:4")
+	job.WaitStarted()
+	left.Must("drng", wantsReset(3))
+	left.Create("done")
+	job.Wait("COMPLETED", soon)
+	job.Must("Restarts", "0")
 }
 
 // The comment of another writer stays.

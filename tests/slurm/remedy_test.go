@@ -2,6 +2,7 @@ package slurm_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -177,6 +178,103 @@ func TestRemedyReboot(t *testing.T) {
 	n.WaitState("idle", soon)
 }
 
+// A reboot does not repair the node: no job may start on it after the boot, whatever ReturnToService is.
+func TestRemedyRebootKeepsDrain(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	for _, returns := range []string{"1", "2"} {
+		t.Run("ReturnToService="+returns, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t)
+			c.conf = strings.Replace(c.conf, "ReturnToService=1\n", "ReturnToService="+returns+"\n", 1)
+			c.conf += "RebootProgram=/etc/nhc/bin/reboot\nResumeTimeout=600\n"
+			plain, verified := c.Nodes[0], c.Nodes[1]
+			for n, verify := range map[*Node]string{plain: "", verified: "verify = [\"check_file_test -f /etc/nhc/ok\"]\n"} {
+				n.useOwnPrograms("")
+				n.program("reboot", "")
+				n.outlivedBoot()
+				n.write("nhc.toml", "[remedy.boot]\ndo = \"reboot-node\"\ncodes = [\"file.test\"]\nattempts = 1\n"+verify)
+			}
+			c.up()
+			c.logRemedies()
+			for _, n := range []*Node{plain, verified} { // one at a time is repaired
+				n.Remove("ok")
+				c.WaitFor(2*soon, "reboot", func() (string, bool) { return n.show(), strings.Contains(n.calls(), "reboot ") })
+				n.reboot()
+				if out := n.show(); !strings.Contains(out, "+DRAIN") || !strings.Contains(out, "Reason=NHC:") {
+					t.Errorf("after the boot: %s", out)
+				}
+				job := strings.TrimSpace(c.Exec("sbatch", "--parsable", "--nodelist="+n.Name, "--output=/dev/null", "--chdir=/", "--wrap=true"))
+				n.WaitReason("drain", reason+" : held for RMA", 2*soon)
+				if out := c.Exec("squeue", "--noheader", "--jobs="+job, "--format=%T"); strings.TrimSpace(out) != "PENDING" {
+					t.Errorf("job on %s: %s", n.Name, out)
+				}
+			}
+		})
+	}
+}
+
+// slurmctld does not get the first request of a reboot. No person has cancelled it: it is a try that has
+// failed, and the next one follows.
+func TestRemedyRebootUnanswered(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	c := newCluster(t)
+	c.conf += "RebootProgram=/etc/nhc/bin/reboot\nResumeTimeout=600\n"
+	n := c.Nodes[0]
+	n.useOwnPrograms("")
+	n.program("reboot", "")
+	n.program("scontrol", `if [ "$1" = reboot ] && [ ! -e /etc/nhc/lost ]; then touch /etc/nhc/lost; sleep 60; fi
+PATH=/usr/sbin:/usr/bin:/sbin:/bin; exec scontrol "$@"`)
+	n.outlivedBoot()
+	n.write("nhc.toml", "[remedy.boot]\ndo = \"reboot-node\"\ncodes = [\"file.test\"]\n")
+	c.up()
+	c.logRemedies()
+	n.Remove("ok")
+	if do, failed := n.tried(1); do != "reboot-node" || !strings.Contains(failed, "got no answer") {
+		t.Errorf("remedy %q, error %q, want a reboot whose request was lost", do, failed)
+	}
+	c.WaitFor(2*soon, "reboot", func() (string, bool) { return n.show(), strings.Contains(n.calls(), "\nreboot ") })
+	n.Create("ok")
+	n.reboot()
+	n.WaitState("idle", 2*soon)
+	if do, failed := n.tried(2); do != "reboot-node" || failed != "" {
+		t.Errorf("remedy %q, error %q, want a reboot that helped", do, failed)
+	}
+}
+
+// While the record of the tries cannot be written to the disk, nothing begins that can end with a boot.
+func TestRemedyNeedsDisk(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	c := newCluster(t)
+	n := c.Nodes[0]
+	n.useOwnPrograms("")
+	n.program("own", "exit 7")
+	n.outlivedBoot()
+	n.write("nhc.toml", "[remedy.own]\ndo = \"power-cycle\"\ncodes = [\"file.test\"]\ncommand = [\"/etc/nhc/bin/own\"]\n")
+	c.up()
+	c.logRemedies()
+	mount := func(mode string) {
+		t.Helper()
+		if out, err := n.Try("mount", "-o", "remount,bind,"+mode, "/var/lib/nhc-gpu"); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	mount("ro")
+	n.Remove("ok")
+	c.WaitFor(2*soon, "refused remedy", func() (string, bool) {
+		return n.Log(), strings.Count(c.Syslog()+n.Log(), "remedies.json: read-only file system") > 1
+	})
+	if calls, log := n.calls(), n.remedies(); calls != "" || len(log.Attempts) > 0 {
+		t.Errorf("calls %q, %+v: want no try", calls, log)
+	}
+	mount("rw")
+	if do, failed := n.tried(1); do != "power-cycle" || n.calls() == "" {
+		t.Errorf("remedy %q, error %q, calls %q, want a power cycle", do, failed, n.calls())
+	}
+}
+
 // The reset of a GPU: what uses it is stopped, started again, and its modes are put back. A service is
 // restarted, and a program of the site gets the event.
 func TestRemedyOnNode(t *testing.T) {
@@ -188,11 +286,13 @@ func TestRemedyOnNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	gpu.useOwnPrograms("NVML_LIBRARY=" + cluster.Dir + "/nodes/" + gpu.Name + "/nvml/libnvidia-ml.so.1\n")
-	gpu.Conf("* || check_gpu_recovery")
+	gpu.Conf("* || check_gpu_recovery\n* || check_gpu_xid")
 	gpu.write("nhc.toml", "[remedy.reset]\ndo = \"reset-gpu\"\nservices = [\"nvidia-dcgm\", \"off\"]\nverify = [\"check_file_test -f /etc/nhc/ok\"]\n")
-	gpu.write("healthy", fakenvml.Scenario(fakenvml.H100, gpusOfNode))
+	gpu.write("healthy", fakenvml.Scenario(fakenvml.H100, gpusOfNode, "* field 230 error 3"))
+	c.Write("kmsg", []byte("4,0,1000000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  "+fakenvml.Driver+"\n"), 0o644)
 	gpu.program("systemctl", "[ \"$4\" != off ] && [ \"$3\" != off ]")
 	gpu.program("nvidia-smi", `case $* in
+*=pci.bus_id*) printf '00000000:10:00.0\n00000000:11:00.0\n' ;;
 --query*) pm=Enabled limit=500.00
   [ ! -e /etc/nhc/off ] || pm=Disabled
   [ ! -e /etc/nhc/reset ] || limit=700.00
@@ -211,7 +311,7 @@ esac`)
 	watched.useOwnPrograms("MODE=observe\n")
 	watched.write("nhc.toml", "[remedy.sssd]\ndo = \"restart-app\"\ncodes = [\"file.test\"]\nservices = [\"sssd\"]\n")
 	watched.program("systemctl", "")
-	c.up()
+	c.up(func() { c.Exec("cp", cluster.Dir+"/kmsg", "/dev/kmsg") })
 	c.logRemedies()
 
 	gpu.GPUs("3 field 230 = 1")
@@ -219,7 +319,7 @@ esac`)
 		t.Errorf("remedy %q, error %q, want a reset that helped", do, failed)
 	}
 	gpu.WaitState("idle", soon)
-	id := fakenvml.UUID(3)
+	id := fakenvml.Address(3)
 	query := "nvidia-smi --query-gpu=persistence_mode,power.limit,compute_mode,accounting.mode,mig.mode.current --format=csv,noheader,nounits -i " + id + "\n"
 	want := query + "systemctl is-active --quiet nvidia-dcgm\nsystemctl is-active --quiet off\nsystemctl stop nvidia-dcgm\nnvidia-smi -i " + id + " -pm 0\n" +
 		"nvidia-smi --gpu-reset -i " + id + "\n" + query + "nvidia-smi -i " + id + " -pm 1\nnvidia-smi -i " + id + " -pl 500.00\nsystemctl start nvidia-dcgm\n"
@@ -228,6 +328,23 @@ esac`)
 	}
 	if out, err := gpu.Try(cluster.BinDir+"/nhc-gpu", "history"); err != nil || !strings.Contains(out, "remedy reset-gpu for gpu.recovery.reset of gpu3 0000:13:00.0: begins") || !strings.Contains(out, ": the checks pass") {
 		t.Errorf("%v: the history lacks the reset:\n%s", err, out)
+	}
+
+	// A driver without recovery actions logs no reset either: the node knows that of the remedy.
+	logs := func(n int, text string) {
+		gpu.write("kmsg", fmt.Sprintf("4,%d,%d000000,-;%s\n", n, n, text))
+		c.Exec("sh", "-c", "cat "+cluster.Dir+"/nodes/"+gpu.Name+"/nhc/kmsg >>/dev/kmsg")
+	}
+	logs(1, fmt.Sprintf("NVRM: Xid (PCI:%s): 95, Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No", strings.TrimSuffix(fakenvml.Address(5), ".0")))
+	if do, failed := gpu.tried(2); do != "reset-gpu" || failed != "" {
+		t.Errorf("remedy %q, error %q, want a reset that helped", do, failed)
+	}
+	gpu.WaitState("idle", soon)
+	// An error of a switch resets all GPUs. It stays, since this node has no PCI bus with GPUs that could
+	// be known to be reset.
+	logs(2, "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 35 LTSSM Fault Up")
+	if do, failed := gpu.tried(3); do != "reset-gpu" || !strings.Contains(failed, "20034") || !strings.Contains(gpu.calls(), "nvidia-smi --gpu-reset -i 00000000:10:00.0,00000000:11:00.0\n") {
+		t.Errorf("remedy %q, error %q, want a reset of all GPUs; calls\n%s", do, failed, gpu.calls())
 	}
 
 	service.Remove("ok")

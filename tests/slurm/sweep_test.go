@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
 	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
@@ -27,21 +28,15 @@ func (c *Cluster) sweep(words ...string) (r *sweep.Report, exit int) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), sweepLimit)
 	defer cancel()
-	cmd := c.Command(ctx, append([]string{cluster.BinDir + "/nhc-gpu", "sweep", "--json"}, words...)...)
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	c.t.Logf("nhc-gpu sweep %s: %v\n%s", strings.Join(words, " "), err, errs.String())
+	cmd := c.Command(ctx, append([]string{cluster.BinDir + "/nhc-gpu", "sweep"}, words...)...)
+	out, err := cmd.CombinedOutput()
+	c.t.Logf("nhc-gpu sweep %s: %v\n%s", strings.Join(words, " "), err, out)
 	if e, ok := errors.AsType[*exec.ExitError](err); ok {
 		exit = e.ExitCode()
 	} else if err != nil {
 		c.t.Fatal(err)
 	}
-	r = new(sweep.Report)
-	if err := json.Unmarshal(out, r); err != nil {
-		c.t.Fatalf("exit status %d, output %q: %v", exit, out, err)
-	}
-	return r, exit
+	return c.lastSweep(), exit
 }
 
 // running returns the processes of the cluster whose command line begins with some words and has others.
@@ -163,14 +158,18 @@ func TestSweep(t *testing.T) {
 	t.Parallel()
 	c := start(t)
 
-	// The nodes have no interface but the loopback: only reach has something to test, the address in Slurm.
+	// The nodes have no interface but the loopback: reach begins its tests, which cannot run, and tcp has none.
+	// Neither has a verdict.
 	r, exit := c.sweep("--nodes", "gpu[01-04]", "--stages", "reach,tcp")
-	if exit != 0 || len(r.Suspects) > 0 || len(r.Nodes) != 4 || r.Interrupted != "" {
+	if exit != 3 || len(r.Suspects) > 0 || len(r.Nodes) != 4 || r.Interrupted != "" {
 		t.Errorf("healthy: exit status %d, interrupted %q, suspects %+v", exit, r.Interrupted, r.Suspects)
 	}
 	for _, s := range r.Stages {
 		if s.Stage == sweep.StageReach && (s.Rounds == 0 || len(s.Results) == 0) {
 			t.Errorf("healthy: stage %s: %d rounds, %s", s.Stage, s.Rounds, s.Skipped)
+		}
+		if s.Unproven == "" {
+			t.Errorf("healthy: stage %s has a verdict", s.Stage)
 		}
 	}
 	c.awaitRanks(0)
@@ -195,6 +194,46 @@ func TestSweep(t *testing.T) {
 	}
 	c.awaitRanks(0)
 	c.awaitNoJob()
+}
+
+// TestSweepStepLosesNode shows that a step of several nodes goes on without one that Slurm sets down.
+func TestSweepStepLosesNode(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	c := start(t)
+	out := c.Exec("salloc", "--no-shell", "--no-kill", "--exclusive", "--nodes=4", "--job-name=step")
+	job := strings.TrimSpace(c.Exec("squeue", "-h", "--name=step", "-o", "%A"))
+	if job == "" {
+		t.Fatalf("salloc says %s", out)
+	}
+	step := c.Daemon("step", slurm.Settings{}.StepArgv(job, []string{"gpu01", "gpu02", "gpu03", "gpu04"}, slurm.StepGPUs{}, "/bin/sleep", "777")...)
+	const sleeps = "/bin/sleep 777"
+	c.WaitFor(time.Minute, "the step", func() (string, bool) {
+		pids := c.running(sleeps, "")
+		return fmt.Sprint(pids), len(pids) == 4
+	})
+	c.Update(c.Nodes[1], "State=DOWN", "Reason=power lost")
+	c.Nodes[1].WaitState("down", soon)
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Second) {
+		select {
+		case <-step.Ended:
+			t.Fatal("the step has ended")
+		default:
+		}
+		if pids := c.running(sleeps, ""); len(pids) < 3 {
+			t.Fatalf("the processes %v are left, want those of three nodes", pids)
+		}
+	}
+	c.Exec("scancel", job)
+	c.awaitNoStep(sleeps)
+}
+
+func (c *Cluster) awaitNoStep(words string) {
+	c.t.Helper()
+	c.WaitFor(2*time.Minute, "end of the step", func() (string, bool) {
+		pids := c.running(words, "")
+		return fmt.Sprint(pids), len(pids) == 0
+	})
 }
 
 // TestSweepLosesLauncher shows that no rank outlives its launcher and both processes of each srun.
@@ -253,7 +292,7 @@ func (c *Cluster) sweepFrozen() {
 	c.t.Helper()
 	c.Exec("sh", "-c", "kill -STOP $(cat "+cluster.Dir+"/run/slurmd.gpu04.pid)")
 	began := time.Now()
-	r, exit := c.sweep("--nodes", "gpu[01-04]", "--stages", "reach")
+	r, exit := c.sweep("--nodes", "gpu[01-04]", "--check", "check_cmd_status -r 0 true")
 	c.t.Logf("the sweep ended after %v", time.Since(began).Round(time.Second))
 	if state := c.stateInSweep(r, "gpu04"); exit != 3 || state != "frozen" || len(r.Suspects) > 0 || r.Interrupted != "" {
 		c.t.Errorf("exit status %d, interrupted %q, gpu04 is %s, suspects %+v", exit, r.Interrupted, state, r.Suspects)
@@ -320,7 +359,7 @@ func TestSweepMaintenance(t *testing.T) {
 			t.Errorf("%s: %s", when, out)
 		}
 	}
-	r, exit := c.sweep("--maintenance", "--nodes", "gpu[01-04]", "--stages", "reach")
+	r, exit := c.sweep("--maintenance", "--nodes", "gpu[01-04]", "--check", "check_cmd_status -r 0 true")
 	if exit != 0 || c.stateInSweep(r, "gpu03") != "tested" {
 		t.Errorf("exit status %d, gpu03 is %s", exit, c.stateInSweep(r, "gpu03"))
 	}
@@ -336,4 +375,81 @@ func TestSweepMaintenance(t *testing.T) {
 	c.awaitRanks(0)
 	c.Exec(cluster.BinDir+"/nhc-gpu", "sweep", "--repair")
 	drained("after the repair of a killed one")
+}
+
+// TestSweepLosesRank shows that a node is not accused whose rank was killed, since Slurm still reaches it.
+func TestSweepLosesRank(t *testing.T) {
+	tier.Long(t)
+	t.Parallel()
+	c := start(t)
+	p := c.begin("sweep-rank", "--nodes", "gpu[01-04]", "--check", "check_cmd_status -t 29 -r 0 sleep 10")
+	c.WaitFor(time.Minute, "checks on all nodes", func() (string, bool) {
+		pids := c.running("sleep 10", "")
+		return fmt.Sprint(pids), len(pids) == 4
+	})
+	c.Exec("kill", "-KILL", c.running(rankWords, "")[0])
+	await(t, p)
+	r := c.lastSweep()
+	var lost []string
+	for _, n := range r.Nodes {
+		if n.State != "tested" {
+			lost = append(lost, n.State+": "+n.Why)
+		}
+	}
+	if len(lost) != 1 || !strings.HasPrefix(lost[0], "excluded: its rank has ended, although the node responds") || len(r.Suspects) > 0 {
+		t.Errorf("not tested: %q, suspects %+v", lost, r.Suspects)
+	}
+	t.Logf("%q", lost)
+}
+
+// TestSweepPartitions shows that a sweep without --partition tests the nodes of one partition, that it
+// excludes an idle node that Slurm does not allocate, and both with the reason.
+func TestSweepPartitions(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	c := newCluster(t)
+	c.partitions = "PartitionName=main Nodes=gpu01 Default=YES MaxTime=INFINITE State=UP\nPartitionName=big Nodes=gpu[02-04] MaxTime=INFINITE State=UP\n"
+	c.up()
+	c.Exec("scontrol", "create", "reservation", "ReservationName=soon", "StartTime=now+20minutes", "Duration=60", "Users=root", "Nodes=gpu04")
+	r, exit := c.sweep("--idle", "--time", "30m", "--check", "check_cmd_status -r 0 true")
+	if exit != 3 || r.Interrupted != "" || len(r.Suspects) > 0 {
+		t.Errorf("exit status %d, interrupted %q, suspects %+v", exit, r.Interrupted, r.Suspects)
+	}
+	want := map[string]string{
+		"gpu01": "excluded: not in partition big, which has most of the nodes: test it with --partition main", "gpu02": "tested: ", "gpu03": "tested: ",
+		"gpu04": "excluded: idle, but Slurm does not allocate it now: see its reservations, and the limits of partition big",
+	}
+	for _, n := range r.Nodes {
+		if got := n.State + ": " + n.Why; got != want[n.Name] {
+			t.Errorf("%s is %s\nwant %s", n.Name, got, want[n.Name])
+		}
+	}
+}
+
+// TestSweepKilledInQueue kills the launcher and its salloc while their job waits: a repair finds the job.
+func TestSweepKilledInQueue(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	c := start(t)
+	c.Exec("sbatch", "--nodelist=gpu04", "--exclusive", "--output=/dev/null", "--wrap=sleep 300")
+	p := c.Daemon("sweep-waits", cluster.BinDir+"/nhc-gpu", "sweep", "--nodes", "gpu[01-04]", "--stages", "reach")
+	waiting := func() string { return c.Exec("squeue", "-h", "-t", "PD", "-o", "%A %j") }
+	c.WaitFor(soon, "waiting job of the sweep", func() (string, bool) {
+		out := waiting()
+		return out, strings.Contains(out, "nhc-gpu-sweep")
+	})
+	pids := append(c.running(launcherWords, ""), c.running("salloc ", "")...)
+	if len(pids) < 2 {
+		t.Fatalf("launcher and salloc are %v", pids)
+	}
+	c.Exec(append([]string{"kill", "-KILL"}, pids...)...)
+	await(t, p)
+	if out := waiting(); !strings.Contains(out, "nhc-gpu-sweep") {
+		t.Fatalf("the job does not wait any more: %q", out)
+	}
+	c.Exec(cluster.BinDir+"/nhc-gpu", "sweep", "--repair")
+	c.WaitFor(soon, "end of the waiting job", func() (string, bool) {
+		out := waiting()
+		return out, out == ""
+	})
 }

@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(deadMountEnv) != "" {
 		os.Exit(insideDeadMount())
 	}
+	if os.Getenv(lockedEnv) != "" {
+		os.Exit(insideLocked())
+	}
 	if os.Geteuid() != 0 {
 		os.Exit(need.Exit("tests/stuck: needs root to mount, freeze and enter cgroups"))
 	}

@@ -150,6 +150,9 @@ func runCases(t *testing.T, quick bool) {
 				t.Errorf("%s: took %s, want at most %s, and %s on a machine on which nothing takes %s:\n%s", c, got.Took, timeout+grace, busy*got.Base, got.Base, got.Out)
 			}
 			t.Logf("%s: %s, nothing %s", c, got.Took.Round(time.Millisecond), got.Base.Round(time.Millisecond))
+			if c.Lies == "/run/nhc-gpu" && c.When == during && strings.Contains(got.Out, "output ") {
+				t.Errorf("%s: an output looks into a directory that is known to be dead:\n%s", c, got.Out)
+			}
 			if strings.Count(got.Out, "warning: ")-strings.Count(got.Out, "warning: output history: ") > 1 && c.Lies == "/run/nhc-gpu" {
 				t.Errorf("%s: want one warning about the memory:\n%s", c, got.Out)
 			}

@@ -32,7 +32,7 @@ var allowed = map[string]string{
 	`/dev/null`:                                                     "input and output of workers",
 	`/dev/log`:                                                      "syslog",
 	`/proc`:                                                         "to find what belongs to a worker that hangs",
-	`/proc/\d+/(stat|status|task|wchan|task/\d+/(stat|wchan))`: "how a worker hangs, and what is left of it; these files never block",
+	`/proc/\d+/(stat|status|task|wchan|task/\d+/(stat|wchan|syscall|fd/\d+))`: "how a worker hangs, and what is left of it; these files never block",
 	`/proc/\d+/fd/\d+`: "the pipe on which a subshell waits for an answer",
 }
 

@@ -30,11 +30,12 @@ const control = 254
 // Cluster is a Slurm whose nodes have network namespaces of their own.
 type Cluster struct {
 	*cluster.Cluster
-	t      *testing.T
-	conf   string // further lines of slurm.conf
-	leaves int    // 0: Slurm knows no topology
-	sw     namespace
-	Nodes  []*Node
+	t       *testing.T
+	conf    string // further lines of slurm.conf
+	prepare func() // called before the daemons start; nil: nothing
+	leaves  int    // 0: Slurm knows no topology
+	sw      namespace
+	Nodes   []*Node
 }
 
 // Node is a node of a cluster.
@@ -83,6 +84,9 @@ func (c *Cluster) up() {
 	c.Start()
 	c.makeNetwork()
 	c.writeHosts()
+	if c.prepare != nil {
+		c.prepare()
+	}
 	c.StartMunge()
 	c.StartCtld()
 	for _, n := range c.Nodes {
@@ -304,12 +308,19 @@ func (n *Node) Freeze() {
 	})
 }
 
-// Thaw continues all processes of the node.
+// Thaw continues all processes of the node. An nsenter that is continued before its child stops again.
 func (n *Node) Thaw() {
 	n.c.t.Helper()
-	for _, pid := range n.net.processes(n.c.t) {
-		_ = unix.Kill(pid, unix.SIGCONT)
-	}
+	n.c.WaitFor(time.Minute, "thawed "+n.Name, func() (string, bool) {
+		stopped := ""
+		for _, pid := range n.net.processes(n.c.t) {
+			if state(pid) == "T" {
+				stopped += fmt.Sprintf("%d ", pid)
+				_ = unix.Kill(pid, unix.SIGCONT)
+			}
+		}
+		return stopped, stopped == ""
+	})
 }
 
 // Die kills all processes of the node.

@@ -72,7 +72,7 @@ func TestSweepDrains(t *testing.T) {
 	one, two, person := c.Node(3), c.Node(5), c.Node(7)
 	person.drain(theirDrain)
 	one.MTU(planeB, 1400)
-	two.MTU(planeB, 1400)
+	two.MTU(planeB, 1300) // with the same one both would reach each other: a group, in doubt
 	r := c.reach("two faulty nodes", 1, "--drain")
 	if got := accused(r); got != "gpu03 eth_b sweep.reach.mtu; gpu05 eth_b sweep.reach.mtu" {
 		t.Errorf("accused: %s", got)
@@ -91,7 +91,13 @@ func TestSweepDrains(t *testing.T) {
 	}
 
 	one.MTU(planeB, 1500)
-	r = c.reach("repaired", 0, "--maintenance", "--state", "drain", "--resume")
+	two.MTU(planeB, 1500)
+	r = c.reach("beside no node in service", 0, "--maintenance", "--state", "drain", "--resume")
+	one.must("not proven", "drain", ourDrain)
+	if got := after(r, one); got != "tested, drained again, with the same reason: tested on eth_b with 0 nodes that were in service, want 3" {
+		t.Errorf("%s: %s", one.Name, got)
+	}
+	r = c.reach("repaired", 0, "--maintenance", "--resume")
 	one.must("it passes", "idle", "")
 	person.must("it passes, but a person has drained it", "drain", theirDrain)
 	if got := after(r, one); got != "tested, in service: it passes" {

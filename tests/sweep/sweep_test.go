@@ -169,15 +169,21 @@ func (c *Cluster) runSweep(during func(*Cluster), args ...string) (r *sweep.Repo
 	out, errs, status := c.Run(sweepLimit, argv...)
 	close(ended)
 	text = out + errs
-	data, err := os.ReadFile(filepath.Join(c.Dir, "log/report.json"))
-	if err == nil {
-		r = new(sweep.Report)
-		err = json.Unmarshal(data, r)
-	}
+	r, err := c.readReport()
 	if err != nil {
 		c.t.Fatalf("exit status %d, report: %v\n%s", status, err, text)
 	}
 	return r, text, status
+}
+
+// readReport reads the report of the last sweep.
+func (c *Cluster) readReport() (r *sweep.Report, err error) {
+	data, err := os.ReadFile(filepath.Join(c.Dir, "log/report.json"))
+	if err != nil {
+		return nil, err
+	}
+	r = new(sweep.Report)
+	return r, json.Unmarshal(data, r)
 }
 
 // rounds counts the rounds of tests that all sweeps of the cluster have finished.

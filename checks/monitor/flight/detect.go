@@ -3,6 +3,7 @@ package flight
 import (
 	_ "embed" // thresholds.toml
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 
@@ -40,13 +41,17 @@ func limit(name string) float32 {
 }
 
 // Longest is how many seconds before its end a window must begin for all detectors.
-const Longest = 120
+const Longest = 300
 
 // Job is a job on the node.
 type Job struct {
-	ID   string
-	GPUs []string // its devices; nil if unknown
-	All  bool     // it has all GPUs of the node
+	ID      string
+	GPUs    []string // its devices; nil if unknown
+	All     bool     // it has all GPUs of the node
+	Guess   bool     // there is no record of its GPUs: it is alone on the node, so it may have all of them
+	Partial bool     // some of its GPUs have no samples: there was no place for them
+	OneNode bool     // it is known to have no other node
+	Since   uint32   // its prolog, seconds since the boot; 0: unknown
 }
 
 // Verdict is what a detector has found.
@@ -59,12 +64,19 @@ type Verdict struct {
 	Want, Got string
 }
 
+// AllWait reports whether a job hangs because all of its GPUs wait, and not for one of them.
+func (v Verdict) AllWait() bool { return v.Code == "job.hang" && len(v.Devices) > 1 }
+
 // Detect returns what the detectors find at the end of a window. jobs are those on the node at that
-// time. A job whose GPUs are unknown is judged by its host's series alone.
+// time. Each is judged by the time in which it was there: before, others had its GPUs, or none had.
 func Detect(w *Window, jobs []Job) (list []Verdict) {
 	for _, j := range jobs {
+		own := w.of(j)
+		if own == nil {
+			continue
+		}
 		for _, detect := range []func(*Window, Job) []Verdict{lost, hang, straggler, throttle, silentPort, stall} {
-			for _, v := range detect(w, j) {
+			for _, v := range detect(own, j) {
 				v.Job = j.ID
 				list = append(list, v)
 			}
@@ -155,12 +167,14 @@ func since(w *Window, device string, name Name, match func(float32) bool) uint32
 }
 
 // hang reports a job whose GPUs all run kernels that do nothing: near to idle in power, and without
-// traffic. If a GPU of the job does not wait like the others, it is the one they wait for.
+// traffic. If a GPU of the job does not wait like the others, it is the one they wait for: that takes longer to be
+// a hang, because a rank that writes a checkpoint keeps the others waiting, too. So does one on another node.
 func hang(w *Window, j Job) []Verdict {
 	t := tail(w, "hang.seconds")
-	if t == nil || len(j.GPUs) < int(limit("hang.gpus")) {
+	if t == nil || j.Partial || len(j.GPUs) < int(limit("hang.gpus")) {
 		return nil
 	}
+	long := tail(w, "hang.long.seconds")
 	var spinning, other []string
 	for _, gpu := range j.GPUs {
 		if spins(t, gpu) {
@@ -181,10 +195,11 @@ func hang(w *Window, j Job) []Verdict {
 		Got: fmt.Sprintf("busy %.0f %%, %.0f W, no traffic", typical(t.Of(j.GPUs[0], Busy)), typical(t.Of(j.GPUs[0], Power))),
 	}
 	switch {
-	case len(other) == 0:
+	case len(other) == 0 && (j.OneNode && !stopped(t) || allSpin(long, spinning)):
 		v.Since = first(spinning)
 		v.Message = fmt.Sprintf("all %d GPUs have waited for %d s: kernels run, and compute and send nothing", len(spinning), t.To-v.Since)
-	case len(other) == 1 && len(spinning) >= int(limit("straggler.gpus"))-1 && t.always(other[0], Busy, func(v float32) bool { return v < limit("stall.busy") }):
+	case len(other) == 1 && len(spinning) >= int(limit("straggler.gpus"))-1 && allSpin(long, spinning) &&
+		long.always(other[0], Busy, func(v float32) bool { return v < limit("stall.busy") }):
 		v.Since, v.Devices = first(spinning), other
 		v.Got = "no kernel"
 		v.Message = fmt.Sprintf("%d GPUs have waited for %d s, and this one runs no kernel: they wait for it", len(spinning), t.To-v.Since)
@@ -192,6 +207,35 @@ func hang(w *Window, j Job) []Verdict {
 		return nil
 	}
 	return []Verdict{v}
+}
+
+// allSpin reports whether GPUs have only waited in a window, nil for one that is too short, while the job was not
+// stopped.
+func allSpin(w *Window, gpus []string) bool {
+	return w != nil && !stopped(w) && !slices.ContainsFunc(gpus, func(gpu string) bool { return !spins(w, gpu) })
+}
+
+// stopped reports whether half of the processes of a job, or more, were stopped: the job was suspended, or is debugged,
+// and waits for that. Their number is unknown in samples of older versions.
+func stopped(w *Window) bool {
+	of := w.Of(jobSlot, Processes)
+	for i, v := range w.Of(jobSlot, Stopped) {
+		if v >= 1 && !(2*v < of[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// Unjudged says why a job is not judged for a hang and a stall at the end of a window, "" if it is.
+func Unjudged(w *Window, j Job) string {
+	switch own := w.of(j); {
+	case j.Partial:
+		return "some of its GPUs have no samples"
+	case own != nil && stopped(own.Tail(uint32(limit("hang.seconds")))):
+		return "most of its processes are stopped"
+	}
+	return ""
 }
 
 // spinPower returns the power below which a busy GPU only waits, W.
@@ -332,13 +376,7 @@ func silentPort(w *Window, j Job) []Verdict {
 	if t == nil || !j.All || uint32(w.Len()) < 2*uint32(t.Len()) {
 		return nil
 	}
-	before := w.Part(w.From, t.From-1)
-	var ports []string // that the job has used
-	for _, p := range w.Names(Data) {
-		if mean(before.Of(p, Data)) >= limit("port.others") {
-			ports = append(ports, p)
-		}
-	}
+	ports := rails(w, t)
 	if len(ports) < 4 {
 		return nil
 	}
@@ -370,12 +408,65 @@ func silentPort(w *Window, j Job) []Verdict {
 	return nil
 }
 
+// rails returns the ports that the job has used like most of the others before a time at the end of a window, nil if
+// none of them carries less than the others in that time. So an adapter for storage, which carries data while the
+// rails are idle and is idle while they carry data, is none.
+func rails(w, end *Window) (list []string) {
+	before := w.Part(w.From, end.From-1)
+	var ports []string
+	low, high := float32(math.Inf(1)), float32(0)
+	for _, p := range w.Names(Data) {
+		if mean(before.Of(p, Data)) >= limit("port.others") {
+			ports = append(ports, p)
+			if v := mean(end.Of(p, Data)); known(v) {
+				low, high = min(low, v), max(high, v)
+			}
+		}
+	}
+	if low >= limit("port.slow")*high {
+		return nil
+	}
+	n := uint32(end.Len())
+	for i, p := range ports {
+		others := slices.Delete(slices.Clone(ports), i, i+1)
+		for from := before.From; from+n-1 <= before.To; from += n {
+			if alike(before.Part(from, from+n-1), p, others) {
+				list = append(list, p)
+				break
+			}
+		}
+	}
+	return list
+}
+
+// alike reports whether a port carried about as much as others in most of the seconds in which those carried data.
+// Means would not do: those of a window in which the load moves from one port to others are alike.
+func alike(w *Window, port string, others []string) bool {
+	count, same := 0, 0
+	values := make([]float32, len(others))
+	for i, v := range w.Of(port, Data) {
+		for k, other := range others {
+			values[k] = w.Of(other, Data)[i]
+		}
+		usual := median(values)
+		if !known(v) || !(usual >= limit("port.others")) {
+			continue
+		}
+		if count++; v >= limit("port.alike")*usual && v*limit("port.alike") <= usual {
+			same++
+		}
+	}
+	return float32(count)/float32(w.Len()) >= limit("port.alike.time") && 2*same > count
+}
+
 // stall reports a job that the host keeps from working: its GPUs have no work while its tasks wait for
 // memory or a disk.
 func stall(w *Window, j Job) []Verdict {
 	t := tail(w, "stall.seconds")
-	slot := w.SlotOf(j.ID)
-	if t == nil || slot == "" || len(j.GPUs) == 0 {
+	worked := func(gpu string) bool {
+		return slices.ContainsFunc(w.Of(gpu, Busy), func(v float32) bool { return v >= limit("stall.busy") })
+	}
+	if t == nil || j.Partial || len(j.GPUs) == 0 || stopped(t) || j.Guess && !slices.ContainsFunc(j.GPUs, worked) { // it may use no GPU
 		return nil
 	}
 	for _, gpu := range j.GPUs {
@@ -386,22 +477,26 @@ func stall(w *Window, j Job) []Verdict {
 	v := Verdict{Code: "job.stall", Since: t.From, Want: "work for its GPUs"}
 	high := func(v float32) bool { return v >= limit("stall.pressure") }
 	switch {
-	case t.always(slot, StallIO, high):
-		v.Message, v.Got = "its tasks wait for a disk or a file system, and its GPUs for them", fmt.Sprintf("I/O pressure %.0f %%", typical(t.Of(slot, StallIO)))
-	case t.always(slot, StallMem, high):
-		v.Message, v.Got = "its tasks wait for memory, and its GPUs for them", fmt.Sprintf("memory pressure %.0f %%", typical(t.Of(slot, StallMem)))
-	case t.always(slot, Blocked, func(v float32) bool { return v >= 1 }):
-		v.Message, v.Got = "its processes are blocked in the kernel (state D), and its GPUs wait for them", fmt.Sprintf("%.0f blocked processes", typical(t.Of(slot, Blocked)))
+	case t.always(jobSlot, StallIO, high):
+		v.Message, v.Got = "its tasks wait for a disk or a file system, and its GPUs for them", fmt.Sprintf("I/O pressure %.0f %%", typical(t.Of(jobSlot, StallIO)))
+	case t.always(jobSlot, StallMem, high):
+		v.Message, v.Got = "its tasks wait for memory, and its GPUs for them", fmt.Sprintf("memory pressure %.0f %%", typical(t.Of(jobSlot, StallMem)))
+	case t.always(jobSlot, Blocked, func(v float32) bool { return v >= 1 }):
+		v.Message, v.Got = "its processes are blocked in the kernel (state D), and its GPUs wait for them", fmt.Sprintf("%.0f blocked processes", typical(t.Of(jobSlot, Blocked)))
 	default:
 		return nil
 	}
 	return []Verdict{v}
 }
 
-// left reports memory in use on GPUs that no job has, while jobs run beside.
+// left reports memory in use on GPUs that no job has, while jobs run beside. It waits for its time after the end of a
+// job, whose GPUs are unknown by then. With MaxJobs jobs there may be more, which have no slot.
 func left(w *Window, jobs []Job) (list []Verdict) {
 	t := tail(w, "left.seconds")
-	if t == nil || len(jobs) == 0 || slices.ContainsFunc(jobs, func(j Job) bool { return j.GPUs == nil || j.All }) {
+	if t == nil || len(jobs) == 0 || len(jobs) >= MaxJobs || slices.ContainsFunc(jobs, func(j Job) bool { return j.GPUs == nil || j.All }) {
+		return nil
+	}
+	if slices.ContainsFunc(t.before.JobIDs(), func(id string) bool { return !slices.ContainsFunc(jobs, func(j Job) bool { return j.ID == id }) }) {
 		return nil
 	}
 	for _, gpu := range w.Names(Used) {

@@ -13,9 +13,10 @@ import (
 // Extract is the part of a node's samples that belongs to a job, as data for other programs and other nodes.
 type Extract struct {
 	Job      string   `json:"job"`
-	All      bool     `json:"all,omitempty"` // the job has all GPUs of the node
-	Known    bool     `json:"known"`         // its GPUs are known
-	Devices  []Device `json:"devices"`       // GPUs of the job; ports of the node, if the job has all of it
+	All      bool     `json:"all,omitempty"`     // the job has all GPUs of the node
+	Known    bool     `json:"known"`             // its GPUs are known
+	Partial  bool     `json:"partial,omitempty"` // some of them have no samples
+	Devices  []Device `json:"devices"`           // GPUs of the job; ports of the node, if the job has all of it
 	Seconds  *Part    `json:"seconds,omitempty"`
 	Minutes  *Part    `json:"minutes,omitempty"` // means
 	Findings []Note   `json:"findings,omitempty"`
@@ -73,18 +74,37 @@ func (v *Values) UnmarshalJSON(data []byte) error {
 // jobSlot is the device with a job's own series in an extract.
 const jobSlot = "job"
 
-// NewExtract returns the samples of a job. A job with a part of the node sees no ports: others use them, too.
+// NewExtract returns the samples of a job while it was on the node, without those of others that had its GPUs
+// before. A job with a part of the node sees no ports: others use them, too. A job without ID stands for the node:
+// it has all samples. The window by second comes first.
 func NewExtract(job Job, windows ...*Window) *Extract {
-	e := &Extract{Job: job.ID, All: job.All, Known: job.GPUs != nil}
-	for _, w := range windows {
+	e := &Extract{Job: job.ID, All: job.All, Known: job.GPUs != nil, Partial: job.Partial}
+	begin := uint32(0) // of the job, by second; a minute before it is of an earlier time of a requeued job
+	for _, whole := range windows {
+		w := whole
+		if job.ID != "" {
+			if w = whole.of(job); w != nil {
+				w = w.after(begin)
+			}
+			if w == nil {
+				break
+			}
+			if w.From > whole.From {
+				begin = w.From
+			}
+		}
 		p := &Part{From: w.From, Step: w.Step, Len: w.Len(), Series: map[string]map[Name]Values{}}
-		add := func(device, as string, names []Name) {
+		add := func(device string, names []Name) {
 			for _, n := range names {
-				if values := w.Of(device, n); n != ID && slices.ContainsFunc(values, known) {
-					if p.Series[as] == nil {
-						p.Series[as] = map[Name]Values{}
+				values := w.Of(device, n)
+				if device != jobSlot && w.From > whole.From {
+					values = withoutFirst(values)
+				}
+				if n != ID && slices.ContainsFunc(values, known) {
+					if p.Series[device] == nil {
+						p.Series[device] = map[Name]Values{}
 					}
-					p.Series[as][n] = values
+					p.Series[device][n] = values
 				}
 			}
 		}
@@ -97,14 +117,12 @@ func NewExtract(job Job, windows ...*Window) *Extract {
 			if strings.Contains(d, ":") {
 				names = OfPort
 			}
-			add(d, d, names)
+			add(d, names)
 			if !slices.ContainsFunc(e.Devices, func(old Device) bool { return old.Name == d }) {
 				e.Devices = append(e.Devices, w.Devices[d])
 			}
 		}
-		if slot := slotIn(w, job.ID); slot != "" {
-			add(slot, jobSlot, OfJob)
-		}
+		add(jobSlot, OfJob)
 		if w.Step == 1 {
 			e.Seconds = p
 		} else {
@@ -114,17 +132,14 @@ func NewExtract(job Job, windows ...*Window) *Extract {
 	return e
 }
 
-// slotIn returns the device with the series of a job at any time of the window.
-func slotIn(w *Window, job string) string {
-	if slot := w.SlotOf(job); slot != "" {
-		return slot
+// withoutFirst returns a series without its first known value: that is of the time since the sample before, at which
+// the job was not on the node yet.
+func withoutFirst(values []float32) []float32 {
+	if at := slices.IndexFunc(values, known); at >= 0 {
+		values = slices.Clone(values)
+		values[at] = Unknown
 	}
-	for i := range MaxJobs {
-		if slices.ContainsFunc(w.Of(Slot(i), ID), func(v float32) bool { return job != "" && JobOf(v) == job }) {
-			return Slot(i)
-		}
-	}
-	return ""
+	return values
 }
 
 var deviceName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,40}(:\d{1,3})?$`) })

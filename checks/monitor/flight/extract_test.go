@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -193,6 +194,38 @@ func TestLast(t *testing.T) {
 	}
 }
 
+// Nodes that have sent no samples, too few, or those of a stopped job, leave open whether the job hangs.
+func TestLastUnsure(t *testing.T) {
+	t.Parallel()
+	const none = "no node and no GPU stands out"
+	for name, test := range map[string]struct {
+		change func(third *Extract, nodes map[string]*Extract)
+		want   string
+	}{
+		"all":     {func(*Extract, map[string]*Extract) {}, "all 24 GPUs of 3 nodes wait, and none stands out: see NCCL's RAS (docs/monitor.md)"},
+		"none":    {func(_ *Extract, nodes map[string]*Extract) { nodes["n4"] = &Extract{Job: "42"} }, none},
+		"no GPUs": {func(third *Extract, _ map[string]*Extract) { third.Devices = nil }, none},
+		"too few": {func(third *Extract, _ map[string]*Extract) { third.Partial = true }, "n3: the job is not judged for a hang: some of its GPUs have no samples\n" + none},
+		"stopped": {func(third *Extract, _ map[string]*Extract) {
+			third.Seconds.Series["job"][Stopped] = slices.Repeat(Values{9}, third.Seconds.Len)
+			third.Seconds.Series["job"][Processes] = slices.Repeat(Values{10}, third.Seconds.Len)
+			third.Seconds.Series["gpu5"][Busy] = slices.Repeat(Values{0}, third.Seconds.Len)
+		}, "n3: the job is not judged for a hang: most of its processes are stopped\n" + none},
+	} {
+		nodes := map[string]*Extract{}
+		for i := range 3 {
+			nodes[fmt.Sprintf("n%d", i+1)] = nodeOf(func(_ int, set func(Name, float32)) { spinning(set) })
+		}
+		test.change(nodes["n3"], nodes)
+		for node, e := range nodes {
+			nodes[node] = sent(t, e)
+		}
+		if got := strings.Join(Last("42", nodes), "\n"); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+}
+
 // A driver that answers slowly, so that there is a sample every 8 seconds, hides no hang; one sample is not enough.
 func TestFewSamples(t *testing.T) {
 	t.Parallel()
@@ -206,6 +239,9 @@ func TestFewSamples(t *testing.T) {
 			for at := w.From; at <= w.To; at += every {
 				spinning(func(name Name, v float32) { w.Set(gpu, name, at, v) })
 			}
+		}
+		for at := w.From; at <= w.To; at++ {
+			w.Set(Slot(0), ID, at, Number("1"))
 		}
 		if list := Detect(w, []Job{job}); len(list) != want {
 			t.Errorf("a sample every %d s: %+v, want %d findings", every, list, want)
@@ -237,6 +273,59 @@ func TestExtract(t *testing.T) {
 	}
 	if e, err := ParseExtract([]byte(`{"findings":[{"text":"a\u001b[2Jb"}]}`)); err != nil || e.Findings[0].Text != "a?[2Jb" {
 		t.Errorf("%+v, %v", e, err)
+	}
+}
+
+// A job sees nothing of the jobs that had its GPUs and its slot before, or whose GPUs are only taken for its own.
+func TestExtractOfStay(t *testing.T) {
+	t.Parallel()
+	const begin, end, secret = 50_580, 50_599, 111
+	w, day := NewWindow(50_000, end), NewMinutes(0, end)
+	w.Add(Device{Name: "gpu0"})
+	w.Add(Device{Name: "p:1"})
+	fill := func(w *Window, at uint32, value float32) {
+		for _, c := range slices.Concat(Columns(OfGPU, "gpu0"), Columns(OfPort, "p:1"), Columns(OfJob, Slot(0))) {
+			w.Set(c.Device, c.Name, at, value)
+		}
+	}
+	for at := w.From; at <= end; at++ {
+		fill(w, at, map[bool]float32{true: secret, false: 5}[at <= begin]) // the first sample is of the second before, too
+		w.Set(Slot(0), ID, at, Number(map[bool]string{true: "1", false: "2"}[at < begin]))
+		if at >= begin {
+			for _, name := range OfJob[1:] {
+				w.Set(Slot(0), name, at, 5)
+			}
+		}
+	}
+	for at := day.From; at <= day.To; at += 60 {
+		fill(day, at, secret)
+		day.Set(Slot(0), ID, at, Number(map[bool]string{true: "1", false: "2"}[at < day.To])) // the first minute of the job has the mean of both
+	}
+	job := Job{ID: "2", GPUs: []string{"gpu0"}, All: true}
+	data, _ := json.Marshal(NewExtract(job, w, day))
+	var e *Extract
+	if err := json.Unmarshal(data, &e); err != nil || strings.Contains(string(data), "111") || e.Seconds == nil || e.Seconds.Len != 20 || e.Minutes != nil {
+		t.Fatalf("%v: %.400s", err, data)
+	}
+	if gpu, own := e.Seconds.Series["gpu0"][Power], e.Seconds.Series[jobSlot][Resident]; known(gpu[0]) || gpu[1] != 5 || own[0] != 5 {
+		t.Errorf("power %v, memory of the job %v", gpu, own)
+	}
+	for at := uint32(begin); at <= begin+10; at++ { // another job is beside it until then
+		fill(w, at, secret)
+		w.Set(Slot(1), ID, at, Number("3"))
+		w.Set(Slot(0), ID, at, Number("2"))
+	}
+	w.Set("gpu0", Power, begin+11, secret) // the first sample of the time alone
+	for _, name := range slices.Concat(OfGPU, OfPort) {
+		w.Set("gpu0", name, begin+11, secret)
+		w.Set("p:1", name, begin+11, secret)
+	}
+	job.Guess = true
+	if data, _ = json.Marshal(NewExtract(job, w)); strings.Contains(string(data), "111") || !strings.Contains(string(data), `"len":9`) {
+		t.Errorf("GPUs that are a guess: %.400s", data)
+	}
+	if e := NewExtract(Job{ID: "9", GPUs: []string{"gpu0"}, All: true}, w, day); e.Seconds != nil || e.Minutes != nil || len(e.Devices) > 0 {
+		t.Errorf("a job that was not there: %+v", e)
 	}
 }
 

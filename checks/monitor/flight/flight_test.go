@@ -16,7 +16,7 @@ import (
 // A ring keeps the last 10 minutes by second and the last day by minute, and has a fixed size.
 func TestRing(t *testing.T) {
 	t.Parallel()
-	h := &Header{Boot: "b", Columns: Columns([]Name{Power, ID}, "gpu0", "gpu1"), Devices: []Device{{Name: "gpu0", Limit: 700}}}
+	h := &Header{Boot: "b", More: 4, Columns: Columns([]Name{Power, ID}, "gpu0", "gpu1"), Devices: []Device{{Name: "gpu0", Limit: 700}}}
 	path := filepath.Join(t.TempDir(), "ring")
 	f, err := os.Create(path)
 	if err != nil {
@@ -55,8 +55,8 @@ func TestRing(t *testing.T) {
 			t.Fatalf("second %d: %v, want %v", at, v, want)
 		}
 	}
-	if id := JobOf(w.Last("gpu0", ID)); id != "67108863" || w.Devices["gpu0"].Limit != 700 {
-		t.Errorf("job %q, devices %+v", id, w.Devices)
+	if id := JobOf(w.Last("gpu0", ID)); id != "67108863" || w.Devices["gpu0"].Limit != 700 || w.Tail(9).More != 4 {
+		t.Errorf("job %q, devices %+v, %d more", id, w.Devices, w.More)
 	}
 	m := NewMinutes(end-23*3600, end-60)
 	if err := m.Load(f, "b"); err != nil {
@@ -103,6 +103,37 @@ func TestDuring(t *testing.T) {
 	}
 	if w.During("9") != nil || w.During("") != nil {
 		t.Error("a job that was not there has a part")
+	}
+}
+
+// A job that has come back has the time since then, of a node by minute only the minutes in which it alone had a slot.
+func TestDuringAgain(t *testing.T) {
+	t.Parallel()
+	w, day := NewWindow(6000, 6599), NewMinutes(0, 6599)
+	for at := uint32(6000); at < 6600; at++ {
+		job := "7"
+		if at >= 6100 && at < 6200 {
+			job = "8" // while the first waits in the queue
+		}
+		if at < 6400 || at > 6450 { // the worker has started again
+			w.Set(Slot(0), ID, at, Number(job))
+			w.Set(Slot(0), Resident, at, 100)
+		}
+	}
+	for at := uint32(0); at < 6600; at += 60 {
+		day.Set(Slot(0), ID, at, Number(map[bool]string{true: "7", false: "8"}[at < 3000 || at >= 4200]))
+	}
+	for name, test := range map[string]struct {
+		w        *Window
+		job      string
+		from, to uint32
+	}{"seconds": {w, "7", 6200, 6599}, "seconds of the other": {w, "8", 6100, 6199}, "minutes": {day, "7", 4260, 6540}, "minutes of the other": {day, "8", 3060, 4080}} {
+		if p := test.w.During(test.job); p == nil || p.From != test.from || p.To != test.to {
+			t.Errorf("%s: %+v, want %d to %d", name, p, test.from, test.to)
+		}
+	}
+	if own := w.During("7").Of(jobSlot, Resident); own[0] != 100 || known(own[220]) || w.SlotOf("8") != "" || w.SlotOf("7") != Slot(0) {
+		t.Errorf("series of the job: %v, slots %q and %q", own, w.SlotOf("8"), w.SlotOf("7"))
 	}
 }
 
@@ -159,7 +190,12 @@ func TestSize(t *testing.T) {
 // Each threshold has a number and says where it comes from, and no detector needs more than Longest.
 func TestThresholds(t *testing.T) {
 	t.Parallel()
+	seen := map[string]bool{}
 	for _, row := range Thresholds() {
+		if seen[row.Name] {
+			t.Errorf("%s has two rows", row.Name)
+		}
+		seen[row.Name] = true
 		if row.Name == "" || row.Value <= 0 || row.Unit == "" || row.Source == "" {
 			t.Errorf("%+v: want a name, a value, a unit and a source", row)
 		}
@@ -171,7 +207,8 @@ func TestThresholds(t *testing.T) {
 
 func TestNumber(t *testing.T) {
 	t.Parallel()
-	for _, job := range []string{"1", "16777217", "67108863"} {
+	// Of a federation, the six upper bits of a number are the cluster's: 1, 16, 33, 63.
+	for _, job := range []string{"1", "16777217", "67108863", "67108865", "1073741825", "2214592513", "4227858433"} {
 		if got := JobOf(Number(job)); got != job {
 			t.Errorf("%s: %s", job, got)
 		}
@@ -272,6 +309,30 @@ var healthy = map[string]func(n *node, t uint32, gpu int) load{
 		}
 		return work
 	},
+	"long checkpoint pauses": func(_ *node, t uint32, gpu int) load { // the same from one to four minutes, and rank 0 runs no kernel
+		if at := t % 900; at < []uint32{60, 240, 75, 90, 120, 180}[t/900%6] {
+			if gpu == 0 {
+				return idle
+			}
+			return spin
+		}
+		return work
+	},
+	"long checkpoint pauses of another node": func(_ *node, t uint32, _ int) load { // its rank writes, and all GPUs of this node wait
+		if at := t % 900; at < []uint32{60, 240, 75, 90, 120, 180}[t/900%6] {
+			return spin
+		}
+		return work
+	},
+	"suspended": func(n *node, t uint32, gpu int) load { // the kernels of the processes that are stopped go on
+		if at := t % 900; at < 400 {
+			n.Set(Slot(0), Stopped, t, 8)
+			n.Set(Slot(0), Processes, t, 10)
+			return spin
+		}
+		n.Set(Slot(0), Stopped, t, 0)
+		return work
+	},
 	"evaluation on one GPU": func(_ *node, t uint32, gpu int) load {
 		if at := t % 3600; at < 110 && gpu != 0 {
 			return load{0.1, 0.15, 0}
@@ -335,12 +396,151 @@ func TestSilentForLong(t *testing.T) {
 	}
 }
 
+const storage = "mlx5_8:1"
+
+// withStorage adds a second of a job that loads data through an adapter of its own for three minutes, and then trains.
+func (n *node) withStorage(at uint32) {
+	if n.Of(storage, Data) == nil {
+		n.Add(Device{Name: storage})
+	}
+	of, loaded := work, float32(1)
+	if at%1500 < 180 {
+		of, loaded = load{0.1, 0.15, 0}, float32(9000+200*n.rand.NormFloat64())
+	}
+	n.add(at, Slot(0), "7", func(int) load { return of }, 0.5, 20)
+	n.Set(storage, Data, at, loaded)
+}
+
+// A rail that fails beside an adapter for storage is found.
+func TestSilentBesideStorage(t *testing.T) {
+	t.Parallel()
+	const begin, silent = 1500, 2000 // it loads data until 1680
+	n := newNode(begin, silent+70, 1)
+	for at := n.From; at <= n.To; at++ {
+		if n.withStorage(at); at >= silent {
+			n.Set(port(4), Data, at, 0.1)
+		}
+	}
+	list := Detect(n.Window, []Job{{ID: "7", GPUs: n.gpus, All: true}})
+	if len(list) != 1 || list[0].Code != "job.port.silent" || !slices.Equal(list[0].Devices, []string{port(4)}) {
+		t.Errorf("%+v", list)
+	}
+}
+
+// A job that has just begun is judged by its own time alone, and not by that of the jobs before it.
+func TestBegin(t *testing.T) {
+	t.Parallel()
+	const begin = 2000
+	working := func(int) load { return work }
+	for name, test := range map[string]struct {
+		gpus          int // of the job
+		before, after func(gpu int) load
+		change        func(n *node, at uint32)
+		until         uint32 // seconds after the begin
+	}{
+		"a GPU was free": {4, func(gpu int) load {
+			if gpu == 0 {
+				return idle
+			}
+			return work
+		}, working, nil, 200},
+		"a GPU was slow": {4, working, working, func(n *node, at uint32) {
+			if at < begin {
+				n.Set("gpu0", Slow, at, 45)
+				n.Set("gpu1", Clock, at, 900)
+			}
+		}, 200},
+		"all GPUs waited": {8, func(int) load { return spin }, func(int) load { return spin }, nil, 59},
+		"one GPU was idle, the others waited": {8, func(gpu int) load {
+			if gpu == 0 {
+				return idle
+			}
+			return spin
+		}, func(gpu int) load {
+			if gpu == 0 {
+				return idle
+			}
+			return spin
+		}, nil, 200},
+		"tasks waited for a disk": {8, func(int) load { return idle }, func(int) load { return idle }, func(n *node, at uint32) { n.Set(Slot(0), StallIO, at, 99) }, 119},
+		"all ports carried data": {8, working, working, func(n *node, at uint32) {
+			n.Set(port(4), Data, at, map[bool]float32{true: 20_000, false: 0}[at < begin])
+		}, 200},
+	} {
+		n := newNode(begin-Seconds, begin+200, 1)
+		jobs := []Job{{ID: "8", GPUs: n.gpus[:test.gpus], All: test.gpus == 8, OneNode: true}}
+		for at := n.From; at <= n.To; at++ {
+			of, id := test.before, "7"
+			if at >= begin {
+				of, id = test.after, "8"
+			}
+			n.add(at, Slot(0), id, of, 0.5, 20)
+			n.Set("gpu7", Used, at, 0)
+			n.Set("gpu6", Used, at, 0)
+			n.Set("gpu5", Used, at, 0)
+			n.Set("gpu4", Used, at, 0)
+			if test.change != nil {
+				test.change(n, at)
+			}
+		}
+		for end := uint32(begin); end < begin+test.until; end++ {
+			if list := Detect(n.Part(end-Seconds+1, end), jobs); len(list) > 0 {
+				t.Errorf("%s: after %d s: %+v", name, end-begin, list)
+				break
+			}
+		}
+	}
+}
+
+// The memory of a job that has just ended is not left over before it had a minute to be freed.
+func TestLeftAfterJob(t *testing.T) {
+	t.Parallel()
+	const ended = 2000
+	n := newNode(ended-Seconds, ended+100, 1)
+	jobs := []Job{{ID: "8", GPUs: n.gpus[:4]}}
+	for at := n.From; at <= n.To; at++ {
+		n.add(at, Slot(0), "8", func(int) load { return work }, 0.5, 20)
+		if at < ended {
+			n.Set(Slot(1), ID, at, Number("7"))
+		}
+	}
+	for passed, want := range map[uint32]int{5: 0, 50: 0, 80: 4} {
+		if list := Detect(n.Part(ended+passed-Seconds+1, ended+passed), jobs); len(list) != want {
+			t.Errorf("%d s after the end of the job: %+v, want %d findings", passed, list, want)
+		}
+	}
+}
+
+// With as many jobs as slots there may be one more, whose GPUs are unknown.
+func TestLeftManyJobs(t *testing.T) {
+	t.Parallel()
+	for count, want := range map[int]int{MaxJobs: 0, MaxJobs - 1: 1} {
+		n := newNode(1000, 1000+Seconds-1, 1)
+		var jobs []Job
+		for i := range count {
+			jobs = append(jobs, Job{ID: fmt.Sprint(100 + i), GPUs: []string{}})
+		}
+		jobs[0].GPUs = n.gpus[:7]
+		for at := n.From; at <= n.To; at++ {
+			n.add(at, Slot(0), "100", func(int) load { return work }, 0.5, 20)
+			for i := range count {
+				n.Set(Slot(i), ID, at, Number(jobs[i].ID))
+			}
+		}
+		if list := Detect(n.Window, jobs); len(list) != want {
+			t.Errorf("%d jobs: %+v, want %d findings", count, list, want)
+		}
+	}
+}
+
 func testHealthy(t *testing.T, hours int) {
 	t.Helper()
-	all := []Job{{ID: "7", GPUs: newNode(1, 1, 0).gpus, All: true}}
+	all := []Job{{ID: "7", GPUs: newNode(1, 1, 0).gpus, All: true, OneNode: true}}
 	for name, of := range healthy {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			all := slices.Clone(all)
+			all[0].OneNode = !strings.Contains(name, "another node")
 			if seen := day(t, hours, all, func(n *node, at uint32) {
 				n.add(at, Slot(0), "7", func(gpu int) load { return of(n, at, gpu) }, 0.5, 20)
 			}); len(seen) > 0 {
@@ -348,6 +548,12 @@ func testHealthy(t *testing.T, hours int) {
 			}
 		})
 	}
+	t.Run("storage adapter", func(t *testing.T) {
+		t.Parallel()
+		if seen := day(t, hours, all, func(n *node, at uint32) { n.withStorage(at) }); len(seen) > 0 {
+			t.Errorf("%v", seen)
+		}
+	})
 	t.Run("several jobs on a node", func(t *testing.T) {
 		t.Parallel()
 		gpus := all[0].GPUs
@@ -374,7 +580,8 @@ func testHealthy(t *testing.T, hours int) {
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	gpus := newNode(1, 1, 0).gpus
-	all := []Job{{ID: "7", GPUs: gpus, All: true}}
+	all := []Job{{ID: "7", GPUs: gpus, All: true, OneNode: true}}
+	many := []Job{{ID: "7", GPUs: gpus, All: true}}
 	const begin = 2000 // of the fault
 	for name, test := range map[string]struct {
 		code   string
@@ -383,8 +590,9 @@ func TestFaults(t *testing.T) {
 		of     func(gpu int) load
 		change func(n *node, at uint32)
 	}{
-		"hang": {"job.hang", gpus, 60, func(int) load { return spin }, nil},
-		"hang of all but one, whose process died": {"job.hang", gpus[3:4], 60, func(gpu int) load {
+		"hang":                  {"job.hang", gpus, 60, func(int) load { return spin }, nil},
+		"hang on several nodes": {"job.hang", gpus, 300, func(int) load { return spin }, nil},
+		"hang of all but one, whose process died": {"job.hang", gpus[3:4], 300, func(gpu int) load {
 			if gpu == 3 {
 				return idle
 			}
@@ -412,7 +620,7 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newNode(begin-Seconds, begin+300, 1)
+			n := newNode(begin-Seconds, begin+Longest+10, 1)
 			for at := n.From; at <= n.To; at++ {
 				of := test.of
 				if at < begin || of == nil {
@@ -425,7 +633,7 @@ func TestFaults(t *testing.T) {
 			}
 			found := uint32(0)
 			for end := uint32(begin - 1); end <= begin+Longest+10; end++ {
-				list := Detect(n.Part(end-Seconds+1, end), all)
+				list := Detect(n.Part(end-Seconds+1, end), map[bool][]Job{true: many, false: all}[strings.Contains(name, "several nodes")])
 				for _, v := range list {
 					if v.Code != test.code || test.device != nil && !slices.Equal(v.Devices, test.device) || v.Job != "7" || v.Message == "" || v.Want == "" || v.Got == "" {
 						t.Fatalf("after %d s: %+v, want %s of %v", end-begin, v, test.code, test.device)
@@ -452,12 +660,78 @@ func TestFaults(t *testing.T) {
 	}
 	for at := n.From; at <= n.To; at++ {
 		n.add(at, Slot(0), "7", func(int) load { return spin }, 0.5, 20)
+		n.Set(Slot(1), ID, at, Number("8"))
+		n.Set(Slot(2), ID, at, Number("9"))
 	}
-	if list := Detect(n.Window, []Job{{ID: "7", GPUs: gpus[:1]}, {ID: "8", GPUs: gpus[1:2]}, {ID: "9", GPUs: gpus[2:]}}); len(list) != 1 || list[0].Job != "9" {
+	if list := Detect(n.Window, []Job{{ID: "7", GPUs: gpus[:1]}, {ID: "8", GPUs: gpus[1:2]}, {ID: "9", GPUs: gpus[2:], OneNode: true}}); len(list) != 1 || list[0].Job != "9" {
 		t.Errorf("single GPUs with small kernels: %+v", list)
 	}
 	if list := Detect(n.Window, []Job{{ID: "7"}}); len(list) != 0 {
 		t.Errorf("a job whose GPUs are unknown: %+v", list)
+	}
+}
+
+// A job without a record may have no GPU: it is no stall unless one of them was busy in its time. Nor is one whose
+// processes are frozen, which the kernel shows as blocked.
+func TestNoStall(t *testing.T) {
+	t.Parallel()
+	const begin = 2000
+	for name, test := range map[string]struct {
+		guess   bool
+		before  load
+		stopped float32 // of 8 processes
+		want    int
+	}{
+		"a job with GPUs":              {false, idle, 0, 1},
+		"a guess, and they were busy":  {true, work, 0, 1},
+		"a guess, and they never were": {true, idle, 0, 0},
+		"frozen":                       {false, work, 8, 0},
+		"one process is stopped":       {false, work, 1, 1},
+	} {
+		n := newNode(begin-200, begin+200, 1)
+		for at := n.From; at <= n.To; at++ {
+			of := test.before
+			if at >= begin {
+				of = idle
+			}
+			n.add(at, Slot(0), "7", func(int) load { return of }, 0, 95)
+			n.Set(Slot(0), Blocked, at, 3)
+			n.Set(Slot(0), Stopped, at, test.stopped)
+			n.Set(Slot(0), Processes, at, 8)
+		}
+		if list := Detect(n.Window, []Job{{ID: "7", GPUs: n.gpus, All: true, Guess: test.guess}}); len(list) != test.want {
+			t.Errorf("%s: %+v, want %d findings", name, list, test.want)
+		}
+	}
+}
+
+// A job is not judged for a hang while most of its processes are stopped, or some of its GPUs have no samples. A few
+// processes that are stopped change nothing.
+func TestUnjudged(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		stopped, processes float32
+		partial            bool
+		want               string
+	}{
+		"a shell is stopped": {1, 20, false, ""},
+		"suspended":          {12, 20, false, "most of its processes are stopped"},
+		"of an old version":  {1, Unknown, false, "most of its processes are stopped"},
+		"many GPUs":          {0, 20, true, "some of its GPUs have no samples"},
+	} {
+		n := newNode(1000, 1000+Seconds-1, 1)
+		for at := n.From; at <= n.To; at++ {
+			n.add(at, Slot(0), "7", func(int) load { return spin }, 0, 0)
+			n.Set(Slot(0), Stopped, at, test.stopped)
+			n.Set(Slot(0), Processes, at, test.processes)
+		}
+		job := Job{ID: "7", GPUs: n.gpus, All: true, OneNode: true, Partial: test.partial}
+		if why := Unjudged(n.Window, job); why != test.want {
+			t.Errorf("%s: %q, want %q", name, why, test.want)
+		}
+		if list := Detect(n.Window, []Job{job}); (len(list) == 0) != (test.want != "") {
+			t.Errorf("%s: %+v", name, list)
+		}
 	}
 }
 

@@ -51,11 +51,12 @@ func Compare(job string, nodes map[string]*Extract) string {
 }
 
 // Last says which node and GPU holds the others up: the detectors run over the GPUs of all nodes as over those of
-// one.
+// one, in the time for which all nodes have samples of the job.
 func Last(job string, nodes map[string]*Extract) (lines []string) {
 	w := NewWindow(0, Seconds-1)
+	shortest := Seconds
 	var gpus []string
-	whole := true
+	whole, judged := true, true
 	of := map[string][]string{} // GPUs by node
 	names := slices.Sorted(maps.Keys(nodes))
 	for _, node := range names {
@@ -64,26 +65,36 @@ func Last(job string, nodes map[string]*Extract) (lines []string) {
 			continue
 		}
 		e.into(w, e.Seconds, node+" ")
+		shortest = min(shortest, e.Seconds.Len)
 		for _, gpu := range e.names(false) {
 			of[node] = append(of[node], node+" "+gpu)
 		}
 		gpus = append(gpus, of[node]...)
 		whole = whole && e.All
+		if why := Unjudged(e.Window(e.Seconds, ""), Job{ID: e.Job, Partial: e.Partial}); why != "" {
+			judged = false
+			lines = append(lines, fmt.Sprintf("%s: the job is not judged for a hang: %s", node, why))
+		}
 		for _, n := range e.Findings {
 			lines = append(lines, fmt.Sprintf("%s: %s, for %d s [%s]", node, n.Text, n.For, n.Code))
 		}
 	}
-	all := Job{ID: job, GPUs: gpus, All: whole}
-	if late := lateNode(w, of); late != "" {
-		return append(lines, "last: "+late)
+	w = w.Tail(uint32(shortest))
+	all := Job{ID: job, GPUs: gpus, All: whole, OneNode: len(of) == len(nodes)} // then the window has all of them
+	detectors := []func(*Window, Job) []Verdict{straggler, throttle, silentPort}
+	if judged {
+		if late := lateNode(w, of); late != "" {
+			return append(lines, "last: "+late)
+		}
+		detectors = slices.Insert(detectors, 0, hang)
 	}
-	for _, detect := range []func(*Window, Job) []Verdict{hang, straggler, throttle, silentPort} {
+	for _, detect := range detectors {
 		found := detect(w, all)
 		if len(found) == 0 {
 			continue
 		}
 		v := found[0]
-		if v.Code == "job.hang" && len(v.Devices) > 1 {
+		if v.AllWait() {
 			return append(lines, fmt.Sprintf("all %d GPUs of %d nodes wait, and none stands out: see NCCL's RAS (docs/monitor.md)", len(v.Devices), len(of)))
 		}
 		where := strings.Join(v.Devices[:min(len(v.Devices), 4)], ", ")

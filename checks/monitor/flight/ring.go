@@ -46,6 +46,7 @@ type Header struct {
 	Boot    string   `json:"boot"` // the kernel's random ID of the boot
 	Columns []Column `json:"columns"`
 	Devices []Device `json:"devices,omitempty"`
+	More    int      `json:"more,omitempty"` // devices of the node that have no place in the ring
 }
 
 // Device has the data of a device that do not change.
@@ -59,7 +60,7 @@ type Device struct {
 
 // Same reports whether records of one header are records of the other.
 func (h *Header) Same(other *Header) bool {
-	return h.Boot == other.Boot && slices.Equal(h.Columns, other.Columns) && slices.Equal(h.Devices, other.Devices)
+	return h.Boot == other.Boot && slices.Equal(h.Columns, other.Columns) && slices.Equal(h.Devices, other.Devices) && h.More == other.More
 }
 
 func (h *Header) second() int { return 8 + 4*len(h.Columns) }
@@ -251,6 +252,7 @@ type Window struct {
 	From, To uint32 // seconds since the boot
 	Step     uint32 // seconds between two values: 1, or 60 for minutes
 	Devices  map[string]Device
+	More     int // devices of the node without samples, for want of a place
 
 	order  []string // of the devices
 	tracks map[Column][]float32
@@ -279,6 +281,7 @@ func (w *Window) Load(r io.ReaderAt, boot string) error {
 	for _, d := range h.Devices {
 		w.Add(d)
 	}
+	w.More += h.More
 	tracks := make([][]float32, len(h.Columns))
 	for i, c := range h.Columns {
 		tracks[i] = w.track(c)
@@ -346,7 +349,7 @@ func (w *Window) Tail(seconds uint32) *Window { return w.Part(w.To-min(seconds-1
 
 // Part returns a part of a window, which shares its values.
 func (w *Window) Part(from, to uint32) *Window {
-	p := &Window{From: max(from, w.From), To: min(to, w.To), Step: w.Step, Devices: w.Devices, order: w.order, tracks: map[Column][]float32{}}
+	p := &Window{From: max(from, w.From), To: min(to, w.To), Step: w.Step, Devices: w.Devices, More: w.More, order: w.order, tracks: map[Column][]float32{}}
 	for c, values := range w.tracks {
 		p.tracks[c] = values[(p.From-w.From)/w.Step : (p.To-w.From)/w.Step+1]
 	}

@@ -49,13 +49,16 @@ const (
 	StallMem Name = "mem"      // for memory
 	StallIO  Name = "io"       // for a disk or file system
 	Killed   Name = "killed"   // processes that the kernel has ended for want of memory
+	Stopped  Name = "stopped"  // processes that are stopped or frozen
+
+	Processes Name = "processes" // without those of Slurm
 )
 
 // The series of each kind of device.
 var (
 	OfGPU  = []Name{Busy, Memory, Power, Clock, Margin, Used, NVLink, PCIe, Slow, Capped, Errors, Rows, Reached, SM, Tensor, DRAM}
 	OfPort = []Name{Data, Wait, Faults, Up}
-	OfJob  = []Name{ID, Blocked, Resident, StallCPU, StallMem, StallIO, Killed}
+	OfJob  = []Name{ID, Blocked, Resident, StallCPU, StallMem, StallIO, Killed, Stopped, Processes}
 )
 
 // MaxJobs is the number of jobs on a node that have series.
@@ -80,9 +83,10 @@ var Unknown = float32(math.NaN())
 func known(v float32) bool { return v == v } //nolint:gocritic // NaN
 
 // Number returns the number of a job as a value of the series ID: its bits, because a float32 has
-// exact numbers up to 16 million only. It is Unknown for none.
+// exact numbers up to 16 million only. It is Unknown for none, and for a number whose bits are a NaN: those above
+// 58 million of the clusters 31 and 63 of a federation.
 func Number(job string) float32 {
-	n, err := strconv.ParseUint(job, 10, 30)
+	n, err := strconv.ParseUint(job, 10, 32)
 	if err != nil {
 		return Unknown
 	}
@@ -97,30 +101,108 @@ func JobOf(v float32) string {
 	return fmt.Sprint(math.Float32bits(v))
 }
 
-// SlotOf returns the device with the series of a job, "" if there is none at the end of the window.
+// SlotOf returns the device with the series of a job, "" if the job was not on the node when jobs were last sampled:
+// a job that has ended has its slot and its GPUs no more.
 func (w *Window) SlotOf(job string) string {
+	at := w.lastSampled()
 	for i := range MaxJobs {
-		if JobOf(w.Last(Slot(i), ID)) == job && job != "" {
+		if values := w.Of(Slot(i), ID); at >= 0 && values != nil && job != "" && JobOf(values[at]) == job {
 			return Slot(i)
 		}
 	}
 	return ""
 }
 
-// During returns the part of a window in which a job was on the node, nil if it was not.
-func (w *Window) During(job string) *Window {
-	first, last := w.Len(), -1
+// lastSampled returns the position of the last sample of jobs, -1 for none.
+func (w *Window) lastSampled() int {
+	last := -1
 	for i := range MaxJobs {
-		for at, v := range w.Of(Slot(i), ID) {
-			if job != "" && JobOf(v) == job {
-				first, last = min(first, at), max(last, at)
+		values := w.Of(Slot(i), ID)
+		for at := len(values) - 1; at > last; at-- {
+			if known(values[at]) {
+				last = at
 			}
 		}
 	}
-	if last < 0 {
+	return last
+}
+
+// absent is the time without samples of a job, seconds, after which the job counts as gone. If its number comes
+// back, it was requeued and may have other GPUs. By default Slurm keeps a requeued job from starting for 120 s
+// (slurm.conf: requeue_delay, or else cred_expire); for a shorter delay the record of the prolog says since when.
+const absent = 60
+
+// During returns the part of a window since a job came to the node, as long as it was there; nil if it was not.
+// Its device jobSlot has the job's own series, whichever slots the job had. A minute in which the job came or left
+// is not in it: its mean is that of other jobs, too.
+func (w *Window) During(job string) *Window {
+	slots := make([]string, w.Len()) // of the job, by time
+	for i := range MaxJobs {
+		for at, v := range w.Of(Slot(i), ID) {
+			if job != "" && JobOf(v) == job {
+				slots[at] = Slot(i)
+			}
+		}
+	}
+	last := len(slots) - 1
+	for last >= 0 && slots[last] == "" {
+		last--
+	}
+	first := last
+	for at := last; at >= 0 && uint32(first-at)*w.Step <= absent; at-- {
+		if slots[at] != "" {
+			first = at
+		}
+	}
+	if w.Step > 1 {
+		first++
+		if last < w.lastSampled() {
+			last--
+		}
+	}
+	if last < 0 || first > last {
 		return nil
 	}
-	return w.Part(w.From+uint32(first)*w.Step, w.From+uint32(last)*w.Step)
+	p := w.Part(w.From+uint32(first)*w.Step, w.From+uint32(last)*w.Step)
+	for _, name := range OfJob {
+		values := p.track(Column{jobSlot, name})
+		for i, slot := range slots[first : last+1] {
+			if of := w.Of(slot, name); of != nil {
+				values[i] = of[first+i]
+			}
+		}
+	}
+	return p
+}
+
+// of returns the part of a window in which a job had its GPUs, nil for none: since its last prolog. A job whose GPUs
+// are a guess has had them since the last other job was seen.
+func (w *Window) of(job Job) *Window {
+	p := w.During(job.ID)
+	if p != nil {
+		p = p.after(job.Since)
+	}
+	if p == nil || !job.Guess {
+		return p
+	}
+	first := 0
+	for i := range MaxJobs {
+		for at, v := range p.Of(Slot(i), ID) {
+			if known(v) && JobOf(v) != job.ID {
+				first = max(first, at+1)
+			}
+		}
+	}
+	return p.after(p.From + uint32(first)*p.Step)
+}
+
+// after returns the part of a window that begins at a time or later, nil if there is none.
+func (w *Window) after(begin uint32) *Window {
+	begin = max(w.From, (begin+w.Step-1)/w.Step*w.Step)
+	if begin > w.To {
+		return nil
+	}
+	return w.Part(begin, w.To)
 }
 
 // JobIDs lists the jobs in a window, in the order of their slots.

@@ -1,6 +1,7 @@
 package flight
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -50,13 +51,13 @@ func (n *node) lose(t uint32, lost func(device string, t uint32) bool) {
 			}
 		}
 	}
-	for i := range 8 {
-		if lost(port(i), t) {
-			n.Set(port(i), Data, t, Unknown)
+	for _, p := range n.Names(Data) {
+		if lost(p, t) {
+			n.Set(p, Data, t, Unknown)
 		}
 	}
 	if lost("", t) {
-		for _, name := range []Name{StallIO, StallMem, Blocked} {
+		for _, name := range []Name{StallIO, StallMem, Blocked, Stopped, Processes} {
 			n.Set(Slot(0), name, t, Unknown)
 		}
 	}
@@ -80,7 +81,7 @@ func TestSparseHang(t *testing.T) {
 	t.Parallel()
 	const begin = 2000
 	n := newNode(begin-Seconds, begin+120, 1)
-	jobs := []Job{{ID: "7", GPUs: n.gpus, All: true}}
+	jobs := []Job{{ID: "7", GPUs: n.gpus, All: true, OneNode: true}}
 	for at := n.From; at <= n.To; at++ {
 		n.add(at, Slot(0), "7", func(int) load { return map[bool]load{true: spin, false: work}[at >= begin] }, 0.5, 20)
 		n.lose(at, losses["GPUs every 10 s"](n))
@@ -100,18 +101,26 @@ func TestSparseHang(t *testing.T) {
 
 func testSparse(t *testing.T, hours int) {
 	t.Helper()
-	all := []Job{{ID: "7", GPUs: newNode(1, 1, 0).gpus, All: true}}
+	all := []Job{{ID: "7", GPUs: newNode(1, 1, 0).gpus, All: true, OneNode: true}}
+	fills := map[string]func(n *node, at uint32){"storage adapter": func(n *node, at uint32) { n.withStorage(at) }}
 	for name, of := range healthy {
+		fills[name] = func(n *node, at uint32) {
+			n.add(at, Slot(0), "7", func(gpu int) load { return of(n, at, gpu) }, 0.5, 20)
+		}
+	}
+	for name, fill := range fills {
 		for how, loss := range losses {
 			t.Run(name+", "+how, func(t *testing.T) {
 				t.Parallel()
+				all := slices.Clone(all)
+				all[0].OneNode = !strings.Contains(name, "another node")
 				var begun *node
 				var lost func(string, uint32) bool
 				if seen := day(t, hours, all, func(n *node, at uint32) {
 					if begun != n {
 						begun, lost = n, loss(n)
 					}
-					n.add(at, Slot(0), "7", func(gpu int) load { return of(n, at, gpu) }, 0.5, 20)
+					fill(n, at)
 					n.lose(at, lost)
 				}); len(seen) > 0 {
 					t.Errorf("%v", seen)

@@ -10,12 +10,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -78,19 +81,59 @@ var texts = []struct{ name, path string }{
 	{"nvidia.txt", probe.NvProc + "/gpus/*/power"},
 }
 
-// Collect reads everything that can be read. errors.txt has the errors of the rest.
-func Collect(h *probe.Host) []File {
-	c := collector{h: h, files: map[string]*bytes.Buffer{}}
+const processFile = "processes.txt"
+
+// partLimit bounds the collection of one file. A process that hangs can block who reads its command line, and a
+// driver that hangs who reads its files; a healthy driver can take seconds.
+const partLimit = 6 * time.Second
+
+// Collect reads everything that can be read in time. errors.txt has the errors of the rest.
+func Collect(h *probe.Host) []File { return collect(h, partLimit) }
+
+func collect(h *probe.Host, limit time.Duration) []File {
+	parts := map[string]func(*collector){processFile: (*collector).processes, "memory.txt": (*collector).memory, "kernel.log": (*collector).kernelLog}
 	for _, v := range values {
-		for _, dir := range c.expand(v.dirs) {
-			names := v.files
-			if names == nil {
-				names, _ = h.Names(dir)
+		parts[v.name] = func(c *collector) { c.devices(v.name) }
+	}
+	for _, t := range texts {
+		parts[t.name] = func(c *collector) { c.devices(t.name) }
+	}
+	var parallel sync.WaitGroup
+	names := slices.Sorted(maps.Keys(parts))
+	read := make([]*collector, len(names))
+	for i, name := range names {
+		parallel.Go(func() {
+			read[i] = &collector{h: h, files: map[string]*bytes.Buffer{}}
+			if !h.InTime("collect "+name, limit, func() { parts[name](read[i]) }) {
+				read[i].print("errors.txt", "%s: no answer within %s: the rest is missing\n", name, limit)
 			}
-			for _, name := range names {
-				p := path.Join(dir, name)
-				if value, err := h.ReadValue(p); err == nil {
-					c.print(v.name, "%s: %s\n", p, strings.ReplaceAll(value, "\n", " "))
+		})
+	}
+	parallel.Wait()
+	all := collector{files: map[string]*bytes.Buffer{}}
+	for _, c := range read {
+		for _, f := range c.list() {
+			all.print(f.Name, "%s", f.Data)
+		}
+	}
+	return all.list()
+}
+
+// devices reads the values and texts of a file of the archive.
+func (c *collector) devices(name string) {
+	for _, v := range values {
+		if v.name != name {
+			continue
+		}
+		for _, dir := range c.expand(v.dirs) {
+			files := v.files
+			if files == nil {
+				files, _ = c.h.Names(dir)
+			}
+			for _, file := range files {
+				p := path.Join(dir, file)
+				if value, err := c.h.ReadValue(p); err == nil {
+					c.print(name, "%s: %s\n", p, strings.ReplaceAll(value, "\n", " "))
 				} else {
 					c.failed(err)
 				}
@@ -98,27 +141,29 @@ func Collect(h *probe.Host) []File {
 		}
 	}
 	for _, t := range texts {
+		if t.name != name {
+			continue
+		}
 		for _, p := range c.expand(t.path) {
-			data, err := h.ReadFile(p)
+			data, err := c.h.ReadFile(p)
 			c.failed(err)
 			if err == nil {
-				c.print(t.name, "== %s\n%s\n", p, data)
+				c.print(name, "== %s\n%s\n", p, data)
 			}
 		}
 	}
-	c.processes()
-	c.memory()
-	c.kernelLog()
-	return c.list()
 }
 
 type collector struct {
 	h     *probe.Host
+	mu    sync.Mutex // of files: a part that does not end goes on
 	files map[string]*bytes.Buffer
 }
 
 // print adds to a file until it is full.
 func (c *collector) print(name, format string, args ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	b := c.files[name]
 	if b == nil {
 		b = new(bytes.Buffer)
@@ -152,20 +197,34 @@ func (c *collector) expand(pattern string) []string {
 	return list
 }
 
+// processes lists the processes by name, and then by command line, which a process that hangs can block.
 func (c *collector) processes() {
-	list, err := probe.Processes(c.h)
+	names, err := c.h.Names("/proc")
 	c.failed(err)
-	for _, p := range list {
-		status, _ := c.h.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID)) // it has ended
-		state := "?"
-		if _, rest, ok := strings.Cut(string(status), ") "); ok && rest != "" {
-			state = rest[:1]
+	states := map[string]string{}
+	for _, pid := range names {
+		if _, err := strconv.Atoi(pid); err != nil {
+			continue
 		}
-		where := ""
+		stat, _ := c.h.ReadFile("/proc/" + pid + "/stat")
+		open, end := bytes.IndexByte(stat, '('), bytes.LastIndex(stat, []byte(") "))
+		if open < 0 || end < open || end+2 >= len(stat) { // it has ended
+			continue
+		}
+		state, where := string(stat[end+2]), ""
 		if state == "D" {
-			where, _ = c.h.ReadValue(fmt.Sprintf("/proc/%d/wchan", p.PID))
+			where, _ = c.h.ReadValue("/proc/" + pid + "/wchan")
 		}
-		c.print("processes.txt", "%d %d %s %s %s\n", p.PID, p.UID, state, cmp.Or(where, "-"), p.Args)
+		states[pid] = state + " " + cmp.Or(where, "-")
+		c.print(processFile, "%s - %s %s\n", pid, states[pid], stat[open+1:end])
+	}
+	list, err := probe.Processes(c.h)
+	if c.failed(err); err != nil {
+		return
+	}
+	c.set(processFile, new(bytes.Buffer))
+	for _, p := range list {
+		c.print(processFile, "%d %d %s %s\n", p.PID, p.UID, cmp.Or(states[strconv.Itoa(p.PID)], "? -"), p.Args)
 	}
 }
 
@@ -202,12 +261,20 @@ func (c *collector) kernelLog() {
 	if log.Len() > maxLog {
 		log.Next(log.Len() - maxLog)
 	}
-	c.files["kernel.log"] = &log
+	c.set("kernel.log", &log)
+}
+
+func (c *collector) set(name string, b *bytes.Buffer) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.files[name] = b
 }
 
 func (c *collector) list() (files []File) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for name, b := range c.files {
-		files = append(files, File{name, b.Bytes()})
+		files = append(files, File{name, bytes.Clone(b.Bytes())})
 	}
 	slices.SortFunc(files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
 	return files
@@ -236,7 +303,7 @@ func Redact(files []File, host string) []File {
 		if f.Name == "mounts.txt" { // names of users and servers
 			continue
 		}
-		if f.Name == "processes.txt" {
+		if f.Name == processFile {
 			var b strings.Builder
 			for line := range strings.Lines(text) {
 				words := strings.SplitN(strings.TrimSpace(line), " ", 5)

@@ -10,9 +10,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
@@ -70,6 +73,37 @@ func TestCollect(t *testing.T) {
 	}
 	if strings.Contains(text, "errors.txt") {
 		t.Errorf("files that do not exist are errors:\n%s", text)
+	}
+}
+
+// A file that does not answer costs the archive that file and those of its part behind it, and the process its
+// further use. A process whose command line does not answer is listed by its name, as all others.
+func TestCollectBlocked(t *testing.T) {
+	t.Parallel()
+	h := node(t)
+	for _, name := range []string{"/proc/driver/nvidia/params", "/proc/7/cmdline"} {
+		pipe := h.Path(name)
+		_ = os.Remove(pipe)
+		if err := unix.Mkfifo(pipe, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if f, err := os.OpenFile(pipe, os.O_WRONLY|unix.O_NONBLOCK, 0); err == nil { // the reader goes on
+				f.Close()
+			}
+		}()
+	}
+	text := textOf(collect(h, time.Second))
+	for _, want := range []string{
+		"nvidia.txt: no answer within 1s: the rest is missing\n", "NVRM version: 580.1", "processes.txt: no answer within 1s: the rest is missing\n", "7 - D nv_lock a b\n",
+		"symbol_error: 7", "Xid (PCI:0000:c1:00): 79", "product_serial: S1234567",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if calls := h.Unanswered(); len(calls) != 2 || !slices.Contains(calls, "collect nvidia.txt") || !slices.Contains(calls, "collect processes.txt") {
+		t.Errorf("unanswered: %q", calls)
 	}
 }
 

@@ -3,9 +3,13 @@ package inventory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -42,24 +46,27 @@ const (
 
 // Inventory is the hardware of a node. Only the requested part is filled.
 type Inventory struct {
-	CPUs     cpu.CPUs      `json:"cpus,omitzero"`
-	Memory   probe.Memory  `json:"memory,omitzero"`
-	Load     float64       `json:"load,omitempty"` // average of the last minute
-	Links    []NetLink     `json:"links,omitempty"`
-	Ports    []IBLink      `json:"ports,omitempty"`
-	GPU      GPUFiles      `json:"gpu,omitzero"`
-	Disks    []string      `json:"disks,omitempty"` // NVMe name spaces: nvme0n1
-	Mounts   []probe.Mount `json:"mounts,omitempty"`
-	Space    MountSpace    `json:"space,omitzero"`
-	Services []Service     `json:"services,omitempty"`
-	DMI      []DMILine     `json:"dmi,omitempty"`
-	IDs      []pci.ID      `json:"ids,omitempty"`
+	CPUs       cpu.CPUs      `json:"cpus,omitzero"`
+	Memory     probe.Memory  `json:"memory,omitzero"`
+	Far        uint64        `json:"far,omitempty"`        // kB of Memory.Total on NUMA nodes without CPUs
+	GPUMemory  bool          `json:"gpu_memory,omitempty"` // the driver has added the memory of GPUs to the kernel's
+	Load       float64       `json:"load,omitempty"`       // average of the last minute
+	Links      []NetLink     `json:"links,omitempty"`
+	Ports      []IBLink      `json:"ports,omitempty"`
+	GPU        GPUFiles      `json:"gpu,omitzero"`
+	Disks      []string      `json:"disks,omitempty"` // NVMe name spaces: nvme0n1
+	Mounts     []probe.Mount `json:"mounts,omitempty"`
+	Configured []string      `json:"configured,omitempty"` // mount points of /etc/fstab and of systemd's mount units
+	Space      MountSpace    `json:"space,omitzero"`
+	Services   []Service     `json:"services,omitempty"`
+	DMI        []DMILine     `json:"dmi,omitempty"`
+	IDs        []pci.ID      `json:"ids,omitempty"`
 }
 
 // NetLink is a network interface.
 type NetLink struct {
 	Name    string `json:"name"`
-	Virtual string `json:"virtual,omitempty"` // why it may come and go; "" if it is built in
+	Virtual string `json:"virtual,omitempty"` // why it may come and go, or differ between nodes; "" if it is built in
 }
 
 // IBLink is an InfiniBand port in a form for other processes.
@@ -77,6 +84,8 @@ type GPUFiles struct {
 	PCI   []string `json:"pci,omitempty"`   // addresses of NVIDIA's GPUs
 	Own   int      `json:"own,omitempty"`   // number of them that the node's own driver should have
 	SMI   string   `json:"smi,omitempty"`   // path of nvidia-smi
+
+	HyperV bool `json:"hyperv,omitempty"` // a virtual machine of Hyper-V, which gives each its own PCI domains
 }
 
 // MountSpace describes a mount point and its use.
@@ -93,7 +102,11 @@ func Take(h *probe.Host, part Part, path string) (inv Inventory, err error) {
 	case PartCPU:
 		inv.CPUs, err = cpu.CountCPUs(h)
 	case PartMemory:
-		inv.Memory, err = probe.ReadMemory(h)
+		if inv.Memory, err = probe.ReadMemory(h); err == nil {
+			inv.Far, err = readFarMemory(h)
+			gpus, _ := pci.NvidiaPCI(h) // a node may have no PCI bus
+			inv.GPUMemory = slices.ContainsFunc(gpus, func(addr string) bool { return nvidia.GPUMemoryOnline(h, addr) })
+		}
 	case PartLoad:
 		inv.Load, err = readLoad(h)
 	case PartNet:
@@ -105,6 +118,7 @@ func Take(h *probe.Host, part Part, path string) (inv Inventory, err error) {
 	case PartDisks:
 		inv.Disks, err = readDisks(h)
 	case PartMounts:
+		inv.Configured = readConfigured(h)
 		inv.Mounts, err = probe.Mounts(h)
 	case PartSpace:
 		inv.Space, err = readSpace(h, path)
@@ -118,6 +132,55 @@ func Take(h *probe.Host, part Part, path string) (inv Inventory, err error) {
 		err = fmt.Errorf("inventory: unknown part %q", part)
 	}
 	return inv, err
+}
+
+// readConfigured returns the mount points that the node's configuration names.
+func readConfigured(h *probe.Host) (points []string) {
+	for _, m := range probe.Fstab(h) {
+		points = append(points, filepath.Clean(m.Point))
+	}
+	for _, dir := range unitDirs {
+		units, _ := h.Names(dir) // a node without systemd has none
+		for _, u := range units {
+			if !strings.HasSuffix(u, ".mount") {
+				continue
+			}
+			text, _ := h.ReadFile(dir + "/" + u) // a link to /dev/null masks it
+			for line := range strings.Lines(string(text)) {
+				if key, value, _ := strings.Cut(line, "="); strings.TrimSpace(key) == "Where" {
+					points = append(points, filepath.Clean(strings.TrimSpace(value)))
+				}
+			}
+		}
+	}
+	return points
+}
+
+// readFarMemory returns the memory of NUMA nodes without CPUs, in kB: of GPUs, HBM of a CPU, or CXL.
+func readFarMemory(h *probe.Host) (kB uint64, err error) {
+	text, err := h.ReadValue(pci.NUMANodes + "/has_memory")
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	near, err := pci.ReadNUMANodes(h)
+	if err != nil || len(near) == 0 {
+		return 0, err
+	}
+	ids, _ := pci.ParseNodeList(text)
+	for _, id := range ids {
+		if slices.ContainsFunc(near, func(n pci.NUMANode) bool { return n.ID == id }) {
+			continue
+		}
+		m, err := cpu.ReadNUMAMemory(h, id)
+		if err != nil {
+			return 0, err
+		}
+		kB += m.Total >> 10
+	}
+	return kB, nil
 }
 
 func readLoad(h *probe.Host) (float64, error) {
@@ -134,6 +197,9 @@ func readLoad(h *probe.Host) (float64, error) {
 	return load, nil
 }
 
+// macName matches the name that systemd gives an interface without a stable place: enxb03af2b6059f.
+var macName = probe.Lazily(`^(en|wl|ww)x[0-9a-f]{12}$`)
+
 // readNet distinguishes the interfaces of the node from those that software creates. A
 // built-in one has a device; bonds and VLANs come from the node's own configuration and count as
 // built in.
@@ -146,9 +212,16 @@ func readNet(h *probe.Host) ([]NetLink, error) {
 	for _, n := range names {
 		dir := "/sys/class/net/" + n + "/"
 		l := NetLink{Name: n}
+		bus, _ := os.Readlink(h.Path(dir + "device/subsystem")) // software has none
+		above, _ := os.Readlink(h.Path(dir + "master/device/subsystem"))
 		switch {
 		case n == "lo":
-		case probe.TestFile(h, 'e', dir+"device/physfn"):
+		case macName().MatchString(n):
+			l.Virtual = "named after its MAC address"
+		case filepath.Base(bus) == "usb":
+			l.Virtual = "on USB, perhaps of the BMC"
+		case probe.TestFile(h, 'e', dir+"device/physfn"), filepath.Base(bus) == "auxiliary",
+			filepath.Base(above) == "vmbus": // the VF of Azure's accelerated networking: its name differs between machines
 			l.Virtual = "only a virtual function behind it"
 		case probe.TestFile(h, 'e', dir+"device") && rdma.OnPort(h, dir):
 			l.Virtual = "made on another interface"
@@ -178,6 +251,8 @@ func readGPU(h *probe.Host) (GPUFiles, error) {
 	var g GPUFiles
 	if pci, err := pci.NvidiaPCI(h); err == nil && len(pci) > 0 { // a node may have no PCI bus
 		g.PCI = pci
+		bus, _ := h.Names("/sys/bus/vmbus/devices") // other machines have none
+		g.HyperV = len(bus) > 0
 		views, err := nvidia.ReadGPUViews(h)
 		if err != nil {
 			return g, err
@@ -213,11 +288,21 @@ func readDisks(h *probe.Host) ([]string, error) {
 	nvme := regexp.MustCompile(`^nvme[0-9]+n[0-9]+$`) // not nvme0c0n1, a path of a multipath device
 	var disks []string
 	for _, n := range names {
-		if nvme.MatchString(n) && probe.TestFile(h, 'b', "/dev/"+n) {
+		if nvme.MatchString(n) && probe.TestFile(h, 'b', "/dev/"+n) && !remote(h, "/sys/block/"+n+"/device") {
 			disks = append(disks, n)
 		}
 	}
 	return disks, nil
+}
+
+// remote reports whether an NVMe disk is connected over a network, perhaps for a job. dir is its
+// controller or, with multipath, its subsystem with the controllers.
+func remote(h *probe.Host, dir string) bool {
+	paths, _ := h.Names(dir) // a disk that is being removed has none
+	return slices.ContainsFunc(append(paths, "."), func(name string) bool {
+		transport, err := h.ReadValue(dir + "/" + name + "/transport")
+		return err == nil && transport != "pcie"
+	})
 }
 
 func readSpace(h *probe.Host, path string) (MountSpace, error) {

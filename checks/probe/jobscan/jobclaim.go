@@ -69,7 +69,11 @@ func (s *jobScan) otherClaim(pid int, t probe.Task, cgroup []byte, from started)
 		return "it runs in " + unit, nil
 	}
 	if from.task > 0 {
-		if above := s.findStepAbove(from.task); above != "" && above != s.job.ID {
+		above, err := s.findStepAbove(from.task)
+		if err != nil {
+			return "", err
+		}
+		if above != "" && above != s.job.ID {
 			return "it was started in job " + above, nil
 		}
 	}
@@ -226,8 +230,9 @@ func UsersOf(h *probe.Host) (map[int][]uint32, error) {
 	if err != nil {
 		return nil, err
 	}
-	users := map[int][]uint32{}
+	users, pace := map[int][]uint32{}, h.Pace()
 	for _, pid := range pids {
+		pace()
 		dir := strconv.Itoa(pid)
 		if state := s.statusLine(dir, "State:"); len(state) == 0 || state[0] == 'Z' || state[0] == 'X' {
 			continue

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
@@ -28,16 +30,16 @@ type JobLoad struct {
 // Grouped reports whether the job has a cgroup of Slurm.
 func (j *JobLoad) Grouped() bool { return j.dir != "" }
 
-// These bound the walk through the cgroups of a job: steps, tasks and their processes.
+// These bound the walk through the cgroups of a job: its own, those of steps and tasks, and their processes.
 const (
-	maxGroups    = 256
+	maxGroups    = 4096
 	maxProcesses = 8192
 )
 
 const cgroups = "/sys/fs/cgroup"
 
-// Jobs lists the jobs that have a cgroup of Slurm, and the others that have a slurmstepd if all is set,
-// which reads every process. They are in the order of their numbers.
+// Jobs lists the jobs that have a cgroup of Slurm with a process, and the others that have a slurmstepd if
+// all is set, which lists every process. They are in the order of their numbers. Each call looks again.
 func Jobs(h *probe.Host, all bool) (list []JobLoad, err error) {
 	add := func(dir string, v2 bool) {
 		names, nameErr := h.Names(dir)
@@ -46,8 +48,15 @@ func Jobs(h *probe.Host, all bool) (list []JobLoad, err error) {
 		}
 		for _, name := range names {
 			id, ok := strings.CutPrefix(name, "job_")
-			if ok && !probe.NotNumber(id) && !slices.ContainsFunc(list, func(j JobLoad) bool { return j.ID == id }) {
-				list = append(list, JobLoad{ID: id, dir: dir + "/" + name, v2: v2})
+			if !ok && v2 && sluidGroup().MatchString(dir+"/"+name) {
+				var stepErr error
+				if id, stepErr = jobOfSLUID(h, dir+"/"+name, name); stepErr != nil {
+					err = stepErr
+				}
+			}
+			j := JobLoad{ID: id, dir: dir + "/" + name, v2: v2}
+			if id != "" && !probe.NotNumber(id) && !slices.ContainsFunc(list, func(j JobLoad) bool { return j.ID == id }) && !j.stale(h) {
+				list = append(list, j)
 			}
 		}
 	}
@@ -70,7 +79,7 @@ func Jobs(h *probe.Host, all bool) (list []JobLoad, err error) {
 		}
 	}
 	if len(list) == 0 && all {
-		running, runErr := RunningJobs(h)
+		running, runErr := listStepJobs(h)
 		err = runErr
 		for id := range running {
 			list = append(list, JobLoad{ID: id})
@@ -83,6 +92,16 @@ func Jobs(h *probe.Host, all bool) (list []JobLoad, err error) {
 		return strings.Compare(a.ID, b.ID)
 	})
 	return list, err
+}
+
+// stale reports whether the cgroup of a job has no process: a slurmstepd that was killed leaves it behind.
+func (j *JobLoad) stale(h *probe.Host) bool {
+	if j.v2 {
+		text, err := h.ReadValue(j.dir + "/cgroup.events")
+		return err == nil && valueAfter(text, "populated ") == 0
+	}
+	_, err := h.ReadFile(j.dir + "/cgroup.procs")
+	return err == nil && j.groups(h, func(_ string, pids []string) bool { return len(pids) == 0 })
 }
 
 // Read reads the values of a job. alone is set if it is the only one: then the pressure on the node is
@@ -99,7 +118,7 @@ func (j *JobLoad) Read(h *probe.Host, alone bool) {
 				j.Resident = float64(n)
 			}
 		}
-		if text, err := h.ReadFile(j.dir + killed); err == nil {
+		if text, err := h.ReadValue(j.dir + killed); err == nil { // a short one
 			j.Killed = valueAfter(text, "oom_kill ")
 		}
 	}
@@ -118,16 +137,16 @@ func (j *JobLoad) Read(h *probe.Host, alone bool) {
 
 // readPressure returns the total of the line "some" of a pressure file.
 func readPressure(h *probe.Host, path string) float64 {
-	text, err := h.ReadFile(path)
+	text, err := h.ReadValue(path)
 	if err != nil {
 		return math.NaN()
 	}
-	line, _, _ := bytes.Cut(text, []byte{'\n'})
-	if !bytes.HasPrefix(line, []byte("some ")) {
+	line, _, _ := strings.Cut(text, "\n")
+	if !strings.HasPrefix(line, "some ") {
 		return math.NaN()
 	}
-	_, total, _ := bytes.Cut(line, []byte(" total="))
-	n, err := strconv.ParseUint(string(total), 10, 64)
+	_, total, _ := strings.Cut(line, " total=")
+	n, err := strconv.ParseUint(total, 10, 64)
 	if err != nil {
 		return math.NaN()
 	}
@@ -135,8 +154,8 @@ func readPressure(h *probe.Host, path string) float64 {
 }
 
 // valueAfter returns the number behind a word at the beginning of a line.
-func valueAfter(text []byte, word string) float64 {
-	for line := range strings.Lines(string(text)) {
+func valueAfter(text, word string) float64 {
+	for line := range strings.Lines(text) {
 		if v, ok := strings.CutPrefix(line, word); ok {
 			if n, err := strconv.ParseUint(strings.TrimSpace(v), 10, 64); err == nil {
 				return float64(n)
@@ -146,39 +165,82 @@ func valueAfter(text []byte, word string) float64 {
 	return math.NaN()
 }
 
-// Blocked counts the processes of a job in uninterruptible sleep (state D); NaN if they are unknown.
-func (j *JobLoad) Blocked(h *probe.Host) float64 {
+// States are numbers of processes of a job, without those of Slurm. NaN is unknown.
+type States struct {
+	Processes float64
+	Blocked   float64 // in uninterruptible sleep (state D)
+	Stopped   float64 // by a signal, by a debugger, or with their cgroup, as while the job is suspended
+}
+
+// States counts the processes of a job.
+func (j *JobLoad) States(h *probe.Host) (s States) {
 	if j.dir == "" {
-		return math.NaN()
+		return States{math.NaN(), math.NaN(), math.NaN()}
 	}
-	count := 0
-	for _, pid := range j.PIDs(h) {
-		stat, err := h.ReadValue("/proc/" + pid + "/stat")
-		if at := strings.LastIndexByte(stat, ')'); err == nil && strings.HasPrefix(stat[at+1:], " D ") {
-			count++
+	buf := make([]byte, probe.ValueSize)
+	j.groups(h, func(dir string, pids []string) bool {
+		frozen := len(pids) > 0 && j.frozen(h, dir)
+		for _, pid := range pids {
+			n, err := probe.ReadAt(unix.AT_FDCWD, h.Path("/proc/"+pid+"/stat"), buf)
+			if err != nil || bytes.Contains(buf[:n], []byte(" (slurmstepd) ")) {
+				continue // it has ended, or is Slurm's
+			}
+			s.Processes++
+			switch state := bytes.TrimSpace(buf[bytes.LastIndexByte(buf[:n], ')')+1 : n]); {
+			case frozen: // in a freezer of version 1 it shows the state D
+				s.Stopped++
+			case bytes.HasPrefix(state, []byte("D ")):
+				s.Blocked++
+			case bytes.HasPrefix(state, []byte("T ")), bytes.HasPrefix(state, []byte("t ")):
+				s.Stopped++
+			}
 		}
+		return true
+	})
+	return s
+}
+
+// frozen reports whether the processes of a cgroup of the job are frozen.
+func (j *JobLoad) frozen(h *probe.Host, dir string) bool {
+	if j.v2 {
+		text, err := h.ReadValue(dir + "/cgroup.events")
+		return err == nil && valueAfter(text, "frozen ") == 1
 	}
-	return float64(count)
+	step, _, _ := strings.Cut(dir, "/task_") // tasks have no freezer of their own
+	state, err := h.ReadValue(strings.Replace(step, cgroups+"/memory/", cgroups+"/freezer/", 1) + "/freezer.state")
+	return err == nil && state != "THAWED"
 }
 
 // PIDs lists the processes in the cgroup of a job, none without a cgroup.
 func (j *JobLoad) PIDs(h *probe.Host) (list []string) {
+	j.groups(h, func(_ string, pids []string) bool { list = append(list, pids...); return true })
+	return list
+}
+
+// groups calls a function for the cgroup of a job and those of its steps and tasks, with their processes, until it
+// returns false. It reports whether it has visited all.
+func (j *JobLoad) groups(h *probe.Host, each func(dir string, pids []string) bool) (all bool) {
 	if j.dir == "" {
-		return nil
+		return false
 	}
-	for dirs := []string{j.dir}; len(dirs) > 0 && len(dirs) < maxGroups && len(list) < maxProcesses; dirs = dirs[1:] {
-		pids, _ := h.ReadFile(dirs[0] + "/cgroup.procs")
-		for pid := range strings.FieldsSeq(string(pids)) {
-			if !probe.NotNumber(pid) {
-				list = append(list, pid)
-			}
+	visited, count := 0, 0
+	for dirs := []string{j.dir}; len(dirs) > 0; visited++ { // a step with its tasks before the next one
+		if visited >= maxGroups || count >= maxProcesses {
+			return false
 		}
-		names, _ := h.Names(dirs[0])
+		dir := dirs[len(dirs)-1]
+		dirs = dirs[:len(dirs)-1]
+		text, _ := h.ReadFile(dir + "/cgroup.procs")
+		pids := slices.DeleteFunc(strings.Fields(string(text)), probe.NotNumber)
+		if count += len(pids); !each(dir, pids) {
+			return false
+		}
+		names, _ := h.Names(dir)
 		for _, name := range names {
 			if strings.HasPrefix(name, "step_") || strings.HasPrefix(name, "task_") || name == "user" || name == "slurm" {
-				dirs = append(dirs, dirs[0]+"/"+name)
+				dirs = append(dirs, dir+"/"+name)
 			}
 		}
 	}
-	return list
+	return true
 }

@@ -4,8 +4,11 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
@@ -26,8 +29,14 @@ func TestJobOf(t *testing.T) {
 		"proc/22/status": "Name:\tx\nState:\tS\nUid:\t0\t0\t0\t0\nVmSize:\t1 kB\n", "proc/22/cmdline": "slurmstepd infinity\x00",
 		"proc/23/status": "Name:\tx\nState:\tS\nUid:\t5001\t5001\t5001\t5001\nVmSize:\t1 kB\n", "proc/23/cmdline": "slurmstepd: [125.0]\x00",
 		"proc/24/status": "Name:\tsu\nState:\tS\nUid:\t5001\t0\t0\t0\nVmSize:\t1 kB\n", "proc/24/cmdline": "slurmstepd: [126.0]\x00",
+		// 26.05 names a job's cgroup by its SLUID
+		"proc/30/cgroup": "0::/system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0/user/task_0\n",
+		"sys/fs/cgroup/system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_0/slurm/cgroup.procs": "1\n22\n23\n21\n",
+		"proc/31/cgroup": "0::/system.slice/gpu01_slurmstepd.scope/sEKNKTV3WPV501/step_batch\n", // its slurmstepd has ended
+		"proc/32/cgroup": "0::/system.slice/x.service/slurmstepd.scopes/sEKNKTV3WPV500/x\n", "proc/32/environ": "A=1\x00",
+		"proc/33/cgroup": "0::/user.slice/user-5001.slice/slurmstepd.scope/sEKNKTV3WPV500/x\n", "proc/33/environ": "A=1\x00",
 	}))
-	for pid, want := range map[int]string{10: "123", 11: "77", 12: "55", 13: "", 15: ""} {
+	for pid, want := range map[int]string{10: "123", 11: "77", 12: "55", 13: "", 15: "", 30: "124", 31: "sEKNKTV3WPV501", 32: "", 33: ""} {
 		if got, err := JobOf(h, pid); got != want || err != nil {
 			t.Errorf("%d: %q, %v, want %q", pid, got, err, want)
 		}
@@ -44,15 +53,44 @@ func TestJobOf(t *testing.T) {
 	}
 }
 
-// A job is a number, whatever the files contain.
+// A job is a number or a SLUID, whatever the files contain.
 func FuzzJobOf(f *testing.F) {
+	h := probe.NewHost(f.TempDir())
 	f.Add([]byte("0::/slurm/uid_1/job_123/step_0\n"))
 	f.Add([]byte("A=1\x00SLURM_JOB_ID=123\x00"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		for _, got := range []string{parseJobGroup(data), parseJobEnviron(data)} {
-			if got != "" && probe.NotNumber(got) {
+		group, err := findJobGroup(h, data)
+		if err != nil {
+			t.Error(err)
+		}
+		for _, got := range []string{group, parseJobEnviron(data)} {
+			if got != "" && probe.NotNumber(got) && (len(got) != 14 || got[0] != 's') {
 				t.Errorf("%q: %q", data, got)
 			}
 		}
 	})
+}
+
+// A process that is executing a program is still its job's.
+func TestJobOfExecuting(t *testing.T) {
+	t.Parallel()
+	script := filepath.Join(t.TempDir(), "again")
+	if err := probetest.WriteProgram(script, []byte("#!/bin/sh\nsleep 0.01\nexec "+script+"\n")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(script)
+	cmd.Env = []string{"PATH=/bin:/usr/bin", "SLURM_JOB_ID=77"}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	h, missed := probe.NewHost("/"), 0
+	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); {
+		if job, err := JobOf(h, cmd.Process.Pid); err != nil || job != "77" {
+			missed++
+		}
+	}
+	if missed > 0 {
+		t.Errorf("%d times it belonged to no job", missed)
+	}
 }

@@ -19,9 +19,10 @@ import (
 
 // JobRef is the job whose processes are to be found.
 type JobRef struct {
-	ID   string // in Slurm, digits
-	UID  int    // of its owner; -1 if unknown: then environments do not count
-	Node string // this node's name in Slurm; "" if no other node shares this machine
+	ID    string // in Slurm, digits
+	SLUID string // its other name since 26.05, which that gives its cgroup; "" if unknown
+	UID   int    // of its owner; -1 if unknown: then environments do not count
+	Node  string // this node's name in Slurm; "" if no other node shares this machine
 
 	Het     string // the id of its heterogeneous job; "" if it is not a component of one
 	Restart int    // how often it had been requeued when it ran
@@ -34,7 +35,6 @@ type JobProcess struct {
 	Start uint64 // starttime, clock ticks after the machine's own start
 	Owned bool   // its real, effective, saved and file system uid are the job's, or of a user namespace of its user
 	Claim string // why it may outlive the job though its environment names it; "" if there is no such reason
-	GPUs  []int  // the N of each /dev/nvidiaN that it has open
 
 	Asleep   bool   // one of its threads sleeps uninterruptibly: state D
 	Wchan    string // the kernel function where this thread sleeps, "" if unknown
@@ -58,9 +58,11 @@ func JobProcesses(h *probe.Host, job JobRef) (list []JobProcess, err error) {
 	if err != nil {
 		return nil, err
 	}
+	pace := h.Pace()
 	for _, pid := range pids {
+		pace()
 		p, ours, bad := s.process(pid)
-		if bad != nil && err == nil && !errors.Is(bad, fs.ErrNotExist) {
+		if bad != nil && err == nil && !errors.Is(bad, fs.ErrNotExist) && !errors.Is(bad, probe.ErrUnread) {
 			err = bad
 		}
 		if ours {
@@ -229,22 +231,24 @@ type evidence struct {
 // for the job's own user, by its environment, if its cgroup names no job and it does not descend
 // from a slurmstepd of another job.
 func (s *jobScan) findEvidence(pid int, user bool) (e evidence, err error) {
-	e.cgroup, err = readFileOf(s.h, pid, "cgroup")
+	e.cgroup, err = readCgroup(s.h, pid)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without cgroups has no such file
 		return e, err
 	}
-	if job := parseJobGroup(e.cgroup); job != "" {
-		e.ours = job == s.job.ID && !s.elsewhere(parseNodeGroup(e.cgroup))
+	job, err := findJobGroup(s.h, e.cgroup)
+	if err != nil {
+		return e, err
+	}
+	if job != "" {
+		e.ours = (job == s.job.ID || job == s.job.SLUID) && !s.elsewhere(parseNodeGroup(e.cgroup))
 		return e, nil
 	}
 	if !user {
 		return e, nil
 	}
-	environ, err := readFileOf(s.h, pid, "environ")
-	if err != nil {
+	if err := readEnviron(s.h, pid, func(environ []byte) { e.from = parseStarted(environ) }); err != nil {
 		return e, err
 	}
-	e.from = parseStarted(environ)
 	if e.jobless = e.from.job == ""; !s.names(e.from) {
 		return e, nil
 	}
@@ -252,7 +256,10 @@ func (s *jobScan) findEvidence(pid int, user bool) (e evidence, err error) {
 	if err != nil {
 		return e, probe.Gone(err)
 	}
-	above := s.findStepAbove(t.Parent)
+	above, err := s.findStepAbove(t.Parent)
+	if err != nil {
+		return e, err
+	}
 	e.ours = above == "" || above == s.job.ID || above == s.job.Het
 	e.environ = true
 	return e, nil
@@ -271,7 +278,7 @@ func (s *jobScan) elsewhere(node string) bool {
 
 // nodeGroup matches the part of a cgroup's path that names a node, if Slurm was built for several
 // nodes on a machine: /slurm_gpu01/uid_5001/job_123, /system.slice/gpu01_slurmstepd.scope/job_123.
-var nodeGroup = probe.Lazily(`(?m)/(?:slurm_([^/\n]+)|([^/\n]+)_slurmstepd\.scope)/(?:uid_[0-9]+/)?job_`)
+var nodeGroup = probe.Lazily(`(?m)/(?:slurm_([^/\n]+)|([^/\n]+)_slurmstepd\.scope)/(?:uid_[0-9]+/)?(?:job_|s[0-9A-Z]{13}(?:/|$))`)
 
 func parseNodeGroup(data []byte) string {
 	if m := nodeGroup().FindSubmatch(data); m != nil {
@@ -284,7 +291,7 @@ func parseNodeGroup(data []byte) string {
 const maxAbove = 64
 
 // findStepAbove returns the job of the first slurmstepd among a process and its ancestors.
-func (s *jobScan) findStepAbove(pid int) string {
+func (s *jobScan) findStepAbove(pid int) (job string, err error) {
 	for range maxAbove {
 		if pid <= 1 {
 			break
@@ -294,13 +301,13 @@ func (s *jobScan) findStepAbove(pid int) string {
 			break
 		}
 		if t.Name == "slurmstepd" {
-			if job := findStep(s.ProcessReader, pid); job != "" {
-				return job
+			if job, err = findStep(s.ProcessReader, pid); job != "" || err != nil {
+				return job, err
 			}
 		}
 		pid = t.Parent
 	}
-	return ""
+	return "", nil
 }
 
 // describe reads the threads of a process: when it is killed, the first may be dead while another
@@ -320,8 +327,9 @@ func (s *jobScan) describe(pid int, uid uint32) (p JobProcess, err error) {
 			tasks = append(tasks, dir+"/task/"+n)
 		}
 	}
-	alive := false
+	alive, pace := false, s.h.Pace()
 	for _, name := range tasks {
+		pace()
 		t, err := s.Task(name)
 		if err != nil || t.State == 'Z' || t.State == 'X' {
 			continue
@@ -336,9 +344,8 @@ func (s *jobScan) describe(pid int, uid uint32) (p JobProcess, err error) {
 		return p, fs.ErrNotExist
 	}
 	p.Owned = s.owned(dir)
-	p.GPUs = s.openGPUs(dir)
 	if s.Name = append(s.Name[:0], dir...); !p.Asleep { // reading the command line could wait for that thread
-		p.Args = s.Command()
+		p.Args, p.Unread = s.Command()
 	}
 	if p.Args == "" {
 		p.Args = "[" + first.Name + "]"
@@ -386,16 +393,21 @@ func (s *jobScan) killed(dir string) bool {
 	return false
 }
 
-// openGPUs returns the numbers of the GPUs that a process has open. Reading a link does not involve the
+// maxFiles bounds the open files of a process that [OpenGPUs] reads.
+const maxFiles = 4096
+
+// OpenGPUs returns the N of each /dev/nvidiaN that a process has open. Reading a link does not involve the
 // driver.
-func (s *jobScan) openGPUs(dir string) (minors []int) {
-	fds := fmt.Sprintf("/proc/%s/fd", dir)
-	names, err := s.h.Names(fds)
+func OpenGPUs(h *probe.Host, pid int) (minors []int) {
+	fds := fmt.Sprintf("/proc/%d/fd", pid)
+	dir, err := os.Open(h.Path(fds))
 	if err != nil {
 		return nil
 	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(maxFiles)
 	for _, n := range names {
-		target, _ := os.Readlink(s.h.Path(fds + "/" + n))
+		target, _ := os.Readlink(h.Path(fds + "/" + n))
 		digits, ok := strings.CutPrefix(target, "/dev/nvidia")
 		if i, err := strconv.Atoi(digits); ok && err == nil && i >= 0 && !slices.Contains(minors, i) {
 			minors = append(minors, i)

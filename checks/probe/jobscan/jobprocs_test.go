@@ -71,6 +71,10 @@ func jobTree(t *testing.T) *probe.Host {
 	add(31, 1, 5001, "waits", fmt.Sprintf(step, 123), "")
 	jobTask(files, "proc/31", "waits", "D", 1, 31, 5001, 0, noSignal)
 	files["proc/32/stat"] = "32 (half" // about to be gone
+	const sluid = "0::/system.slice/%sslurmstepd.scope/sEKNKTV3WPV50%d/step_0/user/task_0\n"
+	add(33, 1, 5001, "of-26.05", fmt.Sprintf(sluid, "", 0), "")   // its slurmstepd has ended
+	add(34, 1, 5001, "next-job", fmt.Sprintf(sluid, "", 1), here) // its cgroup decides
+	add(35, 1, 5001, "next-node", fmt.Sprintf(sluid, "gpu02_", 0), here)
 	h := probe.NewHost(probetest.Tree(t, files))
 	link := func(pid, fd int, target string) {
 		dir := h.Path(fmt.Sprintf("/proc/%d/fd", pid))
@@ -96,13 +100,14 @@ func TestJobProcesses(t *testing.T) {
 		p.Asleep, p.Wchan, p.Killed, p.Progress = true, wchan, killed, 15+7
 		return p
 	}
-	python := left(10, 5001, "python train.py", true)
-	python.GPUs = []int{3, 5}
 	want := []JobProcess{
-		python, left(11, 5001, "daemon", true), left(15, 5002, "sub-uid", false), left(24, 5001, "own", true), left(25, 5001, "setuid", false),
-		asleep(27, "[stuck]", "rpc_wait_bit_killable", true), asleep(30, "[exits]", "", true), asleep(31, "[waits]", "", false),
+		left(10, 5001, "python train.py", true), left(11, 5001, "daemon", true), left(15, 5002, "sub-uid", false), left(24, 5001, "own", true), left(25, 5001, "setuid", false),
+		asleep(27, "[stuck]", "rpc_wait_bit_killable", true), asleep(30, "[exits]", "", true), asleep(31, "[waits]", "", false), left(33, 5001, "of-26.05", true),
 	}
-	job := JobRef{ID: "123", UID: 5001, Node: "gpu01"}
+	job := JobRef{ID: "123", SLUID: "sEKNKTV3WPV500", UID: 5001, Node: "gpu01"}
+	if gpus := OpenGPUs(h, 10); !slices.Equal(gpus, []int{3, 5}) {
+		t.Errorf("GPUs %v of process 10, want 3 and 5", gpus)
+	}
 	got, err := JobProcesses(h, job)
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
@@ -130,7 +135,7 @@ func TestJobProcesses(t *testing.T) {
 			t.Errorf("%d is without a known owner", p.PID)
 		}
 	}
-	if diff := cmp.Diff([]int{10, 15, 25, 27, 30, 31}, pids); diff != "" || err != nil {
+	if diff := cmp.Diff([]int{10, 15, 25, 27, 30, 31, 33}, pids); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 

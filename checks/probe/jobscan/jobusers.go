@@ -22,16 +22,14 @@ func StepsOf(h *probe.Host, job JobRef) (steps []string, err error) {
 	if err != nil {
 		return nil, err
 	}
+	pace := h.Pace()
 	for _, pid := range pids {
-		if uid, err := s.Owner(pid); err != nil || uid != 0 {
-			continue
+		pace()
+		args, err := readStep(s.ProcessReader, pid)
+		if err != nil {
+			return nil, err
 		}
-		dir := strconv.Itoa(pid)
-		if t, err := s.Task(dir); err != nil || t.Name != "slurmstepd" {
-			continue
-		}
-		s.Name = append(s.Name[:0], dir...)
-		if step, ok := strings.CutPrefix(s.Command(), "slurmstepd: ["+job.ID+"."); ok && s.RootsOwn(pid) {
+		if step, ok := strings.CutPrefix(args, "slurmstepd: ["+job.ID+"."); ok {
 			steps = append(steps, strings.TrimSuffix(step, "]"))
 		}
 	}
@@ -59,7 +57,9 @@ func JobUsers(h *probe.Host) (map[string][]uint32, error) {
 	if err != nil {
 		return nil, err
 	}
+	pace := h.Pace()
 	for _, pid := range pids {
+		pace()
 		uid, err := s.Owner(pid)
 		if err != nil || uid == 0 {
 			continue
@@ -77,18 +77,18 @@ func JobUsers(h *probe.Host) (map[string][]uint32, error) {
 
 // jobOf returns the job of a process by its cgroup, or by the slurmstepd above it.
 func (s *jobScan) jobOf(pid int) (string, error) {
-	data, err := readFileOf(s.h, pid, "cgroup")
+	data, err := readCgroup(s.h, pid)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	if job := parseJobGroup(data); job != "" {
-		return job, nil
+	if job, err := findJobGroup(s.h, data); job != "" || err != nil {
+		return job, err
 	}
 	t, err := s.Task(strconv.Itoa(pid))
 	if err != nil {
 		return "", probe.Gone(err)
 	}
-	return s.findStepAbove(t.Parent), nil
+	return s.findStepAbove(t.Parent)
 }
 
 // RunningJobOf returns the job of a process, if that job has a slurmstepd on this node. It finds

@@ -1,8 +1,8 @@
 package jobscan
 
 import (
+	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -37,12 +37,14 @@ func WatchJobs(h *probe.Host, prefix string) (*JobWatch, error) {
 	if h.Past() != "" {
 		w.records = h.Path(h.Past())
 	}
-	if _, err := h.Names("/proc"); err != nil {
-		return nil, err
+	r, err := probe.OpenProc(w.proc)
+	if err != nil {
+		return nil, &fs.PathError{Op: "read", Path: "/proc", Err: err}
 	}
+	defer r.Close()
 	for _, pid := range w.pids() {
 		w.looks[pid] = youngLooks - fewLooks // most processes are old
-		if id := w.jobOf(pid); id != "" {
+		if id, _ := findStep(r, pid); id != "" {
 			w.Running[id] = true
 			w.looks[pid] = youngLooks
 		}
@@ -55,13 +57,21 @@ func WatchJobs(h *probe.Host, prefix string) (*JobWatch, error) {
 func (w *JobWatch) New() string {
 	seen := make(map[int]int, len(w.looks))
 	job := ""
+	r, err := probe.OpenProc(w.proc)
+	if err != nil {
+		return w.newRecord()
+	}
+	defer r.Close()
 	for _, pid := range w.pids() {
 		looks := w.looks[pid]
 		if looks < youngLooks {
-			if id := w.jobOf(pid); id != "" {
+			id, err := findStep(r, pid)
+			switch {
+			case id != "":
 				job, looks = id, youngLooks
+			case err == nil:
+				looks++
 			}
-			looks++
 		}
 		seen[pid] = looks
 	}
@@ -105,20 +115,4 @@ func listNames(dir string) []string {
 	defer d.Close()
 	names, _ := d.Readdirnames(-1) // after an error, the names read so far
 	return names
-}
-
-func (w *JobWatch) jobOf(pid int) string {
-	data, err := os.ReadFile(filepath.Join(w.proc, strconv.Itoa(pid), "cmdline"))
-	if err != nil {
-		return "" // it has ended
-	}
-	if parseStepJob(probe.CommandLine(data)) == "" {
-		return ""
-	}
-	r, err := probe.OpenProc(w.proc)
-	if err != nil {
-		return ""
-	}
-	defer r.Close()
-	return findStep(r, pid)
 }

@@ -123,11 +123,11 @@ func TestUsersAreNoSlurmstepd(t *testing.T) {
 	}
 	defer s.Close()
 	for _, pid := range users {
-		if job := s.findStepAbove(pid); job != "" {
+		if job, err := s.findStepAbove(pid); job != "" || err != nil {
 			t.Errorf("process %d passes for a step of job %s", pid, job)
 		}
 	}
-	if job := s.findStepAbove(own); job != "999000904" {
+	if job, err := s.findStepAbove(own); job != "999000904" || err != nil {
 		t.Errorf("root's step is of job %q", job)
 	}
 }

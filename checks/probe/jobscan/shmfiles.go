@@ -1,6 +1,7 @@
 package jobscan
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -317,23 +318,32 @@ func (f *openedFinder) look() error {
 	if err != nil {
 		return err
 	}
+	pace := f.h.Pace()
 	for _, n := range names {
-		if probe.NotNumber(n) {
+		pid, err := strconv.Atoi(n)
+		if err != nil {
 			continue
 		}
-		if err := f.process("/proc/" + n); err != nil && !errors.Is(probe.Gone(err), fs.ErrNotExist) {
+		if err := f.process(pid, pace); errors.Is(err, probe.ErrUnread) { // it may have them open
+			p, err := probe.ProcessNow(f.h, pid)
+			for _, file := range f.files { // other users must not keep them
+				file.Opened = file.Opened || err != nil || p.UID == file.UID || p.UID == 0
+			}
+		} else if err != nil && !errors.Is(probe.Gone(err), fs.ErrNotExist) {
 			return err
 		}
 	}
 	return nil
 }
 
-func (f *openedFinder) process(dir string) error {
+func (f *openedFinder) process(pid int, pace func()) error {
+	dir := fmt.Sprintf("/proc/%d", pid)
 	names, err := f.h.Names(dir + "/fd")
 	if err != nil {
 		return err
 	}
 	for _, n := range names {
+		pace()
 		fd := f.h.Path(dir + "/fd/" + n)
 		target, err := os.Readlink(fd)
 		if err != nil || !f.bases[path.Base(target)] {
@@ -344,16 +354,13 @@ func (f *openedFinder) process(dir string) error {
 			f.mark(inode{unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino})
 		}
 	}
-	data, err := f.h.ReadFile(dir + "/maps")
-	if err != nil {
-		return err
-	}
-	for line := range strings.Lines(string(data)) {
-		if i, ok := parseMapping(line); ok {
-			f.mark(i)
+	return probe.ReadMemoryFile(f.h, pid, "maps", func(data []byte) {
+		for line := range bytes.Lines(data) {
+			if i, ok := parseMapping(string(line)); ok {
+				f.mark(i)
+			}
 		}
-	}
-	return nil
+	})
 }
 
 func (f *openedFinder) mark(i inode) {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,7 +12,8 @@ import (
 )
 
 // Slurmds returns a descriptor of each slurmd of root that runs on this host, by its PID; poll(2) shows
-// its end. A recorded node has none.
+// its end. The descriptor is -1 where the kernel has none (before Linux 5.3), or a filter of system calls
+// refuses it: systemd 239 does not know pidfd_open. A recorded node has no slurmd.
 func Slurmds(h *probe.Host) (map[int]int, error) {
 	if h.Recorded() { // its processes are not those of this machine
 		return nil, nil
@@ -22,7 +22,7 @@ func Slurmds(h *probe.Host) (map[int]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := map[int]int{}
+	parents := map[int]int{}
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil {
@@ -32,15 +32,22 @@ func Slurmds(h *probe.Host) (map[int]int, error) {
 		if comm, err := h.ReadValue("/proc/" + name + "/comm"); err != nil || comm != "slurmd" || unix.Stat(h.Path("/proc/"+name), &st) != nil || st.Uid != 0 {
 			continue
 		}
-		if line, err := h.ReadValue("/proc/" + name + "/stat"); err != nil || strings.Contains(line, ") Z ") {
-			continue // it has ended already
+		line, err := h.ReadValue("/proc/" + name + "/stat")
+		if t, ok := probe.ParseTask([]byte(line)); err == nil && ok && t.State != 'Z' { // it has ended already
+			parents[pid] = t.Parent
+		}
+	}
+	found := map[int]int{}
+	for pid, parent := range parents {
+		if _, forked := parents[parent]; forked { // it becomes another program, and ends with that
+			continue
 		}
 		fd, err := unix.PidfdOpen(pid, 0)
 		switch {
 		case err == nil:
 			found[pid] = fd
-		case errors.Is(err, unix.ENOSYS): // Linux before 5.3
-			return found, nil
+		case errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
+			found[pid] = -1
 		case !errors.Is(err, unix.ESRCH):
 			return found, fmt.Errorf("open slurmd with PID %d: %w", pid, err)
 		}
@@ -48,7 +55,8 @@ func Slurmds(h *probe.Host) (map[int]int, error) {
 	return found, nil
 }
 
-// AwaitEnd waits until one of some processes ends, at most for limit, and returns its PID, 0 for none.
+// AwaitEnd waits until one of some processes ends, at most for limit, and returns its PID, 0 for none. It
+// does not see the end of a process whose descriptor is -1.
 func AwaitEnd(fds map[int]int, limit time.Duration) (pid int, err error) {
 	var list []unix.PollFd
 	for _, fd := range fds {

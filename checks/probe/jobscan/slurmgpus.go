@@ -1,6 +1,7 @@
 package jobscan
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"path"
@@ -17,6 +18,8 @@ type SlurmGPUs struct {
 	Pos    string `json:"pos,omitempty"`    // the line of the node: /etc/slurm/slurm.conf:12; "" if Slurm has no such node
 	NVIDIA bool   `json:"nvidia,omitempty"` // gres.conf says that they are NVIDIA's
 	Why    string `json:"why,omitempty"`    // why Count is 0 although the node has a Gres of gpu
+	Files  []int  `json:"files,omitempty"`  // the N of the /dev/nvidiaN that gres.conf lists, in Slurm's order; nil if it does not list all
+	Detect string `json:"detect,omitempty"` // AutoDetect of the node, in lower case; "" is off
 
 	Prolog time.Duration `json:"prolog,omitempty"` // PrologTimeout or PrologEpilogTimeout; 0: no limit
 	Epilog time.Duration `json:"epilog,omitempty"`
@@ -64,7 +67,7 @@ func ReadGPUs(h *probe.Host, named, node string) (SlurmGPUs, error) {
 	}
 	g.Prolog, g.Epilog = limits.prolog, limits.epilog
 	if g.Count, g.Why = countGPUs(gres); g.Count > 0 {
-		s.readGres(path.Join(s.dir, "gres.conf"), node, &g)
+		s.readGres(path.Join(s.dir, "gres.conf"), node, gres, &g)
 	}
 	return g, nil
 }
@@ -150,22 +153,98 @@ func parseGresCount(words []string) int {
 	return n << map[string]int{"": 0, "K": 10, "M": 20, "G": 30}[strings.ToUpper(m[2])]
 }
 
-// readGres reads from gres.conf the vendor of the GPUs, and whether they are whole. Without a
-// readable file both are unknown.
-func (s *slurmFiles) readGres(file, node string, g *SlurmGPUs) {
+// readGres reads from gres.conf the vendor of the GPUs, whether they are whole, and their order.
+// Without a readable file all of that is unknown.
+func (s *slurmFiles) readGres(file, node, gres string, g *SlurmGPUs) {
 	told := *g
+	var devices [2]fileOrder // of lines for all nodes, and of lines for this node, which Slurm appends
+	detect := [2]string{}
 	s.visit = func(_ string, line []slurmPair) {
-		if nodes, ok := findValue(line, "nodename"); ok && !hasHost(nodes, node) {
-			return
+		own := 0
+		if nodes, ok := findValue(line, "nodename"); ok {
+			if own = 1; !hasHost(nodes, node) {
+				return
+			}
 		}
 		if name, ok := findValue(line, "name"); ok && !strings.EqualFold(name, "gpu") {
 			return
 		}
 		told.learn(line)
+		devices[own].add(line)
+		if value, ok := findValue(line, "autodetect"); ok {
+			detect[own] = strings.ToLower(value)
+		}
 	}
 	if err := s.read(file); err == nil || errors.Is(err, fs.ErrNotExist) {
 		*g = told
+		if g.Detect = cmp.Or(detect[1], detect[0]); g.Detect == "off" {
+			g.Detect = ""
+		}
+		g.Files = append(devices[0], devices[1]...).minors(gres, g.Count)
 	}
+}
+
+// fileOrder has the lines of gres.conf with GPUs, in their order.
+type fileOrder []gresFiles
+
+// gresFiles has the /dev/nvidiaN of a line of gres.conf.
+type gresFiles struct {
+	kind   string // Type, in lower case
+	minors []int  // nil if the line names other files, or none
+}
+
+func (o *fileOrder) add(line []slurmPair) {
+	_, several := findValue(line, "multiplefiles")
+	files, is := findValue(line, "file")
+	if !is && !several {
+		return
+	}
+	kind, _ := findValue(line, "type")
+	f := gresFiles{kind: strings.ToLower(kind)}
+	for name := range expandHostlist(files) {
+		n, err := strconv.ParseUint(strings.TrimPrefix(name, "/dev/nvidia"), 10, 8)
+		if err != nil || several || len(f.minors) == mostGPUs {
+			f.minors = nil
+			break
+		}
+		f.minors = append(f.minors, int(n))
+	}
+	*o = append(*o, f)
+}
+
+// minors returns the device numbers in the order in which slurmd numbers the GPUs: by the types of
+// the node's Gres, if it has some, then by the lines of gres.conf (_merge_config in Slurm's gres.c).
+// It is nil if gres.conf does not name as many whole GPUs as the node has.
+func (o fileOrder) minors(gres string, count int) (all []int) {
+	kinds := gresTypes(gres)
+	for _, kind := range kinds {
+		for _, f := range o {
+			switch {
+			case f.minors == nil:
+				return nil
+			case kind == "" && len(kinds) == 1, kind != "" && f.kind == kind:
+				all = append(all, f.minors...)
+			}
+		}
+	}
+	if len(all) != count {
+		return nil
+	}
+	return all
+}
+
+// gresTypes returns the types of GPUs in a Gres, in its order; "" is that of gpu:8.
+func gresTypes(gres string) (kinds []string) {
+	for item := range strings.SplitSeq(strings.ToLower(gresDetail().ReplaceAllString(gres, "")), ",") {
+		switch words := strings.Split(strings.TrimSpace(item), ":"); {
+		case words[0] != "gpu":
+		case len(words) > 2, len(words) == 2 && gresNumber().FindString(words[1]) != words[1]:
+			kinds = append(kinds, words[1])
+		default:
+			kinds = append(kinds, "")
+		}
+	}
+	return kinds
 }
 
 func (g *SlurmGPUs) learn(line []slurmPair) {

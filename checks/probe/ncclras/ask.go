@@ -110,22 +110,21 @@ func find(h *probe.Host, pids []string) (endpoint, error) {
 
 // portOf returns the port of a process's endpoint by its environment, the usual one if that cannot be read.
 func portOf(h *probe.Host, pid string) (port uint16, on bool) {
-	if stat, err := h.ReadValue("/proc/" + pid + "/stat"); err != nil || strings.Contains(stat[strings.LastIndexByte(stat, ')')+1:], " D ") {
-		return 0, false // its environment might block
-	}
-	environ, _ := h.ReadFile("/proc/" + pid + "/environ")
 	port = usualPort
-	for v := range bytes.SplitSeq(environ, []byte{0}) {
-		if string(v) == "NCCL_RAS_ENABLE=0" {
-			return 0, false
-		}
-		if addr, ok := bytes.CutPrefix(v, []byte("NCCL_RAS_ADDR=")); ok {
-			if n, err := strconv.ParseUint(string(addr[bytes.LastIndexByte(addr, ':')+1:]), 10, 16); err == nil {
-				port = uint16(n)
+	err := readMemoryFile(h, pid, "environ", func(environ []byte) {
+		for v := range bytes.SplitSeq(environ, []byte{0}) {
+			if string(v) == "NCCL_RAS_ENABLE=0" {
+				port = 0
+				return
+			}
+			if addr, ok := bytes.CutPrefix(v, []byte("NCCL_RAS_ADDR=")); ok {
+				if n, err := strconv.ParseUint(string(addr[bytes.LastIndexByte(addr, ':')+1:]), 10, 16); err == nil {
+					port = uint16(n)
+				}
 			}
 		}
-	}
-	return port, port != 0
+	})
+	return port, port != 0 && !errors.Is(err, probe.ErrUnread)
 }
 
 // reach returns the address at which a listening socket is reached.
@@ -204,16 +203,21 @@ var library = probe.Lazily(`/libnccl\.so\.2\.(\d+)\.(\d+)`)
 // canJSON reports whether the file of a process's NCCL has the number of a release that answers in JSON: 2.28.7
 // or newer. A file without a number, as in wheels of Python, may be of any release.
 func canJSON(h *probe.Host, pid string) (yes bool) {
-	_ = h.Lines("/proc/"+pid+"/maps", func(line []byte) bool {
-		m := library().FindSubmatch(line)
-		if m == nil {
-			return true
+	_ = readMemoryFile(h, pid, "maps", func(maps []byte) {
+		if m := library().FindSubmatch(maps); m != nil {
+			minor, patch := number(string(m[1])), number(string(m[2]))
+			yes = yes || minor > 28 || minor == 28 && patch >= 7
 		}
-		minor, patch := number(string(m[1])), number(string(m[2]))
-		yes = minor > 28 || minor == 28 && patch >= 7
-		return false
 	})
 	return yes
+}
+
+func readMemoryFile(h *probe.Host, pid, file string, use func([]byte)) error {
+	n, err := strconv.Atoi(pid)
+	if err != nil {
+		return err
+	}
+	return probe.ReadMemoryFile(h, n, file, use)
 }
 
 // ask enters the network namespace of the endpoint, and asks it. It must run on a thread of its own.

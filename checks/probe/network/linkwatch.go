@@ -98,6 +98,9 @@ func (w *LinkWatch) add(data []byte) (changed []string) {
 		if len(m.Data) < unix.SizeofIfInfomsg || m.Header.Type != unix.RTM_NEWLINK && m.Header.Type != unix.RTM_DELLINK {
 			continue
 		}
+		if m.Data[0] != unix.AF_UNSPEC { // a bridge's message about its port
+			continue
+		}
 		index, flags := int32(binary.NativeEndian.Uint32(m.Data[4:])), binary.NativeEndian.Uint32(m.Data[8:])
 		is := flags&unix.IFF_LOWER_UP != 0
 		was, known := w.up[index]

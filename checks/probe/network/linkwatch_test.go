@@ -1,12 +1,15 @@
 package network
 
 import (
+	"encoding/binary"
 	"os"
 	"os/exec"
 	"slices"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
@@ -84,6 +87,32 @@ func watchPairs(t *testing.T) {
 	ip("link", "del", "veth0")
 	ip("link", "del", "eth0")
 	changes("eth1 up", "eth0 down", "eth0 removed")
+}
+
+// A message of a bridge about an interface that leaves it says nothing about the interface itself.
+func TestLinkWatchBridge(t *testing.T) {
+	t.Parallel()
+	h := probe.NewHost(probetest.Tree(t, map[string]string{"sys/class/net/eth0/device/vendor": "0x15b3\n"}))
+	w := &LinkWatch{h: h, up: map[int32]bool{}, name: map[int32]string{}}
+	message := func(kind uint16, family byte) []byte {
+		info := make([]byte, unix.SizeofIfInfomsg, 64)
+		info[0], info[4] = family, 7
+		binary.NativeEndian.PutUint32(info[8:], unix.IFF_LOWER_UP)
+		info = binary.NativeEndian.AppendUint16(info, 9)
+		info = append(binary.NativeEndian.AppendUint16(info, unix.IFLA_IFNAME), "eth0\x00\x00\x00\x00"...)
+		head := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(info)))
+		head = append(binary.NativeEndian.AppendUint16(head, kind), make([]byte, 10)...)
+		return append(head, info...)
+	}
+	for _, test := range []struct {
+		kind   uint16
+		family byte
+		want   []string
+	}{{unix.RTM_NEWLINK, unix.AF_UNSPEC, nil}, {unix.RTM_NEWLINK, unix.AF_BRIDGE, nil}, {unix.RTM_DELLINK, unix.AF_BRIDGE, nil}, {unix.RTM_DELLINK, unix.AF_UNSPEC, []string{"eth0 removed"}}} {
+		if got := w.add(message(test.kind, test.family)); !slices.Equal(got, test.want) {
+			t.Errorf("message %d of family %d: %q, want %q", test.kind, test.family, got, test.want)
+		}
+	}
 }
 
 func TestLinkWatchGarbage(t *testing.T) {

@@ -42,8 +42,9 @@ func Holders(h *probe.Host) (map[uint64]Holder, error) {
 			}
 		}
 		slices.Sort(pids)
+		pace := h.Pace()
 		for _, pid := range pids {
-			s.addProcess(pid)
+			s.addProcess(pid, pace)
 		}
 		return s.holders, nil
 	})
@@ -77,7 +78,7 @@ func (s *holderScan) list(dir int) ([]string, error) {
 
 // addProcess records the sockets of one process. A process that ends in the meantime, or that this
 // user may not read, has none.
-func (s *holderScan) addProcess(pid int) {
+func (s *holderScan) addProcess(pid int, pace func()) {
 	dir := strconv.Itoa(pid)
 	fds, err := probe.Open(s.dir, dir+"/fd")
 	if err != nil {
@@ -87,6 +88,7 @@ func (s *holderScan) addProcess(pid int) {
 	names, _ := s.list(fds)
 	holder := Holder{PID: pid}
 	for _, name := range names {
+		pace()
 		n, err := unix.Readlinkat(fds, name, s.link[:])
 		if err != nil {
 			continue

@@ -79,6 +79,11 @@ func (v *GPUViews) Has(address string) bool {
 	return slices.ContainsFunc(v.Driver, func(d DriverGPU) bool { return d.Address == address })
 }
 
+// Any reports whether the kernel shows an NVIDIA GPU or its driver. Under WSL 2 only NVML does.
+func (v *GPUViews) Any() bool {
+	return len(v.PCI)+len(v.Driver)+len(v.Nodes) > 0 || v.Version != ""
+}
+
 // setAside marks the GPUs on the bus that the driver does not have, and need not have.
 func setAside(h *probe.Host, v *GPUViews) {
 	contained := h.InContainer()
@@ -120,9 +125,19 @@ type DriverGPU struct {
 
 const driverGPUs = "/proc/driver/nvidia/gpus"
 
+const gpuViews = "gpuviews"
+
+// DriverStarted makes the next [ReadGPUViews] read again if the views lack a device node or the driver:
+// NVML's start loads the driver and creates the device nodes, in the first run after a boot.
+func DriverStarted(h *probe.Host) {
+	if v, err := ReadGPUViews(h); err == nil && (v.Version == "" || len(v.Nodes) < len(v.Driver)) {
+		probe.Uncache(h, gpuViews)
+	}
+}
+
 // ReadGPUViews reads all views. A missing view is empty, which is not an error.
 func ReadGPUViews(h *probe.Host) (GPUViews, error) {
-	return probe.Once(h, "gpuviews", func() (v GPUViews, err error) {
+	return probe.Once(h, gpuViews, func() (v GPUViews, err error) {
 		absent := func(err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
 				return nil

@@ -75,6 +75,9 @@ func (q query) readECC() {
 			e.SRAM = q.counts(nvml.MEMORY_LOCATION_L1_CACHE, nvml.MEMORY_LOCATION_L2_CACHE, nvml.MEMORY_LOCATION_REGISTER_FILE,
 				nvml.MEMORY_LOCATION_TEXTURE_SHM, nvml.MEMORY_LOCATION_CBU)
 		}
+		if r := e.SRAM.Uncorrected; !r.Known && r.Err == nil {
+			e.SRAM.Uncorrected = q.countMIG(nvml.MEMORY_LOCATION_SRAM)
+		}
 	}
 	e.SRAMThreshold = is(ask(q.s, "nvmlDeviceGetSramEccErrorStatus", q.who, func() (uint32, nvml.Return) {
 		s, ret := q.d.GetSramEccErrorStatus()
@@ -119,6 +122,13 @@ func (q query) readRows() {
 		m.Corrected, m.Uncorrected, m.Pending, m.Failed, ret = q.d.GetRemappedRows()
 		return m, ret
 	})
+	if !r.Remapped.Known && r.Remapped.Err == nil { // as with MIG devices
+		q.readMIGMode()
+		v := q.fields(nvml.FI_DEV_REMAPPED_COR, nvml.FI_DEV_REMAPPED_UNC, nvml.FI_DEV_REMAPPED_PENDING, nvml.FI_DEV_REMAPPED_FAILURE)
+		if v[0].Known && v[1].Known && v[2].Known && v[3].Known {
+			r.Remapped = Known(RemappedRows{int(v[0].Value), int(v[1].Value), v[2].Value != 0, v[3].Value != 0})
+		}
+	}
 	r.Histogram = ask(q.s, "nvmlDeviceGetRowRemapperHistogram", q.who, func() (RowHistogram, nvml.Return) {
 		h, ret := q.d.GetRowRemapperHistogram()
 		return RowHistogram{int(h.Max), int(h.High), int(h.Partial), int(h.Low), int(h.None)}, ret
@@ -153,14 +163,7 @@ func (q query) readModes() {
 		}
 		return "unknown"
 	})
-	pending := 0
-	m.MIG = is(ask(q.s, "nvmlDeviceGetMigMode", q.who, func() (on int, ret nvml.Return) {
-		on, pending, ret = q.d.GetMigMode()
-		return on, ret
-	}))
-	if m.MIG.Known {
-		m.MIGPending = Known(pending != nvml.DEVICE_MIG_DISABLE)
-	}
+	q.readMIGMode()
 }
 
 func temperatureOf(d nvml.Device) func() (uint32, nvml.Return) {
@@ -388,7 +391,9 @@ func (q query) readFabric() {
 			return Fabric{int(f.State), int(int32(f.Status)), f.CliqueId, formatCluster(f.ClusterUuid), 0, 0}, ret
 		})
 	}
-	q.g.Fabric = r
+	if q.g.Fabric = r; r.Known && r.Value.State != FabricCompleted {
+		q.readMIGMode() // it can be the reason
+	}
 }
 
 func formatCluster(uuid [16]uint8) string {
@@ -521,39 +526,3 @@ func (c LinkCounts) sum() map[string]uint64 {
 	}
 	return sums
 }
-
-// readMIG lists the MIG devices of a GPU by their UUIDs, none if MIG is off. Their indexes have gaps.
-func (q query) readMIG() {
-	most := ask(q.s, "nvmlDeviceGetMaxMigDeviceCount", q.who, q.d.GetMaxMigDeviceCount)
-	if !most.Known {
-		q.g.MIG.Err = most.Err
-		return
-	}
-	var list []string
-	for i := range min(most.Value, maxMIG) {
-		device := ask(q.s, "nvmlDeviceGetMigDeviceHandleByIndex", q.who, func() (nvml.Device, nvml.Return) {
-			d, ret := q.d.GetMigDeviceHandleByIndex(i)
-			if ret == nvml.ERROR_NOT_FOUND {
-				return nil, nvml.ERROR_NOT_SUPPORTED
-			}
-			return d, ret
-		})
-		if device.Err != nil {
-			q.g.MIG.Err = device.Err
-			return
-		}
-		if !device.Known {
-			continue
-		}
-		uuid := text(ask(q.s, "nvmlDeviceGetUUID", q.who, device.Value.GetUUID))
-		if uuid.Err != nil {
-			q.g.MIG.Err = uuid.Err
-			return
-		}
-		list = append(list, uuid.Value)
-	}
-	q.g.MIG = Known(list)
-}
-
-// maxMIG bounds the library's number: current GPUs have at most 7 devices.
-const maxMIG = 64

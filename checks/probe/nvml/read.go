@@ -8,6 +8,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -96,10 +97,11 @@ func startNVML(h *probe.Host, lib nvml.Interface, name string, doing func(string
 	s := &nvmlSession{lib: lib, path: name, has: map[string]bool{}, doing: doing, snapshot: &Snapshot{Taken: time.Now()}, at: aboutNode}
 	doing("nvmlInit")
 	if ret := s.lib.Init(); ret == nvml.ERROR_LIBRARY_NOT_FOUND {
-		return nil, fmt.Errorf("load %s: %w", name, probe.ErrNoLibrary)
+		return nil, probe.WhyNotLoaded(name)
 	} else if ret != nvml.SUCCESS {
 		return nil, &Error{"nvmlInit", int(ret)}
 	}
+	nvidia.DriverStarted(h)
 	n := s.snapshot
 	n.Driver = text(ask(s, "nvmlSystemGetDriverVersion", "", s.lib.SystemGetDriverVersion))
 	n.Library = text(ask(s, "nvmlSystemGetNVMLVersion", "", s.lib.SystemGetNVMLVersion))
@@ -148,9 +150,8 @@ func matchByOrder(views nvidia.GPUViews, count int) map[int]string {
 // call announces a call and its GPU, so that a report can name the GPU if the call never returns.
 func (s *nvmlSession) call(symbol, who string) {
 	what := symbol + who
-	var i int
-	if _, err := fmt.Sscanf(who, "(%d", &i); err == nil && s.address[i] != "" {
-		what += fmt.Sprintf(" of gpu%d %s", i, s.address[i])
+	if address := s.address[s.at]; address != "" {
+		what += " of gpu" + strconv.Itoa(s.at) + " " + address
 	}
 	s.doing(what)
 }
@@ -370,7 +371,7 @@ func (q query) scopedFields(ids []scoped) []Reading[int64] {
 	}
 	all := ask(q.s, "nvmlDeviceGetFieldValues", q.who, func() (bool, nvml.Return) { return true, q.d.GetFieldValues(values) })
 	for i, v := range values {
-		call := fmt.Sprintf("field %d of nvmlDeviceGetFieldValues%s", ids[i].id, q.who)
+		call := "field " + strconv.Itoa(int(ids[i].id)) + " of nvmlDeviceGetFieldValues" + q.who
 		switch ret := nvml.Return(v.NvmlReturn); {
 		case !all.Known:
 			out[i].Err = all.Err

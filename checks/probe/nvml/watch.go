@@ -19,7 +19,8 @@ type Watch struct {
 	set   nvml.EventSet // nil if the driver has no events, or they ended with an error
 	links []int         // for each GPU the number of its NVLinks with counters of their own, 0: the driver sums up
 	last  []state
-	gpm   []*gpm // for each GPU, nil without
+	had   [][]bool // for each GPU the fields that its last sample had
+	gpm   []*gpm   // for each GPU, nil without
 }
 
 // state has the values of a GPU whose change is an event.
@@ -71,16 +72,17 @@ func WatchGPUs(h *probe.Host, doing func(call string)) (*Watch, error) {
 	case s.lib == nil:
 		return nil, probe.ErrRecorded
 	}
-	w := &Watch{s: s, links: make([]int, len(s.devices)), last: make([]state, len(s.devices)), gpm: make([]*gpm, len(s.devices))}
+	w := &Watch{s: s, links: make([]int, len(s.devices)), last: make([]state, len(s.devices)), had: make([][]bool, len(s.devices)), gpm: make([]*gpm, len(s.devices))}
 	s.doing = doing
 	w.register()
+	get := new(gpmRequest)
 	s.each(func(q query) {
 		links := q.readLinks()
 		sums := q.scopedFields([]scoped{{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, allLinks}})
 		if !sums[0].Known {
 			w.links[q.g.Index] = len(links)
 		}
-		w.gpm[q.g.Index] = openGPM(q)
+		w.gpm[q.g.Index] = openGPM(q, get)
 	})
 	return w, nil
 }
@@ -117,6 +119,9 @@ func (w *Watch) register() {
 			}
 		}
 	})
+	if w.set == nil {
+		w.freeEvents(set.Value, s.doing)
+	}
 }
 
 // GPUs returns the identities of the GPUs, in the order of their samples.
@@ -203,13 +208,18 @@ func (w *Watch) sample(q query, enough func() bool) (out Sample, now state) {
 	}
 	v := q.scopedFields(fields)
 	now = state{v[0], v[1], v[2], v[3]}
-	out = Sample{
-		Uncorrected: v[3], Errors: total([]Reading[int64]{v[3], v[4]}), Rows: [2]Reading[int64]{v[5], v[6]},
-		Power: number(v[7]), Capped: v[8], Slow: [3]Reading[int64]{v[9], v[10], v[11]},
-		PCIe: bytesOf(v[12:14], 1), NVLink: bytesOf(v[len(watched):], 1<<10),
+	if w.had[q.g.Index] == nil {
+		w.had[q.g.Index] = make([]bool, len(v))
 	}
+	had := w.had[q.g.Index]
+	links := bytesOf(v[len(watched):], had[len(watched):], 1<<10)
 	if w.links[q.g.Index] > 0 {
-		out.NVLink = bytesOf(v[len(watched):], 1)
+		links = bytesOf(v[len(watched):], had[len(watched):], 1)
+	}
+	out = Sample{
+		Uncorrected: v[3], Errors: total(v[3:5], had[3:5]), Rows: [2]Reading[int64]{v[5], v[6]},
+		Power: number(v[7]), Capped: v[8], Slow: [3]Reading[int64]{v[9], v[10], v[11]},
+		PCIe: bytesOf(v[12:14], had[12:14], 1), NVLink: links,
 	}
 	for _, read := range others {
 		if enough() {
@@ -258,21 +268,35 @@ var others = []func(q query, out *Sample){
 	},
 }
 
-// total adds up readings; it is known if one is.
-func total(list []Reading[int64]) (sum Reading[int64]) {
-	for _, r := range list {
+// total adds up readings; had are those that were known in the sample before. The sum is known if some are, and these
+// are the same as before: one that fails, or begins to answer, would let the sum jump.
+func total(list []Reading[int64], had []bool) (sum Reading[int64]) {
+	first, same := !slices.Contains(had, true), true
+	for i, r := range list {
 		sum.Known = sum.Known || r.Known
 		sum.Value += r.Value
+		same = same && r.Known == had[i]
+		had[i] = r.Known
+	}
+	if !first && !same {
+		return Reading[int64]{}
 	}
 	return sum
 }
 
 // bytesOf adds up counters of some unit.
-func bytesOf(list []Reading[int64], unit uint64) Reading[uint64] {
-	return as(total(list), func(n int64) uint64 { return uint64(max(n, 0)) * unit })
+func bytesOf(list []Reading[int64], had []bool, unit uint64) Reading[uint64] {
+	return as(total(list, had), func(n int64) uint64 { return uint64(max(n, 0)) * unit })
 }
 
-// Wait waits for an event, at most for limit. It returns at once if the driver has no events.
+// freeEvents frees a set of events that is not used again.
+func (w *Watch) freeEvents(set nvml.EventSet, doing func(string)) {
+	doing("nvmlEventSetFree")
+	_ = w.s.lib.EventSetFree(set)
+}
+
+// Wait waits for an event, at most for limit. Without events of the driver it waits for the whole limit. An error is
+// returned once: from then on there are no events.
 func (w *Watch) Wait(limit time.Duration, doing func(string)) (event string, err error) {
 	if w.set == nil || limit <= 0 {
 		time.Sleep(limit)
@@ -280,13 +304,15 @@ func (w *Watch) Wait(limit time.Duration, doing func(string)) (event string, err
 	}
 	began := time.Now()
 	doing("nvmlEventSetWait")
-	data, ret := w.s.lib.EventSetWait(w.set, uint32(limit.Milliseconds()))
+	const early = time.Millisecond - 1 // or it would wait twice
+	data, ret := w.s.lib.EventSetWait(w.set, uint32((limit + early).Milliseconds()))
 	switch ret {
 	case nvml.SUCCESS:
 	case nvml.ERROR_TIMEOUT: // it can be early
 		time.Sleep(max(0, limit-time.Since(began)))
 		return "", nil
 	default: // which comes back at once and for good: the kernel's log and the samples remain
+		w.freeEvents(w.set, doing)
 		w.set = nil
 		time.Sleep(max(0, limit-time.Since(began)))
 		return "", &Error{"nvmlEventSetWait", int(ret)}

@@ -24,6 +24,7 @@ type watchedOnce struct {
 	First, Second []Sample
 	Changed       []string
 	Limits        []float64
+	Waited        []string // calls of the wait
 	Calls         []string // of the second sample
 }
 
@@ -43,8 +44,12 @@ func watchOnce(h *probe.Host, file string, doing func(string)) {
 		out.Err = err.Error()
 	}
 	began := time.Now()
-	if out.Event, err = w.Wait(300*time.Millisecond, doing); err != nil {
+	wait := func(call string) { out.Waited = append(out.Waited, call) }
+	if out.Event, err = w.Wait(300*time.Millisecond, wait); err != nil {
 		out.Err = err.Error()
+		if _, err := w.Wait(0, wait); err != nil {
+			out.Err += ", again"
+		}
 	}
 	out.Took = time.Since(began)
 	out.Second, out.Changed = w.Sample(func(call string) { out.Calls = append(out.Calls, call) }, none)
@@ -152,6 +157,29 @@ func TestWatchB200(t *testing.T) {
 	}
 }
 
+// A counter that fails, or begins to answer, leaves the sum unknown once: it would jump.
+func TestWatchSums(t *testing.T) {
+	t.Parallel()
+	out := watchNode(t, fakenvml.H100, "late", "* field 138 = 1000", "* field 139 = 500", "2 field 139 error 999", "2 field 139 first 1 = 500", "4 field 139 error 999", "4 field 139 with late = 500")
+	if out.Err != "" || len(out.Second) != 8 {
+		t.Fatalf("%+v", out)
+	}
+	for i, want := range map[int][2]any{0: {1536000.0, 1536000.0}, 2: {1536000.0, nil}, 4: {1024000.0, nil}} {
+		if first, second := out.First[i]["NVLink"], out.Second[i]["NVLink"]; first != want[0] || second != want[1] {
+			t.Errorf("gpu%d: NVLink %v, then %v, want %v", i, first, second, want)
+		}
+	}
+	had := []bool{false, false}
+	for i, test := range []struct {
+		known [2]bool
+		want  bool
+	}{{[2]bool{true, false}, true}, {[2]bool{true, true}, false}, {[2]bool{true, true}, true}, {[2]bool{true, false}, false}, {[2]bool{true, false}, true}, {[2]bool{}, false}, {[2]bool{true, true}, true}} {
+		if got := total([]Reading[int64]{{Value: 1, Known: test.known[0]}, {Value: 2, Known: test.known[1]}}, had); got.Known != test.want {
+			t.Errorf("sample %d: known %v, want %v", i, got.Known, test.want)
+		}
+	}
+}
+
 func TestWatchEvents(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -173,6 +201,9 @@ func TestWatchEvents(t *testing.T) {
 			out := watchNode(t, fakenvml.H100, test.file, test.lines...)
 			if out.Event != test.event || strings.Join(out.Changed, "; ") != test.changed || out.Err != test.err {
 				t.Errorf("event %q, changed %q, error %q; want %q, %q, %q", out.Event, out.Changed, out.Err, test.event, test.changed, test.err)
+			}
+			if freed := slices.Contains(out.Waited, "nvmlEventSetFree"); freed != (test.err != "") || len(out.Second) != 8 {
+				t.Errorf("calls %v, %d samples", out.Waited, len(out.Second))
 			}
 		})
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 func respond(t *testing.T, local Local) *Responder {
@@ -127,7 +129,7 @@ func TestEchoFails(t *testing.T) {
 	}{
 		"silent":    {udpServer(t, none), ErrSilent},
 		"wrong key": {respond(t, four).Address(), ErrSilent},
-		"refused":   {closedPort(t), unix.ECONNREFUSED},
+		"refused":   {probetest.ClosedPort(t), unix.ECONNREFUSED},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

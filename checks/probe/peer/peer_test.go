@@ -65,37 +65,6 @@ func listen(t *testing.T, local Local, key Key) *Listener {
 }
 
 // closedPort returns an address at which nothing listens.
-func closedPort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
-// tcpServer serves connections as do does, and returns its address.
-func tcpServer(t *testing.T, do func(net.Conn)) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			t.Cleanup(func() { _ = conn.Close() })
-			go do(conn)
-		}
-	}()
-	return l.Addr().String()
-}
-
 func wantError(t *testing.T, got, want error) {
 	t.Helper()
 	if !errors.Is(got, want) {
@@ -129,11 +98,11 @@ func TestConnectFails(t *testing.T) {
 		want    error
 		ctx     context.Context
 	}{
-		"refused":         {closedPort(t), unix.ECONNREFUSED, within60(t)},
+		"refused":         {probetest.ClosedPort(t), unix.ECONNREFUSED, within60(t)},
 		"wrong key":       {l.Address(), ErrStranger, within60(t)},
-		"closes":          {tcpServer(t, func(c net.Conn) { _ = c.Close() }), ErrStranger, within60(t)},
-		"answers rubbish": {tcpServer(t, func(c net.Conn) { _, _ = c.Write(make([]byte, 64)) }), ErrStranger, within60(t)},
-		"silent":          {tcpServer(t, func(net.Conn) {}), ErrSilent, soon(t)},
+		"closes":          {probetest.Serve(t, func(c net.Conn) { _ = c.Close() }), ErrStranger, within60(t)},
+		"answers rubbish": {probetest.Serve(t, func(c net.Conn) { _, _ = c.Write(make([]byte, 64)) }), ErrStranger, within60(t)},
+		"silent":          {probetest.Serve(t, func(net.Conn) {}), ErrSilent, soon(t)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, _, err := Connect(tt.ctx, four, tt.address, other, 0)

@@ -86,7 +86,7 @@ type Ring struct {
 }
 
 // JoinRing connects to the next rank, and waits for the one before this. The Listener is this
-// rank's.
+// rank's. If it fails after some connections were made, it returns the Ring with them, to close.
 func JoinRing(ctx context.Context, local Local, l *Listener, key Key, t RingTest) (*Ring, error) {
 	if err := t.valid(); err != nil {
 		return nil, err
@@ -138,8 +138,7 @@ func JoinRing(ctx context.Context, local Local, l *Listener, key Key, t RingTest
 	})
 	both.Wait()
 	if err := first(ctx, errs); err != nil {
-		r.Close()
-		return nil, err
+		return r, err
 	}
 	for i := range t.Flows {
 		words := t.Bytes / 4
@@ -178,17 +177,24 @@ const (
 // others have begun when its token has come round: the data that a node sends, in Gb/s. Wrong data
 // does not end the test; Run returns it at the end, as a [*WrongError].
 func (r *Ring) Run(ctx context.Context) (Rates, error) {
+	r.deadline(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	stop := context.AfterFunc(ctx, r.interrupt)
 	defer stop()
-	r.deadline(ctx)
+	unwatch := r.watch(ctx, cancel)
 	var rates Rates
 	var err error
 	if r.Rank == 0 {
-		rates, err = r.lead(ctx)
+		rates, err = r.lead(ctx, cancel)
 	} else {
-		err = r.follow(ctx)
+		err = r.follow(ctx, cancel)
 	}
+	unwatch()
 	if err != nil {
+		if gone := new(RingError); errors.Is(err, context.Canceled) && errors.As(context.Cause(ctx), &gone) {
+			err = gone
+		}
 		return rates, err
 	}
 	r.mu.Lock()
@@ -197,6 +203,26 @@ func (r *Ring) Run(ctx context.Context) (Rates, error) {
 		return rates, r.wrong
 	}
 	return rates, nil
+}
+
+// watch ends the test when the next rank ends its connections. That rank sends nothing, and this one
+// may have nothing to send: it would wait, as all others do, and name no one.
+func (r *Ring) watch(ctx context.Context, cancel context.CancelCauseFunc) (unwatch func()) {
+	var all sync.WaitGroup
+	for _, c := range r.next {
+		all.Go(func() {
+			_, err := c.Read(make([]byte, 1))
+			if err = r.failed(ctx, "connection to", r.after(1), err); reset(err) {
+				cancel(err)
+			}
+		})
+	}
+	return func() {
+		for _, c := range r.next {
+			_ = c.SetReadDeadline(past)
+		}
+		all.Wait()
+	}
 }
 
 func (r *Ring) interrupt() {
@@ -215,7 +241,7 @@ func (r *Ring) deadline(ctx context.Context) {
 }
 
 // lead runs the test as rank 0.
-func (r *Ring) lead(ctx context.Context) (rates Rates, err error) {
+func (r *Ring) lead(ctx context.Context, cancel context.CancelCauseFunc) (rates Rates, err error) {
 	sent := 2 * int64(len(r.Addresses)-1) * r.Bytes / int64(len(r.Addresses)) // by each rank
 	round := 0
 	for range r.Repeats {
@@ -227,7 +253,7 @@ func (r *Ring) lead(ctx context.Context) (rates Rates, err error) {
 				return rates, err
 			}
 			began := time.Now()
-			if err := r.reduce(ctx, round); err != nil {
+			if err := r.reduce(ctx, round, cancel); err != nil {
 				return rates, err
 			}
 			d := time.Since(began)
@@ -250,7 +276,7 @@ func (r *Ring) pass(ctx context.Context, token byte) error {
 }
 
 // follow runs the test as another rank.
-func (r *Ring) follow(ctx context.Context) error {
+func (r *Ring) follow(ctx context.Context, cancel context.CancelCauseFunc) error {
 	for round := 0; ; round++ {
 		r.fill(round)
 		token, err := r.take(ctx)
@@ -260,7 +286,7 @@ func (r *Ring) follow(ctx context.Context) error {
 		if err := r.give(ctx, token); err != nil || token == tokenEnd {
 			return err
 		}
-		if err := r.reduce(ctx, round); err != nil {
+		if err := r.reduce(ctx, round, cancel); err != nil {
 			return err
 		}
 	}
@@ -284,7 +310,8 @@ func (r *Ring) after(places int) int {
 }
 
 // failed returns the error of a connection to a rank. One that only waits in vain accuses no one:
-// the other rank may wait itself.
+// the other rank may wait itself. The context is the one whose end interrupts the connections: it
+// has ended before they are, a context made from it may not have.
 func (r *Ring) failed(ctx context.Context, what string, rank int, err error) error {
 	if err == nil {
 		return nil
@@ -296,12 +323,8 @@ func (r *Ring) failed(ctx context.Context, what string, rank int, err error) err
 	return &RingError{Peer: rank, Received: int(r.received.Load()), Err: err}
 }
 
-// reduce makes one all-reduce, in all flows at once.
-func (r *Ring) reduce(ctx context.Context, round int) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stop := context.AfterFunc(ctx, r.interrupt)
-	defer stop()
+// reduce makes one all-reduce, in all flows at once. The first that fails cancels the context.
+func (r *Ring) reduce(ctx context.Context, round int, cancel context.CancelCauseFunc) error {
 	var all sync.WaitGroup
 	errs := make([]error, len(r.flows))
 	for i, f := range r.flows {

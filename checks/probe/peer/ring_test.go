@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 // outcome is what a rank of a ring returns.
@@ -47,11 +49,13 @@ func runRanks(ctx context.Context, t *testing.T, local Local, n int, test RingTe
 				defer on.ended(i)
 			}
 			r, err := JoinRing(ctx, local, l, testKey, own)
+			if r != nil {
+				t.Cleanup(r.Close) // not before all have ended
+			}
 			if err != nil {
 				outcomes[i].err = err
 				return
 			}
-			t.Cleanup(r.Close) // not before all have ended
 			if on.joined != nil {
 				on.joined(r)
 			}
@@ -125,7 +129,7 @@ func checkSums(t *testing.T, r *Ring, rounds int) {
 // proxy forwards to an address. change gets the data behind the key and its position.
 func proxy(t *testing.T, address string, change func(at int, data []byte)) string {
 	t.Helper()
-	return tcpServer(t, func(in net.Conn) {
+	return probetest.Serve(t, func(in net.Conn) {
 		out, err := net.Dial("tcp", address)
 		if err != nil {
 			_ = in.Close()
@@ -217,18 +221,49 @@ func TestRingNamesTheDead(t *testing.T) {
 	}
 }
 
+// A rank that does not reach the next one accuses that one, and is not accused by those that have
+// joined.
+func TestRingWithABrokenPath(t *testing.T) {
+	t.Parallel()
+	const ranks, cut = 4, 1
+	ctx, cancel := context.WithCancel(within60(t))
+	defer cancel()
+	closed := probetest.ClosedPort(t)
+	outcomes := runRanks(ctx, t, four, ranks, RingTest{Bytes: 1 << 16, Flows: 2, Repeats: 1}, hooks{
+		edit: func(r *RingTest) {
+			if r.Rank == cut {
+				r.Addresses[cut+1] = closed
+			}
+		},
+		ended: func(rank int) {
+			if rank == cut {
+				time.AfterFunc(short, cancel) // the others wait
+			}
+		},
+	})
+	for rank, o := range outcomes {
+		want := -1
+		if rank == cut {
+			want = cut + 1
+		}
+		if broken := new(RingError); !errors.As(o.err, &broken) || broken.Peer != want {
+			t.Errorf("rank %d accuses %d: %v", rank, broken.Peer, o.err)
+		}
+	}
+}
+
 // A rank that never comes is not confused with the others, which wait.
 func TestJoinRingFails(t *testing.T) {
 	t.Parallel()
 	l := listen(t, four, testKey)
-	test := RingTest{Addresses: []string{l.Address(), closedPort(t)}, Bytes: 1000, Flows: 1, Repeats: 1}
+	test := RingTest{Addresses: []string{l.Address(), probetest.ClosedPort(t)}, Bytes: 1000, Flows: 1, Repeats: 1}
 	_, err := JoinRing(within60(t), four, l, testKey, test)
 	broken := new(RingError)
 	if !errors.As(err, &broken) || broken.Peer != 1 {
 		t.Error(err)
 	}
 	// A silent rank is named by one that hears from its other neighbour, and by no other.
-	test.Addresses[1] = tcpServer(t, func(net.Conn) {})
+	test.Addresses[1] = probetest.Serve(t, func(net.Conn) {})
 	_, err = JoinRing(soon(t), four, l, testKey, test)
 	wantError(t, err, ErrSilent)
 	if !errors.As(err, &broken) || broken.Peer != -1 {

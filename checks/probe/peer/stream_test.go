@@ -6,6 +6,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
 // both runs the two ends of a stream.
@@ -24,7 +26,7 @@ func TestStreams(t *testing.T) {
 			if err != nil || failed != nil {
 				t.Fatalf("%s: %v, %v", local.Address, err, failed)
 			}
-			if len(r.Values) != s.Repeats || len(r.Windows) < 2*s.Repeats {
+			if len(r.Values) != s.Repeats || len(r.Windows) < s.Repeats { // a busy machine has few and long ones
 				t.Errorf("%+v has %+v", s, r)
 			}
 			for _, v := range r.Values {
@@ -120,7 +122,7 @@ func TestSendStreamsFails(t *testing.T) {
 		t.Error(err)
 	}
 	wantError(t, SendStreams(within60(t), four, l.Address(), other, s), ErrStranger)
-	wantError(t, SendStreams(soon(t), four, tcpServer(t, func(net.Conn) {}), testKey, s), ErrSilent)
+	wantError(t, SendStreams(soon(t), four, probetest.Serve(t, func(net.Conn) {}), testKey, s), ErrSilent)
 	for _, wrong := range []Streams{{}, {Flows: 1, Repeats: 1, Time: Window}, {Flows: 1000, Repeats: 1, Time: time.Second}, {Flows: 1, Repeats: -1, Time: time.Second}} {
 		if SendStreams(within60(t), four, l.Address(), testKey, wrong) == nil {
 			t.Errorf("%+v was sent", wrong)

@@ -25,7 +25,7 @@ func Tree(t testing.TB, files map[string]string) (root string) {
 			continue
 		}
 		Mkdir(t, filepath.Dir(path))
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		if err := write(path, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -48,13 +48,15 @@ func Message(err error) string {
 	return err.Error()
 }
 
-// WriteProgram writes a program that a test is going to run. It prevents the start of processes
-// meanwhile: until a child runs its own program it has a copy of the descriptor, and the kernel
-// does not run a file that is open for writing ("text file busy").
-func WriteProgram(path string, data []byte) error {
+// WriteProgram writes a program that a test is going to run.
+func WriteProgram(path string, data []byte) error { return write(path, data, 0o755) }
+
+// write prevents the start of processes meanwhile: until a child runs its own program it has a copy
+// of the descriptor, and the kernel does not run a file that is open for writing ("text file busy").
+func write(path string, data []byte, mode os.FileMode) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	return os.WriteFile(path, data, 0o755)
+	return os.WriteFile(path, data, mode)
 }
 
 // StartSleep starts a process that the test can kill.

@@ -58,17 +58,51 @@ func ParseStat(data []byte) (ProcStat, error) {
 
 // Whereabouts returns the state of a process and the kernel function that it sleeps in, "" if the
 // kernel does not show it. In a Go program the main thread is seldom the one with the blocked call:
-// Whereabouts prefers a thread that sleeps uninterruptibly, else one that is not idle.
+// Whereabouts prefers a thread that sleeps uninterruptibly, else one that is not idle. It passes over
+// those of [LockedReads].
 func Whereabouts(pid int) (state, wchan string) {
+	for _, t := range listThreads(pid) {
+		switch {
+		case t.state == "D":
+			if t.readsMemoryOf() == 0 {
+				return t.state, t.wchan
+			}
+		case state == "" || isIdle(wchan) && !isIdle(t.wchan):
+			state, wchan = t.state, t.wchan
+		}
+	}
+	return state, wchan
+}
+
+// LockedReads lists the processes that keep the threads of a process from ending, since a user has locked
+// their memory. It lists none if another thread sleeps uninterruptibly, too: the process then hangs.
+func LockedReads(pid int) (locked []int) {
+	for _, t := range listThreads(pid) {
+		if of := t.readsMemoryOf(); of != 0 {
+			locked = append(locked, of)
+		} else if t.state == "D" {
+			return nil
+		}
+	}
+	return locked
+}
+
+// thread is a thread of a process.
+type thread struct {
+	dir          string // /proc/PID/task/TID/
+	state, wchan string
+}
+
+func listThreads(pid int) (threads []thread) {
 	dir, err := os.Open(fmt.Sprintf("/proc/%d/task", pid)) //nolint:forbidigo // the same
 	if err != nil {
-		return "", ""
+		return nil
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
 	for _, tid := range names {
-		task := fmt.Sprintf("/proc/%d/task/%s/", pid, tid)
-		data, err := os.ReadFile(task + "stat") //nolint:forbidigo // the same
+		t := thread{dir: fmt.Sprintf("/proc/%d/task/%s/", pid, tid)}
+		data, err := os.ReadFile(t.dir + "stat") //nolint:forbidigo // the same
 		if err != nil {
 			continue
 		}
@@ -76,19 +110,30 @@ func Whereabouts(pid int) (state, wchan string) {
 		if err != nil {
 			continue
 		}
-		w, _ := os.ReadFile(task + "wchan") //nolint:forbidigo // the same
-		name := string(w)
-		if name == "0" {
-			name = ""
+		w, _ := os.ReadFile(t.dir + "wchan") //nolint:forbidigo // the same
+		if t.state, t.wchan = st.State, string(w); t.wchan == "0" {
+			t.wchan = ""
 		}
-		switch {
-		case st.State == "D":
-			return st.State, name
-		case state == "" || isIdle(wchan) && !isIdle(name):
-			state, wchan = st.State, name
-		}
+		threads = append(threads, t)
 	}
-	return state, wchan
+	return threads
+}
+
+// memoryFile is a file that the kernel reads under the lock of a process's memory.
+var memoryFile = checks.Lazily(`/proc/(\d+)/(?:cmdline|environ|maps)$`)
+
+// readsMemoryOf returns the process whose memory the thread waits for, 0 if it waits for something else.
+func (t *thread) readsMemoryOf() (pid int) {
+	data, _ := os.ReadFile(t.dir + "syscall") //nolint:forbidigo // the same
+	var call, fd int
+	if n, _ := fmt.Sscanf(string(data), "%d 0x%x", &call, &fd); n < 2 || call != unix.SYS_READ {
+		return 0
+	}
+	name, _ := os.Readlink(fmt.Sprintf("%sfd/%d", t.dir, fd)) //nolint:forbidigo // the link of the kernel alone
+	if m := memoryFile().FindStringSubmatch(name); m != nil {
+		pid, _ = strconv.Atoi(m[1])
+	}
+	return pid
 }
 
 // Idle reports whether no thread of a Go program waits for anything in the kernel but for work or a CPU.

@@ -43,6 +43,7 @@ const (
 	OpGPUs   Op = "gpus"   // list the GPUs of the driver, by its files; in the lane of NVML their MIG devices
 	OpCount  Op = "count"  // read the counters of devices; in the local lane also Xids since a mark
 	OpKeep   Op = "keep"   // write a record for later runs
+	OpFix    Op = "fix"    // write a record to the disk, where it survives a power cut
 	OpRecall Op = "recall" // read the records whose names begin with something
 	OpForget Op = "forget" // remove a record
 	OpNote   Op = "note"   // append a line to a journal
@@ -85,6 +86,7 @@ const (
 	AskOwnSamples = "own samples" // the same for the job's own user, at the sockets in the directory Path; Who is the node
 
 	AskHolders = "holders" // list the processes that have a device of NVIDIA open
+	AskReset   = "reset"   // record that the GPUs in Args have been reset
 	AskClear   = "clear"   // acknowledge errors: Path is one of the kinds below
 )
 
@@ -242,7 +244,8 @@ type Response struct {
 	Cut    bool     // exec: there was more output
 	Worn   bool     // this worker leaves after the answer, see cuda.Worn and OpWatch
 	Spent  bool     // this worker cannot continue, see probe.Host.Blocked
-	Stuck  []string // the blocked calls behind Spent, which are not part of the step
+	Stuck  []string // the blocked calls behind Spent that are not part of the step
+	Locked []string // new reads of processes' memory that threads of the worker wait for; it goes on
 	Exists bool     // create: the file exists; Err says so
 	Err    string   // why the operation failed, complete
 }
@@ -282,6 +285,7 @@ func (m *Response) fields(c *codec) {
 	yes(c, &m.Worn)
 	yes(c, &m.Spent)
 	texts(c, &m.Stuck)
+	texts(c, &m.Locked)
 	yes(c, &m.Exists)
 	text(c, &m.Err)
 }
@@ -291,6 +295,7 @@ type Heard struct {
 	Events []Event
 	Jobs   []string // of the source of jobs: those on the node
 	Lost   uint64   // records or messages that were not read; at least 1 if their number is unknown
+	Notes  []string // for the journal
 }
 
 // Event is the first event of a kind since the last answer.
@@ -367,8 +372,9 @@ const (
 
 // Holder is the process that holds a lock.
 type Holder struct {
-	PID int           // 0 if unknown
-	Age time.Duration // since it took the lock
+	PID  int           // 0 if unknown
+	Age  time.Duration // since it took the lock
+	Part bool          // it is a run of the monitor, which checks a part of the node
 }
 
 // StuckProcess is a process that no signal could end, left behind by a run.
@@ -405,8 +411,12 @@ const (
 // MaxState is the largest size of a state file, bytes. The program's own files are below 64 KiB.
 const MaxState = 1 << 20
 
+// KindMonitor is the kind of the runs of the monitor.
+const KindMonitor = "monitor"
+
 // These describe the line of a lock file.
 const (
 	LockLine = "%d %d %d" // pid, Unix time, start time in clock ticks since boot
+	LockPart = " part"    // behind the line of a run of the monitor
 	LockSize = 64         // bytes, always, so that the line can be replaced on a full disk
 )

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"slices"
 	"time"
@@ -26,7 +27,13 @@ type worker struct {
 	asked     map[string]bool
 	watches   map[string]watcher // the sources of events that it listens to
 	serves    bool               // see serveOwners
+	notes     []string           // see note
 	platforms func(file string, data []byte) checks.PlatformOf
+}
+
+// note reports something about a source with its next answer: the monitor prints it for the journal.
+func (w *worker) note(format string, args ...any) {
+	w.notes = append(w.notes, fmt.Sprintf(format, args...))
 }
 
 // setVars sets the variables of the run. Another root is another node.
@@ -62,6 +69,7 @@ func newGuardedHost(root string) *probe.Host {
 func (w *worker) env(req *wire.Request, vars map[string]string) *checks.Env {
 	probe.SetPasswd(w.host, vars["PASSWD_DATA_SRC"])
 	probe.SetLibraries(w.host, vars)
+	w.host.SetDoing(w.doing(req))
 	w.host.SetEnviron(append(slices.Clip(w.vars.Environ), req.Env...))
 	env := &checks.Env{
 		Host:     w.host,

@@ -25,8 +25,13 @@ func keepEvidence(env *checks.Env, req *wire.Request) *wire.Response {
 	}
 	if len(req.Args) == 0 {
 		files = append(files, evidence.Collect(h)...)
-		files = append(files, sampleFiles(jobs.RecordedSamples(env))...)
+		if h.StateAnswers() {
+			files = append(files, sampleFiles(jobs.RecordedSamples(env))...)
+		}
 	} else { // the job's end waits, and its user caused most failures: only its samples
+		if !h.StateAnswers() {
+			return &wire.Response{}
+		}
 		samples := sampleFiles(jobs.SamplesOf(env, files[0].Data))
 		if samples == nil {
 			return &wire.Response{}

@@ -6,11 +6,11 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/journal"
 	"golang.org/x/sys/unix"
 
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
@@ -65,8 +65,9 @@ func openLog(path string, empty bool) (openedLog, error) {
 	return log, nil
 }
 
-// appendBounded appends to a file of at most that many bytes. A full file becomes PATH.1 and replaces
-// the previous one. If only a part fits onto the disk, appendBounded removes it.
+// appendBounded appends to a file of at most that many bytes, or twice as many while another program
+// has locked it. A full file becomes PATH.1 and replaces the previous one. If only a part fits onto
+// the disk, appendBounded removes it.
 func appendBounded(path string, data []byte, most int64) error {
 	log, err := openBounded(path)
 	if err != nil {
@@ -78,12 +79,19 @@ func appendBounded(path string, data []byte, most int64) error {
 		return err
 	}
 	if info.Mode().IsRegular() && info.Size() > 0 && info.Size()+int64(len(data)) > most {
-		if err := rotate(path, log); err != nil {
-			return err
-		}
-		log.Close()
-		if log, err = openBounded(path); err != nil {
-			return err
+		err := rotate(path, log)
+		// A user who may read the log can lock it, but not for ever.
+		if locked := errors.Is(err, unix.EWOULDBLOCK); !locked || info.Size() > 2*most {
+			if locked {
+				err = rename(path, log)
+			}
+			if err != nil {
+				return err
+			}
+			log.Close()
+			if log, err = openBounded(path); err != nil {
+				return err
+			}
 		}
 	}
 	n, err := log.Write(data)
@@ -107,14 +115,27 @@ func openBounded(path string) (log openedLog, err error) {
 	return log, err
 }
 
+// lockLimit is the longest wait for another run that renames the log, which takes a millisecond.
+const lockLimit = 200 * time.Millisecond
+
 // rotate renames a log to PATH.1. Of several runs that find it full only the first renames it, and the
 // others wait for that: they would replace PATH.1 by a new and nearly empty log, or write on to the
 // full one. The lock ends with the descriptor.
 func rotate(path string, log openedLog) error {
-	_, err := probe.Retry(func() (int, error) { return 0, unix.Flock(int(log.Fd()), unix.LOCK_EX) })
-	if err != nil {
-		return fmt.Errorf("lock: %w", err)
+	for end := time.Now().Add(lockLimit); ; time.Sleep(lockLimit / 20) {
+		err := unix.Flock(int(log.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EINTR) && (!errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end)) {
+			return fmt.Errorf("lock: %w", err)
+		}
 	}
+	return rename(path, log)
+}
+
+// rename renames a log to PATH.1, if the path still names it.
+func rename(path string, log openedLog) error {
 	dir, name, _, err := walk(path)
 	if err != nil {
 		return err

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // A full file becomes PATH.1. Of many that write at once none loses a line, and only one renames.
@@ -46,6 +48,37 @@ func TestAppendBounded(t *testing.T) {
 	}
 	if names, _ := filepath.Glob(dir + "/*"); len(names) != 2 {
 		t.Errorf("files %v", names)
+	}
+}
+
+// A user who may read a full log can lock it, and stops neither the run nor the log.
+func TestAppendLocked(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "nhc.jsonl")
+	if err := os.WriteFile(path, []byte("full\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
+	if err := appendBounded(path, []byte("more\n"), 6); err != nil {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != "full\nmore\n" {
+		t.Errorf("%q, %v", got, err)
+	}
+	for _, line := range []string{"much\n", "last\n"} { // the second finds more than twice the limit
+		if err := appendBounded(path, []byte(line), 6); err != nil {
+			t.Error(err)
+		}
+	}
+	if got, err := os.ReadFile(path); err != nil || string(got) != "last\n" {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 

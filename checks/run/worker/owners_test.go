@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -18,7 +19,6 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor/flight"
-	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
@@ -50,10 +50,7 @@ func sharedNode(t *testing.T) (w *worker, dir string) {
 			t.Fatal(err)
 		}
 	}
-	s, err := openJobWatch(w)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := openJobWatch(w)
 	for range 2 {
 		if _, err := s.wait(listen{limit: 1100 * time.Millisecond}); err != nil {
 			t.Fatal(err)
@@ -111,7 +108,7 @@ func TestOwners(t *testing.T) {
 		}
 		time.Sleep(ownersPause) // a user who asks again at once must wait
 	}
-	o := &owners{env: w.env(&wire.Request{}, nil), last: map[uint32]time.Time{1000: time.Now().Add(time.Hour)}}
+	o := &owners{last: map[uint32]time.Time{1000: time.Now().Add(time.Hour)}}
 	if data, err := o.answer([]string{"7"}, 1000); !errors.Is(err, errBusy) || data != nil {
 		t.Errorf("a user who asks too often: %.100s, %v", data, err)
 	}
@@ -133,39 +130,145 @@ func TestOwnersAskAgain(t *testing.T) {
 	}
 }
 
-// Connections that ask nothing, or garbage, keep no user from an answer.
+// Connections of a user that ask nothing, or garbage, keep no other user from an answer, and the user itself not for
+// long.
 func TestOwnersHostile(t *testing.T) {
 	need.Root(t, "the samples are root's")
 	_, dir := sharedNode(t)
 	path := filepath.Join(dir, "state")
-	var conns []net.Conn
-	for range 3 * ownersOpen {
+	ask := func() (answer string) {
 		conn, err := net.Dial("unix", path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		conns = append(conns, conn)
-	}
-	for i, conn := range conns { // the first ones say garbage, the others nothing
-		if i < ownersOpen {
-			_, _ = conn.Write(bytes.Repeat([]byte{'7'}, 10_000))
-		}
-	}
-	answer := ""
-	for end := time.Now().Add(10 * ownersWait); answer == "" && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		conn, err := net.Dial("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
 		_, _ = fmt.Fprintln(conn, "7")
 		answer, _ = bufio.NewReader(conn).ReadString('\n')
-		conn.Close()
+		return answer
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		var conns []net.Conn
+		defer func() {
+			for _, conn := range conns {
+				conn.Close()
+			}
+		}()
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			case <-time.After(2 * time.Millisecond):
+			}
+			conn, err := net.Dial("unix", path)
+			if err != nil {
+				continue
+			}
+			if i%2 == 1 { // the others say nothing
+				_, _ = conn.Write(bytes.Repeat([]byte{'7'}, 10_000))
+			}
+			if conns = append(conns, conn); len(conns) > 100 {
+				conns[0].Close()
+				conns = conns[1:]
+			}
+		}
+	}()
+	if got := askAs(t, 1000, dir, "7"); !strings.Contains(got, `{"job":"7"`) {
+		t.Errorf("another user: %.200q", got)
+	}
+	close(stop)
+	<-stopped
+	answer := ""
+	for end := time.Now().Add(10 * ownersWait); answer == "" && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		answer = ask()
 	}
 	var e flight.Extract
 	if err := json.Unmarshal([]byte(answer), &e); err != nil || e.Job != "7" {
 		t.Errorf("%.200q, %v", answer, err)
 	}
+}
+
+// Many users that say nothing keep no place from one more, and those that have asked keep theirs.
+func TestOwnersFull(t *testing.T) {
+	t.Parallel()
+	o := &owners{open: map[uint32]*place{}}
+	connect := func(user uint32) (p *place, other net.Conn) {
+		conn, other := net.Pipe()
+		if p = o.enter(conn, user); p != nil {
+			p.since = time.Unix(int64(user), 0)
+		}
+		_ = other.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+		return p, other
+	}
+	ended := func(other net.Conn) bool {
+		_, err := other.Read(make([]byte, 1))
+		return errors.Is(err, io.EOF)
+	}
+	var places []*place
+	var others []net.Conn
+	for user := range uint32(ownersOpen) {
+		p, other := connect(user)
+		places, others = append(places, p), append(others, other)
+	}
+	if p, _ := connect(1); p != nil {
+		t.Error("a user has two places")
+	}
+	places[0].asked = true
+	if p, _ := connect(1000); p == nil || ended(others[0]) || !ended(others[1]) || ended(others[2]) || len(o.open) != ownersOpen {
+		t.Errorf("one more: %v, %d places", p, len(o.open))
+	}
+	if o.leave(places[1], 1); len(o.open) != ownersOpen {
+		t.Error("who has lost a place takes another one")
+	}
+	for _, p := range o.open {
+		p.asked = true
+	}
+	if p, _ := connect(1001); p != nil {
+		t.Error("a place of one who has asked")
+	}
+}
+
+// busyListener fails once, as without a free descriptor.
+type busyListener struct {
+	net.Listener
+	failed bool
+}
+
+func (b *busyListener) Accept() (net.Conn, error) {
+	if !b.failed {
+		b.failed = true
+		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+	}
+	return b.Listener.Accept()
+}
+
+// A connection that cannot be accepted ends nothing.
+func TestOwnersGoOn(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "socket")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &owners{last: map[uint32]time.Time{uint32(os.Geteuid()): time.Now().Add(time.Hour)}, open: map[uint32]*place{}}
+	ended := make(chan struct{})
+	go func() {
+		o.accept(&busyListener{Listener: l})
+		close(ended)
+	}()
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	_, _ = fmt.Fprintln(conn, "x")
+	if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("%v, want the end of the connection", err)
+	}
+	l.Close()
+	<-ended
 }
 
 // A user who listens at the place of the monitor is not believed.
@@ -232,11 +335,9 @@ func TestOtherFormat(t *testing.T) {
 	if err := os.WriteFile(path, old, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := openJobWatch(w)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.(*jobWatch).Close()
+	s := openJobWatch(w)
+	s.sample(uptime())
+	s.Close()
 	kept, err := os.ReadFile(path + ".other")
 	if err != nil || !bytes.Equal(kept, old) {
 		t.Errorf("%d bytes, %v, want the old samples", len(kept), err)

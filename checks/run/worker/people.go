@@ -39,6 +39,11 @@ func answerPerson(w *worker, req *wire.Request) *wire.Response {
 		resp.Data, err = askForOwn(req.Path, req.Who, req.Args)
 	case wire.AskHolders:
 		resp.Jobs, err = probe.Holders(w.host, "/dev/nvidia")
+	case wire.AskReset:
+		err = xid.NoteReset(env, req.Args)
+		if spare, elsewhere := errors.AsType[*probe.SpareError](err); elsewhere {
+			resp.Doubts, err = append(resp.Doubts, spare.Error()), nil
+		}
 	case wire.AskClear:
 		err = clearMemory(w, env, req, resp)
 	default:

@@ -58,6 +58,8 @@ func (w *worker) record(req *wire.Request) *wire.Response {
 	switch req.Op {
 	case wire.OpKeep:
 		err = w.host.Keep(req.Name, json.RawMessage(req.Data))
+	case wire.OpFix:
+		err = w.host.KeepOnDisk(req.Name, json.RawMessage(req.Data))
 	case wire.OpForget:
 		err = probe.Forget(w.host, req.Name)
 	case wire.OpNote:

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,7 +41,7 @@ func openRing(w *worker, source string, h *flight.Header) (*ring, error) {
 	if w.vars.State == "" {
 		return nil, nil
 	}
-	boot, err := probe.BootID(w.host)
+	boot, err := probe.BootID(w.host.Apart()) // or an error would stay as long as the worker
 	if err != nil {
 		return nil, err
 	}
@@ -119,6 +121,44 @@ func (r *ring) Close() error {
 	return errors.Join(r.Recorder.Close(), r.file.Close())
 }
 
+// recording writes the samples of a source. An error costs only the samples: the ring is opened again after a pause.
+type recording struct {
+	w      *worker
+	source string
+	head   *flight.Header
+	ring   *ring         // nil: not open
+	again  time.Duration // when it is opened again, after an error
+	failed bool          // the last sample could not be written
+}
+
+// add writes a sample.
+func (r *recording) add(now time.Duration, values []float32) {
+	if now < r.again {
+		return
+	}
+	err := error(nil)
+	if r.ring == nil {
+		r.ring, err = openRing(r.w, r.source, r.head)
+	}
+	if err == nil {
+		err = r.ring.add(uint32(now/time.Second), values)
+	}
+	if err != nil {
+		r.Close()
+		r.again = now + reopenPause
+		r.w.note("no samples of %s: %v", r.source, err)
+	} else if r.failed {
+		r.w.note("the samples of %s are written again", r.source)
+	}
+	r.failed = err != nil
+}
+
+// Close closes the ring.
+func (r *recording) Close() {
+	_ = r.ring.Close()
+	r.ring = nil
+}
+
 // uptime returns the time since the boot.
 func uptime() time.Duration {
 	var t unix.Timespec
@@ -127,6 +167,10 @@ func uptime() time.Duration {
 	}
 	return time.Duration(t.Nano())
 }
+
+// tick returns the whole second since the boot that is nearest to a time. All sources sample at whole seconds: a CPU
+// wakes up once for all of them.
+func tick(t time.Duration) time.Duration { return t.Round(time.Second) }
 
 // rate returns the growth of a counter per second, Unknown if it has shrunk or is not known.
 func rate(was, now, seconds float64) float32 {
@@ -139,13 +183,19 @@ func rate(was, now, seconds float64) float32 {
 // gpuWatch samples the GPUs and listens to NVML's events. It needs a job on the node: a process that has
 // NVML open would keep a person, or a remedy, from the reset of a GPU.
 type gpuWatch struct {
-	nvml *nvml.Watch // nil: the node has no GPU of NVIDIA, or no driver for it
-	ring *ring
-	gpus []gpuBefore
-	at   time.Duration // of the last sample, since the boot
-	took time.Duration // by the last sample, without slow GPUs
-	news []string      // events of the start
+	nvml    *nvml.Watch // nil: the node has no GPU of NVIDIA, or no driver for it
+	samples recording
+	gpus    []gpuBefore
+	at      time.Duration // of the last sample, since the boot
+	took    time.Duration // by the last sample, without slow GPUs
+	news    []string      // events of the start
+
+	again time.Duration // when a new process must open NVML, since something was missing at the start; 0: never
 }
+
+// reopenPause is the time before a source that lacks something is opened again: the monitor's longest pause after a
+// failure.
+const reopenPause = 5 * time.Minute
 
 // gpuBefore has the earlier samples of a GPU. Times are since the boot.
 type gpuBefore struct {
@@ -159,15 +209,32 @@ func openGPUWatch(w *worker, doing func(string)) (watcher, error) {
 	n, err := nvml.WatchGPUs(w.host, doing)
 	for _, absent := range []error{probe.ErrNoLibrary, nvml.ErrDriverNotThere, nvml.ErrNoGPU} {
 		if errors.Is(err, absent) {
-			return &gpuWatch{}, nil
+			return &gpuWatch{again: uptime() + reopenPause}, nil
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	h, limits := &flight.Header{}, n.Limits(doing)
-	for i := range n.GPUs() {
-		g := &n.GPUs()[i]
+	g := &gpuWatch{nvml: n, samples: recording{w: w, source: monitor.GPUs}, gpus: make([]gpuBefore, len(n.GPUs()))}
+	g.samples.head = gpuHeader(n.GPUs(), n.Limits(doing))
+	if g.samples.head.More > 0 {
+		w.note("samples of %d of %d GPUs: there is no place for more", len(g.samples.head.Devices), len(n.GPUs()))
+	}
+	for _, i := range n.Unasked() {
+		g.news = append(g.news, fmt.Sprintf("gpu%d: it gives no answer", i))
+		if !nvml.IsGPUState(n.GPUs()[i].Err) { // a lost GPU needs a reset, for which the jobs must end
+			g.again = uptime() + reopenPause
+		}
+	}
+	return g, nil
+}
+
+// gpuHeader describes the samples of GPUs, of as many as have columns in a ring. All have events.
+func gpuHeader(gpus []nvml.GPU, limits []float64) *flight.Header {
+	count := min(len(gpus), flight.MaxColumns/len(flight.OfGPU))
+	h := &flight.Header{More: len(gpus) - count}
+	for i := range gpus[:count] {
+		g := &gpus[i]
 		d := flight.Device{Name: fmt.Sprintf("gpu%d", g.Index), PCI: g.PCI, UUID: g.UUID.Value, Minor: -1, Limit: limits[i]}
 		if g.Minor.Known {
 			d.Minor = g.Minor.Value
@@ -175,16 +242,11 @@ func openGPUWatch(w *worker, doing func(string)) (watcher, error) {
 		h.Devices = append(h.Devices, d)
 		h.Columns = append(h.Columns, flight.Columns(flight.OfGPU, d.Name)...)
 	}
-	r, err := openRing(w, monitor.GPUs, h)
-	g := &gpuWatch{nvml: n, ring: r, gpus: make([]gpuBefore, len(n.GPUs()))}
-	for _, i := range n.Unasked() {
-		g.news = append(g.news, fmt.Sprintf("gpu%d: it gives no answer", i))
-	}
-	return g, err
+	return h
 }
 
 // Close closes the ring.
-func (g *gpuWatch) Close() { _ = g.ring.Close() }
+func (g *gpuWatch) Close() { g.samples.Close() }
 
 // samplePace is the time between two samples; a GPU that answers slowly gets samplePart of it.
 const (
@@ -207,16 +269,16 @@ func (g *gpuWatch) wait(l listen) (*wire.Heard, error) {
 	}
 	g.news = nil
 	for end := time.Now().Add(l.limit); ; {
-		if pause := g.at + max(samplePace, samplePart*g.took) - uptime(); pause > 0 {
+		if pause := tick(g.at+max(samplePace, samplePart*g.took)) - uptime(); pause > 0 {
 			event, err := g.nvml.Wait(min(pause, max(0, time.Until(end))), l.doing)
 			if err != nil {
-				return nil, err
+				event = fmt.Sprintf("NVML reports no more events: %v", err)
 			}
 			if event != "" {
 				add(heard, monitor.GPU, event)
 			}
-		} else if err := g.sample(l, heard); err != nil {
-			return nil, err
+		} else {
+			g.sample(l, heard)
 		}
 		if len(heard.Events) > 0 || time.Until(end) <= 0 {
 			return heard, nil
@@ -225,7 +287,7 @@ func (g *gpuWatch) wait(l listen) (*wire.Heard, error) {
 }
 
 // sample takes a sample of all GPUs.
-func (g *gpuWatch) sample(l listen, heard *wire.Heard) error {
+func (g *gpuWatch) sample(l listen, heard *wire.Heard) {
 	now := uptime()
 	samples, changed := g.nvml.Sample(l.doing, func(gpu int) bool { return now < g.gpus[gpu].next })
 	g.took = 0
@@ -253,7 +315,7 @@ func (g *gpuWatch) sample(l listen, heard *wire.Heard) error {
 		add(heard, monitor.GPU, text)
 	}
 	g.at = now
-	return g.ring.add(uint32(now/time.Second), values)
+	g.samples.add(now, values[:len(g.samples.head.Columns)])
 }
 
 // valuesOf returns the values of a GPU in the order of flight.OfGPU, some from the growth of counters.
@@ -303,8 +365,8 @@ func counter[T int64 | uint64](r nvml.Reading[T]) float64 {
 
 // jobWatch lists the jobs on the node, and samples them.
 type jobWatch struct {
-	w    *worker
-	ring *ring
+	w       *worker
+	samples recording
 
 	jobs   []jobscan.JobLoad
 	known  bool          // the monitor knows the jobs
@@ -312,8 +374,8 @@ type jobWatch struct {
 	before map[string]jobscan.JobLoad
 	slots  [flight.MaxJobs]string // the job of each
 	at     time.Duration
-	looked time.Duration      // at blocked processes
-	sleeps map[string]float64 // blocked processes
+	looked time.Duration // at the states of processes
+	states map[string]jobscan.States
 }
 
 // These are the times between two looks: at the cgroups of jobs, at all processes of a node without
@@ -323,25 +385,23 @@ const (
 	processPace = 30 * time.Second
 )
 
-func openJobWatch(w *worker) (watcher, error) {
+func openJobWatch(w *worker) *jobWatch {
 	h := &flight.Header{}
 	for i := range flight.MaxJobs {
 		h.Columns = append(h.Columns, flight.Columns(flight.OfJob, flight.Slot(i))...)
 	}
-	r, err := openRing(w, monitor.Jobs, h)
-	if err == nil && !w.serves {
-		if err = serveOwners(w); err == nil {
+	if !w.serves {
+		if err := serveOwners(w); err != nil { // the samples are worth more
+			w.note("%v", err)
+		} else {
 			w.serves = true
-		} else { // the samples are worth more
-			fmt.Fprintln(os.Stderr, err)
-			err = nil
 		}
 	}
-	return &jobWatch{w: w, ring: r, before: map[string]jobscan.JobLoad{}, sleeps: map[string]float64{}}, err
+	return &jobWatch{w: w, samples: recording{w: w, source: monitor.Jobs, head: h}, before: map[string]jobscan.JobLoad{}, states: map[string]jobscan.States{}}
 }
 
 // Close closes the ring.
-func (j *jobWatch) Close() { _ = j.ring.Close() }
+func (j *jobWatch) Close() { j.samples.Close() }
 
 func (j *jobWatch) wait(l listen) (*wire.Heard, error) {
 	for end := time.Now().Add(l.limit); ; {
@@ -351,9 +411,7 @@ func (j *jobWatch) wait(l listen) (*wire.Heard, error) {
 			return nil, err
 		}
 		if len(j.jobs) > 0 && now-j.at >= leastPace {
-			if err := j.sample(now); err != nil {
-				return nil, err
-			}
+			j.sample(now)
 		}
 		left := time.Until(end)
 		if changed || !j.known || left <= 0 {
@@ -368,13 +426,13 @@ func (j *jobWatch) wait(l listen) (*wire.Heard, error) {
 		if len(j.jobs) > 0 {
 			pause = samplePace
 		}
-		time.Sleep(min(pause-(uptime()-now), left))
+		time.Sleep(min(tick(now+pause)-uptime(), left))
 	}
 }
 
 // list lists the jobs again if it is time.
 func (j *jobWatch) list(now time.Duration) (changed bool, err error) {
-	if j.listed > 0 && now-j.listed < jobPace {
+	if j.listed > 0 && now-j.listed < jobPace-leastPace {
 		return false, nil
 	}
 	all := j.listed == 0 || now/processPace != j.listed/processPace
@@ -395,7 +453,7 @@ func (j *jobWatch) list(now time.Duration) (changed bool, err error) {
 		if id != "" && !has(id) {
 			j.slots[i] = ""
 			delete(j.before, id)
-			delete(j.sleeps, id)
+			delete(j.states, id)
 		}
 	}
 	for i := range jobs {
@@ -409,8 +467,8 @@ func (j *jobWatch) list(now time.Duration) (changed bool, err error) {
 }
 
 // sample takes a sample of all jobs.
-func (j *jobWatch) sample(now time.Duration) error {
-	look := now-j.looked >= jobPace
+func (j *jobWatch) sample(now time.Duration) {
+	look := now-j.looked >= jobPace-leastPace
 	if look {
 		j.looked = now
 	}
@@ -425,8 +483,9 @@ func (j *jobWatch) sample(now time.Duration) error {
 		job := &j.jobs[at]
 		job.Read(j.w.host, len(j.jobs) == 1)
 		if look {
-			j.sleeps[id] = job.Blocked(j.w.host)
+			j.states[id] = job.States(j.w.host)
 		}
+		states := j.states[id]
 		was, known := j.before[id]
 		share := func(was, now float64) float32 { // microseconds a second, in percent
 			if !known {
@@ -434,38 +493,45 @@ func (j *jobWatch) sample(now time.Duration) error {
 			}
 			return min(100, rate(was, now, seconds)/1e4)
 		}
-		values = append(values, flight.Number(id), float32(j.sleeps[id]), float32(job.Resident/(1<<20)),
-			share(was.CPU, job.CPU), share(was.Memory, job.Memory), share(was.IO, job.IO), float32(job.Killed))
+		values = append(values, flight.Number(id), float32(states.Blocked), float32(job.Resident/(1<<20)),
+			share(was.CPU, job.CPU), share(was.Memory, job.Memory), share(was.IO, job.IO), float32(job.Killed), float32(states.Stopped), float32(states.Processes))
 		j.before[id] = *job
 	}
 	j.at = now
-	return j.ring.add(uint32(now/time.Second), values)
+	j.samples.add(now, values)
 }
 
 // portSamples samples RDMA ports.
 type portSamples struct {
-	ring   *ring
+	recording
+
 	names  []string
 	before map[string]rdma.PortLoad
 	at     time.Duration
 }
 
-// openPortSamples opens the ring of the ports that the node has now.
-func openPortSamples(w *worker, loads map[string]rdma.PortLoad, names []string) (*portSamples, error) {
-	h := &flight.Header{}
-	for _, name := range names {
-		h.Devices = append(h.Devices, flight.Device{Name: name, PCI: loads[name].PCI, Minor: -1})
-		h.Columns = append(h.Columns, flight.Columns(flight.OfPort, name)...)
-	}
-	r, err := openRing(w, monitor.Ports, h)
-	return &portSamples{ring: r, names: names}, err
+// sampledPorts returns the ports that have columns in a ring, sorted. If a node has more, shorter names are first:
+// mlx5_2 before mlx5_10, and an adapter before its virtual functions, as rocep1s0 before rocep1s0v3.
+func sampledPorts(names []string) []string {
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) })
+	names = names[:min(len(names), flight.MaxColumns/len(flight.OfPort))]
+	slices.Sort(names)
+	return names
 }
 
-// add takes a sample.
-func (p *portSamples) add(loads map[string]rdma.PortLoad) error {
+// sample takes a sample of ports. Other ports than before begin a new ring.
+func (p *portSamples) sample(names []string, loads map[string]rdma.PortLoad) {
+	if !slices.Equal(names, p.names) {
+		p.Close()
+		p.names, p.head, p.before, p.at = names, &flight.Header{}, nil, 0
+		for _, name := range names {
+			p.head.Devices = append(p.head.Devices, flight.Device{Name: name, PCI: loads[name].PCI, Minor: -1})
+			p.head.Columns = append(p.head.Columns, flight.Columns(flight.OfPort, name)...)
+		}
+	}
 	now := uptime()
 	if now-p.at < leastPace {
-		return nil
+		return
 	}
 	seconds := (now - p.at).Seconds()
 	var values []float32
@@ -483,5 +549,5 @@ func (p *portSamples) add(loads map[string]rdma.PortLoad) error {
 		values = append(values, rate(was.Data, load.Data, seconds)/1e6, rate(was.Wait, load.Wait, seconds), rate(was.Faults, load.Faults, seconds), up)
 	}
 	p.before, p.at = loads, now
-	return p.ring.add(uint32(now/time.Second), values)
+	p.add(now, values)
 }

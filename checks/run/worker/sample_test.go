@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +12,9 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor/flight"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
@@ -56,10 +59,7 @@ func TestJobWatch(t *testing.T) {
 		jobDir + "7/memory.current": "1048576\n", jobDir + "7/io.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=100\n",
 		jobDir + "8/memory.current": "2097152\n",
 	})
-	s, err := openJobWatch(w)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := openJobWatch(w)
 	heard, err := s.wait(listen{limit: time.Minute})
 	if err != nil || !slices.Equal(heard.Jobs, []string{"7", "8"}) {
 		t.Fatalf("%+v, %v", heard, err)
@@ -81,6 +81,59 @@ func TestJobWatch(t *testing.T) {
 	}
 	if heard, err = s.wait(listen{limit: time.Minute}); err != nil || !slices.Equal(heard.Jobs, []string{"8"}) {
 		t.Errorf("%+v, %v", heard, err)
+	}
+}
+
+// On a node without Slurm's cgroups the source of jobs sees a job by its slurmstepd, which begins after the source.
+func TestJobWatchWithoutCgroups(t *testing.T) {
+	t.Parallel()
+	w, root := samplesAt(t, map[string]string{"proc/1/status": ""})
+	s := openJobWatch(w)
+	look := func(want ...string) {
+		t.Helper()
+		s.listed = max(1, s.listed-processPace)
+		if heard, err := s.wait(listen{limit: 0}); err != nil || !slices.Equal(heard.Jobs, want) {
+			t.Errorf("%+v, %v, want %v", heard, err, want)
+		}
+	}
+	look()
+	probetest.Mkdir(t, filepath.Join(root, "proc/20"))
+	write(t, root, "proc/20/status", "Name:\tslurmstepd\nState:\tS\nUid:\t0\t0\t0\t0\nVmSize:\t1 kB\n")
+	write(t, root, "proc/20/cmdline", "slurmstepd: [123.batch]\x00")
+	look("123")
+	if err := os.RemoveAll(filepath.Join(root, "proc/20")); err != nil {
+		t.Fatal(err)
+	}
+	look()
+}
+
+// A source of events lives as long as the monitor, and a Host remembers what it has read. So a source may read only
+// values that do not change, those of NVML, after which its worker leaves, or its own.
+func TestSourcesRememberNothing(t *testing.T) {
+	t.Parallel()
+	w, root := samplesAt(t, map[string]string{
+		"dev/kmsg": "6,1,1,-;hello\n", "proc/1/status": "", "sys/class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n",
+		"sys/class/infiniband/mlx5_0/ports/1/phys_state": "5: LinkUp\n", "sys/class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand\n",
+		"sys/devices/system/cpu/online": "0-3\n",
+	})
+	nvml.Set(w.host, nil, nvml.ErrNoGPU)
+	for range 2 { // without a job with a cgroup, and with one
+		for _, source := range monitor.Sources {
+			resp := w.answer(&wire.Request{Op: wire.OpWatch, Name: source, Args: []string{"7"}})
+			if resp.Err != "" {
+				t.Errorf("%s: %s", source, resp.Err)
+			}
+		}
+		probetest.Mkdir(t, filepath.Join(root, jobDir+"7"))
+		write(t, root, jobDir+"7/memory.current", "1048576\n")
+		w.watches[monitor.Jobs].(*jobWatch).listed = 1
+	}
+	jobscan.SystemCPUs(w.host, []int{os.Getpid()})
+	may := []string{"boot id", "nvml", "kept nvml guard", "kept looks for slurmstepd"}
+	for _, key := range reflect.ValueOf(w.host).Elem().FieldByName("cache").MapKeys() {
+		if !slices.Contains(may, key.String()) {
+			t.Errorf("a source remembers %q: read it by Host.Apart, or without probe.Once", key)
+		}
 	}
 }
 
@@ -124,6 +177,105 @@ func TestPortSamples(t *testing.T) {
 	wait(jobs)
 	if names := window(t, w, monitor.Ports).Names(flight.Data); len(names) != 3 {
 		t.Errorf("ports %v", names)
+	}
+}
+
+// A node without ports has no samples of them.
+func TestNoPorts(t *testing.T) {
+	t.Parallel()
+	w, _ := samplesAt(t, map[string]string{})
+	h, err := newPortWatch(w).wait(listen{limit: 0, jobs: []string{"7"}})
+	if _, statErr := os.Stat(filepath.Join(w.vars.State, flight.File(monitor.Ports))); err != nil || len(h.Events) != 0 || len(w.notes) != 0 || statErr == nil {
+		t.Errorf("%+v, %v, %q, %v", h, err, w.notes, statErr)
+	}
+}
+
+// The states of ports are watched also if their samples cannot be written: more ports than a ring has columns for,
+// and a state directory that fails.
+func TestManyPorts(t *testing.T) {
+	t.Parallel()
+	files := map[string]string{}
+	dir := func(i int) string { return fmt.Sprintf("sys/class/infiniband/mlx5_%d/ports/1/", i) }
+	for i := range 70 {
+		files[dir(i)+"state"], files[dir(i)+"phys_state"], files[dir(i)+"link_layer"] = "4: ACTIVE\n", "5: LinkUp\n", "InfiniBand\n"
+		files[dir(i)+"counters/port_xmit_data"], files[dir(i)+"counters/port_rcv_data"] = "1000\n", "1000\n"
+	}
+	w, root := samplesAt(t, files)
+	s := newPortWatch(w)
+	change := func(port int, state string) {
+		t.Helper()
+		write(t, root, dir(port)+"state", state)
+		heard, err := s.wait(listen{limit: 0, jobs: []string{"7"}})
+		if want := fmt.Sprintf("mlx5_%d:1", port); err != nil || len(heard.Events) != 1 || heard.Events[0].Text != want {
+			t.Errorf("%+v, %v, want %s", heard, err, want)
+		}
+	}
+	if _, err := s.wait(listen{limit: 0, jobs: []string{"7"}}); err != nil {
+		t.Error(err)
+	}
+	change(66, "1: DOWN\n")
+	names := window(t, w, monitor.Ports).Names(flight.Data)
+	if len(names) != 64 || !slices.Contains(names, "mlx5_0:1") || !slices.Contains(names, "mlx5_63:1") || slices.Contains(names, "mlx5_64:1") {
+		t.Errorf("%d ports: %v", len(names), names)
+	}
+
+	w.vars.State = filepath.Join(w.vars.State, flight.File(monitor.Ports)) // no directory
+	s = newPortWatch(w)
+	if _, err := s.wait(listen{limit: 0, jobs: []string{"7"}}); err != nil {
+		t.Error(err)
+	}
+	change(3, "1: DOWN\n")
+	w.vars.State = filepath.Join(t.TempDir(), "state")
+	change(3, "4: ACTIVE\n")
+	if _, err := os.Stat(w.vars.State); err == nil {
+		t.Error("the ring is opened again at once")
+	}
+	s.samples.again, s.samples.at = uptime(), 0
+	change(3, "1: DOWN\n")
+	if names := window(t, w, monitor.Ports).Names(flight.Data); len(names) != 64 {
+		t.Errorf("%d ports after a pause", len(names))
+	}
+}
+
+// Samples that cannot be written cost neither the jobs nor the events, and are a note, as is their return.
+func TestSamplesFail(t *testing.T) {
+	t.Parallel()
+	w, _ := samplesAt(t, map[string]string{jobDir + "7/memory.current": "1048576\n"})
+	good := w.vars.State
+	write(t, filepath.Dir(good), "file", "")
+	write(t, filepath.Dir(good), "file-jobs", "") // where the socket would be
+	w.vars.State = filepath.Join(filepath.Dir(good), "file", "state")
+	ask := func() *wire.Heard {
+		t.Helper()
+		return heard(t, w, monitor.Jobs, nil, 600*time.Millisecond).Heard
+	}
+	h := ask()
+	if len(h.Notes) != 2 || !strings.HasPrefix(h.Notes[0], "open the socket for users in ") || !strings.HasPrefix(h.Notes[1], "no samples of jobs: ") || !slices.Equal(h.Jobs, []string{"7"}) {
+		t.Errorf("%+v, want the job, and notes about the socket and the samples", h)
+	}
+	j := w.watches[monitor.Jobs].(*jobWatch)
+	if j.samples.again < uptime()+reopenPause-time.Minute {
+		t.Error("the file is opened again at once")
+	}
+	j.samples.again = uptime()
+	note := h.Notes[1:]
+	if h = ask(); !slices.Equal(h.Notes, note) || j.samples.again <= uptime() {
+		t.Errorf("%+v, want %q after a pause", h, note)
+	}
+	w.vars.State, j.samples.again = good, uptime()
+	if h = ask(); j.samples.ring == nil || !slices.Equal(h.Notes, []string{"the samples of jobs are written again"}) {
+		t.Errorf("no samples after a pause: %+v, %+v", j.samples, h)
+	}
+}
+
+// Of many GPUs as many have samples as have columns.
+func TestManyGPUs(t *testing.T) {
+	t.Parallel()
+	for count, want := range map[int]int{8: 8, 16: 16, 20: 16} {
+		h := gpuHeader(make([]nvml.GPU, count), make([]float64, count))
+		if _, err := h.Encode(); err != nil || len(h.Devices) != want || h.More != count-want || len(h.Columns) != want*len(flight.OfGPU) {
+			t.Errorf("%d GPUs: %d devices, %d columns, %v", count, len(h.Devices), len(h.Columns), err)
+		}
 	}
 }
 

@@ -32,8 +32,8 @@ var sources = map[string]func(w *worker, l listen) (watcher, error){
 	monitor.Links:   openLinkWatch,
 	monitor.Ports:   func(w *worker, _ listen) (watcher, error) { return newPortWatch(w), nil },
 	monitor.Devices: openDeviceWatch,
-	monitor.Slurmd:  func(w *worker, _ listen) (watcher, error) { return &slurmdWatch{host: w.host}, nil },
-	monitor.Jobs:    func(w *worker, _ listen) (watcher, error) { return openJobWatch(w) },
+	monitor.Slurmd:  func(w *worker, _ listen) (watcher, error) { return &slurmdWatch{w: w}, nil },
+	monitor.Jobs:    func(w *worker, _ listen) (watcher, error) { return openJobWatch(w), nil },
 	monitor.GPUs:    func(w *worker, l listen) (watcher, error) { return openGPUWatch(w, l.doing) },
 }
 
@@ -65,25 +65,35 @@ func watch(w *worker, req *wire.Request) *wire.Response {
 		}
 		var err error
 		if s, err = open(w, l); err != nil {
-			return &wire.Response{Err: err.Error()}
+			return lostWatch(err)
 		}
 		w.watches[req.Name] = s
 	}
 	l.doing("wait for events of " + req.Name)
 	heard, err := s.wait(l)
-	if err != nil { // the next request opens it again
-		delete(w.watches, req.Name)
+	if err != nil {
 		if c, ok := s.(interface{ Close() }); ok {
 			c.Close()
 		}
-		return &wire.Response{Err: err.Error()}
+		return lostWatch(err)
 	}
+	heard.Notes, w.notes = w.notes, nil
 	resp := &wire.Response{Heard: heard}
-	if k, ok := s.(*kernelWatch); ok {
-		resp.Mark = &checks.LogMark{Boot: k.boot, Next: k.next}
+	switch s := s.(type) {
+	case *kernelWatch:
+		resp.Mark = &checks.LogMark{Boot: s.boot, Next: s.next}
+	case *gpuWatch:
+		if s.again > 0 && uptime() >= s.again {
+			s.Close()
+			resp.Worn = true
+		}
 	}
 	return resp
 }
+
+// lostWatch answers for a source that cannot be opened or heard. A new process opens it again: this one remembers
+// errors, that of nvmlInit for example.
+func lostWatch(err error) *wire.Response { return &wire.Response{Err: err.Error(), Worn: true} }
 
 // add adds an event, unless there is one of its kind.
 func add(h *wire.Heard, kind monitor.Kind, text string) {
@@ -218,28 +228,28 @@ const portPace = time.Second
 // portWatch looks at the states of InfiniBand ports, which no message reports, and samples all RDMA ports while
 // jobs run.
 type portWatch struct {
-	w       *worker
 	ports   *rdma.PortWatch
-	looked  time.Time // at the ports
+	looked  time.Duration // at the ports, since the boot
 	states  map[string]string
-	samples *portSamples
+	samples portSamples
 }
 
-func newPortWatch(w *worker) *portWatch { return &portWatch{w: w, ports: rdma.WatchPorts(w.host)} }
+func newPortWatch(w *worker) *portWatch {
+	return &portWatch{ports: rdma.WatchPorts(w.host), samples: portSamples{recording: recording{w: w, source: monitor.Ports}}}
+}
 
-// Close closes the ring.
+// Close closes the files of the ports, and the ring.
 func (p *portWatch) Close() {
-	if p.samples != nil {
-		_ = p.samples.ring.Close()
-	}
+	p.ports.Close()
+	p.samples.Close()
 }
 
 func (p *portWatch) wait(l listen) (*wire.Heard, error) {
 	for end := time.Now().Add(l.limit); ; {
-		if pause := time.Until(p.looked.Add(portPace)); pause > 0 { // a port that flaps has changed at each look
+		if pause := tick(p.looked+portPace) - uptime(); pause > 0 { // a port that flaps has changed at each look
 			time.Sleep(min(pause, max(0, time.Until(end))))
 		}
-		p.looked = time.Now()
+		p.looked = uptime()
 		now, err := p.ports.States()
 		if err != nil {
 			return nil, err
@@ -248,8 +258,9 @@ func (p *portWatch) wait(l listen) (*wire.Heard, error) {
 		p.states = now
 		ports := len(now)
 		if len(l.jobs) > 0 {
-			if ports, err = p.sample(); err != nil {
-				return nil, err
+			names := sampledPorts(p.ports.Names())
+			if ports = len(names); ports > 0 {
+				p.samples.sample(names, p.ports.Loads(names))
 			}
 		}
 		left := time.Until(end)
@@ -262,26 +273,10 @@ func (p *portWatch) wait(l listen) (*wire.Heard, error) {
 	}
 }
 
-// sample takes a sample of the ports, and returns their number.
-func (p *portWatch) sample() (ports int, err error) {
-	loads, err := p.ports.Loads()
-	if err != nil || len(loads) == 0 {
-		return 0, err
-	}
-	names := slices.Sorted(maps.Keys(loads))
-	if p.samples == nil || !slices.Equal(names, p.samples.names) {
-		p.Close()
-		if p.samples, err = openPortSamples(p.w, loads, names); err != nil {
-			return 0, err
-		}
-	}
-	return len(loads), p.samples.add(loads)
-}
-
 // slurmdWatch waits for the end of slurmd.
 type slurmdWatch struct {
-	host *probe.Host
-	fds  map[int]int // by PID
+	w   *worker
+	fds map[int]int // by PID, see jobscan.Slurmds
 
 	ended    time.Time // the last one
 	confined bool      // the monitor keeps off the CPUs of jobs
@@ -291,33 +286,55 @@ type slurmdWatch struct {
 const slurmdPace = 5 * time.Second
 
 func (s *slurmdWatch) wait(l listen) (*wire.Heard, error) {
-	if len(s.fds) == 0 {
-		if pause := slurmdPace - time.Since(s.ended); pause > 0 {
-			time.Sleep(min(pause, l.limit))
-		}
-		var err error
-		if s.fds, err = jobscan.Slurmds(s.host); err != nil {
-			return nil, err
-		}
-		if err := s.confine(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
+	if pid, err := s.look(l.limit); err != nil || pid != 0 {
+		return s.gone(pid), err
 	}
 	pid, err := jobscan.AwaitEnd(s.fds, l.limit)
-	if err != nil || pid == 0 {
-		return &wire.Heard{}, err
+	return s.gone(pid), err
+}
+
+// look lists the slurmds if there is none, or one has no descriptor. It returns one that has ended since the last look.
+func (s *slurmdWatch) look(limit time.Duration) (ended int, err error) {
+	if len(s.fds) == 0 {
+		if pause := slurmdPace - time.Since(s.ended); pause > 0 {
+			time.Sleep(min(pause, limit))
+		}
+	} else if !slices.Contains(slices.Collect(maps.Values(s.fds)), -1) {
+		return 0, nil
+	}
+	was := s.fds
+	if s.fds, err = jobscan.Slurmds(s.w.host); err != nil {
+		return 0, err
+	}
+	for pid, fd := range was {
+		if unix.Close(fd); s.fds[pid] == 0 {
+			ended = pid
+		}
+	}
+	if ended == 0 {
+		if err := s.confine(); err != nil {
+			s.w.note("%v", err)
+		}
+	}
+	return ended, nil
+}
+
+// gone returns the event of a slurmd that has ended, none for the PID 0.
+func (s *slurmdWatch) gone(pid int) *wire.Heard {
+	if pid == 0 {
+		return &wire.Heard{}
 	}
 	for fd := range maps.Values(s.fds) {
 		unix.Close(fd)
 	}
 	s.fds, s.ended = nil, time.Now()
-	return hear(monitor.Service, []string{fmt.Sprintf("slurmd with PID %d has ended", pid)}, false), nil
+	return hear(monitor.Service, []string{fmt.Sprintf("slurmd with PID %d has ended", pid)}, false)
 }
 
 // confine keeps the monitor, which is the parent, and its workers off the CPUs of jobs, if Slurm leaves some to the
 // system. It runs again after each start of slurmd: its configuration may have changed.
 func (s *slurmdWatch) confine() error {
-	set, known := jobscan.SystemCPUs(s.host, slices.Collect(maps.Keys(s.fds)))
+	set, known := jobscan.SystemCPUs(s.w.host, slices.Collect(maps.Keys(s.fds)))
 	switch {
 	case known:
 	case !s.confined || set.Count() == 0: // else Slurm no longer leaves some, and slurmd runs on all

@@ -5,16 +5,22 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 const bootID = "proc/sys/kernel/random/boot_id"
@@ -137,42 +143,175 @@ func TestPortWatch(t *testing.T) {
 	}
 }
 
-// The end of slurmd is one event, also while its parent has not asked for its status.
-func TestSlurmdWatch(t *testing.T) {
-	t.Parallel()
+// startSlurmd starts a process of root that has the name of slurmd.
+func startSlurmd(t *testing.T) *os.Process {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only the slurmd of root counts")
 	}
+	slurmd := exec.Command(namedSlurmd(t, "/bin/sleep"), "1000")
+	if err := slurmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = slurmd.Process.Kill()
+		_ = slurmd.Wait()
+	})
+	return slurmd.Process
+}
+
+// namedSlurmd returns a copy of a program with the name slurmd.
+func namedSlurmd(t *testing.T, of string) string {
+	t.Helper()
 	program := filepath.Join(t.TempDir(), "slurmd")
-	data, err := os.ReadFile("/bin/sleep")
+	data, err := os.ReadFile(of)
 	if err == nil {
 		err = probetest.WriteProgram(program, data)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	slurmd := exec.Command(program, "1000")
-	if err := slurmd.Start(); err != nil {
+	return program
+}
+
+// A process that slurmd has forked, and which is no other program yet, is no slurmd.
+func TestSlurmdForks(t *testing.T) {
+	t.Parallel()
+	need.Root(t, "slurmd is root's")
+	slurmd := exec.Command(namedSlurmd(t, "/bin/sh"), "-c", "(read x) <&3 & echo $!; read x")
+	end, stdin, err := os.Pipe() // neither ends before the end of the test
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = slurmd.Wait() })
-	fds, err := jobscan.Slurmds(newGuardedHost("/"))
-	fd, found := fds[slurmd.Process.Pid]
-	if err != nil || !found {
-		t.Fatalf("%v, %v: want PID %d", fds, err, slurmd.Process.Pid)
+	defer stdin.Close()
+	slurmd.Stdin, slurmd.ExtraFiles = end, []*os.File{end}
+	out, err := slurmd.StdoutPipe()
+	if err == nil {
+		err = slurmd.Start()
 	}
-	s := slurmdWatch{host: newGuardedHost("/"), fds: map[int]int{slurmd.Process.Pid: fd}}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = slurmd.Process.Kill()
+		_ = slurmd.Wait()
+	})
+	var forked int
+	if _, err := fmt.Fscan(out, &forked); err != nil {
+		t.Fatal(err)
+	}
+	fds, err := jobscan.Slurmds(newGuardedHost("/"))
+	_, child := fds[forked]
+	if _, found := fds[slurmd.Process.Pid]; err != nil || !found || child {
+		t.Errorf("%v, %v: want PID %d without %d", fds, err, slurmd.Process.Pid, forked)
+	}
+}
+
+// The end of slurmd is one event, also while its parent has not asked for its status.
+func TestSlurmdWatch(t *testing.T) {
+	t.Parallel()
+	slurmd := startSlurmd(t)
+	fds, err := jobscan.Slurmds(newGuardedHost("/"))
+	fd, found := fds[slurmd.Pid]
+	if err != nil || !found {
+		t.Fatalf("%v, %v: want PID %d", fds, err, slurmd.Pid)
+	}
+	s := slurmdWatch{w: &worker{host: newGuardedHost("/")}, fds: map[int]int{slurmd.Pid: fd}}
 	if heard, err := s.wait(listen{limit: 0}); err != nil || len(heard.Events) != 0 {
 		t.Errorf("%+v, %v: it still runs", heard, err)
 	}
-	if err := slurmd.Process.Kill(); err != nil {
+	if err := slurmd.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf("slurmd with PID %d has ended", slurmd.Process.Pid)
+	want := fmt.Sprintf("slurmd with PID %d has ended", slurmd.Pid)
 	if heard, err := s.wait(listen{limit: time.Minute}); err != nil || len(heard.Events) != 1 || heard.Events[0] != (wire.Event{Kind: "service", Text: want}) {
 		t.Errorf("%+v, %v, want %s", heard, err, want)
 	}
-	if fds, err = jobscan.Slurmds(newGuardedHost("/")); err != nil || fds[slurmd.Process.Pid] != 0 {
+	if fds, err = jobscan.Slurmds(newGuardedHost("/")); err != nil || fds[slurmd.Pid] != 0 {
 		t.Errorf("%v, %v: a zombie does not run", fds, err)
+	}
+}
+
+// Without descriptors of processes, as in a service of systemd 239, the end of slurmd is an event at the next look.
+func TestSlurmdWatchWithoutDescriptors(t *testing.T) {
+	t.Parallel()
+	slurmd := startSlurmd(t)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // which ends with this goroutine
+		if err := refuse(unix.SYS_PIDFD_OPEN, unix.EPERM); err != nil {
+			t.Errorf("filter system calls: %v", err)
+			return
+		}
+		s := slurmdWatch{w: &worker{host: newGuardedHost("/")}}
+		heard, err := s.wait(listen{limit: 0})
+		if fd, known := s.fds[slurmd.Pid]; err != nil || len(heard.Events) != 0 || !known || fd != -1 {
+			t.Errorf("%+v, %v, %v: want PID %d without a descriptor", heard, err, s.fds, slurmd.Pid)
+		}
+		s.fds = map[int]int{slurmd.Pid: -1} // others can run on this machine
+		if err := slurmd.Kill(); err != nil {
+			t.Error(err)
+		}
+		_, _ = slurmd.Wait()
+		want := fmt.Sprintf("slurmd with PID %d has ended", slurmd.Pid)
+		if heard, err = s.wait(listen{limit: 0}); err != nil || len(heard.Events) != 1 || heard.Events[0].Text != want {
+			t.Errorf("%+v, %v, want %s", heard, err, want)
+		}
+	}()
+	<-done
+}
+
+// refuse lets a system call of this thread fail from now on.
+func refuse(call uint32, errno unix.Errno) error {
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // struct seccomp_data begins with the number
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: call},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(errno)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	filter := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+	return unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&filter)), 0, 0)
+}
+
+// A source that fails needs a new process, since this one remembers the error. If NVML has found no driver or no GPU,
+// a new process asks it again after some minutes.
+func TestWatchLeaves(t *testing.T) {
+	t.Parallel()
+	none, _ := watchAt(t, map[string]string{bootID: "boot-1\n"})
+	if resp := none.answer(&wire.Request{Op: wire.OpWatch, Name: monitor.Kernel}); resp.Err == "" || !resp.Worn {
+		t.Errorf("no log: %+v", resp)
+	}
+	for name, tt := range map[string]struct {
+		err  error
+		fail string
+	}{
+		"NVML fails":       {&nvml.Error{Call: "nvmlInit", Code: 999}, "nvmlInit: unknown error (NVML error 999)"},
+		"without a driver": {fmt.Errorf("load it: %w", nvml.ErrDriverNotThere), ""},
+		"without a GPU":    {nvml.ErrNoGPU, ""},
+	} {
+		w, _ := samplesAt(t, map[string]string{})
+		nvml.Set(w.host, nil, tt.err)
+		ask := func() *wire.Response {
+			return w.answer(&wire.Request{Op: wire.OpWatch, Name: monitor.GPUs, Args: []string{"7"}})
+		}
+		resp := ask()
+		if resp.Err != tt.fail || resp.Worn != (tt.fail != "") {
+			t.Errorf("%s: %+v, want %q", name, resp, tt.fail)
+		}
+		if tt.fail != "" {
+			continue
+		}
+		g := w.watches[monitor.GPUs].(*gpuWatch)
+		if left := g.again - uptime(); left < reopenPause-time.Minute || left > reopenPause {
+			t.Errorf("%s: asked again in %s", name, left)
+		}
+		g.again = uptime()
+		if resp = ask(); resp.Err != "" || !resp.Worn {
+			t.Errorf("%s, some minutes later: %+v", name, resp)
+		}
 	}
 }

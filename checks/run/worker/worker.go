@@ -12,6 +12,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -85,6 +86,7 @@ func Serve(root string, platforms func(file string, data []byte) checks.Platform
 		if calls := w.host.Unanswered(); len(calls) > 0 && !resp.Spent {
 			resp.Spent, resp.Stuck = true, calls
 		}
+		resp.Locked = probe.LockedCalls()
 		w.send(resp)
 		if resp.Worn {
 			return 0
@@ -95,11 +97,33 @@ func Serve(root string, platforms func(file string, data []byte) checks.Platform
 
 func (w *worker) send(resp *wire.Response) {
 	message, err := wire.Append(nil, resp)
+	if err == nil && len(message) > wire.MaxMessage && len(resp.Findings) > 0 {
+		message, err = fit(resp)
+	}
 	if err != nil {
 		message, _ = wire.Append(nil, &wire.Response{ID: resp.ID, Err: "encode answer: " + err.Error()})
 	}
 	if _, err := w.out.Write(message); err != nil {
 		os.Exit(0) // the supervisor no longer reads
+	}
+}
+
+// fit returns a message of an answer whose findings are too large for the supervisor: their texts are
+// cut, and the least severe ones are dropped. A failure must not be hidden by its size.
+func fit(resp *wire.Response) (message []byte, err error) {
+	slices.SortStableFunc(resp.Findings, func(a, b checks.Finding) int { return int(b.Severity) - int(a.Severity) })
+	for i := range resp.Findings {
+		f := &resp.Findings[i]
+		for _, text := range []*string{&f.Message, &f.Device.Name, &f.Want, &f.Got} {
+			*text = checks.Short(*text)
+		}
+	}
+	for {
+		message, err = wire.Append(nil, resp)
+		if err != nil || len(message) <= wire.MaxMessage || len(resp.Findings) == 0 {
+			return message, err
+		}
+		resp.Findings = resp.Findings[:len(resp.Findings)/2]
 	}
 }
 
@@ -162,7 +186,7 @@ func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
 		return w.count(req)
 	case wire.OpJobs:
 		return w.listJobs()
-	case wire.OpKeep, wire.OpRecall, wire.OpForget, wire.OpNote, wire.OpNotes:
+	case wire.OpKeep, wire.OpFix, wire.OpRecall, wire.OpForget, wire.OpNote, wire.OpNotes:
 		return w.record(req)
 	case wire.OpOpen, wire.OpLoad, wire.OpSave, wire.OpLock, wire.OpUnlock, wire.OpStuck:
 		return state(req)
@@ -219,7 +243,7 @@ func (w *worker) check(req *wire.Request) *wire.Response {
 		}
 		findings := checks.Look(ctx, env, req.Name, c)
 		checks.Locate(ctx, env, findings)
-		return &wire.Response{Findings: append(findings, env.NotDone()...), Fact: env.Facts()}
+		return &wire.Response{Findings: append(append(findings, checks.LockedProcesses(env, req.Name)...), env.NotDone()...), Fact: env.Facts()}
 	}
 	test, ok := c.(checks.Bounded)
 	if !ok {

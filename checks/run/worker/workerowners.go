@@ -26,17 +26,27 @@ import (
 
 // owners is the socket for the users of jobs. Any user may connect to it, and must not hold up or load the worker.
 type owners struct {
-	env  *checks.Env
-	open chan struct{} // a place for each connection
+	env func() *checks.Env // of an answer: what one has read must not be the next one's
 
 	mu   sync.Mutex // one answer at a time
 	last map[uint32]time.Time
+
+	places sync.Mutex
+	open   map[uint32]*place // of the users with a connection
+}
+
+// place is that of a connection.
+type place struct {
+	conn  net.Conn
+	since time.Time
+	asked bool
 }
 
 const (
-	// ownersOpen bounds the connections, ownersWait how long one may take, ownersPause is the time between two answers to
-	// a user.
-	ownersOpen  = 4
+	// ownersOpen bounds the connections; a user has one at a time. One too many ends the oldest that has not asked. ownersAsk and ownersWait bound the times for a question
+	// and an answer, ownersPause is the time between two answers to a user, and after a connection that failed.
+	ownersOpen  = 64
+	ownersAsk   = time.Second
 	ownersWait  = 5 * time.Second
 	ownersPause = time.Second
 	// maxQuestion and maxAnswer bound the texts, bytes.
@@ -79,44 +89,94 @@ func serveOwners(w *worker) error {
 		l.Close()
 		return fmt.Errorf("open the socket for users: %w", err)
 	}
-	host := w.host.Apart()
-	host.SetPast(w.vars.Past, w.vars.Spare)
-	host.SetState(w.vars.State)
-	o := &owners{env: &checks.Env{Host: host}, open: make(chan struct{}, ownersOpen), last: map[uint32]time.Time{}}
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			select {
-			case o.open <- struct{}{}:
-				go func() {
-					defer func() { <-o.open }()
-					o.serve(conn)
-				}()
-			default:
-				conn.Close()
-			}
-		}
-	}()
+	node, vars := w.host.Apart(), w.vars
+	env := func() *checks.Env {
+		host := node.Apart()
+		host.SetPast(vars.Past, vars.Spare)
+		host.SetState(vars.State)
+		return &checks.Env{Host: host}
+	}
+	o := &owners{env: env, last: map[uint32]time.Time{}, open: map[uint32]*place{}}
+	go o.accept(l)
 	return nil
 }
 
-// serve answers one question: the number of a job, and "hours" for 24 hours.
-func (o *owners) serve(conn net.Conn) {
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(ownersWait))
-	user, err := peerOf(conn)
-	if err != nil {
-		return
+// accept serves connections until the socket is closed. Other errors pass: that of too many open files, for example.
+func (o *owners) accept(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			time.Sleep(ownersPause)
+			continue
+		}
+		user, err := peerOf(conn)
+		p := (*place)(nil)
+		if err == nil {
+			p = o.enter(conn, user)
+		}
+		if p == nil {
+			conn.Close()
+			continue
+		}
+		go func() {
+			defer o.leave(p, user)
+			o.serve(p, user)
+		}()
 	}
+}
+
+// enter gives a user a place, unless the user has one. If there is none, the oldest connection that has not asked loses
+// its own: a user can have many UIDs, subordinate ones.
+func (o *owners) enter(conn net.Conn, user uint32) *place {
+	o.places.Lock()
+	defer o.places.Unlock()
+	if o.open[user] != nil {
+		return nil
+	}
+	if len(o.open) >= ownersOpen {
+		oldest := user
+		for other, p := range o.open {
+			if !p.asked && (oldest == user || p.since.Before(o.open[oldest].since)) {
+				oldest = other
+			}
+		}
+		if oldest == user {
+			return nil
+		}
+		o.open[oldest].conn.Close()
+		delete(o.open, oldest)
+	}
+	p := &place{conn: conn, since: time.Now()}
+	o.open[user] = p
+	return p
+}
+
+func (o *owners) leave(p *place, user uint32) {
+	o.places.Lock()
+	defer o.places.Unlock()
+	if o.open[user] == p {
+		delete(o.open, user)
+	}
+}
+
+// serve answers one question of a user: the number of a job, and "hours" for 24 hours.
+func (o *owners) serve(p *place, user uint32) {
+	conn := p.conn
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(ownersAsk))
 	line, err := bufio.NewReader(io.LimitReader(conn, maxQuestion)).ReadString('\n')
 	words := strings.Fields(line)
 	if err != nil || len(words) == 0 || strings.Trim(words[0], "0123456789") != "" {
 		return
 	}
+	o.places.Lock()
+	p.asked = true
+	o.places.Unlock()
 	data, err := o.answer(words, user)
+	_ = conn.SetDeadline(time.Now().Add(ownersWait))
 	switch {
 	case errors.Is(err, errBusy):
 		return
@@ -145,7 +205,7 @@ func (o *owners) answer(words []string, user uint32) (data []byte, err error) {
 		clear(o.last)
 	}
 	o.last[user] = time.Now()
-	return extractSamples(o.env, words, user)
+	return extractSamples(o.env(), words, user)
 }
 
 // extractSamples returns the samples of a job for a user as JSON, nil if there are none.
@@ -220,15 +280,16 @@ func askSocket(path string, words []string) ([]byte, error) {
 	if user, err := peerOf(conn); err != nil || user != 0 && user != uint32(os.Geteuid()) {
 		return nil, fmt.Errorf("ask nhc-gpu monitor: %s is not owned by root", path)
 	}
-	if _, err := fmt.Fprintf(conn, "%s\n", strings.Join(words, " ")); err != nil {
-		return nil, fmt.Errorf("ask nhc-gpu monitor: %w", err)
+	_, err = fmt.Fprintf(conn, "%s\n", strings.Join(words, " "))
+	var data []byte
+	if err == nil {
+		data, err = io.ReadAll(io.LimitReader(conn, maxAnswer+1))
 	}
-	data, err := io.ReadAll(io.LimitReader(conn, maxAnswer+1))
 	switch text := strings.TrimSpace(string(data)); {
+	case err == nil && text == "", errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET): // no place
+		return nil, errBusy
 	case err != nil:
 		return nil, fmt.Errorf("ask nhc-gpu monitor: %w", err)
-	case text == "":
-		return nil, errBusy
 	case text == "null":
 		return nil, nil
 	}

@@ -83,7 +83,11 @@ func (a *Around) FindMIG() {
 
 // findScope finds the GPUs of the job among the GPUs of the node.
 func (a *Around) findScope() {
-	scope, why := slurm.ScopeOf(a.Job, a.node)
+	var numbering slurm.Numbering
+	if g := a.records.n.Set.Slurm; g != nil {
+		numbering = slurm.Numbering{Count: g.Count, Files: g.Files, Detect: g.Detect, Why: g.Why}
+	}
+	scope, why := slurm.ScopeOf(a.Job, numbering, a.node)
 	a.Blame.Scope = scope
 	if why != "" {
 		a.records.n.Warn(fmt.Errorf("find the GPUs of job %s: %s; each failure counts as the job's", a.Job.ID, why))
@@ -274,7 +278,7 @@ func (a *Around) Look(check string, list []checks.Finding) {
 func (a *Around) ForChecks(role conf.Role) *checks.Job {
 	j := &checks.Job{
 		ID: a.Job.ID, UID: a.Job.UID, User: a.Job.User, Node: a.records.n.Set.Get("SLURMD_NODENAME"), Shared: a.Job.Shared,
-		Whole: a.Job.Alone, Part: a.Job.Part, Het: a.Job.Het, Restart: a.Job.Restart,
+		Whole: a.Job.Alone, Part: a.Job.Part, SLUID: a.Job.SLUID, Het: a.Job.Het, Restart: a.Job.Restart,
 		Ended: a.records.n.Role == slurm.Epilog, End: role.End, Grace: role.Grace,
 	}
 	if j.Ended && j.ID != "" {

@@ -171,7 +171,7 @@ func withGPUs(t *testing.T, n *sessiontest.Node) {
 
 func TestFind(t *testing.T) {
 	t.Parallel()
-	some := func(minors ...int) slurm.Job { return slurm.Job{ID: "7", Share: slurm.SomeGPUs, Minors: minors} }
+	some := func(numbers ...int) slurm.Job { return slurm.Job{ID: "7", Share: slurm.SomeGPUs, Numbers: numbers} }
 	for _, tt := range []struct {
 		name       string
 		job        slurm.Job

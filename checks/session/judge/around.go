@@ -2,6 +2,7 @@ package judge
 
 import (
 	"log/syslog"
+	"slices"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -72,7 +73,7 @@ func (j *Judge) blame(from int, s *plan.Step) {
 		return
 	}
 	for i, f := range j.fold.Failures()[from:] {
-		if ruleOf(j.files.Config, s, f).Action == conf.Drain {
+		if ruleOf(j.files.Config, s, f).Action == conf.Drain || slices.Contains(j.spared, f.Message) {
 			j.job.Blame.Spare(from + i)
 		}
 	}

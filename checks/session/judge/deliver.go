@@ -6,6 +6,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -34,6 +36,7 @@ func (j *Judge) makeEvent(version string, exit int, now time.Time) *event.Event 
 		Context: j.n.Role.String(), Mode: outputs.Mode(j.n), Config: j.n.Set.Get("CONFFILE"), Exit: exit, Milliseconds: event.Milliseconds(now.Sub(j.n.Budget.Began)),
 		Results: j.results.list, Slurm: j.n.Did,
 		Message: j.fold.LastMessage(), Stopped: j.results.stopped(&j.fold, j.files.Plan), Drill: j.Drill(), Part: j.n.Part(),
+		Drained: j.ledger.drained, Found: j.results.found,
 	}
 	if e.Results == nil {
 		e.Results = []event.Result{}
@@ -41,8 +44,30 @@ func (j *Judge) makeEvent(version string, exit int, now time.Time) *event.Event 
 	if j.job != nil {
 		e.Job = j.job.Job.ID
 	}
+	if e.Part && j.files.Plan != nil {
+		e.Lines = linesOf(j.files.Plan)
+	}
 	e.Judge()
 	return e
+}
+
+// linesOf returns the check and the text of each line of a plan, made or not, as results have them.
+func linesOf(p *plan.Plan) []event.Result {
+	list := []event.Result{}
+	add := func(s *plan.Step) {
+		check := event.Shell
+		if s.Kind == plan.Native {
+			check = session.CheckName(s.Name)
+		}
+		list = append(list, event.Result{Check: check, Line: s.Text})
+	}
+	for i := range p.Steps {
+		add(&p.Steps[i])
+	}
+	for i := range p.Left {
+		add(&p.Left[i].Step)
+	}
+	return list
 }
 
 // kindOf returns the kind of a run, by its role and the settings that its command line has given.

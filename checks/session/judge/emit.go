@@ -49,7 +49,7 @@ func (j *Judge) Over() bool { return j.fold.Over() }
 // Announce begins a line without a report of it.
 func (j *Judge) Announce(line string) { j.fold.Begin(line, 0) }
 
-// ExpiredText returns the text of a step that did not end in time; see [WhyStuck].
+// ExpiredText returns the text of a step that did not end in time; see [WhyHung].
 func (j *Judge) ExpiredText(why string) string { return j.fold.ExpiredText(why) }
 
 // update copies the settings that a check line can change.
@@ -253,7 +253,11 @@ func (j *Judge) markOnline() {
 		if j.results.struck() {
 			return "and a fault has a strike in this run"
 		}
-		return cmp.Or(pass.Lacks(m.Cause), j.ledger.waits(j.files.Config, j.files.Plan, m))
+		if j.results.findsOutside(m) {
+			j.results.found = true
+			return "which this run has found, too: it acts at another time or in another context"
+		}
+		return cmp.Or(pass.Lacks(m), j.ledger.waits(j.files.Config, j.files.Plan, m))
 	}
 	j.n.CarryOut(slurm.Verdict{Healthy: true, Lacks: lacks})
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
@@ -11,6 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/open"
+	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
@@ -72,9 +74,14 @@ func (j *hearer) Call(dir, line string, words []string) run.NativeReply {
 	if !ok {
 		return fails("nhc:  no check is called " + words[0])
 	}
+	step := &plan.Step{Name: info.Name, Text: line, Lane: info.Lane, Active: info.Active, Class: info.Class(), Policy: j.files.Config.Of(info.Name, info.Class())}
+	if in := step.Policy.Contexts; in != nil && j.files.Context() != "" && !slices.Contains(in, j.files.Context()) {
+		j.unanswered.Omit(j.current, info.Name)
+		return run.NativeReply{}
+	}
 	c := info.New()
 	if err := checks.Bind(c, words[1:]); err != nil {
-		return j.badUsage(info, line, err)
+		return j.badUsage(step, info, err)
 	}
 	if node.WantsSlurm(info, c) {
 		j.n.AskSlurm()
@@ -84,45 +91,61 @@ func (j *hearer) Call(dir, line string, words []string) run.NativeReply {
 	vars.Plain["PWD"] = dir
 	j.n.Pool.SetVars(vars)
 	req := &wire.Request{Op: wire.OpCheck, Name: info.Name, Args: words[1:], Line: line, Timeout: j.files.Timeout()}
-	step := &plan.Step{Name: info.Name, Text: line, Lane: info.Lane, Active: info.Active}
 	if test, ok := c.(checks.Bounded); ok {
 		step.Bound, step.MaxAge = test.Bound(), test.Freshness()
 		step.OnlyOld = step.MaxAge > 0 && j.n.Set.Job != nil && !j.n.Set.Job.Ended
 	}
 	result := j.Engine(nil).One(j.n.Ctx, step, req, plan.StepTimeout(info, c, j.files.Timeout()))
-	list := j.Silence(result.Findings, line)
-	if info.Active {
-		j.unanswered.Note(j.current, list, result.Earlier)
+	list := j.judgeCall(step, result.Findings)
+	j.n.Pool.SetVars(j.n.Set.WorkerVars())
+	if j.n.Ctx.Err() != nil {
+		return fails("") // the line is being ended
+	}
+	return j.reply(list)
+}
+
+// reply returns to bash the remaining findings of a called check.
+func (j *hearer) reply(list []checks.Finding) run.NativeReply {
+	return run.NativeReply{Findings: j.keepSyslog(j.keepUnknown(list))}
+}
+
+// judgeCall applies to the findings of a called check what the site and persons have set for them.
+func (j *hearer) judgeCall(s *plan.Step, list []checks.Finding) []checks.Finding {
+	list = j.Silence(j.excuse(list, ""), s.Text)
+	if s.Active {
+		j.unanswered.Note(j.current, list)
+	}
+	list = j.apply(s, list)
+	for _, f := range list {
+		if f.Severity == checks.Fail && ruleOf(j.files.Config, s, f).Action == conf.Drain {
+			j.spared = append(j.spared, f.Message)
+		}
 	}
 	j.fold.Called(list)
 	if j.Collector != nil {
 		j.Collector.CalledBy(list)
 	}
-	j.n.Pool.SetVars(j.n.Set.WorkerVars())
-	if j.n.Ctx.Err() != nil {
-		return fails("") // the line is being ended
-	}
-	return run.NativeReply{Findings: j.keepSyslog(j.keepUnknown(j.excuse(list, "")))}
+	return list
 }
 
 func fails(message string) run.NativeReply {
 	return run.NativeReply{Findings: []checks.Finding{{Severity: checks.Fail, Message: message}}}
 }
 
-func (j *hearer) badUsage(info checks.Info, line string, err error) run.NativeReply {
+func (j *hearer) badUsage(s *plan.Step, info checks.Info, err error) run.NativeReply {
 	var usage *checks.UsageError
 	if errors.As(err, &usage) && info.BadUsage != nil {
-		return run.NativeReply{Findings: j.keepUnknown(j.excuse([]checks.Finding{info.BadUsage(line, usage)}, ""))}
+		return j.reply(j.judgeCall(s, []checks.Finding{info.BadUsage(s.Text, usage)}))
 	}
 	f := checks.Finding{Code: "config.usage", Severity: checks.Unknown, Message: fmt.Sprintf("%s:  %v; usage: %s %s", info.Name, err, info.Name, info.Usage)}
 	return run.NativeReply{Findings: j.keepUnknown([]checks.Finding{f})}
 }
 
-// keepUnknown keeps findings of checks that could not be evaluated, or that a person has accepted: for
-// the shell they are not failures, and they must not drain the node.
+// keepUnknown keeps findings of checks that could not be evaluated, that a person has accepted, or that
+// a policy holds back: for the shell they are not failures, and they must not drain the node.
 func (j *hearer) keepUnknown(list []checks.Finding) (rest []checks.Finding) {
 	for _, f := range list {
-		if f.Severity == checks.Unknown || f.Silenced != nil {
+		if f.Severity == checks.Unknown || f.Silenced != nil || f.Held != "" {
 			j.emit(j.fold.Findings([]checks.Finding{f}))
 			continue
 		}

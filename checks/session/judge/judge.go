@@ -50,9 +50,13 @@ type Judge struct {
 	remedies *remedy.Record // nil: the site permits none, or its record cannot be used
 	keepOut  string         // why a healthy run does not resume the node, "" if it does
 
+	slow     time.Duration // of the checks that were slow, which later steps lack
+	slowLine string        // the last of them
+
 	current    *plan.Step // the present step, or the last one
 	unanswered session.Unanswered
 	steps      map[int]*plan.Step // the steps of failures, by index
+	spared     []string           // failures of checks that bash called, by message: their policy lets the job run
 	results    results            // of the steps so far
 	ledger     ledger
 
@@ -125,11 +129,14 @@ func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
 	end := j.results.begin(&j.fold, s)
 	defer func() { end(res.Took, res.Fact) }()
 	from := len(j.fold.Failures())
+	if res.Hung != nil && res.Hung.Moved {
+		j.slow, j.slowLine = j.slow+res.Took, s.Text
+	}
 	res.Findings = j.Silence(j.excuse(res.Findings, s.Lacks), s.Text)
 	if j.job != nil && (s.Usage == nil || !s.Usage.Drill) {
 		j.job.Look(s.Name, res.Findings)
 	}
-	j.unanswered.Note(j.current, res.Findings, res.Earlier)
+	j.unanswered.Note(j.current, res.Findings)
 	j.emit(j.fold.Findings(j.attribute(s.Name, j.apply(s, res.Findings))))
 	j.judged(from, s)
 	return !j.fold.Over()
@@ -163,13 +170,27 @@ func (j *Judge) changed() {
 func (j *Judge) Expired(s *plan.Step, hung *checks.Hung) {
 	end := j.results.begin(&j.fold, s)
 	defer func() { end(hung.For, "") }()
+	if hung.Cut && !hung.Stuck && j.lacksTime(s.Text, hung.For) {
+		return
+	}
 	from := len(j.fold.Failures())
-	why := WhyStuck(hung)
+	why := WhyHung(s.Lane, hung)
 	if f, ok := hungFinding(s, hung, j.fold.ExpiredText(why)); ok {
 		j.fold.Called([]checks.Finding{f})
 	}
 	j.emit(j.fold.Expired(why))
 	j.judged(from, s)
+}
+
+// lacksTime reports whether a step that TIMEOUT ended had less time than the slow checks before it. The
+// step is then unknown.
+func (j *Judge) lacksTime(line string, took time.Duration) bool {
+	if took >= j.slow {
+		return false
+	}
+	j.died() // the remaining events of a failure whose helper did not return
+	j.emit(j.fold.Broken(checks.Finding{Code: "probe.slow", Severity: checks.Unknown, Message: fmt.Sprintf("Check %s:  no result: the run timed out, since a check before was slow: %s", line, j.slowLine)}))
+	return true
 }
 
 // hungFinding returns the finding of a step that did not end in time with this text; ok is false if
@@ -182,9 +203,10 @@ func hungFinding(s *plan.Step, hung *checks.Hung, text string) (f checks.Finding
 	return checks.Finding{Code: "probe.hung", Severity: checks.Fail, Remedy: checks.RebootNode, Device: d, Check: session.CheckName(s.Name), Message: text}, true
 }
 
-// WhyStuck returns where a process hangs that no signal can end, "" for any other.
-func WhyStuck(hung *checks.Hung) string {
-	if !hung.Stuck {
+// WhyHung returns where a step hangs: in a call of a vendor's library, or in a process that no signal
+// can end. It returns "" for any other.
+func WhyHung(lane checks.Lane, hung *checks.Hung) string {
+	if !hung.Stuck && !lane.Vendor() {
 		return ""
 	}
 	return "It hangs " + run.Describe(hung) + "."
@@ -206,7 +228,7 @@ func (j *Judge) Goes() bool {
 }
 
 func (j *Judge) line(s *plan.Step) (more bool) {
-	f := &j.fold
+	f, began := &j.fold, time.Now()
 	if c, ok := j.n.Pool.Ledger().Find(checks.Shell, s.Text); ok {
 		j.forked(c.PID)
 		j.emit(f.Expired("It hangs since an earlier run: " + run.Describe(c.Hung()) + "."))
@@ -214,7 +236,7 @@ func (j *Judge) line(s *plan.Step) (more bool) {
 	}
 	if err := j.bash.Need(j.n.Budget.End); err != nil {
 		j.forked(0)
-		return j.broken(s.Text, err)
+		return j.broken(s.Text, err, time.Since(began))
 	}
 	if f.Over() {
 		return false
@@ -227,7 +249,7 @@ func (j *Judge) line(s *plan.Step) (more bool) {
 	}
 	if err != nil {
 		j.forked(j.bash.Pid()) // it hung before it reported its process ID
-		return j.broken(s.Text, err)
+		return j.broken(s.Text, err, time.Since(began))
 	}
 	if exited {
 		j.died() // the remaining events of a shell that was about to exit
@@ -283,11 +305,15 @@ func (j *Judge) mistake(s *plan.Step, status int) (code, text string) {
 }
 
 // broken ends a shell that did not reach the end of a line.
-func (j *Judge) broken(line string, err error) (more bool) {
+func (j *Judge) broken(line string, err error, took time.Duration) (more bool) {
 	f := &j.fold
 	switch {
 	case errors.Is(err, run.ErrDeadline):
-		j.emit(f.Expired(j.bash.KillLine(line)))
+		why := j.bash.KillLine(line)
+		if why == "" && j.lacksTime(line, took) {
+			return false
+		}
+		j.emit(f.Expired(why))
 	case errors.Is(err, run.ErrInterrupted):
 		j.bash.End()
 		j.interrupted()
@@ -343,7 +369,7 @@ func (j *Judge) addHolds() {
 	record, err := node.Remedies(j.n)
 	if err == nil && record.Boot == "" { // so that a later boot shows whether the record outlives it
 		record.Boot = slurm.BootID()
-		err = node.KeepRemedies(j.n, record)
+		err = node.KeepRemedies(j.n, record, false)
 	}
 	if err != nil {
 		j.n.Warn(err)
@@ -442,10 +468,10 @@ func (j *Judge) Engine(watch func(*plan.Step, string, time.Duration, time.Durati
 	return &run.Engine{Pool: j.n.Pool, Deadline: j.n.Budget.End, Timeout: func() time.Duration { return time.Duration(j.timeout.Load()) }, Doing: watch}
 }
 
-// apply returns the findings of a step with the effects of their policies. One line of a person counts
-// no strikes.
+// apply returns the findings of a step with the effects of their policies. One line or a report for a
+// person counts no strikes.
 func (j *Judge) apply(s *plan.Step, list []checks.Finding) []checks.Finding {
-	if j.files.Eval != "" {
+	if j.files.Eval != "" || j.Collector != nil {
 		return j.Applied(s, list)
 	}
 	return j.ledger.apply(j.files.Config, s, list)

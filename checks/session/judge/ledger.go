@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -32,6 +33,7 @@ type ledger struct {
 	strikes policy.Strikes
 	run     int64 // the number of this run
 	changed bool
+	drained time.Time // the newest fault that waits for healthy runs
 }
 
 // memory is what a ledger needs of the node.
@@ -167,15 +169,41 @@ func (l *ledger) waits(c *conf.Config, p *plan.Plan, m slurm.Mark) string {
 			}
 		}
 	}
+	if name := calledBy(m); name != "" {
+		info, _ := checks.Lookup(name)
+		subject.Check, subject.Class, line = name, info.Class(), c.Of(name, info.Class())
+	}
 	rule := policy.For(c, line, subject)
 	if rule.Passes <= 1 && rule.Cooldown <= 0 || !l.open() {
 		return "" // without a memory nothing could ever be counted
 	}
+	if m.Since.After(l.drained) {
+		l.drained = m.Since
+	}
 	healthy, since, now := 1, time.Now(), time.Now()
-	if l.last != nil && l.last.Healthy > 0 {
+	if l.last != nil && l.last.Healthy > 0 && !l.last.HealthySince.Before(m.Since) { // a prolog or the monitor can have found it since
 		healthy, since = l.last.Healthy+1, l.last.HealthySince
 	}
 	return policy.Waits(rule, healthy, since, now)
+}
+
+// calledBy returns the check that a line of bash has called, and which has found the fault of a mark; "" for
+// any other mark.
+func calledBy(m slurm.Mark) (name string) {
+	if _, native := checks.Lookup(m.Check); native {
+		return ""
+	}
+	named := ""
+	for _, n := range checks.Names() {
+		if len(n) <= len(named) && len(n) <= len(name) || !strings.Contains(m.Check, n) {
+			continue
+		}
+		named = n
+		if info, _ := checks.Lookup(n); info.Bears(m.Code()) {
+			name = n
+		}
+	}
+	return cmp.Or(name, named) // a code that several checks share
 }
 
 // nodeMemory is the memory of a node.

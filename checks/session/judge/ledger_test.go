@@ -58,7 +58,7 @@ func (m *remembered) ledger() *ledger { return &ledger{memory: m, context: conf.
 func ports() *plan.Step { return &plan.Step{Name: "check_ib_ports", Class: "ib"} }
 
 func down(port string) checks.Finding {
-	return checks.Finding{Code: "ib.ports.down", Severity: checks.Fail, Device: checks.Device{Name: port}, Message: port + " is down"}
+	return checks.Finding{Code: "ib.ports.down", Severity: checks.Fail, Device: checks.Device{Kind: "port", Name: port}, Message: port + " is down"}
 }
 
 func severities(list []checks.Finding) string {
@@ -183,6 +183,11 @@ func TestStaysUnknown(t *testing.T) {
 	}
 }
 
+func since(m slurm.Mark, t time.Time) slurm.Mark {
+	m.Since = t
+	return m
+}
+
 func TestLedgerWaits(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -197,9 +202,14 @@ func TestLedgerWaits(t *testing.T) {
 		"the first healthy run":        {&event.Event{Run: 7}, mark, "", false, "which has passed in 1 of 2 runs"},
 		"no run before":                {nil, mark, "", false, "which has passed in 1 of 2 runs"},
 		"the second":                   {&event.Event{Run: 7, Healthy: 1, HealthySince: now.Add(-time.Minute)}, mark, "", false, ""},
+		"before the fault":             {&event.Event{Run: 7, Healthy: 9, HealthySince: now.Add(-time.Hour)}, since(mark, now.Add(-time.Minute)), "", false, "which has passed in 1 of 2 runs"},
+		"after the fault":              {&event.Event{Run: 7, Healthy: 1, HealthySince: now.Add(-time.Minute)}, since(mark, now.Add(-time.Hour)), "", false, ""},
 		"a cool-down of the site":      {&event.Event{Run: 7, Healthy: 9, HealthySince: now.Add(-time.Minute)}, mark, "[policy.check_ib_ports]\ncooldown = \"1h\"", false, "which has not passed for 1h yet"},
 		"of the class, by the plan":    {&event.Event{Run: 7, Healthy: 1, HealthySince: now}, mark, "[policy.ib]\npasses = 9", false, "which has passed in 2 of 9 runs"},
 		"LBNL's checks":                {nil, slurm.Mark{Cause: slurm.Cause{Check: "check_fs_mount"}, Fault: "fs.mount.missing /home"}, "", false, ""},
+		"a check that bash has called": {nil, slurm.Mark{Cause: slurm.Cause{Check: "[ -d /x ] && check_fs_mount_rw /x"}, Fault: "fs.mount.missing /x"}, "[policy.check_fs_mount_rw]\npasses = 3\n[policy.check_fs_mount]\npasses = 4", false, "which has passed in 1 of 3 runs"},
+		"one with a code of a family":  {nil, slurm.Mark{Cause: slurm.Cause{Check: "[ -d /x ] && check_gpu_xid"}, Fault: "gpu.xid.79 gpu0"}, "[policy.check_gpu_xid]\npasses = 3", false, "which has passed in 1 of 3 runs"},
+		"of the class of that check":   {nil, slurm.Mark{Cause: slurm.Cause{Check: "[ -d /x ] && check_fs_mount /x"}, Fault: "fs.mount.missing /x"}, "[policy.fs]\npasses = 3", false, "which has passed in 1 of 3 runs"},
 		"without a memory":             {nil, mark, "", true, ""},
 		"a text that is not a code":    {nil, slurm.Mark{Cause: slurm.Cause{Check: "/opt/site/check.sh"}, Fault: "check.sh /opt/a.b failed"}, "", false, ""},
 		"no text, as earlier versions": {nil, slurm.Mark{}, "", false, ""},

@@ -9,11 +9,13 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // results collects the results of a run for its event.
 type results struct {
 	list    []event.Result
+	found   bool   // the run has found the fault of a drain which its policy does not let act now
 	covered []span // the steps in list
 }
 
@@ -60,6 +62,14 @@ func resultOf(r event.Result, f checks.Finding) event.Result {
 // struck reports whether a fault waits for further strikes.
 func (r *results) struck() bool {
 	return slices.ContainsFunc(r.list, func(x event.Result) bool { return x.Struck() })
+}
+
+// findsOutside reports whether the run has found the fault of a drain, which the policy does not let act
+// at this time, or in this context.
+func (r *results) findsOutside(m slurm.Mark) bool {
+	return slices.ContainsFunc(r.list, func(x event.Result) bool {
+		return x.Outside() && (m.Is(x.Check, x.Code, x.Device.String()) || m.Is(x.Line, x.Code, x.Device.String()))
+	})
 }
 
 // stopped reports whether the run ended before the last check of its plan, which is nil if there is

@@ -56,6 +56,47 @@ func TestFoldSettings(t *testing.T) {
 	}
 }
 
+// If slow checks have taken the time of a run, the step that TIMEOUT ends is unknown. A step that had
+// more time than they, or that no signal can end, hangs.
+func TestSlowTakesTheTime(t *testing.T) {
+	t.Parallel()
+	slow := checks.Result{Took: 20 * time.Second, Hung: &checks.Hung{Moved: true}}
+	const hangs, lacks = `Script timed out while executing "check_gpu_ecc".`, "Check check_gpu_ecc:  no result: the run timed out, since a check before was slow: check_ps_blacklist x"
+	for name, tt := range map[string]struct {
+		before checks.Result
+		hung   checks.Hung
+		want   string
+	}{
+		"slow":                        {slow, checks.Hung{Cut: true, For: 8 * time.Second}, lacks},
+		"no slow check":               {checks.Result{Took: 20 * time.Second}, checks.Hung{Cut: true, For: 8 * time.Second}, hangs},
+		"it had its time":             {slow, checks.Hung{For: 10 * time.Second}, hangs},
+		"it had more than slow ones":  {slow, checks.Hung{Cut: true, For: 21 * time.Second}, hangs},
+		"a process that does not end": {slow, checks.Hung{Cut: true, Stuck: true, For: 8 * time.Second}, hangs},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j, n := newJudge(t, slurm.HealthCheck, scenario{lines: "* || true\n"})
+			j.Native(&plan.Step{Kind: plan.Native, Name: "check_ps_blacklist", Text: "check_ps_blacklist x", Lane: checks.Local}, tt.before)
+			step := plan.Step{Kind: plan.Native, Name: "check_gpu_ecc", Text: "check_gpu_ecc", Lane: checks.Local}
+			j.Begin(&step, 1)
+			j.Expired(&step, &tt.hung)
+			status, doubt := j.Finish()
+			if text := n.Out.String(); !strings.Contains(text, tt.want) || (status == 142) != (tt.want == hangs) {
+				t.Errorf("exit %d, %v, %s\nwant %q", status, doubt, text, tt.want)
+			}
+		})
+	}
+	t.Run("a line of bash", func(t *testing.T) {
+		t.Parallel()
+		j, n := newJudge(t, slurm.HealthCheck, scenario{words: "TIMEOUT=1", lines: "* || sleep 60\n"})
+		j.Native(&plan.Step{Kind: plan.Native, Name: "check_ps_blacklist", Text: "check_ps_blacklist x", Lane: checks.Local}, slow)
+		j.RunPlan(nil)
+		if status, _ := j.Finish(); status == 142 || !strings.Contains(n.Out.String(), "Check sleep 60:  no result: ") || n.Read("scontrol") != "" {
+			t.Errorf("exit %d, %s%s", status, n.Out.String(), n.Read("scontrol"))
+		}
+	})
+}
+
 func newEvent(to verdict.Dest, text string) verdict.Event { return verdict.Event{To: to, Text: text} }
 
 func TestJoinSyslog(t *testing.T) {
@@ -206,13 +247,16 @@ func TestHungFinding(t *testing.T) {
 	}
 }
 
-func TestWhyStuck(t *testing.T) {
+func TestWhyHung(t *testing.T) {
 	t.Parallel()
 	stuck := &checks.Hung{PID: 7, State: "D", Wchan: "nfs_wait", Stuck: true}
-	if got, want := WhyStuck(stuck), "It hangs "+run.Describe(stuck)+"."; got != want {
+	if got, want := WhyHung(checks.Local, stuck), "It hangs "+run.Describe(stuck)+"."; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := WhyStuck(&checks.Hung{PID: 7}); got != "" {
+	if got, want := WhyHung(checks.NVML, &checks.Hung{PID: 7, Doing: "nvmlDeviceGetUUID(5)"}), "It hangs in nvmlDeviceGetUUID(5): process 7."; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := WhyHung(checks.Local, &checks.Hung{PID: 7}); got != "" {
 		t.Errorf("a process that a signal ends: %q", got)
 	}
 }
@@ -298,6 +342,9 @@ func TestMakeEvent(t *testing.T) {
 		}}, "check_file_test=file.test"},
 		{"an empty plan", slurm.HealthCheck, scenario{words: "MARK_OFFLINE=0"}, event.Event{Context: "healthcheck", Mode: "enforce"}, ""},
 		{"a prolog", slurm.Prolog, scenario{lines: "* || check_file_test -f\n"}, event.Event{Context: "prolog", Mode: "enforce", Job: "7", Verdict: checks.Unknown}, "check_file_test=config.usage"},
+		{"a run of the monitor", slurm.Monitor, scenario{words: "MARK_OFFLINE=0", lines: "* || check_file_test -f\n* || true\nother || false\n"}, event.Event{Context: "monitor", Mode: "enforce", Part: true, Lines: []event.Result{
+			{Check: "check_file_test", Line: "check_file_test -f"}, {Check: event.Shell, Line: "true"}, {Check: "check_job_health", Line: "check_job_health"},
+		}}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -36,6 +36,7 @@ func (n *Node) Controller() *slurm.Controller {
 		}
 		return ""
 	})
+	c.Settings.Exports = n.Set.SiteExports()
 	c.BootID, c.Dir, c.Observe = slurm.BootID(), n.dir, n.Set.Observes()
 	if g := n.Guard; g.Enabled {
 		c.Guard = &slurm.Guard{
@@ -55,7 +56,7 @@ func (n *Node) ControllerOf(name string) *slurm.Controller {
 }
 
 // longestWait returns how long a run may wait before the guard counts: only a health check waits,
-// since slurmd starts those of all nodes in the same moment, and only within its budget.
+// since Slurm can start those of all nodes in the same moment, and only within its budget.
 func (n *Node) longestWait(now time.Time) time.Duration {
 	if !n.Unattended() || !n.Budget.Limited() {
 		return 0
@@ -96,6 +97,7 @@ func (n *Node) CarryOut(v slurm.Verdict) (delivered bool) {
 		n.Warn(fmt.Errorf("%w; this is reported once a day, and retried every 10 minutes", err))
 		sink.Syslog(n.Set.Get("NAME"), []string{fmt.Sprintf("Node %s cannot be marked:  %v", n.Name, err)})
 	case err != nil && out.Pending && !n.Set.Observes():
+		n.Owes = true
 		n.Warn(fmt.Errorf("cannot drain node %s, the next run will retry: %w", n.Name, err))
 	case err != nil:
 		n.Warn(err)

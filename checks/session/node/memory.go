@@ -13,9 +13,10 @@ import (
 
 // Files of the state directory of a node.
 const (
-	memoryFile = "slurm.json"
-	memoryLock = "lock"
-	RunLock    = "run.lock"
+	memoryFile  = "slurm.json"
+	memoryLock  = "lock"
+	RunLock     = "run.lock"
+	MonitorLock = "monitor.lock"
 )
 
 // nodeState is the stored state of a node, which a worker keeps in its state directory.

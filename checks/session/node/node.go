@@ -49,10 +49,13 @@ type Node struct {
 	Bad        error // why the node has no name
 	Unnamed    bool  // slurm.conf has no node for this host
 	Role       slurm.Role
-	Did        *event.Action  // the last decision about the node in this run, nil if there was none
-	Background bool           // this is the detached half of a run
-	Guard      conf.Guard     // how many nodes may be drained for one fault
-	dir        slurm.StateDir // the state stored between runs; nil if it cannot be stored
+	Did        *event.Action // the last decision about the node in this run, nil if there was none
+	Owes       bool          // a drain of this run could not be delivered
+	Background bool          // this is the detached half of a run
+	Guard      conf.Guard    // how many nodes may be drained for one fault
+
+	Distribution error          // why the directory of the settings is unknown
+	dir          slurm.StateDir // the state stored between runs; nil if it cannot be stored
 
 	accepted   accepted
 	slurmAsked bool  // Slurm's configuration has been read or not found
@@ -128,15 +131,22 @@ func PastOf(node string) (dir, spare string) {
 	return filepath.Join(PastRoot, node), filepath.Join(StateRoot, node, "past")
 }
 
-// detectDistribution determines the distribution. It stays unknown if the root file system does
-// not answer.
+// detectDistribution sets the directory of the settings. If the root file system does not answer the
+// directory is unknown, and Distribution has the error: another directory could lack MODE=observe.
 func (n *Node) detectDistribution() {
-	const sign = "/etc/debian_version"
-	f, err := n.Pool.Call(n.Ctx, checks.Local, &wire.Request{Op: wire.OpRead, Path: sign, Line: "read " + sign}, lookLimit).File("read " + sign)
-	n.Set.Distribution(err == nil && !f.Missing)
+	there := map[string]bool{}
+	for _, path := range setting.Signs {
+		line := "read " + path
+		f, err := n.Pool.Call(n.Ctx, checks.Local, &wire.Request{Op: wire.OpRead, Path: path, Line: line}, session.Reading).File(line)
+		if err != nil {
+			n.Distribution = fmt.Errorf("find the directory of the settings: %w", err)
+			n.Set.Vars["SYSCONFIGDIR"] = ""
+			return
+		}
+		there[path] = !f.Missing
+	}
+	n.Set.Distribution(there)
 }
-
-const lookLimit = 2 * time.Second
 
 // OpenState opens the stored state of the node. An error there costs one warning, and the run
 // continues without stored state. busy reports that another health check of slurmd is running.

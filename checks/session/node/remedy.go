@@ -37,17 +37,23 @@ func Remedies(n *Node) (r remedy.Record, err error) {
 			return remedy.Parse(rec.Data)
 		}
 	}
-	return remedy.Parse(nil)
+	return remedy.NewRecord(), nil
 }
 
-// KeepRemedies replaces the record.
-func KeepRemedies(n *Node, r remedy.Record) error {
+// KeepRemedies replaces the record, on the disk, since a remedy can cut the power. If the disk cannot be
+// written, and the record need not be there, a spare directory has it.
+func KeepRemedies(n *Node, r remedy.Record, onDisk bool) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("write the record of remedies: %w", err)
 	}
-	q := &wire.Request{Op: wire.OpKeep, Name: remedyFile, Data: data, Line: "write the record of remedies"}
-	_, err = n.Pool.Call(context.WithoutCancel(n.Ctx), AsideLane, q, session.Record).AnswerTo(q.Line)
+	for _, op := range []wire.Op{wire.OpFix, wire.OpKeep} {
+		q := &wire.Request{Op: op, Name: remedyFile, Data: data, Line: "write the record of remedies"}
+		_, err = n.Pool.Call(context.WithoutCancel(n.Ctx), AsideLane, q, session.Record).AnswerTo(q.Line)
+		if err == nil || onDisk {
+			break
+		}
+	}
 	return err
 }
 
@@ -77,6 +83,12 @@ func HoldRuns(n *Node) (release func(), err error) {
 		return nil, fmt.Errorf("a health check runs for %s: PID %d", busy.Age.Round(time.Second), busy.PID)
 	}
 	return sync.OnceFunc(func() { n.Pool.Unlock(RunLock) }), nil
+}
+
+// NoteGPUReset records a reset of GPUs, by UUID or PCI address, for check_gpu_xid.
+func NoteGPUReset(n *Node, gpus []string) error {
+	_, err := n.AskAbout(&wire.Request{Op: wire.OpAsk, Name: wire.AskReset, Args: gpus, Line: "record the reset of the GPUs"})
+	return err
 }
 
 // GPUHolders returns the processes that have a device of NVIDIA open: "4711 (python)".

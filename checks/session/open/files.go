@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -145,6 +144,9 @@ func (f *Files) Quiet() {
 
 // Sysconfig reads $SYSCONFIGDIR/$NAME, which takes precedence over the command line.
 func (f *Files) Sysconfig() error {
+	if f.Distribution != nil && f.Set.Get("SYSCONFIGDIR") == "" { // the command line does not name it
+		return f.Distribution
+	}
 	err := f.readSysconfig()
 	f.NameFromSettings()
 	if err == nil {
@@ -156,14 +158,21 @@ func (f *Files) Sysconfig() error {
 	return err
 }
 
-// readMode takes MODE from the settings of nhc.conf's runs, for a run of another name that does not
-// set it: observing holds for every run of the node.
+// usualName is the NAME of the runs of nhc.conf. Their MODE holds for every run of the node that sets
+// none itself.
+const usualName = "nhc"
+
+// takesMode reports whether the run takes MODE from the files of nhc.conf's runs.
+func (f *Files) takesMode() bool {
+	return f.Set.Get("NAME") != usualName && f.Set.Get(conf.SettingMode) == ""
+}
+
+// readMode takes MODE from the sysconfig file of nhc.conf's runs.
 func (f *Files) readMode() error {
-	const usual = "nhc"
-	if f.Set.Get("NAME") == usual || f.Set.Get(conf.SettingMode) != "" {
+	if !f.takesMode() {
 		return nil
 	}
-	path := filepath.Join(f.Set.Get("SYSCONFIGDIR"), usual)
+	path := filepath.Join(f.Set.Get("SYSCONFIGDIR"), usualName)
 	file, err := f.read(path).File("read " + path)
 	if err != nil || file.Missing || !file.Mode.IsRegular() {
 		return err
@@ -171,26 +180,11 @@ func (f *Files) readMode() error {
 	if err := Trusted(path, &file.FileInfo); err != nil {
 		return err
 	}
-	if mode, ok := modeIn(file.Data, f.Set.Get); ok {
+	mode, err := conf.ModeIn(path, file.Data, f.Set.Lookup)
+	if mode != "" {
 		f.Set.Put(conf.SettingMode, mode, true)
 	}
-	return nil
-}
-
-// modeIn returns the last MODE that a sysconfig file sets, also of a file that only bash can evaluate.
-func modeIn(data []byte, get func(string) string) (mode string, ok bool) {
-	lookup := func(name string) string {
-		if name == conf.SettingMode && ok {
-			return mode
-		}
-		return get(name)
-	}
-	for line := range strings.Lines(string(data)) {
-		if name, value, _, _, _, err := conf.ParseAssign(strings.TrimSpace(line), lookup); err == nil && name == conf.SettingMode {
-			mode, ok = value, true
-		}
-	}
-	return mode, ok
+	return err
 }
 
 func (f *Files) readSysconfig() error {
@@ -243,9 +237,13 @@ func (f *Files) Open(beside []*wire.Request, took func(map[*wire.Request]run.Out
 	list := &wire.Request{Op: wire.OpList, Path: dir, Line: "list " + dir}
 	profiles, tables := readRequest(f.Set.ProfilesFile()), readRequest(f.TablesFile())
 	reqs := append(slices.Clip(beside), list, profiles)
-	main, own := readRequest(path), (*wire.Request)(nil)
+	main, own, usual := readRequest(path), (*wire.Request)(nil), (*wire.Request)(nil)
 	if f.Eval == "" {
 		reqs = append(reqs, main, tables)
+		if f.takesMode() {
+			usual = readRequest(f.Set.Get("CONFDIR") + "/" + usualName + ".toml")
+			reqs = append(reqs, usual)
+		}
 		if own = f.OwnRequest(); own != nil {
 			reqs = append(reqs, own)
 		}
@@ -259,6 +257,9 @@ func (f *Files) Open(beside []*wire.Request, took func(map[*wire.Request]run.Out
 	f.noteScripts(out[list])
 	if f.Eval == "" {
 		errs = appendError(errs, f.useTables(out[tables]))
+		if usual != nil {
+			errs = appendError(errs, f.useMode(usual.Path, out[usual]))
+		}
 	}
 	errs = appendError(errs, f.useProfiles(out[profiles]))
 	if f.Eval != "" {
@@ -338,6 +339,19 @@ func (f *Files) useTables(o run.Outcome) error {
 	f.Config, f.Guard = c, c.Guards()
 	f.Set.Choose(c)
 	f.SetBudget()
+	return err
+}
+
+// useMode takes MODE from nhc.toml for a run of another name whose own files set none.
+func (f *Files) useMode(path string, o run.Outcome) error {
+	data, there, err := f.ContentOf(path, o, false)
+	if !there || !f.takesMode() {
+		return err
+	}
+	c, err := conf.ParseTOML(path, data)
+	if c != nil && c.Chosen[conf.SettingMode] != "" {
+		f.Set.Put(conf.SettingMode, c.Chosen[conf.SettingMode], true)
+	}
 	return err
 }
 

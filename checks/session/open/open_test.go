@@ -26,30 +26,6 @@ type hears struct {
 
 func (h *hears) Changed() { h.changed++ }
 
-func TestModeIn(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct{ text, mode string }{
-		{"", "-"},
-		{"MODE=observe\n", "observe"},
-		{"# MODE=observe\n", "-"},
-		{"X=1\n  export MODE=observe  \n", "observe"},
-		{"MODE=observe\nMODE=enforce", "enforce"},
-		{"if true; then\nMODE='observe'\nfi\n", "observe"},
-		{"MODE=\n", ""},
-		{"MODE=${OTHER:-observe}\n", "${OTHER:-observe}"}, // an error later,
-		{"MODE=observe\nMODE=$MODE\n", "observe"},
-		{"MODES=observe\n", "-"},
-	} {
-		mode, ok := modeIn([]byte(tt.text), func(string) string { return "" })
-		if !ok {
-			mode = "-"
-		}
-		if mode != tt.mode {
-			t.Errorf("%q: %s, want %s", tt.text, mode, tt.mode)
-		}
-	}
-}
-
 func TestTrustScripts(t *testing.T) {
 	t.Parallel()
 	good, bad := wire.FileInfo{Mode: 0o644}, wire.FileInfo{Mode: 0o666}

@@ -1,6 +1,7 @@
 package open_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"strings"
@@ -96,6 +97,30 @@ func TestSysconfig(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Without an answer about the distribution the settings are unknown, unless the command line names
+// their directory.
+func TestUnknownDistribution(t *testing.T) {
+	t.Parallel()
+	n := sessiontest.New(t, slurm.HealthCheck)
+	dir := n.Set.Get("SYSCONFIGDIR")
+	n.Bad = errors.New("no state") // so that this test leaves nothing in /run
+	ctx, cancel := context.WithCancel(n.Ctx)
+	cancel()
+	n.Ctx = ctx
+	if err := n.OpenState(""); err != nil {
+		t.Fatal(err)
+	}
+	n.Ctx = t.Context()
+	f, _ := newFiles(t, n)
+	if err := f.Sysconfig(); err == nil || !strings.Contains(err.Error(), "find the directory of the settings: ") {
+		t.Errorf("no answer: %v, want the error of the distribution", err)
+	}
+	n.Set.Put("SYSCONFIGDIR", dir, true)
+	if err := f.Sysconfig(); err != nil {
+		t.Errorf("the command line names the directory: %v", err)
 	}
 }
 
@@ -287,10 +312,7 @@ func TestLoadScripts(t *testing.T) {
 func TestSignalBeforeTheShell(t *testing.T) {
 	t.Parallel()
 	n := sessiontest.New(t, slurm.HealthCheck)
-	n.Write(t, "helper", "#!/bin/bash\ntouch "+n.Dir+"/helped\n")
-	if err := os.Chmod(n.Dir+"/helper", 0o755); err != nil {
-		t.Fatal(err)
-	}
+	n.Script(t, "helper", "touch "+n.Dir+"/helped")
 	n.Set.Put("OFFLINE_NODE", n.Dir+"/helper", false)
 	wake, woken, err := os.Pipe()
 	if err != nil {

@@ -23,10 +23,7 @@ const EvidenceLimit = 10 * time.Second
 // none.
 func archiveOf(e, old *event.Event, past string) (name, path string) {
 	for _, r := range e.Findings() {
-		known := old != nil && old.Evidence != "" && slices.ContainsFunc(old.Results, func(was event.Result) bool {
-			return was.Code == r.Code && was.Drill == r.Drill && needsEvidence(was)
-		})
-		if needsEvidence(r) && !known {
+		if needsEvidence(r) && !isArchived(&r, old) {
 			name = EvidenceName(e.Time, r.Code)
 			return name, filepath.Join(past, evidence.Dir, name)
 		}
@@ -35,6 +32,24 @@ func archiveOf(e, old *event.Event, past string) (name, path string) {
 		return "", old.Evidence // of this fault
 	}
 	return "", e.Evidence
+}
+
+// isArchived reports whether an archive of an earlier run is about the code of a result.
+func isArchived(r *event.Result, old *event.Event) bool {
+	return old != nil && old.Evidence != "" && slices.ContainsFunc(old.Results, func(was event.Result) bool {
+		return was.Code == r.Code && was.Drill == r.Drill && !was.Unarchived && needsEvidence(was)
+	})
+}
+
+// loseArchive marks the findings of the kept event whose archive could not be written: the next run tries again.
+func loseArchive(kept, old *event.Event) {
+	kept.Results, kept.Evidence = slices.Clone(kept.Results), ""
+	for i := range kept.Results {
+		r := &kept.Results[i]
+		if r.Unarchived = needsEvidence(*r) && !isArchived(r, old); !r.Unarchived && needsEvidence(*r) {
+			kept.Evidence = old.Evidence
+		}
+	}
 }
 
 // jobHealth is the check whose findings are only observed by default. The samples that show them are gone after

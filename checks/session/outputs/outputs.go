@@ -84,15 +84,15 @@ func Deliver(n *node.Node, o conf.Output, run Run, e *event.Event) {
 			archive, e.Evidence = archiveOf(e, old, n.Set.Past)
 		}
 	}
-	d.send(d.requests()...)
+	d.send(d.requests(old)...)
 	d.syslog()
 	d.command()
 	lost := archive != "" && !d.keepEvidence(archive)
 	if d.remembers && (lost || !slices.Equal(e.Outputs, d.failed)) {
-		kept := *e
-		kept.Outputs = d.failed
+		e.Outputs = d.failed
+		kept := *d.kept(old)
 		if lost {
-			kept.Evidence = "" // the next run tries again
+			loseArchive(&kept, old)
 		}
 		if !d.end.IsZero() {
 			d.end = d.end.Add(memory)
@@ -101,14 +101,21 @@ func Deliver(n *node.Node, o conf.Output, run Run, e *event.Event) {
 	}
 }
 
-// separate names the files of a node after it if its host has another name: several slurmd can share
-// a host, and each writes its own files.
+// Label returns the name of a node for its metrics, "" if it is that of its host: several slurmd can
+// share a host.
+func Label(n *node.Node) string {
+	host := n.Set.Get("HOSTNAME")
+	if short, _, _ := strings.Cut(host, "."); n.Name == host || n.Name == short {
+		return ""
+	}
+	return n.Name
+}
+
+// separate names the files of a node after it if its metrics have a label.
 func (d *delivery) separate() {
-	host := d.n.Set.Get("HOSTNAME")
-	if short, _, _ := strings.Cut(host, "."); d.n.Name == host || d.n.Name == short {
+	if d.label = Label(d.n); d.label == "" {
 		return
 	}
-	d.label = d.n.Name
 	for _, path := range []*string{&d.Textfile, &d.JSONL} {
 		if ext := filepath.Ext(*path); *path != "" {
 			*path = strings.TrimSuffix(*path, ext) + "." + d.n.Name + ext
@@ -159,22 +166,37 @@ func (d *delivery) left(limit time.Duration) time.Duration {
 	return min(limit, max(time.Until(d.end), least))
 }
 
-// last returns the event of the last run in this context, nil if there is none, or a damaged one. The
-// error is that of the memory: it would also prevent the writing, and may have cost the time limit.
-func (d *delivery) last() (*event.Event, error) {
+// last returns the event that is kept of this context, nil if there is none, or a damaged one. That of the
+// monitor's runs lacks the faults that a whole run has not found since. The error is that of the memory: it would
+// also prevent the writing, and may have cost the time limit.
+func (d *delivery) last() (old *event.Event, err error) {
 	name := RunPrefix + d.event.Context
-	resp, err := d.n.Pool.Call(context.WithoutCancel(d.n.Ctx), checks.Local, &wire.Request{Op: wire.OpRecall, Name: name, Line: "read the last event"}, d.left(limit)).AnswerTo("read the last event")
+	prefix := name
+	if d.event.Part {
+		prefix = RunPrefix
+	}
+	resp, err := d.n.Pool.Call(context.WithoutCancel(d.n.Ctx), checks.Local, &wire.Request{Op: wire.OpRecall, Name: prefix, Line: "read the last event"}, d.left(limit)).AnswerTo("read the last event")
 	if err != nil {
 		return nil, err
 	}
+	of := map[string]*event.Event{}
 	for _, r := range resp.Records {
-		if r.Name == name && r.Err == "" {
-			if e, err := event.Parse(r.Data); err == nil {
-				return e, nil
-			}
+		if e, err := event.Parse(r.Data); err == nil && r.Err == "" {
+			of[r.Name] = e
 		}
 	}
-	return nil, nil
+	if old = of[name]; old != nil && d.event.Part {
+		old = old.Unless(of[RunPrefix+conf.HealthCheck]).Unless(of[RunPrefix+conf.Manual]) // nhc-gpu.timer makes the latter
+	}
+	return old, nil
+}
+
+// kept returns the event to keep, by the one before it.
+func (d *delivery) kept(old *event.Event) *event.Event {
+	if d.event.Part {
+		return d.event.Join(old)
+	}
+	return d.event
 }
 
 func (d *delivery) keep(e *event.Event) output {
@@ -186,10 +208,10 @@ func (d *delivery) note(e *event.Event) output {
 }
 
 // requests returns the requests that write the last event, the history and the files, and to the
-// journal of systemd.
-func (d *delivery) requests() (list []output) {
+// journal of systemd. old is the event of the run before.
+func (d *delivery) requests(old *event.Event) (list []output) {
 	if d.remembers {
-		list = append(list, d.keep(d.event))
+		list = append(list, d.keep(d.kept(old)))
 	}
 	if d.remembers && len(d.event.Changed) > 0 {
 		list = append(list, d.note(d.event))

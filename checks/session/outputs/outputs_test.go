@@ -1,15 +1,17 @@
 package outputs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
@@ -196,7 +198,7 @@ func TestRequests(t *testing.T) {
 		n := &node.Node{Role: tt.role, Set: &setting.Settings{Vars: map[string]string{"NAME": "nhc"}}}
 		d := delivery{n: n, Output: tt.out, run: tt.run, event: tt.e, remembers: !tt.forgets}
 		var got []string
-		for _, o := range d.requests() {
+		for _, o := range d.requests(nil) {
 			got = append(got, strings.TrimSpace(fmt.Sprintf("%s %s %s%s", o.name, o.Op, o.Name, o.Path)))
 			switch o.Op {
 			case wire.OpPut:
@@ -279,7 +281,7 @@ func TestFail(t *testing.T) {
 		d := delivery{n: n.Node, Output: conf.Output{Privacy: tt.privacy}}
 		d.fail("textfile", nil)
 		d.fail("jsonl", errors.New("write /home/alice: denied"))
-		if diff := cmp.Diff(tt.want, d.failed); diff != "" {
+		if diff := gocmp.Diff(tt.want, d.failed); diff != "" {
 			t.Errorf("privacy %v: (-want +got)\n%s", tt.privacy, diff)
 		}
 		if got, want := n.Err.String(), "nhc-gpu: warning: output jsonl: write /home/alice: denied\n"; got != want {
@@ -339,6 +341,97 @@ func TestDeliver(t *testing.T) {
 	}
 }
 
+// A run of the monitor makes some checks only: what others have found stays known until they pass, or a health
+// check passes them.
+func TestDeliverPart(t *testing.T) {
+	t.Parallel()
+	n := sessiontest.New(t, slurm.Monitor)
+	n.Script(t, "command", `cat >>"${0%/*}/given"`)
+	out := conf.Output{Command: []string{n.Dir + "/command"}, CommandOn: conf.OnFail, CommandTimeout: 10 * time.Second}
+	result := func(check, code string, severity checks.Severity) event.Result {
+		return event.Result{Check: check, Line: check, Code: code, Severity: severity}
+	}
+	lost, alive := result("check_gpu_xid", "gpu.xid.79", checks.Fail), result("check_gpu_xid", "", checks.OK)
+	down, up := result("check_ib_ports", "ib.ports.state", checks.Fail), result("check_ib_ports", "", checks.OK)
+	hangs, goesOn := result("check_job_health", "job.hang", checks.Warn), result("check_job_health", "", checks.OK)
+	hangs.Would = "drain"
+	hung, edited := result("check_gpu_xid", "probe.hung", checks.Unknown), lost
+	edited.Line = "check_gpu_xid -w"
+	start := time.Now().UTC().Add(-time.Hour).Truncate(time.Millisecond)
+	since := time.Time{}
+	for i, tt := range []struct {
+		by       string // "" for the monitor
+		now      []event.Result
+		told     bool // to the command and the history
+		evidence bool // a new archive
+		kept     string
+		lines    []event.Result // of the configuration
+	}{
+		{now: []event.Result{lost}, told: true, evidence: true, kept: "gpu.xid.79"},
+		{now: []event.Result{goesOn}, kept: "gpu.xid.79"},
+		{now: []event.Result{lost}, kept: "gpu.xid.79"},
+		{now: []event.Result{hangs}, evidence: true, kept: "gpu.xid.79 job.hang"},
+		{now: []event.Result{lost}, kept: "gpu.xid.79 job.hang"},
+		{now: []event.Result{down}, told: true, evidence: true, kept: "gpu.xid.79 ib.ports.state job.hang"},
+		{now: []event.Result{hangs}, kept: "gpu.xid.79 ib.ports.state job.hang"},
+		{now: []event.Result{lost}, kept: "gpu.xid.79 ib.ports.state job.hang"},
+		{now: []event.Result{up}, kept: "gpu.xid.79 job.hang"},
+		{by: "healthcheck", now: []event.Result{lost}, told: true, evidence: true},
+		{now: []event.Result{goesOn}, kept: "gpu.xid.79"},
+		{now: []event.Result{lost}, kept: "gpu.xid.79"},
+		{by: "healthcheck", now: []event.Result{alive}},
+		{now: []event.Result{goesOn}, kept: ""},
+		{now: []event.Result{hangs}, evidence: true, kept: "job.hang"},
+		{by: "healthcheck", now: []event.Result{alive}},
+		{now: []event.Result{hangs}, kept: "job.hang"},
+		{now: []event.Result{lost}, told: true, evidence: true, kept: "gpu.xid.79 job.hang"},
+		{now: []event.Result{hung}, kept: "gpu.xid.79 job.hang probe.hung"},
+		{now: []event.Result{lost}, kept: "gpu.xid.79 job.hang"},
+		{by: "manual", now: []event.Result{lost}, told: true, evidence: true},
+		{now: []event.Result{lost}, kept: "gpu.xid.79 job.hang"},
+		{by: "manual", now: []event.Result{alive}},
+		{now: []event.Result{goesOn}, kept: ""},
+		{now: []event.Result{lost}, told: true, evidence: true, kept: "gpu.xid.79"},
+		{now: []event.Result{goesOn}, lines: []event.Result{edited, goesOn}, kept: ""},
+		{now: []event.Result{edited}, lines: []event.Result{edited, goesOn}, told: true, evidence: true, kept: "gpu.xid.79"},
+	} {
+		e := newEvent()
+		e.Context, e.Part, e.Results, e.Time = cmp.Or(tt.by, "monitor"), tt.by == "", tt.now, start.Add(time.Duration(i)*time.Minute)
+		e.Lines = tt.lines
+		e.Judge()
+		made, said := archives(n), strings.Count(n.Read("given"), "\n")
+		Deliver(n.Node, out, Other, e)
+		if got := archives(n) - made; (got == 1) != tt.evidence {
+			t.Errorf("run %d: %d new archives", i, got)
+		}
+		if got := strings.Count(n.Read("given"), "\n") - said; (got == 1) != tt.told {
+			t.Errorf("run %d: the command got %d events: %v", i, got, e.Changed)
+		}
+		if tt.by != "" {
+			continue
+		}
+		kept, err := event.Parse([]byte(n.Read("past/run-monitor.json")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var codes []string
+		for _, r := range kept.Findings() {
+			codes = append(codes, r.Code)
+		}
+		slices.Sort(codes)
+		fails := slices.ContainsFunc(kept.Results, func(r event.Result) bool { return r.Severity == checks.Fail })
+		if strings.Join(codes, " ") != tt.kept || (kept.Verdict == checks.Fail) != fails || (kept.Evidence != "") != (tt.kept != "") {
+			t.Errorf("run %d: kept %s, %v, %q, want %s", i, codes, kept.Verdict, kept.Evidence, tt.kept)
+		}
+		if i == 0 {
+			since = kept.Since
+		}
+		if i < 12 && !kept.Since.Equal(since) {
+			t.Errorf("run %d: since %v, want %v", i, kept.Since, since)
+		}
+	}
+}
+
 // archives counts the archives of a node.
 func archives(n *sessiontest.Node) int {
 	list, _ := filepath.Glob(n.Dir + "/past/evidence/*.tar.gz")
@@ -393,7 +486,7 @@ func TestFailedOutputs(t *testing.T) {
 			}
 			next := newEvent()
 			next.Compare(kept)
-			if diff := cmp.Diff(kept.Outputs, next.Outputs); diff != "" {
+			if diff := gocmp.Diff(kept.Outputs, next.Outputs); diff != "" {
 				t.Errorf("the next event (-want +got)\n%s", diff)
 			}
 		})
@@ -407,7 +500,7 @@ func TestCommandWithoutTime(t *testing.T) {
 	d := delivery{n: n.Node, Output: conf.Output{Command: []string{"touch", n.Dir + "/ran"}, CommandOn: conf.Always, CommandTimeout: time.Minute}, event: newEvent(), end: time.Now()}
 	d.command()
 	want := []event.Failure{{Output: "command", Error: "run touch: no time is left"}}
-	if diff := cmp.Diff(want, d.failed); diff != "" {
+	if diff := gocmp.Diff(want, d.failed); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	if _, err := os.Stat(n.Dir + "/ran"); err == nil {
@@ -475,7 +568,7 @@ func TestLast(t *testing.T) {
 	for _, e := range list {
 		got = append(got, e.Context)
 	}
-	if diff := cmp.Diff([]string{"prolog", "epilog", "healthcheck"}, got); diff != "" || err != nil {
+	if diff := gocmp.Diff([]string{"prolog", "epilog", "healthcheck"}, got); diff != "" || err != nil {
 		t.Errorf("%v (-want +got)\n%s", err, diff)
 	}
 	if want := "the event run-manual is damaged"; !strings.Contains(n.Err.String(), want) {
@@ -535,7 +628,7 @@ func TestNote(t *testing.T) {
 		t.Fatalf("%d changes, %v", len(list), err)
 	}
 	e := list[0]
-	if e.Message != "alice cleared gpu3" || e.Mode != "observe" || e.Context != "manual" || e.Node != "node1" || cmp.Diff([]string{event.Cleared}, e.Changed) != "" {
+	if e.Message != "alice cleared gpu3" || e.Mode != "observe" || e.Context != "manual" || e.Node != "node1" || gocmp.Diff([]string{event.Cleared}, e.Changed) != "" {
 		t.Errorf("%+v", e)
 	}
 }
@@ -557,11 +650,45 @@ func TestWriteEvidence(t *testing.T) {
 		if e != nil {
 			want = append(want, wire.Named{Name: "event.json", Data: append(e.Line(), '\n')})
 		}
-		if diff := cmp.Diff(want, q.Files); diff != "" {
+		if diff := gocmp.Diff(want, q.Files); diff != "" {
 			t.Errorf("(-want +got)\n%s", diff)
 		}
 		if err := os.Remove(path); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// An archive that cannot be written does not cost the faults that the monitor has found before their archive.
+func TestEvidenceOfPartFails(t *testing.T) {
+	t.Parallel()
+	n := sessiontest.New(t, slurm.Monitor)
+	const past, aside = "/past/evidence", "/past/aside"
+	start := time.Now().UTC().Add(-time.Hour)
+	for i, tt := range []struct {
+		code     string
+		full     bool
+		archives int // all so far
+	}{
+		{"gpu.xid.79", false, 1}, {"ib.ports.state", true, 1}, {"gpu.xid.79", false, 1}, {"ib.ports.state", false, 2}, {"gpu.xid.79", false, 2}, {"ib.ports.state", false, 2},
+	} {
+		if tt.full {
+			if err := os.Rename(n.Dir+past, n.Dir+aside); err != nil {
+				t.Fatal(err)
+			}
+			n.Write(t, "past/evidence", "a file\n")
+		}
+		e := newEvent(tt.code)
+		e.Context, e.Part, e.Time, e.Results[0].Check = "monitor", true, start.Add(time.Duration(i)*time.Minute), "check of "+tt.code
+		Deliver(n.Node, conf.Output{}, Other, e)
+		if tt.full {
+			if err := errors.Join(os.Remove(n.Dir+past), os.Rename(n.Dir+aside, n.Dir+past)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		kept, err := event.Parse([]byte(n.Read("past/run-monitor.json")))
+		if err != nil || kept.Evidence == "" || archives(n) != tt.archives {
+			t.Errorf("run %d: %d archives, want %d; kept %q, %v", i, archives(n), tt.archives, kept.Evidence, err)
 		}
 	}
 }

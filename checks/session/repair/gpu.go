@@ -48,16 +48,11 @@ func asNumber(was string) string { return map[bool]string{true: "1", false: "0"}
 func (r *Repair) resetGPUs(ctx context.Context, next *remedy.Next) error {
 	r.Record.Restore = &remedy.Restore{Boot: slurm.BootID()}
 	restore := r.Record.Restore
-	var ids []string
-	for _, f := range next.Faults {
-		id := cmp.Or(f.Device.UUID, f.Device.PCI)
-		if id == "" {
-			return fmt.Errorf("%s: neither UUID nor PCI address of the GPU is known", f)
-		}
-		if slices.Contains(ids, id) {
-			continue
-		}
-		ids = append(ids, id)
+	ids, err := r.choose(ctx, next.Faults)
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
 		if modes, err := r.modes(ctx, id); err != nil { // a GPU that needs a reset can refuse to answer
 			r.Warn(fmt.Errorf("the modes of the GPU are not restored: %w", err))
 		} else {
@@ -69,10 +64,29 @@ func (r *Repair) resetGPUs(ctx context.Context, next *remedy.Next) error {
 			restore.Services = append(restore.Services, service)
 		}
 	}
-	if err := node.KeepRemedies(r.Node, r.Record); err != nil {
+	if err := node.KeepRemedies(r.Node, r.Record, false); err != nil {
 		return err
 	}
 	return errors.Join(r.reset(ctx, ids, restore), r.restore())
+}
+
+// choose returns the GPUs that must be reset for faults, by PCI address, or else by UUID: without its
+// driver a GPU has no UUID. The reset of all GPUs is that of the NVSwitches.
+func (r *Repair) choose(ctx context.Context, faults []remedy.Fault) (ids []string, err error) {
+	for _, f := range faults {
+		if f.Device.Kind == "nvswitch" {
+			o, err := r.run(ctx, []string{"nvidia-smi", "--query-gpu=pci.bus_id", "--format=csv,noheader"}, nil)
+			return strings.Fields(string(o.Stdout)), err
+		}
+		id := cmp.Or(f.Device.PCI, f.Device.UUID)
+		if id == "" {
+			return nil, fmt.Errorf("%s: neither UUID nor PCI address of the GPU is known", f)
+		}
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
 }
 
 // modes returns the values of gpuModes of a GPU.
@@ -122,6 +136,11 @@ func (r *Repair) reset(ctx context.Context, ids []string, stop *remedy.Restore) 
 	if errors.As(err, &f) && resetStatus[f.Status] != "" {
 		return fmt.Errorf("%s: %w", resetStatus[f.Status], err)
 	}
+	if err == nil { // drivers before 565 log none of it, later ones not always
+		if failed := node.NoteGPUReset(r.Node, ids); failed != nil {
+			r.report("reset-gpu: check_gpu_xid does not learn of the reset: %v", failed)
+		}
+	}
 	return err
 }
 
@@ -160,7 +179,7 @@ func (r *Repair) restore() error {
 	if all != nil {
 		all = fmt.Errorf("restore after the reset of a GPU: %w", all)
 	}
-	return errors.Join(all, node.KeepRemedies(r.Node, r.Record))
+	return errors.Join(all, node.KeepRemedies(r.Node, r.Record, false))
 }
 
 // restoreModes sets the modes of a GPU that have changed. again is set if a later try can help.

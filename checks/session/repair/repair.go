@@ -112,7 +112,7 @@ func (r *Repair) platforms() (names []string) {
 	return names
 }
 
-// spread is the longest wait before a remedy: slurmd starts the health checks of all nodes in the same
+// spread is the longest wait before a remedy: Slurm can start the health checks of all nodes in the same
 // moment, and each counts the others that are in repair.
 const spread = 10 * time.Second
 
@@ -160,14 +160,17 @@ func (r *Repair) Run(now time.Time) (did string, err error) {
 		}
 	}
 	r.Record.Begin(&next, slurm.BootID(), now)
-	if err := node.KeepRemedies(r.Node, r.Record); err != nil { // without the record the tries would never end
+	if err := node.KeepRemedies(r.Node, r.Record, remedy.CanBoot(next.Do, next.Command != nil)); err != nil { // without the record the tries would never end
 		return "", errors.Join(err, slurm.AddToReason(ctx, r.Controller(), ""))
 	}
 	r.report("%s for %s: begins", next.Do, names(next.Faults))
 	err = r.act(ctx, &next)
 	switch {
-	case err != nil && (!boot || !slurm.Unanswered(err)): // otherwise slurmctld can have accepted it
+	case err != nil && (!boot || !slurm.Unanswered(err)):
 		return r.end(ctx, r.Record.Open(), err)
+	case err != nil: // slurmctld can have accepted it
+		err = errors.Join(err, r.setUnanswered(true))
+		fallthrough
 	case boots(next.Do):
 		return fmt.Sprintf("%s for %s: waits for the boot", next.Do, names(next.Faults)), err
 	}
@@ -194,7 +197,7 @@ func (r *Repair) hold(ctx context.Context, holds []remedy.Hold, why string) (did
 		return "", err // the next health check tries again
 	}
 	r.Record.Holds = append(r.Record.Holds, holds...)
-	if err := node.KeepRemedies(r.Node, r.Record); err != nil {
+	if err := node.KeepRemedies(r.Node, r.Record, false); err != nil {
 		r.Warn(err)
 	}
 	return r.report("%s: %s", slurm.HeldForRMA, why), nil
@@ -230,7 +233,7 @@ func (r *Repair) act(ctx context.Context, next *remedy.Next) error {
 		_, err := r.run(ctx, next.Command, append(r.Last.Line(), '\n'))
 		return err
 	case next.Do == conf.RebootNode:
-		return slurm.Reboot(ctx, r.Controller(), next.Verify != nil)
+		return slurm.Reboot(ctx, r.Controller())
 	case next.Do == conf.ResetGPU:
 		return r.resetGPUs(ctx, next)
 	}
@@ -271,13 +274,29 @@ func (r *Repair) finish(open []*remedy.Attempt, now time.Time) (did string, err 
 	return r.end(ctx, open, nil)
 }
 
+// setUnanswered records whether it is unknown if Slurm has the request of a reboot.
+func (r *Repair) setUnanswered(unanswered bool) error {
+	for _, a := range r.Record.Open() {
+		a.Unanswered = unanswered
+	}
+	return node.KeepRemedies(r.Node, r.Record, false)
+}
+
 // awaitBoot goes on waiting for a boot, until it takes too long. If Slurm no longer has the request,
-// probably since a person has cancelled it, no other follows.
+// probably since a person has cancelled it, no other follows. A request that Slurm has never had has failed.
 func (r *Repair) awaitBoot(ctx context.Context, open []*remedy.Attempt, row conf.Remedy, age time.Duration) (did string, err error) {
 	first := open[0]
 	if first.Do == conf.RebootNode && row.Command == nil && age > cancelled {
 		p, err := r.Controller().Read(ctx)
-		if err == nil && p.State.Order == "" && p.State.Class != slurm.Down && p.State.Class != slurm.Unknown {
+		gone := err == nil && p.State.Order == "" && p.State.Class != slurm.Down && p.State.Class != slurm.Unknown
+		switch {
+		case gone && first.Unanswered:
+			return r.end(ctx, open, errors.New("the request got no answer, and Slurm does not have it"))
+		case err == nil && p.State.Order != "" && first.Unanswered:
+			if err := r.setUnanswered(false); err != nil {
+				r.Warn(err)
+			}
+		case gone:
 			return r.holdFor(ctx, open, "the requested reboot is gone: a person has cancelled it, or slurmctld has lost it", fmt.Errorf("it is no longer requested: the node is %s", p.State.Text))
 		}
 	}
@@ -342,7 +361,7 @@ func (r *Repair) end(ctx context.Context, open []*remedy.Attempt, failed error) 
 	if open[0].Drill { // the fault was never there
 		err = errors.Join(err, r.KeepDrill(nil))
 	}
-	err = errors.Join(err, node.KeepRemedies(r.Node, r.Record))
+	err = errors.Join(err, node.KeepRemedies(r.Node, r.Record, false))
 	if failed != nil {
 		return r.report("%s for %s: failed: %v", do, names(faults), failed), err
 	}

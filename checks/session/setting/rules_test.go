@@ -1,6 +1,7 @@
 package setting
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -147,10 +148,37 @@ func TestFilesOfSettings(t *testing.T) {
 		}
 	}
 	s := of(t)
-	for debian, want := range map[bool][2]string{true: {"/etc/default", "/usr/lib"}, false: {"/etc/sysconfig", "/usr/libexec"}} {
-		if s.Distribution(debian); s.Get("SYSCONFIGDIR") != want[0] || s.Get("LIBEXECDIR") != want[1] {
-			t.Errorf("Debian %v: %v", debian, s.Vars)
+	for there, want := range map[string][2]string{
+		"/etc/debian_version /etc/sysconfig /etc/default": {"/etc/default", "/usr/lib"},
+		"/etc/sysconfig /etc/default":                     {"/etc/sysconfig", "/usr/libexec"},
+		"/etc/default":                                    {"/etc/default", "/usr/libexec"},
+		"":                                                {"/etc/nhc/sysconfig", "/usr/libexec"},
+	} {
+		signs := map[string]bool{}
+		for path := range strings.FieldsSeq(there) {
+			signs[path] = true
 		}
+		if s.Distribution(signs); s.Get("SYSCONFIGDIR") != want[0] || s.Get("LIBEXECDIR") != want[1] {
+			t.Errorf("a node with %s: %v", there, s.Vars)
+		}
+	}
+}
+
+// What the environment sets is not the site's, even if the site sets another variable with its value.
+func TestSiteExports(t *testing.T) {
+	t.Parallel()
+	s := New([]string{"SLURM_JWT=x", "SLURM_A=x", "SLURM_B=x"}, false)
+	s.Put("SLURM_A", "y", false)
+	s.Put("C", "z", true)
+	s.Put("PLAIN", "z", false)
+	var got []string
+	for _, e := range s.SiteExports() {
+		if strings.HasSuffix(e, "=x") || strings.HasSuffix(e, "=y") || strings.HasSuffix(e, "=z") {
+			got = append(got, e)
+		}
+	}
+	if want := []string{"C=z", "SLURM_A=y"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 

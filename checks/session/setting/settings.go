@@ -27,6 +27,7 @@ type Settings struct {
 	Vars         map[string]string
 	Export       map[string]bool
 	Arrays       map[string][]string
+	site         []string           // the names that Put has set
 	helpers      bool               // the site sets the helpers or their directory
 	Profiles     []byte             // the site's platform profiles
 	ProfilesFrom string             // the file that contains them
@@ -139,7 +140,7 @@ func New(environ []string, aroundJob bool) *Settings {
 	}
 	short, _, _ := strings.Cut(host, ".")
 	s.Vars["HOSTNAME"], s.Vars["HOSTNAME_S"] = host, short
-	s.Distribution(false)
+	s.Distribution(map[string]bool{sysconfigDir: true})
 	for _, n := range []string{"HOSTNAME", "HOSTNAME_S", "SYSCONFIGDIR", "LIBEXECDIR"} {
 		s.Export[n] = true
 	}
@@ -152,11 +153,26 @@ func New(environ []string, aroundJob bool) *Settings {
 	return s
 }
 
-// Distribution sets the directories that differ between distributions.
-func (s *Settings) Distribution(debian bool) {
-	s.Vars["SYSCONFIGDIR"], s.Vars["LIBEXECDIR"] = "/etc/sysconfig", "/usr/libexec"
-	if debian {
-		s.Vars["SYSCONFIGDIR"], s.Vars["LIBEXECDIR"] = "/etc/default", "/usr/lib"
+// Signs are the paths that [Settings.Distribution] looks for.
+var Signs = []string{debianVersion, sysconfigDir, defaultDir}
+
+const (
+	debianVersion = "/etc/debian_version"
+	sysconfigDir  = "/etc/sysconfig"
+	defaultDir    = "/etc/default"
+)
+
+// Distribution sets the directories that differ between distributions, as LBNL NHC does. there has
+// the paths of Signs that exist.
+func (s *Settings) Distribution(there map[string]bool) {
+	s.Vars["SYSCONFIGDIR"], s.Vars["LIBEXECDIR"] = "/etc/nhc/sysconfig", "/usr/libexec"
+	switch {
+	case there[debianVersion]:
+		s.Vars["SYSCONFIGDIR"], s.Vars["LIBEXECDIR"] = defaultDir, "/usr/lib"
+	case there[sysconfigDir]:
+		s.Vars["SYSCONFIGDIR"] = sysconfigDir
+	case there[defaultDir]:
+		s.Vars["SYSCONFIGDIR"] = defaultDir
 	}
 }
 
@@ -172,6 +188,7 @@ func (s *Settings) Lookup(name string) (string, bool) {
 // Put sets a variable.
 func (s *Settings) Put(name, value string, export bool) {
 	s.Vars[name] = value
+	s.site = append(s.site, name)
 	if export {
 		s.Export[name] = true
 	}
@@ -314,6 +331,15 @@ func (s *Settings) Environ() []string {
 		}
 	}
 	return env
+}
+
+// SiteExports returns the exported variables that the site's files or the command line have set. None is
+// from the environment, which a job's user can choose.
+func (s *Settings) SiteExports() []string {
+	return slices.DeleteFunc(s.Environ(), func(e string) bool {
+		name, _, _ := strings.Cut(e, "=")
+		return !slices.Contains(s.site, name)
+	})
 }
 
 // ShellText returns bash code that sets all variables.

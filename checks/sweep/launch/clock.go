@@ -23,7 +23,7 @@ func newClock(o *Options, nodes []sweep.Node) *clock {
 		f := sweep.Forecast{Stage: stage}
 		if sweep.Unfit(stage, len(nodes)) == "" {
 			if plan, err := o.Plan(stage, nodes, o.Seed, 1); err == nil { // the stage returns the error
-				f = sweep.Foresee(stage, plan)
+				f = sweep.Foresee(stage, plan, o.Ramp)
 			}
 		}
 		c.ahead = append(c.ahead, f)

@@ -17,9 +17,10 @@ import (
 // engine carries out tasks.
 type engine struct {
 	hub    *hub
-	ready  time.Duration // the longest preparation of a task
-	slack  time.Duration // how much longer than its limit a task may take to report
-	ramp   *ramp
+	ready  time.Duration           // the longest preparation of a task
+	slack  time.Duration           // how much longer than its limit a task may take to report
+	ramp   int                     // nodes that begin to load GPUs in a second
+	first  bool                    // the next round is the first one of its stage
 	absent map[string]string       // nodes of the plan that this run does not have, and why
 	beside map[string]bool         // nodes with other jobs
 	told   func(sweep.Result, int) // after each task, with the number of those that still run
@@ -29,11 +30,20 @@ type engine struct {
 // ctx, in the order of the tasks.
 func (e *engine) round(ctx context.Context, tasks []sweep.Task) []sweep.Result {
 	results := make([]*sweep.Result, len(tasks))
+	starts := sweep.Starts(tasks, e.ramp, e.first)
+	e.first = false
 	var mu sync.Mutex
 	left := len(tasks)
 	var wg sync.WaitGroup
 	for i, t := range tasks {
 		wg.Go(func() {
+			if starts[i] > 0 {
+				select {
+				case <-time.After(starts[i]):
+				case <-ctx.Done():
+					return
+				}
+			}
 			r, ok := e.task(ctx, t)
 			if !ok {
 				return
@@ -56,14 +66,9 @@ func (e *engine) round(ctx context.Context, tasks []sweep.Task) []sweep.Result {
 	return done
 }
 
-// isGPU reports whether the tasks of a kind load GPUs.
-func isGPU(k sweep.Kind) bool { return k == sweep.KindCheck || k == sweep.KindNCCL }
-
-// task carries out one task; ok is false if ctx has ended first.
+// task carries out one task. ok is false if it has no result: ctx has ended first, or others have ended
+// the rank of a node.
 func (e *engine) task(ctx context.Context, t sweep.Task) (r sweep.Result, ok bool) {
-	if isGPU(t.Kind) && e.ramp.wait(ctx, len(t.Nodes)) != nil {
-		return r, false
-	}
 	r = sweep.Result{Task: t, Began: time.Now().UTC()}
 	defer func() { r.Took = time.Since(r.Began) }()
 	for _, n := range t.Nodes {
@@ -73,16 +78,16 @@ func (e *engine) task(ctx context.Context, t sweep.Task) (r sweep.Result, ok boo
 			return r, true
 		}
 	}
-	box, missing := e.hub.begin(&t)
+	box, missing, bye := e.hub.begin(&t)
 	defer e.hub.finish(&t)
 	if len(missing) > 0 {
 		r.Fault, r.Text, r.Blame = sweep.FaultLost, textOf(missing), slices.Sorted(maps.Keys(missing))
-		return r, true
+		return r, !bye
 	}
 	key := make([]byte, 16)
 	_, _ = rand.Read(key)
-	for i, n := range t.Nodes {
-		e.hub.send(n, &wire.Message{Prepare: &wire.Prepare{Task: t, Rank: i, Key: key}})
+	for i, p := range wire.Prepares(&t, key) {
+		e.hub.send(t.Nodes[i], &wire.Message{Prepare: p})
 	}
 	ends := make([]wire.Ready, len(t.Nodes))
 	if ok := e.collect(ctx, box, &r, e.ready, func(m mail) bool {
@@ -101,8 +106,8 @@ func (e *engine) task(ctx context.Context, t sweep.Task) (r sweep.Result, ok boo
 	}); !ok || r.Fault != "" {
 		return r, ok
 	}
-	for _, n := range t.Nodes {
-		e.hub.send(n, &wire.Message{Run: &wire.Run{ID: t.ID, Ranks: ends}})
+	for i, r := range wire.Runs(t.ID, ends) {
+		e.hub.send(t.Nodes[i], &wire.Message{Run: r})
 	}
 	parts := make([]*sweep.Result, len(t.Nodes))
 	var first *sweep.Result // with a fault
@@ -121,7 +126,7 @@ func (e *engine) task(ctx context.Context, t sweep.Task) (r sweep.Result, ok boo
 }
 
 // collect waits until take has accepted a message of each rank of a task, or r has a fault. Ranks that
-// are lost, or do not answer in time, become the fault, and are blamed. ok is false if ctx has ended.
+// are lost, or do not answer in time, become the fault, and are blamed. ok is as for task.
 func (e *engine) collect(ctx context.Context, b *box, r *sweep.Result, limit time.Duration, take func(mail) bool) (ok bool) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -138,11 +143,13 @@ func (e *engine) collect(ctx context.Context, b *box, r *sweep.Result, limit tim
 			r.Fault, r.Blame = sweep.FaultSilent, names
 			r.Text = fmt.Sprintf("no answer within %s from %s", limit, strings.Join(names, ", "))
 		case m := <-b.mail:
-			if m.lost != "" {
-				name := b.nodes[m.rank]
+			switch name := b.nodes[m.rank]; {
+			case m.bye:
+				return false
+			case m.lost != "":
 				r.Fault, r.Text, r.Blame = sweep.FaultLost, "node "+name+": "+m.lost, []string{name}
-			} else if take(m) {
-				delete(waiting, b.nodes[m.rank])
+			case take(m):
+				delete(waiting, name)
 			}
 		}
 	}
@@ -158,7 +165,8 @@ func textOf(nodes map[string]string) string {
 }
 
 // merge joins the parts of the ranks to one result. A fault that the launcher has seen, a loss or
-// silence, takes precedence over those of the ranks, which are its consequences. Else the first fault counts.
+// silence, takes precedence over those of the ranks, which are its consequences. Else the first fault
+// counts. A rank that the launcher has not lost is alive: what another rank calls lost is a connection.
 func merge(r *sweep.Result, parts []*sweep.Result, first *sweep.Result) {
 	if r.Fault == "" && first != nil {
 		r.Fault, r.Text, r.Rank = first.Fault, first.Text, first.Rank
@@ -171,6 +179,9 @@ func merge(r *sweep.Result, parts []*sweep.Result, first *sweep.Result) {
 					r.Blame = append(r.Blame, n)
 				}
 			}
+		}
+		if r.Fault == sweep.FaultLost {
+			r.Fault = sweep.FaultError
 		}
 	}
 	measures := 0 // the rank that measures
@@ -208,32 +219,4 @@ func least(a, b []float64) []float64 {
 		list[i] = min(a[i], b[i])
 	}
 	return list
-}
-
-// ramp limits how many nodes begin to load their GPUs in a second: the power of a rack must not rise
-// at once.
-type ramp struct {
-	perSecond int
-	mu        sync.Mutex
-	next      time.Time
-}
-
-// wait waits until a number of nodes may begin.
-func (p *ramp) wait(ctx context.Context, nodes int) error {
-	if p == nil || p.perSecond <= 0 {
-		return ctx.Err()
-	}
-	p.mu.Lock()
-	begin := time.Now()
-	if p.next.After(begin) {
-		begin = p.next
-	}
-	p.next = begin.Add(time.Duration(nodes) * time.Second / time.Duration(p.perSecond))
-	p.mu.Unlock()
-	select {
-	case <-time.After(time.Until(begin)):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

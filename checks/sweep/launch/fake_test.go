@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -85,32 +86,61 @@ func fakeCommand(name string, args []string) int {
 	}
 	all := strings.Join(args, " ")
 	switch {
+	case name == "sinfo" && strings.Contains(all, "%R"):
+		return show("partitions")
 	case name == "sinfo":
 		return show("nodes")
+	case name == "squeue" && strings.Contains(all, "--name="):
+		if named, _ := option(args, "name"); has("waits") && named == jobName() {
+			fmt.Println(8)
+		}
 	case name == "squeue":
 		return show("jobs")
 	case all == "show config":
 		fmt.Print("Configuration data\nClusterName             = fake\nMessageTimeout          = 1 sec\nSLURM_VERSION           = 22.05.8\n")
+		return show("config")
 	case all == "show topology":
 		return show("topology")
-	case strings.HasPrefix(all, "-o show job"):
+	case strings.HasPrefix(all, "-o -d show job"):
 		state := "RUNNING"
-		if has("cancelled") {
+		if has("cancelled") || args[len(args)-1] == "5" {
 			state = "CANCELLED"
 		}
 		list, _ := os.ReadFile(filepath.Join(fakeDir(), "joblist"))
-		fmt.Printf("JobId=7 JobName=x JobState=%s Reason=None PreemptTime=None NodeList=%s\n", state, strings.TrimSpace(string(list)))
+		name := jobName()
+		if has("other-job") {
+			name = "train"
+		}
+		gres, _ := os.ReadFile(filepath.Join(fakeDir(), "gres"))
+		fmt.Printf("JobId=7 JobName=%s JobState=%s Reason=None PreemptTime=None NodeList=%s %s\n", name, state, strings.TrimSpace(string(list)), gres)
 	case all == "-o show reservation":
 		return show("reservations")
 	case name == "salloc":
 		list, _ := option(args, "nodelist")
-		if strings.Contains(list, "02") && has("taken-gpu02") { // by a job, since sinfo was asked
-			_ = os.WriteFile(filepath.Join(fakeDir(), "nodes"), []byte("gpu01|idle|main|(null)|none\ngpu02|mix|main|(null)|none\n"), 0o600)
-			fmt.Fprint(os.Stderr, "salloc: error: Unable to allocate resources: Requested nodes are busy\n")
+		name, _ := option(args, "job-name")
+		put(nil, fakeDir(), "jobname", name)
+		if list == "" { // as many as are free
+			data, _ := os.ReadFile(filepath.Join(fakeDir(), "nodes"))
+			without, _ := option(args, "exclude")
+			not, _ := slurm.ExpandHostlist(without)
+			var free []string
+			for line := range strings.Lines(string(data)) {
+				n, _, _ := strings.Cut(line, "|")
+				if !slices.Contains(not, n) && !has("taken-"+n) {
+					free = append(free, n)
+				}
+			}
+			list = slurm.FoldHostlist(free)
+		}
+		if strings.Contains(list, "02") && has("taken-gpu02") { // by a job, since sinfo was asked; or it looks idle
+			if !has("looks-idle") {
+				put(nil, fakeDir(), "nodes", "gpu01|idle|main*,up|(null)|none\ngpu02|mix|main*,up|(null)|none\n")
+			}
+			fmt.Fprint(os.Stderr, "salloc: Pending job allocation 5\nsalloc: error: Unable to allocate resources: Connection timed out\n")
 			return 1
 		}
 		if strings.Contains(list, "02") && has("silent-gpu02") { // its slurmd has frozen since, and its prolog does not end
-			_ = os.WriteFile(filepath.Join(fakeDir(), "nodes"), []byte("gpu01|alloc|main|(null)|none\ngpu02|down*|main|(null)|Not responding\n"), 0o600)
+			_ = os.WriteFile(filepath.Join(fakeDir(), "nodes"), []byte("gpu01|alloc|main*,up|(null)|none\ngpu02|down*|main*,up|(null)|Not responding\n"), 0o600)
 			fmt.Fprint(os.Stderr, "salloc: Granted job allocation 6\n")
 			time.Sleep(time.Hour)
 		}
@@ -123,6 +153,12 @@ func fakeCommand(name string, args []string) int {
 		return fakeStep(args)
 	}
 	return 0
+}
+
+// jobName is the name of the job that salloc was last asked for.
+func jobName() string {
+	name, _ := os.ReadFile(filepath.Join(fakeDir(), "jobname"))
+	return string(name)
 }
 
 func show(name string) int {
@@ -143,6 +179,7 @@ func signalRanks(sig syscall.Signal) int {
 }
 
 // fakeStep is srun: it runs the program for each node. A frozen node ends all of the step after a moment.
+// On a node that is gone, cat does not start, and on one that is restarted /proc/uptime is short.
 func fakeStep(args []string) int {
 	list, program := option(args, "nodelist")
 	names, err := slurm.ExpandHostlist(list)
@@ -150,16 +187,26 @@ func fakeStep(args []string) int {
 		fmt.Fprintln(os.Stderr, "srun: error:", err)
 		return 1
 	}
+	if all := strings.Join(args, " "); has("no-gres") && (strings.Contains(all, "--gres=") || strings.Contains(all, "--gpus-per-task=")) {
+		fmt.Fprint(os.Stderr, "srun: error: Unable to create step for job 7: Invalid generic resource (gres) specification\n")
+		return 1
+	}
 	var bad []string
 	for _, n := range names {
-		if has("frozen-"+n) || program[0] != "true" && has("freezes-"+n) {
+		if has("frozen-"+n) || program[0] != "true" && has("freezes-"+n) || program[0] == "cat" && has("gone-"+n) {
 			bad = append(bad, n)
 		}
 	}
-	if program[0] == "true" {
+	if program[0] == "true" || program[0] == "cat" {
 		if len(bad) > 0 {
 			fmt.Fprintf(os.Stderr, "srun: error: Task launch for StepId=7.0 failed on node %s: Socket timed out on send/recv operation\n", bad[0])
 			return 1
+		}
+		if up := "12345.67 99.0"; program[0] == "cat" {
+			if has("restarted-" + names[0]) {
+				up = "0.01 0.0"
+			}
+			fmt.Println(up)
 		}
 		return 0
 	}
@@ -177,8 +224,16 @@ func fakeStep(args []string) int {
 		}
 	}
 	var ranks []*os.Process
-	for _, node := range names {
+	for i, node := range names {
 		if slices.Contains(bad, node) {
+			continue
+		}
+		if len(names) > 1 && has("noexec-"+node) {
+			fmt.Fprintf(os.Stderr, "srun: error: %s: task %d: Exited with exit code 2\n%d: slurmstepd: error: execve(): %s: No such file or directory\n", node, i, i, program[0])
+			continue
+		}
+		if len(names) > 1 && has("killed-"+node) {
+			fmt.Fprintf(os.Stderr, "srun: error: %s: task %d: Killed\n", node, i)
 			continue
 		}
 		in, out, _ := os.Pipe()
@@ -197,8 +252,9 @@ func fakeStep(args []string) int {
 	if len(bad) > 0 {
 		time.Sleep(500 * time.Millisecond)
 		fmt.Fprintf(os.Stderr, "srun: error: Task launch for StepId=7.1 failed on node %s: Socket timed out on send/recv operation\n", bad[0])
-		for _, p := range ranks {
+		for i, p := range ranks {
 			_ = p.Kill()
+			fmt.Fprintf(os.Stderr, "srun: error: %s: task %d: Killed\n%d: nhc-gpu sweep: ended by SIGTERM\n", names[i], i, i)
 		}
 		return 1
 	}
@@ -212,14 +268,17 @@ func fakeStep(args []string) int {
 }
 
 // fakeRank is a rank with the faults that files name: old-NODE (another version), mute-NODE (no answer to
-// a Run), dies-NODE (at a Run), stops-NODE (SIGSTOP at a Run), unready-NODE, faulty-NODE, full-NODE (its
-// history).
+// a Run), dies-NODE (at a Run), leaves-NODE (others end it at a Run), stops-NODE (SIGSTOP at a Run),
+// closed-NODE (2 of its 8 GPUs), unready-NODE, faulty-NODE, full-NODE (its history). As a rank does, it says goodbye at SIGTERM and at
+// its time limit.
 func fakeRank() int {
 	node := os.Getenv("SLURMD_NODENAME")
 	t, err := wire.ReadTicket(os.Stdin)
 	if err != nil {
 		return 1
 	}
+	ordered := make(chan os.Signal, 1)
+	signal.Notify(ordered, unix.SIGTERM)
 	note("pid-"+node, strconv.Itoa(os.Getpid()))
 	version := t.Version
 	if has("old-" + node) {
@@ -227,12 +286,26 @@ func fakeRank() int {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
-	c, err := wire.Dial(ctx, t, wire.Hello{Version: version, Node: sweep.Node{Name: node}, PID: os.Getpid()})
+	self := sweep.Node{Name: node, GPUs: 8}
+	if has("closed-" + node) {
+		self.Closed = 6
+	}
+	c, err := wire.Dial(ctx, t, wire.Hello{Version: version, Node: self, PID: os.Getpid()})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	go c.Beat(ctx)
+	go func() {
+		why := "ended by SIGTERM"
+		select {
+		case <-ordered:
+		case <-time.After(t.Limit):
+			why = "the time limit of the sweep is over"
+		}
+		_ = c.Send(&wire.Message{Bye: why})
+		os.Exit(1)
+	}()
 	tasks := map[int]sweep.Task{}
 	ranks := map[int]int{}
 	for {
@@ -267,6 +340,9 @@ func fakeRank() int {
 				continue
 			case has("dies-" + node):
 				return 9
+			case has("leaves-" + node):
+				_ = unix.Kill(os.Getpid(), unix.SIGTERM)
+				time.Sleep(time.Hour)
 			case has("stops-" + node):
 				_ = unix.Kill(os.Getpid(), unix.SIGSTOP) // this thread may run on for a moment
 				time.Sleep(time.Hour)
@@ -340,24 +416,26 @@ func fakeSlurm(t *testing.T, nodes int) (dir string, o Options) {
 	}
 	text := ""
 	for i := range nodes {
-		text += fmt.Sprintf("gpu%02d|idle|main|(null)|none\n", i+1)
+		text += fmt.Sprintf("gpu%02d|idle|main*,up|(null)|none\n", i+1)
 	}
 	put(t, dir, "nodes", text)
+	put(t, dir, "partitions", "main\nlow\nbig\nother\n")
 	put(t, dir, "topology", "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=gpu[01-02]\n")
 	put(t, dir, "jobs", "99|gpu02\n7|gpu[01-04]\n")
 	o = Options{
 		Version: "1.0", Command: []string{"sweep"}, Program: []string{filepath.Join(dir, "rank")}, State: filepath.Join(t.TempDir(), "state"),
 		Settings: slurm.Settings{Path: dir + ":/usr/bin:/bin"}, Stages: []sweep.Stage{sweep.StageTCP}, Plan: pairRounds(2, 20*time.Second),
 		Ramp: 32, Time: 10 * time.Minute, Queue: time.Minute, Log: t.Logf,
-		limits: limits{silence: 10 * time.Second, ready: 60 * time.Second, slack: 10 * time.Second, farewell: 5 * time.Second, ask: time.Minute, look: 100 * time.Millisecond},
+		limits: limits{silence: 10 * time.Second, ready: 60 * time.Second, slack: 10 * time.Second, farewell: 5 * time.Second, ask: time.Minute, look: 100 * time.Millisecond, plan: time.Second},
 	}
 	t.Cleanup(func() { endRanks(dir) })
 	return dir, o
 }
 
+// put writes a file. Without a test it ignores errors.
 func put(t *testing.T, dir, name, text string) {
-	t.Helper()
-	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil && t != nil {
+		t.Helper()
 		t.Fatal(err)
 	}
 }

@@ -34,17 +34,21 @@ type hub struct {
 	log func(format string, args ...any)
 
 	mu        sync.Mutex
-	open      bool              // ranks are still welcome
-	want      map[string]bool   // the nodes of the sweep
-	peers     map[string]*peer  // by node
-	known     map[string]*peer  // all that were ever there
-	lost      map[string]string // nodes whose rank has ended, and why
-	refused   map[string]string // nodes whose rank was refused, and why
-	byes      map[string]string // nodes whose rank has said why it ends
-	boxes     map[int]*box      // by task
-	changed   chan struct{}     // closed at each change of peers, lost, refused or byes
-	forgiving bool              // the end of a rank is no loss: its step starts again
+	open      bool                 // ranks are still welcome
+	want      map[string]bool      // the nodes of the sweep
+	peers     map[string]*peer     // by node
+	known     map[string]*peer     // all that were ever there
+	lost      map[string]string    // nodes whose rank has ended by itself or is silent, and why
+	when      map[string]time.Time // of each loss
+	refused   map[string]string    // nodes whose rank was refused, and why
+	byes      map[string]string    // nodes whose rank was ended by others, and why: no fault of the node
+	boxes     map[int]*box         // by task
+	changed   chan struct{}        // closed at each change of peers, lost, refused or byes
+	forgiving bool                 // the end of a rank is no loss: its step starts again
 	ended     bool
+	stopped   string        // that this process was stopped, and for how long
+	silence   time.Duration // after which a rank is lost
+	beat      time.Time     // when this process was last seen to run
 }
 
 // peer is a rank.
@@ -59,6 +63,7 @@ type peer struct {
 // box gets the messages of the ranks of a task.
 type box struct {
 	nodes []string
+	ranks map[string]int // by node
 	mail  chan mail
 }
 
@@ -68,12 +73,13 @@ type mail struct {
 	ready *wire.Ready
 	done  *wire.Done
 	lost  string // why
+	bye   bool   // others have ended it
 }
 
-func newHub(nodes []string, log func(string, ...any)) *hub {
+func newHub(nodes []string, silence time.Duration, log func(string, ...any)) *hub {
 	h := &hub{
-		log: log, open: true, forgiving: true,
-		want: map[string]bool{}, peers: map[string]*peer{}, known: map[string]*peer{}, lost: map[string]string{},
+		log: log, open: true, forgiving: true, silence: silence, beat: time.Now(),
+		when: map[string]time.Time{}, want: map[string]bool{}, peers: map[string]*peer{}, known: map[string]*peer{}, lost: map[string]string{},
 		refused: map[string]string{}, byes: map[string]string{}, boxes: map[int]*box{}, changed: make(chan struct{}),
 	}
 	for _, n := range nodes {
@@ -90,6 +96,9 @@ func (h *hub) notify() {
 
 // serve listens to ranks until the listener is closed.
 func (h *hub) serve(l *wire.Listener) {
+	done := make(chan struct{})
+	defer close(done)
+	go h.pulse(done)
 	for {
 		c, err := l.Accept(context.Background())
 		refused, isRefused := errors.AsType[*wire.RefusedError](err)
@@ -102,6 +111,31 @@ func (h *hub) serve(l *wire.Listener) {
 			go h.talk(c, c.Hello.Node)
 		}
 	}
+}
+
+// pulse notes that this process runs.
+func (h *hub) pulse(done <-chan struct{}) {
+	tick := time.NewTicker(h.silence / 8)
+	defer tick.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case <-tick.C:
+			h.look(h.wake)
+		}
+	}
+}
+
+// wake notices that this process was stopped for so long (Ctrl-Z, a frozen virtual machine) that ranks
+// may have ended for want of it, or seem silent, and that tasks have had their time. The caller holds mu.
+func (h *hub) wake() {
+	now := time.Now()
+	if gap := now.Sub(h.beat); gap > h.silence/2 && h.stopped == "" && !h.forgiving && !h.ended {
+		h.stopped = fmt.Sprintf("this process was stopped for %s", gap.Round(time.Second))
+		h.notify()
+	}
+	h.beat = now
 }
 
 // admit returns why a rank is refused that has the token, "" if it is not.
@@ -140,6 +174,7 @@ func (h *hub) join(c conn, node sweep.Node) *peer {
 	}
 	h.peers[node.Name], h.known[node.Name] = p, p
 	delete(h.lost, node.Name)
+	delete(h.byes, node.Name)
 	h.notify()
 	return p
 }
@@ -175,8 +210,8 @@ func (p *peer) write(h *hub) {
 		case <-p.gone.Done():
 			return
 		case m := <-p.out:
-			if err := p.conn.Send(m); err != nil {
-				h.lose(p, "its rank does not read")
+			if err := p.conn.Send(m); err != nil { // if it has gone, talk reads its last message first
+				time.AfterFunc(parting, func() { h.lose(p, "its rank does not read") })
 				return
 			}
 		}
@@ -192,9 +227,8 @@ func (h *hub) take(p *peer, m *wire.Message) bool {
 		h.deliver(p, m.Done.ID, mail{done: m.Done})
 	case m.Bye != "":
 		h.mu.Lock()
-		h.byes[p.node.Name] = m.Bye
+		h.drop(p, m.Bye, true)
 		h.mu.Unlock()
-		h.lose(p, m.Bye)
 		return false
 	}
 	return true
@@ -209,7 +243,8 @@ func (h *hub) deliver(p *peer, id int, m mail) {
 	if b == nil || h.peers[p.node.Name] != p {
 		return
 	}
-	if m.rank = slices.Index(b.nodes, p.node.Name); m.rank < 0 {
+	var known bool
+	if m.rank, known = b.ranks[p.node.Name]; !known {
 		return
 	}
 	select {
@@ -222,10 +257,10 @@ func (h *hub) deliver(p *peer, id int, m mail) {
 func (h *hub) lose(p *peer, why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.drop(p, why)
+	h.drop(p, why, false)
 }
 
-func (h *hub) drop(p *peer, why string) {
+func (h *hub) drop(p *peer, why string, bye bool) {
 	name := p.node.Name
 	if h.peers[name] != p {
 		return
@@ -233,13 +268,20 @@ func (h *hub) drop(p *peer, why string) {
 	delete(h.peers, name)
 	p.end()
 	time.AfterFunc(parting, func() { p.conn.Close() }) // a last message may be on its way
+	if h.wake(); h.stopped != "" {
+		why, bye = h.stopped, true
+	}
 	if !h.forgiving && !h.ended {
-		h.lost[name] = why
+		if bye {
+			h.byes[name] = why
+		} else {
+			h.lost[name], h.when[name] = why, time.Now().UTC()
+		}
 		h.log("node %s: %s", name, why)
 		for _, b := range h.boxes {
-			if rank := slices.Index(b.nodes, name); rank >= 0 {
+			if rank, known := b.ranks[name]; known {
 				select {
-				case b.mail <- mail{rank: rank, lost: why}:
+				case b.mail <- mail{rank: rank, lost: why, bye: bye}:
 				default:
 				}
 			}
@@ -260,24 +302,27 @@ func (h *hub) send(node string, m *wire.Message) bool {
 	case p.out <- m:
 		return true
 	default:
-		h.drop(p, "its rank does not read")
+		h.drop(p, "its rank does not read", false)
 		return false
 	}
 }
 
-// begin makes a task's box. missing are its nodes that have no rank, with the reason.
-func (h *hub) begin(t *sweep.Task) (b *box, missing map[string]string) {
+// begin makes a task's box. missing are its nodes that have no rank, with the reason; bye means that
+// others have ended one of them.
+func (h *hub) begin(t *sweep.Task) (b *box, missing map[string]string, bye bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	missing = map[string]string{}
-	for _, n := range t.Nodes {
+	b = &box{nodes: t.Nodes, ranks: make(map[string]int, len(t.Nodes)), mail: make(chan mail, 4*len(t.Nodes)+4)}
+	for i, n := range t.Nodes {
+		b.ranks[n] = i
 		if h.peers[n] == nil {
-			missing[n] = cmp.Or(h.lost[n], h.refused[n], "it has no rank")
+			missing[n] = cmp.Or(h.lost[n], h.byes[n], h.refused[n], "it has no rank")
+			bye = bye || h.byes[n] != ""
 		}
 	}
-	b = &box{nodes: t.Nodes, mail: make(chan mail, 4*len(t.Nodes)+4)}
 	h.boxes[t.ID] = b
-	return b, missing
+	return b, missing, bye
 }
 
 func (h *hub) finish(t *sweep.Task) {

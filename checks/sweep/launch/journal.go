@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 )
@@ -28,22 +29,23 @@ type debts struct {
 	nodes       map[string]string // the nodes in service that were drained, and the reasons
 }
 
-// read applies the lines of a journal. A last line that is incomplete was not carried out.
+// readJournal applies the lines of a journal. The step of a line that a crash has cut off was not carried
+// out. Of a journal with other broken lines it returns what it understands, and an error.
 func readJournal(data []byte) (d debts, err error) {
 	d.nodes = map[string]string{}
-	lines := bytes.SplitAfter(data, []byte("\n"))
-	for i, line := range lines {
-		if len(line) == 0 {
-			continue
-		}
+	number := 0
+	for line := range bytes.Lines(data) {
+		number++
+		line = bytes.Trim(line, "\x00\n") // a crash can leave zeros
 		var e entry
-		if bad := json.Unmarshal(line, &e); bad != nil {
-			if i < len(lines)-1 {
-				err = errors.Join(err, fmt.Errorf("line %d of the journal: %w", i+1, bad))
-			}
-			continue
+		bad := json.Unmarshal(line, &e)
+		cut := json.NewDecoder(bytes.NewReader(line)).Decode(&entry{})
+		switch {
+		case bad == nil:
+			d.apply(e)
+		case !errors.Is(cut, io.ErrUnexpectedEOF) && !errors.Is(cut, io.EOF):
+			err = errors.Join(err, fmt.Errorf("line %d of the journal: %w", number, bad))
 		}
-		d.apply(e)
 	}
 	return d, err
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -151,7 +153,7 @@ func TestCrashes(t *testing.T) {
 							f.journal.WriteByte('\n') // as record.appendLine does
 						}
 						d, err := readJournal(f.journal.Bytes())
-						if err != nil && try == 0 && f.journal.Len() == 0 {
+						if err != nil {
 							t.Errorf("%s: %v", name, err)
 						}
 						m := &maintenance{debts: d, keeper: f, write: f.write}
@@ -164,6 +166,42 @@ func TestCrashes(t *testing.T) {
 					t.Errorf("%s: reservations %v, drains (-want +got)\n%s", name, f.reserved, diff)
 				}
 			}
+		}
+	}
+}
+
+// A journal that a disk has damaged is still repaired as far as it is legible, and is not forgotten.
+func TestDamagedJournal(t *testing.T) {
+	t.Parallel()
+	reserve, resume, other := `{"reserve":"r"}`+"\n", `{"resume":"gpu02","reason":"bad fan"}`+"\n", `{"resume":"gpu03","reason":"x"}`+"\n"
+	for name, tt := range map[string]struct {
+		text  string
+		nodes int
+		bad   bool
+	}{
+		"whole":              {reserve + resume + other, 2, false},
+		"cut off at its end": {reserve + resume + other[:9], 1, false},
+		"cut off in between": {reserve + resume[:20] + "\n" + other, 1, false},
+		"zeros":              {reserve + "\x00\x00\n" + other + "\x00", 1, false},
+		"damaged":            {reserve + "#" + resume + other, 1, true},
+		"damaged at its end": {reserve + resume + `{"restored":"gpu02"}x`, 1, true},
+		"of another kind":    {reserve + resume + `{"restored":7}` + "\n", 1, true},
+	} {
+		base := filepath.Join(t.TempDir(), "s")
+		r, err := create(base, Meta{ID: "1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(r.dir, journalFile), []byte(tt.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d, err := r.debts()
+		if len(d.nodes) != tt.nodes || d.reservation != "r" || (err != nil) != tt.bad {
+			t.Errorf("%s: %+v, %v", name, d, err)
+		}
+		r.close()
+		if list, err := List(base); len(list) != 1 || !list[0].Unsettled {
+			t.Errorf("%s: list %+v, %v", name, list, err)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -49,6 +50,8 @@ type Options struct {
 	Resume      bool // leave nodes in service that a sweep had drained and that pass
 
 	Stages []sweep.Stage
+	Asked  bool          // the stages are not those of every sweep: each must say something
+	OnGPUs []sweep.Stage // those that need all GPUs of a node
 	Plan   Planner
 	Ramp   int // nodes that begin to load GPUs in a second
 	Seed   uint64
@@ -76,9 +79,10 @@ type limits struct {
 	farewell time.Duration // for ranks to end
 	ask      time.Duration // for a question to Slurm
 	look     time.Duration // between two looks at the nodes of an allocation
+	plan     time.Duration // for the plan of a round, after the end of the sweep
 }
 
-var usual = limits{silence: 10 * time.Second, ready: 60 * time.Second, slack: 10 * time.Second, farewell: 1500 * time.Millisecond, ask: askLimit, look: 15 * time.Second}
+var usual = limits{silence: 10 * time.Second, ready: 60 * time.Second, slack: 10 * time.Second, farewell: 1500 * time.Millisecond, ask: askLimit, look: 15 * time.Second, plan: 5 * time.Second}
 
 // Progress is how far a sweep is.
 type Progress struct {
@@ -103,10 +107,16 @@ type sweeper struct {
 
 	cluster string
 	message time.Duration // MessageTimeout
+	prolog  time.Duration // its limit
 	job     string
-	own     bool              // the job was allocated for the sweep
+	own     bool              // the job is allocated for the sweep, or may be
 	held    map[string]string // drained nodes of a maintenance, and their reasons
+	keep    map[string]bool   // those that stay in service
+	unclear map[string]string // why others do not that a sweep had drained
 	nodes   []string
+	part    string   // the partition of the job; "" with a job of others
+	others  []string // nodes of it that are not tested
+	granted slurm.SweepJob
 	away    map[string]sweep.NodeReport // nodes that cannot be tested
 	leaves  map[string]string
 	beside  map[string]bool
@@ -116,6 +126,7 @@ type sweeper struct {
 	ticket  []byte
 	clock   *clock
 	last    int               // ID of the last task
+	losses  *losses           // nil before the stages
 	history map[string]string // of suspect nodes: see [sweep.NodeReport]
 	steps   sync.WaitGroup
 	cut     context.CancelFunc // ends the steps
@@ -123,7 +134,8 @@ type sweeper struct {
 	interrupt context.CancelCauseFunc // ends the stages
 
 	mu      sync.Mutex
-	stopped map[string]string // nodes whose step has ended before their rank said anything
+	stopped map[string]string // nodes whose step or task has ended before their rank said anything, and why
+	unsure  map[string]string // why the step of nodes does not start yet
 	frozen  map[string]string // nodes on which no step starts
 }
 
@@ -136,7 +148,7 @@ func Run(ctx context.Context, o Options) (*sweep.Report, error) {
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
 	}
-	s := &sweeper{Options: o, m: newManager(o.Settings, o.Env), away: map[string]sweep.NodeReport{}, held: map[string]string{}, history: map[string]string{}, stopped: map[string]string{}, frozen: map[string]string{}}
+	s := &sweeper{Options: o, m: newManager(o.Settings, o.Env), away: map[string]sweep.NodeReport{}, held: map[string]string{}, keep: map[string]bool{}, unclear: map[string]string{}, history: map[string]string{}, stopped: map[string]string{}, unsure: map[string]string{}, frozen: map[string]string{}}
 	s.m.user, s.m.net, s.m.log, s.m.limit = o.User, o.Time+10*time.Minute, o.Log, o.limits.ask
 	if err := prepare(o.State); err != nil {
 		return nil, err
@@ -190,7 +202,7 @@ func (s *sweeper) openRecord() (err error) {
 // test does everything that needs nodes.
 func (s *sweeper) test(ctx context.Context) error {
 	var err error
-	if s.cluster, s.message, err = s.m.config(ctx); err != nil {
+	if s.cluster, s.message, s.prolog, err = s.m.config(ctx); err != nil {
 		return err
 	}
 	if err := s.choose(ctx); err != nil {
@@ -200,10 +212,20 @@ func (s *sweeper) test(ctx context.Context) error {
 	if err := s.obtain(ctx); err != nil {
 		return err
 	}
+	if err := s.readJob(ctx); err != nil {
+		return err
+	}
+	end := time.Now().Add(s.Time)
 	s.tell(Progress{Doing: "start the ranks", Nodes: len(s.nodes)})
 	s.leaves = s.m.leaves(ctx)
 	if s.beside, err = s.m.busy(ctx, s.job); err != nil {
 		s.Log("%v: measurements beside other jobs are not marked", err)
+	}
+	if s.granted.Shares { // a job can come in each moment, and Slurm can hide it (PrivateData=jobs)
+		s.beside = map[string]bool{}
+		for _, n := range s.nodes {
+			s.beside[n] = true
+		}
 	}
 	if err := s.probe(ctx); err != nil {
 		return err
@@ -223,15 +245,25 @@ func (s *sweeper) test(ctx context.Context) error {
 	}
 	ctx, s.interrupt = context.WithCancelCause(ctx)
 	defer s.interrupt(nil)
+	limit := time.AfterFunc(time.Until(end), func() { s.interrupt(errTime) })
+	defer limit.Stop()
 	go s.heed(ctx)
 	return s.stages(ctx)
 }
+
+// errTime means that a sweep has had its time.
+var errTime = errors.New("the time limit of the sweep is over")
 
 // choose finds the nodes of the sweep.
 func (s *sweeper) choose(ctx context.Context) error {
 	all, err := s.m.nodes(ctx)
 	if err != nil {
 		return err
+	}
+	if !s.Root && s.Job == "" {
+		if err := s.m.usable(ctx, all); err != nil {
+			return err
+		}
 	}
 	sel := slurm.Selection{Nodes: s.Nodes, Partition: s.Partition, State: s.NodeState, Feature: s.Feature}
 	if s.Reservation != "" {
@@ -264,6 +296,7 @@ func (s *sweeper) choose(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var usable []slurm.SweepNode
 	for _, n := range chosen {
 		why := ""
 		switch {
@@ -277,11 +310,9 @@ func (s *sweeper) choose(ctx context.Context) error {
 			s.exclude(n.Name, "excluded", why)
 			continue
 		}
-		if s.Maintenance && n.IsDrained() {
-			s.held[n.Name] = n.Reason
-		}
-		s.nodes = append(s.nodes, n.Name)
+		usable = append(usable, n)
 	}
+	s.take(usable, all)
 	if len(s.nodes) == 0 {
 		return fmt.Errorf("none of %d nodes can be tested: %s", len(chosen), firstWhy(s.away))
 	}
@@ -290,6 +321,37 @@ func (s *sweeper) choose(ctx context.Context) error {
 	}
 	s.record.Meta.Nodes = s.nodes
 	return s.record.saveMeta()
+}
+
+// take takes the nodes for the sweep that are in one partition, since a job has only one: that of the
+// options, or the one with most of the nodes.
+func (s *sweeper) take(usable, all []slurm.SweepNode) {
+	if s.part = s.Partition; s.part == "" && s.Job == "" {
+		limited := s.Time
+		if s.Root {
+			limited = 0
+		}
+		s.part = slurm.MostOpen(usable, limited)
+	}
+	for _, n := range usable {
+		switch {
+		case s.Job != "" || slices.Contains(n.Partitions, s.part):
+			if s.Maintenance && n.IsDrained() {
+				s.held[n.Name] = n.Reason
+			}
+			s.nodes = append(s.nodes, n.Name)
+		case len(n.Open) == 0:
+			s.exclude(n.Name, "excluded", "none of its partitions starts jobs of this user: "+cmp.Or(strings.Join(n.Partitions, ", "), "it has none"))
+		default:
+			s.exclude(n.Name, "excluded", fmt.Sprintf("not in partition %s, which has most of the nodes: test it with --partition %s", s.part, n.Open[0].Name))
+		}
+	}
+	s.others = []string{}
+	for _, n := range all {
+		if slices.Contains(n.Partitions, s.part) && !slices.Contains(s.nodes, n.Name) {
+			s.others = append(s.others, n.Name)
+		}
+	}
 }
 
 // Look returns the nodes that a sweep would test, and those that it would not. It changes nothing.
@@ -352,11 +414,18 @@ func (s *sweeper) undo() (err error) {
 		case <-time.After(s.limits.farewell):
 		}
 	}
-	if s.own && s.keeper == nil {
+	switch {
+	case s.own && s.job == "":
+		err = s.m.cancelOwn("", s.jobName())
+	case s.own && s.keeper == nil:
 		err = s.m.cancel(s.job)
 	}
 	if s.keeper != nil {
-		err = s.keeper.end(s.passed())
+		err = errors.Join(err, s.keeper.end(s.passed()))
+	}
+	if s.own && err == nil {
+		s.record.Meta.Own = false
+		err = s.record.saveMeta()
 	}
 	if s.cut != nil {
 		s.cut()
@@ -365,23 +434,64 @@ func (s *sweeper) undo() (err error) {
 	return err
 }
 
-// passed returns the nodes that --resume leaves in service: a sweep had drained them, and they have run
-// through all stages without a suspicion.
+// passed finds the nodes that --resume leaves in service: a sweep had drained them, and this one shows that
+// their fault is gone.
 func (s *sweeper) passed() map[string]bool {
-	keep := map[string]bool{}
-	if !s.Resume || !s.complete() {
-		return keep
+	if !s.Resume {
+		return nil
+	}
+	away, gone := s.snapshot(), map[string]string{}
+	if s.hub != nil {
+		s.hub.look(func() {
+			maps.Copy(gone, s.hub.byes)
+			maps.Copy(gone, s.hub.lost)
+		})
 	}
 	for name, reason := range s.held {
-		_, away := s.snapshot()[name]
-		lost := ""
-		if s.hub != nil {
-			s.hub.look(func() { lost = s.hub.lost[name] })
+		if !slurm.BySweep(reason) {
+			continue
 		}
-		accused := slices.ContainsFunc(s.report.Suspects, func(x sweep.Suspect) bool { return x.Node == name || x.Peer == name })
-		keep[name] = slurm.BySweep(reason) && !away && lost == "" && !accused
+		why := cmp.Or(away[name].Why, gone[name])
+		if why == "" && !s.complete() {
+			why = "not all stages have run to their end"
+		}
+		if why == "" {
+			code := slurm.ReasonCode(reason)
+			why = s.report.Cleared(&sweep.Drained{
+				Node: name, Leaf: s.leaves[name], Code: code, Device: slurm.SweepDevice(code, reason), Held: s.held,
+				Checks: func() []string { return s.failedChecks(name, code) },
+			})
+		}
+		s.keep[name] = why == ""
+		s.unclear[name] = why
 	}
-	return keep
+	return s.keep
+}
+
+// failedChecks returns the checks of nhc.conf for which the last sweep that accused a node has done so.
+func (s *sweeper) failedChecks(node, code string) (lines []string) {
+	list, err := List(s.State)
+	if err != nil {
+		return nil
+	}
+	for _, x := range list {
+		if x.Running || x.File == "" {
+			continue
+		}
+		r, err := LoadReport(s.State, x.ID)
+		if err != nil {
+			continue
+		}
+		for _, suspect := range r.Suspects {
+			if suspect.Node == node && suspect.Code == code {
+				lines = append(lines, suspect.Ops...)
+			}
+		}
+		if len(lines) > 0 {
+			break
+		}
+	}
+	return lines
 }
 
 // complete reports whether all stages have run to their end.
@@ -404,18 +514,18 @@ func (s *sweeper) finish(ctx context.Context) {
 	if ctx.Err() != nil && r.Interrupted == "" {
 		r.Interrupted = context.Cause(ctx).Error()
 	}
-	keep := s.passed()
-	lost := map[string]string{}
+	lost, byes := map[string]string{}, map[string]string{}
 	known := map[string]sweep.Node{}
 	if s.hub != nil {
 		s.hub.look(func() {
 			maps.Copy(lost, s.hub.lost)
+			maps.Copy(byes, s.hub.byes)
 			for name, p := range s.hub.known {
 				known[name] = s.describe(p.node)
 			}
 		})
 	}
-	away := s.snapshot()
+	away, untested := s.snapshot(), r.Untested(s.nodes)
 	for _, name := range slices.Sorted(maps.Keys(joinKeys(away, s.nodes))) {
 		n, out := away[name]
 		if !out {
@@ -425,16 +535,32 @@ func (s *sweeper) finish(ctx context.Context) {
 			} else {
 				n.State, n.Why = "excluded", "the sweep has ended before"
 			}
-			if why := lost[name]; why != "" && n.State == "tested" {
-				n.State, n.Why = "dead", why
-			} else if i := slices.IndexFunc(r.Suspects, func(x sweep.Suspect) bool { return x.Node == name && !x.Doubt }); i >= 0 {
-				n.State, n.Why = "suspect", r.Suspects[i].Text
+			suspect := slices.IndexFunc(r.Suspects, func(x sweep.Suspect) bool { return x.Node == name && !x.Doubt })
+			switch why := cmp.Or(lost[name], byes[name]); {
+			case n.State != "tested":
+			case lost[name] != "":
+				loss := s.losses.known[name]
+				n.State, n.Why = "dead", cmp.Or(loss.Text, why)
+				if loss.Responds {
+					n.State = "excluded"
+				}
+			case suspect >= 0:
+				n.State, n.Why = "suspect", r.Suspects[suspect].Text
+			case n.Closed > 0 && len(s.onGPUs()) > 0:
+				n.State, n.Why = "excluded", s.whyClosed(n.Node)
+			case why != "" && r.Interrupted == "":
+				n.State, n.Why = "excluded", "its rank was ended before the sweep: "+why
+			case untested[name] != "":
+				n.State, n.Why = "excluded", untested[name]
 			}
 		}
 		if reason, ok := s.held[name]; ok {
 			n.Held = cmp.Or(reason, "no reason")
 			n.After = "drained again, with the same reason"
-			if keep[name] {
+			if why := s.unclear[name]; why != "" {
+				n.After += ": " + why
+			}
+			if s.keep[name] {
 				n.After = "in service: it passes"
 			} else if s.keeper != nil && s.keeper.nodes[name] != "" {
 				n.After = "not drained again: nhc-gpu sweep --repair"
@@ -471,8 +597,8 @@ func (s *sweeper) describe(n sweep.Node) sweep.Node {
 	return n
 }
 
-// Repair undoes what maintenances have left that were killed: it drains the nodes again that were
-// drained, and deletes the reservations. It leaves sweeps alone that are under way.
+// Repair undoes what sweeps have left whose launcher was killed: it cancels their jobs, drains the nodes
+// again that were drained, and deletes the reservations. It leaves sweeps alone that are under way.
 func Repair(o Options) error {
 	list, err := List(o.State)
 	if err != nil {
@@ -494,15 +620,25 @@ func Repair(o Options) error {
 		if bad := r.repair(m); bad != nil {
 			err = errors.Join(err, fmt.Errorf("repair sweep %s: %w", x.ID, bad))
 		} else if o.Log != nil {
-			o.Log("sweep %s was killed: its drained nodes are drained again", x.ID)
+			o.Log("sweep %s was killed: its job is cancelled, and the nodes are drained again that were", x.ID)
 		}
 		r.close()
 	}
 	return err
 }
 
-func (r *record) repair(k keeper) error {
+func (r *record) repair(m *manager) error {
 	d, err := r.debts()
-	m := &maintenance{debts: d, keeper: k, write: func(e entry) error { return r.appendLine(journalFile, e) }}
-	return errors.Join(err, m.end(nil))
+	if err != nil {
+		err = fmt.Errorf("%w: see that its nodes are drained, and remove %s", err, r.dir)
+	}
+	if r.Meta.Own {
+		if bad := m.cancelOwn(r.Meta.Job, slurm.ReservationPrefix+r.Meta.ID); bad != nil {
+			return errors.Join(err, bad)
+		}
+		r.Meta.Own = false
+		err = errors.Join(err, r.saveMeta())
+	}
+	left := &maintenance{debts: d, keeper: m, write: func(e entry) error { return r.appendLine(journalFile, e) }}
+	return errors.Join(err, left.end(nil))
 }

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -70,6 +71,93 @@ func TestHealthyCluster(t *testing.T) {
 	}
 }
 
+// On the nodes of a job that is not exclusive, other jobs can start at any time: each test counts as beside
+// others.
+func TestSharedJob(t *testing.T) {
+	t.Parallel()
+	dir, o := fakeSlurm(t, 4)
+	put(t, dir, "gres", "OverSubscribe=OK")
+	put(t, dir, "jobs", "")
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range r.Nodes {
+		if !n.Busy {
+			t.Errorf("%s counts as alone", n.Name)
+		}
+	}
+	for _, x := range r.Stages[0].Results {
+		if !x.Beside {
+			t.Errorf("the test of %v counts as alone", x.Task.Nodes)
+		}
+	}
+}
+
+// Each step asks for the GPUs that the job owns on its nodes. If Slurm refuses them, the ranks start
+// without, and the stages that need GPUs exclude the nodes whose ranks cannot use all.
+func TestGPUsOfSteps(t *testing.T) {
+	t.Parallel()
+	for _, refused := range []bool{false, true} {
+		dir, o := fakeSlurm(t, 4)
+		put(t, dir, "gres", "Nodes=gpu[01-02] CPU_IDs=0-15 Mem=0 GRES=gpu:8(IDX:0-7) Nodes=gpu[03-04] CPU_IDs=0-15 Mem=0 GRES=gpu:8(IDX:0-7)")
+		put(t, dir, "closed-gpu01", "")
+		if refused {
+			put(t, dir, "no-gres", "")
+		}
+		o.Stages, o.OnGPUs = []sweep.Stage{sweep.StageTCP, sweep.StagePairs}, []sweep.Stage{sweep.StagePairs}
+		r, err := Run(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pair := []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 [11]  "}
+		if diff := cmp.Diff(slices.Concat(pair, pair, []string{"gpu02-gpu03 [11]  ", "gpu02-gpu03 [11]  "}), resultsOf(r)); diff != "" {
+			t.Errorf("refused %v: results (-want +got)\n%s", refused, diff)
+		}
+		want := "not tested by pairs: job 7 can use 2 of its 8 GPUs: give the job all of them (--exclusive, and with --gres all that gres.conf has)"
+		if state, why := stateOf(r, "gpu01"); state != "excluded" || why != want {
+			t.Errorf("refused %v: gpu01: %s (%s)", refused, state, why)
+		}
+		log := calls(t, dir)
+		if strings.Count(log, "--gres=gpu:8") != 4 || strings.Contains(log, "--gpus-per-task=8") != refused {
+			t.Errorf("refused %v: the steps ask for other GPUs\n%s", refused, log)
+		}
+	}
+}
+
+// A node that a stage of a continued sweep lacks is tested in the next one.
+func TestAbsentInOneStage(t *testing.T) {
+	t.Parallel()
+	dir, o := fakeSlurm(t, 2)
+	o.Plan = pairRounds(1, 20*time.Second)
+	o.Stages, o.OnGPUs = []sweep.Stage{sweep.StagePairs, sweep.StageTCP}, []sweep.Stage{sweep.StagePairs}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	o.Progress = func(p Progress) {
+		if p.Stage == sweep.StagePairs {
+			cancel(errors.New("SIGTERM"))
+		}
+	}
+	r, err := Run(ctx, o)
+	if err != nil || r.Interrupted != "SIGTERM" {
+		t.Fatalf("interrupted %q, %v", r.Interrupted, err)
+	}
+	for _, name := range []string{"cancelled", "joblist"} {
+		_ = os.Remove(filepath.Join(dir, name))
+	}
+	put(t, dir, "gres", "Nodes=gpu[01-02] CPU_IDs=0-15 Mem=0 GRES=gpu:8(IDX:0-7)")
+	put(t, dir, "closed-gpu01", "")
+	o.Continue, o.Progress = r.ID, nil
+	if r, err = Run(t.Context(), o); err != nil || len(r.Stages) != 2 {
+		t.Fatalf("%d stages, %v", len(r.Stages), err)
+	}
+	if x := r.Stages[0].Results; len(x) != 1 || x[0].Fault != sweep.FaultUnable {
+		t.Errorf("pairs: %+v", x)
+	}
+	if x := r.Stages[1].Results; len(x) != 1 || x[0].Fault != sweep.FaultNone {
+		t.Errorf("tcp: %+v", x)
+	}
+}
+
 // Each faulty node is a result, and the others are tested to the end.
 func TestFaultyNodes(t *testing.T) {
 	t.Parallel()
@@ -83,10 +171,15 @@ func TestFaultyNodes(t *testing.T) {
 		"frozen":           {[]string{"frozen-gpu04"}, 20 * time.Second, "frozen", "its slurmd starts nothing: Socket timed out", []string{"gpu01-gpu02 [11]  ", "gpu01-gpu02 [11]  "}},
 		"freezes later":    {[]string{"freezes-gpu04"}, 20 * time.Second, "frozen", "its slurmd starts nothing: Socket timed out", []string{"gpu01-gpu02 [11]  ", "gpu01-gpu02 [11]  "}},
 		"another version":  {[]string{"old-gpu04"}, 20 * time.Second, "refused", "gpu04 has nhc-gpu 0.1, the launcher has 1.0", []string{"gpu01-gpu02 [11]  ", "gpu01-gpu02 [11]  "}},
-		"dies":             {[]string{"dies-gpu04"}, 20 * time.Second, "dead", "its rank has ended", []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04", "gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04"}},
-		"stops":            {[]string{"stops-gpu04"}, 60 * time.Second, "dead", "its rank is silent", []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04", "gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04"}},
+		"dies":             {[]string{"dies-gpu04", "gone-gpu04"}, 20 * time.Second, "dead", "its rank has ended, and Slurm starts nothing on the node: srun: error: Task launch", []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04", "gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04"}},
+		"starts again":     {[]string{"dies-gpu04", "restarted-gpu04"}, 20 * time.Second, "dead", "its rank has ended, and the node has started again", []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04", "gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04"}},
+		"Slurm is gone":    {[]string{"dies-gpu04", "gone-gpu04"}, 20 * time.Second, "dead", "its rank has ended, and Slurm could not be asked", []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04", "gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04"}},
+		"a killed rank":    {[]string{"dies-gpu04"}, 20 * time.Second, "excluded", "its rank has ended, although the node responds", []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04", "gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04"}},
+		"is ended":         {[]string{"leaves-gpu04"}, 20 * time.Second, "excluded", "its rank was ended before the sweep: ended by SIGTERM", []string{"gpu01-gpu02 [11]  ", "gpu01-gpu02 [11]  "}},
+		"stops":            {[]string{"stops-gpu04", "gone-gpu04"}, 60 * time.Second, "dead", "its rank is silent, and Slurm starts nothing on the node", []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04", "gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04"}},
+		"is cut off":       {[]string{"stops-gpu04"}, 60 * time.Second, "excluded", "its rank is silent, although the node responds", []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04", "gpu01-gpu02 [11]  ", "gpu03-gpu04 null lost gpu04"}},
 		"does not answer":  {[]string{"mute-gpu04"}, time.Second, "suspect", "no answer within 2s from gpu04", []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 null silent gpu04", "gpu01-gpu02 [11]  ", "gpu03-gpu04 null silent gpu04"}},
-		"cannot":           {[]string{"unready-gpu04"}, 20 * time.Second, "tested", "", []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 null unable ", "gpu01-gpu02 [11]  ", "gpu03-gpu04 null unable "}},
+		"cannot":           {[]string{"unready-gpu04"}, 20 * time.Second, "excluded", "no test could run on it: no such plane", []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 null unable ", "gpu01-gpu02 [11]  ", "gpu03-gpu04 null unable "}},
 		"computes wrongly": {[]string{"faulty-gpu04"}, 20 * time.Second, "tested", "", []string{"gpu01-gpu02 [11]  ", "gpu03-gpu04 null wrong ", "gpu01-gpu02 [11]  ", "gpu03-gpu04 null wrong "}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -96,8 +189,15 @@ func TestFaultyNodes(t *testing.T) {
 				put(t, dir, f, "")
 			}
 			o.Plan = pairRounds(2, tt.limit)
-			if name == "does not answer" {
+			switch name {
+			case "does not answer":
 				o.limits.slack = time.Second
+			case "Slurm is gone":
+				o.Progress = func(p Progress) {
+					if p.Ended > 0 {
+						put(t, dir, "fail-sinfo", "")
+					}
+				}
 			}
 			r, err := Run(t.Context(), o)
 			if err != nil {
@@ -119,12 +219,33 @@ func TestFaultyNodes(t *testing.T) {
 	}
 }
 
-// Steps of 64 nodes are started again without the frozen node that has ended them.
+// A sweep whose tests cannot run has tested nothing, and says so.
+func TestNothingRuns(t *testing.T) {
+	t.Parallel()
+	dir, o := fakeSlurm(t, 2)
+	put(t, dir, "unready-gpu02", "")
+	o.Stages, o.Asked = []sweep.Stage{sweep.StagePairs}, true
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x := r.Stages[0]; x.Unproven != "it did not run: no test could run: no such plane" {
+		t.Errorf("unproven %q", x.Unproven)
+	}
+	if state, why := stateOf(r, "gpu01"); state != "excluded" || why != "no test could run on it: no such plane" {
+		t.Errorf("gpu01: %s (%s)", state, why)
+	}
+}
+
+// Steps of 64 nodes are started again without the frozen node that has ended them. They go on without nodes
+// whose process has ended, which have the reason.
 func TestLargeSteps(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
-	dir, o := fakeSlurm(t, 66)
+	dir, o := fakeSlurm(t, 67)
 	put(t, dir, "freezes-gpu10", "")
+	put(t, dir, "noexec-gpu20", "")
+	put(t, dir, "killed-gpu30", "")
 	o.Plan = pairRounds(1, 60*time.Second)
 	r, err := Run(t.Context(), o)
 	if err != nil {
@@ -133,17 +254,62 @@ func TestLargeSteps(t *testing.T) {
 	if state, why := stateOf(r, "gpu10"); state != "frozen" {
 		t.Errorf("gpu10: %s (%s)", state, why)
 	}
+	if state, why := stateOf(r, "gpu20"); state != "excluded" || !strings.HasPrefix(why, "there is no "+o.Program[0]) {
+		t.Errorf("gpu20: %s (%s)", state, why)
+	}
+	if state, why := stateOf(r, "gpu30"); state != "excluded" || why != "its process ended: Killed" {
+		t.Errorf("gpu30: %s (%s)", state, why)
+	}
 	tested := 0
 	for _, n := range r.Nodes {
 		if n.State == "tested" {
 			tested++
 		}
 	}
-	if tested != 65 || len(r.Stages[0].Results) != 32 {
-		t.Errorf("%d nodes and %d pairs tested, want 65 and 32", tested, len(r.Stages[0].Results))
+	if tested != 64 || len(r.Stages[0].Results) != 32 {
+		t.Errorf("%d nodes and %d pairs tested, want 64 and 32", tested, len(r.Stages[0].Results))
 	}
 	if log := calls(t, dir); !strings.Contains(log, "--nodes=64") || !strings.Contains(log, "--nodelist=gpu[01-09,11-64]") {
 		t.Error("the steps are not those of 64 nodes, and again without gpu10")
+	}
+}
+
+// The messages of srun name the reason of a step that does not start. Those of a step that Slurm ends, and
+// that starts again, name none.
+func TestHear(t *testing.T) {
+	t.Parallel()
+	const busy = "srun: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)"
+	for errs, want := range map[string]string{
+		busy + "\n": "its step does not start: " + busy,
+		"srun: error: gpu01: task 0: Killed\n0: out of memory\n":                                                           "its process ended: out of memory",
+		"srun: error: Task launch for 7.0 failed on node gpu02: timed out\nsrun: error: gpu01: task 0: Killed\n0: ended\n": "",
+		"srun: cluster configuration lacks support for cpu binding\n":                                                      "",
+	} {
+		s := &sweeper{
+			Options: Options{Program: []string{"/usr/sbin/nhc-gpu"}}, stopped: map[string]string{}, unsure: map[string]string{},
+			hub: newHub([]string{"gpu01"}, time.Second, t.Logf),
+		}
+		s.hear(t.Context(), []string{"gpu01", "gpu02"})([]byte(errs))
+		if got := s.stopped["gpu01"] + s.unsure["gpu01"]; got != want {
+			t.Errorf("%s: %q, want %q", errs, got, want)
+		}
+	}
+}
+
+// The ranks may come as late as a prolog allows.
+func TestLimitOfProlog(t *testing.T) {
+	t.Parallel()
+	for config, want := range map[string]time.Duration{
+		"PrologEpilogTimeout = 120 sec\n":                                                 0,
+		"Prolog[0] = /etc/slurm/prolog.d/*\nPrologEpilogTimeout = 120 sec\n":              2 * time.Minute,
+		"Prolog = /etc/slurm/prolog\nPrologTimeout = 60\nPrologEpilogTimeout = 120 sec\n": time.Minute,
+		"Prolog = /etc/slurm/prolog\nPrologEpilogTimeout = 65534\n":                       0,
+	} {
+		dir, o := fakeSlurm(t, 2)
+		put(t, dir, "config", config)
+		if _, message, prolog, err := newManager(o.Settings, nil).config(t.Context()); err != nil || message != time.Second || prolog != want {
+			t.Errorf("%s: %v and %v, %v, want %v", config, message, prolog, err, want)
+		}
 	}
 }
 
@@ -220,6 +386,9 @@ func TestInterrupted(t *testing.T) {
 	if !strings.Contains(calls(t, dir), "scancel 7") {
 		t.Error("the job was not cancelled")
 	}
+	if list, err := List(o.State); err != nil || len(list) != 1 || list[0].Unsettled {
+		t.Errorf("list %+v, %v", list, err)
+	}
 	for _, name := range []string{"mute-gpu04", "cancelled", "joblist"} {
 		_ = os.Remove(filepath.Join(dir, name))
 	}
@@ -250,10 +419,44 @@ func TestInterrupted(t *testing.T) {
 			t.Errorf("last sweep with stage %s without %q: %+v, %v", tt.stage, tt.without, last, err)
 		}
 	}
+	r.Stages[0].Unproven = "most nodes fail"
+	put(t, filepath.Join(o.State, r.ID), reportFile, jsonOf(t, r))
+	if last, err := LastReport(o.State, o.Stages, ""); last != nil || err != nil {
+		t.Errorf("a sweep that says nothing is the last one: %+v, %v", last, err)
+	}
 	want := []string{"gpu01-gpu02 [11]  ", "gpu01-gpu02 [11]  ", "gpu03-gpu04 [11]  ", "gpu01-gpu02 [11]  ", "gpu03-gpu04 [11]  "}
 	if diff := cmp.Diff(want, resultsOf(r)); diff != "" || r.Stages[0].Rounds != 3 {
 		t.Errorf("results (-want +got)\n%s", diff)
 	}
+}
+
+// Only root tests nodes without --partition in one that sinfo does not show.
+func TestHiddenPartition(t *testing.T) {
+	t.Parallel()
+	for root, want := range map[bool]string{true: "secret", false: "main"} {
+		dir, o := fakeSlurm(t, 3)
+		put(t, dir, "nodes", "gpu01|idle|main*,up|(null)|none\ngpu01|idle|secret,up|(null)|none\ngpu02|idle|secret,up|(null)|none\ngpu03|idle|secret,up|(null)|none\n")
+		o.Root = root
+		r, err := Run(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if log := calls(t, dir); !strings.Contains(log, "--partition="+want) {
+			t.Errorf("root %t, nodes %+v: the partition is not %s\n%s", root, r.Nodes, want, log)
+		}
+		if state, why := stateOf(r, "gpu03"); !root && (state != "excluded" || !strings.HasPrefix(why, "none of its partitions starts jobs of this user")) {
+			t.Errorf("gpu03 is %s: %s", state, why)
+		}
+	}
+}
+
+func jsonOf(t *testing.T, v any) string {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
 }
 
 // A job that Slurm ends, ends the sweep.
@@ -274,6 +477,73 @@ func TestCancelledJob(t *testing.T) {
 	if err != nil || !strings.Contains(r.Interrupted, "job 7 is cancelled") {
 		t.Errorf("interrupted %q, %v", r.Interrupted, err)
 	}
+	wantNoneAccused(t, r)
+}
+
+// endlessPlan never returns from Next.
+type endlessPlan struct {
+	fakePlan
+	asked func()
+	end   chan struct{}
+}
+
+func (p *endlessPlan) Next() []sweep.Task {
+	p.asked()
+	<-p.end
+	return nil
+}
+
+// A plan that does not end keeps no sweep from its end: the job is cancelled.
+func TestEndlessPlan(t *testing.T) {
+	t.Parallel()
+	dir, o := fakeSlurm(t, 2)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	p := &endlessPlan{asked: func() { cancel(errors.New("SIGTERM")) }, end: make(chan struct{})}
+	defer close(p.end)
+	forecast := false
+	o.Plan = func(sweep.Stage, []sweep.Node, uint64, int) (sweep.Plan, error) {
+		if !forecast {
+			forecast = true
+			return &fakePlan{}, nil
+		}
+		return p, nil
+	}
+	r, err := Run(ctx, o)
+	if err != nil || r.Interrupted != "SIGTERM" || len(r.Stages) != 1 || !r.Stages[0].Ended.IsZero() {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if !strings.Contains(calls(t, dir), "scancel 7") {
+		t.Error("the job was not cancelled")
+	}
+}
+
+// wantNoneAccused is for a sweep of healthy nodes that others have ended.
+func wantNoneAccused(t *testing.T, r *sweep.Report) {
+	t.Helper()
+	for _, n := range r.Nodes {
+		if n.State != "tested" && n.Why != "the sweep has ended before" {
+			t.Errorf("%s is %s: %s", n.Name, n.State, n.Why)
+		}
+	}
+	for _, x := range r.Suspects {
+		t.Errorf("suspect %+v", x)
+	}
+}
+
+// When its time is over, a sweep ends before its ranks do, which end one after the other.
+func TestEndOfTime(t *testing.T) {
+	t.Parallel()
+	dir, o := fakeSlurm(t, 4)
+	put(t, dir, "mute-gpu04", "")
+	o.Plan, o.Time = pairRounds(1, 10*time.Minute), 5*time.Second
+	r, err := Run(t.Context(), o)
+	if err != nil || r.Interrupted != errTime.Error() {
+		t.Errorf("interrupted %q, %v", r.Interrupted, err)
+	}
+	wantNoneAccused(t, r)
+	if left := livingRanks(dir); len(left) > 0 {
+		t.Errorf("ranks %v are left", left)
+	}
 }
 
 func TestSelectionOfNodes(t *testing.T) {
@@ -283,12 +553,13 @@ func TestSelectionOfNodes(t *testing.T) {
 		nodes  string
 		want   string
 	}{
-		"idle only":     {func(o *Options) { o.Idle = true }, "gpu01|idle|main|(null)|none\ngpu02|mix|main|(null)|none\n", "gpu01 -gpu02: not idle (mix)"},
-		"drained":       {func(*Options) {}, "gpu01|idle|main|(null)|none\ngpu02|drain|main|(null)|bad fan\n", "gpu01 -gpu02: drain (bad fan)"},
-		"maintenance":   {func(o *Options) { o.Maintenance = true }, "gpu01|idle|main|(null)|none\ngpu02|drain|main|(null)|bad fan\n", "gpu01 gpu02"},
-		"no node":       {func(*Options) {}, "gpu02|down|main|(null)|bad fan\n", "none of 1 nodes can be tested: node gpu02: down"},
-		"reservation":   {func(o *Options) { o.Reservation = "x" }, "gpu01|idle|main|(null)|none\n", "unknown to Slurm: reservation x"},
-		"a job's nodes": {func(o *Options) { o.Job = "7" }, "gpu01|alloc|main|(null)|none\ngpu02|alloc|main|(null)|none\n", "gpu02"},
+		"partitions":    {func(*Options) {}, "gpu01|idle|main*,up|(null)|none\ngpu02|idle|low,up|(null)|none\ngpu03|idle|low,up|(null)|none\ngpu04|idle|old,down|(null)|none\n", "gpu02 gpu03 -gpu01: not in partition low, which has most of the nodes: test it with --partition main -gpu04: none of its partitions starts jobs of this user: old"},
+		"idle only":     {func(o *Options) { o.Idle = true }, "gpu01|idle|main*,up|(null)|none\ngpu02|mix|main*,up|(null)|none\n", "gpu01 -gpu02: not idle (mix)"},
+		"drained":       {func(*Options) {}, "gpu01|idle|main*,up|(null)|none\ngpu02|drain|main*,up|(null)|bad fan\n", "gpu01 -gpu02: drain (bad fan)"},
+		"maintenance":   {func(o *Options) { o.Maintenance = true }, "gpu01|idle|main*,up|(null)|none\ngpu02|drain|main*,up|(null)|bad fan\n", "gpu01 gpu02"},
+		"no node":       {func(*Options) {}, "gpu02|down|main*,up|(null)|bad fan\n", "none of 1 nodes can be tested: node gpu02: down"},
+		"reservation":   {func(o *Options) { o.Reservation = "x" }, "gpu01|idle|main*,up|(null)|none\n", "unknown to Slurm: reservation x"},
+		"a job's nodes": {func(o *Options) { o.Job = "7" }, "gpu01|alloc|main*,up|(null)|none\ngpu02|alloc|main*,up|(null)|none\n", "gpu02"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -318,7 +589,7 @@ func TestSelectionOfNodes(t *testing.T) {
 func TestMaintenance(t *testing.T) {
 	t.Parallel()
 	dir, o := fakeSlurm(t, 2)
-	put(t, dir, "nodes", "gpu01|idle|main|(null)|none\ngpu02|drain|main|(null)|bad fan\n")
+	put(t, dir, "nodes", "gpu01|idle|main*,up|(null)|none\ngpu02|drain|main*,up|(null)|bad fan\n")
 	o.Maintenance, o.User = true, "root"
 	r, err := Run(t.Context(), o)
 	if err != nil {
@@ -390,44 +661,30 @@ func TestPrivateState(t *testing.T) {
 	}
 }
 
-// At most a number of nodes begin in a second.
-func TestRamp(t *testing.T) {
-	t.Parallel()
-	p := &ramp{perSecond: 100}
-	began := time.Now()
-	for range 11 {
-		if err := p.wait(t.Context(), 10); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if took := time.Since(began); took < time.Second {
-		t.Errorf("110 nodes began within %v, want 1 s", took)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	p.next = time.Now().Add(time.Hour)
-	if p.wait(ctx, 1) == nil {
-		t.Error("it waits after the end")
-	}
-}
-
 // A job can take an idle node before the sweep does.
 func TestIdleNodeTaken(t *testing.T) {
 	t.Parallel()
-	dir, o := fakeSlurm(t, 2)
-	put(t, dir, "taken-gpu02", "")
-	o.Idle = true
-	r, err := Run(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	state1, _ := stateOf(r, "gpu01")
-	state2, why := stateOf(r, "gpu02")
-	if state1 != "tested" || state2 != "excluded" || why != "not idle (mix)" || r.Stages[0].Skipped != "it needs two nodes" {
-		t.Errorf("gpu01 %s, gpu02 %s (%s), %+v", state1, state2, why, r.Stages)
-	}
-	if log := calls(t, dir); !strings.Contains(log, "--immediate=30") {
-		t.Errorf("no --immediate in\n%s", log)
+	for _, idle := range []bool{false, true} {
+		dir, o := fakeSlurm(t, 2)
+		put(t, dir, "taken-gpu02", "")
+		want := "not idle (mix)"
+		if idle {
+			put(t, dir, "looks-idle", "")
+			want = "idle, but Slurm does not allocate it now: see its reservations, and the limits of partition main"
+		}
+		o.Idle = true
+		r, err := Run(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		state1, _ := stateOf(r, "gpu01")
+		state2, why := stateOf(r, "gpu02")
+		if state1 != "excluded" || state2 != "excluded" || why != want || r.Stages[0].Skipped != "it needs two nodes" {
+			t.Errorf("gpu01 %s, gpu02 %s (%s), want %s; %+v", state1, state2, why, want, r.Stages)
+		}
+		if log := calls(t, dir); !strings.Contains(log, "--immediate=30") {
+			t.Errorf("no --immediate in\n%s", log)
+		}
 	}
 }
 
@@ -442,10 +699,83 @@ func TestSilentNodeOfAllocation(t *testing.T) {
 	}
 	state1, _ := stateOf(r, "gpu01")
 	state2, why := stateOf(r, "gpu02")
-	if state1 != "tested" || state2 != "frozen" || why != "slurmd does not answer (down*)" || r.Job != "7" {
+	if state1 != "excluded" || state2 != "frozen" || why != "slurmd does not answer (down*)" || r.Job != "7" {
 		t.Errorf("gpu01 %s, gpu02 %s (%s), job %s", state1, state2, why, r.Job)
 	}
 	if log := calls(t, dir); !strings.Contains(log, "scancel 6") || !strings.Contains(log, "--nodelist=gpu[01]") && !strings.Contains(log, "--nodelist=gpu01") {
 		t.Errorf("job 6 is not cancelled, or gpu02 is in the next one:\n%s", log)
+	}
+}
+
+// A sweep that has ended is not under way while a list of the sweeps looks at it, or while a process is
+// being started that still has its lock file.
+func TestEndedSweepIsNotUnderWay(t *testing.T) {
+	t.Parallel()
+	base := filepath.Join(t.TempDir(), "s")
+	r, err := create(base, Meta{ID: "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	started, err := unix.Dup(int(r.lock.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(started)
+	if list, _ := List(base); len(list) != 1 || !list[0].Running {
+		t.Errorf("list of a sweep under way: %+v", list)
+	}
+	r.close()
+	look := &record{dir: r.dir}
+	if err := look.take(true); err != nil {
+		t.Fatal(err)
+	}
+	if list, _ := List(base); len(list) != 1 || list[0].Running {
+		t.Errorf("list of an ended sweep: %+v", list)
+	}
+	time.AfterFunc(50*time.Millisecond, look.close)
+	again, err := reopen(base, "1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.close()
+}
+
+// The job of a sweep whose launcher was killed is cancelled, and no other one that has its number by now.
+func TestJobOfKilledSweep(t *testing.T) {
+	t.Parallel()
+	for file, want := range map[string]string{"killed": "scancel 7", "other-job": "", "cancelled": "", "waits": "scancel 8", "never asked": "", "before an upgrade": "scancel 7"} {
+		dir, o := fakeSlurm(t, 2)
+		put(t, dir, file, "")
+		put(t, dir, "jobname", "nhc-gpu-sweep-1")
+		if file == "before an upgrade" {
+			put(t, dir, "jobname", "nhc-gpu-sweep")
+		}
+		m := Meta{ID: "1", Job: "7", Own: true}
+		if file == "waits" || file == "never asked" {
+			m.Job = ""
+		}
+		r, err := create(o.State, m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.close()
+		if list, err := List(o.State); err != nil || len(list) != 1 || !list[0].Unsettled {
+			t.Errorf("%s: list %+v, %v", file, list, err)
+		}
+		if err := Repair(o); err != nil {
+			t.Errorf("%s: %v", file, err)
+		}
+		if list, err := List(o.State); err != nil || len(list) != 1 || list[0].Unsettled {
+			t.Errorf("%s: after the repair the list is %+v, %v", file, list, err)
+		}
+		got := ""
+		for line := range strings.Lines(calls(t, dir)) {
+			if strings.HasPrefix(line, "scancel") {
+				got += strings.TrimSpace(line)
+			}
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", file, got, want)
+		}
 	}
 }

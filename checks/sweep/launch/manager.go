@@ -90,6 +90,19 @@ func (m *manager) nodes(ctx context.Context) ([]slurm.SweepNode, error) {
 	return slurm.ParseSweepNodes(out)
 }
 
+// usable removes the partitions that this user cannot use.
+func (m *manager) usable(ctx context.Context, nodes []slurm.SweepNode) error {
+	out, err := m.ask(ctx, "list the partitions", m.settings.PartitionsArgv(), nil)
+	if err != nil {
+		return err
+	}
+	names := strings.Fields(string(out))
+	for i := range nodes {
+		nodes[i].Open = slices.DeleteFunc(nodes[i].Open, func(p slurm.Partition) bool { return !slices.Contains(names, p.Name) })
+	}
+	return nil
+}
+
 // leaves returns the leaf switch of each node. Without a topology, or an answer, it returns none.
 func (m *manager) leaves(ctx context.Context) map[string]string {
 	argv, err := m.settings.TopologyArgv()
@@ -121,22 +134,28 @@ func (m *manager) reservations(ctx context.Context) (map[string][]string, error)
 // defaultMessageTimeout is Slurm's own.
 const defaultMessageTimeout = 10 * time.Second
 
-// config returns the name of the cluster and MessageTimeout. srun gives up a node after twice that time.
-func (m *manager) config(ctx context.Context) (cluster string, timeout time.Duration, err error) {
+// config returns the name of the cluster, MessageTimeout, and the time limit of a prolog, 0 without one.
+// srun gives up a node after twice MessageTimeout.
+func (m *manager) config(ctx context.Context) (cluster string, timeout, prolog time.Duration, err error) {
 	argv, err := m.settings.ConfigArgv()
 	out, err := m.ask(ctx, "read the configuration of Slurm", argv, err)
 	if err != nil {
-		return "", 0, err
+		return "", 0, 0, err
 	}
 	conf, err := slurm.ParseConfig(out)
 	if err != nil {
-		return "", 0, err
+		return "", 0, 0, err
 	}
-	timeout, ok, err := conf.Seconds("MessageTimeout")
-	if err != nil || !ok || timeout > 10*time.Minute {
-		timeout = defaultMessageTimeout
+	limit := func(key string, otherwise time.Duration) time.Duration {
+		if d, ok, err := conf.Seconds(key); err == nil && ok && d <= 10*time.Minute {
+			return d
+		}
+		return otherwise
 	}
-	return conf.Value("ClusterName"), timeout, nil
+	if len(conf.Values("Prolog")) > 0 {
+		prolog = limit("PrologTimeout", limit("PrologEpilogTimeout", 0))
+	}
+	return conf.Value("ClusterName"), limit("MessageTimeout", defaultMessageTimeout), prolog, nil
 }
 
 func (m *manager) job(ctx context.Context, job string) (slurm.SweepJob, error) {
@@ -178,9 +197,9 @@ func (m *manager) allocate(ctx context.Context, a slurm.Allocation, wait time.Du
 }
 
 // step runs a program on nodes of a job until it has ended.
-func (m *manager) step(ctx context.Context, job string, nodes []string, limit time.Duration, stdin []byte, program ...string) probe.Exit {
+func (m *manager) step(ctx context.Context, job string, nodes []string, gpus slurm.StepGPUs, limit time.Duration, stdin []byte, heard func([]byte), program ...string) probe.Exit {
 	return m.host.Run(ctx, probe.Command{
-		Argv: m.settings.StepArgv(job, nodes, program...), Stdin: stdin, Timeout: limit, Errors: saidLimit, Output: saidLimit, Grace: time.Second,
+		Argv: m.settings.StepArgv(job, nodes, gpus, program...), Stdin: stdin, Timeout: limit, Errors: saidLimit, Heard: heard, Output: saidLimit, Grace: time.Second,
 	})
 }
 
@@ -267,6 +286,31 @@ func (m *manager) cancel(job string) error {
 	}
 	return err
 }
+
+// cancelOwn ends the job of a sweep. Another job can have its number by now. Without a number, because
+// salloc has not printed it, it ends all jobs with the name.
+func (m *manager) cancelOwn(job, name string) error {
+	if job == "" {
+		out, err := m.ask(context.Background(), "list the jobs named "+name, m.settings.NamedArgv(name), nil)
+		for number := range strings.FieldsSeq(string(out)) {
+			err = errors.Join(err, m.cancel(number))
+		}
+		return err
+	}
+	j, err := m.job(context.Background(), job)
+	switch {
+	case err != nil && strings.Contains(err.Error(), "Invalid job id"):
+		return nil
+	case err != nil:
+		return err
+	case j.Name != name && j.Name != oldJobName || slices.Contains(ended, j.State):
+		return nil
+	}
+	return m.cancel(job)
+}
+
+// oldJobName is the name that earlier versions gave to the jobs of all sweeps.
+const oldJobName = "nhc-gpu-sweep"
 
 // ended are the states of a job that has ended.
 var ended = []string{"CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY"}

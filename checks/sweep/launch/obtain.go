@@ -11,13 +11,16 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
+// jobName is the name of the job that is allocated: a repair finds the job by it.
+func (s *sweeper) jobName() string { return slurm.ReservationPrefix + s.record.Meta.ID }
+
 // obtain gets the nodes: those of the job in which this process runs, or those of a new one.
 func (s *sweeper) obtain(ctx context.Context) error {
 	if s.Job != "" {
 		return nil
 	}
 	a := slurm.Allocation{
-		Name: "nhc-gpu-sweep", Nodes: s.nodes, Time: s.Time, Partition: s.Partition, QOS: s.QOS, Account: s.Account, Reservation: s.Reservation,
+		Name: s.jobName(), Nodes: s.nodes, Time: s.Time, Partition: s.part, QOS: s.QOS, Account: s.Account, Reservation: s.Reservation,
 	}
 	wait := s.Queue
 	if s.Idle {
@@ -31,25 +34,47 @@ func (s *sweeper) obtain(ctx context.Context) error {
 			return err
 		}
 	}
+	s.own = true
+	s.record.Meta.Job, s.record.Meta.Own = "", true // if this process is killed meanwhile
+	if err := s.record.saveMeta(); err != nil {
+		return err
+	}
 	job, err := s.allocate(ctx, &a, wait)
-	for try := 1; try < 3 && s.Idle && err != nil && job == "" && ctx.Err() == nil; try++ {
-		s.Log("%v: looking again for idle nodes", err) // a job was faster
+	for try := 1; try < 3 && s.Idle && err != nil && ctx.Err() == nil; try++ {
+		s.Log("%v: looking again for idle nodes", err) // a job was faster, or a node cannot be had although it is idle
+		if job != "" {
+			if err := s.m.cancelOwn(job, s.jobName()); err != nil {
+				return err
+			}
+		}
 		s.nodes, s.away = nil, map[string]sweep.NodeReport{}
 		if err := s.choose(ctx); err != nil {
 			return err
 		}
-		a.Nodes = s.nodes
+		a.Nodes, a.Others, a.Partition = s.nodes, s.others, s.part
 		job, err = s.allocate(ctx, &a, wait)
 	}
 	if job != "" {
-		s.job, s.own = job, true
-		s.record.Meta.Job, s.record.Meta.Own = job, true
+		s.job, s.record.Meta.Job = job, job
 		if s.keeper != nil {
 			err = errors.Join(err, s.keeper.note(entry{Job: job}))
 		}
 		err = errors.Join(err, s.record.saveMeta())
 	}
 	return err
+}
+
+// readJob reads the job, and excludes the nodes that Slurm has not given to it.
+func (s *sweeper) readJob(ctx context.Context) (err error) {
+	if s.granted, err = s.m.job(ctx, s.job); err != nil {
+		return err
+	}
+	for _, name := range s.remaining() {
+		if !slices.Contains(s.granted.Nodes, name) {
+			s.exclude(name, "excluded", "idle, but Slurm does not allocate it now: see its reservations, and the limits of partition "+s.part)
+		}
+	}
+	return nil
 }
 
 // allocate waits for nodes, without those whose slurmd stops answering meanwhile. With PrologFlags=Alloc
@@ -73,10 +98,15 @@ func (s *sweeper) allocate(ctx context.Context, a *slurm.Allocation, wait time.D
 			return job, err
 		}
 		if job != "" {
-			err = errors.Join(err, s.m.cancel(job))
+			if bad := s.m.cancel(job); bad != nil {
+				return job, errors.Join(err, bad) // undo tries again
+			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(found)) {
 			s.exclude(name, "frozen", found[name])
+		}
+		if a.Others != nil {
+			a.Others = slices.Concat(a.Others, slices.Collect(maps.Keys(found)))
 		}
 		if a.Nodes = s.remaining(); len(a.Nodes) == 0 {
 			return "", err

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep/wire"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
@@ -23,7 +24,7 @@ import (
 // MessageTimeout after the others have begun.
 func (s *sweeper) probe(ctx context.Context) error {
 	names := s.remaining()
-	limit := 2*s.message + 5*time.Second
+	limit := 2*s.message + s.prolog + 5*time.Second
 	var wg sync.WaitGroup
 	answered := make([]bool, 0)
 	var mu sync.Mutex
@@ -31,7 +32,7 @@ func (s *sweeper) probe(ctx context.Context) error {
 	said := ""
 	for chunk := range slices.Chunk(names, slurm.MostStepNodes) {
 		wg.Go(func() {
-			x := s.m.step(ctx, s.job, chunk, limit, nil, "true")
+			x := s.m.step(ctx, s.job, chunk, slurm.StepGPUs{}, limit, nil, nil, "true")
 			mu.Lock()
 			defer mu.Unlock()
 			maps.Copy(failed, slurm.ParseLaunchFailures(x.Errors))
@@ -61,14 +62,14 @@ func (s *sweeper) probe(ctx context.Context) error {
 
 // listen opens the port for the ranks, and makes their ticket.
 func (s *sweeper) listen() (*wire.Listener, error) {
-	s.hub = newHub(s.remaining(), s.Log)
+	s.hub = newHub(s.remaining(), s.limits.silence, s.Log)
 	l, err := wire.Listen(wire.Config{Version: s.Version, Silence: s.limits.silence, Admit: s.hub.admit})
 	if err != nil {
 		return nil, err
 	}
 	t := l.Ticket()
 	t.Addresses, err = addresses(l.Port())
-	t.Limit = s.Time
+	t.Limit = s.Time + late
 	if s.own {
 		t.Job = s.job
 	}
@@ -82,6 +83,9 @@ func (s *sweeper) listen() (*wire.Listener, error) {
 	go s.hub.serve(l)
 	return l, nil
 }
+
+// late is how long after the end of the sweep's time a rank ends, if this process has not ended it.
+const late = time.Minute
 
 // addresses returns the addresses at which ranks may reach this process: all but the loopback, or that if
 // there are no others.
@@ -109,25 +113,50 @@ func addresses(port int) (list []string, err error) {
 	return list, nil
 }
 
-// startRanks starts the steps of the ranks: one for each node, or for 64 of many.
+// startRanks starts the steps of the ranks: one for each node, or for up to 64 of many with the same
+// number of GPUs.
 func (s *sweeper) startRanks(ctx context.Context) {
 	names := s.remaining()
 	size := 1
 	if len(names) > slurm.MostStepNodes {
 		size = slurm.MostStepNodes
 	}
-	for chunk := range slices.Chunk(names, size) {
-		s.steps.Go(func() { s.runStep(ctx, slices.Clone(chunk)) })
+	j := &s.granted
+	alike := map[int][]string{}
+	for _, n := range names {
+		alike[j.GPUs[n]] = append(alike[j.GPUs[n]], n)
+	}
+	for count, group := range alike {
+		others := slices.DeleteFunc(slices.Clone(j.Nodes), func(n string) bool { return j.GPUs[n] == count })
+		gpus := slurm.StepGPUs{Each: count, Others: others, PerTask: len(others) > 0}
+		for chunk := range slices.Chunk(group, size) {
+			s.steps.Go(func() { s.runStep(ctx, slices.Clone(chunk), gpus) })
+		}
 	}
 }
 
+// refusedGPUs matches what srun prints if Slurm gives a step no GPUs.
+var refusedGPUs = probe.Lazily(`(?i)generic resource|\bGRES\b`)
+
 // runStep runs the step of some nodes until it ends. If Slurm ends it because one of several nodes is
-// frozen, it starts again without that node.
-func (s *sweeper) runStep(ctx context.Context, names []string) {
-	for {
-		x := s.m.step(ctx, s.job, names, s.Time+time.Minute, s.ticket, s.Program...)
+// frozen, it starts again without that node. If Slurm refuses the GPUs, it asks the other way, and then
+// for none: each rank reports how many it can open.
+func (s *sweeper) runStep(ctx context.Context, names []string, gpus slurm.StepGPUs) {
+	for other := false; ; {
+		running, end := context.WithCancel(ctx)
+		x := s.m.step(ctx, s.job, names, gpus, s.Time+2*late, s.ticket, s.hear(running, names), s.Program...)
+		end()
 		if ctx.Err() != nil {
 			return
+		}
+		if gpus.Each > 0 && x.Status != 0 && refusedGPUs().Match(x.Errors) && s.forgiving() {
+			if !other {
+				gpus.PerTask, other = !gpus.PerTask, true
+				continue
+			}
+			s.Log("node %s: Slurm gives the test no GPUs: %s", slurm.FoldHostlist(names), lastLine(x.Errors))
+			gpus = slurm.StepGPUs{}
+			continue
 		}
 		failed := slurm.ParseLaunchFailures(x.Errors)
 		for name, why := range failed {
@@ -138,13 +167,11 @@ func (s *sweeper) runStep(ctx context.Context, names []string) {
 			names = rest
 			continue
 		}
-		why := s.whyEnded(x.Status, x.Errors, x.Err)
-		s.mu.Lock()
-		for _, n := range rest {
-			s.stopped[n] = why
+		why := cmp.Or(s.missing(string(x.Errors)), fmt.Sprintf("its step ended with exit status %d: %s", x.Status, lastLine(x.Errors)))
+		if x.Err != nil {
+			why = "start srun: " + x.Err.Error()
 		}
-		s.mu.Unlock()
-		s.hub.look(s.hub.notify)
+		s.stop(rest, why)
 		return
 	}
 }
@@ -154,19 +181,61 @@ func (s *sweeper) forgiving() (yes bool) {
 	return yes
 }
 
-// whyEnded describes the end of a step.
-func (s *sweeper) whyEnded(status int, errs []byte, err error) string {
-	text := string(errs)
+// disabled matches what srun prints while it cannot start a step yet.
+var disabled = probe.Lazily(`(?m)^srun: .*step creation .*retrying.*$`)
+
+// lastWords is how long what a process has written may come after the message of its end.
+const lastWords = 2 * time.Second
+
+// hear returns what reads the messages of srun while a step runs, until ctx ends: a large step goes on
+// without the nodes whose process has ended.
+func (s *sweeper) hear(ctx context.Context, names []string) func(errs []byte) {
+	return func(errs []byte) {
+		if len(slurm.ParseLaunchFailures(errs)) > 0 {
+			return // Slurm ends all of the step, which starts again
+		}
+		ends := slurm.ParseTaskEnds(errs)
+		waits := disabled().Find(errs)
+		s.mu.Lock()
+		for _, n := range names {
+			switch e := ends[n]; {
+			case e.Said != "":
+				s.stopped[n] = cmp.Or(s.missing(e.Said), "its process ended: "+printable(e.Said))
+			case e.How != "":
+				time.AfterFunc(lastWords, func() {
+					if ctx.Err() == nil {
+						s.stop([]string{n}, "its process ended: "+printable(e.How))
+					}
+				})
+			case waits != nil:
+				s.unsure[n] = "its step does not start: " + printable(string(waits))
+			}
+		}
+		s.mu.Unlock()
+		s.hub.look(s.hub.notify)
+	}
+}
+
+// stop notes why the ranks of nodes do not come, unless a reason is known.
+func (s *sweeper) stop(names []string, why string) {
+	s.mu.Lock()
+	for _, n := range names {
+		s.stopped[n] = cmp.Or(s.stopped[n], why)
+	}
+	s.mu.Unlock()
+	s.hub.look(s.hub.notify)
+}
+
+// missing returns that the program does not exist or cannot be run, "" if a message says nothing of it.
+func (s *sweeper) missing(text string) string {
 	program := s.Program[0]
 	switch {
-	case err != nil:
-		return "start srun: " + err.Error()
 	case strings.Contains(text, "No such file or directory") && strings.Contains(text, program):
 		return fmt.Sprintf("there is no %s: install nhc-gpu at the same path on all nodes", program)
 	case strings.Contains(text, "Permission denied") && strings.Contains(text, program):
 		return fmt.Sprintf("%s cannot be run: Permission denied", program)
 	}
-	return fmt.Sprintf("its step ended with exit status %d: %s", status, lastLine(errs))
+	return ""
 }
 
 // refusal begins the reason in the message of a rank that was refused.
@@ -174,7 +243,7 @@ const refusal = "refuses this rank: "
 
 // gather waits until each node has a rank, or is out of the sweep.
 func (s *sweeper) gather(ctx context.Context) error {
-	limit := time.NewTimer(2*s.message + 40*time.Second)
+	limit := time.NewTimer(2*s.message + s.prolog + 40*time.Second)
 	defer limit.Stop()
 	over := false
 	for {
@@ -205,7 +274,14 @@ func (s *sweeper) gather(ctx context.Context) error {
 			return fmt.Errorf("%w: %s", errNoRank, cmp.Or(firstWhy(s.snapshot()), "none has answered"))
 		default:
 			for _, n := range waiting {
-				s.exclude(n, "dead", "its rank has not reported")
+				s.mu.Lock()
+				why := s.unsure[n]
+				s.mu.Unlock()
+				if why != "" {
+					s.exclude(n, "excluded", why)
+				} else {
+					s.exclude(n, "dead", "its rank has not reported")
+				}
 			}
 			return nil
 		}
@@ -240,16 +316,22 @@ func (s *sweeper) heed(ctx context.Context) {
 	}
 }
 
-// over ends the sweep if no rank is left, or if ranks are lost because Slurm ends the job: each gets
-// SIGTERM then, and reports it.
+// over ends the sweep if no rank is left, if this process was stopped, or if ranks are lost because Slurm
+// ends the job: each gets SIGTERM then, and reports it.
 func (s *sweeper) over(ctx context.Context) bool {
 	var byes, lost, here int
-	s.hub.look(func() { byes, lost, here = len(s.hub.byes), len(s.hub.lost), len(s.hub.peers) })
-	if here > 0 && byes == 0 && lost == 0 {
+	var why string
+	s.hub.look(func() {
+		s.hub.wake()
+		byes, lost, here, why = len(s.hub.byes), len(s.hub.lost), len(s.hub.peers), s.hub.stopped
+	})
+	switch {
+	case why != "":
+	case here > 0 && byes == 0 && lost == 0:
 		return false
-	}
-	why := "Slurm has ended a rank: the sweep gives way"
-	if byes == 0 || !s.Idle { // else there is no time to ask
+	case byes > 0 && s.Idle: // there is no time to ask
+		why = "Slurm has ended a rank: the sweep gives way"
+	default:
 		why = s.m.gone(ctx, s.job)
 	}
 	if why == "" && here == 0 {

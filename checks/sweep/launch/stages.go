@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
@@ -15,6 +16,7 @@ func (s *sweeper) stages(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil
 	}
+	s.losses = &losses{hub: s.hub, m: s.m, job: s.job, limit: 2*s.message + 5*time.Second, began: time.Now(), stepEnd: s.stepEnd, known: map[string]sweep.Loss{}}
 	var nodes []sweep.Node
 	for _, n := range s.hub.start() {
 		nodes = append(nodes, s.describe(n))
@@ -29,7 +31,7 @@ func (s *sweeper) stages(ctx context.Context) error {
 		return fmt.Errorf("read the results of sweep %s: %w", s.record.Meta.ID, err)
 	}
 	e := &engine{
-		hub: s.hub, ready: s.limits.ready, slack: s.limits.slack, ramp: &ramp{perSecond: s.Ramp},
+		hub: s.hub, ready: s.limits.ready, slack: s.limits.slack, ramp: s.Ramp,
 		absent: map[string]string{}, beside: s.beside,
 	}
 	s.clock = newClock(&s.Options, s.fit(nodes))
@@ -37,10 +39,15 @@ func (s *sweeper) stages(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if err := s.stage(ctx, e, stage, s.fit(nodes), saved); err != nil {
+		fit := s.fit(nodes)
+		if slices.Contains(s.OnGPUs, stage) {
+			fit = slices.DeleteFunc(fit, func(n sweep.Node) bool { return n.Closed > 0 })
+		}
+		if err := s.stage(ctx, e, stage, fit, saved); err != nil {
 			return err
 		}
 	}
+	s.losses.examine(ctx, nil) // those that were in no test when they were lost
 	if ctx.Err() != nil {
 		s.report.Interrupted = context.Cause(ctx).Error()
 	}
@@ -48,20 +55,42 @@ func (s *sweeper) stages(ctx context.Context) error {
 	return nil
 }
 
+// stepEnd returns how the step of a node has ended, "" if that is unknown.
+func (s *sweeper) stepEnd(node string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stopped[node]
+}
+
+// onGPUs returns the stages of this sweep that need all GPUs of a node.
+func (s *sweeper) onGPUs() (words []string) {
+	for _, stage := range s.Stages {
+		if slices.Contains(s.OnGPUs, stage) {
+			words = append(words, string(stage))
+		}
+	}
+	return words
+}
+
+// whyClosed returns why the stages that need GPUs exclude a node.
+func (s *sweeper) whyClosed(n sweep.Node) string {
+	return fmt.Sprintf("not tested by %s: job %s can use %d of its %d GPUs: give the job all of them (--exclusive, and with --gres all that gres.conf has)",
+		strings.Join(s.onGPUs(), ", "), s.job, n.GPUs-n.Closed, n.GPUs)
+}
+
 // fit returns the nodes that no stage has excluded, without the planes on which they are not reached:
 // each test there would last until its limit, and say the same.
 func (s *sweeper) fit(nodes []sweep.Node) (fit []sweep.Node) {
-	lost := map[string]bool{}
+	ended := map[string]string{}
 	s.hub.look(func() {
-		for n := range s.hub.lost {
-			lost[n] = true
-		}
+		maps.Copy(ended, s.hub.lost)
+		maps.Copy(ended, s.hub.byes)
 	})
 	for _, n := range nodes {
 		bad := slices.ContainsFunc(s.report.Suspects, func(x sweep.Suspect) bool {
 			return x.Node == n.Name && !x.Doubt && x.Peer == "" && x.Plane == ""
 		})
-		if !bad && !lost[n.Name] {
+		if !bad && ended[n.Name] == "" {
 			n.Planes = slices.DeleteFunc(slices.Clone(n.Planes), func(p sweep.Plane) bool { return s.unreached(n.Name, p) })
 			fit = append(fit, n)
 		}
@@ -72,8 +101,7 @@ func (s *sweeper) fit(nodes []sweep.Node) (fit []sweep.Node) {
 // unreached reports whether stage reach accuses a node of a plane that loses data, or has no connection.
 func (s *sweeper) unreached(node string, p sweep.Plane) bool {
 	return slices.ContainsFunc(s.report.Suspects, func(x sweep.Suspect) bool {
-		on := x.Plane == p.Name || p.Address.IsValid() && x.Plane == p.Address.Masked().String()
-		return x.Node == node && x.Peer == "" && !x.Doubt && on && (x.Code == "sweep.reach.loss" || x.Code == "sweep.reach.connect")
+		return x.Node == node && x.Peer == "" && !x.Doubt && p.In(x.Plane) && (x.Code == "sweep.reach.loss" || x.Code == "sweep.reach.connect")
 	})
 }
 
@@ -81,6 +109,7 @@ func (s *sweeper) unreached(node string, p sweep.Plane) bool {
 func (s *sweeper) stage(ctx context.Context, e *engine, stage sweep.Stage, nodes []sweep.Node, saved []line) error {
 	saved = slices.DeleteFunc(slices.Clone(saved), func(l line) bool { return l.Stage != stage })
 	rep := sweep.StageReport{Stage: stage, Began: time.Now().UTC()}
+	defer clear(e.absent)
 	if i := slices.IndexFunc(saved, func(l line) bool { return len(l.Nodes) > 0 }); i >= 0 {
 		rep.Began = saved[i].Began
 		here := nodes
@@ -97,6 +126,7 @@ func (s *sweeper) stage(ctx context.Context, e *engine, stage sweep.Stage, nodes
 		}
 	}
 	if rep.Skipped = sweep.Unfit(stage, len(nodes)); rep.Skipped != "" {
+		rep.Conclude(s.Asked, nodes)
 		s.report.Stages = append(s.report.Stages, rep)
 		return nil
 	}
@@ -105,8 +135,14 @@ func (s *sweeper) stage(ctx context.Context, e *engine, stage sweep.Stage, nodes
 		return fmt.Errorf("plan stage %s: %w", stage, err)
 	}
 	finished := false
+	e.first = true
 	for {
-		tasks := plan.Next()
+		tasks, ok := s.next(ctx, plan)
+		if !ok {
+			s.Log("stage %s: the planning of round %d does not end", stage, rep.Rounds+1)
+			s.report.Stages = append(s.report.Stages, rep)
+			return nil
+		}
 		if len(tasks) == 0 {
 			finished = true
 			break
@@ -130,10 +166,16 @@ func (s *sweeper) stage(ctx context.Context, e *engine, stage sweep.Stage, nodes
 				now.Ended, now.Result, now.About = len(tasks)-left, &r, max(p.About-time.Since(began), 0)
 				s.tell(now)
 			}
+			first := e.first
 			results = e.round(ctx, tasks)
-			s.clock.measure(time.Since(began))
-			if slices.ContainsFunc(results, func(r sweep.Result) bool { return r.Fault == sweep.FaultLost }) {
+			took := time.Since(began)
+			if first { // the next rounds begin faster
+				took -= slices.Max(sweep.Starts(tasks, s.Ramp, true)) - slices.Max(sweep.Starts(tasks, s.Ramp, false))
+			}
+			s.clock.measure(took)
+			if len(results) < len(tasks) || slices.ContainsFunc(results, func(r sweep.Result) bool { return r.Fault == sweep.FaultLost || r.Fault == sweep.FaultSilent }) {
 				s.over(ctx)
+				s.losses.examine(ctx, results)
 			}
 			if ctx.Err() != nil {
 				rep.Results = append(rep.Results, results...)
@@ -157,6 +199,7 @@ func (s *sweeper) stage(ctx context.Context, e *engine, stage sweep.Stage, nodes
 		if rep.Rounds == 0 {
 			rep.Skipped = "the nodes have nothing that it tests"
 		}
+		rep.Conclude(s.Asked, nodes)
 	}
 	s.report.Stages = append(s.report.Stages, rep)
 	s.report.Suspects = append(s.report.Suspects, rep.Suspects...)
@@ -170,6 +213,24 @@ func (s *sweeper) stage(ctx context.Context, e *engine, stage sweep.Stage, nodes
 		return 0
 	})
 	return nil
+}
+
+// next returns the next round of a plan. ok is false if the plan goes on after the end of the sweep: it
+// must not be used any more.
+func (s *sweeper) next(ctx context.Context, plan sweep.Plan) (tasks []sweep.Task, ok bool) {
+	planned := make(chan []sweep.Task, 1)
+	go func() { planned <- plan.Next() }()
+	select {
+	case tasks = <-planned:
+		return tasks, true
+	case <-ctx.Done():
+	}
+	select {
+	case tasks = <-planned:
+		return tasks, true
+	case <-time.After(s.limits.plan):
+		return nil, false
+	}
 }
 
 // resume returns the results of a round that an earlier process has finished.

@@ -42,7 +42,7 @@ type Meta struct {
 	Command   []string    `json:"command"`
 	Seed      uint64      `json:"seed"`
 	Job       string      `json:"job,omitempty"`
-	Own       bool        `json:"own,omitempty"` // the job was allocated for the sweep
+	Own       bool        `json:"own,omitempty"` // the job was allocated for the sweep, and has not been ended; without Job it is being allocated
 	Nodes     []string    `json:"nodes,omitempty"`
 	Continued []time.Time `json:"continued,omitempty"`
 }
@@ -120,7 +120,7 @@ func create(base string, m Meta) (*record, error) {
 	if err := os.Mkdir(r.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of the sweep: %w", err)
 	}
-	if err := r.take(); err != nil {
+	if err := r.take(false); err != nil {
 		return nil, err
 	}
 	return r, r.saveMeta()
@@ -137,7 +137,7 @@ func reopen(base, id string) (*record, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	if err := r.take(); err != nil {
+	if err := r.take(false); err != nil {
 		return nil, err
 	}
 	data, err := r.read(metaFile)
@@ -151,13 +151,27 @@ func reopen(base, id string) (*record, error) {
 	return r, nil
 }
 
-// take takes the lock, or returns ErrRunning.
-func (r *record) take() error {
+// lockWait is how long a list of the sweeps can have the lock of each, at most.
+const lockWait = time.Second
+
+// take takes the lock, or returns ErrRunning. Only a sweep has it for itself, lists of the sweeps share it.
+func (r *record) take(share bool) error {
 	f, err := r.open(lockFile, os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		return err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	how, end := unix.LOCK_EX, time.Now().Add(lockWait)
+	if share {
+		how, end = unix.LOCK_SH, time.Now()
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || !time.Now().Before(end) {
+			break
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err != nil {
 		f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return ErrRunning
@@ -170,6 +184,7 @@ func (r *record) take() error {
 
 func (r *record) close() {
 	if r.lock != nil {
+		_ = unix.Flock(int(r.lock.Fd()), unix.LOCK_UN) // a process that is being started still has the file
 		_ = r.lock.Close()
 	}
 }
@@ -281,7 +296,7 @@ type Summary struct {
 	Stage       sweep.Stage
 	About       time.Duration // that a running sweep still takes, an estimate; 0 is unknown
 	File        string        // its report; "" if there is none
-	Unsettled   bool          // a maintenance has to be repaired
+	Unsettled   bool          // its maintenance or its job has to be ended: see [Repair]
 }
 
 // List lists the sweeps of a state directory, the newest first.
@@ -300,7 +315,7 @@ func List(base string) (list []Summary, err error) {
 			continue
 		}
 		s := Summary{Meta: r.Meta}
-		bad = r.take()
+		bad = r.take(true)
 		s.Running = errors.Is(bad, ErrRunning)
 		r.close()
 		if lines, _ := r.lines(); len(lines) > 0 {
@@ -318,7 +333,7 @@ func List(base string) (list []Summary, err error) {
 			s.Interrupted = "its launcher was killed"
 		}
 		d, bad := r.debts()
-		s.Unsettled = bad == nil && !d.settled() && !s.Running
+		s.Unsettled = (bad != nil || !d.settled() || s.Own) && !s.Running
 		list = append(list, s)
 	}
 	slices.SortFunc(list, func(a, b Summary) int { return cmp.Or(b.Began.Compare(a.Began), cmp.Compare(a.ID, b.ID)) })
@@ -339,8 +354,8 @@ func LoadReport(base, id string) (*sweep.Report, error) {
 	return rep, json.Unmarshal(data, rep)
 }
 
-// LastReport reads the report of the last sweep that has run to its end, and had one of some stages; nil if
-// there is none. It ignores the sweep without.
+// LastReport reads the report of the last sweep that has run to its end, and says something about one of some
+// stages; nil if there is none. It ignores the sweep without.
 func LastReport(base string, stages []sweep.Stage, without string) (*sweep.Report, error) {
 	list, err := List(base)
 	for _, s := range list {
@@ -351,7 +366,9 @@ func LastReport(base string, stages []sweep.Stage, without string) (*sweep.Repor
 		if err != nil {
 			return nil, err
 		}
-		if slices.ContainsFunc(r.Stages, func(x sweep.StageReport) bool { return x.Skipped == "" && slices.Contains(stages, x.Stage) }) {
+		if slices.ContainsFunc(r.Stages, func(x sweep.StageReport) bool {
+			return x.Skipped == "" && x.Unproven == "" && slices.Contains(stages, x.Stage)
+		}) {
 			return r, nil
 		}
 	}

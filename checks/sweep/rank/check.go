@@ -47,7 +47,7 @@ func (c *check) run(ctx context.Context, _ *wire.Run) sweep.Result {
 		if x.Stuck {
 			text += ", and hangs in the kernel"
 		}
-		return sweep.Result{Fault: sweep.FaultCheck, Text: text, Blame: []string{c.Name}}
+		return sweep.Result{Fault: sweep.FaultSilent, Text: text, Blame: []string{c.Name}}
 	}
 	results, err := parseReport(x.Output)
 	if err != nil || len(results) == 0 {

@@ -2,11 +2,16 @@ package rank
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
@@ -18,28 +23,32 @@ import (
 // describeLimit is for each part of the description: files of a driver can block forever.
 const describeLimit = 10 * time.Second
 
-// describe describes the node. It returns the parts that did not answer, which are then missing.
-func describe(h *probe.Host, name string) (n sweep.Node, silent []string) {
+// describe describes the node, and returns its addresses. It returns the parts that did not answer, which
+// are then missing.
+func describe(h *probe.Host, name string) (n sweep.Node, own []netip.Addr, silent []string) {
 	n = sweep.Node{Name: cmp.Or(name, hostname()), Leaf: leaf(os.Getenv("SLURM_TOPOLOGY_ADDR"), os.Getenv("SLURM_TOPOLOGY_ADDR_PATTERN"))}
-	planes := ask(func() []sweep.Plane { return planes(h.Apart(), interfaces()) })
+	links := interfaces()
+	planes := ask(func() []sweep.Plane { return planes(h.Apart(), links) })
+	addresses := ask(func() []netip.Addr { return addresses(h.Apart(), links) })
 	rails := ask(func() []sweep.Rail { return rails(h.Apart()) })
-	gpus := ask(func() []string { return gpus(h.Apart()) })
+	gpus := ask(func() gpuList { return gpus(h.Apart(), os.LookupEnv) })
 	limit := time.After(describeLimit)
 	var ok bool
 	if n.Planes, ok = await(planes, limit); !ok {
 		silent = append(silent, "network interfaces")
 	}
+	own, _ = await(addresses, limit) // of the same files
 	if n.Rails, ok = await(rails, limit); !ok {
 		silent = append(silent, "RDMA ports")
 	}
-	models, ok := await(gpus, limit)
+	list, ok := await(gpus, limit)
 	if !ok {
 		silent = append(silent, "GPUs")
 	}
-	if n.GPUs = len(models); n.GPUs > 0 {
-		n.Model = models[0]
+	if n.GPUs, n.Closed = len(list.models), list.closed; n.GPUs > 0 {
+		n.Model = list.models[0]
 	}
-	return n, silent
+	return n, own, silent
 }
 
 // ask calls read in the background.
@@ -87,12 +96,12 @@ type link struct {
 	addresses []netip.Prefix
 }
 
-// interfaces lists the interfaces that are up, except lo.
+// interfaces lists the interfaces that are up.
 func interfaces() []link {
 	all, _ := net.Interfaces()
 	var list []link
 	for _, i := range all {
-		if i.Flags&net.FlagUp == 0 || i.Flags&net.FlagLoopback != 0 {
+		if i.Flags&net.FlagUp == 0 {
 			continue
 		}
 		l := link{Interface: i}
@@ -113,14 +122,14 @@ func planes(h *probe.Host, links []link) []sweep.Plane {
 	var hard, soft, bridges []sweep.Plane
 	for _, l := range links {
 		address, ok := choose(l.addresses)
-		if !ok {
+		if !ok || l.Flags&net.FlagLoopback != 0 {
 			continue
 		}
 		p := sweep.Plane{Name: l.Name, Address: address, MTU: l.MTU, Speed: network.ReadNetIf(h, l.Name).Speed}
-		switch _, bridge := h.Names(network.NetClass + "/" + l.Name + "/bridge"); {
+		switch {
 		case isHardware(h, l.Name, 0):
 			hard = append(hard, p)
-		case bridge == nil:
+		case isBridge(h, l.Name):
 			bridges = append(bridges, p)
 		default:
 			soft = append(soft, p)
@@ -134,11 +143,36 @@ func planes(h *probe.Host, links []link) []sweep.Plane {
 	return bridges
 }
 
+// addresses returns the addresses that lead to this node: all of its interfaces, with those on lo of a host
+// that routes. Bridges of containers often have the same address on each node.
+func addresses(h *probe.Host, links []link) (list []netip.Addr) {
+	for _, l := range links {
+		if isBridge(h, l.Name) && !isHardware(h, l.Name, 0) {
+			continue
+		}
+		for _, p := range l.addresses {
+			if isRouted(p.Addr()) {
+				list = append(list, p.Addr())
+			}
+		}
+	}
+	return list
+}
+
+func isRouted(a netip.Addr) bool {
+	return !a.IsLinkLocalUnicast() && !a.IsMulticast() && !a.IsLoopback()
+}
+
+func isBridge(h *probe.Host, name string) bool {
+	_, err := h.Names(network.NetClass + "/" + name + "/bridge")
+	return err == nil
+}
+
 // choose returns the address by which others reach an interface: the first of IPv4, or else of IPv6.
 func choose(list []netip.Prefix) (six netip.Prefix, ok bool) {
 	for _, p := range list {
 		switch a := p.Addr(); {
-		case a.IsLinkLocalUnicast() || a.IsMulticast() || a.IsLoopback():
+		case !isRouted(a):
 		case a.Is4():
 			return p, true
 		case !ok:
@@ -201,13 +235,38 @@ func gid(h *probe.Host, p rdma.IBPort) int {
 	return index
 }
 
-// gpus returns the models of the GPUs that the node's driver has or should have, "" for an unknown
-// one. It is by files: the driver's library could block.
-func gpus(h *probe.Host) []string {
-	views, _ := nvidia.ReadGPUViews(h)
-	var models []string
-	for _, address := range views.Own() {
-		models = append(models, nvidia.DriverGPUModel(h, address))
-	}
-	return models
+// gpuList has the models of the GPUs that the node's driver has or should have, "" for an unknown one.
+type gpuList struct {
+	models []string
+	closed int // that this process cannot use
 }
+
+// gpus lists the GPUs by files: the driver's library could block, and so could a GPU that is opened.
+// faccessat asks the device cgroup of the step, too.
+func gpus(h *probe.Host, env func(string) (string, bool)) (list gpuList) {
+	views, _ := nvidia.ReadGPUViews(h)
+	own := views.Own()
+	for _, address := range own {
+		list.models = append(list.models, nvidia.DriverGPUModel(h, address))
+	}
+	for _, d := range views.Driver {
+		if d.Minor < 0 || !slices.Contains(own, d.Address) {
+			continue
+		}
+		err := unix.Faccessat(unix.AT_FDCWD, h.Path(fmt.Sprintf("/dev/nvidia%d", d.Minor)), unix.R_OK|unix.W_OK, 0)
+		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+			list.closed++
+		}
+	}
+	if visible, ok := env("CUDA_VISIBLE_DEVICES"); ok && !strings.Contains(visible, "MIG") {
+		words := strings.FieldsFunc(visible, func(r rune) bool { return r == ',' })
+		if visible == noDevices {
+			words = nil
+		}
+		list.closed = max(list.closed, len(own)-len(words))
+	}
+	return list
+}
+
+// noDevices is CUDA_VISIBLE_DEVICES of a step without a GPU on a node that has some.
+const noDevices = "NoDevFiles"

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -76,6 +77,37 @@ func TestPlanes(t *testing.T) {
 	}
 }
 
+// A name may lead to any address of the node: a second one, one on lo or on an interface without hardware. A
+// bridge of containers has the same address on each node.
+func TestAddresses(t *testing.T) {
+	t.Parallel()
+	const class = "sys/class/net/"
+	h := newNode(t, map[string]string{
+		class + "lo/operstate": "unknown\n", class + "eth0/operstate": "up\n", class + "ovs0/operstate": "up\n", class + "br0/bridge/": "", class + "br0/lower_eth0/": "",
+		class + "docker0/bridge/": "", class + "docker0/lower_veth1/": "",
+	}, map[string]string{class + "eth0/device": "../../../0000:01:00.0"})
+	lo := newLink("lo", 65536, "127.0.0.1/8", "::1/128", "10.255.0.5/32")
+	lo.Flags |= net.FlagLoopback
+	links := []link{lo, newLink("eth0", 1500, "10.0.0.100/24", "10.0.0.5/24", "fe80::5/64", "fd00::5/64"), newLink("ovs0", 1500, "10.2.0.5/24"), newLink("br0", 1500, "10.3.0.5/24"), newLink("docker0", 1500, "172.17.0.1/16")}
+	var got []string
+	for _, a := range addresses(h.Apart(), links) {
+		got = append(got, a.String())
+	}
+	if diff := cmp.Diff([]string{"10.255.0.5", "10.0.0.100", "10.0.0.5", "fd00::5", "10.2.0.5", "10.3.0.5"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"eth0", "br0"}, planeNames(planes(h.Apart(), links))); diff != "" {
+		t.Errorf("planes (-want +got):\n%s", diff)
+	}
+}
+
+func planeNames(list []sweep.Plane) (names []string) {
+	for _, p := range list {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
 // Rails are the active ports, with the address to use.
 func TestRails(t *testing.T) {
 	t.Parallel()
@@ -121,11 +153,17 @@ func TestGPUs(t *testing.T) {
 	for _, a := range []string{"0000:c1:00.0", "0000:c2:00.0"} {
 		files["proc/driver/nvidia/gpus/"+a+"/information"] = "Model: \t\t NVIDIA H100 80GB HBM3\nDevice Minor: \t 0\n"
 	}
-	if diff := cmp.Diff([]string{"NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3"}, gpus(newNode(t, files, nil))); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if got := gpus(newNode(t, nil, nil)); len(got) != 0 {
-		t.Errorf("without GPUs: %v", got)
+	for visible, closed := range map[string]int{
+		"unset": 0, "": 2, "NoDevFiles": 2, "0": 1, "0,1": 0, "GPU-5d6f2a1e,GPU-5d6f2a1f": 0, "MIG-5d6f2a1e": 0,
+	} {
+		env := func(string) (string, bool) { return visible, visible != "unset" }
+		want := gpuList{[]string{"NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3"}, closed}
+		if diff := cmp.Diff(want, gpus(newNode(t, files, nil), env), cmp.AllowUnexported(gpuList{})); diff != "" {
+			t.Errorf("CUDA_VISIBLE_DEVICES %q (-want +got):\n%s", visible, diff)
+		}
+		if got := gpus(newNode(t, nil, nil), env); len(got.models) != 0 || got.closed > 0 {
+			t.Errorf("without GPUs: %v", got)
+		}
 	}
 }
 
@@ -144,7 +182,7 @@ func TestLeaf(t *testing.T) {
 // This machine can be described, whatever it has.
 func TestDescribe(t *testing.T) {
 	t.Parallel()
-	n, silent := describe(probe.NewHost(""), "gpu01")
+	n, own, silent := describe(probe.NewHost(""), "gpu01")
 	if n.Name != "gpu01" || len(silent) > 0 {
 		t.Errorf("%+v, silent: %v", n, silent)
 	}
@@ -153,7 +191,12 @@ func TestDescribe(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 	}
-	if n, _ := describe(probe.NewHost(""), ""); n.Name == "" {
+	for _, p := range n.Planes {
+		if !slices.Contains(own, p.Address.Addr()) && !isBridge(probe.NewHost(""), p.Name) {
+			t.Errorf("%v is not among the addresses %v", p.Address, own)
+		}
+	}
+	if n, _, _ := describe(probe.NewHost(""), ""); n.Name == "" {
 		t.Error("the node has no name")
 	}
 }
@@ -180,6 +223,7 @@ func TestPlaneAndRail(t *testing.T) {
 	for _, tt := range []struct{ towards, name, want string }{
 		{"", "", "eth0"}, {"10.1.0.5", "", "eth1"}, {"10.1.0.5", "eth0", "eth0"}, {"", "10.1.0.0/24", "eth1"}, {"", "10.1.0.9/24", "eth1"},
 		{"", "eth2", ""}, {"", "10.2.0.0/24", ""}, {"", "10.1.0.0/16", ""}, {"192.0.2.1", "", "eth0"},
+		{"", "ens1/eth1", "eth1"}, {"", "ens1/eth", ""},
 	} {
 		n.towards, _ = netip.ParseAddr(tt.towards)
 		p, err := n.plane(tt.name)

@@ -11,33 +11,13 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/peer"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep/wire"
 )
 
 // shortLimit is for tasks that wait for an event that never comes.
 const shortLimit = time.Second
-
-// tcpServer serves connections as do does, and returns its address.
-func tcpServer(t *testing.T, do func(net.Conn)) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			t.Cleanup(func() { _ = conn.Close() })
-			go do(conn)
-		}
-	}()
-	return l.Addr().String()
-}
 
 func silentUDP(t *testing.T) string {
 	t.Helper()
@@ -49,22 +29,12 @@ func silentUDP(t *testing.T) string {
 	return conn.LocalAddr().String()
 }
 
-func closedPort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // Each fault of the second node is the result of the first one, which blames it.
 func TestPairFaults(t *testing.T) {
 	t.Parallel()
-	silentTCP := tcpServer(t, func(net.Conn) {})
-	stranger := tcpServer(t, func(c net.Conn) { _, _ = c.Write(make([]byte, 100)) })
-	gone := tcpServer(t, func(c net.Conn) { // greets, starts a stream, and dies in the middle
+	silentTCP := probetest.Serve(t, func(net.Conn) {})
+	stranger := probetest.Serve(t, func(c net.Conn) { _, _ = c.Write(make([]byte, 100)) })
+	gone := probetest.Serve(t, func(c net.Conn) { // greets, starts a stream, and dies in the middle
 		key := make([]byte, keySize+4)
 		_, _ = io.ReadFull(c, key)
 		_, _ = c.Write(append(key[:keySize], 1))
@@ -78,16 +48,16 @@ func TestPairFaults(t *testing.T) {
 		want    sweep.Fault
 		blamed  bool
 	}{
-		"echo refused":      {sweep.Task{Kind: sweep.KindEcho, Count: 5}, closedPort(t), sweep.FaultRefused, true},
+		"echo refused":      {sweep.Task{Kind: sweep.KindEcho, Count: 5}, probetest.ClosedPort(t), sweep.FaultRefused, true},
 		"echo silent":       {sweep.Task{Kind: sweep.KindEcho, Count: 5}, silentUDP(t), sweep.FaultSilent, true},
 		"echo out of time":  {sweep.Task{Kind: sweep.KindEcho, Count: 5, Time: time.Hour, Limit: shortLimit}, silentUDP(t), sweep.FaultSilent, true},
 		"MTU silent":        {sweep.Task{Kind: sweep.KindMTU, Limit: shortLimit}, silentUDP(t), sweep.FaultSilent, true},
-		"connect refused":   {sweep.Task{Kind: sweep.KindConnect}, closedPort(t), sweep.FaultRefused, true},
+		"connect refused":   {sweep.Task{Kind: sweep.KindConnect}, probetest.ClosedPort(t), sweep.FaultRefused, true},
 		"connect silent":    {sweep.Task{Kind: sweep.KindConnect, Limit: shortLimit}, silentTCP, sweep.FaultSilent, true},
 		"connect wrong key": {sweep.Task{Kind: sweep.KindConnect}, stranger, sweep.FaultRefused, true},
 		"no address":        {sweep.Task{Kind: sweep.KindConnect}, "nowhere", sweep.FaultError, false},
 		"wrong name":        {sweep.Task{Kind: sweep.KindName, Op: "no..such"}, "", sweep.FaultRefused, false},
-		"stream refused":    {long, closedPort(t), sweep.FaultRefused, true},
+		"stream refused":    {long, probetest.ClosedPort(t), sweep.FaultRefused, true},
 		"stream silent":     {long, silentTCP, sweep.FaultSilent, true},
 		"stream lost":       {sweep.Task{Kind: sweep.KindStream, Time: time.Hour}, gone, sweep.FaultLost, true},
 	} {
@@ -97,7 +67,7 @@ func TestPairFaults(t *testing.T) {
 			tt.task.Nodes = []string{"a", "b"}
 			ready := f.prepare(&tt.task)
 			ready[1].Address = tt.address
-			f.send("a", &wire.Message{Run: &wire.Run{ID: tt.task.ID, Ranks: ready}})
+			f.send("a", &wire.Message{Run: wire.Runs(tt.task.ID, ready)[0]})
 			r := receive(t, f.ranks["a"].done).Result
 			if r.Fault != tt.want || r.Text == "" || slices.Equal(r.Blame, []string{"b"}) != tt.blamed {
 				t.Errorf("%s, blames %v, %q, want %s", r.Fault, r.Blame, r.Text, tt.want)
@@ -120,7 +90,7 @@ func TestWrongKey(t *testing.T) {
 		for i, name := range task.Nodes {
 			key := make([]byte, keySize)
 			key[0] = byte(i)
-			f.send(name, &wire.Message{Prepare: &wire.Prepare{Task: task, Rank: i, Key: key}})
+			f.send(name, &wire.Message{Prepare: wire.Prepares(&task, key)[i]})
 			ready = append(ready, *receive(t, f.ranks[name].ready))
 		}
 		want := map[sweep.Kind][2]sweep.Fault{
@@ -179,7 +149,7 @@ func TestRing(t *testing.T) {
 			if i == 4 {
 				ranks = corrupt
 			}
-			f.send(name, &wire.Message{Run: &wire.Run{ID: task.ID, Ranks: ranks}})
+			f.send(name, &wire.Message{Run: wire.Runs(task.ID, ranks)[i]})
 		}
 		for rank, r := range f.results(task) {
 			want := sweep.FaultNone
@@ -196,9 +166,7 @@ func TestRing(t *testing.T) {
 	t.Run("dead", func(t *testing.T) {
 		task := sweep.Task{Kind: sweep.KindRing, Nodes: names, Size: 1 << 16, Time: time.Hour}
 		ready := f.prepare(&task)
-		for _, name := range names {
-			f.send(name, &wire.Message{Run: &wire.Run{ID: task.ID, Ranks: ready}})
-		}
+		f.begin(task, ready)
 		time.Sleep(shortLimit / 4) // in the middle, or before its connections: it is dead either way
 		f.ranks["n2"].stop()
 		<-f.ranks["n2"].gone
@@ -231,7 +199,7 @@ func TestRing(t *testing.T) {
 // flip returns the address of a proxy that changes one byte.
 func flip(t *testing.T, address string, at int) string {
 	t.Helper()
-	return tcpServer(t, func(in net.Conn) {
+	return probetest.Serve(t, func(in net.Conn) {
 		out, err := net.Dial("tcp", address)
 		if err != nil {
 			_ = in.Close()
@@ -292,12 +260,15 @@ func (hang) run(context.Context, *wire.Run) sweep.Result { select {} }
 func TestGarbage(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, loopback("a"), loopback("b"))
-	valid := wire.Prepare{Task: sweep.Task{ID: 900, Kind: sweep.KindName, Op: "localhost", Nodes: []string{"a", "b"}, Limit: patience}, Key: make([]byte, keySize)}
+	task := sweep.Task{ID: 900, Kind: sweep.KindName, Op: "localhost", Nodes: []string{"a", "b"}, Limit: patience}
+	valid := wire.Prepares(&task, make([]byte, keySize))[0]
 	for name, change := range map[string]func(*wire.Prepare){
 		"nothing":       func(p *wire.Prepare) { *p = wire.Prepare{} },
 		"no kind":       func(p *wire.Prepare) { p.Task.Kind = "" },
 		"unknown kind":  func(p *wire.Prepare) { p.Task.Kind = "flood" },
-		"no nodes":      func(p *wire.Prepare) { p.Task.Nodes = nil },
+		"no nodes":      func(p *wire.Prepare) { p.Nodes = 0 },
+		"most nodes":    func(p *wire.Prepare) { p.Nodes = 1<<31 - 1 },
+		"no such node":  func(p *wire.Prepare) { p.Names = map[int]string{0: "a", 2: "c"} },
 		"rank below 0":  func(p *wire.Prepare) { p.Rank = -1 },
 		"rank too high": func(p *wire.Prepare) { p.Rank = 2 },
 		"not this node": func(p *wire.Prepare) { p.Rank = 1 },
@@ -307,7 +278,7 @@ func TestGarbage(t *testing.T) {
 		"long key":      func(p *wire.Prepare) { p.Key = make([]byte, 1000) },
 		"panics":        func(p *wire.Prepare) { p.Task.Kind = "crash" },
 	} {
-		p := valid
+		p := *valid
 		change(&p)
 		f.send("a", &wire.Message{Prepare: &p})
 		if r := receive(t, f.ranks["a"].ready); r.Fault != sweep.FaultError || !strings.HasPrefix(r.Text, "prepare: ") || r.ID != p.Task.ID || r.Rank != p.Rank {
@@ -317,13 +288,14 @@ func TestGarbage(t *testing.T) {
 	}
 	f.tasks = 1000
 	for name, run := range map[string]*wire.Run{
-		"unknown":   {ID: 5},
-		"too few":   {Ranks: make([]wire.Ready, 1)},
-		"too many":  {Ranks: make([]wire.Ready, 3)},
-		"no data":   {Ranks: make([]wire.Ready, 2)},
-		"bad bytes": {Ranks: []wire.Ready{{}, {Data: []byte("]]")}}},
+		"unknown":      {ID: 5},
+		"too few":      {Nodes: 1},
+		"too many":     {Nodes: 3},
+		"no data":      {Nodes: 2},
+		"bad bytes":    {Nodes: 2, Ranks: []wire.Ready{{}, {Rank: 1, Data: []byte("]]")}}},
+		"no such rank": {Nodes: 2, Ranks: []wire.Ready{{Rank: 2}}},
+		"rank below 0": {Nodes: 2, Ranks: []wire.Ready{{Rank: -1}}},
 	} {
-		task := valid.Task
 		f.prepare(&task)
 		if run.ID == 0 {
 			run.ID = task.ID
@@ -334,16 +306,15 @@ func TestGarbage(t *testing.T) {
 		}
 		f.stop(task)
 	}
-	task := valid.Task
 	ready := f.prepare(&task)
-	f.send("a", &wire.Message{Prepare: &wire.Prepare{Task: task, Key: make([]byte, keySize)}})
+	f.send("a", &wire.Message{Prepare: wire.Prepares(&task, make([]byte, keySize))[0]})
 	if r := receive(t, f.ranks["a"].ready); !strings.Contains(r.Text, "in progress") {
 		t.Errorf("a second task of one number: %+v", r)
 	}
 	if r := f.run(task, ready)[0]; r.Fault != sweep.FaultNone {
 		t.Errorf("%+v", r)
 	}
-	f.send("a", &wire.Message{Run: &wire.Run{ID: task.ID, Ranks: ready}})
+	f.send("a", &wire.Message{Run: wire.Runs(task.ID, ready)[0]})
 	if r := receive(t, f.ranks["a"].done); !strings.Contains(r.Result.Text, "has run before") {
 		t.Errorf("%+v", r)
 	}

@@ -168,8 +168,8 @@ func (f *fleet) prepare(task *sweep.Task) []wire.Ready {
 	}
 	key := make([]byte, keySize)
 	_, _ = rand.Read(key)
-	for i, name := range task.Nodes {
-		f.send(name, &wire.Message{Prepare: &wire.Prepare{Task: *task, Rank: i, Key: key}})
+	for i, p := range wire.Prepares(task, key) {
+		f.send(task.Nodes[i], &wire.Message{Prepare: p})
 	}
 	list := make([]wire.Ready, len(task.Nodes))
 	for i, name := range task.Nodes {
@@ -184,10 +184,16 @@ func (f *fleet) prepare(task *sweep.Task) []wire.Ready {
 // run has all nodes run a task that they have prepared, and returns their results by rank.
 func (f *fleet) run(task sweep.Task, ranks []wire.Ready) []sweep.Result {
 	f.t.Helper()
-	for _, name := range task.Nodes {
-		f.send(name, &wire.Message{Run: &wire.Run{ID: task.ID, Ranks: ranks}})
-	}
+	f.begin(task, ranks)
 	return f.results(task)
+}
+
+// begin has all nodes run a task that they have prepared.
+func (f *fleet) begin(task sweep.Task, ranks []wire.Ready) {
+	f.t.Helper()
+	for i, r := range wire.Runs(task.ID, ranks) {
+		f.send(task.Nodes[i], &wire.Message{Run: r})
+	}
 }
 
 // results waits for the results of all nodes.

@@ -34,10 +34,11 @@ var kinds = map[sweep.Kind]func(*node) kind{}
 // node is what kinds know of the node on which the rank runs.
 type node struct {
 	sweep.Node
-	host    *probe.Host
-	version string     // of nhc-gpu
-	program string     // nhc-gpu itself, for its child processes: /proc/self/exe
-	towards netip.Addr // the address by which this node reaches the launcher
+	addresses []netip.Addr // that lead to this node, see addresses
+	host      *probe.Host
+	version   string     // of nhc-gpu
+	program   string     // nhc-gpu itself, for its child processes: /proc/self/exe
+	towards   netip.Addr // the address by which this node reaches the launcher
 }
 
 // again runs this program again in a child process, with a process group of its own. A child that no
@@ -64,15 +65,8 @@ func (n *node) plane(name string) (sweep.Plane, error) {
 		}
 	}
 	for _, p := range n.Planes {
-		if p.Address.IsValid() && (name == "" || p.Name == name) {
+		if p.Address.IsValid() && (name == "" || p.In(name)) {
 			return p, nil
-		}
-	}
-	if prefix, err := netip.ParsePrefix(name); err == nil { // planes of one subnet can have different names
-		for _, p := range n.Planes {
-			if p.Address.Masked() == prefix.Masked() {
-				return p, nil
-			}
 		}
 	}
 	if name == "" {

@@ -78,11 +78,13 @@ func (t *ncclTask) prepare(ctx context.Context, p *wire.Prepare) wire.Ready {
 	answer := t.await(ctx)
 	switch {
 	case answer.Ready != nil:
-		data, err := json.Marshal(answer.Ready)
-		if err != nil {
-			return refuse(err)
+		ready := wire.Ready{GPUs: answer.Ready.GPUs}
+		if p.Rank == 0 {
+			if ready.Data, err = json.Marshal(answer.Ready.IDs); err != nil {
+				return refuse(err)
+			}
 		}
-		return wire.Ready{Data: data}
+		return ready
 	case answer.Result != nil:
 		return wire.Ready{Fault: answer.Result.Fault, Text: answer.Result.Text}
 	}
@@ -199,20 +201,13 @@ func (t *ncclTask) died() *sweep.Result {
 const workMargin = 3 * time.Second
 
 func (t *ncclTask) run(ctx context.Context, r *wire.Run) sweep.Result {
-	start := workStart{Limit: t.task.Limit}
+	start := workStart{Limit: t.task.Limit, Seats: r.Seats}
 	if end, ok := ctx.Deadline(); ok {
 		start.Limit = time.Until(end)
 	}
 	start.Limit -= min(workMargin, start.Limit/2)
-	for i, ready := range r.Ranks {
-		var data workReady
-		if err := json.Unmarshal(ready.Data, &data); err != nil {
-			return sweep.Result{Fault: sweep.FaultError, Text: fmt.Sprintf("the answer of rank %d is not understood: %v", i, err)}
-		}
-		if i == 0 {
-			start.IDs = data.IDs
-		}
-		start.GPUs = append(start.GPUs, data.GPUs)
+	if err := json.Unmarshal(r.Ranks[0].Data, &start.IDs); err != nil {
+		return sweep.Result{Fault: sweep.FaultError, Text: fmt.Sprintf("the answer of rank 0 is not understood: %v", err)}
 	}
 	if err := t.send(&start); err != nil {
 		return sweep.Result{Fault: sweep.FaultError, Text: err.Error()}

@@ -100,8 +100,15 @@ func carryOut(t *testing.T, nodes []ncclNode, task sweep.Task, during func(ends 
 	if !unable {
 		running, stop := context.WithTimeout(ctx, task.Limit)
 		defer stop()
-		for i := range nodes {
-			all.Go(func() { results[i] = ends[i].run(running, &wire.Run{ID: task.ID, Ranks: ready}) })
+		for i := range ready {
+			ready[i].Rank = i
+		}
+		for i, r := range wire.Runs(task.ID, ready) {
+			whole, err := r.Whole(len(nodes))
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Go(func() { results[i] = ends[i].run(running, whole) })
 		}
 		if during != nil {
 			during(ends)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/peer"
@@ -80,7 +81,7 @@ func (p *pair) prepare(ctx context.Context, m *wire.Prepare) wire.Ready {
 	if err := p.place(m); err != nil {
 		return refuse(err)
 	}
-	own := far{MTU: p.plane.MTU, Subnet: p.plane.Address.Masked()}
+	own := far{MTU: p.plane.MTU, Subnet: p.plane.Address.Masked(), Addresses: slices.Clone(p.addresses)}
 	for _, plane := range p.Planes {
 		own.Addresses = append(own.Addresses, plane.Address.Addr())
 	}

@@ -1,10 +1,12 @@
 package rank
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
+	"github.com/nhc-gpu/nhc-gpu/checks/sweep/wire"
 )
 
 // Two healthy nodes pass each test of a pair.
@@ -41,5 +43,23 @@ func TestPairs(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A name is right if it leads to any address of the node, and not only to the first one of a plane.
+func TestNameOfOtherAddress(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		address string
+		fault   sweep.Fault
+	}{{"127.0.0.1", sweep.FaultNone}, {"192.0.2.8", sweep.FaultRefused}} {
+		n := &node{addresses: []netip.Addr{netip.MustParseAddr(tt.address)}, Node: sweep.Node{Name: "b", Planes: []sweep.Plane{{Name: "eth0", Address: netip.MustParsePrefix("192.0.2.9/24")}}}}
+		task := sweep.Task{Kind: sweep.KindName, Op: "localhost", Nodes: []string{"a", "b"}}
+		first, second := kinds[sweep.KindName](n), kinds[sweep.KindName](n)
+		first.prepare(t.Context(), &wire.Prepare{Task: task, Rank: 0, Key: make([]byte, keySize)})
+		ready := second.prepare(t.Context(), &wire.Prepare{Task: task, Rank: 1, Key: make([]byte, keySize)})
+		if r := first.run(t.Context(), &wire.Run{Ranks: []wire.Ready{{}, ready}}); r.Fault != tt.fault {
+			t.Errorf("%s: %+v", tt.address, r)
+		}
 	}
 }

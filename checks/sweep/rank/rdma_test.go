@@ -161,3 +161,24 @@ func TestRDMAUnable(t *testing.T) {
 		}
 	}
 }
+
+// A rank lives as long as the sweep: a program that could not be run once is run for a later task.
+func TestRDMAProgramComesLater(t *testing.T) {
+	t.Parallel()
+	nodes := [2]*node{newRDMANode(t, 0, ""), newRDMANode(t, 1, "", fakeperftest.Names...)}
+	if r := carryOutPair(t, nodes, rdmaTaskOf(sweep.KindWrite)); r[0].Fault != sweep.FaultUnable {
+		t.Errorf("without the program: %+v", r)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range fakeperftest.Names {
+		if err := os.Symlink(self, filepath.Join(strings.TrimPrefix(nodes[0].host.Getenv("PATH"), "PATH="), name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r := carryOutPair(t, nodes, rdmaTaskOf(sweep.KindWrite)); r[0].Fault != "" || r[1].Fault != "" {
+		t.Errorf("with the program: %+v", r)
+	}
+}

@@ -47,12 +47,14 @@ func (r *ring) run(ctx context.Context, m *wire.Run) sweep.Result {
 		test.Addresses = append(test.Addresses, other.Address)
 	}
 	joined, err := peer.JoinRing(ctx, r.local, r.listener, r.key, test)
-	if err != nil {
-		return r.failed(sweep.Result{}, err)
+	if joined != nil {
+		r.joined <- joined // its connections stay open until all nodes have ended
 	}
-	r.joined <- joined // its connections stay open until all nodes have ended
 	if ctx.Err() != nil {
 		r.leave()
+	}
+	if err != nil {
+		return r.failed(sweep.Result{}, err)
 	}
 	rates, err := joined.Run(ctx)
 	return r.failed(sweep.Result{Values: rates.Values, Windows: rates.Windows}, err)

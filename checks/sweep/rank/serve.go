@@ -143,7 +143,7 @@ func newSession(o *Options, t *wire.Ticket) *session {
 	probe.SetLibraries(s.node.host, o.Settings)
 	if s.node.Name == "" {
 		var silent []string
-		s.node.Node, silent = describe(s.node.host, cmp.Or(o.Name, os.Getenv("SLURMD_NODENAME")))
+		s.node.Node, s.node.addresses, silent = describe(s.node.host, cmp.Or(o.Name, os.Getenv("SLURMD_NODENAME")))
 		for _, what := range silent {
 			s.log.Printf("%s: the files of its %s did not answer within %v", s.node.Name, what, describeLimit)
 		}

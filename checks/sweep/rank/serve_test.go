@@ -96,7 +96,8 @@ func TestLauncherVanishes(t *testing.T) {
 			f.ticket.Job = tt.job
 			r := f.start(Options{environ: environ, program: script(t, "exec sleep 1000")}, loopback("a"))
 			task := sweep.Task{Kind: sweep.KindCheck, Op: "check_x", Nodes: []string{"a"}}
-			f.send("a", &wire.Message{Run: &wire.Run{ID: task.ID, Ranks: f.prepare(&task)}})
+			ready := f.prepare(&task)
+			f.begin(task, ready)
 			tt.vanish(f, r)
 			if err := receive(t, r.ended); !errors.Is(err, tt.want) {
 				t.Errorf("got %v, want %v", err, tt.want)
@@ -112,7 +113,7 @@ func TestLauncherVanishes(t *testing.T) {
 func TestNoLauncher(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
-	f.ticket.Addresses = []string{closedPort(t)}
+	f.ticket.Addresses = []string{probetest.ClosedPort(t)}
 	f.ticket.Limit = 500 * time.Millisecond
 	r := f.serve(Options{}, loopback("a"))
 	if err := receive(t, r.ended); !errors.Is(err, errLimit) {
@@ -255,7 +256,7 @@ func TestCheckIsEnded(t *testing.T) {
 		end   func(*fleet, sweep.Task)
 	}{
 		"limit": {500 * time.Millisecond, func(f *fleet, task sweep.Task) {
-			if r := f.results(task)[0]; r.Fault != sweep.FaultCheck || r.Text != "check_x: it has not ended within its time limit" || r.Blame[0] != "a" {
+			if r := f.results(task)[0]; r.Fault != sweep.FaultSilent || r.Text != "check_x: it has not ended within its time limit" || r.Blame[0] != "a" {
 				f.t.Errorf("%+v", r)
 			}
 		}},
@@ -269,7 +270,8 @@ func TestCheckIsEnded(t *testing.T) {
 			program, path := endless(t)
 			f := newFleetOf(t, wire.Config{}, Options{program: program}, loopback("a"))
 			task := sweep.Task{Kind: sweep.KindCheck, Op: "check_x", Nodes: []string{"a"}, Limit: tt.limit}
-			f.send("a", &wire.Message{Run: &wire.Run{ID: task.ID, Ranks: f.prepare(&task)}})
+			ready := f.prepare(&task)
+			f.begin(task, ready)
 			if name != "limit" { // which may come before the program has started
 				pids := readPIDs(t, path)
 				defer wantGone(t, pids)
@@ -319,7 +321,8 @@ func TestSignals(t *testing.T) {
 				t.Errorf("PID %d, want %d", r.conn.Hello.PID, cmd.Process.Pid)
 			}
 			task := sweep.Task{Kind: sweep.KindCheck, Op: "check_x", Nodes: []string{"a"}}
-			f.send("a", &wire.Message{Run: &wire.Run{ID: task.ID, Ranks: f.prepare(&task)}})
+			ready := f.prepare(&task)
+			f.begin(task, ready)
 			pids := readPIDs(t, path)
 			if err := cmd.Process.Signal(sig); err != nil {
 				t.Fatal(err)

@@ -76,6 +76,7 @@ func (ts *tasks) prepare(p *wire.Prepare) {
 		ts.send(&wire.Message{Ready: &wire.Ready{ID: p.Task.ID, Rank: p.Rank, Fault: sweep.FaultError, Text: "prepare: " + err.Error()}})
 		return
 	}
+	p.Task = t.Task
 	t.calls.Go(func() {
 		defer close(t.set)
 		ready, err := call(t.ctx, t.Limit, func() wire.Ready { return t.kind.prepare(t.ctx, p) })
@@ -95,13 +96,14 @@ func (ts *tasks) prepare(p *wire.Prepare) {
 // add makes a task of a message.
 func (ts *tasks) add(p *wire.Prepare) (*task, error) {
 	newKind := kinds[p.Task.Kind]
+	whole, err := p.Whole()
 	switch {
 	case newKind == nil:
 		return nil, fmt.Errorf("there is no test %q", p.Task.Kind)
-	case p.Rank < 0 || p.Rank >= len(p.Task.Nodes):
-		return nil, fmt.Errorf("rank %d of %d nodes", p.Rank, len(p.Task.Nodes))
-	case p.Task.Nodes[p.Rank] != ts.node.Name:
-		return nil, fmt.Errorf("rank %d is %s, and this is %s", p.Rank, p.Task.Nodes[p.Rank], ts.node.Name)
+	case err != nil:
+		return nil, err
+	case whole.Nodes[p.Rank] != ts.node.Name:
+		return nil, fmt.Errorf("rank %d is %s, and this is %s", p.Rank, whole.Nodes[p.Rank], ts.node.Name)
 	case p.Task.Limit <= 0 || p.Task.Limit > maxLimit:
 		return nil, fmt.Errorf("time limit %v: want at most %v", p.Task.Limit, maxLimit)
 	case len(p.Key) != keySize:
@@ -115,7 +117,7 @@ func (ts *tasks) add(p *wire.Prepare) (*task, error) {
 	case len(ts.list) >= maxTasks:
 		return nil, fmt.Errorf("%d tasks are in progress", maxTasks)
 	}
-	t := &task{Task: p.Task, rank: p.Rank, kind: newKind(ts.node), set: make(chan struct{}), ended: make(chan struct{})}
+	t := &task{Task: whole, rank: p.Rank, kind: newKind(ts.node), set: make(chan struct{}), ended: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	ts.list[t.ID] = t
 	return t, nil
@@ -151,18 +153,19 @@ func (ts *tasks) run(r *wire.Run) {
 			ts.send(done(t.ID, t.rank, result))
 		}
 	}
+	whole, err := r.Whole(len(t.Nodes))
 	switch {
 	case !t.enter(prepared, running):
 		finish(sweep.Result{Fault: sweep.FaultError, Text: "run: the task is not ready, or has run before"})
 		return
-	case len(r.Ranks) != len(t.Nodes):
-		finish(sweep.Result{Fault: sweep.FaultError, Text: fmt.Sprintf("run: %d ranks of %d nodes", len(r.Ranks), len(t.Nodes))})
+	case err != nil:
+		finish(sweep.Result{Fault: sweep.FaultError, Text: "run: " + err.Error()})
 		return
 	}
 	t.calls.Go(func() {
 		ctx, cancel := context.WithTimeout(t.ctx, t.Limit)
 		defer cancel()
-		result, err := call(ctx, t.Limit+lateness, func() sweep.Result { return t.kind.run(ctx, r) })
+		result, err := call(ctx, t.Limit+lateness, func() sweep.Result { return t.kind.run(ctx, whole) })
 		if err != nil {
 			result = sweep.Result{Fault: sweep.FaultError, Text: err.Error()}
 		}

@@ -43,12 +43,12 @@ type workRequest struct {
 
 // workStart is the second line to a child, when all nodes are ready.
 type workStart struct {
-	IDs   [][]byte      `json:"ids"`   // of the communicators, from rank 0
-	GPUs  []int         `json:"gpus"`  // of each node
+	IDs   [][]byte      `json:"ids"` // of the communicators, from rank 0
+	Seats wire.Seats    `json:"seats"`
 	Limit time.Duration `json:"limit"` // then the test is over, and the child says what it waits for
 }
 
-// workReady is what the other nodes need of a child: Ready.Data.
+// workReady is what the other nodes need of a child.
 type workReady struct {
 	GPUs int      `json:"gpus"`
 	IDs  [][]byte `json:"ids,omitempty"` // of rank 0
@@ -345,8 +345,9 @@ func (w *worker) network() string {
 // sit decides the ranks of this node's GPUs: node after node, or, with a communicator for each
 // local index of a GPU, the node's own number.
 func (w *worker) sit(start *workStart) (seats []cuda.NCCLSeats, err error) {
-	if len(start.GPUs) != w.req.Nodes || w.req.Rank >= w.req.Nodes || start.GPUs[w.req.Rank] != len(w.gpus) {
-		return nil, fmt.Errorf("the nodes have %v GPUs, want those of %d nodes", start.GPUs, w.req.Nodes)
+	places := start.Seats
+	if w.req.Rank >= w.req.Nodes || places.First < 0 || places.First+len(w.gpus) > places.Total || places.Least < 1 || places.Least > len(w.gpus) {
+		return nil, fmt.Errorf("the nodes have %d GPUs, at least %d each, and this one has %d from %d on", places.Total, places.Least, len(w.gpus), places.First)
 	}
 	ids := make([]cuda.NCCLID, len(start.IDs))
 	for i, id := range start.IDs {
@@ -354,7 +355,7 @@ func (w *worker) sit(start *workStart) (seats []cuda.NCCLSeats, err error) {
 			return nil, fmt.Errorf("the name of a communicator has %d bytes, want %d", len(id), len(ids[i]))
 		}
 	}
-	count := w.communicators(slices.Min(start.GPUs))
+	count := w.communicators(places.Least)
 	if len(ids) < count {
 		return nil, fmt.Errorf("%d names for %d communicators", len(ids), count)
 	}
@@ -367,13 +368,7 @@ func (w *worker) sit(start *workStart) (seats []cuda.NCCLSeats, err error) {
 		}
 		return seats, nil
 	}
-	s := cuda.NCCLSeats{ID: ids[0]}
-	for i, gpus := range start.GPUs {
-		if i == w.req.Rank {
-			s.First = s.Size
-		}
-		s.Size += gpus
-	}
+	s := cuda.NCCLSeats{ID: ids[0], First: places.First, Size: places.Total}
 	for i, g := range w.gpus {
 		s.GPUs = append(s.GPUs, g.Context)
 		w.seats = append(w.seats, seat{0, s.First + i, s.Size})

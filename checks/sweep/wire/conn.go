@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -34,6 +36,9 @@ type Conn struct {
 	in      *bufio.Reader
 	silence time.Duration // 0: none
 
+	receives bool // Receive was called: only the receiver uses these two
+	came     int  // bytes of the present part
+
 	mu sync.Mutex // of writing
 }
 
@@ -41,11 +46,38 @@ func newConn(conn *tls.Conn, silence time.Duration) *Conn {
 	if silence > 0 {
 		silence = max(silence, minSilence)
 	}
-	return &Conn{conn: conn, in: bufio.NewReaderSize(conn, 16<<10), silence: silence}
+	c := &Conn{conn: conn, silence: silence}
+	c.in = bufio.NewReaderSize(reader{c}, 16<<10)
+	return c
 }
 
-// Send sends a message. After an error the connection is closed, since the receiver may have a part
-// of the message. It blocks for at most SendLimit.
+// part is how much of a message must pass within SendLimit, or the silence of the ticket, bytes.
+const part = 64 << 10
+
+// reader reads from a connection. A long message on a slow network is no silence.
+type reader struct{ *Conn }
+
+func (r reader) Read(p []byte) (n int, err error) {
+	n, err = r.conn.Read(p)
+	if r.came += n; r.came >= part && r.receives && err == nil {
+		err = r.wait()
+	}
+	return n, err
+}
+
+// wait begins the wait for the next part of a message.
+func (c *Conn) wait() error {
+	c.came = 0
+	var end time.Time
+	if c.silence > 0 {
+		end = time.Now().Add(c.silence)
+	}
+	return c.conn.SetReadDeadline(end)
+}
+
+// Send sends a message. After an error nothing more can be sent, since the receiver may have a part of
+// the message. It blocks for at most SendLimit while the receiver takes nothing, and closes the connection
+// then. What the other end has sent before it has gone can still be received.
 func (c *Conn) Send(m *Message) error {
 	line, err := encode(m)
 	if err != nil {
@@ -53,11 +85,18 @@ func (c *Conn) Send(m *Message) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err = c.conn.SetWriteDeadline(time.Now().Add(SendLimit)); err == nil {
-		_, err = c.conn.Write(line)
+	for piece := range slices.Chunk(line, part) {
+		if err = c.conn.SetWriteDeadline(time.Now().Add(SendLimit)); err == nil {
+			_, err = c.conn.Write(piece)
+		}
+		if err != nil {
+			break
+		}
 	}
 	if err != nil {
-		_ = c.conn.NetConn().Close() // not conn.Close, which would write to a peer that reads nothing
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			_ = c.conn.NetConn().Close() // not conn.Close, which would write to a peer that reads nothing
+		}
 		return fmt.Errorf("send to %s: %w", c.conn.RemoteAddr(), err)
 	}
 	return nil
@@ -67,11 +106,8 @@ func (c *Conn) Send(m *Message) error {
 // been silent for the time of the ticket, and with [io.EOF] if it has closed the connection between
 // two messages. After an error the connection is useless.
 func (c *Conn) Receive() (*Message, error) {
-	var end time.Time
-	if c.silence > 0 {
-		end = time.Now().Add(c.silence)
-	}
-	if err := c.conn.SetReadDeadline(end); err != nil {
+	c.receives = true
+	if err := c.wait(); err != nil {
 		return nil, c.received(err)
 	}
 	m, err := c.read(MaxMessage)

@@ -3,7 +3,9 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,6 +44,30 @@ func TestIsGone(t *testing.T) {
 	} {
 		if got := isGone(tt.errs); got != tt.want {
 			t.Errorf("%v: %v, want %v", tt.errs, got, tt.want)
+		}
+	}
+}
+
+// A bridge has the same address on every host: that nothing listens there says nothing of the launcher.
+func TestForeign(t *testing.T) {
+	t.Parallel()
+	var own []net.Addr
+	for _, a := range []string{"127.0.0.1/8", "10.0.0.7/24", "172.17.0.1/16", "fd00::7/64"} {
+		ip, n, err := net.ParseCIDR(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own = append(own, &net.IPNet{IP: ip, Mask: n.Mask})
+	}
+	for _, tt := range []struct{ addresses, want []string }{
+		{[]string{"10.0.0.1:99", "172.17.0.1:99"}, []string{"10.0.0.1:99"}},
+		{[]string{"[fd00::1]:99", "172.17.0.1:99", "[fd00::7]:99"}, []string{"[fd00::1]:99"}},
+		{[]string{"10.0.0.7:99", "172.17.0.1:99"}, []string{"10.0.0.7:99", "172.17.0.1:99"}}, // the launcher is on this host
+		{[]string{"login:99", "127.0.0.1:99"}, []string{"login:99"}},
+		{nil, nil},
+	} {
+		if got := foreign(tt.addresses, own); !slices.Equal(got, tt.want) {
+			t.Errorf("%v: %v, want %v", tt.addresses, got, tt.want)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"math/big"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -246,11 +247,18 @@ func (l *Listener) leave(from netip.Addr) {
 	}
 }
 
+// remote returns the address of a peer. All loopback addresses count as one, since every user of the
+// launcher's host has all of them.
 func remote(conn net.Conn) netip.Addr {
-	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
-		return a.AddrPort().Addr().Unmap()
+	a, ok := conn.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
 	}
-	return netip.Addr{}
+	from := a.AddrPort().Addr().Unmap()
+	if from.IsLoopback() {
+		from = netip.IPv6Loopback()
+	}
+	return from
 }
 
 // Dial connects a rank to its launcher. It tries the addresses of the ticket one after the other,
@@ -258,22 +266,26 @@ func remote(conn net.Conn) netip.Addr {
 // listened there for goneAfter: a launcher listens before it starts ranks.
 func Dial(ctx context.Context, t *Ticket, h Hello) (*Conn, error) {
 	h.Token = t.Token
+	remote := t.remote()
 	var last error     // of the attempts that the context has not cut off
 	var gone time.Time // since when no program listens
 	for {
-		var errs []error
+		var errs, ofHost []error
 		for _, address := range t.Addresses {
 			c, err := dial(ctx, t, address, &h)
 			if err == nil || errors.As(err, new(*RefusedError)) {
 				return c, err
 			}
 			errs = append(errs, err)
+			if slices.Contains(remote, address) {
+				ofHost = append(ofHost, err)
+			}
 		}
 		if ctx.Err() == nil || last == nil {
 			last = errors.Join(errs...)
 		}
 		switch {
-		case !isGone(errs):
+		case !isGone(ofHost):
 			gone = time.Time{}
 		case gone.IsZero():
 			gone = time.Now()
@@ -288,6 +300,30 @@ func Dial(ctx context.Context, t *Ticket, h Hello) (*Conn, error) {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// remote returns the addresses that lead to the launcher's host. One that this host has as well, such as
+// that of docker0, leads to this host. If it has all of them, it is the launcher's host.
+func (t *Ticket) remote() []string {
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		return t.Addresses
+	}
+	return foreign(t.Addresses, own)
+}
+
+func foreign(addresses []string, own []net.Addr) []string {
+	others := slices.DeleteFunc(slices.Clone(addresses), func(address string) bool {
+		a, err := netip.ParseAddrPort(address)
+		return err == nil && slices.ContainsFunc(own, func(o net.Addr) bool {
+			p, err := netip.ParsePrefix(o.String())
+			return err == nil && p.Addr().Unmap() == a.Addr().Unmap()
+		})
+	})
+	if len(others) == 0 {
+		return addresses
+	}
+	return others
 }
 
 // isGone reports whether the addresses of a launcher refuse connections, or cannot be reached. A launcher
@@ -347,8 +383,9 @@ func (c *Conn) greeted(h *Hello) (*Message, error) {
 func Gone(ctx context.Context, t *Ticket) bool {
 	ctx, cancel := context.WithTimeout(ctx, tryLimit)
 	defer cancel()
-	answers := make(chan error, len(t.Addresses))
-	for _, address := range t.Addresses {
+	remote := t.remote()
+	answers := make(chan error, len(remote))
+	for _, address := range remote {
 		go func() {
 			conn, err := (&tls.Dialer{Config: clientConfig(t.Print)}).DialContext(ctx, "tcp", address)
 			if err == nil {
@@ -358,7 +395,7 @@ func Gone(ctx context.Context, t *Ticket) bool {
 		}()
 	}
 	gone := false
-	for range t.Addresses {
+	for range remote {
 		switch err := <-answers; {
 		case err == nil:
 			return false

@@ -49,11 +49,13 @@ type Welcome struct {
 	Refused string `json:"refused,omitempty"` // why
 }
 
-// Prepare has a rank set up its end of a task: it listens, or starts a server.
+// Prepare has a rank set up its end of a task: it listens, or starts a server. See [Prepares].
 type Prepare struct {
-	Task sweep.Task `json:"task"`
-	Rank int        `json:"rank"` // the position in Task.Nodes
-	Key  []byte     `json:"key"`  // 16 random bytes for this task, by which its ranks know each other
+	Task  sweep.Task     `json:"task"`  // without Nodes
+	Nodes int            `json:"nodes"` // of the task
+	Names map[int]string `json:"names"` // of the nodes that the rank has to do with, by rank
+	Rank  int            `json:"rank"`
+	Key   []byte         `json:"key"` // 16 random bytes for this task, by which its ranks know each other
 }
 
 // Ready is the end of a rank that the others need.
@@ -62,14 +64,24 @@ type Ready struct {
 	Rank    int         `json:"rank"`
 	Address string      `json:"address,omitempty"` // host:port
 	Data    []byte      `json:"data,omitempty"`    // of the kind: the unique ID of NCCL
+	GPUs    int         `json:"gpus,omitempty"`    // that take part
 	Fault   sweep.Fault `json:"fault,omitempty"`   // it cannot: the task ends
 	Text    string      `json:"text,omitempty"`
 }
 
-// Run starts a task.
+// Run starts a task. See [Runs].
 type Run struct {
 	ID    int     `json:"id"`
-	Ranks []Ready `json:"ranks"` // by rank
+	Nodes int     `json:"nodes"` // of the task
+	Ranks []Ready `json:"ranks"` // those that the rank has to do with
+	Seats Seats   `json:"seats"`
+}
+
+// Seats are the places of a rank's GPUs among those of all ranks.
+type Seats struct {
+	First int `json:"first"` // of this rank
+	Total int `json:"total"`
+	Least int `json:"least"` // of any rank
 }
 
 // Done is the part of a rank in the result of a task.

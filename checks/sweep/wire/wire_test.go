@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
 )
 
@@ -290,6 +292,27 @@ func TestSilence(t *testing.T) {
 			}
 		})
 	}
+	// A message that takes longer than the silence is none, as long as it goes on.
+	t.Run("a slow network", func(t *testing.T) {
+		t.Parallel()
+		l, ticket := listen(t, Config{Silence: minSilence})
+		launcher, rank := connect(t, l, ticket)
+		line, err := encode(&Message{Bye: strings.Repeat("x", 6*part)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for piece := range slices.Chunk(line, part) {
+				if _, err := rank.conn.Write(piece); err != nil {
+					return
+				}
+				time.Sleep(minSilence / 4)
+			}
+		}()
+		if _, err := launcher.Receive(); err != nil {
+			t.Error(err)
+		}
+	})
 	// Beats end the silence.
 	l, ticket := listen(t, Config{Silence: patience})
 	launcher, rank := connect(t, l, ticket)
@@ -356,13 +379,7 @@ func TestMessagesAreBounded(t *testing.T) {
 // Dial tries again until its context ends.
 func TestDialWaits(t *testing.T) {
 	t.Parallel()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := free.Addr().String()
-	_ = free.Close()
-	ticket := &Ticket{Addresses: []string{address}}
+	ticket := &Ticket{Addresses: []string{probetest.ClosedPort(t)}}
 	ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
 	defer cancel()
 	if _, err := Dial(ctx, ticket, hello("gpu01")); err == nil || !strings.Contains(err.Error(), "connection refused") {
@@ -393,12 +410,7 @@ func TestGone(t *testing.T) {
 	t.Parallel()
 	l, ticket := listen(t, Config{})
 	other, _ := listen(t, Config{})
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed := free.Addr().String()
-	_ = free.Close()
+	closed := probetest.ClosedPort(t)
 	mute, err := net.Listen("tcp", "127.0.0.1:0") // accepts nothing
 	if err != nil {
 		t.Fatal(err)

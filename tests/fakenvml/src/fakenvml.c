@@ -18,6 +18,7 @@
 #define ANY (-1)     /* every device, every argument */
 #define SYSTEM (-2)  /* calls that are not about a device */
 #define MAX_ARGS 3
+#define MAX_NODES 16
 
 enum action { ANSWER, FAIL, HANG, CRASH, EXIT, LATE, FIRST, WITH, COUNT };
 
@@ -150,6 +151,14 @@ static int fits(const struct rule *r, int device, const char *call, const long *
 	return 1;
 }
 
+static long long uptime(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
+}
+
 /* ask performs the action of the last matching rule, and finds the answer. */
 static nvmlReturn_t ask(int device, const char *call, const long *args, const char **answer)
 {
@@ -174,7 +183,8 @@ static nvmlReturn_t ask(int device, const char *call, const long *args, const ch
 		case EXIT:
 			_exit((int)r->number);
 		case LATE:
-			usleep((useconds_t)r->number * 1000);
+			for (long long end = uptime() + r->number, left; (left = end - uptime()) > 0;) /* Go's signals end a sleep early */
+				usleep((useconds_t)left * 1000);
 			break;
 		case COUNT:
 			claimed = r->number;
@@ -200,14 +210,6 @@ static nvmlReturn_t ask(int device, const char *call, const long *args, const ch
 }
 
 /* uptime returns the milliseconds since the boot. */
-static long long uptime(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return t.tv_sec * 1000LL + t.tv_nsec / 1000000;
-}
-
 /* next removes a number from an answer: 17, 0x11, 10+5, which is 10 in the first run and 5 more in
    each later run, or 10@5, which is 10 at the boot and grows by 5 each second. */
 static long long next(const char **answer)
@@ -355,6 +357,17 @@ nvmlReturn_t nvmlInit_v2(void)
 
 	load();
 	r = ask(SYSTEM, "nvmlInit", none, &a);
+	for (int i = 0; i < MAX_NODES; i++) {
+		long node[MAX_ARGS] = {i};
+
+		if (ask(SYSTEM, "node", node, &a) == NVML_SUCCESS) { /* of no GPU: "3 * hang" is not about it */
+			char name[256], path[4096];
+
+			put(name, sizeof name, i, a);
+			beside(path, sizeof path, name);
+			close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+		}
+	}
 	return r == NVML_ERROR_NOT_SUPPORTED ? NVML_SUCCESS : r;
 }
 
@@ -540,8 +553,11 @@ nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t d, nvmlMemoryErrorType
                                              nvmlMemoryLocation_t where, unsigned long long *out)
 {
 	const char *a;
-	long args[MAX_ARGS] = {kind, counter, where};
-	nvmlReturn_t r = ask(index_of(d), "nvmlDeviceGetMemoryErrorCounter", args, &a);
+	long handle = (long)d.handle, args[MAX_ARGS] = {kind, counter, where}, mig[MAX_ARGS] = {handle / 1000 - 1, ANY, ANY};
+	nvmlReturn_t r = handle < 1000 ? ask(index_of(d), "nvmlDeviceGetMemoryErrorCounter", args, &a) : NVML_ERROR_NOT_SUPPORTED;
+
+	if (handle >= 1000 && kind == NVML_MEMORY_ERROR_TYPE_UNCORRECTED && counter == NVML_VOLATILE_ECC && where == NVML_MEMORY_LOCATION_SRAM)
+		r = ask((int)(handle % 1000 - 1), "migErrors", mig, &a);
 
 	if (r == NVML_SUCCESS)
 		*out = (unsigned long long)next(&a);

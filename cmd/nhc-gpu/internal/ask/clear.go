@@ -198,7 +198,7 @@ func clearRemedies(r *health.Run, words []string) ([]string, error) {
 	}
 	cleared := record.Clear(strings.Join(words, ""))
 	if len(cleared) > 0 {
-		err = node.KeepRemedies(r.Node, record)
+		err = node.KeepRemedies(r.Node, record, false)
 	}
 	return cleared, err
 }

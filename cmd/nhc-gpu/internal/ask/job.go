@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor/flight"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
@@ -236,14 +235,7 @@ func writeJobPage(file, id, record string, nodes []page.Node) error {
 	if len(nodes) == 0 && record == "" {
 		return fmt.Errorf("job %s has no samples", id)
 	}
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o640) //nolint:forbidigo // a person names it, and waits for it
-	if err != nil {
-		return fmt.Errorf("job: %w", err)
-	}
-	err = page.WriteJob(f, id, record, nodes, time.Now())
-	if closing := f.Close(); err == nil && closing != nil {
-		err = fmt.Errorf("job: %w", closing)
-	}
+	err := console.WriteFile(file, 0o640, false, func(f *os.File) error { return page.WriteJob(f, id, record, nodes, time.Now()) })
 	if err == nil {
 		fmt.Fprintln(console.Screen, "wrote", file)
 	}

@@ -129,7 +129,7 @@ func nodeArgv(o *jobOptions, id, node, user string) []string {
 	}
 	argv := []string{
 		"srun", "--overlap", "--jobid=" + id, "--nodelist=" + node, "--nodes=1", "--ntasks=1", "--mem=0", "--cpu-bind=none", "--mpi=none",
-		"--kill-on-bad-exit=0", "--wait=0", "--input=none", "--quiet", program, "job", "--data", id,
+		"--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--input=none", "--quiet", program, "job", "--data", id,
 	}
 	if os.Geteuid() == 0 {
 		argv = append([]string{"runuser", "-u", user, "--"}, argv...)

@@ -3,6 +3,7 @@ package ask
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -52,7 +53,10 @@ Exit status: 0, 1 if it cannot run, 10 for wrong arguments or without root.`,
 			}
 			defer r.Close()
 			w := newWatch(r.Ctx, monitored{r, words}, r.Pool.Monitor())
-			if err := w.run(); err != nil {
+			if err := alone(r); err != nil {
+				w.say("%v", err)
+				*exit = 1
+			} else if err := w.run(); err != nil {
 				w.say("%v", err)
 				*exit = 1
 			}
@@ -62,13 +66,28 @@ Exit status: 0, 1 if it cannot run, 10 for wrong arguments or without root.`,
 	}
 }
 
+// alone makes this the only monitor of the node.
+func alone(r *health.Run) error {
+	busy, err := r.Pool.Lock(node.MonitorLock, 0)
+	if err != nil {
+		r.Warn(err) // which health checks report
+	}
+	if busy != nil {
+		return fmt.Errorf("another monitor runs on this node (PID %d): systemctl stop nhc-gpu-monitor ends that of the service", busy.PID)
+	}
+	return nil
+}
+
 // outside is what the monitor needs of the node.
 type outside interface {
 	// ask asks a source of events. It returns after the limit at the latest.
 	ask(source string, q *wire.Request, limit time.Duration) (*wire.Response, error)
 	// check starts a run for events.
 	check(kinds []monitor.Kind) (child, error)
-	store(ledger []byte) error
+	// store stores the ledger; with again also in a directory that has not answered before.
+	store(ledger []byte, again bool) error
+	// holder returns the process that holds the lock of the node's runs, 0 if that is not known.
+	holder() (pid int)
 	print(line string)
 }
 
@@ -95,7 +114,19 @@ func (m monitored) check(kinds []monitor.Kind) (child, error) {
 	return run.Again(argv, env)
 }
 
-func (m monitored) store(ledger []byte) error { return m.Pool.Save(wire.MonitorFile, ledger) }
+func (m monitored) store(ledger []byte, again bool) error {
+	if again {
+		return m.Pool.SaveAgain(wire.MonitorFile, ledger)
+	}
+	return m.Pool.Save(wire.MonitorFile, ledger)
+}
+
+func (m monitored) holder() (pid int) {
+	if line, err := m.Pool.Load(node.RunLock); err == nil {
+		_, _ = fmt.Sscanf(string(line), wire.LockLine, &pid)
+	}
+	return pid
+}
 
 func (m monitored) print(line string) {
 	console.Alerts.Until(time.Now().Add(time.Second))
@@ -113,11 +144,15 @@ type watch struct {
 	seen   checks.LogMark // up to where the kernel's log was read
 	heard  chan answer
 
+	unsaved bool // the last sign of life could not be stored
+	mute    int  // signs of life in a row that the state directory has not answered
+
 	jobs struct {
 		sync.Mutex
 		ids   []string
 		begun chan struct{} // closed when there are jobs
 	}
+	jobless int // answers of the source of jobs in a row that had no list
 
 	judged time.Time // when the bell rang for jobs
 	rest   sync.Once // after the start
@@ -125,7 +160,11 @@ type watch struct {
 	child   child // the present run; nil: there is none
 	running []monitor.Kind
 	began   time.Time
-	status  map[string]int // of the last run for kinds of events
+	busy    time.Duration    // the pause after runs in a row that could not be made
+	waits   time.Time        // when the first of them began that has found another one under way
+	named   bool             // that one was reported
+	status  map[string]int   // of the last run for kinds of events
+	noted   map[string]noted // the last one of each source
 }
 
 // answer is that of a source.
@@ -136,7 +175,7 @@ type answer struct {
 }
 
 func newWatch(ctx context.Context, o outside, stored []byte) *watch {
-	w := &watch{ctx: ctx, outside: o, stored: stored, heard: make(chan answer), status: map[string]int{}}
+	w := &watch{ctx: ctx, outside: o, stored: stored, heard: make(chan answer), status: map[string]int{}, noted: map[string]noted{}}
 	w.jobs.begun = make(chan struct{})
 	return w
 }
@@ -150,14 +189,19 @@ const (
 	// listenPace is the least time between two questions to a source that has events: a storm of them costs ten
 	// answers a second.
 	listenPace = 100 * time.Millisecond
-	// busyRetry is the pause after a run that has found another one under way.
+	// busyRetry and busyMost bound the pause after a run that could not be made, since another one is under way.
 	busyRetry = time.Second
+	busyMost  = 10 * time.Second
 	// longestRun is when a run is ended that has not ended itself: more than any budget.
 	longestRun = 3 * time.Minute
 	// gpuTurn is the longest wait for events of GPUs: after the last job, NVML is closed within that time.
 	gpuTurn = 5 * time.Second
 	// jobTurn is the time between two runs that judge the samples of jobs.
 	jobTurn = time.Minute
+	// mostMute is how many signs of life the state directory may leave without an answer, mostJobless how many
+	// questions the source of jobs. A node without memory or with slow disks is slow, too.
+	mostMute    = 4
+	mostJobless = 4
 )
 
 // run watches until a signal ends it.
@@ -172,7 +216,7 @@ func (w *watch) run() error {
 	if ledger.PID != 0 { // messages about links and devices since its end are lost
 		w.bell.Ring(monitor.Lost, time.Now())
 	}
-	_ = w.save()
+	_ = w.save(false)
 	w.start()
 	for _, source := range monitor.Sources {
 		run.Go(func() { w.listen(source, ledger.Mark) })
@@ -192,15 +236,16 @@ func (w *watch) run() error {
 			w.ended()
 		case <-w.due():
 		case <-beat.C:
-			if err := w.save(); err != nil { // a directory that has not answered once is asked no more
-				return fmt.Errorf("the monitor ends, for systemd to start it again: %w", err)
+			if err := w.live(); err != nil {
+				return err
 			}
 			notify(daemon.SdNotifyWatchdog)
 			w.rest.Do(process.Rest)
 			w.ringForJobs()
 			if path, err := os.Readlink("/proc/self/exe"); err == nil && strings.HasSuffix(path, " (deleted)") { //nolint:forbidigo // /proc/self
 				w.say("the program was replaced: the new one must take over")
-				return w.stop()
+				notify(daemon.SdNotifyStopping)
+				return w.save(false) // it counts as dead if it does not begin again
 			}
 		case <-w.ctx.Done():
 			continue
@@ -210,11 +255,30 @@ func (w *watch) run() error {
 	return w.stop()
 }
 
+// live stores a sign of life. With a full file system the monitor goes on without memory. A directory that does not
+// answer may answer the next process.
+func (w *watch) live() error {
+	err := w.save(true)
+	if w.mute++; !errors.Is(err, run.ErrNoState) {
+		w.mute = 0
+	}
+	switch {
+	case w.mute >= mostMute:
+		return fmt.Errorf("the monitor ends, for systemd to start it again: %w", err)
+	case err != nil && !w.unsaved:
+		w.say("%v: the monitor goes on", err)
+	case err == nil && w.unsaved:
+		w.say("the state can be written again")
+	}
+	w.unsaved = err != nil
+	return nil
+}
+
 // stop ends the monitor in order.
 func (w *watch) stop() error {
 	notify(daemon.SdNotifyStopping)
 	w.ledger.Stopped = true
-	return w.save()
+	return w.save(false)
 }
 
 // notify reports a state to systemd. Without systemd it does nothing.
@@ -270,6 +334,15 @@ func (w *watch) listen(source string, from checks.LogMark) {
 	}
 }
 
+// noted is a line about a source that is no event.
+type noted struct {
+	text string
+	at   time.Time
+}
+
+// noteAgain is the time after which a note that stays true is printed again.
+const noteAgain = 24 * time.Hour
+
 // hear rings the bell for the events of a source, and reports a source that does not answer, once.
 func (w *watch) hear(r answer) {
 	silent := slices.DeleteFunc(slices.Clone(w.ledger.Silent), func(s string) bool { return s == r.source })
@@ -288,13 +361,19 @@ func (w *watch) hear(r answer) {
 			}
 		}
 		w.ledger.Silent = silent
-		_ = w.save()
+		_ = w.save(false)
+	}
+	if r.source == monitor.Jobs {
+		w.hearJobs(r)
 	}
 	if r.err != nil || r.resp.Heard == nil {
 		return
 	}
-	if r.source == monitor.Jobs {
-		w.setJobs(r.resp.Heard.Jobs)
+	for _, text := range r.resp.Heard.Notes {
+		if last := w.noted[r.source]; text != last.text || time.Since(last.at) >= noteAgain {
+			w.noted[r.source] = noted{text, time.Now()}
+			w.say("%s", text)
+		}
 	}
 	for _, e := range r.resp.Heard.Events {
 		if w.bell.Ring(monitor.Kind(e.Kind), time.Now()) {
@@ -311,6 +390,20 @@ func (w *watch) hear(r answer) {
 		w.seen = *r.resp.Mark
 	}
 	w.handled()
+}
+
+// hearJobs takes the jobs on the node. If their source fails again and again they are unknown: for a job that may
+// have ended, no GPU is kept open.
+func (w *watch) hearJobs(r answer) {
+	switch {
+	case r.err == nil && r.resp.Heard != nil:
+		w.jobless = 0
+		w.setJobs(r.resp.Heard.Jobs)
+	case w.jobless < mostJobless:
+		w.jobless++
+	default:
+		w.setJobs(nil)
+	}
 }
 
 // present returns the jobs on the node.
@@ -368,7 +461,7 @@ func (w *watch) handled() {
 	first := w.ledger.Mark.Boot != w.seen.Boot
 	w.ledger.Mark = w.seen
 	if first {
-		_ = w.save()
+		_ = w.save(false)
 	}
 }
 
@@ -380,6 +473,7 @@ func (w *watch) start() {
 			w.say("the run for %s has not ended within %s: it is killed", monitor.Join(w.running), longestRun)
 			w.child.Kill()
 			w.child = nil // a process that no signal ends is not waited for
+			w.failed()
 		}
 		return
 	}
@@ -390,8 +484,10 @@ func (w *watch) start() {
 	w.bell.Ran(kinds, now)
 	child, err := w.check(kinds)
 	if err != nil {
-		w.say("start a run for an event: %v", err)
-		w.bell.Retry(kinds, now.Add(busyRetry))
+		if w.busy == 0 {
+			w.say("start a run for an event: %v", err)
+		}
+		w.bell.Retry(kinds, now.Add(w.longer()))
 		return
 	}
 	w.child, w.running, w.began = child, kinds, now
@@ -400,25 +496,59 @@ func (w *watch) start() {
 
 // ended takes the end of a run.
 func (w *watch) ended() {
-	switch status, what := w.child.Status(), monitor.Join(w.running); {
-	case status == health.Busy:
-		w.bell.Retry(w.running, time.Now().Add(busyRetry))
-	case status != w.status[what]:
-		if w.status[what] = status; status != 0 {
+	if status, what := w.child.Status(), monitor.Join(w.running); status == health.Busy {
+		w.wait()
+	} else {
+		w.busy, w.waits, w.named = 0, time.Time{}, false
+		if status != w.status[what] && status != 0 {
 			w.say("the run for %s: exit status %d", what, status)
+		}
+		if w.status[what] = status; status > 1 {
+			w.failed()
+		} else {
+			w.bell.Judged(w.running)
 		}
 	}
 	w.child = nil
 	w.handled()
-	_ = w.save()
+	_ = w.save(false)
 }
 
-// save stores the ledger.
-func (w *watch) save() error {
+// wait has a run follow that has found another one under way, and reports once which process that is.
+func (w *watch) wait() {
+	if w.waits.IsZero() {
+		w.waits = w.began
+	}
+	w.bell.Retry(w.running, time.Now().Add(w.longer()))
+	if w.named || w.began.Sub(w.waits) < longestRun {
+		return
+	}
+	if pid := w.holder(); pid != 0 {
+		w.say("the run for %s waits: process %d holds the lock of the node's runs", monitor.Join(w.running), pid)
+		w.named = true
+	}
+}
+
+// longer returns the pause before a run that could not be made is tried again.
+func (w *watch) longer() time.Duration {
+	w.busy = min(max(2*w.busy, busyRetry), busyMost)
+	return w.busy
+}
+
+// failed has another run follow one that has crashed, was killed, could not read its configuration, or could
+// not deliver its drain.
+func (w *watch) failed() {
+	if w.bell.Failed(w.running) {
+		w.say("the runs for %s have failed: the next health check must judge", monitor.Join(w.running))
+	}
+}
+
+// save stores the ledger, see [outside.store].
+func (w *watch) save(again bool) error {
 	w.ledger.Alive = node.ReadMoment().Uptime
 	data, err := json.Marshal(w.ledger)
 	if err == nil {
-		err = w.store(data)
+		err = w.store(data, again)
 	}
 	return err
 }

@@ -13,10 +13,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
 )
 
 // simulated is a node whose time is simulated: a job runs on it, and its driver hangs from a time on.
@@ -67,17 +70,20 @@ func (s *simulated) ask(source string, q *wire.Request, limit time.Duration) (*w
 	return resp, nil
 }
 
-type simulatedRun struct{ ended chan struct{} }
+type simulatedRun struct {
+	ended  chan struct{}
+	status int
+}
 
 func (r simulatedRun) Ended() <-chan struct{} { return r.ended }
-func (simulatedRun) Status() int              { return 1 }
+func (r simulatedRun) Status() int            { return r.status }
 func (simulatedRun) Kill()                    {}
 
 func (s *simulated) check(kinds []monitor.Kind) (child, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.runs[monitor.Join(kinds)]++
-	r := simulatedRun{make(chan struct{})}
+	r := simulatedRun{make(chan struct{}), 1}
 	run.Go(func() {
 		time.Sleep(20 * time.Second) // until it has found that the driver hangs
 		close(r.ended)
@@ -85,7 +91,9 @@ func (s *simulated) check(kinds []monitor.Kind) (child, error) {
 	return r, nil
 }
 
-func (s *simulated) store(ledger []byte) error {
+func (*simulated) holder() int { return 4711 }
+
+func (s *simulated) store(ledger []byte, _ bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return json.Unmarshal(ledger, &s.ledger)
@@ -163,6 +171,274 @@ func TestDayWithDeadDriver(t *testing.T) {
 		s.mu.Lock()
 		if !s.ledger.Stopped || fmt.Sprint(s.left) != "1" {
 			t.Errorf("%+v, %d workers left behind", s.ledger, s.left)
+		}
+	})
+}
+
+// failing is a node with one event, whose runs end with given statuses; -1 is a run that does not end.
+type failing struct {
+	*simulated
+	statuses []int
+	marks    []uint64 // of the ledger when each run begins
+}
+
+func (f *failing) ask(source string, q *wire.Request, _ time.Duration) (*wire.Response, error) {
+	resp := &wire.Response{Heard: &wire.Heard{}}
+	f.mu.Lock()
+	if source == monitor.Kernel {
+		if f.next == 0 {
+			f.next = 10
+			resp.Heard.Events = []wire.Event{{Kind: string(monitor.GPU), Text: "NVRM: Xid (PCI:0000:13:00): 79"}}
+		}
+		resp.Mark = &checks.LogMark{Boot: "b", Next: f.next}
+	}
+	f.mu.Unlock()
+	time.Sleep(max(q.Timeout, time.Second))
+	return resp, nil
+}
+
+func (f *failing) check([]monitor.Kind) (child, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := simulatedRun{ended: make(chan struct{})}
+	if n := len(f.marks); n < len(f.statuses) {
+		r.status = f.statuses[n]
+	}
+	f.marks = append(f.marks, f.ledger.Mark.Next)
+	if r.status >= 0 {
+		close(r.ended)
+	}
+	return r, nil
+}
+
+// An event counts as followed only by a run that had a verdict.
+func TestRunWithoutVerdict(t *testing.T) {
+	for name, tt := range map[string]struct {
+		statuses []int
+		runs     int
+	}{
+		"it fails":            {[]int{1}, 1},
+		"killed, crashed, ok": {[]int{137, 2, 0}, 3},
+		"it hangs, then ok":   {[]int{-1, 0}, 2},
+		"always killed":       {[]int{137, 137, 137, 137, 137, 137, 137}, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				f := &failing{simulated: &simulated{}, statuses: tt.statuses}
+				w := newWatch(ctx, f, nil)
+				end := make(chan error)
+				go func() { end <- w.run() }()
+				time.Sleep(time.Hour)
+				f.mu.Lock()
+				if len(f.marks) != tt.runs || slices.Max(f.marks) != 0 || f.ledger.Mark.Next != 10 {
+					t.Errorf("%d runs at the marks %v, then %d; want %d runs, and the mark moved after the last", len(f.marks), f.marks, f.ledger.Mark.Next, tt.runs)
+				}
+				f.mu.Unlock()
+				cancel()
+				if err := <-end; err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Minute)
+			})
+		})
+	}
+}
+
+// unwritable is a failing node whose state directory cannot be written for some signs of life.
+type unwritable struct {
+	*failing
+	err    error
+	times  int
+	stored int
+}
+
+func (u *unwritable) store(ledger []byte, again bool) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.times > 0 {
+		if again {
+			u.times--
+		}
+		return u.err
+	}
+	u.stored++
+	return json.Unmarshal(ledger, &u.ledger)
+}
+
+// A monitor goes on with a full state directory, and with one that is slow once; it ends if the directory never
+// answers.
+func TestStateCannotBeWritten(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err   error
+		times int
+		ends  bool
+		lines int
+	}{
+		"full for a while":    {unix.ENOSPC, 20, false, 2},
+		"full":                {unix.ENOSPC, 1 << 20, false, 1},
+		"slow once":           {run.ErrNoState, 1, false, 2},
+		"slow, then answered": {run.ErrNoState, mostMute - 1, false, 2},
+		"dead":                {run.ErrNoState, 1 << 20, true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				u := &unwritable{failing: &failing{simulated: &simulated{}}, err: fmt.Errorf("write: %w", tt.err), times: tt.times}
+				w := newWatch(ctx, u, nil)
+				end := make(chan error, 1)
+				go func() { end <- w.run() }()
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				var err error
+				select {
+				case err = <-end:
+				default:
+				}
+				u.mu.Lock()
+				if (err != nil) != tt.ends || len(u.lines) != 1+tt.lines || // that of the event
+					len(u.marks) != 1 || (u.stored > 50) != (tt.times < 100) {
+					t.Errorf("ended with %v, %d runs, stored %d times: %q", err, len(u.marks), u.stored, u.lines)
+				}
+				u.mu.Unlock()
+				cancel()
+				time.Sleep(time.Minute)
+			})
+		})
+	}
+}
+
+// A run that finds another one under way is tried again every 10 seconds at most, and the holder of the lock is named
+// once.
+func TestBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		f := &failing{simulated: &simulated{}, statuses: slices.Repeat([]int{health.Busy}, 100)}
+		w := newWatch(ctx, f, nil)
+		end := make(chan error, 1)
+		go func() { end <- w.run() }()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		f.mu.Lock()
+		if n := len(f.marks); n < 60 || n > 66 {
+			t.Errorf("%d runs in 10 minutes", n)
+		}
+		f.mu.Unlock()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		f.mu.Lock()
+		named := strings.Count(strings.Join(f.lines, "\n"), "process 4711 holds the lock")
+		if len(f.marks) != 101 || f.ledger.Mark.Next != 10 || named != 1 || len(f.lines) != 2 {
+			t.Errorf("%d runs, the mark %d: %q", len(f.marks), f.ledger.Mark.Next, f.lines)
+		}
+		f.mu.Unlock()
+		cancel()
+		if err := <-end; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// noJobs is a node on which a job runs, and whose source of jobs fails from a time on.
+type noJobs struct {
+	*simulated
+	until time.Time
+	gpus  []string // the jobs of the last question to the GPUs
+}
+
+func (n *noJobs) ask(source string, q *wire.Request, limit time.Duration) (*wire.Response, error) {
+	switch {
+	case source == monitor.GPUs:
+		n.mu.Lock()
+		n.gpus = q.Args
+		n.mu.Unlock()
+		fallthrough
+	case source != monitor.Jobs:
+		time.Sleep(max(q.Timeout, time.Second))
+		return &wire.Response{Heard: &wire.Heard{}}, nil
+	case time.Now().After(n.until):
+		return nil, errors.New("watch jobs: input/output error")
+	}
+	return n.simulated.ask(source, q, limit)
+}
+
+// If the source of jobs fails again and again there are none: the GPUs are not kept open, and no run judges them.
+func TestJobsUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		n := &noJobs{&simulated{hangs: time.Now().Add(24 * time.Hour), asked: map[string]int{}, runs: map[string]int{}}, time.Now().Add(10 * time.Minute), nil}
+		w := newWatch(ctx, n, nil)
+		end := make(chan error, 1)
+		go func() { end <- w.run() }()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		n.mu.Lock()
+		if len(n.gpus) != 1 || n.runs["job"] < 8 {
+			t.Errorf("while it answers: jobs %v, runs %v", n.gpus, n.runs)
+		}
+		n.mu.Unlock()
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		n.mu.Lock()
+		before := n.runs["job"]
+		if len(n.gpus) != 0 {
+			t.Errorf("the GPUs are watched for %v", n.gpus)
+		}
+		n.mu.Unlock()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		n.mu.Lock()
+		if n.runs["job"] != before {
+			t.Errorf("%d further runs", n.runs["job"]-before)
+		}
+		n.mu.Unlock()
+		cancel()
+		if err := <-end; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// noting is a node whose sources cannot write their samples until some time.
+type noting struct {
+	*simulated
+	until time.Time
+}
+
+func (n noting) ask(source string, q *wire.Request, _ time.Duration) (*wire.Response, error) {
+	time.Sleep(max(q.Timeout, time.Second))
+	text := "no samples of " + source + ": no space left on device"
+	if time.Since(n.until) >= 0 {
+		text = "the samples of " + source + " are written again"
+	}
+	return &wire.Response{Heard: &wire.Heard{Notes: []string{text}}}, nil
+}
+
+// A note of a source is printed once a day, as is that of its end, and is no event.
+func TestNotes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		n := noting{&simulated{runs: map[string]int{}}, time.Now().Add(50 * time.Hour)}
+		end := make(chan error)
+		go func() { end <- newWatch(ctx, n, nil).run() }()
+		time.Sleep(51 * time.Hour)
+		cancel()
+		if err := <-end; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute) // the calls of sources end
+		const ports = "nhc-gpu: monitor: no samples of ports: no space left on device"
+		count := 0
+		for _, line := range n.lines {
+			if line == ports {
+				count++
+			}
+		}
+		if count != 3 || len(n.lines) != 4*(len(monitor.Sources)-1) || len(n.runs) != 0 || // there is no job: GPUs are not asked
+			!slices.Contains(n.lines, "nhc-gpu: monitor: the samples of ports are written again") {
+			t.Errorf("%d runs, %d lines, want three and one for each source:\n%s", len(n.runs), len(n.lines), strings.Join(n.lines, "\n"))
 		}
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
@@ -73,14 +72,7 @@ func writeReport(words []string, title string) error {
 	if target == "" {
 		return fleet.Write(console.Stdout, title, time.Now())
 	}
-	f, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o640) //nolint:forbidigo // a person names it, and waits for it
-	if err != nil {
-		return fmt.Errorf("report: %w", err)
-	}
-	err = fleet.Write(f, title, time.Now())
-	if closing := f.Close(); err == nil && closing != nil {
-		err = fmt.Errorf("report: %w", closing)
-	}
+	err := console.WriteFile(target, 0o640, false, func(f *os.File) error { return fleet.Write(f, title, time.Now()) })
 	if err == nil {
 		fmt.Fprintln(console.Screen, "wrote", target)
 	}

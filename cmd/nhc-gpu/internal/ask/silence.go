@@ -49,7 +49,7 @@ PCI address is another. Without CODE it lists the silenced faults of this node.
   CODE     a finding code: gpu.nvlink.down. It is at the end of a drain reason
   DEVICE   as in the message, a PCI address, a UUID or a serial number. Omit it if
            the last run reported the code for one device only
-  DATE     2026-12-01 (ends at 0:00), 2026-12-01T12:00:00Z or +30d
+  DATE     2026-12-01 (ends at 0:00, local time), 2026-12-01T12:00:00Z or +30d
 A line of bash has no code: change the line in nhc.conf. Needs root.
 
 Exit status: 0, 10 wrong arguments or not root.`,

@@ -123,32 +123,32 @@ func printStatus(o *statusOptions, words []string, exit *int) error {
 	case "text":
 		describe(console.Screen, e, list[min(1, len(list)):], now)
 		describeNode(r)
-		*exit = e.Verdict.ExitStatus()
+		err, *exit = console.Screen.Err(), e.Verdict.ExitStatus()
 	case "json":
 		out := json.NewEncoder(os.Stdout)
 		out.SetIndent("", "  ")
 		err, *exit = out.Encode(e), e.Verdict.ExitStatus()
 	default:
-		*exit, err = e.Write(console.Stdout, o.format)
+		*exit, err = e.Write(console.Stdout, o.format, event.View{Label: outputs.Label(r.Node)})
 	}
-	return err
+	return report.Unwritten(err)
 }
 
 // current is the age up to which a health check speaks for the node, whatever was run by hand since.
 const current = 24 * time.Hour
 
-// lastOf returns the newest event if it is a fault that the monitor has found, or else that of the last
-// health check, if it is current, or else the newest one that is not about a job, or else the newest
-// one, or else an event that says that there is none. It moves the event to the front.
+// lastOf returns the event of the last health check, if it is current, or else the newest one that is not about a
+// job, or else the newest one, or else an event that says that there is none. A fault that the monitor has found
+// since takes precedence. It moves the event to the front. The list begins with the newest.
 func lastOf(list []*event.Event, version string, r *health.Run) *event.Event {
-	if len(list) > 0 && list[0].Part && list[0].Verdict == checks.Fail {
-		return list[0]
-	}
 	at := slices.IndexFunc(list, func(e *event.Event) bool {
 		return e.Context == slurm.HealthCheck.String() && time.Since(e.Time) < current
 	})
 	if at < 0 {
 		at = slices.IndexFunc(list, func(e *event.Event) bool { return !e.AroundJob() && !e.Part })
+	}
+	if fault := slices.IndexFunc(list, func(e *event.Event) bool { return e.Part && e.Verdict == checks.Fail }); fault >= 0 && (at < 0 || fault < at) {
+		at = fault
 	}
 	if at > 0 {
 		e := list[at]

@@ -6,8 +6,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
 )
@@ -22,14 +24,18 @@ var uselessTypes = []string{
 // Directories where containers, logins and jobs mount file systems for their lifetime.
 var temporaryDirs = []string{
 	"/dev/shm", "/media", "/proc", "/run", "/snap", "/sys", "/tmp", "/var/lib/containerd", "/var/lib/containers", "/var/lib/docker",
-	"/var/lib/enroot", "/var/lib/kubelet", "/var/lib/lxcfs", "/var/snap", "/var/spool/slurmd", "/var/tmp",
+	"/var/lib/enroot", "/var/lib/kubelet", "/var/lib/lxcfs", "/var/snap", "/var/spool/slurm", "/var/spool/slurmd", "/var/tmp",
 }
 
 // Types of file systems that nodes share: if the server is full, all nodes would fail.
 var sharedTypes = []string{
-	"9p", "afs", "beegfs", "ceph", "cifs", "fuse", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2", "orangefs", "panfs",
-	"pvfs2", "smb3", "virtiofs", "wekafs",
+	"9p", "afs", "beegfs", "ceph", "cifs", "cvfs", "dvs", "fuse", "gfs2", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "ocfs2",
+	"orangefs", "panfs", "pvfs2", "smb3", "virtiofs", "wekafs",
 }
+
+// Types whose client mounts a file system of the server by itself when a process enters its directory
+// (crossmnt of NFS, DFS of CIFS).
+var crossedTypes = []string{"cifs", "nfs", "nfs4", "smb3"}
 
 // Types without a size of their own.
 var sizelessTypes = []string{"devpts", "devtmpfs", "iso9660", "overlay", "proc", "sysfs", "tmpfs"}
@@ -46,15 +52,23 @@ func (g *generator) mountSection(a answers) {
 	var left []string
 	for i, m := range inv.Mounts {
 		later := slices.ContainsFunc(inv.Mounts[i+1:], func(o probe.Mount) bool { return o.Point == m.Point })
-		switch why := whyTemporary(m, inv.Mounts); {
+		why := whyTemporary(m, inv.Mounts, inv.Configured)
+		if why == "" && g.namesNode(m.Point) {
+			why = "the name is perhaps of this node alone"
+		}
+		switch {
 		case later && m.Type != "autofs": // another mount hides it
 		case why == temporary:
 			left = append(left, m.Point)
 		case strings.ContainsRune(m.Point+m.Source, utf8.RuneError):
 			s.comment("no line for %s: its name is not UTF-8", m.Point)
 		case why != "":
+			option := "-f"
+			if why == onDemand {
+				option = "-F"
+			}
 			s.comment("%s: %s", m.Point, why)
-			s.suggest("check_fs_mount", "-t", literalMatch(m.Type), "-F", m.Point)
+			s.suggest("check_fs_mount", "-t", literalMatch(m.Type), option, m.Point)
 		default:
 			keep = append(keep, m)
 		}
@@ -77,12 +91,23 @@ func some(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], " "), len(names)-most)
 }
 
-const temporary = "temporary"
+// Reasons why a mount is not permanent.
+const (
+	temporary = "temporary"
+	onDemand  = "mounted on demand; the line below mounts it first"
+	crossed   = "perhaps mounted by the client itself, at the first use; use the line if each boot mounts it"
+)
 
-// whyTemporary returns why a mount is not permanent, "" if it is.
-func whyTemporary(m probe.Mount, all []probe.Mount) string {
+// whyTemporary returns why a mount is not permanent, "" if it is; configured are the mount points that
+// the node's configuration names.
+func whyTemporary(m probe.Mount, all []probe.Mount, configured []string) string {
 	below := func(dir string) bool {
 		return m.Point != dir && strings.HasPrefix(m.Point, strings.TrimSuffix(dir, "/")+"/")
+	}
+	volume := func(o probe.Mount) bool { return m.Type == "afs" && o.Type == "afs" && below(o.Point) }
+	made := func(o probe.Mount) bool { // the client perhaps made m at its first use, and removes it when it is idle
+		rel, ok := strings.CutPrefix(m.Point, strings.TrimSuffix(o.Point, "/")+"/")
+		return ok && rel != "" && m.Source == strings.TrimSuffix(o.Source, "/")+"/"+rel
 	}
 	kind, _, _ := strings.Cut(m.Type, ".")
 	switch {
@@ -90,12 +115,16 @@ func whyTemporary(m probe.Mount, all []probe.Mount) string {
 		return temporary
 	case slices.ContainsFunc(temporaryDirs, below):
 		return temporary
-	case m.Type == "overlay" && m.Point != "/", strings.HasSuffix(m.Point, "//deleted"), strings.HasPrefix(m.Source, "/dev/loop"):
+	case m.Type == "overlay" && m.Point != "/", strings.HasSuffix(m.Point, "//deleted"), strings.HasPrefix(m.Source, "/dev/loop"), strings.HasPrefix(m.Source, "/dev/sr"):
 		return temporary
 	case kind == "fuse" && !slices.Contains(strings.Split(m.Options, ","), "user_id=0"), m.Type == "fuse.sshfs":
 		return temporary // a user's mount
+	case slices.ContainsFunc(all, volume), strings.Contains(m.Point, "/.zfs/snapshot/"):
+		return temporary
 	case slices.ContainsFunc(all, func(o probe.Mount) bool { return o.Type == "autofs" && (o.Point == m.Point || below(o.Point)) }):
-		return "mounted on demand; the line below mounts it first"
+		return onDemand
+	case slices.Contains(crossedTypes, m.Type) && slices.ContainsFunc(all, made) && !slices.Contains(configured, m.Point):
+		return crossed
 	}
 	return ""
 }
@@ -140,24 +169,53 @@ func (g *generator) mountLine(m probe.Mount) {
 	case slices.Contains(options, "ro"):
 		name = "check_fs_mount_ro"
 	}
-	words := []string{"-t", literalMatch(m.Type)}
-	if !isNumbered(m.Source) {
+	words, left := []string{"-t", literalMatch(m.Type)}, ""
+	switch {
+	case m.Source == "":
+	case isNumbered(m.Source):
+		left = "the name can change at a boot"
+	case g.namesNode(m.Source):
+		left = "the name is perhaps of this node alone"
+	default:
 		words = append(words, "-s", literalMatch(m.Source))
 	}
-	g.sheet.check(name, append(words, "-f", m.Point)...)
+	if g.sheet.check(name, append(words, "-f", m.Point)...) && left != "" {
+		g.sheet.about("%s; no -s %s: %s", new(sheetLine).explanation(name), m.Source, left)
+	}
 }
 
-// isNumbered reports whether a source is a disk whose name can change at the next boot: the kernel
-// numbers disks in the order of detection.
-func isNumbered(source string) bool {
-	disk, ok := strings.CutPrefix(source, "/dev/")
-	for _, prefix := range []string{"sd", "hd", "vd", "xvd", "nvme", "dm-"} {
-		if ok && strings.HasPrefix(disk, prefix) {
-			return true
-		}
+// nodeName matches parts of names that each node has for itself: UUIDs, MAC addresses, the IP address
+// in the path of an NFS root, WWIDs of disks.
+var nodeName = checks.Lazily(`[0-9a-f]{8}(-+[0-9a-f]{4}){3}-+[0-9a-f]{12}|([0-9a-f]{2}[-:]){5}[0-9a-f]{2}|:/.*\b(\d{1,3}\.){3}\d{1,3}\b|[0-9a-f]{16}`)
+
+// server matches the server and its file system in a source: nfs1:, fs-0123456789abcdef0.efs.com:,
+// admin@FSID.cephfs=, //filer. All nodes have the same.
+var server = checks.Lazily(`^([^/]*[:=]|//[^/]+)/`)
+
+// namesNode reports whether a source or a mount point perhaps has another name on other nodes.
+func (g *generator) namesNode(name string) bool {
+	spaced := func(text string) string {
+		words := strings.FieldsFunc(text, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+		return " " + strings.Join(words, " ") + " "
 	}
-	return source == ""
+	name = strings.ToLower(name)
+	host := strings.ToLower(g.Get("HOSTNAME_S"))
+	if host != "" && strings.Contains(spaced(name), spaced(host)) {
+		return true
+	}
+	if at := server().FindStringIndex(name); at != nil {
+		name = name[at[1]-2:]
+	}
+	return nodeName().MatchString(name)
 }
+
+// numbered matches disks whose number is from the order of detection. mdadm counts down from md127 for
+// an array that its configuration does not name.
+var numbered = checks.Lazily(`^/dev/(([shv]|xv)d[a-z]|(nvme|mmcblk|pmem|dm-|md12|bcache|zd|rbd|nbd)\d|mapper/mpath)[^/]*$`)
+
+// isNumbered reports whether a source is a disk whose name can change at the next boot, or differ on
+// another node.
+func isNumbered(source string) bool { return numbered().MatchString(source) }
 
 // Limits for the use of file systems.
 const (

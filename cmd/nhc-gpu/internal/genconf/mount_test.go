@@ -6,14 +6,20 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
 )
 
 func TestWhyTemporary(t *testing.T) {
 	t.Parallel()
-	const onDemand = "mounted on demand; the line below mounts it first"
-	all := []probe.Mount{{Point: "/net", Type: "autofs"}, {Point: "/data", Type: "autofs"}}
+	configured := []string{"/data/projects", "/home/bob"}
+	all := []probe.Mount{
+		{Point: "/", Type: "nfs4", Source: "nfs2:/"},
+		{Point: "/net", Type: "autofs"}, {Point: "/data", Type: "autofs"},
+		{Point: "/home", Type: "nfs4", Source: "nfs1:/export/home"}, {Point: "/pseudo", Type: "nfs4", Source: "nfs1:/"},
+		{Point: "/afs", Type: "afs", Source: "#example.org:root.cell."}, {Point: "/tank", Type: "zfs", Source: "tank"},
+	}
 	for _, tt := range []struct {
 		m    probe.Mount
 		want string
@@ -36,11 +42,25 @@ func TestWhyTemporary(t *testing.T) {
 		{probe.Mount{Point: "/sys/fs/cgroup", Type: "cgroup2"}, temporary},
 		{probe.Mount{Point: "/home/joe/x", Type: "fuse.sshfs", Options: "rw,user_id=1000"}, temporary},
 		{probe.Mount{Point: "/home/joe/y", Type: "fuse", Options: "rw,user_id=1000"}, temporary},
+		{probe.Mount{Point: "/home/alice", Type: "nfs4", Source: "nfs1:/export/home/alice"}, crossed},
+		{probe.Mount{Point: "/home/bob", Type: "nfs4", Source: "nfs1:/export/home/bob"}, ""},
+		{probe.Mount{Point: "/data/projects", Type: "nfs4", Source: "nfs1:/data/projects"}, onDemand}, // /data is an autofs
+		{probe.Mount{Point: "/pseudo/work", Type: "nfs4", Source: "nfs1:/work"}, crossed},
+		{probe.Mount{Point: "/home/work", Type: "nfs4", Source: "nfs2:/export/home/work"}, ""},
+		{probe.Mount{Point: "/home/work", Type: "nfs4", Source: "nfs1:/export/work"}, ""},
+		{probe.Mount{Point: "/", Type: "nfs4", Source: "nfs2:/"}, ""},
+		{probe.Mount{Point: "/usr", Type: "nfs4", Source: "nfs2:/usr"}, crossed},
+		{probe.Mount{Point: "/homework", Type: "nfs4", Source: "nfs1:/export/homework"}, ""},
+		{probe.Mount{Point: "/home", Type: "nfs4", Source: "nfs1:/export/home"}, ""},
+		{probe.Mount{Point: "/afs/example.org/user/joe", Type: "afs", Source: "%user.joe"}, temporary},
+		{probe.Mount{Point: "/tank/.zfs/snapshot/monday", Type: "zfs", Source: "tank@monday"}, temporary},
+		{probe.Mount{Point: "/tank/home", Type: "zfs", Source: "tank/home"}, ""},
+		{probe.Mount{Point: "/mnt", Type: "iso9660", Source: "/dev/sr0"}, temporary},
 		{probe.Mount{Point: "/net", Type: "autofs"}, temporary},
 		{probe.Mount{Point: "/net/nfs1", Type: "nfs4"}, onDemand},
 		{probe.Mount{Point: "/data", Type: "nfs4"}, onDemand},
 	} {
-		if got := whyTemporary(tt.m, all); got != tt.want {
+		if got := whyTemporary(tt.m, all, configured); got != tt.want {
 			t.Errorf("whyTemporary(%+v) = %q, want %q", tt.m, got, tt.want)
 		}
 	}
@@ -62,11 +82,78 @@ func TestPercent(t *testing.T) {
 func TestIsNumbered(t *testing.T) {
 	t.Parallel()
 	for source, want := range map[string]bool{
-		"/dev/sda1": true, "/dev/nvme0n1p2": true, "/dev/vda": true, "/dev/dm-3": true, "": true,
-		"/dev/mapper/vg-root": false, "/dev/md127": false, "nfs1:/sda": false, "tmpfs": false,
+		"/dev/sda1": true, "/dev/nvme0n1p2": true, "/dev/vda": true, "/dev/dm-3": true, "/dev/mmcblk0p1": true,
+		"/dev/md127": true, "/dev/rbd0": true, "/dev/nbd1": true, "/dev/md126p1": true, "/dev/mapper/mpatha": true,
+		"/dev/md/scratch": false, "/dev/md0": false, "/dev/rbd/pool/image": false, "/dev/bcache/by-label/x": false,
+		"/dev/mapper/vg-root": false, "nfs1:/sda": false, "tmpfs": false,
 	} {
 		if got := isNumbered(source); got != want {
 			t.Errorf("isNumbered(%q) = %v", source, got)
+		}
+	}
+}
+
+// Sources and mount points that name one node are wrong for the others.
+func TestNamesNode(t *testing.T) {
+	t.Parallel()
+	g := generator{Node: Node{Get: func(string) string { return "gpu-001" }}}
+	for name, want := range map[string]bool{
+		"/dev/mapper/rhel_gpu--001-root": true, "/dev/mapper/luks-0f3c4a55-9d1e-4b39-8f6e-2d1c0a9b8e77": true,
+		"/dev/mapper/ceph--0f3c4a55--9d1e--4b39--8f6e--2d1c0a9b8e77-osd": true, "nfs1:/nfsroot/gpu-001": true, "nfs1:/nfsroot/GPU_001/usr": true, "nfs1:/tftpboot/10.0.0.17": true,
+		"nfs1:/tftpboot/01-52-54-00-12-34-56": true, "/scratch/gpu-001": true, "/dev/mapper/3600508b400105e210000900000490000": true,
+		"/dev/mapper/rhel-root": false, "10.0.0.1:/home": false, "10.0.0.1@o2ib:10.0.0.2@o2ib:/lustre": false,
+		"[2001:db8::17:1]:/home": false, "/dev/mapper/vg_data-scratch": false, "10.0.0.1:6789,10.0.0.2:6789:/": false, "/": false,
+		"gpu-0010:/export": false, "/scratch/xgpu-001": false, "gpu-001-nfs:/": true, "/dev/md/gpu-001:scratch": true,
+		// all nodes share the server and its file system: AWS, Ceph, Azure
+		"fs-0123456789abcdef0.efs.eu-west-1.amazonaws.com:/": false, "fs-0123456789abcdef0.fsx.eu-west-1.amazonaws.com@tcp:/fsx": false,
+		"admin@0f3c4a55-9d1e-4b39-8f6e-2d1c0a9b8e77.cephfs=/": false, "//f0123456789abcdef012345.file.core.windows.net/share": false,
+		"admin@0f3c4a55-9d1e-4b39-8f6e-2d1c0a9b8e77.cephfs=/root/gpu-001": true,
+	} {
+		if got := g.namesNode(name); got != want {
+			t.Errorf("namesNode(%q) = %v", name, got)
+		}
+	}
+	for name, want := range map[string]map[string]bool{
+		"n1": {"/fs/main1": false, "n10:/export": false, "/scratch/n10": false, "/scratch/n1": true}, "c1": {"/data/src1": false}, "": {"/": false, "nfs1:/": false},
+	} {
+		g := generator{Node: Node{Get: func(string) string { return name }}}
+		for mount, want := range want {
+			if got := g.namesNode(mount); got != want {
+				t.Errorf("host %q: namesNode(%q) = %v", name, mount, got)
+			}
+		}
+	}
+}
+
+// The comment of a line shows which source it does not compare.
+func TestMountLine(t *testing.T) {
+	t.Parallel()
+	for source, want := range map[string]string{
+		"":                               "check_fs_mount_rw -t xfs -f / ()",
+		"/dev/mapper/rhel-root":          "check_fs_mount_rw -t xfs -s /dev/mapper/rhel-root -f / ()",
+		"/dev/mapper/rhel_gpu--001-root": "check_fs_mount_rw -t xfs -f / (file systems are mounted read-write; no -s /dev/mapper/rhel_gpu--001-root: the name is perhaps of this node alone)",
+		"/dev/sda1":                      "check_fs_mount_rw -t xfs -f / (file systems are mounted read-write; no -s /dev/sda1: the name can change at a boot)",
+	} {
+		g := generator{Node: Node{Get: func(string) string { return "gpu-001" }}}
+		g.mountLine(probe.Mount{Point: "/", Source: source, Type: "xfs", Options: "rw"})
+		if l := g.sheet.lines[0]; l.check+" ("+l.note+")" != want {
+			t.Errorf("%s (%s), want %s", l.check, l.note, want)
+		}
+	}
+}
+
+// A limit for a file system that nodes share is a comment.
+func TestSharedSpace(t *testing.T) {
+	t.Parallel()
+	sp := inventory.MountSpace{Space: probe.Amounts{Total: 1 << 30, Percent: 10}}
+	for kind, want := range map[string]string{
+		"xfs": "check_fs_used /x 90%", "gfs2": "#check_fs_used /x 90%", "dvs": "#check_fs_used /x 90%", "cvfs": "#check_fs_used /x 90%",
+		"fuse.ceph-fuse": "#check_fs_used /x 90%",
+	} {
+		var g generator
+		g.spaceLines(probe.Mount{Point: "/x", Type: kind, Options: "rw"}, sp)
+		if diff := cmp.Diff([]string{want}, lines(&g.sheet)); diff != "" {
+			t.Errorf("%s: lines (-want +got):\n%s", kind, diff)
 		}
 	}
 }
@@ -78,6 +165,47 @@ func TestSizeWord(t *testing.T) {
 	} {
 		if got := sizeWord(kB); got != want {
 			t.Errorf("sizeWord(%d) = %s, want %s", kB, got, want)
+		}
+	}
+}
+
+// Memory of GPUs that the driver adds to the kernel's comes and goes.
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	grace := target{groups: []checks.PlatformGroup{{Platform: &checks.Platform{MemoryNode: 1}}}}
+	const swap = "check_hw_swap 0 0"
+	for name, tt := range map[string]struct {
+		target target
+		gpu    bool
+		far    uint64
+		want   []string
+	}{
+		"a server":                  {target{}, false, 0, []string{"check_hw_physmem 480GB 480GB 1%", swap}},
+		"HBM or CXL":                {target{}, false, 96 << 20, []string{"check_hw_physmem 480GB 480GB 1%", swap}},
+		"GPU memory, no platform":   {target{}, true, 96 << 20, []string{"check_hw_physmem 384GB 480GB 1%", swap}},
+		"Grace with GPU memory":     {grace, false, 96 << 20, []string{"check_hw_physmem 384GB 480GB 1%", swap}},
+		"Grace before persistenced": {grace, false, 0, []string{"#check_hw_physmem 480GB 480GB 1%", swap}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := generator{Node: Node{Get: func(string) string { return "" }}, target: tt.target}
+			g.memoryLines(&inventory.Inventory{Memory: probe.Memory{Total: 480 << 20}, Far: tt.far, GPUMemory: tt.gpu})
+			if diff := cmp.Diff(tt.want, lines(&g.sheet)); diff != "" {
+				t.Errorf("lines (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	for want, hyperV := range map[string]bool{
+		"check_file_test -e /sys/bus/pci/devices/0000:1b:00.0": false, "#check_file_test -e /sys/bus/pci/devices/0000:1b:00.0": true,
+	} {
+		var g generator
+		g.slotLine(inventory.GPUFiles{PCI: []string{"0000:1b:00.0"}, HyperV: hyperV})
+		if diff := cmp.Diff([]string{want}, lines(&g.sheet)); diff != "" {
+			t.Errorf("lines (-want +got):\n%s", diff)
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
@@ -64,7 +63,9 @@ func (g *generator) part(a answers, part inventory.Part) *inventory.Inventory {
 
 func (g *generator) heading() {
 	s := &g.sheet
-	s.comment("Configuration of nhc-gpu and LBNL NHC.")
+	s.comment("Configuration of nhc-gpu. LBNL NHC lacks some of these checks and drains a node for each of them:")
+	s.comment("use this file only where slurmd starts nhc-gpu.")
+	s.comment("")
 	s.comment("%s %s wrote it on %s, %s.", g.program, g.Version, g.Get("HOSTNAME_S"), g.Budget.Began.Format(time.RFC1123Z))
 	for i := range g.target.groups {
 		s.comment("platform: %s", &g.target.groups[i])
@@ -114,7 +115,7 @@ func (g *generator) hardwareSection(a answers) {
 		s.check("check_hw_cpuinfo", strconv.Itoa(c.Sockets), strconv.Itoa(c.Cores), strconv.Itoa(c.Threads))
 	}
 	if inv := g.part(a, inventory.PartMemory); inv != nil {
-		g.memoryLines(inv.Memory)
+		g.memoryLines(inv)
 	}
 	if inv := g.part(a, inventory.PartNet); inv != nil {
 		g.linkLines(inv.Links)
@@ -159,14 +160,28 @@ func (g *generator) linkLines(links []inventory.NetLink) {
 // tolerance must be smaller.
 const largeMemory = 256 << 20
 
-func (g *generator) memoryLines(m probe.Memory) {
-	size := sizeWord(m.Total)
+// memoryLines adds the sizes of memory and swap space. The driver adds the GPUs' memory of Grace to the
+// node's after the boot, without MIG and CDMM, as NUMA nodes without CPUs. Other such nodes (HBM, CXL)
+// always have theirs.
+func (g *generator) memoryLines(inv *inventory.Inventory) {
+	m, far := inv.Memory, inv.Far
+	ofGPUs := slices.ContainsFunc(g.target.groups, func(p checks.PlatformGroup) bool { return p.Platform != nil && p.Platform.MemoryNode > 0 })
+	if !ofGPUs && !inv.GPUMemory {
+		far = 0
+	}
+	least, size := sizeWord(m.Total-min(far, m.Total)), sizeWord(m.Total)
 	fudge := "3%"
 	if m.Total >= largeMemory {
 		fudge = "1%"
 	}
-	g.dbg("%d kB RAM (%s, +/- %s), %d kB swap", m.Total, size, fudge, m.SwapTotal)
-	if g.sheet.check("check_hw_physmem", size, size, fudge) {
+	g.dbg("%d kB RAM (%s to %s, +/- %s), %d kB swap", m.Total, least, size, fudge, m.SwapTotal)
+	switch {
+	case ofGPUs && far == 0:
+		g.sheet.comment("the driver can add the GPUs' memory to the node's: if it does, raise the maximum")
+		g.sheet.suggest("check_hw_physmem", least, size, fudge)
+	case g.sheet.check("check_hw_physmem", least, size, fudge) && far > 0:
+		g.sheet.about("the memory has its size, with or without that of the GPUs, give or take %s", fudge)
+	default:
 		g.sheet.about("the memory has its size, give or take %s: what the kernel reserves changes with its version", fudge)
 	}
 	if m.SwapTotal == 0 {
@@ -270,13 +285,7 @@ func (g *generator) gpuSection(a answers) {
 	}
 	g.describeGPUs()
 	if len(gpu.PCI) > 0 {
-		words := []string{"-e"}
-		for _, addr := range gpu.PCI {
-			words = append(words, "/sys/bus/pci/devices/"+addr)
-		}
-		if s.check("check_file_test", words...) {
-			s.about("%s on the PCI bus, by their slots", checks.Plural(len(gpu.PCI), "GPU"))
-		}
+		g.slotLine(gpu)
 		if n := len(gpu.PCI) - gpu.Own; n > 0 {
 			s.comment("%d of them do not belong to the driver here: passed to virtual machines, excluded, for a display, or not given to this container", n)
 		}
@@ -299,6 +308,20 @@ func (g *generator) gpuSection(a answers) {
 	}
 	if gpu.SMI != "" {
 		s.check("check_nvsmi_healthmon")
+	}
+}
+
+// slotLine adds the PCI addresses of the GPUs.
+func (g *generator) slotLine(gpu inventory.GPUFiles) {
+	words := []string{"-e"}
+	for _, addr := range gpu.PCI {
+		words = append(words, "/sys/bus/pci/devices/"+addr)
+	}
+	if gpu.HyperV {
+		g.sheet.comment("the PCI addresses can differ between virtual machines:")
+		g.sheet.suggest("check_file_test", words...)
+	} else if g.sheet.check("check_file_test", words...) {
+		g.sheet.about("%s on the PCI bus, by their slots", checks.Plural(len(gpu.PCI), "GPU"))
 	}
 }
 

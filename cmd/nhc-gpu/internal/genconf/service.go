@@ -59,11 +59,18 @@ func (g *generator) processSection(a answers) {
 	g.dbg("%d different processes of the node itself", len(inv.Services))
 	for _, d := range daemons {
 		if s, ok := d.find(inv.Services); ok {
-			g.sheet.check("check_ps_service", d.words(s, debian)...)
+			g.sheet.service(s, d.words(s, debian))
 			if d.check != "" {
 				g.sheet.standing(checks.Fail, d.check)
 			}
 		}
+	}
+}
+
+// service adds the line of a service. One that starts on demand has no process after a boot.
+func (s *sheet) service(found inventory.Service, words []string) {
+	if s.check("check_ps_service", words...) && found.OnDemand {
+		s.lines[len(s.lines)-1].why = found.Unit + " starts only when it is needed, so it does not run after a boot"
 	}
 }
 

@@ -1,17 +1,19 @@
 package genconf
 
 import (
-	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
-
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"mvdan.cc/sh/v3/shell"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/inventory"
+	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
 func TestServices(t *testing.T) {
@@ -64,6 +66,23 @@ func TestServices(t *testing.T) {
 	}
 }
 
+// A service that starts on demand does not run after a boot, so its line is a comment.
+func TestServiceOnDemand(t *testing.T) {
+	t.Parallel()
+	for _, onDemand := range []bool{false, true} {
+		var s sheet
+		s.service(inventory.Service{Unit: "ssh", OnDemand: onDemand}, []string{"-u", "root", "ssh"})
+		const line = " * || check_ps_service -u root ssh\n"
+		text := s.render("*")
+		if active := strings.Contains(text, "\n"+line); active == onDemand {
+			t.Errorf("on demand %v:\n%s", onDemand, text)
+		}
+		if reason := "# not written, ssh starts only when it is needed"; strings.Contains(text, reason) != onDemand {
+			t.Errorf("on demand %v:\n%s", onDemand, text)
+		}
+	}
+}
+
 // TestServicesPass runs daemons of all forms under their names and has the
 // check find them by the lines written for them.
 func TestServicesPass(t *testing.T) {
@@ -94,6 +113,50 @@ func TestServicesPass(t *testing.T) {
 	}
 	if n != 4 {
 		t.Errorf("%d daemons found, want 4", n)
+	}
+}
+
+// The lines of conf/examples/nhc.conf find the daemons that they name by their real titles, and no session.
+func TestExampleDaemons(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("../../../../conf/examples/nhc.conf")
+	must(t, err)
+	lines, _, err := conf.Parse("nhc.conf", data)
+	must(t, err)
+	type title struct {
+		args, uid string
+		daemon    bool
+	}
+	titles := map[string][]title{ // by the last word of the line
+		"rsyslog": {{"/usr/sbin/rsyslogd\x00-n", "0", true}},
+		"munge":   {{"/usr/sbin/munged", "990", true}},
+		"sshd": {
+			{"sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups", "0", true}, {"/usr/sbin/sshd\x00-D", "0", true}, {"/usr/sbin/sshd", "0", true},
+			{"sshd: alice@pts/0", "0", false}, {"sshd: alice [priv]", "0", false}, {"sshd-session: alice [priv]", "0", false},
+		},
+	}
+	for _, l := range lines {
+		words, err := shell.Fields(l.Check, nil)
+		if err != nil || !strings.HasPrefix(l.Check, "check_ps_") { // a line for bash
+			continue
+		}
+		service := words[len(words)-1]
+		if len(titles[service]) == 0 {
+			t.Errorf("%s: no title to try it with", l.Check)
+		}
+		for _, p := range titles[service] {
+			root := t.TempDir()
+			for name, text := range map[string]string{
+				"proc/10/cmdline": p.args + "\x00", "proc/10/status": "Name:\tx\nState:\tS\nUid:\t" + p.uid + "\t" + p.uid + "\t0\t0\nVmSize:\t1 kB\n",
+				"etc/passwd": "root:x:0:0::/root:/bin/sh\nmunge:x:990:990::/:/bin/sh\n",
+			} {
+				must(t, os.MkdirAll(filepath.Dir(root+"/"+name), 0o755))
+				must(t, os.WriteFile(root+"/"+name, []byte(text), 0o644))
+			}
+			if findings := runCheck(t, root, words[0], words[1:]); (len(findings) == 0) != p.daemon {
+				t.Errorf("%s: with %q: %v", l.Check, p.args, findings)
+			}
+		}
 	}
 }
 

@@ -18,11 +18,16 @@ type target struct {
 	ports    bool                   // it has ports of InfiniBand or RoCE
 }
 
-// targetOf returns the node of a platform with the most GPUs.
+// targetOf returns the node of a platform with the standard board: the only size, the smallest with
+// NVSwitches, or the whole tray of a rack. Other platforms have no standard.
 func targetOf(p *checks.Platform) target {
 	t := target{platform: p, ports: p.NetworkPorts > 0}
-	if len(p.GPUs) > 0 {
+	switch {
+	case len(p.GPUs) == 0:
+	case len(p.GPUs) == 1 || p.NVLinkDomain > 0:
 		t.gpus = slices.Max(p.GPUs)
+	case slices.Contains(p.GPUs, p.NVSwitchGPUs):
+		t.gpus = p.NVSwitchGPUs
 	}
 	return t
 }
@@ -91,22 +96,25 @@ func (t *target) expect() *sheet {
 	s.check("check_fs_iused", "/", strconv.Itoa(mostInodes)+"%")
 	s.heading("Hardware checks")
 	s.standing(checks.Warn, "check_eth_link")
-	s.check("check_net_route")
+	s.comment("Only if the nodes have a default route:")
+	s.suggest("check_net_route")
 	s.check("check_net_dns")
 	s.standing(checks.Warn, portChecks...) // a node without ports skips them
 	s.standing(checks.Fail, fabricChecks...)
 	s.standing(checks.Fail, "check_pcie", "check_pcie_aer")
 	s.standing(checks.Warn, "check_nvme")
 	s.heading("GPU checks")
+	about := "all GPUs are there"
+	if len(p.GPUs) > 1 {
+		about += "; nodes of this platform have " + strings.Join(strings.Fields(strings.Trim(fmt.Sprint(p.GPUs), "[]")), " or ")
+	}
 	if t.gpus > 0 {
 		s.check("check_gpu_count", strconv.Itoa(t.gpus))
-		if len(p.GPUs) > 1 {
-			s.about("all GPUs are there; nodes of this platform have %s", strings.Join(strings.Fields(strings.Trim(fmt.Sprint(p.GPUs), "[]")), " or "))
-		}
 	} else {
 		s.check("check_gpu_count")
-		s.about("all GPUs are there; if the number is fixed, set it: check_gpu_count N")
+		about += "; if the number is fixed, set it: check_gpu_count N"
 	}
+	s.about("%s", about)
 	for _, name := range gpuChecks {
 		if name == "check_gpu_nvlink" && p.NVLinks == 0 || name == "check_gpu_fabric" && p.NVSwitchGPUs+p.NVLinkDomain == 0 {
 			continue
@@ -117,26 +125,21 @@ func (t *target) expect() *sheet {
 	s.comment("If nv-hostengine runs:")
 	s.suggest("check_dcgm_health")
 	s.heading("Process checks")
-	always, perhaps := []string{"slurmd"}, []string{"nvidia-persistenced"}
+	s.check("check_ps_service", "slurmd")
+	s.about("slurmd runs")
+	perhaps := []string{"nvidia-persistenced"}
 	if p.HasNVSwitches(t.gpus) {
-		always = append(always, "nv-fabricmanager")
+		perhaps = append(perhaps, "nv-fabricmanager") // not on a board of 4 GPUs, nor where the hypervisor has the NVSwitches
 	}
 	if p.NVLinkDomain > 0 {
 		perhaps = append(perhaps, "nvidia-imex")
 	}
-	service := func(programs []string, add func(d daemon, words []string)) {
-		for _, d := range daemons {
-			if slices.Contains(programs, d.program) {
-				add(d, d.words(inventory.Service{}, false))
-			}
+	s.comment("Only if the service runs at all times on all nodes, and no job starts it:")
+	for _, d := range daemons {
+		if slices.Contains(perhaps, d.program) {
+			s.suggest("check_ps_service", d.words(inventory.Service{}, false)...)
 		}
 	}
-	service(always, func(d daemon, words []string) {
-		s.check("check_ps_service", words...)
-		s.about("%s runs", d.program)
-	})
-	s.comment("Only if the service runs at all times, and no job starts it:")
-	service(perhaps, func(_ daemon, words []string) { s.suggest("check_ps_service", words...) })
 	t.explain(s)
 	return s
 }
@@ -151,22 +154,46 @@ var (
 	epilogChecks = append([]string{"check_ib_errors", "check_ib_link_flapping", "check_pcie_aer", "check_gpu_pcie", "check_gpu_procs"}, prologChecks...)
 )
 
-// activeTests are the tests of nhc-active.conf; floors are the platform's floors for each.
+// activeTests are the tests of nhc-active.conf. floors are those that a line is compared with if the
+// platform has them: of its algorithm, size and number of ranks. Other floors of the same test do not
+// apply to the line.
 var activeTests = []struct {
 	line   string
-	floors []string
+	floors []checks.Floor
 	gpus   int  // minimum number of GPUs
 	ports  bool // the test needs ports of InfiniBand or RoCE
 }{
-	{line: "check_gpu_bandwidth", floors: []string{"host_to_device", "device_to_host", "device_to_device"}},
-	{line: "check_gpu_membw", floors: []string{"memory_bandwidth"}},
-	{line: "check_gpu_gemm", floors: []string{"gemm"}},
+	{line: "check_gpu_bandwidth", floors: []checks.Floor{
+		{Test: "host_to_device", Algorithm: "ce", Size: copySize, Ranks: 1},
+		{Test: "device_to_host", Algorithm: "ce", Size: copySize, Ranks: 1},
+		{Test: "device_to_device", Algorithm: "ce", Size: copySize, Ranks: 2},
+	}},
+	{line: "check_gpu_membw", floors: []checks.Floor{{Test: "memory_bandwidth", Algorithm: "triad", Size: copySize, Ranks: 1}}},
+	{line: "check_gpu_gemm", floors: []checks.Floor{{Test: "gemm", Algorithm: "bf16 cublaslt", Size: 8192, Ranks: 1}}},
 	{line: "check_gpu_launch"},
 	{line: "check_gpu_memtest"},
-	{line: "check_nccl -b 1G all_reduce", gpus: 2},
-	{line: "check_ib_bw", floors: []string{"ib_write_bw"}, ports: true},
+	{line: "check_nccl all_reduce", floors: []checks.Floor{{Test: "all_reduce"}}, gpus: 2},
+	{line: "check_ib_bw", ports: true},
 	{line: "check_cpu_stream"},
 	{line: "check_disk_write /tmp"},
+}
+
+// copySize is the default size of check_gpu_bandwidth and check_gpu_membw.
+const copySize = 512 << 20
+
+// applies reports whether a floor of the platform is for what a line of nhc-active.conf runs.
+func (t *target) applies(f checks.Floor, p *checks.Platform, runs []checks.Floor) bool {
+	return slices.ContainsFunc(runs, func(run checks.Floor) bool {
+		switch {
+		case f.Test != run.Test:
+			return false
+		case f.Test == "all_reduce": // check_nccl uses all GPUs and the largest size that has a floor
+			return f.Ranks == t.gpus && !slices.ContainsFunc(p.Floors, func(o checks.Floor) bool { return o.Test == f.Test && o.Ranks == f.Ranks && o.Size > f.Size })
+		case f.Test == "device_to_device" && !p.HasNVSwitches(t.gpus) && p.NVLinkDomain == 0:
+			return false // the floor is for GPUs behind NVSwitches
+		}
+		return f.Algorithm == run.Algorithm && f.Size == run.Size && max(f.Ranks, 1) == run.Ranks
+	})
 }
 
 // file is one file of a node's configuration.
@@ -212,7 +239,7 @@ func (t *target) active() *sheet {
 	s.comment("First, on a healthy node, to have a baseline: nhc-gpu --baseline -n nhc-active")
 	s.comment("")
 	for _, test := range activeTests {
-		if test.gpus > max(t.gpus, 1) || test.ports && !t.ports {
+		if t.gpus > 0 && test.gpus > t.gpus || test.ports && !t.ports {
 			continue
 		}
 		words := strings.Fields(test.line)
@@ -221,16 +248,21 @@ func (t *target) active() *sheet {
 		}
 		var floors []string
 		for _, f := range p.Floors {
-			if slices.Contains(test.floors, f.Test) {
-				floors = append(floors, fmt.Sprintf("%s %g %s", f.Test, f.Value, f.Unit))
+			if !t.applies(f, p, test.floors) {
+				continue
 			}
+			text := fmt.Sprintf("%s %g %s", f.Test, f.Value, f.Unit)
+			if f.Test == "all_reduce" {
+				text += fmt.Sprintf(" by %s with %s", f.Algorithm, checks.Size(f.Size))
+			}
+			floors = append(floors, text)
 		}
 		if len(floors) > 0 {
 			l := &s.lines[len(s.lines)-1]
 			l.note = fmt.Sprintf("%s (%s: at least %s)", l.explanation(words[0]), p.Name, strings.Join(floors, ", "))
 		}
 	}
-	if t.ports && t.gpus > 1 {
+	if t.ports && t.gpus != 1 {
 		s.comment("NCCL over the network alone, only if the adapters of a node can reach each other:")
 		s.suggest("check_nccl", "--no-p2p", "-b", "1G", "all_reduce")
 	}

@@ -60,6 +60,9 @@ func (r *Run) Close() {
 // is under way (EX_TEMPFAIL of sysexits.h).
 const Busy = 75
 
+// Owes is the exit status of a run of the monitor whose drain could not be delivered (EX_IOERR).
+const Owes = 74
+
 // Check makes the whole run and returns the exit status.
 func (r *Run) Check() int {
 	defer r.Close()
@@ -97,7 +100,10 @@ func (r *Run) Check() int {
 	for _, err := range r.Pool.Warnings() {
 		r.Warn(err)
 	}
-	if r.Log.Unlogged && exit == 0 {
+	switch {
+	case r.Part() && r.Owes:
+		return Owes
+	case r.Log.Unlogged && exit == 0:
 		return 1
 	}
 	return exit
@@ -230,11 +236,11 @@ func (r *Run) busy() bool {
 	if r.Unattended() {
 		lock = node.RunLock
 	}
-	if err := r.OpenState(lock); err != nil {
+	err := r.OpenState(lock)
+	if err != nil && !r.Part() { // the monitor starts that run again
 		fmt.Fprintf(console.Stdout, "nhc-gpu: %v; leaving without a verdict\n", err)
-		return true
 	}
-	return false
+	return err != nil
 }
 
 // leavePending has a run without a verdict deliver the drain that an earlier run could not

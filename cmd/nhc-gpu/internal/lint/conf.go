@@ -45,7 +45,7 @@ func (l *linter) settings(unusable error) {
 	path := f.SetPath
 	if file, err := l.call(wire.OpRead, path).File("read " + path); err == nil && !file.Missing && file.Mode.IsRegular() {
 		l.texts[path] = file.Data
-		lintSettings(&l.findings, path, file.Data)
+		_ = lintSettings(&l.findings, path, file.Data) // unusable has the error, as bash reports it
 	}
 	if unusable != nil {
 		if end, ok := errors.AsType[*open.Ended](unusable); !ok {
@@ -114,7 +114,7 @@ func (l *linter) tables() {
 		if file, err := l.call(wire.OpRead, path).File(""); err == nil && file.Mode.IsRegular() {
 			l.texts[path] = file.Data
 			if path == l.f.TablesFile() {
-				l.lintTables(path, file.Data)
+				l.lintTables(l.site(), path, file.Data)
 			} else {
 				_, err := conf.ParsePlatforms(path, file.Data)
 				l.tomlErrors(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -176,7 +177,7 @@ func (l *linter) judge(s *site, path string, data []byte) {
 		}
 		l.pages = append(l.pages, lintLines(&l.findings, s, path, data))
 	case tablesKind:
-		l.lintTables(path, data)
+		l.lintTables(s, path, data)
 	case profilesKind:
 		_, err := conf.ParsePlatforms(path, data)
 		l.tomlErrors(err)
@@ -186,7 +187,10 @@ func (l *linter) judge(s *site, path string, data []byte) {
 	case countersKind:
 		l.tomlErrors(fabric.IBCounterErrors(path, data))
 	case settingsKind:
-		lintSettings(&l.findings, path, data)
+		before := len(l.list)
+		if err := lintSettings(&l.findings, path, data); err != nil && len(l.list) == before {
+			l.add(unparsed(path, data, err, "bash reads the file up to this place"))
+		}
 		if sets, _, err := conf.ParseSysconfig(path, data, func(string) (string, bool) { return "", false }); err == nil {
 			for _, a := range sets {
 				if a.Name == "TIMEOUT" && s.vars != nil {
@@ -206,7 +210,7 @@ func (l *linter) judge(s *site, path string, data []byte) {
 }
 
 // lintTables judges an nhc.toml.
-func (l *linter) lintTables(path string, data []byte) {
+func (l *linter) lintTables(s *site, path string, data []byte) {
 	c, err := conf.ParseTOML(path, data)
 	l.tomlErrors(err)
 	if c == nil {
@@ -218,8 +222,49 @@ func (l *linter) lintTables(path string, data []byte) {
 	l.entries(c.Checks)
 	p := plan.BuildTables(c.Checks, plan.Options{})
 	for i := range p.Steps {
-		l.step(&p.Steps[i])
+		before := len(l.list)
+		if l.step(&p.Steps[i]); len(l.list) == before {
+			l.tableValues(s, &p.Steps[i])
+		}
 	}
+}
+
+// tableValues judges the values that the check of a table reads only when it runs.
+func (l *linter) tableValues(s *site, step *plan.Step) {
+	info, ok := checks.Lookup(step.Name)
+	if !ok {
+		return
+	}
+	c := info.New()
+	if checks.BindTable(c, step.Table) != nil {
+		return
+	}
+	key := func(value string) string {
+		for _, key := range slices.Sorted(mapKeys(step.Table)) {
+			list, isList := step.Table[key].([]any)
+			if fmt.Sprint(step.Table[key]) == value || isList && slices.ContainsFunc(list, func(v any) bool { return fmt.Sprint(v) == value }) {
+				return key
+			}
+		}
+		return ""
+	}
+	m := s.misvalueOf(step.Pos.File, info, c, func(value string) bool { return key(value) != "" })
+	if m == nil {
+		return
+	}
+	f := m.finding
+	f.File, f.Line = step.Pos.File, step.Pos.Line
+	switch _, isList := step.Table[key(m.Word)].([]any); {
+	case m.other != "":
+		f.Fix = fmt.Sprintf("%s = %q, %s = %q", key(m.Word), m.other, key(m.other), m.Word)
+	case m.better == "" || strings.Contains(m.better, " -"): // options are for lines
+	case isList:
+		f.Fix = strconv.Quote(m.better)
+	default:
+		f.Fix = fmt.Sprintf("%s = %q", key(m.Word), m.better)
+	}
+	l.locate(&f)
+	l.add(f)
 }
 
 // xidCode finds the number of an Xid in a table.
@@ -284,12 +329,8 @@ func (l *linter) tomlErrors(err error) {
 // script judges a script of the site.
 func (l *linter) script(path string, data []byte) {
 	_, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(bytes.NewReader(data), path)
-	if parse, ok := errors.AsType[syntax.ParseError](err); ok {
-		line := strings.Split(string(data), "\n")[parse.Pos.Line()-1] + " "
-		l.add(finding{
-			File: path, Line: int(parse.Pos.Line()), Column: int(parse.Pos.Col()), Word: strings.Fields(line[parse.Pos.Col()-1:] + " x")[0], Severity: mistake, Text: strings.ReplaceAll(parse.Text, "`", `"`),
-			Now: "bash reads the script up to this place", Fix: "balance quotes, brackets and if ... fi",
-		})
+	if err != nil {
+		l.add(unparsed(path, data, err, "bash reads the script up to this place"))
 		return
 	}
 	if bytes.Contains(data, []byte("\r\n")) {
@@ -300,6 +341,18 @@ func (l *linter) script(path string, data []byte) {
 			l.add(finding{File: path, Line: c.Line, Severity: warning, Word: c.Name, Text: c.Name + " is a function of LBNL NHC that nhc-gpu does not have", Now: "the call fails with status 127", Fix: "remove the call"})
 		}
 	}
+}
+
+// unparsed is the mistake at which bash stops to read a file.
+func unparsed(path string, data []byte, err error, now string) finding {
+	f := finding{File: path, Severity: mistake, Text: err.Error(), Now: now, Fix: "balance quotes, brackets and if ... fi"}
+	if parse, ok := errors.AsType[syntax.ParseError](err); ok {
+		f.Line, f.Column = place(string(data), parse.Pos)
+		rest, _, _ := strings.Cut(string(data[parse.Pos.Offset():]), "\n")
+		f.Word = strings.Fields(rest + " x")[0]
+		f.Text = strings.ReplaceAll(parse.Text, "`", `"`)
+	}
+	return f
 }
 
 // configNames are the names in a directory such as /etc/nhc that a run reads.

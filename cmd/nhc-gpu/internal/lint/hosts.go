@@ -119,35 +119,38 @@ func numbers(spans string) (all []string, err error) {
 
 // foldHosts writes hosts as a list: gpu[01-16],login1.
 func foldHosts(hosts []string) string {
+	type key struct {
+		prefix string
+		width  int
+	}
 	type group struct {
-		prefix  string
-		width   int
+		key
 		numbers []int
 	}
 	var groups []*group
+	index := map[key]int{} // of groups with numbers
 	for _, h := range hosts {
 		prefix := strings.TrimRight(h, "0123456789")
 		digits := h[len(prefix):]
 		n, err := strconv.Atoi(digits)
 		if digits == "" || err != nil {
-			groups = append(groups, &group{prefix: h})
+			groups = append(groups, &group{key: key{prefix: h}})
 			continue
 		}
 		width := len(digits)
 		if digits[0] != '0' { // 9 and 10 are of one range, 09 and 100 are not
 			width = 0
 		}
-		var own *group
-		for _, g := range groups {
-			if g.prefix == prefix && g.numbers != nil && (g.width == width || width == 0 && g.width == len(digits)) {
-				own = g
-			}
+		at, ok := index[key{prefix, width}]
+		if wide, padded := index[key{prefix, len(digits)}]; padded && (!ok || wide > at) {
+			at, ok = wide, true
 		}
-		if own == nil {
-			own = &group{prefix: prefix, width: width}
-			groups = append(groups, own)
+		if !ok {
+			at = len(groups)
+			index[key{prefix, width}] = at
+			groups = append(groups, &group{key: key{prefix, width}})
 		}
-		own.numbers = append(own.numbers, n)
+		groups[at].numbers = append(groups[at].numbers, n)
 	}
 	var list []string
 	for _, g := range groups {
@@ -306,15 +309,22 @@ func contradicts(l *linter, r rule, hosts []string, wants map[string]rule) {
 // numberOf finds the number of a host, and of a range.
 var numberOf = checks.Lazily(`[0-9]+`)
 
-// otherZeros returns a target that matches one of the hosts if leading zeros do not count, "" if there
+// otherZeros returns a range that matches one of the hosts if leading zeros do not count, "" if there
 // is none: {gpu[001-016]} for {gpu[1-16]}.
-func otherZeros(target, host string) string {
-	m := &match.Matcher{}
-	wide := len(numberOf().FindString(host))
+func otherZeros(target string, hosts []string) string {
+	if !strings.HasPrefix(target, "{") {
+		return ""
+	}
+	var tries []string
 	for _, format := range []string{"%d", "%02d", "%03d", "%04d", "%05d"} {
-		try := numberOf().ReplaceAllStringFunc(target, func(n string) string { return fmt.Sprintf(format, number(n)) })
-		if yes, err := m.Match(host, try); yes && err == nil && wide > 0 {
-			return try
+		tries = append(tries, numberOf().ReplaceAllStringFunc(target, func(n string) string { return fmt.Sprintf(format, number(n)) }))
+	}
+	m := &match.Matcher{}
+	for _, h := range hosts {
+		for _, try := range tries {
+			if yes, err := m.Match(h, try); yes && err == nil && numberOf().MatchString(h) {
+				return try
+			}
 		}
 	}
 	return ""
@@ -322,12 +332,10 @@ func otherZeros(target, host string) string {
 
 // nearTarget guesses what a target that matches no host was meant to be.
 func nearTarget(target string, hosts []string) string {
-	m := &match.Matcher{}
-	for _, h := range hosts {
-		if try := otherZeros(target, h); strings.HasPrefix(target, "{") && try != "" {
-			return try + ": the numbers of these hosts have other leading zeros"
-		}
+	if try := otherZeros(target, hosts); try != "" {
+		return try + ": the numbers of these hosts have other leading zeros"
 	}
+	m := &match.Matcher{}
 	for _, try := range []string{strings.ToLower(target), target + "*", strings.TrimSuffix(target, "}") + "*}"} {
 		for _, h := range hosts {
 			if yes, err := m.Match(h, try); yes && err == nil && try != target {

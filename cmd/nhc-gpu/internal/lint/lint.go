@@ -177,7 +177,8 @@ func candidates(f *finding) (list []string) {
 		if m[1] != "" || m[2] != "" {
 			list = append(list, cmp.Or(m[1], m[2]))
 		} else {
-			last = append(last, cmp.Or(m[3], m[4]))
+			word := cmp.Or(m[3], m[4])
+			last = append(last, word, strings.TrimPrefix(word, "check_"))
 		}
 	}
 	return append(list, last...)
@@ -193,7 +194,7 @@ func (l *linter) locate(f *finding) {
 	if strings.HasPrefix(strings.TrimLeft(line, " \t"), "[[") { // of a table: the key is below
 		for _, plain := range candidates(f) {
 			word := regexp.QuoteMeta(plain)
-			key := regexp.MustCompile(`^\s*(` + word + `)\s*=|=.*"(` + word + `)"|=\s*(` + word + `)\s*$`)
+			key := regexp.MustCompile(`^\s*(` + word + `)\s*=|=.*"(` + word + `)"|=\s*(` + word + `)\s*(?:#|$)`)
 			for n := f.Line; n < len(lines) && !strings.HasPrefix(lines[n], "["); n++ {
 				at := key.FindStringSubmatchIndex(lines[n])
 				if at == nil {

@@ -25,7 +25,7 @@ const goodLines = `# gpu nodes
 {gpu[01-16]} || check_hw_physmem 2TB 2TB 3%
 {gpu[01-16]} || check_gpu_count 8
 /^gpu0[1-4]$/ || check_hw_ib 400 mlx5_0:1
-!login*     || check_ps_service -u root -S sshd
+!login*     || check_ps_service -u root -S cron
 *           || check_cmd_output -t 5 -r 0 -m '/^(Permissive|Disabled)$/' getenforce
 gpu*        || [ "$(ls /proc/driver/nvidia/gpus | wc -l)" -eq 8 ] || \
                die 1 "not all GPUs"
@@ -37,6 +37,32 @@ TIMEOUT=30
 export MARK_OFFLINE=1
 LOGFILE=/var/log/nhc.log
 NHC_RM=slurm
+`
+
+// goodShell is a sysconfig file with the grammar of bash.
+const goodShell = `export TIMEOUT=24 MARK_OFFLINE=0
+DETACHED_MODE=0 NHC_CHECK_ALL=1
+SILENT=1;VERBOSE=0
+SLURM_RECHECK=600 \
+NHC_CHECK_FORKED=0
+if [ -e /etc/debian_version ]; then TS=1; CONFDIR=/etc/nhc
+CONFFILE=/etc/nhc/debian.conf
+else CONFFILE=/etc/nhc/rhel.conf
+fi
+text="TIMEOUT = 30
+MARK_OFFLINE=yes"
+timeout=20
+[ "$timeout" = 20 ] || echo "TIMEOUT: 30" >&2
+host=$(hostname -s 2>/dev/null) 2>/dev/null
+case $host in login*) INCDIR=/etc/nhc/login ;; *) INCDIR=/etc/nhc/scripts ;; esac
+LOGFILE=">>/var/log/nhc.log 2>&1"
+files=(/etc/nhc/*.conf) 2>/dev/null
+export empty= 2>/dev/null
+PATH=/sbin:/bin
+PATH=$PATH:/usr/sbin
+IFS= read -r line </proc/uptime
+: >/dev/null
+>/dev/null
 `
 
 // mutation is a good file with one mistake.
@@ -136,8 +162,13 @@ var lineMutations = []mutation{
 	{"a flag behind an expression", "'/^(Permissive|Disabled)$/'", "/active/i", `10:46 /active/i`, warning, "-m /active/ getenforce"},
 	{"more lanes than a slot has", "check_gpu_count 8", "check_gpu_pcie 5 160", `7:34 160`, mistake, "check_gpu_pcie"},
 	{"more than 100%", "check_fs_used / 90%", "check_fs_used / 110%", `4:32 110%`, mistake, "check_fs_used"},
+	{"a percentage without its sign, of all file systems", "check_fs_used / 90%", "check_all_fs_used xfs 90", `4:38 90`, warning, "check_all_fs_used xfs 90%"},
 	{"more than 100% free", "check_fs_used / 90%", "check_fs_free / 110%", `4:32 110%`, mistake, "check_fs_free"},
-	{"an option behind the service", "-u root -S sshd", "sshd -u root", `9:38 -u`, warning, "options first: check_ps_service"},
+	{"an option behind the service", "-u root -S cron", "cron -u root", `9:38 -u`, warning, "options first: check_ps_service"},
+	{"sshd by its name", "-u root -S cron", "-u root -S sshd", `9:44 sshd`, warning, "-S -f -m '@(*/sshd|*/sshd *)' sshd"},
+	{"sshd by its program", "-u root -S cron", "-u root -d sshd ssh", `9:49 ssh`, warning, "-d sshd -f -m '@(*/sshd|*/sshd *)' ssh"},
+	{"a system user without -A", "check_fs_used / 90%", "check_ps_cpu -a -u root 95%", `4:35 root`, warning, "check_ps_cpu -a -u root -A 95%"},
+	{"a system user's uid without -A", "check_fs_used / 90%", "check_ps_time -u0 3600", `4:30 -u0`, warning, "check_ps_time -u0 -A 3600"},
 	{"an option behind a file system", "check_fs_mount_rw -f /", "check_fs_mount_rw / -t ext4", `3:36 -t`, warning, "options first: check_fs_mount_rw"},
 
 	// the grammar of the shell
@@ -183,6 +214,8 @@ var lineMutations = []mutation{
 	{"long option", "check_fs_mount_rw -f /", "check_fs_mount_rw --fs /", "3:34 --fs", mistake, "check_fs_mount_rw"},
 	{"argument too many", "check_gpu_count 8", "check_gpu_count 8 nvidia 9", "7:42 9", mistake, "check_gpu_count"},
 	{"argument that nothing is done with", "check_fs_used / 90%", "check_fs_used / 90 %", "4:35 %", warning, "check_fs_used"},
+	{"argument too many, in braces", "check_fs_used / 90%", "check_hw_eth {lo,eth0}", "4:29 eth0", warning, "check_hw_eth"},
+	{"two numbers in braces", "check_gpu_count 8", "check_gpu_count {8,9}", "7:33 9", mistake, "check_gpu_count"},
 	{"misspelt vendor", "check_gpu_count 8", "check_gpu_count 8 nvida", "7:35 nvida", mistake, "check_gpu_count"},
 	{"words for a number", "check_gpu_count 8", "check_gpu_count eight", "7:33 eight", mistake, "check_gpu_count"},
 	{"unit behind a number", "check_gpu_count 8", "check_gpu_count 8x", "7:33 8x", mistake, "check_gpu_count"},
@@ -199,7 +232,7 @@ var lineMutations = []mutation{
 	{"octal number", "check_hw_cpuinfo 2 96 192", "check_hw_cpuinfo 2 096 192", "5:36 096", mistake, "check_hw_cpuinfo 2 96 192"},
 	{"limit that is missing", "check_fs_used / 90%", "check_fs_used /", "4:16 check_fs_used", warning, "check_fs_used FS MAX"},
 	{"relative path", "check_fs_used / 90%", "check_fs_used tmp 90%", "4:30 tmp", warning, "check_fs_used FS MAX"},
-	{"service without a name", "check_ps_service -u root -S sshd", "check_ps_service -u root -S", "9:16 check_ps_service", mistake, "check_ps_service"},
+	{"service without a name", "check_ps_service -u root -S cron", "check_ps_service -u root -S", "9:16 check_ps_service", mistake, "check_ps_service"},
 	{"file system without -f", "check_fs_mount_rw -f /", "check_fs_mount_rw -t xfs", "3:16 check_fs_mount_rw", mistake, "check_fs_mount_rw"},
 	{"seconds with a unit", "check_cmd_output -t 5", "check_cmd_output -t 5s", "10:36 5s", mistake, "-t 5 -r"},
 	{"regular expression of an option", "'/^(Permissive|Disabled)$/'", "'/^(Permissive|Disabled$/'", "10:46 /^(Permissive|Disabled$/", mistake, "check_cmd_output"},
@@ -227,11 +260,21 @@ var settingMutations = []mutation{
 	{"unit of TIMEOUT", "TIMEOUT=30", "TIMEOUT=30s", "2:1 TIMEOUT=30s", mistake, "TIMEOUT=30"},
 	{"TIMEOUT beyond slurmd's", "TIMEOUT=30", "TIMEOUT=300", "2:1 TIMEOUT=300", remark, "50 or less"},
 	{"blanks around = in sysconfig", "TIMEOUT=30", "TIMEOUT = 30", "2:9 =", mistake, "TIMEOUT=30"},
+	{"blanks around = of an export", "TIMEOUT=30", "export TIMEOUT = 30", "2:16 =", mistake, "TIMEOUT=30"},
 	{"colon for =", "TIMEOUT=30", "TIMEOUT: 30", "2:8 :", mistake, "TIMEOUT=30"},
 	{"$ before a name", "TIMEOUT=30", "$TIMEOUT=30", "2:1 $TIMEOUT", mistake, "TIMEOUT=30"},
 	{"true for 1", "MARK_OFFLINE=1", "MARK_OFFLINE=true", "3:8 MARK_OFFLINE=true", mistake, "MARK_OFFLINE=1"},
 	{"typographic quotes in sysconfig", "TIMEOUT=30", "TIMEOUT=“30”", "2:9 “", mistake, `TIMEOUT="30"`},
 	{"another number for 1", "MARK_OFFLINE=1", "MARK_OFFLINE=2", "3:8 MARK_OFFLINE=2", mistake, "MARK_OFFLINE=0 or 1"},
+	{"misspelt MODE", "TIMEOUT=30", "MOD=observe", "2:1 MOD", warning, "MODE=observe"},
+	{"MODE in lower case", "TIMEOUT=30", "mode=observe", "2:1 mode", warning, "MODE=observe"},
+	{"MODE with one capital", "TIMEOUT=30", "export Mode=Enforce", "2:8 Mode", warning, "MODE=enforce"},
+	{"setting in lower case", "TIMEOUT=30", "timeout=30", "2:1 timeout", warning, "TIMEOUT=30"},
+	{"redirection for a log", "LOGFILE=/var/log/nhc.log", "LOGFILE=>>/var/log/nhc.log 2>&1", "4:1 LOGFILE=>>/var/log/nhc.log 2>&1", mistake, `LOGFILE=">>/var/log/nhc.log 2>&1"`},
+	{"second setting of a line", "TIMEOUT=30", "TIMEOUT=30 CONFIG_ERRORS=yes", "2:12 CONFIG_ERRORS=yes", mistake, "CONFIG_ERRORS=drain or unknown"},
+	{"setting twice in a line", "TIMEOUT=30", "TIMEOUT=30; TIMEOUT=40", "2:13 TIMEOUT", warning, "remove one"},
+	{"quote not closed in sysconfig", "TIMEOUT=30", `TIMEOUT="30`, `2:9 "30`, mistake, "balance"},
+	{"setting in a condition", "TIMEOUT=30", "[ -d /proc ] && TIMEOUT=30s", "2:17 TIMEOUT=30s", mistake, "TIMEOUT=30"},
 	{"two settings in one word", "TIMEOUT=30", "NHC_CHECK_ALL=1MODE=observe", "2:1 NHC_CHECK_ALL=1MODE=observe", mistake, "NHC_CHECK_ALL=1, and MODE=observe"},
 	{"unit of SLURM_RECHECK", "TIMEOUT=30", "SLURM_RECHECK=30m", "2:1 SLURM_RECHECK=30m", mistake, "SLURM_RECHECK=1800"},
 	{"on for time stamps", "TIMEOUT=30", "TS=on", "2:1 TS=on", mistake, "TS=1"},
@@ -288,6 +331,7 @@ var tableMutations = []mutation{
 	{"misspelt check in a table", `"gpu_count"`, `"gpu_cout"`, "11:9 gpu_cout", mistake, "check_gpu_count"},
 	{"misspelt key of a check", "test = ", "tets = ", "17:1 tets", mistake, "check_file_test"},
 	{"unknown mode in a table", `mode = "enforce"`, `mode = "observer"`, "1:9 observer", mistake, "observe"},
+	{"mode in capitals in a table", `mode = "enforce"`, `MODE = "enforce"`, "1:1 MODE", mistake, "mode"},
 	{"misspelt table", "[[check]]\nname = \"gpu_count\"", "[[checks]]\nname = \"gpu_count\"", "10:3 checks", mistake, "[[check]]"},
 	{"one pair of brackets", "[[check]]\nname = \"gpu_count\"\nhosts = \"{gpu[01-16]}\"\nwant = 8\n\n[[check]]", "[check]", "10:2 check", mistake, "[[check]]"},
 	{"text for a number", "want = 8", `want = "eight"`, "13:9 eight", mistake, "check_gpu_count"},
@@ -324,6 +368,31 @@ var tableMutations = []mutation{
 	{"unknown exempt code", `"gpu.ecc"`, `"gpu.eec"`, "27:16 eec", warning, "a code of"},
 	{"unknown word of the guard", "percent = 20", `uncounted = "resume"`, "26:14 resume", mistake, "drain"},
 	{"size with a unit", `jsonl = "/var/log/nhc-gpu.jsonl"`, `jsonl_max = "16M"`, "21:14 16M", mistake, "bytes"},
+}
+
+// goodLimits is an nhc.toml whose checks have limits.
+const goodLimits = `[[check]]
+name = "fs_used"
+fs = "/"
+max = "90%"
+
+[[check]]
+name = "hw_physmem"
+min = "500G"
+max = "520G"
+
+[[check]]
+name = "check_file_test"
+files = ["/proc", "/sys"]
+`
+
+var limitMutations = []mutation{
+	{"a percentage without its sign in a table", `max = "90%"`, "max = 90 # percent", "4:7 90", warning, `max = "90%"`},
+	{"memory without its unit in a table", `min = "500G"`, "min = 500", "8:7 500", warning, `min = "500G"`},
+	{"unit of another tool in a table", `"520G"`, `"520GiB"`, "9:8 520GiB", mistake, `max = "520G"`},
+	{"swapped values of a table", "fs = \"/\"\nmax = \"90%\"", "fs = \"90%\"\nmax = \"/\"", "3:7 90%", mistake, `fs = "/", max = "90%"`},
+	{"limit that a table lacks", `max = "90%"`, "", "2:9 fs_used", warning, "check_fs_used FS MAX"},
+	{"relative path in a table", `"/sys"`, `"sys"`, "13:20 sys", warning, "check_file_test"},
 }
 
 // goodProfiles is a profiles.toml without a mistake.
@@ -433,6 +502,7 @@ func TestMutations(t *testing.T) {
 	try("nhc.conf", goodLines, lineMutations)
 	try("nhc", goodSettings, settingMutations)
 	try("nhc.toml", goodTables, tableMutations)
+	try("nhc.toml", goodLimits, limitMutations)
 	try("profiles.toml", goodProfiles, profileMutations)
 	try("xid.toml", goodXids, xidMutations)
 	try("site.nhc", goodScript, scriptMutations)
@@ -460,8 +530,8 @@ func TestMutations(t *testing.T) {
 func TestGoodConfigurations(t *testing.T) {
 	t.Parallel()
 	good := map[string]string{
-		"nhc.conf": goodLines, "nhc": goodSettings, "nhc.toml": goodTables, "profiles.toml": goodProfiles, "xid.toml": goodXids, "site.nhc": goodScript,
-		"sites.conf": goodOfSites,
+		"nhc.conf": goodLines, "nhc": goodSettings, "shell.sysconfig": goodShell, "nhc.toml": goodTables, "profiles.toml": goodProfiles, "xid.toml": goodXids, "site.nhc": goodScript,
+		"sites.conf": goodOfSites, "limits.toml": goodLimits,
 	}
 	files, err := filepath.Glob("../../../../conf/examples/*.conf")
 	if err != nil || len(files) < 2 {
@@ -539,6 +609,7 @@ const goodOfSites = ` * || export NHC_RM=slurm
  * || check_cmd_output -m '/addr:10\\.0\\.0\\.1/' -m '/^[[:space:]]*UP /' /sbin/ifconfig eth3
  * || check_nccl_allreduce 99.0 1 4G $AZ_NHC_ROOT/topofiles/x.xml
  gpu-[1-8] || check_gpu_xid /var/log/syslog
+ * || >/dev/null
  * || [ -e /etc/maintenance ] || check_hw_ib 400
  * || if [ -d /proc/driver/nvidia ]; then check_gpu_count 8; fi
 `
@@ -572,6 +643,7 @@ func TestDocs(t *testing.T) {
 	rows("nhc.conf", "nhc.conf", goodLines, lineMutations)
 	rows("/etc/sysconfig/nhc", "nhc", goodSettings, settingMutations)
 	rows("nhc.toml", "nhc.toml", goodTables, tableMutations)
+	rows("Limits in nhc.toml", "nhc.toml", goodLimits, limitMutations)
 	rows("profiles.toml", "profiles.toml", goodProfiles, profileMutations)
 	rows("The policy for Xids", "xid.toml", goodXids, xidMutations)
 	rows("Scripts", "site.nhc", goodScript, scriptMutations)
@@ -596,6 +668,30 @@ func TestDocs(t *testing.T) {
 	}
 	if diff := cmp.Diff(b.String(), got); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", page, diff)
+	}
+}
+
+// The grammar of bash gives no column and no line to places far behind in a line or a file.
+func TestLongTexts(t *testing.T) {
+	t.Parallel()
+	far, down := strings.Repeat("x", 1<<14), strings.Repeat("\n", 1<<18)
+	for name, tt := range map[string]struct{ file, text, want string }{
+		"a long line":                     {"nhc", "#\nµ=" + far + "; TIMEOUT=30s\n", "2:16389 TIMEOUT=30s"},
+		"a long line that does not end":   {"nhc", "#\nx=" + far + " \"y\n", "2:16388 \"y"},
+		"a script with a long line":       {"site.nhc", "#\nx=" + far + " \"y\n", "2:16388 \"y"},
+		"a long file":                     {"nhc", down + "TIMEOUT=30s\n", "262145:1 TIMEOUT=30s"},
+		"a long script that does not end": {"site.nhc", down + "x=\"y\n", "262145:3 \"y"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := judged(tt.file, tt.text)
+			if len(l.list) != 1 {
+				t.Fatalf("%d findings, want one", len(l.list))
+			}
+			if got := fmt.Sprintf("%d:%d %s", l.list[0].Line, l.list[0].Column, l.list[0].Word); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
 	}
 }
 

@@ -281,6 +281,10 @@ var argForms = sync.OnceValue(func() map[string]map[string]form {
 		"check_fs_ifree":            {"FS": aFS, "Min": aShare},
 		"check_fs_used":             {"FS": aFS, "Max": aPart},
 		"check_fs_iused":            {"FS": aFS, "Max": aShare},
+		"check_all_fs_inodes":       {"Min": aCount, "Max": aCount},
+		"check_all_fs_ifree":        {"Limit": aShare},
+		"check_all_fs_used":         {"Limit": aPart},
+		"check_all_fs_iused":        {"Limit": aShare},
 		"check_fs_mount":            {"FS": aFS, "Automount": aPath, "Source": aSource, "Type": aMatch, "Options": aMatch},
 		"check_fs_mount_rw":         {"FS": aFS, "Automount": aPath, "Source": aSource, "Type": aMatch, "Options": aMatch},
 		"check_fs_mount_ro":         {"FS": aFS, "Automount": aPath, "Source": aSource, "Type": aMatch, "Options": aMatch},
@@ -325,10 +329,136 @@ var required = sync.OnceValue(func() map[string]struct{ fields, what, now string
 	}
 })
 
+// misvalue is a mistake in a value that a check reads only when it runs. Word is the value, "" for
+// the check as a whole.
+type misvalue struct {
+	finding
+
+	better string // what to write instead of the value, possibly with options
+	other  string // the value to exchange it for
+}
+
+// misvalueOf returns the mistake in the values of a check, nil if there is none. given reports
+// whether a value was written, and is no default.
+func (s *site) misvalueOf(file string, info checks.Info, c checks.Check, given func(string) bool) *misvalue {
+	v := reflect.Indirect(reflect.ValueOf(c))
+	m := &misvalue{finding: finding{Severity: mistake, Now: unevaluated, Fix: usageOf(info)}}
+	if r, ok := required()[info.Name]; ok {
+		given := 0
+		for field := range strings.FieldsSeq(r.fields) {
+			given += len(fieldOf(v, field))
+		}
+		if given == 0 {
+			m.Text, m.Now = info.Name+" without "+r.what, r.now
+			return m
+		}
+	}
+	if surplus := fieldOf(v, "Surplus"); len(surplus) > 0 {
+		m.Severity, m.Text, m.Now = warning, info.Name+": no effect: "+strings.Join(surplus, " "), "the check runs without it"
+		m.Word = surplus[0]
+		return m
+	}
+	for field, value := range v.Fields() {
+		if low, high, n := reach(field, value); n != 0 && (n < low || n > high) {
+			m.Word = strconv.FormatFloat(n, 'f', -1, 64)
+			m.Text = fmt.Sprintf("%s: %s is out of reach for any device, want %g to %g", info.Name, m.Word, low, high)
+			m.Now = "the check never fails, or always"
+			return m
+		}
+	}
+	if test, ok := c.(checks.Bounded); ok && info.Active && filepath.Base(file) == "nhc-active.conf" && s.limit > 0 && test.Bound() >= checks.Usable(s.limit) {
+		m.Severity, m.Text = warning, fmt.Sprintf("%s may take %s, more than a run of -t %.0f", info.Name, test.Bound(), s.limit.Seconds())
+		m.Now, m.Fix = "it is skipped", "raise -t and TimeoutStartSec in nhc-gpu-active.service, or give the test less time"
+		return m
+	}
+	if limit := fieldOf(v, "Limit"); info.Lane == checks.Cmd && len(limit) > 0 && given(limit[0]) {
+		n, err := strconv.Atoi(limit[0])
+		if all := s.timeout(); err == nil && all > 0 && n > all {
+			m.Word, m.Text = limit[0], fmt.Sprintf("%s: -t %d is more than TIMEOUT, %d s", info.Name, n, all)
+			m.Fix = fmt.Sprintf("-t %d or less, or TIMEOUT in /etc/sysconfig/nhc", all-1)
+			return m
+		}
+	}
+	if m.misform(info, v) {
+		return m
+	}
+	if info.Name == "check_hw_ib" || info.Name == "check_ib_ports" {
+		word := fmt.Sprint(v.FieldByName("Rate"))
+		if gbps, err := strconv.ParseFloat(word, 64); err == nil && unlikelyRate(gbps) != "" {
+			m.Severity, m.Word, m.Text = warning, word, fmt.Sprintf("%s: no port has a rate of %s Gb/s", info.Name, word)
+			m.Now, m.Fix = "every port fails, or none", unlikelyRate(gbps)
+			return m
+		}
+	}
+	if d, ok := c.(checks.Contradicting); ok {
+		if word, why := d.Contradiction(); why != "" {
+			m.Word, m.Text, m.Now = word, info.Name+": "+why, "the check fails on every node"
+			return m
+		}
+	}
+	if d, ok := c.(checks.Doubtful); ok {
+		if word, text, now, better := d.Doubt(); text != "" {
+			m.Severity, m.Word, m.Text, m.Now, m.better = warning, word, info.Name+": "+text, now, better
+			return m
+		}
+	}
+	for i, word := range strings.Fields(info.Usage) {
+		if strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
+			break // the next arguments are optional, or options
+		}
+		for field := range v.Fields() {
+			if field.Tag.Get("arg") == strconv.Itoa(i+1) && len(fieldOf(v, field.Name)) == 0 {
+				m.Severity, m.Text, m.Now = warning, info.Name+" without "+word, "nothing is compared"
+				return m
+			}
+		}
+	}
+	return nil
+}
+
+// misform compares the fields of a check with the forms that they have.
+func (m *misvalue) misform(info checks.Info, v reflect.Value) bool {
+	forms := argForms()[info.Name]
+	for i := range v.NumField() {
+		form, ok := forms[v.Type().Field(i).Name]
+		if !ok {
+			continue
+		}
+		for _, word := range fieldOf(v, v.Type().Field(i).Name) {
+			m.Word = word
+			if form.ok(strings.TrimPrefix(word, "!")) {
+				if form.odd == nil {
+					continue
+				}
+				if text, now, fix := form.odd(word); text != "" {
+					m.Severity, m.Text, m.Now, m.better = warning, info.Name+": "+text, now, fix
+					return true
+				}
+				continue
+			}
+			m.Text = fmt.Sprintf("%s: %s is not %s", info.Name, quoted(word), form.want)
+			if form.now != "" {
+				m.Now = form.now
+			}
+			if form.soft {
+				m.Severity = warning
+			}
+			if form.fix != nil {
+				m.better = form.fix(word)
+			}
+			if m.other = swapped(forms, v, word); m.other != "" {
+				m.Severity, m.Text, m.Now = mistake, m.Text+": are "+quoted(word)+" and "+quoted(m.other)+" swapped?", unevaluated
+			}
+			return true
+		}
+	}
+	m.Word = ""
+	return false
+}
+
 // values judges the arguments that a check reads only when it runs; good says that all are right.
 func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []arg) (good bool) {
-	v := reflect.Indirect(reflect.ValueOf(c))
-	f := finding{Severity: mistake, Now: unevaluated, Fix: usageOf(info)}
+	f := finding{Severity: warning, Now: unevaluated, Fix: usageOf(info)}
 	find := func(word string) arg {
 		for _, a := range args {
 			if a.text == word || strings.HasPrefix(a.text, "-") && strings.HasSuffix(a.text, word) {
@@ -342,108 +472,29 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 		s.say(s.check, a.at, f)
 		return false
 	}
-	if r, ok := required()[info.Name]; ok {
-		given := 0
-		for field := range strings.FieldsSeq(r.fields) {
-			given += len(fieldOf(v, field))
-		}
-		if given == 0 {
-			f.Text, f.Now = info.Name+" without "+r.what, r.now
-			return report(name)
-		}
-	}
-	if surplus := fieldOf(v, "Surplus"); len(surplus) > 0 {
-		f.Severity, f.Text, f.Now = warning, info.Name+": no effect: "+strings.Join(surplus, " "), "the check runs without it"
-		return report(find(surplus[0]))
-	}
-	if late := lateOption(v, args); late != nil {
-		f.Severity, f.Text, f.Now = warning, info.Name+": "+late.text+" follows an argument", "the check takes it for another argument, as LBNL NHC does"
+	if late := lateOption(reflect.Indirect(reflect.ValueOf(c)), args); late != nil {
+		f.Text, f.Now = info.Name+": "+late.text+" follows an argument", "the check takes it for another argument, as LBNL NHC does"
 		f.Fix = "options first: " + usageOf(info)
 		return report(*late)
 	}
-	for field, value := range v.Fields() {
-		if low, high, n := reach(field, value); n != 0 && (n < low || n > high) {
-			word := strconv.FormatFloat(n, 'f', -1, 64)
-			f.Text = fmt.Sprintf("%s: %s is out of reach for any device, want %g to %g", info.Name, word, low, high)
-			f.Now = "the check never fails, or always"
-			return report(find(word))
-		}
-	}
-	if test, ok := c.(checks.Bounded); ok && info.Active && filepath.Base(s.file) == "nhc-active.conf" && s.limit > 0 && test.Bound() >= checks.Usable(s.limit) {
-		f.Severity, f.Text = warning, fmt.Sprintf("%s may take %s, more than a run of -t %.0f", info.Name, test.Bound(), s.limit.Seconds())
-		f.Now, f.Fix = "it is skipped", "raise -t and TimeoutStartSec in nhc-gpu-active.service, or give the test less time"
-		return report(name)
-	}
 	if a, ok := briefAge(args); ok {
-		f.Severity, f.Text, f.Now = warning, info.Name+": --max-age "+a.text+" has no unit", "it is "+a.text+" s: the test runs again in each run"
+		f.Text, f.Now = info.Name+": --max-age "+a.text+" has no unit", "it is "+a.text+" s: the test runs again in each run"
 		f.Fix = replaceWord(s.check.text, a, a.text+"h")
 		return report(a)
 	}
-	if limit := fieldOf(v, "Limit"); info.Lane == checks.Cmd && len(limit) > 0 && find(limit[0]) != name { // not by default
-		n, err := strconv.Atoi(limit[0])
-		if all := s.timeout(); err == nil && all > 0 && n > all {
-			f.Text = fmt.Sprintf("%s: -t %d is more than TIMEOUT, %d s", info.Name, n, all)
-			f.Fix = fmt.Sprintf("-t %d or less, or TIMEOUT in /etc/sysconfig/nhc", all-1)
-			return report(find(limit[0]))
+	if m := s.misvalueOf(s.file, info, c, func(word string) bool { return find(word) != name }); m != nil {
+		a := name
+		if m.Word != "" {
+			a = find(m.Word)
 		}
-	}
-	forms := argForms()[info.Name]
-	for i := range v.NumField() {
-		form, ok := forms[v.Type().Field(i).Name]
-		if !ok {
-			continue
+		f = m.finding
+		switch {
+		case m.other != "":
+			f.Fix = strings.NewReplacer(m.Word, m.other, m.other, m.Word).Replace(s.check.text[name.at:])
+		case m.better != "":
+			f.Fix = replaceWord(s.check.text, a, strings.TrimSuffix(a.text, m.Word)+m.better)
 		}
-		for _, word := range fieldOf(v, v.Type().Field(i).Name) {
-			a := find(word)
-			if form.ok(strings.TrimPrefix(word, "!")) {
-				if form.odd == nil {
-					continue
-				}
-				if text, now, fix := form.odd(word); text != "" {
-					f.Severity, f.Text, f.Now, f.Fix = warning, info.Name+": "+text, now, replaceWord(s.check.text, a, fix)
-					return report(a)
-				}
-				continue
-			}
-			f.Text = fmt.Sprintf("%s: %s is not %s", info.Name, quoted(word), form.want)
-			if form.now != "" {
-				f.Now = form.now
-			}
-			if form.soft {
-				f.Severity = warning
-			}
-			if form.fix != nil && form.fix(word) != "" {
-				f.Fix = replaceWord(s.check.text, a, form.fix(word))
-			}
-			if other := s.swapped(forms, v, word); other != "" {
-				f.Severity, f.Text, f.Now = mistake, f.Text+": are "+quoted(word)+" and "+quoted(other)+" swapped?", unevaluated
-				f.Fix = strings.NewReplacer(word, other, other, word).Replace(s.check.text[name.at:])
-			}
-			return report(a)
-		}
-	}
-	if info.Name == "check_hw_ib" || info.Name == "check_ib_ports" {
-		word := fmt.Sprint(v.FieldByName("Rate"))
-		if gbps, err := strconv.ParseFloat(word, 64); err == nil && unlikelyRate(gbps) != "" {
-			f.Severity, f.Text = warning, fmt.Sprintf("%s: no port has a rate of %s Gb/s", info.Name, word)
-			f.Now, f.Fix = "every port fails, or none", unlikelyRate(gbps)
-			return report(find(word))
-		}
-	}
-	if d, ok := c.(checks.Contradicting); ok {
-		if word, why := d.Contradiction(); why != "" {
-			f.Text, f.Now = info.Name+": "+why, "the check fails on every node"
-			return report(find(word))
-		}
-	}
-	for i, word := range strings.Fields(info.Usage) {
-		if strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
-			break // the next arguments are optional, or options
-		}
-		if i >= len(args) || args[i].text == "" {
-			f.Severity, f.Text, f.Now = warning, info.Name+" without "+word, "nothing is compared"
-			return report(name)
-		}
+		return report(a)
 	}
 	return true
 }
@@ -537,7 +588,7 @@ func replaceWord(text string, a arg, word string) string {
 }
 
 // swapped returns the argument that a word must be exchanged for, "" if that does not help.
-func (s *shellLine) swapped(forms map[string]form, v reflect.Value, word string) string {
+func swapped(forms map[string]form, v reflect.Value, word string) string {
 	var mine string
 	for name := range forms {
 		if slices.Contains(fieldOf(v, name), word) {

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
+
+	"mvdan.cc/sh/v3/syntax"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
@@ -62,8 +65,8 @@ const anAbsolutePath = "an absolute path"
 
 // settingPlace is where a setting stands.
 type settingPlace struct {
-	late bool // in nhc.conf
-	node bool // on a line for every host
+	late  bool                   // in nhc.conf
+	reads func(name string) bool // the file has $NAME; nil: there is no file
 }
 
 // settingTrap judges one setting; known says that the value is.
@@ -97,7 +100,10 @@ func settingTrap(name, value string, known bool, where settingPlace) *trap {
 	case name == "HOSTROOT" && value != "":
 		return &trap{grade: warning, word: word, text: word, now: "checks read a recorded node, not this one", fix: "remove it from the settings of a node"}
 	}
-	if like := likeSetting(name); like != "" {
+	if like := likeSetting(name, value); like != "" && (where.reads == nil || !where.reads(name)) {
+		if form, ok := settingForms()[like]; ok && known && !form.form().MatchString(value) {
+			value = settingFix(like, value)
+		}
 		return &trap{grade: warning, word: name, text: name + " is not a setting of nhc-gpu", now: "it sets a variable that nothing reads", fix: like + "=" + value}
 	}
 	return nil
@@ -106,7 +112,7 @@ func settingTrap(name, value string, known bool, where settingPlace) *trap {
 // SettingWarning returns the mistake in a setting of the command line, "" for none.
 func SettingWarning(name, value string) string {
 	form, isForm := settingForms()[name]
-	if isForm && (form.form().MatchString(value) || form.want == anAbsolutePath) && setting.Glued(name, value) == "" || !isForm && likeSetting(name) == "" {
+	if isForm && (form.form().MatchString(value) || form.want == anAbsolutePath) && setting.Glued(name, value) == "" || !isForm && likeSetting(name, value) == "" {
 		return "" // a person may name files and directories as he likes
 	}
 	t := settingTrap(name, value, true, settingPlace{})
@@ -146,8 +152,11 @@ func settingFix(name, value string) string {
 }
 
 // likeSetting returns the setting that a name nearly is.
-func likeSetting(name string) string {
+func likeSetting(name, value string) string {
 	const least = 5 // letters: shorter names are all alike
+	if name != conf.SettingMode && spell.Typos(name, conf.SettingMode) < 2 && slices.Contains(conf.Choices(conf.SettingMode), strings.ToLower(value)) {
+		return conf.SettingMode
+	}
 	known := settingNames()
 	for variable := range checks.Variables() {
 		known = append(known, variable)
@@ -164,72 +173,188 @@ func likeSetting(name string) string {
 	return ""
 }
 
-// lintSettings reads the text of /etc/sysconfig/nhc.
-func lintSettings(l *findings, file string, data []byte) {
-	say := func(n, column int, f finding) {
-		f.File, f.Line, f.Column = file, n, column
-		l.add(f)
-	}
-	first := map[string]seenLine{}
-	for i, line := range strings.Split(string(data), "\n") {
+// settingsPage is a sysconfig file, read by its text alone.
+type settingsPage struct {
+	*findings
+	file, text string
+	first      map[string]seenLine // by name: the value that the file sets, whatever the node is
+}
+
+func (p *settingsPage) say(line, column int, f finding) {
+	f.File, f.Line, f.Column = p.file, line, column
+	p.add(f)
+}
+
+// reads reports whether the file expands a variable.
+func (p *settingsPage) reads(name string) bool {
+	return strings.Contains(p.text, "$"+name) || strings.Contains(p.text, "${"+name)
+}
+
+// lintSettings reads the text of /etc/sysconfig/nhc. If bash cannot read it, each line is judged by
+// itself, and the error of the grammar is returned.
+func lintSettings(l *findings, file string, data []byte) error {
+	p := &settingsPage{l, file, string(data), map[string]seenLine{}}
+	tree, err := parseShell(p.text)
+	odd := map[int]bool{}
+	for i, line := range strings.Split(p.text, "\n") {
 		n, text := i+1, strings.Trim(line, " \t\r")
-		column := 1 + len(line) - len(strings.TrimLeft(line, " \t"))
 		if i == 0 && strings.HasSuffix(line, "\r") {
-			say(n, 0, finding{Severity: mistake, Text: "the lines end in CR LF", Now: "the CR is part of every value", Fix: "dos2unix " + file})
+			p.say(n, 0, finding{Severity: mistake, Text: "the lines end in CR LF", Now: "the CR is part of every value", Fix: "dos2unix " + file})
 		}
 		if text == "" || text[0] == '#' {
 			continue
 		}
-		p := &page{findings: l, file: file}
+		q := &page{findings: l, file: file}
 		src := conf.Sources(file, []byte(strings.ReplaceAll(line, `\`, `\\`)))
 		if len(src) == 1 {
 			before := len(l.list)
-			if p.strange(part(&src[0], 0, len(src[0].Text))) {
+			if odd[n] = q.strange(part(&src[0], 0, len(src[0].Text))); odd[n] {
 				for j := range l.list[before:] {
 					l.list[before+j].Line = n
 				}
-				continue
 			}
 		}
-		assign, _ := strings.CutPrefix(text, "export ")
-		name, value, ok := strings.Cut(strings.TrimLeft(assign, " "), "=")
-		switch {
-		case strings.HasPrefix(text, "["):
-			if strings.HasSuffix(text, "]") && !strings.Contains(text, " ") {
-				say(n, column, finding{Severity: mistake, Word: text, Text: "a section", Now: "bash runs a command of that name", Fix: "# " + text})
-			}
-			continue
-		case !ok && strings.Contains(text, "||") && strings.Contains(text, "check_"):
-			say(n, column, finding{Severity: mistake, Word: "||", Text: "a check line in the settings", Now: "bash runs it as a command", Fix: "move it to /etc/nhc/nhc.conf"})
-			continue
-		case !ok:
-			if key, value, isYAML := strings.Cut(text, ":"); isYAML && (slices.Contains(settingNames(), key)) {
-				say(n, column+len(key), finding{Severity: mistake, Word: ":", Text: key + ": is not an assignment", Now: "bash runs a command named " + key + ":", Fix: key + "=" + strings.TrimSpace(value)})
-			}
-			continue
+		if err != nil && !odd[n] {
+			p.line(n, 1+len(line)-len(strings.TrimLeft(line, " \t")), text)
 		}
-		trimmed := strings.TrimSpace(name)
-		if trimmed != name || strings.HasPrefix(value, " ") && strings.TrimSpace(value) != "" && !strings.HasPrefix(strings.TrimSpace(value), "#") {
-			if slices.Contains(settingNames(), strings.TrimPrefix(trimmed, "$")) {
-				say(n, column+len(name), finding{Severity: mistake, Word: "=", Text: "blanks around =", Now: "the setting is not changed", Fix: trimmed + "=" + strings.TrimSpace(value)})
-			}
-			continue
-		}
-		if bare, dollar := strings.CutPrefix(name, "$"); dollar {
-			say(n, column, finding{Severity: mistake, Word: name, Text: "$ before the name of a setting", Now: "bash runs a command", Fix: bare + "=" + value})
-			continue
-		}
-		value, known := plainValue(value)
-		if t := settingTrap(name, value, known, settingPlace{}); t != nil {
-			say(n, column+strings.Index(text, name), finding{Severity: t.grade, Word: t.word, Text: t.text, Now: t.now, Fix: t.fix})
-		}
-		if old, twice := first[name]; twice && old.text != value && slices.Contains(settingNames(), name) {
-			say(n, column+strings.Index(text, name), finding{
-				Severity: warning, Word: name, Text: fmt.Sprintf("line %d sets %s to %s", old.line, name, quoted(old.text)), Now: "this line counts", Fix: "remove one of the two",
-			})
-		}
-		first[name] = seenLine{n, value}
 	}
+	if err != nil {
+		return err
+	}
+	for _, st := range tree.Stmts {
+		if n, _ := place(p.text, st.Pos()); !odd[n] {
+			p.statement(st, true)
+		}
+	}
+	return nil
+}
+
+// line judges a line of a file that bash cannot read.
+func (p *settingsPage) line(n, column int, text string) {
+	if p.command(n, column, text) {
+		return
+	}
+	assign, _ := strings.CutPrefix(text, "export ")
+	if name, value, ok := strings.Cut(strings.TrimLeft(assign, " "), "="); ok && syntax.ValidName(name) {
+		value, known := plainValue(value)
+		p.setting(n, column+strings.Index(text, name), name, value, known, true)
+	}
+}
+
+// source returns the text of a part of the file.
+func (p *settingsPage) source(n syntax.Node) string { return p.text[n.Pos().Offset():n.End().Offset()] }
+
+// place returns the line and the column of a position, in characters. The position itself has no line
+// and no column far behind in a file or a line.
+func place(text string, at syntax.Pos) (line, column int) {
+	before := text[:at.Offset()]
+	return 1 + strings.Count(before, "\n"), 1 + utf8.RuneCountInString(before[strings.LastIndex(before, "\n")+1:])
+}
+
+// statement judges a statement; always says that no condition precedes it.
+func (p *settingsPage) statement(st *syntax.Stmt, always bool) {
+	n, column := place(p.text, st.Pos())
+	switch cmd := st.Cmd.(type) {
+	case nil: // a redirection alone
+	case *syntax.CallExpr:
+		if len(cmd.Args) > 0 {
+			p.command(n, column, p.source(st))
+			return
+		}
+		p.assignments(st, cmd.Assigns, always)
+	case *syntax.DeclClause:
+		p.assignments(st, cmd.Args, always)
+		if slices.ContainsFunc(cmd.Args, func(a *syntax.Assign) bool { return a.Name == nil }) {
+			p.command(n, column, p.source(st))
+		}
+	default:
+		if b, ok := cmd.(*syntax.BinaryCmd); ok && b.Op == syntax.OrStmt && p.command(n, column, p.source(st)) {
+			return
+		}
+		syntax.Walk(cmd, func(n syntax.Node) bool {
+			switch n := n.(type) {
+			case *syntax.Stmt:
+				p.statement(n, false)
+				return false
+			case *syntax.CmdSubst, *syntax.ProcSubst:
+				return false
+			}
+			return true
+		})
+	}
+}
+
+// assignments judges the assignments of a statement.
+func (p *settingsPage) assignments(st *syntax.Stmt, list []*syntax.Assign, always bool) {
+	for _, a := range list {
+		if a.Name == nil || a.Naked {
+			continue
+		}
+		name := a.Name.Value
+		line, column := place(p.text, a.Pos())
+		last := a == list[len(list)-1] && a.Array == nil
+		if len(st.Redirs) > 0 && last && (a.Value == nil && slices.Contains(settingNames(), name) || name == "LOGFILE") {
+			text := p.text[a.Pos().Offset():st.End().Offset()]
+			p.say(line, column, finding{
+				Severity: mistake, Word: text, Text: text + ": bash takes > for a redirection", Now: name + " is set to " + quoted(strings.TrimPrefix(p.source(a), name+"=")),
+				Fix: name + `="` + strings.TrimPrefix(text, name+"=") + `"`,
+			})
+			continue
+		}
+		value, known := literal(a.Value)
+		known = known && a.Array == nil && a.Index == nil && !a.Append
+		if !known {
+			value, _ = plainValue(strings.TrimPrefix(p.source(a), name+"="))
+		}
+		p.setting(line, column, name, value, known, always)
+	}
+}
+
+// setting judges one assignment.
+func (p *settingsPage) setting(line, column int, name, value string, known, always bool) {
+	if t := settingTrap(name, value, known, settingPlace{reads: p.reads}); t != nil {
+		p.say(line, column, finding{Severity: t.grade, Word: t.word, Text: t.text, Now: t.now, Fix: t.fix})
+	}
+	if !known || !always {
+		delete(p.first, name)
+		return
+	}
+	if old, twice := p.first[name]; twice && old.text != value && slices.Contains(settingNames(), name) {
+		p.say(line, column, finding{
+			Severity: warning, Word: name, Text: fmt.Sprintf("line %d sets %s to %s", old.line, name, quoted(old.text)), Now: "this line counts", Fix: "remove one of the two",
+		})
+	}
+	p.first[name] = seenLine{line, value}
+}
+
+// command reports whether the text of a command was meant as a setting, or as a line of nhc.conf.
+func (p *settingsPage) command(n, column int, text string) (bad bool) {
+	say := func(offset int, word, mistaken, now, fix string) bool {
+		p.say(n, column+offset, finding{Severity: mistake, Word: word, Text: mistaken, Now: now, Fix: fix})
+		return true
+	}
+	assign, _ := strings.CutPrefix(text, "export ")
+	name, value, ok := strings.Cut(strings.TrimLeft(assign, " "), "=")
+	trimmed := strings.TrimSpace(name)
+	switch {
+	case strings.HasPrefix(text, "["):
+		if strings.HasSuffix(text, "]") && !strings.Contains(text, " ") {
+			return say(0, text, "a section", "bash runs a command of that name", "# "+text)
+		}
+	case !ok && strings.Contains(text, "||") && strings.Contains(text, "check_"):
+		return say(0, "||", "a check line in the settings", "bash runs it as a command", "move it to /etc/nhc/nhc.conf")
+	case !ok:
+		if key, value, isYAML := strings.Cut(text, ":"); isYAML && slices.Contains(settingNames(), key) {
+			return say(len(key), ":", key+": is not an assignment", "bash runs a command named "+key+":", key+"="+strings.TrimSpace(value))
+		}
+	case trimmed != name || strings.HasPrefix(value, " ") && strings.TrimSpace(value) != "" && !strings.HasPrefix(strings.TrimSpace(value), "#"):
+		if slices.Contains(settingNames(), strings.TrimPrefix(trimmed, "$")) {
+			return say(strings.Index(text, "="), "=", "blanks around =", "the setting is not changed", trimmed+"="+strings.TrimSpace(value))
+		}
+	case strings.HasPrefix(name, "$"):
+		return say(0, name, "$ before the name of a setting", "bash runs a command", name[1:]+"="+value)
+	}
+	return false
 }
 
 // plainValue removes the quotes of a value; known is false if a shell has to expand it.

@@ -10,6 +10,7 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/conf/spell"
 )
 
@@ -87,38 +88,48 @@ type arg struct {
 func (p *page) args(words []*syntax.Word) (args []arg) {
 	for _, w := range words {
 		at := int(w.Pos().Offset())
-		if text, ok := literal(w); ok {
-			args = append(args, arg{text, at, true})
-			continue
-		}
-		known := true
-		syntax.Walk(w, func(n syntax.Node) bool {
-			switch n := n.(type) {
-			case nil, *syntax.Word, *syntax.Lit, *syntax.DblQuoted, *syntax.SglQuoted:
-			case *syntax.ParamExp:
-				known = known && n.Param != nil && p.vars[n.Param.Value] != nil && !n.Length && n.Exp == nil && n.Slice == nil && n.Repl == nil && n.Index == nil
-			default:
-				known = false
-			}
-			return known
-		})
-		if known {
-			fields, err := expand.Fields(&expand.Config{Env: expand.FuncEnviron(func(name string) string {
-				if v := p.vars[name]; v != nil {
-					return *v
-				}
-				return ""
-			})}, w)
-			if err == nil {
-				for _, f := range fields {
-					args = append(args, arg{f, at, true})
-				}
+		braced := *w
+		syntax.SplitBraces(&braced)
+		for w, err := range expand.BracesSeq(&expand.Config{}, &braced) {
+			texts, known := p.fields(w)
+			if err != nil || !known {
+				args = append(args, arg{"1", at, false})
 				continue
 			}
+			for _, text := range texts {
+				args = append(args, arg{text, at, true})
+			}
 		}
-		args = append(args, arg{"1", at, false})
 	}
 	return args
+}
+
+// fields expands a word without braces; known is false if the file alone does not have its value.
+func (p *page) fields(w *syntax.Word) (texts []string, known bool) {
+	if text, ok := literal(w); ok {
+		return []string{text}, true
+	}
+	known = true
+	syntax.Walk(w, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case nil, *syntax.Word, *syntax.Lit, *syntax.DblQuoted, *syntax.SglQuoted:
+		case *syntax.ParamExp:
+			known = known && n.Param != nil && p.vars[n.Param.Value] != nil && !n.Length && n.Exp == nil && n.Slice == nil && n.Repl == nil && n.Index == nil
+		default:
+			known = false
+		}
+		return known
+	})
+	if !known {
+		return nil, false
+	}
+	texts, err := expand.Fields(&expand.Config{Env: expand.FuncEnviron(func(name string) string {
+		if v := p.vars[name]; v != nil {
+			return *v
+		}
+		return ""
+	})}, w)
+	return texts, err == nil
 }
 
 // check judges the check of a line, behind ||.
@@ -209,6 +220,7 @@ func (s *shellLine) statement(st *syntax.Stmt, alone bool) {
 		}
 	}
 	switch cmd := st.Cmd.(type) {
+	case nil: // a redirection alone
 	case *syntax.CallExpr:
 		s.call(cmd, alone)
 	case *syntax.DeclClause:
@@ -423,7 +435,11 @@ func (s *shellLine) assignments(list []*syntax.Assign, alone bool) {
 		if !alone {
 			continue
 		}
-		where := settingPlace{late: true, node: strings.Contains(s.target.text, "*") && len(s.target.text) == 1}
+		where := settingPlace{late: true, reads: func(name string) bool {
+			return slices.ContainsFunc(s.sources, func(l conf.Source) bool {
+				return strings.Contains(l.Text, "$"+name) || strings.Contains(l.Text, "${"+name)
+			})
+		}}
 		if t := settingTrap(name, value, ok && a.Array == nil, where); t != nil {
 			s.found(a, finding{Severity: t.grade, Word: t.word, Text: t.text, Now: t.now, Fix: t.fix})
 		}

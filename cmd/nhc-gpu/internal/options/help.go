@@ -109,10 +109,10 @@ const OwnHelp = `
  COMMAND           DESCRIPTION (nhc-gpu <command> --help has more)
 -------------------------------------------------------------------------------
  --check           Run all checks and print what they find, failures first, with
-                   the action for each. Nothing is changed: the node is not
-                   drained, and actions of checks (kill, mount, mkdir, restart,
-                   -e, -E) are only listed. Shell lines are run. Does not stop
-                   at the first failure.
+                   the action for each. The node is not drained, and actions of
+                   checks (kill, mount, mkdir, restart, -e, -E) are only listed.
+                   Shell lines, and commands whose output a check reads, are run.
+                   Does not stop at the first failure.
                    Exit status: 0 ok, 1 warn, 2 fail, 3 unknown
                    Options of --check, in any order:
    --act           Carry out the actions of the checks
@@ -128,7 +128,7 @@ const OwnHelp = `
  --epilog          Run as its Epilog
  checks [GROUP]    List the built-in checks
  explain WORD      Explain a check, code, message, reason, Xid or counter
- check NAME [ARGS] Run one check and print its findings; changes nothing
+ check NAME [ARGS] Run one check and print its findings; drains nothing
  plan              Show how each line of the configuration is interpreted
  lint              List errors in the configuration, and conflicts with Slurm's
  genconf           Write a configuration that passes on this node (nhc-genconf)

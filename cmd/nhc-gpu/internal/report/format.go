@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
@@ -40,9 +39,6 @@ func asEvent(r *health.Run, report *verdict.Report) *event.Event {
 	}
 	for i := range report.Rows {
 		row := &report.Rows[i]
-		if report.Failed && row.Severity < checks.Warn {
-			continue
-		}
 		res := event.Result{
 			Check: row.Name, Line: row.Line, Code: row.Code, Severity: row.Severity, Device: row.Device, Want: row.Want, Got: row.Got, Remedy: row.Remedy,
 			Message: row.Fact, Milliseconds: event.Milliseconds(row.Took), Drill: row.Drill,

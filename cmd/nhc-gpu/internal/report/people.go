@@ -135,8 +135,17 @@ func peopleScripts(r *health.Run, runs bool) {
 	r.Judge.Collector = nil
 }
 
-// Unusable is the error of a configuration that cannot be used.
+// Unusable is the error of a command without a result: its configuration cannot be used, or its
+// output cannot be written.
 type Unusable struct{ Err error }
+
+// Unwritten returns the error of a command whose output was not written, nil for nil.
+func Unwritten(err error) error {
+	if err == nil {
+		return nil
+	}
+	return Unusable{fmt.Errorf("the result was not written: %w", err)}
+}
 
 // Error returns the message.
 func (e Unusable) Error() string { return e.Err.Error() }

@@ -10,6 +10,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/event"
+	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
@@ -57,7 +59,7 @@ func Print(o *options.Options, opts Options, version string, exit *int) error {
 	if len(t.Rows) == 0 {
 		t.Rows = append(t.Rows, verdict.Row{Severity: checks.Warn, Name: "configuration", Message: text})
 	}
-	out := verdict.Report{Version: version, Node: r.Set.Get("HOSTNAME"), From: from, Rows: t.Rows, ShellLines: t.lines, NoShell: opts.NoShell, Failed: opts.Failed}
+	out := verdict.Report{Version: version, Node: r.Name, From: from, Rows: t.Rows, ShellLines: t.lines, NoShell: opts.NoShell, Failed: opts.Failed}
 	view := verdict.View{Quiet: o.Quiet()}
 	if !opts.One && opts.Format == "" && (opts.JSON || !opts.Failed && !view.Quiet) {
 		t.watch.Say("reading the facts about this node")
@@ -68,17 +70,16 @@ func Print(o *options.Options, opts Options, version string, exit *int) error {
 		out.Redact()
 	}
 	if opts.Format != "" {
-		*exit, err = asEvent(r, &out).Write(console.Stdout, opts.Format)
-		return err
+		*exit, err = asEvent(r, &out).Write(console.Stdout, opts.Format, event.View{Label: outputs.Label(r.Node), Failed: opts.Failed})
+		return Unwritten(err)
 	}
 	if opts.JSON {
-		return out.JSON(os.Stdout)
+		return Unwritten(out.JSON(os.Stdout))
 	}
 	if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {
 		view.Width, _, _ = term.GetSize(fd) // 0 if unknown
 		view.Coloured = os.Getenv("NO_COLOR") == ""
 	}
 	t.watch.Clear()
-	out.Table(os.Stdout, view)
-	return nil
+	return Unwritten(out.Table(os.Stdout, view))
 }

@@ -79,7 +79,7 @@ func (t *Table) once(list []checks.Finding) []checks.Finding {
 
 // Expired adds the rows of a step that TIMEOUT ended, and of the steps after it.
 func (t *Table) Expired(s *plan.Step, hung *checks.Hung) {
-	text := t.judge.ExpiredText(judge.WhyStuck(hung))
+	text := t.judge.ExpiredText(judge.WhyHung(s.Lane, hung))
 	t.addRows(s, []checks.Finding{{Code: timeoutCode, Severity: checks.Fail, Message: text}}, hung.For)
 	for _, rest := range t.steps[s.Index+1:] {
 		t.addRows(&rest, []checks.Finding{{Code: timeoutCode, Severity: checks.Unknown, Message: "not run: TIMEOUT"}}, 0)
@@ -140,8 +140,8 @@ func (t *Table) Collect(events []verdict.Event) {
 	}
 }
 
-// lineFindings returns the failures of the current shell line, and the actions that were not
-// carried out. A failure of a check that the line called has code, device and remedy.
+// lineFindings returns the failures of the current shell line, also those that are held back, and the
+// actions that were not carried out. A failure of a check that the line called has code, device and remedy.
 func (t *Table) lineFindings() (list []checks.Finding) {
 	for _, f := range t.fails {
 		i := slices.IndexFunc(t.called, func(c checks.Finding) bool { return c.Message == f.Message && c.Severity == f.Severity })
@@ -151,7 +151,7 @@ func (t *Table) lineFindings() (list []checks.Finding) {
 		list = append(list, f)
 	}
 	for _, f := range t.called {
-		if f.Code == checks.HeldCode || f.Silenced != nil {
+		if f.Code == checks.HeldCode || f.Silenced != nil || f.Held != "" {
 			list = append(list, f)
 		}
 	}

@@ -33,7 +33,7 @@ func (f *flags) printPlan(ctx context.Context, o launch.Options) error {
 			if err != nil {
 				return err
 			}
-			p = sweep.Foresee(stage, plan)
+			p = sweep.Foresee(stage, plan, o.Ramp)
 		}
 		total += p.About
 		plans = append(plans, p)

@@ -33,7 +33,7 @@ func (f *flags) printStatus(state string) error {
 			x.State = sweeppage.Interrupted
 		}
 		if s.Unsettled {
-			x.Why = cmp.Or(x.Why, "its maintenance is not undone") + "; run nhc-gpu sweep --repair"
+			x.Why = cmp.Or(x.Why, "its job or its maintenance is not ended") + "; run nhc-gpu sweep --repair"
 		}
 		list = append(list, x)
 	}

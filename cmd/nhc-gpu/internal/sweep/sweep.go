@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
@@ -75,7 +76,7 @@ too, in a reservation of its own, and drains them again with the same reason. Af
 crash nhc-gpu sweep --repair, or the next sweep, drains them.
 
 Exit status: 0 no suspects, 1 suspects, 3 interrupted, or not everything could be tested,
-10 wrong arguments or the sweep could not begin.`,
+or most nodes fail the same test, 10 wrong arguments or the sweep could not begin.`,
 		Example: `  nhc-gpu sweep --partition gpu --dry-run
   nhc-gpu sweep --nodes gpu[001-128] --stages reach,tcp
   nhc-gpu sweep --idle --html sweep.html
@@ -123,7 +124,7 @@ func (f *flags) add(cmd *cobra.Command) {
 	s.IntVar(&f.size, "size", 0, "MiB of data in NCCL tests; 0: 256")
 	s.DurationVar(&f.time, "time", 2*time.Hour, "time limit of the job")
 	s.DurationVar(&f.queue, "queue", 10*time.Minute, "how long the job may wait for nodes")
-	s.IntVar(&f.ramp, "ramp", 32, "nodes that begin GPU work in a second; 0: all")
+	s.IntVar(&f.ramp, "ramp", 32, "nodes that begin GPU work per second; 0: all")
 	s.Uint64Var(&f.seed, "seed", 0, "seed of the random choices; 0: a new one")
 	s.BoolVar(&f.json, "json", false, "print the report as JSON; with --check one line a node")
 	s.StringVar(&f.html, "html", "", "write the report to this file as HTML")
@@ -306,7 +307,8 @@ func (f *flags) options(version string, root bool) (o launch.Options, file *swee
 	if o.Stages, err = f.chosenStages(file); err != nil {
 		return o, nil, err
 	}
-	o.Plan = f.planner(file)
+	o.Asked = file != nil || len(f.stages) > 0 || len(f.checks) > 0
+	o.Plan, o.OnGPUs = f.planner(file), f.onGPUs(file)
 	return o, file, nil
 }
 
@@ -361,7 +363,7 @@ func (f *flags) chosenStages(file *sweep.EAS) (list []sweep.Stage, err error) {
 // planner returns what makes the plans.
 func (f *flags) planner(file *sweep.EAS) launch.Planner {
 	return func(stage sweep.Stage, nodes []sweep.Node, seed uint64, first int) (sweep.Plan, error) {
-		o := sweep.PlanOptions{Seed: seed, FirstID: first, Repeats: f.repeats, Flows: f.flows, Batch: f.batch, NoP2P: f.noP2P, Lines: f.checks}
+		o := sweep.PlanOptions{Seed: seed, FirstID: first, Repeats: f.repeats, Flows: f.flows, Batch: f.batch, NoP2P: f.noP2P}
 		if f.size > 0 {
 			o.Sizes = map[sweep.Kind]int64{sweep.KindNCCL: int64(f.size) << 20}
 		}
@@ -374,11 +376,37 @@ func (f *flags) planner(file *sweep.EAS) launch.Planner {
 		if file != nil {
 			o = file.Options(stage, o)
 		}
-		if stage == sweep.StageNode && len(o.Lines) == 0 {
-			o.Lines = defaultLines
+		if stage == sweep.StageNode {
+			o.Lines = f.lines(file)
 		}
 		return sweep.NewPlan(stage, nodes, o)
 	}
+}
+
+// lines returns the lines of stage node.
+func (f *flags) lines(file *sweep.EAS) []string {
+	lines := f.checks
+	if file != nil {
+		lines = file.Options(sweep.StageNode, sweep.PlanOptions{}).Lines
+	}
+	if len(lines) == 0 {
+		return defaultLines
+	}
+	return lines
+}
+
+// onGPUs returns the stages that need all GPUs of a node.
+func (f *flags) onGPUs(file *sweep.EAS) []sweep.Stage {
+	needs := func(line string) bool {
+		name, _, _ := strings.Cut(line, " ")
+		info, _ := checks.Lookup(name)
+		return slices.Contains([]string{"GPU", "active"}, info.Group())
+	}
+	stages := []sweep.Stage{sweep.StagePairs, sweep.StageGroups}
+	if slices.ContainsFunc(f.lines(file), needs) {
+		stages = append(stages, sweep.StageNode)
+	}
+	return stages
 }
 
 // untilSignal returns a context that a signal ends, with its name.
@@ -448,6 +476,8 @@ func exitOf(r *sweep.Report) int {
 	case len(r.Suspects) > 0:
 		return exitSuspects
 	case r.Interrupted != "":
+		return exitPartly
+	case slices.ContainsFunc(r.Stages, func(s sweep.StageReport) bool { return s.Unproven != "" }):
 		return exitPartly
 	case slices.ContainsFunc(r.Nodes, func(n sweep.NodeReport) bool { return n.State != "tested" }):
 		return exitPartly

@@ -113,6 +113,17 @@ func TestStages(t *testing.T) {
 	}
 }
 
+// Stages that are named must say something.
+func TestAsked(t *testing.T) {
+	t.Parallel()
+	for words, want := range map[string]bool{"": false, "--skip groups": false, "--stages tcp": true, "--check check_gpu_count": true} {
+		o, _, err := parsed(t, strings.Fields(words)...).options("1.0", false)
+		if err != nil || o.Asked != want {
+			t.Errorf("%s: %t, want %t, %v", words, o.Asked, want, err)
+		}
+	}
+}
+
 // The plans get the options: each stage its own planes.
 func TestPlanner(t *testing.T) {
 	t.Parallel()
@@ -169,6 +180,8 @@ func TestExitStatus(t *testing.T) {
 		{sweep.Report{Nodes: tested}, 0},
 		{sweep.Report{Nodes: tested, Suspects: []sweep.Suspect{{}}, Interrupted: "x"}, 1},
 		{sweep.Report{Nodes: tested, Interrupted: "x"}, 3},
+		{sweep.Report{Nodes: tested, Stages: []sweep.StageReport{{Skipped: "no GPU"}}}, 0},
+		{sweep.Report{Nodes: tested, Stages: []sweep.StageReport{{Unproven: "most nodes fail"}}}, 3},
 		{sweep.Report{Nodes: slices.Concat(tested, []sweep.NodeReport{{State: "frozen"}})}, 3},
 		{sweep.Report{Nodes: tested, EAS: []sweep.EASResult{{Result: sweep.EASFailed}}}, 3},
 		{sweep.Report{Nodes: tested, EAS: []sweep.EASResult{{Result: sweep.EASSucceeded}}}, 0},

@@ -3,11 +3,9 @@ package sweep
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 
-	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
@@ -20,13 +18,13 @@ import (
 func (f *flags) write(r *sweep.Report, events []*event.Event) error {
 	var bad error
 	if f.report != "" {
-		bad = errors.Join(bad, writeFile(f.report, os.O_TRUNC, func(w *os.File) error { return json.NewEncoder(w).Encode(r) }))
+		bad = errors.Join(bad, console.WriteFile(f.report, 0o644, false, func(w *os.File) error { return json.NewEncoder(w).Encode(r) }))
 	}
 	if f.html != "" {
-		bad = errors.Join(bad, writeFile(f.html, os.O_TRUNC, func(w *os.File) error { return sweeppage.HTML(w, r) }))
+		bad = errors.Join(bad, console.WriteFile(f.html, 0o644, false, func(w *os.File) error { return sweeppage.HTML(w, r) }))
 	}
 	if f.events != "" {
-		bad = errors.Join(bad, writeFile(f.events, os.O_APPEND, func(w *os.File) error {
+		bad = errors.Join(bad, console.WriteFile(f.events, 0o644, true, func(w *os.File) error {
 			for _, e := range events {
 				if _, err := w.Write(append(e.Line(), '\n')); err != nil {
 					return err
@@ -46,18 +44,6 @@ func (f *flags) write(r *sweep.Report, events []*event.Event) error {
 		width, _, _ = term.GetSize(fd)
 	}
 	return errors.Join(bad, sweeppage.Print(console.Screen, r, width))
-}
-
-func writeFile(path string, how int, write func(*os.File) error) error {
-	w, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_CLOEXEC|unix.O_NOFOLLOW|how, 0o644) //nolint:forbidigo // a person names it, and waits for it
-	if err != nil {
-		return err
-	}
-	err = errors.Join(write(w), w.Close())
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	return nil
 }
 
 // hostChecks is the line of a node in the answer to --check.

@@ -49,11 +49,16 @@ func head(w *page.Writer, r *sweep.Report) {
 	class := page.Raw("o")
 	if len(r.Suspects) > 0 {
 		class = "f"
+	} else if len(unproven(r)) > 0 {
+		class = "w"
 	}
 	w.Print(`<ul class="sum"><li class="%s"><b>%s</b> %s</li><li><b>%s</b> tested</li><li><b>%s</b> not tested</li><li><b>%s</b> tests</li>`, class,
 		thousands(len(r.Suspects)), plural(len(r.Suspects), "suspect"), thousands(len(nodesIn(r, tested, suspect))), thousands(len(nodesIn(r, untested...))), thousands(tests))
 	if r.Interrupted != "" {
 		w.Print(`<li class="w">interrupted: %s</li>`, r.Interrupted)
+	}
+	for _, why := range unproven(r) {
+		w.Print(`<li class="w">no verdict by %s</li>`, why)
 	}
 	w.Print("</ul>\n")
 	if list := notes(r); len(list) > 0 {

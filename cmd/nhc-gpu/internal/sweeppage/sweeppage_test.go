@@ -229,6 +229,19 @@ func TestUnwritten(t *testing.T) {
 	}
 }
 
+// Notes and remarks are both printed.
+func TestRemarks(t *testing.T) {
+	t.Parallel()
+	r := &sweep.Report{Stages: []sweep.StageReport{{Fleet: []sweep.Distribution{
+		{Stage: sweep.StageReach, Kind: sweep.KindConnect, Plane: "eth0", Remark: "gpu003 is elsewhere"},
+		{Stage: sweep.StageTCP, Kind: sweep.KindStream, Plane: "eth1", Note: "all are slow"},
+	}}}}
+	want := []string{"reach connect eth0: gpu003 is elsewhere", "tcp stream eth1: all are slow"}
+	if got := notes(r); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestLine(t *testing.T) {
 	t.Parallel()
 	for want, l := range map[string]Line{

@@ -69,6 +69,9 @@ func Print(w io.Writer, r *sweep.Report, width int) error {
 	if r.Interrupted != "" {
 		s.fold("", "INTERRUPTED: "+r.Interrupted)
 	}
+	for _, why := range unproven(r) {
+		s.fold("", "NO VERDICT by "+why)
+	}
 	s.suspects(r.Suspects)
 	s.comparison(r.Comparison)
 	s.eas(r.EAS)

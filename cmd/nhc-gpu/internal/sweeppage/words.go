@@ -95,6 +95,8 @@ func certainty(c float64) string {
 func nameOf(s *sweep.Suspect) string {
 	parts := []string{cmp.Or(s.Node, "the cluster")}
 	switch {
+	case len(s.Leaves) == 1:
+		parts[0] = "leaf switch " + s.Leaves[0]
 	case len(s.Leaves) > 0:
 		parts[0] = "between leaf switches " + strings.Join(s.Leaves, " and ")
 	case s.Peer != "":
@@ -163,7 +165,7 @@ func evidence(s *sweep.Suspect, room int) string {
 
 // kindWord returns what a distribution is about: "stream", "all_reduce".
 func kindWord(kind sweep.Kind, op string) string {
-	if op != "" && kind == sweep.KindNCCL {
+	if op != "" && (kind == sweep.KindNCCL || kind == sweep.KindCheck) {
 		return op
 	}
 	return string(kind)
@@ -265,8 +267,10 @@ func notes(r *sweep.Report) (list []string) {
 	beside, unable, order := 0, map[string]int{}, []string(nil)
 	for i := range r.Stages {
 		for _, d := range r.Stages[i].Fleet {
-			if d.Note != "" {
-				list = append(list, strings.TrimSpace(fmt.Sprintf("%s %s %s", d.Stage, kindWord(d.Kind, d.Op), place(&d)))+": "+d.Note)
+			for _, text := range []string{d.Note, d.Remark} {
+				if text != "" {
+					list = append(list, strings.TrimSpace(fmt.Sprintf("%s %s %s", d.Stage, kindWord(d.Kind, d.Op), place(&d)))+": "+text)
+				}
 			}
 		}
 		for j := range r.Stages[i].Results {
@@ -283,7 +287,7 @@ func notes(r *sweep.Report) (list []string) {
 		}
 	}
 	if beside > 0 {
-		list = append(list, fmt.Sprintf("%s ran beside other jobs. Their traffic lowers the numbers: only repeated measurements count there.", counted(beside, "test")))
+		list = append(list, fmt.Sprintf("%s ran beside other jobs, or where others could run. Their traffic lowers the numbers: only repeated measurements count there.", counted(beside, "test")))
 	}
 	const most = 5
 	for i, why := range order {
@@ -297,16 +301,51 @@ func notes(r *sweep.Report) (list []string) {
 	for _, at := range r.Continued {
 		list = append(list, "It was continued at "+moment(at)+" UTC.")
 	}
-	if r.Interrupted != "" && len(nodesIn(r, tested, suspect)) > 0 {
+	if r.Interrupted != "" && len(r.Stages) > 0 {
 		list = append(list, "The sweep was interrupted: nodes without a finding are not proven healthy.", "To continue it: nhc-gpu sweep --continue "+r.ID)
 	}
 	return list
 }
 
-// verdict returns the result in one sentence.
+// verdict returns the result in one sentence, with the stages that have none.
 func verdict(r *sweep.Report) string {
+	var without, skipped []string
+	for i := range r.Stages {
+		switch s := &r.Stages[i]; {
+		case s.Unproven != "":
+			without = append(without, string(s.Stage))
+		case s.Skipped != "":
+			skipped = append(skipped, string(s.Stage))
+		}
+	}
+	text := accused(r)
+	if len(without) > 0 {
+		text += "; no verdict by " + strings.Join(without, ", ")
+	}
+	if len(skipped) > 0 {
+		text += "; not run: " + strings.Join(skipped, ", ")
+	}
+	return text
+}
+
+// unproven returns the stages that say nothing about their nodes, and why.
+func unproven(r *sweep.Report) (list []string) {
+	for i := range r.Stages {
+		if s := &r.Stages[i]; s.Unproven != "" {
+			list = append(list, fmt.Sprintf("%s: %s", s.Stage, s.Unproven))
+		}
+	}
+	return list
+}
+
+// accused returns how many suspects there are.
+func accused(r *sweep.Report) string {
 	done := len(nodesIn(r, tested, suspect))
-	if done == 0 {
+	switch {
+	case done > 0:
+	case slices.ContainsFunc(r.Stages, func(g sweep.StageReport) bool { return g.Rounds > 0 }):
+		return "no node was tested by all stages"
+	default:
 		return "no node was tested"
 	}
 	among := " among " + counted(done, "node")

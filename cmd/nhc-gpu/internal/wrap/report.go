@@ -12,8 +12,8 @@ import (
 
 // change is a report of the wrapper.
 type change struct {
-	output  []byte // of the program; if cleared, its last output
-	cleared bool   // it no longer writes any output
+	output  []byte // of the program; if cleared, of its last failure
+	cleared bool   // it passes again
 	name    string
 	host    string
 }
@@ -35,7 +35,8 @@ func (c change) mail() []byte {
 	return c.output
 }
 
-// age removes the last output if it was reported too long ago. It is called after the program has
+// age removes the last output if it was reported too long ago, so that an unchanged one is reported
+// again. It is called after the program has
 // run, so that the duration of the run does not matter.
 func (w *wrapper) age() {
 	since, ok := w.state.savedAt()
@@ -46,46 +47,83 @@ func (w *wrapper) age() {
 	// A time in the future means that the clock was set back.
 	if age+w.fudge >= w.expire || age < -w.fudge {
 		w.vecho("Results file expired after %d seconds (+/- %ds).", age, w.fudge)
-		w.state.forget()
+		w.state.forget(saveFile)
 		return
 	}
 	w.vecho("Results file found with age %d seconds (+/- %ds).", age, w.fudge)
 }
 
-// compare keeps the output and returns whether it must be reported: as in LBNL NHC
-// 1.4.3 only a program that failed reports its output, and one that passes and
-// writes nothing reports that the errors of the last output are cleared.
+// compare keeps the output and returns whether it must be reported. As in LBNL NHC 1.4.3 only a
+// program that failed reports its output. The first run that passes reports that the errors of the
+// last failure are cleared.
 func (w *wrapper) compare(out []byte, failed bool) (c change, report bool) {
 	c = change{output: out, name: w.name, host: w.host}
-	saved, err := w.state.saved()
-	known := err == nil
+	saved, known := w.kept(saveFile)
+	same := known && bytes.Equal(out, saved)
 	switch {
-	case err != nil && !os.IsNotExist(err):
-		w.warn(err)
-		w.state.forget() // a file that is not ours holds no output of ours
-	case known && len(out) == 0 && len(saved) == 0:
+	case same && len(out) == 0:
 		w.vecho("Output file matches saved results file (both empty).")
-		return c, false
-	case known && bytes.Equal(out, saved):
+	case same:
 		w.vecho("Output file matches saved results file.")
-		return c, false
 	case known:
 		w.vecho("Output file does not match saved results file.")
-		if c.cleared = len(out) == 0 && !w.state.passed(); c.cleared {
-			c.output = saved
-		}
+	case len(out) == 0:
+		w.vecho("Output file is empty (no saved results file found).")
+	default:
+		w.vecho("Output file is non-empty (no saved results file found).")
 	}
-	if !known {
-		what := "non-empty"
-		if len(out) == 0 {
-			what = "empty"
-		}
-		w.vecho("Output file is %s (no saved results file found).", what)
+	failure := w.lastFailure(saved)
+	failedBefore := len(failure) > 0
+	if failed && len(out) == 0 && failedBefore { // it has crashed: it neither names errors nor clears any
+		return c, false
 	}
-	if err := errors.Join(w.state.save(out), w.state.notePassed(!failed && len(out) > 0)); err != nil {
+	failed = failed && len(out) > 0
+	report = failed != failedBefore || failed && !same
+	var errs error
+	if !same {
+		errs = w.state.save(saveFile, out)
+	}
+	switch {
+	case failed:
+		err := w.state.save(failFile, out)
+		if err != nil && errs == nil {
+			w.state.forget(failFile) // the last output stands for it
+		}
+		errs = errors.Join(errs, err)
+	case len(out) > 0:
+		errs = errors.Join(errs, w.state.save(failFile, nil))
+	default:
+		w.state.forget(failFile)
+	}
+	w.state.forget(passFile)
+	c.cleared = failedBefore && !failed
+	if c.cleared {
+		c.output = failure
+	}
+	if errs != nil {
+		w.warn(errs)
+	}
+	return c, report
+}
+
+// lastFailure returns the output of the last failure, nothing if it was cleared. Without NAME.failed the last output
+// is that of a failure, unless a version that did not have that file says otherwise.
+func (w *wrapper) lastFailure(saved []byte) []byte {
+	failure, known := w.kept(failFile)
+	if _, passed := w.kept(passFile); known || passed {
+		return failure
+	}
+	return saved
+}
+
+// kept returns what an earlier run has kept. A file that is not ours holds no output of ours.
+func (w *wrapper) kept(suffix string) (data []byte, known bool) {
+	data, err := w.state.read(suffix)
+	if err != nil && !os.IsNotExist(err) {
 		w.warn(err)
+		w.state.forget(suffix)
 	}
-	return c, c.cleared || failed && len(out) > 0
+	return data, err == nil
 }
 
 func help(program, name string) {
@@ -97,7 +135,7 @@ func help(program, name string) {
   Syntax:  %s [<options>] [<word> [...]]
 
  Runs %s. Prints or mails its output if it fails and the output has changed, and
- reports that its errors are cleared if it then passes without output.
+ reports that its errors are cleared when it passes again.
 
  OPTION            DESCRIPTION
 -------------------------------------------------------------------------------

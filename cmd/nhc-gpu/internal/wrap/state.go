@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// state is a directory that only this user can write. It holds the last output (NAME.save) and mail
-// that was not sent yet (NAME.mail).
+// state is a directory that only this user can write. It holds the last output (NAME.save), the
+// output of the last failure (NAME.failed; empty if that is cleared and the last output is not empty),
+// and mail that was not sent yet (NAME.mail).
 type state struct {
 	path string
 	name string
@@ -105,7 +106,8 @@ func (s *state) lock() (unlock func(), err error) {
 const (
 	saveFile = ".save"
 	mailFile = ".mail"
-	passFile = ".passed" // the last output is of a run that passed: there are no errors to clear
+	failFile = ".failed"
+	passFile = ".passed" // of earlier versions: the last output is of a run that passed
 )
 
 // open opens a file of the directory, never through a link, and does not block on a pipe.
@@ -134,8 +136,8 @@ func (s *state) open(suffix string, how int) (*os.File, error) {
 // several waiting mails may reach it.
 const maxSaved = 4 << 20
 
-func (s *state) saved() ([]byte, error) {
-	f, err := s.open(saveFile, unix.O_RDONLY)
+func (s *state) read(suffix string) ([]byte, error) {
+	f, err := s.open(suffix, unix.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
@@ -161,35 +163,12 @@ func (s *state) savedAt() (time.Time, bool) {
 	return info.ModTime(), true
 }
 
-// passed reports whether the last output is of a run that passed.
-func (s *state) passed() bool {
-	f, err := s.open(passFile, unix.O_RDONLY)
-	if err != nil {
-		return false
-	}
-	f.Close()
-	return true
-}
+func (s *state) forget(suffix string) { _ = unix.Unlinkat(int(s.dir.Fd()), s.name+suffix, 0) }
 
-// notePassed stores whether the last output is of a run that passed.
-func (s *state) notePassed(passed bool) error {
-	if !passed {
-		_ = unix.Unlinkat(int(s.dir.Fd()), s.name+passFile, 0)
-		return nil
-	}
-	f, err := s.open(passFile, unix.O_WRONLY|unix.O_CREAT)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
-func (s *state) forget() { _ = unix.Unlinkat(int(s.dir.Fd()), s.name+saveFile, 0) }
-
-// save replaces the last output atomically.
-func (s *state) save(data []byte) error {
+// save replaces a file atomically.
+func (s *state) save(suffix string, data []byte) error {
 	const fresh = ".new"
-	_ = unix.Unlinkat(int(s.dir.Fd()), s.name+fresh, 0)
+	s.forget(fresh)
 	f, err := s.open(fresh, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
 		return err
@@ -199,10 +178,10 @@ func (s *state) save(data []byte) error {
 		err = errClose
 	}
 	if err == nil {
-		err = unix.Renameat(int(s.dir.Fd()), s.name+fresh, int(s.dir.Fd()), s.name+saveFile)
+		err = unix.Renameat(int(s.dir.Fd()), s.name+fresh, int(s.dir.Fd()), s.name+suffix)
 	}
 	if err != nil {
-		return fmt.Errorf("write %s: %w", filepath.Join(s.path, s.name+saveFile), err)
+		return fmt.Errorf("write %s: %w", filepath.Join(s.path, s.name+suffix), err)
 	}
 	return nil
 }
@@ -240,5 +219,3 @@ func (s *state) waiting() (path string, ok bool) {
 	info, err := f.Stat()
 	return f.Name(), err == nil && info.Size() > 0
 }
-
-func (s *state) sent() { _ = unix.Unlinkat(int(s.dir.Fd()), s.name+mailFile, 0) }

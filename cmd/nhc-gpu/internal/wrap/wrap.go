@@ -298,7 +298,7 @@ func (w *wrapper) mail(pool *run.Pool, c change, changed bool) {
 		var missing bool
 		missing, err = w.deliver(pool, run.Job{Argv: argv, Env: env, Program: program, Input: path, Merge: true, Timeout: mailLimit})
 		if err == nil {
-			w.state.sent()
+			w.state.forget(mailFile)
 			if changed && c.cleared {
 				w.vecho("E-mail notification of cleared error sent to %s.", strings.Join(w.mailTo, " "))
 			} else {

@@ -2,6 +2,7 @@ package wrap
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -134,24 +135,90 @@ func TestReports(t *testing.T) {
 		{time.Hour/2 - 5*time.Second, "bad\n", "bad\n"}, // the hour, less the allowance
 		{0, "worse\n\n", "worse\n"},
 		{-24 * time.Hour, "worse\n\n", "worse\n"}, // the clock was wrong when it was kept
-		{24 * time.Hour, "", ""},                  // too old: no report is known
+		{24 * time.Hour, "", cleared + "worse\n"}, // in the run in which the report expires
 		{0, "bad %s \\n", "bad %s \\n\n"},
 		{0, "", cleared + "bad %s \\n\n"},
+		{0, "", ""},
+		{0, "bad\n", "bad\n"},
+		{0, "pass: slow\n", cleared + "bad\n"},
+		{0, "", ""},
+		{0, "pass: slow\n", ""},
+		{0, "", ""},
+		{0, "bad\n", "bad\n"},
+		{0, "pass: slow\n", cleared + "bad\n"},
+		{0, "bad\n", "bad\n"},
+		{2 * time.Hour, "pass: slow\n", cleared + "bad\n"},
+		{0, "pass: slow\n", ""},
+		{0, "bad\n", "bad\n"},
+		{0, "pass: bad\n", cleared + "bad\n"},
+		{0, "bad\n", "bad\n"},
+		{0, "fail: ", ""}, // a crash clears nothing
+		{0, "bad\n", ""},
+		{0, "fail: ", ""},
+		{0, "", cleared + "bad\n"},
+		{0, "fail: ", ""},
 		{0, "", ""},
 	} {
 		clock = clock.Add(step.later)
 		w.age()
 		old, _ := os.Stat(state.path + "/nhc.save")
-		c, changed := w.compare([]byte(step.out), step.out != "")
+		how, out, given := strings.Cut(step.out, ": ")
+		if !given {
+			how, out = "", step.out
+		}
+		c, changed := w.compare([]byte(out), how == "fail" || how == "" && out != "")
 		got := ""
 		if changed {
 			got = string(c.text())
 		}
 		if got != step.want {
-			t.Errorf("step %d: told %q, want %q", i, got, step.want)
+			t.Errorf("step %d: reported %q, want %q", i, got, step.want)
 		}
 		if now, err := os.Stat(state.path + "/nhc.save"); err != nil || old == nil || !os.SameFile(old, now) {
 			must(t, os.Chtimes(state.path+"/nhc.save", time.Time{}, clock))
+		}
+	}
+}
+
+// The state of an earlier version has no NAME.failed, and neither has one in which it cannot be written. An
+// unchanged failure is no news then, either.
+func TestReportsWithoutFailure(t *testing.T) {
+	t.Parallel()
+	const cleared = "The following nhc errors on n1 have now been CLEARED:\n\nbad\n"
+	for name, tt := range map[string]struct {
+		files map[string]string
+		outs  []string
+		want  []string
+	}{
+		"a failure":            {map[string]string{"nhc.save": "bad\n"}, []string{"bad\n", "bad\n", ""}, []string{"", "", cleared}},
+		"it is cleared":        {map[string]string{"nhc.save": "bad\n"}, []string{"", ""}, []string{cleared, ""}},
+		"it changes":           {map[string]string{"nhc.save": "bad\n"}, []string{"worse\n"}, []string{"worse\n"}},
+		"a pass":               {map[string]string{"nhc.save": ""}, []string{"", "bad\n"}, []string{"", "bad\n"}},
+		"a pass with output":   {map[string]string{"nhc.save": "slow\n", "nhc.passed": ""}, []string{"pass: slow\n", "", "bad\n"}, []string{"", "", "bad\n"}},
+		"it cannot be written": {map[string]string{"nhc.failed/x": ""}, []string{"bad\n", "bad\n", "bad\n", ""}, []string{"bad\n", "", "", cleared}},
+	} {
+		dir := t.TempDir() + "/s"
+		for file, text := range tt.files {
+			must(t, os.MkdirAll(filepath.Dir(dir+"/"+file), 0o700))
+			must(t, os.WriteFile(dir+"/"+file, []byte(text), 0o600))
+		}
+		state, err := openState(dir, "nhc")
+		must(t, err)
+		defer state.close()
+		w := &wrapper{name: "nhc", host: "n1", state: state, now: time.Now}
+		for i, out := range tt.outs {
+			text, passes := strings.CutPrefix(out, "pass: ")
+			c, changed := w.compare([]byte(text), text != "" && !passes)
+			got := ""
+			if changed {
+				got = string(c.text())
+			}
+			if got != tt.want[i] {
+				t.Errorf("%s, run %d: reported %q, want %q", name, i, got, tt.want[i])
+			}
+		}
+		if _, err := os.Stat(dir + "/nhc.passed"); err == nil {
+			t.Errorf("%s: nhc.passed stays", name)
 		}
 	}
 }

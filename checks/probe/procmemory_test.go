@@ -1,0 +1,268 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
+)
+
+// A process whose environment exceeds the limit is named once, and not asked again.
+func TestLargeEnvironment(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command("sleep", "600")
+	for i := range 12 {
+		cmd.Env = append(cmd.Env, fmt.Sprintf("V%d=%s", i, strings.Repeat("x", 100<<10)))
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	h, pid := NewHost("/"), cmd.Process.Pid
+	use := func(data []byte) { t.Errorf("got %d bytes", len(data)) }
+	for range 2 {
+		if err := ReadMemoryFile(h, pid, "environ", use); !errors.Is(err, ErrUnread) || !strings.Contains(err.Error(), fmt.Sprintf("/proc/%d/environ", pid)) {
+			t.Errorf("%v, want ErrUnread", err)
+		}
+	}
+	is := func(l Locked) bool {
+		return l.PID == pid && l.Name == "sleep" && int(l.UID) == os.Getuid() && l.Start > 0
+	}
+	if list := NewLocked(); !slices.ContainsFunc(list, is) {
+		t.Errorf("%+v, want process %d", list, pid)
+	}
+	if list := NewLocked(); slices.ContainsFunc(list, is) {
+		t.Errorf("%+v, want it once", list)
+	}
+	if p, err := ProcessNow(h, pid); err != nil || p.Args != "sleep 600" || p.Unread {
+		t.Errorf("%+v, %v, want its command line", p, err)
+	}
+	if calls := LockedCalls(); slices.ContainsFunc(calls, func(c string) bool { return strings.Contains(c, strconv.Itoa(pid)) }) {
+		t.Errorf("%q: no thread waits for it", calls)
+	}
+}
+
+// A process that has blocked another worker is not asked. Neither are others of its user, nor of any
+// user, once so many have blocked.
+func TestLockedElsewhere(t *testing.T) {
+	t.Cleanup(forgetLocked)
+	const user, other, third = 70001, 70002, 70003
+	files := map[string]string{}
+	process := func(pid, uid int) { lockable(files, pid, uid) }
+	const first = 1 << 30
+	calls := []string{"read /sys"}
+	for i := range mostOfUser {
+		process(first+i, user)
+		calls = append(calls, fmt.Sprintf(lockedCall, first+i, 10*(first+i), user))
+	}
+	process(first+10, user)
+	process(first+11, other)
+	process(first+12, 0)
+	process(first+13, 500)
+	h := NewHost(probetest.Tree(t, files))
+	h.SetStuck(calls)
+	want := func(pid int, args string) {
+		t.Helper()
+		if p, err := ProcessNow(h, pid); err != nil || p.Args != args {
+			t.Errorf("process %d: %+v, %v, want %q", pid-first, p, err, args)
+		}
+	}
+	want(first, "name")
+	want(first+10, "name")
+	want(first+11, "the line")
+	want(first+12, "the line")
+	for i := range mostOfUsers - mostOfUser {
+		calls = append(calls, fmt.Sprintf(lockedCall, first+100+i, 1, third))
+	}
+	h.SetStuck(calls)
+	want(first+11, "name")
+	want(first+12, "the line")
+	want(first+13, "the line")
+	if err := ReadMemoryFile(h, first, "environ", func([]byte) {}); !errors.Is(err, ErrUnread) {
+		t.Errorf("%v, want ErrUnread", err)
+	}
+	if err := ReadMemoryFile(h, first+99, "environ", func([]byte) {}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v, want no such process", err)
+	}
+	var names []int
+	for _, l := range NewLocked() {
+		names = append(names, l.PID-first)
+	}
+	if !slices.Equal(names, []int{0, 11}) { // 100 was not asked
+		t.Errorf("processes %v, want one of each user", names)
+	}
+}
+
+func forgetLocked() {
+	memory.mu.Lock()
+	defer memory.mu.Unlock()
+	memory.locked, memory.unread, memory.waited = nil, nil, nil
+	memory.since = time.Time{}
+	memory.some.Store(false)
+}
+
+// lockable is a process of a user with the command line "the line".
+func lockable(files map[string]string, pid, uid int) {
+	dir := fmt.Sprintf("proc/%d/", pid)
+	files[dir+"stat"] = fmt.Sprintf("%d (name) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 %d 0 0 0 0\n", pid, 10*pid)
+	files[dir+"status"] = fmt.Sprintf("Name:\tname\nState:\tS\nUid:\t%[1]d\t0\t0\t0\nVmSize:\t1 kB\n", uid)
+	files[dir+"cmdline"], files[dir+"environ"] = "the\x00line\x00", "A=1\x00"
+}
+
+// A process that has answered late is read again, and is no finding.
+func TestLockedAnswers(t *testing.T) {
+	t.Cleanup(forgetLocked)
+	const first, user = 1 << 27, 70011
+	files := map[string]string{}
+	for i := range mostOfUser + 1 {
+		lockable(files, first+i, user)
+	}
+	h, done := NewHost(probetest.Tree(t, files)), make(chan struct{})
+	var calls []string
+	for i := range mostOfUser {
+		l := lockedProcess{Locked: Locked{PID: first + i, Start: uint64(10 * (first + i)), UID: user}, done: done, own: true}
+		addLocked(l)
+		calls = append(calls, l.call())
+	}
+	for i, unread := range []bool{true, false} {
+		for pid := first; pid <= first+mostOfUser; pid++ {
+			if p, err := ProcessNow(h, pid); err != nil || p.Unread != unread || (p.Args == "the line") == unread {
+				t.Errorf("%+v, %v, want unread %v", p, err, unread)
+			}
+		}
+		if i == 0 {
+			close(done)
+			h.SetStuck(calls) // the supervisor returns them to this worker, too
+		}
+	}
+	memory.mu.Lock()
+	memory.unread = map[uint32]*unreadUser{user: {lockedProcess: memory.locked[0]}}
+	memory.mu.Unlock()
+	if list := NewLocked(); len(list) != 0 {
+		t.Errorf("%+v, want none", list)
+	}
+	if list := LockedCalls(); len(list) != 0 {
+		t.Errorf("%q, want none", list)
+	}
+}
+
+// The reads of a person's processes wait for a limited time together. Daemons are always asked.
+func TestWaitsAreLimited(t *testing.T) {
+	t.Cleanup(forgetLocked)
+	const first, users = 1 << 26, 70021
+	files := map[string]string{}
+	for i, uid := range []int{users, users + 1, users + 2, 0, 500} {
+		lockable(files, first+i, uid)
+	}
+	h := NewHost(probetest.Tree(t, files))
+	want := func(unread ...bool) {
+		t.Helper()
+		for i, u := range unread {
+			if p, err := ProcessNow(h, first+i); err != nil || p.Unread != u {
+				t.Errorf("%+v, %v, want unread %v", p, err, u)
+			}
+		}
+	}
+	for range 10 { // pulses
+		addWait(users, longWait/10)
+	}
+	addWait(users+1, longWait/2)
+	addWait(0, mostWaits)
+	want(true, false, false, false, false)
+	addWait(users+2, longWait/2)
+	want(true, true, true, false, false)
+	memory.mu.Lock()
+	defer memory.mu.Unlock()
+	if d := allowance(users + 3); d != shortWait {
+		t.Errorf("%v for a user who has not made it wait, want %v", d, shortWait)
+	}
+	memory.since = time.Now().Add(-2 * renewal)
+	if d := allowance(users); d != longWait {
+		t.Errorf("%v after the renewal, want %v", d, longWait)
+	}
+}
+
+// The list of mappings is read to its end, in parts of whole lines.
+func TestLongMaps(t *testing.T) {
+	t.Parallel()
+	line := "7f0-7f1 rw-s 0 00:1a 4711 /dev/shm/" + strings.Repeat("x", 200) + "\n"
+	const lines = 30000
+	h := NewHost(probetest.Tree(t, map[string]string{"proc/7/maps": strings.Repeat(line, lines)}))
+	got := 0
+	err := ReadMemoryFile(h, 7, "maps", func(data []byte) {
+		if n := strings.Count(string(data), line); n*len(line) != len(data) {
+			t.Errorf("a part of %d bytes has %d whole lines", len(data), n)
+		}
+		got += strings.Count(string(data), "\n")
+	})
+	if err != nil || got != lines {
+		t.Errorf("%d lines, %v, want %d", got, err, lines)
+	}
+}
+
+// All command lines of a person together are bounded; each keeps its beginning. Those of daemons are whole.
+func TestManyLongCommandLines(t *testing.T) {
+	t.Parallel()
+	root := probetest.Tree(t, map[string]string{
+		"proc/1/cmdline": strings.Repeat("a", maxArgs), "proc/1/status": "Name:\tx\nState:\tS\nUid:\t1000\t1000\t1000\t1000\nVmSize:\t1 kB\n",
+		"proc/9999/cmdline": strings.Repeat("a", maxArgs), "proc/9999/status": "Name:\tx\nState:\tS\nUid:\t999\t999\t999\t999\nVmSize:\t1 kB\n",
+	})
+	const processes = maxAllArgs/maxArgs + 100
+	for pid := 2; pid <= processes; pid++ {
+		dir := filepath.Join(root, "proc", strconv.Itoa(pid))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"cmdline", "status"} {
+			if err := os.Link(filepath.Join(root, "proc/1", name), filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	procs, err := Processes(NewHost(root))
+	if err != nil || len(procs) != processes+1 {
+		t.Fatalf("%d processes, %v, want %d", len(procs), err, processes+1)
+	}
+	if last := procs[processes]; len(last.Args) != maxArgs {
+		t.Errorf("%d bytes of a daemon, want %d", len(last.Args), maxArgs)
+	}
+	sum := 0
+	for _, p := range procs[:processes] {
+		sum += len(p.Args)
+	}
+	if last := len(procs[processes-1].Args); sum > maxAllArgs+maxArgs+processes*shortArgs || last != shortArgs || len(procs[0].Args) != maxArgs {
+		t.Errorf("%d bytes, the last %d", sum, last)
+	}
+}
+
+// A loop that takes long announces that it goes on.
+func TestPace(t *testing.T) {
+	t.Parallel()
+	h := NewHost("/")
+	h.Pace()() // nothing to announce to
+	said := 0
+	h.SetDoing(func(string) { said++ })
+	pace := h.Pace()
+	pace()
+	if said != 0 {
+		t.Error("announced at once")
+	}
+	for end := time.Now().Add(20 * time.Second); said < 2 && time.Now().Before(end); {
+		pace()
+	}
+	if said != 2 {
+		t.Errorf("announced %d times, want twice", said)
+	}
+}

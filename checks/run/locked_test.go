@@ -1,0 +1,94 @@
+package run
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+)
+
+// A worker that cannot be killed only because a thread waits for the memory of a user's process hangs in no
+// step: later runs execute the line, and the lane.
+func TestAbandonedWithLockedThread(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		check, file string
+		moved       bool
+		want        checks.Lane // of the entry, "" for none
+	}{
+		"locked":            {"check_rogue", "cmdline", false, lockedLane},
+		"locked in NVML":    {"check_rogue_nvml", "environ", false, lockedLane},
+		"another read":      {"check_rogue", "status", false, checks.Local},
+		"another in NVML":   {"check_rogue_nvml", "status", false, checks.NVML},
+		"a slow scan":       {"check_rogue", "status", true, ""},
+		"slow calls (NVML)": {"check_rogue_nvml", "status", true, checks.NVML},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fifo := filepath.Join(t.TempDir(), fmt.Sprintf("proc/%d/%s", os.Getpid(), c.file))
+			if err := os.MkdirAll(filepath.Dir(fifo), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Mkfifo(fifo, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p, rec, line := newTestPool(t, ""), &recorder{stopAt: -1}, c.check+" locked "+fifo
+			e := &Engine{Pool: p, Deadline: time.Now().Add(30 * time.Second)}
+			if err := e.Do(t.Context(), buildPlan(0, line), rec); err != nil {
+				t.Fatal(err)
+			}
+			if f := rec.results[0].Findings; len(f) != 0 {
+				t.Fatal(f)
+			}
+			lane := checks.Lane("local")
+			if c.check == "check_rogue_nvml" {
+				lane = checks.NVML
+			}
+			w := p.workers[lane]
+			hung := &checks.Hung{PID: w.pid, Moved: c.moved}
+			p.addLeft(w, []int{w.pid}, line, hung)
+			p.addLeft(w, []int{w.pid}, line, hung) // as if its thread had been announced before
+			got := p.ledger.StuckProcesses()
+			if c.want == "" && len(got) == 0 {
+				return
+			}
+			if len(got) == 0 || got[0].Lane != c.want || hung.Stuck != (c.want != lockedLane) {
+				t.Fatalf("%+v, %+v, want lane %q", got, hung, c.want)
+			}
+			call := probe.LockedCall(os.Getpid())
+			if c.want == lockedLane && (len(got) != 1 || got[0].Doing != call || !slices.Contains(p.stuck, call)) {
+				t.Errorf("%+v, want %q once", got, call)
+			}
+			if _, found := p.ledger.Find(lane, line); found != (c.want != lockedLane) {
+				t.Errorf("the line is found: %v", found)
+			}
+		})
+	}
+}
+
+// A request can leave a locked process and a command that cannot be killed: the line is then that of the
+// command.
+func TestLockedAndSpent(t *testing.T) {
+	t.Parallel()
+	group := cgroup(t, "freezer")
+	p, line := newTestPool(t, ""), "check_rogue spent "+group
+	rec := &recorder{stopAt: -1}
+	e := &Engine{Pool: p, Deadline: time.Now().Add(30 * time.Second)}
+	if err := e.Do(t.Context(), buildPlan(0, line), rec); err != nil {
+		t.Fatal(err)
+	}
+	if _, found := p.ledger.Find(checks.Local, line); !found {
+		t.Errorf("%+v, want the line", p.ledger.StuckProcesses())
+	}
+	if !slices.ContainsFunc(p.ledger.StuckProcesses(), func(s wire.StuckProcess) bool { return s.Lane == lockedLane }) {
+		t.Errorf("%+v, want the locked process", p.ledger.StuckProcesses())
+	}
+}

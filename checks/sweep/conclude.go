@@ -1,0 +1,111 @@
+package sweep
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Conclude sets Skipped if no test of a stage that has ended could run, and Unproven if no suspect does
+// not mean that its nodes are healthy: most or all tests have failed, or the stage was asked for and did
+// not run. By default a stage may lack its hardware.
+func (s *StageReport) Conclude(asked bool, nodes []Node) {
+	passed, ran, faults, unable := false, false, map[Fault]int{}, ""
+	for i := range s.Results {
+		switch r := &s.Results[i]; r.Fault {
+		case FaultNone:
+			passed, ran = true, true
+		case FaultUnable:
+			unable = cmpText(unable, oneLine("", r.Text))
+		default:
+			ran = true
+			faults[r.Fault]++
+		}
+	}
+	if s.Skipped == "" && !ran {
+		s.Skipped = oneLine("no test could run", unable)
+		asked = asked || !lacks(s.Stage, nodes)
+	}
+	wide := slices.IndexFunc(s.Fleet, func(d Distribution) bool { return d.wide() != "" || d.splits() && alike(nodes, d.Plane) })
+	switch {
+	case s.Skipped != "" && asked:
+		s.Unproven = "it did not run: " + s.Skipped
+	case s.Skipped != "":
+	case wide >= 0:
+		d := &s.Fleet[wide]
+		s.Unproven = strings.TrimSpace(fmt.Sprintf("%s %s", cmpText(d.Op, string(d.Kind)), d.Plane)) + ": " + cmpText(d.wide(), d.Remark)
+	case !passed && len(s.Suspects) == 0:
+		s.Unproven = "no test has passed: " + faultText(commonestFault(faults))
+	}
+}
+
+// wide returns the fault of the whole fleet, "" if there is none. A remark without values is about single
+// nodes.
+func (d *Distribution) wide() string {
+	if d.Note == "" && d.Count > 0 {
+		return d.Remark
+	}
+	return d.Note
+}
+
+// splits reports whether tests between parts of the cluster fail.
+func (d *Distribution) splits() bool { return strings.HasPrefix(d.Remark, separate) }
+
+// alike reports whether nodes have the same model, and the same subnet on a plane: then separate networks
+// do not explain that some do not reach each other.
+func alike(nodes []Node, plane string) bool {
+	models, subnets := map[string]bool{}, map[netip.Prefix]bool{}
+	for _, n := range nodes {
+		models[n.Model] = true
+		for _, p := range n.Planes {
+			if subnet, shared := p.subnet(); shared && p.In(plane) {
+				subnets[subnet] = true
+			}
+		}
+	}
+	return len(models) <= 1 && len(subnets) <= 1
+}
+
+// lacks reports whether no node has the hardware that a stage tests.
+func lacks(stage Stage, nodes []Node) bool {
+	return !slices.ContainsFunc(nodes, func(n Node) bool {
+		switch stage {
+		case StageNode, StagePairs, StageGroups:
+			return n.GPUs > 0
+		case StageRDMA:
+			return len(n.Rails) > 0
+		case StageReach, StageTCP:
+		}
+		return true
+	})
+}
+
+// Untested returns the nodes of a list on which no test has run, and why.
+func (r *Report) Untested(nodes []string) map[string]string {
+	why, tested := map[string]string{}, map[string]bool{}
+	otherwise := ""
+	for i := range r.Stages {
+		s := &r.Stages[i]
+		otherwise = cmpText(otherwise, s.Skipped)
+		for j := range s.Results {
+			x := &s.Results[j]
+			for _, n := range x.Task.Nodes {
+				switch x.Fault {
+				case FaultUnable:
+					why[n] = cmpText(why[n], oneLine("no test could run on it", x.Text))
+				case FaultLost: // another node of the test
+				default:
+					tested[n] = true
+				}
+			}
+		}
+	}
+	untested := map[string]string{}
+	for _, n := range nodes {
+		if !tested[n] {
+			untested[n] = cmpText(cmpText(why[n], otherwise), "the sweep has ended before")
+		}
+	}
+	return untested
+}
