@@ -1,6 +1,7 @@
 package slurm_test
 
 import (
+	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -126,15 +127,18 @@ func (c *Cluster) decided(reason string) (drained, held []*Node) {
 	c.WaitFor(4*soon, "decision of each node", func() (string, bool) {
 		now := c.Exec("sinfo", "-hN", "-o", "%N|%t|%E|")
 		drained, held = nil, nil
+		var open strings.Builder
 		for _, n := range c.Nodes {
 			switch {
 			case strings.Contains(now, n.Name+"|drain|"+reason):
 				drained = append(drained, n)
 			case heldBy.MatchString(n.Log()):
 				held = append(held, n)
+			default:
+				fmt.Fprintf(&open, "undecided: %s:\n%s", n.Name, n.Log())
 			}
 		}
-		return now, len(drained)+len(held) == len(c.Nodes)
+		return now + open.String(), open.Len() == 0
 	})
 	return drained, held
 }
