@@ -16,9 +16,11 @@ import (
 // that none exists. Values are written as ss(8) prints them, except ESTABLISHED: protocols tcp,
 // udp, raw and unix, each with IPv6 (u_seq is a Unix socket of type SEQPACKET); local
 // addresses 127.0.0.1:25, 0.0.0.0:22, [::1]:25, *:22 (IPv6), /run/my.sock; states LISTEN,
-// UNCONN, TIME-WAIT. The user is compared by name. A Unix socket has no user and no
-// remote address; only Unix sockets have a type. The daemon of a socket that no process has
-// open is "unknown". An action runs in the background. The action -E needs -! or -a.
+// UNCONN, TIME-WAIT. A line with a word that only netstat prints (tcp6, udp6, raw6, :::22,
+// ::1:25, TIME_WAIT, LISTENING, CONNECTED, SEQPACKET) is compared with netstat's words. The user
+// is compared by name. A Unix socket has no user and no remote address; only Unix sockets have
+// a type. The daemon of a socket that no process has open is "unknown". An action runs in the
+// background. The action -E needs -! or -a.
 //
 //	node* || check_net_socket -n "SSH daemon" -p tcp -s LISTEN -l '*:22' -d sshd
 type netSocket struct {
@@ -68,7 +70,7 @@ func (c *netSocket) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		return []checks.Finding{checks.Usage("check_net_socket:  No match criteria supplied.", "")}
 	}
 	var findings []checks.Finding
-	s := socketSearch{netSocket: c, env: env, match: env.Matcher(&findings), users: map[uint32]string{}}
+	s := socketSearch{netSocket: c, env: env, match: env.Matcher(&findings), users: map[uint32]string{}, netstat: c.isNetstat()}
 	n, err := s.count()
 	if err != nil {
 		return append(findings, checks.Unreadable(err)...)
@@ -145,13 +147,23 @@ type socketSearch struct {
 	match func(s, expr string) bool
 	users map[uint32]string // names already looked up
 	procs map[uint64]network.Holder
+
+	netstat bool // the line has netstat's words
+}
+
+// onlyNetstat matches a value, or a part of it, that netstat prints and ss does not.
+var onlyNetstat = checks.Lazily(`(?m)\b(?:tcp|udp|raw)6\b|:::|^[*/^]*::1:|SYN_|_WAIT|LAST_ACK|LISTENING|CONNECTED|SEQPACKET`)
+
+// isNetstat reports whether the line was written for netstat, which LBNL NHC prefers to ss.
+func (c *netSocket) isNetstat() bool {
+	return onlyNetstat().MatchString(strings.Join([]string{c.Protocol, c.Local, c.Remote, c.State, c.Type}, "\n"))
 }
 
 // count returns the number of sockets that match; without -a it stops at the first. It reads
 // only the lists of protocols that can match.
 func (s *socketSearch) count() (n int, err error) {
 	for _, protocol := range network.SocketProtocols {
-		if !s.fits(protocol, s.Protocol) {
+		if !s.fits(protocol, s.Protocol) && !(s.netstat && (protocol == "u_seq" || s.fits(protocol+"6", s.Protocol))) {
 			continue
 		}
 		s.env.At("read the %s sockets in /proc/net", protocol)
@@ -160,7 +172,7 @@ func (s *socketSearch) count() (n int, err error) {
 			return n, err
 		}
 		for i := range sockets {
-			ok, err := s.wants(&sockets[i])
+			ok, err := s.wants(&sockets[i], protocol)
 			switch {
 			case err != nil:
 				return n, err
@@ -179,9 +191,17 @@ func (s *socketSearch) fits(value, expr string) bool { return expr == "" || s.ma
 
 // wants reports whether a socket fits all match strings. It compares the process last, since
 // finding it is expensive.
-func (s *socketSearch) wants(k *network.Socket) (bool, error) {
-	if s.Local != "" && !s.match(k.Local(), s.Local) || s.Remote != "" && !s.match(k.Remote(), s.Remote) ||
-		!s.fits(k.State, s.State) || !s.fits(k.Type, s.Type) || s.User != "" && !s.match(s.user(k), s.User) {
+func (s *socketSearch) wants(k *network.Socket, protocol string) (bool, error) {
+	local, remote, state, kind := k.Local, k.Remote, k.State, k.Type
+	if s.netstat {
+		n := k.AsNetstat(protocol)
+		if !s.fits(n.Protocol(), s.Protocol) {
+			return false, nil
+		}
+		local, remote, state, kind = n.Local, n.Remote, n.State(), n.Type()
+	}
+	if s.Local != "" && !s.match(local(), s.Local) || s.Remote != "" && !s.match(remote(), s.Remote) ||
+		!s.fits(state, s.State) || !s.fits(kind, s.Type) || s.User != "" && !s.match(s.user(k), s.User) {
 		return false, nil
 	}
 	if s.Daemon == "" {

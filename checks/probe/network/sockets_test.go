@@ -113,6 +113,28 @@ func TestSockets(t *testing.T) {
 	}
 }
 
+func TestNetstat(t *testing.T) {
+	t.Parallel()
+	addr := netip.MustParseAddrPort
+	for want, s := range map[string]Socket{
+		"tcp 10.1.2.3:22 10.9.8.7:60000 ESTABLISHED ":  {State: "ESTABLISHED", LocalAddress: addr("10.1.2.3:22"), RemoteAddress: addr("10.9.8.7:60000")},
+		"tcp6 :::22 :::* LISTEN ":                      {State: "LISTEN", LocalAddress: addr("[::]:22"), RemoteAddress: addr("[::]:0")},
+		"tcp6 ::1:25 :::* LISTEN ":                     {State: "LISTEN", LocalAddress: addr("[::1]:25"), RemoteAddress: addr("[::]:0")},
+		"tcp6 127.0.0.1:80 127.0.0.1:6025 CLOSE_WAIT ": {State: "CLOSE-WAIT", LocalAddress: addr("[::ffff:127.0.0.1]:80"), RemoteAddress: addr("[::ffff:127.0.0.1]:6025")},
+		"unix /run/my.sock  LISTENING STREAM":          {State: "LISTEN", Type: "STREAM", path: "/run/my.sock"},
+		"unix   CONNECTED DGRAM":                       {State: "ESTABLISHED", Type: "DGRAM"},
+		"unix @x   DGRAM":                              {State: "UNCONN", Type: "DGRAM", path: "@x"},
+	} {
+		n := s.AsNetstat("tcp")
+		if got := strings.Join([]string{n.Protocol(), n.Local(), n.Remote(), n.State(), n.Type()}, " "); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	if got := (&Socket{}).AsNetstat("u_seq").Type(); got != "SEQPACKET" {
+		t.Errorf("type %q", got)
+	}
+}
+
 func TestSocketsOfBrokenNodes(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
