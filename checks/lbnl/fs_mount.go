@@ -216,7 +216,7 @@ func (m *fsMount) stopped(env *checks.Env, fs string) *checks.Finding {
 	return &checks.Finding{
 		Code:     "fs.mount.options",
 		Severity: checks.Fail,
-		Message:  fs + " refuses writes: ext4 error at " + at.UTC().Format(time.RFC3339) + " (errors=remount-ro)",
+		Message:  fs + " refuses writes unless it was mounted again: ext4 error at " + at.UTC().Format(time.RFC3339) + " (errors=remount-ro)",
 		Want:     "rw",
 		Got:      "ext4 error",
 	}

@@ -181,7 +181,7 @@ func onExt4(name, errorTime, options, atErrors string, want ...checks.Finding) c
 	return s
 }
 
-var ext4Error = mountFinding("options", "/m/ext", " refuses writes: ext4 error at 2023-11-14T22:21:40Z (errors=remount-ro)", "rw", "ext4 error")
+var ext4Error = mountFinding("options", "/m/ext", " refuses writes unless it was mounted again: ext4 error at 2023-11-14T22:21:40Z (errors=remount-ro)", "rw", "ext4 error")
 
 func stopped(options string) checks.Finding {
 	const want = "/(^|,)(emergency_ro|shutdown)($|,)/"

@@ -110,16 +110,6 @@ var _ = checktest.Table("check_net_socket", func(string) []checktest.Scenario {
 		onNet("rightly absent", checktest.Of("-!", "-l", "*:9999")),
 		onNet("all found", checktest.Of("-a", "-p", "tcp", "-s", "LISTEN")),
 
-		onNet("netstat: IPv6", checktest.Of("-p", "tcp6", "-s", "LISTEN", "-l", ":::6022", "-r", ":::*", "-u", "root")),
-		onNet("netstat: a match string", checktest.Of("-p", "/^tcp6?$/", "-l", "/:2049$/", "-d", "nfsd*")),
-		onNet("netstat: TCP without a connection", checktest.Of("-p", "tcp", "-s", "TIME_WAIT", "-r", "10.0.0.9:6817")),
-		onNet("netstat: a path", checktest.Of("-p", "unix", "-t", "STREAM", "-s", "LISTENING", "-l", "/run/my.sock", "-d", "unixd")),
-		onNet("netstat: sequential packets", checktest.Of("-p", "unix", "-t", "SEQPACKET", "-l", "/run/udev/control")),
-		onNet("netstat: no IPv6 socket on an IPv4 address", checktest.Of("-p", "tcp6", "-l", "127.0.0.1:2049"),
-			socketMissing("127.0.0.1:2049", `matching sockets found ((protocol =~ "tcp6") && (localaddr =~ "127.0.0.1:2049"))`)),
-		onNet("netstat: forbidden", checktest.Of("-!", "-s", "TIME_WAIT"), socketFound("", 1, `matching socket(s) found ((state =~ "TIME_WAIT") (NEGATED))`)),
-		onNet("ss: an IPv6 socket is tcp", checktest.Of("-!", "-p", "!tcp", "-l", "*:6022")),
-
 		onNet("no such port", checktest.Of("-l", "*:9999"),
 			socketMissing("*:9999", `matching sockets found ((localaddr =~ "*:9999"))`)),
 		onNet("every criterion", checktest.Of("-n", "x", "-p", "tcp", "-l", "*:8080", "-r", "*", "-s", "LISTEN", "-t", "STREAM", "-u", "alice", "-d", "webd"),
@@ -147,6 +137,16 @@ var _ = checktest.Table("check_net_socket", func(string) []checktest.Scenario {
 			Changed(map[string]string{"proc/net/udp": netHead + strings.Repeat(netLine("00000000:0202", netNobody, "07", 0, 106), 256)}),
 		onNet("no socket at all", checktest.Of("-p", "udp"), socketMissing("udp", `matching sockets found ((protocol =~ "udp"))`)).
 			Changed(map[string]string{"proc/net/udp": netHead}),
+
+		onNet("netstat: IPv6", checktest.Of("-p", "tcp6", "-s", "LISTEN", "-l", ":::6022", "-r", ":::*", "-u", "root")),
+		onNet("netstat: a match string", checktest.Of("-p", "/^tcp6?$/", "-l", "/:2049$/", "-d", "nfsd*")),
+		onNet("netstat: TCP without a connection", checktest.Of("-p", "tcp", "-s", "TIME_WAIT", "-r", "10.0.0.9:6817")),
+		onNet("netstat: a path", checktest.Of("-p", "unix", "-t", "STREAM", "-s", "LISTENING", "-l", "/run/my.sock", "-d", "unixd")),
+		onNet("netstat: sequential packets", checktest.Of("-p", "unix", "-t", "SEQPACKET", "-l", "/run/udev/control")),
+		onNet("netstat: no IPv6 socket on an IPv4 address", checktest.Of("-p", "tcp6", "-l", "127.0.0.1:2049"),
+			socketMissing("127.0.0.1:2049", `matching sockets found ((protocol =~ "tcp6") && (localaddr =~ "127.0.0.1:2049"))`)),
+		onNet("netstat: forbidden", checktest.Of("-!", "-s", "TIME_WAIT"), socketFound("", 1, `matching socket(s) found ((state =~ "TIME_WAIT") (NEGATED))`)),
+		onNet("ss: an IPv6 socket is tcp", checktest.Of("-!", "-p", "!tcp", "-l", "*:6022")),
 
 		acting(onNet("action if missing", checktest.Of("-e", "echo miss > {root}/act", "-E", "echo hit > {root}/act", "-l", "*:9999"),
 			socketMissing("*:9999", `matching sockets found ((localaddr =~ "*:9999"))`)), "miss\n"),

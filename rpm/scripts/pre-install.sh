@@ -15,9 +15,10 @@ if { read -r stat </proc/"$PPID"/stat; } 2>/dev/null; then
   set -- ${stat##*)}
   transaction="$PPID ${20}"
 fi
-[ "$(cat $saved/transaction 2>/dev/null)" = "$transaction" ] || rm -rf $saved
+[ "$(cat $saved/transaction 2>/dev/null)" != "$transaction" ] || exit 0
+rm -rf $saved
 if [ -d /etc/nhc ]; then
   mkdir -p $saved
-  echo "$transaction" >$saved/transaction
-  cp -an /etc/nhc $saved
+  cp -a /etc/nhc $saved
+  echo "$transaction" >$saved/transaction # after the copy: an interrupted one is made again
 fi

@@ -165,13 +165,17 @@ func TestRPMKeepsFiles(t *testing.T) {
 			if err := os.MkdirAll(filepath.Join(dir, "etc/nhc"), 0o755); err != nil {
 				t.Fatal(err)
 			}
+			cp := "#!/bin/sh\ncase $1 in -*n*) exit 1; esac\nexec /bin/cp \"$@\"\n" // of coreutils 9.2 to 9.4, if a file exists
+			if err := built.WriteProgram(filepath.Join(dir, "cp"), []byte(cp)); err != nil {
+				t.Fatal(err)
+			}
 			files := map[string]string{"etc/nhc/nhc.conf": "", "etc/nhc/site.nhc": ""}
 			for script, file := range map[string]string{"pre": "pre-install.sh", "post": "post-trans.sh"} {
 				text, err := os.ReadFile(filepath.Join(root, "rpm/scripts", file))
 				if err != nil {
 					t.Fatal(err)
 				}
-				files[script] = strings.NewReplacer("/etc/", dir+"/etc/", "/var/lib/", dir+"/var/lib/").Replace(string(text))
+				files[script] = "PATH=" + dir + ":$PATH\n" + strings.NewReplacer("/etc/", dir+"/etc/", "/var/lib/", dir+"/var/lib/").Replace(string(text))
 			}
 			for file, text := range files {
 				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
@@ -179,7 +183,7 @@ func TestRPMKeepsFiles(t *testing.T) {
 				}
 			}
 			for _, transaction := range c.transactions { // its shell stands for rpm
-				cmd := exec.Command("sh", "-c", transaction+"; true")
+				cmd := exec.Command("sh", "-c", "set -e; "+transaction+"; true")
 				cmd.Dir = dir
 				run(t, cmd)
 			}
