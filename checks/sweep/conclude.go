@@ -8,7 +8,7 @@ import (
 )
 
 // Conclude sets Skipped if no test of a stage that has ended could run, and Unproven if no suspect does
-// not mean that its nodes are healthy: most or all tests have failed, or the stage was asked for and did
+// not mean that its nodes are healthy: most or all tests have failed, or something that was asked for did
 // not run. By default a stage may lack its hardware.
 func (s *StageReport) Conclude(asked bool, nodes []Node) {
 	passed, ran, faults, unable := false, false, map[Fault]int{}, ""
@@ -24,17 +24,19 @@ func (s *StageReport) Conclude(asked bool, nodes []Node) {
 		}
 	}
 	if s.Skipped == "" && !ran {
-		s.Skipped = oneLine("no test could run", unable)
+		if s.Skipped = oneLine("no test could run", unable); s.Rounds == 0 {
+			s.Skipped = "the nodes have nothing that it tests"
+		}
 		asked = asked || !lacks(s.Stage, nodes)
 	}
 	wide := slices.IndexFunc(s.Fleet, func(d Distribution) bool { return d.wide() != "" || d.splits() && alike(nodes, d.Plane) })
 	switch {
+	case wide >= 0 && (s.Skipped == "" || s.Rounds == 0):
+		d := &s.Fleet[wide]
+		s.Unproven = strings.TrimSpace(fmt.Sprintf("%s %s", cmpText(d.Op, string(d.Kind)), d.Plane)) + ": " + cmpText(d.wide(), d.Remark)
 	case s.Skipped != "" && asked:
 		s.Unproven = "it did not run: " + s.Skipped
 	case s.Skipped != "":
-	case wide >= 0:
-		d := &s.Fleet[wide]
-		s.Unproven = strings.TrimSpace(fmt.Sprintf("%s %s", cmpText(d.Op, string(d.Kind)), d.Plane)) + ": " + cmpText(d.wide(), d.Remark)
 	case !passed && len(s.Suspects) == 0:
 		s.Unproven = "no test has passed: " + faultText(commonestFault(faults))
 	}
@@ -67,18 +69,28 @@ func alike(nodes []Node, plane string) bool {
 	return len(models) <= 1 && len(subnets) <= 1
 }
 
-// lacks reports whether no node has the hardware that a stage tests.
+// lacks reports whether too few nodes have the hardware that a stage tests.
 func lacks(stage Stage, nodes []Node) bool {
-	return !slices.ContainsFunc(nodes, func(n Node) bool {
+	having, need := 0, 2
+	if stage == StageNode {
+		need = 1
+	}
+	for _, n := range nodes {
+		has := true
 		switch stage {
 		case StageNode, StagePairs, StageGroups:
-			return n.GPUs > 0
+			has = n.GPUs > 0
 		case StageRDMA:
-			return len(n.Rails) > 0
-		case StageReach, StageTCP:
+			has = len(n.Rails) > 0
+		case StageTCP:
+			has = len(n.Planes) > 0
+		case StageReach:
 		}
-		return true
-	})
+		if has {
+			having++
+		}
+	}
+	return having < need
 }
 
 // Untested returns the nodes of a list on which no test has run, and why.

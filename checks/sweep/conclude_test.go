@@ -1,7 +1,9 @@
 package sweep
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -67,6 +69,65 @@ func TestConclude(t *testing.T) {
 		s := &StageReport{Stage: StageReach, Skipped: Unfit(StageReach, 1)}
 		if s.Conclude(asked, newWorld(1, 0, 1).nodes); (s.Unproven != "") != asked {
 			t.Errorf("a stage of one node, asked for: %t: %q", asked, s.Unproven)
+		}
+	}
+}
+
+// A name that was asked for and that no two nodes have leaves its stage without a verdict, which has the names
+// that exist.
+func TestAskedByName(t *testing.T) {
+	t.Parallel()
+	rails := "no two nodes have it: they have mlx5_0:1, mlx5_1:1"
+	for _, tt := range []struct {
+		stage    Stage
+		asked    []string
+		change   func(n *Node, i int)
+		planes   string // that were tested
+		unproven string
+	}{
+		{StageRDMA, []string{"mlx5_0:1"}, nil, "mlx5_0:1", ""},
+		{StageRDMA, []string{"mlx5_0"}, nil, "mlx5_0:1", ""},
+		{StageRDMA, []string{"mlx5_0"}, func(n *Node, _ int) { n.Rails[1].Name = "mlx5_0:2" }, "mlx5_0:1 mlx5_0:2", ""},
+		{StageRDMA, []string{"mlx5_"}, nil, "", "write_bw mlx5_: " + rails},
+		{StageRDMA, []string{"mlx5_1:1", "mlx5_9"}, nil, "mlx5_1:1", "write_bw mlx5_9: " + rails},
+		{StageRDMA, []string{"mlx5_0"}, func(n *Node, _ int) { n.Rails = nil }, "", "write_bw mlx5_0: no two nodes have it: they have none"},
+		{StageRDMA, nil, func(n *Node, _ int) { n.Rails = nil }, "", ""},
+		{StageRDMA, nil, func(n *Node, i int) { n.Rails = n.Rails[:min(1, i)] }, "mlx5_0:1", ""},
+		{StageRDMA, nil, func(n *Node, i int) { n.Rails = n.Rails[:i/3] }, "", ""}, // one node has a port
+		{StageRDMA, nil, func(n *Node, i int) { n.Rails = []Rail{{Name: name(i) + ":1"}} }, "", "it did not run: the nodes have nothing that it tests"},
+		{StageTCP, []string{"ens7"}, nil, "", "stream ens7: no two nodes have it: they have eth0, eth1"},
+		{StageTCP, []string{"ens7", "eth1"}, nil, "eth1", "stream ens7: no two nodes have it: they have eth0, eth1"},
+		{StageTCP, []string{"ens0"}, func(n *Node, i int) { n.Planes[0].Name = []string{"eth0", "ens0", "ens0", "ens0"}[i] }, "10.77.0.0/16", ""},
+		{StageReach, []string{"eth0"}, nil, "eth0", ""},
+		{StageReach, []string{"ens7"}, nil, "", "connect ens7: no two nodes have it: they have eth0, eth1"},
+		{StageReach, []string{"ens7"}, func(n *Node, i int) { n.Planes[1].Name, n.Planes[1].Address = name(i), netip.Prefix{} }, "", "connect ens7: no two nodes have it: they have eth0"},
+	} {
+		w := newWorld(4, 0, 1)
+		for i := range w.nodes {
+			if tt.change != nil {
+				tt.change(&w.nodes[i], i)
+			}
+		}
+		p := w.plan(t, tt.stage, PlanOptions{Seed: 1, Planes: tt.asked})
+		s := &StageReport{Stage: tt.stage}
+		planes := map[string]bool{}
+		for tasks := p.Next(); len(tasks) > 0; tasks = p.Next() {
+			var results []Result
+			for _, task := range tasks {
+				r, _ := w.run(task)
+				results = append(results, r)
+				if task.Plane != "" {
+					planes[task.Plane] = true
+				}
+			}
+			p.Take(results)
+			s.Rounds++
+			s.Results = append(s.Results, results...)
+		}
+		s.Fleet = p.Fleet()
+		s.Conclude(false, w.nodes)
+		if got := strings.Join(slices.Sorted(maps.Keys(planes)), " "); got != tt.planes || s.Unproven != tt.unproven || (s.Rounds == 0) != (s.Skipped != "") {
+			t.Errorf("%s of %q: planes %q, want %q, unproven %q, want %q, skipped %q", tt.stage, tt.asked, got, tt.planes, s.Unproven, tt.unproven, s.Skipped)
 		}
 	}
 }

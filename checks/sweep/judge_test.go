@@ -394,6 +394,43 @@ func TestCheckWithoutVerdict(t *testing.T) {
 	}
 }
 
+// A line that most nodes cannot run leaves the stage without a verdict although the other lines pass.
+func TestLineThatCannotRun(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		able     int // nodes that run the second line
+		severity string
+		suspects int
+		unproven string
+	}{
+		{0, "unknown", 0, "check_y: 4 of 4 nodes cannot run it, such as gpu00000: no library"},
+		{1, "unknown", 0, "check_y: 3 of 4 nodes cannot run it, such as gpu00001: no library"},
+		{2, "unknown", 2, ""},
+		{0, "skip", 0, ""},
+	} {
+		w := newWorld(4, 0, 1)
+		p := w.plan(t, StageNode, PlanOptions{Lines: []string{"check_x", "check_y"}})
+		s := &StageReport{Stage: StageNode}
+		for tasks := p.Next(); len(tasks) > 0; tasks = p.Next() {
+			var results []Result
+			for _, task := range tasks {
+				r := Result{Task: task}
+				if task.Op == "check_y" && task.Nodes[0] >= name(tt.able) {
+					r.Fault, r.Text, r.Checks = FaultUnable, "no library", []CheckResult{{Check: "check_y", Severity: tt.severity}}
+				}
+				results = append(results, r)
+			}
+			p.Take(results)
+			s.Rounds++
+			s.Results = append(s.Results, results...)
+		}
+		s.Fleet = p.Fleet()
+		if s.Conclude(false, w.nodes); s.Unproven != tt.unproven || len(p.Suspects()) != tt.suspects {
+			t.Errorf("%+v: unproven %q, suspects %q", tt, s.Unproven, briefs(p.Suspects()))
+		}
+	}
+}
+
 // A line that most nodes fail the same way accuses none of them: its threshold is wrong, or they share the
 // cause. A node that fails it in another way, or another line, is still a suspect.
 func TestCheckFailsEverywhere(t *testing.T) {

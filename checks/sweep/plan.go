@@ -25,7 +25,7 @@ type PlanOptions struct {
 	Setup     time.Duration // how long the start of a test takes at most, default 30 s
 	Sizes     map[Kind]int64
 	Floors    []Floor
-	Planes    []string // only these planes or rails
+	Planes    []string // only these planes or rails: mlx5_0 is each port of that device
 
 	Lines      []string      // node: lines of nhc.conf
 	Batch      int           // node: nodes that run at the same time, default all
@@ -140,14 +140,32 @@ func (o *PlanOptions) limit() time.Duration {
 
 func (o *PlanOptions) size(k Kind) int64 { return cmp.Or(o.Sizes[k], defaultSizes[k]) }
 
-// wantsPlane reports whether a plane is to be tested: by its name, or by that of an interface.
-func (o *PlanOptions) wantsPlane(p plane) bool {
-	return o.wants(p.name) || slices.ContainsFunc(p.names, o.wants)
+// wants reports whether a plane or a rail is to be tested.
+func (o *PlanOptions) wants(p *plane) bool {
+	return len(o.Planes) == 0 || slices.ContainsFunc(o.Planes, p.called)
 }
 
-// wants reports whether a name of a plane, an interface or a rail is one of those to be tested.
-func (o *PlanOptions) wants(plane string) bool {
-	return len(o.Planes) == 0 || slices.Contains(o.Planes, plane)
+// unmet notes the names of planes or rails that were asked for, and that no two nodes have.
+func (f *fleet) unmet(o *PlanOptions, kind Kind, ports iter.Seq[*plane]) (notes []Distribution) {
+	var names []string
+	met := map[string]bool{}
+	for p := range ports {
+		if p.count < 2 {
+			continue
+		}
+		names = append(names, p.name)
+		for _, name := range o.Planes {
+			met[name] = met[name] || p.called(name)
+		}
+	}
+	slices.Sort(names)
+	have := cmpText(listed(slices.Compact(names)), "none")
+	for _, name := range o.Planes {
+		if !met[name] {
+			notes = append(notes, Distribution{Stage: f.stage, Kind: kind, Plane: name, Unit: unitOf(kind), Note: "no two nodes have it: they have " + have})
+		}
+	}
+	return notes
 }
 
 // floorOf returns the floor of a test, 0 without one. A row with the plane takes precedence.
@@ -476,9 +494,12 @@ func settle[T any](sent map[int]T, results []Result, take func(T, Result), retry
 
 // newTCPPlan tests the bandwidth of pairs on each plane, both ways, and then rings of nodes.
 func newTCPPlan(f *fleet, o PlanOptions) Plan {
-	planes := slices.DeleteFunc(planesOf(f.nodes, f.alive()), func(p plane) bool { return !o.wantsPlane(p) || p.count < 2 })
+	planes, unmet := f.planes(&o, KindStream)
+	planes = slices.DeleteFunc(planes, func(p plane) bool { return p.count < 2 })
 	if o.NoStream && !o.NoRing {
-		return newGroupPlan(f, o, ringTests(o, planes, nil), ringSizes(o, f))
+		p := newGroupPlan(f, o, ringTests(o, planes, nil), ringSizes(o, f))
+		p.notes = unmet
+		return p
 	}
 	var tests []series
 	for i, pl := range planes {
@@ -488,7 +509,7 @@ func newTCPPlan(f *fleet, o PlanOptions) Plan {
 		})
 	}
 	p := newPairPlan(f, o, tests)
-	p.remarks = strays(f, planes, KindStream)
+	p.remarks = append(unmet, strays(f, planes, KindStream)...)
 	for i := range planes {
 		p.add(compareSpeeds(f, &planes[i], KindStream))
 	}
@@ -502,7 +523,9 @@ func newTCPPlan(f *fleet, o PlanOptions) Plan {
 
 // newRDMAPlan tests bandwidth, both ways, and latency of pairs on each rail.
 func newRDMAPlan(f *fleet, o PlanOptions) Plan {
-	rails := slices.DeleteFunc(railsOf(f.nodes, f.alive()), func(r *plane) bool { return !o.wants(r.name) })
+	rails := railsOf(f.nodes, f.alive())
+	unmet := f.unmet(&o, KindWrite, slices.Values(rails))
+	rails = slices.DeleteFunc(rails, func(r *plane) bool { return !o.wants(r) })
 	var tests []series
 	for _, r := range rails {
 		t := Task{Stage: StageRDMA, Kind: KindWrite, Plane: r.name, Flows: o.Flows, Size: o.size(KindWrite), Repeats: o.Repeats, Time: o.Time, Limit: o.limit()}
@@ -511,6 +534,7 @@ func newRDMAPlan(f *fleet, o PlanOptions) Plan {
 		tests = append(tests, series{task: t, ports: r, family: len(tests)})
 	}
 	p := newPairPlan(f, o, tests)
+	p.remarks = unmet
 	seen := map[string]bool{}
 	for _, r := range rails {
 		if p.add(compareSpeeds(f, r, KindWrite)); seen[r.name] {

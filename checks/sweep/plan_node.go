@@ -2,6 +2,7 @@ package sweep
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -204,7 +205,8 @@ func (p *nodePlan) Suspects() []Suspect {
 	return all
 }
 
-// Fleet implements Plan. Checks have no values: it returns the lines that most nodes fail.
+// Fleet implements Plan. Checks have no values: it returns the lines that most nodes fail or cannot run. If
+// no line has run at all, [StageReport.Conclude] says so.
 func (p *nodePlan) Fleet() (all []Distribution) {
 	wide := p.wide()
 	for _, b := range p.bad {
@@ -213,6 +215,22 @@ func (p *nodePlan) Fleet() (all []Distribution) {
 			all = append(all, Distribution{
 				Stage: StageNode, Kind: KindCheck, Op: p.o.Lines[b.line],
 				Note: fmt.Sprintf("most nodes fail: %d of %d, such as %s: %s", n, p.able[b.line], b.suspect.Node, b.suspect.Text),
+			})
+		}
+	}
+	if !slices.ContainsFunc(p.able, func(n int) bool { return n > 0 }) {
+		return all
+	}
+	cannot := map[int][]nodeRun{}
+	for _, run := range p.cant {
+		cannot[run.line] = append(cannot[run.line], run)
+	}
+	for _, l := range slices.Sorted(maps.Keys(cannot)) {
+		if n := len(cannot[l]); 2*p.able[l] < len(p.f.nodes) {
+			first := cannot[l][0]
+			all = append(all, Distribution{
+				Stage: StageNode, Kind: KindCheck, Op: p.o.Lines[l],
+				Note: fmt.Sprintf("%d of %d nodes cannot run it, such as %s: %s", n, len(p.f.nodes), p.f.name(first.node), cmpText(oneLine("", first.text), "no reason was given")),
 			})
 		}
 	}

@@ -13,7 +13,7 @@ const connects = 10
 
 // newReachPlan tests whether nodes reach each other on each plane: echo, MTU, connect, and names.
 func newReachPlan(f *fleet, o PlanOptions) Plan {
-	planes := slices.DeleteFunc(planesOf(f.nodes, f.alive()), func(p plane) bool { return !o.wantsPlane(p) })
+	planes, unmet := f.planes(&o, KindConnect)
 	var tests []series
 	var onPlanes []int
 	for i := range planes {
@@ -39,7 +39,7 @@ func newReachPlan(f *fleet, o PlanOptions) Plan {
 	names := len(tests)
 	tests = append(tests, series{task: Task{Stage: StageReach, Kind: KindName, Repeats: 1, Limit: o.Setup}, directed: true, family: len(planes)})
 	p := newPairPlan(f, o, tests)
-	p.remarks = strays(f, planes, KindConnect)
+	p.remarks = append(unmet, strays(f, planes, KindConnect)...)
 	for i := range planes {
 		p.add(comparePlane(f, &planes[i]))
 	}

@@ -12,7 +12,7 @@ import (
 // plane is a plane or a rail of the cluster, or all rails of one layer. Lists are by node.
 type plane struct {
 	name   string
-	names  []string // of its interfaces
+	names  []string // of its interfaces, or of the device of a rail
 	has    []bool
 	count  int // nodes that have it
 	mtu    []int
@@ -31,6 +31,9 @@ func (p *plane) add(i int32, speed int) {
 	}
 	p.speed[i] += max(speed, 0)
 }
+
+// called reports whether a plane or a rail has a name, or an interface or the device with it.
+func (p *plane) called(name string) bool { return name == p.name || slices.Contains(p.names, name) }
 
 // In reports whether an interface belongs to a plane of the cluster. The name of a plane is the name of
 // its interfaces, or those names with / in between, or the subnet.
@@ -73,6 +76,19 @@ func planesOf(nodes []Node, alive []int32) (planes []plane) {
 		}
 	}
 	return planes
+}
+
+// planes returns the planes that are to be tested, and notes the others that were asked for.
+func (f *fleet) planes(o *PlanOptions, kind Kind) (planes []plane, unmet []Distribution) {
+	planes = planesOf(f.nodes, f.alive())
+	unmet = f.unmet(o, kind, func(yield func(*plane) bool) {
+		for i := range planes {
+			if !yield(&planes[i]) {
+				return
+			}
+		}
+	})
+	return slices.DeleteFunc(planes, func(p plane) bool { return !o.wants(&p) }), unmet
 }
 
 // naming finds out which names of interfaces are the same plane.
@@ -300,6 +316,8 @@ func railsOf(nodes []Node, alive []int32) (rails []*plane) {
 			key := [2]string{r.Name, r.Layer}
 			if at[key] == nil {
 				at[key] = newPlane(r.Name, len(nodes))
+				device, _, _ := strings.Cut(r.Name, ":")
+				at[key].names = []string{device}
 				rails = append(rails, at[key])
 			}
 			at[key].add(i, 1000*r.Speed)

@@ -23,6 +23,11 @@ func newClock(o *Options, nodes []sweep.Node) *clock {
 		f := sweep.Forecast{Stage: stage}
 		if sweep.Unfit(stage, len(nodes)) == "" {
 			if plan, err := o.Plan(stage, nodes, o.Seed, 1); err == nil { // the stage returns the error
+				for _, d := range plan.Fleet() {
+					if d.Note != "" { // before any test: a name that is wrong
+						o.Log("stage %s: %s: %s", stage, d.Plane, d.Note)
+					}
+				}
 				f = sweep.Foresee(stage, plan, o.Ramp)
 			}
 		}
