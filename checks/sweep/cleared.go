@@ -41,8 +41,8 @@ func (r *Report) Cleared(d *Drained) string {
 		if !slices.Contains(stages, st.Stage) || st.Skipped != "" || st.Rounds == 0 {
 			continue
 		}
-		if x := slices.IndexFunc(st.Fleet, func(d Distribution) bool { return d.Note != "" }); x >= 0 {
-			return fmt.Sprintf("stage %s shows a fault of the whole fleet: %s", st.Stage, st.Fleet[x].Note)
+		if st.Unproven != "" {
+			return fmt.Sprintf("stage %s has no verdict: %s", st.Stage, st.Unproven)
 		}
 		if x := slices.IndexFunc(st.Fleet, func(f Distribution) bool { return slices.Contains(strings.Split(f.Nodes, ","), d.Node) }); x >= 0 {
 			return fmt.Sprintf("stage %s has a remark about the node: %s", st.Stage, st.Fleet[x].Remark)
@@ -54,6 +54,8 @@ func (r *Report) Cleared(d *Drained) string {
 		return fmt.Sprintf("%q is not a fault that a sweep finds", d.Code)
 	case len(ran) == 0:
 		return fmt.Sprintf("stage %s has not run", stages[0])
+	case d.Code == lostCode && !slices.ContainsFunc(ran, d.passed):
+		return "no test has passed on it"
 	case d.Code == lostCode:
 		return ""
 	case word == "node":
@@ -65,6 +67,11 @@ func (r *Report) Cleared(d *Drained) string {
 // names reports whether a suspicion is, or may be, about a node.
 func (s *Suspect) names(d *Drained) bool {
 	return s.Node == d.Node || s.Peer == d.Node || s.Doubt && slices.Contains(s.Partners, d.Node) || slices.Contains(s.Leaves, d.Leaf)
+}
+
+// passed reports whether a test of a stage has passed on the node.
+func (d *Drained) passed(st StageReport) bool {
+	return slices.ContainsFunc(st.Results, func(x Result) bool { return x.Fault == FaultNone && slices.Contains(x.Task.Nodes, d.Node) })
 }
 
 // checked is Cleared for the checks of the node alone.
