@@ -125,7 +125,7 @@ type Result struct {
 }
 
 // Loss is the loss of the rank of a node, which can be a fault of the node, of the network to it, or of
-// neither. If it is neither Gone nor responds, Slurm could not be asked.
+// neither. If it is neither Gone nor responds, Slurm could not be asked, or was busy.
 type Loss struct {
 	Node     string    `json:"node"`
 	At       time.Time `json:"at"`

@@ -198,6 +198,14 @@ func fakeStep(args []string) int {
 		}
 	}
 	if program[0] == "true" || program[0] == "cat" {
+		if program[0] == "cat" && has("busy") {
+			fmt.Fprint(os.Stderr, "srun: Job 7 step creation temporarily disabled, retrying (Requested nodes are busy)\n")
+			if !has("created") {
+				fmt.Fprint(os.Stderr, "srun: Cancelled pending job step with signal 15\n")
+				return 1
+			}
+			fmt.Fprint(os.Stderr, "srun: Step created for StepId=7.3\n")
+		}
 		if len(bad) > 0 {
 			fmt.Fprintf(os.Stderr, "srun: error: Task launch for StepId=7.0 failed on node %s: Socket timed out on send/recv operation\n", bad[0])
 			return 1

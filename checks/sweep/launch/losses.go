@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strconv"
@@ -83,7 +84,8 @@ func (l *losses) reach(ctx context.Context, list []sweep.Loss) {
 	}
 }
 
-// start starts a program on a node. A failure says nothing about the node if Slurm does not answer.
+// start starts a program on a node. A failure says nothing about the node if Slurm does not answer, or has
+// not begun the step.
 func (l *losses) start(ctx context.Context, x *sweep.Loss, answers bool) {
 	exit := l.m.step(ctx, l.job, []string{x.Node}, slurm.StepGPUs{}, l.limit, nil, nil, "cat", "/proc/uptime")
 	switch up, ok := uptime(exit.Output); {
@@ -95,11 +97,21 @@ func (l *losses) start(ctx context.Context, x *sweep.Loss, answers bool) {
 		if how := l.stepEnd(x.Node); how != "" {
 			x.Text += ": " + how
 		}
+	case waits(exit.Errors) != "":
+		x.Text += ", and Slurm is busy: " + waits(exit.Errors)
 	case answers && ctx.Err() == nil:
 		x.Gone, x.Text = true, x.Text+", and Slurm starts nothing on the node: "+lastLine(exit.Errors)
 	default:
 		x.Text += ", and Slurm could not be asked"
 	}
+}
+
+// waits returns what srun has printed if it waited for a step to its own end, "" if the step was created.
+func waits(errs []byte) string {
+	if bytes.Contains(errs, []byte("Step created for")) || len(slurm.ParseLaunchFailures(errs)) > 0 {
+		return ""
+	}
+	return printable(string(disabled().Find(errs)))
 }
 
 // uptime parses /proc/uptime.
