@@ -80,6 +80,9 @@ func fakeCommand(name string, args []string) int {
 		_, _ = os.Stdout.Write(noise)
 		_, _ = os.Stderr.Write(noise)
 		return 0
+	case has("once-" + name): // slurmctld starts again
+		_ = os.Remove(filepath.Join(fakeDir(), "once-"+name))
+		fallthrough
 	case has("fail-" + name):
 		fmt.Fprintf(os.Stderr, "%s: error: Unable to contact slurm controller (connect failure)\n", name)
 		return 1
@@ -145,6 +148,14 @@ func fakeCommand(name string, args []string) int {
 			time.Sleep(time.Hour)
 		}
 		note("joblist", list)
+		if has("full-disk") { // nothing can be added to the journal
+			pattern, _ := os.ReadFile(filepath.Join(fakeDir(), "full-disk"))
+			files, _ := filepath.Glob(string(pattern))
+			for _, file := range files {
+				_ = os.Remove(file)
+				_ = os.Mkdir(file, 0o700)
+			}
+		}
 		fmt.Fprint(os.Stderr, "salloc: Granted job allocation 7\n")
 	case name == "scancel":
 		note("cancelled", "")

@@ -417,7 +417,7 @@ func (s *sweeper) undo() (err error) {
 	switch {
 	case s.own && s.job == "":
 		err = s.m.cancelOwn("", s.jobName())
-	case s.own && s.keeper == nil:
+	case s.own && (s.keeper == nil || s.keeper.job == ""): // the journal may not have it
 		err = s.m.cancel(s.job)
 	}
 	if s.keeper != nil {

@@ -614,6 +614,49 @@ func TestMaintenance(t *testing.T) {
 	}
 }
 
+// The job of a sweep ends although slurmctld does not answer for a moment, or the journal of a maintenance
+// cannot be written.
+func TestEndOfJob(t *testing.T) {
+	t.Parallel()
+	for name, fails := range map[string]bool{"once-scancel": false, "once-squeue": true, "full-disk": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, o := fakeSlurm(t, 2)
+			want := "scancel 7\n"
+			switch name {
+			case "once-scancel":
+				put(t, dir, name, "")
+				want += want
+			case "once-squeue": // salloc has not printed the number of the job
+				put(t, dir, "fail-salloc", "")
+				put(t, dir, "waits", "")
+				put(t, dir, name, "")
+				want = "scancel 8\n"
+				o.Progress = func(Progress) {
+					if dirs, _ := filepath.Glob(filepath.Join(o.State, "*")); len(dirs) > 0 {
+						put(t, dir, "jobname", "nhc-gpu-sweep-"+filepath.Base(dirs[0]))
+					}
+				}
+			case "full-disk":
+				o.Maintenance, o.User = true, "root"
+				put(t, dir, name, filepath.Join(o.State, "*", journalFile))
+			}
+			if _, err := Run(t.Context(), o); (err != nil) != fails {
+				t.Error(err)
+			}
+			got := ""
+			for line := range strings.Lines(calls(t, dir)) {
+				if strings.HasPrefix(line, "scancel") {
+					got += line
+				}
+			}
+			if got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		})
+	}
+}
+
 // Others must not be able to write the state of root's sweeps.
 func TestPrivateState(t *testing.T) {
 	t.Parallel()

@@ -278,20 +278,40 @@ func (m *manager) drain(node, reason string) (err error) {
 	return err
 }
 
-// cancel ends a job and waits until its processes have gone.
-func (m *manager) cancel(job string) error {
-	_, err := m.ask(context.Background(), "cancel job "+job, m.settings.CancelArgv(job), nil)
-	if err != nil && strings.Contains(err.Error(), "Invalid job id") {
-		return nil
+// insist repeats a step until slurmctld accepts it. A person can wait for it: calls that hang end it sooner.
+func (m *manager) insist(step func() error) (err error) {
+	began := time.Now()
+	for i := range tries {
+		if i > 0 {
+			time.Sleep(pause)
+		}
+		if err = step(); err == nil || time.Since(began) > 4*m.limit {
+			break
+		}
 	}
 	return err
+}
+
+// cancel ends a job and waits until its processes have gone.
+func (m *manager) cancel(job string) error {
+	return m.insist(func() error {
+		_, err := m.ask(context.Background(), "cancel job "+job, m.settings.CancelArgv(job), nil)
+		if err != nil && strings.Contains(err.Error(), "Invalid job id") {
+			return nil
+		}
+		return err
+	})
 }
 
 // cancelOwn ends the job of a sweep. Another job can have its number by now. Without a number, because
 // salloc has not printed it, it ends all jobs with the name.
 func (m *manager) cancelOwn(job, name string) error {
 	if job == "" {
-		out, err := m.ask(context.Background(), "list the jobs named "+name, m.settings.NamedArgv(name), nil)
+		var out []byte
+		err := m.insist(func() (err error) {
+			out, err = m.ask(context.Background(), "list the jobs named "+name, m.settings.NamedArgv(name), nil)
+			return err
+		})
 		for number := range strings.FieldsSeq(string(out)) {
 			err = errors.Join(err, m.cancel(number))
 		}
