@@ -173,7 +173,7 @@ func Run(ctx context.Context, o Options) (*sweep.Report, error) {
 		err = errors.Join(err, undo)
 	}
 	s.finish(ctx)
-	return s.report, errors.Join(err, s.record.save(reportFile, s.report))
+	return s.report, errors.Join(err, s.record.saveReport(s.report))
 }
 
 // openRecord makes the directory of the sweep, or opens that of the one to continue.
@@ -447,6 +447,10 @@ func (s *sweeper) passed() map[string]bool {
 			maps.Copy(gone, s.hub.lost)
 		})
 	}
+	earlier := sync.OnceValue(func() []Summary {
+		list, _ := List(s.State)
+		return list
+	})
 	for name, reason := range s.held {
 		if !slurm.BySweep(reason) {
 			continue
@@ -459,7 +463,7 @@ func (s *sweeper) passed() map[string]bool {
 			code := slurm.ReasonCode(reason)
 			why = s.report.Cleared(&sweep.Drained{
 				Node: name, Leaf: s.leaves[name], Code: code, Device: slurm.SweepDevice(code, reason), Held: s.held,
-				Checks: func() []string { return s.failedChecks(name, code) },
+				Checks: func() []string { return failedChecks(earlier(), name, code) },
 			})
 		}
 		s.keep[name] = why == ""
@@ -469,26 +473,15 @@ func (s *sweeper) passed() map[string]bool {
 }
 
 // failedChecks returns the checks of nhc.conf for which the last sweep that accused a node has done so.
-func (s *sweeper) failedChecks(node, code string) (lines []string) {
-	list, err := List(s.State)
-	if err != nil {
-		return nil
-	}
-	for _, x := range list {
-		if x.Running || x.File == "" {
+func failedChecks(list []Summary, node, code string) (lines []string) {
+	for i := 0; i < len(list) && len(lines) == 0; i++ {
+		if list[i].Running {
 			continue
 		}
-		r, err := LoadReport(s.State, x.ID)
-		if err != nil {
-			continue
-		}
-		for _, suspect := range r.Suspects {
-			if suspect.Node == node && suspect.Code == code {
-				lines = append(lines, suspect.Ops...)
+		for _, x := range list[i].Failed {
+			if x.Node == node && x.Code == code {
+				lines = append(lines, x.Lines...)
 			}
-		}
-		if len(lines) > 0 {
-			break
 		}
 	}
 	return lines

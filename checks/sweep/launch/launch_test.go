@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -703,6 +704,95 @@ func TestPrivateState(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"2026-e", "2026-d", "2026-a"}, ids); err != nil || diff != "" {
 		t.Errorf("kept (-want +got) %v\n%s", err, diff)
+	}
+}
+
+// A list of the sweeps reads a report at most once, and the results only of a sweep under way. A sweep of an
+// earlier version has no digest, and a digest of another report does not count.
+func TestDigest(t *testing.T) {
+	t.Parallel()
+	base := filepath.Join(t.TempDir(), "s")
+	r, err := create(base, Meta{ID: "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rep := &sweep.Report{
+		ID: "1", Ended: time.Unix(7, 0).UTC(), Interrupted: "scancel",
+		Stages:   []sweep.StageReport{{Stage: sweep.StageNode}, {Stage: sweep.StageTCP, Unproven: "x"}, {Stage: sweep.StageRDMA, Skipped: "x"}},
+		Suspects: []sweep.Suspect{{Node: "gpu01", Stage: sweep.StageNode, Code: "sweep.node.check", Ops: []string{"check_x"}}, {Node: "gpu01", Stage: sweep.StageTCP}},
+	}
+	if err := r.saveReport(rep); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(r.dir, resultsFile), 0o700); err != nil { // it cannot be read
+		t.Fatal(err)
+	}
+	r.close()
+	path := filepath.Join(r.dir, reportFile)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name string, data []byte, at time.Time) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(r.dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(filepath.Join(r.dir, name), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	listed := func(when string, suspects int) {
+		t.Helper()
+		list, err := List(base)
+		if err != nil || len(list) != 1 {
+			t.Fatalf("%s: %+v, %v", when, list, err)
+		}
+		s := list[0]
+		if s.File != path || !s.Ended.Equal(rep.Ended) || s.Interrupted != "scancel" || s.Suspects != suspects || !slices.Equal(s.Proven, []sweep.Stage{sweep.StageNode}) ||
+			!slices.Equal(failedChecks(list, "gpu01", "sweep.node.check"), []string{"check_x"}) || failedChecks(list, "gpu01", "sweep.node.unable") != nil {
+			t.Errorf("%s: %+v", when, s)
+		}
+	}
+	listed("with a digest", 2)
+	write(reportFile, bytes.Repeat([]byte("x"), len(data)), file.ModTime())
+	listed("without reading the report", 2)
+	write(reportFile, data, file.ModTime())
+	for _, old := range []string{"", "null", `{"suspects":9}`} {
+		write(digestFile, []byte(old), file.ModTime())
+		listed("of an earlier version", 2)
+		write(reportFile, bytes.Repeat([]byte("x"), len(data)), file.ModTime())
+		listed("the second time", 2)
+		write(reportFile, data, file.ModTime())
+	}
+	rep.Suspects = rep.Suspects[:1]
+	write(reportFile, []byte(jsonOf(t, rep)), time.Now())
+	listed("another report", 1)
+}
+
+// The last line of the results is found before one that a crash has cut off, however long it is.
+func TestLastLine(t *testing.T) {
+	t.Parallel()
+	r, err := create(filepath.Join(t.TempDir(), "s"), Meta{ID: "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
+	first, long := jsonOf(t, line{Stage: sweep.StageReach, Round: 1}), jsonOf(t, line{Stage: sweep.StageTCP, Round: 2, Results: []sweep.Result{{Text: strings.Repeat("x", 3*lastTail)}}})
+	for text, want := range map[string]int{
+		"": 0, "\n": 0, first: 1, first + "\n": 1, first + "\n" + long + "\n": 2, long + "\n" + first: 1,
+		first + "\n" + long[:2*lastTail]: 1, long + "\n" + long[:2*lastTail]: 2, long[:2*lastTail]: 0, first + "\n" + long + "\n{}\nnull\n": 2,
+	} {
+		if err := os.WriteFile(filepath.Join(r.dir, resultsFile), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if l := r.lastLine(); l.Round != want {
+			t.Errorf("%.60s, %d bytes: round %d, want %d", text, len(text), l.Round, want)
+		}
 	}
 }
 

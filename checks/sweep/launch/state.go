@@ -25,6 +25,7 @@ const (
 	resultsFile = "results.jsonl"
 	journalFile = "journal.jsonl"
 	reportFile  = "report.json"
+	digestFile  = "digest.json"
 	lockFile    = "lock"
 )
 
@@ -277,6 +278,104 @@ func (r *record) lines() (list []line, err error) {
 	return list, err
 }
 
+// lastTail is how much of the end of results.jsonl is read first: the line of a large round has some MB.
+const lastTail = 64 << 10
+
+// lastLine returns the last whole line of results.jsonl.
+func (r *record) lastLine() (l line) {
+	f, err := r.open(resultsFile, os.O_RDONLY)
+	if err != nil {
+		return l
+	}
+	defer f.Close()
+	size, err := f.Seek(0, io.SeekEnd)
+	for n := int64(lastTail); err == nil; n *= 4 {
+		n = min(n, size)
+		tail := make([]byte, n)
+		if _, err = f.ReadAt(tail, size-n); err != nil {
+			break
+		}
+		lines := bytes.Split(tail, []byte{'\n'})
+		if n < size {
+			lines = lines[1:] // its begin may be missing
+		}
+		for _, text := range slices.Backward(lines) {
+			if json.Unmarshal(text, &l) == nil && l.Stage != "" {
+				return l
+			}
+			l = line{}
+		}
+		if n == size {
+			break
+		}
+	}
+	return l
+}
+
+// digest is what a list of the sweeps needs of a report, which can have hundreds of MB.
+type digest struct {
+	Size        int64         `json:"size"`    // of the report
+	Changed     time.Time     `json:"changed"` // the report: this is no digest of another one
+	Ended       time.Time     `json:"ended,omitzero"`
+	Interrupted string        `json:"interrupted,omitempty"`
+	Suspects    int           `json:"suspects"`
+	Proven      []sweep.Stage `json:"proven,omitempty"` // they say something about their nodes
+	Failed      []failedCheck `json:"failed,omitempty"`
+}
+
+// failedCheck is a suspect of stage node.
+type failedCheck struct {
+	Node  string   `json:"node"`
+	Code  string   `json:"code"`
+	Lines []string `json:"lines"` // of nhc.conf
+}
+
+func digestOf(rep *sweep.Report, file fs.FileInfo) digest {
+	d := digest{Size: file.Size(), Changed: file.ModTime(), Ended: rep.Ended, Interrupted: rep.Interrupted, Suspects: len(rep.Suspects)}
+	for i := range rep.Stages {
+		if x := &rep.Stages[i]; x.Skipped == "" && x.Unproven == "" {
+			d.Proven = append(d.Proven, x.Stage)
+		}
+	}
+	for i := range rep.Suspects {
+		if x := &rep.Suspects[i]; x.Stage == sweep.StageNode && len(x.Ops) > 0 {
+			d.Failed = append(d.Failed, failedCheck{x.Node, x.Code, x.Ops})
+		}
+	}
+	return d
+}
+
+// saveReport saves the report and its digest. Without a digest a list reads the report.
+func (r *record) saveReport(rep *sweep.Report) error {
+	if err := r.save(reportFile, rep); err != nil {
+		return err
+	}
+	if file, err := os.Lstat(filepath.Join(r.dir, reportFile)); err == nil {
+		_ = r.save(digestFile, digestOf(rep, file))
+	}
+	return nil
+}
+
+// digest returns the digest of the report, and whether there is a report. It makes the digest of a report of
+// an earlier version.
+func (r *record) digest() (d digest, ok bool) {
+	file, err := os.Lstat(filepath.Join(r.dir, reportFile))
+	if err != nil {
+		return d, false
+	}
+	data, err := r.read(digestFile)
+	if err == nil && json.Unmarshal(data, &d) == nil && d.Size == file.Size() && d.Changed.Equal(file.ModTime()) {
+		return d, true
+	}
+	rep := new(sweep.Report)
+	if data, err = r.read(reportFile); err != nil || json.Unmarshal(data, rep) != nil {
+		return digest{}, false
+	}
+	d = digestOf(rep, file)
+	_ = r.save(digestFile, d)
+	return d, true
+}
+
 // debts returns what a maintenance of the sweep has left to undo.
 func (r *record) debts() (debts, error) {
 	data, err := r.read(journalFile)
@@ -289,14 +388,12 @@ func (r *record) debts() (debts, error) {
 // Summary is a sweep in the list of sweeps.
 type Summary struct {
 	Meta
-	Running     bool
-	Ended       time.Time
-	Interrupted string
-	Suspects    int
-	Stage       sweep.Stage
-	About       time.Duration // that a running sweep still takes, an estimate; 0 is unknown
-	File        string        // its report; "" if there is none
-	Unsettled   bool          // its maintenance or its job has to be ended: see [Repair]
+	digest
+	Running   bool
+	Stage     sweep.Stage   // of a running sweep
+	About     time.Duration // that a running sweep still takes, an estimate; 0 is unknown
+	File      string        // its report; "" if there is none
+	Unsettled bool          // its maintenance or its job has to be ended: see [Repair]
 }
 
 // List lists the sweeps of a state directory, the newest first.
@@ -318,17 +415,12 @@ func List(base string) (list []Summary, err error) {
 		bad = r.take(true)
 		s.Running = errors.Is(bad, ErrRunning)
 		r.close()
-		if lines, _ := r.lines(); len(lines) > 0 {
-			last := lines[len(lines)-1]
-			s.Stage = last.Stage
-			if s.Running {
-				s.About = max(last.About-time.Since(last.At), 0)
-			}
+		if s.Running {
+			last := r.lastLine()
+			s.Stage, s.About = last.Stage, max(last.About-time.Since(last.At), 0)
 		}
-		var rep sweep.Report
-		if data, bad := r.read(reportFile); bad == nil && json.Unmarshal(data, &rep) == nil {
-			s.Ended, s.Interrupted, s.Suspects = rep.Ended, rep.Interrupted, len(rep.Suspects)
-			s.File = filepath.Join(r.dir, reportFile)
+		if d, ok := r.digest(); ok {
+			s.digest, s.File = d, filepath.Join(r.dir, reportFile)
 		} else if !s.Running {
 			s.Interrupted = "its launcher was killed"
 		}
@@ -362,14 +454,8 @@ func LastReport(base string, stages []sweep.Stage, without string) (*sweep.Repor
 		if s.ID == without || s.File == "" || s.Interrupted != "" || s.Running {
 			continue
 		}
-		r, err := LoadReport(base, s.ID)
-		if err != nil {
-			return nil, err
-		}
-		if slices.ContainsFunc(r.Stages, func(x sweep.StageReport) bool {
-			return x.Skipped == "" && x.Unproven == "" && slices.Contains(stages, x.Stage)
-		}) {
-			return r, nil
+		if slices.ContainsFunc(s.Proven, func(x sweep.Stage) bool { return slices.Contains(stages, x) }) {
+			return LoadReport(base, s.ID)
 		}
 	}
 	return nil, err
