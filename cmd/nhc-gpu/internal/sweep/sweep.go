@@ -207,15 +207,9 @@ func (f *flags) run(cmd *cobra.Command, version string) (exit int, err error) {
 	if bad := f.write(r, acts); bad != nil {
 		return 0, bad
 	}
-	exit = exitOf(r)
+	exit = exitOf(r, err)
 	if exit == 0 && len(f.checks) > 0 && slices.ContainsFunc(hosts(r), isUnknown) {
 		exit = exitPartly
-	}
-	if err != nil {
-		exit = exitPartly
-		if len(r.Stages) == 0 && r.Interrupted == "" {
-			exit = options.ExitUsage
-		}
 	}
 	return exit, nil
 }
@@ -470,12 +464,14 @@ func (f *flags) act(ctx context.Context, r *sweep.Report) []*event.Event {
 	return list
 }
 
-// exitOf returns the exit status for a report.
-func exitOf(r *sweep.Report) int {
+// exitOf returns the exit status for a report, and for an error of the sweep.
+func exitOf(r *sweep.Report, err error) int {
 	switch {
 	case len(r.Suspects) > 0:
 		return exitSuspects
-	case r.Interrupted != "":
+	case err != nil && len(r.Stages) == 0 && r.Interrupted == "":
+		return options.ExitUsage
+	case err != nil || r.Interrupted != "":
 		return exitPartly
 	case slices.ContainsFunc(r.Stages, func(s sweep.StageReport) bool { return s.Unproven != "" }):
 		return exitPartly

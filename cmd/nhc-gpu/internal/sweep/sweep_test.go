@@ -1,6 +1,7 @@
 package sweep
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -173,21 +174,27 @@ func TestPlainProgress(t *testing.T) {
 func TestExitStatus(t *testing.T) {
 	t.Parallel()
 	tested := []sweep.NodeReport{{State: "tested"}}
+	bad := errors.New("cancel job 7: scancel did not answer")
 	for _, tt := range []struct {
 		r    sweep.Report
+		err  error
 		want int
 	}{
-		{sweep.Report{Nodes: tested}, 0},
-		{sweep.Report{Nodes: tested, Suspects: []sweep.Suspect{{}}, Interrupted: "x"}, 1},
-		{sweep.Report{Nodes: tested, Interrupted: "x"}, 3},
-		{sweep.Report{Nodes: tested, Stages: []sweep.StageReport{{Skipped: "no GPU"}}}, 0},
-		{sweep.Report{Nodes: tested, Stages: []sweep.StageReport{{Unproven: "most nodes fail"}}}, 3},
-		{sweep.Report{Nodes: slices.Concat(tested, []sweep.NodeReport{{State: "frozen"}})}, 3},
-		{sweep.Report{Nodes: tested, EAS: []sweep.EASResult{{Result: sweep.EASFailed}}}, 3},
-		{sweep.Report{Nodes: tested, EAS: []sweep.EASResult{{Result: sweep.EASSucceeded}}}, 0},
+		{sweep.Report{Nodes: tested}, nil, 0},
+		{sweep.Report{Nodes: tested, Suspects: []sweep.Suspect{{}}, Interrupted: "x"}, nil, 1},
+		{sweep.Report{Nodes: tested, Stages: []sweep.StageReport{{}}, Suspects: []sweep.Suspect{{}}}, bad, 1},
+		{sweep.Report{Nodes: tested, Interrupted: "x"}, nil, 3},
+		{sweep.Report{Nodes: tested, Interrupted: "x"}, bad, 3},
+		{sweep.Report{Nodes: tested, Stages: []sweep.StageReport{{}}}, bad, 3},
+		{sweep.Report{}, bad, 10},
+		{sweep.Report{Nodes: tested, Stages: []sweep.StageReport{{Skipped: "no GPU"}}}, nil, 0},
+		{sweep.Report{Nodes: tested, Stages: []sweep.StageReport{{Unproven: "most nodes fail"}}}, nil, 3},
+		{sweep.Report{Nodes: slices.Concat(tested, []sweep.NodeReport{{State: "frozen"}})}, nil, 3},
+		{sweep.Report{Nodes: tested, EAS: []sweep.EASResult{{Result: sweep.EASFailed}}}, nil, 3},
+		{sweep.Report{Nodes: tested, EAS: []sweep.EASResult{{Result: sweep.EASSucceeded}}}, nil, 0},
 	} {
-		if got := exitOf(&tt.r); got != tt.want {
-			t.Errorf("%+v: %d, want %d", tt.r, got, tt.want)
+		if got := exitOf(&tt.r, tt.err); got != tt.want {
+			t.Errorf("%+v, %v: %d, want %d", tt.r, tt.err, got, tt.want)
 		}
 	}
 }
