@@ -297,20 +297,25 @@ func (f *fleet) kill(r Result) bool {
 // together is the time within which several losses have one cause.
 const together = 10 * time.Second
 
-// lostSuspects makes a suspect of each lost node. Nodes that were lost together, or are all nodes of a
-// leaf switch, are one suspect, in doubt: the cause may be what they share.
+// lostSuspects makes a suspect of each lost node. Nodes that were lost together are one suspect, in doubt: the
+// cause may be what they share. So are all nodes of a leaf switch, each of them together with the one before.
 func (f *fleet) lostSuspects() (all []Suspect) {
 	members, lost := map[string]int{}, map[string]int{}
 	for _, n := range f.nodes {
 		members[n.Leaf]++
 	}
-	for _, l := range f.gone {
-		lost[f.nodes[l.node].Leaf]++
+	gone := slices.SortedStableFunc(slices.Values(f.gone), func(a, b loss) int { return a.At.Compare(b.At) })
+	last, apart := map[string]time.Time{}, map[string]bool{}
+	for _, l := range gone {
+		leaf := f.nodes[l.node].Leaf
+		apart[leaf] = apart[leaf] || lost[leaf] > 0 && l.At.Sub(last[leaf]) > together
+		lost[leaf]++
+		last[leaf] = l.At
 	}
 	leaves := map[string][]loss{}
 	var rest []loss
-	for _, l := range slices.SortedStableFunc(slices.Values(f.gone), func(a, b loss) int { return a.At.Compare(b.At) }) {
-		if leaf := f.nodes[l.node].Leaf; leaf != "" && lost[leaf] > 1 && lost[leaf] == members[leaf] {
+	for _, l := range gone {
+		if leaf := f.nodes[l.node].Leaf; leaf != "" && lost[leaf] > 1 && lost[leaf] == members[leaf] && !apart[leaf] {
 			leaves[leaf] = append(leaves[leaf], l)
 		} else {
 			rest = append(rest, l)

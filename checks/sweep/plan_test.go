@@ -591,8 +591,10 @@ func TestLostNodes(t *testing.T) {
 		"one after the other": {[]lost{{0, 0, true, false}, {8, 11, true, false}}, []string{"gpu00000", "gpu00008"}},
 		"together":            {[]lost{{8, 9, true, false}, {0, 0, true, false}, {1, 10, true, false}, {16, 60, true, false}}, []string{"gpu00016", "doubt gpu00000,gpu00008,gpu00001"}},
 		"some of a leaf":      {[]lost{{0, 0, true, false}, {1, 3, true, false}, {2, 2, false, true}}, []string{"doubt gpu00000,gpu00001 leaf0"}},
-		"a leaf": {[]lost{{0, 0, true, false}, {1, 60, true, false}, {2, 120, false, false}, {3, 180, true, false}, {4, 61, true, false}},
+		"a leaf": {[]lost{{0, 0, true, false}, {1, 9, true, false}, {2, 18, false, false}, {3, 27, true, false}, {4, 9, true, false}},
 			[]string{"gpu00004", "doubt gpu00000,gpu00001,gpu00002,gpu00003 leaf0"}},
+		"a leaf, hours apart": {[]lost{{0, 0, true, false}, {1, 5, true, false}, {2, 5000, false, false}, {3, 9000, true, false}},
+			[]string{"gpu00003", "doubt gpu00000,gpu00001 leaf0", "doubt gpu00002"}},
 	} {
 		f, err := newFleet(StagePairs, newWorld(20, 4, 1).nodes, PlanOptions{})
 		if err != nil {
