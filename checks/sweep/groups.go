@@ -22,6 +22,7 @@ type groupPlan struct {
 	sent    map[int]*groupRun
 	hunts   []*hunt
 	refs    map[refKey][]float64 // values of the groups of a step
+	middles map[refKey]middle    // of refs
 	proven  []map[int32]bool     // by test
 	found   []Suspect
 	notes   []Distribution
@@ -38,6 +39,12 @@ type groupPlan struct {
 type refKey struct {
 	test, size int
 	kinds      string
+}
+
+// middle describes some values.
+type middle struct {
+	count      int
+	mid, share float64 // share: the spread, compared with mid
 }
 
 // badKey is a node and the plane on which it is faulty.
@@ -67,7 +74,7 @@ type groupRun struct {
 
 func newGroupPlan(f *fleet, o PlanOptions, tests []series, sizes []int) *groupPlan {
 	p := &groupPlan{
-		f: f, o: o, tests: tests, order: f.shuffled(), sent: map[int]*groupRun{}, refs: map[refKey][]float64{},
+		f: f, o: o, tests: tests, order: f.shuffled(), sent: map[int]*groupRun{}, refs: map[refKey][]float64{}, middles: map[refKey]middle{},
 		proven: make([]map[int32]bool, len(tests)), bad: map[badKey]bool{}, wide: map[int]bool{}, passed: map[refKey]bool{},
 	}
 	for t := range tests {
@@ -432,13 +439,19 @@ func (p *groupPlan) limitOfOne(test, size int, kinds string) (limit, expect floa
 	if best == 0 {
 		return 0, 0
 	}
-	values := slices.Sorted(slices.Values(p.refs[refKey{test, best, kinds}]))
-	mid := quantile(values, 0.5+min(0.4, 1/float64(len(values))))
-	share := max(limitOf("group_share"), limitOf("suspect_z")*spreadOf(values, mid)/mid)
+	key := refKey{test, best, kinds}
+	m := p.middles[key]
+	if values := p.refs[key]; m.count != len(values) { // only a step adds values
+		values = slices.Sorted(slices.Values(values))
+		mid := quantile(values, 0.5+min(0.4, 1/float64(len(values))))
+		m = middle{len(values), mid, spreadOf(values, mid) / mid}
+		p.middles[key] = m
+	}
+	share := max(limitOf("group_share"), limitOf("suspect_z")*m.share)
 	if size > best+1 {
 		share += limitOf("scale_share")
 	}
-	return mid * (1 - min(share, 0.9)), mid
+	return m.mid * (1 - min(share, 0.9)), m.mid
 }
 
 // closeStep judges the groups of a step, and opens a hunt for each bad one.
@@ -481,7 +494,7 @@ func (p *groupPlan) note(test int, text string) {
 // Suspects implements Plan.
 func (p *groupPlan) Suspects() []Suspect {
 	all, _ := p.judgeAccused()
-	all = slices.Concat(all, p.found, p.f.lost)
+	all = slices.Concat(all, p.found, p.f.lostSuspects())
 	sortSuspects(all)
 	return all
 }

@@ -154,7 +154,7 @@ func (f finding) confidence(inquiries int) float64 {
 // Suspects implements Plan.
 func (p *pairPlan) Suspects() []Suspect {
 	all, _ := p.separated()
-	all = slices.Concat(p.given, p.f.lost, all)
+	all = slices.Concat(p.given, p.f.lostSuspects(), all)
 	all = append(all, p.nodeSuspects()...)
 	for _, q := range p.asked {
 		switch {

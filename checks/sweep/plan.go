@@ -195,9 +195,8 @@ type fleet struct {
 	nodes []Node
 	index map[string]int32
 	dead  []bool
-	out   []bool    // excluded by an earlier part of the stage: tested no more
-	gone  []loss    // of nodes that may be faulty
-	lost  []Suspect // made of gone
+	out   []bool // excluded by an earlier part of the stage: tested no more
+	gone  []loss // of nodes that may be faulty
 	rng   *rand.Rand
 	id    int
 }
@@ -288,7 +287,6 @@ func (f *fleet) kill(r Result) bool {
 		}
 		if !l.Responds {
 			f.gone = append(f.gone, loss{l, i, r.Task.Kind})
-			f.lost = f.lostSuspects()
 		}
 	}
 	return found
@@ -300,6 +298,9 @@ const together = 10 * time.Second
 // lostSuspects makes a suspect of each lost node. Nodes that were lost together are one suspect, in doubt: the
 // cause may be what they share. So are all nodes of a leaf switch, each of them together with the one before.
 func (f *fleet) lostSuspects() (all []Suspect) {
+	if len(f.gone) == 0 {
+		return nil
+	}
 	members, lost := map[string]int{}, map[string]int{}
 	for _, n := range f.nodes {
 		members[n.Leaf]++

@@ -185,7 +185,7 @@ func (p *nodePlan) wide() map[lineWay]int {
 
 // Suspects implements Plan.
 func (p *nodePlan) Suspects() []Suspect {
-	all, wide := slices.Clone(p.f.lost), p.wide()
+	all, wide := p.f.lostSuspects(), p.wide()
 	for _, b := range p.bad {
 		if wide[lineWay{b.line, b.way}] == 0 {
 			all = append(all, b.suspect)

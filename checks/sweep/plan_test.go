@@ -607,9 +607,10 @@ func TestLostNodes(t *testing.T) {
 				t.Errorf("%s: %s still takes part", name, n)
 			}
 		}
-		sortSuspects(f.lost)
+		suspects := f.lostSuspects()
+		sortSuspects(suspects)
 		var got []string
-		for _, s := range f.lost {
+		for _, s := range suspects {
 			text := strings.Join(slices.Concat([]string{s.Node}, s.Partners), ",")
 			text = strings.Trim(text, ",") + " " + strings.Join(s.Leaves, ",")
 			if s.Doubt {
@@ -620,6 +621,43 @@ func TestLostNodes(t *testing.T) {
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
+	}
+}
+
+// The work for each of many lost nodes, and for each of many groups, does not grow with their number.
+func TestWorkOfMany(t *testing.T) { // others would allocate memory, too
+	const n = 2000
+	f, err := newFleet(StageGroups, newWorld(n, 0, 1).nodes, PlanOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	results := make([]Result, n)
+	for i := range results {
+		node := name(i)
+		results[i] = Result{Task: Task{Nodes: []string{node}}, Fault: FaultLost, Blame: []string{node}, Began: time.Unix(int64(20*i), 0)}
+	}
+	if allocations := testing.AllocsPerRun(1, func() {
+		clear(f.dead)
+		f.gone = nil
+		for _, r := range results {
+			f.kill(r)
+		}
+	}); allocations > n {
+		t.Errorf("%v allocations for %d lost nodes", allocations, n)
+	}
+	if got := len(f.lostSuspects()); got != n {
+		t.Errorf("%d suspects of %d lost nodes", got, n)
+	}
+	p := newGroupPlan(f, PlanOptions{}, []series{{}}, nil)
+	key := refKey{size: 2}
+	p.refs[key] = []float64{8, 12, 10}
+	limit, expect := p.limitOf(0, 2, "")
+	if allocations := testing.AllocsPerRun(1, func() { p.limitOf(0, 2, "") }); allocations > 0 {
+		t.Errorf("%v allocations for a group", allocations)
+	}
+	p.refs[key] = append(p.refs[key], 50, 50, 50)
+	if later, more := p.limitOf(0, 2, ""); later == limit || more <= expect {
+		t.Errorf("limit %v and then %v, expected %v and then %v", limit, later, expect, more)
 	}
 }
 
