@@ -288,6 +288,9 @@ func (m *manager) insist(step func() error) (err error) {
 		if err = step(); err == nil || time.Since(began) > 4*m.limit {
 			break
 		}
+		if i == 0 && m.log != nil {
+			m.log("%v: trying again", err)
+		}
 	}
 	return err
 }
