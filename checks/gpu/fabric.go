@@ -316,19 +316,25 @@ func (r *fabricRun) addSwitchErrors() {
 	}
 }
 
-// serviceRuns reports whether a service of NVIDIA runs on the node, as root or in its own systemd
-// unit. The name is not enough: any user can start a process with that name. If no such process has a
+// mayServe reports whether a process, known by its name, may be a service of NVIDIA: it runs as root or in its
+// own systemd unit. The name is not enough: any user can start a process with that name.
+func (r *fabricRun) mayServe(p probe.Process) bool {
+	named := strings.HasPrefix("nv-fabricmanager", p.Args) || p.Args == "nvidia-imex"
+	return (p.UID < probe.FirstUser || named) &&
+		(probe.RootsOwn(r.Env.Host, p.PID) || strings.HasPrefix(inventory.UnitOf(r.Env.Host, p.PID), "nvidia-"))
+}
+
+// serviceRuns reports whether a service of NVIDIA is among the processes of mayServe. If none of them has a
 // readable command line, unread is one that may be the service.
 func (r *fabricRun) serviceRuns(procs []probe.Process, name string) (runs bool, unread *probe.Process) {
 	runs = slices.ContainsFunc(procs, func(p probe.Process) bool {
 		if path.Base(p.Command()) != name && !p.MayRun(r.Env.Host, name) {
 			return false
 		}
-		own := probe.RootsOwn(r.Env.Host, p.PID) || strings.HasPrefix(inventory.UnitOf(r.Env.Host, p.PID), "nvidia-")
-		if own && p.Unread {
+		if p.Unread {
 			unread = cmp.Or(unread, &p)
 		}
-		return own && !p.Unread
+		return !p.Unread
 	})
 	return runs, unread
 }
@@ -455,7 +461,7 @@ func (r *fabricRun) judgeServices() (found []checks.Finding) {
 		return nil
 	}
 	r.Env.At("read /proc")
-	procs, err := probe.Processes(r.Env.Host)
+	procs, err := probe.ProcessesOf(r.Env.Host, func(p probe.Process) bool { return p.PID == 1 || r.mayServe(p) })
 	if err != nil {
 		return checks.Unreadable(err)
 	}

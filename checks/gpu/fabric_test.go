@@ -339,3 +339,34 @@ func TestFabricUnseen(t *testing.T) {
 		t.Errorf("runs %v, unread %v", runs, unread)
 	}
 }
+
+// The command lines of persons are not read, whatever their number: only one with the name of a service that root or
+// the service's unit runs.
+func TestFabricReadsNoUser(t *testing.T) {
+	t.Parallel()
+	const first = 1 << 24
+	files, calls := map[string]string{"proc/1/stat": "1 (init) S 0 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 1 0 0 0 0\n"}, []string(nil)
+	process := func(pid int, uid uint32, name, unit string) {
+		dir := fmt.Sprintf("proc/%d/", pid)
+		files[dir+"stat"] = fmt.Sprintf("%d (%s) S 1 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 %d 0 0 0 0\n", pid, name, pid)
+		files[dir+"status"] = fmt.Sprintf("Name:\t%s\nState:\tS\nUid:\t%[2]d\t%[2]d\t%[2]d\t%[2]d\nVmSize:\t1 kB\n", name, uid)
+		files[dir+"cmdline"] = "/usr/bin/nv-fabricmanager\x00"
+		files[dir+"cgroup"] = "0::/system.slice/" + unit + ".service\n"
+		calls = append(calls, fmt.Sprintf("read the memory of process %d, started at %d, of uid %d", pid, pid, uid))
+	}
+	process(first, 5001, "sleep", "nvidia-fabricmanager")
+	process(first+1, 5002, "nv-fabricmanage", "other")
+	process(first+2, 5003, "nv-fabricmanage", "nvidia-fabricmanager")
+	h := probe.NewHost(probetest.Tree(t, files))
+	h.SetStuck(calls)
+	r := &fabricRun{gpuFabric: &gpuFabric{}, GPUs: &GPUs{Env: &checks.Env{Host: h}}}
+	procs, err := probe.ProcessesOf(h, r.mayServe)
+	if err != nil || len(procs) != 1 || procs[0].PID != first+2 || !procs[0].Unread {
+		t.Errorf("%+v, %v, want the process of the unit", procs, err)
+	}
+	for _, l := range probe.NewLocked() {
+		if l.PID == first || l.PID == first+1 {
+			t.Errorf("%+v was read", l)
+		}
+	}
+}

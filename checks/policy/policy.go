@@ -43,9 +43,10 @@ const strike = "strike "
 // event.Result.Outside.
 const outside = "outside "
 
-// StayCodes returns the codes of the findings that an unknown result of a check becomes if it stays.
+// StayCodes returns the codes of the findings that an unknown result of a check becomes if it stays. A scan of
+// processes that users make slow says nothing about the GPUs.
 func StayCodes(code, class string, lane checks.Lane) []string {
-	blind := strings.HasPrefix(code, "probe.") || code == "gpu.nvml" || code == "gpu.error"
+	blind := strings.HasPrefix(code, "probe.") && code != "probe.scan" || code == "gpu.nvml" || code == "gpu.error"
 	switch {
 	case strings.HasPrefix(code, "config."): // an error in a line says nothing about the node
 		return nil

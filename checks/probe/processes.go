@@ -32,7 +32,7 @@ type Process struct {
 func (p Process) MayRun(h *Host, program string) bool {
 	program = path.Base(program)
 	return p.Unread && (p.Args == program[:min(len(program), maxName)] ||
-		interpreter().MatchString(p.Args) && p.UID < firstUser && OwnAccord(h, p.PID))
+		interpreter().MatchString(p.Args) && p.UID < FirstUser && OwnAccord(h, p.PID))
 }
 
 // maxName is the length of the longest name in /proc/PID/stat, bytes.
@@ -70,13 +70,7 @@ func Processes(h *Host) ([]Process, error) {
 		if err != nil {
 			return nil, &fs.PathError{Op: "read", Path: "/proc", Err: Reason(err)}
 		}
-		pids := make([]int, 0, len(names))
-		for _, n := range names {
-			if pid, err := strconv.Atoi(n); err == nil && pid > 0 {
-				pids = append(pids, pid)
-			}
-		}
-		slices.Sort(pids)
+		pids := PIDs(names)
 		r := ProcessReader{Dir: int(dir.Fd())}
 		r.owners = isProcfs(r.Dir)
 		procs, pace, args := make([]Process, 0, len(pids)), h.Pace(), map[uint32]int{}
@@ -88,7 +82,7 @@ func Processes(h *Host) ([]Process, error) {
 			}
 			if len(p.Args) > shortArgs {
 				s, err := r.readState()
-				if args[s.real] += len(p.Args); err == nil && s.real >= firstUser && args[s.real] > maxAllArgs {
+				if args[s.real] += len(p.Args); err == nil && s.real >= FirstUser && args[s.real] > maxAllArgs {
 					p.Args = strings.ToValidUTF8(strings.Clone(p.Args[:shortArgs]), "")
 				}
 			}
@@ -96,6 +90,49 @@ func Processes(h *Host) ([]Process, error) {
 		}
 		return procs, nil
 	})
+}
+
+// PIDs returns the process IDs among the names of /proc, sorted.
+func PIDs(names []string) []int {
+	pids := make([]int, 0, len(names))
+	for _, n := range names {
+		if pid, err := strconv.Atoi(n); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids
+}
+
+// ProcessesOf lists the processes that wants accepts: it sees the name as the command line. The command lines of
+// other processes are not read, since users can make them many and long. Threads of the kernel are ignored.
+func ProcessesOf(h *Host, wants func(Process) bool) ([]Process, error) {
+	names, err := h.Names("/proc")
+	if err != nil {
+		return nil, err
+	}
+	r, err := OpenProc(h.Path("/proc"))
+	if err != nil {
+		return nil, &fs.PathError{Op: "read", Path: "/proc", Err: Reason(err)}
+	}
+	defer r.Close()
+	var procs []Process
+	pace := h.Pace()
+	for _, pid := range PIDs(names) {
+		pace()
+		uid, err := r.Owner(pid)
+		if err != nil {
+			continue
+		}
+		t, _ := r.Task(strconv.Itoa(pid))
+		if t.kernel || !wants(Process{PID: pid, UID: uid, Args: t.Name}) {
+			continue
+		}
+		if p, err := r.read(pid); err == nil {
+			procs = append(procs, p)
+		}
+	}
+	return procs, nil
 }
 
 // listedAt is the key of the time when the processes were listed, in clock ticks after the

@@ -36,8 +36,8 @@ const (
 	mostWaits = 2 * time.Second
 	renewal   = time.Minute
 
-	// firstUser is the first uid of persons.
-	firstUser = 1000
+	// FirstUser is the first uid of persons.
+	FirstUser = 1000
 
 	// At most so many processes of a user other than root, and of all persons, may leave a thread behind.
 	// Others of them are not asked until one answers.
@@ -179,7 +179,7 @@ func allowance(uid uint32) time.Duration {
 	}
 	all := time.Duration(0)
 	for u, d := range memory.waited {
-		if (u >= firstUser) == (uid >= firstUser) {
+		if (u >= FirstUser) == (uid >= FirstUser) {
 			all += d
 		}
 	}
@@ -187,7 +187,7 @@ func allowance(uid uint32) time.Duration {
 	if all >= mostWaits {
 		limit = shortWait
 	}
-	if uid >= firstUser {
+	if uid >= FirstUser {
 		limit -= memory.waited[uid]
 	}
 	return limit
@@ -227,14 +227,14 @@ func refuses(dir int, process string) bool {
 	}
 	user, users := 0, 0
 	for _, l := range memory.locked {
-		if l.UID >= firstUser && l.waits() {
+		if l.UID >= FirstUser && l.waits() {
 			users++
 		}
 		if l.UID == s.real && l.waits() {
 			user++
 		}
 	}
-	if user < mostOfUser && (s.real < firstUser || users < mostOfUsers && allowance(s.real) > 0) {
+	if user < mostOfUser && (s.real < FirstUser || users < mostOfUsers && allowance(s.real) > 0) {
 		return false
 	}
 	noteUnread(&lockedProcess{Locked: Locked{pid, t.Start, s.real, t.Name}}, true)
@@ -341,7 +341,7 @@ func describeLocked(dir int, process string) Locked {
 	t, _ := r.Task(process)
 	s, err := r.readState()
 	if err != nil {
-		s.real = firstUser
+		s.real = FirstUser
 	}
 	pid, _ := strconv.Atoi(path.Base(process))
 	return Locked{pid, t.Start, s.real, t.Name}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
@@ -225,7 +226,11 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 	case o.hung != nil && isSlow(o.hung):
 		r.Took = o.hung.For
 		call, _ := splitHungCall(o.hung.Doing)
-		could("probe.slow", fmt.Sprintf("slow: after %s in %s, and still going on", o.hung.For.Round(100*time.Millisecond), call))
+		code := "probe.slow"
+		if isScan(o.hung) {
+			code = "probe.scan"
+		}
+		could(code, fmt.Sprintf("slow: after %s in %s, and still going on", o.hung.For.Round(100*time.Millisecond), call))
 	case o.hung != nil:
 		r.Took = o.hung.For
 		device, of := HungDevice(s.Lane, o.hung.Doing), ""
@@ -288,6 +293,9 @@ func describeCall(h *checks.Hung) string {
 // mode a driver takes a second or two for each GPU, a busy driver can take as long for each of a thousand
 // calls, and a user can have a great many processes and open files.
 func isSlow(h *checks.Hung) bool { return h.Moved }
+
+// isScan reports whether a slow check was listing processes or their files.
+func isScan(h *checks.Hung) bool { return h.Moved && h.Doing == probe.ScanCall }
 
 // watchEvery is the interval between two reports of an active test's current action.
 const watchEvery = 200 * time.Millisecond

@@ -22,14 +22,15 @@ func TestAbandonedWithLockedThread(t *testing.T) {
 	for name, c := range map[string]struct {
 		check, file string
 		moved       bool
+		doing       string
 		want        checks.Lane // of the entry, "" for none
 	}{
-		"locked":            {"check_rogue", "cmdline", false, lockedLane},
-		"locked in NVML":    {"check_rogue_nvml", "environ", false, lockedLane},
-		"another read":      {"check_rogue", "status", false, checks.Local},
-		"another in NVML":   {"check_rogue_nvml", "status", false, checks.NVML},
-		"a slow scan":       {"check_rogue", "status", true, ""},
-		"slow calls (NVML)": {"check_rogue_nvml", "status", true, checks.NVML},
+		"locked":            {"check_rogue", "cmdline", false, "", lockedLane},
+		"locked in NVML":    {"check_rogue_nvml", "environ", false, "", lockedLane},
+		"another read":      {"check_rogue", "status", false, "", checks.Local},
+		"another in NVML":   {"check_rogue_nvml", "status", false, "", checks.NVML},
+		"a slow scan":       {"check_rogue", "status", true, probe.ScanCall, ""},
+		"slow calls (NVML)": {"check_rogue_nvml", "status", true, "nvmlInit", checks.NVML},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -53,7 +54,7 @@ func TestAbandonedWithLockedThread(t *testing.T) {
 				lane = checks.NVML
 			}
 			w := p.workers[lane]
-			hung := &checks.Hung{PID: w.pid, Moved: c.moved}
+			hung := &checks.Hung{PID: w.pid, Moved: c.moved, Doing: c.doing}
 			p.addLeft(w, []int{w.pid}, line, hung)
 			p.addLeft(w, []int{w.pid}, line, hung) // as if its thread had been announced before
 			got := p.ledger.StuckProcesses()

@@ -189,8 +189,8 @@ type Limit func(*wire.Request) time.Duration
 
 // Do makes the worker of a lane carry out requests in order and passes each outcome to emit. It
 // replaces a worker that hangs or dies, and the new worker carries out the next request. A vendor
-// library's lane ends instead, because the next call would hang, too. Do skips a step that an
-// earlier run left hanging, for as long as it hangs.
+// library's lane ends instead, because the next call would hang, too; but not after a slow scan of
+// processes. Do skips a step that an earlier run left hanging, for as long as it hangs.
 func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*wire.Request, limit Limit, emit func(*wire.Request, Outcome)) {
 	lane = lane.Worker()
 	if len(reqs) > 0 && !usesState(reqs[0]) {
@@ -291,7 +291,9 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 			hang.Cut = r.Limit > 0 && d < r.Limit
 			hang.Moved = moved
 			p.abandon(c, r.Line, hang)
-			if hang.Moved && c.lane.Vendor() {
+			if isScan(hang) {
+				c.worn = true // the lane goes on: the library did not block it
+			} else if hang.Moved && c.lane.Vendor() {
 				p.mu.Lock()
 				p.ended[c.lane] = "is slow"
 				p.mu.Unlock()
@@ -360,7 +362,7 @@ func (p *Pool) addLeft(c *client, left []int, step string, hung *checks.Hung) {
 		p.noteLocked(c, calls)
 		return only
 	})
-	if len(left) == 0 || hung.Moved && c.lane == checks.Local {
+	if len(left) == 0 || isScan(hung) {
 		return
 	}
 	hung.Stuck = true

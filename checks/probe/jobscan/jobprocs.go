@@ -167,14 +167,7 @@ func (s *jobScan) pids() ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	var pids []int
-	for _, n := range names {
-		if pid, err := strconv.Atoi(n); err == nil && pid > 0 {
-			pids = append(pids, pid)
-		}
-	}
-	slices.Sort(pids)
-	return pids, nil
+	return probe.PIDs(names), nil
 }
 
 // process reports whether a process is the job's, and describes it if so.

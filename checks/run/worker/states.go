@@ -62,12 +62,13 @@ func askStates(ctx context.Context, w *worker, vars map[string]string, limit tim
 // would only hang beside it. It ignores a younger process, which belongs to a current run, and
 // processes of other users.
 func hasOlder(name string, age time.Duration) bool {
-	procs, err := probe.Processes(probe.NewHost("/"))
+	h := probe.NewHost("/")
+	procs, err := probe.ProcessesOf(h, func(p probe.Process) bool { return p.UID == uint32(os.Geteuid()) && probe.OwnAccord(h, p.PID) })
 	if err != nil {
 		return true
 	}
 	for _, p := range procs {
-		if p.UID != uint32(os.Geteuid()) || !strings.HasPrefix(p.Args, wire.WorkerName+" "+name) || !probe.OwnAccord(probe.NewHost("/"), p.PID) {
+		if !strings.HasPrefix(p.Args, wire.WorkerName+" "+name) {
 			continue
 		}
 		if st, err := process.ReadStat(p.PID); err == nil && computeAge(st.Start) > age {
