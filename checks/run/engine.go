@@ -29,8 +29,9 @@ type Observer interface {
 	Line(ctx context.Context, s *plan.Step) (more bool)
 	// Goes returns whether the run continues with a step that may change something.
 	Goes() bool
-	// Expired is called when TIMEOUT ended the run during a native step.
-	Expired(s *plan.Step, hung *checks.Hung)
+	// Expired is called when TIMEOUT ended the run during a native step. It returns whether the results of later
+	// steps that are there are still wanted.
+	Expired(s *plan.Step, hung *checks.Hung) (more bool)
 }
 
 // Engine carries out plans.
@@ -180,6 +181,7 @@ func (e *Engine) end() time.Duration {
 }
 
 func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]chan Outcome, obs Observer) (more bool) {
+	over := false
 	for i := range steps {
 		s := &steps[i]
 		obs.Begin(s, 0)
@@ -193,19 +195,31 @@ func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]ch
 			}
 			continue
 		}
-		o, came := e.await(ctx, s, results[s.Index])
-		if !came {
-			return false
+		var o Outcome
+		if over {
+			select {
+			case o = <-results[s.Index]:
+			default:
+				o = hung(&checks.Hung{Cut: true})
+			}
+		} else {
+			came := false
+			if o, came = e.await(ctx, s, results[s.Index]); !came {
+				return false
+			}
 		}
 		if o.hung != nil && !isSlow(o.hung) && !isOutOfTime(s, o.hung) && !e.Deadline.IsZero() && !time.Now().Before(e.Deadline) {
-			obs.Expired(s, o.hung)
-			return false
+			if !obs.Expired(s, o.hung) {
+				return false
+			}
+			over = true
+			continue
 		}
 		if !obs.Native(s, e.result(s, o)) {
 			return false
 		}
 	}
-	return true
+	return !over
 }
 
 // result converts the outcome of a request to the result of its step.
@@ -248,6 +262,8 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 		}}
 	case o.died != "":
 		could("probe.died", o.died)
+	case o.lost != "" && o.late:
+		could("probe.scan", o.lost)
 	case o.lost != "":
 		could("probe.lost", o.lost)
 	case o.answer == nil:

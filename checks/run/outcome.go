@@ -21,6 +21,7 @@ type Outcome struct {
 	// of the lane; 0 if that is not known.
 	crashes int
 	lost    string // why the request was not carried out at all
+	late    bool   // because slow scans of processes have taken the time
 }
 
 func answered(r *wire.Response) Outcome { return Outcome{answer: r} }
@@ -30,6 +31,13 @@ func hung(h *checks.Hung) Outcome { return Outcome{hung: h} }
 func died(how string) Outcome { return Outcome{died: how} }
 
 func lost(why string) Outcome { return Outcome{lost: why} }
+
+// outOfTime is why a vendor's lane ends if a check is not done in the time that slow scans of processes have left.
+const outOfTime = "has no time left after a slow scan of processes"
+
+func late(lane checks.Lane) Outcome {
+	return Outcome{lost: fmt.Sprintf("%s %s", lane, outOfTime), late: true}
+}
 
 // Answer returns the worker's answer, or an error that explains why there is none. If the answer
 // reports an error, Answer returns only that error.

@@ -41,6 +41,7 @@ type Pool struct {
 	busy    map[checks.Lane]*sync.Mutex // held while a lane carries out requests
 	workers map[checks.Lane]*client
 	ended   map[checks.Lane]string // vendor lanes that have ended, and why; they do not start again in this run
+	scanned map[checks.Lane]bool   // vendor lanes in which a scan of processes was slow
 	lastID  int
 	warn    []error
 	stuck   []string // calls that blocked workers of the local lane in this run
@@ -53,7 +54,7 @@ type Pool struct {
 
 // NewPool returns a pool without workers.
 func NewPool(opts Options) *Pool {
-	return &Pool{opts: opts, busy: map[checks.Lane]*sync.Mutex{}, workers: map[checks.Lane]*client{}, ended: map[checks.Lane]string{}}
+	return &Pool{opts: opts, busy: map[checks.Lane]*sync.Mutex{}, workers: map[checks.Lane]*client{}, ended: map[checks.Lane]string{}, scanned: map[checks.Lane]bool{}}
 }
 
 // claim waits until no other caller has requests in progress in a lane.
@@ -207,8 +208,12 @@ func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*wire.Request, l
 	p.number(reqs)
 	for len(reqs) > 0 {
 		if how := p.hasEnded(lane); how != "" {
+			o := lost(fmt.Sprintf("not run: %s %s", lane, how))
+			if how == outOfTime {
+				o = late(lane)
+			}
 			for _, r := range reqs {
-				emit(r, lost(fmt.Sprintf("not run: %s %s", lane, how)))
+				emit(r, o)
 			}
 			return
 		}
@@ -291,17 +296,10 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 			hang.Cut = r.Limit > 0 && d < r.Limit
 			hang.Moved = moved
 			p.abandon(c, r.Line, hang)
-			if isScan(hang) {
-				c.worn = true // the lane goes on: the library did not block it
-			} else if hang.Moved && c.lane.Vendor() {
-				p.mu.Lock()
-				p.ended[c.lane] = "is slow"
-				p.mu.Unlock()
-			}
 			if c.lane == checks.Local && doing != "" && !hang.Moved {
 				p.addStuckCalls(doing)
 			}
-			emit(r, hung(hang))
+			emit(r, p.endSlow(c, hang))
 			return i + 1, true
 		default:
 			how := c.howItDied(err, doing)
@@ -315,6 +313,24 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 		}
 	}
 	return len(reqs), false
+}
+
+// endSlow ends a vendor's lane whose check did not answer in time. After a slow scan of processes the lane goes on,
+// since the library did not block it. A later check that has less time than its own shows nothing then.
+func (p *Pool) endSlow(c *client, hang *checks.Hung) Outcome {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case !c.lane.Vendor():
+	case isScan(hang):
+		c.worn, p.scanned[c.lane] = true, true
+	case p.scanned[c.lane] && hang.Cut && !hang.Stuck:
+		p.ended[c.lane] = outOfTime
+		return late(c.lane)
+	case hang.Moved:
+		p.ended[c.lane] = "is slow"
+	}
+	return hung(hang)
 }
 
 // addStuckCalls adds blocked calls to the list that later workers of the local lane get.

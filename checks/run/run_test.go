@@ -26,6 +26,7 @@ type recorder struct {
 	heard   []string
 	stopAt  int // index of the step after which the run stops, -1 for none
 	expired *checks.Hung
+	late    bool // results that are there after TIMEOUT are wanted
 }
 
 func (r *recorder) Begin(s *plan.Step, _ int) { r.heard = append(r.heard, "begin "+s.Text) }
@@ -45,8 +46,11 @@ func (r *recorder) Line(_ context.Context, s *plan.Step) bool {
 	return true
 }
 
-func (r *recorder) Expired(_ *plan.Step, h *checks.Hung) { r.expired = h }
-func (r *recorder) Goes() bool                           { return true }
+func (r *recorder) Expired(s *plan.Step, h *checks.Hung) bool {
+	r.heard, r.expired = append(r.heard, "expired "+s.Text), h
+	return r.late
+}
+func (r *recorder) Goes() bool { return true }
 
 func buildPlan(timeout time.Duration, lines ...string) *plan.Plan {
 	p := new(plan.Plan)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // A library that makes new calls is slow, however long that takes; one that stays in a call hangs.
@@ -110,6 +112,71 @@ func TestHadItsTime(t *testing.T) {
 	} {
 		if got := isOutOfTime(c.step, &c.hung); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// After TIMEOUT the results that are there are still passed on, if the observer wants them; other steps have expired.
+func TestFoldsAfterTimeout(t *testing.T) {
+	t.Parallel()
+	p := buildPlan(0, "check_rogue sleep", "check_rogue_nvml warn", "check_rogue ok", "check_rogue_nvml ok")
+	cut := hung(&checks.Hung{Cut: true})
+	for late, want := range map[bool][]string{
+		true:  {"begin check_rogue sleep", "expired check_rogue sleep", "begin check_rogue_nvml warn", "begin check_rogue ok", "expired check_rogue ok", "begin check_rogue_nvml ok"},
+		false: {"begin check_rogue sleep", "expired check_rogue sleep"},
+	} {
+		results := map[int]chan Outcome{}
+		for i := range p.Steps {
+			results[i] = make(chan Outcome, 1)
+		}
+		results[0] <- cut
+		results[1] <- answered(&wire.Response{Findings: []checks.Finding{{Severity: checks.Warn}}})
+		results[3] <- answered(&wire.Response{})
+		rec := &recorder{stopAt: -1, late: late}
+		if more := (&Engine{Deadline: time.Now()}).fold(t.Context(), p.Steps, results, rec); more {
+			t.Error("the run goes on with steps that may change something")
+		}
+		if diff := cmp.Diff(want, rec.heard); diff != "" {
+			t.Errorf("%v (-want +got)\n%s", late, diff)
+		}
+		if _, there := rec.results[3]; there != late || late && worst(rec, 2)[1] != checks.Warn {
+			t.Errorf("%v: %+v", late, rec.results)
+		}
+	}
+}
+
+// The time that a slow scan has taken is missed by the checks after it in its lane: that says nothing about the library.
+func TestHangAfterSlowScan(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		first, second *checks.Hung
+		ended, code   string
+	}{
+		"cut":          {&checks.Hung{Moved: true, Doing: probe.ScanCall}, &checks.Hung{Cut: true}, outOfTime, "probe.scan"},
+		"cut and slow": {&checks.Hung{Moved: true, Doing: probe.ScanCall}, &checks.Hung{Cut: true, Moved: true, Doing: "nvmlInit"}, outOfTime, "probe.scan"},
+		"its time":     {&checks.Hung{Moved: true, Doing: probe.ScanCall}, &checks.Hung{}, "hung or died", "probe.hung"},
+		"stuck":        {&checks.Hung{Moved: true, Doing: probe.ScanCall}, &checks.Hung{Cut: true, Stuck: true}, "hung or died", "probe.hung"},
+		"no scan":      {&checks.Hung{Moved: true, Doing: "nvmlInit"}, nil, "is slow", ""},
+	} {
+		p := NewPool(Options{})
+		end := func(h *checks.Hung) Outcome {
+			c := &client{lane: checks.NVML}
+			p.workers[checks.NVML] = c
+			defer p.drop(checks.NVML)
+			return p.endSlow(c, h)
+		}
+		end(c.first)
+		if c.second != nil {
+			if how := p.hasEnded(checks.NVML); how != "" {
+				t.Errorf("%s: ended: %s", name, how)
+			}
+			r := new(Engine).result(&plan.Step{Name: "check_gpu_count", Lane: checks.NVML}, end(c.second))
+			if r.Findings[0].Code != c.code {
+				t.Errorf("%s: %+v, want %s", name, r.Findings, c.code)
+			}
+		}
+		if how := p.hasEnded(checks.NVML); how != c.ended {
+			t.Errorf("%s: %q, want %q", name, how, c.ended)
 		}
 	}
 }

@@ -50,8 +50,8 @@ type Judge struct {
 	remedies *remedy.Record // nil: the site permits none, or its record cannot be used
 	keepOut  string         // why a healthy run does not resume the node, "" if it does
 
-	slow     time.Duration // of the checks that were slow, which later steps lack
-	slowLine string        // the last of them
+	slow               time.Duration // of the checks that were slow, which later steps lack
+	slowLine, slowCode string        // the last of them
 
 	current    *plan.Step // the present step, or the last one
 	unanswered session.Unanswered
@@ -130,7 +130,7 @@ func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
 	defer func() { end(res.Took, res.Fact) }()
 	from := len(j.fold.Failures())
 	if res.Hung != nil && res.Hung.Moved {
-		j.slow, j.slowLine = j.slow+res.Took, s.Text
+		j.slow, j.slowLine, j.slowCode = j.slow+res.Took, s.Text, res.Findings[0].Code
 	}
 	res.Findings = j.Silence(j.excuse(res.Findings, s.Lacks), s.Text)
 	if j.job != nil && (s.Usage == nil || !s.Usage.Drill) {
@@ -166,12 +166,12 @@ func (j *Judge) changed() {
 	j.n.Pool.SetVars(j.n.Set.WorkerVars())
 }
 
-// Expired judges a step that did not end in time.
-func (j *Judge) Expired(s *plan.Step, hung *checks.Hung) {
+// Expired judges a step that did not end in time. If it lacked the time, later results count.
+func (j *Judge) Expired(s *plan.Step, hung *checks.Hung) (more bool) {
 	end := j.results.begin(&j.fold, s)
 	defer func() { end(hung.For, "") }()
 	if hung.Cut && !hung.Stuck && j.lacksTime(s.Text, hung.For) {
-		return
+		return !j.fold.Over()
 	}
 	from := len(j.fold.Failures())
 	why := WhyHung(s.Lane, hung)
@@ -180,6 +180,7 @@ func (j *Judge) Expired(s *plan.Step, hung *checks.Hung) {
 	}
 	j.emit(j.fold.Expired(why))
 	j.judged(from, s)
+	return false
 }
 
 // lacksTime reports whether a step that TIMEOUT ended had less time than the slow checks before it. The
@@ -189,7 +190,7 @@ func (j *Judge) lacksTime(line string, took time.Duration) bool {
 		return false
 	}
 	j.died() // the remaining events of a failure whose helper did not return
-	j.emit(j.fold.Broken(checks.Finding{Code: "probe.slow", Severity: checks.Unknown, Message: fmt.Sprintf("Check %s:  no result: the run timed out, since a check before was slow: %s", line, j.slowLine)}))
+	j.emit(j.fold.Broken(checks.Finding{Code: j.slowCode, Severity: checks.Unknown, Message: fmt.Sprintf("Check %s:  no result: the run timed out, since a check before was slow: %s", line, j.slowLine)}))
 	return true
 }
 

@@ -60,7 +60,7 @@ func TestFoldSettings(t *testing.T) {
 // more time than they, or that no signal can end, hangs.
 func TestSlowTakesTheTime(t *testing.T) {
 	t.Parallel()
-	slow := checks.Result{Took: 20 * time.Second, Hung: &checks.Hung{Moved: true}}
+	slow := checks.Result{Took: 20 * time.Second, Hung: &checks.Hung{Moved: true}, Findings: []checks.Finding{{Code: "probe.scan", Severity: checks.Unknown}}}
 	const hangs, lacks = `Script timed out while executing "check_gpu_ecc".`, "Check check_gpu_ecc:  no result: the run timed out, since a check before was slow: check_ps_blacklist x"
 	for name, tt := range map[string]struct {
 		before checks.Result
@@ -79,13 +79,28 @@ func TestSlowTakesTheTime(t *testing.T) {
 			j.Native(&plan.Step{Kind: plan.Native, Name: "check_ps_blacklist", Text: "check_ps_blacklist x", Lane: checks.Local}, tt.before)
 			step := plan.Step{Kind: plan.Native, Name: "check_gpu_ecc", Text: "check_gpu_ecc", Lane: checks.Local}
 			j.Begin(&step, 1)
-			j.Expired(&step, &tt.hung)
+			if more := j.Expired(&step, &tt.hung); more != (tt.want == lacks) {
+				t.Errorf("the run goes on: %v", more)
+			}
 			status, doubt := j.Finish()
 			if text := n.Out.String(); !strings.Contains(text, tt.want) || (status == 142) != (tt.want == hangs) {
 				t.Errorf("exit %d, %v, %s\nwant %q", status, doubt, text, tt.want)
 			}
 		})
 	}
+	t.Run("a failure that is there", func(t *testing.T) {
+		t.Parallel()
+		j, n := newJudge(t, slurm.HealthCheck, scenario{lines: "* || true\n"})
+		j.Native(&plan.Step{Kind: plan.Native, Name: "check_ps_blacklist", Text: "check_ps_blacklist x", Lane: checks.Local}, slow)
+		step := plan.Step{Kind: plan.Native, Name: "check_file_test", Text: "check_file_test -e /", Lane: checks.Local}
+		j.Begin(&step, 1)
+		j.Expired(&step, &checks.Hung{Cut: true})
+		j.Begin(&native, 1)
+		j.Native(&native, checks.Result{Findings: []checks.Finding{failed}})
+		if status, _ := j.Finish(); status != 1 || !strings.Contains(n.Read("scontrol"), "State=DRAIN") {
+			t.Errorf("exit %d, %s%s, want a drain", status, n.Out.String(), n.Read("scontrol"))
+		}
+	})
 	t.Run("a line of bash", func(t *testing.T) {
 		t.Parallel()
 		j, n := newJudge(t, slurm.HealthCheck, scenario{words: "TIMEOUT=1", lines: "* || sleep 60\n"})

@@ -58,10 +58,11 @@ func (t *trial) Native(s *plan.Step, r checks.Result) bool {
 	return true
 }
 
-func (t *trial) Expired(s *plan.Step, _ *checks.Hung) {
+func (t *trial) Expired(s *plan.Step, _ *checks.Hung) (more bool) {
 	is := t.of[s.Index]
 	is.Why = "no answer in time"
 	t.of[s.Index] = is
+	return false
 }
 
 // Line runs a line with an argument that only bash can read.

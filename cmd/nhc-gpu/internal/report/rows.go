@@ -78,12 +78,13 @@ func (t *Table) once(list []checks.Finding) []checks.Finding {
 }
 
 // Expired adds the rows of a step that TIMEOUT ended, and of the steps after it.
-func (t *Table) Expired(s *plan.Step, hung *checks.Hung) {
+func (t *Table) Expired(s *plan.Step, hung *checks.Hung) (more bool) {
 	text := t.judge.ExpiredText(judge.WhyHung(s.Lane, hung))
 	t.addRows(s, []checks.Finding{{Code: timeoutCode, Severity: checks.Fail, Message: text}}, hung.For)
 	for _, rest := range t.steps[s.Index+1:] {
 		t.addRows(&rest, []checks.Finding{{Code: timeoutCode, Severity: checks.Unknown, Message: "not run: TIMEOUT"}}, 0)
 	}
+	return false
 }
 
 // Line runs a shell line and adds its rows.
