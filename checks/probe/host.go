@@ -102,7 +102,7 @@ func (h *Host) InContainer() bool {
 // run one timeout, and not one for each check.
 func (h *Host) SetStuck(calls []string) {
 	h.stuck = calls
-	setLocked(calls)
+	setLocked(h.Path("/proc"), calls)
 }
 
 // SetDoing sets the function that announces the worker's next call.

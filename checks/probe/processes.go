@@ -73,20 +73,13 @@ func Processes(h *Host) ([]Process, error) {
 		pids := PIDs(names)
 		r := ProcessReader{Dir: int(dir.Fd())}
 		r.owners = isProcfs(r.Dir)
-		procs, pace, args := make([]Process, 0, len(pids)), h.Pace(), map[uint32]int{}
+		procs, pace := make([]Process, 0, len(pids)), h.Pace()
+		r.long = &longArgs{by: map[uint32]int{}}
 		for _, pid := range pids {
 			pace()
-			p, err := r.read(pid)
-			if err != nil {
-				continue
+			if p, err := r.read(pid); err == nil {
+				procs = append(procs, p)
 			}
-			if len(p.Args) > shortArgs {
-				s, err := r.readState()
-				if args[s.real] += len(p.Args); err == nil && s.real >= FirstUser && args[s.real] > maxAllArgs {
-					p.Args = strings.ToValidUTF8(strings.Clone(p.Args[:shortArgs]), "")
-				}
-			}
-			procs = append(procs, p)
 		}
 		return procs, nil
 	})
@@ -150,13 +143,42 @@ func readTicks() uint64 {
 }
 
 // maxArgs bounds the read of a command line, bytes. ps cuts them much earlier, but Java class paths
-// are longer than that. Once the long command lines of a person together have maxAllArgs, the others keep
-// shortArgs only: a user can have thousands of processes.
+// are longer than that. Once the long command lines of a person together have maxAllArgs, or those of all persons
+// mostAllArgs, only shortArgs of the others are read: a user can have thousands of processes.
 const (
-	maxArgs    = 64 << 10
-	maxAllArgs = 32 << 20
-	shortArgs  = 1 << 10
+	maxArgs     = 64 << 10
+	maxAllArgs  = 32 << 20
+	mostAllArgs = 128 << 20
+	shortArgs   = 1 << 10
 )
+
+// longArgs has the bytes of the long command lines of persons.
+type longArgs struct {
+	by        map[uint32]int // by the user who answers for the processes
+	all, most int            // the sum, and the maximum
+}
+
+// room returns how much of a command line may be read.
+func (r *ProcessReader) room() int {
+	if r.long == nil || r.long.most <= maxAllArgs && r.long.all <= mostAllArgs {
+		return maxArgs
+	}
+	if uid, err := r.answerer(); err == nil && uid >= FirstUser && (r.long.by[uid] > maxAllArgs || r.long.all > mostAllArgs) {
+		return shortArgs
+	}
+	return maxArgs
+}
+
+// add counts a command line.
+func (r *ProcessReader) add(args string) {
+	if r.long == nil || len(args) <= shortArgs {
+		return
+	}
+	if uid, err := r.answerer(); err == nil && uid >= FirstUser {
+		r.long.by[uid] += len(args)
+		r.long.all, r.long.most = r.long.all+len(args), max(r.long.most, r.long.by[uid])
+	}
+}
 
 // ProcessReader reads processes below an open /proc into reused buffers, because a node may have
 // thousands.
@@ -165,6 +187,7 @@ type ProcessReader struct {
 	owners bool // its directories belong to the processes' users
 	Name   []byte
 	Status [4 << 10]byte
+	long   *longArgs // nil: not counted
 }
 
 // OpenProc returns a reader of the processes in a directory, which the caller closes.
@@ -214,7 +237,8 @@ func (r *ProcessReader) read(pid int) (Process, error) {
 // Command returns the command line, "" if it is missing or not readable: readState finds out the
 // reason. If the memory of the process is locked, it returns the name of the program, and true.
 func (r *ProcessReader) Command() (args string, unread bool) {
-	err := readMemory(r.Dir, string(r.Name), "cmdline", maxArgs, false, func(data []byte) { args = CommandLine(data) })
+	err := readMemory(r.Dir, string(r.Name), "cmdline", r.room(), false, func(data []byte) { args = CommandLine(data) })
+	r.add(args)
 	if errors.Is(err, ErrUnread) {
 		t, _ := r.Task(string(r.Name))
 		return t.Name, true
@@ -344,14 +368,7 @@ func unescapeName(name []byte) []byte {
 }
 
 // CommandLine converts /proc/PID/cmdline to the words that ps shows.
-func CommandLine(data []byte) string {
-	for i, c := range data {
-		if c == 0 {
-			data[i] = ' '
-		}
-	}
-	return Printable(data)
-}
+func CommandLine(data []byte) string { return printable(data, 0) }
 
 // NoProcess reports whether no process has that PID now; it returns false if in doubt.
 func NoProcess(h *Host, pid int) bool {

@@ -27,22 +27,28 @@ const (
 	maxMemoryFile = 1 << 20
 
 	// memoryLook is the time between two looks at a thread that reads. A process does not answer if the
-	// thread sleeps in the kernel for longer than its user may be awaited: see allowance.
+	// thread sleeps in the kernel for longer than its user may be awaited: see allowance. A read that takes less
+	// than leastWait is no wait: threads of a healthy process contend for the lock, too.
 	memoryLook = 25 * time.Millisecond
+	leastWait  = 2 * time.Millisecond
 	longWait   = time.Second
 	shortWait  = 125 * time.Millisecond
-	// mostWaits is the time for all persons, or for all others, after which shortWait applies. It counts again
+	// mostWaits is the time for all persons, or for all others, after which shortWait applies. After twice that time
+	// only persons who have not made it wait are awaited, for one look; after three times nobody. It counts again
 	// after renewal: the monitor's worker lives long.
 	mostWaits = 2 * time.Second
 	renewal   = time.Minute
 
 	// FirstUser is the first uid of persons.
 	FirstUser = 1000
+	// noUser answers for a process whose user cannot be read.
+	noUser = 1<<32 - 1
 
 	// At most so many processes of a user other than root, and of all persons, may leave a thread behind.
-	// Others of them are not asked until one answers.
+	// Others of them are not asked until one answers, but for the first of a person.
 	mostOfUser  = 2
 	mostOfUsers = 8
+	mostThreads = 32
 )
 
 // ErrUnread means that a user keeps the memory of a process from being read. Nothing is known of the
@@ -53,7 +59,7 @@ var ErrUnread = errors.New("the memory of the process is locked, or too large")
 type Locked struct {
 	PID   int
 	Start uint64 // clock ticks after the machine's start
-	UID   uint32 // real: a process can hide its effective one
+	UID   uint32 // the user who answers for it, see [ProcessReader.answerer]
 	Name  string
 }
 
@@ -72,12 +78,17 @@ func (l *Locked) call() string { return fmt.Sprintf(lockedCall, l.PID, l.Start, 
 type lockedProcess struct {
 	Locked
 
-	done chan struct{} // closed when its read has returned; nil: a thread of another worker waits
-	own  bool          // LockedCalls has not returned it yet
+	done  chan struct{} // closed when its read has returned; nil: a thread of another worker waits
+	since time.Time     // of that worker's
+	own   bool          // LockedCalls has not returned it yet
 }
 
-// waits reports whether a thread still waits for the process.
+// waits reports whether a thread still waits for the process. Whether that of another worker has its answer is not
+// known: the process is asked again after renewal.
 func (l *lockedProcess) waits() bool {
+	if l.done == nil {
+		return time.Since(l.since) < renewal
+	}
 	select {
 	case <-l.done:
 		return false
@@ -95,24 +106,33 @@ type unreadUser struct {
 // memory has the processes that did not answer this worker, and how long it has waited. It is no part of a
 // [Host], since the threads that wait belong to the worker.
 var memory struct {
-	some   atomic.Bool // it has waited long, or others have
+	some   atomic.Bool // a process may have to be refused
 	mu     sync.Mutex
 	locked []*lockedProcess
+	looked time.Time // when those that have ended were removed
 	unread map[uint32]*unreadUser
-	waited map[uint32]time.Duration // by real uid
+	waited map[uint32]time.Duration // by the user who answers for the process
 	since  time.Time                // of waited
-	buf    []byte
+	idle   *memoryRead
+	reader ProcessReader
 }
 
-// setLocked adds processes that did not answer other workers, by their calls. Those of this worker are among
-// them, so their entries stay after the answer.
-func setLocked(calls []string) {
+// setLocked adds processes below a directory that did not answer other workers, by their calls. Those of this
+// worker are among them, so their entries stay after the answer.
+func setLocked(proc string, calls []string) {
 	for _, call := range calls {
-		var l Locked
-		if n, _ := fmt.Sscanf(call, lockedCall, &l.PID, &l.Start, &l.UID); n == 3 {
-			addLocked(lockedProcess{Locked: l})
+		l := lockedProcess{since: time.Now()}
+		if n, _ := fmt.Sscanf(call, lockedCall, &l.PID, &l.Start, &l.UID); n == 3 && l.lives(unix.AT_FDCWD, proc) {
+			addLocked(l)
 		}
 	}
+}
+
+// lives reports whether the process has not ended.
+func (l *lockedProcess) lives(dir int, proc string) bool {
+	r := ProcessReader{Dir: dir}
+	t, err := r.Task(path.Join(proc, strconv.Itoa(l.PID)))
+	return err == nil && t.Start == l.Start
 }
 
 func addLocked(l lockedProcess) {
@@ -177,7 +197,7 @@ func allowance(uid uint32) time.Duration {
 	if time.Since(memory.since) > renewal {
 		memory.waited, memory.since = map[uint32]time.Duration{}, time.Now()
 	}
-	all := time.Duration(0)
+	all, own := time.Duration(0), memory.waited[uid]
 	for u, d := range memory.waited {
 		if (u >= FirstUser) == (uid >= FirstUser) {
 			all += d
@@ -187,10 +207,28 @@ func allowance(uid uint32) time.Duration {
 	if all >= mostWaits {
 		limit = shortWait
 	}
-	if uid >= FirstUser {
-		limit -= memory.waited[uid]
+	switch {
+	case uid < FirstUser:
+		return limit
+	case all >= 3*mostWaits, all >= 2*mostWaits && own > 0:
+		return 0
+	case all >= 2*mostWaits:
+		return memoryLook
 	}
-	return limit
+	return limit - own
+}
+
+// mayRefuse reports whether any process must not be asked. The caller holds the lock.
+func mayRefuse() bool {
+	if allowance(noUser) < longWait { // all persons together have made it wait
+		return true
+	}
+	for u, d := range memory.waited {
+		if u >= FirstUser && d >= shortWait {
+			return true
+		}
+	}
+	return slices.ContainsFunc(memory.locked, (*lockedProcess).waits)
 }
 
 // addWait records how long a read has slept.
@@ -198,55 +236,84 @@ func addWait(uid uint32, d time.Duration) {
 	memory.mu.Lock()
 	defer memory.mu.Unlock()
 	allowance(uid)
-	if memory.waited[uid] += d; memory.waited[uid] >= shortWait {
-		memory.some.Store(true)
-	}
+	memory.waited[uid] += d
+	memory.some.Store(mayRefuse())
 }
 
 // refuses reports whether a process below dir must not be asked.
 func refuses(dir int, process string) bool {
-	r := ProcessReader{Dir: dir, Name: []byte(process)}
+	memory.mu.Lock()
+	defer memory.mu.Unlock()
+	if now := time.Now(); now.Sub(memory.looked) > time.Second {
+		memory.looked = now
+		memory.locked = slices.DeleteFunc(memory.locked, func(l *lockedProcess) bool {
+			return (l.done == nil || !l.waits()) && !l.lives(dir, path.Dir(process))
+		})
+	}
+	if !mayRefuse() {
+		memory.some.Store(false)
+		return false
+	}
+	r := &memory.reader
+	r.Dir, r.Name = dir, append(r.Name[:0], process...)
 	t, err := r.Task(process)
-	if err != nil {
+	if err != nil || t.kernel {
 		return false
 	}
 	pid, _ := strconv.Atoi(path.Base(process))
-	memory.mu.Lock()
-	defer memory.mu.Unlock()
-	memory.locked = slices.DeleteFunc(memory.locked, func(l *lockedProcess) bool { return l.PID == pid && l.Start != t.Start })
 	for _, l := range memory.locked {
-		if l.PID == pid && l.waits() {
+		if l.PID == pid && l.Start == t.Start && l.waits() {
 			l.Name = t.Name
 			noteUnread(l, false)
 			return true
 		}
 	}
-	s, err := r.readState()
-	if err != nil || s.real == 0 {
+	uid, err := r.answerer()
+	if err != nil || uid == 0 {
 		return false
 	}
 	user, users := 0, 0
 	for _, l := range memory.locked {
-		if l.UID >= FirstUser && l.waits() {
+		if !l.waits() {
+			continue
+		}
+		if l.UID >= FirstUser {
 			users++
 		}
-		if l.UID == s.real && l.waits() {
+		if l.UID == uid {
 			user++
 		}
 	}
-	if user < mostOfUser && (s.real < FirstUser || users < mostOfUsers && allowance(s.real) > 0) {
+	few := users < mostOfUsers || user == 0 && users < mostThreads
+	if user < mostOfUser && (uid < FirstUser || few && allowance(uid) > 0) {
 		return false
 	}
-	noteUnread(&lockedProcess{Locked: Locked{pid, t.Start, s.real, t.Name}}, true)
+	if user > 0 {
+		noteUnread(&lockedProcess{Locked: Locked{pid, t.Start, uid, t.Name}}, true)
+	}
 	return true
 }
 
+// answerer returns the user who answers for a process: its real one, since a process can hide its effective one;
+// for a person the creator of its user namespace, in which a user can have 65,536 uids.
+func (r *ProcessReader) answerer() (uint32, error) {
+	s, err := r.readState()
+	if err != nil || s.real < FirstUser {
+		return s.real, err
+	}
+	if uid, ok := r.NamespaceOwner(string(r.Name)); ok && uid >= FirstUser {
+		return uid, nil
+	}
+	return s.real, nil
+}
+
 // memoryRead is the read of a file of a process, or of its next part. The thread that makes it has it alone
-// until done is closed.
+// until done.
 type memoryRead struct {
 	dir   int
 	name  string
 	most  int
+	parts bool
 	fd    int // -1: not open
 	end   bool
 	data  []byte
@@ -254,11 +321,12 @@ type memoryRead struct {
 	slept time.Duration
 	tid   atomic.Int32
 	done  chan struct{}
-	over  atomic.Bool // the first of thread and waiter to set it continues with the file
+	timer *time.Timer
+	over  atomic.Bool   // the first of thread and waiter to set it continues with the file
+	left  chan struct{} // closed by a thread that was left
 }
 
 func (m *memoryRead) run() {
-	defer close(m.done)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	m.tid.Store(int32(unix.Gettid()))
@@ -266,12 +334,20 @@ func (m *memoryRead) run() {
 	_ = unix.Getrusage(unix.RUSAGE_THREAD, &before)
 	began := time.Now()
 	m.read()
-	if _ = unix.Getrusage(unix.RUSAGE_THREAD, &after); after.Nvcsw > before.Nvcsw {
-		m.slept = time.Since(began)
+	if took := time.Since(began); took >= leastWait { // else it has not slept, or that does not count
+		if _ = unix.Getrusage(unix.RUSAGE_THREAD, &after); after.Nvcsw > before.Nvcsw {
+			m.slept = took
+		}
 	}
-	if (m.end || !m.over.CompareAndSwap(false, true)) && m.fd >= 0 {
+	waited := m.over.CompareAndSwap(false, true)
+	if (m.end || !waited) && m.fd >= 0 {
 		unix.Close(m.fd)
 		m.fd = -1
+	}
+	if waited {
+		m.done <- struct{}{}
+	} else {
+		close(m.left)
 	}
 }
 
@@ -284,12 +360,17 @@ func (m *memoryRead) read() {
 	}
 	for len(m.data) < m.most {
 		m.data = slices.Grow(m.data, min(4<<10, m.most-len(m.data)))
-		n, err := Read(m.fd, m.data[len(m.data):min(cap(m.data), m.most)])
+		space := m.data[len(m.data):min(cap(m.data), m.most)]
+		n, err := Read(m.fd, space)
 		if err != nil || n == 0 {
 			m.err, m.end = err, true
 			return
 		}
 		m.data = m.data[:len(m.data)+n]
+		if !m.parts && n < len(space) { // the kernel returns the list of mappings in small parts, the others whole
+			m.end = true
+			return
+		}
 	}
 }
 
@@ -301,10 +382,10 @@ func (m *memoryRead) answers(process string, l *lockedProcess) bool {
 			l.Locked = describeLocked(m.dir, process)
 		}
 	}
-	timer := time.NewTimer(memoryLook)
-	defer timer.Stop()
+	m.timer.Reset(memoryLook)
+	defer m.timer.Stop()
 	limit := time.Duration(0)
-	for asleep := time.Duration(0); ; timer.Reset(memoryLook) {
+	for asleep := time.Duration(0); ; m.timer.Reset(memoryLook) {
 		select {
 		case <-m.done:
 			if m.slept > 0 {
@@ -312,7 +393,7 @@ func (m *memoryRead) answers(process string, l *lockedProcess) bool {
 				addWait(l.UID, m.slept)
 			}
 			return true
-		case <-timer.C:
+		case <-m.timer.C:
 		}
 		r := ProcessReader{Dir: unix.AT_FDCWD}
 		if t, err := r.Task(fmt.Sprintf("/proc/self/task/%d", m.tid.Load())); err != nil || t.State != 'D' {
@@ -326,7 +407,8 @@ func (m *memoryRead) answers(process string, l *lockedProcess) bool {
 		}
 		if asleep >= limit {
 			addWait(l.UID, asleep)
-			if m.over.CompareAndSwap(false, true) {
+			l.done = make(chan struct{})
+			if m.left = l.done; m.over.CompareAndSwap(false, true) {
 				return false
 			}
 			<-m.done // just now
@@ -339,12 +421,12 @@ func (m *memoryRead) answers(process string, l *lockedProcess) bool {
 func describeLocked(dir int, process string) Locked {
 	r := ProcessReader{Dir: dir, Name: []byte(process)}
 	t, _ := r.Task(process)
-	s, err := r.readState()
+	uid, err := r.answerer()
 	if err != nil {
-		s.real = FirstUser
+		uid = noUser
 	}
 	pid, _ := strconv.Atoi(path.Base(process))
-	return Locked{pid, t.Start, s.real, t.Name}
+	return Locked{pid, t.Start, uid, t.Name}
 }
 
 // readMemory reads up to most bytes of a file of a process, which is a path below the directory dir, and
@@ -355,20 +437,24 @@ func readMemory(dir int, process, file string, most int, parts bool, use func([]
 		return ErrUnread
 	}
 	memory.mu.Lock()
-	data := memory.buf[:0]
-	memory.buf = nil
+	m := memory.idle
+	memory.idle = nil
 	memory.mu.Unlock()
-	m := &memoryRead{dir: dir, name: process + "/" + file, most: most, fd: -1, data: data}
+	if m == nil {
+		m = &memoryRead{done: make(chan struct{}, 1), timer: time.NewTimer(memoryLook)}
+	}
+	m.dir, m.name, m.most, m.parts = dir, process+"/"+file, most, parts
+	m.fd, m.end, m.data, m.err = -1, false, m.data[:0], nil
 	for {
-		m.done = make(chan struct{})
 		m.over.Store(false)
 		m.slept = 0
 		go m.run()
-		l := &lockedProcess{done: m.done, own: true}
-		if !m.answers(process, l) {
-			addLocked(*l)
+		var l lockedProcess
+		if !m.answers(process, &l) {
+			l.own = true
+			addLocked(l)
 			memory.mu.Lock()
-			noteUnread(l, false)
+			noteUnread(&l, false)
 			memory.mu.Unlock()
 			return ErrUnread
 		}
@@ -388,10 +474,11 @@ func readMemory(dir int, process, file string, most int, parts bool, use func([]
 			break
 		}
 	}
+	err := m.err
 	memory.mu.Lock()
-	memory.buf = m.data
+	memory.idle = m
 	memory.mu.Unlock()
-	return m.err
+	return err
 }
 
 // ReadMemoryFile passes cmdline, environ or maps of a process to use, for the time of the call only; maps in

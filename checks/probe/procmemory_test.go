@@ -10,10 +10,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // A process whose environment exceeds the limit is named once, and not asked again.
@@ -54,8 +58,8 @@ func TestLargeEnvironment(t *testing.T) {
 	}
 }
 
-// A process that has blocked another worker is not asked. Neither are others of its user, nor of any
-// user, once so many have blocked.
+// A process that has blocked another worker is not asked. Neither are others of its user, nor those of a user with
+// one that has blocked, once so many have. The first of another user is asked up to a limit.
 func TestLockedElsewhere(t *testing.T) {
 	t.Cleanup(forgetLocked)
 	const user, other, third = 70001, 70002, 70003
@@ -83,9 +87,23 @@ func TestLockedElsewhere(t *testing.T) {
 	want(first+10, "name")
 	want(first+11, "the line")
 	want(first+12, "the line")
-	for i := range mostOfUsers - mostOfUser {
-		calls = append(calls, fmt.Sprintf(lockedCall, first+100+i, 1, third))
+	lock := func(pid, uid int) {
+		process(pid, uid)
+		calls = append(calls, fmt.Sprintf(lockedCall, pid, 10*pid, uid))
 	}
+	for i := range mostOfUsers - mostOfUser - 1 {
+		lock(first+100+i, 70100+i)
+	}
+	lock(first+99, third)
+	process(first+98, third)
+	h = NewHost(probetest.Tree(t, files))
+	h.SetStuck(calls)
+	want(first+11, "the line")
+	want(first+98, "name")
+	for i := range mostThreads - mostOfUsers {
+		lock(first+200+i, 70200+i)
+	}
+	h = NewHost(probetest.Tree(t, files))
 	h.SetStuck(calls)
 	want(first+11, "name")
 	want(first+12, "the line")
@@ -93,15 +111,99 @@ func TestLockedElsewhere(t *testing.T) {
 	if err := ReadMemoryFile(h, first, "environ", func([]byte) {}); !errors.Is(err, ErrUnread) {
 		t.Errorf("%v, want ErrUnread", err)
 	}
-	if err := ReadMemoryFile(h, first+99, "environ", func([]byte) {}); !errors.Is(err, fs.ErrNotExist) {
+	if err := ReadMemoryFile(h, first+97, "environ", func([]byte) {}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v, want no such process", err)
 	}
 	var names []int
 	for _, l := range NewLocked() {
 		names = append(names, l.PID-first)
 	}
-	if !slices.Equal(names, []int{0, 11}) { // 100 was not asked
-		t.Errorf("processes %v, want one of each user", names)
+	if !slices.Equal(names, []int{0, 98}) { // 11 is not the cause, 100 was not asked
+		t.Errorf("processes %v, want one of each user that blocks", names)
+	}
+}
+
+// A process that blocked another worker no longer counts if it has ended or its number was reused, nor after a
+// while: its answer is not known to this worker.
+func TestLockedNoMore(t *testing.T) {
+	t.Cleanup(forgetLocked)
+	const first, user = 1 << 25, 70031
+	files := map[string]string{}
+	for i := range 5 {
+		lockable(files, first+i, user)
+	}
+	root := probetest.Tree(t, files)
+	h, call := NewHost(root), func(pid, start int) string { return fmt.Sprintf(lockedCall, pid, start, user) }
+	asked := func(why string, want bool) {
+		t.Helper()
+		memory.mu.Lock()
+		memory.looked = time.Time{}
+		memory.mu.Unlock()
+		if p, err := ProcessNow(h, first); err != nil || p.Unread == want {
+			t.Errorf("%s: %+v, %v, want it asked: %v", why, p, err, want)
+		}
+	}
+	h.SetStuck([]string{call(first+50, 10*(first+50)), call(first+51, 1), call(first+1, 7)})
+	asked("ended before", true)
+	h.SetStuck([]string{call(first+1, 10*(first+1)), call(first+2, 10*(first+2))})
+	asked("two wait", false)
+	if err := os.RemoveAll(filepath.Join(root, "proc", strconv.Itoa(first+2))); err != nil {
+		t.Fatal(err)
+	}
+	asked("one has ended", true)
+	h.SetStuck([]string{call(first+3, 10*(first+3))})
+	asked("two wait again", false)
+	memory.mu.Lock()
+	for _, l := range memory.locked {
+		l.since = l.since.Add(-renewal)
+	}
+	memory.mu.Unlock()
+	asked("a minute later", true)
+	if memory.some.Load() {
+		t.Error("each read still looks for locked processes")
+	}
+}
+
+// A user answers for all uids of a container.
+func TestContainerUIDs(t *testing.T) {
+	t.Parallel()
+	need.Root(t, "processes of several users")
+	const user, inside = 1<<30 + 77041, 1<<30 + 88000
+	start := func(cmd *exec.Cmd) int {
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		comm := fmt.Sprintf("/proc/%d/comm", cmd.Process.Pid)
+		probetest.Await(t, "sleep starts", func() bool {
+			text, _ := os.ReadFile(comm)
+			return string(text) == "sleep\n"
+		})
+		return cmd.Process.Pid
+	}
+	cmd := exec.Command("unshare", "--user", "sleep", "100")
+	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+	pid := start(cmd)
+	for _, file := range []string{"uid_map", "gid_map"} {
+		if err := os.WriteFile(fmt.Sprintf("/proc/%d/%s", pid, file), fmt.Appendf(nil, "0 %d 100\n", inside), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	in := start(exec.Command("nsenter", "--user", "--target", strconv.Itoa(pid), "--setuid", "5", "--setgid", "5", "sleep", "100"))
+	if s, err := (&ProcessReader{Dir: unix.AT_FDCWD, Name: fmt.Appendf(nil, "/proc/%d", in)}).readState(); err != nil || s.real != inside+5 {
+		t.Fatalf("%+v, %v, want uid %d", s, err, inside+5)
+	}
+	if l := describeLocked(unix.AT_FDCWD, fmt.Sprintf("/proc/%d", in)); l.UID != user {
+		t.Errorf("uid %d answers, want %d", l.UID, user)
+	}
+	if l := describeLocked(unix.AT_FDCWD, fmt.Sprintf("/proc/%d", os.Getpid())); l.UID != 0 {
+		t.Errorf("uid %d answers for root's process", l.UID)
+	}
+	if l := describeLocked(unix.AT_FDCWD, "/proc/none"); l.UID != noUser {
+		t.Errorf("uid %d answers for a process without a status", l.UID)
 	}
 }
 
@@ -109,7 +211,7 @@ func forgetLocked() {
 	memory.mu.Lock()
 	defer memory.mu.Unlock()
 	memory.locked, memory.unread, memory.waited = nil, nil, nil
-	memory.since = time.Time{}
+	memory.since, memory.looked = time.Time{}, time.Time{}
 	memory.some.Store(false)
 }
 
@@ -183,11 +285,27 @@ func TestWaitsAreLimited(t *testing.T) {
 	want(true, false, false, false, false)
 	addWait(users+2, longWait/2)
 	want(true, true, true, false, false)
+	if list := NewLocked(); len(list) != 0 {
+		t.Errorf("%+v: no process waits", list)
+	}
+	allows := func(uid uint32, want time.Duration) {
+		t.Helper()
+		memory.mu.Lock()
+		defer memory.mu.Unlock()
+		if d := allowance(uid); d != want {
+			t.Errorf("%v for uid %d, want %v", d, uid, want)
+		}
+	}
+	allows(users+3, shortWait)
+	addWait(users+4, mostWaits-memoryLook)
+	addWait(users+5, memoryLook)
+	allows(users+3, memoryLook)
+	allows(users+5, 0)
+	allows(500, shortWait) // root has waited
+	addWait(users+6, mostWaits)
+	allows(users+3, 0)
 	memory.mu.Lock()
 	defer memory.mu.Unlock()
-	if d := allowance(users + 3); d != shortWait {
-		t.Errorf("%v for a user who has not made it wait, want %v", d, shortWait)
-	}
 	memory.since = time.Now().Add(-2 * renewal)
 	if d := allowance(users); d != longWait {
 		t.Errorf("%v after the renewal, want %v", d, longWait)
@@ -247,6 +365,36 @@ func TestManyLongCommandLines(t *testing.T) {
 	}
 }
 
+// The command lines of all persons together are bounded, too.
+func TestLongCommandLinesOfAll(t *testing.T) {
+	t.Parallel()
+	files := map[string]string{}
+	for pid, uid := range map[int]int{1: 0, 2: 500, 3: 70051, 4: 70052} {
+		lockable(files, pid, uid)
+	}
+	r, err := OpenProc(filepath.Join(probetest.Tree(t, files), "proc"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	rooms := func(want ...int) {
+		t.Helper()
+		for i, n := range want {
+			if r.Name = strconv.AppendInt(nil, int64(i+1), 10); r.room() != n {
+				t.Errorf("process %d: %d bytes, want %d", i+1, r.room(), n)
+			}
+		}
+	}
+	rooms(maxArgs, maxArgs, maxArgs, maxArgs)
+	r.long = &longArgs{by: map[uint32]int{}}
+	rooms(maxArgs, maxArgs, maxArgs, maxArgs)
+	r.Name = []byte("3")
+	r.add(strings.Repeat("x", maxAllArgs+1))
+	rooms(maxArgs, maxArgs, shortArgs, maxArgs)
+	r.long.all = mostAllArgs + 1
+	rooms(maxArgs, maxArgs, shortArgs, shortArgs)
+}
+
 // A loop that takes long announces that it goes on.
 func TestPace(t *testing.T) {
 	t.Parallel()
@@ -264,5 +412,21 @@ func TestPace(t *testing.T) {
 	}
 	if said != 2 {
 		t.Errorf("announced %d times, want twice", said)
+	}
+}
+
+// Each read costs one hand-over to a thread.
+func BenchmarkMemoryRead(b *testing.B) {
+	name := strconv.Itoa(probetest.StartSleep(b).Process.Pid)
+	r, err := OpenProc("/proc")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer r.Close()
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := readMemory(r.Dir, name, "cmdline", maxArgs, false, func([]byte) {}); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -48,3 +48,37 @@ func (r *ProcessReader) setuid() bool {
 	err := unix.Statx(r.Dir, string(r.Name)+"/exe", unix.AT_STATX_DONT_SYNC, unix.STATX_MODE, &st)
 	return err == nil && st.Mode&unix.S_ISUID != 0
 }
+
+// NamespaceOwner returns the creator of a process's user namespace, or of the outermost of several below that of
+// this program; false if the process is in the same one.
+func (r *ProcessReader) NamespaceOwner(dir string) (uid uint32, ok bool) {
+	var own, st unix.Stat_t
+	if unix.Stat("/proc/self/ns/user", &own) != nil {
+		return 0, false
+	}
+	fd, err := unix.Openat(r.Dir, dir+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, false
+	}
+	defer func() { unix.Close(fd) }()
+	for range maxNamespaces {
+		if unix.Fstat(fd, &st) != nil || st.Ino == own.Ino {
+			return uid, ok
+		}
+		n, err := unix.IoctlGetUint32(fd, unix.NS_GET_OWNER_UID)
+		if err != nil {
+			return 0, false
+		}
+		uid, ok = n, true
+		parent, err := unix.IoctlRetInt(fd, unix.NS_GET_PARENT)
+		if err != nil {
+			return 0, false // outside of this program's
+		}
+		unix.Close(fd)
+		fd = parent
+	}
+	return 0, false
+}
+
+// maxNamespaces is the kernel's maximum nesting of user namespaces.
+const maxNamespaces = 33

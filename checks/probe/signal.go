@@ -158,7 +158,7 @@ func checkUnchanged(h *Host, p Process) error {
 	r := ProcessReader{Dir: dir}
 	now, err := r.read(p.PID)
 	// A process that ends loses its command line before it is dead.
-	ends := strings.HasPrefix(now.Args, "[") && !strings.HasPrefix(p.Args, "[")
+	ends := !now.Unread && strings.HasPrefix(now.Args, "[") && !strings.HasPrefix(p.Args, "[")
 	if err != nil || ends || !Alive(h, p.PID) {
 		return os.ErrProcessDone
 	}

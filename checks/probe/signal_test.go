@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -60,5 +61,36 @@ func TestRenice(t *testing.T) {
 	}
 	if _, _, err := Renice(NewHost(probetest.Tree(t, nil)), p, 0); !errors.Is(err, os.ErrProcessDone) {
 		t.Errorf("Renice reached out of the tree: %v", err)
+	}
+}
+
+// A process whose command line cannot be read has not ended, whatever its name.
+func TestKillUnread(t *testing.T) {
+	t.Cleanup(forgetLocked)
+	data, err := os.ReadFile("/bin/sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "[x")
+	if err := probetest.WriteProgram(program, data); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	h := NewHost("/")
+	p := Process{PID: cmd.Process.Pid, UID: uint32(os.Geteuid()), Args: program + " 60"}
+	probetest.Await(t, "the program starts", func() bool {
+		now, err := ProcessNow(h, p.PID)
+		return err == nil && now.Args == p.Args
+	})
+	h.SetStuck([]string{LockedCall(p.PID)})
+	if err := Kill(h, p); err == nil || errors.Is(err, os.ErrProcessDone) {
+		t.Errorf("%v, want an error that it is another", err)
 	}
 }

@@ -19,14 +19,17 @@ func OneLine(s string) string {
 
 // Printable converts a text as ps and a shell would: newlines become blanks, other control
 // characters and bytes that are not UTF-8 become "?", and consecutive blanks become one.
-func Printable(data []byte) string {
+func Printable(data []byte) string { return printable(data, '\n') }
+
+// printable does so, and converts another character to a blank.
+func printable(data []byte, blank byte) string {
 	if !utf8.Valid(data) {
 		data = replaceInvalid(data)
 	}
 	out := data[:0]
 	for _, c := range data {
 		switch {
-		case c == '\n' || c == ' ':
+		case c == '\n' || c == ' ' || c == blank:
 			if len(out) > 0 && out[len(out)-1] != ' ' {
 				out = append(out, ' ')
 			}

@@ -11,8 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
@@ -180,42 +178,13 @@ func (s *jobScan) owned(dir string) bool {
 	return ok && s.job.UID > 0 && int64(uid) == int64(s.job.UID)
 }
 
-// findNamespaceOwner returns the creator of a process's user namespace, or of the outermost of several
-// below that of this program; false if the process is in the same one.
+// findNamespaceOwner is [probe.ProcessReader.NamespaceOwner] on this node.
 func (s *jobScan) findNamespaceOwner(dir string) (uid uint32, ok bool) {
 	if s.h.Recorded() {
 		return 0, false
 	}
-	var own, st unix.Stat_t
-	if unix.Stat("/proc/self/ns/user", &own) != nil {
-		return 0, false
-	}
-	fd, err := unix.Openat(s.Dir, dir+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0, false
-	}
-	defer func() { unix.Close(fd) }()
-	for range maxNamespaces {
-		if unix.Fstat(fd, &st) != nil || st.Ino == own.Ino {
-			return uid, ok
-		}
-		n, err := unix.IoctlGetUint32(fd, unix.NS_GET_OWNER_UID)
-		if err != nil {
-			return 0, false
-		}
-		uid, ok = n, true
-		parent, err := unix.IoctlRetInt(fd, unix.NS_GET_PARENT)
-		if err != nil {
-			return 0, false // outside of this program's
-		}
-		unix.Close(fd)
-		fd = parent
-	}
-	return 0, false
+	return s.NamespaceOwner(dir)
 }
-
-// maxNamespaces is the kernel's maximum nesting of user namespaces.
-const maxNamespaces = 33
 
 // UsersOf lists the users for whom each process runs, by PID: its four uids, and the creator of its
 // user namespace. The owner of /proc/PID is not enough: for ssh-agent and for a program that sets

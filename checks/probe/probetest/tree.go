@@ -60,7 +60,7 @@ func write(path string, data []byte, mode os.FileMode) error {
 }
 
 // StartSleep starts a process that the test can kill.
-func StartSleep(t *testing.T) *exec.Cmd {
+func StartSleep(t testing.TB) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sleep", "60")
 	if err := cmd.Start(); err != nil {
