@@ -34,7 +34,7 @@ const (
 	longWait   = time.Second
 	shortWait  = 125 * time.Millisecond
 	// mostWaits is the time for all persons, or for all others, after which shortWait applies. After twice that time
-	// only persons who have not made it wait are awaited, for one look; after three times nobody. It counts again
+	// only persons who have not made it wait are awaited, for one look; after three times none. It counts again
 	// after renewal: the monitor's worker lives long.
 	mostWaits = 2 * time.Second
 	renewal   = time.Minute
@@ -292,19 +292,6 @@ func refuses(dir int, process string) bool {
 		noteUnread(&lockedProcess{Locked: Locked{pid, t.Start, uid, t.Name}}, true)
 	}
 	return true
-}
-
-// answerer returns the user who answers for a process: its real one, since a process can hide its effective one;
-// for a person the creator of its user namespace, in which a user can have 65,536 uids.
-func (r *ProcessReader) answerer() (uint32, error) {
-	s, err := r.readState()
-	if err != nil || s.real < FirstUser {
-		return s.real, err
-	}
-	if uid, ok := r.NamespaceOwner(string(r.Name)); ok && uid >= FirstUser {
-		return uid, nil
-	}
-	return s.real, nil
 }
 
 // memoryRead is the read of a file of a process, or of its next part. The thread that makes it has it alone

@@ -49,6 +49,19 @@ func (r *ProcessReader) setuid() bool {
 	return err == nil && st.Mode&unix.S_ISUID != 0
 }
 
+// answerer returns the user who answers for a process: its real one, since a process can hide its effective one;
+// for a person the creator of its user namespace, in which a user can have 65,536 uids.
+func (r *ProcessReader) answerer() (uint32, error) {
+	s, err := r.readState()
+	if err != nil || s.real < FirstUser {
+		return s.real, err
+	}
+	if uid, ok := r.NamespaceOwner(string(r.Name)); ok && uid >= FirstUser {
+		return uid, nil
+	}
+	return s.real, nil
+}
+
 // NamespaceOwner returns the creator of a process's user namespace, or of the outermost of several below that of
 // this program; false if the process is in the same one.
 func (r *ProcessReader) NamespaceOwner(dir string) (uid uint32, ok bool) {
