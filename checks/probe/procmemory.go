@@ -111,10 +111,17 @@ var memory struct {
 	locked []*lockedProcess
 	looked time.Time // when those that have ended were removed
 	unread map[uint32]*unreadUser
-	waited map[uint32]time.Duration // by the user who answers for the process
-	since  time.Time                // of waited
+	waits
 	idle   *memoryRead
 	reader ProcessReader
+}
+
+// waits has how long reads have slept since a time.
+type waits struct {
+	since           time.Time
+	by              map[uint32]time.Duration // the user who answers for the process
+	persons, others time.Duration            // the sums
+	long            bool                     // a person has shortWait
 }
 
 // setLocked adds processes below a directory that did not answer other workers, by their calls. Those of this
@@ -195,13 +202,11 @@ func noteUnread(l *lockedProcess, kept bool) {
 // processes, as they can lock them; others have it for each. The caller holds the lock.
 func allowance(uid uint32) time.Duration {
 	if time.Since(memory.since) > renewal {
-		memory.waited, memory.since = map[uint32]time.Duration{}, time.Now()
+		memory.waits = waits{since: time.Now(), by: map[uint32]time.Duration{}}
 	}
-	all, own := time.Duration(0), memory.waited[uid]
-	for u, d := range memory.waited {
-		if (u >= FirstUser) == (uid >= FirstUser) {
-			all += d
-		}
+	all, own := memory.others, time.Duration(0)
+	if uid >= FirstUser {
+		all, own = memory.persons, memory.by[uid]
 	}
 	limit := longWait
 	if all >= mostWaits {
@@ -209,7 +214,6 @@ func allowance(uid uint32) time.Duration {
 	}
 	switch {
 	case uid < FirstUser:
-		return limit
 	case all >= 3*mostWaits, all >= 2*mostWaits && own > 0:
 		return 0
 	case all >= 2*mostWaits:
@@ -220,15 +224,8 @@ func allowance(uid uint32) time.Duration {
 
 // mayRefuse reports whether any process must not be asked. The caller holds the lock.
 func mayRefuse() bool {
-	if allowance(noUser) < longWait { // all persons together have made it wait
-		return true
-	}
-	for u, d := range memory.waited {
-		if u >= FirstUser && d >= shortWait {
-			return true
-		}
-	}
-	return slices.ContainsFunc(memory.locked, (*lockedProcess).waits)
+	allowance(0) // counts again
+	return memory.long || memory.persons >= mostWaits || slices.ContainsFunc(memory.locked, (*lockedProcess).waits)
 }
 
 // addWait records how long a read has slept.
@@ -236,7 +233,12 @@ func addWait(uid uint32, d time.Duration) {
 	memory.mu.Lock()
 	defer memory.mu.Unlock()
 	allowance(uid)
-	memory.waited[uid] += d
+	if memory.by[uid] += d; uid < FirstUser {
+		memory.others += d
+	} else {
+		memory.persons += d
+		memory.long = memory.long || memory.by[uid] >= shortWait
+	}
 	memory.some.Store(mayRefuse())
 }
 

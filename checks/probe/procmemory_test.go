@@ -35,6 +35,10 @@ func TestLargeEnvironment(t *testing.T) {
 		_ = cmd.Wait()
 	}()
 	h, pid := NewHost("/"), cmd.Process.Pid
+	probetest.Await(t, "the program has its environment", func() bool { // before its command line
+		p, err := ProcessNow(h, pid)
+		return err == nil && p.Args == "sleep 600"
+	})
 	use := func(data []byte) { t.Errorf("got %d bytes", len(data)) }
 	for range 2 {
 		if err := ReadMemoryFile(h, pid, "environ", use); !errors.Is(err, ErrUnread) || !strings.Contains(err.Error(), fmt.Sprintf("/proc/%d/environ", pid)) {
@@ -210,8 +214,7 @@ func TestContainerUIDs(t *testing.T) {
 func forgetLocked() {
 	memory.mu.Lock()
 	defer memory.mu.Unlock()
-	memory.locked, memory.unread, memory.waited = nil, nil, nil
-	memory.since, memory.looked = time.Time{}, time.Time{}
+	memory.locked, memory.unread, memory.waits, memory.looked = nil, nil, waits{}, time.Time{}
 	memory.some.Store(false)
 }
 
