@@ -328,6 +328,11 @@ func (m *memoryRead) run() {
 			m.slept = took
 		}
 	}
+	m.finish()
+}
+
+// finish passes the answer to the waiter, if it still waits.
+func (m *memoryRead) finish() {
 	waited := m.over.CompareAndSwap(false, true)
 	if (m.end || !waited) && m.fd >= 0 {
 		unix.Close(m.fd)

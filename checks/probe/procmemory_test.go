@@ -1,18 +1,22 @@
 package probe
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -312,6 +316,86 @@ func TestWaitsAreLimited(t *testing.T) {
 	memory.since = time.Now().Add(-2 * renewal)
 	if d := allowance(users); d != longWait {
 		t.Errorf("%v after the renewal, want %v", d, longWait)
+	}
+}
+
+// sleepUninterruptibly is how a thread waits for the child of a vfork. It returns when the child has been killed.
+//
+//go:norace
+func sleepUninterruptibly(pipe uintptr) (child uintptr) {
+	var pid [1]int32
+	if child, _, _ = syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(unix.CLONE_VFORK|syscall.SIGCHLD), 0, 0, 0, 0, 0); child != 0 {
+		return child
+	}
+	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, syscall.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0)
+	n, _, _ := syscall.RawSyscall(syscall.SYS_GETPID, 0, 0, 0)
+	pid[0] = int32(n)
+	_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, pipe, uintptr(unsafe.Pointer(&pid)), unsafe.Sizeof(pid))
+	for {
+		_, _, _ = syscall.RawSyscall6(syscall.SYS_PPOLL, 0, 0, 0, 0, 0, 0)
+	}
+}
+
+// A thread that sleeps for longer than its user may be awaited is left behind. It counts until it has its answer.
+func TestThreadIsLeft(t *testing.T) {
+	t.Cleanup(forgetLocked)
+	const pid, user = 1 << 24, 70061
+	files := map[string]string{}
+	lockable(files, pid, user)
+	lockable(files, pid+1, user)
+	root := probetest.Tree(t, files)
+	process := fmt.Sprintf("%s/proc/%d", root, pid)
+	from, to, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	defer to.Close()
+	addWait(user, longWait-2*memoryLook)
+	m := &memoryRead{dir: unix.AT_FDCWD, fd: -1, done: make(chan struct{}, 1), timer: time.NewTimer(0)}
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		m.tid.Store(int32(unix.Gettid()))
+		child := sleepUninterruptibly(to.Fd())
+		_, _ = unix.Wait4(int(child), nil, 0, nil)
+		m.finish()
+	}()
+	child := make([]byte, 4)
+	if _, err := io.ReadFull(from, child); err != nil {
+		t.Fatal(err)
+	}
+	var l lockedProcess
+	answers := m.answers(process, &l)
+	if answers || l.PID != pid || l.UID != user || l.Start != 10*pid {
+		t.Fatalf("answers: %v, %+v", answers, l)
+	}
+	addLocked(l)
+	memory.mu.Lock()
+	if d := memory.by[user]; d != longWait {
+		t.Errorf("its user has made it wait for %v, want %v", d, longWait)
+	}
+	memory.mu.Unlock()
+	h := NewHost(root)
+	for i := range 2 {
+		if p, err := ProcessNow(h, pid+i); err != nil || !p.Unread {
+			t.Errorf("%+v, %v, want it unread", p, err)
+		}
+	}
+	if list := NewLocked(); len(list) != 1 || list[0].PID != pid {
+		t.Errorf("%+v, want the process", list)
+	}
+	if err := unix.Kill(int(binary.NativeEndian.Uint32(child)), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-l.done
+	memory.mu.Lock()
+	memory.since = time.Time{} // a minute later
+	memory.mu.Unlock()
+	for i := range 2 {
+		if p, err := ProcessNow(h, pid+i); err != nil || p.Unread {
+			t.Errorf("%+v, %v, want it read", p, err)
+		}
 	}
 }
 

@@ -181,7 +181,7 @@ func lockedRuns(dir, root string, victim int) error {
 		return err
 	}
 	conf := dir + "/nhc.conf"
-	if err := os.WriteFile(conf, []byte("* || check_ps_blacklist nosuchd\n* || check_gpu_procs\n* || check_gpu_count 1\n"), 0o644); err != nil {
+	if err := os.WriteFile(conf, []byte("* || check_ps_blacklist nosuchd root\n* || check_gpu_procs\n* || check_gpu_count 1\n"), 0o644); err != nil {
 		return err
 	}
 	for _, run := range [][]string{{"-a"}, {"-a"}, {"--prolog", "5001"}, {"--epilog", "5001"}, {"--epilog", strconv.Itoa(attacker)}} {
