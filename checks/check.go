@@ -222,7 +222,7 @@ func adviseCommon() map[string]string {
 		"probe.error":       "The check could not run; the message gives the reason.",
 		"probe.lost":        "An earlier check in the same library hung, crashed or used all the time: look at that check.",
 		"probe.slow":        "The check still makes progress, and needs more time than the run has. If it asks NVML, enable persistence mode (nvidia-persistenced); else raise TIMEOUT in /etc/sysconfig/nhc.",
-		"probe.scan":        "The check still lists processes or their files: a user has very many. End them, or raise TIMEOUT in /etc/sysconfig/nhc. The node is not drained for it.",
+		"probe.scan":        "The check still lists processes or their files: a user has very many. End these processes, or raise TIMEOUT in /etc/sysconfig/nhc. The node is not drained for it.",
 		"probe.interrupted": "A signal ended the run: start it again.",
 		"run.timeout":       "The run reached its TIMEOUT: find the line that took so long, or raise TIMEOUT in /etc/sysconfig/nhc.",
 		"monitor.silent":    "The monitor of this node is dead or deaf to a source: systemctl restart nhc-gpu-monitor; journalctl -u nhc-gpu-monitor has its last lines. Health checks go on.",
