@@ -17,7 +17,7 @@ func Processes(h *probe.Host, minor int) (pids []int, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read /proc: %w", probe.Reason(err))
 	}
-	device := "/dev/nvidia" + strconv.Itoa(minor)
+	device, pace := "/dev/nvidia"+strconv.Itoa(minor), h.Pace()
 	for _, n := range names {
 		if probe.NotNumber(n) {
 			continue
@@ -32,6 +32,7 @@ func Processes(h *probe.Host, minor int) (pids []int, err error) {
 		}
 		has := map[string]bool{}
 		for _, f := range files {
+			pace()
 			target, _ := os.Readlink(h.Path(dir + "/" + f)) // "" if it was closed in the meantime
 			has[target] = true
 		}
