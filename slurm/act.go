@@ -27,6 +27,7 @@ type Outcome struct {
 	Guarded string   // why the guard holds the drain, which is pending; "" if it does not
 	Warning error    // an error of the state directory, without other effects
 
+	fault     string        // of the drain that the guard holds
 	wait      time.Duration // how long to wait before the guard counts
 	recounted bool          // the node changed while the guard counted
 }
@@ -80,8 +81,7 @@ func (c *Controller) Act(ctx context.Context, verdict Verdict, role Role) (Outco
 func (c *Controller) leave(ctx context.Context, m Memory, v Verdict) (Outcome, error) {
 	out := Outcome{Decision: Decision{Why: "in service when last asked"}, Spared: true, Pending: m.Pending != (Pending{}), Held: m.Reported, HeldFor: m.Reason}
 	if m.Pending.Held != "" {
-		out.hold(Reason(m.Pending.Message), m.Pending.Held)
-		out.Repeats = true
+		out.hold(Reason(m.Pending.Message), m.Pending)
 	} else if standing, why := m.findStanding(v); m.Reported == ReportedDrained && v.Healthy && len(standing) > 0 {
 		out.Kept, out.Why = true, keptFor(standing, why)
 	} else if m.Reported != ReportedOK {
@@ -113,8 +113,8 @@ func (c *Controller) Deliver(ctx context.Context) (Outcome, error) {
 	case m.Refusal.Text != "" && !c.due(m):
 		return Outcome{Decision: Decision{Why: "Slurm refused it"}, Spared: true, Pending: true}, nil
 	case m.Pending.Held != "" && !c.due(m):
-		out := Outcome{Spared: true, Pending: true, Repeats: true}
-		out.hold(Reason(m.Pending.Message), m.Pending.Held)
+		out := Outcome{Spared: true, Pending: true}
+		out.hold(Reason(m.Pending.Message), m.Pending)
 		return out, nil
 	}
 	return c.inTurn(ctx, func(m *Memory, out *Outcome) error {
@@ -388,10 +388,9 @@ func (c *Controller) askGuard(ctx context.Context, v Verdict, d *Decision, m *Me
 		d.Why += "; the guard cannot " + printable(err.Error())
 		return true, nil
 	}
-	out.Repeats = m.Pending.Held != "" && m.Pending.Fault == v.fault()
-	out.hold(d.Reason, why)
 	c.suspend(v, m, out)
-	m.Pending.Held = why
+	m.Pending.Held, m.Pending.Told = why, m.Pending.Told && !m.Pending.Again
+	out.hold(d.Reason, m.Pending)
 	m.Next = c.next(min(time.Duration(of)*guardPace, heldRecheck, c.Settings.Recheck))
 	return false, nil
 }
@@ -416,8 +415,20 @@ func (c *Controller) suspend(v Verdict, m *Memory, out *Outcome) {
 }
 
 // hold sets the outcome of a drain that the guard holds.
-func (o *Outcome) hold(reason, why string) {
-	o.Decision, o.Guarded = Decision{Action: Drain, Reason: reason, Why: "held by guard: " + why}, why
+func (o *Outcome) hold(reason string, p Pending) {
+	o.Decision = Decision{Action: Drain, Reason: reason, Why: "held by guard: " + p.Held}
+	o.Guarded, o.Repeats, o.fault = p.Held, p.Told, p.Fault
+}
+
+// NoteTold records that a hold was reported. whole is false if the log or syslog did not take the report.
+func (c *Controller) NoteTold(ctx context.Context, hold Outcome, whole bool) error {
+	noted, _ := c.withMemory(ctx, func(m *Memory, _ *Outcome) error {
+		if m.Pending.Held != "" && m.Pending.Fault == hold.fault {
+			m.Pending.Told, m.Pending.Again = true, !whole
+		}
+		return nil
+	})
+	return noted.Warning
 }
 
 // Release delivers the drain that the guard holds. If Slurm does not answer now, a later run delivers

@@ -201,6 +201,7 @@ func TestGuardHolds(t *testing.T) {
 	if o.Guarded != heldText || o.Repeats || !o.Pending || o.Action != Drain || o.Why != "held by guard: "+heldText || o.Reason != dnsReason {
 		t.Errorf("outcome %+v, want it held, for the first time", o)
 	}
+	noteTold(t, c, o, true)
 	o = act(t, c, noDNS) // not before all nodes had their turn
 	if o.Guarded != heldText || !o.Repeats || !o.Spared || o.Action != Drain {
 		t.Errorf("outcome %+v, want it still held", o)
@@ -228,6 +229,55 @@ func TestGuardHolds(t *testing.T) {
 	act(t, c, noDNS, "read")                                                         // drained already
 	act(t, c, Verdict{Message: "another fault"}, "read", "DRAIN NHC: another fault") // a new reason is no drain
 	act(t, c, healthy, "read", "RESUME")
+}
+
+// noteTold records that a hold was reported.
+func noteTold(t *testing.T, c *Controller, o Outcome, whole bool) {
+	t.Helper()
+	if err := c.NoteTold(t.Context(), o, whole); err != nil {
+		t.Error(err)
+	}
+}
+
+// A hold is reported until the log or syslog has taken the report, also by a run that does not count, and
+// by one without a verdict. If only one has taken it, the next count reports it again.
+func TestGuardHoldIsTold(t *testing.T) {
+	t.Parallel()
+	_, c := holding(t)
+	now := c.now()
+	c.Now, c.Settings.Recheck = func() time.Time { return now }, DefaultRecheck
+	last := Outcome{}
+	repeats := func(when string, want bool, run func() (Outcome, error)) {
+		t.Helper()
+		o, err := run()
+		if last = o; err != nil || o.Guarded != heldText || o.Repeats != want {
+			t.Errorf("%s: outcome %+v, %v, want it held, repeated: %v", when, o, err, want)
+		}
+	}
+	failing := func() (Outcome, error) { return c.Act(t.Context(), noDNS, HealthCheck) }
+	unknown := func() (Outcome, error) { return c.Deliver(t.Context()) }
+	repeats("the first run died", false, failing)
+	repeats("the first run died", false, unknown)
+	now = now.Add(time.Hour)
+	repeats("the first count died", false, failing)
+	noteTold(t, c, last, false)
+	repeats("syslog is dead", true, failing)
+	repeats("syslog is dead", true, unknown)
+	now = now.Add(time.Hour)
+	repeats("the next count", false, unknown)
+	noteTold(t, c, last, true)
+	repeats("both have it", true, unknown)
+	now = now.Add(time.Hour)
+	repeats("both have it", true, failing)
+	ecc := Verdict{Message: "another fault", Code: noDNS.Code, Cause: Cause{Check: "check_net_ping"}}
+	noteTold(t, c, last, true)
+	if o, err := c.Act(t.Context(), ecc, HealthCheck); err != nil || o.Repeats {
+		t.Errorf("another fault: outcome %+v, %v, want it reported", o, err)
+	}
+	noteTold(t, c, last, true) // a late report of the former one
+	if m := memoryOf(t, c); m.Pending.Told {
+		t.Errorf("another fault counts as reported: %+v", m.Pending)
+	}
 }
 
 // A held drain ends when the checks pass, and when another user drains the node.

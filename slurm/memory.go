@@ -77,6 +77,8 @@ type Pending struct {
 	Fault   string    `json:"fault,omitempty"`   // the fault of the message
 
 	Held      string `json:"held,omitempty"`      // why the guard holds it, "" if it does not
+	Told      bool   `json:"told,omitempty"`      // the hold was reported
+	Again     bool   `json:"again,omitempty"`     // the log or syslog did not take that: report it after the next count, too
 	Released  bool   `json:"released,omitempty"`  // a person has released it: the guard permits it
 	Uncounted bool   `json:"uncounted,omitempty"` // slurmctld did not answer the guard in time
 }
@@ -186,7 +188,7 @@ func (m *Memory) keep(v Verdict, now time.Time) {
 		m.Pending.Message, m.Pending.Since = message, now.UTC().Truncate(time.Second)
 	}
 	if m.Pending.Fault != v.fault() {
-		m.Pending.Held, m.Pending.Released, m.Pending.Uncounted = "", false, false
+		m.Pending = Pending{Message: m.Pending.Message, Since: m.Pending.Since, Refused: m.Pending.Refused}
 	}
 	m.Pending.Fault = v.fault()
 	m.Pending.Refused = m.Pending.Refused || v.Refused

@@ -67,6 +67,9 @@ func (e existsError) Error() string { return string(e) }
 // Is makes it an [fs.ErrExist].
 func (e existsError) Is(target error) bool { return target == fs.ErrExist }
 
+// Late reports that the worker gave no answer in time.
+func (o Outcome) Late() bool { return o.hung != nil }
+
 // AnswerTo is Answer with an error that names the operation: "read /etc/nhc/nhc.conf". A worker's
 // own errors already name it.
 func (o Outcome) AnswerTo(doing string) (*wire.Response, error) {

@@ -94,7 +94,7 @@ func (j *Judge) FinishJob() int {
 	j.debugEnd()
 	end := session.EndJob(&j.job.Blame, failures, j.n.Role, j.job.Job.ID, j.n.Set.Observes())
 	if end.Would != "" {
-		j.n.Would(end.Would)
+		_ = j.n.Would(end.Would)
 	}
 	if end.Blamed >= 0 && j.n.Set.Marks() && !j.files.Config.Role(j.files.Context()).Exit {
 		j.emit(j.fold.Blame(end.Blamed))
@@ -120,7 +120,7 @@ func (j *Judge) closeRecord() {
 	if j.n.Set.Get("SILENT") == "0" {
 		j.n.Log.Write(j.n.Stamped(line))
 	}
-	sink.SyslogAs(syslog.LOG_INFO, j.n.Set.Get("NAME"), []string{line})
+	_ = sink.SyslogAs(syslog.LOG_INFO, j.n.Set.Get("NAME"), []string{line})
 	keep() // last, because the directory of the journal may not answer
 }
 

@@ -203,7 +203,7 @@ func (j *Judge) tellSyslog(text string) {
 func (j *Judge) markOffline(message string) {
 	if j.n.Set.Observes() && j.n.Set.CustomHelper("OFFLINE_NODE") {
 		j.noteHelper("OFFLINE_NODE", slurm.Drain, message)
-		j.n.Would(fmt.Sprintf("run %s for node %s: %s", j.n.Set.Get("OFFLINE_NODE"), j.n.Name, message))
+		_ = j.n.Would(fmt.Sprintf("run %s for node %s: %s", j.n.Set.Get("OFFLINE_NODE"), j.n.Name, message))
 		return
 	}
 	refused := j.job != nil && j.job.Blame.OfJob(j.fold.Failures()) >= 0

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/syslog"
 	"os"
 	"strings"
@@ -87,7 +88,8 @@ func (n *Node) CarryOut(v slurm.Verdict) (delivered bool) {
 	}
 	ctx, cancel := n.Acting()
 	defer cancel()
-	out, err := n.Controller().Act(ctx, v, n.Role)
+	c := n.Controller()
+	out, err := c.Act(ctx, v, n.Role)
 	n.Did = actionOf(out, err, n.Set.Observes())
 	switch {
 	case out.Warning != nil && !errors.Is(out.Warning, run.ErrNoState):
@@ -108,10 +110,10 @@ func (n *Node) CarryOut(v slurm.Verdict) (delivered bool) {
 	switch {
 	case err != nil:
 	case out.Guarded != "":
-		n.reportHold(out)
+		n.reportHold(ctx, c, out)
 	case out.Action != slurm.None:
 		if n.Set.Observes() {
-			n.Would(fmt.Sprintf("%s node %s: %s", out.Action, n.Name, cmp.Or(out.Reason, out.Why)))
+			_ = n.Would(fmt.Sprintf("%s node %s: %s", out.Action, n.Name, cmp.Or(out.Reason, out.Why)))
 		} else {
 			n.Log.Write(fmt.Sprintf("nhc-gpu:  %s node %s: %s", out.Action, n.Name, out.Why))
 		}
@@ -119,16 +121,31 @@ func (n *Node) CarryOut(v slurm.Verdict) (delivered bool) {
 	return err == nil
 }
 
-// reportHold reports once that the guard holds a drain: a person must look.
-func (n *Node) reportHold(out slurm.Outcome) {
-	switch {
-	case out.Repeats:
-	case n.Set.Observes():
-		n.Would(fmt.Sprintf("hold the drain of node %s: %s: %s", n.Name, out.Guarded, out.Reason))
-	default:
+// reportHold reports that the guard holds a drain: a person must look. Only a report that the log or syslog
+// has taken is not repeated.
+func (n *Node) reportHold(ctx context.Context, c *slurm.Controller, out slurm.Outcome) {
+	if out.Repeats {
+		return
+	}
+	var alerted error
+	if n.Set.Observes() {
+		alerted = n.Would(fmt.Sprintf("hold the drain of node %s: %s: %s", n.Name, out.Guarded, out.Reason))
+	} else {
 		text := fmt.Sprintf("the drain of node %s is held by guard: %s: %s", n.Name, out.Guarded, out.Reason)
 		n.Log.Write("nhc-gpu:  " + text)
-		sink.SyslogAs(syslog.LOG_ALERT, n.Set.Get("NAME"), []string{text + "; to drain it now: nhc-gpu clear --guard"})
+		alerted = sink.SyslogAs(syslog.LOG_ALERT, n.Set.Get("NAME"), []string{text + "; to drain it now: nhc-gpu clear --guard"})
+	}
+	logged := n.Log.Flush()
+	if logged || alerted == nil {
+		whole := logged && (alerted == nil || errors.Is(alerted, fs.ErrNotExist)) // a node without syslog
+		n.warnOfMemory(c.NoteTold(ctx, out, whole))
+	}
+}
+
+// warnOfMemory prints an error of the state directory. That there is none has been reported.
+func (n *Node) warnOfMemory(err error) {
+	if err != nil && !errors.Is(err, run.ErrNoState) {
+		n.Warn(err)
 	}
 }
 
@@ -148,11 +165,11 @@ func actionOf(out slurm.Outcome, err error, observes bool) *event.Action {
 	return a
 }
 
-// Would logs a decision that is not carried out, in the log and in syslog.
-func (n *Node) Would(decision string) {
+// Would logs a decision that is not carried out, in the log and in syslog. The error is that of syslog.
+func (n *Node) Would(decision string) error {
 	text := fmt.Sprintf("would %s (MODE=%s: nothing is sent)", decision, conf.Observe)
 	n.Log.Write("nhc-gpu:  " + text)
-	sink.SyslogAs(syslog.LOG_WARNING, n.Set.Get("NAME"), []string{text})
+	return sink.SyslogAs(syslog.LOG_WARNING, n.Set.Get("NAME"), []string{text})
 }
 
 // Acting returns a context that ends when the run gives up draining or resuming.
@@ -179,13 +196,14 @@ func (n *Node) DeliverPending() {
 	}
 	ctx, cancel := n.Acting()
 	defer cancel()
-	out, err := n.Controller().Deliver(ctx)
+	c := n.Controller()
+	out, err := c.Deliver(ctx)
 	switch {
 	case err != nil && !out.Repeats:
 		n.Warn(err)
 	case err == nil && out.Guarded != "":
 		n.Did = actionOf(out, nil, false)
-		n.reportHold(out)
+		n.reportHold(ctx, c, out)
 	}
 }
 

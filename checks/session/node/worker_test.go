@@ -20,6 +20,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sessiontest"
+	"github.com/nhc-gpu/nhc-gpu/conf"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
@@ -266,6 +267,56 @@ func TestOpenState(t *testing.T) {
 	later.DeliverPending()
 	if got, want := later.Read("scontrol"), "update State=DRAIN NodeName="+name+" Reason=NHC: bad\n"; got != want {
 		t.Errorf("sent %q, want %q; %s", got, want, later.Err)
+	}
+}
+
+// A hold that neither the log nor syslog has taken is reported by the next run, also by one without a verdict.
+func TestReportHold(t *testing.T) {
+	t.Parallel()
+	need.Root(t, "only root's runs have a stored state")
+	if _, err := os.Stat("/dev/log"); err == nil {
+		t.Skip("this machine has a syslog, which takes the report")
+	}
+	var name string
+	run := func(logfile string) *sessiontest.Node {
+		t.Helper()
+		n := sessiontest.New(t, slurm.HealthCheck)
+		n.Guard = conf.DefaultGuard()
+		if name == "" {
+			name = "test-hold-" + filepath.Base(filepath.Dir(n.Dir))
+			t.Cleanup(func() { os.RemoveAll(filepath.Join(node.StateRoot, name)) })
+		}
+		n.Script(t, "bin/sinfo", `case "$*" in
+*" -a "*) echo "main|idle|17|`+name+`,n[01-16]|none"; echo "main|drain|3|n[17-19]|NHC: bad" ;;
+*) echo "idle none" ;;
+esac`)
+		if n.Name = name; n.OpenState("") != nil {
+			t.Fatal("the state is in use")
+		}
+		if logfile != "" {
+			n.Warm(t, "log")
+			n.Set.Vars["LOGFILE"] = filepath.Join(n.Dir, logfile)
+			if _, err := n.Log.Parse(n.Set); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return n
+	}
+	const held = "is held by guard: 3 of 20 nodes"
+	bad := slurm.Verdict{Message: "bad"}
+	n := run("none/log") // the log cannot be written
+	if !n.CarryOut(bad) || n.Did == nil || !n.Did.Held {
+		t.Fatalf("not held: %+v, %s", n.Did, n.Err)
+	}
+	n = run("") // LOGFILE is unknown
+	if n.DeliverPending(); strings.Count(n.Out.String(), held) != 1 {
+		t.Errorf("not reported: %q", n.Out)
+	}
+	if n = run("log"); !n.CarryOut(bad) || strings.Count(n.Read("log"), held) != 1 {
+		t.Errorf("not logged: %q", n.Read("log"))
+	}
+	if n = run("log"); !n.CarryOut(bad) || n.Read("log") != "" {
+		t.Errorf("logged again: %q", n.Read("log"))
 	}
 }
 

@@ -376,7 +376,7 @@ func (r *Repair) end(ctx context.Context, open []*remedy.Attempt, failed error) 
 func (r *Repair) report(format string, args ...any) string {
 	text := fmt.Sprintf(format, args...)
 	outputs.Note(r.Node, event.Remedied, "remedy "+text)
-	sink.SyslogAs(syslog.LOG_NOTICE, r.Set.Get("NAME"), []string{"Remedy " + text})
+	_ = sink.SyslogAs(syslog.LOG_NOTICE, r.Set.Get("NAME"), []string{"Remedy " + text})
 	return text
 }
 

@@ -24,11 +24,13 @@ type Log struct {
 	Out, Err io.Writer // standard output and standard error
 	Unlogged bool      // the log cannot be opened
 
-	spec conf.LogSpec
-	On   bool   // LOGFILE is set
-	path string // the target of standard output; "" means unchanged
-	lost bool   // the log file does not answer
-	buf  strings.Builder
+	spec   conf.LogSpec
+	On     bool   // LOGFILE is set
+	known  bool   // the target is known, and can be used
+	path   string // the target of standard output; "" means unchanged
+	lost   bool   // the log file does not answer: no more lines are taken
+	failed bool   // a write has failed: the lines wait for Close
+	buf    strings.Builder
 
 	// shared holds the logs in directories that another user controls.
 	shared map[string]bool
@@ -37,9 +39,12 @@ type Log struct {
 // logLimit is the time limit of a write to the log file.
 const logLimit = 300 * time.Millisecond
 
+// logLane is the worker that writes the log file.
+const logLane = "log"
+
 // Parse parses LOGFILE, and stores it in the settings in the form that checks see.
 func (l *Log) Parse(set *setting.Settings) (spec string, err error) {
-	spec = set.Get("LOGFILE")
+	spec, l.known = set.Get("LOGFILE"), true
 	if strings.HasPrefix(spec, "/") {
 		spec = ">>" + spec + " 2>&1"
 		set.Put("LOGFILE", spec, true)
@@ -96,7 +101,7 @@ func (l *Log) shellPath(path string) string {
 		return path
 	}
 	q := &wire.Request{Op: wire.OpAppend, Path: path, Line: "open " + path}
-	file, err := l.Pool.Call(context.Background(), "log", q, logLimit).File(q.Line)
+	file, err := l.Pool.Call(context.Background(), logLane, q, logLimit).File(q.Line)
 	if err != nil {
 		return "/dev/null"
 	}
@@ -130,21 +135,47 @@ func (l *Log) Write(text string) {
 	if l.lost {
 		return
 	}
+	if l.buf.Len() == 0 {
+		_ = l.Pool.Start(logLane) // on a loaded node the start takes longer than the write; an error comes with the write
+	}
 	l.buf.WriteString(verdict.Printable(text) + "\n")
 }
 
-// Flush sends the written lines to the log file.
-func (l *Log) Flush() {
-	if l.buf.Len() == 0 || l.lost {
-		return
+// Flush sends the written lines to the log file, and reports whether the log has all lines of the run.
+func (l *Log) Flush() (written bool) {
+	switch {
+	case l.lost || l.failed:
+		return false
+	case l.path == "":
+		return l.known
+	case l.buf.Len() == 0:
+		return true
 	}
-	data := []byte(l.buf.String())
-	l.buf.Reset()
-	o := l.Pool.Call(context.Background(), "log", &wire.Request{Op: wire.OpAppend, Path: l.path, Data: data, Line: "write " + l.path}, logLimit)
-	if err := o.FailureIn("write " + l.path); err != nil {
-		l.lost = true
+	err := l.send()
+	if err != nil {
+		l.failed = true
 		fmt.Fprintf(l.Err, "nhc-gpu: warning: %v\n", err)
 	}
+	return err == nil
+}
+
+// Close sends the lines once more that the log did not take: its file system can be full for a moment.
+func (l *Log) Close() {
+	if l.failed && !l.lost {
+		_ = l.send() // Flush has reported it
+	}
+}
+
+// send writes the lines. A log that does not answer is lost, so that it costs its time once.
+func (l *Log) send() error {
+	q := &wire.Request{Op: wire.OpAppend, Path: l.path, Data: []byte(l.buf.String()), Line: "write " + l.path}
+	o := l.Pool.Call(context.Background(), logLane, q, logLimit)
+	l.lost = o.Late()
+	err := o.FailureIn(q.Line)
+	if err == nil || l.lost {
+		l.buf.Reset()
+	}
+	return err
 }
 
 // Fail reports a LOGFILE that cannot be opened, with LBNL's text. Unlike LBNL NHC, the run
@@ -169,7 +200,7 @@ func (l *Log) Fail(set *setting.Settings, spec string, err error) (exit int, ove
 
 // Drop stops the use of LOGFILE, and returns the warning.
 func (l *Log) Drop(set *setting.Settings, spec string, err error) error {
-	l.On, l.path, l.spec = false, "", conf.LogSpec{}
+	l.On, l.known, l.path, l.spec = false, false, "", conf.LogSpec{}
 	delete(set.Vars, "LOGFILE")
 	err = fmt.Errorf("LOGFILE %s is not used: %w", spec, err)
 	Syslog(set.Get("NAME"), []string{err.Error()})

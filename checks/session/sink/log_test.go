@@ -99,13 +99,13 @@ func TestFailAndDrop(t *testing.T) {
 		}
 		said := out.String()
 		l.Write("a line")
-		if l.Flush(); out.String() != said {
+		if l.Flush() || out.String() != said {
 			t.Errorf("%s: then a line is printed: %q", tt.name, out)
 		}
 	}
 	l, set, out, _ := parse(t, ">>/log")
 	err := l.Drop(set, ">>/log", errors.New("denied"))
-	if l.Write("a line"); err.Error() != "LOGFILE >>/log is not used: denied" || l.On || out.String() != "a line\n" || set.Get("LOGFILE") != "" || len(l.OpenRequests()) > 0 {
+	if l.Write("a line"); l.Flush() || err.Error() != "LOGFILE >>/log is not used: denied" || l.On || out.String() != "a line\n" || set.Get("LOGFILE") != "" || len(l.OpenRequests()) > 0 {
 		t.Errorf("%v, on %v, %q", err, l.On, out)
 	}
 }

@@ -49,7 +49,7 @@ func record(line string) string {
 // Syslog writes lines with facility daemon and severity err, one record for each, tagged with the
 // program's name. Without a syslog socket they are lost, as in LBNL NHC without
 // logger(1).
-func Syslog(tag string, lines []string) { SyslogAs(syslog.LOG_ERR, tag, lines) }
+func Syslog(tag string, lines []string) { _ = SyslogAs(syslog.LOG_ERR, tag, lines) }
 
 // dialSyslog connects to the standard socket of syslog. log/syslog also tries other paths, whose
 // file system may not answer.
@@ -62,9 +62,9 @@ func dialSyslog() (conn net.Conn, err error) {
 	return conn, err
 }
 
-// SyslogAs writes lines with another severity.
-func SyslogAs(severity syslog.Priority, tag string, lines []string) {
-	_ = Records(recordsOf(severity, tag, lines, os.Getpid(), time.Now()), syslogWait()) // without a syslog socket they are lost
+// SyslogAs writes lines with another severity. Without a syslog socket the error is [fs.ErrNotExist].
+func SyslogAs(severity syslog.Priority, tag string, lines []string) error {
+	return Records(recordsOf(severity, tag, lines, os.Getpid(), time.Now()), syslogWait())
 }
 
 // recordsOf returns a record with its header for each line of text.

@@ -35,13 +35,42 @@ func TestWrite(t *testing.T) {
 		}
 		n.Log.Flush()
 		n.Log.Write("c")
-		n.Log.Flush()
+		if written := n.Log.Flush(); written != (tt.warned == "") {
+			t.Errorf("%s: written %v", tt.name, written)
+		}
 		if got := n.Read(tt.file); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 		if got := n.Err.String(); (strings.Count(got, "\n") == 1) != (tt.warned != "") || !strings.Contains(got, tt.warned) {
 			t.Errorf("%s: warned %q, want %q once", tt.name, got, tt.warned)
 		}
+	}
+}
+
+// A log that does not take lines gets them again at the end of the run, with those after them.
+func TestWriteAgain(t *testing.T) {
+	t.Parallel()
+	n := sessiontest.New(t, slurm.HealthCheck)
+	n.Warm(t, "log")
+	if n.Log.Flush() {
+		t.Error("the log has all lines before its target is known")
+	}
+	n.Set.Vars["LOGFILE"] = n.Dir + "/none/log"
+	if _, err := n.Log.Parse(n.Set); err != nil {
+		t.Fatal(err)
+	}
+	n.Log.Write("a")
+	if n.Log.Flush() || n.Log.Flush() {
+		t.Error("the log has a line without its directory")
+	}
+	n.Log.Write("b")
+	n.Write(t, "none/log", "")
+	if n.Log.Flush() {
+		t.Error("it is tried again before the end")
+	}
+	n.Log.Close()
+	if got := n.Read("none/log"); got != "a\nb\n" || strings.Count(n.Err.String(), "\n") != 1 {
+		t.Errorf("%q, warned %q", got, n.Err)
 	}
 }
 

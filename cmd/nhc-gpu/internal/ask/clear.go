@@ -144,7 +144,7 @@ func (m memory) clearWords(words []string, all bool) error {
 	if len(cleared) > 0 {
 		outputs.Note(r.Node, event.Cleared, fmt.Sprintf("cleared %s, by %s", what, who))
 	}
-	sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{fmt.Sprintf("nhc-gpu clear %s%s: by %s: cleared %s", m.flag, strings.Join(rest, " "), who, what)})
+	_ = sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{fmt.Sprintf("nhc-gpu clear %s%s: by %s: cleared %s", m.flag, strings.Join(rest, " "), who, what)})
 	fmt.Fprintln(console.Screen, "cleared", what)
 	return nil
 }
@@ -173,7 +173,7 @@ func releaseHeld(words []string, all bool) error {
 	}
 	text := fmt.Sprintf("released the drain of node %s from the guard, by %s", r.Name, whoAsks())
 	outputs.Note(r.Node, event.Cleared, text)
-	sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{"nhc-gpu clear --guard: " + text})
+	_ = sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{"nhc-gpu clear --guard: " + text})
 	return err
 }
 

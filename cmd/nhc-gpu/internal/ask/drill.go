@@ -231,7 +231,7 @@ func shortLength(d time.Duration) string {
 // tellDrill records who has started or ended a drill.
 func tellDrill(r *health.Run, what, who string) {
 	outputs.Note(r.Node, event.Rehearsed, what+", by "+who)
-	sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{"nhc-gpu drill: by " + who + ": " + what})
+	_ = sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{"nhc-gpu drill: by " + who + ": " + what})
 }
 
 func endDrill(given []string) error {

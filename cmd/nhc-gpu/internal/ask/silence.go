@@ -219,7 +219,7 @@ func (o *silenceOptions) add(r *health.Run, list []checks.Silence, code, device 
 func note(r *health.Run, command, what string) {
 	who := whoAsks()
 	outputs.Note(r.Node, event.Silenced, what+" ("+who+")")
-	sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{fmt.Sprintf("nhc-gpu %s: by %s: %s", command, who, what)})
+	_ = sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{fmt.Sprintf("nhc-gpu %s: by %s: %s", command, who, what)})
 }
 
 var errNotReported = errors.New("no run of the last 30 days reported it")

@@ -52,6 +52,7 @@ func New(argv []string, opts *options.Options) *Run {
 // Close ends the workers and bash of the run.
 func (r *Run) Close() {
 	r.Bash.Close()
+	r.Log.Close()
 	r.Pool.Close()
 	r.Sig.Stop()
 }
