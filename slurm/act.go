@@ -365,6 +365,9 @@ func (c *Controller) askGuard(ctx context.Context, v Verdict, d *Decision, m *Me
 	}
 	why, of := "", 0
 	groups, err := ask(ctx, c, "count the drained nodes", c.Settings.groupsArgv, parseGroups)
+	if err == nil {
+		m.Pending.Uncounted = false
+	}
 	switch {
 	case err == nil && !out.recounted && changed(out.Node, c.Node, groups):
 		out.recounted = true // once: a further change is as unlikely as one before any other call

@@ -481,6 +481,23 @@ func TestGuardUncounted(t *testing.T) {
 	}
 }
 
+// A drain is sent without a count after two failed counts in a row, not after two in some hours.
+func TestGuardUncountedInARow(t *testing.T) {
+	t.Parallel()
+	f, c := guarded(t, 3)
+	now := c.now()
+	c.Now, c.Settings.Recheck = func() time.Time { return now }, DefaultRecheck
+	f.on = always(timeout, "count")
+	undelivered(t, c, noDNS, "read", "count")
+	f.on = nil
+	if o, err := c.Act(t.Context(), noDNS, HealthCheck); err != nil || o.Guarded != heldText {
+		t.Errorf("outcome %+v, %v, want it held", o, err)
+	}
+	f.on, f.calls, now = always(timeout, "count"), nil, now.Add(time.Hour)
+	undelivered(t, c, noDNS, "read", "count")
+	wantUncounted(t, c, false)
+}
+
 func wantUncounted(t *testing.T, c *Controller, hold bool) {
 	t.Helper()
 	o, err := c.Act(t.Context(), noDNS, HealthCheck)
