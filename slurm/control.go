@@ -23,8 +23,9 @@ import (
 // be killed.
 type Runner interface {
 	// Run starts argv with exactly the environment env; it looks for argv[0] in the PATH of
-	// env. It returns an error if the command cannot be started. If ctx ends first, the
-	// command is killed or abandoned, and Output.TimedOut is set.
+	// env. It returns an error if the command cannot be started, then Output.Status is 126 or 127, or if
+	// nothing is known about it. If ctx ends first, the command is killed or abandoned, and
+	// Output.TimedOut is set.
 	Run(ctx context.Context, argv, env []string) (Output, error)
 }
 
@@ -131,7 +132,7 @@ func ask[T any](ctx context.Context, c *Controller, subject string, argvOf func(
 	}
 	out, err := c.call(ctx, argv)
 	switch {
-	case err != nil && !out.TimedOut && (out.Status == 0 || out.Status == 126 || out.Status == 127 || strings.Contains(string(out.Stderr), "format")):
+	case err != nil && !out.TimedOut && (out.Cut || out.Status == 126 || out.Status == 127 || strings.Contains(string(out.Stderr), "format")):
 		return answer, fmt.Errorf("%s: %w: %w", subject, errUnanswered, err)
 	case err != nil:
 		return answer, fmt.Errorf("%s: %w", subject, err)

@@ -130,7 +130,8 @@ var (
 	refused answer = func(*fake, string) (Output, error) {
 		return failed(1, "Unable to contact slurm controller (connect failure)")
 	}
-	notFound answer = func(*fake, string) (Output, error) { return Output{}, errNotFound }
+	notFound answer = func(*fake, string) (Output, error) { return Output{Status: 127}, errNotFound }
+	lost     answer = func(*fake, string) (Output, error) { return Output{}, errors.New("its worker died") }
 	applied  answer = func(f *fake, call string) (Output, error) {
 		f.serve(call)
 		return failed(1, "Socket timed out on send/recv operation")

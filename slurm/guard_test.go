@@ -467,14 +467,16 @@ func TestGuardWaits(t *testing.T) {
 func TestGuardUncounted(t *testing.T) {
 	t.Parallel()
 	for _, hold := range []bool{false, true} {
-		// Not in time: the drain is pending, the next run tries again, and then decides.
-		f, c := guarded(t, 0)
-		c.Guard.HoldUncounted = hold
-		f.on = always(timeout, "count")
-		undelivered(t, c, noDNS, "read", "count")
-		wantUncounted(t, c, hold)
+		// Not in time, or not at all: the drain is pending, the next run tries again, and then decides.
+		for _, a := range []answer{timeout, lost} {
+			f, c := guarded(t, 0)
+			c.Guard.HoldUncounted = hold
+			f.on = always(a, "count")
+			undelivered(t, c, noDNS, "read", "count")
+			wantUncounted(t, c, hold)
+		}
 		// There is no such command.
-		f, c = guarded(t, 0)
+		f, c := guarded(t, 0)
 		c.Guard.HoldUncounted = hold
 		f.on = always(notFound, "count")
 		wantUncounted(t, c, hold)

@@ -19,7 +19,7 @@ func undelivered(t *testing.T, c *Controller, v Verdict, calls ...string) Outcom
 func TestActUnreachable(t *testing.T) {
 	t.Parallel()
 	down := map[string]answer{
-		"timeout": timeout, "refused": refused, "not found": notFound,
+		"timeout": timeout, "refused": refused, "not found": notFound, "lost": lost,
 		"127":     func(*fake, string) (Output, error) { return Output{Status: 127}, nil },
 		"garbage": func(*fake, string) (Output, error) { return Output{Stdout: []byte("\x00\xff NodeName")}, nil },
 		"silence": func(*fake, string) (Output, error) { return Output{}, nil },
@@ -31,7 +31,7 @@ func TestActUnreachable(t *testing.T) {
 			c := controller(t, f)
 			act(t, c, healthy, "read")
 			reads := []string{"read"}
-			if name != "timeout" && name != "refused" {
+			if name != "timeout" && name != "refused" && name != "lost" {
 				reads = []string{"read", "read"} // sinfo, scontrol
 			}
 

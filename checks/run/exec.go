@@ -22,8 +22,8 @@ type Output struct {
 
 // Exec runs a command with an input (nil: none) in its own worker: the program file may lie on a
 // dead mount, and it may be impossible to end the command by a signal. The context has the
-// deadline. The error explains why there is no exit status; the caller adds the name of the
-// command.
+// deadline. The error explains why there is no exit status, except 126 or 127 of a command that could not be
+// started; the caller adds the name of the command.
 func (p *Pool) Exec(ctx context.Context, argv, env []string, input []byte) (Output, error) {
 	limit := time.Duration(0)
 	if d, ok := ctx.Deadline(); ok {
@@ -37,11 +37,11 @@ func (p *Pool) Exec(ctx context.Context, argv, env []string, input []byte) (Outp
 		patience += process.KillGrace
 	}
 	o := p.Call(context.Background(), execLane, &wire.Request{Op: wire.OpExec, Args: argv, Env: env, Data: input, Timeout: limit, Line: line}, patience)
-	resp, err := o.Answer()
-	if err != nil {
-		return Output{}, err
+	resp := o.answer // one that reports an error has a status, too
+	if resp == nil {
+		return Output{}, o.Failure()
 	}
-	return Output{Stdout: resp.Data, Cut: resp.Cut, Stderr: resp.Stderr, Status: resp.Status, TimedOut: resp.TimedOut}, nil
+	return Output{Stdout: resp.Data, Cut: resp.Cut, Stderr: resp.Stderr, Status: resp.Status, TimedOut: resp.TimedOut}, o.Failure()
 }
 
 // Job is a command that runs like a child of this process: the end of the context ends it.

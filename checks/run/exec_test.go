@@ -1,10 +1,12 @@
 package run
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
@@ -31,6 +33,14 @@ func TestJobs(t *testing.T) {
 	}
 	if o, err := p.Run(t.Context(), Job{Argv: []string{"nosuch-program"}, Env: env}); err == nil || o.Status != 127 {
 		t.Errorf("no such program: %+v, %v", o, err)
+	}
+	if o, err := p.Exec(t.Context(), []string{"nosuch-program"}, env, nil); err == nil || o.Status != 127 {
+		t.Errorf("no such program: %+v, %v", o, err)
+	}
+	late, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
+	defer cancel()
+	if o, err := p.Exec(late, []string{"true"}, env, nil); err == nil || o.Status != 0 {
+		t.Errorf("after the deadline: %+v, %v", o, err)
 	}
 	o, err = p.Run(t.Context(), Job{Argv: []string{"sh", "-c", "yes | head -c 3000000"}, Env: env, Merge: true})
 	if len(o.Stdout) != wire.MaxOutput || !o.Cut || err != nil {
