@@ -57,12 +57,13 @@ func (n *Node) ControllerOf(name string) *slurm.Controller {
 }
 
 // longestWait returns how long a run may wait before the guard counts: only a health check waits,
-// since Slurm can start those of all nodes in the same moment, and only within its budget.
+// since Slurm can start those of all nodes in the same moment, and only within its budget. It leaves time
+// for three calls: the read of the node, the count, and a write.
 func (n *Node) longestWait(now time.Time) time.Duration {
 	if !n.Unattended() || !n.Budget.Limited() {
 		return 0
 	}
-	return max(0, n.Budget.End.Sub(now)-slurm.DefaultDeadline)
+	return max(0, n.Budget.End.Sub(now)-3*slurm.DefaultDeadline)
 }
 
 // wait waits, until a signal ends the run.

@@ -255,7 +255,7 @@ func TestLongestWait(t *testing.T) {
 		left time.Duration // of the budget; 0: no limit
 		want time.Duration
 	}{
-		{slurm.HealthCheck, 30 * time.Second, 25 * time.Second}, {slurm.HealthCheck, 4 * time.Second, 0}, {slurm.HealthCheck, 0, 0},
+		{slurm.HealthCheck, 30 * time.Second, 15 * time.Second}, {slurm.HealthCheck, 14 * time.Second, 0}, {slurm.HealthCheck, 0, 0},
 		{slurm.Prolog, 30 * time.Second, 0}, {slurm.Epilog, 30 * time.Second, 0}, {slurm.Manual, 30 * time.Second, 0},
 	} {
 		n := &Node{Role: tt.role, Budget: session.Budget{Began: now}}
