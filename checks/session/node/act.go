@@ -91,10 +91,15 @@ func (n *Node) CarryOut(v slurm.Verdict) (delivered bool) {
 	defer cancel()
 	c := n.Controller()
 	out, err := c.Act(ctx, v, n.Role)
+	n.reportOutcome(ctx, c, out, err)
+	return err == nil
+}
+
+// reportOutcome reports what became of a verdict, or of an earlier run's drain.
+func (n *Node) reportOutcome(ctx context.Context, c *slurm.Controller, out slurm.Outcome, err error) {
 	n.Did = actionOf(out, err, n.Set.Observes())
+	n.warnOfMemory(out.Warning)
 	switch {
-	case out.Warning != nil && !errors.Is(out.Warning, run.ErrNoState):
-		n.Warn(out.Warning)
 	case err != nil && out.Repeats: // already reported
 	case err != nil && out.Refused:
 		n.Warn(fmt.Errorf("%w; this is reported once a day, and retried every 10 minutes", err))
@@ -119,7 +124,6 @@ func (n *Node) CarryOut(v slurm.Verdict) (delivered bool) {
 			n.Log.Write(fmt.Sprintf("nhc-gpu:  %s node %s: %s", out.Action, n.Name, out.Why))
 		}
 	}
-	return err == nil
 }
 
 // reportHold reports that the guard holds a drain: a person must look. Only a report that the log or syslog
@@ -198,13 +202,8 @@ func (n *Node) DeliverPending() {
 	ctx, cancel := n.Acting()
 	defer cancel()
 	c := n.Controller()
-	out, err := c.Deliver(ctx)
-	switch {
-	case err != nil && !out.Repeats:
-		n.Warn(err)
-	case err == nil && out.Guarded != "":
-		n.Did = actionOf(out, nil, false)
-		n.reportHold(ctx, c, out)
+	if out, err := c.Deliver(ctx); err != nil || out.Action != slurm.None || out.Calls > 0 { // one was pending
+		n.reportOutcome(ctx, c, out, err)
 	}
 }
 

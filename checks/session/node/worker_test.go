@@ -14,6 +14,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
@@ -263,10 +264,29 @@ func TestOpenState(t *testing.T) {
 	if err := open(later, slurm.HealthCheck, ""); err != nil {
 		t.Fatal(err)
 	}
-	later.DeliverPending()
-	later.DeliverPending()
+	if later.DeliverPending(); later.Did == nil || !later.Did.Sent || later.Did.Owner != event.OwnerNHC || later.Out.String() != "nhc-gpu:  drain node "+name+": in service\n" {
+		t.Errorf("a drain without a trace: %+v, %q", later.Did, later.Out)
+	}
+	later.Did = nil
+	if later.DeliverPending(); later.Did != nil {
+		t.Errorf("nothing is pending: %+v", later.Did)
+	}
 	if got, want := later.Read("scontrol"), "update State=DRAIN NodeName="+name+" Reason=NHC: bad\n"; got != want {
 		t.Errorf("sent %q, want %q; %s", got, want, later.Err)
+	}
+
+	// A drain that fails is reported beside a broken memory, and by a run without a verdict.
+	later.Write(t, "slurm", "idle none\n")
+	later.Script(t, "bin/scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
+	if err := os.WriteFile(filepath.Join(node.StateRoot, name, "slurm.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if later.CarryOut(slurm.Verdict{Message: "worse"}) || !later.Owes || !strings.Contains(later.Err.String(), "warning: read memory: ") || !strings.Contains(later.Err.String(), "cannot drain node") {
+		t.Errorf("owes %v, %q", later.Owes, later.Err)
+	}
+	later.Owes, later.Did = false, nil
+	if later.DeliverPending(); !later.Owes || later.Did == nil || later.Did.Error == "" {
+		t.Errorf("without a verdict: owes %v, %+v", later.Owes, later.Did)
 	}
 }
 
