@@ -421,6 +421,34 @@ func TestReleaseUnheard(t *testing.T) {
 	}
 }
 
+// A run that did not get the lock does not undo a release that it has not seen.
+func TestReleaseBesideRun(t *testing.T) {
+	t.Parallel()
+	f, c := holding(t)
+	now := c.now().Add(time.Hour)
+	c.Now, c.Settings.Recheck = func() time.Time { return now }, DefaultRecheck
+	s := c.Dir.(*store)
+	s.held = true
+	f.on = func(f *fake, _ string) (Output, error, bool) { // meanwhile a person releases it, and slurmctld does not answer
+		f.on = nil
+		other := controller(t, &fake{on: always(timeout, "read")})
+		other.Dir.(*store).data = s.data
+		if _, err := other.Release(t.Context()); err == nil {
+			t.Error("slurmctld answers")
+		}
+		s.data = other.Dir.(*store).data
+		return Output{}, nil, false
+	}
+	if o, err := c.Act(t.Context(), noDNS, HealthCheck); err != nil || o.Guarded != heldText {
+		t.Errorf("outcome %+v, %v, want it held: it has not seen the release", o, err)
+	}
+	if p := memoryOf(t, c).Pending; !p.Released || p.Held != "" {
+		t.Errorf("pending %+v, want it released", p)
+	}
+	s.held, f.calls = false, nil
+	act(t, c, noDNS, "read", "DRAIN "+dnsReason, "comment", "COMMENT ")
+}
+
 // The drain for a shared thing is stored, waits with the lock free, and is decided again.
 func TestGuardWaits(t *testing.T) {
 	t.Parallel()

@@ -233,8 +233,14 @@ func (m *Memory) takeOver(now, before Memory) {
 			m.Marks = append(slices.Clone(m.Marks), k)
 		}
 	}
-	if found && m.Pending == (Pending{}) {
-		m.Pending = now.Pending
+	switch p := now.Pending; {
+	case m.Pending == (Pending{}) && found:
+		m.Pending = p
+	case m.Pending != (Pending{}) && m.Pending.Fault == p.Fault:
+		m.Pending.Told = m.Pending.Told || p.Told
+		if p.Released { // a person's decision
+			m.Pending.Released, m.Pending.Held = true, ""
+		}
 	}
 }
 
