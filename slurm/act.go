@@ -196,7 +196,11 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 			} else if !v.Healthy {
 				m.owe(v.Cause, true)
 			}
+			pending := m.Pending
 			m.noteLeft(v, node)
+			if pending.Released && pending.Fault == v.fault() && node.State.passes() {
+				m.Pending, out.Pending = pending, true // a person's decision outlives a maintenance
+			}
 			m.Next, m.Refusal = c.nextOf(node), Refusal{}
 			return nil
 		}

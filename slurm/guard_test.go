@@ -421,6 +421,38 @@ func TestReleaseUnheard(t *testing.T) {
 	}
 }
 
+// A release during a maintenance is carried out after it, without a count.
+func TestReleaseInMaintenance(t *testing.T) {
+	t.Parallel()
+	f, c := holding(t)
+	c.Settings.Recheck = DefaultRecheck
+	f.state = "IDLE+MAINTENANCE+RESERVED"
+	o, err := c.Release(t.Context())
+	if err != nil || o.Action != None || !o.Pending || o.Why == "" {
+		t.Errorf("outcome %+v, %v, want it pending", o, err)
+	}
+	called(t, c, o, "read", "comment", "COMMENT ")
+	if o = act(t, c, noDNS, "read"); !o.Pending {
+		t.Errorf("a health check in the maintenance: %+v, want it pending", o)
+	}
+	f.state = "IDLE"
+	act(t, c, noDNS, "read", "DRAIN "+dnsReason)
+
+	f, c = holding(t) // the checks pass meanwhile
+	f.state = "IDLE+MAINTENANCE+RESERVED"
+	if _, err = c.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	f.state, f.calls = "IDLE", nil
+	act(t, c, healthy, "read")
+
+	f, c = holding(t) // a person has drained the node
+	f.state, f.reason = "IDLE+DRAIN", "alice: disk"
+	if o, err = c.Release(t.Context()); err != nil || o.Action != None || o.Pending || o.Why != "drained for another reason (alice: disk, by root)" {
+		t.Errorf("outcome %+v, %v, want no drain", o, err)
+	}
+}
+
 // A run that did not get the lock does not undo a release that it has not seen.
 func TestReleaseBesideRun(t *testing.T) {
 	t.Parallel()

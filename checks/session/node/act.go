@@ -207,15 +207,14 @@ func (n *Node) DeliverPending() {
 	}
 }
 
-// Release sends the drain that the guard holds, and returns its reason; "" if none is held.
-func (n *Node) Release() (reason string, err error) {
+// Release sends the drain that the guard holds. Without one it makes no call.
+func (n *Node) Release() (slurm.Outcome, error) {
 	if n.Set.Observes() {
-		return "", fmt.Errorf("MODE=%s: nothing is sent", conf.Observe)
+		return slurm.Outcome{}, fmt.Errorf("MODE=%s: nothing is sent", conf.Observe)
 	}
 	ctx, cancel := n.Acting()
 	defer cancel()
-	out, err := n.Controller().Release(ctx)
-	return out.Reason, err
+	return n.Controller().Release(ctx)
 }
 
 // LetNextRun lets the next health check begin while this run continues in the background.

@@ -22,6 +22,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // memory is a part of the memory of root's runs. An operator can clear it.
@@ -159,17 +160,21 @@ func releaseHeld(words []string, all bool) error {
 		return err
 	}
 	defer r.Close()
-	reason, err := r.Release()
+	out, err := r.Release()
 	switch {
-	case err != nil && reason != "":
+	case err != nil && out.Reason != "":
 		err = fmt.Errorf("%w; the next run drains the node without the guard", err)
 	case err != nil:
 		return err
-	case reason == "":
+	case out.Calls == 0:
 		fmt.Fprintln(console.Screen, "cleared nothing: the guard holds no drain of node "+r.Name)
 		return nil
+	case out.Pending:
+		fmt.Fprintf(console.Screen, "cleared the hold: node %s is in state %s, the next run after that drains it without the guard\n", r.Name, out.Node.State.Text)
+	case out.Action == slurm.None:
+		fmt.Fprintf(console.Screen, "cleared the hold, and sent nothing: node %s is %s\n", r.Name, out.Why)
 	default:
-		fmt.Fprintf(console.Screen, "drained node %s: %s\n", r.Name, reason)
+		fmt.Fprintf(console.Screen, "drained node %s: %s\n", r.Name, out.Reason)
 	}
 	text := fmt.Sprintf("released the drain of node %s from the guard, by %s", r.Name, whoAsks())
 	outputs.Note(r.Node, event.Cleared, text)
