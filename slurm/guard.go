@@ -145,10 +145,12 @@ func partitionsOf(node string, groups []NodeGroup) (names []string) {
 	return names
 }
 
-// faultKey identifies the fault of a reason of ours, the same on every node: its code, or for a check
-// of LBNL NHC, whose reasons have none, its text without numbers.
+// faultKey identifies the fault of a reason of ours, the same on every node: its code, with the check if any
+// check can hang or crash so, or for a check of LBNL NHC, whose reasons have none, its text without numbers.
 func faultKey(reason string) string {
-	if code := ReasonCode(reason); code != "" {
+	if code := ReasonCode(reason); strings.HasPrefix(strings.TrimPrefix(code, DrillCode), "probe.") {
+		return strings.TrimSpace(code + " " + reasonCheck().FindString(reason))
+	} else if code != "" {
 		return checks.FaultOf(code)
 	}
 	text, _, _ := strings.Cut(strings.TrimPrefix(reason, Prefix), " : ") // Slurm's additions
