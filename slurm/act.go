@@ -361,7 +361,11 @@ func (c *Controller) guards(v Verdict, m *Memory, node NodeInfo, reason string) 
 // askGuard reports whether the guard permits a drain. If it does not, the drain is pending, and out
 // has the reason.
 func (c *Controller) askGuard(ctx context.Context, v Verdict, d *Decision, m *Memory, out *Outcome) (permitted bool, err error) {
-	if longest := min(c.Guard.Jitter, c.MaxWait); longest > 0 && !c.waited && !v.Busy && !c.Observe && c.Dir != nil && isShared(d.Reason) {
+	longest := c.Guard.Short
+	if isShared(d.Reason) {
+		longest = c.Guard.Jitter
+	}
+	if longest = min(longest, c.MaxWait); longest > 0 && !c.waited && !v.Busy && !c.Observe && c.Dir != nil {
 		out.wait = 1 + rand.N(longest)
 		out.Why = "the guard counts after a wait"
 		c.suspend(v, m, out)

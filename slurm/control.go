@@ -60,8 +60,8 @@ type Controller struct {
 	// of it is a reason to ask Slurm.
 	NodeIsHealthy string
 
-	// Guard decides about each drain; nil permits all. A drain for a fault of something that nodes
-	// share first waits, at most MaxWait; 0 means no wait. Wait is called for it; nil sleeps.
+	// Guard decides about each drain; nil permits all. A drain first waits, at most MaxWait; 0 means no
+	// wait. Wait is called for it; nil sleeps.
 	Guard   *Guard
 	MaxWait time.Duration
 	Wait    func(time.Duration)

@@ -20,8 +20,9 @@ type Guard struct {
 	// RepairPartition and RepairCluster are the numbers of nodes that may be in repair at a time.
 	RepairPartition, RepairCluster int
 
-	// Jitter is the longest wait before the count for a fault of something that nodes share.
-	Jitter time.Duration
+	// Jitter is the longest wait before the count for a fault of something that nodes share. Short is that for
+	// any other: a wrong line of a configuration reaches all nodes at the same time, too.
+	Jitter, Short time.Duration
 
 	Exempt        []string // codes or names of checks, or their first parts: drained without a count
 	HoldUncounted bool     // hold a drain if the nodes cannot be counted, instead of draining

@@ -512,7 +512,16 @@ func TestGuardWaits(t *testing.T) {
 		t.Errorf("waits %v", waits)
 	}
 
-	// No wait: for a fault of this node, without a memory of the drain, and with MODE=observe.
+	// A fault of this node waits a shorter time.
+	f, c = guarded(t, 0)
+	waits, c.Guard.Short, c.MaxWait = nil, 3*time.Second, 20*time.Second
+	c.Wait = func(d time.Duration) { waits = append(waits, d) }
+	act(t, c, failing, "read", "read", "count", "DRAIN "+ourReason)
+	if len(waits) != 1 || waits[0] <= 0 || waits[0] > c.Guard.Short {
+		t.Errorf("waits %v", waits)
+	}
+
+	// No wait: for a fault of this node and a run that a person has started, without a memory of the drain, and with MODE=observe.
 	f, c = guarded(t, 0)
 	c.MaxWait = 20 * time.Second
 	act(t, c, failing, "read", "count", "DRAIN "+ourReason)

@@ -1,9 +1,9 @@
 package faults
 
-// output writes an nhc.toml with outputs, and runs commands afterwards. The directory /etc/default
-// belongs to root alone.
+// output writes an nhc.toml with outputs and without a wait of the guard, and runs commands afterwards.
+// The directory /etc/default belongs to root alone.
 func output(settings, commands string) string {
-	return "cat >nhc.toml <<'END'\n[output]\n" + settings + "\nEND\n" + commands
+	return "cat >nhc.toml <<'END'\n[guard]\njitter = 0\n[output]\n" + settings + "\nEND\n" + commands
 }
 
 const (

@@ -44,6 +44,9 @@ func (n *Node) Controller() *slurm.Controller {
 			Percent: g.Percent, Nodes: g.Nodes, RepairPartition: g.RepairPartition, RepairCluster: g.RepairCluster,
 			Jitter: g.Jitter, Exempt: g.Exempt, HoldUncounted: g.Uncounted == conf.GuardHolds,
 		}
+		if n.HealthCheck() { // an event of the monitor is of one node
+			c.Guard.Short = g.Jitter / 10
+		}
 	}
 	c.MaxWait, c.Wait = n.longestWait(time.Now()), n.wait
 	return c
