@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -372,7 +373,7 @@ func (c *Controller) askGuard(ctx context.Context, v Verdict, d *Decision, m *Me
 		return false, nil
 	}
 	why, of := "", 0
-	groups, err := ask(ctx, c, "count the drained nodes", c.Settings.groupsArgv, parseGroups)
+	groups, err := ask(ctx, c, countNodes, c.Settings.groupsArgv, parseGroups)
 	if err == nil {
 		m.Pending.Uncounted = false
 	}
@@ -400,11 +401,15 @@ func (c *Controller) askGuard(ctx context.Context, v Verdict, d *Decision, m *Me
 		return true, nil
 	}
 	c.suspend(v, m, out)
-	m.Pending.Held, m.Pending.Told = why, m.Pending.Told && !m.Pending.Again
+	newly := err == nil && strings.HasPrefix(m.Pending.Held, countNodes) // the numbers are known now
+	m.Pending.Held, m.Pending.Told = why, m.Pending.Told && !m.Pending.Again && !newly
 	out.hold(d.Reason, m.Pending)
 	m.Next = c.next(min(time.Duration(of)*guardPace, heldRecheck, c.Settings.Recheck))
 	return false, nil
 }
+
+// countNodes begins the errors of the count.
+const countNodes = "count the drained nodes"
 
 // errChanged means that the node has changed since it was read: the count of all nodes takes seconds, in
 // which a person can drain it.

@@ -574,6 +574,23 @@ func TestGuardUncountedInARow(t *testing.T) {
 	wantUncounted(t, c, false)
 }
 
+// A hold without numbers is reported again once there are numbers.
+func TestGuardReportsNumbers(t *testing.T) {
+	t.Parallel()
+	f, c := guarded(t, 3)
+	c.Guard.HoldUncounted, f.on = true, always(notFound, "count")
+	for i, want := range []string{countNodes, countNodes, heldText, heldText} {
+		if i == 2 {
+			f.on = nil
+		}
+		o, err := c.Act(t.Context(), noDNS, HealthCheck)
+		if err != nil || !strings.HasPrefix(o.Guarded, want) || o.Repeats != (i%2 == 1) {
+			t.Errorf("run %d: outcome %+v, %v, want %s, repeated in every second run", i, o, err, want)
+		}
+		noteTold(t, c, o, true)
+	}
+}
+
 func wantUncounted(t *testing.T, c *Controller, hold bool) {
 	t.Helper()
 	o, err := c.Act(t.Context(), noDNS, HealthCheck)
