@@ -88,6 +88,11 @@ func (c *jobGPUs) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		if _, err := nvml.GPUProcesses(env.Host, env.Doing); err != nil {
 			return []checks.Finding{gpu.CannotAsk(jobGPUsName, err)}
 		}
+		env.At("read /proc")
+		jobscan.ForgetRunningJobs(env.Host) // another one can have started
+		if r.running, err = jobscan.RunningJobs(env.Host); err != nil {
+			return checks.Unreadable(err)
+		}
 		r.held = false
 	}
 }

@@ -2,11 +2,14 @@ package jobs
 
 import (
 	"maps"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 )
 
@@ -86,3 +89,31 @@ var _ = checktest.Table("check_job_gpus", func(name string) []checktest.Scenario
 		mig, shared, another, own, nobodyKnows, odd, badUID,
 	)
 })
+
+// A job that starts while the check waits is one that runs.
+func TestJobStartsMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := jobGPUScenario("a job starts", nil, 9000, []int{103})
+	root, reads := s.Build(t), 0
+	move := func(from, to string) {
+		for _, pid := range []string{"50", "103"} {
+			if err := os.Rename(root+"/proc/"+from+pid, root+"/proc/"+to+pid); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	move("", "later")
+	env := &checks.Env{Host: probe.NewHost(root), Job: s.Job.On(s.NVML), Doing: func(what string) {
+		if what != "read /proc" {
+			return
+		}
+		if reads++; reads == 2 {
+			move("later", "")
+		}
+	}}
+	nvml.Set(env.Host, s.NVML, nil)
+	c := &jobGPUs{Memory: 1024, Fail: true, Grace: time.Minute}
+	if got := c.Run(checks.WithDeadline(t.Context(), time.Now().Add(time.Hour)), env); len(got) > 0 || reads < 2 {
+		t.Errorf("after %d reads: %+v", reads, got)
+	}
+}

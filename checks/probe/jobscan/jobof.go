@@ -132,7 +132,7 @@ func parseJobEnviron(data []byte) string {
 // RunningJobs returns the jobs that have a slurmstepd on this node: a process owned by root with
 // the command line "slurmstepd: [123.batch]".
 func RunningJobs(h *probe.Host) (map[string]bool, error) {
-	return probe.Once(h, "running jobs", func() (map[string]bool, error) {
+	return probe.Once(h, runningKey, func() (map[string]bool, error) {
 		s, err := scanJobs(h, JobRef{})
 		if err != nil {
 			return nil, err
@@ -156,6 +156,11 @@ func RunningJobs(h *probe.Host) (map[string]bool, error) {
 		return jobs, nil
 	})
 }
+
+const runningKey = "running jobs"
+
+// ForgetRunningJobs makes the next [RunningJobs] read /proc again.
+func ForgetRunningJobs(h *probe.Host) { probe.Uncache(h, runningKey) }
 
 // parseStepJob returns the job of a slurmstepd by its command line, "" for any other. Any user can have
 // such a command line: see stepOf.
