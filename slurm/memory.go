@@ -220,13 +220,16 @@ func (c *Controller) remember(before, after Memory, locked bool) error {
 	return c.save(after)
 }
 
-// takeOver adds the faults that another run has found, or found again, since before.
+// takeOver adds the faults that another run has found, or found again, since before. For the same fault it
+// adds that its hold was reported, or that a person has released it.
 func (m *Memory) takeOver(now, before Memory) {
-	found := now.Pending != before.Pending
+	known := before.Pending
+	known.Told, known.Again = now.Pending.Told, now.Pending.Again // a report is no news of a fault
+	found := now.Pending != known
 	for _, k := range now.Marks {
 		same := func(o Mark) bool { return o.Cause == k.Cause && o.Fault == k.Fault }
-		known := func(o Mark) bool { return same(o) && !k.Since.After(o.Since) }
-		if slices.ContainsFunc(before.Marks, known) {
+		older := func(o Mark) bool { return same(o) && !k.Since.After(o.Since) }
+		if slices.ContainsFunc(before.Marks, older) {
 			continue
 		}
 		if found = true; !slices.ContainsFunc(m.Marks, same) {
@@ -237,7 +240,9 @@ func (m *Memory) takeOver(now, before Memory) {
 	case m.Pending == (Pending{}) && found:
 		m.Pending = p
 	case m.Pending != (Pending{}) && m.Pending.Fault == p.Fault:
-		m.Pending.Told = m.Pending.Told || p.Told
+		if p.Told && !before.Pending.Told {
+			m.Pending.Told, m.Pending.Again = true, p.Again
+		}
 		if p.Released { // a person's decision
 			m.Pending.Released, m.Pending.Held = true, ""
 		}
