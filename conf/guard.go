@@ -18,7 +18,7 @@ type Guard struct {
 	Percent, Nodes  int           // of a partition, whichever is more, for one fault
 	RepairPartition int           // nodes of a partition in repair
 	RepairCluster   int           // nodes of the cluster in repair
-	Jitter          time.Duration // the longest wait before the count for a fault of something shared; a tenth of it for others
+	Jitter          time.Duration // the longest wait before the count for a fault of something shared; a thirtieth of it for others
 	Exempt          []string      // codes or names of checks, or their first parts
 	Uncounted       string        // GuardDrains or GuardHolds
 }
@@ -69,7 +69,7 @@ var GuardRows = []GuardRow{
 		field:  func(g *Guard) any { return &g.RepairCluster },
 	},
 	{
-		Key: "jitter", Default: int64(30), Most: 45, Means: "seconds: the longest wait before the count, if the fault is of something that nodes share; for any other fault a tenth of it. 0: no wait",
+		Key: "jitter", Default: int64(30), Most: 45, Means: "seconds: the longest wait before the count, if the fault is of something that nodes share; for any other fault a thirtieth of it. 0: no wait",
 		Source: "Without CYCLE in HealthCheckNodeState all nodes are checked in the same moment. slurmd ends a health check after 60 s",
 		field:  func(g *Guard) any { return &g.Jitter },
 	},

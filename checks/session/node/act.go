@@ -45,7 +45,7 @@ func (n *Node) Controller() *slurm.Controller {
 			Jitter: g.Jitter, Exempt: g.Exempt, HoldUncounted: g.Uncounted == conf.GuardHolds,
 		}
 		if n.HealthCheck() { // an event of the monitor is of one node
-			c.Guard.Short = g.Jitter / 10
+			c.Guard.Short = g.Jitter / 30
 		}
 	}
 	c.MaxWait, c.Wait = n.longestWait(time.Now()), n.wait
