@@ -23,6 +23,7 @@ type gpuLoad struct {
 	power       uint32 // milliwatts: the highest mean of a second under load; 0: unknown
 	enforced    uint32 // milliwatts: the power limit in force; 0: unknown
 	usual       uint32 // milliwatts: the default limit of the board; 0: unknown
+	lowered     uint32 // milliwatts: the limit that an administrator has lowered; 0: none
 	reasons     uint64 // all throttle reasons
 }
 
@@ -46,6 +47,7 @@ type loadWatch struct {
 	power      bool // the load lasts long enough
 	stop, done chan struct{}
 	mu         sync.Mutex
+	limits     *nvml.Snapshot   // the answer of readLimits
 	seen       map[int]*gpuLoad // by NVML's index
 }
 
@@ -78,6 +80,7 @@ func (w *loadWatch) readLimits() {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.limits = n
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		w.seen[g.Index] = &gpuLoad{most: g.Clocks.MaxGraphics.Value, enforced: g.Power.Enforced.Value, usual: g.Power.Default.Value}
@@ -124,6 +127,13 @@ func (w *loadWatch) end() map[int]*gpuLoad {
 	for i, l := range w.seen {
 		seen[i] = new(*l)
 	}
+	if w.limits != nil {
+		s := &gpu.GPUs{Env: w.r.env, NVML: w.limits}
+		for i := range w.limits.GPUs {
+			g := &w.limits.GPUs[i]
+			seen[g.Index].lowered = s.LoweredLimit(g)
+		}
+	}
 	return seen
 }
 
@@ -159,8 +169,8 @@ func (l *gpuLoad) describeLimit() string {
 	switch {
 	case l == nil:
 		return ""
-	case l.enforced > 0 && l.enforced < l.usual:
-		return fmt.Sprintf("its power limit is %s of %s", gpu.Watts(l.enforced), gpu.Watts(l.usual))
+	case l.lowered > 0:
+		return fmt.Sprintf("its power limit is %s of %s", gpu.Watts(l.lowered), gpu.Watts(l.usual))
 	case l.reasons&nvml.ThrottleSetting != 0:
 		return "a setting lowers its clocks"
 	}

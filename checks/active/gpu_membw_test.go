@@ -20,6 +20,7 @@ var _ = checktest.Table("check_gpu_membw", func(string) []checktest.Scenario {
 	slow := func(algorithm string) checks.Finding {
 		return f(3, checks.Finding{Code: "gpu.membw.slow", Severity: checks.Fail, Want: "at least 2500 GB/s", Got: "1400 GB/s"}, "bandwidth of its memory by "+algorithm)
 	}
+	low := f(3, checks.Finding{Code: "gpu.membw.floor", Severity: checks.Fail, Want: "at least 2750 GB/s", Got: "2700 GB/s"}, "bandwidth of its memory by triad (memory_bandwidth of H100 SXM5 80GB)")
 	return []checktest.Scenario{
 		checktest.Changed(onCUDA("healthy", small("2500"), nil), func(s *checktest.Scenario) { s.Table = map[string]any{"least": 2500, "size": "64K"} }),
 		onCUDA("one kernel is slow", small("2500"), []string{"3 membw daxpy = 1400"}, slow("daxpy")),
@@ -30,14 +31,22 @@ var _ = checktest.Table("check_gpu_membw", func(string) []checktest.Scenario {
 		onCUDA("a little slow by its peers", small(), []string{"3 membw triad = 2600"},
 			f(3, checks.Finding{Code: "gpu.membw.peers", Severity: checks.Warn, Want: "at least 2661 GB/s", Got: "2601 GB/s"},
 				"bandwidth of its memory by triad: far from its peers (median 2801 GB/s)")),
-		checktest.Changed(onCUDA("below the platform's floor", small(), []string{"3 membw triad = 2700"},
-			f(3, checks.Finding{Code: "gpu.membw.floor", Severity: checks.Fail, Want: "at least 2750 GB/s", Got: "2700 GB/s"},
-				"bandwidth of its memory by triad (memory_bandwidth of H100 SXM5 80GB)")), func(s *checktest.Scenario) {
-			s.Platform = &checks.Platform{Name: "H100 SXM5 80GB", Floors: []checks.Floor{{Test: "memory_bandwidth", Algorithm: "triad", Size: 64 << 10, Ranks: 1, Value: 2750, Unit: "GB/s", Verified: true}}}
-		}),
+		checktest.Changed(onCUDA("below the platform's floor", small(), []string{"3 membw triad = 2700"}, low), func(s *checktest.Scenario) { floorOfTriad(s, 0) }),
 		checktest.Changed(onCUDA("below the platform's floor, with a lowered power limit", small(), []string{"3 membw triad = 2700"}), func(s *checktest.Scenario) {
-			s.NVML.GPUs[3].Power.Enforced = nvml.Known(s.NVML.GPUs[3].Power.Default.Value / 2)
-			s.Platform = &checks.Platform{Name: "H100 SXM5 80GB", Floors: []checks.Floor{{Test: "memory_bandwidth", Algorithm: "triad", Size: 64 << 10, Ranks: 1, Value: 2750, Unit: "GB/s", Verified: true}}}
+			floorOfTriad(s, 0)
+			s.NVML.GPUs[3].Power.Limit, s.NVML.GPUs[3].Power.Enforced = nvml.Known[uint32](350000), nvml.Known[uint32](350000)
+		}),
+		checktest.Changed(onCUDA("below the platform's floor, and the BMC has lowered all power limits", small(), []string{"3 membw triad = 2700"}), func(s *checktest.Scenario) {
+			floorOfTriad(s, 0)
+			enforced(s, 350000)
+		}),
+		checktest.Changed(onCUDA("below the floor of a module that shares its power", small(), []string{"3 membw triad = 2700"}, low), func(s *checktest.Scenario) {
+			floorOfTriad(s, 1)
+			enforced(s, 350000)
+		}),
+		checktest.Changed(onCUDA("below the platform's floor, and only its enforced power limit is lower", small(), []string{"3 membw triad = 2700"}, low), func(s *checktest.Scenario) {
+			floorOfTriad(s, 0)
+			s.NVML.GPUs[3].Power.Enforced = nvml.Known[uint32](350000)
 		}),
 		onCUDA("a wrong result", small(), []string{"3 wrong triad = 0x106 4"},
 			f(3, checks.Finding{Code: "gpu.membw.wrong", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "none", Got: "1 wrong word: at offset 0x104 0x40180000 instead of 0x40080000, bit 20"},
@@ -91,6 +100,19 @@ var _ = checktest.Table("check_gpu_membw", func(string) []checktest.Scenario {
 		{Name: "no GPU", UnitOnly: true, Words: small(), NVMLErr: fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary), Want: []checks.Finding{{Code: "gpu.none", Severity: checks.Skip, Message: gpuMembwName + ":  no NVIDIA GPU on this node"}}},
 	}
 })
+
+// floorOfTriad gives the platform a floor of triad; with memoryNodes its GPUs share a module with a CPU.
+func floorOfTriad(s *checktest.Scenario, memoryNodes int) {
+	s.Platform = &checks.Platform{Name: "H100 SXM5 80GB", MemoryNode: memoryNodes,
+		Floors: []checks.Floor{{Test: "memory_bandwidth", Algorithm: "triad", Size: 64 << 10, Ranks: 1, Value: 2750, Unit: "GB/s", Verified: true}}}
+}
+
+// enforced lowers the enforced power limit of all GPUs, not the requested one.
+func enforced(s *checktest.Scenario, milliwatts uint32) {
+	for i := range s.NVML.GPUs {
+		s.NVML.GPUs[i].Power.Enforced = nvml.Known(milliwatts)
+	}
+}
 
 // metByAll returns a finding about a GPU for the case that n of eight have it.
 func metByAll(f checks.Finding, n int) checks.Finding {

@@ -83,10 +83,29 @@ func (c *gpuPower) judge(s *GPUs, g *nvml.GPU) {
 // sharesPower reports whether the GPU shares the limit of a module with a Grace CPU, whose memory it can
 // use, and no GPU of its model has a higher enforced limit.
 func sharesPower(s *GPUs, g *nvml.GPU) bool {
-	higher := func(o nvml.GPU) bool {
+	return s.findPlatform(g).MemoryNode > 0 && isHighest(s, g)
+}
+
+// isHighest reports whether no GPU of the same model has a higher enforced power limit.
+func isHighest(s *GPUs, g *nvml.GPU) bool {
+	return !slices.ContainsFunc(s.NVML.GPUs, func(o nvml.GPU) bool {
 		return o.Name.Value == g.Name.Value && o.Power.Enforced.Value > g.Power.Enforced.Value && apart(o.Power.Enforced.Value, g.Power.Enforced.Value)
+	})
+}
+
+// LoweredLimit returns the power limit, in milliwatts, that an administrator has lowered below the
+// default, 0 if there is none. A BMC lowers only the enforced limit, and that of all GPUs of a
+// model. A module lowers it, too, to share its power between GPU and CPU: that is its design.
+func (s *GPUs) LoweredLimit(g *nvml.GPU) uint32 {
+	limit, enforced := g.Power.Limit.Value, g.Power.Enforced.Value
+	lower := func(mW uint32) bool { return mW > 0 && mW < g.Power.Default.Value && apart(mW, g.Power.Default.Value) }
+	switch {
+	case lower(limit):
+		return limit
+	case lower(enforced) && isHighest(s, g) && !sharesPower(s, g):
+		return enforced
 	}
-	return s.findPlatform(g).MemoryNode > 0 && !slices.ContainsFunc(s.NVML.GPUs, higher)
+	return 0
 }
 
 func readLimitWatts(g *nvml.GPU) nvml.Reading[int] { return roundTo(g.Power.Limit, 1000) }
