@@ -36,6 +36,7 @@ func init() {
 	checks.RegisterAdvice(func() map[string]string {
 		return map[string]string{
 			"active.baseline.driver":  "The driver has changed since the baseline of this node was recorded. Record it again while the node is idle: nhc-gpu clear --baseline, nhc-gpu --baseline.",
+			"active.baseline.limit":   "A power limit or clock was lowered after the baseline of this node was recorded. If it is to stay, record the baseline again while the node is idle: nhc-gpu clear --baseline, nhc-gpu --baseline. Otherwise set it back: nvidia-smi -i INDEX -pl WATTS, nvidia-smi -i INDEX -rgc -rmc, or in the BMC.",
 			"active.baseline.uneven":  "The number varies so much that no value would be a fault, so the baseline judges nothing. Find what else uses the device (a disk that others use, page cache, power saving), record it again when the node is quiet (nhc-gpu clear --baseline, nhc-gpu --baseline), or set a number on the line.",
 			"active.baseline.refused": "A number that is already a fault is not recorded in the baseline: repair the node, then record again.",
 		}
@@ -62,7 +63,8 @@ type baseline struct {
 	Device    checks.Device `json:"device,omitzero"`
 	UUID      string        `json:"uuid,omitempty"` // of the device; of all GPUs if the number is the node's
 	Driver    string        `json:"driver,omitempty"`
-	At        time.Time     `json:"at"` // of the last sample
+	Limited   string        `json:"limited,omitempty"` // the lowered limit of the device, see measure
+	At        time.Time     `json:"at"`                // of the last sample
 	Samples   []float64     `json:"samples"`
 }
 
@@ -74,7 +76,8 @@ type baselines struct {
 	err     error // why the file cannot be read
 	learned []*baseline
 	judged  int
-	other   string // a different driver that they were recorded with
+	other   string     // a different driver that they were recorded with
+	limited []*measure // with a lowered limit that they were not recorded with
 }
 
 // recallBaselines reads the file. It never fails: an unreadable baseline judges nothing.
@@ -136,7 +139,8 @@ func (b *baselines) of(m *measure) *baseline {
 
 // judge compares a number with its baseline. It is bad if it is farther below the median than
 // both the tolerance of its test and the spread of the samples allow; want is the limit. Fewer
-// than five samples judge nothing, nor do those of another driver.
+// than five samples judge nothing, nor do those of another driver, nor those without the lowered
+// limit of the device.
 func (b *baselines) judge(m measure) (want float64, bad bool) {
 	b.judged++
 	s := b.of(&m)
@@ -148,6 +152,10 @@ func (b *baselines) judge(m measure) (want float64, bad bool) {
 		return 0, false
 	}
 	if len(s.Samples) < baselineLeast {
+		return 0, false
+	}
+	if m.Limited != "" && m.Limited != s.Limited {
+		b.limited = append(b.limited, &m)
 		return 0, false
 	}
 	want = s.limit(&m)
@@ -176,19 +184,19 @@ func (s *baseline) spread() (mid, mad float64) {
 }
 
 // learn adds a number, if the run records a baseline. It discards the samples of another device
-// in the same slot or of another driver.
+// in the same slot, of another driver, and of another lowered limit.
 func (b *baselines) learn(m measure) {
 	if !b.learns || math.IsNaN(m.Value) || math.IsInf(m.Value, 0) {
 		return
 	}
 	key, s := baselineKey(&m), b.of(&m)
-	if s == nil || s.Driver != b.now.Driver {
+	if s == nil || s.Driver != b.now.Driver || s.Limited != m.Limited {
 		if _, known := b.file.Series[key]; !known && len(b.file.Series) >= baselineSeries {
 			return
 		}
 		s = &baseline{
 			Test: m.Test, Algorithm: m.Algorithm, Size: m.Size, Ranks: m.Ranks, What: m.What, Unit: m.Unit, Lower: m.Lower,
-			Device: m.Device, UUID: b.uuidOf(&m), Driver: b.now.Driver,
+			Device: m.Device, UUID: b.uuidOf(&m), Driver: b.now.Driver, Limited: m.Limited,
 		}
 		b.file.Series[key] = s
 	}
@@ -198,7 +206,8 @@ func (b *baselines) learn(m measure) {
 	b.learned = append(b.learned, s)
 }
 
-// reportDoubts reports a baseline that cannot be read or is from another driver.
+// reportDoubts reports a baseline that cannot be read, is from another driver, or was recorded
+// without the lowered limits.
 func (b *baselines) reportDoubts(check string) (findings []checks.Finding) {
 	if b.err != nil {
 		findings = append(findings, checks.Finding{Code: "active.past", Severity: checks.Warn}.Describe(check, "cannot use the node's baseline: %v", b.err))
@@ -206,6 +215,11 @@ func (b *baselines) reportDoubts(check string) (findings []checks.Finding) {
 	if b.other != "" && !b.learns {
 		findings = append(findings, checks.Finding{Code: "active.baseline.driver", Severity: checks.Warn, Want: b.other, Got: cmp.Or(b.now.Driver, "no driver")}.
 			Describe(check, "the baseline is from another driver and is not used"))
+	}
+	if len(b.limited) > 0 && !b.learns {
+		m := b.limited[0]
+		findings = append(findings, checks.Finding{Code: "active.baseline.limit", Severity: checks.Warn, Got: m.Limited}.
+			Describe(check, "the baseline is from before a limit was lowered and is not used for %s (first: %s)", checks.Plural(len(b.limited), "number"), m.Device))
 	}
 	return findings
 }

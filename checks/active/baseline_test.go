@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
@@ -114,6 +115,34 @@ func TestBaselineJudges(t *testing.T) {
 		got[0].Message != "check_gpu_gemm:  the baseline is from another driver and is not used, want 550.1, got 560.2" {
 		t.Errorf("%+v", got)
 	}
+}
+
+// A GPU with a lowered limit is compared only with samples of the same limit, and does not add to others.
+func TestBaselineLimit(t *testing.T) {
+	t.Parallel()
+	env, _ := baselineNode(t, "550.1", "GPU-a")
+	capped := func(value float64) measure {
+		m := gemmOf(value)
+		m.Limited = "its power limit is 500 W of 700 W"
+		return m
+	}
+	reported := func(m measure, want ...string) {
+		t.Helper()
+		r := &activeRun{activeTest: activeTest{Check: "check_gpu_gemm", Code: "gpu.gemm"}, env: env}
+		r.record(m)
+		r.judge()
+		wantBrief(t, checktest.Scenario{}.WithoutRates(r.findings), want...)
+	}
+	learnAll(t, env, gemmOf, 700, 700, 700, 700, 700)
+	reported(capped(590), "warn active.baseline.limit: check_gpu_gemm:  the baseline is from before a limit was lowered and is not used for 1 number (first: gpu0 0000:01:00.0), "+
+		"got its power limit is 500 W of 700 W")
+	reported(gemmOf(590), "fail gpu.gemm.baseline: check_gpu_gemm:  gpu0 0000:01:00.0: BF16: worse than the node's baseline, want at least 630.0 TFLOP/s, got 590.0 TFLOP/s")
+	learnAll(t, env, capped, 590, 590, 590, 590)
+	reported(capped(300))
+	learnAll(t, env, capped, 590)
+	reported(capped(590))
+	reported(capped(500), "fail gpu.gemm.baseline: check_gpu_gemm:  gpu0 0000:01:00.0: BF16: worse than the node's baseline, want at least 531.0 TFLOP/s, got 500.0 TFLOP/s")
+	reported(gemmOf(500), "fail gpu.gemm.baseline: check_gpu_gemm:  gpu0 0000:01:00.0: BF16: worse than the node's baseline, want at least 531.0 TFLOP/s, got 500.0 TFLOP/s")
 }
 
 // A node with a large spread is not compared with the limit of a node with a small one; for

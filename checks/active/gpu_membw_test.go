@@ -48,6 +48,11 @@ var _ = checktest.Table("check_gpu_membw", func(string) []checktest.Scenario {
 			floorOfTriad(s, 0)
 			s.NVML.GPUs[3].Power.Enforced = nvml.Known[uint32](350000)
 		}),
+		checktest.Changed(onCUDA("slow by its peers, with a lowered power limit", small(), []string{"3 membw triad = 1400"},
+			f(3, checks.Finding{Code: "gpu.membw.peers", Severity: checks.Warn, Want: "at least 2521 GB/s", Got: "1400 GB/s"},
+				"bandwidth of its memory by triad: far from its peers (median 2801 GB/s) (its power limit is 350 W of 700 W)")), func(s *checktest.Scenario) {
+			s.NVML.GPUs[3].Power.Limit = nvml.Known[uint32](350000)
+		}),
 		onCUDA("a wrong result", small(), []string{"3 wrong triad = 0x106 4"},
 			f(3, checks.Finding{Code: "gpu.membw.wrong", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "none", Got: "1 wrong word: at offset 0x104 0x40180000 instead of 0x40080000, bit 20"},
 				"wrong words in the result of triad")),

@@ -213,6 +213,7 @@ type peerLimit struct {
 	fail, warn, median float64 // warn: NaN if nothing warns before it fails
 	again              bool    // a second measurement must miss fail, too
 	peers              int
+	unequal            bool // the lowered limits of the peers differ
 }
 
 // findPeerLimits returns for each group of measures the limit beyond which one is far from the
@@ -229,9 +230,10 @@ func (r *activeRun) findPeerLimits() map[string]peerLimit {
 			continue
 		}
 		m := group[0]
-		values := make([]float64, len(group))
-		for i, m := range group {
-			values[i] = m.Value
+		values, unequal := make([]float64, len(group)), false
+		for i, p := range group {
+			values[i] = p.Value
+			unequal = unequal || p.Limited != m.Limited
 		}
 		tolerance := toleranceOf(m.Test)
 		mid := median(values)
@@ -241,7 +243,7 @@ func (r *activeRun) findPeerLimits() map[string]peerLimit {
 				mid = slices.Min(values)
 			}
 		}
-		limit := peerLimit{fail: m.off(mid, tolerance.Peers), warn: math.NaN(), median: mid, again: tolerance.Again > 0, peers: len(group)}
+		limit := peerLimit{fail: m.off(mid, tolerance.Peers), warn: math.NaN(), median: mid, again: tolerance.Again > 0, peers: len(group), unequal: unequal}
 		if tolerance.Warn > 0 {
 			limit.warn = m.off(mid, tolerance.Warn)
 		}
@@ -268,6 +270,9 @@ func (r *activeRun) comparePeers(m *measure, limits map[string]peerLimit) *miss 
 	}
 	if m.Unlike != "" {
 		severity, text = checks.Warn, text+" ("+m.Unlike+")"
+	}
+	if m.Limited != "" && p.unequal {
+		severity, text = checks.Warn, text+" ("+m.Limited+")"
 	}
 	return &miss{".peers", severity, m.atLeast(limit), text}
 }

@@ -32,6 +32,14 @@ func eightRates(m measure, odd float64) (list []measure) {
 	return list
 }
 
+// limited lowers the limits of some GPUs.
+func limited(list []measure, limit string, gpus ...int) []measure {
+	for _, i := range gpus {
+		list[i].Limited = limit
+	}
+	return list
+}
+
 func TestActiveJudges(t *testing.T) {
 	t.Parallel()
 	copied := measure{Test: "host_to_device", Algorithm: "ce", Size: 512 << 20, Ranks: 1, Model: "H100", What: "copy", Value: 55, Unit: "GB/s"}
@@ -67,6 +75,18 @@ func TestActiveJudges(t *testing.T) {
 		},
 		"a sure floor":         {floors: []checks.Floor{sure}, of: eightRates(copied, 53), want: []string{"fail trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100), want at least 54.0 GB/s, got 53.0 GB/s"}},
 		"a lowered limit":      {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Limited = "its power limit is 500 of 700 W" }), 53)},
+		"its own limit lowered": {
+			of:   limited(eightRates(copied, 30), "its power limit is 400 W of 700 W", 3),
+			want: []string{"warn trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers (median 55.0 GB/s) (its power limit is 400 W of 700 W), want at least 46.8 GB/s, got 30.0 GB/s"},
+		},
+		"all limits lowered alike": {
+			of:   limited(eightRates(copied, 30), "its power limit is 400 W of 700 W", 0, 1, 2, 3, 4, 5, 6, 7),
+			want: []string{"fail trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers (median 55.0 GB/s), want at least 46.8 GB/s, got 30.0 GB/s"},
+		},
+		"the limits of the others lowered": {
+			of:   limited(eightRates(copied, 30), "its power limit is 400 W of 700 W", 0, 1, 2, 4, 5, 6, 7),
+			want: []string{"fail trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers (median 55.0 GB/s), want at least 46.8 GB/s, got 30.0 GB/s"},
+		},
 		"a number on the line": {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Least = 50 }), 53)},
 		"another size":         {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Size = 1 << 20 }), 53)},
 		"another way":          {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Algorithm = "sm" }), 53)},
