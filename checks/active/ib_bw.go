@@ -92,7 +92,7 @@ func ibBWDo() map[string]string {
 		"ib.bw.cuda":     "Build perftest with CUDA (./configure CUDA_H_PATH=/usr/local/cuda/include/cuda.h) and name it with -p, or use check_ib_bw_non_gdr. The packages of distributions are built without CUDA.",
 		"ib.bw.kind":     "Nothing to repair: this adapter has no transport of ib_write_bw. Its vendor has other tests.",
 		"ib.bw.gid":      "The port has no address for RoCE v2: see check_ib_gid.",
-		"ib.bw.gpu":      "Nothing, if a process uses the nearest GPU of the port, or if its compute mode is exclusive on purpose (default: nvidia-smi -i INDEX -c 0); otherwise see nvidia-smi.",
+		"ib.bw.gpu":      "Nothing, if a process uses the nearest GPU of the port, MIG splits it, a virtual machine has it, or its compute mode is exclusive on purpose (default: nvidia-smi -i INDEX -c 0); otherwise see nvidia-smi.",
 		"ib.bw.failed":   "Repeat it by hand: ib_write_bw -d DEVICE in one terminal, ib_write_bw -d DEVICE 127.0.0.1 in another; see dmesg for the adapter, check_ib_errors, check_gpu_driver -m 'nvidia_peermem|dma-buf', and ulimit -l.",
 		"ib.bw.repeated": "Nothing, if it is rare: the port works. If the same port reports it repeatedly, run ib_write_bw by hand (see ib.bw.failed), and see check_ib_errors and the load of the node.",
 		"ib.bw.way":      "No port of this kind has a rate: the addresses of the network are a more likely cause than the ports. RoCE: an interface in a VRF (ip vrf show) reaches itself only with a recent kernel, and --pairs needs all rails in one network (ip route get ADDRESS from ADDRESS): remove --pairs, or the line. InfiniBand: see sminfo and check_ib_gid. If the line names only one port, add another.",

@@ -2,6 +2,7 @@ package active
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,10 +30,14 @@ func testGDR(name string) []checktest.Scenario {
 	}, checks.Finding{Code: "ib.bw.gpu", Severity: checks.Unknown, Got: "no GPU on the PCI bus", Message: name + ":  cannot locate the GPUs, got no GPU on the PCI bus"})
 	gone.Broken = true
 	none := checks.Finding{Code: "ib.bw.cuda", Severity: checks.Unknown, Want: "a build with CUDA", Message: name + ":  ib_write_bw cannot use GPU memory, want a build with CUDA"}
-	used := func(n *nvml.Snapshot) { n.GPUs[3].Processes = nvml.Known([]nvml.GPUProcess{{PID: 1}}) }
-	left := checks.Finding{Code: "active.left", Severity: checks.Skip, Device: checks.GPUDevice(&checktest.H100s().GPUs[3]), Got: "process 1 uses it"}
-	left.Message = name + ":  " + left.Device.String() + ": skipped: process 1 uses it"
-	busy := checktest.PortFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.bw.gpu", Severity: checks.Skip, Got: "gpu3 " + checktest.H100s().GPUs[3].PCI}, "not measured: its GPU is in use")
+	skipped := func(why string) checks.Finding {
+		return checktest.PortFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.bw.gpu", Severity: checks.Skip, Got: "gpu3 " + checktest.H100s().GPUs[3].PCI}, "not measured: "+why)
+	}
+	left := func(why string) checks.Finding {
+		f := checks.Finding{Code: "active.left", Severity: checks.Skip, Device: checks.GPUDevice(&checktest.H100s().GPUs[3]), Got: why}
+		f.Message = name + ":  " + f.Device.String() + ": skipped: " + why
+		return f
+	}
 	return []checktest.Scenario{
 		on("built without CUDA, Debian 12", fakesys.Perftest{Version: "4.5"}, nil, none),
 		on("built without CUDA, Debian 13", fakesys.Perftest{}, nil, none),
@@ -40,25 +45,41 @@ func testGDR(name string) []checktest.Scenario {
 			checktest.PortFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.bw.failed", Severity: checks.Fail, Got: "Couldn't allocate MR"}, "GPU memory cannot be registered with the adapter (nvidia_peermem, or dma-buf)")),
 		gone,
 		on("its GPU allows one process", fakesys.Perftest{CUDA: true}, func(n *nvml.Snapshot) { n.GPUs[3].Modes.Compute = nvml.Known("exclusive") },
-			checktest.PortFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.bw.gpu", Severity: checks.Skip, Got: "gpu3 " + checktest.H100s().GPUs[3].PCI}, "not measured: the compute mode of its GPU allows one process, and the test needs two")),
-		on("its GPU is in use", fakesys.Perftest{CUDA: true}, used, busy, left),
+			skipped("the compute mode of its GPU allows one process, and the test needs two")),
+		on("its GPU is in use", fakesys.Perftest{CUDA: true}, func(n *nvml.Snapshot) { n.GPUs[3].Processes = nvml.Known([]nvml.GPUProcess{{PID: 1}}) },
+			skipped("its GPU is skipped (process 1 uses it)"), left("process 1 uses it")),
+		on("MIG splits its GPU", fakesys.Perftest{CUDA: true}, func(n *nvml.Snapshot) { n.GPUs[3].Modes.MIG = nvml.Known(true) },
+			skipped("its GPU is skipped (MIG splits it)"), left("MIG splits it")),
+		on("its GPU belongs to vfio-pci", fakesys.Perftest{CUDA: true}, func(n *nvml.Snapshot) { n.GPUs = slices.Delete(n.GPUs, 3, 4) }, skipped("NVML does not list its GPU")),
+		on("its GPU has no UUID", fakesys.Perftest{CUDA: true}, func(n *nvml.Snapshot) { n.GPUs[3].UUID = nvml.Reading[string]{} }, skipped("NVML does not report the UUID of its GPU")),
 	}
 }
 
-// Each port uses its nearest GPU, whatever a job has set.
+// Each port uses its nearest GPU, whatever a job has set, and whichever other GPUs CUDA lists.
 func TestIBBWPairsGPUs(t *testing.T) {
 	t.Setenv("CUDA_VISIBLE_DEVICES", "5")
-	for version, option := range map[string]string{"25.01": "--use_cuda_bus_id=0000:1%d:00.0", "4.5": "--use_cuda=%d"} {
+	for _, version := range []string{"25.01", "4.5"} {
 		root, calls := bwRoot(t, fakesys.DGXH100(), fakesys.Perftest{Version: version, CUDA: true, Old: version == "4.5"})
 		env := &checks.Env{Host: probe.NewHost(root)}
-		nvml.Set(env.Host, checktest.H100s(), nil)
-		if got := bwOf(t, "check_ib_bw_gdr").Run(t.Context(), env); checks.Worst(got) != checks.OK {
+		s := checktest.H100s()
+		s.GPUs = s.GPUs[1:] // the first belongs to vfio-pci
+		nvml.Set(env.Host, s, nil)
+		if got := bwOf(t, "check_ib_bw_gdr").Run(t.Context(), env); checks.Worst(got) != checks.Skip {
 			t.Errorf("%v", got)
 		}
-		for i := range 8 {
-			want := fmt.Sprintf("CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 %s LC_ALL=C -d mlx5_%d ", cuda.NoMPS, i)
-			if n := strings.Count(calls(), want); n < 2 || !strings.Contains(calls(), " "+fmt.Sprintf(option, i)) {
-				t.Errorf("%s: %d calls of %q with %q in\n%s", version, n, want, option, calls())
+		if strings.Contains(calls(), "-d mlx5_0 ") {
+			t.Errorf("%s: a call without a GPU in\n%s", version, calls())
+		}
+		for i, g := range s.GPUs {
+			want := fmt.Sprintf("CUDA_VISIBLE_DEVICES=%s %s LC_ALL=C -d mlx5_%d ", g.UUID.Value, cuda.NoMPS, i+1)
+			of := 0
+			for call := range strings.Lines(calls()) {
+				if strings.Contains(call, want) && strings.Contains(call, " --use_cuda=0") {
+					of++
+				}
+			}
+			if all := strings.Count(calls(), fmt.Sprintf("-d mlx5_%d ", i+1)); of < 2 || of != all {
+				t.Errorf("%s: %d of %d calls with %q in\n%s", version, of, all, want, calls())
 			}
 		}
 	}
@@ -73,9 +94,9 @@ func TestIBBWDMABuf(t *testing.T) {
 		want    string
 		worst   checks.Severity
 	}{
-		"no module":    {"mlx5_ib 1 0 - Live 0x0\n", false, " --use_cuda_bus_id=0000:10:00.0 --use_cuda_dmabuf\n", checks.OK},
-		"a module":     {"nvidia_peermem 1 0 - Live 0x0\n", false, " --use_cuda_bus_id=0000:10:00.0\n", checks.Unknown},
-		"its old name": {"nv_peer_mem 1 0 - Live 0x0\n", false, " --use_cuda_bus_id=0000:10:00.0\n", checks.Unknown},
+		"no module":    {"mlx5_ib 1 0 - Live 0x0\n", false, " --use_cuda=0 --use_cuda_dmabuf\n", checks.OK},
+		"a module":     {"nvidia_peermem 1 0 - Live 0x0\n", false, " --use_cuda=0\n", checks.Unknown},
+		"its old name": {"nv_peer_mem 1 0 - Live 0x0\n", false, " --use_cuda=0\n", checks.Unknown},
 		"old perftest": {"mlx5_ib 1 0 - Live 0x0\n", true, " --use_cuda=0\n", checks.Unknown},
 	} {
 		n := fakesys.DGXH100()

@@ -2,10 +2,8 @@ package active
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -137,38 +135,45 @@ func (b *bwRun) onGPUs(ports []*fabric.Port, ends map[*fabric.Port]*rdma.Perftes
 		}
 		used[best]++
 		near[p] = gpus[best].Near(&nic)
-		at := slices.IndexFunc(b.gpus, func(g *nvml.GPU) bool { return g.PCI == gpus[best].PCI })
-		if at < 0 {
-			b.report(p.Subject(), checks.Finding{Code: "ib.bw.gpu", Severity: checks.Skip, Got: gpus[best].String()}, "not measured: its GPU is in use")
+		g, why := b.findGPU(gpus[best].PCI)
+		if why != "" {
+			b.report(p.Subject(), checks.Finding{Code: "ib.bw.gpu", Severity: checks.Skip, Got: gpus[best].String()}, "not measured: %s", why)
 			continue
 		}
-		if b.gpus[at].Modes.Compute.Value == "exclusive" { // server and client are two processes on it
-			b.report(p.Subject(), checks.Finding{Code: "ib.bw.gpu", Severity: checks.Skip, Got: gpus[best].String()}, "not measured: the compute mode of its GPU allows one process, and the test needs two")
-			continue
-		}
-		ends[p].GPU, ends[p].Env = b.selectGPU(best, gpus)
+		ends[p].GPU, ends[p].Env = b.selectGPU(g)
 		fit = append(fit, p)
 	}
 	return fit
 }
 
-// selectGPU returns the options and the environment that select a GPU for perftest: its address if
-// perftest has that option, otherwise its number in the order of the PCI bus. It overrides
-// settings of a job.
-func (b *bwRun) selectGPU(at int, gpus []topology.Located) (args, env []string) {
-	var all []string
-	for i := range gpus {
-		all = append(all, strconv.Itoa(i))
+// findGPU returns the GPU at a PCI address, or why the test does not use it.
+func (b *bwRun) findGPU(address string) (g *nvml.GPU, why string) {
+	for _, f := range b.left {
+		if f.Device.PCI == address {
+			return nil, "its GPU is skipped (" + f.Got + ")"
+		}
 	}
-	env = []string{"CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=" + strings.Join(all, ","), cuda.NoMPS}
-	args = []string{fmt.Sprintf("--use_cuda=%d", at)}
-	if strings.Contains(b.help, "--use_cuda_bus_id") {
-		args = []string{"--use_cuda_bus_id=" + gpus[at].PCI}
+	at := slices.IndexFunc(b.gpus, func(g *nvml.GPU) bool { return g.PCI == address })
+	switch {
+	case at < 0:
+		return nil, "NVML does not list its GPU"
+	case b.gpus[at].Modes.Compute.Value == "exclusive": // server and client are two processes on it
+		return nil, "the compute mode of its GPU allows one process, and the test needs two"
+	case !b.gpus[at].UUID.Known:
+		return nil, "NVML does not report the UUID of its GPU"
 	}
+	return b.gpus[at], ""
+}
+
+// selectGPU returns the options and the environment that select a GPU for perftest: it is the only
+// one that CUDA sees. Numbers of CUDA would not do: a GPU on the PCI bus need not have one. It
+// overrides settings of a job.
+func (b *bwRun) selectGPU(g *nvml.GPU) (args, env []string) {
+	args = []string{"--use_cuda=0"}
 	if b.byDMABuf() {
 		args = append(args, "--use_cuda_dmabuf") // after the GPU: perftest depends on the order
 	}
-	return args, env
+	return args, []string{"CUDA_VISIBLE_DEVICES=" + g.UUID.Value, cuda.NoMPS}
 }
 
 // byDMABuf reports whether GPU memory must be shared by dma-buf: no module for the older way is

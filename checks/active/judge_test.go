@@ -73,8 +73,8 @@ func TestActiveJudges(t *testing.T) {
 			of:   eightRates(with(copied, func(m *measure) { m.Unlike = "its slot is x8" }), 30),
 			want: []string{"warn trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers (median 55.0 GB/s) (its slot is x8), want at least 46.8 GB/s, got 30.0 GB/s"},
 		},
-		"a sure floor":         {floors: []checks.Floor{sure}, of: eightRates(copied, 53), want: []string{"fail trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100), want at least 54.0 GB/s, got 53.0 GB/s"}},
-		"a lowered limit":      {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Limited = "its power limit is 500 of 700 W" }), 53)},
+		"a sure floor":    {floors: []checks.Floor{sure}, of: eightRates(copied, 53), want: []string{"fail trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100), want at least 54.0 GB/s, got 53.0 GB/s"}},
+		"a lowered limit": {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Limited = "its power limit is 500 of 700 W" }), 53)},
 		"its own limit lowered": {
 			of:   limited(eightRates(copied, 30), "its power limit is 400 W of 700 W", 3),
 			want: []string{"warn trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers (median 55.0 GB/s) (its power limit is 400 W of 700 W), want at least 46.8 GB/s, got 30.0 GB/s"},
