@@ -258,7 +258,7 @@ func (b *bandwidth) measureHost(l *loadedGPU) (fits bool, err error) {
 		return true, err
 	}
 	one := 0.
-	m := measure{Algorithm: "ce", Size: int64(size), Ranks: 1, Device: checks.GPUDevice(l.gpu), Model: l.gpu.Name.Value, Unit: "GB/s", Doubt: host.doubt, Unlike: compareSlot(b.r, l.gpu)}
+	m := measure{Algorithm: "ce", Size: int64(size), Ranks: 1, Device: checks.GPUDevice(l.gpu), Model: l.gpu.Name.Value, Unit: "GB/s", Doubt: host.doubt, Unlike: cmp.Or(b.describeUnplaced(l), compareSlot(b.r, l.gpu))}
 	for _, t := range []struct {
 		test, what string
 		least      float64
@@ -362,6 +362,28 @@ func (b *bandwidth) describeFarMemory(near string, size uint64) string {
 		return ""
 	}
 	return fmt.Sprintf("its memory may be far from the GPU: the NUMA node of CPUs %s has %v, %v free", near, checks.Size(m.Total), checks.Size(m.Free))
+}
+
+// unplaced is why buffers of the node may be near to one GPU and far from another.
+const unplaced = "the kernel does not report its NUMA node"
+
+// describeUnplaced returns unplaced if the NUMA node of a GPU is unknown: all CPUs count as near to
+// it, and a virtual machine can hide the nodes.
+func (b *bandwidth) describeUnplaced(l *loadedGPU) string {
+	nodes, err := pci.ReadNUMANodes(b.r.env.Host)
+	if err != nil {
+		return ""
+	}
+	near, holds := cpu.ParseCPUs(l.c.GPU.Near()), 0
+	for _, n := range nodes {
+		if slices.ContainsFunc(cpu.ParseCPUs(n.CPUs), func(cpu int) bool { return slices.Contains(near, cpu) }) {
+			holds++
+		}
+	}
+	if holds > 1 || pci.ReadFunction(b.r.env.Host, l.gpu.PCI).NUMA < 0 && cpu.InVM(b.r.env.Host) {
+		return unplaced
+	}
+	return ""
 }
 
 // clearDoubts removes the doubt about a slow GPU if another GPU that uses the same buffers is fast:

@@ -31,6 +31,10 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 	}
 	small := func(words ...string) []string { return append([]string{"-b", "64K"}, words...) }
 	low := checks.Finding{Code: "gpu.bandwidth.slow", Severity: checks.Fail, Want: "at least 48.0 GB/s", Got: "21.0 GB/s"}
+	far := checks.Finding{Code: "gpu.bandwidth.peers", Severity: checks.Warn, Want: "at least 46.8 GB/s", Got: "40.0 GB/s"}
+	unknownNode := f(3, far, "copy from the host: far from its peers (median 55.0 GB/s) (the kernel does not report its NUMA node)")
+	far.Severity = checks.Fail
+	knownNode := f(3, far, "copy from the host: far from its peers (median 55.0 GB/s)")
 	return []checktest.Scenario{
 		checktest.Changed(onCUDA("healthy", small("48", "335"), nil), func(s *checktest.Scenario) {
 			s.Table = map[string]any{"host": 48, "peer": 335, "size": "64K"}
@@ -68,6 +72,18 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 			f(3, checks.Finding{Code: "gpu.bandwidth.slow", Severity: checks.Fail, Want: "at least 48.0 GB/s", Got: "40.0 GB/s"}, "copy from the host")), func(s *checktest.Scenario) {
 			nearNode("5120000")(s)
 			s.Files["sys/devices/system/node/has_cpu"], s.Files["sys/devices/system/node/node1/cpulist"] = "1\n", "0-3\n"
+		}),
+		checktest.Changed(onCUDA("slow by its peers, and its NUMA node is unknown", small(), []string{"3 h2d = 40"}, unknownNode), func(s *checktest.Scenario) {
+			nearNode("524288000")(s)
+			s.Files["sys/bus/pci/devices/"+fakenvml.Address(3)+"/local_cpulist"] = "0-3\n"
+		}),
+		checktest.Changed(onCUDA("slow by its peers, in a virtual machine without NUMA nodes", small(), []string{"3 h2d = 40"}, unknownNode), func(s *checktest.Scenario) {
+			s.Files["proc/cpuinfo"] = "processor\t: 0\nflags\t\t: fpu hypervisor lahf_lm\n"
+			s.Files["sys/bus/pci/devices/"+fakenvml.Address(3)+"/numa_node"] = "-1\n"
+		}),
+		checktest.Changed(onCUDA("slow by its peers, in a virtual machine with NUMA nodes", small(), []string{"3 h2d = 40"}, knownNode), func(s *checktest.Scenario) {
+			s.Files["proc/cpuinfo"] = "processor\t: 0\nflags\t\t: fpu hypervisor lahf_lm\n"
+			s.Files["sys/bus/pci/devices/"+fakenvml.Address(3)+"/numa_node"] = "0\n"
 		}),
 		onCUDA("slow to all other GPUs", small("48", "335"), slowPeers(3, 120),
 			f(3, checks.Finding{Code: "gpu.bandwidth.slow", Severity: checks.Fail, Want: "at least 335.0 GB/s", Got: "120.0 GB/s"}, "copies from and to each other GPU by nvlink")),

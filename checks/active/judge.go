@@ -109,7 +109,11 @@ func (r *activeRun) judge() {
 		m := &r.measures[i]
 		misses := []*miss{r.compareLine(m), r.compareFloor(m), r.comparePeers(m, peers)}
 		if want, below := base.judge(*m); below {
-			misses = append(misses, &miss{".baseline", checks.Fail, m.atLeast(want), m.text() + ": worse than the node's baseline"})
+			x := &miss{".baseline", checks.Fail, m.atLeast(want), m.text() + ": worse than the node's baseline"}
+			if m.Unlike == unplaced { // the next run can have other buffers
+				x.severity, x.text = checks.Warn, x.text+" ("+unplaced+")"
+			}
+			misses = append(misses, x)
 		}
 		misses = slices.DeleteFunc(misses, func(x *miss) bool { return x == nil })
 		switch {

@@ -158,7 +158,12 @@ func TestActiveHoldsAgainstBaseline(t *testing.T) {
 	wantBrief(t, judgedTrial(t, next(false), slow...),
 		"fail trial.baseline: check_trial:  gpu3 0000:13:00.0: copy: worse than the node's baseline, want at least 51.3 GB/s, got 50.0 GB/s")
 	for i := range slow {
-		slow[i].Doubt = "its memory may be far"
+		slow[i].Unlike = unplaced
+	}
+	wantBrief(t, judgedTrial(t, next(false), slow...),
+		"warn trial.baseline: check_trial:  gpu3 0000:13:00.0: copy: worse than the node's baseline (the kernel does not report its NUMA node), want at least 51.3 GB/s, got 50.0 GB/s")
+	for i := range slow {
+		slow[i].Unlike, slow[i].Doubt = "", "its memory may be far"
 	}
 	wantBrief(t, judgedTrial(t, next(false), slow...),
 		"warn trial.baseline: check_trial:  gpu3 0000:13:00.0: copy: worse than the node's baseline (its memory may be far), want at least 51.3 GB/s, got 50.0 GB/s")

@@ -26,6 +26,15 @@ func CountCPUs(h *probe.Host) (CPUs, error) {
 	})
 }
 
+// InVM reports whether the node is a virtual machine, which CPUs of x86 show as a flag.
+func InVM(h *probe.Host) bool {
+	is, _ := probe.Once(h, "hypervisor", func() (bool, error) {
+		data, err := h.ReadFile("/proc/cpuinfo")
+		return bytes.Contains(data, []byte(" hypervisor ")) || bytes.Contains(data, []byte(" hypervisor\n")), err
+	})
+	return is
+}
+
 // parseCPUs follows LBNL NHC for missing fields, too: without a "physical id" (ARM, some virtual
 // machines) every processor is a socket with one core, and a file without any field counts as one
 // of each.
