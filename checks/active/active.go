@@ -37,7 +37,7 @@ func init() {
 			"active.stale":   "Run the test while the node is idle: a line with the same arguments in nhc-active.conf, then systemctl start nhc-gpu-active.service; see docs/active.md.",
 			"active.stopped": "Nothing to repair: a job started, a process opened a GPU, or the run was ended. The next run that is allowed to repeats the test. If NVML does not answer or returns errors, see dmesg and check_gpu_count.",
 			"active.left":    "Nothing, if a process uses the GPU, MIG splits it, or its compute mode is prohibited: the test then does not touch it. See nvidia-smi.",
-			"active.stuck":   "Work that other GPUs finish at once does not end on this one: see dmesg for Xid errors and reset the GPU (nvidia-smi -r -i INDEX). If it happens again replace the GPU. If the work ends on no GPU, see the driver and Fabric Manager first.",
+			"active.stuck":   "Work that other GPUs finish at once does not end on this one: see dmesg for Xid errors and reset the GPU (nvidia-smi -r -i INDEX). If it happens again replace the GPU. If the work ends on no GPU, or copies end between no two GPUs, see the driver, Fabric Manager, the IOMMU and ACS first.",
 			"active.few":     "Nothing to repair: the test needs more GPUs than are free on this node.",
 			"active.past":    "The result of an active test cannot be stored: see the directory /var/lib/nhc-gpu.",
 			"cuda.library":   "libcuda.so.1 is part of NVIDIA's driver: install its compute libraries (libcuda1, nvidia-driver-cuda) and run ldconfig. CUDA_LIBRARY=PATH names another file; nhc-gpu topo lists the paths that were searched.",

@@ -9,6 +9,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/cuda"
@@ -42,7 +43,8 @@ type peerEnd struct {
 const peerWays = 4
 
 // measurePeers measures every pair of GPUs each way. It reports the pairs measured until the time is
-// up or a job starts.
+// up or a job starts. Neighbors come first: if copies never end, pairs without a common GPU show
+// whether the cause is one GPU.
 func (b *bandwidth) measurePeers(gpus []*loadedGPU) {
 	size, ends, ok := b.openPeerEnds(gpus)
 	if !ok {
@@ -51,8 +53,9 @@ func (b *bandwidth) measurePeers(gpus []*loadedGPU) {
 	var pairs, unreached []gpuPair
 	var broken []brokenPair
 	var lost []*nvml.GPU // no more work is possible on them
-	for i, x := range ends {
-		for _, y := range ends[i+1:] {
+	for apart := 1; apart < len(ends); apart++ {
+		for i, y := range ends[apart:] {
+			x := ends[i]
 			if b.r.ctx.Err() != nil {
 				break
 			}
@@ -62,6 +65,7 @@ func (b *bandwidth) measurePeers(gpus []*loadedGPU) {
 			b.r.at("gpu%d and gpu%d: copies between them", x.gpu.Index, y.gpu.Index)
 			p, reached, wrong := b.each(x, y, size)
 			if wrong != nil {
+				wrong.kind = p.kind
 				lost = append(lost, b.listLost(wrong, x, y)...)
 				broken = append(broken, *wrong)
 			} else if reached {
@@ -71,11 +75,15 @@ func (b *bandwidth) measurePeers(gpus []*loadedGPU) {
 			}
 		}
 	}
-	b.reportBrokenPairs(broken)
+	if len(pairs) > 0 || !b.reportCommonCause(broken) {
+		b.reportBrokenPairs(broken)
+	}
 	if b.r.ctx.Err() == nil {
 		b.reportUnreached(unreached, pairs, broken)
 	}
-	b.judgePairs(pairs, len(gpus))
+	if len(broken) == 0 || len(pairs) > 0 {
+		b.judgePairs(pairs, len(gpus))
+	}
 }
 
 // listLost returns the GPUs of a broken pair that can do no more work: a copy never ends, or left an
@@ -105,12 +113,43 @@ func (b *bandwidth) listLost(wrong *brokenPair, pair ...*peerEnd) (list []*nvml.
 // brokenPair has two GPUs with failed copies between them.
 type brokenPair struct {
 	at, other *nvml.GPU // at: the GPU with the failed call, or that sent the wrong data
+	kind      string    // their connection
 	err       error
 	wrong     wrongWords
 }
 
 // has reports whether a GPU is one of the pair.
 func (p brokenPair) has(g *nvml.GPU) bool { return p.at == g || p.other == g }
+
+// reportCommonCause reports broken pairs once, without a GPU, and returns true, if no pair is good, and
+// the copies of at least three GPUs have wrong data or never end. The same GPUs copy from and to the
+// node correctly: the IOMMU, ACS or the fabric is the cause, not one of them.
+func (b *bandwidth) reportCommonCause(broken []brokenPair) bool {
+	gpus := map[*nvml.GPU]bool{}
+	for _, p := range broken {
+		if p.err != nil && !errors.Is(p.err, errStuck) {
+			return false
+		}
+		gpus[p.at], gpus[p.other] = true, true
+	}
+	if len(gpus) < enoughPeers {
+		return false
+	}
+	first := broken[max(slices.IndexFunc(broken, func(p brokenPair) bool { return p.err == nil }), 0)] // wrong data are worse
+	f := checks.Finding{Severity: checks.Fail, Remedy: checks.FixConfig}
+	if strings.HasPrefix(first.kind, "nvlink") {
+		f.Remedy = checks.CheckFabric
+	}
+	pairs := fmt.Sprintf("all %d pairs of GPUs that were tried (first: gpu%d and gpu%d)", len(broken), first.at.Index, first.other.Index)
+	if first.err == nil {
+		f.Code, f.Want, f.Got = "gpu.bandwidth.bit", "none", first.wrong.String()
+		b.r.report(checks.Device{}, f, "wrong words after copies between %s", pairs)
+	} else {
+		f.Code, f.Want = "active.stuck", "an end within "+patience(b.r, timeOfOthers).Round(time.Second/10).String()
+		b.r.report(checks.Device{}, f, "copies between %s: %v", pairs, first.err)
+	}
+	return true
+}
 
 // reportBrokenPairs reports broken pairs: once for the GPU that they have in common, otherwise for the
 // GPU that returned the error. Memory of a faulty GPU fails at all others.

@@ -32,6 +32,10 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 	small := func(words ...string) []string { return append([]string{"-b", "64K"}, words...) }
 	low := checks.Finding{Code: "gpu.bandwidth.slow", Severity: checks.Fail, Want: "at least 48.0 GB/s", Got: "21.0 GB/s"}
 	far := checks.Finding{Code: "gpu.bandwidth.peers", Severity: checks.Warn, Want: "at least 46.8 GB/s", Got: "40.0 GB/s"}
+	allPairs := checks.Finding{Code: "gpu.bandwidth.bit", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 instead of 0x7994fc47, bit 5"}
+	allPairs.Message = name + ":  wrong words after copies between all 28 pairs of GPUs that were tried (first: gpu0 and gpu1)" + checktest.WantGot(allPairs)
+	allPCIe := allPairs
+	allPCIe.Remedy = checks.FixConfig
 	unknownNode := f(3, far, "copy from the host: far from its peers (median 55.0 GB/s) (the kernel does not report its NUMA node)")
 	far.Severity = checks.Fail
 	knownNode := f(3, far, "copy from the host: far from its peers (median 55.0 GB/s)")
@@ -150,7 +154,7 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 		}),
 		onCUDA("copies between two GPUs fail", small(), []string{"3 cuMemcpyPeerAsync error 220"},
 			f(3, checks.Finding{Code: "cuda.error.220", Severity: checks.Fail, Remedy: checks.CheckFabric},
-				"copies from and to 7 other GPUs (first: gpu0): cuMemcpyPeerAsync(3): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
+				"copies from and to 7 other GPUs (first: gpu2): cuMemcpyPeerAsync(3): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")),
 		onCUDA("a bit turned over on the way, of every GPU", small(), []string{"* wrong cuMemcpyHtoDAsync = 0x40 5"}, eachGPU(func(i int) checks.Finding {
 			return metByAll(f(i, checks.Finding{Code: "gpu.bandwidth.bit", Severity: checks.Unknown, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 instead of 0x7994fc47, bit 5"},
 				"wrong words after a copy to the host and back"), 8)
@@ -168,8 +172,16 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 			f(0, checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "an end within 2.5s"},
 				"copies from and to 2 other GPUs (first: gpu1): work does not end; done on 7 other GPUs")),
 		onCUDA("a bit turned over on the way from other GPUs", small(), []string{"3 wrong cuMemcpyPeerAsync = 0x40 5"},
-			f(3, checks.Finding{Code: "gpu.bandwidth.bit", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 instead of 0x7994fc47, bit 5"},
-				"wrong words after copies from and to 7 other GPUs (first: gpu0)")),
+			f(3, checks.Finding{Code: "gpu.bandwidth.bit", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0x59ac450b instead of 0x59ac452b, bit 5"},
+				"wrong words after copies from and to 7 other GPUs (first: gpu2)")),
+		onCUDA("a bit turned over between all GPUs", small("48", "335"), []string{"* wrong cuMemcpyPeerAsync = 0x40 5"}, allPairs),
+		checktest.Changed(onCUDA("a bit turned over between all GPUs over PCIe", small(), []string{"* wrong cuMemcpyPeerAsync = 0x40 5"}, allPCIe), overPCIe),
+		checktest.Changed(onCUDA("copies between all GPUs never end", append([]string{"-t", "10"}, small()...), nil,
+			checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "an end within 2.5s",
+				Message: name + ":  copies between all 2 pairs of GPUs that were tried (first: gpu1 and gpu0): work does not end, want an end within 2.5s"}), func(s *checktest.Scenario) {
+			s.NVML.GPUs = s.NVML.GPUs[:3]
+			s.Libraries = withCUDA(3, readers(600, 1, 2)...)
+		}),
 		checktest.Changed(onCUDA("of two GPUs one fails", small(), nil,
 			f(1, checks.Finding{Code: "cuda.error.220", Severity: checks.Fail, Remedy: checks.CheckFabric},
 				"copies from and to gpu0 0000:10:00.0: cuMemcpyPeerAsync(1): CUDA_ERROR_NVLINK_UNCORRECTABLE (CUDA error 220)")), func(s *checktest.Scenario) {
@@ -178,8 +190,8 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 		}),
 		onCUDA("a bit turned over on the way from other GPUs, and a copy that never ends", append([]string{"-t", "10"}, small()...), []string{"1 wrong cuMemcpyPeerAsync = 0x40 5", "7 cuStreamQuery after 400 error 600"},
 			f(1, checks.Finding{Code: "gpu.bandwidth.bit", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 instead of 0x7994fc47, bit 5"},
-				"wrong words after copies from and to 7 other GPUs (first: gpu0)"),
-			f(7, checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "an end within 2.5s"}, "copies from and to gpu2 0000:12:00.0: work does not end; done on 7 other GPUs")),
+				"wrong words after copies from and to 6 other GPUs (first: gpu0)"),
+			f(7, checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "an end within 2.5s"}, "copies from and to gpu4 0000:14:00.0: work does not end; done on 7 other GPUs")),
 		checktest.Changed(onCUDA("four GPUs without switches, and the floor of those with", small(), []string{"* peer = 94"}), func(s *checktest.Scenario) {
 			joinedBy(s, 4, func(_, _ int) int { return 4 })
 			s.Libraries = withCUDA(4, "* peer = 94")
