@@ -77,8 +77,18 @@ func loadCUBLASLt(name string, cuda *cudaLib) (*CUBLASLt, error) {
 		}
 	}
 	version, _, _ := purego.SyscallN(l.symbols["cublasLtGetVersion"])
-	l.Version = int(version)
+	l.Version = versionOf(int(version))
 	return l, nil
+}
+
+// versionOf returns the version of a library. CUDA 11 and older write 12103 for 11.11.3: cublas_api.h
+// defines CUBLAS_VERSION as 1000 * major + 100 * minor + patch there.
+func versionOf(number int) int {
+	if number >= 100000 {
+		return number
+	}
+	major := min(number/1000, 11)
+	return major*10000 + number - major*1000
 }
 
 // CUBLASLtOld is the error of a library that is older than a GPU.

@@ -141,3 +141,13 @@ func TestGEMMKernelsFitTheGPU(t *testing.T) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
+
+// CUDA 11 writes the version of cuBLASLt in another way than its successors.
+func TestCUBLASLtVersion(t *testing.T) {
+	t.Parallel()
+	for number, want := range map[int]int{0: 0, 10203: 100203, 11005: 110005, 11402: 110402, 12103: 111103, 120405: 120405, 130000: 130000} {
+		if got := versionOf(number); got != want {
+			t.Errorf("%d: %d, want %d", number, got, want)
+		}
+	}
+}
