@@ -294,9 +294,12 @@ func (b *bandwidth) measureHost(l *loadedGPU) (fits bool, err error) {
 // judgeBothWays compares what GPUs copy in both directions at once. It skips a GPU that is slow
 // in one direction alone, which is a finding of its own.
 func (b *bandwidth) judgeBothWays() {
-	usual := median(b.alone)
+	usual := map[string][]float64{} // by model
 	for i, m := range b.both {
-		if b.alone[i] < m.off(usual, toleranceOf(m.Test).Peers/2) {
+		usual[m.Model] = append(usual[m.Model], b.alone[i])
+	}
+	for i, m := range b.both {
+		if b.alone[i] < m.off(median(usual[m.Model]), toleranceOf(m.Test).Peers/2) {
 			m.Peers = "slow alone"
 		}
 		b.r.record(m)

@@ -77,6 +77,8 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 			nearNode("5120000")(s)
 			s.Files["sys/devices/system/node/has_cpu"], s.Files["sys/devices/system/node/node1/cpulist"] = "1\n", "0-3\n"
 		}),
+		checktest.Changed(onCUDA("slow by its peers of a slower model", small(), []string{"5 h2d = 27", "6 h2d = 27", "7 h2d = 13"},
+			f(7, checks.Finding{Code: "gpu.bandwidth.peers", Severity: checks.Fail, Want: "at least 23.0 GB/s", Got: "13.0 GB/s"}, "copy from the host: far from its peers (median 27.0 GB/s)")), ofTwoModels),
 		checktest.Changed(onCUDA("slow by its peers, and its NUMA node is unknown", small(), []string{"3 h2d = 40"}, unknownNode), func(s *checktest.Scenario) {
 			nearNode("524288000")(s)
 			s.Files["sys/bus/pci/devices/"+fakenvml.Address(3)+"/local_cpulist"] = "0-3\n"

@@ -89,16 +89,16 @@ func (c *gpuMembw) judge(r *activeRun, all []measure, seen map[int]*gpuLoad) {
 	for _, g := range r.gpus {
 		limited[checks.GPUDevice(g)] = seen[g.Index].describeLimit()
 	}
-	var triads []float64
+	triads := map[string][]float64{} // by model
 	for _, m := range all {
 		if m.Algorithm == triad {
-			triads = append(triads, m.Value)
+			triads[m.Model] = append(triads[m.Model], m.Value)
 		}
 	}
 	slow := map[string]bool{}
 	for _, m := range all {
 		if m.Algorithm == triad {
-			slow[m.Device.Name] = m.worse(max(c.Least, m.off(median(triads), toleranceOf(m.Test).Peers)))
+			slow[m.Device.Name] = m.worse(max(c.Least, m.off(median(triads[m.Model]), toleranceOf(m.Test).Peers)))
 		}
 	}
 	for _, m := range all {

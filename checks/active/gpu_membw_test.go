@@ -25,6 +25,8 @@ var _ = checktest.Table("check_gpu_membw", func(string) []checktest.Scenario {
 		checktest.Changed(onCUDA("healthy", small("2500"), nil), func(s *checktest.Scenario) { s.Table = map[string]any{"least": 2500, "size": "64K"} }),
 		onCUDA("one kernel is slow", small("2500"), []string{"3 membw daxpy = 1400"}, slow("daxpy")),
 		onCUDA("slow", small("2500"), []string{"3 membw = 1400"}, slow("triad")),
+		checktest.Changed(onCUDA("one kernel is slow, on a slower model", small("1000"), []string{"5 membw = 1400", "6 membw = 1400", "7 membw = 1400", "7 membw daxpy = 700"},
+			f(7, checks.Finding{Code: "gpu.membw.slow", Severity: checks.Fail, Want: "at least 1000 GB/s", Got: "700.1 GB/s"}, "bandwidth of its memory by daxpy")), ofTwoModels),
 		onCUDA("slow by its peers", small(), []string{"3 membw triad = 2500"},
 			f(3, checks.Finding{Code: "gpu.membw.peers", Severity: checks.Fail, Want: "at least 2521 GB/s", Got: "2501 GB/s"},
 				"bandwidth of its memory by triad: far from its peers (median 2801 GB/s)")),
@@ -116,6 +118,13 @@ func floorOfTriad(s *checktest.Scenario, memoryNodes int) {
 func enforced(s *checktest.Scenario, milliwatts uint32) {
 	for i := range s.NVML.GPUs {
 		s.NVML.GPUs[i].Power.Enforced = nvml.Known(milliwatts)
+	}
+}
+
+// ofTwoModels makes the last three GPUs those of another model.
+func ofTwoModels(s *checktest.Scenario) {
+	for i := range s.NVML.GPUs[5:] {
+		s.NVML.GPUs[5+i].Name = nvml.Known("NVIDIA H100 NVL")
 	}
 }
 
