@@ -123,11 +123,16 @@ func (p brokenPair) has(g *nvml.GPU) bool { return p.at == g || p.other == g }
 
 // reportCommonCause reports broken pairs once, without a GPU, and returns true, if no pair is good, and
 // the copies of at least three GPUs have wrong data or never end. The same GPUs copy from and to the
-// node correctly: the IOMMU, ACS or the fabric is the cause, not one of them.
+// node correctly: the IOMMU, ACS or the fabric is a likelier cause than each of them. A pair that the
+// end of the test interrupted does not count.
 func (b *bandwidth) reportCommonCause(broken []brokenPair) bool {
+	other := func(p brokenPair) bool { return p.err != nil && !errors.Is(p.err, errStuck) }
+	if b.r.ctx.Err() != nil {
+		broken = slices.DeleteFunc(slices.Clone(broken), other)
+	}
 	gpus := map[*nvml.GPU]bool{}
 	for _, p := range broken {
-		if p.err != nil && !errors.Is(p.err, errStuck) {
+		if other(p) {
 			return false
 		}
 		gpus[p.at], gpus[p.other] = true, true

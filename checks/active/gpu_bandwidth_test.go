@@ -1,6 +1,7 @@
 package active
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
@@ -410,5 +412,29 @@ func TestPairsByTheWayBetween(t *testing.T) {
 		if got := gpus[0].classifyLink(gpus[i+1]); got != want {
 			t.Errorf("GPU 0 and %d: %q, want %q", i+1, got, want)
 		}
+	}
+}
+
+// If the time is up while copies between all GPUs hang, the interrupted pair changes nothing.
+func TestPairsHangUntilTheEnd(t *testing.T) {
+	t.Parallel()
+	s := onCUDA("", nil, nil)
+	ctx, stop := context.WithCancel(t.Context())
+	b := &bandwidth{r: &activeRun{activeTest: activeTest{Check: "check_gpu_bandwidth", Code: "gpu.bandwidth", Bound: 40 * time.Second}, ctx: ctx}}
+	pair := func(at, other int, err error) brokenPair {
+		return brokenPair{at: &s.NVML.GPUs[at], other: &s.NVML.GPUs[other], kind: "pcie near", err: err}
+	}
+	broken := []brokenPair{pair(1, 0, errStuck), pair(3, 2, errStuck), pair(5, 4, context.Canceled)}
+	if b.reportCommonCause(broken) {
+		t.Errorf("another error: %v", b.r.findings)
+	}
+	stop()
+	if !b.reportCommonCause(broken) || len(b.r.findings) != 1 {
+		t.Fatalf("%v: want one finding", b.r.findings)
+	}
+	want := checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "an end within 10s",
+		Message: "check_gpu_bandwidth:  copies between all 2 pairs of GPUs that were tried (first: gpu1 and gpu0): work does not end, want an end within 10s"}
+	if got := b.r.findings[0]; got.Code != want.Code || got.Severity != want.Severity || got.Remedy != want.Remedy || got.Message != want.Message || got.Device != (checks.Device{}) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -109,13 +109,14 @@ func (r *activeRun) judge() {
 		m := &r.measures[i]
 		misses := []*miss{r.compareLine(m), r.compareFloor(m), r.comparePeers(m, peers)}
 		if want, below := base.judge(*m); below {
-			x := &miss{".baseline", checks.Fail, m.atLeast(want), m.text() + ": worse than the node's baseline"}
-			if m.Unlike == unplaced { // the next run can have other buffers
-				x.severity, x.text = checks.Warn, x.text+" ("+unplaced+")"
-			}
-			misses = append(misses, x)
+			misses = append(misses, &miss{".baseline", checks.Fail, m.atLeast(want), m.text() + ": worse than the node's baseline"})
 		}
 		misses = slices.DeleteFunc(misses, func(x *miss) bool { return x == nil })
+		for _, x := range misses {
+			if m.Unlike == unplaced && x.severity == checks.Fail && x.code != lineCode { // the next run can have other buffers
+				x.severity, x.text = checks.Warn, x.text+" ("+unplaced+")"
+			}
+		}
 		switch {
 		case len(misses) > 0:
 			r.reportMiss(m, slices.MaxFunc(misses, func(x, y *miss) int { return cmp.Compare(x.severity, y.severity) })) // the first of several

@@ -69,6 +69,14 @@ func TestActiveJudges(t *testing.T) {
 			floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Doubt = "memory may be far" }), 53),
 			want: []string{"warn trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100) (memory may be far), want at least 54.0 GB/s, got 53.0 GB/s"},
 		},
+		"on an unknown NUMA node": {
+			floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Unlike = unplaced }), 53),
+			want: []string{"warn trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100) (the kernel does not report its NUMA node), want at least 54.0 GB/s, got 53.0 GB/s"},
+		},
+		"on an unknown NUMA node, with a number on the line": {
+			of:   eightRates(with(copied, func(m *measure) { m.Unlike, m.Least = unplaced, 54 }), 30),
+			want: []string{"fail trial.slow: check_trial:  gpu3 0000:13:00.0: copy, want at least 54.0 GB/s, got 30.0 GB/s"},
+		},
 		"in a slower slot": {
 			of:   eightRates(with(copied, func(m *measure) { m.Unlike = "its slot is x8" }), 30),
 			want: []string{"warn trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers (median 55.0 GB/s) (its slot is x8), want at least 46.8 GB/s, got 30.0 GB/s"},
