@@ -368,9 +368,6 @@ func (b *bandwidth) describeFarMemory(near string, size uint64) string {
 	return fmt.Sprintf("its memory may be far from the GPU: the NUMA node of CPUs %s has %v, %v free", near, checks.Size(m.Total), checks.Size(m.Free))
 }
 
-// unplaced is why buffers of the node may be near to one GPU and far from another.
-const unplaced = "the kernel does not report its NUMA node"
-
 // describeUnplaced returns unplaced if the NUMA node of a GPU is unknown: all CPUs count as near to
 // it, and a virtual machine can hide the nodes.
 func (b *bandwidth) describeUnplaced(l *loadedGPU) string {

@@ -131,7 +131,7 @@ func (w *loadWatch) end() map[int]*gpuLoad {
 		s := &gpu.GPUs{Env: w.r.env, NVML: w.limits}
 		for i := range w.limits.GPUs {
 			g := &w.limits.GPUs[i]
-			seen[g.Index].lowered = s.LoweredLimit(g)
+			seen[g.Index].lowered = gpu.LoweredLimit(s, g)
 		}
 	}
 	return seen

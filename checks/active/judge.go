@@ -131,6 +131,9 @@ func (r *activeRun) judge() {
 	r.reportRates()
 }
 
+// unplaced is why buffers of the node may be near to one GPU and far from another.
+const unplaced = "the kernel does not report its NUMA node"
+
 // reportMiss reports the limit that a measure misses. If all of several peers miss the number on the
 // line alike, the line is the likelier cause.
 func (r *activeRun) reportMiss(m *measure, x *miss) {

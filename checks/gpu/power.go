@@ -96,7 +96,7 @@ func isHighest(s *GPUs, g *nvml.GPU) bool {
 // LoweredLimit returns the power limit, in milliwatts, that an administrator has lowered below the
 // default, 0 if there is none. A BMC lowers only the enforced limit, and that of all GPUs of a
 // model. A module lowers it, too, to share its power between GPU and CPU: that is its design.
-func (s *GPUs) LoweredLimit(g *nvml.GPU) uint32 {
+func LoweredLimit(s *GPUs, g *nvml.GPU) uint32 {
 	limit, enforced := g.Power.Limit.Value, g.Power.Enforced.Value
 	lower := func(mW uint32) bool { return mW > 0 && mW < g.Power.Default.Value && apart(mW, g.Power.Default.Value) }
 	switch {
