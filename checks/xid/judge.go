@@ -173,12 +173,14 @@ func (j *xidJudge) classify(e *xidEvent, r *xidRow, before []*xidEvent) (class c
 		class = checks.XidWatch
 	}
 	if n := countEpisodes(e, r, before); n > 0 && class.Drains() {
-		if up := r.Again[min(n, len(r.Again))-1]; up.Rank() > class.Rank() {
-			class, notes = up, append(notes, "again within a week")
+		if up := r.Again[min(n, len(r.Again))-1]; up.Rank() > max(class.Rank(), e.Raised.Rank()) {
+			e.Raised = up // the older events are forgotten after a week
 		}
 	}
 	if e.Raised.Rank() > class.Rank() && r.override == "" {
-		class = e.Raised
+		if class = e.Raised; slices.Contains(r.Again, class) {
+			notes = append(notes, "again within a week")
+		}
 	}
 	return class, notes
 }
