@@ -228,7 +228,7 @@ func adviseCommon() map[string]string {
 		"monitor.silent":    "The monitor of this node is dead or deaf to a source: systemctl restart nhc-gpu-monitor; journalctl -u nhc-gpu-monitor has its last lines. Health checks go on.",
 		"remedy.hold":       "The remedies of nhc.toml did not repair the node. Replace the part (nhc-gpu rma DEVICE lists what a vendor asks for), then run nhc-gpu clear --remedy.",
 		"unknown.stays":     "The result of this check has been unknown for many runs: the message repeats the last one. Repair what the check needs, or remove the line.",
-		"unknown.gpu":       "No run could read the GPUs for hours: try nvidia-smi, search dmesg for NVRM, reboot the node. [policy.\"unknown.gpu\"] action = \"warn\" in nhc.toml keeps the node in service.",
+		"unknown.gpu":       "For hours the check could read nothing of this GPU, or could not run: try nvidia-smi, search dmesg for NVRM, reboot the node. [policy.\"unknown.gpu\"] action = \"warn\" in nhc.toml keeps the node in service.",
 		"shell.not-run":     "Run nhc-gpu --check without --no-shell: bash runs the line.",
 		"shell.broken":      "bash did not start, or ended before the run: try bash -c true, search dmesg for the OOM killer.",
 		"scripts.unusable":  "The scripts in /etc/nhc/scripts were not read; the message gives the reason. The built-in checks ran.",

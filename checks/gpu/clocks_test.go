@@ -25,7 +25,7 @@ func clockScenarios(name string) []checktest.Scenario {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.clocks." + code, Severity: severity, Remedy: remedy, Want: want, Got: got}, text)
 	}
 	odd := checktest.OnGPUs("one cannot be read", nil, clocks(func(k *nvml.Clocks) { k.MaxMemory = nvml.Failed[uint32](checktest.ErrOdd) }),
-		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
 	odd.Broken = true
 	return append(checktest.GPUCommon(name),
 		checktest.OnGPUs("highest", nil, nil), checktest.OnV100s("an old GPU", nil, nil),

@@ -44,7 +44,7 @@ var _ = checktest.Table("check_gpu_ecc", func(name string) []checktest.Scenario 
 	}
 	const now, life = " errors since the driver was loaded", " errors over its lifetime"
 	errored := checktest.OnGPUs("one counter cannot be read", nil, ecc(func(e *nvml.ECC) { e.SRAM.Uncorrected = nvml.Failed[uint64](checktest.ErrOdd) }),
-		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
 	errored.Broken = true
 	return append(checktest.GPULacks(name, "ECC mode", func(g *nvml.GPU) { g.ECC.On, g.ECC.Pending = nvml.Reading[bool]{}, nvml.Reading[bool]{} }), append(checktest.GPUCommon(name),
 		checktest.OnGPUs("healthy", nil, nil), checktest.OnV100s("an old GPU", nil, nil),

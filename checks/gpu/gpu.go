@@ -4,6 +4,7 @@ package gpu
 import (
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -20,7 +21,8 @@ func init() {
 			"gpu.none":        "Nothing, if the node has no NVIDIA GPU. If it should have GPUs, set their number (check_gpu_count N) and look at lspci -d 10de:",
 			"gpu.nvml":        "nvidia-smi fails in the same way: look for NVRM lines in dmesg. Try modprobe nvidia; after a driver update, reboot. For a recorded node (HOSTROOT) set its library with NVML_LIBRARY=PATH.",
 			"gpu.unsupported": "Nothing is wrong: this GPU or its driver does not report the values that the check needs. Remove the line, or update the driver.",
-			"gpu.error":       "NVML reports an error for this GPU: compare nvidia-smi -q of the GPUs and look for Xid errors in dmesg. check_gpu_recovery shows whether the driver asks for a reset.",
+			"gpu.error":       "NVML returns nothing that the check could judge for this GPU: compare nvidia-smi -q of the GPUs and look for Xid errors in dmesg. check_gpu_recovery shows whether the driver asks for a reset.",
+			"gpu.error.value": "The check judged the rest. Compare nvidia-smi -q of the GPUs. If all GPUs of a model have the error, the driver causes it: update the driver or nhc-gpu. If one has it, look for Xid errors in dmesg and reset the GPU.",
 			"gpu.reading":     "This GPU does not report a value that other GPUs of its model report: look at nvidia-smi -q and for Xid errors in dmesg. Reset the GPU; if the value is still missing, the board or its InfoROM is faulty.",
 			"gpu.past":        "Check the directory /var/lib/nhc-gpu: the checks cannot read or write their state there. On a node without a disk one such message after each boot is normal: the state is in /run.",
 		}
@@ -35,6 +37,8 @@ type GPUs struct {
 	Findings []checks.Finding
 	Judged   bool  // at least one value of one GPU was known
 	Err      error // the first error among the readings of the current GPU
+
+	answered bool // a reading of the current GPU has a value
 }
 
 // AskNVML reads a snapshot with the given groups. If it returns nil the findings state the
@@ -123,18 +127,61 @@ func judgeEachGPU(env *checks.Env, check string, groups nvml.Group, judge func(*
 	return s.Done()
 }
 
-// Each calls judge for every GPU that NVML can query, and reports a GPU with an error.
+// Each calls judge for every GPU that NVML can query, and reports a GPU with an error: gpu.error.value
+// if other values, or the other GPUs, show that the GPU can be read, gpu.error otherwise.
 func (s *GPUs) Each(judge func(*GPUs, *nvml.GPU)) {
+	silent := map[*nvml.GPU]error{} // GPUs without a value; nil: not judged
+	at := map[*nvml.GPU]int{}       // index of their findings
 	for i := range s.NVML.GPUs {
 		g := &s.NVML.GPUs[i]
-		if s.Err = g.Err; g.Err == nil {
+		if s.Err, s.answered = g.Err, false; g.Err == nil {
 			judge(s, g)
+		}
+		if g.Err == nil && !s.answered {
+			silent[g], at[g] = s.Err, len(s.Findings)
 		}
 		if s.Err != nil {
 			s.Judged = true
-			s.Report(g, checks.Finding{Code: "gpu.error", Severity: checks.Unknown, Whole: g.Err != nil}, "cannot be read: %v", s.Err)
+			f := checks.Finding{Code: "gpu.error", Severity: checks.Unknown, Whole: g.Err != nil}
+			if s.answered {
+				f.Code = "gpu.error.value"
+			}
+			s.Report(g, f, "cannot be read: %v", s.Err)
 		}
 	}
+	for g, err := range silent {
+		if err != nil && s.driverCauses(g, silent) {
+			s.Findings[at[g]].Code = "gpu.error.value"
+		}
+	}
+}
+
+// driverCauses reports whether the error of a GPU is the driver's: the same call fails in the same way
+// for all GPUs of the model, and the GPU answers others.
+func (s *GPUs) driverCauses(g *nvml.GPU, silent map[*nvml.GPU]error) bool {
+	call, code := callOf(silent[g])
+	for i := range s.NVML.GPUs {
+		o := &s.NVML.GPUs[i]
+		if o.Err != nil || o.Name.Value != g.Name.Value {
+			continue
+		}
+		err, isSilent := silent[o]
+		if c, n := callOf(err); !isSilent || err != nil && (call == "" || c != call || n != code) {
+			return false
+		}
+	}
+	_, err := nvml.Ask(s.Env.Host, nvml.GroupTemperature|nvml.GroupPower, s.Env.Doing)
+	return err == nil && (g.Temperature.GPU.Known || g.Power.Draw.Known)
+}
+
+// callOf returns the call of an error of NVML, without the index of its GPU, and its number.
+func callOf(err error) (call string, code int) {
+	e, ok := errors.AsType[*nvml.Error](err)
+	if !ok {
+		return "", 0
+	}
+	call, _, _ = strings.Cut(e.Call, "(")
+	return call, e.Code
 }
 
 // Done returns the findings. If no GPU supports the readings, or there is no limit to compare
@@ -151,7 +198,7 @@ func Value[T any](s *GPUs, r nvml.Reading[T]) (v T, known bool) {
 	if r.Err != nil && s.Err == nil {
 		s.Err = r.Err
 	}
-	s.Judged = s.Judged || r.Known
+	s.Judged, s.answered = s.Judged || r.Known, s.answered || r.Known
 	return r.Value, r.Known
 }
 

@@ -155,7 +155,7 @@ func (c *gpuMode) judgeCC(s *GPUs) []checks.Finding {
 	switch r := s.NVML.CC; {
 	case r.Err != nil:
 		s.Judged = true
-		return []checks.Finding{checks.Finding{Code: "gpu.error", Severity: checks.Unknown}.Describe(gpuModeName, "confidential computing cannot be read: %v", r.Err)}
+		return []checks.Finding{checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown}.Describe(gpuModeName, "confidential computing cannot be read: %v", r.Err)}
 	case r.Known:
 		got = formatSwitch(r.Value)
 	case c.CC == "off":

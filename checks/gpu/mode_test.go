@@ -30,7 +30,7 @@ var _ = checktest.Table("check_gpu_mode", func(name string) []checktest.Scenario
 		return checks.Finding{Code: "config.value", Severity: checks.Unknown, Want: want, Got: word, Remedy: checks.FixConfig, Message: name + ":  " + what + ` "` + word + `", want ` + want}
 	}
 	ccBroken := checktest.OnGPUs("confidential computing cannot be read", checktest.Of("-C", "off"), func(n *nvml.Snapshot) { n.CC = nvml.Failed[bool](checktest.ErrOdd) },
-		checks.Finding{Code: "gpu.error", Severity: checks.Unknown, Message: name + ":  confidential computing cannot be read: " + checktest.OddText})
+		checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown, Message: name + ":  confidential computing cannot be read: " + checktest.OddText})
 	ccBroken.Broken = true
 	return append(checktest.GPUCommon(name, "-m", "off"),
 		checktest.OnGPUs("as wanted", checktest.Of("-m", "off", "-c", "default", "-e", "on", "-C", "off"), nil).

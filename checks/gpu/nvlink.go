@@ -392,7 +392,6 @@ func (r *linkRun) findUsualSpeed(model string) (usual int) {
 func (r *linkRun) judgeEnds(g *nvml.GPU, up []bool) {
 	idle, _ := Value(r.GPUs, g.NVLink.Idle)
 	ends, _ := Value(r.GPUs, g.NVLink.Far)
-	Value(r.GPUs, g.NVLink.FarPCI)
 	Value(r.GPUs, g.NVLink.PeerP2P)
 	usual := r.far[g.Name.Value]
 	var shut, lost []int

@@ -300,16 +300,18 @@ func nvlinkPeers(name string) []checktest.Scenario {
 }
 
 func nvlinkBroken(name string) (list []checktest.Scenario) {
-	odd := func(title string, change func(*nvml.GPU)) checktest.Scenario {
-		s := checktest.OnGPUs(title, nil, checktest.Gpu3(change), checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
+	odd := func(title, code string, change func(*nvml.GPU)) checktest.Scenario {
+		s := checktest.OnGPUs(title, nil, checktest.Gpu3(change), checktest.GPUFinding(name, 3, checks.Finding{Code: code, Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
 		s.Broken = true
 		return s
 	}
+	const value = "gpu.error.value"
 	list = append(list,
-		odd("NVLinks that cannot be read", func(g *nvml.GPU) { g.NVLinks, g.NVLink = nvml.Failed[[]bool](checktest.ErrOdd), nvml.NVLink{} }),
-		odd("counters that cannot be read", func(g *nvml.GPU) { g.NVLink.Counts = nvml.Failed[nvml.LinkCounts](checktest.ErrOdd) }),
-		odd("speeds that cannot be read", func(g *nvml.GPU) { g.NVLink.Speed = nvml.Failed[[]int](checktest.ErrOdd) }),
-		odd("peers that cannot be read", func(g *nvml.GPU) { g.NVLink.PeerP2P = nvml.Failed[nvml.PeerP2P](checktest.ErrOdd) }),
+		odd("NVLinks that cannot be read", "gpu.error", func(g *nvml.GPU) { g.NVLinks, g.NVLink = nvml.Failed[[]bool](checktest.ErrOdd), nvml.NVLink{} }),
+		odd("counters that cannot be read", value, func(g *nvml.GPU) { g.NVLink.Counts = nvml.Failed[nvml.LinkCounts](checktest.ErrOdd) }),
+		odd("speeds that cannot be read", value, func(g *nvml.GPU) { g.NVLink.Speed = nvml.Failed[[]int](checktest.ErrOdd) }),
+		odd("peers that cannot be read", value, func(g *nvml.GPU) { g.NVLink.PeerP2P = nvml.Failed[nvml.PeerP2P](checktest.ErrOdd) }),
+		checktest.OnGPUs("addresses of far ends that cannot be read, only for messages", nil, allGPUs(func(g *nvml.GPU) { g.NVLink.FarPCI = nvml.Failed[[]string](checktest.ErrOdd) })),
 	)
 	past := checktest.OnGPUs("the stored errors are garbage", nil, nil,
 		checks.Finding{Code: "gpu.past", Severity: checks.Warn, Message: name + ":  /past/gpu-nvlink-errors.json is damaged"}).

@@ -57,9 +57,9 @@ var _ = checktest.Table("check_gpu_pcie", func(name string) []checktest.Scenario
 	oneLower[3] = says(checks.Fail, "gen", checks.ReseatOrRMA, "5", "3", generation)
 	replays := func(count int) func(*nvml.Snapshot) { return link(func(l *nvml.Link) { l.Replays = n(count) }) }
 	odd := checktest.OnGPUs("one cannot be read", nil, link(func(l *nvml.Link) { l.Width = nvml.Failed[int](checktest.ErrOdd) }),
-		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
 	odd.Broken = true
-	unreadableAER := checktest.OnGPUs("unreadable AER counters", nil, nil, checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown},
+	unreadableAER := checktest.OnGPUs("unreadable AER counters", nil, nil, checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown},
 		"cannot be read: read /sys/bus/pci/devices/"+fakenvml.Address(3)+"/aer_dev_fatal: is a directory"))
 	delete(unreadableAER.Files, "sys/bus/pci/devices/"+fakenvml.Address(3)+"/aer_dev_fatal")
 	unreadableAER = aer(unreadableAER, "aer_dev_fatal/", "")

@@ -25,7 +25,7 @@ var _ = checktest.Table("check_gpu_power", func(name string) []checktest.Scenari
 	}
 	grace := &checks.Platform{Name: "GH200", MemoryNode: 1}
 	odd := checktest.OnGPUs("one without a power draw", nil, power(func(p *nvml.Power) { p.Draw = nvml.Failed[uint32](checktest.ErrOdd) }),
-		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
 	odd.Broken = true
 	return append(checktest.GPUCommon(name),
 		checktest.OnGPUs("default", nil, nil), checktest.OnV100s("an old GPU", nil, nil),

@@ -53,7 +53,7 @@ var _ = checktest.Table("check_gpu_procs", func(name string) []checktest.Scenari
 	used := func(severity checks.Severity, want, got string) checks.Finding {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.procs.memory", Severity: severity, Want: want, Got: got, Remedy: checks.ResetGPU}, "memory in use without a process")
 	}
-	odd := procs("one process cannot be read", nil, []int{102}, checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown},
+	odd := procs("one process cannot be read", nil, []int{102}, checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown},
 		"cannot be read: read /proc/102/environ: is a directory"))
 	delete(odd.Files, "proc/102/environ")
 	odd.Files["proc/102/environ/"], odd.Broken = "", true

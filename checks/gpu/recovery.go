@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -58,23 +59,18 @@ func (c *gpuRecovery) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return findings
 	}
 	env.Fact("the driver requests no action")
-	for i := range s.NVML.GPUs {
-		judgeRecovery(s, &s.NVML.GPUs[i])
-	}
+	s.Each(judgeRecovery)
 	return s.Done()
 }
 
 // judgeRecovery judges the driver's recovery action; package gpustate reports lost GPUs.
 func judgeRecovery(s *GPUs, g *nvml.GPU) {
-	r := g.Recovery
-	err := findError(g.Err, r.Action.Err, r.Reset.Err, g.Name.Err, g.UUID.Err, g.Serial.Err, g.Minor.Err, g.VBIOS.Err, g.Inforom.Err)
-	s.Judged = s.Judged || err != nil || g.Name.Known
-	if err != nil {
-		s.Report(g, checks.Finding{Code: "gpu.error", Severity: checks.Unknown, Whole: g.Err != nil}, "cannot be read: %v", err)
-		return
-	}
-	action := r.Action.Value
-	if !r.Action.Known && (r.Reset.Value || r.DrainReset.Value) {
+	action, known := Value(s, g.Recovery.Action)
+	reset, _ := Value(s, g.Recovery.Reset)
+	drain, _ := Value(s, g.Recovery.DrainReset)
+	s.Judged = s.Judged || g.Name.Known
+	s.Err = cmp.Or(s.Err, g.Name.Err, g.UUID.Err)
+	if !known && (reset || drain) {
 		action = nvml.RecoveryReset
 	}
 	if action == nvml.RecoveryNone {
@@ -85,13 +81,4 @@ func judgeRecovery(s *GPUs, g *nvml.GPU) {
 		recovery.code, recovery.text, recovery.remedy = "unknown", fmt.Sprintf("unknown recovery action %d", action), checks.RebootNode
 	}
 	s.Report(g, checks.Finding{Code: "gpu.recovery." + recovery.code, Severity: checks.Fail, Remedy: recovery.remedy}, "the driver wants %s", recovery.text)
-}
-
-func findError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

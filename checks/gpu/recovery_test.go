@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -23,6 +24,28 @@ var _ = checktest.Table("check_gpu_recovery", func(name string) []checktest.Scen
 	}),
 		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: field 230: unknown error (NVML error 999)"))
 	odd.Broken = true
+	// cannot returns a scenario in which the driver does not return its action for any GPU. code: of the findings.
+	cannot := func(title, code string, change func(g *nvml.GPU, err *nvml.Error)) checktest.Scenario {
+		s := checktest.OnGPUs(title, nil, func(n *nvml.Snapshot) {
+			for i := range n.GPUs {
+				change(&n.GPUs[i], &nvml.Error{Call: fmt.Sprintf("field 230 of nvmlDeviceGetFieldValues(%d)", i), Code: 999})
+			}
+		}, allOf(func(i int) checks.Finding {
+			return checktest.GPUFinding(name, i, checks.Finding{Code: code, Severity: checks.Unknown},
+				fmt.Sprintf("cannot be read: field 230 of nvmlDeviceGetFieldValues(%d): unknown error (NVML error 999)", i))
+		})...)
+		s.Broken = true
+		return s
+	}
+	noAction := func(g *nvml.GPU, err *nvml.Error) { g.Recovery = nvml.Recovery{Action: nvml.Failed[int](err)} }
+	otherCall := cannot("another call fails for one GPU", "gpu.error", noAction)
+	otherCall.NVML.GPUs[3].Recovery.Action = nvml.Failed[int](checktest.ErrOdd)
+	otherCall.Want[3] = checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText)
+	status := checktest.OnGPUs("another error, and the reset status", nil, checktest.Gpu3(func(g *nvml.GPU) {
+		g.Recovery = nvml.Recovery{Action: nvml.Failed[int](checktest.ErrOdd), Reset: nvml.Known(true)}
+	}), says("reset", checks.ResetGPU, "the driver wants a reset of the GPU"),
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
+	status.Broken = true
 	atInit := func(scene string, code int, f checks.Finding, text string) checktest.Scenario {
 		f.Severity, f.Message, f.Whole = checks.Fail, name+":  "+text, true
 		s := checktest.OnGPUs(scene, nil, nil, f)
@@ -66,7 +89,13 @@ var _ = checktest.Table("check_gpu_recovery", func(name string) []checktest.Scen
 		}, allOf(func(i int) checks.Finding {
 			return checktest.GPUFinding(name, i, checks.Finding{Code: "gpu.recovery.reboot", Severity: checks.Fail, Remedy: checks.RebootNode}, "the driver wants a reboot of the node")
 		})...),
-		odd, checktest.GPUDumb(name),
+		odd, checktest.GPUDumb(name), otherCall, status,
+		cannot("the driver returns the action of no GPU", "gpu.error.value", noAction),
+		cannot("the driver returns nothing of any GPU", "gpu.error", func(g *nvml.GPU, err *nvml.Error) {
+			noAction(g, err)
+			g.Temperature.GPU, g.Power.Draw = nvml.Failed[int](err), nvml.Failed[uint32](err)
+		}),
+		checktest.OnGPUs("no serial number, only for messages", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Serial = nvml.Failed[string](checktest.ErrOdd) })),
 	)
 })
 

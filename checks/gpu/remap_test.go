@@ -23,7 +23,7 @@ var _ = checktest.Table("check_gpu_remap", func(name string) []checktest.Scenari
 		})
 	}
 	errored := checktest.OnGPUs("one cannot be read", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Rows.Remapped = nvml.Failed[nvml.RemappedRows](checktest.ErrOdd) }),
-		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
 	errored.Broken = true
 	const unc = "rows remapped for uncorrected errors"
 	return append(checktest.GPULacks(name, "remapped rows", func(g *nvml.GPU) { g.Rows.Remapped = nvml.Reading[nvml.RemappedRows]{} }), append(checktest.GPUCommon(name),

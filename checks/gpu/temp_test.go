@@ -21,7 +21,7 @@ var _ = checktest.Table("check_gpu_temp", func(name string) []checktest.Scenario
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.temp." + code, Severity: severity, Want: want, Got: got}, text)
 	}
 	odd := func(s checktest.Scenario, text string) checktest.Scenario {
-		s.Broken, s.Want = true, []checks.Finding{checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+text)}
+		s.Broken, s.Want = true, []checks.Finding{checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown}, "cannot be read: "+text)}
 		return s
 	}
 	unlimited := func(g *nvml.GPU) { g.Temperature = nvml.Temperature{GPU: nvml.Known(95), HBM: nvml.Known(99)} }

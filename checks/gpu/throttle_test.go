@@ -50,7 +50,7 @@ func throttleScenarios(name string) []checktest.Scenario {
 	future := checktest.OnGPUs("a clock that was set back", nil, hardware(600)).Holding(file, pastAt(-time.Hour, `{}`))
 	future.Broken = true
 	odd := checktest.OnGPUs("one cannot be read", nil, throttle(func(t *nvml.Throttle) { t.PowerBrake = nvml.Failed[uint64](checktest.ErrOdd) }),
-		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
 	odd.Broken = true
 	return append(checktest.GPUCommon(name),
 		checktest.OnGPUs("healthy", nil, nil), checktest.OnV100s("an old GPU", nil, nil),

@@ -73,7 +73,7 @@ func foldGPU(env *checks.Env, check string, d checks.Device, err error, findings
 		case at < 0:
 			at = i
 		}
-		if f.Code != "gpu.error" && f.Code != "gpu.count.nvml" && !strings.HasPrefix(f.Code, "gpu.recovery.") {
+		if !strings.HasPrefix(f.Code, "gpu.error") && f.Code != "gpu.count.nvml" && !strings.HasPrefix(f.Code, "gpu.recovery.") {
 			more++
 		}
 	}

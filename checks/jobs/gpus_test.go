@@ -61,7 +61,7 @@ var _ = checktest.Table("check_job_gpus", func(name string) []checktest.Scenario
 	nobodyKnows := jobGPUScenario("its GPUs are unknown", nil, 9000, nil, checks.Finding{Code: "job.gpus.unknown", Severity: checks.Skip, Message: name + ":  the GPUs of job 123 are unknown"})
 	nobodyKnows.Job.GPUs = nil
 	noJob := checks.Finding{Code: "job.none", Severity: checks.Skip, Message: name + ":  not in the epilog of a job"}
-	odd := jobGPUScenario("a process that cannot be looked into", nil, 9000, []int{101}, checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown},
+	odd := jobGPUScenario("a process that cannot be looked into", nil, 9000, []int{101}, checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown},
 		"cannot be read: read /proc/101/environ: is a directory"))
 	delete(odd.Files, "proc/101/environ")
 	odd.Files["proc/101/environ/"], odd.Broken = "", true

@@ -153,6 +153,8 @@ func TestStaysUnknown(t *testing.T) {
 	}{
 		"GPUs":             {gpu, blind, true, "", map[int]string{11: "unknown", 12: "unknown warn", 35: "unknown warn", 36: "unknown warn fail"}},
 		"a slow scan":      {gpu, checks.Finding{Code: "probe.scan", Severity: checks.Unknown}, true, "", map[int]string{12: "unknown warn", 36: "unknown warn"}},
+		"one value":        {gpu, checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown}, true, "", map[int]string{11: "unknown", 12: "unknown warn", 36: "unknown warn"}},
+		"nothing of one":   {gpu, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, true, "", map[int]string{12: "unknown warn", 36: "unknown warn fail"}},
 		"no GPUs":          {gpu, blind, false, "", map[int]string{12: "unknown warn", 36: "unknown warn"}},
 		"switched off":     {gpu, blind, true, "[policy.\"unknown.gpu\"]\naction = \"none\"\n[policy.\"unknown.stays\"]\naction = \"none\"", map[int]string{12: "unknown skip", 36: "unknown skip skip"}},
 		"sooner":           {gpu, blind, true, "[policy.\"unknown.gpu\"]\nstrikes = 3", map[int]string{2: "unknown", 3: "unknown fail"}},
