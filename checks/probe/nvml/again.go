@@ -16,7 +16,7 @@ func GPUProcesses(h *probe.Host, doing func(call string)) (*Snapshot, error) {
 		return n, err
 	}
 	for i := range n.GPUs {
-		n.GPUs[i].Processes, n.GPUs[i].Memory = Reading[[]GPUProcess]{}, Reading[GPUMemory]{}
+		n.GPUs[i].forget(GroupProcesses)
 	}
 	s.doing = doing
 	s.read(GroupProcesses)
@@ -38,13 +38,47 @@ func AskAgain(h *probe.Host, groups Group, doing func(call string)) (*Snapshot, 
 	fresh.Taken = time.Now()
 	fresh.GPUs = slices.Clone(old.GPUs)
 	for i := range fresh.GPUs {
-		if g := &fresh.GPUs[i]; groups&GroupProcesses != 0 {
-			g.Processes, g.Memory = Reading[[]GPUProcess]{}, Reading[GPUMemory]{}
-		}
+		fresh.GPUs[i].forget(groups)
 	}
 	s.snapshot, s.doing = &fresh, doing
 	s.read(groups)
 	s.spread()
 	s.snapshot = old
 	return &fresh, nil
+}
+
+// forget removes the values of some groups that read would keep, or would not overwrite in each case.
+func (g *GPU) forget(groups Group) {
+	has := func(some Group) bool { return groups&some != 0 }
+	if has(GroupECC) {
+		g.ECC = ECC{}
+	}
+	if has(GroupModes) {
+		g.Modes = Modes{}
+		g.ECC.On, g.ECC.Pending, g.ECC.Default = Reading[bool]{}, Reading[bool]{}, Reading[bool]{}
+	}
+	if has(GroupRows) {
+		g.Rows = Rows{}
+	}
+	if has(GroupMIG) {
+		g.MIG = Reading[[]string]{}
+	}
+	if has(GroupProcesses | GroupMemory) {
+		g.Memory = Reading[GPUMemory]{}
+	}
+	if has(GroupProcesses) {
+		g.Processes = Reading[[]GPUProcess]{}
+	}
+	if has(GroupNVLinks | GroupNVLinkErrors | GroupNVLinkSpeed | GroupNVLinkFar | GroupNVLinkCounts | GroupP2P) {
+		g.NVLinks = Reading[[]bool]{}
+	}
+	if has(GroupNVLinkSpeed) {
+		g.NVLink.Speed, g.NVLink.Idle = Reading[[]int]{}, Reading[[]bool]{}
+	}
+	if has(GroupNVLinkErrors | GroupNVLinkCounts) {
+		g.NVLink.Counts, g.NVLink.BER = Reading[LinkCounts]{}, Reading[[]float64]{}
+	}
+	if has(GroupP2P) {
+		g.NVLink.PeerP2P = Reading[PeerP2P]{}
+	}
 }

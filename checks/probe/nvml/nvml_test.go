@@ -55,8 +55,11 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	a.Snapshot, err = Ask(h, AllGroups, doing)
-	if os.Getenv("PROBE_TEST_AGAIN") != "" {
+	switch os.Getenv("PROBE_TEST_AGAIN") {
+	case "processes":
 		a.Snapshot, err = GPUProcesses(h, doing)
+	case "all":
+		a.Snapshot, err = AskAgain(h, AllGroups, doing)
 	}
 	for _, target := range []error{probe.ErrNoLibrary, ErrGPULost, ErrDriverMismatch} {
 		a.State = append(a.State, errors.Is(err, target))
@@ -398,7 +401,7 @@ func TestGPUProcessesAsksAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for environ, want := range map[string][]string{"A=1": {"10000", "[map[Memory:9000 PID:100]]"}, "PROBE_TEST_AGAIN=1": {"1000", "<nil>"}} {
+	for environ, want := range map[string][]string{"A=1": {"10000", "[map[Memory:9000 PID:100]]"}, "PROBE_TEST_AGAIN=processes": {"1000", "<nil>"}} {
 		got, _ := askLibrary(t, lib, environ)
 		said := []string{fmt.Sprint(gpuAt(got, 3, "Memory", "Used")), fmt.Sprint(gpuAt(got, 3, "Processes"))}
 		if diff := cmp.Diff(want, said); diff != "" {
@@ -414,6 +417,35 @@ func TestGPUProcessesAsksAgain(t *testing.T) {
 	Set(h, nil, probe.ErrNoLibrary)
 	if _, err := GPUProcesses(h, nil); !errors.Is(err, probe.ErrNoLibrary) {
 		t.Errorf("no library: %v", err)
+	}
+}
+
+// AskAgain keeps no value of the first reading.
+func TestAskAgain(t *testing.T) {
+	t.Parallel()
+	need.Program(t, "gcc")
+	lines := []string{
+		"3 nvmlDeviceGetNvLinkState 4 = 0", "3 nvmlDeviceGetNvLinkState 4 first 1 = 1", "3 nvmlDeviceGetEccMode = 0 0", "3 nvmlDeviceGetEccMode first 1 = 1 1",
+		"3 nvmlDeviceGetMigMode = 1 1", "3 nvmlDeviceGetMigMode first 1 = 0 0", "3 nvmlDeviceGetMemoryInfo = 80000 79000 1000", "3 nvmlDeviceGetMemoryInfo first 1 = 80000 70000 10000",
+		"3 field 161 7 = 5", "3 field 161 7 first 1 = 4",
+	}
+	var after []string // the same library without its first answers
+	for _, l := range lines {
+		if !strings.Contains(l, " first ") {
+			after = append(after, l)
+		}
+	}
+	var answers []any
+	for i, lines := range [][]string{lines, after} {
+		lib, err := fakenvml.Place(t.TempDir(), fakenvml.Scenario(fakenvml.H100, 8, lines...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := askLibrary(t, lib, []string{"PROBE_TEST_AGAIN=all", "A=1"}[i])
+		answers = append(answers, gpuAt(got, 3))
+	}
+	if diff := cmp.Diff(answers[1], answers[0]); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
