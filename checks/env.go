@@ -186,3 +186,55 @@ func (e *Env) Command(argv ...string) probe.Command {
 func (e *Env) Shell(line string, words ...string) probe.Command {
 	return e.Command(append([]string{"/bin/bash", "-c", line}, words...)...)
 }
+
+// After a boot, links train, and the subnet manager and the fabric manager set up the networks. That
+// takes up to minutes and is not a fault.
+
+// BootSettle is how long networks and their services start after a boot.
+const BootSettle = 5 * time.Minute
+
+// SinceBoot returns the time since the boot, and whether networks may still be starting.
+func (e *Env) SinceBoot() (up time.Duration, starting bool) {
+	ticks, err := probe.Uptime(e.Host)
+	if err != nil {
+		return 0, false
+	}
+	up = time.Duration(ticks/probe.ClockTicks) * time.Second
+	return up, up < BootSettle
+}
+
+// BeforeJob reports whether the run decides on the start of a job.
+func (e *Env) BeforeJob() bool { return e.Job != nil && !e.Job.Ended }
+
+// Booting reports whether networks may still be starting, and no job needs them yet: a later run judges
+// them.
+func (e *Env) Booting() bool {
+	_, starting := e.SinceBoot()
+	return starting && !e.BeforeJob()
+}
+
+// Settle returns findings of a check. While [Env.Booting] it replaces the warnings and failures about
+// something that starts by skip.
+func (e *Env) Settle(findings []Finding, check string, skip Finding, starts func(Finding) bool) []Finding {
+	if !e.Booting() {
+		return findings
+	}
+	var starting []string
+	findings = slices.DeleteFunc(findings, func(f Finding) bool {
+		if f.Severity != Fail && f.Severity != Warn || !starts(f) {
+			return false
+		}
+		starting = append(starting, f.Text(check))
+		return true
+	})
+	if len(starting) == 0 {
+		return findings
+	}
+	if more := len(starting) - 3; more > 0 {
+		starting = append(starting[:3], fmt.Sprintf("%d more", more))
+	}
+	skip.Severity = Skip
+	up, _ := e.SinceBoot()
+	return append(findings, skip.Describe(check, "not judged in the first %.0f s after a boot, booted %.0f s ago: %s",
+		BootSettle.Seconds(), up.Seconds(), strings.Join(starting, "; ")))
+}

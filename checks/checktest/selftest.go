@@ -59,7 +59,7 @@ var wholeNode = []string{
 	"gpu.count", "gpu.count.slurm", "gpu.driver.library", "gpu.driver.mismatch", "gpu.driver.missing", "gpu.driver.module", "gpu.driver.unloaded", "gpu.driver.uvm", "gpu.driver.version", "gpu.mode.cc",
 	"job.none", "job.gpus.unknown",
 	"gpu.xid.absent", "gpu.xid.file", "gpu.xid.flood", "gpu.xid.ledger", "gpu.xid.lost", "gpu.xid.policy",
-	"gpu.fabric.channels", "gpu.fabric.imex", "gpu.fabric.manager", "gpu.fabric.none", "gpu.nvlink.mig", "gpu.vbios.one",
+	"gpu.fabric.boot", "gpu.fabric.channels", "gpu.fabric.imex", "gpu.fabric.manager", "gpu.fabric.none", "gpu.nvlink.boot", "gpu.nvlink.mig", "gpu.vbios.one",
 	"ib.none", "ib.left", "ib.unnamed", "ib.count", "ib.count.platform", "ib.errors.fabric", "ib.errors.none", "ib.errors.policy",
 	"ib.firmware.board", "ib.flap.fabric", "ib.flap.log", "ib.inactive", "ib.modules", "ib.modules.abi", "ib.modules.extra", "ib.pcie.unseen",
 	"ib.ports.boot", "ib.ports.count", "ib.ports.guid", "ib.ports.member", "ib.ports.slower",

@@ -180,7 +180,7 @@ func (j *flapJudge) read(p *Port) {
 	if err != nil {
 		j.findings = append(j.findings, j.Unknown(p.Subject(), err))
 	}
-	q.compare(j.history, j.boot.Add(flapSettle), j.check.window())
+	q.compare(j.history, j.boot.Add(checks.BootSettle), j.check.window())
 	j.ports = append(j.ports, q)
 }
 
@@ -312,7 +312,7 @@ func (j *flapJudge) loggedLosses(q *flapPort) (most []time.Time) {
 	for i := range j.lines {
 		l := &j.lines[i]
 		at := l.At.Truncate(time.Second)
-		starting := at.After(j.boot.Add(-flapShutdown)) && at.Before(j.boot.Add(flapSettle))
+		starting := at.After(j.boot.Add(-flapShutdown)) && at.Before(j.boot.Add(checks.BootSettle))
 		if starting || at.Before(since) || at.After(h.Now) || !at.After(j.cleared(name)) || !l.about(q) {
 			continue
 		}

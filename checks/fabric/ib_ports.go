@@ -191,7 +191,7 @@ func (r *portsRun) judge(p *Port, is fate) {
 		r.judgeLIDs(p)
 		r.rate(p)
 		r.judgeMembers(p)
-	case is.severity != checks.OK && !r.beforeJob() && r.isStarting(p):
+	case is.severity != checks.OK && !r.env.BeforeJob() && r.isStarting(p):
 		r.starting = append(r.starting, fmt.Sprintf("%s (%s %s)", p.Name(), p.State, p.Phys))
 	default:
 		if up, _ := r.SinceBoot(); r.isStarting(p) {
@@ -314,7 +314,7 @@ func (r *portsRun) count(fates map[*Port]fate, absent []checks.Finding) {
 // await waits, before a job, for ports that are starting, as long as the run allows: the job
 // would fail without its fabric.
 func (r *portsRun) await(ctx context.Context) {
-	if _, ends := ctx.Deadline(); !r.beforeJob() || !ends {
+	if _, ends := ctx.Deadline(); !r.env.BeforeJob() || !ends {
 		return
 	}
 	for until := time.Now().Add(checks.Room(ctx)); time.Now().Before(until); time.Sleep(bootPause) {
@@ -346,7 +346,7 @@ func (r *portsRun) reportStarting() {
 	}
 	up, _ := r.SinceBoot()
 	r.findings = append(r.findings, checks.Finding{Code: "ib.ports.boot", Severity: checks.Skip, Device: checks.Device{Kind: "ports"}}.
-		Describe(ibPortsName, "%s not up yet %.0f s after the boot, judged after %.0f s: %s", checks.Plural(len(r.starting), "port"), up.Seconds(), flapSettle.Seconds(), strings.Join(r.starting, ", ")))
+		Describe(ibPortsName, "%s not up yet %.0f s after the boot, judged after %.0f s: %s", checks.Plural(len(r.starting), "port"), up.Seconds(), checks.BootSettle.Seconds(), strings.Join(r.starting, ", ")))
 }
 
 // judgeMembers reports the members of a RoCE LAG that carry no traffic while the LAG is up. A

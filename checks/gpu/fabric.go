@@ -22,8 +22,9 @@ import (
 // times slower although all NVLinks are up.
 //
 // State: the state of the fabric must be Completed and its status Success. A state that is not
-// final fails in the third consecutive run of one boot, and warns before that. It is not judged if
-// MIG is on: the driver shuts down the NVLinks then.
+// final fails in the third consecutive run of one boot, and warns before that. The prolog of a job
+// waits for the fabric, and refuses the job without it: CUDA would not start. The state is not judged
+// if MIG is on: the driver shuts down the NVLinks then.
 //
 // Domain: the cluster UUID must not be zero if the node's platform is part of a domain and its
 // NVLinks are connected to switches, or if another GPU of the node has one. The cluster UUID and
@@ -40,6 +41,9 @@ import (
 // a node that has IMEX channels and no nvidia-imex warns, since some sites start it with a job. The
 // check does not test whether an idle domain is ready. In a container neither service is expected,
 // because the node's processes are not visible there.
+//
+// In the first five minutes after a boot the services start and the GPUs join. Until then a state that
+// is not final and a service that does not run are not judged, except before a job.
 //
 //	gpu* || check_gpu_fabric
 //	gb* || check_gpu_fabric -i yes
@@ -71,6 +75,7 @@ func init() {
 				"gpu.fabric.manager":  "Run systemctl start nvidia-fabricmanager; " + manager,
 				"gpu.fabric.imex":     "Run systemctl start nvidia-imex; check nvidia-imex-ctl -N and /etc/nvidia-imex/nodes_config.cfg. If each job starts it, or the node is not in an NVLink domain, remove -i from the line.",
 				"gpu.fabric.channels": "Create the first channel with modprobe nvidia NVreg_CreateImexChannel0=1, more with Slurm's switch/nvidia_imex or nvidia-modprobe -i. If the node is not in an NVLink domain, remove -i from the line.",
+				"gpu.fabric.boot":     "Nothing to repair in the first five minutes after a boot: a later run checks the fabric. If a job waits for the node run the check again.",
 				"gpu.fabric.none":     "Nothing: these GPUs do not have an NVLink fabric.",
 			}
 		},
@@ -122,7 +127,7 @@ type fabricRun struct {
 	failed  bool // the fabric of a GPU has a fault
 }
 
-func (c *gpuFabric) Run(_ context.Context, env *checks.Env) []checks.Finding {
+func (c *gpuFabric) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	if err := c.Validate(); err != nil { // from TOML, which Bind does not see
 		return []checks.Finding{checks.Finding{Code: "config.value", Severity: checks.Unknown, Remedy: checks.FixConfig}.Describe(gpuFabricName, "%v", err)}
 	}
@@ -136,11 +141,17 @@ func (c *gpuFabric) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}
 	r := &fabricRun{gpuFabric: c, GPUs: s, past: recallGPU[fabricPast](env, gpuFabricName, "gpu-fabric", s.NVML.Taken)}
 	r.boot, _ = probe.BootID(env.Host)
+	if err := await(ctx, s, groups, "the NVLink fabric", r.isStarting); err != nil {
+		return []checks.Finding{CannotAsk(gpuFabricName, err)}
+	}
 	r.cluster, r.clique = r.findCommonest(func(f nvml.Fabric) string { return f.Cluster }), r.findCommonest(formatClique)
 	s.Each(func(_ *GPUs, g *nvml.GPU) { r.judge(g) })
 	reportMissing(s, "state of the fabric", func(g *nvml.GPU) nvml.Reading[nvml.Fabric] { return g.Fabric })
 	r.addSwitchErrors()
 	node := r.judgeServices()
+	if env.Booting() {
+		s.Findings, node = env.Settle(append(s.Findings, node...), gpuFabricName, checks.Finding{Code: "gpu.fabric.boot"}, ofStart), nil
+	}
 	if nothing := len(node)+len(s.Findings) == 0 && !r.hasSwitches(); nothing && !s.Judged {
 		return s.Done()
 	} else if nothing && r.joined == 0 {
@@ -214,9 +225,15 @@ func (r *fabricRun) judge(g *nvml.GPU) {
 		return
 	case nvml.FabricNotStarted, nvml.FabricInProgress:
 		r.joined++
-		state := [...]string{"", "not started", "in progress"}[f.State]
-		n := r.countRuns(g, "state")
-		r.reportFault(g, "gpu.fabric.state", r.chooseSeverity(n), "completed", state, "state of the fabric%s", formatRuns(n))
+		severity, n := checks.Warn, 0
+		if !r.Env.Booting() {
+			n = r.countRuns(g, "state")
+			severity = r.chooseSeverity(n)
+		}
+		if r.Env.BeforeJob() {
+			severity = checks.Fail
+		}
+		r.reportFault(g, "gpu.fabric.state", severity, "completed", unfinished[f.State], "state of the fabric%s", formatRuns(n))
 		return
 	case nvml.FabricCompleted:
 		r.joined++
@@ -233,6 +250,41 @@ func (r *fabricRun) judge(g *nvml.GPU) {
 		r.judgeDomain(g, f, domain)
 	}
 	r.judgeHealth(g, f)
+}
+
+// unfinished are the names of the states that are not final.
+var unfinished = map[int]string{nvml.FabricNotStarted: "not started", nvml.FabricInProgress: "in progress"}
+
+// isStarting reports whether a GPU is joining the fabric, or, after a boot, its manager does not run yet.
+func (r *fabricRun) isStarting() bool {
+	completed := 0
+	for i := range r.NVML.GPUs {
+		g := &r.NVML.GPUs[i]
+		if f := g.Fabric; f.Known && unfinished[f.Value.State] != "" && !withMIG(g) {
+			return true
+		} else if f.Known && f.Value.State == nvml.FabricCompleted {
+			completed++
+		}
+	}
+	_, starting := r.Env.SinceBoot()
+	if !starting || completed == len(r.NVML.GPUs) || !r.hasSwitches() {
+		return false
+	}
+	r.Env.At("read /proc")
+	procs, err := probe.ProcessesOf(r.Env.Host, r.mayServe)
+	runs, unread := r.serviceRuns(procs, "nv-fabricmanager")
+	return err == nil && !runs && unread == nil && !r.Env.Host.InContainer()
+}
+
+// ofStart reports whether a finding is about something that starts after a boot.
+func ofStart(f checks.Finding) bool {
+	switch f.Code {
+	case "gpu.fabric.manager", "gpu.fabric.imex":
+		return true
+	case "gpu.fabric.state":
+		return f.Got == unfinished[nvml.FabricNotStarted] || f.Got == unfinished[nvml.FabricInProgress]
+	}
+	return false
 }
 
 // meshed reports whether the NVLinks are connected to other GPUs and not to a switch: such a node,

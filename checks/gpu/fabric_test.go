@@ -262,6 +262,11 @@ func fabricServices() []checktest.Scenario {
 	}
 	ampere := allGPUs(func(g *nvml.GPU) { g.Fabric = nvml.Reading[nvml.Fabric]{} })
 	waiting := func(n *nvml.Snapshot) { inFabric(func(f *nvml.Fabric) { f.State = nvml.FabricInProgress })(&n.GPUs[3]) }
+	joining := allGPUs(inFabric(func(f *nvml.Fabric) { f.State = nvml.FabricInProgress }))
+	starting := func(texts string) checks.Finding {
+		return checks.Finding{Code: "gpu.fabric.boot", Severity: checks.Skip, Message: gpuFabricName + ":  not judged in the first 300 s after a boot, booted 60 s ago: " + texts}
+	}
+	const noManager = "NVSwitches on the PCI bus: 4, want nv-fabricmanager running, got none"
 	passed := throughSwitches(checktest.OnGPUs("NVSwitches of a virtual machine", nil, ampere,
 		checks.Finding{Code: "gpu.unsupported", Severity: checks.Skip, Message: gpuFabricName + ":  not supported by these GPUs or their driver"}))
 	passed.Links = map[string]string{}
@@ -282,6 +287,14 @@ func fabricServices() []checktest.Scenario {
 		throughSwitches(checktest.OnGPUs("no manager, but all have joined", nil, nil, stopped(checks.Warn))),
 		throughSwitches(checktest.OnGPUs("no manager, and one has not joined", nil, waiting, fabricSays(checks.Warn, "state", "completed", "in progress", "state of the fabric"), stopped(checks.Fail))),
 		passed,
+		booting(throughSwitches(checktest.OnGPUs("a minute after a boot", nil, joining, starting(startingGPUs("state of the fabric, want completed, got in progress", noManager)))), 60),
+		booting(throughSwitches(checktest.OnGPUs("NVSwitches of A100, a minute after a boot", nil, ampere, starting(noManager))), 60),
+		booting(throughSwitches(checktest.OnGPUs("NVSwitches of A100, no manager five minutes after a boot", nil, ampere, stopped(checks.Fail))), 300),
+		inBoot(booting(throughSwitches(checktest.OnGPUs("one has not joined a minute after a boot, for the third time", nil, waiting,
+			starting(checks.GPUDevice(&checktest.H100s().GPUs[3]).String()+": state of the fabric, want completed, got in progress")), fm), 60)).
+			Holding("past/gpu-fabric.json", before300(fmt.Sprintf(`{"boot":%q,"in_a_row":{"state":2}}`, nvlinkBoot))),
+		booting(running(withChannels(checktest.OnGPUs("IMEX does not run a minute after a boot", checktest.Of("-i", "yes"), rackWith(nil),
+			starting("IMEX channels of the node: 1, want nvidia-imex running, got none")), 1)), 60),
 		running(checktest.OnGPUs("no manager on a platform with NVSwitches, and one has not joined", nil, waiting, fabricSays(checks.Warn, "state", "completed", "in progress", "state of the fabric"),
 			fabricOnNode(checks.Warn, "manager", "running", "not running", "this platform has NVSwitches, want nv-fabricmanager running, got none")).
 			On(&checks.Platform{Name: "HGX B200", GPUs: []int{8}, NVSwitchGPUs: 8})),

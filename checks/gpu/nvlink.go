@@ -35,6 +35,9 @@ import (
 // since a drained node has no traffic that could show it again. It judges the effective bit error
 // rate of links that have new effective errors.
 //
+// In the first five minutes after a boot the fabric manager trains the links. Until then a model with no
+// link up is not judged; the prolog of a job waits for the links, and refuses the job without them.
+//
 // GPUs with MIG on are skipped: their links can be off. check_nvlink_status is AzureHPC's name; it
 // ignores arguments that are not options.
 //
@@ -71,6 +74,7 @@ func init() {
 					"gpu.nvlink.p2p":     "Compare with nvidia-smi topo -p2p n. If all pairs fail, look at check_gpu_fabric and the fabric manager; if the pairs of one GPU fail, reset that GPU or reboot.",
 					"gpu.nvlink.errors":  "If jobs are slow or fail on this node, reset the GPU when it is idle; if the errors return, the GPU, its baseboard or the NVSwitch is faulty.",
 					"gpu.nvlink.ber":     "The link is poor and will replay packets or go down. Reset the GPU when it is idle; if that does not help, the GPU, its baseboard or the NVSwitch is faulty. On an NVL72 rack check the cable cartridge and the switch tray, too.",
+					"gpu.nvlink.boot":    "Nothing to repair in the first five minutes after a boot: a later run checks the links. If a job waits for the node run the check again.",
 					"gpu.nvlink.mig":     "Nothing: NVLinks of GPUs with MIG on are not judged.",
 				}
 			},
@@ -101,14 +105,23 @@ type linkPlaces struct {
 	Far []string `json:"far,omitempty"` // PCI address of the far end
 }
 
-func (c *gpuNVLink) Run(_ context.Context, env *checks.Env) []checks.Finding {
-	s, findings := AskNVML(env, c.name, nvml.GroupModes|nvml.GroupNVLinks|nvml.GroupNVLinkSpeed|nvml.GroupNVLinkFar|nvml.GroupNVLinkCounts|nvml.GroupP2P)
+const groupLinks = nvml.GroupModes | nvml.GroupNVLinks | nvml.GroupNVLinkSpeed | nvml.GroupNVLinkFar | nvml.GroupNVLinkCounts | nvml.GroupP2P
+
+func (c *gpuNVLink) Run(ctx context.Context, env *checks.Env) []checks.Finding {
+	s, findings := AskNVML(env, c.name, groupLinks)
 	if s == nil {
 		return findings
 	}
 	r := &linkRun{gpuNVLink: c, GPUs: s, past: map[string]linkPlaces{}, far: map[string]string{}}
 	if err := env.Recall("gpu-nvlinks", &r.past); err != nil || r.past == nil {
 		r.past = map[string]linkPlaces{} // start again if the file is damaged
+	}
+	_, booting := env.SinceBoot()
+	err := await(ctx, s, groupLinks, "the NVLinks", func() bool {
+		return booting && slices.ContainsFunc(s.NVML.GPUs, func(g nvml.GPU) bool { return r.isStarting(&g) })
+	})
+	if err != nil {
+		return []checks.Finding{CannotAsk(c.name, err)}
 	}
 	r.most = s.findCommon(readLinks)
 	for model, of := range r.countFarEnds() {
@@ -132,6 +145,9 @@ func (c *gpuNVLink) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return nvml.Reading[int]{Value: countUp(g.NVLinks.Value), Known: g.NVLinks.Known}
 	})
 	r.judgePeers()
+	s.Findings = env.Settle(s.Findings, c.name, checks.Finding{Code: "gpu.nvlink.boot"}, func(f checks.Finding) bool {
+		return f.Code == "gpu.nvlink.down" && slices.ContainsFunc(s.NVML.GPUs, func(g nvml.GPU) bool { return f.Device == checks.GPUDevice(&g) && r.isStarting(&g) })
+	})
 	if divided > 0 && divided == len(s.NVML.GPUs) {
 		return []checks.Finding{checks.Finding{Code: "gpu.nvlink.mig", Severity: checks.Skip}.Describe(c.name, "NVLinks are not judged: MIG is on")}
 	}
@@ -277,6 +293,18 @@ func (r *linkRun) findWanted(g *nvml.GPU, have, had int) (want int, severity che
 		return want, checks.Fail
 	}
 	return want, checks.Warn
+}
+
+// isStarting reports whether the links of a GPU may be training after a boot: none of its model is up,
+// and there should be some.
+func (r *linkRun) isStarting(g *nvml.GPU) bool {
+	for i := range r.NVML.GPUs {
+		if o := &r.NVML.GPUs[i]; o.Name.Value == g.Name.Value && countUp(o.NVLinks.Value) > 0 {
+			return false
+		}
+	}
+	want, _ := r.findWanted(g, 0, countUp(r.past[g.UUID.Value].Up))
+	return g.NVLinks.Err == nil && !withMIG(g) && max(want, r.Links) > 0
 }
 
 // findUpOnOthers returns the links that are down on g and up on most GPUs of its model.

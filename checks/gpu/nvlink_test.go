@@ -160,6 +160,12 @@ func nvlinkDown(name string) (list []checktest.Scenario) {
 		checktest.OnGPUs("NVML reports no link any more", nil, allGPUs(func(g *nvml.GPU) { g.NVLinks, g.NVLink = nvml.Reading[[]bool]{}, nvml.NVLink{} }),
 			down(checks.Fail, "0", "all NVLinks are down")).On(hgxLinks()).Holding(file, hadLinks(3)),
 		checktest.OnGPUs("all links of all GPUs down, and they were up before", nil, allGPUs(lowered(everyLink...)), all...).On(hgxLinks()).Holding(file, hadLinks(0, 1, 2, 3, 4, 5, 6, 7)),
+		booting(checktest.OnGPUs("all links of all GPUs down a minute after a boot", nil, allGPUs(lowered(everyLink...)), checks.Finding{Code: "gpu.nvlink.boot", Severity: checks.Skip,
+			Message: name + ":  not judged in the first 300 s after a boot, booted 60 s ago: " + startingGPUs("all NVLinks are down, want 18 up, got 0")}).On(hgxLinks()), 60).
+			Holding(file, hadLinks(0, 1, 2, 3, 4, 5, 6, 7)),
+		booting(checktest.OnGPUs("all links of all GPUs down five minutes after a boot", nil, allGPUs(lowered(everyLink...)), all...).On(hgxLinks()), 300).
+			Holding(file, hadLinks(0, 1, 2, 3, 4, 5, 6, 7)),
+		booting(checktest.OnGPUs("one link down a minute after a boot", nil, checktest.Gpu3(lowered(7)), down(checks.Fail, "17", "NVLink 7 is down")).On(hgxLinks()), 60),
 		checktest.OnGPUs("all links of all GPUs down, in the first run", nil, allGPUs(lowered(everyLink...)), first...).On(hgxLinks()),
 		checktest.OnGPUs("all links of all GPUs down, without a reference", nil, allGPUs(unlinked), nothingToJudge),
 		checktest.OnGPUs("a GPU of a board without links", nil, bridged, down(checks.Warn, "0", "all NVLinks are down")).On(hgxLinks()),
