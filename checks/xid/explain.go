@@ -121,7 +121,7 @@ func classifyLine(env *checks.Env, r xidRow, line xidLine) (class checks.XidClas
 	}
 	driver, _ := probe.DriverVersion(env.Host) // without it either layout is accepted
 	j := &xidJudge{ledger: &xidLedger{Driver: driver}}
-	class, notes := j.classify(&xidEvent{Key: line.Key, Text: line.Text, Action: line.Action, Nonfatal: line.Nonfatal}, &r, nil)
+	class, notes := j.classify(&xidEvent{Key: line.Key, Text: line.Text, Action: line.Action, Nonfatal: line.Nonfatal}, &r)
 	if r.Class == checks.XidAuthority {
 		_, _, asks := explainAction(line.Action)
 		return class, "the driver asks for " + asks

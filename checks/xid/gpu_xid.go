@@ -188,6 +188,7 @@ func (c *gpuXid) judge(env *checks.Env, ledger *xidLedger, notes *[]checks.Findi
 	for _, x := range cases {
 		for _, e := range x.events {
 			e.standing = x.class.Drains()
+			e.Drained = e.Drained || e.standing
 		}
 	}
 	r := &xidReporter{xidJudge: j, strict: c.Strict, file: c.logFile()}

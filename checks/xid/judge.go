@@ -38,6 +38,7 @@ type xidCase struct {
 	remedy checks.Remedy
 	notes  []string
 	events []*xidEvent // the oldest first
+	all    []*xidEvent // with those that no longer count
 
 	byState bool // it drains the node because of NVML's current state
 }
@@ -97,6 +98,9 @@ func (j *xidJudge) findCases() []*xidCase {
 	}
 	qualify(cases)
 	cases = j.applyActions(cases)
+	for _, c := range cases {
+		c.applyAgain()
+	}
 	return slices.DeleteFunc(cases, func(c *xidCase) bool {
 		return c.class == checks.XidIgnore || c.class == checks.XidFollow && j.follows(c)
 	})
@@ -106,10 +110,10 @@ func (c *xidCase) sortKey() string { return fmt.Sprintf("%s %v %05d", c.gpu, c.k
 
 // makeCase returns the case of one error, nil if none of its events counts.
 func (j *xidJudge) makeCase(same xidSame, events []*xidEvent, all map[xidSame][]*xidEvent) *xidCase {
-	c := &xidCase{gpu: same.gpu, key: same.key, row: j.findRow(same.key), class: checks.XidIgnore}
+	c := &xidCase{gpu: same.gpu, key: same.key, row: j.findRow(same.key), class: checks.XidIgnore, all: events}
 	until := j.findClear(same, all)
-	for i, e := range events {
-		class, notes := j.classify(e, &c.row, events[:i])
+	for _, e := range events {
+		class, notes := j.classify(e, &c.row)
 		if j.isOver(e, class, &c.row) || e.Last <= until {
 			continue
 		}
@@ -150,8 +154,8 @@ func (j *xidJudge) findClear(same xidSame, all map[xidSame][]*xidEvent) (until i
 	return until
 }
 
-// classify returns the class of one event; before are the older events of its error.
-func (j *xidJudge) classify(e *xidEvent, r *xidRow, before []*xidEvent) (class checks.XidClass, notes []string) {
+// classify returns the class of one event.
+func (j *xidJudge) classify(e *xidEvent, r *xidRow) (class checks.XidClass, notes []string) {
 	class = r.Class
 	switch {
 	case class == checks.XidDecode:
@@ -172,14 +176,9 @@ func (j *xidJudge) classify(e *xidEvent, r *xidRow, before []*xidEvent) (class c
 	case e.Key.Switch && e.Nonfatal && class.Rank() > checks.XidWatch.Rank():
 		class = checks.XidWatch
 	}
-	if n := countEpisodes(e, r, before); n > 0 && class.Drains() {
-		if up := r.Again[min(n, len(r.Again))-1]; up.Rank() > max(class.Rank(), e.Raised.Rank()) {
-			e.Raised = up // the older events are forgotten after a week
-		}
-	}
 	if e.Raised.Rank() > class.Rank() && r.override == "" {
 		if class = e.Raised; slices.Contains(r.Again, class) {
-			notes = append(notes, "again within a week")
+			notes = append(notes, again)
 		}
 	}
 	return class, notes
@@ -197,9 +196,37 @@ func (j *xidJudge) decode(e *xidEvent) decodedXid {
 	return d
 }
 
-// countEpisodes returns how often the error occurred in the week before the event, where a reset or a
-// reboot separates two episodes.
-func countEpisodes(e *xidEvent, r *xidRow, before []*xidEvent) int {
+const again = "again within a week"
+
+// applyAgain raises a case that drains the node, and has drained it before. The events keep the class,
+// since the older ones are forgotten after a week.
+func (c *xidCase) applyAgain() {
+	if !c.class.Drains() {
+		return
+	}
+	worst := c.class
+	for _, e := range c.events {
+		n := c.countEpisodes(e)
+		if n == 0 {
+			continue
+		}
+		if up := c.row.Again[min(n, len(c.row.Again))-1]; up.Rank() > c.class.Rank() {
+			e.Raised = up
+			if up.Rank() > worst.Rank() {
+				worst = up
+			}
+		}
+	}
+	if worst != c.class {
+		c.raise(worst, again)
+		c.events = slices.DeleteFunc(c.events, func(e *xidEvent) bool { return e.Raised != worst })
+	}
+}
+
+// countEpisodes returns how often the error has drained the node in the week before the event, where a
+// reset or a reboot separates two episodes.
+func (c *xidCase) countEpisodes(e *xidEvent) int {
+	r := &c.row
 	if len(r.Again) == 0 {
 		return 0
 	}
@@ -208,8 +235,8 @@ func countEpisodes(e *xidEvent, r *xidRow, before []*xidEvent) int {
 		epoch int
 	}
 	seen := map[episode]bool{}
-	for _, b := range before {
-		if (b.Boot != e.Boot || b.Epoch != e.Epoch) && b.Last >= e.First-xidMemory && (r.Same != "link" || b.Link == e.Link) {
+	for _, b := range c.all[:slices.Index(c.all, e)] {
+		if b.Drained && (b.Boot != e.Boot || b.Epoch != e.Epoch) && b.Last >= e.First-xidMemory && (r.Same != "link" || b.Link == e.Link) {
 			seen[episode{b.Boot, b.Epoch}] = true
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 )
 
@@ -165,6 +166,68 @@ func TestXidAgain(t *testing.T) {
 	m.say(reset)
 	m.xid(74, "NVLink: fatal error detected on link 4(0x0)")
 	m.look("fail xid.74 reseat-or-rma again within a week")
+}
+
+// An error that NVML has lowered to a warning does not count as one that returns.
+func TestXidAgainOfNothing(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	healthy := []checks.GPUState{{PCI: c1, Recovery: new(0), Links: []bool{true, true, true, true, true}}}
+	m.gpus = healthy
+	const line, warn = "NVLink: fatal error detected on link 4(0x0)", "warn xid.74 reset-gpu link 4 is up"
+	for range 3 {
+		m.xid(74, line)
+		m.look(warn)
+		m.look(warn)
+		m.reboot()
+		m.look()
+	}
+	m.gpus = []checks.GPUState{{PCI: c1, Links: []bool{true, true, true, true, false}}}
+	m.xid(74, line)
+	m.look("fail xid.74 reset-gpu link 4 is down")
+	m.reboot()
+	m.gpus = healthy
+	m.xid(74, line) // the link is up now
+	m.look(warn)
+	m.reboot()
+	m.gpus = nil
+	m.xid(74, line)
+	m.look("fail xid.74 reseat-or-rma again within a week")
+	m.gpus = healthy // only an operator clears it
+	m.look("fail xid.74 reseat-or-rma again within a week")
+
+	m = newXidMachine(t)
+	m.gpus = []checks.GPUState{{PCI: c1, Recovery: new(0)}}
+	for range 3 {
+		m.xid(143, "init")
+		m.look("warn xid.143 reset-gpu the driver asks for no recovery")
+		m.reboot()
+	}
+	m.gpus = []checks.GPUState{{PCI: c1, Recovery: new(1)}}
+	m.xid(143, "init")
+	m.look("fail xid.143 reset-gpu the driver asks for a GPU reset")
+	m.reboot()
+	m.xid(143, "init")
+	m.look("fail xid.143 reboot-node the driver asks for a GPU reset, again within a week")
+}
+
+// Later errors, which are too many for the record, do not displace one that only an operator clears.
+func TestXidAgainInAFlood(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.xid(79, "off")
+	m.look("fail xid.79 reboot-node")
+	m.reboot()
+	m.xid(79, "off")
+	m.look("fail xid.79 reseat-or-rma again within a week")
+	m.boot += 30
+	m.reboot()
+	for range 2 * xidMaxSame {
+		m.up += 1000
+		m.say("vfio-pci 0000:c1:00.0: reset done")
+		m.xid(79, "off")
+		m.look("fail xid.79 reseat-or-rma again within a week")
+	}
 }
 
 func TestXidPairs(t *testing.T) {

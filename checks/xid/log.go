@@ -40,6 +40,8 @@ type xidEvent struct {
 	Told   bool            `json:"told,omitempty"`   // an earlier run has reported it
 	Passes int             `json:"passes,omitempty"` // runs without a new line
 
+	Drained bool `json:"drained,omitempty"` // it has drained the node
+
 	standing bool // it drains the node now
 }
 
@@ -175,22 +177,35 @@ func (s *xidScan) isGrave(e *xidEvent) bool {
 			s.rows[e.Key] = r
 		}
 	}
-	class, _ := (&xidJudge{ledger: s.ledger}).classify(e, &r, nil)
+	class, _ := (&xidJudge{ledger: s.ledger}).classify(e, &r)
 	return class.Drains()
+}
+
+// weight orders events by what would be lost without them: first those that do not drain the node, last those
+// that drain it until an operator clears them, which no later event would show.
+func (e *xidEvent) weight() int {
+	switch {
+	case e.Raised == checks.XidHold:
+		return 2
+	case e.Grave:
+		return 1
+	}
+	return 0
 }
 
 // makeRoom drops old events, those that do not drain the node first.
 func (s *xidScan) makeRoom() {
 	s.full = true
 	drop := xidMaxEvents / 8
-	s.ledger.Events = slices.DeleteFunc(s.ledger.Events, func(e xidEvent) bool {
-		if e.Grave || drop == 0 {
-			return false
-		}
-		drop--
-		return true
-	})
-	s.ledger.Events = slices.Delete(s.ledger.Events, 0, drop)
+	for weight := range 3 {
+		s.ledger.Events = slices.DeleteFunc(s.ledger.Events, func(e xidEvent) bool {
+			if e.weight() > weight || drop == 0 {
+				return false
+			}
+			drop--
+			return true
+		})
+	}
 	s.buildIndex()
 }
 
@@ -206,12 +221,12 @@ func (s *xidScan) replace(e xidEvent) {
 			oldest = i
 			continue
 		}
-		if old := &s.ledger.Events[oldest]; x.Grave == old.Grave && x.Last < old.Last || old.Grave && !x.Grave {
+		if old := &s.ledger.Events[oldest]; x.weight() == old.weight() && x.Last < old.Last || x.weight() < old.weight() {
 			oldest = i
 		}
 	}
 	old := &s.ledger.Events[oldest]
-	if old.Grave && !e.Grave {
+	if old.weight() > e.weight() {
 		return
 	}
 	if s.at[old.place()] == oldest {

@@ -68,10 +68,10 @@ func TestXidOwnResetOrder(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
 	m.driver("550.90.07")
-	m.xid(119, "Timeout")
+	m.xid(95, "Uncontained")
 	m.noteReset(c1)
 	m.xid(119, "Timeout")
-	m.look("fail xid.119 reboot-node again within a week")
+	m.look("fail xid.119 reset-gpu")
 }
 
 func TestXidOwnResetErrors(t *testing.T) {

@@ -30,7 +30,7 @@ func Since(env *checks.Env, mark checks.LogMark) (seen []checks.XidSeen, end che
 			continue
 		}
 		row := j.findRow(x.Key)
-		class, _ := j.classify(x, &row, nil)
+		class, _ := j.classify(x, &row)
 		seen = append(seen, checks.XidSeen{
 			Code: x.Key.Code, Switch: x.Key.Switch, PCI: x.GPU, Name: row.Means, Class: class, Before: x.From < mark.Next, Lines: x.Lines,
 			First: time.Unix(x.First, 0).UTC(), Last: time.Unix(x.Last, 0).UTC(), PID: x.PID, By: x.Name, Text: x.Text,
