@@ -13,7 +13,8 @@ import (
 // gpuRecovery checks that no GPU needs a recovery: the driver does not ask for a reset or a reboot
 // (NVML's recovery action with driver 565 and later, the reset status before that), and no GPU is
 // lost, requires a reset, has no power cable, or sends no interrupts. The driver's answer is more
-// reliable than the Xids in the kernel's log.
+// reliable than the Xids in the kernel's log. A recovery of the IMEX domain only warns: its cause can be
+// on another node of the rack. check_gpu_fabric judges this node's part.
 //
 //	gpu* || check_gpu_recovery
 type gpuRecovery struct{}
@@ -80,5 +81,9 @@ func judgeRecovery(s *GPUs, g *nvml.GPU) {
 	if !ok { // of a newer driver: a reboot is the safe choice
 		recovery.code, recovery.text, recovery.remedy = "unknown", fmt.Sprintf("unknown recovery action %d", action), checks.RebootNode
 	}
-	s.Report(g, checks.Finding{Code: "gpu.recovery." + recovery.code, Severity: checks.Fail, Remedy: recovery.remedy}, "the driver wants %s", recovery.text)
+	f := checks.Finding{Code: "gpu.recovery." + recovery.code, Severity: checks.Fail, Remedy: recovery.remedy}
+	if action == nvml.RecoveryIMEX { // the GPU is healthy: the fault can be on any node of the rack
+		f.Severity = checks.Warn
+	}
+	s.Report(g, f, "the driver wants %s", recovery.text)
 }

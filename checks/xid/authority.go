@@ -58,7 +58,10 @@ func (j *xidJudge) applyAction(cases []*xidCase) (kept []*xidCase) {
 		worst.note(note) // the action agrees
 	case worst != nil && worst.class.Rank() > checks.XidIgnore.Rank():
 		worst.raise(class, note)
-		worst.remedy = remedy
+		worst.note(note)
+		if worst.class == class {
+			worst.remedy = remedy
+		}
 	case authority != nil && !judgedBySite(authority, kept):
 		authority.class, authority.remedy = class, remedy
 		authority.note(note)

@@ -40,7 +40,9 @@ func TestXidState(t *testing.T) {
 		{"79, no recovery needed", 79, checks.GPUState{PCI: c1, Recovery: new(0)}, []string{"warn xid.79 reboot-node the driver asks for no recovery"}},
 		{"54, no recovery needed", 54, checks.GPUState{PCI: c1, Recovery: new(0)}, []string{"fail xid.54 reseat-or-rma"}},
 		{"109, reset needed", 109, checks.GPUState{PCI: c1, Recovery: new(1)}, []string{"fail xid.109 reset-gpu the driver asks for a GPU reset"}},
-		{"92, IMEX", 92, checks.GPUState{PCI: c1, Recovery: new(5)}, []string{"fail xid.92 check-fabric the driver asks for a recovery of the IMEX domain"}},
+		{"92, IMEX", 92, checks.GPUState{PCI: c1, Recovery: new(5)}, []string{"warn xid.92 check-fabric the driver asks for a recovery of the IMEX domain"}},
+		{"62, IMEX", 62, checks.GPUState{PCI: c1, Recovery: new(5)}, []string{"fail xid.62 reset-gpu the driver asks for a recovery of the IMEX domain"}},
+		{"69, IMEX", 69, checks.GPUState{PCI: c1, Recovery: new(5)}, []string{"warn xid.69 check-fabric the driver asks for a recovery of the IMEX domain"}},
 		{"63, pending, and no recovery needed", 63, checks.GPUState{PCI: c1, RemapPending: new(true), Recovery: new(0)}, []string{"fail xid.63 reset-gpu a remapping is pending"}},
 		{"37, reset needed: another check's", 37, checks.GPUState{PCI: c1, Recovery: new(1)}, nil},
 	} {
