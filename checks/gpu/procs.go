@@ -165,13 +165,21 @@ func readKernelMemory(s *GPUs, g *nvml.GPU) (bytes uint64, all bool) {
 	return m.Named, err != nil
 }
 
-func (c *gpuProcs) judgeMemory(s *GPUs, g *nvml.GPU, idle bool) {
+// MemoryOver returns how much of a GPU's memory programs use, in MiB, and whether that is more than a
+// limit. It is unknown, and not more, if the kernel can use all of it.
+func MemoryOver(s *GPUs, g *nvml.GPU, limit int) (used uint64, over bool) {
+	most := uint64(max(limit, 0))
 	m, known := Value(s, g.Memory)
-	if !known || !idle || m.Used>>20 <= uint64(max(c.Memory, 0)) {
-		return
+	if !known || m.Used>>20 <= most {
+		return 0, false
 	}
 	own, all := readKernelMemory(s, g)
-	if used := (m.Used - min(m.Used, own)) >> 20; !all && used > uint64(max(c.Memory, 0)) {
+	used = (m.Used - min(m.Used, own)) >> 20
+	return used, !all && used > most
+}
+
+func (c *gpuProcs) judgeMemory(s *GPUs, g *nvml.GPU, idle bool) {
+	if used, over := MemoryOver(s, g, c.Memory); over && idle {
 		severity := c.severity()
 		if s.Env.Host.InContainer() { // NVML lists only processes of this PID namespace
 			severity = checks.Warn

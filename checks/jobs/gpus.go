@@ -22,7 +22,8 @@ import (
 // with -f fails; the finding names the processes that NVML lists. It ends no process, see
 // check_job_leftovers. The check skips GPUs split by MIG, GPUs that a running job also uses
 // (gres/shard, gres/mps), and GPUs used only by system processes: that memory cannot be
-// attributed to the job.
+// attributed to the job. On GH200 and GB200 the kernel can use the memory of a GPU, as for files: that
+// does not count.
 //
 // In the epilog of a job with GPUs it runs even if no line names it, unless [policy.job] of
 // nhc.toml has contexts = [].
@@ -116,11 +117,10 @@ func (r *gpuRun) judge(s *gpu.GPUs, g *nvml.GPU) {
 		s.Judged, s.Err = true, nil // a GPU of another job or of none
 		return
 	}
-	m, known := gpu.Value(s, g.Memory)
+	used, over := gpu.MemoryOver(s, g, r.Memory)
 	list, listed := gpu.Value(s, g.Processes)
 	mig := g.Modes.MIG.Known && g.Modes.MIG.Value
-	used := m.Used >> 20
-	if !known || !listed || mig || r.job.Shared || used <= uint64(max(r.Memory, 0)) {
+	if !over || !listed || mig || r.job.Shared {
 		return
 	}
 	holders, whose := r.nameHolders(list)

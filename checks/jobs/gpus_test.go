@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"strings"
@@ -58,6 +59,14 @@ var _ = checktest.Table("check_job_gpus", func(name string) []checktest.Scenario
 	another.Job.GPUs = []int{0, 1, 2}
 	own := jobGPUScenario("the job's one GPU", nil, 9000, nil, without)
 	own.Job.GPUs = []int{3}
+	// numa returns a node where the memory of gpu3 is the kernel's NUMA node 4, which has pages of files, MiB.
+	numa := func(title string, files int, want ...checks.Finding) checktest.Scenario {
+		s := jobGPUScenario(title, nil, 9000, nil, want...).Holding("sys/devices/system/node/node4/meminfo",
+			fmt.Sprintf("Node 4 MemTotal: 100663296 kB\nNode 4 MemFree: 80000000 kB\nNode 4 FilePages: %d kB\n", files<<10))
+		s.NVML.GPUs[3].NUMA = nvml.Known(4)
+		return s
+	}
+	gh200 := &checks.Platform{Name: "GH200", MemoryNode: 1}
 	nobodyKnows := jobGPUScenario("its GPUs are unknown", nil, 9000, nil, checks.Finding{Code: "job.gpus.unknown", Severity: checks.Skip, Message: name + ":  the GPUs of job 123 are unknown"})
 	nobodyKnows.Job.GPUs = nil
 	noJob := checks.Finding{Code: "job.none", Severity: checks.Skip, Message: name + ":  not in the epilog of a job"}
@@ -86,6 +95,9 @@ var _ = checktest.Table("check_job_gpus", func(name string) []checktest.Scenario
 		jobGPUScenario("of both", nil, 9000, []int{102, 100, 101}, held("by alice's process 100 (train.py) of job 123, by bob's process 101 (ssh.exe) of no job")),
 		jobGPUScenario("the system's own", nil, 9000, []int{102}), jobGPUScenario("of a job that runs", nil, 9000, []int{100, 103}),
 		jobGPUScenario("of processes that cannot be seen", nil, 9000, []int{7777, 104}, held("by process 7777, which is not visible on the node, by process 104")),
+		numa("the kernel's memory, as on GH200", 8500),
+		numa("more than the kernel's memory", 7000, used(checks.Warn, "at most 1024 MiB", "2000 MiB", "without a process", checks.ResetGPU)),
+		jobGPUScenario("memory of a platform with GPU memory as a NUMA node", nil, 9000, nil).On(gh200),
 		mig, shared, another, own, nobodyKnows, odd, badUID,
 	)
 })
