@@ -263,6 +263,49 @@ func countBesideDisplays() []checktest.Scenario {
 	}
 }
 
+// onlyDisplay returns nodes with one card and without NVIDIA's library. It is not a GPU for jobs if it is a
+// display card and nothing else shows that it is one.
+func onlyDisplay(check string, lost ...checks.Finding) []checktest.Scenario {
+	const card = "0000:01:00.0"
+	node := func(name, class, driver string, want ...checks.Finding) checktest.Scenario {
+		s := checktest.Scenario{Name: name, NVMLErr: fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary), Files: map[string]string{}, Want: want}
+		dir := "sys/bus/pci/devices/" + card + "/"
+		s = s.Holding(dir+"vendor", "0x10de\n").Holding(dir+"class", class+"\n").Holding(dir+"device", "0x128b\n")
+		if driver != "" {
+			s = s.Linked(dir+"driver", "../../../bus/pci/drivers/"+driver)
+		}
+		return s
+	}
+	none := checks.Finding{Code: "gpu.none", Severity: checks.Skip, Message: check + ":  no NVIDIA GPU for jobs on this node: " + card + " is a display card without NVIDIA's driver"}
+	const display = "0x030000"
+	return []checktest.Scenario{
+		node("a CPU node with a display card and nouveau", display, "nouveau", none), node("a CPU node with a display card without a driver", display, "", none),
+		node("no library for a 3D controller", "0x030200", "", lost...),
+		node("no library for a card that the driver had before", display, "", lost...).Holding("past/gpu-count.json", `{"machine":"","pci":["`+card+`"]}`),
+		node("no library, but the driver's module", display, "", lost...).Holding("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.124.06  Fri\n"),
+		node("no library for a card of a platform", display, "", lost...).On(&checks.Platform{Name: "X"}),
+	}
+}
+
+var _ = checktest.Table("check_gpu_count", func(name string) []checktest.Scenario {
+	lost := checks.Finding{Code: "gpu.nvml", Severity: checks.Fail, Want: "1 GPU", Got: "0", Remedy: checks.RebootNode,
+		Message: name + ":  want 1 GPU, got 0: 1 on the PCI bus, and NVML cannot be asked: load libnvidia-ml.so.1: not found"}
+	list := onlyDisplay(name, lost)
+	wanted := list[0]
+	wanted.Name, wanted.Words, wanted.Want = "no library, and a GPU is wanted", checktest.Of("1"), []checks.Finding{lost}
+	gres := byGres(list[0], 1)
+	gres.Name, gres.Want = "no library, and Slurm's Gres has a GPU", []checks.Finding{lost}
+	return append(list, wanted, gres)
+})
+
+var _ = checktest.Table("check_gpu_ecc", func(name string) []checktest.Scenario {
+	return onlyDisplay(name, checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown, Message: name + ":  cannot ask NVML: load libnvidia-ml.so.1: not found"})
+})
+
+var _ = checktest.Table("check_gpu_driver", func(name string) []checktest.Scenario {
+	return onlyDisplay(name, checks.Finding{Code: "gpu.driver.library", Severity: checks.Fail, Message: name + ":  load libnvidia-ml.so.1: not found"})
+})
+
 // withoutBus removes the PCI bus.
 func withoutBus(s checktest.Scenario) checktest.Scenario {
 	for f := range s.Files {

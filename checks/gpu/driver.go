@@ -61,7 +61,7 @@ func (c *gpuDriver) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if err != nil {
 		return checks.Unreadable(err)
 	}
-	if _, err := nvml.Ask(env.Host, nvml.GroupInforom, env.Doing); err != nil && len(views.Own()) > 0 {
+	if _, err := nvml.Ask(env.Host, nvml.GroupInforom, env.Doing); err != nil && len(views.Own()) > 0 && !onlyDisplays(env, views, err) {
 		return []checks.Finding{c.explainNoNVML(views, err)}
 	}
 	s, findings := AskNVML(env, gpuDriverName, nvml.GroupInforom)

@@ -55,6 +55,8 @@ func AskNVML(env *checks.Env, check string, groups nvml.Group) (*GPUs, []checks.
 	case err != nil && expected == 0 && meansNoGPU(err),
 		err == nil && expected+len(n.GPUs) == 0:
 		return nil, skipNone(check)
+	case err != nil && onlyDisplays(env, views, err):
+		return nil, skipDisplays(check, views)
 	case err != nil:
 		return nil, []checks.Finding{CannotAsk(check, err)}
 	case len(n.GPUs) == 0:

@@ -34,6 +34,9 @@ type damagedLibrary struct{ error }
 
 func (damagedLibrary) Is(target error) bool { return target == ErrNoLibrary }
 
+// IsDamaged reports whether an error is a file that the loader refuses: the library is installed.
+func IsDamaged(err error) bool { return errors.As(err, new(damagedLibrary)) }
+
 // WhyNotLoaded returns the loader's reason for a library that another package could not load.
 func WhyNotLoaded(name string) error {
 	switch handle, err := Dlopen(name); {

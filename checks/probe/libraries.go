@@ -80,7 +80,7 @@ func LoadLibrary[T any](h *Host, v *vendorLibrary, cuda int, open func(path stri
 				return true
 			}
 			missing := errors.Is(err, ErrNoLibrary)
-			if broken == nil && (!missing || errors.As(err, new(damagedLibrary))) {
+			if broken == nil && (!missing || IsDamaged(err)) {
 				broken = err
 			}
 			if v.ofGPU && !missing { // the driver has refused: another file of its library would only repeat the call
