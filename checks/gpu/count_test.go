@@ -277,8 +277,10 @@ func onlyDisplay(check string, lost ...checks.Finding) []checktest.Scenario {
 		return s
 	}
 	none := checks.Finding{Code: "gpu.none", Severity: checks.Skip, Message: check + ":  no NVIDIA GPU for jobs on this node: " + card + " is a display card without NVIDIA's driver"}
-	const display = "0x030000"
+	const display, other = "0x030000", "sys/bus/pci/devices/0000:02:00.0/"
 	return []checktest.Scenario{
+		node("a display card beside a GPU of a virtual machine", display, "nouveau", none).Holding(other+"vendor", "0x10de\n").Holding(other+"class", "0x030200\n").
+			Linked(other+"driver", "../../../bus/pci/drivers/vfio-pci"),
 		node("a CPU node with a display card and nouveau", display, "nouveau", none), node("a CPU node with a display card without a driver", display, "", none),
 		node("no library for a 3D controller", "0x030200", "", lost...),
 		node("no library for a card that the driver had before", display, "", lost...).Holding("past/gpu-count.json", `{"machine":"","pci":["`+card+`"]}`),
@@ -291,9 +293,9 @@ var _ = checktest.Table("check_gpu_count", func(name string) []checktest.Scenari
 	lost := checks.Finding{Code: "gpu.nvml", Severity: checks.Fail, Want: "1 GPU", Got: "0", Remedy: checks.RebootNode,
 		Message: name + ":  want 1 GPU, got 0: 1 on the PCI bus, and NVML cannot be asked: load libnvidia-ml.so.1: not found"}
 	list := onlyDisplay(name, lost)
-	wanted := list[0]
+	wanted := list[1]
 	wanted.Name, wanted.Words, wanted.Want = "no library, and a GPU is wanted", checktest.Of("1"), []checks.Finding{lost}
-	gres := byGres(list[0], 1)
+	gres := byGres(list[1], 1)
 	gres.Name, gres.Want = "no library, and Slurm's Gres has a GPU", []checks.Finding{lost}
 	return append(list, wanted, gres)
 })

@@ -23,12 +23,12 @@ func onlyDisplays(env *checks.Env, views nvidia.GPUViews, err error) bool {
 		return false
 	}
 	displays := pci.OfClass(env.Host, "0300")
-	return len(views.PCI) > 0 && !slices.ContainsFunc(views.PCI, func(p nvidia.PCIGPU) bool {
-		return p.Driver != "" && p.Driver != "nouveau" || !slices.Contains(displays, p.Address)
+	return len(views.Own()) > 0 && !slices.ContainsFunc(views.PCI, func(p nvidia.PCIGPU) bool {
+		return !p.Passed() && (p.Driver != "" && p.Driver != "nouveau" || !slices.Contains(displays, p.Address))
 	})
 }
 
 // skipDisplays skips a check on a node with such cards only.
 func skipDisplays(check string, views nvidia.GPUViews) []checks.Finding {
-	return []checks.Finding{checks.Finding{Code: "gpu.none", Severity: checks.Skip}.Describe(check, "no NVIDIA GPU for jobs on this node: %s %s", views.PCI[0].Address, nvidia.Display)}
+	return []checks.Finding{checks.Finding{Code: "gpu.none", Severity: checks.Skip}.Describe(check, "no NVIDIA GPU for jobs on this node: %s %s", views.Own()[0], nvidia.Display)}
 }

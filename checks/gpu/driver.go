@@ -108,7 +108,7 @@ func (c *gpuDriver) judgeVersions(env *checks.Env, n *nvml.Snapshot, views nvidi
 	slices.SortFunc(findings, func(a, b checks.Finding) int { return strings.Compare(a.Message, b.Message) })
 	unknown := func(part string, err error) {
 		if err != nil && !nvml.IsGPUState(err) { // gpustate reports a state
-			findings = append(findings, checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown}.Describe(gpuDriverName, "version of the %s is unknown: %v", part, err))
+			findings = append(findings, checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown}.Describe(gpuDriverName, "version of the %s is unknown: %v", part, err))
 		}
 	}
 	unknown("library", n.Library.Err)

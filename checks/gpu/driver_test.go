@@ -60,7 +60,7 @@ var _ = checktest.Table("check_gpu_driver", func(name string) []checktest.Scenar
 	noKernel.Broken = true
 	untold := func(scenarioName string, words []string, change func(*nvml.Snapshot), text string) checktest.Scenario {
 		s := checktest.OnGPUs(scenarioName, words, change, checktest.Unknown(name+":  version of the "+text))
-		s.Want[0].Code, s.Broken = "gpu.nvml", true
+		s.Want[0].Code, s.Broken = "gpu.error.value", true
 		return s
 	}
 	return append(common,

@@ -67,13 +67,15 @@ func (c *gpuRecovery) Run(_ context.Context, env *checks.Env) []checks.Finding {
 // judgeRecovery judges the driver's recovery action; package gpustate reports lost GPUs.
 func judgeRecovery(s *GPUs, g *nvml.GPU) {
 	action, known := Value(s, g.Recovery.Action)
-	reset, _ := Value(s, g.Recovery.Reset)
-	drain, _ := Value(s, g.Recovery.DrainReset)
+	if !known {
+		reset, _ := Value(s, g.Recovery.Reset)
+		drain, _ := Value(s, g.Recovery.DrainReset)
+		if reset || drain {
+			action = nvml.RecoveryReset
+		}
+	}
 	s.Judged = s.Judged || g.Name.Known
 	s.Err = cmp.Or(s.Err, g.Name.Err, g.UUID.Err)
-	if !known && (reset || drain) {
-		action = nvml.RecoveryReset
-	}
 	if action == nvml.RecoveryNone {
 		return
 	}

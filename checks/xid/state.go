@@ -115,7 +115,7 @@ var recoveryActions = [...]struct {
 	{checks.XidReboot, checks.RebootNode, "a reboot of the node"},
 	{checks.XidReset, checks.ResetGPU, "an end of peer-to-peer traffic (drain P2P)"},
 	{checks.XidReset, checks.ResetGPU, "a GPU reset after its jobs have ended"},
-	{checks.XidWatch, checks.CheckFabric, "a recovery of the IMEX domain"}, // of all nodes of the rack,
+	{checks.XidWatch, checks.CheckFabric, "a recovery of the IMEX domain"}, // its cause can be on another node
 	{checks.XidReset, checks.ResetGPU, "a reset of the bus"},
 	{checks.XidReboot, checks.RebootNode, "a reboot of the system"},
 }
