@@ -17,10 +17,10 @@ import (
 // Each link must have the width and speed that device and slot support together, or at least -w
 // WIDTH lanes and -s SPEED (generation 5, or 32 GT/s). This also applies to each link above it,
 // up to the root port; one that supports less than the device only warns, unless the platform is
-// built so. The check also warns of less than the platform has, of a slot that supports less than
-// the others, of a MaxReadReq below the recommendation for the device or different from the
-// others, and of relaxed ordering that is off on some devices only. With -m BYTES a lower
-// MaxReadReq fails.
+// built so. A link with less only warns if that is usual for its kind and it never had more. The
+// check also warns of less than the platform has, of a slot that supports less than the others, of
+// a MaxReadReq below the recommendation for the device or different from the others, and of relaxed
+// ordering that is off on some devices only. With -m BYTES a lower MaxReadReq fails.
 //
 // It warns if Access Control Services (ACS) redirect traffic between an adapter and a GPU below
 // one switch over the root port: that costs GPUDirect most of its bandwidth. An IOMMU that
@@ -43,6 +43,7 @@ const ibPCIeName = "check_ib_pcie"
 
 func init() {
 	const reseat = "Compare with the other adapters (lspci -vv, LnkCap and LnkSta; lspci -tv shows the bridges). Reseat the adapter, riser or cable; if the fault remains one of the two ends is faulty. "
+	const changed = " After an intended change of one device delete pcie-link.json in /var/lib/nhc-gpu/NODE."
 	checks.Register(checks.Info{
 		Name:    ibPCIeName,
 		Usage:   "[-w WIDTH] [-s SPEED] [-m BYTES] [-a] [DEVICE...]",
@@ -52,8 +53,8 @@ func init() {
 		Do: func() map[string]string {
 			return map[string]string{
 				"ib.pcie.gone":     "The adapter does not answer on the bus. Power the node off and on (a reboot may not be enough). If it happens again reseat the adapter, then replace it. See dmesg for mlx5_core and AER lines.",
-				"ib.pcie.width":    reseat + "If this width is expected, set it: -w WIDTH.",
-				"ib.pcie.speed":    reseat + "If the BIOS limits the slot, set the generation: -s SPEED.",
+				"ib.pcie.width":    reseat + "If this width is expected, set it: -w WIDTH." + changed,
+				"ib.pcie.speed":    reseat + "If the BIOS limits the slot, set the generation: -s SPEED." + changed,
 				"ib.pcie.slot":     "Compare the slot with those of the other adapters: the BIOS can split or limit it, or the adapter is in the wrong slot.",
 				"ib.pcie.platform": "Adapter and slot together support less than this platform has: see the BIOS's setting for the slot, the riser, and the adapter's model.",
 				"ib.pcie.tree":     "A link between the adapter and its root port is slower than the adapter's own: see lspci -tv, and lspci -vv of the named bridge. A BIOS setting, a retimer or a riser can be the cause.",
@@ -116,7 +117,8 @@ func (c *ibPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		findings = append(findings, checks.Finding{Code: "ib.pcie.unseen", Severity: checks.Skip}.
 			Describe(ibPCIeName, "PCI Express registers cannot be read: MaxReadReq and ACS not checked"))
 	}
-	for i, faults := range pcie.Judge(plain, want) {
+	past := pcie.RecallPast(env, ibPCIeName)
+	for i, faults := range pcie.Judge(plain, want, past) {
 		for _, fault := range faults {
 			findings = append(findings, fault.Finding(ibPCIeName, "ib.pcie."+fault.What, HCADevice(links[i].hca)))
 		}
@@ -124,7 +126,8 @@ func (c *ibPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
 			findings = append(findings, c.belowPlatform(f, links[i])...)
 		}
 	}
-	findings = append(findings, judgeTree(f, links)...)
+	findings = append(findings, judgeTree(f, links, past)...)
+	findings = append(findings, past.Store(env, ibPCIeName)...)
 	findings = append(findings, c.judgeReadRequests(f, links)...)
 	findings = append(findings, judgeOrdering(f, links)...)
 	return append(findings, c.judgeACS(f, links)...)

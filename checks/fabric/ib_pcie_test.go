@@ -77,6 +77,10 @@ var _ = checktest.Table("check_ib_pcie", func(name string) []checktest.Scenario 
 		checktest.OnFabric("a device that does not exist", checktest.Of("mlx5_9"), nil, checks.Finding{Code: "ib.unnamed", Severity: checks.Fail, Device: checks.Device{Kind: "port", Name: "mlx5_9"}, Want: "mlx5_9", Got: "none", Message: name + ":  mlx5_9: no such RDMA device or port"}),
 
 		checktest.OnFabric("lanes lost", nil, checktest.Links(adapter, checktest.NowWidth, "8"), says(checks.Fail, "width", checks.ReseatOrRMA, "x16", "x8", "PCIe width")),
+		checktest.OnFabric("one adapter alone, built with eight lanes", checktest.Of("mlx5_3"), checktest.Links(adapter, checktest.NowWidth, "8"), says(checks.Warn, "width", "", "x16", "x8", "PCIe width, not higher in any earlier run")),
+		checktest.AsIs(checktest.OnFabric("one adapter alone, lanes lost", checktest.Of("mlx5_3"), checktest.Links(adapter, checktest.NowWidth, "8"),
+			says(checks.Fail, "width", checks.ReseatOrRMA, "x16", "x8", "PCIe width is lower than this device had before"))).
+			Holding("past/pcie-link.json", `{"0000:23:00.0":{"is":"15b3:1021 0000:33:01.0 0000:53:00.0 0000:63:01.0","width":16,"speed":32}}`),
 		checktest.OnFabric("slow", nil, checktest.Links(adapter, checktest.NowSpeed, "16.0 GT/s PCIe"), says(checks.Fail, "speed", checks.ReseatOrRMA, "32 GT/s", "16 GT/s", "PCIe speed")),
 		checktest.OnFabric("fewer lanes than wanted", checktest.Of("-w", "16"), slot8, says(checks.Fail, "width", checks.ReseatOrRMA, "x16", "x8", "PCIe width")),
 		checktest.AsIs(checktest.OnFabric("all with fewer lanes than wanted: the line is wrong", checktest.Of("-w", "32"), nil, onEach(func(i int) checks.Finding {

@@ -18,7 +18,7 @@ import (
 // judgeTree judges the links above the adapters, each once. A link below the abilities of its
 // ends is judged like every other link; a link that is slower than the adapter's own warns. The
 // bridges at the same height above adapters of a kind are one kind.
-func judgeTree(f *Fabric, links []*ibLink) (findings []checks.Finding) {
+func judgeTree(f *Fabric, links []*ibLink, past *pcie.Past) (findings []checks.Finding) {
 	var tree []*pcie.Link
 	below := map[string]*ibLink{}
 	for _, l := range links {
@@ -37,7 +37,7 @@ func judgeTree(f *Fabric, links []*ibLink) (findings []checks.Finding) {
 			tree, below[address] = append(tree, b), l
 		}
 	}
-	for i, faults := range pcie.Judge(tree, pcie.Want{}) {
+	for i, faults := range pcie.Judge(tree, pcie.Want{}, past) {
 		l, b := below[tree[i].Address], tree[i]
 		for _, fault := range faults {
 			fault.Text += " of a link above " + l.hca.Name

@@ -88,19 +88,28 @@ type Fault struct {
 	config    bool // the number in nhc.conf is the likely cause
 }
 
-// Judge returns the faults of each link. A link with less than both its ends support fails; it only
-// warns if all links of its kind are alike, since the BIOS or a riser causes that. Where the kernel
-// shows no slot, as in a virtual machine, the device alone does not prove what its slot supports: it
-// fails if another link of its kind has more. A link with a slower slot than the others warns.
-func Judge(links []*Link, want Want) [][]Fault {
+// Judge returns the faults of each link. A link with less than both its ends support fails if it has
+// less than is usual for its kind, or less than it had before. Otherwise it only warns: the BIOS, a
+// riser or a backplane can limit it. Where the kernel shows no slot, as in a virtual machine, the
+// device alone does not prove what its slot supports: it is only compared with its kind. A link with a
+// slower slot than the others warns.
+func Judge(links []*Link, want Want, past *Past) [][]Fault {
 	faults := make([][]Fault, len(links))
 	for i, l := range links {
 		if !l.Known() {
 			continue
 		}
-		peers := findPeers(links, l)
-		faults[i] = append(faults[i], l.judgeWidth(want.width, peers)...)
-		faults[i] = append(faults[i], l.judgeSpeed(want.speed, peers)...)
+		peers, then := findPeers(links, l), past.of(l)
+		width := figure[int]{
+			"width", "PCIe width", "PCIe slot has fewer lanes than those of its kind",
+			want.width, then.Width, func(l *Link) int { return l.Width }, (*Link).BestWidth, l.Slot.MaxWidth, Lanes,
+		}
+		speed := figure[float64]{
+			"speed", "PCIe speed", "PCIe slot is slower than those of its kind",
+			want.speed, then.Speed, (*Link).judgedSpeed, (*Link).BestSpeed, l.Slot.MaxSpeed, SpeedText,
+		}
+		faults[i] = append(judgeFigure(l, peers, &width), judgeFigure(l, peers, &speed)...)
+		past.note(l, pastLink{Width: width.keep(l, peers), Speed: speed.keep(l, peers)})
 	}
 	return faults
 }
@@ -108,9 +117,10 @@ func Judge(links []*Link, want Want) [][]Fault {
 // findPeers returns the other links of a kind with known width and speed. Functions of one device
 // share one link.
 func findPeers(links []*Link, l *Link) (peers []*Link) {
+	seen := map[string]bool{CardOf(l.Address): true}
 	for _, p := range links {
-		if p.Kind == l.Kind && p.Known() && CardOf(p.Address) != CardOf(l.Address) {
-			peers = append(peers, p)
+		if card := CardOf(p.Address); p.Kind == l.Kind && p.Known() && !seen[card] {
+			peers, seen[card] = append(peers, p), true
 		}
 	}
 	return peers
@@ -131,23 +141,69 @@ func (l *Link) chooseSeverity() checks.Severity {
 	return checks.Fail
 }
 
-func (l *Link) judgeWidth(want int, peers []*Link) []Fault {
-	most := l.BestWidth()
-	alike := (len(peers) > 0 || l.narrow) && !slices.ContainsFunc(peers, func(p *Link) bool { return p.Width != l.Width })
-	switch common := MostOf(peers, (*Link).BestWidth); {
-	case want > 0 && l.Width < want:
-		return []Fault{wanted("width", "PCIe width", Lanes(want), Lanes(l.Width), allMiss(l, want, peers, func(p *Link) int { return p.Width }))}
-	case want > 0:
-	case l.Width < most && alike && l.narrow:
-	case l.Width < most && l.Slot.MaxWidth == 0 && !slices.ContainsFunc(peers, func(p *Link) bool { return p.Width > l.Width }):
-	case l.Width < most && alike:
-		return []Fault{{checks.Warn, "width", "PCIe width, the same on all devices of its kind", Lanes(most), Lanes(l.Width), false}}
-	case l.Width < most:
-		return []Fault{{l.chooseSeverity(), "width", "PCIe width", Lanes(most), Lanes(l.Width), false}}
-	case most < common:
-		return []Fault{{checks.Warn, "slot", "PCIe slot has fewer lanes than those of its kind", Lanes(common), Lanes(most), false}}
+// figure is the width or the speed of a link.
+type figure[T int | float64] struct {
+	what, text, slotText string
+	want, then           T // of nhc.conf, and the best that the link has had; 0: none
+	now, best            func(*Link) T
+	slot                 T // what the slot supports, 0 if unknown
+	format               func(T) string
+}
+
+func judgeFigure[T int | float64](l *Link, peers []*Link, f *figure[T]) []Fault {
+	now, best, others, alike := f.now(l), f.best(l), MostOf(peers, f.best), f.alike(l, peers)
+	fault := func(severity checks.Severity, what, text string, want, got T) []Fault {
+		return []Fault{{severity, what, text, f.format(want), f.format(got), false}}
+	}
+	switch {
+	case f.want > 0 && now < f.want:
+		return []Fault{wanted(f.what, f.text, f.format(f.want), f.format(now), allMiss(l, f.want, peers, f.now))}
+	case f.want > 0:
+	case now < best && now < usualOf(append(peers, l), f.now):
+		return fault(l.chooseSeverity(), f.what, f.text, best, now)
+	case now < best && f.slot > 0 && now < f.then && !alike:
+		return fault(l.chooseSeverity(), f.what, f.text+" is lower than this device had before", f.then, now)
+	case now < best && l.narrow:
+	case now < best && f.slot == 0 && !slices.ContainsFunc(peers, func(p *Link) bool { return f.now(p) > now }):
+	case now < best && alike:
+		return fault(checks.Warn, f.what, f.text+", the same on all devices of its kind", best, now)
+	case now < best && len(peers) > 0:
+		return fault(checks.Warn, f.what, f.text+", not lower than usual for its kind", best, now)
+	case now < best:
+		return fault(checks.Warn, f.what, f.text+", not higher in any earlier run", best, now)
+	case best < others:
+		return fault(checks.Warn, "slot", f.slotText, others, best)
 	}
 	return nil
+}
+
+// alike reports whether all links of a kind have the same figure.
+func (f *figure[T]) alike(l *Link, peers []*Link) bool {
+	return len(peers) > 0 && !slices.ContainsFunc(peers, func(p *Link) bool { return f.now(p) != f.now(l) })
+}
+
+// keep returns the figure that later runs compare with. If all links of a kind are alike, that is the
+// present one: a change of all of them is a change of the BIOS or of the hardware.
+func (f *figure[T]) keep(l *Link, peers []*Link) T {
+	if f.alike(l, peers) {
+		return f.now(l)
+	}
+	return max(f.then, f.now(l))
+}
+
+// usualOf returns the most common figure of the links of a kind. Of two equally common ones it is the
+// lower: several devices seldom fail alike. If all links differ, it is the highest.
+func usualOf[T int | float64](links []*Link, of func(*Link) T) (usual T) {
+	count := map[T]int{}
+	for _, l := range links {
+		count[of(l)]++
+	}
+	for v, n := range count {
+		if n > count[usual] || n == count[usual] && (n > 1) == (v < usual) {
+			usual = v
+		}
+	}
+	return usual
 }
 
 // wanted returns the fault of a link that misses a number in nhc.conf. allMiss: so do all devices
@@ -181,25 +237,6 @@ func (l *Link) judgedSpeed() float64 {
 		return l.BestSpeed()
 	}
 	return l.Speed
-}
-
-func (l *Link) judgeSpeed(want float64, peers []*Link) []Fault {
-	most, now := l.BestSpeed(), l.judgedSpeed()
-	alike := (len(peers) > 0 || l.narrow) && !slices.ContainsFunc(peers, func(p *Link) bool { return p.Speed != l.Speed })
-	switch common := MostOf(peers, (*Link).BestSpeed); {
-	case want > 0 && now < want:
-		return []Fault{wanted("speed", "PCIe speed", SpeedText(want), SpeedText(now), allMiss(l, want, peers, (*Link).judgedSpeed))}
-	case want > 0:
-	case now < most && alike && l.narrow:
-	case now < most && l.Slot.MaxSpeed == 0 && !slices.ContainsFunc(peers, func(p *Link) bool { return p.Speed > l.Speed }):
-	case now < most && alike:
-		return []Fault{{checks.Warn, "speed", "PCIe speed, the same on all devices of its kind", SpeedText(most), SpeedText(now), false}}
-	case now < most:
-		return []Fault{{l.chooseSeverity(), "speed", "PCIe speed", SpeedText(most), SpeedText(now), false}}
-	case most < common:
-		return []Fault{{checks.Warn, "slot", "PCIe slot is slower than those of its kind", SpeedText(common), SpeedText(most), false}}
-	}
-	return nil
 }
 
 // MostOf returns the most common figure of some devices, of two equally common ones the higher; 0 if

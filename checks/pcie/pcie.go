@@ -22,11 +22,12 @@ import (
 // unless their id or address is given. With -n there must be COUNT devices, where each function of a
 // card counts: fewer fail, more warn.
 //
-// If all devices of a kind (with the same id) have the same lower width or speed the check only
-// warns, since the BIOS or a riser causes that. It also warns if a slot has less than two other
-// slots of the kind. Where the kernel shows no slot, as in a virtual machine, a link is compared only
-// with others of its kind. An idle GPU lowers its speed: of GPUs the check judges the speed that the
-// GPU and the slot support, and check_gpu_pcie judges the current speed.
+// A link with less than both its ends support fails if most devices of its kind (with the same id)
+// have more, or if it had more in an earlier run. Otherwise the check only warns, since the BIOS, a
+// riser or a backplane can cause that. It also warns if a slot has less than two other slots of the
+// kind. Where the kernel shows no slot, as in a virtual machine, a link is compared only with others
+// of its kind. An idle GPU lowers its speed: of GPUs the check judges the speed that the GPU and the
+// slot support, and check_gpu_pcie judges the current speed.
 //
 //	gpu* || check_pcie
 //	gpu* || check_pcie -n 8 -w 16 -s 5 infiniband
@@ -44,6 +45,7 @@ const doPCIeError = "One device could not be read: look at the file in the messa
 
 func init() {
 	const reseat = "Compare with other devices of its kind (lspci -vv, LnkCap and LnkSta). Reseat the card, riser or cable; if that does not help, the device or the slot is faulty. "
+	const changed = " After an intended change of one device delete pcie-link.json in /var/lib/nhc-gpu/NODE."
 	checks.Register(checks.Info{
 		Name:    pcieName,
 		Usage:   "[-n COUNT] [-w WIDTH] [-s SPEED] [DEVICE...]",
@@ -56,8 +58,8 @@ func init() {
 				"pcie.count":   "Compare lspci with a healthy node and look at dmesg: a device has disappeared, or its slot is off. If the number in nhc.conf is wrong, correct it.",
 				"pcie.missing": "Look at lspci and dmesg: the device has disappeared, or a change of hardware gave it another address. If no device of the line exists, correct the addresses in nhc.conf.",
 				"pcie.gone":    "The device does not answer on the bus. Power the node off and on (a reboot is often not enough); if the fault returns, reseat the device, then replace it. Look for AER and hotplug lines in dmesg.",
-				"pcie.width":   reseat + "If all devices have the same width, correct -w in nhc.conf or the BIOS setting of the slots.",
-				"pcie.speed":   reseat + "If all devices have the same speed, correct -s in nhc.conf or the BIOS setting of the slots.",
+				"pcie.width":   reseat + "If all devices have the same width, correct -w in nhc.conf or the BIOS setting of the slots." + changed,
+				"pcie.speed":   reseat + "If all devices have the same speed, correct -s in nhc.conf or the BIOS setting of the slots." + changed,
 				"pcie.slot":    "Compare the slot with the other slots: the BIOS may split or limit it, or the card is in the wrong slot.",
 				"pcie.error":   doPCIeError,
 			}
@@ -129,12 +131,13 @@ func (c *pcieCheck) judge(env *checks.Env, want Want, chosen []pci.Entry) (findi
 		}
 		links = append(links, l)
 	}
-	for i, faults := range Judge(links, want) {
+	past := RecallPast(env, pcieName)
+	for i, faults := range Judge(links, want, past) {
 		for _, f := range faults {
 			findings = append(findings, f.Finding(pcieName, "pcie."+f.What, DeviceOf(env, links[i])))
 		}
 	}
-	return findings
+	return append(findings, past.Store(env, pcieName)...)
 }
 
 // hasFigures reports whether the line gives a width or a speed.

@@ -2,11 +2,13 @@ package pcie
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
@@ -61,6 +63,26 @@ var _ = checktest.Table("check_pcie", func(name string) []checktest.Scenario {
 	for i := range 8 {
 		slowDisks = append(slowDisks, warns(checks.Device{Kind: "nvme", Name: fmt.Sprintf("nvme%d", i), PCI: fakesys.NVMeAddress(i)}, "speed", "16 GT/s", "8 GT/s", "PCIe speed, the same on all devices of its kind"))
 	}
+	// disks returns a change of disks, and what the check says of them.
+	disks := func(file, content string, which ...int) func(*fakesys.Node) {
+		return func(n *fakesys.Node) {
+			for _, i := range which {
+				n.Set(fakesys.NVMeAddress(i), file, content)
+			}
+		}
+	}
+	usual := func(code, want, got, text string, which ...int) (list []checks.Finding) {
+		for _, i := range which {
+			list = append(list, warns(checks.Device{Kind: "nvme", Name: fmt.Sprintf("nvme%d", i), PCI: fakesys.NVMeAddress(i)}, code, want, got, text+", not lower than usual for its kind"))
+		}
+		return list
+	}
+	const halfSpeed, port, isPort, isDisk3 = "8.0 GT/s PCIe", "0000:f0:00.0", "8086:1593 0000:3f:04.0", "144d:a80a 0000:33:03.0"
+	slowPort := checktest.Links(port, checktest.NowSpeed, halfSpeed)
+	console := checks.Device{Kind: "nic", Name: "eth0", PCI: port}
+	had := func(s checktest.Scenario, address, is, figures string) checktest.Scenario {
+		return checktest.AsIs(s).Holding("past/pcie-link.json", `{"`+address+`":{"is":"`+is+`",`+figures+`}}`)
+	}
 	// allDisks returns the finding of each disk.
 	allDisks := func(code, want, got, text string) (list []checks.Finding) {
 		for i := range 8 {
@@ -96,13 +118,41 @@ var _ = checktest.Table("check_pcie", func(name string) []checktest.Scenario {
 				n.Set(fakesys.NVMeAddress(i), checktest.NowSpeed, "8.0 GT/s PCIe")
 			}
 		}, slowDisks...),
+		checktest.AsIs(checktest.OnFabric("all disks below their speed, and one below the others", nil, func(n *fakesys.Node) {
+			disks(checktest.NowSpeed, halfSpeed, 0, 1, 2, 4, 5, 6, 7)(n)
+			disks(checktest.NowSpeed, "5.0 GT/s PCIe", 3)(n)
+		}, slices.Insert(usual("speed", "16 GT/s", "8 GT/s", "PCIe speed", 0, 1, 2, 4, 5, 6, 7), 3, fails(disk3, "speed", "16 GT/s", "5 GT/s", "PCIe speed"))...)),
+		checktest.AsIs(checktest.OnFabric("all disks with fewer lanes, and one with even fewer", nil, func(n *fakesys.Node) {
+			disks(checktest.NowWidth, "2", 0, 1, 2, 4, 5, 6, 7)(n)
+			disks(checktest.NowWidth, "1", 3)(n)
+		}, slices.Insert(usual("width", "x4", "x2", "PCIe width", 0, 1, 2, 4, 5, 6, 7), 3, fails(disk3, "width", "x4", "x1", "PCIe width"))...)),
+		checktest.AsIs(checktest.OnFabric("six disks behind a slow backplane, two in fast slots", nil, disks(checktest.NowSpeed, halfSpeed, 0, 1, 2, 3, 4, 5),
+			usual("speed", "16 GT/s", "8 GT/s", "PCIe speed", 0, 1, 2, 3, 4, 5)...)),
+		checktest.AsIs(checktest.OnFabric("four disks behind a slow backplane, four in fast slots", nil, disks(checktest.NowSpeed, halfSpeed, 0, 1, 2, 3),
+			usual("speed", "16 GT/s", "8 GT/s", "PCIe speed", 0, 1, 2, 3)...)),
+		had(checktest.OnFabric("a disk in a fast slot is now as slow as those behind the backplane", nil, disks(checktest.NowSpeed, halfSpeed, 0, 1, 2, 3, 4, 5),
+			slices.Insert(usual("speed", "16 GT/s", "8 GT/s", "PCIe speed", 0, 1, 2, 4, 5), 3,
+				fails(disk3, "speed", "16 GT/s", "8 GT/s", "PCIe speed is lower than this device had before"))...), fakesys.NVMeAddress(3), isDisk3, `"width":4,"speed":16`),
+		had(checktest.OnFabric("all disks below their earlier speed", nil, disks(checktest.NowSpeed, halfSpeed, 0, 1, 2, 3, 4, 5, 6, 7), slowDisks...),
+			fakesys.NVMeAddress(3), isDisk3, `"width":4,"speed":16`),
+		checktest.OnFabric("the only one of its kind is slow", nil, slowPort, warns(console, "speed", "16 GT/s", "8 GT/s", "PCIe speed, not higher in any earlier run")),
+		had(checktest.OnFabric("the only one of its kind is slow, as before", nil, slowPort, warns(console, "speed", "16 GT/s", "8 GT/s", "PCIe speed, not higher in any earlier run")),
+			port, isPort, `"width":8,"speed":8`),
+		had(checktest.OnFabric("the only one of its kind has become slow", nil, slowPort, fails(console, "speed", "16 GT/s", "8 GT/s", "PCIe speed is lower than this device had before")),
+			port, isPort, `"width":8,"speed":16`),
+		had(checktest.OnFabric("the only one of its kind has lost lanes", nil, checktest.Links(port, checktest.NowWidth, "2"),
+			fails(console, "width", "x4", "x2", "PCIe width is lower than this device had before")), port, isPort, `"width":4,"speed":16`),
+		had(checktest.OnFabric("another device in its place is slow", nil, slowPort, warns(console, "speed", "16 GT/s", "8 GT/s", "PCIe speed, not higher in any earlier run")),
+			port, "8086:1521 0000:3f:04.0", `"width":8,"speed":16`),
+		odd(checktest.OnFabric("the past is garbage", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: name + ":  /past/pcie-link.json is damaged; a new history begins"}).
+			Holding("past/pcie-link.json", "x")),
 		checktest.OnFabric("an idle GPU is slow", nil, checktest.Links("0000:13:00.0", checktest.NowSpeed, "2.5 GT/s PCIe")),
 		checktest.OnFabric("a port for management with one lane of two", nil, func(n *fakesys.Node) {
 			checktest.Links("0000:f0:00.0", checktest.NowWidth, "1", checktest.MaxWidth, "2", checktest.NowSpeed, "5.0 GT/s PCIe", checktest.MaxSpeed, "5.0 GT/s PCIe")(n)
-		}, warns(checks.Device{Kind: "nic", Name: "eth0", PCI: "0000:f0:00.0"}, "width", "x2", "x1", "PCIe width")),
+		}, warns(checks.Device{Kind: "nic", Name: "eth0", PCI: "0000:f0:00.0"}, "width", "x2", "x1", "PCIe width, not higher in any earlier run")),
 		checktest.OnFabric("a port for management at half its speed", nil, func(n *fakesys.Node) {
 			checktest.Links("0000:f0:00.0", checktest.NowSpeed, "2.5 GT/s PCIe", checktest.MaxSpeed, "5.0 GT/s PCIe")(n)
-		}, warns(checks.Device{Kind: "nic", Name: "eth0", PCI: "0000:f0:00.0"}, "speed", "5 GT/s", "2.5 GT/s", "PCIe speed")),
+		}, warns(checks.Device{Kind: "nic", Name: "eth0", PCI: "0000:f0:00.0"}, "speed", "5 GT/s", "2.5 GT/s", "PCIe speed, not higher in any earlier run")),
 		checktest.OnFabric("the only one of its kind, with fewer lanes and less speed, below an emulated port", nil, func(n *fakesys.Node) {
 			checktest.Links("0000:f0:00.0", checktest.NowWidth, "4", checktest.NowSpeed, "8.0 GT/s PCIe")(n)
 			checktest.Links("0000:3f:04.0", "vendor", "0x1b36")(n)
@@ -142,6 +192,36 @@ var _ = checktest.Table("check_pcie", func(name string) []checktest.Scenario {
 		checktest.OnFabric("an invalid device", checktest.Of("disk"), nil, bad("device", "disk", "gpu, nvswitch, network, ethernet, infiniband, nvme, bridge, a class, an id or an address")),
 	}
 })
+
+// One link after another falls and returns: only the links that have fallen fail.
+func TestPCIePast(t *testing.T) {
+	t.Parallel()
+	past := &Past{links: map[string]pastLink{}}
+	for step, now := range []struct{ speeds, fail string }{
+		{"16 16 16 16", ""}, {"16 16 8 16", "2"}, {"16 16 16 16", ""}, // built so, behind a backplane
+		{"16", ""}, {"8", "0"}, {"16", ""}, // the others have disappeared
+		{"32 32 32 32", ""}, {"32 16 16 16", "123"}, {"16 16 16 16", ""}, {"16 16 16 8", "3"}, // a change of the BIOS lowers all
+	} {
+		var links []*Link
+		fail := ""
+		for i, word := range strings.Fields(now.speeds) {
+			speed, _ := parsePCIeSpeed(word)
+			at := fmt.Sprintf("0000:4%d:00.0", i)
+			links = append(links, &Link{Kind: "disk", Function: pci.Function{Address: at, Width: 4, MaxWidth: 4, Speed: speed, MaxSpeed: 32},
+				Slot: pci.Function{Address: "0000:00:01.0", MaxWidth: 4, MaxSpeed: 32}})
+		}
+		for i, faults := range Judge(links, Want{}, past) {
+			for _, f := range faults {
+				if f.severity == checks.Fail {
+					fail += fmt.Sprint(i)
+				}
+			}
+		}
+		if fail != now.fail {
+			t.Errorf("step %d, %s: %q fail, want %q", step, now.speeds, fail, now.fail)
+		}
+	}
+}
 
 func TestPCIeSpeed(t *testing.T) {
 	t.Parallel()
