@@ -22,7 +22,7 @@ var _ = checktest.Table("check_dcgm_health", func(name string) []checktest.Scena
 	const tooOld, notStarted = "GPU 1: Fabric State is NvmlTooOld (6).", "GPU 2: Fabric State is Not Started (3)."
 	const recovery, degraded = "Detected 8 Fabric Health: Route Recovery for GPU 4", "Detected 1 Fabric Health: Bandwidth Degraded for GPU 5"
 	const dbe = "Detected 2 volatile double-bit ECC error(s) in GPU 4."
-	bad := checktest.GPUFinding(name, 3, checks.Finding{Code: "dcgm.fr.4", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "DCGM_FR_VOLATILE_DBE_DETECTED (4), memory: "+dbe)
+	bad := checktest.GPUFinding(name, 3, checks.Finding{Code: "dcgm.fr.4", Severity: checks.Fail, Remedy: checks.ResetGPU}, "DCGM_FR_VOLATILE_DBE_DETECTED (4), memory: "+dbe)
 	failing := func(name string, words []string, err error, f checks.Finding) checktest.Scenario {
 		f.Message = dcgmHealthName + ":  cannot ask nv-hostengine at here: " + err.Error()
 		s := checktest.OnDCGM(name, words, &checktest.FakeDCGM{Err: err}, f)
@@ -36,7 +36,7 @@ var _ = checktest.Table("check_dcgm_health", func(name string) []checktest.Scena
 	unnamed.Message = name + ":  DCGM's GPU 4: " + unnamed.Got
 	sites := checktest.OnDCGM("a site's classes", nil, says(incident(3, hostengine.DCGMPCIe, true, 3, "replays"), incident(4, hostengine.DCGMMemory, true, 4, dbe)),
 		checktest.GPUFinding(name, 3, checks.Finding{Code: "dcgm.fr.3", Severity: checks.Fail}, "DCGM_FR_PCI_REPLAY_RATE (3), PCIe: replays"),
-		checktest.GPUFinding(name, 4, checks.Finding{Code: "dcgm.fr.4", Severity: checks.Warn, Remedy: checks.ReseatOrRMA}, "DCGM_FR_VOLATILE_DBE_DETECTED (4), memory: "+dbe))
+		checktest.GPUFinding(name, 4, checks.Finding{Code: "dcgm.fr.4", Severity: checks.Warn, Remedy: checks.ResetGPU}, "DCGM_FR_VOLATILE_DBE_DETECTED (4), memory: "+dbe))
 	sites.Files["etc/nhc/dcgm.toml"] = "[[error]]\ncode = 3\nclass = \"fail\"\n[[error]]\nname = \"VOLATILE_DBE_DETECTED\"\nclass = \"warn\"\n"
 	wrong := checktest.OnDCGM("invalid classes of a site", nil, says(incident(3, hostengine.DCGMMemory, true, 4, dbe)),
 		checks.Finding{Code: "dcgm.errors", Severity: checks.Warn, Remedy: checks.FixConfig, Message: name + `:  the site's classes of DCGM errors are not used: /etc/nhc/dcgm.toml:1: class "off", want fail, warn or info`}, bad)
@@ -56,7 +56,7 @@ var _ = checktest.Table("check_dcgm_health", func(name string) []checktest.Scena
 			Message: name + ":  nv-hostengine at here has just started to watch some systems: it reports only their current state"}),
 		checktest.OnDCGM("one of eight", nil, says(incident(3, hostengine.DCGMMemory, true, 4, dbe)), bad),
 		checktest.OnDCGM("only a warning of DCGM", nil, says(incident(3, hostengine.DCGMMemory, false, 4, dbe)),
-			checktest.GPUFinding(name, 3, checks.Finding{Code: "dcgm.fr.4", Severity: checks.Warn, Remedy: checks.ReseatOrRMA}, "DCGM_FR_VOLATILE_DBE_DETECTED (4), memory: "+dbe)),
+			checktest.GPUFinding(name, 3, checks.Finding{Code: "dcgm.fr.4", Severity: checks.Warn, Remedy: checks.ResetGPU}, "DCGM_FR_VOLATILE_DBE_DETECTED (4), memory: "+dbe)),
 		checktest.OnDCGM("a disputed threshold", nil, says(incident(3, hostengine.DCGMPCIe, true, 3, "replays")),
 			checktest.GPUFinding(name, 3, checks.Finding{Code: "dcgm.fr.3", Severity: checks.Warn}, "DCGM_FR_PCI_REPLAY_RATE (3), PCIe: replays")),
 		checktest.OnDCGM("a link without a bridge", nil, says(incident(3, hostengine.DCGMNVLink, true, 14, down), incident(4, hostengine.DCGMNVLink, true, -1, down)),
