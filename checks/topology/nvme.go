@@ -40,9 +40,9 @@ type nvmeHealth struct {
 
 const nvmeName = "check_nvme"
 
-// nvmePassing are states that a controller leaves within the seconds of a reset; other states are
-// permanent (drivers/nvme/host, enum nvme_ctrl_state).
-var nvmePassing = []string{"new", "resetting", "connecting"}
+// nvmePassing are states that a controller leaves within the seconds of a reset or a removal; other
+// states are permanent (drivers/nvme/host, enum nvme_ctrl_state).
+var nvmePassing = []string{"new", "resetting", "connecting", "deleting", "deleting (no IO)"}
 
 // resetTime is longer than a controller needs to be ready: CAP.TO of the NVM Express base
 // specification allows up to 127.5 s.
@@ -63,7 +63,7 @@ func init() {
 			return map[string]string{
 				"nvme.none":     "Nothing, if the node has no NVMe disk. If it should have some, set their number: check_nvme_count N; look at lspci -d ::0108.",
 				"nvme.missing":  "Look at ls /sys/class/nvme, lspci -d ::0108 and dmesg: the disk is dead or loose, or has another number since a reboot. If the node has no NVMe disk, correct the line.",
-				"nvme.state":    "The driver has given up the controller, or is resetting it: look at dmesg. Power the node off for a minute and boot it; if the fault returns, reseat the disk, then replace it.",
+				"nvme.state":    "The driver has given up the controller, or is resetting or removing it: look at dmesg. Power the node off for a minute and boot it; if the fault returns, reseat the disk, then replace it.",
 				"nvme.space":    "The controller is live but shows no disk: look at dmesg and nvme list-ns. A new disk may have no namespace; a disk that had one is faulty.",
 				"nvme.degraded": replace + "The disk reports that it is no longer reliable.",
 				"nvme.readonly": replace + "The disk no longer accepts writes.",
@@ -160,7 +160,7 @@ func (r *nvmeRun) judge(d *disk.NVMe, all []*disk.NVMe) {
 		}
 	}
 	values := map[string]uint64{}
-	if at, ok := parseAddress(d.PCI); ok && d.Serial != "" {
+	if at, ok := parseAddress(d.PCI); ok && d.Serial != "" && d.Model != "" && !disk.IsNetwork(d.Model) {
 		values[nvmeAt] = at
 	}
 	defer func() { r.past.Add(key, values) }()
@@ -206,7 +206,8 @@ func formatAddress(n uint64) string {
 	return fmt.Sprintf("%04x:%02x:%02x.%x", n>>16, n>>8&0xff, n>>3&0x1f, n&7)
 }
 
-// judgeGone fails on disks of the PCI bus that have disappeared since boot. The serial number
+// judgeGone fails on disks of the PCI bus that have disappeared since boot, but not on volumes of a
+// cloud, which a person or a service detaches. The serial number
 // identifies a disk that has another name now. It forgets a disk that was replaced, or passed to a
 // virtual machine.
 func (r *nvmeRun) judgeGone(list []disk.NVMe) {

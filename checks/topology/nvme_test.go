@@ -2,10 +2,15 @@ package topology
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/disk"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakesys"
 )
@@ -63,7 +68,8 @@ var _ = checktest.Table("check_nvme", func(name string) []checktest.Scenario {
 		checktest.OnFabric("as wanted", checktest.Of("-s", "20", "-u", "90", "-t", "70", "nvme[0-7]"), heat("37850", "84850")).
 			OrTable(map[string]any{"spare": int64(20), "used": int64(90), "temperature": int64(70), "devices": []any{"nvme[0-7]"}}),
 		checktest.OnFabric("dead", nil, set("state", "dead"), on3(checks.Fail, "state", checks.ReseatOrRMA, "live", "dead", "controller")),
-		checktest.OnFabric("being deleted", nil, set("state", "deleting (no IO)"), on3(checks.Fail, "state", checks.ReseatOrRMA, "live", "deleting (no IO)", "controller")),
+		checktest.OnFabric("being deleted", nil, set("state", "deleting"), on3(checks.Warn, "state", "", "live", "deleting", "controller")),
+		past(checktest.OnFabric("being deleted for five minutes", nil, set("state", "deleting (no IO)"), on3(checks.Fail, "state", checks.ReseatOrRMA, "live", "deleting (no IO)", "controller")), 300, `"passing":[[%d,1]]`),
 		checktest.OnFabric("in a reset", nil, set("state", "resetting"), on3(checks.Warn, "state", "", "live", "resetting", "controller")),
 		past(checktest.OnFabric("in a reset for one minute", nil, set("state", "connecting"), on3(checks.Warn, "state", "", "live", "connecting", "controller")), 60, `"passing":[[%d,1]]`),
 		past(checktest.OnFabric("in a reset for five minutes", nil, set("state", "resetting"), on3(checks.Fail, "state", checks.ReseatOrRMA, "live", "resetting", "controller")), 300, `"passing":[[%d,1]]`),
@@ -118,6 +124,59 @@ var _ = checktest.Table("check_nvme", func(name string) []checktest.Scenario {
 		checktest.OnNode(fakesys.New(), "no disk", nil, none), checktest.OnNode(remote, "only across the network", nil, none), withoutDisks(none),
 	}
 })
+
+// runNVMe runs the check on a node with the memory of earlier runs, as often as there are changes. It
+// returns the messages of the last run. Between two runs a minute passes, or a boot.
+func runNVMe(t *testing.T, node *fakesys.Node, changes ...func(*fakesys.Node)) (messages []string) {
+	t.Helper()
+	root, now := t.TempDir(), 1767323045
+	for i, change := range changes {
+		change(node)
+		now += 60
+		if err := os.RemoveAll(filepath.Join(root, "sys")); err != nil {
+			t.Fatal(err)
+		}
+		node.Files["proc/stat"], node.Files["proc/uptime"] = "cpu 0\nbtime 1767000000\n", fmt.Sprintf("%d.00 1.00\n", now-1767000000)
+		if err := node.Write(root); err != nil {
+			t.Fatal(err)
+		}
+		env := &checks.Env{Host: probe.NewHost(root), Doing: func(string) {}}
+		env.Host.SetPast("/past")
+		findings := (&nvmeHealth{}).Run(t.Context(), env)
+		for _, f := range findings {
+			if i == len(changes)-1 && f.Severity != checks.Skip {
+				messages = append(messages, f.Severity.String()+" "+f.Code)
+			}
+		}
+	}
+	return messages
+}
+
+func TestNVMeRuns(t *testing.T) {
+	t.Parallel()
+	same := func(*fakesys.Node) {}
+	set := func(file, content string) func(*fakesys.Node) {
+		return func(n *fakesys.Node) { n.Set("nvme3", file, content) }
+	}
+	remove := func(n *fakesys.Node) { n.Remove(fakesys.NVMeAddress(3)) }
+	for name, s := range map[string]struct {
+		model string
+		runs  []func(*fakesys.Node)
+		want  []string
+	}{
+		"a disk is gone":             {"SAMSUNG", []func(*fakesys.Node){same, remove}, []string{"fail nvme.gone"}},
+		"a volume of AWS is gone":    {"Amazon Elastic Block Store", []func(*fakesys.Node){same, remove}, nil},
+		"a volume of Azure is gone":  {"MSFT NVMe Accelerator v1.0", []func(*fakesys.Node){same, set("state", "deleting"), remove}, nil},
+		"a volume of Google is gone": {"nvme_card-pd", []func(*fakesys.Node){same, same, remove}, nil},
+		"a disk was deleted":         {"SAMSUNG", []func(*fakesys.Node){same, set("state", "deleting"), remove}, []string{"fail nvme.gone"}},
+	} {
+		node := fakesys.DGXH100()
+		node.Set("nvme3", "model", s.model)
+		if diff := cmp.Diff(s.want, runNVMe(t, node, s.runs...)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
 
 // withoutDisks is a node that has none.
 func withoutDisks(want ...checks.Finding) checktest.Scenario {

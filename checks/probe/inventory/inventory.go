@@ -19,6 +19,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/cpu"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/disk"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
@@ -295,9 +296,12 @@ func readDisks(h *probe.Host) ([]string, error) {
 	return disks, nil
 }
 
-// remote reports whether an NVMe disk is connected over a network, perhaps for a job. dir is its
-// controller or, with multipath, its subsystem with the controllers.
+// remote reports whether an NVMe disk is connected over a network, perhaps for a job, or is a volume
+// of a cloud. dir is its controller or, with multipath, its subsystem with the controllers.
 func remote(h *probe.Host, dir string) bool {
+	if model, err := h.ReadValue(dir + "/model"); err == nil && disk.IsNetwork(model) {
+		return true
+	}
 	paths, _ := h.Names(dir) // a disk that is being removed has none
 	return slices.ContainsFunc(append(paths, "."), func(name string) bool {
 		transport, err := h.ReadValue(dir + "/" + name + "/transport")

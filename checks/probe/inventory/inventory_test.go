@@ -149,10 +149,11 @@ func TestInventoryDevices(t *testing.T) {
 		"dev/nvidia-uvm": "", "dev/nvidia01": "", "sys/block/nvme0n1/": "", "sys/block/nvme0c0n1/": "", "sys/block/nvme1n1/": "", "bin/nvidia-smi": "",
 		"sys/block/nvme0n1/device/transport": "pcie\n", "sys/block/nvme2n1/device/nvme2/transport": "pcie\n",
 		"sys/block/nvme3n1/device/transport": "tcp\n", "sys/block/nvme4n1/device/nvme4/transport": "rdma\n",
+		"sys/block/nvme5n1/device/transport": "pcie\n", "sys/block/nvme5n1/device/model": "Amazon Elastic Block Store              \n",
 	}))
 	for name, kind := range map[string]uint32{
 		"nvidia0": unix.S_IFCHR, "nvidia10": unix.S_IFCHR, "nvidia2": unix.S_IFCHR, "nvidiactl": unix.S_IFCHR, "nvme0n1": unix.S_IFBLK, "nvme1n1": unix.S_IFCHR,
-		"nvme2n1": unix.S_IFBLK, "nvme3n1": unix.S_IFBLK, "nvme4n1": unix.S_IFBLK,
+		"nvme2n1": unix.S_IFBLK, "nvme3n1": unix.S_IFBLK, "nvme4n1": unix.S_IFBLK, "nvme5n1": unix.S_IFBLK,
 	} {
 		need.Root(t, "device nodes")
 		if err := unix.Mknod(h.Path("/dev/"+name), kind|0o600, int(unix.Mkdev(1, 3))); err != nil {
