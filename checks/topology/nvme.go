@@ -23,9 +23,10 @@ import (
 // vendor tool.
 //
 // It fails if data is at risk: on a dead controller or one that does not return from a reset, a disk
-// on the PCI bus that has disappeared since boot, a namespace that the kernel has set read-only,
-// read-only media, degraded reliability, and a failed backup of volatile memory. It warns of spare
-// blocks below the vendor's limit, a used-up lifetime, new media errors, and heat; below SPARE, above
+// on the PCI bus that has disappeared since boot, a namespace that has become read-only or is lost,
+// read-only media, degraded reliability, and a failed backup of volatile memory. It warns of a disk
+// that never had a namespace, of one that was read-only from the start, of spare blocks below the
+// vendor's limit, a used-up lifetime, new media errors, and heat; below SPARE, above
 // USED and above TEMP it fails. The health log is skipped if the disk has none, as in virtual machines,
 // or if the user is not root.
 //
@@ -64,10 +65,10 @@ func init() {
 				"nvme.none":     "Nothing, if the node has no NVMe disk. If it should have some, set their number: check_nvme_count N; look at lspci -d ::0108.",
 				"nvme.missing":  "Look at ls /sys/class/nvme, lspci -d ::0108 and dmesg: the disk is dead or loose, or has another number since a reboot. If the node has no NVMe disk, correct the line.",
 				"nvme.state":    "The driver has given up the controller, or is resetting or removing it: look at dmesg. Power the node off for a minute and boot it; if the fault returns, reseat the disk, then replace it.",
-				"nvme.space":    "The controller is live but shows no disk: look at dmesg and nvme list-ns. A new disk may have no namespace; a disk that had one is faulty.",
+				"nvme.space":    "The controller is live but shows no disk: look at dmesg and nvme list-ns. A new or spare disk may have no namespace; a disk that had one is faulty, unless a person has deleted it: then delete nvme.json in /var/lib/nhc-gpu/NODE.",
 				"nvme.degraded": replace + "The disk reports that it is no longer reliable.",
 				"nvme.readonly": replace + "The disk no longer accepts writes.",
-				"nvme.ro":       "The kernel refuses writes to the disk: look for errors of this disk in dmesg. If someone has set it read-only, undo that: blockdev --setrw /dev/NAME.",
+				"nvme.ro":       "The kernel refuses writes to the disk, nearly always because a person, a script or the disk's write protection has ordered it: undo that (blockdev --setrw /dev/NAME, nvme get-feature -f 0x84), or delete nvme.json in /var/lib/nhc-gpu/NODE to accept it. Otherwise look for errors of this disk in dmesg.",
 				"nvme.gone":     "The disk was present earlier in this boot: look at dmesg and lspci -d ::0108. Power the node off for a minute and boot it; if the disk does not return, reseat it, then replace it. If it was removed on purpose, delete nvme.json in /var/lib/nhc-gpu/NODE.",
 				"nvme.backup":   replace + "Data that it has not written yet is lost at a power failure.",
 				"nvme.pmr":      "Stop the programs that use the disk's persistent memory region: it is read-only or unreliable. The disk itself works.",
@@ -87,6 +88,7 @@ type nvmeRun struct {
 	*nvmeHealth
 
 	env      *checks.Env
+	list     []disk.NVMe // all controllers
 	past     *checks.History
 	findings []checks.Finding
 	silent   []string // disks without a health log
@@ -99,16 +101,16 @@ func (c *nvmeHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	if err != nil {
 		return checks.Unreadable(err)
 	}
-	r := &nvmeRun{nvmeHealth: c, env: env}
-	disks := r.chooseDisks(list)
+	r := &nvmeRun{nvmeHealth: c, env: env, list: list}
+	disks := r.chooseDisks()
 	r.past = env.RecallHistory(nvmeName, "nvme")
-	r.judgeGone(list)
+	r.judgeGone()
 	if len(disks)+len(r.findings) == 0 {
 		return []checks.Finding{checks.Finding{Code: "nvme.none", Severity: checks.Skip}.Describe(nvmeName, "no NVMe disk on this node")}
 	}
 	env.Fact("%s", checks.Plural(len(disks), "disk"))
 	for _, d := range disks {
-		r.judge(d, disks)
+		r.judge(d)
 	}
 	if len(r.silent) > 0 {
 		r.findings = append(r.findings, checks.Finding{Code: "nvme.smart", Severity: checks.Skip}.
@@ -118,9 +120,9 @@ func (c *nvmeHealth) Run(_ context.Context, env *checks.Env) []checks.Finding {
 }
 
 // chooseDisks returns the disks of the line and reports missing ones.
-func (r *nvmeRun) chooseDisks(list []disk.NVMe) (disks []*disk.NVMe) {
+func (r *nvmeRun) chooseDisks() (disks []*disk.NVMe) {
 	remedy := checks.ReseatOrRMA
-	if len(r.Names) > 1 && len(list)+len(pci.OfClass(r.env.Host, "0108")) == 0 { // none of several exists
+	if len(r.Names) > 1 && len(r.list)+len(pci.OfClass(r.env.Host, "0108")) == 0 { // none of several exists
 		remedy = checks.FixConfig
 	}
 	names := r.Names
@@ -129,8 +131,8 @@ func (r *nvmeRun) chooseDisks(list []disk.NVMe) (disks []*disk.NVMe) {
 	}
 	for _, name := range names {
 		found := false
-		for i := range list {
-			d := &list[i]
+		for i := range r.list {
+			d := &r.list[i]
 			if d.Name != name && !match.Glob(d.Name, name) || name == "*" && d.Transport != "" && d.Transport != "pcie" {
 				continue
 			}
@@ -151,7 +153,7 @@ func (r *nvmeRun) report(d *disk.NVMe, f checks.Finding, format string, args ...
 	r.findings = append(r.findings, f.Report(nvmeName, checks.NVMeDevice(d), format, args...))
 }
 
-func (r *nvmeRun) judge(d *disk.NVMe, all []*disk.NVMe) {
+func (r *nvmeRun) judge(d *disk.NVMe) {
 	key := d.Name + " " + d.Serial
 	if d.Err != nil {
 		r.report(d, checks.Finding{Code: "nvme.error", Severity: checks.Unknown}, "cannot be read: %v", d.Err)
@@ -163,7 +165,12 @@ func (r *nvmeRun) judge(d *disk.NVMe, all []*disk.NVMe) {
 	if at, ok := parseAddress(d.PCI); ok && d.Serial != "" && d.Model != "" && !disk.IsNetwork(d.Model) {
 		values[nvmeAt] = at
 	}
-	defer func() { r.past.Add(key, values) }()
+	defer func() {
+		if d.Err != nil || d.State != checks.NVMeLive {
+			r.keepReadOnly(key, values)
+		}
+		r.past.Add(key, values)
+	}()
 	if d.State != checks.NVMeLive {
 		values["passing"] = 1
 		f := checks.Finding{Code: "nvme.state", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: checks.NVMeLive, Got: d.State}
@@ -174,7 +181,7 @@ func (r *nvmeRun) judge(d *disk.NVMe, all []*disk.NVMe) {
 		return // it does not answer
 	}
 	values["passing"] = 0
-	r.judgeNamespaces(d, all)
+	r.judgeNamespaces(d, key, values)
 	hot := r.judgeHeat(d)
 	r.env.At("ask /dev/%s for its health", d.Name)
 	s, err := disk.NVMeSMART(r.env.Host, d.Name)
@@ -210,20 +217,20 @@ func formatAddress(n uint64) string {
 // cloud, which a person or a service detaches. The serial number
 // identifies a disk that has another name now. It forgets a disk that was replaced, or passed to a
 // virtual machine.
-func (r *nvmeRun) judgeGone(list []disk.NVMe) {
+func (r *nvmeRun) judgeGone() {
 	for _, key := range slices.Sorted(maps.Keys(r.past.File.Devices)) {
 		name, serial, _ := strings.Cut(key, " ")
 		at, known := r.past.Last(key, nvmeAt)
 		chosen := len(r.Names) == 0 || slices.ContainsFunc(r.Names, func(n string) bool { return n != name && match.Glob(name, n) })
 		d := checks.Device{Kind: "nvme", Name: name, PCI: formatAddress(at), Serial: serial}
 		there := func(o disk.NVMe) bool { return o.Serial == serial || o.Serial == "" && o.Name == name }
-		if !known || !chosen || slices.ContainsFunc(list, there) {
+		if !known || !chosen || slices.ContainsFunc(r.list, there) {
 			continue
 		}
 		r.env.At("read /sys/bus/pci/devices/%s", d.PCI)
 		bus := pci.ReadFunction(r.env.Host, d.PCI)
 		replaced := func(o disk.NVMe) bool { return o.PCI == d.PCI && o.State != "" }
-		if slices.Contains(fabric.GivenAway, bus.Driver) || slices.ContainsFunc(list, replaced) {
+		if slices.Contains(fabric.GivenAway, bus.Driver) || slices.ContainsFunc(r.list, replaced) {
 			delete(r.past.File.Devices, key)
 			continue
 		}
@@ -236,25 +243,68 @@ func (r *nvmeRun) judgeGone(list []disk.NVMe) {
 	}
 }
 
-// judgeNamespaces judges the namespaces of a controller. A controller without any only fails if others
-// of its model have some: a new disk has none.
-func (r *nvmeRun) judgeNamespaces(d *disk.NVMe, all []*disk.NVMe) {
+// judgeNamespaces judges the namespaces of a controller. A person often makes one read-only: it only
+// fails if it was writable earlier in this boot. A controller without any only fails if the disk had
+// one earlier and has none on another controller: a new disk, a spare one and a secondary controller
+// have none. Volumes of a cloud only warn.
+func (r *nvmeRun) judgeNamespaces(d *disk.NVMe, key string, values map[string]uint64) {
+	local := !disk.IsNetwork(d.Model)
 	for _, s := range d.NameSpaces {
 		if s.Sectors == 0 {
 			r.report(d, checks.Finding{Code: "nvme.space", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "namespace %s has no size", s.Name)
 		}
-		if s.RO {
-			r.report(d, checks.Finding{Code: "nvme.ro", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "namespace %s is read-only", s.Name)
+		counter := readOnly + s.Name
+		switch {
+		case s.RO && local && r.hadValue(key, counter, 0):
+			r.report(d, checks.Finding{Code: "nvme.ro", Severity: checks.Fail}, "namespace %s has become read-only, by a fault or by an order", s.Name)
+		case s.RO:
+			r.report(d, checks.Finding{Code: "nvme.ro", Severity: checks.Warn}, "namespace %s is read-only", s.Name)
+		}
+		if d.Err == nil { // else it may be an unread value
+			values[counter] = map[bool]uint64{true: 1}[s.RO]
 		}
 	}
-	if len(d.NameSpaces) > 0 || d.Err != nil {
-		return
+	had := r.hadNamespace(d)
+	switch {
+	case hasNamespace(d) && !had && local && d.Serial != "":
+		r.past.Mark(key, hadSpace, r.past.Now)
+	case len(d.NameSpaces) > 0 || d.Err != nil:
+	case had && !slices.ContainsFunc(r.list, func(o disk.NVMe) bool { return o.Serial == d.Serial && hasNamespace(&o) }):
+		r.report(d, checks.Finding{Code: "nvme.space", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "no namespace, but this disk had one")
+	default:
+		r.report(d, checks.Finding{Code: "nvme.space", Severity: checks.Warn}, "no namespace")
 	}
-	f := checks.Finding{Code: "nvme.space", Severity: checks.Warn, Remedy: checks.ReseatOrRMA}
-	if slices.ContainsFunc(all, func(o *disk.NVMe) bool { return o.Model == d.Model && hasNamespace(o) }) {
-		f.Severity = checks.Fail
+}
+
+// readOnly, before the name of a namespace, is a value of the history: 1 if the namespace is read-only.
+// hadSpace is a mark in the history, which outlives a boot: the disk had a namespace.
+const readOnly, hadSpace = "ro ", "namespace"
+
+// hadValue reports whether a value of this boot's history has been n.
+func (r *nvmeRun) hadValue(key, counter string, n uint64) bool {
+	d := r.past.File.Devices[key]
+	return d != nil && slices.ContainsFunc(d.Series[counter], func(p checks.Point) bool { return p.Value == n })
+}
+
+// keepReadOnly keeps the last values of namespaces that this run could not read.
+func (r *nvmeRun) keepReadOnly(key string, values map[string]uint64) {
+	if d := r.past.File.Devices[key]; d != nil {
+		for counter := range d.Series {
+			if strings.HasPrefix(counter, readOnly) {
+				values[counter], _ = r.past.Last(key, counter)
+			}
+		}
 	}
-	r.report(d, f, "no namespace")
+}
+
+// hadNamespace reports whether a disk had a namespace in an earlier run, perhaps with another name.
+func (r *nvmeRun) hadNamespace(d *disk.NVMe) bool {
+	for key, past := range r.past.File.Devices {
+		if _, serial, _ := strings.Cut(key, " "); serial == d.Serial && len(past.Marks[hadSpace]) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // judgeHeat judges the temperature that the kernel reports, and returns whether it is too high.

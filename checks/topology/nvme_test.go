@@ -74,10 +74,12 @@ var _ = checktest.Table("check_nvme", func(name string) []checktest.Scenario {
 		past(checktest.OnFabric("in a reset for one minute", nil, set("state", "connecting"), on3(checks.Warn, "state", "", "live", "connecting", "controller")), 60, `"passing":[[%d,1]]`),
 		past(checktest.OnFabric("in a reset for five minutes", nil, set("state", "resetting"), on3(checks.Fail, "state", checks.ReseatOrRMA, "live", "resetting", "controller")), 300, `"passing":[[%d,1]]`),
 		past(checktest.OnFabric("in a reset, live in the last run", nil, set("state", "resetting"), on3(checks.Warn, "state", "", "live", "resetting", "controller")), 300, first),
-		checktest.OnFabric("no namespace", nil, set("nvme3n1/size", "-"), on3(checks.Fail, "space", checks.ReseatOrRMA, "", "", "no namespace")),
-		checktest.OnFabric("no namespace on any disk of the model", checktest.Of("nvme3"), set("nvme3n1/size", "-"), on3(checks.Warn, "space", checks.ReseatOrRMA, "", "", "no namespace")),
+		checktest.OnFabric("no namespace yet", nil, set("nvme3n1/size", "-"), on3(checks.Warn, "space", "", "", "", "no namespace")),
+		still(past(checktest.OnFabric("no namespace any more", nil, set("nvme3n1/size", "-"), on3(checks.Fail, "space", checks.ReseatOrRMA, "", "", "no namespace, but this disk had one")), 300, `"passing":[[%[1]d,0]]}, "marks":{"namespace":[%[1]d]`)),
 		checktest.OnFabric("a namespace without a size", nil, set("nvme3n1/size", "0"), on3(checks.Fail, "space", checks.ReseatOrRMA, "", "", "namespace nvme3n1 has no size")),
-		checktest.OnFabric("a read-only namespace", nil, set("nvme3n1/ro", "1"), on3(checks.Fail, "ro", checks.ReseatOrRMA, "", "", "namespace nvme3n1 is read-only")),
+		checktest.OnFabric("a read-only namespace", nil, set("nvme3n1/ro", "1"), on3(checks.Warn, "ro", "", "", "", "namespace nvme3n1 is read-only")),
+		past(checktest.OnFabric("a read-only namespace that was so before", nil, set("nvme3n1/ro", "1"), on3(checks.Warn, "ro", "", "", "", "namespace nvme3n1 is read-only")), 300, `"ro nvme3n1":[[%[1]d,1]]`),
+		still(past(checktest.OnFabric("a namespace has become read-only", nil, set("nvme3n1/ro", "1"), on3(checks.Fail, "ro", "", "", "", "namespace nvme3n1 has become read-only, by a fault or by an order")), 300, `"ro nvme3n1":[[%[1]d,0]]`)),
 		still(past(checktest.OnFabric("gone from the bus", nil, remove, gone("not on the PCI bus")), 300, was)),
 		still(past(checktest.OnFabric("gone, and still on the bus", nil, func(n *fakesys.Node) { n.Remove("nvme3") }, gone("still on the PCI bus")), 300, was)),
 		past(checktest.OnFabric("gone, and replaced by another disk", nil, set("serial", "S6PENN0T000999")), 300, was),
@@ -164,11 +166,29 @@ func TestNVMeRuns(t *testing.T) {
 		runs  []func(*fakesys.Node)
 		want  []string
 	}{
-		"a disk is gone":             {"SAMSUNG", []func(*fakesys.Node){same, remove}, []string{"fail nvme.gone"}},
-		"a volume of AWS is gone":    {"Amazon Elastic Block Store", []func(*fakesys.Node){same, remove}, nil},
-		"a volume of Azure is gone":  {"MSFT NVMe Accelerator v1.0", []func(*fakesys.Node){same, set("state", "deleting"), remove}, nil},
-		"a volume of Google is gone": {"nvme_card-pd", []func(*fakesys.Node){same, same, remove}, nil},
-		"a disk was deleted":         {"SAMSUNG", []func(*fakesys.Node){same, set("state", "deleting"), remove}, []string{"fail nvme.gone"}},
+		"a disk is gone":              {"SAMSUNG", []func(*fakesys.Node){same, remove}, []string{"fail nvme.gone"}},
+		"a volume of AWS is gone":     {"Amazon Elastic Block Store", []func(*fakesys.Node){same, remove}, nil},
+		"a volume of Azure is gone":   {"MSFT NVMe Accelerator v1.0", []func(*fakesys.Node){same, set("state", "deleting"), remove}, nil},
+		"a volume of Google is gone":  {"nvme_card-pd", []func(*fakesys.Node){same, same, remove}, nil},
+		"no namespace from the start": {"SAMSUNG", []func(*fakesys.Node){set("nvme3n1/size", "-"), same}, []string{"warn nvme.space"}},
+		"a secondary controller": {"SAMSUNG", []func(*fakesys.Node){same, func(n *fakesys.Node) {
+			n.Set("nvme4", "serial", "S6PENN0T000003").Set("nvme4", "nvme4n1/size", "-")
+		}}, []string{"warn nvme.space"}},
+		"no namespace any more": {"SAMSUNG", []func(*fakesys.Node){same, set("nvme3n1/size", "-"), same}, []string{"fail nvme.space"}},
+		"no namespace after a boot that gave it another name": {"SAMSUNG", []func(*fakesys.Node){same, func(n *fakesys.Node) {
+			n.Files["proc/sys/kernel/random/boot_id"] = "next\n"
+			n.Set("nvme3", "serial", "S6PENN0T000004").Set("nvme4", "serial", "S6PENN0T000003").Set("nvme4", "nvme4n1/size", "-")
+		}}, []string{"fail nvme.space"}},
+		"volumes of a cloud without a namespace": {"MSFT NVMe Accelerator v1.0", []func(*fakesys.Node){same, set("nvme3n1/size", "-")}, []string{"warn nvme.space"}},
+		"read-only since the boot": {"SAMSUNG", []func(*fakesys.Node){same, func(n *fakesys.Node) {
+			n.Files["proc/sys/kernel/random/boot_id"] = "next\n"
+			n.Set("nvme3", "nvme3n1/ro", "1")
+		}, same}, []string{"warn nvme.ro"}},
+		"read-only after a reset": {"SAMSUNG", []func(*fakesys.Node){same, set("state", "resetting"), func(n *fakesys.Node) {
+			n.Set("nvme3", "state", "live").Set("nvme3", "nvme3n1/ro", "1")
+		}, same}, []string{"fail nvme.ro"}},
+		"a read-only volume of a cloud in the place of another": {"nvme_card-pd", []func(*fakesys.Node){same, set("nvme3n1/ro", "1")}, []string{"warn nvme.ro"}},
+		"a disk was deleted": {"SAMSUNG", []func(*fakesys.Node){same, set("state", "deleting"), remove}, []string{"fail nvme.gone"}},
 	} {
 		node := fakesys.DGXH100()
 		node.Set("nvme3", "model", s.model)
