@@ -85,8 +85,6 @@ type GPUFiles struct {
 	PCI   []string `json:"pci,omitempty"`   // addresses of NVIDIA's GPUs
 	Own   int      `json:"own,omitempty"`   // number of them that the node's own driver should have
 	SMI   string   `json:"smi,omitempty"`   // path of nvidia-smi
-
-	HyperV bool `json:"hyperv,omitempty"` // a virtual machine of Hyper-V, which gives each its own PCI domains
 }
 
 // MountSpace describes a mount point and its use.
@@ -252,8 +250,6 @@ func readGPU(h *probe.Host) (GPUFiles, error) {
 	var g GPUFiles
 	if pci, err := pci.NvidiaPCI(h); err == nil && len(pci) > 0 { // a node may have no PCI bus
 		g.PCI = pci
-		bus, _ := h.Names("/sys/bus/vmbus/devices") // other machines have none
-		g.HyperV = len(bus) > 0
 		views, err := nvidia.ReadGPUViews(h)
 		if err != nil {
 			return g, err

@@ -69,20 +69,6 @@ func TestInventory(t *testing.T) {
 	}
 }
 
-// A virtual machine of Hyper-V has GPUs in PCI domains of its own.
-func TestInventoryHyperV(t *testing.T) {
-	t.Parallel()
-	for _, bus := range []string{"vmbus", "pci_express"} {
-		inv, err := Take(probe.NewHost(probetest.Tree(t, map[string]string{
-			"sys/bus/pci/devices/d8a7:00:00.0/vendor": "0x10de\n", "sys/bus/pci/devices/d8a7:00:00.0/class": "0x030200\n",
-			"sys/bus/" + bus + "/devices/x": "", "dev/": "",
-		})), PartGPU, "")
-		if err != nil || inv.GPU.HyperV != (bus == "vmbus") || len(inv.GPU.PCI) != 1 {
-			t.Errorf("%s: %+v, %v", bus, inv.GPU, err)
-		}
-	}
-}
-
 // Memory of NUMA nodes without CPUs: of GPUs on Grace, of CXL.
 func TestInventoryFarMemory(t *testing.T) {
 	t.Parallel()

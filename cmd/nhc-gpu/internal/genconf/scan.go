@@ -271,7 +271,7 @@ var gpuChecks = []string{
 	"check_gpu_nvlink", "check_gpu_fabric",
 }
 
-// gpuSection adds lines for device nodes, PCI addresses and NVML, and a comment for each GPU.
+// gpuSection adds lines for device nodes and NVML, and a comment for each GPU.
 func (g *generator) gpuSection(a answers) {
 	s := &g.sheet
 	inv := g.part(a, inventory.PartGPU)
@@ -284,12 +284,7 @@ func (g *generator) gpuSection(a answers) {
 		s.warn("%d GPUs on the PCI bus, but %d have a device node", gpu.Own, len(gpu.Nodes))
 	}
 	g.describeGPUs()
-	if len(gpu.PCI) > 0 {
-		g.slotLine(gpu)
-		if n := len(gpu.PCI) - gpu.Own; n > 0 {
-			s.comment("%d of them do not belong to the driver here: passed to virtual machines, excluded, for a display, or not given to this container", n)
-		}
-	}
+	g.slotLine(gpu)
 	if len(gpu.Nodes) > 0 {
 		if s.check("check_file_test", append(append([]string{"-c"}, gpu.Nodes...), "/dev/nvidiactl")...) {
 			s.about("%s of the driver", checks.Plural(len(gpu.Nodes), "device node"))
@@ -311,18 +306,20 @@ func (g *generator) gpuSection(a answers) {
 	}
 }
 
-// slotLine adds the PCI addresses of the GPUs.
+// slotLine suggests a line of the PCI addresses of the GPUs, if check_gpu_count does not count them all.
+// The addresses differ between nodes, and firmware can renumber the buses.
 func (g *generator) slotLine(gpu inventory.GPUFiles) {
+	n := len(gpu.PCI) - gpu.Own
+	if n <= 0 {
+		return
+	}
+	g.sheet.comment("%d of %d GPUs do not belong to the driver here: passed to virtual machines, excluded, for a display, or not given to this container", n, len(gpu.PCI))
 	words := []string{"-e"}
 	for _, addr := range gpu.PCI {
 		words = append(words, "/sys/bus/pci/devices/"+addr)
 	}
-	if gpu.HyperV {
-		g.sheet.comment("the PCI addresses can differ between virtual machines:")
-		g.sheet.suggest("check_file_test", words...)
-	} else if g.sheet.check("check_file_test", words...) {
-		g.sheet.about("%s on the PCI bus, by their slots", checks.Plural(len(gpu.PCI), "GPU"))
-	}
+	g.sheet.comment("the PCI addresses can differ between nodes, and change with a new firmware:")
+	g.sheet.suggest("check_file_test", words...)
 }
 
 // describeGPUs adds the GPUs as NVML describes them.
