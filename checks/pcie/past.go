@@ -45,8 +45,8 @@ func (p *Past) fail(check, format string, args ...any) {
 	p.findings = append(p.findings, checks.Finding{Code: "fabric.past", Severity: checks.Warn}.Describe(check, format, args...))
 }
 
-// is describes a device and its place. The numbers of buses can change at a boot: the bridges above
-// it tell whether it is still the same place.
+// is describes a device and its place. The numbers of buses can change at a boot: in the same place it
+// is below the same bridges.
 func (l *Link) is() string {
 	return strings.Join(append([]string{l.Vendor + ":" + l.Device}, l.Path...), " ")
 }

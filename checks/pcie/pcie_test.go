@@ -142,7 +142,7 @@ var _ = checktest.Table("check_pcie", func(name string) []checktest.Scenario {
 			port, isPort, `"width":8,"speed":16`),
 		had(checktest.OnFabric("the only one of its kind has lost lanes", nil, checktest.Links(port, checktest.NowWidth, "2"),
 			fails(console, "width", "x4", "x2", "PCIe width is lower than this device had before")), port, isPort, `"width":4,"speed":16`),
-		had(checktest.OnFabric("another device in its place is slow", nil, slowPort, warns(console, "speed", "16 GT/s", "8 GT/s", "PCIe speed, not higher in any earlier run")),
+		had(checktest.OnFabric("another device at its address is slow", nil, slowPort, warns(console, "speed", "16 GT/s", "8 GT/s", "PCIe speed, not higher in any earlier run")),
 			port, "8086:1521 0000:3f:04.0", `"width":8,"speed":16`),
 		odd(checktest.OnFabric("the past is garbage", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: name + ":  /past/pcie-link.json is damaged; a new history begins"}).
 			Holding("past/pcie-link.json", "x")),

@@ -26,9 +26,9 @@ import (
 // on the PCI bus that has disappeared since boot, a namespace that has become read-only or is lost,
 // read-only media, degraded reliability, and a failed backup of volatile memory. It warns of a disk
 // that never had a namespace, of one that was read-only from the start, of spare blocks below the
-// vendor's limit, a used-up lifetime, new media errors, and heat; below SPARE, above
-// USED and above TEMP it fails. The health log is skipped if the disk has none, as in virtual machines,
-// or if the user is not root.
+// vendor's limit, a used-up lifetime, new media errors, and heat; below SPARE, above USED and above
+// TEMP it fails. The health log is skipped if the disk has none, as in virtual machines, or if the
+// user is not root.
 //
 //	gpu* || check_nvme
 //	gpu* || check_nvme -s 20 -u 95 -t 75 nvme0 'nvme[2-5]'
@@ -214,9 +214,8 @@ func formatAddress(n uint64) string {
 }
 
 // judgeGone fails on disks of the PCI bus that have disappeared since boot, but not on volumes of a
-// cloud, which a person or a service detaches. The serial number
-// identifies a disk that has another name now. It forgets a disk that was replaced, or passed to a
-// virtual machine.
+// cloud, which a person or a service detaches. The serial number identifies a disk that has another
+// name now. It forgets a disk that was replaced, or passed to a virtual machine.
 func (r *nvmeRun) judgeGone() {
 	for _, key := range slices.Sorted(maps.Keys(r.past.File.Devices)) {
 		name, serial, _ := strings.Cut(key, " ")

@@ -35,7 +35,7 @@ var may = map[string][]string{
 	"checks/probe/*":                 {"checks/probe", "os/exec"},
 	"checks/probe/cpu":               {"checks/probe", "checks/probe/pci", "os/exec"},
 	"checks/probe/cuda":              {"checks/probe", "checks/probe/nvidia", "checks/probe/pci", "os/exec"},
-	"checks/probe/inventory":         {"checks/probe", "checks/probe/cpu", "checks/probe/hostengine", "checks/probe/network", "checks/probe/nvidia", "checks/probe/nvml", "checks/probe/pci", "checks/probe/rdma", "os/exec"},
+	"checks/probe/inventory":         {"checks/probe", "checks/probe/cpu", "checks/probe/disk", "checks/probe/hostengine", "checks/probe/network", "checks/probe/nvidia", "checks/probe/nvml", "checks/probe/pci", "checks/probe/rdma", "os/exec"},
 	"checks/probe/network":           {"checks/probe", "checks/probe/pci", "os/exec"},
 	"checks/probe/nvidia":            {"checks/probe", "checks/probe/pci", "os/exec"},
 	"checks/probe/nvml":              {"checks/probe", "checks/probe/nvidia", "os/exec"},
