@@ -58,8 +58,9 @@ func (p *Past) of(l *Link) pastLink {
 	return pastLink{}
 }
 
+// note records a link, unless a value of it could not be read.
 func (p *Past) note(l *Link, now pastLink) {
-	if now.Is = l.is(); p.links[l.Address] != now {
+	if now.Is = l.is(); l.Err == nil && p.links[l.Address] != now {
 		p.links[l.Address], p.changed = now, true
 	}
 }
