@@ -393,18 +393,27 @@ func (e *Event) AroundJob() bool { return e.Context == "prolog" || e.Context == 
 
 // The largest event: users can make many and long messages.
 const (
-	maxFindings = 200
+	maxFindings = 200     // failures, and as many other findings
 	maxText     = 1 << 10 // bytes
 )
 
-// Trim bounds the size of the event.
+// Trim bounds the size of the event. Of many findings it removes only those that repeat an earlier one: users
+// can make processes and files, but no lines, codes and hardware.
 func (e *Event) Trim() {
-	findings := 0
+	type kind struct {
+		severity                  checks.Severity
+		check, line, code, device string
+	}
+	seen, count := map[kind]bool{}, map[bool]int{}
 	e.Results = slices.DeleteFunc(e.Results, func(r Result) bool {
-		if r.Severity > checks.Skip {
-			findings++
+		if r.Severity <= checks.Skip {
+			return false
 		}
-		return r.Severity > checks.Skip && r.Severity < checks.Fail && findings > maxFindings || findings > 2*maxFindings
+		k, fails := kind{r.Severity, r.Check, r.Line, r.Code, r.hardware()}, r.Severity == checks.Fail
+		surplus := count[fails] >= maxFindings && seen[k]
+		seen[k] = true
+		count[fails]++
+		return surplus
 	})
 	for i := range e.Lines {
 		e.Lines[i].Line = cut(e.Lines[i].Line, maxText)

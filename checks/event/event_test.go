@@ -3,6 +3,7 @@ package event
 import (
 	"bytes"
 	"encoding/xml"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -152,6 +153,34 @@ func TestCompare(t *testing.T) {
 		}
 		if next.Healthy != want || !next.HealthySince.Equal(from) {
 			t.Errorf("drained at %v: %d healthy runs since %v, want %d since %v", drained, next.Healthy, next.HealthySince, want, from)
+		}
+	}
+}
+
+// Users can make many findings: they bound the event, and remove no other fault from it.
+func TestTrim(t *testing.T) {
+	t.Parallel()
+	const many = 3 * maxFindings
+	user := Result{Check: "check_ps_unauth_users", Code: "ps.user.unauthorized", Device: checks.Device{Kind: "process"}}
+	for _, severity := range []checks.Severity{checks.Warn, checks.Unknown, checks.Fail} {
+		e := &Event{}
+		for i := range many {
+			user.Severity, user.Device.Name = severity, fmt.Sprint("process", i)
+			e.Results = append(e.Results, user)
+		}
+		later := []Result{
+			{Check: "check_ps_load", Code: "ps.load", Severity: checks.Warn},
+			{Check: "check_gpu_xid", Code: "gpu.xid.79", Severity: checks.Fail, Device: checks.Device{Kind: "gpu", Name: "gpu3"}},
+			{Check: "check_gpu_xid", Code: "gpu.xid.79", Severity: checks.Fail, Device: checks.Device{Kind: "gpu", Name: "gpu4"}},
+			{Check: Shell, Line: "false", Severity: checks.Fail},
+			{Check: "check_hw_cpuinfo"},
+		}
+		e.Results = append(e.Results, later...)
+		if e.Trim(); len(e.Results) != maxFindings+len(later) {
+			t.Errorf("%v: %d results", severity, len(e.Results))
+		}
+		if diff := cmp.Diff(later, e.Results[len(e.Results)-len(later):]); diff != "" {
+			t.Errorf("%v: (-want +got):\n%s", severity, diff)
 		}
 	}
 }
