@@ -204,6 +204,22 @@ func (i Info) Bears(code string) bool {
 	return i.Advice()[code] != "" || i.DoOf != nil && i.DoOf(code) != ""
 }
 
+// BearsAny reports whether a code of the check can begin with a prefix. A prefix of no check, gpu.xid.79, counts for
+// all checks of its class.
+func BearsAny(check, prefix string) bool {
+	begins := func(name string) bool {
+		info, _ := Lookup(name)
+		own := func(code string) bool { return strings.HasPrefix(code, prefix) && info.Bears(code) }
+		return info.Bears(prefix) || slices.ContainsFunc(Codes(), own)
+	}
+	if begins(check) {
+		return true
+	}
+	info, _ := Lookup(check)
+	class, _, _ := strings.Cut(prefix, ".")
+	return info.Name != "" && info.Class() == class && !slices.ContainsFunc(Names(), begins)
+}
+
 // adviseCommon returns the advice on codes that any check can report.
 func adviseCommon() map[string]string {
 	return map[string]string{

@@ -147,12 +147,24 @@ func (r *Result) Has(prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return p != "" && strings.HasPrefix(r.Code, p) })
 }
 
-// Only keeps the results whose code begins with one of some prefixes, and judges the event by them. A
-// run that was unknown as a whole stays unknown.
+// noResult are the beginnings of codes of checks that had no result, whatever their severity.
+var noResult = []string{"config.", "probe.", "run."}
+
+// blinds reports whether the check had no result, and could have found a code with one of some prefixes.
+func (r *Result) blinds(prefixes []string) bool {
+	switch {
+	case r.Severity != checks.Unknown && (r.Severity != checks.Fail || r.Code != "" && !r.Has(noResult)):
+		return false
+	case r.Check == Whole: // the results of a run that has failed as a whole are there
+		return r.Severity == checks.Unknown
+	}
+	return slices.ContainsFunc(prefixes, func(p string) bool { return p != "" && checks.BearsAny(r.Check, p) })
+}
+
+// Only keeps the results whose code begins with one of some prefixes, and those of checks that had no result and
+// could have found such a code, and judges the event by them.
 func (e *Event) Only(prefixes []string) {
-	e.Results = slices.DeleteFunc(slices.Clone(e.Results), func(r Result) bool {
-		return !r.Has(prefixes) && (r.Check != Whole || r.Severity != checks.Unknown)
-	})
+	e.Results = slices.DeleteFunc(slices.Clone(e.Results), func(r Result) bool { return !r.Has(prefixes) && !r.blinds(prefixes) })
 	if e.Stopped && len(e.Results) == 0 {
 		e.Results = []Result{{Check: Whole, Severity: checks.Unknown, Message: "nhc-gpu:  the run ended at a failure of another check: these checks may not have run"}}
 	}

@@ -1,10 +1,12 @@
 package ask
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
 )
 
@@ -31,6 +33,44 @@ func TestLastOf(t *testing.T) {
 		want := tt.list[tt.want]
 		if got := lastOf(tt.list, "1", nil); got != want || tt.list[0] != want {
 			t.Errorf("%s: %s of %s, want %s", tt.name, got.Context, got.Time, want.Context)
+		}
+	}
+}
+
+// A check that had no result is not healthy for the codes that it could have found.
+func TestStatusOfBlindChecks(t *testing.T) {
+	t.Parallel()
+	of := func(check, code string, s checks.Severity) event.Result {
+		return event.Result{Check: check, Code: code, Severity: s}
+	}
+	hung := of("check_gpu_xid", "probe.hung", checks.Fail)
+	for _, tt := range []struct {
+		result event.Result
+		codes  string
+		want   checks.Severity
+	}{
+		{of("check_gpu_ecc", "gpu.error", checks.Unknown), "gpu.ecc,gpu.remap", checks.Unknown},
+		{of("check_gpu_ecc", "gpu.error", checks.Unknown), "gpu.count", checks.OK},
+		{of("check_gpu_count", "gpu.nvml", checks.Unknown), "gpu.count,gpu.driver", checks.Unknown},
+		{of("check_gpu_ecc", "probe.died", checks.Unknown), "gpu.ecc.dram", checks.Unknown},
+		{of("check_gpu_nvlink", "probe.died", checks.Unknown), "gpu.nvlink", checks.Unknown},
+		{of("check_ib_ports", "probe.slow", checks.Unknown), "ib.,eth.", checks.Unknown},
+		{of("check_kernel_log", "probe.unreadable", checks.Unknown), "nvme.log", checks.Unknown},
+		{hung, "gpu.xid", checks.Fail},
+		{hung, "gpu.xid.79", checks.Fail},
+		{hung, "gpu.sxid", checks.Fail},
+		{hung, "ib.", checks.OK},
+		{of("check_gpu_xid", "", checks.Fail), "gpu.xid", checks.Fail},
+		{of("check_gpu_xid", "config.usage", checks.Fail), "gpu.xid", checks.Fail},
+		{of("check_gpu_xid", "gpu.recovery.lost", checks.Fail), "gpu.xid", checks.OK},
+		{of("check_gpu_xid", "gpu.xid.absent", checks.Skip), "gpu.ecc", checks.OK},
+		{of(event.Shell, "probe.hung", checks.Fail), "gpu.xid", checks.OK},
+		{of(event.Whole, "", checks.Fail), "gpu.xid", checks.OK},
+		{of(event.Whole, "", checks.Unknown), "gpu.xid", checks.Unknown},
+	} {
+		e := &event.Event{Results: []event.Result{tt.result, {Check: "check_fs_mount"}}}
+		if e.Only(strings.Split(tt.codes, ",")); e.Verdict != tt.want {
+			t.Errorf("%s %s with --code %s: %v, want %v", tt.result.Check, tt.result.Code, tt.codes, e.Verdict, tt.want)
 		}
 	}
 }
