@@ -47,6 +47,7 @@ type Event struct {
 	Outputs      []Failure       `json:"outputs,omitempty"`      // the outputs that failed in the run before
 	Evidence     string          `json:"evidence,omitempty"`     // the archive that was kept when the fault began
 	Drill        *Drill          `json:"drill,omitempty"`        // nil: no rehearsal is under way
+	Accepted     []Result        `json:"accepted,omitempty"`     // of a kept event: findings of earlier runs that a person has accepted, and that no run has judged since
 }
 
 // Result is one finding, or a check that passed.
@@ -223,22 +224,50 @@ func (e *Event) ByPerson() bool {
 	})
 }
 
-// Gone returns the findings of an earlier run that a person has accepted, and that this whole run of
-// their checks no longer has.
+// Gone returns the findings of the kept event before this run that a person has accepted, and that this run has
+// looked for in vain. A check that has anything to say about the device has not passed there.
 func (e *Event) Gone(old *Event) (list []Result) {
 	if old == nil || e.Stopped {
 		return nil
 	}
-	for _, r := range old.Results {
-		if r.Silenced == nil || r.Drill {
-			continue
+	for _, r := range old.accepted() {
+		now := r.among(e.Results)
+		if len(now) == 0 && !e.Part { // the line was edited
+			now = (&Result{Check: r.Check}).among(e.Results)
 		}
-		of := func(now Result) bool { return now.Check == r.Check }
-		if slices.ContainsFunc(e.Results, of) && !slices.ContainsFunc(e.Results, func(now Result) bool { return of(now) && now.Severity != checks.OK }) {
+		if len(now) > 0 && !slices.ContainsFunc(now, func(n Result) bool {
+			return n.Severity != checks.OK && (n.hardware() == r.hardware() || n.hardware() == "" || r.hardware() == "")
+		}) {
 			list = append(list, r)
 		}
 	}
 	return list
+}
+
+// Carry returns the event with the accepted findings of the kept event before it that it does not have itself,
+// and that are not gone.
+func (e *Event) Carry(old *Event, gone []Result) *Event {
+	if old == nil {
+		return e
+	}
+	carried := *e
+	for _, r := range old.accepted() {
+		same := func(n Result) bool { return n.Code == r.Code && n.Device == r.Device && n.Line == r.Line }
+		if !slices.ContainsFunc(gone, same) && !slices.ContainsFunc(carried.accepted(), same) && len(carried.Accepted) < maxFindings {
+			carried.Accepted = append(carried.Accepted, r)
+		}
+	}
+	return &carried
+}
+
+// accepted returns the findings that a person has accepted, with those of earlier runs.
+func (e *Event) accepted() (list []Result) {
+	for _, r := range e.Results {
+		if r.Silenced != nil && !r.Drill {
+			list = append(list, r)
+		}
+	}
+	return append(list, e.Accepted...)
 }
 
 // Real returns the event as it would be without a drill.
@@ -325,7 +354,7 @@ func (e *Event) Join(old *Event) *Event {
 	}
 	joined := *worse
 	joined.Results = slices.Concat(worse.Results, other.Findings())
-	joined.Run, joined.Time, joined.Mode, joined.Outputs = e.Run, e.Time, e.Mode, e.Outputs
+	joined.Run, joined.Time, joined.Mode, joined.Outputs, joined.Accepted = e.Run, e.Time, e.Mode, e.Outputs, e.Accepted
 	joined.Slurm, joined.Evidence = cmp.Or(e.Slurm, old.Slurm), cmp.Or(worse.Evidence, other.Evidence)
 	joined.Trim()
 	return &joined
@@ -467,17 +496,7 @@ func (e *Event) Private() *Event {
 	if e.Drill != nil && !isHardware(e.Drill.Device) {
 		p.Drill = &Drill{Code: e.Drill.Code, Until: e.Drill.Until}
 	}
-	p.Results = make([]Result, len(e.Results))
-	for i, r := range e.Results {
-		r.Line, r.Message, r.Want, r.Got = "", "", "", ""
-		if r.hardware() == "" {
-			r.Device = checks.Device{}
-		}
-		if r.Silenced != nil {
-			r.Silenced = &checks.Silenced{Until: r.Silenced.Until, Since: r.Silenced.Since}
-		}
-		p.Results[i] = r
-	}
+	p.Results, p.Accepted = private(e.Results), private(e.Accepted)
 	if e.Slurm != nil {
 		s := *e.Slurm
 		s.Reason, s.Why = "", ""
@@ -487,4 +506,19 @@ func (e *Event) Private() *Event {
 		p.Slurm = &s
 	}
 	return &p
+}
+
+func private(list []Result) []Result {
+	list = append([]Result{}, list...) // never null
+	for i := range list {
+		r := &list[i]
+		r.Line, r.Message, r.Want, r.Got = "", "", "", ""
+		if r.hardware() == "" {
+			r.Device = checks.Device{}
+		}
+		if r.Silenced != nil {
+			r.Silenced = &checks.Silenced{Until: r.Silenced.Until, Since: r.Silenced.Since}
+		}
+	}
+	return list
 }

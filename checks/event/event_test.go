@@ -284,6 +284,15 @@ func TestGone(t *testing.T) {
 	old := &Event{Results: []Result{accepted, plain}}
 	pass, other := Result{Check: "check_gpu_count"}, Result{Check: "check_gpu_ecc"}
 	skipped := Result{Check: "check_gpu_count", Severity: checks.Skip}
+	gpu := func(code, name string) Result {
+		return Result{Check: "check_gpu_remap", Line: "check_gpu_remap", Code: code, Severity: checks.Warn, Device: checks.Device{Kind: "gpu", Name: name}}
+	}
+	remap := gpu("gpu.remap.pending", "gpu3")
+	remap.Silenced = accepted.Silenced
+	ofGPU, kept := &Event{Results: []Result{remap}}, &Event{Accepted: []Result{remap}}
+	quiet := Result{Check: "check_gpu_remap", Line: "check_gpu_remap -w"}
+	rehearsed := gpu("gpu.remap.failed", "gpu3")
+	rehearsed.Drill = true
 	for _, tt := range []struct {
 		name string
 		now  Event
@@ -297,10 +306,25 @@ func TestGone(t *testing.T) {
 		{"one of its lines was skipped", Event{Results: []Result{pass, skipped}}, old, nil},
 		{"the run has stopped", Event{Results: []Result{pass}, Stopped: true}, old, nil},
 		{"the first run", Event{Results: []Result{pass}}, nil, nil},
+		{"of an earlier run", Event{Results: []Result{{Check: "check_gpu_remap", Line: "check_gpu_remap"}}}, kept, []Result{remap}},
+		{"another GPU has a fault", Event{Results: []Result{gpu("gpu.remap.pending", "gpu4")}}, ofGPU, []Result{remap}},
+		{"the GPU has another fault", Event{Results: []Result{gpu("gpu.remap.failed", "gpu3")}}, ofGPU, nil},
+		{"the GPU has a drill", Event{Results: []Result{rehearsed}}, ofGPU, nil},
+		{"the check has a fault without a device", Event{Results: []Result{gpu("gpu.nvml", "")}}, ofGPU, nil},
+		{"the line was edited", Event{Results: []Result{quiet}}, ofGPU, []Result{remap}},
+		{"a run of another line of the check", Event{Part: true, Results: []Result{quiet}}, ofGPU, nil},
 	} {
 		if diff := cmp.Diff(tt.want, tt.now.Gone(tt.old)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
+	}
+	now := &Event{Results: []Result{accepted}}
+	both := &Event{Results: []Result{accepted, remap, plain}, Accepted: []Result{remap}}
+	if got := now.Carry(both, nil).Accepted; len(got) != 1 || got[0].Code != remap.Code {
+		t.Errorf("kept: %+v, want %s", got, remap.Code)
+	}
+	if got := now.Carry(both, []Result{remap}).Accepted; got != nil || now.Accepted != nil {
+		t.Errorf("kept: %+v, although it is gone", got)
 	}
 	if fields := old.Journal("nhc")[0].Fields; fields["NHC_SILENCED"] != "accepted until the hardware changes" {
 		t.Errorf("journal %v", fields)

@@ -139,10 +139,11 @@ func EndSilences(list []checks.Silence, code, device string) (stay, ended []chec
 }
 
 // GoneSilences is EndSilences for a finding that a run no longer has: a silence until the hardware
-// changes, or of a number of devices, has ended.
-func GoneSilences(list []checks.Silence, code string, device checks.Device) (stay, ended []checks.Silence) {
+// changes, or of a number of devices, has ended. line is "" with privacy.
+func GoneSilences(list []checks.Silence, code, line string, device checks.Device) (stay, ended []checks.Silence) {
 	for _, s := range list {
-		if s.Code == code && (s.Until.IsZero() || s.Devices != nil) && (s.Device == device || s.Device.Of(device)) {
+		ofLine := s.Line == "" || line == "" || s.Line == line
+		if s.Code == code && ofLine && (s.Until.IsZero() || s.Devices != nil) && isSame(s.Device, device) {
 			ended = append(ended, s)
 		} else {
 			stay = append(stay, s)

@@ -126,7 +126,14 @@ func TestSilences(t *testing.T) {
 		t.Error("there is no limit")
 	}
 	set := silence("gpu.count", checks.Device{}, noon.Add(time.Hour), gpus(5)...)
-	list := []checks.Silence{dated, silence("a", gpu(4), time.Time{}), set}
+	ofLine := func(line string) checks.Silence {
+		return checks.Silence{Code: "hw.memory.small", Line: line, Silenced: checks.Silenced{Since: noon}}
+	}
+	list := []checks.Silence{
+		dated, silence("a", gpu(4), time.Time{}), set,
+		silence("ib.ports.polling", hca(":1", "guid1"), time.Time{}), silence("ib.ports.polling", hca(":2", "guid1"), time.Time{}),
+		ofLine("l"), ofLine("other"),
+	}
 	for _, tt := range []struct {
 		name  string
 		ended func() ([]checks.Silence, []checks.Silence)
@@ -137,9 +144,12 @@ func TestSilences(t *testing.T) {
 		{"by serial number", func() (_, _ []checks.Silence) { return EndSilences(list, "a", "1653") }, list[:1]},
 		{"by the address of nvidia-smi", func() (_, _ []checks.Silence) { return EndSilences(list, "a", "00000000:13:00.0") }, list[:1]},
 		{"of no such device", func() (_, _ []checks.Silence) { return EndSilences(list, "a", "gpu5") }, nil},
-		{"a dated fault that is gone may return", func() (_, _ []checks.Silence) { return GoneSilences(list, "a", gpu(3)) }, nil},
-		{"an accepted one that is gone", func() (_, _ []checks.Silence) { return GoneSilences(list, "a", gpu(4)) }, list[1:2]},
-		{"a number of devices", func() (_, _ []checks.Silence) { return GoneSilences(list, "gpu.count", checks.Device{}) }, list[2:]},
+		{"a dated fault that is gone may return", func() (_, _ []checks.Silence) { return GoneSilences(list, "a", "l", gpu(3)) }, nil},
+		{"an accepted one that is gone", func() (_, _ []checks.Silence) { return GoneSilences(list, "a", "l", gpu(4)) }, list[1:2]},
+		{"a number of devices", func() (_, _ []checks.Silence) { return GoneSilences(list, "gpu.count", "l", checks.Device{}) }, list[2:3]},
+		{"a port", func() (_, _ []checks.Silence) { return GoneSilences(list, "ib.ports.polling", "l", hca(":1", "")) }, list[3:4]},
+		{"a line", func() (_, _ []checks.Silence) { return GoneSilences(list, "hw.memory.small", "l", checks.Device{}) }, list[5:6]},
+		{"a line, with privacy", func() (_, _ []checks.Silence) { return GoneSilences(list, "hw.memory.small", "", checks.Device{}) }, list[5:]},
 	} {
 		stay, ended := tt.ended()
 		if diff := cmp.Diff(tt.want, ended); diff != "" || len(stay)+len(ended) != len(list) {

@@ -89,13 +89,13 @@ func (n *Node) KeepSilences(list []checks.Silence) error {
 	return err
 }
 
-// EndGone ends the silences of a finding that is gone.
-func (n *Node) EndGone(code string, device checks.Device) error {
+// EndGone ends the silences of a finding of a line that is gone.
+func (n *Node) EndGone(code, line string, device checks.Device) error {
 	list, err := n.Silences()
 	if err != nil {
 		return err
 	}
-	stay, ended := session.GoneSilences(list, code, device)
+	stay, ended := session.GoneSilences(list, code, line, device)
 	if len(ended) == 0 {
 		return nil
 	}

@@ -150,6 +150,7 @@ type delivery struct {
 
 	remembers bool // the memory of the node can be used
 	failed    []event.Failure
+	gone      []event.Result // accepted findings whose silences have ended
 }
 
 // output is a request of an output.
@@ -193,10 +194,18 @@ func (d *delivery) last() (old *event.Event, err error) {
 
 // kept returns the event to keep, by the one before it.
 func (d *delivery) kept(old *event.Event) *event.Event {
-	if d.event.Part {
-		return d.event.Join(old)
+	if old == nil {
+		return d.event
 	}
-	return d.event
+	e := d.event
+	if e.Part {
+		e = e.Join(old)
+	}
+	e = e.Carry(old, d.gone)
+	if d.Privacy {
+		e.Accepted = e.Private().Accepted
+	}
+	return e
 }
 
 func (d *delivery) keep(e *event.Event) output {
@@ -297,9 +306,11 @@ func (d *delivery) command() {
 // endSilences ends the silences of findings that are gone, if they have no date.
 func (d *delivery) endSilences(old *event.Event) {
 	for _, r := range d.event.Gone(old) {
-		if err := d.n.EndGone(r.Code, r.Device); err != nil {
+		if err := d.n.EndGone(r.Code, r.Line, r.Device); err != nil {
 			d.n.Warn(fmt.Errorf("end the silence of %s: %w", r.Code, err))
+			continue // the next run tries again
 		}
+		d.gone = append(d.gone, r)
 	}
 }
 

@@ -1,6 +1,7 @@
 package outputs
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -46,6 +47,59 @@ func TestSilences(t *testing.T) {
 		Deliver(n.Node, conf.Output{}, tt.run, e)
 		if list, err := n.Silences(); err != nil || len(list) != tt.left {
 			t.Errorf("%d: %d silences, want %d, %v", tt.run, len(list), tt.left, err)
+		}
+	}
+}
+
+// An accepted failure ends at the first run that looks for it in vain, whatever the runs between have judged.
+func TestSilencesOfEarlierRuns(t *testing.T) {
+	t.Parallel()
+	by := checks.Silenced{By: "alice", Why: "no cable", Since: time.Now().UTC()}
+	port := func(name string) checks.Device {
+		return checks.Device{Kind: "port", Name: name, PCI: "0000:c1:00.0"}
+	}
+	down := func(name string) event.Result {
+		return event.Result{Check: "check_ib_ports", Line: "check_ib_ports", Code: "ib.ports.polling", Device: port(name), Severity: checks.Warn, Silenced: &by}
+	}
+	pass := event.Result{Check: "check_ib_ports", Line: "check_ib_ports"}
+	unknown := event.Result{Check: "check_ib_ports", Line: "check_ib_ports", Code: "probe.slow", Severity: checks.Unknown}
+	other := event.Result{Check: "check_fs_mount", Line: "check_fs_mount /", Code: "fs.mount.missing", Severity: checks.Fail}
+	for name, tt := range map[string]struct {
+		runs    [][]event.Result // nil: the run of another file
+		privacy bool
+		left    []string
+	}{
+		"it passes":                {runs: [][]event.Result{{down("p:1"), down("p:2")}, {pass}}},
+		"unknown":                  {runs: [][]event.Result{{down("p:1"), down("p:2")}, {unknown}, {unknown}, {pass}}},
+		"a run ended before it":    {runs: [][]event.Result{{down("p:1"), down("p:2")}, {other}, {pass}}},
+		"a run of another file":    {runs: [][]event.Result{{down("p:1"), down("p:2")}, nil, {pass}}},
+		"one port":                 {runs: [][]event.Result{{down("p:1"), down("p:2")}, {down("p:2")}}, left: []string{"p:2"}},
+		"one port after the other": {runs: [][]event.Result{{down("p:1"), down("p:2")}, {down("p:2")}, {unknown}, {pass}}},
+		"with privacy":             {runs: [][]event.Result{{down("p:1"), down("p:2")}, {unknown}, {pass}}, privacy: true},
+		"never judged":             {runs: [][]event.Result{{down("p:1"), down("p:2")}, {unknown}, {other}}, left: []string{"p:1", "p:2"}},
+	} {
+		n := sessiontest.New(t, slurm.HealthCheck)
+		accepted := []checks.Silence{{Code: "ib.ports.polling", Device: port("p:1"), Silenced: by}, {Code: "ib.ports.polling", Device: port("p:2"), Silenced: by}}
+		if err := n.KeepSilences(accepted); err != nil {
+			t.Fatal(err)
+		}
+		for _, list := range tt.runs {
+			e := &event.Event{Schema: event.Schema, Node: n.Name, Time: time.Now(), Context: "healthcheck", Mode: "enforce", Results: list}
+			e.Judge()
+			e.Stopped = e.Verdict == checks.Fail
+			kind := OfNode
+			if list == nil {
+				kind, e.Results = Other, []event.Result{pass}
+			}
+			Deliver(n.Node, conf.Output{Privacy: tt.privacy}, kind, e)
+		}
+		list, err := n.Silences()
+		var left []string
+		for _, s := range list {
+			left = append(left, s.Device.Name)
+		}
+		if err != nil || !slices.Equal(left, tt.left) {
+			t.Errorf("%s: silenced are %q, want %q; %v", name, left, tt.left, err)
 		}
 	}
 }
