@@ -214,12 +214,8 @@ func describe(w io.Writer, e *event.Event, others []*event.Event, now time.Time)
 			row("to clear", "repair the fault, or drain the node in spite of the guard: nhc-gpu clear --guard")
 		case s.Error != "":
 			row("", "not delivered: %s; the next run tries again", s.Error)
-		case s.Owner == event.OwnerNHC && len(e.Findings()) == 0:
-			row("to clear", "%s", "the last run did not resume the node ("+s.Why+"): wait for further runs of that check, or scontrol update NodeName="+e.Node+" State=RESUME")
-		case s.Owner == event.OwnerNHC && !slices.ContainsFunc(e.Findings(), func(f event.Result) bool { return f.Severity == checks.Fail && !f.Drill }):
-			row("to clear", "end the drill: nhc-gpu drill --end; nhc-gpu resumes the node at the next health check")
 		case s.Owner == event.OwnerNHC:
-			row("to clear", "repair the fault: nhc-gpu resumes the node when the check passes")
+			row("to clear", "%s", toClear(e))
 		case s.Owner == event.OwnerOther:
 			row("to clear", "nhc-gpu leaves the node to the person who drained it: scontrol show node %s", e.Node)
 		}
@@ -237,6 +233,19 @@ func describe(w io.Writer, e *event.Event, others []*event.Event, now time.Time)
 		}
 		row(other.Context, "%s, %s (%s ago)", text, other.Time.Local().Format(clock), ago(now.Sub(other.Time)))
 	}
+}
+
+// toClear returns how a node returns that nhc-gpu drained.
+func toClear(e *event.Event) string {
+	fails := func(f event.Result) bool { return f.Severity == checks.Fail && !f.Drill }
+	drills := func(f event.Result) bool { return f.Drill }
+	switch {
+	case slices.ContainsFunc(e.Results, fails):
+		return "repair the fault: nhc-gpu resumes the node when the check passes"
+	case e.Drill != nil, slices.ContainsFunc(e.Results, drills):
+		return "end the drill: nhc-gpu drill --end; nhc-gpu resumes the node at the next health check"
+	}
+	return "the last run did not resume the node" + checks.Before(" (", e.Slurm.Why, ")") + ": wait for further runs of that check, or scontrol update NodeName=" + e.Node + " State=RESUME"
 }
 
 // shortMessage returns the message without the name of the check.

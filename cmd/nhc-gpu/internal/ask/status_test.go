@@ -74,3 +74,30 @@ func TestStatusOfBlindChecks(t *testing.T) {
 		}
 	}
 }
+
+// Status names a drill only if there is one.
+func TestToClear(t *testing.T) {
+	t.Parallel()
+	warn, unknown := event.Result{Check: "check_ps_load", Severity: checks.Warn}, event.Result{Check: "check_gpu_ecc", Code: "probe.slow", Severity: checks.Unknown}
+	fail := event.Result{Check: "check_gpu_xid", Code: "gpu.xid.79", Severity: checks.Fail}
+	drill := fail
+	drill.Drill = true
+	for _, tt := range []struct {
+		results []event.Result
+		drill   *event.Drill
+		want    string
+	}{
+		{nil, nil, "the last run did not resume the node (which has passed in 1 of 2 runs): wait"},
+		{[]event.Result{warn}, nil, "the last run did not resume the node (which"},
+		{[]event.Result{unknown}, nil, "the last run did not resume the node (which"},
+		{[]event.Result{warn, fail}, nil, "repair the fault"},
+		{[]event.Result{drill, fail}, &event.Drill{}, "repair the fault"},
+		{[]event.Result{warn, drill}, nil, "end the drill"},
+		{[]event.Result{warn}, &event.Drill{}, "end the drill"},
+	} {
+		e := &event.Event{Node: "n1", Results: tt.results, Drill: tt.drill, Slurm: &event.Action{Action: "none", Owner: event.OwnerNHC, Why: "which has passed in 1 of 2 runs"}}
+		if got := toClear(e); !strings.HasPrefix(got, tt.want) {
+			t.Errorf("%v: %q, want %q", tt.results, got, tt.want)
+		}
+	}
+}
