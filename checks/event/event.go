@@ -236,7 +236,8 @@ func (e *Event) Gone(old *Event) (list []Result) {
 			now = (&Result{Check: r.Check}).among(e.Results)
 		}
 		if len(now) > 0 && !slices.ContainsFunc(now, func(n Result) bool {
-			return n.Severity != checks.OK && (n.hardware() == r.hardware() || n.hardware() == "" || r.hardware() == "")
+			renamed := r.Device.Kind != "port" && n.Device.Of(r.Device) // two ports can have one address
+			return n.Severity != checks.OK && (renamed || n.hardware() == r.hardware() || n.hardware() == "" || r.hardware() == "")
 		}) {
 			list = append(list, r)
 		}

@@ -288,7 +288,9 @@ func TestGone(t *testing.T) {
 		return Result{Check: "check_gpu_remap", Line: "check_gpu_remap", Code: code, Severity: checks.Warn, Device: checks.Device{Kind: "gpu", Name: name}}
 	}
 	remap := gpu("gpu.remap.pending", "gpu3")
-	remap.Silenced = accepted.Silenced
+	remap.Silenced, remap.Device.PCI = accepted.Silenced, "0000:66:00.0"
+	renamed := remap
+	renamed.Device.Name = "gpu2"
 	ofGPU, kept := &Event{Results: []Result{remap}}, &Event{Accepted: []Result{remap}}
 	quiet := Result{Check: "check_gpu_remap", Line: "check_gpu_remap -w"}
 	rehearsed := gpu("gpu.remap.failed", "gpu3")
@@ -308,6 +310,7 @@ func TestGone(t *testing.T) {
 		{"the first run", Event{Results: []Result{pass}}, nil, nil},
 		{"of an earlier run", Event{Results: []Result{{Check: "check_gpu_remap", Line: "check_gpu_remap"}}}, kept, []Result{remap}},
 		{"another GPU has a fault", Event{Results: []Result{gpu("gpu.remap.pending", "gpu4")}}, ofGPU, []Result{remap}},
+		{"a boot has renamed the GPU", Event{Results: []Result{renamed}}, ofGPU, nil},
 		{"the GPU has another fault", Event{Results: []Result{gpu("gpu.remap.failed", "gpu3")}}, ofGPU, nil},
 		{"the GPU has a drill", Event{Results: []Result{rehearsed}}, ofGPU, nil},
 		{"the check has a fault without a device", Event{Results: []Result{gpu("gpu.nvml", "")}}, ofGPU, nil},

@@ -39,8 +39,8 @@ func fits(s *checks.Silence, f *checks.Finding, line string, present []checks.De
 }
 
 // isSame reports whether a device is still the hardware that was recorded: nothing that is known of
-// both may differ. GPUs keep their identity if their numbers change; other names, as of two ports of
-// one adapter, must be the same.
+// both may differ. GPUs, disks and adapters keep their identity if a boot numbers them in another order; other
+// names, as of two ports of one adapter, must be the same.
 func isSame(was, now checks.Device) bool {
 	if was.Kind != now.Kind {
 		return false
@@ -55,7 +55,7 @@ func isSame(was, now checks.Device) bool {
 		}
 		known = true
 	}
-	return known && was.Kind == "gpu" || was.Name == now.Name
+	return known && slices.Contains([]string{"gpu", "nvme", "hca"}, was.Kind) || was.Name == now.Name
 }
 
 // Identify adds the identity of its board to the device of a finding.

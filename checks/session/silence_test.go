@@ -43,6 +43,12 @@ func TestSilence(t *testing.T) {
 	count := checks.Finding{Code: "gpu.count", Severity: checks.Fail, Got: "7 GPUs"}
 	port := checks.Finding{Code: "ib.ports.polling", Severity: checks.Fail, Device: hca(":1", "")}
 	ecc := checks.Finding{Code: "gpu.ecc.dram", Severity: checks.Fail, Device: gpu(3), Got: "12"}
+	disk := func(name, n string) checks.Device {
+		return checks.Device{Kind: "nvme", Name: name, PCI: "0000:8" + n + ":00.0", Serial: "S" + n}
+	}
+	worn := checks.Finding{Code: "nvme.wear", Severity: checks.Fail, Device: checks.Device{Kind: "nvme", Name: "nvme1", PCI: "0000:81:00.0"}}
+	disks := checks.Finding{Code: "nvme.count", Severity: checks.Fail, Got: "2 disks"}
+	before, after := []checks.Device{disk("nvme0", "0"), disk("nvme1", "1")}, []checks.Device{disk("nvme1", "0"), disk("nvme0", "1")}
 	memory := checks.Finding{Code: "hw.memory.small", Severity: checks.Fail, Got: "7 kB"}
 	with := func(f checks.Finding, what func(*checks.Finding)) checks.Finding {
 		what(&f)
@@ -77,6 +83,11 @@ func TestSilence(t *testing.T) {
 		{"seven GPUs, but others", count, gpus(5), forGood, count, gpus(6), noon, false},
 		{"six GPUs", count, gpus(5), dated, with(count, func(f *checks.Finding) { f.Got = "6 GPUs" }), gpus(5), noon, false},
 		{"six on the bus", count, gpus(5), dated, count, gpus(5)[1:], noon, false},
+		{"a boot renames a disk", worn, before, forGood, with(worn, func(f *checks.Finding) { f.Device.Name = "nvme0" }), after, noon, true},
+		{"the disk that has its name now", worn, before, forGood, with(worn, func(f *checks.Finding) { f.Device.PCI = "0000:80:00.0" }), after, noon, false},
+		{"another disk in its slot", worn, before, forGood, with(worn, func(f *checks.Finding) { f.Device.Serial = "S9" }), after, noon, false},
+		{"a boot renames all disks", disks, before, forGood, disks, after, noon, true},
+		{"one of two disks is another", disks, before, forGood, disks, []checks.Device{disk("nvme0", "0"), disk("nvme1", "9")}, noon, false},
 		{"a port without a cable", port, adapter, forGood, port, adapter, noon, true},
 		{"the other port of the adapter", port, adapter, forGood, with(port, func(f *checks.Finding) { f.Device.Name = "mlx5_4:2" }), adapter, noon, false},
 		{"another adapter in its slot", port, adapter, forGood, port, other, noon, false},
@@ -84,13 +95,13 @@ func TestSilence(t *testing.T) {
 		{"a number that was accepted", ecc, gpus(-1), forGood, with(ecc, func(f *checks.Finding) { f.Got = "13" }), gpus(-1), noon, false},
 		{"no device", memory, gpus(-1), dated, with(memory, func(f *checks.Finding) { f.Got = "8 kB" }), gpus(-1), noon, true},
 	} {
-		before := tt.now
+		given := tt.now
 		s := NewSilence(tt.was, "a", tt.with, tt.by)
 		got := Silence([]checks.Finding{tt.now}, "a", []checks.Silence{s}, tt.present, tt.at)
 		if is := got[0].Severity == checks.Warn && got[0].Silenced != nil; is != tt.want || !is && got[0].Severity != checks.Fail {
 			t.Errorf("%s: %+v, want silenced: %v", tt.name, got[0], tt.want)
 		}
-		if diff := cmp.Diff(before, tt.now); diff != "" {
+		if diff := cmp.Diff(given, tt.now); diff != "" {
 			t.Errorf("%s changed its argument: %s", tt.name, diff)
 		}
 	}
