@@ -16,7 +16,10 @@ import (
 // An event has the failures of its run, those included that its own policy held back.
 type Replay struct {
 	site  *conf.Config
+	lines map[string]conf.Policy // of the [[check]] tables, by the check
 	nodes map[string]*replayed
+
+	Left []string // the checks whose [[check]] tables differ, so that their policies cannot be replayed
 
 	Events   int
 	Late     int // events that were older than the one before of their node: they are skipped
@@ -45,14 +48,19 @@ func (e Effect) Plus(other Effect) Effect {
 
 // replayed is the state of a node in the replay.
 type replayed struct {
-	last    time.Time
+	last time.Time
+	runs map[string]*counted // by the context
+
+	done, replayed drained
+}
+
+// counted are the runs of a context that count: those of health checks and by hand.
+type counted struct {
 	run     int64
 	strikes Strikes
 
 	healthy int
 	since   time.Time // of the first healthy run in a row
-
-	done, replayed drained
 }
 
 // drained is a drain that lasts; the zero value is none.
@@ -82,7 +90,23 @@ func (d *drained) end(at time.Time, resumed bool) {
 
 // NewReplay returns a replay of a site's policies, nil for the defaults alone.
 func NewReplay(site *conf.Config) *Replay {
-	return &Replay{site: site, nodes: map[string]*replayed{}, by: map[string]*Effects{}}
+	r := &Replay{site: site, lines: map[string]conf.Policy{}, nodes: map[string]*replayed{}, by: map[string]*Effects{}}
+	if site == nil {
+		return r
+	}
+	for i, e := range site.Checks { // an event does not tell one table of a check from another
+		other := func(o conf.Entry) bool {
+			return o.Name == e.Name && (o.Hosts != "*" || o.Action != e.Action || !slices.Equal(o.Contexts, e.Contexts) || (o.Contexts == nil) != (e.Contexts == nil))
+		}
+		switch {
+		case slices.ContainsFunc(site.Checks[:i], func(o conf.Entry) bool { return o.Name == e.Name }):
+		case !slices.ContainsFunc(site.Checks, other):
+			r.lines[e.Name] = e.Policy
+		case slices.ContainsFunc(site.Checks, func(o conf.Entry) bool { return o.Name == e.Name && (o.Action != "" || o.Contexts != nil) }):
+			r.Left = append(r.Left, e.Name)
+		}
+	}
+	return r
 }
 
 // Nodes returns the number of nodes.
@@ -96,7 +120,7 @@ func (r *Replay) Add(e *event.Event) {
 	r.Events++
 	n := r.nodes[e.Node]
 	if n == nil {
-		n = &replayed{}
+		n = &replayed{runs: map[string]*counted{}}
 		r.nodes[e.Node] = n
 	}
 	if e.Time.Before(n.last) {
@@ -154,19 +178,29 @@ func (r *Replay) of(code string) *Effects {
 	return r.by[code]
 }
 
-// replay applies the policies to the findings of an event.
+// replay applies the policies to the findings of an event. As on the node, each context counts its own runs, those
+// around a job act at once, and those of the monitor come as often as events and do not count.
 func (r *Replay) replay(n *replayed, e *event.Event) {
 	run := Run{Context: e.Context, Now: e.Time.Local()}
-	if !e.AroundJob() {
-		n.run++
+	c := n.runs[e.Context]
+	if c == nil {
+		c = &counted{}
+		n.runs[e.Context] = c
+	}
+	switch {
+	case e.AroundJob():
+	case e.Part || e.Context == conf.Monitor:
+		run.Count = func(*checks.Finding, int) (int, bool) { return 0, true }
+	default:
+		c.run++
 		run.Count = func(f *checks.Finding, of int) (int, bool) {
-			count, _ := n.strikes.Add(KeyOf(f), n.run, of, e.Time)
+			count, _ := c.strikes.Add(KeyOf(f), c.run, of, e.Time)
 			return count, true
 		}
 	}
 	failed, healthy := false, true
 	judge := func(f checks.Finding) {
-		rule := For(r.site, conf.Policy{}, Subject{f.Code, f.Check, classOf(f.Check)})
+		rule := r.rule(f.Code, f.Check)
 		switch f = Apply(f, rule, run); {
 		case f.Severity == checks.Fail:
 			failed, healthy = true, false
@@ -178,7 +212,9 @@ func (r *Replay) replay(n *replayed, e *event.Event) {
 	for i := range e.Results {
 		x := &e.Results[i]
 		f := checks.Finding{Code: x.Code, Check: x.Check, Device: x.Device, Severity: checks.Fail}
+		in := r.lines[x.Check].Or(r.site.Of(x.Check, classOf(x.Check))).Contexts
 		switch {
+		case in != nil && !slices.Contains(in, e.Context): // the check would not have run
 		case x.Drill, x.Code == StaysUnknown, x.Code == UnknownGPU: // the last two follow from the unknown results
 		case x.Severity == checks.Fail || x.Would != "":
 			judge(f)
@@ -186,7 +222,7 @@ func (r *Replay) replay(n *replayed, e *event.Event) {
 			healthy = false
 			for _, code := range StayCodes(x.Code, classOf(x.Check), laneOf(x.Check)) {
 				f.Code = code
-				if rule := For(r.site, conf.Policy{}, Subject{code, f.Check, classOf(f.Check)}); run.Count != nil {
+				if rule := r.rule(code, f.Check); run.Count != nil {
 					if count, _ := run.Count(&f, rule.Strikes.Of); count >= rule.Strikes.N {
 						judge(f)
 					}
@@ -194,20 +230,30 @@ func (r *Replay) replay(n *replayed, e *event.Event) {
 			}
 		}
 	}
-	if e.AroundJob() {
+	if failed {
+		for _, other := range n.runs {
+			other.healthy = 0
+		}
+	}
+	if e.Part || e.Context != conf.HealthCheck && e.Context != conf.Manual {
 		return // it has not seen the rest of the node
 	}
 	switch {
 	case !healthy:
-		n.healthy = 0
-	case n.healthy == 0:
-		n.healthy, n.since = 1, e.Time
+		c.healthy = 0
+	case c.healthy == 0:
+		c.healthy, c.since = 1, e.Time
 	default:
-		n.healthy++
+		c.healthy++
 	}
-	if healthy && !failed && n.replayed.by != nil && Waits(n.replayed.rule, n.healthy, n.since, e.Time) == "" {
+	if healthy && n.replayed.by != nil && Waits(n.replayed.rule, c.healthy, c.since, e.Time) == "" {
 		n.replayed.end(e.Time, true)
 	}
+}
+
+// rule returns the policy of a finding of a check.
+func (r *Replay) rule(code, check string) conf.Policy {
+	return For(r.site, r.lines[check], Subject{code, check, classOf(check)})
 }
 
 func classOf(check string) string {

@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -131,6 +132,67 @@ func TestReplay(t *testing.T) {
 			},
 			want: []Effects{{"shell", Effect{1, 1, five}, Effect{1, 1, five}}},
 		},
+		"the monitor counts no strikes, and resumes no node": {
+			events: func(h *history) {
+				held := port(checks.Warn)
+				held.Would, held.Held = "fail-job", "strike 0 of 2"
+				h.run("monitor", nil, held)
+				h.run("monitor", nil, held)
+				h.health(nil, held)
+				h.health(drains, port(checks.Fail))
+				for range 3 {
+					h.run("monitor", nil)
+					h.health(nil, port(checks.Fail))
+				}
+				h.run("monitor", nil)
+			},
+			want: []Effects{{"ib.ports.down", Effect{1, 0, 7 * five}, Effect{1, 0, 7 * five}}},
+		},
+		"a fault of a prolog ends the healthy runs": {
+			policy: "[policy.ib]\npasses = 2",
+			events: func(h *history) {
+				h.run("prolog", drains, port(checks.Fail))
+				h.health(nil)
+				h.run("prolog", nil, port(checks.Fail))
+				h.health(nil)
+				h.health(resumes)
+			},
+			want: []Effects{{"ib.ports.down", Effect{1, 1, 4 * five}, Effect{1, 1, 4 * five}}},
+		},
+		"each context counts its strikes": {
+			policy: "[policy.ib]\nstrikes = 2",
+			events: func(h *history) {
+				h.health(nil, port(checks.Fail))
+				h.run("manual", nil, port(checks.Fail))
+				h.health(nil)
+				h.run("manual", nil)
+			},
+			want: nil,
+		},
+		"a check that does not run in this context": {
+			policy: "[policy.check_ib_ports]\ncontexts = [\"prolog\"]\nstrikes = 1",
+			events: func(h *history) {
+				h.health(drains, port(checks.Fail))
+				h.health(nil, port(checks.Unknown))
+				h.health(resumes)
+			},
+			want: []Effects{{"ib.ports.down", Effect{1, 1, 2 * five}, Effect{}}},
+		},
+		"a class that runs in no context": {
+			policy: "[policy.ib]\ncontexts = []\nstrikes = 1",
+			events: func(h *history) { h.health(drains, port(checks.Fail)) },
+			want:   []Effects{{"ib.ports.down", Effect{1, 0, 0}, Effect{}}},
+		},
+		"the policy of a [[check]]": {
+			policy: "[[check]]\nname = \"ib_ports\"\naction = \"warn\"\n[policy.ib]\nstrikes = 1",
+			events: func(h *history) { h.health(drains, port(checks.Fail)) },
+			want:   []Effects{{"ib.ports.down", Effect{1, 0, 0}, Effect{}}},
+		},
+		"[[check]] tables that differ": {
+			policy: "[[check]]\nname = \"ib_ports\"\naction = \"warn\"\n[[check]]\nname = \"ib_ports\"\n[policy.ib]\nstrikes = 1",
+			events: func(h *history) { h.health(drains, port(checks.Fail)) },
+			want:   []Effects{{"ib.ports.down", Effect{1, 0, 0}, Effect{1, 0, 0}}},
+		},
 		"nothing was sent": {
 			events: func(h *history) {
 				h.health(&event.Action{Action: "drain"}, port(checks.Fail))
@@ -144,6 +206,24 @@ func TestReplay(t *testing.T) {
 		near := cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) < 1e-9 })
 		if diff := cmp.Diff(c.want, h.r.Effects(), near); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// The policies of some [[check]] tables cannot be replayed: an event does not say of which it is.
+func TestReplayLeft(t *testing.T) {
+	t.Parallel()
+	table := func(name, more string) string { return "[[check]]\nname = \"" + name + "\"\n" + more + "\n" }
+	for text, want := range map[string]string{
+		"": "",
+		table("ib_ports", "action = 'warn'") + table("ib_ports", "action = 'warn'"):   "",
+		table("ib_ports", "action = 'warn'") + table("ib_ports", ""):                  "check_ib_ports",
+		table("ib_ports", "contexts = []") + table("ib_ports", ""):                    "check_ib_ports",
+		table("ib_ports", "") + table("ib_ports", "hosts = 'n1'"):                     "",
+		table("ib_ports", "hosts = 'n1'\naction = 'warn'") + table("gpu_count 8", ""): "check_ib_ports",
+	} {
+		if got := strings.Join(NewReplay(parse(t, text)).Left, " "); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
 }

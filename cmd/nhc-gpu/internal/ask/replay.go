@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -67,6 +68,9 @@ func replay(file string, sources []string, asJSON bool) error {
 	}
 	if r.Events == 0 {
 		return errors.New("replay: there is no event")
+	}
+	if len(r.Left) > 0 {
+		fmt.Fprintf(console.Alerts, "nhc-gpu: warning: not replayed: contexts and action of [[check]] %s: the tables of a check differ, or name hosts\n", strings.Join(r.Left, ", "))
 	}
 	if r.Late > 0 {
 		fmt.Fprintf(console.Alerts, "nhc-gpu: warning: %s older than the event before: sort the lines of each node by time\n", console.Counted(r.Late, "event"))
