@@ -171,6 +171,12 @@ func (d Device) Of(other Device) bool {
 	return d.Kind == other.Kind && (d == other || same(d.UUID, other.UUID) || same(d.PCI, other.PCI) || d.PCI == "" && other.PCI == "" && same(d.Name, other.Name))
 }
 
+// hardware are the kinds of devices whose names contain no user, process or file.
+var hardware = []string{"gpu", "port", "ports", "hca", "hcas", "netdev", "nvswitch", "pci", "bridge", "nvme", "numa", "dimm"}
+
+// IsHardware reports whether users cannot choose the name of the device.
+func (d Device) IsHardware() bool { return slices.Contains(hardware, d.Kind) }
+
 // ArrayCode is the code of a finding that only carries data: Device.Name is the name of a
 // shell array, Got its new items, one a line. Its severity is [OK].
 const ArrayCode = "shell.array"

@@ -261,10 +261,11 @@ func (e *Event) Carry(old *Event, gone []Result) *Event {
 	return &carried
 }
 
-// accepted returns the findings that a person has accepted, with those of earlier runs.
+// accepted returns the findings that a person has accepted, with those of earlier runs. It omits those of a device
+// until a date: a run that passes does not end that.
 func (e *Event) accepted() (list []Result) {
 	for _, r := range e.Results {
-		if r.Silenced != nil && !r.Drill {
+		if r.Silenced != nil && !r.Drill && (r.Silenced.Until.IsZero() || r.Device == (checks.Device{})) {
 			list = append(list, r)
 		}
 	}
@@ -475,15 +476,9 @@ func (e *Event) Short() *Event {
 	return &short
 }
 
-// hardware are the kinds of devices whose names contain no user, process or file.
-var hardware = []string{"gpu", "port", "ports", "hca", "hcas", "netdev", "nvswitch", "pci", "bridge", "nvme", "numa", "dimm"}
-
-// isHardware reports whether users cannot choose the name of a device.
-func isHardware(d checks.Device) bool { return slices.Contains(hardware, d.Kind) }
-
 // hardware returns the name of the device if it is hardware, else "".
 func (r *Result) hardware() string {
-	if !isHardware(r.Device) {
+	if !r.Device.IsHardware() {
 		return ""
 	}
 	return cmp.Or(r.Device.Name, r.Device.PCI)
@@ -494,7 +489,7 @@ func (r *Result) hardware() string {
 func (e *Event) Private() *Event {
 	p := *e
 	p.Message, p.Config, p.Job, p.Evidence = "", "", "", ""
-	if e.Drill != nil && !isHardware(e.Drill.Device) {
+	if e.Drill != nil && !e.Drill.Device.IsHardware() {
 		p.Drill = &Drill{Code: e.Drill.Code, Until: e.Drill.Until}
 	}
 	p.Results, p.Accepted = private(e.Results), private(e.Accepted)

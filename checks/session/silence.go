@@ -35,7 +35,9 @@ func fits(s *checks.Silence, f *checks.Finding, line string, present []checks.De
 	case s.Device != (checks.Device{}):
 		return isSame(s.Device, Identify(f.Device, present))
 	}
-	return f.Device == (checks.Device{}) && (s.Line == "" || s.Line == line) && (present == nil || sameSet(s.Devices, ofFamily(f.Code, present)))
+	// With privacy no device that is no hardware is known: the silence is for those of the line.
+	unnamed := f.Device == (checks.Device{}) || s.Line != "" && !f.Device.IsHardware()
+	return unnamed && (s.Line == "" || s.Line == line) && (present == nil || sameSet(s.Devices, ofFamily(f.Code, present)))
 }
 
 // isSame reports whether a device is still the hardware that was recorded: nothing that is known of

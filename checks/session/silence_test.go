@@ -109,6 +109,13 @@ func TestSilence(t *testing.T) {
 	if got := Silence([]checks.Finding{memory}, "b", s, nil, noon); got[0].Silenced != nil {
 		t.Error("it is silenced in another line, too")
 	}
+	mount := checks.Finding{Code: "fs.mount.missing", Severity: checks.Fail}
+	private := []checks.Silence{{Code: mount.Code, Line: "a", Silenced: dated}} // with privacy the event has no device
+	mount.Device = checks.Device{Kind: "mount", Name: "/scratch"}
+	onGPU := with(mount, func(f *checks.Finding) { f.Device = gpu(3) })
+	if a, b, c := Silence([]checks.Finding{mount}, "a", private, nil, noon), Silence([]checks.Finding{mount}, "b", private, nil, noon), Silence([]checks.Finding{onGPU}, "a", private, nil, noon); a[0].Silenced == nil || b[0].Silenced != nil || c[0].Silenced != nil {
+		t.Errorf("a mount of a line: %+v, of another line: %+v, a GPU of the line: %+v", a[0], b[0], c[0])
+	}
 	memory.Message = "check_hw_mem:  too small."
 	if got, want := Silence([]checks.Finding{memory}, "a", s, nil, noon)[0].Message, "check_hw_mem:  too small; "+dated.String(); got != want {
 		t.Errorf("message %q, want %q", got, want)

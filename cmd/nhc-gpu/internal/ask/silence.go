@@ -16,6 +16,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
+	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
@@ -203,6 +204,9 @@ func (o *silenceOptions) add(r *health.Run, list []checks.Silence, code, device 
 		if s.Line = o.line; s.Line == "" {
 			return errors.New(o.command + " " + code + ": the finding has no device: add --line with the line of nhc.conf")
 		}
+		if !planned(r.Plan, s.Line) {
+			r.Warn(fmt.Errorf("%s has no such line: %s", r.Set.Get("CONFFILE"), s.Line))
+		}
 	}
 	if list, err = session.AddSilence(list, s); err == nil {
 		err = r.KeepSilences(list)
@@ -213,6 +217,12 @@ func (o *silenceOptions) add(r *health.Run, list []checks.Silence, code, device 
 	note(r, o.command, silenceText(&s))
 	fmt.Fprintln(console.Screen, silenceText(&s))
 	return nil
+}
+
+// planned reports whether a line is in a plan, or the plan is not known.
+func planned(p *plan.Plan, line string) bool {
+	return p == nil || slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return s.Text == line }) ||
+		slices.ContainsFunc(p.Left, func(l plan.Left) bool { return l.Text == line })
 }
 
 // note writes the action of a person to the history and to syslog.
@@ -234,7 +244,7 @@ func lastFinding(events []*event.Event, code, device, line string) (f checks.Fin
 				continue
 			}
 			seen[r.Code] = true
-			if r.Code == code && (device == "" || session.Names(r.Device, device)) && (line == "" || r.Line == line) {
+			if r.Code == code && (device == "" || session.Names(r.Device, device)) && (line == "" || r.Line == "" || r.Line == line) { // privacy: no line
 				found = append(found, r)
 			}
 		}
