@@ -172,7 +172,7 @@ func (o *silenceOptions) run(words []string) error {
 }
 
 // ownFamilies are the beginnings of codes that say that a run could not check the node.
-var ownFamilies = []string{"config.", "probe.", "run.", "scripts.", "shell."}
+var ownFamilies = []string{"config.", "probe.", "run.", "scripts.", "shell.", "unknown."}
 
 // add records a silence.
 func (o *silenceOptions) add(r *health.Run, list []checks.Silence, code, device string, by checks.Silenced) error {
