@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -50,6 +51,20 @@ func TestNamesAreSorted(t *testing.T) {
 	t.Parallel()
 	if names := checks.Names(); len(names) == 0 || !slices.IsSorted(names) {
 		t.Errorf("Names() = %v", names)
+	}
+}
+
+// The keys of a [[check]] table that are not parameters must not be parameters of a check.
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	for _, name := range checks.Names() {
+		info, _ := checks.Lookup(name)
+		keys := checks.TagsOf(reflect.ValueOf(info.New()).Elem()).Tables
+		for _, key := range []string{"name", "hosts", "contexts", "action"} {
+			if _, taken := keys[key]; taken {
+				t.Errorf("%s has the key %s", name, key)
+			}
+		}
 	}
 }
 

@@ -37,7 +37,7 @@ type psUse struct {
 	AllUsers     bool     `opt:"A" toml:"all_users"`     // check system users too
 	AllProcesses bool     `opt:"a" toml:"all_processes"` // report all processes, not only the first
 	Nonfatal     bool     `opt:"0" toml:"nonfatal"`      // warn, do not fail
-	Action       string   `opt:"e" toml:"action"`        // shell line to run for each process
+	Action       string   `opt:"e" toml:"run"`           // shell line to run for each process
 	Kill         bool     `opt:"k" toml:"kill"`          // send SIGKILL to the process
 	KillParent   bool     `opt:"K" toml:"kill_parent"`   // send SIGKILL to its parent, if it has the same user and is not process 1
 	Renice       string   `opt:"r" toml:"renice"`        // nice value to set, if the process is not killed

@@ -121,7 +121,7 @@ var _ = checktest.Table("check_ps_cpu", func(string) (list []checktest.Scenario)
 	log := func(text string) map[string]string { return map[string]string{"log": text} }
 	list = append(list,
 		onBusy("action", checktest.Of("-e", "echo $0 act >> log", "-u", "alice", "50"), wrf("50%", "")).Leaving(log("/bin/bash act\n")).
-			OrTable(map[string]any{"action": "echo $0 act >> log", "user": "alice", "limit": "50"}),
+			OrTable(map[string]any{"run": "echo $0 act >> log", "user": "alice", "limit": "50"}),
 		onBusy("no action without need", checktest.Of("-e", "echo act >> log", "-k", "-K", "-r", "5", "200")).Leaving(log("")),
 		onBusy("action for each", checktest.Of("-a", "-e", "echo act >> log", "-m", "/rank|wrf/", "50"),
 			warned(wrf("50%", ""), " (1)"), warned(rank("50%", ""), " (2)"), counting(rank("50%", ""), 2)).Leaving(log("act\nact\n")),
