@@ -302,7 +302,7 @@ func (e *Event) Compare(old *Event) {
 	if e.isHealthy() && !e.Found {
 		e.Healthy, e.HealthySince = 1, e.Time
 		if old != nil && old.Healthy > 0 && !old.HealthySince.Before(e.Drained) {
-			e.Healthy, e.HealthySince = old.Healthy+1, old.HealthySince
+			e.Healthy, e.HealthySince = old.Healthy+1, NotAfter(old.HealthySince, e.Time)
 		}
 	}
 	if old != nil && old.Verdict == e.Verdict && !old.Since.IsZero() {
@@ -335,6 +335,14 @@ func (e *Event) Compare(old *Event) {
 	add(Resumed, now.Action == "resume" && (sent || decided && (!now.Helper || before.Action == "drain")))
 	add(Undeliver, now.Error != "" && now.Error != before.Error)
 	add(NewOwner, e.Slurm != nil && now.Owner != before.Owner && !slices.Contains(e.Changed, Drained) && !slices.Contains(e.Changed, Resumed))
+}
+
+// NotAfter returns a stored time, or now if the clock was ahead when it was stored.
+func NotAfter(t, now time.Time) time.Time {
+	if t.After(now) {
+		return now
+	}
+	return t
 }
 
 // Join returns the event that is kept of a run of some checks: e itself, with the findings of the kept event

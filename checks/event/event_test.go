@@ -157,6 +157,17 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+// A clock that was ahead delays no cool-down: it begins with the first run that knows the right time.
+func TestCompareAfterClockWasAhead(t *testing.T) {
+	t.Parallel()
+	old, now := healthy(), healthy()
+	old.Time = now.Time.Add(48 * time.Hour)
+	old.Compare(nil)
+	if now.Compare(old); now.Healthy != 2 || !now.HealthySince.Equal(now.Time) {
+		t.Errorf("%d healthy runs since %v, want 2 since %v", now.Healthy, now.HealthySince, now.Time)
+	}
+}
+
 // Users can make many findings: they bound the event, and remove no other fault from it.
 func TestTrim(t *testing.T) {
 	t.Parallel()

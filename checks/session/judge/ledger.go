@@ -177,12 +177,15 @@ func (l *ledger) waits(c *conf.Config, p *plan.Plan, m slurm.Mark) string {
 	if rule.Passes <= 1 && rule.Cooldown <= 0 || !l.open() {
 		return "" // without a memory nothing could ever be counted
 	}
+	healthy, since, now := 1, time.Now(), time.Now()
+	if m.Since.After(now) { // the clock was ahead: every run would be before the fault
+		m.Since = time.Time{}
+	}
 	if m.Since.After(l.drained) {
 		l.drained = m.Since
 	}
-	healthy, since, now := 1, time.Now(), time.Now()
 	if l.last != nil && l.last.Healthy > 0 && !l.last.HealthySince.Before(m.Since) { // a prolog or the monitor can have found it since
-		healthy, since = l.last.Healthy+1, l.last.HealthySince
+		healthy, since = l.last.Healthy+1, event.NotAfter(l.last.HealthySince, now)
 	}
 	return policy.Waits(rule, healthy, since, now)
 }

@@ -207,6 +207,8 @@ func TestLedgerWaits(t *testing.T) {
 		"the second":                   {&event.Event{Run: 7, Healthy: 1, HealthySince: now.Add(-time.Minute)}, mark, "", false, ""},
 		"before the fault":             {&event.Event{Run: 7, Healthy: 9, HealthySince: now.Add(-time.Hour)}, since(mark, now.Add(-time.Minute)), "", false, "which has passed in 1 of 2 runs"},
 		"after the fault":              {&event.Event{Run: 7, Healthy: 1, HealthySince: now.Add(-time.Minute)}, since(mark, now.Add(-time.Hour)), "", false, ""},
+		"the clock was ahead":          {&event.Event{Run: 7, Healthy: 1, HealthySince: now.Add(-time.Minute)}, since(mark, now.Add(48*time.Hour)), "", false, ""},
+		"it was ahead, no run since":   {&event.Event{Run: 7}, since(mark, now.Add(48*time.Hour)), "", false, "which has passed in 1 of 2 runs"},
 		"a cool-down of the site":      {&event.Event{Run: 7, Healthy: 9, HealthySince: now.Add(-time.Minute)}, mark, "[policy.check_ib_ports]\ncooldown = \"1h\"", false, "which has not passed for 1h yet"},
 		"of the class, by the plan":    {&event.Event{Run: 7, Healthy: 1, HealthySince: now}, mark, "[policy.ib]\npasses = 9", false, "which has passed in 2 of 9 runs"},
 		"LBNL's checks":                {nil, slurm.Mark{Cause: slurm.Cause{Check: "check_fs_mount"}, Fault: "fs.mount.missing /home"}, "", false, ""},
@@ -228,8 +230,12 @@ func TestLedgerWaits(t *testing.T) {
 		if c.broken {
 			m.cannotRead = fmt.Errorf("no answer")
 		}
-		if got := m.ledger().waits(site, &plan.Plan{Steps: []plan.Step{*ports()}}, c.mark); got != c.want {
+		l := m.ledger()
+		if got := l.waits(site, &plan.Plan{Steps: []plan.Step{*ports()}}, c.mark); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		if l.drained.After(time.Now()) {
+			t.Errorf("%s: drained at %s", name, l.drained)
 		}
 	}
 }
