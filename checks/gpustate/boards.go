@@ -19,6 +19,7 @@ import (
 type board struct {
 	Serial string `json:"serial,omitempty"`
 	UUID   string `json:"uuid,omitempty"`
+	Boot   string `json:"boot,omitempty"` // the last boot in which the GPU reported its UUID, if it is known
 }
 
 // keptBoards are the boards of a machine, by PCI address.
@@ -54,12 +55,16 @@ func keepBoards(env *checks.Env, n *nvml.Snapshot) {
 	past := recallBoards(env)
 	now := keptBoards{Machine: past.Machine, Boards: maps.Clone(past.Boards)}
 	now.Boot, _ = probe.BootID(env.Host) // without it the boot is unknown
+	for pci, b := range now.Boards {     // earlier versions stored no boot of a board
+		b.Boot = cmp.Or(b.Boot, past.Boot)
+		now.Boards[pci] = b
+	}
 	for i := range n.GPUs {
 		g := &n.GPUs[i]
 		if g.PCI == "" || !g.UUID.Known {
 			continue
 		}
-		b := board{g.Serial.Value, g.UUID.Value}
+		b := board{g.Serial.Value, g.UUID.Value, now.Boot}
 		if was := now.Boards[g.PCI]; b.Serial == "" && was.UUID == b.UUID {
 			b.Serial = was.Serial
 		}
@@ -85,13 +90,21 @@ func fromBoards(env *checks.Env, d checks.Device) checks.Device {
 	return d
 }
 
-// Boards returns the GPUs that this machine has, or had, in the order of their addresses.
-func Boards(env *checks.Env) (list []checks.Device) {
-	boards := recallBoards(env).Boards
-	for _, pci := range slices.Sorted(maps.Keys(boards)) {
-		list = append(list, checks.Device{Kind: "gpu", PCI: pci, Serial: boards[pci].Serial, UUID: boards[pci].UUID})
+// Boards returns the GPUs that this machine has, or had, in the order of their addresses. Those of before have not
+// reported themselves in this boot: another board can be in their place.
+func Boards(env *checks.Env) (list, before []checks.Device) {
+	past := recallBoards(env)
+	boot, _ := probe.BootID(env.Host)
+	for _, pci := range slices.Sorted(maps.Keys(past.Boards)) {
+		b := past.Boards[pci]
+		d := checks.Device{Kind: "gpu", PCI: pci, Serial: b.Serial, UUID: b.UUID}
+		if was := cmp.Or(b.Boot, past.Boot); was != "" && boot != "" && was != boot {
+			before = append(before, d)
+		} else {
+			list = append(list, d)
+		}
 	}
-	return list
+	return list, before
 }
 
 // nameBoards adds serial numbers and UUIDs to findings about GPUs.

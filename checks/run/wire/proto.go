@@ -237,6 +237,7 @@ type Response struct {
 	Baselines []active.BaselineRow // ask
 
 	Devices []checks.Device // parts
+	Before  []checks.Device // parts, past: those that no run of this boot has read
 
 	Heard *Heard // watch
 
@@ -279,6 +280,7 @@ func (m *Response) fields(c *codec) {
 	text(c, &m.Text)
 	rare(c, &m.Baselines)
 	rare(c, &m.Devices)
+	rare(c, &m.Before)
 	rare(c, &m.Heard)
 	rare(c, &m.Busy)
 	yes(c, &m.Cut)

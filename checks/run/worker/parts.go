@@ -16,7 +16,8 @@ import (
 // show them. It asks no library. It does not list virtual functions.
 func listParts(env *checks.Env, req *wire.Request) *wire.Response {
 	if req.Name == wire.PastParts {
-		return &wire.Response{Devices: gpustate.Boards(env)}
+		list, before := gpustate.Boards(env)
+		return &wire.Response{Devices: list, Before: before}
 	}
 	env.At("read /proc/driver/nvidia")
 	views, err := nvidia.ReadGPUViews(env.Host)

@@ -103,16 +103,21 @@ func (n *Node) EndGone(code, line string, device checks.Device) error {
 }
 
 // Parts lists GPUs, adapters and disks with their identities.
-func (n *Node) Parts() ([]checks.Device, error) { return n.listParts("") }
+func (n *Node) Parts() ([]checks.Device, error) {
+	list, _, err := n.listParts("")
+	return list, err
+}
 
-// PastParts lists the GPUs that earlier runs have seen.
-func (n *Node) PastParts() ([]checks.Device, error) { return n.listParts(wire.PastParts) }
+// PastParts lists the GPUs that earlier runs have read: in this boot, and those that they have read only before it.
+func (n *Node) PastParts() (list, before []checks.Device, err error) {
+	return n.listParts(wire.PastParts)
+}
 
-func (n *Node) listParts(of string) ([]checks.Device, error) {
+func (n *Node) listParts(of string) (list, before []checks.Device, err error) {
 	const what = "list the devices of the node"
 	resp, err := n.Pool.Call(n.Ctx, AsideLane, &wire.Request{Op: wire.OpParts, Name: of, Line: what}, n.Budget.Within(session.Record, time.Now())).AnswerTo(what)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return append([]checks.Device{}, resp.Devices...), nil
+	return append([]checks.Device{}, resp.Devices...), resp.Before, nil
 }

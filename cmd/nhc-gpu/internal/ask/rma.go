@@ -112,13 +112,13 @@ func findPart(r *health.Run, word string, now time.Time) (*checks.Part, error) {
 	if err != nil {
 		r.Warn(err)
 	}
-	known, err := r.PastParts()
+	known, before, err := r.PastParts()
 	if err != nil {
 		r.Warn(err)
 	}
 	slices.Reverse(past)
 	events := append(last, past...)
-	d, err := resolvePart(word, present, known, events)
+	d, err := resolvePart(word, present, append(known, before...), events)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func findPart(r *health.Run, word string, now time.Time) (*checks.Part, error) {
 			addAnswer(p, answer)
 		}
 	}
-	fromRecords(p, d, known, events)
+	fromRecords(p, d, known, before, events)
 	p.Node, p.Time = r.Name, now.UTC().Truncate(time.Second)
 	addErrors(p, past)
 	p.Add = toAdd(p)
@@ -229,7 +229,7 @@ func addAnswer(p, nvml *checks.Part) {
 }
 
 // fromRecords adds serial number and UUID of a device that does not report them.
-func fromRecords(p *checks.Part, d checks.Device, known []checks.Device, events []*event.Event) {
+func fromRecords(p *checks.Part, d checks.Device, known, before []checks.Device, events []*event.Event) {
 	if p.SerialFrom != "" || d.Kind != "gpu" {
 		return
 	}
@@ -246,6 +246,11 @@ func fromRecords(p *checks.Part, d checks.Device, known []checks.Device, events 
 	}
 	for _, was := range known {
 		if use(was, "the records of earlier runs: the GPU does not report it now") {
+			return
+		}
+	}
+	for _, was := range before {
+		if use(was, "the records of the board that was here before this boot: the GPU does not report it now, and can be another one") {
 			return
 		}
 	}

@@ -76,7 +76,12 @@ func TestPart(t *testing.T) {
 	if diff := cmp.Diff([]checks.PartError{{Source: "health check", Code: "gpu.ecc.dram", First: at, Last: at.Add(2 * time.Hour), Count: 3, Message: "first"}}, p.Errors); diff != "" {
 		t.Errorf("errors (-want +got):\n%s", diff)
 	}
-	fromRecords(p, d, []checks.Device{other}, past)
+	dead := &checks.Part{Device: checks.Device{Kind: "gpu", PCI: d.PCI}}
+	fromRecords(dead, d, nil, []checks.Device{whole}, past)
+	if dead.Device.Serial != "1653" || !strings.HasPrefix(dead.SerialFrom, "the records of the board that was here before this boot") {
+		t.Errorf("no run of this boot has read it: serial %q from %q", dead.Device.Serial, dead.SerialFrom)
+	}
+	fromRecords(p, d, []checks.Device{other}, nil, past)
 	if p.Device.Serial != "1653" || !strings.HasPrefix(p.SerialFrom, "the run of 2026-11-2") {
 		t.Errorf("serial %q from %q", p.Device.Serial, p.SerialFrom)
 	}
