@@ -207,10 +207,10 @@ func (i Info) Bears(code string) bool {
 // BearsAny reports whether a code of the check can begin with a prefix. A prefix of no check, gpu.xid.79, counts for
 // all checks of its class.
 func BearsAny(check, prefix string) bool {
+	codes := slices.DeleteFunc(Codes(), func(code string) bool { return !strings.HasPrefix(code, prefix) })
 	begins := func(name string) bool {
 		info, _ := Lookup(name)
-		own := func(code string) bool { return strings.HasPrefix(code, prefix) && info.Bears(code) }
-		return info.Bears(prefix) || slices.ContainsFunc(Codes(), own)
+		return info.Bears(prefix) || slices.ContainsFunc(codes, info.Bears)
 	}
 	if begins(check) {
 		return true

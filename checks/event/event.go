@@ -231,14 +231,20 @@ func (e *Event) Gone(old *Event) (list []Result) {
 		return nil
 	}
 	for _, r := range old.accepted() {
+		same := func(n Result) bool { // two ports can have one address
+			return n.Device == r.Device || r.Device.Kind != "port" && n.Device.Of(r.Device)
+		}
+		found := func(n Result) bool { // by another line, too: a silence is for all lines that find it
+			return n.Code == r.Code && n.Severity > checks.Skip && same(n)
+		}
+		speaks := func(n Result) bool {
+			return n.Severity != checks.OK && (same(n) || n.hardware() == r.hardware() || n.hardware() == "" || r.hardware() == "")
+		}
 		now := r.among(e.Results)
 		if len(now) == 0 && !e.Part { // the line was edited
 			now = (&Result{Check: r.Check}).among(e.Results)
 		}
-		if len(now) > 0 && !slices.ContainsFunc(now, func(n Result) bool {
-			renamed := r.Device.Kind != "port" && n.Device.Of(r.Device) // two ports can have one address
-			return n.Severity != checks.OK && (renamed || n.hardware() == r.hardware() || n.hardware() == "" || r.hardware() == "")
-		}) {
+		if len(now) > 0 && !slices.ContainsFunc(now, speaks) && !slices.ContainsFunc(e.Results, found) {
 			list = append(list, r)
 		}
 	}

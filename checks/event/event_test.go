@@ -300,7 +300,8 @@ func TestGone(t *testing.T) {
 	}
 	remap := gpu("gpu.remap.pending", "gpu3")
 	remap.Silenced, remap.Device.PCI = accepted.Silenced, "0000:66:00.0"
-	renamed, dated := remap, remap
+	renamed, dated, elsewhere := remap, remap, remap
+	elsewhere.Check, elsewhere.Line = "check_gpu_ecc", "check_gpu_ecc"
 	dated.Silenced = &checks.Silenced{Until: time.Unix(60, 0)}
 	renamed.Device.Name = "gpu2"
 	ofGPU, kept := &Event{Results: []Result{remap}}, &Event{Accepted: []Result{remap}}
@@ -323,6 +324,7 @@ func TestGone(t *testing.T) {
 		{"of an earlier run", Event{Results: []Result{{Check: "check_gpu_remap", Line: "check_gpu_remap"}}}, kept, []Result{remap}},
 		{"another GPU has a fault", Event{Results: []Result{gpu("gpu.remap.pending", "gpu4")}}, ofGPU, []Result{remap}},
 		{"it was accepted until a date", Event{Results: []Result{{Check: "check_gpu_remap", Line: "check_gpu_remap"}}}, &Event{Results: []Result{dated}}, nil},
+		{"another line finds it", Event{Results: []Result{{Check: "check_gpu_remap", Line: "check_gpu_remap"}, elsewhere}}, ofGPU, nil},
 		{"a boot has renamed the GPU", Event{Results: []Result{renamed}}, ofGPU, nil},
 		{"the GPU has another fault", Event{Results: []Result{gpu("gpu.remap.failed", "gpu3")}}, ofGPU, nil},
 		{"the GPU has a drill", Event{Results: []Result{rehearsed}}, ofGPU, nil},

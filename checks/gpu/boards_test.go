@@ -25,7 +25,7 @@ var _ = checktest.Table("check_gpu_count", func(string) []checktest.Scenario {
 	garbage.Broken = true
 	keeps := checktest.OnGPUs("the boards are stored", checktest.Of("8"), nil)
 	keeps.Leaves = map[string]string{"past/gpu-boards.json": `{"machine":"","boards":` + boards(0, 1, 2, 3, 4, 5, 6, 7) + `}`}
-	// A board that does not answer keeps the boot in which it last did: another one can be in its place.
+	// A board that does not answer keeps the boot in which it last did: it can be another one now.
 	booted := lost("one not in NVML, after a boot", `{"machine":"","boot":"b1","boards":`+boards(0, 1, 2, 3, 4, 5, 6, 7)+`}`, checks.Device{Serial: fakenvml.Serial(3), UUID: fakenvml.UUID(3)}).
 		Holding("proc/sys/kernel/random/boot_id", "b2\n")
 	after := strings.ReplaceAll(boards(0, 1, 2, 3, 4, 5, 6, 7), "}", `,"boot":"b2"}`)

@@ -91,7 +91,7 @@ func fromBoards(env *checks.Env, d checks.Device) checks.Device {
 }
 
 // Boards returns the GPUs that this machine has, or had, in the order of their addresses. Those of before have not
-// reported themselves in this boot: another board can be in their place.
+// reported themselves in this boot: the slots can have other boards now.
 func Boards(env *checks.Env) (list, before []checks.Device) {
 	past := recallBoards(env)
 	boot, _ := probe.BootID(env.Host)

@@ -94,7 +94,7 @@ func NewReplay(site *conf.Config) *Replay {
 	if site == nil {
 		return r
 	}
-	for i, e := range site.Checks { // an event does not tell one table of a check from another
+	for i, e := range site.Checks { // an event does not name the table of a check
 		other := func(o conf.Entry) bool {
 			return o.Name == e.Name && (o.Hosts != "*" || o.Action != e.Action || !slices.Equal(o.Contexts, e.Contexts) || (o.Contexts == nil) != (e.Contexts == nil))
 		}

@@ -210,7 +210,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// The policies of some [[check]] tables cannot be replayed: an event does not say of which it is.
+// The policies of some [[check]] tables cannot be replayed: an event does not name the table.
 func TestReplayLeft(t *testing.T) {
 	t.Parallel()
 	table := func(name, more string) string { return "[[check]]\nname = \"" + name + "\"\n" + more + "\n" }
