@@ -387,15 +387,17 @@ func (p *pairPlan) explained(l *look) bool {
 			return true
 		}
 	}
-	if p.failsApart(l) {
-		return true
-	}
+	return p.failsApart(l) || p.pathAccused(l)
+}
+
+// pathAccused reports whether the path between the leaves of a look is accused in a test of the same family.
+func (p *pairPlan) pathAccused(l *look) bool {
 	a, b := p.leafPair(l.from, l.to)
 	if a < 0 {
 		return false
 	}
 	for i := range p.tests {
-		if p.tests[i].family == p.tests[t].family {
+		if p.tests[i].family == p.tests[l.test].family {
 			if q := p.byKey[inquiryKey{about: aboutLeaves, test: i, node: a, other: b}]; q != nil && q.state == accused {
 				return true
 			}

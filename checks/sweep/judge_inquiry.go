@@ -28,6 +28,9 @@ type inquiry struct {
 	failed   int     // tests that never had a result
 	dry      bool    // there is no further partner
 	kin      bool    // the next partner need not be proven, but alike
+	second   bool    // of a test without directions: the node comes second, as in the look that opened it
+	turned   bool    // it was opened again for the other place
+	again    bool    // it was opened again because partners were accused
 	state    state
 	found    finding
 }
@@ -581,10 +584,19 @@ var groupOffsets = []int{1, 2, 3}
 // acquit clears nodes that are accused of a fault which their tests with each other explain. It reports
 // whether there are any.
 func (p *pairPlan) acquit() (found bool) {
+	var doubtful []*inquiry
 	for _, q := range p.asked {
-		if q.about == aboutNode && q.state == accused && q.found.symptom == broken && p.weigh(q).answer != yes {
+		switch {
+		case q.about != aboutNode || q.state != accused || q.found.symptom != broken:
+		case p.weigh(q).answer != yes:
 			q.state, found = cleared, true
+		case !q.again && p.blamesOthers(q):
+			doubtful = append(doubtful, q)
 		}
+	}
+	for _, q := range doubtful {
+		q.again, found = true, true
+		q.reopen(slices.DeleteFunc(slices.Clone(q.looks), func(k int32) bool { return p.hasAccused(q, k) }))
 	}
 	if found {
 		clear(p.blamed)
@@ -595,6 +607,44 @@ func (p *pairPlan) acquit() (found bool) {
 		}
 	}
 	return found
+}
+
+// blamesOthers reports whether too few bad looks of an accused node are left without those that an accused
+// partner or path explains.
+func (p *pairPlan) blamesOthers(q *inquiry) bool {
+	bad, looks := 0, 0
+	for _, k := range q.looks {
+		if !p.hasAccused(q, k) {
+			looks++
+			if p.symptoms(&p.looks[k])&broken != 0 {
+				bad++
+			}
+		}
+	}
+	return looks < len(q.looks) && (bad < 2 || 3*bad < 2*looks)
+}
+
+// hasAccused reports whether the partner of an inquiry's node in a bad look, or the path to it, fails on the same
+// plane, whichever test shows it.
+func (p *pairPlan) hasAccused(q *inquiry, k int32) bool {
+	l := &p.looks[k]
+	return p.symptoms(l)&broken != 0 && (p.fails(q.test, l.from+l.to-q.node) || p.pathAccused(l))
+}
+
+// fails reports whether a node is accused of a fault in any test of the same plane.
+func (p *pairPlan) fails(test int, i int32) bool {
+	if !p.blamed[i] {
+		return false
+	}
+	for t := range p.tests {
+		for _, r := range []role{both, sends, receives} {
+			q := p.byKey[inquiryKey{about: aboutNode, test: t, node: i, role: r}]
+			if q != nil && q.state == accused && q.found.symptom == broken && p.tests[t].task.Plane == p.tests[test].task.Plane {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // decideGroup decides whether two accused nodes are healthy together.

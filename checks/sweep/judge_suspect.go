@@ -295,7 +295,7 @@ func (p *pairPlan) nodeSuspect(node int32, code, plane string, list []*inquiry) 
 	s := Suspect{
 		Node: p.f.name(node), Plane: plane, Stage: p.f.stage, Kind: task.Kind, Code: code,
 		Looks: first.found.looks, Partners: p.f.names(first.found.partner), Confidence: first.found.confidence(p.inquiries(first.test)),
-		Doubt: first.found.doubt || first.found.symptom == unable, Way: p.way(list), Ops: p.opsOf(node, list),
+		Doubt: first.found.doubt || first.found.symptom == unable || first.found.symptom == broken && p.blamesOthers(first), Way: p.way(list), Ops: p.opsOf(node, list),
 	}
 	if s.Doubt {
 		s.Confidence = min(s.Confidence, 0.5)
@@ -591,10 +591,10 @@ func (p *pairPlan) separated() (doubts []Suspect, remarks []Distribution) {
 			if key[0] == most || key[1] != most && len(few) > len(many) {
 				few, many = many, few
 			}
-			if len(failed) < int(limitOf("apart_pairs")) || !a.split && key[0] != most && key[1] != most || a.split && p.differ(t, few, many) {
+			if !a.cut(key) || !a.split && key[0] != most && key[1] != most || a.split && p.differ(t, few, many) {
 				continue
 			}
-			code := codeOf(task.Kind, broken, p.looks[failed[0]].fault)
+			code := codeOf(task.Kind, broken, p.looks[failed[0].number].fault)
 			if p.allGiven(p.f.names(few), "", task.Plane) {
 				continue
 			}

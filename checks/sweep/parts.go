@@ -8,11 +8,11 @@ import (
 // parts are the parts of the cluster that are apart in a test: the nodes of each reach each other,
 // directly or through others.
 type parts struct {
-	looks  int                  // of the plan that are counted
-	split  bool                 // no node reaches one of another subnet
-	union  []int32              // by node: see root
-	nodes  map[int32][]int32    // by root, if there are failures
-	failed map[[2]int32][]int32 // failed looks between two parts of several nodes, one for each pair of nodes
+	looks  int                     // of the plan that are counted
+	split  bool                    // no node reaches one of another subnet
+	union  []int32                 // by node: see root
+	nodes  map[int32][]int32       // by root, if there are failures
+	failed map[[2]int32][]pairLook // failed looks between two parts of several nodes, one for each pair of nodes
 }
 
 // pairLook is the result of a test of two nodes: the number of the look, and whether it passed.
@@ -23,7 +23,7 @@ type pairLook struct {
 }
 
 func newParts(nodes int, looks []pairLook) *parts {
-	a := &parts{union: indexes32(nodes), nodes: map[int32][]int32{}, failed: map[[2]int32][]int32{}}
+	a := &parts{union: indexes32(nodes), nodes: map[int32][]int32{}, failed: map[[2]int32][]pairLook{}}
 	failures := false
 	for _, l := range looks {
 		if l.passed {
@@ -42,7 +42,7 @@ func newParts(nodes int, looks []pairLook) *parts {
 		key, pair := a.between(l.from, l.to), [2]int32{min(l.from, l.to), max(l.from, l.to)}
 		if !l.passed && !seen[pair] && key[0] != key[1] && len(a.nodes[key[0]]) > 1 && len(a.nodes[key[1]]) > 1 {
 			seen[pair] = true
-			a.failed[key] = append(a.failed[key], l.number)
+			a.failed[key] = append(a.failed[key], l)
 		}
 	}
 	return a
@@ -65,14 +65,34 @@ func (a *parts) between(i, j int32) [2]int32 {
 // apart reports whether two nodes are in parts of the cluster between which all pairs fail. Both parts
 // work, so neither node is at fault.
 func (a *parts) apart(i, j int32) bool {
-	return len(a.failed) > 0 && len(a.failed[a.between(i, j)]) >= int(limitOf("apart_pairs"))
+	return len(a.failed) > 0 && a.cut(a.between(i, j))
+}
+
+// cut reports whether enough different nodes of two parts have failed with the other part, and most of the
+// smaller one: a few faulty nodes fail with many, and the rest of their part was not tested with the other one.
+func (a *parts) cut(key [2]int32) bool {
+	least := int(limitOf("apart_pairs"))
+	if len(a.failed[key]) < least {
+		return false
+	}
+	nodes := [2]map[int32]bool{{}, {}}
+	for _, l := range a.failed[key] {
+		for _, i := range []int32{l.from, l.to} {
+			nodes[slices.Index(key[:], root(a.union, i))][i] = true
+		}
+	}
+	few, many := 0, 1
+	if len(a.nodes[key[0]]) > len(a.nodes[key[1]]) {
+		few, many = 1, 0
+	}
+	return 2*len(nodes[few]) > len(a.nodes[key[few]]) && len(nodes[many]) >= min(least, len(a.nodes[key[many]]))
 }
 
 // untried reports whether a node is in a part, of those that are apart, in which no node was tried.
 func (a *parts) untried(i int32, tried []int32) bool {
 	part := root(a.union, i)
-	for key, failed := range a.failed {
-		if len(failed) >= int(limitOf("apart_pairs")) && (key[0] == part || key[1] == part) {
+	for key := range a.failed {
+		if (key[0] == part || key[1] == part) && a.cut(key) {
 			return !slices.ContainsFunc(tried, func(j int32) bool { return root(a.union, j) == part })
 		}
 	}

@@ -376,7 +376,7 @@ func (p *pairPlan) findPartner(q *inquiry, test int, node int32, role role, used
 		exists, start := false, p.f.rng.IntN(n)
 		for k := range n {
 			i := int32((start + k) % n)
-			if i == node || !p.takes(test, i) || !fits(i) || q != nil && !q.kin && !p.proven(i, node, test, role.opposite()) {
+			if i == node || !p.takes(test, i) || !fits(i) || q != nil && !q.kin && (p.fails(test, i) || !p.proven(i, node, test, role.opposite())) {
 				continue
 			}
 			if !used[i] {
@@ -549,7 +549,24 @@ func (p *pairPlan) openNode(l *look, k, node, peer int32, r role, s symptom) {
 		q.symptoms |= s
 		return
 	}
-	p.ask(&inquiry{inquiryKey: key, peer: peer, base: k, symptoms: s})
+	p.ask(&inquiry{inquiryKey: key, peer: peer, base: k, symptoms: s, second: r == both && l.to == node})
+}
+
+// turn opens an inquiry again if a bad look of its node had it in the place, first or second, that was not
+// tested: a connection goes from the first node to the second one. It reports whether it does.
+func (p *pairPlan) turn(l *look, k, node int32) bool {
+	q := p.byKey[inquiryKey{about: aboutNode, test: int(l.test), node: node, role: both}]
+	if q == nil || q.turned || q.second == (l.to == node) || p.symptoms(l)&broken == 0 {
+		return false
+	}
+	q.second, q.turned, q.base, q.peer = l.to == node, true, k, l.from+l.to-node
+	q.reopen(nil)
+	return true
+}
+
+// reopen opens an inquiry again, with those of its looks that still count.
+func (q *inquiry) reopen(looks []int32) {
+	q.state, q.found, q.looks, q.tried, q.dry, q.kin = open, finding{}, looks, nil, false, false
 }
 
 func (p *pairPlan) ask(q *inquiry) {
@@ -577,6 +594,10 @@ func (p *pairPlan) openPairs() bool {
 			s := p.symptoms(l) &^ unable
 			if int(l.test) != q.test || !l.base || s == 0 || !p.settled(l) || p.explained(l) || p.blamed[l.from] || p.blamed[l.to] || !p.takes(q.test, l.from) || !p.takes(q.test, l.to) {
 				continue
+			}
+			if p.turn(l, k, l.from) || p.turn(l, k, l.to) {
+				found = true
+				break
 			}
 			from, to := l.from, l.to
 			if !p.tests[q.test].directed && from > to {
@@ -622,7 +643,7 @@ func (p *pairPlan) request(q *inquiry) {
 			return
 		}
 		r.from, r.to = from, to
-	case q.role == receives:
+	case q.role == receives || q.second:
 		r.from, r.to = anyone, q.node
 	}
 	q.wait++

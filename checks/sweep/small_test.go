@@ -1,0 +1,210 @@
+package sweep
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/tier"
+)
+
+// smallFaults are faults of a node, and the stages that measure them.
+var smallFaults = []struct {
+	name   string
+	stages []Stage // nil: all
+	set    func(w *world, rng *rand.Rand, node, plane string)
+}{
+	{"slow", []Stage{StageTCP, StageRDMA, StagePairs, StageGroups}, func(w *world, rng *rand.Rand, node, plane string) {
+		w.factor[node+plane] = 0.3 + 0.3*rng.Float64()
+	}},
+	{"lossy", []Stage{StageReach}, func(w *world, _ *rand.Rand, node, plane string) { w.loss[node+plane] = 0.05 }},
+	{"silent", nil, func(w *world, _ *rand.Rand, node, plane string) { w.fault[node+plane] = FaultSilent }},
+	{"blocked inbound", []Stage{StageReach, StageTCP, StageRDMA, StagePairs, StageGroups}, func(w *world, _ *rand.Rand, node, plane string) {
+		w.fault[node+plane+"/receives"] = FaultRefused
+	}},
+	{"dying", nil, func(w *world, rng *rand.Rand, node, _ string) { w.dies[node] = rng.IntN(4 * len(w.nodes)) }},
+}
+
+// smallSweep sweeps a small fleet with up to three faulty nodes. The fault of the first one is given.
+func smallSweep(t *testing.T, stage Stage, fault int, seed uint64) (w *world, bad map[string]string, p Plan, title string) {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(seed, uint64(fault)))
+	n, leaf := 3+rng.IntN(22), 2*rng.IntN(3)
+	w, bad = newWorld(n, leaf, seed), map[string]string{}
+	w.fault, w.factor, w.loss, w.dies = map[string]Fault{}, map[string]float64{}, map[string]float64{}, map[string]int{}
+	mixed := rng.IntN(2) == 0
+	count := rng.IntN(4)
+	if n < 6 {
+		count = min(count, 1)
+	} else if n < 9 {
+		count = min(count, 2)
+	}
+	for len(bad) < count {
+		f := smallFaults[fault]
+		if len(bad) > 0 && mixed {
+			f = smallFaults[rng.IntN(len(smallFaults))]
+		}
+		if f.stages != nil && !slices.Contains(f.stages, stage) {
+			continue
+		}
+		node, plane := name(rng.IntN(n)), ""
+		if bad[node] != "" {
+			continue
+		}
+		if rng.IntN(2) == 0 {
+			plane = map[Stage]string{StageReach: "/eth0", StageTCP: "/eth0", StageRDMA: "/mlx5_0:1"}[stage]
+		}
+		f.set(w, rng, node, plane)
+		bad[node] = f.name + plane
+	}
+	p = w.plan(t, stage, PlanOptions{Seed: seed, Ops: []string{"all_reduce", "all_gather"}[:1+rng.IntN(2)], Lines: []string{"check_a"}, NoRing: rng.IntN(2) == 0})
+	return w, bad, p, fmt.Sprintf("%s, %s, seed %d, %d nodes, leaves of %d, faulty %v", stage, smallFaults[fault].name, seed, n, leaf, bad)
+}
+
+// falsely returns the certain suspects that are healthy: a node, a pair, a leaf of which most nodes are healthy, or
+// the path between two leaves.
+func falsely(w *world, bad map[string]string, suspects []Suspect) (wrong []Suspect) {
+	for _, s := range suspects {
+		faulty, members := 0, 0
+		for _, n := range w.nodes {
+			if slices.Contains(s.Leaves, n.Leaf) {
+				if members++; bad[n.Name] != "" {
+					faulty++
+				}
+			}
+		}
+		switch {
+		case s.Doubt:
+		case s.Peer != "" && bad[s.Node] == "" && bad[s.Peer] == "", s.Peer == "" && s.Node != "" && bad[s.Node] == "",
+			len(s.Leaves) > 1, len(s.Leaves) == 1 && 2*faulty <= members:
+			wrong = append(wrong, s)
+		}
+	}
+	return wrong
+}
+
+// namedBy returns the nodes that suspects name, with those of their groups and leaves.
+func namedBy(w *world, suspects []Suspect) map[string]bool {
+	named := map[string]bool{}
+	for _, s := range suspects {
+		named[s.Node], named[s.Peer] = true, true
+		for _, n := range s.Partners {
+			named[n] = named[n] || s.Node == ""
+		}
+		for _, n := range w.nodes {
+			named[n.Name] = named[n.Name] || slices.Contains(s.Leaves, n.Leaf)
+		}
+	}
+	return named
+}
+
+// died reports whether a node was lost in a plan.
+func died(p Plan, node string) bool {
+	switch p := p.(type) {
+	case *chain:
+		return p.f.dead[p.f.index[node]]
+	case *pairPlan:
+		return p.f.dead[p.f.index[node]]
+	case *groupPlan:
+		return p.f.dead[p.f.index[node]]
+	case *nodePlan:
+		return p.f.dead[p.f.index[node]]
+	}
+	return false
+}
+
+// Small fleets accuse no healthy node and no healthy leaf, and a single faulty node is a suspect, or in a doubt.
+func TestSmallFleets(t *testing.T) {
+	t.Parallel()
+	seeds := uint64(200)
+	if os.Getenv(tier.Setting) != "" {
+		seeds = 2000
+	}
+	for _, stage := range Stages {
+		for fault, f := range smallFaults {
+			if f.stages != nil && !slices.Contains(f.stages, stage) {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/%s", stage, f.name), func(t *testing.T) {
+				t.Parallel()
+				found, all := 0, 0
+				for seed := range seeds {
+					w, bad, p, title := smallSweep(t, stage, fault, seed)
+					suspects := w.drive(t, p)
+					if wrong := falsely(w, bad, suspects); len(wrong) > 0 {
+						t.Errorf("%s: %v are accused, of %v", title, briefs(wrong), briefs(suspects))
+					}
+					if w.rounds > 300 {
+						t.Errorf("%s: %d rounds", title, w.rounds)
+					}
+					named := namedBy(w, suspects)
+					for _, node := range slices.Sorted(maps.Keys(bad)) {
+						if _, dies := w.dies[node]; dies && !died(p, node) {
+							named[node] = true // the stage has ended before
+						}
+						if all++; named[node] {
+							found++
+						} else if len(bad) == 1 {
+							t.Errorf("%s: nothing says so: %v", title, cmp.Or(strings.Join(briefs(suspects), ", "), "no suspect"))
+						}
+					}
+				}
+				t.Logf("%d of %d faulty nodes are named", found, all)
+			})
+		}
+	}
+}
+
+// Nodes that fail only as the second one of a test are named, and their partners are not.
+func TestBlockedInbound(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{5, 8, 14, 20, 34, 100} {
+		for _, stage := range []Stage{StageReach, StageRDMA, StagePairs} {
+			for seed := range uint64(10) {
+				w := newWorld(n, 0, seed)
+				w.fault, w.dies = map[string]Fault{}, map[string]int{name(n - 1): int(seed) * n}
+				bad := map[string]string{name(n - 1): "dying"}
+				for i := range 1 + n/7%3 {
+					bad[name(2*i)], w.fault[name(2*i)+"/receives"] = "blocked inbound", FaultRefused
+				}
+				suspects := w.drive(t, w.plan(t, stage, PlanOptions{Seed: seed, Ops: []string{"all_reduce"}}))
+				if wrong := falsely(w, bad, suspects); len(wrong) > 0 {
+					t.Errorf("%d nodes, %s, seed %d: %v are accused", n, stage, seed, briefs(wrong))
+				}
+				named := namedBy(w, suspects)
+				for node, fault := range bad {
+					if fault != "dying" && !named[node] {
+						t.Errorf("%d nodes, %s, seed %d: %s is not named: %v", n, stage, seed, node, briefs(suspects))
+					}
+				}
+			}
+		}
+	}
+}
+
+// In an even round and the next one each node is first once and second once.
+func TestPlaces(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{4, 9, 10, 12, 33, 64, 101, 1000} {
+		for round := 0; round+1 < circleRounds(n); round += 2 {
+			firsts, tests := make([]int, n), make([]int, n)
+			for _, r := range []int{round, round + 1} {
+				for i, j := range circle(n, r) {
+					firsts[i]++
+					tests[i]++
+					tests[j]++
+				}
+			}
+			for i := range n {
+				if tests[i] == 2 && firsts[i] != 1 {
+					t.Fatalf("%d nodes, rounds %d and %d: node %d has one place only", n, round, round+1, i)
+				}
+			}
+		}
+	}
+}
