@@ -406,10 +406,10 @@ func (p *pairPlan) pathAccused(l *look) bool {
 	return false
 }
 
-// suspicious reports whether a node is accused in a test.
+// suspicious reports whether a node is accused in a test, or failed it without enough proven partners.
 func (p *pairPlan) suspicious(test int, i int32) bool {
 	for _, r := range []role{both, sends, receives} {
-		if q := p.byKey[inquiryKey{about: aboutNode, test: test, node: i, role: r}]; q != nil && (q.state == accused || q.state == explained) {
+		if q := p.byKey[inquiryKey{about: aboutNode, test: test, node: i, role: r}]; q != nil && q.state != open && q.state != cleared {
 			return true
 		}
 	}
@@ -418,8 +418,9 @@ func (p *pairPlan) suspicious(test int, i int32) bool {
 
 // proven reports whether a node passed a test in a role with another partner than the suspect, and
 // failed with no other than accused ones. In a small fleet, and where all pairs are tested, most tests must
-// have passed: several faulty nodes each fail with all others.
-func (p *pairPlan) proven(i, suspect int32, test int, role role) bool {
+// have passed: several faulty nodes each fail with all others. times is how many must have passed for each
+// failed one.
+func (p *pairPlan) proven(i, suspect int32, test int, role role, times int) bool {
 	good, bad := 0, 0
 	for _, k := range p.byNode[i] {
 		l := &p.looks[k]
@@ -434,7 +435,18 @@ func (p *pairPlan) proven(i, suspect int32, test int, role role) bool {
 			bad++
 		}
 	}
-	return good > 0 && (bad == 0 || p.isSmall(test, i) && good >= bad || good >= int(limitOf("proven_times"))*bad)
+	return good > 0 && (bad == 0 || p.isSmall(test, i) && good >= bad || good >= times*bad)
+}
+
+// provenTimes returns how many tests of a proven partner must have passed for each failed one. Where all pairs
+// were tested a healthy node fails with each faulty one, and a faulty one with nearly all: then fewer are enough
+// if no partner is better.
+func (p *pairPlan) provenTimes(test int) []int {
+	most := int(limitOf("proven_times"))
+	if p.all[test] {
+		return []int{most, 2}
+	}
+	return []int{most}
 }
 
 // comparable reports whether a test of two nodes has others to compare it with.
@@ -583,6 +595,6 @@ func (p *pairPlan) failsAlike(q *inquiry) bool {
 	return slices.ContainsFunc(q.looks, func(k int32) bool {
 		l := &p.looks[k]
 		partner := l.from + l.to - q.node
-		return p.symptoms(l)&broken != 0 && p.alike(q.test, l.from, l.to) && p.proven(partner, q.node, q.test, q.role.opposite())
+		return p.symptoms(l)&broken != 0 && p.alike(q.test, l.from, l.to) && p.proven(partner, q.node, q.test, q.role.opposite(), slices.Min(p.provenTimes(q.test)))
 	})
 }

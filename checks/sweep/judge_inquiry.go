@@ -440,7 +440,7 @@ func (p *pairPlan) decide(q *inquiry) {
 	}
 	if f.answer == yes && f.symptom == broken && q.about == aboutNode && len(q.looks) < maxLooks {
 		if !q.dry && slices.ContainsFunc(p.tests[q.test].order, func(i int32) bool {
-			return i != q.node && p.takes(q.test, i) && p.fresh(q, q.test, q.node, i) && p.partsOf(q.test).untried(i, q.tried) && p.proven(i, q.node, q.test, q.role.opposite())
+			return i != q.node && p.takes(q.test, i) && p.fresh(q, q.test, q.node, i) && p.partsOf(q.test).untried(i, q.tried) && p.proven(i, q.node, q.test, q.role.opposite(), slices.Min(p.provenTimes(q.test)))
 		}) {
 			p.request(q)
 			return

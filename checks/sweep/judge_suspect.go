@@ -423,12 +423,7 @@ func (p *pairPlan) pairSuspect(q *inquiry) Suspect {
 	if task.Op != "" {
 		s.Ops = []string{task.label()}
 	}
-	for _, i := range []int32{l.from, l.to} {
-		node := p.byKey[inquiryKey{about: aboutNode, test: q.test, node: i, role: p.roleOf(l, i)}]
-		if node == nil || node.state != cleared {
-			s.Doubt = true
-		}
-	}
+	s.Doubt = !p.bothCleared(l)
 	if p.tests[q.test].directed {
 		s.Way = sends.String()
 		if p.reverse(q) {
@@ -452,12 +447,26 @@ func (p *pairPlan) pairSuspect(q *inquiry) Suspect {
 	return s
 }
 
+// bothCleared reports whether the inquiries about both nodes of a look have cleared them.
+func (p *pairPlan) bothCleared(l *look) bool {
+	for _, i := range []int32{l.from, l.to} {
+		q := p.byKey[inquiryKey{about: aboutNode, test: int(l.test), node: i, role: p.roleOf(l, i)}]
+		if q == nil || q.state != cleared {
+			return false
+		}
+	}
+	return true
+}
+
 func (p *pairPlan) leavesSuspect(q *inquiry) Suspect {
 	task := p.tests[q.test].task
 	leaves := []string{p.f.nodes[p.members[q.node][0]].Leaf, p.f.nodes[p.members[q.other][0]].Leaf}
 	s := Suspect{
 		Leaves: leaves, Plane: task.Plane, Stage: p.f.stage, Kind: task.Kind, Code: codeOf(task.Kind, q.found.symptom, q.found.fault),
 		Looks: q.found.looks, Partners: p.f.names(q.tried), Confidence: 0.95 * q.found.confidence(p.inquiries(q.test)),
+	}
+	if s.Doubt = !p.bothCleared(&p.looks[q.base]); s.Doubt {
+		s.Confidence = min(s.Confidence, doubtConfidence)
 	}
 	addNumbers(&s, q.found)
 	bare := s

@@ -47,6 +47,7 @@ type pairPlan struct {
 	given   []Suspect // facts that need no test
 	remarks []Distribution
 	blamed  []bool   // by node: accused in a test
+	all     []bool   // by test: its turns have all pairs
 	parts   []*parts // by test
 	slow    []*slowLeaf
 }
@@ -107,7 +108,7 @@ func newPairPlan(f *fleet, o PlanOptions, tests []series) *pairPlan {
 		f: f, o: o, tests: tests, sent: map[int]request{}, byNode: make([][]int32, len(f.nodes)), order: f.shuffled(),
 		leaves: make([]int32, len(f.nodes)), members: map[int32][]int32{},
 		classes: map[classKey]*class{}, byKey: map[inquiryKey]*inquiry{},
-		blamed: make([]bool, len(f.nodes)), parts: make([]*parts, len(tests)), slow: make([]*slowLeaf, len(tests)), lost: make([]float64, len(tests)), loss: make([]float64, len(tests)), wide: make([]string, len(tests)),
+		blamed: make([]bool, len(f.nodes)), all: make([]bool, len(tests)), parts: make([]*parts, len(tests)), slow: make([]*slowLeaf, len(tests)), lost: make([]float64, len(tests)), loss: make([]float64, len(tests)), wide: make([]string, len(tests)),
 	}
 	kinds, leaves := map[string]int32{}, map[string]int32{}
 	for t := range tests {
@@ -153,6 +154,7 @@ func (p *pairPlan) addTurns(count func(nodes int) int, both bool, tests ...int) 
 	rounds, most := map[int][]int{}, 0
 	for _, t := range tests {
 		n := len(p.tests[t].order)
+		p.all[t] = count(n) >= circleRounds(n)
 		if _, known := rounds[n]; !known {
 			rounds[n] = pickRounds(p.f.rng, n, count(n))
 			most = max(most, len(rounds[n]))
@@ -372,20 +374,23 @@ func (p *pairPlan) findPartner(q *inquiry, test int, node int32, role role, used
 		passes = []func(int32) bool{func(i int32) bool { return !slices.Contains(q.tried, i) && p.alike(test, node, i) }}
 	}
 	n := len(p.f.nodes)
-	for _, fits := range passes {
-		exists, start := false, p.f.rng.IntN(n)
-		for k := range n {
-			i := int32((start + k) % n)
-			if i == node || !p.takes(test, i) || !fits(i) || q != nil && !q.kin && (p.fails(test, i) || !p.proven(i, node, test, role.opposite())) {
-				continue
+	for _, times := range p.provenTimes(test) {
+		for _, fits := range passes {
+			exists, start := false, p.f.rng.IntN(n)
+			for k := range n {
+				i := int32((start + k) % n)
+				if i == node || exists && used[i] || !p.takes(test, i) || !fits(i) ||
+					q != nil && !q.kin && (p.fails(test, i) || !p.proven(i, node, test, role.opposite(), times)) {
+					continue
+				}
+				if !used[i] {
+					return i, true
+				}
+				exists = true
 			}
-			if !used[i] {
-				return i, true
+			if exists {
+				return anyone, true
 			}
-			exists = true
-		}
-		if exists {
-			return anyone, true
 		}
 	}
 	return anyone, false

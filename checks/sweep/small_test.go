@@ -66,8 +66,8 @@ func smallSweep(t *testing.T, stage Stage, fault int, seed uint64) (w *world, ba
 	return w, bad, p, fmt.Sprintf("%s, %s, seed %d, %d nodes, leaves of %d, faulty %v", stage, smallFaults[fault].name, seed, n, leaf, bad)
 }
 
-// falsely returns the certain suspects that are healthy: a node, a pair, a leaf of which most nodes are healthy, or
-// the path between two leaves.
+// falsely returns the certain suspects that are healthy: a node, a pair, a leaf with healthy nodes for the most part,
+// or the path between two leaves.
 func falsely(w *world, bad map[string]string, suspects []Suspect) (wrong []Suspect) {
 	for _, s := range suspects {
 		faulty, members := 0, 0
@@ -203,6 +203,38 @@ func TestPlaces(t *testing.T) {
 			for i := range n {
 				if tests[i] == 2 && firsts[i] != 1 {
 					t.Fatalf("%d nodes, rounds %d and %d: node %d has one place only", n, round, round+1, i)
+				}
+			}
+		}
+	}
+}
+
+// Several nodes that lose datagrams are named where all pairs are tested: each healthy node fails with all of them.
+func TestLossyNodes(t *testing.T) {
+	t.Parallel()
+	for _, x := range [][2]int{{16, 3}, {18, 3}, {24, 4}, {40, 8}} {
+		for seed := range uint64(4) {
+			w, bad := newWorld(x[0], 4, seed), map[string]string{}
+			w.loss = map[string]float64{}
+			rng := rand.New(rand.NewPCG(seed, 9))
+			for len(bad) < x[1] {
+				node := name(rng.IntN(x[0]))
+				bad[node], w.loss[node+"/eth0"] = "lossy", 0.05
+			}
+			suspects := w.drive(t, w.plan(t, StageReach, PlanOptions{Seed: seed, Planes: []string{"eth0"}}))
+			if wrong := falsely(w, bad, suspects); len(wrong) > 0 {
+				t.Errorf("%v, seed %d: %v are accused", x, seed, briefs(wrong))
+			}
+			named := map[string]bool{}
+			for _, s := range suspects {
+				named[s.Node] = named[s.Node] || !s.Doubt && s.Peer == ""
+				for _, n := range s.Partners {
+					named[n] = named[n] || s.Node == "" && !s.Doubt
+				}
+			}
+			for node := range bad {
+				if !named[node] {
+					t.Errorf("%v, seed %d: %s is not named: %v", x, seed, node, briefs(suspects))
 				}
 			}
 		}
