@@ -519,11 +519,20 @@ func (p *pairPlan) slowLeafOf(test int) *slowLeaf {
 		return nil
 	}
 	var paths []path
+	at := map[[2]int32]int{}
 	for i := range p.looks {
 		l := &p.looks[i]
-		if a, b := p.leafPair(l.from, l.to); a >= 0 && int(l.test) == test && l.base && l.fault == FaultNone && l.value > 0 {
-			paths = append(paths, path{a, b, p.keyOf(test, l.from, l.to).kinds, l.value})
+		a, b := p.leaves[l.from], p.leaves[l.to]
+		if min(a, b) < 0 || int(l.test) != test || !l.base || l.fault != FaultNone || !(l.value > 0) {
+			continue
 		}
+		pair := [2]int32{min(l.from, l.to), max(l.from, l.to)}
+		k, known := at[pair]
+		if !known {
+			k, at[pair] = len(paths), len(paths)
+			paths = append(paths, path{nodes: [2]int32{l.from, l.to}, leaves: [2]int32{a, b}, kinds: p.keyOf(test, l.from, l.to).kinds})
+		}
+		paths[k].value = max(paths[k].value, l.value)
 	}
 	return findSlowLeaf(paths, p.members)
 }

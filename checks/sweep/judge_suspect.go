@@ -645,10 +645,12 @@ func (p *pairPlan) differ(test int, few, many []int32) bool {
 }
 
 // slowLeaves returns the leaf switches whose paths are slow. With fewer than five leaves they may be far
-// from the others.
+// from the others. A slow node explains a leaf in doubt.
 func (p *pairPlan) slowLeaves() (all []Suspect) {
 	for t, found := range p.slow {
-		if found == nil {
+		if found == nil || found.doubt && slices.ContainsFunc(p.asked, func(q *inquiry) bool {
+			return q.about == aboutNode && q.test == t && (q.state == accused || q.state == explained)
+		}) {
 			continue
 		}
 		task, nodes := p.tests[t].task, p.members[found.leaf]
@@ -656,7 +658,7 @@ func (p *pairPlan) slowLeaves() (all []Suspect) {
 			Leaves: []string{p.f.nodes[nodes[0]].Leaf}, Plane: task.Plane, Stage: p.f.stage, Kind: task.Kind, Code: codeOf(task.Kind, slow, FaultNone),
 			Value: found.value, Expect: found.usual, Unit: unitOf(task.Kind), Looks: found.looks, Partners: p.f.names(nodes), Confidence: leafConfidence,
 		}
-		if s.Doubt = len(p.members) < 5; s.Doubt {
+		if s.Doubt = found.doubt || len(p.members) < 5; s.Doubt {
 			s.Confidence = doubtConfidence
 		}
 		if task.Op != "" {

@@ -118,17 +118,19 @@ type slowLeaf struct {
 	leaf         int32
 	looks        int
 	value, usual float64 // medians with it, and between the others
+	doubt        bool    // its nodes, or those of other leaves, may be slow
 }
 
-// path is the value of a test of two nodes of different leaves, and the kinds of both.
+// path is the best value of the tests of two nodes, the leaves of both, and their kinds.
 type path struct {
-	a, b  int32
-	kinds int64
-	value float64
+	nodes, leaves [2]int32
+	kinds         int64
+	value         float64
 }
 
 // findSlowLeaf finds the leaf switch whose paths to all others are slow, while those between the others
-// are not; nil if there is none. Of few leaves its paths are so many that they are the median.
+// are not; nil if there is none. Of few leaves its paths are so many that they are the median. Paths are of
+// different pairs of nodes.
 func findSlowLeaf(paths []path, members map[int32][]int32) *slowLeaf {
 	count, most := map[int64]int{}, int64(0)
 	for _, x := range paths {
@@ -136,10 +138,11 @@ func findSlowLeaf(paths []path, members map[int32][]int32) *slowLeaf {
 			most = x.kinds
 		}
 	}
+	paths = slices.DeleteFunc(slices.Clone(paths), func(x path) bool { return x.kinds != most })
 	values := map[int32][]float64{}
 	for _, x := range paths {
-		if x.kinds == most {
-			values[x.a], values[x.b] = append(values[x.a], x.value), append(values[x.b], x.value)
+		if x.leaves[0] != x.leaves[1] {
+			values[x.leaves[0]], values[x.leaves[1]] = append(values[x.leaves[0]], x.value), append(values[x.leaves[1]], x.value)
 		}
 	}
 	worst, least := int32(-1), math.Inf(1)
@@ -156,40 +159,68 @@ func findSlowLeaf(paths []path, members map[int32][]int32) *slowLeaf {
 	}
 	var others []float64
 	for _, x := range paths {
-		if x.kinds == most && x.a != worst && x.b != worst {
+		if x.leaves[0] != x.leaves[1] && !slices.Contains(x.leaves[:], worst) {
 			others = append(others, x.value)
 		}
 	}
-	s := compareLeaf(values[worst], others)
+	s, limit := compareLeaf(values[worst], others)
 	if s != nil {
-		s.leaf = worst
+		s.leaf, s.doubt = worst, !isSwitch(paths, worst, limit, len(members[worst]))
 	}
 	return s
 }
 
-// compareLeaf compares the values of the paths of a leaf with those between other leaves.
-func compareLeaf(inside, others []float64) *slowLeaf {
+// isSwitch reports whether most nodes of a leaf are slow with nodes of other leaves that are fast elsewhere: faulty
+// nodes of other leaves, or a few in this one, make its paths slow, too. Nodes without such a partner do not count.
+func isSwitch(paths []path, leaf int32, limit float64, members int) bool {
+	elsewhere, inside := map[int32][]float64{}, map[int32][]float64{}
+	for _, x := range paths {
+		if !slices.Contains(x.leaves[:], leaf) {
+			for _, i := range x.nodes {
+				elsewhere[i] = append(elsewhere[i], x.value)
+			}
+		}
+	}
+	for _, x := range paths {
+		for k, i := range x.nodes {
+			if list := elsewhere[x.nodes[1-k]]; x.leaves[k] == leaf && x.leaves[1-k] != leaf && len(list) > 0 && median(list) >= limit {
+				inside[i] = append(inside[i], x.value)
+			}
+		}
+	}
+	slow := 0
+	for _, list := range inside {
+		if median(list) < limit {
+			slow++
+		}
+	}
+	return slow >= leastGroup && 3*slow >= members && 2*slow > len(inside)
+}
+
+// compareLeaf compares the values of the paths of a leaf with those between other leaves. It returns the value
+// below which a path is slow, too.
+func compareLeaf(inside, others []float64) (s *slowLeaf, limit float64) {
 	if len(others) < int(limitOf("class_min")) {
-		return nil
+		return nil, 0
 	}
 	slices.Sort(inside)
 	slices.Sort(others)
-	s := &slowLeaf{looks: len(inside), value: quantile(inside, 0.5), usual: quantile(others, 0.5)}
+	s = &slowLeaf{looks: len(inside), value: quantile(inside, 0.5), usual: quantile(others, 0.5)}
 	drop := max(limitOf("group_share")*s.usual, limitOf("suspect_z")*spreadOf(others, s.usual))
-	limit := s.usual - drop/2
+	limit = s.usual - drop/2
 	if s.usual-s.value < drop || quantile(inside, limitOf("leaf_share")) > limit || quantile(others, 1-limitOf("leaf_share")) < limit {
-		return nil
+		return nil, 0
 	}
-	return s
+	return s, limit
 }
 
-// name returns the number of the leaf, -1 if there is none.
+// name returns the number of the leaf, -1 if there is none without doubt.
 func (s *slowLeaf) name() int32 {
-	if s == nil {
+	if s == nil || s.doubt {
 		return -1
 	}
 	return s.leaf
 }
 
 // crossed reports whether a path between two leaves ends at the slow one.
-func (s *slowLeaf) crossed(a, b int32) bool { return s != nil && (s.leaf == a || s.leaf == b) }
+func (s *slowLeaf) crossed(a, b int32) bool { return s.name() >= 0 && (s.leaf == a || s.leaf == b) }

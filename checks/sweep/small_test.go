@@ -240,3 +240,44 @@ func TestLossyNodes(t *testing.T) {
 		}
 	}
 }
+
+// Slow nodes accuse no leaf switch, and are named, although all paths of a small leaf are slow by chance.
+func TestSlowNodesBesideLeaves(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		stage   Stage
+		n, slow int
+	}{{StagePairs, 19, 3}, {StageTCP, 17, 2}, {StageTCP, 19, 3}, {StagePairs, 35, 3}} {
+		missed := 0
+		for seed := range uint64(200) {
+			w, bad := newWorld(tc.n, 4, seed), map[string]string{}
+			w.factor = map[string]float64{}
+			rng := rand.New(rand.NewPCG(seed, 9))
+			for len(bad) < tc.slow {
+				node := name(rng.IntN(tc.n))
+				bad[node], w.factor[node] = "slow", 0.4
+			}
+			o := PlanOptions{Seed: seed, Ops: []string{"all_reduce"}, NoRing: true, Planes: []string{"eth0"}}
+			suspects := w.drive(t, w.plan(t, tc.stage, o))
+			if wrong := falsely(w, bad, suspects); len(wrong) > 0 {
+				t.Errorf("%+v, seed %d: %v are accused, faulty %v", tc, seed, briefs(wrong), bad)
+			}
+			named := namedBy(w, suspects)
+			for node := range bad {
+				if !named[node] {
+					t.Logf("%+v, seed %d: %s is not named: %v", tc, seed, node, briefs(suspects))
+					missed++
+				}
+			}
+		}
+		if missed > 0 {
+			t.Errorf("%+v: %d of %d slow nodes are not named", tc, missed, 200*tc.slow)
+		}
+	}
+	w := newWorld(19, 4, 141)
+	w.factor = map[string]float64{name(3): 0.4, name(8): 0.4, name(9): 0.4}
+	suspects := w.drive(t, w.plan(t, StagePairs, PlanOptions{Seed: 141, Ops: []string{"all_reduce"}}))
+	if got := briefs(suspects); slices.Contains(got, "leaf4 sweep.nccl.slow") || len(got) < 3 {
+		t.Errorf("%v", got)
+	}
+}
