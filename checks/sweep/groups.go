@@ -113,6 +113,33 @@ func groupTests(f *fleet, o PlanOptions) (tests []series) {
 	return tests
 }
 
+// pairedGroups is the number of nodes up to which groups of two are all pairs: they have too few groups of two to
+// compare, and too few proven nodes.
+const pairedGroups = 5
+
+// newFewGroups tests all pairs of a few nodes, and then the larger groups.
+func newFewGroups(f *fleet, o PlanOptions, without difference) Plan {
+	p := newPairPlan(f, o, groupTests(f, o))
+	p.add(without)
+	p.addTurns(p.matchings, true, indexes(p.tests)...)
+	return &chain{f: f, plans: []Plan{p}, later: []func() Plan{func() Plan {
+		sizes := slices.DeleteFunc(slices.Clone(o.GroupSizes), func(size int) bool { return size == 2 })
+		if len(o.GroupSizes) == 0 {
+			sizes = []int{4, 0}
+		}
+		g := newGroupPlan(f, o, groupTests(f, o), sizes)
+		if len(sizes) == 0 || len(g.order) < 3 {
+			g.sizes = nil
+		}
+		for i := range p.looks {
+			if l := &p.looks[i]; p.symptoms(l) == 0 {
+				g.proven[l.test][l.from], g.proven[l.test][l.to] = true, true
+			}
+		}
+		return g
+	}}}
+}
+
 // ringTests returns the rings of all planes. An all-reduce moves twice its data over each link: with
 // rates, those of pairs, it takes no longer than a repeat.
 func ringTests(o PlanOptions, planes []plane, rates []Distribution) (tests []series) {

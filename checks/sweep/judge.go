@@ -138,12 +138,8 @@ func (p *pairPlan) describe() {
 		}
 	}
 	for _, c := range p.sorted {
-		values := c
-		if len(c.values) < int(limitOf("class_min")) {
-			values = p.likeClasses(c)
-		}
 		kind := p.tests[c.key.test].task.Kind
-		c.compute(values, kind.Lower(), p.count(c.key))
+		c.compute(p.comparables(c), kind.Lower(), p.count(c.key))
 		p.addNotes(c, kind)
 	}
 	for t := range p.tests {
@@ -161,14 +157,33 @@ func (c *class) add(l *look) {
 	}
 }
 
-// likeClasses joins a class of few values with those of other planes of the same speed.
-func (p *pairPlan) likeClasses(c *class) *class {
+// comparables returns the values that those of a class are compared with. If they are few they are joined with
+// those of other planes of the same speed, or else with those between leaves, which are the slower ones: of few
+// pairs within leaves a faulty node can spoil most.
+func (p *pairPlan) comparables(c *class) *class {
+	least, n := int(limitOf("class_min")), len(c.values)
+	if n < least {
+		if all := p.join(c, c.key.far); len(all.values) >= least || c.key.far >= 2 {
+			return all
+		}
+	}
+	if c.key.far >= 2 || n >= 3*least {
+		return c
+	}
+	if all := p.join(c, c.key.far, 2); n < least || len(all.values) >= 3*n {
+		return all
+	}
+	return c
+}
+
+// join joins a class with those of some distances and of other planes of the same speed.
+func (p *pairPlan) join(c *class, far ...int8) *class {
 	t := p.tests[c.key.test]
 	all := &class{}
 	for _, other := range p.sorted {
 		o := p.tests[other.key.test]
 		if o.task.Kind != t.task.Kind || o.task.Op != t.task.Op || o.task.NoP2P != t.task.NoP2P || o.usual != t.usual ||
-			other.key.far != c.key.far || other.key.kinds != c.key.kinds {
+			!slices.Contains(far, other.key.far) || other.key.kinds != c.key.kinds {
 			continue
 		}
 		all.values = append(all.values, other.values...)
@@ -207,7 +222,7 @@ func (c *class) compute(from *class, lower bool, nodes int) {
 	// Few looks can be alike by chance: they vary at least as much as their repeats suggest.
 	c.sigma = max(spreadOf(values, c.median), median(from.spreads), limitOf("sigma_floor")*math.Abs(c.median))
 	if nodes <= allPairsFleet {
-		c.sigma = max(median(from.spreads), 2*limitOf("sigma_floor")*math.Abs(c.median))
+		c.sigma = max(limitOf("few_spreads")*median(from.spreads), 2*limitOf("sigma_floor")*math.Abs(c.median))
 	}
 	if lower {
 		c.sigma = max(c.sigma, upperSpread(values, c.median, nodes))
@@ -239,11 +254,15 @@ func (p *pairPlan) addNotes(c *class, kind Kind) {
 
 // lostOf returns the share of datagrams that most pairs lose. The 30 % of pairs that lose the most, and
 // those of one faulty node, do not count: of two nodes none is left. So the share of healthy pairs is
-// higher, by as much as a random choice of them needs.
+// higher, by as much as a random choice of them needs. Head and tail of the list are tested twice.
 func (p *pairPlan) lostOf(test int) float64 {
 	var shares []float64
+	seen := map[[2]int32]bool{}
 	for i := range p.looks {
-		if l := &p.looks[i]; int(l.test) == test && l.base && l.sent > 0 && l.fault == FaultNone {
+		l := &p.looks[i]
+		pair := [2]int32{min(l.from, l.to), max(l.from, l.to)}
+		if int(l.test) == test && l.base && l.sent > 0 && l.fault == FaultNone && !seen[pair] {
+			seen[pair] = true
 			shares = append(shares, float64(l.lost)/float64(l.sent))
 		}
 	}

@@ -17,7 +17,7 @@ type PlanOptions struct {
 	Seed      uint64        // of all random choices: the same seed and results give the same tasks
 	FirstID   int           // ID of the first task, default 1
 	Repeats   int           // values of each test, default 4
-	Matchings int           // rounds of pairs before suspects are confirmed, default 2; up to 8 nodes test all pairs
+	Matchings int           // rounds of pairs before suspects are confirmed, default 2, at least 4 up to 16 nodes; up to 8 nodes test all pairs
 	AllPairs  int           // reach tests all pairs of up to this many nodes, default 64
 	Degree    int           // partners of a node in reach beyond AllPairs, default 6
 	Flows     int           // TCP connections or queue pairs of a pair, default 8
@@ -83,6 +83,9 @@ func NewPlan(stage Stage, nodes []Node, o PlanOptions) (Plan, error) {
 		return newNCCLPlan(f, o), nil
 	case StageGroups:
 		without := f.leaveOut()
+		if n := len(f.alive()); n > 2 && n <= pairedGroups && (len(o.GroupSizes) == 0 || slices.Contains(o.GroupSizes, 2)) {
+			return newFewGroups(f, o, without), nil
+		}
 		p := newGroupPlan(f, o, groupTests(f, o), o.GroupSizes)
 		p.found, p.notes = without.suspects, without.remarks
 		return p, nil
@@ -590,7 +593,7 @@ func newNCCLPlan(f *fleet, o PlanOptions) Plan {
 	for _, fabric := range fabrics {
 		p.add(compareSpeeds(f, fabric, KindNCCL))
 	}
-	p.addTurns(p.matchings, false, indexes(tests)...)
+	p.addTurns(p.matchings, true, indexes(tests)...)
 	return p
 }
 

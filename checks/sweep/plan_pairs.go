@@ -16,6 +16,14 @@ const smallFleet = 16
 // allPairsFleet is the number of nodes up to which each stage tests all pairs.
 const allPairsFleet = 8
 
+// bothWaysFleet is the number of nodes up to which tests without directions run both ways: three nodes have
+// three pairs, and a class needs four values.
+const bothWaysFleet = 4
+
+// smallMatchings is how many rounds of pairs run at least up to smallFleet nodes: of an odd number two nodes are
+// tested once in two rounds, and their partner may be faulty.
+const smallMatchings = 4
+
 // pairPlan tests pairs of nodes. It runs the turns, which are the same for all nodes, and then
 // confirms: each node of a suspicious pair is tested with different proven partners, then the pair
 // once more, then other pairs of its leaves.
@@ -167,7 +175,7 @@ func (p *pairPlan) addTurns(count func(nodes int) int, both bool, tests ...int) 
 				continue
 			}
 			p.turns = append(p.turns, turn{round: list[k], test: t})
-			if both && p.tests[t].directed {
+			if both && (p.tests[t].directed || len(p.tests[t].order) <= bothWaysFleet) {
 				p.turns = append(p.turns, turn{round: list[k], test: t, flip: true})
 			}
 		}
@@ -176,8 +184,11 @@ func (p *pairPlan) addTurns(count func(nodes int) int, both bool, tests ...int) 
 
 // matchings returns how many rounds so many nodes have.
 func (p *pairPlan) matchings(nodes int) int {
-	if nodes <= allPairsFleet {
+	switch {
+	case nodes <= allPairsFleet:
 		return nodes
+	case nodes <= smallFleet:
+		return max(p.o.Matchings, smallMatchings)
 	}
 	return p.o.Matchings
 }

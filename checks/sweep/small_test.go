@@ -281,3 +281,27 @@ func TestSlowNodesBesideLeaves(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// One slow node of a few is named, wherever leaf switches divide them, and noise accuses none.
+func TestSlowNodeOfFew(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{3, 4, 5, 9, 11, 13, 17} {
+		for _, stage := range []Stage{StageTCP, StageRDMA, StagePairs, StageGroups} {
+			for seed := range uint64(25) {
+				w := newWorld(n, 4*int(seed%2), seed)
+				bad := map[string]string{name(int(seed) % n): "slow"}
+				w.factor = map[string]float64{name(int(seed) % n): 0.4}
+				o := PlanOptions{Seed: seed, Ops: []string{"all_reduce"}, NoRing: true}
+				suspects := w.drive(t, w.plan(t, stage, o))
+				if wrong := falsely(w, bad, suspects); len(wrong) > 0 || !namedBy(w, suspects)[name(int(seed)%n)] {
+					t.Errorf("%d nodes, %s, seed %d: %v, faulty %v", n, stage, seed, briefs(suspects), bad)
+				}
+				w = newWorld(n, 0, seed)
+				w.sigma = 0.1
+				if suspects := w.drive(t, w.plan(t, stage, o)); len(suspects) > 0 {
+					t.Errorf("%d nodes, %s, seed %d: %v are accused of noise", n, stage, seed, briefs(suspects))
+				}
+			}
+		}
+	}
+}
