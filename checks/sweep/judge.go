@@ -161,19 +161,16 @@ func (c *class) add(l *look) {
 // those of other planes of the same speed, or else with those between leaves, which are the slower ones: of few
 // pairs within leaves a faulty node can spoil most.
 func (p *pairPlan) comparables(c *class) *class {
-	least, n := int(limitOf("class_min")), len(c.values)
-	if n < least {
-		if all := p.join(c, c.key.far); len(all.values) >= least || c.key.far >= 2 {
+	alike, least := c, int(limitOf("class_min"))
+	if len(c.values) < least {
+		alike = p.join(c, c.key.far)
+	}
+	if n := len(alike.values); c.key.far < 2 && n < 3*least {
+		if all := p.join(c, c.key.far, 2); n < least || len(all.values) >= 3*n {
 			return all
 		}
 	}
-	if c.key.far >= 2 || n >= 3*least {
-		return c
-	}
-	if all := p.join(c, c.key.far, 2); n < least || len(all.values) >= 3*n {
-		return all
-	}
-	return c
+	return alike
 }
 
 // join joins a class with those of some distances and of other planes of the same speed.

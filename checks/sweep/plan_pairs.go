@@ -376,7 +376,8 @@ func (p *pairPlan) findPartner(q *inquiry, test int, node int32, role role, used
 		passes = slices.Insert(passes, 0, func(i int32) bool { return p.newLeaf(q, i) && alike(i) }, alike)
 	}
 	if p.isSmall(test, node) {
-		passes = append(passes, func(i int32) bool { return !p.apart(test, node, i) })
+		again := func(i int32) bool { return !p.apart(test, node, i) }
+		passes = append(passes, func(i int32) bool { return again(i) && (q == nil || !slices.Contains(q.tried, i)) }, again)
 	}
 	switch {
 	case q == nil: // of a turn
