@@ -32,7 +32,9 @@ type groupPlan struct {
 	kinds   [][]string      // by test and node: see fleet.kinds
 	passed  map[refKey]bool // tests, with sizes 0, and kinds of nodes that have passed together
 	accused []accusation
-	met     []*groupRun // tests of accused nodes with each other
+	met     []*groupRun        // tests of accused nodes with each other
+	routed  map[int]bool       // tests in which nodes of different subnets have passed together
+	linked  map[string][]int32 // by plane: the nodes that have passed together, directly or through others, see root
 }
 
 // refKey has groups that must be alike: the same kinds of nodes.
@@ -75,11 +77,12 @@ type groupRun struct {
 func newGroupPlan(f *fleet, o PlanOptions, tests []series, sizes []int) *groupPlan {
 	p := &groupPlan{
 		f: f, o: o, tests: tests, order: f.shuffled(), sent: map[int]*groupRun{}, refs: map[refKey][]float64{}, middles: map[refKey]middle{},
-		proven: make([]map[int32]bool, len(tests)), bad: map[badKey]bool{}, wide: map[int]bool{}, passed: map[refKey]bool{},
+		proven: make([]map[int32]bool, len(tests)), bad: map[badKey]bool{}, wide: map[int]bool{}, passed: map[refKey]bool{}, routed: map[int]bool{}, linked: map[string][]int32{},
 	}
 	for t := range tests {
 		p.proven[t] = map[int32]bool{}
 		p.kinds = append(p.kinds, f.kinds(tests[t].ports))
+		p.linked[tests[t].task.Plane] = indexes32(len(f.nodes))
 	}
 	n := len(p.order)
 	if len(sizes) == 0 {
@@ -372,6 +375,9 @@ func (p *groupPlan) take(r *groupRun, res Result) {
 	}
 	if r.fault == FaultNone {
 		p.passed[refKey{test: r.test, kinds: p.kindsOf(r.test, all)}] = true
+		p.link(p.tests[r.test].task.Plane, all)
+		ports := p.tests[r.test].ports
+		p.routed[r.test] = p.routed[r.test] || ports != nil && slices.ContainsFunc(all, func(i int32) bool { return ports.subnet[i] != ports.subnet[all[0]] })
 	} else {
 		r.bad, r.symptom = true, broken
 	}
@@ -403,6 +409,14 @@ func (p *groupPlan) take(r *groupRun, res Result) {
 		h.partners = append(h.partners, r.pads...)
 	} else {
 		h.good = append(h.good, r)
+	}
+}
+
+// link joins nodes that have passed together.
+func (p *groupPlan) link(plane string, nodes []int32) {
+	union := p.linked[plane]
+	for _, i := range nodes {
+		union[root(union, i)] = root(union, nodes[0])
 	}
 }
 

@@ -214,13 +214,33 @@ func (p *groupPlan) judgeAccused() (suspects []Suspect, remarks []Distribution) 
 			s.Partners = append(s.Partners, a.suspect.Node)
 		}
 		slices.Sort(s.Partners)
-		if list[0].symptom == broken && len(list) >= leastGroup {
+		if list[0].symptom == broken && len(list) >= leastGroup && p.differ(list[0]) {
 			remarks = append(remarks, p.apart(list[0].test, fmt.Sprintf("%d nodes fail with others, and pass among each other: %s", len(list), listed(s.Partners))))
 			continue
 		}
 		suspects = append(suspects, groupSuspect(s, list[0].suspect.Text))
 	}
 	return suspects, remarks
+}
+
+// differ reports whether no node of the part of an accused one, those that have passed together, is of the model of
+// others or, unless routers connect subnets, in their subnet.
+func (p *groupPlan) differ(a accusation) bool {
+	test, union := a.test, p.linked[a.suspect.Plane]
+	sort := func(i int32) string {
+		if ports := p.tests[test].ports; ports != nil && ports.subnet[i].IsValid() && !p.routed[test] {
+			return ports.subnet[i].String()
+		}
+		return p.f.nodes[i].Model
+	}
+	sorts := map[string]bool{}
+	inside := func(i int32) bool { return root(union, i) == root(union, a.node) }
+	for _, i := range p.order {
+		if inside(i) {
+			sorts[sort(i)] = true
+		}
+	}
+	return !slices.ContainsFunc(p.order, func(i int32) bool { return !inside(i) && p.tests[test].has(i) && sorts[sort(i)] })
 }
 
 // separate begins a remark on tests that fail between parts of the cluster.

@@ -513,7 +513,8 @@ func (p *pairPlan) partsOf(test int) *parts {
 			failed++
 		}
 	}
-	a.split = passed == 0 && failed >= int(limitOf("apart_pairs"))
+	a.routed = passed > 0
+	a.split = !a.routed && failed >= int(limitOf("apart_pairs"))
 	p.parts[test] = a
 	return a
 }

@@ -635,13 +635,18 @@ func (p *pairPlan) leafAlone(few, many []int32) []string {
 	return []string{p.f.nodes[few[0]].Leaf}
 }
 
-// differ reports whether no node of a list is alike to one of the other list.
+// differ reports whether no node of a list is alike to one of the other list. If routers connect other subnets,
+// nodes of the same model are alike.
 func (p *pairPlan) differ(test int, few, many []int32) bool {
+	sort := func(i int32) string { return p.sort(test, i) }
+	if p.partsOf(test).routed {
+		sort = func(i int32) string { return p.f.nodes[i].Model }
+	}
 	sorts := map[string]bool{}
 	for _, i := range few {
-		sorts[p.sort(test, i)] = true
+		sorts[sort(i)] = true
 	}
-	return !slices.ContainsFunc(many, func(i int32) bool { return sorts[p.sort(test, i)] })
+	return !slices.ContainsFunc(many, func(i int32) bool { return sorts[sort(i)] })
 }
 
 // slowLeaves returns the leaf switches whose paths are slow. With fewer than five leaves they may be far

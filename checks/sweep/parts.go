@@ -10,6 +10,7 @@ import (
 type parts struct {
 	looks  int                     // of the plan that are counted
 	split  bool                    // no node reaches one of another subnet
+	routed bool                    // some do
 	union  []int32                 // by node: see root
 	nodes  map[int32][]int32       // by root, if there are failures
 	failed map[[2]int32][]pairLook // failed looks between two parts of several nodes, one for each pair of nodes

@@ -75,19 +75,19 @@ func separateNetworks(t *testing.T, seeds int) {
 			w.apart = func(n *Node, t Task) string {
 				return layerOf(n, t) + map[bool]string{layerOf(n, t) != "": fmt.Sprint(isOld(n.Name))}[true]
 			}
-		}, []Stage{StageGroups}, []Stage{StageRDMA, StagePairs}},
+		}, nil, []Stage{StageRDMA, StagePairs}},
 		{"InfiniBand of its own, known leaves", 96, 24, 8, func(w *world, old int) {
 			isOld := w.isOld(old)
 			w.apart = func(n *Node, t Task) string {
 				return layerOf(n, t) + map[bool]string{layerOf(n, t) != "": fmt.Sprint(isOld(n.Name))}[true]
 			}
-		}, []Stage{StageGroups}, []Stage{StageRDMA, StagePairs}},
+		}, nil, []Stage{StageRDMA, StagePairs}},
 		{"half", 80, 40, 0, func(w *world, old int) {
 			isOld := w.isOld(old)
 			w.apart = func(n *Node, t Task) string {
 				return layerOf(n, t) + map[bool]string{layerOf(n, t) != "": fmt.Sprint(isOld(n.Name))}[true]
 			}
-		}, []Stage{StageGroups}, []Stage{StageRDMA, StagePairs}},
+		}, nil, []Stage{StageRDMA, StagePairs}},
 		{"no rails", 100, 20, 0, func(w *world, old int) {
 			w.older(old, func(n *Node) { n.Model, n.Rails = "L4", nil })
 			w.apart = layerOf
@@ -281,6 +281,40 @@ func manyNetworks(t *testing.T, seeds int) {
 						}
 					}
 				}
+			}
+		}
+	}
+}
+
+// Nodes that others of their kind should reach are a doubt, and no network of their own: routers connect the other
+// subnets, or nodes of their model are on the other side.
+func TestCutOff(t *testing.T) {
+	t.Parallel()
+	for _, stage := range []Stage{StageReach, StageTCP, StageGroups} {
+		for seed := range uint64(5) {
+			w := newWorld(64, 0, seed)
+			cut := func(n *Node) bool { return n.Name >= name(48) }
+			for i := range w.nodes {
+				w.readdress(i, 0, 100+i/16)
+				if i < 16 && stage == StageGroups {
+					w.nodes[i].Model = "A100"
+				}
+			}
+			w.apart = func(n *Node, t Task) string {
+				return fmt.Sprint(cut(n) && (t.Plane == "eth0" || t.Kind == KindNCCL))
+			}
+			p := w.plan(t, stage, PlanOptions{Seed: seed, Ops: []string{"all_reduce"}})
+			suspects := w.drive(t, p)
+			found := false
+			for _, s := range suspects {
+				if !s.Doubt || s.Node != "" {
+					t.Errorf("%s, seed %d: %s is accused", stage, seed, brief(s))
+				}
+				inside := slices.IndexFunc(s.Partners, func(n string) bool { return n < name(48) }) < 0
+				found = found || inside && len(s.Partners) >= leastGroup
+			}
+			if !found || len(remarksOf(p)) > 0 && strings.Contains(strings.Join(remarksOf(p), ""), separate) {
+				t.Errorf("%s, seed %d: %v, remarks %v", stage, seed, briefs(suspects), remarksOf(p))
 			}
 		}
 	}
