@@ -79,6 +79,9 @@ func otherPorts(t *testing.T, seeds int) {
 			w.apart = mtuOf
 		}, []string{"gpu00003 eth0 sweep.reach.mtu", "gpu00004 eth0 sweep.reach.mtu"}, nil},
 		{"3 of 200 without eth1", 200, StageReach, on(3, 3, noEth1), []string{"gpu00003 eth1 sweep.reach.plane", "gpu00004 eth1 sweep.reach.plane", "gpu00005 eth1 sweep.reach.plane"}, nil},
+		{"8 of 200 without eth1", 200, StageReach, on(3, 8, noEth1), []string{"doubt gpu00003 eth1 sweep.reach.plane", "doubt gpu00004 eth1 sweep.reach.plane",
+			"doubt gpu00005 eth1 sweep.reach.plane", "doubt gpu00006 eth1 sweep.reach.plane", "doubt gpu00007 eth1 sweep.reach.plane",
+			"doubt gpu00008 eth1 sweep.reach.plane", "doubt gpu00009 eth1 sweep.reach.plane", "doubt gpu00010 eth1 sweep.reach.plane"}, nil},
 		{"1 of 100 with another MTU", 100, StageReach, on(3, 1, mtu), []string{"gpu00003 eth0 sweep.reach.mtu"}, nil},
 		{"1 of 100 at a lower speed", 100, StageTCP, on(3, 1, slower), []string{"gpu00003 eth0 sweep.tcp.slow"}, nil},
 		{"2 of 10 at a lower speed", 10, StageTCP, on(3, 2, slower), []string{"doubt gpu00003 eth0 sweep.tcp.slow", "doubt gpu00004 eth0 sweep.tcp.slow"}, nil},

@@ -162,7 +162,7 @@ type difference struct {
 }
 
 // compare compares a number of nodes with those of the same sort. A node with another one than most is a
-// suspect, in doubt unless nearly all agree. A group of such nodes is a remark, and so is each difference if
+// suspect, in doubt unless nearly all agree and few differ alike. A group of such nodes is a remark, and so is each difference if
 // no number is that of most. text describes a difference, "" if it does not count.
 func (d *difference) compare(f *fleet, s Suspect, nodes []int32, sort func(int32) string, number func(int32) int, text func(got, want, times, of int) string) {
 	sorts := map[string][]int32{}
@@ -193,7 +193,7 @@ func (d *difference) compare(f *fleet, s Suspect, nodes []int32, sort func(int32
 					if x.Unit != "" {
 						x.Value, x.Expect = float64(got), float64(want)
 					}
-					if x.Doubt = float64(times) < limitOf("sure_share")*float64(len(list)); x.Doubt {
+					if x.Doubt = float64(times) < limitOf("sure_share")*float64(len(list)) || len(odd) >= int(limitOf("sure_nodes")); x.Doubt {
 						x.Confidence = min(x.Confidence, doubtConfidence)
 					}
 					d.suspects = append(d.suspects, x.explain(t))
