@@ -24,9 +24,11 @@ type groupPlan struct {
 	refs    map[refKey][]float64 // values of the groups of a step
 	middles map[refKey]middle    // of refs
 	proven  []map[int32]bool     // by test
+	second  []map[int32]bool     // by test: proven in another place than the first
 	found   []Suspect
 	notes   []Distribution
 	bad     map[badKey]bool // found so far
+	mixed   map[string]bool // by plane: healthy nodes have failed with proven ones, or most groups
 	begun   []*groupRun     // groups of the present step
 	wide    map[int]bool    // tests in which no group passes
 	kinds   [][]string      // by test and node: see fleet.kinds
@@ -65,6 +67,8 @@ type groupRun struct {
 	pair       [2]int32 // of a meeting: the two accused nodes
 	meets      symptom  // theirs
 	passed     int      // how often they have passed
+	visit      int      // the number of an accused node, from 1, that is tested with a part
+	part       int32    // a node of that part
 	bad        bool
 	beside     bool
 	symptom    symptom
@@ -77,10 +81,10 @@ type groupRun struct {
 func newGroupPlan(f *fleet, o PlanOptions, tests []series, sizes []int) *groupPlan {
 	p := &groupPlan{
 		f: f, o: o, tests: tests, order: f.shuffled(), sent: map[int]*groupRun{}, refs: map[refKey][]float64{}, middles: map[refKey]middle{},
-		proven: make([]map[int32]bool, len(tests)), bad: map[badKey]bool{}, wide: map[int]bool{}, passed: map[refKey]bool{}, routed: map[int]bool{}, linked: map[string][]int32{},
+		proven: make([]map[int32]bool, len(tests)), second: make([]map[int32]bool, len(tests)), mixed: map[string]bool{}, bad: map[badKey]bool{}, wide: map[int]bool{}, passed: map[refKey]bool{}, routed: map[int]bool{}, linked: map[string][]int32{},
 	}
 	for t := range tests {
-		p.proven[t] = map[int32]bool{}
+		p.proven[t], p.second[t] = map[int32]bool{}, map[int32]bool{}
 		p.kinds = append(p.kinds, f.kinds(tests[t].ports))
 		p.linked[tests[t].task.Plane] = indexes32(len(f.nodes))
 	}
@@ -221,7 +225,11 @@ func (p *groupPlan) nextStep() bool {
 			if rest := len(nodes) - n; rest == 1 {
 				n++
 			}
-			p.queue = append(p.queue, &groupRun{test: test, size: size, members: nodes[:n:n]})
+			members := slices.Clone(nodes[:n])
+			if at%2 == 1 { // the first node has another place
+				slices.Reverse(members)
+			}
+			p.queue = append(p.queue, &groupRun{test: test, size: size, members: members})
 			nodes = nodes[n:]
 		}
 		return true
@@ -269,7 +277,7 @@ func (p *groupPlan) pack() (tasks []Task) {
 			used[i] = true
 		}
 		want := r.size - len(r.members)
-		if r.hunt == nil {
+		if r.hunt == nil && r.visit == 0 {
 			want = 0
 		}
 		r.pads = p.pad(r, want, used, hunted[r.test])
@@ -288,28 +296,43 @@ func (p *groupPlan) pack() (tasks []Task) {
 			used[i] = true
 		}
 		t := p.tests[r.test].task
-		t.ID, t.Nodes, t.Confirms = p.f.nextID(), p.f.names(slices.Concat(r.members, r.pads)), r.hunt != nil
+		t.ID, t.Nodes, t.Confirms = p.f.nextID(), p.f.names(r.nodes()), r.hunt != nil
 		p.sent[t.ID] = r
 		tasks = append(tasks, t)
 	}
 	return tasks
 }
 
-// pad chooses proven nodes for a group: first those that its hunt has not used.
+// nodes returns the nodes of a run. A fault may show in the first node only, or in the others: nodes that came
+// later in the group come after those that fill it.
+func (r *groupRun) nodes() []int32 {
+	if h := r.hunt; h != nil && !slices.Contains(r.members, h.first) {
+		return slices.Concat(r.pads, r.members)
+	}
+	return slices.Concat(r.members, r.pads)
+}
+
+// pad chooses proven nodes for a group: first those that its hunt has not used, and that were proven in another
+// place than the first. A visit takes those of one part.
 func (p *groupPlan) pad(r *groupRun, want int, used []bool, hunted map[int32]bool) (pads []int32) {
 	if want <= 0 {
 		return nil
 	}
 	alike := func(i int32) bool { return p.kinds[r.test][i] == p.kinds[r.test][r.members[0]] }
-	for pass := range 4 {
-		again := pass%2 == 1
+	union, partners := p.linked[p.tests[r.test].task.Plane], []int32(nil)
+	if r.hunt != nil {
+		partners = r.hunt.partners
+	}
+	for pass := range 8 {
+		second, again := pass%2 == 0, pass/2%2 == 1
 		start := p.f.rng.IntN(len(p.order))
 		for k := range p.order {
 			i := p.order[(start+k)%len(p.order)]
 			if len(pads) == want {
 				return pads
 			}
-			if used[i] || p.isBad(r.test, i) || pass < 2 && !alike(i) || !p.proven[r.test][i] || !p.takes(r.test, i) || slices.Contains(pads, i) || hunted[i] || slices.Contains(r.hunt.partners, i) != again {
+			if used[i] || p.isBad(r.test, i) || pass < 4 && !alike(i) || second && !p.second[r.test][i] || !p.proven[r.test][i] || !p.takes(r.test, i) ||
+				slices.Contains(pads, i) || hunted[i] || slices.Contains(partners, i) != again || r.visit > 0 && root(union, i) != root(union, r.part) {
 				continue
 			}
 			pads = append(pads, i)
@@ -360,7 +383,7 @@ func (p *groupPlan) retry(r *groupRun) {
 }
 
 func (p *groupPlan) take(r *groupRun, res Result) {
-	all := slices.Concat(r.members, r.pads)
+	all := r.nodes()
 	if res.Fault == FaultLost || slices.ContainsFunc(all, func(i int32) bool { return p.f.dead[i] }) {
 		p.retry(r)
 		return
@@ -375,7 +398,6 @@ func (p *groupPlan) take(r *groupRun, res Result) {
 	}
 	if r.fault == FaultNone {
 		p.passed[refKey{test: r.test, kinds: p.kindsOf(r.test, all)}] = true
-		p.link(p.tests[r.test].task.Plane, all)
 		ports := p.tests[r.test].ports
 		p.routed[r.test] = p.routed[r.test] || ports != nil && slices.ContainsFunc(all, func(i int32) bool { return ports.subnet[i] != ports.subnet[all[0]] })
 	} else {
@@ -387,9 +409,17 @@ func (p *groupPlan) take(r *groupRun, res Result) {
 			r.bad = r.bad || r.value < r.expect
 		}
 		if !r.bad {
+			p.link(r)
 			if r.passed++; r.passed < int(limitOf("looks")) {
 				p.queue = append(p.queue, r)
 			}
+		}
+		return
+	}
+	if r.visit > 0 {
+		if p.judgeValue(r, all); !r.bad {
+			s := &p.accused[r.visit-1].suspect
+			s.Doubt, s.Confidence = true, min(s.Confidence, doubtConfidence)
 		}
 		return
 	}
@@ -409,12 +439,13 @@ func (p *groupPlan) take(r *groupRun, res Result) {
 		h.partners = append(h.partners, r.pads...)
 	} else {
 		h.good = append(h.good, r)
+		p.link(r)
 	}
 }
 
-// link joins nodes that have passed together.
-func (p *groupPlan) link(plane string, nodes []int32) {
-	union := p.linked[plane]
+// link joins nodes that have passed together, and were not slow.
+func (p *groupPlan) link(r *groupRun) {
+	union, nodes := p.linked[p.tests[r.test].task.Plane], r.nodes()
 	for _, i := range nodes {
 		union[root(union, i)] = root(union, nodes[0])
 	}
@@ -510,8 +541,10 @@ func (p *groupPlan) closeStep() {
 			fault[r.fault]++
 			continue
 		}
-		for _, i := range r.members {
+		p.link(r)
+		for k, i := range r.members {
 			p.proven[r.test][i] = true
+			p.second[r.test][i] = p.second[r.test][i] || k > 0
 		}
 	}
 	if len(runs) > 3 && 2*faulty > len(runs) {
@@ -520,7 +553,7 @@ func (p *groupPlan) closeStep() {
 	}
 	for _, r := range runs {
 		if r.bad {
-			p.hunts = append(p.hunts, &hunt{test: r.test, size: r.size, set: r.members, base: r})
+			p.hunts = append(p.hunts, &hunt{test: r.test, size: r.size, set: r.members, first: r.members[0], base: r})
 		}
 	}
 }
@@ -528,7 +561,7 @@ func (p *groupPlan) closeStep() {
 // note reports a fault of the whole fleet.
 func (p *groupPlan) note(test int, text string) {
 	t := p.tests[test].task
-	p.wide[test] = true
+	p.wide[test], p.mixed[t.Plane] = true, true
 	p.notes = append(p.notes, Distribution{Stage: p.f.stage, Kind: t.Kind, Op: t.Op, Plane: t.Plane, Unit: unitOf(t.Kind), Note: text})
 }
 

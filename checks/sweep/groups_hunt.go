@@ -3,6 +3,7 @@ package sweep
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -11,6 +12,7 @@ import (
 type hunt struct {
 	test, size int
 	set        []int32
+	first      int32 // of the group that is searched
 	base       *groupRun
 	wait       int
 	splits     int
@@ -79,10 +81,11 @@ func (p *groupPlan) split(h *hunt) {
 		for _, r := range h.good {
 			for _, i := range r.members {
 				p.proven[h.test][i] = len(h.bad) > 0 || p.proven[h.test][i]
+				p.second[h.test][i] = len(h.bad) > 0 && i != h.first || p.second[h.test][i]
 			}
 		}
 		for _, r := range h.bad {
-			p.hunts = append(p.hunts, &hunt{test: h.test, size: h.size, set: r.members, base: r, partners: slices.Clone(r.pads), lone: true})
+			p.hunts = append(p.hunts, &hunt{test: h.test, size: h.size, set: r.members, first: h.first, base: r, partners: slices.Clone(r.pads), lone: true})
 		}
 		if len(h.bad) > 0 {
 			h.done = true
@@ -121,6 +124,8 @@ func (p *groupPlan) confirm(h *hunt) {
 		p.accuse(h)
 	case good >= 2 && good >= bad, bad+good >= want+2:
 		h.done = true
+		plane := p.tests[h.test].task.Plane
+		p.mixed[plane] = p.mixed[plane] || bad > 0
 	case h.splits >= want+2: // tests without a result, or no proven node
 		h.done = true
 		p.giveUp(h)
@@ -137,8 +142,8 @@ func (p *groupPlan) accuse(h *hunt) {
 	p.bad[badKey{node, p.tests[h.test].task.Plane}] = true
 	s, f := p.suspectOf(h, h.bad)
 	s.Node = p.f.name(node)
-	s.Doubt = len(h.partners) < 2
 	f.partner = uniq(h.partners)
+	s.Doubt = len(f.partner) < 2
 	s.Partners = p.f.names(f.partner[:min(len(f.partner), maxPartners)])
 	s.Confidence = f.confidence(1)
 	if s.Doubt {
@@ -147,16 +152,61 @@ func (p *groupPlan) accuse(h *hunt) {
 	bare := s
 	bare.Partners = nil
 	text := subjectOf(s.Plane, "", s.Kind) + describeFinding(bare, f) + fmt.Sprintf(", in %d groups of %d with different proven nodes", len(h.bad), h.size)
-	p.accused = append(p.accused, accusation{h.test, node, f.symptom, s.explain(text)})
+	p.accused = append(p.accused, accusation{test: h.test, size: h.size, node: node, symptom: f.symptom, bad: h.bad, suspect: s.explain(text)})
 }
 
 // accusation is a suspect that stands unless the node is healthy with others that are accused.
 type accusation struct {
 	test    int
+	size    int
 	node    int32
 	symptom symptom
+	bad     []*groupRun
+	visited bool
 	suspect Suspect
 }
+
+// blamesOthers reports whether each bad run of an accused node had another one in it, or fewer than two had none.
+func (p *groupPlan) blamesOthers(a accusation) bool {
+	free := 0
+	for _, r := range a.bad {
+		if !slices.ContainsFunc(p.accused, func(b accusation) bool {
+			return b.node != a.node && b.suspect.Plane == a.suspect.Plane && slices.Contains(r.pads, b.node)
+		}) {
+			free++
+		}
+	}
+	return free < 2
+}
+
+// visit tests accused nodes with each of the largest parts of proven nodes that have passed together, if healthy
+// nodes have failed with proven ones, too, or most groups: the cluster may be two halves that do not reach each
+// other.
+func (p *groupPlan) visit() {
+	for k := range p.accused {
+		a := &p.accused[k]
+		plane := a.suspect.Plane
+		if a.visited || !p.mixed[plane] || !p.takes(a.test, a.node) {
+			continue
+		}
+		a.visited = true
+		union, parts := p.linked[plane], map[int32]int{}
+		for i := range p.proven[a.test] {
+			if r := root(union, i); i != a.node && p.takes(a.test, i) && !p.isBad(a.test, i) {
+				parts[r]++
+			}
+		}
+		order := slices.SortedFunc(maps.Keys(parts), func(x, y int32) int { return cmp.Or(parts[y]-parts[x], int(x-y)) })
+		for _, part := range order[:min(len(order), mostVisits)] {
+			if parts[part] >= max(leastGroup, a.size-1) {
+				p.queue = append(p.queue, &groupRun{test: a.test, size: a.size, members: []int32{a.node}, visit: k + 1, part: part})
+			}
+		}
+	}
+}
+
+// mostVisits bounds how many parts an accused node is tested with.
+const mostVisits = 3
 
 // meet tests accused nodes with each other. It reports whether there is something to test.
 func (p *groupPlan) meet() bool {
@@ -176,6 +226,7 @@ func (p *groupPlan) meet() bool {
 			p.met, p.queue = append(p.met, r), append(p.queue, r)
 		}
 	}
+	p.visit()
 	return len(p.queue) > 0
 }
 
@@ -206,6 +257,9 @@ func (p *groupPlan) judgeAccused() (suspects []Suspect, remarks []Distribution) 
 		list := groups[key]
 		s := list[0].suspect
 		if len(list) == 1 {
+			if p.blamesOthers(list[0]) {
+				s.Doubt, s.Confidence = true, min(s.Confidence, doubtConfidence)
+			}
 			suspects = append(suspects, s)
 			continue
 		}

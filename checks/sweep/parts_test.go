@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -315,6 +316,31 @@ func TestCutOff(t *testing.T) {
 			}
 			if !found || len(remarksOf(p)) > 0 && strings.Contains(strings.Join(remarksOf(p), ""), separate) {
 				t.Errorf("%s, seed %d: %v, remarks %v", stage, seed, briefs(suspects), remarksOf(p))
+			}
+		}
+	}
+}
+
+// Of two halves that do not reach each other, or slowly, groups accuse no node.
+func TestHalves(t *testing.T) {
+	t.Parallel()
+	for _, slow := range []bool{false, true} {
+		for seed := range uint64(80) {
+			n := 24 + int(seed%2)*16
+			w := newWorld(n, 0, seed)
+			half := func(node string) string { return strconv.FormatBool(node < name(n/2)) }
+			if slow {
+				w.behind, w.uplink = map[string]string{}, 0.5
+				for _, x := range w.nodes {
+					w.behind[x.Name] = half(x.Name)
+				}
+			} else {
+				w.apart = func(x *Node, _ Task) string { return half(x.Name) }
+			}
+			for _, s := range w.drive(t, w.plan(t, StageGroups, PlanOptions{Seed: seed, Ops: []string{"all_reduce"}})) {
+				if s.Node != "" && s.Peer == "" && !s.Doubt {
+					t.Errorf("slow %t, seed %d: %s is accused", slow, seed, brief(s))
+				}
 			}
 		}
 	}
