@@ -437,11 +437,33 @@ func (p *pairPlan) suspicious(test int, i int32) bool {
 // have passed: several faulty nodes each fail with all others. times is how many must have passed for each
 // failed one.
 func (p *pairPlan) proven(i, suspect int32, test int, role role, times int) bool {
+	key := countKey{test, i, role}
+	count, known := p.counts[key]
+	if !known || slices.ContainsFunc(p.byNode[suspect], func(k int32) bool { return p.looks[k].from == i || p.looks[k].to == i }) {
+		count = p.countLooks(i, suspect, test, role)
+	}
+	if !known && p.counts != nil {
+		p.counts[key] = p.countLooks(i, anyone, test, role)
+	}
+	good, bad := count[0], count[1]
+	return good > 0 && (bad == 0 || p.isSmall(test, i) && good >= bad || good >= times*bad)
+}
+
+// countKey is a node in a role of a test.
+type countKey struct {
+	test int
+	node int32
+	role role
+}
+
+// countLooks counts the passed looks of a node, and the failed ones that nothing explains, without those with
+// another one.
+func (p *pairPlan) countLooks(i, without int32, test int, role role) [2]int {
 	good, bad := 0, 0
 	for _, k := range p.byNode[i] {
 		l := &p.looks[k]
 		partner := l.from + l.to - i
-		if int(l.test) != test || partner == suspect || p.roleOf(l, i) != p.roleIn(test, role) {
+		if int(l.test) != test || partner == without || p.roleOf(l, i) != p.roleIn(test, role) {
 			continue
 		}
 		switch s := p.symptoms(l); {
@@ -451,7 +473,7 @@ func (p *pairPlan) proven(i, suspect int32, test int, role role, times int) bool
 			bad++
 		}
 	}
-	return good > 0 && (bad == 0 || p.isSmall(test, i) && good >= bad || good >= times*bad)
+	return [2]int{good, bad}
 }
 
 // provenTimes returns how many tests of a proven partner must have passed for each failed one. Where all pairs
@@ -579,10 +601,13 @@ func (p *pairPlan) onlyApart(q *inquiry) bool {
 // subnet, or else of the same model.
 func (p *pairPlan) alike(test int, i, j int32) bool {
 	s := &p.tests[test]
-	if s.alone != nil && s.alone[i] != s.alone[j] {
-		return p.f.nodes[i].Model == p.f.nodes[j].Model
+	switch {
+	case s.alone != nil && !s.alone[i] && !s.alone[j]:
+		return s.ports.subnet[i] == s.ports.subnet[j]
+	case s.task.Kind == KindName:
+		return true
 	}
-	return p.sort(test, i) == p.sort(test, j)
+	return p.f.nodes[i].Model == p.f.nodes[j].Model
 }
 
 // sort returns the subnet of a node in a test, or its model if no other node is in it. All nodes resolve the

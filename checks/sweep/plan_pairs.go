@@ -54,9 +54,10 @@ type pairPlan struct {
 	byKey   map[inquiryKey]*inquiry
 	given   []Suspect // facts that need no test
 	remarks []Distribution
-	blamed  []bool   // by node: accused in a test
-	all     []bool   // by test: its turns have all pairs
-	parts   []*parts // by test
+	blamed  []bool              // by node: accused in a test
+	all     []bool              // by test: its turns have all pairs
+	counts  map[countKey][2]int // while a round is made: see countLooks
+	parts   []*parts            // by test
 	slow    []*slowLeaf
 }
 
@@ -296,7 +297,8 @@ func (p *pairPlan) replace(r request) {
 func (p *pairPlan) pack() (tasks []Task) {
 	used := make([]bool, len(p.f.nodes))
 	queue := p.queue
-	p.queue = nil
+	p.queue, p.counts = nil, map[countKey][2]int{}
+	defer func() { p.counts = nil }()
 	for _, r := range queue {
 		switch p.place(&r, used) {
 		case placed:
