@@ -398,8 +398,7 @@ func (p *groupPlan) take(r *groupRun, res Result) {
 	}
 	if r.fault == FaultNone {
 		p.passed[refKey{test: r.test, kinds: p.kindsOf(r.test, all)}] = true
-		ports := p.tests[r.test].ports
-		p.routed[r.test] = p.routed[r.test] || ports != nil && slices.ContainsFunc(all, func(i int32) bool { return ports.subnet[i] != ports.subnet[all[0]] })
+		p.routed[r.test] = p.routed[r.test] || p.crosses(r)
 	} else {
 		r.bad, r.symptom = true, broken
 	}

@@ -268,7 +268,7 @@ func (p *groupPlan) judgeAccused() (suspects []Suspect, remarks []Distribution) 
 			s.Partners = append(s.Partners, a.suspect.Node)
 		}
 		slices.Sort(s.Partners)
-		if list[0].symptom == broken && len(list) >= leastGroup && p.differ(list[0]) {
+		if list[0].symptom == broken && len(list) >= leastGroup && p.differ(list) {
 			remarks = append(remarks, p.apart(list[0].test, fmt.Sprintf("%d nodes fail with others, and pass among each other: %s", len(list), listed(s.Partners))))
 			continue
 		}
@@ -277,24 +277,29 @@ func (p *groupPlan) judgeAccused() (suspects []Suspect, remarks []Distribution) 
 	return suspects, remarks
 }
 
-// differ reports whether no node of the part of an accused one, those that have passed together, is of the model of
-// others or, unless routers connect subnets, in their subnet.
-func (p *groupPlan) differ(a accusation) bool {
-	test, union := a.test, p.linked[a.suspect.Plane]
-	sort := func(i int32) string {
-		if ports := p.tests[test].ports; ports != nil && ports.subnet[i].IsValid() && !p.routed[test] {
-			return ports.subnet[i].String()
-		}
-		return p.f.nodes[i].Model
+// differ reports whether other networks explain why accused nodes fail: no node of their part, those that have
+// passed together, is of the model of others. If no group of several subnets has passed, they have never failed in
+// one of a single subnet.
+func (p *groupPlan) differ(list []accusation) bool {
+	a := list[0]
+	if ports := p.tests[a.test].ports; ports != nil && ports.subnet[a.node].IsValid() && !p.routed[a.test] {
+		return !slices.ContainsFunc(list, func(b accusation) bool {
+			return slices.ContainsFunc(b.bad, func(r *groupRun) bool { return !p.crosses(r) })
+		})
 	}
-	sorts := map[string]bool{}
+	union := p.linked[a.suspect.Plane]
 	inside := func(i int32) bool { return root(union, i) == root(union, a.node) }
+	models := map[string]bool{}
 	for _, i := range p.order {
-		if inside(i) {
-			sorts[sort(i)] = true
-		}
+		models[p.f.nodes[i].Model] = models[p.f.nodes[i].Model] || inside(i)
 	}
-	return !slices.ContainsFunc(p.order, func(i int32) bool { return !inside(i) && p.tests[test].has(i) && sorts[sort(i)] })
+	return !slices.ContainsFunc(p.order, func(i int32) bool { return !inside(i) && p.tests[a.test].has(i) && models[p.f.nodes[i].Model] })
+}
+
+// crosses reports whether the nodes of a run are in different subnets.
+func (p *groupPlan) crosses(r *groupRun) bool {
+	ports, nodes := p.tests[r.test].ports, r.nodes()
+	return ports != nil && slices.ContainsFunc(nodes, func(i int32) bool { return ports.subnet[i] != ports.subnet[nodes[0]] })
 }
 
 // separate begins a remark on tests that fail between parts of the cluster.

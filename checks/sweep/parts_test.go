@@ -287,6 +287,23 @@ func manyNetworks(t *testing.T, seeds int) {
 	}
 }
 
+// Rings that fail only across subnets which no router connects accuse none, although few nodes of a subnet have
+// passed with each other.
+func TestRingsOfSubnets(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(30) {
+		w := newWorld(40, 0, seed)
+		for i := 30; i < 40; i++ {
+			w.readdress(i, 0, 99)
+		}
+		w.unrouted = true
+		p := w.plan(t, StageTCP, PlanOptions{Seed: seed})
+		if suspects := w.drive(t, p); len(suspects) > 0 || !strings.Contains(strings.Join(remarksOf(p), ""), separate) {
+			t.Errorf("seed %d: %v, remarks %v", seed, briefs(suspects), remarksOf(p))
+		}
+	}
+}
+
 // Nodes that others of their kind should reach are a doubt, and no network of their own: routers connect the other
 // subnets, or nodes of their model are on the other side.
 func TestCutOff(t *testing.T) {
