@@ -119,7 +119,7 @@ type slowLeaf struct {
 	leaf         int32
 	looks        int
 	value, usual float64 // medians with it, and between the others
-	doubt        bool    // its nodes, or those of other leaves, may be slow
+	doubt        bool    // its nodes, or those of other leaves, may be slow, or there are few others
 }
 
 // path is the best value of the tests of two nodes, the leaves of both, and their kinds.
@@ -166,7 +166,7 @@ func findSlowLeaf(paths []path, members map[int32][]int32) *slowLeaf {
 	}
 	s, limit := compareLeaf(values[worst], others)
 	if s != nil {
-		s.leaf, s.doubt = worst, !isSwitch(paths, worst, limit, len(members[worst]))
+		s.leaf, s.doubt = worst, s.doubt || !isSwitch(paths, worst, limit, len(members[worst]))
 	}
 	return s
 }
@@ -198,15 +198,15 @@ func isSwitch(paths []path, leaf int32, limit float64, members int) bool {
 	return slow >= leastGroup && 3*slow >= members && 2*slow > len(inside)
 }
 
-// compareLeaf compares the values of the paths of a leaf with those between other leaves. It returns the value
-// below which a path is slow, too.
+// compareLeaf compares the values of the paths of a leaf with those between other leaves. A few others are a doubt:
+// between two of three leaves two rounds have few pairs. It returns the value below which a path is slow, too.
 func compareLeaf(inside, others []float64) (s *slowLeaf, limit float64) {
-	if len(others) < int(limitOf("class_min")) {
+	if len(others) == 0 {
 		return nil, 0
 	}
 	slices.Sort(inside)
 	slices.Sort(others)
-	s = &slowLeaf{looks: len(inside), value: quantile(inside, 0.5), usual: quantile(others, 0.5)}
+	s = &slowLeaf{looks: len(inside), value: quantile(inside, 0.5), usual: quantile(others, 0.5), doubt: len(others) < int(limitOf("class_min"))}
 	drop := max(limitOf("group_share")*s.usual, limitOf("suspect_z")*spreadOf(others, s.usual))
 	limit = s.usual - drop/2
 	if s.usual-s.value < drop || quantile(inside, limitOf("leaf_share")) > limit || quantile(others, 1-limitOf("leaf_share")) < limit {
