@@ -181,6 +181,35 @@ func (p *pairPlan) addTurns(count func(nodes int) int, both bool, tests ...int) 
 			}
 		}
 	}
+	for _, t := range tests {
+		p.addPlaces(t)
+	}
+}
+
+// addPlaces tests the nodes of a test without directions in the place, first or second, that they have in no turn:
+// of an odd number one is free in each round.
+func (p *pairPlan) addPlaces(test int) {
+	order := p.tests[test].order
+	if n := len(order); p.tests[test].directed || n%2 == 0 || n <= bothWaysFleet {
+		return
+	}
+	first, second := map[int32]bool{}, map[int32]bool{}
+	for _, t := range p.turns {
+		if t.test != test {
+			continue
+		}
+		for i, j := range circle(len(order), t.round) {
+			first[order[i]], second[order[j]] = true, true
+		}
+	}
+	for _, i := range order {
+		if !first[i] {
+			p.queue = append(p.queue, request{test: test, from: i, to: anyone})
+		}
+		if !second[i] {
+			p.queue = append(p.queue, request{test: test, from: anyone, to: i})
+		}
+	}
 }
 
 // matchings returns how many rounds so many nodes have.
