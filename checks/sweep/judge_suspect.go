@@ -458,6 +458,18 @@ func (p *pairPlan) bothCleared(l *look) bool {
 	return true
 }
 
+// hasCommonNode reports whether one node is in all bad looks of an inquiry about two leaves: it may be the cause.
+func (p *pairPlan) hasCommonNode(q *inquiry) bool {
+	base := &p.looks[q.base]
+	in := func(i int32) bool {
+		return !slices.ContainsFunc(q.looks, func(k int32) bool {
+			l := &p.looks[k]
+			return p.symptoms(l) != 0 && l.from != i && l.to != i
+		})
+	}
+	return in(base.from) || in(base.to)
+}
+
 func (p *pairPlan) leavesSuspect(q *inquiry) Suspect {
 	task := p.tests[q.test].task
 	leaves := []string{p.f.nodes[p.members[q.node][0]].Leaf, p.f.nodes[p.members[q.other][0]].Leaf}
@@ -465,7 +477,7 @@ func (p *pairPlan) leavesSuspect(q *inquiry) Suspect {
 		Leaves: leaves, Plane: task.Plane, Stage: p.f.stage, Kind: task.Kind, Code: codeOf(task.Kind, q.found.symptom, q.found.fault),
 		Looks: q.found.looks, Partners: p.f.names(q.tried), Confidence: 0.95 * q.found.confidence(p.inquiries(q.test)),
 	}
-	if s.Doubt = !p.bothCleared(&p.looks[q.base]); s.Doubt {
+	if s.Doubt = !p.bothCleared(&p.looks[q.base]) || p.hasCommonNode(q); s.Doubt {
 		s.Confidence = min(s.Confidence, doubtConfidence)
 	}
 	addNumbers(&s, q.found)
@@ -677,7 +689,8 @@ func (p *pairPlan) slowLeaves() (all []Suspect) {
 	return all
 }
 
-// spineSuspects doubts the network between two leaves if there are no other leaves to compare with.
+// spineSuspects doubts the network between two leaves if there are no other leaves to compare with, and a node that
+// is alone in one of them if it is slow: no other pair has that path.
 func (p *pairPlan) spineSuspects() (all []Suspect) {
 	if len(p.members) != 2 {
 		return nil
@@ -690,7 +703,11 @@ func (p *pairPlan) spineSuspects() (all []Suspect) {
 		key := far.key
 		key.far = 1
 		near := p.classes[key]
-		if near == nil || !near.judged || far.median >= limitOf("spine_share")*near.median {
+		lone, share := p.loneNode(), limitOf("spine_share")
+		if lone != anyone {
+			share = limitOf("lone_share")
+		}
+		if near == nil || !near.judged || far.median >= share*near.median {
 			continue
 		}
 		task := p.tests[far.key.test].task
@@ -702,12 +719,31 @@ func (p *pairPlan) spineSuspects() (all []Suspect) {
 		if task.Op != "" {
 			s.Ops = []string{task.label()}
 		}
+		if lone != anyone {
+			leaf := p.f.nodes[lone].Leaf
+			s.Node, s.Leaves = p.f.name(lone), nil
+			s = s.explain(subjectOf(s.Plane, "", kind) + fmt.Sprintf("slow: got %s %s, others among each other %s %s: the node, or the uplink of its leaf switch %s, which has no other node",
+				number(far.median), s.Unit, number(near.median), s.Unit, leaf))
+			s.Do = "Connect the node to the other leaf switch: if it stays slow, replace its cable, then its adapter, else see the uplink."
+			all = append(all, s)
+			continue
+		}
 		s = s.explain(subjectOf(s.Plane, "", kind) + fmt.Sprintf("between the leaf switches %s and %s: slow: got %s %s, within a leaf %s %s",
 			s.Leaves[0], s.Leaves[1], number(far.median), s.Unit, number(near.median), s.Unit))
 		s.Do = "Compare the bandwidth between the leaves with the one they are built for."
 		all = append(all, s)
 	}
 	return all
+}
+
+// loneNode returns the node that is alone in one of two leaves, anyone if there is none.
+func (p *pairPlan) loneNode() int32 {
+	for _, leaf := range []int32{0, 1} {
+		if len(p.members[leaf]) == 1 && len(p.members[1-leaf]) > 1 {
+			return p.members[leaf][0]
+		}
+	}
+	return anyone
 }
 
 // merge joins suspects of the same node, code and plane: an MTU that differs, and a datagram that
