@@ -193,6 +193,9 @@ type Hung struct {
 	Cut   bool          `json:"cut,omitempty"` // the end of the run ended it before its own deadline
 }
 
+// Unsent reports that the run had ended before the check began, so that nothing hangs.
+func (h *Hung) Unsent() bool { return h.Cut && h.For == 0 && !h.Stuck }
+
 // Result is the result of one step.
 type Result struct {
 	Step     int           `json:"step"` // index in the plan

@@ -177,7 +177,8 @@ func (e *Engine) end() time.Duration {
 	if e.Deadline.IsZero() {
 		return 0
 	}
-	return max(wire.Monotonic()+time.Until(e.Deadline), 1)
+	left := time.Until(e.Deadline) // first: the end must not come before the deadline
+	return max(wire.Monotonic()+left, 1)
 }
 
 func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]chan Outcome, obs Observer) (more bool) {
@@ -200,7 +201,7 @@ func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]ch
 			select {
 			case o = <-results[s.Index]:
 			default:
-				o = hung(&checks.Hung{Cut: true})
+				o = unsent()
 			}
 		} else {
 			came := false
@@ -245,6 +246,8 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 			code = "probe.scan"
 		}
 		could(code, fmt.Sprintf("slow: after %s in %s, and still going on", o.hung.For.Round(100*time.Millisecond), call))
+	case o.hung != nil && o.hung.Unsent():
+		could("probe.lost", "not run: the run had ended")
 	case o.hung != nil:
 		r.Took = o.hung.For
 		device, of := HungDevice(s.Lane, o.hung.Doing), ""

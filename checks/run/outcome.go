@@ -28,6 +28,9 @@ func answered(r *wire.Response) Outcome { return Outcome{answer: r} }
 
 func hung(h *checks.Hung) Outcome { return Outcome{hung: h} }
 
+// unsent is the outcome of a check that the end of the run has left no time.
+func unsent() Outcome { return hung(&checks.Hung{Cut: true}) }
+
 func died(how string) Outcome { return Outcome{died: how} }
 
 func lost(why string) Outcome { return Outcome{lost: why} }

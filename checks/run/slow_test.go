@@ -145,6 +145,28 @@ func TestFoldsAfterTimeout(t *testing.T) {
 	}
 }
 
+// After the end of the run no check is sent, and none of those that are left hangs. The lane stays free for others.
+func TestUnsentAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	p := newTestPool(t, "")
+	for _, lane := range []checks.Lane{checks.Local, checks.NVML} {
+		var reqs []*wire.Request
+		for range 100 {
+			reqs = append(reqs, &wire.Request{Op: wire.OpCheck, Name: "check_rogue", Args: []string{"ok"}, Line: "check_rogue ok", End: 1})
+		}
+		came := 0
+		p.Do(t.Context(), lane, reqs, func(*wire.Request) time.Duration { t.Errorf("%s: a check was sent", lane); return time.Millisecond }, func(_ *wire.Request, o Outcome) {
+			came++
+			if f := new(Engine).result(&plan.Step{Name: "check_rogue", Lane: lane}, o).Findings; len(f) != 1 || f[0].Severity != checks.Unknown || !o.Late() {
+				t.Errorf("%s: %+v of %+v", lane, f, o.hung)
+			}
+		})
+		if came != len(reqs) || p.Pid(lane) != 0 || p.hasEnded(lane) != "" {
+			t.Errorf("%s: %d results, worker %d, %q", lane, came, p.Pid(lane), p.hasEnded(lane))
+		}
+	}
+}
+
 // The time that a slow scan has taken is missed by the checks after it in its lane: that says nothing about the library.
 func TestHangAfterSlowScan(t *testing.T) {
 	t.Parallel()

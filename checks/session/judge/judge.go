@@ -198,7 +198,7 @@ func (j *Judge) lacksTime(line string, took time.Duration) bool {
 // no check of ours hangs, or in no device.
 func hungFinding(s *plan.Step, hung *checks.Hung, text string) (f checks.Finding, ok bool) {
 	d := run.HungDevice(s.Lane, hung.Doing)
-	if d == (checks.Device{}) || !session.OwnCheck(*s) || !s.Lane.Vendor() && !hung.Stuck {
+	if hung.Unsent() || d == (checks.Device{}) || !session.OwnCheck(*s) || !s.Lane.Vendor() && !hung.Stuck {
 		return checks.Finding{}, false
 	}
 	return checks.Finding{Code: "probe.hung", Severity: checks.Fail, Remedy: checks.RebootNode, Device: d, Check: session.CheckName(s.Name), Message: text}, true
@@ -207,7 +207,7 @@ func hungFinding(s *plan.Step, hung *checks.Hung, text string) (f checks.Finding
 // WhyHung returns where a step hangs: in a call of a vendor's library, or in a process that no signal
 // can end. It returns "" for any other.
 func WhyHung(lane checks.Lane, hung *checks.Hung) string {
-	if !hung.Stuck && !lane.Vendor() {
+	if hung.Unsent() || !hung.Stuck && !lane.Vendor() {
 		return ""
 	}
 	return "It hangs " + run.Describe(hung) + "."

@@ -262,6 +262,15 @@ func TestHungFinding(t *testing.T) {
 	}
 }
 
+// A check that the end of the run has left no time hangs nowhere: that accuses no library.
+func TestUnsentHangsNowhere(t *testing.T) {
+	t.Parallel()
+	hung := &checks.Hung{Cut: true}
+	if f, ok := hungFinding(&native, hung, "it hangs"); ok || WhyHung(native.Lane, hung) != "" {
+		t.Errorf("%+v, %q", f, WhyHung(native.Lane, hung))
+	}
+}
+
 func TestWhyHung(t *testing.T) {
 	t.Parallel()
 	stuck := &checks.Hung{PID: 7, State: "D", Wchan: "nfs_wait", Stuck: true}
