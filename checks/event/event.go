@@ -69,6 +69,7 @@ type Result struct {
 	Unarchived bool `json:"unarchived,omitempty"` // the archive about it could not be written
 
 	Silenced *checks.Silenced `json:"silenced,omitempty"` // a person has accepted this failure, which is a warning then
+	Other    bool             `json:"other,omitempty"`    // of a kept event: a line of another file than the node's has found this accepted failure
 }
 
 // Drill is a rehearsal that was under way during the run.
@@ -225,30 +226,72 @@ func (e *Event) ByPerson() bool {
 }
 
 // Gone returns the findings of the kept event before this run that a person has accepted, and that this run has
-// looked for in vain. A check that has anything to say about the device has not passed there.
-func (e *Event) Gone(old *Event) (list []Result) {
+// looked for in vain: ended, and passed if an accepted finding of the same fault is left, by another line. A check
+// that has anything to say about the device has not passed there. The run is of the node's own file, or of another.
+func (e *Event) Gone(old *Event, other bool) (ended, passed []Result) {
 	if old == nil || e.Stopped {
-		return nil
+		return nil, nil
 	}
+	var left []Result
 	for _, r := range old.accepted() {
-		same := func(n Result) bool { // two ports can have one address
-			return n.Device == r.Device || r.Device.Kind != "port" && n.Device.Of(r.Device)
-		}
-		found := func(n Result) bool { // by another line, too: a silence is for all lines that find it
-			return n.Code == r.Code && n.Severity > checks.Skip && same(n)
-		}
-		speaks := func(n Result) bool {
-			return n.Severity != checks.OK && (same(n) || n.hardware() == r.hardware() || n.hardware() == "" || r.hardware() == "")
-		}
-		now := r.among(e.Results)
-		if len(now) == 0 && !e.Part { // the line was edited
-			now = (&Result{Check: r.Check}).among(e.Results)
-		}
-		if len(now) > 0 && !slices.ContainsFunc(now, speaks) && !slices.ContainsFunc(e.Results, found) {
-			list = append(list, r)
+		if e.passes(&r, other) {
+			passed = append(passed, r)
+		} else {
+			left = append(left, r)
 		}
 	}
-	return list
+	isLeft := func(r Result) bool {
+		return slices.ContainsFunc(left, func(l Result) bool { return l.Code == r.Code && l.isAt(&r) })
+	}
+	for _, r := range passed {
+		if !isLeft(r) {
+			ended = append(ended, r)
+		}
+	}
+	return ended, slices.DeleteFunc(passed, func(r Result) bool { return !isLeft(r) })
+}
+
+// isAt reports whether a finding is about the same device. Two ports can have one address.
+func (r *Result) isAt(o *Result) bool {
+	return r.Device == o.Device || o.Device.Kind != "port" && r.Device.Of(o.Device)
+}
+
+// passes reports whether a run has looked for an accepted finding in vain. A line of another file can look for
+// less, unless it is the same line.
+func (e *Event) passes(r *Result, other bool) bool {
+	if r.Other != other && (other || r.Line == "") {
+		return false
+	}
+	found := func(n Result) bool { // by another line, too: a silence is for all lines that find it
+		return n.Code == r.Code && n.Severity > checks.Skip && n.isAt(r)
+	}
+	speaks := func(n Result) bool {
+		return n.Severity != checks.OK && (n.isAt(r) || n.hardware() == r.hardware() || n.hardware() == "" || r.hardware() == "")
+	}
+	now := r.among(e.Results)
+	switch {
+	case r.Other && !other:
+		now = slices.DeleteFunc(now, func(n Result) bool { return n.Line == "" })
+	case len(now) == 0 && !e.Part && !other: // the line was edited
+		now = (&Result{Check: r.Check}).among(e.Results)
+	}
+	return len(now) > 0 && !slices.ContainsFunc(now, speaks) && !slices.ContainsFunc(e.Results, found)
+}
+
+// OfOther returns the event to keep of a run of another file than the node's. If the file is no trial, its accepted
+// findings count until the file passes.
+func (e *Event) OfOther(trial bool) *Event {
+	o := *e
+	for _, r := range (&Event{Results: e.Results}).accepted() {
+		if r.Other = true; !trial {
+			o.Accepted = append(slices.Clip(o.Accepted), r)
+		}
+	}
+	o.Results = slices.Clone(e.Results)
+	for i := range o.Results {
+		o.Results[i].Other = o.Results[i].Silenced != nil
+	}
+	return &o
 }
 
 // Carry returns the event with the accepted findings of the kept event before it that it does not have itself,
@@ -259,9 +302,11 @@ func (e *Event) Carry(old *Event, gone []Result) *Event {
 	}
 	carried := *e
 	for _, r := range old.accepted() {
-		same := func(n Result) bool { return n.Code == r.Code && n.Device == r.Device && n.Line == r.Line }
+		same := func(n Result) bool { // with privacy a check has no lines
+			return n.Code == r.Code && n.Device == r.Device && n.Line == r.Line && n.Check == r.Check && n.Other == r.Other
+		}
 		if !slices.ContainsFunc(gone, same) && !slices.ContainsFunc(carried.accepted(), same) && len(carried.Accepted) < maxFindings {
-			carried.Accepted = append(carried.Accepted, r)
+			carried.Accepted = append(slices.Clip(carried.Accepted), r)
 		}
 	}
 	return &carried
@@ -271,7 +316,7 @@ func (e *Event) Carry(old *Event, gone []Result) *Event {
 // until a date: a run that passes does not end that.
 func (e *Event) accepted() (list []Result) {
 	for _, r := range e.Results {
-		if r.Silenced != nil && !r.Drill && (r.Silenced.Until.IsZero() || r.Device == (checks.Device{})) {
+		if r.Silenced != nil && !r.Drill && !r.Other && (r.Silenced.Until.IsZero() || r.Device == (checks.Device{})) {
 			list = append(list, r)
 		}
 	}

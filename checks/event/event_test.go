@@ -306,6 +306,9 @@ func TestGone(t *testing.T) {
 	renamed.Device.Name = "gpu2"
 	ofGPU, kept := &Event{Results: []Result{remap}}, &Event{Accepted: []Result{remap}}
 	quiet := Result{Check: "check_gpu_remap", Line: "check_gpu_remap -w"}
+	second, slow := remap, quiet
+	second.Line, slow.Code, slow.Severity = quiet.Line, "probe.slow", checks.Unknown
+	twice, elsewhereKept := &Event{Results: []Result{remap, second}}, (&Event{Results: []Result{remap}}).OfOther(false)
 	rehearsed := gpu("gpu.remap.failed", "gpu3")
 	rehearsed.Drill = true
 	for _, tt := range []struct {
@@ -330,9 +333,15 @@ func TestGone(t *testing.T) {
 		{"the GPU has a drill", Event{Results: []Result{rehearsed}}, ofGPU, nil},
 		{"the check has a fault without a device", Event{Results: []Result{gpu("gpu.nvml", "")}}, ofGPU, nil},
 		{"the line was edited", Event{Results: []Result{quiet}}, ofGPU, []Result{remap}},
+		{"another line has not looked", Event{Results: []Result{{Check: "check_gpu_remap", Line: "check_gpu_remap"}, slow}}, twice, nil},
+		{"both lines pass", Event{Results: []Result{{Check: "check_gpu_remap", Line: "check_gpu_remap"}, quiet}}, twice, twice.Results},
+		{"the line of another file has not run", Event{Results: []Result{quiet}}, elsewhereKept, nil},
+		{"the line of another file passes", Event{Results: []Result{{Check: "check_gpu_remap", Line: "check_gpu_remap"}}}, elsewhereKept, elsewhereKept.Accepted},
+		{"another file, with privacy", Event{Results: []Result{{Check: "check_gpu_remap"}}}, elsewhereKept.Private(), nil},
 		{"a run of another line of the check", Event{Part: true, Results: []Result{quiet}}, ofGPU, nil},
 	} {
-		if diff := cmp.Diff(tt.want, tt.now.Gone(tt.old)); diff != "" {
+		ended, _ := tt.now.Gone(tt.old, false)
+		if diff := cmp.Diff(tt.want, ended); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
 		}
 	}

@@ -77,7 +77,7 @@ func Deliver(n *node.Node, o conf.Output, run Run, e *event.Event) {
 	if d.fail("history", err); err == nil {
 		d.remembers = true
 		e.Compare(old)
-		if run == OfNode && !n.Role.AroundJob() {
+		if run != Trial && !n.Role.AroundJob() {
 			d.endSilences(old)
 		}
 		if !n.Role.AroundJob() { // the job waits: the next health check keeps the evidence
@@ -150,7 +150,7 @@ type delivery struct {
 
 	remembers bool // the memory of the node can be used
 	failed    []event.Failure
-	gone      []event.Result // accepted findings whose silences have ended
+	gone      []event.Result // accepted findings that are not kept: their silences have ended, or another finding stands for them
 }
 
 // output is a request of an output.
@@ -194,12 +194,12 @@ func (d *delivery) last() (old *event.Event, err error) {
 
 // kept returns the event to keep, by the one before it.
 func (d *delivery) kept(old *event.Event) *event.Event {
-	if old == nil {
-		return d.event
-	}
 	e := d.event
-	if e.Part {
+	if e.Part && old != nil {
 		e = e.Join(old)
+	}
+	if d.run != OfNode {
+		e = e.OfOther(d.run == Trial)
 	}
 	e = e.Carry(old, d.gone)
 	if d.Privacy {
@@ -303,9 +303,15 @@ func (d *delivery) command() {
 	}
 }
 
-// endSilences ends the silences of findings that are gone, if they have no date.
+// endSilences ends the silences of findings that are gone, if they have no date. The runs of another file than the
+// node's end none: they have not seen what that of the node finds.
 func (d *delivery) endSilences(old *event.Event) {
-	for _, r := range d.event.Gone(old) {
+	ended, passed := d.event.Gone(old, d.run == Other)
+	if d.run == Other {
+		d.gone = passed
+		return
+	}
+	for _, r := range ended {
 		if err := d.n.EndGone(r.Code, r.Line, r.Device); err != nil {
 			d.n.Warn(fmt.Errorf("end the silence of %s: %w", r.Code, err))
 			continue // the next run tries again

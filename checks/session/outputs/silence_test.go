@@ -51,6 +51,59 @@ func TestSilences(t *testing.T) {
 	}
 }
 
+// An acceptance stays while a line that has found the fault has not passed: one of the node's file, or one of
+// another file, which only that file can judge. A trial of a file is no such run.
+func TestSilencesOfSeveralLines(t *testing.T) {
+	t.Parallel()
+	by := checks.Silenced{By: "alice", Why: "ordered", Since: time.Now().UTC()}
+	disk := checks.Device{Kind: "nvme", Name: "nvme0", PCI: "0000:c1:00.0"}
+	type run struct {
+		kind Run
+		list []event.Result
+	}
+	worn := func(line string) event.Result {
+		return event.Result{Check: "check_nvme", Line: line, Code: "nvme.wear", Device: disk, Severity: checks.Warn, Silenced: &by}
+	}
+	pass := func(line string) event.Result { return event.Result{Check: "check_nvme", Line: line} }
+	slow := func(line string) event.Result {
+		return event.Result{Check: "check_nvme", Line: line, Code: "probe.slow", Severity: checks.Unknown}
+	}
+	other := func(r event.Result) event.Result { r.Check = "check_hw_disk"; return r }
+	const lax, strict = "check_nvme -u 90", "check_nvme -u 80"
+	both := run{OfNode, []event.Result{worn(lax), worn(strict)}}
+	for name, tt := range map[string]struct {
+		runs    []run
+		privacy bool
+		left    int
+	}{
+		"one line was slow":          {[]run{both, {OfNode, []event.Result{pass(lax), slow(strict)}}}, false, 1},
+		"and then it passes":         {[]run{both, {OfNode, []event.Result{pass(lax), slow(strict)}}, {OfNode, []event.Result{pass(lax), pass(strict)}}}, false, 0},
+		"two checks, with privacy":   {[]run{{OfNode, []event.Result{worn(lax), other(worn(strict))}}, {OfNode, []event.Result{slow(lax), other(slow(strict))}}, {OfNode, []event.Result{pass(lax), other(slow(strict))}}}, true, 1},
+		"another file":               {[]run{{Other, []event.Result{worn(strict)}}, {OfNode, []event.Result{pass(lax)}}}, false, 1},
+		"another file, with privacy": {[]run{{Other, []event.Result{worn(strict)}}, {OfNode, []event.Result{pass(lax)}}}, true, 1},
+		"another file, later":        {[]run{{OfNode, []event.Result{worn(lax)}}, {Other, []event.Result{worn(strict)}}, {OfNode, []event.Result{pass(lax)}}}, false, 1},
+		"another file passes":        {[]run{{OfNode, []event.Result{worn(lax)}}, {Other, []event.Result{worn(strict)}}, {Other, []event.Result{pass(strict)}}, {OfNode, []event.Result{pass(lax)}}}, false, 0},
+		"it passes last":             {[]run{{OfNode, []event.Result{worn(lax)}}, {Other, []event.Result{worn(strict)}}, {OfNode, []event.Result{pass(lax)}}, {Other, []event.Result{pass(strict)}}, {OfNode, []event.Result{pass(lax)}}}, false, 0},
+		"the same, with privacy":     {[]run{{OfNode, []event.Result{worn(lax)}}, {Other, []event.Result{worn(strict)}}, {Other, []event.Result{pass(strict)}}, {OfNode, []event.Result{pass(lax)}}}, true, 0},
+		"another file alone":         {[]run{{OfNode, []event.Result{worn(lax)}}, {Other, []event.Result{pass(strict)}}}, false, 1},
+		"a trial":                    {[]run{{OfNode, []event.Result{worn(lax)}}, {Trial, []event.Result{worn(strict)}}, {OfNode, []event.Result{pass(lax)}}}, false, 0},
+		"a trial alone":              {[]run{{Trial, []event.Result{worn(strict)}}, {OfNode, []event.Result{pass(lax)}}}, false, 1},
+	} {
+		n := sessiontest.New(t, slurm.Manual)
+		if err := n.KeepSilences([]checks.Silence{{Code: "nvme.wear", Device: disk, Silenced: by}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range tt.runs {
+			e := &event.Event{Schema: event.Schema, Node: n.Name, Time: time.Now(), Context: "manual", Mode: "enforce", Results: r.list}
+			e.Judge()
+			Deliver(n.Node, conf.Output{Privacy: tt.privacy}, r.kind, e)
+		}
+		if list, err := n.Silences(); err != nil || len(list) != tt.left {
+			t.Errorf("%s: %d silences, want %d; %v", name, len(list), tt.left, err)
+		}
+	}
+}
+
 // An accepted failure ends at the first run that looks for it in vain, whatever the runs between have judged.
 func TestSilencesOfEarlierRuns(t *testing.T) {
 	t.Parallel()
