@@ -448,11 +448,15 @@ func (c *Controller) NoteTold(ctx context.Context, hold Outcome, whole bool) err
 }
 
 // Release delivers the drain that the guard holds. If Slurm does not answer now, a later run delivers
-// it. Without a held drain it makes no call.
+// it. Without a held drain it sends nothing: the outcome is spared, and pending if the drain was released before and
+// is not delivered yet.
 func (c *Controller) Release(ctx context.Context) (Outcome, error) {
 	return c.inTurn(ctx, func(m *Memory, out *Outcome) error {
 		if m.Pending.Held == "" {
-			out.Why = "the guard holds no drain of this node"
+			out.Spared, out.Pending = true, m.Pending.Released
+			if out.Why = "the guard holds no drain of this node"; out.Pending {
+				out.Why = "the drain of this node is released already, and not delivered yet"
+			}
 			return nil
 		}
 		m.Pending.Held, m.Pending.Released = "", true

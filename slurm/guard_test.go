@@ -396,7 +396,7 @@ func holding(t *testing.T) (*fake, *Controller) {
 func TestRelease(t *testing.T) {
 	t.Parallel()
 	_, c := guarded(t, 3)
-	if o, err := c.Release(t.Context()); err != nil || o.Calls != 0 || o.Why != "the guard holds no drain of this node" {
+	if o, err := c.Release(t.Context()); err != nil || o.Calls != 0 || !o.Spared || o.Pending || o.Why != "the guard holds no drain of this node" {
 		t.Errorf("outcome %+v, %v", o, err)
 	}
 	_, c = holding(t)
@@ -418,10 +418,13 @@ func TestReleaseUnheard(t *testing.T) {
 			t.Errorf("outcome %+v, %v, want it pending and not held", o, err)
 		}
 		f.on, f.calls = nil, nil
-		if another {
-			act(t, c, failing, "read", "count", "DRAIN "+ourReason, "comment", "COMMENT ")
+		if o, err := c.Release(t.Context()); err != nil || !o.Spared || !o.Pending || o.Action != None || o.Why != "the drain of this node is released already, and not delivered yet" {
+			t.Errorf("a second time: outcome %+v, %v", o, err)
+		}
+		if f.calls = nil; another {
+			act(t, c, failing, "read", "count", "DRAIN "+ourReason)
 		} else {
-			act(t, c, noDNS, "read", "DRAIN "+dnsReason, "comment", "COMMENT ")
+			act(t, c, noDNS, "read", "DRAIN "+dnsReason)
 		}
 	}
 }

@@ -166,8 +166,8 @@ func releaseHeld(words []string, all bool) error {
 		err = fmt.Errorf("%w; the next run drains the node without the guard", err)
 	case err != nil:
 		return err
-	case out.Calls == 0:
-		fmt.Fprintln(console.Screen, "cleared nothing: the guard holds no drain of node "+r.Name)
+	case out.Spared:
+		fmt.Fprintf(console.Screen, "cleared nothing: node %s: %s\n", r.Name, out.Why)
 		return nil
 	case out.Pending:
 		fmt.Fprintf(console.Screen, "cleared the hold: node %s is in state %s, the next run after that drains it without the guard\n", r.Name, out.Node.State.Text)
