@@ -161,7 +161,18 @@ func releaseHeld(words []string, all bool) error {
 	}
 	defer r.Close()
 	out, err := r.Release()
+	doubt := ""
 	switch {
+	case out.Warning != nil && out.Spared:
+		return fmt.Errorf("clear --guard: it is not known whether the guard holds a drain of node %s: %w", r.Name, out.Warning)
+	case out.Warning != nil && out.Pending:
+		doubt = ", which may not be stored"
+		if err == nil {
+			err = out.Warning
+		} else {
+			err = fmt.Errorf("%w; %w", err, out.Warning)
+		}
+		err = fmt.Errorf("%w; the release may not be stored: the guard can still hold the drain", err)
 	case err != nil && out.Reason != "":
 		err = fmt.Errorf("%w; the next run drains the node without the guard", err)
 	case err != nil:
@@ -176,7 +187,10 @@ func releaseHeld(words []string, all bool) error {
 	default:
 		fmt.Fprintf(console.Screen, "drained node %s: %s\n", r.Name, out.Reason)
 	}
-	text := fmt.Sprintf("released the drain of node %s from the guard, by %s", r.Name, whoAsks())
+	if out.Warning != nil && err == nil {
+		fmt.Fprintln(console.Alerts, "nhc-gpu: warning:", out.Warning)
+	}
+	text := fmt.Sprintf("released the drain of node %s from the guard%s, by %s", r.Name, doubt, whoAsks())
 	outputs.Note(r.Node, event.Cleared, text)
 	_ = sink.SyslogAs(syslog.LOG_NOTICE, "nhc", []string{"nhc-gpu clear --guard: " + text})
 	return err
