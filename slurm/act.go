@@ -401,7 +401,7 @@ func (c *Controller) askGuard(ctx context.Context, v Verdict, d *Decision, m *Me
 		return true, nil
 	}
 	c.suspend(v, m, out)
-	newly := err == nil && strings.HasPrefix(m.Pending.Held, countNodes) // the numbers are known now
+	newly := err == nil && !m.Pending.Counted && strings.HasPrefix(m.Pending.Held, countNodes) // the numbers are known now
 	m.Pending.Held, m.Pending.Told = why, m.Pending.Told && !m.Pending.Again && !newly
 	out.hold(d.Reason, m.Pending)
 	m.Next = c.next(min(time.Duration(of)*guardPace, heldRecheck, c.Settings.Recheck))
@@ -441,6 +441,7 @@ func (c *Controller) NoteTold(ctx context.Context, hold Outcome, whole bool) err
 	noted, _ := c.withMemory(ctx, func(m *Memory, _ *Outcome) error {
 		if m.Pending.Held != "" && m.Pending.Fault == hold.fault {
 			m.Pending.Told, m.Pending.Again = true, !whole
+			m.Pending.Counted = m.Pending.Counted || !strings.HasPrefix(hold.Guarded, countNodes)
 		}
 		return nil
 	})

@@ -1,6 +1,7 @@
 package slurm
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -429,6 +430,21 @@ func TestReleaseUnheard(t *testing.T) {
 	}
 }
 
+// The outcome of a release has the error of the memory: nothing held was read, or the release is not stored.
+func TestReleaseWithoutMemory(t *testing.T) {
+	t.Parallel()
+	_, c := holding(t)
+	c.Dir.(*store).broken = errors.New("broken")
+	if o, err := c.Release(t.Context()); err != nil || o.Warning == nil || !o.Spared {
+		t.Errorf("outcome %+v, %v", o, err)
+	}
+	f, c := holding(t)
+	f.on, c.Dir.(*store).full = always(refused, "read"), errors.New("full")
+	if o, err := c.Release(t.Context()); err == nil || o.Warning == nil || o.Spared || !o.Pending {
+		t.Errorf("outcome %+v, %v", o, err)
+	}
+}
+
 // A release during a maintenance is carried out after it, without a count.
 func TestReleaseInMaintenance(t *testing.T) {
 	t.Parallel()
@@ -589,6 +605,16 @@ func TestGuardReportsNumbers(t *testing.T) {
 		o, err := c.Act(t.Context(), noDNS, HealthCheck)
 		if err != nil || !strings.HasPrefix(o.Guarded, want) || o.Repeats != (i%2 == 1) {
 			t.Errorf("run %d: outcome %+v, %v, want %s, repeated in every second run", i, o, err, want)
+		}
+		noteTold(t, c, o, true)
+	}
+	for i := range 6 { // slurmctld answers every second count
+		if f.on = nil; i%2 == 0 {
+			f.on = always(notFound, "count")
+		}
+		o, err := c.Act(t.Context(), noDNS, HealthCheck)
+		if err != nil || o.Guarded == "" || !o.Repeats {
+			t.Errorf("count %d: outcome %+v, %v, want it held, and reported before", i, o, err)
 		}
 		noteTold(t, c, o, true)
 	}

@@ -79,6 +79,7 @@ type Pending struct {
 	Held      string `json:"held,omitempty"`      // why the guard holds it, "" if it does not
 	Told      bool   `json:"told,omitempty"`      // the hold was reported
 	Again     bool   `json:"again,omitempty"`     // the log or syslog did not take that: report it after the next count, too
+	Counted   bool   `json:"counted,omitempty"`   // it was reported with numbers
 	Released  bool   `json:"released,omitempty"`  // a person has released it: the guard permits it
 	Uncounted bool   `json:"uncounted,omitempty"` // slurmctld did not answer the guard in time
 }
@@ -224,7 +225,7 @@ func (c *Controller) remember(before, after Memory, locked bool) error {
 // adds that its hold was reported, or that a person has released it.
 func (m *Memory) takeOver(now, before Memory) {
 	known := before.Pending
-	known.Told, known.Again = now.Pending.Told, now.Pending.Again // a report is no news of a fault
+	known.Told, known.Again, known.Counted = now.Pending.Told, now.Pending.Again, now.Pending.Counted // a report is no news of a fault
 	found := now.Pending != known
 	for _, k := range now.Marks {
 		same := func(o Mark) bool { return o.Cause == k.Cause && o.Fault == k.Fault }
@@ -243,6 +244,7 @@ func (m *Memory) takeOver(now, before Memory) {
 		if p.Told && !before.Pending.Told {
 			m.Pending.Told, m.Pending.Again = true, p.Again
 		}
+		m.Pending.Counted = m.Pending.Counted || p.Counted
 		if p.Released { // a person's decision
 			m.Pending.Released, m.Pending.Held = true, ""
 		}
