@@ -65,15 +65,16 @@ type counted struct {
 
 // drained is a drain that lasts; the zero value is none.
 type drained struct {
-	by   *Effect
-	at   time.Time
-	rule conf.Policy
+	by    *Effect
+	at    time.Time
+	rule  conf.Policy
+	check string
 }
 
-func (d *drained) begin(by *Effect, at time.Time, rule conf.Policy) {
+func (d *drained) begin(by *Effect, at time.Time, rule conf.Policy, check string) {
 	if d.by == nil {
 		by.Drains++
-		*d = drained{by, at, rule}
+		*d = drained{by, at, rule, check}
 	}
 }
 
@@ -155,7 +156,7 @@ func (r *Replay) compare(n *replayed, e *event.Event) {
 				code = codeOf(&e.Results[i])
 			}
 		}
-		n.done.begin(&r.of(code).Done, e.Time, conf.Policy{})
+		n.done.begin(&r.of(code).Done, e.Time, conf.Policy{}, "")
 	case "resume":
 		n.done.end(e.Time, true)
 	}
@@ -204,7 +205,7 @@ func (r *Replay) replay(n *replayed, e *event.Event) {
 		switch f = Apply(f, rule, run); {
 		case f.Severity == checks.Fail:
 			failed, healthy = true, false
-			n.replayed.begin(&r.of(cmp.Or(f.Code, f.Check)).Replayed, e.Time, rule)
+			n.replayed.begin(&r.of(cmp.Or(f.Code, f.Check)).Replayed, e.Time, rule, f.Check)
 		case strings.HasPrefix(f.Held, strike):
 			healthy = false
 		}
@@ -212,9 +213,8 @@ func (r *Replay) replay(n *replayed, e *event.Event) {
 	for i := range e.Results {
 		x := &e.Results[i]
 		f := checks.Finding{Code: x.Code, Check: x.Check, Device: x.Device, Severity: checks.Fail}
-		in := r.lines[x.Check].Or(r.site.Of(x.Check, classOf(x.Check))).Contexts
 		switch {
-		case in != nil && !slices.Contains(in, e.Context): // the check would not have run
+		case !r.runs(x.Check, e.Context):
 		case x.Drill, x.Code == StaysUnknown, x.Code == UnknownGPU: // the last two follow from the unknown results
 		case x.Severity == checks.Fail || x.Would != "":
 			judge(f)
@@ -246,9 +246,16 @@ func (r *Replay) replay(n *replayed, e *event.Event) {
 	default:
 		c.healthy++
 	}
-	if healthy && n.replayed.by != nil && Waits(n.replayed.rule, c.healthy, c.since, e.Time) == "" {
+	looked := n.replayed.by != nil && r.runs(n.replayed.check, e.Context) // only such a run resumes the node
+	if healthy && looked && Waits(n.replayed.rule, c.healthy, c.since, e.Time) == "" {
 		n.replayed.end(e.Time, true)
 	}
+}
+
+// runs reports whether a check would have run in a context.
+func (r *Replay) runs(check, context string) bool {
+	in := r.lines[check].Or(r.site.Of(check, classOf(check))).Contexts
+	return in == nil || slices.Contains(in, context)
 }
 
 // rule returns the policy of a finding of a check.

@@ -85,6 +85,18 @@ func TestReplay(t *testing.T) {
 			},
 			want: []Effects{{"ib.ports.down", Effect{1, 1, five}, Effect{1, 0, 2 * five}}},
 		},
+		"a run in a context without the check": {
+			policy: "[policy.check_ib_ports]\ncontexts = [\"healthcheck\"]\nstrikes = 1\npasses = 1",
+			events: func(h *history) {
+				for range 4 {
+					h.health(drains, port(checks.Fail))
+					h.run("manual", nil, port(checks.Fail))
+				}
+				h.run("manual", nil)
+				h.health(resumes)
+			},
+			want: []Effects{{"ib.ports.down", Effect{1, 1, 9 * five}, Effect{1, 1, 9 * five}}},
+		},
 		"what a policy held back": {
 			policy: "[policy.ib]\nstrikes = 1",
 			events: func(h *history) {
