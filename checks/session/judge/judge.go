@@ -51,7 +51,7 @@ type Judge struct {
 	keepOut  string         // why a healthy run does not resume the node, "" if it does
 
 	slow               time.Duration // of the checks that were slow, which later steps lack
-	slowLine, slowCode string        // the last of them
+	slowLine, slowCode string        // the last of them, and the code of later steps
 
 	current    *plan.Step // the present step, or the last one
 	unanswered session.Unanswered
@@ -130,7 +130,11 @@ func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
 	defer func() { end(res.Took, res.Fact) }()
 	from := len(j.fold.Failures())
 	if res.Hung != nil && res.Hung.Moved {
-		j.slow, j.slowLine, j.slowCode = j.slow+res.Took, s.Text, res.Findings[0].Code
+		j.slow, j.slowLine = j.slow+res.Took, s.Text
+		if code := res.Findings[0].Code; code == "probe.slow" || code == "probe.scan" {
+			j.slowCode = code
+		}
+		j.slowCode = cmp.Or(j.slowCode, "probe.slow") // active.time is about a test
 	}
 	res.Findings = j.Silence(j.excuse(res.Findings, s.Lacks), s.Text)
 	if j.job != nil && (s.Usage == nil || !s.Usage.Drill) {

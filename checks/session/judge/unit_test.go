@@ -88,6 +88,23 @@ func TestSlowTakesTheTime(t *testing.T) {
 			}
 		})
 	}
+	t.Run("codes", func(t *testing.T) {
+		t.Parallel()
+		for want, codes := range map[string][]string{"probe.slow": {"active.time"}, "probe.scan": {"probe.scan", "active.time"}} {
+			j, _ := newJudge(t, slurm.HealthCheck, scenario{lines: "* || true\n"})
+			for _, code := range codes {
+				before := slow
+				before.Findings = []checks.Finding{{Code: code, Severity: checks.Unknown}}
+				j.Native(&plan.Step{Kind: plan.Native, Name: "check_gpu_gemm", Text: "check_gpu_gemm", Lane: checks.CUDA, Active: true}, before)
+			}
+			step := plan.Step{Kind: plan.Native, Name: "check_gpu_ecc", Text: "check_gpu_ecc", Lane: checks.NVML}
+			j.Begin(&step, 1)
+			j.Expired(&step, &checks.Hung{Cut: true})
+			if list := j.fold.List(); list[len(list)-1].Code != want {
+				t.Errorf("%q: %+v, want %s", codes, list, want)
+			}
+		}
+	})
 	t.Run("a failure that is there", func(t *testing.T) {
 		t.Parallel()
 		j, n := newJudge(t, slurm.HealthCheck, scenario{lines: "* || true\n"})
