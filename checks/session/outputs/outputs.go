@@ -202,7 +202,7 @@ func (d *delivery) kept(old *event.Event) *event.Event {
 		e = e.OfOther(d.run == Trial)
 	}
 	e = e.Carry(old, d.gone)
-	if d.Privacy {
+	if d.Privacy && len(e.Accepted) > 0 { // then it is a copy
 		e.Accepted = e.Private().Accepted
 	}
 	return e
