@@ -213,8 +213,12 @@ func (e *Env) Booting() bool {
 	return starting && !e.BeforeJob()
 }
 
+// NotYet reports whether a code means that a check has not judged something, since it may still be
+// starting after a boot. Such a skip is no answer.
+func NotYet(code string) bool { return strings.HasSuffix(code, ".boot") }
+
 // Settle returns findings of a check. While [Env.Booting] it replaces the warnings and failures about
-// something that starts by skip.
+// something that starts by skip, whose code is one of [NotYet].
 func (e *Env) Settle(findings []Finding, check string, skip Finding, starts func(Finding) bool) []Finding {
 	if !e.Booting() {
 		return findings

@@ -173,10 +173,13 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 		node.Awaited = !v.Healthy && c.awaits(ctx, node)
 		out.Node = node
 		d := Decide(node, v, c.Settings.Policy)
-		if len(standing) > 0 && v.Healthy && d.Action == Resume {
+		if (len(standing) > 0 || v.Early) && v.Healthy && d.Action == Resume {
 			out.Kept = true
-			fault = standing[len(standing)-1].Fault
-			if d = keepDrained(node, standing, why); d.Action == None {
+			if d = (Decision{Why: "not all is judged yet after the boot"}); len(standing) > 0 {
+				fault = standing[len(standing)-1].Fault
+				d = keepDrained(node, standing, why)
+			}
+			if d.Action == None {
 				out.Decision = d
 				m.noteLeft(v, node)
 				m.Next, m.Refusal = c.nextOf(node), Refusal{}

@@ -61,6 +61,10 @@ type Verdict struct {
 	// healthy run cannot resume a node that was drained with a mark, "" if it can.
 	Cause Cause
 	Lacks func(Mark) string
+
+	// Early is set if a check of a healthy run has not judged what may still be starting after a boot. The run
+	// resumes no node: the boot has emptied the memory, so that the cause of the drain is unknown.
+	Early bool
 }
 
 // Policy holds the choices of a site.

@@ -68,6 +68,29 @@ func TestDrainOfEpilogStands(t *testing.T) {
 	act(passing(), HealthCheck, "read", "RESUME")
 }
 
+// A boot empties the memory of a drain. A run that has not judged all yet after the boot does not resume the node;
+// the next one asks Slurm again, and does.
+func TestEarlyAfterBoot(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "IDLE+DRAIN", reason: "NHC: gpu3 0000:66:00.0: all NVLinks are down (check_gpu_nvlink)"}
+	c := controller(t, f)
+	act := acting(t, c)
+	early := passing()
+	early.Early = true
+	if c.question(Memory{}, early) == c.question(Memory{}, passing()) {
+		t.Error("a later run would not ask Slurm")
+	}
+	if out := act(early, HealthCheck, "read"); !out.Kept || out.Why != "not all is judged yet after the boot" {
+		t.Errorf("outcome %+v", out)
+	}
+	act(early, HealthCheck, "read")
+	act(passing(), HealthCheck, "read", "RESUME")
+	act(passing(), HealthCheck, "read")
+	if out := act(early, HealthCheck); out.Kept {
+		t.Errorf("a node in service: %+v", out)
+	}
+}
+
 // Two files have drained the node, each for its own fault. Each clears its own drain, and the reason
 // names the remaining fault.
 func TestDrainsOfTwoFiles(t *testing.T) {

@@ -65,6 +65,9 @@ func (c *Controller) question(m Memory, v Verdict) string {
 		return strings.Join([]string{v.fault(), v.Cause.Check, v.Cause.Line, v.Cause.File, fmt.Sprint(v.Cause.Job)}, "\x00")
 	}
 	words := []string{"healthy"}
+	if v.Early {
+		words = append(words, "early")
+	}
 	standing, _ := m.findStanding(v)
 	for _, k := range standing {
 		words = append(words, k.String(), k.Line)

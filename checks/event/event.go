@@ -467,10 +467,10 @@ func (e *Event) without(gone func(*Result) bool) *Event {
 	return &left
 }
 
-// isHealthy reports whether the run has found no fault, and could evaluate every check. A fault that
-// the policy only observes is none, one that waits for further strikes is.
+// isHealthy reports whether the run has found no fault, and could evaluate every check, also after a boot.
+// A fault that the policy only observes is none, one that waits for further strikes is.
 func (e *Event) isHealthy() bool {
-	return e.Verdict <= checks.Warn && !slices.ContainsFunc(e.Results, func(r Result) bool { return r.Struck() })
+	return e.Verdict <= checks.Warn && !slices.ContainsFunc(e.Results, func(r Result) bool { return r.Struck() || r.Early() })
 }
 
 // Outside reports whether the fault acts at other times or in other contexts only.
@@ -478,6 +478,9 @@ func (r *Result) Outside() bool { return strings.HasPrefix(r.Held, "outside ") }
 
 // Struck reports whether the fault waits for further strikes.
 func (r *Result) Struck() bool { return strings.HasPrefix(r.Held, "strike ") }
+
+// Early reports whether the check has not judged what may still be starting after a boot.
+func (r *Result) Early() bool { return r.Severity == checks.Skip && checks.NotYet(r.Code) }
 
 func (a *Action) or() Action {
 	if a == nil {

@@ -143,6 +143,10 @@ func TestCompare(t *testing.T) {
 			t.Errorf("found %v outside its hours: healthy run %d, want %d", found, outside.Healthy, want)
 		}
 	}
+	early := with(healthy(), func(e *Event) { e.Results[0].Severity, e.Results[0].Code = checks.Skip, "gpu.nvlink.boot" })
+	if early.Compare(fixed); early.Healthy != 0 {
+		t.Errorf("healthy run %d although the links are not judged yet", early.Healthy)
+	}
 	for _, drained := range []time.Time{{}, fixed.Time.Add(time.Second)} { // by no run, and by a prolog
 		next := later(later(healthy()))
 		next.Drained = drained

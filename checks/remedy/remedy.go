@@ -136,10 +136,10 @@ type UnknownError struct{ Err error }
 func (e UnknownError) Error() string { return e.Err.Error() }
 
 // StillThere returns an error if a run has found the fault of an attempt again, also if the policy gives
-// it no effect yet, and an [UnknownError] if it could not look.
+// it no effect yet, and an [UnknownError] if it could not look, or what starts after a boot is not judged yet.
 func StillThere(e *event.Event, open []*Attempt) (unknown error) {
 	for _, a := range open {
-		seen := false
+		seen, early := false, false
 		for i := range e.Results {
 			r := &e.Results[i]
 			if a.is(Fault{Code: r.Code, Device: r.Device}) && r.Severity > checks.Skip && !r.Drill {
@@ -147,9 +147,13 @@ func StillThere(e *event.Event, open []*Attempt) (unknown error) {
 			}
 			if r.Check == a.Check {
 				seen = seen || r.Severity != checks.Unknown
+				early = early || r.Early()
 			}
 		}
-		if !seen {
+		switch {
+		case early:
+			unknown = UnknownError{fmt.Errorf("afterwards %s has not judged all yet: the node has just booted", a.Check)}
+		case !seen:
 			unknown = UnknownError{fmt.Errorf("afterwards %s had no result", a.Check)}
 		}
 	}

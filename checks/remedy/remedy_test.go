@@ -132,12 +132,16 @@ func TestStillThere(t *testing.T) {
 		want    string
 		unknown bool
 	}{
-		"passes":              {[]event.Result{result("", checks.OK, checks.Device{}, "check_gpu_xid")}, "", false},
-		"fails":               {[]event.Result{result("gpu.xid.79", checks.Fail, gpu3, "check_gpu_xid")}, "afterwards check_gpu_xid:  bad", false},
-		"a strike":            {[]event.Result{result("gpu.xid.79", checks.Warn, gpu3, "check_gpu_xid")}, "afterwards check_gpu_xid:  bad", false},
-		"another GPU":         {[]event.Result{result("gpu.xid.79", checks.Fail, gpu5, "check_gpu_xid")}, "", false},
-		"unknown":             {[]event.Result{result("probe.died", checks.Unknown, checks.Device{}, "check_gpu_xid")}, "afterwards check_gpu_xid had no result", true},
-		"the check is gone":   {[]event.Result{result("", checks.OK, checks.Device{}, "check_gpu_count")}, "afterwards check_gpu_xid had no result", true},
+		"passes":            {[]event.Result{result("", checks.OK, checks.Device{}, "check_gpu_xid")}, "", false},
+		"fails":             {[]event.Result{result("gpu.xid.79", checks.Fail, gpu3, "check_gpu_xid")}, "afterwards check_gpu_xid:  bad", false},
+		"a strike":          {[]event.Result{result("gpu.xid.79", checks.Warn, gpu3, "check_gpu_xid")}, "afterwards check_gpu_xid:  bad", false},
+		"another GPU":       {[]event.Result{result("gpu.xid.79", checks.Fail, gpu5, "check_gpu_xid")}, "", false},
+		"unknown":           {[]event.Result{result("probe.died", checks.Unknown, checks.Device{}, "check_gpu_xid")}, "afterwards check_gpu_xid had no result", true},
+		"the check is gone": {[]event.Result{result("", checks.OK, checks.Device{}, "check_gpu_count")}, "afterwards check_gpu_xid had no result", true},
+		"just after the boot": {[]event.Result{
+			result("gpu.nvlink.boot", checks.Skip, checks.Device{}, "check_gpu_xid"), result("gpu.other", checks.Warn, gpu3, "check_gpu_xid"),
+		}, "afterwards check_gpu_xid has not judged all yet: the node has just booted", true},
+		"does not apply":      {[]event.Result{result("gpu.none", checks.Skip, checks.Device{}, "check_gpu_xid")}, "", false},
 		"stopped before that": {nil, "afterwards check_gpu_xid had no result", true},
 	} {
 		err := StillThere(&event.Event{Results: test.results}, []*Attempt{{Fault: fault}})

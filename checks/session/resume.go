@@ -44,12 +44,14 @@ func CauseOf(s *plan.Step, paths Paths, job bool) slurm.Cause {
 	return c
 }
 
-// notLooked are the codes of an ordinary check that did not look at its subject. Other skips in a passing check are about a part, or about a device that the node does
+// notLooked are the codes of an ordinary check that did not look at its subject, besides those of
+// [checks.NotYet]. Other skips in a passing check are about a part, or about a device that the node does
 // not have.
 var notLooked = []string{"job.none", "job.gpus.unknown"}
 
 // Unanswered holds the steps of a plan that were skipped in whole or in part, by index, with the
-// devices and the called checks that were skipped. "" stands for every fault of the step.
+// devices and the called checks that were skipped. "" stands for every fault of the step, as does a code
+// of [checks.NotYet].
 type Unanswered map[int][]string
 
 // Note records the result of a step. An ordinary check that was skipped has an answer, unless it did
@@ -67,6 +69,8 @@ func (u Unanswered) Note(s *plan.Step, list []checks.Finding) {
 	})
 	for _, f := range list {
 		switch {
+		case skipped(f) && checks.NotYet(f.Code): // another fault that it has found says nothing of this one
+			u[s.Index] = append(u[s.Index], f.Code)
 		case !skipped(f) || ordinary && (told || !slices.Contains(notLooked, f.Code)):
 		case !told || strings.HasPrefix(f.Code, "active."):
 			u[s.Index] = append(u[s.Index], "")
@@ -83,13 +87,23 @@ func (u Unanswered) Omit(s *plan.Step, check string) {
 	}
 }
 
+// Early reports whether a check has not judged what may still be starting after a boot.
+func (u Unanswered) Early() bool {
+	for _, skipped := range u {
+		if slices.ContainsFunc(skipped, checks.NotYet) {
+			return true
+		}
+	}
+	return false
+}
+
 // skips reports whether a step has not looked for the fault of a mark.
 func (u Unanswered) skips(s *plan.Step, m slurm.Mark) bool {
 	return slices.ContainsFunc(u[s.Index], func(skipped string) bool {
 		if info, omitted := checks.Lookup(skipped); omitted {
 			return m.Code() == "" || info.Bears(m.Code())
 		}
-		return m.Fault == "" || strings.HasSuffix(m.Fault, skipped)
+		return m.Fault == "" || checks.NotYet(skipped) || strings.HasSuffix(m.Fault, skipped)
 	})
 }
 
@@ -130,7 +144,7 @@ func (p Pass) Lacks(m slurm.Mark) string {
 	}
 	left := slices.ContainsFunc(p.Plan.Left, func(l plan.Left) bool { return of(&l.Step) })
 	switch {
-	case slices.ContainsFunc(like, func(s *plan.Step) bool { return !p.Unanswered.skips(s, m) || !mustAnswer(s, c) }):
+	case slices.ContainsFunc(like, func(s *plan.Step) bool { return !p.Unanswered.skips(s, m) || !p.Unanswered.mustAnswer(s, c) }):
 		return ""
 	case len(like) > 0:
 		return "which this run skipped or did not finish"
@@ -141,7 +155,8 @@ func (p Pass) Lacks(m slurm.Mark) string {
 }
 
 // mustAnswer reports whether a skipped step counts as not having looked. A skip of an ordinary
-// check in the same file is an answer: the check does not apply to the node.
-func mustAnswer(s *plan.Step, c slurm.Cause) bool {
-	return c.Job || s.Active || s.Kind == plan.ShellLine
+// check in the same file is an answer: the check does not apply to the node. It is none if the check waits
+// for what starts after a boot.
+func (u Unanswered) mustAnswer(s *plan.Step, c slurm.Cause) bool {
+	return c.Job || s.Active || s.Kind == plan.ShellLine || slices.ContainsFunc(u[s.Index], checks.NotYet)
 }

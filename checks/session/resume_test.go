@@ -82,6 +82,9 @@ func TestUnanswered(t *testing.T) {
 		{"a check that does not apply", &native, list{skip}, false},
 		{"a check that has not looked", &native, list{skips("job.none", "")}, true},
 		{"a check that has not looked at a part", &native, list{skips("job.none", ""), {Severity: checks.Warn}}, false},
+		{"a check just after a boot", &native, list{skips("gpu.nvlink.boot", "")}, true},
+		{"a check just after a boot, with another fault", &native, list{{Severity: checks.Warn, Code: "gpu.nvlink.errors"}, skips("ib.ports.boot", "ports")}, true},
+		{"an active test just after a boot", &active, list{ok("ib.bw.rates"), skips("ib.ports.boot", "ports")}, true},
 		{"no step", nil, list{skip}, false},
 	} {
 		u := Unanswered{}
@@ -144,6 +147,14 @@ func TestLacks(t *testing.T) {
 		if got := pass.Lacks(slurm.Mark{Cause: tt.of}); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
+	}
+	early := Pass{Plan: &plan.Plan{Steps: []plan.Step{count}}, Files: []string{nhcConf}, Unanswered: Unanswered{}}
+	early.Unanswered.Note(&early.Plan.Steps[0], []checks.Finding{{Code: "gpu.fabric.boot", Severity: checks.Skip}})
+	if !early.Unanswered.Early() || (Unanswered{0: {"", "gpu3"}}).Early() {
+		t.Error("only a check that waits for the end of the boot is early")
+	}
+	if got := early.Lacks(slurm.Mark{Cause: cause(count, false), Fault: "gpu.fabric.state gpu3"}); got != skipped {
+		t.Errorf("just after a boot: %q, want %q", got, skipped)
 	}
 	if got := (Pass{Files: []string{nhcConf}}).Lacks(slurm.Mark{Cause: cause(count, false)}); got != unread {
 		t.Errorf("without a plan: %q, want %q", got, unread)

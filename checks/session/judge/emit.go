@@ -259,7 +259,7 @@ func (j *Judge) markOnline() {
 		}
 		return cmp.Or(pass.Lacks(m), j.ledger.waits(j.files.Config, j.files.Plan, m))
 	}
-	j.n.CarryOut(slurm.Verdict{Healthy: true, Lacks: lacks})
+	j.n.CarryOut(slurm.Verdict{Healthy: true, Lacks: lacks, Early: j.unanswered.Early()})
 }
 
 func (j *Judge) debugEnd() {
