@@ -120,6 +120,7 @@ var memory struct {
 type waits struct {
 	since           time.Time
 	by              map[uint32]time.Duration // the user who answers for the process
+	last            map[uint32]Locked        // the last process of a person that was awaited
 	persons, others time.Duration            // the sums
 	long            bool                     // a person has shortWait
 }
@@ -202,7 +203,7 @@ func noteUnread(l *lockedProcess, kept bool) {
 // processes, as they can lock them; others have it for each. The caller holds the lock.
 func allowance(uid uint32) time.Duration {
 	if time.Since(memory.since) > renewal {
-		memory.waits = waits{since: time.Now(), by: map[uint32]time.Duration{}}
+		memory.waits = waits{since: time.Now(), by: map[uint32]time.Duration{}, last: map[uint32]Locked{}}
 	}
 	all, own := memory.others, time.Duration(0)
 	if uid >= FirstUser {
@@ -228,16 +229,17 @@ func mayRefuse() bool {
 	return memory.long || memory.persons >= mostWaits || slices.ContainsFunc(memory.locked, (*lockedProcess).waits)
 }
 
-// addWait records how long a read has slept.
-func addWait(uid uint32, d time.Duration) {
+// addWait records how long a read of a process has slept.
+func addWait(l Locked, d time.Duration) {
 	memory.mu.Lock()
 	defer memory.mu.Unlock()
-	allowance(uid)
-	if memory.by[uid] += d; uid < FirstUser {
+	allowance(l.UID)
+	if memory.by[l.UID] += d; l.UID < FirstUser {
 		memory.others += d
 	} else {
 		memory.persons += d
-		memory.long = memory.long || memory.by[uid] >= shortWait
+		memory.last[l.UID] = l
+		memory.long = memory.long || memory.by[l.UID] >= shortWait
 	}
 	memory.some.Store(mayRefuse())
 }
@@ -290,10 +292,24 @@ func refuses(dir int, process string) bool {
 	if user < mostOfUser && (uid < FirstUser || few && allowance(uid) > 0) {
 		return false
 	}
-	if user > 0 {
-		noteUnread(&lockedProcess{Locked: Locked{pid, t.Start, uid, t.Name}}, true)
+	cause, known := Locked{pid, t.Start, uid, t.Name}, true
+	if user == 0 && memory.by[uid] < shortWait { // another user is the cause
+		cause, known = slowest()
+	}
+	if known {
+		noteUnread(&lockedProcess{Locked: cause}, true)
 	}
 	return true
+}
+
+// slowest returns the last process of the person whose reads have slept longest. The caller holds the lock.
+func slowest() (l Locked, known bool) {
+	for uid, last := range memory.last {
+		if d, most := memory.by[uid], memory.by[l.UID]; !known || d > most || d == most && uid < l.UID {
+			l, known = last, true
+		}
+	}
+	return l, known
 }
 
 // memoryRead is the read of a file of a process, or of its next part. The thread that makes it has it alone
@@ -384,7 +400,7 @@ func (m *memoryRead) answers(process string, l *lockedProcess) bool {
 		case <-m.done:
 			if m.slept > 0 {
 				describe()
-				addWait(l.UID, m.slept)
+				addWait(l.Locked, m.slept)
 			}
 			return true
 		case <-m.timer.C:
@@ -400,7 +416,7 @@ func (m *memoryRead) answers(process string, l *lockedProcess) bool {
 			memory.mu.Unlock()
 		}
 		if asleep >= limit {
-			addWait(l.UID, asleep)
+			addWait(l.Locked, asleep)
 			l.done = make(chan struct{})
 			if m.left = l.done; m.over.CompareAndSwap(false, true) {
 				return false

@@ -285,16 +285,27 @@ func TestWaitsAreLimited(t *testing.T) {
 		}
 	}
 	for range 10 { // pulses
-		addWait(users, longWait/10)
+		addWait(Locked{UID: users}, longWait/10)
 	}
-	addWait(users+1, longWait/2)
-	addWait(0, mostWaits)
-	want(true, false, false, false, false)
-	addWait(users+2, longWait/2)
-	want(true, true, true, false, false)
+	addWait(Locked{UID: users + 1}, longWait/2)
+	addWait(Locked{UID: 0}, mostWaits)
 	if list := NewLocked(); len(list) != 0 {
-		t.Errorf("%+v: no process waits", list)
+		t.Errorf("%+v: all waits have ended, and nothing is refused", list)
 	}
+	want(true, false, false, false, false)
+	addWait(Locked{UID: users + 2}, longWait/2)
+	want(true, true, true, false, false)
+	reports := func(users ...uint32) {
+		t.Helper()
+		var got []uint32
+		for _, l := range NewLocked() {
+			got = append(got, l.UID)
+		}
+		if slices.Sort(got); !slices.Equal(got, users) {
+			t.Errorf("users %d, want %d", got, users)
+		}
+	}
+	reports(users, users+1, users+2) // no process waits, but some were not read
 	allows := func(uid uint32, want time.Duration) {
 		t.Helper()
 		memory.mu.Lock()
@@ -304,13 +315,19 @@ func TestWaitsAreLimited(t *testing.T) {
 		}
 	}
 	allows(users+3, shortWait)
-	addWait(users+4, mostWaits-memoryLook)
-	addWait(users+5, memoryLook)
+	addWait(Locked{UID: users + 4}, mostWaits-memoryLook)
+	addWait(Locked{UID: users + 5}, memoryLook)
 	allows(users+3, memoryLook)
 	allows(users+5, 0)
 	allows(500, shortWait) // root has waited
-	addWait(users+6, mostWaits)
+	addWait(Locked{UID: users + 6}, mostWaits)
 	allows(users+3, 0)
+	lockable(files, first+5, users+3)
+	h = NewHost(probetest.Tree(t, files))
+	if p, err := ProcessNow(h, first+5); err != nil || !p.Unread {
+		t.Errorf("%+v, %v, want it unread", p, err)
+	}
+	reports(users + 6) // who has made it wait longest, not the user who was not read
 	memory.mu.Lock()
 	defer memory.mu.Unlock()
 	memory.since = time.Now().Add(-2 * renewal)
@@ -351,7 +368,7 @@ func TestThreadIsLeft(t *testing.T) {
 	}
 	defer from.Close()
 	defer to.Close()
-	addWait(user, longWait-2*memoryLook)
+	addWait(Locked{UID: user}, longWait-2*memoryLook)
 	m := &memoryRead{dir: unix.AT_FDCWD, fd: -1, done: make(chan struct{}, 1), timer: time.NewTimer(0)}
 	go func() {
 		runtime.LockOSThread()
