@@ -43,27 +43,32 @@ func TestGPUsBeforeAJob(t *testing.T) {
 		uptime int
 		ready  int // the looks after which all is ready; 0: never
 		want   checks.Severity
-		waits  bool // it may wait
+		waits  bool
 	}{
 		"fabric, prolog":                      {&gpuFabric{}, joining, &checks.Job{}, 60, 0, checks.Fail, true},
 		"fabric, prolog a day after the boot": {&gpuFabric{}, joining, &checks.Job{}, 86400, 0, checks.Fail, true},
 		"fabric that becomes ready":           {&gpuFabric{}, joining, &checks.Job{}, 86400, 3, checks.OK, true},
 		"fabric, epilog":                      {&gpuFabric{}, joining, &checks.Job{Ended: true}, 60, 0, checks.Skip, false},
 		"fabric, health check":                {&gpuFabric{}, joining, nil, 86400, 0, checks.Warn, false},
+		"IMEX, prolog":                        {&gpuFabric{IMEX: "yes"}, nil, &checks.Job{}, 60, 0, checks.Fail, true},
+		"IMEX, prolog a day after the boot":   {&gpuFabric{IMEX: "yes"}, nil, &checks.Job{}, 86400, 0, checks.Fail, false},
+		"no IMEX wanted, prolog":              {&gpuFabric{}, nil, &checks.Job{}, 60, 0, checks.OK, false},
 		"links, prolog":                       {&gpuNVLink{Links: 18}, down, &checks.Job{}, 60, 0, checks.Fail, true},
 		"links, prolog a day after the boot":  {&gpuNVLink{Links: 18}, down, &checks.Job{}, 86400, 0, checks.Fail, false},
 		"links that become ready":             {&gpuNVLink{Links: 18}, down, &checks.Job{}, 60, 3, checks.OK, true},
 		"links, epilog":                       {&gpuNVLink{Links: 18}, down, &checks.Job{Ended: true}, 60, 0, checks.Skip, false},
+		"one link that trains, prolog":        {&gpuNVLink{}, checktest.Gpu3(lowered(7)), &checks.Job{}, 60, 3, checks.OK, true},
+		"NVLinks switched off, prolog":        {&gpuNVLink{}, allGPUs(func(g *nvml.GPU) { g.NVLinks, g.NVLink = nvml.Reading[[]bool]{}, nvml.NVLink{} }), &checks.Job{}, 60, 0, checks.Skip, false},
 		"no links by design":                  {&gpuNVLink{}, down, &checks.Job{}, 60, 0, checks.OK, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			files := map[string]string{"proc/uptime": fmt.Sprintf("%d.00 1.00\n", c.uptime)}
-			s := checktest.OnGPUs(name, nil, c.change)
-			maps.Copy(files, s.Files)
-			env := &checks.Env{Host: probe.NewHost(probetest.Tree(t, files)), Job: c.job}
+			s := booting(running(checktest.OnGPUs(name, nil, c.change)), c.uptime)
+			env := &checks.Env{Host: probe.NewHost(probetest.Tree(t, s.Files)), Job: c.job}
 			if name != "no links by design" {
-				env.Platform = func(string, string, int) *checks.Platform { return hgxLinks() }
+				p := hgxLinks()
+				p.NVSwitchGPUs = 8
+				env.Platform = func(string, string, int) *checks.Platform { return p }
 			}
 			nvml.Set(env.Host, s.NVML, nil)
 			looks := 0
@@ -85,7 +90,7 @@ func TestGPUsBeforeAJob(t *testing.T) {
 			if got := checks.Worst(findings); got != c.want {
 				t.Errorf("%v: %v, want %v", findings, got, c.want)
 			}
-			if looks > 0 && !c.waits || looks == 0 && c.ready > 0 {
+			if looks > 0 && !c.waits || looks == 0 && c.waits {
 				t.Errorf("%d looks", looks)
 			}
 		})

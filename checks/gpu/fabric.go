@@ -255,7 +255,8 @@ func (r *fabricRun) judge(g *nvml.GPU) {
 // unfinished are the names of the states that are not final.
 var unfinished = map[int]string{nvml.FabricNotStarted: "not started", nvml.FabricInProgress: "in progress"}
 
-// isStarting reports whether a GPU is joining the fabric, or, after a boot, its manager does not run yet.
+// isStarting reports whether a GPU is joining the fabric, or, after a boot, its manager or the wanted nvidia-imex
+// does not run yet.
 func (r *fabricRun) isStarting() bool {
 	completed := 0
 	for i := range r.NVML.GPUs {
@@ -266,14 +267,22 @@ func (r *fabricRun) isStarting() bool {
 			completed++
 		}
 	}
-	_, starting := r.Env.SinceBoot()
-	if !starting || completed == len(r.NVML.GPUs) || !r.hasSwitches() {
+	var services []string
+	if completed < len(r.NVML.GPUs) && r.hasSwitches() {
+		services = append(services, "nv-fabricmanager")
+	}
+	if want, _ := r.parseChannels(); want > 0 {
+		services = append(services, "nvidia-imex")
+	}
+	if _, starting := r.Env.SinceBoot(); !starting || services == nil || r.Env.Host.InContainer() {
 		return false
 	}
 	r.Env.At("read /proc")
 	procs, err := probe.ProcessesOf(r.Env.Host, r.mayServe)
-	runs, unread := r.serviceRuns(procs, "nv-fabricmanager")
-	return err == nil && !runs && unread == nil && !r.Env.Host.InContainer()
+	return err == nil && slices.ContainsFunc(services, func(name string) bool {
+		runs, unread := r.serviceRuns(procs, name)
+		return !runs && unread == nil
+	})
 }
 
 // ofStart reports whether a finding is about something that starts after a boot.

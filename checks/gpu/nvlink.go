@@ -35,8 +35,9 @@ import (
 // since a drained node has no traffic that could show it again. It judges the effective bit error
 // rate of links that have new effective errors.
 //
-// In the first five minutes after a boot the fabric manager trains the links. Until then a model with no
-// link up is not judged; the prolog of a job waits for the links, and refuses the job without them.
+// In the first five minutes after a boot the fabric manager trains the links. Until then the number of links
+// and the access of a GPU with too few links to NVSwitches, and of a model with no link up, are not judged;
+// the prolog of a job waits for the links, and refuses the job without them.
 //
 // GPUs with MIG on are skipped: their links can be off. check_nvlink_status is AzureHPC's name; it
 // ignores arguments that are not options.
@@ -146,7 +147,10 @@ func (c *gpuNVLink) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	})
 	r.judgePeers()
 	s.Findings = env.Settle(s.Findings, c.name, checks.Finding{Code: "gpu.nvlink.boot"}, func(f checks.Finding) bool {
-		return f.Code == "gpu.nvlink.down" && slices.ContainsFunc(s.NVML.GPUs, func(g nvml.GPU) bool { return f.Device == checks.GPUDevice(&g) && r.isStarting(&g) })
+		return slices.ContainsFunc(s.NVML.GPUs, func(g nvml.GPU) bool {
+			// A GPU without links has no traffic with the others.
+			return (f.Code == "gpu.nvlink.down" && f.Device == checks.GPUDevice(&g) || f.Code == "gpu.nvlink.p2p") && r.isStarting(&g)
+		})
 	})
 	if divided > 0 && divided == len(s.NVML.GPUs) {
 		return []checks.Finding{checks.Finding{Code: "gpu.nvlink.mig", Severity: checks.Skip}.Describe(c.name, "NVLinks are not judged: MIG is on")}
@@ -295,16 +299,24 @@ func (r *linkRun) findWanted(g *nvml.GPU, have, had int) (want int, severity che
 	return want, checks.Warn
 }
 
-// isStarting reports whether the links of a GPU may be training after a boot: none of its model is up,
-// and there should be some.
+// isStarting reports whether the links of a GPU may be training after a boot: it has fewer to NVSwitches than it
+// should have, or none of its model is up, and there should be some. A driver without NVLinks reports none.
 func (r *linkRun) isStarting(g *nvml.GPU) bool {
+	if !g.NVLinks.Known || g.NVLinks.Err != nil || withMIG(g) {
+		return false
+	}
+	have, had := countUp(g.NVLinks.Value), countUp(r.past[g.UUID.Value].Up)
+	if p := r.findPlatform(g); p.HasNVSwitches(len(r.NVML.GPUs)) || p.NVLinkDomain > 0 && !meshed(g) {
+		want, _ := r.findWanted(g, have, had)
+		return have < max(want, r.Links)
+	}
 	for i := range r.NVML.GPUs {
 		if o := &r.NVML.GPUs[i]; o.Name.Value == g.Name.Value && countUp(o.NVLinks.Value) > 0 {
 			return false
 		}
 	}
-	want, _ := r.findWanted(g, 0, countUp(r.past[g.UUID.Value].Up))
-	return g.NVLinks.Err == nil && !withMIG(g) && max(want, r.Links) > 0
+	want, _ := r.findWanted(g, 0, had)
+	return max(want, r.Links) > 0
 }
 
 // findUpOnOthers returns the links that are down on g and up on most GPUs of its model.

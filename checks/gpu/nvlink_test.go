@@ -115,6 +115,8 @@ func nvlinkDown(name string) (list []checktest.Scenario) {
 	nvl := &checks.Platform{Name: "H100 NVL", NVLinks: 12}
 	half := hgxLinks()
 	half.NVLinkGPUs, half.NVSwitchGPUs = 16, 8
+	switched := hgxLinks()
+	switched.NVSwitchGPUs = 8
 	quad := hgxLinks()
 	quad.NVLinkGPUs = 16
 	quarter := func(n *nvml.Snapshot) { // links to GPUs that are not in the node, not the same number to each
@@ -166,6 +168,9 @@ func nvlinkDown(name string) (list []checktest.Scenario) {
 		booting(checktest.OnGPUs("all links of all GPUs down five minutes after a boot", nil, allGPUs(lowered(everyLink...)), all...).On(hgxLinks()), 300).
 			Holding(file, hadLinks(0, 1, 2, 3, 4, 5, 6, 7)),
 		booting(checktest.OnGPUs("one link down a minute after a boot", nil, checktest.Gpu3(lowered(7)), down(checks.Fail, "17", "NVLink 7 is down")).On(hgxLinks()), 60),
+		booting(checktest.OnGPUs("one link to an NVSwitch down a minute after a boot", nil, checktest.Gpu3(lowered(7)), checks.Finding{Code: "gpu.nvlink.boot", Severity: checks.Skip,
+			Message: name + ":  not judged in the first 300 s after a boot, booted 60 s ago: " + checks.GPUDevice(&checktest.H100s().GPUs[3]).String() + ": NVLink 7 is down, want 18 up, got 17"}).On(switched), 60),
+		booting(checktest.OnGPUs("one link to an NVSwitch down five minutes after a boot", nil, checktest.Gpu3(lowered(7)), down(checks.Fail, "17", "NVLink 7 is down")).On(switched), 300),
 		checktest.OnGPUs("all links of all GPUs down, in the first run", nil, allGPUs(lowered(everyLink...)), first...).On(hgxLinks()),
 		checktest.OnGPUs("all links of all GPUs down, without a reference", nil, allGPUs(unlinked), nothingToJudge),
 		checktest.OnGPUs("a GPU of a board without links", nil, bridged, down(checks.Warn, "0", "all NVLinks are down")).On(hgxLinks()),
