@@ -124,10 +124,12 @@ func (p brokenPair) has(g *nvml.GPU) bool { return p.at == g || p.other == g }
 // reportCommonCause reports broken pairs once, without a GPU, and returns true, if no pair is good, and
 // the copies of at least three GPUs have wrong data or never end. The same GPUs copy from and to the
 // node correctly: the IOMMU, ACS or the fabric is a likelier cause than each of them. A pair that the
-// end of the test interrupted does not count.
+// end of the test interrupted does not count. If the test has ended early and one GPU is in all pairs with
+// wrong data, it is the cause.
 func (b *bandwidth) reportCommonCause(broken []brokenPair) bool {
 	other := func(p brokenPair) bool { return p.err != nil && !errors.Is(p.err, errStuck) }
-	if b.r.ctx.Err() != nil {
+	ended := b.r.ctx.Err() != nil
+	if ended {
 		broken = slices.DeleteFunc(slices.Clone(broken), other)
 	}
 	gpus := map[*nvml.GPU]bool{}
@@ -139,6 +141,11 @@ func (b *bandwidth) reportCommonCause(broken []brokenPair) bool {
 	}
 	if len(gpus) < enoughPeers {
 		return false
+	}
+	for g := range gpus {
+		if ended && !slices.ContainsFunc(broken, func(p brokenPair) bool { return p.err != nil || !p.has(g) }) {
+			return false
+		}
 	}
 	first := broken[max(slices.IndexFunc(broken, func(p brokenPair) bool { return p.err == nil }), 0)] // wrong data are worse
 	f := checks.Finding{Severity: checks.Fail, Remedy: checks.FixConfig}

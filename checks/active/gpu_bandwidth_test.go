@@ -428,7 +428,15 @@ func TestPairsHangUntilTheEnd(t *testing.T) {
 	if b.reportCommonCause(broken) {
 		t.Errorf("another error: %v", b.r.findings)
 	}
+	wrong := []brokenPair{pair(0, 1, nil), pair(1, 2, nil)}
 	stop()
+	if b.reportCommonCause(wrong) {
+		t.Errorf("GPU 1 is in all pairs: %v", b.r.findings)
+	}
+	if all := append(wrong, pair(2, 3, nil)); !b.reportCommonCause(all) {
+		t.Error("no GPU is in all pairs: want one finding")
+	}
+	b.r.findings = nil
 	if !b.reportCommonCause(broken) || len(b.r.findings) != 1 {
 		t.Fatalf("%v: want one finding", b.r.findings)
 	}

@@ -72,6 +72,9 @@ func (m *measure) alike() string {
 	return strings.Join([]string{m.Test, m.Algorithm, strconv.FormatInt(m.Size, 10), strconv.Itoa(m.Ranks), m.Model, m.Peers, m.What, m.Unit}, "|")
 }
 
+// alikeLimited returns the key of measures that are alike and have the same lowered limit.
+func (m *measure) alikeLimited() string { return m.alike() + "|" + m.Limited }
+
 // rate formats a value.
 func rate(value float64, unit string) string {
 	digits := 0
@@ -225,12 +228,15 @@ type peerLimit struct {
 }
 
 // findPeerLimits returns for each group of measures the limit beyond which one is far from the
-// others.
+// others. GPUs with the same lowered limit are also a group of their own.
 func (r *activeRun) findPeerLimits() map[string]peerLimit {
 	groups := map[string][]*measure{}
 	for i := range r.measures {
 		m := &r.measures[i]
 		groups[m.alike()] = append(groups[m.alike()], m)
+		if m.Limited != "" {
+			groups[m.alikeLimited()] = append(groups[m.alikeLimited()], m)
+		}
 	}
 	limits := map[string]peerLimit{}
 	for key, group := range groups {
@@ -264,6 +270,9 @@ func (r *activeRun) comparePeers(m *measure, limits map[string]peerLimit) *miss 
 	p, ok := limits[m.alike()]
 	if !ok {
 		return nil
+	}
+	if same := limits[m.alikeLimited()]; m.Limited != "" && same.peers >= enoughPeers {
+		p = same
 	}
 	limit, severity := p.fail, checks.Fail
 	if !math.IsNaN(p.warn) && (!m.worse(p.fail) || p.again && !m.again().worse(p.fail)) {

@@ -91,6 +91,14 @@ func TestActiveJudges(t *testing.T) {
 			of:   limited(eightRates(copied, 30), "its power limit is 400 W of 700 W", 0, 1, 2, 3, 4, 5, 6, 7),
 			want: []string{"fail trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers (median 55.0 GB/s), want at least 46.8 GB/s, got 30.0 GB/s"},
 		},
+		"all limits lowered, another one more": {
+			of:   limited(limited(eightRates(copied, 30), "its power limit is 500 W of 700 W", 0, 1, 2, 3, 4, 5, 6), "its power limit is 450 W of 700 W", 7),
+			want: []string{"fail trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers (median 55.0 GB/s), want at least 46.8 GB/s, got 30.0 GB/s"},
+		},
+		"all limits lowered, its own more": {
+			of:   limited(limited(eightRates(copied, 30), "its power limit is 500 W of 700 W", 0, 1, 2, 4, 5, 6, 7), "its power limit is 450 W of 700 W", 3),
+			want: []string{"warn trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers (median 55.0 GB/s) (its power limit is 450 W of 700 W), want at least 46.8 GB/s, got 30.0 GB/s"},
+		},
 		"the limits of the others lowered": {
 			of:   limited(eightRates(copied, 30), "its power limit is 400 W of 700 W", 0, 1, 2, 4, 5, 6, 7),
 			want: []string{"fail trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers (median 55.0 GB/s), want at least 46.8 GB/s, got 30.0 GB/s"},
