@@ -264,9 +264,11 @@ func (r *nvmeRun) judgeNamespaces(d *disk.NVMe, key string, values map[string]ui
 		}
 	}
 	had := r.hadNamespace(d)
-	switch {
-	case hasNamespace(d) && !had && local && d.Serial != "":
+	marked := r.past.File.Devices[key] != nil && r.past.File.Devices[key].Marks[hadSpace] != nil
+	if (had || hasNamespace(d)) && !marked && local && d.Serial != "" { // the history of another name expires
 		r.past.Mark(key, hadSpace, r.past.Now)
+	}
+	switch {
 	case len(d.NameSpaces) > 0 || d.Err != nil:
 	case had && !slices.ContainsFunc(r.list, func(o disk.NVMe) bool { return o.Serial == d.Serial && hasNamespace(&o) }):
 		r.report(d, checks.Finding{Code: "nvme.space", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "no namespace, but this disk had one")

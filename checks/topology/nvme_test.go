@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -134,7 +135,8 @@ func runNVMe(t *testing.T, node *fakesys.Node, changes ...func(*fakesys.Node)) (
 	root, now := t.TempDir(), 1767323045
 	for i, change := range changes {
 		change(node)
-		now += 60
+		days, _ := strconv.Atoi(node.Files["days"]) // between two runs
+		now += 60 + days*24*60*60
 		if err := os.RemoveAll(filepath.Join(root, "sys")); err != nil {
 			t.Fatal(err)
 		}
@@ -179,6 +181,10 @@ func TestNVMeRuns(t *testing.T) {
 			n.Files["proc/sys/kernel/random/boot_id"] = "next\n"
 			n.Set("nvme3", "serial", "S6PENN0T000004").Set("nvme4", "serial", "S6PENN0T000003").Set("nvme4", "nvme4n1/size", "-")
 		}}, []string{"fail nvme.space"}},
+		"no namespace for a month after such a boot": {"SAMSUNG", []func(*fakesys.Node){same, func(n *fakesys.Node) {
+			n.Files["proc/sys/kernel/random/boot_id"], n.Files["days"] = "next\n", "20"
+			n.Set("nvme3", "serial", "S6PENN0T000004").Set("nvme4", "serial", "S6PENN0T000003").Set("nvme4", "nvme4n1/size", "-")
+		}, same}, []string{"fail nvme.space"}},
 		"volumes of a cloud without a namespace": {"MSFT NVMe Accelerator v1.0", []func(*fakesys.Node){same, set("nvme3n1/size", "-")}, []string{"warn nvme.space"}},
 		"read-only since the boot": {"SAMSUNG", []func(*fakesys.Node){same, func(n *fakesys.Node) {
 			n.Files["proc/sys/kernel/random/boot_id"] = "next\n"
