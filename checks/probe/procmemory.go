@@ -171,7 +171,8 @@ func LockedCalls() (calls []string) {
 }
 
 // NewLocked returns a process of each user that some read has needed and that does not answer now, or that was
-// not read because of others, or is too large. It returns each user once.
+// not read because of others, or is too large, or that was slow, so that those of other users were not read. It
+// returns each user once.
 func NewLocked() (list []Locked) {
 	memory.mu.Lock()
 	defer memory.mu.Unlock()
