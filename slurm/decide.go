@@ -62,8 +62,8 @@ type Verdict struct {
 	Cause Cause
 	Lacks func(Mark) string
 
-	// Early is set if a check of a healthy run has not judged what may still be starting after a boot. The run
-	// resumes no node: the boot has emptied the memory, so that the cause of the drain is unknown.
+	// Early is set if a check of a healthy run has not judged something that may still be starting after a boot.
+	// The run resumes no node: the boot has emptied the memory, so that the cause of the drain is unknown.
 	Early bool
 }
 

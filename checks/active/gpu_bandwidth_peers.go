@@ -76,7 +76,7 @@ func (b *bandwidth) measurePeers(gpus []*loadedGPU) {
 		}
 	}
 	if len(pairs) > 0 || !b.reportCommonCause(broken) {
-		b.reportBrokenPairs(broken)
+		b.reportBrokenPairs(slices.Clone(broken)) // it deletes them
 	}
 	if b.r.ctx.Err() == nil {
 		b.reportUnreached(unreached, pairs, broken)
@@ -118,6 +118,12 @@ type brokenPair struct {
 	wrong     wrongWords
 }
 
+// hasError reports whether the copies have failed, but not by wrong data or since they never end.
+func (p brokenPair) hasError() bool { return p.err != nil && !errors.Is(p.err, errStuck) }
+
+// isInterrupted reports whether the end of the test may have interrupted a pair.
+func (b *bandwidth) isInterrupted(p brokenPair) bool { return b.r.ctx.Err() != nil && p.hasError() }
+
 // has reports whether a GPU is one of the pair.
 func (p brokenPair) has(g *nvml.GPU) bool { return p.at == g || p.other == g }
 
@@ -127,14 +133,11 @@ func (p brokenPair) has(g *nvml.GPU) bool { return p.at == g || p.other == g }
 // end of the test interrupted does not count. If the test has ended early and one GPU is in all pairs with
 // wrong data, it is the cause.
 func (b *bandwidth) reportCommonCause(broken []brokenPair) bool {
-	other := func(p brokenPair) bool { return p.err != nil && !errors.Is(p.err, errStuck) }
+	broken = slices.DeleteFunc(slices.Clone(broken), b.isInterrupted)
 	ended := b.r.ctx.Err() != nil
-	if ended {
-		broken = slices.DeleteFunc(slices.Clone(broken), other)
-	}
 	gpus := map[*nvml.GPU]bool{}
 	for _, p := range broken {
-		if other(p) {
+		if p.hasError() {
 			return false
 		}
 		gpus[p.at], gpus[p.other] = true, true
@@ -170,6 +173,9 @@ func (b *bandwidth) reportBrokenPairs(broken []brokenPair) {
 		count, weight := map[*nvml.GPU]int{}, map[*nvml.GPU]int{}
 		worst := broken[0].at
 		for _, p := range broken {
+			if b.isInterrupted(p) {
+				continue
+			}
 			count[p.at]++
 			count[p.other]++
 			weight[p.at] += 2

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -428,12 +429,19 @@ func TestPairsHangUntilTheEnd(t *testing.T) {
 	if b.reportCommonCause(broken) {
 		t.Errorf("another error: %v", b.r.findings)
 	}
-	wrong := []brokenPair{pair(0, 1, nil), pair(1, 2, nil)}
+	wrong := []brokenPair{pair(0, 1, nil), pair(2, 1, nil), pair(2, 3, context.Canceled)}
 	stop()
 	if b.reportCommonCause(wrong) {
 		t.Errorf("GPU 1 is in all pairs: %v", b.r.findings)
 	}
-	if all := append(wrong, pair(2, 3, nil)); !b.reportCommonCause(all) {
+	b.reportBrokenPairs(slices.Clone(wrong[:2]))
+	one := b.r.findings
+	b.r.findings = nil
+	b.reportBrokenPairs(slices.Clone(wrong))
+	if len(one) != 1 || len(b.r.findings) == 0 || b.r.findings[0].Device != checks.GPUDevice(&s.NVML.GPUs[1]) || b.r.findings[0].Message != one[0].Message {
+		t.Errorf("%v, want GPU 1 as without the interrupted pair: %v", b.r.findings, one)
+	}
+	if all := append(wrong[:2:2], pair(2, 3, nil)); !b.reportCommonCause(all) {
 		t.Error("no GPU is in all pairs: want one finding")
 	}
 	b.r.findings = nil

@@ -479,7 +479,7 @@ func (r *Result) Outside() bool { return strings.HasPrefix(r.Held, "outside ") }
 // Struck reports whether the fault waits for further strikes.
 func (r *Result) Struck() bool { return strings.HasPrefix(r.Held, "strike ") }
 
-// Early reports whether the check has not judged what may still be starting after a boot.
+// Early reports whether the check has not judged something, since it may still be starting after a boot.
 func (r *Result) Early() bool { return r.Severity == checks.Skip && checks.NotYet(r.Code) }
 
 func (a *Action) or() Action {

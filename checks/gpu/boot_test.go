@@ -58,6 +58,7 @@ func TestGPUsBeforeAJob(t *testing.T) {
 		"links that become ready":             {&gpuNVLink{Links: 18}, down, &checks.Job{}, 60, 3, checks.OK, true},
 		"links, epilog":                       {&gpuNVLink{Links: 18}, down, &checks.Job{Ended: true}, 60, 0, checks.Skip, false},
 		"one link that trains, prolog":        {&gpuNVLink{}, checktest.Gpu3(lowered(7)), &checks.Job{}, 60, 3, checks.OK, true},
+		"as many links as wanted, prolog":     {&gpuNVLink{Links: 12}, allGPUs(lowered(12, 13, 14, 15, 16, 17)), &checks.Job{}, 60, 0, checks.OK, false},
 		"NVLinks switched off, prolog":        {&gpuNVLink{}, allGPUs(func(g *nvml.GPU) { g.NVLinks, g.NVLink = nvml.Reading[[]bool]{}, nvml.NVLink{} }), &checks.Job{}, 60, 0, checks.Skip, false},
 		"no links by design":                  {&gpuNVLink{}, down, &checks.Job{}, 60, 0, checks.OK, false},
 	} {

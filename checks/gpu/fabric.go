@@ -267,6 +267,9 @@ func (r *fabricRun) isStarting() bool {
 			completed++
 		}
 	}
+	if _, starting := r.Env.SinceBoot(); !starting || r.Env.Host.InContainer() {
+		return false
+	}
 	var services []string
 	if completed < len(r.NVML.GPUs) && r.hasSwitches() {
 		services = append(services, "nv-fabricmanager")
@@ -274,7 +277,7 @@ func (r *fabricRun) isStarting() bool {
 	if want, _ := r.parseChannels(); want > 0 {
 		services = append(services, "nvidia-imex")
 	}
-	if _, starting := r.Env.SinceBoot(); !starting || services == nil || r.Env.Host.InContainer() {
+	if services == nil {
 		return false
 	}
 	r.Env.At("read /proc")

@@ -307,8 +307,11 @@ func (r *linkRun) isStarting(g *nvml.GPU) bool {
 	}
 	have, had := countUp(g.NVLinks.Value), countUp(r.past[g.UUID.Value].Up)
 	if p := r.findPlatform(g); p.HasNVSwitches(len(r.NVML.GPUs)) || p.NVLinkDomain > 0 && !meshed(g) {
-		want, _ := r.findWanted(g, have, had)
-		return have < max(want, r.Links)
+		want := r.Links
+		if want <= 0 {
+			want, _ = r.findWanted(g, have, had)
+		}
+		return have < want
 	}
 	for i := range r.NVML.GPUs {
 		if o := &r.NVML.GPUs[i]; o.Name.Value == g.Name.Value && countUp(o.NVLinks.Value) > 0 {

@@ -87,7 +87,7 @@ func (u Unanswered) Omit(s *plan.Step, check string) {
 	}
 }
 
-// Early reports whether a check has not judged what may still be starting after a boot.
+// Early reports whether a check has not judged something, since it may still be starting after a boot.
 func (u Unanswered) Early() bool {
 	for _, skipped := range u {
 		if slices.ContainsFunc(skipped, checks.NotYet) {
