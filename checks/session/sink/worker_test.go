@@ -60,7 +60,7 @@ func TestWriteAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.Log.Write("a")
-	if n.Log.Flush() || n.Log.Flush() {
+	if once, again := n.Log.Flush(), n.Log.Flush(); once || again {
 		t.Error("the log has a line without its directory")
 	}
 	n.Log.Write("b")
