@@ -163,7 +163,8 @@ func (c *netSocket) isNetstat() bool {
 // only the lists of protocols that can match.
 func (s *socketSearch) count() (n int, err error) {
 	for _, protocol := range network.SocketProtocols {
-		if !s.fits(protocol, s.Protocol) && !(s.netstat && (protocol == "u_seq" || s.fits(protocol+"6", s.Protocol))) {
+		asNetstat := s.netstat && (protocol == "u_seq" || s.fits(protocol+"6", s.Protocol))
+		if !asNetstat && !s.fits(protocol, s.Protocol) {
 			continue
 		}
 		s.env.At("read the %s sockets in /proc/net", protocol)

@@ -324,7 +324,7 @@ var healthy = map[string]func(n *node, t uint32, gpu int) load{
 		}
 		return work
 	},
-	"suspended": func(n *node, t uint32, gpu int) load { // the kernels of the processes that are stopped go on
+	"suspended": func(n *node, t uint32, _ int) load { // the kernels of the processes that are stopped go on
 		if at := t % 900; at < 400 {
 			n.Set(Slot(0), Stopped, t, 8)
 			n.Set(Slot(0), Processes, t, 10)

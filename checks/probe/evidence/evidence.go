@@ -105,7 +105,7 @@ func collect(h *probe.Host, limit time.Duration) []File {
 		parallel.Go(func() {
 			read[i] = &collector{h: h, files: map[string]*bytes.Buffer{}}
 			if !h.InTime("collect "+name, limit, func() { parts[name](read[i]) }) {
-				read[i].print("errors.txt", "%s: no answer within %s: the rest is missing\n", name, limit)
+				read[i].add("errors.txt", "%s: no answer within %s: the rest is missing\n", name, limit)
 			}
 		})
 	}
@@ -113,7 +113,7 @@ func collect(h *probe.Host, limit time.Duration) []File {
 	all := collector{files: map[string]*bytes.Buffer{}}
 	for _, c := range read {
 		for _, f := range c.list() {
-			all.print(f.Name, "%s", f.Data)
+			all.add(f.Name, "%s", f.Data)
 		}
 	}
 	return all.list()
@@ -133,7 +133,7 @@ func (c *collector) devices(name string) {
 			for _, file := range files {
 				p := path.Join(dir, file)
 				if value, err := c.h.ReadValue(p); err == nil {
-					c.print(name, "%s: %s\n", p, strings.ReplaceAll(value, "\n", " "))
+					c.add(name, "%s: %s\n", p, strings.ReplaceAll(value, "\n", " "))
 				} else {
 					c.failed(err)
 				}
@@ -148,7 +148,7 @@ func (c *collector) devices(name string) {
 			data, err := c.h.ReadFile(p)
 			c.failed(err)
 			if err == nil {
-				c.print(name, "== %s\n%s\n", p, data)
+				c.add(name, "== %s\n%s\n", p, data)
 			}
 		}
 	}
@@ -161,7 +161,7 @@ type collector struct {
 }
 
 // print adds to a file until it is full.
-func (c *collector) print(name, format string, args ...any) {
+func (c *collector) add(name, format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b := c.files[name]
@@ -178,7 +178,7 @@ func (c *collector) print(name, format string, args ...any) {
 // that is down.
 func (c *collector) failed(err error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.ENOTDIR) {
-		c.print("errors.txt", "%v\n", err)
+		c.add("errors.txt", "%v\n", err)
 	}
 }
 
@@ -216,7 +216,7 @@ func (c *collector) processes() {
 			where, _ = c.h.ReadValue("/proc/" + pid + "/wchan")
 		}
 		states[pid] = state + " " + cmp.Or(where, "-")
-		c.print(processFile, "%s - %s %s\n", pid, states[pid], stat[open+1:end])
+		c.add(processFile, "%s - %s %s\n", pid, states[pid], stat[open+1:end])
 	}
 	list, err := probe.Processes(c.h)
 	if c.failed(err); err != nil {
@@ -224,7 +224,7 @@ func (c *collector) processes() {
 	}
 	c.set(processFile, new(bytes.Buffer))
 	for _, p := range list {
-		c.print(processFile, "%d %d %s %s\n", p.PID, p.UID, cmp.Or(states[strconv.Itoa(p.PID)], "? -"), p.Args)
+		c.add(processFile, "%d %d %s %s\n", p.PID, p.UID, cmp.Or(states[strconv.Itoa(p.PID)], "? -"), p.Args)
 	}
 }
 
@@ -243,7 +243,7 @@ func (c *collector) memory() {
 		data, err := c.h.ReadFile(p)
 		c.failed(err)
 		if err == nil && len(data) < maxFile {
-			c.print("memory.txt", "== %s\n%s\n", p, data)
+			c.add("memory.txt", "== %s\n%s\n", p, data)
 		}
 	}
 }
