@@ -160,7 +160,7 @@ type collector struct {
 	files map[string]*bytes.Buffer
 }
 
-// print adds to a file until it is full.
+// add appends to a file until it is full.
 func (c *collector) add(name, format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
