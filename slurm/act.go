@@ -70,12 +70,35 @@ func (c *Controller) Act(ctx context.Context, verdict Verdict, role Role) (Outco
 		}
 		return out, nil
 	}
-	if m, err := c.recall(); err == nil && (verdict.Healthy && c.isSteady(m) || c.spared(m, verdict, role)) {
+	m, err := c.recall()
+	if err == nil && (verdict.Healthy && c.isSteady(m) || c.spared(m, verdict, role)) {
 		return c.leave(ctx, m, verdict)
+	}
+	if err == nil && m.Reported != ReportedDrained && m.Reported != ReportedLeftAlone && m.Pending == (Pending{}) {
+		c.spread(verdict)
 	}
 	return c.inTurn(ctx, func(m *Memory, out *Outcome) error {
 		return c.settle(ctx, verdict, m, out)
 	})
+}
+
+// spread waits before the first call about a fault of one node: a wrong line of a configuration reaches all
+// nodes in the same moment, and each counts those that are drained.
+func (c *Controller) spread(v Verdict) {
+	if c.Guard == nil || v.Healthy || v.Refused || v.Busy || c.Observe || c.Dir == nil {
+		return
+	}
+	reason, longest := Reason(v.Message), min(c.Guard.Short, c.MaxWait)
+	if longest > 0 && !isShared(reason) && !c.Guard.exempts(reason) {
+		c.sleep(1 + rand.N(longest))
+	}
+}
+
+func (c *Controller) sleep(d time.Duration) {
+	if c.Wait == nil {
+		c.Wait = time.Sleep
+	}
+	c.Wait(d)
 }
 
 // leave makes no call, and stores slurmd's latest report on the node.
@@ -342,10 +365,7 @@ func (c *Controller) inTurn(ctx context.Context, settle func(*Memory, *Outcome) 
 	}
 	c.waited = true
 	if out.Warning == nil { // the drain is stored
-		if c.Wait == nil {
-			c.Wait = time.Sleep
-		}
-		c.Wait(out.wait)
+		c.sleep(out.wait)
 	}
 	again, err := c.withMemory(ctx, work)
 	again.Calls += out.Calls
@@ -365,11 +385,7 @@ func (c *Controller) guards(v Verdict, m *Memory, node NodeInfo, reason string) 
 // askGuard reports whether the guard permits a drain. If it does not, the drain is pending, and out
 // has the reason.
 func (c *Controller) askGuard(ctx context.Context, v Verdict, d *Decision, m *Memory, out *Outcome) (permitted bool, err error) {
-	longest := c.Guard.Short
-	if isShared(d.Reason) {
-		longest = c.Guard.Jitter
-	}
-	if longest = min(longest, c.MaxWait); longest > 0 && !c.waited && !v.Busy && !c.Observe && c.Dir != nil {
+	if longest := min(c.Guard.Jitter, c.MaxWait); longest > 0 && !c.waited && !v.Busy && !c.Observe && c.Dir != nil && isShared(d.Reason) {
 		out.wait = 1 + rand.N(longest)
 		out.Why = "the guard counts after a wait"
 		c.suspend(v, m, out)

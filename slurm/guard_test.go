@@ -535,9 +535,13 @@ func TestGuardWaits(t *testing.T) {
 	f, c = guarded(t, 0)
 	waits, c.Guard.Short, c.MaxWait = nil, 3*time.Second, 20*time.Second
 	c.Wait = func(d time.Duration) { waits = append(waits, d) }
-	act(t, c, failing, "read", "read", "count", "DRAIN "+ourReason)
+	act(t, c, failing, "read", "count", "DRAIN "+ourReason)
 	if len(waits) != 1 || waits[0] <= 0 || waits[0] > c.Guard.Short {
 		t.Errorf("waits %v", waits)
+	}
+	act(t, c, Verdict{Message: "check_x:  another fault"}, "read", "DRAIN NHC: check_x:  another fault")
+	if len(waits) != 1 {
+		t.Errorf("waits %v, want none for a node that is drained", waits)
 	}
 
 	// No wait: for a fault of this node and a run that a person has started, without a memory of the drain, and with MODE=observe.
