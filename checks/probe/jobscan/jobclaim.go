@@ -190,21 +190,11 @@ func (s *jobScan) findNamespaceOwner(dir string) (uid uint32, ok bool) {
 // user namespace. The owner of /proc/PID is not enough: for ssh-agent and for a program that sets
 // its rights it is root. Dead processes are ignored.
 func UsersOf(h *probe.Host) (map[int][]uint32, error) {
-	s, err := scanJobs(h, JobRef{})
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	pids, err := s.pids()
-	if err != nil {
-		return nil, err
-	}
-	users, pace := map[int][]uint32{}, h.Pace()
-	for _, pid := range pids {
-		pace()
+	users := map[int][]uint32{}
+	err := eachProcess(h, JobRef{}, func(s *jobScan, pid int) error {
 		dir := strconv.Itoa(pid)
 		if state := s.statusLine(dir, "State:"); len(state) == 0 || state[0] == 'Z' || state[0] == 'X' {
-			continue
+			return nil
 		}
 		list := []uint32{}
 		for word := range strings.FieldsSeq(string(s.statusLine(dir, "Uid:"))) {
@@ -216,6 +206,10 @@ func UsersOf(h *probe.Host) (map[int][]uint32, error) {
 			list = append(list, uid)
 		}
 		users[pid] = list
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	return users, nil
 }

@@ -133,25 +133,16 @@ func parseJobEnviron(data []byte) string {
 // the command line "slurmstepd: [123.batch]".
 func RunningJobs(h *probe.Host) (map[string]bool, error) {
 	return probe.Once(h, runningKey, func() (map[string]bool, error) {
-		s, err := scanJobs(h, JobRef{})
-		if err != nil {
-			return nil, err
-		}
-		defer s.Close()
-		pids, err := s.pids()
-		if err != nil {
-			return nil, err
-		}
-		jobs, pace := map[string]bool{}, h.Pace()
-		for _, pid := range pids {
-			pace()
+		jobs := map[string]bool{}
+		err := eachProcess(h, JobRef{}, func(s *jobScan, pid int) error {
 			job, err := findStep(s.ProcessReader, pid)
-			if err != nil {
-				return nil, err
-			}
-			if job != "" {
+			if job != "" && err == nil {
 				jobs[job] = true
 			}
+			return err
+		})
+		if err != nil {
+			return nil, err
 		}
 		return jobs, nil
 	})

@@ -4,6 +4,7 @@ package jobscan
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -49,32 +50,25 @@ type JobProcess struct {
 // root unless the job is root's, and always slurmstepd and the processes that run with this program
 // for the job. An error is about a process that could not be read; the list has the others.
 func JobProcesses(h *probe.Host, job JobRef) (list []JobProcess, err error) {
-	s, err := scanJobs(h, job)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	pids, err := s.pids()
-	if err != nil {
-		return nil, err
-	}
-	pace := h.Pace()
-	for _, pid := range pids {
-		pace()
+	var unread error
+	jobless := 0
+	err = eachProcess(h, job, func(s *jobScan, pid int) error {
 		p, ours, bad := s.process(pid)
-		if bad != nil && err == nil && !errors.Is(bad, fs.ErrNotExist) && !errors.Is(bad, probe.ErrUnread) {
-			err = bad
+		if bad != nil && unread == nil && !errors.Is(bad, fs.ErrNotExist) && !errors.Is(bad, probe.ErrUnread) {
+			unread = bad
 		}
 		if ours {
 			list = append(list, p)
 		}
-	}
+		jobless = s.jobless
+		return nil
+	})
 	for i := range list {
-		if p := &list[i]; p.Claim == "" && p.Loose && s.jobless > 0 {
-			p.Claim = fmt.Sprintf("there is no sign that Slurm started it, and its user has process %d on this node outside of any job", s.jobless)
+		if p := &list[i]; p.Claim == "" && p.Loose && jobless > 0 {
+			p.Claim = fmt.Sprintf("there is no sign that Slurm started it, and its user has process %d on this node outside of any job", jobless)
 		}
 	}
-	return list, err
+	return list, cmp.Or(err, unread)
 }
 
 // JobProcessNow reads a process of [JobProcesses] again. An exiting process has no environment any
@@ -162,12 +156,25 @@ func scanJobs(h *probe.Host, job JobRef) (*jobScan, error) {
 	return s, nil
 }
 
-func (s *jobScan) pids() ([]int, error) {
-	names, err := s.h.Names("/proc")
+// eachProcess calls a function for each process of the node, until it returns an error.
+func eachProcess(h *probe.Host, job JobRef, do func(s *jobScan, pid int) error) error {
+	s, err := scanJobs(h, job)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return probe.PIDs(names), nil
+	defer s.Close()
+	names, err := h.Names("/proc")
+	if err != nil {
+		return err
+	}
+	pace := h.Pace()
+	for _, pid := range probe.PIDs(names) {
+		pace()
+		if err := do(s, pid); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // process reports whether a process is the job's, and describes it if so.

@@ -13,25 +13,15 @@ import (
 // StepsOf returns the names of the steps of a job that still have a slurmstepd on this node: "0",
 // "batch", "extern".
 func StepsOf(h *probe.Host, job JobRef) (steps []string, err error) {
-	s, err := scanJobs(h, job)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	pids, err := s.pids()
-	if err != nil {
-		return nil, err
-	}
-	pace := h.Pace()
-	for _, pid := range pids {
-		pace()
+	err = eachProcess(h, job, func(s *jobScan, pid int) error {
 		args, err := readStep(s.ProcessReader, pid)
-		if err != nil {
-			return nil, err
-		}
 		if step, ok := strings.CutPrefix(args, "slurmstepd: ["+job.ID+"."); ok {
 			steps = append(steps, strings.TrimSuffix(step, "]"))
 		}
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	return steps, nil
 }
@@ -48,29 +38,22 @@ func JobUsers(h *probe.Host) (map[string][]uint32, error) {
 	for id := range jobs {
 		users[id] = nil
 	}
-	s, err := scanJobs(h, JobRef{})
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	pids, err := s.pids()
-	if err != nil {
-		return nil, err
-	}
-	pace := h.Pace()
-	for _, pid := range pids {
-		pace()
+	err = eachProcess(h, JobRef{}, func(s *jobScan, pid int) error {
 		uid, err := s.Owner(pid)
 		if err != nil || uid == 0 {
-			continue
+			return nil
 		}
 		job, err := s.jobOf(pid)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+			return err
 		}
 		if list, ok := users[job]; ok && !slices.Contains(list, uid) {
 			users[job] = append(list, uid)
 		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	return users, nil
 }
