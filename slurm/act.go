@@ -91,6 +91,7 @@ func (c *Controller) spread(v Verdict) {
 	reason, longest := Reason(v.Message), min(c.Guard.Short, c.MaxWait)
 	if longest > 0 && !isShared(reason) && !c.Guard.exempts(reason) {
 		c.sleep(1 + rand.N(longest))
+		c.waited = true
 	}
 }
 
@@ -385,7 +386,15 @@ func (c *Controller) guards(v Verdict, m *Memory, node NodeInfo, reason string) 
 // askGuard reports whether the guard permits a drain. If it does not, the drain is pending, and out
 // has the reason.
 func (c *Controller) askGuard(ctx context.Context, v Verdict, d *Decision, m *Memory, out *Outcome) (permitted bool, err error) {
-	if longest := min(c.Guard.Jitter, c.MaxWait); longest > 0 && !c.waited && !v.Busy && !c.Observe && c.Dir != nil && isShared(d.Reason) {
+	longest := c.Guard.Short
+	switch {
+	case isShared(d.Reason):
+		longest = c.Guard.Jitter
+	case m.Pending.Held != "":
+		longest = 0 // such counts are spread already
+	}
+	longest = min(longest, c.MaxWait)
+	if longest > 0 && !c.waited && !v.Busy && !c.Observe && c.Dir != nil {
 		out.wait = 1 + rand.N(longest)
 		out.Why = "the guard counts after a wait"
 		c.suspend(v, m, out)

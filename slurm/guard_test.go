@@ -543,6 +543,31 @@ func TestGuardWaits(t *testing.T) {
 	if len(waits) != 1 {
 		t.Errorf("waits %v, want none for a node that is drained", waits)
 	}
+	// So does one that has been drained by a person or whose drain could not be delivered: all nodes of a
+	// maintenance, or of a restart of slurmctld, count at the same time.
+	for name, before := range map[string]func(*fake, *Controller){
+		"left alone": func(f *fake, c *Controller) {
+			f.state, f.reason = "IDLE+DRAIN", "maintenance"
+			act(t, c, Verdict{Message: "check_x:  another fault"}, "read")
+			f.state, f.reason = "IDLE", ""
+		},
+		"no answer": func(f *fake, c *Controller) {
+			f.on = always(timeout, "read")
+			undelivered(t, c, failing, "read")
+			f.on = nil
+		},
+	} {
+		f, c := guarded(t, 0)
+		c.Wait = func(time.Duration) {}
+		before(f, c)
+		waits = nil
+		c.waited, c.Guard.Short, c.MaxWait = false, 3*time.Second, 20*time.Second
+		c.Wait = func(d time.Duration) { waits = append(waits, d) }
+		act(t, c, failing, "read", "read", "count", "DRAIN "+ourReason)
+		if len(waits) != 1 || waits[0] <= 0 || waits[0] > c.Guard.Short {
+			t.Errorf("%s: waits %v", name, waits)
+		}
+	}
 
 	// No wait: for a fault of this node and a run that a person has started, without a memory of the drain, and with MODE=observe.
 	f, c = guarded(t, 0)
