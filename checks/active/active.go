@@ -306,6 +306,12 @@ func (r *activeRun) reportFailure(g *nvml.GPU, doing string, err error) {
 		}
 		return
 	}
+	r.reportError(g, doing, err)
+}
+
+// reportError reports an error of a GPU, or of the node if g is nil, that the end of the test has not caused.
+func (r *activeRun) reportError(g *nvml.GPU, doing string, err error) {
+	r.failures = true
 	var d checks.Device
 	if g != nil {
 		d = checks.GPUDevice(g)

@@ -66,6 +66,7 @@ func (b *bandwidth) measurePeers(gpus []*loadedGPU) {
 			p, reached, wrong := b.each(x, y, size)
 			if wrong != nil {
 				wrong.kind = p.kind
+				wrong.interrupted = wrong.hasError() && b.r.ctx.Err() != nil
 				lost = append(lost, b.listLost(wrong, x, y)...)
 				broken = append(broken, *wrong)
 			} else if reached {
@@ -116,13 +117,12 @@ type brokenPair struct {
 	kind      string    // their connection
 	err       error
 	wrong     wrongWords
+
+	interrupted bool // the test had ended before the error, and may be its cause
 }
 
 // hasError reports whether the copies have failed, but not by wrong data or since they never end.
 func (p brokenPair) hasError() bool { return p.err != nil && !errors.Is(p.err, errStuck) }
-
-// isInterrupted reports whether the end of the test may have interrupted a pair.
-func (b *bandwidth) isInterrupted(p brokenPair) bool { return b.r.ctx.Err() != nil && p.hasError() }
 
 // has reports whether a GPU is one of the pair.
 func (p brokenPair) has(g *nvml.GPU) bool { return p.at == g || p.other == g }
@@ -133,7 +133,7 @@ func (p brokenPair) has(g *nvml.GPU) bool { return p.at == g || p.other == g }
 // end of the test interrupted does not count. If the test has ended early and one GPU is in all pairs with
 // wrong data, it is the cause.
 func (b *bandwidth) reportCommonCause(broken []brokenPair) bool {
-	broken = slices.DeleteFunc(slices.Clone(broken), b.isInterrupted)
+	broken = slices.DeleteFunc(slices.Clone(broken), func(p brokenPair) bool { return p.interrupted })
 	ended := b.r.ctx.Err() != nil
 	gpus := map[*nvml.GPU]bool{}
 	for _, p := range broken {
@@ -167,15 +167,19 @@ func (b *bandwidth) reportCommonCause(broken []brokenPair) bool {
 }
 
 // reportBrokenPairs reports broken pairs: once for the GPU that they have in common, otherwise for the
-// GPU that returned the error. Memory of a faulty GPU fails at all others.
+// GPU that returned the error. Memory of a faulty GPU fails at all others. An interrupted pair only
+// leaves its GPU untested.
 func (b *bandwidth) reportBrokenPairs(broken []brokenPair) {
+	broken = slices.DeleteFunc(broken, func(p brokenPair) bool {
+		if p.interrupted {
+			b.r.reportFailure(p.at, "copies", p.err)
+		}
+		return p.interrupted
+	})
 	for len(broken) > 0 {
 		count, weight := map[*nvml.GPU]int{}, map[*nvml.GPU]int{}
 		worst := broken[0].at
 		for _, p := range broken {
-			if b.isInterrupted(p) {
-				continue
-			}
 			count[p.at]++
 			count[p.other]++
 			weight[p.at] += 2
@@ -197,9 +201,12 @@ func (b *bandwidth) reportBrokenPairs(broken []brokenPair) {
 		if count[worst] > 1 {
 			what = fmt.Sprintf("copies from and to %d other GPUs (first: gpu%d)", count[worst], other.Index)
 		}
-		if first.err != nil {
+		switch {
+		case errors.Is(first.err, errStuck):
 			b.r.reportFailure(worst, what, first.err)
-		} else {
+		case first.err != nil:
+			b.r.reportError(worst, what, first.err)
+		default:
 			b.r.report(checks.GPUDevice(worst), checks.Finding{Code: "gpu.bandwidth.bit", Severity: checks.Fail, Remedy: checks.CheckFabric, Want: "none", Got: first.wrong.String()}, "wrong words after %s", what)
 		}
 		broken = slices.DeleteFunc(broken, func(p brokenPair) bool { return p.has(worst) })

@@ -430,6 +430,7 @@ func TestPairsHangUntilTheEnd(t *testing.T) {
 		t.Errorf("another error: %v", b.r.findings)
 	}
 	wrong := []brokenPair{pair(0, 1, nil), pair(2, 1, nil), pair(2, 3, context.Canceled)}
+	broken[2].interrupted, wrong[2].interrupted = true, true
 	stop()
 	if b.reportCommonCause(wrong) {
 		t.Errorf("GPU 1 is in all pairs: %v", b.r.findings)
@@ -438,8 +439,17 @@ func TestPairsHangUntilTheEnd(t *testing.T) {
 	one := b.r.findings
 	b.r.findings = nil
 	b.reportBrokenPairs(slices.Clone(wrong))
-	if len(one) != 1 || len(b.r.findings) == 0 || b.r.findings[0].Device != checks.GPUDevice(&s.NVML.GPUs[1]) || b.r.findings[0].Message != one[0].Message {
+	if last := len(b.r.findings) - 1; len(one) != 1 || last != 1 || b.r.findings[0].Code != "active.stopped" || b.r.findings[last].Message != one[0].Message {
 		t.Errorf("%v, want GPU 1 as without the interrupted pair: %v", b.r.findings, one)
+	}
+	// An error from before the end is one of its GPU.
+	b.r.findings = nil
+	b.reportBrokenPairs([]brokenPair{pair(4, 5, &cuda.Error{Call: "cuMemcpyPeerAsync", Code: 217}), pair(0, 1, nil), wrong[2]})
+	for i, code := range []string{"cuda.error.217", "gpu.bandwidth.bit"} {
+		at := []int{4, 0}[i]
+		if !slices.ContainsFunc(b.r.findings, func(f checks.Finding) bool { return f.Code == code && f.Device == checks.GPUDevice(&s.NVML.GPUs[at]) }) {
+			t.Errorf("%v, want %s of GPU %d", b.r.findings, code, at)
+		}
 	}
 	if all := append(wrong[:2:2], pair(2, 3, nil)); !b.reportCommonCause(all) {
 		t.Error("no GPU is in all pairs: want one finding")
