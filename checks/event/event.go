@@ -251,6 +251,12 @@ func (e *Event) Gone(old *Event, other bool) (ended, passed []Result) {
 	return ended, slices.DeleteFunc(passed, func(r Result) bool { return !isLeft(r) })
 }
 
+// Accepts reports whether the kept event has an accepted finding of the same fault: any, or only one of another file
+// than the node's.
+func (e *Event) Accepts(r *Result, onlyOther bool) bool {
+	return slices.ContainsFunc(e.accepted(), func(a Result) bool { return a.Code == r.Code && a.isAt(r) && (a.Other || !onlyOther) })
+}
+
 // isAt reports whether a finding is about the same device. Two ports can have one address.
 func (r *Result) isAt(o *Result) bool {
 	return r.Device == o.Device || o.Device.Kind != "port" && r.Device.Of(o.Device)

@@ -176,6 +176,18 @@ func (d *delivery) last() (old *event.Event, err error) {
 	if d.event.Part {
 		prefix = RunPrefix
 	}
+	of, err := d.recall(prefix)
+	if err != nil {
+		return nil, err
+	}
+	if old = of[name]; old != nil && d.event.Part {
+		old = old.Unless(of[RunPrefix+conf.HealthCheck]).Unless(of[RunPrefix+conf.Manual]) // nhc-gpu.timer makes the latter
+	}
+	return old, nil
+}
+
+// recall returns the kept events whose names have a prefix. It leaves out damaged ones.
+func (d *delivery) recall(prefix string) (map[string]*event.Event, error) {
 	resp, err := d.n.Pool.Call(context.WithoutCancel(d.n.Ctx), checks.Local, &wire.Request{Op: wire.OpRecall, Name: prefix, Line: "read the last event"}, d.left(limit)).AnswerTo("read the last event")
 	if err != nil {
 		return nil, err
@@ -186,10 +198,7 @@ func (d *delivery) last() (old *event.Event, err error) {
 			of[r.Name] = e
 		}
 	}
-	if old = of[name]; old != nil && d.event.Part {
-		old = old.Unless(of[RunPrefix+conf.HealthCheck]).Unless(of[RunPrefix+conf.Manual]) // nhc-gpu.timer makes the latter
-	}
-	return old, nil
+	return of, nil
 }
 
 // kept returns the event to keep, by the one before it.
@@ -304,17 +313,34 @@ func (d *delivery) command() {
 }
 
 // endSilences ends the silences of findings that are gone, if they have no date. The runs of another file than the
-// node's end none: they have not seen what that of the node finds.
+// node's end none: they have not seen what that of the node finds. A finding that runs of another context have
+// accepted, too, is not gone until they pass.
 func (d *delivery) endSilences(old *event.Event) {
 	ended, passed := d.event.Gone(old, d.run == Other)
 	if d.run == Other {
 		d.gone = passed
+	}
+	if len(ended) == 0 {
 		return
 	}
+	others, err := d.recall(RunPrefix)
+	if err != nil {
+		return // the next run tries again
+	}
+	delete(others, RunPrefix+d.event.Context)
 	for _, r := range ended {
-		if err := d.n.EndGone(r.Code, r.Line, r.Device); err != nil {
-			d.n.Warn(fmt.Errorf("end the silence of %s: %w", r.Code, err))
-			continue // the next run tries again
+		elsewhere := false
+		for _, e := range others {
+			elsewhere = elsewhere || e.Accepts(&r, d.run != Other)
+		}
+		if elsewhere != (d.run == Other) {
+			continue
+		}
+		if d.run == OfNode {
+			if err := d.n.EndGone(r.Code, r.Line, r.Device); err != nil {
+				d.n.Warn(fmt.Errorf("end the silence of %s: %w", r.Code, err))
+				continue // the next run tries again
+			}
 		}
 		d.gone = append(d.gone, r)
 	}

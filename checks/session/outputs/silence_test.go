@@ -104,6 +104,49 @@ func TestSilencesOfSeveralLines(t *testing.T) {
 	}
 }
 
+// The node's file runs as a health check, and another file by a timer: each keeps its own event.
+func TestSilencesOfSeveralContexts(t *testing.T) {
+	t.Parallel()
+	by := checks.Silenced{By: "alice", Why: "ordered", Since: time.Now().UTC()}
+	disk := checks.Device{Kind: "nvme", Name: "nvme0", PCI: "0000:c1:00.0"}
+	found := func(line string) event.Result {
+		return event.Result{Check: "check_nvme", Line: line, Code: "nvme.wear", Device: disk, Severity: checks.Warn, Silenced: &by}
+	}
+	pass := func(line string) event.Result { return event.Result{Check: "check_nvme", Line: line} }
+	const lax, strict = "check_nvme -u 90", "check_nvme -u 80"
+	type run struct {
+		kind   Run
+		result event.Result
+	}
+	for name, tt := range map[string]struct {
+		runs []run
+		left int
+	}{
+		"the node's file passes": {[]run{{OfNode, found(lax)}, {Other, found(strict)}, {OfNode, pass(lax)}, {OfNode, pass(lax)}}, 1},
+		"both pass":              {[]run{{OfNode, found(lax)}, {Other, found(strict)}, {OfNode, pass(lax)}, {Other, pass(strict)}, {OfNode, pass(lax)}}, 0},
+		"the other passes first": {[]run{{OfNode, found(lax)}, {Other, found(strict)}, {Other, pass(strict)}, {OfNode, pass(lax)}}, 0},
+		"a trial":                {[]run{{OfNode, found(lax)}, {Trial, found(strict)}, {OfNode, pass(lax)}}, 0},
+		"the other alone":        {[]run{{Other, found(strict)}, {Other, pass(strict)}, {OfNode, pass(lax)}}, 1},
+	} {
+		n := sessiontest.New(t, slurm.HealthCheck)
+		if err := n.KeepSilences([]checks.Silence{{Code: "nvme.wear", Device: disk, Silenced: by}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range tt.runs {
+			context := "healthcheck"
+			if r.kind != OfNode {
+				context = "manual"
+			}
+			e := &event.Event{Schema: event.Schema, Node: n.Name, Time: time.Now(), Context: context, Mode: "enforce", Results: []event.Result{r.result}}
+			e.Judge()
+			Deliver(n.Node, conf.Output{}, r.kind, e)
+		}
+		if list, err := n.Silences(); err != nil || len(list) != tt.left {
+			t.Errorf("%s: %d silences, want %d; %v", name, len(list), tt.left, err)
+		}
+	}
+}
+
 // An accepted failure ends at the first run that looks for it in vain, whatever the runs between have judged.
 func TestSilencesOfEarlierRuns(t *testing.T) {
 	t.Parallel()
