@@ -215,6 +215,8 @@ func (r *Replay) replay(n *replayed, e *event.Event) {
 		f := checks.Finding{Code: x.Code, Check: x.Check, Device: x.Device, Severity: checks.Fail}
 		switch {
 		case !r.runs(x.Check, e.Context):
+		case x.Early():
+			healthy = false
 		case x.Drill, x.Code == StaysUnknown, x.Code == UnknownGPU: // the last two follow from the unknown results
 		case x.Severity == checks.Fail || x.Would != "":
 			judge(f)

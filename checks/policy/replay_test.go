@@ -85,6 +85,15 @@ func TestReplay(t *testing.T) {
 			},
 			want: []Effects{{"ib.ports.down", Effect{1, 1, five}, Effect{1, 0, 2 * five}}},
 		},
+		"a run just after a boot": {
+			policy: "[policy.\"ib.ports.down\"]\nstrikes = 1\npasses = 1",
+			events: func(h *history) {
+				h.health(drains, port(checks.Fail))
+				h.health(nil, event.Result{Check: "check_ib_ports", Code: "ib.ports.boot", Severity: checks.Skip})
+				h.health(resumes)
+			},
+			want: []Effects{{"ib.ports.down", Effect{1, 1, 2 * five}, Effect{1, 1, 2 * five}}},
+		},
 		"a run in a context without the check": {
 			policy: "[policy.check_ib_ports]\ncontexts = [\"healthcheck\"]\nstrikes = 1\npasses = 1",
 			events: func(h *history) {

@@ -5,6 +5,7 @@ package remedy
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -131,9 +132,19 @@ func (r *Record) Open() (list []*Attempt) {
 func (r *Record) Survived(boot string) bool { return r.Boot != "" && boot != "" && r.Boot != boot }
 
 // UnknownError is the error of a check that could not look for a fault.
-type UnknownError struct{ Err error }
+type UnknownError struct {
+	Err   error
+	Early bool // the node has just booted: this ends by itself
+}
 
 func (e UnknownError) Error() string { return e.Err.Error() }
+
+// AskAgain reports whether the next health check looks for the fault of an attempt again. age is the time since the
+// attempt began, limit is the time that it may take.
+func AskAgain(err error, age, limit time.Duration) bool {
+	unknown, ok := errors.AsType[UnknownError](err)
+	return ok && (unknown.Early || age < limit+Oldest)
+}
 
 // StillThere returns an error if a run has found the fault of an attempt again, also if the policy gives
 // it no effect yet, and an [UnknownError] if it could not look, or what starts after a boot is not judged yet.
@@ -152,9 +163,9 @@ func StillThere(e *event.Event, open []*Attempt) (unknown error) {
 		}
 		switch {
 		case early:
-			unknown = UnknownError{fmt.Errorf("afterwards %s has not judged all yet: the node has just booted", a.Check)}
-		case !seen:
-			unknown = UnknownError{fmt.Errorf("afterwards %s had no result", a.Check)}
+			unknown = UnknownError{fmt.Errorf("afterwards %s has not judged all yet: the node has just booted", a.Check), true}
+		case !seen && unknown == nil:
+			unknown = UnknownError{Err: fmt.Errorf("afterwards %s had no result", a.Check)}
 		}
 	}
 	return unknown

@@ -261,7 +261,7 @@ func (r *Repair) finish(open []*remedy.Attempt, now time.Time) (did string, err 
 		err = remedy.StillThere(found, open)
 	}
 	switch {
-	case errors.As(err, new(remedy.UnknownError)) && age < row.Timeout+remedy.Oldest: // the next health check asks again
+	case remedy.AskAgain(err, age, row.Timeout):
 		return fmt.Sprintf("%s for %s: %v", first.Do, first.Fault, err), nil
 	case err != nil:
 		return r.end(ctx, open, err)
