@@ -160,25 +160,40 @@ func TestMonitor(t *testing.T) {
 	}
 }
 
-// The monitor, its workers and its runs keep off the CPUs of jobs: slurmd, bound to one CPU here, is where Slurm
-// leaves CPUs to the system (CpuSpecList).
+// The monitor, its workers and its runs keep off the CPUs of jobs, where Slurm leaves CPUs to the system.
 func TestMonitorCPUs(t *testing.T) {
 	tier.All(t)
 	t.Parallel()
 	if runtime.NumCPU() < 2 {
 		t.Skip("one CPU leaves none to jobs")
 	}
-	c := start(t) // without fakes: the monitor looks for slurmd among the processes of this machine
-	for _, n := range c.Nodes {
-		c.Exec("taskset", "--all-tasks", "--cpu-list", "--pid", "0", strings.TrimSpace(c.Exec("cat", cluster.Dir+"/run/slurmd."+n.Name+".pid")))
+	last := runtime.NumCPU() - 1
+	for name, tt := range map[string]struct {
+		node, plugin string // settings
+		want         int
+	}{
+		"CpuSpecList":   {"CpuSpecList=0", "", 0},
+		"CoreSpecCount": {"CoreSpecCount=1", "", last}, // Slurm takes the last core
+		"SlurmdOffSpec": {"CpuSpecList=0", "TaskPluginParam=SlurmdOffSpec\n", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCluster(t) // without fakes: the monitor looks for slurmd among the processes of this machine
+			c.conf += "TaskPlugin=task/affinity\n" + tt.plugin
+			for _, n := range c.Nodes {
+				n.conf = fmt.Sprintf("CPUs=%d %s", runtime.NumCPU(), tt.node)
+			}
+			c.up()
+			n := c.Nodes[0]
+			t.Log(c.Exec("sh", "-c", "grep Cpus_allowed_list /proc/$(cat "+cluster.Dir+"/run/slurmd."+n.Name+".pid)/status"))
+			n.StartMonitor()
+			c.WaitFor(soon, "monitor on the CPU of the system", func() (string, bool) {
+				pid := n.monitor().PID
+				out := c.Exec("sh", "-c", fmt.Sprintf("for p in %d $(pgrep -P %d); do grep -h Cpus_allowed_list /proc/$p/task/*/status; done | sort | uniq -c", pid, pid))
+				return out, strings.Count(out, "\n") == 1 && strings.HasSuffix(out, fmt.Sprintf("Cpus_allowed_list:\t%d\n", tt.want))
+			})
+		})
 	}
-	n := c.Nodes[0]
-	n.StartMonitor()
-	c.WaitFor(soon, "monitor on the CPU of the system", func() (string, bool) {
-		pid := n.monitor().PID
-		out := c.Exec("sh", "-c", fmt.Sprintf("for p in %d $(pgrep -P %d); do grep -h Cpus_allowed_list /proc/$p/task/*/status; done | sort | uniq -c", pid, pid))
-		return out, strings.Count(out, "\n") == 1 && strings.HasSuffix(out, "Cpus_allowed_list:\t0\n")
-	})
 }
 
 // storm adds lines to the node's kernel log that concern no check.
