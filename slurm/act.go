@@ -164,25 +164,12 @@ func (m *Memory) pendingVerdict() Verdict {
 // settle reads, decides and writes, at most twice.
 func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outcome) error {
 	standing, why := m.findStanding(v)
-	m.For, m.Next, m.IsHealthy = c.question(*m, v), time.Time{}, c.NodeIsHealthy
-	owed, owes := m.findOwed(standing)
-	switch {
-	case v.Healthy && owes:
-		if v = owed; v.Message != m.Pending.Message {
-			m.Pending = Pending{Refused: m.Pending.Refused} // the run has checked it
-		}
-	case v.Healthy:
-		m.Pending = Pending{}
-	case m.Pending.Fault != "" && m.Pending.Fault == v.fault(), sameReason(Reason(m.Pending.Message), Reason(v.Message)):
-		v.Message = m.Pending.Message // it can name a job that has ended since
-	}
-	m.Marks = standing
-	m.mark(v, c.now())
+	v = c.adopt(v, m, standing)
 	var tried Decision
 	var failed error
 	fault := v.fault()
 	for tries := 0; tries < 2; tries++ {
-		node, err := c.Read(ctx)
+		node, err := c.look(ctx, v, m)
 		if err != nil {
 			if failed != nil {
 				err = fmt.Errorf("%w; %w", failed, err)
@@ -190,11 +177,6 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 			failed = err
 			break
 		}
-		node = m.pretend(node)
-		node.Refused = m.Pending.Refused
-		node.Foreign = c.isForeign(m, node.Reason, v)
-		node.Same = m.Fault != "" && m.Fault == v.fault() && m.set(node.Reason)
-		node.Awaited = !v.Healthy && c.awaits(ctx, node)
 		out.Node = node
 		d := Decide(node, v, c.Settings.Policy)
 		if (len(standing) > 0 || v.Early) && v.Healthy && d.Action == Resume {
@@ -211,25 +193,12 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 			}
 		}
 		if d.Action == None {
-			if v.Healthy && !node.mayBeHeld() {
-				m.Marks = nil // another user has taken over the node
-			}
 			out.Decision = d
 			if tried.appliedTo(node) {
 				out.Decision = tried
 				out.Why = fmt.Sprintf("%s, and carried out in spite of: %v", tried.Why, failed)
 			}
-			if !node.State.passes() {
-				m.owe(Cause{}, false)
-			} else if !v.Healthy {
-				m.owe(v.Cause, true)
-			}
-			pending := m.Pending
-			m.noteLeft(v, node)
-			if pending.Released && pending.Fault == v.fault() && node.State.passes() {
-				m.Pending, out.Pending = pending, true // a person's decision outlives a maintenance
-			}
-			m.Next, m.Refusal = c.nextOf(node), Refusal{}
+			c.leaveAlone(v, m, out)
 			return nil
 		}
 		if d.Action == Drain && m.Reported == ReportedDrained {
@@ -253,15 +222,7 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 		err = c.write(ctx, d)
 		if err == nil {
 			out.Decision = d
-			m.noteDone(d, fault)
-			if c.Observe {
-				m.Pretended = m.Pretended.add(d, node)
-			}
-			m.owe(Cause{}, false)
-			m.Next, m.Refusal = time.Time{}, Refusal{}
-			if !node.State.passing() {
-				m.Next = c.next(c.Settings.Recheck)
-			}
+			c.noteWritten(d, fault, m, node)
 			return nil
 		}
 		tried, failed = d, err
@@ -270,9 +231,80 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 		}
 		m.Unsettled, m.Known = true, false
 	}
+	return c.postpone(v, m, out, failed)
+}
+
+// adopt starts to act on a verdict, and returns what to act on: a healthy run can owe a drain, and an unchanged fault
+// keeps its first message.
+func (c *Controller) adopt(v Verdict, m *Memory, standing []Mark) Verdict {
+	m.For, m.Next, m.IsHealthy = c.question(*m, v), time.Time{}, c.NodeIsHealthy
+	owed, owes := m.findOwed(standing)
+	switch {
+	case v.Healthy && owes:
+		if v = owed; v.Message != m.Pending.Message {
+			m.Pending = Pending{Refused: m.Pending.Refused} // the run has checked it
+		}
+	case v.Healthy:
+		m.Pending = Pending{}
+	case m.Pending.Fault != "" && m.Pending.Fault == v.fault(), sameReason(Reason(m.Pending.Message), Reason(v.Message)):
+		v.Message = m.Pending.Message // it can name a job that has ended since
+	}
+	m.Marks = standing
+	m.mark(v, c.now())
+	return v
+}
+
+// look reads the node, with what the memory knows about it.
+func (c *Controller) look(ctx context.Context, v Verdict, m *Memory) (NodeInfo, error) {
+	node, err := c.Read(ctx)
+	if err != nil {
+		return node, err
+	}
+	node = m.pretend(node)
+	node.Refused = m.Pending.Refused
+	node.Foreign = c.isForeign(m, node.Reason, v)
+	node.Same = m.Fault != "" && m.Fault == v.fault() && m.set(node.Reason)
+	node.Awaited = !v.Healthy && c.awaits(ctx, node)
+	return node, nil
+}
+
+// leaveAlone stores that no action is due.
+func (c *Controller) leaveAlone(v Verdict, m *Memory, out *Outcome) {
+	node := out.Node
+	if v.Healthy && !node.mayBeHeld() {
+		m.Marks = nil // another user has taken over the node
+	}
+	if !node.State.passes() {
+		m.owe(Cause{}, false)
+	} else if !v.Healthy {
+		m.owe(v.Cause, true)
+	}
+	pending := m.Pending
+	m.noteLeft(v, node)
+	if pending.Released && pending.Fault == v.fault() && node.State.passes() {
+		m.Pending, out.Pending = pending, true // a person's decision outlives a maintenance
+	}
+	m.Next, m.Refusal = c.nextOf(node), Refusal{}
+}
+
+// noteWritten stores that Slurm has carried out a decision.
+func (c *Controller) noteWritten(d Decision, fault string, m *Memory, node NodeInfo) {
+	m.noteDone(d, fault)
+	if c.Observe {
+		m.Pretended = m.Pretended.add(d, node)
+	}
+	m.owe(Cause{}, false)
+	m.Next, m.Refusal = time.Time{}, Refusal{}
+	if !node.State.passing() {
+		m.Next = c.next(c.Settings.Recheck)
+	}
+}
+
+// postpone stores what could not be carried out, for the next run, and returns the error.
+func (c *Controller) postpone(v Verdict, m *Memory, out *Outcome, failed error) error {
 	out.Why = "Slurm did not answer"
 	if !v.Healthy {
-		m.keep(v, time.Now())
+		m.keep(v, c.now())
 		m.owe(v.Cause, true)
 		out.Pending, out.Reason = true, Reason(v.Message)
 	}
