@@ -123,9 +123,9 @@ func (r *Remedy) keys() map[string]func(any) error {
 			return nil
 		},
 		"codes":     list(&r.Codes, `["gpu.recovery.reset", "gpu.remap"]`, IsCode),
-		"platforms": list(&r.Platforms, `["hgx-h100"]`, anyWord),
+		"platforms": list(&r.Platforms, `["HGX H100"]`, anyWord),
 		"services":  list(&r.Services, `["nvidia-dcgm"]`, func(w string) bool { return !strings.HasPrefix(w, "-") }),
-		"verify":    list(&r.Verify, `["check_gpu_memory_bandwidth"]`, anyWord),
+		"verify":    list(&r.Verify, `["check_gpu_gemm"]`, anyWord),
 		"command": func(v any) error {
 			if err := list(&r.Command, `["/usr/local/sbin/repair"]`, anyWord)(v); err != nil {
 				return err

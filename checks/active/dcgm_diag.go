@@ -44,7 +44,7 @@ var dcgmLevels = []time.Duration{0, 2 * time.Minute, 15 * time.Minute, 40 * time
 func init() {
 	checks.Register(checks.Info{
 		Name:    dcgmDiagName,
-		Usage:   "LEVEL [--exclude TEST,...] [-t TIME] [-f] [--max-age TIME]",
+		Usage:   "[LEVEL] [--exclude TEST,...] [-t TIME] [-f] [--max-age TIME]",
 		Summary: "DCGM's diagnostic finds all GPUs healthy",
 		Lane:    checks.DCGM,
 		Active:  true,

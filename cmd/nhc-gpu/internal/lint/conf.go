@@ -114,7 +114,9 @@ func (l *linter) tables() {
 		if file, err := l.call(wire.OpRead, path).File(""); err == nil && file.Mode.IsRegular() {
 			l.texts[path] = file.Data
 			if path == l.f.TablesFile() {
-				l.lintTables(l.site(), path, file.Data)
+				s := l.site()
+				s.addPlatforms(l, l.f.Set.ProfilesFile())
+				l.lintTables(s, path, file.Data)
 			} else {
 				_, err := conf.ParsePlatforms(path, file.Data)
 				l.tomlErrors(err)

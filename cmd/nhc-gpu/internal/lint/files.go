@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/BurntSushi/toml"
 	"mvdan.cc/sh/v3/syntax"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -89,6 +90,7 @@ func (l *linter) files() {
 	}
 	for _, path := range paths {
 		s.addScripts(l, filepath.Join(filepath.Dir(path), "scripts"))
+		s.addPlatforms(l, filepath.Join(filepath.Dir(path), "profiles.toml"))
 	}
 	for _, path := range paths {
 		if data, ok := l.text(path); ok {
@@ -149,6 +151,17 @@ func (s *site) addScripts(l *linter, dir string) {
 		if !own {
 			delete(s.functions, name)
 		}
+	}
+}
+
+// addPlatforms takes note of the names of the site's platforms, also if their figures are wrong.
+func (s *site) addPlatforms(l *linter, path string) {
+	var profiles struct{ Platform []struct{ Name string } }
+	if file, err := l.call(wire.OpRead, path).File(""); err == nil {
+		_, _ = toml.Decode(string(file.Data), &profiles) // lint judges the file itself
+	}
+	for _, p := range profiles.Platform {
+		s.platforms = append(s.platforms, p.Name)
 	}
 }
 
@@ -218,7 +231,7 @@ func (l *linter) lintTables(s *site, path string, data []byte) {
 	}
 	l.tomlErrors(plan.UnknownPolicy(c))
 	lintExempt(l, path, c.Guards().Exempt)
-	lintRemedies(l, path, c.Remedies)
+	lintRemedies(l, path, c.Remedies, s.platforms)
 	l.entries(c.Checks)
 	p := plan.BuildTables(c.Checks, plan.Options{})
 	for i := range p.Steps {

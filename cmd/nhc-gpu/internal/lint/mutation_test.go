@@ -370,6 +370,25 @@ var tableMutations = []mutation{
 	{"size with a unit", `jsonl = "/var/log/nhc-gpu.jsonl"`, `jsonl_max = "16M"`, "21:14 16M", mistake, "bytes"},
 }
 
+// goodRemedies is an nhc.toml with repairs.
+const goodRemedies = `[remedy.gpu]
+do = "reset-gpu"
+platforms = ["HGX H100"]
+verify = ["check_gpu_gemm"]
+
+[remedy.sssd]
+do = "restart-app"
+codes = ["ps.service", "fs.mount", "file.test", "gpu.xid.79"]
+services = ["sssd"]
+`
+
+var remedyMutations = []mutation{
+	{"platform in lower case", `"HGX H100"`, `"hgx-h100"`, "3:15 hgx-h100", warning, "HGX H100"},
+	{"unknown platform of a remedy", `"HGX H100"`, `"all of ours"`, "3:15 all of ours", warning, "nhc-gpu platforms"},
+	{"unknown code of a remedy", `"ps.service"`, `"ps.servic"`, "8:14 servic", warning, "a code of"},
+	{"unknown check after a remedy", `"check_gpu_gemm"`, `"check_gpu_gem"`, "4:12 check_gpu_gem", warning, "check_gpu_gemm"},
+}
+
 // goodLimits is an nhc.toml whose checks have limits.
 const goodLimits = `[[check]]
 name = "fs_used"
@@ -502,6 +521,7 @@ func TestMutations(t *testing.T) {
 	try("nhc.conf", goodLines, lineMutations)
 	try("nhc", goodSettings, settingMutations)
 	try("nhc.toml", goodTables, tableMutations)
+	try("nhc.toml", goodRemedies, remedyMutations)
 	try("nhc.toml", goodLimits, limitMutations)
 	try("profiles.toml", goodProfiles, profileMutations)
 	try("xid.toml", goodXids, xidMutations)
@@ -525,13 +545,13 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// Good configurations are silent: the examples, and every recorded case of LBNL NHC that passes,
-// but those whose subject is a mistake.
+// Good configurations are silent: the examples, the lines of the page about active tests, and every
+// recorded case of LBNL NHC that passes, but those whose subject is a mistake.
 func TestGoodConfigurations(t *testing.T) {
 	t.Parallel()
 	good := map[string]string{
 		"nhc.conf": goodLines, "nhc": goodSettings, "shell.sysconfig": goodShell, "nhc.toml": goodTables, "profiles.toml": goodProfiles, "xid.toml": goodXids, "site.nhc": goodScript,
-		"sites.conf": goodOfSites, "limits.toml": goodLimits,
+		"sites.conf": goodOfSites, "limits.toml": goodLimits, "remedies.toml": goodRemedies, "active.conf": linesOf(t, "../../../../docs/active.md"),
 	}
 	files, err := filepath.Glob("../../../../conf/examples/*.conf")
 	if err != nil || len(files) < 2 {
@@ -578,6 +598,25 @@ func TestGoodConfigurations(t *testing.T) {
 			}
 		}
 	}
+}
+
+// linesOf returns the lines of nhc.conf in a page, each once.
+func linesOf(t *testing.T, page string) string {
+	t.Helper()
+	data, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(string(data)) {
+		if strings.HasPrefix(line, "    ") && strings.Contains(line, " || check_") && !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) < 12 {
+		t.Fatalf("%s: %d lines", page, len(lines))
+	}
+	return strings.Join(lines, "")
 }
 
 // ofMistakes are the recorded cases about a mistake that LBNL NHC is silent about.
@@ -643,6 +682,7 @@ func TestDocs(t *testing.T) {
 	rows("nhc.conf", "nhc.conf", goodLines, lineMutations)
 	rows("/etc/sysconfig/nhc", "nhc", goodSettings, settingMutations)
 	rows("nhc.toml", "nhc.toml", goodTables, tableMutations)
+	rows("Remedies in nhc.toml", "nhc.toml", goodRemedies, remedyMutations)
 	rows("Limits in nhc.toml", "nhc.toml", goodLimits, limitMutations)
 	rows("profiles.toml", "profiles.toml", goodProfiles, profileMutations)
 	rows("The policy for Xids", "xid.toml", goodXids, xidMutations)

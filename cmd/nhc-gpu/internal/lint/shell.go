@@ -373,7 +373,7 @@ func (s *shellLine) call(cmd *syntax.CallExpr, alone bool) {
 			}
 		}
 	case name == "exit" && alone:
-		at(0, finding{Severity: warning, Text: "exit ends the whole run", Now: "no line behind this one runs", Fix: "remove the line, or write the target on the lines that are meant"})
+		at(0, finding{Severity: warning, Text: "exit ends the whole run", Now: "no later line runs", Fix: "remove the line; to skip checks on some hosts, change the targets of their lines"})
 	case strings.HasPrefix(name, "-") && alone:
 		at(0, finding{Severity: mistake, Text: "the name of the check is missing before " + quoted(name), Now: "the line fails on every node", Fix: "write the name of the check before its options"})
 	default:

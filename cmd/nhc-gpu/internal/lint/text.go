@@ -22,6 +22,7 @@ type site struct {
 	delims    []string          // of its own match languages
 	vars      map[string]string // the settings
 	limit     time.Duration     // -t; 0: it is not given
+	platforms []string          // of its profiles.toml
 }
 
 // page is one file of lines, read by its text alone: no node is needed.
