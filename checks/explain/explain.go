@@ -19,6 +19,10 @@ import (
 // checks judge it, what to do, and the source.
 func Explain(env *checks.Env, text string) (string, error) {
 	text = strings.TrimSpace(text)
+	if code, ok := strings.CutPrefix(text, "drill."); ok { // as status --fleet lists a rehearsal
+		answer, err := Explain(env, code)
+		return answer + explainDrill(checks.DrillMark), err
+	}
 	whole := text
 	if info, ok := checkOf(text); ok {
 		return explainCheck(info), nil
@@ -136,13 +140,23 @@ func explainCode(env *checks.Env, code string) string {
 	if strings.HasPrefix(code, "gpu.recovery.") {
 		found += ", or the first GPU check that meets it"
 	}
-	rule := policy.For(nil, conf.Policy{}, policy.Subject{Code: code})
-	effect := policy.Words(rule)
-	if rule.Why != "" {
-		effect += ": " + rule.Why
-	}
-	return checks.Explained(code, "in reasons", checks.Words(code), "found by", found, "severity", finding.effect(), "policy", effect, "example", finding.text(),
+	return checks.Explained(code, "in reasons", checks.Words(code), "found by", found, "severity", finding.effect(), "policy", policyOf(code), "example", finding.text(),
 		"remedy", string(finding.Remedy), "do", do)
+}
+
+// policyOf describes what a failure with a code does, and what ends it.
+func policyOf(code string) string {
+	switch {
+	case strings.HasPrefix(code, "sweep."):
+		return "none: a sweep with --drain drains the node, one with --maintenance --resume resumes it"
+	case code == "remedy.hold":
+		return "the node stays drained until a person runs nhc-gpu clear --remedy"
+	}
+	rule := policy.For(nil, conf.Policy{}, policy.Subject{Code: code})
+	if rule.Why != "" {
+		return policy.Words(rule) + ": " + rule.Why
+	}
+	return policy.Words(rule)
 }
 
 // explainMore explains the number at the end of a reason: "+2".

@@ -14,6 +14,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/xid"
 )
 
+const notResumedBy = "nhc-gpu:  node n1 is not resumed: drained by check_gpu_gemm (/etc/nhc/nhc-active.conf), "
+
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	env := checktest.ExplainEnv(t, checktest.XidNode())
@@ -30,6 +32,10 @@ func TestExplain(t *testing.T) {
 		"gpu.recovery.lost": "in reasons lost",
 		"nccl.wrong":        "severity   fail",
 		"sweep.tcp.slow":    "in reasons slow TCP",
+		"sweep.nccl.slow":   "policy     none: a sweep with --drain drains the node",
+		"remedy.hold":       "until a person runs nhc-gpu clear --remedy",
+		"drill.gpu.xid.79":  "Xid 79 ",
+		"drill.gpu.remap":   "[drill]    no fault of the node",
 		"NHC: sweep slow TCP eth1 [sweep.tcp.slow]": "ethtool -S",
 		"sweep":             "sweep.nccl.hang",
 		"SXid":              "check_gpu_xid",
@@ -46,13 +52,20 @@ func TestExplain(t *testing.T) {
 		"NHC: Script timed out while executing \"check_fs_mount /home\".":                               "line       check_fs_mount /home",
 		"[1] - ERROR:  nhc:  Health check failed:  check_gpu_count:  gpu3 0000:1:00.0: the GPU is lost": "gpu.recovery.lost\n",
 		"node n1 is not resumed: drained by root":                                                       "why        drained by root",
+		notResumedBy + "whose file this run does not read":                                              "do         Run the file that is named",
+		notResumedBy + "which this run skipped or did not finish":                                       "do         Free the GPUs",
+		notResumedBy + "which this run does not have":                                                   "do         Add the line to nhc.conf, or, if the fault is gone: scontrol",
+		notResumedBy + "in a drill that is not over":                                                    "do         nhc-gpu drill --end",
+		notResumedBy + "which has passed in 1 of 3 runs":                                                "do         Wait: ",
+		notResumedBy + "and a fault has a strike in this run":                                           "do         See nhc-gpu status",
+		"node n1 is not resumed: all checks pass, and the checks after reset-gpu have not run":          "do         See nhc-gpu remedy --dry-run",
 		"symbol_error": "fails above 120",
 	} {
 		if got, err := Explain(env, text); err != nil || !strings.Contains("\x00"+got, want) {
 			t.Errorf("%q: %v, want %q in\n%s", text, err, want, got)
 		}
 	}
-	for _, text := range []string{"", "nonsense", "no.such.code", "check_nothing: x", "mlx5_core 0000:23:00.0: something new"} {
+	for _, text := range []string{"", "nonsense", "no.such.code", "drill.no.such.code", "check_nothing: x", "mlx5_core 0000:23:00.0: something new"} {
 		if got, err := Explain(env, text); err == nil {
 			t.Errorf("%q: %s", text, got)
 		}

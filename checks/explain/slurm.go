@@ -61,8 +61,8 @@ func explainRun(env *checks.Env, text string) string {
 		job, _, _ := strings.Cut(aloneJobs().FindStringSubmatch(text)[1], " ")
 		return checks.Explained(text, "means", "these jobs used the device, or ran on the node, when the fault occurred", "do", "nhc-gpu job "+job+" shows what happened while the job ran")
 	case notResumed().MatchString(text):
-		return checks.Explained("A health check found no failure, and the node stays out of service", "why", notResumed().FindStringSubmatch(text)[1],
-			"do", "nhc-gpu resumes only nodes that it has drained itself. If the cause is gone: scontrol update NodeName=NODE State=RESUME")
+		why := notResumed().FindStringSubmatch(text)[1]
+		return checks.Explained("A health check found no failure, and the node stays out of service", "why", why, "do", resumeAfter(why))
 	case timedOut().MatchString(text):
 		line := timedOut().FindStringSubmatch(text)[1]
 		if line != "" {
@@ -71,6 +71,25 @@ func explainRun(env *checks.Env, text string) string {
 		return explainCode(env, "run.timeout") + line
 	}
 	return ""
+}
+
+// resumeAfter returns what to do so that a node returns, by the reason why it is not resumed.
+func resumeAfter(why string) string {
+	const byHand = "scontrol update NodeName=NODE State=RESUME"
+	for _, row := range [][2]string{
+		{"whose file this run does not read", "Run the file that is named: if it passes, it resumes the node. For nhc-active.conf: nhc-gpu -n nhc-active -a -t 900 (nhc-gpu-active.service)"},
+		{"which this run skipped or did not finish", "Free the GPUs, and run the file that is named again: if it passes, it resumes the node"},
+		{"which this run does not have", "Add the line to nhc.conf, or, if the fault is gone: " + byHand},
+		{"in a drill that is not over", "nhc-gpu drill --end ends the drill"},
+		{"which has passed in ", "Wait: a later run resumes the node, as the policy says (nhc-gpu plan --policy)"},
+		{"which has not passed for ", "Wait: a later run resumes the node, as the policy says (nhc-gpu plan --policy)"},
+		{"all checks pass, and ", "See nhc-gpu remedy --dry-run"},
+	} {
+		if strings.Contains(why, row[0]) {
+			return row[1]
+		}
+	}
+	return "See nhc-gpu status. If the fault is gone: " + byHand
 }
 
 // explainFold explains a message about the state of a whole GPU, which the first check that meets it
