@@ -43,7 +43,7 @@ func execute(argv []string) (exit int) {
 	root.CompletionOptions.DisableDefaultCmd = !root.HasSubCommands()
 	root.InitDefaultCompletionCmd(argv[1:]...)
 	if c, _, err := root.Find([]string{"completion"}); err == nil && c != root {
-		refuseShells(c)
+		describeCompletion(c)
 	}
 	root.SetArgs(argv[1:])
 	cmd, err := root.ExecuteC()
@@ -61,8 +61,13 @@ func execute(argv []string) (exit int) {
 	return options.ExitUsage
 }
 
-// refuseShells has the command that writes completions refuse a shell that it does not know.
-func refuseShells(c *cobra.Command) {
+// describeCompletion gives cobra's command that writes completions a help of our form, and has it refuse a
+// shell that it does not know.
+func describeCompletion(c *cobra.Command) {
+	c.Use, c.DisableFlagsInUseLine = "completion SHELL", true
+	c.Short = "Print a completion script for bash, zsh, fish or powershell"
+	c.Long = "Prints a script with which the shell completes commands, options and names.\n\nExit status: 0, 10 if there is no such shell."
+	c.Example = "  nhc-gpu completion bash >/etc/bash_completion.d/nhc-gpu"
 	help := c.RunE
 	c.Args = cobra.ArbitraryArgs
 	c.RunE = func(cmd *cobra.Command, words []string) error {

@@ -47,8 +47,7 @@ func TestHelpIsComplete(t *testing.T) {
 // The help of a command begins with what it does, and has examples and exit statuses.
 func TestHelpOfCommands(t *testing.T) {
 	t.Parallel()
-	var each func(cmd *cobra.Command)
-	each = func(cmd *cobra.Command) {
+	judge := func(cmd *cobra.Command) {
 		help := options.CommandHelp(cmd)
 		for line := range strings.Lines(help) {
 			if len(line) > 90 && !strings.HasPrefix(line, "  nhc-gpu ") {
@@ -63,11 +62,24 @@ func TestHelpOfCommands(t *testing.T) {
 				t.Errorf("%s: no example, or no exit status:\n%s", cmd.CommandPath(), help)
 			}
 		}
+	}
+	var each func(cmd *cobra.Command)
+	each = func(cmd *cobra.Command) {
+		judge(cmd)
 		for _, sub := range cmd.Commands() {
 			each(sub)
 		}
 	}
-	for _, cmd := range commands(new(int)) {
+	root := rootCommand([]string{options.OwnName}, new(int))
+	root.AddCommand(commands(new(int))...)
+	for _, cmd := range root.Commands() {
 		each(cmd)
 	}
+	root.InitDefaultCompletionCmd()
+	completion, _, err := root.Find([]string{"completion"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	describeCompletion(completion)
+	judge(completion) // those below it are cobra's
 }

@@ -26,6 +26,11 @@ const (
 	manWrite = "go test ./cmd/nhc-gpu -run TestManPages -u"
 )
 
+var (
+	sectionHead  = regexp.MustCompile(`(?m)^\.SH .*$`)
+	emptySection = regexp.MustCompile(`\.SH .*\n\.SH .*`)
+)
+
 // TestManPages compares the manual pages with their sources; with -u it writes them.
 func TestManPages(t *testing.T) {
 	t.Parallel()
@@ -43,6 +48,17 @@ func TestManPages(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, string(got)); diff != "" {
 			t.Errorf("%s differs from its sources; %s writes it (-want +got):\n%s", path, manWrite, diff)
+		}
+		if empty := emptySection.FindString(want); empty != "" {
+			t.Errorf("%s: a section without a text: %s", path, empty)
+		}
+		sections := sectionHead.FindAllString(want, -1)
+		slices.Sort(sections)
+		if once := slices.Compact(slices.Clone(sections)); len(once) < len(sections) {
+			t.Errorf("%s: a section twice: %q", path, sections)
+		}
+		if strings.Contains(want, "sweep rank") {
+			t.Errorf("%s has a hidden command", path)
 		}
 	}
 }
@@ -79,7 +95,7 @@ func commandPage(t *testing.T) string {
 	root.AddCommand(commands(new(int))...)
 	b.WriteString(manHead("nhc-gpu", "8", "node health check for GPU clusters on Slurm"))
 	b.WriteString("# SYNOPSIS\n\n**nhc-gpu** [*options*] [*VARNAME=value* ...]\n\n**nhc-gpu --check** [*options*]\n\n**nhc-gpu** *command* [*arguments*]\n\n# DESCRIPTION\n\n")
-	b.WriteString("nhc-gpu checks whether this node can accept, or keep, a job. Without a command it is a drop-in replacement of LBNL Node Health Check: " +
+	b.WriteString("nhc-gpu checks whether this node can accept, or keep, a job. Without a command it is a drop-in replacement for LBNL Node Health Check: " +
 		"it runs the checks of nhc.conf(5), drains the node in Slurm if one fails, and resumes it when all pass. slurmd starts it as HealthCheckProgram, " +
 		"Prolog (**--prolog**) or Epilog (**--epilog**).\n\n# OPTIONS\n\n")
 	b.WriteString(definitions(options.HelpText[strings.Index(options.HelpText, " -h "):strings.Index(options.HelpText, " All other")]))
@@ -90,11 +106,13 @@ func commandPage(t *testing.T) string {
 	for _, cmd := range root.Commands() {
 		b.WriteString(commandSection(cmd))
 		for _, sub := range cmd.Commands() {
-			b.WriteString(commandSection(sub))
+			if !sub.Hidden {
+				b.WriteString(commandSection(sub))
+			}
 		}
 	}
 	b.WriteString("# EXIT STATUS\n\n")
-	b.WriteString(page(t, "reference/exit-status.md", "##"))
+	b.WriteString(page(t, "reference/exit-status.md", "###"))
 	b.WriteString("# SEE ALSO\n\nnhc.conf(5), nhc.toml(5), slurm.conf(5), sinfo(1), scontrol(1)\n")
 	return b.String()
 }
@@ -102,9 +120,9 @@ func commandPage(t *testing.T) string {
 func commandSection(cmd *cobra.Command) string {
 	var b strings.Builder
 	if cmd.Long == "" {
-		return fmt.Sprintf("## %s\n\n%s. **nhc-gpu %s --help** shows its options.\n\n", cmd.UseLine(), cmd.Short, cmd.Name())
+		return fmt.Sprintf("### %s\n\n%s. **nhc-gpu %s --help** shows its options.\n\n", cmd.UseLine(), cmd.Short, cmd.Name())
 	}
-	fmt.Fprintf(&b, "## %s\n\n%s.\n\n%s", strings.ReplaceAll(cmd.UseLine(), "|", "\\|"), cmd.Short, paragraphs(cmd.Long))
+	fmt.Fprintf(&b, "### %s\n\n%s.\n\n%s", strings.ReplaceAll(cmd.UseLine(), "|", "\\|"), cmd.Short, paragraphs(cmd.Long))
 	if cmd.HasAvailableLocalFlags() {
 		b.WriteString(definitions(cmd.LocalFlags().FlagUsages()))
 	}
@@ -167,10 +185,10 @@ func confPage(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(manHead("nhc.conf", "5", "checks and settings of nhc-gpu(8)"))
 	b.WriteString("# DESCRIPTION\n\n" + page(t, "reference/nhc-conf.md", "#"))
-	b.WriteString("# SETTINGS\n\n" + page(t, "reference/settings.md", "##"))
+	b.WriteString("# SETTINGS\n\n" + page(t, "reference/settings.md", "###"))
 	b.WriteString("# CHECKS\n\n**nhc-gpu explain** *NAME* describes a check with its arguments and findings.\n\n")
 	for _, group := range checks.Groups {
-		fmt.Fprintf(&b, "## %s\n\n", group)
+		fmt.Fprintf(&b, "### %s\n\n", group)
 		for _, name := range checks.Names() {
 			if info, _ := checks.Lookup(name); info.Group() == group {
 				fmt.Fprintf(&b, "**%s** %s\n:   %s\n\n", name, escaped(info.Usage), escaped(info.Summary))

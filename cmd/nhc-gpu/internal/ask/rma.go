@@ -38,7 +38,7 @@ archives of evidence, and what you must add. For a GPU that no longer answers it
 takes the serial number from the records of earlier runs, and says so. It asks NVML;
 if the driver does not answer, the rest is printed. Needs root.
   DEVICE   gpu3, mlx5_2, nvme1, a PCI address, a UUID or a serial number. gpu3 is
-           the GPU that the last message called so
+           the GPU that had this name in the last message
 
 Exit status: 0, 10 if there is no such device, or not root.`,
 		Example: `  nhc-gpu rma gpu3

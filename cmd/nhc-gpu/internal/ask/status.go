@@ -48,7 +48,7 @@ func Status(version string, exit *int) *cobra.Command {
 verdict and since when it stands, each failure with its remedy, who holds the node
 at Slurm, stuck processes, outputs that fail, and the next active tests. A plugin
 of Nagios or node-problem-detector that prints the last event asks no driver a
-second time. Needs root.
+second time. Needs root, except --fleet.
 
 Exit status: 0 ok, 1 warn, 2 fail, 3 unknown, no run yet, or the last run is older
 than --max-age; with --format npd 0 healthy, 1 fault, 3 unknown. 10 wrong arguments.`,
@@ -69,7 +69,7 @@ than --max-age; with --format npd 0 healthy, 1 fault, 3 unknown. 10 wrong argume
 	f := cmd.Flags()
 	f.StringVar(&o.format, "format", "text", "json, jsonl, nagios, npd, junit, ...")
 	f.StringSliceVar(&o.codes, "code", nil, "only codes that begin with: gpu.ecc,gpu.remap")
-	f.StringVar(&o.context, "context", "", "healthcheck, prolog, epilog or manual")
+	f.StringVar(&o.context, "context", "", "healthcheck, prolog, epilog, manual or monitor")
 	f.DurationVar(&o.maxAge, "max-age", 0, "an older run counts as unknown: 15m")
 	f.BoolVar(&o.fleet, "fleet", false, "all nodes of Slurm that are out of service")
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(report.Formats, cobra.ShellCompDirectiveNoFileComp))

@@ -64,7 +64,7 @@ EXAMPLES:
 const ownSyntax = `           nhc-gpu <command> [<arguments>]
 
  nhc-gpu checks whether this node can accept, or keep, a job. Without a command it
- is a drop-in replacement of LBNL Node Health Check: it runs the checks, also
+ is a drop-in replacement for LBNL Node Health Check: it runs the checks, also
  with -v alone, drains the node if one fails, and resumes it when all pass.
 `
 
