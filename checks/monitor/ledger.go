@@ -53,7 +53,7 @@ func (l Ledger) Doubt(uptime float64) string {
 	case age > Silence:
 		return fmt.Sprintf("the monitor (PID %d) has given no sign of life for %s", l.PID, age.Round(time.Minute))
 	case len(l.Silent) > 0:
-		return fmt.Sprintf("the monitor does not hear %s", l.Silent[0])
+		return fmt.Sprintf("the monitor gets no events from %s", l.Silent[0])
 	}
 	return ""
 }

@@ -118,7 +118,7 @@ func TestLedger(t *testing.T) {
 		`{"version":1,"pid":7,"alive":900.5}`: "",
 		`{"version":1,"pid":7,"alive":100,"stopped":true}`:             "",
 		`{"version":1,"pid":7,"alive":100}`:                            "the monitor (PID 7) has given no sign of life for 15m0s",
-		`{"version":1,"pid":7,"alive":999,"silent":["links","x"]}`:     "the monitor does not hear links",
+		`{"version":1,"pid":7,"alive":999,"silent":["links","x"]}`:     "the monitor gets no events from links",
 		`{"version":1,"pid":7,"alive":2000}`:                           "",
 		`{"version":1,"pid":7,"alive":999,"mark":{"boot":"b"}}` + "\n": "",
 	} {

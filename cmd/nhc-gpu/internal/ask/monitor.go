@@ -264,7 +264,7 @@ func (w *watch) live() error {
 	}
 	switch {
 	case w.mute >= mostMute:
-		return fmt.Errorf("the monitor ends, for systemd to start it again: %w", err)
+		return fmt.Errorf("the monitor exits; systemd restarts it: %w", err)
 	case err != nil && !w.unsaved:
 		w.say("%v: the monitor goes on", err)
 	case err == nil && w.unsaved:
