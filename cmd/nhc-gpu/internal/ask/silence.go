@@ -45,8 +45,8 @@ func Silence() *cobra.Command {
 health checks, prologs and epilogs, and every output shows it as silenced. A node
 that was drained for it alone is resumed by the next health check. It covers one
 code and one device, or one line of nhc.conf for a finding without a device. It ends
-at the date, with --end, or when the device is replaced: when its serial number,
-UUID or PCI address changes. Without CODE it lists the silenced faults of this node.
+at the date, with --end, or when the device is replaced: when its serial
+number, UUID or PCI address changes. Without CODE it lists the silenced faults.
   CODE     a finding code: gpu.nvlink.down. It is at the end of a drain reason
   DEVICE   as in the message, a PCI address, a UUID or a serial number. Omit it if
            the last run reported the code for one device only
