@@ -36,6 +36,12 @@ func TestDefaults(t *testing.T) {
 			t.Errorf("%s: lost hardware acts at once", name)
 		}
 	}
+	// A switch that restarts causes each of these: one that acts at once would drain the node.
+	for _, code := range []string{"eth.down", "eth.lacp", "eth.member", "ib.gid.index", "ib.gid.none", "ib.ports.down", "ib.ports.member", "ib.ports.polling", "nic.module"} {
+		if p := Defaults().OfCode(code); p.Strikes != (conf.Strikes{N: 2, Of: 3}) {
+			t.Errorf("%s: %v", code, p.Strikes)
+		}
+	}
 	if len(Defaults().Policies) < 5 {
 		t.Errorf("%d rows", len(Defaults().Policies))
 	}
@@ -66,6 +72,7 @@ cooldown = "0m"
 		"nothing is said":            {Subject: Subject{"gpu.recovery.lost", "check_gpu_recovery", "gpu"}, want: last},
 		"no code":                    {Subject: Subject{"", "check_x", "x"}, want: last},
 		"a default":                  {Subject: Subject{"ib.errors.rx_crc_errors", "check_ib_errors", "ib"}, want: conf.Policy{Action: conf.FailJob, Strikes: conf.Strikes{N: 2, Of: 3}, Passes: 3, Why: why}},
+		"one event, one policy":      {Subject: Subject{"nic.module.type", "check_kernel_log", "kernel"}, want: conf.Policy{Action: conf.FailJob, Strikes: conf.Strikes{N: 2, Of: 3}, Passes: 2, Why: Defaults().Policies["nic.module"].Why}},
 		"LBNL's checks have no rows": {Subject: Subject{"ib.ports.down", "check_hw_ib", "hw"}, want: last},
 		"but if they stay unknown":   {Subject: Subject{StaysUnknown, "check_file_contents", "file"}, want: conf.Policy{Action: conf.Warn, Strikes: conf.Strikes{N: 12, Of: 12}, Passes: 1, Why: Defaults().Policies[StaysUnknown].Why}},
 		"the class": {
