@@ -90,9 +90,7 @@ func Ask(env *checks.Env, check string) (*Fabric, []checks.Finding) {
 	for i := range f.Ports {
 		f.Ports[i].Left = f.Ports[i].describeManagement(front)
 	}
-	if len(routes.V4) == 0 {
-		f.keepRails()
-	}
+	f.keepRails(front)
 	f.skipManagers()
 	f.skipSpares()
 	f.skipFarOnes(near, roots)
@@ -145,32 +143,58 @@ func (f *Fabric) markPlanes() {
 
 // describeManagement returns why a port does not carry jobs' traffic, as far as the port itself shows it.
 // A node can have its default route over InfiniBand because it has nothing else.
-func (p *Port) describeManagement(routes map[string]bool) string {
+func (p *Port) describeManagement(routes map[string]string) string {
 	switch {
 	case p.HCA.PCI == "":
 		return "in software"
 	case p.idle:
 		return "no plane of its own"
-	case p.Layer != layerIB && slices.ContainsFunc(p.NetDevs, func(n string) bool { return routes[n] }):
+	case p.Layer != layerIB && p.route(routes) != "":
 		return frontEnd
 	}
 	return ""
 }
 
-// keepRails judges ports with an IPv6 default route after all if more than half of at least four
-// of one kind have one: rails get such routes from policy routing, VRFs, and leaf switches that
-// advertise themselves. IPv4 routes are those of the main table only.
-func (f *Fabric) keepRails() {
-	all, left := map[string]int{}, map[string]int{}
+// route returns the interface of the default route over a port, "" if it has none.
+func (p *Port) route(routes map[string]string) string {
+	for _, dev := range p.NetDevs {
+		if routes[dev] != "" {
+			return routes[dev]
+		}
+	}
+	return ""
+}
+
+// keepRails judges ports with a default route of their own after all if more than half of at least four of one
+// kind have one, and no other kind has as many ports for jobs: rails get such routes from DHCP, and those of IPv6
+// also from policy routing, VRFs, and leaf switches that advertise themselves. The ports below a bond share its
+// route: they are a front end.
+func (f *Fabric) keepRails(routes map[string]string) {
+	all, own, free, ports := map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
+	for i := range f.Ports {
+		ports[f.Ports[i].route(routes)]++
+	}
+	isOwn := func(p *Port) bool { return p.Left == frontEnd && ports[p.route(routes)] == 1 }
 	for i := range f.Ports {
 		p := &f.Ports[i]
 		all[portKind(p)]++
-		if p.Left == frontEnd {
-			left[portKind(p)]++
+		if isOwn(p) {
+			own[portKind(p)]++
+		}
+		if p.Left == "" {
+			free[portKind(p)]++
 		}
 	}
+	areRails := func(kind string) bool {
+		for other, n := range free {
+			if other != kind && n >= all[kind] {
+				return false
+			}
+		}
+		return all[kind] >= 4 && own[kind]*2 > all[kind]
+	}
 	for i := range f.Ports {
-		if p := &f.Ports[i]; p.Left == frontEnd && all[portKind(p)] >= 4 && left[portKind(p)]*2 > all[portKind(p)] {
+		if p := &f.Ports[i]; isOwn(p) && areRails(portKind(p)) {
 			p.Left = ""
 		}
 	}

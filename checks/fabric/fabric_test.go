@@ -42,6 +42,30 @@ func TestFabricRoles(t *testing.T) {
 	kinds := fakesys.Kinds()
 	six := fakesys.RoCE().DefaultRoute6("eth13")
 	six.Files["proc/net/route"] = ""
+	dhcp, dhcpFive := fakesys.RoCE(), fakesys.RoCE()
+	for i := range 8 {
+		if dhcp.DefaultRoute(fmt.Sprintf("eth1%d", i)); i < 5 {
+			dhcpFive.DefaultRoute(fmt.Sprintf("eth1%d", i))
+		}
+	}
+	front := func(routes ...string) *fakesys.Node { // four more ports of a front end
+		n := fakesys.RoCE()
+		for i := range 4 {
+			n.AddHCA(frontEndPort(0xf1, i))
+		}
+		if n.Files["proc/net/route"] = ""; len(routes) == 0 {
+			n.AddBond("bond0", "802.3ad 4", "ens1", "ens2", "ens3", "ens4")
+			return n.DefaultRoute6("bond0")
+		}
+		for _, dev := range routes {
+			n.DefaultRoute(dev)
+		}
+		return n
+	}
+	fronts := map[string]string{"mlx5_f1_0:1": frontEnd, "mlx5_f1_1:1": frontEnd, "mlx5_f1_2:1": frontEnd, "mlx5_f1_3:1": frontEnd}
+	twoOfRails := fakesys.RoCE()
+	twoOfRails.DefaultRoute("eth13")
+	twoOfRails.DefaultRoute("eth14")
 	soft := fakesys.EthernetOnly()
 	soft.Files["sys/class/infiniband/rxe0/ports/1/link_layer"] = "Ethernet\n"
 	for _, c := range []struct {
@@ -63,6 +87,11 @@ func TestFabricRoles(t *testing.T) {
 		{"RoCE with default routes of IPv6", kinds["roce, leaves that advertise a default route of IPv6"], "rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep3s0:1 rocep4s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1", nil},
 		{"RoCE with routes of IPv6 alone", kinds["roce, IPv6 alone, a default route on each rail"], "rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep3s0:1 rocep4s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1", nil},
 		{"a front end of IPv6", six, "rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep4s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1", map[string]string{"rocep3s0:1": "the default route"}},
+		{"RoCE with DHCP", dhcp, eight, nil},
+		{"RoCE, five rails with DHCP", dhcpFive, eight, nil},
+		{"a front end of two ports of the rails' kind", twoOfRails, "rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1", map[string]string{"rocep3s0:1": frontEnd, "rocep4s0:1": frontEnd}},
+		{"a front end of four ports with a route each", front("ens1", "ens2", "ens3", "ens4"), eight, fronts},
+		{"a front end of four ports below a bond", front(), eight, fronts},
 		{"software", soft, "", map[string]string{"rxe0:1": "in software"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

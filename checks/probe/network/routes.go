@@ -16,10 +16,10 @@ import (
 // has none.
 func ReadDefaultRoutes(h *probe.Host) (DefaultRoutes, error) {
 	return probe.Once(h, "default routes", func() (DefaultRoutes, error) {
-		routes := DefaultRoutes{V4: map[string]bool{}, V6: map[string]bool{}}
+		routes := DefaultRoutes{V4: map[string]string{}, V6: map[string]string{}}
 		for _, f := range []struct {
 			path  string
-			set   map[string]bool
+			set   map[string]string
 			parse func([]byte) []string
 		}{{"/proc/net/route", routes.V4, parseRoutes}, {"/proc/net/ipv6_route", routes.V6, parseRoutes6}} {
 			data, err := h.ReadFile(f.path)
@@ -30,36 +30,36 @@ func ReadDefaultRoutes(h *probe.Host) (DefaultRoutes, error) {
 				return DefaultRoutes{}, err
 			}
 			for _, dev := range f.parse(data) {
-				addWithLower(h, dev, f.set)
+				addWithLower(h, dev, dev, f.set)
 			}
 		}
 		return routes, nil
 	})
 }
 
-// DefaultRoutes has the interfaces by the protocol of the route.
-type DefaultRoutes struct{ V4, V6 map[string]bool }
+// DefaultRoutes has the interfaces by the protocol of the route, each with the interface of its route.
+type DefaultRoutes struct{ V4, V6 map[string]string }
 
 // All returns the interfaces of either protocol.
-func (r DefaultRoutes) All() map[string]bool {
+func (r DefaultRoutes) All() map[string]string {
 	all := maps.Clone(r.V4)
 	maps.Copy(all, r.V6)
 	return all
 }
 
-// addWithLower adds an interface and the interfaces below it: /sys/class/net/bond0/lower_eth0.
-func addWithLower(h *probe.Host, dev string, set map[string]bool) {
-	if set[dev] || strings.Contains(dev, "/") {
+// addWithLower adds an interface of a route and the interfaces below it: /sys/class/net/bond0/lower_eth0.
+func addWithLower(h *probe.Host, dev, of string, set map[string]string) {
+	if set[dev] != "" || strings.Contains(dev, "/") {
 		return
 	}
-	set[dev] = true
+	set[dev] = of
 	names, err := h.Names(NetClass + "/" + dev)
 	if err != nil {
 		return
 	}
 	for _, n := range names {
 		if lower, ok := strings.CutPrefix(n, "lower_"); ok {
-			addWithLower(h, lower, set)
+			addWithLower(h, lower, of, set)
 		}
 	}
 }
