@@ -21,8 +21,9 @@ import (
 // rejected, a disk that the driver removed. A fault fails until the driver restarts the device,
 // the node boots, or an operator acknowledges it (nhc-gpu clear --ib DEVICE). A fault that the
 // driver has recovered, and a fault that interrupts nothing, warns for HOURS (24). A fault of a
-// transceiver fails only while its port is down. "nhc-gpu explain MESSAGE" explains each message,
-// and docs/reference/kernel-log.md lists them.
+// transceiver fails only while its port is down, and after HOURS only if the port has been down
+// since. "nhc-gpu explain MESSAGE" explains each message, and docs/reference/kernel-log.md lists
+// them.
 //
 // Only lines of the kernel itself count. Messages about adapters without jobs' traffic, plugged
 // cables, loaded drivers and resets by an administrator are not faults.
@@ -102,6 +103,7 @@ type messageEvent struct {
 	First     int64   `json:"first"`               // of the oldest line
 	Lines     int     `json:"lines"`               // number of lines
 	Recovered int64   `json:"recovered,omitempty"` // time of the line that ended it
+	Worked    bool    `json:"worked,omitempty"`    // the link was up after the newest line
 }
 
 func (e *messageEvent) last() int64 { return e.Times[len(e.Times)-1] }
@@ -482,7 +484,12 @@ func (j *messageJudge) judge(e *messageEvent) *messageCase {
 	case c.row.Peers && j.everywhere(e):
 		return nil
 	case c.row.State == "link":
-		c.fails = c.fails || j.isLinkDown(c)
+		down, up := j.link(c)
+		e.Worked = e.Worked || up
+		if down && !(old && e.Worked) {
+			c.fails = true
+			c.also("the link is down")
+		}
 	case c.row.State == "live" && j.isLive(e.Disk):
 		c.fails = false
 		c.also("the disk works again")
@@ -538,20 +545,21 @@ func (j *messageJudge) everywhere(e *messageEvent) bool {
 	return devices > 1
 }
 
-// isLinkDown reports whether a port of the device has no link now. A port that waits for the subnet
+// link reports whether a port of the device has no link now, or each has one. A port that waits for the subnet
 // manager has a link, and links that train after a boot are not a fault yet.
-func (j *messageJudge) isLinkDown(c *messageCase) bool {
+func (j *messageJudge) link(c *messageCase) (down, up bool) {
 	a := j.adapters[c.PCI]
 	if a == nil {
-		return false
+		return false, false
 	}
+	up = true
 	for _, p := range a.ports {
-		if p.Left == "" && p.State != "" && !checks.PortActive(p.IBPort) && p.Phys != checks.IBLinkUp && !j.fabric.isStarting(p) {
-			c.also("the link is down")
-			return true
+		if p.Left == "" && !checks.PortActive(p.IBPort) {
+			up = false
+			down = down || p.State != "" && p.Phys != checks.IBLinkUp && !j.fabric.isStarting(p)
 		}
 	}
-	return false
+	return down, up
 }
 
 // isLive reports whether a disk's controller works.
