@@ -3,6 +3,7 @@ package fabric
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -51,9 +52,14 @@ func (c *ibCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return none
 	}
 	findings := f.reportUnread(nil)
+	wasUp := func(p *Port) bool {
+		past := portsRun{Fabric: f, past: env.RecallHistory(ibCountName, ibPortsPast)} // check_ib_ports reports its findings
+		now, before := past.wasUp(p)
+		return now || before
+	}
 	var names []string
 	for i := range f.HCAs {
-		if a := &f.HCAs[i]; c.counts(f, a) {
+		if a := &f.HCAs[i]; c.counts(f, a, wasUp) {
 			names = append(names, a.Name)
 		}
 	}
@@ -79,18 +85,14 @@ func (c *ibCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	return f.Settle(findings, "ib.lacking", "ib.count.platform")
 }
 
-// counts reports whether to count a device.
-func (c *ibCount) counts(f *Fabric, a *rdma.HCA) bool {
+// counts reports whether to count a device. The second port of a front-end card counts while it is down if it
+// was up earlier.
+func (c *ibCount) counts(f *Fabric, a *rdma.HCA, wasUp func(*Port) bool) bool {
 	if a.VF || a.PCI == "" {
 		return false
 	}
 	if c.Model == "" {
-		for i := range f.Ports {
-			if p := &f.Ports[i]; p.HCA == a && p.Left == "" {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(f.Ports, func(p Port) bool { return p.HCA == a && (p.Left == "" || p.Left == spareLeft && wasUp(&p)) })
 	}
 	names := []string{a.Type, a.Board, a.Vendor + ":" + a.Model}
 	if m := ModelOf(a.Vendor, a.Model, a.Board); m != nil {

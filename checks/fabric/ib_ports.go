@@ -109,7 +109,7 @@ func (c *ibPorts) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		return none
 	}
 	r := &portsRun{Fabric: f, c: c, layer: layer, slow: map[*Port]bool{}}
-	r.past = env.RecallHistory(ibPortsName, "ib-ports")
+	r.past = env.RecallHistory(ibPortsName, ibPortsPast)
 	if len(c.Devices) > 0 {
 		r.ports, r.findings = f.Judged(c.Devices, "")
 	} else {

@@ -15,6 +15,9 @@ import (
 // adapter that carries jobs' traffic, by name, address, GUID and link layer, with the rate of
 // each port, 0 while it was not up.
 
+// ibPortsPast is the name of the state file.
+const ibPortsPast = "ib-ports"
+
 // pastName returns the name of an adapter in the history.
 func pastName(a *rdma.HCA, layer string) string {
 	words := []string{a.Name, a.PCI, a.GUID, layer}
