@@ -163,8 +163,8 @@ var kernelForms = []kernelForm{
 	},
 }
 
-// LogsLinkLoss reports whether a driver is known to write a line for each link that it loses: mlx5e_update_carrier
-// in drivers/net/ethernet/mellanox/mlx5/core/en_main.c.
+// LogsLinkLoss reports whether a driver is known to write a line for each link that it finds lost:
+// mlx5e_update_carrier in drivers/net/ethernet/mellanox/mlx5/core/en_main.c.
 func LogsLinkLoss(driver string) bool { return driver == "mlx5_core" }
 
 // KernelLine is a trusted line.

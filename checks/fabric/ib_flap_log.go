@@ -138,9 +138,12 @@ func readLinkLog(env *checks.Env) (log linkLog, err error) {
 	return log, err
 }
 
-// decides reports whether the log has each loss of a port's link since a time. The carrier of an interface
+// decides reports whether the log has the losses of a port's link since a time. The carrier of an interface
 // then decides nothing: mlx5 also takes it down, and up again, for another MTU, ring size or number of
-// channels (mlx5e_switch_priv_channels in drivers/net/ethernet/mellanox/mlx5/core/en_main.c).
+// channels (mlx5e_switch_priv_channels in drivers/net/ethernet/mellanox/mlx5/core/en_main.c). A link that
+// is back before the driver asks for its state (mlx5e_update_carrier_work) moves the carrier and logs
+// "Link up" alone. So does an interface that is closed and opened, if the adapter keeps its link: neither
+// counts.
 func (l *linkLog) decides(q *flapPort, since time.Time) bool {
 	return q.Layer == LayerEth && checks.LogsLinkLoss(q.HCA.Driver) && l.end.Complete(since.Add(-flapSame).Sub(l.boot))
 }
