@@ -50,6 +50,7 @@ type DeviceHistory struct {
 	Seen   int64              `json:"seen"`             // when it was last read, Unix seconds
 	Before int64              `json:"before,omitempty"` // when it was read before that
 	Series map[string][]Point `json:"series,omitempty"` // by counter; of this boot only
+	Missed map[string]int64   `json:"missed,omitempty"` // by counter that the last run could not read: when it was last read
 	Marks  map[string][]int64 `json:"marks,omitempty"`  // by kind of event: when it happened, in any boot, Unix seconds
 }
 
@@ -112,7 +113,7 @@ func (e *Env) RecallHistory(check, name string) *History {
 	})
 	if !sameBoot { // a reboot resets every counter
 		for _, d := range h.File.Devices {
-			d.Series = nil
+			d.Series, d.Missed = nil, nil
 		}
 	}
 	return h
@@ -141,8 +142,8 @@ func (h *History) Grown(device, counter string, now uint64, bits int, window tim
 	}
 	series := d.Series[counter]
 	from := h.Now.Add(-window).Unix()
-	if window == 0 || d.Seen < from {
-		from = d.Seen
+	if read := d.read(counter); window == 0 || read < from {
+		from = read
 	}
 	from = max(from, series[0].At)
 	g := Growth{Over: time.Duration(h.Now.Unix()-from) * time.Second, Known: true}
@@ -158,6 +159,22 @@ func (h *History) Grown(device, counter string, now uint64, bits int, window tim
 	}
 	g.N += GrownFrom(last, now, bits)
 	return g
+}
+
+// read returns when a counter of the device was last read.
+func (d *DeviceHistory) read(counter string) int64 {
+	if at, missed := d.Missed[counter]; missed {
+		return at
+	}
+	return d.Seen
+}
+
+// LastRead returns when a counter was last read. known is false if it has no history.
+func (h *History) LastRead(device, counter string) (at time.Time, known bool) {
+	if d := h.File.Devices[device]; d != nil && len(d.Series[counter]) > 0 {
+		return time.Unix(d.read(counter), 0), true
+	}
+	return time.Time{}, false
 }
 
 // SinceLast returns the time since the last run, or 0 without one. It ignores a run less than
@@ -207,7 +224,13 @@ func GrownFrom(then, now uint64, bits int) uint64 {
 
 // Add adds the present values of a device's counters to its history. A counter that is not in
 // values loses its history: its next value does not count as growth.
-func (h *History) Add(device string, values map[string]uint64) {
+func (h *History) Add(device string, values map[string]uint64) { h.add(device, values, false) }
+
+// AddPart is Add for a run that could not read all counters: a counter that is not in values keeps its
+// history, and its next value is growth since it was last read.
+func (h *History) AddPart(device string, values map[string]uint64) { h.add(device, values, true) }
+
+func (h *History) add(device string, values map[string]uint64, part bool) {
 	d := h.File.Devices[device]
 	if d == nil {
 		if len(h.File.Devices) >= historyDevices {
@@ -231,10 +254,16 @@ func (h *History) Add(device string, values map[string]uint64) {
 		}
 		series[name] = thinOut(old)
 	}
+	missed := map[string]int64{}
+	for name, old := range d.Series {
+		if _, read := values[name]; part && !read && len(series) < historyCounters {
+			series[name], missed[name] = old, d.read(name)
+		}
+	}
 	if d.Seen != now {
 		d.Before = d.Seen
 	}
-	d.Series, d.Seen = series, now
+	d.Series, d.Missed, d.Seen = series, missed, now
 }
 
 // thinOut removes the points that add least information, until historyPoints are left: the older
@@ -289,7 +318,7 @@ func (h *History) Forget(device string, until time.Time) {
 		return
 	}
 	if d.Seen <= until.Unix() {
-		d.Series = nil
+		d.Series, d.Missed = nil, nil
 	}
 	for kind, list := range d.Marks {
 		d.Marks[kind] = slices.DeleteFunc(list, func(at int64) bool { return at <= until.Unix() })
@@ -313,10 +342,10 @@ func (h *History) Store(e *Env) []Finding {
 // rate.
 const MinPast = 30 * time.Second
 
-// Grew reports whether any counter of the device has grown in this boot.
-func (d *DeviceHistory) Grew() bool {
-	for _, list := range d.Series {
-		if len(list) > 1 {
+// Grew reports whether a counter of the device has changed in this boot, of those that count.
+func (d *DeviceHistory) Grew(counts func(counter string) bool) bool {
+	for name, list := range d.Series {
+		if len(list) > 1 && counts(name) {
 			return true
 		}
 	}

@@ -122,6 +122,30 @@ func TestHistoryUnread(t *testing.T) {
 	}
 }
 
+// A run that says that it could not read all counters keeps the others, with the time at which they were read.
+func TestHistoryPart(t *testing.T) {
+	t.Parallel()
+	c := newTicker(t)
+	c.run(0, 10, 64, 0)
+	for range 2 {
+		h, env := c.recall(5 * time.Minute)
+		h.AddPart("d", map[string]uint64{"other": 1})
+		h.Store(env)
+	}
+	h, _ := c.recall(5 * time.Minute)
+	want := Growth{N: 90, Over: 15 * time.Minute, Known: true}
+	if g, hourly := h.Grown("d", "c", 100, 64, 0), h.Grown("d", "c", 100, 64, time.Hour); g != want || hourly != want {
+		t.Errorf("%+v, %+v", g, hourly)
+	}
+	if at, known := h.LastRead("d", "c"); !known || h.Now.Sub(at) != 15*time.Minute {
+		t.Errorf("%v %v", at, known)
+	}
+	c.run(0, 100, 64, 0)
+	if g := c.run(5*time.Minute, 130, 64, 0); g.N != 30 || g.Over != 5*time.Minute {
+		t.Errorf("readable again: %+v", g)
+	}
+}
+
 func TestHistoryMarks(t *testing.T) {
 	t.Parallel()
 	c := newTicker(t)

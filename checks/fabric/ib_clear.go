@@ -25,11 +25,16 @@ func ClearIB(env *checks.Env, args []string, who string) (cleared []string, err 
 	if len(args) == 1 {
 		c.Device = args[0]
 	}
+	rows, _ := readIBCounters(env, "")
+	isError := func(counter string) bool {
+		return counter != ibTraffic && counter != ibWasUp && !strings.HasPrefix(counter, ibIndex) && !strings.HasPrefix(counter, ibExcused) &&
+			!slices.ContainsFunc(rows, func(c IBCounter) bool { return c.Name == counter && !c.Judged() })
+	}
 	for _, name := range []string{ibErrorsPast, ibFlapsPast} {
 		h := env.RecallHistory("clear", name)
 		applyIBClears(env, h)
 		for _, port := range slices.Sorted(maps.Keys(h.File.Devices)) {
-			if d := h.File.Devices[port]; c.covers(port) && (len(d.Marks) > 0 || d.Grew()) && !slices.Contains(cleared, port) {
+			if d := h.File.Devices[port]; c.covers(port) && (len(d.Marks) > 0 || d.Grew(isError)) && !slices.Contains(cleared, port) {
 				cleared = append(cleared, port)
 			}
 		}

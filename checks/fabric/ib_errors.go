@@ -2,7 +2,9 @@ package fabric
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"path"
 	"slices"
@@ -27,8 +29,9 @@ import (
 // ports, of at least four, count the same at once, the fabric is the cause: that is one warning.
 //
 // A failure ends when the counter has not grown for an hour, or with "nhc-gpu clear --ib". A
-// counter that has stopped at its maximum warns. -f FILE has the limits of your site, instead of
-// /etc/nhc/ibcounters.toml; with -w nothing fails.
+// counter that has stopped at its maximum warns; one that stopped while it failed fails until it
+// is reset. -f FILE has the limits of your site, instead of /etc/nhc/ibcounters.toml; with -w
+// nothing fails.
 //
 //	gpu* || check_ib_errors
 //	gpu* || check_ib_errors -w 'mlx5_[0-7]'
@@ -103,7 +106,11 @@ func (c *ibErrors) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	}
 	j.judge()
 	for _, p := range j.ports {
-		j.history.Add(p.Name(), p.counts)
+		if p.unread {
+			j.history.AddPart(p.Name(), p.counts)
+		} else {
+			j.history.Add(p.Name(), p.counts)
+		}
 	}
 	return append(j.findings, j.history.Store(env)...)
 }
@@ -125,6 +132,7 @@ type ibCounted struct {
 	*Port
 
 	counts map[string]uint64
+	unread bool // of some counters
 }
 
 // read reads the counters of a port, as far as possible.
@@ -141,18 +149,53 @@ func (j *ibErrorJudge) read(p *Port) {
 	if err != nil {
 		j.findings = append(j.findings, j.Unknown(p.Subject(), err))
 	}
+	unread := err != nil
 	if len(counts) > 0 {
-		for _, dev := range nets {
-			// link_downed of a RoCE port does not count
-			if c, err := network.ReadCarrier(j.env.Host, dev); p.Layer == LayerEth && err == nil && c.Known {
-				counts[ibDowned] += c.Downs
-			}
+		if p.Layer == LayerEth {
+			unread = !j.readNets(p, nets, counts) || unread
 		}
 		j.excuse(p, counts)
 		traffic, _ := rdma.IBCounters(j.env.Host, p.Device, p.Port, nil, []string{ibTraffic}) // not an error counter
 		maps.Copy(counts, traffic)
 	}
-	j.ports = append(j.ports, ibCounted{p, counts})
+	j.ports = append(j.ports, ibCounted{p, counts, unread})
+}
+
+// readNets adds the losses of the carrier of a RoCE port, whose link_downed does not count, and the numbers of
+// its interfaces. A sum over other interfaces than in the last run is no growth of the former: its history
+// ends. ok is false if an interface could not be read.
+func (j *ibErrorJudge) readNets(p *Port, nets []string, counts map[string]uint64) (ok bool) {
+	index := map[string]uint64{}
+	for _, dev := range nets {
+		c, err := network.ReadCarrier(j.env.Host, dev)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it was just removed
+		}
+		if err != nil {
+			delete(counts, ibDowned)
+			return false
+		}
+		if index[ibIndex+dev] = c.Index; c.Known {
+			counts[ibDowned] += c.Downs
+		}
+	}
+	maps.Copy(counts, index)
+	d := j.history.File.Devices[p.Name()]
+	if d == nil {
+		return true
+	}
+	was := map[string]uint64{}
+	for name, list := range d.Series {
+		if strings.HasPrefix(name, ibIndex) {
+			was[name] = list[len(list)-1].Value
+		}
+	}
+	if len(was) > 0 && !maps.Equal(was, index) {
+		maps.DeleteFunc(d.Series, func(name string, _ []checks.Point) bool {
+			return name == ibDowned || strings.HasPrefix(strings.TrimPrefix(name, ibExcused), rdma.CountersOfNet)
+		})
+	}
+	return true
 }
 
 // Names in the history: whether a port was up, and the growth of a counter while its link
@@ -168,7 +211,7 @@ func (j *ibErrorJudge) excuse(p *Port, counts map[string]uint64) {
 	up, known := j.history.Last(p.Name(), ibWasUp)
 	trained := !checks.PortActive(p.IBPort) || known && up == 0
 	if n, ok := counts[ibDowned]; ok && !trained {
-		trained = j.history.Grown(p.Name(), ibDowned, n, 0, 0).N > 0 && !j.keptLink(p)
+		trained = j.grownSince(p, ibDowned, n, 0) > 0 && !j.keptLink(p)
 	}
 	for i := range j.rows {
 		c := &j.rows[i]
@@ -178,7 +221,7 @@ func (j *ibErrorJudge) excuse(p *Port, counts map[string]uint64) {
 		}
 		excused, _ := j.history.Last(p.Name(), ibExcused+c.Name)
 		if trained {
-			excused += j.history.Grown(p.Name(), c.Name, n, c.width(), 0).N
+			excused += j.grownSince(p, c.Name, n, c.width())
 		}
 		counts[ibExcused+c.Name] = excused
 	}
@@ -188,11 +231,20 @@ func (j *ibErrorJudge) excuse(p *Port, counts map[string]uint64) {
 	}
 }
 
+// grownSince returns the growth of a counter since the last stored run. It is no rate: a run a moment ago is
+// one, too.
+func (j *ibErrorJudge) grownSince(p *Port, counter string, n uint64, bits int) uint64 {
+	if was, known := j.history.Last(p.Name(), counter); known {
+		return checks.GrownFrom(was, n, bits)
+	}
+	return 0
+}
+
 // keptLink reports whether the kernel's log shows that a port has not lost its link since the last run,
 // whatever its carrier did.
 func (j *ibErrorJudge) keptLink(p *Port) bool {
-	d := j.history.File.Devices[p.Name()]
-	if d == nil || p.Layer != LayerEth {
+	seen, known := j.history.LastRead(p.Name(), ibDowned)
+	if !known || p.Layer != LayerEth {
 		return false
 	}
 	if j.log == nil {
@@ -201,7 +253,7 @@ func (j *ibErrorJudge) keptLink(p *Port) bool {
 			*j.log = log
 		}
 	}
-	q, seen := flapPort{Port: p}, time.Unix(d.Seen, 0)
+	q := flapPort{Port: p}
 	q.devs, q.pci = j.interfaces(p)
 	return j.log.decides(&q, seen) && !slices.ContainsFunc(j.log.lines, func(l flapLine) bool { return l.At.After(seen.Add(-flapSame)) && l.about(&q) })
 }
@@ -213,6 +265,7 @@ const ibTraffic = "counters/port_rcv_packets"
 type ibExcess struct {
 	port   *Port
 	row    *IBCounter
+	n      uint64
 	all    checks.Growth
 	own    checks.Growth // without the growth while the link trained
 	fresh  bool          // it has grown since the last run
@@ -237,6 +290,7 @@ func (j *ibErrorJudge) judge() {
 		}
 		for _, layer := range rowLayers {
 			list, peers := j.findExcess(c, layer)
+			stuck := j.stuck(c, layer, list)
 			if peers >= ibPeers && 2*len(list) > peers {
 				j.findings = append(j.findings, j.everywhere(c, layer, list, peers))
 				list = standOut(list)
@@ -244,9 +298,42 @@ func (j *ibErrorJudge) judge() {
 			for _, x := range list {
 				j.findings = append(j.findings, j.one(x))
 			}
+			j.findings = append(j.findings, stuck...)
 		}
 	}
 	j.full()
+}
+
+// stuck returns the failures of the ports of a layer whose counter stopped at its maximum while it failed, and
+// that are not in the list: such a counter cannot show that the errors have ended.
+func (j *ibErrorJudge) stuck(c *IBCounter, layer string, list []ibExcess) (findings []checks.Finding) {
+	for _, p := range j.ports {
+		if rowLayer(p.Port) != layer || !c.of(layer) || !j.isStuck(&p, c) || slices.ContainsFunc(list, func(x ibExcess) bool { return x.port == p.Port }) {
+			continue
+		}
+		f := checks.Finding{Code: "ib.errors." + c.Base(), Severity: checks.Fail, Remedy: c.Remedy, Want: c.limitText(c.Warn), Got: fmt.Sprint(p.counts[c.Name])}
+		if c.Fail >= 0 {
+			f.Want = c.limitText(c.Fail)
+		}
+		if j.watch {
+			f.Severity = checks.Warn
+		}
+		findings = append(findings, f.Report(j.Check, p.Subject(), "%s stopped at its maximum while it failed (perfquery -R resets it)", c.Base()))
+	}
+	return findings
+}
+
+// ibFull is the prefix of marks that a counter failed while it was at its maximum: its name follows.
+const ibFull = "full "
+
+// isStuck reports whether a counter is at its maximum and has failed since it reached it.
+func (j *ibErrorJudge) isStuck(p *ibCounted, c *IBCounter) bool {
+	n, ok := p.counts[c.Name]
+	if !ok || !c.full(n) || c.Fail < 0 && c.Again == 0 {
+		return false
+	}
+	failed := j.history.Marks(p.Name(), ibFull+c.Name, j.history.Since(p.Name(), c.Name, n))
+	return len(failed) > 0
 }
 
 // findExcess returns the ports of a layer with this counter growing too fast; peers is the
@@ -263,7 +350,7 @@ func (j *ibErrorJudge) findExcess(c *IBCounter, layer string) (list []ibExcess, 
 			continue
 		}
 		// The rate is 0 if the last run was just now: a count that was too high remains so.
-		x := ibExcess{port: p.Port, row: c, all: g, own: g, spells: len(j.listSpells(p.Name(), c))}
+		x := ibExcess{port: p.Port, row: c, n: n, all: g, own: g, spells: len(j.listSpells(p.Name(), c))}
 		if excused, ok := p.counts[ibExcused+c.Name]; ok {
 			if _, begun := j.history.Begun(p.Name(), ibExcused+c.Name); begun {
 				excused = j.history.Grown(p.Name(), ibExcused+c.Name, excused, 0, c.window()).N
@@ -393,6 +480,9 @@ func (j *ibErrorJudge) one(x ibExcess) checks.Finding {
 	if j.watch {
 		f.Severity = checks.Warn
 	}
+	if f.Severity == checks.Fail && c.full(x.n) {
+		j.history.Mark(x.port.Name(), ibFull+c.Name, j.history.Now)
+	}
 	return f.Report(j.Check, x.port.Subject(), "%s", text)
 }
 
@@ -423,7 +513,7 @@ func (j *ibErrorJudge) full() {
 		var list []string
 		for i := range j.rows {
 			if c := &j.rows[i]; c.Judged() && c.of(rowLayer(p.Port)) {
-				if n, ok := p.counts[c.Name]; ok && c.full(n) {
+				if n, ok := p.counts[c.Name]; ok && c.full(n) && !j.isStuck(&p, c) {
 					list = append(list, fmt.Sprintf("%s (%d)", path.Base(c.Name), n))
 				}
 			}

@@ -21,9 +21,10 @@ import (
 // (24) fails; fewer losses warn. The check combines three sources: the port's counter
 // link_downed, the carrier losses of its network interfaces (for InfiniBand only if link_downed
 // is unusable; for a LAG of all members), and the kernel's log, which it reads if a counter has
-// moved. If the driver of an Ethernet port logs each loss, and the log has all records since the last
-// run, carrier losses do not count: another MTU or ring size causes them, too. A loss in several sources counts once. Losses when a driver is loaded, or in the first
-// minutes after a boot, do not count.
+// moved. If the driver of an Ethernet port logs lost links (mlx5_core), and the log has all records
+// since the last run, carrier losses do not count: another MTU or ring size causes them, too. A loss
+// in several sources counts once. Losses when a driver is loaded, or in the first minutes after a
+// boot, do not count.
 //
 // If more than half of the ports, of at least four, lost their link within fifteen minutes, the
 // fabric is the cause: that warns for an hour and counts for no port. The history survives a
@@ -157,6 +158,7 @@ type flapPort struct {
 	total  uint64 // losses in the period, as far as its counters show
 	moved  bool   // the log needs reading
 	anew   bool   // the driver was reloaded since
+	unread bool   // some counters could not be read
 }
 
 // read reads the counters of a port and its interfaces.
@@ -179,6 +181,7 @@ func (j *flapJudge) read(p *Port) {
 	}
 	if err != nil {
 		j.findings = append(j.findings, j.Unknown(p.Subject(), err))
+		q.unread, q.moved = true, true
 	}
 	q.compare(j.history, j.boot.Add(checks.BootSettle), j.check.window())
 	j.ports = append(j.ports, q)
@@ -267,7 +270,13 @@ func (j *flapJudge) readLogs() {
 // take records the new losses of a port.
 func (j *flapJudge) take(q *flapPort) {
 	name, h := q.Name(), j.history
-	defer func() { h.Add(name, q.counts) }()
+	defer func() {
+		if q.unread {
+			h.AddPart(name, q.counts)
+		} else {
+			h.Add(name, q.counts)
+		}
+	}()
 	if q.anew {
 		return
 	}
