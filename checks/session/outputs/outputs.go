@@ -186,7 +186,7 @@ func (d *delivery) last() (old *event.Event, err error) {
 	return old, nil
 }
 
-// recall returns the kept events whose names have a prefix. It leaves out damaged ones.
+// recall returns the kept events whose names have a prefix. It ignores damaged ones.
 func (d *delivery) recall(prefix string) (map[string]*event.Event, error) {
 	resp, err := d.n.Pool.Call(context.WithoutCancel(d.n.Ctx), checks.Local, &wire.Request{Op: wire.OpRecall, Name: prefix, Line: "read the last event"}, d.left(limit)).AnswerTo("read the last event")
 	if err != nil {
