@@ -116,8 +116,11 @@ func Bind(c Check, args []string) error {
 		return b.Bind(args)
 	}
 	err := BindTags(c, args)
+	if v, ok := c.(Validator); ok && err == nil {
+		err = v.Validate()
+	}
 	if usage, ok := errors.AsType[*UsageError](err); ok {
-		if n, ok := c.(interface{ CalledAs() string }); ok {
+		if n, ok := c.(Namer); ok {
 			usage.Name = n.CalledAs()
 		}
 	}

@@ -36,8 +36,8 @@ type Namer interface {
 
 // Validator is a check that rejects some values of its parameters.
 type Validator interface {
-	// Validate returns the error in the parameters. [BindTable] calls it; a Bind method
-	// must call it itself.
+	// Validate returns the error in the parameters. [Bind] and [BindTable] call it; a Bind
+	// method of the check must call it itself.
 	Validate() error
 }
 

@@ -62,13 +62,6 @@ func overlapDo() map[string]string {
 	return do
 }
 
-func (c *compCommOverlap) Bind(args []string) error {
-	if err := checks.BindTags(c, args); err != nil {
-		return err
-	}
-	return c.Validate()
-}
-
 func (c *compCommOverlap) Validate() error {
 	switch {
 	case c.Matrix < cuda.GEMMStep || c.Matrix%cuda.GEMMStep != 0 || c.Matrix > cuda.GEMMMost:

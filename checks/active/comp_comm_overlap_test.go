@@ -72,7 +72,7 @@ func TestOverlapFaultOutlivesARefusal(t *testing.T) {
 		nvml.Set(env.Host, s.NVML, nil)
 		env.Host.SetPast("/past")
 		c := &compCommOverlap{Matrix: overlapMatrix, Size: overlapSize}
-		if err := c.Bind([]string{"-n", "128", "-e", "64K", "-t", "10"}); err != nil {
+		if err := checks.Bind(c, []string{"-n", "128", "-e", "64K", "-t", "10"}); err != nil {
 			t.Fatal(err)
 		}
 		return c.Run(t.Context(), env)
@@ -89,7 +89,7 @@ func TestOverlapFaultOutlivesARefusal(t *testing.T) {
 func TestOverlapWords(t *testing.T) {
 	t.Parallel()
 	for _, words := range [][]string{{"-n", "64"}, {"-n", "130"}, {"-n", "0"}, {"-m", "100"}, {"-m", "-1"}, {"-e", "1"}, {"--algo", "x"}, {"more"}} {
-		if err := (&compCommOverlap{Matrix: overlapMatrix, Size: overlapSize}).Bind(words); err == nil {
+		if err := checks.Bind(&compCommOverlap{Matrix: overlapMatrix, Size: overlapSize}, words); err == nil {
 			t.Errorf("%q: no error", words)
 		}
 	}

@@ -63,8 +63,6 @@ func (c *cpuStream) Validate() error {
 	return validateTime(c.Time)
 }
 
-func (c *cpuStream) Bind(args []string) error { return checks.BindUsable(c, args) }
-
 func (c *cpuStream) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	r, findings := c.begin(ctx, env, activeTest{Check: cpuStreamName, Code: "cpu.stream", Bound: c.Bound(), Of: c})
 	if r == nil {

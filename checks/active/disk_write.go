@@ -77,13 +77,6 @@ func (c *diskWrite) Validate() error {
 	return validateTime(c.Time)
 }
 
-func (c *diskWrite) Bind(args []string) error {
-	if err := checks.BindTags(c, args); err != nil {
-		return err
-	}
-	return c.Validate()
-}
-
 func (c *diskWrite) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	r, findings := c.begin(ctx, env, activeTest{Check: diskWriteName, Code: "disk.write", Bound: c.Bound(), Of: c})
 	if r == nil {

@@ -118,8 +118,6 @@ func (c *cudaBandwidth) Validate() error {
 	return cmp.Or(validateBytes(c.Size), validateTime(c.Time))
 }
 
-func (c *cudaBandwidth) Bind(args []string) error { return checks.BindUsable(c, args) }
-
 func (c *gpuBandwidth) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	_, _ = gpu.AskNVML(env, c.name, nvml.GroupPCIe|nvml.GroupP2P|nvml.GroupNVLinkFar) // errors are reported below
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: c.name, Code: "gpu.bandwidth", Bound: c.Bound(), Of: c})

@@ -88,8 +88,6 @@ func (c *gpuGemm) Validate() error {
 	return validateSize(c.N)
 }
 
-func (c *gpuGemm) Bind(args []string) error { return checks.BindUsable(c, args) }
-
 func (c *gpuGemm) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	types, _ := gemmTypesOf(c.Types)
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: gpuGemmName, Code: "gpu.gemm", Bound: c.Bound(), Of: c})

@@ -68,8 +68,6 @@ func (c *gpuLaunch) Validate() error {
 	return nil
 }
 
-func (c *gpuLaunch) Bind(args []string) error { return checks.BindUsable(c, args) }
-
 func (c *gpuLaunch) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: gpuLaunchName, Code: "gpu.launch", Bound: c.Bound(), Of: c})
 	if r == nil {

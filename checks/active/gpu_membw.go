@@ -54,8 +54,6 @@ func (c *gpuMembw) Validate() error {
 	return cmp.Or(validateBytes(c.Size), validateTime(c.Time))
 }
 
-func (c *gpuMembw) Bind(args []string) error { return checks.BindUsable(c, args) }
-
 func (c *gpuMembw) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: gpuMembwName, Code: "gpu.membw", Bound: c.Bound(), Of: c})
 	if r == nil {

@@ -55,8 +55,6 @@ func (c *gpuMemtest) Validate() error {
 	return validateTime(c.Time)
 }
 
-func (c *gpuMemtest) Bind(args []string) error { return checks.BindUsable(c, args) }
-
 // memtestPatterns are tested in this order.
 var memtestPatterns = []pattern{
 	{"0x00000000", patternSame, 0},

@@ -64,8 +64,6 @@ func (c *gpuSoak) Validate() error {
 	return cmp.Or(validateSize(c.N), validateTime(c.Time))
 }
 
-func (c *gpuSoak) Bind(args []string) error { return checks.BindUsable(c, args) }
-
 func (c *gpuSoak) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	types, _ := gemmTypesOf(c.Type)
 	r, findings := c.beginGPUs(ctx, env, activeTest{Check: gpuSoakName, Code: "gpu.soak", Bound: c.Bound(), Of: c})

@@ -102,13 +102,6 @@ func ncclDo() map[string]string {
 	})
 }
 
-func (c *nccl) Bind(args []string) error {
-	if err := checks.BindTags(c, args); err != nil {
-		return err
-	}
-	return c.Validate()
-}
-
 func (c *nccl) Validate() error {
 	op := cuda.NCCLOpOf(c.Op)
 	switch {

@@ -75,12 +75,12 @@ func TestNCCLWords(t *testing.T) {
 		nil, {"none"}, {"-b", "2G", "-e", "1G", "all_reduce"}, {"-f", "1", "all_reduce"}, {"--algo", "nvlink", "all_reduce"}, {"--groups", "-1", "all_reduce"},
 		{"--nccl-tests", "build", "all_reduce"}, {"-n", "-1", "all_reduce"}, {"-w", "-1", "all_reduce"}, {"all_reduce", "all_gather"},
 	} {
-		if err := new(nccl).Bind(words); err == nil {
+		if err := checks.Bind(new(nccl), words); err == nil {
 			t.Errorf("%q: no error", words)
 		}
 	}
 	c := &nccl{}
-	if err := c.Bind(checktest.Of("--max-age", "1h", "--algo=nvls", "--no-p2p", "-e", "8G", "alltoall")); err != nil {
+	if err := checks.Bind(c, checktest.Of("--max-age", "1h", "--algo=nvls", "--no-p2p", "-e", "8G", "alltoall")); err != nil {
 		t.Fatal(err)
 	}
 	if c.Freshness() != time.Hour || c.Algorithm != "nvls" || c.Bound() != 100*time.Second || c.test() != "all_to_all_no_p2p" || c.End != 8<<30 {

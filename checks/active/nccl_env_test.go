@@ -48,7 +48,7 @@ func TestWrongNCCLEnv(t *testing.T) {
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%.40q: %v, want %q", word, err, want)
 		}
-		for _, c := range []interface{ Bind(args []string) error }{&nccl{}, &ncclAllReduce{}, &compCommOverlap{Matrix: overlapMatrix, Size: overlapSize}} {
+		for _, c := range []checks.Check{&nccl{}, &ncclAllReduce{}, &compCommOverlap{Matrix: overlapMatrix, Size: overlapSize}} {
 			words := []string{"--env", word}
 			switch c.(type) {
 			case *nccl:
@@ -56,7 +56,7 @@ func TestWrongNCCLEnv(t *testing.T) {
 			case *ncclAllReduce:
 				words = append(words, "460")
 			}
-			if err := c.Bind(words); (err == nil) != (want == "") {
+			if err := checks.Bind(c, words); (err == nil) != (want == "") {
 				t.Errorf("%T %.40q: %v, want %q", c, word, err, want)
 			}
 		}
@@ -77,7 +77,7 @@ func ncclTrial(t *testing.T, site string, change func(root string), words ...str
 	probe.SetLibraries(env.Host, s.Libraries(t, dir))
 	nvml.Set(env.Host, s.NVML, nil)
 	c := &nccl{}
-	if err := c.Bind(small("all_reduce", words...)); err != nil {
+	if err := checks.Bind(c, small("all_reduce", words...)); err != nil {
 		t.Fatal(err)
 	}
 	return c.Run(t.Context(), env), dir

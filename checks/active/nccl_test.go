@@ -260,7 +260,7 @@ func TestNCCLRates(t *testing.T) {
 	probe.SetLibraries(env.Host, s.Libraries(t, t.TempDir()))
 	nvml.Set(env.Host, s.NVML, nil)
 	c := &nccl{}
-	if err := c.Bind(small("all_reduce", "-e", "256K")); err != nil {
+	if err := checks.Bind(c, small("all_reduce", "-e", "256K")); err != nil {
 		t.Fatal(err)
 	}
 	var got []string

@@ -80,14 +80,6 @@ func init() {
 	})
 }
 
-// Bind rejects an invalid speed, duplex or number.
-func (c *ethLink) Bind(args []string) error {
-	if err := checks.BindTags(c, args); err != nil {
-		return err
-	}
-	return c.Validate()
-}
-
 func (c *ethLink) Validate() error {
 	if _, ok := parseEthSpeed(c.Speed); !ok && c.Speed != "" {
 		return &checks.UsageError{Kind: checks.BadValue, Word: c.Speed, Want: "a speed: 25G, or Mb/s"}

@@ -81,11 +81,7 @@ func init() {
 
 // Bind also accepts a path instead of COUNT.
 func (c *ibLinkFlapping) Bind(args []string) error {
-	hours, count := c.Hours, c.Count
-	if err := checks.BindTags(c, moveLogsLast(args, hours, count)); err != nil {
-		return err
-	}
-	return c.Validate()
+	return checks.BindUsable(c, moveLogsLast(args, c.Hours, c.Count))
 }
 
 // LogFiles returns the syslog files of the line.

@@ -66,13 +66,6 @@ func init() {
 	})
 }
 
-func (c *kernelMessages) Bind(args []string) error {
-	if err := checks.BindTags(c, args); err != nil {
-		return err
-	}
-	return c.Validate()
-}
-
 func (c *kernelMessages) Validate() error {
 	if !(c.Hours > 0 && c.Hours < 1e6) {
 		return &checks.UsageError{Kind: checks.BadValue, Word: fmt.Sprint(c.Hours), Want: "hours"}

@@ -82,9 +82,6 @@ func WantedGPUs(c checks.Check) int {
 	return 0
 }
 
-// Bind binds the arguments.
-func (c *gpuCount) Bind(args []string) error { return checks.BindUsable(c, args) }
-
 // Validate checks the vendor.
 func (c *gpuCount) Validate() error {
 	if slices.Contains([]string{"", "nvidia", "amd", "rocm"}, strings.ToLower(c.Type)) {

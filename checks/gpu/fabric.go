@@ -82,14 +82,6 @@ func init() {
 	})
 }
 
-// Bind sets the arguments and refuses invalid ones.
-func (c *gpuFabric) Bind(words []string) error {
-	if err := checks.BindTags(c, words); err != nil {
-		return err
-	}
-	return c.Validate()
-}
-
 func (c *gpuFabric) Validate() error {
 	if _, ok := c.parseChannels(); !ok {
 		return &checks.UsageError{Kind: checks.BadValue, Word: c.IMEX, Want: "yes, or a number of channels"}

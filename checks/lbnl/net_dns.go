@@ -64,14 +64,6 @@ func init() {
 	})
 }
 
-// Bind reads the arguments and rejects a server that is not an address.
-func (c *netDNS) Bind(words []string) error {
-	if err := checks.BindTags(c, words); err != nil {
-		return err
-	}
-	return c.Validate()
-}
-
 func (c *netDNS) Validate() error {
 	if _, err := netip.ParseAddr(c.Server); c.Server != "" && err != nil {
 		return &checks.UsageError{Kind: checks.BadValue, Word: c.Server, Want: "the address of a name server"}

@@ -52,14 +52,6 @@ func init() {
 	})
 }
 
-// Bind reads the arguments and rejects an invalid destination or gateway.
-func (c *netRoute) Bind(words []string) error {
-	if err := checks.BindTags(c, words); err != nil {
-		return err
-	}
-	return c.Validate()
-}
-
 func (c *netRoute) Validate() error {
 	if _, err := c.targets(); err != nil {
 		return &checks.UsageError{Kind: checks.BadValue, Word: c.To, Want: "default, an address or a prefix"}

@@ -69,13 +69,6 @@ func init() {
 	})
 }
 
-func (c *hwTopology) Bind(words []string) error {
-	if err := checks.BindTags(c, words); err != nil {
-		return err
-	}
-	return c.Validate()
-}
-
 func (c *hwTopology) Validate() error {
 	if c.Level != "" && c.Level != checks.NearSystem && parseLevel(c.Level) == sameNode {
 		return &checks.UsageError{Kind: checks.BadValue, Word: c.Level, Want: strings.Join([]string{checks.NearSwitch, checks.NearRootPort, checks.NearNUMA, checks.NearSystem}, ", ")}

@@ -41,14 +41,6 @@ func init() {
 	}
 }
 
-// Bind sets the arguments; COUNT is required.
-func (c *nvmeCount) Bind(words []string) error {
-	if err := checks.BindTags(c, words); err != nil {
-		return err
-	}
-	return c.Validate()
-}
-
 func (c *nvmeCount) Validate() error {
 	if c.Want == "" {
 		return &checks.UsageError{Kind: checks.MissingWord, Want: "a number of disks, or MIN-MAX"}

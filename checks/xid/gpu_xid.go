@@ -67,10 +67,7 @@ func (c *gpuXid) Bind(words []string) error {
 	if len(words) > 1 && !strings.HasPrefix(words[0], "-") {
 		words = append(slices.Clone(words[1:]), words[0])
 	}
-	if err := checks.BindTags(c, words); err != nil {
-		return err
-	}
-	return c.Validate()
+	return checks.BindUsable(c, words)
 }
 
 func (c *gpuXid) Validate() error {
