@@ -185,7 +185,7 @@ func (c *ibBW) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		return append(findings, refused...)
 	}
 	r.findings = append(r.findings, findings...)
-	b := &bwRun{activeRun: r, c: c, fabric: f, worked: map[bwWay]bool{}}
+	b := &bwRun{activeRun: r, c: c, worked: map[bwWay]bool{}}
 	for _, p := range ports {
 		if !slices.Contains(up, p) {
 			b.report(p.Subject(), checks.Finding{Code: "ib.bw.down", Severity: checks.Skip, Got: p.State}, "not measured: see check_ib_ports for a port that is not %s", checks.IBActive)
@@ -203,7 +203,6 @@ type bwRun struct {
 	*activeRun
 
 	c      *ibBW
-	fabric *fabric.Fabric
 	help   string // output of its --help
 	tests  []bwTest
 	ports  []*fabric.Port          // measured ports

@@ -100,7 +100,7 @@ func TestIBBWSubnets(t *testing.T) {
 		env := &checks.Env{Host: probe.NewHost(root)}
 		f, _ := fabric.Ask(env, "check_ib_bw")
 		ports, _ := f.Judged(nil, "")
-		b := &bwRun{activeRun: &activeRun{env: env}, c: bwOf(t, "check_ib_bw", "--pairs"), fabric: f}
+		b := &bwRun{activeRun: &activeRun{env: env}, c: bwOf(t, "check_ib_bw", "--pairs")}
 		b.plan(ports)
 		var got []string
 		for _, test := range b.tests {

@@ -246,7 +246,7 @@ func TestIBBWRounds(t *testing.T) {
 		nvml.Set(env.Host, checktest.H100s(), nil)
 		f, _ := fabric.Ask(env, "check_ib_bw")
 		ports, _ := f.Judged(nil, "")
-		b := &bwRun{activeRun: &activeRun{env: env, gpus: pointers(checktest.H100s().GPUs)}, c: bwOf(t, "check_ib_bw", strings.Fields(words)...), fabric: f}
+		b := &bwRun{activeRun: &activeRun{env: env, gpus: pointers(checktest.H100s().GPUs)}, c: bwOf(t, "check_ib_bw", strings.Fields(words)...)}
 		b.plan(ports)
 		var sizes []string
 		for len(b.tests) > 0 {

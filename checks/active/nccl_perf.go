@@ -19,9 +19,8 @@ import (
 // versions can have columns of single iterations at the end. In all versions both halves begin
 // with the time, and a cell of the first columns can be empty: so a row is parsed from its end.
 type ncclPerf struct {
-	rows    []ncclPerfRow
-	wrong   int     // "Out of bounds values", -1: the line is missing
-	average float64 // "Avg bus bandwidth", GB/s, -1: the line is missing
+	rows  []ncclPerfRow
+	wrong int // "Out of bounds values", -1: the line is missing
 }
 
 // ncclPerfRow is a size, with both halves of its row: out of place and in place.
@@ -56,7 +55,7 @@ func (p *ncclPerf) largest() (row ncclPerfRow, ok bool) {
 
 // parseNCCLPerf parses the output. It skips unknown lines: NCCL prints messages between the rows.
 func parseNCCLPerf(text string) (*ncclPerf, error) {
-	p := &ncclPerf{wrong: -1, average: -1}
+	p := &ncclPerf{wrong: -1}
 	var halves []int // number of cells, by half
 	for lines := bufio.NewScanner(strings.NewReader(text)); lines.Scan(); {
 		line := lines.Text()
@@ -123,21 +122,12 @@ func ncclPerfCells(line string, cells []int) (row ncclPerfRow, ok bool) {
 	return row, true
 }
 
-// summary parses "Out of bounds values : 3 FAILED" and "Avg bus bandwidth : 228.5".
+// summary parses "Out of bounds values : 3 FAILED".
 func (p *ncclPerf) summary(remark string) {
-	what, value, ok := strings.Cut(remark, ":")
-	words := strings.Fields(value)
-	if !ok || len(words) == 0 {
-		return
-	}
-	switch strings.TrimSpace(what) {
-	case "Out of bounds values":
+	what, value, _ := strings.Cut(remark, ":")
+	if words := strings.Fields(value); strings.TrimSpace(what) == "Out of bounds values" && len(words) > 0 {
 		if n, err := strconv.Atoi(words[0]); err == nil {
 			p.wrong = n
-		}
-	case "Avg bus bandwidth":
-		if v, err := strconv.ParseFloat(words[0], 64); err == nil && v >= 0 {
-			p.average = v
 		}
 	}
 }

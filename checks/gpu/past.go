@@ -26,7 +26,6 @@ type memory[T any] struct {
 	next        gpuPast[T]
 	elapsed     time.Duration // since the last run; 0: the past is missing or not usable
 	recent      bool          // the past is too recent to be used, and is kept
-	forgetful   bool          // this node has no place for state
 	findings    []checks.Finding
 }
 
@@ -34,11 +33,7 @@ type memory[T any] struct {
 func recallGPU[T any](env *checks.Env, check, name string, now time.Time) *memory[T] {
 	m := &memory[T]{check: check, name: name, next: gpuPast[T]{Taken: now, GPUs: map[string]T{}}}
 	err := env.Recall(name, &m.past)
-	switch {
-	case err == nil:
-	case errors.Is(err, probe.ErrNoMemory):
-		m.forgetful = true
-	case !errors.Is(err, fs.ErrNotExist):
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, probe.ErrNoMemory) { // a node can have no place for state
 		m.past = gpuPast[T]{}
 		m.findings = []checks.Finding{checks.Finding{Code: "gpu.past", Severity: checks.Warn}.Describe(check, "%v", err)}
 	}

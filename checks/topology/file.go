@@ -35,7 +35,6 @@ const (
 // topologyReader parses a topology file. It reads token by token, so that nested elements need no
 // stack; encoding/xml does not resolve external entities.
 type topologyReader struct {
-	path    string
 	decoder *xml.Decoder
 	element func(xml.StartElement, filedFrame) (filedFrame, error) // of this kind of file
 	frames  []filedFrame
@@ -53,7 +52,7 @@ type filedFrame struct {
 
 // parseTopology reads the devices of a file.
 func parseTopology(path string, data []byte) ([]filedDevice, error) {
-	r := &topologyReader{path: path, decoder: xml.NewDecoder(bytes.NewReader(data)), lines: map[string]int{}, hosts: map[string]bool{}}
+	r := &topologyReader{decoder: xml.NewDecoder(bytes.NewReader(data)), lines: map[string]int{}, hosts: map[string]bool{}}
 	for {
 		token, err := r.decoder.Token()
 		if errors.Is(err, io.EOF) {

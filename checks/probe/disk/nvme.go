@@ -30,7 +30,6 @@ type NVMe struct {
 	Serial     string
 	Firmware   string
 	NameSpaces []NameSpace
-	Heat       *Heat // nil if unknown
 
 	Err error // why a value above is missing
 }

@@ -41,9 +41,8 @@ type nodeState struct {
 }
 
 type run struct {
-	time    time.Time
-	verdict checks.Severity
-	cells   map[string]checks.Severity
+	time  time.Time
+	cells map[string]checks.Severity
 }
 
 type change struct {
@@ -132,7 +131,7 @@ func (n *nodeState) add(e *event.Event) {
 		cells[r.Check] = max(cells[r.Check], r.Severity)
 	}
 	n.last, n.cells = e.Short(), cells
-	if n.runs = append(n.runs, run{e.Time, e.Verdict, cells}); len(n.runs) > maxRuns {
+	if n.runs = append(n.runs, run{e.Time, cells}); len(n.runs) > maxRuns {
 		n.runs = n.runs[1:]
 	}
 }
