@@ -106,7 +106,7 @@ func (l *launchTimes) take(ctx context.Context, w *gpuWorker, count int) error {
 	if err != nil {
 		return err
 	}
-	one := func() error { return w.c.Launch(empty, cuda.Dim{}, cuda.Dim{}, 0, w.stream) }
+	one := func() error { return w.c.Launch(empty, cuda.Dim{}, cuda.Dim{}, w.stream) }
 	for i := -launchBatch; i < count; i++ { // the first are slow
 		began := time.Now()
 		took, err := w.timed(ctx, 1, one)

@@ -61,7 +61,7 @@ func TestLoadedGPURates(t *testing.T) {
 	}
 	grid, block := l.chooseGrid()
 	got, err := l.rate(t.Context(), 2*size, hostSample, func() error {
-		return l.c.Launch(k[0], grid, block, 0, l.stream, buffers[0], buffers[1], uint64(size/16))
+		return l.c.Launch(k[0], grid, block, l.stream, buffers[0], buffers[1], uint64(size/16))
 	})
 	if err != nil || got < 1995 || got > 2005 {
 		t.Errorf("%v GB/s, want 2000; %v", got, err)

@@ -134,7 +134,7 @@ func (c *gpuMembw) measure(r *activeRun, l *loadedGPU) (all []measure, err error
 	}
 	x, y, z, n := arrays[0], arrays[1], arrays[2], size/16
 	grid, block := l.chooseGrid()
-	launch := func(k *cuda.Kernel, args ...any) error { return l.c.Launch(k, grid, block, 0, l.stream, args...) }
+	launch := func(k *cuda.Kernel, args ...any) error { return l.c.Launch(k, grid, block, l.stream, args...) }
 	if err := cmp.Or(launch(k[0], x, membwX, n), launch(k[0], y, membwY, n), launch(k[0], z, membwZ, n)); err != nil {
 		return nil, err
 	}

@@ -66,19 +66,19 @@ func (p *patterns) close() error { return cmp.Or(p.l.c.Free(p.report), p.l.c.Hos
 // of the tested memory, bytes.
 func (p *patterns) write(at cuda.Memory, size, offset uint64, what pattern) error {
 	grid, block := p.l.chooseGrid()
-	return p.l.c.Launch(p.writing, grid, block, 0, p.l.stream, at, size/16, offset/16, what.kind, what.value)
+	return p.l.c.Launch(p.writing, grid, block, p.l.stream, at, size/16, offset/16, what.kind, what.value)
 }
 
 // verify queues the comparison of the memory with a pattern.
 func (p *patterns) verify(at cuda.Memory, size, offset uint64, what pattern) error {
 	grid, block := p.l.chooseGrid()
-	return p.l.c.Launch(p.verifying, grid, block, 0, p.l.stream, at, size/16, offset/16, what.kind, what.value, p.report)
+	return p.l.c.Launch(p.verifying, grid, block, p.l.stream, at, size/16, offset/16, what.kind, what.value, p.report)
 }
 
 // invert queues the comparison of the memory with a pattern and the inversion of all its bits.
 func (p *patterns) invert(at cuda.Memory, size, offset uint64, what pattern) error {
 	grid, block := p.l.chooseGrid()
-	return p.l.c.Launch(p.inverted, grid, block, 0, p.l.stream, at, size/16, offset/16, what.kind, what.value, p.report)
+	return p.l.c.Launch(p.inverted, grid, block, p.l.stream, at, size/16, offset/16, what.kind, what.value, p.report)
 }
 
 // wrongWord is a word of memory that differs from the word written.

@@ -35,10 +35,6 @@ type GPU struct {
 	Major, Minor int    // compute capability: 9, 0
 	SMs          int    // multiprocessors
 	Memory       uint64 // bytes
-	ComputeMode  int    // see ComputeModeDefault
-	SharedMemory int    // bytes of shared memory that one block can have
-	MemoryClock  int    // kHz; 0 if unknown
-	BusWidth     int    // bits of the memory's bus; 0 if unknown
 	Err          error  // why the GPU cannot be used: fields above may be empty, PCI too
 
 	lib    *cudaLib
@@ -48,22 +44,11 @@ type GPU struct {
 	open   int     // contexts, guarded by lib.mu
 }
 
-// The compute modes: CUcomputemode of cuda.h.
-const (
-	ComputeModeDefault    = 0
-	ComputeModeProhibited = 2
-	ComputeModeExclusive  = 3 // one process at a time
-)
-
 // These are the attributes that this package reads: CUdevice_attribute of cuda.h.
 const (
 	attrMultiprocessors = 16
-	attrComputeMode     = 20
-	attrMemoryClock     = 36
-	attrBusWidth        = 37
 	attrMajor           = 75
 	attrMinor           = 76
-	attrSharedOptIn     = 97
 )
 
 // Open loads the driver API and lists the GPUs. It calls doing before every call. It keeps the
@@ -179,13 +164,9 @@ func (l *cudaLib) identify(g *GPU) error {
 	for _, a := range []struct {
 		number int
 		value  *int
-		needed bool
-	}{
-		{attrMajor, &g.Major, true}, {attrMinor, &g.Minor, true}, {attrMultiprocessors, &g.SMs, true}, {attrComputeMode, &g.ComputeMode, true},
-		{attrSharedOptIn, &g.SharedMemory, false}, {attrMemoryClock, &g.MemoryClock, false}, {attrBusWidth, &g.BusWidth, false},
-	} {
+	}{{attrMajor, &g.Major}, {attrMinor, &g.Minor}, {attrMultiprocessors, &g.SMs}} {
 		var v int32
-		if err := l.call("cuDeviceGetAttribute", g.Ordinal, uintptr(unsafe.Pointer(&v)), uintptr(a.number), g.handle); err != nil && a.needed {
+		if err := l.call("cuDeviceGetAttribute", g.Ordinal, uintptr(unsafe.Pointer(&v)), uintptr(a.number), g.handle); err != nil {
 			return err
 		}
 		*a.value = int(v)

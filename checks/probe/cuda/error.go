@@ -18,8 +18,6 @@ const (
 	CUDANoDevice       = 100
 	cudaNotReady       = 600
 	cudaAlreadyEnabled = 704
-	cudaDeinitialized  = 4
-	cudaContextIsGone  = 709
 )
 
 // Error names the call and the error.

@@ -184,7 +184,7 @@ func (g *GEMM) setUp(lt *CUBLASLt, s Stream) (err error) {
 	}
 	most := g.Type.amplitude(g.N)
 	for i, to := range []Memory{g.a, g.b} {
-		if err := g.c.Launch(fill, g.wide(), gemmBlock, 0, s, to, count, chooseSeed(i), most); err != nil {
+		if err := g.c.Launch(fill, g.wide(), gemmBlock, s, to, count, chooseSeed(i), most); err != nil {
 			return err
 		}
 	}
@@ -251,7 +251,7 @@ func (g *GEMM) Multiply(s Stream) error {
 		return g.lt.multiply(g.a, g.b, g.product, g.workspace, s)
 	}
 	tiles := g.N / g.tile
-	return g.c.Launch(g.kernel, Dim{X: tiles, Y: tiles}, gemmBlock, 0, s, g.a, g.b, g.product, uint32(g.N))
+	return g.c.Launch(g.kernel, Dim{X: tiles, Y: tiles}, gemmBlock, s, g.a, g.b, g.product, uint32(g.N))
 }
 
 // GEMMSum is a checksum of a product: one wrong number changes Total.
@@ -265,7 +265,7 @@ func (g *GEMM) Sum(ctx context.Context, s Stream) (GEMMSum, error) {
 	if err := g.c.Fill32(g.sum, 0, gemmSumBytes/4, s); err != nil {
 		return GEMMSum{}, err
 	}
-	if err := g.c.Launch(g.summing, g.wide(), gemmBlock, 0, s, g.product, uint64(g.N), uint64(gemmSeed), g.sum); err != nil {
+	if err := g.c.Launch(g.summing, g.wide(), gemmBlock, s, g.product, uint64(g.N), uint64(gemmSeed), g.sum); err != nil {
 		return GEMMSum{}, err
 	}
 	if err := g.c.CopyToHost(g.result, g.sum, s); err != nil {

@@ -70,23 +70,14 @@ func (m *Module) Kernel(name string) (*Kernel, error) {
 	return k, nil
 }
 
-// maxDynamicShared is CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.
-const maxDynamicShared = 8
-
-// AllowShared allows a block of the kernel more than 48 KiB of shared memory, up to the GPU's
-// SharedMemory.
-func (k *Kernel) AllowShared(bytes int) error {
-	return k.c.call("cuFuncSetAttribute", k.handle, maxDynamicShared, uintptr(bytes))
-}
-
-// Launch queues a kernel. shared is the shared memory of each block, bytes. The arguments must have
-// the kernel's own types: Memory and uint64 for 64 bits, uint32 and int32, float32, float64.
-func (c *Context) Launch(k *Kernel, grid, block Dim, shared int, s Stream, args ...any) error {
+// Launch queues a kernel, without shared memory beyond that of its source. The arguments must have the
+// kernel's own types: Memory and uint64 for 64 bits, uint32 and int32, float32, float64.
+func (c *Context) Launch(k *Kernel, grid, block Dim, s Stream, args ...any) error {
 	if err := c.launch.set(args); err != nil {
 		return fmt.Errorf("launch %s: %w", k.name, err)
 	}
 	err := c.call("cuLaunchKernel", k.handle, size(grid.X), size(grid.Y), size(grid.Z), size(block.X), size(block.Y), size(block.Z),
-		uintptr(shared), uintptr(s), uintptr(unsafe.Pointer(&c.launch.pointers)), 0)
+		0, uintptr(s), uintptr(unsafe.Pointer(&c.launch.pointers)), 0)
 	if err != nil {
 		return fmt.Errorf("launch %s: %w", k.name, err)
 	}

@@ -110,7 +110,7 @@ func (g *NCCLGPU) Verify(buffer Memory, p NCCLPart) error {
 func (g *NCCLGPU) launch(k *Kernel, elements int64, args ...any) error {
 	const block = 256
 	blocks := min(int(elements+block-1)/block, 8*max(g.Context.GPU.SMs, 1))
-	return g.Context.Launch(k, Dim{X: max(blocks, 1)}, Dim{X: block}, 0, g.Stream, args...)
+	return g.Context.Launch(k, Dim{X: max(blocks, 1)}, Dim{X: block}, g.Stream, args...)
 }
 
 // NCCLMismatch is the result of a verification.

@@ -25,19 +25,11 @@ func (c *Context) NewStream() (s Stream, err error) {
 	return s, err
 }
 
-// FreeStream frees a stream; its queued work still runs.
-func (c *Context) FreeStream(s Stream) error {
-	return c.call("cuStreamDestroy_v2", uintptr(s))
-}
-
 // NewEvent makes an event.
 func (c *Context) NewEvent() (e Event, err error) {
 	err = c.call("cuEventCreate", uintptr(unsafe.Pointer(&e)), 0)
 	return e, err
 }
-
-// FreeEvent frees an event.
-func (c *Context) FreeEvent(e Event) error { return c.call("cuEventDestroy_v2", uintptr(e)) }
 
 // Record puts an event behind the work that is now in a stream.
 func (c *Context) Record(e Event, s Stream) error {
@@ -136,11 +128,6 @@ func (c *Context) CopyToDevice(to Memory, from []byte, s Stream) error {
 // CopyToHost queues a copy of the GPU's memory to pinned memory (see HostAlloc).
 func (c *Context) CopyToHost(to []byte, from Memory, s Stream) error {
 	return c.call("cuMemcpyDtoHAsync_v2", address(to), uintptr(from), uintptr(len(to)), uintptr(s))
-}
-
-// CopyOnDevice queues a copy of n bytes within the GPU's memory.
-func (c *Context) CopyOnDevice(to, from Memory, n uint64, s Stream) error {
-	return c.call("cuMemcpyDtoDAsync_v2", uintptr(to), uintptr(from), uintptr(n), uintptr(s))
 }
 
 // CopyFromPeer queues a copy of n bytes of another GPU's memory to this one, whose copy engine

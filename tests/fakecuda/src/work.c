@@ -36,12 +36,6 @@ int cuStreamCreate(struct stream **out, unsigned flags)
 	return OK;
 }
 
-int cuStreamDestroy_v2(struct stream *s)
-{
-	CURRENT("cuStreamDestroy");
-	return s ? OK : INVALID_HANDLE;
-}
-
 int cuStreamQuery(struct stream *s)
 {
 	CURRENT("cuStreamQuery");
@@ -65,12 +59,6 @@ int cuEventCreate(struct event **out, unsigned flags)
 	current->events = *out;
 	pthread_mutex_unlock(&current->lock);
 	return OK;
-}
-
-int cuEventDestroy_v2(struct event *e)
-{
-	CURRENT("cuEventDestroy");
-	return e ? OK : INVALID_HANDLE;
 }
 
 int cuEventRecord(struct event *e, struct stream *s)
@@ -244,12 +232,6 @@ int cuModuleGetFunction(struct kernel **out, const char *module, const char *nam
 		}
 	fprintf(stderr, "fakecuda: kernel %s has no function for the host\n", name);
 	return NOT_FOUND;
-}
-
-int cuFuncSetAttribute(struct kernel *k, int attribute, int value)
-{
-	CURRENT("cuFuncSetAttribute");
-	return k && attribute == 8 && value <= number(current->index, "attribute", "97", 232448) ? OK : INVALID_VALUE;
 }
 
 /* launch_time is the time to launch an empty kernel: the scenario's times, one after the other. */
