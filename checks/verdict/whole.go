@@ -60,14 +60,6 @@ func (w *Wholes) About(x checks.Finding) (checks.Finding, bool) {
 	return checks.Finding{}, false
 }
 
-// Folded returns the number of findings that were counted and not reported.
-func (w *Wholes) Folded() (n int) {
-	for i := range w.list {
-		n += w.list[i].folded
-	}
-	return n
-}
-
 // Texts returns a line for each device with counted findings.
 func (w *Wholes) Texts() (lines []string) {
 	for i := range w.list {

@@ -37,16 +37,6 @@ const (
 	lineReset             // a GPU was reset
 )
 
-// parseXidLine parses a record of the kernel's log. Kind is lineOther for a line that is not trusted or
-// not about a GPU or an NVSwitch.
-func parseXidLine(record []byte) xidLine {
-	l, ok := checks.Believe(record, false, checks.AboutGPU)
-	if !ok {
-		return xidLine{}
-	}
-	return readXid(l)
-}
-
 // readXid parses a trusted line.
 func readXid(l checks.KernelLine) xidLine {
 	switch l.Kind {

@@ -12,6 +12,16 @@ import (
 
 const c1 = "0000:c1:00.0"
 
+// parseXidLine parses a record of the kernel's log. Kind is lineOther for a line that is not trusted or
+// not about a GPU or an NVSwitch.
+func parseXidLine(record []byte) xidLine {
+	l, ok := checks.Believe(record, false, checks.AboutGPU)
+	if !ok {
+		return xidLine{}
+	}
+	return readXid(l)
+}
+
 func TestXidLine(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
