@@ -15,6 +15,7 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
+	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/report"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
@@ -30,6 +31,11 @@ func runSlurm(argv []string, words []string) ([]byte, error) {
 		return nil, err
 	}
 	defer r.Close()
+	return runTool(r, argv)
+}
+
+// runTool runs a command of Slurm with the variables that keep its output as we parse it.
+func runTool(r *health.Run, argv []string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(r.Ctx, slurmAnswers)
 	defer cancel()
 	out, err := r.Pool.Exec(ctx, argv, slurm.FleetEnviron(r.Set.Get), nil)

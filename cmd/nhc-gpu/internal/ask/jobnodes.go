@@ -1,7 +1,6 @@
 package ask
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -99,22 +98,6 @@ func nodesOf(r *health.Run, id string) (names []string, user string, err error) 
 		names = append(names, name)
 	}
 	return names, user, nil
-}
-
-// runTool runs a command of Slurm with the variables that keep its output as we parse it.
-func runTool(r *health.Run, argv []string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(r.Ctx, slurmAnswers)
-	defer cancel()
-	out, err := r.Pool.Exec(ctx, argv, slurm.FleetEnviron(r.Set.Get), nil)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("run %s: %w", argv[0], err)
-	case out.TimedOut:
-		return nil, fmt.Errorf("run %s: no answer within %s", argv[0], slurmAnswers)
-	case out.Status != 0:
-		return nil, fmt.Errorf("run %s: exit status %d: %s", argv[0], out.Status, strings.TrimSpace(string(out.Stderr)))
-	}
-	return out.Stdout, nil
 }
 
 // nodeArgv returns the command that prints the samples of a job on a node. A step of the job runs as its user, and
