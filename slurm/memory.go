@@ -163,9 +163,9 @@ func (m *Memory) noteDone(d Decision, fault string) {
 	}
 }
 
-// isForeign reports that a reason is not ours, because nhc-gpu wrote another one. After a write that
-// reported an error this is unknown.
-func (m *Memory) isForeign(reason string) bool { return m.Known && !m.set(reason) }
+// isForeign reports that a reason is not ours: it is that of a sweep, or nhc-gpu wrote another one. After a
+// write that reported an error the latter is unknown.
+func (m *Memory) isForeign(reason string) bool { return m.Known && !m.set(reason) || BySweep(reason) }
 
 // isForeign reports that a verdict does not change the drain with a reason. What a sweep has drained is
 // left to sweeps, because the checks of a node do not test the network between nodes.
@@ -173,7 +173,7 @@ func (c *Controller) isForeign(m *Memory, reason string, v Verdict) bool {
 	if c.Remote {
 		return v.Healthy && !BySweep(reason)
 	}
-	return m.isForeign(reason) || BySweep(reason)
+	return m.isForeign(reason)
 }
 
 // set reports whether nhc-gpu set a reason last, with whatever addition.

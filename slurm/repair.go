@@ -23,7 +23,8 @@ type Patient struct {
 	NoReboot    bool     // slurm.conf has no RebootProgram
 }
 
-// AskPatient asks about the node, which is drained for a drill or for a fault. A reservation for maintenance counts from that long before it begins.
+// AskPatient asks about the node, which is drained for a drill or for a fault. A reservation for
+// maintenance counts from that long before it begins.
 func AskPatient(ctx context.Context, c *Controller, limits Guard, before time.Duration, drill bool) (p Patient, err error) {
 	m, err := c.recall()
 	if err != nil {
@@ -32,7 +33,7 @@ func AskPatient(ctx context.Context, c *Controller, limits Guard, before time.Du
 	if p.Node, err = ask(ctx, c, "read node "+c.Node, c.Settings.showArgv, parseShowNode); err != nil {
 		return p, err
 	}
-	p.Node.Foreign = m.isForeign(p.Node.Reason) || BySweep(p.Node.Reason)
+	p.Node.Foreign = m.isForeign(p.Node.Reason)
 	held := p.Node.State.Class == Drained || p.Node.State.Held
 	p.Ours = held && p.Node.owner() == ours && isDrill(p.Node.Reason) == drill
 	if c.Settings.Policy.Fails && p.Node.State.Order == failOrder() { // our drains set it
@@ -41,8 +42,9 @@ func AskPatient(ctx context.Context, c *Controller, limits Guard, before time.Du
 	if p.Jobs, err = ask(ctx, c, "list the jobs of node "+c.Node, c.Settings.jobsArgv, func(out []byte) ([]string, error) { return strings.Fields(string(out)), nil }); err != nil {
 		return p, err
 	}
+	list := func(string) ([]string, error) { return c.Settings.ReservationsArgv() }
 	reservations := func(out []byte) (string, error) { return maintenanceOf(string(out), c.Node, c.now(), before), nil }
-	if p.Maintenance, err = ask(ctx, c, "list the reservations", c.Settings.reservationsArgv, reservations); err != nil {
+	if p.Maintenance, err = ask(ctx, c, "list the reservations", list, reservations); err != nil {
 		return p, err
 	}
 	groups, err := ask(ctx, c, "count the nodes in repair", c.Settings.groupsArgv, parseGroups)
@@ -60,10 +62,6 @@ func AskPatient(ctx context.Context, c *Controller, limits Guard, before time.Du
 // jobsArgv returns the command that lists the jobs on a node, those that end there included.
 func (s Settings) jobsArgv(node string) ([]string, error) {
 	return []string{filepath.Join(filepath.Dir(s.sinfo()), "squeue"), "-h", "-a", "-w", node, "-o", "%i"}, nil
-}
-
-func (s Settings) reservationsArgv(string) ([]string, error) {
-	return argv([]string{cmp.Or(s.Scontrol, "scontrol")}, "-o", "show", "reservation")
 }
 
 var reservationKey = checks.Lazily(`\b(ReservationName|StartTime|EndTime|Nodes|Flags)=(\S*)`)
@@ -127,7 +125,7 @@ func findReason(ctx context.Context, c *Controller, m *Memory) (node NodeInfo, r
 	if node, err = ask(ctx, c, "read node "+c.Node, c.Settings.showArgv, parseShowNode); err != nil {
 		return node, "", err
 	}
-	node.Foreign = m.isForeign(node.Reason) || BySweep(node.Reason)
+	node.Foreign = m.isForeign(node.Reason)
 	if node.State.Class == InService && !node.State.Held || node.owner() != ours {
 		return node, "", fmt.Errorf("node %s is %s for reason %q: %w", c.Node, node.State.Text, node.signed(), ErrNotOurs)
 	}
