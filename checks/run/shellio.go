@@ -326,27 +326,36 @@ func (s *sender) next() (name string, fields []string, ok bool, err error) {
 	return name, fields, true, nil
 }
 
+// handle handles one event. end is true if the command is over.
 func (s *Shell) handle(name string, f []string) (end bool, status int, exited bool, err error) {
-	at := func(i int) string {
-		if i < len(f) {
-			return f[i]
-		}
-		return ""
+	if name != "end" && name != "exit" {
+		return false, 0, false, s.serve(name, f)
 	}
+	status, aerr := strconv.Atoi(field(f, 0))
+	if aerr != nil {
+		return false, 0, false, fmt.Errorf("read from bash: status %q", field(f, 0))
+	}
+	if name == "exit" && status == 0 && s.endsBySignal() { // the trap on EXIT cannot know this
+		return false, 0, false, s.killedError()
+	}
+	return true, status, name == "exit", nil
+}
+
+// field returns a field of an event, "" if the event lacks it.
+func field(f []string, i int) string {
+	if i < len(f) {
+		return f[i]
+	}
+	return ""
+}
+
+// serve handles an event within a command.
+func (s *Shell) serve(name string, f []string) error {
 	switch name {
-	case "end", "exit":
-		status, aerr := strconv.Atoi(at(0))
-		if aerr != nil {
-			return false, 0, false, fmt.Errorf("read from bash: status %q", at(0))
-		}
-		if name == "exit" && status == 0 && s.endsBySignal() { // the trap on EXIT cannot know this
-			return false, 0, false, s.killedError()
-		}
-		return true, status, name == "exit", nil
 	case "lost":
-		return false, 0, false, errors.New("bash reads no more commands")
+		return errors.New("bash reads no more commands")
 	case "broken":
-		return false, 0, false, errors.New(at(0))
+		return errors.New(field(f, 0))
 	case "ready":
 		s.ready = true
 	case "settings":
@@ -362,43 +371,43 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 		}
 		s.handler.Variables(vars)
 	case "array":
-		s.handler.Array(at(0), f[min(1, len(f)):])
+		s.handler.Array(field(f, 0), f[min(1, len(f)):])
 	case "syslog":
-		s.handler.Syslog(at(0))
+		s.handler.Syslog(field(f, 0))
 	case "flush":
 		s.handler.Flush()
 	case "died":
 		s.handler.Died()
-		return false, 0, false, s.answer(at(0), "done")
+		return s.answer(field(f, 0), "done")
 	case "forked":
-		pid, _ := strconv.Atoi(at(1))
+		pid, _ := strconv.Atoi(field(f, 1))
 		s.handler.Forked(pid)
-		return false, 0, false, s.answer(at(0), "done")
+		return s.answer(field(f, 0), "done")
 	case "die":
-		if helper, text := s.handler.Die(at(1), at(2), at(3) != "0", at(4) != "0"); helper {
-			return false, 0, false, s.answer(at(0), "helper", text)
+		if helper, text := s.handler.Die(field(f, 1), field(f, 2), field(f, 3) != "0", field(f, 4) != "0"); helper {
+			return s.answer(field(f, 0), "helper", text)
 		}
-		return false, 0, false, s.answer(at(0), "done")
+		return s.answer(field(f, 0), "done")
 	case "leaving":
-		status, aerr := strconv.Atoi(at(1))
-		if aerr != nil {
-			return false, 0, false, fmt.Errorf("read from bash: status %q", at(1))
+		status, err := strconv.Atoi(field(f, 1))
+		if err != nil {
+			return fmt.Errorf("read from bash: status %q", field(f, 1))
 		}
 		if helper, text, message := s.handler.Leaving(status); helper {
-			return false, 0, false, s.answer(at(0), "helper", text, message)
+			return s.answer(field(f, 0), "helper", text, message)
 		}
-		return false, 0, false, s.answer(at(0), "done")
+		return s.answer(field(f, 0), "done")
 	case "native":
 		if len(f) < 4 {
-			return false, 0, false, fmt.Errorf("read from bash: call of a check with %d words", len(f))
+			return fmt.Errorf("read from bash: call of a check with %d words", len(f))
 		}
-		return false, 0, false, s.reply(f[0], s.handler.Call(f[1], f[2], f[3:]))
+		return s.reply(f[0], s.handler.Call(f[1], f[2], f[3:]))
 	case "match":
-		return false, 0, false, s.reply(at(0), s.handler.Match(at(3), at(4)))
+		return s.reply(field(f, 0), s.handler.Match(field(f, 3), field(f, 4)))
 	default:
-		return false, 0, false, fmt.Errorf("read from bash: unknown event %q", name)
+		return fmt.Errorf("read from bash: unknown event %q", name)
 	}
-	return false, 0, false, nil
+	return nil
 }
 
 // parsePairs returns the map of a list of alternating names and values.
