@@ -216,24 +216,7 @@ func (e *Event) Prometheus(autopilot bool, node string) []byte {
 		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s gauge\n", name, help, name)
 	}
 	family("nhc_gpu_check_result", "Result of a check: 0 ok, 1 warn, 2 fail, 3 unknown.")
-	type series struct{ check, code, device string }
-	values, order := map[series]int{}, []series(nil)
-	for i := range e.Results {
-		r := &e.Results[i]
-		if r.Severity == checks.Skip {
-			continue
-		}
-		s := series{check: r.Check, code: r.Code, device: r.hardware()}
-		old, known := values[s]
-		if !known {
-			order = append(order, s)
-		}
-		values[s] = max(old, r.Severity.ExitStatus())
-	}
-	slices.SortStableFunc(order, func(a, b series) int { return values[b] - values[a] })
-	for _, s := range order[:min(len(order), maxSeries)] {
-		fmt.Fprintf(&b, "nhc_gpu_check_result{check=%q,code=%q,device=%q} %d\n", label(s.check), label(s.code), label(s.device), values[s])
-	}
+	e.checkResults(&b)
 	e.silenced(family, &b)
 	n := e.count()
 	if !e.Time.IsZero() { // no run yet
@@ -253,27 +236,15 @@ func (e *Event) Prometheus(autopilot bool, node string) []byte {
 	if e.Slurm != nil {
 		family("nhc_gpu_drained", "1 if the node is drained, as far as the last run knows; owner is nhc or other.")
 		for _, owner := range []string{OwnerNHC, OwnerOther} {
-			drained := 0
-			if e.Slurm.Owner == owner {
-				drained = 1
-			}
-			fmt.Fprintf(&b, "nhc_gpu_drained{owner=%q} %d\n", owner, drained)
-		}
-		held := 0
-		if e.Slurm.Held {
-			held = 1
+			fmt.Fprintf(&b, "nhc_gpu_drained{owner=%q} %d\n", owner, bit(e.Slurm.Owner == owner))
 		}
 		family("nhc_gpu_held_by_guard", "1 if the node has failed and the guard holds its drain.")
-		fmt.Fprintf(&b, "nhc_gpu_held_by_guard %d\n", held)
+		fmt.Fprintf(&b, "nhc_gpu_held_by_guard %d\n", bit(e.Slurm.Held))
 	}
 	family("nhc_gpu_output_failures", "Number of outputs that failed in the run before.")
 	fmt.Fprintf(&b, "nhc_gpu_output_failures %d\n", len(e.Outputs))
 	family("nhc_gpu_drill_active", "1 if a drill is under way: a finding, and the drain for it, can be a rehearsal.")
-	drill := 0
-	if e.Drill != nil {
-		drill = 1
-	}
-	fmt.Fprintf(&b, "nhc_gpu_drill_active %d\n", drill)
+	fmt.Fprintf(&b, "nhc_gpu_drill_active %d\n", bit(e.Drill != nil))
 	if autopilot {
 		family("autopilot_health_checks", "Summary of health checks, as IBM Autopilot exports it: 0 passed, 1 failed.")
 		e.autopilot(&b)
@@ -281,18 +252,52 @@ func (e *Event) Prometheus(autopilot bool, node string) []byte {
 	if node == "" {
 		return []byte(b.String())
 	}
-	var labelled strings.Builder
-	for line := range strings.Lines(b.String()) {
+	return []byte(labelNode(b.String(), node))
+}
+
+// labelNode adds the label of a node to each series.
+func labelNode(text, node string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
 		switch at := strings.IndexAny(line, "{ "); {
 		case strings.HasPrefix(line, "#"):
-			labelled.WriteString(line)
+			b.WriteString(line)
 		case line[at] == '{':
-			fmt.Fprintf(&labelled, "%s{slurm_node=%q,%s", line[:at], label(node), line[at+1:])
+			fmt.Fprintf(&b, "%s{slurm_node=%q,%s", line[:at], label(node), line[at+1:])
 		default:
-			fmt.Fprintf(&labelled, "%s{slurm_node=%q}%s", line[:at], label(node), line[at:])
+			fmt.Fprintf(&b, "%s{slurm_node=%q}%s", line[:at], label(node), line[at:])
 		}
 	}
-	return []byte(labelled.String())
+	return b.String()
+}
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// checkResults writes the results of the checks, the worst first.
+func (e *Event) checkResults(b *strings.Builder) {
+	type series struct{ check, code, device string }
+	values, order := map[series]int{}, []series(nil)
+	for i := range e.Results {
+		r := &e.Results[i]
+		if r.Severity == checks.Skip {
+			continue
+		}
+		s := series{check: r.Check, code: r.Code, device: r.hardware()}
+		old, known := values[s]
+		if !known {
+			order = append(order, s)
+		}
+		values[s] = max(old, r.Severity.ExitStatus())
+	}
+	slices.SortStableFunc(order, func(a, b series) int { return values[b] - values[a] })
+	for _, s := range order[:min(len(order), maxSeries)] {
+		fmt.Fprintf(b, "nhc_gpu_check_result{check=%q,code=%q,device=%q} %d\n", label(s.check), label(s.code), label(s.device), values[s])
+	}
 }
 
 // silenced writes the failures that a person has accepted.
