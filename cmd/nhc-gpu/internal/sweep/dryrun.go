@@ -16,9 +16,6 @@ import (
 
 // printPlan prints what a sweep would do.
 func (f *flags) printPlan(ctx context.Context, o launch.Options) error {
-	if ctx == nil {
-		ctx = context.Background()
-	}
 	nodes, away, err := launch.Look(ctx, o)
 	if err != nil {
 		return err

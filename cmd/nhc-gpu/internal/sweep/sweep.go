@@ -405,9 +405,6 @@ func (f *flags) onGPUs(file *sweep.EAS) []sweep.Stage {
 
 // untilSignal returns a context that a signal ends, with its name.
 func untilSignal(parent context.Context) (context.Context, func()) {
-	if parent == nil {
-		parent = context.Background()
-	}
 	ctx, cancel := context.WithCancelCause(parent)
 	got := make(chan os.Signal, 4)
 	for _, sig := range []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGTERM} {
