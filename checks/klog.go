@@ -70,9 +70,12 @@ const (
 // {at}      nothing, or function, line and process: "poll_health:174:(pid 0): "
 // {ibdev}   nothing, or a blank and an RDMA device
 // {ctrl}    a disk's controller: nvme0
-// {text}    any text up to the next part of the form
-//
-//	{uuid} {hex} {digits} {n} {module} {word}
+// {text}    any text up to the next part of the form; {skip} the same, but not kept
+// {uuid}    a GPU's UUID
+// {hex}     a hexadecimal number
+// {digits}  a number of up to 4 digits
+// {n}       a number of up to 10 digits; {module} the same
+// {word}    any text up to a blank
 type kernelForm struct {
 	Subject kernelSubject
 	Kind    kernelKind
@@ -295,7 +298,7 @@ func (l *KernelLine) takeField(name, text string) (rest string, ok bool) {
 		l.Rest = text
 		return "", true
 	case "dev":
-		n = countWhile(text, func(c byte) bool { return c > ' ' && c != ':' && c != '/' && c != 0x7f })
+		n = countWhile(text, isDevByte)
 		l.Dev = text[:n]
 		return text[n:], n > 0 && n <= maxDev
 	case "uuid":
@@ -328,7 +331,7 @@ func (l *KernelLine) takeField(name, text string) (rest string, ok bool) {
 		return cutPlace(text), true
 	case "ibdev":
 		if after, ok := strings.CutPrefix(text, " "); ok {
-			n = countWhile(after, func(c byte) bool { return c > ' ' && c != ':' && c != '/' && c != 0x7f })
+			n = countWhile(after, isDevByte)
 			return after[n:], n > 0 && n <= 64
 		}
 		return text, true
@@ -397,6 +400,9 @@ func cutPlace(text string) string {
 	}
 	return text
 }
+
+// isDevByte reports whether c can be in the name of a device.
+func isDevByte(c byte) bool { return c > ' ' && c != ':' && c != '/' && c != 0x7f }
 
 func isWordByte(c byte) bool { return c == '_' || isDigit(c) || c|0x20 >= 'a' && c|0x20 <= 'z' }
 
