@@ -5,7 +5,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // integerForm matches the numbers of an arithmetic context in bash:
@@ -127,9 +128,7 @@ func Decimal(r *big.Rat) string {
 
 // Lazily compiles an expression at its first use: most runs need none of them, and every
 // process of a run would compile them at its start.
-func Lazily(expr string) func() *regexp.Regexp {
-	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
-}
+func Lazily(expr string) func() *regexp.Regexp { return probe.Lazily(expr) }
 
 // Commonest returns the key with the highest count; of several, the first in alphabetical order.
 func Commonest(count map[string]int) string {

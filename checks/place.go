@@ -176,7 +176,7 @@ func parseCabling(file, text string) (cablingTable, error) {
 			wrong = fmt.Sprintf("%q has no port number", key)
 		case len(hex) != 16 || strings.Trim(hex, "0123456789abcdef") != "":
 			wrong = fmt.Sprintf("%q is not a GUID of 16 hexadecimal digits", guid)
-		case !isNumber(port):
+		case probe.NotNumber(port):
 			wrong = fmt.Sprintf("%q is not a port number", port)
 		case end == "":
 			wrong = fmt.Sprintf("%q has no far end", key)
@@ -189,8 +189,6 @@ func parseCabling(file, text string) (cablingTable, error) {
 	}
 	return table, errors.Join(errs...)
 }
-
-func isNumber(text string) bool { return text != "" && strings.Trim(text, "0123456789") == "" }
 
 // shortenEnd limits the length of a far end in a message.
 func shortenEnd(text string) string {

@@ -59,7 +59,7 @@ func NVMes(h *probe.Host, doing func(string)) ([]NVMe, error) {
 			return nil, nil
 		}
 		for _, name := range names {
-			if number, ok := strings.CutPrefix(name, "nvme"); !ok || !isDigits(number) {
+			if number, ok := strings.CutPrefix(name, "nvme"); !ok || probe.NotNumber(number) {
 				continue
 			}
 			if err := h.StuckAt(nvmeClass + "/" + name); err != nil {
@@ -74,8 +74,6 @@ func NVMes(h *probe.Host, doing func(string)) ([]NVMe, error) {
 		return list, err
 	})
 }
-
-func isDigits(text string) bool { return text != "" && strings.Trim(text, "0123456789") == "" }
 
 func readNVMe(h *probe.Host, name string) NVMe {
 	dir := nvmeClass + "/" + name
@@ -114,7 +112,7 @@ func isNameSpace(name string) bool {
 	rest, ok := strings.CutPrefix(name, "nvme")
 	head, number, found := strings.Cut(rest, "n")
 	subsystem, controller, several := strings.Cut(head, "c")
-	return ok && found && isDigits(number) && isDigits(subsystem) && (!several || isDigits(controller))
+	return ok && found && !probe.NotNumber(number) && !probe.NotNumber(subsystem) && (!several || !probe.NotNumber(controller))
 }
 
 // NVMeHeat reads the temperature of a controller, nil if the kernel does not show it. It may block
@@ -127,7 +125,7 @@ func NVMeHeat(h *probe.Host, name string) (*Heat, error) {
 	}
 	for _, p := range parts {
 		number, ok := strings.CutPrefix(p, "hwmon")
-		if !ok || !isDigits(number) {
+		if !ok || probe.NotNumber(number) {
 			continue
 		}
 		text, err := h.ReadValue(dir + "/" + p + "/temp1_input")
