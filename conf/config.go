@@ -72,9 +72,9 @@ func (c *Config) Role(context string) Role {
 	return defaultRoles[context]
 }
 
-// ParseTOML parses nhc.toml: mode, config_errors, [[check]] tables, [policy.NAME], [active],
-// [output], [guard], [remedy.NAME], [healthcheck], [prolog] and [epilog]. Any other key is an error. It returns all errors, each with
-// its line, together with the valid part of the file.
+// ParseTOML parses nhc.toml: mode, config_errors, [[check]] tables, [policy.NAME], [active], [output],
+// [guard], [remedy.NAME], [healthcheck], [prolog] and [epilog]. Any other key is an error. It returns
+// all errors, each with its line, together with the valid part of the file.
 func ParseTOML(file string, data []byte) (*Config, error) {
 	if err := usable(file, data, "TOML"); err != nil {
 		return nil, err

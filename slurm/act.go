@@ -377,13 +377,13 @@ func (o *Outcome) warn(err error) {
 	}
 }
 
-// guardPace is the share of a node in the time between two counts of a held drain: all nodes together
-// ask slurmctld five times a second, as each count reads all nodes.
+// guardPace times the number of nodes is the time between two counts of a held drain. A count reads all
+// nodes, so all of them together ask slurmctld only five times a second.
 const guardPace = 200 * time.Millisecond
 
-// inTurn runs work with the memory, and has the node's comment state a held drain. If the guard is to count after a wait, the drain is stored as
-// pending first, so that a run that is killed while it waits loses nothing; then work runs again. The
-// lock is free while the run waits.
+// inTurn runs work with the memory, and has the node's comment state a held drain. If the guard is to
+// count after a wait, the drain is stored as pending first, so that a run that is killed while it waits
+// loses nothing; then work runs again. The lock is free while the run waits.
 func (c *Controller) inTurn(ctx context.Context, settle func(*Memory, *Outcome) error) (Outcome, error) {
 	work := func(m *Memory, out *Outcome) error {
 		err := settle(m, out)

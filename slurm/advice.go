@@ -60,7 +60,8 @@ var limits = []limit{
 	// PrologTimeout and EpilogTimeout from 25.05 on
 	{key: "PrologTimeout", or: "PrologEpilogTimeout", role: Prolog, then: `the run stops earlier if the node can read slurm.conf; otherwise slurmd kills it and drains the node with "Prolog error" instead of nhc-gpu's reason`},
 	{key: "EpilogTimeout", or: "PrologEpilogTimeout", role: Epilog, then: `the run stops earlier if the node can read slurm.conf; otherwise slurmd kills it and drains the node with "Epilog error" instead of nhc-gpu's reason`},
-	// "before being considered missing"; "also applied to launch tasks and avoid aborting srun commands due to long running Prolog scripts"
+	// "before being considered missing"; "also applied to launch tasks and avoid aborting srun commands
+	// due to long running Prolog scripts"
 	{key: "BatchStartTimeout", role: Prolog, all: true, then: "after that slurmctld can declare a batch job lost while its prolog runs, and srun can give up"},
 	// "expected to complete in less time than MessageTimeout"; slurmd's timer expires 2 s earlier (req.c)
 	{key: "MessageTimeout", role: Prolog, early: 2 * time.Second, all: true, then: `after that the user gets the message "Prolog hung on node"`},

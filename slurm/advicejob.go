@@ -173,7 +173,8 @@ func (a *adviser) adviseOthers() {
 	if user := a.conf.Value("SlurmdUser"); user != "" && !strings.HasPrefix(user, "root") {
 		a.warn(a.showSetting("SlurmdUser"), "SlurmdUser=root", "this program then does not run as root: it cannot drain nodes, and stores no state")
 	}
-	// slurm.conf(5): "at least 5 times larger than MessageTimeout, otherwise it can lead to unexpected draining of nodes"
+	// slurm.conf(5): "at least 5 times larger than MessageTimeout, otherwise it can lead to unexpected
+	// draining of nodes"
 	unkillable, known := a.readSeconds("UnkillableStepTimeout")
 	if message, ok := a.readSeconds("MessageTimeout"); ok && known && message < time.Hour && unkillable < 5*message {
 		a.warn(a.showSetting("UnkillableStepTimeout"), fmt.Sprintf("UnkillableStepTimeout=%.0f", (5*message).Seconds()),

@@ -143,8 +143,8 @@ func ask[T any](ctx context.Context, c *Controller, subject string, argvOf func(
 	return answer, nil
 }
 
-// write carries out a decision with one call, or with none for [Controller.Observe]. After an error the decision may still have been
-// carried out.
+// write carries out a decision with one call, or with none for [Controller.Observe]. After an error the
+// decision may still have been carried out.
 func (c *Controller) write(ctx context.Context, d Decision) error {
 	argv, err := c.Settings.updateArgv(c.Node, d)
 	if err == nil && !c.Observe {

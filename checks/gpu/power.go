@@ -13,10 +13,10 @@ import (
 // it warns if the limit is lower than the GPU's default, unless all GPUs of the model have the same
 // lower limit: then the site has set it.
 //
-// It also warns if the enforced limit is lower than the set one, for example by a power brake of the
-// chassis. Where the limit of a module covers GPU and CPU (GH200), that is normal: it warns if the
-// enforced limit is also lower than that of another GPU. Without WATTS it warns if the default is lower than that of the node's platform, than it
-// was before, or than that of the other GPUs.
+// It also warns if the enforced limit is lower than the set one, for example by a power brake of
+// the chassis. Where the limit of a module covers GPU and CPU (GH200), that is normal: it warns if
+// the enforced limit is also lower than that of another GPU. Without WATTS it warns if the default
+// is lower than that of the node's platform, than it was before, or than that of the other GPUs.
 //
 //	gpu* || check_gpu_power 700
 type gpuPower struct {

@@ -9,8 +9,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// psBlacklist checks that a process does not run. The glob DAEMON is searched for anywhere in
-// the command lines of all processes; ARGS is appended to it after a blank. OWNER is a match string for the name of the process's user.
+// psBlacklist checks that a process does not run. The glob DAEMON is searched for anywhere in the
+// command lines of all processes; ARGS is appended to it after a blank. OWNER is a match string for
+// the name of the process's user.
 //
 //	node* || check_ps_blacklist telnetd !root
 type psBlacklist struct {

@@ -9,8 +9,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
 )
 
-// psDaemon checks that a process runs. The glob DAEMON is searched for anywhere in the
-// command lines of all processes; ARGS is appended to it after a blank. OWNER is compared with the name of the process's user.
+// psDaemon checks that a process runs. The glob DAEMON is searched for anywhere in the command
+// lines of all processes; ARGS is appended to it after a blank. OWNER is compared with the name of
+// the process's user.
 //
 //	node* || check_ps_daemon sshd root
 type psDaemon struct {

@@ -12,8 +12,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
-// Replay finds what a policy would have done on recorded events, and compares it with the drains and resumes of that time.
-// An event has the failures of its run, those included that its own policy held back.
+// Replay finds what a policy would have done on recorded events, and compares it with the drains
+// and resumes of that time. An event has the failures of its run, those included that its own
+// policy held back.
 type Replay struct {
 	site  *conf.Config
 	lines map[string]conf.Policy // of the [[check]] tables, by the check

@@ -43,8 +43,9 @@ type place struct {
 }
 
 const (
-	// ownersOpen bounds the connections; a user has one at a time. One too many ends the oldest that has not asked. ownersAsk and ownersWait bound the times for a question
-	// and an answer, ownersPause is the time between two answers to a user, and after a connection that failed.
+	// ownersOpen bounds the connections; a user has one at a time. A further one ends the oldest
+	// that has not asked. ownersAsk and ownersWait bound the times for a question and an answer,
+	// ownersPause is the time between two answers to a user, and after a connection that failed.
 	ownersOpen  = 64
 	ownersAsk   = time.Second
 	ownersWait  = 5 * time.Second

@@ -94,9 +94,9 @@ func (n *Node) SlurmRows() []verdict.Row {
 	return []verdict.Row{row}
 }
 
-// Facts asks one worker per lane for the devices of this node; without lanes, all that know devices. Call it after the checks: a library
-// that hangs here hangs first in the first check that needs it, and that check's row must
-// report it.
+// Facts asks one worker per lane for the devices of this node; without lanes it asks all that know
+// devices. Call it after the checks: a library that hangs here hangs first in the first check that
+// needs it, and that check's row must report it.
 func (n *Node) Facts(lanes ...checks.Lane) (rows []verdict.Row) {
 	type answer struct {
 		lane checks.Lane

@@ -19,8 +19,9 @@ const Context = "sweep"
 const Check = "sweep"
 
 // Events returns an event for each node that has a suspicion, in natural order. A node that is suspect
-// alone fails; one on which a test cannot run is unknown. Where there is doubt, and where two nodes are slow only with each other, the nodes have a
-// warning: the fault can be between them. Two leaf switches belong to no node.
+// alone fails; one on which a test cannot run is unknown. Where there is doubt, and where two nodes are
+// slow only with each other, the nodes have a warning: the fault can be between them. Two leaf switches
+// belong to no node.
 //
 // The mode is observe: a sweep only reports. The caller sets Mode and Slurm of nodes that it drains.
 func Events(r *sweep.Report) (list []*event.Event) {
