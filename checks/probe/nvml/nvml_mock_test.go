@@ -2,10 +2,12 @@ package nvml
 
 import (
 	"errors"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxa100"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxb200"
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxh100"
@@ -49,6 +51,30 @@ func TestNVMLOfMockServers(t *testing.T) {
 				t.Errorf("only %d functions were looked for: %v", len(*lookups), *lookups)
 			}
 		})
+	}
+}
+
+// An unknown error is one of permission if the driver's device cannot be opened.
+func TestNVMLNotLetIn(t *testing.T) {
+	t.Parallel()
+	const unknown = "nvmlInit: unknown error (NVML error 999)"
+	for device, want := range map[string]string{
+		"":                                unknown,
+		"/dev/null":                       unknown,
+		"/proc/sys/kernel/random/boot_id": unknown + "; no permission: open /dev/nvidiactl: permission denied", // not even root can write it
+	} {
+		root := t.TempDir()
+		if device != "" {
+			if err := errors.Join(os.Mkdir(root+"/dev", 0o755), os.Symlink(device, root+"/dev/nvidiactl")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lib := dgxh100.New()
+		lib.InitFunc = func() nvml.Return { return nvml.ERROR_UNKNOWN }
+		_, err := startNVML(probe.NewHost(root), lib, "mock", nil)
+		if err == nil || err.Error() != want || errors.Is(err, ErrNotPermitted) != (want != unknown) {
+			t.Errorf("%s: %v, want %s", device, err, want)
+		}
 	}
 }
 

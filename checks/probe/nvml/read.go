@@ -99,7 +99,7 @@ func startNVML(h *probe.Host, lib nvml.Interface, name string, doing func(string
 	if ret := s.lib.Init(); ret == nvml.ERROR_LIBRARY_NOT_FOUND {
 		return nil, probe.WhyNotLoaded(name)
 	} else if ret != nvml.SUCCESS {
-		return nil, &Error{"nvmlInit", int(ret)}
+		return nil, notLetIn(h, &Error{"nvmlInit", int(ret)})
 	}
 	nvidia.DriverStarted(h)
 	n := s.snapshot
@@ -130,6 +130,22 @@ func startNVML(h *probe.Host, lib nvml.Interface, name string, doing func(string
 		nameLost(n, views)
 	}
 	return s, nil
+}
+
+// notLetIn adds to an unknown error that this process may not open the driver's device: a device cgroup can
+// lack it.
+func notLetIn(h *probe.Host, e *Error) error {
+	if nvml.Return(e.Code) != nvml.ERROR_UNKNOWN {
+		return e
+	}
+	fd, err := unix.Open(h.Path("/dev/nvidiactl"), unix.O_RDWR|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	if err != unix.EPERM && err != unix.EACCES {
+		return e
+	}
+	return fmt.Errorf("%w; %w: open /dev/nvidiactl: %w", e, ErrNotPermitted, err)
 }
 
 // matchByOrder returns the addresses of the driver's GPUs by index, if NVML has the same number: both
