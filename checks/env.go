@@ -26,6 +26,7 @@ type Env struct {
 	GPUStates func() []GPUState   // the state of the GPUs according to the driver; nil: the driver was not queried
 	Platform  PlatformOf          // finds the platform of a GPU model; can be nil
 	Periodic  bool                // slurmd started the run as its health check
+	Part      bool                // the monitor started the run for an event; its unit lets it load no driver
 	Learn     bool                // measurements of active tests become this node's baseline
 	Slurm     *jobscan.SlurmGPUs  // the node's GPUs in Slurm's configuration, for checks with Info.Slurm; nil: unknown
 	Hold      bool                // no action is carried out, see [Env.Acts]

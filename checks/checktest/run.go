@@ -43,6 +43,7 @@ func (s Scenario) prepare(t *testing.T, name string) (root string, words []strin
 		Vars:    vars,
 		Doing:   func(string) {},
 		Slurm:   s.Slurm,
+		Part:    s.Part,
 	}
 	if s.Live {
 		env.Host = probe.NewHost("/")

@@ -39,6 +39,7 @@ type Scenario struct {
 
 	Platform *checks.Platform   // the platform of every GPU
 	Slurm    *jobscan.SlurmGPUs // the node's GPUs in Slurm's configuration
+	Part     bool               // Env.Part
 
 	Job *selftest.Job // the job of a prolog or an epilog
 

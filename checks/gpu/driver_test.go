@@ -9,6 +9,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
@@ -170,9 +171,19 @@ func unloadedDriver(check string, words ...string) []checktest.Scenario {
 	rebooted := driverless("not loaded since boot", words, missing("it was loaded before the last boot, but not since")).
 		Holding("past/gpu-boards.json", `{"machine":"","boot":"b1","boards":{"0000:10:00.0":{"uuid":"GPU-1"}}}`).Holding(boot, "b2\n")
 	rebooted.Broken = true
+	ofMonitor := func(s checktest.Scenario) checktest.Scenario {
+		early := unloaded
+		early.Message = check + ":  the driver is not loaded yet, which a run of the monitor cannot do: 8 GPUs not checked"
+		s.Name, s.Part, s.UnitOnly, s.Broken, s.Want = s.Name+", after an event", true, true, false, []checks.Finding{early}
+		return s
+	}
+	inBoot := driverless("gone since an earlier run, and Slurm has GPUs, after an event", words, missing("Slurm schedules 8 GPUs of this node")).
+		Holding("past/gpu-boards.json", `{"machine":"","boot":"b1","boards":{"0000:10:00.0":{"uuid":"GPU-1"}}}`).Holding(boot, "b1\n")
+	inBoot.Part, inBoot.UnitOnly, inBoot.Broken, inBoot.Slurm = true, true, true, &jobscan.SlurmGPUs{Count: 8, NVIDIA: true}
 	return []checktest.Scenario{
 		driverless("unloaded by an administrator", words, unloaded), module, node, running, failed, again, rebooted,
 		driverless("unloaded since an earlier run", words, unloaded).
 			Holding("past/gpu-boards.json", `{"machine":"","boot":"b1","boards":{"0000:10:00.0":{"uuid":"GPU-1"}}}`).Holding(boot, "b1\n"),
+		ofMonitor(module), ofMonitor(node), ofMonitor(running), ofMonitor(failed), ofMonitor(rebooted), inBoot,
 	}
 }

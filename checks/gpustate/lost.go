@@ -174,7 +174,7 @@ func reportNode(env *checks.Env, check string, findings []checks.Finding, err er
 		f = stateFinding(check, checks.Device{}, err)
 	case errors.Is(err, nvml.ErrDriverMismatch):
 		f = mismatchFinding(env, check, err)
-	case errors.Is(err, nvml.ErrUnloaded), errors.Is(err, nvml.ErrDriverNotThere) && nvidia.DriverUnloaded(env.Host):
+	case errors.Is(err, nvml.ErrUnloaded), errors.Is(err, nvml.ErrDriverNotThere) && (nvidia.DriverUnloaded(env.Host) || notYet(env)):
 		f = unloadedFinding(env, check)
 	default:
 		return findings
@@ -198,24 +198,37 @@ func GuardDriver(h *probe.Host) {
 		if !nvidia.DriverUnloaded(h) {
 			return nil
 		}
-		boot, err := probe.BootID(h)
-		e := &checks.Env{Host: h, Hold: true} // runs by hand count, too
-		if err != nil || recallBoards(e).Boot != boot {
+		if !loadedInBoot(&checks.Env{Host: h, Hold: true}) { // runs by hand count, too
 			return nil
 		}
 		return nvml.ErrUnloaded
 	})
 }
 
+// loadedInBoot reports whether an earlier run has seen the driver in this boot.
+func loadedInBoot(env *checks.Env) bool {
+	boot, err := probe.BootID(env.Host)
+	return err == nil && recallBoards(env).Boot == boot
+}
+
+// notYet reports whether the driver may be loaded by the next health check: the monitor's unit lets its runs
+// neither load a module nor make a device node.
+func notYet(env *checks.Env) bool { return env.Part && !loadedInBoot(env) }
+
 // unloadedFinding returns the finding of a node without a driver. An administrator may have unloaded it;
 // evidence against that fails the node.
 func unloadedFinding(env *checks.Env, check string) checks.Finding {
 	views, _ := nvidia.ReadGPUViews(env.Host) // they have been read
 	gpus := checks.Plural(len(views.Own()), "GPU")
-	against := findEvidence(env)
+	how, against := "unloaded (no module, no device node, no job)", ""
+	if notYet(env) {
+		how = "not loaded yet, which a run of the monitor cannot do"
+	} else {
+		against = findEvidence(env)
+	}
 	if against == "" {
 		return checks.Finding{Code: "gpu.driver.unloaded", Severity: checks.Skip, Got: "not loaded"}.
-			Phrase(check, "the driver is unloaded (no module, no device node, no job): %s not checked", gpus)
+			Phrase(check, "the driver is %s: %s not checked", how, gpus)
 	}
 	return checks.Finding{Code: "gpu.driver.missing", Severity: checks.Fail, Remedy: checks.RebootNode, Want: "loaded", Got: "not loaded", Whole: true}.
 		Phrase(check, "the driver is not loaded for %s: %s", gpus, against)

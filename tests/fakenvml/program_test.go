@@ -481,6 +481,22 @@ func TestDriverUnloaded(t *testing.T) {
 	if out, _ := n.run(t, "* || check_gpu_count 8\n"); !strings.Contains(out, want) {
 		t.Errorf("want %q, got %s", want, out)
 	}
+
+	// After a boot a health check loads it, which a run of the monitor cannot do.
+	if err := fakenvml.Write(root, map[string]string{boot: "b2\n"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fakenvml.Place(n.dir, fakenvml.Scenario(fakenvml.H100, 8, "- nvmlInit error 9")); err != nil {
+		t.Fatal(err)
+	}
+	if out, _ := n.run(t, "* || check_gpu_count 8\n"); !strings.Contains(out, want) {
+		t.Errorf("after a boot: want %q, got %s", want, out)
+	}
+	cmd := exec.Command(program, "-v", "-c", filepath.Join(n.dir, "nhc.conf"), "LOGFILE=-", "MARK_OFFLINE=0", "HOSTROOT="+root, "NVML_LIBRARY="+n.lib)
+	cmd.Env = []string{"SLURMD_NODENAME=" + n.name(), "SLURM_SCRIPT_CONTEXT=nhc-gpu-monitor", "NHC_GPU_EVENTS=gpu"}
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "the driver is not loaded yet, which a run of the monitor cannot do: 8 GPUs not checked") {
+		t.Errorf("a run of the monitor after a boot: %v\n%s", err, out)
+	}
 }
 
 // device returns the call's form of a GPU, as a regular expression.

@@ -175,6 +175,7 @@ type Vars struct {
 	Learn   bool                // see checks.Env.Learn
 	Period  bool                // see checks.Env.Periodic
 	Hold    bool                // see checks.Env.Hold
+	Part    bool                // see checks.Env.Part
 	Stuck   []string            // calls that blocked earlier workers of the lane
 
 	ProfilesFile string // the file of the site's platform profiles, for messages,
@@ -196,6 +197,7 @@ func (m *Vars) fields(c *codec) {
 	yes(c, &m.Learn)
 	yes(c, &m.Period)
 	yes(c, &m.Hold)
+	yes(c, &m.Part)
 	texts(c, &m.Stuck)
 	text(c, &m.ProfilesFile)
 	bytes(c, &m.Profiles)

@@ -81,6 +81,7 @@ func (w *worker) env(req *wire.Request, vars map[string]string) *checks.Env {
 		Periodic: w.vars.Period,
 		Learn:    w.vars.Learn,
 		Hold:     w.vars.Hold,
+		Part:     w.vars.Part,
 		Doing:    w.doing(req),
 		Slurm:    w.vars.Slurm,
 

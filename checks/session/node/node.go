@@ -82,7 +82,7 @@ func New(ctx context.Context, role slurm.Role, sig signals, out, errs writer) *N
 	n.Budget = session.Budget{Began: time.Now()}
 	n.Set = setting.New(os.Environ(), n.Role.AroundJob())
 	n.Set.Past, n.Set.Spare = n.choosePast()
-	n.Set.Periodic = n.HealthCheck()
+	n.Set.Periodic, n.Set.Part = n.HealthCheck(), n.Part()
 	n.Pool = run.NewPool(run.Options{Root: "/", Env: n.Set.Environ()})
 	n.Log = &sink.Log{Pool: n.Pool, Out: out, Err: errs}
 	if err := n.Pool.Start(checks.Local); err != nil {

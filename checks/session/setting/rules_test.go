@@ -124,10 +124,10 @@ func TestWorkerVars(t *testing.T) {
 		{"SHELL=:", func(s *Settings) { s.Put("SHELL", NoAction, true) }, true},
 	} {
 		s := of(t, "HOSTROOT=/recorded", "A=1")
-		s.Past, s.Spare, s.WantedGPUs, s.Periodic, s.Learn, s.Job = "/past", "/spare", 8, true, true, &checks.Job{ID: "7"}
+		s.Past, s.Spare, s.WantedGPUs, s.Periodic, s.Part, s.Learn, s.Job = "/past", "/spare", 8, true, true, true, &checks.Job{ID: "7"}
 		tt.change(s)
 		v := s.WorkerVars()
-		if v.Hold != tt.hold || v.Root != "/recorded" || v.Past != "/past" || v.Spare != "/spare" || v.WantedGPUs != 8 || !v.Period || !v.Learn || v.Job.ID != "7" || v.Plain["A"] != "1" {
+		if v.Hold != tt.hold || v.Root != "/recorded" || v.Past != "/past" || v.Spare != "/spare" || v.WantedGPUs != 8 || !v.Period || !v.Part || !v.Learn || v.Job.ID != "7" || v.Plain["A"] != "1" {
 			t.Errorf("%s: %+v", tt.name, v)
 		}
 		if v.ProfilesFile != "" {
