@@ -6,5 +6,5 @@ if [ -d /run/systemd/system ]; then
   systemctl daemon-reload || :
 fi
 case ${1:-} in
-  0 | purge) rm -rf /run/nhc-gpu /run/nhc-gpu-wrap /var/lib/nhc-gpu || : ;;
+  0 | purge) rm -rf /run/nhc-gpu /run/nhc-gpu-jobs /run/nhc-gpu-wrap /var/lib/nhc-gpu || : ;;
 esac

@@ -8,7 +8,7 @@ saved=/var/lib/rpm-state/nhc-gpu
   cp -a "$saved/$f" "/etc/$f" || exit 1
 done || exit 1
 rm -rf $saved
-find /etc/nhc -name '*.rpmsave' | while read -r f; do
+find /etc/nhc/ -name '*.rpmsave' | while read -r f; do
   ! cmp -s "$f" "${f%.rpmsave}" || rm -f "$f"
 done
 exit 0

@@ -18,7 +18,7 @@ fi
 [ "$(cat $saved/transaction 2>/dev/null)" != "$transaction" ] || exit 0
 rm -rf $saved
 if [ -d /etc/nhc ]; then
-  mkdir -p $saved
-  cp -a /etc/nhc $saved
+  mkdir -p $saved/nhc
+  cp -a /etc/nhc/. $saved/nhc # also the files of a symbolic link
   echo "$transaction" >$saved/transaction # after the copy: an interrupted one is made again
 fi

@@ -153,17 +153,25 @@ func TestRPMKeepsFiles(t *testing.T) {
 	const whole = "sh pre 2; rm etc/nhc/nhc.conf; sh pre 2; sh post; sh post"
 	for name, c := range map[string]struct {
 		transactions []string
+		link         bool // /etc/nhc is a symbolic link
 		want         string
 	}{
-		"a file that rpm removes":              {[]string{whole}, "nhc.conf site.nhc"},
-		"after an interruption":                {[]string{"sh pre 2; sh pre 2", "rm etc/nhc/site.nhc", whole}, "nhc.conf"},
-		"after an interruption, without files": {[]string{"sh pre 2", "rm -r etc/nhc", "sh pre 2; sh post"}, ""},
+		"a file that rpm removes":              {[]string{whole}, false, "nhc.conf site.nhc"},
+		"the files of a link":                  {[]string{whole}, true, "nhc.conf site.nhc"},
+		"an unchanged copy by rpm":             {[]string{"sh pre 2; cp etc/nhc/nhc.conf etc/nhc/nhc.conf.rpmsave; sh post"}, true, "nhc.conf site.nhc"},
+		"after an interruption":                {[]string{"sh pre 2; sh pre 2", "rm etc/nhc/site.nhc", whole}, false, "nhc.conf"},
+		"after an interruption, without files": {[]string{"sh pre 2", "rm -r etc/nhc", "sh pre 2; sh post"}, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			if err := os.MkdirAll(filepath.Join(dir, "etc/nhc"), 0o755); err != nil {
 				t.Fatal(err)
+			}
+			if c.link {
+				if err := errors.Join(os.Rename(dir+"/etc/nhc", dir+"/shared"), os.Symlink(dir+"/shared", dir+"/etc/nhc")); err != nil {
+					t.Fatal(err)
+				}
 			}
 			cp := "#!/bin/sh\ncase $1 in -*n*) exit 1; esac\nexec /bin/cp \"$@\"\n" // of coreutils 9.2 to 9.4, if a file exists
 			if err := built.WriteProgram(filepath.Join(dir, "cp"), []byte(cp)); err != nil {
@@ -187,6 +195,9 @@ func TestRPMKeepsFiles(t *testing.T) {
 				cmd.Dir = dir
 				run(t, cmd)
 			}
+			if st, err := os.Lstat(dir + "/etc/nhc"); c.link && (err != nil || st.Mode()&os.ModeSymlink == 0) {
+				t.Errorf("/etc/nhc is no link any more: %v", err)
+			}
 			left, _ := filepath.Glob(dir + "/etc/nhc/*")
 			for i := range left {
 				left[i] = filepath.Base(left[i])
@@ -198,5 +209,27 @@ func TestRPMKeepsFiles(t *testing.T) {
 				t.Error("the copy remains")
 			}
 		})
+	}
+}
+
+// After a removal none of the state is left.
+func TestRemovalLeavesNoState(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	text, err := os.ReadFile(filepath.Join(root, "rpm/scripts/post-remove.sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"run/nhc-gpu/n1", "run/nhc-gpu-jobs", "run/nhc-gpu-wrap", "var/lib/nhc-gpu/n1", "run/systemd/other"} {
+		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	script := strings.NewReplacer("/run/systemd", dir+"/none", "/run/", dir+"/run/", "/var/lib/", dir+"/var/lib/").Replace(string(text))
+	run(t, exec.Command("sh", "-c", script, "sh", "purge"))
+	left, _ := filepath.Glob(dir + "/*/*")
+	lib, _ := filepath.Glob(dir + "/var/lib/*")
+	if diff := cmp.Diff([]string{dir + "/run/systemd", dir + "/var/lib"}, append(left, lib...)); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
 	}
 }
