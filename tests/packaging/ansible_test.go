@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
-
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -23,6 +23,73 @@ func TestAnsibleLint(t *testing.T) {
 	lint.Dir = filepath.Join(dir, "ansible")
 	lint.Env = append(os.Environ(), "HOME="+dir, "ANSIBLE_LOCAL_TEMP="+dir)
 	run(t, lint)
+}
+
+// A node that enforces, however it says so, goes on to do so although it has a fault. Any other node with a
+// fault stays in observe mode.
+func TestAnsibleMode(t *testing.T) {
+	tier.All(t)
+	t.Parallel()
+	need.Root(t, "the role sets the owner of a file")
+	need.Program(t, "ansible-playbook")
+	dir := t.TempDir()
+	write := func(path, text string) {
+		t.Helper()
+		path = filepath.Join(dir, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := built.WriteProgram(path, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tests := map[string]struct{ file, event, want string }{
+		"plain":    {"MODE=enforce\n", "", "MODE=enforce\n"},
+		"quoted":   {"MODE=\"enforce\"\n", "", "MODE=enforce\n"},
+		"exported": {"A=1\nexport MODE='enforce' # since May\n", "", "A=1\nMODE=enforce\n"},
+		"default":  {"A=1\n", `{"mode": "enforce", "run": 7}`, "A=1\nMODE=enforce\n"},
+		"toml":     {"A=1\n", `{"mode": "observe", "run": 7}`, "A=1\nMODE=observe\n"},
+		"never":    {"A=1\n", `{"mode": "enforce"}`, "A=1\nMODE=observe\n"},
+		"new":      {"A=1\n", "", "A=1\nMODE=observe\n"},
+		"stopped":  {"MODE=enforce\nMODE=observe\n", `{"mode": "enforce", "run": 7}`, "MODE=enforce\nMODE=observe\n"},
+		"observe":  {"MODE=observe\n", `{"mode": "enforce", "run": 7}`, "MODE=observe\n"},
+		"other":    {"MODE=enforced\n", "", "MODE=observe\n"},
+	}
+	hosts := ""
+	for name, c := range tests {
+		hosts += name + " dir=" + filepath.Join(dir, name) + "\n"
+		write(name+"/etc/default/nhc", c.file)
+		write(name+"/event", c.event)
+	}
+	write("hosts", hosts)
+	write("bin/nhc-gpu", "#!/bin/sh\ncase $1 in\nstatus) cat \"$NODE/event\" ;;\n--check) exit 2 ;;\nesac\n")
+	for _, tasks := range []string{"settings.yml", "mode.yml"} {
+		text, err := os.ReadFile(filepath.Join(root, "conf/ansible/roles/nhc_gpu/tasks", tasks))
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(tasks, strings.ReplaceAll(string(text), "/etc/", "{{ dir }}/etc/"))
+	}
+	write("play.yml", `
+- hosts: all
+  gather_facts: false
+  connection: local
+  environment: {PATH: "`+dir+`/bin:/usr/bin:/bin", NODE: "{{ dir }}"}
+  vars: {ansible_os_family: Debian, ansible_python_interpreter: /usr/bin/python3, nhc_gpu_mode: enforce, nhc_gpu_gate: true, nhc_gpu_settings: {}}
+  tasks:
+    - ansible.builtin.import_tasks: settings.yml
+    - ansible.builtin.import_tasks: mode.yml
+`)
+	play := exec.Command("ansible-playbook", "-i", "hosts", "play.yml")
+	play.Dir = dir
+	play.Env = append(os.Environ(), "HOME="+dir, "ANSIBLE_LOCAL_TEMP="+dir+"/tmp", "LC_ALL=C.UTF-8", "ANSIBLE_NOCOLOR=1")
+	out, _ := play.CombinedOutput() // of the nodes that stay
+	for name, c := range tests {
+		text, err := os.ReadFile(filepath.Join(dir, name, "etc/default/nhc"))
+		if err != nil || string(text) != c.want {
+			t.Errorf("%s: %v, %q, want %q\n%s", name, err, text, c.want, out)
+		}
+	}
 }
 
 // The role installs and configures a Debian. A second run changes nothing; a wrong file stops the
