@@ -427,9 +427,16 @@ func (e *Event) Join(old *Event) *Event {
 	return &joined
 }
 
+// After reports whether the run ended after an older one. If the clock was ahead at the old one, any run of
+// the same boot that is not in the future did.
+func (e *Event) After(old *Event, now time.Time) bool {
+	ahead := old.Time.After(now) && !e.Time.After(now) && e.Boot == old.Boot && e.Boot != ""
+	return ahead || e.Time.After(old.Time)
+}
+
 // Unless returns the event without the findings whose checks a later run of the node has passed.
-func (e *Event) Unless(later *Event) *Event {
-	if later == nil || !later.Time.After(e.Time) {
+func (e *Event) Unless(later *Event, now time.Time) *Event {
+	if later == nil || !later.After(e, now) {
 		return e
 	}
 	return e.without(func(r *Result) bool {

@@ -428,8 +428,35 @@ func TestJoin(t *testing.T) {
 		if !joined.Time.Equal(now.Time) {
 			t.Errorf("%s: joined at %v, want %v", tt.name, joined.Time, now.Time)
 		}
-		if left := old.Unless(now).Findings(); len(left) == 1 != tt.unless {
+		if left := old.Unless(now, now.Time).Findings(); len(left) == 1 != tt.unless {
 			t.Errorf("%s: %d findings after a health check", tt.name, len(left))
+		}
+	}
+}
+
+// A finding of a time at which the clock was ahead is over after a later run of the same boot, too.
+func TestUnlessTheClockWasAhead(t *testing.T) {
+	t.Parallel()
+	const line = "check_gpu_xid"
+	at := func(minute int64) time.Time { return time.Unix(60*minute, 0) }
+	for _, tt := range []struct {
+		name           string
+		old, later     int64 // minutes; it is minute 30
+		boot, thatBoot string
+		over           bool
+	}{
+		{"a later run", 10, 20, "b1", "b1", true},
+		{"an earlier run", 20, 10, "b1", "b1", false},
+		{"the clock was ahead", 70, 20, "b1", "b1", true},
+		{"the clock was ahead, a run before the boot", 70, 20, "b2", "b1", false},
+		{"the clock was ahead, unknown boots", 70, 20, "", "", false},
+		{"the clock was ahead at both, then a later run", 70, 80, "b1", "b1", true},
+		{"the clock was ahead at both, then an earlier run", 70, 60, "b1", "b1", false},
+	} {
+		old := &Event{Time: at(tt.old), Boot: tt.boot, Part: true, Results: []Result{{Check: line, Line: line, Code: "gpu.xid.79", Severity: checks.Fail}}}
+		later := &Event{Time: at(tt.later), Boot: tt.thatBoot, Results: []Result{{Check: line, Line: line}}}
+		if left := old.Unless(later, at(30)).Findings(); len(left) == 0 != tt.over {
+			t.Errorf("%s: %d findings are left", tt.name, len(left))
 		}
 	}
 }

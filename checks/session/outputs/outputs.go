@@ -181,7 +181,7 @@ func (d *delivery) last() (old *event.Event, err error) {
 		return nil, err
 	}
 	if old = of[name]; old != nil && d.event.Part {
-		old = old.Unless(of[RunPrefix+conf.HealthCheck]).Unless(of[RunPrefix+conf.Manual]) // nhc-gpu.timer makes the latter
+		old = old.Unless(of[RunPrefix+conf.HealthCheck], d.event.Time).Unless(of[RunPrefix+conf.Manual], d.event.Time) // nhc-gpu.timer makes the latter
 	}
 	return old, nil
 }

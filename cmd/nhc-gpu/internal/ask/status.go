@@ -111,7 +111,11 @@ func printStatus(o *statusOptions, words []string, exit *int) error {
 		list = slices.DeleteFunc(list, func(e *event.Event) bool { return e.Context != o.context })
 	}
 	now := time.Now()
-	e := lastOf(list, o.version, r)
+	limit := current
+	if o.maxAge > 0 {
+		limit = min(limit, o.maxAge)
+	}
+	e := lastOf(list, now, limit, o.version, r)
 	if age := now.Sub(e.Time); o.maxAge > 0 && age > o.maxAge {
 		e.Verdict = checks.Unknown
 		e.Results = []event.Result{{Check: event.Whole, Severity: checks.Unknown, Message: fmt.Sprintf("nhc-gpu:  the last run was %s ago", ago(age))}}
@@ -137,17 +141,17 @@ func printStatus(o *statusOptions, words []string, exit *int) error {
 // current is the age up to which a health check speaks for the node, whatever was run by hand since.
 const current = 24 * time.Hour
 
-// lastOf returns the event of the last health check, if it is current, or else the newest one that is not about a
+// lastOf returns the event of the last health check, if it is younger than limit, or else the newest one that is not about a
 // job, or else the newest one, or else an event that says that there is none. A fault that the monitor has found
 // since takes precedence. It moves the event to the front. The list begins with the newest.
-func lastOf(list []*event.Event, version string, r *health.Run) *event.Event {
+func lastOf(list []*event.Event, now time.Time, limit time.Duration, version string, r *health.Run) *event.Event {
 	at := slices.IndexFunc(list, func(e *event.Event) bool {
-		return e.Context == slurm.HealthCheck.String() && time.Since(e.Time) < current
+		return e.Context == slurm.HealthCheck.String() && now.Sub(e.Time) < limit
 	})
 	if at < 0 {
 		at = slices.IndexFunc(list, func(e *event.Event) bool { return !e.AroundJob() && !e.Part })
 	}
-	if fault := slices.IndexFunc(list, func(e *event.Event) bool { return e.Part && e.Verdict == checks.Fail }); fault >= 0 && (at < 0 || fault < at) {
+	if fault := slices.IndexFunc(list, func(e *event.Event) bool { return e.Part && e.Verdict == checks.Fail }); fault >= 0 && (at < 0 || !list[at].After(list[fault], now)) {
 		at = fault
 	}
 	if at > 0 {
@@ -291,7 +295,7 @@ func describeNode(r *health.Run) {
 	}
 	ctx, cancel := context.WithTimeout(r.Ctx, 2*time.Second)
 	defer cancel()
-	out, err := r.Pool.Exec(ctx, []string{"systemctl", "show", "-P", "NextElapseUSecRealtime", "nhc-gpu-active.timer"}, r.Set.Environ(), nil)
+	out, err := r.Pool.Exec(ctx, []string{"systemctl", "show", "--value", "-p", "NextElapseUSecRealtime", "nhc-gpu-active.timer"}, r.Set.Environ(), nil) // -P is newer than systemd 239
 	if next := strings.TrimSpace(string(out.Stdout)); err == nil && out.Status == 0 && next != "" {
 		fmt.Fprintf(console.Screen, "  %-10s %s\n", "next tests", next)
 	}

@@ -15,8 +15,10 @@ func TestLastOf(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	ran := func(context string, age time.Duration, v checks.Severity) *event.Event {
-		return &event.Event{Context: context, Time: now.Add(-age), Verdict: v, Part: context == "monitor"}
+		return &event.Event{Context: context, Time: now.Add(-age), Verdict: v, Part: context == "monitor", Boot: "b1"}
 	}
+	old := ran("healthcheck", 5*time.Minute, checks.OK)
+	old.Boot = "b0"
 	for _, tt := range []struct {
 		name string
 		list []*event.Event // the newest first
@@ -29,9 +31,14 @@ func TestLastOf(t *testing.T) {
 		{"no health check", []*event.Event{ran("prolog", 1, checks.OK), ran("monitor", time.Hour, checks.Fail)}, 1},
 		{"a run by hand instead of it", []*event.Event{ran("manual", time.Minute, checks.OK), ran("monitor", time.Hour, checks.Fail)}, 0},
 		{"only runs around a job", []*event.Event{ran("epilog", 1, checks.OK), ran("prolog", 2, checks.Fail)}, 0},
+		{"a timer instead of slurmd's health checks", []*event.Event{ran("manual", time.Minute, checks.OK), ran("healthcheck", 3*time.Hour, checks.OK)}, 0},
+		{"no timer, either", []*event.Event{ran("healthcheck", 3*time.Hour, checks.OK), ran("manual", 4*time.Hour, checks.OK)}, 0},
+		{"a run by hand after a health check", []*event.Event{ran("manual", time.Minute, checks.OK), ran("healthcheck", time.Hour, checks.OK)}, 1},
+		{"a fault while the clock was ahead", []*event.Event{ran("monitor", -time.Hour, checks.Fail), ran("healthcheck", time.Minute, checks.OK)}, 1},
+		{"the same before any health check of this boot", []*event.Event{ran("monitor", -time.Hour, checks.Fail), old}, 0},
 	} {
 		want := tt.list[tt.want]
-		if got := lastOf(tt.list, "1", nil); got != want || tt.list[0] != want {
+		if got := lastOf(tt.list, now, 2*time.Hour, "1", nil); got != want || tt.list[0] != want {
 			t.Errorf("%s: %s of %s, want %s", tt.name, got.Context, got.Time, want.Context)
 		}
 	}
