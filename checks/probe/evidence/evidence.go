@@ -289,9 +289,30 @@ var identities = []struct {
 	{probe.Lazily(`\b[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b`), "redacted"},
 	{probe.Lazily(`\b[0-9a-fA-F]{1,4}(:[0-9a-fA-F]{0,4}){2,6}:[0-9a-fA-F]{1,4}(/\d+)?\b`), "redacted"},
 	{probe.Lazily(`\b([0-9a-fA-F]{2}:){5,19}[0-9a-fA-F]{2}\b`), "redacted"},
+	{probe.Lazily(`\b([0-9a-fA-F]{2}-){5,19}[0-9a-fA-F]{2}\b`), "redacted"}, // BOOTIF of the kernel's command line
+	{probe.Lazily(`"(by|who|why)":\s*"(?:[^"\\]|\\.)*"`), `"$1":"redacted"`},
 	{probe.Lazily(`\b[0-9a-fA-F]{4}(:[0-9a-fA-F]{4}){3}\b`), "redacted"},
 	{probe.Lazily(`\b\d{1,3}(\.\d{1,3}){3}\b`), "redacted"},
 	{probe.Lazily(`(?i)(serial(?:[ _]number)?"?[:= ]+"?)[^\s",]+`), "${1}redacted"},
+}
+
+// cmdline finds the kernel's command line.
+var cmdline = probe.Lazily(`(?m)^== /proc/cmdline\n.*$`)
+
+// redactCmdline removes the values that name a file, a server or an address.
+func redactCmdline(text string) string {
+	head, line, _ := strings.Cut(text, "\n")
+	words := strings.Fields(line)
+	for i, word := range words {
+		name, value, isSet := strings.Cut(word, "=")
+		switch {
+		case isSet && strings.ContainsAny(value, "/:.@"):
+			words[i] = name + "=redacted"
+		case !isSet && strings.ContainsAny(word, "/:@"):
+			words[i] = "redacted"
+		}
+	}
+	return head + "\n" + strings.Join(words, " ")
 }
 
 // Redact removes what identifies boards, the node, its network and its users. Of processes it keeps the
@@ -314,11 +335,14 @@ func Redact(files []File, host string) []File {
 			}
 			text = b.String()
 		}
+		if f.Name == "system.txt" {
+			text = cmdline().ReplaceAllStringFunc(text, redactCmdline)
+		}
 		for _, id := range identities {
 			text = id.find().ReplaceAllString(text, id.with)
 		}
 		if host != "" {
-			text = regexp.MustCompile(`\b`+regexp.QuoteMeta(host)+`\b`).ReplaceAllString(text, "node")
+			text = regexp.MustCompile(`\b`+regexp.QuoteMeta(host)+`\b(\.[\w-]+)*`).ReplaceAllString(text, "node")
 		}
 		kept = append(kept, File{f.Name, []byte(text)})
 	}

@@ -21,6 +21,9 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 )
 
+const bootLine = "BOOT_IMAGE=/vmlinuz-5.14 root=UUID=01234567-89ab-cdef-0123-456789abcdef ip=dhcp quiet BOOTIF=01-52-54-00-12-34-56 " +
+	"nfsroot=files7:/images/x systemd.hostname=login.hpc.example iommu=pt crashkernel=256M kickstart@files8 -- 3\n"
+
 // node is a node with one GPU, one port, one process that hangs, and a memory of checks.
 func node(t *testing.T) *probe.Host {
 	t.Helper()
@@ -43,6 +46,8 @@ func node(t *testing.T) *probe.Host {
 		"/proc/mounts":             "nfs1:/home /home nfs rw,addr=10.1.2.3 0 0\n",
 		"/dev/kmsg":                "4,1,1000000,-;NVRM: Xid (PCI:0000:c1:00): 79\n",
 		"/var/lib/x/ib.json":       `{"symbol_error": 7}`,
+		"/proc/cmdline":            bootLine,
+		"/var/lib/x/silence.json":  `{"by":"alan \"al\" smith","why": "RMA 4711 with Ann","until":"2027-01-01"}`,
 		"/var/lib/x/job-1234.json": `{"job": 1234}`,
 	}))
 	h.SetPast("/var/lib/x")
@@ -119,14 +124,14 @@ func TestCollectLittle(t *testing.T) {
 
 func TestRedact(t *testing.T) {
 	t.Parallel()
-	files := append(Collect(node(t)), File{"facts.txt", []byte("node gpu017: serial 1650000003\nGPU 3: Serial Number: 99\n")})
+	files := append(Collect(node(t)), File{"facts.txt", []byte("node gpu017: serial 1650000003\nGPU 3: Serial Number: 99\nsent to gpu017.hpc.example\n")})
 	text := textOf(Redact(files, "gpu017"))
-	for _, secret := range []string{"alice", "train.py", "01234567-89ab", "b8ce:f603", "b8:ce:f6", "10.1.2.3", "S1234567", "gpu017", "Number: 99", "1650000003"} {
+	for _, secret := range []string{"alice", "train.py", "01234567-89ab", "b8ce:f603", "b8:ce:f6", "10.1.2.3", "S1234567", "gpu017", "Number: 99", "1650000003", "smith", "4711", "52-54", "files7", "files8", "hpc.example", "vmlinuz"} {
 		if strings.Contains(text, secret) {
 			t.Errorf("%q in\n%s", secret, text)
 		}
 	}
-	for _, want := range []string{"0000:c1:00.0/vendor", "symbol_error: 7", "Xid (PCI:0000:c1:00): 79", "D nv_lock -", "GPU-redacted"} {
+	for _, want := range []string{"0000:c1:00.0/vendor", "symbol_error: 7", "Xid (PCI:0000:c1:00): 79", "D nv_lock -", "GPU-redacted", "BOOT_IMAGE=redacted root=UUID=redacted ip=dhcp quiet BOOTIF=redacted nfsroot=redacted", "iommu=pt crashkernel=256M redacted -- 3\n", `"until":"2027`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
