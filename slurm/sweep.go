@@ -200,13 +200,16 @@ func (s State) named(word string) bool {
 }
 
 // Usable returns why Slurm starts nothing on a node, "" if it does. A drained node counts as usable
-// only in a maintenance of the sweep, and a node in maintenance only in the reservation that is named.
+// only in a maintenance of the sweep, and a node in maintenance, or reserved, only in the reservation that is
+// named. The reservation of a maintenance overlaps others.
 func (n SweepNode) Usable(maintenance, reserved bool) (why string) {
 	switch {
 	case n.Silent() != "":
 		return n.Silent()
 	case n.State.Order != "":
 		return n.State.Order
+	case n.State.Base == "reserved" && !reserved && !maintenance:
+		return n.State.Text + ": test it with --reservation"
 	case n.State.Class == InService, maintenance && n.IsDrained(), reserved && n.State.Base == "maint":
 		return ""
 	case n.State.Class == Drained && n.Reason != "":

@@ -89,6 +89,16 @@ func TestSweepNodes(t *testing.T) {
 	}
 }
 
+// A reserved node (22.05: resv) gets only jobs of its reservation. That of a maintenance overlaps it.
+func TestReservedNode(t *testing.T) {
+	t.Parallel()
+	n := SweepNode{State: ParseState("resv")}
+	got := []string{n.Usable(false, false), n.Usable(true, false), n.Usable(false, true)}
+	if diff := cmp.Diff([]string{"resv: test it with --reservation", "", ""}, got); diff != "" {
+		t.Errorf("usable (-want +got)\n%s", diff)
+	}
+}
+
 func TestMostOpen(t *testing.T) {
 	t.Parallel()
 	def, low, big, brief, few := Partition{Name: "main", Default: true}, Partition{Name: "low"}, Partition{Name: "big"}, Partition{Name: "brief", Time: time.Hour}, Partition{Name: "few", Nodes: 1}

@@ -558,6 +558,8 @@ func TestSelectionOfNodes(t *testing.T) {
 	}{
 		"partitions":    {func(*Options) {}, "gpu01|idle|main*,up|(null)|none\ngpu02|idle|low,up|(null)|none\ngpu03|idle|low,up|(null)|none\ngpu04|idle|old,down|(null)|none\n", "gpu02 gpu03 -gpu01: not in partition low, which has most of the nodes: test it with --partition main -gpu04: none of its partitions starts jobs of this user: old"},
 		"idle only":     {func(o *Options) { o.Idle = true }, "gpu01|idle|main*,up|(null)|none\ngpu02|mix|main*,up|(null)|none\n", "gpu01 -gpu02: not idle (mix)"},
+		"reserved":      {func(*Options) {}, "gpu01|idle|main*,up|(null)|none\ngpu02|resv|main*,up|(null)|none\n", "gpu01 -gpu02: resv: test it with --reservation"},
+		"in it":         {func(o *Options) { o.Reservation = "r" }, "gpu01|idle|main*,up|(null)|none\ngpu02|resv|main*,up|(null)|none\n", "gpu02"},
 		"drained":       {func(*Options) {}, "gpu01|idle|main*,up|(null)|none\ngpu02|drain|main*,up|(null)|bad fan\n", "gpu01 -gpu02: drain (bad fan)"},
 		"maintenance":   {func(o *Options) { o.Maintenance = true }, "gpu01|idle|main*,up|(null)|none\ngpu02|drain|main*,up|(null)|bad fan\n", "gpu01 gpu02"},
 		"no node":       {func(*Options) {}, "gpu02|down|main*,up|(null)|bad fan\n", "none of 1 nodes can be tested: node gpu02: down"},
@@ -569,6 +571,7 @@ func TestSelectionOfNodes(t *testing.T) {
 			dir, o := fakeSlurm(t, 2)
 			put(t, dir, "nodes", tt.nodes)
 			put(t, dir, "joblist", "gpu02")
+			put(t, dir, "reservations", "ReservationName=r StartTime=2026-11-22T01:00:00 Nodes=gpu02 NodeCnt=1\n")
 			tt.change(&o)
 			nodes, away, err := Look(t.Context(), o)
 			var got []string
