@@ -201,7 +201,7 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 			c.leaveAlone(v, m, out)
 			return nil
 		}
-		if d.Action == Drain && m.Reported == ReportedDrained {
+		if d.Action == Drain && m.Reported == ReportedDrained && !node.State.maintained() {
 			m.Marks = nil // another user has resumed it since
 			m.mark(v, c.now())
 		}
@@ -271,7 +271,7 @@ func (c *Controller) look(ctx context.Context, v Verdict, m *Memory) (NodeInfo, 
 // leaveAlone stores that no action is due.
 func (c *Controller) leaveAlone(v Verdict, m *Memory, out *Outcome) {
 	node := out.Node
-	if v.Healthy && !node.mayBeHeld() {
+	if v.Healthy && !node.mayBeHeld() && !node.State.maintained() {
 		m.Marks = nil // another user has taken over the node
 	}
 	if !node.State.passes() {
@@ -326,7 +326,7 @@ func (c *Controller) nextOf(node NodeInfo) time.Time {
 		return time.Time{} // slurmd will register it soon
 	case held && node.State.Order == "":
 		return c.next(c.Settings.Recheck)
-	case node.State.Class == Drained, node.State.Class == Down:
+	case node.State.Class == Drained, node.State.Class == Down, node.State.maintained():
 		return c.next(min(heldRecheck, c.Settings.Recheck))
 	}
 	return time.Time{}

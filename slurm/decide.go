@@ -294,6 +294,12 @@ func faultOf(reason string) string {
 
 var ofFinding = checks.Lazily(`^NHC: (.+?)(?:, want .+?)?(?:: [a-zA-Z ]+)? \(check_\w+\) \[([a-z0-9._-]+)\](?: \+\d+)?(?: \[job [0-9 ]+\])?(?: : .*)?$`)
 
+// ByCheck reports whether a reason is one that health checks write: that of a finding, or of a check of LBNL
+// NHC. Others with our prefix can be a person's.
+func ByCheck(reason string) bool {
+	return faultOf(reason) != "" || strings.HasPrefix(reason, Prefix+" check_")
+}
+
 // HeldForRMA is the addition to our reason after the last remedy.
 const HeldForRMA = "held for RMA"
 

@@ -126,6 +126,7 @@ func (m *Memory) noteLeft(v Verdict, node NodeInfo) {
 	inService := node.State.Class == InService
 	held := node.State.Class == Drained || node.State.Held
 	switch {
+	case inService && !node.State.Held && node.State.maintained(): // our drain of before can come back
 	case inService && !node.State.Held:
 		m.Reason, m.Fault, m.Known = "", "", !m.Unsettled
 	case held && node.owner() == ours:
@@ -142,6 +143,8 @@ func (m *Memory) noteLeft(v Verdict, node NodeInfo) {
 	switch {
 	case v.Healthy && inService && m.Unsettled:
 		m.Reported, m.Unsettled = ReportedUnknown, false // ask once more
+	case inService && !node.State.Held && node.State.maintained():
+		m.Reported = ReportedLeftAlone
 	case v.Healthy && inService && !node.State.Held && node.State.Base != "boot":
 		m.Reported = ReportedOK
 	case inService || node.State.Class == Unknown:

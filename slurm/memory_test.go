@@ -206,3 +206,124 @@ func TestTakeOverHold(t *testing.T) {
 		}
 	}
 }
+
+// A sweep with --maintenance puts a drained node into service for its test, and drains it again with the old
+// reason. The drain is still that of the health check, which ends it when the node is healthy.
+func TestDrainBehindMaintenance(t *testing.T) {
+	t.Parallel()
+	const night = "NHC: wrong"
+	for name, tt := range map[string]struct {
+		during []string // the states that health checks see
+		reboot bool
+	}{
+		"not seen": {nil, false},
+		"a job":    {[]string{"ALLOCATED+MAINTENANCE+RESERVED", "MIXED+COMPLETING+MAINTENANCE"}, false},
+		"idle":     {[]string{"IDLE+MAINTENANCE+RESERVED", "ALLOCATED+MAINTENANCE"}, false},
+		"a boot":   {[]string{"ALLOCATED+MAINTENANCE+RESERVED"}, true},
+	} {
+		f := &fake{state: "IDLE"}
+		c, now := watched(t, f)
+		check := func(v Verdict) Outcome {
+			t.Helper()
+			*now = now.Add(DefaultRecheck)
+			out, err := c.Act(t.Context(), v, HealthCheck)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			return out
+		}
+		maintain := func(before string) {
+			if tt.reboot {
+				c.BootID = "boot-2"
+			}
+			f.reason = ""
+			for _, f.state = range tt.during {
+				for range 2 {
+					if out := check(passing("check_fs_mount")); out.Action != None {
+						t.Errorf("%s: %+v in %s", name, out, f.state)
+					}
+				}
+			}
+			f.state, f.reason = "IDLE+DRAIN", before
+		}
+		check(failing)
+		maintain(ourReason)
+		if out := check(healthy); out.Action != Resume {
+			t.Errorf("%s: healthy: %+v, want it resumed", name, out)
+		}
+		f.is(t, "IDLE", "")
+
+		// A fault that these health checks do not check.
+		if !tt.reboot {
+			check(healthy)
+			check(by("check_gpu_gemm", "wrong"))
+			maintain(night)
+			if out := check(passing("check_fs_mount")); !out.Kept {
+				t.Errorf("%s: a fault that is not checked: %+v, want it kept", name, out)
+			}
+			f.is(t, "IDLE+DRAIN", night)
+			check(passing("check_gpu_gemm"))
+			f.is(t, "IDLE", "")
+		}
+
+		// The drain of a person.
+		check(healthy)
+		check(failing)
+		maintain("bad fan")
+		if out := check(healthy); out.Action != None {
+			t.Errorf("%s: a person's drain: %+v", name, out)
+		}
+	}
+}
+
+// A health check that finds another fault during the maintenance does not forget the first one, which it does not
+// check.
+func TestFaultsBehindMaintenance(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "IDLE"}
+	act := acting(t, controller(t, f))
+	act(by("check_gpu_gemm", "wrong"), Manual, "read", "DRAIN NHC: wrong")
+	f.state, f.reason = "ALLOCATED+MAINTENANCE+RESERVED", ""
+	act(by("check_fs_mount", "no /home"), HealthCheck, "read", "DRAIN NHC: no /home")
+	f.state = "IDLE+DRAIN"
+	if out := act(passing("check_fs_mount"), HealthCheck, "read", "DRAIN NHC: wrong"); !out.Kept {
+		t.Errorf("%+v, want it kept", out)
+	}
+	act(passing("check_gpu_gemm"), Manual, "read", "RESUME")
+}
+
+// While a job runs in a maintenance, Slurm is asked in ten minutes, not by each health check. When it is over, a
+// healthy node needs no call again.
+func TestHealthyInMaintenance(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "ALLOCATED+MAINTENANCE+RESERVED"}
+	c, now := watched(t, f)
+	act(t, c, healthy, "read")
+	act(t, c, healthy)
+	*now = now.Add(heldRecheck)
+	act(t, c, healthy, "read")
+	f.state, *now = "ALLOCATED", now.Add(heldRecheck)
+	act(t, c, healthy, "read")
+	*now = now.Add(24 * time.Hour)
+	act(t, c, healthy)
+
+	f.state = "ALLOCATED+MAINTENANCE+RESERVED"
+	act(t, c, failing, "read", "DRAIN "+ourReason)
+}
+
+func TestByCheck(t *testing.T) {
+	t.Parallel()
+	for reason, want := range map[string]bool{
+		"NHC: ib0 down (check_net_link) [net.link.down]":                true,
+		"NHC: ib0 down (check_net_link) [net.link.down] : held for RMA": true,
+		"NHC: check_fs_mount:  /home not mounted":                       true,
+		"NHC: bob waits for a part":                                     false,
+		"NHC: sweep slow TCP eth1 [sweep.tcp.slow]":                     false,
+		"bad fan": false,
+		"":        false,
+	} {
+		if got := ByCheck(reason); got != want {
+			t.Errorf("%s: %v", reason, got)
+		}
+	}
+}

@@ -112,6 +112,12 @@ func ParseState(text string) State {
 // is reports whether a Full state has a flag.
 func (s State) is(flag string) bool { return slices.Contains(strings.Split(s.Text, "+"), flag) }
 
+// maintained reports that a node is in a reservation for maintenance. A node that is in service there can
+// have been drained before, and be drained again: a sweep with --maintenance tests drained nodes so.
+func (s State) maintained() bool {
+	return s.Base == "maint" || s.is("MAINTENANCE") || strings.Contains(s.Text, "$")
+}
+
 // passing reports that the node will register soon, or does not answer: Slurm can discard
 // an update.
 func (s State) passing() bool {
