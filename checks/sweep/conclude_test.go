@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // carried runs a stage on some nodes, each test with the same result, and concludes it.
@@ -167,10 +168,10 @@ func TestApart(t *testing.T) {
 		nodes := newWorld(4, 0, 1).nodes
 		tt.change(&nodes[3])
 		d := Distribution{Kind: tt.kind, Op: tt.op, Remark: tt.remark}
-		groups := StageReport{Stage: StageGroups, Results: []Result{
+		groups := StageReport{Stage: StageGroups, Ended: time.Unix(1, 0), Results: []Result{
 			{Task: Task{Stage: StageGroups, Kind: KindNCCL, Op: "all_reduce"}}, {Task: Task{Stage: StageGroups, Kind: KindNCCL, Op: "all_gather"}},
 		}}
-		reach := StageReport{Stage: StageReach, Results: []Result{{Task: Task{Stage: StageReach, Kind: KindConnect}}}}
+		reach := StageReport{Stage: StageReach, Ended: time.Unix(1, 0), Results: []Result{{Task: Task{Stage: StageReach, Kind: KindConnect}}}}
 		s := &groups
 		if tt.kind == KindConnect {
 			d.Plane, s = "eth0", &reach

@@ -299,13 +299,18 @@ func (i easItem) result(stages []StageReport) EASResult {
 		if !i.runs(x.Task) {
 			continue
 		}
-		if x.Fault == FaultUnable {
+		if x.Fault == FaultUnable || x.Fault == FaultLost {
 			faults++
 			why = cmpText(why, x.Text)
 		} else {
 			done++
 		}
-		if i.kind == KindCheck {
+		switch {
+		case x.Fault == FaultLost: // those that Slurm does not reach are suspects, the others have run no test to its end
+			for _, node := range x.Blame {
+				unable[node] = true
+			}
+		case i.kind == KindCheck:
 			unable[x.Task.Nodes[0]] = x.Fault == FaultUnable
 		}
 	}
@@ -315,6 +320,8 @@ func (i easItem) result(stages []StageReport) EASResult {
 		r.Text = strings.Join(suspects, "; ")
 	case done == 0 && s.Skipped != "":
 		r.Text = "not run: " + s.Skipped
+	case s.Skipped == "" && s.Ended.IsZero():
+		r.Text = "the sweep has ended before"
 	case done == 0 && faults > 0:
 		r.Text = "not run: " + cmpText(why, "no node can run it")
 	case done == 0:

@@ -46,7 +46,7 @@ func TestEAS(t *testing.T) {
 		var reports []StageReport
 		for _, stage := range eas.Stages() {
 			p := w.plan(t, stage, eas.Options(stage, PlanOptions{}))
-			report := StageReport{Stage: stage}
+			report := StageReport{Stage: stage, Ended: time.Unix(1, 0)}
 			for tasks := p.Next(); len(tasks) > 0; tasks = p.Next() {
 				var results []Result
 				for _, task := range tasks {
@@ -94,6 +94,44 @@ func TestEAS(t *testing.T) {
 	for _, r := range eas.Results(nil) {
 		if r.Name != "c4d" && (r.Result != EASFailed || r.Text != "not run") {
 			t.Errorf("without stages: %+v", r)
+		}
+	}
+}
+
+// An item that did not run to its end has failed, and so has one whose test process was lost on a node.
+func TestEASIncomplete(t *testing.T) {
+	t.Parallel()
+	eas, err := ParseEAS([]byte(`{"sanity_check": {"micro_benchmarks": "gemm_flops,all_reduce_2"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	gemm := func(node string, fault Fault) Result {
+		r := Result{Task: Task{Stage: StageNode, Kind: KindCheck, Op: "check_gpu_gemm", Nodes: []string{node}}, Fault: fault}
+		if fault == FaultLost {
+			r.Blame, r.Text = []string{node}, "its rank has ended"
+		}
+		return r
+	}
+	pair := Result{Task: Task{Stage: StagePairs, Kind: KindNCCL, Op: "all_reduce", Nodes: []string{"a", "b"}}}
+	lost := pair
+	lost.Fault, lost.Blame, lost.Text = FaultLost, []string{"b"}, "its rank has ended"
+	end := time.Unix(1, 0)
+	for name, tt := range map[string]struct {
+		stage StageReport
+		item  int
+		want  string // the text; "": it has succeeded
+	}{
+		"all nodes":             {StageReport{Stage: StageNode, Ended: end, Results: []Result{gemm("a", FaultNone), gemm("b", FaultNone)}}, 0, ""},
+		"cut off":               {StageReport{Stage: StageNode, Results: []Result{gemm("a", FaultNone)}}, 0, "the sweep has ended before"},
+		"cut off at once":       {StageReport{Stage: StageNode}, 0, "the sweep has ended before"},
+		"skipped":               {StageReport{Stage: StageNode, Skipped: "no node is left to test"}, 0, "not run: no node is left to test"},
+		"a lost node":           {StageReport{Stage: StageNode, Ended: end, Results: []Result{gemm("a", FaultNone), gemm("b", FaultLost)}}, 0, "not run on b: its rank has ended"},
+		"lost, and here again":  {StageReport{Stage: StageNode, Ended: end, Results: []Result{gemm("a", FaultLost), gemm("a", FaultNone)}}, 0, ""},
+		"a lost node of a pair": {StageReport{Stage: StagePairs, Ended: end, Results: []Result{pair, lost}}, 1, "not run on b: its rank has ended"},
+	} {
+		r := eas.Results([]StageReport{tt.stage})[tt.item]
+		if r.Text != tt.want || (r.Result == EASSucceeded) != (tt.want == "") {
+			t.Errorf("%s: %+v, want %q", name, r, tt.want)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -371,7 +372,7 @@ func TestCheckWithoutVerdict(t *testing.T) {
 		}
 		eas := &EAS{Sanity: EASCheck{Benchmarks: []string{"gemm_flops"}}}
 		p := w.plan(t, StageNode, eas.Options(StageNode, PlanOptions{}))
-		s := StageReport{Stage: StageNode}
+		s := StageReport{Stage: StageNode, Ended: time.Unix(1, 0)}
 		for tasks := p.Next(); len(tasks) > 0; tasks = p.Next() {
 			var results []Result
 			for _, task := range tasks {
