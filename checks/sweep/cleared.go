@@ -4,41 +4,118 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
-// stagesOf are the stages that can show that a fault is gone, by the second word of its code.
+// stagesOf are the stages that find a fault, by the second word of its code.
 var stagesOf = map[string][]Stage{
 	"node": {StageNode}, "reach": {StageReach}, "tcp": {StageTCP}, "rdma": {StageRDMA}, "nccl": {StagePairs, StageGroups},
+}
+
+// Accusal is a fault that a sweep has found on a node, with the tests that must pass before it is gone.
+type Accusal struct {
+	Node   string   `json:"node"`
+	Code   string   `json:"code"`
+	Device string   `json:"device,omitempty"` // as a drain reason names it: a plane, a rail or a GPU
+	Stage  Stage    `json:"stage,omitempty"`  // "": unknown
+	Kind   Kind     `json:"kind,omitempty"`   // "": unknown
+	Planes []string `json:"planes,omitempty"` // those of the fault; none: unknown
+	Ops    []string `json:"ops,omitempty"`    // lines of nhc.conf, or collectives; none: unknown, or the kind has none
+}
+
+// Accusals returns the faults for which a sweep accuses single nodes without doubt.
+func (r *Report) Accusals() []Accusal {
+	list := []Accusal{}
+	var tests func(*Suspect) []*Task
+	for i := range r.Suspects {
+		s := &r.Suspects[i]
+		if s.Node == "" || s.Peer != "" || s.Doubt {
+			continue
+		}
+		a := Accusal{Node: s.Node, Code: s.Code, Device: s.Plane, Stage: s.Stage, Kind: s.Kind, Ops: s.Ops}
+		if s.GPU != nil {
+			a.Device = "gpu" + strconv.Itoa(*s.GPU)
+		}
+		if s.Plane != "" {
+			a.Planes = []string{s.Plane}
+		} else if s.Kind != KindCheck && s.Code != lostCode { // on all planes that were tested
+			if tests == nil {
+				tests = r.tests()
+			}
+			planes := map[string]bool{}
+			for _, t := range tests(s) {
+				planes[t.Plane] = true
+			}
+			a.Planes = slices.Sorted(maps.Keys(planes))
+		}
+		list = append(list, a)
+	}
+	return list
 }
 
 // Drained is a node that a sweep had drained.
 type Drained struct {
 	Node, Leaf   string
 	Code, Device string            // of the reason
-	Checks       func() []string   // lines of nhc.conf that had failed, if the code is that of a check
+	Faults       []Accusal         // of the node, from the reports of the sweeps that found them
 	Held         map[string]string // the nodes that were drained before this sweep: they prove nothing about each other
 }
 
-// Cleared returns why a sweep that has run to its end does not show that the fault of a node is gone; "" if
+// Cleared returns why a sweep that has run to its end does not show that the faults of a node are gone; "" if
 // it does.
 func (r *Report) Cleared(d *Drained) string {
 	if x := slices.IndexFunc(r.Suspects, func(s Suspect) bool { return s.names(d) }); x >= 0 {
 		return "suspect: " + r.Suspects[x].Text
 	}
-	var stages []Stage
-	word := ""
-	if words := strings.Split(d.Code, "."); len(words) == 3 && words[0] == "sweep" {
-		word = words[1]
-		stages = stagesOf[word]
+	faults := d.Faults
+	if !slices.ContainsFunc(faults, func(a Accusal) bool { return a.Code == d.Code && a.Device == d.Device }) {
+		known, why := d.ofReason()
+		if why != "" {
+			return why
+		}
+		faults = slices.Concat(known, faults)
 	}
-	if d.Code == lostCode {
-		stages = []Stage{StageNode, StageReach, StageTCP, StageRDMA, StagePairs, StageGroups}
+	for i := range faults {
+		if why := r.lacks(d, &faults[i]); why != "" {
+			return why
+		}
 	}
-	var ran []StageReport
+	return ""
+}
+
+// noCheck means that a fault of a check is known by the drain reason only.
+const noCheck = "no report has the check that had failed"
+
+// ofReason returns what the reason alone says about the fault: any stage with its code can have found it.
+func (d *Drained) ofReason() (list []Accusal, why string) {
+	words := strings.Split(d.Code, ".")
+	switch {
+	case len(words) != 3 || words[0] != "sweep" || stagesOf[words[1]] == nil:
+		return nil, fmt.Sprintf("%q is not a fault that a sweep finds", d.Code)
+	case d.Code == lostCode:
+		return []Accusal{{Code: d.Code}}, ""
+	case words[1] == "node":
+		return nil, noCheck
+	}
+	for _, stage := range stagesOf[words[1]] {
+		a := Accusal{Code: d.Code, Stage: stage}
+		if d.Device != "" && words[1] != "nccl" { // a GPU is no plane
+			a.Planes = []string{d.Device}
+		}
+		list = append(list, a)
+	}
+	return list, ""
+}
+
+// lacks returns why a sweep does not show that a fault of a node is gone, "" if it does.
+func (r *Report) lacks(d *Drained, a *Accusal) string {
+	var results []Result
+	ran := false
 	for i := range r.Stages {
 		st := &r.Stages[i]
-		if !slices.Contains(stages, st.Stage) || st.Skipped != "" || st.Rounds == 0 {
+		its := a.Stage == "" || st.Stage == a.Stage
+		if !its && a.Code != lostCode || st.Skipped != "" || st.Rounds == 0 {
 			continue
 		}
 		if st.Unproven != "" {
@@ -47,21 +124,23 @@ func (r *Report) Cleared(d *Drained) string {
 		if x := slices.IndexFunc(st.Fleet, func(f Distribution) bool { return slices.Contains(strings.Split(f.Nodes, ","), d.Node) }); x >= 0 {
 			return fmt.Sprintf("stage %s has a remark about the node: %s", st.Stage, st.Fleet[x].Remark)
 		}
-		ran = append(ran, *st)
+		if its {
+			ran, results = true, append(results, st.Results...)
+		}
 	}
 	switch {
-	case len(stages) == 0:
-		return fmt.Sprintf("%q is not a fault that a sweep finds", d.Code)
-	case len(ran) == 0:
-		return fmt.Sprintf("stage %s has not run", stages[0])
-	case d.Code == lostCode && !slices.ContainsFunc(ran, d.passed):
+	case !ran && a.Stage == "":
+		return "no stage has run"
+	case !ran:
+		return fmt.Sprintf("stage %s has not run", a.Stage)
+	case a.Code == lostCode && !slices.ContainsFunc(results, d.passed):
 		return "no test has passed on it"
-	case d.Code == lostCode:
+	case a.Code == lostCode:
 		return ""
-	case word == "node":
-		return d.checked(ran)
+	case a.Stage == StageNode:
+		return d.checked(a, results)
 	}
-	return d.paired(ran)
+	return d.paired(a, results)
 }
 
 // names reports whether a suspicion is, or may be, about a node.
@@ -69,72 +148,77 @@ func (s *Suspect) names(d *Drained) bool {
 	return s.Node == d.Node || s.Peer == d.Node || s.Doubt && slices.Contains(s.Partners, d.Node) || slices.Contains(s.Leaves, d.Leaf)
 }
 
-// passed reports whether a test of a stage has passed on the node.
-func (d *Drained) passed(st StageReport) bool {
-	return slices.ContainsFunc(st.Results, func(x Result) bool { return x.Fault == FaultNone && slices.Contains(x.Task.Nodes, d.Node) })
+// passed reports whether a test has passed on the node.
+func (d *Drained) passed(x Result) bool {
+	return x.Fault == FaultNone && slices.Contains(x.Task.Nodes, d.Node)
 }
 
-// checked is Cleared for the checks of the node alone.
-func (d *Drained) checked(ran []StageReport) string {
-	lines := d.Checks()
-	if len(lines) == 0 {
-		return "no report has the check that had failed"
+// checked is lacks for the checks of the node alone.
+func (d *Drained) checked(a *Accusal, results []Result) string {
+	if len(a.Ops) == 0 {
+		return noCheck
 	}
-	passed := map[string]bool{}
-	for _, st := range ran {
-		for _, x := range st.Results {
-			if x.Task.Kind == KindCheck && slices.Contains(x.Task.Nodes, d.Node) && x.Fault == FaultNone {
-				passed[x.Task.Op] = true
-			}
-		}
-	}
-	for _, line := range lines {
-		if !passed[line] {
+	for _, line := range a.Ops {
+		if !slices.ContainsFunc(results, func(x Result) bool { return x.Task.Kind == KindCheck && x.Task.Op == line && d.passed(x) }) {
 			return "not run: " + line
 		}
 	}
 	return ""
 }
 
-// paired is Cleared for tests with other nodes. As many as confirm a suspicion must have passed with it.
-func (d *Drained) paired(ran []StageReport) string {
-	partners := map[string]map[string]bool{} // by plane
-	if d.Device != "" {
-		partners[d.Device] = nil
-	}
-	for _, st := range ran {
-		for _, x := range st.Results {
-			plane := x.Task.Plane
-			if len(x.Task.Nodes) < 2 || x.Fault == FaultUnable {
-				continue
-			}
-			if partners[plane] == nil {
-				partners[plane] = map[string]bool{}
-			}
-			if x.Fault != FaultNone || x.Lost > 0 || !slices.Contains(x.Task.Nodes, d.Node) {
-				continue
-			}
-			for _, n := range x.Task.Nodes {
-				if _, held := d.Held[n]; n != d.Node && !held {
-					partners[plane][n] = true
-				}
+// paired is lacks for tests with other nodes. As many as confirm a suspicion must have passed each of them
+// with it.
+func (d *Drained) paired(a *Accusal, results []Result) string {
+	type test struct{ plane, op string }
+	partners := map[test]map[string]bool{}
+	for _, x := range results {
+		if len(x.Task.Nodes) < 2 || x.Fault == FaultUnable || a.Kind != "" && x.Task.Kind != a.Kind {
+			continue
+		}
+		t := test{plane: x.Task.Plane}
+		if len(a.Ops) > 0 {
+			t.op = x.Task.label()
+		}
+		if partners[t] == nil {
+			partners[t] = map[string]bool{}
+		}
+		if !d.passed(x) || x.Lost > 0 {
+			continue
+		}
+		for _, n := range x.Task.Nodes {
+			if _, held := d.Held[n]; n != d.Node && !held {
+				partners[t][n] = true
 			}
 		}
 	}
-	planes := slices.Sorted(maps.Keys(partners))
-	if d.Device != "" {
-		planes = slices.Insert(planes, 0, d.Device)
+	planes, ops := a.Planes, a.Ops
+	if len(planes) == 0 {
+		for t := range partners {
+			planes = append(planes, t.plane)
+		}
+		slices.Sort(planes)
+	}
+	if len(ops) == 0 {
+		ops = []string{""}
 	}
 	want := int(limitOf("looks"))
 	for _, plane := range planes {
-		if n := len(partners[plane]); n < want {
-			if plane != "" {
-				plane = "on " + plane + " "
+		for _, op := range ops {
+			n := len(partners[test{plane, op}])
+			if n >= want {
+				continue
 			}
-			return fmt.Sprintf("tested %swith %d nodes that were in service, want %d", plane, n, want)
+			where := ""
+			if plane != "" {
+				where = "on " + plane + " "
+			}
+			if op != "" {
+				where += "by " + op + " "
+			}
+			return fmt.Sprintf("tested %swith %d nodes that were in service, want %d", where, n, want)
 		}
 	}
-	if len(partners) == 0 {
+	if len(planes) == 0 {
 		return "not tested with another node"
 	}
 	return ""

@@ -461,9 +461,9 @@ func (s *sweeper) passed() map[string]bool {
 		}
 		if why == "" {
 			code := slurm.ReasonCode(reason)
+			device := slurm.SweepDevice(code, reason)
 			why = s.report.Cleared(&sweep.Drained{
-				Node: name, Leaf: s.leaves[name], Code: code, Device: slurm.SweepDevice(code, reason), Held: s.held,
-				Checks: func() []string { return failedChecks(earlier(), name, code) },
+				Node: name, Leaf: s.leaves[name], Code: code, Device: device, Held: s.held, Faults: faultsOf(earlier(), name, code, device),
 			})
 		}
 		s.keep[name] = why == ""
@@ -472,19 +472,28 @@ func (s *sweeper) passed() map[string]bool {
 	return s.keep
 }
 
-// failedChecks returns the checks of nhc.conf for which the last sweep that accused a node has done so.
-func failedChecks(list []Summary, node, code string) (lines []string) {
-	for i := 0; i < len(list) && len(lines) == 0; i++ {
+// faultsOf returns the faults for which sweeps accuse a node: from the last one that accuses it back to the one
+// that found the fault of the drain. Between them sweeps can have found further faults, for which a drained node
+// is not drained again.
+func faultsOf(list []Summary, node, code, device string) (faults []sweep.Accusal) {
+	last := 0 // the number of faults of the last sweep that accuses the node
+	for i := range list {
 		if list[i].Running {
 			continue
 		}
-		for _, x := range list[i].Failed {
-			if x.Node == node && x.Code == code {
-				lines = append(lines, x.Lines...)
+		found := false
+		for _, a := range list[i].Accused {
+			if a.Node == node {
+				faults = append(faults, a)
+				found = found || a.Code == code && a.Device == device
 			}
 		}
+		if found {
+			return faults
+		}
+		last = cmp.Or(last, len(faults))
 	}
-	return lines
+	return faults[:last] // the others can be those of drains that have ended
 }
 
 // complete reports whether all stages have run to their end.

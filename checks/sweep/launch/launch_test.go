@@ -722,7 +722,7 @@ func TestDigest(t *testing.T) {
 	rep := &sweep.Report{
 		ID: "1", Ended: time.Unix(7, 0).UTC(), Interrupted: "scancel",
 		Stages:   []sweep.StageReport{{Stage: sweep.StageNode}, {Stage: sweep.StageTCP, Unproven: "x"}, {Stage: sweep.StageRDMA, Skipped: "x"}},
-		Suspects: []sweep.Suspect{{Node: "gpu01", Stage: sweep.StageNode, Code: "sweep.node.check", Ops: []string{"check_x"}}, {Node: "gpu01", Stage: sweep.StageTCP}},
+		Suspects: []sweep.Suspect{{Node: "gpu01", Stage: sweep.StageNode, Kind: sweep.KindCheck, Code: "sweep.node.check", Ops: []string{"check_x"}}, {Node: "gpu01", Stage: sweep.StageTCP, Code: "sweep.tcp.slow"}},
 	}
 	if err := r.saveReport(rep); err != nil {
 		t.Fatal(err)
@@ -749,6 +749,9 @@ func TestDigest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	found := []sweep.Accusal{
+		{Node: "gpu01", Code: "sweep.node.check", Stage: sweep.StageNode, Kind: sweep.KindCheck, Ops: []string{"check_x"}}, {Node: "gpu01", Code: "sweep.tcp.slow", Stage: sweep.StageTCP},
+	}
 	listed := func(when string, suspects int) {
 		t.Helper()
 		list, err := List(base)
@@ -757,7 +760,7 @@ func TestDigest(t *testing.T) {
 		}
 		s := list[0]
 		if s.File != path || !s.Ended.Equal(rep.Ended) || s.Interrupted != "scancel" || s.Suspects != suspects || !slices.Equal(s.Proven, []sweep.Stage{sweep.StageNode}) ||
-			!slices.Equal(failedChecks(list, "gpu01", "sweep.node.check"), []string{"check_x"}) || failedChecks(list, "gpu01", "sweep.node.unable") != nil {
+			!cmp.Equal(faultsOf(list, "gpu01", "sweep.node.check", ""), found[:suspects]) || len(faultsOf(list, "gpu02", "sweep.node.check", "")) > 0 {
 			t.Errorf("%s: %+v", when, s)
 		}
 	}
@@ -765,16 +768,45 @@ func TestDigest(t *testing.T) {
 	write(reportFile, bytes.Repeat([]byte("x"), len(data)), file.ModTime())
 	listed("without reading the report", 2)
 	write(reportFile, data, file.ModTime())
-	for _, old := range []string{"", "null", `{"suspects":9}`} {
+	older := strings.Replace(jsonOf(t, digestOf(rep, file)), `"accused":`, `"failed":[],"other":`, 1)
+	for _, old := range []string{"", "null", `{"suspects":9}`, older} {
 		write(digestFile, []byte(old), file.ModTime())
 		listed("of an earlier version", 2)
 		write(reportFile, bytes.Repeat([]byte("x"), len(data)), file.ModTime())
 		listed("the second time", 2)
 		write(reportFile, data, file.ModTime())
 	}
+	write(digestFile, []byte(older), file.ModTime())
+	write(reportFile, bytes.Repeat([]byte("x"), len(data)), file.ModTime())
+	if list, err := List(base); err != nil || list[0].Suspects != 2 || list[0].Accused != nil {
+		t.Errorf("of an earlier version, without the report: %+v, %v", list, err)
+	}
 	rep.Suspects = rep.Suspects[:1]
 	write(reportFile, []byte(jsonOf(t, rep)), time.Now())
 	listed("another report", 1)
+}
+
+// The faults of a drained node are those of all sweeps since the one that found the fault of its reason.
+func TestFaultsOf(t *testing.T) {
+	t.Parallel()
+	tcp, rdma, other := sweep.Accusal{Node: "a", Code: "sweep.tcp.slow", Device: "eth1"}, sweep.Accusal{Node: "a", Code: "sweep.rdma.slow"}, sweep.Accusal{Node: "b", Code: "sweep.tcp.slow", Device: "eth1"}
+	sweepOf := func(list ...sweep.Accusal) Summary { return Summary{digest: digest{Accused: list}} }
+	running := sweepOf(rdma)
+	running.Running = true
+	for name, tt := range map[string]struct {
+		list []Summary
+		want []sweep.Accusal
+	}{
+		"one sweep":                  {[]Summary{sweepOf(tcp, other, rdma)}, []sweep.Accusal{tcp, rdma}},
+		"another one since":          {[]Summary{sweepOf(), sweepOf(rdma), sweepOf(tcp), sweepOf(rdma)}, []sweep.Accusal{rdma, tcp}},
+		"without that of the reason": {[]Summary{sweepOf(other), sweepOf(rdma), sweepOf(rdma)}, []sweep.Accusal{rdma}},
+		"under way":                  {[]Summary{running, sweepOf(tcp)}, []sweep.Accusal{tcp}},
+		"none":                       {[]Summary{sweepOf(other), {}}, nil},
+	} {
+		if diff := cmp.Diff(tt.want, faultsOf(tt.list, "a", "sweep.tcp.slow", "eth1")); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", name, diff)
+		}
+	}
 }
 
 // The last line of the results is found before one that a crash has cut off, however long it is.

@@ -314,32 +314,20 @@ func (r *record) lastLine() (l line) {
 
 // digest is what a list of the sweeps needs of a report, which can have hundreds of MB.
 type digest struct {
-	Size        int64         `json:"size"`    // of the report
-	Changed     time.Time     `json:"changed"` // the report: this is no digest of another one
-	Ended       time.Time     `json:"ended,omitzero"`
-	Interrupted string        `json:"interrupted,omitempty"`
-	Suspects    int           `json:"suspects"`
-	Proven      []sweep.Stage `json:"proven,omitempty"` // they say something about their nodes
-	Failed      []failedCheck `json:"failed,omitempty"`
-}
-
-// failedCheck is a suspect of stage node.
-type failedCheck struct {
-	Node  string   `json:"node"`
-	Code  string   `json:"code"`
-	Lines []string `json:"lines"` // of nhc.conf
+	Size        int64           `json:"size"`    // of the report
+	Changed     time.Time       `json:"changed"` // the report: this is no digest of another one
+	Ended       time.Time       `json:"ended,omitzero"`
+	Interrupted string          `json:"interrupted,omitempty"`
+	Suspects    int             `json:"suspects"`
+	Proven      []sweep.Stage   `json:"proven,omitempty"` // they say something about their nodes
+	Accused     []sweep.Accusal `json:"accused"`          // nil in a digest of an earlier version
 }
 
 func digestOf(rep *sweep.Report, file fs.FileInfo) digest {
-	d := digest{Size: file.Size(), Changed: file.ModTime(), Ended: rep.Ended, Interrupted: rep.Interrupted, Suspects: len(rep.Suspects)}
+	d := digest{Size: file.Size(), Changed: file.ModTime(), Ended: rep.Ended, Interrupted: rep.Interrupted, Suspects: len(rep.Suspects), Accused: rep.Accusals()}
 	for i := range rep.Stages {
 		if x := &rep.Stages[i]; x.Skipped == "" && x.Unproven == "" {
 			d.Proven = append(d.Proven, x.Stage)
-		}
-	}
-	for i := range rep.Suspects {
-		if x := &rep.Suspects[i]; x.Stage == sweep.StageNode && len(x.Ops) > 0 {
-			d.Failed = append(d.Failed, failedCheck{x.Node, x.Code, x.Ops})
 		}
 	}
 	return d
@@ -357,19 +345,23 @@ func (r *record) saveReport(rep *sweep.Report) error {
 }
 
 // digest returns the digest of the report, and whether there is a report. It makes the digest of a report of
-// an earlier version.
+// an earlier version, and keeps that of such a version if the report cannot be read.
 func (r *record) digest() (d digest, ok bool) {
 	file, err := os.Lstat(filepath.Join(r.dir, reportFile))
 	if err != nil {
 		return d, false
 	}
 	data, err := r.read(digestFile)
-	if err == nil && json.Unmarshal(data, &d) == nil && d.Size == file.Size() && d.Changed.Equal(file.ModTime()) {
+	ok = err == nil && json.Unmarshal(data, &d) == nil && d.Size == file.Size() && d.Changed.Equal(file.ModTime())
+	if ok && d.Accused != nil {
 		return d, true
 	}
 	rep := new(sweep.Report)
 	if data, err = r.read(reportFile); err != nil || json.Unmarshal(data, rep) != nil {
-		return digest{}, false
+		if !ok {
+			d = digest{}
+		}
+		return d, ok
 	}
 	d = digestOf(rep, file)
 	_ = r.save(digestFile, d)

@@ -40,6 +40,9 @@ const (
 // defaultLines are the active tests of stage node.
 var defaultLines = []string{"check_gpu_bandwidth", "check_gpu_membw", "check_gpu_gemm", "check_gpu_launch", "check_nccl all_reduce"}
 
+// resumeMatchings are the rounds of pairs with --resume: a node needs three partners that were in service.
+const resumeMatchings = 4
+
 // flags are the options of the command.
 type flags struct {
 	nodes, partition, state, reservation, feature, qos, account string
@@ -358,6 +361,9 @@ func (f *flags) chosenStages(file *sweep.EAS) (list []sweep.Stage, err error) {
 func (f *flags) planner(file *sweep.EAS) launch.Planner {
 	return func(stage sweep.Stage, nodes []sweep.Node, seed uint64, first int) (sweep.Plan, error) {
 		o := sweep.PlanOptions{Seed: seed, FirstID: first, Repeats: f.repeats, Flows: f.flows, Batch: f.batch, NoP2P: f.noP2P}
+		if f.resume {
+			o.Matchings = resumeMatchings
+		}
 		if f.size > 0 {
 			o.Sizes = map[sweep.Kind]int64{sweep.KindNCCL: int64(f.size) << 20}
 		}
