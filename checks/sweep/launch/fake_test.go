@@ -122,6 +122,14 @@ func fakeCommand(name string, args []string) int {
 		list, _ := option(args, "nodelist")
 		name, _ := option(args, "job-name")
 		put(nil, fakeDir(), "jobname", name)
+		switch {
+		case has("jobs-are-faster"): // salloc gives up after --immediate
+			fmt.Fprint(os.Stderr, "salloc: Pending job allocation 5\nsalloc: error: Unable to allocate resources: Connection timed out\n")
+			return 1
+		case has("queues-salloc"):
+			fmt.Fprint(os.Stderr, "salloc: Pending job allocation 5\n")
+			time.Sleep(time.Hour)
+		}
 		if list == "" { // as many as are free
 			data, _ := os.ReadFile(filepath.Join(fakeDir(), "nodes"))
 			without, _ := option(args, "exclude")
@@ -157,6 +165,9 @@ func fakeCommand(name string, args []string) int {
 			}
 		}
 		fmt.Fprint(os.Stderr, "salloc: Granted job allocation 7\n")
+	case strings.HasPrefix(all, "update NodeName=") && has("removed-"+strings.TrimPrefix(args[1], "NodeName=")):
+		fmt.Fprint(os.Stderr, "slurm_update error: Invalid node name specified\n")
+		return 1
 	case name == "scancel":
 		note("cancelled", "")
 		return signalRanks(unix.SIGTERM)

@@ -149,7 +149,7 @@ func Run(ctx context.Context, o Options) (*sweep.Report, error) {
 		o.Log = func(string, ...any) {}
 	}
 	s := &sweeper{Options: o, m: newManager(o.Settings, o.Env), away: map[string]sweep.NodeReport{}, held: map[string]string{}, keep: map[string]bool{}, unclear: map[string]string{}, history: map[string]string{}, stopped: map[string]string{}, unsure: map[string]string{}, frozen: map[string]string{}}
-	s.m.user, s.m.net, s.m.log, s.m.limit = o.User, o.Time+10*time.Minute, o.Log, o.limits.ask
+	s.m.user, s.m.net, s.m.log, s.m.limit = o.User, o.Time+o.Queue+startLimit+10*time.Minute, o.Log, o.limits.ask
 	if err := prepare(o.State); err != nil {
 		return nil, err
 	}
@@ -169,6 +169,9 @@ func Run(ctx context.Context, o Options) (*sweep.Report, error) {
 		Continued: s.record.Meta.Continued, Nodes: []sweep.NodeReport{}, Stages: []sweep.StageReport{}, Suspects: []sweep.Suspect{},
 	}
 	err := s.test(ctx)
+	if busy := (gaveWayError{}); s.Idle && errors.As(err, &busy) {
+		s.report.Interrupted, err = err.Error(), nil
+	}
 	if undo := s.undo(); undo != nil {
 		err = errors.Join(err, undo)
 	}
@@ -297,12 +300,14 @@ func (s *sweeper) choose(ctx context.Context) error {
 		return err
 	}
 	var usable []slurm.SweepNode
+	busy := false
 	for _, n := range chosen {
 		why := ""
 		switch {
 		case s.Job != "":
 		case s.Idle && !n.IsIdle():
 			why = "not idle (" + n.State.Text + ")"
+			busy = busy || n.State.Class == slurm.InService
 		default:
 			why = n.Usable(s.Maintenance, s.Reservation != "")
 		}
@@ -314,7 +319,11 @@ func (s *sweeper) choose(ctx context.Context) error {
 	}
 	s.take(usable, all)
 	if len(s.nodes) == 0 {
-		return fmt.Errorf("none of %d nodes can be tested: %s", len(chosen), firstWhy(s.away))
+		err := fmt.Errorf("none of %d nodes can be tested: %s", len(chosen), firstWhy(s.away))
+		if busy && len(usable) == 0 {
+			err = gaveWayError{err}
+		}
+		return err
 	}
 	if s.record == nil {
 		return nil

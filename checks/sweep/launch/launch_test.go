@@ -858,6 +858,44 @@ func TestIdleNodeTaken(t *testing.T) {
 	}
 }
 
+// A sweep with --idle gives way if jobs have all nodes, or are faster. Other reasons are errors.
+func TestNoIdleNode(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		state, file string
+		want        string // why it is interrupted; "": an error
+	}{
+		"busy":     {"alloc", "", "none of 2 nodes can be tested: node gpu01: not idle (alloc)"},
+		"faster":   {"idle", "jobs-are-faster", "allocate 2 nodes: salloc: exit status 1: salloc: error: Unable to allocate resources: Connection timed out"},
+		"drained":  {"drain", "", ""},
+		"no Slurm": {"idle", "fail-salloc", ""},
+	} {
+		dir, o := fakeSlurm(t, 2)
+		put(t, dir, "nodes", "gpu01|"+tt.state+"|main*,up|(null)|none\ngpu02|"+tt.state+"|main*,up|(null)|none\n")
+		if tt.file != "" {
+			put(t, dir, tt.file, "")
+		}
+		o.Idle = true
+		r, err := Run(t.Context(), o)
+		if (err != nil) != (tt.want == "") || r.Interrupted != tt.want {
+			t.Errorf("%s: %v, interrupted %q, want %q", name, err, r.Interrupted, tt.want)
+		}
+	}
+}
+
+// A job that waits for nodes waits no longer than --queue.
+func TestQueue(t *testing.T) {
+	t.Parallel()
+	dir, o := fakeSlurm(t, 2)
+	put(t, dir, "queues-salloc", "")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	o.Queue, o.limits.ask = time.Second, 5*time.Second
+	if _, err := Run(ctx, o); err == nil || err.Error() != "allocate 2 nodes: they are not free after 1s" {
+		t.Error(err)
+	}
+}
+
 // A node that stops answering while Slurm prepares the job is a result, and the others are tested.
 func TestSilentNodeOfAllocation(t *testing.T) {
 	t.Parallel()

@@ -171,11 +171,22 @@ func (m *manager) job(ctx context.Context, job string) (slurm.SweepJob, error) {
 // wait for a slurmd that does not answer, and slurmctld notices after SlurmdTimeout, 5 minutes.
 const startLimit = 6 * time.Minute
 
+// gaveWayError means that jobs have the nodes.
+type gaveWayError struct{ error }
+
 // allocate waits for nodes. It returns the job with an error, too, if there may be one.
 func (m *manager) allocate(ctx context.Context, a slurm.Allocation, wait time.Duration) (job string, err error) {
-	argv := m.settings.AllocateArgv(a)
-	x := m.host.Run(ctx, probe.Command{
-		Argv: argv, Timeout: wait + startLimit, Errors: saidLimit, Signals: []unix.Signal{unix.SIGTERM}, Grace: 3 * time.Second,
+	waiting, stop := context.WithCancel(ctx)
+	defer stop()
+	late := time.AfterFunc(wait+m.limit, stop) // salloc asks slurmctld first
+	defer late.Stop()
+	x := m.host.Run(waiting, probe.Command{
+		Argv: m.settings.AllocateArgv(a), Timeout: wait + m.limit + startLimit, Errors: saidLimit, Signals: []unix.Signal{unix.SIGTERM}, Grace: 3 * time.Second,
+		Heard: func(said []byte) {
+			if _, granted := slurm.ParseAllocated(said); granted {
+				late.Stop()
+			}
+		},
 	})
 	job, granted := slurm.ParseAllocated(x.Errors)
 	what := fmt.Sprintf("allocate %d nodes", len(a.Nodes))
@@ -185,13 +196,16 @@ func (m *manager) allocate(ctx context.Context, a slurm.Allocation, wait time.Du
 	case x.TimedOut && ctx.Err() != nil:
 		err = fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	case x.TimedOut && granted:
-		err = fmt.Errorf("%s: job %s has them, but they are not ready after %s: %s", what, job, wait+startLimit, lastLine(x.Errors))
+		err = fmt.Errorf("%s: job %s has them, but they are not ready after %s: %s", what, job, startLimit, lastLine(x.Errors))
 	case x.TimedOut:
-		err = fmt.Errorf("%s: they are not free after %s", what, wait+startLimit)
+		err = fmt.Errorf("%s: they are not free after %s", what, wait)
 	case x.Status != 0:
 		err = fmt.Errorf("%s: salloc: exit status %d: %s", what, x.Status, lastLine(x.Errors))
 	case !granted:
 		err = fmt.Errorf("%s: salloc names no job: %s", what, lastLine(x.Errors))
+	}
+	if err != nil && job != "" && !granted && ctx.Err() == nil {
+		err = gaveWayError{err}
 	}
 	return job, err
 }

@@ -25,7 +25,7 @@ func (s *sweeper) obtain(ctx context.Context) error {
 	wait := s.Queue
 	if s.Idle {
 		a.Immediate = 30 * time.Second
-		wait = a.Immediate
+		wait = a.Immediate // after which salloc ends by itself
 	}
 	if s.Maintenance {
 		a.Reservation = slurm.ReservationPrefix + s.record.Meta.ID
