@@ -77,6 +77,7 @@ type keeper interface {
 	resume(node string) error
 	// drain drains a node with a reason, unless it is drained already.
 	drain(node, reason string) error
+	drained() (reasons map[string]string, err error)
 	cancel(job string) error // and waits for its end
 }
 
@@ -86,6 +87,7 @@ type maintenance struct {
 	debts
 	keeper keeper
 	write  func(entry) error // on the disk
+	since  map[string]string // nodes to keep in service that someone else has drained during the test, and the reasons
 }
 
 func (m *maintenance) note(e entry) error {
@@ -116,20 +118,33 @@ func (m *maintenance) begin(name string, nodes []string, drained map[string]stri
 }
 
 // end drains the nodes again, except those to keep in service, and then deletes the reservation. If a
-// node cannot be drained, the reservation stays.
+// node cannot be drained, the reservation stays. The drain by someone else of a node to keep stays, too.
 func (m *maintenance) end(keep map[string]bool) error {
 	var err error
 	if m.job != "" {
 		err = m.keeper.cancel(m.job) // a job that remains does not keep a node from being drained
 	}
-	failed := false
+	var drained map[string]string
+	if slices.Contains(slices.Collect(maps.Values(keep)), true) {
+		var bad error
+		drained, bad = m.keeper.drained()
+		err = errors.Join(err, bad)
+	}
+	failed, silent := false, false
+	m.since = map[string]string{}
 	for _, node := range slices.Sorted(maps.Keys(m.nodes)) {
 		if keep[node] {
+			if reason, is := drained[node]; is {
+				m.since[node] = reason
+			}
 			err = errors.Join(err, m.note(entry{Kept: node}))
 			continue
 		}
+		if silent {
+			continue
+		}
 		if bad := m.keeper.drain(node, m.nodes[node]); bad != nil {
-			err, failed = errors.Join(err, bad), true
+			err, failed, silent = errors.Join(err, bad), true, errors.Is(bad, errSilent)
 			continue
 		}
 		err = errors.Join(err, m.note(entry{Restored: node}))

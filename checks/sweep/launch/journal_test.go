@@ -8,7 +8,9 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -69,6 +71,8 @@ func (f *fakeCluster) drain(node, reason string) error {
 		}
 	})
 }
+
+func (f *fakeCluster) drained() (map[string]string, error) { return maps.Clone(f.reasons), nil }
 
 func (f *fakeCluster) cancel(string) error { return f.do("cancel", func() {}) }
 
@@ -238,6 +242,81 @@ func TestEndOfMaintenance(t *testing.T) {
 		d, _ := readJournal(f.journal.Bytes())
 		if refuse == "drain gpu02" && (d.nodes["gpu02"] != oldReasons["gpu02"] || d.reservation == "") {
 			t.Errorf("%s is refused: the journal has nothing to repair: %+v", refuse, d)
+		}
+	}
+}
+
+// A node to keep in service that someone else has drained during the test is left alone, and named.
+func TestDrainedMeanwhile(t *testing.T) {
+	t.Parallel()
+	f := newFakeCluster()
+	m := &maintenance{debts: debts{nodes: map[string]string{}}, keeper: f, write: f.write}
+	if err := m.begin("nhc-gpu-sweep-1", []string{"gpu01", "gpu02", "gpu03"}, oldReasons); err != nil {
+		t.Fatal(err)
+	}
+	f.reasons["gpu03"] = "bad PSU"
+	if err := m.end(map[string]bool{"gpu02": true, "gpu03": true}); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"gpu03": "bad PSU"}
+	if diff := cmp.Diff(want, m.since) + cmp.Diff(want, f.reasons); diff != "" || !m.settled() {
+		t.Errorf("settled %v (-want +got)\n%s", m.settled(), diff)
+	}
+}
+
+// Drains are repeated while slurmctld refuses them, but not without end for each node. The journal keeps the
+// others.
+func TestSilentSlurmctld(t *testing.T) {
+	t.Parallel()
+	dir, o := fakeSlurm(t, 2)
+	put(t, dir, "hang-sinfo", "")
+	m := newManager(o.Settings, nil)
+	m.limit = 100 * time.Millisecond
+	left := &maintenance{debts: debts{reservation: "r", nodes: map[string]string{}}, keeper: m, write: func(entry) error { return nil }}
+	for i := range 20 {
+		left.nodes[fmt.Sprintf("gpu%02d", i)] = "bad fan"
+	}
+	err := left.end(nil)
+	if err == nil || !strings.HasSuffix(err.Error(), errSilent.Error()+"; reservation r stays: nhc-gpu sweep --repair drains the nodes again") || len(left.nodes) != 20 {
+		t.Errorf("%v, %d nodes left", err, len(left.nodes))
+	}
+	if n := strings.Count(calls(t, dir), "sinfo"); n > 10 {
+		t.Errorf("slurmctld was asked %d times", n)
+	}
+}
+
+// Who has drained a node during the test decides about its reason.
+func TestDrainAgain(t *testing.T) {
+	t.Parallel()
+	const ib0, gpu = "NHC: ib0 down (check_net_link) [net.link.down]", "NHC: check_fs_mount:  /home not mounted"
+	const bySweep, person, asOurs = "NHC: sweep slow TCP eth1 [sweep.tcp.slow]", "bad fan", "NHC: bob waits for a part"
+	for name, tt := range map[string]struct {
+		state, now, before string
+		drains             bool
+	}{
+		"in service":                              {"idle", "none", ib0, true},
+		"drained with it":                         {"drain", ib0, ib0, false},
+		"by a person":                             {"drain", person, ib0, false},
+		"by a health check":                       {"drain", gpu, ib0, false},
+		"by a health check, draining":             {"drng", ib0, gpu, false},
+		"by a health check, before by a person":   {"drain", gpu, person, true},
+		"by a health check, before by a sweep":    {"drain", gpu, bySweep, true},
+		"by a health check, before as if by ours": {"drain", gpu, asOurs, true},
+		"by a sweep, before by a health check":    {"drain", bySweep, ib0, true},
+		"without a reason":                        {"drain", "none", ib0, true},
+		"removed from slurm.conf":                 {"", "", ib0, true},
+	} {
+		dir, o := fakeSlurm(t, 1)
+		if tt.state == "" {
+			put(t, dir, "removed-gpu02", "")
+		} else {
+			put(t, dir, "nodes", "gpu01|idle|main*,up|(null)|none\ngpu02|"+tt.state+"|main*,up|(null)|"+tt.now+"\n")
+		}
+		if err := newManager(o.Settings, nil).drain("gpu02", tt.before); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := strings.Contains(calls(t, dir), "update NodeName=gpu02 State=DRAIN Reason="+tt.before); got != tt.drains {
+			t.Errorf("%s: drained again %v, want %v", name, got, tt.drains)
 		}
 	}
 }

@@ -571,7 +571,9 @@ func (s *sweeper) finish(ctx context.Context) {
 			if why := s.unclear[name]; why != "" {
 				n.After += ": " + why
 			}
-			if s.keep[name] {
+			if reason, drained := s.since(name); drained {
+				n.After = "drained meanwhile: " + reason
+			} else if s.keep[name] {
 				n.After = "in service: it passes"
 			} else if s.keeper != nil && s.keeper.nodes[name] != "" {
 				n.After = "not drained again: nhc-gpu sweep --repair"
@@ -586,6 +588,14 @@ func (s *sweeper) finish(ctx context.Context) {
 	if s.Act != nil {
 		s.Act(context.WithoutCancel(ctx), r)
 	}
+}
+
+// since returns the reason of a drain by someone else of a node that was to stay in service.
+func (s *sweeper) since(node string) (reason string, drained bool) {
+	if s.keeper != nil {
+		reason, drained = s.keeper.since[node]
+	}
+	return reason, drained
 }
 
 func joinKeys(away map[string]sweep.NodeReport, names []string) map[string]bool {
@@ -616,6 +626,7 @@ func Repair(o Options) error {
 		return fmt.Errorf("list the sweeps: %w", err)
 	}
 	m := newManager(o.Settings, o.Env)
+	m.log = o.Log
 	for _, x := range list {
 		if !x.Unsettled {
 			continue

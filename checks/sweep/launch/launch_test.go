@@ -618,6 +618,48 @@ func TestMaintenance(t *testing.T) {
 	}
 }
 
+// The reservation of nodes that were not drained lasts as long as the job can wait, start and run.
+func TestDurationOfReservation(t *testing.T) {
+	t.Parallel()
+	dir, o := fakeSlurm(t, 2)
+	o.Maintenance, o.User, o.Queue = true, "root", time.Hour
+	if _, err := Run(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if log := calls(t, dir); !strings.Contains(log, "Duration=86 ") { // minutes: 10 of --time, 60 of --queue, 6 to start, 10 to end
+		t.Errorf("another duration:\n%s", log)
+	}
+}
+
+// A node that passes and that a person has drained meanwhile is not in service.
+func TestResumeOfNodeDrainedMeanwhile(t *testing.T) {
+	t.Parallel()
+	for drained, want := range map[bool]string{false: "in service: it passes", true: "drained meanwhile: bad PSU"} {
+		dir, o := fakeSlurm(t, 4)
+		const others = "gpu01|idle|main*,up|(null)|none\ngpu02|idle|main*,up|(null)|none\ngpu03|idle|main*,up|(null)|none\n"
+		put(t, dir, "nodes", others+"gpu04|drain|main*,up|(null)|NHC: sweep lost [sweep.node.lost]\n")
+		o.Maintenance, o.User, o.Resume = true, "root", true
+		o.Progress = func(p Progress) {
+			if now := "gpu04|drain|main*,up|(null)|bad PSU\n"; p.Ended > 0 {
+				if !drained {
+					now = "gpu04|idle|main*,up|(null)|none\n"
+				}
+				put(t, dir, "nodes", others+now)
+			}
+		}
+		r, err := Run(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := r.Nodes[3]; n.After != want {
+			t.Errorf("%+v, want %s", n, want)
+		}
+		if log := calls(t, dir); strings.Contains(log, "NodeName=gpu04 State=DRAIN") {
+			t.Errorf("it is drained again:\n%s", log)
+		}
+	}
+}
+
 // The job of a sweep ends although slurmctld does not answer for a moment, or the journal of a maintenance
 // cannot be written.
 func TestEndOfJob(t *testing.T) {

@@ -30,6 +30,7 @@ type manager struct {
 	net      time.Duration
 	limit    time.Duration // of a call
 	log      func(format string, args ...any)
+	silent   time.Duration // how long Slurm has done nothing that it was asked to do
 }
 
 // newManager returns a manager. Commands, and the ranks that they start, get nothing of this process's
@@ -245,20 +246,21 @@ func (m *manager) release(name string) error {
 	if err != nil {
 		return err
 	}
-	for i := range tries {
-		if i > 0 {
-			time.Sleep(pause)
+	return m.insist(func() error {
+		for range 2 {
+			all, err := m.reservations(context.Background())
+			if err != nil {
+				return err
+			}
+			if _, ok := all[name]; !ok {
+				return nil
+			}
+			if _, err = m.ask(context.Background(), "delete reservation "+name, argv, nil); err != nil {
+				return err // it is in use until the job has ended
+			}
 		}
-		var all map[string][]string
-		if all, err = m.reservations(context.Background()); err != nil {
-			continue
-		}
-		if _, ok := all[name]; !ok {
-			return nil
-		}
-		_, err = m.ask(context.Background(), "delete reservation "+name, argv, nil) // it is in use until the job has ended
-	}
-	return err
+		return fmt.Errorf("delete reservation %s: it is still there", name)
+	})
 }
 
 func (m *manager) resume(node string) error {
@@ -267,43 +269,79 @@ func (m *manager) resume(node string) error {
 	return err
 }
 
-// drain drains a node again. A reason that someone else has set since stays.
-func (m *manager) drain(node, reason string) (err error) {
-	for i := range tries {
-		if i > 0 {
-			time.Sleep(pause)
-		}
-		var list []slurm.SweepNode
-		if list, err = m.nodes(context.Background()); err != nil {
-			continue
+// drain drains a node again. A reason that someone else has set since stays, and so does that of a health check
+// whose node was drained by a health check: it resumes the node after the fault that it knows. A node that Slurm
+// does not know any more gets no job.
+func (m *manager) drain(node, reason string) error {
+	return m.insist(func() error {
+		list, err := m.nodes(context.Background())
+		if err != nil {
+			return err
 		}
 		at := slices.IndexFunc(list, func(n slurm.SweepNode) bool { return n.Name == node })
-		if at < 0 {
-			return fmt.Errorf("drain node %s: Slurm does not know it", node)
+		if at >= 0 && list[at].Drains() {
+			now := list[at].Reason
+			switch {
+			case now == reason, now != "" && !slurm.Ours(now), now != "" && !slurm.BySweep(now) && slurm.ByCheck(reason):
+				return nil
+			}
 		}
-		if n := list[at]; n.Drains() && (n.Reason == reason || !slurm.Ours(n.Reason) && n.Reason != "") {
+		argv, err := m.settings.RestoreArgv(node, reason)
+		_, err = m.ask(context.Background(), "drain node "+node, argv, err)
+		if at < 0 && slurm.NoSuchNode(err) {
+			m.tell("node %s is not drained again: Slurm does not know it any more", node)
 			return nil
 		}
-		argv, bad := m.settings.RestoreArgv(node, reason)
-		if _, err = m.ask(context.Background(), "drain node "+node, argv, bad); err == nil {
-			return nil
-		}
-	}
-	return err
+		return err
+	})
 }
 
-// insist repeats a step until slurmctld accepts it. A person can wait for it: calls that hang end it sooner.
+// drained returns the nodes that are drained, and the reasons.
+func (m *manager) drained() (reasons map[string]string, err error) {
+	err = m.insist(func() error {
+		list, err := m.nodes(context.Background())
+		reasons = map[string]string{}
+		for _, n := range list {
+			if n.Drains() {
+				reasons[n.Name] = cmp.Or(n.Reason, "no reason")
+			}
+		}
+		return err
+	})
+	return reasons, err
+}
+
+func (m *manager) tell(format string, args ...any) {
+	if m.log != nil {
+		m.log(format, args...)
+	}
+}
+
+// errSilent means that slurmctld has done for a long time nothing that it was asked to do.
+var errSilent = errors.New("slurmctld does not answer: it is asked no more")
+
+// insist repeats a step until slurmctld accepts it. A person can wait for it, and there is a step for each node:
+// while slurmctld does nothing, steps are tried once after 4 limits, and not at all after 8.
 func (m *manager) insist(step func() error) (err error) {
-	began := time.Now()
+	if m.silent > 8*m.limit {
+		return errSilent
+	}
+	told := false
 	for i := range tries {
+		began := time.Now()
 		if i > 0 {
 			time.Sleep(pause)
 		}
-		if err = step(); err == nil || time.Since(began) > 4*m.limit {
+		if err = step(); err == nil {
+			m.silent = 0
 			break
 		}
-		if i == 0 && m.log != nil {
-			m.log("%v: trying again", err)
+		if m.silent += time.Since(began); m.silent > 4*m.limit {
+			break
+		}
+		if !told && m.silent > 2*pause {
+			told = true
+			m.tell("%v: trying again", err)
 		}
 	}
 	return err
