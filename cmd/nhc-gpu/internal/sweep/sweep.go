@@ -207,10 +207,16 @@ func (f *flags) run(cmd *cobra.Command, version string) (exit int, err error) {
 	if err != nil {
 		logLine("%v", err)
 	}
+	return f.end(r, acts, err), nil
+}
+
+// end writes a report, and returns the exit status. What the sweep has found counts, too, if it cannot be written.
+func (f *flags) end(r *sweep.Report, acts []*event.Event, err error) int {
 	if bad := f.write(r, acts); bad != nil {
-		return 0, bad
+		logLine("%v", bad)
+		err = errors.Join(err, bad)
 	}
-	exit = exitOf(r, err)
+	exit := exitOf(r, err)
 	if exit == 0 && len(f.checks) > 0 && slices.ContainsFunc(hosts(r), isUnknown) {
 		exit = exitPartly
 	}
