@@ -455,22 +455,27 @@ func (f *flags) act(ctx context.Context, r *sweep.Report) []*event.Event {
 			continue
 		}
 		out, err := session.ControllerOf(e.Node).Act(ctx, slurm.SweepVerdict(reason), slurm.Manual)
-		n := &r.Nodes[at]
-		e.Slurm = &event.Action{Action: out.Action.String(), Reason: out.Reason, Why: out.Why, Held: out.Guarded != ""}
-		switch {
-		case err != nil:
-			n.After, e.Slurm.Error = "not drained: "+err.Error(), err.Error()
-		case out.Guarded != "":
-			n.After = "not drained: held by guard: " + out.Guarded
-		case out.Action == slurm.None:
-			n.After = "not drained: " + out.Why
-		case session.Set.Observes():
-			n.After = "would be drained (MODE=observe)"
-		default:
-			n.After, e.Mode, e.Slurm.Sent, e.Slurm.Owner = "drained: "+out.Reason, "enforce", true, event.OwnerNHC
-		}
+		noteAction(&r.Nodes[at], e, &out, err, session.Set.Observes())
 	}
 	return list
+}
+
+// noteAction notes in the report and in the event of a suspect what became of its drain.
+func noteAction(n *sweep.NodeReport, e *event.Event, out *slurm.Outcome, err error, observes bool) {
+	e.Slurm = &event.Action{Action: out.Action.String(), Reason: out.Reason, Why: out.Why, Held: out.Guarded != ""}
+	switch {
+	case err != nil:
+		n.After, e.Slurm.Error = "not drained: "+err.Error(), err.Error()
+	case out.Guarded != "":
+		n.After = "not drained: held by guard: " + out.Guarded
+	case out.Action == slurm.None && n.After != "": // it was drained before the sweep, and After says what became of that
+	case out.Action == slurm.None:
+		n.After = "not drained: " + out.Why
+	case observes:
+		n.After = "would be drained (MODE=observe)"
+	default:
+		n.After, e.Mode, e.Slurm.Sent, e.Slurm.Owner = "drained: "+out.Reason, "enforce", true, event.OwnerNHC
+	}
 }
 
 // exitOf returns the exit status for a report, and for an error of the sweep.
