@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -220,7 +221,7 @@ func (f *flags) end(r *sweep.Report, acts []*event.Event, err error) int {
 	if exit == 0 && len(f.checks) > 0 && slices.ContainsFunc(hosts(r), isUnknown) {
 		exit = exitPartly
 	}
-	return exit, nil
+	return exit
 }
 
 // logLine prints a line about the sweep.
@@ -237,10 +238,6 @@ func (f *flags) recall(cmd *cobra.Command, state string) (words []string, err er
 	if err != nil {
 		return nil, err
 	}
-	given := map[string]bool{}
-	for _, name := range []string{"json", "html", "report", "compare", "events", "time", "queue", "ramp", "continue", "drain"} {
-		given[name] = cmd.Flags().Changed(name)
-	}
 	now := *f
 	again := &cobra.Command{Use: "sweep"}
 	before := new(flags)
@@ -248,17 +245,27 @@ func (f *flags) recall(cmd *cobra.Command, state string) (words []string, err er
 	if err := again.ParseFlags(m.Command[min(1, len(m.Command)):]); err != nil {
 		return nil, fmt.Errorf("read the options of sweep %s: %w", f.goOn, err)
 	}
-	*f = *before
-	f.goOn = now.goOn
-	for name, set := range map[string]func(){
-		"json": func() { f.json = now.json }, "html": func() { f.html = now.html }, "report": func() { f.report = now.report },
+	given := map[string]func(){
+		"continue": func() { f.goOn = now.goOn },
+		"json":     func() { f.json = now.json }, "html": func() { f.html = now.html }, "report": func() { f.report = now.report },
 		"compare": func() { f.compare = now.compare }, "events": func() { f.events = now.events }, "time": func() { f.time = now.time },
 		"queue": func() { f.queue = now.queue }, "ramp": func() { f.ramp = now.ramp }, "drain": func() { f.drain = now.drain },
-	} {
-		if given[name] {
+	}
+	cmd.Flags().Visit(func(x *pflag.Flag) {
+		old := again.Flags().Lookup(x.Name)
+		if given[x.Name] == nil && old != nil && old.Value.String() != x.Value.String() {
+			err = errors.Join(err, fmt.Errorf("--continue has the options of sweep %s: --%s cannot be added", f.goOn, x.Name))
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	*f = *before
+	cmd.Flags().Visit(func(x *pflag.Flag) {
+		if set := given[x.Name]; set != nil {
 			set()
 		}
-	}
+	})
 	return m.Command[min(1, len(m.Command)):], nil
 }
 

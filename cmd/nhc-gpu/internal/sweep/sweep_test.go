@@ -13,8 +13,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
+	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep/launch"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
 
 // An EAS file chooses the stages, what they test, and the time limit.
@@ -212,6 +214,107 @@ func TestAssumed(t *testing.T) {
 		}
 		if len(plan.Next()) == 0 {
 			t.Errorf("%s: no task", stage)
+		}
+	}
+}
+
+// A report that cannot be written does not hide the suspects.
+func TestUnwritableReport(t *testing.T) {
+	t.Parallel()
+	f := parsed(t, "--report", "/no/such/directory/x.json")
+	for want, r := range map[int]*sweep.Report{
+		1: {Suspects: []sweep.Suspect{{Node: "a", Code: "sweep.tcp.slow"}}, Stages: []sweep.StageReport{{}}},
+		3: {Nodes: []sweep.NodeReport{{State: "tested"}}, Stages: []sweep.StageReport{{}}},
+	} {
+		if got := f.end(r, nil, nil); got != want {
+			t.Errorf("%+v: %d, want %d", r, got, want)
+		}
+	}
+}
+
+// A sweep is continued with its own options. Others are refused, not ignored.
+func TestRecall(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	if err := os.Mkdir(filepath.Join(state, "1"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text := `{"id": "1", "command": ["sweep", "--nodes", "gpu[01-04]", "--stages", "tcp", "--time", "1h"]}`
+	if err := os.WriteFile(filepath.Join(state, "1", "sweep.json"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for words, want := range map[string]string{
+		"":                                  "",
+		"--json --drain --time 2h":          "",
+		"--nodes gpu[01-04] --stages tcp":   "",
+		"--resume":                          "--continue has the options of sweep 1: --resume cannot be added",
+		"--drain --skip groups":             "--continue has the options of sweep 1: --skip cannot be added",
+		"--nodes gpu[01-05] --compare last": "--continue has the options of sweep 1: --nodes cannot be added",
+		"--dry-run":                         "--continue has the options of sweep 1: --dry-run cannot be added",
+	} {
+		f := new(flags)
+		cmd := &cobra.Command{Use: "sweep"}
+		f.add(cmd)
+		if err := cmd.ParseFlags(append(strings.Fields(words), "--continue", "1")); err != nil {
+			t.Fatal(err)
+		}
+		_, err := f.recall(cmd, state)
+		if (err == nil) != (want == "") || err != nil && err.Error() != want {
+			t.Errorf("%s: %v, want %q", words, err, want)
+		}
+		if err == nil && (f.nodes != "gpu[01-04]" || f.goOn != "1" || f.drain != strings.Contains(words, "--drain")) {
+			t.Errorf("%s: %+v", words, f)
+		}
+	}
+}
+
+// The report says of a suspect what became of its drain, and of one that a maintenance has drained again, that.
+func TestNoteAction(t *testing.T) {
+	t.Parallel()
+	none := slurm.Outcome{Decision: slurm.Decision{Why: "drained for this reason already"}}
+	drain := slurm.Outcome{Decision: slurm.Decision{Action: slurm.Drain, Reason: "NHC: x"}}
+	for _, tt := range []struct {
+		after string
+		out   slurm.Outcome
+		want  string
+	}{
+		{"", none, "not drained: drained for this reason already"},
+		{"drained again, with the same reason", none, "drained again, with the same reason"},
+		{"not drained again: nhc-gpu sweep --repair", drain, "drained: NHC: x"},
+		{"", drain, "drained: NHC: x"},
+	} {
+		n := &sweep.NodeReport{After: tt.after}
+		if noteAction(n, new(event.Event), &tt.out, nil, false); n.After != tt.want {
+			t.Errorf("%q: %q, want %q", tt.after, n.After, tt.want)
+		}
+	}
+}
+
+// With --resume each node has more partners than are needed.
+func TestResumeMatchings(t *testing.T) {
+	t.Parallel()
+	var nodes []sweep.Node
+	for i := range 40 {
+		nodes = append(nodes, sweep.Node{Name: fmt.Sprint("gpu", i), GPUs: 8, Planes: []sweep.Plane{{Name: "eth0"}}})
+	}
+	for words, want := range map[string]int{"": 2, "--maintenance --resume": 4} {
+		plan, err := parsed(t, strings.Fields(words)...).planner(nil)(sweep.StageTCP, nodes, 1, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		partners := map[string]bool{}
+		for tasks := plan.Next(); len(tasks) > 0; tasks = plan.Next() {
+			var results []sweep.Result
+			for _, task := range tasks {
+				if task.Kind == sweep.KindStream && task.Nodes[0] == "gpu0" {
+					partners[task.Nodes[1]] = true
+				}
+				results = append(results, sweep.Result{Task: task, Values: []float64{90, 90, 90, 90}})
+			}
+			plan.Take(results)
+		}
+		if len(partners) != want {
+			t.Errorf("%q: %d partners, want %d", words, len(partners), want)
 		}
 	}
 }
