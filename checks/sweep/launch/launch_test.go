@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
+	"github.com/nhc-gpu/nhc-gpu/slurm"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -932,8 +933,9 @@ func TestQueue(t *testing.T) {
 	put(t, dir, "queues-salloc", "")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	o.Queue, o.limits.ask = time.Second, 5*time.Second
-	if _, err := Run(ctx, o); err == nil || err.Error() != "allocate 2 nodes: they are not free after 1s" {
+	m := newManager(o.Settings, nil)
+	m.limit = 100 * time.Millisecond
+	if _, err := m.allocate(ctx, slurm.Allocation{Nodes: []string{"gpu01", "gpu02"}}, time.Second); err == nil || err.Error() != "allocate 2 nodes: they are not free after 1s" {
 		t.Error(err)
 	}
 }
