@@ -1,7 +1,6 @@
 package sweep
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -37,18 +36,6 @@ type groupPlan struct {
 	met     []*groupRun        // tests of accused nodes with each other
 	routed  map[int]bool       // tests in which nodes of different subnets have passed together
 	linked  map[string][]int32 // by plane: the nodes that have passed together, directly or through others, see root
-}
-
-// refKey has groups that must be alike: the same kinds of nodes.
-type refKey struct {
-	test, size int
-	kinds      string
-}
-
-// middle describes some values.
-type middle struct {
-	count      int
-	mid, share float64 // share: the spread, compared with mid
 }
 
 // badKey is a node and the plane on which it is faulty.
@@ -147,38 +134,6 @@ func newFewGroups(f *fleet, o PlanOptions, without difference) Plan {
 	}}}
 }
 
-// ringTests returns the rings of all planes. An all-reduce moves twice its data over each link: with
-// rates, those of pairs, it takes no longer than a repeat.
-func ringTests(o PlanOptions, planes []plane, rates []Distribution) (tests []series) {
-	for i, pl := range planes {
-		size := o.size(KindRing)
-		for _, d := range rates {
-			if d.Kind == KindStream && d.Plane == pl.name && d.Median > 0 && o.Sizes[KindRing] == 0 {
-				size = min(size, max(leastRing, int64(d.Median*1e9/8*o.Time.Seconds()/2)))
-			}
-		}
-		tests = append(tests, series{task: Task{
-			Stage: StageTCP, Kind: KindRing, Plane: pl.name, Size: size, Flows: 1, Repeats: o.Repeats, Time: o.Time, Limit: o.limit(),
-		}, ports: &planes[i]})
-	}
-	return tests
-}
-
-// leastRing is the least data of a ring, in bytes.
-const leastRing = 64 << 10
-
-// ringSizes returns the sizes of rings. One ring of thousands of nodes is as slow as its slowest
-// link, and long to set up: beyond 1,024 nodes only rings of 16 run.
-func ringSizes(o PlanOptions, f *fleet) []int {
-	if len(o.RingSizes) > 0 {
-		return o.RingSizes
-	}
-	if len(f.alive()) > 1024 {
-		return []int{16}
-	}
-	return []int{16, 0}
-}
-
 // Next implements Plan.
 func (p *groupPlan) Next() []Task {
 	for {
@@ -255,114 +210,6 @@ func (p *groupPlan) kindsOf(test int, nodes []int32) string {
 
 func (p *groupPlan) takes(test int, i int32) bool {
 	return p.f.tested(i) && p.tests[test].has(i)
-}
-
-// pack makes a round of the queue.
-func (p *groupPlan) pack() (tasks []Task) {
-	used := make([]bool, len(p.f.nodes))
-	hunted := p.hunted()
-	queue := p.queue
-	p.queue = nil
-	for _, r := range queue {
-		r.members = slices.DeleteFunc(slices.Clone(r.members), func(i int32) bool { return !p.takes(r.test, i) })
-		if len(r.members) == 0 {
-			p.drop(r)
-			continue
-		}
-		if slices.ContainsFunc(r.members, func(i int32) bool { return used[i] }) {
-			p.queue = append(p.queue, r)
-			continue
-		}
-		for _, i := range r.members {
-			used[i] = true
-		}
-		want := r.size - len(r.members)
-		if r.hunt == nil && r.visit == 0 {
-			want = 0
-		}
-		r.pads = p.pad(r, want, used, hunted[r.test])
-		if len(r.pads) < want && len(tasks) > 0 { // others have the proven nodes in this round
-			for _, i := range r.members {
-				used[i] = false
-			}
-			p.queue = append(p.queue, r)
-			continue
-		}
-		if len(r.members)+len(r.pads) < 2 {
-			p.drop(r)
-			continue
-		}
-		for _, i := range r.pads {
-			used[i] = true
-		}
-		t := p.tests[r.test].task
-		t.ID, t.Nodes, t.Confirms = p.f.nextID(), p.f.names(r.nodes()), r.hunt != nil
-		p.sent[t.ID] = r
-		tasks = append(tasks, t)
-	}
-	return tasks
-}
-
-// nodes returns the nodes of a run. A fault may show in the first node only, or in the others: nodes that came
-// later in the group come after those that fill it.
-func (r *groupRun) nodes() []int32 {
-	if h := r.hunt; h != nil && !slices.Contains(r.members, h.first) {
-		return slices.Concat(r.pads, r.members)
-	}
-	return slices.Concat(r.members, r.pads)
-}
-
-// pad chooses proven nodes for a group: first those that its hunt has not used, and that were proven in another
-// place than the first. A visit takes those of one part.
-func (p *groupPlan) pad(r *groupRun, want int, used []bool, hunted map[int32]bool) (pads []int32) {
-	if want <= 0 {
-		return nil
-	}
-	alike := func(i int32) bool { return p.kinds[r.test][i] == p.kinds[r.test][r.members[0]] }
-	union, partners := p.linked[p.tests[r.test].task.Plane], []int32(nil)
-	if r.hunt != nil {
-		partners = r.hunt.partners
-	}
-	for pass := range 8 {
-		second, again := pass%2 == 0, pass/2%2 == 1
-		start := p.f.rng.IntN(len(p.order))
-		for k := range p.order {
-			i := p.order[(start+k)%len(p.order)]
-			if len(pads) == want {
-				return pads
-			}
-			if used[i] || p.isBad(r.test, i) || pass < 4 && !alike(i) || second && !p.second[r.test][i] || !p.proven[r.test][i] || !p.takes(r.test, i) ||
-				slices.Contains(pads, i) || hunted[i] || slices.Contains(partners, i) != again || r.visit > 0 && root(union, i) != root(union, r.part) {
-				continue
-			}
-			pads = append(pads, i)
-		}
-	}
-	return pads
-}
-
-// hunted returns the nodes in the sets of open hunts, by test.
-func (p *groupPlan) hunted() map[int]map[int32]bool {
-	all := map[int]map[int32]bool{}
-	for _, h := range p.hunts {
-		if h.done {
-			continue
-		}
-		if all[h.test] == nil {
-			all[h.test] = map[int32]bool{}
-		}
-		for _, i := range h.set {
-			all[h.test][i] = true
-		}
-	}
-	return all
-}
-
-// drop gives a test up.
-func (p *groupPlan) drop(r *groupRun) {
-	if r.hunt != nil {
-		r.hunt.wait--
-	}
 }
 
 // Take implements Plan.
@@ -450,81 +297,6 @@ func (p *groupPlan) link(r *groupRun) {
 	}
 }
 
-// judgeValue finds out whether a group is slow, compared with groups of its size. Without those it
-// is compared with the next smaller ones.
-func (p *groupPlan) judgeValue(r *groupRun, nodes []int32) {
-	if r.bad || math.IsNaN(r.value) {
-		return
-	}
-	t := p.tests[r.test].task
-	limit, expect := p.limitOf(r.test, len(nodes), p.kindsOf(r.test, nodes))
-	if floor := p.o.floorOf(t); floor > 0 && !p.misses(r.test, floor) {
-		limit = max(limit, floor)
-		expect = max(expect, floor)
-	}
-	if r.value < limit {
-		r.bad, r.symptom, r.expect = true, slow, expect
-	}
-}
-
-// misses reports whether most groups are below a floor: then it is the fleet.
-func (p *groupPlan) misses(test int, floor float64) bool {
-	below, n := 0, 0
-	for key, values := range p.refs {
-		if key.test == test {
-			for _, v := range values {
-				if n++; v < floor {
-					below++
-				}
-			}
-		}
-	}
-	return n >= 3 && 2*below > n
-}
-
-// limitOf returns the value that a group of a size must reach, and the expected one; 0 if unknown. A
-// group of several kinds must reach the least of them.
-func (p *groupPlan) limitOf(test, size int, kinds string) (limit, expect float64) {
-	if limit, expect = p.limitOfOne(test, size, kinds); limit > 0 || !strings.Contains(kinds, " and ") {
-		return limit, expect
-	}
-	for i, m := range strings.Split(kinds, " and ") {
-		l, e := p.limitOfOne(test, size, m)
-		if l == 0 {
-			return 0, 0
-		}
-		if i == 0 || l < limit {
-			limit, expect = l, e
-		}
-	}
-	return limit, expect
-}
-
-func (p *groupPlan) limitOfOne(test, size int, kinds string) (limit, expect float64) {
-	best := 0
-	for key, values := range p.refs {
-		if key.test == test && key.kinds == kinds && key.size <= size && len(values) >= 3 {
-			best = max(best, key.size)
-		}
-	}
-	if best == 0 {
-		return 0, 0
-	}
-	key := refKey{test, best, kinds}
-	m := p.middles[key]
-	if values := p.refs[key]; m.count != len(values) { // only a step adds values
-		values = slices.Sorted(slices.Values(values))
-		mid := quantile(values, 0.5+min(0.4, 1/float64(len(values))))
-		m = middle{len(values), mid, spreadOf(values, mid) / mid}
-		p.middles[key] = m
-	}
-	share := max(limitOf("group_share"), limitOf("suspect_z")*m.share)
-	if size > best+1 {
-		share += limitOf("scale_share")
-	}
-	return m.mid * (1 - min(share, 0.9)), m.mid
-}
-
 // closeStep judges the groups of a step, and opens a hunt for each bad one.
 func (p *groupPlan) closeStep() {
 	if len(p.begun) == 0 {
@@ -570,41 +342,6 @@ func (p *groupPlan) Suspects() []Suspect {
 	all = slices.Concat(all, p.found, p.f.lostSuspects())
 	sortSuspects(all)
 	return all
-}
-
-// Fleet implements Plan.
-func (p *groupPlan) Fleet() []Distribution {
-	_, apart := p.judgeAccused()
-	all := slices.Concat(p.notes, apart)
-	for t := range p.tests {
-		for _, key := range p.keys(t) {
-			values := slices.Sorted(slices.Values(p.refs[key]))
-			task := p.tests[t].task
-			mid := quantile(values, 0.5)
-			limit, _ := p.limitOf(t, key.size, key.kinds)
-			d := Distribution{
-				Stage: p.f.stage, Kind: task.Kind, Op: task.Op, Plane: task.Plane, Model: key.kinds, Unit: unitOf(task.Kind), Count: len(values),
-				Median: mid, Sigma: spreadOf(values, mid), Floor: limit,
-			}
-			d.Op = fmt.Sprintf("%s of %d nodes", cmpText(d.Op, "ring"), key.size)
-			if floor := p.o.floorOf(task); floor > 0 && p.misses(t, floor) {
-				d.Note = "the median misses the floor: the whole fleet is slow, or the floor is wrong"
-			}
-			all = append(all, d)
-		}
-	}
-	return all
-}
-
-// keys returns the kinds of groups of a test that have values, by size.
-func (p *groupPlan) keys(test int) (keys []refKey) {
-	for key := range p.refs {
-		if key.test == test {
-			keys = append(keys, key)
-		}
-	}
-	slices.SortFunc(keys, func(a, b refKey) int { return cmp.Or(a.size-b.size, strings.Compare(a.kinds, b.kinds)) })
-	return keys
 }
 
 // Left implements Plan.

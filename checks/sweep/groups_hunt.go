@@ -302,9 +302,6 @@ func (p *groupPlan) crosses(r *groupRun) bool {
 	return ports != nil && slices.ContainsFunc(nodes, func(i int32) bool { return ports.subnet[i] != ports.subnet[nodes[0]] })
 }
 
-// separate begins a remark on tests that fail between parts of the cluster.
-const separate = "separate networks? "
-
 // apart remarks on networks that may be separate.
 func (p *groupPlan) apart(test int, text string) Distribution {
 	t := p.tests[test].task

@@ -7,33 +7,6 @@ import (
 	"slices"
 )
 
-// classKey has looks that must be alike: the same test between nodes of the same models, with ports of the
-// same speeds, at the same distance.
-type classKey struct {
-	test  int32
-	far   int8 // 0 unknown, 1 within a leaf, 2 between leaves, 3 with the slow leaf
-	kinds int64
-}
-
-// class describes the values of comparable looks.
-type class struct {
-	key        classKey
-	values     []float64 // sorted
-	lows, mids []float64
-	spreads    []float64
-	median     float64
-	sigma      float64
-	low, mid   float64 // medians of the windows' low deciles and medians; NaN: there are too few
-	lowSigma   float64 // spread of the low deciles
-	judged     bool    // there are enough values
-	floor      float64 // of the site, 0 without one
-	known      float64 // what healthy networks reach: the floor of the site, or one of judge.toml; 0: unknown
-	note       string  // the whole fleet misses the floor of the site
-	wide       string  // the whole fleet misses that of judge.toml
-}
-
-var farNames = [...]string{"", "leaf", "spine", "spine"}
-
 // classOf returns the class of a look.
 func (p *pairPlan) classOf(l *look) *class {
 	key := p.keyOf(int(l.test), l.from, l.to)
@@ -46,18 +19,6 @@ func (p *pairPlan) classOf(l *look) *class {
 		p.sorted = append(p.sorted, c)
 	}
 	return c
-}
-
-// known returns the value that every healthy network between two nodes reaches, 0 if it is unknown. For
-// times it is the longest.
-func (s *series) known(from, to int32) float64 {
-	switch k := s.task.Kind; {
-	case k.Lower():
-		return limitOf(string(k) + "_most")
-	case k == KindWrite:
-		return limitOf("write_bw_share") * float64(min(s.ports.speed[from], s.ports.speed[to])) / 1000
-	}
-	return 0
 }
 
 // boundOf returns the value beyond which a look is suspicious whatever others have, 0 without one. Two
@@ -149,14 +110,6 @@ func (p *pairPlan) describe() {
 	p.findWide()
 }
 
-func (c *class) add(l *look) {
-	c.values = append(c.values, l.value)
-	c.spreads = append(c.spreads, l.spread/math.Sqrt(max(float64(l.repeats), 1)))
-	if !math.IsNaN(l.low) {
-		c.lows, c.mids = append(c.lows, l.low), append(c.mids, l.mid)
-	}
-}
-
 // comparables returns the values that those of a class are compared with. If they are few they are joined with
 // those of other planes of the same speed, or else with those between leaves, which are the slower ones: of few
 // pairs within leaves a faulty node can spoil most.
@@ -200,36 +153,6 @@ func (p *pairPlan) count(key classKey) int {
 		}
 	}
 	return n
-}
-
-// compute computes the distribution of values. One faulty node of n spoils 2/n of all pairs: the
-// median is that of the others.
-func (c *class) compute(from *class, lower bool, nodes int) {
-	c.judged = len(from.values) >= int(limitOf("class_min"))
-	if len(from.values) == 0 {
-		c.median, c.sigma, c.low, c.mid, c.judged = math.NaN(), math.NaN(), math.NaN(), math.NaN(), false
-		return
-	}
-	values := slices.Sorted(slices.Values(from.values))
-	shift := min(1/float64(max(nodes, 1)), 0.4)
-	if lower {
-		shift = -shift
-	}
-	c.median = quantile(values, 0.5+shift)
-	// Few looks can be alike by chance: they vary at least as much as their repeats suggest.
-	c.sigma = max(spreadOf(values, c.median), median(from.spreads), limitOf("sigma_floor")*math.Abs(c.median))
-	if nodes <= allPairsFleet {
-		c.sigma = max(limitOf("few_spreads")*median(from.spreads), 2*limitOf("sigma_floor")*math.Abs(c.median))
-	}
-	if lower {
-		c.sigma = max(c.sigma, upperSpread(values, c.median, nodes))
-	}
-	c.low, c.mid = math.NaN(), math.NaN()
-	if len(from.lows) >= int(limitOf("class_min")) {
-		lows, mids := slices.Sorted(slices.Values(from.lows)), slices.Sorted(slices.Values(from.mids))
-		c.low, c.mid = quantile(lows, 0.5+shift), quantile(mids, 0.5+shift)
-		c.lowSigma = max(spreadOf(lows, c.low), limitOf("sigma_floor")*math.Abs(c.low))
-	}
 }
 
 // addNotes notes or remarks that the whole fleet is slow. With two nodes it is a doubt about the pair instead.
@@ -303,26 +226,6 @@ func (p *pairPlan) lossNote(test int) string {
 	}
 	return fmt.Sprintf("most pairs lost %s %% of the datagrams: the whole fleet loses data, and only nodes that lose much more are suspects", number(100*p.lost[test]))
 }
-
-func commonestFault(faults map[Fault]int) (f Fault) {
-	for k, n := range faults {
-		if n > faults[f] || n == faults[f] && k < f {
-			f = k
-		}
-	}
-	return f
-}
-
-// symptom is a set of ways in which a look is bad.
-type symptom uint8
-
-const (
-	broken symptom = 1 << iota
-	lossy
-	slow
-	flaky
-	unable
-)
 
 // symptoms returns how a look is bad, 0 if it is not.
 func (p *pairPlan) symptoms(l *look) (s symptom) {
@@ -541,11 +444,6 @@ func (p *pairPlan) partsOf(test int) *parts {
 	return a
 }
 
-// crosses reports whether two nodes are in different subnets that each have a group of nodes.
-func (s *series) crosses(i, j int32) bool {
-	return s.ports != nil && min(s.mates[i], s.mates[j]) >= leastGroup && s.ports.subnet[i] != s.ports.subnet[j]
-}
-
 // apart reports whether two nodes are in parts of the cluster, or in subnets, that do not reach each other.
 func (p *pairPlan) apart(test int, i, j int32) bool {
 	a := p.partsOf(test)
@@ -621,24 +519,6 @@ func (p *pairPlan) sort(test int, i int32) string {
 		return s.ports.subnet[i].String()
 	}
 	return p.f.nodes[i].Model
-}
-
-// setAlone counts the nodes in each subnet.
-func (s *series) setAlone() {
-	if s.ports == nil {
-		return
-	}
-	count := map[string]int{}
-	for _, i := range s.order {
-		count[s.ports.subnet[i].String()]++
-	}
-	s.alone, s.mates = make([]bool, len(s.kinds)), make([]int, len(s.kinds))
-	for i, subnet := range s.ports.subnet {
-		if subnet.IsValid() {
-			s.mates[i] = count[subnet.String()]
-		}
-		s.alone[i] = s.mates[i] < 2
-	}
 }
 
 // failsAlike reports whether an inquiry has a bad look with a proven node that is alike.

@@ -525,7 +525,7 @@ func TestTable(t *testing.T) {
 		}
 	}
 	var plans strings.Builder // they have the codes that are not of a measurement
-	for _, name := range []string{"plan.go", "plan_node.go", "plan_reach.go"} {
+	for _, name := range []string{"difference.go", "plan_node.go"} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

@@ -170,3 +170,11 @@ func indexes32(n int) (list []int32) {
 	}
 	return list
 }
+
+func indexes[T any](list []T) []int {
+	all := make([]int, len(list))
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}

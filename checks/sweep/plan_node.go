@@ -266,20 +266,6 @@ func gpuOf(device string) *int {
 	return &n
 }
 
-func byID(a, b Result) int { return a.Task.ID - b.Task.ID }
-
-// oneLine joins a subject and a text, without line breaks.
-func oneLine(subject, text string) string {
-	text = strings.Join(strings.Fields(text), " ")
-	switch {
-	case text == "":
-		return subject
-	case subject == "":
-		return text
-	}
-	return subject + ": " + text
-}
-
 // ofLine names the line of a text, unless the text begins with its check.
 func ofLine(line, text string) string {
 	check, _, _ := strings.Cut(line, " ")
@@ -287,11 +273,4 @@ func ofLine(line, text string) string {
 		return oneLine("", text)
 	}
 	return oneLine(line, text)
-}
-
-func cmpText(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
 }

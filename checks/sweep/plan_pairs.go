@@ -6,24 +6,6 @@ import (
 	"slices"
 )
 
-// maxTries bounds how often a test without a result is started.
-const maxTries = 3
-
-// smallFleet is the number of nodes below which proven partners are so few that one may have failed
-// with another node, and may be used twice.
-const smallFleet = 16
-
-// allPairsFleet is the number of nodes up to which each stage tests all pairs.
-const allPairsFleet = 8
-
-// bothWaysFleet is the number of nodes up to which tests without directions run both ways: three nodes have
-// three pairs, and a class needs four values.
-const bothWaysFleet = 4
-
-// smallMatchings is how many rounds of pairs run at least up to smallFleet nodes: of an odd number two nodes are
-// tested once in two rounds, and their partner may be faulty.
-const smallMatchings = 4
-
 // pairPlan tests pairs of nodes. It runs the turns, which are the same for all nodes, and then
 // confirms: each node of a suspicious pair is tested with different proven partners, then the pair
 // once more, then other pairs of its leaves.
@@ -59,57 +41,6 @@ type pairPlan struct {
 	counts  map[countKey][2]int // while a round is made: see countLooks
 	parts   []*parts            // by test
 	slow    []*slowLeaf
-}
-
-// series is a test that pairs run: the template of a task.
-type series struct {
-	task     Task
-	directed bool   // the nodes have different roles
-	ports    *plane // only nodes that have it take part; nil: all
-	family   int    // tests of a family show the same faults: only the first one is confirmed
-
-	order []int32 // nodes that take part
-	kinds []int32 // by node: see fleet.kinds
-	alone []bool  // by node: no other one is in the subnet of its port
-	mates []int   // by node: how many are in the subnet of its port, with itself
-	mated bool    // the nodes of each subnet were tested with each other
-	usual int     // speed of the ports
-}
-
-// has reports whether a node can take part in a test.
-func (s *series) has(i int32) bool { return s.ports == nil || s.ports.has[i] }
-
-// turn is a round that all nodes take part in.
-type turn struct {
-	round int // of the circle method
-	test  int
-	flip  bool // the second node of each pair comes first
-}
-
-// request asks for a test. A partner of anyone is chosen when the round is made.
-type request struct {
-	test     int
-	from, to int32
-	tries    int
-	why      *inquiry // nil: a turn
-}
-
-const anyone int32 = -1
-
-// look is the result of a test of a pair.
-type look struct {
-	from, to   int32
-	test       int32
-	repeats    int32
-	class      *class
-	value      float64 // NaN: none. The mean; the best one for latencies, and beside other jobs
-	spread     float64 // standard deviation of the repeats
-	low, mid   float64 // of the windows: low decile and median; NaN if there are too few
-	sent, lost int
-	fault      Fault
-	text       string
-	beside     bool
-	base       bool // of a turn: it can open inquiries
 }
 
 func newPairPlan(f *fleet, o PlanOptions, tests []series) *pairPlan {
@@ -150,6 +81,39 @@ func newPairPlan(f *fleet, o PlanOptions, tests []series) *pairPlan {
 		}
 	}
 	return p
+}
+
+// turn is a round that all nodes take part in.
+type turn struct {
+	round int // of the circle method
+	test  int
+	flip  bool // the second node of each pair comes first
+}
+
+// request asks for a test. A partner of anyone is chosen when the round is made.
+type request struct {
+	test     int
+	from, to int32
+	tries    int
+	why      *inquiry // nil: a turn
+}
+
+const anyone int32 = -1
+
+// look is the result of a test of a pair.
+type look struct {
+	from, to   int32
+	test       int32
+	repeats    int32
+	class      *class
+	value      float64 // NaN: none. The mean; the best one for latencies, and beside other jobs
+	spread     float64 // standard deviation of the repeats
+	low, mid   float64 // of the windows: low decile and median; NaN if there are too few
+	sent, lost int
+	fault      Fault
+	text       string
+	beside     bool
+	base       bool // of a turn: it can open inquiries
 }
 
 // add adds what needs no test.
@@ -610,11 +574,6 @@ func (p *pairPlan) turn(l *look, k, node int32) bool {
 	q.second, q.turned, q.base, q.peer = l.to == node, true, k, l.from+l.to-node
 	q.reopen(nil)
 	return true
-}
-
-// reopen opens an inquiry again, with those of its looks that still count.
-func (q *inquiry) reopen(looks []int32) {
-	q.state, q.found, q.looks, q.tried, q.dry, q.kin = open, finding{}, looks, nil, false, false
 }
 
 func (p *pairPlan) ask(q *inquiry) {

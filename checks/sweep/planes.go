@@ -276,16 +276,6 @@ func strayRemark(nodes map[netip.Prefix][]string) (remark string, strays []strin
 	return fmt.Sprintf("want the subnet %s as on %d of %d nodes, got %s", usual, most, total, listed(list)), strays
 }
 
-// listed names the first items of a list.
-func listed(list []string) string {
-	const most = 8
-	text := strings.Join(list[:min(len(list), most)], ", ")
-	if more := len(list) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
-}
-
 // usual returns the speed that most nodes have, 0 if it is unknown.
 func (p *plane) usual() int {
 	speed, _ := commonest(slices.DeleteFunc(slices.Clone(p.speed), func(s int) bool { return s == 0 }))
