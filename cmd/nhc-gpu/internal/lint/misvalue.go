@@ -1,0 +1,229 @@
+package lint
+
+import (
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
+)
+
+// misvalue is a mistake in a value that a check reads only when it runs. Word is the value, "" for
+// the check as a whole.
+type misvalue struct {
+	finding
+
+	better string // what to write instead of the value, possibly with options
+	other  string // the value to exchange it for
+}
+
+// required returns the fields that a check cannot do without (one of them), and its behavior without
+// them.
+var required = sync.OnceValue(func() map[string]struct{ fields, what, now string } {
+	return map[string]struct{ fields, what, now string }{
+		"check_ps_service":    {"Service", "the name of the service", unevaluated},
+		"check_ps_cpu":        {"Limit", "LIMIT", unevaluated},
+		"check_ps_mem":        {"Limit", "LIMIT", unevaluated},
+		"check_ps_physmem":    {"Limit", "LIMIT", unevaluated},
+		"check_ps_time":       {"Limit", "LIMIT", unevaluated},
+		"check_fs_mount":      {"FS More Automount", "-f FS", "nothing is checked"},
+		"check_fs_mount_rw":   {"FS More Automount", "-f FS", "nothing is checked"},
+		"check_fs_mount_ro":   {"FS More Automount", "-f FS", "nothing is checked"},
+		"check_file_test":     {"Files", "FILE", unevaluated},
+		"check_file_stat":     {"Files", "FILE", "nothing is checked"},
+		"check_file_contents": {"Match", "MATCH", "nothing is checked"},
+		"check_net_ping":      {"Targets", "TARGET", unevaluated},
+		"check_cmd_status":    {"Words Command", "COMMAND", "nothing is checked"},
+		"check_cmd_output":    {"Words Command", "COMMAND", unevaluated},
+	}
+})
+
+// misvalueOf returns the mistake in the values of a check, nil if there is none. given reports
+// whether a value was written, and is no default.
+func (s *site) misvalueOf(file string, info checks.Info, c checks.Check, given func(string) bool) *misvalue {
+	v := reflect.Indirect(reflect.ValueOf(c))
+	m := &misvalue{finding: finding{Severity: mistake, Now: unevaluated, Fix: usageOf(info)}}
+	if r, ok := required()[info.Name]; ok {
+		given := 0
+		for field := range strings.FieldsSeq(r.fields) {
+			given += len(fieldOf(v, field))
+		}
+		if given == 0 {
+			m.Text, m.Now = info.Name+" without "+r.what, r.now
+			return m
+		}
+	}
+	if surplus := fieldOf(v, "Surplus"); len(surplus) > 0 {
+		m.Severity, m.Text, m.Now = warning, info.Name+": no effect: "+strings.Join(surplus, " "), "the check runs without it"
+		m.Word = surplus[0]
+		return m
+	}
+	for field, value := range v.Fields() {
+		if low, high, n := reach(field, value); n != 0 && (n < low || n > high) {
+			m.Word = strconv.FormatFloat(n, 'f', -1, 64)
+			m.Text = fmt.Sprintf("%s: %s is out of reach for any device, want %g to %g", info.Name, m.Word, low, high)
+			m.Now = "the check never fails, or always"
+			return m
+		}
+	}
+	if test, ok := c.(checks.Bounded); ok && info.Active && filepath.Base(file) == "nhc-active.conf" && s.limit > 0 && test.Bound() >= checks.Usable(s.limit) {
+		m.Severity, m.Text = warning, fmt.Sprintf("%s may take %s, more than a run of -t %.0f", info.Name, test.Bound(), s.limit.Seconds())
+		m.Now, m.Fix = "it is skipped", "raise -t and TimeoutStartSec in nhc-gpu-active.service, or give the test less time"
+		return m
+	}
+	if limit := fieldOf(v, "Limit"); info.Lane == checks.Cmd && len(limit) > 0 && given(limit[0]) {
+		n, err := strconv.Atoi(limit[0])
+		if all := s.timeout(); err == nil && all > 0 && n > all {
+			m.Word, m.Text = limit[0], fmt.Sprintf("%s: -t %d is more than TIMEOUT, %d s", info.Name, n, all)
+			m.Fix = fmt.Sprintf("-t %d or less, or TIMEOUT in /etc/sysconfig/nhc", all-1)
+			return m
+		}
+	}
+	if m.misform(info, v) {
+		return m
+	}
+	if info.Name == "check_hw_ib" || info.Name == "check_ib_ports" {
+		word := fmt.Sprint(v.FieldByName("Rate"))
+		if gbps, err := strconv.ParseFloat(word, 64); err == nil && unlikelyRate(gbps) != "" {
+			m.Severity, m.Word, m.Text = warning, word, fmt.Sprintf("%s: no port has a rate of %s Gb/s", info.Name, word)
+			m.Now, m.Fix = "every port fails, or none", unlikelyRate(gbps)
+			return m
+		}
+	}
+	if d, ok := c.(checks.Contradicting); ok {
+		if word, why := d.Contradiction(); why != "" {
+			m.Word, m.Text, m.Now = word, info.Name+": "+why, "the check fails on every node"
+			return m
+		}
+	}
+	if d, ok := c.(checks.Doubtful); ok {
+		if word, text, now, better := d.Doubt(); text != "" {
+			m.Severity, m.Word, m.Text, m.Now, m.better = warning, word, info.Name+": "+text, now, better
+			return m
+		}
+	}
+	for i, word := range strings.Fields(info.Usage) {
+		if strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_") != "" {
+			break // the next arguments are optional, or options
+		}
+		for field := range v.Fields() {
+			if field.Tag.Get("arg") == strconv.Itoa(i+1) && len(fieldOf(v, field.Name)) == 0 {
+				m.Severity, m.Text, m.Now = warning, info.Name+" without "+word, "nothing is compared"
+				return m
+			}
+		}
+	}
+	return nil
+}
+
+// misform compares the fields of a check with the forms that they have.
+func (m *misvalue) misform(info checks.Info, v reflect.Value) bool {
+	forms := argForms()[info.Name]
+	for i := range v.NumField() {
+		form, ok := forms[v.Type().Field(i).Name]
+		if !ok {
+			continue
+		}
+		for _, word := range fieldOf(v, v.Type().Field(i).Name) {
+			m.Word = word
+			if form.ok(strings.TrimPrefix(word, "!")) {
+				if form.odd == nil {
+					continue
+				}
+				if text, now, fix := form.odd(word); text != "" {
+					m.Severity, m.Text, m.Now, m.better = warning, info.Name+": "+text, now, fix
+					return true
+				}
+				continue
+			}
+			m.Text = fmt.Sprintf("%s: %s is not %s", info.Name, quoted(word), form.want)
+			if form.now != "" {
+				m.Now = form.now
+			}
+			if form.soft {
+				m.Severity = warning
+			}
+			if form.fix != nil {
+				m.better = form.fix(word)
+			}
+			if m.other = swapped(forms, v, word); m.other != "" {
+				m.Severity, m.Text, m.Now = mistake, m.Text+": are "+quoted(word)+" and "+quoted(m.other)+" swapped?", unevaluated
+			}
+			return true
+		}
+	}
+	m.Word = ""
+	return false
+}
+
+// unlikelyRate returns the two rates of ports next to a rate that no port has, "" for a rate that
+// ports have.
+func unlikelyRate(gbps float64) string {
+	rates := fabric.PortRates()
+	i, ok := slices.BinarySearch(rates, gbps)
+	if ok || gbps == 0 {
+		return ""
+	}
+	near := rates[max(i-1, 0):min(i+1, len(rates))]
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint(near), "[]"), " ", " or ")
+}
+
+// reach returns the values that a device can have, by the tag of the field, and the field's value;
+// 0 without a tag.
+func reach(field reflect.StructField, value reflect.Value) (low, high, n float64) {
+	if _, err := fmt.Sscanf(field.Tag.Get("in"), "%g:%g", &low, &high); err != nil {
+		return 0, 0, 0
+	}
+	if value.CanInt() {
+		return low, high, float64(value.Int())
+	}
+	return low, high, value.Float()
+}
+
+// fieldOf returns the words of a field, none for an empty one.
+func fieldOf(v reflect.Value, name string) []string {
+	switch f := v.FieldByName(name); {
+	case !f.IsValid():
+	case f.Kind() == reflect.String && f.String() != "":
+		return []string{f.String()}
+	case f.Kind() == reflect.Slice && f.Type().Elem().Kind() == reflect.String:
+		words := make([]string, 0, f.Len())
+		for i := range f.Len() {
+			words = append(words, f.Index(i).String())
+		}
+		return words
+	}
+	return nil
+}
+
+// swapped returns the argument that a word must be exchanged for, "" if that does not help.
+func swapped(forms map[string]form, v reflect.Value, word string) string {
+	var mine string
+	for name := range forms {
+		if slices.Contains(fieldOf(v, name), word) {
+			mine = name
+		}
+	}
+	for _, name := range slices.Sorted(mapKeys(forms)) {
+		other := fieldOf(v, name)
+		if name != mine && len(other) == 1 && forms[name].want != forms[mine].want && forms[name].ok(word) && forms[mine].ok(other[0]) {
+			return other[0]
+		}
+	}
+	return ""
+}
+
+func mapKeys[V any](m map[string]V) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
