@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/xid"
 	"github.com/nhc-gpu/nhc-gpu/conf"
@@ -253,7 +255,7 @@ func (l *linter) tableValues(s *site, step *plan.Step) {
 		return
 	}
 	key := func(value string) string {
-		for _, key := range slices.Sorted(mapKeys(step.Table)) {
+		for _, key := range slices.Sorted(maps.Keys(step.Table)) {
 			list, isList := step.Table[key].([]any)
 			if fmt.Sprint(step.Table[key]) == value || isList && slices.ContainsFunc(list, func(v any) bool { return fmt.Sprint(v) == value }) {
 				return key
@@ -350,7 +352,7 @@ func (l *linter) script(path string, data []byte) {
 		l.add(finding{File: path, Line: 1, Severity: mistake, Text: "the lines end in CR LF", Now: "bash takes the CR for a part of each line", Fix: "dos2unix " + path})
 	}
 	for _, c := range conf.Calls(data) {
-		if slices.Contains(lacked(), c.Name) {
+		if slices.Contains(run.LackedFunctions(), c.Name) {
 			l.add(finding{File: path, Line: c.Line, Severity: warning, Word: c.Name, Text: c.Name + " is a function of LBNL NHC that nhc-gpu does not have", Now: "the call fails with status 127", Fix: "remove the call"})
 		}
 	}

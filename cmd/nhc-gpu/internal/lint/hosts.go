@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -233,7 +234,7 @@ func rulesOf(path string, data []byte) (rules []rule) {
 // tableText writes the parameters of a table in one line.
 func tableText(params map[string]any) string {
 	var words []string
-	for _, key := range slices.Sorted(mapKeys(params)) {
+	for _, key := range slices.Sorted(maps.Keys(params)) {
 		words = append(words, fmt.Sprintf("%s=%v", key, params[key]))
 	}
 	return strings.Join(words, " ")

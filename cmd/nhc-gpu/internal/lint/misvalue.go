@@ -2,6 +2,7 @@ package lint
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -209,21 +210,11 @@ func swapped(forms map[string]form, v reflect.Value, word string) string {
 			mine = name
 		}
 	}
-	for _, name := range slices.Sorted(mapKeys(forms)) {
+	for _, name := range slices.Sorted(maps.Keys(forms)) {
 		other := fieldOf(v, name)
 		if name != mine && len(other) == 1 && forms[name].want != forms[mine].want && forms[name].ok(word) && forms[mine].ok(other[0]) {
 			return other[0]
 		}
 	}
 	return ""
-}
-
-func mapKeys[V any](m map[string]V) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
 }

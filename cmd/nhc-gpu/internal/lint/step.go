@@ -49,7 +49,7 @@ func lackedCalls(f *open.Files) (texts []string) {
 	if f.Bash.Unloaded != nil {
 		return nil
 	}
-	lacked := lacked()
+	lacked := run.LackedFunctions()
 	for _, s := range f.Bash.Scripts {
 		lacked = slices.DeleteFunc(lacked, func(name string) bool { return slices.Contains(s.Functions, name) })
 	}
@@ -70,9 +70,6 @@ func lackedCalls(f *open.Files) (texts []string) {
 	}
 	return texts
 }
-
-// lacked returns the functions that only LBNL NHC has.
-func lacked() []string { return run.LackedFunctions() }
 
 func lackedText(name string) string {
 	return name + " is a function of LBNL NHC that nhc-gpu does not have: the call fails with status 127"
