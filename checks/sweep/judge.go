@@ -286,12 +286,15 @@ func (p *pairPlan) lowZ(l *look) float64 {
 	return (c.low - l.low) / c.lowSigma
 }
 
-// settled reports whether the inquiries about both nodes of a look are closed, and neither node is
-// accused.
-func (p *pairPlan) settled(l *look) bool {
+// nodeInquiry returns the inquiry about a node in a role of a test, nil if there is none.
+func (p *pairPlan) nodeInquiry(test int, node int32, r role) *inquiry {
+	return p.byKey[inquiryKey{about: aboutNode, test: test, node: node, role: r}]
+}
+
+// bothAre reports whether the inquiries about both nodes of a look are each in one of some states.
+func (p *pairPlan) bothAre(l *look, states ...state) bool {
 	for _, i := range []int32{l.from, l.to} {
-		q := p.byKey[inquiryKey{about: aboutNode, test: int(l.test), node: i, role: p.roleOf(l, i)}]
-		if q == nil || q.state != cleared && q.state != unproven {
+		if q := p.nodeInquiry(int(l.test), i, p.roleOf(l, i)); q == nil || !slices.Contains(states, q.state) {
 			return false
 		}
 	}
@@ -300,9 +303,8 @@ func (p *pairPlan) settled(l *look) bool {
 
 // explained reports whether an accused node, pair or path explains a look.
 func (p *pairPlan) explained(l *look) bool {
-	t := int(l.test)
 	for _, i := range []int32{l.from, l.to} {
-		if q := p.byKey[inquiryKey{about: aboutNode, test: t, node: i, role: p.roleOf(l, i)}]; q != nil && (q.state == accused || q.state == explained) {
+		if q := p.nodeInquiry(int(l.test), i, p.roleOf(l, i)); q != nil && (q.state == accused || q.state == explained) {
 			return true
 		}
 	}
@@ -328,7 +330,7 @@ func (p *pairPlan) pathAccused(l *look) bool {
 // suspicious reports whether a node is accused in a test, or failed it without enough proven partners.
 func (p *pairPlan) suspicious(test int, i int32) bool {
 	for _, r := range []role{both, sends, receives} {
-		if q := p.byKey[inquiryKey{about: aboutNode, test: test, node: i, role: r}]; q != nil && q.state != open && q.state != cleared {
+		if q := p.nodeInquiry(test, i, r); q != nil && q.state != open && q.state != cleared {
 			return true
 		}
 	}

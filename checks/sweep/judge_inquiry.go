@@ -410,7 +410,7 @@ func (p *pairPlan) decideByFamily(q *inquiry) bool {
 			continue
 		}
 		for _, r := range []role{both, sends, receives} {
-			before := p.byKey[inquiryKey{about: aboutNode, test: t, node: q.node, role: r}]
+			before := p.nodeInquiry(t, q.node, r)
 			switch {
 			case before == nil:
 			case before.state == open:
@@ -537,7 +537,7 @@ func (p *pairPlan) fails(test int, i int32) bool {
 	}
 	for t := range p.tests {
 		for _, r := range []role{both, sends, receives} {
-			q := p.byKey[inquiryKey{about: aboutNode, test: t, node: i, role: r}]
+			q := p.nodeInquiry(t, i, r)
 			if q != nil && q.state == accused && q.found.symptom == broken && p.tests[t].task.Plane == p.tests[test].task.Plane {
 				return true
 			}
@@ -570,7 +570,7 @@ func (p *pairPlan) decideGroup(q *inquiry) {
 func (p *pairPlan) healthyTogether(q *inquiry) bool {
 	share, limit := 0.0, 0.0
 	for _, i := range []int32{q.node, q.other} {
-		if a := p.byKey[inquiryKey{about: aboutNode, test: q.test, node: i, role: q.role}]; a != nil && a.found.symptom == slow && a.found.expect > 0 {
+		if a := p.nodeInquiry(q.test, i, q.role); a != nil && a.found.symptom == slow && a.found.expect > 0 {
 			limit = max(limit, (1+a.found.value/a.found.expect)/2)
 		}
 	}

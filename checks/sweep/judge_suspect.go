@@ -198,7 +198,7 @@ func (p *pairPlan) pairSuspect(q *inquiry) Suspect {
 	if task.Op != "" {
 		s.Ops = []string{task.label()}
 	}
-	s.Doubt = !p.bothCleared(l)
+	s.Doubt = !p.bothAre(l, cleared)
 	if p.tests[q.test].directed {
 		s.Way = sends.String()
 		if p.reverse(q) {
@@ -222,17 +222,6 @@ func (p *pairPlan) pairSuspect(q *inquiry) Suspect {
 	return s
 }
 
-// bothCleared reports whether the inquiries about both nodes of a look have cleared them.
-func (p *pairPlan) bothCleared(l *look) bool {
-	for _, i := range []int32{l.from, l.to} {
-		q := p.byKey[inquiryKey{about: aboutNode, test: int(l.test), node: i, role: p.roleOf(l, i)}]
-		if q == nil || q.state != cleared {
-			return false
-		}
-	}
-	return true
-}
-
 // hasCommonNode reports whether one node is in all bad looks of an inquiry about two leaves: it may be the cause.
 func (p *pairPlan) hasCommonNode(q *inquiry) bool {
 	base := &p.looks[q.base]
@@ -252,7 +241,7 @@ func (p *pairPlan) leavesSuspect(q *inquiry) Suspect {
 		Leaves: leaves, Plane: task.Plane, Stage: p.f.stage, Kind: task.Kind, Code: codeOf(task.Kind, q.found.symptom, q.found.fault),
 		Looks: q.found.looks, Partners: p.f.names(q.tried), Confidence: 0.95 * q.found.confidence(p.inquiries(q.test)),
 	}
-	if s.Doubt = !p.bothCleared(&p.looks[q.base]) || p.hasCommonNode(q); s.Doubt {
+	if s.Doubt = !p.bothAre(&p.looks[q.base], cleared) || p.hasCommonNode(q); s.Doubt {
 		s.Confidence = min(s.Confidence, doubtConfidence)
 	}
 	addNumbers(&s, q.found)

@@ -567,7 +567,7 @@ func (p *pairPlan) openNode(l *look, k, node, peer int32, r role, s symptom) {
 // turn opens an inquiry again if a bad look of its node had it in the place, first or second, that was not
 // tested: a connection goes from the first node to the second one. It reports whether it does.
 func (p *pairPlan) turn(l *look, k, node int32) bool {
-	q := p.byKey[inquiryKey{about: aboutNode, test: int(l.test), node: node, role: both}]
+	q := p.nodeInquiry(int(l.test), node, both)
 	if q == nil || q.turned || q.second == (l.to == node) || p.symptoms(l)&broken == 0 {
 		return false
 	}
@@ -599,7 +599,7 @@ func (p *pairPlan) openPairs() bool {
 		for _, k := range p.byNode[q.node] {
 			l := &p.looks[k]
 			s := p.symptoms(l) &^ unable
-			if int(l.test) != q.test || !l.base || s == 0 || !p.settled(l) || p.explained(l) || p.blamed[l.from] || p.blamed[l.to] || !p.takes(q.test, l.from) || !p.takes(q.test, l.to) {
+			if int(l.test) != q.test || !l.base || s == 0 || !p.bothAre(l, cleared, unproven) || p.explained(l) || p.blamed[l.from] || p.blamed[l.to] || !p.takes(q.test, l.from) || !p.takes(q.test, l.to) {
 				continue
 			}
 			if p.turn(l, k, l.from) || p.turn(l, k, l.to) {
