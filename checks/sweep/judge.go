@@ -354,6 +354,11 @@ func (p *pairPlan) proven(i, suspect int32, test int, role role, times int) bool
 	return good > 0 && (bad == 0 || p.isSmall(test, i) && good >= bad || good >= times*bad)
 }
 
+// provenFor reports whether a node is proven enough to show that the node of an inquiry is faulty.
+func (p *pairPlan) provenFor(q *inquiry, i int32) bool {
+	return p.proven(i, q.node, q.test, q.role.opposite(), slices.Min(p.provenTimes(q.test)))
+}
+
 // countKey is a node in a role of a test.
 type countKey struct {
 	test int
@@ -528,6 +533,6 @@ func (p *pairPlan) failsAlike(q *inquiry) bool {
 	return slices.ContainsFunc(q.looks, func(k int32) bool {
 		l := &p.looks[k]
 		partner := l.from + l.to - q.node
-		return p.symptoms(l)&broken != 0 && p.alike(q.test, l.from, l.to) && p.proven(partner, q.node, q.test, q.role.opposite(), slices.Min(p.provenTimes(q.test)))
+		return p.symptoms(l)&broken != 0 && p.alike(q.test, l.from, l.to) && p.provenFor(q, partner)
 	})
 }

@@ -313,22 +313,17 @@ func (p *pairPlan) addValues(q *inquiry, s symptom, f *finding) {
 
 // decide closes an inquiry, or asks for further tests.
 func (p *pairPlan) decide(q *inquiry) {
-	if q.about == aboutGroup {
+	switch {
+	case q.about == aboutGroup:
 		p.decideGroup(q)
 		return
-	}
-	if q.about == aboutNode && p.decideByFamily(q) {
+	case q.about == aboutNode && p.decideByFamily(q):
 		return
-	}
-	if q.about == aboutLeaves && p.failsApart(&p.looks[q.base]) {
+	case q.about == aboutLeaves && p.failsApart(&p.looks[q.base]),
+		q.about == aboutPair && (p.blamed[q.node] || p.blamed[q.other] || p.explained(&p.looks[q.base])):
 		q.state = explained
 		return
-	}
-	if q.about == aboutPair && (p.blamed[q.node] || p.blamed[q.other] || p.explained(&p.looks[q.base])) {
-		q.state = explained
-		return
-	}
-	if q.about == aboutNode && p.onlyApart(q) {
+	case q.about == aboutNode && p.onlyApart(q):
 		q.state = cleared
 		return
 	}
@@ -337,18 +332,8 @@ func (p *pairPlan) decide(q *inquiry) {
 		q.state = explained // a node that is a little slow with all others, too little to accuse it
 		return
 	}
-	if f.answer == yes && f.symptom == broken && q.about == aboutNode && len(q.looks) < maxLooks {
-		if !q.dry && slices.ContainsFunc(p.tests[q.test].order, func(i int32) bool {
-			return i != q.node && p.takes(q.test, i) && p.fresh(q, q.test, q.node, i) && p.partsOf(q.test).untried(i, q.tried) && p.proven(i, q.node, q.test, q.role.opposite(), slices.Min(p.provenTimes(q.test)))
-		}) {
-			p.request(q)
-			return
-		}
-		if !q.kin && !p.failsAlike(q) {
-			q.kin = true
-			p.request(q)
-			return
-		}
+	if f.answer == yes && f.symptom == broken && q.about == aboutNode && len(q.looks) < maxLooks && p.askBeforeAccusing(q) {
+		return
 	}
 	if f.answer == yes {
 		q.state, q.found = accused, f
@@ -373,6 +358,23 @@ func (p *pairPlan) decide(q *inquiry) {
 	for range f.need {
 		p.request(q)
 	}
+}
+
+// askBeforeAccusing asks for one more test of a node that is about to be accused: with a node of a part that was
+// not tried, then with one that is alike. It reports whether it does.
+func (p *pairPlan) askBeforeAccusing(q *inquiry) bool {
+	untried := func(i int32) bool {
+		return i != q.node && p.takes(q.test, i) && p.fresh(q, q.test, q.node, i) && p.partsOf(q.test).untried(i, q.tried) && p.provenFor(q, i)
+	}
+	switch {
+	case !q.dry && slices.ContainsFunc(p.tests[q.test].order, untried):
+	case !q.kin && !p.failsAlike(q):
+		q.kin = true
+	default:
+		return false
+	}
+	p.request(q)
+	return true
 }
 
 // elsewhere returns by how many sigma a node of a pair is slow with most of its other partners. It is
