@@ -16,7 +16,7 @@ func (p *pairPlan) Suspects() []Suspect {
 	all = append(all, p.nodeSuspects()...)
 	for _, q := range p.asked {
 		switch {
-		case q.about == aboutPair && q.state == accused && !p.failsApart(&p.looks[q.base]) && !p.leavesAccused(q) && !p.blamed[q.node] && !p.blamed[q.other] && (q.node <= q.other || !p.reverse(q)):
+		case p.isPairFault(q):
 			all = append(all, p.pairSuspect(q))
 		case q.about == aboutLeaves && q.state == accused && !p.failsApart(&p.looks[q.base]):
 			all = append(all, p.leavesSuspect(q))
@@ -26,6 +26,13 @@ func (p *pairPlan) Suspects() []Suspect {
 	all = merge(all)
 	sortSuspects(all)
 	return all
+}
+
+// isPairFault reports whether an inquiry accuses a pair, and nothing else explains its fault. Of a pair that fails in
+// both directions only one is a suspect.
+func (p *pairPlan) isPairFault(q *inquiry) bool {
+	return q.about == aboutPair && q.state == accused && !p.failsApart(&p.looks[q.base]) && !p.leavesAccused(q) &&
+		!p.blamed[q.node] && !p.blamed[q.other] && (q.node <= q.other || !p.reverse(q))
 }
 
 // reverse reports whether the other direction of a pair is faulty, too.
