@@ -116,6 +116,19 @@ func (f *fleet) unmet(o *PlanOptions, kind Kind, ports iter.Seq[*plane]) (notes 
 	return notes
 }
 
+// row begins a note or a remark on a test.
+func (f *fleet) row(t Task) Distribution {
+	return Distribution{Stage: f.stage, Kind: t.Kind, Op: t.Op, Plane: t.Plane, Unit: unitOf(t.Kind)}
+}
+
+// takeLosses sorts results by the IDs of their tasks, and excludes the nodes that they name as lost.
+func (f *fleet) takeLosses(results []Result) {
+	slices.SortFunc(results, byID)
+	for _, r := range results {
+		f.kill(r)
+	}
+}
+
 // kill excludes the nodes that a result names as lost. It reports whether there is one.
 func (f *fleet) kill(r Result) bool {
 	if r.Fault != FaultLost {

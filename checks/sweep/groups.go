@@ -214,10 +214,7 @@ func (p *groupPlan) takes(test int, i int32) bool {
 
 // Take implements Plan.
 func (p *groupPlan) Take(results []Result) {
-	slices.SortFunc(results, byID)
-	for _, r := range results {
-		p.f.kill(r)
-	}
+	p.f.takeLosses(results)
 	settle(p.sent, results, p.take, p.retry)
 }
 
@@ -333,7 +330,9 @@ func (p *groupPlan) closeStep() {
 func (p *groupPlan) note(test int, text string) {
 	t := p.tests[test].task
 	p.wide[test], p.mixed[t.Plane] = true, true
-	p.notes = append(p.notes, Distribution{Stage: p.f.stage, Kind: t.Kind, Op: t.Op, Plane: t.Plane, Unit: unitOf(t.Kind), Note: text})
+	d := p.f.row(t)
+	d.Note = text
+	p.notes = append(p.notes, d)
 }
 
 // Suspects implements Plan.

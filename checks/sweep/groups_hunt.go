@@ -304,8 +304,9 @@ func (p *groupPlan) crosses(r *groupRun) bool {
 
 // apart remarks on networks that may be separate.
 func (p *groupPlan) apart(test int, text string) Distribution {
-	t := p.tests[test].task
-	return Distribution{Stage: p.f.stage, Kind: t.Kind, Op: t.Op, Plane: t.Plane, Unit: unitOf(t.Kind), Remark: separate + text}
+	d := p.f.row(p.tests[test].task)
+	d.Remark = separate + text
+	return d
 }
 
 // maxPartners bounds how many nodes of a group a suspect names.

@@ -111,7 +111,7 @@ func (p *groupPlan) Fleet() []Distribution {
 			}
 			d.Op = fmt.Sprintf("%s of %d nodes", cmpText(d.Op, "ring"), key.size)
 			if floor := p.o.floorOf(task); floor > 0 && p.misses(t, floor) {
-				d.Note = "the median misses the floor: the whole fleet is slow, or the floor is wrong"
+				d.Note = missesFloor
 			}
 			all = append(all, d)
 		}

@@ -162,7 +162,7 @@ func (p *pairPlan) addNotes(c *class, kind Kind) {
 		return
 	}
 	if c.floor > 0 {
-		c.note = "the median misses the floor: the whole fleet is slow, or the floor is wrong"
+		c.note = missesFloor
 		return
 	}
 	most := "least"

@@ -123,7 +123,7 @@ func (p *pairPlan) joinLeaves(all []Suspect, lists [][]*inquiry) (kept []Suspect
 		}
 		leaf := p.f.nodes[p.f.index[s.Node]].Leaf
 		s.Node, s.Leaves, s.Partners, s.Looks = "", []string{leaf}, nodes, len(list)*s.Looks
-		s.Text = fmt.Sprintf("%s: %d of %d nodes of leaf %s: %s", cmpText(s.Plane, "all planes"), len(list), members, leaf, faultOf(s.Code))
+		s.Text = fmt.Sprintf("%s: %d of %d nodes of leaf %s: %s", cmpText(s.Plane, "all planes"), len(list), members, leaf, codeRow(s.Code).Fault)
 		s.Do = doUplinks
 		all, lists = append(all, s), append(lists, nil)
 	}
@@ -365,8 +365,9 @@ func (p *pairPlan) separated() (doubts []Suspect, remarks []Distribution) {
 		}
 		if a.split {
 			seen[ports] = true
-			task := p.tests[t].task
-			remarks = append(remarks, Distribution{Stage: p.f.stage, Kind: task.Kind, Op: task.Op, Plane: task.Plane, Unit: unitOf(task.Kind), Remark: separate + "no node reaches one of another subnet"})
+			d := p.f.row(p.tests[t].task)
+			d.Remark = separate + "no node reaches one of another subnet"
+			remarks = append(remarks, d)
 		}
 		most := a.largest()
 		for _, key := range slices.SortedFunc(maps.Keys(a.failed), func(a, b [2]int32) int { return slices.Compare(a[:], b[:]) }) {
@@ -386,12 +387,14 @@ func (p *pairPlan) separated() (doubts []Suspect, remarks []Distribution) {
 			text := fmt.Sprintf("%d nodes fail with %d others, and pass among each other: %s", len(few), len(many), listed(p.f.names(few)))
 			leaf := p.leafAlone(few, many)
 			if leaf == nil && len(few) >= leastGroup && p.differ(t, few, many) {
-				remarks = append(remarks, Distribution{Stage: p.f.stage, Kind: task.Kind, Op: task.Op, Plane: task.Plane, Unit: unitOf(task.Kind), Remark: separate + text, Nodes: strings.Join(p.f.names(few), ",")})
+				d := p.f.row(task)
+				d.Remark, d.Nodes = separate+text, strings.Join(p.f.names(few), ",")
+				remarks = append(remarks, d)
 				continue
 			}
 			s := Suspect{Leaves: leaf, Plane: task.Plane, Stage: p.f.stage, Kind: task.Kind, Code: code, Looks: len(failed), Partners: p.f.names(few), Confidence: doubtConfidence, Doubt: true}
-			s = s.explain(subjectOf(task.Plane, "", task.Kind) + faultOf(s.Code) + ": " + text)
-			s.Do = "See what these nodes share: a switch, its uplinks, a subnet or a VLAN."
+			s = s.explain(subjectOf(task.Plane, "", task.Kind) + codeRow(s.Code).Fault + ": " + text)
+			s.Do = doShared
 			doubts = append(doubts, s)
 		}
 	}
@@ -524,12 +527,12 @@ func (p *pairPlan) Fleet() (all []Distribution) {
 		all = append(all, d)
 	}
 	for t := range p.tests {
-		task := p.tests[t].task
 		for _, note := range []string{p.wide[t], p.lossNote(t)} {
-			if note == "" {
-				continue
+			if note != "" {
+				d := p.f.row(p.tests[t].task)
+				d.Note = note
+				all = append(all, d)
 			}
-			all = append(all, Distribution{Stage: p.f.stage, Kind: task.Kind, Op: task.Op, Plane: task.Plane, Unit: unitOf(task.Kind), Note: note})
 		}
 	}
 	_, apart := p.separated()

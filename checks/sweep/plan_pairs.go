@@ -432,10 +432,7 @@ func (p *pairPlan) newLeaf(q *inquiry, i int32) bool {
 
 // Take implements Plan.
 func (p *pairPlan) Take(results []Result) {
-	slices.SortFunc(results, byID)
-	for _, r := range results {
-		p.f.kill(r)
-	}
+	p.f.takeLosses(results)
 	settle(p.sent, results, p.take, p.retry)
 }
 

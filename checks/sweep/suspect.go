@@ -11,7 +11,7 @@ import (
 
 // explain sets text and advice of a suspect.
 func (s Suspect) explain(text string) Suspect {
-	s.Text, s.Do = text, adviceOf(s.Code)
+	s.Text, s.Do = text, codeRow(s.Code).Do
 	if s.Partners == nil {
 		s.Partners = []string{}
 	}
@@ -24,22 +24,20 @@ func (s *Suspect) shared() bool { return s.Node == "" && len(s.Leaves) < 2 }
 // doUplinks is the advice about a leaf switch.
 const doUplinks = "Look for errors at the uplinks of the leaf switch, and compare its settings with those of another one."
 
-func adviceOf(code string) string {
-	for _, c := range Codes() {
-		if c.Code == code {
-			return c.Do
-		}
-	}
-	return ""
-}
+// doShared is the advice about nodes that may be healthy.
+const doShared = "See what these nodes share: a switch, its uplinks, a subnet or a VLAN."
 
-func faultOf(code string) string {
+// missesFloor is the note on values that are below the floor of the site.
+const missesFloor = "the median misses the floor: the whole fleet is slow, or the floor is wrong"
+
+// codeRow returns the row of a code, an empty one if it has none.
+func codeRow(code string) Code {
 	for _, c := range Codes() {
 		if c.Code == code {
-			return c.Fault
+			return c
 		}
 	}
-	return ""
+	return Code{}
 }
 
 // faultText describes a fault in a few words.
@@ -182,7 +180,7 @@ func subjectOf(plane, way string, kind Kind) string {
 
 // describeFinding names the fault, the expected value and the measured one.
 func describeFinding(s Suspect, f finding) string {
-	text := faultOf(s.Code)
+	text := codeRow(s.Code).Fault
 	switch {
 	case f.symptom == lossy:
 		text += fmt.Sprintf(": got %s %%, healthy pairs lose %s %%", number(f.value), number(f.expect))
@@ -219,7 +217,7 @@ func addNumbers(s *Suspect, f finding) {
 func groupSuspect(s Suspect, text string) Suspect {
 	s.Doubt, s.Confidence = true, min(s.Confidence, doubtConfidence)
 	s = s.explain(fmt.Sprintf("%s: %d nodes, which are healthy with each other: %s", text, len(s.Partners), listed(s.Partners)))
-	s.Do = "See what these nodes share: a switch, its uplinks, a subnet or a VLAN."
+	s.Do = doShared
 	return s
 }
 
