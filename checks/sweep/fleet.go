@@ -163,8 +163,8 @@ type loss struct {
 	kind Kind
 }
 
-// together is the time within which several losses have one cause.
-const together = 10 * time.Second
+// lossWindow is the time within which several losses have one cause.
+const lossWindow = 10 * time.Second
 
 // lostSuspects makes a suspect of each lost node. Nodes that were lost together are one suspect, in doubt: the
 // cause may be what they share. So are all nodes of a leaf switch, each of them together with the one before.
@@ -180,7 +180,7 @@ func (f *fleet) lostSuspects() (all []Suspect) {
 	last, apart := map[string]time.Time{}, map[string]bool{}
 	for _, l := range gone {
 		leaf := f.nodes[l.node].Leaf
-		apart[leaf] = apart[leaf] || lost[leaf] > 0 && l.At.Sub(last[leaf]) > together
+		apart[leaf] = apart[leaf] || lost[leaf] > 0 && l.At.Sub(last[leaf]) > lossWindow
 		lost[leaf]++
 		last[leaf] = l.At
 	}
@@ -198,7 +198,7 @@ func (f *fleet) lostSuspects() (all []Suspect) {
 	}
 	for len(rest) > 0 {
 		n := 1
-		for n < len(rest) && rest[n].At.Sub(rest[0].At) <= together {
+		for n < len(rest) && rest[n].At.Sub(rest[0].At) <= lossWindow {
 			n++
 		}
 		all, rest = append(all, f.lostSuspect(rest[:n])), rest[n:]

@@ -248,7 +248,7 @@ func (p *groupPlan) take(r *groupRun, res Result) {
 	}
 	if r.meets != 0 {
 		p.judgeValue(r, all)
-		if limit, _ := p.limitOf(r.test, len(all), p.kindsOf(r.test, all)); limit == 0 { // no groups of two: nearer to others
+		if limit, _ := p.boundsOf(r.test, len(all), p.kindsOf(r.test, all)); limit == 0 { // no groups of two: nearer to others
 			r.bad = r.bad || r.value < r.expect
 		}
 		if !r.bad {

@@ -142,9 +142,9 @@ func (p *groupPlan) accuse(h *hunt) {
 	p.bad[badKey{node, p.tests[h.test].task.Plane}] = true
 	s, f := p.suspectOf(h, h.bad)
 	s.Node = p.f.name(node)
-	f.partner = uniq(h.partners)
-	s.Doubt = len(f.partner) < 2
-	s.Partners = p.f.names(f.partner[:min(len(f.partner), maxPartners)])
+	f.partners = uniq(h.partners)
+	s.Doubt = len(f.partners) < 2
+	s.Partners = p.f.names(f.partners[:min(len(f.partners), maxPartners)])
 	s.Confidence = f.confidence(1)
 	if s.Doubt {
 		s.Confidence = min(s.Confidence, doubtConfidence)

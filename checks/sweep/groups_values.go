@@ -15,7 +15,7 @@ func (p *groupPlan) judgeValue(r *groupRun, nodes []int32) {
 		return
 	}
 	t := p.tests[r.test].task
-	limit, expect := p.limitOf(r.test, len(nodes), p.kindsOf(r.test, nodes))
+	limit, expect := p.boundsOf(r.test, len(nodes), p.kindsOf(r.test, nodes))
 	if floor := p.o.floorOf(t); floor > 0 && !p.misses(r.test, floor) {
 		limit = max(limit, floor)
 		expect = max(expect, floor)
@@ -40,14 +40,14 @@ func (p *groupPlan) misses(test int, floor float64) bool {
 	return n >= 3 && 2*below > n
 }
 
-// limitOf returns the value that a group of a size must reach, and the expected one; 0 if unknown. A
+// boundsOf returns the value that a group of a size must reach, and the expected one; 0 if unknown. A
 // group of several kinds must reach the least of them.
-func (p *groupPlan) limitOf(test, size int, kinds string) (limit, expect float64) {
-	if limit, expect = p.limitOfOne(test, size, kinds); limit > 0 || !strings.Contains(kinds, " and ") {
+func (p *groupPlan) boundsOf(test, size int, kinds string) (limit, expect float64) {
+	if limit, expect = p.boundsOfKind(test, size, kinds); limit > 0 || !strings.Contains(kinds, " and ") {
 		return limit, expect
 	}
 	for i, m := range strings.Split(kinds, " and ") {
-		l, e := p.limitOfOne(test, size, m)
+		l, e := p.boundsOfKind(test, size, m)
 		if l == 0 {
 			return 0, 0
 		}
@@ -58,7 +58,7 @@ func (p *groupPlan) limitOf(test, size int, kinds string) (limit, expect float64
 	return limit, expect
 }
 
-func (p *groupPlan) limitOfOne(test, size int, kinds string) (limit, expect float64) {
+func (p *groupPlan) boundsOfKind(test, size int, kinds string) (limit, expect float64) {
 	best := 0
 	for key, values := range p.refs {
 		if key.test == test && key.kinds == kinds && key.size <= size && len(values) >= 3 {
@@ -104,7 +104,7 @@ func (p *groupPlan) Fleet() []Distribution {
 			values := slices.Sorted(slices.Values(p.refs[key]))
 			task := p.tests[t].task
 			mid := quantile(values, 0.5)
-			limit, _ := p.limitOf(t, key.size, key.kinds)
+			limit, _ := p.boundsOf(t, key.size, key.kinds)
 			d := Distribution{
 				Stage: p.f.stage, Kind: task.Kind, Op: task.Op, Plane: task.Plane, Model: key.kinds, Unit: unitOf(task.Kind), Count: len(values),
 				Median: mid, Sigma: spreadOf(values, mid), Floor: limit,

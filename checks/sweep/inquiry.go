@@ -85,29 +85,29 @@ const (
 
 // finding is what the looks of an inquiry say.
 type finding struct {
-	answer  answer
-	symptom symptom
-	need    int // looks that are missing
-	looks   int
-	bad     int
-	partner []int32
-	value   float64 // mean
-	expect  float64
-	z       float64 // of the mean
-	fault   Fault
-	text    string
-	doubt   bool
-	beside  bool
+	answer   answer
+	symptom  symptom
+	need     int // looks that are missing
+	looks    int
+	bad      int
+	partners []int32
+	value    float64 // mean
+	expect   float64
+	z        float64 // of the mean
+	fault    Fault
+	text     string
+	doubt    bool
+	beside   bool
 }
 
 // answer is the result of the looks of an inquiry.
 type answer int8
 
 const (
-	more  answer = iota // further looks are needed
-	yes                 // it is faulty
-	no                  // it is not
-	alone               // it is bad in all looks, but with too few partners to accuse it
+	more   answer = iota // further looks are needed
+	yes                  // it is faulty
+	no                   // it is not
+	tooFew               // it is bad in all looks, but with too few partners to accuse it
 )
 
 // rule is how many looks decide an inquiry.

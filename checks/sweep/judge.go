@@ -515,9 +515,9 @@ func (p *pairPlan) alike(test int, i, j int32) bool {
 	return p.f.nodes[i].Model == p.f.nodes[j].Model
 }
 
-// sort returns the subnet of a node in a test, or its model if no other node is in it. All nodes resolve the
+// networkOf returns the subnet of a node in a test, or its model if no other node is in it. All nodes resolve the
 // names of all others.
-func (p *pairPlan) sort(test int, i int32) string {
+func (p *pairPlan) networkOf(test int, i int32) string {
 	s := &p.tests[test]
 	switch {
 	case s.task.Kind == KindName:

@@ -44,7 +44,7 @@ func (p *pairPlan) weigh(q *inquiry) finding {
 		if f.answer == yes {
 			return f
 		}
-		if f.answer == more && best.answer != more || f.answer == alone && best.answer == no {
+		if f.answer == more && best.answer != more || f.answer == tooFew && best.answer == no {
 			best = f
 		}
 	}
@@ -71,10 +71,10 @@ func (p *pairPlan) weighSymptom(q *inquiry, s symptom, r rule) (f finding) {
 	default:
 		f = p.weighCount(q, s, r)
 	}
-	f.partner = p.badPartners(q, node, s)
-	if f.answer == yes && len(f.partner) < r.partners {
+	f.partners = p.badPartners(q, node, s)
+	if f.answer == yes && len(f.partners) < r.partners {
 		if f.answer = more; f.looks >= r.most-2 {
-			f.answer = alone
+			f.answer = tooFew
 		}
 	}
 	if f.answer == more {
@@ -351,12 +351,12 @@ func (p *pairPlan) decide(q *inquiry) {
 		q.state = cleared
 		return
 	}
-	if f.answer == alone || q.dry || q.failed >= maxTries || len(q.looks) >= maxLooks || !p.takes(q.test, p.subject(q)) {
+	if f.answer == tooFew || q.dry || q.failed >= maxTries || len(q.looks) >= maxLooks || !p.takes(q.test, p.subject(q)) {
 		q.state, q.found = unproven, f
 		return
 	}
 	for range f.need {
-		p.request(q)
+		p.queueTest(q)
 	}
 }
 
@@ -373,7 +373,7 @@ func (p *pairPlan) askBeforeAccusing(q *inquiry) bool {
 	default:
 		return false
 	}
-	p.request(q)
+	p.queueTest(q)
 	return true
 }
 
@@ -559,10 +559,10 @@ func (p *pairPlan) decideGroup(q *inquiry) {
 	case len(q.looks) >= want:
 		q.state = cleared
 	case len(q.looks) == 0:
-		p.request(q)
+		p.queueTest(q)
 	default:
 		for range want - len(q.looks) {
-			p.request(q)
+			p.queueTest(q)
 		}
 	}
 }

@@ -145,7 +145,7 @@ func (p *pairPlan) nodeSuspect(node int32, code, plane string, list []*inquiry) 
 	task := p.tests[first.test].task
 	s := Suspect{
 		Node: p.f.name(node), Plane: plane, Stage: p.f.stage, Kind: task.Kind, Code: code,
-		Looks: first.found.looks, Partners: p.f.names(first.found.partner), Confidence: first.found.confidence(p.inquiries(first.test)),
+		Looks: first.found.looks, Partners: p.f.names(first.found.partners), Confidence: first.found.confidence(p.inquiries(first.test)),
 		Doubt: first.found.doubt || first.found.symptom == unable || first.found.symptom == broken && p.blamesOthers(first), Way: p.way(list), Ops: p.opsOf(node, list),
 	}
 	if s.Doubt {
@@ -416,15 +416,15 @@ func (p *pairPlan) leafAlone(few, many []int32) []string {
 // differ reports whether no node of a list is alike to one of the other list. If routers connect other subnets,
 // nodes of the same model are alike.
 func (p *pairPlan) differ(test int, few, many []int32) bool {
-	sort := func(i int32) string { return p.sort(test, i) }
+	network := func(i int32) string { return p.networkOf(test, i) }
 	if p.partsOf(test).routed {
-		sort = func(i int32) string { return p.f.nodes[i].Model }
+		network = func(i int32) string { return p.f.nodes[i].Model }
 	}
-	sorts := map[string]bool{}
+	networks := map[string]bool{}
 	for _, i := range few {
-		sorts[sort(i)] = true
+		networks[network(i)] = true
 	}
-	return !slices.ContainsFunc(many, func(i int32) bool { return sorts[sort(i)] })
+	return !slices.ContainsFunc(many, func(i int32) bool { return networks[network(i)] })
 }
 
 // slowLeaves returns the leaf switches whose paths are slow. With fewer than five leaves they may be far

@@ -561,9 +561,9 @@ func (p *pairPlan) openNode(l *look, k, node, peer int32, r role, s symptom) {
 	p.ask(&inquiry{inquiryKey: key, peer: peer, base: k, symptoms: s, second: r == both && l.to == node})
 }
 
-// turn opens an inquiry again if a bad look of its node had it in the place, first or second, that was not
+// reopenTurned opens an inquiry again if a bad look of its node had it in the place, first or second, that was not
 // tested: a connection goes from the first node to the second one. It reports whether it does.
-func (p *pairPlan) turn(l *look, k, node int32) bool {
+func (p *pairPlan) reopenTurned(l *look, k, node int32) bool {
 	q := p.nodeInquiry(int(l.test), node, both)
 	if q == nil || q.turned || q.second == (l.to == node) || p.symptoms(l)&broken == 0 {
 		return false
@@ -599,7 +599,7 @@ func (p *pairPlan) openPairs() bool {
 			if int(l.test) != q.test || !l.base || s == 0 || !p.bothAre(l, cleared, unproven) || p.explained(l) || p.blamed[l.from] || p.blamed[l.to] || !p.takes(q.test, l.from) || !p.takes(q.test, l.to) {
 				continue
 			}
-			if p.turn(l, k, l.from) || p.turn(l, k, l.to) {
+			if p.reopenTurned(l, k, l.from) || p.reopenTurned(l, k, l.to) {
 				found = true
 				break
 			}
@@ -631,8 +631,8 @@ func (p *pairPlan) leafPair(i, j int32) (a, b int32) {
 	return a, b
 }
 
-// request adds a test of an inquiry to the queue.
-func (p *pairPlan) request(q *inquiry) {
+// queueTest adds a test of an inquiry to the queue.
+func (p *pairPlan) queueTest(q *inquiry) {
 	r := request{test: q.test, from: q.node, to: anyone, why: q}
 	switch {
 	case q.about == aboutPair:

@@ -651,12 +651,12 @@ func TestWorkOfMany(t *testing.T) { // others would allocate memory, too
 	p := newGroupPlan(f, PlanOptions{}, []series{{}}, nil)
 	key := refKey{size: 2}
 	p.refs[key] = []float64{8, 12, 10}
-	limit, expect := p.limitOf(0, 2, "")
-	if allocations := testing.AllocsPerRun(1, func() { p.limitOf(0, 2, "") }); allocations > 0 {
+	limit, expect := p.boundsOf(0, 2, "")
+	if allocations := testing.AllocsPerRun(1, func() { p.boundsOf(0, 2, "") }); allocations > 0 {
 		t.Errorf("%v allocations for a group", allocations)
 	}
 	p.refs[key] = append(p.refs[key], 50, 50, 50)
-	if later, more := p.limitOf(0, 2, ""); later == limit || more <= expect {
+	if later, more := p.boundsOf(0, 2, ""); later == limit || more <= expect {
 		t.Errorf("limit %v and then %v, expected %v and then %v", limit, later, expect, more)
 	}
 }
