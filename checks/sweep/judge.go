@@ -77,7 +77,6 @@ func (p *pairPlan) describe() {
 	if !p.stale {
 		return
 	}
-	p.stale = false
 	moved := false
 	for t := range p.tests {
 		before := p.slow[t]
@@ -89,7 +88,7 @@ func (p *pairPlan) describe() {
 			p.looks[i].class = p.classOf(&p.looks[i])
 		}
 	}
-	p.stale = false
+	p.stale = false // classOf sets it for new classes
 	for _, c := range p.sorted {
 		c.values, c.lows, c.mids, c.spreads = nil, nil, nil, nil
 	}
