@@ -130,7 +130,7 @@ func (m *Memory) noteLeft(v Verdict, node NodeInfo) {
 	case inService && !node.State.Held:
 		m.Reason, m.Fault, m.Known = "", "", !m.Unsettled
 	case held && node.owner() == ours:
-		if !m.set(node.Reason) {
+		if !m.wrote(node.Reason) {
 			m.Reason, m.Fault = node.Reason, ""
 		}
 		if sameReason(node.Reason, Reason(v.Message)) {
@@ -168,7 +168,7 @@ func (m *Memory) noteDone(d Decision, fault string) {
 
 // isForeign reports that a reason is not ours: it is that of a sweep, or nhc-gpu wrote another one. After a
 // write that reported an error the latter is unknown.
-func (m *Memory) isForeign(reason string) bool { return m.Known && !m.set(reason) || BySweep(reason) }
+func (m *Memory) isForeign(reason string) bool { return m.Known && !m.wrote(reason) || BySweep(reason) }
 
 // isForeign reports that a verdict does not change the drain with a reason. What a sweep has drained is
 // left to sweeps, because the checks of a node do not test the network between nodes.
@@ -179,8 +179,8 @@ func (c *Controller) isForeign(m *Memory, reason string, v Verdict) bool {
 	return m.isForeign(reason)
 }
 
-// set reports whether nhc-gpu set a reason last, with whatever addition.
-func (m *Memory) set(reason string) bool {
+// wrote reports whether nhc-gpu wrote a reason last, with whatever addition.
+func (m *Memory) wrote(reason string) bool {
 	return sameReason(reason, additions().ReplaceAllString(m.Reason, ""))
 }
 
