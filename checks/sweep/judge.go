@@ -8,24 +8,24 @@ import (
 )
 
 // classOf returns the class of a look.
-func (p *pairPlan) classOf(l *look) *class {
-	key := p.keyOf(int(l.test), l.from, l.to)
-	c := p.classes[key]
+func (e *evidence) classOf(l *look) *class {
+	key := e.keyOf(int(l.test), l.from, l.to)
+	c := e.classes[key]
 	if c == nil {
-		floor := p.o.floorOf(p.tests[l.test].task)
-		c = &class{key: key, floor: floor, known: cmp.Or(floor, p.tests[l.test].known(l.from, l.to)), median: math.NaN(), low: math.NaN(), mid: math.NaN()}
-		p.stale = true
-		p.classes[key] = c
-		p.sorted = append(p.sorted, c)
+		floor := e.o.floorOf(e.tests[l.test].task)
+		c = &class{key: key, floor: floor, known: cmp.Or(floor, e.tests[l.test].known(l.from, l.to)), median: math.NaN(), low: math.NaN(), mid: math.NaN()}
+		e.stale = true
+		e.classes[key] = c
+		e.sorted = append(e.sorted, c)
 	}
 	return c
 }
 
 // boundOf returns the value beyond which a look is suspicious whatever others have, 0 without one. Two
 // nodes have no others.
-func (p *pairPlan) boundOf(c *class) float64 {
+func (e *evidence) boundOf(c *class) float64 {
 	switch {
-	case len(p.tests[c.key.test].order) <= 2:
+	case len(e.tests[c.key.test].order) <= 2:
 		return c.known
 	case c.note != "":
 		return 0
@@ -39,23 +39,23 @@ func (k Kind) isBeyond(value, bound float64) bool {
 }
 
 // expect returns the value that a look should have.
-func (p *pairPlan) expect(l *look) float64 {
-	bound := p.boundOf(l.class)
-	if p.tests[l.test].task.Kind.isBeyond(l.class.median, bound) {
+func (e *evidence) expect(l *look) float64 {
+	bound := e.boundOf(l.class)
+	if e.tests[l.test].task.Kind.isBeyond(l.class.median, bound) {
 		return bound
 	}
 	return l.class.median
 }
 
-func (p *pairPlan) keyOf(test int, from, to int32) classKey {
-	kinds := p.tests[test].kinds
+func (e *evidence) keyOf(test int, from, to int32) classKey {
+	kinds := e.tests[test].kinds
 	a, b := kinds[from], kinds[to]
-	key := classKey{test: int32(test), kinds: int64(min(a, b))*int64(len(p.names)) + int64(max(a, b))}
+	key := classKey{test: int32(test), kinds: int64(min(a, b))*int64(len(e.names)) + int64(max(a, b))}
 	switch {
-	case p.leaves[from] < 0 || p.leaves[to] < 0:
-	case p.leaves[from] == p.leaves[to]:
+	case e.leaves[from] < 0 || e.leaves[to] < 0:
+	case e.leaves[from] == e.leaves[to]:
 		key.far = 1
-	case p.slow[test].crossed(p.leaves[from], p.leaves[to]):
+	case e.slow[test].crossed(e.leaves[from], e.leaves[to]):
 		key.far = 3
 	default:
 		key.far = 2
@@ -64,8 +64,8 @@ func (p *pairPlan) keyOf(test int, from, to int32) classKey {
 }
 
 // modelOf names the kinds of nodes of a class.
-func (p *pairPlan) modelOf(key classKey) string {
-	a, b := p.names[key.kinds/int64(len(p.names))], p.names[key.kinds%int64(len(p.names))]
+func (e *evidence) modelOf(key classKey) string {
+	a, b := e.names[key.kinds/int64(len(e.names))], e.names[key.kinds%int64(len(e.names))]
 	if a == b {
 		return a
 	}
@@ -73,52 +73,52 @@ func (p *pairPlan) modelOf(key classKey) string {
 }
 
 // describe computes the classes from the looks of the turns, and what concerns the whole fleet.
-func (p *pairPlan) describe() {
-	if !p.stale {
+func (e *evidence) describe() {
+	if !e.stale {
 		return
 	}
 	moved := false
-	for t := range p.tests {
-		before := p.slow[t]
-		p.slow[t] = p.slowLeafOf(t)
-		moved = moved || before.name() != p.slow[t].name()
+	for t := range e.tests {
+		before := e.slow[t]
+		e.slow[t] = e.slowLeafOf(t)
+		moved = moved || before.name() != e.slow[t].name()
 	}
 	if moved {
-		for i := range p.looks {
-			p.looks[i].class = p.classOf(&p.looks[i])
+		for i := range e.looks {
+			e.looks[i].class = e.classOf(&e.looks[i])
 		}
 	}
-	p.stale = false // classOf sets it for new classes
-	for _, c := range p.sorted {
+	e.stale = false // classOf sets it for new classes
+	for _, c := range e.sorted {
 		c.values, c.lows, c.mids, c.spreads = nil, nil, nil, nil
 	}
-	for i := range p.looks {
-		if l := &p.looks[i]; l.base && l.fault == FaultNone && !math.IsNaN(l.value) {
+	for i := range e.looks {
+		if l := &e.looks[i]; l.base && l.fault == FaultNone && !math.IsNaN(l.value) {
 			l.class.add(l)
 		}
 	}
-	for _, c := range p.sorted {
-		kind := p.tests[c.key.test].task.Kind
-		c.compute(p.comparables(c), kind.Lower(), p.count(c.key))
-		p.addNotes(c, kind)
+	for _, c := range e.sorted {
+		kind := e.tests[c.key.test].task.Kind
+		c.compute(e.comparables(c), kind.Lower(), e.count(c.key))
+		e.addNotes(c, kind)
 	}
-	for t := range p.tests {
-		p.lost[t] = p.lostOf(t)
-		p.loss[t] = max(1.6*p.lost[t], limitOf("loss_base"))
+	for t := range e.tests {
+		e.lost[t] = e.lostOf(t)
+		e.loss[t] = max(1.6*e.lost[t], limitOf("loss_base"))
 	}
-	p.findWide()
+	e.findWide()
 }
 
 // comparables returns the values that those of a class are compared with. If they are few they are joined with
 // those of other planes of the same speed, or else with those between leaves, which are the slower ones: of few
 // pairs within leaves a faulty node can spoil most.
-func (p *pairPlan) comparables(c *class) *class {
+func (e *evidence) comparables(c *class) *class {
 	alike, least := c, int(limitOf("class_min"))
 	if len(c.values) < least {
-		alike = p.join(c, c.key.far)
+		alike = e.join(c, c.key.far)
 	}
 	if n := len(alike.values); c.key.far < 2 && n < 3*least {
-		if all := p.join(c, c.key.far, 2); n < least || len(all.values) >= 3*n {
+		if all := e.join(c, c.key.far, 2); n < least || len(all.values) >= 3*n {
 			return all
 		}
 	}
@@ -126,11 +126,11 @@ func (p *pairPlan) comparables(c *class) *class {
 }
 
 // join joins a class with those of some distances and of other planes of the same speed.
-func (p *pairPlan) join(c *class, far ...int8) *class {
-	t := p.tests[c.key.test]
+func (e *evidence) join(c *class, far ...int8) *class {
+	t := e.tests[c.key.test]
 	all := &class{}
-	for _, other := range p.sorted {
-		o := p.tests[other.key.test]
+	for _, other := range e.sorted {
+		o := e.tests[other.key.test]
 		if o.task.Kind != t.task.Kind || o.task.Op != t.task.Op || o.task.NoP2P != t.task.NoP2P || o.usual != t.usual ||
 			!slices.Contains(far, other.key.far) || other.key.kinds != c.key.kinds {
 			continue
@@ -143,10 +143,10 @@ func (p *pairPlan) join(c *class, far ...int8) *class {
 }
 
 // count returns the number of nodes that the looks of a class can have.
-func (p *pairPlan) count(key classKey) int {
-	a, b := key.kinds/int64(len(p.names)), key.kinds%int64(len(p.names))
+func (e *evidence) count(key classKey) int {
+	a, b := key.kinds/int64(len(e.names)), key.kinds%int64(len(e.names))
 	n := 0
-	for _, m := range p.tests[key.test].kinds {
+	for _, m := range e.tests[key.test].kinds {
 		if int64(m) == a || int64(m) == b {
 			n++
 		}
@@ -155,9 +155,9 @@ func (p *pairPlan) count(key classKey) int {
 }
 
 // addNotes notes or remarks that the whole fleet is slow. With two nodes it is a doubt about the pair instead.
-func (p *pairPlan) addNotes(c *class, kind Kind) {
+func (e *evidence) addNotes(c *class, kind Kind) {
 	c.wide = ""
-	if len(p.tests[c.key.test].order) <= 2 || !kind.isBeyond(c.median, c.known) {
+	if len(e.tests[c.key.test].order) <= 2 || !kind.isBeyond(c.median, c.known) {
 		return
 	}
 	if c.floor > 0 {
@@ -174,11 +174,11 @@ func (p *pairPlan) addNotes(c *class, kind Kind) {
 // lostOf returns the share of datagrams that most pairs lose. The 30 % of pairs that lose the most, and
 // those of one faulty node, do not count: of two nodes none is left. So the share of healthy pairs is
 // higher, by as much as a random choice of them needs. Head and tail of the list are tested twice.
-func (p *pairPlan) lostOf(test int) float64 {
+func (e *evidence) lostOf(test int) float64 {
 	var shares []float64
 	seen := map[[2]int32]bool{}
-	for i := range p.looks {
-		l := &p.looks[i]
+	for i := range e.looks {
+		l := &e.looks[i]
 		pair := [2]int32{min(l.from, l.to), max(l.from, l.to)}
 		if int(l.test) == test && l.base && l.sent > 0 && l.fault == FaultNone && !seen[pair] {
 			seen[pair] = true
@@ -187,7 +187,7 @@ func (p *pairPlan) lostOf(test int) float64 {
 	}
 	slices.Sort(shares)
 	sum := 0.0
-	part := min(0.7, 1-2/float64(max(len(p.tests[test].order), 2)))
+	part := min(0.7, 1-2/float64(max(len(e.tests[test].order), 2)))
 	kept := shares[:int(math.Ceil(part*float64(len(shares))))]
 	for _, s := range kept {
 		sum += s
@@ -196,38 +196,38 @@ func (p *pairPlan) lostOf(test int) float64 {
 }
 
 // findWide finds tests that fail on most nodes: then no node is accused.
-func (p *pairPlan) findWide() {
-	for t := range p.tests {
+func (e *evidence) findWide() {
+	for t := range e.tests {
 		fine, tested, faults := map[int32]bool{}, map[int32]bool{}, map[Fault]int{}
-		for i := range p.looks {
-			l := &p.looks[i]
-			if int(l.test) != t || !l.base || p.symptoms(l)&broken != 0 && p.partsOf(t).split && p.tests[t].crosses(l.from, l.to) {
+		for i := range e.looks {
+			l := &e.looks[i]
+			if int(l.test) != t || !l.base || e.symptoms(l)&broken != 0 && e.partsOf(t).split && e.tests[t].crosses(l.from, l.to) {
 				continue
 			}
 			tested[l.from], tested[l.to] = true, true
-			if p.symptoms(l)&(broken|unable|lossy) == 0 {
+			if e.symptoms(l)&(broken|unable|lossy) == 0 {
 				fine[l.from], fine[l.to] = true, true
 			} else {
 				faults[l.fault]++
 			}
 		}
-		p.wide[t] = ""
+		e.wide[t] = ""
 		if len(tested) > 2 && 2*len(fine) < len(tested) {
-			p.wide[t] = "most nodes fail: " + faultText(commonestFault(faults))
+			e.wide[t] = "most nodes fail: " + faultText(commonestFault(faults))
 		}
 	}
 }
 
 // lossNote reports a loss of the whole fleet: of most pairs, and so high that it would accuse a node.
-func (p *pairPlan) lossNote(test int) string {
-	if p.lost[test] <= limitOf("loss_share") {
+func (e *evidence) lossNote(test int) string {
+	if e.lost[test] <= limitOf("loss_share") {
 		return ""
 	}
-	return fmt.Sprintf("most pairs lost %s %% of the datagrams: the whole fleet loses data, and only nodes that lose much more are suspects", number(100*p.lost[test]))
+	return fmt.Sprintf("most pairs lost %s %% of the datagrams: the whole fleet loses data, and only nodes that lose much more are suspects", number(100*e.lost[test]))
 }
 
 // symptoms returns how a look is bad, 0 if it is not.
-func (p *pairPlan) symptoms(l *look) (s symptom) {
+func (e *evidence) symptoms(l *look) (s symptom) {
 	switch l.fault {
 	case FaultNone:
 	case FaultUnable:
@@ -235,13 +235,13 @@ func (p *pairPlan) symptoms(l *look) (s symptom) {
 	default:
 		return broken
 	}
-	if l.lost > 0 && poissonTail(l.lost, float64(l.sent)*p.loss[l.test]) < limitOf("loss_open") {
+	if l.lost > 0 && poissonTail(l.lost, float64(l.sent)*e.loss[l.test]) < limitOf("loss_open") {
 		s |= lossy
 	}
-	if p.z(l) >= limitOf("suspect_z") {
+	if e.z(l) >= limitOf("suspect_z") {
 		s |= slow
 	}
-	if p.lowZ(l) >= limitOf("suspect_z") {
+	if e.lowZ(l) >= limitOf("suspect_z") {
 		s |= flaky
 	}
 	return s
@@ -249,21 +249,21 @@ func (p *pairPlan) symptoms(l *look) (s symptom) {
 
 // z returns by how many sigma a look is worse than its class, 0 if it cannot be judged. One beyond its
 // bound is suspicious.
-func (p *pairPlan) z(l *look) float64 {
-	z := p.fleetZ(l)
-	if p.tests[l.test].task.Kind.isBeyond(l.value, p.boundOf(l.class)) {
+func (e *evidence) z(l *look) float64 {
+	z := e.fleetZ(l)
+	if e.tests[l.test].task.Kind.isBeyond(l.value, e.boundOf(l.class)) {
 		z = max(z, limitOf("suspect_z"))
 	}
 	return z
 }
 
 // fleetZ is z without the floor.
-func (p *pairPlan) fleetZ(l *look) float64 {
+func (e *evidence) fleetZ(l *look) float64 {
 	c := l.class
 	if math.IsNaN(l.value) || math.IsNaN(c.median) || c.sigma == 0 {
 		return 0
 	}
-	kind, z := p.tests[l.test].task.Kind, 0.0
+	kind, z := e.tests[l.test].task.Kind, 0.0
 	if c.judged {
 		z = (c.median - l.value) / c.sigma
 	}
@@ -277,7 +277,7 @@ func (p *pairPlan) fleetZ(l *look) float64 {
 }
 
 // lowZ returns by how many sigma the low decile of a look's windows is below that of its class.
-func (p *pairPlan) lowZ(l *look) float64 {
+func (e *evidence) lowZ(l *look) float64 {
 	c := l.class
 	if math.IsNaN(l.low) || math.IsNaN(c.low) || !c.judged || l.low > c.low*(1-limitOf("flaky_share")) {
 		return 0
@@ -397,47 +397,47 @@ func (p *pairPlan) provenTimes(test int) []int {
 }
 
 // comparable reports whether a test of two nodes has others to compare it with.
-func (p *pairPlan) comparable(test int, i, j int32) bool {
-	if p.tests[test].task.Repeats == 0 || p.tests[test].task.Kind == KindName {
+func (e *evidence) comparable(test int, i, j int32) bool {
+	if e.tests[test].task.Repeats == 0 || e.tests[test].task.Kind == KindName {
 		return true
 	}
-	c := p.classes[p.keyOf(test, i, j)]
+	c := e.classes[e.keyOf(test, i, j)]
 	return c == nil || math.IsNaN(c.median) || c.judged || c.floor > 0
 }
 
 // roleOf returns the role of a node in a look.
-func (p *pairPlan) roleOf(l *look, i int32) role {
+func (e *evidence) roleOf(l *look, i int32) role {
 	if l.from == i {
-		return p.roleIn(int(l.test), sends)
+		return e.roleIn(int(l.test), sends)
 	}
-	return p.roleIn(int(l.test), receives)
+	return e.roleIn(int(l.test), receives)
 }
 
 // roleIn returns a role, or both if the test has no direction.
-func (p *pairPlan) roleIn(test int, r role) role {
-	if !p.tests[test].directed {
+func (e *evidence) roleIn(test int, r role) role {
+	if !e.tests[test].directed {
 		return both
 	}
 	return r
 }
 
 // partsOf returns the parts of a test.
-func (p *pairPlan) partsOf(test int) *parts {
-	if a := p.parts[test]; a != nil && a.looks == len(p.looks) {
+func (e *evidence) partsOf(test int) *parts {
+	if a := e.parts[test]; a != nil && a.looks == len(e.looks) {
 		return a
 	}
 	var looks []pairLook
-	for k := range p.looks {
-		if l := &p.looks[k]; int(l.test) == test && p.symptoms(l)&unable == 0 {
+	for k := range e.looks {
+		if l := &e.looks[k]; int(l.test) == test && e.symptoms(l)&unable == 0 {
 			looks = append(looks, pairLook{int32(k), l.from, l.to, l.fault == FaultNone})
 		}
 	}
-	a := newParts(len(p.f.nodes), looks)
-	a.looks = len(p.looks)
+	a := newParts(len(e.f.nodes), looks)
+	a.looks = len(e.looks)
 	failed, passed := 0, 0 // between subnets
 	for _, l := range looks {
 		switch {
-		case !p.tests[test].crosses(l.from, l.to):
+		case !e.tests[test].crosses(l.from, l.to):
 		case l.passed:
 			passed++
 		default:
@@ -446,26 +446,26 @@ func (p *pairPlan) partsOf(test int) *parts {
 	}
 	a.routed = passed > 0
 	a.split = !a.routed && failed >= int(limitOf("apart_pairs"))
-	p.parts[test] = a
+	e.parts[test] = a
 	return a
 }
 
 // apart reports whether two nodes are in parts of the cluster, or in subnets, that do not reach each other.
-func (p *pairPlan) apart(test int, i, j int32) bool {
-	a := p.partsOf(test)
-	return a.split && p.tests[test].crosses(i, j) || a.apart(i, j)
+func (e *evidence) apart(test int, i, j int32) bool {
+	a := e.partsOf(test)
+	return a.split && e.tests[test].crosses(i, j) || a.apart(i, j)
 }
 
 // slowLeafOf returns the slow leaf switch of a test, nil if there is none.
-func (p *pairPlan) slowLeafOf(test int) *slowLeaf {
-	if len(p.members) < 3 || p.tests[test].task.Kind.Lower() {
+func (e *evidence) slowLeafOf(test int) *slowLeaf {
+	if len(e.members) < 3 || e.tests[test].task.Kind.Lower() {
 		return nil
 	}
 	var paths []path
 	at := map[[2]int32]int{}
-	for i := range p.looks {
-		l := &p.looks[i]
-		a, b := p.leaves[l.from], p.leaves[l.to]
+	for i := range e.looks {
+		l := &e.looks[i]
+		a, b := e.leaves[l.from], e.leaves[l.to]
 		if min(a, b) < 0 || int(l.test) != test || !l.base || l.fault != FaultNone || !(l.value > 0) {
 			continue
 		}
@@ -473,27 +473,27 @@ func (p *pairPlan) slowLeafOf(test int) *slowLeaf {
 		k, known := at[pair]
 		if !known {
 			k, at[pair] = len(paths), len(paths)
-			paths = append(paths, path{nodes: [2]int32{l.from, l.to}, leaves: [2]int32{a, b}, kinds: p.keyOf(test, l.from, l.to).kinds})
+			paths = append(paths, path{nodes: [2]int32{l.from, l.to}, leaves: [2]int32{a, b}, kinds: e.keyOf(test, l.from, l.to).kinds})
 		}
 		paths[k].value = max(paths[k].value, l.value)
 	}
-	return findSlowLeaf(paths, p.members)
+	return findSlowLeaf(paths, e.members)
 }
 
 // failsApart reports whether a look has failed because its nodes are apart.
-func (p *pairPlan) failsApart(l *look) bool {
-	return p.symptoms(l) == broken && p.apart(int(l.test), l.from, l.to)
+func (e *evidence) failsApart(l *look) bool {
+	return e.symptoms(l) == broken && e.apart(int(l.test), l.from, l.to)
 }
 
 // onlyApart reports whether a node has failed in a test only with nodes that are apart from it.
-func (p *pairPlan) onlyApart(q *inquiry) bool {
+func (e *evidence) onlyApart(q *inquiry) bool {
 	found := false
-	for _, k := range p.byNode[q.node] {
-		l := &p.looks[k]
-		if int(l.test) != q.test || !l.base || p.roleOf(l, q.node) != q.role || p.symptoms(l) == 0 {
+	for _, k := range e.byNode[q.node] {
+		l := &e.looks[k]
+		if int(l.test) != q.test || !l.base || e.roleOf(l, q.node) != q.role || e.symptoms(l) == 0 {
 			continue
 		}
-		if !p.failsApart(l) {
+		if !e.failsApart(l) {
 			return false
 		}
 		found = true
@@ -503,28 +503,28 @@ func (p *pairPlan) onlyApart(q *inquiry) bool {
 
 // alike reports whether two nodes must be able to reach each other if any can: they are in the same
 // subnet, or else of the same model.
-func (p *pairPlan) alike(test int, i, j int32) bool {
-	s := &p.tests[test]
+func (e *evidence) alike(test int, i, j int32) bool {
+	s := &e.tests[test]
 	switch {
 	case s.alone != nil && !s.alone[i] && !s.alone[j]:
 		return s.ports.subnet[i] == s.ports.subnet[j]
 	case s.task.Kind == KindName:
 		return true
 	}
-	return p.f.nodes[i].Model == p.f.nodes[j].Model
+	return e.f.nodes[i].Model == e.f.nodes[j].Model
 }
 
 // networkOf returns the subnet of a node in a test, or its model if no other node is in it. All nodes resolve the
 // names of all others.
-func (p *pairPlan) networkOf(test int, i int32) string {
-	s := &p.tests[test]
+func (e *evidence) networkOf(test int, i int32) string {
+	s := &e.tests[test]
 	switch {
 	case s.task.Kind == KindName:
 		return ""
 	case s.alone != nil && !s.alone[i]:
 		return s.ports.subnet[i].String()
 	}
-	return p.f.nodes[i].Model
+	return e.f.nodes[i].Model
 }
 
 // failsAlike reports whether an inquiry has a bad look with a proven node that is alike.

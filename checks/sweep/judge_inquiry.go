@@ -9,7 +9,7 @@ import (
 
 // weigh judges the looks of an inquiry since it was opened: the look that opened it was chosen
 // because it is bad, so it says nothing.
-func (p *pairPlan) weigh(q *inquiry) finding {
+func (e *evidence) weigh(q *inquiry) finding {
 	least := int(limitOf("looks"))
 	r := rule{no: least, yes: least, most: int(limitOf("looks_most")), partners: 2}
 	switch q.about {
@@ -22,21 +22,21 @@ func (p *pairPlan) weigh(q *inquiry) finding {
 	if q.dry && q.about == aboutLeaves { // the leaves have no further pair
 		r.no = min(r.no, max(len(q.looks), 2))
 	}
-	beside := p.looks[q.base].beside || slices.ContainsFunc(q.looks, func(k int32) bool { return p.looks[k].beside })
+	beside := e.looks[q.base].beside || slices.ContainsFunc(q.looks, func(k int32) bool { return e.looks[k].beside })
 	if beside {
 		extra := int(limitOf("looks_beside")) - least
 		r.yes, r.no, r.most = r.yes+extra, r.no+min(extra, r.no-1), r.most+extra
 	}
 	seen := q.symptoms
 	for _, k := range q.looks {
-		seen |= p.symptoms(&p.looks[k]) &^ unable
+		seen |= e.symptoms(&e.looks[k]) &^ unable
 	}
 	best := finding{answer: no}
 	for _, s := range []symptom{broken, lossy, slow, flaky, unable} {
 		if seen&s == 0 {
 			continue
 		}
-		f := p.weighSymptom(q, s, r)
+		f := e.weighSymptom(q, s, r)
 		f.beside = beside
 		if f.symptom == 0 {
 			f.symptom = s
@@ -51,7 +51,7 @@ func (p *pairPlan) weigh(q *inquiry) finding {
 	return best
 }
 
-func (p *pairPlan) weighSymptom(q *inquiry, s symptom, r rule) (f finding) {
+func (e *evidence) weighSymptom(q *inquiry, s symptom, r rule) (f finding) {
 	node := q.node
 	if q.about != aboutNode {
 		node = anyone
@@ -61,17 +61,17 @@ func (p *pairPlan) weighSymptom(q *inquiry, s symptom, r rule) (f finding) {
 	}
 	switch s {
 	case lossy:
-		f = p.weighLoss(q, r)
+		f = e.weighLoss(q, r)
 	case slow, flaky:
-		if p.tests[q.test].task.Kind.Lower() {
-			f = p.weighCount(q, s, r)
+		if e.tests[q.test].task.Kind.Lower() {
+			f = e.weighCount(q, s, r)
 		} else {
-			f = p.weighValues(q, s, r)
+			f = e.weighValues(q, s, r)
 		}
 	default:
-		f = p.weighCount(q, s, r)
+		f = e.weighCount(q, s, r)
 	}
-	f.partners = p.badPartners(q, node, s)
+	f.partners = e.badPartners(q, node, s)
 	if f.answer == yes && len(f.partners) < r.partners {
 		if f.answer = more; f.looks >= r.most-2 {
 			f.answer = tooFew
@@ -83,15 +83,15 @@ func (p *pairPlan) weighSymptom(q *inquiry, s symptom, r rule) (f finding) {
 			f.answer = no
 		}
 	}
-	p.addValues(q, s, &f)
+	e.addValues(q, s, &f)
 	return f
 }
 
 // badPartners returns the different partners with which a node is bad.
-func (p *pairPlan) badPartners(q *inquiry, node int32, s symptom) (list []int32) {
+func (e *evidence) badPartners(q *inquiry, node int32, s symptom) (list []int32) {
 	for _, k := range q.looks {
-		l := &p.looks[k]
-		bad := p.symptoms(l)&s != 0
+		l := &e.looks[k]
+		bad := e.symptoms(l)&s != 0
 		if s == slow || s == flaky || s == lossy {
 			bad = l.fault == FaultNone // the mean decides
 		}
@@ -103,12 +103,12 @@ func (p *pairPlan) badPartners(q *inquiry, node int32, s symptom) (list []int32)
 }
 
 // weighCount counts bad looks.
-func (p *pairPlan) weighCount(q *inquiry, s symptom, r rule) (f finding) {
+func (e *evidence) weighCount(q *inquiry, s symptom, r rule) (f finding) {
 	faults := map[Fault]int{}
 	for _, k := range q.looks {
-		l := &p.looks[k]
-		got := p.symptoms(l)
-		if got == unable && s != unable || p.failsApart(l) {
+		l := &e.looks[k]
+		got := e.symptoms(l)
+		if got == unable && s != unable || e.failsApart(l) {
 			continue
 		}
 		f.looks++
@@ -139,10 +139,10 @@ func (p *pairPlan) weighCount(q *inquiry, s symptom, r rule) (f finding) {
 }
 
 // weighLoss adds up datagrams.
-func (p *pairPlan) weighLoss(q *inquiry, r rule) (f finding) {
+func (e *evidence) weighLoss(q *inquiry, r rule) (f finding) {
 	sent, lost := 0, 0
 	for _, k := range q.looks {
-		l := &p.looks[k]
+		l := &e.looks[k]
 		if l.fault != FaultNone {
 			continue
 		}
@@ -155,8 +155,8 @@ func (p *pairPlan) weighLoss(q *inquiry, r rule) (f finding) {
 	if f.looks < r.no || sent == 0 {
 		return f
 	}
-	share, tail := float64(lost)/float64(sent), poissonTail(lost, float64(sent)*p.loss[q.test])
-	f.value, f.expect, f.z = 100*share, 100*p.loss[q.test], -math.Log10(max(tail, 1e-300))
+	share, tail := float64(lost)/float64(sent), poissonTail(lost, float64(sent)*e.loss[q.test])
+	f.value, f.expect, f.z = 100*share, 100*e.loss[q.test], -math.Log10(max(tail, 1e-300))
 	switch {
 	case lost < 2 || share < limitOf("loss_share"):
 		f.answer = no
@@ -169,14 +169,14 @@ func (p *pairPlan) weighLoss(q *inquiry, r rule) (f finding) {
 }
 
 // weighValues judges the mean of the looks, in sigma of the fleet and of the node itself.
-func (p *pairPlan) weighValues(q *inquiry, s symptom, r rule) (f finding) {
+func (e *evidence) weighValues(q *inquiry, s symptom, r rule) (f finding) {
 	var sum, drop, square, own float64
 	weak := 0
 	cut := limitOf("suspect_z")
 	var drops []float64
 	for _, k := range q.looks {
-		l := &p.looks[k]
-		z, relative, sigma := p.distance(l, s)
+		l := &e.looks[k]
+		z, relative, sigma := e.distance(l, s)
 		if math.IsNaN(z) {
 			continue
 		}
@@ -208,10 +208,10 @@ func (p *pairPlan) weighValues(q *inquiry, s symptom, r rule) (f finding) {
 		deviation = math.Sqrt(square / (n - 1))
 	}
 	// Looks that vary more than those of other nodes must agree among themselves.
-	if deviation > 1.5*p.relativeSigma(q, s) {
+	if deviation > 1.5*e.relativeSigma(q, s) {
 		own = max(own, deviation*deviation*n)
 	}
-	low := p.belowFloor(q, s)
+	low := e.belowFloor(q, s)
 	steady := own == 0 || mean >= limitOf("own_z")*math.Sqrt(own)/n
 	switch {
 	case f.looks >= r.yes && low >= limitOf("floor_z"):
@@ -229,11 +229,11 @@ func (p *pairPlan) weighValues(q *inquiry, s symptom, r rule) (f finding) {
 
 // belowFloor returns by how many standard errors the mean of the looks is below its bound, 0 if it is
 // not.
-func (p *pairPlan) belowFloor(q *inquiry, s symptom) float64 {
+func (e *evidence) belowFloor(q *inquiry, s symptom) float64 {
 	value, floor, sigma, n := 0.0, 0.0, 0.0, 0.0
 	for _, k := range q.looks {
-		l := &p.looks[k]
-		if bound := p.boundOf(l.class); l.fault == FaultNone && !math.IsNaN(l.value) && bound > 0 {
+		l := &e.looks[k]
+		if bound := e.boundOf(l.class); l.fault == FaultNone && !math.IsNaN(l.value) && bound > 0 {
 			value, floor, sigma, n = value+l.value, floor+bound, sigma+max(l.class.sigma, limitOf("sigma_floor")*bound), n+1
 		}
 	}
@@ -245,29 +245,29 @@ func (p *pairPlan) belowFloor(q *inquiry, s symptom) float64 {
 
 // distance returns how far a look is below its class: in sigma, as a share of the median, and the
 // standard error of the look itself as a share. NaN if it cannot be judged.
-func (p *pairPlan) distance(l *look, s symptom) (z, relative, sigma float64) {
+func (e *evidence) distance(l *look, s symptom) (z, relative, sigma float64) {
 	c := l.class
-	if l.fault != FaultNone || math.IsNaN(l.value) || !c.judged && p.boundOf(c) == 0 {
+	if l.fault != FaultNone || math.IsNaN(l.value) || !c.judged && e.boundOf(c) == 0 {
 		return math.NaN(), 0, 0
 	}
 	if s == flaky {
 		if math.IsNaN(l.low) || math.IsNaN(c.low) {
 			return math.NaN(), 0, 0
 		}
-		return p.lowZ(l), 1 - l.low/c.low, 0
+		return e.lowZ(l), 1 - l.low/c.low, 0
 	}
 	expect := c.median
 	if !c.judged {
 		return 0, 0, 0 // only the bound counts
 	}
-	return p.fleetZ(l), 1 - l.value/expect, l.spread / math.Sqrt(max(float64(l.repeats), 1)) / expect
+	return e.fleetZ(l), 1 - l.value/expect, l.spread / math.Sqrt(max(float64(l.repeats), 1)) / expect
 }
 
 // relativeSigma returns the noise of the class of an inquiry's looks as a share.
-func (p *pairPlan) relativeSigma(q *inquiry, s symptom) float64 {
+func (e *evidence) relativeSigma(q *inquiry, s symptom) float64 {
 	sum, n := 0.0, 0
 	for _, k := range q.looks {
-		c := p.looks[k].class
+		c := e.looks[k].class
 		switch {
 		case s == flaky && !math.IsNaN(c.low):
 			sum, n = sum+c.lowSigma/c.low, n+1
@@ -279,13 +279,13 @@ func (p *pairPlan) relativeSigma(q *inquiry, s symptom) float64 {
 }
 
 // addValues adds the mean value and the expected one, and whether the node is fast most of the time.
-func (p *pairPlan) addValues(q *inquiry, s symptom, f *finding) {
+func (e *evidence) addValues(q *inquiry, s symptom, f *finding) {
 	if s != slow && s != flaky {
 		return
 	}
 	value, expect, mids, n := 0.0, 0.0, 0.0, 0
 	for _, k := range q.looks {
-		l := &p.looks[k]
+		l := &e.looks[k]
 		if l.fault != FaultNone || math.IsNaN(l.value) || math.IsNaN(l.class.median) {
 			continue
 		}
@@ -293,7 +293,7 @@ func (p *pairPlan) addValues(q *inquiry, s symptom, f *finding) {
 		if s == flaky {
 			value, expect = value+l.low, expect+l.class.low
 		} else {
-			value, expect = value+l.value, expect+p.expect(l)
+			value, expect = value+l.value, expect+e.expect(l)
 		}
 		if !math.IsNaN(l.mid) && !math.IsNaN(l.class.mid) {
 			mids += 1 - l.mid/l.class.mid
@@ -306,7 +306,7 @@ func (p *pairPlan) addValues(q *inquiry, s symptom, f *finding) {
 	}
 	f.value, f.expect = value/float64(n), expect/float64(n)
 	// The middle of the windows is healthy: the mean is low only because of some of them.
-	if s == slow && f.answer == yes && !math.IsNaN(mids) && mids/float64(n) < limitOf("slow_share") && !p.tests[q.test].task.Kind.Lower() {
+	if s == slow && f.answer == yes && !math.IsNaN(mids) && mids/float64(n) < limitOf("slow_share") && !e.tests[q.test].task.Kind.Lower() {
 		f.symptom = flaky
 	}
 }
@@ -379,14 +379,14 @@ func (p *pairPlan) askBeforeAccusing(q *inquiry) bool {
 
 // elsewhere returns by how many sigma a node of a pair is slow with most of its other partners. It is
 // the median: a bad path between two leaves slows the node with several partners, and not with most.
-func (p *pairPlan) elsewhere(q *inquiry, i int32) float64 {
+func (e *evidence) elsewhere(q *inquiry, i int32) float64 {
 	var list []float64
-	role := p.roleOf(&p.looks[q.base], i)
-	for _, k := range p.byNode[i] {
-		l := &p.looks[k]
+	role := e.roleOf(&e.looks[q.base], i)
+	for _, k := range e.byNode[i] {
+		l := &e.looks[k]
 		pair := l.from+l.to == q.node+q.other && (l.from == q.node || l.from == q.other)
-		if int(l.test) == q.test && !pair && l.fault == FaultNone && p.roleOf(l, i) == role {
-			list = append(list, p.fleetZ(l))
+		if int(l.test) == q.test && !pair && l.fault == FaultNone && e.roleOf(l, i) == role {
+			list = append(list, e.fleetZ(l))
 		}
 	}
 	if len(list) == 0 {
@@ -397,9 +397,9 @@ func (p *pairPlan) elsewhere(q *inquiry, i int32) float64 {
 }
 
 // subject returns the node that must take part in the tests of an inquiry.
-func (p *pairPlan) subject(q *inquiry) int32 {
+func (e *evidence) subject(q *inquiry) int32 {
 	if q.about == aboutLeaves {
-		return p.looks[q.base].from
+		return e.looks[q.base].from
 	}
 	return q.node
 }

@@ -10,16 +10,36 @@ import (
 // confirms: each node of a suspicious pair is tested with different proven partners, then the pair
 // once more, then other pairs of its leaves.
 type pairPlan struct {
+	evidence
+
+	turns   []turn
+	turned  int // the next turn
+	queue   []request
+	sent    map[int]request
+	opened  int // looks that have opened inquiries
+	asked   []*inquiry
+	byKey   map[inquiryKey]*inquiry
+	remarks []Distribution
+	blamed  []bool              // by node: accused in a test
+	all     []bool              // by test: its turns have all pairs
+	counts  map[countKey][2]int // while a round is made: see countLooks
+}
+
+func newPairPlan(f *fleet, o PlanOptions, tests []series) *pairPlan {
+	return &pairPlan{
+		evidence: newEvidence(f, o, tests), sent: map[int]request{}, byKey: map[inquiryKey]*inquiry{},
+		blamed: make([]bool, len(f.nodes)), all: make([]bool, len(tests)),
+	}
+}
+
+// evidence is what the tests of pairs have shown, and what comparable tests have.
+type evidence struct {
 	f      *fleet
 	o      PlanOptions
 	tests  []series
-	turns  []turn
-	turned int // the next turn
-	order  []int32
-	queue  []request
-	sent   map[int]request
 	looks  []look
 	byNode [][]int32 // looks of each node
+	given  []Suspect // facts that need no test
 
 	names   []string // of the kinds of nodes
 	leaves  []int32  // by node; -1 is unknown
@@ -31,37 +51,28 @@ type pairPlan struct {
 	lost    []float64 // by test: share of datagrams that most pairs lost
 	loss    []float64 // by test: share that healthy pairs lose
 	wide    []string  // by test: the fault of the whole fleet; "" none
-	opened  int       // looks that have opened inquiries
-	asked   []*inquiry
-	byKey   map[inquiryKey]*inquiry
-	given   []Suspect // facts that need no test
-	remarks []Distribution
-	blamed  []bool              // by node: accused in a test
-	all     []bool              // by test: its turns have all pairs
-	counts  map[countKey][2]int // while a round is made: see countLooks
-	parts   []*parts            // by test
+	parts   []*parts  // by test
 	slow    []*slowLeaf
 }
 
-func newPairPlan(f *fleet, o PlanOptions, tests []series) *pairPlan {
-	p := &pairPlan{
-		f: f, o: o, tests: tests, sent: map[int]request{}, byNode: make([][]int32, len(f.nodes)), order: f.shuffled(),
-		leaves: make([]int32, len(f.nodes)), members: map[int32][]int32{},
-		classes: map[classKey]*class{}, byKey: map[inquiryKey]*inquiry{},
-		blamed: make([]bool, len(f.nodes)), all: make([]bool, len(tests)), parts: make([]*parts, len(tests)), slow: make([]*slowLeaf, len(tests)), lost: make([]float64, len(tests)), loss: make([]float64, len(tests)), wide: make([]string, len(tests)),
+func newEvidence(f *fleet, o PlanOptions, tests []series) evidence {
+	e := evidence{
+		f: f, o: o, tests: tests, byNode: make([][]int32, len(f.nodes)), leaves: make([]int32, len(f.nodes)), members: map[int32][]int32{},
+		classes: map[classKey]*class{}, lost: make([]float64, len(tests)), loss: make([]float64, len(tests)), wide: make([]string, len(tests)),
+		parts: make([]*parts, len(tests)), slow: make([]*slowLeaf, len(tests)),
 	}
-	kinds, leaves := map[string]int32{}, map[string]int32{}
+	kinds, leaves, order := map[string]int32{}, map[string]int32{}, f.shuffled()
 	for t := range tests {
 		s := &tests[t]
 		s.kinds = make([]int32, len(f.nodes))
 		for i, kind := range f.kinds(s.ports) {
 			if _, known := kinds[kind]; !known {
 				kinds[kind] = int32(len(kinds))
-				p.names = append(p.names, kind)
+				e.names = append(e.names, kind)
 			}
 			s.kinds[i] = kinds[kind]
 		}
-		for _, i := range p.order {
+		for _, i := range order {
 			if s.has(i) {
 				s.order = append(s.order, i)
 			}
@@ -71,16 +82,16 @@ func newPairPlan(f *fleet, o PlanOptions, tests []series) *pairPlan {
 		}
 	}
 	for i, n := range f.nodes {
-		p.leaves[i] = -1
+		e.leaves[i] = -1
 		if n.Leaf != "" {
 			if _, known := leaves[n.Leaf]; !known {
 				leaves[n.Leaf] = int32(len(leaves))
 			}
-			p.leaves[i] = leaves[n.Leaf]
-			p.members[p.leaves[i]] = append(p.members[p.leaves[i]], int32(i))
+			e.leaves[i] = leaves[n.Leaf]
+			e.members[e.leaves[i]] = append(e.members[e.leaves[i]], int32(i))
 		}
 	}
-	return p
+	return e
 }
 
 // turn is a round that all nodes take part in.
