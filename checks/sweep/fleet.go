@@ -42,6 +42,8 @@ func newFleet(stage Stage, nodes []Node, o PlanOptions) (*fleet, error) {
 	return f, nil
 }
 
+const anyone int32 = -1
+
 // smallFleet is the number of nodes below which proven partners are so few that one may have failed
 // with another node, and may be used twice.
 const smallFleet = 16
@@ -56,6 +58,10 @@ const bothWaysFleet = 4
 // smallMatchings is how many rounds of pairs run at least up to smallFleet nodes: of an odd number two nodes are
 // tested once in two rounds, and their partner may be faulty.
 const smallMatchings = 4
+
+// leastGroup is how many nodes that differ from the others in the same way can be a group, such as another
+// delivery, and no faulty nodes.
+const leastGroup = 3
 
 // nextID returns the ID of a new task.
 func (f *fleet) nextID() int {

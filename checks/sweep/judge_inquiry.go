@@ -3,312 +3,183 @@ package sweep
 import (
 	"cmp"
 	"maps"
-	"math"
 	"slices"
 )
 
-// weigh judges the looks of an inquiry since it was opened: the look that opened it was chosen
-// because it is bad, so it says nothing.
-func (e *evidence) weigh(q *inquiry) finding {
-	least := int(limitOf("looks"))
-	r := rule{no: least, yes: least, most: int(limitOf("looks_most")), partners: 2}
-	switch q.about {
-	case aboutPair:
-		r = rule{no: 1, yes: 2, most: least + 2}
-	case aboutLeaves:
-		r = rule{no: least, yes: 2, most: least}
-	case aboutNode, aboutGroup:
+// confirm asks for the tests that decide the open inquiries. It reports whether there are any.
+func (p *pairPlan) confirm() bool {
+	p.describe()
+	p.openNodes()
+	for range maxSteps {
+		for _, q := range p.asked {
+			if q.state == open && q.wait == 0 {
+				p.decide(q)
+			}
+		}
+		if len(p.queue) > 0 {
+			return true
+		}
+		if !p.openGroups() && !p.openPairs() {
+			return slices.ContainsFunc(p.asked, func(q *inquiry) bool { return q.state == open && q.wait == 0 }) && p.giveUp()
+		}
 	}
-	if q.dry && q.about == aboutLeaves { // the leaves have no further pair
-		r.no = min(r.no, max(len(q.looks), 2))
+	return len(p.queue) > 0
+}
+
+// maxLooks bounds the tests of an inquiry, with those that cannot be judged.
+const maxLooks = 12
+
+// maxSteps bounds how many inquiries follow each other without a test.
+const maxSteps = 64
+
+// giveUp closes inquiries that ask for no further test. It reports false: the plan is over.
+func (p *pairPlan) giveUp() bool {
+	for _, q := range p.asked {
+		if q.state == open {
+			q.state = unproven
+		}
 	}
-	beside := e.looks[q.base].beside || slices.ContainsFunc(q.looks, func(k int32) bool { return e.looks[k].beside })
-	if beside {
-		extra := int(limitOf("looks_beside")) - least
-		r.yes, r.no, r.most = r.yes+extra, r.no+min(extra, r.no-1), r.most+extra
-	}
-	seen := q.symptoms
-	for _, k := range q.looks {
-		seen |= e.symptoms(&e.looks[k]) &^ unable
-	}
-	best := finding{answer: no}
-	for _, s := range []symptom{broken, lossy, slow, flaky, unable} {
-		if seen&s == 0 {
+	return false
+}
+
+// openNodes opens inquiries about both nodes of each new suspicious look of a turn.
+func (p *pairPlan) openNodes() {
+	for ; p.opened < len(p.looks); p.opened++ {
+		l := &p.looks[p.opened]
+		s := p.symptoms(l)
+		if !l.base || s == 0 || p.wide[l.test] != "" && s&(broken|unable|lossy) != 0 || p.failsApart(l) {
 			continue
 		}
-		f := e.weighSymptom(q, s, r)
-		f.beside = beside
-		if f.symptom == 0 {
-			f.symptom = s
-		}
-		if f.answer == yes {
-			return f
-		}
-		if f.answer == more && best.answer != more || f.answer == tooFew && best.answer == no {
-			best = f
-		}
+		p.openNode(l, int32(p.opened), l.from, l.to, p.roleIn(int(l.test), sends), s)
+		p.openNode(l, int32(p.opened), l.to, l.from, p.roleIn(int(l.test), receives), s)
 	}
-	return best
 }
 
-func (e *evidence) weighSymptom(q *inquiry, s symptom, r rule) (f finding) {
-	node := q.node
-	if q.about != aboutNode {
-		node = anyone
-	}
-	if q.about == aboutPair && s&(slow|flaky) != 0 { // values need as many looks as those of a node
-		r.yes, r.most = max(r.yes, int(limitOf("looks"))), max(r.most, int(limitOf("looks_most")))
-	}
-	switch s {
-	case lossy:
-		f = e.weighLoss(q, r)
-	case slow, flaky:
-		if e.tests[q.test].task.Kind.Lower() {
-			f = e.weighCount(q, s, r)
-		} else {
-			f = e.weighValues(q, s, r)
-		}
-	default:
-		f = e.weighCount(q, s, r)
-	}
-	f.partners = e.badPartners(q, node, s)
-	if f.answer == yes && len(f.partners) < r.partners {
-		if f.answer = more; f.looks >= r.most-2 {
-			f.answer = tooFew
-		}
-	}
-	if f.answer == more {
-		f.need = max(1, r.no-f.looks)
-		if f.looks >= r.most {
-			f.answer = no
-		}
-	}
-	e.addValues(q, s, &f)
-	return f
-}
-
-// badPartners returns the different partners with which a node is bad.
-func (e *evidence) badPartners(q *inquiry, node int32, s symptom) (list []int32) {
-	for _, k := range q.looks {
-		l := &e.looks[k]
-		bad := e.symptoms(l)&s != 0
-		if s == slow || s == flaky || s == lossy {
-			bad = l.fault == FaultNone // the mean decides
-		}
-		if partner := l.from + l.to - node; node != anyone && bad && !slices.Contains(list, partner) {
-			list = append(list, partner)
-		}
-	}
-	return list
-}
-
-// weighCount counts bad looks.
-func (e *evidence) weighCount(q *inquiry, s symptom, r rule) (f finding) {
-	faults := map[Fault]int{}
-	for _, k := range q.looks {
-		l := &e.looks[k]
-		got := e.symptoms(l)
-		if got == unable && s != unable || e.failsApart(l) {
-			continue
-		}
-		f.looks++
-		if got&s != 0 {
-			f.bad++
-			faults[l.fault]++
-			f.text = cmpText(f.text, l.text)
-		}
-	}
-	f.fault = commonestFault(faults)
-	part := 2 // of 3: bad looks that accuse
-	if s == slow {
-		part = 3 // of 4: latency varies
-	}
-	switch {
-	case f.looks < r.no:
-	case f.bad == 0:
-		f.answer = no
-	case f.looks < r.yes:
-	case f.bad >= 2 && (part+1)*f.bad >= part*f.looks:
-		f.answer = yes
-	case f.looks >= r.yes+2 && f.bad >= 2 && s == broken && q.about == aboutNode:
-		f.answer, f.doubt = yes, 2*f.bad < f.looks
-	case f.looks >= r.yes+2:
-		f.answer = no
-	}
-	return f
-}
-
-// weighLoss adds up datagrams.
-func (e *evidence) weighLoss(q *inquiry, r rule) (f finding) {
-	sent, lost := 0, 0
-	for _, k := range q.looks {
-		l := &e.looks[k]
-		if l.fault != FaultNone {
-			continue
-		}
-		f.looks++
-		sent, lost = sent+l.sent, lost+l.lost
-		if l.lost > 0 {
-			f.bad++
-		}
-	}
-	if f.looks < r.no || sent == 0 {
-		return f
-	}
-	share, tail := float64(lost)/float64(sent), poissonTail(lost, float64(sent)*e.loss[q.test])
-	f.value, f.expect, f.z = 100*share, 100*e.loss[q.test], -math.Log10(max(tail, 1e-300))
-	switch {
-	case lost < 2 || share < limitOf("loss_share"):
-		f.answer = no
-	case f.looks >= r.yes && f.bad >= 2 && tail < limitOf("loss_sure"):
-		f.answer = yes
-	case f.looks >= r.yes+2:
-		f.answer = no
-	}
-	return f
-}
-
-// weighValues judges the mean of the looks, in sigma of the fleet and of the node itself.
-func (e *evidence) weighValues(q *inquiry, s symptom, r rule) (f finding) {
-	var sum, drop, square, own float64
-	weak := 0
-	cut := limitOf("suspect_z")
-	var drops []float64
-	for _, k := range q.looks {
-		l := &e.looks[k]
-		z, relative, sigma := e.distance(l, s)
-		if math.IsNaN(z) {
-			continue
-		}
-		f.looks++
-		z = min(z, limitOf("cap_z"))
-		if z < cut/2 {
-			weak++
-		} else {
-			f.bad++
-		}
-		sum, drop, own = sum+z, drop+relative, own+sigma*sigma
-		drops = append(drops, relative)
-	}
-	n := float64(f.looks)
-	if f.looks < r.no || n == 0 {
-		return f
-	}
-	mean := drop / n
-	for _, d := range drops {
-		square += (d - mean) * (d - mean)
-	}
-	f.z = sum / n * math.Sqrt(n)
-	share := limitOf("slow_share")
-	if s == flaky {
-		share = limitOf("flaky_share")
-	}
-	deviation := 0.0
-	if n > 1 {
-		deviation = math.Sqrt(square / (n - 1))
-	}
-	// Looks that vary more than those of other nodes must agree among themselves.
-	if deviation > 1.5*e.relativeSigma(q, s) {
-		own = max(own, deviation*deviation*n)
-	}
-	low := e.belowFloor(q, s)
-	steady := own == 0 || mean >= limitOf("own_z")*math.Sqrt(own)/n
-	switch {
-	case f.looks >= r.yes && low >= limitOf("floor_z"):
-		f.answer, f.z, f.bad = yes, low, f.looks
-	case low > 0 && f.looks < r.most:
-	case sum/n < cut || mean < share:
-		f.answer = no
-	case f.looks >= r.yes && f.z >= limitOf("sure_z") && 4*weak <= f.looks && steady:
-		f.answer = yes
-	case f.looks >= r.most:
-		f.answer = no
-	}
-	return f
-}
-
-// belowFloor returns by how many standard errors the mean of the looks is below its bound, 0 if it is
-// not.
-func (e *evidence) belowFloor(q *inquiry, s symptom) float64 {
-	value, floor, sigma, n := 0.0, 0.0, 0.0, 0.0
-	for _, k := range q.looks {
-		l := &e.looks[k]
-		if bound := e.boundOf(l.class); l.fault == FaultNone && !math.IsNaN(l.value) && bound > 0 {
-			value, floor, sigma, n = value+l.value, floor+bound, sigma+max(l.class.sigma, limitOf("sigma_floor")*bound), n+1
-		}
-	}
-	if s != slow || n == 0 || value >= floor {
-		return 0
-	}
-	return (floor - value) / sigma * math.Sqrt(n)
-}
-
-// distance returns how far a look is below its class: in sigma, as a share of the median, and the
-// standard error of the look itself as a share. NaN if it cannot be judged.
-func (e *evidence) distance(l *look, s symptom) (z, relative, sigma float64) {
-	c := l.class
-	if l.fault != FaultNone || math.IsNaN(l.value) || !c.judged && e.boundOf(c) == 0 {
-		return math.NaN(), 0, 0
-	}
-	if s == flaky {
-		if math.IsNaN(l.low) || math.IsNaN(c.low) {
-			return math.NaN(), 0, 0
-		}
-		return e.lowZ(l), 1 - l.low/c.low, 0
-	}
-	expect := c.median
-	if !c.judged {
-		return 0, 0, 0 // only the bound counts
-	}
-	return e.fleetZ(l), 1 - l.value/expect, l.spread / math.Sqrt(max(float64(l.repeats), 1)) / expect
-}
-
-// relativeSigma returns the noise of the class of an inquiry's looks as a share.
-func (e *evidence) relativeSigma(q *inquiry, s symptom) float64 {
-	sum, n := 0.0, 0
-	for _, k := range q.looks {
-		c := e.looks[k].class
-		switch {
-		case s == flaky && !math.IsNaN(c.low):
-			sum, n = sum+c.lowSigma/c.low, n+1
-		case s == slow && !math.IsNaN(c.median):
-			sum, n = sum+c.sigma/c.median, n+1
-		}
-	}
-	return sum / float64(max(n, 1))
-}
-
-// addValues adds the mean value and the expected one, and whether the node is fast most of the time.
-func (e *evidence) addValues(q *inquiry, s symptom, f *finding) {
-	if s != slow && s != flaky {
+func (p *pairPlan) openNode(l *look, k, node, peer int32, r role, s symptom) {
+	key := inquiryKey{about: aboutNode, test: int(l.test), node: node, role: r}
+	if q := p.byKey[key]; q != nil {
+		q.symptoms |= s
 		return
 	}
-	value, expect, mids, n := 0.0, 0.0, 0.0, 0
-	for _, k := range q.looks {
-		l := &e.looks[k]
-		if l.fault != FaultNone || math.IsNaN(l.value) || math.IsNaN(l.class.median) {
+	p.ask(&inquiry{inquiryKey: key, peer: peer, base: k, symptoms: s, second: r == both && l.to == node})
+}
+
+// reopenTurned opens an inquiry again if a bad look of its node had it in the place, first or second, that was not
+// tested: a connection goes from the first node to the second one. It reports whether it does.
+func (p *pairPlan) reopenTurned(l *look, k, node int32) bool {
+	q := p.nodeInquiry(int(l.test), node, both)
+	if q == nil || q.turned || q.second == (l.to == node) || p.symptoms(l)&broken == 0 {
+		return false
+	}
+	q.second, q.turned, q.base, q.peer = l.to == node, true, k, l.from+l.to-node
+	q.reopen(nil)
+	return true
+}
+
+func (p *pairPlan) ask(q *inquiry) {
+	p.byKey[q.inquiryKey] = q
+	p.asked = append(p.asked, q)
+}
+
+// queueTest adds a test of an inquiry to the queue.
+func (p *pairPlan) queueTest(q *inquiry) {
+	r := request{test: q.test, from: q.node, to: anyone, why: q}
+	switch {
+	case q.about == aboutPair:
+		l := &p.looks[q.base]
+		r.from, r.to = l.from, l.to
+	case q.about == aboutGroup:
+		r.to = q.other
+	case q.about == aboutLeaves:
+		from, to, ok := p.otherPair(q)
+		if !ok {
+			q.dry = true
+			return
+		}
+		r.from, r.to = from, to
+	case q.role == receives || q.second:
+		r.from, r.to = anyone, q.node
+	}
+	q.wait++
+	p.queue = append(p.queue, r)
+}
+
+// openPairs opens inquiries about pairs whose nodes are both cleared, one at a time for each two
+// leaves. It reports whether there are any.
+func (p *pairPlan) openPairs() bool {
+	found := false
+	busy := map[[3]int32]bool{}
+	for _, q := range p.asked {
+		if q.about == aboutPair && q.state == open {
+			a, b := p.leafPair(q.node, q.other)
+			busy[[3]int32{int32(q.test), a, b}] = true
+		}
+	}
+	for _, q := range slices.Clone(p.asked) {
+		if q.about != aboutNode || q.state != cleared && q.state != unproven || q.symptoms&^unable == 0 {
 			continue
 		}
-		n++
-		if s == flaky {
-			value, expect = value+l.low, expect+l.class.low
-		} else {
-			value, expect = value+l.value, expect+e.expect(l)
-		}
-		if !math.IsNaN(l.mid) && !math.IsNaN(l.class.mid) {
-			mids += 1 - l.mid/l.class.mid
-		} else {
-			mids = math.NaN()
+		for _, k := range p.byNode[q.node] {
+			l := &p.looks[k]
+			s := p.symptoms(l) &^ unable
+			if int(l.test) != q.test || !l.base || s == 0 || !p.bothAre(l, cleared, unproven) || p.explained(l) || p.blamed[l.from] || p.blamed[l.to] || !p.takes(q.test, l.from) || !p.takes(q.test, l.to) {
+				continue
+			}
+			if p.reopenTurned(l, k, l.from) || p.reopenTurned(l, k, l.to) {
+				found = true
+				break
+			}
+			from, to := l.from, l.to
+			if !p.tests[q.test].directed && from > to {
+				from, to = to, from
+			}
+			key := inquiryKey{about: aboutPair, test: q.test, node: from, other: to}
+			a, b := p.leafPair(from, to)
+			leaves := [3]int32{int32(q.test), a, b}
+			if p.byKey[key] != nil || a >= 0 && busy[leaves] {
+				continue
+			}
+			busy[leaves] = true
+			p.ask(&inquiry{inquiryKey: key, peer: to, base: k, symptoms: s})
+			found = true
 		}
 	}
-	if n == 0 {
+	return found
+}
+
+// openLeaves asks other pairs of the two leaves of a faulty pair.
+func (p *pairPlan) openLeaves(q *inquiry) {
+	a, b := p.leafPair(q.node, q.other)
+	key := inquiryKey{about: aboutLeaves, test: q.test, node: a, other: b}
+	if a < 0 || p.byKey[key] != nil {
 		return
 	}
-	f.value, f.expect = value/float64(n), expect/float64(n)
-	// The middle of the windows is healthy: the mean is low only because of some of them.
-	if s == slow && f.answer == yes && !math.IsNaN(mids) && mids/float64(n) < limitOf("slow_share") && !e.tests[q.test].task.Kind.Lower() {
-		f.symptom = flaky
+	p.ask(&inquiry{inquiryKey: key, peer: q.peer, base: q.base, symptoms: q.symptoms})
+}
+
+// leafPair returns the leaves of two nodes, the smaller number first; -1 if they are unknown or the
+// same.
+func (p *pairPlan) leafPair(i, j int32) (a, b int32) {
+	a, b = min(p.leaves[i], p.leaves[j]), max(p.leaves[i], p.leaves[j])
+	if a < 0 || a == b {
+		return -1, -1
 	}
+	return a, b
+}
+
+// nodeInquiry returns the inquiry about a node in a role of a test, nil if there is none.
+func (p *pairPlan) nodeInquiry(test int, node int32, r role) *inquiry {
+	return p.byKey[inquiryKey{about: aboutNode, test: test, node: node, role: r}]
+}
+
+// bothAre reports whether the inquiries about both nodes of a look are each in one of some states.
+func (p *pairPlan) bothAre(l *look, states ...state) bool {
+	for _, i := range []int32{l.from, l.to} {
+		if q := p.nodeInquiry(int(l.test), i, p.roleOf(l, i)); q == nil || !slices.Contains(states, q.state) {
+			return false
+		}
+	}
+	return true
 }
 
 // decide closes an inquiry, or asks for further tests.
@@ -375,33 +246,6 @@ func (p *pairPlan) askBeforeAccusing(q *inquiry) bool {
 	}
 	p.queueTest(q)
 	return true
-}
-
-// elsewhere returns by how many sigma a node of a pair is slow with most of its other partners. It is
-// the median: a bad path between two leaves slows the node with several partners, and not with most.
-func (e *evidence) elsewhere(q *inquiry, i int32) float64 {
-	var list []float64
-	role := e.roleOf(&e.looks[q.base], i)
-	for _, k := range e.byNode[i] {
-		l := &e.looks[k]
-		pair := l.from+l.to == q.node+q.other && (l.from == q.node || l.from == q.other)
-		if int(l.test) == q.test && !pair && l.fault == FaultNone && e.roleOf(l, i) == role {
-			list = append(list, e.fleetZ(l))
-		}
-	}
-	if len(list) == 0 {
-		return 0
-	}
-	slices.Sort(list)
-	return list[len(list)/2]
-}
-
-// subject returns the node that must take part in the tests of an inquiry.
-func (e *evidence) subject(q *inquiry) int32 {
-	if q.about == aboutLeaves {
-		return e.looks[q.base].from
-	}
-	return q.node
 }
 
 // decideByFamily waits for the inquiry about the same node in an earlier test of the family, which
@@ -530,22 +374,6 @@ func (p *pairPlan) blamesOthers(q *inquiry) bool {
 func (p *pairPlan) hasAccused(q *inquiry, k int32) bool {
 	l := &p.looks[k]
 	return p.symptoms(l)&broken != 0 && (p.fails(q.test, l.from+l.to-q.node) || p.pathAccused(l))
-}
-
-// fails reports whether a node is accused of a fault in any test of the same plane.
-func (p *pairPlan) fails(test int, i int32) bool {
-	if !p.blamed[i] {
-		return false
-	}
-	for t := range p.tests {
-		for _, r := range []role{both, sends, receives} {
-			q := p.nodeInquiry(t, i, r)
-			if q != nil && q.state == accused && q.found.symptom == broken && p.tests[t].task.Plane == p.tests[test].task.Plane {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // decideGroup decides whether two accused nodes are healthy together.

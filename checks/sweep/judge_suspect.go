@@ -6,7 +6,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 )
 
 // Suspects implements Plan.
@@ -229,18 +228,6 @@ func (p *pairPlan) pairSuspect(q *inquiry) Suspect {
 	return s
 }
 
-// hasCommonNode reports whether one node is in all bad looks of an inquiry about two leaves: it may be the cause.
-func (e *evidence) hasCommonNode(q *inquiry) bool {
-	base := &e.looks[q.base]
-	in := func(i int32) bool {
-		return !slices.ContainsFunc(q.looks, func(k int32) bool {
-			l := &e.looks[k]
-			return e.symptoms(l) != 0 && l.from != i && l.to != i
-		})
-	}
-	return in(base.from) || in(base.to)
-}
-
 func (p *pairPlan) leavesSuspect(q *inquiry) Suspect {
 	task := p.tests[q.test].task
 	leaves := []string{p.f.nodes[p.members[q.node][0]].Leaf, p.f.nodes[p.members[q.other][0]].Leaf}
@@ -345,88 +332,6 @@ func (p *pairPlan) joinGroups(all []Suspect, lists [][]*inquiry) []Suspect {
 	return kept
 }
 
-// allGiven reports whether nodes are suspects without a test, for a fault or, without a code, for any.
-func (e *evidence) allGiven(names []string, code, plane string) bool {
-	return !slices.ContainsFunc(names, func(name string) bool {
-		return !slices.ContainsFunc(e.given, func(s Suspect) bool {
-			return s.Node == name && (code == "" || s.Code == code) && (plane == "" || s.Plane == plane)
-		})
-	})
-}
-
-// separated returns what the parts of the cluster are that are apart. Those of other models or subnets are a
-// remark: they may be separate networks. Others are a doubt, and so is a part of fewer nodes than a group.
-func (e *evidence) separated() (doubts []Suspect, remarks []Distribution) {
-	seen := map[*plane]bool{}
-	for t := range e.tests {
-		a, ports := e.partsOf(t), e.tests[t].ports
-		if seen[ports] {
-			continue
-		}
-		if a.split {
-			seen[ports] = true
-			d := e.f.row(e.tests[t].task)
-			d.Remark = separate + "no node reaches one of another subnet"
-			remarks = append(remarks, d)
-		}
-		most := a.largest()
-		for _, key := range slices.SortedFunc(maps.Keys(a.failed), func(a, b [2]int32) int { return slices.Compare(a[:], b[:]) }) {
-			failed := a.failed[key]
-			few, many, task := a.nodes[key[0]], a.nodes[key[1]], e.tests[t].task
-			if key[0] == most || key[1] != most && len(few) > len(many) {
-				few, many = many, few
-			}
-			if !a.cut(key) || !a.split && key[0] != most && key[1] != most || a.split && e.differ(t, few, many) {
-				continue
-			}
-			code := codeOf(task.Kind, broken, e.looks[failed[0].number].fault)
-			if e.allGiven(e.f.names(few), "", task.Plane) {
-				continue
-			}
-			seen[ports] = true
-			text := fmt.Sprintf("%d nodes fail with %d others, and pass among each other: %s", len(few), len(many), listed(e.f.names(few)))
-			leaf := e.leafAlone(few, many)
-			if leaf == nil && len(few) >= leastGroup && e.differ(t, few, many) {
-				d := e.f.row(task)
-				d.Remark, d.Nodes = separate+text, strings.Join(e.f.names(few), ",")
-				remarks = append(remarks, d)
-				continue
-			}
-			s := Suspect{Leaves: leaf, Plane: task.Plane, Stage: e.f.stage, Kind: task.Kind, Code: code, Looks: len(failed), Partners: e.f.names(few), Confidence: doubtConfidence, Doubt: true}
-			s = s.explain(subjectOf(task.Plane, "", task.Kind) + codeRow(s.Code).Fault + ": " + text)
-			s.Do = doShared
-			doubts = append(doubts, s)
-		}
-	}
-	return doubts, remarks
-}
-
-// leafAlone returns the leaf switch of a few nodes that are apart from others of their model, if they are
-// most of its nodes; nil if there is none.
-func (e *evidence) leafAlone(few, many []int32) []string {
-	leaf := e.leaves[few[0]]
-	if leaf < 0 || len(few) < leastGroup || 2*len(few) <= len(e.members[leaf]) ||
-		slices.ContainsFunc(few, func(i int32) bool { return e.leaves[i] != leaf }) ||
-		!slices.ContainsFunc(many, func(i int32) bool { return e.f.nodes[i].Model == e.f.nodes[few[0]].Model }) {
-		return nil
-	}
-	return []string{e.f.nodes[few[0]].Leaf}
-}
-
-// differ reports whether no node of a list is alike to one of the other list. If routers connect other subnets,
-// nodes of the same model are alike.
-func (e *evidence) differ(test int, few, many []int32) bool {
-	network := func(i int32) string { return e.networkOf(test, i) }
-	if e.partsOf(test).routed {
-		network = func(i int32) string { return e.f.nodes[i].Model }
-	}
-	networks := map[string]bool{}
-	for _, i := range few {
-		networks[network(i)] = true
-	}
-	return !slices.ContainsFunc(many, func(i int32) bool { return networks[network(i)] })
-}
-
 // slowLeaves returns the leaf switches whose paths are slow. With fewer than five leaves they may be far
 // from the others. A slow node explains a leaf in doubt.
 func (p *pairPlan) slowLeaves() (all []Suspect) {
@@ -453,63 +358,6 @@ func (p *pairPlan) slowLeaves() (all []Suspect) {
 		all = append(all, s)
 	}
 	return all
-}
-
-// spineSuspects doubts the network between two leaves if there are no other leaves to compare with, and a node that
-// is alone in one of them if it is slow: no other pair has that path.
-func (e *evidence) spineSuspects() (all []Suspect) {
-	if len(e.members) != 2 {
-		return nil
-	}
-	for _, far := range e.sorted {
-		kind := e.tests[far.key.test].task.Kind
-		if far.key.far != 2 || !far.judged || kind.Lower() {
-			continue
-		}
-		key := far.key
-		key.far = 1
-		near := e.classes[key]
-		lone, share := e.loneNode(), limitOf("spine_share")
-		if lone != anyone {
-			share = limitOf("lone_share")
-		}
-		if near == nil || !near.judged || far.median >= share*near.median {
-			continue
-		}
-		task := e.tests[far.key.test].task
-		s := Suspect{
-			Leaves: []string{e.f.nodes[e.members[0][0]].Leaf, e.f.nodes[e.members[1][0]].Leaf}, Plane: task.Plane, Stage: e.f.stage, Kind: kind,
-			Code: codeOf(kind, slow, FaultNone), Value: far.median, Expect: near.median, Unit: unitOf(kind), Looks: len(far.values),
-			Confidence: doubtConfidence, Doubt: true,
-		}
-		if task.Op != "" {
-			s.Ops = []string{task.label()}
-		}
-		if lone != anyone {
-			leaf := e.f.nodes[lone].Leaf
-			s.Node, s.Leaves = e.f.name(lone), nil
-			s = s.explain(subjectOf(s.Plane, "", kind) + fmt.Sprintf("slow: got %s %s, others among each other %s %s: the node, or the uplink of its leaf switch %s, which has no other node",
-				number(far.median), s.Unit, number(near.median), s.Unit, leaf))
-			s.Do = "Connect the node to the other leaf switch: if it stays slow, replace its cable, then its adapter, else see the uplink."
-			all = append(all, s)
-			continue
-		}
-		s = s.explain(subjectOf(s.Plane, "", kind) + fmt.Sprintf("between the leaf switches %s and %s: slow: got %s %s, within a leaf %s %s",
-			s.Leaves[0], s.Leaves[1], number(far.median), s.Unit, number(near.median), s.Unit))
-		s.Do = "Compare the bandwidth between the leaves with the one they are built for."
-		all = append(all, s)
-	}
-	return all
-}
-
-// loneNode returns the node that is alone in one of two leaves, anyone if there is none.
-func (e *evidence) loneNode() int32 {
-	for _, leaf := range []int32{0, 1} {
-		if len(e.members[leaf]) == 1 && len(e.members[1-leaf]) > 1 {
-			return e.members[leaf][0]
-		}
-	}
-	return anyone
 }
 
 // Fleet implements Plan.

@@ -1,8 +1,10 @@
 package sweep
 
 import (
-	"math"
+	"fmt"
+	"maps"
 	"slices"
+	"strings"
 )
 
 // parts are the parts of the cluster that are apart in a test: the nodes of each reach each other,
@@ -110,118 +112,166 @@ func (a *parts) largest() (most int32) {
 	return most
 }
 
-// leastGroup is how many nodes that differ from the others in the same way can be a group, such as another
-// delivery, and no faulty nodes.
-const leastGroup = 3
-
-// slowLeaf is a leaf switch whose paths to all others are slow in a test.
-type slowLeaf struct {
-	leaf         int32
-	looks        int
-	value, usual float64 // medians with it, and between the others
-	doubt        bool    // its nodes, or those of other leaves, may be slow, or there are few others
-}
-
-// path is the best value of the tests of two nodes, the leaves of both, and their kinds.
-type path struct {
-	nodes, leaves [2]int32
-	kinds         int64
-	value         float64
-}
-
-// findSlowLeaf finds the leaf switch whose paths to all others are slow, while those between the others
-// are not; nil if there is none. Of few leaves its paths are so many that they are the median. Paths are of
-// different pairs of nodes.
-func findSlowLeaf(paths []path, members map[int32][]int32) *slowLeaf {
-	count, most := map[int64]int{}, int64(0)
-	for _, x := range paths {
-		if count[x.kinds]++; count[x.kinds] > count[most] || count[x.kinds] == count[most] && x.kinds < most {
-			most = x.kinds
+// partsOf returns the parts of a test.
+func (e *evidence) partsOf(test int) *parts {
+	if a := e.parts[test]; a != nil && a.looks == len(e.looks) {
+		return a
+	}
+	var looks []pairLook
+	for k := range e.looks {
+		if l := &e.looks[k]; int(l.test) == test && e.symptoms(l)&unable == 0 {
+			looks = append(looks, pairLook{int32(k), l.from, l.to, l.fault == FaultNone})
 		}
 	}
-	paths = slices.DeleteFunc(slices.Clone(paths), func(x path) bool { return x.kinds != most })
-	values := map[int32][]float64{}
-	for _, x := range paths {
-		if x.leaves[0] != x.leaves[1] {
-			values[x.leaves[0]], values[x.leaves[1]] = append(values[x.leaves[0]], x.value), append(values[x.leaves[1]], x.value)
+	a := newParts(len(e.f.nodes), looks)
+	a.looks = len(e.looks)
+	failed, passed := 0, 0 // between subnets
+	for _, l := range looks {
+		switch {
+		case !e.tests[test].crosses(l.from, l.to):
+		case l.passed:
+			passed++
+		default:
+			failed++
 		}
 	}
-	worst, least := int32(-1), math.Inf(1)
-	for leaf, list := range values {
-		if len(list) < int(limitOf("class_min")) || len(members[leaf]) < leastGroup {
+	a.routed = passed > 0
+	a.split = !a.routed && failed >= int(limitOf("apart_pairs"))
+	e.parts[test] = a
+	return a
+}
+
+// apart reports whether two nodes are in parts of the cluster, or in subnets, that do not reach each other.
+func (e *evidence) apart(test int, i, j int32) bool {
+	a := e.partsOf(test)
+	return a.split && e.tests[test].crosses(i, j) || a.apart(i, j)
+}
+
+// failsApart reports whether a look has failed because its nodes are apart.
+func (e *evidence) failsApart(l *look) bool {
+	return e.symptoms(l) == broken && e.apart(int(l.test), l.from, l.to)
+}
+
+// onlyApart reports whether a node has failed in a test only with nodes that are apart from it.
+func (e *evidence) onlyApart(q *inquiry) bool {
+	found := false
+	for _, k := range e.byNode[q.node] {
+		l := &e.looks[k]
+		if int(l.test) != q.test || !l.base || e.roleOf(l, q.node) != q.role || e.symptoms(l) == 0 {
 			continue
 		}
-		if m := median(list); m < least || m == least && leaf < worst {
-			worst, least = leaf, m
+		if !e.failsApart(l) {
+			return false
+		}
+		found = true
+	}
+	return found
+}
+
+// alike reports whether two nodes must be able to reach each other if any can: they are in the same
+// subnet, or else of the same model.
+func (e *evidence) alike(test int, i, j int32) bool {
+	s := &e.tests[test]
+	switch {
+	case s.alone != nil && !s.alone[i] && !s.alone[j]:
+		return s.ports.subnet[i] == s.ports.subnet[j]
+	case s.task.Kind == KindName:
+		return true
+	}
+	return e.f.nodes[i].Model == e.f.nodes[j].Model
+}
+
+// networkOf returns the subnet of a node in a test, or its model if no other node is in it. All nodes resolve the
+// names of all others.
+func (e *evidence) networkOf(test int, i int32) string {
+	s := &e.tests[test]
+	switch {
+	case s.task.Kind == KindName:
+		return ""
+	case s.alone != nil && !s.alone[i]:
+		return s.ports.subnet[i].String()
+	}
+	return e.f.nodes[i].Model
+}
+
+// separated returns what the parts of the cluster are that are apart. Those of other models or subnets are a
+// remark: they may be separate networks. Others are a doubt, and so is a part of fewer nodes than a group.
+func (e *evidence) separated() (doubts []Suspect, remarks []Distribution) {
+	seen := map[*plane]bool{}
+	for t := range e.tests {
+		a, ports := e.partsOf(t), e.tests[t].ports
+		if seen[ports] {
+			continue
+		}
+		if a.split {
+			seen[ports] = true
+			d := e.f.row(e.tests[t].task)
+			d.Remark = separate + "no node reaches one of another subnet"
+			remarks = append(remarks, d)
+		}
+		most := a.largest()
+		for _, key := range slices.SortedFunc(maps.Keys(a.failed), func(a, b [2]int32) int { return slices.Compare(a[:], b[:]) }) {
+			failed := a.failed[key]
+			few, many, task := a.nodes[key[0]], a.nodes[key[1]], e.tests[t].task
+			if key[0] == most || key[1] != most && len(few) > len(many) {
+				few, many = many, few
+			}
+			if !a.cut(key) || !a.split && key[0] != most && key[1] != most || a.split && e.differ(t, few, many) {
+				continue
+			}
+			code := codeOf(task.Kind, broken, e.looks[failed[0].number].fault)
+			if e.allGiven(e.f.names(few), "", task.Plane) {
+				continue
+			}
+			seen[ports] = true
+			text := fmt.Sprintf("%d nodes fail with %d others, and pass among each other: %s", len(few), len(many), listed(e.f.names(few)))
+			leaf := e.leafAlone(few, many)
+			if leaf == nil && len(few) >= leastGroup && e.differ(t, few, many) {
+				d := e.f.row(task)
+				d.Remark, d.Nodes = separate+text, strings.Join(e.f.names(few), ",")
+				remarks = append(remarks, d)
+				continue
+			}
+			s := Suspect{Leaves: leaf, Plane: task.Plane, Stage: e.f.stage, Kind: task.Kind, Code: code, Looks: len(failed), Partners: e.f.names(few), Confidence: doubtConfidence, Doubt: true}
+			s = s.explain(subjectOf(task.Plane, "", task.Kind) + codeRow(s.Code).Fault + ": " + text)
+			s.Do = doShared
+			doubts = append(doubts, s)
 		}
 	}
-	if worst < 0 {
+	return doubts, remarks
+}
+
+// allGiven reports whether nodes are suspects without a test, for a fault or, without a code, for any.
+func (e *evidence) allGiven(names []string, code, plane string) bool {
+	return !slices.ContainsFunc(names, func(name string) bool {
+		return !slices.ContainsFunc(e.given, func(s Suspect) bool {
+			return s.Node == name && (code == "" || s.Code == code) && (plane == "" || s.Plane == plane)
+		})
+	})
+}
+
+// leafAlone returns the leaf switch of a few nodes that are apart from others of their model, if they are
+// most of its nodes; nil if there is none.
+func (e *evidence) leafAlone(few, many []int32) []string {
+	leaf := e.leaves[few[0]]
+	if leaf < 0 || len(few) < leastGroup || 2*len(few) <= len(e.members[leaf]) ||
+		slices.ContainsFunc(few, func(i int32) bool { return e.leaves[i] != leaf }) ||
+		!slices.ContainsFunc(many, func(i int32) bool { return e.f.nodes[i].Model == e.f.nodes[few[0]].Model }) {
 		return nil
 	}
-	var others []float64
-	for _, x := range paths {
-		if x.leaves[0] != x.leaves[1] && !slices.Contains(x.leaves[:], worst) {
-			others = append(others, x.value)
-		}
-	}
-	s, limit := compareLeaf(values[worst], others)
-	if s != nil {
-		s.leaf, s.doubt = worst, s.doubt || !isSwitch(paths, worst, limit, len(members[worst]))
-	}
-	return s
+	return []string{e.f.nodes[few[0]].Leaf}
 }
 
-// isSwitch reports whether most nodes of a leaf are slow with nodes of other leaves that are fast elsewhere: faulty
-// nodes of other leaves, or a few in this one, make its paths slow, too. Nodes without such a partner do not count.
-func isSwitch(paths []path, leaf int32, limit float64, members int) bool {
-	elsewhere, inside := map[int32][]float64{}, map[int32][]float64{}
-	for _, x := range paths {
-		if !slices.Contains(x.leaves[:], leaf) {
-			for _, i := range x.nodes {
-				elsewhere[i] = append(elsewhere[i], x.value)
-			}
-		}
+// differ reports whether no node of a list is alike to one of the other list. If routers connect other subnets,
+// nodes of the same model are alike.
+func (e *evidence) differ(test int, few, many []int32) bool {
+	network := func(i int32) string { return e.networkOf(test, i) }
+	if e.partsOf(test).routed {
+		network = func(i int32) string { return e.f.nodes[i].Model }
 	}
-	for _, x := range paths {
-		for k, i := range x.nodes {
-			if list := elsewhere[x.nodes[1-k]]; x.leaves[k] == leaf && x.leaves[1-k] != leaf && len(list) > 0 && median(list) >= limit {
-				inside[i] = append(inside[i], x.value)
-			}
-		}
+	networks := map[string]bool{}
+	for _, i := range few {
+		networks[network(i)] = true
 	}
-	slow := 0
-	for _, list := range inside {
-		if median(list) < limit {
-			slow++
-		}
-	}
-	return slow >= leastGroup && 3*slow >= members && 2*slow > len(inside)
+	return !slices.ContainsFunc(many, func(i int32) bool { return networks[network(i)] })
 }
-
-// compareLeaf compares the values of the paths of a leaf with those between other leaves. A few others are a doubt:
-// between two of three leaves two rounds have few pairs. It returns the value below which a path is slow, too.
-func compareLeaf(inside, others []float64) (s *slowLeaf, limit float64) {
-	if len(others) == 0 {
-		return nil, 0
-	}
-	slices.Sort(inside)
-	slices.Sort(others)
-	s = &slowLeaf{looks: len(inside), value: quantile(inside, 0.5), usual: quantile(others, 0.5), doubt: len(others) < int(limitOf("class_min"))}
-	drop := max(limitOf("group_share")*s.usual, limitOf("suspect_z")*spreadOf(others, s.usual))
-	limit = s.usual - drop/2
-	if s.usual-s.value < drop || quantile(inside, limitOf("leaf_share")) > limit || quantile(others, 1-limitOf("leaf_share")) < limit {
-		return nil, 0
-	}
-	return s, limit
-}
-
-// name returns the number of the leaf, -1 if there is none without doubt.
-func (s *slowLeaf) name() int32 {
-	if s == nil || s.doubt {
-		return -1
-	}
-	return s.leaf
-}
-
-// crossed reports whether a path between two leaves ends at the slow one.
-func (s *slowLeaf) crossed(a, b int32) bool { return s.name() >= 0 && (s.leaf == a || s.leaf == b) }
