@@ -28,6 +28,7 @@ type Job struct {
 	Shared  bool     // other jobs can use its GPUs, too: MIG, gres/mps; gres/shard cannot be detected
 	Alone   bool     // the job has the whole node
 	OneNode bool     // it has no other node; false if that is unknown
+	First   string   // the name of its first node, "" if unknown
 	Part    bool     // other jobs can be on the node; if neither Alone nor Part is set: unknown
 	Strange string   // the text about its GPUs that could not be parsed; Share is then AllGPUs
 }
@@ -59,8 +60,8 @@ func (s Share) String() string { return [...]string{"none", "some", "all"}[s] }
 //   - a task of an array has its own job ID, and nothing identifies it as a task of an
 //     array: SLURM_ARRAY_JOB_ID is for slurmctld's prolog and for tasks;
 //   - SLURM_JOB_NUM_NODES has the number of nodes of the job, of one component if it is
-//     heterogeneous. SLURM_JOB_NODELIST has those of a step if the prolog runs before a step:
-//     without PrologFlags=Alloc;
+//     heterogeneous. SLURM_NODELIST lists them, but has those of a step if the prolog runs before a step:
+//     without PrologFlags=Alloc. The list is the same on all nodes of the job;
 //   - SLURM_JOB_START_TIME is in seconds of slurmctld's clock; 22.05 has none.
 func JobFrom(env func(string) string) Job {
 	j := Job{UID: -1, ID: digits(env("SLURM_JOB_ID")), User: userName(env("SLURM_JOB_USER")), Het: digits(env("SLURM_HET_JOB_ID"))}
@@ -77,8 +78,20 @@ func JobFrom(env func(string) string) Job {
 		j.SLUID = s
 	}
 	j.OneNode = env("SLURM_JOB_NUM_NODES") == "1" && j.Het == ""
+	if j.Het == "" || j.Het == j.ID { // other components do not know the nodes of the first one
+		j.First = firstNode(env)
+	}
 	j.share(env)
 	return j
+}
+
+// firstNode returns the first node of a job, "" if it is unknown: the list must have all nodes of the job.
+func firstNode(env func(string) string) string {
+	names, err := ExpandHostlist(env("SLURM_NODELIST"))
+	if err != nil || strconv.Itoa(len(names)) != env("SLURM_JOB_NUM_NODES") {
+		return ""
+	}
+	return names[0]
 }
 
 func (j *Job) share(env func(string) string) {

@@ -27,7 +27,8 @@ type Record struct {
 	Shared bool  `json:"shared,omitempty"` // other jobs can have parts of its GPUs
 	GPUs   []GPU `json:"gpus,omitempty"`   // its GPUs
 
-	OneNode bool `json:"one_node,omitempty"` // the job has no other node
+	OneNode bool   `json:"one_node,omitempty"`   // the job has no other node
+	First   string `json:"first_node,omitempty"` // the name of its first node, "" if unknown
 
 	Begin Moment `json:"begin,omitzero"`
 	End   Moment `json:"end,omitzero"`
@@ -96,7 +97,7 @@ type Fault struct {
 func NewRecord(j Job, s Scope, node string, now Moment) *Record {
 	return &Record{
 		Version: recordVersion, Job: j.ID, Restart: j.Restart, UID: j.UID, User: j.User, Node: node,
-		Whole: j.Alone, Unsure: !j.Alone && !s.Known, Shared: j.Shared, GPUs: s.Own, OneNode: j.OneNode, Begin: now,
+		Whole: j.Alone, Unsure: !j.Alone && !s.Known, Shared: j.Shared, GPUs: s.Own, OneNode: j.OneNode, First: j.First, Begin: now,
 	}
 }
 

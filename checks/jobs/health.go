@@ -33,7 +33,8 @@ import (
 //
 // With -r a job whose GPUs all wait is asked once by NCCL's RAS endpoint which ranks lag or are dead.
 // Asking it has crashed jobs with NCCL up to 2.30, so it is off by default, and only the runs of
-// nhc-gpu monitor ask, at most 12 seconds for each hang. docs/monitor.md says more.
+// nhc-gpu monitor on the first node of the job ask, at most 12 seconds for each hang. docs/monitor.md
+// says more.
 //
 //	node* || check_job_health
 //	node* || check_job_health -r
@@ -292,6 +293,8 @@ type record struct {
 	Shared bool            `json:"shared"` // other jobs can have parts of its GPUs, whose samples are of all of them
 	GPUs   []checks.JobGPU `json:"gpus"`
 	One    bool            `json:"one_node"`
+	Node   string          `json:"node"` // this one
+	First  string          `json:"first_node"`
 	Begin  struct {        // of the prolog; a requeued job has a new one
 		Boot   string  `json:"boot"`
 		Uptime float64 `json:"uptime"` // seconds
@@ -302,7 +305,8 @@ type record struct {
 
 // job returns the job with its GPUs. boot is the ID of the boot that the samples are of.
 func (r *record) job(w *flight.Window, boot string) flight.Job {
-	job, all := flight.Job{ID: r.Job, Guess: r.guess, OneNode: r.One}, w.Names(flight.Busy)
+	job, all := flight.Job{ID: r.Job, Guess: r.guess, OneNode: r.One, First: r.First}, w.Names(flight.Busy)
+	job.IsFirst = r.First != "" && r.First == r.Node
 	if r.Begin.Boot == boot {
 		job.Since = uint32(math.Ceil(r.Begin.Uptime))
 	}

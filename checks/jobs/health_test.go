@@ -83,7 +83,7 @@ func sampled(name string, change func(t uint32, set func(device string, series f
 }
 
 // oneNode is the record of a job that has one node, all of it.
-const oneNode = `{"version":1,"job":"7","whole":true,"one_node":true}`
+const oneNode = `{"version":1,"job":"7","node":"gpu01","whole":true,"one_node":true,"first_node":"gpu01"}`
 
 func TestJobHealth(t *testing.T) { checktest.Run(t, "check_job_health") }
 

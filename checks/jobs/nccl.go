@@ -33,7 +33,8 @@ func (a *storedAnswer) sameHang(boot string, v flight.Verdict) bool {
 }
 
 // askNCCL returns what NCCL says about a hang, "" for nothing. It asks if no run has, and if only the samples of
-// jobs have woken this run, because other runs must not wait.
+// jobs have woken this run, because other runs must not wait. All nodes of the job find the hang, and each question
+// goes to all ranks: only the first node asks.
 func (c *jobHealth) askNCCL(ctx context.Context, env *checks.Env, w *flight.Window, v flight.Verdict, jobs []flight.Job) string {
 	boot, err := probe.BootID(env.Host)
 	if err != nil {
@@ -43,8 +44,11 @@ func (c *jobHealth) askNCCL(ctx context.Context, env *checks.Env, w *flight.Wind
 	known := env.Recall(answerPrefix+v.Job, &a) == nil && a.sameHang(boot, v)
 	if !known {
 		woken := slices.Equal(monitor.Split(env.Lookup(monitor.Events)), []monitor.Kind{monitor.Job})
-		if !c.RAS || !woken || env.Hold {
+		if !c.RAS {
 			return ""
+		}
+		if why := notAsked(jobs, v.Job); why != "" || !woken || env.Hold {
+			return why
 		}
 		a = storedAnswer{Boot: boot, Seen: w.To}
 		if env.Remember(answerPrefix+v.Job, a) != nil {
@@ -58,6 +62,18 @@ func (c *jobHealth) askNCCL(ctx context.Context, env *checks.Env, w *flight.Wind
 	a.Seen = max(a.Seen, w.To)
 	_ = env.Remember(answerPrefix+v.Job, a)
 	return a.text(w)
+}
+
+// notAsked says why this node does not ask a job, "" if it is the first one of the job.
+func notAsked(jobs []flight.Job, id string) string {
+	at := slices.IndexFunc(jobs, func(j flight.Job) bool { return j.ID == id })
+	switch {
+	case at < 0 || jobs[at].First == "":
+		return "not asked (the first node of the job is unknown)"
+	case !jobs[at].IsFirst:
+		return "not asked by this node, only by " + jobs[at].First + ", the first one of the job"
+	}
+	return ""
 }
 
 // knownAnswer returns what NCCL has said about a hang, "" for nothing.

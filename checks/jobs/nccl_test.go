@@ -118,6 +118,28 @@ func TestNCCL(t *testing.T) {
 	}
 }
 
+// Only the first node of a job asks, and only if it is known.
+func TestNCCLFirstNode(t *testing.T) {
+	t.Parallel()
+	h, _ := hung(t, "lag", 400, "")
+	for record, want := range map[string]string{
+		`{"version":1,"job":"7","node":"gpu02","whole":true,"first_node":"gpu01"}`: "; NCCL: not asked by this node, only by gpu01, the first one of the job, want",
+		`{"version":1,"job":"7","node":"gpu02","whole":true}`:                      "; NCCL: not asked (the first node of the job is unknown), want",
+		`{"version":1,"job":"6"}`: "; NCCL: not asked (the first node of the job is unknown), want",
+	} {
+		if err := os.WriteFile(h.Path("/past/job-7.json"), []byte(record), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var a storedAnswer
+		if got := messages(h, true, "job"); !strings.Contains(got, want) || h.Recall("nccl-7", &a) == nil {
+			t.Errorf("%s: got %q, want %q and no question: %+v", record, got, want, a)
+		}
+		if got := messages(h, false, "job"); strings.Contains(got, "NCCL") {
+			t.Errorf("%s: got %q without -r", record, got)
+		}
+	}
+}
+
 // A job that waits for one GPU is never asked: its process may write a checkpoint, or it has died.
 func TestNCCLWaitsForOne(t *testing.T) {
 	t.Parallel()

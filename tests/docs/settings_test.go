@@ -52,7 +52,7 @@ func literal(n ast.Node) string {
 
 // notSettings matches variables that a site does not set: the run itself, the system or Slurm sets
 // them.
-var notSettings = regexp.MustCompile(`^(FORCE_SETSID|HOSTNAME|HOSTNAME_S|NHC_DETACHED|PATH|PWD|USER|CUDA_(VISIBLE|MPS)_.*|SLURM_(HET_)?JOB_.*|SLURM_NODE_IS_HEALTHY|SLURM_SCRIPT_CONTEXT)$`)
+var notSettings = regexp.MustCompile(`^(FORCE_SETSID|HOSTNAME|HOSTNAME_S|NHC_DETACHED|PATH|PWD|USER|CUDA_(VISIBLE|MPS)_.*|SLURM_(HET_)?JOB_.*|SLURM_NODELIST|SLURM_NODE_IS_HEALTHY|SLURM_SCRIPT_CONTEXT)$`)
 
 // TestSettings: docs/reference/settings.md has a row for each setting that the program reads, and
 // the program reads each setting that has a row.

@@ -43,7 +43,7 @@ func TestAsksNCCL(t *testing.T) {
 		n.must(os.Symlink(filepath.Join("/proc", pid, name), filepath.Join(n.root, "proc", pid, name)))
 	}
 	n.write("root/proc/"+pid+"/environ", "NCCL_RAS_ADDR="+strings.TrimSpace(string(address[:size]))+"\x00")
-	n.write("root/var/lib/nhc-gpu/"+n.name+"/job-4711.json", `{"version":1,"job":"4711","whole":true,"one_node":true}`)
+	n.write("root/var/lib/nhc-gpu/"+n.name+"/job-4711.json", `{"version":1,"job":"4711","node":"gpu01","whole":true,"one_node":true,"first_node":"gpu01"}`)
 	n.write("root/sys/fs/cgroup/system.slice/slurmstepd.scope/job_4711/step_0/user/task_0/cgroup.procs", pid+"\n")
 	n.start(0)
 	want := "NCCL: rank 3 (gpu3 of this node, process " + pid + ") has launched 6649 AllReduce operations, the first 6650"

@@ -79,7 +79,10 @@ func TestPrologIsTold(t *testing.T) {
 			if context == "prolog_slurmd" && !got.OneNode {
 				t.Errorf("%s: the job has one node, and the prolog does not say so", tt.name)
 			}
-			got.Began, got.SLUID, got.OneNode = time.Time{}, "", false
+			if node := jobs[i].environ(context)("SLURMD_NODENAME"); context == "prolog_slurmd" && got.First != node {
+				t.Errorf("%s: the first node is %q, want %q", tt.name, got.First, node)
+			}
+			got.Began, got.SLUID, got.OneNode, got.First = time.Time{}, "", false, ""
 			got.Numbers = append([]int(nil), make([]int, len(got.Numbers))...)
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("%s, %s (-want +got):\n%s", tt.name, context, diff)
@@ -102,8 +105,8 @@ func TestPrologOfStep(t *testing.T) {
 	if nodes := env("SLURM_NODELIST"); nodes != second {
 		t.Errorf("the prolog on %s gets the nodes %q, want those of the step", second, nodes)
 	}
-	if slurm.JobFrom(env).OneNode {
-		t.Error("a job of two nodes has one")
+	if job := slurm.JobFrom(env); job.OneNode || job.First != "" {
+		t.Errorf("a job of two nodes: %+v", job)
 	}
 }
 

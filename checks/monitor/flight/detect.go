@@ -51,6 +51,8 @@ type Job struct {
 	Guess   bool     // there is no record of its GPUs: it is alone on the node, so it may have all of them
 	Partial bool     // some of its GPUs have no samples: there was no place for them
 	OneNode bool     // it is known to have no other node
+	First   string   // the name of its first node, "": unknown
+	IsFirst bool     // this node is it
 	Since   uint32   // its prolog, seconds since the boot; 0: unknown
 }
 
