@@ -27,8 +27,8 @@ import (
 )
 
 // Limits, bytes. An archive never has more than MaxArchive, because its content before compression has
-// at most that; the directory never has more than MaxAll, and never more than maxJobs archives about failed
-// jobs, which are frequent: they must not displace those about faults.
+// at most that; the directory never has more than MaxAll, and never more than maxJobs archives of failed jobs, nor
+// of running ones. A user can cause these at will: they are removed before those about other faults.
 const (
 	MaxArchive = 5 << 20
 	MaxAll     = 50 << 20
@@ -385,8 +385,8 @@ func Keep(h *probe.Host, name string, data []byte) error {
 	if err := os.MkdirAll(h.Path(dir), 0o700); err != nil {
 		return &fs.PathError{Op: "make", Path: dir, Err: probe.Reason(err)}
 	}
-	if strings.Contains(name, "-"+FailedJob) {
-		dropJobs(h, dir, maxJobs-1)
+	if kind := jobKind(name); kind != "" {
+		dropJobs(h, dir, kind, maxJobs-1)
 	}
 	makeRoom(h, dir, MaxAll-int64(len(data)))
 	target := filepath.Join(dir, name)
@@ -409,18 +409,43 @@ func Keep(h *probe.Host, name string, data []byte) error {
 	return nil
 }
 
-// dropJobs removes the oldest archives about failed jobs until there are at most that many.
-func dropJobs(h *probe.Host, dir string, most int) {
-	names, _ := filepath.Glob(filepath.Join(h.Path(dir), "*-"+FailedJob+"*")) // by name
-	for _, name := range names[:max(0, len(names)-most)] {
-		_ = os.Remove(name)
+// runningJob finds the codes of check_job_health that a user can cause.
+var runningJob = probe.Lazily(`-job\.(hang|memory\.left|port|stall|straggler|throttle)\.`)
+
+// jobKind returns the kind of an archive about a job, "" for another one.
+func jobKind(name string) string {
+	switch {
+	case strings.Contains(name, "-"+FailedJob):
+		return "failed"
+	case runningJob().MatchString(name):
+		return "running"
+	}
+	return ""
+}
+
+// dropJobs removes the oldest archives of a kind until there are at most that many.
+func dropJobs(h *probe.Host, dir, kind string, most int) {
+	entries, _ := os.ReadDir(h.Path(dir)) // by name
+	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { return jobKind(e.Name()) != kind })
+	for _, e := range entries[:max(0, len(entries)-most)] {
+		_ = os.Remove(filepath.Join(h.Path(dir), e.Name()))
 	}
 }
 
-// makeRoom removes the oldest files until the others have at most that many bytes. The names begin with
-// the time.
+// makeRoom removes files until the others have at most that many bytes: the oldest about jobs, and then the oldest
+// of the others. The names begin with the time.
 func makeRoom(h *probe.Host, dir string, most int64) {
 	entries, _ := os.ReadDir(h.Path(dir)) // by name
+	ofJob := func(e os.DirEntry) bool { return jobKind(e.Name()) != "" }
+	slices.SortStableFunc(entries, func(a, b os.DirEntry) int {
+		switch {
+		case ofJob(a) == ofJob(b):
+			return 0
+		case ofJob(a):
+			return -1
+		}
+		return 1
+	})
 	var all int64
 	size := func(e os.DirEntry) int64 {
 		info, err := e.Info()

@@ -220,6 +220,23 @@ func TestKeep(t *testing.T) {
 	if entries, err = os.ReadDir(dir); err != nil || len(entries) != 8+maxJobs || entries[7].Name() != "202611-a.tar.gz" || entries[8].Name() != "20300317T174645Z-job.failed.7.tar.gz" {
 		t.Errorf("%v, %v: want the newest %d, and each fault", entries, err, maxJobs)
 	}
+	for i := range maxJobs + 5 { // so do running ones
+		code := []string{"job.hang", "job.stall", "job.straggler", "job.port.slow", "job.throttle", "job.memory.left"}[i%6]
+		if err := Keep(h, Name(time.Unix(int64(1_900_100_000+i), 0), code), noise(100<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if entries, err = os.ReadDir(dir); err != nil || len(entries) != 8+2*maxJobs || entries[7].Name() != "202611-a.tar.gz" {
+		t.Errorf("%v, %v: want the newest %d of each kind, and each fault", entries, err, maxJobs)
+	}
+	for _, name := range []string{Name(time.Unix(1_900_200_000, 0), "job.4711"), Name(time.Unix(1_900_200_001, 0), "job.gpu.lost"), Name(time.Unix(1_900_200_002, 0), "gpu.xid.79")} {
+		if err := Keep(h, name, noise(1<<20)); err != nil { // a person's, and faults
+			t.Fatal(err)
+		}
+	}
+	if entries, err = os.ReadDir(dir); err != nil || entries[0].Name() != "202604-a.tar.gz" || entries[7].Name() != "202611-a.tar.gz" || len(entries) >= 8+2*maxJobs {
+		t.Errorf("%v, %v: want each fault, and no longer each job", entries, err)
+	}
 	link := filepath.Join(dir, "z.part")
 	if err := os.Symlink("/etc/passwd", link); err != nil {
 		t.Fatal(err)
