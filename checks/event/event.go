@@ -66,6 +66,8 @@ type Result struct {
 	Milliseconds float64         `json:"milliseconds"`      // duration of the line
 	Drill        bool            `json:"drill,omitempty"`   // of a rehearsal: the fault is not there
 
+	Jobs string `json:"jobs,omitempty"` // that were running when the fault began, or that it is about: their IDs
+
 	Unarchived bool `json:"unarchived,omitempty"` // the archive about it could not be written
 
 	Silenced *checks.Silenced `json:"silenced,omitempty"` // a person has accepted this failure, which is a warning then
@@ -99,7 +101,9 @@ type Failure struct {
 
 // The names of results that are not those of a check.
 const (
-	Shell = "shell"   // a line of bash
+	Shell     = "shell"            // a line of bash
+	JobHealth = "check_job_health" // its findings are about running jobs, and only observed by default
+
 	Whole = "nhc-gpu" // the whole run: its configuration cannot be used, or there is no recent run
 )
 
@@ -179,19 +183,28 @@ type key struct {
 	severity checks.Severity
 	device   checks.Device
 	line     string // of a finding without a code
+	jobs     string // of a finding about running jobs
 	drill    bool
 }
 
-func keys(e *Event) (list []key) {
-	for _, r := range e.Findings() {
-		k := key{r.Code, r.Severity, checks.Device{}, "", r.Drill}
-		if r.hardware() != "" { // users choose the names of others
-			k.device = r.Device
-		}
-		if r.Code == "" {
-			k.line = r.Line
-		}
-		if !slices.Contains(list, k) {
+func (r *Result) key() key {
+	k := key{code: r.Code, severity: r.Severity, drill: r.Drill}
+	if r.hardware() != "" { // users choose the names of others
+		k.device = r.Device
+	}
+	if r.Code == "" {
+		k.line = r.Line
+	}
+	if r.Check == JobHealth {
+		k.jobs = r.Jobs
+	}
+	return k
+}
+
+// keys returns the keys of findings, each once.
+func keys(findings []Result) (list []key) {
+	for _, r := range findings {
+		if k := r.key(); !slices.Contains(list, k) {
 			list = append(list, k)
 		}
 	}
@@ -375,11 +388,14 @@ func (e *Event) Compare(old *Event) {
 		old = &Event{Verdict: e.Verdict, Mode: e.Mode}
 	}
 	if e.Part { // the next one can be about other checks
-		known := keys(old)
-		add(NewFinding, slices.ContainsFunc(keys(e), func(k key) bool { return k.severity == checks.Fail && !slices.Contains(known, k) }))
+		told := func(e *Event) []key {
+			return keys(slices.DeleteFunc(e.Findings(), func(r Result) bool { return r.Severity != checks.Fail && !r.observed() }))
+		}
+		known := told(old)
+		add(NewFinding, slices.ContainsFunc(told(e), func(k key) bool { return !slices.Contains(known, k) }))
 	} else {
 		add(NewVerdict, old.Verdict != e.Verdict)
-		add(NewFinding, !sameKeys(keys(old), keys(e)))
+		add(NewFinding, !sameKeys(keys(old.Findings()), keys(e.Findings())))
 	}
 	add(NewMode, old.Mode != e.Mode)
 	now, before := e.Slurm.or(), old.Slurm.or()
@@ -489,6 +505,9 @@ func (e *Event) isHealthy() bool {
 // Outside reports whether the fault acts at other times or in other contexts only.
 func (r *Result) Outside() bool { return strings.HasPrefix(r.Held, "outside ") }
 
+// observed reports whether a policy only observes the fault: what it would have done is for the history.
+func (r *Result) observed() bool { return r.Held == "observed only" }
+
 // Struck reports whether the fault waits for further strikes.
 func (r *Result) Struck() bool { return strings.HasPrefix(r.Held, "strike ") }
 
@@ -583,7 +602,7 @@ func private(list []Result) []Result {
 	list = append([]Result{}, list...) // never null
 	for i := range list {
 		r := &list[i]
-		r.Line, r.Message, r.Want, r.Got = "", "", "", ""
+		r.Line, r.Message, r.Want, r.Got, r.Jobs = "", "", "", "", ""
 		if r.hardware() == "" {
 			r.Device = checks.Device{}
 		}

@@ -469,11 +469,15 @@ func TestCompareParts(t *testing.T) {
 	second, doubt, pass := fail, fail, fail
 	second.Device.Name, doubt.Severity, doubt.Code = "gpu4", checks.Unknown, "probe.hung"
 	pass.Severity, pass.Code = checks.OK, ""
+	hang := Result{Check: JobHealth, Line: JobHealth, Code: "job.hang", Severity: checks.Warn, Would: "fail-job", Held: "observed only", Jobs: "7"}
+	other, stuck := hang, hang
+	other.Jobs, stuck.Held = "8", "strike 1 of 3"
 	var kept *Event
 	for i, tt := range []struct {
 		now  []Result
 		told bool
 	}{
+		{[]Result{stuck}, false}, {[]Result{hang}, true}, {[]Result{hang}, false}, {[]Result{hang, other}, true}, {[]Result{other}, false},
 		{[]Result{fail}, true}, {[]Result{doubt}, false}, {[]Result{fail}, false}, {[]Result{fail, second}, true}, {[]Result{fail}, false}, {[]Result{fail, second}, true},
 		{[]Result{pass}, false}, {[]Result{fail}, true},
 	} {

@@ -34,10 +34,11 @@ func archiveOf(e, old *event.Event, past string) (name, path string) {
 	return "", e.Evidence
 }
 
-// isArchived reports whether an archive of an earlier run is about the code of a result.
+// isArchived reports whether an archive of an earlier run is about the code of a result, and about its job: the
+// samples before a second job hangs are not in the archive about the first.
 func isArchived(r *event.Result, old *event.Event) bool {
 	return old != nil && old.Evidence != "" && slices.ContainsFunc(old.Results, func(was event.Result) bool {
-		return was.Code == r.Code && was.Drill == r.Drill && !was.Unarchived && needsEvidence(was)
+		return was.Code == r.Code && was.Drill == r.Drill && !was.Unarchived && needsEvidence(was) && (r.Check != event.JobHealth || was.Jobs == r.Jobs)
 	})
 }
 
@@ -52,13 +53,9 @@ func loseArchive(kept, old *event.Event) {
 	}
 }
 
-// jobHealth is the check whose findings are only observed by default. The samples that show them are gone after
-// minutes.
-const jobHealth = "check_job_health"
-
-// needsEvidence reports whether a result is a failure, or one of a running job.
+// needsEvidence reports whether a result is a failure, or one of a running job, whose samples are gone after minutes.
 func needsEvidence(r event.Result) bool {
-	return r.Code != "" && (r.Severity == checks.Fail || r.Check == jobHealth && r.Would != "")
+	return r.Code != "" && (r.Severity == checks.Fail || r.Check == event.JobHealth && r.Would != "")
 }
 
 // EvidenceName returns the name of an archive.

@@ -49,9 +49,11 @@ func TestArchiveOf(t *testing.T) {
 		e.Results = []event.Result{{Code: "gpu.ecc", Severity: checks.Warn}}
 		return e
 	}
-	hang := func() *event.Event {
+	hang := func(jobs ...string) *event.Event {
 		e := newEvent()
-		e.Results = []event.Result{{Check: "check_job_health", Code: "job.hang", Severity: checks.Warn, Would: "drain", Held: "observed only"}}
+		for _, job := range jobs {
+			e.Results = append(e.Results, event.Result{Check: event.JobHealth, Code: "job.hang", Severity: checks.Warn, Would: "drain", Held: "observed only", Jobs: job})
+		}
 		return e
 	}
 	for _, tt := range []struct {
@@ -68,8 +70,11 @@ func TestArchiveOf(t *testing.T) {
 		{name: "a second fault", now: newEvent("gpu.ecc", "gpu.count"), old: old("/x", newEvent("gpu.ecc")), code: "gpu.count"},
 		{name: "a warning that became a failure", now: newEvent("gpu.ecc"), old: old("/x", warned()), code: "gpu.ecc"},
 		{name: "a warning", now: warned()},
-		{name: "a job that hangs", now: hang(), old: newEvent(), code: "job.hang"},
-		{name: "it still hangs", now: hang(), old: old("/x", hang()), path: "/x"},
+		{name: "a job that hangs", now: hang("7"), old: newEvent(), code: "job.hang"},
+		{name: "it still hangs", now: hang("7"), old: old("/x", hang("7")), path: "/x"},
+		{name: "a second job hangs", now: hang("7", "8"), old: old("/x", hang("7")), code: "job.hang"},
+		{name: "another job hangs", now: hang("8"), old: old("/x", hang("7")), code: "job.hang"},
+		{name: "both still hang", now: hang("8", "7"), old: old("/x", hang("7", "8")), path: "/x"},
 		{name: "a failure without a code", now: newEvent(""), old: old("/x", newEvent("")), path: "/x"},
 	} {
 		wantName, wantPath := "", tt.path

@@ -154,8 +154,9 @@ type watch struct {
 	}
 	jobless int // answers of the source of jobs in a row that had no list
 
-	judged time.Time // when the bell rang for jobs
-	rest   sync.Once // after the start
+	judged  time.Time // when the bell rang for jobs, or the last job has ended
+	judging bool      // it rang since then
+	rest    sync.Once // after the start
 
 	child   child // the present run; nil: there is none
 	running []monitor.Kind
@@ -402,6 +403,7 @@ func (w *watch) hearJobs(r answer) {
 	case w.jobless < mostJobless:
 		w.jobless++
 	default:
+		w.judging = false // its findings are not over
 		w.setJobs(nil)
 	}
 }
@@ -434,15 +436,18 @@ func (w *watch) setJobs(ids []string) {
 		w.judged = time.Now()
 		close(w.jobs.begun)
 	case had && len(ids) == 0:
+		w.judged = time.Now()
 		w.jobs.begun = make(chan struct{})
 	}
 	w.jobs.ids = ids
 }
 
-// ringForJobs rings the bell for the running jobs, if it is time to judge their samples.
+// ringForJobs rings the bell for the running jobs, if it is time to judge their samples, and once after the last of
+// them: its findings are over then.
 func (w *watch) ringForJobs() {
-	if now := time.Now(); len(w.present()) > 0 && now.Sub(w.judged) >= jobTurn-monitor.Heartbeat/2 { // a sign of life can be early
-		w.judged = now
+	running := len(w.present()) > 0
+	if now := time.Now(); (running || w.judging) && now.Sub(w.judged) >= jobTurn-monitor.Heartbeat/2 { // a sign of life can be early
+		w.judged, w.judging = now, running
 		w.bell.Ring(monitor.Job, now)
 	}
 }

@@ -401,6 +401,49 @@ func TestJobsUnknown(t *testing.T) {
 	})
 }
 
+// endingJob is a node whose job ends at some time.
+type endingJob struct {
+	*simulated
+	until time.Time
+}
+
+func (n *endingJob) ask(source string, q *wire.Request, _ time.Duration) (*wire.Response, error) {
+	time.Sleep(max(min(q.Timeout, 5*time.Second), time.Second))
+	resp := &wire.Response{Heard: &wire.Heard{}}
+	if source == monitor.Jobs && time.Now().Before(n.until) {
+		resp.Heard.Jobs = []string{"4711"}
+	}
+	return resp, nil
+}
+
+// One more run follows the end of the last job, when its samples no longer count: its findings are over.
+func TestJobEnds(t *testing.T) {
+	for minutes, more := range map[time.Duration]int{10: 1, 0: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			n := &endingJob{&simulated{runs: map[string]int{}}, time.Now().Add(minutes*time.Minute + 10*time.Second)}
+			end := make(chan error, 1)
+			go func() { end <- newWatch(ctx, n, nil).run() }()
+			runs := func(after time.Duration) int {
+				time.Sleep(after)
+				synctest.Wait()
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				return n.runs["job"]
+			}
+			before := runs(minutes*time.Minute + 45*time.Second)
+			if after := runs(2 * time.Minute); after != before+more || runs(time.Hour) != after {
+				t.Errorf("a job of %d minutes: %d runs, %d more, want %d", minutes, before, after-before, more)
+			}
+			cancel()
+			if err := <-end; err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Minute)
+		})
+	}
+}
+
 // noting is a node whose sources cannot write their samples until some time.
 type noting struct {
 	*simulated
