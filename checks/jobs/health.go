@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -118,19 +119,23 @@ func readSamples(env *checks.Env) (*flight.Window, []flight.Job, error) {
 	return w.Known(fresh), jobs, err
 }
 
+// ErrStranger is the answer to a user without such a job.
+var ErrStranger = errors.New("the job is not known as one of this user")
+
 // ExtractSamples returns the samples of a job for its owner, and the findings of check_job_health about it; nil if
 // it has none. user is the UID of the one who asks: root gets any job on the node, others a job of their own.
-// hours adds 24 hours by minute. All samples are of the time in which this job was on the node.
+// hours adds 24 hours by minute. All samples are of the time in which this job was on the node. The error for a
+// stranger, ErrStranger, comes before the samples are read: anyone may ask.
 func ExtractSamples(env *checks.Env, id string, user uint32, hours bool) (*flight.Extract, error) {
+	if user != 0 {
+		if owner, known, err := ownerOf(env.Host, id); err != nil || !known || owner != user {
+			return nil, cmp.Or(err, ErrStranger)
+		}
+	}
 	w, jobs, err := readSamples(env)
 	at := slices.IndexFunc(jobs, func(j flight.Job) bool { return j.ID == id })
 	if err != nil || at < 0 {
 		return nil, err
-	}
-	if user != 0 {
-		if owner, known, err := ownerOf(env.Host, id); err != nil || !known || owner != user {
-			return nil, err
-		}
 	}
 	windows := []*flight.Window{w}
 	if hours {

@@ -17,8 +17,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/jobs"
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor"
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor/flight"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
@@ -116,6 +120,24 @@ func TestOwners(t *testing.T) {
 		if info, err := os.Lstat(path); err != nil || info.Mode().Perm() != mode {
 			t.Errorf("%s: %v, %v, want mode %o", path, info, err, mode)
 		}
+	}
+}
+
+// All strangers together have one pace, whatever their UIDs.
+func TestOwnersStrangers(t *testing.T) {
+	t.Parallel()
+	h := probe.NewHost(probetest.Tree(t, map[string]string{"past/job-7.json": `{"job":"7","uid":1000}`}))
+	h.SetPast("/past")
+	o := &owners{env: func() *checks.Env { return &checks.Env{Host: h} }, last: map[uint32]time.Time{}}
+	const strangers = 5
+	began := time.Now()
+	for user := range uint32(strangers) {
+		if data, err := o.answer([]string{"7"}, 100_000+user); !errors.Is(err, jobs.ErrStranger) || data != nil {
+			t.Errorf("user %d: %.100s, %v", user, data, err)
+		}
+	}
+	if took := time.Since(began); took < strangers*strangersPause {
+		t.Errorf("%d strangers in %s", strangers, took)
 	}
 }
 

@@ -43,13 +43,15 @@ type place struct {
 }
 
 const (
-	// ownersOpen bounds the connections; a user has one at a time. A further one ends the oldest
-	// that has not asked. ownersAsk and ownersWait bound the times for a question and an answer,
-	// ownersPause is the time between two answers to a user, and after a connection that failed.
-	ownersOpen  = 64
-	ownersAsk   = time.Second
-	ownersWait  = 5 * time.Second
-	ownersPause = time.Second
+	// ownersOpen bounds the connections; a user has one at a time. A further one ends the oldest that has not asked.
+	// ownersAsk and ownersWait bound the times for a question and an answer, ownersPause is the time between two
+	// answers to a user, and after a connection that failed. strangersPause follows the question of one who has no such
+	// job: that is one pace for all of them, since a user can have many UIDs.
+	ownersOpen     = 64
+	ownersAsk      = time.Second
+	ownersWait     = 5 * time.Second
+	ownersPause    = time.Second
+	strangersPause = 20 * time.Millisecond
 	// maxQuestion and maxAnswer bound the texts, bytes.
 	maxQuestion = 64
 	maxAnswer   = 8 << 20
@@ -206,7 +208,11 @@ func (o *owners) answer(words []string, user uint32) (data []byte, err error) {
 		clear(o.last)
 	}
 	o.last[user] = time.Now()
-	return extractSamples(o.env(), words, user)
+	data, err = extractSamples(o.env(), words, user)
+	if errors.Is(err, jobs.ErrStranger) {
+		time.Sleep(strangersPause)
+	}
+	return data, err
 }
 
 // extractSamples returns the samples of a job for a user as JSON, nil if there are none.
