@@ -35,6 +35,15 @@ type Part struct {
 	Step   uint32                     `json:"step"` // seconds
 	Len    int                        `json:"len"`
 	Series map[string]map[Name]Values `json:"series"`
+	Jobs   []Stay                     `json:"jobs,omitempty"` // of the whole node: whose the series of a slot are
+}
+
+// Stay is a time in which a job had a slot.
+type Stay struct {
+	Job  string `json:"job"`
+	Slot string `json:"slot"`
+	From uint32 `json:"from"` // seconds since the boot
+	To   uint32 `json:"to"`
 }
 
 // Values is a series. In JSON it has four digits, and null for unknown values.
@@ -122,7 +131,14 @@ func NewExtract(job Job, windows ...*Window) *Extract {
 				e.Devices = append(e.Devices, w.Devices[d])
 			}
 		}
-		add(jobSlot, OfJob)
+		if job.ID != "" {
+			add(jobSlot, OfJob)
+		} else {
+			p.Jobs = w.stays()
+			for i := range MaxJobs {
+				add(Slot(i), OfJob)
+			}
+		}
 		if w.Step == 1 {
 			e.Seconds = p
 		} else {

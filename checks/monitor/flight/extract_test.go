@@ -185,10 +185,10 @@ func TestLast(t *testing.T) {
 			}
 			nodes[fmt.Sprintf("n%d", i+1)] = sent(t, nodeOf(change))
 		}
-		if got := strings.Join(Last("42", nodes), "\n"); got != test.want {
+		if got := strings.Join(Last("42", nodes, nil), "\n"); got != test.want {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
-		if text := Compare("42", nodes); !strings.Contains(text, "n3    8     ") || strings.Count(text, "\n") != 6 {
+		if text := Compare("42", nodes, nil); !strings.Contains(text, "n3    8     ") || strings.Count(text, "\n") != 6 {
 			t.Errorf("%s:\n%s", name, text)
 		}
 	}
@@ -203,8 +203,8 @@ func TestLastUnsure(t *testing.T) {
 		want   string
 	}{
 		"all":     {func(*Extract, map[string]*Extract) {}, "all 24 GPUs of 3 nodes wait, and none stands out: see NCCL's RAS (docs/monitor.md)"},
-		"none":    {func(_ *Extract, nodes map[string]*Extract) { nodes["n4"] = &Extract{Job: "42"} }, none},
-		"no GPUs": {func(third *Extract, _ map[string]*Extract) { third.Devices = nil }, none},
+		"none":    {func(_ *Extract, nodes map[string]*Extract) { nodes["n4"] = &Extract{Job: "42"} }, none + "; there are no samples of n4: look there first"},
+		"no GPUs": {func(third *Extract, _ map[string]*Extract) { third.Devices = nil }, none + "; there are no samples of n3: look there first"},
 		"too few": {func(third *Extract, _ map[string]*Extract) { third.Partial = true }, "n3: the job is not judged for a hang: some of its GPUs have no samples\n" + none},
 		"stopped": {func(third *Extract, _ map[string]*Extract) {
 			third.Seconds.Series["job"][Stopped] = slices.Repeat(Values{9}, third.Seconds.Len)
@@ -220,7 +220,45 @@ func TestLastUnsure(t *testing.T) {
 		for node, e := range nodes {
 			nodes[node] = sent(t, e)
 		}
-		if got := strings.Join(Last("42", nodes), "\n"); got != test.want {
+		if got := strings.Join(Last("42", nodes, nil), "\n"); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+// A node that did not answer is the first suspect, and the others do not count as all.
+func TestLastMissing(t *testing.T) {
+	t.Parallel()
+	const hint = "; there are no samples of n4: look there first"
+	works := func(int, func(Name, float32)) {}
+	for name, test := range map[string]struct {
+		third func(gpu int, set func(Name, float32))
+		since uint32 // seconds for which the others wait
+		want  string
+	}{
+		"maybe a checkpoint": {nil, 200, "no node and no GPU stands out" + hint},
+		"all others wait":    {nil, 400, "all 24 GPUs of 3 nodes wait" + hint},
+		"one works":          {works, 200, "last: node n3: the 16 GPUs of the other nodes with samples wait, and on it gpu0 works (620 W), gpu1 works (620 W), gpu2 works (620 W), gpu3 works (620 W)" + hint},
+	} {
+		nodes := map[string]*Extract{}
+		for i := range 3 {
+			e := nodeOf(nil)
+			for gpu := range 8 {
+				set := func(name Name, v float32) {
+					values := e.Seconds.Series[fmt.Sprintf("gpu%d", gpu)][name]
+					for at := len(values) - int(test.since); at < len(values); at++ {
+						values[at] = v
+					}
+				}
+				if i == 2 && test.third != nil {
+					test.third(gpu, set)
+				} else {
+					spinning(set)
+				}
+			}
+			nodes[fmt.Sprintf("n%d", i+1)] = sent(t, e)
+		}
+		if got := strings.Join(Last("42", nodes, []string{"n4"}), "\n"); got != test.want {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 	}
@@ -329,6 +367,27 @@ func TestExtractOfStay(t *testing.T) {
 	}
 }
 
+// The samples of the whole node have those of its jobs, too, and say which job had a slot.
+func TestExtractOfNode(t *testing.T) {
+	t.Parallel()
+	w := NewWindow(1000, 1599)
+	for at := w.From; at <= w.To; at++ {
+		job := map[bool]string{true: "4711", false: "67108863"}[at < 1300]
+		if at < 1300 || at >= 1310 {
+			w.Set(Slot(2), ID, at, Number(job))
+			w.Set(Slot(2), StallIO, at, 98)
+		}
+	}
+	e := sent(t, NewExtract(Job{All: true}, w))
+	want := []Stay{{"4711", "slot2", 1000, 1299}, {"67108863", "slot2", 1310, 1599}}
+	if io := e.Seconds.Series["slot2"][StallIO]; !slices.Equal(e.Seconds.Jobs, want) || len(io) != 600 || io[0] != 98 || known(io[305]) {
+		t.Errorf("jobs %+v, pressure %v", e.Seconds.Jobs, io)
+	}
+	if data, _ := json.Marshal(nodeOf(nil)); strings.Contains(string(data), "slot") || strings.Contains(string(data), `"jobs"`) {
+		t.Errorf("the samples of a job: %.300s", data)
+	}
+}
+
 func FuzzParseExtract(f *testing.F) {
 	data, _ := json.Marshal(nodeOf(nil))
 	f.Add(data)
@@ -336,7 +395,7 @@ func FuzzParseExtract(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, data []byte) {
 		if e, err := ParseExtract(data); err == nil {
 			_ = e.Text()
-			_ = Compare(e.Job, map[string]*Extract{"a": e, "b": e})
+			_ = Compare(e.Job, map[string]*Extract{"a": e, "b": e}, []string{"c"})
 		}
 	})
 }

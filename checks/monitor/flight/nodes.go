@@ -9,7 +9,8 @@ import (
 )
 
 // Compare compares the nodes of a job: a table with the means of the last minute, and which node and GPU is last.
-func Compare(job string, nodes map[string]*Extract) string {
+// missing are the nodes that did not answer.
+func Compare(job string, nodes map[string]*Extract, missing []string) string {
 	var b strings.Builder
 	names := slices.Sorted(maps.Keys(nodes))
 	out := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -44,15 +45,16 @@ func Compare(job string, nodes map[string]*Extract) string {
 			cell(gpus, Power, slices.Min[[]float32]), cell(gpus, Clock, middle), cell(gpus, NVLink, middle), cell(e.names(true), Data, middle), strings.Join(slices.Compact(codes), " "))
 	}
 	out.Flush()
-	for _, line := range Last(job, nodes) {
+	for _, line := range Last(job, nodes, missing) {
 		b.WriteString(line + "\n")
 	}
 	return b.String()
 }
 
 // Last says which node and GPU holds the others up: the detectors run over the GPUs of all nodes as over those of
-// one, in the time for which all nodes have samples of the job.
-func Last(job string, nodes map[string]*Extract) (lines []string) {
+// one, in the time for which all nodes have samples of the job. If nodes are missing, or have no samples, the others
+// may wait for them.
+func Last(job string, nodes map[string]*Extract, missing []string) (lines []string) {
 	w := NewWindow(0, Seconds-1)
 	shortest := Seconds
 	var gpus []string
@@ -80,11 +82,26 @@ func Last(job string, nodes map[string]*Extract) (lines []string) {
 		}
 	}
 	w = w.Tail(uint32(shortest))
-	all := Job{ID: job, GPUs: gpus, All: whole, OneNode: len(of) == len(nodes)} // then the window has all of them
+	unheard := slices.Sorted(slices.Values(missing))
+	for _, node := range names {
+		if len(of[node]) == 0 {
+			unheard = append(unheard, node)
+		}
+	}
+	others, hint := "the other nodes", ""
+	if len(unheard) > 0 {
+		others = "the other nodes with samples"
+		hint = "; there are no samples of " + strings.Join(unheard[:min(len(unheard), 4)], ", ")
+		if more := len(unheard) - 4; more > 0 {
+			hint += fmt.Sprintf(" and %d more", more)
+		}
+		hint += ": look there first"
+	}
+	all := Job{ID: job, GPUs: gpus, All: whole, OneNode: len(unheard) == 0} // then the window has all of them
 	detectors := []func(*Window, Job) []Verdict{straggler, throttle, silentPort}
 	if judged {
-		if late := lateNode(w, of); late != "" {
-			return append(lines, "last: "+late)
+		if late := lateNode(w, of, others); late != "" {
+			return append(lines, "last: "+late+hint)
 		}
 		detectors = slices.Insert(detectors, 0, hang)
 	}
@@ -94,17 +111,20 @@ func Last(job string, nodes map[string]*Extract) (lines []string) {
 			continue
 		}
 		v := found[0]
-		if v.AllWait() {
+		switch {
+		case v.AllWait() && hint != "":
+			return append(lines, fmt.Sprintf("all %d GPUs of %d nodes wait%s", len(v.Devices), len(of), hint))
+		case v.AllWait():
 			return append(lines, fmt.Sprintf("all %d GPUs of %d nodes wait, and none stands out: see NCCL's RAS (docs/monitor.md)", len(v.Devices), len(of)))
 		}
 		where := strings.Join(v.Devices[:min(len(v.Devices), 4)], ", ")
-		return append(lines, fmt.Sprintf("last: %s: %s, want %s, got %s [%s]", where, v.Message, v.Want, v.Got, v.Code))
+		return append(lines, fmt.Sprintf("last: %s: %s, want %s, got %s [%s]", where, v.Message, v.Want, v.Got, v.Code)+hint)
 	}
-	return append(lines, "no node and no GPU stands out")
+	return append(lines, "no node and no GPU stands out"+hint)
 }
 
 // lateNode returns the one node whose GPUs do not wait while those of all others do, "" for none.
-func lateNode(w *Window, of map[string][]string) string {
+func lateNode(w *Window, of map[string][]string, others string) string {
 	t := tail(w, "hang.seconds")
 	if t == nil || len(of) < 2 {
 		return ""
@@ -135,5 +155,5 @@ func lateNode(w *Window, of map[string][]string) string {
 			parts = append(parts, strings.TrimPrefix(gpu, late+" ")+" "+strings.TrimPrefix(w.LastWork(gpu), "and its GPU "))
 		}
 	}
-	return fmt.Sprintf("node %s: the %d GPUs of the other nodes wait, and on it %s", late, waiting, strings.Join(parts[:min(len(parts), 4)], ", "))
+	return fmt.Sprintf("node %s: the %d GPUs of %s wait, and on it %s", late, waiting, others, strings.Join(parts[:min(len(parts), 4)], ", "))
 }

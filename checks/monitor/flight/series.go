@@ -24,7 +24,7 @@ const (
 	Capped  Name = "capped"  // share in which the power limit lowered them, %
 	Errors  Name = "errors"  // corrected and uncorrected errors of the memory since the driver was loaded
 	Rows    Name = "rows"    // remapped rows
-	Reached Name = "reached" // 1 if NVML returned values, 0 if it says that the GPU is lost
+	Reached Name = "reached" // 1 if NVML returned values, 0 if it says that the GPU is lost or needs a repair
 
 	// Hopper and newer, %.
 	SM     Name = "sm"     // share of the time in which a multiprocessor worked, mean of all
@@ -211,6 +211,24 @@ func (w *Window) JobIDs() (list []string) {
 		for _, v := range w.Of(Slot(i), ID) {
 			if id := JobOf(v); id != "" && !slices.Contains(list, id) {
 				list = append(list, id)
+			}
+		}
+	}
+	return list
+}
+
+// stays lists which jobs had the slots, and when.
+func (w *Window) stays() (list []Stay) {
+	for i := range MaxJobs {
+		last := ""
+		for at, v := range w.Of(Slot(i), ID) {
+			now := w.From + uint32(at)*w.Step
+			if id := JobOf(v); id == "" {
+				last = ""
+			} else if id != last {
+				list, last = append(list, Stay{id, Slot(i), now, now}), id
+			} else {
+				list[len(list)-1].To = now
 			}
 		}
 	}

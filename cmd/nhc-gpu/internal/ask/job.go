@@ -99,6 +99,9 @@ func showJobs(o *jobOptions, words []string) error {
 		return printRecords(list, o.asJSON, false)
 	}
 	id := rest[0]
+	if err := checkID(id); err != nil {
+		return err
+	}
 	list = slices.DeleteFunc(list, func(r *slurm.Record) bool { return r.Job != id })
 	e, err := extract(r, id, o.html != "" || o.data)
 	if err != nil { // the record is there all the same
@@ -123,6 +126,15 @@ func showJobs(o *jobOptions, words []string) error {
 		return err
 	}
 	return follow(r, e, o.watch, func() (*flight.Extract, error) { return extract(r, id, false) })
+}
+
+// checkID returns an error for an ID that is not a number. A node does not know tasks of an array by their names, since
+// no environment of a prolog says them.
+func checkID(id string) error {
+	if id != "" && strings.Trim(id, "0123456789") == "" {
+		return nil
+	}
+	return options.Wrong{Err: fmt.Errorf("job %.40q: want its number: for a task of an array, or a part of a heterogeneous job, scontrol show job %.40q prints it as JobId", id, id)}
 }
 
 // printRecords prints records as lines, texts or JSON.
@@ -201,6 +213,9 @@ func showOwn(o *jobOptions, words []string) error {
 		return options.Wrong{Err: errors.New("job: only root can use --dump and --json")}
 	}
 	id := rest[0]
+	if err := checkID(id); err != nil {
+		return err
+	}
 	read := func() (*flight.Extract, error) {
 		q := &wire.Request{Op: wire.OpAsk, Name: wire.AskOwnSamples, Path: OwnSockets, Who: r.Name, Args: sampleWords(id, o.html != "" || o.data), Line: "ask for the samples of job " + id}
 		return askSamples(r, q)
@@ -231,8 +246,7 @@ func printData(e *flight.Extract, id string) error {
 
 // writeJobPage writes a page about a job into a file.
 func writeJobPage(file, id, record string, nodes []page.Node) error {
-	nodes = slices.DeleteFunc(nodes, func(n page.Node) bool { return n.Extract == nil })
-	if len(nodes) == 0 && record == "" {
+	if record == "" && !slices.ContainsFunc(nodes, func(n page.Node) bool { return n.Extract != nil }) {
 		return fmt.Errorf("job %s has no samples", id)
 	}
 	err := console.WriteFile(file, 0o640, false, func(f *os.File) error { return page.WriteJob(f, id, record, nodes, time.Now()) })

@@ -39,12 +39,15 @@ func compareNodes(o *jobOptions, words []string) error {
 	}
 	defer r.Close()
 	switch {
-	case len(rest) != 1 || strings.Trim(rest[0], "0123456789") != "" || rest[0] == "":
+	case len(rest) != 1:
 		return options.Wrong{Err: errors.New("--nodes: want one job ID")}
 	case o.watch || o.dump || o.data || o.asJSON:
 		return options.Wrong{Err: errors.New("--nodes: --html and --clush go with it, and no other option")}
 	}
 	id := rest[0]
+	if err := checkID(id); err != nil {
+		return err
+	}
 	names, user, err := nodesOf(r, id)
 	if err != nil {
 		return err
@@ -58,14 +61,14 @@ func compareNodes(o *jobOptions, words []string) error {
 	}
 	if o.html != "" {
 		var list []page.Node
-		for _, node := range slices.Sorted(maps.Keys(nodes)) {
+		for _, node := range names {
 			list = append(list, page.Node{Name: node, Extract: nodes[node]})
 		}
 		if err := writeJobPage(o.html, id, "", list); err != nil {
 			return err
 		}
 	} else {
-		fmt.Fprint(console.Screen, flight.Compare(id, nodes))
+		fmt.Fprint(console.Screen, flight.Compare(id, nodes, slices.Collect(maps.Keys(failed))))
 	}
 	if len(failed) > 0 {
 		return fmt.Errorf("job %s: %w: %d of %d", id, errNodes, len(nodes), len(names))
@@ -78,14 +81,29 @@ var (
 	userName = checks.Lazily(`^[a-zA-Z0-9_][a-zA-Z0-9_.@-]{0,63}$`)
 )
 
+// queued is the format of squeue that runsOn reads: job, user, nodes.
+const queued = "%A|%u|%N"
+
+// runsOn returns the user and the nodes of a job by the output of squeue, "" if it has none. squeue prints a line for
+// each task of an array and for each component of a heterogeneous job, each with its own number.
+func runsOn(out, id string) (user, list string) {
+	for line := range strings.Lines(out) {
+		words := strings.Split(strings.TrimSpace(line), "|")
+		if len(words) == 3 && words[0] == id && words[2] != "" && userName().MatchString(words[1]) {
+			return words[1], words[2]
+		}
+	}
+	return "", ""
+}
+
 // nodesOf returns the nodes and the user of a running job.
 func nodesOf(r *health.Run, id string) (names []string, user string, err error) {
-	out, err := runTool(r, []string{"squeue", "-h", "-j", id, "-o", "%u %N"})
+	out, err := runTool(r, []string{"squeue", "-h", "-j", id, "-o", queued})
 	if err != nil {
 		return nil, "", err
 	}
-	user, list, _ := strings.Cut(strings.TrimSpace(string(out)), " ")
-	if list = strings.TrimSpace(list); list == "" || !userName().MatchString(user) {
+	user, list := runsOn(string(out), id)
+	if list == "" {
 		return nil, "", fmt.Errorf("job %s: squeue shows no node: it does not run", id)
 	}
 	if out, err = runTool(r, []string{"scontrol", "show", "hostnames", list}); err != nil {

@@ -18,7 +18,7 @@ var plotStyle string
 // Node is a node of a job, with its samples.
 type Node struct {
 	Name    string
-	Extract *flight.Extract
+	Extract *flight.Extract // nil if it did not answer
 }
 
 // plots are the series that a page draws, in their order.
@@ -70,14 +70,20 @@ func WriteJob(to io.Writer, job, record string, nodes []Node, now time.Time) err
 		w.Print("<pre>%s</pre>\n", record)
 	}
 	if len(nodes) > 1 {
-		all := map[string]*flight.Extract{}
+		all, missing := map[string]*flight.Extract{}, []string{}
 		for _, n := range nodes {
-			all[n.Name] = n.Extract
+			if n.Extract == nil {
+				missing = append(missing, n.Name)
+			} else {
+				all[n.Name] = n.Extract
+			}
 		}
-		w.Print("<h2>Nodes</h2><pre>%s</pre>\n", flight.Compare(job, all))
+		w.Print("<h2>Nodes</h2><pre>%s</pre>\n", flight.Compare(job, all, missing))
 	}
 	for _, n := range nodes {
-		w.node(n, now)
+		if n.Extract != nil {
+			w.node(n, now)
+		}
 	}
 	return w.End()
 }

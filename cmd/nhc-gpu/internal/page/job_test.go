@@ -64,7 +64,7 @@ func jobOf() *flight.Extract {
 func TestJob(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
-	if err := WriteJob(&b, "42", "job 42 of <alice>\n", []Node{{"gpu017", jobOf()}, {"gpu018", jobOf()}}, start); err != nil {
+	if err := WriteJob(&b, "42", "job 42 of <alice>\n", []Node{{"gpu017", jobOf()}, {"gpu018", jobOf()}, {"gpu019", nil}}, start); err != nil {
 		t.Fatal(err)
 	}
 	text := b.String()
@@ -73,7 +73,7 @@ func TestJob(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, want := range []string{"<h1>Job 42</h1>", "&lt;alice&gt;", "gpu3 &lt;lags&gt;, for 300 s [job.straggler]", "Node gpu018", "Tensor cores, %", "Traffic of ports, MB/s", "no node and no GPU stands out"} {
+	for _, want := range []string{"<h1>Job 42</h1>", "&lt;alice&gt;", "gpu3 &lt;lags&gt;, for 300 s [job.straggler]", "Node gpu018", "Tensor cores, %", "Traffic of ports, MB/s", "no node and no GPU stands out; there are no samples of gpu019: look there first"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q", want)
 		}
