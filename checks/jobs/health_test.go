@@ -176,11 +176,12 @@ var _ = checktest.Table("check_job_health", func(name string) []checktest.Scenar
 			set("slot0", flight.Processes, 10)
 		})),
 		sampled("all wait for one", waiting(earlier, spin, idle),
-			finding("job.hang", gpu3, "power and traffic of work", "no kernel", "7 GPUs have waited for 329 s, and this one runs no kernel: they wait for it")),
+			finding("job.hang", gpu3, "power and traffic of work", "no kernel", "7 GPUs have waited for 329 s, and this one runs no kernel: they wait for it, or all for a request")),
 		sampled("all wait for a checkpoint", waiting(late, spin, idle)),
 		sampled("a pause of all", each(func(_ int, gpu string, set set) { idle(gpu, set) })),
 		sampled("a straggler", one("gpu3", map[flight.Name]float32{flight.Power: 300, flight.Busy: 60, flight.NVLink: 50_000}),
 			finding("job.straggler", gpu3, "at least 600 W, as the others", "300 W, busy 60 %", "it lags behind the other GPUs of the job in power, activity and traffic")),
+		sampled("a GPU without work of the job", one("gpu3", map[flight.Name]float32{flight.Power: 70, flight.Busy: 0, flight.NVLink: 0, flight.PCIe: 0})),
 		sampled("heat", one("gpu3", map[flight.Name]float32{flight.Slow: 40}),
 			finding("job.throttle", gpu3, "at most 2 % of the time", "40 %", "heat or its power supply slows it down, and not the other GPUs of the job")),
 		sampled("a silent port", one("mlx5_3:1", map[flight.Name]float32{flight.Data: 0}),
@@ -190,9 +191,9 @@ var _ = checktest.Table("check_job_health", func(name string) []checktest.Scenar
 		sampled("a dead file system", each(func(_ int, gpu string, set set) {
 			idle(gpu, set)
 			set("slot0", flight.StallIO, 99)
-		}), finding("job.stall", checks.Device{}, "work for its GPUs", "I/O pressure 99 %", "its tasks wait for a disk or a file system, and its GPUs for them")),
+		}), finding("job.stall", checks.Device{}, "work for its GPUs", "I/O pressure 99 %", "its tasks wait for a disk or a file system, and its GPUs have no work")),
 		sampled("a lost GPU", one("gpu3", map[flight.Name]float32{flight.Reached: 0, flight.Busy: flight.Unknown, flight.Power: flight.Unknown, flight.Clock: flight.Unknown}),
-			finding("job.gpu.lost", gpu3, "values from NVML", "lost", "the GPU is lost")),
+			finding("job.gpu.lost", gpu3, "values", "none", "NVML gives no values of the GPU: it is lost, or needs a reset, a power cable or interrupts")),
 		with(left, map[string]string{"past/job-7.json": seven}),
 		with(sampled("a hang of a GPU that the job does not have", one("gpu3", map[flight.Name]float32{flight.Used: 400, flight.Busy: 100, flight.Power: 100})), map[string]string{"past/job-7.json": seven}),
 		with(sampled("a record that is damaged", nil), map[string]string{"past/job-7.json": `{"job":`}),

@@ -144,13 +144,13 @@ func (w *Window) always(device string, name Name, match func(float32) bool) bool
 	return seen
 }
 
-// lost reports a GPU that NVML calls lost.
+// lost reports a GPU without values from NVML, which calls the GPU lost, or in need of a repair.
 func lost(w *Window, j Job) (list []Verdict) {
 	for _, gpu := range j.GPUs {
 		if w.Last(gpu, Reached) == 0 {
 			list = append(list, Verdict{
 				Code: "job.gpu.lost", Devices: []string{gpu}, Since: since(w, gpu, Reached, func(v float32) bool { return v == 0 }),
-				Message: "the GPU is lost", Want: "values from NVML", Got: "lost",
+				Message: "NVML gives no values of the GPU: it is lost, or needs a reset, a power cable or interrupts", Want: "values", Got: "none",
 			})
 		}
 	}
@@ -204,7 +204,7 @@ func hang(w *Window, j Job) []Verdict {
 		long.always(other[0], Busy, func(v float32) bool { return v < limit("stall.busy") }):
 		v.Since, v.Devices = first(spinning), other
 		v.Got = "no kernel"
-		v.Message = fmt.Sprintf("%d GPUs have waited for %d s, and this one runs no kernel: they wait for it", len(spinning), t.To-v.Since)
+		v.Message = fmt.Sprintf("%d GPUs have waited for %d s, and this one runs no kernel: they wait for it, or all for a request", len(spinning), t.To-v.Since)
 	default:
 		return nil
 	}
@@ -264,7 +264,7 @@ func (w *Window) LastWork(gpu string) string {
 	t := w.Tail(loadSeconds)
 	switch busy := typical(t.Of(gpu, Busy)); {
 	case w.Last(gpu, Reached) == 0:
-		return "and its GPU is lost"
+		return "and its GPU is lost or needs a reset"
 	case !known(busy):
 		return "and its GPU has no samples"
 	case spins(t, gpu):
@@ -276,15 +276,22 @@ func (w *Window) LastWork(gpu string) string {
 	}
 }
 
-// straggler reports the one GPU of a job that lags behind all others, which exchange data.
+// straggler reports the one GPU of a job that lags behind all others, with which it exchanges data. A GPU that has
+// no part in the work of the others is none: it is idle, or for evaluation or inference.
 func straggler(w *Window, j Job) []Verdict {
 	t := tail(w, "straggler.seconds")
 	if t == nil || len(j.GPUs) < int(limit("straggler.gpus")) {
 		return nil
 	}
+	link := NVLink
+	if !known(least(t, j.GPUs, NVLink)) {
+		link = PCIe
+	}
 	for _, gpu := range j.GPUs {
 		others := slices.DeleteFunc(slices.Clone(j.GPUs), func(g string) bool { return g == gpu })
-		if least(t, others, Busy) < limit("straggler.busy") || !(traffic(t, others) >= limit("straggler.traffic")) {
+		usual := least(t, others, link)
+		if least(t, others, Busy) < limit("straggler.busy") || !(usual >= limit("straggler.traffic")) ||
+			!(least(t, []string{gpu}, link) >= max(limit("straggler.traffic"), limit("straggler.part")*usual)) {
 			continue
 		}
 		ratio := limit("straggler.ratio")
@@ -321,14 +328,6 @@ func least(w *Window, devices []string, name Name) float32 {
 		}
 	}
 	return lowest
-}
-
-// traffic returns the lowest traffic of devices, by NVLink or else by PCIe.
-func traffic(w *Window, gpus []string) float32 {
-	if v := least(w, gpus, NVLink); known(v) {
-		return v
-	}
-	return least(w, gpus, PCIe)
 }
 
 // behind reports whether the mean of a device is lower than a share of that of each other, in the seconds in which
@@ -462,13 +461,20 @@ func alike(w *Window, port string, others []string) bool {
 }
 
 // stall reports a job that the host keeps from working: its GPUs have no work while its tasks wait for
-// memory or a disk.
+// memory or a disk. A job that holds no memory of its GPUs does not use them at this time: it copies data before its
+// work or after it, or has them only because it has the whole node.
 func stall(w *Window, j Job) []Verdict {
 	t := tail(w, "stall.seconds")
+	if t == nil || j.Partial || stopped(t) {
+		return nil
+	}
 	worked := func(gpu string) bool {
 		return slices.ContainsFunc(w.Of(gpu, Busy), func(v float32) bool { return v >= limit("stall.busy") })
 	}
-	if t == nil || j.Partial || len(j.GPUs) == 0 || stopped(t) || j.Guess && !slices.ContainsFunc(j.GPUs, worked) { // it may use no GPU
+	uses := func(gpu string) bool {
+		return t.always(gpu, Used, func(v float32) bool { return v >= limit("left.memory") }) || !known(t.Last(gpu, Used)) && worked(gpu)
+	}
+	if !slices.ContainsFunc(j.GPUs, uses) || j.Guess && !slices.ContainsFunc(j.GPUs, worked) { // the memory may be another's
 		return nil
 	}
 	for _, gpu := range j.GPUs {
@@ -480,11 +486,11 @@ func stall(w *Window, j Job) []Verdict {
 	high := func(v float32) bool { return v >= limit("stall.pressure") }
 	switch {
 	case t.always(jobSlot, StallIO, high):
-		v.Message, v.Got = "its tasks wait for a disk or a file system, and its GPUs for them", fmt.Sprintf("I/O pressure %.0f %%", typical(t.Of(jobSlot, StallIO)))
+		v.Message, v.Got = "its tasks wait for a disk or a file system, and its GPUs have no work", fmt.Sprintf("I/O pressure %.0f %%", typical(t.Of(jobSlot, StallIO)))
 	case t.always(jobSlot, StallMem, high):
-		v.Message, v.Got = "its tasks wait for memory, and its GPUs for them", fmt.Sprintf("memory pressure %.0f %%", typical(t.Of(jobSlot, StallMem)))
+		v.Message, v.Got = "its tasks wait for memory, and its GPUs have no work", fmt.Sprintf("memory pressure %.0f %%", typical(t.Of(jobSlot, StallMem)))
 	case t.always(jobSlot, Blocked, func(v float32) bool { return v >= 1 }):
-		v.Message, v.Got = "its processes are blocked in the kernel (state D), and its GPUs wait for them", fmt.Sprintf("%.0f blocked processes", typical(t.Of(jobSlot, Blocked)))
+		v.Message, v.Got = "its processes are blocked in the kernel (state D), and its GPUs have no work", fmt.Sprintf("%.0f blocked processes", typical(t.Of(jobSlot, Blocked)))
 	default:
 		return nil
 	}

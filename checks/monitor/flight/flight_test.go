@@ -279,6 +279,31 @@ func (n *node) add(t uint32, slot string, job string, of func(gpu int) load, slo
 	n.Set(slot, Blocked, t, 0)
 }
 
+// busyDisk sets the memory in use on all GPUs, while the tasks of the job wait for a disk.
+func (n *node) busyDisk(t uint32, used float32) {
+	for _, gpu := range n.gpus {
+		n.Set(gpu, Used, t, used)
+	}
+	n.Set(Slot(0), StallIO, t, 98)
+	n.Set(Slot(0), Blocked, t, 2)
+}
+
+// special are further workloads that no detector may speak of, with values of other devices.
+var special = map[string]func(n *node, at uint32){
+	"storage adapter": (*node).withStorage,
+	"data are copied before and after the work": func(n *node, at uint32) {
+		copies := at%1800 < 600
+		n.add(at, Slot(0), "7", func(int) load { return map[bool]load{true: idle, false: work}[copies] }, 0.5, 20)
+		if copies {
+			n.busyDisk(at, 5)
+		}
+	},
+	"a whole node without work for its GPUs": func(n *node, at uint32) {
+		n.add(at, Slot(0), "7", func(int) load { return idle }, 0.5, 20)
+		n.busyDisk(at, 500) // of a daemon
+	},
+}
+
 // healthy are workloads that no detector may speak of: the load of a GPU at a second.
 var healthy = map[string]func(n *node, t uint32, gpu int) load{
 	"steady training": func(*node, uint32, int) load { return work },
@@ -338,6 +363,23 @@ var healthy = map[string]func(n *node, t uint32, gpu int) load{
 			return load{0.1, 0.15, 0}
 		}
 		return work
+	},
+	"seven of eight GPUs": func(_ *node, _ uint32, gpu int) load { // the eighth is free
+		if gpu == 7 {
+			return idle
+		}
+		return work
+	},
+	"inference on the eighth GPU": func(_ *node, t uint32, gpu int) load { // it fetches new weights from the others every 100 s
+		switch {
+		case gpu != 7:
+			return work
+		case t%100 < 5:
+			return load{0.3, 0.2, 0.4}
+		case t%600 < 200:
+			return load{0.7, 0.9, 0}
+		}
+		return load{0.4, 0.3, 0}
 	},
 	"power limit": func(_ *node, _ uint32, gpu int) load { return load{0.99, 1 - 0.02*float64(gpu%3), 0.7} },
 }
@@ -548,12 +590,14 @@ func testHealthy(t *testing.T, hours int) {
 			}
 		})
 	}
-	t.Run("storage adapter", func(t *testing.T) {
-		t.Parallel()
-		if seen := day(t, hours, all, func(n *node, at uint32) { n.withStorage(at) }); len(seen) > 0 {
-			t.Errorf("%v", seen)
-		}
-	})
+	for name, fill := range special {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if seen := day(t, hours, all, fill); len(seen) > 0 {
+				t.Errorf("%v", seen)
+			}
+		})
+	}
 	t.Run("several jobs on a node", func(t *testing.T) {
 		t.Parallel()
 		gpus := all[0].GPUs

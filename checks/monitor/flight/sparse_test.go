@@ -1,6 +1,7 @@
 package flight
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -102,7 +103,7 @@ func TestSparseHang(t *testing.T) {
 func testSparse(t *testing.T, hours int) {
 	t.Helper()
 	all := []Job{{ID: "7", GPUs: newNode(1, 1, 0).gpus, All: true, OneNode: true}}
-	fills := map[string]func(n *node, at uint32){"storage adapter": func(n *node, at uint32) { n.withStorage(at) }}
+	fills := maps.Clone(special)
 	for name, of := range healthy {
 		fills[name] = func(n *node, at uint32) {
 			n.add(at, Slot(0), "7", func(gpu int) load { return of(n, at, gpu) }, 0.5, 20)

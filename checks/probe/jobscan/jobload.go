@@ -20,7 +20,8 @@ type JobLoad struct {
 	Resident float64 // memory, bytes
 	Killed   float64 // processes that the kernel has ended for want of memory, since the job began
 	// These are the microseconds since some moment in which at least one task of the job waited for a CPU,
-	// for memory, for a disk or file system (Linux, Documentation/accounting/psi.rst).
+	// for memory, for a disk or file system (Linux, Documentation/accounting/psi.rst). A cgroup of version 1
+	// has none: the pressure on the node is not that of its only job.
 	CPU, Memory, IO float64
 
 	dir string // of its cgroup, "" if it has none
@@ -104,9 +105,8 @@ func (j *JobLoad) stale(h *probe.Host) bool {
 	return err == nil && j.groups(h, func(_ string, pids []string) bool { return len(pids) == 0 })
 }
 
-// Read reads the values of a job. alone is set if it is the only one: then the pressure on the node is
-// its own, on kernels that do not know that of a cgroup.
-func (j *JobLoad) Read(h *probe.Host, alone bool) {
+// Read reads the values of a job.
+func (j *JobLoad) Read(h *probe.Host) {
 	j.Resident, j.Killed, j.CPU, j.Memory, j.IO = math.NaN(), math.NaN(), math.NaN(), math.NaN(), math.NaN()
 	memory, killed := "/memory.usage_in_bytes", "/memory.oom_control"
 	if j.v2 {
@@ -122,15 +122,9 @@ func (j *JobLoad) Read(h *probe.Host, alone bool) {
 			j.Killed = valueAfter(text, "oom_kill ")
 		}
 	}
-	for _, p := range []struct {
-		name string
-		of   *float64
-	}{{"cpu", &j.CPU}, {"memory", &j.Memory}, {"io", &j.IO}} {
-		switch {
-		case j.dir != "" && j.v2:
-			*p.of = readPressure(h, j.dir+"/"+p.name+".pressure")
-		case alone:
-			*p.of = readPressure(h, "/proc/pressure/"+p.name)
+	if j.v2 {
+		for name, of := range map[string]*float64{"cpu": &j.CPU, "memory": &j.Memory, "io": &j.IO} {
+			*of = readPressure(h, j.dir+"/"+name+".pressure")
 		}
 	}
 }

@@ -481,7 +481,7 @@ func (j *jobWatch) sample(now time.Duration) {
 			continue
 		}
 		job := &j.jobs[at]
-		job.Read(j.w.host, len(j.jobs) == 1)
+		job.Read(j.w.host)
 		if look {
 			j.states[id] = job.States(j.w.host)
 		}
