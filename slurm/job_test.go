@@ -139,6 +139,7 @@ func TestScopeByNumber(t *testing.T) {
 		{"usual", Numbering{Count: 8, Files: []int{0, 1, 2, 3, 4, 5, 6, 7}}, all, 3, 3, ""},
 		{"nothing is configured", Numbering{}, all, 3, 3, ""},
 		{"gres.conf without a broken GPU", broken, all, 3, 4, ""},
+		{"a GPU that is excluded from the driver", Numbering{Count: 7, Detect: "nvml"}, straight(0, 1, 2, 4, 5, 6, 7), 5, 6, ""},
 		{"the same, by AutoDetect", Numbering{Count: 7, Files: broken.Files, Detect: "nvml"}, all, 3, 4, ""},
 		{"files in another order", Numbering{Count: 2, Files: []int{5, 4}}, all, 0, 5, ""},
 		{"nvml on a board that numbers its files otherwise", Numbering{Count: 8, Detect: "nvml"}, eight(), 0, 7, ""},

@@ -140,7 +140,7 @@ func describeSharing(r *activeRun) string {
 		return "another job has started on the node"
 	}
 	views, err := nvidia.ReadGPUViews(r.env.Host)
-	have := len(views.Driver)
+	have := len(views.Used())
 	switch {
 	case err != nil:
 		return err.Error()

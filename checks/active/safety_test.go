@@ -11,6 +11,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
 // A process on a GPU is the worker's own if the worker started it, and never because it shares a
@@ -58,9 +59,10 @@ func TestOurs(t *testing.T) {
 func TestActiveKeepsOffSharedNodes(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		job  checks.Job
-		gpus bool
-		want string
+		job      checks.Job
+		gpus     bool
+		excluded bool // gpu7
+		want     string
 	}{
 		"a job with one core":                {job: checks.Job{Part: true}, want: "the job does not have the whole node"},
 		"no statement":                       {want: "it is unknown whether the job has the whole node"},
@@ -68,17 +70,21 @@ func TestActiveKeepsOffSharedNodes(t *testing.T) {
 		"all GPUs, but not all of the node":  {job: checks.Job{Part: true}, gpus: true, want: "the job does not have the whole node"},
 		"the whole node":                     {job: checks.Job{Whole: true}},
 		"the whole node, with GPUs":          {job: checks.Job{Whole: true}, gpus: true},
+		"all GPUs but an excluded one":       {job: checks.Job{Whole: true}, gpus: true, excluded: true},
 		"its epilog, which waits for others": {job: checks.Job{Part: true, Ended: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env, _ := trialEnv(t, nil)
+			env, root := trialEnv(t, nil)
+			if c.excluded {
+				putFile(t, root, "proc/driver/nvidia/gpus/"+fakenvml.Address(7)+"/information", "Device Minor: \t 7\nGPU Excluded:\t Yes\n")
+			}
 			if !c.gpus {
 				s := checktest.Scenario{Files: map[string]string{boot: "b\n", "proc/1/cmdline": "/sbin/init\x00"}}
 				env.Host = probe.NewHost(s.Build(t))
 				env.Host.SetPast("/past")
 			} else {
-				for i := range 8 {
+				for i := range map[bool]int{false: 8, true: 7}[c.excluded] {
 					c.job.GPUs = append(c.job.GPUs, checks.JobGPU{Minor: i})
 				}
 			}

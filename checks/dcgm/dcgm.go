@@ -150,10 +150,8 @@ func (s *Run) nameGPUs(ctx context.Context) map[int]checks.Device {
 	}
 	var buses []string
 	if views, err := nvidia.ReadGPUViews(s.env.Host); err == nil {
-		for _, d := range views.Driver {
-			if !d.Excluded {
-				buses = append(buses, d.Address)
-			}
+		for _, d := range views.Used() {
+			buses = append(buses, d.Address)
 		}
 	}
 	slices.Sort(buses)

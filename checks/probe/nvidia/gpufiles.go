@@ -74,6 +74,12 @@ func (v *GPUViews) Own() (list []string) {
 	return list
 }
 
+// Used returns the GPUs that the driver uses, in the order of NVML: their indexes are the numbers of nvidia-smi, of
+// findings (gpu3), and of slurmd. An excluded GPU has none.
+func (v *GPUViews) Used() []DriverGPU {
+	return slices.DeleteFunc(slices.Clone(v.Driver), func(d DriverGPU) bool { return d.Excluded })
+}
+
 // Has reports whether the driver has the GPU.
 func (v *GPUViews) Has(address string) bool {
 	return slices.ContainsFunc(v.Driver, func(d DriverGPU) bool { return d.Address == address })

@@ -31,8 +31,8 @@ func TestGPUViews(t *testing.T) {
 		Nodes:  []int{2, 10}, Version: "570.124.06",
 	}
 	got, err := ReadGPUViews(h)
-	if diff := cmp.Diff(want, got); diff != "" || err != nil {
-		t.Errorf("%v (-want +got):\n%s", err, diff)
+	if diff := cmp.Diff(want, got); diff != "" || err != nil || len(got.Used()) > 0 {
+		t.Errorf("%v, used %v (-want +got):\n%s", err, got.Used(), diff)
 	}
 	if got, err := ReadGPUViews(probe.NewHost(probetest.Tree(t, nil))); err != nil || len(got.PCI)+len(got.Driver)+len(got.Nodes) > 0 {
 		t.Errorf("on nothing: %v, %v", got, err)

@@ -13,7 +13,7 @@ import (
 // This file reads /proc/driver/nvidia, which the NVIDIA kernel module provides without its library.
 
 // DriverGPUs returns the PCI addresses of the NVIDIA kernel module's GPUs, in the order of NVML:
-// 0000:c1:00.0. It includes a GPU that has fallen off the bus.
+// 0000:c1:00.0. It includes a GPU that has fallen off the bus, and no excluded one ([GPUViews.Used]).
 func DriverGPUs(h *probe.Host) ([]string, error) {
 	return probe.Once(h, "nvidia driver gpus", func() ([]string, error) {
 		const path = probe.NvProc + "/gpus"
@@ -27,7 +27,10 @@ func DriverGPUs(h *probe.Host) ([]string, error) {
 			return nil, &fs.PathError{Op: "read", Path: path, Err: probe.Reason(err)}
 		}
 		slices.Sort(names)
-		return names, nil
+		return slices.DeleteFunc(names, func(pci string) bool {
+			data, _ := h.ReadFile(path + "/" + pci + "/information") // without it the GPU counts
+			return parseDriverGPU(pci, data).Excluded
+		}), nil
 	})
 }
 

@@ -19,6 +19,7 @@ func TestNVIDIAProc(t *testing.T) {
 		"proc/driver/nvidia/gpus/0000:c1:00.0/information": "Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-1234\n",
 		"proc/driver/nvidia/gpus/0000:18:00.0/information": "GPU UUID: \t GPU-????????-????\n",
 		"proc/driver/nvidia/gpus/0001:00:00.0/":            "",
+		"proc/driver/nvidia/gpus/0000:08:00.0/information": "Device Minor: \t 3\nGPU Excluded:\t Yes\n", // NVML does not count it
 	}))
 	if v, err := probe.DriverVersion(h); err != nil || v != "570.148.08" {
 		t.Errorf("DriverVersion = %q, %v", v, err)

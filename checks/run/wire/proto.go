@@ -229,7 +229,7 @@ type Response struct {
 	Counters []checks.Counters // count
 	Xids     []checks.XidSeen  // count
 	Mark     *checks.LogMark   // count, watch: where the log ends
-	Doubts   []string          // count: files that could not be read
+	Doubts   []string          // count: files that could not be read; gpus: GPUs whose MIG devices could not be read
 	Records  []probe.Record    // recall
 	Jobs     []string          // jobs; ask, nodes: names
 	Lines    [][]byte          // notes; open: the ledger, the crashes, and the requested file

@@ -25,8 +25,8 @@ func listParts(env *checks.Env, req *wire.Request) *wire.Response {
 		return &wire.Response{Err: err.Error()}
 	}
 	list := []checks.Device{}
-	for _, g := range views.Driver {
-		list = append(list, gpustate.Board(env, checks.Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", len(list)), PCI: g.Address, UUID: g.UUID}))
+	for i, g := range views.Used() {
+		list = append(list, gpustate.Board(env, checks.Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", i), PCI: g.Address, UUID: g.UUID}))
 	}
 	for _, g := range views.PCI {
 		if !slices.ContainsFunc(list, func(d checks.Device) bool { return d.PCI == g.Address }) {

@@ -4,6 +4,7 @@ package worker
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -266,7 +267,7 @@ func (w *worker) facts(req *wire.Request) []probe.Fact {
 	}
 }
 
-// driverGPUs lists the GPUs by the files of the driver, none if the driver is not loaded. In the
+// driverGPUs lists the GPUs that the driver uses by its files, none if it is not loaded. In the
 // lane of NVML it lists the GPUs that NVML knows, with their MIG devices.
 func (w *worker) driverGPUs(req *wire.Request) *wire.Response {
 	if checks.Lane(req.Name) == checks.NVML {
@@ -276,7 +277,11 @@ func (w *worker) driverGPUs(req *wire.Request) *wire.Response {
 		}
 		resp := &wire.Response{MIG: map[string][]string{}}
 		for i := range n.GPUs {
-			resp.MIG[n.GPUs[i].PCI] = n.GPUs[i].MIG.Value
+			g := &n.GPUs[i]
+			resp.MIG[g.PCI] = g.MIG.Value
+			if err := cmp.Or(g.Err, g.MIG.Err); err != nil { // the device can be there
+				resp.Doubts = append(resp.Doubts, fmt.Sprintf("%s: %v", checks.GPUDevice(g), err))
+			}
 		}
 		return resp
 	}
@@ -284,7 +289,7 @@ func (w *worker) driverGPUs(req *wire.Request) *wire.Response {
 	if err != nil {
 		return &wire.Response{Err: err.Error()}
 	}
-	return &wire.Response{GPUs: views.Driver}
+	return &wire.Response{GPUs: views.Used()}
 }
 
 func (w *worker) slurm(req *wire.Request) *wire.Response {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -73,16 +74,20 @@ func (a *Around) FindMIG() {
 		return
 	}
 	o := a.records.call(checks.NVML, &wire.Request{Op: wire.OpGPUs, Name: string(checks.NVML), Line: "find the MIG devices of the job"})
-	if resp, err := o.Answer(); err == nil {
-		for i := range a.node {
-			a.node[i].MIG = resp.MIG[a.node[i].PCI]
-		}
+	resp, err := o.Answer()
+	if err != nil {
+		a.findScope(err.Error())
+		return
 	}
-	a.findScope()
+	for i := range a.node {
+		a.node[i].MIG = resp.MIG[a.node[i].PCI]
+	}
+	a.findScope(resp.Doubts...)
 }
 
-// findScope finds the GPUs of the job among the GPUs of the node.
-func (a *Around) findScope() {
+// findScope finds the GPUs of the job among the GPUs of the node. doubts are the reasons why a MIG device may not be
+// found.
+func (a *Around) findScope(doubts ...string) {
 	var numbering slurm.Numbering
 	if g := a.records.n.Set.Slurm; g != nil {
 		numbering = slurm.Numbering{Count: g.Count, Files: g.Files, Detect: g.Detect, Why: g.Why}
@@ -90,6 +95,7 @@ func (a *Around) findScope() {
 	scope, why := slurm.ScopeOf(a.Job, numbering, a.node)
 	a.Blame.Scope = scope
 	if why != "" {
+		why = strings.Join(append([]string{why}, doubts...), "; ")
 		a.records.n.Warn(fmt.Errorf("find the GPUs of job %s: %s; each failure counts as the job's", a.Job.ID, why))
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/jobscan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sessiontest"
@@ -212,6 +213,24 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// A GPU that is excluded from the driver has no number of slurmd's.
+func TestFindExcluded(t *testing.T) {
+	t.Parallel()
+	n := sessiontest.New(t, slurm.Prolog)
+	withGPUs(t, n)
+	file := "proc/driver/nvidia/gpus/" + fakenvml.Address(1) + "/information"
+	if err := fakenvml.Write(n.Dir+"/root", map[string]string{file: "Device Minor: \t 1\nGPU Excluded:\t Yes\n"}); err != nil {
+		t.Fatal(err)
+	}
+	n.Set.Slurm = &jobscan.SlurmGPUs{Count: 3, Detect: "nvml"}
+	a := AnyJob(NewRecords(n.Node))
+	a.Job = slurm.Job{ID: "7", Share: slurm.SomeGPUs, Numbers: []int{1}}
+	a.Find(false)
+	if own := a.Blame.Scope.Own; !a.Blame.Scope.Known || len(own) != 1 || own[0].Index != 1 || own[0].PCI != fakenvml.Address(2) {
+		t.Errorf("%+v, warned %q", a.Blame.Scope, n.Err)
+	}
+}
+
 // A job with a MIG device that NVML does not show may have any GPU.
 func TestFindMIG(t *testing.T) {
 	t.Parallel()
@@ -225,7 +244,7 @@ func TestFindMIG(t *testing.T) {
 	const mig = "MIG-11111111-2222-3333-4444-555555555555"
 	a.Job = slurm.Job{ID: "7", Share: slurm.SomeGPUs, MIG: []string{mig}}
 	a.Find(false)
-	if a.FindMIG(); a.Blame.Scope.Known || !strings.Contains(n.Err.String(), mig) {
+	if a.FindMIG(); a.Blame.Scope.Known || !strings.Contains(n.Err.String(), "has the MIG device "+mig+"; load libnvidia-ml.so.1") {
 		t.Errorf("scope %+v, warned %q", a.Blame.Scope, n.Err)
 	}
 }
