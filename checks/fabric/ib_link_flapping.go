@@ -281,6 +281,7 @@ func (j *flapJudge) take(q *flapPort) {
 	if d := h.File.Devices[name]; d == nil || !j.log.decides(q, time.Unix(d.Seen, 0)) {
 		lost = max(lost, q.downs)
 	}
+	lost -= min(lost, q.countKnown(h))
 	for i := range lost - min(lost, uint64(len(times))) { // not in any log
 		if i >= checks.HistoryMarks {
 			break
@@ -290,6 +291,26 @@ func (j *flapJudge) take(q *flapPort) {
 	for _, at := range times {
 		h.Mark(name, ibFlapMark, at)
 	}
+}
+
+// countKnown counts the losses that runs have recorded since a counter was last read: another counter or the log has
+// shown them.
+func (q *flapPort) countKnown(h *checks.History) uint64 {
+	d := h.File.Devices[q.Name()]
+	if d == nil {
+		return 0
+	}
+	seen := time.Unix(d.Seen, 0)
+	read := seen
+	for counter := range q.counts {
+		if at, known := h.LastRead(q.Name(), counter); known && at.Before(read) {
+			read = at
+		}
+	}
+	if read.Equal(seen) {
+		return 0
+	}
+	return uint64(len(h.Marks(q.Name(), ibFlapMark, h.Now.Sub(read)-time.Second)))
 }
 
 // spreadTimes moves times of a log that fall into the same second to earlier seconds: each line is

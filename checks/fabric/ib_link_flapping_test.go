@@ -274,6 +274,38 @@ func FuzzFlapLines(f *testing.F) {
 	})
 }
 
+// A loss counts once, although link_downed could not be read when the carrier showed it.
+func TestFlapsOnce(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	sys := fakesys.DGXH100()
+	if err := sys.Write(root); err != nil {
+		t.Fatal(err)
+	}
+	put := func(name, content string) {
+		if err := selftest.Place(root, name, content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("dev/kmsg", "")
+	for i, step := range []struct{ downed, carrier, want string }{{"0", "1", ""}, {"x", "3", "2"}, {"2", "3", "2"}, {"3", "4", "3"}} {
+		put("proc/uptime", fmt.Sprintf("%d.00 1.00\n", 323045+300*i))
+		put(sys.Dir("mlx5_3")+"/ports/1/counters/link_downed", step.downed+"\n")
+		put(sys.Dir("ib3")+"/carrier_down_count", step.carrier+"\n")
+		env := &checks.Env{Host: probe.NewHost(root)}
+		env.Host.SetPast("/past")
+		got := ""
+		for _, f := range (&ibLinkFlapping{Hours: 24, Count: 5}).Run(t.Context(), env) {
+			if f.Code == "ib.flap" {
+				got += f.Got
+			}
+		}
+		if got != step.want {
+			t.Errorf("run %d: %q losses, want %q", i+1, got, step.want)
+		}
+	}
+}
+
 // A port that flaps fails until it has been stable for a quarter of the hours; a reboot in
 // between changes nothing, and one flap after it fails at once.
 func TestFlapsEnd(t *testing.T) {
@@ -316,9 +348,15 @@ func TestFlapsEnd(t *testing.T) {
 			t.Errorf("after %d minutes: %v, want %v", step.minute, got, step.want)
 		}
 	}
+	put(down, "x\n")
+	if got := run(2360); got != checks.Unknown {
+		t.Errorf("unreadable: %v", got)
+	}
 	lost += 5
 	put(down, fmt.Sprintf("%d\n", lost))
-	run(2400)
+	if got := run(2400); got != checks.Fail {
+		t.Errorf("losses since the counter was last read: %v", got)
+	}
 	env := &checks.Env{Host: probe.NewHost(root)}
 	env.Host.SetPast("/past")
 	if got, err := ClearIB(env, []string{"mlx5_3"}, "uid 0"); err != nil || len(got) != 1 || got[0] != "mlx5_3:1" {

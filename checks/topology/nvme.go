@@ -165,11 +165,13 @@ func (r *nvmeRun) judge(d *disk.NVMe) {
 	if at, ok := parseAddress(d.PCI); ok && d.Serial != "" && d.Model != "" && !disk.IsNetwork(d.Model) {
 		values[nvmeAt] = at
 	}
+	unread := d.Err != nil || d.State != checks.NVMeLive
 	defer func() {
-		if d.Err != nil || d.State != checks.NVMeLive {
-			r.keepReadOnly(key, values)
+		if unread {
+			r.past.AddPart(key, values)
+		} else {
+			r.past.Add(key, values)
 		}
-		r.past.Add(key, values)
 	}()
 	if d.State != checks.NVMeLive {
 		values["passing"] = 1
@@ -189,6 +191,7 @@ func (r *nvmeRun) judge(d *disk.NVMe) {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist), errors.Is(err, disk.ErrNoSMART):
 		r.silent, r.why = append(r.silent, d.Name), err
 	case err != nil:
+		unread = true
 		r.report(d, checks.Finding{Code: "nvme.smart", Severity: checks.Unknown}, "cannot be read: %v", err)
 	default:
 		values["media"] = s.MediaErrors
@@ -285,17 +288,6 @@ const readOnly, hadSpace = "ro ", "namespace"
 func (r *nvmeRun) hadValue(key, counter string, n uint64) bool {
 	d := r.past.File.Devices[key]
 	return d != nil && slices.ContainsFunc(d.Series[counter], func(p checks.Point) bool { return p.Value == n })
-}
-
-// keepReadOnly keeps the last values of namespaces that this run could not read.
-func (r *nvmeRun) keepReadOnly(key string, values map[string]uint64) {
-	if d := r.past.File.Devices[key]; d != nil {
-		for counter := range d.Series {
-			if strings.HasPrefix(counter, readOnly) {
-				values[counter], _ = r.past.Last(key, counter)
-			}
-		}
-	}
 }
 
 // hadNamespace reports whether a disk had a namespace in an earlier run, perhaps with another name.

@@ -194,6 +194,11 @@ func TestNVMeRuns(t *testing.T) {
 			n.Set("nvme3", "state", "live").Set("nvme3", "nvme3n1/ro", "1")
 		}, same}, []string{"fail nvme.ro"}},
 		"a read-only volume of a cloud in the place of another": {"nvme_card-pd", []func(*fakesys.Node){same, set("nvme3n1/ro", "1")}, []string{"warn nvme.ro"}},
+		"media errors beside a log that was unreadable, and a reset": {"SAMSUNG", []func(*fakesys.Node){same, func(n *fakesys.Node) { n.Files["dev/nvme3"] = "\x00" }, set("state", "resetting"), func(n *fakesys.Node) {
+			s := fakesys.Healthy
+			s.MediaErrors = 2
+			n.Set("nvme3", "state", "live").SetSMART(3, s)
+		}}, []string{"warn nvme.media"}},
 		"a disk was deleted": {"SAMSUNG", []func(*fakesys.Node){same, set("state", "deleting"), remove}, []string{"fail nvme.gone"}},
 	} {
 		node := fakesys.DGXH100()

@@ -3,6 +3,7 @@ package rdma
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -33,6 +34,7 @@ func IBCounters(h *probe.Host, device, port string, nets, names []string) (count
 	}
 	defer unix.Close(fd)
 	var errs []error
+	unread := map[string]bool{} // a sum without one of its files would jump when the file is back
 	buf := make([]byte, probe.ValueSize)
 	read := func(at int, file, path, name string) {
 		n, err := probe.ReadAt(at, file, buf)
@@ -40,12 +42,12 @@ func IBCounters(h *probe.Host, device, port string, nets, names []string) (count
 			return
 		}
 		if err != nil {
-			errs = append(errs, &fs.PathError{Op: "read", Path: path, Err: err})
+			errs, unread[name] = append(errs, &fs.PathError{Op: "read", Path: path, Err: err}), true
 			return
 		}
 		switch v, known, ok := parseCounter(string(buf[:n])); {
 		case !ok:
-			errs = append(errs, &fs.PathError{Op: "parse", Path: path, Err: fs.ErrInvalid})
+			errs, unread[name] = append(errs, &fs.PathError{Op: "parse", Path: path, Err: fs.ErrInvalid}), true
 		case known:
 			counts[name] += v
 		}
@@ -66,6 +68,7 @@ func IBCounters(h *probe.Host, device, port string, nets, names []string) (count
 			read(unix.AT_FDCWD, h.Path(path), path, name)
 		}
 	}
+	maps.DeleteFunc(counts, func(name string, _ uint64) bool { return unread[name] })
 	return counts, errors.Join(errs...)
 }
 
