@@ -74,6 +74,7 @@ var _ = checktest.Table("check_pcie_aer", func(name string) []checktest.Scenario
 		}
 	}
 	skip := checks.Finding{Code: "pcie.aer.none", Severity: checks.Skip, Message: name + ":  the kernel counts no PCIe errors of these devices: gpu nvme"}
+	garbledFatal := reportUnread(name, checks.Device{Kind: "pci", PCI: adapter}, fmt.Errorf("parse /sys/bus/pci/devices/%s/aer_dev_fatal: invalid argument", adapter))
 	unreadableFatal := reportUnread(name, checks.Device{Kind: "pci", PCI: adapter}, fmt.Errorf("read /sys/bus/pci/devices/%s/aer_dev_fatal: is a directory", adapter))
 	return []checktest.Scenario{
 		checktest.OnFabric("healthy", nil, nil),
@@ -100,7 +101,7 @@ var _ = checktest.Table("check_pcie_aer", func(name string) []checktest.Scenario
 		{Name: "no PCI bus", Words: checktest.Of("gpu", "nvme"), Want: []checks.Finding{skip}},
 		checktest.OnFabric("no counters", checktest.Of("gpu", "nvme"), noCounters, skip),
 		odd(checktest.OnFabric("unreadable counters", nil, checktest.Links(adapter, fatal+"/", ""), unreadableFatal)),
-		odd(checktest.OnFabric("garbage in counters", nil, checktest.Links(adapter, fatal, "TOTAL_ERR_FATAL \xff"))),
+		odd(checktest.OnFabric("garbage in counters", nil, checktest.Links(adapter, fatal, "TOTAL_ERR_FATAL \xff"), garbledFatal)),
 		odd(checktest.Scenario{Name: "unreadable PCI bus", Files: map[string]string{"sys/bus/pci/devices": ""}, Want: checks.Unreadable(fmt.Errorf("read /sys/bus/pci/devices: not a directory"))}),
 		odd(checktest.OnFabric("a damaged state file", nil, nil, checks.Finding{Code: "fabric.past", Severity: checks.Warn, Message: name + ":  /past/pcie-aer.json is damaged; a new history begins"}).Holding(file, "{")),
 	}

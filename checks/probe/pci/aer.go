@@ -61,7 +61,10 @@ func AERByName(h *probe.Host, address string) (a AER, names AERNames, known bool
 			return a, names, known, &fs.PathError{Op: "read", Path: dir + "/" + c.file, Err: err}
 		}
 		n, by, ok := parseAER(buf[:size], c.total)
-		known = known || ok
+		if !ok { // 0 would look like a counter that was reset
+			return a, names, known, &fs.PathError{Op: "parse", Path: dir + "/" + c.file, Err: fs.ErrInvalid}
+		}
+		known = true
 		*c.into, *c.names = n, by
 	}
 	return a, names, known, nil

@@ -24,7 +24,7 @@ func TestAER(t *testing.T) {
 	}{
 		"0000:c1:00.0": {AER{3, 4, 5}, true, ""},
 		"0000:c2:00.0": {AER{}, false, "read /sys/bus/pci/devices/0000:c2:00.0/aer_dev_fatal: is a directory"},
-		"0000:c3:00.0": {},
+		"0000:c3:00.0": {AER{}, false, "parse /sys/bus/pci/devices/0000:c3:00.0/aer_dev_fatal: invalid argument"},
 		"0000:c4:00.0": {},
 	} {
 		if a, known, err := ReadAER(h, address); a != want.a || known != want.known || probetest.Message(err) != want.err {
