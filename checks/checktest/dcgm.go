@@ -34,10 +34,7 @@ func (f *FakeDCGM) GPUs(context.Context) ([]hostengine.GPU, error) { return f.Li
 
 // Health implements [hostengine.Engine].
 func (f *FakeDCGM) Health(context.Context, hostengine.System) (*hostengine.Health, error) {
-	if f.Err != nil {
-		return nil, f.Err
-	}
-	return &f.Says, nil
+	return &f.Says, f.Err
 }
 
 // Diag implements [hostengine.Engine].

@@ -89,14 +89,17 @@ func (c *dcgmHealth) Run(ctx context.Context, env *checks.Env) []checks.Finding 
 	}
 	defer s.Engine.Close()
 	health, err := s.Engine.Health(ctx, systems)
-	if err != nil {
+	if health == nil {
+		health = &hostengine.Health{}
+	}
+	for _, i := range health.Incidents {
+		s.Report(ctx, i.Entity, i.Failed, i.Code, checks.Before(", ", dcgmSystemNames[i.System], ""), i.Message)
+	}
+	if err != nil { // of one of several groups
 		s.Failed("ask "+s.Engine.Via(), err)
 		return s.Findings
 	}
 	env.Fact("%s", checks.Plural(len(health.Incidents), "incident"))
-	for _, i := range health.Incidents {
-		s.Report(ctx, i.Entity, i.Failed, i.Code, checks.Before(", ", dcgmSystemNames[i.System], ""), i.Message)
-	}
 	if health.Fresh {
 		s.Findings = append(s.Findings, checks.Finding{Code: "dcgm.fresh", Severity: checks.OK}.
 			Describe(dcgmHealthName, "%s has just started to watch some systems: it reports only their current state", strings.TrimSpace(s.Engine.Via())))

@@ -55,6 +55,8 @@ var _ = checktest.Table("check_dcgm_health", func(name string) []checktest.Scena
 		checktest.OnDCGM("watches that have just started", nil, &checktest.FakeDCGM{Says: hostengine.Health{Fresh: true}}, checks.Finding{Code: "dcgm.fresh", Severity: checks.OK,
 			Message: name + ":  nv-hostengine at here has just started to watch some systems: it reports only their current state"}),
 		checktest.OnDCGM("one of eight", nil, says(incident(3, hostengine.DCGMMemory, true, 4, dbe)), bad),
+		checktest.OnDCGM("one of eight, and an error of the switches", nil, &checktest.FakeDCGM{Says: hostengine.Health{Incidents: []hostengine.Incident{incident(3, hostengine.DCGMMemory, true, 4, dbe)}}, Err: errDCGM},
+			bad, checks.Finding{Code: "dcgm.failed", Severity: checks.Unknown, Message: name + ":  cannot ask nv-hostengine at here: " + errDCGM.Error()}),
 		checktest.OnDCGM("only a warning of DCGM", nil, says(incident(3, hostengine.DCGMMemory, false, 4, dbe)),
 			checktest.GPUFinding(name, 3, checks.Finding{Code: "dcgm.fr.4", Severity: checks.Warn, Remedy: checks.ResetGPU}, "DCGM_FR_VOLATILE_DBE_DETECTED (4), memory: "+dbe)),
 		checktest.OnDCGM("a disputed threshold", nil, says(incident(3, hostengine.DCGMPCIe, true, 3, "replays")),

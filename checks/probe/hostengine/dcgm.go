@@ -119,7 +119,7 @@ type Engine interface {
 	Via() string
 	// GPUs lists the GPUs that DCGM knows, by its indexes.
 	GPUs(ctx context.Context) ([]GPU, error)
-	// Health returns the events of the watches of some systems.
+	// Health returns the events of the watches of some systems; with an error those that it could read, or nil.
 	Health(ctx context.Context, systems System) (*Health, error)
 	// Diag runs a diagnostic. When the context ends it makes DCGM stop the diagnostic.
 	Diag(ctx context.Context, r DiagRequest) ([]Result, error)

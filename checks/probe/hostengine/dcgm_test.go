@@ -75,10 +75,15 @@ func health(h *probe.Host, s Settings, systems System) string {
 	}
 	defer e.Close()
 	answer, err := e.Health(context.Background(), systems)
+	text := ""
 	if err != nil {
-		return e.Via() + ": " + err.Error()
+		text = e.Via() + ": " + err.Error()
+	} else {
+		text = fmt.Sprintf("%s, fresh %v", e.Via(), answer.Fresh)
 	}
-	text := fmt.Sprintf("%s, fresh %v", e.Via(), answer.Fresh)
+	if answer == nil {
+		return text
+	}
 	for _, i := range answer.Incidents {
 		text += fmt.Sprintf("\n%s %d %#x %v %d %s", i.Entity.Kind, i.Entity.ID, i.System, i.Failed, i.Code, i.Message)
 	}
@@ -112,11 +117,15 @@ func TestDCGMHealth(t *testing.T) {
 			"nv-hostengine at {address}, fresh false", nil},
 		{"what dcgmi cannot watch", []string{dcgmiAll, "incident 0 0 8192 20 122 IMEX"}, DCGMIMEX, "nv-hostengine at {address}, fresh true\n 0 0x2000 true 122 IMEX", nil},
 		{"switches are another group", []string{dcgmiAll, "switches 4", oneBad, switchBad}, DCGMAll, "nv-hostengine at {address}, fresh false\n" + oneBadText + "\n" + switchBadText,
-			[]string{"dcgmInit", "dcgmConnect_v2", "dcgmGetEntityGroupEntities", "dcgmHealthGet", "dcgmGroupCreate", "dcgmGetEntityGroupEntities",
+			[]string{"dcgmInit", "dcgmConnect_v2", "dcgmGetEntityGroupEntities", "dcgmHealthGet", "dcgmHealthCheck", "dcgmHealthGet", "dcgmGroupCreate", "dcgmGetEntityGroupEntities",
 				"dcgmGroupAddEntity", "dcgmHealthSet", "dcgmUpdateAllFields", "dcgmHealthCheck", "dcgmGroupDestroy", "dcgmDisconnect", "dcgmShutdown"}},
 		{"switches are watched, too", []string{dcgmiAll, "switches 4", "switchwatches 3539", oneBad, switchBad}, DCGMAll,
 			"nv-hostengine at {address}, fresh false\n" + oneBadText + "\n" + switchBadText,
-			[]string{"dcgmInit", "dcgmConnect_v2", "dcgmGetEntityGroupEntities", "dcgmHealthGet", "dcgmHealthCheck", "dcgmDisconnect", "dcgmShutdown"}},
+			[]string{"dcgmInit", "dcgmConnect_v2", "dcgmGetEntityGroupEntities", "dcgmHealthGet", "dcgmHealthCheck", "dcgmHealthGet", "dcgmHealthCheck", "dcgmDisconnect", "dcgmShutdown"}},
+		{"the watches of the switches fail", []string{dcgmiAll, "switches 4", oneBad, "error dcgmHealthSet -3"}, DCGMAll,
+			"nv-hostengine at {address}: dcgmHealthSet: error setting health watches: Generic unspecified error\n" + oneBadText, nil},
+		{"the engine hangs at the switches", []string{dcgmiAll, "switches 4", oneBad, "hang dcgmGroupCreate"}, DCGMAll,
+			"nv-hostengine at {address}: dcgmGroupCreate: no answer within 8s\n" + oneBadText, nil},
 		{"only switches are watched", []string{"switches 4", "switchwatches 3072", oneBad, switchBad}, DCGMAll,
 			"nv-hostengine at {address}, fresh true\n" + switchBadText + "\n" + oneBadText, nil},
 		{"nothing is watched, with switches", []string{"switches 4", oneBad, switchBad}, DCGMAll, "nv-hostengine at {address}, fresh true\n" + oneBadText + "\n" + switchBadText, nil},

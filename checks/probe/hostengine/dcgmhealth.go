@@ -3,6 +3,7 @@ package hostengine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
@@ -18,9 +19,20 @@ import (
 // watches. It does not use the groups of all GPUs and of all switches: the engine would keep the
 // systems set on them, but not their watches, after the connection ends, and would answer everyone
 // with outdated readings.
+//
+// The incidents of a group come with the error of another one.
 func (e *libEngine) Health(ctx context.Context, systems System) (*Health, error) {
 	answer := &Health{}
-	var groups []dcgm.GroupHandle
+	var failed error
+	check := func(group dcgm.GroupHandle) {
+		r, err := ask(ctx, e, "dcgmHealthCheck", func() (dcgm.HealthResponse, error) { return dcgm.HealthCheck(group) })
+		failed = cmp.Or(failed, err)
+		for _, i := range r.Incidents {
+			if s := System(i.System); s == 0 || s&systems != 0 {
+				answer.Incidents = append(answer.Incidents, convertIncident(i))
+			}
+		}
+	}
 	var unwatched []dcgmPart
 	for _, p := range e.parts(ctx, systems) {
 		have, err := ask(ctx, e, "dcgmHealthGet", func() (dcgm.HealthSystem, error) { return dcgm.HealthGet(p.all) })
@@ -28,35 +40,26 @@ func (e *libEngine) Health(ctx context.Context, systems System) (*Health, error)
 			return nil, err
 		}
 		if want := p.wanted(); System(have)&want == want {
-			groups = append(groups, p.all)
+			check(p.all)
 			continue
 		}
 		unwatched = append(unwatched, p)
 		answer.Fresh = answer.Fresh || p.kind == dcgm.FE_GPU
 	}
-	if len(unwatched) > 0 {
+	if len(unwatched) > 0 && !isHung(failed) {
 		group, err := e.watch(ctx, unwatched)
 		if err != nil {
-			return nil, err
+			return answer, cmp.Or(failed, err)
 		}
 		defer func() {
 			_ = e.call(ctx, "dcgmGroupDestroy", func() error { return dcgm.DestroyGroup(group) })
 		}()
-		groups = append(groups, group)
+		check(group)
 	}
-	for _, group := range groups {
-		r, err := ask(ctx, e, "dcgmHealthCheck", func() (dcgm.HealthResponse, error) { return dcgm.HealthCheck(group) })
-		if err != nil {
-			return nil, err
-		}
-		for _, i := range r.Incidents {
-			if s := System(i.System); s == 0 || s&systems != 0 {
-				answer.Incidents = append(answer.Incidents, convertIncident(i))
-			}
-		}
-	}
-	return answer, nil
+	return answer, failed
 }
+
+func isHung(err error) bool { return errors.As(err, new(*HungError)) }
 
 // dcgmPart is a kind of entities with watches, and the group to query.
 type dcgmPart struct {
