@@ -1,7 +1,9 @@
 package policy
 
 import (
+	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -21,8 +23,16 @@ type Fault struct {
 	Since time.Time `json:"since"` // the first of these runs
 }
 
-// mostFaults bounds the number of faults. Those that were not present for the longest time are
-// removed.
+// unknown returns 1 for an unknown result, 0 for a fault.
+func (f *Fault) unknown() int {
+	if strings.Contains(f.Key, " "+StaysUnknown+" ") || strings.Contains(f.Key, " "+UnknownGPU+" ") {
+		return 1
+	}
+	return 0
+}
+
+// mostFaults bounds the number of faults. Unknown results are removed first, since many GPUs can be unreadable
+// for many checks at once, then those that were not present for the longest time.
 const mostFaults = 256
 
 // Last returns the number of the last run with a fault, 0 if there is none.
@@ -74,7 +84,9 @@ func (s *Strikes) Add(key string, run int64, of int, now time.Time) (n int, sinc
 		f.Runs = append(f.Runs, run)
 	}
 	n, since = len(f.Runs), f.Since
-	slices.SortStableFunc(s.Faults, func(a, b Fault) int { return int(b.Runs[len(b.Runs)-1] - a.Runs[len(a.Runs)-1]) })
+	slices.SortStableFunc(s.Faults, func(a, b Fault) int {
+		return cmp.Or(cmp.Compare(a.unknown(), b.unknown()), cmp.Compare(b.Runs[len(b.Runs)-1], a.Runs[len(a.Runs)-1]))
+	})
 	s.Faults = s.Faults[:min(len(s.Faults), mostFaults)]
 	return n, since
 }

@@ -82,6 +82,15 @@ func TestStrikes(t *testing.T) {
 	if err != nil || len(s.Faults) != mostFaults || len(data) > 64<<10 {
 		t.Errorf("%d faults, %d bytes, %v", len(s.Faults), len(data), err)
 	}
+	s = Strikes{}
+	for run := int64(1); run <= 2; run++ {
+		for i := range mostFaults + 20 { // GPUs that cannot be read
+			s.Add(KeyOf(&checks.Finding{Check: fmt.Sprint("check", i/8), Code: UnknownGPU, Device: checks.Device{Kind: "gpu", Name: fmt.Sprint("gpu", i%8)}}), run, 36, now)
+		}
+		if n, _ := s.Add("check_ib_ports ib.ports.down mlx5_3:1", run, 3, now); n != int(run) {
+			t.Errorf("run %d of a fault beside many unknown results: strike %d", run, n)
+		}
+	}
 	if s.Faults[len(s.Faults)-1].Key == "c" {
 		t.Error("the oldest fault is kept in place of a newer one")
 	}
