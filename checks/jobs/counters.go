@@ -64,7 +64,7 @@ func GPUCounters(n *nvml.Snapshot) (list []checks.Counters) {
 		number(c, countDRAMUncorrected, g.ECC.DRAM.Uncorrected)
 		number(c, countSRAMCorrected, g.ECC.SRAM.Corrected)
 		number(c, countSRAMUncorrected, g.ECC.SRAM.Uncorrected)
-		if r := g.Rows.Remapped; r.Known {
+		if r := g.Rows.Remapped; r.Known && r.Err == nil {
 			c.Values[countRowsCorrected], c.Values[countRowsUncorrected] = uint64(max(r.Value.Corrected, 0)), uint64(max(r.Value.Uncorrected, 0))
 			c.Values[countRowsPending], c.Values[countRowsFailed] = bit(r.Value.Pending), bit(r.Value.Failed)
 		}
@@ -95,9 +95,9 @@ var linkCounts = []string{
 	countLinkReplay, countLinkRecovery, countLinkFailed, countLinkEffective, countLinkReceive, countLinkOverruns, countLinkMalformed, countLinkIntegrity, countLinkDiscards,
 }
 
-// number copies a known reading.
+// number copies a known reading, not one that lacks a part: it would jump when the part is back.
 func number[T int | uint64](c checks.Counters, name string, r nvml.Reading[T]) {
-	if r.Known && r.Value >= 0 {
+	if r.Known && r.Err == nil && r.Value >= 0 {
 		c.Values[name] = uint64(r.Value)
 	}
 }

@@ -20,6 +20,8 @@ func TestGPUCounters(t *testing.T) {
 			ECC:          nvml.ECC{DRAM: nvml.ECCCounts{Corrected: nvml.Known[uint64](7), Uncorrected: nvml.Failed[uint64](errors.New("no"))}},
 			NVLinkErrors: nvml.NVLinkErrors{Replay: nvml.Known(5)}, Throttle: nvml.Throttle{Thermal: nvml.Known[uint64](9)}},
 		{Index: 1, PCI: "0000:11:00.0", Err: errors.New("lost")},
+		{Index: 3, PCI: "0000:13:00.0", ECC: nvml.ECC{DRAM: nvml.ECCCounts{Corrected: nvml.Reading[uint64]{Value: 7, Known: true, Err: errors.New("of one location")}}},
+			Rows: nvml.Rows{Remapped: nvml.Reading[nvml.RemappedRows]{Known: true, Err: errors.New("of one field")}}},
 		{Index: 2, PCI: "0000:12:00.0", Rows: nvml.Rows{RetiredDBE: nvml.Known(1)}, Link: nvml.Link{Replays: nvml.Known(-1)},
 			NVLinkErrors: nvml.NVLinkErrors{Sums: nvml.Known(map[string]uint64{"recoveries": 4, "effective": 0, "symbol": 9})}},
 	}}
@@ -30,6 +32,7 @@ func TestGPUCounters(t *testing.T) {
 	want := map[string]map[string]uint64{
 		"gpu0 0000:10:00.0": {"pcie.replays": 3, "rows.corrected": 0, "rows.uncorrected": 2, "rows.pending": 1, "rows.failed": 0,
 			"ecc.dram.corrected": 7, "nvlink.replays": 5, "throttle.thermal.ns": 9},
+		"gpu3 0000:13:00.0": {},
 		"gpu2 0000:12:00.0": {"pages.retired.dbe": 1, "nvlink.recoveries": 4, "nvlink.effective": 0},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

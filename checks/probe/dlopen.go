@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"syscall"
 
 	"github.com/ebitengine/purego"
 )
@@ -37,15 +38,35 @@ func (damagedLibrary) Is(target error) bool { return target == ErrNoLibrary }
 // IsDamaged reports whether an error is a file that the loader refuses: the library is installed.
 func IsDamaged(err error) bool { return errors.As(err, new(damagedLibrary)) }
 
-// WhyNotLoaded returns the loader's reason for a library that another package could not load.
+// ErrNoRoom means that the node has too little memory, or the process too many files, to load a library.
+var ErrNoRoom = errors.New("cannot load a library now")
+
+// WhyNotLoaded returns the loader's reason for a library that another package could not load, nil if it can be
+// loaded now.
 func WhyNotLoaded(name string) error {
-	switch handle, err := Dlopen(name); {
-	case err == nil: // it is there by now
+	handle, err := Dlopen(name)
+	if err == nil {
 		_ = purego.Dlclose(handle)
-	case !errors.Is(err, ErrNoLibrary):
-		return damagedLibrary{err}
+		return nil
 	}
-	return fmt.Errorf("load %s: %w", name, ErrNoLibrary)
+	return whyNotLoaded(err)
+}
+
+func whyNotLoaded(err error) error {
+	if errors.Is(err, ErrNoLibrary) {
+		return err
+	}
+	for _, e := range []error{syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE} {
+		if strings.HasSuffix(strings.ToLower(err.Error()), ": "+e.Error()) {
+			return fmt.Errorf("%w: %w", ErrNoRoom, err)
+		}
+	}
+	return damagedLibrary{err}
+}
+
+// IsStub returns the error of a library that loads, but says that there is no library: the stub of a toolkit.
+func IsStub(name string, err error) error {
+	return damagedLibrary{fmt.Errorf("load %s: it loads, but is not the driver's library, perhaps a stub of the CUDA toolkit: %w", name, err)}
 }
 
 var errNoFunction = errors.New("no such function")

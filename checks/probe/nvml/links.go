@@ -1,6 +1,7 @@
 package nvml
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -13,17 +14,23 @@ import (
 // NVLink has NVML's values of a GPU's NVLinks, except whether they are up. Each list is as long as
 // GPU.NVLinks, in the order of the links' numbers.
 type NVLink struct {
-	Speed   Reading[[]int]      // MB/s, one direction; 0 if unknown
+	Speed   Reading[[]int]      // MB/s, one direction; 0 if unknown; see UnreadSpeed
 	Idle    Reading[[]bool]     // up, but closed to traffic
 	Far     Reading[[]string]   // the far end: "switch", "gpu", "npu", "unknown"; "" if NVML does not report it
 	FarPCI  Reading[[]string]   // its address: 0000:05:00.0; "" if unknown
-	Counts  Reading[LinkCounts] // since the driver was loaded
+	Counts  Reading[LinkCounts] // since the driver was loaded; see UnreadCount
 	BER     Reading[[]float64]  // effective bit error rate, of NVLink 5 and later; 0: none or unknown
 	PeerP2P Reading[PeerP2P]
 }
 
 // LinkCounts has the counters of each link, by the counter's name.
 type LinkCounts map[string][]uint64
+
+// These are the count and the speed of a link whose values could not be read.
+const (
+	UnreadCount = math.MaxUint64
+	UnreadSpeed = -1
+)
 
 // PeerP2P has, for each peer such as "gpu5", whether a GPU can access its memory over NVLink: "ok",
 // or the missing capability and the reason.
@@ -43,22 +50,24 @@ func (q query) readLinks() []bool {
 // eachLink returns the list of a call's readings for every link that is up.
 func eachLink[T any](q query, call func(link int) Reading[T]) Reading[[]T] {
 	up := q.readLinks()
-	list, known := make([]T, len(up)), false
+	list, known, failed := make([]T, len(up)), false, error(nil)
 	for link := range up {
 		if !up[link] {
 			continue
 		}
 		r := unknownIsUnsupported(call(link))
-		if r.Err != nil {
-			return Failed[[]T](r.Err)
-		}
 		list[link] = r.Value
-		known = known || r.Known
+		known, failed = known || r.Known, cmp.Or(failed, r.Err)
 	}
+	return partly(list, known, failed)
+}
+
+// partly returns a list that has some values.
+func partly[T any](list T, known bool, failed error) Reading[T] {
 	if !known {
-		return Reading[[]T]{}
+		return Reading[T]{Err: failed}
 	}
-	return Known(list)
+	return Reading[T]{Value: list, Known: true, Err: failed}
 }
 
 // linkFields reads fields of every link that is up in one call; the lists are in the order of the
@@ -94,21 +103,18 @@ func (q query) linkFields(field func(link int) []uint32) [][]Reading[int64] {
 	return out
 }
 
-// list combines the readings of all links to one.
-func list[T any](of []Reading[int64], change func(int64) T) Reading[[]T] {
-	values, known := make([]T, len(of)), false
+// list combines the readings of all links to one. unread is the value of a link with an error.
+func list[T any](of []Reading[int64], unread T, change func(int64) T) Reading[[]T] {
+	values, known, failed := make([]T, len(of)), false, error(nil)
 	for link, r := range of {
-		if r.Err != nil {
-			return Failed[[]T](r.Err)
-		}
-		if r.Known {
+		switch {
+		case r.Known:
 			values[link], known = change(r.Value), true
+		case r.Err != nil:
+			values[link], failed = unread, cmp.Or(failed, r.Err)
 		}
 	}
-	if !known {
-		return Reading[[]T]{}
-	}
-	return Known(values)
+	return partly(values, known, failed)
 }
 
 // speedFields are the fields of drivers before 515, one for each link.
@@ -132,8 +138,8 @@ func (q query) readNVLinkSpeed() {
 		return
 	}
 	speed := func(n int64) int { return int(max(n, 0)) }
-	q.g.NVLink.Speed = list(v[0], speed)
-	q.g.NVLink.Idle = list(v[1], func(n int64) bool { return n == closed })
+	q.g.NVLink.Speed = list(v[0], UnreadSpeed, speed)
+	q.g.NVLink.Idle = list(v[1], false, func(n int64) bool { return n == closed })
 	if !q.g.NVLink.Speed.Known && q.g.NVLink.Speed.Err == nil {
 		v = q.linkFields(func(link int) []uint32 {
 			if link < len(speedFields) {
@@ -141,7 +147,7 @@ func (q query) readNVLinkSpeed() {
 			}
 			return []uint32{nvml.FI_DEV_NVLINK_SPEED_MBPS_COMMON}
 		})
-		q.g.NVLink.Speed = list(v[0], speed)
+		q.g.NVLink.Speed = list(v[0], UnreadSpeed, speed)
 	}
 }
 
@@ -237,7 +243,7 @@ func (q query) readNVLinkCounts() {
 		if q.g.NVLink.Counts = q.readCounts(linkCounters[i]); q.g.NVLink.Counts.Known || q.g.NVLink.Counts.Err != nil {
 			if i == newLinks {
 				if v := q.linkFields(func(int) []uint32 { return []uint32{nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_BER} }); v != nil {
-					q.g.NVLink.BER = list(v[0], DecodeBER)
+					q.g.NVLink.BER = list(v[0], 0, DecodeBER)
 				}
 			}
 			return
@@ -253,20 +259,14 @@ func (q query) readCounts(counters []linkCounter) Reading[LinkCounts] {
 		}
 		return ids
 	})
-	counts := LinkCounts{}
+	counts, failed := LinkCounts{}, error(nil)
 	for i := range values {
-		r := list(values[i], func(n int64) uint64 { return uint64(n) })
-		if r.Err != nil {
-			return Failed[LinkCounts](r.Err)
-		}
-		if r.Known {
+		r := list(values[i], UnreadCount, func(n int64) uint64 { return uint64(n) })
+		if failed = cmp.Or(failed, r.Err); r.Known {
 			counts[counters[i].name] = r.Value
 		}
 	}
-	if len(counts) == 0 {
-		return Reading[LinkCounts]{}
-	}
-	return Known(counts)
+	return partly(counts, len(counts) > 0, failed)
 }
 
 // DecodeBER decodes NVML's packed bit error rate: the negated exponent of ten in the low byte, the

@@ -29,7 +29,8 @@ func TestNVLinksOfHopper(t *testing.T) {
 	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 8, "3 field 161 7 = 5", "3 field 164 7 = 13281", "3 field 165 7 = 3",
 		"3 nvmlDeviceGetNvLinkRemoteDeviceType 7 = 255", "3 nvmlDeviceGetNvLinkRemotePciInfo 7 = 0:0:0.0",
 		"3 nvmlDeviceGetP2PStatus 5 2 = 5", "3 nvmlDeviceGetP2PStatus 6 1 = 4", "3 nvmlDeviceGetP2PStatus 7 0 = 99", "3 nvmlDeviceGetP2PStatus 4 * error 2",
-		"4 field 161 7 error 999", "5 nvmlDeviceGetP2PStatus 0 2 error 999", "6 nvmlDeviceGetNvLinkRemoteDeviceType 17 error 15", "7 field 164 error 999"))
+		"4 field 161 7 error 999", "5 nvmlDeviceGetP2PStatus 0 2 error 999", "6 nvmlDeviceGetNvLinkRemoteDeviceType 17 error 15", "7 field 164 error 999",
+		"2 nvmlDeviceGetNvLinkState 3 = 0", "2 nvmlDeviceGetNvLinkState 11 error 999", "1 nvmlDeviceGetNvLinkState 5 = 2", "0 nvmlDeviceGetNvLinkState * error 999"))
 	for _, c := range []struct {
 		gpu  int
 		path string
@@ -40,10 +41,13 @@ func TestNVLinksOfHopper(t *testing.T) {
 		{3, "NVLink.PeerP2P", map[string]any{"gpu0": "ok", "gpu1": "ok", "gpu2": "ok", "gpu5": "NVLink: not supported",
 			"gpu6": "write: disabled by a setting of the driver", "gpu7": "read: status 99"}},
 		{3, "NVLinkErrors.Sums.replays", 5.},
-		{4, "NVLink.Counts.error", "field 161 of nvmlDeviceGetFieldValues(4): unknown error (NVML error 999)"},
+		{4, "NVLink.Counts.replays", list18(0., 7, float64(UnreadCount))}, {4, "NVLink.Counts.crc", list18(0., 0, 0.)}, // one counter of one link
+		{4, "NVLinkErrors.Sums.error", "field 161 of nvmlDeviceGetFieldValues(4): unknown error (NVML error 999)"},
 		{5, "NVLink.PeerP2P", map[string]any{"gpu1": "ok", "gpu2": "ok", "gpu3": "ok", "gpu4": "ok", "gpu6": "ok", "gpu7": "ok"}}, // of gpu0 it is an error
-		{6, "NVLink.Far.error", "nvmlDeviceGetNvLinkRemoteDeviceType(6): the GPU is lost (NVML error 15)"},
+		{6, "NVLink.Far", list18("switch", 17, "")}, {6, "Err.Code", 15.},
 		{7, "NVLink.Speed.error", "field 164 of nvmlDeviceGetFieldValues(7): unknown error (NVML error 999)"},
+		{2, "NVLinks", func() any { l := list18(true, 3, false); l[11] = false; return l }()}, {2, "NVLink.Speed", func() any { l := list18(26562., 3, 0.); l[11] = 0.; return l }()},
+		{1, "NVLinks", list18(true, 5, false)}, {0, "NVLinks.error", "nvmlDeviceGetNvLinkState(0): unknown error (NVML error 999)"},
 	} {
 		if diff := cmp.Diff(c.want, gpuAt(got, c.gpu, strings.Split(c.path, ".")...)); diff != "" {
 			t.Errorf("gpu%d %s (-want +got):\n%s", c.gpu, c.path, diff)

@@ -1,42 +1,53 @@
 package nvml
 
-import "github.com/NVIDIA/go-nvml/pkg/nvml"
+import (
+	"cmp"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
 
 func (q query) readMIGMode() {
 	m := &q.g.Modes
 	if m.MIG.Known { // another group has read it
 		return
 	}
-	pending := 0
-	m.MIG = is(ask(q.s, "nvmlDeviceGetMigMode", q.who, func() (on int, ret nvml.Return) {
-		on, pending, ret = q.d.GetMigMode()
-		return on, ret
+	m.MIG, m.MIGPending = q.modes("nvmlDeviceGetMigMode", func() (on, pending uint64, ret nvml.Return) {
+		now, next, ret := q.d.GetMigMode()
+		return uint64(uint32(now)), uint64(uint32(next)), ret
+	})
+}
+
+// modes reads a mode of a GPU: now, and after the next reset.
+func (q query) modes(symbol string, call func() (on, pending uint64, ret nvml.Return)) (on, pending Reading[bool]) {
+	var next uint64
+	on = is(ask(q.s, symbol, q.who, func() (now uint64, ret nvml.Return) {
+		now, next, ret = call()
+		return now, ret
 	}))
-	if m.MIG.Known {
-		m.MIGPending = Known(pending != nvml.DEVICE_MIG_DISABLE)
+	if !on.Known {
+		return on, pending
 	}
+	if err := bounds[symbol].check(symbol+q.who, next); err != nil {
+		return on, Failed[bool](err)
+	}
+	return on, Known(next != 0)
 }
 
 // readMIG lists the MIG devices of a GPU by their UUIDs, none if MIG is off. Their indexes have gaps.
 func (q query) readMIG() {
 	devices := q.listMIG()
-	if !devices.Known {
-		q.g.MIG.Err = devices.Err
-		return
-	}
+	failed := devices.Err
 	var list []string
 	for _, d := range devices.Value {
 		uuid := text(ask(q.s, "nvmlDeviceGetUUID", q.who, d.GetUUID))
-		if uuid.Err != nil {
-			q.g.MIG.Err = uuid.Err
-			return
+		if failed = cmp.Or(failed, uuid.Err); uuid.Err == nil {
+			list = append(list, uuid.Value)
 		}
-		list = append(list, uuid.Value)
 	}
-	q.g.MIG = Known(list)
+	q.g.MIG = Reading[[]string]{Value: list, Known: devices.Known, Err: failed}
 }
 
-// listMIG returns the handles of the MIG devices.
+// listMIG returns the handles of the MIG devices. One of them can be destroyed at any time.
 func (q query) listMIG() (list Reading[[]nvml.Device]) {
 	most := ask(q.s, "nvmlDeviceGetMaxMigDeviceCount", q.who, q.d.GetMaxMigDeviceCount)
 	if !most.Known {
@@ -50,14 +61,12 @@ func (q query) listMIG() (list Reading[[]nvml.Device]) {
 			}
 			return d, ret
 		})
-		if device.Err != nil {
-			return Reading[[]nvml.Device]{Err: device.Err}
-		}
-		if device.Known {
+		if device = unknownIsUnsupported(device); device.Known {
 			list.Value = append(list.Value, device.Value)
 		}
+		list.Known, list.Err = list.Known || device.Err == nil, cmp.Or(list.Err, device.Err)
 	}
-	list.Known = true
+	list.Known = list.Known || list.Err == nil
 	return list
 }
 
@@ -71,18 +80,12 @@ func (q query) countMIG(place nvml.MemoryLocation) (total Reading[uint64]) {
 		return total
 	}
 	devices := q.listMIG()
-	if devices.Err != nil {
-		return Reading[uint64]{Err: devices.Err}
-	}
+	total.Err = devices.Err
 	for _, d := range devices.Value {
 		r := ask(q.s, "nvmlDeviceGetMemoryErrorCounter", q.who, func() (uint64, nvml.Return) {
 			return d.GetMemoryErrorCounter(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC, place)
 		})
-		if r = unknownIsUnsupported(r); !r.Known {
-			return r
-		}
-		total.Known = true
-		total.Value += r.Value
+		total = plus(total, unknownIsUnsupported(r))
 	}
 	return total
 }

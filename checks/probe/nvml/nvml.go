@@ -11,7 +11,8 @@ import (
 )
 
 // Reading is one value of NVML. It has three states: the value, if Known; an error; or neither,
-// which is the zero value and means "not supported by this GPU or driver".
+// which is the zero value and means "not supported by this GPU or driver". A value of several parts can
+// have both: the parts that were read, and the error of another one.
 type Reading[T any] struct {
 	Value T
 	Known bool
@@ -108,6 +109,8 @@ type GPU struct {
 	Throttle    Throttle
 	Link        Link
 	NVLinks     Reading[[]bool] // whether each NVLink is up, by its number
+
+	NVLinksUnread []bool `json:"-"` // the NVLinks whose state could not be read; nil: none
 
 	NVLink       NVLink
 	NVLinkErrors NVLinkErrors
@@ -265,7 +268,7 @@ var (
 	ErrDriverMismatch = errors.New("library and driver are of different versions")
 	ErrDriverNotThere = errors.New("the driver is not loaded")
 	ErrUnloaded       = fmt.Errorf("%w: its module was unloaded", ErrDriverNotThere) // see Host.DriverUnloaded
-	ErrNotNow         = errors.New("in use or not ready, as during a reset")         // a later call may succeed
+	ErrNotNow         = errors.New("in use or not ready, as during a reset")         // a later call may succeed; also without memory
 	ErrNoGPU          = errors.New("no GPU was found")
 	ErrNotPermitted   = errors.New("no permission")
 )
@@ -297,7 +300,7 @@ func (e *Error) state() error {
 		return ErrDriverMismatch
 	case nvml.ERROR_DRIVER_NOT_LOADED:
 		return ErrDriverNotThere
-	case nvml.ERROR_IN_USE, nvml.ERROR_NOT_READY:
+	case nvml.ERROR_IN_USE, nvml.ERROR_NOT_READY, nvml.ERROR_MEMORY, nvml.ERROR_INSUFFICIENT_RESOURCES:
 		return ErrNotNow
 	}
 	return nil
@@ -320,6 +323,8 @@ func (e *Error) Error() string {
 		text = "invalid argument"
 	case nvml.ERROR_INSUFFICIENT_SIZE:
 		text = "its list fits into no buffer"
+	case nvml.ERROR_MEMORY, nvml.ERROR_INSUFFICIENT_RESOURCES:
+		text = "the driver lacks memory or other resources of the node"
 	default:
 		if s := e.state(); s != nil {
 			text = s.Error()

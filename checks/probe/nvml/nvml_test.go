@@ -295,6 +295,44 @@ func TestNVMLErrors(t *testing.T) {
 	}
 }
 
+// What NVML reports of a part counts beside the error of another part.
+func TestNVMLInParts(t *testing.T) {
+	t.Parallel()
+	mig := func(gpu int, lines ...string) (all []string) {
+		for _, l := range append([]string{
+			"nvmlDeviceGetMigMode = 1 1", "nvmlDeviceGetMemoryErrorCounter * 0 * error 3", "nvmlDeviceGetMaxMigDeviceCount = 7", "nvmlDeviceGetMigDeviceHandleByIndex 0 = MIG-a",
+			"nvmlDeviceGetMigDeviceHandleByIndex 3 = MIG-b", "migErrors 0 = 3", "nvmlDeviceGetRemappedRows error 3",
+		}, lines...) {
+			all = append(all, fmt.Sprint(gpu, " ", l))
+		}
+		return all
+	}
+	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 6, slices.Concat(
+		mig(0, "nvmlDeviceGetMigDeviceHandleByIndex 1 error 2"),                      // it was destroyed
+		mig(1, "nvmlDeviceGetMigDeviceHandleByIndex 1 error 999", "migErrors 3 = 1"), // the first failed
+		mig(2, "field 142 error 999", "field 143 = 0", "field 144 = 1", "field 145 = 0"),
+		mig(3, "field 144 error 999", "field 142 error 999", "field 143 error 999", "field 145 error 999"),
+		[]string{"4 nvmlDeviceGetComputeRunningProcesses = 100 1000", "4 nvmlDeviceGetGraphicsRunningProcesses error 999"},
+	)...))
+	if a.Err != "" {
+		t.Fatal(a.Err)
+	}
+	for _, c := range []struct {
+		gpu  int
+		path string
+		want any
+	}{
+		{0, "ECC.SRAM.Uncorrected", 3.}, {1, "ECC.SRAM.Uncorrected", 4.}, {0, "MIG", []any{"MIG-a", "MIG-b"}}, {1, "MIG", []any{"MIG-a", "MIG-b"}},
+		{2, "Rows.Remapped", map[string]any{"Corrected": 0., "Uncorrected": 0., "Pending": true, "Failed": false}},
+		{3, "Rows.Remapped.error", "field 142 of nvmlDeviceGetFieldValues(3): unknown error (NVML error 999)"},
+		{4, "Processes.error", "nvmlDeviceGetGraphicsRunningProcesses_v3(4): unknown error (NVML error 999)"},
+	} {
+		if diff := cmp.Diff(c.want, gpuAt(got, c.gpu, strings.Split(c.path, ".")...)); diff != "" {
+			t.Errorf("gpu%d %s (-want +got):\n%s", c.gpu, c.path, diff)
+		}
+	}
+}
+
 // A value that NVML refuses to an ordinary user is unknown to that user. For an administrator a
 // refusal is an error.
 func TestNVMLWithoutPermission(t *testing.T) {
@@ -330,6 +368,7 @@ func TestNVMLThatCannotBeOpened(t *testing.T) {
 		"mismatch":   {"- nvmlInit error 18\n", "nvmlInit: library and driver are of different versions (NVML error 18)", []bool{false, false, true}},
 		"not loaded": {"- nvmlInit error 9\n", "nvmlInit: the driver is not loaded (NVML error 9)", []bool{false, false, false}},
 		"lost":       {"- nvmlDeviceGetCount error 15\n", "nvmlDeviceGetCount_v2: the GPU is lost (NVML error 15)", []bool{false, true, false}},
+		"no memory":  {"- nvmlInit error 20\n", "nvmlInit: the driver lacks memory or other resources of the node (NVML error 20)", []bool{false, false, false}},
 		"garbage":    {"- nvmlDeviceGetCount = -5\n", "nvmlDeviceGetCount: 4294967291 GPUs, want at most 256", []bool{false, false, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -346,6 +385,13 @@ func TestNVMLThatCannotBeOpened(t *testing.T) {
 	empty := t.TempDir() + "/libnvidia-ml.so.1"
 	if err := os.WriteFile(empty, nil, 0o644); err != nil {
 		t.Fatal(err)
+	}
+	stub, err := fakenvml.Place(t.TempDir(), "- nvmlInit error 12\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, a := askLibrary(t, stub); a.Err != "load "+stub+": it loads, but is not the driver's library, perhaps a stub of the CUDA toolkit: nvmlInit: NVML error 12" || !a.State[0] {
+		t.Errorf("a stub: %q", a.Err)
 	}
 	const none = "/nonexistent/libnvidia-ml.so.1"
 	for lib, why := range map[string]string{none: "not found", empty: empty + ": file too short"} { // an empty library is a known fault of some images
@@ -565,19 +611,32 @@ func TestNVMLImplausible(t *testing.T) {
 		"1 nvmlDeviceGetDefaultApplicationsClock 0 = " + ones, "1 nvmlDeviceGetMaxPcieLinkGeneration = " + ones, "1 nvmlDeviceGetCurrPcieLinkGeneration = 9",
 		"1 nvmlDeviceGetGpuMaxPcieLinkGeneration = 15", "1 nvmlDeviceGetCurrPcieLinkWidth = 63", "1 nvmlDeviceGetMaxPcieLinkWidth = " + ones,
 		"1 nvmlDeviceGetPowerUsage = " + ones, "1 nvmlDeviceGetPowerManagementLimit = " + ones, "1 nvmlDeviceGetPowerManagementDefaultLimit = " + ones,
+		"1 nvmlDeviceGetMigMode = 0 " + ones, "2 nvmlDeviceGetMigMode = " + ones + " 0", "2 nvmlDeviceGetEccMode = 1 2", "2 nvmlDeviceGetPersistenceMode = " + ones,
+		"2 nvmlDeviceGetSramEccErrorStatus = " + ones, "2 nvmlDeviceGetUnrepairableMemoryFlag_v1 = 2", "2 nvmlDeviceGetRepairStatus = 0 " + ones,
 		"1 nvmlDeviceGetEnforcedPowerLimit = 10000001", "1 nvmlDeviceGetMemoryInfo = -1 0 0", "1 field 164 3 = " + ones,
 		"0 nvmlDeviceGetMaxPcieLinkGeneration = 8", "0 nvmlDeviceGetMaxPcieLinkWidth = 32", "0 nvmlDeviceGetMaxClockInfo 2 = 14001", "0 nvmlDeviceGetMemoryInfo = 316659348799488 0 0",
 	}
-	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 2, lines...))
+	got, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 3, lines...))
 	if a.Err != "" {
 		t.Fatal(a.Err)
+	}
+	for path, want := range map[string]string{
+		"Modes.MIG": "nvmlDeviceGetMigMode(2): implausible value 4294967295, want at most 1", "Modes.Persistence": "", "ECC.Pending": "nvmlDeviceGetEccMode(2): implausible value 2, want at most 1",
+		"ECC.SRAMThreshold": "", "ECC.Unrepairable": "", "ECC.RepairPending": "",
+	} {
+		text, _ := gpuAt(got, 2, append(strings.Split(path, "."), "error")...).(string)
+		if !strings.Contains(text, ": implausible value ") || want != "" && text != want {
+			t.Errorf("gpu2 %s: %q, want %q", path, text, want)
+		}
+	}
+	if modes := gpuAt(got, 1, "Modes").(map[string]any); modes["MIG"] != false || modes["MIGPending"] == true || gpuAt(got, 2, "ECC", "On") != true {
+		t.Errorf("modes whose other part is implausible: %v", modes)
 	}
 	for path, call := range map[string]string{
 		"Clocks.MaxGraphics": "nvmlDeviceGetMaxClockInfo(1): implausible value 4294967295, want at most 50000 MHz", "Clocks.MaxMemory": "", "Clocks.AppGraphics": "",
 		"Clocks.DefaultGraphics": "", "Link.MaxGen": "nvmlDeviceGetMaxPcieLinkGeneration(1): implausible value 4294967295, want at most 8", "Link.Gen": "", "Link.GPUMaxGen": "",
 		"Link.Width": "nvmlDeviceGetCurrPcieLinkWidth(1): implausible value 63, want at most 32 lanes", "Link.MaxWidth": "", "Power.Draw": "", "Power.Limit": "",
 		"Power.Default": "", "Power.Enforced": "", "Memory": "nvmlDeviceGetMemoryInfo_v2(1): implausible value 18446744073709551615, want at most 1125899906842624 bytes",
-		"NVLink.Speed": "field 164 of nvmlDeviceGetFieldValues(1): implausible value 4294967295, want at most 1000000 MB/s",
 	} {
 		text, _ := gpuAt(got, 1, append(strings.Split(path, "."), "error")...).(string)
 		if !strings.Contains(text, ": implausible value ") || call != "" && text != call {
@@ -587,6 +646,9 @@ func TestNVMLImplausible(t *testing.T) {
 	if gpuAt(got, 0, "Link", "MaxGen") != 8. || gpuAt(got, 0, "Link", "MaxWidth") != 32. || gpuAt(got, 0, "Clocks", "MaxMemory") != 14001. {
 		t.Errorf("what can be true: %v, %v", gpuAt(got, 0, "Link"), gpuAt(got, 0, "Clocks"))
 	}
+	if diff := cmp.Diff(list18(26562., 3, float64(UnreadSpeed)), gpuAt(got, 1, "NVLink", "Speed")); diff != "" {
+		t.Errorf("speeds (-want +got):\n%s", diff)
+	}
 	if gpuAt(got, 1, "Serial") != fakenvml.Serial(1) {
 		t.Errorf("gpu1: %v", gpuAt(got, 1, "Serial"))
 	}
@@ -595,7 +657,8 @@ func TestNVMLImplausible(t *testing.T) {
 // Each bound is for a call that the program makes, of a type that can be compared with it.
 func TestBoundsAreOfCalls(t *testing.T) {
 	t.Parallel()
-	_, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 1, "0 nvmlDeviceGetCurrPcieLinkGeneration = 1", "0 nvmlDeviceGetUtilizationRates = 5 5"))
+	_, a := askFake(t, fakenvml.Scenario(fakenvml.H100, 1, "0 nvmlDeviceGetCurrPcieLinkGeneration = 1", "0 nvmlDeviceGetUtilizationRates = 5 5", "0 nvmlDeviceGetEccMode = 0 0", "0 nvmlDeviceGetRemappedRows error 3",
+		"0 field 142 error 3", "0 field 143 error 3", "0 field 144 error 3", "0 field 145 error 3"))
 	_, old := askFake(t, fakenvml.Scenario(fakenvml.A100, 1), fakenvml.Old...)
 	for symbol := range bounds {
 		who := symbol + "(0)"

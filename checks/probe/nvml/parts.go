@@ -1,6 +1,7 @@
 package nvml
 
 import (
+	"cmp"
 	"encoding/hex"
 	"reflect"
 	"runtime"
@@ -52,14 +53,10 @@ func (q query) readECCMode() {
 	if e.On.Known { // another group has read it
 		return
 	}
-	var pending nvml.EnableState
-	e.On = is(ask(q.s, "nvmlDeviceGetEccMode", q.who, func() (on nvml.EnableState, ret nvml.Return) {
-		on, pending, ret = q.d.GetEccMode()
-		return on, ret
-	}))
-	if e.On.Known {
-		e.Pending = Known(pending == nvml.FEATURE_ENABLED)
-	}
+	e.On, e.Pending = q.modes("nvmlDeviceGetEccMode", func() (on, pending uint64, ret nvml.Return) {
+		now, next, ret := q.d.GetEccMode()
+		return uint64(uint32(now)), uint64(uint32(next)), ret
+	})
 	if e.On.Known && !e.On.Value {
 		e.Default = is(ask(q.s, "nvmlDeviceGetDefaultEccMode", q.who, q.d.GetDefaultEccMode))
 	}
@@ -100,11 +97,7 @@ func (q query) counts(places ...nvml.MemoryLocation) ECCCounts {
 			r := unknownIsUnsupported(ask(q.s, "nvmlDeviceGetMemoryErrorCounter", q.who, func() (uint64, nvml.Return) {
 				return q.d.GetMemoryErrorCounter(kind, since, place)
 			}))
-			if r.Err != nil {
-				return r
-			}
-			total.Known = total.Known || r.Known
-			total.Value += r.Value
+			total = plus(total, r)
 		}
 		return total
 	}
@@ -125,8 +118,9 @@ func (q query) readRows() {
 	if !r.Remapped.Known && r.Remapped.Err == nil { // as with MIG devices
 		q.readMIGMode()
 		v := q.fields(nvml.FI_DEV_REMAPPED_COR, nvml.FI_DEV_REMAPPED_UNC, nvml.FI_DEV_REMAPPED_PENDING, nvml.FI_DEV_REMAPPED_FAILURE)
-		if v[0].Known && v[1].Known && v[2].Known && v[3].Known {
-			r.Remapped = Known(RemappedRows{int(v[0].Value), int(v[1].Value), v[2].Value != 0, v[3].Value != 0})
+		r.Remapped.Value = RemappedRows{int(v[0].Value), int(v[1].Value), v[2].Value != 0, v[3].Value != 0}
+		for _, f := range v { // one of them can show a fault although another one fails
+			r.Remapped.Known, r.Remapped.Err = r.Remapped.Known || f.Known, cmp.Or(r.Remapped.Err, f.Err)
 		}
 	}
 	r.Histogram = ask(q.s, "nvmlDeviceGetRowRemapperHistogram", q.who, func() (RowHistogram, nvml.Return) {
@@ -280,15 +274,13 @@ func (q query) readProcesses() {
 	}
 	seen := map[int]int{}
 	var list []GPUProcess
+	var failed error
 	known := false
 	for _, name := range []string{"nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"} {
 		symbol := q.s.either(name+"_v3", name+"_v2", name)
 		r := ask(q.s, symbol, q.who, func() ([]nvml.ProcessInfo, nvml.Return) { return q.listProcesses(symbol) })
-		if r.Err != nil {
-			q.g.Processes.Err = r.Err
-			return
-		}
-		if !r.Known && strings.Contains(name, "GetCompute") { // then it is unknown whether there are any
+		failed = cmp.Or(failed, r.Err)
+		if !r.Known && r.Err == nil && strings.Contains(name, "GetCompute") { // then it is unknown whether there are any
 			return
 		}
 		known = known || r.Known
@@ -305,9 +297,8 @@ func (q query) readProcesses() {
 			list = append(list, GPUProcess{int(p.Pid), used})
 		}
 	}
-	if known {
-		q.g.Processes = Known(list)
-	}
+	// After an error there may be more processes than the list has.
+	q.g.Processes = Reading[[]GPUProcess]{Value: list, Known: known && failed == nil, Err: failed}
 }
 
 // hasLongRecords reports whether the library writes a record of 32 bytes for each process instead of
@@ -325,27 +316,36 @@ func (q query) readInforom() {
 	q.g.InforomValid = ask(q.s, "nvmlDeviceValidateInforom", q.who, func() (bool, nvml.Return) { return true, q.d.ValidateInforom() })
 }
 
-// readNVLinks reads link by link; the first missing link ends the list.
+// readNVLinks reads link by link; the first missing link ends the list. After a second error the other links are
+// not asked: the GPU, and not a link, does not answer.
 func (q query) readNVLinks() {
 	if q.g.NVLinks.Known { // another group has read them
 		return
 	}
-	var up []bool
+	var up, unread []bool
+	var failed error
+	known, errs := false, 0
 	for link := range nvml.NVLINK_MAX_LINKS {
-		r := unknownIsUnsupported(ask(q.s, "nvmlDeviceGetNvLinkState", q.who, func() (nvml.EnableState, nvml.Return) { return q.d.GetNvLinkState(link) }))
-		switch {
-		case r.Err != nil:
-			q.g.NVLinks.Err = r.Err
-			return
-		case !r.Known:
-			if len(up) > 0 {
-				q.g.NVLinks = Known(up)
-			}
-			return
+		r := Failed[nvml.EnableState](failed)
+		if errs < 2 {
+			r = unknownIsUnsupported(ask(q.s, "nvmlDeviceGetNvLinkState", q.who, func() (nvml.EnableState, nvml.Return) { return q.d.GetNvLinkState(link) }))
 		}
-		up = append(up, r.Value == nvml.FEATURE_ENABLED)
+		if !r.Known && r.Err == nil {
+			break
+		}
+		if r.Err != nil {
+			failed = cmp.Or(failed, r.Err)
+			errs++
+		}
+		known = known || r.Known
+		up, unread = append(up, r.Value == nvml.FEATURE_ENABLED), append(unread, !r.Known)
 	}
-	q.g.NVLinks = Known(up)
+	if failed != nil {
+		q.g.NVLinksUnread = unread
+	}
+	if q.g.NVLinks.Err = failed; known {
+		q.g.NVLinks.Value, q.g.NVLinks.Known = up, true
+	}
 }
 
 // This part reads the fabric that connects GPUs: NVSwitches of the board, or the NVLink domain of a
@@ -509,7 +509,9 @@ func (q query) readNVLinkErrors() {
 	e := NVLinkErrors{CRCFlit: number(v[0]), CRCData: number(v[1]), Replay: number(v[2]), Recovery: number(v[3])}
 	if old := []Reading[int]{e.CRCFlit, e.CRCData, e.Replay, e.Recovery}; !slices.ContainsFunc(old, answered[int]) { // no driver sums up those of NVLink 5
 		q.readNVLinkCounts()
-		e.Sums = as(q.g.NVLink.Counts, LinkCounts.sum)
+		if e.Sums = as(q.g.NVLink.Counts, LinkCounts.sum); q.g.NVLink.Counts.Err != nil { // a sum without a link would jump
+			e.Sums = Failed[map[string]uint64](q.g.NVLink.Counts.Err)
+		}
 	}
 	q.g.NVLinkErrors = e
 }

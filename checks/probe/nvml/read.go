@@ -96,9 +96,16 @@ func startNVML(h *probe.Host, lib nvml.Interface, name string, doing func(string
 	}
 	s := &nvmlSession{lib: lib, path: name, has: map[string]bool{}, doing: doing, snapshot: &Snapshot{Taken: time.Now()}, at: aboutNode}
 	doing("nvmlInit")
-	if ret := s.lib.Init(); ret == nvml.ERROR_LIBRARY_NOT_FOUND {
-		return nil, probe.WhyNotLoaded(name)
-	} else if ret != nvml.SUCCESS {
+	ret := s.lib.Init()
+	if ret == nvml.ERROR_LIBRARY_NOT_FOUND { // by go-nvml or by the library
+		if err := probe.WhyNotLoaded(name); err != nil {
+			return nil, err
+		}
+		if ret = s.lib.Init(); ret == nvml.ERROR_LIBRARY_NOT_FOUND { // it would load now
+			return nil, probe.IsStub(name, &Error{"nvmlInit", int(ret)})
+		}
+	}
+	if ret != nvml.SUCCESS {
 		return nil, notLetIn(h, &Error{"nvmlInit", int(ret)})
 	}
 	nvidia.DriverStarted(h)
@@ -152,10 +159,8 @@ func notLetIn(h *probe.Host, e *Error) error {
 // are in the order of the bus.
 func matchByOrder(views nvidia.GPUViews, count int) map[int]string {
 	addresses := map[int]string{}
-	for _, d := range views.Driver {
-		if !d.Excluded {
-			addresses[len(addresses)] = d.Address
-		}
+	for i, d := range views.Used() {
+		addresses[i] = d.Address
 	}
 	if len(addresses) != count {
 		return map[int]string{}
@@ -188,8 +193,8 @@ func nameLost(n *Snapshot, views nvidia.GPUViews) {
 		}
 	}
 	var left []nvidia.DriverGPU
-	for _, d := range views.Driver {
-		if !named[d.Address] && !d.Excluded {
+	for _, d := range views.Used() {
+		if !named[d.Address] {
 			left = append(left, d)
 		}
 	}
@@ -275,7 +280,12 @@ func as[T, U any](r Reading[U], change func(U) T) Reading[T] {
 	if !r.Known {
 		return Reading[T]{Err: r.Err}
 	}
-	return Known(change(r.Value))
+	return Reading[T]{Value: change(r.Value), Known: true, Err: r.Err}
+}
+
+// plus adds a part to a total.
+func plus(total, part Reading[uint64]) Reading[uint64] {
+	return Reading[uint64]{total.Value + part.Value, total.Known || part.Known, cmp.Or(total.Err, part.Err)}
 }
 
 func text(r Reading[string]) Reading[string] { return as(r, probe.OneLine) }
@@ -469,7 +479,7 @@ type bound struct {
 }
 
 // bounds are the bounds of calls that return one number, or the sizes of the memory. Each leaves
-// room for several future generations of GPUs.
+// room for several future generations of GPUs, except those of switches.
 var bounds = map[string]bound{
 	// PCI Express Base Specification: generation 7 was published in 2025; widths go up to x32.
 	"nvmlDeviceGetCurrPcieLinkGeneration":   {8, ""},
@@ -492,6 +502,16 @@ var bounds = map[string]bound{
 	// The most today is 288 GB: B300.
 	"nvmlDeviceGetMemoryInfo":    {1 << 50, "bytes"},
 	"nvmlDeviceGetMemoryInfo_v2": {1 << 50, "bytes"},
+	// nvml.h, nvmlEnableState_t, NVML_DEVICE_MIG_ENABLE, and flags: off or on.
+	"nvmlDeviceGetDefaultEccMode":            {1, ""},
+	"nvmlDeviceGetEccMode":                   {1, ""},
+	"nvmlDeviceGetMigMode":                   {1, ""},
+	"nvmlDeviceGetNvLinkState":               {1, ""},
+	"nvmlDeviceGetPersistenceMode":           {1, ""},
+	"nvmlDeviceGetRepairStatus":              {1, ""},
+	"nvmlDeviceGetRetiredPagesPendingStatus": {1, ""},
+	"nvmlDeviceGetSramEccErrorStatus":        {1, ""},
+	"nvmlDeviceGetUnrepairableMemoryFlag_v1": {1, ""},
 }
 
 // fieldBounds are the bounds of the numbered values. NVLink 5 has 50,000 MB/s per link, which some
@@ -532,6 +552,8 @@ func checkBound(symbol, who string, v any) error {
 	switch v := v.(type) {
 	case int:
 		return b.check(symbol+who, uint64(max(v, 0)))
+	case nvml.EnableState:
+		return b.check(symbol+who, uint64(uint32(v)))
 	case uint32:
 		return b.check(symbol+who, uint64(v))
 	case uint64:

@@ -173,9 +173,21 @@ func (w *Watch) Sample(doing func(string), skip func(gpu int) bool) (samples []S
 		} else if was := w.last[i]; was != (state{}) {
 			changed = append(changed, now.since(i, was)...)
 		}
-		w.last[i] = now
+		w.last[i] = now.or(w.last[i])
 	})
 	return samples, changed
+}
+
+// or returns the values, and those of an earlier sample for the ones that this sample lacks.
+func (s state) or(was state) state {
+	for _, v := range []struct{ now, was *Reading[int64] }{
+		{&s.recovery, &was.recovery}, {&s.pending, &was.pending}, {&s.failed, &was.failed}, {&s.uncorrected, &was.uncorrected},
+	} {
+		if !v.now.Known {
+			*v.now = *v.was
+		}
+	}
+	return s
 }
 
 // since lists the changes of a GPU.

@@ -180,6 +180,20 @@ func TestWatchSums(t *testing.T) {
 	}
 }
 
+// A change beside a sample that failed is seen in the next one.
+func TestWatchAfterAGap(t *testing.T) {
+	t.Parallel()
+	was := state{recovery: Known(int64(0)), uncorrected: Known(int64(7))}
+	failed := state{recovery: Failed[int64](os.ErrDeadlineExceeded)}
+	now := state{recovery: Known(int64(1)), uncorrected: Known(int64(7))}
+	if got := now.since(3, failed.or(was)); !slices.Equal(got, []string{"gpu3: recovery action 1, was 0"}) {
+		t.Errorf("%v", got)
+	}
+	if got := now.since(3, now.or(failed.or(was))); got != nil {
+		t.Errorf("again: %v", got)
+	}
+}
+
 func TestWatchEvents(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

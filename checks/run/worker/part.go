@@ -78,6 +78,9 @@ func farEnds(n *nvml.Snapshot, g *nvml.GPU) (list []string) {
 	var order []string
 	for i, up := range g.NVLinks.Value {
 		end := "down"
+		if i < len(g.NVLinksUnread) && g.NVLinksUnread[i] {
+			end = "unknown"
+		}
 		if up {
 			end = "unknown"
 			if far := g.NVLink.Far.Value; i < len(far) && far[i] != "" {

@@ -5,8 +5,34 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
+
+// The numbers of the GPUs are those of nvidia-smi, which does not show an excluded one.
+func TestListPartsExcluded(t *testing.T) {
+	t.Parallel()
+	files := fakenvml.Files(fakenvml.A100, 3)
+	files["proc/driver/nvidia/gpus/"+fakenvml.Address(1)+"/information"] = "Device Minor: \t 1\nGPU Excluded:\t Yes\n"
+	host := probe.NewHost(probetest.Tree(t, files))
+	resp := listParts(&checks.Env{Host: host, Doing: func(string) {}}, &wire.Request{})
+	names := map[string]string{}
+	for _, d := range resp.Devices {
+		names[d.PCI] = d.Name
+	}
+	want := map[string]string{fakenvml.Address(0): "gpu0", fakenvml.Address(1): "", fakenvml.Address(2): "gpu1"}
+	if diff := cmp.Diff(want, names); diff != "" || resp.Err != "" {
+		t.Errorf("%s (-want +got):\n%s", resp.Err, diff)
+	}
+	w := &worker{host: host}
+	if got := w.driverGPUs(&wire.Request{}).GPUs; len(got) != 2 || got[1].Address != fakenvml.Address(2) {
+		t.Errorf("GPUs of jobs: %+v", got)
+	}
+}
 
 func TestFarEnds(t *testing.T) {
 	t.Parallel()
@@ -20,6 +46,11 @@ func TestFarEnds(t *testing.T) {
 	if diff := cmp.Diff(want, farEnds(n, g)); diff != "" {
 		t.Errorf("NVML does not say where links lead (-want +got):\n%s", diff)
 	}
+	g.NVLinksUnread = []bool{false, false, true, false, false}
+	if diff := cmp.Diff([]string{"unknown: links 0 1 2 3 4"}, farEnds(n, g)); diff != "" {
+		t.Errorf("a link whose state could not be read (-want +got):\n%s", diff)
+	}
+	g.NVLinksUnread = nil
 	g.NVLink.Far = nvml.Known([]string{"gpu", "switch", "", "gpu", "switch"})
 	g.NVLink.FarPCI = nvml.Known([]string{"0000:11:00.0", "0000:05:00.0", "", "0000:11:00.0", ""})
 	want = []string{"gpu1 0000:11:00.0: links 0 3", "switch 0000:05:00.0: links 1", "down: links 2", "switch: links 4"}
