@@ -162,7 +162,8 @@ func (c *gpuCount) judgeWithoutNVML(want, onBus int, err error) checks.Finding {
 	if want == 0 && meansNoGPU(err) {
 		return skipNone(gpuCountName)[0]
 	}
-	if errors.Is(err, probe.ErrOtherNode) || errors.Is(err, nvml.ErrNotNow) || errors.Is(err, nvml.ErrNotPermitted) {
+	saysNothing := []error{probe.ErrOtherNode, probe.ErrNoRoom, nvml.ErrNotNow, nvml.ErrNotPermitted}
+	if slices.ContainsFunc(saysNothing, func(e error) bool { return errors.Is(err, e) }) {
 		return CannotAsk(gpuCountName, err)
 	}
 	f := checks.Finding{Code: "gpu.nvml", Severity: checks.Fail, Want: checks.Plural(want, "GPU"), Got: "0", Remedy: checks.RebootNode}

@@ -160,7 +160,8 @@ func (c *gpuDriver) judgeModules(env *checks.Env) (findings []checks.Finding) {
 const dmaBuf = "dma_buf"
 
 func judgeInforom(s *GPUs, g *nvml.GPU) {
-	if errors.Is(g.InforomValid.Err, nvml.ErrInforomCorrupt) || errors.Is(g.Inforom.Err, nvml.ErrInforomCorrupt) {
+	corrupt := func(err error) bool { return errors.Is(err, nvml.ErrInforomCorrupt) }
+	if slices.ContainsFunc([]error{g.InforomValid.Err, g.Inforom.Err, g.Serial.Err}, corrupt) {
 		s.Judged = true
 		s.Report(g, checks.Finding{Code: "gpu.driver.inforom", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "the InfoROM is corrupt")
 		return

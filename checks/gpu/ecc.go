@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
@@ -87,29 +88,29 @@ func (c *gpuECC) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		c.judge(s, g)
 		c.judgeRate(s, g, m)
 	})
-	return append(s.Done(), m.store(env)...)
+	return append(s.Done(), m.store(s)...)
 }
 
 // judgeRate judges how fast the corrected errors have grown.
 func (c *gpuECC) judgeRate(s *GPUs, g *nvml.GPU, m *memory[uint64]) {
-	sram, known := Value(s, g.ECC.SRAM.Corrected)
-	dram, alsoKnown := Value(s, g.ECC.DRAM.Corrected)
-	name := g.UUID.Value
-	if g.Modes.MIG.Value && !known && !alsoKnown { // NVML has only the counters over the lifetime
-		name += " lifetime"
-		sram, known = Value(s, g.ECC.SRAM.CorrectedAggregate)
-		dram, alsoKnown = Value(s, g.ECC.DRAM.CorrectedAggregate)
+	name, sram, dram := g.UUID.Value, g.ECC.SRAM.Corrected, g.ECC.DRAM.Corrected
+	if g.Modes.MIG.Value && !sram.Known && !dram.Known { // NVML has only the counters over the lifetime
+		name, sram, dram = name+" lifetime", g.ECC.SRAM.CorrectedAggregate, g.ECC.DRAM.CorrectedAggregate
 	}
-	if !known && !alsoKnown {
-		return
-	}
-	now := sram + dram
-	m.next.GPUs[name] = now
+	Value(s, sram)
+	Value(s, dram)
 	then, compare := m.under(g, name)
-	if !compare {
+	now := nvml.Reading[uint64]{Value: sram.Value + dram.Value, Known: sram.Known || dram.Known}
+	now.Known = now.Known && sram.Err == nil && dram.Err == nil // a sum without one of them would jump
+	if !now.Known && !compare {
 		return
 	}
-	if rate := 60 * perMinute(then, now, m.elapsed); rate > c.Rate {
+	value, grown := m.counter(g, name, now, then, compare)
+	m.next.GPUs[name] = value
+	if !grown.Known {
+		return
+	}
+	if rate := grown.Per(time.Hour); rate > c.Rate {
 		s.Report(g, checks.Finding{Code: "gpu.ecc.rate", Severity: checks.Warn, Want: fmt.Sprintf("at most %g per hour", c.Rate), Got: fmt.Sprintf("%.0f", rate)}, "corrected errors")
 	}
 }
@@ -207,7 +208,7 @@ func (c *gpuECC) judgeDRAM(s *GPUs, g *nvml.GPU) {
 		return
 	}
 	f := checks.Finding{Code: "gpu.ecc.dram", Severity: checks.Fail, Want: "0", Got: fmt.Sprint(now), Remedy: checks.ResetGPU}
-	if g.Rows.Remapped.Known {
+	if r := g.Rows; r.Remapped.Known || r.Remapped.Err != nil && !r.RetiredDBE.Known { // it remaps rows
 		f.Severity = checks.Warn
 	}
 	s.Report(g, f, "uncorrected DRAM errors since the driver was loaded")

@@ -150,7 +150,7 @@ func (c *gpuFabric) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		return []checks.Finding{checks.Finding{Code: "gpu.fabric.none", Severity: checks.Skip}.Describe(gpuFabricName, "these GPUs do not have an NVLink fabric")}
 	}
 	env.Fact("%d joined", r.joined)
-	return append(append(s.Findings, node...), r.past.store(env)...)
+	return append(append(s.Findings, node...), r.past.store(s)...)
 }
 
 func formatClique(f nvml.Fabric) string {
@@ -195,6 +195,9 @@ func (r *fabricRun) reportFault(g *nvml.GPU, code string, severity checks.Severi
 func (r *fabricRun) judge(g *nvml.GPU) {
 	f, known := Value(r.GPUs, g.Fabric)
 	if !known {
+		if g.Fabric.Err != nil { // no sign of health
+			r.past.keep(g)
+		}
 		return
 	}
 	domain := r.findPlatform(g).NVLinkDomain > 0 && !meshed(g)
@@ -230,6 +233,7 @@ func (r *fabricRun) judge(g *nvml.GPU) {
 	case nvml.FabricCompleted:
 		r.joined++
 	default:
+		r.past.keep(g)
 		r.Report(g, checks.Finding{Code: "gpu.fabric.unknown", Severity: checks.Unknown, Want: "completed", Got: fmt.Sprintf("unknown state %d", f.State)}, "state of the fabric")
 		return
 	}

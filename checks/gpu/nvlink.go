@@ -143,7 +143,7 @@ func (c *gpuNVLink) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		r.judgeErrors(g, m, boot)
 	})
 	s.fact("", " NVLinks up on each", func(g *nvml.GPU) nvml.Reading[int] {
-		return nvml.Reading[int]{Value: countUp(g.NVLinks.Value), Known: g.NVLinks.Known}
+		return nvml.Reading[int]{Value: countUp(g.NVLinks.Value), Known: g.NVLinks.Known && g.NVLinks.Err == nil}
 	})
 	r.judgePeers()
 	s.Findings = env.Settle(s.Findings, c.name, checks.Finding{Code: "gpu.nvlink.boot"}, func(f checks.Finding) bool {
@@ -158,12 +158,12 @@ func (c *gpuNVLink) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	if grown {
 		s.Findings = append(s.Findings, checks.KeepForLater(env, c.name, "gpu-nvlinks", r.past)...)
 	}
-	return append(s.Done(), m.store(env)...)
+	return append(s.Done(), m.store(s)...)
 }
 
-// readLinks returns the number of links that are up; unknown with MIG.
+// readLinks returns the number of links that are up; unknown with MIG, and if one could not be read.
 func readLinks(g *nvml.GPU) nvml.Reading[int] {
-	return nvml.Reading[int]{Value: countUp(g.NVLinks.Value), Known: g.NVLinks.Known && !withMIG(g)}
+	return nvml.Reading[int]{Value: countUp(g.NVLinks.Value), Known: g.NVLinks.Known && g.NVLinks.Err == nil && !withMIG(g)}
 }
 
 func countUp(list []bool) (n int) {
@@ -202,11 +202,15 @@ func (r *linkRun) judge(g *nvml.GPU) (grown bool) {
 		r.Judged = judged // no link is up, and no reference wants one
 		return false
 	}
-	if g.NVLinks.Err != nil || !known && r.most[g.Name.Value] == 0 && countUp(before.Up) == 0 {
+	if !known && (g.NVLinks.Err != nil || r.most[g.Name.Value] == 0 && countUp(before.Up) == 0) {
 		return false // it has no links, or they are unknown
 	}
 	r.Judged = true
-	r.judgeDown(g, up, before)
+	assumed := slices.Clone(up) // an unread link may be up
+	for link := range assumed {
+		assumed[link] = up[link] || at(g.NVLinksUnread, link)
+	}
+	r.judgeDown(g, assumed, before)
 	r.judgeSpeed(g, up)
 	r.judgeEnds(g, up)
 	next := linkPlaces{Up: slices.Clone(before.Up), Far: slices.Clone(before.Far)}
@@ -399,7 +403,7 @@ func (r *linkRun) judgeSpeed(g *nvml.GPU, up []bool) {
 	var slow []int
 	lowest := least
 	for link, speed := range speeds {
-		if at(up, link) && speed < least {
+		if at(up, link) && speed != nvml.UnreadSpeed && speed < least {
 			slow, lowest = append(slow, link), min(lowest, speed)
 		}
 	}

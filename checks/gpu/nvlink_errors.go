@@ -96,35 +96,45 @@ const failureDuration = time.Hour
 func (r *linkRun) judgeErrors(g *nvml.GPU, m *memory[linkErrors], boot string) {
 	counts, known := Value(r.GPUs, g.NVLink.Counts)
 	rates, _ := Value(r.GPUs, g.NVLink.BER)
-	if !known {
-		return
-	}
 	then, compare := m.of(g)
-	next := linkErrors{Boot: boot, Up: g.NVLinks.Value, Counts: counts}
+	same := boot != "" && then.Boot == boot
+	if !known {
+		if same {
+			r.reportEarlier(g, then, nil)
+			m.keep(g)
+		}
+		return
+	}
+	next := linkErrors{Boot: boot, Up: slices.Clone(g.NVLinks.Value), Counts: nvml.LinkCounts{}}
+	for link := range next.Up {
+		next.Up[link] = next.Up[link] || same && at(g.NVLinksUnread, link) && at(then.Up, link)
+	}
 	defer func() { m.next.GPUs[g.UUID.Value] = next }()
-	if boot == "" || then.Boot != boot {
-		return
-	}
-	if !compare {
-		next.Failed = r.reportEarlier(g, then, nil)
-		return
-	}
-	added := map[string][]uint64{}
-	for name, now := range counts {
-		for link := range now {
-			if !at(then.Up, link) || link >= len(then.Counts[name]) || !at(g.NVLinks.Value, link) {
-				added[name] = append(added[name], 0)
-				continue
+	added, reset := map[string][]checks.Growth{}, false
+	for name, list := range counts {
+		for link, n := range list {
+			was := at(then.Counts[name], link)
+			had := compare && same && at(then.Up, link) && next.Up[link] && link < len(then.Counts[name])
+			now := nvml.Reading[uint64]{Value: n, Known: n != nvml.UnreadCount && !at(g.NVLinksUnread, link)}
+			value, grown := m.counter(g, fmt.Sprintf("%s %d", name, link), now, was, had)
+			if grown.Known {
+				n, ok := subtractCounter(was, value)
+				grown.N, reset = n, reset || !ok
 			}
-			n, ok := subtractCounter(then.Counts[name][link], now[link])
-			if !ok {
-				return
-			}
-			added[name] = append(added[name], n)
+			next.Counts[name], added[name] = append(next.Counts[name], value), append(added[name], grown)
 		}
 	}
+	switch {
+	case !same:
+		return
+	case !compare:
+		next.Failed = r.reportEarlier(g, then, nil)
+		return
+	case reset:
+		return
+	}
 	for _, row := range nvlinkLimits().Limits {
-		if f := r.judgeCounter(g, row, added[row.Counter], m.elapsed.Seconds()); f != nil {
+		if f := r.judgeCounter(g, row, added[row.Counter]); f != nil {
 			next.Failed = append(next.Failed, *f)
 		}
 	}
@@ -161,21 +171,25 @@ func (r *linkRun) reportEarlier(g *nvml.GPU, then linkErrors, now []linkFailure)
 }
 
 // judgeCounter judges one counter and returns its failure, if any.
-func (r *linkRun) judgeCounter(g *nvml.GPU, row linkLimit, added []uint64, seconds float64) *linkFailure {
-	unit := map[string]float64{"run": 1, "minute": seconds / 60, "second": seconds}[row.Per]
+func (r *linkRun) judgeCounter(g *nvml.GPU, row linkLimit, added []checks.Growth) *linkFailure {
+	unit := map[string]time.Duration{"minute": time.Minute, "second": time.Second}[row.Per]
 	var bad []int
-	var worst uint64
+	worst := 0.0
 	for link, n := range added {
-		if rate := float64(n) / unit; n > 0 && rate > row.Most {
-			bad, worst = append(bad, link), max(worst, n)
+		rate := float64(n.N)
+		if n.N > 0 && unit > 0 {
+			rate = n.Per(unit)
+		}
+		if n.N > 0 && rate > row.Most {
+			bad, worst = append(bad, link), max(worst, rate)
 		}
 	}
 	if len(bad) == 0 {
 		return nil
 	}
-	f := checks.Finding{Code: "gpu.nvlink.errors", Severity: checks.Warn, Remedy: checks.ResetGPU, Want: fmt.Sprintf("at most %g", row.Most), Got: fmt.Sprint(worst)}
-	if row.Per != "run" {
-		f.Want, f.Got = f.Want+" per "+row.Per, fmt.Sprintf("%.1f", float64(worst)/unit)
+	f := checks.Finding{Code: "gpu.nvlink.errors", Severity: checks.Warn, Remedy: checks.ResetGPU, Want: fmt.Sprintf("at most %g", row.Most), Got: fmt.Sprintf("%.0f", worst)}
+	if unit > 0 {
+		f.Want, f.Got = f.Want+" per "+row.Per, fmt.Sprintf("%.1f", worst)
 	}
 	if r.Strict || row.Severity == checks.Fail.String() {
 		f.Severity = checks.Fail
@@ -194,12 +208,12 @@ func formatLinkNumbers(links []int) string {
 
 // judgeBER judges the bit error rates of links with new effective errors: without these a high
 // rate is old, since the rate never recovers.
-func (r *linkRun) judgeBER(g *nvml.GPU, rates []float64, effective []uint64) {
+func (r *linkRun) judgeBER(g *nvml.GPU, rates []float64, effective []checks.Growth) {
 	limit := nvlinkLimits().BER.Most
 	var bad []int
 	worst := 0.0
 	for link, rate := range rates {
-		if rate > limit && at(effective, link) > 0 {
+		if rate > limit && at(effective, link).N > 0 {
 			bad, worst = append(bad, link), max(worst, rate)
 		}
 	}

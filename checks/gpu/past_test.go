@@ -92,16 +92,3 @@ func TestThrottleWithoutMemory(t *testing.T) {
 		t.Errorf("%+v, want a warning", got)
 	}
 }
-
-func TestPerMinute(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		then, now uint64
-		elapsed   time.Duration
-		want      float64
-	}{{0, 10, time.Minute, 10}, {5, 10, 2 * time.Minute, 2.5}, {100, 10, time.Minute, 10}, {7, 7, time.Hour, 0}} {
-		if got := perMinute(c.then, c.now, c.elapsed); got != c.want {
-			t.Errorf("%+v: %g", c, got)
-		}
-	}
-}

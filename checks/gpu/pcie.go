@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,11 +81,12 @@ func (c *gpuPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		then, compare := m.of(g)
 		next := linkPast{InARow: c.judgeLink(s, g, then, compare)}
 		replays, counted := Value(s, g.Link.Replays)
-		next.Replays = uint64(max(replays, 0))
-		if counted && compare {
-			c.judgeCorrected(s, g, "PCIe replays", then.Replays, next.Replays, m.elapsed)
-		}
-		next.AER = c.judgeAER(env, s, g, then.AER, m.elapsed, compare)
+		var grown checks.Growth
+		count := nvml.Reading[uint64]{Value: uint64(max(replays, 0)), Known: counted}
+		next.Replays, grown = m.counter(g, "replays", count, then.Replays, compare)
+		c.judgeCorrected(s, g, "PCIe replays", grown)
+		next.AER, grown = c.judgeAER(s, g, m)
+		c.judgeCorrected(s, g, "corrected PCIe errors", grown)
 		m.next.GPUs[g.UUID.Value] = next
 	})
 	s.fact("PCIe generation ", "", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.Gen })
@@ -93,7 +95,7 @@ func (c *gpuPCIe) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	s.compare("gpu-pcie-link", c.listFigures(s)...)
 	judgeLower(s, "PCIe generation", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.MaxGen })
 	judgeLower(s, "PCIe width", func(g *nvml.GPU) nvml.Reading[int] { return g.Link.MaxWidth })
-	return append(s.Done(), m.store(env)...)
+	return append(s.Done(), m.store(s)...)
 }
 
 // judgeLower warns of GPUs with a lower figure than most GPUs of their model; of two GPUs it
@@ -118,7 +120,15 @@ func (c *gpuPCIe) judgeLink(s *GPUs, g *nvml.GPU, then linkPast, compare bool) (
 		f := checks.Finding{Code: "gpu.pcie.gen", Severity: checks.Fail, Want: fmt.Sprint(c.Gen), Got: fmt.Sprint(maxGen)}
 		s.reportLow(g, f, "PCIe generation that the GPU and the slot support", s.allMiss(g, c.Gen, func(o *nvml.GPU) nvml.Reading[int] { return o.Link.MaxGen }))
 	}
-	if !hasGen || !hasMaxGen || gen >= maxGen || !atWork(&g.Link.Work) {
+	w := &g.Link.Work
+	switch unread := cmp.Or(g.Link.Gen.Err, g.Link.MaxGen.Err); {
+	case unread != nil:
+		return then.InARow // no sign of health
+	case !hasGen || !hasMaxGen || gen >= maxGen:
+		return 0
+	case !atWork(w) && cmp.Or(w.State.Err, w.Busy.Err, w.Draw.Err, w.Limit.Err) != nil:
+		return then.InARow
+	case !atWork(w):
 		return 0
 	}
 	if !compare {
@@ -236,31 +246,34 @@ func (c *gpuPCIe) listFigures(s *GPUs) (list []gpuFigure) {
 }
 
 // judgeCorrected judges how fast a counter of corrected errors has grown.
-func (c *gpuPCIe) judgeCorrected(s *GPUs, g *nvml.GPU, errors string, then, now uint64, elapsed time.Duration) {
+func (c *gpuPCIe) judgeCorrected(s *GPUs, g *nvml.GPU, errors string, grown checks.Growth) {
 	limit, severity := c.Rate, checks.Fail
 	if limit <= 0 {
 		limit, severity = pcie.UsualRate, checks.Warn
 	}
-	if rate := perMinute(then, now, elapsed); rate > limit {
+	if rate := grown.Per(time.Minute); grown.Known && rate > limit {
 		s.Report(g, checks.Finding{Code: "gpu.pcie.corrected", Severity: severity, Remedy: checks.ReseatOrRMA, Want: fmt.Sprintf("at most %g per minute", limit), Got: fmt.Sprintf("%.1f", rate)}, "%s", errors)
 	}
 }
 
 // judgeAER judges the PCIe errors that the kernel has counted since the last run; in the first
-// run, since boot.
-func (c *gpuPCIe) judgeAER(env *checks.Env, s *GPUs, g *nvml.GPU, then pci.AER, elapsed time.Duration, compare bool) pci.AER {
+// run, since boot. It returns the counters for the next run, and the growth of that of corrected errors.
+func (c *gpuPCIe) judgeAER(s *GPUs, g *nvml.GPU, m *memory[linkPast]) (now pci.AER, corrected checks.Growth) {
+	past, compare := m.of(g)
+	then := past.AER
 	if g.PCI == "" {
-		return then
+		return then, corrected
 	}
-	env.At("read /sys/bus/pci/devices/%s", g.PCI)
-	now, known, err := pci.ReadAER(env.Host, g.PCI)
+	s.Env.At("read /sys/bus/pci/devices/%s", g.PCI)
+	now, known, err := pci.ReadAER(s.Env.Host, g.PCI)
 	if err != nil {
-		s.Err = errors.Join(s.Err, err)
-		return then
+		s.Err, known = errors.Join(s.Err, err), false
 	}
+	_, corrected = m.counter(g, "aer", nvml.Reading[uint64]{Value: now.Corrected, Known: known}, then.Corrected, compare)
 	if !known {
-		return now
+		return then, corrected
 	}
+	compare = corrected.Known
 	since := "since the last run"
 	if !compare {
 		then, since = pci.AER{}, "since boot"
@@ -275,8 +288,5 @@ func (c *gpuPCIe) judgeAER(env *checks.Env, s *GPUs, g *nvml.GPU, then pci.AER, 
 	if n := checks.GrownFrom(then.NonFatal, now.NonFatal, 64); n > 0 {
 		s.Report(g, checks.Finding{Code: "gpu.pcie.nonfatal", Severity: checks.Warn, Want: "0", Got: fmt.Sprint(n)}, "uncorrected PCIe errors %s", since)
 	}
-	if compare {
-		c.judgeCorrected(s, g, "corrected PCIe errors", then.Corrected, now.Corrected, elapsed)
-	}
-	return now
+	return now, corrected
 }

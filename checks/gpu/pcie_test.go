@@ -64,7 +64,8 @@ var _ = checktest.Table("check_gpu_pcie", func(name string) []checktest.Scenario
 	delete(unreadableAER.Files, "sys/bus/pci/devices/"+fakenvml.Address(3)+"/aer_dev_fatal")
 	unreadableAER = aer(unreadableAER, "aer_dev_fatal/", "")
 	unreadableAER.Broken = true
-	garbage := aer(checktest.OnGPUs("garbage in AER counters", nil, nil), "aer_dev_fatal", "TOTAL_ERR_FATAL \xff\n")
+	garbage := aer(checktest.OnGPUs("garbage in AER counters", nil, nil, checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown},
+		"cannot be read: parse /sys/bus/pci/devices/"+fakenvml.Address(3)+"/aer_dev_fatal: invalid argument")), "aer_dev_fatal", "TOTAL_ERR_FATAL \xff\n")
 	garbage.Broken = true
 	return append(checktest.GPULacks(name, "PCIe width", func(g *nvml.GPU) { g.Link.Width = nvml.Reading[int]{} }), append(checktest.GPUCommon(name),
 		checktest.OnGPUs("healthy", nil, nil), checktest.OnV100s("an old GPU", nil, nil),

@@ -56,7 +56,11 @@ func (c *gpuPersistence) Run(_ context.Context, env *checks.Env) []checks.Findin
 			s.Report(g, f, "persistence mode")
 			return
 		}
-		if n := len(g.Processes.Value); n > 0 {
+		if n := len(g.Processes.Value); n == 0 && !g.Processes.Known {
+			f.Severity = checks.Warn
+			s.Report(g, f, "persistence mode is not turned on, since it is unknown whether a process uses the GPU")
+			return
+		} else if n > 0 {
 			f.Severity = checks.Warn
 			s.Report(g, f, "persistence mode is not turned on while the GPU is in use (processes: %d)", n)
 			return

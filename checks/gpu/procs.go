@@ -131,7 +131,7 @@ func findGhosts(env *checks.Env, s *GPUs) map[int]bool {
 
 // judgeGhosts reports memory of processes that do not exist.
 func (c *gpuProcs) judgeGhosts(s *GPUs, g *nvml.GPU, ghosts map[int]bool) {
-	only := true
+	only := g.Processes.Known
 	for _, p := range g.Processes.Value {
 		only = only && ghosts[p.PID]
 	}

@@ -22,11 +22,17 @@ func StatesOf(n *nvml.Snapshot) []checks.GPUState {
 			}
 			continue // the checks of GPUs report other errors
 		}
-		s := checks.GPUState{Index: g.Index, PCI: g.PCI, UUID: g.UUID.Value, Serial: g.Serial.Value, Name: g.Name.Value, MIG: valueOf(g.Modes.MIG), Links: g.NVLinks.Value}
+		s := checks.GPUState{Index: g.Index, PCI: g.PCI, UUID: g.UUID.Value, Serial: g.Serial.Value, Name: g.Name.Value, MIG: valueOf(g.Modes.MIG)}
+		if g.NVLinks.Err == nil { // else an unread link would count as down
+			s.Links = g.NVLinks.Value
+		}
 		s.Recovery = readRecovery(&g.Recovery)
 		s.SRAMThreshold = valueOf(g.ECC.SRAMThreshold)
-		if rows := valueOf(g.Rows.Remapped); rows != nil {
-			s.RemapPending, s.RemapFailed = &rows.Pending, &rows.Failed
+		if r := g.Rows.Remapped; r.Known && (r.Err == nil || r.Value.Pending) { // an error may hide a fault
+			s.RemapPending = &r.Value.Pending
+		}
+		if r := g.Rows.Remapped; r.Known && (r.Err == nil || r.Value.Failed) {
+			s.RemapFailed = &r.Value.Failed
 		}
 		states = append(states, s)
 	}

@@ -73,37 +73,48 @@ func (c *gpuThrottle) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		}
 		return n, g.Throttle.Now.Known
 	})
-	return append(s.Done(), m.store(env)...)
+	return append(s.Done(), m.store(s)...)
 }
 
 func (c *gpuThrottle) judge(s *GPUs, g *nvml.GPU, m *memory[throttled]) {
 	then, compare := m.of(g)
-	var next throttled
-	mask, _ := Value(s, g.Throttle.Now)
-	thermal, _ := Value(s, g.Throttle.Thermal)
-	hardware, hasHardware := Value(s, g.Throttle.HardwareThermal)
-	brake, hasBrake := Value(s, g.Throttle.PowerBrake)
-	power, _ := Value(s, g.Throttle.PowerCap)
-	next.Thermal, next.Hardware, next.Brake, next.PowerCap = thermal, hardware, brake, power
-	slowed := mask & HardwareReasons
-	if slowed != 0 {
-		next.InARow = then.InARow + 1
+	next := throttled{InARow: then.InARow} // stays if the reasons cannot be read
+	mask, known := Value(s, g.Throttle.Now)
+	count := func(name string, now nvml.Reading[uint64], then uint64) (uint64, checks.Growth) {
+		Value(s, now)
+		return m.counter(g, name, now, then, compare)
 	}
-	still := slowed&nvml.ThrottleHardwareThermal != 0 && hasHardware && hardware == then.Hardware ||
-		slowed&nvml.ThrottlePowerBrake != 0 && hasBrake && brake == then.Brake
-	counted := hasHardware || hasBrake
-	if counted && (slowed == nvml.ThrottleHardware || still && next.InARow >= inARow) { // too much power at once has no counter, and this counter does not move
-		counted = false
-		if compare {
-			c.judgeShares(s, g, then, next, m.elapsed)
-		}
+	var thermal, hardware, brake, power checks.Growth
+	next.Thermal, thermal = count("thermal", g.Throttle.Thermal, then.Thermal)
+	next.Hardware, hardware = count("hardware", g.Throttle.HardwareThermal, then.Hardware)
+	next.Brake, brake = count("brake", g.Throttle.PowerBrake, then.Brake)
+	next.PowerCap, power = count("power_cap", g.Throttle.PowerCap, then.PowerCap)
+	slowed := mask & HardwareReasons
+	switch {
+	case slowed != 0:
+		next.InARow++
+	case known:
+		next.InARow = 0
+	}
+	still := slowed&nvml.ThrottleHardwareThermal != 0 && hardware.Known && hardware.N == 0 ||
+		slowed&nvml.ThrottlePowerBrake != 0 && brake.Known && brake.N == 0
+	hasCounter := g.Throttle.HardwareThermal.Known || g.Throttle.PowerBrake.Known
+	counted := hasCounter
+	if slowed == nvml.ThrottleHardware || still && next.InARow >= inARow {
+		counted = false // too much power at once has no counter, and this counter does not move
+	}
+	// Drivers of release 575 also count time at the power cap in the counter of the thermal slowdown.
+	if g.Throttle.PowerCap.Err != nil || power.Known && (power.Over != thermal.Over || areAlike(power.N, thermal.N)) {
+		thermal.Known = false
+	}
+	if hasCounter && compare {
+		c.judgeShares(s, g, hardware, brake, thermal)
 	}
 	switch {
 	case counted && compare:
-		c.judgeShares(s, g, then, next, m.elapsed)
 	case slowed != 0 && !counted && next.InARow >= inARow && compare:
 		f := checks.Finding{Code: "gpu.throttle.hot", Severity: checks.Fail, Got: ThrottleWords(slowed)}
-		if slowed == nvml.ThrottleHardware && (hasHardware || hasBrake) {
+		if slowed == nvml.ThrottleHardware && hasCounter {
 			f.Code = "gpu.throttle.power"
 		}
 		if slowed&nvml.ThrottlePowerBrake != 0 {
@@ -116,38 +127,29 @@ func (c *gpuThrottle) judge(s *GPUs, g *nvml.GPU, m *memory[throttled]) {
 	m.next.GPUs[g.UUID.Value] = next
 }
 
-// judgeShares judges each reason by its share of the time since the last run.
-func (c *gpuThrottle) judgeShares(s *GPUs, g *nvml.GPU, then, now throttled, elapsed time.Duration) {
+// judgeShares judges each reason by its share of the time since its counter was last read.
+func (c *gpuThrottle) judgeShares(s *GPUs, g *nvml.GPU, hardware, brake, thermal checks.Growth) {
 	for _, r := range []struct {
-		then, now   uint64
+		checks.Growth
+
 		severity    checks.Severity
 		code, cause string
 	}{
-		{then.Hardware, now.Hardware, checks.Fail, "gpu.throttle.hot", "the hardware because of heat"},
-		{then.Brake, now.Brake, checks.Fail, "gpu.throttle.brake", "a power brake"},
-		{then.Thermal, now.Thermal, checks.Warn, "gpu.throttle.warm", "the driver because of heat"},
+		{hardware, checks.Fail, "gpu.throttle.hot", "the hardware because of heat"},
+		{brake, checks.Fail, "gpu.throttle.brake", "a power brake"},
+		{thermal, checks.Warn, "gpu.throttle.warm", "the driver because of heat"},
 	} {
-		grown := subtract(r.then, r.now)
-		share := min(100*float64(grown)/float64(elapsed), 100)
-		if share <= c.Percent || r.code == "gpu.throttle.warm" && grownAlike(grown, subtract(then.PowerCap, now.PowerCap)) {
+		share := min(100*float64(r.N)/float64(r.Over), 100)
+		if !r.Known || share <= c.Percent {
 			continue
 		}
 		s.Report(g, checks.Finding{Code: r.code, Severity: r.severity, Want: fmt.Sprintf("at most %g %%", c.Percent), Got: fmt.Sprintf("%.0f %%", share)},
-			"throttled by %s in the last %s", r.cause, elapsed.Round(time.Second))
+			"throttled by %s in the last %s", r.cause, r.Over.Round(time.Second))
 	}
 }
 
-// subtract returns how much a counter has grown. It starts at 0 when the driver is reloaded.
-func subtract(then, now uint64) uint64 {
-	if now < then {
-		return now
-	}
-	return now - then
-}
-
-// grownAlike reports whether two times differ by at most 1 %: drivers of release 575 also count
-// time at the power cap in the counter of the thermal slowdown.
-func grownAlike(a, b uint64) bool {
+// areAlike reports whether two times differ by at most 1 %.
+func areAlike(a, b uint64) bool {
 	more, less := max(a, b), min(a, b)
 	return more-less <= more/100
 }

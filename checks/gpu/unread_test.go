@@ -1,0 +1,332 @@
+package gpu
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
+	"github.com/nhc-gpu/nhc-gpu/checks/selftest"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
+)
+
+// A value that a run could not read keeps its past: it is no growth, and ends no row of runs. The other
+// values are judged.
+
+var errUnread = errors.New("timeout")
+
+// tries is a check of eight H100 with a past. Only gpu3 changes.
+type tries struct {
+	t     *testing.T
+	h     *probe.Host
+	taken time.Time
+}
+
+func newTries(t *testing.T) *tries {
+	t.Helper()
+	files := fakenvml.Files(fakenvml.H100, 8)
+	files["proc/sys/kernel/random/boot_id"] = nvlinkBoot + "\n"
+	h := probe.NewHost(probetest.Tree(t, files))
+	h.SetPast("/past")
+	return &tries{t, h, time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)}
+}
+
+// run runs a check five minutes after the last run, and returns its findings about gpu3, briefly.
+func (r *tries) run(c checks.Check, change func(*nvml.GPU)) (got []string) {
+	r.t.Helper()
+	n := checktest.H100s()
+	r.taken = r.taken.Add(5 * time.Minute)
+	n.Taken = r.taken
+	change(&n.GPUs[3])
+	nvml.Set(r.h, n, nil)
+	for _, f := range c.Run(r.t.Context(), &checks.Env{Host: r.h}) {
+		if f.Device.PCI != fakenvml.Address(3) {
+			r.t.Errorf("about another device: %s", f.Message)
+		}
+		got = append(got, fmt.Sprint(f.Severity, " ", f.Code, checks.Before(" ", f.Got, "")))
+	}
+	return got
+}
+
+// want runs a check, once for each change.
+func (r *tries) want(c checks.Check, steps ...tryStep) {
+	r.t.Helper()
+	for i, s := range steps {
+		if diff := cmp.Diff(s.want, r.run(c, s.change)); diff != "" {
+			r.t.Errorf("run %d (-want +got):\n%s", i+1, diff)
+		}
+	}
+}
+
+type tryStep struct {
+	change func(*nvml.GPU)
+	want   []string
+}
+
+func step(change func(*nvml.GPU), want ...string) tryStep { return tryStep{change, want} }
+
+const (
+	unreadValue = "unknown gpu.error.value cannot be read: timeout"
+	unreadGPU   = "unknown gpu.error cannot be read: timeout"
+)
+
+func lostHandle(g *nvml.GPU) {
+	*g = nvml.GPU{Index: g.Index, PCI: g.PCI, UUID: g.UUID, Serial: g.Serial, Err: errUnread}
+}
+
+func TestUnreadReplays(t *testing.T) {
+	t.Parallel()
+	replays := func(n int) func(*nvml.GPU) { return func(g *nvml.GPU) { g.Link.Replays = nvml.Known(n) } }
+	failed := func(g *nvml.GPU) { g.Link.Replays = nvml.Failed[int](errUnread) }
+	absent := func(g *nvml.GPU) { g.Link.Replays = nvml.Reading[int]{} }
+	newTries(t).want(&gpuPCIe{Rate: 10},
+		step(failed, unreadValue), // in the first run
+		step(replays(20_000)),     // the total of months
+		step(failed, unreadValue),
+		step(replays(20_090)), // 9 a minute since it was read
+		step(absent),
+		step(failed, unreadValue),
+		step(lostHandle, unreadGPU),
+		step(replays(20_250)), // 8 a minute in 20 minutes
+		step(failed, unreadValue),
+		step(replays(20_460), "fail gpu.pcie.corrected 21.0"),
+		step(replays(20_470)),
+	)
+}
+
+func TestUnreadAER(t *testing.T) {
+	t.Parallel()
+	r := newTries(t)
+	file := "sys/bus/pci/devices/" + fakenvml.Address(3) + "/aer_dev_fatal"
+	put := func(content string) func(*nvml.GPU) {
+		return func(*nvml.GPU) {
+			_ = os.RemoveAll(r.h.Path("/" + file))
+			if err := selftest.Place(r.h.Path("/"), file, content); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	damaged := put("TOTAL_ERR_FATAL x\n")
+	const why = "unknown gpu.error.value cannot be read: parse /sys/bus/pci/devices/0000:13:00.0/aer_dev_fatal: invalid argument"
+	r.want(&gpuPCIe{},
+		step(damaged, why),
+		step(put("TOTAL_ERR_FATAL 3\n"), "warn gpu.pcie.fatal 3"), // of an unknown time
+		step(damaged, why),
+		step(put("TOTAL_ERR_FATAL 3\n")),
+		step(put("TOTAL_ERR_FATAL 4\n"), "fail gpu.pcie.fatal 1"),
+	)
+}
+
+func TestUnreadThrottle(t *testing.T) {
+	t.Parallel()
+	hot := func(d time.Duration) func(*nvml.GPU) {
+		return func(g *nvml.GPU) { g.Throttle.HardwareThermal = nvml.Known(uint64(d)) }
+	}
+	warm := func(heat, power nvml.Reading[uint64]) func(*nvml.GPU) {
+		return func(g *nvml.GPU) { g.Throttle.Thermal, g.Throttle.PowerCap = heat, power }
+	}
+	ns := func(d time.Duration) nvml.Reading[uint64] { return nvml.Known(uint64(d)) }
+	failed := nvml.Failed[uint64](errUnread)
+	unread := func(g *nvml.GPU) {
+		g.Throttle.HardwareThermal, g.Throttle.Thermal, g.Throttle.PowerBrake, g.Throttle.PowerCap = failed, failed, failed, failed
+	}
+	newTries(t).want(&gpuThrottle{Percent: 10, name: "x"},
+		step(hot(10*time.Hour)),
+		step(unread, unreadValue),
+		step(hot(10*time.Hour+50*time.Second)), // 8 % of 10 minutes
+		step(lostHandle, unreadGPU),
+		step(hot(10*time.Hour+170*time.Second), "fail gpu.throttle.hot 20 %"),
+	)
+	newTries(t).want(&gpuThrottle{Percent: 10, name: "x"},
+		step(warm(ns(time.Hour), ns(time.Hour))),
+		step(warm(ns(time.Hour+5*time.Minute), failed), unreadValue), // it may be the power cap
+		step(warm(ns(time.Hour+10*time.Minute), ns(time.Hour+10*time.Minute))),
+		step(warm(ns(time.Hour+15*time.Minute), ns(time.Hour+10*time.Minute)), "warn gpu.throttle.warm 100 %"),
+	)
+}
+
+func TestUnreadThrottleReasons(t *testing.T) {
+	t.Parallel()
+	slowed := func(g *nvml.GPU) { g.Throttle = nvml.Throttle{Now: nvml.Known(uint64(nvml.ThrottleHardware))} }
+	unread := func(g *nvml.GPU) { g.Throttle = nvml.Throttle{Now: nvml.Failed[uint64](errUnread)} }
+	free := func(g *nvml.GPU) { g.Throttle = nvml.Throttle{Now: nvml.Known(uint64(0))} }
+	const now = "warn gpu.throttle.now hardware slowdown"
+	newTries(t).want(&gpuThrottle{Percent: 10, name: "x"},
+		step(slowed, now), step(slowed, now), step(unread, unreadGPU), step(slowed, "fail gpu.throttle.hot hardware slowdown"),
+		step(free), step(slowed, now), step(slowed, now), step(free), step(slowed, now),
+	)
+}
+
+func TestUnreadECC(t *testing.T) {
+	t.Parallel()
+	counts := func(sram, dram nvml.Reading[uint64]) func(*nvml.GPU) {
+		return func(g *nvml.GPU) { g.ECC.SRAM.Corrected, g.ECC.DRAM.Corrected = sram, dram }
+	}
+	n := func(n uint64) nvml.Reading[uint64] { return nvml.Known(n) }
+	failed := nvml.Failed[uint64](errUnread)
+	newTries(t).want(&gpuECC{Rate: 100},
+		step(counts(failed, n(5)), unreadValue),
+		step(counts(n(1000), n(5))),
+		step(counts(failed, n(5)), unreadValue),
+		step(counts(n(1010), n(10))), // 90 an hour
+		step(counts(n(1010), n(20)), "warn gpu.ecc.rate 120"),
+	)
+}
+
+// A GPU whose remapped rows are unread may have a row remapper: its uncorrected errors do not fail it.
+func TestUnreadRows(t *testing.T) {
+	t.Parallel()
+	bad := func(rows nvml.Reading[nvml.RemappedRows]) func(*nvml.GPU) {
+		return func(g *nvml.GPU) {
+			g.Rows.Remapped, g.ECC.DRAM.Uncorrected = rows, nvml.Known(uint64(1))
+		}
+	}
+	failed := nvml.Failed[nvml.RemappedRows](errUnread)
+	newTries(t).want(&gpuECC{}, step(bad(failed), "warn gpu.ecc.dram 1", unreadValue))
+	partly := failed
+	partly.Known, partly.Value.Pending = true, true
+	newTries(t).want(&gpuRemap{Max: maxRemapped}, step(bad(partly), "fail gpu.remap.pending memory rows need a reset to be remapped", unreadValue))
+	n := &nvml.Snapshot{GPUs: []nvml.GPU{{Rows: nvml.Rows{Remapped: partly}}}}
+	if s := StatesOf(n)[0]; s.RemapPending == nil || !*s.RemapPending || s.RemapFailed != nil {
+		t.Errorf("states: pending %v, failed %v, want only pending", s.RemapPending, s.RemapFailed)
+	}
+}
+
+func TestUnreadPCIeGeneration(t *testing.T) {
+	t.Parallel()
+	slow := func(g *nvml.GPU) {
+		g.Link.Gen, g.Link.Work = nvml.Known(1), nvml.Work{State: nvml.Known(0), Busy: nvml.Known(98)}
+	}
+	unread := func(g *nvml.GPU) { g.Link.Gen = nvml.Failed[int](errUnread) }
+	unknownWork := func(g *nvml.GPU) {
+		slow(g)
+		g.Link.Work = nvml.Work{State: nvml.Known(0), Busy: nvml.Failed[int](errUnread)}
+	}
+	newTries(t).want(&gpuPCIe{}, step(slow), step(unread, unreadValue), step(slow), step(unknownWork), step(slow, "warn gpu.pcie.slow 1"))
+}
+
+func TestUnreadFabric(t *testing.T) {
+	t.Parallel()
+	joining := inFabric(func(f *nvml.Fabric) { f.State = nvml.FabricInProgress })
+	unread := func(g *nvml.GPU) { g.Fabric = nvml.Failed[nvml.Fabric](errUnread) }
+	odd := inFabric(func(f *nvml.Fabric) { f.State = 200 })
+	const waits = "warn gpu.fabric.state in progress"
+	newTries(t).want(&gpuFabric{},
+		step(joining, waits), step(unread, unreadGPU), step(joining, waits), step(lostHandle, unreadGPU), step(odd, "unknown gpu.fabric.unknown unknown state 200"),
+		step(joining, "fail gpu.fabric.state in progress"), step(inFabric(nil)), step(joining, waits),
+	)
+}
+
+func TestUnreadNVLinkCounters(t *testing.T) {
+	t.Parallel()
+	crc := func(of7, of9 uint64, err error) func(*nvml.GPU) {
+		return func(g *nvml.GPU) {
+			list := checktest.Repeat(18, uint64(0))
+			list[7], list[9] = of7, of9
+			g.NVLink.Counts = nvml.Reading[nvml.LinkCounts]{Value: nvml.LinkCounts{"crc": list}, Known: true, Err: err}
+		}
+	}
+	none := func(g *nvml.GPU) { g.NVLink.Counts = nvml.Failed[nvml.LinkCounts](errUnread) }
+	const unread = nvml.UnreadCount
+	newTries(t).want(&gpuNVLink{name: gpuNVLinkName},
+		step(crc(unread, 5, errUnread), unreadValue),
+		step(crc(9_000_000, 5, nil)), // since the driver was loaded
+		step(crc(unread, 60_005, errUnread), "fail gpu.nvlink.errors 200.0", unreadValue),
+		step(none, "fail gpu.nvlink.errors 200.0", unreadValue),
+		step(lostHandle, unreadGPU),
+		step(crc(9_100_000, 60_005, nil), "fail gpu.nvlink.errors 200.0"), // 83 per second on link 7 since it was read
+	)
+}
+
+// links changes the states of some links; "?" is one that could not be read.
+func links(states map[int]byte) func(*nvml.GPU) {
+	return func(g *nvml.GPU) {
+		up, unread := checktest.Repeat(18, true), checktest.Repeat(18, false)
+		for link, state := range states {
+			up[link], unread[link] = false, state == '?'
+		}
+		if g.NVLinks = nvml.Known(up); slices.Contains(unread, true) {
+			g.NVLinks.Err, g.NVLinksUnread = errUnread, unread
+		}
+	}
+}
+
+func TestUnreadNVLinks(t *testing.T) {
+	t.Parallel()
+	newTries(t).want(&gpuNVLink{name: gpuNVLinkName},
+		step(links(map[int]byte{11: '?'}), unreadValue),
+		step(links(map[int]byte{3: '-', 11: '?'}), "fail gpu.nvlink.down 17", unreadValue),
+		step(links(nil)),
+	)
+	slow := func(g *nvml.GPU) {
+		speeds := checktest.Repeat(18, 26562)
+		speeds[7], speeds[9] = nvml.UnreadSpeed, 13281
+		g.NVLink.Speed = nvml.Reading[[]int]{Value: speeds, Known: true, Err: errUnread}
+	}
+	newTries(t).want(&gpuNVLink{Speed: 26000, name: gpuNVLinkName}, step(slow, "fail gpu.nvlink.speed 13281 MB/s", unreadValue))
+	n := checktest.H100s()
+	links(map[int]byte{11: '?'})(&n.GPUs[3])
+	if s := StatesOf(n); s[3].Links != nil || len(s[4].Links) != 18 {
+		t.Errorf("states: links %v, %v", s[3].Links, s[4].Links)
+	}
+}
+
+// One of two GPUs has a link that is down by design, and the other cannot read its link: neither is accused.
+func TestUnreadNVLinkAccusesNoOther(t *testing.T) {
+	t.Parallel()
+	r := newTries(t)
+	n := checktest.H100s()
+	n.GPUs = n.GPUs[3:5]
+	links(map[int]byte{11: '-'})(&n.GPUs[0])
+	links(map[int]byte{11: '?'})(&n.GPUs[1])
+	nvml.Set(r.h, n, nil)
+	for _, f := range (&gpuNVLink{name: gpuNVLinkName}).Run(t.Context(), &checks.Env{Host: r.h}) {
+		if f.Severity != checks.Unknown {
+			t.Errorf("%s", f.Message)
+		}
+	}
+}
+
+// Without memory on the node NVML fails: nothing is known of the GPUs.
+func TestNoMemoryForNVML(t *testing.T) {
+	t.Parallel()
+	lack := &nvml.Error{Call: "nvmlInit", Code: 20}
+	for _, err := range []error{lack, &nvml.Error{Call: "nvmlDeviceGetCount_v2", Code: 23}, fmt.Errorf("load: %w", probe.ErrNoRoom)} {
+		for name, c := range map[string]checks.Check{gpuCountName: &gpuCount{Want: 8}, gpuDriverName: &gpuDriver{}} {
+			r := newTries(t)
+			nvml.Set(r.h, nil, err)
+			if got := c.Run(t.Context(), &checks.Env{Host: r.h}); checks.Worst(got) != checks.Unknown {
+				t.Errorf("%s, %v: %+v", name, err, got)
+			}
+		}
+	}
+	newTries(t).want(&gpuCount{Want: 8}, step(func(g *nvml.GPU) {
+		lostHandle(g)
+		g.Err = &nvml.Error{Call: "nvmlDeviceGetHandleByIndex_v2(3)", Code: 20}
+	}, "unknown gpu.error 7"))
+}
+
+// Persistence mode is not turned on if the processes of the GPU are unknown.
+func TestPersistenceOfUnknownUse(t *testing.T) {
+	t.Parallel()
+	newTries(t).want(&gpuPersistence{Fail: true, Set: true}, step(func(g *nvml.GPU) {
+		g.Modes.Persistence, g.Processes = nvml.Known(false), nvml.Reading[[]nvml.GPUProcess]{}
+	}, "warn gpu.persistence off"))
+}
+
+// Any call can report that the InfoROM is corrupt.
+func TestInforomByTheSerialNumber(t *testing.T) {
+	t.Parallel()
+	newTries(t).want(&gpuDriver{}, step(func(g *nvml.GPU) {
+		g.InforomValid, g.Serial = nvml.Reading[bool]{}, nvml.Failed[string](&nvml.Error{Call: "nvmlDeviceGetSerial(3)", Code: 14})
+	}, "fail gpu.driver.inforom the InfoROM is corrupt"))
+}
