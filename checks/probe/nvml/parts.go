@@ -340,9 +340,10 @@ func (q query) readNVLinks() {
 		known = known || r.Known
 		up, unread = append(up, r.Value == nvml.FEATURE_ENABLED), append(unread, !r.Known)
 	}
-	if failed != nil {
-		q.g.NVLinksUnread = unread
+	if failed == nil {
+		unread = nil
 	}
+	q.g.NVLinksUnread = unread
 	if q.g.NVLinks.Err = failed; known {
 		q.g.NVLinks.Value, q.g.NVLinks.Known = up, true
 	}
