@@ -122,6 +122,8 @@ func TestDCGMHealth(t *testing.T) {
 		{"switches are watched, too", []string{dcgmiAll, "switches 4", "switchwatches 3539", oneBad, switchBad}, DCGMAll,
 			"nv-hostengine at {address}, fresh false\n" + oneBadText + "\n" + switchBadText,
 			[]string{"dcgmInit", "dcgmConnect_v2", "dcgmGetEntityGroupEntities", "dcgmHealthGet", "dcgmHealthCheck", "dcgmHealthGet", "dcgmHealthCheck", "dcgmDisconnect", "dcgmShutdown"}},
+		{"a GPU that DCGM does not add", []string{"unaddable 5", oneBad}, DCGMAll,
+			"nv-hostengine at {address}: dcgmGroupAddEntity: error adding entity group type GPU, entity 5 to group: Generic unspecified error\n" + oneBadText, nil},
 		{"the watches of the switches fail", []string{dcgmiAll, "switches 4", oneBad, "error dcgmHealthSet -3"}, DCGMAll,
 			"nv-hostengine at {address}: dcgmHealthSet: error setting health watches: Generic unspecified error\n" + oneBadText, nil},
 		{"the engine hangs at the switches", []string{dcgmiAll, "switches 4", oneBad, "hang dcgmGroupCreate"}, DCGMAll,

@@ -47,9 +47,9 @@ func (e *libEngine) Health(ctx context.Context, systems System) (*Health, error)
 		answer.Fresh = answer.Fresh || p.kind == dcgm.FE_GPU
 	}
 	if len(unwatched) > 0 && !isHung(failed) {
-		group, err := e.watch(ctx, unwatched)
-		if err != nil {
-			return answer, cmp.Or(failed, err)
+		group, ready, err := e.watch(ctx, unwatched)
+		if failed = cmp.Or(failed, err); !ready {
+			return answer, failed
 		}
 		defer func() {
 			_ = e.call(ctx, "dcgmGroupDestroy", func() error { return dcgm.DestroyGroup(group) })
@@ -117,36 +117,45 @@ func nameKind(group uint) string {
 }
 
 // watch creates a group of all entities of some kinds with watches, and makes the engine read their
-// values.
-func (e *libEngine) watch(ctx context.Context, parts []dcgmPart) (group dcgm.GroupHandle, err error) {
+// values. If it is ready an error is that of a GPU that is not in it.
+func (e *libEngine) watch(ctx context.Context, parts []dcgmPart) (group dcgm.GroupHandle, ready bool, err error) {
 	group, err = ask(ctx, e, "dcgmGroupCreate", func() (dcgm.GroupHandle, error) {
 		return dcgm.CreateGroup(fmt.Sprintf("nhc-gpu-%d", os.Getpid()))
 	})
 	if err != nil {
-		return group, err
+		return group, false, err
 	}
 	var systems System
+	var failed error
 	for _, p := range parts {
 		systems |= p.systems
-		if err = e.addAll(ctx, group, p.kind); err != nil && p.kind == dcgm.FE_GPU {
-			return group, err
+		added, err := e.addAll(ctx, group, p.kind)
+		switch {
+		case p.kind != dcgm.FE_GPU:
+		case added == 0 && err != nil:
+			return group, false, err
+		default:
+			failed = err
 		}
 	}
 	err = e.call(ctx, "dcgmHealthSet", func() error { return dcgm.HealthSet(group, dcgm.HealthSystem(systems)) })
 	if err == nil {
 		err = e.call(ctx, "dcgmUpdateAllFields", dcgm.UpdateAllFields)
 	}
-	return group, err
+	return group, err == nil, cmp.Or(failed, err)
 }
 
-func (e *libEngine) addAll(ctx context.Context, group dcgm.GroupHandle, kind dcgm.Field_Entity_Group) error {
-	return e.call(ctx, "dcgmGroupAddEntity", func() error {
+// addAll adds all entities of a kind to a group, as far as DCGM accepts them.
+func (e *libEngine) addAll(ctx context.Context, group dcgm.GroupHandle, kind dcgm.Field_Entity_Group) (added int, err error) {
+	return ask(ctx, e, "dcgmGroupAddEntity", func() (added int, err error) {
 		ids, err := dcgm.GetEntityGroupEntities(kind)
 		for _, id := range ids {
-			if err == nil {
-				err = dcgm.AddEntityToGroup(group, kind, id)
+			if bad := dcgm.AddEntityToGroup(group, kind, id); bad != nil {
+				err = cmp.Or(err, bad)
+				continue
 			}
+			added++
 		}
-		return err
+		return added, err
 	})
 }

@@ -201,6 +201,8 @@ dcgmReturn_t dcgmGroupCreate(dcgmHandle_t handle, dcgmGroupType_t type, const ch
 dcgmReturn_t dcgmGroupAddEntity(dcgmHandle_t handle, dcgmGpuGrp_t group, dcgm_field_entity_group_t kind, dcgm_field_eid_t id)
 {
 	CALL("dcgmGroupAddEntity");
+	if (kind == DCGM_FE_GPU && (int)id == setting("unaddable", -1))
+		return DCGM_ST_BADPARAM;
 	in_group[kind] = 1;
 	return group == own_group ? DCGM_ST_OK : DCGM_ST_BADPARAM;
 }
