@@ -126,6 +126,11 @@ var _ = checktest.Table("check_ib_errors", func(string) []checktest.Scenario {
 		errorsOn("many symbol errors, more than an hour ago", nil, func(all map[string]*checks.DeviceHistory) {
 			all[bad+":1"].Series["counters/symbol_error"] = []checks.Point{{At: fabricNow - 9000, Value: 3}, {At: fabricNow - 3700, Value: 503}}
 		}, countsOn(bad, "counters/symbol_error", 503)),
+		errorsOn("a counter stopped at its maximum while it failed", nil, func(all map[string]*checks.DeviceHistory) {
+			all[bad+":1"].Series["counters/symbol_error"] = []checks.Point{{At: fabricNow - 9000, Value: 3}, {At: fabricNow - 5000, Value: 65535}}
+			spells("full counters/symbol_error", 5000)(all)
+		}, countsOn(bad, "counters/symbol_error", 65535),
+			errorFinding(bad, "symbol_error", checks.Fail, "at most 120 an hour", "65535", " stopped at its maximum while it failed (perfquery -R resets it)")),
 		errorsOn("symbol errors as the link was lost", nil, nil, inTurn(countsOn(bad, "counters/symbol_error", 500), countsOn(bad, "counters/link_downed", 1)),
 			errorFinding(bad, "symbol_error", checks.Warn, "at most 120 an hour", "500", ", and the link was lost"), errorFinding(bad, "link_downed", checks.Warn, once, "1", "")),
 		errorsOn("a link was lost", nil, nil, countsOn(bad, "counters/link_downed", 1), errorFinding(bad, "link_downed", checks.Warn, once, "1", "")),
