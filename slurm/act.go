@@ -74,7 +74,7 @@ func (c *Controller) Act(ctx context.Context, verdict Verdict, role Role) (Outco
 	if err == nil && (verdict.Healthy && c.isSteady(m) || c.spared(m, verdict, role)) {
 		return c.leave(ctx, m, verdict)
 	}
-	if err == nil && m.Reported != ReportedDrained && m.Reported != ReportedLeftAlone && m.Pending == (Pending{}) {
+	if err == nil && !m.isSettled() && m.Pending == (Pending{}) {
 		c.spread(verdict)
 	}
 	return c.inTurn(ctx, func(m *Memory, out *Outcome) error {
@@ -164,12 +164,13 @@ func (m *Memory) pendingVerdict() Verdict {
 // settle reads, decides and writes, at most twice.
 func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outcome) error {
 	standing, why := m.findStanding(v)
+	known := m.Marks
 	v = c.adopt(v, m, standing)
 	var tried Decision
 	var failed error
 	fault := v.fault()
 	for tries := 0; tries < 2; tries++ {
-		node, err := c.look(ctx, v, m)
+		node, err := c.look(ctx, v, m, known)
 		if err != nil {
 			if failed != nil {
 				err = fmt.Errorf("%w; %w", failed, err)
@@ -201,8 +202,8 @@ func (c *Controller) settle(ctx context.Context, v Verdict, m *Memory, out *Outc
 			c.leaveAlone(v, m, out)
 			return nil
 		}
-		if d.Action == Drain && m.Reported == ReportedDrained && !node.State.maintained() {
-			m.Marks = nil // another user has resumed it since
+		if d.Action == Drain && (m.Reported == ReportedDrained || m.Reported == ReportedMaintained) && !node.State.maintained() {
+			m.Marks = slices.DeleteFunc(slices.Clone(m.Marks), func(k Mark) bool { return !k.Owed }) // another user has resumed it since
 			m.mark(v, c.now())
 		}
 		if d.Action == Drain && tried.Action == None && c.guards(v, m, node, d.Reason) {
@@ -254,15 +255,15 @@ func (c *Controller) adopt(v Verdict, m *Memory, standing []Mark) Verdict {
 	return v
 }
 
-// look reads the node, with what the memory knows about it.
-func (c *Controller) look(ctx context.Context, v Verdict, m *Memory) (NodeInfo, error) {
+// look reads the node, with what the memory knows about it. known are the marks of before this run.
+func (c *Controller) look(ctx context.Context, v Verdict, m *Memory, known []Mark) (NodeInfo, error) {
 	node, err := c.Read(ctx)
 	if err != nil {
 		return node, err
 	}
 	node = m.pretend(node)
 	node.Refused = m.Pending.Refused
-	node.Foreign = c.isForeign(m, node.Reason, v)
+	node.Foreign = c.isForeign(m, node.Reason, v) && !isMarked(known, node.Reason)
 	node.Same = m.Fault != "" && m.Fault == v.fault() && m.wrote(node.Reason)
 	node.Awaited = !v.Healthy && c.awaits(ctx, node)
 	return node, nil
@@ -422,7 +423,7 @@ func (c *Controller) askGuard(ctx context.Context, v Verdict, d *Decision, m *Me
 	switch {
 	case isShared(d.Reason):
 		longest = c.Guard.Jitter
-	case m.Pending.Held != "":
+	case m.Pending.Held != "" && m.Pending.Fault == v.fault():
 		longest = 0 // such counts are spread already
 	}
 	longest = min(longest, c.MaxWait)

@@ -551,6 +551,10 @@ func TestGuardWaits(t *testing.T) {
 			act(t, c, Verdict{Message: "check_x:  another fault"}, "read")
 			f.state, f.reason = "IDLE", ""
 		},
+		"another fault is held": func(f *fake, c *Controller) {
+			f.groups = partitionWith(3)
+			act(t, c, noDNS, "read", "count", "comment", "COMMENT NHC: drain held by guard since "+c.now().UTC().Format(time.RFC3339)+": "+noDNS.Message)
+		},
 		"no answer": func(f *fake, c *Controller) {
 			f.on = always(timeout, "read")
 			undelivered(t, c, failing, "read")
@@ -563,7 +567,11 @@ func TestGuardWaits(t *testing.T) {
 		waits = nil
 		c.waited, c.Guard.Short, c.MaxWait = false, 3*time.Second, 20*time.Second
 		c.Wait = func(d time.Duration) { waits = append(waits, d) }
-		act(t, c, failing, "read", "read", "count", "DRAIN "+ourReason)
+		f.calls = nil
+		_, err := c.Act(t.Context(), failing, HealthCheck)
+		if n := len(f.calls); err != nil || f.calls[0] != "read" || !slices.Equal(f.calls[n-3:], []string{"read", "count", "DRAIN " + ourReason}) {
+			t.Errorf("%s: calls %q, %v", name, f.calls, err)
+		}
 		if len(waits) != 1 || waits[0] <= 0 || waits[0] > c.Guard.Short {
 			t.Errorf("%s: waits %v", name, waits)
 		}

@@ -16,10 +16,11 @@ type Reported string
 // The values of Reported. Only with ReportedOK can a healthy run make no
 // call.
 const (
-	ReportedUnknown   Reported = ""           // unknown: ask Slurm
-	ReportedOK        Reported = "ok"         // the node was in service, and healthy
-	ReportedDrained   Reported = "drained"    // drained by us, for Memory.Reason
-	ReportedLeftAlone Reported = "left-alone" // drained by another user, down, or in maintenance
+	ReportedUnknown    Reported = ""           // unknown: ask Slurm
+	ReportedOK         Reported = "ok"         // the node was in service, and healthy
+	ReportedDrained    Reported = "drained"    // drained by us, for Memory.Reason
+	ReportedLeftAlone  Reported = "left-alone" // drained by another user, down, or idle in maintenance
+	ReportedMaintained Reported = "maintained" // in service, in a reservation for maintenance
 )
 
 // memoryFormat is the version of the file. Other versions are not read.
@@ -137,14 +138,14 @@ func (m *Memory) noteLeft(v Verdict, node NodeInfo) {
 			m.Fault = v.fault()
 		}
 		m.Known = !m.Unsettled
-	case held && !m.Known:
+	case held && !m.Known && (node.State.Held || !node.State.maintained()):
 		m.Reason, m.Fault, m.Known = "", "", !m.Unsettled
 	}
 	switch {
 	case v.Healthy && inService && m.Unsettled:
 		m.Reported, m.Unsettled = ReportedUnknown, false // ask once more
 	case inService && !node.State.Held && node.State.maintained():
-		m.Reported = ReportedLeftAlone
+		m.Reported = ReportedMaintained
 	case v.Healthy && inService && !node.State.Held && node.State.Base != "boot":
 		m.Reported = ReportedOK
 	case inService || node.State.Class == Unknown:
@@ -169,6 +170,16 @@ func (m *Memory) noteDone(d Decision, fault string) {
 // isForeign reports that a reason is not ours: it is that of a sweep, or nhc-gpu wrote another one. After a
 // write that reported an error the latter is unknown.
 func (m *Memory) isForeign(reason string) bool { return m.Known && !m.wrote(reason) || BySweep(reason) }
+
+// isSettled reports whether an unchanged verdict needs no call to Slurm for a time.
+func (m *Memory) isSettled() bool {
+	return m.Reported == ReportedDrained || m.Reported == ReportedLeftAlone || m.Reported == ReportedMaintained
+}
+
+// isMarked reports whether a reason is that of a mark.
+func isMarked(marks []Mark, reason string) bool {
+	return slices.ContainsFunc(marks, func(k Mark) bool { return k.Message != "" && sameReason(reason, Reason(k.Message)) })
+}
 
 // isForeign reports that a verdict does not change the drain with a reason. What a sweep has drained is
 // left to sweeps, because the checks of a node do not test the network between nodes.

@@ -220,6 +220,7 @@ func TestDrainBehindMaintenance(t *testing.T) {
 		"a job":    {[]string{"ALLOCATED+MAINTENANCE+RESERVED", "MIXED+COMPLETING+MAINTENANCE"}, false},
 		"idle":     {[]string{"IDLE+MAINTENANCE+RESERVED", "ALLOCATED+MAINTENANCE"}, false},
 		"a boot":   {[]string{"ALLOCATED+MAINTENANCE+RESERVED"}, true},
+		"both":     {[]string{"IDLE+MAINTENANCE+RESERVED"}, true},
 	} {
 		f := &fake{state: "IDLE"}
 		c, now := watched(t, f)
@@ -292,13 +293,45 @@ func TestFaultsBehindMaintenance(t *testing.T) {
 	act(passing("check_gpu_gemm"), Manual, "read", "RESUME")
 }
 
+// A person who resumes a node in a maintenance has resumed it for the faults of before, too, if it is in service
+// afterwards.
+func TestResumedInMaintenance(t *testing.T) {
+	t.Parallel()
+	for _, during := range []string{"ALLOCATED+MAINTENANCE+RESERVED", "ALLOCATED"} {
+		f := &fake{state: "IDLE"}
+		act := acting(t, controller(t, f))
+		act(by("check_gpu_gemm", "wrong"), Manual, "read", "DRAIN NHC: wrong")
+		f.state, f.reason = during, ""
+		act(passing("check_fs_mount"), HealthCheck, "read")
+		f.state = "IDLE"
+		act(by("check_fs_mount", "no /home"), HealthCheck, "read", "DRAIN NHC: no /home")
+		if out := act(passing("check_fs_mount"), HealthCheck, "read", "RESUME"); out.Kept {
+			t.Errorf("%s: %+v, want it resumed", during, out)
+		}
+	}
+}
+
+// A drain that comes back over a newer one is still ours, whatever its form.
+func TestReasonBehindMaintenance(t *testing.T) {
+	t.Parallel()
+	f := &fake{state: "IDLE"}
+	act := acting(t, controller(t, f))
+	act(by("burn", "burn failed"), HealthCheck, "read", "DRAIN NHC: burn failed")
+	f.state, f.reason = "ALLOCATED+MAINTENANCE+RESERVED", ""
+	act(by("check_fs_mount", "no /home"), HealthCheck, "read", "DRAIN NHC: no /home")
+	f.state, f.reason = "IDLE+DRAIN", "NHC: burn failed"
+	act(healthy, HealthCheck, "read", "RESUME")
+}
+
 // While a job runs in a maintenance, Slurm is asked in ten minutes, not by each health check. When it is over, a
 // healthy node needs no call again.
 func TestHealthyInMaintenance(t *testing.T) {
 	t.Parallel()
 	f := &fake{state: "ALLOCATED+MAINTENANCE+RESERVED"}
 	c, now := watched(t, f)
-	act(t, c, healthy, "read")
+	if out := act(t, c, healthy, "read"); out.Held != ReportedMaintained {
+		t.Errorf("%+v, want a node that nobody has drained", out)
+	}
 	act(t, c, healthy)
 	*now = now.Add(heldRecheck)
 	act(t, c, healthy, "read")

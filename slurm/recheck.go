@@ -52,7 +52,7 @@ func (c *Controller) spared(m Memory, v Verdict, role Role) bool {
 	case role == Prolog || m.For != c.question(m, v) || c.news(m):
 		return false // Slurm has just assigned a job to the node
 	case m.Refusal.Text != "", m.Pending.Held != "":
-	case m.Pending != (Pending{}) || m.Reported != ReportedDrained && m.Reported != ReportedLeftAlone:
+	case m.Pending != (Pending{}) || !m.isSettled():
 		return false
 	}
 	return !c.due(m)
