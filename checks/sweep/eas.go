@@ -295,9 +295,21 @@ func (i easItem) result(stages []StageReport) EASResult {
 	done, faults := 0, 0
 	why := ""
 	unable := map[string]bool{} // nodes, by the last test of each
+	passed := map[string]bool{}
+	lost := map[string]string{} // by a test of any item: the stage goes on without them
 	for _, x := range s.Results {
+		if x.Fault == FaultLost {
+			for _, node := range x.Blame {
+				lost[node] = x.Text
+			}
+		}
 		if !i.runs(x.Task) {
 			continue
+		}
+		if x.Fault == FaultNone {
+			for _, node := range x.Task.Nodes {
+				passed[node] = true
+			}
 		}
 		if x.Fault == FaultUnable || x.Fault == FaultLost {
 			faults++
@@ -312,6 +324,11 @@ func (i easItem) result(stages []StageReport) EASResult {
 			}
 		case i.kind == KindCheck:
 			unable[x.Task.Nodes[0]] = x.Fault == FaultUnable
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(lost)) {
+		if !passed[node] {
+			unable[node], why = true, cmpText(why, lost[node])
 		}
 	}
 	maps.DeleteFunc(unable, func(_ string, is bool) bool { return !is })

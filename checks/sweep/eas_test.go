@@ -101,7 +101,7 @@ func TestEAS(t *testing.T) {
 // An item that did not run to its end has failed, and so has one whose test process was lost on a node.
 func TestEASIncomplete(t *testing.T) {
 	t.Parallel()
-	eas, err := ParseEAS([]byte(`{"sanity_check": {"micro_benchmarks": "gemm_flops,all_reduce_2"}}`))
+	eas, err := ParseEAS([]byte(`{"sanity_check": {"micro_benchmarks": "gemm_flops,all_reduce_2,all_gather_2"}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,10 @@ func TestEASIncomplete(t *testing.T) {
 		}
 		return r
 	}
-	pair := Result{Task: Task{Stage: StagePairs, Kind: KindNCCL, Op: "all_reduce", Nodes: []string{"a", "b"}}}
+	nccl := func(op, a, b string) Result {
+		return Result{Task: Task{Stage: StagePairs, Kind: KindNCCL, Op: op, Nodes: []string{a, b}}}
+	}
+	pair := nccl("all_reduce", "a", "b")
 	lost := pair
 	lost.Fault, lost.Blame, lost.Text = FaultLost, []string{"b"}, "its rank has ended"
 	end := time.Unix(1, 0)
@@ -128,6 +131,10 @@ func TestEASIncomplete(t *testing.T) {
 		"a lost node":           {StageReport{Stage: StageNode, Ended: end, Results: []Result{gemm("a", FaultNone), gemm("b", FaultLost)}}, 0, "not run on b: its rank has ended"},
 		"lost, and here again":  {StageReport{Stage: StageNode, Ended: end, Results: []Result{gemm("a", FaultLost), gemm("a", FaultNone)}}, 0, ""},
 		"a lost node of a pair": {StageReport{Stage: StagePairs, Ended: end, Results: []Result{pair, lost}}, 1, "not run on b: its rank has ended"},
+		"lost in an item before": {
+			StageReport{Stage: StagePairs, Ended: end, Results: []Result{lost, nccl("all_gather", "c", "d")}}, 2, "not run on b: its rank has ended",
+		},
+		"lost in an item after": {StageReport{Stage: StagePairs, Ended: end, Results: []Result{nccl("all_gather", "b", "c"), lost}}, 2, ""},
 	} {
 		r := eas.Results([]StageReport{tt.stage})[tt.item]
 		if r.Text != tt.want || (r.Result == EASSucceeded) != (tt.want == "") {
