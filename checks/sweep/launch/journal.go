@@ -75,8 +75,8 @@ type keeper interface {
 	reserve(name string, nodes []string, drained bool) error
 	release(name string) error // nil, too, if there is none
 	resume(node string) error
-	// drain drains a node with a reason, unless it is drained already.
-	drain(node, reason string) error
+	// drain drains a node with a reason. If it leaves the node in another state it returns that state instead.
+	drain(node, reason string) (instead string, err error)
 	drained() (reasons map[string]string, err error)
 	cancel(job string) error // and waits for its end
 }
@@ -85,9 +85,9 @@ type keeper interface {
 // drain, delete the reservation. A node in the reservation accepts only the jobs of the sweep.
 type maintenance struct {
 	debts
-	keeper keeper
-	write  func(entry) error // on the disk
-	since  map[string]string // nodes to keep in service that someone else has drained during the test, and the reasons
+	keeper  keeper
+	write   func(entry) error // on the disk
+	instead map[string]string // the states of nodes that are neither in service nor drained as before
 }
 
 func (m *maintenance) note(e entry) error {
@@ -131,11 +131,13 @@ func (m *maintenance) end(keep map[string]bool) error {
 		err = errors.Join(err, bad)
 	}
 	failed, silent := false, false
-	m.since = map[string]string{}
+	if m.instead == nil { // a failed begin has ended already
+		m.instead = map[string]string{}
+	}
 	for _, node := range slices.Sorted(maps.Keys(m.nodes)) {
 		if keep[node] {
 			if reason, is := drained[node]; is {
-				m.since[node] = reason
+				m.instead[node] = "drained meanwhile: " + reason
 			}
 			err = errors.Join(err, m.note(entry{Kept: node}))
 			continue
@@ -143,9 +145,13 @@ func (m *maintenance) end(keep map[string]bool) error {
 		if silent {
 			continue
 		}
-		if bad := m.keeper.drain(node, m.nodes[node]); bad != nil {
+		instead, bad := m.keeper.drain(node, m.nodes[node])
+		if bad != nil {
 			err, failed, silent = errors.Join(err, bad), true, errors.Is(bad, errSilent)
 			continue
+		}
+		if instead != "" {
+			m.instead[node] = instead
 		}
 		err = errors.Join(err, m.note(entry{Restored: node}))
 	}

@@ -64,12 +64,15 @@ func (f *fakeCluster) resume(node string) error {
 	})
 }
 
-func (f *fakeCluster) drain(node, reason string) error {
-	return f.do("drain "+node, func() {
-		if _, drained := f.reasons[node]; !drained {
+func (f *fakeCluster) drain(node, reason string) (instead string, err error) {
+	err = f.do("drain "+node, func() {
+		if now, drained := f.reasons[node]; drained && now != reason {
+			instead = "drained meanwhile: " + now
+		} else {
 			f.reasons[node] = reason
 		}
 	})
+	return instead, err
 }
 
 func (f *fakeCluster) drained() (map[string]string, error) { return maps.Clone(f.reasons), nil }
@@ -246,7 +249,7 @@ func TestEndOfMaintenance(t *testing.T) {
 	}
 }
 
-// A node to keep in service that someone else has drained during the test is left alone, and named.
+// A node that someone else has drained during the test is left alone, and named, also by a second end.
 func TestDrainedMeanwhile(t *testing.T) {
 	t.Parallel()
 	f := newFakeCluster()
@@ -254,12 +257,15 @@ func TestDrainedMeanwhile(t *testing.T) {
 	if err := m.begin("nhc-gpu-sweep-1", []string{"gpu01", "gpu02", "gpu03"}, oldReasons); err != nil {
 		t.Fatal(err)
 	}
-	f.reasons["gpu03"] = "bad PSU"
-	if err := m.end(map[string]bool{"gpu02": true, "gpu03": true}); err != nil {
-		t.Fatal(err)
+	f.reasons = map[string]string{"gpu02": "bad fan", "gpu03": "bad PSU"}
+	for range 2 {
+		if err := m.end(map[string]bool{"gpu03": true}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	want := map[string]string{"gpu03": "bad PSU"}
-	if diff := cmp.Diff(want, m.since) + cmp.Diff(want, f.reasons); diff != "" || !m.settled() {
+	want := map[string]string{"gpu02": "drained meanwhile: bad fan", "gpu03": "drained meanwhile: bad PSU"}
+	drains := map[string]string{"gpu02": "bad fan", "gpu03": "bad PSU"}
+	if diff := cmp.Diff(want, m.instead) + cmp.Diff(drains, f.reasons); diff != "" || !m.settled() {
 		t.Errorf("settled %v (-want +got)\n%s", m.settled(), diff)
 	}
 }
@@ -293,18 +299,19 @@ func TestDrainAgain(t *testing.T) {
 	for name, tt := range map[string]struct {
 		state, now, before string
 		drains             bool
+		instead            string
 	}{
-		"in service":                              {"idle", "none", ib0, true},
-		"drained with it":                         {"drain", ib0, ib0, false},
-		"by a person":                             {"drain", person, ib0, false},
-		"by a health check":                       {"drain", gpu, ib0, false},
-		"by a health check, draining":             {"drng", ib0, gpu, false},
-		"by a health check, before by a person":   {"drain", gpu, person, true},
-		"by a health check, before by a sweep":    {"drain", gpu, bySweep, true},
-		"by a health check, before as if by ours": {"drain", gpu, asOurs, true},
-		"by a sweep, before by a health check":    {"drain", bySweep, ib0, true},
-		"without a reason":                        {"drain", "none", ib0, true},
-		"removed from slurm.conf":                 {"", "", ib0, true},
+		"in service":                              {"idle", "none", ib0, true, ""},
+		"drained with it":                         {"drain", ib0, ib0, false, ""},
+		"by a person":                             {"drain", person, ib0, false, "drained meanwhile: " + person},
+		"by a health check":                       {"drain", gpu, ib0, false, "drained meanwhile: " + gpu},
+		"by a health check, draining":             {"drng", ib0, gpu, false, "drained meanwhile: " + ib0},
+		"by a health check, before by a person":   {"drain", gpu, person, true, ""},
+		"by a health check, before by a sweep":    {"drain", gpu, bySweep, true, ""},
+		"by a health check, before as if by ours": {"drain", gpu, asOurs, true, ""},
+		"by a sweep, before by a health check":    {"drain", bySweep, ib0, true, ""},
+		"without a reason":                        {"drain", "none", ib0, true, ""},
+		"removed from slurm.conf":                 {"", "", ib0, true, "not drained again: Slurm does not know it any more"},
 	} {
 		dir, o := fakeSlurm(t, 1)
 		if tt.state == "" {
@@ -312,8 +319,8 @@ func TestDrainAgain(t *testing.T) {
 		} else {
 			put(t, dir, "nodes", "gpu01|idle|main*,up|(null)|none\ngpu02|"+tt.state+"|main*,up|(null)|"+tt.now+"\n")
 		}
-		if err := newManager(o.Settings, nil).drain("gpu02", tt.before); err != nil {
-			t.Errorf("%s: %v", name, err)
+		if instead, err := newManager(o.Settings, nil).drain("gpu02", tt.before); err != nil || instead != tt.instead {
+			t.Errorf("%s: %v, %q, want %q", name, err, instead, tt.instead)
 		}
 		if got := strings.Contains(calls(t, dir), "update NodeName=gpu02 State=DRAIN Reason="+tt.before); got != tt.drains {
 			t.Errorf("%s: drained again %v, want %v", name, got, tt.drains)

@@ -571,8 +571,8 @@ func (s *sweeper) finish(ctx context.Context) {
 			if why := s.unclear[name]; why != "" {
 				n.After += ": " + why
 			}
-			if reason, drained := s.since(name); drained {
-				n.After = "drained meanwhile: " + reason
+			if s.keeper != nil && s.keeper.instead[name] != "" {
+				n.After = s.keeper.instead[name]
 			} else if s.keep[name] {
 				n.After = "in service: it passes"
 			} else if s.keeper != nil && s.keeper.nodes[name] != "" {
@@ -588,14 +588,6 @@ func (s *sweeper) finish(ctx context.Context) {
 	if s.Act != nil {
 		s.Act(context.WithoutCancel(ctx), r)
 	}
-}
-
-// since returns the reason of a drain by someone else of a node that was to stay in service.
-func (s *sweeper) since(node string) (reason string, drained bool) {
-	if s.keeper != nil {
-		reason, drained = s.keeper.since[node]
-	}
-	return reason, drained
 }
 
 func joinKeys(away map[string]sweep.NodeReport, names []string) map[string]bool {

@@ -632,31 +632,42 @@ func TestDurationOfReservation(t *testing.T) {
 	}
 }
 
-// A node that passes and that a person has drained meanwhile is not in service.
-func TestResumeOfNodeDrainedMeanwhile(t *testing.T) {
+// The report has the state of a node that a person drains during the test, or removes from slurm.conf.
+func TestNodeDrainedMeanwhile(t *testing.T) {
 	t.Parallel()
-	for drained, want := range map[bool]string{false: "in service: it passes", true: "drained meanwhile: bad PSU"} {
+	const idle, person = "gpu04|idle|main*,up|(null)|none\n", "gpu04|drain|main*,up|(null)|bad PSU\n"
+	for _, tt := range []struct {
+		resume    bool
+		now, want string
+		drains    bool
+	}{
+		{true, idle, "in service: it passes", false},
+		{true, person, "drained meanwhile: bad PSU", false},
+		{false, idle, "drained again, with the same reason", true},
+		{false, person, "drained meanwhile: bad PSU", false},
+		{false, "", "not drained again: Slurm does not know it any more", true},
+	} {
 		dir, o := fakeSlurm(t, 4)
 		const others = "gpu01|idle|main*,up|(null)|none\ngpu02|idle|main*,up|(null)|none\ngpu03|idle|main*,up|(null)|none\n"
 		put(t, dir, "nodes", others+"gpu04|drain|main*,up|(null)|NHC: sweep lost [sweep.node.lost]\n")
-		o.Maintenance, o.User, o.Resume = true, "root", true
+		o.Maintenance, o.User, o.Resume = true, "root", tt.resume
 		o.Progress = func(p Progress) {
-			if now := "gpu04|drain|main*,up|(null)|bad PSU\n"; p.Ended > 0 {
-				if !drained {
-					now = "gpu04|idle|main*,up|(null)|none\n"
+			if p.Ended > 0 {
+				put(t, dir, "nodes", others+tt.now)
+				if tt.now == "" {
+					put(t, dir, "removed-gpu04", "")
 				}
-				put(t, dir, "nodes", others+now)
 			}
 		}
 		r, err := Run(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := r.Nodes[3]; n.After != want {
-			t.Errorf("%+v, want %s", n, want)
+		if n := r.Nodes[3]; n.After != tt.want {
+			t.Errorf("%+v, want %s", n, tt.want)
 		}
-		if log := calls(t, dir); strings.Contains(log, "NodeName=gpu04 State=DRAIN") {
-			t.Errorf("it is drained again:\n%s", log)
+		if log := calls(t, dir); strings.Contains(log, "NodeName=gpu04 State=DRAIN") != tt.drains {
+			t.Errorf("it is to be drained again %v:\n%s", tt.drains, log)
 		}
 	}
 }

@@ -272,8 +272,8 @@ func (m *manager) resume(node string) error {
 // drain drains a node again. A reason that someone else has set since stays, and so does that of a health check
 // whose node was drained by a health check: it resumes the node after the fault that it knows. A node that Slurm
 // does not know any more gets no job.
-func (m *manager) drain(node, reason string) error {
-	return m.insist(func() error {
+func (m *manager) drain(node, reason string) (instead string, err error) {
+	err = m.insist(func() error {
 		list, err := m.nodes(context.Background())
 		if err != nil {
 			return err
@@ -282,18 +282,23 @@ func (m *manager) drain(node, reason string) error {
 		if at >= 0 && list[at].Drains() {
 			now := list[at].Reason
 			switch {
-			case now == reason, now != "" && !slurm.Ours(now), now != "" && !slurm.BySweep(now) && slurm.ByCheck(reason):
+			case now == reason:
+				return nil
+			case now != "" && !slurm.Ours(now), now != "" && !slurm.BySweep(now) && slurm.ByCheck(reason):
+				instead = "drained meanwhile: " + now
 				return nil
 			}
 		}
 		argv, err := m.settings.RestoreArgv(node, reason)
 		_, err = m.ask(context.Background(), "drain node "+node, argv, err)
 		if at < 0 && slurm.NoSuchNode(err) {
-			m.tell("node %s is not drained again: Slurm does not know it any more", node)
+			instead = "not drained again: Slurm does not know it any more"
+			m.tell("node %s is %s", node, instead)
 			return nil
 		}
 		return err
 	})
+	return instead, err
 }
 
 // drained returns the nodes that are drained, and the reasons.
