@@ -168,6 +168,9 @@ func fakeCommand(name string, args []string) int {
 	case strings.HasPrefix(all, "update NodeName=") && has("removed-"+strings.TrimPrefix(args[1], "NodeName=")):
 		fmt.Fprint(os.Stderr, "slurm_update error: Invalid node name specified\n")
 		return 1
+	case strings.HasPrefix(all, "update NodeName=") && has("denied"):
+		fmt.Fprint(os.Stderr, "slurm_update error: Access/permission denied\n")
+		return 1
 	case name == "scancel":
 		note("cancelled", "")
 		return signalRanks(unix.SIGTERM)

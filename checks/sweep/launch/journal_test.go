@@ -270,24 +270,35 @@ func TestDrainedMeanwhile(t *testing.T) {
 	}
 }
 
-// Drains are repeated while slurmctld refuses them, but not without end for each node. The journal keeps the
-// others.
+// Drains are repeated while slurmctld does not answer or refuses them, but not without end for each node. The
+// journal keeps the others.
 func TestSilentSlurmctld(t *testing.T) {
 	t.Parallel()
-	dir, o := fakeSlurm(t, 2)
-	put(t, dir, "hang-sinfo", "")
-	m := newManager(o.Settings, nil)
-	m.limit = 100 * time.Millisecond
-	left := &maintenance{debts: debts{reservation: "r", nodes: map[string]string{}}, keeper: m, write: func(entry) error { return nil }}
-	for i := range 20 {
-		left.nodes[fmt.Sprintf("gpu%02d", i)] = "bad fan"
-	}
-	err := left.end(nil)
-	if err == nil || !strings.HasSuffix(err.Error(), errSilent.Error()+"; reservation r stays: nhc-gpu sweep --repair drains the nodes again") || len(left.nodes) != 20 {
-		t.Errorf("%v, %d nodes left", err, len(left.nodes))
-	}
-	if n := strings.Count(calls(t, dir), "sinfo"); n > 10 {
-		t.Errorf("slurmctld was asked %d times", n)
+	for _, how := range []string{"hang-sinfo", "denied"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			dir, o := fakeSlurm(t, 2)
+			put(t, dir, how, "")
+			m := newManager(o.Settings, nil)
+			m.limit = 100 * time.Millisecond
+			left := &maintenance{debts: debts{reservation: "r", nodes: map[string]string{}}, keeper: m, write: func(entry) error { return nil }}
+			for i := range 20 {
+				left.nodes[fmt.Sprintf("gpu%02d", i)] = "bad fan"
+			}
+			err := left.end(nil)
+			if err == nil || len(left.nodes) != 20 {
+				t.Fatalf("%v, %d nodes left", err, len(left.nodes))
+			}
+			lines := strings.Split(err.Error(), "\n")
+			last, isLast := strings.CutPrefix(lines[len(lines)-1], "slurmctld has done nothing for ")
+			_, last, _ = strings.Cut(last, ": ")
+			if !isLast || last != "it is asked no more; reservation r stays: nhc-gpu sweep --repair drains the nodes again" {
+				t.Error(err)
+			}
+			if n := strings.Count(calls(t, dir), "sinfo"); n > 10 {
+				t.Errorf("slurmctld was asked %d times", n)
+			}
+		})
 	}
 }
 

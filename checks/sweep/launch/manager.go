@@ -323,13 +323,13 @@ func (m *manager) tell(format string, args ...any) {
 }
 
 // errSilent means that slurmctld has done for a long time nothing that it was asked to do.
-var errSilent = errors.New("slurmctld does not answer: it is asked no more")
+var errSilent = errors.New("it is asked no more")
 
 // insist repeats a step until slurmctld accepts it. A person can wait for it, and there is a step for each node:
 // while slurmctld does nothing, steps are tried once after 4 limits, and not at all after 8.
 func (m *manager) insist(step func() error) (err error) {
 	if m.silent > 8*m.limit {
-		return errSilent
+		return fmt.Errorf("slurmctld has done nothing for %s: %w", m.silent.Round(time.Second), errSilent)
 	}
 	told := false
 	for i := range tries {
