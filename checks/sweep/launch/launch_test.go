@@ -951,6 +951,22 @@ func TestQueue(t *testing.T) {
 	}
 }
 
+// Nodes that were granted have to be ready soon, however long the job might have waited.
+func TestNodesNotReady(t *testing.T) {
+	t.Parallel()
+	dir, o := fakeSlurm(t, 2)
+	put(t, dir, "silent-gpu02", "")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	m := newManager(o.Settings, nil)
+	m.start = 100 * time.Millisecond
+	job, err := m.allocate(ctx, slurm.Allocation{Nodes: []string{"gpu01", "gpu02"}}, time.Hour)
+	const want = "allocate 2 nodes: job 6 has them, but they are not ready after 100ms: salloc: Granted job allocation 6"
+	if job != "6" || err == nil || err.Error() != want {
+		t.Errorf("job %s, %v, want %s", job, err, want)
+	}
+}
+
 // A node that stops answering while Slurm prepares the job is a result, and the others are tested.
 func TestSilentNodeOfAllocation(t *testing.T) {
 	t.Parallel()

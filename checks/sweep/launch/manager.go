@@ -29,6 +29,7 @@ type manager struct {
 	user     string // of the reservations
 	net      time.Duration
 	limit    time.Duration // of a call
+	start    time.Duration // how long the nodes of an allocation may take to be ready
 	log      func(format string, args ...any)
 	silent   time.Duration // how long Slurm has done nothing that it was asked to do
 }
@@ -38,7 +39,7 @@ type manager struct {
 func newManager(settings slurm.Settings, keep []string) *manager {
 	h := probe.NewHost("")
 	h.SetEnviron(slices.Concat(settings.Environ(), keep))
-	return &manager{host: h, settings: settings, limit: askLimit}
+	return &manager{host: h, settings: settings, limit: askLimit, start: startLimit}
 }
 
 // ask runs a command and returns its output.
@@ -181,11 +182,13 @@ func (m *manager) allocate(ctx context.Context, a slurm.Allocation, wait time.Du
 	defer stop()
 	late := time.AfterFunc(wait+m.limit, stop) // salloc asks slurmctld first
 	defer late.Stop()
+	starting := false
 	x := m.host.Run(waiting, probe.Command{
-		Argv: m.settings.AllocateArgv(a), Timeout: wait + m.limit + startLimit, Errors: saidLimit, Signals: []unix.Signal{unix.SIGTERM}, Grace: 3 * time.Second,
+		Argv: m.settings.AllocateArgv(a), Timeout: wait + m.limit + m.start, Errors: saidLimit, Signals: []unix.Signal{unix.SIGTERM}, Grace: 3 * time.Second,
 		Heard: func(said []byte) {
-			if _, granted := slurm.ParseAllocated(said); granted {
-				late.Stop()
+			if _, granted := slurm.ParseAllocated(said); granted && !starting {
+				starting = true
+				late.Reset(m.start)
 			}
 		},
 	})
@@ -197,7 +200,7 @@ func (m *manager) allocate(ctx context.Context, a slurm.Allocation, wait time.Du
 	case x.TimedOut && ctx.Err() != nil:
 		err = fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	case x.TimedOut && granted:
-		err = fmt.Errorf("%s: job %s has them, but they are not ready after %s: %s", what, job, startLimit, lastLine(x.Errors))
+		err = fmt.Errorf("%s: job %s has them, but they are not ready after %s: %s", what, job, m.start, lastLine(x.Errors))
 	case x.TimedOut:
 		err = fmt.Errorf("%s: they are not free after %s", what, wait)
 	case x.Status != 0:
