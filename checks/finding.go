@@ -154,10 +154,12 @@ type Finding struct {
 	Would string `json:"would,omitempty"`
 	Held  string `json:"held,omitempty"`
 
-	// Check is the name of the check, Jobs the jobs that were running when the fault began. They are set
-	// when the results of a run are judged. Without a Check, the message is the whole reason.
+	// Jobs are the jobs that were running when the fault began, set when the results of a run are judged. A check
+	// sets the job that its finding is about.
+	Jobs string `json:"jobs,omitempty"`
+
+	// Check is the name of the check, set with the results of a run. Without one, the message is the whole reason.
 	Check string `json:"-"`
-	Jobs  string `json:"-"`
 
 	Silenced *Silenced `json:"-"` // a warning that a person has made of a failure; nil: none
 }

@@ -85,7 +85,9 @@ func Attribute(check string, list []checks.Finding, jobs func() []*slurm.Record,
 		if len(ids) > 0 {
 			began = append(began, slurm.Fault{Code: f.Code, Device: f.Device, Message: f.Message})
 		}
-		f.Message, f.Jobs = slurm.Attributed(f.Message, ids), strings.Join(ids, " ")
+		if f.Jobs == "" { // else the finding is about a job, which its text names
+			f.Message, f.Jobs = slurm.Attributed(f.Message, ids), strings.Join(ids, " ")
+		}
 	}
 	return list, began
 }

@@ -109,6 +109,8 @@ func TestAttribute(t *testing.T) {
 	fail := checks.Finding{Severity: checks.Fail, Code: "gpu.ecc", Device: ownGPU, Message: "bad"}
 	other, warning, uncoded := fail, fail, fail
 	other.Device, warning.Severity, uncoded.Code = otherGPU, checks.Warn, ""
+	about := other
+	about.Jobs = "9"
 	for _, tt := range []struct {
 		name  string
 		check string
@@ -130,6 +132,10 @@ func TestAttribute(t *testing.T) {
 		if given[0].Message != "bad" {
 			t.Errorf("%s: what the check has found is changed", tt.name)
 		}
+	}
+	list, began := Attribute("check_gpu_ecc", []checks.Finding{about}, func() []*slurm.Record { return records }, func(checks.LogMark) []checks.XidSeen { return nil })
+	if got := list[0]; got.Jobs != "9" || got.Message != "bad" || len(began) != 1 {
+		t.Errorf("a finding about job 9: %q of jobs %q, began %v", got.Message, got.Jobs, began)
 	}
 }
 

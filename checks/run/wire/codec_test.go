@@ -83,6 +83,25 @@ func TestEveryFieldArrives(t *testing.T) {
 	}
 }
 
+// What a check has set in a finding reaches the other side. Only the supervisor sets the rest.
+func TestEveryFieldOfFindingArrives(t *testing.T) {
+	t.Parallel()
+	sent, got := &Response{Findings: make([]checks.Finding, 1)}, new(Response)
+	fill(reflect.ValueOf(&sent.Findings[0]).Elem(), 0)
+	text, err := Append(nil, sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Read(bufio.NewReader(stdbytes.NewReader(text)), math.MaxInt32, got); err != nil || len(got.Findings) != 1 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for field, v := range reflect.ValueOf(got.Findings[0]).Fields() {
+		if v.IsZero() && field.Name != "Check" && field.Name != "Silenced" {
+			t.Errorf("%s does not arrive", field.Name)
+		}
+	}
+}
+
 func TestMessages(t *testing.T) {
 	t.Parallel()
 	whole := &Request{
