@@ -68,12 +68,12 @@ func (c *jobHealth) askNCCL(ctx context.Context, env *checks.Env, w *flight.Wind
 func notAsked(jobs []flight.Job, id string) string {
 	at := slices.IndexFunc(jobs, func(j flight.Job) bool { return j.ID == id })
 	switch {
+	case at >= 0 && jobs[at].IsFirst:
+		return ""
 	case at < 0 || jobs[at].First == "":
 		return "not asked (the first node of the job is unknown)"
-	case !jobs[at].IsFirst:
-		return "not asked by this node, only by " + jobs[at].First + ", the first one of the job"
 	}
-	return ""
+	return "not asked by this node, only by " + jobs[at].First + ", the first one of the job"
 }
 
 // knownAnswer returns what NCCL has said about a hang, "" for nothing.

@@ -141,6 +141,18 @@ func TestNCCLFirstNode(t *testing.T) {
 	}
 }
 
+// A record of an older version lacks the first node. That of a job of one node is this one.
+func TestNCCLOfOldRecord(t *testing.T) {
+	t.Parallel()
+	h, _ := hung(t, "lag", 400, "")
+	if err := os.WriteFile(h.Path("/past/job-7.json"), []byte(`{"version":1,"job":"7","node":"gpu02","whole":true,"one_node":true}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := messages(h, true, "job"); !strings.Contains(got, "; NCCL: rank 3 (") {
+		t.Errorf("got %q, want an answer", got)
+	}
+}
+
 // A job that waits for one GPU is never asked: its process may write a checkpoint, or it has died.
 func TestNCCLWaitsForOne(t *testing.T) {
 	t.Parallel()
