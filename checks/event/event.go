@@ -47,6 +47,7 @@ type Event struct {
 	Outputs      []Failure       `json:"outputs,omitempty"`      // the outputs that failed in the run before
 	Evidence     string          `json:"evidence,omitempty"`     // the archive that was kept when the fault began
 	Drill        *Drill          `json:"drill,omitempty"`        // nil: no rehearsal is under way
+	Other        bool            `json:"other,omitempty"`        // of a kept event: a run of another file than the node's
 	Accepted     []Result        `json:"accepted,omitempty"`     // of a kept event: findings of earlier runs that a person has accepted, and that no run has judged since
 }
 
@@ -301,6 +302,7 @@ func (e *Event) passes(r *Result, other bool) bool {
 // findings count until the file passes.
 func (e *Event) OfOther(trial bool) *Event {
 	o := *e
+	o.Other = true
 	for _, r := range (&Event{Results: e.Results}).accepted() {
 		if r.Other = true; !trial {
 			o.Accepted = append(slices.Clip(o.Accepted), r)

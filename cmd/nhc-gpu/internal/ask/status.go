@@ -142,14 +142,19 @@ func printStatus(o *statusOptions, words []string, exit *int) error {
 const current = 24 * time.Hour
 
 // lastOf returns the event of the last health check, if it is younger than limit, or else the newest one that is not about a
-// job, or else the newest one, or else an event that says that there is none. A fault that the monitor has found
-// since takes precedence. It moves the event to the front. The list begins with the newest.
+// job, or else the newest one, or else an event that says that there is none. A run of another file does not replace a
+// current health check. A fault that the monitor has found since takes precedence. It moves the event to the front.
+// The list begins with the newest.
 func lastOf(list []*event.Event, now time.Time, limit time.Duration, version string, r *health.Run) *event.Event {
-	at := slices.IndexFunc(list, func(e *event.Event) bool {
-		return e.Context == slurm.HealthCheck.String() && now.Sub(e.Time) < limit
-	})
+	checked := func(limit time.Duration) int {
+		return slices.IndexFunc(list, func(e *event.Event) bool {
+			return e.Context == slurm.HealthCheck.String() && now.Sub(e.Time) < limit
+		})
+	}
+	at := checked(limit)
 	if at < 0 {
-		at = slices.IndexFunc(list, func(e *event.Event) bool { return !e.AroundJob() && !e.Part })
+		own := checked(current) >= 0
+		at = slices.IndexFunc(list, func(e *event.Event) bool { return !e.AroundJob() && !e.Part && !(own && e.Other) })
 	}
 	if fault := slices.IndexFunc(list, func(e *event.Event) bool { return e.Part && e.Verdict == checks.Fail }); fault >= 0 && (at < 0 || !list[at].After(list[fault], now)) {
 		at = fault

@@ -44,6 +44,39 @@ func TestLastOf(t *testing.T) {
 	}
 }
 
+// A health check that is too old for --max-age gives way to a newer run of the node's own file, not to one of another
+// file, which has not looked for what the health check finds.
+func TestLastOfOtherFile(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	ran := func(context string, age time.Duration, other bool) *event.Event {
+		e := &event.Event{Context: context, Time: now.Add(-age), Part: context == "monitor"}
+		if context == "monitor" {
+			e.Verdict = checks.Fail
+		}
+		if other {
+			e = e.OfOther(false)
+		}
+		return e
+	}
+	for _, tt := range []struct {
+		name string
+		list []*event.Event // the newest first
+		want int
+	}{
+		{"the node's own file", []*event.Event{ran("manual", 5*time.Minute, false), ran("healthcheck", 25*time.Minute, false)}, 0},
+		{"another file", []*event.Event{ran("prolog", time.Minute, false), ran("manual", 5*time.Minute, true), ran("healthcheck", 25*time.Minute, false)}, 2},
+		{"a fault of the monitor before it", []*event.Event{ran("manual", 5*time.Minute, true), ran("monitor", 10*time.Minute, false), ran("healthcheck", 25*time.Minute, false)}, 1},
+		{"no health check for a day", []*event.Event{ran("manual", 5*time.Minute, true), ran("healthcheck", 25*time.Hour, false)}, 0},
+		{"no health check", []*event.Event{ran("prolog", time.Minute, false), ran("manual", 5*time.Minute, true)}, 1},
+	} {
+		want := tt.list[tt.want]
+		if got := lastOf(tt.list, now, 15*time.Minute, "1", nil); got != want {
+			t.Errorf("%s: %s of %s, want %s", tt.name, got.Context, got.Time, want.Context)
+		}
+	}
+}
+
 // A check that had no result is not healthy for the codes that it could have found.
 func TestStatusOfBlindChecks(t *testing.T) {
 	t.Parallel()
