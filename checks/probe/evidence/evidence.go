@@ -290,7 +290,7 @@ var identities = []struct {
 	{probe.Lazily(`\b[0-9a-fA-F]{1,4}(:[0-9a-fA-F]{0,4}){2,6}:[0-9a-fA-F]{1,4}(/\d+)?\b`), "redacted"},
 	{probe.Lazily(`\b([0-9a-fA-F]{2}:){5,19}[0-9a-fA-F]{2}\b`), "redacted"},
 	{probe.Lazily(`\b([0-9a-fA-F]{2}-){5,19}[0-9a-fA-F]{2}\b`), "redacted"}, // BOOTIF of the kernel's command line
-	{probe.Lazily(`"(by|who|why)":\s*"(?:[^"\\]|\\.)*"`), `"$1":"redacted"`},
+	{probe.Lazily(`"(by|host|who|why)":\s*"(?:[^"\\]|\\.)*"`), `"$1":"redacted"`},
 	{probe.Lazily(`\b[0-9a-fA-F]{4}(:[0-9a-fA-F]{4}){3}\b`), "redacted"},
 	{probe.Lazily(`\b\d{1,3}(\.\d{1,3}){3}\b`), "redacted"},
 	{probe.Lazily(`(?i)(serial(?:[ _]number)?"?[:= ]+"?)[^\s",]+`), "${1}redacted"},
@@ -316,8 +316,17 @@ func redactCmdline(text string) string {
 }
 
 // Redact removes what identifies boards, the node, its network and its users. Of processes it keeps the
-// PID, the state, and the name of kernel threads.
-func Redact(files []File, host string) []File {
+// PID, the state, and the name of kernel threads. isCode reports the codes of findings, which stay: they can begin with
+// the name of the node.
+func Redact(files []File, host string, isCode func(string) bool) []File {
+	name := regexp.MustCompile(`\b` + regexp.QuoteMeta(host) + `\b(\.[\w-]+)*`)
+	begins := isCode(host) // else no word needs the question, which takes long
+	rename := func(word string) string {
+		if begins && word != host && isCode(word) {
+			return word
+		}
+		return "node"
+	}
 	var kept []File
 	for _, f := range files {
 		text := string(f.Data)
@@ -342,7 +351,7 @@ func Redact(files []File, host string) []File {
 			text = id.find().ReplaceAllString(text, id.with)
 		}
 		if host != "" {
-			text = regexp.MustCompile(`\b`+regexp.QuoteMeta(host)+`\b(\.[\w-]+)*`).ReplaceAllString(text, "node")
+			text = name.ReplaceAllStringFunc(text, rename)
 		}
 		kept = append(kept, File{f.Name, []byte(text)})
 	}

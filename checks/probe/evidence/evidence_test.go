@@ -122,10 +122,14 @@ func TestCollectLittle(t *testing.T) {
 	}
 }
 
+func isCode(word string) bool {
+	return slices.Contains([]string{"gpu", "gpu.xid", "gpu.xid.79", "gpu.recovery.lost"}, word)
+}
+
 func TestRedact(t *testing.T) {
 	t.Parallel()
 	files := append(Collect(node(t)), File{"facts.txt", []byte("node gpu017: serial 1650000003\nGPU 3: Serial Number: 99\nsent to gpu017.hpc.example\n")})
-	text := textOf(Redact(files, "gpu017"))
+	text := textOf(Redact(files, "gpu017", isCode))
 	for _, secret := range []string{"alice", "train.py", "01234567-89ab", "b8ce:f603", "b8:ce:f6", "10.1.2.3", "S1234567", "gpu017", "Number: 99", "1650000003", "smith", "4711", "52-54", "files7", "files8", "hpc.example", "vmlinuz"} {
 		if strings.Contains(text, secret) {
 			t.Errorf("%q in\n%s", secret, text)
@@ -135,6 +139,16 @@ func TestRedact(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
+	}
+}
+
+// A node whose name is the first word of codes keeps the codes, and loses its domain.
+func TestRedactKeepsCodes(t *testing.T) {
+	t.Parallel()
+	const text = `{"node":"gpu","host":"gpu-b7","code":"gpu.xid.79"} NHC: gpu lost [gpu.recovery.lost] on gpu.hpc.example`
+	const want = `{"node":"node","host":"redacted","code":"gpu.xid.79"} NHC: node lost [gpu.recovery.lost] on node`
+	if got := textOf(Redact([]File{{"event.json", []byte(text)}}, "gpu", isCode)); got != "## event.json\n"+want {
+		t.Errorf("got %s, want %s", got, want)
 	}
 }
 

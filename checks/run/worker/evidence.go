@@ -39,7 +39,7 @@ func keepEvidence(env *checks.Env, req *wire.Request) *wire.Response {
 		files = append(files, samples...)
 	}
 	if req.Who != "" {
-		files = evidence.Redact(files, req.Who)
+		files = evidence.Redact(files, req.Who, checks.KnownCode)
 	}
 	data, err := evidence.Archive(files, time.Now())
 	if err != nil {
