@@ -75,7 +75,7 @@ func TestJobNodes(t *testing.T) {
 	out := string(data)
 	c.Exec("kill", "-CONT", pid)
 	c.thawEntry("gpu04")
-	if err == nil || !strings.Contains(out, "node gpu04: ") || !strings.Contains(out, "not all nodes have answered: 3 of 4") || !strings.Contains(out, "last: node gpu03: the 16 GPUs of the other nodes wait") {
+	if err == nil || !strings.Contains(out, "node gpu04: ") || !strings.Contains(out, "not all nodes have answered: 3 of 4") || !strings.Contains(out, "last: node gpu03: the 16 GPUs of the other nodes with samples wait") {
 		t.Errorf("with a frozen slurmd: %v\n%s", err, out)
 	}
 }
