@@ -154,7 +154,7 @@ func (j *ibErrorJudge) read(p *Port) {
 		if p.Layer == LayerEth {
 			unread = !j.readNets(p, nets, counts) || unread
 		}
-		j.excuse(p, counts)
+		j.excuse(p, counts, unread)
 		traffic, _ := rdma.IBCounters(j.env.Host, p.Device, p.Port, nil, []string{ibTraffic}) // not an error counter
 		maps.Copy(counts, traffic)
 	}
@@ -206,17 +206,33 @@ const (
 )
 
 // excuse sums the growth that a training link causes: between two runs, if one of them saw the
-// link lost or down. The growth of other intervals counts.
-func (j *ibErrorJudge) excuse(p *Port, counts map[string]uint64) {
+// link lost or down. The growth of other intervals counts. While it is unread whether the link was lost, the
+// counters that a training link moves are not judged: a later run judges them together. After an hour they only
+// warn. Such a counter that is unread while the link trains loses its history: its growth is that of the training.
+func (j *ibErrorJudge) excuse(p *Port, counts map[string]uint64, unread bool) {
 	up, known := j.history.Last(p.Name(), ibWasUp)
-	trained := !checks.PortActive(p.IBPort) || known && up == 0
+	trained, waits := !checks.PortActive(p.IBPort) || known && up == 0, false
 	if n, ok := counts[ibDowned]; ok && !trained {
 		trained = j.grownSince(p, ibDowned, n, 0) > 0 && !j.keptLink(p)
+	} else if unread && !trained {
+		at, known := j.history.LastRead(p.Name(), ibDowned)
+		waits = known && j.history.Now.Sub(at) < ibWindow
+		trained = !waits
 	}
 	for i := range j.rows {
 		c := &j.rows[i]
 		n, ok := counts[c.Name]
-		if !ok || !c.Link {
+		switch d := j.history.File.Devices[p.Name()]; {
+		case !c.Link:
+			continue
+		case waits:
+			delete(counts, c.Name)
+			continue
+		case !ok:
+			if trained && d != nil {
+				delete(d.Series, c.Name)
+				delete(d.Series, ibExcused+c.Name)
+			}
 			continue
 		}
 		excused, _ := j.history.Last(p.Name(), ibExcused+c.Name)
