@@ -3,6 +3,7 @@ package fabric
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -90,7 +91,7 @@ func Ask(env *checks.Env, check string) (*Fabric, []checks.Finding) {
 	for i := range f.Ports {
 		f.Ports[i].Left = f.Ports[i].describeManagement(front)
 	}
-	f.keepRails(front)
+	f.keepRails(front, firstRoute(env))
 	f.skipManagers()
 	f.skipSpares()
 	f.skipFarOnes(near, roots)
@@ -165,16 +166,44 @@ func (p *Port) route(routes map[string]string) string {
 	return ""
 }
 
+// firstRoute returns the interface with the lowest metric of the IPv4 default routes, "" if several have it.
+func firstRoute(env *checks.Env) (first string) {
+	routes, _ := network.Routes(env.Host) // Ask has read the file
+	lowest := uint64(math.MaxUint64)
+	for _, r := range routes {
+		switch {
+		case r.Nowhere || r.Prefix.Bits() != 0 || !r.Prefix.Addr().Is4():
+		case r.Metric < lowest:
+			first, lowest = r.Dev, r.Metric
+		case r.Metric == lowest && r.Dev != first:
+			first = ""
+		}
+	}
+	return first
+}
+
 // keepRails judges ports with a default route of their own after all if more than half of at least four of one
 // kind have one, and no other kind has as many ports for jobs: rails get such routes from DHCP, and those of IPv6
 // also from policy routing, VRFs, and leaf switches that advertise themselves. The ports below a bond share its
-// route: they are a front end.
-func (f *Fabric) keepRails(routes map[string]string) {
+// route: they are a front end. So is the port whose route alone has the lowest
+// metric, if all default routes are over ports of its kind.
+func (f *Fabric) keepRails(routes map[string]string, first string) {
 	all, own, free, ports := map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
+	kinds := map[string]string{} // by the interface of the route
 	for i := range f.Ports {
-		ports[f.Ports[i].route(routes)]++
+		p := &f.Ports[i]
+		ports[p.route(routes)]++
+		kinds[p.route(routes)] = portKind(p)
 	}
-	isOwn := func(p *Port) bool { return p.Left == frontEnd && ports[p.route(routes)] == 1 }
+	for _, dev := range routes {
+		if ports[dev] != 1 || kinds[dev] != kinds[first] { // the front end
+			first = ""
+		}
+	}
+	isOwn := func(p *Port) bool {
+		dev := p.route(routes)
+		return p.Left == frontEnd && ports[dev] == 1 && dev != first
+	}
 	for i := range f.Ports {
 		p := &f.Ports[i]
 		all[portKind(p)]++

@@ -3,6 +3,7 @@ package fabric
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -62,6 +63,24 @@ func TestFabricRoles(t *testing.T) {
 		}
 		return n
 	}
+	ninth := func(more ...string) *fakesys.Node { // the front end is a port of the rails' kind, with the first route
+		n := fakesys.RoCE()
+		p := frontEndPort(0xf1, 0)
+		p.ID, p.Type, p.Board, p.Rate = "15b3:1021", "MT4129", "MT_0000000834", "200 Gb/sec (2X NDR)"
+		n.AddHCA(p)
+		n.Files["proc/net/route"] = ""
+		for i := range 8 {
+			n.DefaultRoute(fmt.Sprintf("eth1%d", i))
+		}
+		for _, dev := range append(more, "ens1") {
+			n.DefaultRoute(dev)
+		}
+		lines := strings.SplitAfter(n.Files["proc/net/route"], "\n")
+		i := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "ens1\t0") })
+		lines[i] = strings.Replace(lines[i], "\t100\t", "\t50\t", 1)
+		n.Files["proc/net/route"] = strings.Join(lines, "")
+		return n
+	}
 	fronts := map[string]string{"mlx5_f1_0:1": frontEnd, "mlx5_f1_1:1": frontEnd, "mlx5_f1_2:1": frontEnd, "mlx5_f1_3:1": frontEnd}
 	twoOfRails := fakesys.RoCE()
 	twoOfRails.DefaultRoute("eth13")
@@ -89,6 +108,8 @@ func TestFabricRoles(t *testing.T) {
 		{"a front end of IPv6", six, "rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep4s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1", map[string]string{"rocep3s0:1": "the default route"}},
 		{"RoCE with DHCP", dhcp, eight, nil},
 		{"RoCE, five rails with DHCP", dhcpFive, eight, nil},
+		{"RoCE with DHCP, and a front end of the rails' kind", ninth(), eight, map[string]string{"mlx5_f1_0:1": frontEnd}},
+		{"RoCE with DHCP, nine rails and a front end", ninth("eno1"), "mlx5_f1_0:1 " + eight, nil},
 		{"a front end of two ports of the rails' kind", twoOfRails, "rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1", map[string]string{"rocep3s0:1": frontEnd, "rocep4s0:1": frontEnd}},
 		{"a front end of four ports with a route each", front("ens1", "ens2", "ens3", "ens4"), eight, fronts},
 		{"a front end of four ports below a bond", front(), eight, fronts},
