@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 	"github.com/nhc-gpu/nhc-gpu/conf/match"
@@ -55,7 +56,7 @@ func (c *ibCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	wasUp := func(p *Port) bool {
 		past := portsRun{Fabric: f, past: env.RecallHistory(ibCountName, ibPortsPast)} // check_ib_ports reports its findings
 		now, before := past.wasUp(p)
-		return now || before
+		return now || before || slices.ContainsFunc(p.NetDevs, func(dev string) bool { return network.WasUp(env.Host, dev) })
 	}
 	var names []string
 	for i := range f.HCAs {

@@ -33,6 +33,13 @@ func ReadCarrier(h *probe.Host, dev string) (c Carrier, err error) {
 	return c, err
 }
 
+// WasUp reports whether an interface has had its link since the driver created it, as far as the kernel counts
+// that: since 4.16.
+func WasUp(h *probe.Host, dev string) bool {
+	n, _, err := readCount(h, NetClass+"/"+dev+"/carrier_up_count")
+	return err == nil && n > 0
+}
+
 // readCount reads a file with one number.
 func readCount(h *probe.Host, p string) (n uint64, known bool, err error) {
 	text, err := h.ReadValue(p)
