@@ -58,6 +58,7 @@ const (
 const (
 	flapsAtOnce  = 15 * time.Minute // losses of several ports within this time are one of the fabric: two runs can see it
 	flapsFabric  = time.Hour        // how long a loss of the fabric is reported
+	flapsWait    = time.Hour        // how long a port whose counters cannot be read waits for them
 	flapShutdown = 2 * time.Minute  // losses within this time before a boot belong to the shutdown
 	flapSame     = time.Minute      // largest difference of two programs' times of one loss
 )
@@ -154,7 +155,7 @@ type flapPort struct {
 	total  uint64 // losses in the period, as far as its counters show
 	moved  bool   // the log needs reading
 	anew   bool   // the driver was reloaded since
-	unread bool   // some counters could not be read
+	waits  bool   // some counters could not be read: a later run judges this time
 }
 
 // read reads the counters of a port and its interfaces.
@@ -177,7 +178,9 @@ func (j *flapJudge) read(p *Port) {
 	}
 	if err != nil {
 		j.findings = append(j.findings, j.Unknown(p.Subject(), err))
-		q.unread, q.moved = true, true
+		d := j.history.File.Devices[p.Name()]
+		q.waits = d != nil && j.history.Now.Sub(time.Unix(d.Seen, 0)) < flapsWait
+		q.moved = true
 	}
 	q.compare(j.history, j.boot.Add(checks.BootSettle), j.check.window())
 	j.ports = append(j.ports, q)
@@ -263,16 +266,14 @@ func (j *flapJudge) readLogs() {
 	}
 }
 
-// take records the new losses of a port.
+// take records the new losses of a port. A run that could not read all counters records none: the next one judges
+// the same time by all sources.
 func (j *flapJudge) take(q *flapPort) {
 	name, h := q.Name(), j.history
-	defer func() {
-		if q.unread {
-			h.AddPart(name, q.counts)
-		} else {
-			h.Add(name, q.counts)
-		}
-	}()
+	if q.waits {
+		return
+	}
+	defer h.Add(name, q.counts)
 	if q.anew {
 		return
 	}
@@ -281,7 +282,6 @@ func (j *flapJudge) take(q *flapPort) {
 	if d := h.File.Devices[name]; d == nil || !j.log.decides(q, time.Unix(d.Seen, 0)) {
 		lost = max(lost, q.downs)
 	}
-	lost -= min(lost, q.countKnown(h))
 	for i := range lost - min(lost, uint64(len(times))) { // not in any log
 		if i >= checks.HistoryMarks {
 			break
@@ -291,26 +291,6 @@ func (j *flapJudge) take(q *flapPort) {
 	for _, at := range times {
 		h.Mark(name, ibFlapMark, at)
 	}
-}
-
-// countKnown counts the losses that runs have recorded since a counter was last read: another counter or the log has
-// shown them.
-func (q *flapPort) countKnown(h *checks.History) uint64 {
-	d := h.File.Devices[q.Name()]
-	if d == nil {
-		return 0
-	}
-	seen := time.Unix(d.Seen, 0)
-	read := seen
-	for counter := range q.counts {
-		if at, known := h.LastRead(q.Name(), counter); known && at.Before(read) {
-			read = at
-		}
-	}
-	if read.Equal(seen) {
-		return 0
-	}
-	return uint64(len(h.Marks(q.Name(), ibFlapMark, h.Now.Sub(read)-time.Second)))
 }
 
 // spreadTimes moves times of a log that fall into the same second to earlier seconds: each line is

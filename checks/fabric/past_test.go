@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -113,6 +114,24 @@ func TestErrorsOfAnUnreadCounter(t *testing.T) {
 	play(t, sys, &ibErrors{}, step{at: 0}, step{300, of("counters/symbol_error", "?"), cannotRead}, step{86000, nil, cannotRead}, step{86400, of("counters/symbol_error", "2000"), ""})
 }
 
+// A counter that is unread while the link trains does not fail for what it counted then. While link_downed is
+// unread, the others are not judged.
+func TestErrorsUnreadWhileTheLinkTrains(t *testing.T) {
+	t.Parallel()
+	sys := fakesys.DGXH100()
+	of := func(pairs ...string) map[string]string { return counterFiles(sys, "mlx5_3", pairs...) }
+	errors := func(n string) map[string]string { return of("counters/symbol_error", n) }
+	play(t, sys, &ibErrors{}, step{at: 0}, step{at: 3900}, step{4200, of("counters/link_downed", "1", "counters/symbol_error", "?"), cannotRead + ", " + linkLost},
+		step{4500, errors("5000"), linkLost}, step{4800, nil, linkLost}, step{5100, errors("6000"), tooMany + ", " + linkLost})
+	play(t, sys, &ibErrors{}, step{at: 0}, step{at: 3900}, step{4200, of("counters/link_downed", "?", "counters/symbol_error", "5000"), cannotRead},
+		step{4500, of("counters/link_downed", "1"), whileLost}, step{4800, nil, whileLost})
+	play(t, sys, &ibErrors{}, step{at: 0}, step{at: 3900}, step{4200, of("counters/link_downed", "?", "counters/symbol_error", "5000"), cannotRead},
+		step{4500, of("counters/link_downed", "0"), tooMany}, step{4800, nil, tooMany})
+	// It stays unread.
+	play(t, sys, &ibErrors{}, step{at: 0}, step{at: 3900}, step{4200, of("counters/link_downed", "?", "counters/symbol_error", "5000"), cannotRead},
+		step{7500, nil, cannotRead + ", warn ib.errors.symbol_error"}, step{7800, of("counters/link_downed", "1"), whileLost})
+}
+
 // The same for losses of a link, by the counter and by the log.
 func TestFlapsOfAnUnreadCounter(t *testing.T) {
 	t.Parallel()
@@ -126,7 +145,23 @@ func TestFlapsOfAnUnreadCounter(t *testing.T) {
 	roce.Files["dev/kmsg"] = wholeLog
 	downs := roce.Dir("eth13") + "/carrier_down_count"
 	line := wholeLog + strings.TrimSpace(kernelRecord(71, -200, "mlx5_core 0000:23:00.0 eth13: Link down"))
-	play(t, roce, flaps, step{0, map[string]string{downs: "1"}, ""}, step{300, map[string]string{downs: "?", "dev/kmsg": line}, cannotRead + ", warn ib.flap"},
+	play(t, roce, flaps, step{0, map[string]string{downs: "1"}, ""}, step{300, map[string]string{downs: "?", "dev/kmsg": line}, cannotRead},
+		step{600, map[string]string{downs: "2"}, "warn ib.flap"})
+	// The carrier stays unread.
+	play(t, roce, flaps, step{0, map[string]string{downs: "1"}, ""}, step{300, map[string]string{downs: "?", "dev/kmsg": line}, cannotRead}, step{3600, nil, cannotRead + ", warn ib.flap"})
+
+	// The log is read with the counter: it is one loss.
+	unplugged := map[string]string{"dev/kmsg": strings.TrimSpace(kernelRecord(71, -200, "mlx5_core 0000:23:00.0: Port module event: module 0, Cable unplugged"))}
+	maps.Copy(unplugged, of("?"))
+	play(t, sys, &ibLinkFlapping{Hours: 24, Count: 2}, step{0, of("0"), ""}, step{300, unplugged, cannotRead}, step{600, of("1"), "warn ib.flap"})
+
+	// Losses before the links have settled after the boot.
+	const boot = -323045
+	play(t, sys, flaps, step{boot + 120, of("0"), ""}, step{boot + 400, of("?"), cannotRead}, step{boot + 700, of("2"), ""})
+
+	// The log has a gap before the run that could not read the carrier, none after it.
+	gap := strings.TrimSpace(kernelRecord(80, -230, "nvme 0000:01:00.0: x"))
+	play(t, roce, flaps, step{0, map[string]string{downs: "1"}, ""}, step{300, map[string]string{downs: "?", "dev/kmsg": gap}, cannotRead},
 		step{600, map[string]string{downs: "2"}, "warn ib.flap"})
 }
 
@@ -175,11 +210,12 @@ func TestOldMessageOfATransceiver(t *testing.T) {
 	play(t, sys, &kernelMessages{Hours: 24}, step{0, down, "fail " + short}, step{day, nil, "fail " + short})
 }
 
-// The second port of a front-end card counts as a device while it is down.
+// The second port of a front-end card counts as a device while it is down, if check_ib_ports or the kernel has
+// seen it up.
 func TestCountOfASecondPort(t *testing.T) {
 	t.Parallel()
 	sys := fakesys.Kinds()["roce, front end half cabled"]
-	count := func(was bool) string {
+	count := func(was bool, ups string) string {
 		f := fabricOf(t, sys)
 		i := slices.IndexFunc(f.Ports, func(p Port) bool { return p.Device == "mlx5_f1" })
 		past := `{"seen":1767322745,"series":{"1":[[1767322745,0]]}}`
@@ -193,6 +229,9 @@ func TestCountOfASecondPort(t *testing.T) {
 		if err := selftest.Place(root, ibPastFile, fmt.Sprintf(`{"version":1,"boot":%q,"devices":{%q:%s}}`, fabricBoot, pastName(f.Ports[i].HCA, LayerEth), past)); err != nil {
 			t.Fatal(err)
 		}
+		if err := selftest.Place(root, sys.Dir("eth1")+"/carrier_up_count", ups+"\n"); err != nil {
+			t.Fatal(err)
+		}
 		env := &checks.Env{Host: probe.NewHost(root), Doing: func(string) {}}
 		env.Host.SetPast("/past")
 		var got []string
@@ -201,7 +240,7 @@ func TestCountOfASecondPort(t *testing.T) {
 		}
 		return strings.Join(got, ", ")
 	}
-	if diff := cmp.Diff([]string{"", "fail ib.count"}, []string{count(true), count(false)}); diff != "" {
+	if diff := cmp.Diff([]string{"", "", "fail ib.count"}, []string{count(true, "0"), count(false, "2"), count(false, "0")}); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
