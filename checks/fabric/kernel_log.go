@@ -479,7 +479,7 @@ func (j *messageJudge) judge(e *messageEvent) *messageCase {
 	case c.row.State == "link":
 		down, up := j.link(c)
 		e.Worked = e.Worked || up
-		if down && !(old && e.Worked) {
+		if down && (!old || !e.Worked) {
 			c.fails = true
 			c.also("the link is down")
 		}

@@ -95,9 +95,7 @@ func TestErrorsOfAFullCounter(t *testing.T) {
 	play(t, sys, &ibErrors{Watch: true}, step{at: 0}, step{300, of("counters/symbol_error", "65535"), "warn ib.errors.symbol_error, " + stoppedHigh}, step{4500, nil, stoppedHigh})
 	full := map[string]string{}
 	for i := range 5 {
-		for name, content := range counterFiles(sys, fmt.Sprintf("mlx5_%d", i), "counters/symbol_error", "65535") {
-			full[name] = content
-		}
+		maps.Copy(full, counterFiles(sys, fmt.Sprintf("mlx5_%d", i), "counters/symbol_error", "65535"))
 	}
 	play(t, sys, &ibErrors{}, step{at: 0}, step{300, full, "warn ib.errors.fabric, " + stoppedHigh}, step{4500, nil, stoppedHigh})
 }
@@ -181,9 +179,7 @@ func TestClearedPorts(t *testing.T) {
 	sys := fakesys.DGXH100()
 	traffic := map[string]string{}
 	for i := range 8 {
-		for name, content := range counterFiles(sys, fmt.Sprintf("mlx5_%d", i), ibTraffic, "900", "hw_counters/out_of_sequence", "9") {
-			traffic[name] = content
-		}
+		maps.Copy(traffic, counterFiles(sys, fmt.Sprintf("mlx5_%d", i), ibTraffic, "900", "hw_counters/out_of_sequence", "9"))
 	}
 	env := play(t, sys, &ibErrors{}, step{at: 0}, step{300, traffic, ""})
 	if got, err := ClearIB(env, nil, "uid 0"); err != nil || len(got) > 0 {

@@ -154,7 +154,7 @@ func lastOf(list []*event.Event, now time.Time, limit time.Duration, version str
 	at := checked(limit)
 	if at < 0 {
 		own := checked(current) >= 0
-		at = slices.IndexFunc(list, func(e *event.Event) bool { return !e.AroundJob() && !e.Part && !(own && e.Other) })
+		at = slices.IndexFunc(list, func(e *event.Event) bool { return !e.AroundJob() && !e.Part && (!own || !e.Other) })
 	}
 	if fault := slices.IndexFunc(list, func(e *event.Event) bool { return e.Part && e.Verdict == checks.Fail }); fault >= 0 && (at < 0 || !list[at].After(list[fault], now)) {
 		at = fault
