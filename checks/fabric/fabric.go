@@ -81,6 +81,10 @@ func Ask(env *checks.Env, check string) (*Fabric, []checks.Finding) {
 		front = routes.V6
 	}
 	near, roots := locateGPUs(env)
+	below := func(p *Port) bool {
+		path := pci.ReadFunction(env.Host, p.PCI).Path
+		return len(path) > 0 && roots[path[0]]
+	}
 	for i := range f.HCAs {
 		a := &f.HCAs[i]
 		for j := range a.Ports {
@@ -91,10 +95,10 @@ func Ask(env *checks.Env, check string) (*Fabric, []checks.Finding) {
 	for i := range f.Ports {
 		f.Ports[i].Left = f.Ports[i].describeManagement(front)
 	}
-	f.keepRails(front, firstRoute(env))
+	f.keepRails(front, firstRoute(env), below)
 	f.skipManagers()
 	f.skipSpares()
-	f.skipFarOnes(near, roots)
+	f.skipFarOnes(near, below)
 	f.skipFrontEnd()
 	*probe.Kept[*Fabric](env.Host, "fabric") = f
 	return f, nil
@@ -185,18 +189,28 @@ func firstRoute(env *checks.Env) (first string) {
 // keepRails judges ports with a default route of their own after all if more than half of at least four of one
 // kind have one, and no other kind has as many ports for jobs: rails get such routes from DHCP, and those of IPv6
 // also from policy routing, VRFs, and leaf switches that advertise themselves. The ports below a bond share its
-// route: they are a front end. So is the port whose route alone has the lowest
-// metric, if all default routes are over ports of its kind.
-func (f *Fabric) keepRails(routes map[string]string, first string) {
+// route: they are a front end. So is the port whose route alone has the lowest metric, if all default routes are
+// over ports of its kind, it is not below the root port of a GPU, and there is one card too many for rails: their
+// number is odd. Rails have such a route, too: NetworkManager gives each route a metric of its own.
+func (f *Fabric) keepRails(routes map[string]string, first string, below func(*Port) bool) {
 	all, own, free, ports := map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
-	kinds := map[string]string{} // by the interface of the route
+	over := map[string]*Port{}            // by the interface of the route
+	cards := map[string]map[string]bool{} // by the kind
 	for i := range f.Ports {
 		p := &f.Ports[i]
 		ports[p.route(routes)]++
-		kinds[p.route(routes)] = portKind(p)
+		over[p.route(routes)] = p
+		if cards[portKind(p)] == nil {
+			cards[portKind(p)] = map[string]bool{}
+		}
+		cards[portKind(p)][card(p.PCI)] = true
+	}
+	lowest := over[first]
+	if lowest == nil || below(lowest) || len(cards[portKind(lowest)])%2 == 0 {
+		first = ""
 	}
 	for _, dev := range routes {
-		if ports[dev] != 1 || kinds[dev] != kinds[first] { // the front end
+		if ports[dev] != 1 || lowest != nil && portKind(over[dev]) != portKind(lowest) { // the front end
 			first = ""
 		}
 	}
@@ -275,11 +289,7 @@ func (f *Fabric) skipManagers() {
 // skipFarOnes skips Ethernet ports that are near no GPU if others are: those of management. It
 // keeps InfiniBand ports, ports of the same board as a near one, and ports below the root port of
 // a GPU, whatever NUMA node the firmware reports.
-func (f *Fabric) skipFarOnes(nodes map[int]bool, roots map[string]bool) {
-	below := func(p *Port) bool {
-		path := pci.ReadFunction(f.env.Host, p.PCI).Path
-		return len(path) > 0 && roots[path[0]]
-	}
+func (f *Fabric) skipFarOnes(nodes map[int]bool, below func(*Port) bool) {
 	near := map[string]bool{} // kinds
 	var far []*Port
 	for i := range f.Ports {

@@ -3,7 +3,6 @@ package fabric
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 
@@ -63,23 +62,35 @@ func TestFabricRoles(t *testing.T) {
 		}
 		return n
 	}
-	ninth := func(more ...string) *fakesys.Node { // the front end is a port of the rails' kind, with the first route
+	byNM := func(n *fakesys.Node, devs ...string) *fakesys.Node { // each route has another metric
+		n.Files["proc/net/route"] = ""
+		for i, dev := range devs {
+			n.DefaultRouteOf(dev, 100+i)
+		}
+		return n
+	}
+	ethernets := []string{"eth10", "eth11", "eth12", "eth13", "eth14", "eth15", "eth16", "eth17"}
+	ninth := func(routes ...string) *fakesys.Node { // the front end is a port of the rails' kind
 		n := fakesys.RoCE()
 		p := frontEndPort(0xf1, 0)
 		p.ID, p.Type, p.Board, p.Rate = "15b3:1021", "MT4129", "MT_0000000834", "200 Gb/sec (2X NDR)"
 		n.AddHCA(p)
-		n.Files["proc/net/route"] = ""
+		return byNM(n, routes...)
+	}
+	rooted := func(n *fakesys.Node) *fakesys.Node { // no GPU is near a rail, as in a virtual machine
 		for i := range 8 {
-			n.DefaultRoute(fmt.Sprintf("eth1%d", i))
+			n.Move(fakesys.HCAAddress(i), fmt.Sprintf("0000:b%d:01.0", i))
 		}
-		for _, dev := range append(more, "ens1") {
-			n.DefaultRoute(dev)
-		}
-		lines := strings.SplitAfter(n.Files["proc/net/route"], "\n")
-		i := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "ens1\t0") })
-		lines[i] = strings.Replace(lines[i], "\t100\t", "\t50\t", 1)
-		n.Files["proc/net/route"] = strings.Join(lines, "")
 		return n
+	}
+	twoPorts := func() *fakesys.Node { // the front end's card has a second port without a cable; so have those of the rails
+		n := byNM(fakesys.RoCE(), append([]string{"ens1"}, ethernets...)...)
+		for i := range 2 {
+			p := frontEndPort(0xf1, i)
+			p.ID, p.Type, p.Board = "15b3:1021", "MT4129", "MT_0000000834"
+			n.AddHCA(p)
+		}
+		return n.Down("mlx5_f1_1")
 	}
 	fronts := map[string]string{"mlx5_f1_0:1": frontEnd, "mlx5_f1_1:1": frontEnd, "mlx5_f1_2:1": frontEnd, "mlx5_f1_3:1": frontEnd}
 	twoOfRails := fakesys.RoCE()
@@ -108,8 +119,14 @@ func TestFabricRoles(t *testing.T) {
 		{"a front end of IPv6", six, "rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep4s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1", map[string]string{"rocep3s0:1": "the default route"}},
 		{"RoCE with DHCP", dhcp, eight, nil},
 		{"RoCE, five rails with DHCP", dhcpFive, eight, nil},
-		{"RoCE with DHCP, and a front end of the rails' kind", ninth(), eight, map[string]string{"mlx5_f1_0:1": frontEnd}},
-		{"RoCE with DHCP, nine rails and a front end", ninth("eno1"), "mlx5_f1_0:1 " + eight, nil},
+		{"RoCE with DHCP, a metric for each", byNM(fakesys.RoCE(), ethernets...), eight, nil},
+		{"RoCE with DHCP, far from GPUs", byNM(rooted(fakesys.RoCE()), ethernets...), eight, nil},
+		{"RoCE with DHCP, and a front end of another kind", byNM(fakesys.RoCE(), append([]string{"eth0"}, ethernets...)...), eight, nil},
+		{"RoCE with DHCP, and a front end of the rails' kind", ninth(append([]string{"ens1"}, ethernets...)...), eight, map[string]string{"mlx5_f1_0:1": frontEnd}},
+		{"the same, far from GPUs", rooted(ninth(append([]string{"ens1"}, ethernets...)...)), eight, map[string]string{"mlx5_f1_0:1": frontEnd}},
+		{"RoCE with DHCP, and a front end of two ports", twoPorts(), eight, map[string]string{"mlx5_f1_0:1": frontEnd, "mlx5_f1_1:1": spareLeft}},
+		{"RoCE with DHCP, and a front end without a route", ninth(ethernets...), "mlx5_f1_0:1 " + eight, nil},
+		{"RoCE with DHCP, nine rails and a front end", ninth(append([]string{"ens1", "eno1"}, ethernets...)...), "mlx5_f1_0:1 " + eight, nil},
 		{"a front end of two ports of the rails' kind", twoOfRails, "rocep0s0:1 rocep1s0:1 rocep2s0:1 rocep5s0:1 rocep6s0:1 rocep7s0:1", map[string]string{"rocep3s0:1": frontEnd, "rocep4s0:1": frontEnd}},
 		{"a front end of four ports with a route each", front("ens1", "ens2", "ens3", "ens4"), eight, fronts},
 		{"a front end of four ports below a bond", front(), eight, fronts},

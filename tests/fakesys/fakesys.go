@@ -218,9 +218,12 @@ func (n *Node) AddNet(d Net) {
 }
 
 // DefaultRoute adds a default route over an interface.
-func (n *Node) DefaultRoute(dev string) {
-	n.Files["proc/net/route"] += dev + "\t00000000\t0100000A\t0003\t0\t0\t100\t00000000\t0\t0\t0\n" +
-		dev + "\t0000000A\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n"
+func (n *Node) DefaultRoute(dev string) { n.DefaultRouteOf(dev, 100) }
+
+// DefaultRouteOf is DefaultRoute with a metric. NetworkManager gives each interface another one, from 100.
+func (n *Node) DefaultRouteOf(dev string, metric int) {
+	n.Files["proc/net/route"] += fmt.Sprintf("%s\t00000000\t0100000A\t0003\t0\t0\t%d\t00000000\t0\t0\t0\n", dev, metric) +
+		fmt.Sprintf("%s\t0000000A\t00000000\t0001\t0\t0\t%d\t00FFFFFF\t0\t0\t0\n", dev, metric)
 }
 
 // AddNVMe adds a disk to the bus: the controller nvmeI, with one name space.
