@@ -209,24 +209,36 @@ const (
 // link lost or down. The growth of other intervals counts. While it is unread whether the link was lost, the
 // counters that a training link moves are not judged: a later run judges them together. After an hour they only
 // warn. Such a counter that is unread while the link trains loses its history: its growth is that of the training.
+// A counter that includes one that is not judged waits with it.
 func (j *ibErrorJudge) excuse(p *Port, counts map[string]uint64, unread bool) {
 	up, known := j.history.Last(p.Name(), ibWasUp)
 	trained, waits := !checks.PortActive(p.IBPort) || known && up == 0, false
 	if n, ok := counts[ibDowned]; ok && !trained {
 		trained = j.grownSince(p, ibDowned, n, 0) > 0 && !j.keptLink(p)
 	} else if unread && !trained {
-		at, known := j.history.LastRead(p.Name(), ibDowned)
-		waits = known && j.history.Now.Sub(at) < ibWindow
+		waits = j.isMissed(p, ibDowned, counts)
 		trained = !waits
+	}
+	for i := range j.rows {
+		if c := &j.rows[i]; waits && c.Link {
+			delete(counts, c.Name)
+		}
+	}
+	d := j.history.File.Devices[p.Name()]
+	for i := range j.rows {
+		c := &j.rows[i]
+		if !unread || !slices.ContainsFunc(c.Parts, func(part string) bool { return j.isMissed(p, part, counts) }) {
+			continue
+		}
+		if delete(counts, c.Name); trained {
+			delete(d.Series, c.Name)
+		}
 	}
 	for i := range j.rows {
 		c := &j.rows[i]
 		n, ok := counts[c.Name]
-		switch d := j.history.File.Devices[p.Name()]; {
+		switch {
 		case !c.Link:
-			continue
-		case waits:
-			delete(counts, c.Name)
 			continue
 		case !ok:
 			if trained && d != nil {
@@ -245,6 +257,13 @@ func (j *ibErrorJudge) excuse(p *Port, counts map[string]uint64, unread bool) {
 	if checks.PortActive(p.IBPort) {
 		counts[ibWasUp] = 1
 	}
+}
+
+// isMissed reports whether a run lacks a counter of a port that was read in the last hour.
+func (j *ibErrorJudge) isMissed(p *Port, counter string, counts map[string]uint64) bool {
+	_, ok := counts[counter]
+	at, known := j.history.LastRead(p.Name(), counter)
+	return !ok && known && j.history.Now.Sub(at) < ibWindow
 }
 
 // grownSince returns the growth of a counter since the last stored run. It is no rate: a run a moment ago is

@@ -130,6 +130,26 @@ func TestErrorsUnreadWhileTheLinkTrains(t *testing.T) {
 		step{7500, nil, cannotRead + ", warn ib.errors.symbol_error"}, step{7800, of("counters/link_downed", "1"), whileLost})
 }
 
+// The growth of a counter does not include that of a part that is unread, or waits.
+func TestErrorsOfAnUnreadPart(t *testing.T) {
+	t.Parallel()
+	sys := fakesys.RoCE()
+	of := func(downs, errors, part string) map[string]string {
+		dir := sys.Dir("eth13")
+		return map[string]string{dir + "/carrier_down_count": downs, dir + "/statistics/tx_errors": errors, dir + "/statistics/tx_carrier_errors": part}
+	}
+	const beside, ofPart = "warn ib.errors.tx_errors", "warn ib.errors.tx_carrier_errors"
+	// The link was lost.
+	play(t, sys, &ibErrors{}, step{at: 0}, step{at: 3900}, step{4200, of("?", "6000", "6000"), ""}, step{4500, of("2", "6000", "6000"), ofPart}, step{4800, nil, ofPart})
+	play(t, sys, &ibErrors{}, step{at: 0}, step{at: 3900}, step{4200, of("?", "18000", "6000"), ""}, step{4500, of("2", "18000", "6000"), ofPart + ", " + beside})
+	play(t, sys, &ibErrors{}, step{at: 0}, step{at: 3900}, step{4200, of("2", "6000", "?"), cannotRead}, step{4500, of("2", "6000", "6000"), ""},
+		step{4800, of("2", "12000", "6000"), beside})
+	// It was not.
+	play(t, sys, &ibErrors{}, step{at: 0}, step{at: 3900}, step{4200, of("1", "6000", "?"), cannotRead}, step{4500, of("1", "6000", "6000"), ofPart})
+	// The part stays unread.
+	play(t, sys, &ibErrors{}, step{at: 0}, step{4200, of("1", "0", "?"), cannotRead}, step{4500, of("1", "60000", "?"), cannotRead + ", " + beside})
+}
+
 // The same for losses of a link, by the counter and by the log.
 func TestFlapsOfAnUnreadCounter(t *testing.T) {
 	t.Parallel()
