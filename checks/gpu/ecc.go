@@ -156,9 +156,10 @@ func (c *gpuECC) judge(s *GPUs, g *nvml.GPU) {
 }
 
 // eccByDefault reports whether the board is delivered with ECC on. Drivers before 510 do not
-// report it: workstation boards have it off, data center boards have it on.
+// report it: workstation boards have it off, data center boards have it on. If it could not be read
+// ECC may be off.
 func eccByDefault(g *nvml.GPU) bool {
-	if d := g.ECC.Default; d.Known {
+	if d := g.ECC.Default; d.Known || d.Err != nil {
 		return d.Value
 	}
 	for _, line := range []string{"RTX", "Quadro", "TITAN", "GeForce"} {
@@ -182,6 +183,7 @@ func (c *gpuECC) judgeSRAM(s *GPUs, g *nvml.GPU) {
 	now, _ := Value(s, g.ECC.SRAM.Uncorrected)
 	ever, _ := Value(s, g.ECC.SRAM.UncorrectedAggregate)
 	exceeded, hasThreshold := Value(s, g.ECC.SRAMThreshold)
+	unread := g.ECC.SRAMThreshold.Err != nil // NVIDIA may allow them
 	if now > 0 {
 		s.Report(g, checks.Finding{Code: "gpu.ecc.sram", Severity: checks.Fail, Want: "0", Got: fmt.Sprint(now), Remedy: checks.ResetGPU}, "uncorrected SRAM errors since the driver was loaded")
 	}
@@ -189,14 +191,17 @@ func (c *gpuECC) judgeSRAM(s *GPUs, g *nvml.GPU) {
 	switch {
 	case exceeded:
 		s.Report(g, checks.Finding{Code: "gpu.ecc.sram.threshold", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "more uncorrected SRAM errors than NVIDIA allows, %d over its lifetime", ever)
-	case ever > maxSRAMAggregate && !hasThreshold:
+	case ever > maxSRAMAggregate && !hasThreshold && !unread:
 		aggregate.Code, aggregate.Severity, aggregate.Remedy = "gpu.ecc.sram.threshold", checks.Fail, checks.ReseatOrRMA
 		s.Report(g, aggregate, "uncorrected SRAM errors over its lifetime")
 	case ever > 0 && now == 0:
 		aggregate.Code, aggregate.Severity, aggregate.Want = "gpu.ecc.sram.aggregate", checks.Warn, "0"
 		allowed := fmt.Sprintf("%d are allowed", maxSRAMAggregate)
-		if hasThreshold {
+		switch {
+		case hasThreshold:
 			allowed = "not more than NVIDIA allows"
+		case unread:
+			allowed = "it is unknown whether NVIDIA allows them"
 		}
 		s.Report(g, aggregate, "uncorrected SRAM errors over its lifetime, %s", allowed)
 	}
