@@ -206,9 +206,9 @@ func (r *linkRun) judge(g *nvml.GPU) (grown bool) {
 		return false // it has no links, or they are unknown
 	}
 	r.Judged = true
-	assumed := slices.Clone(up) // an unread link may be up
+	assumed, all := slices.Clone(up), r.countLinks(g, before) // an unread link may be up
 	for link := range assumed {
-		assumed[link] = up[link] || at(g.NVLinksUnread, link)
+		assumed[link] = up[link] || link < all && at(g.NVLinksUnread, link)
 	}
 	r.judgeDown(g, assumed, before)
 	r.judgeSpeed(g, up)
@@ -230,6 +230,25 @@ func (r *linkRun) judge(g *nvml.GPU) (grown bool) {
 		r.past[g.UUID.Value] = next
 	}
 	return grown
+}
+
+// countLinks returns the number of links that a GPU can have: NVML does not report it if it does not answer, and the
+// list then has links that do not exist.
+func (r *linkRun) countLinks(g *nvml.GPU, before linkPlaces) (n int) {
+	for link, on := range before.Up {
+		if on {
+			n = link + 1
+		}
+	}
+	for i := range r.NVML.GPUs {
+		if o := &r.NVML.GPUs[i]; o.Name.Value == g.Name.Value && o.NVLinks.Err == nil {
+			n = max(n, len(o.NVLinks.Value))
+		}
+	}
+	if n == 0 {
+		return len(g.NVLinks.Value)
+	}
+	return max(n, r.Links, r.findPlatform(g).NVLinks)
 }
 
 // at returns list[i], or the zero value beyond its end.

@@ -76,9 +76,14 @@ func askPart(env *checks.Env, p *checks.Part) error {
 func farEnds(n *nvml.Snapshot, g *nvml.GPU) (list []string) {
 	links := map[string][]string{}
 	var order []string
-	for i, up := range g.NVLinks.Value {
+	unread := func(i int) bool { return i < len(g.NVLinksUnread) && g.NVLinksUnread[i] }
+	all := len(g.NVLinks.Value)
+	for all > 0 && unread(all-1) { // it is unknown whether there are so many
+		all--
+	}
+	for i, up := range g.NVLinks.Value[:all] {
 		end := "down"
-		if i < len(g.NVLinksUnread) && g.NVLinksUnread[i] {
+		if unread(i) {
 			end = "unknown"
 		}
 		if up {

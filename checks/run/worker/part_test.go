@@ -50,7 +50,11 @@ func TestFarEnds(t *testing.T) {
 	if diff := cmp.Diff([]string{"unknown: links 0 1 2 3 4"}, farEnds(n, g)); diff != "" {
 		t.Errorf("a link whose state could not be read (-want +got):\n%s", diff)
 	}
-	g.NVLinksUnread = nil
+	g.NVLinks.Value, g.NVLinksUnread = append(g.NVLinks.Value, false, false), append(g.NVLinksUnread, true, true)
+	if diff := cmp.Diff([]string{"unknown: links 0 1 2 3 4"}, farEnds(n, g)); diff != "" {
+		t.Errorf("links that may not exist (-want +got):\n%s", diff)
+	}
+	g.NVLinks.Value, g.NVLinksUnread = g.NVLinks.Value[:5], nil
 	g.NVLink.Far = nvml.Known([]string{"gpu", "switch", "", "gpu", "switch"})
 	g.NVLink.FarPCI = nvml.Known([]string{"0000:11:00.0", "0000:05:00.0", "", "0000:11:00.0", ""})
 	want = []string{"gpu1 0000:11:00.0: links 0 3", "switch 0000:05:00.0: links 1", "down: links 2", "switch: links 4"}
