@@ -7,6 +7,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -110,6 +111,14 @@ func (r *linkRun) judgeErrors(g *nvml.GPU, m *memory[linkErrors], boot string) {
 		next.Up[link] = next.Up[link] || same && at(g.NVLinksUnread, link) && at(then.Up, link)
 	}
 	defer func() { m.next.GPUs[g.UUID.Value] = next }()
+	if g.NVLink.Counts.Err != nil && same { // a counter that is unread on all links is missing
+		counts = maps.Clone(counts)
+		for name, past := range then.Counts {
+			if _, read := counts[name]; !read {
+				counts[name] = slices.Repeat([]uint64{nvml.UnreadCount}, len(past))
+			}
+		}
+	}
 	added, reset := map[string][]checks.Growth{}, false
 	for name, list := range counts {
 		for link, n := range list {
