@@ -98,7 +98,8 @@ func (c *gpuThrottle) judge(s *GPUs, g *nvml.GPU, m *memory[throttled]) {
 	}
 	still := slowed&nvml.ThrottleHardwareThermal != 0 && hardware.Known && hardware.N == 0 ||
 		slowed&nvml.ThrottlePowerBrake != 0 && brake.Known && brake.N == 0
-	hasCounter := g.Throttle.HardwareThermal.Known || g.Throttle.PowerBrake.Known
+	answers := func(r nvml.Reading[uint64]) bool { return r.Known || r.Err != nil } // an unread counter exists
+	hasCounter := answers(g.Throttle.HardwareThermal) || answers(g.Throttle.PowerBrake)
 	counted := hasCounter
 	if slowed == nvml.ThrottleHardware || still && next.InARow >= inARow {
 		counted = false // too much power at once has no counter, and this counter does not move
