@@ -292,13 +292,14 @@ func (s *GPUs) groupByModel(known func(*nvml.GPU) bool) (models map[string][]*nv
 	return models, two
 }
 
-// allEqual reports whether the node has several GPUs of this model and all have the same value.
+// allEqual reports whether the node has several GPUs of this model and all have the same value. A
+// GPU that could not be read may have it, too.
 func (s *GPUs) allEqual(g *nvml.GPU, of func(*nvml.GPU) nvml.Reading[int]) bool {
 	others := 0
 	for i := range s.NVML.GPUs {
 		o := &s.NVML.GPUs[i]
-		if r := of(o); o != g && r.Known && o.Name.Value == g.Name.Value {
-			if r.Value != of(g).Value {
+		if r := of(o); o != g && (o.Err != nil || (r.Known || r.Err != nil) && o.Name.Value == g.Name.Value) {
+			if r.Known && r.Value != of(g).Value {
 				return false
 			}
 			others++

@@ -330,3 +330,114 @@ func TestInforomByTheSerialNumber(t *testing.T) {
 		g.InforomValid, g.Serial = nvml.Reading[bool]{}, nvml.Failed[string](&nvml.Error{Call: "nvmlDeviceGetSerial(3)", Code: 14})
 	}, "fail gpu.driver.inforom the InfoROM is corrupt"))
 }
+
+// NVIDIA may allow the errors of a GPU whose threshold is unread.
+func TestUnreadSRAMThreshold(t *testing.T) {
+	t.Parallel()
+	errs := func(threshold nvml.Reading[bool]) func(*nvml.GPU) {
+		return func(g *nvml.GPU) {
+			g.ECC.SRAM.UncorrectedAggregate, g.ECC.SRAMThreshold = nvml.Known(uint64(6)), threshold
+		}
+	}
+	newTries(t).want(&gpuECC{},
+		step(errs(nvml.Failed[bool](errUnread)), "warn gpu.ecc.sram.aggregate 6", unreadValue),
+		step(errs(nvml.Reading[bool]{}), "fail gpu.ecc.sram.threshold 6"),
+	)
+}
+
+// ECC may be off by default on a GPU whose default is unread.
+func TestUnreadDefaultOfECC(t *testing.T) {
+	t.Parallel()
+	newTries(t).want(&gpuECC{}, step(func(g *nvml.GPU) {
+		g.ECC.On, g.ECC.Pending, g.ECC.Default = nvml.Known(false), nvml.Known(false), nvml.Failed[bool](errUnread)
+	}, unreadValue))
+}
+
+// After a second error the list has all links that NVML can have. Those that do not exist hide no link that is down.
+func TestUnreadNVLinksThatDoNotExist(t *testing.T) {
+	t.Parallel()
+	unread := func(down ...int) func(*nvml.GPU) {
+		return func(g *nvml.GPU) {
+			states := map[int]byte{11: '?', 12: '?'}
+			for _, link := range down {
+				states[link] = '-'
+			}
+			links(states)(g)
+			for len(g.NVLinks.Value) < 36 {
+				g.NVLinks.Value, g.NVLinksUnread = append(g.NVLinks.Value, false), append(g.NVLinksUnread, true)
+			}
+		}
+	}
+	newTries(t).want(&gpuNVLink{name: gpuNVLinkName},
+		step(unread(), unreadValue), // in the first run
+		step(unread(), unreadValue),
+		step(unread(3), "fail gpu.nvlink.down 17", unreadValue),
+		step(links(nil)),
+		step(unread(3), "fail gpu.nvlink.down 17", unreadValue),
+	)
+}
+
+// A counter that is unread on all links is not in the list.
+func TestUnreadNVLinkCounter(t *testing.T) {
+	t.Parallel()
+	counts := func(list nvml.LinkCounts, err error) func(*nvml.GPU) {
+		return func(g *nvml.GPU) {
+			g.NVLink.Counts = nvml.Reading[nvml.LinkCounts]{Value: list, Known: true, Err: err}
+		}
+	}
+	none, errs := checktest.Repeat(18, uint64(0)), checktest.Repeat(18, uint64(0))
+	errs[7] = 240_000
+	both := func(crc []uint64) func(*nvml.GPU) { return counts(nvml.LinkCounts{"crc": crc, "replays": none}, nil) }
+	unread := counts(nvml.LinkCounts{"replays": none}, errUnread)
+	newTries(t).want(&gpuNVLink{name: gpuNVLinkName},
+		step(both(none)), step(unread, unreadValue), step(unread, unreadValue), step(unread, unreadValue),
+		step(both(errs), "fail gpu.nvlink.errors 200.0"), // in 20 minutes
+	)
+	gone := counts(nvml.LinkCounts{"replays": none}, nil) // a driver without the counter
+	newTries(t).want(&gpuNVLink{name: gpuNVLinkName}, step(both(none)), step(gone), step(both(errs)))
+}
+
+// Three observations prove nothing if the time counters exist.
+func TestUnreadThrottleCounters(t *testing.T) {
+	t.Parallel()
+	short := func(seconds uint64) func(*nvml.GPU) {
+		return func(g *nvml.GPU) {
+			g.Throttle.Now = nvml.Known(uint64(nvml.ThrottleHardware | nvml.ThrottleHardwareThermal))
+			g.Throttle.HardwareThermal = nvml.Known(seconds * uint64(time.Second))
+		}
+	}
+	unread := func(g *nvml.GPU) {
+		short(0)(g)
+		g.Throttle.HardwareThermal, g.Throttle.PowerBrake = nvml.Failed[uint64](errUnread), nvml.Failed[uint64](errUnread)
+	}
+	newTries(t).want(&gpuThrottle{Percent: 10, name: "x"},
+		step(short(12), "warn gpu.throttle.now hardware slowdown and hardware thermal slowdown"), step(short(24)), step(unread, unreadValue), step(short(48)),
+		step(short(148), "fail gpu.throttle.hot 33 %"),
+	)
+}
+
+// Both GPUs of a node may have a lower power limit if the other one could not be read.
+func TestUnreadOtherGPU(t *testing.T) {
+	t.Parallel()
+	lowered := func(g *nvml.GPU) { g.Power.Limit = nvml.Known(g.Power.Default.Value / 2) }
+	for name, c := range map[string]struct {
+		other func(*nvml.GPU)
+		want  bool
+	}{
+		"lowered": {lowered, false},
+		"unread":  {func(g *nvml.GPU) { g.Power.Limit = nvml.Failed[uint32](errUnread) }, false},
+		"lost":    {lostHandle, false},
+		"usual":   {func(*nvml.GPU) {}, true},
+	} {
+		r := newTries(t)
+		n := checktest.H100s()
+		n.GPUs = n.GPUs[3:5]
+		lowered(&n.GPUs[0])
+		c.other(&n.GPUs[1])
+		nvml.Set(r.h, n, nil)
+		found := (&gpuPower{}).Run(t.Context(), &checks.Env{Host: r.h})
+		if got := slices.ContainsFunc(found, func(f checks.Finding) bool { return f.Code == "gpu.power.limit" }); got != c.want {
+			t.Errorf("%s: %+v, want a finding: %v", name, found, c.want)
+		}
+	}
+}
