@@ -116,7 +116,7 @@ func NodeCounters(h *probe.Host) (list []checks.Counters, err error) {
 	for _, g := range views.PCI {
 		a, known, readErr := pci.ReadAER(h, g.Address)
 		err = errors.Join(err, readErr)
-		if known {
+		if known && readErr == nil { // those after an unreadable file are 0, and would jump
 			list = append(list, checks.Counters{Device: checks.Device{Kind: "gpu", PCI: g.Address}, Values: map[string]uint64{
 				countAERCorrected: a.Corrected, countAERNonFatal: a.NonFatal, countAERFatal: a.Fatal,
 			}})

@@ -43,8 +43,9 @@ func TestGPUCounters(t *testing.T) {
 func TestNodeCounters(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	files := fakenvml.Files(fakenvml.H100, 2)
+	files := fakenvml.Files(fakenvml.H100, 3)
 	files["sys/bus/pci/devices/"+fakenvml.Address(1)+"/aer_dev_correctable"] = "RxErr 4\nTOTAL_ERR_COR 4\n"
+	files["sys/bus/pci/devices/"+fakenvml.Address(2)+"/aer_dev_nonfatal"] = "?\n" // then the others are unread, too
 	files["sys/class/infiniband/mlx5_0/ports/1/counters/link_downed"] = "2\n"
 	files["sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error"] = "?\n"
 	files["sys/class/infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence"] = "4294967295\n"

@@ -43,6 +43,7 @@ func TestNVLinksOfHopper(t *testing.T) {
 		{3, "NVLinkErrors.Sums.replays", 5.},
 		{4, "NVLink.Counts.replays", list18(0., 7, float64(UnreadCount))}, {4, "NVLink.Counts.crc", list18(0., 0, 0.)}, // one counter of one link
 		{4, "NVLinkErrors.Sums.error", "field 161 of nvmlDeviceGetFieldValues(4): unknown error (NVML error 999)"},
+		{2, "NVLinkErrors.Sums.error", "nvmlDeviceGetNvLinkState(2): unknown error (NVML error 999)"},                             // the counters of an unread link are unread, too
 		{5, "NVLink.PeerP2P", map[string]any{"gpu1": "ok", "gpu2": "ok", "gpu3": "ok", "gpu4": "ok", "gpu6": "ok", "gpu7": "ok"}}, // of gpu0 it is an error
 		{6, "NVLink.Far", list18("switch", 17, "")}, {6, "Err.Code", 15.},
 		{7, "NVLink.Speed.error", "field 164 of nvmlDeviceGetFieldValues(7): unknown error (NVML error 999)"},

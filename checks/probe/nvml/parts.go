@@ -510,8 +510,9 @@ func (q query) readNVLinkErrors() {
 	e := NVLinkErrors{CRCFlit: number(v[0]), CRCData: number(v[1]), Replay: number(v[2]), Recovery: number(v[3])}
 	if old := []Reading[int]{e.CRCFlit, e.CRCData, e.Replay, e.Recovery}; !slices.ContainsFunc(old, answered[int]) { // no driver sums up those of NVLink 5
 		q.readNVLinkCounts()
-		if e.Sums = as(q.g.NVLink.Counts, LinkCounts.sum); q.g.NVLink.Counts.Err != nil { // a sum without a link would jump
-			e.Sums = Failed[map[string]uint64](q.g.NVLink.Counts.Err)
+		e.Sums = as(q.g.NVLink.Counts, LinkCounts.sum)
+		if err := cmp.Or(q.g.NVLinks.Err, q.g.NVLink.Counts.Err); err != nil { // a sum without a link would jump
+			e.Sums = Failed[map[string]uint64](err)
 		}
 	}
 	q.g.NVLinkErrors = e
