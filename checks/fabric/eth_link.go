@@ -222,10 +222,10 @@ func (r *ethRun) sayDown(t *ethTarget, state string) {
 	r.say(netDevice(t.NetIf), f, "link of a member of %s", t.upper.Name)
 }
 
-// othersUp reports whether another part of the same upper interface is up.
+// othersUp reports whether another part of the same upper interface is up, or could not be read.
 func (r *ethRun) othersUp(t *ethTarget) bool {
 	return slices.ContainsFunc(r.targets, func(o *ethTarget) bool {
-		return o.Name != t.Name && o.upper != nil && o.upper.Name == t.upper.Name && o.Err == nil && linkFault(o.NetIf) == ""
+		return o.Name != t.Name && o.upper != nil && o.upper.Name == t.upper.Name && !errors.Is(o.Err, fs.ErrNotExist) && linkFault(o.NetIf) == ""
 	})
 }
 

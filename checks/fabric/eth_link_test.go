@@ -96,6 +96,9 @@ var _ = checktest.Table("check_eth_link", func(name string) []checktest.Scenario
 		checktest.Odd(checktest.OnRoCE("garbage", all, set("mtu", "\xff\xfe"), of13(checks.Unknown, "error", "", "", "", "cannot be read: parse /sys/class/net/eth13/mtu: invalid argument"))),
 		checktest.Odd(checktest.OnRoCE("garbage in flags", all, set("flags", "up"), of13(checks.Unknown, "error", "", "", "", "cannot be read: parse /sys/class/net/eth13/flags: invalid argument"))),
 		checktest.Odd(checktest.OnRoCE("removed while it was read", all, set("operstate", "-"), of13(checks.Unknown, "error", "", "", "", "cannot be read: read /sys/class/net/eth13/operstate: file does not exist"))),
+		checktest.Odd(checktest.OnRoCE("a member has no carrier, and the other one cannot be read", checktest.Of("bond0"), func(n *fakesys.Node) {
+			dead(n.AddBond("bond0", lacp, "eth12", "eth13").Set("eth12", "mtu", "?"))
+		}, ethFinding("eth12", fakesys.HCAAddress(2), checks.Finding{Code: "eth.error", Severity: checks.Unknown}, "cannot be read: parse /sys/class/net/eth12/mtu: invalid argument"), lost)),
 		checktest.Odd(checktest.OnRoCE("an impossible speed", all, set("speed", "99999999999999999999"))),
 		checktest.Odd(checktest.UnreadableAt(checktest.OnRoCE("unreadable list of interfaces", all, nil, checks.Finding{Code: "probe.unreadable", Severity: checks.Unknown, Message: "read /sys/class/net: not a directory"}), "sys/class/net")),
 		checktest.Odd(checktest.OnRoCE("unreadable routes", nil, func(n *fakesys.Node) { delete(n.Files, "proc/net/route"); n.Files["proc/net/route/"] = "" },

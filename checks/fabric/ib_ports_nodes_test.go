@@ -162,6 +162,10 @@ func otherNodes() (list []checktest.Scenario) {
 			f := checktest.PortFinding(ibPortsName, "mlx5_9", 9, checks.Finding{Code: "ib.ports.rate", Severity: checks.Warn, Remedy: checks.CheckCable, Want: "400 Gb/s", Got: "200 Gb/s (2X NDR)"}, "rate is lower than on the other ports")
 			return f
 		}()).On(&checks.Platform{Name: "HGX H200", NetworkPorts: 8, NetworkRate: 400}),
+		checktest.Odd(checktest.OnNode(fakesys.DGXH200().HalfRate("mlx5_9").Set("mlx5_3", "ports/1/rate", "?"), "the same, and the rate of another port cannot be read", nil,
+			ibUnknown(ibPortsName, "port", "mlx5_3", 3, `rate "?": not a rate`),
+			checktest.PortFinding(ibPortsName, "mlx5_9", 9, checks.Finding{Code: "ib.ports.rate", Severity: checks.Warn, Remedy: checks.CheckCable, Want: "400 Gb/s", Got: "200 Gb/s (2X NDR)"},
+				"rate is lower than on the other ports"))).On(&checks.Platform{Name: "HGX", NetworkPorts: 9, NetworkRate: 400}),
 		checktest.OnNode(fakesys.CX8(), "planes make up the rate of the platform", nil).On(cx8),
 		checktest.OnNode(plane, "a plane is down", nil, of6).On(cx8),
 		checktest.OnNode(slow, "a plane is slow", nil, of9).On(cx8),

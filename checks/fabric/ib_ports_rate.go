@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -50,15 +51,27 @@ func (r *portsRun) rate(p *Port) {
 
 // others returns the rate of most ports of the kind, if this one is slower, and whether it is the
 // only slower one. If the other devices are already as many as the platform's ports, this one is
-// an extra port, such as for storage, and may be slower. On an unknown platform a port with all
-// of its lanes counts as an extra one.
+// an extra port, such as for storage, and may be slower; one that could not be read counts among
+// them. On an unknown platform a port with all of its lanes counts as an extra one.
 func (r *portsRun) others(p *Port) (most float64, alone, slower bool) {
 	count, all := map[float64]int{}, 0
 	fast := map[float64]map[string]bool{} // other devices, by rate
 	wide := map[float64]string{}          // lanes
+	unread := map[string]bool{}           // other devices
+	for _, a := range r.HCAs {
+		if a.Err != nil && len(a.Ports) == 0 {
+			unread[a.Name] = true
+		}
+	}
 	for i := range r.Ports {
 		q := &r.Ports[i]
-		if q.Left != "" && q.Name() != p.Name() || portKind(q) != portKind(p) || !checks.PortActive(q.IBPort) || q.Gbps() == 0 {
+		if q.Left != "" && q.Name() != p.Name() || portKind(q) != portKind(p) {
+			continue
+		}
+		if !checks.PortActive(q.IBPort) || q.Gbps() == 0 {
+			if q.Device != p.Device && (q.Err != nil || q.Gbps() == 0) {
+				unread[q.Device] = true
+			}
 			continue
 		}
 		count[q.Gbps()]++
@@ -81,6 +94,7 @@ func (r *portsRun) others(p *Port) (most float64, alone, slower bool) {
 	}
 	platform, _ := checks.NodePlatform(r.env)
 	lanes, _, _ := strings.Cut(p.Lanes, " ")
+	maps.Copy(fast[most], unread)
 	extra := len(fast[most]) >= platform.NetworkPorts
 	if platform.NetworkPorts == 0 {
 		extra = lanes != "" && lanes == wide[most]
