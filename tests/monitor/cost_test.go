@@ -1,8 +1,12 @@
 package monitor
 
 import (
+	"errors"
+	"os"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
@@ -30,6 +34,20 @@ func (n *node) measure(wall time.Duration) (bytes int, share, wakes float64) {
 	return bytes, share, wakes
 }
 
+// asAfterBoot drops a file from the page cache. The kernel maps one that has just been written in pieces of up to
+// 2 MiB, and one that was read from a disk in pieces of 64 KiB.
+func asAfterBoot(t *testing.T, file string) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := errors.Join(f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The cost of a quiet node, and with a job of 200 processes on 8 GPUs and 10 ports.
 func TestCost(t *testing.T) {
 	tier.All(t)
@@ -49,6 +67,7 @@ func TestCost(t *testing.T) {
 			if tt.job {
 				n.job("4711", 200)
 			}
+			asAfterBoot(t, program)
 			n.start(0)
 			n.await("workers", func() bool { return len(n.processes()) >= tt.processes })
 			time.Sleep(35 * time.Second) // the first sign of life, after which memory of the start is given back
