@@ -1,15 +1,173 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
+
+// choose finds the nodes of the sweep.
+func (s *sweeper) choose(ctx context.Context) error {
+	all, err := s.m.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	if !s.Root && s.Job == "" {
+		if err := s.m.usable(ctx, all); err != nil {
+			return err
+		}
+	}
+	sel := slurm.Selection{Nodes: s.Nodes, Partition: s.Partition, State: s.NodeState, Feature: s.Feature}
+	if s.Reservation != "" {
+		reserved, err := s.m.reservations(ctx)
+		if err != nil {
+			return err
+		}
+		list, ok := reserved[s.Reservation]
+		if !ok {
+			return fmt.Errorf("unknown to Slurm: reservation %s", s.Reservation)
+		}
+		sel.Reserved, sel.IsReserved = list, true
+	}
+	if s.Job != "" {
+		j, err := s.m.job(ctx, s.Job)
+		if err != nil {
+			return err
+		}
+		s.job = s.Job
+		if len(sel.Nodes) == 0 {
+			sel.Nodes = j.Nodes
+		} else {
+			sel.Nodes = slices.DeleteFunc(slices.Clone(sel.Nodes), func(n string) bool { return !slices.Contains(j.Nodes, n) })
+		}
+		if len(sel.Nodes) == 0 {
+			return fmt.Errorf("job %s has none of the nodes", s.Job)
+		}
+	}
+	chosen, err := sel.Select(all)
+	if err != nil {
+		return err
+	}
+	var usable []slurm.SweepNode
+	busy := false
+	for _, n := range chosen {
+		why := ""
+		switch {
+		case s.Job != "":
+		case s.Idle && !n.IsIdle():
+			why = "not idle (" + n.State.Text + ")"
+			busy = busy || n.State.Class == slurm.InService
+		default:
+			why = n.Usable(s.Maintenance, s.Reservation != "")
+		}
+		if why != "" {
+			s.exclude(n.Name, "excluded", why)
+			continue
+		}
+		usable = append(usable, n)
+	}
+	s.take(usable, all)
+	if len(s.nodes) == 0 {
+		err := fmt.Errorf("none of %d nodes can be tested: %s", len(chosen), firstWhy(s.away))
+		if busy && len(usable) == 0 {
+			err = gaveWayError{err}
+		}
+		return err
+	}
+	if s.record == nil {
+		return nil
+	}
+	s.record.Meta.Nodes = s.nodes
+	return s.record.saveMeta()
+}
+
+// take takes the nodes for the sweep that are in one partition, since a job has only one: that of the
+// options, or the one with most of the nodes.
+func (s *sweeper) take(usable, all []slurm.SweepNode) {
+	if s.part = s.Partition; s.part == "" && s.Job == "" {
+		limited := s.Time
+		if s.Root {
+			limited = 0
+		}
+		s.part = slurm.MostOpen(usable, limited)
+	}
+	for _, n := range usable {
+		switch {
+		case s.Job != "" || slices.Contains(n.Partitions, s.part):
+			if s.Maintenance && n.IsDrained() {
+				s.held[n.Name] = n.Reason
+			}
+			s.nodes = append(s.nodes, n.Name)
+		case len(n.Open) == 0:
+			s.exclude(n.Name, "excluded", "none of its partitions starts jobs of this user: "+cmp.Or(strings.Join(n.Partitions, ", "), "it has none"))
+		default:
+			s.exclude(n.Name, "excluded", fmt.Sprintf("not in partition %s, which has most of the nodes: test it with --partition %s", s.part, n.Open[0].Name))
+		}
+	}
+	s.others = []string{}
+	for _, n := range all {
+		if slices.Contains(n.Partitions, s.part) && !slices.Contains(s.nodes, n.Name) {
+			s.others = append(s.others, n.Name)
+		}
+	}
+}
+
+// Look returns the nodes that a sweep would test, and those that it would not. It changes nothing.
+func Look(ctx context.Context, o Options) (nodes []sweep.Node, away []sweep.NodeReport, err error) {
+	o.Log = func(string, ...any) {}
+	s := &sweeper{Options: o, m: newManager(o.Settings, o.Env), away: map[string]sweep.NodeReport{}, held: map[string]string{}}
+	if err := s.choose(ctx); err != nil {
+		return nil, nil, err
+	}
+	s.leaves = s.m.leaves(ctx)
+	if s.beside, err = s.m.busy(ctx, s.job); err != nil {
+		return nil, nil, err
+	}
+	for _, n := range s.nodes {
+		nodes = append(nodes, s.describe(sweep.Node{Name: n}))
+	}
+	for _, n := range slices.Sorted(maps.Keys(s.away)) {
+		away = append(away, s.away[n])
+	}
+	return nodes, away, nil
+}
+
+func firstWhy(away map[string]sweep.NodeReport) string {
+	for _, name := range slices.Sorted(maps.Keys(away)) {
+		return "node " + name + ": " + away[name].Why
+	}
+	return ""
+}
+
+// exclude takes a node out of the sweep.
+func (s *sweeper) exclude(name, state, why string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.away[name]; !ok {
+		s.away[name] = sweep.NodeReport{Node: sweep.Node{Name: name}, State: state, Why: why}
+		s.Log("node %s is not tested: %s", name, why)
+	}
+}
+
+// remaining returns the nodes that are still part of the sweep.
+func (s *sweeper) remaining() (names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.nodes {
+		if _, away := s.away[n]; !away {
+			names = append(names, n)
+		}
+	}
+	return names
+}
 
 // jobName is the name of the job that is allocated: a repair finds the job by it.
 func (s *sweeper) jobName() string { return slurm.ReservationPrefix + s.record.Meta.ID }
