@@ -330,7 +330,7 @@ func TestHealthyInMaintenance(t *testing.T) {
 	f := &fake{state: "ALLOCATED+MAINTENANCE+RESERVED"}
 	c, now := watched(t, f)
 	if out := act(t, c, healthy, "read"); out.Held != ReportedMaintained {
-		t.Errorf("%+v, want a node that nobody has drained", out)
+		t.Errorf("%+v, want a node in service, in maintenance", out)
 	}
 	act(t, c, healthy)
 	*now = now.Add(heldRecheck)
