@@ -113,16 +113,17 @@ func median[T cmp.Ordered](list []T) T {
 }
 
 // held has the limits of some rows. The threads are those of all processes together; page faults
-// are those of 4 KiB pages, between the numbers of an idle and of a busy machine.
+// are those of 4 KiB pages, as measured on an idle machine. They vary by 4 % with the machine, and
+// part of them are those of the commands, which are not ours.
 var held = map[string]struct{ processes, threads, faults int64 }{
-	empty:                          {2, 14, 1180},
-	"40 lines, 3 of them commands": {5, 18, 1800}, // 17 on an idle machine
-	"40 lines, with all outputs but the command": {5, 18, 1850}, // 17 on an idle machine
-	"1000 lines for other nodes":                 {2, 14, 1290},
-	"all passive checks of 8 GPUs":               {3, 21, 2250}, // 20 on an idle machine
-	"prolog of a job with 2 of 8 GPUs":           {3, 21, 2410}, // 20 on an idle machine
-	"the same, with a fresh result":              {2, 14, 1220},
-	"all checks of the fabric, 10 adapters":      {2, 14, 1680},
+	empty:                          {2, 14, 1240},
+	"40 lines, 3 of them commands": {5, 18, 1950}, // 17 on an idle machine
+	"40 lines, with all outputs but the command": {5, 18, 2000}, // 17 on an idle machine
+	"1000 lines for other nodes":                 {2, 14, 1360},
+	"all passive checks of 8 GPUs":               {3, 21, 2310}, // 20 on an idle machine
+	"prolog of a job with 2 of 8 GPUs":           {3, 21, 2490}, // 20 on an idle machine
+	"the same, with a fresh result":              {2, 14, 1290},
+	"all checks of the fabric, 10 adapters":      {2, 14, 1800},
 }
 
 func TestCostIsHeld(t *testing.T) {
@@ -148,14 +149,15 @@ func TestCostIsHeld(t *testing.T) {
 		if !ok {
 			continue
 		}
-		few := least(want.faults+want.faults/10, func() int64 { return r.measure(t, 2).faults })
+		limit := want.faults + want.faults*15/100
+		few := least(limit, func() int64 { return r.measure(t, 2).faults })
 		many := least(few+few/10, func() int64 { return r.measure(t, 256).faults })
 		t.Logf("%s: %d page faults with 2 CPUs, %d with 256", r.name, few, many)
 		if many > few+few/10 {
 			t.Errorf("%s: %d page faults with 2 CPUs, %d with 256", r.name, few, many)
 		}
-		if off := few - want.faults; max(off, -off) > want.faults/10 {
-			t.Errorf("%s: %d page faults, want %d and 10 %% more or less: if that is on purpose, change the figure here", r.name, few, want.faults)
+		if few > limit {
+			t.Errorf("%s: %d page faults, want %d and at most 15 %% more: if that is on purpose, change the figure here", r.name, few, want.faults)
 		}
 		if _, err := exec.LookPath("strace"); err != nil {
 			continue
