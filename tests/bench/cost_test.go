@@ -149,7 +149,7 @@ func TestCostIsHeld(t *testing.T) {
 		if !ok {
 			continue
 		}
-		limit := want.faults + want.faults*15/100
+		limit := want.faults + want.faults/10
 		few := least(limit, func() int64 { return r.measure(t, 2).faults })
 		many := least(few+few/10, func() int64 { return r.measure(t, 256).faults })
 		t.Logf("%s: %d page faults with 2 CPUs, %d with 256", r.name, few, many)
@@ -157,7 +157,7 @@ func TestCostIsHeld(t *testing.T) {
 			t.Errorf("%s: %d page faults with 2 CPUs, %d with 256", r.name, few, many)
 		}
 		if few > limit {
-			t.Errorf("%s: %d page faults, want %d and at most 15 %% more: if that is on purpose, change the figure here", r.name, few, want.faults)
+			t.Errorf("%s: %d page faults, want %d and at most 10 %% more: if that is on purpose, change the figure here", r.name, few, want.faults)
 		}
 		if _, err := exec.LookPath("strace"); err != nil {
 			continue
