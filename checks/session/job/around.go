@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -214,22 +213,14 @@ func (a *Around) Close() (line string, keep func()) {
 	c := a.counts
 	rec.Doubts = append(rec.Doubts, c.doubts...)
 	rec.Faults = a.faults
-	if code := os.Getenv("SLURM_JOB_EXIT_CODE2"); exitCode().MatchString(code) {
-		rec.Exit = code
-	}
+	rec.Exit = a.Job.Exit
 	rec.Close(node.ReadMoment(), c.counters, c.xids)
 	return "nhc-gpu: " + rec.Line(), func() {
-		if failed(rec.Exit, os.Getenv("SLURM_JOB_DERIVED_EC")) {
+		if a.Job.Failed {
 			a.records.keepSamples(rec)
 		}
 		a.records.addToJournal(rec)
 	}
-}
-
-// failed reports whether a job has failed: by the status of its script, or the highest of its steps.
-func failed(exit, derived string) bool {
-	n, err := strconv.Atoi(derived)
-	return exit != "" && exit != "0:0" || err == nil && n > 0
 }
 
 // wasClosed reports whether the record of the job was closed in this boot. slurmd can run two
@@ -249,8 +240,6 @@ func closedIn(boot, job string, journal [][]byte) bool {
 	}
 	return false
 }
-
-var exitCode = checks.Lazily(`^[0-9]{1,3}:[0-9]{1,3}$`)
 
 // listOwn returns the record of an epilog's job, if it began in this boot.
 func (a *Around) listOwn() []*slurm.Record {
