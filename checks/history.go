@@ -108,15 +108,40 @@ func (e *Env) RecallHistory(check, name string) *History {
 	}
 	sameBoot := h.File.Boot == boot
 	h.File.Version, h.File.Boot = HistoryVersion, boot
+	now := h.Now.Unix()
 	maps.DeleteFunc(h.File.Devices, func(_ string, d *DeviceHistory) bool {
-		return d == nil || d.Seen > h.Now.Unix() || d.Seen < h.Now.Add(-HistoryAge).Unix()
+		return d == nil || d.Seen < h.Now.Add(-HistoryAge).Unix()
 	})
+	for _, d := range h.File.Devices {
+		if d.Seen > now {
+			d.setBack(now)
+		}
+	}
 	if !sameBoot { // a reboot resets every counter
 		for _, d := range h.File.Devices {
 			d.Series, d.Missed = nil, nil
 		}
 	}
 	return h
+}
+
+// setBack moves the times to now, after the node's clock was set back: the device is known, the growth of
+// its counters since then is not.
+func (d *DeviceHistory) setBack(now int64) {
+	d.Seen, d.Before = now, 0
+	for _, series := range d.Series {
+		for i := range series {
+			series[i].At = now
+		}
+	}
+	for counter := range d.Missed {
+		d.Missed[counter] = now
+	}
+	for _, marks := range d.Marks {
+		for i := range marks {
+			marks[i] = min(marks[i], now)
+		}
+	}
 }
 
 // Growth is the growth of a counter and the period of that growth.

@@ -109,6 +109,24 @@ func TestHistoryPace(t *testing.T) {
 	}
 }
 
+// A clock that is set back forgets no device, nor does a boot with a clock that is behind.
+func TestHistorySetBack(t *testing.T) {
+	t.Parallel()
+	c := newTicker(t)
+	c.run(0, 10, 64, 0)
+	c.run(time.Hour, 10, 64, 0)
+	if g := c.run(-time.Hour/2, 500, 64, time.Hour); g.Known {
+		t.Errorf("set back: %+v", g)
+	}
+	if g := c.run(time.Hour/2, 560, 64, time.Hour); !g.Known || g.N != 60 || g.Over != time.Hour/2 {
+		t.Errorf("later: %+v", g)
+	}
+	c.boot = "b"
+	if h, _ := c.recall(-time.Hour); h.File.Devices["d"] == nil || h.File.Devices["d"].Seen != c.now {
+		t.Errorf("after a boot: %+v", h.File.Devices["d"])
+	}
+}
+
 // A counter that was unreadable once has not grown when it becomes readable again.
 func TestHistoryUnread(t *testing.T) {
 	t.Parallel()

@@ -86,20 +86,20 @@ func (r *leftRun) remember(stuck []*leftProcess) []checks.Finding {
 func stillStuck(env *checks.Env) (findings []checks.Finding) {
 	records, err := probe.Records(env.Host, stuckRecords)
 	switch {
-	case errors.Is(err, probe.ErrNoMemory):
+	case errors.Is(err, probe.ErrNoMemory) && !errors.Is(err, probe.ErrSilent):
 		return reportNoJob(jobLeftoversName)
 	case err != nil:
 		return checks.Unreadable(err)
 	}
 	for _, r := range records {
 		var record stuckRecord
-		if r.Err == "" {
-			if err := json.Unmarshal(r.Data, &record); err != nil {
-				r.Err = fmt.Sprintf("read %s: %v", r.Name, err)
-			}
-		}
 		if r.Err != "" {
 			findings = append(findings, checks.Unreadable(errors.New(r.Err))...)
+			continue
+		}
+		if json.Unmarshal(r.Data, &record) != nil {
+			_ = probe.Forget(env.Host, r.Name) // no later run could read it either
+			findings = append(findings, checks.Unreadable(fmt.Errorf("%s.json is damaged: the stuck processes of that job are unknown", r.Name))...)
 			continue
 		}
 		there := false

@@ -1,7 +1,6 @@
 package jobs
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -193,10 +192,13 @@ func TestJobLeftoversAreRemembered(t *testing.T) {
 	if err := os.WriteFile(record, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := run(nil); len(got) != 1 || got[0].Severity != checks.Unknown || !strings.HasPrefix(got[0].Message, "read leftover-9: ") {
+	if got := run(nil); len(got) != 1 || got[0].Severity != checks.Unknown || !strings.HasPrefix(got[0].Message, "leftover-9.json is damaged: ") {
 		t.Errorf("an invalid file: %+v", got)
 	}
-	if err := errors.Join(os.Remove(record), os.Mkdir(record, 0o700)); err != nil {
+	if got := run(nil); len(got) != 1 || got[0].Severity != checks.Skip {
+		t.Errorf("after an invalid file: %+v", got)
+	}
+	if err := os.Mkdir(record, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if got := run(nil); len(got) != 1 || got[0].Severity != checks.Unknown || got[0].Message != "read /past/leftover-9.json: not a regular file" {

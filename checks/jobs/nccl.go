@@ -51,7 +51,7 @@ func (c *jobHealth) askNCCL(ctx context.Context, env *checks.Env, w *flight.Wind
 			return why
 		}
 		a = storedAnswer{Boot: boot, Seen: w.To}
-		if env.Remember(answerPrefix+v.Job, a) != nil {
+		if err := env.Remember(answerPrefix+v.Job, a); err != nil && !errors.As(err, new(*probe.SpareError)) {
 			return "" // it would be asked again and again
 		}
 		a.Report, err = readAnswer(ctx, env, v.Job, jobs)

@@ -37,6 +37,7 @@ type Host struct {
 	passwd  string   // see SetPasswd
 	past    string   // see SetPast
 	spare   []string // see SetPast
+	unread  []string // files of the memory that could not be read; guarded by mu
 	state   string   // see SetState
 
 	libraries map[string]string // see SetLibraries

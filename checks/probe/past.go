@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +19,10 @@ import (
 // ErrNoMemory means that no data can be kept between runs because there is no directory for it, for
 // example in a run of another user than root.
 var ErrNoMemory = errors.New("no data is kept between runs")
+
+// ErrSilent is an [ErrNoMemory]: the memory directory does not answer or a file in it cannot be read now,
+// and no spare directory has the data. What earlier runs have kept is unknown.
+var ErrSilent = fmt.Errorf("%w, and those of earlier runs do not answer", ErrNoMemory)
 
 // SetPast sets the memory directory; "" is none. If it cannot be written, for example on a diskless
 // node, the first writable spare directory replaces it. All are below the root of the node.
@@ -71,7 +74,7 @@ func (e *SpareError) Unwrap() error { return e.Cause }
 const maxPast = 4 << 20
 
 // Recall reads the data that an earlier run kept under name. The error is [fs.ErrNotExist] if there
-// is none, [ErrNoMemory] if there is no memory directory.
+// is none, [ErrNoMemory] if there is no memory directory, [ErrSilent] if it does not answer.
 func (h *Host) Recall(name string, v any) error {
 	if h.past == "" {
 		return ErrNoMemory
@@ -86,14 +89,28 @@ func (h *Host) Recall(name string, v any) error {
 	return nil
 }
 
+// passing are errors that say nothing about the content of a file: the next run may read it.
+var passing = []error{unix.EIO, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ESTALE, unix.ETIMEDOUT, unix.EINTR, unix.EACCES}
+
+// interim ends the name of a file that was begun in a spare directory while the memory directory did
+// not answer. It counts only until that directory answers: the file there has the whole history.
+const interim = ".interim"
+
 // readKept reads a file of the memory directory. A file in a spare directory is newer.
 func (h *Host) readKept(name string) (path string, data []byte, err error) {
 	dirs := h.memoryDirs()
 	if len(dirs) == 0 {
-		return "", nil, ErrNoMemory
+		return "", nil, ErrSilent
 	}
-	for _, dir := range slices.Backward(dirs) {
-		path = filepath.Join(dir, name)
+	var paths []string
+	silent := dirs[0] != h.past
+	for _, dir := range dirs {
+		if silent {
+			paths = append(paths, filepath.Join(dir, name+interim))
+		}
+		paths = append(paths, filepath.Join(dir, name))
+	}
+	for _, path = range slices.Backward(paths) {
 		own := trust{flags: unix.O_NOFOLLOW, owner: os.Geteuid(), others: 0o022, most: maxPast}
 		data, err = own.read(h.Path(path))
 		switch {
@@ -101,9 +118,17 @@ func (h *Host) readKept(name string) (path string, data []byte, err error) {
 			return path, data, nil
 		case errors.Is(err, unix.ENOTDIR):
 			err = fs.ErrNotExist
+		case slices.ContainsFunc(passing, func(e error) bool { return errors.Is(err, e) }):
+			h.mu.Lock()
+			h.unread = append(h.unread, name)
+			h.mu.Unlock()
+			return path, nil, fmt.Errorf("%w: %w", ErrSilent, &fs.PathError{Op: "read", Path: path, Err: Reason(err)})
 		case !errors.Is(err, fs.ErrNotExist):
 			return path, nil, &fs.PathError{Op: "read", Path: path, Err: Reason(err)}
 		}
+	}
+	if silent {
+		return path, nil, ErrSilent
 	}
 	return path, nil, &fs.PathError{Op: "read", Path: path, Err: Reason(err)}
 }
@@ -113,7 +138,7 @@ func (h *Host) readKept(name string) (path string, data []byte, err error) {
 func (h *Host) Keep(name string, v any) error { return h.keep(name, v, false) }
 
 // KeepOnDisk writes v as Keep does, but to no spare directory, and when it returns the data survives
-// a power cut.
+// a power cut, with that of earlier calls of Keep.
 func (h *Host) KeepOnDisk(name string, v any) error { return h.keep(name, v, true) }
 
 func (h *Host) keep(name string, v any, onDisk bool) error {
@@ -126,15 +151,21 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 	}
 	dirs := h.memoryDirs()
 	if len(dirs) == 0 {
-		return ErrNoMemory
+		return ErrSilent
 	}
+	file := name + ".json"
 	spares, cause := dirs, error(&fs.PathError{Op: "write", Path: h.past, Err: errNoAnswer})
-	if dirs[0] == h.past {
-		spares, cause = dirs[1:], h.keepIn(h.past, name+".json", data, onDisk)
+	silent := dirs[0] != h.past
+	if !silent {
+		spares = dirs[1:]
+		if silent = h.isUnread(file); !silent {
+			cause = h.keepIn(h.past, file, data, onDisk)
+		}
 	}
 	if cause == nil {
-		for _, spare := range spares {
-			_ = os.Remove(h.Path(filepath.Join(spare, name+".json"))) // outdated
+		for _, spare := range spares { // outdated
+			_ = os.Remove(h.Path(filepath.Join(spare, file)))
+			_ = os.Remove(h.Path(filepath.Join(spare, file+interim)))
 		}
 		return nil
 	}
@@ -142,13 +173,23 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 		return cause
 	}
 	for _, spare := range spares {
-		if err := h.keepIn(spare, name+".json", data, false); err != nil {
+		file := file
+		if _, err := os.Lstat(h.Path(filepath.Join(spare, file))); silent && err != nil {
+			file += interim
+		}
+		if err := h.keepIn(spare, file, data, false); err != nil {
 			cause = errors.Join(cause, err)
 			continue
 		}
 		return h.spareError(spare, cause)
 	}
 	return cause
+}
+
+func (h *Host) isUnread(file string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Contains(h.unread, file)
 }
 
 // spareError returns nil if the error was reported before.
@@ -166,13 +207,14 @@ func (h *Host) keepIn(past, name string, data []byte, onDisk bool) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fail(err)
 	}
-	f, err := os.CreateTemp(dir, strings.TrimSuffix(name, ".json")+".*.new") // 0600, new, no link
+	f, err := os.CreateTemp(dir, name+".*.new") // 0600, new, no link
 	if err != nil {
 		return fail(err)
 	}
 	_, err = f.Write(data)
 	if err == nil && onDisk {
 		err = f.Sync()
+		syncFiles(dir)
 	}
 	if closing := f.Close(); err == nil {
 		err = closing
@@ -190,6 +232,18 @@ func (h *Host) keepIn(past, name string, data []byte, onDisk bool) error {
 		}
 	}
 	return nil
+}
+
+// syncFiles writes the files of a directory to the disk. XFS can write the new name of a file before
+// its data, and a power cut then leaves it empty.
+func syncFiles(dir string) {
+	names, _ := filepath.Glob(filepath.Join(dir, "*.json"))
+	for _, name := range names {
+		if f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err == nil {
+			_ = f.Sync()
+			f.Close()
+		}
+	}
 }
 
 // syncDir writes the names of a directory to the disk.

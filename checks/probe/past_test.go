@@ -90,6 +90,56 @@ func TestPastSpare(t *testing.T) {
 	}
 }
 
+// A memory directory that does not answer for a while loses nothing: the data of runs in that time counts only
+// until it answers.
+func TestPastSilent(t *testing.T) {
+	t.Parallel()
+	root := probetest.Tree(t, nil)
+	host := func(stuck ...string) *Host {
+		h := NewHost(root)
+		h.SetPast("/var/lib/x", "/run/x/past")
+		h.SetStuck(stuck)
+		return h
+	}
+	const silent = "read /var/lib/x"
+	if err := host().Keep("gpu", 1); err != nil {
+		t.Fatal(err)
+	}
+	var got int
+	if err := host(silent).Recall("gpu", &got); !errors.Is(err, ErrSilent) || !errors.Is(err, ErrNoMemory) || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Recall: %v, want %v", err, ErrSilent)
+	}
+	if list, err := Records(host(silent), "g"); !errors.Is(err, ErrSilent) || len(list) != 0 {
+		t.Errorf("Records: %v, %v", list, err)
+	}
+	for range 2 { // the error is reported once
+		if err := host(silent).Keep("gpu", 2); err != nil && !errors.As(err, new(*SpareError)) {
+			t.Errorf("Keep: %v", err)
+		}
+	}
+	if err := host(silent).Recall("gpu", &got); err != nil || got != 2 {
+		t.Errorf("Recall of a later run: %d, %v", got, err)
+	}
+	if list, err := Records(host(silent), "g"); !errors.Is(err, ErrSilent) || len(list) != 1 || string(list[0].Data) != "2" {
+		t.Errorf("Records of a later run: %v, %v", list, err)
+	}
+	if err := host().Recall("gpu", &got); err != nil || got != 1 {
+		t.Errorf("it answers: %d, %v, want what it has", got, err)
+	}
+	if list, err := Records(host(), "g"); err != nil || len(list) != 1 || string(list[0].Data) != "1" {
+		t.Errorf("it answers: %v, %v", list, err)
+	}
+	if err := host().Keep("gpu", 3); err != nil {
+		t.Fatal(err)
+	}
+	if err := host(silent).Recall("gpu", &got); !errors.Is(err, ErrSilent) {
+		t.Errorf("the next time: %v, want no older data", err)
+	}
+	if err := host(silent, "read /run/x/past").Recall("gpu", &got); !errors.Is(err, ErrSilent) {
+		t.Errorf("no directory answers: %v", err)
+	}
+}
+
 // Data that must survive a power cut goes to no spare directory, and the file is on the disk before it
 // has its name, as is the directory before the return.
 func TestKeepOnDisk(t *testing.T) {

@@ -35,42 +35,51 @@ const maxRecall = 2 << 20
 const forgotten = "null"
 
 // Records reads the files whose names begin with prefix, sorted by name. It is not an error if
-// there are none.
-func Records(h *Host, prefix string) ([]Record, error) {
+// there are none. With [ErrSilent] the list has those of the spare directories.
+func Records(h *Host, prefix string) (list []Record, err error) {
 	if h.past == "" {
 		return nil, ErrNoMemory
 	}
 	var names []string
-	for _, dir := range h.memoryDirs() {
+	dirs := h.memoryDirs()
+	silent := len(dirs) == 0 || dirs[0] != h.past
+	for _, dir := range dirs {
 		more, err := h.Names(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
 			return nil, err
 		}
-		names = append(names, more...)
+		for _, name := range more {
+			if silent {
+				name = strings.TrimSuffix(name, interim)
+			}
+			names = append(names, name)
+		}
 	}
 	slices.Sort(names)
-	var list []Record
 	size := 0
+	if silent {
+		err = ErrSilent
+	}
 	for _, file := range slices.Compact(names) {
 		name, ok := strings.CutSuffix(file, ".json")
 		if !ok || !strings.HasPrefix(name, prefix) || len(list) >= maxRecords {
 			continue
 		}
 		r := Record{Name: name}
-		_, data, err := h.readKept(name + ".json")
+		_, data, failed := h.readKept(name + ".json")
 		switch {
-		case err != nil:
-			r.Err = err.Error()
+		case failed != nil:
+			r.Err = failed.Error()
 		case string(data) == forgotten:
 			continue
 		case size+len(data) > maxRecall:
-			return list, nil // the next run reads the rest
+			return list, err // the next run reads the rest
 		}
 		r.Data = data
 		size += len(data)
 		list = append(list, r)
 	}
-	return list, nil
+	return list, err
 }
 
 // Forget removes the data kept under name. It is not an error if there is none.

@@ -54,21 +54,31 @@ func (o Outcome) Answer() (*wire.Response, error) {
 		return nil, errors.New(o.lost)
 	case o.answer == nil:
 		return nil, errors.New("interrupted")
-	case o.answer.Exists:
-		return nil, existsError(o.answer.Err)
 	case o.answer.Err != "":
-		return nil, errors.New(o.answer.Err)
+		return nil, workerError{o.answer.Err, o.answer.Kind}
 	}
 	return o.answer, nil
 }
 
-// existsError is the error of a worker that found a file where there must be none.
-type existsError string
+// Errors of the memory of earlier runs: the data was kept in a spare directory, which is not a failure, or
+// its directory does not answer.
+var (
+	ErrElsewhere = errors.New("kept in a spare directory")
+	ErrSilent    = errors.New("the data of earlier runs does not answer")
+)
 
-func (e existsError) Error() string { return string(e) }
+var errorKinds = map[wire.ErrorKind]error{wire.Exists: fs.ErrExist, wire.Elsewhere: ErrElsewhere, wire.Silent: ErrSilent}
 
-// Is makes it an [fs.ErrExist].
-func (e existsError) Is(target error) bool { return target == fs.ErrExist }
+// workerError is an error that a worker has answered.
+type workerError struct {
+	text string
+	kind wire.ErrorKind
+}
+
+func (e workerError) Error() string { return e.text }
+
+// Is makes it the error of its kind.
+func (e workerError) Is(target error) bool { return e.kind != 0 && target == errorKinds[e.kind] }
 
 // Late reports that the worker gave no answer in time.
 func (o Outcome) Late() bool { return o.hung != nil }

@@ -18,7 +18,7 @@ func TestOutcomeWithoutAnswer(t *testing.T) {
 		"died":        died("its worker died"),
 		"lost":        lost("not run"),
 		"error":       answered(&wire.Response{Err: "read /x: permission denied", File: &wire.FileInfo{}}),
-		"exists":      answered(&wire.Response{Err: "write /x: it exists", Exists: true}),
+		"exists":      answered(&wire.Response{Err: "write /x: it exists", Kind: wire.Exists}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			resp, err := o.Answer()

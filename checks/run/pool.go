@@ -77,6 +77,13 @@ func (p *Pool) Start(lane checks.Lane) error {
 	return err
 }
 
+// Silent reports whether a call of the local lane has not returned, in this run or an earlier one.
+func (p *Pool) Silent(call string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Contains(p.stuck, call) || slices.Contains(p.ledger.Doing(checks.Local), call)
+}
+
 // SetVars sets the variables of the run that checks see from now on.
 func (p *Pool) SetVars(v wire.Vars) {
 	p.mu.Lock()

@@ -64,7 +64,7 @@ func ask(t *testing.T, node, conf string, words ...string) answer {
 	}
 	cmd.Stdout, cmd.Stderr = w, w
 	began := time.Now()
-	if err := cmd.Start(); err != nil {
+	if err := startFirst(cmd); err != nil {
 		t.Fatal(err)
 	}
 	w.Close()
@@ -100,6 +100,16 @@ func (a answer) want(t *testing.T, exit int, within time.Duration, pattern strin
 	if !regexp.MustCompile(pattern).MatchString(a.out) {
 		t.Errorf("output %q, want a match of %s", a.out, pattern)
 	}
+}
+
+// startFirst starts a program with the highest priority, if this is root: other load must not count as
+// its time.
+func startFirst(cmd *exec.Cmd) error {
+	runtime.LockOSThread() // a process inherits the priority of the thread that starts it
+	defer runtime.UnlockOSThread()
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, -20)
+	defer func() { _ = unix.Setpriority(unix.PRIO_PROCESS, 0, 0) }()
+	return cmd.Start()
 }
 
 // A shell line that writes to a frozen file system makes bash itself sleep uninterruptibly.

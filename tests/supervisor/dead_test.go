@@ -25,6 +25,7 @@ type deadCase struct {
 	Passes  bool   // no check fails
 	Pending bool   // an earlier run could not deliver its drain
 	Again   bool   // it stopped before the previous run
+	Ours    bool   // the node is drained by a run of an earlier boot
 
 	exit    int
 	or      int // another correct status, 0 for none
@@ -48,6 +49,9 @@ func (c deadCase) String() string {
 	}
 	if c.Again {
 		text += ", again"
+	}
+	if c.Ours {
+		text += ", drained"
 	}
 	return strings.TrimPrefix(strings.ReplaceAll(text, "/", "_"), "_")
 }
@@ -97,6 +101,7 @@ var deadCases = []deadCase{
 	{Lies: "/run/nhc-gpu", When: during, exit: 1, drained: true, quick: true},
 	{Lies: "/var/lib/nhc-gpu", When: before, exit: 1, drained: true},
 	{Lies: "/var/lib/nhc-gpu", When: before, Passes: true},
+	{Lies: "/var/lib/nhc-gpu", When: before, Passes: true, Ours: true, drained: true, quick: true}, // it has the lost devices
 	{Lies: "/var/lib/nhc-gpu", When: after, exit: 1, drained: true},
 	{Lies: "/var/lib/nhc-gpu", When: during, exit: 1, drained: true},
 }
@@ -285,6 +290,11 @@ func (c deadCase) run(dir string) (got deadResult, err error) {
 			return got, fmt.Errorf("the first run: %+v", first)
 		}
 		if err := os.Remove(slurm + "/broken"); err != nil {
+			return got, err
+		}
+	}
+	if c.Ours {
+		if err := os.WriteFile(slurm+"/state", []byte("IDLE+DRAIN NHC: lost GPU\n"), 0o600); err != nil {
 			return got, err
 		}
 	}

@@ -249,9 +249,19 @@ type Response struct {
 	Spent  bool     // this worker cannot continue, see probe.Host.Blocked
 	Stuck  []string // the blocked calls behind Spent that are not part of the step
 	Locked []string // new reads of processes' memory that threads of the worker wait for; it goes on
-	Exists bool     // create: the file exists; Err says so
-	Err    string   // why the operation failed, complete
+	Kind   ErrorKind
+	Err    string // why the operation failed, complete
 }
+
+// ErrorKind is what the supervisor has to know of a worker's error besides its text.
+type ErrorKind int
+
+// The kinds of errors that are not like all others.
+const (
+	Exists    ErrorKind = iota + 1 // create: the file exists
+	Elsewhere                      // keep: the data is in a spare directory, which is not a failure
+	Silent                         // recall: the directory of the data of earlier runs does not answer
+)
 
 func (m *Response) fields(c *codec) {
 	number(c, &m.ID)
@@ -290,7 +300,7 @@ func (m *Response) fields(c *codec) {
 	yes(c, &m.Spent)
 	texts(c, &m.Stuck)
 	texts(c, &m.Locked)
-	yes(c, &m.Exists)
+	number(c, &m.Kind)
 	text(c, &m.Err)
 }
 

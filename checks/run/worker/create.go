@@ -23,7 +23,7 @@ func create(path string, data []byte) *wire.Response { return createMode(path, d
 
 func createMode(path string, data []byte, mode os.FileMode) *wire.Response {
 	if _, err := os.Lstat(path); err == nil {
-		return &wire.Response{Exists: true, Err: fmt.Sprintf("write %s: the file exists", path)}
+		return &wire.Response{Kind: wire.Exists, Err: fmt.Sprintf("write %s: the file exists", path)}
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -45,7 +45,7 @@ func createMode(path string, data []byte, mode os.FileMode) *wire.Response {
 	}
 	switch {
 	case errors.Is(err, unix.EEXIST): // made while we wrote
-		return &wire.Response{Exists: true, Err: fmt.Sprintf("write %s: the file exists", path)}
+		return &wire.Response{Kind: wire.Exists, Err: fmt.Sprintf("write %s: the file exists", path)}
 	case err != nil:
 		return &wire.Response{Err: formatPathError("write", path, err)}
 	}

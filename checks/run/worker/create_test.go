@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 func TestCreate(t *testing.T) {
@@ -27,11 +29,11 @@ func TestCreate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{path, link, dir} {
-		if resp := create(name, []byte("second\n")); resp.Err != "write "+name+": the file exists" || !resp.Exists {
+		if resp := create(name, []byte("second\n")); resp.Err != "write "+name+": the file exists" || resp.Kind != wire.Exists {
 			t.Errorf("%s: %+v", name, resp)
 		}
 	}
-	if resp := create(filepath.Join(dir, "no/file"), nil); resp.Err != "write "+dir+"/no/file: no such file or directory" || resp.Exists {
+	if resp := create(filepath.Join(dir, "no/file"), nil); resp.Err != "write "+dir+"/no/file: no such file or directory" || resp.Kind != 0 {
 		t.Errorf("no directory: %+v", resp)
 	}
 	if data, err := os.ReadFile(path); string(data) != "first\n" {

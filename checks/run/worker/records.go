@@ -2,6 +2,7 @@ package worker
 
 import (
 	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
 
@@ -57,7 +58,9 @@ func (w *worker) record(req *wire.Request) *wire.Response {
 	journal := probe.Journal{Name: req.Name, Most: req.Most}
 	switch req.Op {
 	case wire.OpKeep:
-		err = w.host.Keep(req.Name, json.RawMessage(req.Data))
+		if err = w.host.Keep(req.Name, json.RawMessage(req.Data)); errors.As(err, new(*probe.SpareError)) {
+			resp.Kind = wire.Elsewhere
+		}
 	case wire.OpFix:
 		err = w.host.KeepOnDisk(req.Name, json.RawMessage(req.Data))
 	case wire.OpForget:
@@ -68,9 +71,15 @@ func (w *worker) record(req *wire.Request) *wire.Response {
 		resp.Lines, err = probe.JournalLines(w.host, journal)
 	default:
 		resp.Records, err = probe.Records(w.host, req.Name)
+		if errors.Is(err, probe.ErrSilent) {
+			resp.Kind = wire.Silent
+			if slices.ContainsFunc(resp.Records, func(r probe.Record) bool { return r.Name == req.Name }) {
+				err = nil // the record itself, of a spare directory, not only some of several
+			}
+		}
 	}
 	if err != nil {
-		return &wire.Response{Err: err.Error()}
+		return &wire.Response{Kind: resp.Kind, Err: err.Error()}
 	}
 	return resp
 }

@@ -378,13 +378,11 @@ func (j *Judge) addHolds() {
 	}
 	if err != nil {
 		j.n.Warn(err)
-		j.keepOut = "and the record of its remedies cannot be used"
+		j.keepOut = whyOut(record, err)
 		return
 	}
 	j.remedies = &record
-	if open := record.Open(); len(open) > 0 {
-		j.keepOut = "and the checks after " + open[0].Do + " have not run"
-	}
+	j.keepOut = whyOut(record, nil) // the finding of a hold says more
 	for i := range record.Holds {
 		h := &record.Holds[i]
 		f := h.Finding()

@@ -14,6 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/policy"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
@@ -223,6 +224,9 @@ func (m nodeMemory) ask(q *wire.Request) (*wire.Response, error) {
 
 func (m nodeMemory) recall(name string) ([]byte, error) {
 	resp, err := m.ask(&wire.Request{Op: wire.OpRecall, Name: name, Line: "read the earlier runs"})
+	if errors.Is(err, run.ErrSilent) {
+		return nil, nil // strikes count from here until the directory answers
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -236,6 +240,10 @@ func (m nodeMemory) recall(name string) ([]byte, error) {
 
 func (m nodeMemory) keep(name string, data []byte) error {
 	_, err := m.ask(&wire.Request{Op: wire.OpKeep, Name: name, Data: data, Line: "write the strikes"})
+	if errors.Is(err, run.ErrElsewhere) {
+		m.warn(err)
+		return nil
+	}
 	return err
 }
 

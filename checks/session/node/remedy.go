@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/remedy"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 )
@@ -53,6 +54,10 @@ func KeepRemedies(n *Node, r remedy.Record, onDisk bool) error {
 		if err == nil || onDisk {
 			break
 		}
+	}
+	if errors.Is(err, run.ErrElsewhere) {
+		n.Warn(err)
+		return nil
 	}
 	return err
 }

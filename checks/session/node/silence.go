@@ -1,13 +1,13 @@
 package node
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 )
@@ -69,8 +69,29 @@ func (n *Node) Silences() (list []checks.Silence, err error) {
 	return list, nil
 }
 
-// KeepSilences replaces the record.
-func (n *Node) KeepSilences(list []checks.Silence) error {
+// silenceLock is the lock of the record while a process changes it.
+const silenceLock = "silence.lock"
+
+// ChangeSilences replaces the record by what change makes of it. No other process changes it meanwhile.
+// Without a state directory, which has the lock, only one can.
+func (n *Node) ChangeSilences(change func([]checks.Silence) ([]checks.Silence, error)) error {
+	if busy, err := n.Pool.Lock(silenceLock, session.Record); err == nil {
+		if busy != nil {
+			return fmt.Errorf("write the record of silenced faults: process %d changes it", busy.PID)
+		}
+		defer n.Pool.Unlock(silenceLock)
+	}
+	list, err := n.Silences()
+	if err != nil {
+		return err
+	}
+	if list, err = change(list); err != nil {
+		return err
+	}
+	return n.keepSilences(list)
+}
+
+func (n *Node) keepSilences(list []checks.Silence) error {
 	if list == nil {
 		list = []checks.Silence{}
 	}
@@ -79,27 +100,19 @@ func (n *Node) KeepSilences(list []checks.Silence) error {
 		return fmt.Errorf("write the record of silenced faults: %w", err)
 	}
 	q := &wire.Request{Op: wire.OpKeep, Name: silenceFile, Data: data, Line: "write the record of silenced faults"}
-	if _, err = n.Pool.Call(n.Ctx, AsideLane, q, session.Record).AnswerTo(q.Line); err != nil {
-		now, _ := n.Silences()
-		if kept, _ := json.Marshal(now); bytes.Equal(kept, data) { // in the spare directory
-			n.Warn(err)
-			err = nil
-		}
+	if _, err = n.Pool.Call(n.Ctx, AsideLane, q, session.Record).AnswerTo(q.Line); errors.Is(err, run.ErrElsewhere) {
+		n.Warn(err)
+		return nil
 	}
 	return err
 }
 
 // EndGone ends the silences of a finding of a line that is gone.
 func (n *Node) EndGone(code, line string, device checks.Device) error {
-	list, err := n.Silences()
-	if err != nil {
-		return err
-	}
-	stay, ended := session.GoneSilences(list, code, line, device)
-	if len(ended) == 0 {
-		return nil
-	}
-	return n.KeepSilences(stay)
+	return n.ChangeSilences(func(list []checks.Silence) ([]checks.Silence, error) {
+		stay, _ := session.GoneSilences(list, code, line, device)
+		return stay, nil
+	})
 }
 
 // Parts lists GPUs, adapters and disks with their identities.

@@ -154,28 +154,28 @@ func (o *silenceOptions) run(words []string) error {
 		return errors.New(o.command + ": only root can read and write what a node accepts")
 	}
 	r.Pool.SetVars(r.Set.WorkerVars())
-	list, err := r.Silences()
-	if err != nil {
-		return err
-	}
 	device := ""
 	if len(words) == 2 {
 		device = words[1]
 	}
 	switch {
 	case len(words) == 0:
+		list, err := r.Silences()
+		if err != nil {
+			return err
+		}
 		return printSilences(list, now, o.asJSON)
 	case o.end:
-		return endSilences(r, list, words[0], device)
+		return endSilences(r, words[0], device)
 	}
-	return o.add(r, list, words[0], device, checks.Silenced{Until: until, By: strings.TrimSpace(o.by), Why: strings.TrimSpace(o.why), Since: now.UTC().Truncate(time.Second)})
+	return o.add(r, words[0], device, checks.Silenced{Until: until, By: strings.TrimSpace(o.by), Why: strings.TrimSpace(o.why), Since: now.UTC().Truncate(time.Second)})
 }
 
 // ownFamilies are the beginnings of codes that say that a run could not check the node.
 var ownFamilies = []string{"config.", "probe.", "run.", "scripts.", "shell.", "unknown."}
 
 // add records a silence.
-func (o *silenceOptions) add(r *health.Run, list []checks.Silence, code, device string, by checks.Silenced) error {
+func (o *silenceOptions) add(r *health.Run, code, device string, by checks.Silenced) error {
 	if slices.ContainsFunc(ownFamilies, func(p string) bool { return strings.HasPrefix(code, p) }) {
 		return fmt.Errorf("%s %s: the check had no result, so this is no known fault: %s", o.command, code, checks.WhatToDo(code))
 	}
@@ -208,10 +208,7 @@ func (o *silenceOptions) add(r *health.Run, list []checks.Silence, code, device 
 			r.Warn(fmt.Errorf("%s has no such line: %s", r.Set.Get("CONFFILE"), s.Line))
 		}
 	}
-	if list, err = session.AddSilence(list, s); err == nil {
-		err = r.KeepSilences(list)
-	}
-	if err != nil {
+	if err := r.ChangeSilences(func(list []checks.Silence) ([]checks.Silence, error) { return session.AddSilence(list, s) }); err != nil {
 		return err
 	}
 	note(r, o.command, silenceText(&s))
@@ -289,12 +286,15 @@ func futureFinding(present []checks.Device, code, device string) (f checks.Findi
 	return checks.Finding{Code: code, Severity: checks.Fail, Device: present[at]}, nil
 }
 
-func endSilences(r *health.Run, list []checks.Silence, code, device string) error {
-	stay, ended := session.EndSilences(list, code, device)
-	if len(ended) == 0 {
-		return fmt.Errorf("%s is not silenced on this node; nhc-gpu silence lists the silenced faults", strings.TrimSpace(code+" "+device))
-	}
-	if err := r.KeepSilences(stay); err != nil {
+func endSilences(r *health.Run, code, device string) error {
+	var ended []checks.Silence
+	err := r.ChangeSilences(func(list []checks.Silence) (stay []checks.Silence, err error) {
+		if stay, ended = session.EndSilences(list, code, device); len(ended) == 0 {
+			err = fmt.Errorf("%s is not silenced on this node; nhc-gpu silence lists the silenced faults", strings.TrimSpace(code+" "+device))
+		}
+		return stay, err
+	})
+	if err != nil {
 		return err
 	}
 	for i := range ended {
