@@ -69,8 +69,8 @@ func TestXidSpareMemory(t *testing.T) {
 	m.look()
 }
 
-// While the directory of the ledger does not answer, nobody knows what was cleared, or logged in earlier
-// boots. It loses nothing.
+// While the directory of the ledger does not answer, the cleared errors and those of earlier boots are
+// unknown. Later they are known again.
 func TestXidMemorySilent(t *testing.T) {
 	t.Parallel()
 	m := newXidMachine(t)
