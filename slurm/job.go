@@ -30,8 +30,6 @@ type Job struct {
 	OneNode bool     // it has no other node; false if that is unknown
 	First   string   // the name of its first node, "" if unknown
 	Part    bool     // other jobs can be on the node; if neither Alone nor Part is set: unknown
-	Exit    string   // in an epilog: the status and the signal of its script, "1:0"; "" if unknown
-	Failed  bool     // in an epilog: its script, or a step, has failed
 	Strange string   // the text about its GPUs that could not be parsed; Share is then AllGPUs
 }
 
@@ -79,12 +77,6 @@ func JobFrom(env func(string) string) Job {
 	if s := env("SLURM_JOB_SLUID"); s != "" && sluid().MatchString(s) {
 		j.SLUID = s
 	}
-	if s := env("SLURM_JOB_EXIT_CODE2"); exitStatus().MatchString(s) {
-		j.Exit, j.Failed = s, s != "0:0"
-	}
-	if n, err := strconv.Atoi(env("SLURM_JOB_DERIVED_EC")); err == nil && n > 0 { // the highest status of its steps
-		j.Failed = true
-	}
 	j.OneNode = env("SLURM_JOB_NUM_NODES") == "1" && j.Het == ""
 	if j.Het == "" || j.Het == j.ID { // other components do not know the nodes of the first one
 		j.First = firstNode(env)
@@ -92,8 +84,6 @@ func JobFrom(env func(string) string) Job {
 	j.share(env)
 	return j
 }
-
-var exitStatus = checks.Lazily(`^[0-9]{1,3}:[0-9]{1,3}$`)
 
 // firstNode returns the first node of a job, "" if it is unknown: the list must have all nodes of the job.
 func firstNode(env func(string) string) string {

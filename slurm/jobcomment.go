@@ -12,9 +12,8 @@ import (
 // replaced.
 const commentPrefix = "nhc-gpu: "
 
-// TellJob writes to the AdminComment of a job that this node has refused it, or is faulty after it, and
-// why: otherwise the user of a requeued job sees only BeginTime, and looks for the cause of a failed
-// one in his program. It needs a read and a write, and keeps a comment of
+// TellJob writes to the AdminComment of a job that this node has refused it, and why: otherwise the
+// user of a requeued job sees only BeginTime. It needs a read and a write, and keeps a comment of
 // another writer: no release can append (22.05 stores the sign +=, 24.11 and 26.05 reject
 // it).
 //

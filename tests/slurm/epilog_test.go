@@ -67,23 +67,6 @@ func (n *Node) wantDropped(job *Job) {
 	}
 }
 
-// The user of a job that failed on a faulty GPU learns that it was the node.
-func TestEpilogTellsUser(t *testing.T) {
-	t.Parallel()
-	c := startGPUs(t)
-	n := c.Nodes[0]
-	job := c.SubmitScript(untilDone+"; exit 3", "--nodelist="+n.Name, "--gres=gpu:2")
-	job.WaitStarted()
-	n.GPUs("0 field 230 = 1")
-	n.Create("done")
-	job.Wait("FAILED", soon)
-	n.WaitReason("drain", wantsReset(0), soon)
-	c.WaitFor(soon, "the AdminComment", func() (string, bool) {
-		out := c.Exec("scontrol", "show", "job", job.ID)
-		return out, strings.Contains(out, "   AdminComment=nhc-gpu: node "+n.Name+" failed its health check when this job ended: check_gpu_recovery, gpu0 0000:10:00.0 [")
-	})
-}
-
 // An Xid that the program of a job has caused is only in the job's record.
 func TestEpilogXid31(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -213,14 +214,22 @@ func (a *Around) Close() (line string, keep func()) {
 	c := a.counts
 	rec.Doubts = append(rec.Doubts, c.doubts...)
 	rec.Faults = a.faults
-	rec.Exit = a.Job.Exit
+	if code := os.Getenv("SLURM_JOB_EXIT_CODE2"); exitCode().MatchString(code) {
+		rec.Exit = code
+	}
 	rec.Close(node.ReadMoment(), c.counters, c.xids)
 	return "nhc-gpu: " + rec.Line(), func() {
-		if a.Job.Failed {
+		if failed(rec.Exit, os.Getenv("SLURM_JOB_DERIVED_EC")) {
 			a.records.keepSamples(rec)
 		}
 		a.records.addToJournal(rec)
 	}
+}
+
+// failed reports whether a job has failed: by the status of its script, or the highest of its steps.
+func failed(exit, derived string) bool {
+	n, err := strconv.Atoi(derived)
+	return exit != "" && exit != "0:0" || err == nil && n > 0
 }
 
 // wasClosed reports whether the record of the job was closed in this boot. slurmd can run two
@@ -240,6 +249,8 @@ func closedIn(boot, job string, journal [][]byte) bool {
 	}
 	return false
 }
+
+var exitCode = checks.Lazily(`^[0-9]{1,3}:[0-9]{1,3}$`)
 
 // listOwn returns the record of an epilog's job, if it began in this boot.
 func (a *Around) listOwn() []*slurm.Record {

@@ -261,17 +261,19 @@ func TestRecordOfJob(t *testing.T) {
 		outcome string
 	}{
 		{name: "complete", prolog: true, exit: "1:0", line: "nhc-gpu: job 7", outcome: slurm.ClosedWhole},
+		{name: "an exit status that is none", prolog: true, exit: "1:0; rm", line: "nhc-gpu: job 7", outcome: slurm.ClosedWhole},
 		{name: "refused", prolog: true, refused: true, line: "nhc-gpu: job 7", outcome: slurm.ClosedRefused},
 		{name: "no prolog has run", line: "no prolog", outcome: slurm.ClosedNoProlog},
 		{name: "a second epilog", prolog: true, twice: true, line: "nhc-gpu: job 7", outcome: slurm.ClosedWhole},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Setenv("SLURM_JOB_EXIT_CODE2", tt.exit)
 			n := sessiontest.New(t, slurm.Prolog)
 			n.Warm(t, checks.NVML, node.AsideLane)
 			around := func(role slurm.Role) *Around {
 				n.Role = role
 				a := AnyJob(NewRecords(n.Node))
-				a.Job = slurm.Job{ID: "7", User: "alice", UID: 1000, Alone: true, Exit: tt.exit}
+				a.Job = slurm.Job{ID: "7", User: "alice", UID: 1000, Alone: true}
 				a.Find(false)
 				if lost := a.Count(); len(lost) > 0 {
 					t.Errorf("lost %v", lost)
@@ -304,7 +306,7 @@ func TestRecordOfJob(t *testing.T) {
 				t.Errorf("journal (-want +got)\n%s", diff)
 			}
 			r, err := slurm.ParseRecord([]byte(strings.TrimSpace(n.Read("past/jobs.jsonl"))))
-			if err != nil || r.Exit != tt.exit {
+			if wantExit := strings.TrimSuffix(tt.exit, "; rm"); err != nil || (r.Exit != "") != (tt.exit == "1:0") || r.Exit != "" && r.Exit != wantExit {
 				t.Errorf("exit %q, %v", r.Exit, err)
 			}
 			if n.Read("past/job-7.json") != "" {
@@ -318,6 +320,20 @@ func TestRecordOfJob(t *testing.T) {
 				t.Errorf("warned %q", got)
 			}
 		})
+	}
+}
+
+func TestFailed(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		exit, derived string
+		want          bool
+	}{
+		{"", "", false}, {"0:0", "0", false}, {"1:0", "0", true}, {"0:15", "", true}, {"0:0", "137", true}, {"", "2", true}, {"0:0", "x", false},
+	} {
+		if got := failed(tt.exit, tt.derived); got != tt.want {
+			t.Errorf("exit %q, derived %q: %v", tt.exit, tt.derived, got)
+		}
 	}
 }
 

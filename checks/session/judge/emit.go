@@ -215,23 +215,17 @@ func (j *Judge) markOffline(message string) {
 		x := failures[j.fold.Blamed()]
 		v.Code, v.Device = x.Code, x.Device.String()
 	}
-	if !j.n.CarryOut(v) || !refused || j.n.Set.Observes() {
-		return
-	}
-	switch {
-	case j.n.Role == slurm.Prolog:
-		j.tellJob("before this job started")
-	case j.job.Job.Failed:
-		j.tellJob("when this job ended")
+	if j.n.CarryOut(v) && refused && j.n.Role == slurm.Prolog && !j.n.Set.Observes() {
+		j.tellJob()
 	}
 }
 
-// tellJob writes the node and the cause for the user of a refused job, or of one that has failed.
-func (j *Judge) tellJob(when string) {
+// tellJob writes the node and the cause for the user of the refused job.
+func (j *Judge) tellJob() {
 	ctx, cancel := j.n.Acting()
 	defer cancel()
 	lost := j.job.Blame.OfJob(j.fold.Failures())
-	text := fmt.Sprintf("node %s failed its health check %s: %s", j.n.Name, when, session.CauseForUser(j.steps[lost], j.fold.Failures()[lost]))
+	text := fmt.Sprintf("node %s failed its health check before this job started: %s", j.n.Name, session.CauseForUser(j.steps[lost], j.fold.Failures()[lost]))
 	if err := slurm.TellJob(ctx, j.n.Controller(), j.job.Job.ID, text); err != nil {
 		j.n.Warn(err)
 	}

@@ -539,13 +539,6 @@ out: nhc-gpu: job 7 of alice, GPUs unknown, no prolog: unknown: load libnvidia-m
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  -f DIR/none returned 1.
 exit: 1
 `},
-		{name: "a failed job leaves the node faulty", job: slurm.Job{ID: "7", User: "alice", UID: 1000, Exit: "0:9", Failed: true}, lines: badFile, words: "SILENT=1", prepare: recorded, want: `
-out: nhc-gpu:  drain node node1: in service
-scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  -f DIR/none returned 1.
-scontrol: show job 7
-scontrol: update JobId=7 AdminComment=nhc-gpu: node node1 failed its health check when this job ended: check_file_test [file.test]
-exit: 1
-`},
 		{name: "leaves the node faulty, silently", job: without, words: "SILENT=1", lines: badFile, prepare: recorded, want: `
 out: nhc-gpu:  drain node node1: in service
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  -f DIR/none returned 1.
