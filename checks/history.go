@@ -42,11 +42,13 @@ type HistoryFile struct {
 	Version int                       `json:"version"`
 	Boot    string                    `json:"boot"`
 	Devices map[string]*DeviceHistory `json:"devices"`
+	Choices map[string]string         `json:"choices,omitempty"` // what the check has decided, for the next run
 }
 
 // DeviceHistory is the history of a device or port. Its key is a name that survives a
 // reboot.
 type DeviceHistory struct {
+	Kind   string             `json:"kind,omitempty"`   // of those that can be compared; "" if the check has none
 	Seen   int64              `json:"seen"`             // when it was last read, Unix seconds
 	Before int64              `json:"before,omitempty"` // when it was read before that
 	Series map[string][]Point `json:"series,omitempty"` // by counter; of this boot only

@@ -3,7 +3,6 @@ package fabric
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,6 +52,10 @@ type Fabric struct {
 	env   *checks.Env
 	HCAs  []rdma.HCA
 	Ports []Port
+
+	choices map[string]string // the card of the front end if it is of the rails' kind, by kind
+	missing []missingHCA      // see listAllMissing
+	past    *checks.History   // see recallPorts
 }
 
 // Ask reads the RDMA devices. Without one it returns nil, and findings with the reason: Skip if
@@ -70,7 +73,7 @@ func Ask(env *checks.Env, check string) (*Fabric, []checks.Finding) {
 	if len(list) == 0 {
 		return nil, []checks.Finding{checks.Finding{Code: "ib.none", Severity: checks.Skip}.Describe(check, "no RDMA device on this node")}
 	}
-	f := &Fabric{Check: check, env: env, HCAs: slices.Clone(list)}
+	f := &Fabric{Check: check, env: env, HCAs: slices.Clone(list), choices: map[string]string{}}
 	env.At("read the routes and the NUMA nodes of GPUs")
 	routes, err := network.ReadDefaultRoutes(env.Host)
 	if err != nil {
@@ -80,11 +83,7 @@ func Ask(env *checks.Env, check string) (*Fabric, []checks.Finding) {
 	if len(front) == 0 {
 		front = routes.V6
 	}
-	near, roots := locateGPUs(env)
-	below := func(p *Port) bool {
-		path := pci.ReadFunction(env.Host, p.PCI).Path
-		return len(path) > 0 && roots[path[0]]
-	}
+	gpus := locateGPUs(env)
 	for i := range f.HCAs {
 		a := &f.HCAs[i]
 		for j := range a.Ports {
@@ -93,35 +92,48 @@ func Ask(env *checks.Env, check string) (*Fabric, []checks.Finding) {
 	}
 	f.markPlanes()
 	for i := range f.Ports {
-		f.Ports[i].Left = f.Ports[i].describeManagement(front)
+		f.Ports[i].Left = f.describeManagement(&f.Ports[i], front)
 	}
-	f.keepRails(front, firstRoute(env), below)
+	rails{f, front, gpus}.keep()
 	f.skipManagers()
 	f.skipSpares()
-	f.skipFarOnes(near, below)
+	f.skipFarOnes(gpus)
 	f.skipFrontEnd()
 	*probe.Kept[*Fabric](env.Host, "fabric") = f
 	return f, nil
 }
 
-// locateGPUs returns the NUMA nodes near the GPUs, and the root ports above them. A machine that
-// does not report them has none.
-func locateGPUs(env *checks.Env) (nodes map[int]bool, roots map[string]bool) {
-	nodes, roots = map[int]bool{}, map[string]bool{}
+// gpuPlaces are the places of the GPUs, none on a machine that does not report them.
+type gpuPlaces struct {
+	host  *probe.Host
+	count int
+	nodes map[int]bool    // NUMA nodes
+	roots map[string]bool // root ports above them
+}
+
+func locateGPUs(env *checks.Env) *gpuPlaces {
+	g := &gpuPlaces{host: env.Host, nodes: map[int]bool{}, roots: map[string]bool{}}
 	ids, err := pci.GPUIDs(env.Host)
 	if err != nil {
-		return nil, nil // the checks of GPUs report it
+		return g // the checks of GPUs report it
 	}
+	g.count = len(ids)
 	for _, id := range ids {
 		d := pci.ReadFunction(env.Host, id.Address)
 		if d.NUMA >= 0 {
-			nodes[d.NUMA] = true
+			g.nodes[d.NUMA] = true
 		}
 		if len(d.Path) > 0 {
-			roots[d.Path[0]] = true
+			g.roots[d.Path[0]] = true
 		}
 	}
-	return nodes, roots
+	return g
+}
+
+// above reports whether a port is below the root port of a GPU.
+func (g *gpuPlaces) above(p *Port) bool {
+	path := pci.ReadFunction(g.host, p.PCI).Path
+	return len(path) > 0 && g.roots[path[0]]
 }
 
 // markPlanes marks the ports of devices with several planes: each plane is a port, among others that
@@ -148,13 +160,13 @@ func (f *Fabric) markPlanes() {
 
 // describeManagement returns why a port does not carry jobs' traffic, as far as the port itself shows it.
 // A node can have its default route over InfiniBand because it has nothing else.
-func (p *Port) describeManagement(routes map[string]string) string {
+func (f *Fabric) describeManagement(p *Port, routes map[string]string) string {
 	switch {
 	case p.HCA.PCI == "":
 		return "in software"
 	case p.idle:
 		return "no plane of its own"
-	case p.Layer != layerIB && p.route(routes) != "":
+	case f.like(p).Layer != layerIB && p.route(routes) != "":
 		return frontEnd
 	}
 	return ""
@@ -168,79 +180,6 @@ func (p *Port) route(routes map[string]string) string {
 		}
 	}
 	return ""
-}
-
-// firstRoute returns the interface with the lowest metric of the IPv4 default routes, "" if several have it.
-func firstRoute(env *checks.Env) (first string) {
-	routes, _ := network.Routes(env.Host) // Ask has read the file
-	lowest := uint64(math.MaxUint64)
-	for _, r := range routes {
-		switch {
-		case r.Nowhere || r.Prefix.Bits() != 0 || !r.Prefix.Addr().Is4():
-		case r.Metric < lowest:
-			first, lowest = r.Dev, r.Metric
-		case r.Metric == lowest && r.Dev != first:
-			first = ""
-		}
-	}
-	return first
-}
-
-// keepRails judges ports with a default route of their own after all if more than half of at least four of one
-// kind have one, and no other kind has as many ports for jobs: rails get such routes from DHCP, and those of IPv6
-// also from policy routing, VRFs, and leaf switches that advertise themselves. The ports below a bond share its
-// route: they are a front end. So is the port whose route alone has the lowest metric, if all default routes are
-// over ports of its kind, it is not below the root port of a GPU, and there is one card too many for rails: their
-// number is odd. Rails have such a route, too: NetworkManager gives each route a metric of its own.
-func (f *Fabric) keepRails(routes map[string]string, first string, below func(*Port) bool) {
-	all, own, free, ports := map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
-	over := map[string]*Port{}            // by the interface of the route
-	cards := map[string]map[string]bool{} // by the kind
-	for i := range f.Ports {
-		p := &f.Ports[i]
-		ports[p.route(routes)]++
-		over[p.route(routes)] = p
-		if cards[portKind(p)] == nil {
-			cards[portKind(p)] = map[string]bool{}
-		}
-		cards[portKind(p)][card(p.PCI)] = true
-	}
-	lowest := over[first]
-	if lowest == nil || below(lowest) || len(cards[portKind(lowest)])%2 == 0 {
-		first = ""
-	}
-	for _, dev := range routes {
-		if ports[dev] != 1 || lowest != nil && portKind(over[dev]) != portKind(lowest) { // the front end
-			first = ""
-		}
-	}
-	isOwn := func(p *Port) bool {
-		dev := p.route(routes)
-		return p.Left == frontEnd && ports[dev] == 1 && dev != first
-	}
-	for i := range f.Ports {
-		p := &f.Ports[i]
-		all[portKind(p)]++
-		if isOwn(p) {
-			own[portKind(p)]++
-		}
-		if p.Left == "" {
-			free[portKind(p)]++
-		}
-	}
-	areRails := func(kind string) bool {
-		for other, n := range free {
-			if other != kind && n >= all[kind] {
-				return false
-			}
-		}
-		return all[kind] >= 4 && own[kind]*2 > all[kind]
-	}
-	for i := range f.Ports {
-		if p := &f.Ports[i]; isOwn(p) && areRails(portKind(p)) {
-			p.Left = ""
-		}
-	}
 }
 
 // Why ports of the front end are skipped.
@@ -289,19 +228,19 @@ func (f *Fabric) skipManagers() {
 // skipFarOnes skips Ethernet ports that are near no GPU if others are: those of management. It
 // keeps InfiniBand ports, ports of the same board as a near one, and ports below the root port of
 // a GPU, whatever NUMA node the firmware reports.
-func (f *Fabric) skipFarOnes(nodes map[int]bool, below func(*Port) bool) {
+func (f *Fabric) skipFarOnes(gpus *gpuPlaces) {
 	near := map[string]bool{} // kinds
 	var far []*Port
 	for i := range f.Ports {
 		switch p := &f.Ports[i]; {
 		case p.Layer != LayerEth || p.Left != "":
-		case p.HCA.NUMA < 0, nodes[p.HCA.NUMA], below(p):
+		case p.HCA.NUMA < 0, gpus.nodes[p.HCA.NUMA], gpus.above(p):
 			near[portKind(p)] = true
 		default:
 			far = append(far, p)
 		}
 	}
-	if len(nodes) == 0 || len(near) == 0 {
+	if len(gpus.nodes) == 0 || len(near) == 0 {
 		return
 	}
 	for _, p := range far {
@@ -316,15 +255,23 @@ const manyPorts = 4
 
 // skipFrontEnd skips the Ethernet ports of a node with InfiniBand for jobs. If there are many,
 // and more than InfiniBand ports, jobs use RoCE, and InfiniBand is for storage: it keeps both.
-// The state of a port does not matter, so that a failing port keeps its role.
+// Neither the state of a port nor its absence matters, so that a failing port keeps its role.
 func (f *Fabric) skipFrontEnd() {
 	count := map[string]int{}
-	for _, p := range f.Ports {
-		if p.Left == "" {
-			count[p.Layer]++
+	for i := range f.Ports {
+		if p := &f.Ports[i]; p.Left == "" {
+			count[f.like(p).Layer]++
 		}
 	}
-	if count[layerIB] == 0 || count[LayerEth] >= manyPorts && count[LayerEth] > count[layerIB] {
+	if count[layerIB] == 0 {
+		return
+	}
+	if n := count[LayerEth]; n > 1 && n*2 > count[layerIB] { // absent ones could decide
+		for _, a := range f.listAllMissing() {
+			count[a.layer]++
+		}
+	}
+	if count[LayerEth] >= manyPorts && count[LayerEth] > count[layerIB] {
 		return
 	}
 	for i := range f.Ports {
@@ -339,7 +286,7 @@ func (f *Fabric) skipFrontEnd() {
 // either. Names that match nothing are returned as failures, and devices that could not be read
 // at all as Unknown.
 func (f *Fabric) Judged(names []string, layer string) (ports []*Port, findings []checks.Finding) {
-	of := func(p *Port) bool { return layer == "" || strings.EqualFold(p.Layer, layer) }
+	of := func(p *Port) bool { return layer == "" || strings.EqualFold(f.like(p).Layer, layer) }
 	if len(names) > 0 {
 		var unnamed []checks.Finding
 		for _, name := range names {
@@ -492,3 +439,26 @@ func onCard(p *Port) string {
 	_, function, _ := strings.Cut(p.PCI, ".")
 	return function + ":" + p.Port
 }
+
+// like returns a port, or, if its link layer or its board could not be read, another one of its model, if all
+// that it may be like are of one kind. It decides the role of the port, and no value of it.
+func (f *Fabric) like(p *Port) *Port {
+	if p.Err == nil && p.HCA.Err == nil || p.Layer != "" && p.HCA.Board != "" {
+		return p
+	}
+	of := p
+	for i := range f.Ports {
+		q := &f.Ports[i]
+		if q.Layer == "" || q.HCA.Board == "" || !mayBeLike(p.HCA, q) || p.Layer != "" && p.Layer != q.Layer {
+			continue
+		}
+		if of != p && portKind(of) != portKind(q) {
+			return p
+		}
+		of = q
+	}
+	return of
+}
+
+// kindOf returns the kind of a port for its role.
+func (f *Fabric) kindOf(p *Port) string { return portKind(f.like(p)) }

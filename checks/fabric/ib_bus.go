@@ -1,16 +1,19 @@
 package fabric
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/rdma"
 )
 
-// The adapters on the PCI bus, whether or not an RDMA driver uses them.
+// The adapters on the PCI bus, whether or not an RDMA driver uses them, and those that are missing.
 
 const lackingDo = "The adapter is present and its RDMA driver does not use it: see dmesg | grep ADDRESS (firmware that does not start, health errors), and lsmod for mlx5_ib (Omni-Path: hfi1, Broadcom: bnxt_re, Intel: irdma). Power the node off for a minute and boot it. If the fault remains reseat or replace the adapter."
 
@@ -96,6 +99,88 @@ func (f *Fabric) isTakenOver(pci string) bool {
 		}
 	}
 	return false
+}
+
+// missingHCA is an adapter that the node has or had, and that has no port now.
+type missingHCA struct {
+	at    string           // its PCI address, or else its name
+	layer string           // of one that carried jobs' traffic; else ""
+	is    func(*Port) bool // whether it is, or may be, of the kind of a port
+}
+
+// listMissing returns the missing adapters of a port's kind.
+func (f *Fabric) listMissing(p *Port) (list []missingHCA) {
+	for _, a := range f.listAllMissing() {
+		if a.is(p) {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// listAllMissing returns the adapters that check_ib_ports has seen within a month and that are gone, those on the
+// PCI bus that should be an RDMA device, and those whose ports cannot be read.
+func (f *Fabric) listAllMissing() []missingHCA {
+	if f.missing != nil {
+		return f.missing
+	}
+	list := []missingHCA{}
+	add := func(a missingHCA) {
+		if !slices.ContainsFunc(list, func(o missingHCA) bool { return o.at == a.at }) {
+			list = append(list, a)
+		}
+	}
+	past := f.recallPorts().File.Devices
+	named := map[string]string{} // addresses
+	for _, name := range slices.Sorted(maps.Keys(past)) {
+		words := strings.Fields(name)
+		if len(words) != 4 {
+			continue
+		}
+		here := slices.ContainsFunc(f.HCAs, func(a rdma.HCA) bool {
+			return !isUnread(&a) && (a.PCI == words[1] || words[2] != "-" && a.GUID == words[2])
+		})
+		if here || slices.Contains(GivenAway, pci.ReadFunction(f.env.Host, words[1]).Driver) || words[3] == LayerEth && f.isTakenOver(words[1]) {
+			continue
+		}
+		named[words[0]] = words[1]
+		kind := past[name].Kind
+		add(missingHCA{words[1], words[3], func(p *Port) bool { return portKind(p) == kind }})
+	}
+	lacking, _ := f.Lacking() // its errors are reported by check_ib_ports and check_ib_count
+	for i := range lacking {
+		d := &lacking[i]
+		add(missingHCA{d.Address, "", func(p *Port) bool {
+			return d.Vendor == p.HCA.Vendor && d.Device == p.HCA.Model && ibOnBus(d) == (p.Layer == layerIB)
+		}})
+	}
+	for i := range f.HCAs {
+		if a := &f.HCAs[i]; isUnread(a) {
+			add(missingHCA{cmp.Or(a.PCI, named[a.Name], a.Name), "", func(p *Port) bool { return mayBeLike(a, p) }})
+		}
+	}
+	f.missing = list
+	return list
+}
+
+// isUnread reports whether the ports of a device could not be read.
+func isUnread(a *rdma.HCA) bool { return a.Err != nil && len(a.Ports) == 0 }
+
+// mayBeLike reports whether an adapter is of the same board as a port's, as far as it could be read.
+func mayBeLike(a *rdma.HCA, p *Port) bool {
+	same := func(a, b string) bool { return a == b || a == "" || b == "" }
+	return !a.VF && same(a.Vendor, p.HCA.Vendor) && same(a.Model, p.HCA.Model) && same(a.Board, p.HCA.Board)
+}
+
+// ibPortsPast is the name of the state file of check_ib_ports.
+const ibPortsPast = "ib-ports"
+
+// recallPorts returns the history of check_ib_ports as the earlier runs have stored it.
+func (f *Fabric) recallPorts() *checks.History {
+	if f.past == nil {
+		f.past = f.env.RecallHistory(f.Check, ibPortsPast)
+	}
+	return f.past
 }
 
 // reportLacking returns the finding about an adapter that is not an RDMA device.

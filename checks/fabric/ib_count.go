@@ -14,7 +14,8 @@ import (
 )
 
 // ibCount counts the RDMA devices that carry jobs' traffic, up or down, without virtual
-// functions. Fewer than COUNT fail, more only warn. Without COUNT every InfiniBand adapter on the
+// functions. Fewer than COUNT fail, more only warn, and so does an adapter on the PCI bus that is
+// not an RDMA device beside COUNT others. Without COUNT every InfiniBand adapter on the
 // PCI bus has to be an RDMA device, and so has an Ethernet adapter if most of its kind are; and
 // it warns if a few ports of the platform are missing. In the first five minutes after a boot it
 // skips instead, except before a job. -m MODEL counts the devices of one kind instead, whatever
@@ -70,7 +71,7 @@ func (c *ibCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		findings = append(findings, checks.Unreadable(err)...)
 	}
 	if c.Count > 0 {
-		return f.Settle(c.judge(f, names, lacking, findings), "ib.count")
+		return f.Settle(c.judge(f, names, lacking, findings), "ib.count", "ib.lacking")
 	}
 	if c.Model == "" {
 		for i := range lacking {
@@ -95,16 +96,16 @@ func (c *ibCount) counts(f *Fabric, a *rdma.HCA, wasUp func(*Port) bool) bool {
 	if c.Model == "" {
 		return slices.ContainsFunc(f.Ports, func(p Port) bool { return p.HCA == a && (p.Left == "" || p.Left == spareLeft && wasUp(&p)) })
 	}
-	names := []string{a.Type, a.Board, a.Vendor + ":" + a.Model}
-	if m := ModelOf(a.Vendor, a.Model, a.Board); m != nil {
+	return c.isModel(a.Vendor, a.Model, a.Board, a.Type)
+}
+
+// isModel reports whether an adapter is of the model on the line.
+func (c *ibCount) isModel(vendor, device, board, kind string) bool {
+	names := []string{kind, board, vendor + ":" + device}
+	if m := ModelOf(vendor, device, board); m != nil {
 		names = append(names, m.Name)
 	}
-	for _, n := range names {
-		if match.Glob(n, c.Model) {
-			return true
-		}
-	}
-	return false
+	return c.Model == "" || slices.ContainsFunc(names, func(name string) bool { return match.Glob(name, c.Model) })
 }
 
 // judge compares with COUNT. An unreadable device can be one of the missing ones: then the number
@@ -112,7 +113,16 @@ func (c *ibCount) counts(f *Fabric, a *rdma.HCA, wasUp func(*Port) bool) bool {
 func (c *ibCount) judge(f *Fabric, names []string, lacking []pci.Function, findings []checks.Finding) []checks.Finding {
 	of := checks.Finding{Code: "ib.count", Severity: checks.Fail, Remedy: countRemedy(f.env, len(names)), Device: checks.Device{Kind: "hcas"}, Want: fmt.Sprint(c.Count), Got: fmt.Sprint(len(names))}
 	switch {
-	case len(names) == c.Count, len(names) < c.Count && len(names)+len(f.reportUnread(nil)) >= c.Count:
+	case len(names) == c.Count: // one may be a stranger
+		for i := range lacking {
+			if d := &lacking[i]; c.isModel(d.Vendor, d.Device, "", "") {
+				x := f.reportLacking(d)
+				x.Severity = checks.Warn
+				findings = append(findings, x)
+			}
+		}
+		return findings
+	case len(names) < c.Count && len(names)+len(f.reportUnread(nil)) >= c.Count:
 		return findings
 	case len(names) > c.Count:
 		of.Severity, of.Remedy = checks.Warn, checks.FixConfig

@@ -15,9 +15,6 @@ import (
 // adapter that carries jobs' traffic, by name, address, GUID and link layer, with the rate of
 // each port, 0 while it was not up.
 
-// ibPortsPast is the name of the state file.
-const ibPortsPast = "ib-ports"
-
 // pastName returns the name of an adapter in the history.
 func pastName(a *rdma.HCA, layer string) string {
 	words := []string{a.Name, a.PCI, a.GUID, layer}
@@ -69,13 +66,14 @@ const upMark = "up "
 
 // remember records the states of the ports. An unreadable port keeps its last state.
 func (r *portsRun) remember() {
-	values := map[string]map[string]uint64{}
+	values, kinds := map[string]map[string]uint64{}, map[string]string{}
 	for i := range r.Ports {
 		p := &r.Ports[i]
 		if p.Left != "" || p.PCI == "" {
 			continue
 		}
 		name := pastName(p.HCA, p.Layer)
+		kinds[name] = r.kindOf(p)
 		if values[name] == nil {
 			values[name] = map[string]uint64{}
 		}
@@ -96,7 +94,14 @@ func (r *portsRun) remember() {
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		r.past.Add(name, values[name])
+		if d := r.past.File.Devices[name]; d != nil { // the history is not full
+			d.Kind = kinds[name]
+		}
 	}
+	if len(r.choices) > 0 && r.past.File.Choices == nil {
+		r.past.File.Choices = map[string]string{}
+	}
+	maps.Copy(r.past.File.Choices, r.choices)
 }
 
 // listAbsent returns findings about adapters that the node should have: those on its PCI bus that are
@@ -145,6 +150,8 @@ func (r *portsRun) lost(name string, words []string, told map[string]bool) (f ch
 		p := &r.Ports[i]
 		switch {
 		case p.PCI != words[1] && (words[2] == "-" || p.HCA.GUID != words[2]):
+		case p.Err != nil || p.HCA.Err != nil: // its name in the history may lack what could not be read
+			return checks.Finding{}, false
 		case p.Layer != words[3] && words[3] != "-" && p.Layer != "" && p.Left != "" && (r.layer == "" || r.layer == words[3]):
 			return checks.Finding{Code: "ib.ports.layer", Severity: checks.Warn, Remedy: checks.FixConfig, Want: words[3], Got: p.Layer}.
 				Report(r.Check, device, "link layer has changed"), true
