@@ -51,26 +51,26 @@ func (r *portsRun) rate(p *Port) {
 
 // others returns the rate of most ports of the kind, if this one is slower, and whether it is the
 // only slower one. If the other devices are already as many as the platform's ports, this one is
-// an extra port, such as for storage, and may be slower; one that could not be read counts among
+// an extra port, such as for storage, and may be slower; one whose rate is unknown counts among
 // them. On an unknown platform a port with all of its lanes counts as an extra one.
 func (r *portsRun) others(p *Port) (most float64, alone, slower bool) {
 	count, all := map[float64]int{}, 0
 	fast := map[float64]map[string]bool{} // other devices, by rate
 	wide := map[float64]string{}          // lanes
-	unread := map[string]bool{}           // other devices
-	for _, a := range r.HCAs {
-		if a.Err != nil && len(a.Ports) == 0 {
-			unread[a.Name] = true
+	maybe := map[string]bool{}            // other devices of unknown rate
+	for i := range r.HCAs {
+		if a := &r.HCAs[i]; isUnread(a) && mayBeLike(a, p) {
+			maybe[a.Name] = true
 		}
 	}
 	for i := range r.Ports {
 		q := &r.Ports[i]
-		if q.Left != "" && q.Name() != p.Name() || portKind(q) != portKind(p) {
+		if q.Left != "" && q.Name() != p.Name() || !mayBeLike(q.HCA, p) || q.Layer != "" && q.Layer != p.Layer {
 			continue
 		}
-		if !checks.PortActive(q.IBPort) || q.Gbps() == 0 {
-			if q.Device != p.Device && (q.Err != nil || q.Gbps() == 0) {
-				unread[q.Device] = true
+		if portKind(q) != portKind(p) || !checks.PortActive(q.IBPort) || q.Gbps() == 0 {
+			if q.Device != p.Device && (portKind(q) != portKind(p) || r.mayBeFast(q)) {
+				maybe[q.Device] = true
 			}
 			continue
 		}
@@ -94,7 +94,7 @@ func (r *portsRun) others(p *Port) (most float64, alone, slower bool) {
 	}
 	platform, _ := checks.NodePlatform(r.env)
 	lanes, _, _ := strings.Cut(p.Lanes, " ")
-	maps.Copy(fast[most], unread)
+	maps.Copy(fast[most], maybe)
 	extra := len(fast[most]) >= platform.NetworkPorts
 	if platform.NetworkPorts == 0 {
 		extra = lanes != "" && lanes == wide[most]
@@ -102,16 +102,28 @@ func (r *portsRun) others(p *Port) (most float64, alone, slower bool) {
 	return most, !extra && all > 2 && count[most] == all-1, true
 }
 
+// mayBeFast reports whether a port without a known rate may have that of the others: it could not be read, is
+// starting after a boot, or no port of its card is up. A port that is down beside one that is up need not be cabled.
+func (r *portsRun) mayBeFast(p *Port) bool {
+	switch {
+	case checks.PortActive(p.IBPort), p.Gbps() == 0:
+		return p.Gbps() == 0
+	case p.Err != nil, r.isStarting(p):
+		return true
+	}
+	return !slices.ContainsFunc(r.Ports, func(q Port) bool { return card(q.PCI) == card(p.PCI) && checks.PortActive(q.IBPort) })
+}
+
 // judgePlatformRate warns of ports that are slower than the platform's, if their adapters support
-// more: once for all, if all are slower. A card can divide the rate of one port of the platform
-// among several.
+// more: once for all, if all are slower. Ports of unknown rate may be as fast as the platform's. A
+// card can divide the rate of one port of the platform among several.
 func (r *portsRun) judgePlatformRate() {
 	platform, _ := checks.NodePlatform(r.env)
 	if platform.NetworkRate == 0 || r.c.Rate > 0 || len(r.c.Devices) > 0 {
 		return
 	}
 	want := float64(platform.NetworkRate)
-	fast, slow := map[string]bool{}, []*Port{}
+	fast, maybe, slow := map[string]bool{}, map[string]bool{}, []*Port{}
 	whole := map[string]float64{} // rates of ports, of devices with planes, and of cards
 	for _, p := range r.ports {
 		whole[p.Name()] += p.Gbps()
@@ -124,7 +136,13 @@ func (r *portsRun) judgePlatformRate() {
 	}
 	for _, p := range r.ports {
 		m := ModelOf(p.HCA.Vendor, p.HCA.Model, p.HCA.Board)
-		if m == nil || float64(m.Rate) < want || p.Plane > 1 || !r.isWhole(p) {
+		if m == nil || float64(m.Rate) < want {
+			continue
+		}
+		if r.mayBeFast(p) {
+			maybe[planeOrPort(p)] = true
+		}
+		if p.Plane > 1 || !r.isWhole(p) {
 			continue
 		}
 		switch name := planeOrPort(p); {
@@ -136,7 +154,13 @@ func (r *portsRun) judgePlatformRate() {
 			slow = append(slow, p)
 		}
 	}
-	if len(slow) == 0 || platform.NetworkPorts > 0 && len(fast) >= platform.NetworkPorts {
+	for i := range r.HCAs {
+		a := &r.HCAs[i]
+		if m := ModelOf(a.Vendor, a.Model, a.Board); isUnread(a) && (m == nil || float64(m.Rate) >= want) {
+			maybe[a.Name] = true
+		}
+	}
+	if len(slow) == 0 || platform.NetworkPorts > 0 && len(fast)+len(maybe) >= platform.NetworkPorts {
 		return
 	}
 	f := checks.Finding{Code: "ib.ports.platform", Severity: checks.Warn, Want: gbits(want)}
