@@ -193,18 +193,21 @@ func (r *activeRun) chooseGPUs(s *gpu.GPUs) {
 	}
 }
 
-// hideSplitGPUs restricts CUDA to the GPUs that MIG does not split, if it splits any.
+// hideSplitGPUs restricts CUDA to the GPUs that MIG does not split, if it may split any.
 func (r *activeRun) hideSplitGPUs(gpus []nvml.GPU) {
 	var whole []string
 	for i := range gpus {
-		if g := &gpus[i]; g.Err == nil && g.UUID.Known && !g.Modes.MIG.Value {
+		if g := &gpus[i]; g.Err == nil && g.UUID.Known && !mayBeSplit(*g) {
 			whole = append(whole, g.UUID.Value)
 		}
 	}
-	if slices.ContainsFunc(gpus, func(g nvml.GPU) bool { return g.Modes.MIG.Value }) {
+	if slices.ContainsFunc(gpus, mayBeSplit) {
 		cuda.Only(r.env.Host, whole)
 	}
 }
+
+// mayBeSplit reports whether MIG splits a GPU, or may split it.
+func mayBeSplit(g nvml.GPU) bool { return g.Modes.MIG.Value || g.Modes.MIG.Err != nil }
 
 // skipReason returns the reason to skip a GPU, "" if the test may load it.
 func (r *activeRun) skipReason(g *nvml.GPU) (why, code string) {
@@ -216,6 +219,8 @@ func (r *activeRun) skipReason(g *nvml.GPU) (why, code string) {
 		return fmt.Sprintf("cannot list its processes: %v", g.Processes.Err), "gpu.error"
 	case !gpusOfJob(r, g):
 		return "it does not belong to the job", left
+	case g.Modes.MIG.Err != nil:
+		return fmt.Sprintf("cannot read its MIG mode: %v", g.Modes.MIG.Err), "gpu.error"
 	case g.Modes.MIG.Value:
 		return "MIG splits it", left
 	case g.Modes.Compute.Value == "prohibited":

@@ -170,6 +170,10 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 			change: checktest.Gpu3(func(g *nvml.GPU) { g.Modes.MIG = nvml.Known(true) }),
 			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: skipped: MIG splits it"},
 		},
+		"MIG, unread": {
+			change: checktest.Gpu3(func(g *nvml.GPU) { g.Modes.MIG = nvml.Failed[bool](errors.New("timeout")) }),
+			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "unknown gpu.error: check_trial:  gpu3 0000:13:00.0: skipped: cannot read its MIG mode: timeout"},
+		},
 		"prohibited": {
 			change: checktest.Gpu3(func(g *nvml.GPU) { g.Modes.Compute = nvml.Known("prohibited") }),
 			want:   []string{"gpus gpu0 gpu1 gpu2 gpu4 gpu5 gpu6 gpu7", "skip active.left: check_trial:  gpu3 0000:13:00.0: skipped: its compute mode is prohibited"},

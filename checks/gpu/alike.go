@@ -113,7 +113,7 @@ func readMemoryTotal(g *nvml.GPU) nvml.Reading[uint64] {
 // judgeMemory compares the memory of GPUs of one model. A GPU without memory always fails.
 func (s *GPUs) judgeMemory(list []*nvml.GPU) {
 	list = slices.DeleteFunc(slices.Clone(list), func(g *nvml.GPU) bool {
-		return !readMemoryTotal(g).Known || g.Modes.MIG.Value || g.Modes.MIGPending.Value
+		return !readMemoryTotal(g).Known || mayHaveMIG(g)
 	})
 	count := map[uint64]int{}
 	most := uint64(0) // the most common size; of two equally common ones the larger

@@ -410,7 +410,7 @@ func (c *gpuCount) readGres(env *checks.Env, views nvidia.GPUViews, n *nvml.Snap
 	if slices.ContainsFunc(views.PCI, nvidia.PCIGPU.Passed) {
 		return 0
 	}
-	if n != nil && slices.ContainsFunc(n.GPUs, func(g nvml.GPU) bool { return g.Modes.MIG.Value }) {
+	if n != nil && slices.ContainsFunc(n.GPUs, func(g nvml.GPU) bool { return g.Modes.MIG.Value || g.Modes.MIG.Err != nil }) {
 		return 0
 	}
 	if len(views.Own()) == 0 && (n == nil || len(n.GPUs) == 0) && !env.Slurm.NVIDIA {

@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -99,6 +100,11 @@ func (c *gpuECC) judgeRate(s *GPUs, g *nvml.GPU, m *memory[uint64]) {
 	}
 	Value(s, sram)
 	Value(s, dram)
+	if err := unreadMIG(g); err != nil && !sram.Known && !dram.Known { // it is unknown which counters exist
+		s.Err = cmp.Or(s.Err, err)
+		m.keep(g)
+		return
+	}
 	then, compare := m.under(g, name)
 	now := nvml.Reading[uint64]{Value: sram.Value + dram.Value, Known: sram.Known || dram.Known}
 	now.Known = now.Known && sram.Err == nil && dram.Err == nil // a sum without one of them would jump

@@ -209,6 +209,12 @@ func (r *fabricRun) judge(g *nvml.GPU) {
 		r.Report(g, checks.Finding{Code: "gpu.fabric.mig", Severity: checks.Skip}, "MIG is on: it need not join the fabric")
 		return
 	}
+	if err := unreadMIG(g); err != nil && f.State != nvml.FabricCompleted && (others || f.State != nvml.FabricNotSupported) {
+		r.Err = cmp.Or(r.Err, err)
+		r.joined++
+		r.past.keep(g)
+		return
+	}
 	switch f.State {
 	case nvml.FabricNotSupported:
 		switch {
@@ -257,7 +263,7 @@ func (r *fabricRun) isStarting() bool {
 	completed := 0
 	for i := range r.NVML.GPUs {
 		g := &r.NVML.GPUs[i]
-		if f := g.Fabric; f.Known && unfinished[f.Value.State] != "" && !withMIG(g) {
+		if f := g.Fabric; f.Known && unfinished[f.Value.State] != "" && !mayHaveMIG(g) {
 			return true
 		} else if f.Known && f.Value.State == nvml.FabricCompleted {
 			completed++

@@ -2,6 +2,7 @@
 package gpu
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -277,7 +278,8 @@ func (s *GPUs) sameKind(a, b *nvml.GPU) bool {
 		}
 		return ""
 	}
-	return err == nil && a.Name.Value == b.Name.Value && a.VGPU.Value == b.VGPU.Value && withMIG(a) == withMIG(b) && device(a) == device(b)
+	return err == nil && a.Name.Value == b.Name.Value && a.VGPU.Value == b.VGPU.Value && withMIG(a) == withMIG(b) &&
+		cmp.Or(unreadMIG(a), unreadMIG(b)) == nil && device(a) == device(b)
 }
 
 // groupByModel returns the GPUs that known accepts, by model, and whether any model has two.
@@ -329,3 +331,14 @@ func (s *GPUs) allMiss(g *nvml.GPU, want int, of func(*nvml.GPU) nvml.Reading[in
 }
 
 func withMIG(g *nvml.GPU) bool { return g.Modes.MIG.Value || g.Modes.MIGPending.Value }
+
+// unreadMIG returns the error of a GPU whose MIG mode could not be read: it may be on.
+func unreadMIG(g *nvml.GPU) error {
+	if withMIG(g) {
+		return nil
+	}
+	return cmp.Or(g.Modes.MIG.Err, g.Modes.MIGPending.Err)
+}
+
+// mayHaveMIG reports whether MIG is on, or may be.
+func mayHaveMIG(g *nvml.GPU) bool { return withMIG(g) || unreadMIG(g) != nil }

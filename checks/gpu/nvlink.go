@@ -39,8 +39,9 @@ import (
 // and the access of a GPU with too few links to NVSwitches, and of a model with no link up, are not judged;
 // the prolog of a job waits for the links, and refuses the job without them.
 //
-// GPUs with MIG on are skipped: their links can be off. check_nvlink_status is AzureHPC's name; it
-// ignores arguments that are not options.
+// GPUs with MIG on are skipped: their links can be off. So is a GPU without a link that is up whose
+// MIG mode cannot be read. check_nvlink_status is AzureHPC's name; it ignores arguments that are not
+// options.
 //
 //	gpu* || check_gpu_nvlink
 //	gpu* || check_gpu_nvlink -n 18 -b 26562
@@ -137,7 +138,7 @@ func (c *gpuNVLink) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 			return
 		}
 		if s.Err == nil {
-			s.Err = g.Modes.MIG.Err
+			s.Err = unreadMIG(g)
 		}
 		grown = r.judge(g) || grown
 		r.judgeErrors(g, m, boot)
@@ -163,7 +164,12 @@ func (c *gpuNVLink) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 
 // readLinks returns the number of links that are up; unknown with MIG, and if one could not be read.
 func readLinks(g *nvml.GPU) nvml.Reading[int] {
-	return nvml.Reading[int]{Value: countUp(g.NVLinks.Value), Known: g.NVLinks.Known && g.NVLinks.Err == nil && !withMIG(g)}
+	return nvml.Reading[int]{Value: countUp(g.NVLinks.Value), Known: g.NVLinks.Known && g.NVLinks.Err == nil && !offByMIG(g)}
+}
+
+// offByMIG reports whether MIG is on, or may be: the driver has then shut down the links.
+func offByMIG(g *nvml.GPU) bool {
+	return withMIG(g) || unreadMIG(g) != nil && countUp(g.NVLinks.Value) == 0
 }
 
 func countUp(list []bool) (n int) {
@@ -181,7 +187,7 @@ func (r *linkRun) countFarEnds() map[string]map[string]int {
 	for i := range r.NVML.GPUs {
 		g := &r.NVML.GPUs[i]
 		for _, far := range g.NVLink.Far.Value {
-			if far == "" || far == "unknown" || withMIG(g) {
+			if far == "" || far == "unknown" || offByMIG(g) {
 				continue
 			}
 			if ends[g.Name.Value] == nil {
@@ -198,6 +204,9 @@ func (r *linkRun) judge(g *nvml.GPU) (grown bool) {
 	judged := r.Judged
 	up, known := Value(r.GPUs, g.NVLinks)
 	before := r.past[g.UUID.Value]
+	if offByMIG(g) {
+		return false
+	}
 	if want, _ := r.findWanted(g, countUp(up), countUp(before.Up)); countUp(up) == 0 && want == 0 && r.Links <= 0 && g.NVLinks.Err == nil {
 		r.Judged = judged // no link is up, and no reference wants one
 		return false
@@ -325,7 +334,7 @@ func (r *linkRun) findWanted(g *nvml.GPU, have, had int) (want int, severity che
 // isStarting reports whether the links of a GPU may be training after a boot: it has fewer to NVSwitches than it
 // should have, or none of its model is up, and there should be some. A driver without NVLinks reports none.
 func (r *linkRun) isStarting(g *nvml.GPU) bool {
-	if !g.NVLinks.Known || g.NVLinks.Err != nil || withMIG(g) {
+	if !g.NVLinks.Known || g.NVLinks.Err != nil || offByMIG(g) {
 		return false
 	}
 	have, had := countUp(g.NVLinks.Value), countUp(r.past[g.UUID.Value].Up)
@@ -350,7 +359,7 @@ func (r *linkRun) findUpOnOthers(g *nvml.GPU, up []bool) (down []int) {
 	others, all := map[int]int{}, 0
 	for i := range r.NVML.GPUs {
 		o := &r.NVML.GPUs[i]
-		if o == g || o.Name.Value != g.Name.Value || !o.NVLinks.Known || withMIG(o) {
+		if o == g || o.Name.Value != g.Name.Value || !o.NVLinks.Known || offByMIG(o) {
 			continue
 		}
 		all++
@@ -439,7 +448,7 @@ func (r *linkRun) judgeSpeed(g *nvml.GPU, up []bool) {
 func (r *linkRun) findUsualSpeed(model string) (usual int) {
 	times := map[int]int{}
 	for i := range r.NVML.GPUs {
-		if g := &r.NVML.GPUs[i]; g.Name.Value == model && !withMIG(g) {
+		if g := &r.NVML.GPUs[i]; g.Name.Value == model && !offByMIG(g) {
 			for link, speed := range g.NVLink.Speed.Value {
 				if at(g.NVLinks.Value, link) && speed > 0 {
 					times[speed]++
@@ -537,7 +546,7 @@ func (r *linkRun) findSwitched() map[string]*nvml.GPU {
 	}
 	for i := range r.NVML.GPUs {
 		g := &r.NVML.GPUs[i]
-		if g.Err == nil && !withMIG(g) && countUp(g.NVLinks.Value) > 0 && r.far[g.Name.Value] == "switch" {
+		if g.Err == nil && !offByMIG(g) && countUp(g.NVLinks.Value) > 0 && r.far[g.Name.Value] == "switch" {
 			names[fmt.Sprintf("gpu%d", g.Index)] = g
 		}
 	}

@@ -63,6 +63,9 @@ func (c *gpuRemap) Run(_ context.Context, env *checks.Env) []checks.Finding {
 
 func (c *gpuRemap) judge(s *GPUs, g *nvml.GPU) {
 	rows, known := Value(s, g.Rows.Remapped)
+	if !known && s.Err == nil {
+		s.Err = unreadMIG(g)
+	}
 	if !known && g.Rows.Remapped.Err == nil && g.Modes.MIG.Value {
 		s.Report(g, checks.Finding{Code: "gpu.remap.mig", Severity: checks.Skip}, "NVML does not report remapped rows of a GPU with MIG devices")
 	}

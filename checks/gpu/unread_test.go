@@ -441,3 +441,45 @@ func TestUnreadOtherGPU(t *testing.T) {
 		}
 	}
 }
+
+// A GPU whose MIG mode is unread may have MIG on: its links are off, it is in no fabric, and its memory is divided.
+func TestUnreadMIG(t *testing.T) {
+	t.Parallel()
+	unread := func(change func(*nvml.GPU)) func(*nvml.GPU) {
+		return func(g *nvml.GPU) {
+			change(g)
+			g.Modes.MIG, g.Modes.MIGPending = nvml.Failed[bool](errUnread), nvml.Reading[bool]{}
+		}
+	}
+	down := func(n int) func(*nvml.GPU) {
+		states := map[int]byte{}
+		for link := range n {
+			states[link] = '-'
+		}
+		return links(states)
+	}
+	newTries(t).want(&gpuNVLink{name: gpuNVLinkName},
+		step(unread(down(0)), unreadValue),
+		step(unread(down(18)), unreadValue),
+		step(unread(down(1)), "fail gpu.nvlink.down 17", unreadValue), // with MIG none is up
+		step(down(18), "fail gpu.nvlink.down 0"),
+	)
+	newTries(t).want(&gpuNVLink{Links: 18, name: gpuNVLinkName}, step(unread(down(18)), unreadValue))
+	joining := inFabric(func(f *nvml.Fabric) { f.State = nvml.FabricInProgress })
+	none := inFabric(func(f *nvml.Fabric) { f.State = nvml.FabricNotSupported })
+	newTries(t).want(&gpuFabric{},
+		step(unread(none), unreadValue), step(unread(joining), unreadValue), step(unread(joining), unreadValue), step(unread(joining), unreadValue),
+		step(joining, "warn gpu.fabric.state in progress"), step(none, "fail gpu.fabric.state not supported"), step(unread(inFabric(nil))),
+	)
+	newTries(t).want(&gpuRemap{Max: maxRemapped}, step(unread(func(g *nvml.GPU) { g.Rows.Remapped = nvml.Reading[nvml.RemappedRows]{} }), unreadValue))
+	less := func(g *nvml.GPU) { g.Memory = nvml.Known(nvml.GPUMemory{Total: 40 << 30}) }
+	newTries(t).want(&gpuCount{Want: 8}, step(unread(less)), step(less, "fail gpu.memory.size 40960 MiB"))
+	lifetime := func(n uint64) func(*nvml.GPU) { // NVML has no other counters with MIG on
+		return func(g *nvml.GPU) {
+			g.Modes.MIG, g.ECC.SRAM, g.ECC.DRAM = nvml.Known(true), nvml.ECCCounts{}, nvml.ECCCounts{}
+			g.ECC.SRAM.CorrectedAggregate, g.ECC.DRAM.CorrectedAggregate = nvml.Known(n), nvml.Known(uint64(0))
+			g.ECC.SRAM.Uncorrected, g.ECC.DRAM.Uncorrected = nvml.Known(uint64(0)), nvml.Known(uint64(0))
+		}
+	}
+	newTries(t).want(&gpuECC{Rate: 100}, step(lifetime(1000)), step(unread(lifetime(1000)), unreadValue), step(lifetime(2000), "warn gpu.ecc.rate 6000"))
+}

@@ -119,7 +119,10 @@ func (r *gpuRun) judge(s *gpu.GPUs, g *nvml.GPU) {
 	}
 	used, over := gpu.MemoryOver(s, g, r.Memory)
 	list, listed := gpu.Value(s, g.Processes)
-	mig := g.Modes.MIG.Known && g.Modes.MIG.Value
+	if over && s.Err == nil {
+		s.Err = g.Modes.MIG.Err
+	}
+	mig := g.Modes.MIG.Value || g.Modes.MIG.Err != nil
 	if !over || !listed || mig || r.job.Shared {
 		return
 	}

@@ -53,6 +53,8 @@ var _ = checktest.Table("check_job_gpus", func(name string) []checktest.Scenario
 	without := used(checks.Warn, "at most 1024 MiB", "9000 MiB", "without a process", checks.ResetGPU)
 	mig := jobGPUScenario("split up by MIG", nil, 9000, nil)
 	mig.NVML.GPUs[3].Modes.MIG = nvml.Known(true)
+	maybe := jobGPUScenario("its MIG mode cannot be read", nil, 9000, nil, checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
+	maybe.NVML.GPUs[3].Modes.MIG, maybe.Broken = nvml.Failed[bool](checktest.ErrOdd), true
 	shared := jobGPUScenario("other jobs have parts of it", nil, 9000, nil)
 	shared.Job.Shared = true
 	another := jobGPUScenario("another job's GPU", nil, 9000, nil)
@@ -98,7 +100,7 @@ var _ = checktest.Table("check_job_gpus", func(name string) []checktest.Scenario
 		numa("the kernel's memory, as on GH200", 8500),
 		numa("more than the kernel's memory", 7000, used(checks.Warn, "at most 1024 MiB", "2000 MiB", "without a process", checks.ResetGPU)),
 		jobGPUScenario("memory of a platform with GPU memory as a NUMA node", nil, 9000, nil).On(gh200),
-		mig, shared, another, own, nobodyKnows, odd, badUID,
+		mig, maybe, shared, another, own, nobodyKnows, odd, badUID,
 	)
 })
 

@@ -77,6 +77,7 @@ const maxMIG = 64
 // reports them only there (nvml.h, nvmlDeviceGetMemoryErrorCounter).
 func (q query) countMIG(place nvml.MemoryLocation) (total Reading[uint64]) {
 	if q.readMIGMode(); !q.g.Modes.MIG.Value {
+		total.Err = q.g.Modes.MIG.Err
 		return total
 	}
 	devices := q.listMIG()

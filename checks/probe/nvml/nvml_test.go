@@ -313,6 +313,7 @@ func TestNVMLInParts(t *testing.T) {
 		mig(2, "field 142 error 999", "field 143 = 0", "field 144 = 1", "field 145 = 0"),
 		mig(3, "field 144 error 999", "field 142 error 999", "field 143 error 999", "field 145 error 999"),
 		[]string{"4 nvmlDeviceGetComputeRunningProcesses = 100 1000", "4 nvmlDeviceGetGraphicsRunningProcesses error 999"},
+		mig(5, "nvmlDeviceGetMigMode error 999"),
 	)...))
 	if a.Err != "" {
 		t.Fatal(a.Err)
@@ -326,6 +327,7 @@ func TestNVMLInParts(t *testing.T) {
 		{2, "Rows.Remapped", map[string]any{"Corrected": 0., "Uncorrected": 0., "Pending": true, "Failed": false}},
 		{3, "Rows.Remapped.error", "field 142 of nvmlDeviceGetFieldValues(3): unknown error (NVML error 999)"},
 		{4, "Processes.error", "nvmlDeviceGetGraphicsRunningProcesses_v3(4): unknown error (NVML error 999)"},
+		{5, "ECC.SRAM.Uncorrected.error", "nvmlDeviceGetMigMode(5): unknown error (NVML error 999)"},
 	} {
 		if diff := cmp.Diff(c.want, gpuAt(got, c.gpu, strings.Split(c.path, ".")...)); diff != "" {
 			t.Errorf("gpu%d %s (-want +got):\n%s", c.gpu, c.path, diff)
