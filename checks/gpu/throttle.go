@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -96,10 +97,15 @@ func (c *gpuThrottle) judge(s *GPUs, g *nvml.GPU, m *memory[throttled]) {
 	case known:
 		next.InARow = 0
 	}
-	still := slowed&nvml.ThrottleHardwareThermal != 0 && hardware.Known && hardware.N == 0 ||
-		slowed&nvml.ThrottlePowerBrake != 0 && brake.Known && brake.N == 0
-	answers := func(r nvml.Reading[uint64]) bool { return r.Known || r.Err != nil } // an unread counter exists
-	hasCounter := answers(g.Throttle.HardwareThermal) || answers(g.Throttle.PowerBrake)
+	answers := func(name string, r nvml.Reading[uint64]) bool { // an unread counter exists if it was read in the last hour
+		return r.Known || r.Err != nil && compare && s.NVML.Taken.Sub(m.readAt(g.UUID.Value, name)) < failureDuration
+	}
+	silent := func(name string, r nvml.Reading[uint64], grown checks.Growth) bool {
+		return grown.Known && grown.N == 0 || r.Err != nil && !answers(name, r)
+	}
+	still := slowed&nvml.ThrottleHardwareThermal != 0 && silent("hardware", g.Throttle.HardwareThermal, hardware) ||
+		slowed&nvml.ThrottlePowerBrake != 0 && silent("brake", g.Throttle.PowerBrake, brake)
+	hasCounter := answers("hardware", g.Throttle.HardwareThermal) || answers("brake", g.Throttle.PowerBrake)
 	counted := hasCounter
 	if slowed == nvml.ThrottleHardware || still && next.InARow >= inARow {
 		counted = false // too much power at once has no counter, and this counter does not move
@@ -112,7 +118,7 @@ func (c *gpuThrottle) judge(s *GPUs, g *nvml.GPU, m *memory[throttled]) {
 		c.judgeShares(s, g, hardware, brake, thermal)
 	}
 	switch {
-	case counted && compare:
+	case counted && compare && cmp.Or(g.Throttle.HardwareThermal.Err, g.Throttle.PowerBrake.Err) == nil:
 	case slowed != 0 && !counted && next.InARow >= inARow && compare:
 		f := checks.Finding{Code: "gpu.throttle.hot", Severity: checks.Fail, Got: ThrottleWords(slowed)}
 		if slowed == nvml.ThrottleHardware && hasCounter {

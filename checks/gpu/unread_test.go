@@ -411,7 +411,8 @@ func TestUnreadThrottleCounters(t *testing.T) {
 		g.Throttle.HardwareThermal, g.Throttle.PowerBrake = nvml.Failed[uint64](errUnread), nvml.Failed[uint64](errUnread)
 	}
 	newTries(t).want(&gpuThrottle{Percent: 10, name: "x"},
-		step(short(12), "warn gpu.throttle.now hardware slowdown and hardware thermal slowdown"), step(short(24)), step(unread, unreadValue), step(short(48)),
+		step(short(12), "warn gpu.throttle.now hardware slowdown and hardware thermal slowdown"), step(short(24)),
+		step(unread, "warn gpu.throttle.now hardware slowdown and hardware thermal slowdown", unreadValue), step(short(48)),
 		step(short(148), "fail gpu.throttle.hot 33 %"),
 	)
 }
@@ -440,6 +441,28 @@ func TestUnreadOtherGPU(t *testing.T) {
 			t.Errorf("%s: %+v, want a finding: %v", name, found, c.want)
 		}
 	}
+}
+
+// Counters that stay unread excuse a throttled GPU for an hour.
+func TestThrottleCountersThatStayUnread(t *testing.T) {
+	t.Parallel()
+	hot := func(unread bool) func(*nvml.GPU) {
+		return func(g *nvml.GPU) {
+			g.Throttle.Now = nvml.Known(uint64(nvml.ThrottleHardware | nvml.ThrottleHardwareThermal))
+			if g.Throttle.HardwareThermal = nvml.Known(uint64(0)); unread {
+				g.Throttle.HardwareThermal, g.Throttle.PowerBrake = nvml.Failed[uint64](errUnread), nvml.Failed[uint64](errUnread)
+			}
+		}
+	}
+	const what = " hardware slowdown and hardware thermal slowdown"
+	steps := []tryStep{step(hot(false), "warn gpu.throttle.now"+what)}
+	for range 11 {
+		steps = append(steps, step(hot(true), "warn gpu.throttle.now"+what, unreadValue))
+	}
+	newTries(t).want(&gpuThrottle{Percent: 10, name: "x"}, append(steps, step(hot(true), "fail gpu.throttle.hot"+what, unreadValue))...)
+	newTries(t).want(&gpuThrottle{Percent: 10, name: "x"}, // never read
+		step(hot(true), "warn gpu.throttle.now"+what, unreadValue), step(hot(true), "warn gpu.throttle.now"+what, unreadValue),
+		step(hot(true), "fail gpu.throttle.hot"+what, unreadValue))
 }
 
 // A GPU whose MIG mode is unread may have MIG on: its links are off, it is in no fabric, and its memory is divided.
