@@ -300,10 +300,12 @@ func (s *GPUs) allEqual(g *nvml.GPU, of func(*nvml.GPU) nvml.Reading[int]) bool 
 	others := 0
 	for i := range s.NVML.GPUs {
 		o := &s.NVML.GPUs[i]
-		if r := of(o); o != g && (o.Err != nil || (r.Known || r.Err != nil) && o.Name.Value == g.Name.Value) {
-			if r.Known && r.Value != of(g).Value {
-				return false
-			}
+		r, same := of(o), o.Name.Value == g.Name.Value
+		switch {
+		case o == g, !same && (o.Name.Known || o.Err == nil): // itself, or another model
+		case same && r.Known && r.Value != of(g).Value:
+			return false
+		case r.Known || r.Err != nil || o.Err != nil:
 			others++
 		}
 	}

@@ -506,3 +506,49 @@ func TestUnreadMIG(t *testing.T) {
 	}
 	newTries(t).want(&gpuECC{Rate: 100}, step(lifetime(1000)), step(unread(lifetime(1000)), unreadValue), step(lifetime(2000), "warn gpu.ecc.rate 6000"))
 }
+
+// Lost lanes fail unless another GPU of the model has them, too: one that was not read, or is of another model, is no
+// witness.
+func TestUnreadOtherWidth(t *testing.T) {
+	t.Parallel()
+	narrow := func(g *nvml.GPU) { g.Link.Width = nvml.Known(8) }
+	unread := func(g *nvml.GPU) { g.Link.Width = nvml.Failed[int](errUnread) }
+	platform := func(string, string, int) *checks.Platform { return checktest.Hgx() }
+	for name, c := range map[string]struct {
+		other func(*nvml.GPU)
+		want  checks.Severity
+	}{
+		"narrow":              {narrow, checks.Warn},
+		"wide":                {func(*nvml.GPU) {}, checks.Fail},
+		"unread":              {unread, checks.Fail},
+		"lost":                {lostHandle, checks.Fail},
+		"lost, another model": {func(g *nvml.GPU) { lostHandle(g); g.Name = nvml.Known("Tesla T4") }, checks.Fail},
+	} {
+		r := newTries(t)
+		n := checktest.H100s()
+		n.GPUs = n.GPUs[3:5]
+		narrow(&n.GPUs[0])
+		c.other(&n.GPUs[1])
+		nvml.Set(r.h, n, nil)
+		got := checks.OK
+		for _, f := range (&gpuPCIe{}).Run(t.Context(), &checks.Env{Host: r.h, Platform: platform}) {
+			if f.Code == "gpu.pcie.width" && f.Device.PCI == fakenvml.Address(3) {
+				got = f.Severity
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+	r := newTries(t)
+	n := checktest.H100s()
+	n.GPUs = n.GPUs[3:6] // two alike, and a lost one of another model with another limit
+	for i := range 2 {
+		n.GPUs[i].Power.Limit = nvml.Known(n.GPUs[i].Power.Default.Value / 2)
+	}
+	n.GPUs[2].Name, n.GPUs[2].Err = nvml.Known("Tesla T4"), errUnread
+	nvml.Set(r.h, n, nil)
+	if found := (&gpuPower{}).Run(t.Context(), &checks.Env{Host: r.h}); slices.ContainsFunc(found, func(f checks.Finding) bool { return f.Code == "gpu.power.limit" }) {
+		t.Errorf("a limit that all GPUs of the model have: %+v", found)
+	}
+}
