@@ -125,7 +125,7 @@ func (c *gpuECC) judge(s *GPUs, g *nvml.GPU) {
 	e := g.ECC
 	judged := s.Judged
 	on, known := Value(s, e.On)
-	pending, _ := Value(s, e.Pending)
+	pending, hasPending := Value(s, e.Pending)
 	Value(s, e.Default)
 	if known && !on && on == pending { // without ECC nothing counts as judged
 		s.Judged = judged
@@ -137,7 +137,7 @@ func (c *gpuECC) judge(s *GPUs, g *nvml.GPU) {
 			f.Remedy = checks.ResetGPU
 		}
 		s.Report(g, f, "ECC%s", map[bool]string{true: ", which the next reset turns on"}[pending])
-	case known && on != pending:
+	case known && hasPending && on != pending:
 		s.Report(g, checks.Finding{Code: "gpu.ecc.pending", Severity: checks.Warn}, "ECC is %s and will be %s after a reset", formatSwitch(on), formatSwitch(pending))
 	}
 	if bad, _ := Value(s, e.Unrepairable); bad {

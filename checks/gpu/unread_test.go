@@ -507,6 +507,14 @@ func TestUnreadMIG(t *testing.T) {
 	newTries(t).want(&gpuECC{Rate: 100}, step(lifetime(1000)), step(unread(lifetime(1000)), unreadValue), step(lifetime(2000), "warn gpu.ecc.rate 6000"))
 }
 
+// The mode after a reset is unknown if it could not be read.
+func TestUnreadPendingECC(t *testing.T) {
+	t.Parallel()
+	unread := func(g *nvml.GPU) { g.ECC.Pending = nvml.Failed[bool](errUnread) }
+	newTries(t).want(&gpuECC{}, step(unread, unreadValue),
+		step(func(g *nvml.GPU) { g.ECC.Pending = nvml.Known(false) }, "warn gpu.ecc.pending ECC is on and will be off after a reset"))
+}
+
 // Lost lanes fail unless another GPU of the model has them, too: one that was not read, or is of another model, is no
 // witness.
 func TestUnreadOtherWidth(t *testing.T) {
