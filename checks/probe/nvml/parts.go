@@ -318,6 +318,9 @@ func (q query) readInforom() {
 
 // readNVLinks reads link by link; the first missing link ends the list. After a second error the other links are
 // not asked: the GPU, and not a link, does not answer.
+// MaxLinks bounds the NVLinks of a GPU. NVML does not report their number: after a second error the list has so many.
+const MaxLinks = nvml.NVLINK_MAX_LINKS
+
 func (q query) readNVLinks() {
 	if q.g.NVLinks.Known { // another group has read them
 		return
@@ -325,7 +328,7 @@ func (q query) readNVLinks() {
 	var up, unread []bool
 	var failed error
 	known, errs := false, 0
-	for link := range nvml.NVLINK_MAX_LINKS {
+	for link := range MaxLinks {
 		r := Failed[nvml.EnableState](failed)
 		if errs < 2 {
 			r = unknownIsUnsupported(ask(q.s, "nvmlDeviceGetNvLinkState", q.who, func() (nvml.EnableState, nvml.Return) { return q.d.GetNvLinkState(link) }))

@@ -78,7 +78,7 @@ func farEnds(n *nvml.Snapshot, g *nvml.GPU) (list []string) {
 	var order []string
 	unread := func(i int) bool { return i < len(g.NVLinksUnread) && g.NVLinksUnread[i] }
 	all := len(g.NVLinks.Value)
-	for all > 0 && unread(all-1) { // it is unknown whether there are so many
+	for all > 0 && len(g.NVLinks.Value) == nvml.MaxLinks && unread(all-1) { // after a second error it is unknown how many there are
 		all--
 	}
 	for i, up := range g.NVLinks.Value[:all] {

@@ -50,7 +50,15 @@ func TestFarEnds(t *testing.T) {
 	if diff := cmp.Diff([]string{"unknown: links 0 1 2 3 4"}, farEnds(n, g)); diff != "" {
 		t.Errorf("a link whose state could not be read (-want +got):\n%s", diff)
 	}
-	g.NVLinks.Value, g.NVLinksUnread = append(g.NVLinks.Value, false, false), append(g.NVLinksUnread, true, true)
+	g.NVLinksUnread = []bool{false, false, true, false, true}
+	g.NVLinks.Value[4] = false
+	if diff := cmp.Diff([]string{"unknown: links 0 1 2 3 4"}, farEnds(n, g)); diff != "" {
+		t.Errorf("a last link whose state could not be read (-want +got):\n%s", diff)
+	}
+	g.NVLinks.Value[4], g.NVLinksUnread[4] = true, false
+	for len(g.NVLinks.Value) < nvml.MaxLinks {
+		g.NVLinks.Value, g.NVLinksUnread = append(g.NVLinks.Value, false), append(g.NVLinksUnread, true)
+	}
 	if diff := cmp.Diff([]string{"unknown: links 0 1 2 3 4"}, farEnds(n, g)); diff != "" {
 		t.Errorf("links that may not exist (-want +got):\n%s", diff)
 	}
