@@ -254,10 +254,10 @@ func (r *linkRun) countLinks(g *nvml.GPU, before linkPlaces) (n int) {
 			n = max(n, len(o.NVLinks.Value))
 		}
 	}
-	if n == 0 {
+	if n = max(n, r.findPlatform(g).NVLinks); n == 0 {
 		return len(g.NVLinks.Value)
 	}
-	return max(n, r.Links, r.findPlatform(g).NVLinks)
+	return max(n, r.Links)
 }
 
 // at returns list[i], or the zero value beyond its end.

@@ -377,6 +377,33 @@ func TestUnreadNVLinksThatDoNotExist(t *testing.T) {
 	)
 }
 
+// The platform has the number of links if no other GPU and no earlier run has it.
+func TestUnreadNVLinksOfTheOnlyGPU(t *testing.T) {
+	t.Parallel()
+	states := map[int]byte{3: '-', 11: '?', 12: '?'}
+	for want, links18 := range map[string]int{"fail gpu.nvlink.down": 18, "": 0} {
+		r := newTries(t)
+		n := checktest.H100s()
+		n.GPUs = n.GPUs[:1]
+		g := &n.GPUs[0]
+		links(states)(g)
+		for len(g.NVLinks.Value) < nvml.MaxLinks {
+			g.NVLinks.Value, g.NVLinksUnread = append(g.NVLinks.Value, false), append(g.NVLinksUnread, true)
+		}
+		nvml.Set(r.h, n, nil)
+		platform := func(string, string, int) *checks.Platform { return &checks.Platform{Name: "GH200", NVLinks: links18} }
+		got := ""
+		for _, f := range (&gpuNVLink{Links: 18, name: gpuNVLinkName}).Run(t.Context(), &checks.Env{Host: r.h, Platform: platform}) {
+			if f.Code == "gpu.nvlink.down" {
+				got = fmt.Sprint(f.Severity, " ", f.Code)
+			}
+		}
+		if got != want {
+			t.Errorf("%d links on the platform: %q, want %q", links18, got, want)
+		}
+	}
+}
+
 // A counter that is unread on all links is not in the list.
 func TestUnreadNVLinkCounter(t *testing.T) {
 	t.Parallel()
