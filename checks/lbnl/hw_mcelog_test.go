@@ -46,10 +46,16 @@ func TestHWMCELog(t *testing.T) { checktest.Run(t, "check_hw_mcelog") }
 var _ = checktest.Table("check_hw_mcelog", func(string) []checktest.Scenario {
 	const corrected, uncorrected = "hw.mce.corrected", "hw.mce.uncorrected"
 	const first, sixth = "SOCKET 0 CHANNEL 0 DIMM 0", "SOCKET 0 CHANNEL 5 DIMM 0"
+	noDaemonRuns := []checks.Finding{
+		{Code: "hw.mce.daemon", Severity: checks.Warn, Message: "check_hw_mcelog:  No mcelog daemon running on n1"},
+		{Code: "hw.mce.daemon", Severity: checks.Warn, Syslog: true, Message: "check_hw_mcelog:  No mcelog daemon running on n1"},
+	}
 	good := [2]string{"9", "0"}
 	limits := func(c, u string) map[string]string {
 		return map[string]string{"MCELOG_MAX_CORRECTED_RATE": c, "MCELOG_MAX_UNCORRECTED_RATE": u}
 	}
+	noLimits := limits("", "")
+	noLimits["HOSTNAME"] = "n1"
 	eight := [][2]string{good, good, good, good, good, {"50", "0"}, good, good}
 	return []checktest.Scenario{
 		onMCELog("no output, whatever the status", "").OrTable(map[string]any{}),
@@ -57,9 +63,11 @@ var _ = checktest.Table("check_hw_mcelog", func(string) []checktest.Scenario {
 		onMCELog("text without counters", "some text\nwithout counters\n"),
 		onMCELog("own limits", dimms([2]string{"3", "1"})).UnderVars(limits("3.5", "1")),
 		onMCELog("no limits, no output", "\n\n").UnderVars(limits("", "")),
-		onMCELog("no daemon", "mcelog: client connect: Connection refused\n",
-			checks.Finding{Code: "hw.mce.daemon", Severity: checks.Warn, Message: "check_hw_mcelog:  No mcelog daemon running on n1"},
-			checks.Finding{Code: "hw.mce.daemon", Severity: checks.Warn, Syslog: true, Message: "check_hw_mcelog:  No mcelog daemon running on n1"}),
+		onMCELog("no daemon", "mcelog: client connect: Connection refused\n", noDaemonRuns...),
+		onMCELog("a daemon that was stopped", "mcelog: client connect: No such file or directory\n", noDaemonRuns...),
+		onMCELog("a daemon that was stopped, no limits", "mcelog: client connect: No such file or directory\n", noDaemonRuns...).UnderVars(noLimits),
+		onMCELog("an AMD processor", "mcelog: ERROR: AMD Processor family 25: mcelog does not support this processor.  Please use the edac_mce_amd module instead.\n"+
+			"CPU is unsupported\n", noDaemonRuns...),
 		onMCELog("own command", "").UnderVars(map[string]string{"MCELOG": "cat", "MCELOG_ARGS": "{root}/text /dev/null"}),
 		onMCELog("no command", dimms([2]string{"99", "9"})).UnderVars(map[string]string{"MCELOG": "", "MCELOG_ARGS": ""}),
 
