@@ -219,6 +219,19 @@ func (h *History) SinceLast(device string) time.Duration {
 	return time.Duration(h.Now.Unix()-seen) * time.Second
 }
 
+// SinceBoot returns what a counter that begins at 0 has counted in this boot, where now is its value: a driver that is
+// loaded again begins again.
+func (h *History) SinceBoot(device, counter string, now uint64, bits int) (total uint64) {
+	last := uint64(0)
+	if d := h.File.Devices[device]; d != nil {
+		for _, p := range d.Series[counter] {
+			total += GrownFrom(last, p.Value, bits)
+			last = p.Value
+		}
+	}
+	return total + GrownFrom(last, now, bits)
+}
+
 // Begun returns the first point of a counter in this boot. known is false if it has
 // no history.
 func (h *History) Begun(device, counter string) (first Point, known bool) {

@@ -140,6 +140,24 @@ func TestHistoryUnread(t *testing.T) {
 	}
 }
 
+// A counter that begins again has not lost what it had counted in this boot.
+func TestHistorySinceBoot(t *testing.T) {
+	t.Parallel()
+	c := newTicker(t)
+	for i, r := range []struct {
+		boot        string
+		value, want uint64
+	}{{"a", 2, 2}, {"a", 2, 2}, {"a", 0, 2}, {"a", 1, 3}, {"a", 1<<32 - 1, 1<<32 + 1}, {"a", 1, 1<<32 + 3}, {"b", 1, 1}} {
+		c.boot = r.boot
+		h, env := c.recall(5 * time.Minute)
+		if got := h.SinceBoot("d", "c", r.value, 32); got != r.want {
+			t.Errorf("run %d: %d, want %d", i, got, r.want)
+		}
+		h.Add("d", map[string]uint64{"c": r.value})
+		h.Store(env)
+	}
+}
+
 // A run that says that it could not read all counters keeps the others, with the time at which they were read.
 func TestHistoryPart(t *testing.T) {
 	t.Parallel()

@@ -96,8 +96,9 @@ func TestDefault(t *testing.T) {
 		{Pos{"default.toml", 7}, "check_file_test", "*", map[string]any{"test": "dw", "files": []any{"/tmp"}}, Policy{}},
 		{Pos{"default.toml", 12}, "check_hw_cpuinfo", "*", map[string]any{}, Policy{}},
 		{Pos{"default.toml", 15}, "check_hw_eth", "*", map[string]any{"dev": "lo"}, Policy{}},
+		{Pos{"default.toml", 21}, "check_hw_edac", "*", map[string]any{}, Policy{}},
 	}
-	line := 21
+	line := 26
 	for name := range strings.FieldsSeq("count driver recovery xid ecc remap mode vbios temp power clocks throttle pcie procs nvlink fabric") {
 		params := map[string]any{}
 		if name == "ecc" { // the line of remap covers the rows

@@ -34,7 +34,7 @@ func selftested(name string) bool {
 
 // selftestFamilies are the checks that the self-test covers besides those that query NVML.
 var selftestFamilies = []string{
-	"check_gpu_", "check_ib_", "check_eth_", "check_net_route", "check_net_dns", "check_pcie", "check_nvme", "check_hw_topology", "check_kernel_log",
+	"check_gpu_", "check_ib_", "check_eth_", "check_net_route", "check_net_dns", "check_pcie", "check_nvme", "check_hw_edac", "check_hw_topology", "check_kernel_log",
 }
 
 const (

@@ -30,7 +30,7 @@ var reachable = map[string][]string{
 	"active":   {"gpu*.go", "ib_*.go"},
 	"fabric":   {"ib_*.go", "eth_*.go", "kernel_log*.go"},
 	"gpu":      {"*.go", "../gpustate/*.go"},
-	"lbnl":     {"net_route.go", "net_dns.go"},
+	"lbnl":     {"hw_edac.go", "net_route.go", "net_dns.go"},
 	"pcie":     {"*.go"},
 	"topology": {"nvme*.go", "hw_topology*.go"},
 	"xid":      {"*.go"},

@@ -67,13 +67,14 @@ var wholeNode = []string{
 	"fabric.past", "probe.unreadable", "klog.none", "klog.past", "klog.lost",
 	"net.dns.none", "net.dns.server", "net.dns.failed", "net.dns.name", "net.dns.slow", "net.dns.config",
 	"net.route.missing", "net.route.nowhere", "net.route.interface", "net.route.gateway", "net.route.unread",
+	"hw.edac.corrected", "hw.edac.none", "hw.edac.pages", "hw.edac.uncorrected", "hw.edac.unread",
 	"nvme.none", "nvme.missing", "nvme.gone", "nvme.count", "pcie.aer.none", "pcie.none", "pcie.count",
 	"topology.none", "topology.hidden", "topology.unbalanced", "topology.file",
 }
 
 // deviceless lists the checks without a device: one failing scenario is enough for them,
 // whatever it names.
-var deviceless = []string{"check_ib_modules", "check_net_dns", "check_net_route", "check_num_nvme_devs", "check_nvme_count"}
+var deviceless = []string{"check_hw_edac", "check_ib_modules", "check_net_dns", "check_net_route", "check_num_nvme_devs", "check_nvme_count"}
 
 // checkSelftestOneOfEight rejects a check of GPUs unless the self-test shows that it passes
 // on eight healthy GPUs and, for every code that it can report, that it names the one faulty

@@ -13,6 +13,7 @@ type Memory struct {
 	Free      uint64 // MemFree + Buffers + Cached, LBNL's measure of the memory for a job
 	SwapTotal uint64 // SwapTotal
 	SwapFree  uint64 // SwapFree
+	Corrupted uint64 // HardwareCorrupted: pages that the kernel has taken out of use for an error of the hardware
 }
 
 // ReadMemory reads /proc/meminfo. A file without MemTotal is an error.
@@ -54,6 +55,8 @@ func parseMemory(data []byte) (Memory, error) {
 			m.SwapTotal = kB
 		case "SwapFree:":
 			m.SwapFree = kB
+		case "HardwareCorrupted:":
+			m.Corrupted = kB
 		}
 	}
 	if !known {

@@ -10,8 +10,8 @@ func TestMemory(t *testing.T) {
 	t.Parallel()
 	file := "MemTotal:       263856120 kB\nMemFree:        200000000 kB\nMemAvailable:   210000000 kB\n" +
 		"Buffers:           100000 kB\nCached:           3000000 kB\nSwapCached:            77 kB\n" +
-		"SwapTotal:        8388604 kB\nSwapFree:         8000000 kB\nHugePages_Total:       x\n\n"
-	want := Memory{Total: 263856120, Free: 203100000, SwapTotal: 8388604, SwapFree: 8000000}
+		"SwapTotal:        8388604 kB\nSwapFree:         8000000 kB\nHugePages_Total:       x\n\nHardwareCorrupted:     8 kB\n"
+	want := Memory{Total: 263856120, Free: 203100000, SwapTotal: 8388604, SwapFree: 8000000, Corrupted: 8}
 	got, err := ReadMemory(NewHost(probetest.Tree(t, map[string]string{"proc/meminfo": file})))
 	if err != nil || got != want {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)

@@ -92,7 +92,7 @@ func eightRails(r rail, frontEnd bool) *Node {
 // DGXH100 has eight H100, eight ConnectX-7 at 400 Gb/s, and eight disks. Selftest starts from it,
 // so its devices differ in the one digit of their number.
 func DGXH100() *Node {
-	return eightRails(rail{gpu: "10de:2330", subsystem: "10de:16c1", hca: cx7, name: "mlx5_%d", net: "ib%d", speed: gen5}, true)
+	return eightRails(rail{gpu: "10de:2330", subsystem: "10de:16c1", hca: cx7, name: "mlx5_%d", net: "ib%d", speed: gen5}, true).AddEDAC()
 }
 
 // DGXH200 is the same with H200, and two more HCAs for storage.

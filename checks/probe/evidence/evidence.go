@@ -70,6 +70,7 @@ var values = []struct {
 	{"network.txt", "/sys/class/net/*/statistics", nil},
 	{"nvme.txt", "/sys/class/nvme/*", []string{"state", "model", "serial", "firmware_rev", "transport", "address"}},
 	{"memory-errors.txt", "/sys/devices/system/edac/mc/*", []string{"ce_count", "ue_count", "mc_name"}},
+	{"memory-errors.txt", "/sys/devices/system/edac/mc/*/*", []string{"dimm_label", "dimm_location", "dimm_ce_count", "dimm_ue_count"}},
 	{"system.txt", "/sys/class/dmi/id", []string{"sys_vendor", "product_name", "product_version", "product_serial", "board_name", "bios_version", "bios_date"}},
 }
 

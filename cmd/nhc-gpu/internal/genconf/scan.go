@@ -117,6 +117,7 @@ func (g *generator) hardwareSection(a answers) {
 	if inv := g.part(a, inventory.PartMemory); inv != nil {
 		g.memoryLines(inv)
 	}
+	s.standing(checks.Warn, "check_hw_edac")
 	if inv := g.part(a, inventory.PartNet); inv != nil {
 		g.linkLines(inv.Links)
 	}

@@ -95,6 +95,7 @@ func (t *target) expect() *sheet {
 	s.check("check_fs_used", "/", strconv.Itoa(mostUsed)+"%")
 	s.check("check_fs_iused", "/", strconv.Itoa(mostInodes)+"%")
 	s.heading("Hardware checks")
+	s.standing(checks.Warn, "check_hw_edac") // a node without an EDAC driver skips it
 	s.standing(checks.Warn, "check_eth_link")
 	s.comment("Only if the nodes have a default route:")
 	s.suggest("check_net_route")
