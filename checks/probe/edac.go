@@ -57,7 +57,7 @@ func readMemoryController(h *Host, name string) MemoryController {
 	m := MemoryController{Name: name}
 	m.Driver = OneLine(h.Word(dir, "mc_name", &m.Err))
 	// Before those of the modules: an error that is counted meanwhile must not look like one of no module.
-	m.Uncorrected, m.Corrected = h.errorCount(dir, "ue_count"), h.errorCount(dir, "ce_count")
+	m.Uncorrected, m.Corrected = readErrorCount(h, dir, "ue_count"), readErrorCount(h, dir, "ce_count")
 	for _, c := range []struct {
 		count *ErrorCount
 		file  string
@@ -69,9 +69,9 @@ func readMemoryController(h *Host, name string) MemoryController {
 	parts, err := h.Names(dir)
 	m.Err = errors.Join(m.Err, err)
 	for _, part := range append(numbered(parts, "dimm"), numbered(parts, "rank")...) {
-		p := MemoryModule{Name: part, Uncorrected: h.errorCount(dir+"/"+part, "dimm_ue_count"), Corrected: h.errorCount(dir+"/"+part, "dimm_ce_count")}
+		p := MemoryModule{Name: part, Uncorrected: readErrorCount(h, dir+"/"+part, "dimm_ue_count"), Corrected: readErrorCount(h, dir+"/"+part, "dimm_ce_count")}
 		if p.hasCounter() {
-			h.describeModule(&p, dir+"/"+part, "dimm_label", "dimm_location", &m.Err)
+			describeModule(h, &p, dir+"/"+part, "dimm_label", "dimm_location", &m.Err)
 			m.Modules = append(m.Modules, p)
 		}
 	}
@@ -86,7 +86,7 @@ func readMemoryController(h *Host, name string) MemoryController {
 
 // readRow reads a row of chips: uncorrected errors are counted for the row, corrected ones for each channel.
 func readRow(h *Host, dir, row string, errs *error) (list []MemoryModule) {
-	if p := (MemoryModule{Name: row, Uncorrected: h.errorCount(dir, "ue_count")}); p.hasCounter() {
+	if p := (MemoryModule{Name: row, Uncorrected: readErrorCount(h, dir, "ue_count")}); p.hasCounter() {
 		list = append(list, p)
 	}
 	files, err := h.Names(dir)
@@ -96,15 +96,15 @@ func readRow(h *Host, dir, row string, errs *error) (list []MemoryModule) {
 		if !ok || len(numbered([]string{channel}, "ch")) == 0 {
 			continue
 		}
-		p := MemoryModule{Name: row + "/" + channel, Corrected: h.errorCount(dir, file)}
-		h.describeModule(&p, dir, channel+"_dimm_label", "", errs)
+		p := MemoryModule{Name: row + "/" + channel, Corrected: readErrorCount(h, dir, file)}
+		describeModule(h, &p, dir, channel+"_dimm_label", "", errs)
 		list = append(list, p)
 	}
 	return list
 }
 
 // describeModule reads where a module with errors is.
-func (h *Host) describeModule(p *MemoryModule, dir, label, location string, errs *error) {
+func describeModule(h *Host, p *MemoryModule, dir, label, location string, errs *error) {
 	if p.Uncorrected.N+p.Corrected.N == 0 {
 		return
 	}
@@ -129,8 +129,8 @@ func numbered(names []string, word string) (list []string) {
 	return list
 }
 
-// errorCount reads a counter. Old kernels print one above 2^31 as a negative number.
-func (h *Host) errorCount(dir, file string) ErrorCount {
+// readErrorCount reads a counter. Old kernels print one above 2^31 as a negative number.
+func readErrorCount(h *Host, dir, file string) ErrorCount {
 	text, err := h.ReadValue(dir + "/" + file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
