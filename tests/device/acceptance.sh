@@ -116,7 +116,7 @@ if [ -z "$FAKE" ]; then
 fi
 checks="count driver recovery ecc remap mode persistence vbios temp power clocks throttle pcie nvlink fabric procs xid"
 for c in $checks; do echo "* || check_gpu_$c"; done >"$tmp/passive.conf"
-printf '* || %s\n' check_pcie_aer check_hw_topology check_ib_ports check_dcgm_health check_hw_mcelog >>"$tmp/passive.conf"
+printf '* || %s\n' check_pcie_aer check_hw_topology check_ib_ports check_dcgm_health check_hw_mcelog check_hw_edac >>"$tmp/passive.conf"
 { nhc topo; nhc platforms | head -60; nhc plan -c "$tmp/passive.conf"; } >"$out/passive.log" 2>&1
 for round in 1 2 3; do
   began=$SECONDS
