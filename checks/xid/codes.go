@@ -104,7 +104,7 @@ func (r *xidRow) advise(c checks.XidClass, isSwitch bool) string {
 	switch {
 	case c == checks.XidApp && r.Victim:
 		return "Restart the job: the GPU's memory has failed, the application is not the cause. Check with nvidia-smi -q -d ROW_REMAPPER whether a pending remapping needs a GPU reset."
-	case c == checks.XidReboot && r.Cure != "":
+	case r.cureOf(c) != "":
 		return strings.ToUpper(r.Cure[:1]) + r.Cure[1:] + "."
 	case c == checks.XidState && r.State == "bank":
 		return "Reset the GPU when it is idle: nvidia-smi --gpu-reset -i GPU."

@@ -69,6 +69,46 @@ func TestExplainXid(t *testing.T) {
 	}
 }
 
+// A warning with a remedy, and one whose row says what to do, advises that, and not to watch the node.
+func TestWatchAdvice(t *testing.T) {
+	t.Parallel()
+	env := checktest.ExplainEnv(t, nil)
+	for text, want := range map[string]string{
+		"0": "reset it: nvidia-smi", "92": "have it examined", "93": "Ask the vendor", "109": "Inform the owner", "121": "at the next service", "125": "nhc-gpu check gpu_driver",
+		"157": "Plan a replacement", "159": "unified memory", "160": "the next reset", "161": "contact the vendor", "163": "Check the cooling", "164": "Expect to replace",
+		"165": "Plan a replacement", "sxid:20009": "Check the connectors", "sxid:10004": "Check fans", "65": "Watch it", "999": "Watch it",
+	} {
+		_, do, _ := strings.Cut(explained(t, env, text), "\n  do         ")
+		do, _, _ = strings.Cut(do, "\n")
+		k, _ := ParseXidKey(text)
+		if !strings.Contains(do, want) || !strings.Contains(checks.WhatToDo(k.Finding()), want) {
+			t.Errorf("%s: do %q, advice %q: want %q", text, do, checks.WhatToDo(k.Finding()), want)
+		}
+	}
+	for isSwitch, table := range map[bool]map[int]xidRow{false: xidTable(), true: sxidTable()} {
+		for code, r := range table {
+			if advice := r.advise(r.Class, isSwitch); r.Remedy != checks.NoRemedy && strings.HasPrefix(advice, "Watch it") {
+				t.Errorf("%d: remedy %s, and %q", code, r.Remedy, advice)
+			}
+			if r.Cure != "" && r.Class != checks.XidWatch && r.Class != checks.XidReboot {
+				t.Errorf("%d: nothing uses the cure of class %s", code, r.Class)
+			}
+			if r.Class == checks.XidWatch && r.Cure != "" && r.advise(checks.XidReset, isSwitch) != adviseClass(checks.XidReset, isSwitch) {
+				t.Errorf("%d: raised to RESET it has the advice of WATCH", code)
+			}
+		}
+	}
+}
+
+func explained(t *testing.T, env *checks.Env, text string) string {
+	t.Helper()
+	got, err := Explain(env, text)
+	if err != nil {
+		t.Error(err)
+	}
+	return got
+}
+
 func TestExplainOverride(t *testing.T) {
 	t.Parallel()
 	env := checktest.ExplainEnv(t, map[string]string{"etc/nhc/xid.toml": "[[xid]]\ncode = 79\nclass = \"APP\"\nwhy = \"because\"\n[class.APP]\nseverity = \"fail\"\n"})

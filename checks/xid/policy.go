@@ -37,7 +37,7 @@ type xidRow struct {
 	Nonfatal  checks.XidClass   `toml:"nonfatal"` // of an SXid
 	Marks     []string          `toml:"marks"`    // driver versions from which on it sets the recovery action for this error; nil: each that has one
 	Victim    bool              `toml:"victim"`   // the application is the victim, not the cause
-	Cure      string            `toml:"cure"`     // what ends it, if its class is not enough
+	Cure      string            `toml:"cure"`     // what to do, if its class does not say it
 
 	unknown  bool   // not in the tables
 	override string // the site's override in words, "" if there is none
@@ -78,6 +78,14 @@ type xidPolicy struct {
 	file     string // with the site's overrides; "" if there are none
 	rows     map[checks.XidKey]xidOverride
 	severity map[checks.XidClass]checks.Severity
+}
+
+// cureOf returns the cure of a row, "" for an event of another class: the cure belongs to the class of the row.
+func (r *xidRow) cureOf(c checks.XidClass) string {
+	if c != r.Class {
+		return ""
+	}
+	return r.Cure
 }
 
 // xidOverride is one row of a site's file.

@@ -1,6 +1,7 @@
 package xid
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -119,9 +120,7 @@ func (r *xidReporter) explainEnd(c *xidCase, last *xidEvent) (text string) {
 			text = "a reset of all GPUs and switches or a reboot clears it"
 		}
 	case checks.XidReboot:
-		if text = "a reboot clears it"; c.row.Cure != "" {
-			text = c.row.Cure
-		}
+		text = cmp.Or(c.row.cureOf(c.class), "a reboot clears it")
 	case checks.XidHold:
 		return strings.TrimSpace(fmt.Sprintf("nhc-gpu clear %s %s clears it", c.gpu, formatCode(c.key)))
 	default:
