@@ -35,7 +35,7 @@ type kernelSubject int
 const (
 	AboutGPU kernelSubject = iota
 	AboutLink
-	AboutDevice // a network adapter or a disk: klog.toml
+	AboutDevice // a network adapter, a disk, or a task or CPU that hangs: klog.toml
 )
 
 // kernelKind is the meaning of a form's lines.
@@ -76,6 +76,7 @@ const (
 // {digits}  a number of up to 4 digits
 // {n}       a number of up to 10 digits; {module} the same
 // {word}    any text up to a blank
+// {task}    the name of a task, which a user chooses, and its PID: python:4711
 type kernelForm struct {
 	Subject kernelSubject
 	Kind    kernelKind
@@ -350,6 +351,8 @@ func (l *KernelLine) takeField(name, text string) (rest string, ok bool) {
 			l.Module = text[:n]
 		}
 		return text[n:], true
+	case "task":
+		return cutTask(text)
 	case "word":
 		n = countWhile(text, func(c byte) bool { return c > ' ' && c != 0x7f })
 		return text[n:], n > 0
@@ -363,7 +366,29 @@ func (l *KernelLine) takeField(name, text string) (rest string, ok bool) {
 	return text[len(best):], best != ""
 }
 
-const maxDev = 15 // IFNAMSIZ without its end
+const (
+	maxDev  = 15 // IFNAMSIZ without its end
+	maxTask = 15 // TASK_COMM_LEN without its end
+)
+
+// cutTask cuts off the name of a task and its PID: "kworker/0:1:4711". The kernel writes a byte that cannot be printed
+// as four: \x0a.
+func cutTask(text string) (rest string, ok bool) {
+	for n, at := 0, 0; n <= maxTask && at < len(text); n++ {
+		if text[at] == ':' {
+			digits := countWhile(text[at+1:], isDigit)
+			if after := text[at+1+digits:]; digits > 0 && digits <= 10 && (strings.HasPrefix(after, " ") || after == "]") {
+				rest, ok = after, true // the last one: a name can look like this, too
+			}
+		}
+		if strings.HasPrefix(text[at:], `\x`) {
+			at += 4
+		} else {
+			at++
+		}
+	}
+	return rest, ok
+}
 
 // cutFunction cuts off "GPU0 " and "nvAssertOkFailedNoLog: " if present.
 func cutFunction(text string) string {

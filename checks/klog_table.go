@@ -10,7 +10,8 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// klog.toml holds the drivers' messages about their devices, and how they are judged.
+// klog.toml holds the drivers' messages about their devices, those of the kernel about tasks and CPUs that hang, and how
+// they are judged.
 
 //go:embed klog.toml
 var klogTOML string
@@ -95,7 +96,7 @@ func (m *messages) Row(driver, code string) *MessageRow {
 
 // deviceDrivers are the beginnings of the lines in klog.toml. A log without such a line does
 // not cause the table to be parsed.
-var deviceDrivers = []string{"mlx5_core ", "bnxt_en ", "ice ", "i40e ", "irdma ", "idpf ", "efa ", "hfi1 ", "nvme nvme"}
+var deviceDrivers = []string{"mlx5_core ", "bnxt_en ", "ice ", "i40e ", "irdma ", "idpf ", "efa ", "hfi1 ", "nvme nvme", "INFO: task ", "watchdog: ", "NMI watchdog: ", "rcu: INFO: "}
 
 // OfDevice reports whether a line begins like those of the drivers in klog.toml.
 func OfDevice(text []byte) bool {
@@ -104,7 +105,7 @@ func OfDevice(text []byte) bool {
 
 // DoMessage returns the advice on a code of klog.toml.
 func DoMessage(code string) string {
-	if !strings.HasPrefix(code, "nic.") && !strings.HasPrefix(code, "nvme.log.") {
+	if !strings.HasPrefix(code, "nic.") && !strings.HasPrefix(code, "nvme.log.") && !strings.HasPrefix(code, "kernel.") {
 		return ""
 	}
 	for i := range MessageTable().Rows {

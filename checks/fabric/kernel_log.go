@@ -18,7 +18,8 @@ import (
 
 // kernelMessages checks the kernel's log for faults of network adapters that carry jobs' traffic,
 // and of NVMe disks: a dead adapter, stopped firmware, a transceiver that is shorted, too hot or
-// rejected, a disk that the driver removed. A fault fails until the driver restarts the device,
+// rejected, a disk that the driver removed. It warns of tasks and CPUs that hang in the kernel:
+// hung tasks, lockups, RCU stalls. A fault fails until the driver restarts the device,
 // the node boots, or an operator acknowledges it (nhc-gpu clear --ib DEVICE). A fault that the
 // driver has recovered, and a fault that interrupts nothing, warns for HOURS (24). A fault of a
 // transceiver fails only while its port is down, and after HOURS only if the port has been down
@@ -52,7 +53,7 @@ func init() {
 	checks.Register(checks.Info{
 		Name:    KernelLogName,
 		Usage:   "[HOURS]",
-		Summary: "the kernel's log reports no fault of an adapter or a disk",
+		Summary: "the kernel's log reports no fault of an adapter or a disk, and no lockup",
 		Lane:    checks.Local,
 		New:     func() checks.Check { return &kernelMessages{Hours: 24} },
 		Do: func() map[string]string {
@@ -86,7 +87,7 @@ type messageLog struct {
 type messageEvent struct {
 	Driver    string  `json:"driver"`
 	Code      string  `json:"code"`
-	PCI       string  `json:"pci,omitempty"` // of an adapter
+	PCI       string  `json:"pci,omitempty"` // of an adapter; empty without a disk: of the kernel itself
 	Disk      string  `json:"disk,omitempty"`
 	Module    string  `json:"module,omitempty"`
 	Number    int     `json:"number,omitempty"`
@@ -313,8 +314,11 @@ func (j *messageJudge) applyClears() {
 }
 
 // device returns the device of a message. It is judged if it carries jobs' traffic; one without
-// an RDMA device is judged by its former role.
+// an RDMA device is judged by its former role. A message of the kernel itself has none.
 func (j *messageJudge) device(e *messageEvent) (d checks.Device, judged bool) {
+	if e.PCI == "" && e.Disk == "" {
+		return d, true
+	}
 	if e.Disk != "" {
 		for i := range j.disks {
 			if d := &j.disks[i]; d.Name == e.Disk {
@@ -363,7 +367,7 @@ func listMessageDevices(env *checks.Env) (names []string) {
 	j.recall()
 	j.applyClears()
 	for i := range j.log.Events {
-		if d, judged := j.device(&j.log.Events[i]); judged && !slices.Contains(names, d.Name) {
+		if d, judged := j.device(&j.log.Events[i]); judged && d.Name != "" && !slices.Contains(names, d.Name) {
 			names = append(names, d.Name)
 		}
 	}
@@ -573,5 +577,8 @@ func (j *messageJudge) finding(c *messageCase) checks.Finding {
 		notes = append(notes, "interface "+strings.Join(a.ports[0].NetDevs, " "))
 	}
 	text := strings.Join(append([]string{c.row.Meaning(c.Number)}, notes...), ", ")
-	return f.Phrase(KernelLogName, "%s: %s, since %s: %s", c.device, text, checks.Clock(c.First), c.until)
+	if c.device != (checks.Device{}) {
+		text = c.device.String() + ": " + text
+	}
+	return f.Phrase(KernelLogName, "%s, since %s: %s", text, checks.Clock(c.First), c.until)
 }

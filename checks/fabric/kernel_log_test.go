@@ -54,6 +54,14 @@ func saidOfDisk(severity checks.Severity, code, line, text, until string) checks
 	return f
 }
 
+// saidByKernel returns a warning about no device.
+func saidByKernel(code, line, text string) checks.Finding {
+	return checks.Finding{
+		Code: code, Severity: checks.Warn, Want: "no such message", Got: fmt.Sprintf("1 lines, last at %s: %s", checks.Clock(fabricNow-100), checks.XidText(line)),
+		Message: fmt.Sprintf("%s:  %s, since %s: watch it", KernelLogName, text, checks.Clock(fabricNow-100)),
+	}
+}
+
 func TestKernelLog(t *testing.T) { checktest.Run(t, "check_kernel_log") }
 
 var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
@@ -192,6 +200,16 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 		on("a disk was given up, and is back", []string{"100 " + given}, nil, saidOfDisk(checks.Warn, "nvme.log.dead", given, "the driver has given up the disk, the disk works again", "watch it")),
 		on("a disk across the network is reset", []string{"100 " + reset3}, func(n *fakesys.Node) { n.Set("nvme3", "transport", "tcp") }),
 		on("a disk is reset", []string{"100 " + reset3}, nil, saidOfDisk(checks.Warn, "nvme.log.down", reset3, "the disk has stopped answering and was reset", "watch it")),
+		on("a task hangs", []string{"100 INFO: task NHC: drain me:4711 blocked for more than 122 seconds."}, nil,
+			saidByKernel("kernel.hung", "INFO: task NHC: drain me:4711 blocked for more than 122 seconds.", "a task hangs in the kernel")),
+		on("a CPU hangs", []string{
+			"100 watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [python:4711]", "100 watchdog: CPU3: Watchdog detected hard LOCKUP on cpu 3", "100 rcu: INFO: rcu_sched self-detected stall on CPU",
+		}, nil,
+			saidByKernel("kernel.softlockup", "watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [python:4711]", "a CPU runs only kernel code for long (soft lockup)"),
+			saidByKernel("kernel.hardlockup", "watchdog: CPU3: Watchdog detected hard LOCKUP on cpu 3", "a CPU takes no interrupts (hard lockup)"),
+			saidByKernel("kernel.stall", "rcu: INFO: rcu_sched self-detected stall on CPU", "a CPU or a task holds up the kernel (RCU stall)")),
+		on("a task hung long ago", []string{"90000 INFO: task python:4711 blocked for more than 122 seconds."}, nil),
+		cleared(on("an operator has cleared the hung task", []string{"100 INFO: task python:4711 blocked for more than 122 seconds."}, nil), `[{"at":1767323000,"who":"uid 0"}]`),
 		on("remembered from before the log was overwritten", nil, nil,
 			said(checks.Fail, "nic.fatal", checks.RebootNode, 1, 40*3600, 40*3600, checktest.Fatal23, deadBy5, restart)).Holding("past/kernel-log.json", past(fabricBoot, old)),
 		on("of an earlier boot", nil, nil).Holding("past/kernel-log.json", past("another", old)),
@@ -404,7 +422,7 @@ func TestMessagePage(t *testing.T) {
 	}
 }
 
-// A genuine line begins with a driver and names a device.
+// A genuine line begins with a driver and names a device, or is the kernel's own.
 func FuzzMessage(f *testing.F) {
 	for i := range checks.MessageTable().Rows {
 		for _, line := range checks.MessageTable().Rows[i].Lines {
@@ -417,7 +435,7 @@ func FuzzMessage(f *testing.F) {
 			return
 		}
 		_, pci := checks.PCIAddress(l.PCI)
-		if !checks.OfDevice([]byte(line)) || l.Row == nil || !pci && !strings.HasPrefix(l.Dev, "nvme") {
+		if !checks.OfDevice([]byte(line)) || l.Row == nil || l.Row.Driver != "kernel" && !pci && !strings.HasPrefix(l.Dev, "nvme") {
 			t.Errorf("%q: %+v", line, l)
 		}
 	})

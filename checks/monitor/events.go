@@ -37,16 +37,18 @@ type kindRow struct {
 	Why     string
 }
 
-// lineRow is the form of a line of the kernel's log.
-type lineRow struct {
+// Line is the form of a line of the kernel's log.
+type Line struct {
 	Kind        Kind
 	Begins, Has string
+	Means, Do   string
+	Example     string `toml:"line"`
 	Source      string
 }
 
 var rows = sync.OnceValue(func() (file struct {
 	Kind []kindRow
-	Line []lineRow
+	Line []Line
 }) {
 	if _, err := toml.Decode(text, &file); err != nil {
 		panic(fmt.Sprintf("monitor: read events.toml: %v", err)) // TestEvents
@@ -64,6 +66,26 @@ func KindOf(line []byte) Kind {
 		}
 	}
 	return ""
+}
+
+// Pasted finds the form of a line that a person has pasted, with or without the prefix of dmesg or syslog. Use it to
+// explain a line.
+func Pasted(text string) (l Line, ok bool) {
+	for _, row := range rows().Line {
+		if _, rest, found := strings.Cut(" "+text, " "+row.Begins); found && strings.Contains(rest, row.Has) && len(row.Begins) > len(l.Begins) {
+			l, ok = row, true // the longest: a row can begin in the middle of another's line
+		}
+	}
+	return l, ok
+}
+
+// Lines returns the forms of events.toml.
+func Lines() []Line { return rows().Line }
+
+// Wakes returns the classes of the checks that a line of the form wakes, and why these.
+func (l *Line) Wakes() (classes []string, why string) {
+	row := rowOf(l.Kind)
+	return row.Classes, row.Why
 }
 
 // Concerns reports whether events of some kinds concern a class of checks. A kind that is not in the

@@ -31,8 +31,16 @@ func TestEvents(t *testing.T) {
 		}
 	}
 	for _, row := range monitor.Rows().Line {
-		if !known(row.Kind) || row.Source == "" || row.Begins == "" {
-			t.Errorf("line %+v: want a kind of the table, a beginning and a source", row)
+		if !known(row.Kind) || row.Source == "" || row.Begins == "" || row.Means == "" || row.Do == "" {
+			t.Errorf("line %+v: want a kind of the table, a beginning, what it means, what to do and a source", row)
+		}
+		if monitor.KindOf([]byte(row.Example)) != row.Kind {
+			t.Errorf("%q is no example of %q", row.Example, row.Begins)
+		}
+		for _, text := range []string{row.Example, "[  131.2] " + row.Example, "Jan  2 03:04:05 n1 kernel: " + row.Example} {
+			if got, ok := monitor.Pasted(text); !ok || got != row {
+				t.Errorf("%q: %+v, want %+v", text, got, row)
+			}
 		}
 	}
 }

@@ -178,10 +178,13 @@ func kindOf(r probe.KernelRecord) monitor.Kind {
 	if _, ok := checks.Believe(r.Text, r.Cont, checks.AboutLink); ok {
 		return monitor.Link
 	}
+	if kind := monitor.KindOf(r.Text); kind != "" { // also of the lines of klog.toml that are about no device
+		return kind
+	}
 	if _, ok := checks.Believe(r.Text, r.Cont, checks.AboutDevice); ok {
 		return monitor.Device
 	}
-	return monitor.KindOf(r.Text)
+	return ""
 }
 
 // linkWatch listens to changes of network interfaces.
