@@ -36,6 +36,9 @@ func Explain(env *checks.Env, text string) (string, error) {
 	if answer, err := xid.Explain(env, text); err == nil {
 		return answer, nil
 	}
+	if answer := explainOther(text); answer != "" {
+		return answer, nil
+	}
 	if answer := explainSlurm(text); answer != "" {
 		return answer, nil
 	}

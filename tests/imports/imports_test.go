@@ -50,7 +50,7 @@ var may = map[string][]string{
 	"checks/jobs":                    slices.Concat(anyFamily, []string{"checks/fabric", "checks/gpu", "checks/monitor", "checks/monitor/flight"}),
 	"checks/sweep":                   {"conf/spell"},
 	"checks/topology":                slices.Concat(anyFamily, []string{"checks/fabric", "checks/pcie"}),
-	"checks/explain":                 {"checks", "checks/fabric", "checks/policy", "checks/xid", "conf", "conf/spell"},
+	"checks/explain":                 {"checks", "checks/fabric", "checks/monitor", "checks/policy", "checks/xid", "conf", "conf/spell"},
 	"checks/selftest":                {"checks", "checks/probe", "checks/probe/*"},
 	"checks/checktest":               {"checks", "checks/gpustate", "checks/probe", "checks/probe/*", "checks/selftest", "os/exec", "tests/*"},
 	"checks/all":                     {"checks/*"},
