@@ -112,6 +112,14 @@ func (r *xidRow) advise(c checks.XidClass, isSwitch bool) string {
 	return adviseClass(c, isSwitch)
 }
 
+// cureOf returns the cure of a row, "" for an event of another class: the cure belongs to the class of the row.
+func (r *xidRow) cureOf(c checks.XidClass) string {
+	if c != r.Class {
+		return ""
+	}
+	return r.Cure
+}
+
 // adviseClass returns the advice on an event of a class.
 func adviseClass(c checks.XidClass, isSwitch bool) string {
 	switch c {

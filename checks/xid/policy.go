@@ -80,14 +80,6 @@ type xidPolicy struct {
 	severity map[checks.XidClass]checks.Severity
 }
 
-// cureOf returns the cure of a row, "" for an event of another class: the cure belongs to the class of the row.
-func (r *xidRow) cureOf(c checks.XidClass) string {
-	if c != r.Class {
-		return ""
-	}
-	return r.Cure
-}
-
 // xidOverride is one row of a site's file.
 type xidOverride struct {
 	Code  int             `toml:"code"`
