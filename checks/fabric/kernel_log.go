@@ -309,8 +309,16 @@ func (j *messageJudge) applyClears() {
 	}
 	j.log.Events = slices.DeleteFunc(j.log.Events, func(e messageEvent) bool {
 		d, _ := j.device(&e)
-		return slices.ContainsFunc(clears, func(c ibClear) bool { return c.At <= j.now && e.last() <= c.At && c.covers(d.Name) })
+		return slices.ContainsFunc(clears, func(c ibClear) bool { return c.At <= j.now && e.last() <= c.At && c.covers(nameToClear(d)) })
 	})
+}
+
+// nameToClear returns the name of a device in nhc-gpu clear --ib: "kernel" for messages of the kernel itself.
+func nameToClear(d checks.Device) string {
+	if d == (checks.Device{}) {
+		return "kernel"
+	}
+	return d.Name
 }
 
 // device returns the device of a message. It is judged if it carries jobs' traffic; one without
@@ -367,8 +375,8 @@ func listMessageDevices(env *checks.Env) (names []string) {
 	j.recall()
 	j.applyClears()
 	for i := range j.log.Events {
-		if d, judged := j.device(&j.log.Events[i]); judged && d.Name != "" && !slices.Contains(names, d.Name) {
-			names = append(names, d.Name)
+		if d, judged := j.device(&j.log.Events[i]); judged && !slices.Contains(names, nameToClear(d)) {
+			names = append(names, nameToClear(d))
 		}
 	}
 	return names

@@ -210,6 +210,7 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 			saidByKernel("kernel.stall", "rcu: INFO: rcu_sched self-detected stall on CPU", "a CPU or a task holds up the kernel (RCU stall)")),
 		on("a task hung long ago", []string{"90000 INFO: task python:4711 blocked for more than 122 seconds."}, nil),
 		cleared(on("an operator has cleared the hung task", []string{"100 INFO: task python:4711 blocked for more than 122 seconds."}, nil), `[{"at":1767323000,"who":"uid 0"}]`),
+		cleared(on("an operator has cleared the kernel's messages", []string{"100 INFO: task python:4711 blocked for more than 122 seconds."}, nil), `[{"at":1767323000,"device":"kernel","who":"uid 0"}]`),
 		on("remembered from before the log was overwritten", nil, nil,
 			said(checks.Fail, "nic.fatal", checks.RebootNode, 1, 40*3600, 40*3600, checktest.Fatal23, deadBy5, restart)).Holding("past/kernel-log.json", past(fabricBoot, old)),
 		on("of an earlier boot", nil, nil).Holding("past/kernel-log.json", past("another", old)),
@@ -289,6 +290,12 @@ func TestMessagesAreRemembered(t *testing.T) {
 	env := &checks.Env{Host: probe.NewHost(root), Doing: func(string) {}}
 	env.Host.SetPast("/past")
 	if cleared, err := ClearIB(env, []string{"mlx5_3"}, "uid 0"); err != nil || !slices.Equal(cleared, []string{"mlx5_3:1"}) {
+		t.Errorf("%v, %v", cleared, err)
+	}
+	look()
+	sys.Files["dev/kmsg"] += kmsgged(10, "INFO: task python:4711 blocked for more than 122 seconds.")
+	look("warn kernel.hung  1")
+	if cleared, err := ClearIB(env, []string{"kernel"}, "uid 0"); err != nil || !slices.Equal(cleared, []string{"kernel"}) {
 		t.Errorf("%v, %v", cleared, err)
 	}
 	look()
