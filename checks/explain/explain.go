@@ -73,9 +73,10 @@ func Explain(env *checks.Env, text string) (string, error) {
 	if codes := codesOfReason(text); len(codes) > 0 {
 		return listCodes("A reason that fits", codes), nil
 	}
+	recipes := explainRecipes(text)
 	near := spell.DidYouMean(text, append(checks.Names(), checks.Codes()...))
-	if near == "" {
-		if answer := mention(text); answer != "" {
+	if near == "" || recipes != "" {
+		if answer := mention(text) + recipes; answer != "" {
 			return answer, nil
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
 	"github.com/nhc-gpu/nhc-gpu/conf/spell"
@@ -16,15 +17,18 @@ import (
 // checksCommand lists the checks.
 func checksCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "checks [GROUP]",
+		Use:   "checks [GROUP|WORD]",
 		Short: "List the built-in checks",
 		Long: `Lists the built-in checks, those of LBNL NHC included, one per line: the name and
 what the check expects. GROUP is ` + strings.Join(checks.Groups[:len(checks.Groups)-1], ", ") + ` or ` + checks.Groups[len(checks.Groups)-1] + `.
-Checks of the group active load the node; the others only look at it.
+Checks of the group active load the node; the others only look at it. For another
+word it prints what nhc-gpu explain knows of it: checks, codes, and lines of
+nhc.conf for things that no built-in check reads.
 
-Exit status: 0, 10 if there is no such group.`,
+Exit status: 0, 10 if there is no such group and nothing is known of the word.`,
 		Example: `  nhc-gpu checks
   nhc-gpu checks gpu
+  nhc-gpu checks raid
   nhc-gpu explain check_gpu_ecc`,
 		Args: options.Takes(0, 1, "one group"),
 		ValidArgsFunction: func(_ *cobra.Command, words []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -35,7 +39,11 @@ Exit status: 0, 10 if there is no such group.`,
 			if len(words) > 0 {
 				i := slices.IndexFunc(groups, func(g string) bool { return strings.EqualFold(g, words[0]) })
 				if i < 0 {
-					return options.Wrong{Err: fmt.Errorf("there is no group %q%s: want one of %s", words[0], spell.DidYouMean(words[0], groups), strings.Join(groups, ", "))}
+					near := spell.DidYouMean(words[0], groups)
+					if near == "" && printAnswer(wire.AskMessage, words) == nil {
+						return nil
+					}
+					return options.Wrong{Err: fmt.Errorf("there is no group %q%s: want one of %s", words[0], near, strings.Join(groups, ", "))}
 				}
 				groups = groups[i : i+1]
 			}
