@@ -37,7 +37,7 @@ func explainOther(text string) string {
 	const title = "A line of the kernel's log"
 	if l, ok := monitor.Pasted(text); ok {
 		classes, why := l.Wakes()
-		return checks.Explained(title, "means", l.Means, "monitor", "it makes the checks of "+strings.Join(classes, ", ")+" that only read at once: "+why, "do", l.Do, "source", l.Source)
+		return checks.Explained(title, "means", l.Means, "monitor", "it makes the checks of "+strings.Join(classes, ", ")+" that only read: "+why, "do", l.Do, "source", l.Source)
 	}
 	i := slices.IndexFunc(otherLines(), func(l otherLine) bool { return strings.Contains(text, l.Has) })
 	if i < 0 {
