@@ -86,9 +86,9 @@ func (r *leftRun) remember(stuck []*leftProcess) []checks.Finding {
 func stillStuck(env *checks.Env) (findings []checks.Finding) {
 	records, err := probe.Records(env.Host, stuckRecords)
 	switch {
-	case errors.Is(err, probe.ErrNoMemory) && !errors.Is(err, probe.ErrSilent):
+	case errors.Is(err, probe.ErrNoMemory):
 		return reportNoJob(jobLeftoversName)
-	case err != nil:
+	case err != nil && !errors.Is(err, probe.ErrSilent): // a run without the records resumes no node
 		return checks.Unreadable(err)
 	}
 	for _, r := range records {

@@ -20,9 +20,9 @@ import (
 // example in a run of another user than root.
 var ErrNoMemory = errors.New("no data is kept between runs")
 
-// ErrSilent is an [ErrNoMemory]: the memory directory does not answer or a file in it cannot be read now,
-// and no spare directory has the data. What earlier runs have kept is unknown.
-var ErrSilent = fmt.Errorf("%w, and those of earlier runs do not answer", ErrNoMemory)
+// ErrSilent means that the memory directory does not answer: only the records of the spare directories are
+// known.
+var ErrSilent = errors.New("the directory of the records does not answer")
 
 // SetPast sets the memory directory; "" is none. If it cannot be written, for example on a diskless
 // node, the first writable spare directory replaces it. All are below the root of the node.
@@ -74,7 +74,7 @@ func (e *SpareError) Unwrap() error { return e.Cause }
 const maxPast = 4 << 20
 
 // Recall reads the data that an earlier run kept under name. The error is [fs.ErrNotExist] if there
-// is none, [ErrNoMemory] if there is no memory directory, [ErrSilent] if it does not answer.
+// is none, [ErrNoMemory] if there is no memory directory.
 func (h *Host) Recall(name string, v any) error {
 	if h.past == "" {
 		return ErrNoMemory
@@ -89,48 +89,66 @@ func (h *Host) Recall(name string, v any) error {
 	return nil
 }
 
-// passing are errors that say nothing about the content of a file: the next run may read it.
-var passing = []error{unix.EIO, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ESTALE, unix.ETIMEDOUT, unix.EINTR, unix.EACCES}
+// passing are errors that say nothing about a file: the next run may read it.
+var passing = []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ESTALE, unix.ETIMEDOUT, unix.EINTR}
 
-// interim ends the name of a file that was begun in a spare directory while the memory directory did
-// not answer. It counts only until that directory answers: the file there has the whole history.
+// interim ends the name of a file that was begun in a spare directory while the memory directory, or the
+// file in it, could not be read. It counts only as long as there is no other: that one has the whole history.
 const interim = ".interim"
 
 // readKept reads a file of the memory directory. A file in a spare directory is newer.
 func (h *Host) readKept(name string) (path string, data []byte, err error) {
 	dirs := h.memoryDirs()
 	if len(dirs) == 0 {
-		return "", nil, ErrSilent
+		return "", nil, ErrNoMemory
 	}
-	var paths []string
-	silent := dirs[0] != h.past
-	for _, dir := range dirs {
-		if silent {
-			paths = append(paths, filepath.Join(dir, name+interim))
-		}
+	var paths, interims []string
+	for _, dir := range slices.Backward(dirs) {
 		paths = append(paths, filepath.Join(dir, name))
+		if dir != h.past {
+			interims = append(interims, filepath.Join(dir, name+interim))
+		}
 	}
-	for _, path = range slices.Backward(paths) {
+	for _, path = range append(paths, interims...) {
 		own := trust{flags: unix.O_NOFOLLOW, owner: os.Geteuid(), others: 0o022, most: maxPast}
 		data, err = own.read(h.Path(path))
+		if filepath.Dir(path) == h.past {
+			h.noteUnread(name, slices.ContainsFunc(passing, func(e error) bool { return errors.Is(err, e) }))
+		}
 		switch {
 		case err == nil:
+			if !slices.Contains(interims, path) {
+				h.removeAll(interims)
+			}
 			return path, data, nil
 		case errors.Is(err, unix.ENOTDIR):
 			err = fs.ErrNotExist
-		case slices.ContainsFunc(passing, func(e error) bool { return errors.Is(err, e) }):
-			h.mu.Lock()
-			h.unread = append(h.unread, name)
-			h.mu.Unlock()
-			return path, nil, fmt.Errorf("%w: %w", ErrSilent, &fs.PathError{Op: "read", Path: path, Err: Reason(err)})
 		case !errors.Is(err, fs.ErrNotExist):
 			return path, nil, &fs.PathError{Op: "read", Path: path, Err: Reason(err)}
 		}
 	}
-	if silent {
-		return path, nil, ErrSilent
-	}
 	return path, nil, &fs.PathError{Op: "read", Path: path, Err: Reason(err)}
+}
+
+// noteUnread notes whether a file of the memory directory could not be read now: it must not be replaced.
+func (h *Host) noteUnread(name string, unread bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.unread = slices.DeleteFunc(h.unread, func(n string) bool { return n == name }); unread {
+		h.unread = append(h.unread, name)
+	}
+}
+
+func (h *Host) isUnread(name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Contains(h.unread, name)
+}
+
+func (h *Host) removeAll(paths []string) {
+	for _, path := range paths {
+		_ = os.Remove(h.Path(path))
+	}
 }
 
 // Keep writes v for later runs, atomically and readable only by root. A [SpareError] is not a
@@ -151,7 +169,7 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 	}
 	dirs := h.memoryDirs()
 	if len(dirs) == 0 {
-		return ErrSilent
+		return ErrNoMemory
 	}
 	file := name + ".json"
 	spares, cause := dirs, error(&fs.PathError{Op: "write", Path: h.past, Err: errNoAnswer})
@@ -164,8 +182,7 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 	}
 	if cause == nil {
 		for _, spare := range spares { // outdated
-			_ = os.Remove(h.Path(filepath.Join(spare, file)))
-			_ = os.Remove(h.Path(filepath.Join(spare, file+interim)))
+			h.removeAll([]string{filepath.Join(spare, file), filepath.Join(spare, file+interim)})
 		}
 		return nil
 	}
@@ -184,12 +201,6 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 		return h.spareError(spare, cause)
 	}
 	return cause
-}
-
-func (h *Host) isUnread(file string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return slices.Contains(h.unread, file)
 }
 
 // spareError returns nil if the error was reported before.

@@ -91,7 +91,7 @@ func TestPastSpare(t *testing.T) {
 }
 
 // A memory directory that does not answer for a while loses nothing: the data of runs in that time counts only
-// until it answers.
+// where it has none, and until the directory answers.
 func TestPastSilent(t *testing.T) {
 	t.Parallel()
 	root := probetest.Tree(t, nil)
@@ -102,41 +102,69 @@ func TestPastSilent(t *testing.T) {
 		return h
 	}
 	const silent = "read /var/lib/x"
-	if err := host().Keep("gpu", 1); err != nil {
-		t.Fatal(err)
-	}
-	var got int
-	if err := host(silent).Recall("gpu", &got); !errors.Is(err, ErrSilent) || !errors.Is(err, ErrNoMemory) || errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Recall: %v, want %v", err, ErrSilent)
-	}
-	if list, err := Records(host(silent), "g"); !errors.Is(err, ErrSilent) || len(list) != 0 {
-		t.Errorf("Records: %v, %v", list, err)
-	}
-	for range 2 { // the error is reported once
-		if err := host(silent).Keep("gpu", 2); err != nil && !errors.As(err, new(*SpareError)) {
+	keep := func(h *Host, name string, n int) {
+		t.Helper()
+		if err := h.Keep(name, n); err != nil && !errors.As(err, new(*SpareError)) { // it is reported once
 			t.Errorf("Keep: %v", err)
 		}
 	}
-	if err := host(silent).Recall("gpu", &got); err != nil || got != 2 {
-		t.Errorf("Recall of a later run: %d, %v", got, err)
+	want := func(h *Host, name string, n int) {
+		t.Helper()
+		var got int
+		if err := h.Recall(name, &got); err != nil && (n != 0 || !errors.Is(err, fs.ErrNotExist)) || got != n {
+			t.Errorf("Recall %s: %d, %v, want %d", name, got, err, n)
+		}
 	}
-	if list, err := Records(host(silent), "g"); !errors.Is(err, ErrSilent) || len(list) != 1 || string(list[0].Data) != "2" {
-		t.Errorf("Records of a later run: %v, %v", list, err)
+	wantRecords := func(h *Host, silent bool, list string) {
+		t.Helper()
+		records, err := Records(h, "g")
+		got := ""
+		for _, r := range records {
+			got += r.Name + "=" + string(r.Data) + " "
+		}
+		if errors.Is(err, ErrSilent) != silent || err != nil && !silent || got != list {
+			t.Errorf("Records: %q, %v, want %q", got, err, list)
+		}
 	}
-	if err := host().Recall("gpu", &got); err != nil || got != 1 {
-		t.Errorf("it answers: %d, %v, want what it has", got, err)
+	keep(host(), "gpu", 1)
+	want(host(silent), "gpu", 0)
+	wantRecords(host(silent), true, "")
+	keep(host(silent), "gpu", 2)
+	keep(host(silent), "gnew", 5)
+	want(host(silent), "gpu", 2)
+	wantRecords(host(silent), true, "gnew=5 gpu=2 ")
+	want(host(), "gnew", 5) // the only one
+	wantRecords(host(), false, "gnew=5 gpu=1 ")
+	want(host(), "gpu", 1)
+	want(host(silent), "gpu", 0) // that of the time before is gone
+	if err := Forget(host(), "gnew"); err != nil {
+		t.Error(err)
 	}
-	if list, err := Records(host(), "g"); err != nil || len(list) != 1 || string(list[0].Data) != "1" {
-		t.Errorf("it answers: %v, %v", list, err)
+	want(host(), "gnew", 0)
+	var got int
+	if err := host(silent, "read /run/x/past").Recall("gpu", &got); !errors.Is(err, ErrNoMemory) {
+		t.Errorf("no directory answers: %v", err)
 	}
-	if err := host().Keep("gpu", 3); err != nil {
+}
+
+// A file that could not be read for lack of descriptors is not replaced.
+func TestPastUnread(t *testing.T) {
+	t.Parallel()
+	h := NewHost(probetest.Tree(t, nil))
+	h.SetPast("/var/lib/x", "/run/x/past")
+	if err := h.Keep("gpu", 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := host(silent).Recall("gpu", &got); !errors.Is(err, ErrSilent) {
-		t.Errorf("the next time: %v, want no older data", err)
+	h.noteUnread("gpu.json", true)
+	if err := h.Keep("gpu", 2); err != nil && !errors.As(err, new(*SpareError)) {
+		t.Errorf("Keep: %v", err)
 	}
-	if err := host(silent, "read /run/x/past").Recall("gpu", &got); !errors.Is(err, ErrSilent) {
-		t.Errorf("no directory answers: %v", err)
+	var got int
+	if err := h.Recall("gpu", &got); err != nil || got != 1 {
+		t.Errorf("Recall: %d, %v, want the old file", got, err)
+	}
+	if err := h.Keep("gpu", 3); err != nil || h.Recall("gpu", &got) != nil || got != 3 {
+		t.Errorf("after it was read: %d, %v", got, err)
 	}
 }
 

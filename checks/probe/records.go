@@ -49,10 +49,7 @@ func Records(h *Host, prefix string) (list []Record, err error) {
 			return nil, err
 		}
 		for _, name := range more {
-			if silent {
-				name = strings.TrimSuffix(name, interim)
-			}
-			names = append(names, name)
+			names = append(names, strings.TrimSuffix(name, interim))
 		}
 	}
 	slices.Sort(names)
@@ -93,6 +90,7 @@ func Forget(h *Host, name string) error {
 	}
 	for i, dir := range dirs {
 		path := filepath.Join(dir, name+".json")
+		_ = os.Remove(h.Path(path + interim))
 		err := os.Remove(h.Path(path))
 		if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 			continue

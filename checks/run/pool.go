@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -77,11 +78,14 @@ func (p *Pool) Start(lane checks.Lane) error {
 	return err
 }
 
-// Silent reports whether a call of the local lane has not returned, in this run or an earlier one.
-func (p *Pool) Silent(call string) bool {
+// Silent reports whether a read of a directory, or below it, has not returned, in this run or an earlier one.
+func (p *Pool) Silent(dir string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Contains(p.stuck, call) || slices.Contains(p.ledger.Doing(checks.Local), call)
+	return slices.ContainsFunc(append(p.ledger.Doing(checks.Local), p.stuck...), func(call string) bool {
+		path, reads := strings.CutPrefix(call, "read ")
+		return reads && (path == dir || strings.HasPrefix(path, dir+"/"))
+	})
 }
 
 // SetVars sets the variables of the run that checks see from now on.

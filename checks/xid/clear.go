@@ -79,11 +79,8 @@ func Clear(env *checks.Env, words []string, who string) (cleared []string, err e
 	if err != nil {
 		return nil, err
 	}
-	ledger, kept, notes := recallXids(env)
-	switch {
-	case !kept && len(notes) > 0:
-		return nil, fmt.Errorf("clear: %s", notes[0].Message)
-	case !kept:
+	ledger, kept, _ := recallXids(env)
+	if !kept {
 		return nil, fmt.Errorf("clear: %w: only root can", probe.ErrNoMemory)
 	}
 	if _, _, err := recordXids(env, ledger); err != nil {

@@ -111,13 +111,6 @@ func (c *gpuXid) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		return c.runFile(env)
 	}
 	ledger, kept, notes := recallXids(env)
-	switch {
-	case kept || len(notes) == 0:
-	case hasDriver(env):
-		return notes // cleared errors, and those of earlier boots, are unknown
-	default:
-		return reportAbsent()
-	}
 	before := *ledger
 	before.Events = slices.Clone(ledger.Events)
 	scan, more, err := recordXids(env, ledger)
@@ -134,7 +127,7 @@ func (c *gpuXid) Run(_ context.Context, env *checks.Env) []checks.Finding {
 		notes = append(notes, more...)
 	}
 	if len(ledger.Events) == 0 && !hasDriver(env) {
-		return append(notes, reportAbsent()...)
+		return append(notes, checks.Finding{Code: "gpu.xid.absent", Severity: checks.Skip}.Describe("check_gpu_xid", "no NVIDIA driver is loaded"))
 	}
 	env.Fact("%s of GPUs in the kernel's log", checks.Plural(len(ledger.Events), "error"))
 	found := c.judge(env, ledger, &notes)
@@ -152,13 +145,9 @@ func (c *gpuXid) Run(_ context.Context, env *checks.Env) []checks.Finding {
 // skipped.
 func (c *gpuXid) reportUnreadable(env *checks.Env, err error) []checks.Finding {
 	if !hasDriver(env) {
-		return reportAbsent()
+		return []checks.Finding{checks.Finding{Code: "gpu.xid.absent", Severity: checks.Skip}.Describe("check_gpu_xid", "no NVIDIA driver is loaded")}
 	}
 	return checks.UnreadableLog(env, "check_gpu_xid", err)
-}
-
-func reportAbsent() []checks.Finding {
-	return []checks.Finding{checks.Finding{Code: "gpu.xid.absent", Severity: checks.Skip}.Describe("check_gpu_xid", "no NVIDIA driver is loaded")}
 }
 
 // hasDriver reports whether a driver is loaded that could have logged an Xid.

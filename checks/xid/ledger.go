@@ -2,7 +2,6 @@ package xid
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -75,16 +74,13 @@ func (l *xidLedger) forget(now int64) {
 	}
 }
 
-// recallXids reads the ledger, or returns a new one. kept: it can be written. The only note without that
-// is that the record does not answer.
+// recallXids reads the ledger, or returns a new one. kept: it can be written.
 func recallXids(env *checks.Env) (ledger *xidLedger, kept bool, notes []checks.Finding) {
 	boot, bootErr := probe.BootID(env.Host)
 	ledger = &xidLedger{}
 	env.At("read the record of Xids")
 	err := env.Recall(xidLedgerName, ledger)
 	switch {
-	case errors.Is(err, probe.ErrSilent):
-		return &xidLedger{Boot: boot}, false, checks.Unreadable(fmt.Errorf("read the record of Xids: %w", err))
 	case errors.Is(err, probe.ErrNoMemory) || bootErr != nil || boot == "":
 		return &xidLedger{Boot: boot}, false, nil
 	case errors.Is(err, fs.ErrNotExist):

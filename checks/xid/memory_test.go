@@ -69,29 +69,6 @@ func TestXidSpareMemory(t *testing.T) {
 	m.look()
 }
 
-// While the directory of the ledger does not answer, the cleared errors and those of earlier boots are
-// unknown. Later they are known again.
-func TestXidMemorySilent(t *testing.T) {
-	t.Parallel()
-	m := newXidMachine(t)
-	m.spare = "/run/past"
-	m.xid(79, "off")
-	m.look("fail xid.79 reboot-node")
-	if done, err := Clear(m.env(), []string{"79"}, "uid 0"); err != nil || len(done) != 1 {
-		t.Fatalf("%v, %v", done, err)
-	}
-	m.xid(95, "contained")
-	for range 2 {
-		m.stuck = []string{"read " + m.past}
-		m.look("unknown probe.unreadable")
-		if done, err := Clear(m.env(), []string{"95"}, "uid 0"); err == nil || !strings.Contains(err.Error(), "answer") {
-			t.Errorf("clear: %v, %v", done, err)
-		}
-		m.stuck = nil
-		m.look("fail xid.95 reset-gpu")
-	}
-}
-
 // A damaged file of clears is reported, and does not prevent
 // another clear.
 func TestXidClearsDamaged(t *testing.T) {

@@ -76,6 +76,9 @@ func clearMemory(w *worker, env *checks.Env, req *wire.Request, resp *wire.Respo
 	defer w.host.SetPast(w.vars.Past, w.vars.Spare)
 	for _, p := range req.Places {
 		w.host.SetPast(p.Past, p.Spare)
+		if p.Past != "" && !w.host.PastAnswers() { // the records would not have it
+			return fmt.Errorf("clear: read %s: no answer", p.Past)
+		}
 		if !p.Always && !c.thisNode(env) {
 			continue // a node that shares the disk, or no data
 		}

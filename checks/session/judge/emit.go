@@ -14,11 +14,8 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
-	"github.com/nhc-gpu/nhc-gpu/checks/remedy"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
-	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
-	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
@@ -120,7 +117,7 @@ func (j *Judge) emitUntilHelper(events []verdict.Event) (helper bool, text strin
 			j.putResult(e.Text)
 		case verdict.Online:
 			switch {
-			case j.n.Part(): // it has not seen the rest of the node
+			case j.n.Part(), j.staysOut(): // a part has not seen the rest of the node
 			case !j.n.Set.CustomHelper("ONLINE_NODE"):
 				j.markOnline()
 			case !j.n.Set.Observes(): // a healthy run calls it each time: no decision to log
@@ -246,31 +243,19 @@ func (j *Judge) cause() slurm.Cause {
 	return session.CauseOf(s, j.files.Paths, j.job != nil)
 }
 
-// whyOut returns why the record of remedies keeps a healthy node out of service, "" if it does not.
-func whyOut(record remedy.Record, err error) string {
-	switch open := record.Open(); {
-	case err != nil:
-		return "and the record of its remedies cannot be used"
-	case len(open) > 0:
-		return "and the checks after " + open[0].Do + " have not run"
-	case len(record.Holds) > 0:
-		return "and no remedy has repaired " + record.Holds[0].Code
+// staysOut reports, to the log, too, whether a healthy run leaves the node as it is.
+func (j *Judge) staysOut() bool {
+	if past := j.n.Set.Past; past != "" && j.n.Pool.Silent(past) {
+		j.keepOut = past + " does not answer, which has the faults of earlier runs"
 	}
-	return ""
+	if j.keepOut == "" {
+		return false
+	}
+	j.n.Log.Write(fmt.Sprintf("nhc-gpu:  node %s is not resumed: all checks pass, %s", j.n.Name, j.keepOut))
+	return true
 }
 
 func (j *Judge) markOnline() {
-	if j.remedies == nil && j.n.Set.Past != "" && kindOf(j.n.Role, j.files.Given) != outputs.OfNode { // a run with a file of its own
-		record, err := node.Remedies(j.n)
-		j.keepOut = cmp.Or(j.keepOut, whyOut(record, err))
-	}
-	if past := j.n.Set.Past; past != "" && j.n.Pool.Silent("read "+past) {
-		j.keepOut = past + " does not answer, which has the faults of earlier runs"
-	}
-	if j.keepOut != "" { // also without a cause in the memory, which a boot has emptied
-		j.n.Log.Write(fmt.Sprintf("nhc-gpu:  node %s is not resumed: all checks pass, %s", j.n.Name, j.keepOut))
-		return
-	}
 	pass := session.Pass{Plan: j.files.Plan, Files: []string{j.n.Set.Get("CONFFILE"), j.files.TablesFile()}, Paths: j.files.Paths, Unanswered: j.unanswered, Drill: j.drill != nil}
 	lacks := func(m slurm.Mark) string {
 		if j.results.struck() {

@@ -378,11 +378,13 @@ func (j *Judge) addHolds() {
 	}
 	if err != nil {
 		j.n.Warn(err)
-		j.keepOut = whyOut(record, err)
+		j.keepOut = "and the record of its remedies cannot be used"
 		return
 	}
 	j.remedies = &record
-	j.keepOut = whyOut(record, nil) // the finding of a hold says more
+	if open := record.Open(); len(open) > 0 {
+		j.keepOut = "and the checks after " + open[0].Do + " have not run"
+	}
 	for i := range record.Holds {
 		h := &record.Holds[i]
 		f := h.Finding()

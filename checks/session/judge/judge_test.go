@@ -24,7 +24,6 @@ type scenario struct {
 	slurm   string // what sinfo prints, "idle none" if empty
 	prepare func(*testing.T, *sessiontest.Node)
 	own     bool      // the lines are those of nhc-prolog.conf or nhc-epilog.conf
-	given   string    // a setting that the command line has given
 	job     slurm.Job // of a prolog or an epilog; without an ID: job 7 with all GPUs
 	want    string    // what the run prints, sends and returns
 }
@@ -48,9 +47,6 @@ func newJudge(t *testing.T, role slurm.Role, s scenario) (*Judge, *sessiontest.N
 		}
 	}
 	files.Own = s.own
-	if s.given != "" {
-		files.Given = []string{s.given}
-	}
 	var err error
 	if files.Config, err = conf.ParseTOML("nhc.toml", []byte(s.toml)); err != nil {
 		t.Fatal(err)
@@ -144,12 +140,6 @@ func withHelper(t *testing.T, n *sessiontest.Node) {
 	n.Script(t, "bin/helper", `printf '%s\n' "$*" >>"${0%/bin/*}/helper"`)
 	n.Set.Put("OFFLINE_NODE", n.Dir+"/bin/helper", true)
 	n.Set.Put("ONLINE_NODE", n.Dir+"/bin/helper", true)
-}
-
-// held gives the node a fault that no remedy has repaired.
-func held(t *testing.T, n *sessiontest.Node) {
-	t.Helper()
-	n.Write(t, "past/remedies.json", `{"version":1,"holds":[{"code":"gpu.xid.79","check":"check_gpu_xid","since":"2026-01-01T00:00:00Z"}]}`)
 }
 
 const badFile = "* || check_file_test -f DIR/none\n"
@@ -418,16 +408,6 @@ exit: 1
 `},
 		{name: "a background run that passes", lines: "* || true\n", prepare: func(_ *testing.T, n *sessiontest.Node) { n.Background = true }, want: `
 result: 0
-exit: 0
-`},
-	})
-}
-
-// A run with another file has no remedies of its own.
-func TestRunOfOtherFile(t *testing.T) {
-	runAll(t, slurm.Manual, []scenario{
-		{name: "a run of another file does not resume a node that a remedy holds", given: "NAME", lines: "* || true\n", slurm: "drain NHC: old", prepare: held, want: `
-out: nhc-gpu:  node node1 is not resumed: all checks pass, and no remedy has repaired gpu.xid.79
 exit: 0
 `},
 	})

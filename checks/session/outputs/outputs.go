@@ -189,6 +189,9 @@ func (d *delivery) last() (old *event.Event, err error) {
 // recall returns the kept events whose names have a prefix. It ignores damaged ones.
 func (d *delivery) recall(prefix string) (map[string]*event.Event, error) {
 	resp, err := d.n.Pool.Call(context.WithoutCancel(d.n.Ctx), checks.Local, &wire.Request{Op: wire.OpRecall, Name: prefix, Line: "read the last event"}, d.left(limit)).AnswerTo("read the last event")
+	if errors.Is(err, run.ErrSilent) {
+		return nil, nil // this event begins the history, until the records answer
+	}
 	if err != nil {
 		return nil, err
 	}
