@@ -32,7 +32,7 @@ func findJobUsers(ctx context.Context, env *checks.Env) *jobUsers {
 	if j.asked {
 		return j
 	}
-	j.asked, j.names = true, strings.Fields(authUsers(env))
+	j.asked, j.names = true, values(authUsers(env))
 	var owners []string
 	switch env.Lookup("NHC_RM") {
 	case "slurm":

@@ -16,8 +16,19 @@ type ignored struct {
 	commands, uids, users, pids []string
 }
 
-// values splits the values of an option: each can be a list.
-func values(words []string) []string { return strings.Fields(strings.Join(words, " ")) }
+// values splits the values of an option: each can be a list. LBNL NHC finds a value anywhere in the words, so
+// any character that no user name, uid or process ID has may separate them: what a line spares must not be killed.
+func values(words ...string) []string {
+	return strings.FieldsFunc(strings.Join(words, " "), func(r rune) bool { return strings.ContainsRune(" \t\n,;:|", r) })
+}
+
+// commands are the values of -c. A command can have a comma.
+func commands(words []string) (list []string) {
+	for _, word := range strings.Fields(strings.Join(words, " ")) {
+		list = append(append(list, word), strings.FieldsFunc(word, func(r rune) bool { return r == ',' })...)
+	}
+	return list
+}
 
 func (i *ignored) has(s subject) bool {
 	return slices.Contains(i.commands, s.command) || slices.Contains(i.uids, strconv.FormatUint(uint64(s.UID), 10)) ||

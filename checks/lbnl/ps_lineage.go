@@ -16,8 +16,8 @@ import (
 // resource manager. Users up to MAX_SYS_UID and those in NHC_AUTH_USERS are skipped. The match
 // string RM_DAEMON_MATCH finds the daemon; its default depends on NHC_RM. ACTIONS are log,
 // syslog, kill, die or ignore, in their order, for each process that does not descend from it;
-// the default is die, which ends the check. Later lines with this check also skip the processes
-// that -c, -u and -p name.
+// the default is die, which ends the check. Blanks or commas separate the values of an option.
+// Later lines with this check also skip the processes that -c, -u and -p name.
 //
 //	node* || check_ps_userproc_lineage -c /usr/lib/systemd/systemd log syslog kill
 type psLineage struct {
@@ -121,10 +121,10 @@ func (c *psLineage) Run(_ context.Context, env *checks.Env) []checks.Finding {
 func (c *psLineage) lists(env *checks.Env) ignored {
 	kept := probe.Kept[ignored](env.Host, lineageName)
 	lists := ignored{
-		commands: slices.Concat(kept.commands, values(c.IgnoreCommands)),
-		uids:     slices.Concat(kept.uids, values(c.IgnoreUIDs)),
-		users:    values(c.IgnoreUsers),
-		pids:     slices.Concat(kept.pids, values(c.IgnorePIDs)),
+		commands: slices.Concat(kept.commands, commands(c.IgnoreCommands)),
+		uids:     slices.Concat(kept.uids, values(c.IgnoreUIDs...)),
+		users:    values(c.IgnoreUsers...),
+		pids:     slices.Concat(kept.pids, values(c.IgnorePIDs...)),
 	}
 	if env.Lookup("NHC_CHECK_FORKED") != "1" {
 		kept.commands, kept.uids, kept.pids = lists.commands, lists.uids, lists.pids

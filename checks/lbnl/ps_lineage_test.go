@@ -44,6 +44,7 @@ var _ = checktest.Table("check_ps_userproc_lineage", func(string) (list []checkt
 		onJobs("descendants", checktest.Of("-n", "bob", "-u", "6789")).OrTable(map[string]any{"ignore_users": "bob", "ignore_uids": int64(6789)}),
 		onJobs("all lists", checktest.Of("-c", "rogue", "-p", "71", "-n", "x")).
 			OrTable(map[string]any{"ignore_commands": "rogue", "ignore_pids": int64(71), "ignore_users": "x"}),
+		onJobs("commas separate users", checktest.Of("-n", "alice,bob", "-u", "1,6789", "kill")).Leaving(nil),
 		onJobs("a rogue", nil, bob),
 		with(onJobs("a slurmstepd of a user's making", checktest.Of("-c", "rogue slurmstepd:", "-u", "6789"), shell), "/proc/50/status", "Name:\tslurmstepd\nState:\tS\nUid:\t5001\t5001\t5001\t5001\nVmSize:\t1 kB\n"),
 		onJobs("names are compared whole", checktest.Of("-n", "bobby", "-c", "rogue.sh", "-u", "15002"), bob),

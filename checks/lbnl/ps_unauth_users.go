@@ -13,8 +13,8 @@ import (
 // psUnauthUsers checks that every process belongs to a system user (uid up to MAX_SYS_UID), a
 // user in NHC_AUTH_USERS, or a user with a job on this node by squeue or TORQUE's job files.
 // ACTIONS are log, syslog, kill, die or ignore, in their order, for each other process; the
-// default is die, which ends the check. The check kills no process if the resource manager did
-// not answer.
+// default is die, which ends the check. Blanks or commas separate the values of an option. The
+// check kills no process if the resource manager did not answer.
 //
 //	node* || check_ps_unauth_users -n munge log syslog
 type psUnauthUsers struct {
@@ -61,7 +61,7 @@ func subjectOf(env *checks.Env, p probe.Process) subject {
 
 func (c *psUnauthUsers) Run(ctx context.Context, env *checks.Env) (findings []checks.Finding) {
 	const name = "check_ps_unauth_users"
-	lists := ignored{values(c.IgnoreCommands), values(c.IgnoreUIDs), values(c.IgnoreUsers), values(c.IgnorePIDs)}
+	lists := ignored{commands(c.IgnoreCommands), values(c.IgnoreUIDs...), values(c.IgnoreUsers...), values(c.IgnorePIDs...)}
 	procs, err := probe.Processes(env.Host)
 	if err != nil {
 		return checks.Unreadable(err)
