@@ -42,6 +42,9 @@ var (
 	aPath    = form{want: "an absolute path", ok: isAbsolute, now: "it is looked up in the directory of the run", soft: true}
 	aFS      = form{want: "a mount point", ok: func(w string) bool { return isAbsolute(w) || strings.ContainsAny(w, "*?[{") }, now: "no file system is mounted there, and nothing is checked", soft: true}
 	aPort    = form{want: "DEVICE:PORT: mlx5_0:1", ok: isPort, now: "no port has this name, so the check fails on every node"}
+	// The lists of processes that are skipped.
+	theIDs   = form{want: "a number, or numbers with commas", ok: func(w string) bool { return strings.Trim(w, "0123456789 ,;:|") == "" }, now: "it skips no process"}
+	theUsers = form{want: "a user name, or names with commas", ok: func(w string) bool { return !strings.ContainsAny(w, `*?[](){}^/`) }, now: "it skips no process"}
 	anAction = form{want: "log, syslog, die, kill or ignore", ok: func(w string) bool { return slices.Contains(psActions, w) }, now: "it is ignored"}
 	aMatch   = form{want: "a match string", ok: func(w string) bool { return match.Valid(w) == nil }, now: "it matches nothing", odd: halfRegex}
 	aSource  = form{want: aMatch.want, ok: aMatch.ok, now: aMatch.now} // /dev/sda1 is a pattern
@@ -167,12 +170,12 @@ var argForms = sync.OnceValue(func() map[string]map[string]form {
 		"check_ps_time":             {"Limit": aCPUTime, "Match": aMatch, "Owner": aMatch},
 		"check_ps_kswapd":           {"Threshold": aNumber, "Discrepancy": aNumber, "Actions": anAction},
 		"check_ps_service":          {"Match": aMatch, "Owner": aMatch},
-		"check_ps_unauth_users":     {"IgnoreUIDs": anInt, "IgnorePIDs": anInt, "Actions": anAction},
+		"check_ps_unauth_users":     {"IgnoreUIDs": theIDs, "IgnorePIDs": theIDs, "IgnoreUsers": theUsers, "Actions": anAction},
 		"check_cmd_output":          {"Status": anInt, "Limit": anInt, "Match": aMatch},
 		"check_cmd_status":          {"Status": anInt, "Limit": anInt},
 		"check_cmd_dmesg":           {"Status": anInt, "Limit": anInt, "Match": aMatch},
 		"check_net_ping":            {"Count": anInt, "Deadline": aNumber, "Timeout": aNumber, "Interval": aNumber, "Size": anInt, "TTL": anInt},
 		"check_net_socket":          {"Protocol": aMatch, "Local": aMatch, "Remote": aMatch, "State": aMatch, "User": aMatch, "Daemon": aMatch},
-		"check_ps_userproc_lineage": {"IgnoreUIDs": anInt, "IgnorePIDs": anInt, "Actions": anAction},
+		"check_ps_userproc_lineage": {"IgnoreUIDs": theIDs, "IgnorePIDs": theIDs, "IgnoreUsers": theUsers, "Actions": anAction},
 	}
 })

@@ -238,6 +238,8 @@ var lineMutations = []mutation{
 	{"regular expression of an option", "'/^(Permissive|Disabled)$/'", "'/^(Permissive|Disabled$/'", "10:46 /^(Permissive|Disabled$/", mistake, "check_cmd_output"},
 	{"permission bits", "|| check_fs_used / 90%", "|| check_file_stat -m 0788 /etc/passwd", "4:35 0788", mistake, "check_file_stat"},
 	{"unknown action", "|| check_fs_used / 90%", "|| check_ps_unauth_users log sylog", "4:42 sylog", mistake, "check_ps_unauth_users"},
+	{"a name for a uid", "|| check_fs_used / 90%", "|| check_ps_unauth_users -u alice log kill", "4:41 alice", mistake, "-n USER"},
+	{"a pattern for a user", "|| check_fs_used / 90%", "|| check_ps_userproc_lineage -n 'svc*' log kill", "4:45 svc*", mistake, "check_ps_userproc_lineage"},
 	{"check for hardware that is not supported", "check_gpu_count 8", "check_gpu_count 8 amd", "7:17 check_gpu_count", warning, "remove the line"},
 
 	// lines
@@ -642,6 +644,8 @@ const goodOfSites = ` * || export NHC_RM=slurm
  * || check_file_test -c /dev/null
  * || check_file_contents /etc/passwd "/^root:x:0:0:/" "sshd:*"
  * || check_ps_unauth_users log syslog kill
+ * || check_ps_unauth_users -u 5001,5002 -u "5003 5004" -n alice,bob -n 'AD\\carol' -p 1,2 log kill
+ * || check_ps_userproc_lineage -u 5001,5002 -u "5003 5004" -p 1,2 log kill
  * || check_ps_loadavg $((2*HW_CORES))
  * || check_moab_sched -t 10 -v 7.2.3 -m '!/PAUSED/'
  * || check_cmd_output -t 2 -m 'NTP synchronized: yes' -e 'timedatectl'
