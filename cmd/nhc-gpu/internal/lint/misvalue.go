@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -41,6 +42,21 @@ var required = sync.OnceValue(func() map[string]struct{ fields, what, now string
 		"check_net_ping":      {"Targets", "TARGET", unevaluated},
 		"check_cmd_status":    {"Words Command", "COMMAND", "nothing is checked"},
 		"check_cmd_output":    {"Words Command", "COMMAND", unevaluated},
+	}
+})
+
+const failsEverywhere = "the check fails on every node"
+
+// without returns the behavior of the checks that compare although an argument is missing.
+var without = sync.OnceValue(func() map[string]string {
+	return map[string]string{
+		"check_hw_physmem": failsEverywhere, // MAX is 0
+		"check_hw_mem":     failsEverywhere,
+		"check_hw_swap":    "it is 0: the check fails on every node with swap space",
+		"check_hw_eth":     failsEverywhere,
+		"check_hw_gm":      failsEverywhere,
+		"check_ps_daemon":  failsEverywhere,
+		"check_ps_kswapd":  "it is 0: the check can fail on every node with two NUMA nodes",
 	}
 })
 
@@ -98,7 +114,7 @@ func (s *site) misvalueOf(file string, info checks.Info, c checks.Check, given f
 	}
 	if d, ok := c.(checks.Contradicting); ok {
 		if word, why := d.Contradiction(); why != "" {
-			m.Word, m.Text, m.Now = word, info.Name+": "+why, "the check fails on every node"
+			m.Word, m.Text, m.Now = word, info.Name+": "+why, failsEverywhere
 			return m
 		}
 	}
@@ -114,7 +130,10 @@ func (s *site) misvalueOf(file string, info checks.Info, c checks.Check, given f
 		}
 		for field := range v.Fields() {
 			if field.Tag.Get("arg") == strconv.Itoa(i+1) && len(fieldOf(v, field.Name)) == 0 {
-				m.Severity, m.Text, m.Now = warning, info.Name+" without "+word, "nothing is compared"
+				m.Severity, m.Text, m.Now = warning, info.Name+" without "+word, cmp.Or(without()[info.Name], "nothing is compared")
+				if m.Now == failsEverywhere {
+					m.Severity = mistake
+				}
 				return m
 			}
 		}
