@@ -40,7 +40,8 @@ var (
 	aCPUTime = form{want: "seconds, or minutes and seconds: 90, 12m34s", ok: func(w string) bool { return strings.Trim(w, "0123456789MmSs") == "" }}
 	aMode    = form{want: "octal permission bits: 0755", ok: func(w string) bool { return strings.Trim(w, "01234567") == "" }}
 	aPath    = form{want: "an absolute path", ok: isAbsolute, now: "it is looked up in the directory of the run", soft: true}
-	aFS      = form{want: "a mount point", ok: func(w string) bool { return isAbsolute(w) || strings.ContainsAny(w, "*?[{") }, now: "no file system is mounted there, and nothing is checked", soft: true}
+	aFS      = form{want: "a mount point", ok: func(w string) bool { return isAbsolute(w) || strings.ContainsAny(w, "*?[{") }, now: "no file system is mounted there, and nothing is checked", soft: true, odd: escapedBlank}
+	aMount   = form{want: aFS.want, ok: aFS.ok, now: "no file system is mounted there, and the check fails on every node", soft: true, odd: escapedBlank}
 	aPort    = form{want: "DEVICE:PORT: mlx5_0:1", ok: isPort, now: "no port has this name, so the check fails on every node"}
 	// The lists of processes that are skipped.
 	theIDs   = form{want: "a number, or numbers with commas", ok: func(w string) bool { return strings.Trim(w, "0123456789 ,;:|") == "" }, now: "it skips no process"}
@@ -86,6 +87,18 @@ func barePart(w string) (text, now, fix string) {
 		return "", "", ""
 	}
 	return w + " has no unit", "it is no percentage, but " + w + " kB or inodes", w + "%"
+}
+
+var blankOfMounts = checks.Lazily(`\\040|[A-Za-z]040[A-Za-z]`)
+
+// escapedBlank reports a mount point as LBNL NHC and its genconf write one with a blank, as it arrives: 040, the
+// rest of \040 of /proc/mounts. A name like /scratch040 is none.
+func escapedBlank(w string) (text, now, fix string) {
+	if !blankOfMounts().MatchString(w) {
+		return "", "", ""
+	}
+	fix = strings.NewReplacer(`\040`, " ", "040", " ").Replace(w)
+	return w + " has 040 for a blank", "a mount point with a blank is not found by it", fix
 }
 
 var (
@@ -157,9 +170,9 @@ var argForms = sync.OnceValue(func() map[string]map[string]form {
 		"check_all_fs_ifree":        {"Limit": aShare},
 		"check_all_fs_used":         {"Limit": aPart},
 		"check_all_fs_iused":        {"Limit": aShare},
-		"check_fs_mount":            {"FS": aFS, "Automount": aPath, "Source": aSource, "Type": aMatch, "Options": aMatch},
-		"check_fs_mount_rw":         {"FS": aFS, "Automount": aPath, "Source": aSource, "Type": aMatch, "Options": aMatch},
-		"check_fs_mount_ro":         {"FS": aFS, "Automount": aPath, "Source": aSource, "Type": aMatch, "Options": aMatch},
+		"check_fs_mount":            {"FS": aMount, "Automount": aMount, "Source": aSource, "Type": aMatch, "Options": aMatch},
+		"check_fs_mount_rw":         {"FS": aMount, "Automount": aMount, "Source": aSource, "Type": aMatch, "Options": aMatch},
+		"check_fs_mount_ro":         {"FS": aMount, "Automount": aMount, "Source": aSource, "Type": aMatch, "Options": aMatch},
 		"check_file_test":           {"Files": aPath},
 		"check_file_contents":       {"File": aPath, "Match": aMatch},
 		"check_file_stat":           {"Files": aPath, "Mode": aMode, "ModeHas": aMode, "UID": anInt, "GID": anInt, "MtimeNewer": anInt, "MtimeOlder": anInt, "CtimeNewer": anInt, "CtimeOlder": anInt},

@@ -236,6 +236,9 @@ var lineMutations = []mutation{
 	{"daemon that is missing", "|| check_fs_used / 90%", "|| check_ps_daemon", "4:16 check_ps_daemon", mistake, "check_ps_daemon DAEMON"},
 	{"maximum of the swap space that is missing", "|| check_fs_used / 90%", "|| check_hw_swap 0", "4:16 check_hw_swap", warning, "check_hw_swap MIN MAX"},
 	{"relative path", "check_fs_used / 90%", "check_fs_used tmp 90%", "4:30 tmp", warning, "check_fs_used FS MAX"},
+	{"mount point of LBNL NHC's genconf", "-f /\n", "-f /mnt/my040dir\n", "3:37 /mnt/my040dir", warning, `check_fs_mount_rw -f "/mnt/my dir"`},
+	{"mount point as in fstab", "check_fs_used /", `check_fs_used "/mnt/my\040dir"`, "4:30 /mnt/my040dir", warning, `check_fs_used "/mnt/my dir" 90%`},
+	{"mount point as in fstab, two backslashes", "-f /\n", `-f '/mnt/1\\0402'` + "\n", `3:37 /mnt/1\0402`, warning, `check_fs_mount_rw -f '/mnt/1 2'`},
 	{"service without a name", "check_ps_service -u root -S cron", "check_ps_service -u root -S", "9:16 check_ps_service", mistake, "check_ps_service"},
 	{"file system without -f", "check_fs_mount_rw -f /", "check_fs_mount_rw -t xfs", "3:16 check_fs_mount_rw", mistake, "check_fs_mount_rw"},
 	{"seconds with a unit", "check_cmd_output -t 5", "check_cmd_output -t 5s", "10:36 5s", mistake, "-t 5 -r"},
@@ -417,6 +420,7 @@ var limitMutations = []mutation{
 	{"unit of another tool in a table", `"520G"`, `"520GiB"`, "9:8 520GiB", mistake, `max = "520G"`},
 	{"swapped values of a table", "fs = \"/\"\nmax = \"90%\"", "fs = \"90%\"\nmax = \"/\"", "3:7 90%", mistake, `fs = "/", max = "90%"`},
 	{"limit that a table lacks", `max = "90%"`, "", "2:9 fs_used", warning, "check_fs_used FS MAX"},
+	{"mount point of LBNL NHC's genconf in a table", `fs = "/"`, `fs = "/mnt/my040dir"`, "3:7 /mnt/my040dir", warning, `fs = "/mnt/my dir"`},
 	{"relative path in a table", `"/sys"`, `"sys"`, "13:20 sys", warning, "check_file_test"},
 }
 
@@ -628,7 +632,7 @@ func linesOf(t *testing.T, page string) string {
 // ofMistakes are the recorded cases about a mistake that LBNL NHC is silent about.
 var ofMistakes = regexp.MustCompile(`^(core-cli-a-256|core-conf-(missing-sep-nomatch|continuation-comment|only-comments|exit0|syntax-check-all|target-only-hash)` +
 	`|core-match-(glob-vars|regex-odd|regex-backslash|regex-invalid|regex-pipes|range-malformed-silent|range-numeric-host|range-ws|host-empty|ext-basic|ext-cmdline)` +
-	`|check-diff-(c3-malformed-percent|c11-256|c11-300-die)|check_cmd_status-07|check_file_contents-1[45]|check_file_test-(18|20)|check_fs_free-0[45]|check_fs_ifree-0[13]|check_fs_iused-01|check-diff-c3-size|check_fs_size-0[78]` +
+	`|check-diff-(c3-malformed-percent|c11-256|c11-300-die)|check_cmd_status-07|check_file_contents-1[45]|check_file_test-(18|20)|check_fs_mount-30|check_fs_free-0[45]|check_fs_ifree-0[13]|check_fs_iused-01|check-diff-c3-size|check_fs_size-0[78]` +
 	`|check_hw_(mem|physmem|swap)-0[15]|check_hw_(physmem|swap)_free-03|check_ps_blacklist-03|check_file_stat-30)$`)
 
 // goodOfSites has forms of lines that sites have written.
@@ -639,6 +643,7 @@ const goodOfSites = ` * || export NHC_RM=slurm
  * || check_hw_physmem 1k 1TB
  * || check_hw_swap 0kB 0kB 3%
  * || check_dmi_data_match "BIOS Information: Version: 2.0.1"
+ * || check_fs_mount_rw -s 'server:/my\040share' -f /scratch040 -f /vol_040_a
  * || check_fs_mount_rw -t devpts -s '/(none|devpts)/' -f /dev/pts
  * || check_fs_mount_rw -t "nfs" -s "server:/ifs/projects" -F "/projects"
 /^s(has|sky|gpu)/ || check_ps_service -d mmfsd gpfs-site.mount

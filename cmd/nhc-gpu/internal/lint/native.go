@@ -161,7 +161,11 @@ func (s *shellLine) values(info checks.Info, c checks.Check, name arg, args []ar
 		case m.other != "":
 			f.Fix = strings.NewReplacer(m.Word, m.other, m.other, m.Word).Replace(s.check.text[name.at:])
 		case m.better != "":
-			f.Fix = replaceWord(s.check.text, a, strings.TrimSuffix(a.text, m.Word)+m.better)
+			better := strings.TrimSuffix(a.text, m.Word) + m.better
+			if strings.HasPrefix(better, "/") && strings.Contains(better, " ") && !strings.ContainsAny(s.check.text[a.at:a.at+1], `"'`) {
+				better = strconv.Quote(better)
+			}
+			f.Fix = replaceWord(s.check.text, a, better)
 		}
 		return report(a)
 	}

@@ -335,6 +335,9 @@ func (p *page) before(line phrase) string {
 // eaten finds backslashes that do not arrive: one is taken away wherever it stands.
 func (p *page) eaten(src *conf.Source, separator int) (unfinished bool) {
 	for _, at := range src.Eaten {
+		if strings.HasPrefix(src.Text[min(at, len(src.Text)):], "040") { // a blank of a mount point: the form of the word reports it
+			continue
+		}
 		if at >= len(src.Text) || strings.IndexByte(" \t", src.Text[at]) >= 0 && strings.Trim(src.Text[at:], " \t") != "" {
 			continue
 		}
