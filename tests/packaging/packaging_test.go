@@ -184,14 +184,31 @@ func TestRPM(t *testing.T) {
 	run(t, exec.Command("make", "-C", root, "rpm", "RPM_TOPDIR="+top, "VERSION=v1.2.3-4-gabcdef0"))
 
 	dest := t.TempDir()
-	for _, pattern := range []string{"RPMS/*/nhc-gpu-1.2.3^4.gabcdef0-*.rpm", "RPMS/noarch/nhc-gpu-compat-1.2.3^4.gabcdef0-*.rpm"} {
-		unpack := exec.Command("sh", "-c", `rpm2cpio "$1" | cpio --quiet -idm`, "sh", one(t, filepath.Join(top, pattern)))
+	pkgs := []string{one(t, filepath.Join(top, "RPMS/*/nhc-gpu-1.2.3^4.gabcdef0-*.rpm")), one(t, filepath.Join(top, "RPMS/noarch/nhc-gpu-compat-1.2.3^4.gabcdef0-*.rpm"))}
+	t.Run("replaces", func(t *testing.T) { mustReplace(t, pkgs) })
+	for _, pkg := range pkgs {
+		unpack := exec.Command("sh", "-c", `rpm2cpio "$1" | cpio --quiet -idm`, "sh", pkg)
 		unpack.Dir = dest
 		run(t, unpack)
 	}
 	mustBeInstalled(t, dest)
 	mustStart(t, filepath.Join(dest, "usr/sbin/nhc-gpu"), "1.2.3-4-gabcdef0")
 	mustBindLazily(t, filepath.Join(dest, "usr/sbin/nhc-gpu"))
+}
+
+// mustReplace fails unless rpm replaces each package that has LBNL NHC's files.
+func mustReplace(t *testing.T, pkgs []string) {
+	t.Helper()
+	need.Root(t, "to install packages")
+	for _, name := range []string{"lbnl-nhc", "warewulf-nhc", "nhc-ohpc", "warewulf-nhc-ohpc"} {
+		old := buildRPM(t, strings.Replace(lbnlSpec, "Name: lbnl-nhc", "Name: "+name, 1))
+		rpm := []string{"--root", t.TempDir(), "--nodeps", "--noscripts"}
+		run(t, exec.Command("rpm", append(rpm, "-i", old)...))
+		run(t, exec.Command("rpm", append(rpm, append([]string{"-U"}, pkgs...)...)...))
+		if out, err := exec.Command("rpm", append(rpm[:2:2], "-q", name)...).CombinedOutput(); err == nil {
+			t.Errorf("still installed: %s", out)
+		}
+	}
 }
 
 func mustBeInstalled(t *testing.T, dest string) {
