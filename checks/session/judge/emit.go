@@ -206,6 +206,9 @@ func (j *Judge) markOffline(message string) {
 		_ = j.n.Would(fmt.Sprintf("run %s for node %s: %s", j.n.Set.Get("OFFLINE_NODE"), j.n.Name, message))
 		return
 	}
+	if lost := j.n.Set.LostHelper; lost != "" {
+		j.n.Log.Write("nhc-gpu:  HELPERDIR: no such file: " + lost + ": nhc-gpu marks the node itself")
+	}
 	refused := j.job != nil && j.job.Blame.OfJob(j.fold.Failures()) >= 0
 	v := slurm.Verdict{Message: message, Refused: refused, Cause: j.cause(), Busy: j.fold.All && !j.late, Part: j.n.Part()}
 	if failures := j.fold.Failures(); j.fold.Blamed() < len(failures) {

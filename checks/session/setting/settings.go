@@ -29,6 +29,7 @@ type Settings struct {
 	Arrays       map[string][]string
 	site         []string           // the names that Put has set
 	helpers      bool               // the site sets the helpers or their directory
+	LostHelper   string             // the helper that HELPERDIR of the site does not have; "": none
 	Profiles     []byte             // the site's platform profiles
 	ProfilesFrom string             // the file that contains them
 	WantedGPUs   int                // see checks.Env.WantedGPUs
@@ -391,6 +392,26 @@ func (s *Settings) CustomHelper(name string) bool {
 	}
 	return s.helpers || v != s.Get("HELPERDIR")+file
 }
+
+// HelpersToFind returns the helpers that the site's HELPERDIR must have, none if the site has none or names both.
+func (s *Settings) HelpersToFind() (paths []string) {
+	if !s.helpers {
+		return nil
+	}
+	for name, file := range map[string]string{"OFFLINE_NODE": "/node-mark-offline", "ONLINE_NODE": "/node-mark-online"} {
+		path := s.Get("HELPERDIR") + file
+		if s.Get(name) != path {
+			return nil
+		}
+		paths = append(paths, path)
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+// LoseHelpers lets nhc-gpu mark the node, as without HELPERDIR: path does not exist. A package of LBNL NHC that
+// was replaced leaves such a setting behind.
+func (s *Settings) LoseHelpers(path string) { s.helpers, s.LostHelper = false, path }
 
 // ProfilesFile returns the path of the site's platform profiles.
 func (s *Settings) ProfilesFile() string {

@@ -119,6 +119,13 @@ func TestCustomHelper(t *testing.T) {
 		if got := s.CustomHelper("OFFLINE_NODE"); got != tt.want {
 			t.Errorf("%s: %v, want %v", tt.word, got, tt.want)
 		}
+		lost := s.HelpersToFind()
+		if got := len(lost) == 2 && lost[0] == "/site/node-mark-offline"; got != (tt.word == "HELPERDIR=/site") {
+			t.Errorf("%s: the helpers %q must exist", tt.word, lost)
+		}
+		if s.LoseHelpers("x"); s.CustomHelper("ONLINE_NODE") {
+			t.Errorf("%s: calls a missing helper", tt.word)
+		}
 	}
 }
 

@@ -58,9 +58,14 @@ func (l *linter) settings(unusable error) {
 	if f.SetFile != "" {
 		l.read = append(l.read, f.SetFile)
 	}
+	missing := func(path string) bool { return open.Missing(l.call(wire.OpRead, path)) }
+	if paths := f.Set.HelpersToFind(); len(paths) > 0 && missing(paths[0]) && missing(paths[1]) {
+		l.add(finding{File: path, Severity: warning, Text: "HELPERDIR: no such file: " + paths[0], Now: "nhc-gpu marks the node itself", Fix: "remove HELPERDIR"})
+		return
+	}
 	for _, name := range []string{"OFFLINE_NODE", "ONLINE_NODE"} {
 		helper := cmp.Or(f.Set.Get(name), f.Set.Get("HELPERDIR")+"/node-mark-"+strings.ToLower(strings.TrimSuffix(name, "_NODE")))
-		if f.Set.CustomHelper(name) && strings.HasPrefix(helper, "/") && open.Missing(l.call(wire.OpRead, helper)) {
+		if f.Set.CustomHelper(name) && strings.HasPrefix(helper, "/") && missing(helper) {
 			l.add(finding{File: path, Severity: warning, Text: name + ": no such file: " + helper, Now: "a run cannot change the state of the node", Fix: "remove HELPERDIR and " + name + ": nhc-gpu then calls scontrol itself"})
 		}
 	}
