@@ -258,7 +258,8 @@ var lineMutations = []mutation{
 	// settings in nhc.conf
 	{"misspelt setting", "MAX_SYS_UID=999", "MAX_SYS_UIDS=999", "2:16 MAX_SYS_UIDS", warning, "MAX_SYS_UID=999"},
 	{"setting that comes too late", "MAX_SYS_UID=999", "export TIMEOUT=60", "2:23 TIMEOUT", warning, "/etc/sysconfig/nhc"},
-	{"setting of LBNL NHC alone", "MAX_SYS_UID=999", "DF_FLAGS=-Tk", "2:16 DF_FLAGS", warning, "remove it"},
+	{"setting of LBNL NHC alone", "MAX_SYS_UID=999", "DF_FLAGS=-Tka", "2:16 DF_FLAGS", warning, "remove it"},
+	{"flags of df that exclude network file systems", "MAX_SYS_UID=999", "export DF_FLAGS=-Tkl", "2:23 DF_FLAGS", warning, "and the lines for such file systems"},
 	{"yes for 1", "MAX_SYS_UID=999", "export MARK_OFFLINE=yes", "2:23 MARK_OFFLINE=yes", mistake, "MARK_OFFLINE=1"},
 	{"name for a number", "MAX_SYS_UID=999", "MAX_SYS_UID=users", "2:16 MAX_SYS_UID=users", mistake, "MAX_SYS_UID="},
 }
@@ -275,6 +276,8 @@ var settingMutations = []mutation{
 	{"true for 1", "MARK_OFFLINE=1", "MARK_OFFLINE=true", "3:8 MARK_OFFLINE=true", mistake, "MARK_OFFLINE=1"},
 	{"typographic quotes in sysconfig", "TIMEOUT=30", "TIMEOUT=“30”", "2:9 “", mistake, `TIMEOUT="30"`},
 	{"another number for 1", "MARK_OFFLINE=1", "MARK_OFFLINE=2", "3:8 MARK_OFFLINE=2", mistake, "MARK_OFFLINE=0 or 1"},
+	{"flags of df that exclude file systems", "TIMEOUT=30", `DF_FLAGS="-Tkal -xgpfs -xfuse"`, "2:1 DF_FLAGS", warning, "and the lines for such file systems"},
+	{"a long flag of df that excludes file systems", "TIMEOUT=30", `DFI_FLAGS="-Tia --exclude-type=nfs4"`, "2:1 DFI_FLAGS", warning, "and the lines for such file systems"},
 	{"misspelt MODE", "TIMEOUT=30", "MOD=observe", "2:1 MOD", warning, "MODE=observe"},
 	{"MODE in lower case", "TIMEOUT=30", "mode=observe", "2:1 mode", warning, "MODE=observe"},
 	{"MODE with one capital", "TIMEOUT=30", "export Mode=Enforce", "2:8 Mode", warning, "MODE=enforce"},

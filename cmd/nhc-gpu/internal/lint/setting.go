@@ -26,6 +26,9 @@ var (
 	unused  = []string{"DF_CMD", "DF_FLAGS", "DFI_CMD", "DFI_FLAGS", "NETSTAT_ARGS", "NETSTAT_CMD", "SS_ARGS", "SS_CMD", "STAT_CMD", "STAT_FMT_ARGS"}
 )
 
+// excludingFlags finds the flags of df that omit file systems.
+var excludingFlags = checks.Lazily(`(^|[\s"'])(-[A-Za-z]*[ltx]|--local|--type|--exclude-type)`)
+
 // otherSettings are known, and take any value.
 var otherSettings = []string{
 	"PASSWD_DATA_SRC", "NHC_MCHECK_DELIM", "NHC_MCHECK_COMMAND", "IGNORE_EMPTY_NOTE", "SLURM_SCONTROL", "SLURM_SC_OFFLINE_ARGS", "SLURM_SC_ONLINE_ARGS",
@@ -79,6 +82,8 @@ func settingTrap(name, value string, known bool, where settingPlace) *trap {
 		return &trap{grade: mistake, word: word, text: word + ": two settings in one word", now: "no run starts: each is unknown", fix: strings.TrimSuffix(word, second) + ", and " + second + " on a line of its own"}
 	case where.late && slices.Contains(tooLate, name):
 		return &trap{grade: warning, word: name, text: name + " is set too late here", now: "the run has used it already", fix: "write " + word + " in /etc/sysconfig/nhc (Debian: /etc/default/nhc)"}
+	case known && (name == "DF_FLAGS" || name == "DFI_FLAGS") && excludingFlags().MatchString(value):
+		return &trap{grade: warning, word: name, text: name + " excludes file systems: with LBNL NHC lines about their space or inodes passed", now: "built-in checks judge them", fix: "remove it, and the lines for such file systems if they must not be judged"}
 	case slices.Contains(unused, name):
 		return &trap{grade: warning, word: name, text: name + " is a setting of LBNL NHC alone", now: "built-in checks run no such command", fix: "remove it"}
 	case known && isForm && !form.form().MatchString(value):
