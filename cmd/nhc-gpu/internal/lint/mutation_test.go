@@ -100,6 +100,8 @@ var lineMutations = []mutation{
 	{"regular expression without its end", "/^gpu0[1-4]$/", "/^gpu0[1-4]$", `8:1 /`, mistake, "/^gpu0[1-4]$/"},
 	{"flag behind a regular expression", "/^gpu0[1-4]$/", "/^gpu0[1-4]$/i", `8:14 i`, mistake, "/^gpu0[1-4]$/"},
 	{"bracket of a regular expression", "/^gpu0[1-4]$/", "/^gpu0(1|4$/", `8:1 /^gpu0(1|4$/`, mistake, "balance"},
+	{"range of numbers in a regular expression", "/^gpu0[1-4]$/", "/^gpu0[1-5][01-02]/", `8:12 [01-02]`, mistake, "/^gpu0[1-5](01|02)/"},
+	{"range of letters the wrong way round", "/^gpu0[1-4]$/", "/^gpu0[z-a]$/", `8:7 [z-a]`, mistake, "[a-z]"},
 	{`\d of Perl`, "/^gpu0[1-4]$/", `/^gpu\\d+$/`, `8:6 \d`, mistake, "[0-9]"},
 	{"(?: of Perl", "/^gpu0[1-4]$/", `/^gpu(?:01|02)$/`, `8:6 (?`, mistake, "without (?"},
 	{"one backslash", "/^gpu0[1-4]$/", `/^gpu01\.cluster$/`, `8:8 \.`, warning, `\\.`},
@@ -137,6 +139,7 @@ var lineMutations = []mutation{
 	{"byte order mark", "# gpu nodes\n", "\ufeff* || true\n", "1:1 \ufeff", mistake, "* || true"},
 	{"full-width bars", "gpu*        ||", "gpu* ｜｜", "11:6 ｜", mistake, "gpu* ||"},
 	{"typographic quotes", `'/^(Permissive|Disabled)$/'`, `“/^(Permissive|Disabled)$/”`, "10:46 “", mistake, `"/^(Permissive|Disabled)$/"`},
+	{"typographic quotes in a setting without a target", "# gpu nodes", "ARGS=“diag -r 1“", "1:6 “", mistake, `* || ARGS="diag -r 1"`},
 	{"a dash for an option", "check_fs_mount_rw -f", "check_fs_mount_rw –f", "3:34 –", mistake, "-f /"},
 	{"CR LF", "# gpu nodes\n", "# gpu nodes\r\n", `1:0 `, remark, "dos2unix"},
 	{"section of an INI file", "# gpu nodes", "[checks]", `1:1 [checks]`, mistake, "# [checks]"},
@@ -249,7 +252,10 @@ var lineMutations = []mutation{
 	{"a pattern for a user", "|| check_fs_used / 90%", "|| check_ps_userproc_lineage -n 'svc*' log kill", "4:45 svc*", mistake, "check_ps_userproc_lineage"},
 	{"check for hardware that is not supported", "check_gpu_count 8", "check_gpu_count 8 amd", "7:17 check_gpu_count", warning, "remove the line"},
 
+	{"check for hardware that is not supported, by its name", "check_gpu_count 8", "check_gpu_xgmi 10", "7:17 check_gpu_xgmi", warning, "unless a script of the site defines check_gpu_xgmi"},
+
 	// lines
+	{"line that matches no host beside others", "{gpu[01-16]} || check_gpu_count 8", "* || check_gpu_count 8\n/^gpu[02-01]/ || check_gpu_count 7", "8:6 [02-01]", mistake, "(01|02)"},
 	{"line twice", "*           || check_fs_used / 90%\n", "* || check_fs_used / 90%\n* || check_fs_used / 90%\n", "5:1 *", warning, "remove one"},
 	{"two limits", "", "* || check_gpu_temp 85\n* || check_gpu_temp 90", "14:6 check_gpu_temp", remark, "remove one"},
 	{"lines that contradict", "", "{gpu[01-16]} || check_gpu_count 7", "13:17 check_gpu_count", warning, "target of its own"},

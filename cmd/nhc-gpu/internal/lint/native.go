@@ -49,6 +49,9 @@ func (s *shellLine) native(info checks.Info, name arg, args []arg, alone bool) {
 	}
 	if u, ok := c.(interface{ Unsupported() string }); ok && u.Unsupported() != "" {
 		f.Severity, f.Text, f.Now, f.Fix = warning, u.Unsupported(), "the line is skipped", "remove the line"
+		if all := info.New().(interface{ Unsupported() string }); all.Unsupported() != "" { // whatever its arguments
+			f.Fix += ", unless a script of the site defines " + info.Name
+		}
 		at(name)
 		return
 	}
@@ -236,11 +239,22 @@ func replaceWord(text string, a arg, word string) string {
 // each other.
 var single = []string{"check_hw_cpuinfo", "check_hw_physmem", "check_hw_mem", "check_hw_swap", "check_gpu_count", "check_gpu_driver", "check_nvme_count", "check_gpu_vbios", "check_gpu_power"}
 
+// matchesNone reports whether a mistake keeps a target from matching any host.
+func matchesNone(target string) bool {
+	if target == "" {
+		return false
+	}
+	t := targetTrap(target)
+	return t != nil && t.now == fitsNone
+}
+
 // once finds a line that contradicts an earlier one, or has other limits than an earlier one.
 func (s *shellLine) once(info checks.Info, c checks.Check, name arg, texts []string, alone bool) {
 	words := strings.Join(texts, " ")
 	switch {
 	case !alone || len(texts) == 0:
+		return
+	case matchesNone(s.target.text):
 		return
 	case !slices.Contains(single, info.Name):
 		key := s.target.text + " " + info.Name

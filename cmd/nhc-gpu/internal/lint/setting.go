@@ -213,7 +213,7 @@ func lintSettings(l *findings, file string, data []byte) error {
 		src := conf.Sources(file, []byte(strings.ReplaceAll(line, `\`, `\\`)))
 		if len(src) == 1 {
 			before := len(l.list)
-			if odd[n] = q.strange(part(&src[0], 0, len(src[0].Text))); odd[n] {
+			if odd[n] = q.strange(part(&src[0], 0, len(src[0].Text)), false); odd[n] {
 				for j := range l.list[before:] {
 					l.list[before+j].Line = n
 				}

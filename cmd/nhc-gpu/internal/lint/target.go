@@ -25,6 +25,7 @@ var (
 	// A range of numbers in a bracket: [01-16], [1,3]. [1-8] and [135] are sets of characters.
 	numberRange  = checks.Lazily(`\[[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*\]`)
 	wideNumber   = checks.Lazily(`[0-9]{2,}-|-[0-9]{2,}|,`)
+	brackets     = checks.Lazily(`\[[^]]+\]`)
 	braceRange   = checks.Lazily(`\{[0-9]+\.\.[0-9]+\}`)
 	bareRange    = checks.Lazily(`^([A-Za-z_-]*[A-Za-z_])([0-9]+)-([A-Za-z_-]*[A-Za-z_])?([0-9]+)$`)
 	starOfLetter = checks.Lazily(`[A-Za-z0-9_-]\*`)
@@ -93,6 +94,9 @@ func regexTrap(body string) *trap {
 		return &trap{grade: mistake, at: 1 + strings.Index(inner, `\d`), word: `\d`, text: `only Perl's regular expressions have \d`, now: `it matches the letter "d"`, fix: strings.ReplaceAll(body, `\d`, "[0-9]")}
 	case strings.HasPrefix(strings.TrimPrefix(inner, "^"), "*"):
 		return &trap{grade: mistake, at: 1 + strings.Index(inner, "*"), word: "*", text: "* repeats the character before it, and there is none", now: fitsNone, fix: strings.Replace(body, "*", ".*", 1)}
+	case err != nil && downward(inner) != "":
+		r := downward(inner)
+		return &trap{grade: mistake, at: 1 + strings.Index(inner, r), word: r, text: "a range of characters in " + r + " begins above its end", now: fitsNone, fix: upward(body, r)}
 	case err != nil:
 		return &trap{grade: mistake, text: "not a regular expression", now: fitsNone, fix: "balance its brackets, and write a literal one as \\\\["}
 	}
@@ -111,6 +115,40 @@ func regexTrap(body string) *trap {
 		}
 	}
 	return nil
+}
+
+// downward returns the first bracket that has a range from a higher to a lower character, "" for none.
+func downward(expr string) string {
+	for _, r := range brackets().FindAllString(expr, -1) {
+		for i := 1; i+2 < len(r)-1; i++ {
+			if r[i+1] == '-' && r[i] > r[i+2] {
+				return r
+			}
+		}
+	}
+	return ""
+}
+
+// upward returns a regular expression with a bracket as it was meant: the numbers of [01-16], or [a-z].
+func upward(body, bracket string) string {
+	low, high, ok := strings.Cut(strings.Trim(bracket, "[]"), "-")
+	from, err1 := strconv.Atoi(low)
+	to, err2 := strconv.Atoi(high)
+	switch {
+	case ok && err1 == nil && err2 == nil && len(low) > 1:
+		from, to = min(from, to), max(from, to)
+		if to-from >= 20 {
+			return "write the numbers as alternatives, (0[1-9]|1[0-6]), or a range, {gpu[01-16]}"
+		}
+		var numbers []string
+		for n := from; n <= to; n++ {
+			numbers = append(numbers, fmt.Sprintf("%0*d", len(low), n))
+		}
+		return strings.Replace(body, bracket, "("+strings.Join(numbers, "|")+")", 1)
+	case ok && len(low) == 1 && len(high) == 1:
+		return strings.Replace(body, bracket, "["+high+"-"+low+"]", 1)
+	}
+	return "begin each range of " + bracket + " with its lower character"
 }
 
 // rangeTrap judges {ranges}. LBNL NHC stops at the first member that it cannot read.

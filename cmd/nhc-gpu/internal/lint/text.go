@@ -187,7 +187,7 @@ func (p *page) line(src *conf.Source) bool {
 	if text == "" {
 		return false
 	}
-	if p.strange(whole) {
+	if p.strange(whole, true) {
 		return true
 	}
 	target, check, ok := strings.Cut(src.Text, "||")
@@ -254,8 +254,9 @@ var strangers = sync.OnceValue(func() map[rune]stranger {
 	}
 })
 
-// strange finds characters that look like others. Within quotes they are text.
-func (p *page) strange(line phrase) (bad bool) {
+// strange finds characters that look like others. Within quotes they are text. lines: the file has
+// lines with ||.
+func (p *page) strange(line phrase, lines bool) (bad bool) {
 	var quote rune
 	said := map[string]bool{}
 	for i, r := range line.text {
@@ -283,6 +284,10 @@ func (p *page) strange(line phrase) (bad bool) {
 				}
 			}
 		}
+		if lines && fix != "" && !strings.Contains(fix, "||") && !strings.HasPrefix(fix, "#") {
+			f, _ := separated(fix)
+			fix = f.Fix
+		}
 		now := "it is part of the word beside it, so that the line does not do what it shows"
 		if i < max(strings.Index(line.text, "||"), 0) {
 			now = "it is part of the target, which matches no host"
@@ -294,14 +299,22 @@ func (p *page) strange(line phrase) (bad bool) {
 
 // unseparated judges a line without ||.
 func (p *page) unseparated(line phrase, text string) {
-	f := finding{Severity: mistake, Word: strings.FieldsFunc(text, isBlank)[0], Text: `no "||" in ` + quoted(text), Now: "the line never runs", Fix: "* || " + text}
-	at := strings.Index(line.text, text)
+	f, at := separated(text)
+	if strings.HasSuffix(p.before(line), " ") && f.Fix == "* || "+text {
+		f.Fix = "end the line before it in a backslash, without a blank behind it"
+	}
+	p.say(line, strings.Index(line.text, text)+at, f)
+}
+
+// separated returns what a text without || lacks, and where.
+func separated(text string) (f finding, at int) {
+	f = finding{Severity: mistake, Word: strings.FieldsFunc(text, isBlank)[0], Text: `no "||" in ` + quoted(text), Now: "the line never runs", Fix: "* || " + text}
 	for _, sep := range []string{"| |", "|", "&&", "&", "::", ":", "=>", "=", ";", "I I", "ll"} {
 		before, after, ok := strings.Cut(text, " "+sep+" ")
 		if ok && !strings.ContainsAny(strings.TrimSpace(before), " \t") {
 			f.Word, f.Fix = sep, before+" || "+strings.TrimLeft(after, " ")
 			f.Text = quoted(sep) + " instead of ||"
-			at += len(before) + 1
+			at = len(before) + 1
 			break
 		}
 	}
@@ -313,10 +326,8 @@ func (p *page) unseparated(line phrase, text string) {
 		f.Text, f.Fix = "a comment begins with #", "# "+strings.TrimLeft(text, "/; ")
 	case len(words) > 1 && (strings.HasPrefix(words[1], "check_") || words[0] == "*" || strings.ContainsAny(words[0], "*{[")):
 		f.Fix = words[0] + " || " + strings.Join(words[1:], " ")
-	case strings.HasSuffix(p.before(line), " "):
-		f.Fix = "end the line before it in a backslash, without a blank behind it"
 	}
-	p.say(line, at, f)
+	return f, at
 }
 
 // before is the raw end of the line before one, if that ended in an escaped blank.
