@@ -95,12 +95,12 @@ __nhc_dump() {
 
 __nhc_stamp() { if [[ ${TS:-0} -ne 0 ]] 2>/dev/null; then printf -v __nhc_ts '[%(%s)T] - ' -1; else __nhc_ts=''; fi; }
 
-log() { [[ $SILENT == 0 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$*"; }
-vlog() { [[ $VERBOSE == 1 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$*"; }
+log() { [[ $SILENT == 0 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$@"; }
+vlog() { [[ $VERBOSE == 1 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$@"; }
 dbg() { [[ $DEBUG == 1 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "${__nhc_ts}DEBUG:  $*"; }
-oecho() { [[ $SILENT == 0 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$*" >&"$NHC_FD_OUT"; }
-eecho() { [[ $SILENT == 0 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$*" >&"$NHC_FD_ERR"; }
-vecho() { [[ $VERBOSE == 1 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$*" >&"$NHC_FD_OUT"; }
+oecho() { [[ $SILENT == 0 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$@" >&"$NHC_FD_OUT"; }
+eecho() { [[ $SILENT == 0 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$@" >&"$NHC_FD_ERR"; }
+vecho() { [[ $VERBOSE == 1 ]] || return 0; local __nhc_ts; __nhc_stamp; echo "$__nhc_ts$@" >&"$NHC_FD_OUT"; }
 
 # A subshell's text for syslog is lost with it, unless the subshell sends it itself.
 __nhc_kept=()
@@ -161,7 +161,8 @@ __nhc_signal() {
 # die CODE MESSAGE: the check has failed. A log line inside a command substitution was captured and
 # has not been printed. A helper that dies itself is not called for its own death.
 die() {
-    local IFS=$' \t\n' __nhc_code="${1:-1}" __nhc_id __nhc_heard=1
+    IFS=$' \t\n' # also for its caller, as in LBNL NHC
+    local __nhc_code="${1:-1}" __nhc_id __nhc_heard=1
     local -a __nhc_got
     shift
     CHECK_DIED=1
