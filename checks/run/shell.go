@@ -50,6 +50,7 @@ type Shell struct {
 	senders map[int32]*sender // of events, by their process
 	speaks  *sender           // the sender of the current events
 	ready   bool              // bash has started
+	traps   bool              // a trap of the site on EXIT runs
 	until   time.Time         // deadline of the command; zero means none
 	handler ShellHandler
 	wake    int // read end of the pipe that a signal uses to interrupt a wait
@@ -277,19 +278,60 @@ func (s *Shell) waitTime() (int, error) {
 	return int(d.Milliseconds()) + 1, nil
 }
 
-// closeGrace is the time limit of a site's own trap on EXIT.
+// closeGrace is how long bash may take to exit.
 const closeGrace = time.Second
 
-// Close makes the shell exit and gives it a moment.
-func (s *Shell) Close() {
+// Close makes the shell exit and gives it a moment. A site's own trap on EXIT has until the deadline, or until
+// a signal interrupts the run. overdue reports that the shell was killed.
+func (s *Shell) Close(deadline time.Time) (overdue bool) {
 	shut(&s.cmd)
-	select {
-	case <-s.done:
-	case <-time.After(closeGrace):
+	shut(&s.ans) // the trap gets no answers
+	grace := time.Now().Add(closeGrace)
+	tick := time.NewTicker(closeGrace / 20)
+	defer tick.Stop()
+	for left := false; !left && !overdue; {
+		select {
+		case <-s.done:
+			left = true
+		case <-tick.C:
+			s.drain() // or the trap waits for room
+			end := grace
+			if s.entersTrap() && deadline.After(grace) && !s.interrupted() {
+				end = deadline
+			}
+			overdue = time.Now().After(end)
+		}
+	}
+	if overdue {
 		s.Guarded().End(s.number)
 	}
 	s.drain()
 	s.close()
+	return overdue
+}
+
+// entersTrap reports whether bash has announced a trap of the site. Nothing else that it sends matters now.
+func (s *Shell) entersTrap() bool {
+	for {
+		for s.speaks != nil {
+			name, fields, ok, err := s.speaks.next()
+			if err != nil || !ok {
+				break
+			}
+			s.traps = s.traps || name == "lost" && field(fields, 0) != ""
+		}
+		var err error
+		if s.speaks, err = s.receive(); err != nil || s.speaks == nil {
+			return s.traps
+		}
+	}
+}
+
+// interrupted reports whether a signal has interrupted the run.
+func (s *Shell) interrupted() bool {
+	polls := []unix.PollFd{{Fd: int32(s.wake), Events: unix.POLLIN}}
+	n, err := unix.Poll(polls, 0)
+	return err == nil && n > 0 && polls[0].Revents != 0
 }
 
 func (s *Shell) close() {

@@ -2,12 +2,17 @@ package run
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
 )
 
 // outputOf returns the output of the shell.
@@ -53,19 +58,51 @@ func TestShellLeaves(t *testing.T) {
 	}
 }
 
-// The site's own trap on EXIT runs at the end.
+// The site's own trap on EXIT runs at the end, and has until the deadline: it may undo what a check has done to the
+// hardware. A trap that reports a failure gets no answer, and does not wait for one.
 func TestShellExitTrap(t *testing.T) {
 	t.Parallel()
-	h := &script{}
-	s := startTestShell(t, h, "")
-	for _, l := range []string{`trap 'echo bye' EXIT`, `echo a`} {
-		if _, _, err := s.Line(false, 0, l, soon()); err != nil {
-			t.Fatal(err)
-		}
+	for line, want := range map[string][]string{
+		`true`:                            {"a"},
+		`trap 'echo bye' EXIT`:            {"a", "bye"},
+		`trap 'sleep 1.5; echo bye' EXIT`: {"a", "bye"},
+		`trap 'head -c 300000 /dev/zero | tr "\0" x >&2; sleep 1.5; echo bye' EXIT`: {"a", "bye"},
+		`trap 'echo bye; die 1 late' EXIT`:                                          {"a", "bye", "ERROR:  nhc:  Health check failed:  late"},
+	} {
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			h := &script{}
+			s := startTestShell(t, h, "")
+			for _, l := range []string{line, `echo a`} {
+				if _, _, err := s.Line(false, 0, l, soon()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if overdue := s.Close(time.Now().Add(time.Hour)); overdue {
+				t.Error("the trap is overdue")
+			}
+			if diff := cmp.Diff(want, h.outputOf()); diff != "" {
+				t.Errorf("output (-want +got):\n%s", diff)
+			}
+		})
 	}
-	s.Close()
-	if diff := cmp.Diff([]string{"a", "bye"}, h.outputOf()); diff != "" {
-		t.Errorf("output (-want +got):\n%s", diff)
+}
+
+// A trap that does not end in time is killed with its processes.
+func TestShellExitTrapOverdue(t *testing.T) {
+	t.Parallel()
+	s := startTestShell(t, &script{}, "")
+	pid := filepath.Join(t.TempDir(), "pid")
+	if _, _, err := s.Line(false, 0, `trap 'sh -c "echo \$\$ >`+pid+`; exec sleep 3600"' EXIT`, soon()); err != nil {
+		t.Fatal(err)
+	}
+	if !s.Close(time.Now()) {
+		t.Error("a trap that does not end is not overdue")
+	}
+	text, _ := os.ReadFile(pid) // missing if the trap had not begun
+	n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+	if st, err := process.ReadStat(n); n > 0 && err == nil && st.State != "Z" {
+		t.Errorf("process %d of the trap still runs", n)
 	}
 }
 

@@ -225,10 +225,11 @@ func (b *Bash) Line(apart bool, index int, text string, deadline time.Time) (sta
 // Pid returns the process ID of the shell.
 func (b *Bash) Pid() int { return b.shell.Pid() }
 
-// Close ends an idle shell.
+// Close ends an idle shell. Its trap on EXIT has as long as a helper of the site.
 func (b *Bash) Close() {
-	if b.shell != nil {
-		b.shell.Close()
+	began := time.Now()
+	if b.shell != nil && b.shell.Close(b.n.Budget.Helping(began)) {
+		b.n.Log.Write(fmt.Sprintf("nhc-gpu:  the trap on EXIT of the site did not end in %.0f s, and was killed", time.Since(began).Seconds()))
 	}
 	b.shell = nil
 }
