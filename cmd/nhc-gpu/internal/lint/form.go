@@ -35,10 +35,11 @@ var (
 	aShare   = form{want: "a number, or a percentage from 1% to 100%: 500000, 90%", ok: func(w string) bool { return isCount(w) || isPart(w) }, now: "the check never fails, or always", odd: barePart}
 	anInt    = form{want: "a whole number", ok: isInt, fix: fixNumber}
 	aRate    = form{want: "a rate in Gb/s: 400", ok: isInt, now: "no port has such a rate, so the check fails on every node"}
+	anID     = failing(anInt) // compared as it is
 	aNumber  = form{want: "a number", ok: isNumber, fix: fixNumber}
 	aCPU     = form{want: "a percentage: 95%", ok: func(w string) bool { return isNumber(strings.TrimSuffix(w, "%")) }}
 	aCPUTime = form{want: "seconds, or minutes and seconds: 90, 12m34s", ok: func(w string) bool { return strings.Trim(w, "0123456789MmSs") == "" }}
-	aMode    = form{want: "octal permission bits: 0755", ok: func(w string) bool { return strings.Trim(w, "01234567") == "" }}
+	aMode    = form{want: "octal permission bits: 0755", ok: func(w string) bool { return strings.Trim(w, "01234567") == "" }, now: failsEverywhere}
 	aPath    = form{want: "an absolute path", ok: isAbsolute, now: "it is looked up in the directory of the run", soft: true}
 	aFS      = form{want: "a mount point", ok: func(w string) bool { return isAbsolute(w) || strings.ContainsAny(w, "*?[{") }, now: "no file system is mounted there, and nothing is checked", soft: true, odd: escapedBlank}
 	aMount   = form{want: aFS.want, ok: aFS.ok, now: "no file system is mounted there, and the check fails on every node", soft: true, odd: escapedBlank}
@@ -50,6 +51,12 @@ var (
 	aMatch   = form{want: "a match string", ok: func(w string) bool { return match.Valid(w) == nil }, now: "it matches nothing", odd: halfRegex}
 	aSource  = form{want: aMatch.want, ok: aMatch.ok, now: aMatch.now} // /dev/sda1 is a pattern
 )
+
+// failing returns the form of an argument whose check fails with any other word.
+func failing(f form) form {
+	f.now = failsEverywhere
+	return f
+}
 
 var psActions = []string{"log", "syslog", "die", "kill", "ignore"}
 
@@ -175,7 +182,7 @@ var argForms = sync.OnceValue(func() map[string]map[string]form {
 		"check_fs_mount_ro":         {"FS": aMount, "Automount": aMount, "Source": aSource, "Type": aMatch, "Options": aMatch},
 		"check_file_test":           {"Files": aPath},
 		"check_file_contents":       {"File": aPath, "Match": aMatch},
-		"check_file_stat":           {"Files": aPath, "Mode": aMode, "ModeHas": aMode, "UID": anInt, "GID": anInt, "MtimeNewer": anInt, "MtimeOlder": anInt, "CtimeNewer": anInt, "CtimeOlder": anInt},
+		"check_file_stat":           {"Files": aPath, "Mode": aMode, "ModeHas": aMode, "UID": anID, "GID": anID, "MtimeNewer": anInt, "MtimeOlder": anInt, "CtimeNewer": anInt, "CtimeOlder": anInt},
 		"check_ps_loadavg":          {"One": aNumber, "Five": aNumber, "Fifteen": aNumber},
 		"check_ps_cpu":              {"Limit": aCPU, "Match": aMatch, "Owner": aMatch},
 		"check_ps_mem":              {"Limit": aSize, "Match": aMatch, "Owner": aMatch},
@@ -187,7 +194,7 @@ var argForms = sync.OnceValue(func() map[string]map[string]form {
 		"check_cmd_output":          {"Status": anInt, "Limit": anInt, "Match": aMatch},
 		"check_cmd_status":          {"Status": anInt, "Limit": anInt},
 		"check_cmd_dmesg":           {"Status": anInt, "Limit": anInt, "Match": aMatch},
-		"check_net_ping":            {"Count": anInt, "Deadline": aNumber, "Timeout": aNumber, "Interval": aNumber, "Size": anInt, "TTL": anInt},
+		"check_net_ping":            {"Count": failing(anInt), "Deadline": failing(aNumber), "Timeout": failing(aNumber), "Interval": failing(aNumber), "Size": failing(anInt), "TTL": failing(anInt)},
 		"check_net_socket":          {"Protocol": aMatch, "Local": aMatch, "Remote": aMatch, "State": aMatch, "User": aMatch, "Daemon": aMatch},
 		"check_ps_userproc_lineage": {"IgnoreUIDs": theIDs, "IgnorePIDs": theIDs, "IgnoreUsers": theUsers, "Actions": anAction},
 	}

@@ -564,6 +564,16 @@ func TestMutations(t *testing.T) {
 	}
 }
 
+// A check that compares a wrong word, or passes it on, fails: it is not called unevaluated.
+func TestWhatFails(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{"check_file_stat -m 0788 /etc/passwd", "check_file_stat -M 99 /etc/passwd", "check_file_stat -u root /etc/passwd", "check_file_stat -g root /etc/passwd", "check_net_ping -c x host", "check_net_ping -W x host"} {
+		if list := judged("nhc.conf", "* || "+line+"\n").list; len(list) != 1 || list[0].Now != failsEverywhere {
+			t.Errorf("%s: %v", line, list)
+		}
+	}
+}
+
 // Good configurations are silent: the examples, the lines of the page about active tests, and every
 // recorded case of LBNL NHC that passes, but those whose subject is a mistake.
 func TestGoodConfigurations(t *testing.T) {
