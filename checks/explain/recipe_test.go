@@ -172,7 +172,7 @@ func filled(text string) string {
 	const columns = 100
 	var b strings.Builder
 	line := ""
-	for _, w := range strings.Fields(text) {
+	for w := range strings.FieldsSeq(text) {
 		if line != "" && len(line)+1+len(w) > columns {
 			b.WriteString(line + "\n")
 			line = ""

@@ -24,7 +24,7 @@ func values(words ...string) []string {
 
 // commands are the values of -c. A command can have a comma.
 func commands(words []string) (list []string) {
-	for _, word := range strings.Fields(strings.Join(words, " ")) {
+	for word := range strings.FieldsSeq(strings.Join(words, " ")) {
 		list = append(append(list, word), strings.FieldsFunc(word, func(r rune) bool { return r == ',' })...)
 	}
 	return list

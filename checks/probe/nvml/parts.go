@@ -316,11 +316,11 @@ func (q query) readInforom() {
 	q.g.InforomValid = ask(q.s, "nvmlDeviceValidateInforom", q.who, func() (bool, nvml.Return) { return true, q.d.ValidateInforom() })
 }
 
-// readNVLinks reads link by link; the first missing link ends the list. After a second error the other links are
-// not asked: the GPU, and not a link, does not answer.
 // MaxLinks bounds the NVLinks of a GPU. NVML does not report their number: after a second error the list has so many.
 const MaxLinks = nvml.NVLINK_MAX_LINKS
 
+// readNVLinks reads link by link; the first missing link ends the list. After a second error the other links are
+// not asked: the GPU, and not a link, does not answer.
 func (q query) readNVLinks() {
 	if q.g.NVLinks.Known { // another group has read them
 		return
