@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -187,10 +186,7 @@ func (c *gpuPCIe) judgeWidth(s *GPUs, g *nvml.GPU) {
 	}
 	of := func(o *nvml.GPU) nvml.Reading[int] { return o.Link.Width }
 	f := checks.Finding{Code: "gpu.pcie.width", Severity: checks.Fail, Want: pcie.Lanes(want), Got: pcie.Lanes(width)}
-	seen := slices.ContainsFunc(s.NVML.GPUs, func(o nvml.GPU) bool { // not only assumed
-		return o.Index != g.Index && o.Name.Value == g.Name.Value && of(&o).Known && of(&o).Value == width
-	})
-	if c.Width <= 0 && seen && s.allEqual(g, of) {
+	if c.Width <= 0 && s.allEqual(g, of) {
 		f.Severity = checks.Warn
 		s.Report(g, f, "PCIe width, the same on all GPUs of this model")
 		return

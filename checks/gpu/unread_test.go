@@ -542,8 +542,8 @@ func TestUnreadPendingECC(t *testing.T) {
 		step(func(g *nvml.GPU) { g.ECC.Pending = nvml.Known(false) }, "warn gpu.ecc.pending ECC is on and will be off after a reset"))
 }
 
-// Lost lanes fail unless another GPU of the model has them, too: one that was not read, or is of another model, is no
-// witness.
+// Lost lanes fail if another GPU of the model has more, or the node has no other one. A GPU that was not read may have
+// as few: its slot, too.
 func TestUnreadOtherWidth(t *testing.T) {
 	t.Parallel()
 	narrow := func(g *nvml.GPU) { g.Link.Width = nvml.Known(8) }
@@ -555,8 +555,8 @@ func TestUnreadOtherWidth(t *testing.T) {
 	}{
 		"narrow":              {narrow, checks.Warn},
 		"wide":                {func(*nvml.GPU) {}, checks.Fail},
-		"unread":              {unread, checks.Fail},
-		"lost":                {lostHandle, checks.Fail},
+		"unread":              {unread, checks.Warn},
+		"lost":                {lostHandle, checks.Warn},
 		"lost, another model": {func(g *nvml.GPU) { lostHandle(g); g.Name = nvml.Known("Tesla T4") }, checks.Fail},
 	} {
 		r := newTries(t)
