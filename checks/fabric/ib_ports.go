@@ -94,6 +94,7 @@ type portsRun struct {
 	ports    []*Port
 	layer    string
 	past     *checks.History
+	fates    map[*Port]fate // of the ports that are not up
 	slow     map[*Port]bool // its rate is reported already
 	starting []string       // ports that are not up yet after the boot
 	findings []checks.Finding
@@ -117,9 +118,9 @@ func (c *ibPorts) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		r.addSpares()
 	}
 	r.await(ctx)
-	fates := judgeFates(r)
+	r.fates = judgeFates(r)
 	for _, p := range r.ports {
-		r.judge(p, fates[p])
+		r.judge(p, r.fates[p])
 	}
 	if c.Rate > 0 {
 		blameLine(r.findings, "ib.ports.rate", r.countActive())
@@ -129,7 +130,7 @@ func (c *ibPorts) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	r.judgePlatformRate()
 	r.judgeAdapters()
 	absent := r.listAbsent()
-	if r.count(fates, absent); len(r.ports) == 0 && (len(absent) > 0 || c.Count > 0) {
+	if r.count(r.fates, absent); len(r.ports) == 0 && (len(absent) > 0 || c.Count > 0) {
 		r.findings = slices.DeleteFunc(r.findings, func(f checks.Finding) bool { return f.Code == "ib.left" })
 	} else if len(f.HCAs) == 0 && len(c.Devices) == 0 {
 		r.findings = none

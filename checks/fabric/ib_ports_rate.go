@@ -103,7 +103,8 @@ func (r *portsRun) others(p *Port) (most float64, alone, slower bool) {
 }
 
 // mayBeFast reports whether a port without a known rate may have that of the others: it could not be read, is
-// starting after a boot, or no port of its card is up. A port that is down beside one that is up need not be cabled.
+// starting after a boot, or no port of its card is up and it should be. A port that is down beside one that is up
+// need not be cabled.
 func (r *portsRun) mayBeFast(p *Port) bool {
 	switch {
 	case checks.PortActive(p.IBPort), p.Gbps() == 0:
@@ -111,7 +112,9 @@ func (r *portsRun) mayBeFast(p *Port) bool {
 	case p.Err != nil, r.isStarting(p):
 		return true
 	}
-	return !slices.ContainsFunc(r.Ports, func(q Port) bool { return card(q.PCI) == card(p.PCI) && checks.PortActive(q.IBPort) })
+	is, judged := r.fates[p]
+	return (!judged || is.severity != checks.OK) &&
+		!slices.ContainsFunc(r.Ports, func(q Port) bool { return card(q.PCI) == card(p.PCI) && checks.PortActive(q.IBPort) })
 }
 
 // judgePlatformRate warns of ports that are slower than the platform's, if their adapters support

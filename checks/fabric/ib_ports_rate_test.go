@@ -35,6 +35,15 @@ func TestRateBesideAnUnknownOne(t *testing.T) {
 		}
 		return n
 	}
+	evenSplit := func() *fakesys.Node { // beside cards for storage without a cable
+		n := without(fakesys.DGXH200(), 8, 9)
+		for i := range 4 {
+			n.AddHCA(fakesys.HCA{PCI: fakesys.PCI{Address: fmt.Sprintf("0000:a%d:00.%d", i/2, i%2), ID: "15b3:1021", Driver: "mlx5_core", NUMA: 0, Speed: "32.0 GT/s PCIe", Width: 16},
+				Name: fmt.Sprintf("mlx5_c%d", i), Type: "MT4129", Board: "MT_0000000838", Fw: "28.39.2048", Layer: "InfiniBand", Rate: "400 Gb/sec (4X NDR)", Index: 0xc0 + i})
+			n.Down(fmt.Sprintf("mlx5_c%d", i)).HalfRate(fmt.Sprintf("mlx5_%d", 4+i))
+		}
+		return n
+	}
 	noPorts := func(n *fakesys.Node, name string) *fakesys.Node {
 		dir := n.Dir(name) + "/ports"
 		for file := range n.Files {
@@ -59,6 +68,7 @@ func TestRateBesideAnUnknownOne(t *testing.T) {
 		"another board: a rate is unread":       {otherBoard().Set("mlx5_3", "ports/1/rate", "?"), ""},
 		"another board: an adapter is unread":   {noPorts(otherBoard(), "mlx5_3"), ""},
 		"a rail is slow, second ports uncabled": {halfCabled().HalfRate("mlx5_5"), "fail ib.ports.rate mlx5_5:1"},
+		"half of the rails are slow":            {evenSplit(), "warn ib.ports.platform mlx5_4:1, warn ib.ports.platform mlx5_5:1, warn ib.ports.platform mlx5_6:1, warn ib.ports.platform mlx5_7:1"},
 		"a rail is slow, storage is unread":     {noPorts(otherBoard(), "mlx5_8").HalfRate("mlx5_5"), "fail ib.ports.rate mlx5_5:1"},
 	} {
 		env := later(t, nil, c.sys)
