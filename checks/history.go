@@ -42,7 +42,6 @@ type HistoryFile struct {
 	Version int                       `json:"version"`
 	Boot    string                    `json:"boot"`
 	Devices map[string]*DeviceHistory `json:"devices"`
-	Choices map[string]string         `json:"choices,omitempty"` // what the check has decided, for the next run
 }
 
 // DeviceHistory is the history of a device or port. Its key is a name that survives a

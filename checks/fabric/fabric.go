@@ -53,9 +53,8 @@ type Fabric struct {
 	HCAs  []rdma.HCA
 	Ports []Port
 
-	choices map[string]string // the card of the front end if it is of the rails' kind, by kind
-	missing []missingHCA      // see listAllMissing
-	past    *checks.History   // see recallPorts
+	missing []missingHCA    // see listAllMissing
+	past    *checks.History // see recallPorts
 }
 
 // Ask reads the RDMA devices. Without one it returns nil, and findings with the reason: Skip if
@@ -73,7 +72,7 @@ func Ask(env *checks.Env, check string) (*Fabric, []checks.Finding) {
 	if len(list) == 0 {
 		return nil, []checks.Finding{checks.Finding{Code: "ib.none", Severity: checks.Skip}.Describe(check, "no RDMA device on this node")}
 	}
-	f := &Fabric{Check: check, env: env, HCAs: slices.Clone(list), choices: map[string]string{}}
+	f := &Fabric{Check: check, env: env, HCAs: slices.Clone(list)}
 	env.At("read the routes and the NUMA nodes of GPUs")
 	routes, err := network.ReadDefaultRoutes(env.Host)
 	if err != nil {

@@ -123,7 +123,7 @@ func TestFabricRoles(t *testing.T) {
 		{"RoCE with DHCP, far from GPUs", byNM(rooted(fakesys.RoCE()), ethernets...), eight, nil},
 		{"RoCE with DHCP, and a front end of another kind", byNM(fakesys.RoCE(), append([]string{"eth0"}, ethernets...)...), eight, nil},
 		{"RoCE with DHCP, and a front end of the rails' kind", ninth(append([]string{"ens1"}, ethernets...)...), eight, map[string]string{"mlx5_f1_0:1": frontEnd}},
-		{"the same, far from GPUs", rooted(ninth(append([]string{"ens1"}, ethernets...)...)), eight, map[string]string{"mlx5_f1_0:1": frontEnd}},
+		{"the same, far from GPUs", rooted(ninth(append([]string{"ens1"}, ethernets...)...)), "mlx5_f1_0:1 " + eight, nil},
 		{"RoCE with DHCP, and a front end of two ports", twoPorts(), eight, map[string]string{"mlx5_f1_0:1": frontEnd, "mlx5_f1_1:1": spareLeft}},
 		{"RoCE with DHCP, and a front end without a route", ninth(ethernets...), "mlx5_f1_0:1 " + eight, nil},
 		{"RoCE with DHCP, nine rails and a front end", ninth(append([]string{"ens1", "eno1"}, ethernets...)...), "mlx5_f1_0:1 " + eight, nil},

@@ -1,17 +1,5 @@
 package fabric
 
-import (
-	"fmt"
-	"math"
-	"slices"
-	"strconv"
-	"strings"
-
-	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
-	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
-)
-
 // Which Ethernet ports are the front end, and which are rails. A port keeps its role while another one is
 // down, unread or absent.
 
@@ -63,7 +51,7 @@ func (f rails) keep() {
 		if total < manyPorts || others >= total {
 			continue
 		}
-		front := f.findFrontEnd(of[kind])
+		front := f.findFrontEnd(kind)
 		for i := range f.Ports {
 			if p := &f.Ports[i]; f.kindOf(p) == kind && isOwn(p) && card(p.PCI) != front {
 				p.Left = ""
@@ -72,100 +60,42 @@ func (f rails) keep() {
 	}
 }
 
-// findFrontEnd returns the card of the front end if it is of the rails' kind, that of rail. There is none if a
-// default route leads elsewhere: over a port of another kind, a bond, or an interface without RDMA. Otherwise the
-// first of these rules that applies decides:
-//
-//  1. The PCI tree: if at least four cards of the kind are below root ports of GPUs, and one card with a default
-//     route is not, it is the front end; if all are, there is none. The rule does not apply to an odd number of
-//     GPUs: one can be missing.
-//  2. An earlier run: its front end is kept while it has a default route, and the kind has no more cards than then.
-//  3. The metrics: the card whose route alone has the lowest one is the front end if the kind has one card too many
-//     for rails, so an odd number, each card with a port that is up has a default route, and the card is not below
-//     the root port of a GPU. Rails have such a route, too: NetworkManager gives each route a metric of its own.
-//
-// Absent cards count for the rules 2 and 3: see [Fabric.listMissing].
-func (f rails) findFrontEnd(rail *Port) (front string) {
-	kind := portKind(rail)
+// findFrontEnd returns the card of the front end if it is of the rails' kind: the only card with a default route
+// that is below no root port of a GPU, beside at least four that are. There is none if a default route leads
+// elsewhere: over a port of another kind, a bond, or an interface without RDMA. Without such a PCI tree nothing
+// distinguishes it from a rail, whichever of them has the lowest metric: all are judged. With an odd number of GPUs
+// one can be missing, and its rail is not the front end.
+func (f rails) findFrontEnd(kind string) (front string) {
 	over := map[string][]*Port{} // by the interface of the route
-	cards, routed, up, inside := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
+	inside, outside := map[string]bool{}, map[string]bool{}
 	for i := range f.Ports {
 		p := &f.Ports[i]
 		dev := p.route(f.routes)
 		over[dev] = append(over[dev], p)
-		if f.kindOf(p) != kind {
-			continue
-		}
-		at := card(p.PCI)
-		cards[at] = true
-		routed[at] = routed[at] || dev != ""
-		up[at] = up[at] || checks.PortActive(p.IBPort)
-		if f.gpus.above(p) {
-			inside[at] = true
+		switch {
+		case f.kindOf(p) != kind:
+		case f.gpus.above(p):
+			inside[card(p.PCI)] = true
+		case dev != "":
+			outside[card(p.PCI)] = true
 		}
 	}
+	if f.gpus.count%2 != 0 || len(inside) < manyPorts {
+		return ""
+	}
 	for _, dev := range f.routes {
-		if len(over[dev]) == 0 && f.isRailWithoutRDMA(dev, rail) {
-			continue
-		}
 		if len(over[dev]) != 1 || f.kindOf(over[dev][0]) != kind {
 			return ""
 		}
 	}
-	var outside []string
-	complete := true
-	for at := range cards {
-		if routed[at] && !inside[at] {
-			outside = append(outside, at)
-		}
-		complete = complete && (routed[at] || !up[at])
-	}
-	if f.gpus.count%2 == 0 && len(inside) >= manyPorts && len(outside) <= 1 {
-		if len(outside) == 0 {
-			return ""
-		}
-		return f.choose(kind, len(cards), outside[0])
-	}
-	for _, a := range f.listMissing(rail) {
-		cards[card(a.at)] = true
-	}
-	then, before, _ := strings.Cut(f.recallPorts().File.Choices[kind], " ")
-	if n, err := strconv.Atoi(then); err == nil && len(cards) <= n && routed[before] {
-		return before
-	}
-	lowest := over[firstRoute(f.env)]
-	if len(lowest) != 1 || f.gpus.above(lowest[0]) || len(cards)%2 == 0 || !complete {
-		return ""
-	}
-	return f.choose(kind, len(cards), card(lowest[0].PCI))
-}
-
-// isRailWithoutRDMA reports whether an interface belongs to a rail that is no RDMA device, or is unread.
-func (f rails) isRailWithoutRDMA(dev string, rail *Port) bool {
-	at := network.ReadNetIf(f.env.Host, dev).PCI
-	d := pci.ReadFunction(f.env.Host, at)
-	return at != "" && d.Vendor == rail.HCA.Vendor && d.Device == rail.HCA.Model &&
-		slices.ContainsFunc(f.listMissing(rail), func(a missingHCA) bool { return a.at == at })
-}
-
-// choose keeps a front end for later runs, with the number of cards of the kind. [portsRun.remember] stores it.
-func (f rails) choose(kind string, cards int, front string) string {
-	f.choices[kind] = fmt.Sprint(cards, " ", front)
-	return front
-}
-
-// firstRoute returns the interface with the lowest metric of the IPv4 default routes, "" if several have it.
-func firstRoute(env *checks.Env) (first string) {
-	routes, _ := network.Routes(env.Host) // Ask has read the file
-	lowest := uint64(math.MaxUint64)
-	for _, r := range routes {
+	for at := range outside {
 		switch {
-		case r.Nowhere || r.Prefix.Bits() != 0 || !r.Prefix.Addr().Is4():
-		case r.Metric < lowest:
-			first, lowest = r.Dev, r.Metric
-		case r.Metric == lowest && r.Dev != first:
-			first = ""
+		case inside[at]:
+		case front != "":
+			return ""
+		default:
+			front = at
 		}
 	}
-	return first
+	return front
 }

@@ -98,10 +98,6 @@ func (r *portsRun) remember() {
 			d.Kind = kinds[name]
 		}
 	}
-	if len(r.choices) > 0 && r.past.File.Choices == nil {
-		r.past.File.Choices = map[string]string{}
-	}
-	maps.Copy(r.past.File.Choices, r.choices)
 }
 
 // listAbsent returns findings about adapters that the node should have: those on its PCI bus that are
