@@ -15,7 +15,7 @@ import (
 // hwEDAC checks the memory errors that the kernel's EDAC driver counts for each memory module. It
 // needs no daemon, and works on Intel, AMD and, through the firmware (ghes_edac), other processors.
 //
-// An uncorrected error fails until the node is booted: data was lost. It also fails at the first
+// An uncorrected error fails until the node is booted. It also fails at the first
 // run, since the counters begin at 0 when the driver is loaded, and after the driver was loaded
 // again. If the module has one again after a reboot, within 31 days, the remedy is to replace it.
 // To keep the node in service without a reboot, until there are more, run nhc-gpu accept.
@@ -57,7 +57,7 @@ func init() {
 		Do: func() map[string]string {
 			return map[string]string{
 				"hw.edac.none":        "Nothing in a virtual machine or without ECC memory. Otherwise load the EDAC driver of the processor: amd64_edac, skx_edac (Intel before Ice Lake), i10nm_edac (later ones), or ghes_edac, which reports what the firmware sees.",
-				"hw.edac.uncorrected": "Data was lost: programs that used it crashed or computed wrong results. Look for EDAC and Memory failure in dmesg, and at the BMC's event log, which names the slot. Reboot, so that the firmware tests and repairs the memory; if it happens again replace the module. To go on without a reboot: nhc-gpu accept hw.edac.uncorrected DEVICE.",
+				"hw.edac.uncorrected": "Memory returned data that could not be corrected: programs that used it crashed or computed wrong results. ghes_edac and amd64_edac also count errors that no program has met yet. Look for EDAC and Memory failure in dmesg, and at the BMC's event log, which names the slot. Reboot, so that the firmware tests and repairs the memory; if it happens again replace the module. To go on without a reboot: nhc-gpu accept hw.edac.uncorrected DEVICE.",
 				"hw.edac.corrected":   "No data is lost, but the module wears out: plan to replace it. The BMC's event log names its slot. Raise -w only if the manufacturer of the server recommends it.",
 				"hw.edac.pages":       "Look for Memory failure in dmesg and at the other findings of this check: they name the module. The kernel, mcelog or rasdaemon has taken pages with errors out of use; a reboot gives them back.",
 				"hw.edac.unread":      "Look at the file in the message, as root, and at dmesg. The check has judged everything else.",
@@ -123,6 +123,8 @@ func (r *edacRun) judgeController(m *probe.MemoryController) {
 		rest.Corrected = r.without(rest.Corrected, name, correctedKey, p.Corrected)
 		r.judge(name, checks.Before(" (", place, ")"), &p, false)
 	}
+	rest.Uncorrected = r.atLeastLast(rest.Uncorrected, m.Uncorrected, m.Name, uncorrectedKey)
+	rest.Corrected = r.atLeastLast(rest.Corrected, m.Corrected, m.Name, correctedKey)
 	unread := func(p probe.MemoryModule) bool { return p.Uncorrected.Err != nil || p.Corrected.Err != nil }
 	r.judge(m.Name, " of an unknown module"+checks.Before(" (", m.Driver, ")"), &rest, slices.ContainsFunc(m.Modules, unread))
 }
@@ -136,6 +138,15 @@ func (r *edacRun) without(all probe.ErrorCount, name, key string, of probe.Error
 	}
 	all.N -= min(all.N, n)
 	return all
+}
+
+// atLeastLast returns the errors of no known module. If they are fewer than in the last run although the controller,
+// all, was not reset, a module has counted one more since the controller was read.
+func (r *edacRun) atLeastLast(rest, all probe.ErrorCount, name, key string) probe.ErrorCount {
+	if last, ok := r.past.Last(name, key); ok && rest.N < last && all.N >= last {
+		rest.N = last
+	}
+	return rest
 }
 
 // judge judges a module, and stores its counters. If they are doubtful, since they can be those of another module, it

@@ -1,6 +1,7 @@
 package lbnl
 
 import (
+	stdcmp "cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -195,14 +196,16 @@ func TestHWEDACRuns(t *testing.T) {
 		boot   string
 		ue, ce string // of the module; "-": garbage
 		want   string
+		all    string // corrected errors of the controller; "": those of the module
 	}
 	for text, rows := range map[string][]row{
-		"a pause is judged once":           {{0, "a", "0", "0", ""}, {10 * 86400, "a", "0", "50", ""}, {300, "a", "0", "50", ""}, {300, "a", "0", "60", "corrected warn"}},
-		"a day is judged as a whole":       {{0, "a", "0", "0", ""}, {7200, "a", "0", "5", ""}, {7200, "a", "0", "10", "corrected warn"}, {7200, "a", "0", "10", "corrected warn"}, {80000, "a", "0", "10", ""}},
-		"until the boot":                   {{0, "a", "1", "0", "uncorrected reboot-node"}, {86400 * 2, "a", "0", "0", "uncorrected reboot-node"}, {300, "b", "0", "0", ""}, {300, "b", "1", "0", "uncorrected reseat-or-rma"}},
-		"two runs at once are one boot":    {{0, "a", "0", "0", ""}, {12, "a", "1", "0", "uncorrected reboot-node"}, {300, "a", "1", "0", "uncorrected reboot-node"}},
-		"an unread counter has no new one": {{0, "a", "1", "0", "uncorrected reboot-node"}, {300, "a", "-", "0", "unread , uncorrected reboot-node"}, {300, "a", "1", "0", "uncorrected reboot-node"}},
-		"an unread counter at first":       {{0, "a", "-", "0", "unread , uncorrected reboot-node"}, {300, "a", "1", "0", "uncorrected reboot-node"}},
+		"a controller that is read before its module counts": {{0, "a", "0", "0", "", "20000"}, {300, "a", "0", "1", "", "20000"}, {300, "a", "0", "1", "", "20001"}},
+		"a pause is judged once":                             {{0, "a", "0", "0", "", ""}, {10 * 86400, "a", "0", "50", "", ""}, {300, "a", "0", "50", "", ""}, {300, "a", "0", "60", "corrected warn", ""}},
+		"a day is judged as a whole":                         {{0, "a", "0", "0", "", ""}, {7200, "a", "0", "5", "", ""}, {7200, "a", "0", "10", "corrected warn", ""}, {7200, "a", "0", "10", "corrected warn", ""}, {80000, "a", "0", "10", "", ""}},
+		"until the boot":                                     {{0, "a", "1", "0", "uncorrected reboot-node", ""}, {86400 * 2, "a", "0", "0", "uncorrected reboot-node", ""}, {300, "b", "0", "0", "", ""}, {300, "b", "1", "0", "uncorrected reseat-or-rma", ""}},
+		"two runs at once are one boot":                      {{0, "a", "0", "0", "", ""}, {12, "a", "1", "0", "uncorrected reboot-node", ""}, {300, "a", "1", "0", "uncorrected reboot-node", ""}},
+		"an unread counter has no new one":                   {{0, "a", "1", "0", "uncorrected reboot-node", ""}, {300, "a", "-", "0", "unread , uncorrected reboot-node", ""}, {300, "a", "1", "0", "uncorrected reboot-node", ""}},
+		"an unread counter at first":                         {{0, "a", "-", "0", "unread , uncorrected reboot-node", ""}, {300, "a", "1", "0", "uncorrected reboot-node", ""}},
 	} {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
@@ -216,7 +219,7 @@ func TestHWEDACRuns(t *testing.T) {
 				}
 				files := meminfo(0)
 				maps.Copy(files, map[string]string{
-					"proc/uptime": fmt.Sprintf("%d.00 1.00\n", now), "proc/sys/kernel/random/boot_id": r.boot + "\n", edacDir + "mc0/mc_name": "x\n", edacDir + "mc0/ue_count": total + "\n", edacDir + "mc0/ce_count": r.ce + "\n",
+					"proc/uptime": fmt.Sprintf("%d.00 1.00\n", now), "proc/sys/kernel/random/boot_id": r.boot + "\n", edacDir + "mc0/mc_name": "x\n", edacDir + "mc0/ue_count": total + "\n", edacDir + "mc0/ce_count": stdcmp.Or(r.all, r.ce) + "\n",
 					edacDir + "mc0/dimm0/dimm_ue_count": r.ue + "\n", edacDir + "mc0/dimm0/dimm_ce_count": r.ce + "\n",
 				})
 				root := checktest.Scenario{Files: files, Links: map[string]string{"past": past}}.Build(t)
