@@ -92,6 +92,13 @@ func (h *Host) Recall(name string, v any) error {
 // passing are errors that say nothing about a file: the next run may read it.
 var passing = []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ESTALE, unix.ETIMEDOUT, unix.EINTR}
 
+// orders are the records of what persons have ordered. A copy in the spare directories is read while the memory
+// directory does not answer.
+var orders = []string{"silence", "xid-clear", "xid-reset", "ib-clear"}
+
+// ofOrder ends the name of such a copy.
+const ofOrder = ".copy"
+
 // interim ends the name of a file that was begun in a spare directory while the memory directory, or the
 // file in it, could not be read. It counts only as long as there is no other: that one has the whole history.
 const interim = ".interim"
@@ -102,22 +109,24 @@ func (h *Host) readKept(name string) (path string, data []byte, err error) {
 	if len(dirs) == 0 {
 		return "", nil, ErrNoMemory
 	}
-	var paths, interims []string
+	var paths, interims, copies []string
 	for _, dir := range slices.Backward(dirs) {
 		paths = append(paths, filepath.Join(dir, name))
 		if dir != h.past {
 			interims = append(interims, filepath.Join(dir, name+interim))
+			copies = append(copies, filepath.Join(dir, name+ofOrder))
 		}
 	}
-	for _, path = range append(paths, interims...) {
+	if dirs[0] == h.past {
+		copies = nil
+	}
+	for _, path = range slices.Concat(paths, interims, copies) {
 		own := trust{flags: unix.O_NOFOLLOW, owner: os.Geteuid(), others: 0o022, most: maxPast}
 		data, err = own.read(h.Path(path))
-		if filepath.Dir(path) == h.past {
-			h.noteUnread(name, slices.ContainsFunc(passing, func(e error) bool { return errors.Is(err, e) }))
-		}
+		h.noteUnread(name, slices.ContainsFunc(passing, func(e error) bool { return errors.Is(err, e) }))
 		switch {
 		case err == nil:
-			if !slices.Contains(interims, path) {
+			if slices.Contains(paths, path) {
 				h.removeAll(interims)
 			}
 			return path, data, nil
@@ -183,6 +192,9 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 	if cause == nil {
 		for _, spare := range spares { // outdated
 			h.removeAll([]string{filepath.Join(spare, file), filepath.Join(spare, file+interim)})
+			if slices.Contains(orders, name) {
+				_ = h.keepIn(spare, file+ofOrder, data, false)
+			}
 		}
 		return nil
 	}

@@ -49,7 +49,10 @@ func Records(h *Host, prefix string) (list []Record, err error) {
 			return nil, err
 		}
 		for _, name := range more {
-			names = append(names, strings.TrimSuffix(name, interim))
+			if name = strings.TrimSuffix(name, interim); silent {
+				name = strings.TrimSuffix(name, ofOrder)
+			}
+			names = append(names, name)
 		}
 	}
 	slices.Sort(names)

@@ -26,6 +26,7 @@ type xidMachine struct {
 	gpus  []checks.GPUState
 	past  string
 	spare string
+	stuck []string
 }
 
 func newXidMachine(t *testing.T) *xidMachine {
@@ -78,6 +79,7 @@ func (m *xidMachine) env() *checks.Env {
 	m.write("proc/uptime", fmt.Sprintf("%d.00 1.00\n", m.up))
 	env := &checks.Env{Host: probe.NewHost(m.root)}
 	env.Host.SetPast(m.past, m.spare)
+	env.Host.SetStuck(m.stuck)
 	if m.gpus != nil {
 		env.GPUStates = func() []checks.GPUState { return m.gpus }
 	}

@@ -69,6 +69,34 @@ func TestXidSpareMemory(t *testing.T) {
 	m.look()
 }
 
+// While the directory of the ledger does not answer, an error that a person has cleared stays so.
+func TestXidMemorySilent(t *testing.T) {
+	t.Parallel()
+	m := newXidMachine(t)
+	m.spare = "/run/past"
+	m.xid(79, "off")
+	m.look("fail xid.79 reboot-node")
+	if done, err := Clear(m.env(), []string{"79"}, "uid 0"); err != nil || len(done) != 1 {
+		t.Fatalf("%v, %v", done, err)
+	}
+	m.stuck = []string{"read " + m.past}
+	for range 2 {
+		var got []string
+		for _, f := range m.check.Run(t.Context(), m.env()) {
+			if f.Code != "gpu.xid.ledger" { // the data is kept in the spare directory
+				got = append(got, f.Code)
+			}
+		}
+		if len(got) > 0 {
+			t.Errorf("silent: %v", got)
+		}
+	}
+	m.xid(95, "contained")
+	m.look("fail xid.95 reset-gpu")
+	m.stuck = nil
+	m.look("fail xid.95 reset-gpu")
+}
+
 // A damaged file of clears is reported, and does not prevent
 // another clear.
 func TestXidClearsDamaged(t *testing.T) {
