@@ -415,8 +415,9 @@ __nhc_main() {
 __nhc_loop() {
     __nhc_done=0 __nhc_busy=0
     until [[ $__nhc_done == 1 ]]; do __nhc_main; done
-    builtin trap -p EXIT >|/proc/self/fd/66
-    IFS= builtin read -r -d '' __nhc_op </proc/self/fd/66
+    __nhc_op='' # the site may have set -e or -u
+    builtin trap -p EXIT 2>/dev/null >|/proc/self/fd/66 || builtin :
+    IFS= builtin read -r -d '' __nhc_op 2>/dev/null </proc/self/fd/66 || builtin :
     [[ $__nhc_op != *"-- '__nhc_bye' EXIT"* ]] || __nhc_op=''
     __nhc_event lost "$__nhc_op" # fails unless the descriptor of events is still open
     if [[ $NHC_FD_OUT == 3 ]]; then exec >&3 2>&4; fi

@@ -63,9 +63,11 @@ func TestShellLeaves(t *testing.T) {
 func TestShellExitTrap(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string][]string{
-		`true`:                            {"a"},
-		`trap 'echo bye' EXIT`:            {"a", "bye"},
-		`trap 'sleep 1.5; echo bye' EXIT`: {"a", "bye"},
+		`true`:                 {"a"},
+		`trap 'echo bye' EXIT`: {"a", "bye"},
+		`set -euo pipefail`:    {"a"},
+		`set -euo pipefail; trap 'sleep 1.5; echo bye' EXIT`:                        {"a", "bye"},
+		`trap 'sleep 1.5; echo bye' EXIT`:                                           {"a", "bye"},
 		`trap 'head -c 300000 /dev/zero | tr "\0" x >&2; sleep 1.5; echo bye' EXIT`: {"a", "bye"},
 		`trap 'echo bye; die 1 late' EXIT`:                                          {"a", "bye", "ERROR:  nhc:  Health check failed:  late"},
 	} {

@@ -189,6 +189,7 @@ func (s *Settings) Lookup(name string) (string, bool) {
 
 // Put sets a variable.
 func (s *Settings) Put(name, value string, export bool) {
+	same := s.Vars[name] == value
 	s.Vars[name] = value
 	s.site = append(s.site, name)
 	if export {
@@ -196,7 +197,7 @@ func (s *Settings) Put(name, value string, export bool) {
 	}
 	switch name {
 	case "HELPERDIR", "OFFLINE_NODE", "ONLINE_NODE":
-		s.helpers = s.helpers || value != ""
+		s.helpers = s.helpers || value != "" && !(same && s.LostHelper != "")
 	}
 }
 
