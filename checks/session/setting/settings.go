@@ -197,7 +197,7 @@ func (s *Settings) Put(name, value string, export bool) {
 	}
 	switch name {
 	case "HELPERDIR", "OFFLINE_NODE", "ONLINE_NODE":
-		s.helpers = s.helpers || value != "" && !(same && s.LostHelper != "")
+		s.helpers = s.helpers || value != "" && (!same || s.LostHelper == "")
 	}
 }
 
