@@ -1,5 +1,12 @@
 package fabric
 
+import (
+	"slices"
+
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/network"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe/pci"
+)
+
 // Which Ethernet ports are the front end, and which are rails. A port keeps its role while another one is
 // down, unread or absent.
 
@@ -51,7 +58,7 @@ func (f rails) keep() {
 		if total < manyPorts || others >= total {
 			continue
 		}
-		front := f.findFrontEnd(kind)
+		front := f.findFrontEnd(of[kind])
 		for i := range f.Ports {
 			if p := &f.Ports[i]; f.kindOf(p) == kind && isOwn(p) && card(p.PCI) != front {
 				p.Left = ""
@@ -60,12 +67,13 @@ func (f rails) keep() {
 	}
 }
 
-// findFrontEnd returns the card of the front end if it is of the rails' kind: the only card with a default route
+// findFrontEnd returns the card of the front end if it is of the rails' kind, that of rail: the only card with a default route
 // that is below no root port of a GPU, beside at least four that are. There is none if a default route leads
 // elsewhere: over a port of another kind, a bond, or an interface without RDMA. Without such a PCI tree nothing
 // distinguishes it from a rail, whichever of them has the lowest metric: all are judged. With an odd number of GPUs
-// one can be missing, and its rail is not the front end.
-func (f rails) findFrontEnd(kind string) (front string) {
+// and of such cards a GPU can be missing, and its rail is not the front end.
+func (f rails) findFrontEnd(rail *Port) (front string) {
+	kind := f.kindOf(rail)
 	over := map[string][]*Port{} // by the interface of the route
 	inside, outside := map[string]bool{}, map[string]bool{}
 	for i := range f.Ports {
@@ -80,10 +88,13 @@ func (f rails) findFrontEnd(kind string) (front string) {
 			outside[card(p.PCI)] = true
 		}
 	}
-	if f.gpus.count%2 != 0 || len(inside) < manyPorts {
+	if len(inside) < manyPorts || f.gpus.count%2 != 0 && len(inside)%2 != 0 {
 		return ""
 	}
 	for _, dev := range f.routes {
+		if len(over[dev]) == 0 && f.isRailWithoutRDMA(dev, rail) {
+			continue
+		}
 		if len(over[dev]) != 1 || f.kindOf(over[dev][0]) != kind {
 			return ""
 		}
@@ -98,4 +109,12 @@ func (f rails) findFrontEnd(kind string) (front string) {
 		}
 	}
 	return front
+}
+
+// isRailWithoutRDMA reports whether an interface belongs to a rail that is no RDMA device, or is unread.
+func (f rails) isRailWithoutRDMA(dev string, rail *Port) bool {
+	at := network.ReadNetIf(f.env.Host, dev).PCI
+	d := pci.ReadFunction(f.env.Host, at)
+	return at != "" && d.Vendor == rail.HCA.Vendor && d.Device == rail.HCA.Model &&
+		slices.ContainsFunc(f.listMissing(rail), func(a missingHCA) bool { return a.at == at })
 }

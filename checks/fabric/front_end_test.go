@@ -128,7 +128,7 @@ func TestFrontEnd(t *testing.T) {
 		{"the metrics change", nil, dealt, 8, "mlx5_f1_0:1"},
 		{"a second card beside the front end, without a route", nil, routed(withFront(fakesys.RoCE(), 2), first...), 9, "mlx5_f1_0:1"},
 		{"two of eight rails are below no GPU", nil, twoOutside, 8, ""},
-		{"a rail without an RDMA device", nil, noRDMA(nine), 8, ""},
+		{"a rail without an RDMA device", nil, noRDMA(nine), 7, "mlx5_f1_0:1"},
 		{"a GPU is gone", nil, lostGPU, 8, ""},
 		{"virtual machine", nil, vm, 9, ""},
 		{"virtual machine, a rail is gone", []*fakesys.Node{vm}, without(vm, 3), 8, ""},
@@ -176,7 +176,7 @@ func TestCountWithoutARail(t *testing.T) {
 		want string
 	}{
 		"gone":        {[]*fakesys.Node{tree}, without(tree, 3), "fail ib.count"},
-		"no driver":   {nil, tree.Clone().NoRDMA("rocep3s0"), "warn ib.lacking"},
+		"no driver":   {nil, tree.Clone().NoRDMA("rocep3s0"), "fail ib.count"},
 		"a stranger":  {nil, stranger, "warn ib.lacking"},
 		"all of them": {nil, tree, ""},
 	} {

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -121,13 +123,13 @@ func (h *Host) readKept(name string) (path string, data []byte, err error) {
 		copies = nil
 	}
 	for _, path = range slices.Concat(paths, interims, copies) {
-		own := trust{flags: unix.O_NOFOLLOW, owner: os.Geteuid(), others: 0o022, most: maxPast}
-		data, err = own.read(h.Path(path))
+		data, err = readOwn(h.Path(path))
 		h.noteUnread(name, slices.ContainsFunc(passing, func(e error) bool { return errors.Is(err, e) }))
 		switch {
 		case err == nil:
 			if slices.Contains(paths, path) {
 				h.removeAll(interims)
+				h.copyOrder(dirs, name, data)
 			}
 			return path, data, nil
 		case errors.Is(err, unix.ENOTDIR):
@@ -136,7 +138,30 @@ func (h *Host) readKept(name string) (path string, data []byte, err error) {
 			return path, nil, &fs.PathError{Op: "read", Path: path, Err: Reason(err)}
 		}
 	}
+	h.copyOrder(dirs, name, nil)
 	return path, nil, &fs.PathError{Op: "read", Path: path, Err: Reason(err)}
+}
+
+// copyOrder makes the copies of an order the same as the order, nil if there is none.
+func (h *Host) copyOrder(dirs []string, name string, data []byte) {
+	if dirs[0] != h.past || !slices.Contains(orders, strings.TrimSuffix(name, ".json")) {
+		return
+	}
+	for _, spare := range dirs[1:] {
+		path := h.Path(filepath.Join(spare, name+ofOrder))
+		old, err := readOwn(path)
+		if err == nil && bytes.Equal(old, data) || err != nil && data == nil {
+			continue
+		}
+		if data == nil || h.keepIn(spare, name+ofOrder, data, false) != nil {
+			h.removeAll([]string{filepath.Join(spare, name+ofOrder)})
+		}
+	}
+}
+
+// readOwn reads a file of this user's that no one else can write.
+func readOwn(path string) ([]byte, error) {
+	return trust{flags: unix.O_NOFOLLOW, owner: os.Geteuid(), others: 0o022, most: maxPast}.read(path)
 }
 
 // noteUnread notes whether a file of the memory directory could not be read now: it must not be replaced.
@@ -182,20 +207,20 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 	}
 	file := name + ".json"
 	spares, cause := dirs, error(&fs.PathError{Op: "write", Path: h.past, Err: errNoAnswer})
-	silent := dirs[0] != h.past
+	silent, unread := dirs[0] != h.past, h.isUnread(file)
 	if !silent {
 		spares = dirs[1:]
-		if silent = h.isUnread(file); !silent {
+		if !unread {
 			cause = h.keepIn(h.past, file, data, onDisk)
+		} else if slices.Contains(orders, name) {
+			return cause
 		}
 	}
 	if cause == nil {
 		for _, spare := range spares { // outdated
 			h.removeAll([]string{filepath.Join(spare, file), filepath.Join(spare, file+interim)})
-			if slices.Contains(orders, name) {
-				_ = h.keepIn(spare, file+ofOrder, data, false)
-			}
 		}
+		h.copyOrder(dirs, file, data)
 		return nil
 	}
 	if onDisk {
@@ -203,7 +228,7 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 	}
 	for _, spare := range spares {
 		file := file
-		if _, err := os.Lstat(h.Path(filepath.Join(spare, file))); silent && err != nil {
+		if _, err := os.Lstat(h.Path(filepath.Join(spare, file))); unread || silent && err != nil {
 			file += interim
 		}
 		if err := h.keepIn(spare, file, data, false); err != nil {

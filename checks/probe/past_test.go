@@ -141,6 +141,21 @@ func TestPastSilent(t *testing.T) {
 		t.Error(err)
 	}
 	want(host(), "gnew", 0)
+
+	keep(host(), "silence", 7) // an order of a person
+	want(host(silent), "silence", 7)
+	if err := os.RemoveAll(filepath.Join(root, "run")); err != nil { // a boot
+		t.Fatal(err)
+	}
+	want(host(silent), "silence", 0)
+	want(host(), "silence", 7)
+	want(host(silent), "silence", 7)
+	if err := os.Remove(filepath.Join(root, "var/lib/x/silence.json")); err != nil {
+		t.Fatal(err)
+	}
+	want(host(), "silence", 0)
+	want(host(silent), "silence", 0)
+
 	var got int
 	if err := host(silent, "read /run/x/past").Recall("gpu", &got); !errors.Is(err, ErrNoMemory) {
 		t.Errorf("no directory answers: %v", err)
@@ -165,6 +180,10 @@ func TestPastUnread(t *testing.T) {
 	}
 	if err := h.Keep("gpu", 3); err != nil || h.Recall("gpu", &got) != nil || got != 3 {
 		t.Errorf("after it was read: %d, %v", got, err)
+	}
+	h.noteUnread("silence.json", true)
+	if err := h.Keep("silence", 4); err == nil || !errors.Is(h.Recall("silence", &got), fs.ErrNotExist) {
+		t.Errorf("an order: %v, %d, want an error", err, got)
 	}
 }
 

@@ -50,23 +50,29 @@ func (n *Node) Silence(list []checks.Finding, line string) []checks.Finding {
 
 // Silences returns the faults that persons have accepted on this node.
 func (n *Node) Silences() (list []checks.Silence, err error) {
+	list, _, err = n.readSilences()
+	return list, err
+}
+
+// readSilences reads the record. silent: it does not answer, and this is a copy.
+func (n *Node) readSilences() (list []checks.Silence, silent bool, err error) {
 	const what = "read the record of silenced faults"
 	q := &wire.Request{Op: wire.OpRecall, Name: silenceFile, Line: what}
 	resp, err := n.Pool.Call(n.Ctx, AsideLane, q, n.Budget.Within(session.Record, time.Now())).AnswerTo(what)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	for _, r := range resp.Records {
 		switch {
 		case r.Name != silenceFile:
 			continue
 		case r.Err != "":
-			return nil, fmt.Errorf("%s: %s", what, r.Err)
+			return nil, false, fmt.Errorf("%s: %s", what, r.Err)
 		case json.Unmarshal(r.Data, &list) != nil:
-			return nil, errors.New("the record of silenced faults is damaged: every failure counts; remove silence.json and silence the faults again")
+			return nil, false, errors.New("the record of silenced faults is damaged: every failure counts; remove silence.json and silence the faults again")
 		}
 	}
-	return list, nil
+	return list, resp.Kind == wire.Silent, nil
 }
 
 // silenceLock is the lock of the record while a process changes it.
@@ -81,7 +87,10 @@ func (n *Node) ChangeSilences(change func([]checks.Silence) ([]checks.Silence, e
 		}
 		defer n.Pool.Unlock(silenceLock)
 	}
-	list, err := n.Silences()
+	list, silent, err := n.readSilences()
+	if err == nil && silent {
+		err = fmt.Errorf("write the record of silenced faults: %w", run.ErrSilent)
+	}
 	if err != nil {
 		return err
 	}
