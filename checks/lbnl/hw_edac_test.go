@@ -1,14 +1,14 @@
 package lbnl
 
 import (
-	stdcmp "cmp"
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
@@ -219,7 +219,7 @@ func TestHWEDACRuns(t *testing.T) {
 				}
 				files := meminfo(0)
 				maps.Copy(files, map[string]string{
-					"proc/uptime": fmt.Sprintf("%d.00 1.00\n", now), "proc/sys/kernel/random/boot_id": r.boot + "\n", edacDir + "mc0/mc_name": "x\n", edacDir + "mc0/ue_count": total + "\n", edacDir + "mc0/ce_count": stdcmp.Or(r.all, r.ce) + "\n",
+					"proc/uptime": fmt.Sprintf("%d.00 1.00\n", now), "proc/sys/kernel/random/boot_id": r.boot + "\n", edacDir + "mc0/mc_name": "x\n", edacDir + "mc0/ue_count": total + "\n", edacDir + "mc0/ce_count": cmp.Or(r.all, r.ce) + "\n",
 					edacDir + "mc0/dimm0/dimm_ue_count": r.ue + "\n", edacDir + "mc0/dimm0/dimm_ce_count": r.ce + "\n",
 				})
 				root := checktest.Scenario{Files: files, Links: map[string]string{"past": past}}.Build(t)
@@ -233,7 +233,7 @@ func TestHWEDACRuns(t *testing.T) {
 					}
 					got = append(got, strings.TrimPrefix(f.Code, "hw.edac.")+" "+what)
 				}
-				if diff := cmp.Diff(r.want, strings.Join(got, ", ")); diff != "" {
+				if diff := gocmp.Diff(r.want, strings.Join(got, ", ")); diff != "" {
 					t.Errorf("run %d (-want +got):\n%s", i, diff)
 				}
 			}

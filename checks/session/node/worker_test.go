@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -410,5 +411,49 @@ func TestMark(t *testing.T) {
 		if err := os.Remove(n.Dir + "/scontrol"); err != nil && tt.sent != "" {
 			t.Error(err)
 		}
+	}
+}
+
+// While the memory directory does not answer, accepted faults are known by a copy, and none is added or ended.
+func TestSilencesOfSilentMemory(t *testing.T) {
+	t.Parallel()
+	n := sessiontest.New(t, slurm.HealthCheck)
+	vars := n.Set.WorkerVars()
+	vars.Spare = filepath.Join(n.Dir, "spare")
+	n.Pool.SetVars(vars)
+	n.Warm(t, node.AsideLane)
+	change := func(codes ...string) error {
+		return n.ChangeSilences(func([]checks.Silence) (list []checks.Silence, err error) {
+			for _, c := range codes {
+				list = append(list, checks.Silence{Code: c})
+			}
+			return list, nil
+		})
+	}
+	known := func() (codes []string) {
+		list, err := n.Silences()
+		if err != nil {
+			t.Error(err)
+		}
+		for i := range list {
+			codes = append(codes, list[i].Code)
+		}
+		return codes
+	}
+	if err := change("nvme.wear"); err != nil {
+		t.Fatal(err)
+	}
+	vars.Stuck = []string{"read " + n.Set.Past}
+	n.Pool.SetVars(vars)
+	if got := known(); !slices.Equal(got, []string{"nvme.wear"}) {
+		t.Errorf("silent: %v", got)
+	}
+	if err := change(); !errors.Is(err, run.ErrSilent) {
+		t.Errorf("ended: %v, want %v", err, run.ErrSilent)
+	}
+	vars.Stuck = nil
+	n.Pool.SetVars(vars)
+	if got := known(); !slices.Equal(got, []string{"nvme.wear"}) {
+		t.Errorf("it answers: %v", got)
 	}
 }
