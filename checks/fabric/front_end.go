@@ -67,11 +67,11 @@ func (f rails) keep() {
 	}
 }
 
-// findFrontEnd returns the card of the front end if it is of the rails' kind, that of rail: the only card with a default route
-// that is below no root port of a GPU, beside at least four that are. There is none if a default route leads
-// elsewhere: over a port of another kind, a bond, or an interface without RDMA. Without such a PCI tree nothing
-// distinguishes it from a rail, whichever of them has the lowest metric: all are judged. With an odd number of GPUs
-// and of such cards a GPU can be missing, and its rail is not the front end.
+// findFrontEnd returns the card of the front end if it is of the rails' kind, that of rail: the only card with a
+// default route that is below no root port of a GPU, beside at least four that are. There is none if a default route
+// leads elsewhere: over a port of another kind, a bond, or an interface without RDMA. Without such a PCI tree nothing
+// distinguishes it from a rail, whichever of them has the lowest metric: all are judged. With an odd number of GPUs and
+// of such cards a GPU can be missing, and its rail is not the front end.
 func (f rails) findFrontEnd(rail *Port) (front string) {
 	kind := f.kindOf(rail)
 	over := map[string][]*Port{} // by the interface of the route
