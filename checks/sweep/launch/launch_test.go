@@ -967,22 +967,32 @@ func TestNodesNotReady(t *testing.T) {
 	}
 }
 
-// A node that stops answering while Slurm prepares the job is a result, and the others are tested.
+// A node that stops answering while Slurm prepares the job is a result, and the others are tested. The
+// job is cancelled, also if salloc had not printed its number.
 func TestSilentNodeOfAllocation(t *testing.T) {
 	t.Parallel()
-	dir, o := fakeSlurm(t, 2)
-	put(t, dir, "silent-gpu02", "")
-	r, err := Run(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	state1, _ := stateOf(r, "gpu01")
-	state2, why := stateOf(r, "gpu02")
-	if state1 != "excluded" || state2 != "frozen" || why != "slurmd does not answer (down*)" || r.Job != "7" {
-		t.Errorf("gpu01 %s, gpu02 %s (%s), job %s", state1, state2, why, r.Job)
-	}
-	if log := calls(t, dir); !strings.Contains(log, "scancel 6") || !strings.Contains(log, "--nodelist=gpu[01]") && !strings.Contains(log, "--nodelist=gpu01") {
-		t.Errorf("job 6 is not cancelled, or gpu02 is in the next one:\n%s", log)
+	for number, files := range map[string][]string{"6": {"silent-gpu02"}, "8": {"silent-gpu02", "waits"}} {
+		t.Run("job "+number, func(t *testing.T) {
+			t.Parallel()
+			dir, o := fakeSlurm(t, 2)
+			for _, name := range files {
+				put(t, dir, name, "")
+			}
+			r, err := Run(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			state1, _ := stateOf(r, "gpu01")
+			state2, why := stateOf(r, "gpu02")
+			if state1 != "excluded" || state2 != "frozen" || why != "slurmd does not answer (down*)" || r.Job != "7" {
+				t.Errorf("gpu01 %s, gpu02 %s (%s), job %s", state1, state2, why, r.Job)
+			}
+			_, log, _ := strings.Cut(calls(t, dir), "--nodelist=gpu[01-02]")
+			first, then, _ := strings.Cut(log, "salloc ")
+			if !strings.Contains(first, "scancel "+number) || !strings.Contains(then, "--nodelist=gpu01 ") {
+				t.Errorf("job %s is not cancelled before the next one, or gpu02 is in that:\n%s", number, log)
+			}
+		})
 	}
 }
 

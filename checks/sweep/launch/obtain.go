@@ -200,10 +200,8 @@ func (s *sweeper) obtain(ctx context.Context) error {
 	job, err := s.allocate(ctx, &a, wait)
 	for try := 1; try < 3 && s.Idle && err != nil && ctx.Err() == nil; try++ {
 		s.Log("%v: looking again for idle nodes", err) // a job was faster, or a node cannot be had although it is idle
-		if job != "" {
-			if err := s.m.cancelOwn(job, s.jobName()); err != nil {
-				return err
-			}
+		if err := s.m.cancelOwn(job, s.jobName()); err != nil {
+			return err
 		}
 		s.nodes, s.away = nil, map[string]sweep.NodeReport{}
 		if err := s.choose(ctx); err != nil {
@@ -255,10 +253,12 @@ func (s *sweeper) allocate(ctx context.Context, a *slurm.Allocation, wait time.D
 		if err == nil || len(found) == 0 || ctx.Err() != nil {
 			return job, err
 		}
-		if job != "" {
-			if bad := s.m.cancel(job); bad != nil {
-				return job, errors.Join(err, bad) // undo tries again
-			}
+		cancel := s.m.cancel
+		if job == "" { // salloc was ended before it had printed the number
+			cancel = func(string) error { return s.m.cancelOwn("", a.Name) }
+		}
+		if bad := cancel(job); bad != nil {
+			return job, errors.Join(err, bad) // undo tries again
 		}
 		for _, name := range slices.Sorted(maps.Keys(found)) {
 			s.exclude(name, "frozen", found[name])
