@@ -358,21 +358,22 @@ func TestKeepsNoRecord(t *testing.T) {
 }
 
 // A prolog closes the records that no epilog will close, and removes those that cannot be read.
+// No job of a cluster on this machine, which other tests start, has the IDs of these.
 func TestTidy(t *testing.T) {
 	t.Parallel()
 	n := sessiontest.New(t, slurm.Prolog)
-	rebooted := newRecord("3", func(r *slurm.Record) { r.Begin.Boot = "then" })
-	sameNode := newRecord("4", nil)
+	rebooted := newRecord("900000003", func(r *slurm.Record) { r.Begin.Boot = "then" })
+	sameNode := newRecord("900000004", nil)
 	keep(t, n, rebooted, sameNode)
 	n.Write(t, "past/job-5.json", "{")
 	a := AnyJob(NewRecords(n.Node))
 	a.Job = slurm.Job{ID: "9", Alone: true, Share: slurm.AllGPUs}
 	a.keep = true
 	a.Open(false)
-	if diff := cmp.Diff([]string{"3 " + slurm.ClosedReboot, "4 " + slurm.ClosedNoEpilog}, journal(t, n)); diff != "" {
+	if diff := cmp.Diff([]string{"900000003 " + slurm.ClosedReboot, "900000004 " + slurm.ClosedNoEpilog}, journal(t, n)); diff != "" {
 		t.Errorf("journal (-want +got)\n%s", diff)
 	}
-	for _, name := range []string{"job-3", "job-4", "job-5"} {
+	for _, name := range []string{"job-900000003", "job-900000004", "job-5"} {
 		if n.Read("past/"+name+".json") != "" {
 			t.Errorf("%s is still there", name)
 		}
