@@ -127,7 +127,7 @@ func run(t *testing.T, dir string, argv ...string) (status int, out string) {
 
 // takesSettings says whether a command takes settings of the form NAME=value.
 func takesSettings(argv []string) bool {
-	return argv[0] != "nhc-wrapper" && (len(argv) < 2 || strings.HasPrefix(argv[1], "-") && argv[1] != "--version" || slices.Contains([]string{"plan", "lint", "topo", "platforms", "genconf", "drill"}, argv[1]) || slices.Contains(argv, "--installed"))
+	return argv[0] != "nhc-wrapper" && (len(argv) < 2 || strings.HasPrefix(argv[1], "-") && argv[1] != "--version" || slices.Contains([]string{"plan", "lint", "topo", "platforms", "genconf", "drill", "wrap"}, argv[1]) || slices.Contains(argv, "--installed"))
 }
 
 // Every command of the program in the documents is one that it understands. It runs on a

@@ -44,7 +44,7 @@ func planSite(r *health.Run) (plans []session.Planned, err error) {
 	case err != nil:
 		return nil, err
 	case main.Missing && len(r.Tables) == 0:
-		return nil, fmt.Errorf("there is no %s: under Slurm nothing is checked; nhc-genconf writes one", r.Path)
+		return nil, fmt.Errorf("there is no %s: under Slurm nothing is checked; nhc-gpu genconf writes one", r.Path)
 	}
 	r.PresetHardware(main.Data)
 	defer func() { r.Role, r.Whole, r.Own = slurm.Manual, true, false }()

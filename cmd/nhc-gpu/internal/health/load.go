@@ -87,7 +87,7 @@ func (r *Run) usable() (exit int, over bool) {
 			r.alert("no check is run: there is no " + path)
 		}
 		if r.Role.AroundJob() && len(r.Tables) == 0 {
-			why := fmt.Sprintf("%s: no check is run: there is no %s; nhc-genconf writes one", r.Role, path)
+			why := fmt.Sprintf("%s: no check is run: there is no %s; nhc-gpu genconf writes one", r.Role, path)
 			r.Warn(errors.New(why))
 			sink.Syslog(r.Set.Get("NAME"), []string{"Health check unknown:  " + why})
 		}

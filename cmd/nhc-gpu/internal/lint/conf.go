@@ -150,7 +150,7 @@ func (l *linter) contexts() {
 	l.errors(err)
 	main := l.checkLines(path, data)
 	if !ok && len(l.f.Tables) == 0 && l.count(mistake) == 0 {
-		l.say(warning, "on a node: nhc-genconf -c "+path+"; elsewhere name the files: nhc-gpu lint FILE...", "read %s: no such file: nothing is checked, and every node counts as healthy", path)
+		l.say(warning, "on a node: nhc-gpu genconf -c "+path+"; elsewhere name the files: nhc-gpu lint FILE...", "read %s: no such file: nothing is checked, and every node counts as healthy", path)
 	}
 	for _, role := range startedRoles {
 		l.in(role)

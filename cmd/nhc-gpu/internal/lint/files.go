@@ -173,7 +173,7 @@ var tomlHeader = checks.Lazily(`(?m)^\[\[?[\w.]+\]\]?\s*$`)
 // judge judges the text of one file.
 func (l *linter) judge(s *site, path string, data []byte) {
 	if len(bytes.TrimSpace(data)) == 0 && kindOf(path, data) != settingsKind {
-		l.add(finding{File: path, Line: 1, Severity: warning, Text: "the file is empty", Now: "nothing is checked, and every node counts as healthy", Fix: "nhc-genconf writes a configuration, on a node"})
+		l.add(finding{File: path, Line: 1, Severity: warning, Text: "the file is empty", Now: "nothing is checked, and every node counts as healthy", Fix: "nhc-gpu genconf writes a configuration, on a node"})
 		return
 	}
 	if at := bytes.IndexByte(data, 0); at >= 0 && at < 8<<10 {

@@ -479,8 +479,8 @@ var wrongFiles = []struct {
 	grade            grade
 	fix              string
 }{
-	{"empty file", "nhc.conf", "", warning, "nhc-genconf"},
-	{"comments alone", "nhc.conf", "# nothing\n", warning, "nhc-genconf"},
+	{"empty file", "nhc.conf", "", warning, "nhc-gpu genconf"},
+	{"comments alone", "nhc.conf", "# nothing\n", warning, "nhc-gpu genconf"},
 	{"UTF-16", "nhc.conf", "\xff\xfe*\x00 \x00|\x00|\x00", mistake, "iconv"},
 	{"TOML in a file of lines", "nhc.conf", goodTables, mistake, "nhc.toml"},
 	{"wrong extension", "nhc.cfg", goodLines, mistake, "nhc.conf"},
