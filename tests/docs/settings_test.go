@@ -141,7 +141,7 @@ func TestSettings(t *testing.T) {
 func TestExitStatuses(t *testing.T) {
 	t.Parallel()
 	page := readPages(t)["docs/reference/exit-status.md"]
-	statuses := regexp.MustCompile(`^([eE]xit[A-Z][a-z]+|lostStatus|[nN]otFound)$`)
+	statuses := regexp.MustCompile(`^([eE]xit[A-Z][a-z]+|lostStatus|[nN]otFound|Busy|Owes)$`)
 	found := map[string]string{}
 	eachFile(t, func(path string, file *ast.File) {
 		ast.Inspect(file, func(n ast.Node) bool {
@@ -160,7 +160,7 @@ func TestExitStatuses(t *testing.T) {
 			return false
 		})
 	})
-	for _, n := range []string{"3", "10", "99", "127", "251", "255"} {
+	for _, n := range []string{"3", "10", "74", "75", "99", "127", "251", "255"} {
 		if found[n] == "" {
 			t.Errorf("no constant of the exit status %s", n)
 		}
