@@ -3,12 +3,14 @@
 package imports_test
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,7 +108,7 @@ func allowed(from string) []string {
 	return may[path.Dir(from)+"/*"]
 }
 
-// TestPackages compares the imports of the project's packages with the table.
+// TestPackages compares the imports of the project's packages with the table. docs/design.md shows each of them.
 func TestPackages(t *testing.T) {
 	t.Parallel()
 	list := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Imports \" \"}}", "./cmd/...", "./checks/...", "./conf/...", "./slurm/...")
@@ -143,6 +145,19 @@ func TestPackages(t *testing.T) {
 	for from := range may {
 		if !seen[from] {
 			t.Errorf("there is no package %s", from)
+		}
+	}
+	page, err := os.ReadFile("../../docs/design.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, page, _ = bytes.Cut(page, []byte("\n## The packages\n"))
+	picture, rest, _ := bytes.Cut(page, []byte("\n| package | holds |\n"))
+	table := bytes.Join(regexp.MustCompile(`(?m)^\| [^|]* \|`).FindAll(rest, -1), []byte("\n"))
+	for from := range seen {
+		name := regexp.MustCompile(`\b` + regexp.QuoteMeta(path.Base(from)) + `\b`)
+		if !strings.HasSuffix(from, "*") && (!name.Match(table) || !strings.HasSuffix(from, "test") && !name.Match(picture)) {
+			t.Errorf("docs/design.md has no %s in its picture, or in its table", from)
 		}
 	}
 }
