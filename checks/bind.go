@@ -109,8 +109,8 @@ func listLetters(spec string) string {
 // long option, written --max-age VALUE or --max-age=VALUE, `arg:"1"` is the first argument,
 // `arg:"*"` takes the rest. The fields of an embedded struct belong to the check, too.
 //
-// `in:"20:150"` is the range of a number outside which no device is: nhc-gpu lint reports other
-// values; 0 is always allowed.
+// `in:"20:150 max"` is the range of a number outside which no device is, here of a highest value; min
+// is for a lowest one, neither for an exact one. nhc-gpu lint reports other values; 0 is always allowed.
 func Bind(c Check, args []string) error {
 	if b, ok := c.(interface{ Bind([]string) error }); ok {
 		return b.Bind(args)

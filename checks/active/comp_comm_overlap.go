@@ -24,11 +24,11 @@ import (
 type compCommOverlap struct {
 	active
 	ncclEnv
-	Most      float64       `opt:"m" toml:"slowdown" in:"0:100"` // largest loss, per cent of the speed alone; 0: not judged
-	Matrix    int           `opt:"n" toml:"matrix"`              // rows of the matrices, a multiple of 128
-	Size      checks.Size   `opt:"e" toml:"end"`                 // size of the all-reduce, bytes
-	Limit     time.Duration `opt:"t" toml:"limit"`               // time limit of the whole test; 0: 45 s
-	Algorithm string        `long:"algo" toml:"algorithm"`       // algorithm of the all-reduce: ring, tree, nvls; "": NCCL's choice
+	Most      float64       `opt:"m" toml:"slowdown" in:"0:100 max"` // largest loss, per cent of the speed alone; 0: not judged
+	Matrix    int           `opt:"n" toml:"matrix"`                  // rows of the matrices, a multiple of 128
+	Size      checks.Size   `opt:"e" toml:"end"`                     // size of the all-reduce, bytes
+	Limit     time.Duration `opt:"t" toml:"limit"`                   // time limit of the whole test; 0: 45 s
+	Algorithm string        `long:"algo" toml:"algorithm"`           // algorithm of the all-reduce: ring, tree, nvls; "": NCCL's choice
 }
 
 const (

@@ -45,11 +45,11 @@ import (
 //	gpu* || check_gpu_bandwidth 48 335
 type gpuBandwidth struct {
 	active
-	Host    float64       `arg:"1" toml:"host" in:"0.5:1000"` // GB/s from and to the node's memory, each; 0: no limit
-	Peer    float64       `arg:"2" toml:"peer" in:"0.5:2000"` // GB/s between two GPUs, each way; 0: no limit
-	Surplus []string      `arg:"*"`                           // AzureHPC's third number: it is for AMD's links and ignored
-	Size    checks.Size   `opt:"b" toml:"size"`               // size of one copy
-	Time    time.Duration `opt:"t" toml:"time"`               // time limit
+	Host    float64       `arg:"1" toml:"host" in:"0.5:1000 min"` // GB/s from and to the node's memory, each; 0: no limit
+	Peer    float64       `arg:"2" toml:"peer" in:"0.5:2000 min"` // GB/s between two GPUs, each way; 0: no limit
+	Surplus []string      `arg:"*"`                               // AzureHPC's third number: it is for AMD's links and ignored
+	Size    checks.Size   `opt:"b" toml:"size"`                   // size of one copy
+	Time    time.Duration `opt:"t" toml:"time"`                   // time limit
 	name    string
 }
 
@@ -57,10 +57,10 @@ type gpuBandwidth struct {
 // the arguments of AzureHPC's older test: HOST, and a directory, which is ignored.
 type cudaBandwidth struct {
 	active
-	Host float64       `arg:"1" toml:"host" in:"0.5:1000"` // GB/s from and to the node's memory, each; 0: no limit
-	Dir  string        `arg:"2" toml:"directory"`          // directory of AzureHPC's program; ignored
-	Size checks.Size   `opt:"b" toml:"size"`               // size of one copy
-	Time time.Duration `opt:"t" toml:"time"`               // time limit
+	Host float64       `arg:"1" toml:"host" in:"0.5:1000 min"` // GB/s from and to the node's memory, each; 0: no limit
+	Dir  string        `arg:"2" toml:"directory"`              // directory of AzureHPC's program; ignored
+	Size checks.Size   `opt:"b" toml:"size"`                   // size of one copy
+	Time time.Duration `opt:"t" toml:"time"`                   // time limit
 }
 
 const (

@@ -42,17 +42,17 @@ import (
 type ibBW struct {
 	active
 
-	Rate     float64       `opt:"w" arg:"1" toml:"rate" in:"0.5:3200"` // least rate of each port, Gb/s; 0: the platform's
-	Surplus  []string      `arg:"*"`                                   // size of a message; AzureHPC's machine name and repeats are ignored
-	Size     checks.Size   `opt:"s" toml:"size"`                       // size of a message, bytes; 0: 8 MiB with --gdr, else 1 MiB
-	Devices  []string      `opt:"d" toml:"devices"`                    // ports to test; none: those that carry jobs' traffic
-	GDR      bool          `long:"gdr" toml:"gdr"`                     // use GPU memory
-	Pairs    bool          `long:"pairs" toml:"pairs"`                 // write between two ports
-	Both     bool          `opt:"b" toml:"bidirectional"`              // write both ways at once
-	Serial   bool          `long:"serial" toml:"serial"`               // one port after another
-	Duration time.Duration `opt:"D" toml:"duration"`                   // duration of each run, at least 1 s
-	Time     time.Duration `opt:"t" toml:"time"`                       // time limit of all runs
-	Program  string        `opt:"p" toml:"program"`                    // name or path of ib_write_bw
+	Rate     float64       `opt:"w" arg:"1" toml:"rate" in:"0.5:3200 min"` // least rate of each port, Gb/s; 0: the platform's
+	Surplus  []string      `arg:"*"`                                       // size of a message; AzureHPC's machine name and repeats are ignored
+	Size     checks.Size   `opt:"s" toml:"size"`                           // size of a message, bytes; 0: 8 MiB with --gdr, else 1 MiB
+	Devices  []string      `opt:"d" toml:"devices"`                        // ports to test; none: those that carry jobs' traffic
+	GDR      bool          `long:"gdr" toml:"gdr"`                         // use GPU memory
+	Pairs    bool          `long:"pairs" toml:"pairs"`                     // write between two ports
+	Both     bool          `opt:"b" toml:"bidirectional"`                  // write both ways at once
+	Serial   bool          `long:"serial" toml:"serial"`                   // one port after another
+	Duration time.Duration `opt:"D" toml:"duration"`                       // duration of each run, at least 1 s
+	Time     time.Duration `opt:"t" toml:"time"`                           // time limit of all runs
+	Program  string        `opt:"p" toml:"program"`                        // name or path of ib_write_bw
 
 	name  string
 	start time.Duration // see bwStart; 0: measured defaults

@@ -106,6 +106,12 @@ func readDCGMErrors(env *checks.Env) (dcgmTable, error) {
 	return t, nil
 }
 
+// ClassErrors returns all errors of a site's classes of DCGM's errors, each with its line.
+func ClassErrors(path string, text []byte) error {
+	_, err := applySite(dcgmRows(), path, string(text))
+	return err
+}
+
 // applySite returns the table with a site's classes. A site can add codes.
 func applySite(t dcgmTable, path, text string) (dcgmTable, error) {
 	var site struct {

@@ -29,10 +29,10 @@ import (
 //	gpu* || check_ib_gid
 //	gpu* || check_ib_gid -i 3 -m 9000
 type ibGID struct {
-	Type    string   `opt:"t" toml:"type"`                // type of the GID over Ethernet: v2 (default) or v1
-	Index   int      `opt:"i" toml:"index" in:"-1:65535"` // index in the GID table; -1: any
-	MTU     int      `opt:"m" toml:"mtu" in:"68:65535"`   // least MTU of an Ethernet interface, bytes; 0: that of most others
-	Devices []string `arg:"*" toml:"devices"`             // ports; none: those that carry jobs' traffic
+	Type    string   `opt:"t" toml:"type"`                  // type of the GID over Ethernet: v2 (default) or v1
+	Index   int      `opt:"i" toml:"index" in:"-1:65535"`   // index in the GID table; -1: any
+	MTU     int      `opt:"m" toml:"mtu" in:"68:65535 min"` // least MTU of an Ethernet interface, bytes; 0: that of most others
+	Devices []string `arg:"*" toml:"devices"`               // ports; none: those that carry jobs' traffic
 }
 
 const ibGIDName = "check_ib_gid"

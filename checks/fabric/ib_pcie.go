@@ -32,11 +32,11 @@ import (
 //	gpu* || check_ib_pcie -w 16 -s 5 -m 4096
 //	gpu* || check_ib_pcie -a mlx5_0 mlx5_1
 type ibPCIe struct {
-	Width       int      `opt:"w" toml:"width" in:"1:32"`            // least number of lanes in use
-	Speed       string   `opt:"s" toml:"speed"`                      // least generation (5), or speed in GT/s (32)
-	ReadRequest int      `opt:"m" toml:"read_request" in:"128:4096"` // least MaxReadReq, bytes
-	ACS         bool     `opt:"a" toml:"acs"`                        // ACS must be off on every bridge above
-	Devices     []string `arg:"*" toml:"devices"`                    // RDMA devices; none: those that carry jobs' traffic
+	Width       int      `opt:"w" toml:"width" in:"1:32 min"`            // least number of lanes in use
+	Speed       string   `opt:"s" toml:"speed"`                          // least generation (5), or speed in GT/s (32)
+	ReadRequest int      `opt:"m" toml:"read_request" in:"128:4096 min"` // least MaxReadReq, bytes
+	ACS         bool     `opt:"a" toml:"acs"`                            // ACS must be off on every bridge above
+	Devices     []string `arg:"*" toml:"devices"`                        // RDMA devices; none: those that carry jobs' traffic
 }
 
 const ibPCIeName = "check_ib_pcie"

@@ -42,11 +42,11 @@ import (
 //	gpu* || check_ib_ports -n 8 -r 400 -l ib
 //	gpu* || check_ib_ports -r 400 mlx5_0 mlx5_1:1
 type ibPorts struct {
-	Count   int      `opt:"n" toml:"count" in:"0:512"` // least number of ports; 0: any
-	Rate    float64  `opt:"r" toml:"rate" in:"1:3200"` // least rate of a port, Gb/s; 0: no limit
-	Members bool     `opt:"b" toml:"members"`          // fail if a member of a RoCE LAG is down
-	Layer   string   `opt:"l" toml:"layer"`            // link layer: ib or eth; "": both
-	Devices []string `arg:"*" toml:"devices"`          // ports, all must pass; none: those that carry jobs' traffic
+	Count   int      `opt:"n" toml:"count" in:"0:512 min"` // least number of ports; 0: any
+	Rate    float64  `opt:"r" toml:"rate" in:"1:3200 min"` // least rate of a port, Gb/s; 0: no limit
+	Members bool     `opt:"b" toml:"members"`              // fail if a member of a RoCE LAG is down
+	Layer   string   `opt:"l" toml:"layer"`                // link layer: ib or eth; "": both
+	Devices []string `arg:"*" toml:"devices"`              // ports, all must pass; none: those that carry jobs' traffic
 }
 
 const ibPortsName = "check_ib_ports"

@@ -19,8 +19,8 @@ import (
 //
 //	gpu* || check_gpu_clocks 1980 2619
 type gpuClocks struct {
-	Graphics int `arg:"1" toml:"graphics" in:"100:10000"` // lowest graphics clock, MHz; 0: by the GPU's default and the platform
-	Memory   int `arg:"2" toml:"memory" in:"100:50000"`   // lowest memory clock, MHz; 0: by the GPU's default and the platform
+	Graphics int `arg:"1" toml:"graphics" in:"100:10000 min"` // lowest graphics clock, MHz; 0: by the GPU's default and the platform
+	Memory   int `arg:"2" toml:"memory" in:"100:50000 min"`   // lowest memory clock, MHz; 0: by the GPU's default and the platform
 
 	name string
 }

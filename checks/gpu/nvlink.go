@@ -46,9 +46,9 @@ import (
 //	gpu* || check_gpu_nvlink
 //	gpu* || check_gpu_nvlink -n 18 -b 26562
 type gpuNVLink struct {
-	Links  int  `opt:"n" toml:"links" in:"0:64"`             // lowest number of NVLinks that are up on each GPU; 0: by platform, earlier runs and the other GPUs
-	Speed  int  `opt:"b" toml:"bandwidth" in:"1000:1000000"` // lowest bandwidth of a link in one direction, MB/s; 0: by platform and the other links
-	Strict bool `opt:"s" toml:"strict"`                      // fail instead of warn about errors
+	Links  int  `opt:"n" toml:"links" in:"0:64 min"`             // lowest number of NVLinks that are up on each GPU; 0: by platform, earlier runs and the other GPUs
+	Speed  int  `opt:"b" toml:"bandwidth" in:"1000:1000000 min"` // lowest bandwidth of a link in one direction, MB/s; 0: by platform and the other links
+	Strict bool `opt:"s" toml:"strict"`                          // fail instead of warn about errors
 
 	name string
 }

@@ -35,9 +35,9 @@ import (
 //
 //	gpu* || check_gpu_pcie 5 16
 type gpuPCIe struct {
-	Gen   int     `arg:"1" toml:"gen" in:"1:7"`    // lowest PCIe generation that the GPU and the slot support; 0: by platform
-	Width int     `arg:"2" toml:"width" in:"1:32"` // lowest number of lanes in use; 0: all that the GPU and the slot support
-	Rate  float64 `opt:"r" toml:"rate"`            // highest number of replays, or of corrected errors, per minute; 0: warn above 8
+	Gen   int     `arg:"1" toml:"gen" in:"1:7 min"`    // lowest PCIe generation that the GPU and the slot support; 0: by platform
+	Width int     `arg:"2" toml:"width" in:"1:32 min"` // lowest number of lanes in use; 0: all that the GPU and the slot support
+	Rate  float64 `opt:"r" toml:"rate"`                // highest number of replays, or of corrected errors, per minute; 0: warn above 8
 }
 
 const gpuPCIeName = "check_gpu_pcie"

@@ -19,8 +19,8 @@ import (
 //
 //	gpu* || check_gpu_temp 85 95
 type gpuTemp struct {
-	Max int `arg:"1" toml:"max" in:"30:120"` // highest temperature of a GPU, degrees Celsius; 0: NVML's limits
-	HBM int `arg:"2" toml:"hbm" in:"30:120"` // highest temperature of its memory, degrees Celsius; 0: NVML's limit
+	Max int `arg:"1" toml:"max" in:"30:120 max"` // highest temperature of a GPU, degrees Celsius; 0: NVML's limits
+	HBM int `arg:"2" toml:"hbm" in:"30:120 max"` // highest temperature of its memory, degrees Celsius; 0: NVML's limit
 }
 
 const gpuTempName = "check_gpu_temp"

@@ -23,7 +23,7 @@ import (
 //
 //	gpu* || check_gpu_throttle
 type gpuThrottle struct {
-	Percent float64 `arg:"1" toml:"percent" in:"0:100"` // highest share of throttled time since the last run, percent
+	Percent float64 `arg:"1" toml:"percent" in:"0:100 max"` // highest share of throttled time since the last run, percent
 
 	name string
 }

@@ -28,8 +28,8 @@ import (
 //	node* || check_hw_edac
 //	node* || check_hw_edac -w 100 -f 10000
 type hwEDAC struct {
-	Warn int `opt:"w" toml:"warn" in:"0:1000000000"` // highest number of corrected errors per day without a warning; 0: 9
-	Fail int `opt:"f" toml:"fail" in:"0:1000000000"` // highest number of corrected errors per day without a failure; 0: any number only warns
+	Warn int `opt:"w" toml:"warn" in:"0:1000000000 max"` // highest number of corrected errors per day without a warning; 0: 9
+	Fail int `opt:"f" toml:"fail" in:"0:1000000000 max"` // highest number of corrected errors per day without a failure; 0: any number only warns
 }
 
 const hwEDACName = "check_hw_edac"

@@ -33,10 +33,10 @@ import (
 //	gpu* || check_pcie -n 8 -w 16 -s 5 infiniband
 //	gpu* || check_pcie -n 8 -w 4 nvme
 type pcieCheck struct {
-	Count   int      `opt:"n" toml:"count" in:"0:4096"` // number of devices; 0: any number
-	Width   int      `opt:"w" toml:"width" in:"1:32"`   // lowest number of lanes in use; 0: all that the device and the slot support
-	Speed   string   `opt:"s" toml:"speed"`             // lowest generation (5), or lowest speed in GT/s (32); none: what the device and the slot support
-	Devices []string `arg:"*" toml:"devices"`           // devices to check; none: GPUs, NVSwitches, network adapters, NVMe disks
+	Count   int      `opt:"n" toml:"count" in:"0:4096"`   // number of devices; 0: any number
+	Width   int      `opt:"w" toml:"width" in:"1:32 min"` // lowest number of lanes in use; 0: all that the device and the slot support
+	Speed   string   `opt:"s" toml:"speed"`               // lowest generation (5), or lowest speed in GT/s (32); none: what the device and the slot support
+	Devices []string `arg:"*" toml:"devices"`             // devices to check; none: GPUs, NVSwitches, network adapters, NVMe disks
 }
 
 const pcieName = "check_pcie"

@@ -37,9 +37,9 @@ import (
 //	gpu* || check_hw_topology -l root-port -g 1
 //	nd*  || check_hw_topology /opt/microsoft/ndv5-topo.xml
 type hwTopology struct {
-	Level string `opt:"l" toml:"level"`                  // what a GPU and its adapter must share: switch, root-port, numa or system (nothing); default: by platform
-	Share int    `opt:"g" toml:"gpus_per_nic" in:"0:64"` // highest number of GPUs that share an adapter; 0: by platform
-	File  string `arg:"1" toml:"file"`                   // file with the expected topology; none: no comparison
+	Level string `opt:"l" toml:"level"`                      // what a GPU and its adapter must share: switch, root-port, numa or system (nothing); default: by platform
+	Share int    `opt:"g" toml:"gpus_per_nic" in:"0:64 max"` // highest number of GPUs that share an adapter; 0: by platform
+	File  string `arg:"1" toml:"file"`                       // file with the expected topology; none: no comparison
 }
 
 const hwTopologyName = "check_hw_topology"

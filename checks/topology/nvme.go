@@ -33,10 +33,10 @@ import (
 //	gpu* || check_nvme
 //	gpu* || check_nvme -s 20 -u 95 -t 75 nvme0 'nvme[2-5]'
 type nvmeHealth struct {
-	Spare int      `opt:"s" toml:"spare" in:"0:100"`        // lowest share of spare blocks, percent; 0: warn at the vendor's limit
-	Used  int      `opt:"u" toml:"used" in:"0:255"`         // highest used share of the lifetime, percent; 0: warn at 100
-	Temp  float64  `opt:"t" toml:"temperature" in:"20:150"` // highest temperature, degrees Celsius; 0: warn at the disk's limit
-	Names []string `arg:"*" toml:"devices"`                 // controllers (nvme0) or globs; none: all on the PCI bus
+	Spare int      `opt:"s" toml:"spare" in:"0:100 min"`        // lowest share of spare blocks, percent; 0: warn at the vendor's limit
+	Used  int      `opt:"u" toml:"used" in:"0:255 max"`         // highest used share of the lifetime, percent; 0: warn at 100
+	Temp  float64  `opt:"t" toml:"temperature" in:"20:150 max"` // highest temperature, degrees Celsius; 0: warn at the disk's limit
+	Names []string `arg:"*" toml:"devices"`                     // controllers (nvme0) or globs; none: all on the PCI bus
 }
 
 const nvmeName = "check_nvme"

@@ -84,7 +84,7 @@ var may = map[string][]string{
 	"slurm":                          {"checks"},
 	"cmd/nhc-gpu":                    {"checks", "checks/all", "checks/run", "checks/run/wire", "checks/run/worker", "checks/session", "checks/session/node", "checks/session/setting", "checks/session/sink", "checks/verdict", "slurm", "cmd/nhc-gpu/internal/*", "conf/spell"},
 	"cmd/nhc-gpu/internal/console":   {"checks", "checks/plan", "checks/run", "checks/verdict"},
-	"cmd/nhc-gpu/internal/lint":      {"checks", "checks/fabric", "checks/plan", "checks/policy", "checks/run", "checks/run/wire", "checks/session", "checks/session/open", "checks/session/setting", "checks/xid", "conf", "conf/match", "slurm", "cmd/nhc-gpu/internal/console", "conf/spell"},
+	"cmd/nhc-gpu/internal/lint":      {"checks", "checks/dcgm", "checks/fabric", "checks/plan", "checks/policy", "checks/run", "checks/run/wire", "checks/session", "checks/session/open", "checks/session/setting", "checks/xid", "conf", "conf/match", "slurm", "cmd/nhc-gpu/internal/console", "conf/spell"},
 	"cmd/nhc-gpu/internal/selftest":  {"checks", "checks/run", "checks/run/wire", "checks/selftest", "checks/session", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/options", "conf/spell"},
 	"cmd/nhc-gpu/internal/options":   {"checks", "checks/session/setting", "slurm", "cmd/nhc-gpu/internal/console", "conf/spell"},
 	"cmd/nhc-gpu/internal/health":    {"checks", "checks/run", "checks/run/wire", "checks/verdict", "checks/session", "checks/session/judge", "checks/session/node", "checks/session/open", "checks/session/sink", "conf/match", "slurm", "cmd/nhc-gpu/internal/console", "cmd/nhc-gpu/internal/options"},

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/dcgm"
 	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
@@ -254,7 +255,7 @@ func (l *linter) checkLines(path string, data []byte) []conf.Line {
 func (l *linter) step(s *plan.Step) {
 	if s.Kind == plan.Assign {
 		for _, v := range s.Sets {
-			if v.Name == "XID_POLICY" || v.Name == "IB_COUNTERS" || v.Name == "IB_CABLING" {
+			if slices.ContainsFunc(siteFiles, func(f siteFile) bool { return f.variable == v.Name }) {
 				l.f.Set.Put(v.Name, v.Value, false)
 			}
 		}
@@ -290,22 +291,38 @@ func (l *linter) step(s *plan.Step) {
 	l.add(f)
 }
 
-// xidPolicy judges the policy for Xids.
-func (l *linter) xidPolicy() { l.siteFile("XID_POLICY", xid.PolicyErrors) }
+// siteFile is a file of the site that a variable names.
+type siteFile struct {
+	variable string
+	kind     fileKind
+}
 
-// ibCounters judges the limits of port counters.
-func (l *linter) ibCounters() { l.siteFile("IB_COUNTERS", fabric.IBCounterErrors) }
+var siteFiles = []siteFile{{"XID_POLICY", xidKind}, {"IB_COUNTERS", countersKind}, {"DCGM_ERRORS", dcgmKind}, {"IB_CABLING", cablingKind}}
 
-// cabling judges the list of far ends of links.
-func (l *linter) cabling() { l.siteFile("IB_CABLING", checks.CablingErrors) }
+// judgeSiteFiles judges the files that variables name.
+func (l *linter) judgeSiteFiles() {
+	usual := checks.Variables()
+	for _, f := range siteFiles {
+		path := cmp.Or(l.f.Set.Get(f.variable), usual[f.variable])
+		if data, ok := l.file(l.f.Set.Get("HOSTROOT")+path, path != usual[f.variable]); ok {
+			l.texts[path] = data
+			l.siteErrors(f.kind, path, data)
+		}
+	}
+}
 
-// siteFile judges a file that a variable names.
-func (l *linter) siteFile(variable string, wrong func(path string, text []byte) error) {
-	path := l.f.Set.Get(variable)
-	usual := checks.Variables()[variable]
-	if data, ok := l.file(l.f.Set.Get("HOSTROOT")+cmp.Or(path, usual), path != usual); ok {
-		l.texts[cmp.Or(path, usual)] = data
-		l.tomlErrors(wrong(cmp.Or(path, usual), data))
+// siteErrors adds the errors of a file of the site.
+func (l *linter) siteErrors(kind fileKind, path string, data []byte) {
+	switch kind {
+	case xidKind:
+		l.fileErrors(xid.PolicyErrors(path, data), fileUnused)
+		l.xidCodes(path, data)
+	case countersKind:
+		l.fileErrors(fabric.IBCounterErrors(path, data), fileUnused)
+	case dcgmKind:
+		l.fileErrors(dcgm.ClassErrors(path, data), fileUnused)
+	case cablingKind:
+		l.fileErrors(checks.CablingErrors(path, data), "the line is skipped")
 	}
 }
 

@@ -14,11 +14,9 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
-	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
-	"github.com/nhc-gpu/nhc-gpu/checks/xid"
 	"github.com/nhc-gpu/nhc-gpu/conf"
 )
 
@@ -32,18 +30,25 @@ const (
 	profilesKind
 	xidKind
 	countersKind
+	dcgmKind
+	cablingKind
 	settingsKind
 	scriptKind
 )
 
-// fixedNames are the files of tables that a run finds by their names.
-var fixedNames = map[string]fileKind{"profiles.toml": profilesKind, "xid.toml": xidKind, "ib-counters.toml": countersKind, "ibcounters.toml": countersKind}
+// fixedNames are the files of the site that a run finds by their names.
+var fixedNames = map[string]fileKind{
+	"profiles.toml": profilesKind, "xid.toml": xidKind, "ibcounters.toml": countersKind, "dcgm.toml": dcgmKind, "cabling": cablingKind,
+}
 
 // kindOf judges a file by its name, and a TOML file of another name by its tables.
 func kindOf(path string, data []byte) fileKind {
 	base, dir := filepath.Base(path), filepath.Base(filepath.Dir(path))
 	has := func(header string) bool {
 		return bytes.HasPrefix(data, []byte(header)) || bytes.Contains(data, []byte("\n"+header))
+	}
+	if kind, ok := fixedNames[base]; ok {
+		return kind
 	}
 	switch filepath.Ext(base) {
 	case ".conf":
@@ -53,9 +58,6 @@ func kindOf(path string, data []byte) fileKind {
 	case ".sysconfig", ".default":
 		return settingsKind
 	case ".toml":
-		if kind, ok := fixedNames[base]; ok {
-			return kind
-		}
 		switch {
 		case has("[[platform]]"):
 			return profilesKind
@@ -63,6 +65,8 @@ func kindOf(path string, data []byte) fileKind {
 			return xidKind
 		case has("[[counter]]"):
 			return countersKind
+		case has("[[error]]"):
+			return dcgmKind
 		}
 		return tablesKind
 	case "":
@@ -172,7 +176,8 @@ var tomlHeader = checks.Lazily(`(?m)^\[\[?[\w.]+\]\]?\s*$`)
 
 // judge judges the text of one file.
 func (l *linter) judge(s *site, path string, data []byte) {
-	if len(bytes.TrimSpace(data)) == 0 && kindOf(path, data) != settingsKind {
+	kind := kindOf(path, data)
+	if len(bytes.TrimSpace(data)) == 0 && kind != settingsKind {
 		l.add(finding{File: path, Line: 1, Severity: warning, Text: "the file is empty", Now: "nothing is checked, and every node counts as healthy", Fix: "nhc-gpu genconf writes a configuration, on a node"})
 		return
 	}
@@ -181,10 +186,10 @@ func (l *linter) judge(s *site, path string, data []byte) {
 		if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
 			fix = "iconv -f UTF-16 -t UTF-8 " + path
 		}
-		l.add(finding{File: path, Line: 1, Column: 1, Severity: mistake, Text: "binary data", Now: "the file is not used", Fix: fix})
+		l.add(finding{File: path, Line: 1, Column: 1, Severity: mistake, Text: "binary data", Now: fileUnused, Fix: fix})
 		return
 	}
-	switch kindOf(path, data) {
+	switch kind {
 	case linesKind:
 		if tomlHeader().Match(data) && !bytes.Contains(data, []byte("||")) {
 			l.add(finding{File: path, Line: 1, Column: 1, Severity: mistake, Text: "TOML in a file of lines", Now: "nothing is checked", Fix: "name it nhc.toml"})
@@ -196,11 +201,8 @@ func (l *linter) judge(s *site, path string, data []byte) {
 	case profilesKind:
 		_, err := conf.ParsePlatforms(path, data)
 		l.tomlErrors(err)
-	case xidKind:
-		l.tomlErrors(xid.PolicyErrors(path, data))
-		l.xidCodes(path, data)
-	case countersKind:
-		l.tomlErrors(fabric.IBCounterErrors(path, data))
+	case xidKind, countersKind, dcgmKind, cablingKind:
+		l.siteErrors(kind, path, data)
 	case settingsKind:
 		before := len(l.list)
 		if err := lintSettings(&l.findings, path, data); err != nil && len(l.list) == before {
@@ -325,13 +327,18 @@ func (l *linter) entries(list []conf.Entry) {
 	}
 }
 
-// tomlErrors adds the errors of a file of tables.
-func (l *linter) tomlErrors(err error) {
+const fileUnused = "the file is not used"
+
+// tomlErrors adds the errors of nhc.toml or of profiles.toml.
+func (l *linter) tomlErrors(err error) { l.fileErrors(err, fileUnused) }
+
+// fileErrors adds the errors of a file, whose effect is now.
+func (l *linter) fileErrors(err error, now string) {
 	before := len(l.list)
 	l.errors(err)
 	for i := range l.list[before:] {
 		f := &l.list[before+i]
-		f.Now = "the file is not used"
+		f.Now = now
 		switch {
 		case strings.Contains(f.Text, "quotes are not closed"):
 			f.Text, f.Fix = `a " has no partner`, "close the quote"
@@ -371,11 +378,14 @@ func unparsed(path string, data []byte, err error, now string) finding {
 }
 
 // configNames are the names in a directory such as /etc/nhc that a run reads.
-var configNames = []string{"nhc.conf", "nhc-prolog.conf", "nhc-epilog.conf", "nhc-active.conf", "nhc.toml", "profiles.toml", "xid.toml", "ib-counters.toml"}
+var configNames = []string{
+	"nhc.conf", "nhc-prolog.conf", "nhc-epilog.conf", "nhc-active.conf", "nhc.toml", "nhc-active.toml",
+	"profiles.toml", "xid.toml", "ibcounters.toml", "dcgm.toml", "cabling",
+}
 
 // misnames are other names that a person gives to such files.
 var misnames = []string{
-	"nhc.cfg", "nhc.config", "nhc.conf.txt", "nhc.yaml", "nhc.yml", "nhc.json", "nhc.ini", "NHC.conf", "nhc.tml", "profile.toml", "platforms.toml", "platform.toml", "xids.toml", "ib_counters.toml",
+	"nhc.cfg", "nhc.config", "nhc.conf.txt", "nhc.yaml", "nhc.yml", "nhc.json", "nhc.ini", "NHC.conf", "nhc.tml", "profile.toml", "platforms.toml", "platform.toml", "xids.toml", "ib_counters.toml", "ib-counters.toml",
 }
 
 // misnamed finds files beside nhc.conf that look like a configuration, and that no run reads.
@@ -413,7 +423,7 @@ func rightName(name string) string {
 	case strings.HasPrefix(name, "x"):
 		return "xid.toml"
 	case strings.HasPrefix(name, "ib"):
-		return "ib-counters.toml"
+		return "ibcounters.toml"
 	case name == "nhc.tml":
 		return "nhc.toml"
 	case name == "NHC.conf":

@@ -19,20 +19,22 @@ type form struct {
 	now  string              // what becomes of such a word; "": the line is not evaluated
 	soft bool                // such a word can be meant
 	odd  func(string) (text, now, fix string)
+
+	share bool // a percentage that is none from 1% to 100% is compared all the same
 }
 
 // The forms of arguments that a check reads only when it runs.
 var (
 	aSize  = form{want: "a size: 64G, 1.5TB, 1048576 (kB)", ok: isSize, fix: fixSize, odd: fewKB}
 	aFudge = form{want: "a size or a percentage: 3%, 1G", ok: func(w string) bool { return isSize(w) || isPercent(w) }, fix: fixSize}
-	aPart  = form{want: "a size, or a percentage from 1% to 100%: 90%, 1G", ok: func(w string) bool { return isSize(w) || isPart(w) }, fix: fixSize, now: "the check never fails, or always", odd: func(w string) (text, now, fix string) {
+	aPart  = form{want: "a size, or a percentage from 1% to 100%: 90%, 1G", ok: func(w string) bool { return isSize(w) || isPart(w) }, fix: fixSize, share: true, odd: func(w string) (text, now, fix string) {
 		if text, now, fix = barePart(w); text == "" {
 			text, now, fix = fewKB(w)
 		}
 		return text, now, fix
 	}}
 	aCount   = form{want: "a number: 500000, 1.5M", ok: isCount}
-	aShare   = form{want: "a number, or a percentage from 1% to 100%: 500000, 90%", ok: func(w string) bool { return isCount(w) || isPart(w) }, now: "the check never fails, or always", odd: barePart}
+	aShare   = form{want: "a number, or a percentage from 1% to 100%: 500000, 90%", ok: func(w string) bool { return isCount(w) || isPart(w) }, share: true, odd: barePart}
 	anInt    = form{want: "a whole number", ok: isInt, fix: fixNumber}
 	aRate    = form{want: "a rate in Gb/s: 400", ok: isInt, now: "no port has such a rate, so the check fails on every node"}
 	anID     = failing(anInt) // compared as it is
@@ -79,6 +81,12 @@ func isPart(w string) bool {
 }
 
 func isPercent(w string) bool { n, ok := strings.CutSuffix(w, "%"); return ok && isNumber(n) }
+
+// isBelowOne reports whether a percentage is less than 1%.
+func isBelowOne(w string) bool {
+	n, ok := checks.ParseNumber(strings.TrimSuffix(w, "%"))
+	return ok && n.Cmp(big.NewRat(1, 1)) < 0
+}
 
 // fewKB reports a number without a unit that is too small for kB.
 func fewKB(w string) (text, now, fix string) {

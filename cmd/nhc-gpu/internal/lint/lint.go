@@ -135,7 +135,7 @@ func (l *linter) limit() time.Duration {
 }
 
 // placed finds the place that a message begins with.
-var placed = checks.Lazily(`^(?:read |source )?([^\s:"]*[/.][^\s:"]*)(?::([0-9]+))?: (.*)$`)
+var placed = checks.Lazily(`^(?:read |source )?([^\s:"]*[/.][^\s:"]*|cabling)(?::([0-9]+))?: (.*)$`)
 
 var lineOf = checks.Lazily(`^(?:bash: )?(?:\S+: )?line ([0-9]+): (.*)$`)
 
@@ -155,10 +155,10 @@ func (l *linter) say(g grade, fix, format string, args ...any) {
 		return // the text of the line has shown it, with its column
 	}
 	if strings.HasPrefix(f.Text, "writable by others") {
-		f.Now, f.Fix = "the file is not used", "chmod o-w "+f.File
+		f.Now, f.Fix = fileUnused, "chmod o-w "+f.File
 	}
 	if strings.HasPrefix(f.Text, "owned by uid") {
-		f.Now, f.Fix = "the file is not used", "chown root "+f.File
+		f.Now, f.Fix = fileUnused, "chown root "+f.File
 	}
 	l.add(f)
 }
@@ -302,9 +302,7 @@ func (l *linter) node() {
 	l.scripts()
 	l.misnamed(l.f.Set.Get("CONFDIR"))
 	l.contexts()
-	l.xidPolicy()
-	l.ibCounters()
-	l.cabling()
+	l.judgeSiteFiles()
 	if !l.o.Elsewhere() {
 		l.slurm()
 		l.idle()

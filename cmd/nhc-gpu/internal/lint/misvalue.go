@@ -45,7 +45,10 @@ var required = sync.OnceValue(func() map[string]struct{ fields, what, now string
 	}
 })
 
-const failsEverywhere = "the check fails on every node"
+const (
+	failsEverywhere = "the check fails on every node"
+	neverFails      = "the check never fails"
+)
 
 // without returns the behavior of the checks that compare although an argument is missing.
 var without = sync.OnceValue(func() map[string]string {
@@ -83,8 +86,15 @@ func (s *site) misvalueOf(file string, info checks.Info, c checks.Check, given f
 	for field, value := range v.Fields() {
 		if low, high, n := reach(field, value); n != 0 && (n < low || n > high) {
 			m.Word = strconv.FormatFloat(n, 'f', -1, 64)
-			m.Text = fmt.Sprintf("%s: %s is out of reach for any device, want %g to %g", info.Name, m.Word, low, high)
-			m.Now = "the check never fails, or always"
+			text := "no device reaches"
+			if n < low {
+				text = "every device exceeds"
+			}
+			m.Text = fmt.Sprintf("%s: %s %s, want %g to %g", info.Name, text, m.Word, low, high)
+			m.Now = failsEverywhere
+			if _, kind, _ := strings.Cut(field.Tag.Get("in"), " "); kind == "max" && n > high || kind == "min" && n < low {
+				m.Now = neverFails
+			}
 			return m
 		}
 	}
@@ -164,6 +174,12 @@ func (m *misvalue) misform(info checks.Info, v reflect.Value) bool {
 			m.Text = fmt.Sprintf("%s: %s is not %s", info.Name, quoted(word), form.want)
 			if form.now != "" {
 				m.Now = form.now
+			}
+			if form.share && isPercent(word) {
+				m.Now = failsEverywhere
+				if least := v.Type().Field(i).Name == "Min" || info.Name == "check_all_fs_ifree"; least == isBelowOne(word) {
+					m.Now = neverFails
+				}
 			}
 			if form.soft {
 				m.Severity = warning

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	_ "github.com/nhc-gpu/nhc-gpu/checks/all"
 )
 
@@ -187,7 +188,8 @@ var lineMutations = []mutation{
 	{"export with blanks", "MAX_SYS_UID=999", "export MAX_SYS_UID = 999", "2:35 =", mistake, "NAME=VALUE"},
 	{"set for an assignment", "MAX_SYS_UID=999", "set MAX_SYS_UID=999", "2:16 set", mistake, "MAX_SYS_UID=999"},
 	{"a check that is assigned", "check_gpu_count 8", "check_gpu_count=8", "7:17 check_gpu_count=", mistake, "check_gpu_count 8"},
-	{"= behind a check", "check_gpu_count 8", "check_gpu_count = 8", "7:33 =", mistake, "check_gpu_count"},
+	{"= behind a check", "check_gpu_count 8", "check_gpu_count = 8", "7:33 =", mistake, "check_gpu_count 8"},
+	{"= before a number", "check_gpu_count 8", "check_gpu_count =8", "7:33 =8", mistake, "check_gpu_count 8"},
 	{"! before a check", "|| check_fs_used", "|| ! check_fs_used", "4:16 !", mistake, "options of the check"},
 	{"a check that may fail", "|| check_fs_used / 90%", "|| check_fs_used / 90% || true", "4:36 ||", warning, "[policy.check_fs_used]"},
 	{"a check for another", "|| check_fs_used / 90%", "|| check_fs_used / 90% || check_fs_free / 1G", "4:36 ||", warning, "two lines"},
@@ -465,6 +467,49 @@ var xidMutations = []mutation{
 	{"misspelt key of a policy", "why = ", "wy = ", "4:1 wy", mistake, ""},
 }
 
+// goodCounters is an ibcounters.toml without a mistake.
+const goodCounters = `[[counter]]
+name = "symbol_error"
+per = "hour"
+warn = 120
+
+[[counter]]
+name = "net/rx_missed_errors"
+warn = 1000
+`
+
+var counterMutations = []mutation{
+	{"unknown counter", `"net/rx_missed_errors"`, `"rx_missed_errors"`, "7:9 rx_missed_errors", mistake, "net/NAME"},
+	{"unknown unit of a counter", `"hour"`, `"day"`, "3:8 day", mistake, "second, minute or hour"},
+	{"misspelt key of a counter", "warn = 1000", "warning = 1000", "8:1 warning", mistake, "warn"},
+}
+
+// goodClasses is a dcgm.toml without a mistake.
+const goodClasses = `[[error]]
+name = "PCI_REPLAY_RATE"
+class = "fail"
+
+[[error]]
+code = 140
+name = "SOMETHING_NEW"
+class = "info"
+`
+
+var classMutations = []mutation{
+	{"unknown class of an error", `"fail"`, `"drain"`, "3:10 drain", mistake, "fail, warn or info"},
+	{"misspelt error", `"PCI_REPLAY_RATE"`, `"PCI_REPLAYS"`, "2:9 PCI_REPLAYS", mistake, "a name such as"},
+	{"misspelt table of errors", "[[error]]", "[[errors]]", "1:3 errors", mistake, "error"},
+}
+
+// goodCabling is a list of switch ports without a mistake.
+const goodCabling = "0x506b4b0300f4a8d2,1 leaf03 port 12 # gpu01 mlx5_0\n"
+
+var cablingMutations = []mutation{
+	{"port without a number", "d2,1 leaf03", "d2 leaf03", "1:1 0x506b4b0300f4a8d2", mistake, "GUID,PORT"},
+	{"GUID that is too short", "0x506b4b0300f4a8d2", "0x506b4b03", "1:1 0x506b4b03", mistake, "0x506b4b0300f4a8d2,1"},
+	{"port without its far end", " leaf03 port 12", "", "1:1 0x506b4b0300f4a8d2,1", mistake, "the far end"},
+}
+
 const goodScript = "check_site() {\n\tif true; then\n\t\tdie 1 bad\n\tfi\n}\n"
 
 var scriptMutations = []mutation{
@@ -544,6 +589,9 @@ func TestMutations(t *testing.T) {
 	try("nhc.toml", goodLimits, limitMutations)
 	try("profiles.toml", goodProfiles, profileMutations)
 	try("xid.toml", goodXids, xidMutations)
+	try("ibcounters.toml", goodCounters, counterMutations)
+	try("dcgm.toml", goodClasses, classMutations)
+	try("cabling", goodCabling, cablingMutations)
 	try("site.nhc", goodScript, scriptMutations)
 	for _, w := range wrongFiles {
 		t.Run(w.name, func(t *testing.T) {
@@ -564,6 +612,16 @@ func TestMutations(t *testing.T) {
 	}
 }
 
+// A directory is judged with every file that a variable of a check names by default.
+func TestConfigNames(t *testing.T) {
+	t.Parallel()
+	for variable, path := range checks.Variables() {
+		if name, ok := strings.CutPrefix(path, "/etc/nhc/"); ok && !slices.Contains(configNames, name) {
+			t.Errorf("%s: lint does not read %s of a directory", variable, name)
+		}
+	}
+}
+
 // A check that compares a wrong word, or passes it on, fails: it is not called unevaluated.
 func TestWhatFails(t *testing.T) {
 	t.Parallel()
@@ -574,13 +632,30 @@ func TestWhatFails(t *testing.T) {
 	}
 }
 
+// The effect of a limit that no device has, or that is no percentage from 1% to 100%, depends on its side.
+func TestLimitsOutOfReach(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		"check_gpu_temp 850": neverFails, "check_gpu_temp 20": failsEverywhere,
+		"check_gpu_pcie 5 160": failsEverywhere, "check_gpu_bandwidth 0.1": neverFails, "check_gpu_count 80": failsEverywhere,
+		"check_fs_used / 0%": failsEverywhere, "check_fs_used / 110%": neverFails,
+		"check_fs_free / 0%": neverFails, "check_fs_free / 110%": failsEverywhere,
+		"check_all_fs_ifree xfs 110%": failsEverywhere, "check_all_fs_iused xfs 110%": neverFails,
+		"check_fs_used / 9O%": unevaluated,
+	} {
+		if list := judged("nhc.conf", "* || "+line+"\n").list; len(list) != 1 || list[0].Now != want {
+			t.Errorf("%s: %v, want %q", line, list, want)
+		}
+	}
+}
+
 // Good configurations are silent: the examples, the lines of the page about active tests, and every
 // recorded case of LBNL NHC that passes, but those whose subject is a mistake.
 func TestGoodConfigurations(t *testing.T) {
 	t.Parallel()
 	good := map[string]string{
 		"nhc.conf": goodLines, "nhc": goodSettings, "shell.sysconfig": goodShell, "nhc.toml": goodTables, "profiles.toml": goodProfiles, "xid.toml": goodXids, "site.nhc": goodScript,
-		"sites.conf": goodOfSites, "limits.toml": goodLimits, "remedies.toml": goodRemedies, "active.conf": linesOf(t, "../../../../docs/active.md"),
+		"sites.conf": goodOfSites, "limits.toml": goodLimits, "remedies.toml": goodRemedies, "ibcounters.toml": goodCounters, "dcgm.toml": goodClasses, "classes.toml": goodClasses, "cabling": goodCabling, "active.conf": linesOf(t, "../../../../docs/active.md"),
 	}
 	files, err := filepath.Glob("../../../../conf/examples/*.conf")
 	if err != nil || len(files) < 2 {
@@ -700,15 +775,15 @@ func TestDocs(t *testing.T) {
 	rows := func(title, file, good string, list []mutation) {
 		fmt.Fprintf(&b, "\n### %s\n\n| mistake | example | lint | write |\n|---|---|---|---|\n", title)
 		for _, m := range list {
-			bad, example := good+m.bad+"\n", m.bad
+			bad, example := good+m.bad+"\n", code(m.bad)
 			if m.old != "" {
 				bad = strings.Replace(good, m.old, m.bad, 1)
 			}
-			if len(example) > 90 || example == "" {
-				example = m.name
+			if m.bad == "" {
+				example = "(without) " + code(m.old)
 			}
 			f := &judged(file, bad).list[0]
-			fmt.Fprintf(&b, "| %s | %s | %s: %s | %s |\n", cell(m.name), code(example), f.Severity, cell(f.message()), code(f.Fix))
+			fmt.Fprintf(&b, "| %s | %s | %s: %s | %s |\n", cell(m.name), example, f.Severity, cell(f.message()), code(f.Fix))
 		}
 	}
 	rows("nhc.conf", "nhc.conf", goodLines, lineMutations)
@@ -718,6 +793,9 @@ func TestDocs(t *testing.T) {
 	rows("Limits in nhc.toml", "nhc.toml", goodLimits, limitMutations)
 	rows("profiles.toml", "profiles.toml", goodProfiles, profileMutations)
 	rows("The policy for Xids", "xid.toml", goodXids, xidMutations)
+	rows("Limits of port counters", "ibcounters.toml", goodCounters, counterMutations)
+	rows("Classes of DCGM's errors", "dcgm.toml", goodClasses, classMutations)
+	rows("The list of switch ports", "cabling", goodCabling, cablingMutations)
 	rows("Scripts", "site.nhc", goodScript, scriptMutations)
 	b.WriteString("\n### Whole files\n\n| mistake | lint | write |\n|---|---|---|\n")
 	for _, w := range wrongFiles {
@@ -771,7 +849,7 @@ func TestLongTexts(t *testing.T) {
 func TestRandomTexts(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
-	good := map[string]string{"nhc.conf": goodLines + goodOfSites, "nhc": goodSettings, "nhc.toml": goodTables, "profiles.toml": goodProfiles, "xid.toml": goodXids, "site.nhc": goodScript}
+	good := map[string]string{"nhc.conf": goodLines + goodOfSites, "nhc": goodSettings, "nhc.toml": goodTables, "profiles.toml": goodProfiles, "xid.toml": goodXids, "site.nhc": goodScript, "dcgm.toml": goodClasses, "cabling": goodCabling}
 	const letters = "|&!{}[]()/\\\"'$#*=-,;: \t\n\r\u00a0\u2028\u201c\xff\x00a0%<>~`^?+"
 	pieces := []rune(letters)
 	for file, text := range good {

@@ -21,7 +21,8 @@ func (s *shellLine) native(info checks.Info, name arg, args []arg, alone bool) {
 		s.say(s.check, a.at, f)
 	}
 	if len(args) > 0 && strings.HasPrefix(args[0].text, "=") {
-		f.Text, f.Now, f.Fix = "= behind "+info.Name, "the check gets the argument "+quoted(args[0].text), info.Name+" "+strings.TrimSpace(strings.TrimPrefix(args[0].text, "="))
+		fix := replaceWord(s.check.text, args[0], strings.TrimPrefix(args[0].text, "="))
+		f.Text, f.Now, f.Fix = "= behind "+info.Name, "the check gets the argument "+quoted(args[0].text), strings.TrimSpace(strings.Replace(fix, "  ", " ", 1))
 		at(args[0])
 		return
 	}
