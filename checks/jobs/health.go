@@ -54,7 +54,7 @@ func init() {
 		Do: func() map[string]string {
 			return map[string]string{
 				"job.gpu.lost":    "See nhc-gpu xid and the findings of check_gpu_xid and check_gpu_recovery; the job cannot go on.",
-				"job.hang":        "nhc-gpu job ID shows the samples. A server whose kernels wait for requests looks the same. See the job's output, and py-spy or gdb of its processes; NCCL_DEBUG=INFO names the ranks that wait.",
+				"job.hang":        "Compare the samples: nhc-gpu job ID. A server that waits for requests looks the same. Look at the job's output, and at its processes with py-spy or gdb; NCCL_DEBUG=INFO names the ranks that wait.",
 				"job.memory.left": "See fuser -v /dev/nvidia* for the process that holds the memory; without one, reset the GPU when the node is idle.",
 				"job.port.silent": "See nhc-gpu --check check_ib_link and the counters of the port; the job may have lost this rail.",
 				"job.port.slow":   "See the counters of the port: width and speed of the link, wait and error rates, and its switch.",

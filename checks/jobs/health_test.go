@@ -169,29 +169,29 @@ var _ = checktest.Table("check_job_health", func(name string) []checktest.Scenar
 		sampled("a healthy job", nil),
 		sampled("a checkpoint, maybe on another node", each(func(_ int, gpu string, set set) { spin(gpu, set) })),
 		hangs("a hang", each(func(_ int, gpu string, set set) { spin(gpu, set) }),
-			finding("job.hang", checks.Device{}, "power and traffic of work", "busy 100 %, 120 W, no traffic", "all 8 GPUs have waited for 129 s: kernels run, and compute and send nothing")),
+			finding("job.hang", checks.Device{}, "power and traffic of a working GPU", "busy 100 %, 120 W, no traffic", "all 8 GPUs have waited for 129 s: their kernels neither compute nor send data")),
 		hangs("a suspended job", each(func(_ int, gpu string, set set) {
 			spin(gpu, set)
 			set("slot0", flight.Stopped, 9)
 			set("slot0", flight.Processes, 10)
 		})),
 		sampled("all wait for one", waiting(earlier, spin, idle),
-			finding("job.hang", gpu3, "power and traffic of work", "no kernel", "7 GPUs have waited for 329 s, and this one runs no kernel: they wait for it, or all for a request")),
+			finding("job.hang", gpu3, "a kernel", "none", "7 GPUs have waited for 329 s, and this one runs no kernel: they wait for it, or all for a request")),
 		sampled("all wait for a checkpoint", waiting(late, spin, idle)),
 		sampled("a pause of all", each(func(_ int, gpu string, set set) { idle(gpu, set) })),
 		sampled("a straggler", one("gpu3", map[flight.Name]float32{flight.Power: 300, flight.Busy: 60, flight.NVLink: 50_000}),
-			finding("job.straggler", gpu3, "at least 600 W, as the others", "300 W, busy 60 %", "it lags behind the other GPUs of the job in power, activity and traffic")),
+			finding("job.straggler", gpu3, "at least 600 W, as the others", "300 W, busy 60 %", "this GPU lags behind the other GPUs of the job in power, activity and traffic")),
 		sampled("a GPU without work of the job", one("gpu3", map[flight.Name]float32{flight.Power: 70, flight.Busy: 0, flight.NVLink: 0, flight.PCIe: 0})),
 		sampled("heat", one("gpu3", map[flight.Name]float32{flight.Slow: 40}),
-			finding("job.throttle", gpu3, "at most 2 % of the time", "40 %", "heat or its power supply slows it down, and not the other GPUs of the job")),
+			finding("job.throttle", gpu3, "at most 2 % of the time", "40 %", "heat or the power supply slows this GPU down, and not the other GPUs of the job")),
 		sampled("a silent port", one("mlx5_3:1", map[flight.Name]float32{flight.Data: 0}),
-			finding("job.port.silent", port3, "20000 MB/s, as the others", "0 MB/s", "it carries nothing, unlike the other ports of the job")),
+			finding("job.port.silent", port3, "20000 MB/s, as the others", "0 MB/s", "this port carries no data, unlike the other ports of the job")),
 		sampled("a slow port", one("mlx5_3:1", map[flight.Name]float32{flight.Data: 5000}),
-			finding("job.port.slow", port3, "20000 MB/s, as the others", "5000 MB/s", "it carries less than the other ports of the job")),
+			finding("job.port.slow", port3, "20000 MB/s, as the others", "5000 MB/s", "this port carries less than the other ports of the job")),
 		sampled("a dead file system", each(func(_ int, gpu string, set set) {
 			idle(gpu, set)
 			set("slot0", flight.StallIO, 99)
-		}), finding("job.stall", checks.Device{}, "work for its GPUs", "I/O pressure 99 %", "its tasks wait for a disk or a file system, and its GPUs have no work")),
+		}), finding("job.stall", checks.Device{}, "work for its GPUs", "I/O pressure 99 %", "the tasks of the job wait for a disk or a file system, and its GPUs have no work")),
 		sampled("a lost GPU", one("gpu3", map[flight.Name]float32{flight.Reached: 0, flight.Busy: flight.Unknown, flight.Power: flight.Unknown, flight.Clock: flight.Unknown}),
 			finding("job.gpu.lost", gpu3, "values", "none", "NVML gives no values of the GPU: it is lost, or needs a reset, a power cable or interrupts")),
 		with(left, map[string]string{"past/job-7.json": seven}),

@@ -95,8 +95,8 @@ func messages(h *probe.Host, ras bool, events string) string {
 func TestNCCL(t *testing.T) {
 	t.Parallel()
 	h, process := hung(t, "lag", 130, "")
-	const hang = "job.hang check_job_health:  job 7: all 8 GPUs have waited for 129 s: kernels run, and compute and send nothing"
-	const values = ", want power and traffic of work, got busy 100 %, 120 W, no traffic"
+	const hang = "job.hang check_job_health:  job 7: all 8 GPUs have waited for 129 s: their kernels neither compute nor send data"
+	const values = ", want power and traffic of a working GPU, got busy 100 %, 120 W, no traffic"
 	for events, ras := range map[string]bool{"job": false, "gpu,job": true, "": true} {
 		if got := messages(h, ras, events); got != hang+values {
 			t.Errorf("events %q, -r %v: %q, want no question", events, ras, got)
@@ -170,7 +170,7 @@ func TestNCCLWaitsForOne(t *testing.T) {
 func TestNCCLHostile(t *testing.T) {
 	t.Parallel()
 	h, _ := hung(t, "garbage", 130, "")
-	if got := messages(h, true, "job"); !strings.Contains(got, `nothing; NCCL: no answer (ask NCCL at 127.0.0.1:`) || !strings.Contains(got, `got "hello?[2Jworld"`) {
+	if got := messages(h, true, "job"); !strings.Contains(got, `data; NCCL: no answer (ask NCCL at 127.0.0.1:`) || !strings.Contains(got, `got "hello?[2Jworld"`) {
 		t.Errorf("got %q", got)
 	}
 	var a storedAnswer

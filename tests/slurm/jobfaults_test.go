@@ -123,7 +123,7 @@ func TestJobFaults(t *testing.T) {
 			return out, err == nil && strings.Contains(out, want)
 		})
 	}
-	ask("last: gpu02 gpu5: it lags behind the other GPUs of the job in power, activity and traffic")
+	ask("last: gpu02 gpu5: this GPU lags behind the other GPUs of the job in power, activity and traffic")
 	if out := c.Exec(program, "job", job.ID, "--nodes"); strings.Count(out, "job.straggler") < 2 || strings.Count(out, "none") != 3 {
 		t.Errorf("want one node with a straggler:\n%s", out)
 	}
@@ -131,14 +131,14 @@ func TestJobFaults(t *testing.T) {
 		t.Logf("without clush: %v", err)
 	} else {
 		c.clush()
-		ask("last: gpu02 gpu5: it lags behind", "--clush")
+		ask("last: gpu02 gpu5: this GPU lags behind", "--clush")
 	}
 	time.Sleep(time.Until(begun.Add(75 * time.Second))) // a port that has carried data for a minute can become silent
 	close(from)
 	if err := os.Remove(c.Nodes[1].path("nvml/late")); err != nil {
 		t.Fatal(err)
 	}
-	ask("last: gpu03 " + silent + ":1: it carries nothing, unlike the other ports of the job")
+	ask("last: gpu03 " + silent + ":1: this port carries no data, unlike the other ports of the job")
 }
 
 // clush lets ClusterShell reach the nodes, which have no sshd: ssh NODE COMMAND enters the node's slurmd.

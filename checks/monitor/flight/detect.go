@@ -193,17 +193,17 @@ func hang(w *Window, j Job) []Verdict {
 		return from
 	}
 	v := Verdict{
-		Code: "job.hang", Devices: spinning, Want: "power and traffic of work",
+		Code: "job.hang", Devices: spinning, Want: "power and traffic of a working GPU",
 		Got: fmt.Sprintf("busy %.0f %%, %.0f W, no traffic", typical(t.Of(j.GPUs[0], Busy)), typical(t.Of(j.GPUs[0], Power))),
 	}
 	switch {
 	case len(other) == 0 && (j.OneNode && !stopped(t) || allSpin(long, spinning)):
 		v.Since = first(spinning)
-		v.Message = fmt.Sprintf("all %d GPUs have waited for %d s: kernels run, and compute and send nothing", len(spinning), t.To-v.Since)
+		v.Message = fmt.Sprintf("all %d GPUs have waited for %d s: their kernels neither compute nor send data", len(spinning), t.To-v.Since)
 	case len(other) == 1 && len(spinning) >= int(limit("straggler.gpus"))-1 && allSpin(long, spinning) &&
 		long.always(other[0], Busy, func(v float32) bool { return v < limit("stall.busy") }):
 		v.Since, v.Devices = first(spinning), other
-		v.Got = "no kernel"
+		v.Want, v.Got = "a kernel", "none"
 		v.Message = fmt.Sprintf("%d GPUs have waited for %d s, and this one runs no kernel: they wait for it, or all for a request", len(spinning), t.To-v.Since)
 	default:
 		return nil
@@ -300,11 +300,11 @@ func straggler(w *Window, j Job) []Verdict {
 		v := Verdict{Code: "job.straggler", Devices: []string{gpu}, Since: t.From}
 		switch {
 		case power && busy && sent:
-			v.Message = "it lags behind the other GPUs of the job in power, activity and traffic"
+			v.Message = "this GPU lags behind the other GPUs of the job in power, activity and traffic"
 			v.Want = fmt.Sprintf("at least %.0f W, as the others", least(t, others, Power))
 			v.Got = fmt.Sprintf("%.0f W, busy %.0f %%", mean(t.Of(gpu, Power)), mean(t.Of(gpu, Busy)))
 		case clock && !(mean(t.Of(gpu, Busy)) < limit("straggler.busy")):
-			v.Message = "its clock is lower than that of the other GPUs of the job"
+			v.Message = "the clock of this GPU is lower than that of the other GPUs of the job"
 			v.Want = fmt.Sprintf("%.0f MHz, as the others", least(t, others, Clock))
 			v.Got = fmt.Sprintf("%.0f MHz", mean(t.Of(gpu, Clock)))
 		default:
@@ -362,7 +362,7 @@ func throttle(w *Window, j Job) (list []Verdict) {
 		if shares[i] >= limit("throttle.share") {
 			list = append(list, Verdict{
 				Code: "job.throttle", Devices: []string{gpu}, Since: t.From,
-				Message: "heat or its power supply slows it down, and not the other GPUs of the job",
+				Message: "heat or the power supply slows this GPU down, and not the other GPUs of the job",
 				Want:    fmt.Sprintf("at most %.0f %% of the time", limit("throttle.others")), Got: fmt.Sprintf("%.0f %%", shares[i]),
 			})
 		}
@@ -398,11 +398,11 @@ func silentPort(w *Window, j Job) []Verdict {
 			continue
 		}
 		v := Verdict{
-			Code: "job.port.slow", Devices: []string{port}, Since: since, Message: "it carries less than the other ports of the job",
+			Code: "job.port.slow", Devices: []string{port}, Since: since, Message: "this port carries less than the other ports of the job",
 			Want: fmt.Sprintf("%.0f MB/s, as the others", usual), Got: fmt.Sprintf("%.0f MB/s", mean(t.Of(port, Data))),
 		}
 		if under(limit("port.silent")) {
-			v.Code, v.Message = "job.port.silent", "it carries nothing, unlike the other ports of the job"
+			v.Code, v.Message = "job.port.silent", "this port carries no data, unlike the other ports of the job"
 		}
 		return []Verdict{v}
 	}
@@ -486,11 +486,11 @@ func stall(w *Window, j Job) []Verdict {
 	high := func(v float32) bool { return v >= limit("stall.pressure") }
 	switch {
 	case t.always(jobSlot, StallIO, high):
-		v.Message, v.Got = "its tasks wait for a disk or a file system, and its GPUs have no work", fmt.Sprintf("I/O pressure %.0f %%", typical(t.Of(jobSlot, StallIO)))
+		v.Message, v.Got = "the tasks of the job wait for a disk or a file system, and its GPUs have no work", fmt.Sprintf("I/O pressure %.0f %%", typical(t.Of(jobSlot, StallIO)))
 	case t.always(jobSlot, StallMem, high):
-		v.Message, v.Got = "its tasks wait for memory, and its GPUs have no work", fmt.Sprintf("memory pressure %.0f %%", typical(t.Of(jobSlot, StallMem)))
+		v.Message, v.Got = "the tasks of the job wait for memory, and its GPUs have no work", fmt.Sprintf("memory pressure %.0f %%", typical(t.Of(jobSlot, StallMem)))
 	case t.always(jobSlot, Blocked, func(v float32) bool { return v >= 1 }):
-		v.Message, v.Got = "its processes are blocked in the kernel (state D), and its GPUs have no work", fmt.Sprintf("%.0f blocked processes", typical(t.Of(jobSlot, Blocked)))
+		v.Message, v.Got = "the processes of the job are blocked in the kernel (state D), and its GPUs have no work", fmt.Sprintf("%.0f blocked processes", typical(t.Of(jobSlot, Blocked)))
 	default:
 		return nil
 	}

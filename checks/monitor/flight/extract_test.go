@@ -170,12 +170,12 @@ func TestLast(t *testing.T) {
 			if gpu == 6 {
 				set(Clock, 900)
 			}
-		}, "last: n3 gpu6: its clock is lower than that of the other GPUs of the job, want 1700 MHz, as the others, got 900 MHz [job.straggler]"},
+		}, "last: n3 gpu6: the clock of this GPU is lower than that of the other GPUs of the job, want 1700 MHz, as the others, got 900 MHz [job.straggler]"},
 		"heat": {nil, func(gpu int, set func(Name, float32)) {
 			if gpu == 6 {
 				set(Slow, 40)
 			}
-		}, "last: n3 gpu6: heat or its power supply slows it down, and not the other GPUs of the job, want at most 2 % of the time, got 40 % [job.throttle]"},
+		}, "last: n3 gpu6: heat or the power supply slows this GPU down, and not the other GPUs of the job, want at most 2 % of the time, got 40 % [job.throttle]"},
 	} {
 		nodes := map[string]*Extract{}
 		for i := range 4 {
