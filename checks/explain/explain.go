@@ -131,20 +131,27 @@ func explainCode(env *checks.Env, code string) string {
 		return ""
 	}
 	var by []string
-	finding := &Finding{}
+	finding, severities := &Finding{}, map[string]bool{}
 	for _, name := range checks.Names() {
 		if info, _ := checks.Lookup(name); info.Bears(code) {
 			by = append(by, name)
 			if finding.Severity == "" {
 				finding = entryOf(name).finding(code)
 			}
+			for _, f := range entryOf(name).Findings {
+				severities[f.Severity] = severities[f.Severity] || f.Code == code
+			}
 		}
+	}
+	rule := policyOf(code)
+	if finding.Severity != "" && !severities[checks.Fail.String()] {
+		rule = "" // a policy is for failures
 	}
 	found := strings.Join(by, " ")
 	if strings.HasPrefix(code, "gpu.recovery.") {
 		found += ", or the first GPU check that meets it"
 	}
-	return checks.Explained(code, "in reasons", checks.Words(code), "found by", found, "severity", finding.effect(), "policy", policyOf(code), "example", finding.text(),
+	return checks.Explained(code, "in reasons", checks.Words(code), "found by", found, "severity", finding.effect(), "policy", rule, "example", finding.text(),
 		"remedy", string(finding.Remedy), "do", do)
 }
 
@@ -157,10 +164,11 @@ func policyOf(code string) string {
 		return "the node stays drained until a person runs nhc-gpu clear --remedy"
 	}
 	rule := policy.For(nil, conf.Policy{}, policy.Subject{Code: code})
+	words := strings.Replace(policy.Words(rule), string(conf.FailJob), "drains the node, and in a prolog also requeues the job (fail-job)", 1)
 	if rule.Why != "" {
-		return policy.Words(rule) + ": " + rule.Why
+		words += ": " + rule.Why
 	}
-	return policy.Words(rule)
+	return words
 }
 
 // explainMore explains the number at the end of a reason: "+2".

@@ -28,14 +28,15 @@ func TestExplain(t *testing.T) {
 		"[  131.2] " + checktest.Fatal23:                                             "The driver reports the adapter as dead (its firmware asks for a reset)",
 		"Jan  2 03:04:05 n1 kernel: " + checktest.Shorted23:                          "check_kernel_log: fails while a port of the device is down",
 		"mlx5_core 0000:23:00.0 eth13: Link down":                                    "check_ib_link_flapping counts it",
-		"nic.heartbeat":     "source     Linux, drivers/net/ethernet/mellanox",
-		"gpu.recovery.lost": "in reasons lost",
-		"nccl.wrong":        "severity   fail",
-		"sweep.tcp.slow":    "in reasons slow TCP",
-		"sweep.nccl.slow":   "policy     none: a sweep with --drain drains the node",
-		"remedy.hold":       "until a person runs nhc-gpu clear --remedy",
-		"drill.gpu.xid.79":  "Xid 79 ",
-		"drill.gpu.remap":   "[drill]    no fault of the node",
+		"nic.heartbeat":      "source     Linux, drivers/net/ethernet/mellanox",
+		"gpu.recovery.lost":  "in reasons lost",
+		"nccl.wrong":         "severity   fail",
+		"gpu.recovery.reset": "policy     drains the node, and in a prolog also requeues the job (fail-job), at once, ",
+		"sweep.tcp.slow":     "in reasons slow TCP",
+		"sweep.nccl.slow":    "policy     none: a sweep with --drain drains the node",
+		"remedy.hold":        "until a person runs nhc-gpu clear --remedy",
+		"drill.gpu.xid.79":   "Xid 79 ",
+		"drill.gpu.remap":    "[drill]    no fault of the node",
 		"NHC: sweep slow TCP eth1 [sweep.tcp.slow]": "ethtool -S",
 		"sweep":             "sweep.nccl.hang",
 		"SXid":              "check_gpu_xid",
@@ -64,6 +65,9 @@ func TestExplain(t *testing.T) {
 		if got, err := Explain(env, text); err != nil || !strings.Contains("\x00"+got, want) {
 			t.Errorf("%q: %v, want %q in\n%s", text, err, want, got)
 		}
+	}
+	if got, err := Explain(env, "gpu.recovery.fabric"); err != nil || strings.Contains(got, "  policy ") {
+		t.Errorf("a code that only warns has a policy: %v\n%s", err, got)
 	}
 	for _, text := range []string{"", "nonsense", "no.such.code", "drill.no.such.code", "check_nothing: x", "mlx5_core 0000:23:00.0: something new"} {
 		if got, err := Explain(env, text); err == nil {
