@@ -68,6 +68,9 @@ func describeCompletion(c *cobra.Command) {
 	c.Short = "Print a completion script for bash, zsh, fish or powershell"
 	c.Long = "Prints a script with which the shell completes commands, options and names.\n\nExit status: 0, 10 if there is no such shell."
 	c.Example = "  nhc-gpu completion bash >/etc/bash_completion.d/nhc-gpu"
+	for _, shell := range c.Commands() {
+		shell.Short = "Print a completion script for " + shell.Name()
+	}
 	help := c.RunE
 	c.Args = cobra.ArbitraryArgs
 	c.RunE = func(cmd *cobra.Command, words []string) error {

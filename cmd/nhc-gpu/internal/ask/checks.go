@@ -21,11 +21,10 @@ func checksCommand() *cobra.Command {
 		Short: "List the built-in checks",
 		Long: `Lists the built-in checks, those of LBNL NHC included, one per line: the name and
 what the check expects. GROUP is ` + strings.Join(checks.Groups[:len(checks.Groups)-1], ", ") + ` or ` + checks.Groups[len(checks.Groups)-1] + `.
-Checks of the group active load the node; the others only look at it. For another
-word it prints what nhc-gpu explain knows of it: checks, codes, and lines of
-nhc.conf for things that no built-in check reads.
+Checks of the group active load the node; the others only look at it. For any other
+word it searches checks, codes and recipes, as nhc-gpu explain does.
 
-Exit status: 0, 10 if there is no such group and nothing is known of the word.`,
+Exit status: 0, 10 if there is no such group and the search finds nothing.`,
 		Example: `  nhc-gpu checks
   nhc-gpu checks gpu
   nhc-gpu checks raid

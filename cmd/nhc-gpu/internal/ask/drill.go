@@ -59,8 +59,8 @@ DEVICE it takes the first one. The kernel's log is not touched, and no remedy is
 carried out without --remedy; with it, the GPU is reset or the node reboots. The
 drill ends after --for, at a boot, after a remedy, or by --end; the next health check
 then resumes the node. A real failure takes precedence at any time.
-It is refused on a node with jobs, that is out of service, or whose last run failed;
---force starts it nevertheless: a job of this node can then fail. Needs root.
+nhc-gpu refuses a drill if the node has jobs, is out of service, or failed its last
+run. --force overrides this: a job on the node can then fail. Needs root.
 
 Exit status: 0, 1 refused, 3 the configuration cannot be used, 10 wrong arguments.`,
 		Example: `  nhc-gpu drill gpu.xid.79 gpu3
@@ -208,7 +208,7 @@ func startDrill(o *drillOptions, given []string, code, device string) error {
 		}
 	}
 	if drill.Alone {
-		row("healthcheck", "no line runs %s itself, so no run would find this fault; the drill is a step of its own", s.Check)
+		row("healthcheck", "warning: no line runs %s: no run would find a real fault. The drill is reported all the same", s.Check)
 	}
 	row("to end", "nhc-gpu drill --end")
 	return nil
@@ -316,7 +316,7 @@ func findDevice(r *health.Run, like checks.Device, code, name string) (checks.De
 	case i >= 0:
 		return shapedAs(have[i], like), nil
 	case name == "":
-		fmt.Fprintf(console.Alerts, "nhc-gpu: warning: this node shows no %s: the drill is about %s of the scenario\n", cmp.Or(like.Kind, "device"), like)
+		fmt.Fprintf(console.Alerts, "nhc-gpu: warning: this node shows no %s: the drill uses the invented device %s\n", cmp.Or(like.Kind, "device"), like)
 		return like, nil
 	case !known:
 		return checks.Device{Kind: like.Kind, Name: name}, nil

@@ -42,7 +42,7 @@ func compareNodes(o *jobOptions, words []string) error {
 	case len(rest) != 1:
 		return options.Wrong{Err: errors.New("--nodes: want one job ID")}
 	case o.watch || o.dump || o.data || o.asJSON:
-		return options.Wrong{Err: errors.New("--nodes: --html and --clush go with it, and no other option")}
+		return options.Wrong{Err: errors.New("--nodes accepts only --html and --clush")}
 	}
 	id := rest[0]
 	if err := checkID(id); err != nil {

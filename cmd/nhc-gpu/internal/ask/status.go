@@ -68,7 +68,7 @@ than --max-age; with --format npd 0 healthy, 1 fault, 3 unknown. 10 wrong argume
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.format, "format", "text", "json, jsonl, nagios, npd, junit, ...")
-	f.StringSliceVar(&o.codes, "code", nil, "only codes that begin with: gpu.ecc,gpu.remap")
+	f.StringSliceVar(&o.codes, "code", nil, "only codes that begin with one of these: gpu.ecc,gpu.remap")
 	f.StringVar(&o.context, "context", "", "healthcheck, prolog, epilog, manual or monitor")
 	f.DurationVar(&o.maxAge, "max-age", 0, "an older run counts as unknown: 15m")
 	f.BoolVar(&o.fleet, "fleet", false, "all nodes of Slurm that are out of service")
