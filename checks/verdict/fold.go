@@ -209,6 +209,12 @@ func (f *Fold) fail(status int, list ...checks.Finding) []Event {
 		events = append(events, Event{Syslog, "Health check failed:  " + x.Message})
 		events = append(events, f.advise(x)...)
 	}
+	return append(events, f.conclude(status, again, list)...)
+}
+
+// conclude marks the node for failures that are in f.failed, writes their result and their text, and
+// ends the run without -a. again means that the run has failed before.
+func (f *Fold) conclude(status int, again bool, list []checks.Finding) (events []Event) {
 	if f.failures == 0 && !again {
 		events = append(events, f.mark()...)
 	}
@@ -286,16 +292,13 @@ func (f *Fold) Exited(status int) []Event {
 	}
 	var events []Event
 	switch {
-	case f.Eval:
-		f.finish(0)
-		f.exit = status & 0xff
-		return nil
-	case f.died > 0 || f.subDied != nil:
-		// The death has been reported; the shell ended because of it.
-	case status != 0:
+	case f.subDied != nil:
+		events = f.endSubshell(status)
+	case f.Eval || f.died > 0 || status == 0: // a death has been reported; the shell ended because of it
+	default:
 		events = f.failPlain(status)
 	}
-	f.over, f.exit = true, status&0xff
+	f.Quit(status)
 	return events
 }
 

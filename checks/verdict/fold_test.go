@@ -155,6 +155,32 @@ func TestFold(t *testing.T) {
 			p.do(p.Died("3", "x", true, true))
 			p.do(p.Ended(0))
 		}, []string{"S Health check failed:  x", "offline x"}, 0},
+		"death in a subshell whose line ends the shell": {Settings{Mark: true}, func(p *tape) {
+			p.do(p.Begin("( die 3 x ) || exit 1", 0))
+			p.do(p.Died("3", "x", true, true))
+			p.do(p.Exited(1))
+		}, []string{"S Health check failed:  x", "offline x"}, 1},
+		"death in a subshell whose line ends the shell with 0": {Settings{Mark: true}, func(p *tape) {
+			p.do(p.Begin("( die 3 x ) || exit 0", 0))
+			p.do(p.Died("3", "x", true, true))
+			p.do(p.Exited(0))
+		}, []string{"S Health check failed:  x", "offline x"}, 0},
+		"death in a subshell whose line ends the shell, with -a": {Settings{Mark: true, All: true, Late: true}, func(p *tape) {
+			p.do(p.Begin("( die 3 x ); die 4 y; exit 1", 0))
+			p.do(p.Died("3", "x", true, true))
+			p.do(p.Died("4", "y", false, true))
+			p.do(p.Exited(1))
+		}, []string{"S Health check failed:  x", "S Health check failed:  y", "offline y"}, 1},
+		"death in a subshell, in the background": {Settings{Detach: true, Logged: true}, func(p *tape) {
+			p.do(p.Begin("( check_gpu_remap )", 0))
+			p.Called([]checks.Finding{faulty("check_gpu_remap", "gpu.remap.failed", gpu(5), checks.ReseatOrRMA)})
+			p.do(p.Died("7", "check_gpu_remap:  what the log has", true, true))
+			p.do(p.Ended(7))
+		}, []string{
+			"S Health check failed:  check_gpu_remap:  what the log has",
+			"S Advice [gpu.remap.failed]:  reseat or RMA: " + checks.WhatToDo("gpu.remap.failed"),
+			"result 7 check_gpu_remap:  what the log has",
+		}, 7},
 		"death that a command substitution has caught": {Settings{Logged: true}, func(p *tape) {
 			p.do(p.Begin("X=$(die 3 x)", 0))
 			p.do(p.Died("3", "x", true, false))

@@ -28,13 +28,9 @@ func (f *Fold) Died(status, message string, subshell, heard bool) []Event {
 
 // Ended takes the status of a shell line after which the shell continues.
 func (f *Fold) Ended(status int) []Event {
-	if f.subDied != nil {
-		if status != 0 || f.All {
-			return f.failSubshell(status)
-		}
-		return f.markSwallowed()
-	}
 	switch {
+	case f.subDied != nil:
+		return f.endSubshell(status)
 	case status == 0 || f.over:
 		return nil
 	case f.Eval: // with -a a line can continue after a death
@@ -70,6 +66,14 @@ func (f *Fold) Broken(x checks.Finding) (events []Event) {
 	return append(events, f.Findings([]checks.Finding{x})...)
 }
 
+// endSubshell judges a death in a subshell when its line, or the shell, has ended.
+func (f *Fold) endSubshell(status int) []Event {
+	if status != 0 || f.All {
+		return f.failSubshell(status)
+	}
+	return f.markSwallowed()
+}
+
 // markSwallowed handles a death in a subshell whose line passes: "check_x | tee f", or
 // X=$(check_x). The run continues, as in LBNL NHC, but a check has found a fault: the node is
 // marked, and this run does not resume it.
@@ -89,23 +93,13 @@ func (f *Fold) markSwallowed() []Event {
 // failSubshell completes a death in a subshell. It writes the log line if a command
 // substitution has caught it.
 func (f *Fold) failSubshell(status int) (events []Event) {
-	f.failed = append(f.failed, f.findCalled(f.subDied.message, f.subDied.status))
+	x := f.findCalled(f.subDied.message, f.subDied.status)
+	f.failed = append(f.failed, x)
 	if !f.subDied.heard {
-		events = f.log(f.errorText(f.subDied.message))
+		events = f.log(f.errorText(x.Message))
 	}
-	events = append(events, f.Flush()...)
-	if f.failures == 0 {
-		events = append(events, f.mark()...)
-	}
-	if f.Logged && !f.Silent {
-		events = append(events, Event{Out, f.errorText(f.subDied.message)})
-	}
-	if f.All {
-		f.failures++
-		return events
-	}
-	f.finish(status)
-	return events
+	events = append(append(events, f.Flush()...), f.advise(x)...)
+	return append(events, f.conclude(status, false, []checks.Finding{x})...)
 }
 
 // failPlain handles a line that failed without a death.
