@@ -51,7 +51,7 @@ func (j *Judge) countAhead() {
 	}
 	const check = "check_gpu_recovery" // the site's policy for this check applies to such findings
 	from, s := len(j.fold.Failures()), &plan.Step{Name: check, Class: "gpu", Policy: j.files.Config.Of(check, "gpu")}
-	j.emit(j.fold.Findings(j.attribute(check, j.apply(s, j.Silence(lost, "")))))
+	j.emit(j.fold.Findings(j.attribute(check, j.apply(s, j.Soften(s, lost)))))
 	j.blame(from, s)
 }
 

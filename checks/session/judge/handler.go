@@ -111,7 +111,7 @@ func (j *hearer) reply(list []checks.Finding) run.NativeReply {
 
 // judgeCall applies to the findings of a called check what the site and persons have set for them.
 func (j *hearer) judgeCall(s *plan.Step, list []checks.Finding) []checks.Finding {
-	list = j.Silence(j.excuse(list, ""), s.Text)
+	list = j.Soften(s, list)
 	if s.Active || slices.ContainsFunc(list, func(f checks.Finding) bool { return checks.NotYet(f.Code) }) {
 		j.unanswered.Note(j.current, list)
 	}

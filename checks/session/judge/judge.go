@@ -136,7 +136,7 @@ func (j *Judge) Native(s *plan.Step, res checks.Result) (more bool) {
 		}
 		j.slowCode = cmp.Or(j.slowCode, "probe.slow") // active.time is about a test
 	}
-	res.Findings = j.Silence(j.excuse(res.Findings, s.Lacks), s.Text)
+	res.Findings = j.Soften(s, res.Findings)
 	if j.job != nil && (s.Usage == nil || !s.Usage.Drill) {
 		j.job.Look(s.Name, res.Findings)
 	}
@@ -268,18 +268,13 @@ func (j *Judge) line(s *plan.Step) (more bool) {
 	return !f.Over()
 }
 
-// excuse returns the findings, changed so that an error of the configuration drains no node,
-// unless the site wants that.
-func (j *Judge) excuse(list []checks.Finding, lacks string) []checks.Finding {
-	if j.n.Set.ConfigErrorsDrain() {
-		return list
+// Soften returns the findings of a step with an error of the configuration made unknown, unless the site
+// wants that it drains the node, and with each failure that a person has accepted made a warning.
+func (j *Judge) Soften(s *plan.Step, list []checks.Finding) []checks.Finding {
+	if !j.n.Set.ConfigErrorsDrain() {
+		list = session.Excuse(list, s.Lacks)
 	}
-	return session.Excuse(list, lacks)
-}
-
-// Silence returns the findings of a line with each failure that a person has accepted made a warning.
-func (j *Judge) Silence(list []checks.Finding, line string) []checks.Finding {
-	return j.n.Silence(list, line)
+	return j.n.Silence(list, s.Text)
 }
 
 // mistakeIn returns the code and the text of the error in a line that has failed because bash cannot

@@ -48,7 +48,7 @@ func (t *Table) Begin(s *plan.Step, _ int) {
 // Native adds the rows of a check.
 func (t *Table) Native(s *plan.Step, r checks.Result) bool {
 	t.fact = r.Fact
-	t.addRows(s, t.once(t.judge.Applied(s, t.judge.Silence(r.Findings, s.Text))), r.Took)
+	t.addRows(s, t.once(t.judge.Applied(s, t.judge.Soften(s, r.Findings))), r.Took)
 	return true
 }
 
