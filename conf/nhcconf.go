@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// MaxSize is the largest configuration file in bytes.
+// MaxSize is the largest configuration file in bytes. A worker reads no more of one.
 const MaxSize = 2 << 20
 
 // Pos is a position in a file.

@@ -17,7 +17,8 @@ import (
 
 // These functions read and write files for the supervisor.
 
-// maxRead bounds the read of a configuration file, bytes. A larger file is reported by its size.
+// maxRead bounds the read of a configuration file, bytes, as conf.MaxSize. A larger file is reported by
+// its size.
 const maxRead = 2 << 20
 
 // readFile reads a file that a site names. It opens the file before it calls stat, so that both see

@@ -177,7 +177,7 @@ func (f *Files) readMode() error {
 	if err != nil || file.Missing || !file.Mode.IsRegular() {
 		return err
 	}
-	if err := Trusted(path, &file.FileInfo); err != nil {
+	if err := sound(path, &file); err != nil {
 		return err
 	}
 	mode, err := conf.ModeIn(path, file.Data, f.Set.Lookup)
@@ -197,7 +197,7 @@ func (f *Files) readSysconfig() error {
 	if file.Missing || !file.Mode.IsRegular() {
 		return nil
 	}
-	if err := Trusted(path, &file.FileInfo); err != nil {
+	if err := sound(path, &file); err != nil {
 		return err
 	}
 	f.SetFile = path
@@ -453,11 +453,17 @@ func (f *Files) ContentOf(path string, o run.Outcome, named bool) (data []byte, 
 		return nil, false, fmt.Errorf("read %s: no such file", path)
 	case !file.Mode.IsRegular():
 		return nil, false, fmt.Errorf("read %s: not a regular file (%s)", path, file.Mode.Type())
-	case file.Size > int64(len(file.Data)):
-		return nil, false, fmt.Errorf("read %s: %d bytes, want at most %d", path, file.Size, conf.MaxSize)
 	}
-	err = Trusted(path, &file.FileInfo)
+	err = sound(path, &file)
 	return file.Data, err == nil, err
+}
+
+// sound rejects the text of a file that was not read whole, or that another user could have written.
+func sound(path string, file *run.File) error {
+	if file.Size > int64(len(file.Data)) {
+		return fmt.Errorf("read %s: %d bytes, want at most %d", path, file.Size, conf.MaxSize)
+	}
+	return Trusted(path, &file.FileInfo)
 }
 
 // Trusted rejects a configuration that another user could have written: the owner must be root or

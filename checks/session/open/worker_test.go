@@ -51,6 +51,7 @@ func newFiles(t *testing.T, n *sessiontest.Node) (*open.Files, *hearer) {
 
 func TestSysconfig(t *testing.T) {
 	t.Parallel()
+	long := strings.Repeat("#\n", 1<<20-1) + "MODE=observe\n"
 	for _, tt := range []struct {
 		name, text, usual string // of nhc-test, and of nhc
 		mode              os.FileMode
@@ -65,6 +66,8 @@ func TestSysconfig(t *testing.T) {
 		{name: "others can write it", text: "VERBOSE=1\n", mode: 0o666, err: "writable by others"},
 		{name: "a wrong value", text: "MODE=guess\n", err: "MODE=guess: want enforce or observe"},
 		{name: "two settings in one word", text: "NHC_CHECK_ALL=1MODE=observe\n", err: "two settings in one word"},
+		{name: "too long", text: long, err: "nhc-test: 2097163 bytes, want at most 2097152"},
+		{name: "the usual file is too long", usual: long, err: "nhc: 2097163 bytes, want at most 2097152"},
 		{name: "MODE of the usual file", usual: "if true; then\n  MODE=observe\nfi\n", vars: map[string]string{"MODE": "observe"}},
 		{name: "a MODE of its own", text: "MODE=enforce\n", usual: "MODE=observe\n", vars: map[string]string{"MODE": "enforce"}},
 	} {
