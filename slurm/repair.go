@@ -132,8 +132,8 @@ func findReason(ctx context.Context, c *Controller, m *Memory) (node NodeInfo, r
 	return node, additions().ReplaceAllString(node.Reason, ""), nil
 }
 
-// Unanswered reports whether a call ended without an answer: slurmctld can have carried it out.
-func Unanswered(err error) bool { return strings.Contains(err.Error(), "no answer") }
+// UnansweredError is the error of a request that got no answer: slurmctld can have carried it out.
+type UnansweredError struct{ error }
 
 // Reboot requests a reboot of the node, which is drained by us and empty. Slurm would reboot a node
 // that a person has drained, too, and forget that person's reason: the look and the request are as
@@ -151,7 +151,10 @@ func Reboot(ctx context.Context, c *Controller) error {
 		}
 		line, err := argv([]string{cmp.Or(c.Settings.Scontrol, "scontrol")}, "reboot", "reason="+reason, c.Node)
 		if err == nil && !c.Observe {
-			_, err = c.call(ctx, line)
+			var out Output
+			if out, err = c.call(ctx, line); err != nil && (out.TimedOut || out.Status == 0) {
+				err = UnansweredError{err}
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("reboot node %s: %w", c.Node, err)

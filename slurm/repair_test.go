@@ -146,6 +146,16 @@ func TestReboot(t *testing.T) {
 	if err := Reboot(t.Context(), c); !errors.Is(err, ErrNotOurs) {
 		t.Errorf("%v: want a refusal: the node is alice's", err)
 	}
+	// Only a request that was sent can have been carried out without an answer.
+	for call, sent := range map[string]bool{"read": false, "reboot": true} {
+		c, f := patient(t)
+		f.on = func(_ *fake, is string) (Output, error, bool) {
+			return Output{TimedOut: true}, nil, strings.HasPrefix(is, call)
+		}
+		if err := Reboot(t.Context(), c); err == nil || errors.As(err, new(UnansweredError)) != sent {
+			t.Errorf("no answer to %s: %v, want an unanswered request %v", call, err, sent)
+		}
+	}
 }
 
 func TestAdviseReboot(t *testing.T) {

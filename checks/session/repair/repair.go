@@ -166,7 +166,7 @@ func (r *Repair) Run(now time.Time) (did string, err error) {
 	r.report("%s for %s: begins", next.Do, names(next.Faults))
 	err = r.act(ctx, &next)
 	switch {
-	case err != nil && (!boot || !slurm.Unanswered(err)):
+	case err != nil && (!boot || !errors.As(err, new(slurm.UnansweredError))):
 		return r.end(ctx, r.Record.Open(), err)
 	case err != nil: // slurmctld can have accepted it
 		err = errors.Join(err, r.setUnanswered(true))
