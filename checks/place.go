@@ -193,5 +193,5 @@ func parseCabling(file, text string) (cablingTable, error) {
 // shortenEnd limits the length of a far end in a message.
 func shortenEnd(text string) string {
 	const most = 60
-	return text[:min(len(text), most)]
+	return strings.ToValidUTF8(text[:min(len(text), most)], "")
 }

@@ -3,6 +3,7 @@ package checks
 import (
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -47,6 +48,10 @@ func TestCablingFile(t *testing.T) {
 	}
 	if err == nil || strings.Count(err.Error(), "want GUID,PORT and the far end") != 4 || !strings.HasPrefix(err.Error(), "f:4: ") {
 		t.Errorf("%v", err)
+	}
+	long, err := parseCabling("f", "b83f:d203:00c5:1a04,2 leaf3"+strings.Repeat("é", 60))
+	if end := long["b83fd20300c51a04,2"]; err != nil || end == "" || !utf8.ValidString(end) {
+		t.Errorf("%v: far end %q, want valid UTF-8", err, end)
 	}
 	if CablingErrors("f", []byte("# nothing\n")) != nil || CablingErrors("f", []byte("x")) == nil {
 		t.Error("lint")
