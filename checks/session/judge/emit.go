@@ -90,7 +90,8 @@ func (j *Judge) emitUntilHelper(events []verdict.Event) (helper bool, text strin
 		j.Collector.Collect(events)
 		return false, ""
 	}
-	helper = !j.n.Set.Observes() && j.n.Set.CustomHelper("OFFLINE_NODE") && slices.ContainsFunc(events, func(e verdict.Event) bool { return e.To == verdict.Offline })
+	marks := slices.ContainsFunc(events, func(e verdict.Event) bool { return e.To == verdict.Offline })
+	helper = marks && !j.n.Set.Observes() && j.n.CustomHelper("OFFLINE_NODE")
 	var forSyslog []string
 	events = joinSyslog(events)
 	for i, e := range events {
@@ -118,7 +119,7 @@ func (j *Judge) emitUntilHelper(events []verdict.Event) (helper bool, text strin
 		case verdict.Online:
 			switch {
 			case j.n.Part(), j.staysOut(): // a part has not seen the rest of the node
-			case !j.n.Set.CustomHelper("ONLINE_NODE"):
+			case !j.n.CustomHelper("ONLINE_NODE"):
 				j.markOnline()
 			case !j.n.Set.Observes(): // a healthy run calls it each time: no decision to log
 				j.noteHelper("ONLINE_NODE", slurm.Resume, "")
@@ -201,7 +202,7 @@ func (j *Judge) tellSyslog(text string) {
 }
 
 func (j *Judge) markOffline(message string) {
-	if j.n.Set.Observes() && j.n.Set.CustomHelper("OFFLINE_NODE") {
+	if j.n.Set.Observes() && j.n.CustomHelper("OFFLINE_NODE") {
 		j.noteHelper("OFFLINE_NODE", slurm.Drain, message)
 		_ = j.n.Would(fmt.Sprintf("run %s for node %s: %s", j.n.Set.Get("OFFLINE_NODE"), j.n.Name, message))
 		return

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/syslog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -199,7 +200,7 @@ func (n *Node) DeliverPending() {
 		find := n.ManagerRequest()
 		n.UseManager(find, n.Pool.Call(n.Ctx, checks.Local, find, n.Budget.Reading(time.Now())))
 	}
-	if !n.Set.Marks() || n.Set.Get("NHC_RM") != "slurm" || n.Set.CustomHelper("OFFLINE_NODE") {
+	if !n.Set.Marks() || n.Set.Get("NHC_RM") != "slurm" || n.CustomHelper("OFFLINE_NODE") {
 		return
 	}
 	ctx, cancel := n.Acting()
@@ -208,6 +209,27 @@ func (n *Node) DeliverPending() {
 	if out, err := c.Deliver(ctx); err != nil || out.Action != slurm.None || out.Calls > 0 { // one was pending
 		n.reportOutcome(ctx, c, out, err)
 	}
+}
+
+// The look at a helper has a worker of its own, since the file server can be dead, and a time limit.
+const (
+	helperLane  checks.Lane = "helper"
+	helperLimit             = 2 * time.Second
+)
+
+// CustomHelper reports whether the site has a helper of its own that marks the node. It looks for the helpers
+// below a HELPERDIR of the site only now, when one is to be called.
+func (n *Node) CustomHelper(name string) bool {
+	paths := n.Set.HelpersToFind()
+	found := slices.ContainsFunc(paths, func(path string) bool {
+		q := &wire.Request{Op: wire.OpRead, Path: path, Line: "read " + path}
+		f, err := n.Pool.Call(context.Background(), helperLane, q, helperLimit).File(q.Line)
+		return err != nil || !f.Missing
+	})
+	if len(paths) > 0 && !found {
+		n.Set.LoseHelpers(paths[0])
+	}
+	return n.Set.CustomHelper(name)
 }
 
 // Release sends the drain that the guard holds. Without one it makes no call.

@@ -414,6 +414,21 @@ func TestMark(t *testing.T) {
 	}
 }
 
+// The helpers below HELPERDIR are looked for when one is to be called. Without one nhc-gpu marks the node.
+func TestHelperDir(t *testing.T) {
+	t.Parallel()
+	for file, custom := range map[string]bool{"readme": false, "node-mark-online": true} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, file), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n := sessiontest.New(t, slurm.HealthCheck, "HELPERDIR="+dir)
+		if got := n.CustomHelper("OFFLINE_NODE"); got != custom || (n.Set.LostHelper == "") != custom {
+			t.Errorf("HELPERDIR with %s: helper of the site %v, lost %q", file, got, n.Set.LostHelper)
+		}
+	}
+}
+
 // While the memory directory does not answer, accepted faults are known by a copy, and none is added or ended.
 func TestSilencesOfSilentMemory(t *testing.T) {
 	t.Parallel()

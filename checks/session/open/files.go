@@ -248,19 +248,11 @@ func (f *Files) Open(beside []*wire.Request, took func(map[*wire.Request]run.Out
 			reqs = append(reqs, own)
 		}
 	}
-	var helpers []*wire.Request
-	for _, path := range f.Set.HelpersToFind() {
-		helpers = append(helpers, readRequest(path))
-	}
-	reqs = append(reqs, helpers...)
 	out := map[*wire.Request]run.Outcome{}
 	f.Pool.Do(f.Ctx, checks.Local, reqs, func(*wire.Request) time.Duration { return f.readingLimit() },
 		func(q *wire.Request, o run.Outcome) { out[q] = o })
 	if took != nil && !took(out) {
 		return nil
-	}
-	if len(helpers) > 0 && !slices.ContainsFunc(helpers, func(q *wire.Request) bool { return !Missing(out[q]) }) {
-		f.Set.LoseHelpers(helpers[0].Path)
 	}
 	f.noteScripts(out[list])
 	if f.Eval == "" {

@@ -127,6 +127,16 @@ func TestUnknownDistribution(t *testing.T) {
 	}
 }
 
+// The file server of HELPERDIR can be dead: the begin of a run does not look for the helpers.
+func TestOpenWithHelperDir(t *testing.T) {
+	t.Parallel()
+	n := sessiontest.New(t, slurm.HealthCheck, "HELPERDIR=/nonexistent")
+	f, _ := newFiles(t, n)
+	if errs := f.Open(nil, nil); len(errs) > 0 || n.Set.LostHelper != "" {
+		t.Errorf("%v, looked for %q", errs, n.Set.LostHelper)
+	}
+}
+
 // Open reads all files; one that cannot be used is an error, and one that is not named may be missing.
 func TestOpen(t *testing.T) {
 	t.Parallel()

@@ -189,7 +189,6 @@ func (s *Settings) Lookup(name string) (string, bool) {
 
 // Put sets a variable.
 func (s *Settings) Put(name, value string, export bool) {
-	same := s.Vars[name] == value
 	s.Vars[name] = value
 	s.site = append(s.site, name)
 	if export {
@@ -197,7 +196,7 @@ func (s *Settings) Put(name, value string, export bool) {
 	}
 	switch name {
 	case "HELPERDIR", "OFFLINE_NODE", "ONLINE_NODE":
-		s.helpers = s.helpers || value != "" && (!same || s.LostHelper == "")
+		s.helpers = s.helpers || value != ""
 	}
 }
 
@@ -245,6 +244,9 @@ func (s *Settings) Preset(argv0 string) {
 	}
 }
 
+// helperFiles has the helpers of LBNL NHC below HELPERDIR, by their settings.
+var helperFiles = map[string]string{"OFFLINE_NODE": "/node-mark-offline", "ONLINE_NODE": "/node-mark-online"}
+
 // Finalize sets every empty setting to its default.
 func (s *Settings) Finalize() {
 	def := func(name, value string) {
@@ -256,8 +258,9 @@ func (s *Settings) Finalize() {
 	def("CONFFILE", s.Vars["CONFDIR"]+"/"+s.Vars["NAME"]+".conf")
 	def("INCDIR", s.Vars["CONFDIR"]+"/scripts")
 	def("HELPERDIR", s.Vars["LIBEXECDIR"]+"/nhc")
-	def("ONLINE_NODE", s.Vars["HELPERDIR"]+"/node-mark-online")
-	def("OFFLINE_NODE", s.Vars["HELPERDIR"]+"/node-mark-offline")
+	for name, file := range helperFiles {
+		def(name, s.Vars["HELPERDIR"]+file)
+	}
 	def("LOGFILE", ">>/var/log/"+s.Vars["NAME"]+".log 2>&1")
 	def("RESULTFILE", ResultDir+"/"+s.Vars["NAME"]+".status")
 	def("DEBUG", "0")
@@ -386,12 +389,7 @@ func Quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + 
 // CustomHelper reports whether the site has a helper of its own that marks the node. Otherwise
 // nhc-gpu marks it.
 func (s *Settings) CustomHelper(name string) bool {
-	v := s.Get(name)
-	file := "/node-mark-online"
-	if name == "OFFLINE_NODE" {
-		file = "/node-mark-offline"
-	}
-	return s.helpers || v != s.Get("HELPERDIR")+file
+	return s.helpers || s.Get(name) != s.Get("HELPERDIR")+helperFiles[name]
 }
 
 // HelpersToFind returns the helpers that the site's HELPERDIR must have, none if the site has none or names both.
@@ -399,7 +397,7 @@ func (s *Settings) HelpersToFind() (paths []string) {
 	if !s.helpers {
 		return nil
 	}
-	for name, file := range map[string]string{"OFFLINE_NODE": "/node-mark-offline", "ONLINE_NODE": "/node-mark-online"} {
+	for name, file := range helperFiles {
 		path := s.Get("HELPERDIR") + file
 		if s.Get(name) != path {
 			return nil
