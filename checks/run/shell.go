@@ -50,7 +50,8 @@ type Shell struct {
 	senders map[int32]*sender // of events, by their process
 	speaks  *sender           // the sender of the current events
 	ready   bool              // bash has started
-	traps   bool              // a trap of the site on EXIT runs
+	leaves  bool              // bash has announced its end
+	traps   bool              // a trap of the site on EXIT runs then
 	until   time.Time         // deadline of the command; zero means none
 	handler ShellHandler
 	wake    int // read end of the pipe that a signal uses to interrupt a wait
@@ -198,8 +199,7 @@ func (s *Shell) Source(path string, deadline time.Time) (status int, exited bool
 func (s *Shell) command(deadline time.Time, fields ...string) (int, bool, error) {
 	s.until = deadline
 	s.mark()
-	// If bash has stopped reading, its last events or its exit status explain why.
-	if err := s.send(s.cmd, fields...); err != nil && !errors.Is(err, unix.EPIPE) {
+	if err := s.send(s.cmd, fields...); err != nil {
 		return 0, false, err
 	}
 	status, exited, err := s.await()
@@ -227,7 +227,7 @@ func (s *Shell) send(fd int, fields ...string) error {
 			continue
 		}
 		if err == unix.EPIPE {
-			return nil // bash is gone: the next read of its answer explains how
+			return nil // bash has stopped reading: its last events or its exit status explain why
 		}
 		if err != nil {
 			return fmt.Errorf("write to bash: %w", err)
@@ -282,27 +282,35 @@ func (s *Shell) waitTime() (int, error) {
 const closeGrace = time.Second
 
 // Close makes the shell exit and gives it a moment. A site's own trap on EXIT has until the deadline, or until
-// a signal interrupts the run. overdue reports that the shell was killed.
-func (s *Shell) Close(deadline time.Time) (overdue bool) {
+// a signal interrupts the run; so has bash until it has announced that there is none. If the shell had to be
+// killed, overdue names the part that did not end.
+func (s *Shell) Close(deadline time.Time) (overdue string) {
 	shut(&s.cmd)
 	shut(&s.ans) // the trap gets no answers
 	grace := time.Now().Add(closeGrace)
 	tick := time.NewTicker(closeGrace / 20)
 	defer tick.Stop()
-	for left := false; !left && !overdue; {
+	for left := false; !left && overdue == ""; {
 		select {
 		case <-s.done:
 			left = true
 		case <-tick.C:
 			s.drain() // or the trap waits for room
+			s.readEnd()
 			end := grace
-			if s.entersTrap() && deadline.After(grace) && !s.interrupted() {
+			if (s.traps || !s.leaves) && deadline.After(grace) && !s.interrupted() {
 				end = deadline
 			}
-			overdue = time.Now().After(end)
+			switch {
+			case time.Now().Before(end):
+			case s.traps:
+				overdue = "the trap on EXIT of the site"
+			default:
+				overdue = "bash"
+			}
 		}
 	}
-	if overdue {
+	if overdue != "" {
 		s.Guarded().End(s.number)
 	}
 	s.drain()
@@ -310,19 +318,20 @@ func (s *Shell) Close(deadline time.Time) (overdue bool) {
 	return overdue
 }
 
-// entersTrap reports whether bash has announced a trap of the site. Nothing else that it sends matters now.
-func (s *Shell) entersTrap() bool {
+// readEnd takes the announcement of the end of bash. Nothing else that it sends matters now.
+func (s *Shell) readEnd() {
 	for {
 		for s.speaks != nil {
 			name, fields, ok, err := s.speaks.next()
 			if err != nil || !ok {
 				break
 			}
+			s.leaves = s.leaves || name == "lost"
 			s.traps = s.traps || name == "lost" && field(fields, 0) != ""
 		}
 		var err error
 		if s.speaks, err = s.receive(); err != nil || s.speaks == nil {
-			return s.traps
+			return
 		}
 	}
 }
@@ -400,8 +409,5 @@ func (s *Shell) answer(question string, fields ...string) error {
 		return nil // the process that asked is gone
 	}
 	defer unix.Close(pipe)
-	if err := s.send(pipe, fields...); err != nil && !errors.Is(err, unix.EPIPE) {
-		return err
-	}
-	return nil
+	return s.send(pipe, fields...)
 }

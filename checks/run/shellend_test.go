@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
@@ -80,8 +81,8 @@ func TestShellExitTrap(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if overdue := s.Close(time.Now().Add(time.Hour)); overdue {
-				t.Error("the trap is overdue")
+			if overdue := s.Close(time.Now().Add(time.Hour)); overdue != "" {
+				t.Errorf("%s is overdue", overdue)
 			}
 			if diff := cmp.Diff(want, h.outputOf()); diff != "" {
 				t.Errorf("output (-want +got):\n%s", diff)
@@ -98,13 +99,25 @@ func TestShellExitTrapOverdue(t *testing.T) {
 	if _, _, err := s.Line(false, 0, `trap 'sh -c "echo \$\$ >`+pid+`; exec sleep 3600"' EXIT`, soon()); err != nil {
 		t.Fatal(err)
 	}
-	if !s.Close(time.Now()) {
+	if s.Close(time.Now()) == "" {
 		t.Error("a trap that does not end is not overdue")
 	}
 	text, _ := os.ReadFile(pid) // missing if the trap had not begun
 	n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 	if st, err := process.ReadStat(n); n > 0 && err == nil && st.State != "Z" {
 		t.Errorf("process %d of the trap still runs", n)
+	}
+}
+
+// A bash without a trap that does not end blames none.
+func TestShellOverdue(t *testing.T) {
+	t.Parallel()
+	s := startTestShell(t, &script{}, "")
+	if err := unix.Kill(s.Pid(), unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Close(time.Now()); got != "bash" {
+		t.Errorf("%q is overdue, want bash", got)
 	}
 }
 

@@ -228,8 +228,10 @@ func (b *Bash) Pid() int { return b.shell.Pid() }
 // Close ends an idle shell. Its trap on EXIT has as long as a helper of the site.
 func (b *Bash) Close() {
 	began := time.Now()
-	if b.shell != nil && b.shell.Close(b.n.Budget.Helping(began)) {
-		b.n.Log.Write(fmt.Sprintf("nhc-gpu:  the trap on EXIT of the site did not end in %.0f s, and was killed", time.Since(began).Seconds()))
+	if b.shell != nil {
+		if overdue := b.shell.Close(b.n.Budget.Helping(began)); overdue != "" {
+			b.n.Log.Write(fmt.Sprintf("nhc-gpu:  %s did not end in %.0f s, and was killed", overdue, time.Since(began).Seconds()))
+		}
 	}
 	b.shell = nil
 }
