@@ -69,6 +69,9 @@ func (l Lane) Worker() Lane {
 // remaining steps are skipped: the next call would hang, too.
 func (l Lane) Vendor() bool { return l == NVML || l == DCGM || l == CUDA }
 
+// FullName returns the name of a check with its prefix, which a table of nhc.toml can omit.
+func FullName(name string) string { return "check_" + strings.TrimPrefix(name, "check_") }
+
 // ClassShell is the class of the lines that bash runs.
 const ClassShell = "shell"
 
@@ -232,7 +235,7 @@ func adviseCommon() map[string]string {
 		"probe.contained":  "Nothing: run the check on the node itself, or give the container /dev/kmsg.",
 
 		// Codes that the supervisor and the workers report for any check.
-		"probe.hung":        "The named driver, mount or device did not answer: search dmesg for it. See docs/reference/run.md.",
+		"probe.hung":        "The driver, mount or device in the message does not answer. A mount: repair its file server or the network; a reboot does not help. A GPU, adapter or local disk: search dmesg for it, then reboot the node. A process in state D can block the shutdown: be ready for a power cycle by the BMC.",
 		"probe.died":        "The check's process crashed, usually in a vendor library: look at dmesg and the core dump, and report the crash to the vendor.",
 		"probe.crashed":     "NVIDIA's library crashes every process that uses it: try nvidia-smi, look at dmesg, reboot the node. If it still crashes, reinstall the driver.",
 		"probe.error":       "The check could not run; the message gives the reason.",

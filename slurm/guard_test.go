@@ -61,7 +61,7 @@ func TestGuardRules(t *testing.T) {
 		},
 		{
 			"a hang in another check", defaults, "NHC: gpu3 hung 0000:66:00.0: reboot (check_gpu_ecc) [probe.hung]",
-			[]string{"main|idle|5|n[01-05]|none", "main|drain|3|n[06-08]|NHC: hung (in stat /scratch): reboot (check_fs_used) [probe.hung]", "main|drain|1|n09|NHC: gpu1 hung 0000:44:00.0: reboot (check_gpu_ecc) [probe.hung]"},
+			[]string{"main|idle|5|n[01-05]|none", "main|drain|3|n[06-08]|NHC: /scratch hung (check_fs_used) [probe.hung]", "main|drain|1|n09|NHC: gpu1 hung 0000:44:00.0: reboot (check_gpu_ecc) [probe.hung]"},
 			Ruling{Fault: "probe.hung check_gpu_ecc", Partition: "main", Out: 1, Of: 9, Limit: 3},
 		},
 		{"no partition", defaults, dnsReason, []string{"far|drain|9|m[1-9]|" + dnsReason}, Ruling{}},

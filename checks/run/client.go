@@ -36,6 +36,7 @@ type client struct {
 
 	request atomic.Int64 // the request in progress
 	worn    bool         // the worker left after its last answer and is replaced, which is not a failure
+	crashed bool         // the worker died by itself
 }
 
 // startWorker starts a worker: the same program again, in its own session and with its own

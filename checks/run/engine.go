@@ -226,17 +226,14 @@ func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]ch
 // result converts the outcome of a request to the result of its step.
 func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 	r := checks.Result{Step: s.Index, Hung: o.hung}
-	name := s.Name
-	if !strings.HasPrefix(name, "check_") {
-		name = "check_" + name
-	}
-	could := func(code, why string) {
+	name := checks.FullName(s.Name)
+	unknown := func(code, why string) {
 		r.Findings = []checks.Finding{{Code: code, Severity: checks.Unknown, Message: fmt.Sprintf("%s:  no result: %s", name, why)}}
 	}
 	switch {
 	case o.hung != nil && isOutOfTime(s, o.hung):
 		r.Took = o.hung.For
-		could("active.time", fmt.Sprintf("the run ended after %s%s: the test may take %s",
+		unknown("active.time", fmt.Sprintf("the run ended after %s%s: the test may take %s",
 			o.hung.For.Round(100*time.Millisecond), describeCall(o.hung), s.Bound))
 	case o.hung != nil && isSlow(o.hung):
 		r.Took = o.hung.For
@@ -245,9 +242,9 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 		if isScan(o.hung) {
 			code = "probe.scan"
 		}
-		could(code, fmt.Sprintf("slow: after %s in %s, and still going on", o.hung.For.Round(100*time.Millisecond), call))
+		unknown(code, fmt.Sprintf("after %.1f s the check was still at work in %s", o.hung.For.Seconds(), call))
 	case o.hung != nil && o.hung.Unsent():
-		could("probe.lost", "not run: the run had ended")
+		unknown("probe.lost", "not run: the run had ended")
 	case o.hung != nil:
 		r.Took = o.hung.For
 		device, of := HungDevice(s.Lane, o.hung.Doing), ""
@@ -255,7 +252,7 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 			of = device.String() + ": "
 		}
 		r.Findings = []checks.Finding{{
-			Code: "probe.hung", Severity: checks.Fail, Remedy: checks.RebootNode, Device: device,
+			Code: "probe.hung", Severity: checks.Fail, Remedy: HungRemedy(device), Device: device,
 			Message: fmt.Sprintf("%s:  %shung (%s)", name, of, Describe(o.hung)),
 		}}
 	case o.died != "" && o.crashes >= crashesFail:
@@ -264,17 +261,17 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 			Message: fmt.Sprintf("%s:  the driver's library crashed in each of the last %d runs: %s", name, crashesFail, o.died),
 		}}
 	case o.died != "":
-		could("probe.died", o.died)
+		unknown("probe.died", o.died)
 	case o.lost != "" && o.late:
-		could("probe.scan", o.lost)
+		unknown("probe.scan", o.lost)
 	case o.lost != "":
-		could("probe.lost", o.lost)
+		unknown("probe.lost", o.lost)
 	case o.answer == nil:
-		could("probe.interrupted", "the run was interrupted")
+		unknown("probe.interrupted", "the run was interrupted")
 	default:
 		resp, err := o.Answer()
 		if err != nil {
-			could("probe.error", err.Error())
+			unknown("probe.error", err.Error())
 			break
 		}
 		r.Took, r.Findings, r.Fact = resp.Took, resp.Findings, resp.Fact

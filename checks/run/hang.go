@@ -73,6 +73,18 @@ func HungDevice(lane checks.Lane, doing string) checks.Device {
 	return checks.Device{Kind: "path", Name: p}
 }
 
+// driverPath matches the files of drivers.
+var driverPath = checks.Lazily(`^/(sys|dev|proc/driver)/`)
+
+// HungRemedy returns the remedy of a call that blocks in a device. A reboot can help hardware, its driver and a
+// library. A mount needs its file server: nodes that have mounted a dead one reboot in vain.
+func HungRemedy(d checks.Device) checks.Remedy {
+	if d == (checks.Device{}) || d.Kind == "path" && !driverPath().MatchString(d.Name) {
+		return checks.NoRemedy
+	}
+	return checks.RebootNode
+}
+
 // Describe describes where a process hangs. The text is the same in every run, so a reason made
 // from it does not change while the hang lasts.
 func Describe(h *checks.Hung) string {
@@ -87,9 +99,8 @@ func Describe(h *checks.Hung) string {
 	if h.Wchan != "" {
 		who += ", wait channel " + h.Wchan
 	}
-	parts = append(parts, who)
 	if h.Stuck {
-		parts = append(parts, "which no signal can end")
+		who += "; no signal can end it"
 	}
-	return strings.Join(parts, ": ")
+	return strings.Join(append(parts, who), ": ")
 }

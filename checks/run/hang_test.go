@@ -41,6 +41,20 @@ func TestHungDevice(t *testing.T) {
 			t.Errorf("HungDevice(%s, %q) = %+v, want %+v", tt.lane, tt.doing, got, tt.want)
 		}
 	}
+	for device, want := range map[checks.Device]checks.Remedy{
+		{Kind: "path", Name: "/scratch"}:           checks.NoRemedy,
+		{Kind: "path", Name: "/proc/4711/cmdline"}: checks.NoRemedy,
+		{}: checks.NoRemedy,
+		{Kind: "path", Name: "/sys/class/infiniband"}: checks.RebootNode,
+		{Kind: "path", Name: "/dev/nvme0"}:            checks.RebootNode,
+		{Kind: "port", Name: "mlx5_0:1"}:              checks.RebootNode,
+		{Kind: "gpu", PCI: "0000:66:00.0"}:            checks.RebootNode,
+		{Kind: "library", Name: "NVML"}:               checks.RebootNode,
+	} {
+		if got := HungRemedy(device); got != want {
+			t.Errorf("HungRemedy(%+v) = %q, want %q", device, got, want)
+		}
+	}
 	call, gpu := splitHungCall("nvmlDeviceGetTemperature(1) of gpu1 0000:40:00.0")
 	if call != "nvmlDeviceGetTemperature(1)" || gpu.PCI != "0000:40:00.0" {
 		t.Errorf("splitHungCall: %q, %+v", call, gpu)

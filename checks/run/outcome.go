@@ -35,11 +35,16 @@ func died(how string) Outcome { return Outcome{died: how} }
 
 func lost(why string) Outcome { return Outcome{lost: why} }
 
-// outOfTime is why a vendor's lane ends if a check is not done in the time that slow scans of processes have left.
-const outOfTime = "has no time left after a slow scan of processes"
+// These are the formats of why a vendor's lane has ended, for the name of the library.
+const (
+	hungBefore    = "%s hung in an earlier check"
+	crashedBefore = "the %s worker crashed in an earlier check"
+	slowBefore    = "%s answers slowly"
+	outOfTime     = "%s has no time left after a slow scan of processes" // the check was not done in the time that the scan left
+)
 
 func late(lane checks.Lane) Outcome {
-	return Outcome{lost: fmt.Sprintf("%s %s", lane, outOfTime), late: true}
+	return Outcome{lost: fmt.Sprintf(outOfTime, libraries[lane]), late: true}
 }
 
 // Answer returns the worker's answer, or an error that explains why there is none. If the answer

@@ -173,14 +173,18 @@ func (p *Pool) Guard(g process.Guarded) {
 func (p *Pool) drop(lane checks.Lane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	worn := p.workers[lane] != nil && p.workers[lane].worn
+	c := p.workers[lane]
 	delete(p.workers, lane)
-	if lane.Vendor() && !worn && p.ended[lane] == "" {
-		p.ended[lane] = "hung or died"
+	switch {
+	case !lane.Vendor() || c != nil && c.worn || p.ended[lane] != "":
+	case c != nil && c.crashed:
+		p.ended[lane] = crashedBefore
+	default:
+		p.ended[lane] = hungBefore
 	}
 }
 
-// hasEnded explains why the worker of a vendor's lane ended, "" if the lane can be used.
+// hasEnded returns the format of why the worker of a vendor's lane ended, "" if the lane can be used.
 func (p *Pool) hasEnded(lane checks.Lane) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,7 +224,7 @@ func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*wire.Request, l
 	p.number(reqs)
 	for len(reqs) > 0 {
 		if how := p.hasEnded(lane); how != "" {
-			o := lost(fmt.Sprintf("not run: %s %s", lane, how))
+			o := lost(fmt.Sprintf("not run: "+how, libraries[lane]))
 			if how == outOfTime {
 				o = late(lane)
 			}
@@ -319,6 +323,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 			emit(r, p.endSlow(c, hang))
 			return i + 1, true
 		default:
+			c.crashed = true
 			how := c.howItDied(err, doing)
 			p.abandon(c, r.Line, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)}) // kills its children
 			o := died(how)
@@ -333,7 +338,8 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 }
 
 // endSlow ends a vendor's lane whose check did not answer in time. After a slow scan of processes the lane goes on,
-// since the library did not block it. A later check that has less time than its own shows nothing then.
+// since the library did not block it. If a later check then gets less than its own time and does not answer, it
+// is late, not hung: the scan has used the time.
 func (p *Pool) endSlow(c *client, hang *checks.Hung) Outcome {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -345,7 +351,7 @@ func (p *Pool) endSlow(c *client, hang *checks.Hung) Outcome {
 		p.ended[c.lane] = outOfTime
 		return late(c.lane)
 	case hang.Moved:
-		p.ended[c.lane] = "is slow"
+		p.ended[c.lane] = slowBefore
 	}
 	return hung(hang)
 }

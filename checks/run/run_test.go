@@ -335,7 +335,7 @@ func TestHangVendorLane(t *testing.T) {
 	if diff := cmp.Diff([]checks.Severity{checks.Fail, checks.Warn, checks.Unknown}, worst(rec, 3)); diff != "" {
 		t.Fatalf("severities (-want +got):\n%s", diff)
 	}
-	if m := rec.results[2].Findings[0].Message; m != "check_rogue_nvml:  no result: not run: nvml hung or died" {
+	if m := rec.results[2].Findings[0].Message; m != "check_rogue_nvml:  no result: not run: NVML hung in an earlier check" {
 		t.Errorf("got %q", m)
 	}
 }

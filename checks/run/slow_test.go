@@ -77,7 +77,7 @@ func TestOutOfTime(t *testing.T) {
 	p.Steps[1].Barrier = true
 	p.Steps[2].Active, p.Steps[2].Barrier, p.Steps[2].Timeout = true, true, 300*time.Millisecond
 	rec := &recorder{stopAt: -1}
-	e := &Engine{Pool: newTestPool(t, ""), Deadline: time.Now().Add(9 * time.Second), Timeout: func() time.Duration { return 27 * time.Second }}
+	e := &Engine{Pool: newTestPool(t, ""), Deadline: time.Now().Add(3 * time.Second), Timeout: func() time.Duration { return 9 * time.Second }}
 	if err := e.Do(t.Context(), p, rec); err != nil {
 		t.Fatal(err)
 	}
@@ -176,9 +176,9 @@ func TestHangAfterSlowScan(t *testing.T) {
 	}{
 		"cut":          {&checks.Hung{Moved: true, Doing: probe.ScanCall}, &checks.Hung{Cut: true}, outOfTime, "probe.scan"},
 		"cut and slow": {&checks.Hung{Moved: true, Doing: probe.ScanCall}, &checks.Hung{Cut: true, Moved: true, Doing: "nvmlInit"}, outOfTime, "probe.scan"},
-		"its time":     {&checks.Hung{Moved: true, Doing: probe.ScanCall}, &checks.Hung{}, "hung or died", "probe.hung"},
-		"stuck":        {&checks.Hung{Moved: true, Doing: probe.ScanCall}, &checks.Hung{Cut: true, Stuck: true}, "hung or died", "probe.hung"},
-		"no scan":      {&checks.Hung{Moved: true, Doing: "nvmlInit"}, nil, "is slow", ""},
+		"its time":     {&checks.Hung{Moved: true, Doing: probe.ScanCall}, &checks.Hung{}, hungBefore, "probe.hung"},
+		"stuck":        {&checks.Hung{Moved: true, Doing: probe.ScanCall}, &checks.Hung{Cut: true, Stuck: true}, hungBefore, "probe.hung"},
+		"no scan":      {&checks.Hung{Moved: true, Doing: "nvmlInit"}, nil, slowBefore, ""},
 	} {
 		p := NewPool(Options{})
 		end := func(h *checks.Hung) Outcome {

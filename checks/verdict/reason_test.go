@@ -105,8 +105,8 @@ func TestReason(t *testing.T) {
 			Check: "check_job_leftovers", Code: "job.left.process", Severity: checks.Fail, Device: checks.Device{Kind: "process", Name: "train.py"},
 			Remedy: checks.RestartApp, Message: "check_job_leftovers:  alice's process 4711 (train.py) of job 12 is left [job 12]", Jobs: "12",
 		}, 0, "process left, alice's process 4711 (train.py) of job 12 is left: restart the program (check_job_leftovers) [job.left.process] [job 12]"},
-		"a long path": {faulty("check_fs_used", "probe.hung", checks.Device{Kind: "path", Name: "/" + strings.Repeat("deep/", 40) + "end"}, checks.RebootNode), 0,
-			"..." + strings.Repeat("deep/", 12)[3:] + "end hung: reboot (check_fs_used) [probe.hung]"},
+		"a long path": {faulty("check_fs_used", "probe.hung", checks.Device{Kind: "path", Name: "/" + strings.Repeat("deep/", 40) + "end"}, checks.NoRemedy), 0,
+			"..." + strings.Repeat("deep/", 12)[3:] + "end hung (check_fs_used) [probe.hung]"},
 	} {
 		if got := Reason(tt.x, tt.others); got != tt.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", name, got, tt.want)
@@ -178,16 +178,16 @@ func TestWorst(t *testing.T) {
 func TestPlain(t *testing.T) {
 	t.Parallel()
 	for message, want := range map[string]string{
-		"no result: nvmlDeviceGetSerial(3): the GPU is lost (NVML error 15)":                                "no result: the GPU is lost",
-		"no result: field 230 of nvmlDeviceGetFieldValues(0): unknown error (NVML error 999)":               "no result: unknown error",
-		"cannot ask NVML: nvmlInit: the driver is not loaded (NVML error 9)":                                "cannot ask NVML: the driver is not loaded",
-		"gpu1 0000:40:00.0: hung (in nvmlDeviceGetTemperature(1): process 12 in state D, wait channel x)":   "gpu1 0000:40:00.0: hung (process 12 in state D, wait channel x)",
-		"no result: its worker died in nvmlDeviceGetUUID(5) of gpu5 0000:15:00.0: exit status 127":          "no result: its worker died: exit status 127",
-		"no result: slow: after 2s in nvmlDeviceGetTemperature(1) of gpu1 0000:40:00.0, and still going on": "no result: slow: after 2s, and still going on",
-		"no result: its worker died in nvmlInit: signal: segmentation fault":                                "no result: its worker died: signal: segmentation fault",
-		"hung (in statfs /home: process 12 in state D)":                                                     "hung (in statfs /home: process 12 in state D)",
-		"cuMemAlloc(3): CUDA_ERROR_OUT_OF_MEMORY (2)":                                                       "CUDA_ERROR_OUT_OF_MEMORY (2)",
-		"gpu3 0000:66:00.0: link 7 down, want 18 up, got 17":                                                "gpu3 0000:66:00.0: link 7 down, want 18 up, got 17",
+		"no result: nvmlDeviceGetSerial(3): the GPU is lost (NVML error 15)":                                     "no result: the GPU is lost",
+		"no result: field 230 of nvmlDeviceGetFieldValues(0): unknown error (NVML error 999)":                    "no result: unknown error",
+		"cannot ask NVML: nvmlInit: the driver is not loaded (NVML error 9)":                                     "cannot ask NVML: the driver is not loaded",
+		"gpu1 0000:40:00.0: hung (in nvmlDeviceGetTemperature(1): process 12 in state D, wait channel x)":        "gpu1 0000:40:00.0: hung (process 12 in state D, wait channel x)",
+		"no result: its worker died in nvmlDeviceGetUUID(5) of gpu5 0000:15:00.0: exit status 127":               "no result: its worker died: exit status 127",
+		"no result: after 2.0 s the check was still at work in nvmlDeviceGetTemperature(1) of gpu1 0000:40:00.0": "no result: after 2.0 s the check was still at work",
+		"no result: its worker died in nvmlInit: signal: segmentation fault":                                     "no result: its worker died: signal: segmentation fault",
+		"hung (in statfs /home: process 12 in state D)":                                                          "hung (in statfs /home: process 12 in state D)",
+		"cuMemAlloc(3): CUDA_ERROR_OUT_OF_MEMORY (2)":                                                            "CUDA_ERROR_OUT_OF_MEMORY (2)",
+		"gpu3 0000:66:00.0: link 7 down, want 18 up, got 17":                                                     "gpu3 0000:66:00.0: link 7 down, want 18 up, got 17",
 	} {
 		if got := Plain(message); got != want {
 			t.Errorf("Plain(%q)\ngot  %q\nwant %q", message, got, want)

@@ -139,7 +139,7 @@ func TestFrozenFileSystem(t *testing.T) {
 	node := nodeName(t)
 	conf := fmt.Sprintf("* || check_hw_eth lo\n* || echo x > %s/f\n* || echo end\n", mnt)
 
-	text := `(?m)^ERROR:  nhc:  Health check failed:  Script timed out while executing "echo x > \S+"\.  It hangs.*: process \d+ in state D, wait channel \w+: which no signal can end\.$`
+	text := `(?m)^ERROR:  nhc:  Health check failed:  Script timed out while executing "echo x > \S+"\.  It hangs.*: process \d+ in state D, wait channel \w+; no signal can end it\.$`
 	ask(t, node, conf, "-t", "4").want(t, 142, 5500*time.Millisecond, text)
 	ask(t, node, conf, "-t", "4").want(t, 142, 3*time.Second, text)
 	thaw()
@@ -202,7 +202,7 @@ func TestDeadMount(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	runs := onDeadMount(t, dir, fmt.Sprintf("* || check_file_test -d %s/x\n* || check_hw_eth nosuch0\n", dir))
-	text := regexp.MustCompile(`(?m)^ERROR:  nhc:  Health check failed:  check_file_test:  hung \(in \w+ ` + dir + `/x: process \d+ in state D, wait channel \w+: which no signal can end\)$`)
+	text := regexp.MustCompile(`(?m)^ERROR:  nhc:  Health check failed:  check_file_test:  hung \(in \w+ ` + dir + `/x: process \d+ in state D, wait channel \w+; no signal can end it\)$`)
 	for i, r := range runs[:2] {
 		if !text.MatchString(r) {
 			t.Errorf("run %d: %q, want a match of %s", i+1, r, text)
@@ -217,7 +217,7 @@ func TestDeadMount(t *testing.T) {
 	if !strings.Contains(runs[0], "slow\n") || !strings.Contains(runs[1], "at once\n") {
 		t.Errorf("%q, want the first run to wait for its deadline, the second not", runs)
 	}
-	generated := regexp.MustCompile(`(?m)^# no line for /srv \(fuse, dead\): stat /srv: no answer within 5\S* \(process \d+ in state D, wait channel \w+: which no signal can end\)$`)
+	generated := regexp.MustCompile(`(?m)^# no line for /srv \(fuse, dead\): stat /srv: no answer within 5\S* \(process \d+ in state D, wait channel \w+; no signal can end it\)$`)
 	if !generated.MatchString(runs[2]) || !strings.Contains(runs[2], "check_hw_cpuinfo") || !strings.Contains(runs[2], "exit 0\n") || strings.Contains(runs[2], "too slow") {
 		t.Errorf("genconf: %q, want a match of %s", runs[2], generated)
 	}

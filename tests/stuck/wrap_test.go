@@ -39,7 +39,7 @@ func TestFrozenUnderWrap(t *testing.T) {
 	freeze := fmt.Sprintf("echo begun; echo $$ > %[1]s/cgroup.procs; echo FROZEN > %[1]s/freezer.state; echo awake", group)
 	for i, want := range []string{
 		`^begun\nnhc-gpu wrap: bash: killed after 5s\n$`,
-		`^nhc-gpu wrap: bash: hangs \(process \d+ in state D, wait channel \w+: which no signal can end\)\n$`,
+		`^nhc-gpu wrap: bash: hangs \(process \d+ in state D, wait channel \w+; no signal can end it\)\n$`,
 		`^$`,
 	} {
 		cmd := exec.Command(program, "wrap", "-D", dir, "-P", "bash", "--", "-c", freeze)

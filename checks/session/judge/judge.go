@@ -205,7 +205,7 @@ func hungFinding(s *plan.Step, hung *checks.Hung, text string) (f checks.Finding
 	if hung.Unsent() || d == (checks.Device{}) || !session.OwnCheck(*s) || !s.Lane.Vendor() && !hung.Stuck {
 		return checks.Finding{}, false
 	}
-	return checks.Finding{Code: "probe.hung", Severity: checks.Fail, Remedy: checks.RebootNode, Device: d, Check: session.CheckName(s.Name), Message: text}, true
+	return checks.Finding{Code: "probe.hung", Severity: checks.Fail, Remedy: run.HungRemedy(d), Device: d, Check: checks.FullName(s.Name), Message: text}, true
 }
 
 // WhyHung returns where a step hangs: in a call of a vendor's library, or in a process that no signal
@@ -296,7 +296,7 @@ func mistakeIn(s *plan.Step, status int, lacks func(name string, newPath bool) (
 	return "", ""
 }
 
-// mistake does this unless the site wants that such an error drains the node.
+// mistake is [mistakeIn]; it finds no mistake if the site wants such an error to drain the node.
 func (j *Judge) mistake(s *plan.Step, status int) (code, text string) {
 	if j.n.Set.ConfigErrorsDrain() {
 		return "", ""
