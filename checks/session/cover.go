@@ -94,7 +94,7 @@ func coverStep(f KnownFault, s *plan.Step, c *conf.Config, context string) Cover
 	switch {
 	case s.Kind == plan.ShellLine && slices.Contains(strings.FieldsFunc(s.Text, isNoWord), f.Check):
 		got.Action, got.By = ByShell, "the shell line decides"
-	case s.Kind != plan.Native || CheckName(s.Name) != f.Check || s.Usage != nil:
+	case s.Kind != plan.Native || checks.FullName(s.Name) != f.Check || s.Usage != nil:
 	case f.Severity < checks.Fail:
 		got.Action, got.By = f.Severity.String(), "the check reports no failure"
 	default:
@@ -157,7 +157,7 @@ func unchecked(faults []KnownFault, plans []Planned) string {
 	for _, f := range faults {
 		for _, p := range plans {
 			for _, l := range p.Plan.Left {
-				if l.Kind == plan.Native && CheckName(l.Name) == f.Check && !Unasked(&l.Step) {
+				if l.Kind == plan.Native && checks.FullName(l.Name) == f.Check && !Unasked(&l.Step) {
 					return fmt.Sprintf("%s: not run as %s: %s", l.Pos, p.Context, l.Because)
 				}
 			}

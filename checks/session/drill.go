@@ -60,7 +60,7 @@ func ParseDrill(data []byte) (*Drill, error) {
 	if d.Version != drillVersion {
 		return nil, fmt.Errorf("read the drill: version %d, want %d", d.Version, drillVersion)
 	}
-	d.Finding.Check, d.Finding.Drill = CheckName(d.Check), true
+	d.Finding.Check, d.Finding.Drill = checks.FullName(d.Check), true
 	return d, nil
 }
 
@@ -103,7 +103,7 @@ func (d *Drill) Step(p *plan.Plan, whole bool, file string, of func(check, class
 // no such line.
 func StepLike(p *plan.Plan, check string, f *checks.Finding) *plan.Step {
 	for i := range p.Steps {
-		if s := &p.Steps[i]; s.Kind == plan.Native && CheckName(s.Name) == CheckName(check) {
+		if s := &p.Steps[i]; s.Kind == plan.Native && checks.FullName(s.Name) == checks.FullName(check) {
 			return &plan.Step{Pos: s.Pos, Text: s.Text, Name: s.Name, Args: s.Args, Table: s.Table, Lane: s.Lane, Class: s.Class, Policy: s.Policy, Usage: f}
 		}
 	}

@@ -3,6 +3,7 @@ package session
 import (
 	"testing"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 )
 
@@ -19,7 +20,7 @@ func TestSteps(t *testing.T) {
 		{plan.Step{Name: "check_hw_eth"}, "check_hw_eth", false, ""},
 		{plan.Step{Kind: plan.ShellLine, Name: "check_gpu_count"}, "check_gpu_count", false, ""},
 	} {
-		if name, own, text := CheckName(tt.step.Name), OwnCheck(tt.step), TableText(&tt.step); name != tt.name || own != tt.own || text != tt.text {
+		if name, own, text := checks.FullName(tt.step.Name), OwnCheck(tt.step), TableText(&tt.step); name != tt.name || own != tt.own || text != tt.text {
 			t.Errorf("%s: %q, own %v, %q; want %q, %v, %q", tt.step.Name, name, own, text, tt.name, tt.own, tt.text)
 		}
 	}

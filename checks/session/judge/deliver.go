@@ -7,7 +7,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/event"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
-	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
 	"github.com/nhc-gpu/nhc-gpu/slurm"
 )
@@ -57,7 +56,7 @@ func linesOf(p *plan.Plan) []event.Result {
 	add := func(s *plan.Step) {
 		check := event.Shell
 		if s.Kind == plan.Native {
-			check = session.CheckName(s.Name)
+			check = checks.FullName(s.Name)
 		}
 		list = append(list, event.Result{Check: check, Line: s.Text})
 	}

@@ -53,7 +53,7 @@ func TestDrillOfEachCode(t *testing.T) {
 			continue
 		}
 		f := *step.Usage
-		f.Check = session.CheckName(d.Check)
+		f.Check = checks.FullName(d.Check)
 		if !strings.HasPrefix(f.Message, s.Check+":  [drill] ") || strings.ContainsAny(f.Message, "{}\n") || strings.Contains(f.Message, "nhc-gpu-selftest") {
 			t.Errorf("%s: %q", code, f.Message)
 		}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/verdict"
 )
@@ -56,11 +57,7 @@ func (p *Progress) doing(s *plan.Step, what string, elapsed, bound time.Duration
 	}
 	width := p.width()
 	clock := fmt.Sprintf("  %s of at most %s", elapsed.Truncate(time.Second), bound.Round(time.Second))
-	name := s.Name
-	if !strings.HasPrefix(name, "check_") {
-		name = "check_" + name
-	}
-	text := cutTo(verdict.Printable(before(p.Lead)+before(name)+what), width-1-len(clock))
+	text := cutTo(verdict.Printable(before(p.Lead)+before(checks.FullName(s.Name))+what), width-1-len(clock))
 	if width-1 < len(clock) {
 		clock = ""
 	}

@@ -167,7 +167,7 @@ func stepName(s *plan.Step) string {
 		name, _, _ = strings.Cut(s.Text, " ")
 	}
 	if s.Kind == plan.Native {
-		name = session.CheckName(name)
+		name = checks.FullName(name)
 	}
 	return name
 }
