@@ -128,7 +128,7 @@ type Decision struct {
 //     set its own.
 func Decide(node NodeInfo, verdict Verdict, policy Policy) Decision {
 	if node.State.Class == Unknown && (verdict.Healthy || !node.Awaited) {
-		return Decision{Why: fmt.Sprintf("state %q is not one to act on", node.State.Text)}
+		return Decision{Why: fmt.Sprintf("nhc-gpu does not act on the state %q", node.State.Text)}
 	}
 	if verdict.Healthy {
 		return decideHealthy(node, policy)
@@ -149,21 +149,21 @@ func decideFailing(node NodeInfo, verdict Verdict, policy Policy) Decision {
 	case node.State.Order == failOrder() && !policy.Fails: // State=DRAIN would replace FAIL
 		return Decision{Why: "out of service: " + node.State.Order}
 	case owner == foreign && node.Refused && slurmsWords[node.Reason]:
-		return Decision{Action: Renew, Reason: reason, Why: fmt.Sprintf("drained by Slurm for a status of ours (%s)", node.Reason)}
+		return Decision{Action: Renew, Reason: reason, Why: fmt.Sprintf("drained by Slurm for nhc-gpu's exit status (%s)", node.Reason)}
 	case owner == foreign:
 		return Decision{Why: fmt.Sprintf("drained for another reason (%s)", node.signed())}
 	case owner == noOwner && !policy.IgnoreEmptyNote:
 		return Decision{Why: "drained without a reason"}
 	case owner == noOwner:
-		return Decision{Action: Drain, Reason: reason, Why: "drained without a reason, which we are to ignore"}
+		return Decision{Action: Drain, Reason: reason, Why: "drained without a reason, which IGNORE_EMPTY_NOTE=1 treats as nhc-gpu's"}
 	case isDrill(reason) && !isDrill(node.Reason):
-		return Decision{Why: fmt.Sprintf("drained by us already (%s): a drill replaces no other reason", node.Reason)}
+		return Decision{Why: fmt.Sprintf("drained by nhc-gpu already (%s): a drill replaces no other reason", node.Reason)}
 	case node.Same, sameReason(node.Reason, reason):
 		return Decision{Why: "drained for this reason already"}
 	case verdict.Part:
-		return Decision{Why: fmt.Sprintf("drained by us already (%s)", node.Reason)}
+		return Decision{Why: fmt.Sprintf("drained by nhc-gpu already (%s)", node.Reason)}
 	default:
-		return Decision{Action: Renew, Reason: reason, Why: fmt.Sprintf("drained by us for another reason (%s)", node.Reason)}
+		return Decision{Action: Renew, Reason: reason, Why: fmt.Sprintf("drained by nhc-gpu for another reason (%s)", node.Reason)}
 	}
 }
 
@@ -178,9 +178,9 @@ func decideHealthy(node NodeInfo, policy Policy) Decision {
 	case owner == noOwner && !policy.IgnoreEmptyNote:
 		return Decision{Why: fmt.Sprintf("%s without a reason", node.State.Class)}
 	case node.State.Order != "" && (!policy.Fails || node.State.Order != failOrder()):
-		return Decision{Why: fmt.Sprintf("%s by us (%s), but %s", node.State.Class, node.Reason, node.State.Order)}
+		return Decision{Why: fmt.Sprintf("%s by nhc-gpu (%s), but %s", node.State.Class, node.Reason, node.State.Order)}
 	default:
-		return Decision{Action: Resume, Why: fmt.Sprintf("%s by us (%s)", node.State.Class, node.Reason)}
+		return Decision{Action: Resume, Why: fmt.Sprintf("%s by nhc-gpu (%s)", node.State.Class, node.Reason)}
 	}
 }
 

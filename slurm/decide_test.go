@@ -231,7 +231,7 @@ func TestDecideSlurmsWords(t *testing.T) {
 				want := Decide(node, v, Policy{})
 				slurms := reason == "Prolog error" || reason == "Epilog error"
 				if slurms && strings.HasPrefix(want.Why, "drained for another reason") && !v.Healthy {
-					want = Decision{Action: Renew, Reason: Reason(now), Why: "drained by Slurm for a status of ours (" + reason + ")"}
+					want = Decision{Action: Renew, Reason: Reason(now), Why: "drained by Slurm for nhc-gpu's exit status (" + reason + ")"}
 				}
 				node.Refused = true
 				if diff := cmp.Diff(want, Decide(node, v, Policy{})); diff != "" {

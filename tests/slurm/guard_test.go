@@ -16,7 +16,7 @@ import (
 // that it permits.
 var (
 	heldBy  = regexp.MustCompile(`the drain of node \S+ is held by guard: \d+ of 40 nodes of partition main are drained for check_fs_mount: .*, the limit is 4: `)
-	counted = regexp.MustCompile(`drain node \S+: in service; (\d+) of 40 nodes of partition main are drained for check_fs_mount: .*, the limit is 4\n`)
+	counted = regexp.MustCompile(`node \S+ drained: .* \(before: in service; (\d+) of 40 nodes of partition main are drained for check_fs_mount: .*, the limit is 4\)\n`)
 )
 
 // 40 nodes. Five lose a GPU each: all are drained at once, although the limit for one fault is four.

@@ -155,7 +155,7 @@ exit: 0
 `},
 		{name: "the run stops at the first failure", lines: badFile + "* || touch DIR/log\n", want: `
 out: ERROR:  nhc-test:  Health check failed:  check_file_test:  -f DIR/none returned 1.
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: check_file_test:  -f DIR/none returned 1. (before: in service)
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  -f DIR/none returned 1.
 exit: 1
 `},
@@ -163,7 +163,7 @@ exit: 1
 out: ERROR:  nhc-test:  Health check unknown:  Check check_mine returned 127:  there is no command "check_mine"
 out: Node Health Check failed.  Check false returned 1
 out: ERROR:  nhc-test:  Health check failed:  Check false returned 1
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: Check false returned 1 (before: in service)
 err: bash: check_mine: command not found
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: Check false returned 1
 exit: 1
@@ -173,7 +173,7 @@ out: Node Health Check failed.  Check false returned 1
 out: ERROR:  nhc-test:  Health check failed:  Check false returned 1
 out: ERROR:  nhc-test:  Health check failed:  check_file_test:  -f DIR/none returned 1.
 out: ERROR:  nhc-test:  Health check unknown:  DIR/nhc.conf:3: check_gpu_count: bad value "x", want a whole number; usage: check_gpu_count [WANT [nvidia]]
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: Check false returned 1 (before: in service)
 out: ERROR:  nhc-test:  2 health checks failed.
 syslog: Health check failed:  Check false returned 1
 syslog: Health check failed:  check_file_test:  -f DIR/none returned 1.
@@ -184,14 +184,14 @@ exit: 2
 `},
 		{name: "-a without a check of nhc-gpu marks at the first failure", words: "NHC_CHECK_ALL=1", lines: badFile + "* || check_file_test -f DIR/none2\n", want: `
 out: ERROR:  nhc-test:  Health check failed:  check_file_test:  -f DIR/none returned 1.
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: check_file_test:  -f DIR/none returned 1. (before: in service)
 out: ERROR:  nhc-test:  Health check failed:  check_file_test:  -f DIR/none2 returned 1.
 out: ERROR:  nhc-test:  2 health checks failed.
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  -f DIR/none returned 1.
 exit: 2
 `},
 		{name: "-q", words: "SILENT=1", lines: badFile, want: `
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: check_file_test:  -f DIR/none returned 1. (before: in service)
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  -f DIR/none returned 1.
 exit: 1
 `},
@@ -201,14 +201,14 @@ out: Running check:  "true" (forked PID N)
 out: Running check:  "export X=1"
 out: Running check:  "check_file_test -f DIR/none" (forked PID N)
 out: ERROR:  nhc-test:  Health check failed:  check_file_test:  -f DIR/none returned 1.
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: check_file_test:  -f DIR/none returned 1. (before: in service)
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  -f DIR/none returned 1.
 exit: 1
 `},
 		{name: "-f a line fails", words: "NHC_CHECK_FORKED=1", lines: "* || false\n", want: `
 out: Node Health Check failed.  Check false returned 1
 out: ERROR:  nhc-test:  Health check failed:  Check false returned 1
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: Check false returned 1 (before: in service)
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: Check false returned 1
 exit: 101
 `},
@@ -225,7 +225,7 @@ exit: 3 unknown: DIR/nhc.conf:1: check_gpu_count: bad value "x", want a whole nu
 `},
 		{name: "errors in the configuration drain", words: "CONFIG_ERRORS=drain", lines: "* || check_file_test -f\n", want: `
 out: ERROR:  nhc-test:  Health check failed:  check_file_test:  Syntax error:  Missing parameters.
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: check_file_test:  Syntax error:  Missing parameters. (before: in service)
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  Syntax error:  Missing parameters.
 exit: 1
 `},
@@ -242,7 +242,7 @@ exit: 3 unknown: Check echo "x returned 2:  bash cannot read the line: a quote o
 		{name: "such a line with CONFIG_ERRORS=drain", words: "CONFIG_ERRORS=drain", lines: "* || chekc_file_test -f /x\n", want: `
 out: Node Health Check failed.  Check chekc_file_test -f /x returned 127
 out: ERROR:  nhc-test:  Health check failed:  Check chekc_file_test -f /x returned 127
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: Check chekc_file_test -f /x returned 127 (before: in service)
 err: bash: chekc_file_test: command not found
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: Check chekc_file_test -f /x returned 127
 exit: 127
@@ -262,13 +262,13 @@ exit: 0
 		{name: "a line exits with 5", lines: "* || exit 5\n", want: `
 out: Node Health Check failed.  Check exit 5 returned 5
 out: ERROR:  nhc-test:  Health check failed:  Check exit 5 returned 5
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: Check exit 5 returned 5 (before: in service)
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: Check exit 5 returned 5
 exit: 5
 `},
 		{name: "a line calls a check that fails", lines: "* || check_file_test -f DIR/none; true\n", want: `
 out: ERROR:  nhc-test:  Health check failed:  check_file_test:  -f DIR/none returned 1.
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: check_file_test:  -f DIR/none returned 1. (before: in service)
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  -f DIR/none returned 1.
 exit: 1
 `},
@@ -284,38 +284,50 @@ exit: 0
 `},
 		{name: "a check dies in a subshell", lines: "* || (check_file_test -f DIR/none)\n", want: `
 out: ERROR:  nhc-test:  Health check failed:  check_file_test:  -f DIR/none returned 1.
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: check_file_test:  -f DIR/none returned 1. (before: in service)
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  -f DIR/none returned 1.
 exit: 1
 `},
+		{name: "a check dies in a subshell, and the line ends the shell", lines: "* || (check_file_test -f DIR/none) || exit 4\n", want: `
+out: ERROR:  nhc-test:  Health check failed:  check_file_test:  -f DIR/none returned 1.
+out: nhc-gpu:  node node1 drained: NHC: check_file_test:  -f DIR/none returned 1. (before: in service)
+scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  -f DIR/none returned 1.
+exit: 4
+`},
+		{name: "a check dies in a substitution, and the line ends the shell", lines: "* || X=$(check_file_test -f DIR/none) || exit 4\n", want: `
+out: ERROR:  nhc-test:  Health check failed:  check_file_test:  -f DIR/none returned 1.
+out: nhc-gpu:  node node1 drained: NHC: check_file_test:  -f DIR/none returned 1. (before: in service)
+scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  -f DIR/none returned 1.
+exit: 4
+`},
 		{name: "die", lines: "* || die 7 mine is broken\n", want: `
 out: ERROR:  nhc-test:  Health check failed:  mine is broken
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: mine is broken (before: in service)
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: mine is broken
 exit: 7
 `},
 		{name: "mcheck", lines: "* || mcheck node1 'node[1-3]'\n* || mcheck node9 '{node[1-3]}'\n", want: `
 out: Node Health Check failed.  Check mcheck node9 '{node[1-3]}' returned 1
 out: ERROR:  nhc-test:  Health check failed:  Check mcheck node9 '{node[1-3]}' returned 1
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: Check mcheck node9 '{node[1-3]}' returned 1 (before: in service)
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: Check mcheck node9 '{node[1-3]}' returned 1
 exit: 1
 `},
 		{name: "TIMEOUT", words: "TIMEOUT=1", lines: "* || sleep 60\n", want: `
 out: ERROR:  nhc-test:  Health check failed:  Script timed out while executing "sleep 60".
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: Script timed out while executing 'sleep 60'. (before: in service)
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: Script timed out while executing 'sleep 60'.
 exit: 142
 `},
 		{name: "a signal", lines: "* || true\n* || false\n", prepare: signalled(unix.SIGTERM), want: `
 out: ERROR:  nhc-test:  Health check failed:  Terminated by signal SIGTERM.
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: Terminated by signal SIGTERM. (before: in service)
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: Terminated by signal SIGTERM.
 exit: 143
 `},
 		{name: "LBNL NHC's watchdog", lines: "* || true\n", prepare: signalled(unix.SIGALRM), want: `
 out: ERROR:  nhc-test:  Health check failed:  Script timed out while executing "true".
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: Script timed out while executing 'true'. (before: in service)
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: Script timed out while executing 'true'.
 exit: 142
 `},
@@ -345,12 +357,12 @@ exit: 1
 `},
 		{name: "drained before with another reason", lines: badFile, slurm: "drain NHC: old", want: `
 out: ERROR:  nhc-test:  Health check failed:  check_file_test:  -f DIR/none returned 1.
-out: nhc-gpu:  renew node node1: drained by us for another reason (NHC: old)
+out: nhc-gpu:  node node1 has a new reason: NHC: check_file_test:  -f DIR/none returned 1. (before: drained by nhc-gpu for another reason (NHC: old))
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  -f DIR/none returned 1.
 exit: 1
 `},
 		{name: "resumed", lines: "* || true\n", slurm: "drain NHC: old", want: `
-out: nhc-gpu:  resume node node1: drained by us (NHC: old)
+out: nhc-gpu:  node node1 resumed (before: drained by nhc-gpu (NHC: old))
 scontrol: update State=RESUME NodeName=node1
 exit: 0
 `},
@@ -358,7 +370,7 @@ exit: 0
 exit: 0
 `},
 		{name: "resumed with observe", words: "MODE=observe", lines: "* || true\n", slurm: "drain NHC: old", want: `
-out: nhc-gpu:  would resume node node1: drained by us (NHC: old) (MODE=observe: nothing is sent)
+out: nhc-gpu:  would resume node node1: drained by nhc-gpu (NHC: old) (MODE=observe: nothing is sent)
 exit: 0
 `},
 		{name: "scontrol fails", lines: badFile, prepare: func(_ *testing.T, n *sessiontest.Node) { n.Set.Put("SLURM_SCONTROL", "false", true) }, want: `
@@ -401,7 +413,7 @@ exit: 0
 `},
 		{name: "a background run", lines: badFile, prepare: func(_ *testing.T, n *sessiontest.Node) { n.Background = true }, want: `
 out: ERROR:  nhc-test:  Health check failed:  check_file_test:  -f DIR/none returned 1.
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: check_file_test:  -f DIR/none returned 1. (before: in service)
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  -f DIR/none returned 1.
 result: 1 check_file_test:  -f DIR/none returned 1.
 exit: 1
@@ -420,7 +432,7 @@ exit: 0
 `},
 		{name: "refuses the job", lines: badFile + "* || touch DIR/log\n", want: `
 out: ERROR:  nhc-test:  Health check failed:  check_file_test:  -f DIR/none returned 1.
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: check_file_test:  -f DIR/none returned 1. (before: in service)
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  -f DIR/none returned 1.
 scontrol: show job 7
 scontrol: update JobId=7 AdminComment=nhc-gpu: node node1 failed its health check before this job started: check_file_test [file.test]
@@ -430,7 +442,7 @@ exit: 1
 out: ERROR:  nhc-test:  Health check failed:  check_file_test:  -f DIR/none returned 1.
 out: ERROR:  nhc-test:  Health check failed:  check_file_test:  -f DIR/none2 returned 1.
 out: ERROR:  nhc-test:  2 health checks failed.
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: check_file_test:  -f DIR/none returned 1. (before: in service)
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  -f DIR/none returned 1.
 scontrol: show job 7
 scontrol: update JobId=7 AdminComment=nhc-gpu: node node1 failed its health check before this job started: check_file_test [file.test]
@@ -444,7 +456,7 @@ exit: 0
 `},
 		{name: "policy drain lets the job run", toml: "[policy.file]\naction = \"drain\"\n", lines: badFile, want: `
 out: ERROR:  nhc-test:  Health check failed:  check_file_test:  -f DIR/none returned 1.
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: check_file_test:  -f DIR/none returned 1. (before: in service)
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  -f DIR/none returned 1.
 exit: 0
 `},
@@ -463,7 +475,7 @@ exit: 0
 `},
 		{name: "the watchdog", own: true, lines: "* || true\n", prepare: signalled(unix.SIGALRM), want: `
 out: ERROR:  nhc-test:  Health check failed:  Script timed out while executing "true".
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: Script timed out while executing 'true'. (before: in service)
 syslog: Health check failed:  Script timed out while executing "true".
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: Script timed out while executing 'true'.
 scontrol: show job 7
@@ -473,7 +485,7 @@ exit: 1
 		{name: "a line of its own file fails", own: true, lines: "* || false\n* || touch DIR/log\n", want: `
 out: Node Health Check failed.  Check false returned 1
 out: ERROR:  nhc-test:  Health check failed:  Check false returned 1
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: Check false returned 1 (before: in service)
 syslog: Health check failed:  Check false returned 1
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: Check false returned 1
 scontrol: show job 7
@@ -484,7 +496,7 @@ exit: 1
 out: Node Health Check failed.  Check false returned 1
 out: ERROR:  nhc-test:  Health check failed:  Check false returned 1
 out: ERROR:  nhc-test:  1 health checks failed.
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: Check false returned 1 (before: in service)
 log: ran
 syslog: Health check failed:  Check false returned 1
 syslog: 1 health checks failed.
@@ -514,13 +526,13 @@ exit: 0
 `},
 		{name: "leaves the node faulty", job: without, lines: badFile, prepare: recorded, want: `
 out: ERROR:  nhc-test:  Health check failed:  check_file_test:  -f DIR/none returned 1.
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: check_file_test:  -f DIR/none returned 1. (before: in service)
 out: nhc-gpu: job 7 of alice, GPUs unknown, no prolog: unknown: load libnvidia-ml.so.1: not found for a recorded node below DIR/root; NVML_LIBRARY names one
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  -f DIR/none returned 1.
 exit: 1
 `},
 		{name: "leaves the node faulty, silently", job: without, words: "SILENT=1", lines: badFile, prepare: recorded, want: `
-out: nhc-gpu:  drain node node1: in service
+out: nhc-gpu:  node node1 drained: NHC: check_file_test:  -f DIR/none returned 1. (before: in service)
 scontrol: update State=DRAIN NodeName=node1 Reason=NHC: check_file_test:  -f DIR/none returned 1.
 exit: 1
 `},

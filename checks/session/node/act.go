@@ -125,9 +125,15 @@ func (n *Node) reportOutcome(ctx context.Context, c *slurm.Controller, out slurm
 		if n.Set.Observes() {
 			_ = n.Would(fmt.Sprintf("%s node %s: %s", out.Action, n.Name, cmp.Or(out.Reason, out.Why)))
 		} else {
-			n.Log.Write(fmt.Sprintf("nhc-gpu:  %s node %s: %s", out.Action, n.Name, out.Why))
+			n.Log.Write("nhc-gpu:  " + describeChange(n.Name, out.Decision))
 		}
 	}
+}
+
+// describeChange describes for the log what a decision has changed.
+func describeChange(name string, d slurm.Decision) string {
+	did := map[slurm.Action]string{slurm.Drain: "drained: " + d.Reason, slurm.Renew: "has a new reason: " + d.Reason, slurm.Resume: "resumed"}[d.Action]
+	return fmt.Sprintf("node %s %s (before: %s)", name, did, d.Why)
 }
 
 // reportHold reports that the guard holds a drain: a person must look. Only a report that the log or syslog

@@ -77,7 +77,7 @@ func TestCarryOut(t *testing.T) {
 		done     bool
 		out, err string
 	}{
-		{name: "drained", verdict: slurm.Verdict{Message: "bad"}, done: true, out: "nhc-gpu:  drain node node1: in service\n"},
+		{name: "drained", verdict: slurm.Verdict{Message: "bad"}, done: true, out: "nhc-gpu:  node node1 drained: NHC: bad (before: in service)\n"},
 		{name: "would drain", observes: true, verdict: slurm.Verdict{Message: "bad"}, done: true, out: "nhc-gpu:  would drain node node1: NHC: bad (MODE=observe: nothing is sent)\n"},
 		{name: "in service", verdict: slurm.Verdict{Healthy: true}, done: true},
 		{name: "slurmctld does not answer", scontrol: "echo 'Unable to contact slurm controller' >&2; exit 1", verdict: slurm.Verdict{Message: "bad"}, err: "Unable to contact slurm controller"},
@@ -265,7 +265,7 @@ func TestOpenState(t *testing.T) {
 	if err := open(later, slurm.HealthCheck, ""); err != nil {
 		t.Fatal(err)
 	}
-	if later.DeliverPending(); later.Did == nil || !later.Did.Sent || later.Did.Owner != event.OwnerNHC || later.Out.String() != "nhc-gpu:  drain node "+name+": in service\n" {
+	if later.DeliverPending(); later.Did == nil || !later.Did.Sent || later.Did.Owner != event.OwnerNHC || later.Out.String() != "nhc-gpu:  node "+name+" drained: NHC: bad (before: in service)\n" {
 		t.Errorf("a drain without a trace: %+v, %q", later.Did, later.Out)
 	}
 	later.Did = nil
