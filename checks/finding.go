@@ -185,14 +185,14 @@ const ArrayCode = "shell.array"
 
 // Hung describes a step that the worker never answered.
 type Hung struct {
-	PID   int           `json:"pid"`
-	State string        `json:"state"` // state of the process in /proc/PID/stat: "D"
-	Wchan string        `json:"wchan"` // the kernel function that it sleeps in, "" if unknown
-	Doing string        `json:"doing"` // the call that the check announced with Env.At
-	For   time.Duration `json:"for"`
-	Stuck bool          `json:"stuck"`         // it survived SIGKILL
-	Moved bool          `json:"moved"`         // it made new calls in the second half of that time: slow, not stuck
-	Cut   bool          `json:"cut,omitempty"` // the end of the run ended it before its own deadline
+	PID   int
+	State string // state of the process in /proc/PID/stat: "D"
+	Wchan string // the kernel function that it sleeps in, "" if unknown
+	Doing string // the call that the check announced with Env.At
+	For   time.Duration
+	Stuck bool // it survived SIGKILL
+	Moved bool // it made new calls in the second half of that time: slow, not stuck
+	Cut   bool // the end of the run ended it before its own deadline
 }
 
 // Unsent reports that the run had ended before the check began, so that nothing hangs.
@@ -200,12 +200,11 @@ func (h *Hung) Unsent() bool { return h.Cut && h.For == 0 && !h.Stuck }
 
 // Result is the result of one step.
 type Result struct {
-	Step     int           `json:"step"` // index in the plan
-	Findings []Finding     `json:"findings,omitempty"`
-	Fact     string        `json:"fact,omitempty"` // see [Env.Fact]
-	Took     time.Duration `json:"took"`
-	Hung     *Hung         `json:"hung,omitempty"`
-	Skipped  string        `json:"skipped,omitempty"` // why the step did not run
+	Step     int // index in the plan
+	Findings []Finding
+	Fact     string // see [Env.Fact]
+	Took     time.Duration
+	Hung     *Hung
 }
 
 // Worst returns the highest severity among the findings, OK if there are none.

@@ -120,9 +120,6 @@ type fabricRun struct {
 }
 
 func (c *gpuFabric) Run(ctx context.Context, env *checks.Env) []checks.Finding {
-	if err := c.Validate(); err != nil { // from TOML, which Bind does not see
-		return []checks.Finding{checks.Finding{Code: "config.value", Severity: checks.Unknown, Remedy: checks.FixConfig}.Describe(gpuFabricName, "%v", err)}
-	}
 	groups := nvml.GroupFabric
 	if slices.ContainsFunc(checks.PlatformGroups(env), func(p checks.PlatformGroup) bool { return p.Platform != nil && p.Platform.NVLinkDomain > 0 }) {
 		groups |= nvml.GroupNVLinks | nvml.GroupNVLinkFar

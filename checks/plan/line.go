@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -298,8 +297,6 @@ func (b *builder) calls(file *syntax.File) []string {
 	return slices.DeleteFunc(conf.CallsOf(file), func(name string) bool { return defined[name] })
 }
 
-var errDynamic = errors.New("not a literal")
-
 // setters are builtins that set variables; changers are builtins that can change anything that
 // later lines depend on.
 var (
@@ -338,9 +335,9 @@ func (b *builder) noteEffects(n syntax.Node) {
 		if len(n.Args) == 0 {
 			return
 		}
-		name, err := commandName(n.Args)
+		name, known := commandName(n.Args)
 		switch {
-		case err != nil || slices.Contains(changers, name):
+		case !known || slices.Contains(changers, name):
 			b.unknown, b.opaque = true, b.pos
 		case slices.Contains(setters, name) || b.funcs[name]:
 			b.unknown = true
@@ -348,16 +345,17 @@ func (b *builder) noteEffects(n syntax.Node) {
 	}
 }
 
-// commandName returns the literal name of a command, also behind "command".
-func commandName(words []*syntax.Word) (string, error) {
+// commandName returns the literal name of a command, also behind "command". It is not known if it is not a
+// literal.
+func commandName(words []*syntax.Word) (name string, known bool) {
 	for _, w := range words {
 		name := w.Lit()
 		if name == "" {
-			return "", errDynamic
+			return "", false
 		}
 		if name != "command" {
-			return name, nil
+			return name, true
 		}
 	}
-	return "", nil
+	return "", true
 }

@@ -235,8 +235,6 @@ func (w *Window) stays() (list []Stay) {
 	return list
 }
 
-// numbers of series.
-
 // mean returns the mean of the known values, Unknown if too few are known.
 func mean(values []float32) float32 {
 	v, count := average(values)

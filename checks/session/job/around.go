@@ -186,7 +186,7 @@ func (a *Around) Open(refused bool) {
 // recall finds the record that the job's prolog opened. The checks of the epilog need
 // it.
 func (a *Around) recall() {
-	if !a.keep || a.records.n.Role != slurm.Epilog {
+	if !a.keep {
 		return
 	}
 	list, _ := a.records.read(checks.Local, slurm.RecordPrefix+a.Job.ID)

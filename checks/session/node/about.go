@@ -98,29 +98,23 @@ func (n *Node) SlurmRows() []verdict.Row {
 // devices. Call it after the checks: a library that hangs here hangs first in the first check that
 // needs it, and that check's row must report it.
 func (n *Node) Facts(lanes ...checks.Lane) (rows []verdict.Row) {
-	type answer struct {
-		lane checks.Lane
-		o    run.Outcome
-		took time.Duration
-	}
 	if len(lanes) == 0 {
 		lanes = []checks.Lane{checks.Local, checks.NVML, checks.DCGM}
 	}
-	ch := make([]chan answer, len(lanes))
+	ch := make([]chan run.Outcome, len(lanes))
 	for i, lane := range lanes {
-		ch[i] = make(chan answer, 1)
+		ch[i] = make(chan run.Outcome, 1)
 		run.Go(func() {
 			limit := session.Reading
 			if lane == checks.NVML { // the driver may need to wake the GPUs
 				limit = plan.StepTimeout(checks.Info{Lane: lane}, nil, n.Set.Timeout())
 			}
 			limit = n.Budget.Facts(limit, time.Now())
-			ch[i] <- answer{lane, n.Pool.Call(n.Ctx, lane, &wire.Request{Op: wire.OpFacts, Name: string(lane), Line: "facts"}, limit), 0}
+			ch[i] <- n.Pool.Call(n.Ctx, lane, &wire.Request{Op: wire.OpFacts, Name: string(lane), Line: "facts"}, limit)
 		})
 	}
 	for i, lane := range lanes {
-		a := <-ch[i]
-		resp, err := a.o.Answer()
+		resp, err := (<-ch[i]).Answer()
 		if err != nil {
 			rows = append(rows, verdict.Row{Severity: checks.Unknown, Name: string(lane), Message: err.Error()})
 			continue
