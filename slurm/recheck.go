@@ -134,14 +134,17 @@ type Refusal struct {
 // sayAgain is the interval at which the same refusal is reported.
 const sayAgain = 24 * time.Hour
 
+// noSuchNode matches Slurm's texts about a node that it does not know.
+const noSuchNode = `invalid node name|knows no such node|node \S+ not found`
+
 // refusals matches Slurm's texts for that (tested with 22.05, 24.11 and 26.05). "run scontrol:
 // permission denied" is not from Slurm: this machine cannot execute scontrol.
-var refusals = checks.Lazily(`(?i)access[^.]{0,20}denied|error: [^:]*permission denied|invalid user id|invalid node name|knows no such node|node \S+ not found`)
+var refusals = checks.Lazily(`(?i)access[^.]{0,20}denied|error: [^:]*permission denied|invalid user id|` + noSuchNode)
 
 // NoSuchNode reports whether an error means that Slurm does not know the node.
 func NoSuchNode(err error) bool { return err != nil && unknownNode().MatchString(err.Error()) }
 
-var unknownNode = checks.Lazily(`(?i)invalid node name|knows no such node|node \S+ not found`)
+var unknownNode = checks.Lazily(`(?i)` + noSuchNode)
 
 // refuse records a refusal, and returns whether it was already reported.
 func (c *Controller) refuse(m *Memory, err error) (repeated bool) {

@@ -37,11 +37,16 @@ func (p *Pool) Exec(ctx context.Context, argv, env []string, input []byte) (Outp
 		patience += process.KillGrace
 	}
 	o := p.Call(context.Background(), execLane, &wire.Request{Op: wire.OpExec, Args: argv, Env: env, Data: input, Timeout: limit, Line: line}, patience)
-	resp := o.answer // one that reports an error has a status, too
-	if resp == nil {
-		return Output{}, o.Failure()
+	return o.output(), o.Failure()
+}
+
+// output returns the output of a command, also if the answer reports an error: it then has a status.
+func (o Outcome) output() Output {
+	r := o.answer
+	if r == nil {
+		return Output{}
 	}
-	return Output{Stdout: resp.Data, Cut: resp.Cut, Stderr: resp.Stderr, Status: resp.Status, TimedOut: resp.TimedOut}, o.Failure()
+	return Output{Stdout: r.Data, Cut: r.Cut, Stderr: r.Stderr, Status: r.Status, TimedOut: r.TimedOut}
 }
 
 // Job is a command that runs like a child of this process: the end of the context ends it.
@@ -68,11 +73,7 @@ func (p *Pool) Run(ctx context.Context, j Job) (Output, error) {
 	if o.hung != nil {
 		return Output{}, fmt.Errorf("hangs (%s)", Describe(o.hung))
 	}
-	resp := o.answer // an answer that reports an error has a status, too
-	if resp == nil {
-		return Output{}, o.Failure()
-	}
-	out := Output{Stdout: resp.Data, Cut: resp.Cut, Stderr: resp.Stderr, Status: resp.Status, TimedOut: resp.TimedOut}
+	out := o.output()
 	if !out.TimedOut {
 		return out, o.Failure()
 	}

@@ -50,11 +50,10 @@ const (
 	lateLimit  = 500 * time.Millisecond
 )
 
-// OpenState makes dir the state directory of the runs, and reads the ledger and the lanes that the
-// last run of a kind needed. If lock is set, OpenState takes that lock for the life of this
-// process, or until [Pool.Unlock]; busy is the process that holds it. After an error the run has no
-// memory; doubts are about parts of it. For a run of the monitor a health check waits, but not long: that
-// one checks a part of the node, and with a slow driver it can take longer than slurmd waits.
+// OpenState makes dir the state directory of the runs, and reads its files that every run needs. If lock is
+// set, it takes that lock for the life of this process, or until [Pool.Unlock]; busy is the process that holds
+// it. A health check waits for a run of the monitor, but at most partWait: that run can take longer than
+// slurmd's limit. After an error the run has no memory; doubts are errors of single files.
 func (p *Pool) OpenState(dir, kind, lock string) (busy *wire.Holder, doubts []error, err error) {
 	p.state.mu.Lock()
 	p.state.dir, p.state.kind = dir, kind
@@ -76,14 +75,14 @@ func (p *Pool) OpenState(dir, kind, lock string) (busy *wire.Holder, doubts []er
 	for _, d := range resp.Doubts {
 		doubts = append(doubts, errors.New(d))
 	}
-	lines := append(resp.Lines, nil, nil, nil, nil, nil)
-	ledger, lanes := lines[0], lines[4]
-	if err := p.ledger.parse(ledger); err != nil {
+	lines := append(resp.Lines, make([][]byte, wire.OpenedFiles)...)
+	if err := p.ledger.parse(lines[wire.OpenedLedger]); err != nil {
 		doubts = append(doubts, fmt.Errorf("read %s: %w", filepath.Join(dir, wire.LedgerFile), err))
 	}
 	p.state.mu.Lock()
-	p.state.crashes, p.state.drill, p.state.monitor = len(lines[1]) > 0, lines[2], lines[3]
-	p.state.lanes = strings.Fields(string(lanes))
+	p.state.crashes = len(lines[wire.OpenedCrashes]) > 0
+	p.state.drill, p.state.monitor = lines[wire.OpenedDrill], lines[wire.OpenedMonitor]
+	p.state.lanes = strings.Fields(string(lines[wire.OpenedLanes]))
 	p.state.mu.Unlock()
 	if busy = resp.Busy; busy != nil && busy.Part && kind != wire.KindMonitor {
 		if busy, err = p.lock(lock, kind, partWait); err != nil {

@@ -55,7 +55,7 @@ const (
 	OpSlurm  Op = "slurm"  // read the GPUs of a node from Slurm's configuration
 	OpNodes  Op = "nodes"  // find this host's names in Slurm's configuration
 
-	OpOpen   Op = "open"   // open the state directory: read the ledger and a file, take locks
+	OpOpen   Op = "open"   // open the state directory: take a lock, read the files that every run needs
 	OpLoad   Op = "load"   // read a file of the state directory
 	OpSave   Op = "save"   // replace a file of the state directory
 	OpLock   Op = "lock"   // take a lock in the state directory for the supervisor
@@ -232,7 +232,7 @@ type Response struct {
 	Doubts   []string          // count: files that could not be read; gpus: GPUs whose MIG devices could not be read
 	Records  []probe.Record    // recall
 	Jobs     []string          // jobs; ask, nodes: names
-	Lines    [][]byte          // notes; open: the ledger, the crashes, and the requested file
+	Lines    [][]byte          // notes; open: see [OpenedLedger]
 	Programs []Program         // programs
 	Text     string            // ask: for a person
 
@@ -382,6 +382,16 @@ const (
 	DrillFile  = "drill.json" // see [session.Drill]
 
 	MonitorFile = "monitor.json" // see [monitor.Ledger]
+)
+
+// These are the places of the files in the answer to [OpOpen].
+const (
+	OpenedLedger = iota
+	OpenedCrashes
+	OpenedDrill
+	OpenedMonitor
+	OpenedLanes // the file that Request.Name names
+	OpenedFiles // the number of files
 )
 
 // Holder is the process that holds a lock.

@@ -40,9 +40,7 @@ func (w *worker) note(format string, args ...any) {
 func (w *worker) setVars(v wire.Vars) {
 	w.vars = v
 	w.lookAt(v.Root)
-	w.host.SetPast(v.Past, v.Spare)
-	w.host.SetState(v.State)
-	w.host.SetStuck(v.Stuck)
+	w.prepareHost()
 	probe.SetLibraries(w.host, v.Plain)
 }
 
@@ -52,10 +50,15 @@ func (w *worker) lookAt(root string) {
 	if root != w.root {
 		w.host, w.root, w.states = newGuardedHost(root), root, nil
 		w.ports, w.asked = nil, nil
-		w.host.SetPast(w.vars.Past, w.vars.Spare)
-		w.host.SetState(w.vars.State)
-		w.host.SetStuck(w.vars.Stuck)
+		w.prepareHost()
 	}
+}
+
+// prepareHost sets what reads of the node need of the variables.
+func (w *worker) prepareHost() {
+	w.host.SetPast(w.vars.Past, w.vars.Spare)
+	w.host.SetState(w.vars.State)
+	w.host.SetStuck(w.vars.Stuck)
 }
 
 // newGuardedHost returns the node below a root. Reading it never loads a driver that was unloaded.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
+	"github.com/nhc-gpu/nhc-gpu/checks/fabric"
 	"github.com/nhc-gpu/nhc-gpu/checks/gpustate"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/disk"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvidia"
@@ -37,9 +38,9 @@ func listParts(env *checks.Env, req *wire.Request) *wire.Response {
 	if err != nil {
 		return &wire.Response{Err: err.Error()}
 	}
-	for _, a := range adapters {
-		if !a.VF {
-			list = append(list, checks.Device{Kind: "hca", Name: a.Name, PCI: a.PCI, UUID: a.GUID})
+	for i := range adapters {
+		if !adapters[i].VF {
+			list = append(list, fabric.HCADevice(&adapters[i]))
 		}
 	}
 	disks, err := disk.NVMes(env.Host, env.Doing)

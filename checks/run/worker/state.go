@@ -92,7 +92,7 @@ func checkOwner(info fs.FileInfo) error {
 
 // begin reads the data that a run needs at its start. It omits unreadable data.
 func (d stateDir) begin(req *wire.Request) *wire.Response {
-	resp := &wire.Response{}
+	resp := &wire.Response{Lines: make([][]byte, wire.OpenedFiles)}
 	trouble := func(err error) {
 		if err != nil {
 			resp.Doubts = append(resp.Doubts, err.Error())
@@ -103,16 +103,14 @@ func (d stateDir) begin(req *wire.Request) *wire.Response {
 		resp.Busy, err = d.lock(req.Args[0], req.Args[1], 0)
 		trouble(err)
 	}
-	ledger, err := d.load(wire.LedgerFile)
+	resp.Lines[wire.OpenedLedger], err = d.load(wire.LedgerFile)
 	trouble(err)
-	crashes, _ := d.load(wire.CrashFile) // without it there is no count to reset
-	drill, err := d.load(wire.DrillFile)
+	resp.Lines[wire.OpenedCrashes], _ = d.load(wire.CrashFile) // without it there is no count to reset
+	resp.Lines[wire.OpenedDrill], err = d.load(wire.DrillFile)
 	trouble(err)
-	watch, _ := d.load(wire.MonitorFile) // only says whether the monitor lives
-	resp.Lines = append(resp.Lines, ledger, crashes, drill, watch)
+	resp.Lines[wire.OpenedMonitor], _ = d.load(wire.MonitorFile) // only says whether the monitor lives
 	if req.Name != "" {
-		lanes, _ := d.load(req.Name) // without it each worker starts when it is needed
-		resp.Lines = append(resp.Lines, lanes)
+		resp.Lines[wire.OpenedLanes], _ = d.load(req.Name) // without it each worker starts when it is needed
 	}
 	return resp
 }

@@ -113,6 +113,12 @@ func (n *Node) HealthCheck() bool { return n.Role == slurm.HealthCheck }
 // Unattended reports whether a program has started the run for the whole node: slurmd, or the monitor.
 func (n *Node) Unattended() bool { return n.HealthCheck() || n.Role == slurm.Monitor }
 
+// Remembers reports whether the run keeps records: those of root do, but not about a recorded node.
+func (n *Node) Remembers() bool {
+	root := n.Set.Get("HOSTROOT")
+	return n.Set.Past != "" && (root == "" || root == "/")
+}
+
 // Part reports whether the run makes only the checks that an event concerns.
 func (n *Node) Part() bool { return n.Role == slurm.Monitor }
 

@@ -62,8 +62,7 @@ const (
 // out: an output that fails costs a warning, is counted in the next event, and changes nothing else.
 // Only root has a memory, and only its runs have outputs.
 func Deliver(n *node.Node, o conf.Output, run Run, e *event.Event) {
-	// The results of a recorded node are not about this one.
-	if root := n.Set.Get("HOSTROOT"); n.Set.Past == "" || root != "" && root != "/" {
+	if !n.Remembers() {
 		return
 	}
 	e.Trim()
@@ -361,7 +360,7 @@ func Note(n *node.Node, kind, what string) {
 
 // Add adds an event that is not of a run of this node to its history.
 func Add(n *node.Node, o conf.Output, e *event.Event) error {
-	if root := n.Set.Get("HOSTROOT"); n.Set.Past == "" || root != "" && root != "/" {
+	if !n.Remembers() {
 		return errors.New("only root has a history, and not of a recorded node")
 	}
 	e.Trim()
