@@ -77,7 +77,7 @@ func TestOutOfTime(t *testing.T) {
 	p.Steps[1].Barrier = true
 	p.Steps[2].Active, p.Steps[2].Barrier, p.Steps[2].Timeout = true, true, 300*time.Millisecond
 	rec := &recorder{stopAt: -1}
-	e := &Engine{Pool: newTestPool(t, ""), Deadline: time.Now().Add(3 * time.Second), Timeout: func() time.Duration { return 9 * time.Second }}
+	e := &Engine{Pool: newTestPool(t, ""), Deadline: time.Now().Add(9 * time.Second), Timeout: func() time.Duration { return 27 * time.Second }}
 	if err := e.Do(t.Context(), p, rec); err != nil {
 		t.Fatal(err)
 	}
