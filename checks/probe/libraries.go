@@ -313,7 +313,9 @@ func searchLibrary(h *Host, v *vendorLibrary, cuda int, dirs []string, named boo
 		}
 	}
 	unanswered := h.Unanswered()
-	asked := func(dir string) bool { return !slices.Contains(unanswered, "read "+searched(dir)) }
+	asked := func(dir string) bool {
+		return !slices.Contains(unanswered, "read "+searched(dir)) && h.StuckAt(searched(dir)) == nil
+	}
 	for _, dir := range dirs {
 		if !asked(dir) {
 			s.refused = append(s.refused, searched(dir)+": "+errNoAnswer.Error())

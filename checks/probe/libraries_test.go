@@ -236,7 +236,12 @@ func TestLibraryDirHangs(t *testing.T) {
 	dir := t.TempDir()
 	sharedLibrary(t, dir, machine.of, "libnccl.so.2")
 	paths, refused := searchLibrary(h, &v, 0, []string{dir}, true)
-	// Later searches skip it.
+	// Later searches skip it, also those of other workers.
+	next := NewHost("/")
+	next.SetStuck(h.Unanswered())
+	if found, not := searchLibrary(next, &v, 0, []string{dir}, true); len(found) > 0 || !slices.Equal(not, refused) || len(next.Unanswered()) > 0 {
+		t.Errorf("another worker: found %q, refused %q, unanswered %q", found, not, next.Unanswered())
+	}
 	other := t.TempDir()
 	sharedLibrary(t, other, machine.of, "libdcgm.so.4")
 	begun := time.Now()

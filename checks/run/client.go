@@ -35,7 +35,7 @@ type client struct {
 	locked  []string // reads of processes' memory that its threads wait for, see [Pool.noteLocked]
 
 	request atomic.Int64 // the request in progress
-	worn    bool         // the worker left after its last answer and is replaced, which is not a failure
+	worn    bool         // the worker has answered and is replaced, which is not a failure
 	crashed bool         // the worker died by itself
 }
 

@@ -93,3 +93,27 @@ func TestLockedAndSpent(t *testing.T) {
 		t.Errorf("%+v, want the locked process", p.ledger.StuckProcesses())
 	}
 }
+
+// A directory that does not answer, in the background of a check, ends no lane of a library and belongs to no step.
+// Later workers and runs know it.
+func TestSilentInLibraryLane(t *testing.T) {
+	t.Parallel()
+	p, rec := newTestPool(t, ""), &recorder{stopAt: -1}
+	e := &Engine{Pool: p, Deadline: time.Now().Add(30 * time.Second)}
+	if err := e.Do(t.Context(), buildPlan(0, "check_rogue_nvml silent /memory/node", "check_rogue_nvml warn"), rec); err != nil {
+		t.Fatal(err)
+	}
+	if got := worst(rec, 2); !slices.Equal(got, []checks.Severity{checks.OK, checks.Warn}) {
+		t.Fatalf("%v: %+v, want both results", got, rec.results)
+	}
+	if !p.Silent("/memory") || p.Silent("/memory/node/x") || p.Silent("/mem") {
+		t.Errorf("silent: %q", p.stuck)
+	}
+	w, call := p.workers[checks.NVML], "read /memory/node"
+	w.worn = true // as if this one waited, and survived
+	p.addLeft(w, []int{w.pid}, call, &checks.Hung{PID: w.pid, Doing: call})
+	p.stuck = nil // a later run has only the ledger
+	if _, found := p.ledger.Find(checks.NVML, "check_rogue_nvml warn"); found || !p.Silent("/memory") {
+		t.Errorf("it blocks a step: %v; %+v", found, p.ledger.StuckProcesses())
+	}
+}

@@ -26,8 +26,8 @@ type Options struct {
 const (
 	// execLane is the worker for commands outside the plan.
 	execLane checks.Lane = "exec"
-	// lockedLane is the lane in the ledger of workers that only wait for the memory of a process. No step
-	// runs in it.
+	// lockedLane is the lane in the ledger of workers that only wait for the memory of a process, or for a file
+	// in the background. No step runs in it.
 	lockedLane checks.Lane = "processes"
 )
 
@@ -45,7 +45,7 @@ type Pool struct {
 	scanned map[checks.Lane]bool   // vendor lanes in which a scan of processes was slow
 	lastID  int
 	warn    []error
-	stuck   []string // calls that blocked workers of the local lane in this run
+	stuck   []string // blocked calls that later workers of this run do not repeat
 	vars    wire.Vars
 	guarded *process.Guarded
 	version int // of vars; a worker with an older version gets the new variables
@@ -82,7 +82,7 @@ func (p *Pool) Start(lane checks.Lane) error {
 func (p *Pool) Silent(dir string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.ContainsFunc(append(p.ledger.Doing(checks.Local), p.stuck...), func(call string) bool {
+	return slices.ContainsFunc(slices.Concat(p.ledger.Doing(checks.Local), p.ledger.Doing(lockedLane), p.stuck), func(call string) bool {
 		path, reads := strings.CutPrefix(call, "read ")
 		return reads && (path == dir || strings.HasPrefix(path, dir+"/"))
 	})
@@ -302,8 +302,8 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 			}
 			if resp.Spent {
 				step := r.Line
-				if len(resp.Stuck) > 0 { // the step continues without these calls
-					step, doing = resp.Stuck[0], resp.Stuck[0]
+				if len(resp.Stuck) > 0 { // the step has ended without these calls, and another worker continues the lane
+					step, doing, c.worn = resp.Stuck[0], resp.Stuck[0], true
 					p.addStuckCalls(resp.Stuck...)
 				}
 				p.abandon(c, step, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)})
@@ -356,7 +356,7 @@ func (p *Pool) endSlow(c *client, hang *checks.Hung) Outcome {
 	return hung(hang)
 }
 
-// addStuckCalls adds blocked calls to the list that later workers of the local lane get.
+// addStuckCalls adds blocked calls to the list that later workers get.
 func (p *Pool) addStuckCalls(calls ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -387,7 +387,8 @@ func (p *Pool) abandon(c *client, step string, hung *checks.Hung) {
 }
 
 // addLeft adds the processes of a worker that survived to the ledger. If the worker itself waits only for
-// the memory of users' processes, or a scan of processes was slow, nothing hangs in the step.
+// the memory of users' processes, or a scan of processes was slow, nothing hangs in the step; nor if it has
+// answered.
 func (p *Pool) addLeft(c *client, left []int, step string, hung *checks.Hung) {
 	left = slices.DeleteFunc(left, func(pid int) bool {
 		if pid != c.pid {
@@ -405,7 +406,11 @@ func (p *Pool) addLeft(c *client, left []int, step string, hung *checks.Hung) {
 		return
 	}
 	hung.Stuck = true
-	p.ledger.add(describeStuck(left, c.lane, step, hung)...)
+	lane := c.lane
+	if c.worn {
+		lane = lockedLane
+	}
+	p.ledger.add(describeStuck(left, lane, step, hung)...)
 }
 
 // describeStuck describes the processes that survived SIGKILL. The first that sleeps

@@ -98,6 +98,8 @@ func (r *rogue) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		if err := blockIn(r.Arg); err != nil {
 			return []checks.Finding{{Severity: checks.Unknown, Message: err.Error()}}
 		}
+	case "silent": // a directory
+		env.Host.InTime("read "+r.Arg, time.Millisecond, func() { select {} })
 	case "spent": // a command that no signal can end, and a locked process
 		if err := freezeCommand(r.Arg); err != nil {
 			return []checks.Finding{{Severity: checks.Unknown, Message: err.Error()}}
