@@ -205,3 +205,30 @@ func TestJobLeftoversAreRemembered(t *testing.T) {
 		t.Errorf("no file: %+v", got)
 	}
 }
+
+// A record of files in /dev/shm that cannot be read waits for the next epilog; a damaged one is removed.
+func TestShmRecordUnread(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	past := filepath.Join(root, "past")
+	if err := os.Mkdir(past, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, mode := range map[string]os.FileMode{"shm-7.json": 0o666, "shm-8.json": 0o600} {
+		if err := os.WriteFile(filepath.Join(past, name), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(filepath.Join(past, name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := probe.NewHost(root)
+	h.SetPast("/past")
+	run := &leftRun{jobLeftovers: &jobLeftovers{}, env: &checks.Env{Host: h}, job: &checks.Job{ID: "9"}}
+	if got := run.earlier(t.Context()); len(got) > 0 {
+		t.Errorf("%+v", got)
+	}
+	if names, err := h.Names("/past"); err != nil || !slices.Equal(names, []string{"shm-7.json"}) {
+		t.Errorf("%q, %v, want the one that could not be read", names, err)
+	}
+}

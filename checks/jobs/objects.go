@@ -75,8 +75,11 @@ func (r *leftRun) earlier(ctx context.Context) (findings []checks.Finding) {
 		return checks.Unreadable(err)
 	}
 	for _, raw := range records {
+		if raw.Err != "" {
+			continue // the next epilog may read it
+		}
 		var rec shmRecord
-		if err := json.Unmarshal(raw.Data, &rec); raw.Err != "" || err != nil || rec.Job == "" {
+		if err := json.Unmarshal(raw.Data, &rec); err != nil || rec.Job == "" {
 			_ = probe.Forget(r.env.Host, raw.Name)
 			continue
 		}
