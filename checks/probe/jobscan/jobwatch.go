@@ -34,7 +34,7 @@ const fewLooks = 4
 // error means that /proc cannot be read.
 func WatchJobs(h *probe.Host, prefix string) (*JobWatch, error) {
 	w := &JobWatch{Running: map[string]bool{}, proc: h.Path("/proc"), looks: map[int]int{}, prefix: prefix, opened: map[string]bool{}}
-	if h.Past() != "" {
+	if h.Past() != "" && h.PastAnswers() {
 		w.records = h.Path(h.Past())
 	}
 	r, err := probe.OpenProc(w.proc)
