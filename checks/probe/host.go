@@ -151,7 +151,9 @@ func (h *Host) Unanswered() []string {
 func (h *Host) addUnanswered(call string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.unanswered = append(h.unanswered, call)
+	if !slices.Contains(h.unanswered, call) {
+		h.unanswered = append(h.unanswered, call)
+	}
 }
 
 // errNoAnswer means that a file system does not answer.

@@ -44,19 +44,44 @@ func (h *Host) memoryDirs() (dirs []string) {
 // PastAnswers reports whether the memory directory answers.
 func (h *Host) PastAnswers() bool { return h.answers(h.past) }
 
-// answerLimit bounds the test of a memory directory.
-const answerLimit = time.Second
+const (
+	answerLimit = time.Second     // of the test of a memory directory, and of a read there
+	keepLimit   = 3 * time.Second // of a write there, which a busy disk delays
+)
 
 // StateAnswers reports whether there is a state directory, and it answers.
 func (h *Host) StateAnswers() bool { return h.state != "" && h.answers(h.state) }
 
-// answers tests a file system in the background.
+// answers tests a file system in the background. It asks the server: an NFS client answers Lstat from its cache for
+// a minute after the server's end, and the next call hangs.
 func (h *Host) answers(dir string) bool {
-	call := "read " + dir
-	if slices.Contains(h.Unanswered(), call) || h.StuckAt(dir) != nil {
+	if h.isSilent(dir) || h.StuckAt(dir) != nil {
 		return false
 	}
-	return h.InTime(call, answerLimit, func() { _, _ = os.Lstat(h.Path(dir)) })
+	_, err := reach(h, dir, answerLimit, func() (int, error) {
+		return Retry(func() (int, error) {
+			const how = unix.AT_SYMLINK_NOFOLLOW | unix.AT_STATX_FORCE_SYNC
+			return 0, unix.Statx(unix.AT_FDCWD, h.Path(dir), how, unix.STATX_BASIC_STATS, new(unix.Statx_t))
+		})
+	})
+	return !isSilence(err)
+}
+
+// isSilent reports whether a directory has not answered this process.
+func (h *Host) isSilent(dir string) bool { return slices.Contains(h.Unanswered(), "read "+dir) }
+
+// reach calls f, which uses a directory, in the background. Without an answer, or with an error that says nothing
+// about the directory, this run does not use it any more.
+func reach[T any](h *Host, dir string, limit time.Duration, f func() (T, error)) (v T, err error) {
+	call, answer := "read "+dir, make(chan Cached[T], 1)
+	if !h.InTime(call, limit, func() { v, err := f(); answer <- Cached[T]{v, err} }) {
+		return v, errNoAnswer
+	}
+	a := <-answer
+	if isSilence(a.Err) {
+		h.addUnanswered(call)
+	}
+	return a.Value, a.Err
 }
 
 // SpareError means that data was kept, but in a spare directory. It is reported once in the life of
@@ -91,8 +116,17 @@ func (h *Host) Recall(name string, v any) error {
 	return nil
 }
 
-// passing are errors that say nothing about a file: the next run may read it.
-var passing = []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ESTALE, unix.ETIMEDOUT, unix.EINTR}
+// passing are errors that say nothing about a file or a directory: the next run may read it. EIO also comes from
+// a local disk that fails, so it is no such error.
+var passing = []error{
+	unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EINTR, unix.ESTALE, unix.ETIMEDOUT, unix.EHOSTDOWN, unix.EHOSTUNREACH,
+	unix.ENETUNREACH, unix.ECONNREFUSED, unix.ECONNRESET, unix.ENOTCONN, unix.ESHUTDOWN,
+}
+
+// isSilence reports whether there was no answer, or an error that says nothing.
+func isSilence(err error) bool {
+	return errors.Is(err, errNoAnswer) || slices.ContainsFunc(passing, func(e error) bool { return errors.Is(err, e) })
+}
 
 // orders are the records of what persons have ordered. A copy in the spare directories is read while the memory
 // directory does not answer.
@@ -123,45 +157,82 @@ func (h *Host) readKept(name string) (path string, data []byte, err error) {
 		copies = nil
 	}
 	for _, path = range slices.Concat(paths, interims, copies) {
-		data, err = readOwn(h.Path(path))
-		h.noteUnread(name, slices.ContainsFunc(passing, func(e error) bool { return errors.Is(err, e) }))
+		data, err = h.readIn(path)
+		h.noteUnread(name, isSilence(err))
 		switch {
 		case err == nil:
 			if slices.Contains(paths, path) {
 				h.removeAll(interims)
-				h.copyOrder(dirs, name, data)
+				h.copyOrder(dirs, path, data)
 			}
 			return path, data, nil
+		case isSilence(err) && dirs[0] == h.past:
+			h.addUnanswered("read " + h.past) // the run resumes no node, also if the file is in a spare directory
+			return h.readKept(name)
 		case errors.Is(err, unix.ENOTDIR):
 			err = fs.ErrNotExist
 		case !errors.Is(err, fs.ErrNotExist):
 			return path, nil, &fs.PathError{Op: "read", Path: path, Err: Reason(err)}
 		}
 	}
-	h.copyOrder(dirs, name, nil)
+	h.copyOrder(dirs, filepath.Join(h.past, name), nil)
 	return path, nil, &fs.PathError{Op: "read", Path: path, Err: Reason(err)}
 }
 
-// copyOrder makes the copies of an order the same as the order, nil if there is none.
-func (h *Host) copyOrder(dirs []string, name string, data []byte) {
+// copyOrder makes the copies of an order the same as the order in path, which is nil if there is none.
+func (h *Host) copyOrder(dirs []string, path string, order []byte) {
+	name := filepath.Base(path)
 	if dirs[0] != h.past || !slices.Contains(orders, strings.TrimSuffix(name, ".json")) {
 		return
 	}
 	for _, spare := range dirs[1:] {
-		path := h.Path(filepath.Join(spare, name+ofOrder))
-		old, err := readOwn(path)
-		if err == nil && bytes.Equal(old, data) || err != nil && data == nil {
+		made := filepath.Join(spare, name+ofOrder)
+		old, err := h.readIn(made)
+		if err == nil && bytes.Equal(old, order) || err != nil && order == nil {
 			continue
 		}
-		if data == nil || h.keepIn(spare, name+ofOrder, data, false) != nil {
-			h.removeAll([]string{filepath.Join(spare, name+ofOrder)})
+		kept := order != nil && h.keepIn(spare, name+ofOrder, order, false) == nil
+		now, err := h.readIn(path)
+		replaced := err == nil && !bytes.Equal(now, order) || errors.Is(err, fs.ErrNotExist)
+		if !kept || replaced { // by another process meanwhile: no copy is better than an old one
+			h.removeAll([]string{made})
 		}
 	}
+}
+
+// readIn reads a file of a memory directory.
+func (h *Host) readIn(path string) ([]byte, error) {
+	read := func() ([]byte, error) { return readOwn(h.Path(path)) }
+	if filepath.Dir(path) != h.past {
+		return read()
+	}
+	return reach(h, h.past, answerLimit, read)
 }
 
 // readOwn reads a file of this user's that no one else can write.
 func readOwn(path string) ([]byte, error) {
 	return trust{flags: unix.O_NOFOLLOW, owner: os.Geteuid(), others: 0o022, most: maxPast}.read(path)
+}
+
+// namesIn lists a memory directory.
+func (h *Host) namesIn(dir string) ([]string, error) {
+	if dir != h.past {
+		return h.Names(dir)
+	}
+	return reach(h, dir, answerLimit, func() ([]string, error) { return h.Names(dir) })
+}
+
+// settle ends an interim file when the memory directory answers: it would count in the next silence. If there is no
+// other file of the name, known, that directory gets it.
+func (h *Host) settle(spare, name string, known bool) {
+	made := filepath.Join(spare, name+interim)
+	if !known {
+		data, err := readOwn(h.Path(made))
+		if err != nil || h.keepInPast(name, data, false) != nil {
+			return
+		}
+	}
+	h.removeAll([]string{made})
 }
 
 // noteUnread notes whether a file of the memory directory could not be read now: it must not be replaced.
@@ -208,19 +279,20 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 	file := name + ".json"
 	spares, cause := dirs, error(&fs.PathError{Op: "write", Path: h.past, Err: errNoAnswer})
 	silent, unread := dirs[0] != h.past, h.isUnread(file)
+	if slices.Contains(orders, name) && (silent || unread) { // an interim file would end with the silence
+		return cause
+	}
 	if !silent {
 		spares = dirs[1:]
 		if !unread {
-			cause = h.keepIn(h.past, file, data, onDisk)
-		} else if slices.Contains(orders, name) {
-			return cause
+			cause = h.keepInPast(file, data, onDisk)
 		}
 	}
 	if cause == nil {
 		for _, spare := range spares { // outdated
 			h.removeAll([]string{filepath.Join(spare, file), filepath.Join(spare, file+interim)})
 		}
-		h.copyOrder(dirs, file, data)
+		h.copyOrder(dirs, filepath.Join(h.past, file), data)
 		return nil
 	}
 	if onDisk {
@@ -238,6 +310,15 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 		return h.spareError(spare, cause)
 	}
 	return cause
+}
+
+// keepInPast writes a file of the memory directory.
+func (h *Host) keepInPast(name string, data []byte, onDisk bool) error {
+	_, err := reach(h, h.past, keepLimit, func() (int, error) { return 0, h.keepIn(h.past, name, data, onDisk) })
+	if errors.Is(err, errNoAnswer) {
+		return &fs.PathError{Op: "write", Path: h.past, Err: err}
+	}
+	return err
 }
 
 // spareError returns nil if the error was reported before.

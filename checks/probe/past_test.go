@@ -9,8 +9,10 @@ import (
 	"regexp"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
@@ -142,8 +144,24 @@ func TestPastSilent(t *testing.T) {
 	}
 	want(host(), "gnew", 0)
 
+	keep(host(), "strikes", 9)
+	keep(host(silent), "strikes", 1)
+	keep(host(silent), "strikes-new", 1)
+	if _, err := Records(host(), "run-"); err != nil { // a run that reads other files
+		t.Error(err)
+	}
+	want(host(silent), "strikes", 0) // the next silence
+	want(host(silent), "strikes-new", 0)
+	want(host(), "strikes", 9)
+	want(host(), "strikes-new", 1)
+
 	keep(host(), "silence", 7) // an order of a person
 	want(host(silent), "silence", 7)
+	if err := host(silent).Keep("silence", 8); err == nil || errors.As(err, new(*SpareError)) {
+		t.Errorf("an order: %v, want an error", err)
+	}
+	want(host(silent), "silence", 7)
+	want(host(), "silence", 7)
 	if err := os.RemoveAll(filepath.Join(root, "run")); err != nil { // a boot
 		t.Fatal(err)
 	}
@@ -155,6 +173,13 @@ func TestPastSilent(t *testing.T) {
 	}
 	want(host(), "silence", 0)
 	want(host(silent), "silence", 0)
+
+	keep(host(), "silence", 8)
+	dirs := []string{"/var/lib/x", "/run/x/past"}
+	host().copyOrder(dirs, "/var/lib/x/silence.json", []byte("7")) // of a run that has read it before the change
+	want(host(silent), "silence", 0)
+	want(host(), "silence", 8)
+	want(host(silent), "silence", 8)
 
 	var got int
 	if err := host(silent, "read /run/x/past").Recall("gpu", &got); !errors.Is(err, ErrNoMemory) {
@@ -256,5 +281,39 @@ func TestPastIsOwn(t *testing.T) {
 				t.Errorf("Recall = %d, %v, want an error that says why", n, err)
 			}
 		})
+	}
+}
+
+// A memory directory that does not answer now, in time or with an error of a file server, is silent for the rest of
+// the run. Other errors are answers.
+func TestPastReached(t *testing.T) {
+	t.Parallel()
+	hang := errors.New("hangs")
+	for _, c := range []struct {
+		err    error
+		silent bool
+	}{
+		{nil, false}, {unix.EACCES, false}, {unix.ENOENT, false}, {unix.ENOTDIR, false}, {unix.EROFS, false},
+		{unix.EIO, false}, {unix.ENOSPC, false}, {hang, true}, {unix.ESTALE, true}, {unix.ETIMEDOUT, true},
+		{unix.EHOSTDOWN, true}, {unix.ENOTCONN, true}, {unix.EMFILE, true},
+	} {
+		h := NewHost(probetest.Tree(t, nil))
+		h.SetPast("/var/lib/x", "/run/x/past")
+		limit := time.Minute
+		if errors.Is(c.err, hang) {
+			limit = time.Millisecond
+		}
+		_, err := reach(h, h.past, limit, func() (int, error) {
+			if errors.Is(c.err, hang) {
+				select {}
+			}
+			return 0, c.err
+		})
+		if (err == nil) != (c.err == nil) || h.PastAnswers() == c.silent || (len(h.Unanswered()) > 0) != c.silent {
+			t.Errorf("%v: %v, answers %v, unanswered %q", c.err, err, h.PastAnswers(), h.Unanswered())
+		}
+		if list, err := Records(h, ""); errors.Is(err, ErrSilent) != c.silent || len(list) > 0 {
+			t.Errorf("%v: Records: %v, %v", c.err, list, err)
+		}
 	}
 }

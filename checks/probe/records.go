@@ -44,15 +44,23 @@ func Records(h *Host, prefix string) (list []Record, err error) {
 	dirs := h.memoryDirs()
 	silent := len(dirs) == 0 || dirs[0] != h.past
 	for _, dir := range dirs {
-		more, err := h.Names(dir)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+		more, err := h.namesIn(dir)
+		switch {
+		case isSilence(err) && !silent:
+			h.addUnanswered("read " + h.past)
+			return Records(h, prefix)
+		case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR):
 			return nil, err
 		}
 		for _, name := range more {
-			if name = strings.TrimSuffix(name, interim); silent {
-				name = strings.TrimSuffix(name, ofOrder)
+			plain, begun := strings.CutSuffix(name, interim)
+			switch {
+			case silent:
+				plain = strings.TrimSuffix(plain, ofOrder)
+			case begun:
+				h.settle(dir, plain, slices.Contains(names, plain))
 			}
-			names = append(names, name)
+			names = append(names, plain)
 		}
 	}
 	slices.Sort(names)
@@ -78,6 +86,9 @@ func Records(h *Host, prefix string) (list []Record, err error) {
 		r.Data = data
 		size += len(data)
 		list = append(list, r)
+	}
+	if !silent && h.isSilent(h.past) { // since one of these files
+		return Records(h, prefix)
 	}
 	return list, err
 }

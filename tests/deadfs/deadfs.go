@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -23,6 +24,8 @@ type FS struct {
 
 	dev  int
 	dead atomic.Bool
+	last atomic.Uint32 // an errno, see Fail
+	kept atomic.Bool   // see Keep
 	Dead chan struct{}
 	once sync.Once
 
@@ -84,6 +87,12 @@ func (fs *FS) Die() {
 	fs.once.Do(func() { close(fs.Dead) })
 }
 
+// Fail makes the file system answer each request with an error.
+func (fs *FS) Fail(errno unix.Errno) { fs.last.Store(uint32(errno)) }
+
+// Keep makes the kernel cache what it learns from now on, for an hour.
+func (fs *FS) Keep() { fs.kept.Store(true) }
+
 var le = binary.LittleEndian
 
 func (fs *FS) serve() {
@@ -101,6 +110,9 @@ func (fs *FS) serve() {
 			continue
 		}
 		body, errno := fs.answer(op, node, buf[40:n])
+		if last := unix.Errno(fs.last.Load()); last != 0 && op != opInit {
+			body, errno = nil, last
+		}
 		reply := make([]byte, 16, 16+len(body))
 		le.PutUint32(reply, uint32(16+len(body)))
 		le.PutUint32(reply[4:], uint32(-int32(errno)))
@@ -221,13 +233,21 @@ func attributes(st *unix.Stat_t) []byte {
 	return b
 }
 
-// attr returns struct fuse_attr_out. Nothing may be cached, so that the kernel sends every request.
+// valid is how long the kernel may cache an answer, seconds. It normally sends every request.
+func (fs *FS) valid() uint64 {
+	if fs.kept.Load() {
+		return 3600
+	}
+	return 0
+}
+
+// attr returns struct fuse_attr_out.
 func (fs *FS) attr(path string) ([]byte, unix.Errno) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
 		return nil, code(err)
 	}
-	return append(make([]byte, 16), attributes(&st)...), 0
+	return slices.Concat(le.AppendUint64(nil, fs.valid()), make([]byte, 8), attributes(&st)), 0
 }
 
 // entry returns struct fuse_entry_out.
@@ -246,6 +266,8 @@ func (fs *FS) entry(path string) ([]byte, unix.Errno) {
 	fs.mu.Unlock()
 	b := make([]byte, 40)
 	le.PutUint64(b, node)
+	le.PutUint64(b[16:], fs.valid())
+	le.PutUint64(b[24:], fs.valid())
 	return append(b, attributes(&st)...), 0
 }
 

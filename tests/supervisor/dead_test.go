@@ -21,11 +21,12 @@ import (
 // deadCase is a run on a node with one directory on a file system that stops answering.
 type deadCase struct {
 	Lies    string // the directory on the dead file system: a key of places
-	When    string // when it stops: before the run, after the first read, or while a drain is being sent
+	When    string // when it stops: before the run, after the first read, or while a drain is being sent; stale: it fails
 	Passes  bool   // no check fails
 	Pending bool   // an earlier run could not deliver its drain
 	Again   bool   // it stopped before the previous run
 	Ours    bool   // the node is drained by a run of an earlier boot
+	Known   bool   // the kernel has its directory of the node in its cache
 
 	exit    int
 	or      int // another correct status, 0 for none
@@ -37,6 +38,7 @@ const (
 	before = "before the run"
 	after  = "after the first read"
 	during = "while a drain is sent"
+	stale  = "with stale handles"
 )
 
 func (c deadCase) String() string {
@@ -52,6 +54,9 @@ func (c deadCase) String() string {
 	}
 	if c.Ours {
 		text += ", drained"
+	}
+	if c.Known {
+		text += ", cached"
 	}
 	return strings.TrimPrefix(strings.ReplaceAll(text, "/", "_"), "_")
 }
@@ -102,6 +107,8 @@ var deadCases = []deadCase{
 	{Lies: "/var/lib/nhc-gpu", When: before, exit: 1, drained: true},
 	{Lies: "/var/lib/nhc-gpu", When: before, Passes: true},
 	{Lies: "/var/lib/nhc-gpu", When: before, Passes: true, Ours: true, drained: true, quick: true}, // it has the lost devices
+	{Lies: "/var/lib/nhc-gpu", When: before, Passes: true, Ours: true, Known: true, drained: true, quick: true},
+	{Lies: "/var/lib/nhc-gpu", When: stale, Passes: true, Ours: true, drained: true, quick: true},
 	{Lies: "/var/lib/nhc-gpu", When: after, exit: 1, drained: true},
 	{Lies: "/var/lib/nhc-gpu", When: during, exit: 1, drained: true},
 }
@@ -303,7 +310,7 @@ func (c deadCase) run(dir string) (got deadResult, err error) {
 		return got, fmt.Errorf("a run that does nothing: %+v, %w", nothing, err)
 	}
 	defer func() { got.Base = nothing.Took }()
-	fs, err := c.mount(where[c.Lies], dir)
+	fs, err := c.mount(where[c.Lies], node, dir)
 	if err != nil {
 		return got, err
 	}
@@ -337,7 +344,7 @@ func (c deadCase) run(dir string) (got deadResult, err error) {
 }
 
 // mount covers a directory with the file system that stops, which shows the directory's files.
-func (c deadCase) mount(at, dir string) (*deadfs.FS, error) {
+func (c deadCase) mount(at, node, dir string) (*deadfs.FS, error) {
 	backing := filepath.Join(dir, "backing")
 	if err := os.Mkdir(backing, 0o700); err != nil {
 		return nil, err
@@ -350,8 +357,18 @@ func (c deadCase) mount(at, dir string) (*deadfs.FS, error) {
 		last = []deadfs.Op{deadfs.Release, deadfs.Readdir, deadfs.Write}
 	}
 	fs, err := deadfs.Mount(backing, at, last...)
-	if err == nil && c.When == before {
+	if err != nil {
+		return nil, err
+	}
+	if c.Known {
+		fs.Keep()
+		err = os.Mkdir(filepath.Join(at, node), 0o700)
+	}
+	switch c.When {
+	case before:
 		fs.Die()
+	case stale:
+		fs.Fail(unix.ESTALE)
 	}
 	return fs, err
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/policy"
 	"github.com/nhc-gpu/nhc-gpu/checks/run"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
+	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
 	"github.com/nhc-gpu/nhc-gpu/conf"
@@ -213,13 +214,11 @@ func calledBy(m slurm.Mark) (name string) {
 // nodeMemory is the memory of a node.
 type nodeMemory struct{ n *node.Node }
 
-const memoryLimit = time.Second
-
 func (m nodeMemory) ask(q *wire.Request) (*wire.Response, error) {
 	if root := m.n.Set.Get("HOSTROOT"); m.n.Set.Past == "" || root != "" && root != "/" { // a recorded node
 		return nil, errors.New("this run has no memory")
 	}
-	return m.n.Pool.Call(context.WithoutCancel(m.n.Ctx), checks.Local, q, memoryLimit).AnswerTo(q.Line)
+	return m.n.Pool.Call(context.WithoutCancel(m.n.Ctx), checks.Local, q, session.Record).AnswerTo(q.Line)
 }
 
 func (m nodeMemory) recall(name string) ([]byte, error) {
