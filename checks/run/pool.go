@@ -206,8 +206,8 @@ type Limit func(*wire.Request) time.Duration
 // Do makes the worker of a lane carry out requests in order and passes each outcome to emit. It
 // replaces a worker that hangs or dies, and the new worker carries out the next request. A vendor
 // library's lane ends instead, because the next call would hang, too; but not after a slow scan of
-// processes. Do skips a step that an earlier run left hanging, for as long as it hangs, and each check after the end
-// of the run.
+// processes, nor if only the background of a step hangs. Do skips a step that an earlier run left hanging, for as
+// long as it hangs, and each check after the end of the run.
 func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*wire.Request, limit Limit, emit func(*wire.Request, Outcome)) {
 	lane = lane.Worker()
 	if len(reqs) > 0 && !usesState(reqs[0]) {
