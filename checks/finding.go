@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -104,6 +105,16 @@ func Remedies() (names []string) {
 // IsRemedy reports whether a text is the name of a remedy.
 func IsRemedy(name string) bool { return name != "" && remedies[Remedy(name)].rank > 0 }
 
+// The advice on a reset. nvidia-smi resets no GPU that another program has open, monitoring included, and all GPUs without
+// -i. The fabric manager takes NVLink with it when it stops, and a reset of Ampere GPUs needs it.
+const (
+	ResetAdvice    = "With no job on the node, reset the GPU: systemctl stop nvidia-dcgm nvidia-dcgm-exporter nvidia-persistenced; nvidia-smi --gpu-reset -i ADDRESS (before Ampere with all GPUs that NVLink joins); start the services again. fuser -v /dev/nvidia* shows what else uses the GPU. If the reset fails, reboot. Leave the fabric manager running."
+	ResetAllAdvice = "When all jobs have ended, reboot the node, or reset all GPUs and NVSwitches (nvidia-smi --gpu-reset, without -i) with the fabric manager running. Then Fabric, State in nvidia-smi -q must be Completed."
+)
+
+// PastDir is the directory of what nhc-gpu knows of a node, as advice names it.
+const PastDir = "/var/lib/nhc-gpu/NODE"
+
 // Words returns the remedy as an imperative, "" for none: "reset the GPU".
 func (r Remedy) Words() string { return remedies[r].words }
 
@@ -137,6 +148,7 @@ type Finding struct {
 	Want     string   `json:"want,omitempty"`
 	Got      string   `json:"got,omitempty"`
 	Remedy   Remedy   `json:"remedy,omitempty"`
+	Do       string   `json:"do,omitempty"`     // advice on this finding, if that on its code does not fit; see [Finding.Advice]
 	Status   int      `json:"status,omitempty"` // exit status of LBNL's die; 0 means 1
 	Place    *Place   `json:"place,omitempty"`  // location of a bad port, and its transceiver; nil: unknown
 	Syslog   bool     `json:"syslog,omitempty"` // a warning that goes to syslog instead of the log
@@ -261,6 +273,9 @@ func Short(text string) string {
 
 // Text returns the message without the name of the check.
 func (f Finding) Text(check string) string { return strings.TrimPrefix(f.Message, check+":  ") }
+
+// Advice returns the advice on the finding, "" if there is none.
+func (f Finding) Advice() string { return cmp.Or(f.Do, WhatToDo(f.Code)) }
 
 // Unreadable returns the finding of a check that could not read its input.
 func Unreadable(err error) []Finding {

@@ -270,7 +270,7 @@ func unitOf(kind reflect.Type, meaning string) string {
 func writeMessages(page *strings.Builder, names []string) {
 	head := "\n| message | result | code | what to do |\n|---|---|---|---|\n"
 	for _, f := range messagesOf(names) {
-		fmt.Fprintf(page, "%s| %s | %s | `%s` | %s |\n", head, code(strings.ReplaceAll(f.Message, "{root}", "")), f.Severity, f.Code, cell(checks.WhatToDo(f.Code)))
+		fmt.Fprintf(page, "%s| %s | %s | `%s` | %s |\n", head, code(strings.ReplaceAll(f.Message, "{root}", "")), f.Severity, f.Code, cell(f.Advice()))
 		head = ""
 	}
 }

@@ -84,6 +84,11 @@ func (s Scenario) Run(t *testing.T, name string) {
 			*text = strings.ReplaceAll(*text, root, "{root}")
 		}
 	}
+	for i := range min(len(got), len(s.Want)) {
+		if s.Want[i].Do == "" { // only some scenarios are about the advice
+			got[i].Do = ""
+		}
+	}
 	if diff := cmp.Diff(s.Want, got); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", env.Line, diff)
 	}

@@ -61,6 +61,7 @@ type Result struct {
 	Want         string          `json:"want,omitempty"`
 	Got          string          `json:"got,omitempty"`
 	Remedy       checks.Remedy   `json:"remedy,omitempty"`
+	Do           string          `json:"do,omitempty"`      // advice on this finding, if that on its code does not fit
 	Would        string          `json:"would,omitempty"`   // the action that the policy would have taken
 	Held         string          `json:"held,omitempty"`    // why it did not: strikes, hours, contexts, observed only
 	Message      string          `json:"message,omitempty"` // for a check that passed: what it has found

@@ -456,7 +456,7 @@ func combineCases(cases []*messageCase) (list []*messageCase) {
 		}
 		main.also(c.row.Means)
 		if c.row.Until != "" { // that one requires more
-			main.until, main.row = c.until, &checks.MessageRow{Code: main.row.Code, Means: main.row.Means, Numbers: main.row.Numbers, Remedy: c.row.Remedy}
+			main.until, main.row = c.until, &checks.MessageRow{Code: main.row.Code, Means: main.row.Means, Numbers: main.row.Numbers, Remedy: c.row.Remedy, Do: c.row.Do}
 		}
 	}
 	return list
@@ -576,6 +576,9 @@ func (j *messageJudge) finding(c *messageCase) checks.Finding {
 	f := checks.Finding{
 		Code: c.Code, Severity: checks.Warn, Device: c.device, Remedy: c.row.Remedy, Want: "no such message",
 		Got: fmt.Sprintf("%d lines, last at %s: %s", c.Lines, checks.Clock(c.last()), c.Text),
+	}
+	if c.row.Do != checks.DoMessage(c.Code) { // drivers share codes
+		f.Do = c.row.Do
 	}
 	if c.fails {
 		f.Severity = checks.Fail

@@ -47,8 +47,8 @@ func said(severity checks.Severity, code string, remedy checks.Remedy, lines int
 	return f
 }
 
-func saidOfDisk(severity checks.Severity, code, line, text, until string) checks.Finding {
-	f := checktest.NVMeFinding(KernelLogName, 3, checks.Finding{Code: code, Severity: severity, Remedy: checks.ReseatOrRMA, Want: "no such message"}, "")
+func saidOfDisk(severity checks.Severity, code string, remedy checks.Remedy, line, text, until string) checks.Finding {
+	f := checktest.NVMeFinding(KernelLogName, 3, checks.Finding{Code: code, Severity: severity, Remedy: remedy, Want: "no such message"}, "")
 	f.Got = fmt.Sprintf("1 lines, last at %s: %s", checks.Clock(fabricNow-100), line)
 	f.Message = fmt.Sprintf("%s:  %s: %s, since %s: %s", KernelLogName, f.Device, text, checks.Clock(fabricNow-100), until)
 	return f
@@ -119,7 +119,9 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 	roles := messageLog{Roles: map[string]messageRole{"0000:23:00.0": {Name: "mlx5_3:1", GUID: fatal.Device.UUID, Jobs: true}}}
 	lost := fatal
 	lost.Message = strings.Replace(lost.Message, ", interface ib3", "", 1)
-	unknown := checks.Finding{Code: "nic.probe", Severity: checks.Warn, Remedy: checks.RebootNode, Want: "no such message", Device: checks.Device{Kind: "hca", PCI: "0000:23:00.0"},
+	toCycle := said(checks.Fail, "nic.fatal", checks.PowerCycle, 1, 100, 100, checktest.Fatal23, deadBy5+", the adapter asks for a power cycle", "power the node off and on")
+	toCycle.Do = "Power the node off and on: a warm reboot does not reset the adapter."
+	unknown := checks.Finding{Code: "nic.probe", Severity: checks.Warn, Remedy: checks.PowerCycle, Want: "no such message", Device: checks.Device{Kind: "hca", PCI: "0000:23:00.0"},
 		Got:     fmt.Sprintf("1 lines, last at %s: %s", checks.Clock(fabricNow-100), checktest.On23+"probe_one:1770:(pid 1193): mlx5_init_one failed with error code -110"),
 		Message: KernelLogName + ":  0000:23:00.0: the driver could not start the adapter, which has no RDMA device, since " + checks.Clock(fabricNow-100) + ": watch it"}
 	cleared := func(s checktest.Scenario, json string) checktest.Scenario {
@@ -159,25 +161,25 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 			"100 " + checktest.On23 + "print_health_info:452:(pid 0): assert_var[0] 0x00000003", "100 " + checktest.On23 + "print_health_info:421:(pid 0): synd 0x1: firmware internal error",
 		}, nil, said(checks.Fail, "nic.fatal", checks.RebootNode, 1, 100, 100, checktest.Fatal23, deadBy5+", the adapter reports a fault", restart))),
 		on("dead, and a cold reset is due", []string{"100 " + checktest.Fatal23, "99 " + cold}, nil,
-			said(checks.Fail, "nic.fatal", checks.RebootNode, 1, 100, 100, checktest.Fatal23, deadBy5+", the adapter asks for a power cycle", "power the node off and on")),
+			toCycle),
 		on("a cold reset is due after a start of the driver", []string{"100 " + cold, "90 " + started23}, nil,
-			said(checks.Fail, "nic.coldreset", checks.RebootNode, 1, 100, 100, cold, "the adapter asks for a power cycle", "power the node off and on")),
+			said(checks.Fail, "nic.coldreset", checks.PowerCycle, 1, 100, 100, cold, "the adapter asks for a power cycle", "power the node off and on")),
 		on("dead, and recovered", []string{"100 " + checktest.Fatal23, "95 " + started23, "90 " + again23}, nil, said(checks.Warn, "nic.fatal", checks.RebootNode, 1, 100, 100, checktest.Fatal23, deadBy5, cured)),
 		on("dead, and not recovered", []string{"100 " + checktest.Fatal23, "95 " + started23, "90 " + failed}, nil,
-			said(checks.Fail, "nic.recovery", checks.RebootNode, 1, 90, 90, failed, "the driver could not recover the adapter, "+dead, restart)),
+			said(checks.Fail, "nic.recovery", checks.PowerCycle, 1, 90, 90, failed, "the driver could not recover the adapter, "+dead, restart)),
 		on("dead and recovered for the third time in a day", []string{"9000 " + checktest.Fatal23, "8990 " + again23, "5000 " + checktest.Fatal23, "4990 " + again23, "100 " + checktest.Fatal23, "90 " + again23}, nil,
 			said(checks.Fail, "nic.fatal", checks.RebootNode, 3, 100, 100, checktest.Fatal23, deadBy5+", 3 times within 24 hours", replace)),
 		on("an administrator resets it", []string{"105 " + checktest.On23 + "mlx5_sync_reset_request_event:420:(pid 7): PCI Sync FW Update Reset Ack. Device reset is expected.",
 			"100 " + checktest.On23 + "poll_sync_reset:235:(pid 0): Got Device Reset", "99 " + checktest.Fatal23, "90 " + started23}, nil),
 		on("it does not come back from an administrator's reset", []string{"105 " + checktest.On23 + "poll_sync_reset:235:(pid 0): Got Device Reset", "100 " + failed}, nil,
-			said(checks.Fail, "nic.recovery", checks.RebootNode, 1, 100, 100, failed, "the driver could not recover the adapter", restart)),
+			said(checks.Fail, "nic.recovery", checks.PowerCycle, 1, 100, 100, failed, "the driver could not recover the adapter", restart)),
 		on("its driver reads nothing but ones", []string{"105 " + checktest.Fatal23, "100 " + checktest.On23 + "firmware version: 65535.65535.65535"}, nil,
 			said(checks.Fail, "nic.fatal", checks.RebootNode, 1, 105, 105, checktest.Fatal23, deadBy5, restart)),
 		on("it fails ten minutes after an administrator's reset", []string{"700 " + checktest.On23 + "poll_sync_reset:235:(pid 0): Got Device Reset", "100 " + checktest.Fatal23}, nil, fatal),
 		on("its firmware stops", []string{"100 " + checktest.On23 + "poll_health:825:(pid 0): device's health compromised - reached miss count"}, nil,
 			said(checks.Fail, "nic.heartbeat", checks.RebootNode, 1, 100, 100, checktest.On23+"poll_health:825:(pid 0): device's health compromised - reached miss count", "the adapter's firmware has stopped", restart)),
 		on("a critical fault", []string{"100 " + checktest.On23 + "print_health_info:447:(pid 0): Health issue observed, unrecoverable hardware error, severity(2) CRITICAL:"}, nil,
-			said(checks.Fail, "nic.health", checks.RebootNode, 1, 100, 100, checktest.On23+"print_health_info:447:(pid 0): Health issue observed, unrecoverable hardware error, severity(2) CRITICAL:",
+			said(checks.Fail, "nic.health", checks.PowerCycle, 1, 100, 100, checktest.On23+"print_health_info:447:(pid 0): Health issue observed, unrecoverable hardware error, severity(2) CRITICAL:",
 				"the adapter reports a critical fault, unrecoverable hardware error", restart)),
 		on("a command times out", []string{"100 " + slow}, nil, said(checks.Warn, "nic.timeout", checks.RebootNode, 1, 100, 100, slow, "the adapter's firmware has not answered a command", "watch it")),
 		on("three commands time out", []string{"900 " + slow, "500 " + slow, "100 " + slow}, nil,
@@ -196,10 +198,10 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 			said(checks.Warn, "nic.module.cable", checks.CheckCable, 1, 100, 100, checktest.Shorted23, shorted, "watch it")),
 		on("a shorted cable, and another was plugged in", []string{"100 " + checktest.Shorted23, "90 " + checktest.On23 + "Port module event: module 0, Cable plugged"}, nil),
 		on("a disk is given up", []string{"100 " + given}, func(n *fakesys.Node) { n.Set("nvme3", "state", "dead") },
-			saidOfDisk(checks.Fail, "nvme.log.dead", given, "the driver has given up the disk", "a reboot clears it")),
-		on("a disk was given up, and is back", []string{"100 " + given}, nil, saidOfDisk(checks.Warn, "nvme.log.dead", given, "the driver has given up the disk, the disk works again", "watch it")),
+			saidOfDisk(checks.Fail, "nvme.log.dead", checks.PowerCycle, given, "the driver has given up the disk", "a reboot clears it")),
+		on("a disk was given up, and is back", []string{"100 " + given}, nil, saidOfDisk(checks.Warn, "nvme.log.dead", checks.PowerCycle, given, "the driver has given up the disk, the disk works again", "watch it")),
 		on("a disk across the network is reset", []string{"100 " + reset3}, func(n *fakesys.Node) { n.Set("nvme3", "transport", "tcp") }),
-		on("a disk is reset", []string{"100 " + reset3}, nil, saidOfDisk(checks.Warn, "nvme.log.down", reset3, "the disk has stopped answering and was reset", "watch it")),
+		on("a disk is reset", []string{"100 " + reset3}, nil, saidOfDisk(checks.Warn, "nvme.log.down", checks.ReseatOrRMA, reset3, "the disk has stopped answering and was reset", "watch it")),
 		on("a task hangs", []string{"100 INFO: task NHC: drain me:4711 blocked for more than 122 seconds."}, nil,
 			saidByKernel("kernel.hung", "INFO: task NHC: drain me:4711 blocked for more than 122 seconds.", "a task hangs in the kernel")),
 		on("a CPU hangs", []string{

@@ -237,7 +237,7 @@ func (f *Fold) conclude(status int, again bool, list []checks.Finding) (events [
 
 // advise returns the advice on a failure, once for each code, for syslog.
 func (f *Fold) advise(x checks.Finding) []Event {
-	do := checks.WhatToDo(x.Code)
+	do := x.Advice()
 	if x.Check == "" || do == "" || f.advised[x.Code] {
 		return nil
 	}

@@ -95,8 +95,13 @@ func adviseCode(code string) string {
 	if k.Code, ok = checks.ParseCode(number); !ok {
 		return ""
 	}
-	r := (&xidPolicy{}).row(k)
-	return fmt.Sprintf("%s%s (nhc-gpu xid explain %s)", strings.ToUpper(r.Means[:1])+r.Means[1:]+". ", r.advise(r.Class, k.Switch), formatCode(k))
+	row := (&xidPolicy{}).row(k)
+	return row.adviseFinding(row.Class, k)
+}
+
+// adviseFinding returns the advice on a finding of a class.
+func (r *xidRow) adviseFinding(c checks.XidClass, k checks.XidKey) string {
+	return fmt.Sprintf("%s. %s (nhc-gpu xid explain %s)", strings.ToUpper(r.Means[:1])+r.Means[1:], r.advise(c, k.Switch), formatCode(k))
 }
 
 // advise returns the advice on an event of a row.
@@ -107,7 +112,7 @@ func (r *xidRow) advise(c checks.XidClass, isSwitch bool) string {
 	case r.cureOf(c) != "":
 		return strings.ToUpper(r.Cure[:1]) + r.Cure[1:] + "."
 	case c == checks.XidState && r.State == "bank":
-		return "Reset the GPU when it is idle: nvidia-smi --gpu-reset -i GPU."
+		return checks.ResetAdvice
 	}
 	return adviseClass(c, isSwitch)
 }
@@ -137,13 +142,13 @@ func adviseClass(c checks.XidClass, isSwitch bool) string {
 		return "When the node is idle, run dcgmi diag -r 3 on the GPU."
 	case checks.XidReset:
 		if isSwitch {
-			return "Stop all jobs, reset all GPUs together (nvidia-smi --gpu-reset), restart the fabric manager; or reboot."
+			return checks.ResetAllAdvice
 		}
-		return "When its jobs have ended, reset the GPU and its whole NVLink group: nvidia-smi --gpu-reset -i GPU; or reboot. If the error returns, contact the vendor."
+		return checks.ResetAdvice + " If the error returns, contact the vendor."
 	case checks.XidReboot:
-		return "Power the node off and on, or reboot it. If the error returns within a week, have the hardware examined."
+		return "Reboot the node; if the error stays, power the node off and on. If it returns within a week, have the hardware examined."
 	case checks.XidHold:
-		return "Reseat or replace the hardware, or contact the vendor; then run nhc-gpu clear."
+		return "Reseat or replace the hardware, or contact the vendor; then run nhc-gpu clear ADDRESS CODE, as the message has it."
 	case checks.XidDecode:
 		return "The numbers of the line decide: pass the whole line to nhc-gpu xid explain."
 	case checks.XidAuthority:

@@ -61,6 +61,13 @@ func (r *xidReporter) makeFinding(c *xidCase) checks.Finding {
 		Want:     "no " + c.key.String(),
 		Got:      fmt.Sprintf("%d lines in %d events, the last %s: %s", lines, len(c.events), checks.Clock(last.Last), last.Text),
 	}
+	if do := c.row.adviseFinding(c.class, c.key); do != adviseCode(f.Code) {
+		f.Do = do
+	}
+	lowered := c.class == checks.XidWatch && (c.row.Class != checks.XidWatch || c.row.override != "")
+	if lowered && f.Severity == checks.Warn && f.Remedy.Rank() > 1 {
+		f.Remedy = checks.NoRemedy // the advice is to watch it
+	}
 	since := "since " + checks.Clock(c.events[0].First)
 	if r.file != "" { // its times are unknown
 		since = "in " + r.file

@@ -54,6 +54,7 @@ func (r *results) begin(f *verdict.Fold, s *plan.Step) (end func(took time.Durat
 
 func resultOf(r event.Result, f checks.Finding) event.Result {
 	r.Code, r.Severity, r.Device, r.Want, r.Got, r.Remedy, r.Message = f.Code, f.Severity, f.Device, f.Want, f.Got, f.Remedy, f.Message
+	r.Do = f.Do
 	r.Jobs = f.Jobs
 	r.Silenced, r.Would, r.Held = f.Silenced, f.Would, f.Held
 	r.Drill = f.Drill

@@ -211,7 +211,7 @@ func describe(w io.Writer, e *event.Event, others []*event.Event, now time.Time)
 			continue
 		}
 		row(f.Severity.String(), "%s", strings.TrimSpace(f.Code+" "+shortMessage(f)))
-		if do := checks.WhatToDo(f.Code); do != "" {
+		if do := cmp.Or(f.Do, checks.WhatToDo(f.Code)); do != "" {
 			row("", "%s", do)
 		}
 	}

@@ -198,7 +198,7 @@ func (t *Table) addRows(s *plan.Step, list []checks.Finding, took time.Duration)
 		}
 		t.Rows = append(t.Rows, verdict.Row{
 			Severity: f.Severity, Name: name, Line: line, Code: f.Code, Device: f.Device, Message: message, Fact: fact, Detail: detail,
-			Want: f.Want, Got: f.Got, Took: took, Remedy: f.Remedy, Do: checks.WhatToDo(f.Code), Place: f.Place, Output: output, Shell: s.Kind != plan.Native,
+			Want: f.Want, Got: f.Got, Took: took, Remedy: f.Remedy, Do: f.Advice(), Place: f.Place, Output: output, Shell: s.Kind != plan.Native,
 			Silenced: f.Silenced, Drill: f.Drill,
 		})
 	}
