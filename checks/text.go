@@ -83,3 +83,17 @@ func Explained(title string, pairs ...string) string {
 	}
 	return b.String()
 }
+
+// Lasted returns a duration in the two largest units: "1 h 05 min", "14 min", "41 s".
+func Lasted(d time.Duration) string {
+	switch d = d.Round(time.Second); {
+	case d < 0:
+		return "0 s"
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", int(d.Round(time.Minute).Minutes()))
+	}
+	d = d.Round(time.Minute)
+	return fmt.Sprintf("%d h %02d min", int(d.Hours()), int(d.Minutes())%60)
+}

@@ -73,7 +73,7 @@ func TestRecord(t *testing.T) {
 		ofGPU(2, map[string]uint64{"pcie.replays": 2}), ofGPU(3, map[string]uint64{"pcie.replays": 50}), aer(1, 5), aer(2, 0),
 		ib("mlx5_0:1", map[string]uint64{"ib.symbol_error": 0}), ib("mlx5_0:2", map[string]uint64{"ib.link_downed": 3}),
 	}, []checks.XidSeen{xid79(1), xid79(4)})
-	want := "job 1234 of alice, gpu1 gpu2, 1h0m0s: gpu1 0000:01:00.0 Xid 79 (GPU has fallen off the bus, REBOOT) 2 lines; " +
+	want := "job 1234 of alice, gpu1 gpu2, 1 h 00 min: gpu1 0000:01:00.0 Xid 79 (GPU has fallen off the bus, REBOOT) 2 lines; " +
 		"gpu1 0000:01:00.0 aer.corrected +1; gpu1 0000:01:00.0 ecc.dram.corrected +12; gpu1 0000:01:00.0 throttle.thermal +2s; " +
 		"gpu2 0000:02:00.0 pcie.replays +2 since a reset; mlx5_0:2 0000:0c:00.0 ib.link_downed +2"
 	if diff := cmp.Diff(want, r.Line()); diff != "" {
@@ -94,7 +94,7 @@ func TestRecordOfQuietJob(t *testing.T) {
 	same := map[string]uint64{"pcie.replays": 3}
 	r := newRecord(t, ofGPU(1, same), ofGPU(2, same))
 	r.Close(ended, []checks.Counters{ofGPU(1, same), ofGPU(2, same)}, nil)
-	if got, want := r.Line(), "job 1234 of alice, gpu1 gpu2, 1h0m0s: nothing happened"; got != want {
+	if got, want := r.Line(), "job 1234 of alice, gpu1 gpu2, 1 h 00 min: nothing happened"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
@@ -118,7 +118,7 @@ func TestRecordClosed(t *testing.T) {
 		outcome string
 		line    string
 	}{
-		{"the clock was set back a year", at("boot-1", 4600, "2025-11-21T21:00:00Z"), ClosedWhole, "job 1234 of alice, gpu1 gpu2, 1h0m0s: nothing happened"},
+		{"the clock was set back a year", at("boot-1", 4600, "2025-11-21T21:00:00Z"), ClosedWhole, "job 1234 of alice, gpu1 gpu2, 1 h 00 min: nothing happened"},
 		{"the node was booted", at("boot-2", 60, "2026-11-21T21:00:00Z"), ClosedBetween, "job 1234 of alice, gpu1 gpu2, rebooted, then epilog: nothing happened"},
 	}
 	for _, tt := range tests {

@@ -44,7 +44,7 @@ func (r *Record) Line() string {
 	return printable(fmt.Sprintf("%s: %s", r.title(), strings.Join(parts, "; ")))
 }
 
-// title returns "job 1234 of alice, 2 GPUs (gpu0 gpu1), 3h12m0s".
+// title returns "job 1234 of alice, 2 GPUs (gpu0 gpu1), 3 h 12 min".
 func (r *Record) title() string {
 	words := []string{"job " + r.Job}
 	switch {
@@ -71,7 +71,7 @@ func (r *Record) title() string {
 		words = append(words, fmt.Sprintf("restart %d", r.Restart))
 	}
 	if d, known := r.End.Since(r.Begin); known && !r.Begin.Time.IsZero() {
-		words = append(words, d.String())
+		words = append(words, checks.Lasted(d))
 	}
 	if r.Outcome != ClosedWhole && r.Outcome != "" {
 		words = append(words, r.Outcome)

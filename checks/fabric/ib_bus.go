@@ -15,7 +15,7 @@ import (
 
 // The adapters on the PCI bus, whether or not an RDMA driver uses them, and those that are missing.
 
-const lackingDo = "The adapter is present and its RDMA driver does not use it: see dmesg | grep ADDRESS (firmware that does not start, health errors), and lsmod for mlx5_ib (Omni-Path: hfi1, Broadcom: bnxt_re, Intel: irdma). Power the node off for a minute and boot it. If the fault remains reseat or replace the adapter."
+const lackingDo = "The adapter is present and its RDMA driver does not use it: see dmesg | grep ADDRESS (firmware that does not start, health errors), and lsmod for mlx5_ib (Omni-Path: hfi1, Broadcom: bnxt_re, Intel: irdma). If a minute without power does not help, reseat or replace the adapter."
 
 // GivenAway are the drivers of devices that belong to a virtual machine or to a program, and not
 // to the node.

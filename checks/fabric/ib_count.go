@@ -41,7 +41,7 @@ func init() {
 		Do: func() map[string]string {
 			return map[string]string{
 				"ib.lacking":        lackingDo,
-				"ib.count":          "The message lists the devices found. If this number is expected, set it: check_ib_count N. Otherwise see lspci and dmesg for the missing device, power the node off for a minute and boot it, then reseat or replace the adapter.",
+				"ib.count":          "The message lists the devices found. If this number is expected, set it: check_ib_count N. Otherwise see lspci and dmesg for the missing device; if a minute without power does not bring it back, reseat or replace the adapter.",
 				"ib.count.platform": "Nodes of this platform have more ports. If this node was built with fewer, set the number: check_ib_count N. Otherwise see lspci and dmesg.",
 			}
 		},

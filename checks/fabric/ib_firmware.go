@@ -39,8 +39,8 @@ func init() {
 		New:     func() checks.Check { return &ibFirmware{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"ib.firmware.version": "If all nodes have this firmware correct the line. Otherwise flash the adapter (mlxfwmanager, or flint -d ADDRESS), then run mlxfwreset -d ADDRESS reset or reboot.",
-				"ib.firmware.differ":  "One adapter was replaced or flashed separately, or was flashed and not yet reset: mlxfwreset -d ADDRESS reset. Update all adapters of one board to one version at the next maintenance.",
+				"ib.firmware.version": "If all nodes have this firmware, correct the line. Otherwise flash the adapter (mlxfwmanager, or flint -d ADDRESS), then run mlxfwreset -d ADDRESS reset or reboot, with no job on the node.",
+				"ib.firmware.differ":  "One adapter was replaced or flashed separately, or was flashed and not yet reset: reboot when no job runs. Update all adapters of one board to one version at the next maintenance.",
 				"ib.firmware.board":   "Nothing to repair: no adapter of this node has this board id. cat /sys/class/infiniband/*/board_id prints those of the node.",
 			}
 		},

@@ -39,9 +39,9 @@ func init() {
 		New:     func() checks.Check { return &ibModules{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"ib.modules":       "If no node has this module correct the line. Otherwise load it (modprobe MODULE), and see dmesg for the cause: after an update of the kernel or of OFED the module may not have been built. List it in /etc/modules-load.d, or see rdma-load-modules@.service of rdma-core.",
-				"ib.modules.abi":   "The module is loaded without its interface for programs: see dmesg; the RDMA modules can be from different OFED versions. Run /etc/init.d/openibd restart while no job runs, or reboot.",
-				"ib.modules.extra": "Most jobs run without it, storage or tools may not: load it (modprobe MODULE) and list it in /etc/modules-load.d. If it is not needed name the required modules: check_ib_modules ib_uverbs mlx5_ib.",
+				"ib.modules":       "If no node has this module, correct the line. Otherwise load it (modprobe MODULE), and see dmesg for the cause: after an update of the kernel or of OFED the module may not have been built. List it in /etc/modules-load.d, or see rdma-load-modules@.service of rdma-core.",
+				"ib.modules.abi":   "The module is loaded without its interface for programs: see dmesg, or the RDMA modules are from different OFED versions. Reboot the node.",
+				"ib.modules.extra": "Most jobs run without it, storage or tools may not: load it (modprobe MODULE) and list it in /etc/modules-load.d. If it is not needed, name the required modules: check_ib_modules ib_uverbs mlx5_ib.",
 			}
 		},
 	})

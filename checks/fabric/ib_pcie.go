@@ -42,8 +42,8 @@ type ibPCIe struct {
 const ibPCIeName = "check_ib_pcie"
 
 func init() {
-	const reseat = "Compare with the other adapters (lspci -vv, LnkCap and LnkSta; lspci -tv shows the bridges). Reseat the adapter, riser or cable; if the fault remains one of the two ends is faulty. "
-	const changed = " After an intended change of one device delete pcie-link.json in /var/lib/nhc-gpu/NODE."
+	const reseat = "Compare with the other adapters (lspci -vv, LnkCap and LnkSta; lspci -tv shows the bridges). Reseat the adapter, riser or cable; if the fault remains, one of the two ends is faulty. "
+	const changed = " After an intended change of one device delete pcie-link.json in " + checks.PastDir + "."
 	checks.Register(checks.Info{
 		Name:    ibPCIeName,
 		Usage:   "[-w WIDTH] [-s SPEED] [-m BYTES] [-a] [DEVICE...]",
@@ -52,14 +52,14 @@ func init() {
 		New:     func() checks.Check { return &ibPCIe{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"ib.pcie.gone":     "The adapter does not answer on the bus. Power the node off and on (a reboot may not be enough). If it happens again reseat the adapter, then replace it. See dmesg for mlx5_core and AER lines.",
+				"ib.pcie.gone":     "The adapter does not answer on the bus. Power the node off and on (a reboot may not be enough). If the fault returns, reseat the adapter, then replace it. See dmesg for mlx5_core and AER lines.",
 				"ib.pcie.width":    reseat + "If this width is expected, set it: -w WIDTH." + changed,
 				"ib.pcie.speed":    reseat + "If the BIOS limits the slot, set the generation: -s SPEED." + changed,
 				"ib.pcie.slot":     "Compare the slot with those of the other adapters: the BIOS can split or limit it, or the adapter is in the wrong slot.",
 				"ib.pcie.platform": "Adapter and slot together support less than this platform has: see the BIOS's setting for the slot, the riser, and the adapter's model.",
 				"ib.pcie.tree":     "A link between the adapter and its root port is slower than the adapter's own: see lspci -tv, and lspci -vv of the named bridge. A BIOS setting, a retimer or a riser can be the cause.",
 				"ib.pcie.readreq":  "setpci -s ADDRESS CAP_EXP+8.w shows it (bits 14:12); see the BIOS, PCI_WR_ORDERING and MAX_ACC_OUT_READ of the adapter, and the boot scripts that set it on other nodes.",
-				"ib.pcie.acs":      "Disable ACS in the BIOS (or at boot: setpci -s ADDRESS ECAP_ACS+6.w=0), unless the node passes devices to virtual machines. nvidia-smi topo -m and a GPUDirect test show the difference.",
+				"ib.pcie.acs":      "Disable ACS in the BIOS, or after each boot on every bridge that the message names: setpci -s BRIDGE ECAP_ACS+6.w=0. Not if the node passes devices to virtual machines. nvidia-smi topo -m and a GPUDirect test show the difference.",
 				"ib.pcie.ordering": "Set PCI_WR_ORDERING to the same value on all adapters (mlxconfig), and see the BIOS's setting for relaxed ordering.",
 				"ib.pcie.unseen":   "Nothing to repair in a virtual machine. Otherwise run it as root: only root can read the configuration space.",
 			}
@@ -151,7 +151,7 @@ func readLinks(f *Fabric, ports []*Port) (links []*ibLink, findings []checks.Fin
 		}
 		l.config = config
 		if config.Gone {
-			findings = append(findings, checks.Finding{Code: "ib.pcie.gone", Severity: checks.Fail, Remedy: checks.RebootNode}.
+			findings = append(findings, checks.Finding{Code: "ib.pcie.gone", Severity: checks.Fail, Remedy: checks.PowerCycle}.
 				Report(f.Check, HCADevice(a), "does not answer on the PCI bus"))
 			failed = true
 			continue

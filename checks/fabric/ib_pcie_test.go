@@ -90,7 +90,7 @@ var _ = checktest.Table("check_ib_pcie", func(name string) []checktest.Scenario 
 		checktest.OnFabric("a slot of eight lanes", nil, slot8, says(checks.Warn, "slot", "", "x16", "x8", "PCIe slot has fewer lanes than those of its kind")),
 		checktest.OnFabric("one adapter alone, less than its platform has", checktest.Of("mlx5_3"), slot8, says(checks.Warn, "platform", "", "x16", "x8", "PCIe width is lower than on HGX H100")).On(network),
 		checktest.OnFabric("one adapter alone, slower than its platform's", checktest.Of("mlx5_3"), gen4, says(checks.Warn, "platform", "", "32 GT/s", "16 GT/s", "PCIe speed is lower than on HGX H100")).On(network),
-		checktest.OnFabric("does not answer", nil, checktest.Links(adapter, "config", fakesys.Gone), says(checks.Fail, "gone", checks.RebootNode, "", "", "does not answer on the PCI bus")),
+		checktest.OnFabric("does not answer", nil, checktest.Links(adapter, "config", fakesys.Gone), says(checks.Fail, "gone", checks.PowerCycle, "", "", "does not answer on the PCI bus")),
 
 		checktest.OnFabric("lanes lost above the switch", nil, checktest.Links("0000:53:00.0", checktest.NowWidth, "8"), above(checks.Fail, "width", checks.ReseatOrRMA, "x16", "x8", "PCIe width of a link above mlx5_3")),
 		checktest.OnFabric("slow above the switch", nil, checktest.Links("0000:53:00.0", checktest.NowSpeed, "8.0 GT/s PCIe"), above(checks.Fail, "speed", checks.ReseatOrRMA, "32 GT/s", "8 GT/s", "PCIe speed of a link above mlx5_3")),

@@ -81,7 +81,7 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 		return checktest.OnNode(dualRoCE(change), title, nil, want...).Holding(ibPastFile,
 			`{"version":1,"boot":"658f832e-2c36-42e1-a29c-a17c2e3298d2","devices":{"rocep3s0f1 0000:23:00.1 b83f:d203:00c5:1a33 Ethernet":{"seen":1767322745,"series":{"1":[[1767322745,200]]}}}}`)
 	}
-	left := checks.Finding{Code: "ib.ports.gone", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "hca", Name: "rocep3s0f1", PCI: "0000:23:00.1", UUID: "b83f:d203:00c5:1a33"},
+	left := checks.Finding{Code: "ib.ports.gone", Severity: checks.Fail, Remedy: checks.PowerCycle, Device: checks.Device{Kind: "hca", Name: "rocep3s0f1", PCI: "0000:23:00.1", UUID: "b83f:d203:00c5:1a33"},
 		Got: "RDMA device is missing, present earlier in this boot; not on the PCI bus"}
 	left.Message = name + ":  " + left.Device.String() + ": " + left.Got
 	list = append(list,

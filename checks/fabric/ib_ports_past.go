@@ -171,7 +171,7 @@ func (r *portsRun) lost(name string, words []string, told map[string]bool) (f ch
 	if d.Class != "" {
 		where = "still on the PCI bus"
 	}
-	f = checks.Finding{Code: "ib.ports.gone", Severity: checks.Warn, Remedy: checks.ReseatOrRMA}
+	f = checks.Finding{Code: "ib.ports.gone", Severity: checks.Warn, Remedy: checks.PowerCycle}
 	when := "before the last boot"
 	if r.past.File.Devices[name].Series != nil {
 		f.Severity, when = checks.Fail, "earlier in this boot"

@@ -65,7 +65,7 @@ var _ = checktest.Table("check_ib_ports", func(name string) (list []checktest.Sc
 		return says(checks.Fail, code, remedy, "ACTIVE LinkUp", got, text)
 	}
 	gone := func(severity checks.Severity, text string) checks.Finding {
-		return checktest.HCAFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.ports.gone", Severity: severity, Remedy: checks.ReseatOrRMA}, text)
+		return checktest.HCAFinding(name, "mlx5_3", 3, checks.Finding{Code: "ib.ports.gone", Severity: severity, Remedy: checks.PowerCycle}, text)
 	}
 	count := func(got, text string) checks.Finding {
 		return checks.Finding{Code: "ib.ports.count", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "ports"}, Want: "at least 8", Got: got, Message: name + ":  " + text}

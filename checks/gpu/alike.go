@@ -135,11 +135,11 @@ func (s *GPUs) judgeMemory(list []*nvml.GPU) {
 		f := checks.Finding{Code: "gpu.memory.size", Severity: checks.Warn, Want: checks.MiB(most), Got: checks.MiB(total)}
 		switch {
 		case total == 0:
-			f.Severity, f.Remedy, f.Want = checks.Fail, checks.ReseatOrRMA, "more than 0 MiB"
+			f.Severity, f.Remedy, f.Want = checks.Fail, checks.RebootNode, "more than 0 MiB"
 			s.Report(g, f, "has no memory")
 			continue
 		case majority && total*100 < most*failMemory:
-			f.Severity, f.Remedy = checks.Fail, checks.ReseatOrRMA
+			f.Severity, f.Remedy = checks.Fail, checks.RebootNode
 		case total*100 >= most*least:
 			continue
 		}

@@ -36,7 +36,7 @@ func init() {
 			Do: func() map[string]string {
 				return map[string]string{
 					"gpu.clocks.app": "Set the application clocks with nvidia-smi -i ADDRESS -ac MEMORY,GRAPHICS, or reset them with -rac, and find out who lowered them.",
-					"gpu.clocks.max": "The GPU is another model than expected, or its VBIOS limits the clock: compare nvidia-smi -q -d CLOCK of all GPUs, and correct the numbers in nhc.conf. After an intended change delete gpu-clocks.json in /var/lib/nhc-gpu, or set the figure in a profile (docs/thresholds.md).",
+					"gpu.clocks.max": "The GPU is another model than expected, or its VBIOS limits the clock: compare nvidia-smi -q -d CLOCK of all GPUs, and correct the numbers in nhc.conf. After an intended change delete gpu-clocks.json in " + checks.PastDir + ", or set the figure in a profile (docs/thresholds.md).",
 				}
 			},
 		})

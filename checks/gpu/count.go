@@ -53,11 +53,11 @@ func init() {
 				"gpu.count":       "Compare with lspci -d 10de: and dmesg. If this number is expected, set it in nhc.conf (check_gpu_count N) and in Slurm's Gres. If not, power the node off and on, then reseat the GPU.",
 				"gpu.count.slurm": "Nothing, if Slurm schedules fewer GPUs on purpose. Otherwise correct Gres of this node in slurm.conf and gres.conf, then run scontrol reconfigure.",
 				"gpu.count.more":  "Nothing, if the GPU drives a display or does not belong to this container. Otherwise look in dmesg for the reason why the driver does not use it, or correct the number in nhc.conf.",
-				"gpu.count.nvml":  "nvidia-smi does not show the GPU: look for Xid 79 or \"fallen off the bus\" in dmesg. Reboot; if the error returns, power the node off and reseat or replace the GPU.",
-				"gpu.count.gone":  "The GPU has disappeared from the PCI bus: power the node off and on; if the GPU does not return, reseat or replace it. If it was removed on purpose, delete gpu-count.json in /var/lib/nhc-gpu.",
+				"gpu.count.nvml":  "nvidia-smi does not show the GPU: look for Xid 79 or \"fallen off the bus\" in dmesg. Reboot; if the error returns, power the node off and reseat or replace the GPU." + checks.ReseatLimits,
+				"gpu.count.gone":  "The GPU has disappeared from the PCI bus: power the node off and on; if the GPU does not return, reseat or replace it. If it was removed on purpose, delete gpu-count.json in " + checks.PastDir + ".",
 				"gpu.count.node":  "Jobs cannot open the GPU: create the device nodes with nvidia-modprobe -c 0 -u, and find out who removed them (udev rules, a container).",
 
-				"gpu.memory.size":  "Part of the GPU's memory is missing: look for Xid errors in dmesg, then reboot. If it is still missing, run the vendor's field diagnostic and have the GPU replaced.",
+				"gpu.memory.size":  "Part of the GPU's memory is missing: reboot, and look for Xid errors in dmesg. If it is still missing, run the vendor's field diagnostic and have the GPU replaced.",
 				"gpu.model.differ": "Nothing, if the node was built with two models on purpose. Otherwise a board was replaced by a wrong one: compare nvidia-smi -L.",
 				"gpu.uuid.same":    "Two GPUs have the same UUID: compare nvidia-smi -L, look at dmesg, then reboot. In a virtual machine check the definition of its GPUs.",
 			}
@@ -199,7 +199,7 @@ func (t *countTally) judge(env *checks.Env, expected map[string]bool, past []str
 			if _, known := bad[a]; known { // NVML still shows it
 				continue
 			}
-			bad[a] = checks.Finding{Code: "gpu.count.gone", Remedy: checks.ReseatOrRMA, Message: "was on the PCI bus before and is missing now"}
+			bad[a] = checks.Finding{Code: "gpu.count.gone", Remedy: checks.PowerCycle, Message: "was on the PCI bus before and is missing now"}
 		}
 	}
 	want, nameless := t.want, fewer-len(gone)
@@ -211,7 +211,7 @@ func (t *countTally) judge(env *checks.Env, expected map[string]bool, past []str
 	}
 	switch {
 	case t.want == 0 && nameless > 0:
-		t.add(checks.Finding{Code: "gpu.count.gone", Severity: t.severity(), Remedy: checks.ReseatOrRMA}, want, "the node had that many before")
+		t.add(checks.Finding{Code: "gpu.count.gone", Severity: t.severity(), Remedy: checks.PowerCycle}, want, "the node had that many before")
 	case t.want > 0 && (len(t.good) > want || len(bad) == 0 && len(t.good) < want):
 		f := checks.Finding{Code: "gpu.count"}
 		if t.numberIsWrong(env, fewer) {
@@ -273,7 +273,11 @@ func (t *countTally) enough() bool {
 // add reports a wrong number of GPUs; why may be "".
 func (t *countTally) add(f checks.Finding, want int, why string) {
 	f.Severity, f.Want, f.Got = cmp.Or(f.Severity, checks.Fail), checks.Plural(want, "GPU"), fmt.Sprint(len(t.good))
-	t.findings = append(t.findings, f.Phrase(gpuCountName, "want %s, got %s%s", f.Want, f.Got, checks.Before(": ", why, "")))
+	text := fmt.Sprintf("want %s, got %s%s", f.Want, f.Got, checks.Before(": ", why, ""))
+	if want == len(t.good) {
+		text = fmt.Sprintf("%s, beside the wanted %s", why, f.Want)
+	}
+	t.findings = append(t.findings, f.Phrase(gpuCountName, "%s", text))
 }
 
 // listPresent returns the addresses of all GPUs of the node, whichever driver has them.
@@ -363,7 +367,7 @@ func (t *countTally) findMissing(a string) (f checks.Finding, bad bool) {
 	case g.Err != nil:
 		return checks.Finding{Code: "gpu.count.nvml", Remedy: checks.RebootNode, Message: where + ", but NVML reports " + g.Err.Error()}, true
 	case len(t.views.PCI) > 0 && !onBus:
-		return checks.Finding{Code: "gpu.count.gone", Remedy: checks.ReseatOrRMA, Message: "is in NVML, but no longer on the PCI bus"}, true
+		return checks.Finding{Code: "gpu.count.gone", Remedy: checks.PowerCycle, Message: "is in NVML, but no longer on the PCI bus"}, true
 	case g.Minor.Known && t.views.Any() && !slices.Contains(t.views.Nodes, g.Minor.Value):
 		return checks.Finding{Code: "gpu.count.node", Message: fmt.Sprintf("has no device node /dev/nvidia%d", g.Minor.Value)}, true
 	}

@@ -38,7 +38,7 @@ var _ = checktest.Table("check_gpu_count", func(string) []checktest.Scenario {
 	const gone7 = gpuCountName + ":  want 8 GPUs, got 7: 0000:1b:00.0 was on the PCI bus before and is missing now"
 	past := `{"machine":"","pci":["` + strings.Join(addresses(8), `","`) + `"]}`
 	gone := func(severity checks.Severity) checks.Finding {
-		f := checks.Finding{Code: "gpu.count.gone", Severity: severity, Want: "8 GPUs", Got: "7", Remedy: checks.ReseatOrRMA, Device: checks.Device{Kind: "gpu", PCI: fakenvml.Address(7)}}
+		f := checks.Finding{Code: "gpu.count.gone", Severity: severity, Want: "8 GPUs", Got: "7", Remedy: checks.PowerCycle, Device: checks.Device{Kind: "gpu", PCI: fakenvml.Address(7)}}
 		f.Message = strings.Replace(gone7, "0000:1b:00.0", fakenvml.Address(7), 1)
 		return f
 	}

@@ -24,6 +24,9 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 			f.Device = checks.Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", index), PCI: fakenvml.Address(index), Serial: fakenvml.Serial(index), UUID: fakenvml.UUID(index)}
 		}
 		f.Message = fmt.Sprintf("%s:  want %s, got %d: %s %s", name, f.Want, got, f.Device, text)
+		if want == got {
+			f.Message = fmt.Sprintf("%s:  %s %s, beside the wanted %s", name, f.Device, text, f.Want)
+		}
 		return f
 	}
 	pci := "sys/bus/pci/devices/" + fakenvml.Address(3) + "/"
@@ -90,7 +93,7 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 	passedSince.Name, passedSince.Leaves = "one passed to a virtual machine since the last run", map[string]string{"past/gpu-count.json": remembered("")}
 	renumbered := checktest.OnGPUs("the buses are renumbered", nil, nil).Holding("past/gpu-count.json", strings.ReplaceAll(remembered(""), "0000:1", "0000:9"))
 	renumbered.Leaves = map[string]string{"past/gpu-count.json": remembered("")}
-	fewer := offBus(checktest.OnGPUs("one gone, the others renumbered", nil, drop3, checks.Finding{Code: "gpu.count.gone", Severity: checks.Fail, Remedy: checks.ReseatOrRMA,
+	fewer := offBus(checktest.OnGPUs("one gone, the others renumbered", nil, drop3, checks.Finding{Code: "gpu.count.gone", Severity: checks.Fail, Remedy: checks.PowerCycle,
 		Want: "8 GPUs", Got: "7", Message: name + ":  want 8 GPUs, got 7: the node had that many before"})).
 		Lacking(driver).Holding("past/gpu-count.json", strings.ReplaceAll(remembered(""), "0000:1", "0000:9"))
 	fewer.Leaves = map[string]string{"past/gpu-count.json": strings.ReplaceAll(remembered(""), "0000:1", "0000:9")}
@@ -98,7 +101,7 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 		Want: []checks.Finding{cannot("8 GPUs", 0, "load libnvidia-ml.so.1: not found")}, Broken: true}
 	allGoneToo := checktest.Scenario{Name: "all gone, NVML works", NVML: &nvml.Snapshot{}, Files: allGone.Files, Broken: true}
 	for i := range 8 {
-		f := missing(".gone", checks.ReseatOrRMA, -1, 8, 0, "was on the PCI bus before and is missing now")
+		f := missing(".gone", checks.PowerCycle, -1, 8, 0, "was on the PCI bus before and is missing now")
 		f.Device.PCI = fakenvml.Address(i)
 		f.Message = strings.ReplaceAll(f.Message, fakenvml.Address(3), fakenvml.Address(i))
 		allGoneToo.Want = append(allGoneToo.Want, f)
@@ -111,7 +114,7 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 	unnumbered.Name, unnumbered.Leaves = "the buses are renumbered, no driver is loaded", nil
 	unnumbered.Want = []checks.Finding{cannot("8 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")}
 	stillInNVML := offBus(checktest.OnGPUs("one is off the PCI bus but in NVML", nil, nil,
-		missing(".gone", checks.ReseatOrRMA, 3, 8, 7, "is in NVML, but no longer on the PCI bus"))).Holding("past/gpu-count.json", remembered(""))
+		missing(".gone", checks.PowerCycle, 3, 8, 7, "is in NVML, but no longer on the PCI bus"))).Holding("past/gpu-count.json", remembered(""))
 	barred := func(g *nvml.GPU) { g.Err = &nvml.Error{Call: "nvmlDeviceGetHandleByIndex_v2(3)", Code: 4} }
 	list = append(list,
 		checktest.OnGPUs("eight", checktest.Of("8"), nil).OrTable(map[string]any{"want": int64(8)}),
@@ -151,8 +154,8 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 		checktest.OnGPUs("one that does not answer", checktest.Of("8"), checktest.Gpu3(func(g *nvml.GPU) { g.Err = checktest.ErrOdd }),
 			missing(".nvml", checks.RebootNode, 3, 8, 7, "is on the PCI bus, in the driver, but NVML reports "+checktest.OddText)),
 		notNow("one that is being reset", checktest.Of("8")), starting,
-		offBus(checktest.OnGPUs("one off the bus", checktest.Of("8"), nil, missing(".gone", checks.ReseatOrRMA, 3, 8, 7, "is in NVML, but no longer on the PCI bus"))),
-		offBus(checktest.OnGPUs("one gone since an earlier run", nil, drop3, missing(".gone", checks.ReseatOrRMA, -1, 8, 7, "was on the PCI bus before and is missing now"))).
+		offBus(checktest.OnGPUs("one off the bus", checktest.Of("8"), nil, missing(".gone", checks.PowerCycle, 3, 8, 7, "is in NVML, but no longer on the PCI bus"))),
+		offBus(checktest.OnGPUs("one gone since an earlier run", nil, drop3, missing(".gone", checks.PowerCycle, -1, 8, 7, "was on the PCI bus before and is missing now"))).
 			Lacking(driver).Holding("past/gpu-count.json", remembered("")),
 		offBus(checktest.OnGPUs("the state of another machine", nil, drop3)).Lacking(driver).Holding("past/gpu-count.json", remembered("U2")).Holding("sys/class/dmi/id/product_uuid", "U1\n"),
 		checktest.OnGPUs("one without a device node", checktest.Of("8"), nil, missing(".node", checks.NoRemedy, 3, 8, 7, "has no device node /dev/nvidia3")).Lacking("dev/nvidia3"),

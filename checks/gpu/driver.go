@@ -40,7 +40,7 @@ func init() {
 		New:     func() checks.Check { return &gpuDriver{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"gpu.driver.missing":  "Look for NVRM lines in dmesg: the driver was not built for this kernel, was unloaded, or found no GPU. Try modprobe nvidia.",
+				"gpu.driver.missing":  "Run modprobe nvidia, then read the NVRM lines in dmesg. \"not found\": the driver is not built for this kernel (uname -r, dkms status): install it. \"No such device\": look at lspci -d 10de:. Reboot only after a change of the driver or the kernel.",
 				"gpu.driver.library":  "libnvidia-ml.so.1 is not installed or empty, or NVML_LIBRARY names another file: reinstall the driver's libraries and run ldconfig.",
 				"gpu.driver.mismatch": "The driver was updated while the old module was loaded: reboot. Or, with no job on the node, unload the modules and load them again.",
 				"gpu.driver.version":  "Install the driver version that nhc.conf wants, or correct the line.",
@@ -85,7 +85,7 @@ func (c *gpuDriver) explainNoNVML(views nvidia.GPUViews, err error) checks.Findi
 		f.Code, f.Severity, f.Remedy = "gpu.driver.mismatch", checks.Fail, checks.RebootNode
 		f = f.Describe(gpuDriverName, "%v%s", err, checks.Before("; the loaded module is ", views.Version, ""))
 	case errors.Is(err, nvml.ErrDriverNotThere):
-		f.Code, f.Severity, f.Remedy = "gpu.driver.missing", checks.Fail, checks.RebootNode
+		f.Code, f.Severity, f.Remedy = "gpu.driver.missing", checks.Fail, checks.FixConfig
 		f = f.Describe(gpuDriverName, "%v", err)
 	case errors.Is(err, probe.ErrNoLibrary) && !errors.Is(err, probe.ErrOtherNode):
 		f.Code, f.Severity = "gpu.driver.library", checks.Fail
@@ -163,7 +163,7 @@ func judgeInforom(s *GPUs, g *nvml.GPU) {
 	corrupt := func(err error) bool { return errors.Is(err, nvml.ErrInforomCorrupt) }
 	if slices.ContainsFunc([]error{g.InforomValid.Err, g.Inforom.Err, g.Serial.Err}, corrupt) {
 		s.Judged = true
-		s.Report(g, checks.Finding{Code: "gpu.driver.inforom", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "the InfoROM is corrupt")
+		s.Report(g, checks.Finding{Code: "gpu.driver.inforom", Severity: checks.Fail, Remedy: checks.RebootNode}, "the InfoROM is corrupt")
 		return
 	}
 	Value(s, g.InforomValid)

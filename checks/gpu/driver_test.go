@@ -107,10 +107,10 @@ var _ = checktest.Table("check_gpu_driver", func(name string) []checktest.Scenar
 			Holding("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  560.35.03  Fri\n"),
 		checktest.OnGPUs("one corrupt InfoROM", nil, checktest.Gpu3(func(g *nvml.GPU) {
 			g.InforomValid = nvml.Failed[bool](&nvml.Error{Call: "nvmlDeviceValidateInforom(3)", Code: 14})
-		}), checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.driver.inforom", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "the InfoROM is corrupt")),
+		}), checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.driver.inforom", Severity: checks.Fail, Remedy: checks.RebootNode}, "the InfoROM is corrupt")),
 		checktest.OnGPUs("one corrupt InfoROM by its version", nil, checktest.Gpu3(func(g *nvml.GPU) {
 			g.Inforom, g.InforomValid = nvml.Failed[string](&nvml.Error{Call: "nvmlDeviceGetInforomImageVersion(3)", Code: 14}), nvml.Reading[bool]{}
-		}), checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.driver.inforom", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "the InfoROM is corrupt")),
+		}), checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.driver.inforom", Severity: checks.Fail, Remedy: checks.RebootNode}, "the InfoROM is corrupt")),
 		noModules,
 	)
 })
@@ -140,7 +140,7 @@ func unloadedDriver(check string, words ...string) []checktest.Scenario {
 	unloaded := checks.Finding{Code: "gpu.driver.unloaded", Severity: checks.Skip, Got: "not loaded",
 		Message: check + ":  the driver is unloaded (no module, no device node, no job): 8 GPUs not checked"}
 	missing := func(why string) checks.Finding {
-		return checks.Finding{Code: "gpu.driver.missing", Severity: checks.Fail, Remedy: checks.RebootNode, Want: "loaded", Got: "not loaded", Whole: true,
+		return checks.Finding{Code: "gpu.driver.missing", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "loaded", Got: "not loaded", Whole: true,
 			Message: check + ":  the driver is not loaded for 8 GPUs: " + why}
 	}
 	const boot = "proc/sys/kernel/random/boot_id"
@@ -150,7 +150,7 @@ func unloadedDriver(check string, words ...string) []checktest.Scenario {
 		s.Broken = true
 		switch f := (checks.Finding{Code: "gpu.nvml", Severity: checks.Unknown, Message: check + ":  cannot ask NVML: nvmlInit: the driver is not loaded (NVML error 9)"}); check {
 		case "check_gpu_driver":
-			f = checks.Finding{Code: "gpu.driver.missing", Severity: checks.Fail, Remedy: checks.RebootNode, Message: check + ":  nvmlInit: the driver is not loaded (NVML error 9)"}
+			f = checks.Finding{Code: "gpu.driver.missing", Severity: checks.Fail, Remedy: checks.FixConfig, Message: check + ":  nvmlInit: the driver is not loaded (NVML error 9)"}
 			s.Want = []checks.Finding{f}
 		case "check_gpu_count":
 			f = checks.Finding{Code: "gpu.nvml", Severity: checks.Fail, Remedy: checks.RebootNode, Want: "8 GPUs", Got: "0",

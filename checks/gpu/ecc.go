@@ -47,17 +47,17 @@ func init() {
 		New:     func() checks.Check { return &gpuECC{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"gpu.ecc.off":            "Turn ECC on with nvidia-smi -e 1 and reset the GPU. If ECC is off on purpose, use option -o.",
+				"gpu.ecc.off":            "Turn ECC on (nvidia-smi -i ADDRESS -e 1), then reset the GPU or reboot, with no job on the node. If ECC is off on purpose, use option -o.",
 				"gpu.ecc.pending":        "Nothing now: the mode changes at the next reset of the GPU or reboot.",
-				"gpu.ecc.sram":           "Reset the GPU, or reboot. If it happens again, run the vendor's field diagnostic and have the GPU replaced.",
-				"gpu.ecc.sram.aggregate": "Nothing now: the GPU had errors in the past. Watch for more; above 4 have it replaced.",
+				"gpu.ecc.sram":           checks.ResetAdvice + " If the fault returns, run the vendor's field diagnostic and have the GPU replaced.",
+				"gpu.ecc.sram.aggregate": "Nothing now: the GPU had these errors in the past. The check fails when the driver reports that NVIDIA's threshold is exceeded (above 4 errors with a driver that reports no threshold): then have the GPU replaced.",
 				"gpu.ecc.sram.threshold": "The GPU has more SRAM errors than NVIDIA allows: run the vendor's field diagnostic and have it replaced.",
-				"gpu.ecc.dram":           "Reset the GPU, or reboot: that disables the faulty memory (check_gpu_remap). If it happens again, have the GPU replaced.",
+				"gpu.ecc.dram":           checks.ResetAdvice + " That disables the faulty memory (check_gpu_remap). If the fault returns, have the GPU replaced.",
 				"gpu.ecc.mig":            "Nothing: the counters over the GPU's lifetime are judged. check_gpu_xid reports the Xids of faulty memory (48, 63, 64, 94, 95).",
 				"gpu.ecc.many":           "The errors are corrected, but there are very many: run the vendor's field diagnostic when the node is idle.",
 				"gpu.ecc.rate":           "The errors are corrected, but their number grows fast: run the vendor's field diagnostic when the node is idle.",
 				"gpu.ecc.unrepairable":   "The GPU has no spare for memory that has failed: have the GPU replaced.",
-				"gpu.ecc.repair":         "End the processes on the GPU, then reset it or reboot: the reset repairs it.",
+				"gpu.ecc.repair":         checks.ResetAdvice + " The reset repairs the memory.",
 			}
 		},
 	})

@@ -55,7 +55,7 @@ const gpuFabricName = "check_gpu_fabric"
 
 func init() {
 	const (
-		manager = "check systemctl status nvidia-fabricmanager and /var/log/fabricmanager.log; its version must be that of the driver. Look for SXid errors of NVSwitches in dmesg (check_gpu_xid). Then reset all GPUs, or reboot."
+		manager = "check systemctl status nvidia-fabricmanager and /var/log/fabricmanager.log; its version must be that of the driver. Look for SXid errors of NVSwitches in dmesg (check_gpu_xid). " + checks.ResetAllAdvice
 		rack    = "On an NVL72 rack check the rack's fabric manager (nmx-controller) and its switch trays, too."
 	)
 	checks.Register(checks.Info{
@@ -69,12 +69,12 @@ func init() {
 				"gpu.fabric.state":    "CUDA does not start, or does not use NVLink: " + manager + " " + rack,
 				"gpu.fabric.status":   "The GPU is not in the fabric, even if its links are up: " + manager + " " + rack,
 				"gpu.fabric.domain":   "The GPU is not in the rack's NVLink domain, or in another one than the other GPUs of the node: check Fabric in nvidia-smi -q, and the partitions of the rack's fabric manager.",
-				"gpu.fabric.health":   "Check Fabric, Health in nvidia-smi -q, and look for Xid and SXid errors in dmesg; reset the GPU or reboot. " + rack,
+				"gpu.fabric.health":   "Check Fabric, Health in nvidia-smi -q, and look for Xid and SXid errors in dmesg. " + checks.ResetAllAdvice + " " + rack,
 				"gpu.fabric.mig":      "Nothing: the driver shuts down the NVLinks of a GPU with MIG. If the GPU is to use NVLink, turn MIG off: nvidia-smi -i ADDRESS -mig 0.",
 				"gpu.fabric.unknown":  "The driver is newer than nhc-gpu and reports an unknown value: check Fabric in nvidia-smi -q.",
 				"gpu.fabric.manager":  "Run systemctl start nvidia-fabricmanager; " + manager,
 				"gpu.fabric.imex":     "Run systemctl start nvidia-imex; check nvidia-imex-ctl -N and /etc/nvidia-imex/nodes_config.cfg. If each job starts it, or the node is not in an NVLink domain, remove -i from the line.",
-				"gpu.fabric.channels": "Create the first channel with modprobe nvidia NVreg_CreateImexChannel0=1, more with Slurm's switch/nvidia_imex or nvidia-modprobe -i. If the node is not in an NVLink domain, remove -i from the line.",
+				"gpu.fabric.channels": "Write \"options nvidia NVreg_CreateImexChannel0=1\" to /etc/modprobe.d/nvidia-imex.conf and reboot, or let Slurm's switch/nvidia_imex create the channels. If the node is not in an NVLink domain, remove -i from the line.",
 				"gpu.fabric.boot":     "Nothing to repair in the first five minutes after a boot: a later run checks the fabric. If a job waits for the node run the check again.",
 				"gpu.fabric.none":     "Nothing: these GPUs do not have an NVLink fabric.",
 			}

@@ -22,7 +22,7 @@ func init() {
 			"gpu.none":        "Nothing, if the node has no NVIDIA GPU. If it should have GPUs, set their number (check_gpu_count N) and look at lspci -d 10de:",
 			"gpu.nvml":        "nvidia-smi fails in the same way: look for NVRM lines in dmesg. Try modprobe nvidia; after a driver update, reboot. For a recorded node (HOSTROOT) set its library with NVML_LIBRARY=PATH.",
 			"gpu.unsupported": "Nothing is wrong: this GPU or its driver does not report the values that the check needs. Remove the line, or update the driver.",
-			"gpu.error":       "NVML returns nothing that the check could judge for this GPU: compare nvidia-smi -q of the GPUs and look for Xid errors in dmesg. check_gpu_recovery shows whether the driver asks for a reset.",
+			"gpu.error":       "NVML returns nothing that the check could judge for this GPU: compare nvidia-smi -q of the GPUs and look for Xid errors in dmesg. check_gpu_recovery shows whether the driver requests a reset.",
 			"gpu.error.value": "The check judged what it could read. Compare nvidia-smi -q of the GPUs. If all GPUs of a model have the error, the driver causes it: update the driver or nhc-gpu. If one has it, look for Xid errors in dmesg and reset the GPU.",
 			"gpu.reading":     "This GPU does not report a value that other GPUs of its model report: look at nvidia-smi -q and for Xid errors in dmesg. Reset the GPU; if the value is still missing, the board or its InfoROM is faulty.",
 			"gpu.past":        "Check the directory /var/lib/nhc-gpu: the checks cannot read or write their state there. On a node without a disk one such message after each boot is normal: the state is in /run.",

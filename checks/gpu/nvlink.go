@@ -69,7 +69,7 @@ func init() {
 			New:     func() checks.Check { return &gpuNVLink{name: name} },
 			Do: func() map[string]string {
 				return map[string]string{
-					"gpu.nvlink.down":    far + " If all GPUs have the same number of links, correct -n in nhc.conf. If the number was reduced on purpose, set it with -n, or delete gpu-nvlinks.json in /var/lib/nhc-gpu.",
+					"gpu.nvlink.down":    far + " If all GPUs have the same number of links, correct -n in nhc.conf. If the number was reduced on purpose, set it with -n, or delete gpu-nvlinks.json in " + checks.PastDir + ".",
 					"gpu.nvlink.speed":   far + " If all links have the same speed, correct -b in nhc.conf.",
 					"gpu.nvlink.traffic": "The link is up but the driver blocks its traffic: look at check_gpu_fabric, nvidia-smi nvlink -s, and the fabric manager's log.",
 					"gpu.nvlink.far":     far,

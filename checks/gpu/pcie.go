@@ -43,7 +43,7 @@ type gpuPCIe struct {
 const gpuPCIeName = "check_gpu_pcie"
 
 func init() {
-	const reseat = "Compare with the other GPUs (lspci -vv, LnkSta), then reseat the GPU or its riser. If that does not help, the GPU or the slot is faulty."
+	const reseat = "Compare with the other GPUs (lspci -vv, LnkSta), then reseat the GPU or its riser. If that does not help, the GPU or the slot is faulty." + checks.ReseatLimits
 	checks.Register(checks.Info{
 		Name:    gpuPCIeName,
 		Usage:   "[-r RATE] [GEN [WIDTH]]",
@@ -53,12 +53,12 @@ func init() {
 		Do: func() map[string]string {
 			return map[string]string{
 				"gpu.pcie.width":     reseat + " If all GPUs have the same width, or only the slot has fewer lanes, check the BIOS setting of the slot, or correct WIDTH in nhc.conf.",
-				"gpu.pcie.gen":       "The GPU or its slot does not support this generation. If all GPUs have the same generation, correct GEN in nhc.conf or the BIOS setting of the slots. If one GPU is lower, check the BIOS setting of its slot, and its riser. After an intended change delete gpu-pcie-link.json in /var/lib/nhc-gpu, or set the figure in a profile (docs/thresholds.md).",
+				"gpu.pcie.gen":       "The GPU or its slot does not support this generation. If all GPUs have the same generation, correct GEN in nhc.conf or the BIOS setting of the slots. If one GPU is lower, check the BIOS setting of its slot, and its riser. After an intended change delete gpu-pcie-link.json in " + checks.PastDir + ", or set the figure in a profile (docs/thresholds.md).",
 				"gpu.pcie.slow":      reseat,
 				"gpu.pcie.differ":    reseat,
 				"gpu.pcie.fatal":     "Reboot and look for AER lines in dmesg; if the errors return, reseat the GPU or its riser, then replace it.",
 				"gpu.pcie.nonfatal":  "Look for AER lines in dmesg. If the errors continue, reseat the GPU or its riser.",
-				"gpu.pcie.corrected": "No data is lost, but the link is poor: watch it. If jobs are slow, reseat the GPU or its riser.",
+				"gpu.pcie.corrected": "No data is lost, but the link is poor. If jobs are slow, or the check fails, reseat the GPU or its riser.",
 			}
 		},
 	})
@@ -247,12 +247,13 @@ func (c *gpuPCIe) listFigures(s *GPUs) (list []gpuFigure) {
 
 // judgeCorrected judges how fast a counter of corrected errors has grown.
 func (c *gpuPCIe) judgeCorrected(s *GPUs, g *nvml.GPU, errors string, grown checks.Growth) {
-	limit, severity := c.Rate, checks.Fail
+	limit, f := c.Rate, checks.Finding{Code: "gpu.pcie.corrected", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}
 	if limit <= 0 {
-		limit, severity = pcie.UsualRate, checks.Warn
+		limit, f.Severity, f.Remedy = pcie.UsualRate, checks.Warn, checks.NoRemedy
 	}
 	if rate := grown.Per(time.Minute); grown.Known && rate > limit {
-		s.Report(g, checks.Finding{Code: "gpu.pcie.corrected", Severity: severity, Remedy: checks.ReseatOrRMA, Want: fmt.Sprintf("at most %g per minute", limit), Got: fmt.Sprintf("%.1f", rate)}, "%s", errors)
+		f.Want, f.Got = fmt.Sprintf("at most %g per minute", limit), fmt.Sprintf("%.1f", rate)
+		s.Report(g, f, "%s", errors)
 	}
 }
 

@@ -118,7 +118,7 @@ var _ = checktest.Table("check_gpu_pcie", func(name string) []checktest.Scenario
 			says(checks.Warn, "differ", "", "5", "4", "PCIe generation is lower than that of the other GPUs")), "32", "1b36", "0x060400").On(&checks.Platform{Name: "HGX", PCIeGen: 5}),
 
 		checktest.OnGPUs("some replays", nil, replays(140)).Holding(file, before300(`{"replays":100}`)),
-		checktest.OnGPUs("many replays", nil, replays(141), says(checks.Warn, "corrected", checks.ReseatOrRMA, "at most 8 per minute", "8.2", "PCIe replays")).
+		checktest.OnGPUs("many replays", nil, replays(141), says(checks.Warn, "corrected", checks.NoRemedy, "at most 8 per minute", "8.2", "PCIe replays")).
 			Holding(file, before300(`{"replays":100}`)),
 		checktest.OnGPUs("more replays than allowed", checktest.Of("-r", "1"), replays(110), says(checks.Fail, "corrected", checks.ReseatOrRMA, "at most 1 per minute", "2.0", "PCIe replays")).
 			Holding(file, before300(`{"replays":100}`)).OrTable(map[string]any{"rate": int64(1)}),

@@ -35,7 +35,7 @@ func init() {
 		Do: func() map[string]string {
 			return map[string]string{
 				"gpu.power.limit":    "Set the limit with nvidia-smi -i ADDRESS -pl WATTS, and find out who changed it. The setting is lost when the driver is unloaded.",
-				"gpu.power.default":  "The VBIOS of the board limits the power, or the board is another model: compare nvidia-smi -q -d POWER of all GPUs. After an intended change delete gpu-power.json in /var/lib/nhc-gpu, or set the figure in a profile (docs/thresholds.md).",
+				"gpu.power.default":  "The VBIOS of the board limits the power, or the board is another model: compare nvidia-smi -q -d POWER of all GPUs. After an intended change delete gpu-power.json in " + checks.PastDir + ", or set the figure in a profile (docs/thresholds.md).",
 				"gpu.power.enforced": "Something else limits the power: check nvidia-smi -q -d POWER, and the chassis for a power brake or a failed power supply.",
 			}
 		},

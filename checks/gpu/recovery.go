@@ -27,14 +27,14 @@ func init() {
 		New:     func() checks.Check { return &gpuRecovery{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"gpu.recovery.lost":       "The GPU has fallen off the bus (Xid 79 in dmesg). Reboot the node; if the GPU does not come back, power it off and on. If the fault returns, reseat or replace the GPU.",
-				"gpu.recovery.power":      "Power the node off, attach the power cables of the GPU and reseat it; if the fault returns, replace the cable or the GPU.",
+				"gpu.recovery.lost":       "The GPU has fallen off the bus (Xid 79 in dmesg). Reboot the node; if the GPU does not come back, power it off and on. If the fault returns, reseat or replace the GPU." + checks.ReseatLimits,
+				"gpu.recovery.power":      "Attach the power cables of the GPU and reseat it, with the node off; if the fault returns, replace the cable or the GPU.",
 				"gpu.recovery.interrupts": "Reboot the node, and look for NVRM and interrupt lines in dmesg; if the fault returns, update the BIOS and the driver, or replace the GPU.",
-				"gpu.recovery.reset":      "End the processes on the GPU, then run nvidia-smi --gpu-reset -i ADDRESS; if that fails, reboot.",
+				"gpu.recovery.reset":      checks.ResetAdvice,
 				"gpu.recovery.reboot":     "Reboot the node.",
-				"gpu.recovery.p2p":        "End the jobs that use NVLink between GPUs, then reset the GPU, or reboot.",
-				"gpu.recovery.fabric":     "Recover the IMEX domain, which spans the nodes of the rack: check nvidia-imex-ctl -N and the fabric manager, then restart nvidia-imex.",
-				"gpu.recovery.unknown":    "The driver is newer than nhc-gpu and asks for an unknown action: check GPU Recovery Action in nvidia-smi -q and NVIDIA's manual; a reboot is the safe choice.",
+				"gpu.recovery.p2p":        checks.ResetAdvice,
+				"gpu.recovery.fabric":     "The driver requests a recovery of the IMEX domain, which spans the nodes of the rack. Look for DOWN or DEGRADED in nvidia-imex-ctl -N and see the rack's fabric manager. Restart nvidia-imex only when no job of the rack uses the domain.",
+				"gpu.recovery.unknown":    "The driver is newer than nhc-gpu and requests an unknown action: check GPU Recovery Action in nvidia-smi -q and NVIDIA's manual; a reboot is the safe choice.",
 			}
 		},
 	})
@@ -47,7 +47,7 @@ var recoveries = map[int]struct {
 }{
 	nvml.RecoveryReset:        {"reset", "a reset of the GPU", checks.ResetGPU},
 	nvml.RecoveryReboot:       {"reboot", "a reboot of the node", checks.RebootNode},
-	nvml.RecoveryDrainP2P:     {"p2p", "an end of the traffic between GPUs", checks.ResetGPU},
+	nvml.RecoveryDrainP2P:     {"p2p", "that traffic between GPUs be drained (Drain P2P)", checks.ResetGPU},
 	nvml.RecoveryDrainReset:   {"reset", "an end of the jobs and a reset of the GPU", checks.ResetGPU},
 	nvml.RecoveryIMEX:         {"fabric", "a recovery of the IMEX domain", checks.CheckFabric},
 	nvml.RecoveryBusReset:     {"reset", "a reset of the GPU's bus", checks.ResetGPU},
@@ -81,11 +81,11 @@ func judgeRecovery(s *GPUs, g *nvml.GPU) {
 	}
 	recovery, ok := recoveries[action]
 	if !ok { // of a newer driver: a reboot is the safe choice
-		recovery.code, recovery.text, recovery.remedy = "unknown", fmt.Sprintf("unknown recovery action %d", action), checks.RebootNode
+		recovery.code, recovery.text, recovery.remedy = "unknown", fmt.Sprintf("an unknown action, %d", action), checks.RebootNode
 	}
 	f := checks.Finding{Code: "gpu.recovery." + recovery.code, Severity: checks.Fail, Remedy: recovery.remedy}
 	if action == nvml.RecoveryIMEX { // the GPU is healthy: the fault can be on any node of the rack
 		f.Severity = checks.Warn
 	}
-	s.Report(g, f, "the driver wants %s", recovery.text)
+	s.Report(g, f, "the driver requests %s", recovery.text)
 }

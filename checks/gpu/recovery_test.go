@@ -43,7 +43,7 @@ var _ = checktest.Table("check_gpu_recovery", func(name string) []checktest.Scen
 	otherCall.Want[3] = checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText)
 	status := checktest.OnGPUs("another error, and the reset status", nil, checktest.Gpu3(func(g *nvml.GPU) {
 		g.Recovery = nvml.Recovery{Action: nvml.Failed[int](checktest.ErrOdd), Reset: nvml.Known(true)}
-	}), says("reset", checks.ResetGPU, "the driver wants a reset of the GPU"),
+	}), says("reset", checks.ResetGPU, "the driver requests a reset of the GPU"),
 		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.error.value", Severity: checks.Unknown}, "cannot be read: "+checktest.OddText))
 	status.Broken = true
 	atInit := func(scene string, code int, f checks.Finding, text string) checktest.Scenario {
@@ -60,17 +60,17 @@ var _ = checktest.Table("check_gpu_recovery", func(name string) []checktest.Scen
 		checktest.OnGPUs("an old driver", nil, checktest.Gpu3(func(g *nvml.GPU) {
 			g.Recovery = nvml.Recovery{Reset: nvml.Known(false), DrainReset: nvml.Known(false)}
 		})),
-		checktest.OnGPUs("reset", nil, wants(1), says("reset", checks.ResetGPU, "the driver wants a reset of the GPU")),
-		checktest.OnGPUs("reboot", nil, wants(2), says("reboot", checks.RebootNode, "the driver wants a reboot of the node")),
-		checktest.OnGPUs("drain P2P", nil, wants(3), says("p2p", checks.ResetGPU, "the driver wants an end of the traffic between GPUs")),
-		checktest.OnGPUs("drain and reset", nil, wants(4), says("reset", checks.ResetGPU, "the driver wants an end of the jobs and a reset of the GPU")),
+		checktest.OnGPUs("reset", nil, wants(1), says("reset", checks.ResetGPU, "the driver requests a reset of the GPU")),
+		checktest.OnGPUs("reboot", nil, wants(2), says("reboot", checks.RebootNode, "the driver requests a reboot of the node")),
+		checktest.OnGPUs("drain P2P", nil, wants(3), says("p2p", checks.ResetGPU, "the driver requests that traffic between GPUs be drained (Drain P2P)")),
+		checktest.OnGPUs("drain and reset", nil, wants(4), says("reset", checks.ResetGPU, "the driver requests an end of the jobs and a reset of the GPU")),
 		checktest.OnGPUs("IMEX", nil, wants(5),
-			checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.recovery.fabric", Severity: checks.Warn, Remedy: checks.CheckFabric}, "the driver wants a recovery of the IMEX domain")),
-		checktest.OnGPUs("bus reset", nil, wants(6), says("reset", checks.ResetGPU, "the driver wants a reset of the GPU's bus")),
-		checktest.OnGPUs("system reboot", nil, wants(7), says("reboot", checks.RebootNode, "the driver wants a reboot of the system")),
-		checktest.OnGPUs("an unknown action", nil, wants(99), says("unknown", checks.RebootNode, "the driver wants unknown recovery action 99")),
+			checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.recovery.fabric", Severity: checks.Warn, Remedy: checks.CheckFabric}, "the driver requests a recovery of the IMEX domain")),
+		checktest.OnGPUs("bus reset", nil, wants(6), says("reset", checks.ResetGPU, "the driver requests a reset of the GPU's bus")),
+		checktest.OnGPUs("system reboot", nil, wants(7), says("reboot", checks.RebootNode, "the driver requests a reboot of the system")),
+		checktest.OnGPUs("an unknown action", nil, wants(99), says("unknown", checks.RebootNode, "the driver requests an unknown action, 99")),
 		checktest.OnGPUs("the reset status, old driver", nil, checktest.Gpu3(func(g *nvml.GPU) { g.Recovery = nvml.Recovery{DrainReset: nvml.Known(true)} }),
-			says("reset", checks.ResetGPU, "the driver wants a reset of the GPU")),
+			says("reset", checks.ResetGPU, "the driver requests a reset of the GPU")),
 		checktest.OnGPUs("no power cable", nil, checktest.Gpu3(func(g *nvml.GPU) {
 			*g = nvml.GPU{Index: 3, Err: checktest.ErrPower, PCI: g.PCI, UUID: g.UUID, Serial: g.Serial}
 		}), checktest.Gpu3In(name, checktest.ErrPower)),
@@ -88,7 +88,7 @@ var _ = checktest.Table("check_gpu_recovery", func(name string) []checktest.Scen
 				n.GPUs[i].Recovery.Action = nvml.Known(2)
 			}
 		}, allOf(func(i int) checks.Finding {
-			return checktest.GPUFinding(name, i, checks.Finding{Code: "gpu.recovery.reboot", Severity: checks.Fail, Remedy: checks.RebootNode}, "the driver wants a reboot of the node")
+			return checktest.GPUFinding(name, i, checks.Finding{Code: "gpu.recovery.reboot", Severity: checks.Fail, Remedy: checks.RebootNode}, "the driver requests a reboot of the node")
 		})...),
 		odd, checktest.GPUDumb(name), otherCall, status,
 		cannot("the driver returns the action of no GPU", "gpu.error.value", noAction),

@@ -37,7 +37,7 @@ func init() {
 		New:     func() checks.Check { return &gpuRemap{Max: maxRemapped} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"gpu.remap.pending": "End the processes on the GPU, then reset it or reboot: that disables the faulty memory.",
+				"gpu.remap.pending": checks.ResetAdvice + " That disables the faulty memory.",
 				"gpu.remap.failed":  "There was no spare memory for a faulty row: run the vendor's field diagnostic and have the GPU replaced.",
 				"gpu.remap.many":    "The GPU's memory wears out: run the vendor's field diagnostic and have the GPU replaced.",
 				"gpu.remap.mig":     "Nothing: look at nvidia-smi -q -d ROW_REMAPPER when no MIG device exists. check_gpu_xid reports the Xids of faulty memory (48, 63, 64, 94, 95).",

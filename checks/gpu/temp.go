@@ -107,19 +107,23 @@ func (c *gpuTemp) compare(s *GPUs, g *nvml.GPU) bool {
 	}
 	mostHBM, _ := readLimit(s, "limit of the memory", t.MaxHBM)
 	if hbmKnown && mostHBM > 0 && hbm >= mostHBM {
-		s.Report(g, newHotFinding(checks.Warn, "gpu.temp.warm", hbm, mostHBM), "temperature of the memory: the driver slows the GPU down")
+		s.Report(g, newHotFinding(checks.Warn, "gpu.temp.warm", hbm, mostHBM), "slowed down by the driver because of the temperature of the memory")
 	}
 	compared := known && c.Max > 0 || hbmKnown && (c.HBM > 0 || mostHBM > 0) || hasMargin
+	has := ""
+	if known {
+		has = fmt.Sprintf(" (the GPU has %d C)", core)
+	}
 	slowdown, _ := readLimit(s, "limit of the hardware", t.Slowdown)
 	most, _ := readLimit(s, "limit of the driver", t.MaxGPU)
 	switch {
-	case hasMargin && judgeMargin(s, g, margin): // one finding is enough: the margin is to the nearest of several limits
+	case hasMargin && judgeMargin(s, g, margin, has): // one finding is enough: the margin is to the nearest of several limits
 	case known && slowdown > 0 && core >= slowdown:
-		s.Report(g, newHotFinding(checks.Fail, "gpu.temp.slowdown", core, slowdown), "temperature: the hardware slows the GPU down")
+		s.Report(g, newHotFinding(checks.Fail, "gpu.temp.slowdown", core, slowdown), "slowed down by the hardware because of the temperature")
 	case known && slowdown <= 0 && core > hottest:
 		s.Report(g, checks.Finding{Code: "gpu.temp.slowdown", Severity: checks.Fail, Want: fmt.Sprintf("at most %d C", hottest), Got: fmt.Sprintf("%d C", core)}, "temperature, too hot for any GPU")
 	case known && most > 0 && core >= most:
-		s.Report(g, newHotFinding(checks.Warn, "gpu.temp.warm", core, most), "temperature: the driver slows the GPU down")
+		s.Report(g, newHotFinding(checks.Warn, "gpu.temp.warm", core, most), "slowed down by the driver because of the temperature")
 	}
 	return compared || known && (slowdown > 0 || most > 0)
 }
@@ -139,18 +143,18 @@ func othersWarm(s *GPUs, g *nvml.GPU) bool {
 }
 
 // judgeMargin compares the margin, in degrees, with the margins at which the GPU is slowed down
-// (0 if the driver does not report one). It returns whether the margin is too small.
-func judgeMargin(s *GPUs, g *nvml.GPU, margin int) bool {
+// (0 if the driver does not report one). It returns whether the margin is too small; has is the temperature in words.
+func judgeMargin(s *GPUs, g *nvml.GPU, margin int, has string) bool {
 	slowdown, hard := readLimit(s, "margin of the hardware", g.Temperature.MarginSlowdown)
 	most, _ := readLimit(s, "margin of the driver", g.Temperature.MarginMax)
 	f := checks.Finding{Got: fmt.Sprintf("%d C", margin)}
 	switch {
 	case hard && margin <= slowdown:
 		f.Severity, f.Code, f.Want = checks.Fail, "gpu.temp.slowdown", fmt.Sprintf("above %d C", slowdown)
-		s.Report(g, f, "temperature margin: the hardware slows the GPU down")
+		s.Report(g, f, "slowed down by the hardware: margin to its temperature limit%s", has)
 	case margin <= most:
 		f.Severity, f.Code, f.Want = checks.Warn, "gpu.temp.warm", fmt.Sprintf("above %d C", most)
-		s.Report(g, f, "temperature margin: the driver slows the GPU down")
+		s.Report(g, f, "slowed down by the driver: margin to its temperature limit%s", has)
 	default:
 		return false
 	}

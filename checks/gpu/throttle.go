@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
@@ -120,16 +119,16 @@ func (c *gpuThrottle) judge(s *GPUs, g *nvml.GPU, m *memory[throttled]) {
 	switch {
 	case counted && compare && cmp.Or(g.Throttle.HardwareThermal.Err, g.Throttle.PowerBrake.Err) == nil:
 	case slowed != 0 && !counted && next.InARow >= inARow && compare:
-		f := checks.Finding{Code: "gpu.throttle.hot", Severity: checks.Fail, Got: ThrottleWords(slowed)}
+		f := checks.Finding{Code: "gpu.throttle.hot", Severity: checks.Fail}
 		if slowed == nvml.ThrottleHardware && hasCounter {
 			f.Code = "gpu.throttle.power"
 		}
 		if slowed&nvml.ThrottlePowerBrake != 0 {
 			f.Code = "gpu.throttle.brake"
 		}
-		s.Report(g, f, "throttled in %d consecutive runs", next.InARow)
+		s.Report(g, f, "throttled in %d consecutive runs: %s", next.InARow, ThrottleWords(slowed))
 	case slowed != 0:
-		s.Report(g, checks.Finding{Code: "gpu.throttle.now", Severity: checks.Warn, Got: ThrottleWords(slowed)}, "throttled now")
+		s.Report(g, checks.Finding{Code: "gpu.throttle.now", Severity: checks.Warn}, "throttled at this moment: %s", ThrottleWords(slowed))
 	}
 	m.next.GPUs[g.UUID.Value] = next
 }
@@ -151,7 +150,7 @@ func (c *gpuThrottle) judgeShares(s *GPUs, g *nvml.GPU, hardware, brake, thermal
 			continue
 		}
 		s.Report(g, checks.Finding{Code: r.code, Severity: r.severity, Want: fmt.Sprintf("at most %g %%", c.Percent), Got: fmt.Sprintf("%.0f %%", share)},
-			"throttled by %s in the last %s", r.cause, r.Over.Round(time.Second))
+			"throttled by %s, share of the last %s", r.cause, checks.Lasted(r.Over))
 	}
 }
 

@@ -42,8 +42,10 @@ func throttleScenarios(name string) []checktest.Scenario {
 	says := func(severity checks.Severity, code, want, got, text string) checks.Finding {
 		return checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.throttle." + code, Severity: severity, Want: want, Got: got}, text)
 	}
-	const hot = "throttled by the hardware because of heat in the last 5m0s"
-	just := func(what string) checks.Finding { return says(checks.Warn, "now", "", what, "throttled now") }
+	const hot = "throttled by the hardware because of heat, share of the last 5 min"
+	just := func(what string) checks.Finding {
+		return says(checks.Warn, "now", "", "", "throttled at this moment: "+what)
+	}
 	garbage := checktest.OnGPUs("the stored state is garbage", nil, nil, checks.Finding{Code: "gpu.past", Severity: checks.Warn,
 		Message: name + ":  /past/gpu-throttle.json is damaged"}).Holding(file, "{\x00")
 	garbage.Broken = true
@@ -63,28 +65,28 @@ func throttleScenarios(name string) []checktest.Scenario {
 		checktest.OnGPUs("hot all the time, and the driver was reloaded", nil, hardware(400), says(checks.Fail, "hot", "at most 10 %", "100 %", hot)).
 			Holding(file, before300(`{"hardware":900000000000}`)),
 		checktest.OnGPUs("power brake", checktest.Of("5"), throttle(func(t *nvml.Throttle) { t.PowerBrake = ns(300 * second) }),
-			says(checks.Fail, "brake", "at most 5 %", "100 %", "throttled by a power brake in the last 5m0s")).Holding(file, before300(`{}`)),
+			says(checks.Fail, "brake", "at most 5 %", "100 %", "throttled by a power brake, share of the last 5 min")).Holding(file, before300(`{}`)),
 		checktest.OnGPUs("warm", nil, throttle(func(t *nvml.Throttle) { t.Thermal = ns(60 * second) }),
-			says(checks.Warn, "warm", "at most 10 %", "20 %", "throttled by the driver because of heat in the last 5m0s")).Holding(file, before300(`{}`)),
+			says(checks.Warn, "warm", "at most 10 %", "20 %", "throttled by the driver because of heat, share of the last 5 min")).Holding(file, before300(`{}`)),
 		checktest.OnGPUs("at the power cap, with a driver that also counts it as heat", nil, throttle(func(t *nvml.Throttle) { t.Thermal, t.PowerCap = ns(201*second), ns(200*second) })).
 			Holding(file, before300(`{"thermal":1000000000,"power_cap":2000000}`)),
 		checktest.OnGPUs("warm and at the power cap", nil, throttle(func(t *nvml.Throttle) { t.Thermal, t.PowerCap = ns(60*second), ns(200*second) }),
-			says(checks.Warn, "warm", "at most 10 %", "20 %", "throttled by the driver because of heat in the last 5m0s")).Holding(file, before300(`{}`)),
+			says(checks.Warn, "warm", "at most 10 %", "20 %", "throttled by the driver because of heat, share of the last 5 min")).Holding(file, before300(`{}`)),
 		checktest.OnGPUs("throttled now, in the first run", nil, mask(0x48), just("hardware slowdown and hardware thermal slowdown")),
 		checktest.OnGPUs("throttled now, in the second run", nil, mask(0x80)).Holding(file, before300(`{"in_a_row":1}`)),
 		checktest.OnGPUs("throttled now, with a time counter", nil, throttle(func(t *nvml.Throttle) { t.Now, t.PowerBrake = nvml.Known(uint64(0x80)), ns(second) })).
 			Holding(file, before300(`{"in_a_row":9}`)),
-		checktest.OnGPUs("the power brake in the third run, its counter does not move", nil, mask(0x80), says(checks.Fail, "brake", "", "power brake", "throttled in 3 consecutive runs")).
+		checktest.OnGPUs("the power brake in the third run, its counter does not move", nil, mask(0x80), says(checks.Fail, "brake", "", "", "throttled in 3 consecutive runs: power brake")).
 			Holding(file, before300(`{"in_a_row":2}`)),
 		checktest.OnGPUs("heat in the fourth run, its counter does not move", nil, throttle(func(t *nvml.Throttle) { t.Now, t.HardwareThermal = nvml.Known(uint64(0x48)), ns(7*second) }),
-			says(checks.Fail, "hot", "", "hardware slowdown and hardware thermal slowdown", "throttled in 4 consecutive runs")).Holding(file, before300(`{"in_a_row":3,"hardware":7000000000}`)),
+			says(checks.Fail, "hot", "", "", "throttled in 4 consecutive runs: hardware slowdown and hardware thermal slowdown")).Holding(file, before300(`{"in_a_row":3,"hardware":7000000000}`)),
 		checktest.OnGPUs("too much power, in the second run", nil, mask(0x8), just("hardware slowdown")).Holding(file, before300(`{"in_a_row":1}`)),
-		checktest.OnGPUs("too much power, in the third run", nil, mask(0x8), says(checks.Fail, "power", "", "hardware slowdown", "throttled in 3 consecutive runs")).
+		checktest.OnGPUs("too much power, in the third run", nil, mask(0x8), says(checks.Fail, "power", "", "", "throttled in 3 consecutive runs: hardware slowdown")).
 			Holding(file, before300(`{"in_a_row":2}`)),
 		checktest.OnV100s("throttled in the second run", nil, mask(0x8), just("hardware slowdown")).Holding(file, before300(`{"in_a_row":1}`)),
-		checktest.OnV100s("throttled in the third run", nil, mask(0x48), says(checks.Fail, "hot", "", "hardware slowdown and hardware thermal slowdown", "throttled in 3 consecutive runs")).
+		checktest.OnV100s("throttled in the third run", nil, mask(0x48), says(checks.Fail, "hot", "", "", "throttled in 3 consecutive runs: hardware slowdown and hardware thermal slowdown")).
 			Holding(file, before300(`{"in_a_row":2}`)),
-		checktest.OnV100s("the power brake in the fourth run", nil, mask(0x88), says(checks.Fail, "brake", "", "hardware slowdown and power brake", "throttled in 4 consecutive runs")).
+		checktest.OnV100s("the power brake in the fourth run", nil, mask(0x88), says(checks.Fail, "brake", "", "", "throttled in 4 consecutive runs: hardware slowdown and power brake")).
 			Holding(file, before300(`{"in_a_row":3}`)),
 		checktest.OnV100s("the third run, too soon", nil, mask(0x8), just("hardware slowdown")).Holding(file, pastAt(time.Second, `{"in_a_row":2}`)),
 		checktest.OnV100s("by the driver only", nil, mask(0x20)).Holding(file, before300(`{"in_a_row":2}`)),

@@ -230,7 +230,7 @@ func unloadedFinding(env *checks.Env, check string) checks.Finding {
 		return checks.Finding{Code: "gpu.driver.unloaded", Severity: checks.Skip, Got: "not loaded"}.
 			Phrase(check, "the driver is %s: %s not checked", how, gpus)
 	}
-	return checks.Finding{Code: "gpu.driver.missing", Severity: checks.Fail, Remedy: checks.RebootNode, Want: "loaded", Got: "not loaded", Whole: true}.
+	return checks.Finding{Code: "gpu.driver.missing", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "loaded", Got: "not loaded", Whole: true}.
 		Phrase(check, "the driver is not loaded for %s: %s", gpus, against)
 }
 

@@ -55,7 +55,7 @@ func init() {
 				"pcie.aer.none":      "Nothing, if this is a virtual machine: the kernel counts no PCIe errors here. On a server the BIOS must leave AER to the operating system (look for _OSC and AER in dmesg).",
 				"pcie.aer.fatal":     "Look for AER lines and the names of the errors in dmesg. Reboot; if the errors return, reseat the device, its riser or cable at both ends of the link in the message, then replace it.",
 				"pcie.aer.nonfatal":  "Look for AER lines in dmesg; compare with the device's own errors. If the errors continue, reseat the device or its riser.",
-				"pcie.aer.corrected": "No data is lost, but the link in the message is poor: RxErr, BadTLP, BadDLLP and Timeout are signal errors. If jobs are slow, reseat the device, riser or cable.",
+				"pcie.aer.corrected": "No data is lost, but the link in the message is poor: RxErr, BadTLP, BadDLLP and Timeout are signal errors. If jobs are slow, or the check fails, reseat the device, riser or cable.",
 				"pcie.error":         doPCIeError,
 			}
 		},
@@ -151,13 +151,14 @@ func (c *pcieAER) judge(env *checks.Env, h *checks.History, l aerEnd, now pci.AE
 	if g := h.Grown(l.address, nonfatal.key, nonfatal.now, 64, nonfatalWindow); g.N > 0 {
 		report(nonfatal, checks.Finding{Severity: checks.Warn, Want: "0", Got: fmt.Sprint(g.N)}, " in the last hour", nonfatalWindow)
 	}
-	limit, severity := c.Rate, checks.Fail
+	limit, f := c.Rate, checks.Finding{Severity: checks.Fail, Remedy: checks.ReseatOrRMA}
 	if limit <= 0 {
-		limit, severity = UsualRate, checks.Warn
+		limit, f.Severity, f.Remedy = UsualRate, checks.Warn, checks.NoRemedy
 	}
 	last := h.SinceLast(l.address)
 	if g := h.Grown(l.address, corrected.key, corrected.now, 64, last); g.Known && g.Per(time.Minute) > limit {
-		report(corrected, checks.Finding{Severity: severity, Remedy: checks.ReseatOrRMA, Want: fmt.Sprintf("at most %g per minute", limit), Got: fmt.Sprintf("%.1f", g.Per(time.Minute))}, "", last)
+		f.Want, f.Got = fmt.Sprintf("at most %g per minute", limit), fmt.Sprintf("%.1f", g.Per(time.Minute))
+		report(corrected, f, "", last)
 	}
 	values := map[string]uint64{}
 	for _, k := range []aerKind{fatal, nonfatal, corrected} {

@@ -45,7 +45,7 @@ const doPCIeError = "One device could not be read: look at the file in the messa
 
 func init() {
 	const reseat = "Compare with other devices of its kind (lspci -vv, LnkCap and LnkSta). Reseat the card, riser or cable; if that does not help, the device or the slot is faulty. "
-	const changed = " After an intended change of one device delete pcie-link.json in /var/lib/nhc-gpu/NODE."
+	const changed = " After an intended change of one device delete pcie-link.json in " + checks.PastDir + "."
 	checks.Register(checks.Info{
 		Name:    pcieName,
 		Usage:   "[-n COUNT] [-w WIDTH] [-s SPEED] [DEVICE...]",
@@ -121,7 +121,7 @@ func (c *pcieCheck) judge(env *checks.Env, want Want, chosen []pci.Entry) (findi
 		err = errors.Join(l.Err, err)
 		switch {
 		case gone:
-			findings = append(findings, checks.Finding{Code: "pcie.gone", Severity: checks.Fail, Remedy: checks.RebootNode}.
+			findings = append(findings, checks.Finding{Code: "pcie.gone", Severity: checks.Fail, Remedy: checks.PowerCycle}.
 				Report(pcieName, DeviceOf(env, l), "does not answer: every register reads as ones"))
 			continue
 		case err != nil:

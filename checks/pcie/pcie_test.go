@@ -177,7 +177,7 @@ var _ = checktest.Table("check_pcie", func(name string) []checktest.Scenario {
 		checktest.OnFabric("a missing address", checktest.Of("0000:23:00.0"), func(n *fakesys.Node) { n.Remove("0000:23:00.0") },
 			checktest.About(name, checks.Device{Kind: "pci", PCI: "0000:23:00.0"}, checks.Finding{Code: "pcie.missing", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}, "no such device on the bus")),
 		checktest.OnFabric("one does not answer", nil, checktest.Links("0000:23:00.0", "config", fakesys.Gone),
-			checktest.About(name, adapter3, checks.Finding{Code: "pcie.gone", Severity: checks.Fail, Remedy: checks.RebootNode}, "does not answer: every register reads as ones")),
+			checktest.About(name, adapter3, checks.Finding{Code: "pcie.gone", Severity: checks.Fail, Remedy: checks.PowerCycle}, "does not answer: every register reads as ones")),
 		checktest.OnFabric("one is switched off", nil, checktest.Links("0000:43:00.0", "config", fakesys.Gone, "power_state", "D3cold")),
 
 		odd(checktest.OnFabric("unreadable registers", nil, checktest.Links("0000:23:00.0", "config/", ""), unknown(adapter3, "read "+of3+"config: is a directory"))),

@@ -175,7 +175,7 @@ func (r *nvmeRun) judge(d *disk.NVMe) {
 	}()
 	if d.State != checks.NVMeLive {
 		values["passing"] = 1
-		f := checks.Finding{Code: "nvme.state", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: checks.NVMeLive, Got: d.State}
+		f := checks.Finding{Code: "nvme.state", Severity: checks.Fail, Remedy: checks.PowerCycle, Want: checks.NVMeLive, Got: d.State}
 		if slices.Contains(nvmePassing, d.State) && r.past.Since(key, "passing", 1) < resetTime {
 			f.Severity, f.Remedy = checks.Warn, checks.NoRemedy
 		}
@@ -240,7 +240,7 @@ func (r *nvmeRun) judgeGone() {
 		if bus.Class != "" {
 			where = "still on the PCI bus"
 		}
-		f := checks.Finding{Code: "nvme.gone", Severity: checks.Fail, Remedy: checks.ReseatOrRMA}
+		f := checks.Finding{Code: "nvme.gone", Severity: checks.Fail, Remedy: checks.PowerCycle}
 		r.findings = append(r.findings, f.Report(nvmeName, d, "the disk has disappeared since boot, serial %s, %s", serial, where))
 	}
 }

@@ -56,7 +56,7 @@ var _ = checktest.Table("check_nvme", func(name string) []checktest.Scenario {
 	}
 	remove := func(n *fakesys.Node) { n.Remove(fakesys.NVMeAddress(3)) }
 	gone := func(where string) checks.Finding {
-		return on3(checks.Fail, "gone", checks.ReseatOrRMA, "", "", "the disk has disappeared since boot, serial S6PENN0T000003, "+where)
+		return on3(checks.Fail, "gone", checks.PowerCycle, "", "", "the disk has disappeared since boot, serial S6PENN0T000003, "+where)
 	}
 	still := func(s checktest.Scenario) checktest.Scenario { // the past has the address as a number
 		s.Still = true
@@ -68,12 +68,12 @@ var _ = checktest.Table("check_nvme", func(name string) []checktest.Scenario {
 		checktest.OnFabric("healthy", nil, nil),
 		checktest.OnFabric("as wanted", checktest.Of("-s", "20", "-u", "90", "-t", "70", "nvme[0-7]"), heat("37850", "84850")).
 			OrTable(map[string]any{"spare": int64(20), "used": int64(90), "temperature": int64(70), "devices": []any{"nvme[0-7]"}}),
-		checktest.OnFabric("dead", nil, set("state", "dead"), on3(checks.Fail, "state", checks.ReseatOrRMA, "live", "dead", "controller")),
+		checktest.OnFabric("dead", nil, set("state", "dead"), on3(checks.Fail, "state", checks.PowerCycle, "live", "dead", "controller")),
 		checktest.OnFabric("being deleted", nil, set("state", "deleting"), on3(checks.Warn, "state", "", "live", "deleting", "controller")),
-		past(checktest.OnFabric("being deleted for five minutes", nil, set("state", "deleting (no IO)"), on3(checks.Fail, "state", checks.ReseatOrRMA, "live", "deleting (no IO)", "controller")), 300, `"passing":[[%d,1]]`),
+		past(checktest.OnFabric("being deleted for five minutes", nil, set("state", "deleting (no IO)"), on3(checks.Fail, "state", checks.PowerCycle, "live", "deleting (no IO)", "controller")), 300, `"passing":[[%d,1]]`),
 		checktest.OnFabric("in a reset", nil, set("state", "resetting"), on3(checks.Warn, "state", "", "live", "resetting", "controller")),
 		past(checktest.OnFabric("in a reset for one minute", nil, set("state", "connecting"), on3(checks.Warn, "state", "", "live", "connecting", "controller")), 60, `"passing":[[%d,1]]`),
-		past(checktest.OnFabric("in a reset for five minutes", nil, set("state", "resetting"), on3(checks.Fail, "state", checks.ReseatOrRMA, "live", "resetting", "controller")), 300, `"passing":[[%d,1]]`),
+		past(checktest.OnFabric("in a reset for five minutes", nil, set("state", "resetting"), on3(checks.Fail, "state", checks.PowerCycle, "live", "resetting", "controller")), 300, `"passing":[[%d,1]]`),
 		past(checktest.OnFabric("in a reset, live in the last run", nil, set("state", "resetting"), on3(checks.Warn, "state", "", "live", "resetting", "controller")), 300, first),
 		checktest.OnFabric("no namespace yet", nil, set("nvme3n1/size", "-"), on3(checks.Warn, "space", "", "", "", "no namespace")),
 		still(past(checktest.OnFabric("no namespace any more", nil, set("nvme3n1/size", "-"), on3(checks.Fail, "space", checks.ReseatOrRMA, "", "", "no namespace, but this disk had one")), 300, `"passing":[[%[1]d,0]]}, "marks":{"namespace":[%[1]d]`)),

@@ -47,12 +47,12 @@ func (j *xidJudge) applyAction(cases []*xidCase) (kept []*xidCase) {
 		for _, c := range kept {
 			if (c.class == checks.XidReset || c.class == checks.XidReboot) && c.last().Seq <= since && c.row.override == "" && !c.byState && c.row.marked(j.ledger.Driver) {
 				c.class = checks.XidWatch
-				c.note("the driver asks for no recovery")
+				c.note("the driver requests no recovery")
 			}
 		}
 		return kept
 	}
-	note := "the driver asks for " + asks
+	note := "the driver requests " + asks
 	switch {
 	case worst != nil && worst.class.Drains() && worst.class.Rank() >= class.Rank():
 		worst.note(note) // the action agrees

@@ -9,7 +9,7 @@ import (
 // The action None says nothing about an error for which the driver never sets an action.
 func TestXidUnmarked(t *testing.T) {
 	t.Parallel()
-	const fail, warn = "fail xid.119 reset-gpu", "warn xid.119 reset-gpu the driver asks for no recovery"
+	const fail, warn = "fail xid.119 reset-gpu", "warn xid.119  the driver requests no recovery"
 	for version, want := range map[string]string{
 		"565.57.01": fail, "570.124.06": fail, "570.190": fail, "570.195.03": warn, "570.211.01": warn, "575.51.02": warn, "580.65.06": warn, "580.95.05": warn, "595.45.04": warn,
 	} {

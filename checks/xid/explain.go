@@ -124,7 +124,7 @@ func classifyLine(env *checks.Env, r xidRow, line xidLine) (class checks.XidClas
 	class, notes := j.classify(&xidEvent{Key: line.Key, Text: line.Text, Action: line.Action, Nonfatal: line.Nonfatal}, &r)
 	if r.Class == checks.XidAuthority {
 		_, _, asks := explainAction(line.Action)
-		return class, "the driver asks for " + asks
+		return class, "the driver requests " + asks
 	}
 	return class, strings.Join(notes, ", ")
 }

@@ -65,7 +65,7 @@ func xidClassCases() []checktest.Scenario {
 				"Xid 54 (auxiliary power is not connected to the GPU board), since "+at90k+": nhc-gpu clear 0000:c1:00.0 54 clears it")}},
 		{Name: "AUTHORITY", Files: checktest.XidNode("90000 " + checktest.OnC1 + "154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)"), Want: []checks.Finding{
 			xidFinding(checks.Fail, 154, checks.RebootNode, once90k+"GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
-				"Xid 154 (GPU recovery action changed), the driver asks for a reboot of the node, since "+at90k+": a reboot clears it")}},
+				"Xid 154 (GPU recovery action changed), the driver requests a reboot of the node, since "+at90k+": a reboot clears it")}},
 		{Name: "DECODE fatal", Files: checktest.XidNode("90000 " + checktest.OnC1 + "145, RLW_RSPCOL Fatal XC0 i0 Link 05 (0x00000005 0x00000002 0x0)"), Want: []checks.Finding{
 			xidFinding(checks.Fail, 145, checks.ResetGPU, once90k+"RLW_RSPCOL Fatal XC0 i0 Link 05 (0x00000005 0x00000002 0x0)",
 				"Xid 145 (NVLink error, unit RLW), RLW_RSPCOL on link 5, fatal, since "+at90k+": a GPU reset or a reboot clears it")}},

@@ -32,14 +32,14 @@ func TestXidReset(t *testing.T) {
 			}
 			m.say(how)
 			if name == "action" { // the driver's action None lowers a reboot to a warning
-				m.look("warn xid.79 reboot-node the driver asks for no recovery")
+				m.look("warn xid.79  the driver requests no recovery")
 			} else {
 				m.look("fail xid.79 reboot-node")
 			}
 			m.xid(62, "halt")
 			want := []string{"fail xid.79 reboot-node", "fail xid.62 reset-gpu"}
 			if name == "action" {
-				want[0] = "warn xid.79 reboot-node the driver asks for no recovery"
+				want[0] = "warn xid.79  the driver requests no recovery"
 			}
 			m.look(want...)
 			m.reboot()
@@ -174,7 +174,7 @@ func TestXidAgainOfNothing(t *testing.T) {
 	m := newXidMachine(t)
 	healthy := []checks.GPUState{{PCI: c1, Recovery: new(0), Links: []bool{true, true, true, true, true}}}
 	m.gpus = healthy
-	const line, warn = "NVLink: fatal error detected on link 4(0x0)", "warn xid.74 reset-gpu link 4 is up"
+	const line, warn = "NVLink: fatal error detected on link 4(0x0)", "warn xid.74  link 4 is up"
 	for range 3 {
 		m.xid(74, line)
 		m.look(warn)
@@ -200,15 +200,15 @@ func TestXidAgainOfNothing(t *testing.T) {
 	m.gpus = []checks.GPUState{{PCI: c1, Recovery: new(0)}}
 	for range 3 {
 		m.xid(143, "init")
-		m.look("warn xid.143 reset-gpu the driver asks for no recovery")
+		m.look("warn xid.143  the driver requests no recovery")
 		m.reboot()
 	}
 	m.gpus = []checks.GPUState{{PCI: c1, Recovery: new(1)}}
 	m.xid(143, "init")
-	m.look("fail xid.143 reset-gpu the driver asks for a GPU reset")
+	m.look("fail xid.143 reset-gpu the driver requests a GPU reset")
 	m.reboot()
 	m.xid(143, "init")
-	m.look("fail xid.143 reboot-node the driver asks for a GPU reset, again within a week")
+	m.look("fail xid.143 reboot-node the driver requests a GPU reset, again within a week")
 }
 
 // Later errors, which are too many for the record, do not displace one that only an operator clears.
@@ -268,44 +268,44 @@ func TestXidAuthority(t *testing.T) {
 	m := newXidMachine(t)
 	m.xid(62, "halt")
 	m.xid(154, toReset)
-	m.look("fail xid.62 reset-gpu the driver asks for a GPU reset")
+	m.look("fail xid.62 reset-gpu the driver requests a GPU reset")
 	m.up += 10
 	m.xid(154, toReboot)
-	m.look("fail xid.62 reboot-node the driver asks for a reboot of the node")
+	m.look("fail xid.62 reboot-node the driver requests a reboot of the node")
 
 	m = newXidMachine(t) // also of an application's fault
 	m.xid(94, "pid=1, name=a, contained")
 	m.xid(154, toReset)
-	m.look("fail xid.94 reset-gpu the driver asks for a GPU reset")
+	m.look("fail xid.94 reset-gpu the driver requests a GPU reset")
 
 	m = newXidMachine(t) // an error that only follows is not the reason
 	m.xid(45, "pid=1, name=a, Ch 1")
 	m.xid(154, toReset)
-	m.look("fail xid.154 reset-gpu the driver asks for a GPU reset")
+	m.look("fail xid.154 reset-gpu the driver requests a GPU reset")
 
 	m = newXidMachine(t) // an unknown action asks for a reboot
 	m.xid(154, "GPU recovery action changed from 0x0 (None) to 0x9 (Rotate)")
-	m.look("fail xid.154 reboot-node the driver asks for action 0x9, which this version of nhc-gpu does not know")
+	m.look("fail xid.154 reboot-node the driver requests action 0x9, which this version of nhc-gpu does not know")
 	m = newXidMachine(t)
 	m.xid(154, "something else")
-	m.look("warn xid.154  the driver asks for an unreadable action")
+	m.look("warn xid.154  the driver requests an unreadable action")
 
 	m = newXidMachine(t) // the 154 that follows decides about a non-fatal NVLink5 error
 	m.xid(145, "RLW_SRC_TRACK Nonfatal XC1 i0 Link 17 (0x04084507 0x00000004 0x0)")
 	m.look("warn xid.145  RLW_SRC_TRACK on link 17, non-fatal")
 	m.xid(154, toReset)
-	m.look("fail xid.145 reset-gpu RLW_SRC_TRACK on link 17, non-fatal, the driver asks for a GPU reset")
+	m.look("fail xid.145 reset-gpu RLW_SRC_TRACK on link 17, non-fatal, the driver requests a GPU reset")
 
 	m = newXidMachine(t) // the last action applies to the whole boot
 	m.xid(79, "off")
 	m.xid(154, toReboot)
-	m.look("fail xid.79 reboot-node the driver asks for a reboot of the node")
+	m.look("fail xid.79 reboot-node the driver requests a reboot of the node")
 	m.xid(154, toNone)
-	m.look("warn xid.79 reboot-node the driver asks for no recovery")
+	m.look("warn xid.79  the driver requests no recovery")
 	m.up += 2 * day
-	m.look("warn xid.79 reboot-node the driver asks for no recovery")
+	m.look("warn xid.79  the driver requests no recovery")
 	m.up += 6 * day
-	m.look("warn xid.79 reboot-node the driver asks for no recovery")
+	m.look("warn xid.79  the driver requests no recovery")
 	m.look() // forgotten after a week
 
 	m = newXidMachine(t) // a hold stays
@@ -321,7 +321,7 @@ func TestXidOverrideHolds(t *testing.T) {
 	m.write("etc/nhc/xid.toml", "[[xid]]\ncode = 79\nclass = \"WATCH\"\n[[xid]]\ncode = 109\nclass = \"RESET\"\n")
 	m.xid(79, "off")
 	m.xid(154, toReboot)
-	m.look("warn xid.79 reboot-node")
+	m.look("warn xid.79")
 	m.up += 1000
 	m.xid(109, "x")
 	m.up += 1000
@@ -331,5 +331,5 @@ func TestXidOverrideHolds(t *testing.T) {
 	m.look("fail xid.109 reset-gpu")
 	m.up += 1000
 	m.xid(154, toReboot) // about something else
-	m.look("fail xid.154 reboot-node the driver asks for a reboot of the node", "fail xid.109 reset-gpu")
+	m.look("fail xid.154 reboot-node the driver requests a reboot of the node", "fail xid.109 reset-gpu")
 }

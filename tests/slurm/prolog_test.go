@@ -33,7 +33,7 @@ func TestPrologOtherGPU(t *testing.T) {
 	if out := c.Exec("sinfo", "-R", "-h"); !strings.HasPrefix(out, "NHC: gpu2 reset due ") {
 		t.Errorf("sinfo -R shows %q: want device and fault in its 20 characters", out)
 	}
-	c.wantInSyslog("check_gpu_recovery:  gpu2 0000:12:00.0: the driver wants a reset of the GPU")
+	c.wantInSyslog("check_gpu_recovery:  gpu2 0000:12:00.0: the driver requests a reset of the GPU")
 	c.wantInSyslog("Advice [gpu.recovery.reset]:  reset the GPU: ")
 	for _, other := range c.Nodes[1:] {
 		other.Must("idle", "")

@@ -340,7 +340,7 @@ func stageTable(w *page.Writer, r *sweep.Report) {
 		g := &r.Stages[i]
 		took, numbers := "", ""
 		if !g.Began.IsZero() && !g.Ended.IsZero() {
-			took = lasted(g.Ended.Sub(g.Began))
+			took = checks.Lasted(g.Ended.Sub(g.Began))
 		}
 		if g.Skipped != "" {
 			numbers = "skipped: " + g.Skipped

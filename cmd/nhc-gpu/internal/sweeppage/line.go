@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
 )
 
@@ -41,7 +42,7 @@ func (l Line) String() string {
 		parts = append(parts, counted(l.Running, "test")+" running")
 	}
 	if l.Left > 0 {
-		parts = append(parts, "about "+lasted(l.Left)+" left")
+		parts = append(parts, "about "+checks.Lasted(l.Left)+" left")
 	}
 	return strings.Join(parts, ", ")
 }

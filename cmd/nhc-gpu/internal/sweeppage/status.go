@@ -6,6 +6,8 @@ import (
 	"io"
 	"slices"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 // Summary is a sweep in the list of sweeps.
@@ -64,7 +66,7 @@ func (x *Summary) next() (lines []string) {
 	case Running:
 		text := "stage " + cmp.Or(x.Stage, "not begun")
 		if x.Left > 0 {
-			text += ", about " + lasted(x.Left) + " left"
+			text += ", about " + checks.Lasted(x.Left) + " left"
 		}
 		if x.Job != "" {
 			text += "; to end it: scancel " + x.Job

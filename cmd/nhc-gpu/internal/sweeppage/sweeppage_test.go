@@ -180,8 +180,8 @@ func TestNumbers(t *testing.T) {
 		}
 	}
 	for d, want := range map[time.Duration]string{-time.Second: "0 s", 41 * time.Second: "41 s", 119 * time.Second: "119 s", 14*time.Minute + 20*time.Second: "14 min", 59*time.Minute + 50*time.Second: "60 min", 65 * time.Minute: "1 h 05 min", 26 * time.Hour: "26 h 00 min"} {
-		if got := lasted(d); got != want {
-			t.Errorf("lasted(%v) = %s, want %s", d, got, want)
+		if got := checks.Lasted(d); got != want {
+			t.Errorf("Lasted(%v) = %s, want %s", d, got, want)
 		}
 	}
 	for c, want := range map[float64]string{1: "100 %", 0.99995: "over 99.9 %", 0.9959: "99.5 %", 0.88: "88 %"} {

@@ -270,7 +270,7 @@ func (s *screen) stages(r *sweep.Report) {
 		}
 		text := fmt.Sprintf("%s, %s", counted(len(g.Results), "test"), counted(g.Rounds, "round"))
 		if !g.Began.IsZero() && !g.Ended.IsZero() {
-			text += ", " + lasted(g.Ended.Sub(g.Began))
+			text += ", " + checks.Lasted(g.Ended.Sub(g.Began))
 		}
 		if n := faults(g); n > 0 {
 			text += fmt.Sprintf(", %s failed", thousands(n))

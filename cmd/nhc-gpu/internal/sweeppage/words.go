@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/sweep"
 )
 
@@ -57,20 +58,6 @@ func counted(n int, thing string) string {
 		thing += "s"
 	}
 	return thousands(n) + " " + thing
-}
-
-// lasted returns a duration in the two largest units: "1 h 05 min", "14 min", "41 s".
-func lasted(d time.Duration) string {
-	switch d = d.Round(time.Second); {
-	case d < 0:
-		return "0 s"
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%d s", int(d.Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%d min", int(d.Round(time.Minute).Minutes()))
-	}
-	d = d.Round(time.Minute)
-	return fmt.Sprintf("%d h %02d min", int(d.Hours()), int(d.Minutes())%60)
 }
 
 const clock = "2006-01-02 15:04"
@@ -378,7 +365,7 @@ func span(r *sweep.Report) string {
 	if r.Began.UTC().YearDay() != r.Ended.UTC().YearDay() {
 		layout = clock
 	}
-	return fmt.Sprintf("%s to %s UTC, %s", moment(r.Began), r.Ended.UTC().Format(layout), lasted(r.Ended.Sub(r.Began)))
+	return fmt.Sprintf("%s to %s UTC, %s", moment(r.Began), r.Ended.UTC().Format(layout), checks.Lasted(r.Ended.Sub(r.Began)))
 }
 
 // origin returns where a sweep ran: cluster, job, version.
