@@ -32,12 +32,15 @@ const (
 	madSigma        = 1.4826
 )
 
+// recordAgain are the commands that record a baseline again.
+const recordAgain = "nhc-gpu clear --baseline --all, then nhc-gpu --baseline -n nhc-active"
+
 func init() {
 	checks.RegisterAdvice(func() map[string]string {
 		return map[string]string{
-			"active.baseline.driver":  "The driver has changed since the baseline of this node was recorded. Record it again while the node is idle: nhc-gpu clear --baseline, nhc-gpu --baseline.",
-			"active.baseline.limit":   "A power limit or clock was lowered after the baseline of this node was recorded. If it is to stay, record the baseline again while the node is idle: nhc-gpu clear --baseline, nhc-gpu --baseline. Otherwise set it back: nvidia-smi -i INDEX -pl WATTS, nvidia-smi -i INDEX -rgc -rmc, or in the BMC.",
-			"active.baseline.uneven":  "The number varies so much that no value would be a fault, so the baseline judges nothing. Find what else uses the device (a disk that others use, page cache, power saving), record it again when the node is quiet (nhc-gpu clear --baseline, nhc-gpu --baseline), or set a number on the line.",
+			"active.baseline.driver":  "The driver has changed since the baseline of this node was recorded. Record it again while the node is idle: " + recordAgain + ".",
+			"active.baseline.limit":   "A power limit or clock was lowered after the baseline of this node was recorded. If it is to stay, record the baseline again while the node is idle: " + recordAgain + ". Otherwise set it back: nvidia-smi -i ADDRESS -pl WATTS, nvidia-smi -i ADDRESS -rgc -rmc, or in the BMC.",
+			"active.baseline.uneven":  "The number varies so much that no value would be a fault, so the baseline judges nothing. Find what else uses the device (a disk that others use, page cache, power saving), record it again when the node is quiet (" + recordAgain + "), or set a number on the line.",
 			"active.baseline.refused": "A number that is already a fault is not recorded in the baseline: repair the node, then record again.",
 		}
 	})

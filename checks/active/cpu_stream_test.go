@@ -70,7 +70,7 @@ var _ = checktest.Table("check_cpu_stream", func(string) []checktest.Scenario {
 	const far = " (1200 MiB of the arrays of numa2 lie on numa1 for lack of memory)"
 	other := maps.Clone(slow)
 	other["sys/devices/system/node/node2/meminfo"] = "Node 2 MemTotal: 49152000 kB\n"
-	floor := on("below the floor", nil, healthy, nil, says(checks.Warn, "", "floor", "at least 700000 MB/s", "681000 MB/s", "triad on 8 cores (cpu_stream of HGX H100)"))
+	floor := on("below the floor", nil, healthy, nil, says(checks.Warn, "", "floor", "at least 700000 MB/s", "681000 MB/s", "triad on 8 cores (figure cpu_stream of the platform HGX H100)"))
 	n := checktest.FabricNode(fakesys.DGXH100())
 	maps.Copy(n.Files, healthy)
 	floor.Files, floor.Links, floor.NVML, floor.UnitOnly = n.Files, n.Links, n.NVML, true

@@ -40,7 +40,7 @@ var _ = checktest.Table("check_disk_write", func(name string) []checktest.Scenar
 	n := checktest.FabricNode(fakesys.DGXH100())
 	n.Files["diskwrite"] = good
 	floor := checktest.Scenario{Name: "below the floor", Words: checktest.Of("/scratch"), Files: n.Files, Links: n.Links, NVML: n.NVML, Past: "/past", UnitOnly: true,
-		Want: []checks.Finding{says(checks.Warn, "floor", "at least 4000 MB/s", "2500 MB/s", "write (disk_write of HGX H100)", "")}}
+		Want: []checks.Finding{says(checks.Warn, "floor", "at least 4000 MB/s", "2500 MB/s", "write (figure disk_write of the platform HGX H100)", "")}}
 	floor.Platform = &checks.Platform{Name: "HGX H100", Floors: []checks.Floor{
 		{Test: "disk_write", Algorithm: "direct", Size: 1 << 30, Value: 4000, Unit: "MB/s"}, {Test: "disk_write", Algorithm: "direct", Size: 1 << 20, Value: 9000, Unit: "MB/s"}}}
 	return []checktest.Scenario{

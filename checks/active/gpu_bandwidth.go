@@ -70,11 +70,11 @@ const (
 )
 
 func bandwidthDo() map[string]string {
-	return activeDo("gpu.bandwidth", "See check_gpu_pcie and dmesg for the link, nvidia-smi topo -m for the devices between GPU and CPU. Reseat the GPU or its riser, or swap it with another slot to see whether the fault moves with it.", map[string]string{
-		"gpu.bandwidth.pair":   "Only this pair of GPUs is slow. On NVLink see the links between them (nvidia-smi nvlink -s -i INDEX) and check_gpu_nvlink; on PCIe see ACS and the IOMMU on the switch between them.",
-		"gpu.bandwidth.bit":    "A copy was corrupted and no ECC reported it: drain the node. Swap GPU and riser to find the faulty part, and run a memory test of the node. Between GPUs on PCIe the cause can be the IOMMU or ACS of the switch, above all if the finding names no GPU: compare with iommu=pt; on NVLink see check_gpu_nvlink and check_gpu_fabric.",
+	return activeDo("gpu.bandwidth", "See check_gpu_pcie and dmesg for the link, nvidia-smi topo -m for the devices between GPU and CPU. Reseat the GPU or its riser, or swap it with another slot to see whether the fault moves with it."+checks.ReseatLimits, map[string]string{
+		"gpu.bandwidth.pair":   "Only this pair of GPUs is slow. On NVLink see the links between them (nvidia-smi nvlink -s -i ADDRESS) and check_gpu_nvlink; on PCIe see ACS and the IOMMU on the switch between them.",
+		"gpu.bandwidth.bit":    "A copy was corrupted and no ECC reported it: keep the node out of service. Swap GPU and riser to find the faulty part, and run a memory test of the node. Between GPUs on PCIe the cause can be the IOMMU or ACS of the switch, above all if the finding names no GPU: compare with iommu=pt; on NVLink see check_gpu_nvlink and check_gpu_fabric." + checks.ReseatLimits,
 		"gpu.bandwidth.memory": "Each NUMA node and each GPU needs room for two copies of the size (-b): see which processes use the memory, or set a smaller size.",
-		"gpu.bandwidth.reach":  "CUDA allows no direct copies to or from the GPU: see nvidia-smi topo -p2p r, the IOMMU and ACS, on NVLink check_gpu_fabric and check_gpu_nvlink. If no GPUs of the board reach each other remove PEER from the line.",
+		"gpu.bandwidth.reach":  "CUDA allows no direct copies to or from the GPU: see nvidia-smi topo -p2p r, the IOMMU and ACS, on NVLink check_gpu_fabric and check_gpu_nvlink. If no GPUs of the board reach each other, remove PEER from the line.",
 	})
 }
 

@@ -103,7 +103,7 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 			f(3, checks.Finding{Code: "gpu.bandwidth.bit", Severity: checks.Fail, Remedy: checks.ReseatOrRMA, Want: "none", Got: "1 wrong word: at offset 0x40 0x7994fc67 instead of 0x7994fc47, bit 5"},
 				"wrong words after a copy to the host and back")),
 		checktest.Changed(onCUDA("below the platform's floor", small(), []string{"3 h2d = 50"},
-			f(3, checks.Finding{Code: "gpu.bandwidth.floor", Severity: checks.Warn, Want: "at least 52.0 GB/s", Got: "50.0 GB/s"}, "copy from the host (host_to_device of H100 SXM5 80GB)")), func(s *checktest.Scenario) {
+			f(3, checks.Finding{Code: "gpu.bandwidth.floor", Severity: checks.Warn, Want: "at least 52.0 GB/s", Got: "50.0 GB/s"}, "copy from the host (figure host_to_device of the platform H100 SXM5 80GB)")), func(s *checktest.Scenario) {
 			s.Platform = &checks.Platform{Name: "H100 SXM5 80GB", Floors: []checks.Floor{
 				{Test: "host_to_device", Algorithm: "ce", Size: 64 << 10, Ranks: 1, Value: 52, Unit: "GB/s"},
 				{Test: "host_to_device", Algorithm: "ce", Size: 512 << 20, Ranks: 1, Value: 500, Unit: "GB/s"},
@@ -203,7 +203,7 @@ func bandwidthScenarios(name string) []checktest.Scenario {
 			s.Platform = &checks.Platform{Name: "H100 SXM5 80GB", Floors: []checks.Floor{{Test: peerTest, Algorithm: "ce", Size: 64 << 10, Ranks: 2, Value: 335, Unit: "GB/s"}}}
 		}),
 		checktest.Changed(onCUDA("below the floor of GPUs with switches", small(), slowPeers(3, 340),
-			f(3, checks.Finding{Code: "gpu.bandwidth.floor", Severity: checks.Warn, Want: "at least 350.0 GB/s", Got: "340.0 GB/s"}, "copies from and to each other GPU by nvlink (device_to_device of H100 SXM5 80GB)")), func(s *checktest.Scenario) {
+			f(3, checks.Finding{Code: "gpu.bandwidth.floor", Severity: checks.Warn, Want: "at least 350.0 GB/s", Got: "340.0 GB/s"}, "copies from and to each other GPU by nvlink (figure device_to_device of the platform H100 SXM5 80GB)")), func(s *checktest.Scenario) {
 			s.Platform = &checks.Platform{Name: "H100 SXM5 80GB", Floors: []checks.Floor{{Test: peerTest, Algorithm: "ce", Size: 64 << 10, Ranks: 2, Value: 350, Unit: "GB/s"}}}
 		}),
 		checktest.Changed(onCUDA("one of four bridges is slow", small(), checktest.Of("4 peer 5 = 128", "5 peer 4 = 128"),

@@ -54,7 +54,7 @@ func init() {
 // gemmDo returns the advice for findings of matrix tests.
 func gemmDo(code string) map[string]string {
 	return map[string]string{
-		code + ".wrong":     "The GPU computes wrongly, and no error counter shows it. Drain the node, repeat the test and run dcgmi diag -r 4. If it fails again replace the GPU. Do not trust results of jobs that ran on it.",
+		code + ".wrong":     "The GPU computes wrongly, and no error counter shows it. Keep the node out of service, repeat the test and run dcgmi diag -r 4. If the fault returns, replace the GPU. Do not trust results of jobs that ran on it.",
 		code + ".alike":     "No GPU of the model has the product of the CPU. cuBLASLt, the driver or nhc-gpu is a more likely cause than all GPUs: run the test with --own, compare with another node, and report the result.",
 		code + ".throttled": "The hardware slowed the GPU down: see fans, air flow and power supplies, and nvidia-smi -q -d PERFORMANCE,TEMPERATURE under load.",
 		code + ".memory":    "Processes use the GPU's memory: see nvidia-smi. A smaller -n needs less.",

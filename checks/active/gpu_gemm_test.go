@@ -79,7 +79,7 @@ func gemmScenarios(name, code string, words func(least string, options ...string
 	alike := note(".alike", checks.Unknown, "bf16 cublaslt, n 128: 8 of 8 GPUs have the same product, which differs from the CPU's, want "+bf16Truth+", got "+bf16Flipped)
 	alike.Want, alike.Got = bf16Truth, bf16Flipped
 	floor := onGEMM("one is below the floor", true, bf16, nil, []string{"3 tflops cublaslt_bf16 = 590"},
-		cool(found(".floor", checks.Finding{Severity: checks.Warn, Want: "at least 595.0 TFLOP/s", Got: "590.3 TFLOP/s"}, "bf16 cublaslt, n 128 ("+strings.TrimPrefix(code, "gpu.")+" of test)")))
+		cool(found(".floor", checks.Finding{Severity: checks.Warn, Want: "at least 595.0 TFLOP/s", Got: "590.3 TFLOP/s"}, "bf16 cublaslt, n 128 (figure "+strings.TrimPrefix(code, "gpu.")+" of the platform test)")))
 	floor.Platform = &checks.Platform{Name: "test", Floors: []checks.Floor{
 		{Test: strings.TrimPrefix(code, "gpu."), Algorithm: "bf16 cublaslt", Size: 128, Ranks: 1, Value: 595, Unit: "TFLOP/s"},
 		{Test: strings.TrimPrefix(code, "gpu."), Algorithm: "bf16 own", Size: 128, Ranks: 1, Value: 1000, Unit: "TFLOP/s"}}} // of another algorithm

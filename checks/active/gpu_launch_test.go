@@ -23,7 +23,7 @@ var _ = checktest.Table("check_gpu_launch", func(name string) []checktest.Scenar
 	lost := onGEMM("a launch fails", false, words, nil, []string{"3 cuLaunchKernel empty after 30 error 719", "3 cuDevicePrimaryCtxReset hang"},
 		checktest.GPUFinding(name, 3, checks.Finding{Code: "cuda.error.719", Severity: checks.Fail, Remedy: checks.ResetGPU}, "launch kernels: launch empty: cuLaunchKernel(3): CUDA_ERROR_LAUNCH_FAILED (CUDA error 719)"))
 	floor := onGEMM("one is above the floor", false, words, nil, []string{"3 launch = 6"},
-		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.launch.floor", Severity: checks.Warn, Want: "at most 5.50 us", Got: "6.00 us"}, "launch of an empty kernel (launch of test)"))
+		checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.launch.floor", Severity: checks.Warn, Want: "at most 5.50 us", Got: "6.00 us"}, "launch of an empty kernel (figure launch of the platform test)"))
 	floor.Platform = &checks.Platform{Name: "test", Floors: []checks.Floor{{Test: "launch", Algorithm: "empty", Ranks: 1, Value: 5.5, Unit: "us"}}}
 	return append(cudaCommon(name, words), lost, floor,
 		onGEMM("healthy", false, words, nil, nil),

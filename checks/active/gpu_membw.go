@@ -41,7 +41,7 @@ func init() {
 		New: func() checks.Check { return &gpuMembw{Size: membwSize, Time: timeOf(timeOfOthers).Bound} },
 		Do: func() map[string]string {
 			return activeDo("gpu.membw", "See check_gpu_clocks and check_gpu_throttle for the memory's clock, check_gpu_remap and check_gpu_ecc for its state. Reset the GPU, and replace it if it stays slow.", map[string]string{
-				"gpu.membw.wrong":  "The GPU computed or stored a wrong number, and no ECC reported it: drain the node, run check_gpu_memtest and reset the GPU. If it happens again replace the GPU.",
+				"gpu.membw.wrong":  "The GPU computed or stored a wrong number, and no ECC reported it: keep the node out of service, run check_gpu_memtest and reset the GPU. If the fault returns, replace the GPU.",
 				"gpu.membw.memory": "The test needs three arrays of the size (-b): see nvidia-smi for the processes that use the GPU's memory, or set a smaller size.",
 			})
 		},

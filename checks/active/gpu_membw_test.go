@@ -20,7 +20,7 @@ var _ = checktest.Table("check_gpu_membw", func(string) []checktest.Scenario {
 	slow := func(algorithm string) checks.Finding {
 		return f(3, checks.Finding{Code: "gpu.membw.slow", Severity: checks.Fail, Want: "at least 2500 GB/s", Got: "1400 GB/s"}, "bandwidth of its memory by "+algorithm)
 	}
-	low := f(3, checks.Finding{Code: "gpu.membw.floor", Severity: checks.Fail, Want: "at least 2750 GB/s", Got: "2700 GB/s"}, "bandwidth of its memory by triad (memory_bandwidth of H100 SXM5 80GB)")
+	low := f(3, checks.Finding{Code: "gpu.membw.floor", Severity: checks.Fail, Want: "at least 2750 GB/s", Got: "2700 GB/s"}, "bandwidth of its memory by triad (figure memory_bandwidth of the platform H100 SXM5 80GB)")
 	return []checktest.Scenario{
 		checktest.Changed(onCUDA("healthy", small("2500"), nil), func(s *checktest.Scenario) { s.Table = map[string]any{"least": 2500, "size": "64K"} }),
 		onCUDA("one kernel is slow", small("2500"), []string{"3 membw daxpy = 1400"}, slow("daxpy")),

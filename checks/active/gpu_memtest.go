@@ -39,7 +39,7 @@ func init() {
 		Do: func() map[string]string {
 			return map[string]string{
 				"gpu.memtest.rates":  "Nothing to repair: it lists the tested memory.",
-				"gpu.memtest.bit":    "The GPU's memory, or the path to it, corrupts data: drain the node, see check_gpu_ecc and check_gpu_remap, reset the GPU and test again with -n 10. If it happens again replace the GPU.",
+				"gpu.memtest.bit":    "The GPU's memory, or the path to it, corrupts data: keep the node out of service, see check_gpu_ecc and check_gpu_remap, reset the GPU and test again with -n 10. If the fault returns, replace the GPU.",
 				"gpu.memtest.memory": "The test could allocate less of the GPU's memory than is free, or less than half is free although no process uses it: see nvidia-smi for new processes, and dmesg for NVRM. The allocated part was tested.",
 			}
 		},

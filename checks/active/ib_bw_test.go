@@ -105,7 +105,7 @@ func bwScenarios(name string, gdr bool) (list []checktest.Scenario) {
 	slow := "212.4 Gb/s"
 	floor := &checks.Platform{Name: "HGX H100", Floors: []checks.Floor{{Test: "ib_write_bw", Algorithm: "host", Size: 1 << 20, Ranks: 8, Value: 380, Unit: "Gb/s"}, {Test: "ib_write_bw", Algorithm: "host", Size: 1 << 20, Ranks: 1, Value: 380, Unit: "Gb/s"},
 		{Test: "ib_write_bw", Algorithm: "gdr", Size: 8 << 20, Ranks: 8, Value: 380, Unit: "Gb/s"}}}
-	below := on("below the floor", nil, fakesys.Perftest{Acts: map[string]string{"mlx5_3": "rate 371.50"}}, nil, says(checks.Warn, "floor", "at least 380.0 Gb/s", "371.5 Gb/s", memory+" (ib_write_bw of HGX H100)"))
+	below := on("below the floor", nil, fakesys.Perftest{Acts: map[string]string{"mlx5_3": "rate 371.50"}}, nil, says(checks.Warn, "floor", "at least 380.0 Gb/s", "371.5 Gb/s", memory+" (figure ib_write_bw of the platform HGX H100)"))
 	below.Platform = floor
 	var all []checks.Finding
 	for i := range 8 {

@@ -202,7 +202,7 @@ func (r *activeRun) compareFloor(m *measure) *miss {
 		if floor.Verified {
 			severity = checks.Fail
 		}
-		return &miss{".floor", severity, m.atLeast(floor.Value), fmt.Sprintf("%s (%s of %s)", m.text(), m.Test, p.Name)}
+		return &miss{".floor", severity, m.atLeast(floor.Value), fmt.Sprintf("%s (figure %s of the platform %s)", m.text(), m.Test, p.Name)}
 	}
 	floor, known := commonFloorOf(platform, m)
 	if !known || !m.worse(floor.Value) {
@@ -210,9 +210,9 @@ func (r *activeRun) compareFloor(m *measure) *miss {
 	}
 	of := "any GPU"
 	if platform != nil && platform.Name != "" {
-		of = platform.Name
+		of = "the platform " + platform.Name
 	}
-	return &miss{".floor", checks.Warn, m.atLeast(floor.Value), fmt.Sprintf("%s (%s of %s)", m.text(), m.Test, of)}
+	return &miss{".floor", checks.Warn, m.atLeast(floor.Value), fmt.Sprintf("%s (figure %s of %s)", m.text(), m.Test, of)}
 }
 
 // enoughPeers is the least number of measures among which an outlier is certain: of two, either

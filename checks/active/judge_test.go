@@ -64,14 +64,14 @@ func TestActiveJudges(t *testing.T) {
 		"no number":     {of: eightRates(copied, nan()), want: []string{"fail trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers (median 55.0 GB/s), want at least 46.8 GB/s, got NaN GB/s"}},
 		"slow launch":   {of: eightRates(latency, 9), want: []string{"fail trial.peers: check_trial:  gpu3 0000:13:00.0: launch: far from its peers (median 4.00 us), want at most 6.00 us, got 9.00 us"}},
 		"quick launch":  {of: eightRates(latency, 1)},
-		"a floor":       {floors: []checks.Floor{floor}, of: eightRates(copied, 53), want: []string{"warn trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100), want at least 54.0 GB/s, got 53.0 GB/s"}},
+		"a floor":       {floors: []checks.Floor{floor}, of: eightRates(copied, 53), want: []string{"warn trial.floor: check_trial:  gpu3 0000:13:00.0: copy (figure host_to_device of the platform HGX H100), want at least 54.0 GB/s, got 53.0 GB/s"}},
 		"in doubt": {
 			floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Doubt = "memory may be far" }), 53),
-			want: []string{"warn trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100) (memory may be far), want at least 54.0 GB/s, got 53.0 GB/s"},
+			want: []string{"warn trial.floor: check_trial:  gpu3 0000:13:00.0: copy (figure host_to_device of the platform HGX H100) (memory may be far), want at least 54.0 GB/s, got 53.0 GB/s"},
 		},
 		"on an unknown NUMA node": {
 			floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Unlike = unplaced }), 53),
-			want: []string{"warn trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100) (the kernel does not report its NUMA node), want at least 54.0 GB/s, got 53.0 GB/s"},
+			want: []string{"warn trial.floor: check_trial:  gpu3 0000:13:00.0: copy (figure host_to_device of the platform HGX H100) (the kernel does not report its NUMA node), want at least 54.0 GB/s, got 53.0 GB/s"},
 		},
 		"on an unknown NUMA node, with a number on the line": {
 			of:   eightRates(with(copied, func(m *measure) { m.Unlike, m.Least = unplaced, 54 }), 30),
@@ -81,7 +81,7 @@ func TestActiveJudges(t *testing.T) {
 			of:   eightRates(with(copied, func(m *measure) { m.Unlike = "its slot is x8" }), 30),
 			want: []string{"warn trial.peers: check_trial:  gpu3 0000:13:00.0: copy: far from its peers (median 55.0 GB/s) (its slot is x8), want at least 46.8 GB/s, got 30.0 GB/s"},
 		},
-		"a sure floor":    {floors: []checks.Floor{sure}, of: eightRates(copied, 53), want: []string{"fail trial.floor: check_trial:  gpu3 0000:13:00.0: copy (host_to_device of HGX H100), want at least 54.0 GB/s, got 53.0 GB/s"}},
+		"a sure floor":    {floors: []checks.Floor{sure}, of: eightRates(copied, 53), want: []string{"fail trial.floor: check_trial:  gpu3 0000:13:00.0: copy (figure host_to_device of the platform HGX H100), want at least 54.0 GB/s, got 53.0 GB/s"}},
 		"a lowered limit": {floors: []checks.Floor{sure}, of: eightRates(with(copied, func(m *measure) { m.Limited = "its power limit is 500 of 700 W" }), 53)},
 		"its own limit lowered": {
 			of:   limited(eightRates(copied, 30), "its power limit is 400 W of 700 W", 3),

@@ -87,7 +87,7 @@ func ncclDo() map[string]string {
 	return activeDo("nccl", "NVLink, an NVSwitch, PCIe or, with --no-p2p, an adapter is slow: see check_gpu_nvlink, check_gpu_pcie, check_ib_errors, and nvidia-smi topo -m.", map[string]string{
 		"nccl.library":     "NCCL's library is missing: install libnccl2, or name the file that jobs use with NCCL_LIBRARY=/path/libnccl.so.2, or its directory with LIBRARY_DIRS. nhc-gpu topo lists the paths that were searched.",
 		"nccl.old":         "This release of NCCL does not have the operation: name a newer one with NCCL_LIBRARY.",
-		"nccl.wrong":       "Data were wrong on a GPU after NCCL had moved them: do not use the node. Run check_gpu_memtest, check_gpu_nvlink and this test again. If it happens again replace the named GPU.",
+		"nccl.wrong":       "Data were wrong on a GPU after NCCL had moved them: do not use the node. Run check_gpu_memtest, check_gpu_nvlink and this test again. If the fault returns, replace the named GPU.",
 		"nccl.alike":       "Data were wrong on all GPUs: NCCL, its settings or nhc-gpu is a more likely cause than all GPUs. Compare with --algo ring, another NCCL_LIBRARY and another node, and report the result.",
 		"nccl.error":       "NCCL failed; the message has its error. Run all_reduce_perf -g with NCCL_DEBUG=INFO by hand, and see dmesg for Xid errors, df /dev/shm, and ulimit -l.",
 		"nccl.hung":        "An operation of NCCL did not end: a GPU or a link does not answer. See dmesg for Xid errors, check_gpu_nvlink and, with --no-p2p, check_ib_ports.",

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -267,6 +268,9 @@ func checkRemedies(t *testing.T, own []string) {
 				if !IsRemedy(f.Remedy) {
 					t.Errorf("%s: %s: remedy %q is not in the list", name, s.Name, f.Remedy)
 				}
+				if f.Remedy == checks.ReseatOrRMA && repairsLess(f) {
+					t.Errorf("%s: %s: the remedy of %s is %s, and its advice begins with less: %s", name, s.Name, f.Code, f.Remedy, f.Advice())
+				}
 				if f.Severity != checks.Fail || f.Remedy != checks.NoRemedy || strings.HasPrefix(f.Code, "dcgm.fr.") { // a site can change the class of these
 					continue
 				}
@@ -276,6 +280,19 @@ func checkRemedies(t *testing.T, own []string) {
 			}
 		}
 	}
+}
+
+var (
+	lesser  = regexp.MustCompile(`(?i)\b(power the node off|power-cycle|reboot|watch it)\b`)
+	replace = regexp.MustCompile(`(?i)\b(reseat|replac|diagnostic)`)
+)
+
+// repairsLess reports whether the advice on a finding names a reboot before the replacement of the part: people order
+// parts on the remedy alone. An Xid has the advice of its class, which its scenarios do not show.
+func repairsLess(f checks.Finding) bool {
+	do := f.Advice()
+	less, more := lesser.FindStringIndex(do), replace.FindStringIndex(do)
+	return !strings.HasPrefix(f.Code, "gpu.xid.") && !strings.HasPrefix(f.Code, "gpu.sxid.") && less != nil && (more == nil || less[0] < more[0])
 }
 
 // observesByCommand lists the checks whose [checks.Info.Acts] is true because they run

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/BurntSushi/toml"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
@@ -14,6 +15,12 @@ import (
 
 func TestDCGMTable(t *testing.T) {
 	t.Parallel()
+	var table struct {
+		Sources map[string]string `toml:"sources"`
+	}
+	if _, err := toml.Decode(dcgmData, &table); err != nil {
+		t.Fatal(err)
+	}
 	names := map[string]bool{}
 	for i, r := range dcgmRows() {
 		again := r.Only != "" // a row with a text stands before another of its code
@@ -23,11 +30,14 @@ func TestDCGMTable(t *testing.T) {
 		if !again {
 			names[r.Name] = true
 		}
-		if explainRow(&dcgmRows()[i]) == "" {
+		if table.Sources[r.Source] == "" {
 			t.Errorf("%s: unknown source %q", r.Name, r.Source)
 		}
 		if r.Class != dcgmFails && r.Remedy != checks.NoRemedy {
 			t.Errorf("%s: a remedy, but it does not fail", r.Name)
+		}
+		if r.Class == dcgmFails && r.Look != "" || strings.HasSuffix(r.Look, ".") {
+			t.Errorf("%s: look %q", r.Name, r.Look)
 		}
 		if WhatToDo(fmt.Sprintf("%s%d", dcgmCode, r.Code)) == "" {
 			t.Errorf("%s: no advice", r.Name)

@@ -35,6 +35,7 @@ type dcgmRow struct {
 	Says   string        `toml:"says"`
 	Only   string        `toml:"only"`
 	Source string        `toml:"source"`
+	Look   string        `toml:"look"`
 }
 
 // dcgmTable is the table of DCGM's errors.
@@ -164,10 +165,10 @@ func WhatToDo(code string) string {
 		return "nhc-gpu does not know this error: look it up in dcgm_errors.h of the installed DCGM, and give it a class in " + dcgmErrorFile + " (docs/reference/dcgm.md)."
 	}
 	does := map[checks.Remedy]string{
-		checks.ReseatOrRMA: "Probably a hardware fault: end the processes on the GPU, reset it, and run check_dcgm_diag 3 or NVIDIA's field diagnostic; if that fails, too, have the GPU replaced.",
-		checks.ResetGPU:    "End the processes on the GPU, then run nvidia-smi --gpu-reset -i ADDRESS; if that fails, reboot.",
+		checks.ReseatOrRMA: "Probably a hardware fault: with no job on the node, run check_dcgm_diag 3 or NVIDIA's field diagnostic; if that fails, too, have the GPU replaced.",
+		checks.ResetGPU:    checks.ResetAdvice,
 		checks.RebootNode:  "Reboot the node; if the error returns, power the node off and on, then have the GPU examined.",
-		checks.CheckFabric: "Check Fabric in nvidia-smi -q, the fabric manager, and SXid errors in dmesg; reset all GPUs and NVSwitches together, or reboot.",
+		checks.CheckFabric: "Check Fabric in nvidia-smi -q, the fabric manager, and SXid errors in dmesg. " + checks.ResetAllAdvice,
 	}
 	if do := does[row.Remedy]; do != "" {
 		return do
@@ -175,16 +176,5 @@ func WhatToDo(code string) string {
 	if row.Class == dcgmFails {
 		return "Compare with check_gpu_nvlink, check_gpu_fabric and dmesg for the same GPU; first reset the GPU or reboot. See docs/reference/dcgm.md."
 	}
-	return "Nothing now: the node is not drained. Why this error only warns: " + explainRow(row) + ". To make it fail, give it class fail in " + dcgmErrorFile + " (docs/reference/dcgm.md)."
-}
-
-// explainRow returns the source of a row.
-func explainRow(r *dcgmRow) string {
-	var t struct {
-		Sources map[string]string `toml:"sources"`
-	}
-	if _, err := toml.Decode(dcgmData, &t); err != nil {
-		return r.Source
-	}
-	return t.Sources[r.Source]
+	return "Nothing now: the node is not drained, since DCGM also reports this error without a fault of the hardware." + checks.Before(" Look at ", row.Look, ".")
 }

@@ -55,7 +55,7 @@ const (
 )
 
 func init() {
-	const cable = "See ip -s link and ethtool for it, and the port of the switch: reseat the cable or transceiver, or try another port."
+	const cable = "Run ip -s link show INTERFACE and ethtool INTERFACE, and look at the switch port: reseat the cable or transceiver, or try another port."
 	checks.Register(checks.Info{
 		Name:    ethLinkName,
 		Usage:   "[-s SPEED] [-d DUPLEX] [-m MTU] [-c CHANGES] [-b] [INTERFACE...]",
@@ -64,13 +64,13 @@ func init() {
 		New:     func() checks.Check { return &ethLink{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"eth.none":    "Nothing to repair: no interface has the default route. If an interface should be checked name it in nhc.conf.",
-				"eth.missing": "If no node has this interface correct the name on the line: ip -br link lists the names. Otherwise see lspci and dmesg: the driver is not loaded, the device was renamed, or the card is gone from the PCI bus.",
-				"eth.down":    cable + " If the state is off an administrator took it down: ip link set DEV up.",
+				"eth.none":    "Nothing to repair: no interface has the default route. If an interface should be checked, name it in nhc.conf.",
+				"eth.missing": "If no node has this interface, correct the name on the line: ip -br link lists the names. Otherwise see lspci and dmesg: the driver is not loaded, the device was renamed, or the card is gone from the PCI bus.",
+				"eth.down":    cable + " If the state is off, an administrator took it down: ip link set INTERFACE up.",
 				"eth.member":  "The node has lost part of its bandwidth or its redundancy. " + cable,
 				"eth.lacp":    "The switch does not answer LACP, so the bond uses only one member: see cat /proc/net/bonding/BOND and the switch's configuration of these ports.",
-				"eth.speed":   "The link negotiated a lower speed: see ethtool, and the speed of the cable and of the switch port. If all nodes show it correct the line. " + cable,
-				"eth.differ":  "Another card of the same model is faster on this node: see ethtool for both. " + cable,
+				"eth.speed":   "The link negotiated a lower speed: compare the speed of the cable and of the switch port. If all nodes show it, correct the line. " + cable,
+				"eth.differ":  "Another card of the same model is faster on this node: compare both. " + cable,
 				"eth.duplex":  "Half duplex is a failed negotiation: enable autonegotiation on both ends, or on neither.",
 				"eth.mtu":     "Correct the interface's MTU, or the line, and check that the switch has the same: longer packets are dropped silently.",
 				"eth.changes": cable + " If other ports of the same switch show it, too, the switch is the cause.",

@@ -452,7 +452,7 @@ func (j *ibErrorJudge) reportOutliers(c *IBCounter) {
 			slices.Sort(others)
 			if usual := others[len(others)/2]; p.rate > ibAlone*usual {
 				f := checks.Finding{Code: "ib.errors." + c.Base(), Severity: checks.Warn, Remedy: c.Remedy, Got: figure(p.rate),
-					Want: fmt.Sprintf("at most %g a %s, or %d times the %s of the other ports", c.Outlier, c.Per, ibAlone, figure(usual))}
+					Want: fmt.Sprintf("at most %g a %s, or at most %d times the other ports (they have %s)", c.Outlier, c.Per, ibAlone, figure(usual))}
 				j.findings = append(j.findings, f.Report(j.Check, p.port.Subject(), "%s", c.Base()))
 			}
 		}

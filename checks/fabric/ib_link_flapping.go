@@ -429,7 +429,10 @@ func (j *flapJudge) one(p *flapPort, own []time.Time) checks.Finding {
 	}
 	f := checks.Finding{Code: "ib.flap", Severity: checks.Warn, Want: fmt.Sprintf("0 in %g hours", j.check.Hours), Got: fmt.Sprint(lost), Remedy: checks.CheckCable}
 	if len(own) >= j.check.Count && j.history.Now.Sub(last) <= j.check.window()/4 {
-		f.Severity, f.Want = checks.Fail, fmt.Sprintf("fewer than %d in %g hours", j.check.Count, j.check.Hours)
+		f.Severity = checks.Fail
+		if j.check.Count > 1 {
+			f.Want = fmt.Sprintf("fewer than %d in %g hours", j.check.Count, j.check.Hours)
+		}
 	}
 	slices.Sort(p.bad)
 	return f.Report(j.Check, p.Subject(), "link%s lost, last at %s", checks.Before(" of ", strings.Join(p.bad, " "), ""), last.UTC().Format(time.RFC3339))

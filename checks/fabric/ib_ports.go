@@ -52,7 +52,7 @@ type ibPorts struct {
 const ibPortsName = "check_ib_ports"
 
 // linkTool names the tools that show details of a link, by vendor.
-const linkTool = "mlxlink -d DEVICE (Omni-Path: opainfo; others: ethtool and ethtool -m of the interface)"
+const linkTool = "mlxlink -d ADDRESS (Omni-Path: opainfo; others: ethtool and ethtool -m of the interface)"
 
 func init() {
 	checks.Register(checks.Info{

@@ -114,7 +114,7 @@ var IBCounterRows = []IBCounter{
 	},
 	{
 		Name: "device/no_completion_cmds", Bits: 64, Saturates: false, Per: "any", Warn: -1, Fail: 0, Outlier: -1, Parts: []string(nil), Again: 0, Link: false, Layer: "EFA", Remedy: "reboot-node",
-		Do:     "The adapter did not answer a command of its driver: reboot the node. If it happens again stop and start the instance, so that it moves to another host.",
+		Do:     "The adapter did not answer a command of its driver: reboot the node. If the fault returns, stop and start the instance, so that it moves to another host.",
 		Means:  "commands that the adapter never completed",
 		Source: "limits: NVIDIA NVSentinel, chart of its NIC health monitor (2026); names: Linux drivers/infiniband/hw/efa/efa_verbs.c",
 	},

@@ -53,10 +53,10 @@ func init() {
 		New:     func() checks.Check { return &jobHealth{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"job.gpu.lost":    "See nhc-gpu xid and the findings of check_gpu_xid and check_gpu_recovery; the job cannot go on.",
+				"job.gpu.lost":    "Run nhc-gpu check check_gpu_recovery and nhc-gpu check check_gpu_xid. The job cannot go on: end it.",
 				"job.hang":        "Compare the samples: nhc-gpu job ID. A server that waits for requests looks the same. Look at the job's output, and at its processes with py-spy or gdb; NCCL_DEBUG=INFO names the ranks that wait.",
 				"job.memory.left": "See fuser -v /dev/nvidia* for the process that holds the memory; without one, reset the GPU when the node is idle.",
-				"job.port.silent": "See nhc-gpu --check check_ib_link and the counters of the port; the job may have lost this rail.",
+				"job.port.silent": "Run nhc-gpu check check_ib_ports and nhc-gpu check check_ib_errors for the port; the job may have lost this rail.",
 				"job.port.slow":   "See the counters of the port: width and speed of the link, wait and error rates, and its switch.",
 				"job.stall":       "See the file systems of the job: mount, df, and the stacks of its processes in /proc/PID/stack.",
 				"job.straggler":   "See nhc-gpu job ID for its clocks, power and temperature. Test the GPU with check_gpu_gemm when the node is idle.",

@@ -30,7 +30,7 @@ func init() {
 		Do: func() map[string]string {
 			return map[string]string{
 				"hw.ib.abi":     "Load the kernel module: modprobe ib_umad. If that fails, read dmesg: the module can belong to another OFED version.",
-				"hw.ib.down":    "Run ibstat. Down: check the cable and the switch port. Initializing: check the subnet manager. Lower rate: replace the cable.",
+				"hw.ib.down":    "Run ibstat. Down: check the cable and the switch port. Initializing: check the subnet manager. Lower rate: with fewer lanes (2X, 1X) swap the cable; with a lower speed compare cable, transceiver and the setting of the switch port.",
 				"hw.ib.missing": "Run lspci and dmesg: the adapter has disappeared, its driver is not loaded, or it has another name.",
 			}
 		},
