@@ -13,7 +13,7 @@ const (
 	XidConfig    XidClass = "CONFIG"    // a wrong setting
 	XidWatch     XidClass = "WATCH"     // warn and count
 	XidState     XidClass = "STATE"     // a hint: the state in NVML decides
-	XidDiag      XidClass = "DIAG"      // run a diagnosis when the node is idle
+	XidDiag      XidClass = "DIAG"      // run a diagnostic when the node is idle
 	XidReset     XidClass = "RESET"     // drain; a GPU reset clears it
 	XidReboot    XidClass = "REBOOT"    // drain; a reboot clears it
 	XidHold      XidClass = "RMA-HOLD"  // drain; only an operator clears it
@@ -58,7 +58,7 @@ func (c XidClass) Meaning() string {
 	case XidState:
 		return "warns, until NVML shows the state of the GPU"
 	case XidDiag:
-		return "warns: run a diagnosis when the node is idle"
+		return "warns: run a diagnostic when the node is idle"
 	case XidReset:
 		return "drains the node; a GPU reset or a reboot clears it"
 	case XidReboot:

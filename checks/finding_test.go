@@ -111,3 +111,15 @@ func TestRegister(t *testing.T) {
 		t.Error("Vendor: wrong for Local or NVML")
 	}
 }
+
+// A finding's own advice replaces that of its code.
+func TestFindingAdvice(t *testing.T) {
+	t.Parallel()
+	f := Finding{Code: "probe.hung"}
+	if got := f.Advice(); got == "" || got != WhatToDo("probe.hung") {
+		t.Errorf("%q", got)
+	}
+	if f.Do = "watch it"; f.Advice() != "watch it" {
+		t.Errorf("%q", f.Advice())
+	}
+}

@@ -59,7 +59,7 @@ type Fold struct {
 	wholes   Wholes
 	failed   []checks.Finding
 	called   []checks.Finding // findings of checks that the line called from bash
-	advised  map[string]bool  // codes whose advice went to syslog
+	advised  map[string]bool  // codes with the advice that went to syslog
 	blamed   int
 	message  string // the drain reason
 	marked   bool   // the node has been marked
@@ -238,13 +238,13 @@ func (f *Fold) conclude(status int, again bool, list []checks.Finding) (events [
 // advise returns the advice on a failure, once for each code, for syslog.
 func (f *Fold) advise(x checks.Finding) []Event {
 	do := x.Advice()
-	if x.Check == "" || do == "" || f.advised[x.Code] {
+	if x.Check == "" || do == "" || f.advised[x.Code+do] {
 		return nil
 	}
 	if f.advised == nil {
 		f.advised = map[string]bool{}
 	}
-	f.advised[x.Code] = true
+	f.advised[x.Code+do] = true
 	if action := x.Remedy.Words(); action != "" {
 		do = action + ": " + do
 	}

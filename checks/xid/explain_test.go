@@ -50,7 +50,7 @@ func TestExplainXid(t *testing.T) {
 		"145":        "unit       RLW_RXPIPE: IGNORE 5, RESET_GPU if promoted (action 2) 3\n",
 		"168":        "class      REBOOT: drains the node; enable ECC (nvidia-smi -i ADDRESS -e 1), then reboot; where ECC is enabled a reboot is enough",
 		"175":        "class      RESET",
-		"177":        "do         With no job on the node, reset the GPU",
+		"177":        "do         With no job on the node: systemctl stop",
 		"12028":      "SXid 12028 NPORT_EGRESS_PRIVRSPERR",
 		"sxid:20034": "remedy     reset-gpu",
 		"999":        "unknown to this version",

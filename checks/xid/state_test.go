@@ -78,7 +78,7 @@ func TestXidLinkState(t *testing.T) {
 		lines       []string
 		want        []string
 	}{
-		{"up again", "uuu", 74, []string{"NVLink: fatal error detected on link 1(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)"}, []string{"warn xid.74  if repeated run a field diagnosis, link 1 is up"}},
+		{"up again", "uuu", 74, []string{"NVLink: fatal error detected on link 1(0x0, 0x0, 0x10000, 0x0, 0x0, 0x0, 0x0)"}, []string{"warn xid.74  if repeated run a field diagnostic, link 1 is up"}},
 		{"another is down", "udu", 74, []string{"fatal error detected on link 2(0x0)"}, []string{"warn xid.74  link 2 is up"}},
 		{"down", "udu", 74, []string{"fatal error detected on link 1(0x0)"}, []string{"fail xid.74 reset-gpu link 1 is down"}},
 		{"one of two", "udu", 74, []string{"fatal error detected on link 1(0x0)", "fatal error detected on link 2(0x0)"}, []string{"fail xid.74 reset-gpu link 1 is down"}},
