@@ -97,6 +97,7 @@ func (c *cpuStream) measure(r *activeRun, plan *cpu.StreamPlan, rates cpu.Stream
 	m := measure{Test: "cpu_stream", Algorithm: cpu.StreamAlgorithm(), Unit: "MB/s"}
 	whole := m
 	whole.What, whole.Value, whole.Least = "triad on "+checks.Plural(len(plan.Threads), "core"), rates.Total, c.Rate
+	whole.Says = "memory bandwidth (STREAM triad) on " + checks.Plural(len(plan.Threads), "core")
 	whole.Doubt = describeFarArrays(rates.Far, -1)
 	r.record(whole)
 	if len(rates.Nodes) < 2 {
@@ -106,6 +107,7 @@ func (c *cpuStream) measure(r *activeRun, plan *cpu.StreamPlan, rates cpu.Stream
 		part := m
 		part.Algorithm += " numa" // so that no floor of the whole node applies to a part
 		part.Device, part.What, part.Value = checks.Device{Kind: "numa", Name: fmt.Sprintf("numa%d", node)}, "triad in its own memory", rates.Nodes[node]
+		part.Says = "bandwidth of its own memory (STREAM triad)"
 		memory, _ := cpu.ReadNUMAMemory(r.env.Host, node) // 0 if unknown
 		part.Peers = fmt.Sprintf("%s, %s", checks.Plural(cores[node], "core"), memoryClass(memory.Total))
 		part.Doubt = describeFarArrays(rates.Far, node)

@@ -70,7 +70,7 @@ var _ = checktest.Table("check_cpu_stream", func(string) []checktest.Scenario {
 	const far = " (1200 MiB of the arrays of numa2 lie on numa1 for lack of memory)"
 	other := maps.Clone(slow)
 	other["sys/devices/system/node/node2/meminfo"] = "Node 2 MemTotal: 49152000 kB\n"
-	floor := on("below the floor", nil, healthy, nil, says(checks.Warn, "", "floor", "at least 700000 MB/s", "681000 MB/s", "triad on 8 cores (figure cpu_stream of the platform HGX H100)"))
+	floor := on("below the floor", nil, healthy, nil, says(checks.Warn, "", "floor", "at least 700000 MB/s", "681000 MB/s", "memory bandwidth (STREAM triad) on 8 cores (figure cpu_stream of the platform HGX H100)"))
 	n := checktest.FabricNode(fakesys.DGXH100())
 	maps.Copy(n.Files, healthy)
 	floor.Files, floor.Links, floor.NVML, floor.UnitOnly = n.Files, n.Links, n.NVML, true
@@ -78,14 +78,14 @@ var _ = checktest.Table("check_cpu_stream", func(string) []checktest.Scenario {
 	return []checktest.Scenario{
 		on("healthy", nil, healthy, nil),
 		on("as wanted", checktest.Of("-w", "665500", "-t", "10"), healthy, nil).OrTable(map[string]any{"rate": 665500.0, "time": int64(10)}),
-		on("below the words", checktest.Of("700000"), healthy, nil, says(checks.Fail, "", "slow", "at least 700000 MB/s", "681000 MB/s", "triad on 8 cores")),
+		on("below the words", checktest.Of("700000"), healthy, nil, says(checks.Fail, "", "slow", "at least 700000 MB/s", "681000 MB/s", "memory bandwidth (STREAM triad) on 8 cores")),
 		floor,
-		on("one NUMA node is slow", nil, slow, nil, says(checks.Fail, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers (median 170250 MB/s)")),
-		on("its arrays lie elsewhere", nil, slow, on2("2 1 1200"), says(checks.Warn, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers (median 170250 MB/s)"+far)),
-		on("it has those of another one", nil, slow, on2("3 2 9"), says(checks.Warn, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers (median 170250 MB/s) (9 MiB of the arrays of numa3 lie on numa2 for lack of memory)")),
-		on("those of others lie elsewhere", nil, slow, on2("3 1 9"), says(checks.Fail, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers (median 170250 MB/s)")),
-		on("its arrays may lie elsewhere", nil, slow, on2("2 -1 1200"), says(checks.Warn, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "triad in its own memory: far from its peers (median 170250 MB/s) (1200 MiB of the arrays of numa2 may lie on another NUMA node: too little of its memory was free)")),
-		on("arrays of the node lie elsewhere", checktest.Of("700000"), healthy, map[string]string{"stream": healthy["stream"] + "far 2 1 1200\n"}, says(checks.Warn, "", "slow", "at least 700000 MB/s", "681000 MB/s", "triad on 8 cores"+far)),
+		on("one NUMA node is slow", nil, slow, nil, says(checks.Fail, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "bandwidth of its own memory (STREAM triad): far from its peers (median 170250 MB/s)")),
+		on("its arrays lie elsewhere", nil, slow, on2("2 1 1200"), says(checks.Warn, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "bandwidth of its own memory (STREAM triad): far from its peers (median 170250 MB/s)"+far)),
+		on("it has those of another one", nil, slow, on2("3 2 9"), says(checks.Warn, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "bandwidth of its own memory (STREAM triad): far from its peers (median 170250 MB/s) (9 MiB of the arrays of numa3 lie on numa2 for lack of memory)")),
+		on("those of others lie elsewhere", nil, slow, on2("3 1 9"), says(checks.Fail, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "bandwidth of its own memory (STREAM triad): far from its peers (median 170250 MB/s)")),
+		on("its arrays may lie elsewhere", nil, slow, on2("2 -1 1200"), says(checks.Warn, "numa2", "peers", "at least 144712 MB/s", "85000 MB/s", "bandwidth of its own memory (STREAM triad): far from its peers (median 170250 MB/s) (1200 MiB of the arrays of numa2 may lie on another NUMA node: too little of its memory was free)")),
+		on("arrays of the node lie elsewhere", checktest.Of("700000"), healthy, map[string]string{"stream": healthy["stream"] + "far 2 1 1200\n"}, says(checks.Warn, "", "slow", "at least 700000 MB/s", "681000 MB/s", "memory bandwidth (STREAM triad) on 8 cores"+far)),
 		on("healthy, and arrays lie elsewhere", nil, healthy, map[string]string{"stream": healthy["stream"] + "far 2 1 1200\n"}),
 		on("one has less memory", nil, other, nil),
 		on("one NUMA node", nil, streamNode(60000), nil),

@@ -44,7 +44,7 @@ func (m *gemmTest) judge() {
 		}
 		m.r.record(measure{
 			Test: m.test, Algorithm: res.algorithm, Size: int64(res.n), Ranks: 1, Device: checks.GPUDevice(res.gpu), Model: res.gpu.Name.Value, Peers: res.algorithm,
-			What: res.what(), Value: res.rate(), Again: res.again, Unit: "TFLOP/s", Least: m.leastOf(res), Limited: m.loads[res.gpu.Index].describeLimit(),
+			What: res.what(), Says: "rate of matrix products (" + res.what() + ")", Value: res.rate(), Again: res.again, Unit: "TFLOP/s", Least: m.leastOf(res), Limited: m.loads[res.gpu.Index].describeLimit(),
 		})
 	}
 }

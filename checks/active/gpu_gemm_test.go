@@ -79,7 +79,7 @@ func gemmScenarios(name, code string, words func(least string, options ...string
 	alike := note(".alike", checks.Unknown, "bf16 cublaslt, n 128: 8 of 8 GPUs have the same product, which differs from the CPU's, want "+bf16Truth+", got "+bf16Flipped)
 	alike.Want, alike.Got = bf16Truth, bf16Flipped
 	floor := onGEMM("one is below the floor", true, bf16, nil, []string{"3 tflops cublaslt_bf16 = 590"},
-		cool(found(".floor", checks.Finding{Severity: checks.Warn, Want: "at least 595.0 TFLOP/s", Got: "590.3 TFLOP/s"}, "bf16 cublaslt, n 128 (figure "+strings.TrimPrefix(code, "gpu.")+" of the platform test)")))
+		cool(found(".floor", checks.Finding{Severity: checks.Warn, Want: "at least 595.0 TFLOP/s", Got: "590.3 TFLOP/s"}, "rate of matrix products (bf16 cublaslt, n 128) (figure "+strings.TrimPrefix(code, "gpu.")+" of the platform test)")))
 	floor.Platform = &checks.Platform{Name: "test", Floors: []checks.Floor{
 		{Test: strings.TrimPrefix(code, "gpu."), Algorithm: "bf16 cublaslt", Size: 128, Ranks: 1, Value: 595, Unit: "TFLOP/s"},
 		{Test: strings.TrimPrefix(code, "gpu."), Algorithm: "bf16 own", Size: 128, Ranks: 1, Value: 1000, Unit: "TFLOP/s"}}} // of another algorithm
@@ -89,7 +89,7 @@ func gemmScenarios(name, code string, words func(least string, options ...string
 			note(".unjudged", checks.Warn, ownKernels+": the rate on the line, 500.0 TFLOP/s, is for cuBLASLt and was not compared")),
 		onGEMM("healthy", true, bf16, nil, nil),
 		onGEMM("one is slower than the line wants", true, words("500", "-n", "128"), nil, []string{"3 tflops cublaslt_bf16 = 300"},
-			cool(found(".slow", checks.Finding{Severity: checks.Fail, Want: "at least 500.0 TFLOP/s", Got: "300.0 TFLOP/s"}, "bf16 cublaslt, n 128"))),
+			cool(found(".slow", checks.Finding{Severity: checks.Fail, Want: "at least 500.0 TFLOP/s", Got: "300.0 TFLOP/s"}, "rate of matrix products (bf16 cublaslt, n 128)"))),
 		onGEMM("one has a wrong bit", true, bf16, nil, []string{"3 wrong product = 0x102 5"}, wrong),
 		onGEMM("one has a wrong bit, and its context never ends", true, bf16, nil, []string{"3 wrong product = 0x102 5", "3 cuDevicePrimaryCtxReset hang"}, wrong),
 		onGEMM("all have the same wrong bit", true, bf16, nil, []string{"* wrong product = 0x102 5"}, alike),
@@ -121,7 +121,7 @@ var _ = checktest.Table("check_gpu_gemm", func(name string) []checktest.Scenario
 	bf16 := line("bf16", "", "-n", "128")
 	slow := func(seen string) checks.Finding {
 		f := checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.gemm.peers", Severity: checks.Fail, Want: "at least 480.2 TFLOP/s", Got: "300.0 TFLOP/s"},
-			"bf16 cublaslt, n 128: far from its peers (median 600.2 TFLOP/s)")
+			"rate of matrix products (bf16 cublaslt, n 128): far from its peers (median 600.2 TFLOP/s)")
 		f.Message += " (" + seen + ")"
 		return f
 	}
@@ -159,9 +159,9 @@ var _ = checktest.Table("check_gpu_gemm", func(name string) []checktest.Scenario
 			Message: name + ":  " + ownKernels + ": libcuda.so.1 is of version 11.6.2 and has no kernels for compute capability 9.0, want 11.11.3 or later"}),
 		onGEMM("a rate of the line that own kernels reach", false, line("bf16", "30", "-n", "128"), nil, nil, noLibrary),
 		onGEMM("a rate of the line for own kernels", true, line("bf16", "500", "-n", "128", "--own"), nil, []string{"3 tflops gemm_bf16 = 30", "* tflops gemm_bf16 = 600", "3 tflops gemm_bf16 = 30"},
-			cooled("gpu.gemm.slow", checks.Finding{Severity: checks.Fail, Want: "at least 500.0 TFLOP/s", Got: "30.0 TFLOP/s"}, "bf16 own, n 128")),
+			cooled("gpu.gemm.slow", checks.Finding{Severity: checks.Fail, Want: "at least 500.0 TFLOP/s", Got: "30.0 TFLOP/s"}, "rate of matrix products (bf16 own, n 128)")),
 		onGEMM("one is a little slow", true, bf16, nil, []string{"3 tflops cublaslt_bf16 = 520"},
-			cooled("gpu.gemm.peers", checks.Finding{Severity: checks.Warn, Want: "at least 540.2 TFLOP/s", Got: "520.2 TFLOP/s"}, "bf16 cublaslt, n 128: far from its peers (median 600.2 TFLOP/s)")),
+			cooled("gpu.gemm.peers", checks.Finding{Severity: checks.Warn, Want: "at least 540.2 TFLOP/s", Got: "520.2 TFLOP/s"}, "rate of matrix products (bf16 cublaslt, n 128): far from its peers (median 600.2 TFLOP/s)")),
 		onGEMM("products never end on one", true, line("bf16", "", "-n", "128"), nil, []string{"3 cuStreamQuery after 3 error 600"},
 			checktest.GPUFinding(name, 3, checks.Finding{Code: "active.stuck", Severity: checks.Fail, Remedy: checks.ResetGPU, Want: "an end within 10s"}, "multiply matrices of bf16: work does not end; done on 7 other GPUs")),
 		onGEMM("one is slow", true, bf16, nil, []string{"3 tflops cublaslt_bf16 = 300"}, slow("31 C")),

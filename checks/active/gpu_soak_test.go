@@ -21,7 +21,7 @@ var _ = checktest.Table("check_gpu_soak", func(name string) []checktest.Scenario
 		return options
 	}
 	slow := checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.soak.peers", Severity: checks.Fail, Want: "at least 480.2 TFLOP/s", Got: "300.0 TFLOP/s"},
-		"bf16 cublaslt, n 128: far from its peers (median 600.2 TFLOP/s)")
+		"rate of matrix products (bf16 cublaslt, n 128): far from its peers (median 600.2 TFLOP/s)")
 	slow.Message += " (31 C)"
 	fades := checktest.GPUFinding(name, 3, checks.Finding{Code: "gpu.soak.fades", Severity: checks.Warn, Want: "at least 538.1 TFLOP/s", Got: "536.3 TFLOP/s"},
 		"bf16 cublaslt, n 128: rate falls under load, 597.9 TFLOP/s at first")

@@ -26,7 +26,8 @@ type measure struct {
 	Device    checks.Device // zero: the node
 	Model     string        // peers are of one model
 	Peers     string        // and have the same text here, so that different things are not compared
-	What      string        // for messages: "copy from the host"
+	What      string        // for messages: "copy from the host"; part of the key of baselines
+	Says      string        // replaces What in findings
 	Other     string        // replaces "another GPU" in What, in messages of this measure alone
 	Value     float64       // in Unit
 	Unit      string        // "GB/s" (of 10^9 bytes), "TFLOP/s", "us"
@@ -61,10 +62,11 @@ const anotherGPU = "another GPU"
 
 // text describes the measurement.
 func (m *measure) text() string {
+	what := cmp.Or(m.Says, m.What)
 	if m.Other == "" {
-		return m.What
+		return what
 	}
-	return strings.Replace(m.What, anotherGPU, m.Other, 1)
+	return strings.Replace(what, anotherGPU, m.Other, 1)
 }
 
 // alike returns the key of measures that are compared with each other.
