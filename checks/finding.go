@@ -108,7 +108,7 @@ func IsRemedy(name string) bool { return name != "" && remedies[Remedy(name)].ra
 // The advice on a reset. nvidia-smi resets no GPU that another program has open, monitoring included, and all GPUs without
 // -i. The fabric manager takes NVLink with it when it stops, and a reset of Ampere GPUs needs it.
 const (
-	ResetAdvice    = "With no job on the node: systemctl stop nvidia-dcgm nvidia-dcgm-exporter nvidia-persistenced, then nvidia-smi --gpu-reset -i ADDRESS (before Ampere with all GPUs that NVLink joins), then start the services again. fuser -v /dev/nvidia* shows what else uses the GPU. If the reset fails, reboot. Leave the fabric manager running."
+	ResetAdvice    = "With no job on the node: systemctl stop nvidia-dcgm nvidia-dcgm-exporter nvidia-persistenced (not the fabric manager), nvidia-smi --gpu-reset -i ADDRESS, then start them again. fuser -v /dev/nvidia* shows what else uses the GPU. If the reset fails, reboot."
 	ResetAllAdvice = "When all jobs have ended, reboot the node, or reset all GPUs and NVSwitches (nvidia-smi --gpu-reset, without -i) with the fabric manager running. Then Fabric, State in nvidia-smi -q must be Completed."
 )
 

@@ -283,7 +283,7 @@ func checkRemedies(t *testing.T, own []string) {
 }
 
 var (
-	lesser  = regexp.MustCompile(`(?i)\b(power the node off|power-cycle|reboot|watch it)\b`)
+	lesser  = regexp.MustCompile(`(?i)(^|[.,:;] |then |or )(power the node off|power-cycle|reboot|watch it)\b`)
 	replace = regexp.MustCompile(`(?i)\b(reseat|replac|diagnostic)`)
 )
 

@@ -57,13 +57,14 @@ var _ = checktest.Table("check_gpu_count", func(string) []checktest.Scenario {
 	passed.Files["sys/bus/pci/devices/0000:ff:00.0/vendor"], passed.Files["sys/bus/pci/devices/0000:ff:00.0/class"] = "0x10de\n", "0x030200\n"
 	passed.Links = map[string]string{"sys/bus/pci/devices/0000:ff:00.0/driver": "../../../bus/pci/drivers/vfio-pci"}
 	dead := checks.Finding{Code: "gpu.count.nvml", Severity: checks.Warn, Remedy: checks.RebootNode, Want: "7 GPUs", Got: "7", Device: checks.Device{Kind: "gpu", PCI: fakenvml.Address(3)}}
-	dead.Message = gpuCountName + ":  want 7 GPUs, got 7: " + fakenvml.Address(3) + " is on the PCI bus, in the driver, not in NVML"
+	const lost = " is on the PCI bus, in the driver, not in NVML"
+	dead.Message = gpuCountName + ":  " + fakenvml.Address(3) + lost + ", beside the wanted 7 GPUs"
 	drop3 := func(n *nvml.Snapshot) { n.GPUs = append(n.GPUs[:3], n.GPUs[4:]...) }
 	notSlurms := dead
-	notSlurms.Want, notSlurms.Message = "8 GPUs", strings.Replace(dead.Message, "want 7", "want 8", 1)
+	notSlurms.Want, notSlurms.Message = "8 GPUs", gpuCountName+":  want 8 GPUs, got 7: "+fakenvml.Address(3)+lost
 	stillFails := dead
 	stillFails.Severity, stillFails.Want = checks.Fail, "8 GPUs"
-	stillFails.Message = strings.Replace(dead.Message, "want 7", "want 8", 1)
+	stillFails.Message = notSlurms.Message
 	two := func(s checktest.Scenario) checktest.Scenario { // with a display card
 		s.Files["sys/bus/pci/devices/0000:"+strings.TrimPrefix(fakenvml.Address(0), "0000:")+"/device"] = "0x1fb0\n"
 		return s

@@ -40,7 +40,7 @@ var _ = checktest.Table("check_gpu_driver", func(name string) []checktest.Scenar
 	common := checktest.GPUCommon(name)
 	for i, s := range common { // this check itself reports a driver that is not loaded
 		if s.NVMLErr != nil && s.Broken {
-			common[i].Want = []checks.Finding{failing("missing", checks.RebootNode, "nvmlInit: the driver is not loaded (NVML error 9)", "", "")}
+			common[i].Want = []checks.Finding{failing("missing", checks.FixConfig, "nvmlInit: the driver is not loaded (NVML error 9)", "", "")}
 		}
 	}
 	gone := opening("the library is not installed", fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary),

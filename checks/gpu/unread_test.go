@@ -159,9 +159,9 @@ func TestUnreadThrottleReasons(t *testing.T) {
 	slowed := func(g *nvml.GPU) { g.Throttle = nvml.Throttle{Now: nvml.Known(uint64(nvml.ThrottleHardware))} }
 	unread := func(g *nvml.GPU) { g.Throttle = nvml.Throttle{Now: nvml.Failed[uint64](errUnread)} }
 	free := func(g *nvml.GPU) { g.Throttle = nvml.Throttle{Now: nvml.Known(uint64(0))} }
-	const now = "warn gpu.throttle.now hardware slowdown"
+	const now = "warn gpu.throttle.now throttled at this moment: hardware slowdown"
 	newTries(t).want(&gpuThrottle{Percent: 10, name: "x"},
-		step(slowed, now), step(slowed, now), step(unread, unreadGPU), step(slowed, "fail gpu.throttle.hot hardware slowdown"),
+		step(slowed, now), step(slowed, now), step(unread, unreadGPU), step(slowed, "fail gpu.throttle.hot throttled in 3 consecutive runs: hardware slowdown"),
 		step(free), step(slowed, now), step(slowed, now), step(free), step(slowed, now),
 	)
 }
@@ -438,8 +438,8 @@ func TestUnreadThrottleCounters(t *testing.T) {
 		g.Throttle.HardwareThermal, g.Throttle.PowerBrake = nvml.Failed[uint64](errUnread), nvml.Failed[uint64](errUnread)
 	}
 	newTries(t).want(&gpuThrottle{Percent: 10, name: "x"},
-		step(short(12), "warn gpu.throttle.now hardware slowdown and hardware thermal slowdown"), step(short(24)),
-		step(unread, "warn gpu.throttle.now hardware slowdown and hardware thermal slowdown", unreadValue), step(short(48)),
+		step(short(12), "warn gpu.throttle.now throttled at this moment: hardware slowdown and hardware thermal slowdown"), step(short(24)),
+		step(unread, "warn gpu.throttle.now throttled at this moment: hardware slowdown and hardware thermal slowdown", unreadValue), step(short(48)),
 		step(short(148), "fail gpu.throttle.hot 33 %"),
 	)
 }
@@ -481,15 +481,16 @@ func TestThrottleCountersThatStayUnread(t *testing.T) {
 			}
 		}
 	}
-	const what = " hardware slowdown and hardware thermal slowdown"
-	steps := []tryStep{step(hot(false), "warn gpu.throttle.now"+what)}
+	const what = "hardware slowdown and hardware thermal slowdown"
+	const now, hotNow = "warn gpu.throttle.now throttled at this moment: " + what, "fail gpu.throttle.hot throttled in %d consecutive runs: " + what
+	steps := []tryStep{step(hot(false), now)}
 	for range 11 {
-		steps = append(steps, step(hot(true), "warn gpu.throttle.now"+what, unreadValue))
+		steps = append(steps, step(hot(true), now, unreadValue))
 	}
-	newTries(t).want(&gpuThrottle{Percent: 10, name: "x"}, append(steps, step(hot(true), "fail gpu.throttle.hot"+what, unreadValue))...)
+	newTries(t).want(&gpuThrottle{Percent: 10, name: "x"}, append(steps, step(hot(true), fmt.Sprintf(hotNow, 13), unreadValue))...)
 	newTries(t).want(&gpuThrottle{Percent: 10, name: "x"}, // never read
-		step(hot(true), "warn gpu.throttle.now"+what, unreadValue), step(hot(true), "warn gpu.throttle.now"+what, unreadValue),
-		step(hot(true), "fail gpu.throttle.hot"+what, unreadValue))
+		step(hot(true), now, unreadValue), step(hot(true), now, unreadValue),
+		step(hot(true), fmt.Sprintf(hotNow, 3), unreadValue))
 }
 
 // A GPU whose MIG mode is unread may have MIG on: its links are off, it is in no fabric, and its memory is divided.

@@ -24,7 +24,7 @@ func TestExplainXid(t *testing.T) {
   decoded    RLW_RSPCOL on link 5, fatal
   severity   fail
   remedy     reset-gpu
-  do         When its jobs have ended, reset the GPU and its whole NVLink group: nvidia-smi --gpu-reset -i GPU; or reboot. If the error returns, contact the vendor.
+  do         With no job on the node: systemctl stop nvidia-dcgm nvidia-dcgm-exporter nvidia-persistenced (not the fabric manager), nvidia-smi --gpu-reset -i ADDRESS, then start them again. fuser -v /dev/nvidia* shows what else uses the GPU. If the reset fails, reboot. If the error returns, contact the vendor.
   unit       RLW_CTRL: IGNORE 1
   unit       RLW_REMAP: IGNORE 3, RESET_GPU 2, XID_154_EVAL 6
   unit       RLW_RSPCOL: IGNORE 2, RESET_GPU 1
