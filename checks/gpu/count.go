@@ -167,6 +167,9 @@ func (c *gpuCount) judgeWithoutNVML(want, onBus int, err error) checks.Finding {
 		return CannotAsk(gpuCountName, err)
 	}
 	f := checks.Finding{Code: "gpu.nvml", Severity: checks.Fail, Want: checks.Plural(want, "GPU"), Got: "0", Remedy: checks.RebootNode}
+	if onBus > 0 && errors.Is(err, nvml.ErrDriverNotThere) {
+		f.Remedy = checks.FixConfig // a boot builds no driver
+	}
 	return f.Phrase(gpuCountName, "want %s, got 0: %d on the PCI bus, and NVML cannot be asked: %v", f.Want, onBus, err)
 }
 

@@ -74,7 +74,7 @@ var _ = checktest.Table("check_gpu_count", func(string) []checktest.Scenario {
 	idle.Files["sys/bus/pci/devices/"+fakenvml.Address(3)+"/device"] = "0x1fb0\n"
 	idle.Want[0].Message = strings.Replace(idle.Want[0].Message, "in the driver", "not in the driver", 1)
 	unbelievable := byGres(checktest.OnGPUs("a dead one, and Slurm's Gres has more than any node of the platform", nil, drop3, stillFails), 16).On(only8)
-	down := byGres(having(8, "no driver, and Slurm's Gres has more than any node of the platform", nil, checks.Finding{Code: "gpu.nvml", Severity: checks.Fail, Want: "8 GPUs", Got: "0", Remedy: checks.RebootNode,
+	down := byGres(having(8, "no driver, and Slurm's Gres has more than any node of the platform", nil, checks.Finding{Code: "gpu.nvml", Severity: checks.Fail, Want: "8 GPUs", Got: "0", Remedy: checks.FixConfig,
 		Message: gpuCountName + ":  want 8 GPUs, got 0: 8 on the PCI bus, and NVML cannot be asked: nvmlInit: the driver is not loaded (NVML error 9)"}), 16).On(only8)
 	down.NVML, down.NVMLErr = nil, &nvml.Error{Call: "nvmlInit", Code: 9}
 	excluded := byGres(checktest.OnGPUs("one in Slurm's Gres is excluded from the driver", nil, drop3, fewer("8 GPUs", "7")), 8).

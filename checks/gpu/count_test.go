@@ -52,7 +52,11 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 		return s
 	}
 	cannot := func(want string, onBus int, why string) checks.Finding {
-		return checks.Finding{Code: "gpu.nvml", Severity: checks.Fail, Want: want, Got: "0", Remedy: checks.RebootNode,
+		remedy := checks.RebootNode
+		if onBus > 0 && strings.HasSuffix(why, "(NVML error 9)") {
+			remedy = checks.FixConfig
+		}
+		return checks.Finding{Code: "gpu.nvml", Severity: checks.Fail, Want: want, Got: "0", Remedy: remedy,
 			Message: fmt.Sprintf("%s:  want %s, got 0: %d on the PCI bus, and NVML cannot be asked: %s", name, want, onBus, why)}
 	}
 	none := fmt.Errorf("load libnvidia-ml.so.1: %w", probe.ErrNoLibrary)

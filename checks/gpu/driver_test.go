@@ -153,7 +153,7 @@ func unloadedDriver(check string, words ...string) []checktest.Scenario {
 			f = checks.Finding{Code: "gpu.driver.missing", Severity: checks.Fail, Remedy: checks.FixConfig, Message: check + ":  nvmlInit: the driver is not loaded (NVML error 9)"}
 			s.Want = []checks.Finding{f}
 		case "check_gpu_count":
-			f = checks.Finding{Code: "gpu.nvml", Severity: checks.Fail, Remedy: checks.RebootNode, Want: "8 GPUs", Got: "0",
+			f = checks.Finding{Code: "gpu.nvml", Severity: checks.Fail, Remedy: checks.FixConfig, Want: "8 GPUs", Got: "0",
 				Message: check + ":  want 8 GPUs, got 0: 8 on the PCI bus, and NVML cannot be asked: nvmlInit: the driver is not loaded (NVML error 9)"}
 			s.Want = []checks.Finding{f}
 		default:
