@@ -184,7 +184,7 @@ func (r *edacRun) judgeUncorrected(name, place string, now probe.ErrorCount) {
 	f := checks.Finding{Code: "hw.edac.uncorrected", Severity: checks.Fail, Remedy: checks.RebootNode, Want: "0", Got: fmt.Sprint(n)}
 	again := ""
 	if r.returned(name) {
-		f.Remedy, again = checks.ReseatOrRMA, ", again after a reboot"
+		f.Remedy, f.Do, again = checks.ReseatOrRMA, "A reboot did not help: replace the module. The BMC's event log names its slot.", ", again after a reboot"
 	}
 	r.report(name, f, "uncorrected memory errors since boot%s%s", place, again)
 }

@@ -65,7 +65,7 @@ var _ = checktest.Table("check_hw_edac", func(name string) []checktest.Scenario 
 		return checks.Finding{Code: "hw.edac.unread", Severity: checks.Unknown, Message: name + ":  " + text, Got: text}
 	}
 	again := uncorrected(dimm, "1", place+", again after a reboot")
-	again.Remedy = checks.ReseatOrRMA
+	again.Remedy, again.Do = checks.ReseatOrRMA, "A reboot did not help: replace the module. The BMC's event log names its slot."
 	pages := checks.Finding{Code: "hw.edac.pages", Severity: checks.Warn, Want: "0 kB", Got: "8 kB", Message: name + ":  memory out of use for errors of the hardware, want 0 kB, got 8 kB"}
 	none := checks.Finding{Code: "hw.edac.none", Severity: checks.Skip, Message: name + ":  no EDAC driver has found a memory controller (amd64_edac, skx_edac, i10nm_edac, ghes_edac)"}
 
