@@ -112,8 +112,8 @@ const (
 	ResetAllAdvice = "When all jobs have ended, reboot the node, or reset all GPUs and NVSwitches (nvidia-smi --gpu-reset, without -i) with the fabric manager running. Then Fabric, State in nvidia-smi -q must be Completed."
 )
 
-// ReseatLimits follows advice to reseat a GPU.
-const ReseatLimits = " Only a PCIe card can be reseated: for an SXM board or an NVL72 tray contact the vendor (nhc-gpu rma GPU lists what it asks for)."
+// ReseatLimits follows advice to reseat a GPU: only a PCIe card can be reseated.
+const ReseatLimits = " For an SXM board or an NVL72 tray contact the vendor (nhc-gpu rma GPU)."
 
 // PastDir is the directory of what nhc-gpu knows of a node, as advice names it.
 const PastDir = "/var/lib/nhc-gpu/NODE"

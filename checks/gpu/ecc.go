@@ -47,7 +47,7 @@ func init() {
 		New:     func() checks.Check { return &gpuECC{} },
 		Do: func() map[string]string {
 			return map[string]string{
-				"gpu.ecc.off":            "Turn ECC on (nvidia-smi -i ADDRESS -e 1), then reset the GPU or reboot, with no job on the node. If ECC is off on purpose, use option -o.",
+				"gpu.ecc.off":            "Turn ECC on (nvidia-smi -i ADDRESS -e 1), then reset the idle GPU. If ECC is off on purpose, use option -o.",
 				"gpu.ecc.pending":        "Nothing now: the mode changes at the next reset of the GPU or reboot.",
 				"gpu.ecc.sram":           checks.ResetAdvice + " If the fault returns, run the vendor's field diagnostic and have the GPU replaced.",
 				"gpu.ecc.sram.aggregate": "Nothing now: the GPU had these errors in the past. The check fails when the driver reports that NVIDIA's threshold is exceeded (above 4 errors with a driver that reports no threshold): then have the GPU replaced.",
