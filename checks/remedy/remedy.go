@@ -216,6 +216,7 @@ func Choose(rows []conf.Remedy, platforms []string, results []event.Result, r Re
 	}
 	var chosen []choice
 	n.Why = "the last run found no fault"
+	hung := "" // why a mount that hangs gets no remedy; that of another fault, such as of its network, may repair it
 	for i := range results {
 		f := &results[i]
 		if f.Severity != checks.Fail {
@@ -230,7 +231,12 @@ func Choose(rows []conf.Remedy, platforms []string, results []event.Result, r Re
 		case f.Code == "":
 			return Next{Why: "a line of bash has failed, for which there is no remedy: " + f.Line}
 		case len(ladder) == 0:
-			return Next{Why: fmt.Sprintf("%s: remedy %s: no [remedy] of nhc.toml permits it", fault, cmp.Or(string(f.Remedy), "none"))}
+			why := fmt.Sprintf("%s: remedy %s: no [remedy] of nhc.toml permits it", fault, cmp.Or(string(f.Remedy), "none"))
+			if f.Code != "probe.hung" || f.Remedy != checks.NoRemedy {
+				return Next{Why: why}
+			}
+			hung = why
+			continue
 		case row == nil:
 			n.Drill = n.Drill || f.Drill
 			n.Holds = append(n.Holds, Hold{Fault: fault, Since: now.UTC().Truncate(time.Second), Tried: tried})
@@ -245,6 +251,9 @@ func Choose(rows []conf.Remedy, platforms []string, results []event.Result, r Re
 		if c.name == n.Name || rank(n.Do) >= rank(conf.RebootNode) {
 			n.Faults = append(n.Faults, c.fault)
 		}
+	}
+	if chosen == nil && hung != "" {
+		n.Why = hung
 	}
 	if n.Holds != nil {
 		n.Remedy, n.Faults = conf.Remedy{}, nil

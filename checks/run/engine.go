@@ -252,7 +252,7 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 			of = device.String() + ": "
 		}
 		r.Findings = []checks.Finding{{
-			Code: "probe.hung", Severity: checks.Fail, Remedy: HungRemedy(device), Device: device,
+			Code: "probe.hung", Severity: checks.Fail, Remedy: HungRemedy(device, o.hung.Doing), Device: device,
 			Message: fmt.Sprintf("%s:  %shung (%s)", name, of, Describe(o.hung)),
 		}}
 	case o.died != "" && o.crashes >= crashesFail:

@@ -73,13 +73,16 @@ func HungDevice(lane checks.Lane, doing string) checks.Device {
 	return checks.Device{Kind: "path", Name: p}
 }
 
-// driverPath matches the files of drivers.
-var driverPath = checks.Lazily(`^/(sys|dev|proc/driver)/`)
+// These match files of drivers, and calls of hardware that name no file.
+var (
+	driverPath   = checks.Lazily(`^/(sys|dev|proc/driver)/`)
+	hardwareCall = checks.Lazily(`\b(nvidia-smi|dmidecode|NVML|PCI bus|NVSwitches)\b`)
+)
 
-// HungRemedy returns the remedy of a call that blocks in a device. A reboot can help hardware, its driver and a
+// HungRemedy returns the remedy of a call that blocks in a device, none if it names no device. A reboot can help hardware, its driver and a
 // library. A mount needs its file server: nodes that have mounted a dead one reboot in vain.
-func HungRemedy(d checks.Device) checks.Remedy {
-	if d == (checks.Device{}) || d.Kind == "path" && !driverPath().MatchString(d.Name) {
+func HungRemedy(d checks.Device, doing string) checks.Remedy {
+	if d == (checks.Device{}) && !hardwareCall().MatchString(doing) || d.Kind == "path" && !driverPath().MatchString(d.Name) {
 		return checks.NoRemedy
 	}
 	return checks.RebootNode

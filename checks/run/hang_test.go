@@ -51,8 +51,13 @@ func TestHungDevice(t *testing.T) {
 		{Kind: "gpu", PCI: "0000:66:00.0"}:            checks.RebootNode,
 		{Kind: "library", Name: "NVML"}:               checks.RebootNode,
 	} {
-		if got := HungRemedy(device); got != want {
+		if got := HungRemedy(device, "read the kernel's log"); got != want {
 			t.Errorf("HungRemedy(%+v) = %q, want %q", device, got, want)
+		}
+	}
+	for _, doing := range []string{"run /usr/bin/nvidia-smi -q", "run dmidecode -t 17", "read the PCI bus"} {
+		if got := HungRemedy(checks.Device{}, doing); got != checks.RebootNode {
+			t.Errorf("HungRemedy of %q = %q", doing, got)
 		}
 	}
 	call, gpu := splitHungCall("nvmlDeviceGetTemperature(1) of gpu1 0000:40:00.0")

@@ -326,7 +326,7 @@ func (s *Shell) readEnd() {
 			if err != nil || !ok {
 				break
 			}
-			s.leaves = s.leaves || name == "lost"
+			s.leaves = s.leaves || name == "lost" || name == "exit"
 			s.traps = s.traps || name == "lost" && field(fields, 0) != ""
 		}
 		var err error

@@ -335,6 +335,7 @@ func (s *Shell) handle(name string, f []string) (end bool, status int, exited bo
 	if aerr != nil {
 		return false, 0, false, fmt.Errorf("read from bash: status %q", field(f, 0))
 	}
+	s.leaves = s.leaves || name == "exit"                  // then it announces no trap
 	if name == "exit" && status == 0 && s.endsBySignal() { // the trap on EXIT cannot know this
 		return false, 0, false, s.killedError()
 	}

@@ -302,7 +302,7 @@ func (r *nvmeRun) hadNamespace(d *disk.NVMe) bool {
 
 // judgeHeat judges the temperature that the kernel reports, and returns whether it is too high.
 func (r *nvmeRun) judgeHeat(d *disk.NVMe) (hot bool) {
-	r.env.At("ask %s for its temperature", d.Name)
+	r.env.At("ask /dev/%s for its temperature", d.Name)
 	heat, err := disk.NVMeHeat(r.env.Host, d.Name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		r.report(d, checks.Finding{Code: "nvme.error", Severity: checks.Unknown}, "cannot be read: %v", err)

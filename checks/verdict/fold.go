@@ -209,18 +209,19 @@ func (f *Fold) fail(status int, list ...checks.Finding) []Event {
 		events = append(events, Event{Syslog, "Health check failed:  " + x.Message})
 		events = append(events, f.advise(x)...)
 	}
-	return append(events, f.conclude(status, again, list)...)
+	return append(events, f.conclude(status, status, again, list)...)
 }
 
 // conclude marks the node for failures that are in f.failed, writes their result and their text, and
-// ends the run without -a. again means that the run has failed before.
-func (f *Fold) conclude(status int, again bool, list []checks.Finding) (events []Event) {
+// ends the run without -a. code is the status of the failure, which differs from that of the line if the line
+// goes on after a death in a subshell. again means that the run has failed before.
+func (f *Fold) conclude(status, code int, again bool, list []checks.Finding) (events []Event) {
 	if f.failures == 0 && !again {
 		events = append(events, f.mark()...)
 	}
 	if f.Detach && !f.left {
 		f.left = true
-		events = append(events, Event{Result, fmt.Sprintf("%d %s", status, list[0].Message)})
+		events = append(events, Event{Result, fmt.Sprintf("%d %s", code, list[0].Message)})
 	}
 	if f.Logged && !f.Silent && !f.Detach {
 		for _, x := range list {

@@ -181,6 +181,12 @@ func TestFold(t *testing.T) {
 			"S Advice [gpu.remap.failed]:  reseat or RMA: " + checks.WhatToDo("gpu.remap.failed"),
 			"result 7 check_gpu_remap:  what the log has",
 		}, 7},
+		"death in a subshell whose line passes, with -a in the background": {Settings{Detach: true, All: true}, func(p *tape) {
+			p.do(p.Begin("( die 7 x ) || true", 0))
+			p.do(p.Died("7", "x", true, true))
+			p.do(p.Ended(0))
+			p.shell("die 3 y", []string{"y"}, 3)
+		}, []string{"S Health check failed:  x", "result 7 x", "S Health check failed:  y", "L ERROR:  nhc:  2 health checks failed.", "S 2 health checks failed."}, 2},
 		"death that a command substitution has caught": {Settings{Logged: true}, func(p *tape) {
 			p.do(p.Begin("X=$(die 3 x)", 0))
 			p.do(p.Died("3", "x", true, false))

@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 
@@ -99,7 +100,7 @@ func (f *Fold) failSubshell(status int) (events []Event) {
 		events = f.log(f.errorText(x.Message))
 	}
 	events = append(append(events, f.Flush()...), f.advise(x)...)
-	return append(events, f.conclude(status, false, []checks.Finding{x})...)
+	return append(events, f.conclude(status, cmp.Or(f.subDied.status, status, 1), false, []checks.Finding{x})...)
 }
 
 // failPlain handles a line that failed without a death.

@@ -205,7 +205,7 @@ func hungFinding(s *plan.Step, hung *checks.Hung, text string) (f checks.Finding
 	if hung.Unsent() || d == (checks.Device{}) || !session.OwnCheck(*s) || !s.Lane.Vendor() && !hung.Stuck {
 		return checks.Finding{}, false
 	}
-	return checks.Finding{Code: "probe.hung", Severity: checks.Fail, Remedy: run.HungRemedy(d), Device: d, Check: checks.FullName(s.Name), Message: text}, true
+	return checks.Finding{Code: "probe.hung", Severity: checks.Fail, Remedy: run.HungRemedy(d, hung.Doing), Device: d, Check: checks.FullName(s.Name), Message: text}, true
 }
 
 // WhyHung returns where a step hangs: in a call of a vendor's library, or in a process that no signal

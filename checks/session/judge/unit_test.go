@@ -273,7 +273,7 @@ func TestHungFinding(t *testing.T) {
 		if ok != (tt.want != "") || f.Device.Name != tt.want {
 			t.Errorf("%s: %+v %v, want device %q", tt.name, f, ok, tt.want)
 		}
-		if ok && (f.Code != "probe.hung" || f.Severity != checks.Fail || f.Remedy != run.HungRemedy(f.Device) || f.Message != "it hangs" || f.Check != "check_"+strings.TrimPrefix(tt.step.Name, "check_")) {
+		if ok && (f.Code != "probe.hung" || f.Severity != checks.Fail || f.Remedy != run.HungRemedy(f.Device, "") || f.Message != "it hangs" || f.Check != "check_"+strings.TrimPrefix(tt.step.Name, "check_")) {
 			t.Errorf("%s: %+v", tt.name, f)
 		}
 	}

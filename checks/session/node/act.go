@@ -125,15 +125,19 @@ func (n *Node) reportOutcome(ctx context.Context, c *slurm.Controller, out slurm
 		if n.Set.Observes() {
 			_ = n.Would(fmt.Sprintf("%s node %s: %s", out.Action, n.Name, cmp.Or(out.Reason, out.Why)))
 		} else {
-			n.Log.Write("nhc-gpu:  " + describeChange(n.Name, out.Decision))
+			n.Log.Write("nhc-gpu:  " + describeChange(n.Name, &out))
 		}
 	}
 }
 
-// describeChange describes for the log what a decision has changed.
-func describeChange(name string, d slurm.Decision) string {
-	did := map[slurm.Action]string{slurm.Drain: "drained: " + d.Reason, slurm.Renew: "has a new reason: " + d.Reason, slurm.Resume: "resumed"}[d.Action]
-	return fmt.Sprintf("node %s %s (before: %s)", name, did, d.Why)
+// describeChange describes for the log what has been changed. The Why of a healthy run that keeps the node
+// drained is not the state before.
+func describeChange(name string, o *slurm.Outcome) string {
+	did := map[slurm.Action]string{slurm.Drain: "drained: " + o.Reason, slurm.Renew: "has a new reason: " + o.Reason, slurm.Resume: "resumed"}[o.Action]
+	if o.Kept {
+		return fmt.Sprintf("node %s %s", name, did)
+	}
+	return fmt.Sprintf("node %s %s (before: %s)", name, did, o.Why)
 }
 
 // reportHold reports that the guard holds a drain: a person must look. Only a report that the log or syslog
