@@ -26,6 +26,12 @@ type Job struct {
 	Grace time.Duration `json:"grace,omitempty"` // how long they may take to end on their own
 }
 
+// Codes of check_job_leftovers: a process that no signal can end, and that a health check finds none.
+const (
+	JobStuck  = "job.left.stuck"
+	NoneStuck = "job.left.none"
+)
+
 // JobGPU is a GPU of a job.
 type JobGPU struct {
 	Minor int    `json:"minor"` // the N of /dev/nvidiaN; -1 if unknown

@@ -82,7 +82,8 @@ func (r *leftRun) remember(stuck []*leftProcess) []checks.Finding {
 	return checks.KeepForLater(r.env, jobLeftoversName, stuckRecords+r.job.ID, record)
 }
 
-// stillStuck checks the processes that epilogs have stored: one that still exists fails.
+// stillStuck checks the processes that epilogs have stored: one that still sleeps fails. One that is awake
+// in this moment has SIGKILL pending and has not ended, so its record stays.
 func stillStuck(env *checks.Env) (findings []checks.Finding) {
 	records, err := probe.Records(env.Host, stuckRecords)
 	switch {
@@ -106,19 +107,28 @@ func stillStuck(env *checks.Env) (findings []checks.Finding) {
 		for _, p := range record.Processes {
 			env.At("look at process %d", p.PID)
 			now, alive := jobscan.JobProcessNow(env.Host, jobscan.JobRef{}, jobscan.JobProcess{Process: probe.Process{PID: p.PID}, Start: p.Start})
-			if alive && now.Asleep {
-				there = true
-				findings = append(findings, checks.Finding{Code: "job.left.stuck", Severity: checks.Fail, Remedy: checks.RebootNode, Device: checks.Device{Kind: "process"}, Message: p.Message})
+			f := checks.Finding{Code: checks.JobStuck, Severity: checks.Fail, Remedy: checks.RebootNode, Device: checks.Device{Kind: "process"}, Message: p.Message}
+			switch {
+			case !alive:
+				continue
+			case !now.Asleep:
+				f.Severity, f.Remedy, f.Message = checks.Unknown, checks.NoRemedy, p.Message+"; now it is in another state, or cannot be read"
 			}
+			there = true
+			findings = append(findings, f)
 		}
 		if !there {
 			_ = probe.Forget(env.Host, r.Name) // the next run tries again
 		}
 	}
-	if len(findings) == 0 {
+	switch {
+	case len(findings) > 0:
+		return findings
+	case err != nil: // it can have records
 		return reportNoJob(jobLeftoversName)
 	}
-	return findings
+	return []checks.Finding{checks.Finding{Code: checks.NoneStuck, Severity: checks.Skip}.
+		Describe(jobLeftoversName, "not in the epilog of a job, and no stuck process of an earlier job remains")}
 }
 
 // reportNoJob returns the finding of a check of the class "job" if no job has ended.

@@ -63,6 +63,7 @@ func init() {
 		Vars:    map[string]string{"MAX_SYS_UID": "", "LOGIN_DEFS_SRC": "/etc/login.defs", "SQUEUE_CMD": checks.DefaultSqueue, "SLURM_CONF": ""},
 		Do: func() map[string]string {
 			return map[string]string{
+				"job.left.none":    "Nothing to repair: no process that an epilog could not end remains.",
 				"job.left.process": "End it, unless its user may stay on the node. With proctrack/cgroup in slurm.conf Slurm ends such processes, with leftovers = \"end\" in nhc.toml nhc-gpu does.",
 				"job.left.stuck":   "The process sleeps in the kernel: see its wait channel (a file server, the GPU's driver) and dmesg. If the cause cannot be fixed reboot the node.",
 				"job.left.ipc":     "Remove it: ipcs -a lists it, ipcrm removes it. With leftovers = \"end\" in nhc.toml nhc-gpu does.",
@@ -297,7 +298,7 @@ func (r *leftRun) report() (findings []checks.Finding) {
 		case p.gone && !p.asked && !p.killed: // it ended on its own
 		case hangs:
 			stuck = append(stuck, p)
-			findings = append(findings, r.finding(p, checks.Finding{Code: "job.left.stuck", Severity: checks.Fail, Remedy: checks.RebootNode}, r.describeHang(p)))
+			findings = append(findings, r.finding(p, checks.Finding{Code: checks.JobStuck, Severity: checks.Fail, Remedy: checks.RebootNode}, r.describeHang(p)))
 		case more < mostReported:
 			more++
 			f := checks.Finding{Code: "job.left.process", Severity: r.severity()}

@@ -98,6 +98,9 @@ var _ = checktest.Table("check_job_leftovers", func(name string) []checktest.Sce
 		return checks.Finding{Code: code, Severity: checks.Warn, Message: name + ":  alice has " + text + ", perhaps of job 123, which has ended"}
 	}
 	noJob := checks.Finding{Code: "job.none", Severity: checks.Skip, Message: name + ":  not in the epilog of a job"}
+	noneStuck := ofJob(onLeft("no process of an earlier job", nil, nil, checks.Finding{Code: "job.left.none", Severity: checks.Skip,
+		Message: name + ":  not in the epilog of a job, and no stuck process of an earlier job remains"}), nil)
+	noneStuck.Past = "/past"
 	odd := onLeft("a process that cannot be looked into", nil, []int{101}, checktest.Unknown("read /proc/101/environ: is a directory"))
 	delete(odd.Files, "proc/101/environ")
 	odd.Files["proc/101/environ/"], odd.Broken = "", true
@@ -127,7 +130,7 @@ var _ = checktest.Table("check_job_leftovers", func(name string) []checktest.Sce
 
 	return []checktest.Scenario{file,
 		ofJob(onLeft("no job", nil, nil, noJob), nil), ofJob(onLeft("the job is unknown", nil, nil, noJob), &selftest.Job{UID: 5001}),
-		onLeft("nothing remains", nil, nil), onLeft("nothing remains to end", checktest.Of("-e", "-g", "1"), nil).Leaving(nil).OrTable(map[string]any{"end": true, "grace": int64(1)}),
+		noneStuck, onLeft("nothing remains", nil, nil), onLeft("nothing remains to end", checktest.Of("-e", "-g", "1"), nil).Leaving(nil).OrTable(map[string]any{"end": true, "grace": int64(1)}),
 		onLeft("a process", nil, []int{100}, leftFinding(checks.Warn, "train.py", "100 (train.py) of job 123 remains")),
 		onLeft("processes, and that fails", checktest.Of("-f", "-s", "1"), []int{100, 101}, leftFinding(checks.Fail, "train.py", "100 (train.py) of job 123 remains"),
 			leftFinding(checks.Fail, "tmux", "101 (tmux) of job 123 remains")).OrTable(map[string]any{"fail": true, "stuck": int64(1)}),
@@ -167,27 +170,50 @@ func TestJobLeftoversAreRemembered(t *testing.T) {
 		h.SetPast("/past")
 		return (&jobLeftovers{Stuck: time.Millisecond}).Run(t.Context(), &checks.Env{Host: h, Job: job.On(nil)})
 	}
-	if got := run(nil); len(got) != 1 || got[0].Severity != checks.Skip {
-		t.Errorf("before: %+v", got)
+	none := func(when string) {
+		t.Helper()
+		if got := run(nil); len(got) != 1 || got[0].Severity != checks.Skip || got[0].Code != checks.NoneStuck {
+			t.Errorf("%s: %+v", when, got)
+		}
 	}
+	none("before")
 	epilog := run(s.Job)
 	if len(epilog) != 1 || epilog[0].Code != "job.left.stuck" || epilog[0].Severity != checks.Fail {
 		t.Fatalf("the epilog: %+v", epilog)
 	}
-	for range 2 {
-		later := run(nil)
-		if len(later) != 1 || later[0].Severity != checks.Fail || later[0].Message != epilog[0].Message {
-			t.Errorf("later: %+v", later)
+	fails := func(when string) {
+		t.Helper()
+		if got := run(nil); len(got) != 1 || got[0].Severity != checks.Fail || got[0].Message != epilog[0].Message {
+			t.Errorf("%s: %+v", when, got)
 		}
 	}
-	if err := os.Remove(filepath.Join(root, "proc/103/stat")); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if got := run(nil); len(got) != 1 || got[0].Severity != checks.Skip {
-			t.Errorf("afterwards: %+v", got)
+	fails("later")
+	fails("once more")
+	doubt := func(when string) {
+		t.Helper()
+		if got := run(nil); len(got) != 1 || got[0].Severity != checks.Unknown || got[0].Message != epilog[0].Message+"; now it is in another state, or cannot be read" {
+			t.Errorf("%s: %+v", when, got)
 		}
 	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	proc := filepath.Join(root, "proc")
+	must(os.WriteFile(proc+"/103/stat", []byte(strings.Replace(s.Files["proc/103/stat"], ") D ", ") R ", 1)), 0o600))
+	doubt("awake")
+	must(os.WriteFile(proc+"/103/stat", []byte(s.Files["proc/103/stat"]), 0o600))
+	must(os.Rename(proc, proc+".old"))
+	must(os.WriteFile(proc, nil, 0o600))
+	doubt("with an unreadable /proc")
+	must(os.Remove(proc))
+	must(os.Rename(proc+".old", proc))
+	fails("asleep again")
+	must(os.Remove(proc + "/103/stat"))
+	none("afterwards")
+	none("without the record")
 	record := filepath.Join(root, "past", stuckRecords+"9.json")
 	if err := os.WriteFile(record, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
@@ -195,9 +221,7 @@ func TestJobLeftoversAreRemembered(t *testing.T) {
 	if got := run(nil); len(got) != 1 || got[0].Severity != checks.Unknown || !strings.HasPrefix(got[0].Message, "leftover-9.json is damaged: ") {
 		t.Errorf("an invalid file: %+v", got)
 	}
-	if got := run(nil); len(got) != 1 || got[0].Severity != checks.Skip {
-		t.Errorf("after an invalid file: %+v", got)
-	}
+	none("after an invalid file")
 	if err := os.Mkdir(record, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ var notLooked = []string{"job.none", "job.gpus.unknown"}
 
 // Unanswered holds the steps of a plan that were skipped in whole or in part, by index, with the
 // devices and the called checks that were skipped. "" stands for every fault of the step, as does a code
-// of [checks.NotYet].
+// of [checks.NotYet]; [checks.NoneStuck] for every fault but a stuck process.
 type Unanswered map[int][]string
 
 // Note records the result of a step. An ordinary check that was skipped has an answer, unless it did
@@ -69,7 +69,7 @@ func (u Unanswered) Note(s *plan.Step, list []checks.Finding) {
 	})
 	for _, f := range list {
 		switch {
-		case skipped(f) && checks.NotYet(f.Code): // another fault that it has found says nothing of this one
+		case skipped(f) && (checks.NotYet(f.Code) || f.Code == checks.NoneStuck): // another fault that it has found says nothing of this one
 			u[s.Index] = append(u[s.Index], f.Code)
 		case !skipped(f) || ordinary && (told || !slices.Contains(notLooked, f.Code)):
 		case !told || strings.HasPrefix(f.Code, "active."):
@@ -102,6 +102,9 @@ func (u Unanswered) skips(s *plan.Step, m slurm.Mark) bool {
 	return slices.ContainsFunc(u[s.Index], func(skipped string) bool {
 		if info, omitted := checks.Lookup(skipped); omitted {
 			return m.Code() == "" || info.Bears(m.Code())
+		}
+		if skipped == checks.NoneStuck {
+			return m.Code() != checks.JobStuck
 		}
 		return m.Fault == "" || checks.NotYet(skipped) || strings.HasSuffix(m.Fault, skipped)
 	})

@@ -82,6 +82,7 @@ func TestUnanswered(t *testing.T) {
 		{"a check that does not apply", &native, list{skip}, false},
 		{"a check that has not looked", &native, list{skips("job.none", "")}, true},
 		{"a check that has not looked at a part", &native, list{skips("job.none", ""), {Severity: checks.Warn}}, false},
+		{"a check that has looked for another fault", &native, list{skips("job.left.none", "")}, true},
 		{"a check just after a boot", &native, list{skips("gpu.nvlink.boot", "")}, true},
 		{"a check just after a boot, with another fault", &native, list{{Severity: checks.Warn, Code: "gpu.nvlink.errors"}, skips("ib.ports.boot", "ports")}, true},
 		{"an active test just after a boot", &active, list{ok("ib.bw.rates"), skips("ib.ports.boot", "ports")}, true},
@@ -97,6 +98,26 @@ func TestUnanswered(t *testing.T) {
 	u.Note(&active, list{ok("dcgm.diag.rates"), skips("dcgm.diag.none", "gpu5")})
 	if !u.skips(&active, slurm.Mark{}) {
 		t.Error("a fault of an unknown device can be of the skipped one")
+	}
+}
+
+// A node that an epilog has drained for a stuck process is resumed when a health check finds the process gone.
+func TestStuckProcessHasEnded(t *testing.T) {
+	t.Parallel()
+	epilog := plan.Step{Kind: plan.Native, Name: leftoversCheck, Text: leftoversCheck, Pos: conf.Pos{File: everyEpilog}}
+	health := line(plan.Native, leftoversCheck, leftoversCheck)
+	const skipped = "which this run skipped or did not finish"
+	for _, tt := range []struct{ fault, code, want string }{
+		{"job.left.stuck train.py", "job.left.none", ""},
+		{"job.left.stuck train.py", "job.none", skipped},
+		{"job.left.process train.py", "job.left.none", skipped},
+		{"", "job.left.none", skipped},
+	} {
+		pass := Pass{Plan: &plan.Plan{Steps: []plan.Step{health}}, Files: []string{nhcConf}, Unanswered: Unanswered{}}
+		pass.Unanswered.Note(&health, []checks.Finding{{Code: tt.code, Severity: checks.Skip}})
+		if got := pass.Lacks(slurm.Mark{Cause: CauseOf(&epilog, nil, true), Fault: tt.fault}); got != tt.want {
+			t.Errorf("%q after %s: %q, want %q", tt.fault, tt.code, got, tt.want)
+		}
 	}
 }
 

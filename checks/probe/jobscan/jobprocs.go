@@ -72,16 +72,22 @@ func JobProcesses(h *probe.Host, job JobRef) (list []JobProcess, err error) {
 }
 
 // JobProcessNow reads a process of [JobProcesses] again. An exiting process has no environment any
-// more that could name its job. The result is false if the process has ended.
+// more that could name its job. The result is false if the process has ended. A process that cannot be
+// read counts as alive and awake.
 func JobProcessNow(h *probe.Host, job JobRef, p JobProcess) (JobProcess, bool) {
+	unread := p
+	unread.Asleep = false
 	s, err := scanJobs(h, job)
 	if err != nil {
-		return p, true
+		return unread, true
 	}
 	defer s.Close()
 	now, err := s.describe(p.PID, p.UID)
-	if err != nil || now.Start != p.Start {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || err == nil && now.Start != p.Start:
 		return p, false
+	case err != nil:
+		return unread, true
 	}
 	now.Args, now.Claim, now.Loose = p.Args, p.Claim, p.Loose
 	return now, true
