@@ -120,6 +120,7 @@ type fabricRun struct {
 }
 
 func (c *gpuFabric) Run(ctx context.Context, env *checks.Env) []checks.Finding {
+	_, _ = nvml.Ask(env.Host, 0, env.Doing) // the platform depends on it, since vGPUs have none; AskNVML reports the error
 	groups := nvml.GroupFabric
 	if slices.ContainsFunc(checks.PlatformGroups(env), func(p checks.PlatformGroup) bool { return p.Platform != nil && p.Platform.NVLinkDomain > 0 }) {
 		groups |= nvml.GroupNVLinks | nvml.GroupNVLinkFar

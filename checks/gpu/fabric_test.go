@@ -12,6 +12,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/nvml"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 )
 
 const (
@@ -329,6 +330,22 @@ func TestFabricWords(t *testing.T) {
 	}
 	if err := checks.BindTable(&gpuFabric{}, map[string]any{"imex": "no"}); err == nil {
 		t.Error("an unknown value in TOML is accepted")
+	}
+}
+
+// NVML knows which GPUs are vGPUs, which have no platform. So the check asks NVML before it determines the
+// platform, which holds for all checks of the run.
+func TestFabricAsksNVMLFirst(t *testing.T) {
+	t.Parallel()
+	env := &checks.Env{Host: probe.NewHost(probetest.Tree(t, fakenvml.Files(fakenvml.H100, 3)))}
+	asked := false
+	env.Platform = func(string, string, int) *checks.Platform {
+		_, err := nvml.Asked(env.Host) // this node has no library
+		asked = err != nil
+		return nil
+	}
+	if (&gpuFabric{}).Run(t.Context(), env); !asked {
+		t.Error("the platform was determined before NVML was asked")
 	}
 }
 
