@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/process"
@@ -75,9 +77,14 @@ func startWorker(lane checks.Lane, root string, env []string) (*client, error) {
 		return fail(err)
 	}
 	c := &client{
-		lane: lane, pid: pid, page: page, in: reqW, out: respR, answers: bufio.NewReaderSize(respR, 32<<10), stderr: &tail{}, said: make(chan struct{}),
+		lane: lane, pid: pid, page: page, in: reqW, out: respR, stderr: &tail{}, said: make(chan struct{}),
 	}
+	c.answers = bufio.NewReaderSize(c, 32<<10)
 	c.done, c.end = reap(pid, true)
+	Go(func() {
+		<-c.done
+		c.stopWaiting()
+	})
 	Go(func() {
 		defer close(c.said)
 		_, _ = io.Copy(c.stderr, errR)
@@ -148,11 +155,45 @@ func (c *client) await(ctx context.Context, began time.Time, limit time.Duration
 	if err := c.out.SetReadDeadline(deadline); err != nil {
 		return fmt.Errorf("wait for worker: %w", err)
 	}
-	if ctx.Err() != nil { // its end has set a deadline that this one has replaced
+	switch { // the end of either has set a deadline that this one has replaced
+	case ctx.Err() != nil:
 		return os.ErrDeadlineExceeded
+	case c.hasDied():
+		c.stopWaiting()
 	}
 	_, err := c.answers.Peek(1)
 	return err
+}
+
+// hasDied reports whether the process has been reaped.
+func (c *client) hasDied() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// stopWaiting ends a read from the worker.
+func (c *client) stopWaiting() { _ = c.out.SetReadDeadline(time.Unix(1, 0)) }
+
+// Read reads from the worker. A process that it has forked can keep the pipe open. So after its death Read returns
+// what is in the pipe, and then [io.EOF]: a dead worker does not hang.
+func (c *client) Read(b []byte) (n int, err error) {
+	n, err = c.out.Read(b)
+	if !errors.Is(err, os.ErrDeadlineExceeded) || !c.hasDied() {
+		return n, err
+	}
+	n, err = 0, io.EOF
+	if raw, closed := c.out.SyscallConn(); closed == nil {
+		_ = raw.Control(func(fd uintptr) { // which ignores the deadline
+			if got, _ := unix.Read(int(fd), b); got > 0 {
+				n, err = got, nil
+			}
+		})
+	}
+	return n, err
 }
 
 // howItDied describes how a worker ended that sent no answer, and the call that it was in. It kills

@@ -29,13 +29,8 @@ type crashes struct {
 // inLibrary reports whether the library ended a worker of NVML's lane. It did not if a person or
 // the kernel killed the worker, or if memory ran out.
 func (c *client) inLibrary(doing string) bool {
-	select {
-	case <-c.done:
-	default:
-		return false
-	}
 	switch {
-	case c.lane != checks.NVML || !strings.HasPrefix(doing, "nvml"):
+	case !c.hasDied() || c.lane != checks.NVML || !strings.HasPrefix(doing, "nvml"):
 		return false
 	case c.end.Signaled():
 		switch c.end.Signal() {

@@ -87,7 +87,8 @@ func FuzzWorkerAnswer(f *testing.F) {
 			_, _ = w.Write(data)
 			w.Close()
 		}()
-		c := &client{out: r, answers: bufio.NewReaderSize(r, 64)}
+		c := &client{out: r}
+		c.answers = bufio.NewReaderSize(c, 64)
 		for {
 			resp, err := c.receive(t.Context(), &wire.Request{ID: 1}, time.Now(), time.Minute)
 			if err != nil {

@@ -264,7 +264,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 	woken := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(woken)
-		_ = c.out.SetReadDeadline(time.Unix(1, 0))
+		c.stopWaiting()
 	})
 	defer func() {
 		if !stop() {

@@ -75,6 +75,22 @@ func (r *rogue) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 	case "half":
 		answer(message(99999, 1000)[:50])
 		os.Exit(0)
+	case "forked", "forkedhalf": // a process that it has forked holds the pipe
+		child := exec.Command("sleep", "1000")
+		child.ExtraFiles = []*os.File{os.NewFile(wire.ResponseFd, "responses")}
+		if err := child.Start(); err != nil {
+			return []checks.Finding{{Severity: checks.Unknown, Message: err.Error()}}
+		}
+		if r.How == "forkedhalf" {
+			answer(message(99999, 1000)[:50])
+			os.Exit(0)
+		}
+		_ = unix.Kill(os.Getpid(), unix.SIGSEGV)
+		select {}
+	case "fork":
+		if err := exec.Command("sleep", "1000").Start(); err != nil {
+			return []checks.Finding{{Severity: checks.Unknown, Message: err.Error()}}
+		}
 	case "flood":
 		answer("\x01" + string(binary.LittleEndian.AppendUint32(nil, wire.MaxMessage+1)) + strings.Repeat("x", 8<<20))
 	case "crowd": // many warnings with long texts, and last a failure

@@ -120,6 +120,9 @@ func TestBrokenWorker(t *testing.T) {
 		"half":    "its worker died in rogue half: exit status 0",
 		"flood":   fmt.Sprintf("its worker is broken: its answer is not a message: %d bytes, limit %d", wire.MaxMessage+1, wire.MaxMessage),
 		"close":   "its worker closed its descriptors",
+
+		"forked":     "its worker died in rogue forked: exit status 2: SIGSEGV: segmentation violation",
+		"forkedhalf": "its worker died in rogue forkedhalf: exit status 0",
 	} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
@@ -138,6 +141,22 @@ func TestBrokenWorker(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A process that a vendor's library has forked ends with the worker.
+func TestForkedByLibrary(t *testing.T) {
+	t.Parallel()
+	p, rec := newTestPool(t, ""), &recorder{stopAt: -1}
+	e := &Engine{Pool: p, Deadline: time.Now().Add(30 * time.Second)}
+	if err := e.Do(t.Context(), buildPlan(0, "check_rogue_nvml fork"), rec); err != nil || checks.Worst(rec.results[0].Findings) != checks.OK {
+		t.Fatal(err, rec.results)
+	}
+	session := p.Pid(checks.NVML)
+	if len(process.InSession(session)) != 2 {
+		t.Fatal("the worker and its child do not run")
+	}
+	p.Close()
+	waitFor(t, func() bool { return len(process.InSession(session)) == 0 })
 }
 
 // A failure reaches the supervisor, also if the findings are too large for an answer.

@@ -309,3 +309,11 @@ func EndOthers(busy *atomic.Bool) {
 		}
 	}
 }
+
+// EndForked ends the worker of a vendor's library with the processes that the library has forked: they are in its
+// process group, and commands are not.
+func EndForked() {
+	if len(os.Args) > 1 && checks.Lane(os.Args[1]).Vendor() && unix.Getpgrp() == os.Getpid() {
+		_ = unix.Kill(0, unix.SIGKILL)
+	}
+}

@@ -70,6 +70,7 @@ func Serve(root string, platforms func(file string, data []byte) checks.Platform
 				if busy.Load() {
 					process.EndOthers(&busy)
 				}
+				process.EndForked()
 				os.Exit(0)
 			}
 			if req.Op == wire.OpGuard {
