@@ -57,6 +57,9 @@ func headline(x checks.Finding) string {
 	}
 	switch {
 	case name == "" && d.PCI == "":
+		if strings.HasPrefix(x.Code, "gpu.recovery.") { // NVML does not say which one
+			words = "GPU " + words
+		}
 		return words + numbers(x)
 	case name == "":
 		return d.PCI + " " + words
