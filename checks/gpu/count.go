@@ -134,9 +134,13 @@ func (c *gpuCount) Run(_ context.Context, env *checks.Env) []checks.Finding {
 	t := &countTally{want: c.Want, slurms: c.readGres(env, views, n), views: views, nvml: map[string]*nvml.GPU{}}
 	t.gres, t.kinds = limitGres(env, t.slurms), readGPUKinds(env, n)
 	for i := range n.GPUs {
-		g := &n.GPUs[i]
-		t.nvml[g.PCI] = g
-		expected[g.PCI] = true
+		g, a := &n.GPUs[i], n.GPUs[i].PCI
+		_, twice := t.nvml[a]
+		if len(views.PCI)+len(views.Driver) == 0 && g.Err == nil && (a == "" || twice) { // only NVML shows it
+			a = checks.GPUName(g)
+			t.kinds[a] = g.Name.Value
+		}
+		t.nvml[a], expected[a] = g, true
 	}
 	delete(expected, "") // a lost GPU with an unknown address
 	t.judge(env, expected, past)
@@ -163,7 +167,7 @@ func (c *gpuCount) judgeWithoutNVML(want, onBus int, err error) checks.Finding {
 		return skipNone(gpuCountName)[0]
 	}
 	saysNothing := []error{probe.ErrOtherNode, probe.ErrNoRoom, nvml.ErrNotNow, nvml.ErrNotPermitted}
-	if slices.ContainsFunc(saysNothing, func(e error) bool { return errors.Is(err, e) }) {
+	if want == 0 || slices.ContainsFunc(saysNothing, func(e error) bool { return errors.Is(err, e) }) {
 		return CannotAsk(gpuCountName, err)
 	}
 	f := checks.Finding{Code: "gpu.nvml", Severity: checks.Fail, Want: checks.Plural(want, "GPU"), Got: "0", Remedy: checks.RebootNode}

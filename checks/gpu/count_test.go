@@ -119,6 +119,10 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 	unnumbered.Want = []checks.Finding{cannot("8 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")}
 	stillInNVML := offBus(checktest.OnGPUs("one is off the PCI bus but in NVML", nil, nil,
 		missing(".gone", checks.PowerCycle, 3, 8, 7, "is in NVML, but no longer on the PCI bus"))).Holding("past/gpu-count.json", remembered(""))
+	nameless := onlyNVML(checktest.OnGPUs("no GPU in the kernel, and no address in NVML", checktest.Of("8"), allGPUs(func(g *nvml.GPU) { g.PCI = "" })))
+	sameAddress := onlyNVML(checktest.OnGPUs("no GPU in the kernel, and one address for all in NVML", nil, allGPUs(func(g *nvml.GPU) { g.PCI = "0000:00:00.0" })))
+	sameAddress.Leaves = map[string]string{"past/gpu-count.json": `{"machine":"","pci":["0000:00:00.0","gpu1","gpu2","gpu3","gpu4","gpu5","gpu6","gpu7"]}`}
+	nameless.UnitOnly, sameAddress.UnitOnly = true, true
 	barred := func(g *nvml.GPU) { g.Err = &nvml.Error{Call: "nvmlDeviceGetHandleByIndex_v2(3)", Code: 4} }
 	list = append(list,
 		checktest.OnGPUs("eight", checktest.Of("8"), nil).OrTable(map[string]any{"want": int64(8)}),
@@ -140,6 +144,8 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 		withoutBus(checktest.OnGPUs("a container without a PCI bus", checktest.Of("8"), nil)),
 		checktest.Scenario{Name: "no GPU", NVMLErr: none, Want: []checks.Finding{skip}},
 		checktest.Scenario{Name: "no GPU, but NVML works", NVML: &nvml.Snapshot{}, Want: []checks.Finding{skip}},
+		checktest.Scenario{Name: "no GPU, and NVML fails", NVMLErr: &nvml.Error{Call: "nvmlInit", Code: 999}, Broken: true, Want: []checks.Finding{{Code: "gpu.nvml", Severity: checks.Unknown,
+			Message: name + ":  cannot ask NVML: nvmlInit: unknown error (NVML error 999)"}}},
 
 		checktest.OnGPUs("too few", checktest.Of("16"), nil, checks.Finding{Code: "gpu.count", Severity: checks.Fail, Want: "16 GPUs", Got: "8", Message: name + ":  want 16 GPUs, got 8"}),
 		checktest.OnGPUs("too few, and the platform never has the number of nhc.conf", checktest.Of("16"), nil,
@@ -164,6 +170,7 @@ var _ = checktest.Table("check_gpu_count", func(name string) (list []checktest.S
 		offBus(checktest.OnGPUs("the state of another machine", nil, drop3)).Lacking(driver).Holding("past/gpu-count.json", remembered("U2")).Holding("sys/class/dmi/id/product_uuid", "U1\n"),
 		checktest.OnGPUs("one without a device node", checktest.Of("8"), nil, missing(".node", checks.NoRemedy, 3, 8, 7, "has no device node /dev/nvidia3")).Lacking("dev/nvidia3"),
 		onlyNVML(checktest.OnGPUs("a kernel that shows no GPU, as in WSL 2", checktest.Of("8"), nil)),
+		nameless, sameAddress,
 		noNVML(checktest.OnGPUs("no driver", checktest.Of("8"), nil, cannot("8 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")), &nvml.Error{Call: "nvmlInit", Code: 9}),
 		noNVML(checktest.OnGPUs("no driver, and fewer wanted than on the PCI bus", checktest.Of("7"), nil, cannot("7 GPUs", 8, "nvmlInit: the driver is not loaded (NVML error 9)")), &nvml.Error{Call: "nvmlInit", Code: 9}),
 		noNVML(checktest.OnGPUs("no library", nil, nil, cannot("8 GPUs", 8, "load libnvidia-ml.so.1: not found")), none),

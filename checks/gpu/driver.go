@@ -101,7 +101,7 @@ func (c *gpuDriver) judgeVersions(env *checks.Env, n *nvml.Snapshot, views nvidi
 	}
 	driver := n.Driver.Value
 	for part, version := range map[string]string{"library": n.Library.Value, "loaded module": views.Version} {
-		if version != "" && driver != "" && version != driver {
+		if version != "" && driver != "" && version != driver && (part != "library" || nvml.IsVersion(version)) {
 			add(checks.Finding{Code: "gpu.driver.mismatch", Remedy: checks.RebootNode, Want: driver, Got: version}, "version of the "+part)
 		}
 	}

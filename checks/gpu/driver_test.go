@@ -103,6 +103,7 @@ var _ = checktest.Table("check_gpu_driver", func(name string) []checktest.Scenar
 		checktest.OnGPUs("the driver's version is not reported and not wanted", nil, func(n *nvml.Snapshot) { n.Driver = nvml.Reading[string]{} }),
 		checktest.OnGPUs("another library", nil, func(n *nvml.Snapshot) { n.Library = nvml.Known("575.1") },
 			failing("mismatch", checks.RebootNode, "version of the library", "570.124.06", "575.1")),
+		checktest.OnGPUs("a library that does not report a driver's version", nil, func(n *nvml.Snapshot) { n.Library = nvml.Known("12.4") }),
 		checktest.OnGPUs("another module", nil, nil, failing("mismatch", checks.RebootNode, "version of the loaded module", "570.124.06", "560.35.03")).
 			Holding("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  560.35.03  Fri\n"),
 		checktest.OnGPUs("one corrupt InfoROM", nil, checktest.Gpu3(func(g *nvml.GPU) {

@@ -247,6 +247,16 @@ func TestNVMLOfOldGPUsAndDrivers(t *testing.T) {
 	}
 }
 
+// A version of CUDA is removed, and nothing else.
+func TestNVMLVersionOfLibrary(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"12.570.124.06": "570.124.06", "550.54.15": "550.54.15", "535.129.03": "535.129.03", "12.4": "12.4"} {
+		if got, _ := askFake(t, fakenvml.Scenario(fakenvml.H100, 1, "- nvmlSystemGetNVMLVersion = "+text)); got["Library"] != want {
+			t.Errorf("%s: %v, want %s", text, got["Library"], want)
+		}
+	}
+}
+
 // The releases that write beyond the end of a list of processes are not called for one.
 func TestNVMLOfDriversWithLongRecords(t *testing.T) {
 	t.Parallel()
@@ -370,6 +380,7 @@ func TestNVMLThatCannotBeOpened(t *testing.T) {
 		"mismatch":   {"- nvmlInit error 18\n", "nvmlInit: library and driver are of different versions (NVML error 18)", []bool{false, false, true}},
 		"not loaded": {"- nvmlInit error 9\n", "nvmlInit: the driver is not loaded (NVML error 9)", []bool{false, false, false}},
 		"lost":       {"- nvmlDeviceGetCount error 15\n", "nvmlDeviceGetCount_v2: the GPU is lost (NVML error 15)", []bool{false, true, false}},
+		"no number":  {"- nvmlDeviceGetCount error 13\n", "nvmlDeviceGetCount: NVML error 3", []bool{false, false, false}},
 		"no memory":  {"- nvmlInit error 20\n", "nvmlInit: the driver lacks memory or other resources of the node (NVML error 20)", []bool{false, false, false}},
 		"garbage":    {"- nvmlDeviceGetCount = -5\n", "nvmlDeviceGetCount: 4294967291 GPUs, want at most 256", []bool{false, false, false}},
 	} {

@@ -112,16 +112,19 @@ func startNVML(h *probe.Host, lib nvml.Interface, name string, doing func(string
 	n := s.snapshot
 	n.Driver = text(ask(s, "nvmlSystemGetDriverVersion", "", s.lib.SystemGetDriverVersion))
 	n.Library = text(ask(s, "nvmlSystemGetNVMLVersion", "", s.lib.SystemGetNVMLVersion))
-	if _, version, ok := strings.Cut(n.Library.Value, "."); ok { // 12.570.124.06: CUDA's version is first
+	if _, version, _ := strings.Cut(n.Library.Value, "."); IsVersion(version) && !IsVersion(n.Library.Value) { // 12.570.124.06: CUDA's version is first
 		n.Library.Value = version
 	}
 	n.CC = is(ask(s, "nvmlSystemGetConfComputeState", "", func() (uint32, nvml.Return) {
 		state, ret := s.lib.SystemGetConfComputeState()
 		return state.CcFeature, ret
 	}))
-	count := ask(s, "nvmlDeviceGetCount_v2", "", s.lib.DeviceGetCount)
-	if count.Err != nil {
+	count := ask(s, s.either("nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"), "", s.lib.DeviceGetCount)
+	switch {
+	case count.Err != nil:
 		return nil, count.Err
+	case !count.Known:
+		return nil, &Error{"nvmlDeviceGetCount", int(nvml.ERROR_NOT_SUPPORTED)}
 	}
 	if count.Value < 0 || count.Value > nvidia.MaxGPUs {
 		return nil, fmt.Errorf("nvmlDeviceGetCount: %d GPUs, want at most %d", count.Value, nvidia.MaxGPUs)
@@ -137,6 +140,13 @@ func startNVML(h *probe.Host, lib nvml.Interface, name string, doing func(string
 		nameLost(n, views)
 	}
 	return s, nil
+}
+
+// IsVersion reports whether a text has the form of a driver's version: it begins with a number of three digits.
+func IsVersion(text string) bool {
+	branch, _, _ := strings.Cut(text, ".")
+	n, err := strconv.Atoi(branch)
+	return err == nil && n >= 100 && n < 1000
 }
 
 // notLetIn adds to an unknown error that this process may not open the driver's device: a device cgroup can
@@ -321,7 +331,8 @@ func unknownIsUnsupported[T any](r Reading[T]) Reading[T] {
 func (s *nvmlSession) identify(i int) {
 	g := GPU{Index: i}
 	who := fmt.Sprintf("(%d)", i)
-	handle := ask(s, "nvmlDeviceGetHandleByIndex_v2", who, func() (nvml.Device, nvml.Return) { return s.lib.DeviceGetHandleByIndex(i) })
+	symbol := s.either("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex")
+	handle := ask(s, symbol, who, func() (nvml.Device, nvml.Return) { return s.lib.DeviceGetHandleByIndex(i) })
 	d := handle.Value
 	if !handle.Known {
 		if g.Err = handle.Err; g.Err == nil {
