@@ -179,7 +179,7 @@ func (c *client) hasDied() bool {
 func (c *client) stopWaiting() { _ = c.out.SetReadDeadline(time.Unix(1, 0)) }
 
 // Read reads from the worker. A process that it has forked can keep the pipe open. So after its death Read returns
-// what is in the pipe, and then [io.EOF]: a dead worker does not hang.
+// the rest of the pipe, and then [io.EOF]: a dead worker does not hang.
 func (c *client) Read(b []byte) (n int, err error) {
 	n, err = c.out.Read(b)
 	if !errors.Is(err, os.ErrDeadlineExceeded) || !c.hasDied() {
