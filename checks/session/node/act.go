@@ -130,7 +130,7 @@ func (n *Node) reportOutcome(ctx context.Context, c *slurm.Controller, out slurm
 	}
 }
 
-// describeChange describes for the log what has been changed. The Why of a healthy run that keeps the node
+// describeChange describes a change of the node for the log. The Why of a healthy run that keeps the node
 // drained is not the state before.
 func describeChange(name string, o *slurm.Outcome) string {
 	did := map[slurm.Action]string{slurm.Drain: "drained: " + o.Reason, slurm.Renew: "has a new reason: " + o.Reason, slurm.Resume: "resumed"}[o.Action]
