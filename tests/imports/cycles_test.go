@@ -33,11 +33,13 @@ func TestCycles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	looked := 0
 	for name := range packages {
 		name, ours := strings.CutPrefix(name, module+"/")
 		if !ours {
 			continue
 		}
+		looked++
 		t.Run(name, func(t *testing.T) {
 			cycle := largestCycle(references(t, name))
 			t.Logf("%d files: %s", len(cycle), strings.Join(cycle, " "))
@@ -45,6 +47,9 @@ func TestCycles(t *testing.T) {
 				t.Errorf("%d files of %s refer to each other in a cycle, want at most %d: move what is misplaced", len(cycle), name, most)
 			}
 		})
+	}
+	if looked < 50 {
+		t.Errorf("looked at %d packages", looked)
 	}
 }
 
@@ -193,8 +198,8 @@ func TestMethodsStandTogether(t *testing.T) {
 			}
 		}
 	}
-	if types == 0 {
-		t.Error("no type has methods")
+	if types < 50 {
+		t.Errorf("%d types have methods", types)
 	}
 }
 
@@ -208,7 +213,10 @@ func receiver(d ast.Decl) string {
 	if star, ok := of.(*ast.StarExpr); ok {
 		of = star.X
 	}
-	if generic, ok := of.(*ast.IndexExpr); ok {
+	switch generic := of.(type) {
+	case *ast.IndexExpr:
+		of = generic.X
+	case *ast.IndexListExpr:
 		of = generic.X
 	}
 	if id, ok := of.(*ast.Ident); ok {
