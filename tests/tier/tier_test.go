@@ -5,6 +5,8 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -75,4 +77,21 @@ func inHead(body *ast.BlockStmt, call *ast.CallExpr) bool {
 		}
 	}
 	return false
+}
+
+// TestMarkedStartsLongWaitsFirst runs marked.sh with echo in the place of go.
+func TestMarkedStartsLongWaitsFirst(t *testing.T) {
+	t.Parallel()
+	for mark, first := range map[string]string{"All": "./cmd/nhc-gpu ./tests/monitor ./tests/slurm ", "Long": "./tests/slurm "} {
+		cmd := exec.Command("./marked.sh", mark, "-v")
+		cmd.Env = append(os.Environ(), "GO=echo")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		_, packages, _ := strings.Cut(string(out), " -v ")
+		if !strings.HasPrefix(packages, first) || !strings.Contains(packages, " ./tests/packaging ") {
+			t.Errorf("%s starts %s, want %s first, and the others", mark, packages, first)
+		}
+	}
 }
