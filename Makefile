@@ -120,7 +120,8 @@ test-all: build
 
 test-long: build
 	$(FOR_TESTS) NHC_GPU_TESTS=long tests/tier/marked.sh Long $(TESTFLAGS)
-	$(FOR_TESTS) $(GO) test -count=1 -race $(TESTFLAGS) ./checks ./checks/active ./checks/probe/... ./checks/run/...
+	$(FOR_TESTS) $(GO) test -count=1 -race $(TESTFLAGS) ./checks/... ./slurm ./conf/...
+	$(MAKE) fuzz
 	$(FOR_TESTS) tests/soak.sh $(SOAK_RUNS) $(SOAK_LOAD)
 
 test-slurm-matrix: build
