@@ -28,7 +28,7 @@ func Alone(t *testing.T) bool {
 		out, err := cmd.CombinedOutput()
 		switch {
 		case err != nil && len(out) == 0:
-			t.Skipf("needs namespaces: %v", err)
+			need.Skip(t, "needs namespaces: %v", err)
 		case err != nil || !strings.Contains(string(out), "--- "):
 			t.Errorf("%v\n%s", err, out)
 		case strings.Contains(string(out), "--- SKIP"):
@@ -41,7 +41,7 @@ func Alone(t *testing.T) bool {
 		flags                uintptr
 	}{{"", "/", "", syscall.MS_REC | syscall.MS_PRIVATE}, {"proc", "/proc", "proc", 0}, {"tmpfs", "/dev/shm", "tmpfs", 0}} {
 		if err := syscall.Mount(m.source, m.target, m.kind, m.flags, ""); err != nil {
-			t.Skipf("mount %s: %v", m.target, err)
+			need.Skip(t, "mount %s: %v", m.target, err)
 		}
 	}
 	return true

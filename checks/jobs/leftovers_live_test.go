@@ -14,6 +14,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/checktest"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // liveJobs counts the jobs of the tests: each has a number of its own.
@@ -236,7 +237,7 @@ func freeze(t *testing.T, pid int) (thaw func()) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/sys/fs/cgroup/freezer", "nhc-gpu-test-")
 	if err != nil {
-		t.Skipf("needs a cgroup that freezes: %v", err)
+		need.Skip(t, "needs a cgroup that freezes: %v", err)
 	}
 	write := func(file, text string) error { return os.WriteFile(filepath.Join(dir, file), []byte(text), 0) }
 	thaw = func() { _ = write("freezer.state", "THAWED") }

@@ -204,7 +204,7 @@ func TestWorkerOutOfMemory(t *testing.T) {
 	t.Parallel()
 	group := cgroup(t, "memory")
 	if err := os.WriteFile(filepath.Join(group, "memory.limit_in_bytes"), []byte("64M"), 0); err != nil {
-		t.Skipf("cannot limit memory by cgroup v1: %v", err)
+		need.Skip(t, "cannot limit memory by cgroup v1: %v", err)
 	}
 	_ = os.WriteFile(filepath.Join(group, "memory.memsw.limit_in_bytes"), []byte("64M"), 0)
 	p := newTestPool(t, "")
@@ -227,7 +227,7 @@ func cgroup(t *testing.T, controller string) string {
 	need.Root(t, "to make a cgroup")
 	dir, err := os.MkdirTemp("/sys/fs/cgroup/"+controller, "nhc-gpu-test-")
 	if err != nil {
-		t.Skipf("needs cgroup v1 with the %s controller: %v", controller, err)
+		need.Skip(t, "needs cgroup v1 with the %s controller: %v", controller, err)
 	}
 	t.Cleanup(func() {
 		if controller == "freezer" {

@@ -325,7 +325,7 @@ func TestStateFull(t *testing.T) {
 	need.Root(t, "to mount a small tmpfs")
 	dir := stateDirOf(t)
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=12k,mode=0700"); err != nil {
-		t.Skipf("mount a tmpfs: %v", err)
+		need.Skip(t, "mount a tmpfs: %v", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	p := newTestPool(t, dir)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +22,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 var (
@@ -130,6 +132,7 @@ func TestCostIsHeld(t *testing.T) {
 	if os.Getpagesize() != 4<<10 {
 		t.Skip("the figures are for pages of 4 KiB")
 	}
+	need.Program(t, "strace")
 	program = rewritten(t, program)
 	daemon(t)
 	// Other load on the machine costs a run more threads and their memory: Go's runtime starts a thread
@@ -144,11 +147,13 @@ func TestCostIsHeld(t *testing.T) {
 		}
 		return n
 	}
+	unseen := maps.Clone(held)
 	for _, r := range rows(t) {
 		want, ok := held[r.name]
 		if !ok {
 			continue
 		}
+		delete(unseen, r.name)
 		limit := want.faults + want.faults/10
 		few := least(limit, func() int64 { return r.measure(t, 2).faults })
 		many := least(few+few/10, func() int64 { return r.measure(t, 256).faults })
@@ -159,9 +164,6 @@ func TestCostIsHeld(t *testing.T) {
 		if few > limit {
 			t.Errorf("%s: %d page faults, want %d and at most 10 %% more: if that is on purpose, change the figure here", r.name, few, want.faults)
 		}
-		if _, err := exec.LookPath("strace"); err != nil {
-			continue
-		}
 		processes := int64(0)
 		threads := least(want.threads, func() int64 {
 			var threads int64
@@ -171,6 +173,9 @@ func TestCostIsHeld(t *testing.T) {
 		if processes != want.processes || threads > want.threads {
 			t.Errorf("%s: %d processes and %d threads, want %d and %d at most", r.name, processes, threads, want.processes, want.threads)
 		}
+	}
+	for name := range unseen {
+		t.Errorf("no row is called %q", name)
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // startBubble starts process 1, which ends, and all others with it, as soon as no process holds its
@@ -40,7 +42,7 @@ func (c *Cluster) startBubble(bin string) {
 		c.t.Fatal(err)
 	}
 	if err := cmd.Start(); errors.Is(err, syscall.EPERM) {
-		c.t.Skipf("cannot make name spaces: %v", err)
+		need.Skip(c.t, "cannot make name spaces: %v", err)
 	} else if err != nil {
 		c.t.Fatal(err)
 	}

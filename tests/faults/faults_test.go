@@ -50,6 +50,7 @@ type fault struct {
 	mute   string // a pattern that they do not match
 	leaves bool   // processes that cannot be ended, or are not ours, outlive the run
 	dies   bool   // the Go runtime ends it, with a long message
+	atOnce bool   // the run itself must deliver its drain, because no load delays it
 
 	// then is a script after which the program runs again in the ordinary way.
 	then       string
@@ -141,7 +142,7 @@ func (f fault) run(t *testing.T) {
 		}
 		got := f.inCell(t, dir)
 		if got.Skip != "" {
-			t.Skip(got.Skip)
+			need.Skip(t, "%s", got.Skip)
 		}
 		f.judge(t, got)
 	})
@@ -161,7 +162,7 @@ func (f fault) placeGPUs(t *testing.T, dir string) {
 type order struct {
 	Program, Node                           string // paths
 	Conf, Set, Wrap, Words, Env, With, Then string
-	Again, GPUs, Sys                        bool
+	Again, GPUs, Sys, AtOnce                bool
 	Within                                  float64
 }
 
@@ -186,7 +187,7 @@ func (f fault) inCell(t *testing.T, dir string) result {
 	t.Helper()
 	text, err := json.Marshal(order{
 		Program: program, Node: dir, Conf: f.conf, Set: f.set, Wrap: f.wrap, Words: f.words, Env: f.env, With: f.with,
-		Then: f.then, Again: f.then != "", GPUs: f.gpu != nil, Sys: f.sys != nil, Within: f.within,
+		Then: f.then, Again: f.then != "", GPUs: f.gpu != nil, Sys: f.sys != nil, AtOnce: f.atOnce, Within: f.within,
 	})
 	if err != nil {
 		t.Fatal(err)

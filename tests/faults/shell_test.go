@@ -4,7 +4,7 @@ package faults
 // of the line end with it.
 var shellFaults = []fault{
 	{name: "line without an end", guard: "A7", conf: "* || while :; do :; done\n", words: "-t 3", exit: 142, within: 4.5, action: drained},
-	{name: "line that hears no signal", guard: "A7", conf: "* || trap '' TERM ALRM HUP INT; sleep 100; sleep 100\n", words: "-t 3", exit: 142, within: 4.5, action: drained},
+	{name: "line that hears no signal", guard: "A7", conf: "* || trap '' TERM ALRM HUP INT; sleep 100; sleep 100\n", set: needRealTime, wrap: `exec chrt -r 1 "$@"`, words: "-t 3", exit: 142, within: 4.5, action: drained, atOnce: true},
 	{name: "line that stops itself", guard: "A7", conf: "* || kill -STOP $$\n", words: "-t 3", exit: 142, within: 4.5, action: drained},
 	{name: "line that kills its bash", conf: "* || kill -9 $$\n" + bad, words: "-a", exit: 1, within: 3, action: drained},
 	{name: "bash killed for want of memory", conf: "* || kill -9 $$\n* || true\n", exit: 3, within: 3},

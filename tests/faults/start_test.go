@@ -7,7 +7,9 @@ echo ` + value + ` >$d/` + limit + `; (echo $BASHPID >$d/cgroup.procs; exec "$@"
 for i in {1..100}; do rmdir $d 2>/dev/null && break; sleep 0.05; done; exit $rc`
 }
 
-const needCgroup = "[ -d /sys/fs/cgroup/pids ] || { printf 'skip: needs cgroup v1 with pids and memory'; exit 1; }\n"
+const needCgroup = "[ -d /sys/fs/cgroup/pids ] || { printf 'skip: needs cgroup v1 with pids'; exit 1; }\n"
+
+const needRealTime = "chrt -r 1 true 2>/dev/null || { printf 'skip: real-time scheduling is not allowed'; exit 1; }\n"
 
 // startFaults are about the start of the program, and the environment that it finds.
 var startFaults = []fault{

@@ -20,6 +20,7 @@ var stateFaults = []fault{
 	{name: "state on a full disk", guard: "A4", conf: bad, set: "mkdir -p /run/nhc-gpu; mount -t tmpfs -o size=4k,nr_inodes=1 tmpfs /run/nhc-gpu", exit: 1, within: 2, action: drained},
 	{name: "full disk with a pending drain, and all is well by now", conf: good, set: pending + "cat /dev/zero >/run/x || true", within: 2},
 	{name: "full disk with a pending drain", guard: "A4, issue", conf: bad, set: pending + "cat /dev/zero >/run/x || true", exit: 1, within: 2, action: drained},
+	{name: "full disk with a pending drain, and the configuration broken by then", guard: "A4, issue", conf: good, set: pending + "cat /dev/zero >/run/x || true; head -c 4096 /dev/zero >nhc.conf", exit: 3, within: 2, action: drained},
 	{name: "full disk without any file of ours", guard: "A4", conf: bad, set: "rm -rf /run/nhc-gpu/node1; mkdir -m 700 /run/nhc-gpu/node1; cat /dev/zero >/run/x || true", exit: 1, within: 2, action: drained},
 	{name: "full disk while a drain becomes pending", guard: "A4", conf: bad, set: noScontrol + "mkdir -p /run/nhc-gpu; mount -t tmpfs -o size=4k,nr_inodes=2 tmpfs /run/nhc-gpu", exit: 1, within: 2, action: kept, then: "mv bin/was bin/scontrol", thenExit: 1, thenAction: drained},
 	{name: "state read-only", guard: "A4", conf: bad, set: "mkdir -p /run/nhc-gpu; mount -t tmpfs -o ro tmpfs /run/nhc-gpu", exit: 1, within: 2, action: drained},

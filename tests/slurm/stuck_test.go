@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/cluster"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // hold is a check line that creates a file held and waits until hold is gone.
@@ -112,7 +113,7 @@ func (c *Cluster) freezer(name string) string {
 	c.t.Helper()
 	dir := filepath.Join(cluster.FreezerDir, c.Group, name)
 	if err := os.Mkdir(c.Inside(dir), 0o755); errors.Is(err, fs.ErrNotExist) {
-		c.t.Skip("the kernel has no cgroup v1 freezer")
+		need.Skip(c.t, "the kernel has no cgroup v1 freezer")
 	} else if err != nil {
 		c.t.Fatal(err)
 	}

@@ -122,7 +122,7 @@ func TestFrozenFileSystem(t *testing.T) {
 	must(t, os.Truncate(image, 16<<20))
 	for _, argv := range [][]string{{"mkfs.ext4", "-q", "-F", image}, {"mount", "-o", "loop", image, mnt}, {"fsfreeze", "-f", mnt}} {
 		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
-			t.Skipf("%s: %v: %s", strings.Join(argv, " "), err, out)
+			need.Skip(t, "%s: %v: %s", strings.Join(argv, " "), err, out)
 		}
 	}
 	thaw := func() { _ = exec.Command("fsfreeze", "-u", mnt).Run() }
@@ -156,7 +156,7 @@ func onDeadMount(t *testing.T, dir, lines string, env ...string) (runs []string)
 	cmd.SysProcAttr = &unix.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 	out, err := cmd.CombinedOutput()
 	if strings.HasPrefix(string(out), "skip") {
-		t.Skip(string(out))
+		need.Skip(t, "%s", out)
 	}
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -321,7 +321,7 @@ func TestStateFullOrReadOnly(t *testing.T) {
 			dir := "/run/nhc-gpu/" + node
 			must(t, os.MkdirAll(dir, 0o700))
 			if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "mode=700,"+opts, "tmpfs", dir).CombinedOutput(); err != nil {
-				t.Skipf("mount tmpfs: %v: %s", err, out)
+				need.Skip(t, "mount tmpfs: %v: %s", err, out)
 			}
 			t.Cleanup(func() { _ = exec.Command("umount", dir).Run() })
 			a := ask(t, node, "* || echo reached\n")

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"testing"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // freezer creates a control group whose frozen processes do not react to signals. The end of the
@@ -15,7 +17,7 @@ func freezer(t *testing.T) string {
 	t.Helper()
 	group, err := os.MkdirTemp("/sys/fs/cgroup/freezer", "nhc-gpu-stuck-")
 	if err != nil {
-		t.Skipf("needs cgroup v1 with the freezer: %v", err)
+		need.Skip(t, "needs cgroup v1 with the freezer: %v", err)
 	}
 	thaw := func() { _ = os.WriteFile(group+"/freezer.state", []byte("THAWED"), 0) }
 	t.Cleanup(func() {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
 // asSlurmd runs a program as slurmd does, with a node that has its own memory.
@@ -82,7 +83,7 @@ func TestFullDiskWithPendingDrain(t *testing.T) {
 	dir := "/run/nhc-gpu/" + node
 	must(t, os.MkdirAll(dir, 0o700))
 	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "mode=700,size=64k", "tmpfs", dir).CombinedOutput(); err != nil {
-		t.Skipf("mount tmpfs: %v: %s", err, out)
+		need.Skip(t, "mount tmpfs: %v: %s", err, out)
 	}
 	t.Cleanup(func() { _ = exec.Command("umount", dir).Run() })
 	must(t, os.WriteFile(slurm+"/broken", nil, 0o644))
@@ -91,6 +92,9 @@ func TestFullDiskWithPendingDrain(t *testing.T) {
 	}
 	_ = os.WriteFile(dir+"/fill", make([]byte, 64<<10), 0o600)
 	must(t, os.Remove(slurm+"/broken"))
+	if exit, out := asSlurmd(t, program, node, "\x00", slurm); exit != 3 || !strings.HasPrefix(stateOf(t, slurm), "IDLE+DRAIN NHC: ") { // it has no fault of its own
+		t.Errorf("exit status %d, node %q: %s", exit, stateOf(t, slurm), out)
+	}
 	for i := range 2 {
 		exit, out := asSlurmd(t, program, node, "* || check_file_test -f /nonexistent\n", slurm)
 		if exit != 1 || !strings.HasPrefix(stateOf(t, slurm), "IDLE+DRAIN NHC: ") {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/deadfs"
+	"github.com/nhc-gpu/nhc-gpu/tests/need"
 	"github.com/nhc-gpu/nhc-gpu/tests/tier"
 )
 
@@ -139,7 +140,7 @@ func TestAllDeadFileSystems(t *testing.T) {
 func runCases(t *testing.T, quick bool) {
 	t.Helper()
 	if _, err := os.Stat("/dev/fuse"); err != nil {
-		t.Skip("needs FUSE:", err)
+		need.Skip(t, "needs FUSE: %v", err)
 	}
 	turn := make(chan struct{}, atOnce)
 	var runs sync.WaitGroup

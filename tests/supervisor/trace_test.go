@@ -86,7 +86,7 @@ func trace(t *testing.T, slow bool) {
 	t.Helper()
 	need.Program(t, "strace")
 	if out, err := exec.Command("strace", "-qq", "-o", os.DevNull, "true").CombinedOutput(); err != nil {
-		t.Skipf("needs ptrace: %v: %s", err, out)
+		need.Skip(t, "needs ptrace: %v: %s", err, out)
 	}
 	for _, s := range scenarios {
 		if s.slow != slow {
