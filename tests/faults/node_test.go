@@ -55,6 +55,6 @@ var nodeFaults = []fault{
 	{name: "a file system that is full", conf: "* || check_fs_free /mnt/full 10%\n", set: "mkdir full; mount -t tmpfs -o size=64k tmpfs full; head -c 60k /dev/zero >full/x", exit: 1, within: 3, action: drained},
 	{name: "a mount that is gone", conf: "* || check_fs_mount_rw -t tmpfs -f /mnt/scratch\n", set: "mkdir scratch", exit: 1, within: 3, action: drained},
 	{name: "a mount that is read-only", conf: "* || check_fs_mount_rw -f /mnt/scratch\n", set: "mkdir scratch; mount -t tmpfs -o ro tmpfs scratch", exit: 1, within: 3, action: drained},
-	{name: "a process table of 2000", conf: "* || check_ps_daemon nosuchd\n", set: "for i in {1..300}; do sleep 300 & done", exit: 1, within: 7, action: drained},
-	{name: "a process that renames itself", guard: "B3", conf: "* || check_file_test -d /\n", set: "setpriv --reuid 65534 --regid 65534 --clear-groups bash -c \"exec -a 'slurmstepd: [999.batch]' sleep 300\" &", within: 3},
+	{name: "300 more processes", conf: "* || check_ps_daemon nosuchd\n", set: "for i in {1..300}; do sleep 300 & done", exit: 1, within: 7, action: drained},
+	{name: "a process that renames itself", guard: "B3", conf: "* || check_disk_write -t 5 /nowhere\n", set: "setpriv --reuid 65534 --regid 65534 --clear-groups bash -c \"exec -a 'slurmstepd: [999.batch]' sleep 300\" & for i in {1..600}; do [ \"$(head -c 10 /proc/$!/cmdline)\" = slurmstepd ] && exit 0; sleep 0.05; done; exit 1", words: "-t 30", exit: 3, within: 5, says: "/nowhere: not measured", mute: "job 999"},
 }

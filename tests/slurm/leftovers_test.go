@@ -119,7 +119,7 @@ func (n *Node) AwaitEpilog(j *Job) {
 }
 
 // Objects of a user's other job stay, even if that job has no process: salloc between two steps,
-// with a shard of the same GPU; suspended; older than the installation.
+// with a shard of the same GPU; older than the installation.
 func TestLeftoversOfOtherJobs(t *testing.T) {
 	t.Parallel()
 	c := startLeaving(t)
