@@ -113,11 +113,12 @@ func TestCrashNeverDrains(t *testing.T) {
 		"killed":       {"kill -KILL $$", 0, "crashed (status 137)"},
 		"aborted":      {"kill -ABRT $$", 0, "crashed (status 134)"},
 		"faulty":       {"kill -SEGV $$", 0, "crashed (status 139)"},
-		"Go's dump":    {"exit 2", 0, "crashed (status 2)"},
+		"Go's status":  {"exit 2", 0, "crashed (status 2)"},
 		"unknown":      {"exit 3", 0, "crashed (status 3)"},
 		"no library":   {"exit 127", 0, "cannot be started"},
 		"real aborted": {signaled("ABRT"), 0, ""}, // the program has reported it itself
 		"real killed":  {signaled("KILL"), 0, "crashed (status 137)"},
+		"real dump":    {`ulimit -v 400000; exec $nhc "$@"`, 0, "crashed (status 2)"}, // of Go's runtime
 	} {
 		for _, role := range []string{"prolog", "epilog"} {
 			t.Run(role+" "+name, func(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
+	"github.com/nhc-gpu/nhc-gpu/tests/fakenvml"
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
 
@@ -74,9 +75,13 @@ const conf = `
 * || check_ps_physmem -0 -m '*held-physmem' -K 1k
 * || check_ps_time -0 -m '*held-time' -k 0s
 * || { check_net_socket -0 -p tcp -l '127.0.0.1:1' -e 'touch W/did/shell-line'; }
+* || check_gpu_persistence -s
 * || check_ps_unauth_users -c W/held-lineage log kill
 * || check_ps_userproc_lineage log kill
 `
+
+// job is one of alice's, which has ended.
+const job = "4711001"
 
 // victims are the processes of alice, by the last word of their names.
 var victims = []string{"stopped", "killed", "found", "cpu", "mem", "physmem", "time", "lineage", "unauthorized"}
@@ -132,10 +137,15 @@ func TestCheckChangesNothing(t *testing.T) {
 				t.Errorf("the shell line was run:\n%s", out)
 			}
 		}
+		if strings.Contains(out, "cannot be turned on") { // NVML refuses it until --act
+			t.Errorf("%s set persistence mode:\n%s", words, out)
+		}
 		if exit == 0 {
 			t.Errorf("%s: exit status 0\n%s", words, out)
 		}
 	}
+	n.leftovers(t)
+	before = n.snapshot(t)
 	for _, words := range [][]string{
 		{"plan", "-c", n.conf}, {"lint", "-c", n.conf}, {"topo"}, {"platforms"}, {"xid", "explain", "79"}, {"genconf", "-c", "-"}, {"--baseline=0", "-c", n.conf},
 		{"selftest", "check_fs_mount"}, {"-h"}, {"--version"},
@@ -154,8 +164,11 @@ func TestCheckChangesNothing(t *testing.T) {
 	if diff := n.changes(t, before); diff != "" {
 		t.Fatalf("--check changed the node in the background (-before +after):\n%s", diff)
 	}
+	if err := os.WriteFile(filepath.Join(n.dir, "nvml", "act"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	out, _ := n.run(t, "--check", "--act")
-	if strings.Contains(out, "not done") {
+	if strings.Contains(out, "not done") || !strings.Contains(out, "persistence mode was off and is on now") {
 		t.Errorf("--act holds actions:\n%s", out)
 	}
 	n.acted(t, out)
@@ -184,11 +197,14 @@ func newNode(t *testing.T) *node {
 	must(os.Chmod(filepath.Dir(n.dir), 0o755))
 	must(unix.Mount("tmpfs", n.dir, "tmpfs", 0, "mode=755"))
 	t.Cleanup(func() { _ = unix.Unmount(n.dir, unix.MNT_DETACH) })
-	for _, dir := range []string{"new", "mounted", "did"} {
+	for _, dir := range []string{"new", "mounted", "did", "nvml"} {
 		must(os.Mkdir(filepath.Join(n.dir, dir), 0o755))
 	}
 	must(unix.Mount("tmpfs", filepath.Join(n.dir, "mounted"), "tmpfs", 0, ""))
 
+	_, err := fakenvml.Place(filepath.Join(n.dir, "nvml"), fakenvml.Scenario(fakenvml.H100, 8,
+		"3 nvmlDeviceGetPersistenceMode = 0", "3 nvmlDeviceSetPersistenceMode error 4", "3 nvmlDeviceSetPersistenceMode with act ="))
+	must(err)
 	service := filepath.Join(n.dir, "service")
 	must(built.WriteProgram(service, []byte("#!/bin/sh\ntouch "+n.dir+"/did/service-$1-$2\n")))
 	if err := unix.Mount(service, "/usr/sbin/service", "", unix.MS_BIND, ""); err != nil {
@@ -211,7 +227,7 @@ func newNode(t *testing.T) *node {
 
 // victim starts a process of alice. For check_ps_physmem -K its parent, also alice's, is to be
 // ended.
-func (n *node) victim(t *testing.T, name string) int {
+func (n *node) victim(t *testing.T, name string, env ...string) int {
 	t.Helper()
 	path := filepath.Join(n.dir, "held-"+name)
 	sleep, err := os.ReadFile("/bin/sleep")
@@ -226,6 +242,7 @@ func (n *node) victim(t *testing.T, name string) int {
 		cmd = exec.Command("/bin/sh", "-c", path+" 3600 & wait")
 	}
 	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), env...)
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: alice, Gid: alice}}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -235,11 +252,41 @@ func (n *node) victim(t *testing.T, name string) int {
 	return cmd.Process.Pid
 }
 
+// leftovers shows the same of the leftovers of a job, which are an epilog's.
+func (n *node) leftovers(t *testing.T) {
+	t.Helper()
+	defer func(conf string) { n.conf = conf }(n.conf)
+	n.conf = filepath.Join(n.dir, "epilog.conf")
+	if err := os.WriteFile(n.conf, []byte("* || SQUEUE_CMD=/bin/true\n* || MAX_SYS_UID=999\n* || check_job_leftovers -e -g 1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	pid := n.victim(t, "left", "SLURM_JOB_ID="+job)
+	before := n.snapshot(t)
+	out, _ := n.run(t, "--check", "--epilog")
+	if diff := n.changes(t, before); diff != "" {
+		t.Fatalf("--check --epilog changed the node (-before +after):\n%s\n%s", diff, out)
+	}
+	if !strings.Contains(out, fmt.Sprintf("not done: would end process %d (held-left) of ", pid)) {
+		t.Errorf("the table does not name process %d:\n%s", pid, out)
+	}
+	out, _ = n.run(t, "--check", "--epilog", "--act")
+	for range 600 {
+		if !alive(pid) {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Errorf("--act has not ended process %d:\n%s", pid, out)
+}
+
 // run runs the program with the node's configuration.
 func (n *node) run(t *testing.T, words ...string) (out string, exit int) {
 	t.Helper()
-	cmd := exec.Command(program, append(words, "-t", "120", "-c", n.conf)...)
+	cmd := exec.Command(program, append(words, "-t", "120", "-c", n.conf, "NVML_LIBRARY="+n.dir+"/nvml/libnvidia-ml.so.1")...)
 	cmd.Env = []string{"SLURMD_NODENAME=hold"}
+	if slices.Contains(words, "--epilog") {
+		cmd.Env = append(cmd.Env, "SLURM_JOB_ID="+job, "SLURM_JOB_UID="+strconv.Itoa(alice), "SLURM_JOB_USER=alice")
+	}
 	var text, wrong bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &text, &wrong
 	err := cmd.Run()
@@ -261,6 +308,7 @@ func (n *node) held(t *testing.T, out string) {
 		"mount -t tmpfs hold W/new", "mount -t tmpfs hold W/missing", "create directory W/missing", "create directory W/none", "mount -o remount,ro W/mounted",
 		"touch W/did/mount-found", "touch W/did/mount-missing", "touch W/did/socket-missing", "touch W/did/socket-found",
 		"/sbin/service absent-start start", "/sbin/service absent-restart restart", "/sbin/service absent-cycle stop; sleep 2; /sbin/service absent-cycle start",
+		"turn on persistence mode of gpu3",
 		"/sbin/service absent-verified start", "/sbin/service held-stopped stop",
 		"touch W/did/service-missing", "touch W/did/service-waited", "touch W/did/service-found", "touch W/did/cpu", "touch W/did/shell-line",
 	} {

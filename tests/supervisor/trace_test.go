@@ -50,7 +50,7 @@ var scenarios = []scenario{
 	{name: "healthy", conf: "* || check_file_test -d /\n* || check_ps_loadavg $((1000*HW_CORES))\n* || site_check\n* || ( check_file_test -d / )\n"},
 	{name: "failing", conf: "* || check_gpu_xid\n* || check_file_test -f /nonexistent\n", exit: 1},
 	{name: "hanging", conf: "* || pkill -STOP -P $PPID -f '^nhc-gpu-worker local'\n* || check_file_test -d /\n* || sleep 50\n", words: []string{"-a", "-t", "3"}, exit: 142},
-	{name: "prolog", conf: "* || check_file_test -f /nonexistent\n", words: []string{"--prolog"}, env: []string{"SLURM_JOB_ID=7", "SLURM_JOB_UID=0"}, exit: -1},
+	{name: "prolog", conf: "* || check_file_test -f /nonexistent\n", words: []string{"--prolog"}, env: []string{"SLURM_JOB_ID=7", "SLURM_JOB_UID=0"}, exit: 1},
 	{name: "epilog", conf: "* || check_file_test -d /\n", words: []string{"--epilog"}, env: []string{"SLURM_JOB_ID=7", "SLURM_JOB_UID=0"}},
 	{name: "check", conf: "* || check_file_test -d /\n", words: []string{"--check"}},
 	{name: "log", conf: "* || check_file_test -d /\n", words: []string{"LOGFILE=/nonexistent/log"}, exit: 1},
@@ -58,12 +58,12 @@ var scenarios = []scenario{
 	{name: "detached", conf: "* || check_file_test -d /\n", words: []string{"DETACHED_MODE=1"}, slow: true},
 	{name: "debug", conf: "* || check_file_test -d /\n", words: []string{"-d", "-v"}, slow: true},
 	{name: "all", conf: "* || false\n* || check_file_test -d /\n", words: []string{"-a"}, exit: 1, slow: true},
-	{name: "plan", conf: "* || check_file_test -d /\n* || nosuchcommand\n", words: []string{"plan"}, exit: -1, slow: true},
-	{name: "lint", conf: "* || check_file_test -d /\n* || nosuchcommand\n", words: []string{"lint"}, exit: -1, slow: true},
+	{name: "plan", conf: "* || check_file_test -d /\n* || nosuchcommand\n", words: []string{"plan"}, exit: 1, slow: true},
+	{name: "lint", conf: "* || check_file_test -d /\n* || nosuchcommand\n", words: []string{"lint"}, exit: 1, slow: true},
 	{name: "topo", conf: "* || check_file_test -d /\n", words: []string{"topo"}, slow: true},
 	{name: "baseline", conf: "* || check_file_test -d /\n", words: []string{"--baseline=0"}, slow: true},
 	{name: "job", words: []string{"job"}, slow: true},
-	{name: "clear", words: []string{"clear", "gpu0"}, exit: -1, slow: true},
+	{name: "clear", words: []string{"clear", "gpu0"}, exit: 10, slow: true},
 	{name: "explain", words: []string{"xid", "explain", "79"}, slow: true},
 }
 
@@ -156,7 +156,7 @@ func (s scenario) calls(t *testing.T) (list []call) {
 	cmd := exec.Command("strace", append([]string{"-ff", "-qq", "-s", "4096", "-e", "trace=%file,%process,%network", "-o", trace, program}, words...)...)
 	cmd.Env = append([]string{"SLURMD_NODENAME=" + node}, s.env...)
 	out, _ := cmd.CombinedOutput()
-	if got := cmd.ProcessState.ExitCode(); s.exit >= 0 && got != s.exit {
+	if got := cmd.ProcessState.ExitCode(); got != s.exit {
 		t.Errorf("exit status %d, want %d:\n%s", got, s.exit, out)
 	}
 	files, err := filepath.Glob(trace + ".*")
