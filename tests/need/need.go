@@ -13,7 +13,8 @@ import (
 // InCI reports whether the tests run in CI, which sets CI=true.
 func InCI() bool { return os.Getenv("CI") == "true" }
 
-// Skip skips a test that lacks something which tests/install-deps.sh installs, or root.
+// Skip skips a test that lacks root, something that tests/install-deps.sh installs, or a feature of
+// the kernel that CI's machine has.
 func Skip(t testing.TB, format string, args ...any) {
 	t.Helper()
 	if InCI() {
