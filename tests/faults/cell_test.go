@@ -221,8 +221,8 @@ func (c *cell) runs(r *result) error {
 	}
 	// After a time-out the drain has 0.5 s. On a busy machine the fake scontrol, a script, may not end in that time:
 	// then the next run must deliver the drain. A run that has not waited those 0.5 s has not tried.
-	waited := run.Took.Seconds() >= c.Within-1 // Within is TIMEOUT + 1.5 s
-	if waited && !c.AtOnce && run.Exit == 142 && len(run.Updates) == 0 && strings.Contains(run.Said, "the next run will retry") {
+	waited := run.Exit == 142 && run.Took.Seconds() >= c.Within-1 // Within is TIMEOUT + 1.5 s
+	if waited && !c.AtOnce && len(run.Updates) == 0 && strings.Contains(run.Said, "the next run will retry") {
 		next, err := c.once(c.Wrap, c.Words, c.Env, "")
 		if err != nil {
 			return err

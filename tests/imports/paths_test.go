@@ -153,8 +153,25 @@ func TestPathsAreRefused(t *testing.T) {
 		`syscall.Open("/x", 0, 0)`, `syscall.Stat("/x", nil)`, `syscall.Access("/x", 0)`, `net.Dial("unix", "/x")`, `user.Current()`,
 		`files.Open("/x")`, `probe.NewHost("/")`, `_ = os.Open`,
 	}
-	text := "package p\n\nimport (\n\t\"net\"\n\t\"os\"\n\tfiles \"os\"\n\t\"os/user\"\n\t\"path/filepath\"\n\t\"syscall\"\n\n\t\"" + module + "/checks/probe\"\n)\n\nfunc f() {\n"
-	text += "\t" + strings.Join(calls, "\n\t") + "\n\t" + `os.Open("/proc/self/exe") //nolint:forbidigo // /proc/self` + "\n\tos.Getenv(filepath.Base(os.Args[0]))\n}\n"
+	text := `package p
+
+import (
+	"net"
+	"os"
+	files "os"
+	"os/user"
+	"path/filepath"
+	"syscall"
+
+	"` + module + `/checks/probe"
+)
+
+func f() {
+	` + strings.Join(calls, "\n\t") + `
+	os.Open("/proc/self/exe") //nolint:forbidigo // /proc/self
+	os.Getenv(filepath.Base(os.Args[0]))
+}
+`
 	for file, refused := range map[string]bool{
 		"cmd/nhc-gpu/a.go": true, "cmd/nhc-gpu/internal/a/a.go": true, "conf/a.go": true, "conf/match/a.go": true, "slurm/a.go": true,
 		"checks/a.go": true, "checks/plan/a.go": true, "checks/verdict/a.go": true, "checks/run/a.go": true, "checks/run/wire/a.go": true, "checks/session/node/a.go": true,

@@ -92,8 +92,9 @@ func TestFullDiskWithPendingDrain(t *testing.T) {
 	}
 	_ = os.WriteFile(dir+"/fill", make([]byte, 64<<10), 0o600)
 	must(t, os.Remove(slurm+"/broken"))
-	if exit, out := asSlurmd(t, program, node, "\x00", slurm); exit != 3 || !strings.HasPrefix(stateOf(t, slurm), "IDLE+DRAIN NHC: ") { // it has no fault of its own
-		t.Errorf("exit status %d, node %q: %s", exit, stateOf(t, slurm), out)
+	exit, out := asSlurmd(t, program, node, "\x00", slurm) // it has no fault of its own
+	if state := stateOf(t, slurm); exit != 3 || !strings.HasPrefix(state, "IDLE+DRAIN NHC: ") {
+		t.Errorf("exit status %d, node %q: %s", exit, state, out)
 	}
 	for i := range 2 {
 		exit, out := asSlurmd(t, program, node, "* || check_file_test -f /nonexistent\n", slurm)
