@@ -39,6 +39,9 @@ func kmsg(line string) string {
 	return "mkdir -p node/root/dev node/root/proc/sys/kernel/random; echo this >node/root/proc/sys/kernel/random/boot_id; cat >node/root/dev/kmsg <<'EOF'\n6,1,1,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06\n" + line + "\nEOF\n"
 }
 
+// awaitStep waits for a process that calls itself a step.
+const awaitStep = ` & for i in {1..600}; do [ "$(head -c 10 /proc/$!/cmdline)" = slurmstepd ] && exit 0; sleep 0.05; done; exit 1`
+
 // nodeFaults are nodes with one faulty device, files that do not answer, and wrong clocks.
 var nodeFaults = []fault{
 	{name: "one port of eight is down", conf: "* || check_ib_ports\n", sys: func(n *fakesys.Node) { n.Down("mlx5_3") }, exit: 1, within: 3, action: drained, says: "mlx5_3"},
@@ -56,5 +59,6 @@ var nodeFaults = []fault{
 	{name: "a mount that is gone", conf: "* || check_fs_mount_rw -t tmpfs -f /mnt/scratch\n", set: "mkdir scratch", exit: 1, within: 3, action: drained},
 	{name: "a mount that is read-only", conf: "* || check_fs_mount_rw -f /mnt/scratch\n", set: "mkdir scratch; mount -t tmpfs -o ro tmpfs scratch", exit: 1, within: 3, action: drained},
 	{name: "300 more processes", conf: "* || check_ps_daemon nosuchd\n", set: "for i in {1..300}; do sleep 300 & done", exit: 1, within: 7, action: drained},
-	{name: "a process that renames itself", guard: "B3", conf: "* || check_disk_write -t 5 /nowhere\n", set: "setpriv --reuid 65534 --regid 65534 --clear-groups bash -c \"exec -a 'slurmstepd: [999.batch]' sleep 300\" & for i in {1..600}; do [ \"$(head -c 10 /proc/$!/cmdline)\" = slurmstepd ] && exit 0; sleep 0.05; done; exit 1", words: "-t 30", exit: 3, within: 5, says: "/nowhere: not measured", mute: "job 999"},
+	{name: "a process that renames itself", guard: "B3", conf: "* || check_disk_write -t 5 /nowhere\n", set: "setpriv --reuid 65534 --regid 65534 --clear-groups bash -c \"exec -a 'slurmstepd: [999.batch]' sleep 300\"" + awaitStep, words: "-t 30", exit: 3, within: 5, says: "/nowhere: not measured", mute: "job 999"},
+	{name: "a step of a job", guard: "B3", conf: "* || check_disk_write -t 5 /nowhere\n", set: "cp /bin/sleep slurmstepd; bash -c \"exec -a 'slurmstepd: [999.batch]' ./slurmstepd 300\"" + awaitStep, words: "-v -t 30", within: 5, says: "job 999 runs on the node"},
 }
