@@ -12,7 +12,7 @@ mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 
 say() { echo "test-slurm-matrix: $*"; }
 
-# skip WHY: reports what is not tested; CI must not skip it.
+# skip WHY: reports a release that is not tested; CI must not skip one.
 skip() { say "$*"; [ "${CI:-}" != true ] || status=1; }
 
 # tree RELEASE: makes $cache/RELEASE, if it is not there yet.

@@ -79,7 +79,7 @@ func inHead(body *ast.BlockStmt, call *ast.CallExpr) bool {
 	return false
 }
 
-// TestMarkedStartsLongWaitsFirst runs marked.sh with echo in the place of go.
+// TestMarkedStartsLongWaitsFirst runs marked.sh with echo instead of go.
 func TestMarkedStartsLongWaitsFirst(t *testing.T) {
 	t.Parallel()
 	for mark, first := range map[string]string{"All": "./cmd/nhc-gpu ./tests/monitor ./tests/slurm ", "Long": "./tests/slurm "} {
