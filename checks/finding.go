@@ -109,7 +109,7 @@ func IsRemedy(name string) bool { return name != "" && remedies[Remedy(name)].ra
 // -i. The fabric manager takes NVLink with it when it stops, and a reset of Ampere GPUs needs it.
 const (
 	ResetAdvice    = "With no job on the node: systemctl stop nvidia-dcgm nvidia-dcgm-exporter nvidia-persistenced (not the fabric manager), nvidia-smi --gpu-reset -i ADDRESS, then start them again. fuser -v /dev/nvidia* shows what else uses the GPU. If the reset fails, reboot."
-	ResetAllAdvice = "When all jobs have ended, reboot the node, or reset all GPUs and NVSwitches (nvidia-smi --gpu-reset, without -i) with the fabric manager running. Then Fabric, State in nvidia-smi -q must be Completed."
+	ResetAllAdvice = "When all jobs have ended, reboot the node, or reset all GPUs and the NVSwitches of the node: systemctl stop nvidia-dcgm nvidia-dcgm-exporter nvidia-persistenced (not the fabric manager), nvidia-smi --gpu-reset without -i, then start them again. Then Fabric, State in nvidia-smi -q must be Completed."
 )
 
 // ReseatLimits follows advice to reseat a GPU: only a PCIe card can be reseated.

@@ -67,13 +67,18 @@ func (m *Memory) mark(v Verdict, now time.Time) {
 		return
 	}
 	isSame := func(k Mark) bool { return k.Cause == v.Cause }
-	if i := slices.IndexFunc(m.Marks, isSame); i >= 0 && m.Marks[i].Fault == v.fault() && m.Marks[i].Message != "" {
+	i := slices.IndexFunc(m.Marks, isSame)
+	if i >= 0 && m.Marks[i].Fault == v.fault() && m.Marks[i].Message != "" {
 		m.Marks = slices.Clone(m.Marks)
 		m.Marks[i].Since = now.UTC()
 		return // its message is in the reason
 	}
+	fault := v.fault()
+	if i >= 0 && v.Code == checks.JobStuck && m.Marks[i].Code() != v.Code {
+		fault = m.Marks[i].Fault // the end of a stuck process does not answer that one
+	}
 	marks := slices.DeleteFunc(slices.Clone(m.Marks), isSame)
-	marks = append(marks, Mark{Cause: v.Cause, Message: cut(printable(v.Message), MaxReason), Fault: v.fault(), Since: now.UTC()})
+	marks = append(marks, Mark{Cause: v.Cause, Message: cut(printable(v.Message), MaxReason), Fault: fault, Since: now.UTC()})
 	m.Marks = marks[max(0, len(marks)-mostMarks):]
 }
 

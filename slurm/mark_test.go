@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nhc-gpu/nhc-gpu/checks"
 )
 
 // passing returns the verdict of a healthy run that can clear the drains of some checks and no
@@ -124,6 +126,21 @@ func TestMarkIsRenewed(t *testing.T) {
 	}
 	if m, err = c.recall(); err != nil || len(m.Marks) != mostMarks {
 		t.Errorf("%d marks, %v", len(m.Marks), err)
+	}
+}
+
+// A stuck process does not take the place of a fault of the same line that its end does not answer.
+func TestMarkOfStuckProcess(t *testing.T) {
+	t.Parallel()
+	c := controller(t, &fake{state: "IDLE"})
+	act := acting(t, c)
+	left := by("check_job_leftovers", "train.py runs on")
+	left.Code = "job.left.process"
+	act(left, Manual, "read", "DRAIN NHC: train.py runs on")
+	left.Message, left.Code = "train.py cannot be ended", checks.JobStuck
+	act(left, Manual, "read", "DRAIN NHC: train.py cannot be ended")
+	if m, err := c.recall(); err != nil || len(m.Marks) != 1 || m.Marks[0].Code() != "job.left.process" {
+		t.Errorf("marks %+v, %v", m.Marks, err)
 	}
 }
 

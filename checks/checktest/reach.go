@@ -17,7 +17,6 @@ import (
 
 // beyond lists the findings in the code that no scenario can produce, and why.
 var beyond = map[string]string{
-	"gpu/fabric.go Run: config.value":              "an error in TOML: TestFabricWords",
 	"gpu/fabric.go unseen: probe.unreadable":       "a process whose memory is locked: TestFabricUnseen",
 	"active/gpu_launch.go report: gpu.launch.slow": "the CPU's own time: TestLaunchRoundTrip",
 	"xid/gpu_xid.go Run: config.value":             "an error in TOML: TestXidWords",

@@ -414,6 +414,7 @@ type messageCase struct {
 	row    *checks.MessageRow
 	device checks.Device
 	fails  bool
+	works  bool // the fault is over
 	notes  []string
 	until  string
 }
@@ -455,7 +456,7 @@ func combineCases(cases []*messageCase) (list []*messageCase) {
 			continue
 		}
 		main.also(c.row.Means)
-		if c.row.Until != "" { // that one requires more
+		if c.row.Until != "" || c.fails && c.row.Remedy.Rank() > main.row.Remedy.Rank() { // that one requires more
 			main.until, main.row = c.until, &checks.MessageRow{Code: main.row.Code, Means: main.row.Means, Numbers: main.row.Numbers, Remedy: c.row.Remedy, Do: c.row.Do}
 		}
 	}
@@ -496,19 +497,17 @@ func (j *messageJudge) judge(e *messageEvent) *messageCase {
 			c.also("the link is down")
 		}
 	case c.row.State == "live" && j.isLive(e.Disk):
-		c.fails = false
+		c.fails, c.works = false, true
 		c.also("the disk works again")
 	case e.Recovered > 0 && c.fails:
-		c.fails, c.until = false, "the driver recovered it: watch it"
+		c.fails, c.works, c.until = false, true, "the driver recovered it: watch it"
 	}
 	if c.fails {
-		c.until = "a driver reload or a reboot clears it"
+		c.until = "a reboot clears it"
 		switch {
 		case c.row.State == "link":
 			c.until = "check the transceiver and the cable"
-		case c.row.State == "live":
-			c.until = "a reboot clears it"
-		case c.row.Until == "boot":
+		case c.row.Until == "boot", c.row.Remedy == checks.PowerCycle:
 			c.until = "power the node off and on"
 		}
 		return c
@@ -579,6 +578,9 @@ func (j *messageJudge) finding(c *messageCase) checks.Finding {
 	}
 	if c.row.Do != checks.DoMessage(c.Code) { // drivers share codes
 		f.Do = c.row.Do
+	}
+	if c.works && !c.fails {
+		f.Remedy, f.Do = checks.NoRemedy, "Nothing now: the device works again. If the message returns, have it replaced."
 	}
 	if c.fails {
 		f.Severity = checks.Fail

@@ -68,7 +68,8 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 	const (
 		dead    = "the driver reports the adapter as dead"
 		deadBy5 = dead + " (its firmware asks for a reset)"
-		restart = "a driver reload or a reboot clears it"
+		restart = "a reboot clears it"
+		cycle   = "power the node off and on"
 		cured   = "the driver recovered it: watch it"
 		replace = "update its firmware, then replace it"
 		shorted = "the cable or transceiver is bad or shorted"
@@ -164,15 +165,17 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 			toCycle),
 		on("a cold reset is due after a start of the driver", []string{"100 " + cold, "90 " + started23}, nil,
 			said(checks.Fail, "nic.coldreset", checks.PowerCycle, 1, 100, 100, cold, "the adapter asks for a power cycle", "power the node off and on")),
-		on("dead, and recovered", []string{"100 " + checktest.Fatal23, "95 " + started23, "90 " + again23}, nil, said(checks.Warn, "nic.fatal", checks.RebootNode, 1, 100, 100, checktest.Fatal23, deadBy5, cured)),
+		on("dead, and recovered", []string{"100 " + checktest.Fatal23, "95 " + started23, "90 " + again23}, nil, said(checks.Warn, "nic.fatal", checks.NoRemedy, 1, 100, 100, checktest.Fatal23, deadBy5, cured)),
 		on("dead, and not recovered", []string{"100 " + checktest.Fatal23, "95 " + started23, "90 " + failed}, nil,
-			said(checks.Fail, "nic.recovery", checks.PowerCycle, 1, 90, 90, failed, "the driver could not recover the adapter, "+dead, restart)),
+			said(checks.Fail, "nic.recovery", checks.PowerCycle, 1, 90, 90, failed, "the driver could not recover the adapter, "+dead, cycle)),
+		on("dead, as mlx5 logs it, and not recovered", []string{"100 " + checktest.Fatal23, "90 " + failed}, nil,
+			said(checks.Fail, "nic.fatal", checks.PowerCycle, 1, 100, 100, checktest.Fatal23, deadBy5+", the driver could not recover the adapter", cycle)),
 		on("dead and recovered for the third time in a day", []string{"9000 " + checktest.Fatal23, "8990 " + again23, "5000 " + checktest.Fatal23, "4990 " + again23, "100 " + checktest.Fatal23, "90 " + again23}, nil,
 			said(checks.Fail, "nic.fatal", checks.RebootNode, 3, 100, 100, checktest.Fatal23, deadBy5+", 3 times within 24 hours", replace)),
 		on("an administrator resets it", []string{"105 " + checktest.On23 + "mlx5_sync_reset_request_event:420:(pid 7): PCI Sync FW Update Reset Ack. Device reset is expected.",
 			"100 " + checktest.On23 + "poll_sync_reset:235:(pid 0): Got Device Reset", "99 " + checktest.Fatal23, "90 " + started23}, nil),
 		on("it does not come back from an administrator's reset", []string{"105 " + checktest.On23 + "poll_sync_reset:235:(pid 0): Got Device Reset", "100 " + failed}, nil,
-			said(checks.Fail, "nic.recovery", checks.PowerCycle, 1, 100, 100, failed, "the driver could not recover the adapter", restart)),
+			said(checks.Fail, "nic.recovery", checks.PowerCycle, 1, 100, 100, failed, "the driver could not recover the adapter", cycle)),
 		on("its driver reads nothing but ones", []string{"105 " + checktest.Fatal23, "100 " + checktest.On23 + "firmware version: 65535.65535.65535"}, nil,
 			said(checks.Fail, "nic.fatal", checks.RebootNode, 1, 105, 105, checktest.Fatal23, deadBy5, restart)),
 		on("it fails ten minutes after an administrator's reset", []string{"700 " + checktest.On23 + "poll_sync_reset:235:(pid 0): Got Device Reset", "100 " + checktest.Fatal23}, nil, fatal),
@@ -180,7 +183,7 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 			said(checks.Fail, "nic.heartbeat", checks.RebootNode, 1, 100, 100, checktest.On23+"poll_health:825:(pid 0): device's health compromised - reached miss count", "the adapter's firmware has stopped", restart)),
 		on("a critical fault", []string{"100 " + checktest.On23 + "print_health_info:447:(pid 0): Health issue observed, unrecoverable hardware error, severity(2) CRITICAL:"}, nil,
 			said(checks.Fail, "nic.health", checks.PowerCycle, 1, 100, 100, checktest.On23+"print_health_info:447:(pid 0): Health issue observed, unrecoverable hardware error, severity(2) CRITICAL:",
-				"the adapter reports a critical fault, unrecoverable hardware error", restart)),
+				"the adapter reports a critical fault, unrecoverable hardware error", cycle)),
 		on("a command times out", []string{"100 " + slow}, nil, said(checks.Warn, "nic.timeout", checks.RebootNode, 1, 100, 100, slow, "the adapter's firmware has not answered a command", "watch it")),
 		on("three commands time out", []string{"900 " + slow, "500 " + slow, "100 " + slow}, nil,
 			said(checks.Fail, "nic.timeout", checks.RebootNode, 3, 900, 100, slow, "the adapter's firmware has not answered a command, 3 times within an hour", replace)),
@@ -198,8 +201,8 @@ var _ = checktest.Table("check_kernel_log", func(string) []checktest.Scenario {
 			said(checks.Warn, "nic.module.cable", checks.CheckCable, 1, 100, 100, checktest.Shorted23, shorted, "watch it")),
 		on("a shorted cable, and another was plugged in", []string{"100 " + checktest.Shorted23, "90 " + checktest.On23 + "Port module event: module 0, Cable plugged"}, nil),
 		on("a disk is given up", []string{"100 " + given}, func(n *fakesys.Node) { n.Set("nvme3", "state", "dead") },
-			saidOfDisk(checks.Fail, "nvme.log.dead", checks.PowerCycle, given, "the driver has given up the disk", "a reboot clears it")),
-		on("a disk was given up, and is back", []string{"100 " + given}, nil, saidOfDisk(checks.Warn, "nvme.log.dead", checks.PowerCycle, given, "the driver has given up the disk, the disk works again", "watch it")),
+			saidOfDisk(checks.Fail, "nvme.log.dead", checks.PowerCycle, given, "the driver has given up the disk", cycle)),
+		on("a disk was given up, and is back", []string{"100 " + given}, nil, saidOfDisk(checks.Warn, "nvme.log.dead", checks.NoRemedy, given, "the driver has given up the disk, the disk works again", "watch it")),
 		on("a disk across the network is reset", []string{"100 " + reset3}, func(n *fakesys.Node) { n.Set("nvme3", "transport", "tcp") }),
 		on("a disk is reset", []string{"100 " + reset3}, nil, saidOfDisk(checks.Warn, "nvme.log.down", checks.ReseatOrRMA, reset3, "the disk has stopped answering and was reset", "watch it")),
 		on("a task hangs", []string{"100 INFO: task NHC: drain me:4711 blocked for more than 122 seconds."}, nil,

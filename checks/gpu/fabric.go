@@ -69,7 +69,7 @@ func init() {
 				"gpu.fabric.state":    "CUDA does not start, or does not use NVLink: " + manager + " " + rack,
 				"gpu.fabric.status":   "The GPU is not in the fabric, even if its links are up: " + manager + " " + rack,
 				"gpu.fabric.domain":   "The GPU is not in the rack's NVLink domain, or in another one than the other GPUs of the node: check Fabric in nvidia-smi -q, and the partitions of the rack's fabric manager.",
-				"gpu.fabric.health":   "Check Fabric, Health in nvidia-smi -q, and look for Xid and SXid errors in dmesg. " + checks.ResetAllAdvice + " " + rack,
+				"gpu.fabric.health":   "Check Fabric, Health in nvidia-smi -q, and look for Xid and SXid errors in dmesg. " + checks.ResetAdvice + " " + rack,
 				"gpu.fabric.mig":      "Nothing: the driver shuts down the NVLinks of a GPU with MIG. If the GPU is to use NVLink, turn MIG off: nvidia-smi -i ADDRESS -mig 0.",
 				"gpu.fabric.unknown":  "The driver is newer than nhc-gpu and reports an unknown value: check Fabric in nvidia-smi -q.",
 				"gpu.fabric.manager":  "Run systemctl start nvidia-fabricmanager; " + manager,

@@ -262,9 +262,13 @@ func Choose(rows []conf.Remedy, platforms []string, results []event.Result, r Re
 	return n
 }
 
+// forgotten are the codes of lost parts that no check misses if they are absent after a boot: the node would
+// return without the part.
+var forgotten = []string{"nvme.gone", "nvme.state", "nvme.log.dead", "ib.ports.gone", "nic.pci"}
+
 // ladderOf returns the remedies that the site permits for a failure, the least first. A remedy with
 // codes is for those. One without codes is for faults whose own remedy is a reset, a reboot or a power
-// cycle, and not more than it.
+// cycle, and not more than it; but not for parts whose loss no check finds after a boot.
 func ladderOf(rows []conf.Remedy, platforms []string, f *event.Result) (ladder []conf.Remedy) {
 	own := rank(string(f.Remedy)) // restart-app means the program of a user
 	best := map[string]int{}
@@ -275,7 +279,7 @@ func ladderOf(rows []conf.Remedy, platforms []string, f *event.Result) (ladder [
 				fit = max(fit, len(prefix))
 			}
 		}
-		if row.Codes == nil && own > rank(conf.RestartApp) && rank(row.Do) >= own {
+		if row.Codes == nil && !slices.Contains(forgotten, f.Code) && own > rank(conf.RestartApp) && rank(row.Do) >= own {
 			fit = 0
 		}
 		if fit < 0 || row.Platforms != nil && !slices.ContainsFunc(row.Platforms, func(p string) bool { return slices.Contains(platforms, p) }) {

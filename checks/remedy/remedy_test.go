@@ -87,6 +87,7 @@ func TestChoose(t *testing.T) {
 		"without a remedy, by its code":       {results: []event.Result{failed("file.test", checks.NoRemedy, checks.Device{})}, want: "restart-app"},
 		"a mount that hangs":                  {results: []event.Result{failed("probe.hung", checks.NoRemedy, checks.Device{Kind: "path", Name: "/scratch"})}, want: "probe.hung of /scratch: remedy none: no [remedy]"},
 		"a mount that hangs without its card": {results: []event.Result{failed("probe.hung", checks.NoRemedy, checks.Device{Kind: "path", Name: "/scratch"}), boot}, want: "reboot-node"},
+		"a disk that a boot would forget":     {results: []event.Result{failed("nvme.gone", checks.PowerCycle, gpu3)}, want: "nvme.gone of gpu3 0000:13:00.0: remedy power-cycle: no [remedy]"},
 		"a line of bash":                      {results: []event.Result{{Line: "false", Severity: checks.Fail}}, want: "a line of bash has failed"},
 		"a drill":                             {results: []event.Result{drill}, want: "reset-gpu"},
 		"a hold":                              {results: []event.Result{failed(HoldCode, checks.ReseatOrRMA, gpu3)}, want: ""},

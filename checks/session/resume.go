@@ -110,6 +110,18 @@ func (u Unanswered) skips(s *plan.Step, m slurm.Mark) bool {
 	})
 }
 
+// Marked returns the failure that the mark of a node names: the one that drains it. But the end of a stuck
+// process answers that fault alone, so another failure of its check takes precedence.
+func Marked(failures []checks.Finding, draining int) checks.Finding {
+	x := failures[draining]
+	for _, o := range failures {
+		if x.Code == checks.JobStuck && o.Check == x.Check && o.Code != x.Code {
+			return o
+		}
+	}
+	return x
+}
+
 // Pass is a run without failures.
 type Pass struct {
 	Plan       *plan.Plan // nil: the run has no plan

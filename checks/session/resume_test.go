@@ -121,6 +121,26 @@ func TestStuckProcessHasEnded(t *testing.T) {
 	}
 }
 
+func TestMarked(t *testing.T) {
+	t.Parallel()
+	stuck, process := checks.Finding{Check: leftoversCheck, Code: "job.left.stuck"}, checks.Finding{Check: leftoversCheck, Code: "job.left.process"}
+	gpu := checks.Finding{Check: "check_gpu_count", Code: "gpu.count"}
+	for _, tt := range []struct {
+		failures []checks.Finding
+		draining int
+		want     string
+	}{
+		{[]checks.Finding{stuck, gpu}, 0, "job.left.stuck"},
+		{[]checks.Finding{stuck, gpu}, 1, "gpu.count"},
+		{[]checks.Finding{gpu, stuck, stuck, process}, 1, "job.left.process"},
+		{[]checks.Finding{process, stuck}, 0, "job.left.process"},
+	} {
+		if got := Marked(tt.failures, tt.draining).Code; got != tt.want {
+			t.Errorf("%+v, %d: %s, want %s", tt.failures, tt.draining, got, tt.want)
+		}
+	}
+}
+
 func TestLacks(t *testing.T) {
 	t.Parallel()
 	const unread, skipped, lacking = "whose file this run does not read", "which this run skipped or did not finish", "which this run does not have"

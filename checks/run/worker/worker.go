@@ -91,9 +91,10 @@ func Serve(root string, platforms func(file string, data []byte) checks.Platform
 		resp.Locked = probe.LockedCalls()
 		w.send(resp)
 		if resp.Worn {
-			return 0
+			break
 		}
 	}
+	process.EndForked()
 	return 0
 }
 

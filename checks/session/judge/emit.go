@@ -213,7 +213,7 @@ func (j *Judge) markOffline(message string) {
 	refused := j.job != nil && j.job.Blame.OfJob(j.fold.Failures()) >= 0
 	v := slurm.Verdict{Message: message, Refused: refused, Cause: j.cause(), Busy: j.fold.All && !j.late, Part: j.n.Part()}
 	if failures := j.fold.Failures(); j.fold.Blamed() < len(failures) {
-		x := failures[j.fold.Blamed()]
+		x := session.Marked(failures, j.fold.Blamed())
 		v.Code, v.Device = x.Code, x.Device.String()
 	}
 	if j.n.CarryOut(v) && refused && j.n.Role == slurm.Prolog && !j.n.Set.Observes() {

@@ -144,7 +144,11 @@ func describeFleet(w io.Writer, all int, groups []*fleetGroup) {
 			}
 			fmt.Fprintf(w, "       devices  %s\n", fewNames(list))
 		}
-		if do := checks.WhatToDo(g.Code); do != "" {
+		do := checks.WhatToDo(g.Code)
+		if strings.HasPrefix(g.Code, "gpu.xid.") || strings.HasPrefix(g.Code, "gpu.sxid.") { // it depends on the event
+			do = "Run nhc-gpu status on a node: it has the advice on its error."
+		}
+		if do != "" {
 			fmt.Fprintf(w, "       do       %s\n", do)
 		}
 	}
