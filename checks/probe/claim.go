@@ -22,7 +22,7 @@ func Claim(h *Host, name string) (release func(), err error) {
 		return func() {}, nil
 	}
 	var errs error
-	for _, dir := range h.memoryDirs() {
+	for _, dir := range h.MemoryDirs() {
 		path := filepath.Join(findMachineDir(dir), name+".lock")
 		fd, err := lockFile(h, path)
 		switch {

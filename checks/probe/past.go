@@ -30,9 +30,9 @@ var ErrSilent = errors.New("the directory of the records does not answer")
 // node, the first writable spare directory replaces it. All are below the root of the node.
 func (h *Host) SetPast(dir string, spare ...string) { h.past, h.spare = dir, spare }
 
-// memoryDirs returns the memory directories that answer, the preferred one first. Without any the run
+// MemoryDirs returns the memory directories that answer, the preferred one first. Without any the run
 // has no memory; a check does not report a file system that does not answer there.
-func (h *Host) memoryDirs() (dirs []string) {
+func (h *Host) MemoryDirs() (dirs []string) {
 	for _, dir := range append([]string{h.past}, h.spare...) {
 		if dir != "" && h.answers(dir) {
 			dirs = append(dirs, dir)
@@ -135,13 +135,13 @@ var orders = []string{"silence", "xid-clear", "xid-reset", "ib-clear"}
 // ofOrder ends the name of such a copy.
 const ofOrder = ".copy"
 
-// interim ends the name of a file that was begun in a spare directory while the memory directory, or the
+// Interim ends the name of a file that was begun in a spare directory while the memory directory, or the
 // file in it, could not be read. It counts only as long as there is no other: that one has the whole history.
-const interim = ".interim"
+const Interim = ".interim"
 
 // readKept reads a file of the memory directory. A file in a spare directory is newer.
 func (h *Host) readKept(name string) (path string, data []byte, err error) {
-	dirs := h.memoryDirs()
+	dirs := h.MemoryDirs()
 	if len(dirs) == 0 {
 		return "", nil, ErrNoMemory
 	}
@@ -149,7 +149,7 @@ func (h *Host) readKept(name string) (path string, data []byte, err error) {
 	for _, dir := range slices.Backward(dirs) {
 		paths = append(paths, filepath.Join(dir, name))
 		if dir != h.past {
-			interims = append(interims, filepath.Join(dir, name+interim))
+			interims = append(interims, filepath.Join(dir, name+Interim))
 			copies = append(copies, filepath.Join(dir, name+ofOrder))
 		}
 	}
@@ -225,7 +225,7 @@ func (h *Host) namesIn(dir string) ([]string, error) {
 // settle ends an interim file when the memory directory answers: it would count in the next silence. If there is no
 // other file of the name, known, that directory gets it.
 func (h *Host) settle(spare, name string, known bool) {
-	made := filepath.Join(spare, name+interim)
+	made := filepath.Join(spare, name+Interim)
 	if !known {
 		data, err := readOwn(h.Path(made))
 		if err != nil || h.keepInPast(name, data, false) != nil {
@@ -272,7 +272,7 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 	if err != nil {
 		return fmt.Errorf("keep %s: %w", name, err)
 	}
-	dirs := h.memoryDirs()
+	dirs := h.MemoryDirs()
 	if len(dirs) == 0 {
 		return ErrNoMemory
 	}
@@ -290,7 +290,7 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 	}
 	if cause == nil {
 		for _, spare := range spares { // outdated
-			h.removeAll([]string{filepath.Join(spare, file), filepath.Join(spare, file+interim)})
+			h.removeAll([]string{filepath.Join(spare, file), filepath.Join(spare, file+Interim)})
 		}
 		h.copyOrder(dirs, filepath.Join(h.past, file), data)
 		return nil
@@ -301,7 +301,7 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 	for _, spare := range spares {
 		file := file
 		if _, err := os.Lstat(h.Path(filepath.Join(spare, file))); unread || silent && err != nil {
-			file += interim
+			file += Interim
 		}
 		if err := h.keepIn(spare, file, data, false); err != nil {
 			cause = errors.Join(cause, err)

@@ -41,7 +41,7 @@ func Records(h *Host, prefix string) (list []Record, err error) {
 		return nil, ErrNoMemory
 	}
 	var names []string
-	dirs := h.memoryDirs()
+	dirs := h.MemoryDirs()
 	silent := len(dirs) == 0 || dirs[0] != h.past
 	for _, dir := range dirs {
 		more, err := h.namesIn(dir)
@@ -53,7 +53,7 @@ func Records(h *Host, prefix string) (list []Record, err error) {
 			return nil, err
 		}
 		for _, name := range more {
-			plain, begun := strings.CutSuffix(name, interim)
+			plain, begun := strings.CutSuffix(name, Interim)
 			switch {
 			case silent:
 				plain = strings.TrimSuffix(plain, ofOrder)
@@ -98,13 +98,13 @@ func Forget(h *Host, name string) error {
 	if h.past == "" {
 		return ErrNoMemory
 	}
-	dirs := h.memoryDirs()
+	dirs := h.MemoryDirs()
 	if len(dirs) == 0 {
 		return ErrNoMemory
 	}
 	for i, dir := range dirs {
 		path := filepath.Join(dir, name+".json")
-		_ = os.Remove(h.Path(path + interim))
+		_ = os.Remove(h.Path(path + Interim))
 		err := os.Remove(h.Path(path))
 		if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 			continue
@@ -132,7 +132,7 @@ func AppendLine(h *Host, j Journal, line []byte) error {
 	if h.past == "" {
 		return ErrNoMemory
 	}
-	dirs := h.memoryDirs()
+	dirs := h.MemoryDirs()
 	if len(dirs) == 0 {
 		return ErrNoMemory
 	}
@@ -230,7 +230,7 @@ func JournalLines(h *Host, j Journal) (lines [][]byte, err error) {
 		return nil, ErrNoMemory
 	}
 	var paths []string
-	for _, dir := range h.memoryDirs() {
+	for _, dir := range h.MemoryDirs() {
 		paths = append(paths, filepath.Join(dir, j.Name+".jsonl.1"), filepath.Join(dir, j.Name+".jsonl"))
 	}
 	for _, path := range paths {

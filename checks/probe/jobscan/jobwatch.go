@@ -3,24 +3,35 @@ package jobscan
 import (
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 )
 
 // JobWatch notices a job that starts on the node. It is cheap enough for ten calls a second: it
-// lists /proc, and reads the command lines of new processes only. It has its own reader, because a
-// Host is not for two goroutines.
+// lists /proc, and reads the command lines of new processes only. It does not use the cache of the Host.
 type JobWatch struct {
 	Running map[string]bool // jobs that had a slurmstepd at the start of the watch
 
+	host    *probe.Host
 	proc    string
-	records string
+	records []*listing  // memory directories
 	looks   map[int]int // how often each process was read
 	prefix  string
 	opened  map[string]bool
 }
+
+// listing lists a directory of a file server that can die.
+type listing struct {
+	dir   string
+	names chan []string // of the look that has begun, nil if there is none
+}
+
+// lookLimit is how long a look for records delays the look for processes, once.
+const lookLimit = time.Second
 
 // youngLooks is how often a new process is read: the command line of a slurmstepd shows the number
 // of its job only a moment after its start.
@@ -30,13 +41,10 @@ const youngLooks = 20
 const fewLooks = 4
 
 // WatchJobs starts a watch. It ignores existing jobs, and existing records: files with that prefix
-// in the memory directory. A prolog of this program writes such a file at the start of a job. The
-// error means that /proc cannot be read.
+// in the memory directories that answer. A prolog of this program writes such a file at the start of a
+// job. The error means that /proc cannot be read.
 func WatchJobs(h *probe.Host, prefix string) (*JobWatch, error) {
-	w := &JobWatch{Running: map[string]bool{}, proc: h.Path("/proc"), looks: map[int]int{}, prefix: prefix, opened: map[string]bool{}}
-	if h.Past() != "" && h.PastAnswers() {
-		w.records = h.Path(h.Past())
-	}
+	w := &JobWatch{Running: map[string]bool{}, host: h, proc: h.Path("/proc"), looks: map[int]int{}, prefix: prefix, opened: map[string]bool{}}
 	r, err := probe.OpenProc(w.proc)
 	if err != nil {
 		return nil, &fs.PathError{Op: "read", Path: "/proc", Err: err}
@@ -49,7 +57,13 @@ func WatchJobs(h *probe.Host, prefix string) (*JobWatch, error) {
 			w.looks[pid] = youngLooks
 		}
 	}
+	if h.Past() != "" && prefix != "" {
+		for _, dir := range h.MemoryDirs() {
+			w.records = append(w.records, &listing{dir: dir})
+		}
+	}
 	w.newRecord()
+	w.records = slices.DeleteFunc(w.records, func(l *listing) bool { return l.names != nil }) // all would be new
 	return w, nil
 }
 
@@ -93,17 +107,33 @@ func (w *JobWatch) pids() (pids []int) {
 
 // newRecord returns the job of a new record, the last of several.
 func (w *JobWatch) newRecord() (job string) {
-	if w.records == "" || w.prefix == "" {
-		return ""
-	}
-	for _, name := range listNames(w.records) {
-		id, ok := strings.CutPrefix(strings.TrimSuffix(name, ".json"), w.prefix)
-		if ok && strings.HasSuffix(name, ".json") && !w.opened[id] {
-			w.opened[id] = true
-			job = id
+	for _, l := range w.records {
+		for _, name := range l.list(w.host) {
+			plain, ofRecord := strings.CutSuffix(strings.TrimSuffix(name, probe.Interim), ".json")
+			id, ok := strings.CutPrefix(plain, w.prefix)
+			if ofRecord && ok && !w.opened[id] {
+				w.opened[id] = true
+				job = id
+			}
 		}
 	}
 	return job
+}
+
+// list returns the names in a directory, none if it does not answer. A look that does not end is not repeated.
+func (l *listing) list(h *probe.Host) []string {
+	if l.names == nil {
+		names := make(chan []string, 1)
+		l.names = names
+		h.InTime("read "+l.dir, lookLimit, func() { names <- listNames(h.Path(l.dir)) })
+	}
+	select {
+	case names := <-l.names:
+		l.names = nil
+		return names
+	default:
+		return nil
+	}
 }
 
 // listNames returns the names in a directory, none if it cannot be read.
