@@ -133,6 +133,7 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 		files  map[string]string
 		links  map[string]string
 		job    *checks.Job
+		stuck  []string
 		left   time.Duration
 		want   []string
 	}{
@@ -145,6 +146,7 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 		"its epilog":                       {job: &checks.Job{ID: "7", GPUs: own.GPUs[:1], Ended: true}, want: []string{alone}},
 		"all GPUs, and a part of the CPUs": {job: &checks.Job{ID: "7", GPUs: own.GPUs, Part: true}, want: []string{"skip active.shared: check_trial:  not run in this prolog: the job does not have the whole node"}},
 		"a job without a step":             {files: record("123", thisBoot, ""), want: []string{began}},
+		"an unknown one":                   {stuck: []string{"read /past"}, want: []string{"unknown active.busy: check_trial:  not run: it is unknown whether a job has started: the directory of the records does not answer"}},
 		"one beside its prolog":            {files: record("123", thisBoot, ""), job: own, want: []string{began}},
 		"one that cannot be":               {files: record("123", thisBoot, ""), job: whole, want: []string{alone}},
 		"one before its epilog":            {files: record("123", thisBoot, ""), job: &checks.Job{ID: "7", GPUs: own.GPUs, Whole: true, Ended: true}, want: []string{began}},
@@ -196,6 +198,7 @@ func TestActiveKeepsOffWhatIsUsed(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			env.Host.SetStuck(c.stuck)
 			env.Job = c.job
 			ctx := t.Context()
 			if c.left > 0 {

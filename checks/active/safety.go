@@ -3,6 +3,7 @@ package active
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -48,7 +49,11 @@ func findRefusal(ctx context.Context, r *activeRun) *checks.Finding {
 	if len(running) > 0 {
 		return new(checks.Finding{Code: "active.busy", Severity: checks.Skip}.Describe(r.Check, "not run: %s", formatRunning(slices.Sorted(maps.Keys(running)))))
 	}
-	if begun := listBegunJobs(r); len(begun) > 0 {
+	begun, err := listBegunJobs(r)
+	if err != nil {
+		return new(checks.Finding{Code: "active.busy", Severity: checks.Unknown}.Describe(r.Check, "not run: it is unknown whether a job has started: %v", err))
+	}
+	if len(begun) > 0 {
 		return new(checks.Finding{Code: "active.busy", Severity: checks.Skip}.Describe(r.Check, "not run: %s", formatBegun(begun)))
 	}
 	if why := describeSharing(r); why != "" {
@@ -98,16 +103,19 @@ type jobRecord struct {
 // listBegunJobs returns the jobs that their prologs have recorded in this boot and that no epilog has
 // ended: a job without a step on the node has no process yet. In the prolog of a job with the
 // whole node such records are of ended jobs, and the run closes them. An unreadable record is
-// ignored.
-func listBegunJobs(r *activeRun) (jobs []string) {
+// ignored; the error is [probe.ErrSilent].
+func listBegunJobs(r *activeRun) (jobs []string, err error) {
 	if inProlog(r.env) && r.env.Job.Whole {
-		return nil
+		return nil, nil
 	}
 	boot, err := probe.BootID(r.env.Host)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
-	records, _ := probe.Records(r.env.Host, jobRecords)
+	records, err := probe.Records(r.env.Host, jobRecords)
+	if errors.Is(err, probe.ErrSilent) {
+		return nil, err
+	}
 	for _, raw := range records {
 		var rec jobRecord
 		if json.Unmarshal(raw.Data, &rec) != nil || rec.Job == "" || rec.Begin.Boot != boot || rec.Outcome != "" {
@@ -117,7 +125,7 @@ func listBegunJobs(r *activeRun) (jobs []string) {
 			jobs = append(jobs, rec.Job)
 		}
 	}
-	return jobs
+	return jobs, nil
 }
 
 // isOwn reports whether a job is that of the prolog or epilog, or the one in which this program runs.
