@@ -223,16 +223,15 @@ func (h *Host) namesIn(dir string) ([]string, error) {
 }
 
 // settle ends an interim file when the memory directory answers: it would count in the next silence. If there is no
-// other file of the name, known, that directory gets it.
+// other file of the name, known, it becomes a plain one, by one call: another run can forget or write it meanwhile.
+// Strikes end, since the number of their run counts from the silence.
 func (h *Host) settle(spare, name string, known bool) {
 	made := filepath.Join(spare, name+Interim)
-	if !known {
-		data, err := readOwn(h.Path(made))
-		if err != nil || h.keepInPast(name, data, false) != nil {
-			return
-		}
+	if known || strings.HasPrefix(name, "strikes-") {
+		h.removeAll([]string{made})
+		return
 	}
-	h.removeAll([]string{made})
+	_ = os.Rename(h.Path(made), h.Path(filepath.Join(spare, name)))
 }
 
 // noteUnread notes whether a file of the memory directory could not be read now: it must not be replaced.
@@ -289,8 +288,8 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 		}
 	}
 	if cause == nil {
-		for _, spare := range spares { // outdated
-			h.removeAll([]string{filepath.Join(spare, file), filepath.Join(spare, file+Interim)})
+		for _, spare := range spares { // outdated; in this order, see settle
+			h.removeAll([]string{filepath.Join(spare, file+Interim), filepath.Join(spare, file)})
 		}
 		h.copyOrder(dirs, filepath.Join(h.past, file), data)
 		return nil

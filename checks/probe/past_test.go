@@ -138,7 +138,8 @@ func TestPastSilent(t *testing.T) {
 	want(host(), "gnew", 5) // the only one
 	wantRecords(host(), false, "gnew=5 gpu=1 ")
 	want(host(), "gpu", 1)
-	want(host(silent), "gpu", 0) // that of the time before is gone
+	want(host(silent), "gpu", 0)  // that of the time before is gone
+	want(host(silent), "gnew", 5) // it is the newest
 	if err := Forget(host(), "gnew"); err != nil {
 		t.Error(err)
 	}
@@ -153,7 +154,7 @@ func TestPastSilent(t *testing.T) {
 	want(host(silent), "strikes", 0) // the next silence
 	want(host(silent), "strikes-new", 0)
 	want(host(), "strikes", 9)
-	want(host(), "strikes-new", 1)
+	want(host(), "strikes-new", 0)
 
 	keep(host(), "silence", 7) // an order of a person
 	want(host(silent), "silence", 7)

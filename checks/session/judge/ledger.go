@@ -40,7 +40,7 @@ type ledger struct {
 
 // memory is what a ledger needs of the node.
 type memory interface {
-	recall(name string) (data []byte, err error) // nil if there is no such record
+	recall(name string) (data []byte, silent bool, err error) // nil if there is no such record; silent: or if it is unknown
 	keep(name string, data []byte) error
 	hasGPUs() bool // on the PCI bus
 	warn(err error)
@@ -54,15 +54,19 @@ func (l *ledger) open() bool {
 		return l.err == nil
 	}
 	l.read = true
-	var last, strikes []byte
-	if last, l.err = l.recall(outputs.RunPrefix + l.context); l.err != nil {
+	var last []byte
+	if last, _, l.err = l.recall(outputs.RunPrefix + l.context); l.err != nil {
 		return false
 	}
 	if e, err := event.Parse(last); err == nil {
 		l.last = e
 	}
-	if strikes, l.err = l.recall(strikesPrefix + l.context); l.err != nil {
+	strikes, silent, err := l.recall(strikesPrefix + l.context)
+	if l.err = err; err != nil {
 		return false
+	}
+	if silent && l.last == nil { // of the time before the silence
+		strikes = nil
 	}
 	if json.Unmarshal(strikes, &l.strikes) != nil {
 		l.strikes = policy.Strikes{} // none, or damaged: the count begins
@@ -221,20 +225,20 @@ func (m nodeMemory) ask(q *wire.Request) (*wire.Response, error) {
 	return m.n.Pool.Call(context.WithoutCancel(m.n.Ctx), checks.Local, q, session.Record).AnswerTo(q.Line)
 }
 
-func (m nodeMemory) recall(name string) ([]byte, error) {
+func (m nodeMemory) recall(name string) (data []byte, silent bool, err error) {
 	resp, err := m.ask(&wire.Request{Op: wire.OpRecall, Name: name, Line: "read the earlier runs"})
 	if errors.Is(err, run.ErrSilent) {
-		return nil, nil // strikes count from here until the directory answers
+		return nil, true, nil // strikes count from here until the directory answers
 	}
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	for _, r := range resp.Records {
 		if r.Name == name && r.Err == "" {
-			return r.Data, nil
+			return r.Data, resp.Kind == wire.Silent, nil
 		}
 	}
-	return nil, nil
+	return nil, resp.Kind == wire.Silent, nil
 }
 
 func (m nodeMemory) keep(name string, data []byte) error {

@@ -24,12 +24,13 @@ type remembered struct {
 	cannotRead    error
 	cannotWrite   error
 	gpus          bool
+	silent        bool
 	warnings      []string
 }
 
-func (m *remembered) recall(name string) ([]byte, error) {
+func (m *remembered) recall(name string) (data []byte, silent bool, err error) {
 	m.reads++
-	return m.data[name], m.cannotRead
+	return m.data[name], m.silent, m.cannotRead
 }
 
 func (m *remembered) keep(name string, data []byte) error {
@@ -133,6 +134,16 @@ func TestLedgerWithoutMemory(t *testing.T) {
 	m = &remembered{data: map[string][]byte{strikesPrefix + "healthcheck": []byte(`{"faults":[{"key":"x","runs":[]},{"key":"y"},null]}`)}}
 	if got := severities(m.ledger().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != "warn" {
 		t.Errorf("damaged in part: %s, want the first strike", got)
+	}
+	m = &remembered{silent: true, data: map[string][]byte{}}
+	for i, want := range []string{"warn", "fail", "warn"} {
+		if i == 2 { // the next silence, and the strikes of this one are still there
+			delete(m.data, outputs.RunPrefix+"healthcheck")
+		}
+		if got := severities(m.ledger().apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != want {
+			t.Errorf("silent, run %d: %s, want %s", i+1, got, want)
+		}
+		m.ends(t, event.Event{Run: int64(i + 1)})
 	}
 	around := &ledger{memory: &remembered{}, context: conf.Prolog}
 	if got := severities(around.apply(nil, ports(), []checks.Finding{down("mlx5_0:1")})); got != "fail" {
