@@ -33,12 +33,13 @@ type Host struct {
 	unanswered []string       // see Unanswered; guarded by mu
 	blocked    atomic.Bool    // see Blocked
 
-	environ []string // of commands; nil: this process's
-	passwd  string   // see SetPasswd
-	past    string   // see SetPast
-	spare   []string // see SetPast
-	unread  []string // files of the memory that could not be read; guarded by mu
-	state   string   // see SetState
+	environ []string  // of commands; nil: this process's
+	passwd  string    // see SetPasswd
+	past    string    // see SetPast
+	spare   []string  // see SetPast
+	until   time.Time // see SetUntil
+	unread  []string  // files of the memory that could not be read; guarded by mu
+	state   string    // see SetState
 
 	libraries map[string]string // see SetLibraries
 	stuck     []string          // see SetStuck

@@ -30,6 +30,10 @@ var ErrSilent = errors.New("the directory of the records does not answer")
 // node, the first writable spare directory replaces it. All are below the root of the node.
 func (h *Host) SetPast(dir string, spare ...string) { h.past, h.spare = dir, spare }
 
+// SetUntil sets when the memory directory must have answered all calls, zero for no limit but that of each. After it
+// a caller needs time for the spare directory.
+func (h *Host) SetUntil(end time.Time) { h.until = end }
+
 // MemoryDirs returns the memory directories that answer, the preferred one first. Without any the run
 // has no memory; a check does not report a file system that does not answer there.
 func (h *Host) MemoryDirs() (dirs []string) {
@@ -71,9 +75,16 @@ func (h *Host) answers(dir string) bool {
 func (h *Host) isSilent(dir string) bool { return slices.Contains(h.Unanswered(), "read "+dir) }
 
 // reach calls f, which uses a directory, in the background. Without an answer, or with an error that says nothing
-// about the directory, this run does not use it any more.
+// about the directory, this run does not use it any more. SetUntil bounds the calls together.
 func reach[T any](h *Host, dir string, limit time.Duration, f func() (T, error)) (v T, err error) {
 	call, answer := "read "+dir, make(chan Cached[T], 1)
+	if dir == h.past && !h.until.IsZero() {
+		limit = min(limit, time.Until(h.until))
+	}
+	if limit <= 0 {
+		h.addUnanswered(call)
+		return v, errNoAnswer
+	}
 	if !h.InTime(call, limit, func() { v, err := f(); answer <- Cached[T]{v, err} }) {
 		return v, errNoAnswer
 	}
@@ -106,7 +117,7 @@ func (h *Host) Recall(name string, v any) error {
 	if h.past == "" {
 		return ErrNoMemory
 	}
-	path, data, err := h.readKept(name + ".json")
+	path, data, err := h.readKept(h.MemoryDirs(), name+".json")
 	if err != nil {
 		return err
 	}
@@ -139,9 +150,8 @@ const ofOrder = ".copy"
 // file in it, could not be read. It counts only as long as there is no other: that one has the whole history.
 const Interim = ".interim"
 
-// readKept reads a file of the memory directory. A file in a spare directory is newer.
-func (h *Host) readKept(name string) (path string, data []byte, err error) {
-	dirs := h.MemoryDirs()
+// readKept reads a file of the memory directories that answer. A file in a spare directory is newer.
+func (h *Host) readKept(dirs []string, name string) (path string, data []byte, err error) {
 	if len(dirs) == 0 {
 		return "", nil, ErrNoMemory
 	}
@@ -168,7 +178,7 @@ func (h *Host) readKept(name string) (path string, data []byte, err error) {
 			return path, data, nil
 		case isSilence(err) && dirs[0] == h.past:
 			h.addUnanswered("read " + h.past) // the run resumes no node, also if the file is in a spare directory
-			return h.readKept(name)
+			return h.readKept(h.MemoryDirs(), name)
 		case errors.Is(err, unix.ENOTDIR):
 			err = fs.ErrNotExist
 		case !errors.Is(err, fs.ErrNotExist):

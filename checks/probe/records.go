@@ -74,7 +74,10 @@ func Records(h *Host, prefix string) (list []Record, err error) {
 			continue
 		}
 		r := Record{Name: name}
-		_, data, failed := h.readKept(name + ".json")
+		_, data, failed := h.readKept(dirs, name+".json")
+		if !silent && h.isSilent(h.past) { // since this file
+			return Records(h, prefix)
+		}
 		switch {
 		case failed != nil:
 			r.Err = failed.Error()
@@ -86,9 +89,6 @@ func Records(h *Host, prefix string) (list []Record, err error) {
 		r.Data = data
 		size += len(data)
 		list = append(list, r)
-	}
-	if !silent && h.isSilent(h.past) { // since one of these files
-		return Records(h, prefix)
 	}
 	return list, err
 }

@@ -117,3 +117,13 @@ func TestSilentInLibraryLane(t *testing.T) {
 		t.Errorf("it blocks a step: %v; %+v", found, p.ledger.StuckProcesses())
 	}
 }
+
+// A worker learns how long the supervisor waits for a record.
+func TestTimeOfRecord(t *testing.T) {
+	t.Parallel()
+	p, q := newTestPool(t, ""), &wire.Request{Op: wire.OpRecall, Name: "x", Line: "read a record"}
+	p.Call(t.Context(), checks.Local, q, time.Hour)
+	if q.Timeout != time.Hour {
+		t.Errorf("%s, want 1 h", q.Timeout)
+	}
+}

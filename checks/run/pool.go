@@ -246,6 +246,11 @@ func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*wire.Request, l
 			return
 		}
 		p.addVars(c, reqs[0])
+		for _, r := range reqs {
+			if r.Op == wire.OpKeep || r.Op == wire.OpFix || r.Op == wire.OpRecall {
+				r.Timeout = limit(r)
+			}
+		}
 		c.send(reqs)
 		done, ended := p.answers(ctx, c, reqs, limit, emit)
 		reqs = reqs[done:]

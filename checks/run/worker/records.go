@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/gpustate"
@@ -55,6 +56,10 @@ func (w *worker) count(req *wire.Request) *wire.Response {
 func (w *worker) record(req *wire.Request) *wire.Response {
 	resp := &wire.Response{}
 	var err error
+	if req.Timeout > 0 { // the rest is for the spare directory
+		w.host.SetUntil(time.Now().Add(req.Timeout * 4 / 5))
+		defer w.host.SetUntil(time.Time{})
+	}
 	journal := probe.Journal{Name: req.Name, Most: req.Most}
 	switch req.Op {
 	case wire.OpKeep:
