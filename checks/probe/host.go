@@ -29,9 +29,10 @@ type Host struct {
 	root string
 
 	mu         sync.Mutex
-	cache      map[string]any // guarded by mu
-	unanswered []string       // see Unanswered; guarded by mu
-	blocked    atomic.Bool    // see Blocked
+	cache      map[string]any   // guarded by mu
+	unanswered []string         // see Unanswered; guarded by mu
+	silent     map[string]error // directories of files that this process does not use any more, and why; guarded by mu
+	blocked    atomic.Bool      // see Blocked
 
 	environ []string  // of commands; nil: this process's
 	passwd  string    // see SetPasswd

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -45,6 +46,37 @@ func (h *Host) MemoryDirs() (dirs []string) {
 	return dirs
 }
 
+// Silence returns why this process does not use the memory directory any more, nil if it has answered.
+func (h *Host) Silence() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.silent[h.past]; err != nil {
+		return &fs.PathError{Op: "read", Path: h.past, Err: Reason(err)}
+	}
+	return nil
+}
+
+// SilentCalls returns the reads of directories that this process does not use any more, in the form of
+// [Host.SetStuck].
+func (h *Host) SilentCalls() (calls []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for dir := range h.silent {
+		calls = append(calls, "read "+dir)
+	}
+	return calls
+}
+
+// noteSilent notes that a directory has given no answer, or an error that is none.
+func (h *Host) noteSilent(dir string, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.silent == nil {
+		h.silent = map[string]error{}
+	}
+	h.silent[dir] = cmp.Or(h.silent[dir], err)
+}
+
 // PastAnswers reports whether the memory directory answers.
 func (h *Host) PastAnswers() bool { return h.answers(h.past) }
 
@@ -72,25 +104,26 @@ func (h *Host) answers(dir string) bool {
 }
 
 // isSilent reports whether a directory has not answered this process.
-func (h *Host) isSilent(dir string) bool { return slices.Contains(h.Unanswered(), "read "+dir) }
+func (h *Host) isSilent(dir string) bool {
+	return slices.Contains(slices.Concat(h.Unanswered(), h.SilentCalls()), "read "+dir)
+}
+
+// errUnused means that another process of this run has had no answer. The run reports why.
+var errUnused = errors.New("not used in this run")
 
 // reach calls f, which uses a directory, in the background. Without an answer, or with an error that says nothing
 // about the directory, this run does not use it any more. SetUntil bounds the calls together.
 func reach[T any](h *Host, dir string, limit time.Duration, f func() (T, error)) (v T, err error) {
-	call, answer := "read "+dir, make(chan Cached[T], 1)
+	answer := make(chan Cached[T], 1)
 	if dir == h.past && !h.until.IsZero() {
 		limit = min(limit, time.Until(h.until))
 	}
-	if limit <= 0 {
-		h.addUnanswered(call)
-		return v, errNoAnswer
+	a := Cached[T]{Err: errNoAnswer}
+	if limit > 0 && h.InTime("read "+dir, limit, func() { v, err := f(); answer <- Cached[T]{v, err} }) {
+		a = <-answer
 	}
-	if !h.InTime(call, limit, func() { v, err := f(); answer <- Cached[T]{v, err} }) {
-		return v, errNoAnswer
-	}
-	a := <-answer
 	if isSilence(a.Err) {
-		h.addUnanswered(call)
+		h.noteSilent(dir, a.Err)
 	}
 	return a.Value, a.Err
 }
@@ -177,7 +210,7 @@ func (h *Host) readKept(dirs []string, name string) (path string, data []byte, e
 			}
 			return path, data, nil
 		case isSilence(err) && dirs[0] == h.past:
-			h.addUnanswered("read " + h.past) // the run resumes no node, also if the file is in a spare directory
+			h.noteSilent(h.past, err) // the run resumes no node, also if the file is in a spare directory
 			return h.readKept(h.MemoryDirs(), name)
 		case errors.Is(err, unix.ENOTDIR):
 			err = fs.ErrNotExist
@@ -286,7 +319,7 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 		return ErrNoMemory
 	}
 	file := name + ".json"
-	spares, cause := dirs, error(&fs.PathError{Op: "write", Path: h.past, Err: errNoAnswer})
+	spares, cause := dirs, error(&fs.PathError{Op: "write", Path: h.past, Err: Reason(cmp.Or(h.Silence(), errUnused))})
 	silent, unread := dirs[0] != h.past, h.isUnread(file)
 	if slices.Contains(orders, name) && (silent || unread) { // an interim file would end with the silence
 		return cause

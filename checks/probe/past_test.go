@@ -309,10 +309,16 @@ func TestPastReached(t *testing.T) {
 			}
 			return 0, c.err
 		})
-		if (err == nil) != (c.err == nil) || h.PastAnswers() == c.silent || (len(h.Unanswered()) > 0) != c.silent {
-			t.Errorf("%v: %v, answers %v, unanswered %q", c.err, err, h.PastAnswers(), h.Unanswered())
+		if (err == nil) != (c.err == nil) || h.PastAnswers() == c.silent || (h.Silence() != nil) != c.silent {
+			t.Errorf("%v: %v, answers %v, silence %v", c.err, err, h.PastAnswers(), h.Silence())
 		}
-		if list, err := Records(h, ""); errors.Is(err, ErrSilent) != c.silent || len(list) > 0 {
+		if waits := errors.Is(c.err, hang); (len(h.Unanswered()) > 0) != waits || (len(h.SilentCalls()) > 0) != c.silent {
+			t.Errorf("%v: unanswered %q, silent %q", c.err, h.Unanswered(), h.SilentCalls())
+		}
+		if err := h.Keep("gpu", 1); c.silent && !errors.Is(c.err, hang) && !errors.Is(err, c.err) {
+			t.Errorf("%v: Keep: %v, want the cause", c.err, err)
+		}
+		if list, err := Records(h, "x"); errors.Is(err, ErrSilent) != c.silent || len(list) > 0 {
 			t.Errorf("%v: Records: %v, %v", c.err, list, err)
 		}
 	}

@@ -47,7 +47,7 @@ func Records(h *Host, prefix string) (list []Record, err error) {
 		more, err := h.namesIn(dir)
 		switch {
 		case isSilence(err) && !silent:
-			h.addUnanswered("read " + h.past)
+			h.noteSilent(h.past, err)
 			return Records(h, prefix)
 		case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR):
 			return nil, err

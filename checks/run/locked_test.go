@@ -118,6 +118,30 @@ func TestSilentInLibraryLane(t *testing.T) {
 	}
 }
 
+// A memory directory that gives errors, and for which no thread waits, ends no worker. The run reports it once.
+func TestUnusedMemory(t *testing.T) {
+	t.Parallel()
+	p, rec := newTestPool(t, ""), &recorder{stopAt: -1}
+	e := &Engine{Pool: p, Deadline: time.Now().Add(30 * time.Second)}
+	if err := e.Do(t.Context(), buildPlan(0, "check_rogue_nvml warn", "check_rogue unused /memory"), rec); err != nil {
+		t.Fatal(err)
+	}
+	local, library := p.Pid(checks.Local), p.Pid(checks.NVML)
+	if err := e.Do(t.Context(), buildPlan(0, "check_rogue_nvml unused /memory", "check_rogue warn", "check_rogue_nvml warn"), rec); err != nil {
+		t.Fatal(err)
+	}
+	if local == 0 || local != p.Pid(checks.Local) || library == 0 || library != p.Pid(checks.NVML) {
+		t.Errorf("workers %d and %d, then %d and %d", local, library, p.Pid(checks.Local), p.Pid(checks.NVML))
+	}
+	if !p.Silent("/memory") || len(p.stuck) != 1 || len(p.ledger.StuckProcesses()) > 0 {
+		t.Errorf("stuck %q, %+v", p.stuck, p.ledger.StuckProcesses())
+	}
+	const want = "[read /memory: no answer; this run does not use the data of earlier runs]"
+	if got := fmt.Sprint(p.Warnings()); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 // A worker learns how long the supervisor waits for a record.
 func TestTimeOfRecord(t *testing.T) {
 	t.Parallel()

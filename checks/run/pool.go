@@ -51,6 +51,7 @@ type Pool struct {
 	version int // of vars; a worker with an older version gets the new variables
 
 	answered, crashed bool // NVML's library has answered a check; it has crashed a worker
+	silent            bool // see noteSilence
 }
 
 // NewPool returns a pool without workers.
@@ -300,6 +301,8 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 			}
 			emit(r, answered(resp))
 			p.noteLocked(c, resp.Locked)
+			p.addStuckCalls(resp.Stuck...)
+			p.noteSilence(resp.Silence)
 			if resp.Worn && !resp.Spent {
 				c.worn = true
 				c.finish()
@@ -309,7 +312,6 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 				step := r.Line
 				if len(resp.Stuck) > 0 { // the step has ended without these calls, and another worker continues the lane
 					step, doing, c.worn = resp.Stuck[0], resp.Stuck[0], true
-					p.addStuckCalls(resp.Stuck...)
 				}
 				p.abandon(c, step, &checks.Hung{PID: c.pid, Doing: doing, For: time.Since(began)})
 				return i + 1, true
@@ -365,8 +367,22 @@ func (p *Pool) endSlow(c *client, hang *checks.Hung) Outcome {
 func (p *Pool) addStuckCalls(calls ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stuck = append(p.stuck, calls...)
-	p.version++
+	for _, call := range calls {
+		if !slices.Contains(p.stuck, call) {
+			p.stuck = append(p.stuck, call)
+			p.version++
+		}
+	}
+}
+
+// noteSilence reports once in a run why the data of earlier runs is not used.
+func (p *Pool) noteSilence(why string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if why != "" && !p.silent {
+		p.silent = true
+		p.warn = append(p.warn, fmt.Errorf("%s; this run does not use the data of earlier runs", why))
+	}
 }
 
 // noteLocked adds reads of processes' memory that threads of a worker wait for. The worker goes on. If it

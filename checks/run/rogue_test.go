@@ -116,6 +116,10 @@ func (r *rogue) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		}
 	case "silent": // a directory
 		env.Host.InTime("read "+r.Arg, time.Millisecond, func() { select {} })
+	case "unused": // a memory directory, and no thread waits for it
+		env.Host.SetPast(r.Arg)
+		env.Host.SetUntil(time.Unix(1, 0))
+		env.Host.PastAnswers()
 	case "spent": // a command that no signal can end, and a locked process
 		if err := freezeCommand(r.Arg); err != nil {
 			return []checks.Finding{{Severity: checks.Unknown, Message: err.Error()}}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -161,6 +162,9 @@ func runCases(t *testing.T, quick bool) {
 				t.Errorf("%s: exit status %d, drained %v, want %d, %v; after %s:\n%s", c, got.Exit, got.Drained, c.exit, c.drained, got.Took, got.Out)
 			case got.Took > timeout+grace+busy*got.Base:
 				t.Errorf("%s: took %s, want at most %s, and %s on a machine on which nothing takes %s:\n%s", c, got.Took, timeout+grace, busy*got.Base, got.Base, got.Out)
+			}
+			if c.When == stale && !regexp.MustCompile("read /var/lib/nhc-gpu/.*: "+unix.ESTALE.Error()).MatchString(got.Out) {
+				t.Errorf("%s: want a warning with the cause:\n%s", c, got.Out)
 			}
 			t.Logf("%s: %s, nothing %s", c, got.Took.Round(time.Millisecond), got.Base.Round(time.Millisecond))
 			if c.Lies == "/run/nhc-gpu" && c.When == during && strings.Contains(got.Out, "output ") {

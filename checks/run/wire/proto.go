@@ -243,14 +243,15 @@ type Response struct {
 
 	Heard *Heard // watch
 
-	Busy   *Holder  // open, lock: the holder of the lock; nil: the supervisor has it
-	Cut    bool     // exec: there was more output
-	Worn   bool     // this worker leaves after the answer, see cuda.Worn and OpWatch
-	Spent  bool     // this worker cannot continue, see probe.Host.Blocked
-	Stuck  []string // the blocked calls behind Spent that are not part of the step
-	Locked []string // new reads of processes' memory that threads of the worker wait for; it goes on
-	Kind   ErrorKind
-	Err    string // why the operation failed, complete
+	Busy    *Holder  // open, lock: the holder of the lock; nil: the supervisor has it
+	Cut     bool     // exec: there was more output
+	Worn    bool     // this worker leaves after the answer, see cuda.Worn and OpWatch
+	Spent   bool     // this worker cannot continue, see probe.Host.Blocked
+	Stuck   []string // calls that no later worker must make, and no part of the step; the first is behind Spent
+	Locked  []string // new reads of processes' memory that threads of the worker wait for; it goes on
+	Silence string   // why the data of earlier runs is not used any more, "" if it is
+	Kind    ErrorKind
+	Err     string // why the operation failed, complete
 }
 
 // ErrorKind is what the supervisor has to know of a worker's error besides its text.
@@ -299,6 +300,7 @@ func (m *Response) fields(c *codec) {
 	yes(c, &m.Worn)
 	yes(c, &m.Spent)
 	texts(c, &m.Stuck)
+	text(c, &m.Silence)
 	texts(c, &m.Locked)
 	number(c, &m.Kind)
 	text(c, &m.Err)

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -77,7 +78,7 @@ func clearMemory(w *worker, env *checks.Env, req *wire.Request, resp *wire.Respo
 	for _, p := range req.Places {
 		w.host.SetPast(p.Past, p.Spare)
 		if p.Past != "" && !w.host.PastAnswers() { // the records would not have it
-			return fmt.Errorf("clear: read %s: no answer", p.Past)
+			return fmt.Errorf("clear: %w", cmp.Or(w.host.Silence(), fmt.Errorf("read %s: no answer", p.Past)))
 		}
 		if !p.Always && !c.thisNode(env) {
 			continue // a node that shares the disk, or no data

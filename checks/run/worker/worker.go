@@ -85,8 +85,11 @@ func Serve(root string, platforms func(file string, data []byte) checks.Platform
 		resp := w.answer(req)
 		busy.Store(false)
 		resp.ID, resp.Spent, resp.Worn = req.ID, w.host.Blocked(), resp.Worn || cuda.Worn()
-		if calls := w.host.Unanswered(); len(calls) > 0 && !resp.Spent {
-			resp.Spent, resp.Stuck = true, calls
+		if calls := w.host.Unanswered(); !resp.Spent { // else the step itself hangs
+			resp.Spent, resp.Stuck = len(calls) > 0, append(calls, w.host.SilentCalls()...)
+		}
+		if err := w.host.Silence(); err != nil {
+			resp.Silence = err.Error()
 		}
 		resp.Locked = probe.LockedCalls()
 		w.send(resp)
