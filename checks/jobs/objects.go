@@ -75,8 +75,9 @@ func (r *leftRun) earlier(ctx context.Context) (findings []checks.Finding) {
 		return checks.Unreadable(err)
 	}
 	for _, raw := range records {
-		if raw.Err != "" {
-			continue // the next epilog may read it
+		if raw.Err != "" { // by its mode, for example: a passing error is a silence
+			findings = append(findings, checks.Unreadable(errors.New(raw.Err))...)
+			continue
 		}
 		var rec shmRecord
 		if err := json.Unmarshal(raw.Data, &rec); err != nil || rec.Job == "" {

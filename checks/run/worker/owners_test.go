@@ -23,6 +23,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/monitor/flight"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 	"github.com/nhc-gpu/nhc-gpu/tests/built"
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
@@ -371,5 +372,24 @@ func TestOtherFormat(t *testing.T) {
 	defer f.Close()
 	if _, err := flight.ReadHeader(f); err != nil {
 		t.Error(err)
+	}
+}
+
+// A directory that has not answered a user is not asked again for the next one.
+func TestOwnersOfSilentMemory(t *testing.T) {
+	t.Parallel()
+	n := ownersNode{Host: probe.NewHost(t.TempDir()), vars: wire.Vars{Past: "/past"}}
+	first := n.next()
+	if first.StuckAt("/past") != nil {
+		t.Error("the first does not ask")
+	}
+	first.InTime("read /past", time.Millisecond, func() { select {} })
+	for range 2 {
+		if next := n.next(); next.StuckAt("/past") == nil || next.Past() != "/past" {
+			t.Error("a later one asks")
+		}
+	}
+	if n.since = time.Now().Add(-ownersSilence); n.next().StuckAt("/past") != nil {
+		t.Error("it is never asked again")
 	}
 }

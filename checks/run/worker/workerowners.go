@@ -19,6 +19,8 @@ import (
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/jobs"
+	"github.com/nhc-gpu/nhc-gpu/checks/probe"
+	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
 // The samples are root's. The worker that samples jobs answers the user of a job at a socket: the kernel says
@@ -52,6 +54,8 @@ const (
 	ownersWait     = 5 * time.Second
 	ownersPause    = time.Second
 	strangersPause = 20 * time.Millisecond
+	// ownersSilence is how long a directory that has not answered is not asked again: each time leaves a thread behind.
+	ownersSilence = 10 * time.Minute
 	// maxQuestion and maxAnswer bound the texts, bytes.
 	maxQuestion = 64
 	maxAnswer   = 8 << 20
@@ -92,16 +96,34 @@ func serveOwners(w *worker) error {
 		l.Close()
 		return fmt.Errorf("open the socket for users: %w", err)
 	}
-	node, vars := w.host.Apart(), w.vars
-	env := func() *checks.Env {
-		host := node.Apart()
-		host.SetPast(vars.Past, vars.Spare)
-		host.SetState(vars.State)
-		return &checks.Env{Host: host}
-	}
+	node := ownersNode{Host: w.host.Apart(), vars: w.vars}
+	env := func() *checks.Env { return &checks.Env{Host: node.next()} }
 	o := &owners{env: env, last: map[uint32]time.Time{}, open: map[uint32]*place{}}
 	go o.accept(l)
 	return nil
+}
+
+// ownersNode makes a Host for each answer. It is for one goroutine at a time.
+type ownersNode struct {
+	*probe.Host
+	vars  wire.Vars
+	last  *probe.Host
+	stuck []string // the calls that have left a thread behind
+	since time.Time
+}
+
+// next returns the Host of the next answer. For a while it does not repeat calls that have left a thread behind.
+func (n *ownersNode) next() *probe.Host {
+	if n.last != nil && len(n.last.Unanswered()) > 0 {
+		n.stuck, n.since = n.last.Unanswered(), time.Now()
+	}
+	n.last = n.Apart()
+	n.last.SetPast(n.vars.Past, n.vars.Spare)
+	n.last.SetState(n.vars.State)
+	if time.Since(n.since) < ownersSilence {
+		n.last.SetStuck(n.stuck)
+	}
+	return n.last
 }
 
 // accept serves connections until the socket is closed. Other errors pass: that of too many open files, for example.
