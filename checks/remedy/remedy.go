@@ -224,7 +224,7 @@ func Choose(rows []conf.Remedy, platforms []string, results []event.Result, r Re
 		}
 		fault := Fault{Code: f.Code, Device: f.Device, Check: f.Check}
 		ladder := ladderOf(rows, platforms, f)
-		row, tried := firstLeft(ladder, fault, r, now)
+		row, tried := firstLeft(ladder, fault, f.Drill, r, now)
 		switch {
 		case f.Code == HoldCode:
 			return Next{Why: f.Message}
@@ -303,12 +303,13 @@ func ladderOf(rows []conf.Remedy, platforms []string, f *event.Result) (ladder [
 // rank returns the place of a remedy among those that can be carried out, from 1; 0: it cannot.
 func rank(do string) int { return slices.Index(conf.RemedyWords, do) + 1 }
 
-// firstLeft returns the first remedy of a ladder that has not been tried too often, nil for none.
-func firstLeft(ladder []conf.Remedy, fault Fault, r Record, now time.Time) (row *conf.Remedy, tried []string) {
+// firstLeft returns the first remedy of a ladder that has not been tried too often, nil for none. The tries for
+// a fault do not count in a drill of it, which would hold a healthy node for them.
+func firstLeft(ladder []conf.Remedy, fault Fault, drill bool, r Record, now time.Time) (row *conf.Remedy, tried []string) {
 	for i := range ladder {
 		n := 0
 		for _, a := range r.Attempts {
-			if a.Do == ladder[i].Do && !a.Drill && a.is(fault) && now.Sub(a.Begin) < ladder[i].Window {
+			if a.Do == ladder[i].Do && !a.Drill && !drill && a.is(fault) && now.Sub(a.Begin) < ladder[i].Window {
 				n++
 			}
 		}

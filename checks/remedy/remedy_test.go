@@ -96,6 +96,7 @@ func TestChoose(t *testing.T) {
 		"another GPU's tries":                 {results: []event.Result{reset}, attempts: tries(reset.Code, gpu5, "reset-gpu", "reset-gpu"), want: "reset-gpu"},
 		"another code's tries":                {results: []event.Result{reset}, attempts: tries("gpu.xid.95", gpu3, "reset-gpu", "reset-gpu"), want: "reset-gpu"},
 		"tried in drills":                     {results: []event.Result{reset}, attempts: inDrill(tries(reset.Code, gpu3, "reset-gpu", "reset-gpu")), want: "reset-gpu"},
+		"a drill after all tries":             {results: []event.Result{drill}, attempts: tries(reset.Code, gpu3, "reset-gpu", "reset-gpu", "reboot-node", "reboot-node"), want: "reset-gpu"},
 		"all tried":                           {results: []event.Result{reset}, attempts: tries(reset.Code, gpu3, "reset-gpu", "reset-gpu", "reboot-node", "reboot-node"), want: "gpu.recovery.reset of gpu3 0000:13:00.0: 2 x reset-gpu, 2 x reboot-node did not help", holds: 1},
 		"one is used up, another is not":      {results: []event.Result{boot, reset}, attempts: tries(boot.Code, gpu5, "reboot-node", "reboot-node"), want: "gpu.recovery.reboot of gpu5 0000:15:00.0: 2 x reboot-node did not help", holds: 1},
 		"the last one is for a code":          {results: []event.Result{failed("gpu.xid.79", checks.RebootNode, gpu3)}, attempts: tries("gpu.xid.79", gpu3, "reboot-node", "reboot-node"), want: "power-cycle"},
