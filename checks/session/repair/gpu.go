@@ -46,13 +46,16 @@ func asNumber(was string) string { return map[bool]string{true: "1", false: "0"}
 // resetGPUs resets the GPUs of faults. What it stops for that, and the modes, are stored first; they are
 // restored in any case.
 func (r *Repair) resetGPUs(ctx context.Context, next *remedy.Next) error {
-	r.Record.Restore = &remedy.Restore{Boot: slurm.BootID()}
-	restore := r.Record.Restore
 	ids, err := r.choose(ctx, next.Faults)
 	if err != nil {
 		return err
 	}
+	restore := cmp.Or(r.Record.Restore, &remedy.Restore{Boot: slurm.BootID()}) // what an earlier reset has left to restore
+	r.Record.Restore = restore
 	for _, id := range ids {
+		if slices.ContainsFunc(restore.GPUs, func(m remedy.Modes) bool { return m.GPU == id }) {
+			continue
+		}
 		if modes, err := r.modes(ctx, id); err != nil { // a GPU that needs a reset can refuse to answer
 			r.Warn(fmt.Errorf("the modes of the GPU are not restored: %w", err))
 		} else {
@@ -60,6 +63,9 @@ func (r *Repair) resetGPUs(ctx context.Context, next *remedy.Next) error {
 		}
 	}
 	for _, service := range next.Services {
+		if slices.Contains(restore.Services, service) {
+			continue
+		}
 		if _, err := r.run(ctx, []string{"systemctl", "is-active", "--quiet", service}, nil); err == nil {
 			restore.Services = append(restore.Services, service)
 		}
@@ -117,7 +123,7 @@ func (r *Repair) reset(ctx context.Context, ids []string, stop *remedy.Restore) 
 		}
 	}
 	for _, gpu := range stop.GPUs {
-		if gpu.Values[0] != "Enabled" {
+		if gpu.Values[0] != "Enabled" || !slices.Contains(ids, gpu.GPU) {
 			continue
 		}
 		if _, err := r.run(ctx, []string{"nvidia-smi", "-i", gpu.GPU, "-pm", "0"}, nil); err != nil {
@@ -144,7 +150,8 @@ func (r *Repair) reset(ctx context.Context, ids []string, stop *remedy.Restore) 
 	return err
 }
 
-// restoreLimit bounds the commands of a restoration together: a broken GPU can hang nvidia-smi.
+// restoreLimit bounds the commands of a restoration that set modes together, and the start of each service: a
+// broken GPU can hang nvidia-smi, or a service that uses it, and the other services must start nevertheless.
 const restoreLimit = 2 * time.Minute
 
 // restore sets the modes and starts the services as they were before the reset of a GPU, and forgets
@@ -158,7 +165,7 @@ func (r *Repair) restore() error {
 	if stopped.Boot != slurm.BootID() { // a boot has restored everything
 		stopped = &left
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), restoreLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), r.restoreLimit)
 	defer cancel()
 	var all error
 	for _, gpu := range stopped.GPUs {
@@ -168,7 +175,7 @@ func (r *Repair) restore() error {
 		}
 	}
 	for _, service := range stopped.Services {
-		if _, err := r.run(ctx, []string{"systemctl", "start", service}, nil); err != nil {
+		if err := r.start(service); err != nil {
 			all, left.Services = errors.Join(all, err), append(left.Services, service)
 		}
 	}
@@ -180,6 +187,13 @@ func (r *Repair) restore() error {
 		all = fmt.Errorf("restore after the reset of a GPU: %w", all)
 	}
 	return errors.Join(all, node.KeepRemedies(r.Node, r.Record, false))
+}
+
+func (r *Repair) start(service string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), restoreLimit)
+	defer cancel()
+	_, err := r.run(ctx, []string{"systemctl", "start", service}, nil)
+	return err
 }
 
 // restoreModes sets the modes of a GPU that have changed. again is set if a later try can help.

@@ -202,7 +202,7 @@ func TestRestore(t *testing.T) {
 			}
 		})
 	}
-	// The next reset restores what the last one could not: to it the service is one that does not run.
+	// The next reset also restores what the last one could not: a service that it did not start is not active.
 	t.Run("before the next reset", func(t *testing.T) {
 		p := p.in(t)
 		p.reset(needsReset)

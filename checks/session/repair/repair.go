@@ -31,11 +31,13 @@ type Repair struct {
 
 	Last   *event.Event  // of the last health check
 	Record remedy.Record // as it is stored
+
+	spread, restoreLimit time.Duration // the constants; tests do not wait
 }
 
 // New returns the repair of a node by the events and the record that are stored; see [Repair].
 func New(n *node.Node, rows []conf.Remedy, program string, words []string) (*Repair, error) {
-	r := &Repair{Node: n, Rows: rows, Program: program, Words: words}
+	r := &Repair{Node: n, Rows: rows, Program: program, Words: words, spread: spread, restoreLimit: restoreLimit}
 	return r, r.look()
 }
 
@@ -61,6 +63,9 @@ const maintenance = 2 * time.Hour
 
 // Choose returns the remedy that is due, and what speaks against it now. It changes nothing.
 func (r *Repair) Choose(now time.Time) (next remedy.Next, against string, err error) {
+	if rm := r.Set.Get("NHC_RM"); rm != "" && rm != "slurm" { // Slurm does not know its jobs
+		return remedy.Next{Why: "the resource manager is " + rm + ": remedies require Slurm"}, "", nil
+	}
 	if r.Last == nil {
 		return remedy.Next{Why: "no health check has run on this node"}, "", nil
 	}
@@ -135,7 +140,7 @@ func (r *Repair) Run(now time.Time) (did string, err error) {
 	if did := waits(&next, against); err != nil || did != "" {
 		return did, err
 	}
-	time.Sleep(rand.N(spread))
+	time.Sleep(rand.N(r.spread))
 	release, err := node.HoldRuns(r.Node)
 	if err != nil {
 		return "", err
@@ -159,7 +164,7 @@ func (r *Repair) Run(now time.Time) (did string, err error) {
 			return "", err
 		}
 	}
-	r.Record.Begin(&next, slurm.BootID(), now)
+	r.Record.Begin(&next, slurm.BootID(), time.Now())
 	if err := node.KeepRemedies(r.Node, r.Record, remedy.CanBoot(next.Do, next.Command != nil)); err != nil { // without the record the tries would never end
 		return "", errors.Join(err, slurm.AddToReason(ctx, r.Controller(), ""))
 	}
@@ -288,7 +293,8 @@ func (r *Repair) awaitBoot(ctx context.Context, open []*remedy.Attempt, row conf
 	first := open[0]
 	if first.Do == conf.RebootNode && row.Command == nil && age > cancelled {
 		p, err := r.Controller().Read(ctx)
-		gone := err == nil && p.State.Order == "" && p.State.Class != slurm.Down && p.State.Class != slurm.Unknown
+		down := p.State.Class == slurm.Down || strings.HasPrefix(p.State.Text, "DOWN") // a drain outranks it
+		gone := err == nil && p.State.Order == "" && !down && p.State.Class != slurm.Unknown
 		switch {
 		case gone && first.Unanswered:
 			return r.end(ctx, open, errors.New("the request got no answer, and Slurm does not have it"))
@@ -297,7 +303,11 @@ func (r *Repair) awaitBoot(ctx context.Context, open []*remedy.Attempt, row conf
 				r.Warn(err)
 			}
 		case gone:
-			return r.holdFor(ctx, open, "the requested reboot is gone: a person has cancelled it, or slurmctld has lost it", fmt.Errorf("it is no longer requested: the node is %s", p.State.Text))
+			failed := fmt.Errorf("it is no longer requested: the node is %s", p.State.Text)
+			if first.Drill { // its fault was never there
+				return r.end(ctx, open, failed)
+			}
+			return r.holdFor(ctx, open, "the requested reboot is gone: a person has cancelled it, or slurmctld has lost it", failed)
 		}
 	}
 	if age < row.Timeout {
