@@ -50,7 +50,10 @@ func (r *Repair) resetGPUs(ctx context.Context, next *remedy.Next) error {
 	if err != nil {
 		return err
 	}
-	restore := cmp.Or(r.Record.Restore, &remedy.Restore{Boot: slurm.BootID()}) // what an earlier reset has left to restore
+	restore := r.Record.Restore // what an earlier reset has left to restore
+	if boot := slurm.BootID(); restore == nil || restore.Boot != boot {
+		restore = &remedy.Restore{Boot: boot}
+	}
 	r.Record.Restore = restore
 	for _, id := range ids {
 		if slices.ContainsFunc(restore.GPUs, func(m remedy.Modes) bool { return m.GPU == id }) {
