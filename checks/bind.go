@@ -212,6 +212,14 @@ func BindTable(c Check, table map[string]any) error {
 	return nil
 }
 
+// BindLine fills a check from its TOML table, or, if that is nil, from its arguments in nhc.conf.
+func BindLine(c Check, args []string, table map[string]any) error {
+	if table != nil {
+		return BindTable(c, table)
+	}
+	return Bind(c, args)
+}
+
 // BindUsable calls BindTags and then the Validate method of the check.
 func BindUsable(c Validator, args []string) error {
 	if err := BindTags(c, args); err != nil {

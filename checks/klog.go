@@ -495,11 +495,7 @@ func UserWritten(name string, args []string, table map[string]any) []string {
 	if !ok {
 		return nil
 	}
-	bind := func() error { return Bind(c.(Check), args) }
-	if table != nil {
-		bind = func() error { return BindTable(c.(Check), table) }
-	}
-	if bind() != nil {
+	if BindLine(c.(Check), args, table) != nil {
 		return nil
 	}
 	return c.LogFiles()

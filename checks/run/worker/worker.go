@@ -221,13 +221,7 @@ func (w *worker) check(req *wire.Request) *wire.Response {
 		return &wire.Response{Err: fmt.Sprintf("no check is called %q", req.Name)}
 	}
 	c := info.New()
-	var err error
-	if req.Table != nil {
-		err = checks.BindTable(c, req.Table)
-	} else {
-		err = checks.Bind(c, req.Args)
-	}
-	if err != nil {
+	if err := checks.BindLine(c, req.Args, req.Table); err != nil {
 		return &wire.Response{Err: err.Error()}
 	}
 	vars := w.vars.Plain

@@ -21,11 +21,8 @@ const slurmConfLimit = 2 * time.Second
 // bind returns a check with the arguments of its line or the table of its file, nil if they are
 // wrong.
 func bind(info checks.Info, words []string, table map[string]any) checks.Check {
-	c, bind := info.New(), func(c checks.Check) error { return checks.Bind(c, words) }
-	if table != nil {
-		bind = func(c checks.Check) error { return checks.BindTable(c, table) }
-	}
-	if bind(c) != nil {
+	c := info.New()
+	if checks.BindLine(c, words, table) != nil {
 		return nil
 	}
 	return c
