@@ -3,6 +3,8 @@ package conf
 import (
 	"fmt"
 	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
 )
 
 // ParseAssign parses one NAME=value or "export NAME=value" argument of the command line. The value
@@ -20,9 +22,9 @@ func ParseAssign(word string, vars func(string) string) (name, value string, arr
 		return "", "", nil, false, false, fmt.Errorf("argument %q: options must precede the first NAME=value", shorten(word))
 	case !ok && (strings.Contains(word, "/") || strings.HasSuffix(word, ".conf") || strings.HasSuffix(word, ".toml")):
 		return "", "", nil, false, false, fmt.Errorf("argument %q: want NAME=value; a file needs -c FILE, a directory -D DIR", shorten(word))
-	case !ok && isName(name) && !export:
+	case !ok && syntax.ValidName(name) && !export:
 		return "", "", nil, false, false, fmt.Errorf("argument %q: want NAME=value; a command must be the first argument", shorten(word))
-	case !ok || !isName(name):
+	case !ok || !syntax.ValidName(name):
 		return "", "", nil, false, false, fmt.Errorf("argument %q: want NAME=value or export NAME=value", shorten(word))
 	}
 	if list, ok := within(text, "(", ")"); ok {
@@ -132,18 +134,13 @@ func cutName(s string) (name, rest string, ok bool) {
 	}
 	if braced, isBraced := strings.CutPrefix(s, "{"); isBraced {
 		name, rest, ok = strings.Cut(braced, "}")
-		return name, rest, ok && isName(name)
+		return name, rest, ok && syntax.ValidName(name)
 	}
 	end := strings.IndexFunc(s, func(r rune) bool { return !isNameRune(r) })
 	if end < 0 {
 		end = len(s)
 	}
-	return s[:end], s[end:], isName(s[:end])
-}
-
-// isName reports whether s can be the name of a shell variable.
-func isName(s string) bool {
-	return s != "" && (s[0] < '0' || s[0] > '9') && strings.TrimLeftFunc(s, isNameRune) == ""
+	return s[:end], s[end:], syntax.ValidName(s[:end])
 }
 
 func isNameRune(r rune) bool {

@@ -111,7 +111,7 @@ func unescape(s, escapable string) string {
 // param expands a variable, possibly with a default.
 func (e words) param(p *syntax.ParamExp, inQuotes bool) (string, error) {
 	known := syntax.ParamExp{Dollar: p.Dollar, Rbrace: p.Rbrace, Short: p.Short, Param: p.Param, Exp: p.Exp}
-	if !reflect.DeepEqual(*p, known) || p.Param == nil || !isName(p.Param.Value) {
+	if !reflect.DeepEqual(*p, known) || p.Param == nil || !syntax.ValidName(p.Param.Value) {
 		return "", errNeedsShell
 	}
 	value, set := e.lookup(p.Param.Value)

@@ -231,7 +231,7 @@ func (s *script) current(name string) (a Assign, set bool) {
 func (s *script) unset(names []*syntax.Word, at syntax.Pos) bool {
 	for _, w := range names {
 		name := w.Lit()
-		if !isName(name) || shellVars[name] == dynamic {
+		if !syntax.ValidName(name) || shellVars[name] == dynamic {
 			return false
 		}
 		delete(s.exported, name)

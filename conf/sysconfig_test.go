@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"mvdan.cc/sh/v3/syntax"
 
 	"github.com/nhc-gpu/nhc-gpu/tests/need"
 )
@@ -170,7 +171,7 @@ func FuzzParseSysconfig(f *testing.F) {
 			t.Fatalf("%v beside needShell %v, error %v", assigns, needShell, err)
 		}
 		for _, a := range assigns {
-			if !isName(a.Name) || a.Pos.Line < 1 {
+			if !syntax.ValidName(a.Name) || a.Pos.Line < 1 {
 				t.Fatalf("%+v", a)
 			}
 		}

@@ -190,12 +190,3 @@ func TestMarkNothing(t *testing.T) {
 		t.Errorf("marks %v with %v", s.Marks(), s.Vars)
 	}
 }
-
-func TestIsName(t *testing.T) {
-	t.Parallel()
-	for name, want := range map[string]bool{"A": true, "_a1": true, "": false, "1a": false, "a-b": false, "a b": false, "ä": false} {
-		if IsName(name) != want {
-			t.Errorf("%q: %v, want %v", name, !want, want)
-		}
-	}
-}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"mvdan.cc/sh/v3/syntax"
 
 	"github.com/nhc-gpu/nhc-gpu/checks"
 	"github.com/nhc-gpu/nhc-gpu/checks/probe"
@@ -352,7 +353,7 @@ func (s *Settings) SiteExports() []string {
 func (s *Settings) ShellText() string {
 	var b strings.Builder
 	for _, n := range slices.Sorted(maps.Keys(s.Vars)) {
-		if ReadonlyInBash[n] || !IsName(n) {
+		if ReadonlyInBash[n] || !syntax.ValidName(n) {
 			continue
 		}
 		if s.Export[n] {
@@ -372,16 +373,6 @@ func (s *Settings) ShellText() string {
 
 // ReadonlyInBash holds the variables that cannot be set in bash.
 var ReadonlyInBash = map[string]bool{"UID": true, "EUID": true, "PPID": true, "BASHOPTS": true, "SHELLOPTS": true, "BASH_VERSINFO": true, "_": true, "SHLVL": true, "PWD": true, "OLDPWD": true}
-
-// IsName reports whether n can be the name of a shell variable.
-func IsName(n string) bool {
-	for i, c := range n {
-		if c != '_' && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && (i == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return n != ""
-}
 
 // Quote returns s as one word of bash code.
 func Quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

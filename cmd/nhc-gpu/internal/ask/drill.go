@@ -21,7 +21,6 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/session"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/node"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/outputs"
-	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/checks/session/sink"
 	"github.com/nhc-gpu/nhc-gpu/checks/topology"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
@@ -105,12 +104,6 @@ Exit status: 0, 1 refused, 3 the configuration cannot be used, 10 wrong argument
 		return err
 	}
 	return cmd
-}
-
-// isSetting reports whether an argument is NAME=value.
-func isSetting(word string) bool {
-	name, _, ok := strings.Cut(word, "=")
-	return ok && setting.IsName(name) && name == strings.ToUpper(name)
 }
 
 // refusal is why a drill is not started.

@@ -6,10 +6,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"mvdan.cc/sh/v3/syntax"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/plan"
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
-	"github.com/nhc-gpu/nhc-gpu/checks/session/setting"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/console"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/health"
 	"github.com/nhc-gpu/nhc-gpu/cmd/nhc-gpu/internal/options"
@@ -72,8 +72,7 @@ func printAnswer(question string, words []string) error {
 func xidRun(words []string) (r *health.Run, rest []string, err error) {
 	var given []string
 	for _, w := range words {
-		name, _, ok := strings.Cut(w, "=")
-		if ok && setting.IsName(name) && name == strings.ToUpper(name) {
+		if isSetting(w) {
 			given = append(given, w)
 			continue
 		}
@@ -89,6 +88,12 @@ func xidRun(words []string) (r *health.Run, rest []string, err error) {
 		maps.Copy(r.Set.Vars, assignedBefore(r.Plan, "check_gpu_xid"))
 	}
 	return r, rest, nil
+}
+
+// isSetting reports whether an argument is NAME=value.
+func isSetting(word string) bool {
+	name, _, ok := strings.Cut(word, "=")
+	return ok && syntax.ValidName(name) && name == strings.ToUpper(name)
 }
 
 // assignedBefore returns what the lines of a plan assign before a check; without that check, what
