@@ -181,10 +181,11 @@ func (p *Port) route(routes map[string]string) string {
 	return ""
 }
 
-// Why ports of the front end are skipped.
+// Why ports are skipped.
 const (
 	frontEnd  = "the default route"
 	spareLeft = "not cabled, on the card with the default route"
+	besideIB  = "Ethernet beside InfiniBand"
 )
 
 // skipSpares skips the ports of the front end's cards that are down: their second ports are
@@ -275,7 +276,7 @@ func (f *Fabric) skipFrontEnd() {
 	}
 	for i := range f.Ports {
 		if p := &f.Ports[i]; p.Layer == LayerEth && p.Left == "" {
-			p.Left = "Ethernet beside InfiniBand"
+			p.Left = besideIB
 		}
 	}
 }
@@ -310,7 +311,7 @@ func (f *Fabric) Judged(names []string, layer string) (ports []*Port, findings [
 	}
 	for i := range f.Ports {
 		p := &f.Ports[i]
-		if of(p) && (p.Left == "" || layer != "" && p.Left == "Ethernet beside InfiniBand") {
+		if of(p) && (p.Left == "" || layer != "" && p.Left == besideIB) {
 			ports = append(ports, p)
 		}
 	}
