@@ -145,6 +145,7 @@ func (s Settings) updateArgv(node string, d Decision) ([]string, error) {
 // environ returns the complete environment of a call. slurmd sets none of it, and the variables of a
 // user's shell must not change the answer (SLURM_TIME_FORMAT would). With fed_display in slurm.conf
 // the commands would ask each cluster of the federation, and print its nodes of the same name first.
+// Without a path the commands are found as with probe.CommandPath.
 func (s Settings) environ() []string {
 	env := []string{"PATH=" + cmp.Or(s.Path, "/sbin:/usr/sbin:/bin:/usr/bin"), "LC_ALL=C", "SINFO_LOCAL=1", "SQUEUE_LOCAL=1", "SCONTROL_LOCAL=1"}
 	if s.Conf != "" {

@@ -95,7 +95,7 @@ func (s *Settings) ConfigErrorsDrain() bool {
 }
 
 // FixedPath is the PATH of every program that a run starts.
-const FixedPath = "/sbin:/usr/sbin:/bin:/usr/bin"
+const FixedPath = probe.CommandPath
 
 // OwnVars are the settings that a run ignores in the environment: it unsets them at the start, as
 // LBNL NHC does.
