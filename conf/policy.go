@@ -174,7 +174,11 @@ func (p *Policy) takeContexts(v any) error {
 func (p *Policy) takeAction(v any) error {
 	name, _ := v.(string)
 	if !slices.Contains(actions, Action(name)) {
-		return fmt.Errorf("%s: want %s", tomltext.Value(v), spell.OneOf(name, []string{"none", "warn", "observe", "drain", "fail-job"}))
+		var known []string
+		for _, a := range actions {
+			known = append(known, string(a))
+		}
+		return fmt.Errorf("%s: want %s", tomltext.Value(v), spell.OneOf(name, known))
 	}
 	p.Action = Action(name)
 	return nil
