@@ -157,7 +157,7 @@ func (c *Controller) write(ctx context.Context, d Decision) error {
 }
 
 // heldComment begins each comment that nhc-gpu writes about a node.
-const heldComment = "NHC: drain held by guard"
+const heldComment = Prefix + " drain held by guard"
 
 // commentColumn is the width at which sinfo prints a comment.
 const commentColumn = 2048

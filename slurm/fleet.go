@@ -55,7 +55,7 @@ func ParseFleet(out []byte) (nodes []FleetNode, err error) {
 
 // ReasonDevice returns the first word of a reason of nhc-gpu if it names a device: gpu3, mlx5_0:1.
 func ReasonDevice(reason string) string {
-	rest, ok := strings.CutPrefix(reason, "NHC: ")
+	rest, ok := strings.CutPrefix(reason, Prefix+" ")
 	rest = strings.TrimPrefix(rest, checks.DrillMark)
 	word, _, _ := strings.Cut(rest, " ")
 	if !ok || !strings.ContainsAny(word, "0123456789") || !strings.ContainsAny(word, "abcdefghijklmnopqrstuvwxyz") || strings.HasSuffix(word, ":") {
@@ -78,10 +78,11 @@ type FleetEvent struct {
 
 // EventArgv returns the command whose output [ParseEvents] reads: the events since a time.
 func EventArgv(since time.Time) []string {
-	return []string{"sacctmgr", "-nP", "show", "event", "start=" + since.Format("2006-01-02T15:04:05"), "format=nodename,start,end,state,user,reason"}
+	return []string{"sacctmgr", "-nP", "show", "event", "start=" + since.Format(slurmClock), "format=nodename,start,end,state,user,reason"}
 }
 
-const eventClock = "2006-01-02T15:04:05"
+// slurmClock is how Slurm prints and reads times, in local time.
+const slurmClock = "2006-01-02T15:04:05"
 
 // ParseEvents parses the output of [EventArgv], the oldest first. A change of the reason closes a row
 // and opens another, at the same time: such rows of one code are one event. A row without a node is
@@ -101,11 +102,11 @@ func ParseEvents(out []byte) (list []FleetEvent, err error) {
 		}
 		e := FleetEvent{Node: f[0], State: f[3], User: f[4], Reason: f[5], Code: ReasonCode(f[5]), Device: ReasonDevice(f[5])}
 		var bad error
-		if e.Start, bad = time.ParseInLocation(eventClock, f[1], time.Local); bad != nil {
+		if e.Start, bad = time.ParseInLocation(slurmClock, f[1], time.Local); bad != nil {
 			err = errors.Join(err, fmt.Errorf("sacctmgr printed the start %q of node %s, want YYYY-MM-DDThh:mm:ss", f[1], f[0]))
 			continue
 		}
-		e.End, _ = time.ParseInLocation(eventClock, f[2], time.Local) // "Unknown" while it lasts
+		e.End, _ = time.ParseInLocation(slurmClock, f[2], time.Local) // "Unknown" while it lasts
 		list = append(list, e)
 	}
 	slices.SortStableFunc(list, func(a, b FleetEvent) int { return cmp.Or(cmp.Compare(a.Node, b.Node), a.Start.Compare(b.Start)) })

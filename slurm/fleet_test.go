@@ -51,7 +51,7 @@ func TestReasonParts(t *testing.T) {
 func TestParseEvents(t *testing.T) {
 	t.Parallel()
 	at := func(clock string) time.Time {
-		when, err := time.ParseInLocation(eventClock, "2026-11-22T"+clock, time.Local)
+		when, err := time.ParseInLocation(slurmClock, "2026-11-22T"+clock, time.Local)
 		if err != nil {
 			t.Fatal(err)
 		}

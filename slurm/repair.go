@@ -79,9 +79,8 @@ func maintenanceOf(out, node string, now time.Time, before time.Duration) string
 		if !slices.Contains(strings.Split(r["Flags"], ","), "MAINT") || !inHostlist(r["Nodes"], node) {
 			continue
 		}
-		const form = "2006-01-02T15:04:05"
-		begin, err := time.ParseInLocation(form, r["StartTime"], time.Local)
-		end, wrong := time.ParseInLocation(form, r["EndTime"], time.Local)
+		begin, err := time.ParseInLocation(slurmClock, r["StartTime"], time.Local)
+		end, wrong := time.ParseInLocation(slurmClock, r["EndTime"], time.Local)
 		if err == nil && begin.Sub(now) > before || wrong == nil && end.Before(now) {
 			continue
 		}
