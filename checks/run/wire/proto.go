@@ -231,7 +231,7 @@ type Response struct {
 	Mark     *checks.LogMark   // count, watch: where the log ends
 	Doubts   []string          // count: files that could not be read; gpus: GPUs whose MIG devices could not be read
 	Records  []probe.Record    // recall
-	Jobs     []string          // jobs; ask, nodes: names
+	Names    []string          // jobs, nodes, ask: of jobs, nodes, processes, ports
 	Lines    [][]byte          // notes; open: see [OpenedLedger]
 	Programs []Program         // programs
 	Text     string            // ask: for a person
@@ -287,7 +287,7 @@ func (m *Response) fields(c *codec) {
 	rare(c, &m.Mark)
 	texts(c, &m.Doubts)
 	rare(c, &m.Records)
-	texts(c, &m.Jobs)
+	texts(c, &m.Names)
 	lines(c, &m.Lines)
 	rare(c, &m.Programs)
 	text(c, &m.Text)

@@ -32,14 +32,14 @@ func answerPerson(w *worker, req *wire.Request) *wire.Response {
 		resp.Baselines, err = active.Baselines(env)
 	case wire.AskNames:
 		for _, p := range req.Places {
-			resp.Jobs = append(resp.Jobs, env.Host.PastNames(p.Past)...)
+			resp.Names = append(resp.Names, env.Host.PastNames(p.Past)...)
 		}
 	case wire.AskSamples:
 		resp.Data, err = extractSamples(env, req.Args, 0)
 	case wire.AskOwnSamples:
 		resp.Data, err = askForOwn(req.Path, req.Who, req.Args)
 	case wire.AskHolders:
-		resp.Jobs, err = probe.Holders(w.host, "/dev/nvidia")
+		resp.Names, err = probe.Holders(w.host, "/dev/nvidia")
 	case wire.AskReset:
 		err = xid.NoteReset(env, req.Args)
 		if spare, elsewhere := errors.AsType[*probe.SpareError](err); elsewhere {
@@ -89,9 +89,9 @@ func clearMemory(w *worker, env *checks.Env, req *wire.Request, resp *wire.Respo
 		} else if err != nil {
 			return err
 		}
-		resp.Jobs = append(resp.Jobs, more...)
+		resp.Names = append(resp.Names, more...)
 	}
-	slices.Sort(resp.Jobs)
-	resp.Jobs = slices.Compact(resp.Jobs)
+	slices.Sort(resp.Names)
+	resp.Names = slices.Compact(resp.Names)
 	return nil
 }

@@ -95,5 +95,5 @@ func (w *worker) listJobs() *wire.Response {
 	if err != nil {
 		return &wire.Response{Err: err.Error()}
 	}
-	return &wire.Response{Jobs: slices.Sorted(maps.Keys(running))}
+	return &wire.Response{Names: slices.Sorted(maps.Keys(running))}
 }

@@ -183,7 +183,7 @@ func (w *worker) answer(req *wire.Request) (resp *wire.Response) {
 		if err != nil {
 			return &wire.Response{Err: err.Error()}
 		}
-		return &wire.Response{Jobs: names}
+		return &wire.Response{Names: names}
 	case wire.OpCreate:
 		return create(req.Path, req.Data)
 	case wire.OpGPUs:

@@ -111,7 +111,7 @@ func (r *Records) runsHere(job string) bool {
 			r.n.Warn(fmt.Errorf("look for running jobs: %w", err))
 			return true
 		}
-		r.withSteps = append([]string{""}, resp.Jobs...)
+		r.withSteps = append([]string{""}, resp.Names...)
 	}
 	return slices.Contains(r.withSteps, job)
 }

@@ -177,11 +177,11 @@ func (n *Node) findName() {
 		&wire.Request{Op: wire.OpNodes, Name: host, Path: n.Set.Get("SLURM_CONF"), Line: "read Slurm's configuration"}, slurmConfLimit).Answer()
 	switch {
 	case err != nil: // no slurm.conf: use the host name
-	case len(resp.Jobs) == 1:
-		n.rename(resp.Jobs[0])
-	case len(resp.Jobs) > 1:
+	case len(resp.Names) == 1:
+		n.rename(resp.Names[0])
+	case len(resp.Names) > 1:
 		n.Bad = fmt.Errorf("cannot determine the name of this node: slurm.conf has %d nodes on host %s (%s, ...): set SLURMD_NODENAME in %s or on the command line",
-			len(resp.Jobs), host, strings.Join(resp.Jobs[:2], ", "), filepath.Join(n.Set.Get("SYSCONFIGDIR"), "nhc"))
+			len(resp.Names), host, strings.Join(resp.Names[:2], ", "), filepath.Join(n.Set.Get("SYSCONFIGDIR"), "nhc"))
 	default:
 		n.Unnamed = true
 	}

@@ -102,5 +102,5 @@ func GPUHolders(n *Node) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return resp.Jobs, nil
+	return resp.Names, nil
 }

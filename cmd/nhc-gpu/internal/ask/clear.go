@@ -225,13 +225,13 @@ func clearRemedies(r *health.Run, words []string) ([]string, error) {
 // everywhere clears the memory of the node under each of its names: slurmd may use another one
 // than the host name, and gives it only to its own children.
 func (m memory) everywhere(r *health.Run, words []string, who string) (cleared []string, err error) {
-	names, err := r.AskAbout(&wire.Request{Op: wire.OpAsk, Name: wire.AskNames, Places: []wire.Place{{Past: node.PastRoot}, {Past: node.StateRoot}}, Line: "find the names of the node"})
+	found, err := r.AskAbout(&wire.Request{Op: wire.OpAsk, Name: wire.AskNames, Places: []wire.Place{{Past: node.PastRoot}, {Past: node.StateRoot}}, Line: "find the names of the node"})
 	if err != nil {
 		return nil, err
 	}
 	q := &wire.Request{Op: wire.OpAsk, Name: wire.AskClear, Path: m.kind, Args: words, Who: who, Line: "clear"}
-	slices.Sort(names.Jobs)
-	for _, name := range append([]string{r.Name}, slices.Compact(names.Jobs)...) {
+	slices.Sort(found.Names)
+	for _, name := range append([]string{r.Name}, slices.Compact(found.Names)...) {
 		dir, spare := node.PastOf(name)
 		q.Places = append(q.Places, wire.Place{Past: dir, Spare: spare, Always: name == r.Name})
 	}
@@ -242,7 +242,7 @@ func (m memory) everywhere(r *health.Run, words []string, who string) (cleared [
 	for _, d := range resp.Doubts {
 		fmt.Fprintln(console.Alerts, "nhc-gpu: warning:", d)
 	}
-	return resp.Jobs, nil
+	return resp.Names, nil
 }
 
 // confirm asks a person at a terminal; without a terminal it returns an error.
