@@ -263,7 +263,7 @@ func (c *Controller) look(ctx context.Context, v Verdict, m *Memory, known []Mar
 	}
 	node = m.pretend(node)
 	node.Refused = m.Pending.Refused
-	node.Foreign = c.isForeign(m, node.Reason, v) && !isMarked(known, node.Reason)
+	node.Foreign = c.leavesAlone(m, node.Reason, v) && !isMarked(known, node.Reason)
 	node.Same = m.Fault != "" && m.Fault == v.fault() && m.wrote(node.Reason)
 	node.Awaited = !v.Healthy && c.awaits(ctx, node)
 	return node, nil

@@ -181,9 +181,9 @@ func isMarked(marks []Mark, reason string) bool {
 	return slices.ContainsFunc(marks, func(k Mark) bool { return k.Message != "" && sameReason(reason, Reason(k.Message)) })
 }
 
-// isForeign reports that a verdict does not change the drain with a reason. What a sweep has drained is
+// leavesAlone reports that a verdict does not change the drain with a reason. What a sweep has drained is
 // left to sweeps, because the checks of a node do not test the network between nodes.
-func (c *Controller) isForeign(m *Memory, reason string, v Verdict) bool {
+func (c *Controller) leavesAlone(m *Memory, reason string, v Verdict) bool {
 	if c.Remote {
 		return v.Healthy && !BySweep(reason)
 	}
