@@ -57,9 +57,8 @@ func (r *Repair) look() error {
 	return err
 }
 
-// maintenance is how long before a reservation for maintenance no remedy begins: longer than the
-// longest remedy.
-const maintenance = 2 * time.Hour
+// longestRemedy bounds a remedy. None begins if a reservation for maintenance begins within that time.
+const longestRemedy = 2 * time.Hour
 
 // Choose returns the remedy that is due, and what speaks against it now. It changes nothing.
 func (r *Repair) Choose(now time.Time) (next remedy.Next, against string, err error) {
@@ -83,7 +82,7 @@ func (r *Repair) Choose(now time.Time) (next remedy.Next, against string, err er
 	ctx, cancel := context.WithTimeout(context.Background(), 6*slurm.DefaultDeadline)
 	defer cancel()
 	limits := slurm.Guard{RepairPartition: r.Guard.RepairPartition, RepairCluster: r.Guard.RepairCluster}
-	p, err := slurm.AskPatient(ctx, r.Controller(), limits, maintenance, next.Drill)
+	p, err := slurm.AskPatient(ctx, r.Controller(), limits, longestRemedy, next.Drill)
 	if err != nil {
 		return next, "", err
 	}
@@ -153,7 +152,7 @@ func (r *Repair) Run(now time.Time) (did string, err error) {
 	if did := waits(&next, against); err != nil || did != "" {
 		return did, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), maintenance)
+	ctx, cancel := context.WithTimeout(context.Background(), longestRemedy)
 	defer cancel()
 	if next.Holds != nil {
 		return r.hold(ctx, next.Holds, next.Why)
@@ -226,7 +225,7 @@ func (r *Repair) row(a *remedy.Attempt) conf.Remedy {
 			return row
 		}
 	}
-	return conf.Remedy{Do: a.Do, Timeout: maintenance}
+	return conf.Remedy{Do: a.Do, Timeout: longestRemedy}
 }
 
 // act carries out a remedy.
@@ -255,7 +254,7 @@ func (r *Repair) act(ctx context.Context, next *remedy.Next) error {
 func (r *Repair) finish(open []*remedy.Attempt, now time.Time) (did string, err error) {
 	first := open[0]
 	row := r.row(first)
-	ctx, cancel := context.WithTimeout(context.Background(), maintenance)
+	ctx, cancel := context.WithTimeout(context.Background(), longestRemedy)
 	defer cancel()
 	age := now.Sub(first.Begin)
 	if boots(first.Do) && first.Boot == slurm.BootID() {
