@@ -37,10 +37,10 @@ type Advice struct {
 	Fix     string // the line of slurm.conf, or the command, that fixes it; can be ""
 }
 
-// actMargin is the time for one unanswered call to slurmctld, which a run needs in addition to its
+// callMargin is the time for one unanswered call to slurmctld, which a run needs in addition to its
 // budget before Slurm ends it. slurmd allows only 10 ms between SIGTERM and SIGKILL
 // (run_command.c).
-const actMargin = DefaultDeadline
+const callMargin = DefaultDeadline
 
 // limit is a time after which Slurm acts on a run.
 type limit struct {
@@ -135,7 +135,7 @@ func (a *adviser) computeNeed(l *limit) time.Duration {
 	if l.all {
 		budget *= time.Duration(a.ours[l.role])
 	}
-	return budget + l.early + actMargin
+	return budget + l.early + callMargin
 }
 
 func (a *adviser) limit(l *limit) {
@@ -158,7 +158,7 @@ func (a *adviser) limit(l *limit) {
 		text += fmt.Sprintf(" and UnkillableStepTimeout=%.0f, see slurm.conf(5)", 5*roundUp(write).Seconds())
 	}
 	a.warn(a.showSetting(key), text,
-		"%s can take %s%s, plus %s for a call to slurmctld: %s", article(l.role), a.wiring.Budget[l.role], times, actMargin, l.then)
+		"%s can take %s%s, plus %s for a call to slurmctld: %s", article(l.role), a.wiring.Budget[l.role], times, callMargin, l.then)
 }
 
 // roundUp rounds up to a multiple of 15 seconds.
