@@ -129,8 +129,8 @@ func locateGPUs(env *checks.Env) *gpuPlaces {
 	return g
 }
 
-// above reports whether a port is below the root port of a GPU.
-func (g *gpuPlaces) above(p *Port) bool {
+// sharesRoot reports whether a port and a GPU are below the same root port.
+func (g *gpuPlaces) sharesRoot(p *Port) bool {
 	path := pci.ReadFunction(g.host, p.PCI).Path
 	return len(path) > 0 && g.roots[path[0]]
 }
@@ -234,7 +234,7 @@ func (f *Fabric) skipFarOnes(gpus *gpuPlaces) {
 	for i := range f.Ports {
 		switch p := &f.Ports[i]; {
 		case p.Layer != LayerEth || p.Left != "":
-		case p.HCA.NUMA < 0, gpus.nodes[p.HCA.NUMA], gpus.above(p):
+		case p.HCA.NUMA < 0, gpus.nodes[p.HCA.NUMA], gpus.sharesRoot(p):
 			near[portKind(p)] = true
 		default:
 			far = append(far, p)

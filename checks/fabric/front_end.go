@@ -82,7 +82,7 @@ func (f rails) findFrontEnd(rail *Port) (front string) {
 		over[dev] = append(over[dev], p)
 		switch {
 		case f.kindOf(p) != kind:
-		case f.gpus.above(p):
+		case f.gpus.sharesRoot(p):
 			inside[card(p.PCI)] = true
 		case dev != "":
 			outside[card(p.PCI)] = true
