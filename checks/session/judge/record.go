@@ -77,15 +77,15 @@ func (r *results) findsOutside(m slurm.Mark) bool {
 // stopped reports whether the run ended before the last check of its plan, which is nil if there is
 // none.
 func (r *results) stopped(f *verdict.Fold, p *plan.Plan) bool {
-	checks := 0
+	steps := 0
 	if p != nil {
 		for i := range p.Steps {
 			if p.Steps[i].Kind != plan.Assign {
-				checks++
+				steps++
 			}
 		}
 	}
-	return f.Over() && len(r.covered) < checks
+	return f.Over() && len(r.covered) < steps
 }
 
 // addRest adds the findings of no step: of a signal, of a script of the site, of the counters around

@@ -154,8 +154,8 @@ func (f *Files) debugTarget(l conf.Line, matched bool) {
 // PresetHardware sets the variables that LBNL NHC's check_hw_* set for later lines, if a line uses
 // one: the sample configuration has check_ps_loadavg $((2*HW_CORES)). A worker reads the
 // values.
-func (f *Files) PresetHardware(conf []byte) {
-	if !bytes.Contains(conf, []byte("HW_")) {
+func (f *Files) PresetHardware(text []byte) {
+	if !bytes.Contains(text, []byte("HW_")) {
 		return
 	}
 	var cpus cpu.CPUs // an unreadable figure is 0, as in LBNL NHC
@@ -176,18 +176,18 @@ func (f *Files) PresetHardware(conf []byte) {
 			memory = resp.Have.Memory
 		}
 	})
-	var text strings.Builder
+	var assigns strings.Builder
 	for name, value := range hardwareOf(cpus, memory) {
 		old := f.Set.Get(name) // 0 if bash has read the library of scripts
-		if old != "" && old != "0" || !bytes.Contains(conf, []byte(name)) {
+		if old != "" && old != "0" || !bytes.Contains(text, []byte(name)) {
 			continue
 		}
 		number := strconv.FormatUint(value, 10)
 		f.Set.Put(name, number, false)
-		text.WriteString(name + "=" + number + "\n")
+		assigns.WriteString(name + "=" + number + "\n")
 	}
 	if f.Bash.runs() { // it got the settings before
-		f.Bash.Assign(text.String())
+		f.Bash.Assign(assigns.String())
 	}
 }
 
