@@ -104,9 +104,9 @@ func (g Guard) Rule(node, reason string, groups []NodeGroup) Ruling {
 // issued": the node stays ours, and others count it.
 const underRepair = " : remedy "
 
-// InRepair counts the other nodes that are being repaired: our drain with a remedy, or with a reboot or
+// inRepair counts the other nodes that are being repaired: our drain with a remedy, or with a reboot or
 // a power-down that is requested or under way. partition is the largest number in one partition of the node.
-func InRepair(node string, groups []NodeGroup) (partition, cluster int) {
+func inRepair(node string, groups []NodeGroup) (partition, cluster int) {
 	own := partitionsOf(node, groups)
 	count, seen := map[string]int{}, map[string]int{}
 	for _, group := range groups {
@@ -131,9 +131,9 @@ func InRepair(node string, groups []NodeGroup) (partition, cluster int) {
 	return partition, len(seen)
 }
 
-// MayRepair reports whether one more node may be repaired.
-func (g Guard) MayRepair(node string, groups []NodeGroup) bool {
-	partition, cluster := InRepair(node, groups)
+// mayRepair reports whether one more node may be repaired.
+func (g Guard) mayRepair(node string, groups []NodeGroup) bool {
+	partition, cluster := inRepair(node, groups)
 	return partition < g.RepairPartition && cluster < g.RepairCluster
 }
 

@@ -131,8 +131,8 @@ func TestMayRepair(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		partition, cluster := InRepair("n01", groups)
-		if may := defaults.MayRepair("n01", groups); partition != test.partition || cluster != test.cluster || may != test.may {
+		partition, cluster := inRepair("n01", groups)
+		if may := defaults.mayRepair("n01", groups); partition != test.partition || cluster != test.cluster || may != test.may {
 			t.Errorf("%s: %d in the partition, %d in the cluster, %v, want %d, %d, %v", test.name, partition, cluster, may, test.partition, test.cluster, test.may)
 		}
 	}

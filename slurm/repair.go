@@ -51,7 +51,7 @@ func AskPatient(ctx context.Context, c *Controller, limits Guard, before time.Du
 	if err != nil {
 		return p, err
 	}
-	if partition, cluster := InRepair(c.Node, groups); !limits.MayRepair(c.Node, groups) {
+	if partition, cluster := inRepair(c.Node, groups); !limits.mayRepair(c.Node, groups) {
 		p.Full = fmt.Sprintf("%d other nodes of a partition of this node and %d of the cluster are in repair, the limits are %d and %d", partition, cluster, limits.RepairPartition, limits.RepairCluster)
 	}
 	config, err := AskConfig(ctx, c)

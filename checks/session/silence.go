@@ -33,7 +33,7 @@ func fits(s *checks.Silence, f *checks.Finding, line string, present []checks.De
 	case s.Code == "" || s.Code != f.Code || s.Ended(now) || s.Got != "" && s.Got != f.Got:
 		return false
 	case s.Device != (checks.Device{}):
-		return isSame(s.Device, Identify(f.Device, present))
+		return isSame(s.Device, identify(f.Device, present))
 	}
 	// With privacy no device that is no hardware is known: the silence is for those of the line.
 	unnamed := f.Device == (checks.Device{}) || s.Line != "" && !f.Device.IsHardware()
@@ -60,8 +60,8 @@ func isSame(was, now checks.Device) bool {
 	return known && slices.Contains([]string{"gpu", "nvme", "hca"}, was.Kind) || was.Name == now.Name
 }
 
-// Identify adds the identity of its board to the device of a finding.
-func Identify(d checks.Device, present []checks.Device) checks.Device {
+// identify adds the identity of its board to the device of a finding.
+func identify(d checks.Device, present []checks.Device) checks.Device {
 	for _, p := range present {
 		if d.PCI == "" || p.PCI != d.PCI {
 			continue
@@ -100,7 +100,7 @@ func ofFamily(code string, present []checks.Device) (list []checks.Device) {
 // NewSilence returns the silence of a failure in a line. A number that was accepted without an end, or
 // that counts devices, must stay the same: a second lost GPU is another fault.
 func NewSilence(f checks.Finding, line string, present []checks.Device, by checks.Silenced) checks.Silence {
-	s := checks.Silence{Code: f.Code, Device: Identify(f.Device, present), Silenced: by}
+	s := checks.Silence{Code: f.Code, Device: identify(f.Device, present), Silenced: by}
 	if f.Device == (checks.Device{}) {
 		if s.Devices = ofFamily(f.Code, present); s.Devices == nil {
 			s.Line = line
@@ -112,8 +112,8 @@ func NewSilence(f checks.Finding, line string, present []checks.Device, by check
 	return s
 }
 
-// MaxSilences bounds the silences of a node.
-const MaxSilences = 100
+// maxSilences bounds the silences of a node.
+const maxSilences = 100
 
 // AddSilence returns the silences of a node with one more. It replaces one for the same fault, and
 // drops those that have ended.
@@ -121,7 +121,7 @@ func AddSilence(list []checks.Silence, s checks.Silence) ([]checks.Silence, erro
 	list = slices.DeleteFunc(slices.Clone(list), func(old checks.Silence) bool {
 		return old.Ended(s.Since) || old.Code == s.Code && old.Device == s.Device && old.Line == s.Line
 	})
-	if len(list) >= MaxSilences {
+	if len(list) >= maxSilences {
 		return nil, fmt.Errorf("this node has %d silenced faults: end one first", len(list))
 	}
 	return append(list, s), nil

@@ -137,7 +137,7 @@ func TestSilences(t *testing.T) {
 		t.Errorf("one for the same fault, and one that has ended: %v %s", err, diff)
 	}
 	full := []checks.Silence{}
-	for i := range MaxSilences {
+	for i := range maxSilences {
 		full = append(full, silence(fmt.Sprint("c", i), gpu(1), time.Time{}))
 	}
 	if _, err := AddSilence(full, dated); err == nil {

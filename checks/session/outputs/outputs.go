@@ -24,9 +24,9 @@ import (
 // The history of a node is a journal of its changes. It has at most 1,000 of them or those of 30 days,
 // whichever is less: [History] drops the others, and the size of the journal bounds the files.
 const (
-	HistoryJournal = "history"
-	HistoryMost    = 1 << 20 // bytes, in each of two files
-	HistoryChanges = 1000
+	historyJournal = "history"
+	historyMost    = 1 << 20 // bytes, in each of two files
+	historyChanges = 1000
 	HistoryAge     = 30 * 24 * time.Hour
 )
 
@@ -224,7 +224,7 @@ func (d *delivery) keep(e *event.Event) output {
 }
 
 func (d *delivery) note(e *event.Event) output {
-	return output{"history", &wire.Request{Op: wire.OpNote, Name: HistoryJournal, Most: HistoryMost, Data: e.Short().Line(), Line: "write the history"}}
+	return output{"history", &wire.Request{Op: wire.OpNote, Name: historyJournal, Most: historyMost, Data: e.Short().Line(), Line: "write the history"}}
 }
 
 // requests returns the requests that write the last event, the history and the files, and to the
@@ -401,7 +401,7 @@ func Last(n *node.Node) (list []*event.Event, err error) {
 
 // History returns the changes of the node, the oldest first.
 func History(n *node.Node, now time.Time) (list []*event.Event, err error) {
-	resp, err := n.Pool.Call(n.Ctx, checks.Local, &wire.Request{Op: wire.OpNotes, Name: HistoryJournal, Most: HistoryMost, Line: "read the history"}, 2*limit).AnswerTo("read the history")
+	resp, err := n.Pool.Call(n.Ctx, checks.Local, &wire.Request{Op: wire.OpNotes, Name: historyJournal, Most: historyMost, Line: "read the history"}, 2*limit).AnswerTo("read the history")
 	if err != nil {
 		return nil, err
 	}
@@ -419,5 +419,5 @@ func recent(lines [][]byte, now time.Time) (list []*event.Event) {
 		}
 	}
 	slices.SortStableFunc(list, func(a, b *event.Event) int { return a.Time.Compare(b.Time) }) // a spare directory comes last
-	return list[max(0, len(list)-HistoryChanges):]
+	return list[max(0, len(list)-historyChanges):]
 }

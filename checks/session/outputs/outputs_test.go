@@ -219,7 +219,7 @@ func TestRequests(t *testing.T) {
 					t.Errorf("%s: no entry for the journal", tt.name)
 				}
 			case wire.OpNote:
-				if e, err := event.Parse(o.Data); err != nil || len(e.Changed) == 0 || o.Most != HistoryMost {
+				if e, err := event.Parse(o.Data); err != nil || len(e.Changed) == 0 || o.Most != historyMost {
 					t.Errorf("%s: a change for at most %d bytes: %v %s", tt.name, o.Most, err, o.Data)
 				}
 			}
@@ -238,7 +238,7 @@ func TestRecent(t *testing.T) {
 		return e.Line()
 	}
 	var many [][]byte
-	for i := range HistoryChanges + 5 {
+	for i := range historyChanges + 5 {
 		many = append(many, line(time.Duration(len(many))*time.Second, fmt.Sprint(i)))
 	}
 	for _, tt := range []struct {
@@ -251,7 +251,7 @@ func TestRecent(t *testing.T) {
 		{"sorted by time", [][]byte{line(time.Hour, "b"), line(2*time.Hour, "a"), line(0, "c")}, "a", "c", 3},
 		{"damaged lines", [][]byte{[]byte(`{"schema":1,"no`), line(0, "a"), []byte("[]"), nil}, "a", "a", 1},
 		{"too old", [][]byte{line(HistoryAge+time.Second, "a"), line(HistoryAge, "b")}, "b", "b", 1},
-		{"too many", many, fmt.Sprint(HistoryChanges - 1), "0", HistoryChanges},
+		{"too many", many, fmt.Sprint(historyChanges - 1), "0", historyChanges},
 	} {
 		list := recent(tt.lines, at)
 		if len(list) != tt.n {
