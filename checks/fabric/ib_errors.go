@@ -325,23 +325,23 @@ func (j *ibErrorJudge) judge() {
 		}
 		for _, layer := range rowLayers {
 			list, peers := j.findExcess(c, layer)
-			stuck := j.stuck(c, layer, list)
+			stuck := j.findStuck(c, layer, list)
 			if peers >= ibPeers && 2*len(list) > peers {
-				j.findings = append(j.findings, j.everywhere(c, layer, list, peers))
+				j.findings = append(j.findings, j.describeFabric(c, layer, list, peers))
 				list = standOut(list)
 			}
 			for _, x := range list {
-				j.findings = append(j.findings, j.one(x))
+				j.findings = append(j.findings, j.describeExcess(x))
 			}
 			j.findings = append(j.findings, stuck...)
 		}
 	}
-	j.full()
+	j.reportFull()
 }
 
-// stuck returns the failures of the ports of a layer whose counter stopped at its maximum while it failed, and
+// findStuck returns the failures of the ports of a layer whose counter stopped at its maximum while it failed, and
 // that are not in the list: such a counter cannot show that the errors have ended.
-func (j *ibErrorJudge) stuck(c *IBCounter, layer string, list []ibExcess) (findings []checks.Finding) {
+func (j *ibErrorJudge) findStuck(c *IBCounter, layer string, list []ibExcess) (findings []checks.Finding) {
 	for _, p := range j.ports {
 		if rowLayer(p.Port) != layer || !c.of(layer) || !j.isStuck(&p, c) || slices.ContainsFunc(list, func(x ibExcess) bool { return x.port == p.Port }) {
 			continue
@@ -459,8 +459,8 @@ func (j *ibErrorJudge) reportOutliers(c *IBCounter) {
 	}
 }
 
-// everywhere returns the finding about a counter that grows on most ports.
-func (j *ibErrorJudge) everywhere(c *IBCounter, layer string, list []ibExcess, peers int) checks.Finding {
+// describeFabric returns the finding about a counter that grows on most ports.
+func (j *ibErrorJudge) describeFabric(c *IBCounter, layer string, list []ibExcess, peers int) checks.Finding {
 	names := make([]string, len(list))
 	for i, x := range list {
 		names[i] = x.port.Name() + " " + c.text(x.all)
@@ -490,8 +490,8 @@ func standOut(list []ibExcess) (out []ibExcess) {
 	return out
 }
 
-// one returns the finding about a counter of one port.
-func (j *ibErrorJudge) one(x ibExcess) checks.Finding {
+// describeExcess returns the finding about a counter of one port.
+func (j *ibErrorJudge) describeExcess(x ibExcess) checks.Finding {
 	c := x.row
 	f := checks.Finding{Code: "ib.errors." + c.Base(), Severity: checks.Warn, Remedy: c.Remedy}
 	limit, text, got := c.Warn, c.Base(), x.all
@@ -539,8 +539,8 @@ func (j *ibErrorJudge) count(x ibExcess) int {
 // ibDowned counts lost links.
 const ibDowned = "counters/link_downed"
 
-// full reports once all counters that have stopped at their maximum.
-func (j *ibErrorJudge) full() {
+// reportFull reports once all counters that have stopped at their maximum.
+func (j *ibErrorJudge) reportFull() {
 	const text = "stopped at their maximum: "
 	var all []string
 	var first checks.Finding

@@ -356,7 +356,7 @@ func (j *flapJudge) judge() {
 		shared := flapsAt{port: p}
 		for _, at := range lost[p.Name()] {
 			switch {
-			case !j.everywhere(lost, p.Layer, at):
+			case !j.isShared(lost, p.Layer, at):
 				shared.own = append(shared.own, at)
 			case j.history.Now.Sub(at) <= flapsFabric:
 				shared.with = append(shared.with, at)
@@ -365,7 +365,7 @@ func (j *flapJudge) judge() {
 		if len(shared.with) > 0 {
 			fabric[layer] = append(fabric[layer], shared)
 		} else if len(shared.own) > 0 {
-			j.findings = append(j.findings, j.one(p, shared.own))
+			j.findings = append(j.findings, j.describeLosses(p, shared.own))
 		}
 	}
 	for _, layer := range []string{layerIB, LayerEth} {
@@ -398,16 +398,16 @@ func (j *flapJudge) reportTogether(layer string, list []flapsAt, peers int) {
 			slices.SortFunc(l.own, time.Time.Compare)
 		}
 		if len(l.own) > 0 {
-			j.findings = append(j.findings, j.one(l.port, l.own))
+			j.findings = append(j.findings, j.describeLosses(l.port, l.own))
 		}
 	}
 	j.findings = append(j.findings, checks.Finding{Code: "ib.flap.fabric", Severity: checks.Warn, Remedy: checks.CheckFabric}.
 		Describe(ibFlapsName, "links of %d of %d %s ports lost at once, a fault of the fabric: %s times", len(list), peers, layer, strings.Join(names, ", ")))
 }
 
-// everywhere reports whether more than half of the ports of a link layer lost their link at about
+// isShared reports whether more than half of the ports of a link layer lost their link at about
 // the same time.
-func (j *flapJudge) everywhere(lost map[string][]time.Time, layer string, at time.Time) bool {
+func (j *flapJudge) isShared(lost map[string][]time.Time, layer string, at time.Time) bool {
 	peers, with := 0, 0
 	for i := range j.ports {
 		if j.ports[i].Layer != layer {
@@ -421,8 +421,8 @@ func (j *flapJudge) everywhere(lost map[string][]time.Time, layer string, at tim
 	return peers >= ibPeers && 2*with > peers
 }
 
-// one returns the finding about the losses of one port.
-func (j *flapJudge) one(p *flapPort, own []time.Time) checks.Finding {
+// describeLosses returns the finding about the losses of one port.
+func (j *flapJudge) describeLosses(p *flapPort, own []time.Time) checks.Finding {
 	last, lost := own[len(own)-1], uint64(len(own))
 	if lost == checks.HistoryMarks { // the history holds no more
 		lost = max(lost, p.total)
