@@ -463,7 +463,7 @@ func (c *Controller) askGuard(ctx context.Context, v Verdict, d *Decision, m *Me
 	}
 	c.suspend(v, m, out)
 	newly := err == nil && !m.Pending.Counted && strings.HasPrefix(m.Pending.Held, countNodes) // the numbers are known now
-	m.Pending.Held, m.Pending.Told = why, m.Pending.Told && !m.Pending.Again && !newly
+	m.Pending.Held, m.Pending.Reported = why, m.Pending.Reported && !m.Pending.Again && !newly
 	out.hold(d.Reason, m.Pending)
 	m.Next = c.next(min(time.Duration(of)*guardPace, heldRecheck, c.Settings.Recheck))
 	return false, nil
@@ -494,14 +494,14 @@ func (c *Controller) suspend(v Verdict, m *Memory, out *Outcome) {
 // hold sets the outcome of a drain that the guard holds.
 func (o *Outcome) hold(reason string, p Pending) {
 	o.Decision = Decision{Action: Drain, Reason: reason, Why: "held by guard: " + p.Held}
-	o.Guarded, o.Repeats, o.fault = p.Held, p.Told, p.Fault
+	o.Guarded, o.Repeats, o.fault = p.Held, p.Reported, p.Fault
 }
 
-// NoteTold records that a hold was reported. whole is false if the log or syslog did not take the report.
-func (c *Controller) NoteTold(ctx context.Context, hold Outcome, whole bool) error {
+// NoteReported records that a hold was reported. whole is false if the log or syslog did not take the report.
+func (c *Controller) NoteReported(ctx context.Context, hold Outcome, whole bool) error {
 	noted, _ := c.withMemory(ctx, func(m *Memory, _ *Outcome) error {
 		if m.Pending.Held != "" && m.Pending.Fault == hold.fault {
-			m.Pending.Told, m.Pending.Again = true, !whole
+			m.Pending.Reported, m.Pending.Again = true, !whole
 			m.Pending.Counted = m.Pending.Counted || !strings.HasPrefix(hold.Guarded, countNodes)
 		}
 		return nil

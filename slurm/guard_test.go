@@ -240,7 +240,7 @@ func TestGuardHolds(t *testing.T) {
 // noteTold records that a hold was reported.
 func noteTold(t *testing.T, c *Controller, o Outcome, whole bool) {
 	t.Helper()
-	if err := c.NoteTold(t.Context(), o, whole); err != nil {
+	if err := c.NoteReported(t.Context(), o, whole); err != nil {
 		t.Error(err)
 	}
 }
@@ -281,7 +281,7 @@ func TestGuardHoldIsTold(t *testing.T) {
 		t.Errorf("another fault: outcome %+v, %v, want it reported", o, err)
 	}
 	noteTold(t, c, last, true) // a late report of the former one
-	if m := memoryOf(t, c); m.Pending.Told {
+	if m := memoryOf(t, c); m.Pending.Reported {
 		t.Errorf("another fault counts as reported: %+v", m.Pending)
 	}
 }

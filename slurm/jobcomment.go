@@ -12,14 +12,14 @@ import (
 // replaced.
 const commentPrefix = "nhc-gpu: "
 
-// TellJob writes to the AdminComment of a job that this node has refused it, and why: otherwise the
+// NoteRefusal writes to the AdminComment of a job that this node has refused it, and why: otherwise the
 // user of a requeued job sees only BeginTime. It needs a read and a write, and keeps a comment of
 // another writer: no release can append (22.05 stores the sign +=, 24.11 and 26.05 reject
 // it).
 //
 // A user can make other fields look like an AdminComment, so no part of the answer is
 // written back.
-func TellJob(ctx context.Context, c *Controller, job, text string) error {
+func NoteRefusal(ctx context.Context, c *Controller, job, text string) error {
 	if digits(job) == "" {
 		return nil
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestTellJob(t *testing.T) {
+func TestNoteRefusal(t *testing.T) {
 	t.Parallel()
 	const read, text = "scontrol show job 7", "gpu01 failed check_gpu_count (gpu3)"
 	const write = "scontrol update JobId=7 AdminComment=nhc-gpu: " + text
@@ -34,7 +34,7 @@ func TestTellJob(t *testing.T) {
 			calls = append(calls, strings.Join(argv, " "))
 			return Output{Stdout: []byte(tt.shows)}, nil
 		})
-		if err := TellJob(t.Context(), c, tt.job, text); err != nil || !slices.Equal(calls, tt.want) {
+		if err := NoteRefusal(t.Context(), c, tt.job, text); err != nil || !slices.Equal(calls, tt.want) {
 			t.Errorf("%s: calls %q, %v, want %q", tt.name, calls, err, tt.want)
 		}
 	}
@@ -42,7 +42,7 @@ func TestTellJob(t *testing.T) {
 	c.Runner = runner(func(context.Context, []string, []string) (Output, error) {
 		return failed(1, "Invalid job id specified")
 	})
-	if err := TellJob(t.Context(), c, "7", text); err == nil || !strings.HasPrefix(err.Error(), "read job 7: run scontrol: exit status 1: ") {
+	if err := NoteRefusal(t.Context(), c, "7", text); err == nil || !strings.HasPrefix(err.Error(), "read job 7: run scontrol: exit status 1: ") {
 		t.Errorf("error %v", err)
 	}
 }

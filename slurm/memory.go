@@ -78,7 +78,7 @@ type Pending struct {
 	Fault   string    `json:"fault,omitempty"`   // the fault of the message
 
 	Held      string `json:"held,omitempty"`      // why the guard holds it, "" if it does not
-	Told      bool   `json:"told,omitempty"`      // the hold was reported
+	Reported  bool   `json:"told,omitempty"`      // the hold was reported
 	Again     bool   `json:"again,omitempty"`     // the log or syslog did not take that: report it after the next count, too
 	Counted   bool   `json:"counted,omitempty"`   // it was reported with numbers
 	Released  bool   `json:"released,omitempty"`  // a person has released it: the guard permits it
@@ -239,7 +239,7 @@ func (c *Controller) remember(before, after Memory, locked bool) error {
 // adds that its hold was reported, or that a person has released it.
 func (m *Memory) takeOver(now, before Memory) {
 	known := before.Pending
-	known.Told, known.Again, known.Counted = now.Pending.Told, now.Pending.Again, now.Pending.Counted // a report is no news of a fault
+	known.Reported, known.Again, known.Counted = now.Pending.Reported, now.Pending.Again, now.Pending.Counted // a report is no news of a fault
 	found := now.Pending != known
 	for _, k := range now.Marks {
 		same := func(o Mark) bool { return o.Cause == k.Cause && o.Fault == k.Fault }
@@ -255,8 +255,8 @@ func (m *Memory) takeOver(now, before Memory) {
 	case m.Pending == (Pending{}) && found:
 		m.Pending = p
 	case m.Pending != (Pending{}) && m.Pending.Fault == p.Fault:
-		if p.Told && !before.Pending.Told {
-			m.Pending.Told, m.Pending.Again = true, p.Again
+		if p.Reported && !before.Pending.Reported {
+			m.Pending.Reported, m.Pending.Again = true, p.Again
 		}
 		m.Pending.Counted = m.Pending.Counted || p.Counted
 		if p.Released { // a person's decision

@@ -190,15 +190,15 @@ func TestTakeOverHold(t *testing.T) {
 		change(&p)
 		return Memory{Pending: p}
 	}
-	plain, reported := held(func(*Pending) {}), held(func(p *Pending) { p.Told = true })
+	plain, reported := held(func(*Pending) {}), held(func(p *Pending) { p.Reported = true })
 	for name, test := range map[string]struct{ before, now, after, want Memory }{
 		"reported":         {plain, reported, plain, reported},
-		"reported in part": {plain, held(func(p *Pending) { p.Told, p.Again = true, true }), plain, held(func(p *Pending) { p.Told, p.Again = true, true })},
-		"reported before":  {reported, held(func(p *Pending) { p.Told, p.Message = true, "b" }), plain, plain},
+		"reported in part": {plain, held(func(p *Pending) { p.Reported, p.Again = true, true }), plain, held(func(p *Pending) { p.Reported, p.Again = true, true })},
+		"reported before":  {reported, held(func(p *Pending) { p.Reported, p.Message = true, "b" }), plain, plain},
 		"released":         {plain, held(func(p *Pending) { p.Held, p.Released = "", true }), plain, held(func(p *Pending) { p.Held, p.Released = "", true })},
-		"another fault":    {plain, held(func(p *Pending) { p.Fault, p.Told, p.Released = "b", true, true }), plain, plain},
+		"another fault":    {plain, held(func(p *Pending) { p.Fault, p.Reported, p.Released = "b", true, true }), plain, plain},
 		"drained":          {plain, reported, Memory{}, Memory{}},
-		"drained, again":   {reported, held(func(p *Pending) { p.Told, p.Since = true, time.Unix(9, 0) }), Memory{}, held(func(p *Pending) { p.Told, p.Since = true, time.Unix(9, 0) })},
+		"drained, again":   {reported, held(func(p *Pending) { p.Reported, p.Since = true, time.Unix(9, 0) }), Memory{}, held(func(p *Pending) { p.Reported, p.Since = true, time.Unix(9, 0) })},
 	} {
 		after := test.after
 		if after.takeOver(test.now, test.before); after.Pending != test.want.Pending {

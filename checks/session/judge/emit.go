@@ -106,7 +106,7 @@ func (j *Judge) emitUntilHelper(events []verdict.Event) (helper bool, text strin
 				forSyslog = append(forSyslog, e.Text)
 				continue
 			}
-			j.tellSyslog(e.Text)
+			j.sendSyslog(e.Text)
 		case verdict.Offline:
 			if helper {
 				j.noteHelper("OFFLINE_NODE", slurm.Drain, e.Text)
@@ -191,8 +191,8 @@ func (j *Judge) startsCommands() bool {
 	return slices.ContainsFunc(j.files.Plan.Steps, func(s plan.Step) bool { return s.Barrier })
 }
 
-// tellSyslog sends lines to syslog.
-func (j *Judge) tellSyslog(text string) {
+// sendSyslog sends lines to syslog.
+func (j *Judge) sendSyslog(text string) {
 	lines := strings.Split(text, "\n")
 	if j.fold.All && j.startsCommands() {
 		sink.Logger(j.n.Pool, j.n.Set.Environ(), j.n.Set.Get("NAME"), lines)
@@ -217,17 +217,17 @@ func (j *Judge) markOffline(message string) {
 		v.Code, v.Device = x.Code, x.Device.String()
 	}
 	if j.n.CarryOut(v) && refused && j.n.Role == slurm.Prolog && !j.n.Set.Observes() {
-		j.tellJob()
+		j.noteRefusal()
 	}
 }
 
-// tellJob writes the node and the cause for the user of the refused job.
-func (j *Judge) tellJob() {
+// noteRefusal writes the node and the cause for the user of the refused job.
+func (j *Judge) noteRefusal() {
 	ctx, cancel := j.n.Acting()
 	defer cancel()
 	lost := j.job.Blame.OfJob(j.fold.Failures())
 	text := fmt.Sprintf("node %s failed its health check before this job started: %s", j.n.Name, session.CauseForUser(j.steps[lost], j.fold.Failures()[lost]))
-	if err := slurm.TellJob(ctx, j.n.Controller(), j.job.Job.ID, text); err != nil {
+	if err := slurm.NoteRefusal(ctx, j.n.Controller(), j.job.Job.ID, text); err != nil {
 		j.n.Warn(err)
 	}
 }

@@ -350,7 +350,7 @@ func (j *Judge) LoadScripts() {
 
 // MakePlan plans the run.
 func (j *Judge) MakePlan() {
-	j.bash.TellLines()
+	j.bash.PassLines()
 	j.files.Plan = j.files.Build()
 	j.late = slices.ContainsFunc(j.files.Plan.Steps, session.OwnCheck)
 	j.update()

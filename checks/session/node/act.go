@@ -157,7 +157,7 @@ func (n *Node) reportHold(ctx context.Context, c *slurm.Controller, out slurm.Ou
 	logged := n.Log.Flush()
 	if logged || alerted == nil {
 		whole := logged && (alerted == nil || errors.Is(alerted, fs.ErrNotExist)) // a node without syslog
-		n.warnOfMemory(c.NoteTold(ctx, out, whole))
+		n.warnOfMemory(c.NoteReported(ctx, out, whole))
 	}
 }
 

@@ -45,7 +45,7 @@ type Node struct {
 	Out, Errs writer // standard output and standard error
 
 	Name       string
-	Told       bool  // slurmd passed the name
+	Named      bool  // slurmd passed the name
 	Bad        error // why the node has no name
 	Unnamed    bool  // slurm.conf has no node for this host
 	Role       slurm.Role
@@ -103,7 +103,7 @@ func nodeFromEnviron(env func(string) string, role slurm.Role) *Node {
 		n.Role = slurm.RoleOf(env)
 	}
 	n.Name, n.Bad = slurm.NodeName(env, host)
-	n.Told = n.Bad == nil && n.Name == env("SLURMD_NODENAME")
+	n.Named = n.Bad == nil && n.Name == env("SLURMD_NODENAME")
 	return n
 }
 
@@ -160,7 +160,7 @@ func (n *Node) detectDistribution() {
 func (n *Node) OpenState(lock string) (busy error) {
 	n.detectDistribution()
 	busy = n.openStateOf(lock)
-	if !n.Told && busy == nil {
+	if !n.Named && busy == nil {
 		n.findName()
 	}
 	return busy
@@ -191,7 +191,7 @@ func (n *Node) findName() {
 // precedence: several slurmd can share a host.
 func (n *Node) NameFromSettings() {
 	name := n.Set.Get("SLURMD_NODENAME")
-	if name == "" || n.Told && n.Role != slurm.Manual {
+	if name == "" || n.Named && n.Role != slurm.Manual {
 		return
 	}
 	n.Unnamed = false

@@ -36,12 +36,12 @@ func withVars(vars map[string]string) (n *Node, out, errs *text) {
 func TestNodeFromEnviron(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		name string
-		role slurm.Role
-		env  map[string]string
-		want slurm.Role
-		node string // "": the host's
-		told bool
+		name  string
+		role  slurm.Role
+		env   map[string]string
+		want  slurm.Role
+		node  string // "": the host's
+		named bool
 	}{
 		{"by hand", slurm.Manual, nil, slurm.Manual, "", false},
 		{"slurmd's health check", slurm.Manual, map[string]string{"SLURMD_NODENAME": "node7"}, slurm.HealthCheck, "node7", true},
@@ -50,8 +50,8 @@ func TestNodeFromEnviron(t *testing.T) {
 		{"an epilog by hand", slurm.Epilog, nil, slurm.Epilog, "", false},
 	} {
 		n := nodeFromEnviron(func(name string) string { return tt.env[name] }, tt.role)
-		if n.Role != tt.want || n.Told != tt.told || tt.node != "" && n.Name != tt.node || n.Bad != nil {
-			t.Errorf("%s: %s %q, told %v, %v", tt.name, n.Role, n.Name, n.Told, n.Bad)
+		if n.Role != tt.want || n.Named != tt.named || tt.node != "" && n.Name != tt.node || n.Bad != nil {
+			t.Errorf("%s: %s %q, named %v, %v", tt.name, n.Role, n.Name, n.Named, n.Bad)
 		}
 	}
 }
@@ -180,18 +180,18 @@ func TestNameFromSettings(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, set string
-		told      bool
+		named     bool
 		role      slurm.Role
 		bad       string
 	}{
 		{name: "not set"},
 		{name: "the same", set: "node1"},
-		{name: "slurmd's name takes precedence", set: "-x", told: true, role: slurm.HealthCheck},
-		{name: "a person's name takes precedence", set: "-x", told: true, bad: `SLURMD_NODENAME is "-x": want letters`},
+		{name: "slurmd's name takes precedence", set: "-x", named: true, role: slurm.HealthCheck},
+		{name: "a person's name takes precedence", set: "-x", named: true, bad: `SLURMD_NODENAME is "-x": want letters`},
 		{name: "a path", set: "../x", bad: `SLURMD_NODENAME is "../x"`},
 	} {
 		n, _, _ := withVars(map[string]string{"SLURMD_NODENAME": tt.set})
-		n.Told, n.Role, n.Set.Past, n.Set.Spare = tt.told, tt.role, "/past", "/spare"
+		n.Named, n.Role, n.Set.Past, n.Set.Spare = tt.named, tt.role, "/past", "/spare"
 		n.NameFromSettings()
 		if (n.Bad != nil) != (tt.bad != "") || n.Bad != nil && !strings.Contains(n.Bad.Error(), tt.bad) {
 			t.Errorf("%s: %v, want %q", tt.name, n.Bad, tt.bad)

@@ -364,7 +364,7 @@ func TestFindName(t *testing.T) {
 		{name: "two nodes of this host", conf: "NodeName=a,b NodeHostname=" + short + "," + short + "\n", bad: "slurm.conf has 2 nodes on host", want: "node1"},
 	} {
 		n := sessiontest.New(t, slurm.Manual)
-		n.Told = false
+		n.Named = false
 		n.Set.Put("SLURM_CONF", n.Dir+"/slurm.conf", true)
 		if tt.conf != "" {
 			n.Write(t, "slurm.conf", tt.conf)

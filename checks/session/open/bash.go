@@ -130,8 +130,8 @@ func (b *Bash) Assign(text string) {
 	}
 }
 
-// TellLines passes the lines again: targets may have been judged before all lines were known.
-func (b *Bash) TellLines() {
+// PassLines passes the lines again: targets may have been judged before all lines were known.
+func (b *Bash) PassLines() {
 	if b.runs() {
 		b.Assign(b.checksText())
 	}

@@ -101,7 +101,7 @@ func New(t *testing.T, role slurm.Role, words ...string) *Node {
 	}
 	set.Past = filepath.Join(n.Dir, "past")
 	n.Node = &node.Node{
-		Ctx: t.Context(), Set: set, Role: role, Name: "node1", Told: true, Signals: n.Sig, Out: n.Out, Errs: n.Err,
+		Ctx: t.Context(), Set: set, Role: role, Name: "node1", Named: true, Signals: n.Sig, Out: n.Out, Errs: n.Err,
 		Budget: session.Budget{Began: time.Now()}, Pool: run.NewPool(run.Options{Root: "/", Env: set.Environ()}),
 	}
 	n.Log = &sink.Log{Pool: n.Pool, Out: n.Out, Err: n.Err}

@@ -56,7 +56,7 @@ func (l *linter) slurm() {
 func (l *linter) nodeName() {
 	fix := "set the node's name: SLURMD_NODENAME=NAME in " + filepath.Join(l.f.Set.Get("SYSCONFIGDIR"), l.f.Set.Get("NAME"))
 	switch {
-	case l.f.Told:
+	case l.f.Named:
 		return
 	case l.f.Bad != nil:
 		l.say(warning, fix, "runs that slurmd does not start mark no node: %v", l.f.Bad)
