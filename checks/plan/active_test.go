@@ -17,7 +17,7 @@ func TestActiveSteps(t *testing.T) {
 	t.Parallel()
 	lines := []conf.Line{{Check: "check_gpu_soak 60"}, {Check: "check_gpu_soak --max-age 24h 60"}}
 	idle := Build(lines, Options{Timeout: 10 * time.Minute})
-	if len(idle.Steps) != 2 || len(idle.Left) != 0 || idle.Problems != nil {
+	if len(idle.Steps) != 2 || len(idle.Skipped) != 0 || idle.Problems != nil {
 		t.Fatalf("%+v", idle)
 	}
 	for i, s := range idle.Steps {
@@ -29,13 +29,13 @@ func TestActiveSteps(t *testing.T) {
 		t.Errorf("max-age: %v, %v", idle.Steps[0].MaxAge, idle.Steps[1].MaxAge)
 	}
 	prolog := Build(lines, Options{Timeout: 10 * time.Minute, Context: conf.Prolog})
-	if len(prolog.Steps) != 1 || !prolog.Steps[0].OnlyOld || len(prolog.Left) != 1 {
-		t.Errorf("prolog: %+v, left %+v", prolog.Steps, prolog.Left)
+	if len(prolog.Steps) != 1 || !prolog.Steps[0].OnlyOld || len(prolog.Skipped) != 1 {
+		t.Errorf("prolog: %+v, skipped %+v", prolog.Steps, prolog.Skipped)
 	}
 	if slices.Contains(prolog.Lanes(), checks.CUDA) {
 		t.Errorf("the lanes of a prolog that looks at a result are %v", prolog.Lanes())
 	}
-	if epilog := Build(lines, Options{Timeout: 10 * time.Minute, Context: conf.Epilog}); len(epilog.Steps) != 0 || len(epilog.Left) != 2 {
+	if epilog := Build(lines, Options{Timeout: 10 * time.Minute, Context: conf.Epilog}); len(epilog.Steps) != 0 || len(epilog.Skipped) != 2 {
 		t.Errorf("epilog: %+v", epilog.Steps)
 	}
 	own := Build(lines, Options{Timeout: 10 * time.Minute, Context: conf.Prolog, Own: true})

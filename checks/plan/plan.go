@@ -68,15 +68,15 @@ type Step struct {
 
 // Plan holds all steps of a run, in order.
 type Plan struct {
-	Steps []Step
-	Left  []Left // the steps that are skipped in this context
+	Steps   []Step
+	Skipped []Skipped // the steps that are skipped in this context
 	// Problems are the errors of the configuration that LBNL NHC has no message for.
 	// They drain no node, and are reported with their position.
 	Problems *multierror.Error
 }
 
-// Left is a skipped step, and why.
-type Left struct {
+// Skipped is a skipped step, and why.
+type Skipped struct {
 	Step
 
 	Because string
@@ -193,18 +193,18 @@ type builder struct {
 
 func (b *builder) add(s Step) {
 	s.Policy = s.Policy.Or(b.opts.Policies.Of(s.Name, s.Class))
-	if why := b.explainLeft(&s); why != "" {
-		b.plan.Left = append(b.plan.Left, Left{s, why})
+	if why := b.explainSkip(&s); why != "" {
+		b.plan.Skipped = append(b.plan.Skipped, Skipped{s, why})
 		return
 	}
 	s.Index = len(b.plan.Steps)
 	b.plan.Steps = append(b.plan.Steps, s)
 }
 
-// explainLeft returns why a step is skipped in the context of the run, "" if it is not. Around a
+// explainSkip returns why a step is skipped in the context of the run, "" if it is not. Around a
 // job or after an event, only cheap steps without side effects run by default: checks of this program
 // that read files or a vendor's library.
-func (b *builder) explainLeft(s *Step) (why string) {
+func (b *builder) explainSkip(s *Step) (why string) {
 	around := b.opts.Context == conf.Prolog || b.opts.Context == conf.Epilog
 	woken := b.opts.Context == conf.Monitor
 	switch {
@@ -243,7 +243,7 @@ func (p *Plan) Add(other *Plan) {
 		s.Index = len(p.Steps)
 		p.Steps = append(p.Steps, s)
 	}
-	p.Left = append(p.Left, other.Left...)
+	p.Skipped = append(p.Skipped, other.Skipped...)
 	if other.Problems != nil {
 		p.Problems = multierror.Append(p.Problems, other.Problems.Errors...)
 	}

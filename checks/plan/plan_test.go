@@ -264,30 +264,30 @@ func TestChecksOfTheJob(t *testing.T) {
 		line, context, noGPUs string
 		policies              *conf.Config
 		barrier               bool
-		left                  string
+		skipped               string
 	}{
 		{line: "check_job_x", context: conf.Epilog},
 		{line: "check_job_x -e", context: conf.Epilog, barrier: true},
 		{line: "check_job_x", context: conf.Epilog, policies: end, barrier: true},
 		{line: "check_job_y", context: conf.Epilog, policies: end},
 		{line: "check_job_x", context: conf.HealthCheck, policies: end},
-		{line: "check_job_x", context: conf.Prolog, left: "the job has not started yet"},
-		{line: "check_job_x", context: conf.Epilog, noGPUs: "none", left: ""},
-		{line: "check_job_y", context: conf.Epilog, noGPUs: "the job has no GPU", left: "the job has no GPU"},
-		{line: "check_job_x", context: conf.Epilog, policies: &conf.Config{Policies: map[string]conf.Policy{"job": {Contexts: []string{}}}}, left: "its contexts are none"},
-		{line: "check_x -e", context: conf.Epilog, left: "it runs commands or changes something"},
+		{line: "check_job_x", context: conf.Prolog, skipped: "the job has not started yet"},
+		{line: "check_job_x", context: conf.Epilog, noGPUs: "none", skipped: ""},
+		{line: "check_job_y", context: conf.Epilog, noGPUs: "the job has no GPU", skipped: "the job has no GPU"},
+		{line: "check_job_x", context: conf.Epilog, policies: &conf.Config{Policies: map[string]conf.Policy{"job": {Contexts: []string{}}}}, skipped: "its contexts are none"},
+		{line: "check_x -e", context: conf.Epilog, skipped: "it runs commands or changes something"},
 	} {
 		p := Build(lines(c.line), Options{Context: c.context, NoGPUs: c.noGPUs, Policies: c.policies})
 		var got []string
 		for _, s := range p.Steps {
 			got = append(got, fmt.Sprintf("%s barrier %v", s.Text, s.Barrier))
 		}
-		for _, l := range p.Left {
-			got = append(got, l.Because)
+		for _, s := range p.Skipped {
+			got = append(got, s.Because)
 		}
 		want := []string{fmt.Sprintf("%s barrier %v", c.line, c.barrier)}
-		if c.left != "" {
-			want = []string{c.left}
+		if c.skipped != "" {
+			want = []string{c.skipped}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%+v (-want +got):\n%s", c, diff)
@@ -301,12 +301,12 @@ func TestChecksOfLinks(t *testing.T) {
 	for _, kind := range []monitor.Kind{monitor.Lost, "memory", "cpu"} {
 		o := Options{Context: conf.Monitor, Events: []monitor.Kind{kind}}
 		p := Build(lines("check_hw_ib 400\ncheck_hw_eth eth0\ncheck_hw_swap_free 1"), o)
-		if len(p.Steps) != 1 || p.Steps[0].Name != "check_hw_swap_free" || len(p.Left) != 2 || p.Left[0].Because != "a link that flaps must not drain the node" {
-			t.Errorf("%s: %+v, left %+v", kind, p.Steps, p.Left)
+		if len(p.Steps) != 1 || p.Steps[0].Name != "check_hw_swap_free" || len(p.Skipped) != 2 || p.Skipped[0].Because != "a link that flaps must not drain the node" {
+			t.Errorf("%s: %+v, skipped %+v", kind, p.Steps, p.Skipped)
 		}
 		o.Policies = &conf.Config{Policies: map[string]conf.Policy{"check_hw_ib": {Contexts: []string{conf.Monitor}}}}
 		if p = Build(lines("check_hw_ib 400"), o); len(p.Steps) != 1 {
-			t.Errorf("%s, the site wants it: left %+v", kind, p.Left)
+			t.Errorf("%s, the site wants it: skipped %+v", kind, p.Skipped)
 		}
 	}
 }

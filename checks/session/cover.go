@@ -156,9 +156,9 @@ func quoteCode(name string) string {
 func unchecked(faults []KnownFault, plans []Planned) string {
 	for _, f := range faults {
 		for _, p := range plans {
-			for _, l := range p.Plan.Left {
-				if l.Kind == plan.Native && checks.FullName(l.Name) == f.Check && !Unasked(&l.Step) {
-					return fmt.Sprintf("%s: not run as %s: %s", l.Pos, p.Context, l.Because)
+			for _, s := range p.Plan.Skipped {
+				if s.Kind == plan.Native && checks.FullName(s.Name) == f.Check && !Unasked(&s.Step) {
+					return fmt.Sprintf("%s: not run as %s: %s", s.Pos, p.Context, s.Because)
 				}
 			}
 		}

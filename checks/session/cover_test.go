@@ -26,8 +26,8 @@ func TestCover(t *testing.T) {
 	prolog := func(steps ...plan.Step) Planned { return Planned{Context: conf.Prolog, Plan: &plan.Plan{Steps: steps}} }
 	shell := plan.Step{Kind: plan.ShellLine, Text: "check_gpu_ecc || true", Pos: conf.Pos{File: nhcConf, Line: 9}}
 	table := plan.Step{Kind: plan.Native, Name: "gpu_ecc", Class: "gpu", Table: map[string]any{}, Pos: conf.Pos{File: "/etc/nhc/nhc.toml", Line: 3}, Policy: conf.Policy{Action: conf.Nothing}}
-	left := health()
-	left.Plan.Left = []plan.Left{{Step: at(4, check, conf.FailJob), Because: "its contexts are prolog"}}
+	skipped := health()
+	skipped.Plan.Skipped = []plan.Skipped{{Step: at(4, check, conf.FailJob), Because: "its contexts are prolog"}}
 	off := health(at(4, check, conf.FailJob))
 	off.Off = "MARK_OFFLINE=0"
 	site := &conf.Config{
@@ -49,7 +49,7 @@ func TestCover(t *testing.T) {
 			Covered{Severity: checks.Fail, Action: "fail-job", Context: "healthcheck", Check: check, Line: nhcConf + ":4", By: "the default"}},
 		{"no line", fault, plans(health(at(4, "check_gpu_temp", conf.FailJob)), prolog()), nil, false,
 			Covered{Severity: checks.Fail, Action: "not checked", By: "no line has check_gpu_ecc"}},
-		{"a line that is not run", fault, plans(left), nil, false,
+		{"a line that is not run", fault, plans(skipped), nil, false,
 			Covered{Severity: checks.Fail, Action: "not checked", By: nhcConf + ":4: not run as healthcheck: its contexts are prolog"}},
 		{"the policy of the check", fault, plans(health(at(4, check, conf.Drain))), site, true,
 			Covered{Severity: checks.Fail, Action: "drain", Context: "healthcheck", Check: check, Line: nhcConf + ":4", By: "[policy.check_gpu_ecc] /etc/nhc/nhc.toml:5"}},

@@ -43,7 +43,7 @@ func AddUnasked(p *plan.Plan, opts plan.Options) *plan.Plan {
 	}
 	asked := func(name string) bool {
 		names := func(s plan.Step) bool { return s.Name == name || strings.Contains(s.Text, name) }
-		return slices.ContainsFunc(p.Steps, names) || slices.ContainsFunc(p.Left, func(l plan.Left) bool { return names(l.Step) })
+		return slices.ContainsFunc(p.Steps, names) || slices.ContainsFunc(p.Skipped, func(s plan.Skipped) bool { return names(s.Step) })
 	}
 	step := func(name string) *plan.Plan {
 		if asked(name) {
@@ -55,7 +55,7 @@ func AddUnasked(p *plan.Plan, opts plan.Options) *plan.Plan {
 		health := step(jobHealthCheck)
 		if !slices.Contains(opts.Events, monitor.Job) {
 			for _, s := range health.Steps {
-				health.Left = append(health.Left, plan.Left{Step: s, Because: "the event does not concern it"})
+				health.Skipped = append(health.Skipped, plan.Skipped{Step: s, Because: "the event does not concern it"})
 			}
 			health.Steps = nil
 		}

@@ -165,8 +165,8 @@ func TestAddUnasked(t *testing.T) {
 		}
 		return p
 	}
-	left := named("mine")
-	left.Left = []plan.Left{{Step: plan.Step{Name: leftoversCheck}}}
+	skipped := named("mine")
+	skipped.Skipped = []plan.Skipped{{Step: plan.Step{Name: leftoversCheck}}}
 	for i, tt := range []struct {
 		context string
 		of      *plan.Plan
@@ -177,7 +177,7 @@ func TestAddUnasked(t *testing.T) {
 		{conf.Prolog, named("mine"), []string{"mine"}, 0},
 		{"", named("mine"), []string{"mine"}, 0},
 		{conf.Epilog, named(jobGPUsCheck, "mine"), []string{leftoversCheck, jobGPUsCheck, "mine"}, 1},
-		{conf.Epilog, left, []string{"mine", jobGPUsCheck}, 1},
+		{conf.Epilog, skipped, []string{"mine", jobGPUsCheck}, 1},
 	} {
 		p := AddUnasked(tt.of, plan.Options{Context: tt.context})
 		var got []string
@@ -201,17 +201,17 @@ func TestAddUnasked(t *testing.T) {
 func TestAddUnaskedToMonitor(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		event       monitor.Kind
-		line        string // of the site
-		steps, left int
+		event          monitor.Kind
+		line           string // of the site
+		steps, skipped int
 	}{
 		{monitor.Lost, "mine", 1, 1},
 		{monitor.Lost, jobHealthCheck, 1, 0},
 	} {
 		p := &plan.Plan{Steps: []plan.Step{{Kind: plan.ShellLine, Name: tt.line, Text: tt.line}}}
 		p = AddUnasked(p, plan.Options{Context: conf.Monitor, Events: []monitor.Kind{tt.event}})
-		if len(p.Steps) != tt.steps || len(p.Left) != tt.left || tt.left > 0 && p.Left[0].Text != jobHealthCheck {
-			t.Errorf("%s, %s: %d steps, %+v left", tt.event, tt.line, len(p.Steps), p.Left)
+		if len(p.Steps) != tt.steps || len(p.Skipped) != tt.skipped || tt.skipped > 0 && p.Skipped[0].Text != jobHealthCheck {
+			t.Errorf("%s, %s: %d steps, %+v skipped", tt.event, tt.line, len(p.Steps), p.Skipped)
 		}
 	}
 }

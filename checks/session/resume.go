@@ -157,13 +157,13 @@ func (p Pass) Lacks(m slurm.Mark) string {
 	if len(same) > 0 { // otherwise its arguments may have been corrected
 		like = same
 	}
-	left := slices.ContainsFunc(p.Plan.Left, func(l plan.Left) bool { return of(&l.Step) })
+	excluded := slices.ContainsFunc(p.Plan.Skipped, func(s plan.Skipped) bool { return of(&s.Step) })
 	switch {
 	case slices.ContainsFunc(like, func(s *plan.Step) bool { return !p.Unanswered.skips(s, m) || !p.Unanswered.mustAnswer(s, c) }):
 		return ""
 	case len(like) > 0:
 		return "which this run skipped or did not finish"
-	case left || !reads:
+	case excluded || !reads:
 		return "which this run does not have"
 	}
 	return "" // the line was removed, or is no longer for this node

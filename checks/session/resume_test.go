@@ -155,7 +155,7 @@ func TestLacks(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
 		steps      []plan.Step
-		left       []plan.Step
+		skipped    []plan.Step
 		unanswered []int // by index
 		of         slurm.Cause
 		want       string
@@ -167,7 +167,7 @@ func TestLacks(t *testing.T) {
 		{name: "of no file", steps: []plan.Step{count}, of: slurm.Cause{Check: "check_gpu_count"}, want: unread},
 		{name: "of a prolog's file, by a run with the same check", steps: []plan.Step{count}, of: slurm.Cause{Check: "check_gpu_count", File: "/etc/nhc/nhc-prolog.conf", Job: true}},
 		{name: "of a prolog's file, by a run without it", steps: []plan.Step{gemm}, of: slurm.Cause{Check: "check_gpu_count", File: "/etc/nhc/nhc-prolog.conf", Job: true}, want: lacking},
-		{name: "not run in this context", left: []plan.Step{count}, of: cause(count, false), want: lacking},
+		{name: "not run in this context", skipped: []plan.Step{count}, of: cause(count, false), want: lacking},
 		{name: "a check that does not apply any more", steps: []plan.Step{count}, unanswered: []int{0}, of: cause(count, false)},
 		{name: "a check of a prolog that does not apply here", steps: []plan.Step{count}, unanswered: []int{0}, of: cause(count, true), want: skipped},
 		{name: "an active test that was skipped", steps: []plan.Step{gemm}, unanswered: []int{0}, of: cause(gemm, false), want: skipped},
@@ -178,8 +178,8 @@ func TestLacks(t *testing.T) {
 		for i := range p.Steps {
 			p.Steps[i].Index = i
 		}
-		for _, s := range tt.left {
-			p.Left = append(p.Left, plan.Left{Step: s})
+		for _, s := range tt.skipped {
+			p.Skipped = append(p.Skipped, plan.Skipped{Step: s})
 		}
 		pass := Pass{Plan: p, Files: []string{nhcConf, "/etc/nhc/nhc.toml"}, Unanswered: Unanswered{}}
 		for _, i := range tt.unanswered {

@@ -63,8 +63,8 @@ func linesOf(p *plan.Plan) []event.Result {
 	for i := range p.Steps {
 		add(&p.Steps[i])
 	}
-	for i := range p.Left {
-		add(&p.Left[i].Step)
+	for i := range p.Skipped {
+		add(&p.Skipped[i].Step)
 	}
 	return list
 }

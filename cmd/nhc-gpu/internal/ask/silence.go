@@ -219,7 +219,7 @@ func (o *silenceOptions) add(r *health.Run, code, device string, by checks.Silen
 // planned reports whether a line is in a plan, or the plan is not known.
 func planned(p *plan.Plan, line string) bool {
 	return p == nil || slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return s.Text == line }) ||
-		slices.ContainsFunc(p.Left, func(l plan.Left) bool { return l.Text == line })
+		slices.ContainsFunc(p.Skipped, func(s plan.Skipped) bool { return s.Text == line })
 }
 
 // note writes the action of a person to the history and to syslog.

@@ -166,7 +166,7 @@ func (l *linter) contexts() {
 		}
 		l.f.Bash.Vetted = from
 		p := l.f.Build()
-		n, left := 0, 0
+		n, skipped := 0, 0
 		for i := range p.Steps {
 			if p.Steps[i].Kind != plan.Assign && !session.Unasked(&p.Steps[i]) {
 				n++
@@ -175,13 +175,13 @@ func (l *linter) contexts() {
 				l.tooLong(&p.Steps[i], role)
 			}
 		}
-		for i := range p.Left {
-			if !session.Unasked(&p.Left[i].Step) {
-				left++
+		for i := range p.Skipped {
+			if !session.Unasked(&p.Skipped[i].Step) {
+				skipped++
 			}
 		}
-		l.mute[role] = n == 0 && left > 0
-		l.runs = append(l.runs, contextOf{role.String(), n, left, l.f.Allowed().Seconds(), whyLeft(role)})
+		l.mute[role] = n == 0 && skipped > 0
+		l.runs = append(l.runs, contextOf{role.String(), n, skipped, l.f.Allowed().Seconds(), whySkipped(role)})
 	}
 	l.sayTooLong()
 }
@@ -223,8 +223,8 @@ func (l *linter) sayTooLong() {
 // startedRoles are the roles of runs that slurmd starts.
 var startedRoles = []slurm.Role{slurm.HealthCheck, slurm.Prolog, slurm.Epilog}
 
-// whyLeft names the place of the reasons why checks do not run.
-func whyLeft(role slurm.Role) string {
+// whySkipped names the place of the reasons why checks do not run.
+func whySkipped(role slurm.Role) string {
 	if !role.AroundJob() {
 		return " (their contexts in nhc.toml)"
 	}
@@ -330,7 +330,7 @@ func (l *linter) siteErrors(kind fileKind, path string, data []byte) {
 func (l *linter) idle() {
 	for _, role := range startedRoles {
 		if l.wired[role] && l.mute[role] {
-			l.say(warning, "", "as %s nothing is checked: no line runs%s", role, whyLeft(role))
+			l.say(warning, "", "as %s nothing is checked: no line runs%s", role, whySkipped(role))
 		}
 	}
 }

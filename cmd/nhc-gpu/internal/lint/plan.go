@@ -74,8 +74,8 @@ func PrintPlan(f *open.Files, from string) (exit int, err error) {
 	} else if err != nil {
 		return 0, fmt.Errorf("print plan: %w", err)
 	}
-	for _, left := range f.Plan.Left {
-		fmt.Fprintf(console.Screen, "# not run here: %s %s: %s\n", left.Pos, left.Text, left.Because)
+	for _, s := range f.Plan.Skipped {
+		fmt.Fprintf(console.Screen, "# not run here: %s %s: %s\n", s.Pos, s.Text, s.Because)
 	}
 	if f.Plan.NeedsShell() {
 		fmt.Fprintln(console.Screen, "# lines of kind shell run in order in one bash; every other line waits for those before it")
