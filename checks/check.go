@@ -244,7 +244,7 @@ func adviseCommon() map[string]string {
 		"probe.scan":        "The check still lists processes or their files: a user has very many. End these processes, or raise TIMEOUT in /etc/sysconfig/nhc. The node is not drained for it.",
 		"probe.interrupted": "A signal ended the run: start it again.",
 		"run.timeout":       "The run reached its TIMEOUT: find the line that took so long, or raise TIMEOUT in /etc/sysconfig/nhc.",
-		"monitor.silent":    "The monitor of this node is dead or deaf to a source: systemctl restart nhc-gpu-monitor; journalctl -u nhc-gpu-monitor has its last lines. Health checks go on.",
+		"monitor.silent":    "The monitor of this node does not run, or one of its sources of events does not answer: systemctl restart nhc-gpu-monitor; journalctl -u nhc-gpu-monitor has its last lines. Health checks go on.",
 		"remedy.hold":       "The remedies of nhc.toml did not repair the node. Replace the part (nhc-gpu rma DEVICE lists what a vendor asks for), then run nhc-gpu clear --remedy.",
 		"unknown.stays":     "The result of this check has been unknown for many runs: the message repeats the last one. Repair what the check needs, or remove the line.",
 		"unknown.gpu":       "For hours the check could read nothing of this GPU, or could not run: try nvidia-smi, search dmesg for NVRM, reboot the node. [policy.\"unknown.gpu\"] action = \"warn\" in nhc.toml keeps the node in service.",

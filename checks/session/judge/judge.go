@@ -392,8 +392,8 @@ func (j *Judge) addHolds() {
 	}
 }
 
-// addMonitor adds a warning to the plan of a health check if the monitor of the node is dead, or is deaf to
-// a source of events.
+// addMonitor adds a warning to the plan of a health check if the monitor of the node does not run, or one
+// of its sources of events does not answer.
 func (j *Judge) addMonitor() {
 	if kindOf(j.n.Role, j.files.Given) != outputs.OfNode || j.files.Eval != "" || j.job != nil {
 		return
