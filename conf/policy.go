@@ -213,10 +213,13 @@ func (p *Policy) takePasses(v any) error {
 
 // takeCooldown reads minutes or hours: "30m", "2h", or "0m" for none.
 func (p *Policy) takeCooldown(v any) error {
-	const longest = 31 * 24 * time.Hour
+	const most = 31 * 24 * time.Hour
 	text, _ := v.(string)
 	d, err := time.ParseDuration(text)
-	if err != nil || d < 0 || d > longest {
+	switch {
+	case err == nil && d > most:
+		return fmt.Errorf("%s: want at most %.0fh", tomltext.Value(v), most.Hours())
+	case err != nil || d < 0:
 		return fmt.Errorf("%s: want minutes or hours, such as \"30m\" or \"2h\"", tomltext.Value(v))
 	}
 	if p.Cooldown = d; d == 0 {

@@ -38,6 +38,7 @@ contexts = ["healthcheck"]
 		`passes = "3"`:            `policy.gpu.passes: "3": want a whole number of runs, 1 to 500`,
 		`cooldown = 30`:           `policy.gpu.cooldown: 30: want minutes or hours, such as "30m" or "2h"`,
 		`cooldown = "-5m"`:        `policy.gpu.cooldown: "-5m": want minutes or hours, such as "30m" or "2h"`,
+		`cooldown = "1000h"`:      `policy.gpu.cooldown: "1000h": want at most 744h`,
 		`hours = "9-17"`:          `policy.gpu.hours: "9-17": want days and hours, such as "Mon-Fri 08:00-18:00" or "22:00-06:00, Sat 06:00-22:00"`,
 		`why = ""`:                `policy.gpu.why: "": want a text of one line`,
 		`remedy = 3`:              `policy.gpu.remedy: 3: want a text of one line`,
