@@ -189,7 +189,8 @@ func (r *Records) readXids(mark checks.LogMark) []checks.XidSeen {
 // All returns the records of the journal, then the open ones. It skips a line that was cut off
 // when the disk was full.
 func (r *Records) All() (list []*slurm.Record, err error) {
-	resp, err := r.call(checks.Local, &wire.Request{Op: wire.OpNotes, Name: jobJournal, Most: journalMost, Line: "read the journal of jobs"}).AnswerTo("read the journal of jobs")
+	q := &wire.Request{Op: wire.OpNotes, Name: jobJournal, Most: journalMost, Line: "read the journal of jobs"}
+	resp, err := r.call(checks.Local, q).AnswerTo(q.Line)
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +199,8 @@ func (r *Records) All() (list []*slurm.Record, err error) {
 			list = append(list, rec)
 		}
 	}
-	if resp, err = r.call(checks.Local, &wire.Request{Op: wire.OpRecall, Name: slurm.RecordPrefix, Line: "read the records of jobs"}).AnswerTo("read the records of jobs"); err != nil {
+	q = &wire.Request{Op: wire.OpRecall, Name: slurm.RecordPrefix, Line: "read the records of jobs"}
+	if resp, err = r.call(checks.Local, q).AnswerTo(q.Line); err != nil {
 		return list, err
 	}
 	for _, o := range resp.Records {

@@ -61,9 +61,8 @@ func (n *Node) AskSlurm() {
 		return
 	}
 	n.slurmAsked = true
-	o := n.Pool.Call(n.Ctx, checks.Local,
-		&wire.Request{Op: wire.OpSlurm, Name: n.Name, Path: n.Set.Get("SLURM_CONF"), Line: "read Slurm's configuration"}, slurmConfLimit)
-	resp, err := o.AnswerTo("read Slurm's configuration")
+	q := &wire.Request{Op: wire.OpSlurm, Name: n.Name, Path: n.Set.Get("SLURM_CONF"), Line: "read Slurm's configuration"}
+	resp, err := n.Pool.Call(n.Ctx, checks.Local, q, slurmConfLimit).AnswerTo(q.Line)
 	if err != nil {
 		n.slurmDoubt = err
 		n.Debug("%v", err)
@@ -167,5 +166,5 @@ func (n *Node) Ask(question string, words []string) (*wire.Response, error) {
 // AskAbout sends a request to the local worker.
 func (n *Node) AskAbout(q *wire.Request) (*wire.Response, error) {
 	n.Pool.SetVars(n.Set.WorkerVars())
-	return n.Pool.Call(n.Ctx, checks.Local, q, session.Reading).AnswerTo(q.Name)
+	return n.Pool.Call(n.Ctx, checks.Local, q, session.Reading).AnswerTo(q.Line)
 }

@@ -203,6 +203,9 @@ func TestRows(t *testing.T) {
 	if rows = n.Facts(checks.Local); len(rows) != 1 || rows[0].Severity != checks.Unknown || rows[0].Name != "local" {
 		t.Errorf("facts of a run that was stopped: %+v", rows)
 	}
+	if _, err := node.GPUHolders(n.Node); err == nil || !strings.HasPrefix(err.Error(), "list the processes on the GPUs: ") {
+		t.Errorf("processes of a run that was stopped: %v", err)
+	}
 }
 
 // Only one health check of slurmd runs at a time, until it lets the next one begin.

@@ -187,7 +187,8 @@ func (d *delivery) last() (old *event.Event, err error) {
 
 // recall returns the kept events whose names have a prefix. It ignores damaged ones.
 func (d *delivery) recall(prefix string) (map[string]*event.Event, error) {
-	resp, err := d.n.Pool.Call(context.WithoutCancel(d.n.Ctx), checks.Local, &wire.Request{Op: wire.OpRecall, Name: prefix, Line: "read the last event"}, d.left(limit)).AnswerTo("read the last event")
+	q := &wire.Request{Op: wire.OpRecall, Name: prefix, Line: "read the last event"}
+	resp, err := d.n.Pool.Call(context.WithoutCancel(d.n.Ctx), checks.Local, q, d.left(limit)).AnswerTo(q.Line)
 	if errors.Is(err, run.ErrSilent) {
 		return nil, nil // this event begins the history, until the records answer
 	}
@@ -383,7 +384,8 @@ func Mode(n *node.Node) string {
 
 // Last returns the last event of each context, the newest first.
 func Last(n *node.Node) (list []*event.Event, err error) {
-	resp, err := n.Pool.Call(n.Ctx, checks.Local, &wire.Request{Op: wire.OpRecall, Name: RunPrefix, Line: "read the last events"}, 2*limit).AnswerTo("read the last events")
+	q := &wire.Request{Op: wire.OpRecall, Name: RunPrefix, Line: "read the last events"}
+	resp, err := n.Pool.Call(n.Ctx, checks.Local, q, 2*limit).AnswerTo(q.Line)
 	if err != nil {
 		return nil, err
 	}
@@ -401,7 +403,8 @@ func Last(n *node.Node) (list []*event.Event, err error) {
 
 // History returns the changes of the node, the oldest first.
 func History(n *node.Node, now time.Time) (list []*event.Event, err error) {
-	resp, err := n.Pool.Call(n.Ctx, checks.Local, &wire.Request{Op: wire.OpNotes, Name: historyJournal, Most: historyMost, Line: "read the history"}, 2*limit).AnswerTo("read the history")
+	q := &wire.Request{Op: wire.OpNotes, Name: historyJournal, Most: historyMost, Line: "read the history"}
+	resp, err := n.Pool.Call(n.Ctx, checks.Local, q, 2*limit).AnswerTo(q.Line)
 	if err != nil {
 		return nil, err
 	}
