@@ -208,7 +208,7 @@ func (j *Judge) markOffline(message string) {
 		return
 	}
 	if lost := j.n.Set.LostHelper; lost != "" {
-		j.n.Log.Write("nhc-gpu:  HELPERDIR: no such file: " + lost + ": nhc-gpu marks the node itself")
+		j.n.Log.Note("HELPERDIR: no such file: %s: nhc-gpu marks the node itself", lost)
 	}
 	refused := j.job != nil && j.job.Blame.OfJob(j.fold.Failures()) >= 0
 	v := slurm.Verdict{Message: message, Refused: refused, Cause: j.cause(), Busy: j.fold.All && !j.late, Part: j.n.Part()}
@@ -255,7 +255,7 @@ func (j *Judge) staysOut() bool {
 	if j.keepOut == "" {
 		return false
 	}
-	j.n.Log.Write(fmt.Sprintf("nhc-gpu:  node %s is not resumed: all checks pass, %s", j.n.Name, j.keepOut))
+	j.n.Log.Note("node %s is not resumed: all checks pass, %s", j.n.Name, j.keepOut)
 	return true
 }
 

@@ -115,7 +115,7 @@ func (n *Node) reportOutcome(ctx context.Context, c *slurm.Controller, out slurm
 		n.Warn(err)
 	}
 	if err == nil && out.Kept {
-		n.Log.Write(fmt.Sprintf("nhc-gpu:  node %s is not resumed: %s", n.Name, out.Why))
+		n.Log.Note("node %s is not resumed: %s", n.Name, out.Why)
 	}
 	switch {
 	case err != nil:
@@ -125,7 +125,7 @@ func (n *Node) reportOutcome(ctx context.Context, c *slurm.Controller, out slurm
 		if n.Set.Observes() {
 			_ = n.Would(fmt.Sprintf("%s node %s: %s", out.Action, n.Name, cmp.Or(out.Reason, out.Why)))
 		} else {
-			n.Log.Write("nhc-gpu:  " + describeChange(n.Name, &out))
+			n.Log.Note("%s", describeChange(n.Name, &out))
 		}
 	}
 }
@@ -151,7 +151,7 @@ func (n *Node) reportHold(ctx context.Context, c *slurm.Controller, out slurm.Ou
 		alerted = n.Would(fmt.Sprintf("hold the drain of node %s: %s: %s", n.Name, out.Guarded, out.Reason))
 	} else {
 		text := fmt.Sprintf("the drain of node %s is held by guard: %s: %s", n.Name, out.Guarded, out.Reason)
-		n.Log.Write("nhc-gpu:  " + text)
+		n.Log.Note("%s", text)
 		alerted = sink.SyslogAs(syslog.LOG_ALERT, n.Set.Get("NAME"), []string{text + "; to drain it now: nhc-gpu clear --guard"})
 	}
 	logged := n.Log.Flush()
@@ -187,7 +187,7 @@ func actionOf(out slurm.Outcome, err error, observes bool) *event.Action {
 // Would logs a decision that is not carried out, in the log and in syslog. The error is that of syslog.
 func (n *Node) Would(decision string) error {
 	text := fmt.Sprintf("would %s (MODE=%s: nothing is sent)", decision, conf.Observe)
-	n.Log.Write("nhc-gpu:  " + text)
+	n.Log.Note("%s", text)
 	return sink.SyslogAs(syslog.LOG_WARNING, n.Set.Get("NAME"), []string{text})
 }
 

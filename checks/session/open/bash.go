@@ -230,7 +230,7 @@ func (b *Bash) Close() {
 	began := time.Now()
 	if b.shell != nil {
 		if overdue := b.shell.Close(b.n.Budget.Helping(began)); overdue != "" {
-			b.n.Log.Write(fmt.Sprintf("nhc-gpu:  %s did not end in %.0f s, and was killed", overdue, time.Since(began).Seconds()))
+			b.n.Log.Note("%s did not end in %.0f s, and was killed", overdue, time.Since(began).Seconds())
 		}
 	}
 	b.shell = nil

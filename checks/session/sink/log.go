@@ -141,6 +141,9 @@ func (l *Log) Write(text string) {
 	l.buf.WriteString(verdict.Printable(text) + "\n")
 }
 
+// Note writes a line of nhc-gpu, with two blanks after the name as in LBNL NHC's lines.
+func (l *Log) Note(format string, args ...any) { l.Write("nhc-gpu:  " + fmt.Sprintf(format, args...)) }
+
 // Flush sends the written lines to the log file, and reports whether the log has all lines of the run.
 func (l *Log) Flush() (written bool) {
 	switch {
