@@ -297,7 +297,7 @@ func BadWord(check, what, got, want string) Finding {
 
 // GPUDevice returns the device of a GPU for a finding.
 func GPUDevice(g *nvml.GPU) Device {
-	return Device{Kind: "gpu", Name: fmt.Sprintf("gpu%d", g.Index), PCI: g.PCI, Serial: g.Serial.Value, UUID: g.UUID.Value}
+	return Device{Kind: "gpu", Name: GPUName(g), PCI: g.PCI, Serial: g.Serial.Value, UUID: g.UUID.Value}
 }
 
 // GPUName returns the name of a GPU by its NVML index: gpu3.

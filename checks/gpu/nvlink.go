@@ -510,7 +510,7 @@ func (r *linkRun) judgePeers() {
 	}
 	for i := range r.NVML.GPUs {
 		g := &r.NVML.GPUs[i]
-		a := fmt.Sprintf("gpu%d", g.Index)
+		a := checks.GPUName(g)
 		var with []string
 		why := ""
 		for b, text := range bad[a] {
@@ -547,7 +547,7 @@ func (r *linkRun) findSwitched() map[string]*nvml.GPU {
 	for i := range r.NVML.GPUs {
 		g := &r.NVML.GPUs[i]
 		if g.Err == nil && !offByMIG(g) && countUp(g.NVLinks.Value) > 0 && r.far[g.Name.Value] == "switch" {
-			names[fmt.Sprintf("gpu%d", g.Index)] = g
+			names[checks.GPUName(g)] = g
 		}
 	}
 	return names
