@@ -6,7 +6,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -175,12 +174,7 @@ func SetField(f reflect.Value, word string) error {
 func BindTable(c Check, table map[string]any) error {
 	fields := TagsOf(reflect.ValueOf(c).Elem()).Tables
 	known := slices.Sorted(maps.Keys(fields))
-	keys := make([]string, 0, len(table))
-	for k := range table {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	for _, k := range keys {
+	for _, k := range slices.Sorted(maps.Keys(table)) {
 		f, ok := fields[k]
 		if !ok {
 			return &UsageError{Kind: BadKey, Word: k, Want: spell.Want(k, known)}
