@@ -1,6 +1,7 @@
 package conf
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -62,27 +63,13 @@ func (p Policy) Or(other Policy) Policy {
 	if p.Contexts == nil {
 		p.Contexts = other.Contexts
 	}
-	if p.Action == "" {
-		p.Action = other.Action
-	}
-	if p.Strikes == (Strikes{}) {
-		p.Strikes = other.Strikes
-	}
-	if p.Passes == 0 {
-		p.Passes = other.Passes
-	}
-	if p.Cooldown == 0 {
-		p.Cooldown = other.Cooldown
-	}
-	if p.Hours == nil {
-		p.Hours = other.Hours
-	}
-	if p.Remedy == "" {
-		p.Remedy = other.Remedy
-	}
-	if p.Why == "" {
-		p.Why = other.Why
-	}
+	p.Action = cmp.Or(p.Action, other.Action)
+	p.Strikes = cmp.Or(p.Strikes, other.Strikes)
+	p.Passes = cmp.Or(p.Passes, other.Passes)
+	p.Cooldown = cmp.Or(p.Cooldown, other.Cooldown)
+	p.Hours = cmp.Or(p.Hours, other.Hours)
+	p.Remedy = cmp.Or(p.Remedy, other.Remedy)
+	p.Why = cmp.Or(p.Why, other.Why)
 	return p
 }
 
