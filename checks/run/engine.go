@@ -227,54 +227,13 @@ func (e *Engine) fold(ctx context.Context, steps []plan.Step, results map[int]ch
 func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 	r := checks.Result{Step: s.Index, Hung: o.hung}
 	name := checks.FullName(s.Name)
-	unknown := func(code, why string) {
-		r.Findings = []checks.Finding{{Code: code, Severity: checks.Unknown, Message: fmt.Sprintf("%s:  no result: %s", name, why)}}
-	}
-	switch {
-	case o.hung != nil && isOutOfTime(s, o.hung):
-		r.Took = o.hung.For
-		unknown("active.time", fmt.Sprintf("the run ended after %s%s: the test may take %s",
-			o.hung.For.Round(100*time.Millisecond), describeCall(o.hung), s.Bound))
-	case o.hung != nil && isSlow(o.hung):
-		r.Took = o.hung.For
-		call, _ := splitHungCall(o.hung.Doing)
-		code := "probe.slow"
-		if isScan(o.hung) {
-			code = "probe.scan"
-		}
-		unknown(code, fmt.Sprintf("after %.1f s the check was still at work in %s", o.hung.For.Seconds(), call))
-	case o.hung != nil && o.hung.Unsent():
-		unknown("probe.lost", "not run: the run had ended")
-	case o.hung != nil:
-		r.Took = o.hung.For
-		device, of := HungDevice(s.Lane, o.hung.Doing), ""
-		if device.PCI != "" {
-			of = device.String() + ": "
-		}
-		r.Findings = []checks.Finding{{
-			Code: "probe.hung", Severity: checks.Fail, Remedy: HungRemedy(device, o.hung.Doing), Device: device,
-			Message: fmt.Sprintf("%s:  %shung (%s)", name, of, Describe(o.hung)),
-		}}
-	case o.died != "" && o.crashes >= crashesFail:
-		r.Findings = []checks.Finding{{
-			Code: "probe.crashed", Severity: checks.Fail, Remedy: checks.RebootNode,
-			Message: fmt.Sprintf("%s:  the driver's library crashed in each of the last %d runs: %s", name, crashesFail, o.died),
-		}}
-	case o.died != "":
-		unknown("probe.died", o.died)
-	case o.lost != "" && o.late:
-		unknown("probe.scan", o.lost)
-	case o.lost != "":
-		unknown("probe.lost", o.lost)
-	case o.answer == nil:
-		unknown("probe.interrupted", "the run was interrupted")
-	default:
-		resp, err := o.Answer()
-		if err != nil {
-			unknown("probe.error", err.Error())
-			break
-		}
+	if resp, err := o.Answer(); err == nil {
 		r.Took, r.Findings, r.Fact = resp.Took, resp.Findings, resp.Fact
+	} else {
+		r.Findings = []checks.Finding{explainMissing(s, name, o)}
+	}
+	if o.hung != nil {
+		r.Took = o.hung.For
 	}
 	theirs := checks.OfLBNL(name)
 	for i := range r.Findings {
@@ -285,6 +244,51 @@ func (e *Engine) result(s *plan.Step, o Outcome) checks.Result {
 		}
 	}
 	return r
+}
+
+// explainMissing returns the finding of a step without an answer. Only a hang and repeated crashes are failures.
+func explainMissing(s *plan.Step, name string, o Outcome) checks.Finding {
+	unknown := func(code, why string) checks.Finding {
+		return checks.Finding{Code: code, Severity: checks.Unknown, Message: fmt.Sprintf("%s:  no result: %s", name, why)}
+	}
+	switch {
+	case o.hung != nil && isOutOfTime(s, o.hung):
+		return unknown("active.time", fmt.Sprintf("the run ended after %s%s: the test may take %s",
+			o.hung.For.Round(100*time.Millisecond), describeCall(o.hung), s.Bound))
+	case o.hung != nil && isSlow(o.hung):
+		call, _ := splitHungCall(o.hung.Doing)
+		code := "probe.slow"
+		if isScan(o.hung) {
+			code = "probe.scan"
+		}
+		return unknown(code, fmt.Sprintf("after %.1f s the check was still at work in %s", o.hung.For.Seconds(), call))
+	case o.hung != nil && o.hung.Unsent():
+		return unknown("probe.lost", "not run: the run had ended")
+	case o.hung != nil:
+		device, of := HungDevice(s.Lane, o.hung.Doing), ""
+		if device.PCI != "" {
+			of = device.String() + ": "
+		}
+		return checks.Finding{
+			Code: "probe.hung", Severity: checks.Fail, Remedy: HungRemedy(device, o.hung.Doing), Device: device,
+			Message: fmt.Sprintf("%s:  %shung (%s)", name, of, Describe(o.hung)),
+		}
+	case o.died != "" && o.crashes >= crashesFail:
+		return checks.Finding{
+			Code: "probe.crashed", Severity: checks.Fail, Remedy: checks.RebootNode,
+			Message: fmt.Sprintf("%s:  the driver's library crashed in each of the last %d runs: %s", name, crashesFail, o.died),
+		}
+	case o.died != "":
+		return unknown("probe.died", o.died)
+	case o.lost != "" && o.late:
+		return unknown("probe.scan", o.lost)
+	case o.lost != "":
+		return unknown("probe.lost", o.lost)
+	case o.answer == nil:
+		return unknown("probe.interrupted", "the run was interrupted")
+	default:
+		return unknown("probe.error", o.answer.Err)
+	}
 }
 
 // isOutOfTime reports whether the end of the run ended an active test before the test had all the
