@@ -96,37 +96,24 @@ func unknownCommand(root *cobra.Command, word string) error {
 	return fmt.Errorf("there is no command %q%s", word, spell.DidYouMean(word, names))
 }
 
+// rootOptions are our options of a command line without a command.
+type rootOptions struct {
+	report.Options
+
+	check, version bool
+	learnRuns      string // of --baseline
+}
+
 // rootCommand is LBNL NHC's command line with our options: a health check, --check or --baseline.
 func rootCommand(argv []string, exit *int) *cobra.Command {
-	var check, printVersion bool
-	var runs string
-	opts := report.Options{Runs: true}
 	root := &cobra.Command{
 		Use:           options.OwnName,
 		Short:         "Check whether a GPU node can accept, or keep, a job",
 		SilenceErrors: true, SilenceUsage: true, DisableFlagParsing: true,
 		Args: cobra.ArbitraryArgs,
 	}
-	f := root.Flags()
-	f.BoolVar(&check, "check", false, "run all checks and print a table")
-	f.BoolVar(&opts.Act, "act", false, "with --check: carry out the actions of the checks")
-	f.BoolVar(&opts.Failed, "failed", false, "with --check: print only the rows that are not ok")
-	f.BoolVar(&opts.NoShell, "no-shell", false, "with --check: skip shell lines")
-	f.BoolVar(&opts.JSON, "json", false, "with --check: print one object of JSON")
-	f.StringVar(&opts.Format, "format", "", "with --check: "+strings.Join(report.Formats, ", "))
-	root.ValidArgsFunction = func(_ *cobra.Command, words []string, word string) ([]string, cobra.ShellCompDirective) {
-		switch {
-		case len(words) > 0 && words[len(words)-1] == "--format":
-			return report.Formats, cobra.ShellCompDirectiveNoFileComp
-		case strings.HasPrefix(word, "-"):
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return nil, cobra.ShellCompDirectiveDefault
-	}
-	f.BoolVar(&opts.Redact, "redact", false, "with --check: remove serial numbers and UUIDs")
-	f.StringVar(&runs, baseline.Name, "", "record the baseline of this node")
-	f.Lookup(baseline.Name).NoOptDefVal = baseline.Runs
-	f.BoolVar(&printVersion, "version", false, "print the version")
+	opts := &rootOptions{Options: report.Options{Runs: true}}
+	opts.addTo(root)
 	options.AddRoles(root)
 	root.InitDefaultHelpFlag() // for completion
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
@@ -138,43 +125,70 @@ func rootCommand(argv []string, exit *int) *cobra.Command {
 	})
 	root.SetHelpCommand(helpCommand(root))
 	root.SetFlagErrorFunc(options.FlagError)
-	root.RunE = func(cmd *cobra.Command, words []string) error {
-		o, err := options.Parse(words, cmd)
-		if err == nil && o.Help {
-			return cmd.Help()
-		}
-		if len(words) > 0 && options.IsCommand(words[0]) {
-			err = unknownCommand(cmd, words[0])
-		}
-		learn := f.Changed(baseline.Name)
-		for _, name := range []string{"act", "failed", "no-shell", "json", "redact", "format"} {
-			if err == nil && f.Changed(name) && !check {
-				err = fmt.Errorf("--%s is an option of --check", name)
-			}
-		}
-		if err == nil && learn && len(o.Words) > 0 && strings.Trim(o.Words[0], "0123456789") == "" {
-			err = fmt.Errorf("--baseline %s: write --baseline=%s", o.Words[0], o.Words[0])
-		}
-		if err == nil && f.Changed("format") {
-			err = opts.UseFormat()
-		}
-		switch {
-		case err == nil && printVersion:
-			fmt.Fprintln(console.Screen, "nhc-gpu version", build())
-		case err == nil && check && learn:
-			return options.Wrong{Err: errors.New("--check and --baseline exclude each other")}
-		case !check && !learn:
-			*exit = checkHealth(argv, o, err)
-		case err != nil:
-			return options.Wrong{Err: err}
-		case check:
-			return report.Print(o, opts, version, exit)
-		default:
-			return baseline.Learn(runs, o, exit)
-		}
-		return nil
-	}
+	root.RunE = func(cmd *cobra.Command, words []string) error { return opts.run(cmd, argv, words, exit) }
 	return root
+}
+
+func (o *rootOptions) addTo(root *cobra.Command) {
+	f := root.Flags()
+	f.BoolVar(&o.check, "check", false, "run all checks and print a table")
+	f.BoolVar(&o.Act, "act", false, "with --check: carry out the actions of the checks")
+	f.BoolVar(&o.Failed, "failed", false, "with --check: print only the rows that are not ok")
+	f.BoolVar(&o.NoShell, "no-shell", false, "with --check: skip shell lines")
+	f.BoolVar(&o.JSON, "json", false, "with --check: print one object of JSON")
+	f.StringVar(&o.Format, "format", "", "with --check: "+strings.Join(report.Formats, ", "))
+	root.ValidArgsFunction = func(_ *cobra.Command, words []string, word string) ([]string, cobra.ShellCompDirective) {
+		switch {
+		case len(words) > 0 && words[len(words)-1] == "--format":
+			return report.Formats, cobra.ShellCompDirectiveNoFileComp
+		case strings.HasPrefix(word, "-"):
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	f.BoolVar(&o.Redact, "redact", false, "with --check: remove serial numbers and UUIDs")
+	f.StringVar(&o.learnRuns, baseline.Name, "", "record the baseline of this node")
+	f.Lookup(baseline.Name).NoOptDefVal = baseline.Runs
+	f.BoolVar(&o.version, "version", false, "print the version")
+}
+
+// run makes the run that a command line asks for.
+func (o *rootOptions) run(cmd *cobra.Command, argv, words []string, exit *int) error {
+	given, err := options.Parse(words, cmd)
+	if err == nil && given.Help {
+		return cmd.Help()
+	}
+	if len(words) > 0 && options.IsCommand(words[0]) {
+		err = unknownCommand(cmd, words[0])
+	}
+	f := cmd.Flags()
+	learn := f.Changed(baseline.Name)
+	for _, name := range []string{"act", "failed", "no-shell", "json", "redact", "format"} {
+		if err == nil && f.Changed(name) && !o.check {
+			err = fmt.Errorf("--%s is an option of --check", name)
+		}
+	}
+	if err == nil && learn && len(given.Words) > 0 && strings.Trim(given.Words[0], "0123456789") == "" {
+		err = fmt.Errorf("--baseline %s: write --baseline=%s", given.Words[0], given.Words[0])
+	}
+	if err == nil && f.Changed("format") {
+		err = o.UseFormat()
+	}
+	switch {
+	case err == nil && o.version:
+		fmt.Fprintln(console.Screen, "nhc-gpu version", build())
+	case err == nil && o.check && learn:
+		return options.Wrong{Err: errors.New("--check and --baseline exclude each other")}
+	case !o.check && !learn:
+		*exit = checkHealth(argv, given, err)
+	case err != nil:
+		return options.Wrong{Err: err}
+	case o.check:
+		return report.Print(given, o.Options, version, exit)
+	default:
+		return baseline.Learn(o.learnRuns, given, exit)
+	}
+	return nil
 }
 
 // commands returns the commands of nhc-gpu.
