@@ -219,7 +219,7 @@ func calledBy(m slurm.Mark) (name string) {
 type nodeMemory struct{ n *node.Node }
 
 func (m nodeMemory) ask(q *wire.Request) (*wire.Response, error) {
-	if root := m.n.Set.Get("HOSTROOT"); m.n.Set.Past == "" || root != "" && root != "/" { // a recorded node
+	if !m.n.Remembers() {
 		return nil, errors.New("this run has no memory")
 	}
 	return m.n.Pool.Call(context.WithoutCancel(m.n.Ctx), checks.Local, q, session.Record).AnswerTo(q.Line)
