@@ -47,7 +47,7 @@ var changing = []string{
 // [actingCalls] or run through one, and functions that are not actions.
 var knownChanges = map[string]string{
 	"MakeDir": "action", "RemoveShm": "action", "Renice": "action", "removeIPC": "action", "Send": "action", "signal": "ends a command that this process has started",
-	"Forget": "our own records", "Keep": "our own evidence", "removeAll": "our own records", "appendFile": "our own journal", "keepIn": "our own records", "lockFile": "our own lock", "makeRoom": "our own evidence", "dropJobs": "our own evidence",
+	"Forget": "our own records", "Keep": "our own evidence", "removeAll": "our own records", "settle": "our own records", "appendFile": "our own journal", "keepIn": "our own records", "lockFile": "our own lock", "makeRoom": "our own evidence", "dropJobs": "our own evidence",
 	"killTests": "ends perftest programs that this process has started", "start": "ends a command that this process has started",
 	"createNameless": "check_disk_write: a file without a name", "createUnlinked": "check_disk_write: a file that loses its name at once",
 }
