@@ -17,7 +17,8 @@ import (
 // A process belongs to a job if its cgroup names the job, because no user can choose that. Its
 // environment is weaker evidence. The shell of salloc has SLURM_JOB_ID on the host where the user
 // typed the command, and so have all processes started there. An at job keeps the environment of
-// the job that queued it. Such a process has another claim to the node, and outlives the job.
+// the job that queued it. A daemon of root that a prolog has started (MPS) passes the variables of the
+// job to the servers of its users. Such a process has another claim to the node, and outlives the job.
 
 // started has the evidence in the environment about a process's start.
 type started struct {
@@ -86,6 +87,9 @@ func (s *jobScan) otherClaim(pid int, t probe.Task, cgroup []byte, from started)
 		above, err := s.Task(strconv.Itoa(at))
 		if err != nil {
 			break
+		}
+		if above.Name != "slurmstepd" && s.RootsOwn(at) && probe.Spared(s.h, at) == "" { // neither Slurm's nor above this program
+			return fmt.Sprintf("it descends from process %d (%s) of root", at, above.Name), nil
 		}
 		at = above.Parent
 	}
