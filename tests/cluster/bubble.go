@@ -23,6 +23,7 @@ const (
 	Dir        = "/run/cluster"           // the cluster's directory on the host
 	BinDir     = "/run/bin"               // the directory of nhc-gpu on the host
 	FreezerDir = "/sys/fs/cgroup/freezer" // cgroup v1, where the kernel has it
+	GroupsDir  = "/run/groups"            // cgroup v2, where the kernel has it
 )
 
 // GPUs is the number of device files of GPUs in a bubble.
@@ -47,7 +48,7 @@ type bubble struct {
 	root    string // the system whose Slurm runs: "/", or a tree from debootstrap
 	cluster string // becomes Dir
 	bin     string // becomes BinDir
-	cgroup  string // our directory in the freezer hierarchy
+	cgroup  string // our directory in FreezerDir and in GroupsDir
 }
 
 // make creates the bubble around this process.
@@ -70,7 +71,7 @@ func (b *bubble) make() error {
 	if err := loopbackUp(); err != nil {
 		return err
 	}
-	b.mountFreezer()
+	b.mountGroups()
 	return listenSyslog()
 }
 
@@ -99,7 +100,7 @@ func (b *bubble) mounts() error {
 			return fmt.Errorf("mount %s on %s: %w", m.kind, at, err)
 		}
 	}
-	for _, dir := range []string{"run/munge", "run/nhc-gpu", "var/lib/nhc-gpu", FreezerDir} {
+	for _, dir := range []string{"run/munge", "run/nhc-gpu", "var/lib/nhc-gpu", FreezerDir, GroupsDir} {
 		if err := os.MkdirAll(filepath.Join(b.root, dir), 0o755); err != nil {
 			return err
 		}
@@ -226,13 +227,14 @@ func loopbackUp() error {
 	return nil
 }
 
-// mountFreezer mounts the freezer of cgroup v1, whose frozen processes do not react to signals. If
-// the kernel has none, the tests that need it are skipped.
-func (b *bubble) mountFreezer() {
-	if unix.Mount("cgroup", FreezerDir, "cgroup", 0, "freezer") != nil {
-		return
+// mountGroups mounts the freezer of cgroup v1, whose frozen processes do not react to signals, and
+// cgroup v2. If the kernel lacks one, the tests that need it are skipped.
+func (b *bubble) mountGroups() {
+	for _, m := range [][3]string{{"cgroup", FreezerDir, "freezer"}, {"cgroup2", GroupsDir, ""}} {
+		if unix.Mount(m[0], m[1], m[0], 0, m[2]) == nil {
+			_ = os.Mkdir(filepath.Join(m[1], b.cgroup), 0o755)
+		}
 	}
-	_ = os.Mkdir(filepath.Join(FreezerDir, b.cgroup), 0o755)
 }
 
 // listenSyslog writes the messages sent to /dev/log to the cluster's log directory, one per line.
@@ -274,10 +276,10 @@ func reap() {
 	}
 }
 
-// end kills every process of the bubble, even frozen ones, and removes its groups from the freezer
-// hierarchy, which is the only part of the host.
+// end kills every process of the bubble, even frozen ones, and removes its groups, which are the only
+// part of the host.
 func (b *bubble) end() {
-	dir := filepath.Join(FreezerDir, b.cgroup)
+	dir, tree := filepath.Join(FreezerDir, b.cgroup), filepath.Join(GroupsDir, b.cgroup)
 	for range 500 {
 		groups, _ := filepath.Glob(filepath.Join(dir, "*"))
 		for _, g := range append(groups, dir) {
@@ -289,9 +291,23 @@ func (b *bubble) end() {
 			_ = os.Remove(g)
 		}
 		_ = os.Remove(dir)
-		if _, left := os.Stat(dir); errors.Is(err, unix.ESRCH) && left != nil {
+		removeGroups(tree)
+		_, left := os.Stat(dir)
+		_, leftToo := os.Stat(tree)
+		if errors.Is(err, unix.ESRCH) && left != nil && leftToo != nil {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// removeGroups removes a cgroup and all below it.
+func removeGroups(dir string) {
+	below, _ := os.ReadDir(dir)
+	for _, d := range below {
+		if d.IsDir() {
+			removeGroups(filepath.Join(dir, d.Name()))
+		}
+	}
+	_ = os.Remove(dir)
 }

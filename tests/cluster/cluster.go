@@ -45,7 +45,7 @@ var NodeScript string
 type Cluster struct {
 	Dir     string // its files on the host, Dir inside
 	Root    string // the system whose Slurm runs
-	Group   string // its directory below FreezerDir
+	Group   string // its directory below FreezerDir and GroupsDir
 	Version string // "slurm-wlm 22.05.8", when it has started
 
 	t    *testing.T

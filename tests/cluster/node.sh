@@ -1,5 +1,5 @@
 #!/bin/sh
-# node.sh NODE: becomes the slurmd of NODE. It runs in its own UTS and mount namespaces,
+# node.sh NODE [OPTION]: becomes the slurmd of NODE. It runs in its own UTS and mount namespaces,
 # so that the host name and these directories belong only to the node.
 set -eu
 node=$1
@@ -16,4 +16,4 @@ if [ -e "$files/network" ]; then # its own: /sys shows the interfaces of the nam
   mount -t sysfs sysfs /sys
   mount --rbind "$files/network" /sys/fs/cgroup
 fi
-exec slurmd -D -N "$node"
+exec slurmd -D -N "$node" ${2+"$2"}

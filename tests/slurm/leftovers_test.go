@@ -15,14 +15,28 @@ import (
 const (
 	alice = 5001
 	bob   = 5002
+	carol = 5003
+	dave  = 5004
 )
 
-// startLeaving starts a cluster whose epilogs end and remove leftovers of jobs, with two users,
-// shards of GPUs, and a /dev/shm.
+// inJobs is a directory in which jobs can write.
+const inJobs = cluster.Dir + "/jobs/"
+
+// startMPS is a prolog that starts NVIDIA's control daemon as Slurm's etc/prolog.example does: with the
+// variables of the job. The daemon starts a server for the job's user, who can have other jobs.
+const startMPS = `#!/bin/sh
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+[ -n "$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" ] && [ ! -e ` + inJobs + `server.pid ] || exit 0
+setsid sh -c 'setpriv --reuid=$SLURM_JOB_UID --regid=$SLURM_JOB_UID --clear-groups ` + inJobs + `stay server; :' </dev/null >/dev/null 2>&1 &
+while [ ! -s ` + inJobs + `server.pid ]; do sleep 0.1; done
+`
+
+// startLeaving starts a cluster whose epilogs end and remove leftovers of jobs, with users, shards of
+// GPUs (on the last node MPS), and a /dev/shm.
 func startLeaving(t *testing.T, lines ...string) *Cluster {
 	t.Helper()
 	c := newCluster(t)
-	c.conf += strings.Replace(gpuConf, "GresTypes=gpu", "GresTypes=gpu,shard", 1) + strings.Join(lines, "\n") + "\n"
+	c.conf += strings.Replace(gpuConf, "GresTypes=gpu", "GresTypes=gpu,shard,mps", 1) + strings.Join(lines, "\n") + "\n"
 	if slices.Contains(lines, "# without prolog") {
 		c.conf = strings.Replace(c.conf, "Prolog=/etc/slurm/prolog.d/*\n", "", 1)
 	}
@@ -31,15 +45,20 @@ func startLeaving(t *testing.T, lines ...string) *Cluster {
 		t.Fatal(err)
 	}
 	c.installScripts()
-	c.Write("etc/gres.conf", []byte(gresConf+"Name=shard Count=32\n"), 0o644)
+	c.Write("etc/prolog.d/60-mps", []byte(startMPS), 0o755)
+	c.Write("jobs/stay", []byte("#!/bin/sh\necho $$ >"+inJobs+"$1.pid\nexec ${2-sleep} 100000\n"), 0o755)
+	c.Write("etc/gres.conf", []byte("NodeName=gpu[01-04] "+gresConf+"NodeName=gpu[01-03] Name=shard Count=32\nNodeName=gpu04 Name=mps Count=800\n"), 0o644)
 	for _, n := range c.Nodes {
 		n.conf = "Gres=gpu:8,shard:32"
 		n.write("nhc.toml", "[epilog]\nleftovers = \"end\"\ngrace = 0.2\n")
 		n.write("nhc.conf", "* || check_file_test -f /etc/nhc/ok\n")
 	}
+	c.Nodes[3].conf = "Gres=gpu:8,mps:800"
 	c.up(func() {
-		c.Exec("sh", "-c", "mkdir -p -m 1777 /dev/shm && chmod 1777 /dev/shm && for f in passwd group; do cp /etc/.real/$f /etc/$f.new; mv /etc/$f.new /etc/$f; done && "+
-			fmt.Sprintf("echo alice:x:%[1]d:%[1]d::/:/bin/sh >>/etc/passwd && echo bob:x:%[2]d:%[2]d::/:/bin/sh >>/etc/passwd && echo alice:x:%[1]d: >>/etc/group && echo bob:x:%[2]d: >>/etc/group", alice, bob))
+		c.Exec("sh", "-c", "mkdir -p -m 1777 /dev/shm && chmod 1777 /dev/shm && for f in passwd group; do cp /etc/.real/$f /etc/$f.new; mv /etc/$f.new /etc/$f; done")
+		for name, uid := range map[string]int{"alice": alice, "bob": bob, "carol": carol, "dave": dave} {
+			c.Exec("sh", "-c", fmt.Sprintf("echo %[1]s:x:%[2]d:%[2]d::/:/bin/sh >>/etc/passwd && echo %[1]s:x:%[2]d: >>/etc/group", name, uid))
+		}
 	})
 	return c
 }
