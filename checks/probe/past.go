@@ -31,8 +31,8 @@ var ErrSilent = errors.New("the directory of the records does not answer")
 // node, the first writable spare directory replaces it. All are below the root of the node.
 func (h *Host) SetPast(dir string, spare ...string) { h.past, h.spare = dir, spare }
 
-// SetUntil sets when the memory directory must have answered all calls, zero for no limit but that of each. After it
-// a caller needs time for the spare directory.
+// SetUntil sets when the time of a request for the memory directory is over, zero for no limit but that of each call.
+// After it a caller needs time for the spare directory.
 func (h *Host) SetUntil(end time.Time) { h.until = end }
 
 // MemoryDirs returns the memory directories that answer, the preferred one first. Without any the run
@@ -111,15 +111,22 @@ func (h *Host) isSilent(dir string) bool {
 // errUnused means that another process of this run has had no answer. The run reports why.
 var errUnused = errors.New("not used in this run")
 
+// errNoTime means that the time of a request is over, which says nothing about the directory.
+var errNoTime = errors.New("no time left for this request")
+
 // reach calls f, which uses a directory, in the background. Without an answer, or with an error that says nothing
-// about the directory, this run does not use it any more. SetUntil bounds the calls together.
+// about the directory, this run does not use it any more.
 func reach[T any](h *Host, dir string, limit time.Duration, f func() (T, error)) (v T, err error) {
-	answer := make(chan Cached[T], 1)
-	if dir == h.past && !h.until.IsZero() {
-		limit = min(limit, time.Until(h.until))
+	call, late := "read "+dir, errNoAnswer
+	if left := time.Until(h.until); dir == h.past && !h.until.IsZero() && left < limit {
+		call, late, limit = "use "+dir, errNoTime, left // ends this worker, but no later one avoids the directory
 	}
-	a := Cached[T]{Err: errNoAnswer}
-	if limit > 0 && h.InTime("read "+dir, limit, func() { v, err := f(); answer <- Cached[T]{v, err} }) {
+	if limit <= 0 {
+		return v, late
+	}
+	answer := make(chan Cached[T], 1)
+	a := Cached[T]{Err: late}
+	if h.InTime(call, limit, func() { v, err := f(); answer <- Cached[T]{v, err} }) {
 		a = <-answer
 	}
 	if isSilence(a.Err) {
@@ -357,7 +364,7 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 // keepInPast writes a file of the memory directory.
 func (h *Host) keepInPast(name string, data []byte, onDisk bool) error {
 	_, err := reach(h, h.past, keepLimit, func() (int, error) { return 0, h.keepIn(h.past, name, data, onDisk) })
-	if errors.Is(err, errNoAnswer) {
+	if errors.Is(err, errNoAnswer) || errors.Is(err, errNoTime) {
 		return &fs.PathError{Op: "write", Path: h.past, Err: err}
 	}
 	return err

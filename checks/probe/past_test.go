@@ -300,10 +300,11 @@ func TestPastReached(t *testing.T) {
 	} {
 		h := NewHost(probetest.Tree(t, nil))
 		h.SetPast("/var/lib/x", "/run/x/past")
+		limit := time.Minute
 		if errors.Is(c.err, hang) {
-			h.SetUntil(time.Now().Add(time.Millisecond))
+			limit = time.Millisecond
 		}
-		_, err := reach(h, h.past, time.Minute, func() (int, error) {
+		_, err := reach(h, h.past, limit, func() (int, error) {
 			if errors.Is(c.err, hang) {
 				select {}
 			}
@@ -320,6 +321,39 @@ func TestPastReached(t *testing.T) {
 		}
 		if list, err := Records(h, "x"); errors.Is(err, ErrSilent) != c.silent || len(list) > 0 {
 			t.Errorf("%v: Records: %v, %v", c.err, list, err)
+		}
+	}
+}
+
+// The end of the time of a request says nothing about the memory directory, also while a call waits: the next request
+// uses it, and the spare directory has the newest data.
+func TestPastNoTime(t *testing.T) {
+	t.Parallel()
+	for _, waits := range []bool{false, true} {
+		h := NewHost(probetest.Tree(t, nil))
+		h.SetPast("/var/lib/x", "/run/x/past")
+		if err := h.Keep("gpu", 1); err != nil {
+			t.Fatal(err)
+		}
+		h.SetUntil(time.Now())
+		for waits && len(h.Unanswered()) == 0 {
+			h.SetUntil(time.Now().Add(time.Millisecond))
+			if _, err := reach(h, h.past, time.Minute, func() (int, error) { select {} }); !errors.Is(err, errNoTime) {
+				t.Errorf("a call that waits: %v, want %v", err, errNoTime)
+			}
+		}
+		if list, err := Records(h, "gpu"); !errors.Is(err, errNoTime) || len(list) > 0 {
+			t.Errorf("waits %v: Records: %v, %v, want %v", waits, list, err, errNoTime)
+		}
+		if err := h.Keep("gpu", 2); !errors.As(err, new(*SpareError)) || !errors.Is(err, errNoTime) {
+			t.Errorf("waits %v: Keep: %v, want %v", waits, err, errNoTime)
+		}
+		if h.Silence() != nil || h.isSilent(h.past) || (len(h.Unanswered()) > 0) != waits {
+			t.Errorf("waits %v: silence %v, unanswered %q", waits, h.Silence(), h.Unanswered())
+		}
+		h.SetUntil(time.Time{})
+		if list, err := Records(h, "gpu"); err != nil || len(list) != 1 || string(list[0].Data) != "2" {
+			t.Errorf("waits %v: the next request: %v, %v, want the newest data", waits, list, err)
 		}
 	}
 }

@@ -79,6 +79,8 @@ func Records(h *Host, prefix string) (list []Record, err error) {
 			return Records(h, prefix)
 		}
 		switch {
+		case errors.Is(failed, errNoTime): // a part of the records would be a wrong answer
+			return nil, failed
 		case failed != nil:
 			r.Err = failed.Error()
 		case string(data) == forgotten:

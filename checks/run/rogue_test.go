@@ -116,10 +116,15 @@ func (r *rogue) Run(ctx context.Context, env *checks.Env) []checks.Finding {
 		}
 	case "silent": // a directory
 		env.Host.InTime("read "+r.Arg, time.Millisecond, func() { select {} })
-	case "unused": // a memory directory, and no thread waits for it
+	case "unused": // a memory directory, since no file can be opened, and no thread waits for it
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			return []checks.Finding{{Severity: checks.Unknown, Message: err.Error()}}
+		}
 		env.Host.SetPast(r.Arg)
-		env.Host.SetUntil(time.Unix(1, 0))
-		env.Host.PastAnswers()
+		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: limit.Max})
+		_ = env.Host.Recall("x", new(int))
+		_ = unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
 	case "spent": // a command that no signal can end, and a locked process
 		if err := freezeCommand(r.Arg); err != nil {
 			return []checks.Finding{{Severity: checks.Unknown, Message: err.Error()}}
