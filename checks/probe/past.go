@@ -94,7 +94,7 @@ func (h *Host) answers(dir string) bool {
 	if h.isSilent(dir) || h.StuckAt(dir) != nil {
 		return false
 	}
-	_, err := reach(h, dir, answerLimit, func() (int, error) {
+	_, err := reach(h, dir, answerLimit, errNoAnswer, func() (int, error) {
 		return Retry(func() (int, error) {
 			const how = unix.AT_SYMLINK_NOFOLLOW | unix.AT_STATX_FORCE_SYNC
 			return 0, unix.Statx(unix.AT_FDCWD, h.Path(dir), how, unix.STATX_BASIC_STATS, new(unix.Statx_t))
@@ -114,15 +114,21 @@ var errUnused = errors.New("not used in this run")
 // errNoTime means that the time of a request is over, which says nothing about the directory.
 var errNoTime = errors.New("no time left for this request")
 
-// reach calls f, which uses a directory, in the background. Without an answer, or with an error that says nothing
-// about the directory, this run does not use it any more.
-func reach[T any](h *Host, dir string, limit time.Duration, f func() (T, error)) (v T, err error) {
-	call, late := "read "+dir, errNoAnswer
+// errLate means the same of the time of a write, which a busy disk delays.
+var errLate = errors.New("no answer")
+
+// reach calls f, which uses a directory, in the background, and returns the error late if it does not end in time.
+// Without an answer, or with an error that says nothing about the directory, this run does not use it any more.
+func reach[T any](h *Host, dir string, limit time.Duration, late error, f func() (T, error)) (v T, err error) {
 	if left := time.Until(h.until); dir == h.past && !h.until.IsZero() && left < limit {
-		call, late, limit = "use "+dir, errNoTime, left // ends this worker, but no later one avoids the directory
+		limit, late = left, errNoTime
 	}
 	if limit <= 0 {
 		return v, late
+	}
+	call := "use " + dir // ends this worker, but no later one avoids the directory
+	if isSilence(late) {
+		call = "read " + dir
 	}
 	answer := make(chan Cached[T], 1)
 	a := Cached[T]{Err: late}
@@ -256,7 +262,7 @@ func (h *Host) readIn(path string) ([]byte, error) {
 	if filepath.Dir(path) != h.past {
 		return read()
 	}
-	return reach(h, h.past, answerLimit, read)
+	return reach(h, h.past, answerLimit, errNoAnswer, read)
 }
 
 // readOwn reads a file of this user's that no one else can write.
@@ -269,7 +275,7 @@ func (h *Host) namesIn(dir string) ([]string, error) {
 	if dir != h.past {
 		return h.Names(dir)
 	}
-	return reach(h, dir, answerLimit, func() ([]string, error) { return h.Names(dir) })
+	return reach(h, dir, answerLimit, errNoAnswer, func() ([]string, error) { return h.Names(dir) })
 }
 
 // settle ends an interim file when the memory directory answers: it would count in the next silence. If there is no
@@ -363,8 +369,8 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 
 // keepInPast writes a file of the memory directory.
 func (h *Host) keepInPast(name string, data []byte, onDisk bool) error {
-	_, err := reach(h, h.past, keepLimit, func() (int, error) { return 0, h.keepIn(h.past, name, data, onDisk) })
-	if errors.Is(err, errNoAnswer) || errors.Is(err, errNoTime) {
+	_, err := reach(h, h.past, keepLimit, errLate, func() (int, error) { return 0, h.keepIn(h.past, name, data, onDisk) })
+	if errors.Is(err, errLate) || errors.Is(err, errNoTime) {
 		return &fs.PathError{Op: "write", Path: h.past, Err: err}
 	}
 	return err

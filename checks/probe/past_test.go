@@ -304,7 +304,7 @@ func TestPastReached(t *testing.T) {
 		if errors.Is(c.err, hang) {
 			limit = time.Millisecond
 		}
-		_, err := reach(h, h.past, limit, func() (int, error) {
+		_, err := reach(h, h.past, limit, errNoAnswer, func() (int, error) {
 			if errors.Is(c.err, hang) {
 				select {}
 			}
@@ -338,7 +338,7 @@ func TestPastNoTime(t *testing.T) {
 		h.SetUntil(time.Now())
 		for waits && len(h.Unanswered()) == 0 {
 			h.SetUntil(time.Now().Add(time.Millisecond))
-			if _, err := reach(h, h.past, time.Minute, func() (int, error) { select {} }); !errors.Is(err, errNoTime) {
+			if _, err := reach(h, h.past, time.Minute, errNoAnswer, func() (int, error) { select {} }); !errors.Is(err, errNoTime) {
 				t.Errorf("a call that waits: %v, want %v", err, errNoTime)
 			}
 		}
@@ -355,5 +355,16 @@ func TestPastNoTime(t *testing.T) {
 		if list, err := Records(h, "gpu"); err != nil || len(list) != 1 || string(list[0].Data) != "2" {
 			t.Errorf("waits %v: the next request: %v, %v, want the newest data", waits, list, err)
 		}
+	}
+}
+
+// A late write ends the worker, but later ones use the memory directory.
+func TestPastLateWrite(t *testing.T) {
+	t.Parallel()
+	h := NewHost(probetest.Tree(t, nil))
+	h.SetPast("/var/lib/x")
+	_, err := reach(h, h.past, time.Millisecond, errLate, func() (int, error) { select {} })
+	if !errors.Is(err, errLate) || h.Silence() != nil || !h.PastAnswers() || len(h.Unanswered()) != 1 {
+		t.Errorf("%v: silence %v, answers %v, unanswered %q", err, h.Silence(), h.PastAnswers(), h.Unanswered())
 	}
 }

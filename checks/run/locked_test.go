@@ -150,4 +150,9 @@ func TestTimeOfRecord(t *testing.T) {
 	if q.Timeout != time.Hour {
 		t.Errorf("%s, want 1 h", q.Timeout)
 	}
+	q = &wire.Request{Op: wire.OpFix, Name: "x", Data: []byte("1"), Line: "write a record"} // to no spare directory
+	p.Call(t.Context(), checks.Local, q, time.Hour)
+	if q.Timeout != 0 {
+		t.Errorf("on the disk: %s, want none", q.Timeout)
+	}
 }

@@ -248,7 +248,7 @@ func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*wire.Request, l
 		}
 		p.addVars(c, reqs[0])
 		for _, r := range reqs {
-			if r.Op == wire.OpKeep || r.Op == wire.OpFix || r.Op == wire.OpRecall {
+			if r.Op == wire.OpKeep || r.Op == wire.OpRecall { // can use a spare directory
 				r.Timeout = limit(r)
 			}
 		}

@@ -113,7 +113,7 @@ type Request struct {
 	Vars    *Vars             // from this request on
 	Only    bool              // last: the test will not run
 	Over    map[string]string // check: variables of this request alone
-	Timeout time.Duration     // check: TIMEOUT of the run; exec: deadline of the command; keep, fix, recall: of the supervisor; watch
+	Timeout time.Duration     // check: TIMEOUT of the run; exec: deadline of the command; keep, recall: of the supervisor; watch
 	Limit   time.Duration     // check: time limit of the step; 0: the end of the run
 	End     time.Duration     // check: the end of the run on the kernel's monotonic clock; 0: none
 	Path    string            // read, append, take, put, create, have; slurm, nodes: SLURM_CONF; list: the directory; programs: the pattern; exec: the file of standard input
