@@ -108,6 +108,9 @@ func listBegunJobs(r *activeRun) (jobs []string, err error) {
 	if inProlog(r.env) && r.env.Job.Whole {
 		return nil, nil
 	}
+	if r.jobs.Blind {
+		return nil, probe.ErrSilent
+	}
 	boot, err := probe.BootID(r.env.Host)
 	if err != nil {
 		return nil, nil

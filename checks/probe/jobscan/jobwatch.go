@@ -15,8 +15,8 @@ import (
 // lists /proc, and reads the command lines of new processes only. It does not use the cache of the Host.
 type JobWatch struct {
 	Running map[string]bool // jobs that had a slurmstepd at the start of the watch
+	Blind   bool            // a memory directory gave no answer at the start: its new records are not noticed
 
-	host    *probe.Host
 	proc    string
 	records []*listing  // memory directories
 	looks   map[int]int // how often each process was read
@@ -26,12 +26,16 @@ type JobWatch struct {
 
 // listing lists a directory of a file server that can die.
 type listing struct {
-	dir   string
+	path  string
 	names chan []string // of the look that has begun, nil if there is none
+	slow  bool          // a look was late
 }
 
-// lookLimit is how long a look for records delays the look for processes, once.
-const lookLimit = time.Second
+// A look for records delays the look for processes by lookLimit, once, and after that by slowLimit.
+const (
+	lookLimit = time.Second
+	slowLimit = time.Millisecond
+)
 
 // youngLooks is how often a new process is read: the command line of a slurmstepd shows the number
 // of its job only a moment after its start.
@@ -44,7 +48,7 @@ const fewLooks = 4
 // in the memory directories that answer. A prolog of this program writes such a file at the start of a
 // job. The error means that /proc cannot be read.
 func WatchJobs(h *probe.Host, prefix string) (*JobWatch, error) {
-	w := &JobWatch{Running: map[string]bool{}, host: h, proc: h.Path("/proc"), looks: map[int]int{}, prefix: prefix, opened: map[string]bool{}}
+	w := &JobWatch{Running: map[string]bool{}, proc: h.Path("/proc"), looks: map[int]int{}, prefix: prefix, opened: map[string]bool{}}
 	r, err := probe.OpenProc(w.proc)
 	if err != nil {
 		return nil, &fs.PathError{Op: "read", Path: "/proc", Err: err}
@@ -59,11 +63,13 @@ func WatchJobs(h *probe.Host, prefix string) (*JobWatch, error) {
 	}
 	if h.Past() != "" && prefix != "" {
 		for _, dir := range h.MemoryDirs() {
-			w.records = append(w.records, &listing{dir: dir})
+			w.records = append(w.records, &listing{path: h.Path(dir)})
 		}
 	}
 	w.newRecord()
-	w.records = slices.DeleteFunc(w.records, func(l *listing) bool { return l.names != nil }) // all would be new
+	all := len(w.records)
+	w.records = slices.DeleteFunc(w.records, func(l *listing) bool { return l.slow }) // all would be new
+	w.Blind = len(w.records) < all
 	return w, nil
 }
 
@@ -108,7 +114,7 @@ func (w *JobWatch) pids() (pids []int) {
 // newRecord returns the job of a new record, the last of several.
 func (w *JobWatch) newRecord() (job string) {
 	for _, l := range w.records {
-		for _, name := range l.list(w.host) {
+		for _, name := range l.list() {
 			plain, ofRecord := strings.CutSuffix(strings.TrimSuffix(name, probe.Interim), ".json")
 			id, ok := strings.CutPrefix(plain, w.prefix)
 			if ofRecord && ok && !w.opened[id] {
@@ -120,18 +126,24 @@ func (w *JobWatch) newRecord() (job string) {
 	return job
 }
 
-// list returns the names in a directory, none if it does not answer. A look that does not end is not repeated.
-func (l *listing) list(h *probe.Host) []string {
+// list returns the names in a directory, none if it does not answer. A look that does not end is not repeated. It
+// does not judge the directory: a slow answer must not keep the result of the test from its place.
+func (l *listing) list() []string {
 	if l.names == nil {
 		names := make(chan []string, 1)
 		l.names = names
-		h.InTime("read "+l.dir, lookLimit, func() { names <- listNames(h.Path(l.dir)) })
+		go func() { names <- listNames(l.path) }()
+	}
+	limit := lookLimit
+	if l.slow {
+		limit = slowLimit
 	}
 	select {
 	case names := <-l.names:
 		l.names = nil
 		return names
-	default:
+	case <-time.After(limit):
+		l.slow = true
 		return nil
 	}
 }

@@ -88,4 +88,7 @@ func TestWatchWhenRecordsDie(t *testing.T) {
 	put("/past/job-3.json")
 	want("3")
 	want("")
+	if calls := append(h.Unanswered(), h.SilentCalls()...); w.Blind || len(calls) > 0 || !h.PastAnswers() {
+		t.Errorf("blind %v, silent %q: a late look judges the directory", w.Blind, calls)
+	}
 }
