@@ -34,13 +34,14 @@ type Host struct {
 	silent     map[string]error // directories of files that this process does not use any more, and why; guarded by mu
 	blocked    atomic.Bool      // see Blocked
 
-	environ []string  // of commands; nil: this process's
-	passwd  string    // see SetPasswd
-	past    string    // see SetPast
-	spare   []string  // see SetPast
-	until   time.Time // see SetUntil
-	unread  []string  // files of the memory that could not be read; guarded by mu
-	state   string    // see SetState
+	environ []string          // of commands; nil: this process's
+	passwd  string            // see SetPasswd
+	past    string            // see SetPast
+	spare   []string          // see SetPast
+	until   time.Time         // see SetUntil
+	unread  []string          // files of the memory that could not be read; guarded by mu
+	history map[string][]byte // files as they are in the memory directory, by this run; guarded by mu
+	state   string            // see SetState
 
 	libraries map[string]string // see SetLibraries
 	stuck     []string          // see SetStuck

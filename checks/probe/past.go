@@ -217,6 +217,9 @@ func (h *Host) readKept(dirs []string, name string) (path string, data []byte, e
 		h.noteUnread(name, isSilence(err))
 		switch {
 		case err == nil:
+			if filepath.Dir(path) == h.past {
+				h.noteHistory(name, data)
+			}
 			if slices.Contains(paths, path) {
 				h.removeAll(interims)
 				h.copyOrder(dirs, path, data)
@@ -230,6 +233,11 @@ func (h *Host) readKept(dirs []string, name string) (path string, data []byte, e
 		case !errors.Is(err, fs.ErrNotExist):
 			return path, nil, &fs.PathError{Op: "read", Path: path, Err: Reason(err)}
 		}
+	}
+	if dirs[0] == h.past {
+		h.noteHistory(name, nil)
+	} else if old := h.historyOf(name); old != nil {
+		return filepath.Join(h.past, name), old, nil
 	}
 	h.copyOrder(dirs, filepath.Join(h.past, name), nil)
 	return path, nil, &fs.PathError{Op: "read", Path: path, Err: Reason(err)}
@@ -290,6 +298,23 @@ func (h *Host) settle(spare, name string, known bool) {
 	_ = os.Rename(h.Path(made), h.Path(filepath.Join(spare, name)))
 }
 
+// noteHistory notes the content of a file of the memory directory, nil if there is none. If a silence begins later in
+// the run, the data that is kept then has the whole history.
+func (h *Host) noteHistory(name string, data []byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.history == nil {
+		h.history = map[string][]byte{}
+	}
+	h.history[name] = data
+}
+
+func (h *Host) historyOf(name string) []byte {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.history[name]
+}
+
 // noteUnread notes whether a file of the memory directory could not be read now: it must not be replaced.
 func (h *Host) noteUnread(name string, unread bool) {
 	h.mu.Lock()
@@ -347,6 +372,7 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 		for _, spare := range spares { // outdated; in this order, see settle
 			h.removeAll([]string{filepath.Join(spare, file+Interim), filepath.Join(spare, file)})
 		}
+		h.noteHistory(file, data)
 		h.copyOrder(dirs, filepath.Join(h.past, file), data)
 		return nil
 	}
@@ -355,7 +381,7 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 	}
 	for _, spare := range spares {
 		file := file
-		if _, err := os.Lstat(h.Path(filepath.Join(spare, file))); unread || silent && err != nil {
+		if _, err := os.Lstat(h.Path(filepath.Join(spare, file))); unread || silent && err != nil && h.historyOf(file) == nil {
 			file += Interim
 		}
 		if err := h.keepIn(spare, file, data, false); err != nil {

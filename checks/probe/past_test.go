@@ -368,3 +368,45 @@ func TestPastLateWrite(t *testing.T) {
 		t.Errorf("%v: silence %v, answers %v, unanswered %q", err, h.Silence(), h.PastAnswers(), h.Unanswered())
 	}
 }
+
+// The data of a silence that begins in the middle of a run has the history that the run has read before: it replaces
+// that of the memory directory.
+func TestPastSilentLater(t *testing.T) {
+	t.Parallel()
+	root := probetest.Tree(t, nil)
+	host := func() *Host {
+		h := NewHost(root)
+		h.SetPast("/var/lib/x", "/run/x/past")
+		return h
+	}
+	for _, name := range []string{"gpu", "other", "gone"} {
+		if err := host().Keep(name, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got int
+	h := host()
+	if err := h.Recall("gpu", &got); err != nil || got != 1 {
+		t.Fatalf("%d, %v", got, err)
+	}
+	if h.Recall("gone", &got) != nil || Forget(h, "gone") != nil {
+		t.Fatal("cannot forget")
+	}
+	h.noteSilent(h.past, errNoAnswer)
+	if err := h.Recall("gpu", &got); err != nil || got != 1 {
+		t.Errorf("in the silence: %d, %v, want what was read before", got, err)
+	}
+	if err := h.Recall("gone", &got); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("forgotten: %d, %v", got, err)
+	}
+	for _, name := range []string{"gpu", "other"} {
+		if err := h.Keep(name, 2); err != nil && !errors.As(err, new(*SpareError)) {
+			t.Error(err)
+		}
+	}
+	for name, want := range map[string]int{"gpu": 2, "other": 1} {
+		if err := host().Recall(name, &got); err != nil || got != want {
+			t.Errorf("the next run: %s is %d, %v, want %d", name, got, err, want)
+		}
+	}
+}

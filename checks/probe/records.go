@@ -104,6 +104,7 @@ func Forget(h *Host, name string) error {
 	if len(dirs) == 0 {
 		return ErrNoMemory
 	}
+	h.noteHistory(name+".json", nil)
 	for i, dir := range dirs {
 		path := filepath.Join(dir, name+".json")
 		_ = os.Remove(h.Path(path + Interim))
