@@ -212,7 +212,8 @@ func (h *Host) readKept(dirs []string, name string) (path string, data []byte, e
 	if dirs[0] == h.past {
 		copies = nil
 	}
-	for _, path = range slices.Concat(paths, interims, copies) {
+	again := paths[:len(interims)] // where another run has put an interim file since, see settle
+	for _, path = range slices.Concat(paths, interims, again, copies) {
 		data, err = h.readIn(path)
 		h.noteUnread(name, isSilence(err))
 		switch {

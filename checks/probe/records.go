@@ -81,6 +81,8 @@ func Records(h *Host, prefix string) (list []Record, err error) {
 		switch {
 		case errors.Is(failed, errNoTime): // a part of the records would be a wrong answer
 			return nil, failed
+		case errors.Is(failed, fs.ErrNotExist): // another run has forgotten it
+			continue
 		case failed != nil:
 			r.Err = failed.Error()
 		case string(data) == forgotten:

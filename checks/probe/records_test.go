@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/nhc-gpu/nhc-gpu/checks/probe/probetest"
@@ -220,4 +221,34 @@ func TestJournalHalfLine(t *testing.T) {
 	if lines, err := JournalLines(h, j); err != nil || len(lines) != 3 || string(lines[2]) != "two" {
 		t.Errorf("%q, %v", lines, err)
 	}
+}
+
+// A record that another run forgets between the listing and the read is no error.
+func TestRecordsForgotten(t *testing.T) {
+	t.Parallel()
+	root := probetest.Tree(t, nil)
+	host := func() *Host {
+		h := NewHost(root)
+		h.SetPast("/past", "/spare")
+		return h
+	}
+	var stop atomic.Bool
+	var other sync.WaitGroup
+	other.Go(func() {
+		for h := host(); !stop.Load(); {
+			if err := errors.Join(h.Keep("shm-9", 1), Forget(h, "shm-9")); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for h, n := host(), 0; n < 500; n++ {
+		list, err := Records(h, "shm-")
+		if err != nil || len(list) > 0 && list[0].Err != "" {
+			t.Errorf("%+v, %v", list, err)
+			break
+		}
+	}
+	stop.Store(true)
+	other.Wait()
 }
