@@ -288,15 +288,19 @@ func (h *Host) namesIn(dir string) ([]string, error) {
 }
 
 // settle ends an interim file when the memory directory answers: it would count in the next silence. If there is no
-// other file of the name, known, it becomes a plain one, by one call: another run can forget or write it meanwhile.
-// Strikes end, since the number of their run counts from the silence.
+// other file of the name, known, it becomes a plain one, by one call: another run can forget it meanwhile, or write a
+// newer plain one. Strikes end, since the number of their run counts from the silence.
 func (h *Host) settle(spare, name string, known bool) {
 	made := filepath.Join(spare, name+Interim)
 	if known || strings.HasPrefix(name, "strikes-") {
 		h.removeAll([]string{made})
 		return
 	}
-	_ = os.Rename(h.Path(made), h.Path(filepath.Join(spare, name)))
+	from, to := h.Path(made), h.Path(filepath.Join(spare, name))
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	if errors.Is(err, fs.ErrExist) {
+		h.removeAll([]string{made})
+	}
 }
 
 // noteHistory notes the content of a file of the memory directory, nil if there is none. If a silence begins later in
@@ -389,6 +393,7 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 			cause = errors.Join(cause, err)
 			continue
 		}
+		h.removeAll([]string{filepath.Join(spare, file+Interim)}) // older
 		return h.spareError(spare, cause)
 	}
 	return cause

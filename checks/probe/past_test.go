@@ -410,3 +410,25 @@ func TestPastSilentLater(t *testing.T) {
 		}
 	}
 }
+
+// The data of a silence replaces no newer file that another run has written since.
+func TestPastSettle(t *testing.T) {
+	t.Parallel()
+	h := NewHost(probetest.Tree(t, map[string]string{"/spare/gpu.json": "2", "/spare/gpu.json.interim": "1", "/spare/other.json.interim": "1"}))
+	h.SetPast("/past", "/spare")
+	h.settle("/spare", "gpu.json", false) // listed before the plain file was written
+	h.SetUntil(time.Now())
+	if err := h.Keep("other", 2); !errors.As(err, new(*SpareError)) {
+		t.Error(err)
+	}
+	h.SetUntil(time.Time{})
+	for _, name := range []string{"gpu", "other"} {
+		var got int
+		if err := h.Recall(name, &got); err != nil || got != 2 {
+			t.Errorf("%s: %d, %v, want 2", name, got, err)
+		}
+		if _, err := os.Lstat(h.Path("/spare/" + name + ".json.interim")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s.json.interim: %v, want none", name, err)
+		}
+	}
+}
