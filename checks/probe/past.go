@@ -329,10 +329,17 @@ func (h *Host) noteUnread(name string, unread bool) {
 	}
 }
 
+// unreadCall begins the calls of Unanswered for files that were not read in time, before the beginning of their names.
+const unreadCall = "unread "
+
 func (h *Host) isUnread(name string) bool {
+	calls, known := append(h.Unanswered(), h.stuck...), h.historyOf(name) != nil
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.Contains(h.unread, name)
+	return slices.Contains(h.unread, name) || !known && slices.ContainsFunc(calls, func(call string) bool {
+		prefix, unread := strings.CutPrefix(call, unreadCall)
+		return unread && strings.HasPrefix(name, prefix)
+	})
 }
 
 func (h *Host) removeAll(paths []string) {

@@ -342,14 +342,14 @@ func TestPastNoTime(t *testing.T) {
 				t.Errorf("a call that waits: %v, want %v", err, errNoTime)
 			}
 		}
-		if list, err := Records(h, "gpu"); !errors.Is(err, errNoTime) || len(list) > 0 {
-			t.Errorf("waits %v: Records: %v, %v, want %v", waits, list, err, errNoTime)
-		}
 		if err := h.Keep("gpu", 2); !errors.As(err, new(*SpareError)) || !errors.Is(err, errNoTime) {
 			t.Errorf("waits %v: Keep: %v, want %v", waits, err, errNoTime)
 		}
 		if h.Silence() != nil || h.isSilent(h.past) || (len(h.Unanswered()) > 0) != waits {
 			t.Errorf("waits %v: silence %v, unanswered %q", waits, h.Silence(), h.Unanswered())
+		}
+		if list, err := Records(h, "gpu"); !errors.Is(err, ErrSilent) || len(list) != 1 || string(list[0].Data) != "2" {
+			t.Errorf("waits %v: Records: %v, %v, want that of the spare directory", waits, list, err)
 		}
 		h.SetUntil(time.Time{})
 		if list, err := Records(h, "gpu"); err != nil || len(list) != 1 || string(list[0].Data) != "2" {
@@ -431,4 +431,40 @@ func TestPastSettle(t *testing.T) {
 			t.Errorf("%s.json.interim: %v, want none", name, err)
 		}
 	}
+}
+
+// A file that was not read in time is not replaced, also not by a later worker, until it has been read.
+func TestPastNotReadInTime(t *testing.T) {
+	t.Parallel()
+	root := probetest.Tree(t, nil)
+	host := func(stuck ...string) *Host {
+		h := NewHost(root)
+		h.SetPast("/var/lib/x", "/run/x/past")
+		h.SetStuck(stuck)
+		return h
+	}
+	keep := func(h *Host, n, want int) {
+		t.Helper()
+		if err := h.Keep("run-a", n); err != nil && !errors.As(err, new(*SpareError)) {
+			t.Error(err)
+		}
+		var got int
+		if err := host().Recall("run-a", &got); err != nil || got != want {
+			t.Errorf("%d, %v, want %d", got, err, want)
+		}
+	}
+	keep(host(), 1, 1)
+	h := host()
+	h.SetUntil(time.Now())
+	if list, err := Records(h, "run-"); !errors.Is(err, ErrSilent) || len(list) > 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+	h.SetUntil(time.Time{})
+	keep(h, 2, 1)
+	later := host(h.Unanswered()...)
+	keep(later, 3, 1)
+	if err := later.Recall("run-a", new(int)); err != nil {
+		t.Error(err)
+	}
+	keep(later, 4, 4)
 }

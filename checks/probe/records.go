@@ -40,8 +40,11 @@ func Records(h *Host, prefix string) (list []Record, err error) {
 	if h.past == "" {
 		return nil, ErrNoMemory
 	}
+	return recordsIn(h, prefix, h.MemoryDirs())
+}
+
+func recordsIn(h *Host, prefix string, dirs []string) (list []Record, err error) {
 	var names []string
-	dirs := h.MemoryDirs()
 	silent := len(dirs) == 0 || dirs[0] != h.past
 	for _, dir := range dirs {
 		more, err := h.namesIn(dir)
@@ -49,6 +52,8 @@ func Records(h *Host, prefix string) (list []Record, err error) {
 		case isSilence(err) && !silent:
 			h.noteSilent(h.past, err)
 			return Records(h, prefix)
+		case errors.Is(err, errNoTime):
+			return recordsInTime(h, prefix, dirs)
 		case err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR):
 			return nil, err
 		}
@@ -79,8 +84,8 @@ func Records(h *Host, prefix string) (list []Record, err error) {
 			return Records(h, prefix)
 		}
 		switch {
-		case errors.Is(failed, errNoTime): // a part of the records would be a wrong answer
-			return nil, failed
+		case errors.Is(failed, errNoTime):
+			return recordsInTime(h, prefix, dirs)
 		case errors.Is(failed, fs.ErrNotExist): // another run has forgotten it
 			continue
 		case failed != nil:
@@ -95,6 +100,13 @@ func Records(h *Host, prefix string) (list []Record, err error) {
 		list = append(list, r)
 	}
 	return list, err
+}
+
+// recordsInTime reads the records of the spare directories for a request without time for the memory directory. The run
+// does not replace the files there, which it does not know.
+func recordsInTime(h *Host, prefix string, dirs []string) ([]Record, error) {
+	h.addUnanswered(unreadCall + prefix) // also in later workers
+	return recordsIn(h, prefix, dirs[1:])
 }
 
 // Forget removes the data kept under name. It is not an error if there is none.

@@ -8,8 +8,7 @@ import (
 	"github.com/nhc-gpu/nhc-gpu/checks/run/wire"
 )
 
-// Without time for the memory directory a record is kept in the spare directory, and not read: the directory may have
-// others.
+// A memory directory that has no time left is silent: the answer is of the spare directory, and comes in time.
 func TestRecordsInTime(t *testing.T) {
 	t.Parallel()
 	root := probetest.Tree(t, nil)
@@ -20,11 +19,14 @@ func TestRecordsInTime(t *testing.T) {
 	}
 	keep := &wire.Request{Op: wire.OpKeep, Name: "run", Data: []byte("1"), Timeout: 1}
 	recall := &wire.Request{Op: wire.OpRecall, Name: "run", Timeout: 1}
+	if resp := ask(recall); resp.Kind != wire.Silent || len(resp.Records) > 0 {
+		t.Errorf("recall: %+v, want a silent memory", resp)
+	}
 	if resp := ask(keep); resp.Kind != wire.Elsewhere {
 		t.Errorf("keep: %+v, want the spare directory", resp)
 	}
-	if resp := ask(recall); resp.Kind != 0 || resp.Err == "" || len(resp.Records) > 0 {
-		t.Errorf("recall: %+v, want an error", resp)
+	if resp := ask(recall); resp.Kind != wire.Silent || resp.Err != "" || len(resp.Records) != 1 {
+		t.Errorf("recall: %+v, want the record", resp)
 	}
 	recall.Timeout, keep.Timeout = 0, 0
 	if resp := ask(keep); resp.Kind != 0 || resp.Err != "" {
