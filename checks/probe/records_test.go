@@ -223,7 +223,7 @@ func TestJournalHalfLine(t *testing.T) {
 	}
 }
 
-// A record that another run forgets between the listing and the read is no error.
+// A record that another run forgets between the listing and the read is skipped.
 func TestRecordsForgotten(t *testing.T) {
 	t.Parallel()
 	root := probetest.Tree(t, nil)
