@@ -39,7 +39,7 @@ var observingRuns = map[string]string{
 var changing = []string{
 	"os.Chmod", "os.Chown", "os.Create", "os.CreateTemp", "os.FindProcess", "os.Link", "os.Mkdir", "os.MkdirAll", "os.MkdirTemp", "os.O_CREATE", "os.Remove",
 	"os.RemoveAll", "os.Rename", "os.StartProcess", "os.Symlink", "os.Truncate", "os.WriteFile", "exec.Command", "exec.CommandContext", "syscall.Kill",
-	"unix.Chmod", "unix.Fchmod", "unix.Kill", "unix.Mkdir", "unix.Mkdirat", "unix.Mount", "unix.O_CREAT", "unix.O_TMPFILE", "unix.PidfdSendSignal", "unix.Rename", "unix.Renameat",
+	"unix.Chmod", "unix.Fchmod", "unix.Kill", "unix.Mkdir", "unix.Mkdirat", "unix.Mount", "unix.O_CREAT", "unix.O_TMPFILE", "unix.PidfdSendSignal", "unix.Rename", "unix.Renameat", "unix.Renameat2",
 	"unix.SYS_MSGCTL", "unix.SYS_SEMCTL", "unix.SYS_SHMCTL", "unix.Setpriority", "unix.Tgkill", "unix.Umount", "unix.Unlink", "unix.Unlinkat", "unix.Unmount",
 }
 
