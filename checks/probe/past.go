@@ -111,6 +111,9 @@ func (h *Host) isSilent(dir string) bool {
 // errUnused means that another process of this run has had no answer. The run reports why.
 var errUnused = errors.New("not used in this run")
 
+// lateCall begins the calls of Unanswered that are late writes in a directory that answers: no later worker writes there.
+const lateCall = "wait for a write in "
+
 // errNoTime means that the time of a request is over, which says nothing about the directory.
 var errNoTime = errors.New("no time left for this request")
 
@@ -127,8 +130,11 @@ func reach[T any](h *Host, dir string, limit time.Duration, late error, f func()
 		return v, late
 	}
 	call := "use " + dir // ends this worker, but no later one avoids the directory
-	if isSilence(late) {
+	switch {
+	case isSilence(late):
 		call = "read " + dir
+	case errors.Is(late, errLate):
+		call = lateCall + dir
 	}
 	answer := make(chan Cached[T], 1)
 	a := Cached[T]{Err: late}
@@ -406,8 +412,11 @@ func (h *Host) keep(name string, v any, onDisk bool) error {
 	return cause
 }
 
-// keepInPast writes a file of the memory directory.
+// keepInPast writes a file of the memory directory. Where a write waits another one would wait, too.
 func (h *Host) keepInPast(name string, data []byte, onDisk bool) error {
+	if slices.Contains(slices.Concat(h.Unanswered(), h.stuck), lateCall+h.past) {
+		return &fs.PathError{Op: "write", Path: h.past, Err: errLate}
+	}
 	_, err := reach(h, h.past, keepLimit, errLate, func() (int, error) { return 0, h.keepIn(h.past, name, data, onDisk) })
 	if errors.Is(err, errLate) || errors.Is(err, errNoTime) {
 		return &fs.PathError{Op: "write", Path: h.past, Err: err}

@@ -362,10 +362,22 @@ func TestPastNoTime(t *testing.T) {
 func TestPastLateWrite(t *testing.T) {
 	t.Parallel()
 	h := NewHost(probetest.Tree(t, nil))
-	h.SetPast("/var/lib/x")
+	h.SetPast("/var/lib/x", "/run/x/past")
 	_, err := reach(h, h.past, time.Millisecond, errLate, func() (int, error) { select {} })
 	if !errors.Is(err, errLate) || h.Silence() != nil || !h.PastAnswers() || len(h.Unanswered()) != 1 {
 		t.Errorf("%v: silence %v, answers %v, unanswered %q", err, h.Silence(), h.PastAnswers(), h.Unanswered())
+	}
+	if _, ok := errors.AsType[*SpareError](h.Keep("gpu", 1)); !ok {
+		t.Error("the next write waits in the directory, too")
+	}
+	later := NewHost(h.Path("/")) // another worker, in this run or a later one
+	later.SetPast("/var/lib/x", "/run/x/past")
+	later.SetStuck(h.Unanswered())
+	if err := later.Keep("gpu", 2); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(h.Path("/var/lib/x/gpu.json")); err == nil {
+		t.Error("a later worker writes into the directory")
 	}
 }
 

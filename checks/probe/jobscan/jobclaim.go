@@ -88,7 +88,7 @@ func (s *jobScan) otherClaim(pid int, t probe.Task, cgroup []byte, from started)
 		if err != nil {
 			break
 		}
-		if above.Name != "slurmstepd" && s.RootsOwn(at) && probe.Spared(s.h, at) == "" { // neither Slurm's nor above this program
+		if above.Name != "slurmstepd" && above.Name != "runuser" && s.RootsOwn(at) && probe.Spared(s.h, at) == "" { // not Slurm's, no mere change of the user, not above this program
 			return fmt.Sprintf("it descends from process %d (%s) of root", at, above.Name), nil
 		}
 		at = above.Parent

@@ -50,6 +50,9 @@ func KeepRemedies(n *Node, r remedy.Record, onDisk bool) error {
 	}
 	for _, op := range []wire.Op{wire.OpFix, wire.OpKeep} {
 		q := &wire.Request{Op: op, Name: remedyFile, Data: data, Line: "write the record of remedies"}
+		if op == wire.OpFix {
+			q.Line += " to the disk" // a write that hangs there is not one to the spare directory
+		}
 		_, err = n.Pool.Call(context.WithoutCancel(n.Ctx), AsideLane, q, session.Record).AnswerTo(q.Line)
 		if err == nil || onDisk {
 			break
