@@ -389,8 +389,11 @@ func (p *Pool) noteSilence(why string) {
 // cannot exit later, the ledger keeps later runs from asking these processes again.
 func (p *Pool) noteLocked(c *client, calls []string) {
 	calls = slices.DeleteFunc(calls, func(call string) bool { return slices.Contains(c.locked, call) })
+	if len(calls) == 0 { // after nearly every answer
+		return
+	}
 	st, err := process.ReadStat(c.pid)
-	if len(calls) == 0 || err != nil {
+	if err != nil {
 		return
 	}
 	c.locked = append(c.locked, calls...)
