@@ -92,17 +92,23 @@ func TestPastSpare(t *testing.T) {
 	}
 }
 
-// A memory directory that does not answer for a while loses nothing: the data of runs in that time counts only
-// where it has none, and until the directory answers.
-func TestPastSilent(t *testing.T) {
-	t.Parallel()
-	root := probetest.Tree(t, nil)
-	host := func(stuck ...string) *Host {
+// hostsWithPast returns a root, and what makes a Host of it, as each worker has one. stuck is for SetStuck.
+func hostsWithPast(t *testing.T) (root string, host func(stuck ...string) *Host) {
+	t.Helper()
+	root = probetest.Tree(t, nil)
+	return root, func(stuck ...string) *Host {
 		h := NewHost(root)
 		h.SetPast("/var/lib/x", "/run/x/past")
 		h.SetStuck(stuck)
 		return h
 	}
+}
+
+// A memory directory that does not answer for a while loses nothing: the data of runs in that time counts only
+// where it has none, and until the directory answers.
+func TestPastSilent(t *testing.T) {
+	t.Parallel()
+	root, host := hostsWithPast(t)
 	const silent = "read /var/lib/x"
 	keep := func(h *Host, name string, n int) {
 		t.Helper()
@@ -385,12 +391,7 @@ func TestPastLateWrite(t *testing.T) {
 // that of the memory directory.
 func TestPastSilentLater(t *testing.T) {
 	t.Parallel()
-	root := probetest.Tree(t, nil)
-	host := func() *Host {
-		h := NewHost(root)
-		h.SetPast("/var/lib/x", "/run/x/past")
-		return h
-	}
+	_, host := hostsWithPast(t)
 	for _, name := range []string{"gpu", "other", "gone"} {
 		if err := host().Keep(name, 1); err != nil {
 			t.Fatal(err)
@@ -448,13 +449,7 @@ func TestPastSettle(t *testing.T) {
 // A file that was not read in time is not replaced, also not by a later worker, until it has been read.
 func TestPastNotReadInTime(t *testing.T) {
 	t.Parallel()
-	root := probetest.Tree(t, nil)
-	host := func(stuck ...string) *Host {
-		h := NewHost(root)
-		h.SetPast("/var/lib/x", "/run/x/past")
-		h.SetStuck(stuck)
-		return h
-	}
+	_, host := hostsWithPast(t)
 	keep := func(h *Host, n, want int) {
 		t.Helper()
 		if err := h.Keep("run-a", n); err != nil && !errors.As(err, new(*SpareError)) {
