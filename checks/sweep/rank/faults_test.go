@@ -181,19 +181,19 @@ func TestRing(t *testing.T) {
 			blames("n1", d.Result)
 		default: // it waits for n0
 		}
-		f.stop(task)
+		for _, name := range []string{"n0", "n4", "n5"} { // those that only wait have no result
+			select {
+			case d := <-f.ranks[name].done:
+				t.Errorf("%s: %+v", name, d)
+			default:
+			}
+		}
+		f.stop(task) // a node that it reaches late may see its neighbour end
 		if err := receive(t, f.ranks["n2"].ended); err == nil {
 			t.Error("the rank has ended well")
 		}
 		delete(f.ranks, "n2")
 	})
-	for _, name := range []string{"n0", "n4", "n5"} { // those that only waited have no result
-		select {
-		case d := <-f.ranks[name].done:
-			t.Errorf("%s: %+v", name, d)
-		default:
-		}
-	}
 }
 
 // flip returns the address of a proxy that changes one byte.
