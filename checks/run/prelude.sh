@@ -205,8 +205,9 @@ __nhc_run_helper() {
     shift 2
     (($# < 2)) || set -- "$1" "${2:0:32000}" # an argument has at most 128 KiB
     if [[ -n $__nhc_text ]]; then
-        # A stopped syslogd must not block the helper.
-        if ! type -P logger >/dev/null || ! printf '%s\n' "$__nhc_text" | timeout -k 1 0.3 logger -p daemon.err -t "$NAME[$$]"; then
+        # A stopped syslogd must not block the helper. On a loaded node logger starts slowly: a
+        # shorter limit would write the text twice.
+        if ! type -P logger >/dev/null || ! printf '%s\n' "$__nhc_text" | timeout -k 1 1 logger -p daemon.err -t "$NAME[$$]"; then
             __nhc_event syslog "$__nhc_text"
             __nhc_event flush
         fi
