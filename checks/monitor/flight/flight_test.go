@@ -823,3 +823,36 @@ func TestTable(t *testing.T) {
 		t.Errorf("no samples: %q", text)
 	}
 }
+
+// A part of a part has the values of the window, and the series of one job are not those of another.
+func TestPart(t *testing.T) {
+	t.Parallel()
+	w := NewWindow(100, 399)
+	for at := w.From; at <= w.To; at++ {
+		for i, job := range []string{"7", "8"} {
+			w.Set(Slot(i), ID, at, Number(job))
+			w.Set(Slot(i), Blocked, at, float32(at)+1000*float32(i))
+		}
+	}
+	for i, job := range []string{"7", "8"} {
+		p := w.During(job).Part(150, 300).Part(200, 210)
+		for series, values := range map[string][]float32{"its own": p.Of(jobSlot, Blocked), "its slot's": p.Of(Slot(i), Blocked)} {
+			if len(values) != 11 || values[0] != 200+1000*float32(i) || values[10] != 210+1000*float32(i) {
+				t.Errorf("job %s, %s: %v", job, series, values)
+			}
+		}
+	}
+	if w.Of(jobSlot, Blocked) != nil || w.Part(200, 210).Of("gpu9", Power) != nil {
+		t.Error("a series that nobody has sampled")
+	}
+	part := w.Part(200, 399)
+	for at := uint32(390); at <= w.To; at++ {
+		for i := range 2 {
+			w.Set(Slot(i), ID, at, Unknown)
+			w.Set(Slot(i), Blocked, at, Unknown)
+		}
+	}
+	if known := part.Known(60); known.From != 200 || known.To != 389 {
+		t.Errorf("known from %d to %d, want from 200 to 389", known.From, known.To)
+	}
+}

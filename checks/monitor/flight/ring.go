@@ -256,6 +256,7 @@ type Window struct {
 
 	order  []string // of the devices
 	tracks map[Column][]float32
+	whole  *Window // the window that this is a part of, which has the other series; nil for none
 	before *Window // the window with some time before it, for detectors
 }
 
@@ -323,7 +324,7 @@ func (w *Window) Set(device string, name Name, t uint32, value float32) {
 	}
 }
 
-// track returns a series, a new one of unknown values if there is none.
+// track returns a series of a window that is no part of another, a new one of unknown values if there is none.
 func (w *Window) track(c Column) []float32 {
 	if w.tracks[c] == nil {
 		w.tracks[c] = slices.Repeat([]float32{Unknown}, w.Len())
@@ -332,7 +333,17 @@ func (w *Window) track(c Column) []float32 {
 }
 
 // Of returns a series, nil if it was never sampled.
-func (w *Window) Of(device string, name Name) []float32 { return w.tracks[Column{device, name}] }
+func (w *Window) Of(device string, name Name) []float32 {
+	own := w.tracks[Column{device, name}]
+	if own != nil || w.whole == nil {
+		return own
+	}
+	values := w.whole.Of(device, name)
+	if values == nil {
+		return nil
+	}
+	return values[(w.From-w.whole.From)/w.Step:][:w.Len()]
+}
 
 // Last returns the newest known value of a series, Unknown if there is none.
 func (w *Window) Last(device string, name Name) float32 {
@@ -349,20 +360,23 @@ func (w *Window) Tail(seconds uint32) *Window { return w.Part(w.To-min(seconds-1
 
 // Part returns a part of a window, which shares its values.
 func (w *Window) Part(from, to uint32) *Window {
-	p := &Window{From: max(from, w.From), To: min(to, w.To), Step: w.Step, Devices: w.Devices, More: w.More, order: w.order, tracks: map[Column][]float32{}}
-	for c, values := range w.tracks {
-		p.tracks[c] = values[(p.From-w.From)/w.Step : (p.To-w.From)/w.Step+1]
+	whole := w
+	if len(w.tracks) == 0 && w.whole != nil {
+		whole = w.whole
 	}
-	return p
+	return &Window{From: max(from, w.From), To: min(to, w.To), Step: w.Step, Devices: w.Devices, More: w.More, order: w.order, tracks: map[Column][]float32{}, whole: whole}
 }
 
 // Known returns the window up to its last second with samples, if that is among the last seconds.
 func (w *Window) Known(seconds int) *Window {
 	last := w.Len() - seconds
-	for _, values := range w.tracks {
-		for i := len(values) - 1; i > last; i-- {
-			if known(values[i]) {
-				last = i
+	for top := w; top != nil; top = top.whole {
+		for c := range top.tracks {
+			values := w.Of(c.Device, c.Name)
+			for i := len(values) - 1; i > last; i-- {
+				if known(values[i]) {
+					last = i
+				}
 			}
 		}
 	}

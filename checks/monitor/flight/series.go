@@ -1,7 +1,6 @@
 package flight
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -98,7 +97,7 @@ func JobOf(v float32) string {
 	if !known(v) {
 		return ""
 	}
-	return fmt.Sprint(math.Float32bits(v))
+	return strconv.FormatUint(uint64(math.Float32bits(v)), 10)
 }
 
 // SlotOf returns the device with the series of a job, "" if the job was not on the node when jobs were last sampled:
@@ -137,10 +136,12 @@ const absent = 60
 // is not in it: its mean is that of other jobs, too.
 func (w *Window) During(job string) *Window {
 	slots := make([]string, w.Len()) // of the job, by time
+	number := Number(job)
 	for i := range MaxJobs {
-		for at, v := range w.Of(Slot(i), ID) {
-			if job != "" && JobOf(v) == job {
-				slots[at] = Slot(i)
+		slot := Slot(i)
+		for at, v := range w.Of(slot, ID) {
+			if known(v) && math.Float32bits(v) == math.Float32bits(number) {
+				slots[at] = slot
 			}
 		}
 	}
@@ -166,8 +167,12 @@ func (w *Window) During(job string) *Window {
 	p := w.Part(w.From+uint32(first)*w.Step, w.From+uint32(last)*w.Step)
 	for _, name := range OfJob {
 		values := p.track(Column{jobSlot, name})
+		of, now := []float32(nil), ""
 		for i, slot := range slots[first : last+1] {
-			if of := w.Of(slot, name); of != nil {
+			if slot != now {
+				of, now = w.Of(slot, name), slot
+			}
+			if of != nil {
 				values[i] = of[first+i]
 			}
 		}
