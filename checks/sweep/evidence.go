@@ -95,10 +95,11 @@ func (e *evidence) symptoms(l *look) (s symptom) {
 	if l.lost > 0 && poissonTail(l.lost, float64(l.sent)*e.loss[l.test]) < limitOf("loss_open") {
 		s |= lossy
 	}
-	if e.z(l) >= limitOf("suspect_z") {
+	suspect := limitOf("suspect_z")
+	if e.z(l) >= suspect {
 		s |= slow
 	}
-	if e.lowZ(l) >= limitOf("suspect_z") {
+	if e.lowZ(l) >= suspect {
 		s |= flaky
 	}
 	return s

@@ -16,6 +16,7 @@ type parts struct {
 	union  []int32                 // by node: see root
 	nodes  map[int32][]int32       // by root, if there are failures
 	failed map[[2]int32][]pairLook // failed looks between two parts of several nodes, one for each pair of nodes
+	cuts   map[[2]int32]bool       // the parts between which all pairs fail
 }
 
 // pairLook is the result of a test of two nodes: the number of the look, and whether it passed.
@@ -48,6 +49,10 @@ func newParts(nodes int, looks []pairLook) *parts {
 			a.failed[key] = append(a.failed[key], l)
 		}
 	}
+	a.cuts = map[[2]int32]bool{}
+	for key := range a.failed {
+		a.cuts[key] = a.cut(key)
+	}
 	return a
 }
 
@@ -68,7 +73,7 @@ func (a *parts) between(i, j int32) [2]int32 {
 // apart reports whether two nodes are in parts of the cluster between which all pairs fail. Both parts
 // work, so neither node is at fault.
 func (a *parts) apart(i, j int32) bool {
-	return len(a.failed) > 0 && a.cut(a.between(i, j))
+	return len(a.failed) > 0 && a.cuts[a.between(i, j)]
 }
 
 // cut reports whether enough different nodes of two parts have failed with the other part, and most of the
@@ -95,7 +100,7 @@ func (a *parts) cut(key [2]int32) bool {
 func (a *parts) untried(i int32, tried []int32) bool {
 	part := root(a.union, i)
 	for key := range a.failed {
-		if (key[0] == part || key[1] == part) && a.cut(key) {
+		if (key[0] == part || key[1] == part) && a.cuts[key] {
 			return !slices.ContainsFunc(tried, func(j int32) bool { return root(a.union, j) == part })
 		}
 	}
@@ -216,7 +221,7 @@ func (e *evidence) separated() (doubts []Suspect, remarks []Distribution) {
 			if key[0] == most || key[1] != most && len(few) > len(many) {
 				few, many = many, few
 			}
-			if !a.cut(key) || !a.split && key[0] != most && key[1] != most || a.split && e.differ(t, few, many) {
+			if !a.cuts[key] || !a.split && key[0] != most && key[1] != most || a.split && e.differ(t, few, many) {
 				continue
 			}
 			code := codeOf(task.Kind, broken, e.looks[failed[0].number].fault)
