@@ -47,7 +47,9 @@ func TestRelease(t *testing.T) {
 				t.Fatal(err)
 			}
 			const script = `mkdir -p "$1/proc" "$1/dev" "$1/tmp" && mount -t proc proc "$1/proc" && mount --bind /dev "$1/dev" && exec chroot "$@"`
-			out, err := exec.Command("unshare", append([]string{"-m", "sh", "-c", script, "sh", root, "/nhc-gpu"}, args...)...).CombinedOutput()
+			cmd := exec.Command("unshare", append([]string{"-m", "sh", "-c", script, "sh", root, "/nhc-gpu"}, args...)...)
+			cmd.Env = append(os.Environ(), "TMPDIR=") // the root has none of this machine's directories
+			out, err := cmd.CombinedOutput()
 			return string(out), err
 		}
 		if out, err := inRoot(program, "version"); err != nil || !strings.HasPrefix(out, "nhc-gpu "+newVersion) {

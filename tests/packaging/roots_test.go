@@ -93,7 +93,7 @@ func (s *system) sh(script string) (string, error) {
 
 func (s *system) command(how, what string, args ...string) (string, error) {
 	cmd := exec.Command("unshare", append([]string{"-mpfinu", "--kill-child", "sh", "-c", how, what}, args...)...)
-	cmd.Env = append(os.Environ(), "LOW="+s.low, "DIR="+s.dir)
+	cmd.Env = append(os.Environ(), "LOW="+s.low, "DIR="+s.dir, "TMPDIR=")
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
