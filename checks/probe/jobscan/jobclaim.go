@@ -68,6 +68,9 @@ func (s *jobScan) otherClaim(pid int, t probe.Task, cgroup []byte, from started)
 		return "it runs in " + unit, nil
 	}
 	if from.task > 0 {
+		if task, err := s.Task(strconv.Itoa(from.task)); err != nil || task.Start > t.Start {
+			from.task = 0 // it has ended, and a younger process may have its PID
+		}
 		above, err := s.findStepAbove(from.task)
 		if err != nil {
 			return "", err

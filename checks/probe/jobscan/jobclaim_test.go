@@ -50,6 +50,9 @@ func TestJobProcessClaims(t *testing.T) {
 	add(21, 20, 20, 0, slurmd, "SLURM_JOB_ID=77\x00")
 	add(22, 1, 22, 0, slurmd, step+"SLURM_TASK_PID=21\x00") // salloc in a task of job 77
 	add(23, 21, 23, 0, slurmd, step)                        // the same, before it has its own session
+	add(24, 1, 24, 0, slurmd, step+"SLURM_TASK_PID=25\x00") // its task has ended, and job 77 has a process with that PID
+	add(25, 20, 20, 0, slurmd, "SLURM_JOB_ID=77\x00")
+	files["proc/25/stat"] = strings.Replace(files["proc/25/stat"], " 900 4096", " 901 4096", 1)
 	add(30, 1, 30, 0, slurmd, "SLURM_JOB_ID=88\x00")
 	add(31, 30, 31, 0, slurmd, step)
 	add(32, 1, 30, 0, slurmd, step)
@@ -74,7 +77,7 @@ func TestJobProcessClaims(t *testing.T) {
 	}
 	want := map[int]string{
 		10: "", 11: "it has a terminal", 12: "it was started from a login", 13: "", 14: "it runs in user.slice/session-7.scope", 15: "it runs in user.slice/app.slice",
-		16: "it runs in cron.service", 17: "it runs in atd.service", 18: "it belongs to a later run of the job", 19: "", 22: "it was started in job 77",
+		16: "it runs in cron.service", 17: "it runs in atd.service", 18: "it belongs to a later run of the job", 19: "", 22: "it was started in job 77", 24: "",
 		31: "it descends from process 30 (x)", 32: "its session is that of process 30 (x)", 33: "", 35: "it descends from process 34 (mps-control) of root", 40: "", 50: "",
 	}
 	if diff := cmp.Diff(want, claims()); diff != "" {
