@@ -105,8 +105,8 @@ check: build
 TESTFLAGS  ?= -p=4 -parallel=4 -timeout=30m -ldflags=-w
 SOAK_RUNS  ?= 20
 SOAK_LOAD  ?= 4
-PROGRAM     = NHC_GPU_BINARY=$(abspath $(BIN)) GO='$(GO)'
-FOR_TESTS   = tests/in-memory.sh env $(PROGRAM)
+BUILT       = NHC_GPU_BINARY=$(abspath $(BIN)) GO='$(GO)'
+FOR_TESTS   = tests/in-memory.sh env $(BUILT)
 # The package with the longest waits starts first.
 PACKAGES    = ./tests/slurm ./...
 
@@ -139,7 +139,7 @@ lint:
 # Measures the cost of a run in five minutes, on an otherwise idle machine. NHC_REF names an nhc of
 # LBNL NHC, with its options, to measure for comparison.
 bench: build
-	$(PROGRAM) $(GO) test -count=1 -timeout=30m -run='^TestCostPage$$' ./tests/bench -page=$(CURDIR)/docs/reference/cost.md
+	$(BUILT) $(GO) test -count=1 -timeout=30m -run='^TestCostPage$$' ./tests/bench -page=$(CURDIR)/docs/reference/cost.md
 
 fuzz:
 	@set -e; grep -r --include='*_test.go' '^func Fuzz' . | sed 's/:func /:/; s/(.*//' | while IFS=: read -r file target; do \

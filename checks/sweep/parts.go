@@ -16,7 +16,7 @@ type parts struct {
 	union  []int32                 // by node: see root
 	nodes  map[int32][]int32       // by root, if there are failures
 	failed map[[2]int32][]pairLook // failed looks between two parts of several nodes, one for each pair of nodes
-	cuts   map[[2]int32]bool       // the parts between which all pairs fail
+	cuts   map[[2]int32]bool       // by two parts of failed: whether all pairs between them fail
 }
 
 // pairLook is the result of a test of two nodes: the number of the look, and whether it passed.

@@ -843,7 +843,12 @@ func TestPart(t *testing.T) {
 		}
 	}
 	if w.Of(jobSlot, Blocked) != nil || w.Part(200, 210).Of("gpu9", Power) != nil {
-		t.Error("a series that nobody has sampled")
+		t.Error("a series without samples")
+	}
+	for _, at := range []uint32{w.From, 200} { // a part without a second, before a time
+		if values := w.Part(w.From, at-1).Of(Slot(0), Blocked); len(values) != int(at-w.From) {
+			t.Errorf("before %d: %d values", at, len(values))
+		}
 	}
 	part := w.Part(200, 399)
 	for at := uint32(390); at <= w.To; at++ {

@@ -324,7 +324,8 @@ func (w *Window) Set(device string, name Name, t uint32, value float32) {
 	}
 }
 
-// track returns a series of a window that is no part of another, a new one of unknown values if there is none.
+// track returns a series of the window's own, a new one of unknown values if there is none. In a part it replaces that
+// of the whole.
 func (w *Window) track(c Column) []float32 {
 	if w.tracks[c] == nil {
 		w.tracks[c] = slices.Repeat([]float32{Unknown}, w.Len())
@@ -342,7 +343,7 @@ func (w *Window) Of(device string, name Name) []float32 {
 	if values == nil {
 		return nil
 	}
-	return values[(w.From-w.whole.From)/w.Step:][:w.Len()]
+	return values[(w.From-w.whole.From)/w.Step : (w.To-w.whole.From)/w.Step+1]
 }
 
 // Last returns the newest known value of a series, Unknown if there is none.
