@@ -86,6 +86,7 @@ var signalFaults = []fault{
 	{name: "STOP and CONT in a line", conf: "* || touch begun; sleep 0.5\n" + bad, with: begun("STOP") + "; sleep 1; kill -CONT $pid", words: "-t 20", exit: 1, within: 5, action: drained},
 	{name: "USR1 and WINCH in a line", conf: "* || touch begun; sleep 0.5\n" + bad, with: begun("USR1") + "; kill -WINCH $pid; kill -PIPE $pid; kill -URG $pid", words: "-t 20", exit: 1, within: 5, action: drained},
 	{name: "KILL of the worker in a command", conf: "* || check_cmd_status -t 5 bash -c 'touch /mnt/begun; sleep 100'\n", with: "until [ -e begun ]; do sleep 0.02; done; pkill -KILL -f ^nhc-gpu-worker", words: "-t 6", exit: 3, within: 7.5},
-	{name: "KILL of bash in a line", conf: slow, with: "until [ -e begun ]; do sleep 0.02; done; pkill -KILL -f 'sleep 100'", words: "-t 6", exit: 137, within: 7.5, action: drained},
+	{name: "KILL of a command in a line", conf: slow, with: "until pkill -KILL -fx 'sleep 100'; do sleep 0.02; done", words: "-t 6", exit: 137, within: 7.5, action: drained},
+	{name: "KILL of bash in a line", conf: "* || echo $BASHPID >pid; mv pid begun; sleep 100\n", with: "until [ -e begun ]; do sleep 0.02; done; kill -KILL $(<begun)", words: "-t 6", exit: 3, within: 7.5, says: `bash died: signal: killed`},
 	{name: "TERM while scontrol hangs", conf: bad, set: hook("touch /mnt/begun; sleep 100"), with: begun("TERM"), words: "-t 20", exit: 1, within: 9, action: kept},
 }
