@@ -208,6 +208,7 @@ type Hung struct {
 	Stuck bool // it survived SIGKILL
 	Moved bool // it made new calls in the second half of that time: slow, not stuck
 	Cut   bool // the end of the run ended it before its own deadline
+	Short bool // of that it had less than a second, and less than half of its own time
 }
 
 // Unsent reports that the run had ended before the check began, so that nothing hangs.

@@ -111,14 +111,14 @@ func (c *client) send(reqs []*wire.Request) {
 
 var errBroken = errors.New("worker broken")
 
-// starved is the least limit of a request that only reads or writes, if the worker waits for
-// nothing but a CPU: on a loaded node its start alone can take longer than the write of a log.
+// starved is the least time for a short request while the worker only lacks CPU time: on a loaded node
+// its start alone can take longer than the write of a log.
 const (
 	starved     = time.Second
 	starvedLook = 50 * time.Millisecond // between two looks at it
 )
 
-// receive waits for the answer to a request that was sent at a time, at most for limit; 0 is for ever.
+// receive waits for the answer to a request until began+limit; limit 0 means no limit.
 func (c *client) receive(ctx context.Context, r *wire.Request, began time.Time, limit time.Duration) (*wire.Response, error) {
 	err := c.await(ctx, began, limit)
 	quick := limit > 0 && limit < starved && r.Op != wire.OpCheck && r.Op != wire.OpExec

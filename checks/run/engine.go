@@ -29,8 +29,8 @@ type Observer interface {
 	Line(ctx context.Context, s *plan.Step) (more bool)
 	// Goes returns whether the run continues with a step that may change something.
 	Goes() bool
-	// Expired is called when TIMEOUT ended the run during a native step. It returns whether the results of later
-	// steps that are there are still wanted.
+	// Expired is called when TIMEOUT ended the run during a native step. It returns whether finished results of
+	// later steps are still wanted.
 	Expired(s *plan.Step, hung *checks.Hung) (more bool)
 }
 

@@ -53,8 +53,8 @@ func HungDevice(lane checks.Lane, doing string) checks.Device {
 		return checks.Device{Kind: "library", Name: libraries[lane]}
 	}
 	m := pathCall().FindStringSubmatch(doing)
-	if m == nil {
-		return checks.Device{}
+	if m == nil || strings.HasPrefix(doing, "run ") && hardwareCall().MatchString(doing) {
+		return checks.Device{} // the program waits for the hardware, not for its own file
 	}
 	p := path.Clean(m[1])
 	if m := ibPath().FindStringSubmatch(p); m != nil {

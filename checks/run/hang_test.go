@@ -27,6 +27,7 @@ func TestHungDevice(t *testing.T) {
 		{checks.Local, "statfs /home/../home", checks.Device{Kind: "path", Name: "/home"}},
 		{checks.Local, "run test -d /srv/x", checks.Device{Kind: "path", Name: "/srv/x"}},
 		{checks.Local, "fsync in /scratch", checks.Device{Kind: "path", Name: "/scratch"}},
+		{checks.Local, "run /usr/bin/nvidia-smi -q", checks.Device{}},
 		{checks.Cmd, "run /opt/site/probe --all", checks.Device{Kind: "path", Name: "/opt/site/probe"}},
 		{checks.Local, "read /sys/class/infiniband/mlx5_0/ports/1/counters", checks.Device{Kind: "port", Name: "mlx5_0:1"}},
 		{checks.Local, "read /sys/class/infiniband", checks.Device{Kind: "path", Name: "/sys/class/infiniband"}},
@@ -56,7 +57,7 @@ func TestHungDevice(t *testing.T) {
 		}
 	}
 	for _, doing := range []string{"run /usr/bin/nvidia-smi -q", "run dmidecode -t 17", "read the PCI bus"} {
-		if got := HungRemedy(checks.Device{}, doing); got != checks.RebootNode {
+		if got := HungRemedy(HungDevice(checks.Local, doing), doing); got != checks.RebootNode {
 			t.Errorf("HungRemedy of %q = %q", doing, got)
 		}
 	}

@@ -40,6 +40,7 @@ const (
 	hungBefore    = "%s hung in an earlier check"
 	crashedBefore = "the %s worker crashed in an earlier check"
 	slowBefore    = "%s answers slowly"
+	noTime        = "%s has no time left: earlier checks were slow"
 	outOfTime     = "%s has no time left after a slow scan of processes" // the check was not done in the time that the scan left
 )
 

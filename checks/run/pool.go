@@ -265,7 +265,8 @@ func (p *Pool) Do(ctx context.Context, lane checks.Lane, reqs []*wire.Request, l
 	}
 }
 
-// answers passes on the answers of one worker until all are there or the worker ended.
+// answers passes on the answers of one worker until all are there or the worker ended. done is the number of
+// requests that have an outcome.
 func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, limit Limit, emit func(*wire.Request, Outcome)) (done int, ended bool) {
 	woken := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -322,6 +323,7 @@ func (p *Pool) answers(ctx context.Context, c *client, reqs []*wire.Request, lim
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			hang := c.describeHang(doing, time.Since(began))
 			hang.Cut = r.Limit > 0 && d < r.Limit
+			hang.Short = hang.Cut && d < min(leastHang, r.Limit/2)
 			hang.Moved = moved
 			p.abandon(c, r.Line, hang)
 			if c.lane == checks.Local && doing != "" && !hang.Moved {
@@ -359,9 +361,16 @@ func (p *Pool) endSlow(c *client, hang *checks.Hung) Outcome {
 		return late(c.lane)
 	case hang.Moved:
 		p.ended[c.lane] = slowBefore
+	case hang.Short && !hang.Stuck:
+		p.ended[c.lane] = noTime
+		return lost(fmt.Sprintf(noTime, libraries[c.lane]))
 	}
 	return hung(hang)
 }
+
+// leastHang is how long a check in a vendor's lane must be given, if earlier checks have used most of the run, before no
+// answer is a hang: on a loaded node one call of a healthy driver can take a part of it.
+const leastHang = time.Second
 
 // addStuckCalls adds blocked calls to the list that later workers get.
 func (p *Pool) addStuckCalls(calls ...string) {

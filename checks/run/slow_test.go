@@ -167,6 +167,41 @@ func TestUnsentAfterTheEnd(t *testing.T) {
 	}
 }
 
+// A check to which slow checks before it have left only a moment is late. One that has had time, or that no signal ends,
+// hangs; so does one whose own time is as short.
+func TestHangInAMoment(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		hung        checks.Hung
+		ended, code string
+	}{
+		"a moment":      {checks.Hung{Cut: true, Short: true}, noTime, "probe.lost"},
+		"stuck":         {checks.Hung{Cut: true, Short: true, Stuck: true}, hungBefore, "probe.hung"},
+		"seconds":       {checks.Hung{Cut: true, For: time.Second}, hungBefore, "probe.hung"},
+		"at work in it": {checks.Hung{Cut: true, Short: true, Moved: true, Doing: "nvmlInit"}, slowBefore, "probe.slow"},
+	} {
+		p := NewPool(Options{})
+		client := &client{lane: checks.NVML}
+		p.workers[checks.NVML] = client
+		r := new(Engine).result(&plan.Step{Name: "check_gpu_count", Lane: checks.NVML}, p.endSlow(client, &c.hung))
+		if r.Findings[0].Code != c.code {
+			t.Errorf("%s: %+v, want %s", name, r.Findings, c.code)
+		}
+		p.drop(checks.NVML)
+		if how := p.hasEnded(checks.NVML); how != c.ended {
+			t.Errorf("%s: ended: %q, want %q", name, how, c.ended)
+		}
+	}
+	for own, want := range map[time.Duration]string{10 * time.Second: "probe.lost", 400 * time.Millisecond: "probe.hung"} {
+		p := newTestPool(t, "")
+		req := &wire.Request{Op: wire.OpCheck, Name: "check_rogue_nvml", Args: []string{"stop"}, Line: "check_rogue_nvml stop", Limit: own}
+		o := p.Call(t.Context(), checks.NVML, req, min(own, 300*time.Millisecond))
+		if r := new(Engine).result(&plan.Step{Name: "check_rogue_nvml", Lane: checks.NVML}, o); r.Findings[0].Code != want {
+			t.Errorf("300 ms of %s: %+v, want %s", own, r.Findings, want)
+		}
+	}
+}
+
 // The time that a slow scan has taken is missed by the checks after it in its lane: that says nothing about the library.
 func TestHangAfterSlowScan(t *testing.T) {
 	t.Parallel()
@@ -178,6 +213,7 @@ func TestHangAfterSlowScan(t *testing.T) {
 		"cut and slow": {&checks.Hung{Moved: true, Doing: probe.ScanCall}, &checks.Hung{Cut: true, Moved: true, Doing: "nvmlInit"}, outOfTime, "probe.scan"},
 		"its time":     {&checks.Hung{Moved: true, Doing: probe.ScanCall}, &checks.Hung{}, hungBefore, "probe.hung"},
 		"stuck":        {&checks.Hung{Moved: true, Doing: probe.ScanCall}, &checks.Hung{Cut: true, Stuck: true}, hungBefore, "probe.hung"},
+		"short":        {&checks.Hung{Moved: true, Doing: probe.ScanCall}, &checks.Hung{Cut: true, Short: true}, outOfTime, "probe.scan"},
 		"no scan":      {&checks.Hung{Moved: true, Doing: "nvmlInit"}, nil, slowBefore, ""},
 	} {
 		p := NewPool(Options{})

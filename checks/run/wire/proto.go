@@ -119,6 +119,7 @@ type Request struct {
 	Path    string            // read, append, take, put, create, have; slurm, nodes: SLURM_CONF; list: the directory; programs: the pattern; exec: the file of standard input
 	Data    []byte            // append, put, create; exec: the text of standard input
 	Trunc   bool              // append: empty the file first
+	Whole   bool              // keep: Data has the whole history
 	MakeDir bool              // put: create the directory, too
 	Mode    uint32            // put: permissions of the file; 0: only its owner can read it
 	Env     []string          // exec: the whole environment; check: additions to Environ
@@ -149,6 +150,7 @@ func (m *Request) fields(c *codec) {
 	text(c, &m.Path)
 	bytes(c, &m.Data)
 	yes(c, &m.Trunc)
+	yes(c, &m.Whole)
 	yes(c, &m.MakeDir)
 	number(c, &m.Mode)
 	texts(c, &m.Env)

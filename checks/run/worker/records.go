@@ -63,7 +63,11 @@ func (w *worker) record(req *wire.Request) *wire.Response {
 	journal := probe.Journal{Name: req.Name, Most: req.Most}
 	switch req.Op {
 	case wire.OpKeep:
-		if err = w.host.Keep(req.Name, json.RawMessage(req.Data)); errors.As(err, new(*probe.SpareError)) {
+		keep := w.host.Keep
+		if req.Whole {
+			keep = w.host.KeepWhole
+		}
+		if err = keep(req.Name, json.RawMessage(req.Data)); errors.As(err, new(*probe.SpareError)) {
 			resp.Kind = wire.Elsewhere
 		}
 	case wire.OpFix:
